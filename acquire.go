@@ -1,0 +1,294 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Acquire takes the lock, and waits in line for as long as ctx, and Wait, let it.
+// ctx ends the waiting only: it does not end the lock.
+//
+// While the backend is away it goes on trying, under the same lease ID, so that a
+// lost reply never means two grants. When it gives up, whatever may have been
+// granted is given back in the background.
+//
+// Errors: ErrHeld after Wait; the cause of ctx; ErrInvalid and ErrUnsupported,
+// before anything is sent; ErrUnavailable; ErrDeadlock; ErrClosed.
+func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption) (*Lock, error) {
+	s, err := c.settings(opts)
+	if err != nil {
+		return nil, c.opErr("acquire", name, err)
+	}
+	return c.take(ctx, name, s)
+}
+
+// TryAcquire takes the lock if it is free, and does not wait in line. While the
+// backend is away it goes on trying for Config.Timeout.
+//
+// Errors: as for Acquire; ErrHeld comes with a *HeldError that says who has it.
+func (c *Client) TryAcquire(ctx context.Context, name string, opts ...AcquireOption) (*Lock, error) {
+	s, err := c.settings(opts)
+	if err != nil {
+		return nil, c.opErr("acquire", name, err)
+	}
+	s.wait = 0
+	return c.take(ctx, name, s)
+}
+
+// Do runs f while it holds the lock. The context that f gets ends with ctx, and when
+// the lock is lost. The lock is released when f has returned, and not before, also
+// when ctx has ended by then.
+//
+// Errors: those of Acquire; what f returned; ErrLost when the lock was lost while f
+// ran, also if f returned nil. They are joined where there are several.
+func (c *Client) Do(ctx context.Context, name string, f func(context.Context, *Lock) error, opts ...AcquireOption) error {
+	lock, err := c.Acquire(ctx, name, opts...)
+	if err != nil {
+		return err
+	}
+	inner, cancel := context.WithCancelCause(context.WithValue(ctx, heldKey{c, name}, lock))
+	lockCtx := lock.Context()
+	stop := context.AfterFunc(lockCtx, func() { cancel(context.Cause(lockCtx)) })
+	defer cancel(nil)
+	defer stop()
+	defer lock.releaseQuietly(ctx) // only where f panics; otherwise it is released by then
+	err = f(inner, lock)
+	if lost := lock.Err(); lost != nil {
+		return errors.Join(err, c.opErr("do", name, lost))
+	}
+	done, cancelRelease := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.Timeout)
+	defer cancelRelease()
+	return errors.Join(err, lock.Release(done))
+}
+
+func (l *Lock) releaseQuietly(ctx context.Context) {
+	l.h.c.mu.Lock()
+	over := l.over()
+	l.h.c.mu.Unlock()
+	if over != nil {
+		return
+	}
+	done, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.h.c.cfg.Timeout)
+	defer cancel()
+	if err := l.Release(done); err != nil {
+		l.h.c.log().LogAttrs(done, levelWarn, "release failed", attrName(l.h.id.Name), attrError(err))
+	}
+}
+
+// AcquireAll takes all the locks or none. It asks in one order, that of the names,
+// so that two callers never wait for each other; a name given twice counts once.
+// The options are for each of them, Wait for all together.
+//
+// Errors: as for Acquire.
+func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...AcquireOption) (Locks, error) {
+	s, err := c.settings(opts)
+	if err == nil && len(names) == 0 {
+		err = invalid("names", "[]", "one or more")
+	}
+	if err == nil && s.lease != "" {
+		err = invalid("lease", string(s.lease), "given for one lock only")
+	}
+	for _, name := range names {
+		err = errors.Join(err, backend.ValidateName(name))
+	}
+	if err != nil {
+		return nil, c.opErr("acquire all", "", err)
+	}
+	sorted := slices.Compact(slices.Sorted(slices.Values(names)))
+	begun := c.clock.now()
+	wait := s.wait
+	locks := make(Locks, 0, len(sorted))
+	for _, name := range sorted {
+		if wait > 0 {
+			s.wait = max(0, wait-time.Duration(c.clock.now()-begun))
+		}
+		lock, err := c.take(ctx, name, s)
+		if err == nil {
+			locks = append(locks, lock)
+			err = locks.lost()
+		}
+		if err != nil {
+			for _, l := range slices.Backward(locks) {
+				l.releaseQuietly(ctx)
+			}
+			return nil, err
+		}
+	}
+	return locks, nil
+}
+
+// lost is why the first of the locks that is lost was lost.
+func (ls Locks) lost() error {
+	for _, l := range ls {
+		if err := l.Err(); err != nil {
+			return l.h.c.opErr("acquire all", l.Name(), err)
+		}
+	}
+	return nil
+}
+
+// Resume holds, from here on, a timed lease that another process took with NoRenew
+// and handed over. It is renewed for TTL, by default Config.TTL, from now on.
+//
+// Errors: ErrLost when it has ended; ErrInvalid, ErrUnavailable, ErrClosed, the
+// cause of ctx.
+func (c *Client) Resume(ctx context.Context, lease Lease, opts ...ResumeOption) (*Lock, error) {
+	s := settings{owner: c.cfg.Owner}
+	err := errors.Join(backend.ValidateName(lease.Name), backend.ValidateLeaseID(lease.ID))
+	for _, o := range opts {
+		err = errors.Join(err, o.resume(&s))
+	}
+	if s.ttl == 0 {
+		s.ttl = c.cfg.TTL
+	}
+	if err = errors.Join(err, c.caps.ValidateTTL(s.ttl)); err != nil {
+		return nil, c.opErr("resume", lease.Name, err)
+	}
+	done, err := c.begin()
+	if err != nil {
+		return nil, c.opErr("resume", lease.Name, err)
+	}
+	defer done()
+	h := &hold{c: c, id: lease, owner: s.owner, timed: true}
+	if !s.noRenew {
+		h.ttl = s.ttl
+	}
+	req := backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: lease.Name, Lease: lease.ID, TTL: s.ttl}}}
+	var sent instant
+	var got backend.Renewal
+	err = c.retry(ctx, func(ctx context.Context) error {
+		sent = c.clock.now()
+		res, err := c.b.Renew(ctx, req)
+		if err == nil && len(res.Leases) != 1 {
+			err = &UnavailableError{Backend: c.caps.Name, Op: "renew", Err: errAnswer}
+		}
+		if err == nil {
+			got, err = res.Leases[0], res.Leases[0].Err
+		}
+		return err //nolint:wrapcheck // the caller wraps
+	})
+	if err != nil {
+		return nil, c.opErr("resume", lease.Name, err)
+	}
+	lock, err := c.grant(ctx, h, s, backend.Grant{Token: got.Token, Left: got.Left}, sent)
+	return lock, c.opErr("resume", lease.Name, err)
+}
+
+// take acquires one lock.
+func (c *Client) take(ctx context.Context, name string, s settings) (*Lock, error) {
+	begun := c.clock.now()
+	lock, grant, err := c.takeOrJoin(ctx, name, s)
+	waited := time.Duration(c.clock.now() - begun)
+	if err != nil {
+		err = c.opErr("acquire", name, err)
+		c.cfg.Events.failed(FailedEvent{Name: name, Shared: s.shared, Waited: waited, Result: resultOf(ctx, err), Err: err})
+		return nil, err
+	}
+	if grant != nil {
+		c.cfg.Events.acquired(AcquiredEvent{
+			Lock: lock.h.id, Token: lock.h.token, Shared: lock.h.shared, Waited: waited, InLine: grant.Waited, ByTimer: grant.ByTimer,
+		})
+	}
+	return lock, nil
+}
+
+func resultOf(ctx context.Context, err error) Result {
+	switch {
+	case errors.Is(err, ErrHeld):
+		return ResultHeld
+	case errors.Is(err, ErrInvalid), errors.Is(err, ErrUnsupported):
+		return ResultInvalid
+	case ctx.Err() != nil:
+		return ResultCanceled
+	case errors.Is(err, ErrUnavailable):
+		return ResultUnavailable
+	default:
+		return ResultError
+	}
+}
+
+// takeOrJoin gives another handle of a lock that ctx belongs to, or acquires. The
+// grant is nil for a handle.
+func (c *Client) takeOrJoin(ctx context.Context, name string, s settings) (*Lock, *backend.Grant, error) {
+	req := c.request(name, s)
+	if err := c.validate(req); err != nil {
+		return nil, nil, err
+	}
+	done, err := c.begin()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer done()
+	if lock, err := c.reenter(ctx, req); lock != nil || err != nil {
+		return lock, nil, err
+	}
+	if err := context.Cause(ctx); err != nil {
+		return nil, nil, err //nolint:wrapcheck // the cause is the answer
+	}
+	c.cfg.Events.waiting(1)
+	defer c.cfg.Events.waiting(-1)
+	a := acquisition{c: c, req: req, s: s}
+	return a.run(ctx)
+}
+
+// validate checks the request before anything is sent. The IDs are made later.
+func (c *Client) validate(req backend.AcquireRequest) error {
+	req.Lease = "0000000000000000"
+	if c.caps.Sessions {
+		req.Session = "0000000000000000"
+	}
+	return req.Validate(c.caps) //nolint:wrapcheck // the caller wraps
+}
+
+// reenter gives another handle of the lease that ctx belongs to.
+func (c *Client) reenter(ctx context.Context, req backend.AcquireRequest) (*Lock, error) {
+	outer, ok := ctx.Value(heldKey{c, req.Name}).(*Lock)
+	if !ok {
+		return nil, nil //nolint:nilnil // neither is an answer here: go on
+	}
+	h := outer.h
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.check(h)
+	if !h.held {
+		return nil, nil //nolint:nilnil // as above
+	}
+	if h.shared && req.Mode == backend.Exclusive {
+		return nil, fmt.Errorf("exclusive, while the caller holds it shared: %w", ErrDeadlock)
+	}
+	lock := &Lock{h: h, values: context.WithoutCancel(ctx)}
+	h.handles = append(h.handles, lock)
+	return lock, nil
+}
+
+// grant turns an answer of the backend into a lock, unless its time is over already
+// (C14). sent is from before the request left whose answer grant.Left is.
+func (c *Client) grant(ctx context.Context, h *hold, s settings, g backend.Grant, sent instant) (*Lock, error) {
+	lock := &Lock{h: h, values: context.WithoutCancel(ctx)}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.clock.now()
+	h.token, h.since, h.floor = g.Token, now, s.atLeast
+	if h.timed {
+		h.extend(sent, g.Left)
+	}
+	if s.atMost > 0 {
+		h.until = now + instant(s.atMost)
+	}
+	switch {
+	case h.err != nil:
+		return nil, h.err
+	case c.closed:
+		return nil, ErrClosed
+	case now >= h.ends():
+		return nil, &LostError{Name: h.id.Name, Token: h.token, Cause: CauseExpired}
+	}
+	h.handles = append(h.handles, lock)
+	c.enter(h)
+	return lock, nil
+}

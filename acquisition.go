@@ -1,0 +1,251 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// acquisition is one call of Acquire, over as many attempts as it takes.
+type acquisition struct {
+	c       *Client
+	req     backend.AcquireRequest
+	s       settings
+	unknown bool  // an attempt was cut short: the lease may be out
+	away    error // the last ErrUnavailable
+}
+
+var errWaitOver = errors.New("the time to wait is over")
+
+// run asks until the lock is had, or there is no more reason to ask.
+func (a *acquisition) run(ctx context.Context) (*Lock, *backend.Grant, error) {
+	within, cancel := a.bound(ctx)
+	defer cancel()
+	for n := 0; ; n++ {
+		h, err := a.prepare(within)
+		if err == nil {
+			var lock *Lock
+			var grant backend.Grant
+			if lock, grant, err = a.attempt(ctx, within, h); err == nil {
+				return lock, &grant, nil
+			}
+		}
+		if !a.again(within, err, n) {
+			return nil, nil, a.fail(ctx, within, h, err)
+		}
+	}
+}
+
+// bound is for how long to go on: as long as the caller wants to wait, and where it
+// does not want to wait, for as long as the backend may be away.
+func (a *acquisition) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	switch {
+	case a.s.wait < 0:
+		return context.WithCancel(ctx)
+	case a.s.wait == 0:
+		return context.WithTimeoutCause(ctx, a.c.cfg.Timeout, errWaitOver)
+	default:
+		return context.WithTimeoutCause(ctx, a.s.wait, errWaitOver)
+	}
+}
+
+// prepare finds the session and the lease ID of the next attempt. The lease ID is
+// the same as before, so that a reply that was lost does not mean two grants; except
+// that with a new session comes a new one: a lease of the old session that was
+// granted after all would die with that.
+func (a *acquisition) prepare(ctx context.Context) (*hold, error) {
+	c := a.c
+	var sess *session
+	if c.caps.Sessions && (a.req.Wait || !a.req.Timed) {
+		var err error
+		if sess, err = c.liveSession(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if sess != nil && sess.id != a.req.Session {
+		if a.req.Session != "" && a.req.Lease != "" && a.s.lease == "" {
+			a.abandon()
+		}
+		a.req.Session = sess.id
+	}
+	if a.req.Lease == "" {
+		a.req.Lease = a.s.lease
+	}
+	if a.req.Lease == "" {
+		a.req.Lease = backend.NewLeaseID()
+	}
+	h := &hold{
+		c: c, id: Lease{Name: a.req.Name, ID: a.req.Lease}, owner: a.req.Owner,
+		shared: a.req.Mode == backend.Shared, sess: sess, timed: a.req.Timed,
+	}
+	if a.req.Timed && !a.s.noRenew {
+		h.ttl = a.req.TTL
+	}
+	return h, nil
+}
+
+// attempt asks once.
+func (a *acquisition) attempt(ctx, within context.Context, h *hold) (*Lock, backend.Grant, error) {
+	c := a.c
+	within, interrupt := context.WithCancelCause(within)
+	defer interrupt(nil)
+	if err := c.begins(h, interrupt); err != nil {
+		return nil, backend.Grant{}, err
+	}
+	missed := c.clock.missed()
+	grant, err := c.b.Acquire(within, a.req)
+	if err != nil {
+		c.ends(h)
+		if cause := context.Cause(within); cause != nil && !isAnswer(err) {
+			a.unknown = true
+			err = cause
+		}
+		return nil, grant, err
+	}
+	a.unknown = true // until it is ours it is nobody's
+	lock, err := c.grant(ctx, h, a.s, grant, c.clock.at(grant.Asked, missed))
+	c.stopWaiting(h)
+	if err != nil {
+		c.ends(h)
+		return nil, grant, err
+	}
+	return lock, grant, nil
+}
+
+// isAnswer reports whether err is what a backend said, not that it was cut short.
+func isAnswer(err error) bool {
+	return errors.Is(err, ErrHeld) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrUnsupported) ||
+		errors.Is(err, ErrLost) || errors.Is(err, backend.ErrSessionLost)
+}
+
+// begins makes h known, so that a loss told while it is on its way is not missed.
+func (c *Client) begins(h *hold, interrupt interrupter) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
+		return ErrClosed
+	case h.sess != nil && h.sess.ended:
+		return backend.ErrSessionLost
+	case h.sess != nil:
+		h.sess.leases[h.id.ID] = h
+	}
+	c.waiting[h] = interrupt
+	return nil
+}
+
+// ends forgets h, which was not granted.
+func (c *Client) ends(h *hold) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.waiting, h)
+	c.leave(h)
+}
+
+func (c *Client) stopWaiting(h *hold) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.waiting, h)
+}
+
+// again reports whether to ask again after err, and waits first where that is due.
+func (a *acquisition) again(within context.Context, err error, n int) bool {
+	c := a.c
+	var away *UnavailableError
+	switch {
+	case errors.Is(err, ErrClosed), errors.Is(err, ErrHeld), errors.Is(err, ErrInvalid), errors.Is(err, ErrUnsupported):
+		return false
+	case errors.Is(err, backend.ErrSessionLost):
+		c.sessionGone(a.req.Session)
+		return c.pause(within, min(backoff(n), 100*time.Millisecond))
+	case errors.Is(err, ErrLost):
+		// Granted and lost before it was ours, or abandoned: this ID is used up.
+		a.abandon()
+		return a.s.lease == "" && c.pause(within, min(backoff(n), 100*time.Millisecond))
+	case within.Err() != nil:
+		return false
+	case errors.As(err, &away):
+		a.away = err
+		a.unknown = a.unknown || away.MayHold
+		return c.pause(within, max(backoff(n), min(away.RetryAfter, time.Second)))
+	default:
+		return isUnavailable(err) && c.pause(within, backoff(n))
+	}
+}
+
+// sessionGone takes note that the backend does not know the session any more.
+func (c *Client) sessionGone(id backend.SessionID) {
+	c.mu.Lock()
+	s := c.sess
+	c.mu.Unlock()
+	if s != nil && s.id == id {
+		c.sessionIsLost(s)
+	}
+}
+
+// abandon gives up the lease ID in the background; the next attempt has another.
+func (a *acquisition) abandon() {
+	c := a.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if a.unknown && a.req.Lease != "" {
+		c.settle(a.settleRequest(), a.req.TTL)
+	}
+	a.unknown = false
+	a.req.Lease = a.s.lease
+}
+
+func (a *acquisition) settleRequest() backend.ReleaseRequest {
+	return backend.ReleaseRequest{Name: a.req.Name, Lease: a.req.Lease, Session: a.req.Session, Abandon: true}
+}
+
+// fail says why the lock was not had, and sees to it that it is not held.
+func (a *acquisition) fail(ctx, within context.Context, h *hold, err error) error {
+	c := a.c
+	if c.closing.Err() != nil {
+		err = ErrClosed
+	}
+	waitOver := errors.Is(context.Cause(within), errWaitOver) && ctx.Err() == nil
+	if waitOver && a.away == nil && h != nil {
+		err = a.tooLong(ctx)
+	} else if waitOver {
+		err = a.away
+		if err == nil {
+			err = &UnavailableError{Backend: c.caps.Name, Op: "acquire", MayHold: a.unknown, Err: context.DeadlineExceeded}
+		}
+	} else if ctx.Err() != nil {
+		err = joinCause(ctx, a.away)
+	}
+	if !a.unknown {
+		return err
+	}
+	c.cfg.Events.ambiguous("acquire")
+	a.abandon()
+	return &OpError{Op: "acquire", Name: a.req.Name, Backend: c.caps.Name, MayHold: !errors.Is(err, ErrHeld), Err: err}
+}
+
+// tooLong leaves the line after Wait, and tells who has the lock.
+func (a *acquisition) tooLong(ctx context.Context) error {
+	c := a.c
+	if a.s.wait == 0 {
+		return &UnavailableError{Backend: c.caps.Name, Op: "acquire", MayHold: true, Err: context.DeadlineExceeded}
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(c.cfg.Timeout, time.Second))
+	defer cancel()
+	held := &HeldError{Name: a.req.Name}
+	if info, err := c.b.Inspect(ctx, a.req.Name); err == nil {
+		held.Holders = info.Holders
+		for _, w := range info.Waiters {
+			if w.Lease == a.req.Lease {
+				break
+			}
+			held.Ahead++
+		}
+	}
+	if c.b.Release(ctx, a.settleRequest()) == nil {
+		a.unknown = false
+	}
+	return held
+}

@@ -1,0 +1,140 @@
+package backend
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// The kinds of error. Test with errors.Is; the types below carry the details.
+var (
+	// ErrHeld: the lock was not had because others hold it or are in line before.
+	ErrHeld = errors.New("lock is held")
+	// ErrLost: the lease is not out (any more). Final.
+	ErrLost = errors.New("lease is lost")
+	// ErrSessionLost: the session has ended, with everything under it. Final.
+	ErrSessionLost = errors.New("session is lost")
+	// ErrInvalid: the request is bad; nothing was changed. See InvalidError.
+	ErrInvalid = errors.New("invalid request")
+	// ErrLimit: another limit is in force. See LimitError.
+	ErrLimit = errors.New("another limit is in force")
+	// ErrUnsupported: the backend cannot do this, and does not pretend.
+	ErrUnsupported = errors.New("not supported by this backend")
+	// ErrUnavailable: the backend is away or refuses for now. See UnavailableError.
+	ErrUnavailable = errors.New("backend is unavailable")
+	// ErrClosed: the backend value was closed.
+	ErrClosed = errors.New("backend is closed")
+)
+
+// HeldError says who has the lock. It is ErrHeld.
+type HeldError struct {
+	Name    string
+	Holders []Holder
+	// Ahead is how many stand in line before the one who asked.
+	Ahead int
+}
+
+// Error names the lock and its first holder.
+func (e *HeldError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "lock %q is held", e.Name)
+	if len(e.Holders) > 0 {
+		h := e.Holders[0]
+		if h.Owner != "" {
+			fmt.Fprintf(&b, " by %q", h.Owner)
+		}
+		if !h.Since.IsZero() {
+			fmt.Fprintf(&b, " since %s", h.Since.UTC().Format(time.RFC3339))
+		}
+		fmt.Fprintf(&b, ", token %d", h.Token)
+		if h.Left > 0 {
+			fmt.Fprintf(&b, ", for %s more unless renewed", h.Left.Round(time.Millisecond))
+		}
+		if n := len(e.Holders) - 1; n > 0 {
+			fmt.Fprintf(&b, ", and by %d more", n)
+		}
+	}
+	if e.Ahead > 0 {
+		fmt.Fprintf(&b, "; %d in line before", e.Ahead)
+	}
+	return b.String()
+}
+
+// Unwrap makes it ErrHeld.
+func (e *HeldError) Unwrap() error { return ErrHeld }
+
+// InvalidError names what was wrong with a request. It is ErrInvalid.
+type InvalidError struct {
+	Field string // the field, in the words of the API: "ttl"
+	Value string // what was given, shortened and quoted where it is text
+	Bound string // what would be right: "1s to 24h"
+}
+
+// Error names the field, the value and the bound.
+func (e *InvalidError) Error() string {
+	return fmt.Sprintf("%s %s: must be %s", e.Field, e.Value, e.Bound)
+}
+
+// Unwrap makes it ErrInvalid.
+func (e *InvalidError) Unwrap() error { return ErrInvalid }
+
+// LimitError says that the limit asked for is not the one in force. It is both
+// ErrLimit and ErrInvalid.
+type LimitError struct {
+	Name    string
+	Asked   int // 0: no limit
+	InForce int // 0: no limit
+}
+
+// Error names both limits.
+func (e *LimitError) Error() string {
+	return fmt.Sprintf("limit %s of lock %q: must be %s, which is in force", limitText(e.Asked), e.Name, limitText(e.InForce))
+}
+
+// Unwrap makes it ErrLimit and ErrInvalid.
+func (e *LimitError) Unwrap() []error { return []error{ErrLimit, ErrInvalid} }
+
+func limitText(n int) string {
+	if n == 0 {
+		return "none"
+	}
+	return fmt.Sprint(n)
+}
+
+// UnavailableError says that the backend did not answer, or refuses for now. It
+// is ErrUnavailable.
+type UnavailableError struct {
+	Backend string
+	Op      string
+	// MayHold is true when the request may have worked: the lease may be held.
+	MayHold bool
+	// RetryAfter is how long the backend will go on refusing, when it says so.
+	RetryAfter time.Duration
+	// Err is the cause, without secrets.
+	Err error
+}
+
+// Error says what was asked of which backend, and whether it may have worked.
+func (e *UnavailableError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %s: backend is unavailable", e.Backend, e.Op)
+	if e.Err != nil {
+		fmt.Fprintf(&b, ": %v", e.Err)
+	}
+	if e.RetryAfter > 0 {
+		fmt.Fprintf(&b, " (again in %s)", e.RetryAfter.Round(time.Millisecond))
+	}
+	if e.MayHold {
+		b.WriteString(" (it may have worked)")
+	}
+	return b.String()
+}
+
+// Unwrap makes it ErrUnavailable and its cause.
+func (e *UnavailableError) Unwrap() []error {
+	if e.Err == nil {
+		return []error{ErrUnavailable}
+	}
+	return []error{ErrUnavailable, e.Err}
+}

@@ -1,0 +1,62 @@
+package backend
+
+// Claim is what a lease, or a request for one, takes of its lock.
+type Claim struct {
+	Mode      Mode
+	Limit     int // 0: none
+	Permits   int // at least 1
+	Owner     string
+	Reentrant bool
+}
+
+// Joins reports whether c may join h, a lease that is out, by re-entry.
+func (c Claim) Joins(h Claim) bool {
+	return c.Mode == Exclusive && h.Mode == Exclusive &&
+		c.Reentrant && h.Reentrant && c.Owner != "" && c.Owner == h.Owner
+}
+
+// Fits reports whether c may be out together with the leases that are: the rule
+// of C1. Leases that joined one another by re-entry count as one.
+func (c Claim) Fits(out []Claim) bool {
+	if len(out) == 0 {
+		return true
+	}
+	if c.Mode == Exclusive {
+		return false
+	}
+	taken := c.Permits
+	for _, h := range out {
+		if h.Mode == Exclusive {
+			return false
+		}
+		taken += h.Permits
+	}
+	return c.Limit == 0 || taken <= c.Limit
+}
+
+// Admit says how many of those in line, from its head, may join those that are
+// out: the rule of C3. It stops at the first that does not fit, so that nobody
+// is overtaken.
+func Admit(out, line []Claim) int {
+	out = out[:len(out):len(out)]
+	for i, c := range line {
+		if !c.Fits(out) {
+			return i
+		}
+		out = append(out, c)
+	}
+	return len(line)
+}
+
+// LimitInForce is the limit of the shared claims among those out and in line,
+// and whether there are any. Exclusive claims have no opinion.
+func LimitInForce(claims ...[]Claim) (limit int, ok bool) {
+	for _, cs := range claims {
+		for _, c := range cs {
+			if c.Mode == Shared {
+				return c.Limit, true
+			}
+		}
+	}
+	return 0, false
+}

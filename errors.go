@@ -1,0 +1,150 @@
+package holdfast
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// The kinds of error. Test with errors.Is. Every error that a method of this
+// package returns is an *OpError around one of these, around the cause of a
+// context that ended, or around what the caller's own function returned.
+var (
+	// ErrHeld: others hold the lock, or are in line before. See HeldError.
+	ErrHeld = backend.ErrHeld
+	// ErrLost: the lease is over, and this is final. See LostError.
+	ErrLost = backend.ErrLost
+	// ErrInvalid: the request is bad, nothing was sent. See InvalidError.
+	ErrInvalid = backend.ErrInvalid
+	// ErrLimit: another limit is in force. See LimitError. It is ErrInvalid too.
+	ErrLimit = backend.ErrLimit
+	// ErrUnsupported: the backend cannot do this.
+	ErrUnsupported = backend.ErrUnsupported
+	// ErrUnavailable: the backend is away. See UnavailableError.
+	ErrUnavailable = backend.ErrUnavailable
+	// ErrClosed: the client or its backend was closed.
+	ErrClosed = backend.ErrClosed
+	// ErrReleased: the lock was released by its holder.
+	ErrReleased = errors.New("lock was released")
+	// ErrDeadlock: the caller waits for itself: it holds the lock shared and asks
+	// for it exclusively.
+	ErrDeadlock = errors.New("would wait for itself")
+)
+
+// What the errors of the kinds above carry; see package backend.
+type (
+	HeldError        = backend.HeldError
+	InvalidError     = backend.InvalidError
+	LimitError       = backend.LimitError
+	UnavailableError = backend.UnavailableError
+)
+
+// OpError says what was being done, to which lock, on which backend.
+type OpError struct {
+	Op      string // "acquire"
+	Name    string // of the lock; may be empty
+	Backend string // "redis"
+	// MayHold is true when the lease may be out on the backend all the same. It is
+	// being given back in the background, and at the latest it ends with its TTL.
+	MayHold bool
+	Err     error
+}
+
+// Error is like: acquire "order:123" on redis: ...
+func (e *OpError) Error() string {
+	var b strings.Builder
+	b.WriteString(e.Op)
+	if e.Name != "" {
+		fmt.Fprintf(&b, " %q", e.Name)
+	}
+	fmt.Fprintf(&b, " on %s: %v", e.Backend, e.Err)
+	return b.String()
+}
+
+// Unwrap gives what happened.
+func (e *OpError) Unwrap() error { return e.Err }
+
+// Cause is why a lock was lost.
+type Cause = backend.Cause
+
+// The causes of a loss.
+const (
+	CauseBroken   = backend.CauseBroken  // an operator broke the lock
+	CauseExpired  = backend.CauseExpired // the backend ended the lease at its time
+	CauseSession  = backend.CauseSession // the backend ended the client's session
+	CauseGone     = backend.CauseGone    // the backend does not have the lease
+	CauseDeadline = Cause("deadline")    // no renewal was acknowledged in time
+	CauseEnded    = Cause("ended")       // a lease that is not renewed came to its end
+	CauseAtMost   = Cause("at_most")     // it was held for as long as AtMost allows
+	CauseClosed   = Cause("closed")      // the client was closed
+)
+
+// LostError says which lock was lost and why. It is ErrLost.
+type LostError struct {
+	Name   string
+	Token  fence.Token
+	Cause  Cause
+	Reason string // of an operator who broke the lock
+	Err    error  // the last error of a renewal, where that was the cause
+}
+
+// Error names the lock, the token and the cause.
+func (e *LostError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "lock %q (token %d) is lost: %s", e.Name, e.Token, causeText(e.Cause))
+	if e.Reason != "" {
+		fmt.Fprintf(&b, " (%s)", e.Reason)
+	}
+	if e.Err != nil {
+		fmt.Fprintf(&b, ": %v", e.Err)
+	}
+	return b.String()
+}
+
+// Unwrap makes it ErrLost and its cause.
+func (e *LostError) Unwrap() []error {
+	if e.Err == nil {
+		return []error{ErrLost}
+	}
+	return []error{ErrLost, e.Err}
+}
+
+func causeText(c Cause) string {
+	switch c {
+	case CauseBroken:
+		return "broken by an operator"
+	case CauseExpired:
+		return "its time ran out on the backend"
+	case CauseSession:
+		return "the session ended on the backend"
+	case CauseGone:
+		return "the backend no longer has it"
+	case CauseDeadline:
+		return "no renewal was acknowledged in time"
+	case CauseEnded:
+		return "its time is over"
+	case CauseAtMost:
+		return "it was held for as long as it may be"
+	case CauseClosed:
+		return "the client was closed"
+	default:
+		return string(c)
+	}
+}
+
+// opErr wraps err once.
+func (c *Client) opErr(op, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var have *OpError
+	if errors.As(err, &have) {
+		return err
+	}
+	var away *UnavailableError
+	mayHold := errors.As(err, &away) && away.MayHold
+	return &OpError{Op: op, Name: name, Backend: c.caps.Name, MayHold: mayHold, Err: err}
+}

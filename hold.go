@@ -1,0 +1,275 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// State is where a lock stands.
+type State uint8
+
+const (
+	// Held: the lease is out and its renewals are acknowledged.
+	Held State = iota + 1
+	// AtRisk: the lease is out, but the last renewal failed. It becomes Held again,
+	// or Lost at its deadline.
+	AtRisk
+	// Lost: the lease is over. Final.
+	Lost
+	// Released: its holder gave the lock back. Final.
+	Released
+)
+
+// String is "held", "at risk", "lost" or "released".
+func (s State) String() string {
+	switch s {
+	case Held:
+		return "held"
+	case AtRisk:
+		return "at risk"
+	case Lost:
+		return "lost"
+	case Released:
+		return "released"
+	default:
+		return "unknown"
+	}
+}
+
+// hold is a lease of this client: what one or more Locks are handles of. All
+// fields that change are guarded by Client.mu.
+type hold struct {
+	entry
+	c      *Client
+	id     Lease
+	owner  string
+	shared bool
+	sess   *session      // that the lease, or its place in line, was asked under; may be nil
+	timed  bool          // it has its own end
+	ttl    time.Duration // what renewals ask for; 0: it is not renewed one by one
+	floor  time.Duration // AtLeast
+
+	token    fence.Token
+	since    instant
+	held     bool // granted, and not over
+	err      error
+	handles  []*Lock
+	deadline instant // of a timed lease
+	until    instant // AtMost; 0: none
+	renewAt  instant
+	renewing bool
+	failures int
+	lastErr  error
+}
+
+// ends is when the lease ends here if nothing is renewed.
+func (h *hold) ends() instant {
+	d := h.deadline
+	if !h.timed {
+		d = h.sess.deadline
+	}
+	if h.until > 0 {
+		d = min(d, h.until)
+	}
+	return d
+}
+
+func (h *hold) releaseRequest(abandon bool) backend.ReleaseRequest {
+	r := backend.ReleaseRequest{Name: h.id.Name, Lease: h.id.ID, Abandon: abandon}
+	if h.sess != nil {
+		r.Session = h.sess.id
+	}
+	return r
+}
+
+// enter counts h among what is held. Client.mu is held.
+func (c *Client) enter(h *hold) {
+	h.held = true
+	h.entry.owner = h
+	if h.timed {
+		c.timed[h] = struct{}{}
+		if h.sess != nil { // its place in line was the session's; the lease is not
+			delete(h.sess.leases, h.id.ID)
+		}
+	} else {
+		h.sess.held++
+	}
+	if at, ok := h.next(); ok {
+		c.schedule(&h.entry, at)
+	}
+}
+
+// next is when the keeper has to look at h by itself, if at all.
+func (h *hold) next() (instant, bool) {
+	if !h.timed {
+		return h.until, h.until > 0
+	}
+	at := h.ends()
+	if h.ttl > 0 && !h.renewing {
+		at = min(at, h.renewAt)
+	}
+	return at, true
+}
+
+// leave takes h out of everything that counts or watches it. Client.mu is held.
+func (c *Client) leave(h *hold) {
+	c.unschedule(&h.entry)
+	delete(c.timed, h)
+	if h.sess != nil {
+		delete(h.sess.leases, h.id.ID)
+		delete(h.sess.watched, h)
+		if h.held && !h.timed {
+			h.sess.held--
+		}
+	}
+	h.held = false
+}
+
+// lose ends h and the contexts of its locks. Client.mu is held.
+func (c *Client) lose(h *hold, cause Cause, reason string, err error) {
+	if h.err != nil {
+		return
+	}
+	h.err = &LostError{Name: h.id.Name, Token: h.token, Cause: cause, Reason: reason, Err: err}
+	if h.held {
+		c.event(lostNote{LostEvent{
+			Lock: h.id, Token: h.token, Shared: h.shared, Held: time.Duration(c.clock.now() - h.since),
+			Cause: cause, Reason: reason,
+		}})
+	}
+	c.leave(h)
+	for _, l := range h.handles {
+		l.end(h.err)
+	}
+}
+
+// check ends h if its time is over, without waiting for the keeper: it may be late,
+// and after a suspension it is. Client.mu is held.
+func (c *Client) check(h *hold) {
+	if !h.held {
+		return
+	}
+	now := c.clock.now()
+	if !h.timed && now >= h.sess.deadline {
+		c.loseSession(h.sess, CauseDeadline, h.sess.lastErr)
+	}
+	if h.held && now >= h.ends() {
+		c.expire(h, now)
+	}
+}
+
+// expire ends h, whose time is over. Client.mu is held.
+func (c *Client) expire(h *hold, now instant) {
+	switch {
+	case h.until > 0 && now >= h.until:
+		c.lose(h, CauseAtMost, "", nil)
+		c.settle(h.releaseRequest(true), h.ttl)
+	case h.ttl == 0:
+		c.lose(h, CauseEnded, "", nil)
+	default:
+		c.lose(h, CauseDeadline, "", h.lastErr)
+	}
+}
+
+// wake does what is due. The keeper calls it with Client.mu held.
+func (h *hold) wake(c *Client, now instant, b *batch) {
+	if !h.held {
+		return
+	}
+	if now >= h.ends() {
+		c.check(h)
+		return
+	}
+	if h.timed && h.ttl > 0 && !h.renewing && now >= h.renewAt {
+		h.renewing = true
+		b.timed = append(b.timed, h)
+	}
+	if at, ok := h.next(); ok {
+		c.schedule(&h.entry, at)
+	}
+}
+
+// timedRenewed applies the answer to one renewal. Client.mu is held.
+func (c *Client) timedRenewed(h *hold, sent, now instant, r backend.Renewal, err error) {
+	h.renewing = false
+	if err == nil {
+		err = r.Err
+	}
+	if !h.held {
+		return
+	}
+	c.event(renewedNote{RenewedEvent{Leases: 1, Margin: time.Duration(h.deadline - now), Took: time.Duration(now - sent), Err: err}})
+	switch {
+	case errors.Is(err, ErrLost):
+		c.lose(h, CauseGone, "", nil)
+		return
+	case err != nil:
+		h.failures++
+		h.lastErr = err
+		h.renewAt = now + retryIn(h.ttl, h.failures)
+		if h.failures == 1 {
+			c.event(atRiskNote{AtRiskEvent{Leases: 1, Left: time.Duration(h.deadline - now), Err: err}})
+		}
+	case now >= h.deadline:
+		c.lose(h, CauseDeadline, "", h.lastErr)
+		return
+	default:
+		h.extend(sent, r.Left)
+	}
+	if at, ok := h.next(); ok {
+		c.schedule(&h.entry, at)
+	}
+}
+
+// extend notes that the backend gave a timed lease left more, counted from sent.
+// It may shorten it. Client.mu is held.
+func (h *hold) extend(sent instant, left time.Duration) {
+	h.deadline = sent + instant(left-drift(left))
+	h.renewAt = h.c.nextRenewal(sent, left)
+	h.failures, h.lastErr = 0, nil
+	h.tellRenewed()
+}
+
+// tellRenewed tells those who asked that the deadline moved. Client.mu is held.
+func (h *hold) tellRenewed() {
+	for _, l := range h.handles {
+		if l.renewed != nil {
+			select {
+			case l.renewed <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// heldKey finds the lock that a context belongs to, for re-entry.
+type heldKey struct {
+	c    *Client
+	name string
+}
+
+// lockContext is the context of a lock. Its Err looks at the clock, so that it is
+// right also when the timer that closes Done is late.
+type lockContext struct {
+	context.Context //nolint:containedctx // this is a context
+	lock            *Lock
+}
+
+func (x *lockContext) Err() error {
+	if err := x.Context.Err(); err != nil {
+		return err //nolint:wrapcheck // a context's error is what it is
+	}
+	x.lock.checkNow()
+	return x.Context.Err() //nolint:wrapcheck // a context's error is what it is
+}
+
+func (x *lockContext) Value(key any) any {
+	if k, ok := key.(heldKey); ok && k.c == x.lock.h.c && k.name == x.lock.h.id.Name {
+		return x.lock
+	}
+	return x.Context.Value(key)
+}

@@ -1,0 +1,134 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// What Inspect, List, Break and Watch tell; see package backend.
+type (
+	LockInfo    = backend.LockInfo
+	Holder      = backend.Holder
+	Waiter      = backend.Waiter
+	ListOptions = backend.ListRequest
+	ListPage    = backend.ListPage
+	BreakResult = backend.BreakResult
+	Event       = backend.Event
+	EventKind   = backend.EventKind
+)
+
+// Inspect tells who holds the lock and who waits for it, in order. A lock that
+// nobody has is an answer, not an error.
+//
+// Errors: ErrInvalid, ErrUnsupported, ErrUnavailable, ErrClosed, the cause of ctx.
+func (c *Client) Inspect(ctx context.Context, name string) (LockInfo, error) {
+	if err := backend.ValidateName(name); err != nil {
+		return LockInfo{}, c.opErr("inspect", name, err)
+	}
+	return ask(ctx, c, "inspect", name, func(ctx context.Context) (LockInfo, error) { return c.b.Inspect(ctx, name) })
+}
+
+// List tells the locks that are held or waited for, in the order of their names,
+// page by page: see [ListOptions].
+//
+// Errors: as for Inspect.
+func (c *Client) List(ctx context.Context, o ListOptions) (ListPage, error) {
+	if err := o.Validate(); err != nil {
+		return ListPage{}, c.opErr("list", o.Prefix, err)
+	}
+	return ask(ctx, c, "list", o.Prefix, func(ctx context.Context) (ListPage, error) { return c.b.List(ctx, o) })
+}
+
+// Break takes the lock from all who hold it: an operator's act. The token is raised,
+// the holders learn it with CauseBroken and the reason, and the first in line have
+// the lock. The client's owner is named as the actor.
+//
+// Errors: as for Inspect.
+func (c *Client) Break(ctx context.Context, name, reason string) (BreakResult, error) {
+	req := backend.BreakRequest{Name: name, Reason: reason, Actor: c.cfg.Owner}
+	if err := req.Validate(); err != nil {
+		return BreakResult{}, c.opErr("break", name, err)
+	}
+	return ask(ctx, c, "break", name, func(ctx context.Context) (BreakResult, error) { return c.b.Break(ctx, req) })
+}
+
+// ask asks until there is an answer.
+func ask[T any](ctx context.Context, c *Client, op, name string, f func(context.Context) (T, error)) (T, error) {
+	var answer T
+	done, err := c.begin()
+	if err == nil {
+		defer done()
+		err = c.retry(ctx, func(ctx context.Context) error {
+			got, err := f(ctx)
+			answer = got
+			return err
+		})
+	}
+	return answer, c.opErr(op, name, err)
+}
+
+// Watch calls deliver with the events of the locks whose names start with prefix,
+// until ctx ends. When the stream breaks Watch begins again by itself: an
+// EventWatching says that it has begun, and that events before it may be missing.
+// deliver must not block for long.
+//
+// Errors: the cause of ctx, ErrInvalid, ErrUnsupported, ErrClosed.
+func (c *Client) Watch(ctx context.Context, prefix string, deliver func(Event)) error {
+	if err := backend.ValidatePrefix(prefix); err != nil {
+		return c.opErr("watch", prefix, err)
+	}
+	done, err := c.begin()
+	if err != nil {
+		return c.opErr("watch", prefix, err)
+	}
+	defer done()
+	ctx, cancel := c.untilClosed(ctx)
+	defer cancel()
+	failures := 0
+	for {
+		err := c.b.Watch(ctx, backend.WatchRequest{Prefix: prefix}, func(e Event) {
+			failures = 0
+			deliver(e)
+		})
+		if !isUnavailable(err) || !pause(ctx, backoff(failures)) {
+			if cause := context.Cause(ctx); cause != nil {
+				err = cause
+			}
+			return c.opErr("watch", prefix, err)
+		}
+		failures++
+	}
+}
+
+// begin counts an operation, so that Close waits for it.
+func (c *Client) begin() (func(), error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, ErrClosed
+	}
+	c.work.Add(1)
+	return c.work.Done, nil
+}
+
+// untilClosed gives a context that ends with ctx, and with ErrClosed when the client
+// is closed.
+func (c *Client) untilClosed(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(c.closing, func() { cancel(ErrClosed) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+const levelWarn = slog.LevelWarn
+
+func attrName(name string) slog.Attr { return slog.String("lock", name) }
+
+func attrError(err error) slog.Attr {
+	if err == nil {
+		err = errors.New("none")
+	}
+	return slog.String("error", err.Error())
+}

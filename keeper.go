@@ -1,0 +1,282 @@
+package holdfast
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// The keeper is one goroutine and one heap. It starts renewals and ends what has
+// not been renewed in time. It never waits for the backend: renewals run in
+// goroutines of their own, and the deadlines go on counting meanwhile.
+
+// suspendTick is how often the keeper looks at the clock while something is held:
+// timers stand still while a machine is suspended, so that a deadline may have
+// passed before its timer fires.
+const suspendTick = 250 * time.Millisecond
+
+// entry is a place in the keeper's schedule.
+type entry struct {
+	at    instant
+	index int // in the heap, plus 1; 0 when it is not there
+	owner interface {
+		wake(c *Client, now instant, b *batch)
+	}
+}
+
+type schedule []*entry
+
+func (s schedule) Len() int           { return len(s) }
+func (s schedule) Less(i, j int) bool { return s[i].at < s[j].at }
+func (s schedule) Swap(i, j int) {
+	s[i], s[j] = s[j], s[i]
+	s[i].index, s[j].index = i+1, j+1
+}
+
+// Push is for package heap.
+func (s *schedule) Push(x any) {
+	e := x.(*entry) //nolint:errcheck,forcetypeassert // only entries are pushed
+	*s = append(*s, e)
+	e.index = len(*s)
+}
+
+// Pop is for package heap.
+func (s *schedule) Pop() any {
+	e := (*s)[len(*s)-1]
+	(*s)[len(*s)-1] = nil
+	*s = (*s)[:len(*s)-1]
+	e.index = 0
+	return e
+}
+
+// schedule puts e into the heap, or moves it. Client.mu is held.
+func (c *Client) schedule(e *entry, at instant) {
+	e.at = at
+	if e.index == 0 {
+		heap.Push(&c.due, e)
+	} else {
+		heap.Fix(&c.due, e.index-1)
+	}
+	if at < c.planned {
+		c.wakeKeeper()
+	}
+}
+
+// unschedule takes e out of the heap. Client.mu is held.
+func (c *Client) unschedule(e *entry) {
+	if e.index > 0 {
+		heap.Remove(&c.due, e.index-1)
+	}
+}
+
+func (c *Client) wakeKeeper() {
+	select {
+	case c.kick <- struct{}{}:
+	default:
+	}
+}
+
+// batch is what one turn of the keeper found to renew.
+type batch struct {
+	session *session
+	timed   []*hold
+}
+
+// keep is the keeper.
+func (c *Client) keep() {
+	defer close(c.kept)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-c.background.Done():
+			return
+		case <-c.kick:
+		case <-timer.C:
+		}
+		timer.Reset(c.turn())
+	}
+}
+
+// turn does everything that is due and says how long there is nothing to do.
+func (c *Client) turn() time.Duration {
+	var b batch
+	c.mu.Lock()
+	c.actOnLosses()
+	now := c.clock.now()
+	for len(c.due) > 0 && c.due[0].at <= now {
+		e := heap.Pop(&c.due).(*entry) //nolint:errcheck,forcetypeassert // only entries are there
+		e.owner.wake(c, now, &b)
+	}
+	idle := time.Hour
+	if len(c.due) > 0 {
+		idle = time.Duration(c.due[0].at - now)
+		if c.clock.asleep != nil {
+			idle = min(idle, suspendTick)
+		}
+	}
+	c.planned = now + instant(idle)
+	if !c.closed {
+		c.startRenewals(b)
+	}
+	events := c.takeEvents()
+	c.mu.Unlock()
+	c.emit(events)
+	return idle
+}
+
+// renewalsAtOnce bounds the requests under way where one request cannot name all.
+const renewalsAtOnce = 4
+
+// startRenewals sends the batch, in as few requests as the backend allows.
+// Client.mu is held.
+func (c *Client) startRenewals(b batch) {
+	if b.session == nil && len(b.timed) == 0 {
+		return
+	}
+	size := len(b.timed)
+	if c.caps.MaxRenew > 0 {
+		size = min(size, c.caps.MaxRenew)
+	}
+	parts := make(chan batch, len(b.timed)/max(1, size)+2)
+	first := batch{session: b.session, timed: b.timed[:size]}
+	parts <- first
+	for rest := b.timed[size:]; len(rest) > 0; {
+		n := min(size, len(rest))
+		parts <- batch{timed: rest[:n]}
+		rest = rest[n:]
+	}
+	close(parts)
+	for range min(renewalsAtOnce, len(parts)) {
+		c.work.Add(1)
+		go func() {
+			defer c.work.Done()
+			for p := range parts {
+				c.renew(p)
+			}
+		}()
+	}
+}
+
+// renew sends one request and applies its answer.
+func (c *Client) renew(b batch) {
+	req, ttl := b.request()
+	// Three attempts fit between the first renewal and the deadline.
+	ctx, cancel := context.WithTimeout(c.background, max(ttl/5, 10*time.Millisecond))
+	defer cancel()
+	sent := c.clock.now()
+	res, err := c.b.Renew(ctx, req)
+	if err == nil && len(res.Leases) != len(req.Leases) {
+		err = &UnavailableError{Backend: c.caps.Name, Op: "renew", Err: errAnswer}
+	}
+	now := c.clock.now()
+
+	c.mu.Lock()
+	if b.session != nil {
+		c.sessionRenewed(b.session, sent, now, res, err)
+	}
+	for i, h := range b.timed {
+		var r backend.Renewal
+		if err == nil {
+			r = res.Leases[i]
+		}
+		c.timedRenewed(h, sent, now, r, err)
+	}
+	events := c.takeEvents()
+	c.mu.Unlock()
+	c.emit(events)
+}
+
+var errAnswer = errors.New("the answer does not fit the question")
+
+// request is what to send for the batch, and the shortest TTL in it.
+func (b batch) request() (backend.RenewRequest, time.Duration) {
+	var req backend.RenewRequest
+	ttl := time.Duration(0)
+	if b.session != nil {
+		req.Session = b.session.id
+		ttl = b.session.ttl
+	}
+	req.Leases = make([]backend.TimedRenewal, len(b.timed))
+	for i, h := range b.timed {
+		req.Leases[i] = backend.TimedRenewal{Name: h.id.Name, Lease: h.id.ID, TTL: h.ttl}
+		if ttl == 0 || h.ttl < ttl {
+			ttl = h.ttl
+		}
+	}
+	return req, ttl
+}
+
+// sessionRenewed applies the answer for the session. Client.mu is held.
+func (c *Client) sessionRenewed(s *session, sent, now instant, res backend.RenewResult, err error) {
+	s.renewing = false
+	if s.ended {
+		return
+	}
+	c.event(renewedNote{RenewedEvent{Leases: s.held, Margin: time.Duration(s.deadline - now), Took: time.Duration(now - sent), Err: err}})
+	switch {
+	case err != nil:
+		s.failures++
+		s.lastErr = err
+		s.renewAt = now + retryIn(s.ttl, s.failures)
+		if s.failures == 1 && s.held > 0 {
+			c.event(atRiskNote{AtRiskEvent{Leases: s.held, Left: time.Duration(s.deadline - now), Err: err}})
+		}
+	case res.SessionLost:
+		c.loseSession(s, CauseSession, nil)
+		return
+	case now >= s.deadline:
+		// Too late: whoever looked meanwhile was told that it is lost.
+		c.loseSession(s, CauseDeadline, s.lastErr)
+		return
+	default:
+		s.extend(c, sent)
+		for _, l := range res.Lost {
+			c.applyLoss(s, l)
+		}
+	}
+	c.schedule(&s.entry, s.next())
+}
+
+// retryIn is how long to wait after a renewal that failed, with jitter.
+func retryIn(ttl time.Duration, failures int) instant {
+	d := min(ttl/60<<min(failures, 4), ttl/8)
+	return instant(max(d/2+rand.N(d/2+1), time.Millisecond))
+}
+
+// The events of a critical section are collected and emitted after it.
+type note interface{ emit(e *Events) }
+
+type (
+	renewedNote struct{ RenewedEvent }
+	atRiskNote  struct{ AtRiskEvent }
+	lostNote    struct{ LostEvent }
+)
+
+func (n renewedNote) emit(e *Events) { e.renewed(n.RenewedEvent) }
+func (n atRiskNote) emit(e *Events)  { e.atRisk(n.AtRiskEvent) }
+func (n lostNote) emit(e *Events)    { e.lost(n.LostEvent) }
+
+// event keeps n for emit. Client.mu is held.
+func (c *Client) event(n note) {
+	if c.cfg.Events != nil {
+		c.notes = append(c.notes, n)
+	}
+}
+
+// takeEvents gives what is to be emitted once Client.mu is free. It is held.
+func (c *Client) takeEvents() []note {
+	notes := c.notes
+	c.notes = nil
+	return notes
+}
+
+func (c *Client) emit(notes []note) {
+	for _, n := range notes {
+		n.emit(c.cfg.Events)
+	}
+}

@@ -1,0 +1,261 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// LeaseID names one acquisition; see package backend.
+type LeaseID = backend.LeaseID
+
+// NewLeaseID makes a lease ID for WithLease.
+func NewLeaseID() LeaseID { return backend.NewLeaseID() }
+
+// Lease is what another process needs to go on with a timed lease: see
+// [Client.Resume]. Who knows it can release the lock.
+type Lease struct {
+	Name string
+	ID   LeaseID
+}
+
+// Lock is a lock that was granted. Its methods may be called at once.
+type Lock struct {
+	h      *hold
+	values context.Context //nolint:containedctx // whose values Context has
+	// Guarded by Client.mu:
+	ctx     *lockContext // made when somebody asks
+	cancel  context.CancelCauseFunc
+	renewed chan struct{}
+	gone    error // why this handle is no longer one; nil while it is
+}
+
+// Name of the lock.
+func (l *Lock) Name() string { return l.h.id.Name }
+
+// Token is the fencing token: greater than that of every grant of this lock before
+// it. Give it to the resource with every write.
+func (l *Lock) Token() fence.Token { return l.h.token }
+
+// Lease names the lock and the lease, for Resume and for the HTTP API.
+func (l *Lock) Lease() Lease { return l.h.id }
+
+// Owner that the lock was asked for.
+func (l *Lock) Owner() string { return l.h.owner }
+
+// IsShared reports whether the lock is held together with others.
+func (l *Lock) IsShared() bool { return l.h.shared }
+
+// Context ends when the lock is lost or released, and before the lease can end on
+// the backend. context.Cause tells: a *LostError or ErrReleased. It has the values
+// of the context that the lock was acquired with, but not its end. Taking the same
+// lock with it, or with a child of it, counts up and sends nothing.
+func (l *Lock) Context() context.Context {
+	c := l.h.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l.ctx == nil {
+		ctx, cancel := context.WithCancelCause(l.values)
+		l.ctx, l.cancel = &lockContext{Context: ctx, lock: l}, cancel
+		if err := l.over(); err != nil {
+			cancel(err)
+		}
+	}
+	return l.ctx
+}
+
+// end ends the context of the handle. Client.mu is held.
+func (l *Lock) end(err error) {
+	if l.cancel != nil {
+		l.cancel(err)
+	}
+}
+
+// over tells why the handle is no longer good. Client.mu is held.
+func (l *Lock) over() error {
+	if l.gone != nil {
+		return l.gone
+	}
+	return l.h.err
+}
+
+func (l *Lock) checkNow() {
+	c := l.h.c
+	c.mu.Lock()
+	c.check(l.h)
+	events := c.takeEvents()
+	c.mu.Unlock()
+	c.emit(events)
+}
+
+// Err is nil while the lock is held, then ErrReleased or a *LostError. It looks at
+// the clock, and sends nothing.
+func (l *Lock) Err() error {
+	l.checkNow()
+	l.h.c.mu.Lock()
+	defer l.h.c.mu.Unlock()
+	return l.over()
+}
+
+// State tells where the lock stands. It looks at the clock, and sends nothing.
+func (l *Lock) State() State {
+	err := l.Err()
+	l.h.c.mu.Lock()
+	defer l.h.c.mu.Unlock()
+	switch {
+	case errors.Is(err, ErrReleased):
+		return Released
+	case err != nil:
+		return Lost
+	case l.h.failures > 0, !l.h.timed && l.h.sess.failures > 0:
+		return AtRisk
+	default:
+		return Held
+	}
+}
+
+// Deadline is when the lock ends if no renewal is acknowledged any more. It moves
+// with every renewal. The time has a monotonic reading.
+func (l *Lock) Deadline() time.Time {
+	c := l.h.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.clock.time(l.h.ends())
+}
+
+// Renewed gives a channel that receives after the deadline moved. It keeps one
+// value: a slow reader misses nothing but repetitions. It is never closed; wait for
+// Context too.
+func (l *Lock) Renewed() <-chan struct{} {
+	c := l.h.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l.renewed == nil {
+		l.renewed = make(chan struct{}, 1)
+		if !l.h.timed && l.h.held {
+			l.h.sess.watched[l.h] = struct{}{}
+		}
+	}
+	return l.renewed
+}
+
+// Extend renews the lease now. A timed lease ends ttl from now, unless it is renewed
+// again; that may be sooner than before. Other leases live with the client's
+// session: it is renewed, and ttl must not be above Config.TTL.
+//
+// Errors: ErrLost, ErrInvalid, ErrUnavailable, the cause of ctx. The lock is as it
+// was before when the error is not ErrLost.
+func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
+	c, h := l.h.c, l.h
+	if err := c.caps.ValidateTTL(ttl); err != nil {
+		return c.opErr("extend", h.id.Name, err)
+	}
+	if !h.timed && ttl > c.cfg.TTL {
+		return c.opErr("extend", h.id.Name, invalid("ttl", ttl.String(), "at most the client's, "+c.cfg.TTL.String()+", for a lease of its session"))
+	}
+	if err := l.Err(); err != nil {
+		return c.opErr("extend", h.id.Name, err)
+	}
+	err := c.retry(ctx, func(ctx context.Context) error { return c.extendOnce(ctx, h, ttl) })
+	if lost := l.Err(); lost != nil {
+		err = lost
+	}
+	return c.opErr("extend", h.id.Name, err)
+}
+
+func (c *Client) extendOnce(ctx context.Context, h *hold, ttl time.Duration) error {
+	var req backend.RenewRequest
+	if h.timed {
+		req.Leases = []backend.TimedRenewal{{Name: h.id.Name, Lease: h.id.ID, TTL: ttl}}
+	} else {
+		req.Session = h.sess.id
+	}
+	sent := c.clock.now()
+	res, err := c.b.Renew(ctx, req)
+	if err == nil && len(res.Leases) != len(req.Leases) {
+		err = &UnavailableError{Backend: c.caps.Name, Op: "renew", Err: errAnswer}
+	}
+	if err != nil {
+		return err //nolint:wrapcheck // the caller wraps
+	}
+	now := c.clock.now()
+	c.mu.Lock()
+	if h.timed {
+		renewing := h.renewing
+		if h.ttl > 0 {
+			h.ttl = ttl
+		}
+		err = res.Leases[0].Err
+		c.timedRenewed(h, sent, now, res.Leases[0], nil)
+		h.renewing = renewing
+	} else {
+		renewing := h.sess.renewing
+		c.sessionRenewed(h.sess, sent, now, res, nil)
+		h.sess.renewing = renewing
+	}
+	events := c.takeEvents()
+	c.mu.Unlock()
+	c.emit(events)
+	return err
+}
+
+// Detach makes this process stop minding a lease that was taken with NoRenew: its
+// context ends with ErrReleased, and the lease lives on until its end. Another
+// process may Resume it. Other leases are ErrUnsupported: nobody would renew them.
+func (l *Lock) Detach() (Lease, error) {
+	c, h := l.h.c, l.h
+	c.mu.Lock()
+	c.check(h)
+	err := l.over()
+	switch {
+	case err != nil:
+	case !h.timed || h.ttl > 0:
+		err = fmt.Errorf("detach a lease that is renewed: %w", ErrUnsupported)
+	default:
+		c.leave(h)
+		h.err = ErrReleased
+		for _, other := range h.handles {
+			other.end(ErrReleased)
+		}
+	}
+	events := c.takeEvents()
+	c.mu.Unlock()
+	c.emit(events)
+	return h.id, c.opErr("detach", h.id.Name, err)
+}
+
+// Locks are several locks that were taken together.
+type Locks []*Lock
+
+// Release releases all of them, the last one first. The errors are joined.
+func (ls Locks) Release(ctx context.Context) error {
+	errs := make([]error, 0, len(ls))
+	for i := len(ls) - 1; i >= 0; i-- {
+		errs = append(errs, ls[i].Release(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// Context ends when the first of the locks is lost or released, with its cause.
+// Taking one of the locks with it counts up, as with Lock.Context.
+func (ls Locks) Context() context.Context {
+	values := context.Background()
+	if len(ls) > 0 {
+		values = context.WithoutCancel(ls[0].Context())
+	}
+	for _, l := range ls {
+		values = context.WithValue(values, heldKey{l.h.c, l.h.id.Name}, l)
+	}
+	ctx, cancel := context.WithCancelCause(values)
+	endWith := func(one context.Context) {
+		context.AfterFunc(one, func() { cancel(context.Cause(one)) })
+	}
+	for _, l := range ls {
+		endWith(l.Context())
+	}
+	return ctx
+}

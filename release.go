@@ -1,0 +1,229 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Release gives the lock back. Its context ends first. Where re-entry made several
+// handles of one lease, the last of them gives it back.
+//
+//   - nil: released.
+//   - ErrLost: it was lost before, or this handle was released already. Nothing was
+//     changed.
+//   - anything else, with OpError.MayHold set: the outcome is not known when ctx
+//     ended. The release goes on in the background, and with its TTL the lease is
+//     free at the latest.
+//
+// A context that has ended already does not keep the lock from being released: that
+// is done in the background then.
+func (l *Lock) Release(ctx context.Context) error {
+	c, h := l.h.c, l.h
+	c.mu.Lock()
+	c.check(h)
+	err := l.over()
+	if errors.Is(err, ErrReleased) {
+		err = fmt.Errorf("%w: released before", ErrLost)
+	}
+	last := err == nil && l.leave()
+	if last {
+		c.work.Add(1)
+	}
+	events := c.takeEvents()
+	c.mu.Unlock()
+	c.emit(events)
+	if last {
+		defer c.work.Done()
+		err = c.giveUp(ctx, h)
+		c.cfg.Events.released(ReleasedEvent{
+			Lock: h.id, Token: h.token, Shared: h.shared, Held: time.Duration(c.clock.now() - h.since), Err: err,
+		})
+	}
+	return c.opErr("release", h.id.Name, err)
+}
+
+// leave ends the handle, and the hold when it was the last. It reports whether it
+// was. Client.mu is held.
+func (l *Lock) leave() bool {
+	h := l.h
+	l.gone = ErrReleased
+	l.end(ErrReleased)
+	for i, other := range h.handles {
+		if other == l {
+			h.handles = append(h.handles[:i:i], h.handles[i+1:]...)
+			break
+		}
+	}
+	if len(h.handles) > 0 {
+		return false
+	}
+	h.err = ErrReleased
+	h.c.leave(h)
+	return true
+}
+
+// giveUp tells the backend that the lease is over, or how long it is to stay.
+func (c *Client) giveUp(ctx context.Context, h *hold) error {
+	if stay := h.floor - time.Duration(c.clock.now()-h.since); stay > 0 {
+		return c.leaveFor(ctx, h, stay)
+	}
+	unknown := false
+	for n := 0; ; n++ {
+		err := c.b.Release(ctx, h.releaseRequest(false))
+		switch {
+		case err == nil, errors.Is(err, ErrLost) && unknown:
+			// Unknown before: that release worked, or the lease ended since.
+			return nil
+		case errors.Is(err, ErrLost):
+			return &LostError{Name: h.id.Name, Token: h.token, Cause: CauseGone}
+		case errors.Is(err, backend.ErrSessionLost):
+			return &LostError{Name: h.id.Name, Token: h.token, Cause: CauseSession}
+		case errors.Is(err, ErrClosed):
+			return err //nolint:wrapcheck // the caller wraps
+		}
+		unknown = true
+		if isUnavailable(err) && c.clock.now() < h.lastEnd() && pause(ctx, backoff(n)) {
+			continue
+		}
+		c.cfg.Events.ambiguous("release")
+		c.mu.Lock()
+		c.settle(h.releaseRequest(true), h.ttl)
+		c.mu.Unlock()
+		return &OpError{Op: "release", Name: h.id.Name, Backend: c.caps.Name, MayHold: true, Err: fmt.Errorf("goes on in the background: %w", err)}
+	}
+}
+
+// lastEnd is when the lease is over on this side whatever happens.
+func (h *hold) lastEnd() instant {
+	h.c.mu.Lock()
+	defer h.c.mu.Unlock()
+	return h.ends()
+}
+
+// leaveFor lets the lease end by itself after stay.
+func (c *Client) leaveFor(ctx context.Context, h *hold, stay time.Duration) error {
+	req := backend.RenewRequest{Leases: []backend.TimedRenewal{{
+		Name: h.id.Name, Lease: h.id.ID, TTL: min(max(stay, c.caps.MinTTL), c.caps.MaxTTL),
+	}}}
+	err := c.retry(ctx, func(ctx context.Context) error {
+		res, err := c.b.Renew(ctx, req)
+		if err == nil && len(res.Leases) == 1 {
+			err = res.Leases[0].Err
+		}
+		return err //nolint:wrapcheck // the caller wraps
+	})
+	if errors.Is(err, ErrLost) {
+		return &LostError{Name: h.id.Name, Token: h.token, Cause: CauseGone}
+	}
+	return err
+}
+
+// settle makes sure, in the background, that the lease is gone: an acquire that
+// failed, timed out or was cancelled may have worked, and a release may not. It
+// gives up when the lease has ended by itself. Client.mu is held.
+func (c *Client) settle(req backend.ReleaseRequest, ttl time.Duration) {
+	if c.background.Err() != nil {
+		return
+	}
+	req.Abandon = true
+	c.work.Add(1)
+	go func() {
+		defer c.work.Done()
+		ctx, cancel := context.WithTimeout(c.background, 2*max(ttl, c.cfg.TTL))
+		defer cancel()
+		for n := 0; ; n++ {
+			err := c.settleOnce(ctx, req)
+			if err == nil || errors.Is(err, ErrLost) || errors.Is(err, backend.ErrSessionLost) {
+				return
+			}
+			if !isUnavailable(err) && ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) || !pause(ctx, backoff(n)) {
+				c.log().LogAttrs(ctx, levelWarn, "a lease of unknown state was left to its end", attrName(req.Name), attrError(err))
+				return
+			}
+		}
+	}()
+}
+
+// settleOnce is one attempt, short enough that a connection which answers nothing
+// does not use up the time of the others.
+func (c *Client) settleOnce(ctx context.Context, req backend.ReleaseRequest) error {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	return c.b.Release(ctx, req) //nolint:wrapcheck // not shown to anybody
+}
+
+// retry calls f until it gives anything but ErrUnavailable, ctx ends, or
+// Config.Timeout is over.
+func (c *Client) retry(ctx context.Context, f func(context.Context) error) error {
+	return c.retryWith(ctx, c.pause, f)
+}
+
+// retryWith is retry with its own way to wait between attempts.
+func (c *Client) retryWith(ctx context.Context, pause func(context.Context, time.Duration) bool, f func(context.Context) error) error {
+	within, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	var away error
+	for n := 0; ; n++ {
+		err := f(within)
+		switch {
+		case err == nil || !isUnavailable(err) && within.Err() == nil:
+			return err
+		case isUnavailable(err):
+			away = err
+		}
+		if !pause(within, backoff(n)) {
+			if ctx.Err() == nil && within.Err() == nil {
+				return ErrClosed
+			}
+			if ctx.Err() == nil && away == nil {
+				away = &UnavailableError{Backend: c.caps.Name, Op: "request", MayHold: true, Err: err}
+			}
+			return joinCause(ctx, away)
+		}
+	}
+}
+
+// joinCause is why ctx ended, if it did, and err.
+func joinCause(ctx context.Context, err error) error {
+	cause := context.Cause(ctx)
+	switch {
+	case cause == nil:
+		return err
+	case err == nil:
+		return cause
+	default:
+		return fmt.Errorf("%w (%w)", cause, err)
+	}
+}
+
+// backoff is how long to wait before the next attempt: 10 ms, doubling to 2 s, with
+// jitter.
+func backoff(n int) time.Duration {
+	d := min(10*time.Millisecond<<min(n, 8), 2*time.Second)
+	return d/2 + rand.N(d/2)
+}
+
+// pause waits, and reports false when ctx ended or the client is being closed.
+func (c *Client) pause(ctx context.Context, d time.Duration) bool {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.closing, cancel)()
+	return pause(ctx, d)
+}
+
+// pause waits, and reports false when ctx ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,213 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// session is the client's liveness on the backend. All fields are guarded by
+// Client.mu, but for id and ttl, which never change.
+type session struct {
+	entry
+	id       backend.SessionID
+	ttl      time.Duration
+	deadline instant // when it ends here, before it can end on the backend
+	renewAt  instant
+	renewing bool
+	failures int // renewals that failed since the last that did not
+	lastErr  error
+	ended    bool
+	leases   map[LeaseID]*hold // held or being acquired
+	held     int               // of leases, those that are held
+	watched  map[*hold]struct{}
+}
+
+// opening is a session that is being opened, for all who wait for it.
+type opening struct {
+	done chan struct{} // closed when sess and err are set
+	sess *session
+	err  error
+}
+
+// liveSession gives the session, and opens it first where there is none. The
+// opening goes on when ctx ends, for the others.
+func (c *Client) liveSession(ctx context.Context) (*session, error) {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil, ErrClosed
+	}
+	if c.sess != nil && c.clock.now() < c.sess.deadline {
+		defer c.mu.Unlock()
+		return c.sess, nil
+	}
+	if c.opening == nil {
+		c.opening = &opening{done: make(chan struct{})}
+		c.work.Add(1)
+		go c.openSession(c.opening)
+	}
+	op := c.opening
+	c.mu.Unlock()
+	select {
+	case <-op.done:
+		return op.sess, op.err
+	case <-c.closing.Done():
+		return nil, ErrClosed
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (c *Client) openSession(op *opening) {
+	defer c.work.Done()
+	s := &session{
+		id: backend.NewSessionID(), ttl: c.cfg.TTL,
+		leases: make(map[LeaseID]*hold), watched: make(map[*hold]struct{}),
+	}
+	ctx, cancel := context.WithTimeout(c.background, min(c.cfg.TTL, c.cfg.Timeout))
+	defer cancel()
+	sent := c.clock.now()
+	err := c.b.OpenSession(ctx, backend.SessionRequest{ID: s.id, TTL: s.ttl, Lost: func(l backend.Loss) { c.tellLoss(s, l) }})
+
+	c.mu.Lock()
+	c.opening = nil
+	if err == nil && c.closed {
+		err = ErrClosed
+		op.sess = s // for Close, which ends it
+	}
+	if err == nil {
+		if c.sess != nil {
+			c.loseSession(c.sess, CauseDeadline, c.sess.lastErr)
+		}
+		s.extend(c, sent)
+		c.sess = s
+		s.owner = s
+		c.schedule(&s.entry, s.next())
+		op.sess = s
+	}
+	op.err = err
+	close(op.done)
+	events := c.takeEvents()
+	c.mu.Unlock()
+	c.emit(events)
+}
+
+// extend notes that a request that left at sent was acknowledged.
+func (s *session) extend(c *Client, sent instant) {
+	s.deadline = max(s.deadline, sent+instant(s.ttl-drift(s.ttl)))
+	s.renewAt = c.nextRenewal(sent, s.ttl)
+	s.failures, s.lastErr = 0, nil
+	for h := range s.watched {
+		h.tellRenewed()
+	}
+}
+
+// next is when the keeper has to look at the session.
+func (s *session) next() instant {
+	if s.renewing {
+		return s.deadline
+	}
+	return min(s.deadline, s.renewAt)
+}
+
+// wake does what is due. The keeper calls it with Client.mu held.
+func (s *session) wake(c *Client, now instant, b *batch) {
+	if s.ended {
+		return
+	}
+	if now >= s.deadline {
+		c.loseSession(s, CauseDeadline, s.lastErr)
+		return
+	}
+	if !s.renewing && now >= s.renewAt {
+		s.renewing = true
+		b.session = s
+	}
+	c.schedule(&s.entry, s.next())
+}
+
+// loseSession ends the session here, and every lease of it. Client.mu is held.
+func (c *Client) loseSession(s *session, cause Cause, err error) {
+	if s.ended {
+		return
+	}
+	s.ended = true
+	c.unschedule(&s.entry)
+	if c.sess == s {
+		c.sess = nil
+	}
+	for _, h := range s.leases {
+		if interrupt, ok := c.waiting[h]; ok {
+			interrupt(backend.ErrSessionLost)
+		}
+		if !h.timed { // only its place in line was the session's
+			c.lose(h, cause, "", err)
+		}
+	}
+}
+
+// lossNote is a loss that the backend told.
+type lossNote struct {
+	session *session
+	loss    backend.Loss
+}
+
+// tellLoss takes note of a loss. It may be called by the backend with its own
+// locks held: it must not call the backend, nor run hooks.
+func (c *Client) tellLoss(s *session, l backend.Loss) {
+	c.mu.Lock()
+	c.losses = append(c.losses, lossNote{s, l})
+	c.mu.Unlock()
+	c.wakeKeeper()
+}
+
+// act on what the backend told. Client.mu is held.
+func (c *Client) actOnLosses() {
+	losses := c.losses
+	c.losses = nil
+	for _, n := range losses {
+		c.applyLoss(n.session, n.loss)
+	}
+}
+
+func (c *Client) applyLoss(s *session, l backend.Loss) {
+	if l.Lease == "" {
+		c.loseSession(s, l.Cause, nil)
+		return
+	}
+	if h, ok := s.leases[l.Lease]; ok {
+		c.lose(h, l.Cause, l.Reason, nil)
+		return
+	}
+	for h := range c.timed {
+		if h.id.ID == l.Lease {
+			c.lose(h, l.Cause, l.Reason, nil)
+			return
+		}
+	}
+}
+
+// sessionIsLost takes note that the backend answered ErrSessionLost.
+func (c *Client) sessionIsLost(s *session) {
+	c.mu.Lock()
+	c.loseSession(s, CauseSession, nil)
+	events := c.takeEvents()
+	c.mu.Unlock()
+	c.emit(events)
+}
+
+// nextRenewal is when to renew what was renewed at sent: after a third of the TTL,
+// on a grid, so that leases of one TTL fall due together and travel in one request.
+func (c *Client) nextRenewal(sent instant, ttl time.Duration) instant {
+	step := instant(max(ttl/12, time.Millisecond))
+	offset := instant(c.grid) % step
+	return (sent+instant(ttl/3)-offset)/step*step + offset
+}
+
+// isUnavailable reports whether asking again may help.
+func isUnavailable(err error) bool {
+	return errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrClosed)
+}
