@@ -153,7 +153,7 @@ func (c *Client) Close(ctx context.Context) error {
 	sess, opening := c.sess, c.opening
 	var give []*hold
 	for h := range c.timed {
-		if h.ttl > 0 {
+		if h.ttl > 0 && time.Duration(c.clock.now()-h.since) >= h.floor {
 			give = append(give, h)
 		}
 		c.lose(h, CauseClosed, "", nil)

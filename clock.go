@@ -25,12 +25,13 @@ func newClock() clock {
 // now reads the clock.
 func (c *clock) now() instant { return instant(time.Since(c.base) + c.missed()) }
 
-// missed is how long the machine was suspended since the client was made.
+// missed is how long the machine was suspended since the client was made, to the
+// millisecond: below that it is the time that reading two clocks takes.
 func (c *clock) missed() time.Duration {
 	if c.asleep == nil {
 		return 0
 	}
-	return max(0, c.asleep()-c.asleep0)
+	return max(0, c.asleep()-c.asleep0).Truncate(time.Millisecond)
 }
 
 // at translates a reading of time.Now. missed is what missed said before t was

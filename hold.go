@@ -210,7 +210,7 @@ func (c *Client) timedRenewed(h *hold, sent, now instant, r backend.Renewal, err
 	case err != nil:
 		h.failures++
 		h.lastErr = err
-		h.renewAt = now + retryIn(h.ttl, h.failures)
+		h.renewAt = now + retryIn(h.ttl, h.deadline-now, h.failures)
 		if h.failures == 1 {
 			c.event(atRiskNote{AtRiskEvent{Leases: 1, Left: time.Duration(h.deadline - now), Err: err}})
 		}

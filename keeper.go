@@ -164,9 +164,8 @@ func (c *Client) startRenewals(b batch) {
 
 // renew sends one request and applies its answer.
 func (c *Client) renew(b batch) {
-	req, ttl := b.request()
-	// Three attempts fit between the first renewal and the deadline.
-	ctx, cancel := context.WithTimeout(c.background, max(ttl/5, 10*time.Millisecond))
+	req := b.request()
+	ctx, cancel := context.WithTimeout(c.background, c.patience(b))
 	defer cancel()
 	sent := c.clock.now()
 	res, err := c.b.Renew(ctx, req)
@@ -193,22 +192,35 @@ func (c *Client) renew(b batch) {
 
 var errAnswer = errors.New("the answer does not fit the question")
 
-// request is what to send for the batch, and the shortest TTL in it.
-func (b batch) request() (backend.RenewRequest, time.Duration) {
+// patience is how long to wait for the answer: a fifth of the TTL, and never more than
+// half of what is left, so that one request that gets no answer leaves time for others.
+func (c *Client) patience(b batch) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.clock.now()
+	d := maxPatience
+	if s := b.session; s != nil {
+		d = min(s.ttl/5, time.Duration(s.deadline-now)/2)
+	}
+	for _, h := range b.timed {
+		d = min(d, h.ttl/5, time.Duration(h.deadline-now)/2)
+	}
+	return max(d, 10*time.Millisecond)
+}
+
+const maxPatience = time.Minute
+
+// request is what to send for the batch.
+func (b batch) request() backend.RenewRequest {
 	var req backend.RenewRequest
-	ttl := time.Duration(0)
 	if b.session != nil {
 		req.Session = b.session.id
-		ttl = b.session.ttl
 	}
 	req.Leases = make([]backend.TimedRenewal, len(b.timed))
 	for i, h := range b.timed {
 		req.Leases[i] = backend.TimedRenewal{Name: h.id.Name, Lease: h.id.ID, TTL: h.ttl}
-		if ttl == 0 || h.ttl < ttl {
-			ttl = h.ttl
-		}
 	}
-	return req, ttl
+	return req
 }
 
 // sessionRenewed applies the answer for the session. Client.mu is held.
@@ -222,7 +234,7 @@ func (c *Client) sessionRenewed(s *session, sent, now instant, res backend.Renew
 	case err != nil:
 		s.failures++
 		s.lastErr = err
-		s.renewAt = now + retryIn(s.ttl, s.failures)
+		s.renewAt = now + retryIn(s.ttl, s.deadline-now, s.failures)
 		if s.failures == 1 && s.held > 0 {
 			c.event(atRiskNote{AtRiskEvent{Leases: s.held, Left: time.Duration(s.deadline - now), Err: err}})
 		}
@@ -242,9 +254,10 @@ func (c *Client) sessionRenewed(s *session, sent, now instant, res backend.Renew
 	c.schedule(&s.entry, s.next())
 }
 
-// retryIn is how long to wait after a renewal that failed, with jitter.
-func retryIn(ttl time.Duration, failures int) instant {
-	d := min(ttl/60<<min(failures, 4), ttl/8)
+// retryIn is how long to wait after a renewal that failed, with jitter, when there is
+// left until the deadline.
+func retryIn(ttl time.Duration, left instant, failures int) instant {
+	d := max(0, min(ttl/60<<min(failures, 4), ttl/8, time.Duration(left)/4))
 	return instant(max(d/2+rand.N(d/2+1), time.Millisecond))
 }
 

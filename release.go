@@ -69,7 +69,7 @@ func (l *Lock) leave() bool {
 
 // giveUp tells the backend that the lease is over, or how long it is to stay.
 func (c *Client) giveUp(ctx context.Context, h *hold) error {
-	if stay := h.floor - time.Duration(c.clock.now()-h.since); stay > 0 {
+	if stay := h.floor - time.Duration(c.clock.now()-h.since); h.floor > 0 && stay > 0 {
 		return c.leaveFor(ctx, h, stay)
 	}
 	unknown := false

@@ -72,6 +72,10 @@ func (c *Client) openSession(op *opening) {
 	sent := c.clock.now()
 	err := c.b.OpenSession(ctx, backend.SessionRequest{ID: s.id, TTL: s.ttl, Lost: func(l backend.Loss) { c.tellLoss(s, l) }})
 
+	if err != nil && ctx.Err() != nil && !isUnavailable(err) {
+		err = &UnavailableError{Backend: c.caps.Name, Op: "open session", Err: err}
+	}
+
 	c.mu.Lock()
 	c.opening = nil
 	if err == nil && c.closed {

@@ -1,0 +1,604 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func mustAcquire(t *testing.T, c *holdfast.Client, name string, opts ...holdfast.AcquireOption) *holdfast.Lock {
+	t.Helper()
+	lock, err := c.Acquire(t.Context(), name, opts...)
+	if err != nil {
+		t.Fatalf("acquire %q: %v", name, err)
+	}
+	return lock
+}
+
+func TestTokensGrowAndHolderIsNamed(t *testing.T) {
+	t.Parallel()
+	f, store := newFaults(t)
+	a := newClient(t, f, holdfast.Config{Owner: "a"})
+	b := newClient(t, openStore(t, store), holdfast.Config{Owner: "b"})
+	var last fence.Token
+	for range 10 {
+		lock := mustAcquire(t, a, "n")
+		if lock.Token() <= last {
+			t.Fatalf("token %d after %d", lock.Token(), last)
+		}
+		last = lock.Token()
+		_, err := b.TryAcquire(t.Context(), "n")
+		var held *holdfast.HeldError
+		if !errors.As(err, &held) || !errors.Is(err, holdfast.ErrHeld) || held.Holders[0].Owner != "a" || held.Holders[0].Token != last {
+			t.Fatalf("try while held: %v", err)
+		}
+		var op *holdfast.OpError
+		if !errors.As(err, &op) || op.Name != "n" || op.Op != "acquire" || op.MayHold {
+			t.Fatalf("not wrapped with what was done: %#v", err)
+		}
+		if err := lock.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := lock.Release(t.Context()); !errors.Is(err, holdfast.ErrLost) {
+			t.Fatalf("second release: %v, want ErrLost", err)
+		}
+		if err := lock.Err(); !errors.Is(err, holdfast.ErrReleased) || lock.State() != holdfast.Released {
+			t.Fatalf("after release: %v %v", err, lock.State())
+		}
+	}
+}
+
+// Re-entry counts up, sends nothing, and frees with the last handle.
+func TestReentry(t *testing.T) {
+	t.Parallel()
+	f, store := newFaults(t)
+	c := newClient(t, f, holdfast.Config{})
+	other := newClient(t, openStore(t, store), holdfast.Config{})
+	err := c.Do(t.Context(), "n", func(ctx context.Context, outer *holdfast.Lock) error {
+		asked := f.acquires.Load()
+		inner, err := c.Acquire(ctx, "n")
+		if err != nil {
+			return err
+		}
+		again, err := c.TryAcquire(inner.Context(), "n", holdfast.Shared())
+		if err != nil {
+			return err
+		}
+		if inner.Token() != outer.Token() || f.acquires.Load() != asked {
+			t.Errorf("re-entry asked the backend, or made a token")
+		}
+		if err := errors.Join(inner.Release(ctx), again.Release(ctx)); err != nil {
+			return err
+		}
+		if inner.Context().Err() == nil || ctx.Err() != nil {
+			t.Errorf("inner context %v, outer %v: want the inner one over", inner.Context().Err(), ctx.Err())
+		}
+		if _, err := other.TryAcquire(ctx, "n"); !errors.Is(err, holdfast.ErrHeld) {
+			t.Errorf("the inner release freed the lock: %v", err)
+		}
+		// Another client of the same program is somebody else (B24).
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lock := mustAcquire(t, other, "n"); lock.Release(t.Context()) != nil {
+		t.Fatal("not free after the last handle")
+	}
+	err = c.Do(t.Context(), "r", func(ctx context.Context, _ *holdfast.Lock) error {
+		_, err := c.Acquire(ctx, "r")
+		return err
+	}, holdfast.Shared())
+	if !errors.Is(err, holdfast.ErrDeadlock) {
+		t.Fatalf("exclusive inside shared: %v, want ErrDeadlock", err)
+	}
+}
+
+// B24: two goroutines of one client exclude each other.
+func TestGoroutinesOfOneClientExclude(t *testing.T) {
+	t.Parallel()
+	f, _ := newFaults(t)
+	c := newClient(t, f, holdfast.Config{})
+	var inside, count int32
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for range 20 {
+				err := c.Do(t.Context(), "n", func(context.Context, *holdfast.Lock) error {
+					if atomic.AddInt32(&inside, 1) != 1 {
+						t.Error("two inside")
+					}
+					count++
+					atomic.AddInt32(&inside, -1)
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if count != 320 {
+		t.Fatalf("count %d, want 320", count)
+	}
+}
+
+// C9, B8: with every renewal unanswered the context ends at sent + TTL - drift, not
+// later, and before the lease ends on the backend.
+func TestContextEndsAtDeadline(t *testing.T) {
+	t.Parallel()
+	for _, opts := range [][]holdfast.AcquireOption{nil, {holdfast.TTL(7 * time.Second)}} {
+		synctest.Test(t, func(t *testing.T) {
+			f, store := newFaults(t)
+			var atRisk atomic.Int32
+			c := newClient(t, f, holdfast.Config{TTL: 9 * time.Second, Events: &holdfast.Events{
+				AtRisk: func(holdfast.AtRiskEvent) { atRisk.Add(1) },
+			}})
+			begun := time.Now()
+			lock := mustAcquire(t, c, "n", opts...)
+			ttl := 9 * time.Second
+			if opts != nil {
+				ttl = 7 * time.Second
+			}
+			f.hangRenew()
+			time.Sleep(ttl * 3 / 5)
+			if s := lock.State(); s != holdfast.AtRisk || atRisk.Load() == 0 {
+				t.Errorf("state %v after a failed renewal, %d events", s, atRisk.Load())
+			}
+			<-lock.Context().Done()
+			took, want := time.Since(begun), ttl-holdfast.Drift(ttl)
+			if took < want || took > want+50*time.Millisecond {
+				t.Errorf("context ended after %s, want %s", took, want)
+			}
+			var lost *holdfast.LostError
+			if !errors.As(context.Cause(lock.Context()), &lost) || lost.Cause != holdfast.CauseDeadline || !errors.Is(lost, errWire) && lost.Err == nil {
+				t.Errorf("cause %v", context.Cause(lock.Context()))
+			}
+			if info, err := openStore(t, store).Inspect(t.Context(), "n"); err != nil || len(info.Holders) != 1 {
+				t.Errorf("the lease ended on the backend first: %+v %v", info, err)
+			}
+			if err := lock.Release(t.Context()); !errors.Is(err, holdfast.ErrLost) {
+				t.Errorf("release after loss: %v", err)
+			}
+		})
+	}
+}
+
+// B9: a renewal that failed is tried again, and the lock becomes held again.
+func TestRenewalRecovers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := newFaults(t)
+		c := newClient(t, f, holdfast.Config{TTL: 10 * time.Second})
+		lock := mustAcquire(t, c, "n")
+		timed := mustAcquire(t, c, "m", holdfast.TTL(8*time.Second))
+		f.hangRenew()
+		time.Sleep(6 * time.Second)
+		if lock.State() != holdfast.AtRisk || timed.State() != holdfast.AtRisk {
+			t.Fatalf("states %v, %v", lock.State(), timed.State())
+		}
+		f.renew.Store(nil)
+		select {
+		case <-lock.Renewed():
+		case <-lock.Context().Done():
+			t.Fatalf("lost: %v", lock.Err())
+		}
+		time.Sleep(time.Minute)
+		if lock.State() != holdfast.Held || timed.State() != holdfast.Held {
+			t.Fatalf("states %v, %v: %v", lock.State(), timed.State(), timed.Err())
+		}
+	})
+}
+
+// B3, C6: the reply to an acquire is lost; it is asked again under the same lease ID.
+func TestLostReplyOfAcquireIsOneGrant(t *testing.T) {
+	t.Parallel()
+	f, store := newFaults(t)
+	c := newClient(t, f, holdfast.Config{})
+	var once sync.Once
+	drop := func(_ context.Context, call func() (backend.Grant, error)) (backend.Grant, error) {
+		g, err := call()
+		once.Do(func() { g, err = backend.Grant{}, unavailable(true) })
+		return g, err
+	}
+	f.acquire.Store(&drop)
+	lock := mustAcquire(t, c, "n")
+	info, err := openStore(t, store).Inspect(t.Context(), "n")
+	if err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != lock.Lease().ID || info.Holders[0].Token != lock.Token() {
+		t.Fatalf("holders %+v, %v", info.Holders, err)
+	}
+	if f.acquires.Load() != 2 {
+		t.Fatalf("%d requests, want 2", f.acquires.Load())
+	}
+}
+
+// B3, B4, C7: the caller gives up while the request is on its way and is granted
+// later: it is given back although the caller's context has ended.
+func TestAcquireThatTimesOutIsGivenBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, store := newFaults(t)
+		c := newClient(t, f, holdfast.Config{TTL: time.Hour})
+		late := func(ctx context.Context, call func() (backend.Grant, error)) (backend.Grant, error) {
+			_, err := call() // it works, but nobody hears of it
+			if err != nil {
+				return backend.Grant{}, err
+			}
+			<-ctx.Done()
+			return backend.Grant{}, unavailable(true)
+		}
+		f.acquire.Store(&late)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := c.Acquire(ctx, "n")
+		var op *holdfast.OpError
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.As(err, &op) || !op.MayHold {
+			t.Fatalf("%v, want the deadline, and that it may be held", err)
+		}
+		synctest.Wait()
+		if info, err := openStore(t, store).Inspect(t.Context(), "n"); err != nil || len(info.Holders) != 0 {
+			t.Fatalf("ghost holder: %+v %v", info.Holders, err)
+		}
+	})
+}
+
+// C14, K6: the answer is so late that the lease has run out: it is not held.
+func TestGrantThatRanOutOnTheWayIsNotHeld(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := newFaults(t)
+		c := newClient(t, f, holdfast.Config{TTL: 5 * time.Second})
+		var slow atomic.Int32
+		sleep := func(_ context.Context, call func() (backend.Grant, error)) (backend.Grant, error) {
+			g, err := call()
+			if slow.Add(1) == 1 {
+				time.Sleep(4 * time.Second)
+			}
+			return g, err
+		}
+		f.acquire.Store(&sleep)
+		begun := time.Now()
+		lock := mustAcquire(t, c, "n", holdfast.TTL(3*time.Second))
+		if time.Since(begun) < 4*time.Second || slow.Load() < 2 || lock.Err() != nil {
+			t.Fatalf("a grant that had run out was returned: %v", lock.Err())
+		}
+		if left := time.Until(lock.Deadline()); left < 2*time.Second {
+			t.Fatalf("deadline in %s", left)
+		}
+	})
+}
+
+// Release keeps its word whatever the network does.
+func TestReleaseUnderFaults(t *testing.T) {
+	t.Parallel()
+	t.Run("lost reply", func(t *testing.T) {
+		t.Parallel()
+		f, _ := newFaults(t)
+		c := newClient(t, f, holdfast.Config{})
+		lock := mustAcquire(t, c, "n")
+		var once sync.Once
+		drop := func(_ context.Context, call func() error) error {
+			err := call()
+			once.Do(func() { err = unavailable(true) })
+			return err
+		}
+		f.release.Store(&drop)
+		if err := lock.Release(t.Context()); err != nil {
+			t.Fatalf("released, but the first reply was lost: %v", err)
+		}
+	})
+	t.Run("dead context", func(t *testing.T) { // B4
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			f, store := newFaults(t)
+			c := newClient(t, f, holdfast.Config{})
+			lock := mustAcquire(t, c, "n")
+			cut := func(ctx context.Context, call func() error) error {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				return call()
+			}
+			f.release.Store(&cut)
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			var op *holdfast.OpError
+			if err := lock.Release(ctx); err != nil && (!errors.As(err, &op) || !op.MayHold) {
+				t.Fatalf("release: %v", err)
+			}
+			synctest.Wait()
+			if info, _ := openStore(t, store).Inspect(t.Context(), "n"); len(info.Holders) != 0 {
+				t.Fatal("a dead context kept the lock")
+			}
+		})
+	})
+	t.Run("backend away", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			f, store := newFaults(t)
+			c := newClient(t, f, holdfast.Config{})
+			lock := mustAcquire(t, c, "n")
+			away := func(context.Context, func() error) error { return unavailable(false) }
+			f.release.Store(&away)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			begun := time.Now()
+			err := lock.Release(ctx)
+			if took := time.Since(begun); took > 1010*time.Millisecond || !errors.Is(err, holdfast.ErrUnavailable) {
+				t.Fatalf("after %s: %v", took, err)
+			}
+			f.release.Store(nil)
+			time.Sleep(3 * time.Second)
+			if info, _ := openStore(t, store).Inspect(t.Context(), "n"); len(info.Holders) != 0 {
+				t.Fatal("not released in the background")
+			}
+		})
+	})
+}
+
+// C10: a broken lock ends at once, with the operator's reason; B1: releasing it then
+// does not touch the next holder.
+func TestBreak(t *testing.T) {
+	t.Parallel()
+	f, store := newFaults(t)
+	c := newClient(t, f, holdfast.Config{})
+	operator := newClient(t, openStore(t, store), holdfast.Config{Owner: "op"})
+	lock := mustAcquire(t, c, "n")
+	res, err := operator.Break(t.Context(), "n", "stuck since noon")
+	if err != nil || len(res.Broken) != 1 || res.Token <= lock.Token() {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	<-lock.Context().Done()
+	var lost *holdfast.LostError
+	if !errors.As(lock.Err(), &lost) || lost.Cause != holdfast.CauseBroken || !strings.Contains(lost.Reason, "stuck since noon") {
+		t.Fatalf("lost as %v", lock.Err())
+	}
+	next := mustAcquire(t, operator, "n")
+	if next.Token() <= res.Token-1 || next.Token() <= lock.Token() {
+		t.Fatalf("token %d after a break that raised it to %d", next.Token(), res.Token)
+	}
+	if err := lock.Release(t.Context()); !errors.Is(err, holdfast.ErrLost) {
+		t.Fatalf("release of a broken lock: %v", err)
+	}
+	if next.Err() != nil {
+		t.Fatalf("the next holder was harmed: %v", next.Err())
+	}
+}
+
+// The session ends on the backend: everything is lost at once, and the client goes
+// on with another session.
+func TestSessionLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := newFaults(t)
+		c := newClient(t, f, holdfast.Config{TTL: 6 * time.Second})
+		one, two := mustAcquire(t, c, "1"), mustAcquire(t, c, "2")
+		gone := func(_ context.Context, _ func() (backend.RenewResult, error)) (backend.RenewResult, error) {
+			return backend.RenewResult{SessionLost: true}, nil
+		}
+		f.renew.Store(&gone)
+		<-one.Context().Done()
+		<-two.Context().Done()
+		f.renew.Store(nil)
+		var lost *holdfast.LostError
+		if !errors.As(two.Err(), &lost) || lost.Cause != holdfast.CauseSession {
+			t.Fatalf("lost as %v", two.Err())
+		}
+		lock := mustAcquire(t, c, "3")
+		time.Sleep(time.Minute)
+		if lock.Err() != nil {
+			t.Fatalf("with the new session: %v", lock.Err())
+		}
+	})
+}
+
+func TestWaitIsOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, store := newFaults(t)
+		a := newClient(t, f, holdfast.Config{Owner: "a"})
+		b := newClient(t, openStore(t, store), holdfast.Config{Owner: "b"})
+		lock := mustAcquire(t, a, "n")
+		begun := time.Now()
+		_, err := b.Acquire(t.Context(), "n", holdfast.Wait(3*time.Second))
+		var held *holdfast.HeldError
+		if !errors.As(err, &held) || held.Holders[0].Owner != "a" || held.Ahead != 0 {
+			t.Fatalf("%v", err)
+		}
+		if took := time.Since(begun); took < 3*time.Second || took > 3100*time.Millisecond {
+			t.Fatalf("waited %s", took)
+		}
+		if info, _ := a.Inspect(t.Context(), "n"); len(info.Waiters) != 0 {
+			t.Fatal("a waiter was left behind")
+		}
+		if err := lock.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// C12: the backend is away: the call ends with its context, and tries within it.
+func TestBackendAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := newFaults(t)
+		c := newClient(t, f, holdfast.Config{Timeout: 5 * time.Second})
+		away := func(context.Context, func() (backend.Grant, error)) (backend.Grant, error) {
+			return backend.Grant{}, unavailable(false)
+		}
+		f.acquire.Store(&away)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		begun := time.Now()
+		_, err := c.Acquire(ctx, "n")
+		var op *holdfast.OpError
+		if took := time.Since(begun); took < time.Minute || took > 61*time.Second || !errors.Is(err, holdfast.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("after %s: %v", took, err)
+		}
+		if errors.As(err, &op) && op.MayHold {
+			t.Error("nothing was ever sent, yet it may be held")
+		}
+		if n := f.acquires.Load(); n < 20 || n > 80 {
+			t.Errorf("%d attempts in a minute", n)
+		}
+		begun = time.Now()
+		if _, err := c.TryAcquire(t.Context(), "n"); !errors.Is(err, holdfast.ErrUnavailable) || time.Since(begun) > 6*time.Second {
+			t.Errorf("try: after %s: %v", time.Since(begun), err)
+		}
+		go func() {
+			time.Sleep(30 * time.Second)
+			f.acquire.Store(nil)
+		}()
+		if _, err := c.Acquire(t.Context(), "n"); err != nil {
+			t.Errorf("when it came back: %v", err)
+		}
+	})
+}
+
+// F25: the machine was suspended. The first look after it wakes says lost, though no
+// timer has fired, and the keeper ends the context soon after.
+func TestSuspend(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := newFaults(t)
+		c := newClient(t, f, holdfast.Config{TTL: 30 * time.Second})
+		var asleep atomic.Int64
+		c.SetAsleep(func() time.Duration { return time.Duration(asleep.Load()) })
+		one, two := mustAcquire(t, c, "1"), mustAcquire(t, c, "2", holdfast.TTL(20*time.Second))
+		ctx := two.Context()
+		asleep.Add(int64(time.Hour))
+		if one.State() != holdfast.Lost || ctx.Err() == nil {
+			t.Fatalf("after an hour of suspension: %v, %v", one.State(), ctx.Err())
+		}
+		three := mustAcquire(t, c, "3")
+		done := three.Context().Done()
+		asleep.Add(int64(time.Hour))
+		begun := time.Now()
+		<-done
+		if took := time.Since(begun); took > 300*time.Millisecond {
+			t.Fatalf("the keeper noticed after %s", took)
+		}
+	})
+}
+
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	f, _ := newFaults(t)
+	c := newClient(t, f, holdfast.Config{})
+	cases := []struct {
+		field string
+		name  string
+		opt   holdfast.AcquireOption
+	}{
+		{"name", "", nil},
+		{"name", strings.Repeat("n", 513), nil},
+		{"name", "a\x00b", nil},
+		{"name", "a\xffb", nil},
+		{"name", "a//b", nil},
+		{"name", "../b", nil},
+		{"ttl", "n", holdfast.TTL(0)},
+		{"ttl", "n", holdfast.TTL(-time.Second)},
+		{"ttl", "n", holdfast.TTL(1e6 * time.Hour)},
+		{"wait", "n", holdfast.Wait(-1)},
+		{"limit", "n", holdfast.Limit(0)},
+		{"limit", "n", holdfast.Limit(1<<20 + 1)},
+		{"permits", "n", holdfast.Permits(0)},
+		{"permits", "n", holdfast.Permits(2)},
+		{"owner", "n", holdfast.Owner(strings.Repeat("o", 257))},
+		{"owner", "n", holdfast.Owner("a\nb")},
+		{"note", "n", holdfast.Note(strings.Repeat("o", 1025))},
+		{"at_least", "n", holdfast.AtLeast(0)},
+		{"at_most", "n", holdfast.AtMost(-1)},
+		{"lease", "n", holdfast.WithLease("short")},
+		{"lease", "n", holdfast.WithLease(holdfast.NewLeaseID())},
+	}
+	for _, tc := range cases {
+		var opts []holdfast.AcquireOption
+		if tc.opt != nil {
+			opts = append(opts, tc.opt)
+		}
+		_, err := c.Acquire(t.Context(), tc.name, opts...)
+		var bad *holdfast.InvalidError
+		if !errors.As(err, &bad) || bad.Field != tc.field || bad.Bound == "" || bad.Value == "" {
+			t.Errorf("%s: got %v", tc.field, err)
+		}
+	}
+	if f.acquires.Load() != 0 {
+		t.Error("something was sent")
+	}
+	for _, cfg := range []holdfast.Config{{TTL: -1}, {TTL: 1e6 * time.Hour}, {Owner: "a\x01"}, {Timeout: -1}} {
+		if _, err := holdfast.New(f, cfg); !errors.Is(err, holdfast.ErrInvalid) {
+			t.Errorf("config %+v: %v", cfg, err)
+		}
+	}
+	if _, err := holdfast.New(nil, holdfast.Config{}); !errors.Is(err, holdfast.ErrInvalid) {
+		t.Errorf("nil backend: %v", err)
+	}
+}
+
+// 100,000 leases cost one request a renewal, one goroutine, and under 1 KiB each on
+// this side.
+func TestManyLeasesOneRenewal(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 100_000} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, _ := newFaults(t)
+				c := newClient(t, f, holdfast.Config{TTL: 30 * time.Second})
+				locks := make([]*holdfast.Lock, n)
+				for i := range locks {
+					locks[i] = mustAcquire(t, c, fmt.Sprintf("lock-%d", i))
+				}
+				before := f.renewals.Load()
+				time.Sleep(100 * time.Second)
+				if got := f.renewals.Load() - before; got < 10 || got > 14 {
+					t.Errorf("%d renewals in 100 s for %d leases, want 10 to 14", got, n)
+				}
+				for _, l := range locks {
+					if l.Err() != nil {
+						t.Fatal(l.Err())
+					}
+				}
+			})
+		})
+	}
+}
+
+// Timed leases of one TTL travel together, in chunks where the backend bounds them.
+func TestTimedLeasesAreRenewedTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := newFaults(t)
+		f.caps = func(c *backend.Capabilities) { c.MaxRenew = 1000 }
+		c := newClient(t, f, holdfast.Config{TTL: 30 * time.Second})
+		var locks []*holdfast.Lock
+		for i := range 5000 {
+			locks = append(locks, mustAcquire(t, c, fmt.Sprintf("lock-%d", i), holdfast.TTL(12*time.Second)))
+		}
+		before := f.renewals.Load()
+		time.Sleep(60 * time.Second)
+		if got := f.renewals.Load() - before; got > 17*6+10 {
+			t.Errorf("%d requests in 60 s for 5,000 timed leases", got)
+		}
+		for _, l := range locks {
+			if l.Err() != nil {
+				t.Fatal(l.Err())
+			}
+		}
+	})
+}

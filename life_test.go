@@ -1,0 +1,255 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+)
+
+func TestAtLeastAtMostNoRenew(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, store := newFaults(t)
+		a := newClient(t, f, holdfast.Config{})
+		b := newClient(t, openStore(t, store), holdfast.Config{})
+
+		lock := mustAcquire(t, a, "least", holdfast.AtLeast(time.Minute))
+		begun := time.Now()
+		time.Sleep(10 * time.Second)
+		if err := lock.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		mustAcquire(t, b, "least")
+		if took := time.Since(begun); took < time.Minute || took > time.Minute+time.Second {
+			t.Errorf("AtLeast(1m) held for %s", took)
+		}
+
+		lock = mustAcquire(t, a, "most", holdfast.AtMost(45*time.Second))
+		begun = time.Now()
+		<-lock.Context().Done()
+		var lost *holdfast.LostError
+		if took := time.Since(begun); took < 45*time.Second || took > 46*time.Second || !errors.As(lock.Err(), &lost) || lost.Cause != holdfast.CauseAtMost {
+			t.Errorf("AtMost(45s): over after %s: %v", took, lock.Err())
+		}
+		synctest.Wait()
+		if _, err := b.TryAcquire(t.Context(), "most"); err != nil {
+			t.Errorf("not given up after AtMost: %v", err)
+		}
+
+		lock = mustAcquire(t, a, "timed", holdfast.NoRenew(), holdfast.TTL(20*time.Second))
+		begun = time.Now()
+		<-lock.Context().Done()
+		if !errors.As(lock.Err(), &lost) || lost.Cause != holdfast.CauseEnded {
+			t.Errorf("NoRenew ended as %v", lock.Err())
+		}
+		mustAcquire(t, b, "timed")
+		if took := time.Since(begun); took < 20*time.Second || took > 21*time.Second {
+			t.Errorf("NoRenew fell after %s", took)
+		}
+	})
+}
+
+// A reservation outlives its client; another process goes on with it.
+func TestDetachAndResume(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, store := newFaults(t)
+		a, err := holdfast.New(f, holdfast.Config{Owner: "a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lock := mustAcquire(t, a, "n", holdfast.NoRenew(), holdfast.TTL(time.Minute))
+		token := lock.Token()
+		lease, err := lock.Detach()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(50 * time.Second)
+		b := newClient(t, openStore(t, store), holdfast.Config{Owner: "b"})
+		resumed, err := b.Resume(t.Context(), lease)
+		if err != nil || resumed.Token() != token {
+			t.Fatalf("resume: %v", err)
+		}
+		time.Sleep(10 * time.Minute)
+		if resumed.Err() != nil {
+			t.Fatalf("not renewed: %v", resumed.Err())
+		}
+		if err := resumed.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Resume(t.Context(), lease); !errors.Is(err, holdfast.ErrLost) {
+			t.Fatalf("resume after release: %v", err)
+		}
+		plain := mustAcquire(t, b, "p")
+		if _, err := plain.Detach(); !errors.Is(err, holdfast.ErrUnsupported) {
+			t.Fatalf("detach of a lease that is renewed: %v", err)
+		}
+	})
+}
+
+func TestExtend(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := newFaults(t)
+		c := newClient(t, f, holdfast.Config{TTL: 30 * time.Second})
+		lock := mustAcquire(t, c, "n", holdfast.NoRenew(), holdfast.TTL(10*time.Second))
+		time.Sleep(8 * time.Second)
+		if err := lock.Extend(t.Context(), time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(55 * time.Second)
+		if lock.Err() != nil {
+			t.Fatal(lock.Err())
+		}
+		plain := mustAcquire(t, c, "p")
+		before := plain.Deadline()
+		time.Sleep(5 * time.Second)
+		if err := plain.Extend(t.Context(), 30*time.Second); err != nil || !plain.Deadline().After(before) {
+			t.Fatalf("%v, deadline %s", err, plain.Deadline().Sub(before))
+		}
+		var bad *holdfast.InvalidError
+		if err := plain.Extend(t.Context(), time.Minute); !errors.As(err, &bad) || bad.Field != "ttl" {
+			t.Fatalf("extend above the session's TTL: %v", err)
+		}
+		<-lock.Context().Done()
+		if err := lock.Extend(t.Context(), time.Minute); !errors.Is(err, holdfast.ErrLost) {
+			t.Fatalf("a lost lease was extended: %v", err)
+		}
+	})
+}
+
+func TestAcquireAll(t *testing.T) {
+	t.Parallel()
+	f, store := newFaults(t)
+	a, b := newClient(t, f, holdfast.Config{}), newClient(t, openStore(t, store), holdfast.Config{})
+	var wg sync.WaitGroup
+	for i, c := range []*holdfast.Client{a, b, a, b} {
+		names := []string{"x", "y", "z", "x"}
+		if i%2 == 1 {
+			names = []string{"z", "y", "x"}
+		}
+		wg.Go(func() {
+			for range 50 {
+				locks, err := c.AcquireAll(t.Context(), names)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if len(locks) != 3 || locks.Context().Err() != nil {
+					t.Errorf("%d locks, %v", len(locks), locks.Context().Err())
+				}
+				if err := locks.Release(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	hold := mustAcquire(t, b, "y")
+	if _, err := a.AcquireAll(t.Context(), []string{"x", "y", "z"}, holdfast.Wait(10*time.Millisecond)); !errors.Is(err, holdfast.ErrHeld) {
+		t.Fatalf("%v", err)
+	}
+	if lock, err := b.TryAcquire(t.Context(), "x"); err != nil {
+		t.Fatalf("not all or nothing: %v", err)
+	} else if err := errors.Join(lock.Release(t.Context()), hold.Release(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Do tells of a loss even when the function did not look, and releases only after
+// the function has returned (B25).
+func TestDo(t *testing.T) {
+	t.Parallel()
+	f, store := newFaults(t)
+	c := newClient(t, f, holdfast.Config{})
+	other := newClient(t, openStore(t, store), holdfast.Config{})
+	mine := errors.New("mine")
+	err := c.Do(t.Context(), "n", func(ctx context.Context, _ *holdfast.Lock) error {
+		if _, err := other.Break(t.Context(), "n", "test"); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		if !errors.Is(context.Cause(ctx), holdfast.ErrLost) {
+			t.Errorf("cause %v", context.Cause(ctx))
+		}
+		return mine
+	})
+	if !errors.Is(err, holdfast.ErrLost) || !errors.Is(err, mine) { // B26: neither hides the other
+		t.Fatalf("%v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	err = c.Do(ctx, "n", func(inner context.Context, _ *holdfast.Lock) error {
+		cancel()
+		<-inner.Done()
+		if _, err := other.TryAcquire(t.Context(), "n"); !errors.Is(err, holdfast.ErrHeld) {
+			t.Errorf("released while the function ran: %v", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lock, err := other.TryAcquire(t.Context(), "n"); err != nil {
+		t.Fatalf("not released after a cancelled Do: %v", err)
+	} else if err := lock.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// C13: Close gives back what is held, ends those who wait, and goes on refusing.
+func TestClose(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, store := newFaults(t)
+		c, err := holdfast.New(f, holdfast.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := newClient(t, openStore(t, store), holdfast.Config{})
+		lock := mustAcquire(t, c, "n")
+		timed := mustAcquire(t, c, "t", holdfast.TTL(time.Minute))
+		mustAcquire(t, other, "m")
+		waiting := make(chan error)
+		go func() {
+			_, err := c.Acquire(t.Context(), "m")
+			waiting <- err
+		}()
+		synctest.Wait()
+		if s := c.Stats(); s != (holdfast.Stats{Held: 2, Waiting: 1, Sessions: 1}) {
+			t.Errorf("stats %+v", s)
+		}
+		go func() { _ = c.Close(t.Context()) }()
+		if err := <-waiting; !errors.Is(err, holdfast.ErrClosed) {
+			t.Errorf("who waited got %v", err)
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range []*holdfast.Lock{lock, timed} {
+			var lost *holdfast.LostError
+			if !errors.As(context.Cause(l.Context()), &lost) || lost.Cause != holdfast.CauseClosed {
+				t.Errorf("%s: %v", l.Name(), context.Cause(l.Context()))
+			}
+			if _, err := other.TryAcquire(t.Context(), l.Name()); err != nil {
+				t.Errorf("not given back: %v", err)
+			}
+		}
+		if info, _ := other.Inspect(t.Context(), "m"); len(info.Waiters) != 0 {
+			t.Error("a waiter was left behind")
+		}
+		if _, err := c.Acquire(t.Context(), "x"); !errors.Is(err, holdfast.ErrClosed) {
+			t.Errorf("acquire after close: %v", err)
+		}
+		if _, err := c.Inspect(t.Context(), "x"); !errors.Is(err, holdfast.ErrClosed) {
+			t.Errorf("inspect after close: %v", err)
+		}
+	})
+}
