@@ -170,7 +170,7 @@ func (c *Client) Resume(ctx context.Context, lease Lease, opts ...ResumeOption) 
 		if err == nil {
 			got, err = res.Leases[0], res.Leases[0].Err
 		}
-		return err //nolint:wrapcheck // the caller wraps
+		return err
 	})
 	if err != nil {
 		return nil, c.opErr("resume", lease.Name, err)
@@ -228,7 +228,7 @@ func (c *Client) takeOrJoin(ctx context.Context, name string, s settings) (*Lock
 		return lock, nil, err
 	}
 	if err := context.Cause(ctx); err != nil {
-		return nil, nil, err //nolint:wrapcheck // the cause is the answer
+		return nil, nil, err
 	}
 	c.cfg.Events.waiting(1)
 	defer c.cfg.Events.waiting(-1)
@@ -242,7 +242,7 @@ func (c *Client) validate(req backend.AcquireRequest) error {
 	if c.caps.Sessions {
 		req.Session = "0000000000000000"
 	}
-	return req.Validate(c.caps) //nolint:wrapcheck // the caller wraps
+	return req.Validate(c.caps)
 }
 
 // reenter gives another handle of the lease that ctx belongs to.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -556,7 +557,8 @@ func TestBadInput(t *testing.T) {
 func TestManyLeasesOneRenewal(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 100_000} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
+		t.Run(strconv.Itoa(n), func(t *testing.T) {
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				f, _ := newFaults(t)
 				c := newClient(t, f, holdfast.Config{TTL: 30 * time.Second})

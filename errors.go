@@ -140,8 +140,7 @@ func (c *Client) opErr(op, name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	var have *OpError
-	if errors.As(err, &have) {
+	if _, ok := errors.AsType[*OpError](err); ok {
 		return err
 	}
 	var away *UnavailableError

@@ -67,8 +67,7 @@ func ExampleClient_TryAcquire() {
 	defer lock.Release(ctx)
 
 	_, err := a.TryAcquire(ctx, "report")
-	var held *holdfast.HeldError
-	if errors.As(err, &held) {
+	if held, ok := errors.AsType[*holdfast.HeldError](err); ok {
 		h := held.Holders[0]
 		fmt.Printf("held by %s (%s), token %d\n", h.Owner, h.Note, h.Token)
 	}

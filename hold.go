@@ -261,10 +261,10 @@ type lockContext struct {
 
 func (x *lockContext) Err() error {
 	if err := x.Context.Err(); err != nil {
-		return err //nolint:wrapcheck // a context's error is what it is
+		return err
 	}
 	x.lock.checkNow()
-	return x.Context.Err() //nolint:wrapcheck // a context's error is what it is
+	return x.Context.Err()
 }
 
 func (x *lockContext) Value(key any) any {

@@ -28,7 +28,7 @@ type entry struct {
 	}
 }
 
-type schedule []*entry
+type schedule []*entry //nolint:recvcheck // as package heap wants it
 
 func (s schedule) Len() int           { return len(s) }
 func (s schedule) Less(i, j int) bool { return s[i].at < s[j].at }
@@ -39,7 +39,7 @@ func (s schedule) Swap(i, j int) {
 
 // Push is for package heap.
 func (s *schedule) Push(x any) {
-	e := x.(*entry) //nolint:errcheck,forcetypeassert // only entries are pushed
+	e := x.(*entry)
 	*s = append(*s, e)
 	e.index = len(*s)
 }
@@ -109,7 +109,7 @@ func (c *Client) turn() time.Duration {
 	c.actOnLosses()
 	now := c.clock.now()
 	for len(c.due) > 0 && c.due[0].at <= now {
-		e := heap.Pop(&c.due).(*entry) //nolint:errcheck,forcetypeassert // only entries are there
+		e := heap.Pop(&c.due).(*entry)
 		e.owner.wake(c, now, &b)
 	}
 	idle := time.Hour
@@ -152,13 +152,11 @@ func (c *Client) startRenewals(b batch) {
 	}
 	close(parts)
 	for range min(renewalsAtOnce, len(parts)) {
-		c.work.Add(1)
-		go func() {
-			defer c.work.Done()
+		c.work.Go(func() {
 			for p := range parts {
 				c.renew(p)
 			}
-		}()
+		})
 	}
 }
 

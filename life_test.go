@@ -143,11 +143,20 @@ func TestAcquireAll(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if len(locks) != 3 || locks.Context().Err() != nil {
-					t.Errorf("%d locks, %v", len(locks), locks.Context().Err())
+				ctx := locks.Context()
+				if len(locks) != 3 || ctx.Err() != nil {
+					t.Errorf("%d locks, %v", len(locks), ctx.Err())
+				}
+				if again, err := c.TryAcquire(ctx, "y"); err != nil || again.Token() != locks[1].Token() {
+					t.Errorf("re-entry with the context of several locks: %v", err)
+				} else if err := again.Release(ctx); err != nil {
+					t.Error(err)
 				}
 				if err := locks.Release(t.Context()); err != nil {
 					t.Error(err)
+				}
+				if <-ctx.Done(); !errors.Is(context.Cause(ctx), holdfast.ErrReleased) {
+					t.Errorf("after release: %v", context.Cause(ctx))
 				}
 			}
 		})

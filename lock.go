@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -180,7 +181,7 @@ func (c *Client) extendOnce(ctx context.Context, h *hold, ttl time.Duration) err
 		err = &UnavailableError{Backend: c.caps.Name, Op: "renew", Err: errAnswer}
 	}
 	if err != nil {
-		return err //nolint:wrapcheck // the caller wraps
+		return err
 	}
 	now := c.clock.now()
 	c.mu.Lock()
@@ -234,8 +235,8 @@ type Locks []*Lock
 // Release releases all of them, the last one first. The errors are joined.
 func (ls Locks) Release(ctx context.Context) error {
 	errs := make([]error, 0, len(ls))
-	for i := len(ls) - 1; i >= 0; i-- {
-		errs = append(errs, ls[i].Release(ctx))
+	for _, l := range slices.Backward(ls) {
+		errs = append(errs, l.Release(ctx))
 	}
 	return errors.Join(errs...)
 }
@@ -243,14 +244,7 @@ func (ls Locks) Release(ctx context.Context) error {
 // Context ends when the first of the locks is lost or released, with its cause.
 // Taking one of the locks with it counts up, as with Lock.Context.
 func (ls Locks) Context() context.Context {
-	values := context.Background()
-	if len(ls) > 0 {
-		values = context.WithoutCancel(ls[0].Context())
-	}
-	for _, l := range ls {
-		values = context.WithValue(values, heldKey{l.h.c, l.h.id.Name}, l)
-	}
-	ctx, cancel := context.WithCancelCause(values)
+	ctx, cancel := context.WithCancelCause(locksContext{Context: context.Background(), locks: ls})
 	endWith := func(one context.Context) {
 		context.AfterFunc(one, func() { cancel(context.Cause(one)) })
 	}
@@ -258,4 +252,24 @@ func (ls Locks) Context() context.Context {
 		endWith(l.Context())
 	}
 	return ctx
+}
+
+// locksContext has the values of several locks: itself for re-entry, and those of the
+// context that the first was acquired with.
+type locksContext struct {
+	context.Context //nolint:containedctx // this is a context
+	locks           Locks
+}
+
+func (x locksContext) Value(key any) any {
+	k, ok := key.(heldKey)
+	for _, l := range x.locks {
+		if !ok {
+			return l.values.Value(key)
+		}
+		if k.c == l.h.c && k.name == l.h.id.Name {
+			return l
+		}
+	}
+	return x.Context.Value(key)
 }

@@ -84,7 +84,7 @@ func (c *Client) giveUp(ctx context.Context, h *hold) error {
 		case errors.Is(err, backend.ErrSessionLost):
 			return &LostError{Name: h.id.Name, Token: h.token, Cause: CauseSession}
 		case errors.Is(err, ErrClosed):
-			return err //nolint:wrapcheck // the caller wraps
+			return err
 		}
 		unknown = true
 		if isUnavailable(err) && c.clock.now() < h.lastEnd() && pause(ctx, backoff(n)) {
@@ -115,7 +115,7 @@ func (c *Client) leaveFor(ctx context.Context, h *hold, stay time.Duration) erro
 		if err == nil && len(res.Leases) == 1 {
 			err = res.Leases[0].Err
 		}
-		return err //nolint:wrapcheck // the caller wraps
+		return err
 	})
 	if errors.Is(err, ErrLost) {
 		return &LostError{Name: h.id.Name, Token: h.token, Cause: CauseGone}
@@ -131,9 +131,7 @@ func (c *Client) settle(req backend.ReleaseRequest, ttl time.Duration) {
 		return
 	}
 	req.Abandon = true
-	c.work.Add(1)
-	go func() {
-		defer c.work.Done()
+	c.work.Go(func() {
 		ctx, cancel := context.WithTimeout(c.background, 2*max(ttl, c.cfg.TTL))
 		defer cancel()
 		for n := 0; ; n++ {
@@ -146,7 +144,7 @@ func (c *Client) settle(req backend.ReleaseRequest, ttl time.Duration) {
 				return
 			}
 		}
-	}()
+	})
 }
 
 // settleOnce is one attempt, short enough that a connection which answers nothing
@@ -154,7 +152,7 @@ func (c *Client) settle(req backend.ReleaseRequest, ttl time.Duration) {
 func (c *Client) settleOnce(ctx context.Context, req backend.ReleaseRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
-	return c.b.Release(ctx, req) //nolint:wrapcheck // not shown to anybody
+	return c.b.Release(ctx, req)
 }
 
 // retry calls f until it gives anything but ErrUnavailable, ctx ends, or

@@ -36,8 +36,10 @@ type Backend interface {
 	//
 	// Duties, in this order:
 	//  1. Validate the request (AcquireRequest.Validate): *InvalidError.
-	//  2. If the lease is already out, return its grant: same token. If it is in
-	//     line, keep its place and adopt req.Session as its session.
+	//  2. If the lease is already out, return its grant: same token. A session lease
+	//     that is out under another session than req.Session is ErrLost: it will die
+	//     with that one. If the lease is in line, keep its place and adopt
+	//     req.Session as its session.
 	//  3. If the lease was released, abandoned or lost before, ErrLost. A backend
 	//     remembers abandoned leases for as long as a late request can live; of
 	//     the others it need not remember anything once they are gone.

@@ -3,6 +3,7 @@ package backend
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -99,7 +100,7 @@ func limitText(n int) string {
 	if n == 0 {
 		return "none"
 	}
-	return fmt.Sprint(n)
+	return strconv.Itoa(n)
 }
 
 // UnavailableError says that the backend did not answer, or refuses for now. It

@@ -1,5 +1,7 @@
 package backend
 
+import "slices"
+
 // Claim is what a lease, or a request for one, takes of its lock.
 type Claim struct {
 	Mode      Mode
@@ -38,7 +40,7 @@ func (c Claim) Fits(out []Claim) bool {
 // out: the rule of C3. It stops at the first that does not fit, so that nobody
 // is overtaken.
 func Admit(out, line []Claim) int {
-	out = out[:len(out):len(out)]
+	out = slices.Clip(out)
 	for i, c := range line {
 		if !c.Fits(out) {
 			return i
@@ -50,7 +52,7 @@ func Admit(out, line []Claim) int {
 
 // LimitInForce is the limit of the shared claims among those out and in line,
 // and whether there are any. Exclusive claims have no opinion.
-func LimitInForce(claims ...[]Claim) (limit int, ok bool) {
+func LimitInForce(claims ...[]Claim) (int, bool) {
 	for _, cs := range claims {
 		for _, c := range cs {
 			if c.Mode == Shared {

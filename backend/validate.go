@@ -244,10 +244,8 @@ func validText(field, s string, limit int) error {
 }
 
 func validID(field, id string) error {
-	bad := func(c rune) bool {
-		return !('A' <= c && c <= 'Z' || 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '_' || c == '-')
-	}
-	if len(id) < minIDLen || len(id) > maxIDLen || strings.ContainsFunc(id, bad) {
+	rest := strings.TrimLeft(id, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
+	if len(id) < minIDLen || len(id) > maxIDLen || rest != "" {
 		return invalid(field, quote(id), fmt.Sprintf("%d to %d characters of A-Z a-z 0-9 _ -", minIDLen, maxIDLen))
 	}
 	return nil

@@ -1,0 +1,103 @@
+# What a developer does here. `make` alone prints the targets; what they need is in CONTRIBUTING.md.
+
+GO          ?= go
+# Bounds one package, not the whole run; a test that hangs says where.
+TESTTIMEOUT ?= 20m
+TESTFLAGS   ?=
+BENCH       ?= .
+BENCHTIME   ?= 1s
+FUZZTIME    ?= 30s
+# The folder of `make run`: what the server keeps survives its restart.
+DATA        ?= $(CURDIR)/.data
+ADDRESS     ?= 127.0.0.1:7420
+
+# Built on first use, and in the version that tools/go.mod pins.
+LINTER       = linter=$$(scripts/tool golangci-lint) && "$$linter"
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## print this
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: run
+run: build ## start a server on 127.0.0.1:7420 that keeps its leases in .data (ADDRESS= DATA=)
+	@mkdir -p '$(DATA)' && chmod 700 '$(DATA)'
+	@echo
+	@echo 'Holdfast starts on http://$(ADDRESS), with what it keeps in $(DATA). Ctrl-C ends it.'
+	@echo 'The dashboard is http://$(ADDRESS)/. In another terminal:'
+	@echo
+	@echo '  bin/holdfast run --backend holdfast://$(ADDRESS) nightly-report -- sleep 20'
+	@echo '  bin/holdfast ls  --backend holdfast://$(ADDRESS)'
+	@echo "  curl -X POST http://$(ADDRESS)/v1/locks/order:123 -d '{\"ttl\":\"30s\"}'"
+	@echo
+	@exec bin/holdfast serve --listen '$(ADDRESS)' --backend 'embedded://$(DATA)'
+
+.PHONY: build
+build: ## build bin/holdfast
+	$(GO) build -trimpath -o bin/holdfast ./cmd/holdfast
+
+.PHONY: check
+check: fmt-check vet lint policy test ## all that must be green before a commit: format, vet, lint, policy, tests
+
+.PHONY: deps
+deps: ## install what the tests need (apt, as root or with sudo); nothing when it is there
+	@scripts/install-test-deps
+
+.PHONY: test
+test: deps ## all tests with the race detector, on real servers
+	CGO_ENABLED=1 $(GO) test -race -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./...
+
+.PHONY: test-quick
+test-quick: ## tests with -short and without the race detector: for the loop, never for a commit
+	@echo 'test-quick: NO race detector, and tests that say so with -short are LEFT OUT. make test runs all.'
+	$(GO) test -short -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./...
+
+.PHONY: policy
+policy: ## only the rules about the sources: imports, globals, docs, sizes
+	$(GO) test -run '^TestPolicy' .
+
+.PHONY: bench
+bench: deps ## benchmarks (BENCH= a pattern, BENCHTIME=)
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -timeout 60m ./...
+
+.PHONY: conformance
+conformance: deps ## every case of the suite on one backend: BACKEND=redis or redislock
+	@test -n '$(BACKEND)' || { echo 'make conformance needs BACKEND=, one of:' $$(cd backend && ls -d *lock) >&2; exit 2; }
+	@test -d 'backend/$(CONFORMANCE)' || { echo 'there is no backend/$(CONFORMANCE); there are:' $$(cd backend && ls -d *lock) >&2; exit 2; }
+	CGO_ENABLED=1 $(GO) test -race -count=1 -v -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./backend/$(CONFORMANCE)/...
+CONFORMANCE = $(patsubst %lock,%,$(BACKEND))lock
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME each
+	scripts/fuzz $(FUZZTIME)
+
+.PHONY: mutants
+mutants: ## backends that are broken on purpose: the suite must catch each
+	@$(GO) test -list Mutant ./backend/backendtest/... | grep -q '^Test' || { echo 'there is no test of mutants in backend/backendtest' >&2; exit 1; }
+	$(GO) test -count=1 -v -run Mutant -timeout $(TESTTIMEOUT) ./backend/backendtest/...
+
+.PHONY: generate
+generate: ## write anew what is generated
+	$(GO) generate ./...
+
+.PHONY: lint
+lint: ## golangci-lint, in the version that tools/go.mod pins
+	@$(LINTER) run ./...
+
+.PHONY: vet
+vet: ## go vet
+	$(GO) vet ./...
+
+.PHONY: fmt
+fmt: ## format all sources
+	@$(LINTER) fmt ./...
+
+.PHONY: fmt-check
+fmt-check: ## say what fmt would change
+	@$(LINTER) fmt --diff ./...
+
+.PHONY: clean
+clean: ## remove what was built here; tools and data stay
+	rm -rf bin
+	$(GO) clean -testcache

@@ -1,0 +1,202 @@
+package holdfast_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+// goodModule breaks no rule. It is what every case of TestPolicyCatches starts
+// from.
+func goodModule() map[string]string {
+	return map[string]string{
+		"go.mod":         "module example.org/m\n\ngo 1.26.0\n",
+		"root.go":        "// Package m is a module.\npackage m\n\nimport \"example.org/m/backend\"\n\n// Kind of backend.\nconst Kind = backend.Kind\n",
+		"fence/fence.go": "// Package fence is a package.\npackage fence\n",
+		"backend/backend.go": `// Package backend is a package.
+package backend
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+
+	"example.org/m/fence"
+)
+
+// The kinds.
+var (
+	ErrOne = errors.New("one")
+	errTwo = fmt.Errorf("two: %w", ErrOne)
+	ErrTwo = fence.ErrTwo
+)
+
+//go:embed script.lua
+var script string
+
+var _ B = T{}
+
+// B has methods:
+//
+//	b.Do()
+type B interface {
+	// Do does (nothing.)
+	Do()
+	undone()
+}
+
+// T is a type. Is it?
+type T struct{ fence.Token }
+
+// Do does nothing!
+func (T) Do() {}
+
+func (T) undone() {}
+
+type hidden struct{}
+
+func (hidden) Do() {}
+
+// The kinds of kinds.
+const (
+	Kind  = 1 // no full stop is needed here
+	Other = 2
+)
+`,
+		"backend/backendtest/suite.go": "// Package backendtest is a package.\npackage backendtest\n",
+		"backend/redislock/doc.go": `// Package redislock is a package.
+//
+// # Guarantees
+//
+// # How it works
+//
+// # Requires
+//
+// # URL
+//
+// # When the lock is lost
+//
+// # Do not use when
+//
+// Never.
+package redislock
+`,
+		"backend/redislock/errors.go":         "package redislock\n\nimport \"github.com/redis/rueidis\"\n\nvar _ = rueidis.Nil\n",
+		"backend/redislock/redislock.go":      "package redislock\n\nimport _ \"example.org/m/backend\"\n",
+		"backend/redislock/example_test.go":   "package redislock_test\n",
+		"backend/redislock/redislock_test.go": "package redislock_test\n\nimport (\n\t\"time\"\n\t_ \"example.org/m/backend/backendtest\"\n)\n\nvar global int\n\nfunc Sleep() { time.Sleep(1) }\n",
+		"internal/cli/cli.go":                 "// Package cli is a package.\npackage cli\n\nimport _ \"example.org/m/backend/redislock\"\n",
+		"tools/go.mod":                        "module example.org/m/tools\n",
+		"tools/tools.go":                      "package tools\n\nfunc init() {}\n",
+		"backend/testdata/broken.go":          "this is not Go",
+	}
+}
+
+func parseTexts(t *testing.T, texts map[string]string) *moduleSources {
+	t.Helper()
+	fsys := make(fstest.MapFS)
+	for name, text := range texts {
+		fsys[name] = &fstest.MapFile{Data: []byte(text)}
+	}
+	m, err := parseModule(fsys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.list = func([]string) ([]byte, error) {
+		return []byte(`{"ImportPath": "github.com/redis/rueidis", "Imports": ["net"]}
+			{"ImportPath": "net"}
+			{"ImportPath": "example.net/innocent", "Imports": ["example.net/between"]}
+			{"ImportPath": "example.net/between", "Imports": ["go.etcd.io/etcd/client/v3"]}
+			{"ImportPath": "go.etcd.io/etcd/client/v3"}
+			{"ImportPath": "google.golang.org/grpc"}`), nil
+	}
+	return m
+}
+
+func TestPolicyAcceptsWhatIsGood(t *testing.T) {
+	t.Parallel()
+	m := parseTexts(t, goodModule())
+	for _, r := range policyRules() {
+		if faults := r.check(m); len(faults) > 0 {
+			t.Errorf("%s: %s", r.name, strings.Join(faults, "\n"))
+		}
+	}
+}
+
+// policyCase is a file that breaks a rule.
+type policyCase struct {
+	rule  string
+	name  string // of the file
+	text  string // empty: the file is taken away
+	fault string // what the rule says, or a part of it
+}
+
+// TestPolicyCatches gives each rule files that break it. The fault must be found,
+// by that rule and by no other.
+func TestPolicyCatches(t *testing.T) {
+	t.Parallel()
+	const doc = "// Package x is a package.\npackage x\n\n"
+	cases := []policyCase{
+		{"imports", "fence/a.go", "package fence\nimport _ \"example.org/m/backend\"\n", "fence/a.go:2: fence imports backend; it may import nothing of ours"},
+		{"imports", "fence/sqlfence/a.go", doc + "import _ \"example.org/m/backend\"\n", "fence/sqlfence imports backend; it may import fence"},
+		{"imports", "backend/a.go", "package backend\nimport _ \"example.org/m\"\n", "backend imports .; it may import fence"},
+		{"imports", "backend/redislock/a.go", "package redislock\nimport _ \"example.org/m\"\n", "backend/redislock imports ."},
+		{"imports", "backend/redislock/a.go", "package redislock\nimport _ \"example.org/m/backend/zklock\"\n", "backend/redislock imports backend/zklock"},
+		{"imports", "a.go", "package m\nimport _ \"example.org/m/open\"\n", ". imports open"},
+		{"imports", "verify/a.go", doc + "import _ \"example.org/m/backend/memlock\"\n", "verify imports backend/memlock"},
+		{"imports", "quite/new/a.go", doc + "import _ \"example.org/m/backend/memlock\"\n", "quite/new imports backend/memlock"},
+		{"imports", "observe/prom/a.go", doc + "import _ \"example.org/m/server\"\n", "observe/prom imports server"},
+		{"one-client", "backend/redislock/a.go", "package redislock\nimport _ \"github.com/gomodule/redigo\"\n", "backend/redislock imports from github.com/gomodule and github.com/redis"},
+		{"weight", "backend/redislock/a.go", "package redislock\nimport _ \"golang.org/x/net\"\nimport _ \"google.golang.org/grpc\"\n", "backend/redislock compiles google.golang.org/grpc: example.org/m/backend/redislock -> google.golang.org/grpc"},
+		{"weight", "elector/a.go", doc + "import _ \"example.net/innocent\"\n", "elector compiles go.etcd.io/etcd/client/v3: example.org/m/elector -> example.net/innocent -> example.net/between -> go.etcd.io/etcd/client/v3"},
+		{"no-init", "a.go", "package m\nfunc init() {}\n", "a.go:2: func init"},
+		{"no-globals", "a.go", "package m\nvar cache = map[string]int{}\n", "a.go:2: var cache"},
+		{"no-globals", "a.go", "package m\nvar _, count = 1, 2\n", "var count"},
+		{"no-globals", "a.go", "package m\nvar errLast error\n", "var errLast"},
+		{"no-globals", "a.go", "package m\nvar errCount = 1\n", "var errCount"},
+		{"package-doc", "x/a.go", "package x\n", "x: no file has a comment above its package clause"},
+		{"package-doc", "fence/a.go", "// Package fence is a fence.\npackage fence\n", "more than one file has a comment above its package clause: fence/a.go, fence/fence.go"},
+		{"doc-comments", "a.go", "package m\nfunc F() {}\n", "a.go:2: F: it has no comment"},
+		{"doc-comments", "a.go", "package m\n// F does\nfunc F() {}\n", `F: its comment ends with "F does", not with a full stop`},
+		{"doc-comments", "a.go", "package m\n//go:noinline\nfunc F() {}\n", "F: it has no comment"},
+		{"doc-comments", "a.go", "package m\n// T is a type.\ntype T[K any] struct{ _ K }\nfunc (t *T[K]) M() {}\n", "T.M: it has no comment"},
+		{"doc-comments", "a.go", "package m\n// T is a type.\ntype T interface{\n// N is a method.\nN()\nM() }\n", "T.M: it has no comment"},
+		{"doc-comments", "a.go", "package m\ntype (\n\t// T is a type.\n\tT int\n\tU int\n)\n", "U: it has no comment"},
+		{"doc-comments", "a.go", "package m\nconst C = 1 // a constant.\n", "C: it has no comment"},
+		{"file-size", "a_test.go", "package m\n" + strings.Repeat("\n", 600), "a_test.go: 601 lines"},
+		{"backend-files", "backend/redislock/errors.go", "", "backend/redislock: there is no errors.go"},
+		{"backend-files", "backend/redislock/example_test.go", "", "there is no example_test.go"},
+		{"backend-files", "backend/redislock/redislock.go", "", "there is no redislock.go"},
+		{"backend-files", "backend/redislock/redislock_test.go", "", "no test runs the suite"},
+		{"backend-files", "backend/redislock/doc.go", strings.Replace(goodModule()["backend/redislock/doc.go"], "# URL", "# Url", 1), `backend/redislock/doc.go: there is no heading "# URL"`},
+		{"no-sleep", "a.go", "package m\nimport \"time\"\nfunc f() { time.Sleep(1) }\n", "a.go:3: time.Sleep"},
+		{"no-sleep", "a.go", "package m\nimport clock \"time\"\nvar _ = clock.Sleep\n", "a.go:3: time.Sleep"},
+	}
+	for _, c := range cases {
+		t.Run(c.rule+"/"+c.name, func(t *testing.T) {
+			t.Parallel()
+			texts := goodModule()
+			texts[c.name] = c.text
+			if c.text == "" {
+				delete(texts, c.name)
+			}
+			m := parseTexts(t, texts)
+			for _, r := range policyRules() {
+				faults := r.check(m)
+				hit := slices.ContainsFunc(faults, func(f string) bool { return strings.Contains(f, c.fault) })
+				switch {
+				case r.name == c.rule && (!hit || len(faults) != 1):
+					t.Errorf("%s found %q, want one fault with %q", r.name, faults, c.fault)
+				case r.name != c.rule && len(faults) > 0:
+					t.Errorf("%s found %q", r.name, faults)
+				}
+			}
+		})
+	}
+	for _, r := range policyRules() {
+		if !slices.ContainsFunc(cases, func(c policyCase) bool { return c.rule == r.name }) {
+			t.Errorf("rule %s has no case", r.name)
+		}
+	}
+}
