@@ -328,6 +328,30 @@ func TestReleaseUnderFaults(t *testing.T) {
 			}
 		})
 	})
+	t.Run("swallowed", func(t *testing.T) { // found by the simulation: the session kept the lease for ever
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			f, store := newFaults(t)
+			c := newClient(t, f, holdfast.Config{Timeout: 6 * time.Second})
+			lock := mustAcquire(t, c, "n")
+			var once atomic.Bool
+			swallow := func(ctx context.Context, call func() error) error {
+				if once.CompareAndSwap(false, true) {
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				return call()
+			}
+			f.release.Store(&swallow)
+			begun := time.Now()
+			if err := lock.Release(context.WithoutCancel(t.Context())); err != nil || time.Since(begun) > 3*time.Second {
+				t.Fatalf("after %s: %v", time.Since(begun), err)
+			}
+			if info, _ := openStore(t, store).Inspect(t.Context(), "n"); len(info.Holders) != 0 {
+				t.Fatal("still held")
+			}
+		})
+	})
 	t.Run("backend away", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {

@@ -74,7 +74,7 @@ func (c *Client) giveUp(ctx context.Context, h *hold) error {
 	}
 	unknown := false
 	for n := 0; ; n++ {
-		err := c.b.Release(ctx, h.releaseRequest(false))
+		err := c.try(ctx, func(ctx context.Context) error { return c.b.Release(ctx, h.releaseRequest(false)) })
 		switch {
 		case err == nil, errors.Is(err, ErrLost) && unknown:
 			// Unknown before: that release worked, or the lease ended since.
@@ -135,11 +135,11 @@ func (c *Client) settle(req backend.ReleaseRequest, ttl time.Duration) {
 		ctx, cancel := context.WithTimeout(c.background, 2*max(ttl, c.cfg.TTL))
 		defer cancel()
 		for n := 0; ; n++ {
-			err := c.settleOnce(ctx, req)
+			err := c.try(ctx, func(ctx context.Context) error { return c.b.Release(ctx, req) })
 			if err == nil || errors.Is(err, ErrLost) || errors.Is(err, backend.ErrSessionLost) {
 				return
 			}
-			if !isUnavailable(err) && ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) || !pause(ctx, backoff(n)) {
+			if !isUnavailable(err) || !pause(ctx, backoff(n)) {
 				c.log().LogAttrs(ctx, levelWarn, "a lease of unknown state was left to its end", attrName(req.Name), attrError(err))
 				return
 			}
@@ -147,12 +147,16 @@ func (c *Client) settle(req backend.ReleaseRequest, ttl time.Duration) {
 	})
 }
 
-// settleOnce is one attempt, short enough that a connection which answers nothing
+// try makes one attempt, short enough that a connection on which nothing is answered
 // does not use up the time of the others.
-func (c *Client) settleOnce(ctx context.Context, req backend.ReleaseRequest) error {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+func (c *Client) try(ctx context.Context, f func(context.Context) error) error {
+	within, cancel := context.WithTimeout(ctx, c.cfg.Timeout/3)
 	defer cancel()
-	return c.b.Release(ctx, req)
+	err := f(within)
+	if err != nil && within.Err() != nil && ctx.Err() == nil && !isAnswer(err) && !isUnavailable(err) {
+		err = &UnavailableError{Backend: c.caps.Name, Op: "request", MayHold: true, Err: err}
+	}
+	return err
 }
 
 // retry calls f until it gives anything but ErrUnavailable, ctx ends, or
@@ -167,7 +171,7 @@ func (c *Client) retryWith(ctx context.Context, pause func(context.Context, time
 	defer cancel()
 	var away error
 	for n := 0; ; n++ {
-		err := f(within)
+		err := c.try(within, f)
 		switch {
 		case err == nil || !isUnavailable(err) && within.Err() == nil:
 			return err

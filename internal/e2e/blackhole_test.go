@@ -1,0 +1,136 @@
+package e2e_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/backend/remotelock"
+	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/server"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// networks are the backends that something can stand in front of. Each gives the
+// address of a real server, and a backend value that reaches it through proxy.
+func networks() map[string]func(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
+	return map[string]func(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend){
+		"holdfast": overHTTP,
+	}
+}
+
+func overHTTP(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
+	t.Helper()
+	store := memlock.New()
+	srv, err := server.New(store, server.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ctx, ln) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+		_ = store.Close()
+	})
+	return ln.Addr().String(), func(t *testing.T, proxy string) backend.Backend {
+		t.Helper()
+		b, err := remotelock.Open(t.Context(), "holdfast://"+proxy, remotelock.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+}
+
+// B8, C9: the network swallows everything. The holder's context ends at its deadline,
+// within 50 ms, and before the server gives the lock to anybody else.
+func TestBlackHole(t *testing.T) {
+	t.Parallel()
+	const ttl = 4 * time.Second
+	for name, start := range networks() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			addr, open := start(t)
+			proxy := chaos.Start(t, addr)
+			cut := open(t, proxy.Addr())
+			direct := open(t, addr)
+			t.Cleanup(func() { _, _ = cut.Close(), direct.Close() })
+			holder := client(t, cut, holdfast.Config{TTL: ttl, Timeout: time.Second, Owner: "holder"})
+			next := client(t, direct, holdfast.Config{TTL: ttl, Owner: "next"})
+
+			lock, err := holder.Acquire(t.Context(), "n")
+			if err != nil {
+				t.Fatal(err)
+			}
+			granted := make(chan time.Time, 1)
+			var others sync.WaitGroup
+			defer others.Wait()
+			others.Go(func() {
+				got, err := next.Acquire(t.Context(), "n")
+				if err == nil {
+					granted <- time.Now()
+					err = got.Release(t.Context())
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
+			// At least one renewal has moved the deadline before the cut.
+			<-lock.Renewed()
+			proxy.BlackHole()
+			deadline := lock.Deadline()
+			<-lock.Context().Done()
+			ended := time.Now()
+			if late := ended.Sub(lock.Deadline()); late > 50*time.Millisecond {
+				t.Errorf("the context ended %s after the deadline", late)
+			}
+			if ended.Before(deadline.Add(-time.Millisecond)) {
+				t.Errorf("the context ended %s before the deadline", deadline.Sub(ended))
+			}
+			var lost *holdfast.LostError
+			if !errors.As(context.Cause(lock.Context()), &lost) || lost.Cause != holdfast.CauseDeadline {
+				t.Errorf("cause: %v", context.Cause(lock.Context()))
+			}
+			select {
+			case at := <-granted:
+				if at.Before(ended) {
+					t.Errorf("granted to the next %s before the first one knew", ended.Sub(at))
+				}
+			case <-time.After(3 * ttl):
+				t.Error("never granted to the next")
+			}
+		})
+	}
+}
+
+func client(t *testing.T, b backend.Backend, cfg holdfast.Config) *holdfast.Client {
+	t.Helper()
+	c, err := holdfast.New(b, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Second)
+		defer cancel()
+		_ = c.Close(ctx) // a cut client cannot give anything back
+	})
+	return c
+}
+

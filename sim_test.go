@@ -1,0 +1,242 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// The real client, simulated hours of it, against the reference backend behind a
+// network that delays, drops and swallows. What is checked is what users care about:
+// no two holders believe at the same time, and tokens grow.
+
+// weather is a network with a fault for every seventh or so request, and now and then a
+// storm in which nothing gets through.
+type weather struct {
+	backend.Backend
+	mu    sync.Mutex
+	rand  *rand.Rand
+	storm time.Time // until when
+}
+
+func (w *weather) draw() (int, time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.rand.IntN(300) == 0 {
+		w.storm = time.Now().Add(time.Duration(w.rand.IntN(30_000)) * time.Millisecond)
+	}
+	if time.Now().Before(w.storm) {
+		return 1, 0
+	}
+	return w.rand.IntN(30), time.Duration(w.rand.ExpFloat64() * float64(2*time.Millisecond))
+}
+
+// pass is one request and its answer.
+func pass[T any](ctx context.Context, w *weather, call func(context.Context) (T, error)) (T, error) {
+	var none T
+	fate, delay := w.draw()
+	if fate == 0 { // late both ways
+		delay += time.Duration(delay.Nanoseconds()%3000) * time.Millisecond
+	}
+	if !sleep(ctx, delay) {
+		return none, context.Cause(ctx)
+	}
+	switch fate {
+	case 1: // the request is lost, and nobody says so
+		<-ctx.Done()
+		return none, unavailable(true)
+	case 2: // refused
+		return none, unavailable(false)
+	case 3: // the answer is lost, and nobody says so
+		_, _ = call(ctx)
+		<-ctx.Done()
+		return none, unavailable(true)
+	case 4: // the connection breaks after the request went through
+		_, _ = call(ctx)
+		return none, unavailable(true)
+	}
+	answer, err := call(ctx)
+	if !sleep(ctx, delay) {
+		return none, context.Cause(ctx)
+	}
+	return answer, err
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+type nothing struct{}
+
+func (w *weather) OpenSession(ctx context.Context, r backend.SessionRequest) error {
+	_, err := pass(ctx, w, func(ctx context.Context) (nothing, error) { return nothing{}, w.Backend.OpenSession(ctx, r) })
+	return err
+}
+
+func (w *weather) Acquire(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
+	// An attempt is bounded, as a backend over a network bounds its requests.
+	bound, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	g, err := pass(bound, w, func(ctx context.Context) (backend.Grant, error) { return w.Backend.Acquire(ctx, r) })
+	if err != nil && bound.Err() != nil && ctx.Err() == nil {
+		err = unavailable(true)
+	}
+	return g, err
+}
+
+func (w *weather) Renew(ctx context.Context, r backend.RenewRequest) (backend.RenewResult, error) {
+	return pass(ctx, w, func(ctx context.Context) (backend.RenewResult, error) { return w.Backend.Renew(ctx, r) })
+}
+
+func (w *weather) Release(ctx context.Context, r backend.ReleaseRequest) error {
+	_, err := pass(ctx, w, func(ctx context.Context) (nothing, error) { return nothing{}, w.Backend.Release(ctx, r) })
+	return err
+}
+
+// referee sees who believes to hold what.
+type referee struct {
+	t       *testing.T
+	mu      sync.Mutex
+	holders map[string]map[*holdfast.Lock]bool
+	last    map[string]fence.Token
+	grants  int
+}
+
+func (r *referee) enter(l *holdfast.Lock, limit int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.grants++
+	if r.holders[l.Name()] == nil {
+		r.holders[l.Name()] = make(map[*holdfast.Lock]bool)
+	}
+	for other := range r.holders[l.Name()] {
+		if other.Err() == nil && (!other.IsShared() || !l.IsShared()) {
+			r.t.Errorf("%s: token %d is held while token %d is", l.Name(), l.Token(), other.Token())
+		}
+	}
+	r.holders[l.Name()][l] = true
+	if n := len(r.holders[l.Name()]); l.IsShared() && limit > 0 && n > limit {
+		r.t.Errorf("%s: %d hold it, the limit is %d", l.Name(), n, limit)
+	}
+	if !l.IsShared() {
+		if l.Token() <= r.last[l.Name()] {
+			r.t.Errorf("%s: token %d after %d", l.Name(), l.Token(), r.last[l.Name()])
+		}
+		r.last[l.Name()] = l.Token()
+	}
+}
+
+func (r *referee) leave(l *holdfast.Lock) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.holders[l.Name()], l)
+}
+
+func TestSimulation(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(8) {
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { simulate(t, seed, time.Hour) })
+		})
+	}
+}
+
+func simulate(t *testing.T, seed uint64, length time.Duration) {
+	t.Helper()
+	store := memlock.NewStore()
+	r := &referee{t: t, holders: make(map[string]map[*holdfast.Lock]bool), last: make(map[string]fence.Token)}
+	ctx, cancel := context.WithTimeout(t.Context(), length)
+	defer cancel()
+	var players sync.WaitGroup
+	var clients []*holdfast.Client
+	for i := range uint64(4) {
+		w := &weather{Backend: openStore(t, store), rand: rand.New(rand.NewPCG(seed, i))}
+		c, err := holdfast.New(w, holdfast.Config{TTL: 10 * time.Second, Timeout: 3 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.SetAsleep(nil)
+		clients = append(clients, c)
+		for j := range uint64(3) {
+			players.Go(func() { play(ctx, c, r, rand.New(rand.NewPCG(seed, 100+10*i+j))) })
+		}
+	}
+	players.Wait()
+	for _, c := range clients {
+		done, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+		_ = c.Close(done)
+		cancel()
+	}
+	// C13: when all are gone and their time is over, nothing is left.
+	time.Sleep(time.Minute)
+	b := openStore(t, store)
+	page, err := b.List(t.Context(), backend.ListRequest{})
+	if err != nil || len(page.Locks) != 0 {
+		t.Errorf("left behind: %+v, %v", page.Locks, err)
+	}
+	if r.grants < 1000 {
+		t.Errorf("only %d grants: the simulation did not get anywhere", r.grants)
+	}
+	t.Logf("%s simulated, %d grants", length, r.grants)
+}
+
+// play takes locks in every way until ctx ends.
+func play(ctx context.Context, c *holdfast.Client, r *referee, rnd *rand.Rand) {
+	for ctx.Err() == nil {
+		name := fmt.Sprintf("lock-%d", rnd.IntN(3))
+		var opts []holdfast.AcquireOption
+		limit := 0
+		switch rnd.IntN(8) {
+		case 0:
+			opts = append(opts, holdfast.Shared())
+		case 1:
+			name, limit = "semaphore", 2
+			opts = append(opts, holdfast.Limit(2))
+		case 2:
+			opts = append(opts, holdfast.TTL(5*time.Second))
+		case 3:
+			opts = append(opts, holdfast.Wait(time.Duration(rnd.IntN(3000))*time.Millisecond))
+		case 4:
+			opts = append(opts, holdfast.NoRenew(), holdfast.TTL(4*time.Second))
+		}
+		patience, cancel := context.WithTimeout(ctx, time.Duration(1+rnd.IntN(30))*time.Second)
+		lock, err := c.Acquire(patience, name, opts...)
+		cancel()
+		if err != nil {
+			if errors.Is(err, holdfast.ErrInvalid) {
+				r.t.Error(err)
+			}
+			sleep(ctx, time.Duration(rnd.IntN(1000))*time.Millisecond)
+			continue
+		}
+		r.enter(lock, limit)
+		work := time.Duration(rnd.ExpFloat64() * float64(2*time.Second))
+		sleep(lock.Context(), work)
+		r.leave(lock) // it stops believing before it releases, or when it was told
+		if rnd.IntN(10) > 0 {
+			done, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(rnd.IntN(2000))*time.Millisecond)
+			_ = lock.Release(done)
+			cancel()
+		} else {
+			_ = lock.Release(ctx)
+		}
+	}
+}
