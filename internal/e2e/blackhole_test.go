@@ -133,4 +133,3 @@ func client(t *testing.T, b backend.Backend, cfg holdfast.Config) *holdfast.Clie
 	})
 	return c
 }
-

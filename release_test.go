@@ -1,0 +1,105 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+)
+
+// Release keeps its word whatever the network does.
+func TestReleaseUnderFaults(t *testing.T) {
+	t.Parallel()
+	t.Run("lost reply", func(t *testing.T) {
+		t.Parallel()
+		f, _ := newFaults(t)
+		c := newClient(t, f, holdfast.Config{})
+		lock := mustAcquire(t, c, "n")
+		var once sync.Once
+		drop := func(_ context.Context, call func() error) error {
+			err := call()
+			once.Do(func() { err = unavailable(true) })
+			return err
+		}
+		f.release.Store(&drop)
+		if err := lock.Release(t.Context()); err != nil {
+			t.Fatalf("released, but the first reply was lost: %v", err)
+		}
+	})
+	t.Run("dead context", func(t *testing.T) { // B4
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			f, store := newFaults(t)
+			c := newClient(t, f, holdfast.Config{})
+			lock := mustAcquire(t, c, "n")
+			cut := func(ctx context.Context, call func() error) error {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				return call()
+			}
+			f.release.Store(&cut)
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			var op *holdfast.OpError
+			if err := lock.Release(ctx); err != nil && (!errors.As(err, &op) || !op.MayHold) {
+				t.Fatalf("release: %v", err)
+			}
+			synctest.Wait()
+			if info, _ := openStore(t, store).Inspect(t.Context(), "n"); len(info.Holders) != 0 {
+				t.Fatal("a dead context kept the lock")
+			}
+		})
+	})
+	t.Run("swallowed", func(t *testing.T) { // found by the simulation: the session kept the lease for ever
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			f, store := newFaults(t)
+			c := newClient(t, f, holdfast.Config{Timeout: 6 * time.Second})
+			lock := mustAcquire(t, c, "n")
+			var once atomic.Bool
+			swallow := func(ctx context.Context, call func() error) error {
+				if once.CompareAndSwap(false, true) {
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				return call()
+			}
+			f.release.Store(&swallow)
+			begun := time.Now()
+			if err := lock.Release(context.WithoutCancel(t.Context())); err != nil || time.Since(begun) > 3*time.Second {
+				t.Fatalf("after %s: %v", time.Since(begun), err)
+			}
+			if info, _ := openStore(t, store).Inspect(t.Context(), "n"); len(info.Holders) != 0 {
+				t.Fatal("still held")
+			}
+		})
+	})
+	t.Run("backend away", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			f, store := newFaults(t)
+			c := newClient(t, f, holdfast.Config{})
+			lock := mustAcquire(t, c, "n")
+			away := func(context.Context, func() error) error { return unavailable(false) }
+			f.release.Store(&away)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			begun := time.Now()
+			err := lock.Release(ctx)
+			if took := time.Since(begun); took > 1010*time.Millisecond || !errors.Is(err, holdfast.ErrUnavailable) {
+				t.Fatalf("after %s: %v", took, err)
+			}
+			f.release.Store(nil)
+			time.Sleep(3 * time.Second)
+			if info, _ := openStore(t, store).Inspect(t.Context(), "n"); len(info.Holders) != 0 {
+				t.Fatal("not released in the background")
+			}
+		})
+	})
+}
