@@ -1,0 +1,218 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+func abandonCases() []Case {
+	const c7 = "a waiter that gives up leaves nothing behind"
+	const gone = "an abandoned acquire is known gone, also when its request arrives after it was abandoned"
+	return []Case{
+		{ID: "C7", Name: "abandon-what-is-held", Rule: gone, run: abandonHeld},
+		{ID: "C7", Name: "abandon-what-waits", Rule: c7, run: abandonWaiting},
+		{ID: "C7", Name: "abandon-before-the-acquire", Rule: gone, run: abandonBefore},
+		{ID: "C7", Name: "abandon-races-the-acquire", Rule: gone, run: abandonRacesAcquire},
+		{ID: "C7", Name: "abandon-races-the-grant", Rule: gone, run: abandonRacesGrant},
+		{ID: "C7", Name: "abandoned-head-lets-the-line-move", Rule: c7 + ", and those behind it move up at once", Needs: needsOrder, run: abandonHead},
+		{ID: "C7", Name: "give-up-then-abandon", Rule: c7, run: giveUpThenAbandon},
+		{ID: "C7", Name: "release-of-a-place-in-line", Rule: "Release gives back a place in line, too", run: releasePlace},
+		{ID: "C7", Name: "many-give-up", Rule: c7, run: manyGiveUp},
+	}
+}
+
+// neverGranted asks for a lease that was abandoned.
+func (c *client) neverGranted(r backend.AcquireRequest) {
+	for _, wait := range []bool{false, true} {
+		r.Wait = wait
+		if g, err := c.acquire(r); !errors.Is(err, backend.ErrLost) {
+			c.e.Fatalf("Acquire of %s, which was abandoned, gave (%+v, %v); it has to be ErrLost", describe(r), g, err)
+		}
+	}
+}
+
+func abandonHeld(e *env) {
+	a, b := e.client(), e.client()
+	for _, opts := range [][]option{nil, {timed(e.long())}} {
+		name := e.name()
+		l := a.take(a.ask(name, opts...))
+		w := b.join(b.ask(name))
+		a.abandon(l.AcquireRequest)
+		next := w.granted()
+		a.abandon(l.AcquireRequest)
+		a.neverGranted(l.AcquireRequest)
+		e.holds(name, next)
+		b.give(next)
+		a.neverGranted(l.AcquireRequest)
+		e.free(name)
+	}
+}
+
+func abandonWaiting(e *env) {
+	a, b := e.client(), e.client()
+	for _, opts := range [][]option{nil, {timed(e.long())}} {
+		name := e.name()
+		l := a.take(a.ask(name))
+		w, behind := b.join(b.ask(name, opts...)), a.join(a.ask(name))
+		b.abandon(w.req)
+		if info := e.inspect(name); e.caps.FIFO && (len(info.Waiters) != 1 || w.inLine(info)) {
+			e.Fatalf("an abandoned waiter is in line still: %+v", info.Waiters)
+		}
+		b.neverGranted(w.req)
+		a.give(l)
+		next := behind.granted()
+		w.returns(e.soon())
+		if w.err == nil {
+			e.Fatalf("Acquire of %s was granted after it was abandoned: %+v", describe(w.req), w.grant)
+		}
+		e.holds(name, next)
+		a.give(next)
+		e.free(name)
+	}
+}
+
+func abandonBefore(e *env) {
+	a, b := e.client(), e.client()
+	for _, opts := range [][]option{nil, {timed(e.long())}} {
+		name := e.name()
+		r := a.ask(name, opts...)
+		b.abandon(r)
+		a.neverGranted(r)
+		b.neverGranted(backend.AcquireRequest{Name: r.Name, Lease: r.Lease, Session: b.sess, Timed: r.Timed, TTL: r.TTL})
+		e.free(name)
+		l := b.take(b.ask(name))
+		a.neverGranted(r)
+		b.give(l)
+		b.abandon(r)
+		a.neverGranted(r)
+		e.free(name)
+	}
+}
+
+// abandonRacesAcquire sends both at once: whichever is first, the lock is free in the
+// end.
+func abandonRacesAcquire(e *env) {
+	const rounds = 30
+	a, b := e.client(), e.client()
+	name := e.name()
+	for range rounds {
+		r := a.ask(name)
+		r.Wait = true
+		e.all(func() {
+			if _, err := a.acquire(r); err != nil && !errors.Is(err, backend.ErrLost) {
+				e.Fatalf("Acquire of %s while it was abandoned: %v", describe(r), err)
+			}
+		}, func() { b.abandon(r) })
+		e.free(name)
+		a.neverGranted(r)
+		b.give(b.take(b.ask(name)))
+	}
+}
+
+// abandonRacesGrant abandons a waiter in the moment in which the lock comes to it.
+func abandonRacesGrant(e *env) {
+	const rounds = 30
+	a, b := e.client(), e.client()
+	name := e.name()
+	for range rounds {
+		l := a.take(a.ask(name))
+		w := b.join(b.ask(name))
+		behind := a.start(a.ask(name))
+		if e.caps.FIFO {
+			behind.lineUp()
+		}
+		e.all(func() { a.give(l) }, func() { w.cancel(errGaveUp); b.abandon(w.req) })
+		next := behind.granted()
+		w.returns(e.soon())
+		e.holds(name, next)
+		b.neverGranted(w.req)
+		a.give(next)
+		e.free(name)
+	}
+}
+
+func abandonHead(e *env) {
+	a, b, c := e.client(), e.client(), e.client()
+	name := e.name()
+	first := a.take(a.ask(name, shared))
+	writer := b.join(b.ask(name))
+	one, two := c.join(c.ask(name, shared)), a.join(a.ask(name, shared))
+	writer.giveUp()
+	b.abandon(writer.req)
+	e.holds(name, first, one.granted(), two.granted())
+	if !e.caps.Sessions {
+		return
+	}
+	// The same when the session of the head of the line ends.
+	writer = b.join(b.ask(name))
+	three := c.join(c.ask(name, shared))
+	b.end()
+	three.granted()
+	writer.fails(backend.ErrSessionLost)
+}
+
+func giveUpThenAbandon(e *env) {
+	a, b := e.client(), e.client()
+	name := e.name()
+	l := a.take(a.ask(name))
+	w, behind := b.join(b.ask(name)), a.join(a.ask(name))
+	w.giveUp()
+	b.abandon(w.req)
+	a.give(l)
+	next := behind.granted()
+	e.holds(name, next)
+	a.give(next)
+	e.free(name)
+}
+
+func releasePlace(e *env) {
+	a, b := e.client(), e.client()
+	name := e.name()
+	l := a.take(a.ask(name))
+	w := b.join(b.ask(name))
+	if e.caps.FIFO {
+		if err := b.release(w.req); err != nil {
+			e.Fatalf("Release of a lease in line: %v", err)
+		}
+		w.fails(backend.ErrLost)
+	}
+	e.holds(name, l)
+	w.cancel(errGaveUp)
+	b.abandon(w.req)
+	a.give(l)
+	e.free(name)
+}
+
+// manyGiveUp has a crowd wait for very different times while the lock goes round.
+func manyGiveUp(e *env) {
+	const n = 24
+	clients := []*client{e.client(), e.client(), e.client()}
+	name := e.name()
+	l := clients[0].take(clients[0].ask(name))
+	e.times(n, func(i int) {
+		c := clients[i%len(clients)]
+		w := c.start(c.ask(name))
+		if i%4 > 0 && e.caps.FIFO {
+			w.lineUp()
+		}
+		w.cancel(errGaveUp)
+		w.returns(e.soon())
+		if w.err == nil {
+			e.Fatalf("Acquire of %s was granted while another held the lock", describe(w.req))
+		}
+		if !errors.Is(w.err, errGaveUp) && !errors.Is(w.err, context.Canceled) && !errors.Is(w.err, backend.ErrUnavailable) {
+			e.Errorf("Acquire of %s: %v; it has to be the cause of its context", describe(w.req), w.err)
+		}
+		c.abandon(w.req)
+	})
+	info := e.inspect(name)
+	if len(info.Waiters) > 0 {
+		e.Fatalf("all waiters were abandoned; Inspect tells %+v", info.Waiters)
+	}
+	e.holds(name, l)
+	clients[0].give(l)
+	e.free(name)
+	clients[1].give(clients[1].take(clients[1].ask(name)))
+}

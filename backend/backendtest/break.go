@@ -1,0 +1,196 @@
+package backendtest
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+func breakCases() []Case {
+	const c10 = "a lease broken by an operator is told at once where the backend can push, else by the next renewal"
+	const raised = "a break takes the lock from all its holders and raises the token; waiters stay and the first of them are granted"
+	return []Case{
+		{ID: "C10", Name: "the-victim-is-told", Rule: c10, Needs: needsSessions, run: victimTold},
+		{ID: "C10", Name: "timed-victims-are-told", Rule: c10, run: timedVictim},
+		{ID: "C10", Name: "all-holders-are-broken", Rule: raised, Needs: needsPermits, run: allBroken},
+		{ID: "C10", Name: "the-next-in-line-is-granted", Rule: raised, run: nextAfterBreak},
+		{ID: "C10", Name: "nobody-to-break", Rule: "breaking a lock that nobody holds is success with no holders in the result", run: nobodyToBreak},
+		{ID: "C10", Name: "a-lost-session-is-told", Rule: "the loss of a session is told by its next renewal at the latest", Needs: needsSessions, run: lostSessionTold},
+	}
+}
+
+func victimTold(e *env) {
+	const reason = `it hangs: "x" ü`
+	a := e.client()
+	name, other := e.name(), e.name()
+	l, k := a.take(a.ask(name, owner("w7"))), a.take(a.ask(other))
+	if res := a.keep(); len(res.Lost) > 0 {
+		e.Errorf("nothing was lost; Renew tells %+v", res.Lost)
+	}
+	res := e.breakLock(name, reason)
+	if len(res.Broken) != 1 || res.Broken[0].Lease != l.Lease || res.Broken[0].Token != l.Token || res.Broken[0].Owner != "w7" {
+		e.Fatalf("Break tells the victims %+v; it is lease %s with token %d", res.Broken, l.Lease, l.Token)
+	}
+	if res.Token <= l.Token || !res.Token.Valid() {
+		e.Fatalf("Break gave token %d; the victim had %d", res.Token, l.Token)
+	}
+	e.free(name)
+	e.pushed(a, l, reason)
+	lost := a.keep().Lost
+	if !slices.ContainsFunc(lost, func(x backend.Loss) bool {
+		return x.Lease == l.Lease && x.Cause == backend.CauseBroken && x.Reason == reason
+	}) {
+		e.Errorf("Renew tells the losses %+v; lease %s was broken, reason %q", lost, l.Lease, reason)
+	}
+	if slices.ContainsFunc(lost, func(x backend.Loss) bool { return x.Lease != l.Lease }) {
+		e.Errorf("Renew tells the losses %+v; only %s was lost", lost, l.Lease)
+	}
+	if err := a.release(l.AcquireRequest); !errors.Is(err, backend.ErrLost) {
+		e.Errorf("Release of a broken lease: %v; it has to be ErrLost", err)
+	}
+	e.holds(other, k)
+	if next := a.take(a.ask(name)); next.Token < res.Token {
+		e.Errorf("token %d after a break that gave %d", next.Token, res.Token)
+	}
+}
+
+// pushed checks that the loss is told by push, where the backend claims that, and
+// that it tells nothing by push, where it does not.
+func (e *env) pushed(c *client, l lease, reason string) {
+	if !e.caps.LossPush {
+		select {
+		case x := <-c.losses:
+			e.Errorf("Lost was called with %+v; the backend does not claim LossPush", x)
+		default:
+		}
+		return
+	}
+	late := time.NewTimer(e.soon())
+	defer late.Stop()
+	for {
+		select {
+		case x := <-c.losses:
+			switch {
+			case x.Lease != l.Lease:
+				e.Errorf("Lost was called with %+v; only %s was lost", x, l.Lease)
+			case x.Cause != backend.CauseBroken || x.Reason != reason || x.Session != c.sess:
+				e.Errorf("Lost was called with %+v; the lease of session %s was broken, reason %q", x, c.sess, reason)
+				return
+			default:
+				return
+			}
+		case <-late.C:
+			e.Errorf("Lost was not called within %s; lease %s was broken", e.soon(), l.Lease)
+			return
+		}
+	}
+}
+
+func timedVictim(e *env) {
+	a, b := e.client(), e.client()
+	name := e.name()
+	l := a.take(a.ask(name, timed(e.long())))
+	res := e.breakLock(name, "")
+	if len(res.Broken) != 1 || res.Broken[0].Lease != l.Lease || res.Token <= l.Token {
+		e.Fatalf("Break gave %+v; the victim is %s with token %d", res, l.Lease, l.Token)
+	}
+	if r := a.renewLease(l.AcquireRequest, e.long()); !errors.Is(r.Err, backend.ErrLost) {
+		e.Errorf("Renew of a broken lease gave %+v; it has to be ErrLost", r)
+	}
+	next := b.take(b.ask(name))
+	if err := a.release(l.AcquireRequest); !errors.Is(err, backend.ErrLost) {
+		e.Errorf("Release of a broken lease: %v; it has to be ErrLost", err)
+	}
+	e.holds(name, next)
+}
+
+func allBroken(e *env) {
+	const limit = 4
+	a, b := e.client(), e.client()
+	name := e.name()
+	one, two := a.take(a.ask(name, permits(limit, 1))), b.take(b.ask(name, permits(limit, 2)))
+	three := a.take(a.ask(name, permits(limit, 1), timed(e.long())))
+	first, second := b.join(b.ask(name)), a.join(a.ask(name, permits(limit, 1)))
+	res := e.breakLock(name, "all")
+	broken := slices.EqualFunc(res.Broken, []lease{one, two, three}, func(h backend.Holder, l lease) bool {
+		return h.Lease == l.Lease && h.Token == l.Token && h.Permits == l.Permits
+	})
+	if !broken || res.Token <= three.Token {
+		e.Fatalf("Break gave %+v; three were out, with tokens %d, %d, %d", res, one.Token, two.Token, three.Token)
+	}
+	var next lease
+	if e.caps.FIFO {
+		next = first.granted()
+		second.waits()
+	} else {
+		line := []*waiter{first, second}
+		next = line[firstDone(e, line)].granted()
+	}
+	if next.Token <= three.Token {
+		e.Fatalf("token %d after a break of token %d", next.Token, three.Token)
+	}
+	if e.caps.Sessions {
+		e.pushed(b, two, "all")
+	}
+}
+
+func nextAfterBreak(e *env) {
+	a, b := e.client(), e.client()
+	name := e.name()
+	l := a.take(a.ask(name))
+	one, two := b.join(b.ask(name)), a.join(a.ask(name))
+	line := []*waiter{one, two}
+	e.breakLock(name, "next")
+	i := firstDone(e, line)
+	next := line[i].granted()
+	if next.Token <= l.Token {
+		e.Fatalf("token %d after a break of token %d", next.Token, l.Token)
+	}
+	e.holds(name, next)
+	if err := a.release(l.AcquireRequest); !errors.Is(err, backend.ErrLost) {
+		e.Errorf("Release of a broken lease: %v; it has to be ErrLost", err)
+	}
+	line[1-i].waits()
+	e.breakLock(name, "next")
+	last := line[1-i].granted()
+	if last.Token <= next.Token {
+		e.Fatalf("token %d after a break of token %d", last.Token, next.Token)
+	}
+	e.holds(name, last)
+}
+
+func nobodyToBreak(e *env) {
+	a := e.client()
+	name := e.name()
+	if res := e.breakLock(name, "never held"); len(res.Broken) > 0 {
+		e.Errorf("nobody ever had the lock; Break tells %+v", res)
+	}
+	l := a.take(a.ask(name))
+	a.give(l)
+	res := e.breakLock(name, "free")
+	if len(res.Broken) > 0 || res.Token <= l.Token {
+		e.Errorf("nobody has the lock and the last token was %d; Break tells %+v", l.Token, res)
+	}
+	e.free(name)
+	if next := a.take(a.ask(name)); next.Token <= l.Token || next.Token < res.Token {
+		e.Errorf("token %d after token %d and a break that gave %d", next.Token, l.Token, res.Token)
+	}
+}
+
+func lostSessionTold(e *env) {
+	a, b := e.client(), e.mortal()
+	name := e.name()
+	b.take(b.ask(name))
+	a.join(a.ask(name)).freed(b.opened, e.ttl())
+	if res := b.renew(backend.RenewRequest{Session: b.sess}); !res.SessionLost {
+		e.Fatalf("Renew of a session that has expired does not tell it: %+v", res)
+	}
+	if res := a.renew(backend.RenewRequest{Session: a.sess}); res.SessionLost || len(res.Lost) > 0 {
+		e.Errorf("Renew of a session that lives and lost nothing tells %+v", res)
+	}
+	if !e.caps.LossPush && len(b.losses) > 0 {
+		e.Errorf("Lost was called; the backend does not claim LossPush")
+	}
+}

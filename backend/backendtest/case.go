@@ -1,0 +1,292 @@
+package backendtest
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"runtime/pprof"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Case is one thing that a backend has to do.
+type Case struct {
+	// ID of the line of the contract that the case belongs to: "C1".
+	ID string
+	// Name is unique among the cases of one ID.
+	Name string
+	// Rule that the case checks, in one sentence. Every failure carries it.
+	Rule string
+	// Restarts is true when the case restarts the store: it needs Harness.Restart, and
+	// nothing else may run on the store meanwhile.
+	Restarts bool
+	// Needs says what a backend must be capable of for the case to apply. Nil is:
+	// nothing.
+	Needs func(backend.Capabilities) bool
+
+	run func(*env)
+}
+
+// Result is what became of a case.
+type Result struct {
+	Case Case
+	// Skipped says why the case does not apply; empty when it was run.
+	Skipped string
+	// Failures are what the backend did wrong; none: the case passed.
+	Failures []string
+	// Log is what the case noted.
+	Log []string
+	// Took is how long it ran.
+	Took time.Duration
+}
+
+// Passed reports whether the case was run and nothing was wrong.
+func (r Result) Passed() bool { return r.Skipped == "" && len(r.Failures) == 0 }
+
+// Cases gives all cases, in the order of their IDs. The slice is the caller's.
+func Cases() []Case {
+	return slices.Concat(
+		exclusionCases(),
+		reentryCases(),
+		inspectionCases(),
+		tokenCases(),
+		orderCases(),
+		expiryCases(),
+		identityCases(),
+		repetitionCases(),
+		abandonCases(),
+		deadWaiterCases(),
+		leftCases(),
+		breakCases(),
+		watchCases(),
+		inputCases(),
+		capabilityCases(),
+		contextCases(),
+		closeCases(),
+		lateCases(),
+		restartCases(),
+	)
+}
+
+// Run runs the case against the store of h. It returns when the case is over and
+// its backend values are closed, or when it took so much too long that it is given
+// up: its goroutines stay behind then, and the result has their stacks. It may be
+// called at once for several cases that do not restart the store.
+func (c Case) Run(ctx context.Context, h Harness) Result {
+	began := time.Now()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	e := &env{c: c, h: h, ctx: ctx, cancel: cancel, limit: make(chan time.Duration, 1), over: make(chan struct{})}
+	label := pprof.Labels("case", c.ID+"/"+c.Name)
+	go pprof.Do(ctx, label, func(context.Context) { e.main() })
+	limit := time.NewTimer(openLimit)
+	defer limit.Stop()
+	for hung := 0; ; {
+		select {
+		case <-e.over:
+			return e.result(time.Since(began))
+		case d := <-e.limit:
+			limit.Reset(d)
+		case at := <-limit.C:
+			limit.Reset(graceLimit)
+			hung++
+			switch hung {
+			case 1:
+				e.Errorf("not done after %s; its goroutines:\n%s", at.Sub(began).Round(time.Millisecond), stacks(c.ID+"/"+c.Name))
+				cancel(errTooLong)
+			case 2:
+				e.Errorf("a call did not end %s after its context", graceLimit)
+				go e.cleanUp() // closing the backend values may help
+			default:
+				e.Errorf("a call did not end %s after its backend was closed", graceLimit)
+				return e.result(time.Since(began))
+			}
+		}
+	}
+}
+
+const (
+	openLimit  = time.Minute
+	graceLimit = 20 * time.Second
+)
+
+// timeLimit is how long the case may take: a time-out against hangs, far above what
+// any case needs.
+func (e *env) timeLimit() time.Duration {
+	const work, waits, restarts = 2 * time.Minute, 8, 4
+	d := work + waits*(e.ttl()+e.caps.ExpiryLag+e.h.Slack)
+	if e.c.Restarts {
+		d += restarts * e.afterRestart()
+	}
+	return d
+}
+
+// stacks are those of the goroutines with the label: of the case, and of the backend
+// values that it opened.
+func stacks(label string) string {
+	var all, some strings.Builder
+	if err := pprof.Lookup("goroutine").WriteTo(&all, 1); err != nil {
+		return err.Error()
+	}
+	for block := range strings.SplitSeq(all.String(), "\n\n") {
+		if strings.Contains(block, strconv.Quote(label)) {
+			some.WriteString(block + "\n\n")
+		}
+	}
+	return some.String()
+}
+
+// env is one run of a case. It is the T of the case and of its harness.
+type env struct {
+	c    Case
+	h    Harness
+	caps backend.Capabilities
+	b    backend.Backend // that no case closes
+
+	ctx    context.Context //nolint:containedctx // it is the T of a case, which has a Context
+	cancel context.CancelCauseFunc
+	limit  chan time.Duration // how long the case may take, once that is known
+	over   chan struct{}      // closed when the case and its cleanups are done
+
+	mu       sync.Mutex
+	closed   bool // the result was taken; what comes later is dropped
+	skipped  string
+	failures []string
+	log      []string
+	cleanups []func()
+	values   []backend.Backend // all that were opened
+}
+
+// main runs the case and then its cleanups. It is a goroutine of its own, so that
+// Fatalf can end it.
+func (e *env) main() {
+	defer close(e.over)
+	defer e.cleanUp()
+	e.b = e.open()
+	e.caps = e.b.Capabilities()
+	e.h = e.h.withDefaults(e.caps)
+	e.limit <- e.timeLimit()
+	if c := e.c; c.Needs != nil && !c.Needs(e.caps) {
+		e.skip("the backend does not claim what the case needs")
+		return
+	}
+	if e.c.Restarts && e.h.Restart == nil {
+		e.skip("no restart: " + e.h.NoRestart)
+		return
+	}
+	e.c.run(e)
+}
+
+func (e *env) cleanUp() {
+	for {
+		e.mu.Lock()
+		n := len(e.cleanups)
+		if n == 0 {
+			e.mu.Unlock()
+			return
+		}
+		f := e.cleanups[n-1]
+		e.cleanups = e.cleanups[:n-1]
+		e.mu.Unlock()
+		done := make(chan struct{})
+		go func() { // Fatalf in a cleanup ends that cleanup only
+			defer close(done)
+			f()
+		}()
+		<-done
+	}
+}
+
+func (e *env) skip(why string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.skipped = why
+}
+
+func (e *env) result(took time.Duration) Result {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = true
+	return Result{Case: e.c, Skipped: e.skipped, Failures: e.failures, Log: e.log, Took: took}
+}
+
+// Helper does nothing: failures name the case, not a line.
+func (e *env) Helper() {}
+
+// Logf notes something.
+func (e *env) Logf(format string, args ...any) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.closed {
+		e.log = append(e.log, fmt.Sprintf(format, args...))
+	}
+}
+
+// Errorf notes a failure. It may be called from any goroutine.
+func (e *env) Errorf(format string, args ...any) { e.fail(fmt.Sprintf(format, args...)) }
+
+// Fatalf notes a failure and ends the calling goroutine: that of the case, or one
+// that all started.
+func (e *env) Fatalf(format string, args ...any) {
+	e.fail(fmt.Sprintf(format, args...))
+	runtime.Goexit()
+}
+
+// endIfFailed ends the case when it has failed.
+func (e *env) endIfFailed() {
+	e.mu.Lock()
+	failed := len(e.failures) > 0
+	e.mu.Unlock()
+	if failed {
+		runtime.Goexit()
+	}
+}
+
+// maxFailures bounds what one case tells.
+const maxFailures = 20
+
+func (e *env) fail(text string) {
+	at := callers()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed || len(e.failures) >= maxFailures {
+		return
+	}
+	e.failures = append(e.failures, fmt.Sprintf("%s/%s: %s\n\trule: %s\n\tat: %s", e.c.ID, e.c.Name, text, e.c.Rule, at))
+}
+
+// callers is the way from the case to the failure: "order.go:31 < env.go:200".
+func callers() string {
+	const most, skip = 16, 4
+	pcs := make([]uintptr, most)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(skip, pcs)])
+	var at []string
+	for {
+		f, more := frames.Next()
+		file := f.File[strings.LastIndexByte(f.File, '/')+1:]
+		if file == "case.go" || !strings.Contains(f.Function, "/backendtest.") {
+			break
+		}
+		at = append(at, fmt.Sprintf("%s:%d", file, f.Line))
+		if !more {
+			break
+		}
+	}
+	slices.Reverse(at)
+	return strings.Join(at, " > ")
+}
+
+// Cleanup registers f to be called when the case is over, last come first.
+func (e *env) Cleanup(f func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.cleanups = append(e.cleanups, f)
+}
+
+// Context ends when the case is over or took too long.
+func (e *env) Context() context.Context { return e.ctx }

@@ -1,0 +1,434 @@
+package backendtest
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+type caps = backend.Capabilities
+
+var (
+	errTooLong = errors.New("the case took too long")
+	errTooBusy = errors.New("a TTL ran out before the next call")
+)
+
+// open opens another backend value, which is closed when the case is over.
+func (e *env) open() backend.Backend {
+	b := e.h.Open(e)
+	e.mu.Lock()
+	e.values = append(e.values, b)
+	e.mu.Unlock()
+	e.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			e.Errorf("Close: %v", err)
+		}
+	})
+	return b
+}
+
+// name makes the name of a lock that nobody else uses.
+func (e *env) name() string { return "suite/" + e.c.ID + "/" + rand.Text() }
+
+// ttl is for what is to expire.
+func (e *env) ttl() time.Duration { return e.h.TTL }
+
+// long is a TTL for what is not to expire while the case runs.
+func (e *env) long() time.Duration {
+	const plenty, times = 5 * time.Minute, 20
+	return min(max(plenty, times*e.ttl()), e.caps.MaxTTL)
+}
+
+// soon bounds what has to happen without any lease running out.
+func (e *env) soon() time.Duration { return time.Second + e.h.Slack }
+
+// within is a context for one call, and for the clean-up too.
+func (e *env) within(d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(e.ctx, d)
+}
+
+// later is a context for the clean-up, which goes on when the case took too long.
+func (e *env) later() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(e.ctx), e.soon())
+}
+
+// poll calls ok until it is true, and reports false when that took longer than d.
+func (e *env) poll(d time.Duration, ok func() bool) bool {
+	const first, most = time.Millisecond, 20 * time.Millisecond
+	ctx, cancel := e.within(d)
+	defer cancel()
+	for pause := first; ; pause = min(2*pause, most) {
+		if ok() {
+			return true
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return false
+		}
+	}
+}
+
+// until waits for the moment t.
+func (e *env) until(t time.Time) {
+	timer := time.NewTimer(time.Until(t))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-e.ctx.Done():
+		e.Fatalf("%v", context.Cause(e.ctx))
+	}
+}
+
+// all runs the functions at once, each in a goroutine that Fatalf ends, and waits
+// for them. The case is over when one of them failed.
+func (e *env) all(fs ...func()) {
+	var wg sync.WaitGroup
+	for _, f := range fs {
+		wg.Go(f)
+	}
+	wg.Wait()
+	e.endIfFailed()
+}
+
+// times runs f n times at once, like all.
+func (e *env) times(n int, f func(i int)) {
+	fs := make([]func(), n)
+	for i := range fs {
+		fs[i] = func() { f(i) }
+	}
+	e.all(fs...)
+}
+
+// client plays a process: a session on a backend value.
+type client struct {
+	e      *env
+	b      backend.Backend
+	sess   backend.SessionID // empty where there are no sessions
+	opened span              // the newest call that opened or renewed the session
+	ttl    time.Duration     // of the session
+	losses chan backend.Loss
+}
+
+// span is the time that a call took.
+type span struct{ from, to time.Time }
+
+// client is a process of its own, whose session does not run out.
+func (e *env) client() *client { return e.on(e.open(), e.long()) }
+
+// mortal is a process of its own, whose session runs out soon.
+func (e *env) mortal() *client { return e.on(e.open(), e.ttl()) }
+
+// on opens a session on b.
+func (e *env) on(b backend.Backend, ttl time.Duration) *client {
+	const plenty = 1024
+	c := &client{e: e, b: b, ttl: ttl, losses: make(chan backend.Loss, plenty)}
+	if !e.caps.Sessions {
+		return c
+	}
+	c.sess = backend.NewSessionID()
+	err := c.open()
+	if e.c.Restarts { // a store that has just come back may refuse for a while
+		e.poll(e.afterRestart(), func() bool {
+			if errors.Is(err, backend.ErrUnavailable) {
+				err = c.open()
+			}
+			return !errors.Is(err, backend.ErrUnavailable)
+		})
+	}
+	if err != nil {
+		e.Fatalf("OpenSession: %v", err)
+	}
+	e.Cleanup(func() {
+		ctx, cancel := e.later()
+		defer cancel()
+		if err := e.anyBackend().EndSession(ctx, c.sess); err != nil {
+			e.Errorf("EndSession: %v", err)
+		}
+	})
+	return c
+}
+
+// anyBackend is a value that no case closes.
+func (e *env) anyBackend() backend.Backend { return e.b }
+
+// open opens the session, or confirms it.
+func (c *client) open() error {
+	ctx, cancel := c.e.within(c.e.soon())
+	defer cancel()
+	from := time.Now()
+	err := c.b.OpenSession(ctx, backend.SessionRequest{ID: c.sess, TTL: c.ttl, Lost: c.lost})
+	if err == nil {
+		c.opened = span{from, time.Now()}
+	}
+	return err
+}
+
+// lost takes note of a loss. It does not block.
+func (c *client) lost(l backend.Loss) {
+	select {
+	case c.losses <- l:
+	default:
+		c.e.Errorf("Lost was called more often than anything was lost")
+	}
+}
+
+type option func(*backend.AcquireRequest)
+
+func shared(r *backend.AcquireRequest) { r.Mode = backend.Shared }
+
+func permits(limit, k int) option {
+	return func(r *backend.AcquireRequest) { r.Mode, r.Limit, r.Permits = backend.Shared, limit, k }
+}
+
+// timed asks for a lease with its own end. Its place in line is still the session's.
+func timed(ttl time.Duration) option {
+	return func(r *backend.AcquireRequest) { r.Timed, r.TTL = true, ttl }
+}
+
+func owner(s string) option { return func(r *backend.AcquireRequest) { r.Owner = s } }
+
+func note(s string) option { return func(r *backend.AcquireRequest) { r.Note = s } }
+
+func reentrant(by string) option {
+	return func(r *backend.AcquireRequest) { r.Reentrant, r.Owner = true, by }
+}
+
+// ask makes a request for a lease that is new. It lives with the session where there
+// are sessions, and long enough where there are none.
+func (c *client) ask(name string, opts ...option) backend.AcquireRequest {
+	r := backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Session: c.sess}
+	if c.sess == "" {
+		r.Timed, r.TTL = true, c.e.long()
+	}
+	for _, o := range opts {
+		o(&r)
+	}
+	return r
+}
+
+// acquire asks once and does not wait in line.
+func (c *client) acquire(r backend.AcquireRequest) (backend.Grant, error) {
+	ctx, cancel := c.e.within(c.e.soon())
+	defer cancel()
+	c.tidy(r)
+	return c.b.Acquire(ctx, r)
+}
+
+// tidy sees to it that a timed lease is gone when the case is over.
+func (c *client) tidy(r backend.AcquireRequest) {
+	if !r.Timed {
+		return
+	}
+	c.e.Cleanup(func() {
+		ctx, cancel := c.e.later()
+		defer cancel()
+		req := giveBack(r)
+		req.Abandon = true
+		if err := c.e.anyBackend().Release(ctx, req); err != nil {
+			c.e.Errorf("Release, Abandon: %v", err)
+		}
+	})
+}
+
+func giveBack(r backend.AcquireRequest) backend.ReleaseRequest {
+	return backend.ReleaseRequest{Name: r.Name, Lease: r.Lease, Session: r.Session}
+}
+
+// lease is what take got.
+type lease struct {
+	backend.AcquireRequest
+	backend.Grant
+	asked span
+}
+
+// take asks for a lock that has to be free.
+func (c *client) take(r backend.AcquireRequest) lease {
+	from := time.Now()
+	g, err := c.acquire(r)
+	l := lease{r, g, span{from, time.Now()}}
+	if err != nil {
+		c.excuse(r, from, err)
+		c.e.Fatalf("Acquire of %s: %v; it has to be granted", describe(r), err)
+	}
+	c.e.checkGrant(l)
+	return l
+}
+
+// excuse ends the case without a failure when err came because the machine was so
+// busy that a short TTL ran out on the way.
+func (c *client) excuse(r backend.AcquireRequest, from time.Time, err error) {
+	switch {
+	case errors.Is(err, backend.ErrSessionLost) && c.sess != "" && time.Since(c.opened.from) >= c.ttl,
+		errors.Is(err, backend.ErrLost) && r.Timed && time.Since(from) >= r.TTL:
+		c.e.busy(err)
+	}
+}
+
+// busy ends the case because the machine is too busy for it.
+func (e *env) busy(err error) {
+	e.skip(fmt.Sprintf("the machine is too busy: %v", err))
+	runtime.Goexit()
+}
+
+// checkGrant checks what is true of every grant.
+func (e *env) checkGrant(l lease) {
+	if !l.Token.Valid() {
+		e.Fatalf("Acquire of %s gave token %d; it has to be above 0 and below 2^63", describe(l.AcquireRequest), l.Token)
+	}
+	if l.Asked.Before(l.asked.from) || l.Asked.After(l.asked.to) {
+		e.Fatalf("Grant.Asked is %s after the call began, which took %s; it is a reading of the local clock during the call",
+			l.Asked.Sub(l.asked.from), l.asked.to.Sub(l.asked.from))
+	}
+	switch {
+	case l.Timed && (l.Left <= 0 || l.Left > l.TTL):
+		e.Fatalf("Grant.Left is %s for a TTL of %s", l.Left, l.TTL)
+	case !l.Timed && l.Left != 0:
+		e.Fatalf("Grant.Left is %s for a lease that lives with its session; it has to be zero", l.Left)
+	}
+}
+
+// refused asks for a lock that must not be had.
+func (c *client) refused(r backend.AcquireRequest) { _ = c.refusal(r) }
+
+// refusal asks for a lock that must not be had, and gives the error.
+func (c *client) refusal(r backend.AcquireRequest) *backend.HeldError {
+	g, err := c.acquire(r)
+	var held *backend.HeldError
+	switch {
+	case err == nil:
+		c.e.Fatalf("Acquire of %s was granted with token %d; it has to be refused", describe(r), g.Token)
+	case !errors.As(err, &held) || !errors.Is(err, backend.ErrHeld):
+		c.e.Fatalf("Acquire of %s: %v; it has to be refused with *HeldError", describe(r), err)
+	}
+	return held
+}
+
+// release gives a lease back.
+func (c *client) release(r backend.AcquireRequest) error {
+	ctx, cancel := c.e.within(c.e.soon())
+	defer cancel()
+	return c.b.Release(ctx, giveBack(r))
+}
+
+// give gives back what has to be held.
+func (c *client) give(l lease) {
+	if err := c.release(l.AcquireRequest); err != nil {
+		c.e.Fatalf("Release of %s: %v; it was held", describe(l.AcquireRequest), err)
+	}
+}
+
+// abandon gives up a lease, which always succeeds.
+func (c *client) abandon(r backend.AcquireRequest) {
+	ctx, cancel := c.e.within(c.e.soon())
+	defer cancel()
+	req := giveBack(r)
+	req.Abandon = true
+	if err := c.b.Release(ctx, req); err != nil {
+		c.e.Fatalf("Release of %s with Abandon: %v; it has to succeed", describe(r), err)
+	}
+}
+
+// end ends the session.
+func (c *client) end() {
+	ctx, cancel := c.e.within(c.e.soon())
+	defer cancel()
+	if err := c.b.EndSession(ctx, c.sess); err != nil {
+		c.e.Fatalf("EndSession: %v", err)
+	}
+}
+
+// renew asks for a renewal, which has to be answered.
+func (c *client) renew(req backend.RenewRequest) backend.RenewResult {
+	ctx, cancel := c.e.within(c.e.soon())
+	defer cancel()
+	from := time.Now()
+	res, err := c.b.Renew(ctx, req)
+	if err == nil && req.Session != "" && req.Session == c.sess && !res.SessionLost {
+		c.opened = span{from, time.Now()}
+	}
+	if err != nil {
+		c.e.Fatalf("Renew: %v; the error has to be nil when the backend answered", err)
+	}
+	if len(res.Leases) != len(req.Leases) {
+		c.e.Fatalf("Renew of %d timed leases gave %d results", len(req.Leases), len(res.Leases))
+	}
+	return res
+}
+
+// keep renews the session, which has to live.
+func (c *client) keep() backend.RenewResult {
+	res := c.renew(backend.RenewRequest{Session: c.sess})
+	if res.SessionLost {
+		c.excuse(backend.AcquireRequest{}, time.Now(), backend.ErrSessionLost)
+		c.e.Fatalf("Renew tells that the session is lost, %s after it was renewed; its TTL is %s", time.Since(c.opened.from), c.ttl)
+	}
+	return res
+}
+
+// renewLease renews one timed lease.
+func (c *client) renewLease(r backend.AcquireRequest, ttl time.Duration) backend.Renewal {
+	req := backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: r.Name, Lease: r.Lease, TTL: ttl}}}
+	return c.renew(req).Leases[0]
+}
+
+// inspect tells the state of a lock.
+func (e *env) inspect(name string) backend.LockInfo {
+	ctx, cancel := e.within(e.soon())
+	defer cancel()
+	info, err := e.anyBackend().Inspect(ctx, name)
+	if err != nil {
+		e.Fatalf("Inspect of %q: %v", name, err)
+	}
+	return info
+}
+
+// holds checks who holds a lock: these leases, in the order of their grants.
+func (e *env) holds(name string, want ...lease) {
+	info := e.inspect(name)
+	same := slices.EqualFunc(info.Holders, want, func(h backend.Holder, l lease) bool {
+		return h.Lease == l.Lease && h.Token == l.Token
+	})
+	if !same {
+		var text []string
+		for _, l := range want {
+			text = append(text, fmt.Sprintf("%s (token %d)", l.Lease, l.Token))
+		}
+		e.Fatalf("Inspect tells these holders: %+v; they have to be: %s", info.Holders, strings.Join(text, ", "))
+	}
+}
+
+// free checks that nobody holds a lock or waits for it.
+func (e *env) free(name string) {
+	if info := e.inspect(name); len(info.Holders)+len(info.Waiters) > 0 {
+		e.Fatalf("nobody has, or waits for, the lock; Inspect tells %+v", info)
+	}
+}
+
+// describe tells a request in a failure.
+func describe(r backend.AcquireRequest) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s (%s", r.Lease, r.Mode)
+	if r.Limit > 0 {
+		b.WriteString(", " + strconv.Itoa(max(1, r.Permits)) + " of " + strconv.Itoa(r.Limit))
+	}
+	if r.Timed {
+		b.WriteString(", timed " + r.TTL.String())
+	}
+	if r.Reentrant {
+		b.WriteString(", reentrant for " + strconv.Quote(r.Owner))
+	}
+	b.WriteString(")")
+	return b.String()
+}

@@ -1,0 +1,371 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+func exclusionCases() []Case {
+	const c1 = "what is out at any time is compatible: one exclusive lease, or shared leases within the limit"
+	return []Case{
+		{ID: "C1", Name: "exclusive-excludes", Rule: c1, run: exclusiveExcludes},
+		{ID: "C1", Name: "one-session-excludes-itself", Rule: "two leases of one session exclude each other: only the lease ID counts", run: oneSession},
+		{ID: "C1", Name: "one-of-many-wins", Rule: c1, run: oneOfMany},
+		{ID: "C1", Name: "shared-leases-share", Rule: c1, Needs: needsShared, run: sharedShares},
+		{ID: "C1", Name: "permits-up-to-the-limit", Rule: c1, Needs: needsPermits, run: permitsUpToLimit},
+		{ID: "C1", Name: "names-never-collide", Rule: "distinct names are distinct locks, and equal names one lock: nothing is folded, trimmed or cut", run: namesNeverCollide},
+		{ID: "C1", Name: "random-walk", Rule: c1 + "; and tokens rise", run: func(e *env) { walk(e, exclusiveOnly) }},
+		{ID: "C1", Name: "random-walk-shared", Rule: c1 + "; and tokens rise", Needs: needsShared, run: func(e *env) { walk(e, sharedToo) }},
+		{ID: "C1", Name: "random-walk-permits", Rule: c1 + "; and tokens rise", Needs: needsPermits, run: func(e *env) { walk(e, permitsToo) }},
+	}
+}
+
+func needsShared(c caps) bool   { return c.Shared }
+func needsPermits(c caps) bool  { return c.Permits }
+func needsSessions(c caps) bool { return c.Sessions }
+func needsFIFO(c caps) bool     { return c.FIFO }
+func needsOrder(c caps) bool    { return c.FIFO && c.Shared }
+func needsQueue(c caps) bool    { return c.FIFO && c.Permits }
+
+func exclusiveExcludes(e *env) {
+	a, b := e.client(), e.client()
+	name := e.name()
+	l := a.take(a.ask(name))
+	b.refused(b.ask(name))
+	b.refused(b.ask(name, timed(e.long())))
+	if e.caps.Shared {
+		b.refused(b.ask(name, shared))
+	}
+	if e.caps.Permits {
+		b.refused(b.ask(name, permits(3, 1)))
+	}
+	e.holds(name, l)
+	a.give(l)
+	e.free(name)
+	l = b.take(b.ask(name, timed(e.long())))
+	a.refused(a.ask(name))
+	e.holds(name, l)
+	b.give(l)
+	e.free(name)
+}
+
+func oneSession(e *env) {
+	a := e.client()
+	name := e.name()
+	l := a.take(a.ask(name))
+	a.refused(a.ask(name))
+	w := a.join(a.ask(name))
+	w.waits()
+	a.give(l)
+	next := w.granted()
+	e.holds(name, next)
+	a.refused(a.ask(name))
+}
+
+// oneOfMany asks at once from several sessions and several goroutines of each.
+func oneOfMany(e *env) {
+	const sessions, each, rounds = 3, 4, 5
+	clients := make([]*client, sessions)
+	e.times(sessions, func(i int) { clients[i] = e.client() })
+	for range rounds {
+		name := e.name()
+		var won atomic.Int32
+		e.times(sessions*each, func(i int) {
+			c := clients[i%sessions]
+			r := c.ask(name)
+			_, err := c.acquire(r)
+			switch {
+			case err == nil:
+				won.Add(1)
+			case !errors.Is(err, backend.ErrHeld):
+				e.Fatalf("Acquire of %s: %v", describe(r), err)
+			}
+		})
+		if n := won.Load(); n != 1 {
+			e.Fatalf("%d of %d that asked at once were granted; it has to be one", n, sessions*each)
+		}
+	}
+}
+
+func sharedShares(e *env) {
+	a, b := e.client(), e.client()
+	name := e.name()
+	first, second := a.take(a.ask(name, shared)), b.take(b.ask(name, shared))
+	third := a.take(a.ask(name, shared, timed(e.long())))
+	if first.Token >= second.Token || second.Token >= third.Token {
+		e.Fatalf("tokens %d, %d, %d; they have to rise", first.Token, second.Token, third.Token)
+	}
+	e.holds(name, first, second, third)
+	b.refused(b.ask(name))
+	a.give(first)
+	b.refused(b.ask(name))
+	b.give(second)
+	b.refused(b.ask(name))
+	a.give(third)
+	l := b.take(b.ask(name))
+	a.refused(a.ask(name, shared))
+	b.give(l)
+	e.free(name)
+}
+
+func permitsUpToLimit(e *env) {
+	const limit = 4
+	a, b := e.client(), e.client()
+	name := e.name()
+	two, one := a.take(a.ask(name, permits(limit, 2))), b.take(b.ask(name, permits(limit, 1)))
+	b.refused(b.ask(name, permits(limit, 2)))
+	b.refused(b.ask(name))
+	none := b.take(b.ask(name, permits(limit, 0))) // counts as one
+	b.refused(b.ask(name, permits(limit, 1)))
+	e.holds(name, two, one, none)
+	a.give(two)
+	b.refused(b.ask(name, permits(limit, 3)))
+	again := a.take(a.ask(name, permits(limit, 2), timed(e.long())))
+	b.refused(b.ask(name, permits(limit, 1)))
+	for _, l := range []lease{one, none, again} {
+		a.give(l)
+	}
+	all := a.take(a.ask(name, permits(limit, limit)))
+	b.refused(b.ask(name, permits(limit, 1)))
+	a.give(all)
+	l := b.take(b.ask(name))
+	a.refused(a.ask(name, permits(limit, 1)))
+	b.give(l)
+	e.free(name)
+}
+
+// namesNeverCollide holds locks with names that some store would take for the same,
+// all at once.
+func namesNeverCollide(e *env) {
+	a, b := e.client(), e.client()
+	held := make(map[string]lease)
+	for _, n := range trickyNames(e.name()) {
+		g, err := a.acquire(a.ask(n))
+		if err != nil {
+			e.Fatalf("Acquire of %q: %v; it is a lock of its own", n, err)
+		}
+		held[n] = lease{Grant: g}
+	}
+	for n, l := range held {
+		_, err := b.acquire(b.ask(n))
+		var refused *backend.HeldError
+		if !errors.As(err, &refused) {
+			e.Fatalf("Acquire of %q again: %v; it is held", n, err)
+		}
+		if refused.Name != n {
+			e.Errorf("HeldError names %q; asked was %q", refused.Name, n)
+		}
+		if info := e.inspect(n); info.Name != n || len(info.Holders) != 1 || info.Holders[0].Token != l.Token {
+			e.Errorf("Inspect of %q tells %+v; it is held with token %d", n, info, l.Token)
+		}
+	}
+}
+
+func trickyNames(base string) []string {
+	names := []string{base}
+	for _, s := range []string{
+		"a", "A", "a ", " a", "a  ", "ä", "a\u0308", "Ä", "ß", "ss", "ı", "i", "I", "İ", "a\u00a0", "a\u200b", "日本", "🔒",
+		"/a", "/a/b", "/a%2Fb", "/a%2fb", "/a\\b", "/a:b", "/a b", "/a+b", "/a%20b", "/...", "/.a", "/a.", "/a..b",
+		"{a}", "{a}b", "{", "}", "{}", "}{", "{{a}}", "%", "%%", "%s", "_", "*", "?", "[a]", "'", `"`, "`", ";", "--", "#", "$1", "@",
+		":", "::", ":a", "=", "&", "|", "<", ">", "~", "^", ",", "(a)", "\\", "\\n", "/lock", "/queue", "/token", "-0000000001", "/0000000001", "/_c_",
+	} {
+		names = append(names, base+s)
+	}
+	pad := strings.Repeat("x", backend.MaxNameLen-len(base)-2)
+	return append(names, base+pad, base+pad+"y", base+pad+"yz", base+pad+"yZ", base+pad+"é")
+}
+
+// kinds are what a random walk may ask for.
+type kinds func() []option
+
+func exclusiveOnly() []option { return nil }
+
+func sharedToo() []option {
+	if rand.IntN(3) == 0 {
+		return nil
+	}
+	return []option{shared}
+}
+
+func permitsToo() []option {
+	const limit = 3
+	if k := rand.IntN(limit + 1); k > 0 {
+		return []option{permits(limit, k)}
+	}
+	return nil
+}
+
+// walk lets several processes acquire, wait, give up, renew and release as chance has
+// it, and tracks what is out.
+func walk(e *env, kind kinds) {
+	const processes, each, steps, budget = 3, 3, 60, 3 * time.Second
+	name := e.name()
+	w := &walker{e: e, name: name, kind: kind, track: e.track(), stop: time.Now().Add(budget)}
+	clients := make([]*client, processes)
+	e.times(processes, func(i int) { clients[i] = e.client() })
+	e.times(processes*each, func(i int) {
+		for range steps {
+			if time.Now().After(w.stop) {
+				return
+			}
+			w.step(clients[i%processes])
+		}
+	})
+	e.Logf("%d grants, %d refusals, %d gave up", w.grants.Load(), w.refusals.Load(), w.gaveUp.Load())
+	if w.grants.Load() == 0 {
+		e.Fatalf("nobody was granted anything")
+	}
+	e.free(name)
+}
+
+type walker struct {
+	e                        *env
+	name                     string
+	kind                     kinds
+	track                    *tracker
+	stop                     time.Time
+	grants, refusals, gaveUp atomic.Int32
+}
+
+// step is one acquisition from beginning to end.
+func (w *walker) step(c *client) {
+	opts := slices.Clone(w.kind())
+	if rand.IntN(4) == 0 {
+		opts = append(opts, timed(w.e.long()))
+	}
+	r := c.ask(w.name, opts...)
+	r.Wait = rand.IntN(4) > 0
+	patience := w.e.soon()
+	if rand.IntN(3) == 0 {
+		patience = rand.N(maxPatience)
+	}
+	ctx, cancel := w.e.within(patience)
+	defer cancel()
+	g, err := c.b.Acquire(ctx, r)
+	switch {
+	case err == nil:
+		w.grants.Add(1)
+		w.hold(c, r, g)
+	case errors.Is(err, backend.ErrHeld) && !r.Wait:
+		w.refusals.Add(1)
+	case ctx.Err() != nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, backend.ErrUnavailable)):
+		if patience == w.e.soon() {
+			w.e.Fatalf("Acquire of %s waited for %s; Inspect tells %+v", describe(r), patience, w.e.inspect(w.name))
+		}
+		w.gaveUp.Add(1)
+		c.abandon(r)
+	default:
+		w.e.Fatalf("Acquire of %s: %v", describe(r), err)
+	}
+}
+
+// How long a walker waits in line when it is impatient, and holds a lease when it is
+// slow.
+const (
+	maxPatience = 5 * time.Millisecond
+	maxHold     = 2 * time.Millisecond
+)
+
+// hold has the lease for a little while.
+func (w *walker) hold(c *client, r backend.AcquireRequest, g backend.Grant) {
+	w.track.got(r, g)
+	if rand.IntN(3) == 0 {
+		w.e.until(time.Now().Add(rand.N(maxHold)))
+	}
+	if rand.IntN(4) == 0 && r.Timed {
+		if x := c.renewLease(r, r.TTL); x.Err != nil || x.Token != g.Token {
+			w.e.Errorf("Renew of %s with token %d gave %+v", describe(r), g.Token, x)
+		}
+	}
+	w.track.gone(r)
+	if rand.IntN(4) == 0 {
+		c.abandon(r)
+		return
+	}
+	if err := c.release(r); err != nil {
+		w.e.Fatalf("Release of %s: %v; it was held", describe(r), err)
+	}
+}
+
+func reentryCases() []Case {
+	const rule = "a reentrant exclusive lease joins one that is out and has the same owner: it does not wait and has the same token"
+	needs := func(c caps) bool { return c.Reentrant }
+	return []Case{
+		{ID: "C1", Name: "reentry-joins", Rule: rule, Needs: needs, run: reentryJoins},
+		{ID: "C1", Name: "reentry-overtakes-the-line", Rule: rule, Needs: func(c caps) bool { return c.Reentrant && c.FIFO }, run: reentryOvertakes},
+		{ID: "C1", Name: "reentry-is-asked-for", Rule: "who has another owner, or did not ask for re-entry, does not join", Needs: needs, run: reentryIsAsked},
+	}
+}
+
+func reentryJoins(e *env) {
+	a, b := e.client(), e.client()
+	name, who := e.name(), "tree-7"
+	first := a.take(a.ask(name, reentrant(who)))
+	if first.Joined {
+		e.Errorf("Grant.Joined is set for the lease that was first")
+	}
+	second, third := b.take(b.ask(name, reentrant(who))), b.take(b.ask(name, reentrant(who), timed(e.long())))
+	for _, l := range []lease{second, third} {
+		if l.Token != first.Token || !l.Joined {
+			e.Fatalf("the joiner has token %d, joined %v; the lease that it joined has token %d", l.Token, l.Joined, first.Token)
+		}
+	}
+	for _, l := range []lease{first, third, second} {
+		b.refused(b.ask(name))
+		b.refused(b.ask(name, reentrant("tree-8")))
+		b.give(l)
+	}
+	e.free(name)
+	if next := b.take(b.ask(name)); next.Token <= first.Token {
+		e.Fatalf("token %d after token %d", next.Token, first.Token)
+	}
+}
+
+func reentryOvertakes(e *env) {
+	a, b := e.client(), e.client()
+	name, who := e.name(), "tree-7"
+	first := a.take(a.ask(name, reentrant(who)))
+	w := b.join(b.ask(name))
+	second := b.take(b.ask(name, reentrant(who)))
+	third := a.start(a.ask(name, reentrant(who))).granted()
+	if second.Token != first.Token || third.Token != first.Token {
+		e.Fatalf("the joiners have the tokens %d and %d; the lease that they joined has token %d", second.Token, third.Token, first.Token)
+	}
+	for _, l := range []lease{first, second, third} {
+		w.waits()
+		a.give(l)
+	}
+	if next := w.granted(); next.Token <= first.Token {
+		e.Fatalf("token %d after token %d", next.Token, first.Token)
+	}
+}
+
+func reentryIsAsked(e *env) {
+	a := e.client()
+	for i, c := range []struct{ first, second []option }{
+		{[]option{reentrant("one")}, []option{reentrant("two")}},
+		{[]option{reentrant("one")}, []option{reentrant("on")}},
+		{[]option{reentrant("one")}, []option{reentrant("One")}},
+		{[]option{reentrant("one")}, []option{owner("one")}},
+		{[]option{owner("one")}, []option{reentrant("one")}},
+	} {
+		name := fmt.Sprintf("%s/%d", e.name(), i)
+		l := a.take(a.ask(name, c.first...))
+		a.refused(a.ask(name, c.second...))
+		a.give(l)
+		e.free(name)
+	}
+	if e.caps.Shared {
+		name := e.name()
+		a.take(a.ask(name, shared, owner("one")))
+		a.refused(a.ask(name, reentrant("one")))
+	}
+}

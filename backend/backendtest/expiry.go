@@ -1,0 +1,251 @@
+package backendtest
+
+import (
+	"errors"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+func expiryCases() []Case {
+	const c4 = "a lease that nobody renews is free no earlier than its TTL after the backend received it, and no later than TTL + ExpiryLag"
+	const c9 = "the backend never reports more time than is left"
+	return []Case{
+		{ID: "C4", Name: "session-lease-runs-out", Rule: c4, Needs: needsSessions, run: sessionRunsOut},
+		{ID: "C4", Name: "timed-lease-runs-out", Rule: c4, run: timedRunsOut},
+		{ID: "C4", Name: "shared-lease-runs-out", Rule: c4, Needs: needsShared, run: sharedRunsOut},
+		{ID: "C4", Name: "found-without-waiting", Rule: c4, run: foundWithoutWaiting},
+		{ID: "C4", Name: "timed-lease-counts-from-its-grant", Rule: "the TTL of a timed lease that waited counts from its grant", run: countsFromGrant},
+		{ID: "C4", Name: "renewal-counts-from-its-receipt", Rule: "a renewal extends from the moment the backend received it", run: renewalCounts},
+		{ID: "C4", Name: "session-renewal-keeps-all", Rule: "one renewal of the session keeps all its leases and its places in line", Needs: needsSessions, run: sessionRenewal},
+		{ID: "C4", Name: "renewal-shortens", Rule: "a TTL shorter than what is left shortens a timed lease", run: renewalShortens},
+		{ID: "C4", Name: "opening-again-extends", Rule: "a session ends TTL after the newest OpenSession or Renew of it", Needs: needsSessions, run: openingExtends},
+		{ID: "C4", Name: "timed-lease-outlives-its-session", Rule: "a timed lease outlives the session and the process that took it", Needs: needsSessions, run: timedOutlives},
+		{ID: "C9", Name: "left-is-never-too-much", Rule: c9, run: leftNeverTooMuch},
+	}
+}
+
+func sessionRunsOut(e *env) {
+	a, b := e.client(), e.mortal()
+	name, other := e.name(), e.name()
+	l := b.take(b.ask(name))
+	b.take(b.ask(other))
+	w, x := a.join(a.ask(name)), a.join(a.ask(other))
+	next := w.freed(b.opened, e.ttl())
+	x.freed(b.opened, e.ttl())
+	if next.Token <= l.Token {
+		e.Fatalf("token %d after token %d", next.Token, l.Token)
+	}
+	e.holds(name, next)
+}
+
+func timedRunsOut(e *env) {
+	a, b := e.client(), e.client()
+	name := e.name()
+	l := b.take(b.ask(name, timed(e.ttl())))
+	next := a.join(a.ask(name)).freed(l.asked, e.ttl())
+	e.holds(name, next)
+}
+
+func sharedRunsOut(e *env) {
+	a, b := e.client(), e.client()
+	name := e.name()
+	first := b.take(b.ask(name, shared, timed(e.ttl())))
+	second := b.take(b.ask(name, shared, timed(2*e.ttl())))
+	third := a.take(a.ask(name, shared))
+	w := a.join(a.ask(name))
+	e.until(first.asked.to.Add(e.ttl() + e.caps.ExpiryLag))
+	a.give(third)
+	w.freed(second.asked, 2*e.ttl())
+}
+
+// foundWithoutWaiting asks again and again, as one does who does not wait in line.
+func foundWithoutWaiting(e *env) {
+	a, b := e.client(), e.client()
+	name := e.name()
+	l := b.take(b.ask(name, timed(e.ttl())))
+	latest := l.asked.to.Add(e.ttl() + e.caps.ExpiryLag + e.h.Slack)
+	got := e.poll(time.Until(latest), func() bool {
+		r := a.ask(name)
+		_, err := a.acquire(r)
+		switch {
+		case err == nil && time.Now().Before(l.asked.from.Add(e.ttl())):
+			e.Fatalf("%s was granted before the %s of the lease were over", describe(r), e.ttl())
+		case err != nil && !errors.Is(err, backend.ErrHeld):
+			e.Fatalf("Acquire of %s: %v", describe(r), err)
+		}
+		return err == nil
+	})
+	if !got {
+		e.Fatalf("the lock is not free later than TTL %s + lag %s + slack %s", e.ttl(), e.caps.ExpiryLag, e.h.Slack)
+	}
+}
+
+func countsFromGrant(e *env) {
+	a, b, c := e.client(), e.client(), e.client()
+	name := e.name()
+	first := a.take(a.ask(name))
+	w := b.join(b.ask(name, timed(e.ttl())))
+	x := c.join(c.ask(name))
+	e.until(time.Now().Add(e.ttl() / 2))
+	from := time.Now()
+	a.give(first)
+	l := w.granted()
+	x.freed(span{from, l.asked.to}, e.ttl())
+}
+
+func renewalCounts(e *env) {
+	a, b := e.client(), e.client()
+	name := e.name()
+	l := b.take(b.ask(name, timed(e.ttl())))
+	w := a.join(a.ask(name))
+	e.until(l.asked.from.Add(e.ttl() / 2))
+	from := time.Now()
+	r := b.renewLease(l.AcquireRequest, e.ttl())
+	if r.Err != nil {
+		b.excuse(l.AcquireRequest, l.asked.from, r.Err)
+		e.Fatalf("Renew of %s: %v", describe(l.AcquireRequest), r.Err)
+	}
+	if r.Token != l.Token {
+		e.Fatalf("Renew tells token %d; the lease has token %d", r.Token, l.Token)
+	}
+	w.freed(span{from, time.Now()}, e.ttl())
+}
+
+func sessionRenewal(e *env) {
+	a, b := e.client(), e.mortal()
+	names := []string{e.name(), e.name(), e.name()}
+	place := e.name()
+	theirs := a.take(a.ask(place))
+	own := b.join(b.ask(place))
+	var waiters []*waiter
+	for _, n := range names {
+		b.take(b.ask(n))
+		waiters = append(waiters, a.join(a.ask(n)))
+	}
+	const renewals = 4
+	for range renewals {
+		e.until(b.opened.from.Add(e.ttl() / 3))
+		b.keep()
+		for _, w := range waiters {
+			select {
+			case <-w.done:
+				if !w.at.Before(b.opened.from) {
+					e.busy(errTooBusy)
+				}
+				e.Fatalf("a lease was free %s after its session was renewed; the TTL is %s", time.Since(b.opened.from), e.ttl())
+			default:
+			}
+		}
+	}
+	a.give(theirs)
+	own.granted()
+	for _, w := range waiters {
+		w.freed(b.opened, e.ttl())
+	}
+}
+
+func renewalShortens(e *env) {
+	a, b := e.client(), e.client()
+	name := e.name()
+	l := b.take(b.ask(name, timed(e.long())))
+	w := a.join(a.ask(name))
+	from := time.Now()
+	r := b.renewLease(l.AcquireRequest, e.ttl())
+	if r.Err != nil || r.Left > e.ttl() {
+		e.Fatalf("Renew of %s for %s gave %+v", describe(l.AcquireRequest), e.ttl(), r)
+	}
+	w.freed(span{from, time.Now()}, e.ttl())
+}
+
+func openingExtends(e *env) {
+	a, b := e.client(), e.mortal()
+	name := e.name()
+	b.take(b.ask(name))
+	w := a.join(a.ask(name))
+	first := b.opened
+	e.until(first.from.Add(e.ttl() / 2))
+	if err := b.open(); err != nil {
+		b.excuse(backend.AcquireRequest{}, first.from, err)
+		e.Fatalf("OpenSession of a session that lives: %v", err)
+	}
+	w.freed(b.opened, e.ttl())
+}
+
+func timedOutlives(e *env) {
+	a := e.client()
+	b := e.on(e.open(), e.long())
+	name, waited := e.name(), e.name()
+	l := b.take(b.ask(name, timed(e.long())))
+	held := a.take(a.ask(waited))
+	w := b.join(b.ask(waited, timed(e.long())))
+	a.give(held)
+	m := w.granted()
+	b.end()
+	if err := b.b.Close(); err != nil {
+		e.Fatalf("Close: %v", err)
+	}
+	a.refused(a.ask(name))
+	a.refused(a.ask(waited))
+	e.holds(name, l)
+	e.holds(waited, m)
+	if r := a.renewLease(l.AcquireRequest, e.long()); r.Err != nil || r.Token != l.Token {
+		e.Fatalf("Renew of %s by another process gave %+v", describe(l.AcquireRequest), r)
+	}
+	a.give(l)
+	a.give(m)
+	e.free(name)
+}
+
+// leftNeverTooMuch compares what is told with when the lock is free.
+func leftNeverTooMuch(e *env) {
+	e.all(func() {
+		a, b := e.client(), e.client()
+		name := e.name()
+		l := b.take(b.ask(name, timed(e.ttl())))
+		notBefore(e, a.join(a.ask(name)), l.Asked.Add(l.Left), "Grant")
+	}, func() {
+		a, b := e.client(), e.client()
+		name := e.name()
+		first := a.take(a.ask(name))
+		w := b.join(b.ask(name, timed(e.ttl())))
+		a.give(first)
+		l := w.granted()
+		notBefore(e, a.start(a.ask(name)), l.Asked.Add(l.Left), "Grant of one that waited")
+	}, func() {
+		a, b := e.client(), e.client()
+		name := e.name()
+		l := b.take(b.ask(name, timed(e.ttl())))
+		w := a.join(a.ask(name))
+		e.until(l.asked.from.Add(e.ttl() / 3))
+		from := time.Now()
+		again, err := b.acquire(l.AcquireRequest)
+		if err != nil || again.Token != l.Token {
+			b.excuse(l.AcquireRequest, l.asked.from, backend.ErrLost)
+			e.Fatalf("Acquire asked twice gave %+v, %v; the lease is out with token %d", again, err, l.Token)
+		}
+		if again.Asked.Before(from) {
+			e.Fatalf("Grant.Asked of a second call is %s before that call", from.Sub(again.Asked))
+		}
+		notBefore(e, w, again.Asked.Add(again.Left), "Grant of one that asked twice")
+	}, func() {
+		a, b := e.client(), e.client()
+		name := e.name()
+		l := b.take(b.ask(name, timed(2*e.ttl())))
+		w := a.join(a.ask(name))
+		from := time.Now()
+		r := b.renewLease(l.AcquireRequest, e.ttl())
+		if r.Err != nil || r.Left <= 0 || r.Left > e.ttl() {
+			e.Fatalf("Renew of %s for %s gave %+v", describe(l.AcquireRequest), e.ttl(), r)
+		}
+		notBefore(e, w, from.Add(r.Left), "Renewal")
+	})
+}
+
+// notBefore waits for the grant and checks that the time told was not too much.
+func notBefore(e *env, w *waiter, ends time.Time, what string) {
+	w.grantedWithin(e.ttl() + e.caps.ExpiryLag + 2*e.h.Slack)
+	if early := ends.Sub(w.at); early > 0 {
+		e.Fatalf("%s.Left was too much by %s or more: the next was granted before it was over", what, early)
+	}
+}

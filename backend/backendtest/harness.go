@@ -1,0 +1,67 @@
+package backendtest
+
+import (
+	"context"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// T is what a harness and the cases need of a test. A *testing.T is a T; [Case.Run]
+// brings its own. Fatalf ends the calling goroutine, which has to be the one that
+// the T was given to.
+type T interface {
+	Helper()
+	Logf(format string, args ...any)
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+	// Cleanup registers f to be called when the case is over, last come first.
+	Cleanup(f func())
+	// Context ends when the case is over or took too long. In a Cleanup it has
+	// not ended yet.
+	Context() context.Context
+}
+
+// Harness says how to reach the store under test.
+type Harness struct {
+	// Open gives a new backend value on the store, as another process would have
+	// one: values share nothing but the store. The suite closes it. It is called
+	// from many goroutines at once. Required.
+	Open func(t T) backend.Backend
+	// Restart kills the store the hard way and starts it again with its data. The
+	// backend values that are open stay open. It returns when the store accepts
+	// connections. Nil leaves the restart cases out, which is an error for a backend
+	// that claims to be durable, unless NoRestart says why. Optional.
+	Restart func(t T)
+	// NoRestart is the reason why there is no Restart. Optional.
+	NoRestart string
+	// TTL of the cases that wait for something to expire. 0 is the greater of
+	// Capabilities.MinTTL and one second. Optional.
+	TTL time.Duration
+	// Slack is how late a busy machine may make anything: it is added to every upper
+	// bound, never to a lower one. 0 is ten seconds. Optional.
+	Slack time.Duration
+	// Parallel is how many cases Run has under way at once. They mostly wait, so it
+	// has nothing to do with the number of processors. 0 is 16. Optional.
+	Parallel int
+}
+
+const (
+	defaultTTL      = time.Second
+	defaultSlack    = 10 * time.Second
+	defaultParallel = 16
+)
+
+// withDefaults fills in what the caller left to the suite.
+func (h Harness) withDefaults(caps backend.Capabilities) Harness {
+	if h.TTL == 0 {
+		h.TTL = max(caps.MinTTL, defaultTTL)
+	}
+	if h.Slack == 0 {
+		h.Slack = defaultSlack
+	}
+	if h.Parallel <= 0 {
+		h.Parallel = defaultParallel
+	}
+	return h
+}

@@ -1,0 +1,252 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+func identityCases() []Case {
+	const c5 = "only the lease ID renews or releases; a stale one gets ErrLost and changes nothing"
+	const final = "lost is final: a renewal never creates or revives"
+	return []Case{
+		{ID: "C5", Name: "strangers-cannot-release", Rule: c5, run: strangersRelease},
+		{ID: "C5", Name: "strangers-cannot-renew", Rule: c5, run: strangersRenew},
+		{ID: "C5", Name: "stale-release-harms-no-successor", Rule: c5, run: staleRelease},
+		{ID: "C5", Name: "renewal-never-revives", Rule: final, run: renewalRevives},
+		{ID: "C5", Name: "renewal-never-creates", Rule: final, run: renewalCreates},
+		{ID: "C5", Name: "renewals-are-answered-one-by-one", Rule: "Renew has one result for each lease asked for, in the same order", run: renewalsInOrder},
+		{ID: "C5", Name: "only-timed-leases-are-renewed", Rule: "the renewal of a lease that is not timed, or only in line, is ErrLost", Needs: needsSessions, run: onlyTimedRenewed},
+		{ID: "C5", Name: "an-expired-session-never-revives", Rule: "a session never revives: once it has expired its ID is dead", Needs: needsSessions, run: expiredSession},
+		{ID: "C5", Name: "an-ended-session-never-revives", Rule: "after EndSession the ID is dead", Needs: needsSessions, run: endedSession},
+		{ID: "C5", Name: "an-unknown-session-is-lost", Rule: "a call under a session that does not exist gets ErrSessionLost", Needs: needsSessions, run: unknownSession},
+	}
+}
+
+func strangersRelease(e *env) {
+	a, b := e.client(), e.client()
+	name, other := e.name(), e.name()
+	r := a.ask(name)
+	r.Lease = "0123456789abcdefABCDEF_-"
+	l := a.take(r)
+	k := a.take(a.ask(other))
+	for _, lease := range []backend.LeaseID{
+		backend.NewLeaseID(), r.Lease[:16], r.Lease[:23], r.Lease[1:], r.Lease + "x", "0123456789ABCDEFabcdef_-", k.Lease,
+	} {
+		wrong := r
+		wrong.Lease = lease
+		if err := b.release(wrong); !errors.Is(err, backend.ErrLost) {
+			e.Errorf("Release of %s, which nobody has: %v; it has to be ErrLost", lease, err)
+		}
+		e.holds(name, l)
+	}
+	for _, c := range []*client{a, b} {
+		wrong := backend.AcquireRequest{Name: other, Lease: r.Lease, Session: c.sess}
+		if err := c.release(wrong); !errors.Is(err, backend.ErrLost) {
+			e.Errorf("Release of a lease under the name of another lock: %v; it has to be ErrLost", err)
+		}
+	}
+	wrong := b.ask(name)
+	b.abandon(wrong)
+	e.holds(name, l)
+	e.holds(other, k)
+	a.give(l)
+}
+
+func strangersRenew(e *env) {
+	a := e.client()
+	name, other := e.name(), e.name()
+	l := a.take(a.ask(name, timed(e.long())))
+	for _, r := range []backend.AcquireRequest{{Name: name, Lease: backend.NewLeaseID()}, {Name: name, Lease: l.Lease + "x"}, {Name: other, Lease: l.Lease}} {
+		if x := a.renewLease(r, e.ttl()); !errors.Is(x.Err, backend.ErrLost) {
+			e.Errorf("Renew of lease %s of %q, which nobody has, gave %+v; it has to be ErrLost", r.Lease, r.Name, x)
+		}
+	}
+	if h := e.inspect(name).Holders; len(h) != 1 || h[0].Left <= e.ttl() && e.long() > 2*e.ttl() {
+		e.Errorf("the renewal of a stranger changed the lease: %+v", h)
+	}
+	e.free(other)
+}
+
+func staleRelease(e *env) {
+	a, b := e.client(), e.client()
+	name := e.name()
+	stale := b.take(b.ask(name, timed(e.ttl())))
+	l := a.join(a.ask(name)).freed(stale.asked, e.ttl())
+	if err := b.release(stale.AcquireRequest); !errors.Is(err, backend.ErrLost) {
+		e.Errorf("Release of a lease that ran out: %v; it has to be ErrLost", err)
+	}
+	e.holds(name, l)
+	b.abandon(stale.AcquireRequest)
+	e.holds(name, l)
+	b.refused(b.ask(name))
+	if x := b.renewLease(stale.AcquireRequest, e.long()); !errors.Is(x.Err, backend.ErrLost) {
+		e.Errorf("Renew of a lease that ran out gave %+v; it has to be ErrLost", x)
+	}
+	e.holds(name, l)
+}
+
+// renewalRevives renews leases that are over, while the lock is free, held, and free
+// again after others have come and gone.
+func renewalRevives(e *env) {
+	a, b := e.client(), e.client()
+	expired, released, broken := e.name(), e.name(), e.name()
+	x := b.take(b.ask(expired, timed(e.ttl())))
+	y := b.take(b.ask(released, timed(e.long())))
+	z := b.take(b.ask(broken, timed(e.long())))
+	b.give(y)
+	e.breakLock(broken, "test")
+	l := a.join(a.ask(expired)).freed(x.asked, e.ttl())
+	revive := func(when string) {
+		for _, r := range []backend.AcquireRequest{x.AcquireRequest, y.AcquireRequest, z.AcquireRequest} {
+			if res := b.renewLease(r, e.long()); !errors.Is(res.Err, backend.ErrLost) {
+				e.Fatalf("Renew of %s, which is over, gave %+v %s; it has to be ErrLost", describe(r), res, when)
+			}
+		}
+	}
+	revive("while another holds it")
+	e.holds(expired, l)
+	e.free(released)
+	e.free(broken)
+	a.give(l)
+	revive("after another came and went")
+	for _, name := range []string{expired, released, broken} {
+		e.free(name)
+		a.give(a.take(a.ask(name)))
+	}
+}
+
+func renewalCreates(e *env) {
+	a := e.client()
+	name := e.name()
+	r := a.ask(name, timed(e.long()))
+	if x := a.renewLease(r, e.long()); !errors.Is(x.Err, backend.ErrLost) {
+		e.Fatalf("Renew of a lease that never was gave %+v; it has to be ErrLost", x)
+	}
+	e.free(name)
+	a.give(a.take(a.ask(name)))
+}
+
+func renewalsInOrder(e *env) {
+	const n = 7
+	a := e.client()
+	var req backend.RenewRequest
+	var want []lease
+	for i := range n {
+		if e.caps.MaxRenew > 0 && i == e.caps.MaxRenew {
+			break
+		}
+		l := lease{AcquireRequest: a.ask(e.name(), timed(e.long()))}
+		if i%3 != 1 {
+			l = a.take(l.AcquireRequest)
+		}
+		want = append(want, l)
+		req.Leases = append(req.Leases, backend.TimedRenewal{Name: l.Name, Lease: l.Lease, TTL: e.long() - time.Duration(i)*time.Second})
+	}
+	for i, r := range a.renew(req).Leases {
+		ttl := req.Leases[i].TTL
+		switch {
+		case want[i].Token == 0 && !errors.Is(r.Err, backend.ErrLost):
+			e.Errorf("result %d, of a lease that never was, is %+v", i, r)
+		case want[i].Token != 0 && (r.Err != nil || r.Token != want[i].Token || r.Left <= 0 || r.Left > ttl):
+			e.Errorf("result %d is %+v; the lease has token %d and was renewed for %s", i, r, want[i].Token, ttl)
+		}
+	}
+}
+
+func onlyTimedRenewed(e *env) {
+	a, b := e.client(), e.client()
+	name := e.name()
+	l := a.take(a.ask(name))
+	w := b.join(b.ask(name, timed(e.long())))
+	for _, r := range []backend.AcquireRequest{l.AcquireRequest, w.req} {
+		if x := b.renewLease(r, e.long()); !errors.Is(x.Err, backend.ErrLost) {
+			e.Errorf("Renew of %s gave %+v; it has to be ErrLost", describe(r), x)
+		}
+	}
+	e.holds(name, l)
+	w.waits()
+}
+
+func expiredSession(e *env) {
+	a, b := e.client(), e.mortal()
+	name, other := e.name(), e.name()
+	l := b.take(b.ask(name))
+	next := a.join(a.ask(name)).freed(b.opened, e.ttl())
+	b.dead(other)
+	if err := b.release(l.AcquireRequest); !errors.Is(err, backend.ErrLost) && !errors.Is(err, backend.ErrSessionLost) {
+		e.Errorf("Release of a lease whose session has expired: %v; it has to be ErrLost", err)
+	}
+	e.holds(name, next)
+	a.give(next)
+	b.dead(other)
+	e.free(name)
+	b.end() // success
+	b.dead(other)
+}
+
+// dead checks that the session cannot be used for anything.
+func (c *client) dead(name string) {
+	e := c.e
+	if res := c.renew(backend.RenewRequest{Session: c.sess}); !res.SessionLost {
+		e.Errorf("Renew of a dead session does not tell that it is lost")
+	}
+	if err := c.open(); !errors.Is(err, backend.ErrSessionLost) {
+		e.Errorf("OpenSession of a dead session: %v; it has to be ErrSessionLost", err)
+	}
+	for _, wait := range []bool{false, true} {
+		r := c.ask(name)
+		r.Wait = wait
+		if g, err := c.acquire(r); !errors.Is(err, backend.ErrSessionLost) {
+			e.Errorf("Acquire under a dead session gave (%+v, %v); it has to be ErrSessionLost", g, err)
+		}
+		r = c.ask(name, timed(e.long()))
+		r.Wait = wait
+		if g, err := c.acquire(r); !errors.Is(err, backend.ErrSessionLost) {
+			e.Errorf("Acquire of a timed lease under a dead session gave (%+v, %v); it has to be ErrSessionLost", g, err)
+		}
+	}
+	e.free(name)
+	e.endIfFailed()
+}
+
+func endedSession(e *env) {
+	a, b := e.client(), e.client()
+	name, other := e.name(), e.name()
+	b.take(b.ask(name))
+	b.end()
+	e.free(name)
+	b.dead(other)
+	l := a.take(a.ask(name))
+	b.dead(other)
+	b.end()
+	e.holds(name, l)
+	// Another process does not revive it either.
+	ctx, cancel := context.WithTimeout(e.ctx, e.soon())
+	defer cancel()
+	if err := a.b.OpenSession(ctx, backend.SessionRequest{ID: b.sess, TTL: e.long()}); !errors.Is(err, backend.ErrSessionLost) {
+		e.Errorf("OpenSession of a dead session by another process: %v; it has to be ErrSessionLost", err)
+	}
+}
+
+func unknownSession(e *env) {
+	a := e.client()
+	name := e.name()
+	x := &client{e: e, b: a.b, sess: backend.NewSessionID()}
+	for _, opts := range [][]option{nil, {timed(e.long())}} {
+		for _, wait := range []bool{false, true} {
+			r := x.ask(name, opts...)
+			r.Wait = wait
+			if g, err := x.acquire(r); !errors.Is(err, backend.ErrSessionLost) {
+				e.Errorf("Acquire of %s under an unknown session gave (%+v, %v); it has to be ErrSessionLost", describe(r), g, err)
+			}
+		}
+	}
+	if res := x.renew(backend.RenewRequest{Session: x.sess}); !res.SessionLost {
+		e.Errorf("Renew of an unknown session does not tell that it is lost")
+	}
+	x.end() // success
+	e.free(name)
+}

@@ -1,0 +1,204 @@
+package backendtest
+
+import (
+	"slices"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+func inspectionCases() []Case {
+	const told = "Inspect, List and HeldError tell who holds a lock and who waits, in order"
+	return []Case{
+		{ID: "C1", Name: "holders-are-told", Rule: told, run: holdersTold},
+		{ID: "C1", Name: "shared-holders-are-told", Rule: told, Needs: needsPermits, run: sharedHoldersTold},
+		{ID: "C3", Name: "the-line-is-told", Rule: told, Needs: needsFIFO, run: lineTold},
+		{ID: "C1", Name: "a-refusal-tells-who-holds", Rule: told, run: refusalTells},
+		{ID: "C1", Name: "list-is-sorted-and-paged", Rule: "List tells the locks that are held or waited for, in order of their names, page by page", run: listPaged},
+		{ID: "C1", Name: "a-prefix-is-taken-as-it-is", Rule: "List tells the locks whose names start with the prefix, byte by byte", run: prefixAsIs},
+	}
+}
+
+// clockApart is how far the wall clock of a backend may be from ours: it is for
+// people.
+const clockApart = time.Hour
+
+func holdersTold(e *env) {
+	a := e.client()
+	name := e.name()
+	if info := e.inspect(name); info.Name != name || info.Limit != 0 || len(info.Holders)+len(info.Waiters) > 0 {
+		e.Fatalf("nobody ever had the lock; Inspect tells %+v", info)
+	}
+	l := a.take(a.ask(name, owner(`w 7 "ü"`), note(`why: {"a": 'b'} \ 100%`)))
+	e.checkHolder(name, l)
+	a.give(l)
+	l = a.take(a.ask(name, owner("w8"), timed(e.long())))
+	e.checkHolder(name, l)
+	before := e.inspect(name).Holders[0].Left
+	if !e.poll(e.soon(), func() bool { return e.inspect(name).Holders[0].Left < before }) {
+		e.Errorf("Holder.Left stays %s", before)
+	}
+}
+
+// checkHolder checks the lock of one exclusive holder.
+func (e *env) checkHolder(name string, l lease) {
+	info := e.inspect(name)
+	if info.Name != name || info.Limit != 1 || len(info.Holders) != 1 || info.Token != 0 && info.Token != l.Token {
+		e.Fatalf("one exclusive lease is out, with token %d; Inspect tells %+v", l.Token, info)
+	}
+	h := info.Holders[0]
+	session, ttl := l.Session, e.long()
+	if l.Timed {
+		session = ""
+	}
+	want := backend.Holder{
+		Lease: l.Lease, Session: session, Owner: l.Owner, Note: l.Note, Mode: l.Mode, Permits: 1,
+		Token: l.Token, Since: h.Since, Left: h.Left,
+	}
+	if h != want {
+		e.Errorf("Inspect tells the holder %+v; it is %+v", h, want)
+	}
+	if h.Left <= 0 || h.Left > ttl {
+		e.Errorf("Holder.Left is %s; the TTL is %s", h.Left, ttl)
+	}
+	if apart := time.Since(h.Since).Abs(); apart > clockApart {
+		e.Errorf("Holder.Since is %s, %s from now", h.Since, apart)
+	}
+	if !l.Since.IsZero() && l.Since.Sub(h.Since).Abs() > time.Second {
+		e.Errorf("Grant.Since is %s and Holder.Since is %s", l.Since, h.Since)
+	}
+}
+
+func sharedHoldersTold(e *env) {
+	const limit = 5
+	a, b := e.client(), e.client()
+	name := e.name()
+	one, two := a.take(a.ask(name, permits(limit, 2), owner("one"))), b.take(b.ask(name, permits(limit, 3), owner("two")))
+	e.holds(name, one, two)
+	info := e.inspect(name)
+	if info.Limit != limit || info.Token != 0 && info.Token != two.Token {
+		e.Errorf("the limit is %d and the newest token %d; Inspect tells %+v", limit, two.Token, info)
+	}
+	for i, l := range []lease{one, two} {
+		if h := info.Holders[i]; h.Mode != backend.Shared || h.Permits != l.Permits || h.Owner != l.Owner || h.Session != "" && h.Session != l.Session {
+			e.Errorf("Inspect tells the holder %+v; it is %+v", h, l.AcquireRequest)
+		}
+	}
+}
+
+func lineTold(e *env) {
+	a, b := e.client(), e.client()
+	name := e.name()
+	l := a.take(a.ask(name))
+	var line []*waiter
+	opts := [][]option{{owner("one"), note("n1")}, {owner("two"), timed(e.long())}}
+	if e.caps.Shared {
+		opts = append(opts, []option{owner("three"), shared})
+	}
+	for _, o := range opts {
+		line = append(line, b.join(b.ask(name, o...)))
+	}
+	info := e.inspect(name)
+	if len(info.Waiters) != len(line) {
+		e.Fatalf("%d stand in line; Inspect tells %+v", len(line), info.Waiters)
+	}
+	for i, w := range line {
+		x := info.Waiters[i]
+		want := backend.Waiter{
+			Lease: w.req.Lease, Session: b.sess, Owner: w.req.Owner, Note: w.req.Note, Mode: w.req.Mode, Permits: 1, Since: x.Since,
+		}
+		if x != want {
+			e.Errorf("Inspect tells the waiter %+v; it is %+v", x, want)
+		}
+		if apart := time.Since(x.Since).Abs(); apart > clockApart {
+			e.Errorf("Waiter.Since is %s, %s from now", x.Since, apart)
+		}
+	}
+	e.holds(name, l)
+}
+
+func refusalTells(e *env) {
+	a, b := e.client(), e.client()
+	name := e.name()
+	l := a.take(a.ask(name, owner("the owner"), note("why")))
+	held := b.refusal(b.ask(name))
+	if held.Name != name || held.Ahead != 0 || len(held.Holders) != 1 {
+		e.Fatalf("one holds %q and nobody waits; HeldError tells %+v", name, held)
+	}
+	if h := held.Holders[0]; h.Owner != "the owner" || h.Token != l.Token || h.Left <= 0 || h.Mode != backend.Exclusive || h.Since.IsZero() {
+		e.Errorf("HeldError tells the holder %+v; it has token %d, and an owner, a time that is left and one since when", h, l.Token)
+	}
+	if !e.caps.FIFO {
+		return
+	}
+	b.join(b.ask(name))
+	b.join(b.ask(name))
+	if held = b.refusal(b.ask(name)); held.Ahead != 2 {
+		e.Errorf("two stand in line; HeldError.Ahead is %d", held.Ahead)
+	}
+}
+
+func listPaged(e *env) {
+	a := e.client()
+	prefix := e.name() + "/"
+	names := []string{"B", "a", "a b", "_", "é", "Z", "z", "~", "b/c", "b", "日本", "0", "10", "9"}
+	for i, n := range names {
+		names[i] = prefix + n
+		a.take(a.ask(names[i]))
+	}
+	slices.Sort(names)
+	for _, limit := range []int{0, 1, 3, len(names), len(names) + 1, backend.MaxListLimit} {
+		var got []string
+		after := ""
+		for pages := 0; ; pages++ {
+			page := e.list(backend.ListRequest{Prefix: prefix, After: after, Limit: limit})
+			if pages > len(names) || limit > 0 && len(page.Locks) > limit {
+				e.Fatalf("page %d with limit %d after %q has %d locks", pages, limit, after, len(page.Locks))
+			}
+			for _, l := range page.Locks {
+				got = append(got, l.Name)
+				if len(l.Holders) != 1 || l.Holders[0].Token == 0 || l.Limit != 1 {
+					e.Errorf("List tells %+v; one exclusive lease is out", l)
+				}
+			}
+			if after = page.Next; after == "" {
+				break
+			}
+		}
+		if !slices.Equal(got, names) {
+			e.Fatalf("List with limit %d tells %q; they are %q", limit, got, names)
+		}
+	}
+	rest := e.list(backend.ListRequest{Prefix: prefix, After: prefix + "aa"}) // not the name of any
+	i, _ := slices.BinarySearch(names, prefix+"aa")
+	if len(rest.Locks) != len(names)-i || rest.Locks[0].Name != names[i] {
+		e.Fatalf("List after %q tells %d locks; %d follow", prefix+"aa", len(rest.Locks), len(names)-i)
+	}
+}
+
+func prefixAsIs(e *env) {
+	a := e.client()
+	base := e.name()
+	suffixes := []string{"a_b", "aXb", "a%b", "a*b", "a?b", "a[b]", "a\\b", "A_b", "a{b}", "ab", "a/b", "a.b"}
+	for _, s := range suffixes {
+		a.take(a.ask(base + s))
+	}
+	for _, p := range []string{"a_", "a%", "a*", "a?", "a[", "a\\", "A", "a{", "a", "a/", "a/b", "a.", "b", "%", "_"} {
+		var want, got []string
+		for _, s := range suffixes {
+			if len(s) >= len(p) && s[:len(p)] == p {
+				want = append(want, base+s)
+			}
+		}
+		slices.Sort(want)
+		for _, l := range e.list(backend.ListRequest{Prefix: base + p}).Locks {
+			got = append(got, l.Name)
+		}
+		if !slices.Equal(got, want) {
+			e.Errorf("List with prefix %q tells %q; they are %q", base+p, got, want)
+		}
+	}
+	if page := e.list(backend.ListRequest{Prefix: base + "nothing"}); len(page.Locks) > 0 || page.Next != "" {
+		e.Errorf("List with a prefix that no lock has tells %+v", page)
+	}
+}

@@ -1,0 +1,245 @@
+package backendtest_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+func lifeMutants() []mutant {
+	return []mutant{
+		{"ends sessions too early", []string{"C4"}, func() *hooks {
+			return &hooks{open: func(ctx context.Context, b backend.Backend, r backend.SessionRequest) error {
+				r.TTL -= r.TTL / 20
+				return b.OpenSession(ctx, r)
+			}}
+		}},
+		{"ends sessions too late", []string{"C4"}, func() *hooks {
+			return &hooks{open: func(ctx context.Context, b backend.Backend, r backend.SessionRequest) error {
+				r.TTL += r.TTL / 20
+				return b.OpenSession(ctx, r)
+			}}
+		}},
+		{"counts the TTL of a timed lease from its place in line", []string{"C4"}, func() *hooks {
+			return &hooks{acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
+				from := time.Now()
+				g, err := b.Acquire(ctx, r)
+				if left := r.TTL - time.Since(from); err == nil && r.Timed && g.Waited && left > 0 && left < r.TTL {
+					res, err := b.Renew(ctx, backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: r.Name, Lease: r.Lease, TTL: left}}})
+					if err == nil {
+						g.Left = res.Leases[0].Left
+					}
+				}
+				return g, err
+			}}
+		}},
+		{"tells more time than is left", []string{"C9"}, func() *hooks {
+			return &hooks{acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
+				g, err := b.Acquire(ctx, r)
+				if err == nil && r.Timed {
+					g.Left = r.TTL
+				}
+				return g, err
+			}}
+		}},
+		{"returns an expired lease as held", []string{"C14"}, func() *hooks {
+			var grants sync.Map
+			return &hooks{acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
+				if r.Validate(b.Capabilities()) == nil && ctx.Err() == nil {
+					if g, ok := grants.Load(r.Lease); ok {
+						return g.(backend.Grant), nil
+					}
+				}
+				g, err := b.Acquire(ctx, r)
+				if err == nil {
+					grants.Store(r.Lease, g)
+				}
+				return g, err
+			}}
+		}},
+		{"never shortens", []string{"C4"}, func() *hooks {
+			return &hooks{renew: func(ctx context.Context, b backend.Backend, r backend.RenewRequest) (backend.RenewResult, error) {
+				if r.Validate(b.Capabilities()) == nil {
+					for i, l := range r.Leases {
+						info, err := b.Inspect(ctx, l.Name)
+						if err == nil && len(info.Holders) == 1 && info.Holders[0].Lease == l.Lease {
+							r.Leases[i].TTL = max(l.TTL, info.Holders[0].Left)
+						}
+					}
+				}
+				return b.Renew(ctx, r)
+			}}
+		}},
+		{"revives on renew", []string{"C5"}, func() *hooks {
+			return &hooks{renew: func(ctx context.Context, b backend.Backend, r backend.RenewRequest) (backend.RenewResult, error) {
+				res, err := b.Renew(ctx, r)
+				for i, l := range res.Leases {
+					if !errors.Is(l.Err, backend.ErrLost) {
+						continue
+					}
+					again := backend.AcquireRequest{Name: r.Leases[i].Name, Lease: r.Leases[i].Lease, Timed: true, TTL: r.Leases[i].TTL}
+					if g, err := b.Acquire(ctx, again); err == nil {
+						res.Leases[i] = backend.Renewal{Token: g.Token, Left: g.Left}
+					}
+				}
+				return res, err
+			}}
+		}},
+		{"lets a session revive", []string{"C5"}, sessionRevives},
+		{"leaves the leases when a session ends", []string{"C8", "C13"}, func() *hooks {
+			return &hooks{end: func(ctx context.Context, b backend.Backend, id backend.SessionID) error {
+				if ctx.Err() != nil {
+					return context.Cause(ctx)
+				}
+				_, err := b.Renew(ctx, backend.RenewRequest{Session: id}) // does nothing, but knows when it is closed
+				return err
+			}}
+		}},
+		{"ends timed leases with the session", []string{"C4", "C8"}, func() *hooks {
+			var mu sync.Mutex
+			timed := make(map[backend.SessionID][]backend.ReleaseRequest)
+			return &hooks{acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
+				if r.Timed {
+					mu.Lock()
+					timed[r.Session] = append(timed[r.Session], backend.ReleaseRequest{Name: r.Name, Lease: r.Lease})
+					mu.Unlock()
+				}
+				return b.Acquire(ctx, r)
+			}, end: func(ctx context.Context, b backend.Backend, id backend.SessionID) error {
+				mu.Lock()
+				defer mu.Unlock()
+				for _, r := range timed[id] {
+					_ = b.Release(ctx, r)
+				}
+				return b.EndSession(ctx, id)
+			}}
+		}},
+		{"stays open", []string{"C13"}, func() *hooks {
+			return &hooks{close: func(backend.Backend) error { return nil }}
+		}},
+	}
+}
+
+// sessionRevives opens another session in the place of one that has ended.
+func sessionRevives() *hooks {
+	var now sync.Map // the ID that an ID stands for
+	id := func(s backend.SessionID) backend.SessionID {
+		if to, ok := now.Load(s); ok {
+			return to.(backend.SessionID)
+		}
+		return s
+	}
+	return &hooks{
+		open: func(ctx context.Context, b backend.Backend, r backend.SessionRequest) error {
+			was := r.ID
+			r.ID = id(was)
+			err := b.OpenSession(ctx, r)
+			if !errors.Is(err, backend.ErrSessionLost) {
+				return err
+			}
+			r.ID = backend.NewSessionID()
+			now.Store(was, r.ID)
+			return b.OpenSession(ctx, r)
+		},
+		end: func(ctx context.Context, b backend.Backend, s backend.SessionID) error {
+			return b.EndSession(ctx, id(s))
+		},
+		acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
+			r.Session = id(r.Session)
+			return b.Acquire(ctx, r)
+		},
+		renew: func(ctx context.Context, b backend.Backend, r backend.RenewRequest) (backend.RenewResult, error) {
+			r.Session = id(r.Session)
+			return b.Renew(ctx, r)
+		},
+	}
+}
+
+func identityMutants() []mutant {
+	return []mutant{
+		{"releases for a stranger", []string{"C5", "C6"}, func() *hooks {
+			return &hooks{release: func(ctx context.Context, b backend.Backend, r backend.ReleaseRequest) error {
+				err := b.Release(ctx, r)
+				if info, failed := b.Inspect(ctx, r.Name); errors.Is(err, backend.ErrLost) && failed == nil && len(info.Holders) > 0 {
+					r.Lease = info.Holders[0].Lease
+					return b.Release(ctx, r)
+				}
+				return err
+			}}
+		}},
+		{"compares the first 16 characters of lease IDs", []string{"C5"}, func() *hooks {
+			return &hooks{release: func(ctx context.Context, b backend.Backend, r backend.ReleaseRequest) error {
+				if info, err := b.Inspect(ctx, r.Name); err == nil && r.Validate() == nil {
+					for _, h := range info.Holders {
+						if h.Lease[:16] == r.Lease[:16] {
+							r.Lease = h.Lease
+						}
+					}
+				}
+				return b.Release(ctx, r)
+			}}
+		}},
+		{"calls a release by nobody a success", []string{"C5", "C6"}, func() *hooks {
+			return &hooks{release: func(ctx context.Context, b backend.Backend, r backend.ReleaseRequest) error {
+				if err := b.Release(ctx, r); !errors.Is(err, backend.ErrLost) {
+					return err
+				}
+				return nil
+			}}
+		}},
+		{"repairs names instead of refusing them", []string{"C11"}, func() *hooks {
+			return &hooks{acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
+				r.Name = strings.Trim(r.Name, "/\n\t")
+				return b.Acquire(ctx, r)
+			}}
+		}},
+		{"lets anybody re-enter", []string{"C1"}, func() *hooks {
+			return &hooks{acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
+				if r.Owner != "" && r.Mode == backend.Exclusive && r.Validate(b.Capabilities()) == nil {
+					r.Reentrant = true
+				}
+				return b.Acquire(ctx, r)
+			}}
+		}},
+	}
+}
+
+func toldMutants() []mutant {
+	return []mutant{
+		{"breaks without telling by push", []string{"C10"}, func() *hooks {
+			return &hooks{open: func(ctx context.Context, b backend.Backend, r backend.SessionRequest) error {
+				r.Lost = nil
+				return b.OpenSession(ctx, r)
+			}}
+		}},
+		{"breaks without telling by renewal", []string{"C10"}, func() *hooks {
+			return &hooks{renew: func(ctx context.Context, b backend.Backend, r backend.RenewRequest) (backend.RenewResult, error) {
+				res, err := b.Renew(ctx, r)
+				res.Lost = nil
+				return res, err
+			}}
+		}},
+		{"does not tell that a session is lost", []string{"C5", "C10"}, func() *hooks {
+			return &hooks{renew: func(ctx context.Context, b backend.Backend, r backend.RenewRequest) (backend.RenewResult, error) {
+				res, err := b.Renew(ctx, r)
+				res.SessionLost = false
+				return res, err
+			}}
+		}},
+		{"loses every seventh event", []string{"C10"}, func() *hooks {
+			var n atomic.Int64
+			return &hooks{watch: func(ctx context.Context, b backend.Backend, r backend.WatchRequest, deliver func(backend.Event)) error {
+				return b.Watch(ctx, r, func(e backend.Event) {
+					if n.Add(1)%7 != 0 {
+						deliver(e)
+					}
+				})
+			}}
+		}},
+	}
+}

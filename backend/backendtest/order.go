@@ -1,0 +1,186 @@
+package backendtest
+
+import (
+	"errors"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+func orderCases() []Case {
+	const c3 = "waiters are granted in the order in which the backend received them; nobody is overtaken"
+	return []Case{
+		{ID: "C3", Name: "first-come-first-served", Rule: c3, Needs: needsFIFO, run: firstCome},
+		{ID: "C3", Name: "many-in-line", Rule: c3, Needs: needsFIFO, run: manyInLine},
+		{ID: "C3", Name: "reader-does-not-pass-writer", Rule: c3, Needs: needsOrder, run: readerBehindWriter},
+		{ID: "C3", Name: "writer-does-not-pass-readers", Rule: c3, Needs: needsOrder, run: writerBehindReaders},
+		{ID: "C3", Name: "many-permits-are-not-overtaken", Rule: c3, Needs: needsQueue, run: permitsInLine},
+		{ID: "C3", Name: "the-line-moves-as-far-as-it-fits", Rule: "when something is given back, all those at the head of the line that fit are granted", Needs: needsQueue, run: lineMovesFar},
+		{ID: "C3", Name: "no-try-passes-the-line", Rule: c3 + ", not by one that does not wait either", Needs: needsFIFO, run: noTryPasses},
+	}
+}
+
+func firstCome(e *env) {
+	clients := []*client{e.client(), e.client(), e.client()}
+	lineUp(e, clients, 7)
+}
+
+func manyInLine(e *env) {
+	const n = 40
+	lineUp(e, []*client{e.client(), e.client(), e.client(), e.client()}, n)
+}
+
+// lineUp puts n into line and lets them through one by one.
+func lineUp(e *env, clients []*client, n int) {
+	name := e.name()
+	l := clients[0].take(clients[0].ask(name))
+	var line []*waiter
+	for i := range n {
+		c := clients[i%len(clients)]
+		if i%5 == 4 {
+			line = append(line, c.join(c.ask(name, timed(e.long()))))
+		} else {
+			line = append(line, c.join(c.ask(name)))
+		}
+	}
+	info := e.inspect(name)
+	for i, w := range line {
+		if len(info.Waiters) != n || info.Waiters[i].Lease != w.req.Lease {
+			e.Fatalf("Inspect does not tell the %d waiters in the order in which they came: %+v", n, info.Waiters)
+		}
+	}
+	for i, w := range line {
+		clients[0].give(l)
+		l = w.granted()
+		if !l.Waited {
+			e.Errorf("Grant.Waited is not set for a lease that stood in line")
+		}
+		e.holds(name, l)
+		for _, behind := range line[i+1:] {
+			select {
+			case <-behind.done:
+				e.Fatalf("one further behind was granted too: %+v, %v", behind.grant, behind.err)
+			default:
+			}
+		}
+	}
+	clients[0].give(l)
+	e.free(name)
+}
+
+func readerBehindWriter(e *env) {
+	a, b := e.client(), e.client()
+	name := e.name()
+	first := a.take(a.ask(name, shared))
+	writer := b.join(b.ask(name))
+	held := a.refusal(a.ask(name, shared))
+	if held.Ahead != 1 {
+		e.Errorf("HeldError.Ahead is %d; one stands in line before", held.Ahead)
+	}
+	reader := a.join(a.ask(name, shared))
+	reader.waits()
+	writer.waits()
+	a.give(first)
+	l := writer.granted()
+	reader.waits()
+	e.holds(name, l)
+	b.give(l)
+	e.holds(name, reader.granted())
+}
+
+func writerBehindReaders(e *env) {
+	a, b := e.client(), e.client()
+	name := e.name()
+	first := a.take(a.ask(name))
+	one, two := b.join(b.ask(name, shared)), a.join(a.ask(name, shared))
+	writer := a.join(a.ask(name))
+	three := b.join(b.ask(name, shared))
+	a.give(first)
+	l1, l2 := one.granted(), two.granted()
+	writer.waits()
+	three.waits()
+	e.holds(name, l1, l2)
+	a.give(l1)
+	writer.waits()
+	a.give(l2)
+	l := writer.granted()
+	three.waits()
+	e.holds(name, l)
+	a.give(l)
+	e.holds(name, three.granted())
+}
+
+func permitsInLine(e *env) {
+	const limit = 3
+	a, b := e.client(), e.client()
+	name := e.name()
+	one, two := a.take(a.ask(name, permits(limit, 1))), a.take(a.ask(name, permits(limit, 1)))
+	all := b.join(b.ask(name, permits(limit, limit)))
+	single := a.join(a.ask(name, permits(limit, 1))) // one permit is free
+	a.refused(a.ask(name, permits(limit, 1)))
+	all.waits()
+	a.give(one)
+	all.waits()
+	single.waits()
+	a.give(two)
+	l := all.granted()
+	single.waits()
+	e.holds(name, l)
+	a.give(l)
+	e.holds(name, single.granted())
+}
+
+func lineMovesFar(e *env) {
+	const limit = 4
+	a, b := e.client(), e.client()
+	name := e.name()
+	all := a.take(a.ask(name, permits(limit, limit)))
+	two, one := a.join(a.ask(name, permits(limit, 2))), b.join(b.ask(name, permits(limit, 1)))
+	pair, last := a.join(a.ask(name, permits(limit, 2))), b.join(b.ask(name, permits(limit, 1)))
+	a.give(all)
+	l1, l2 := two.granted(), one.granted()
+	pair.waits()
+	last.waits()
+	e.holds(name, l1, l2)
+	a.give(l2)
+	l3 := pair.granted()
+	last.waits()
+	a.give(l1)
+	e.holds(name, l3, last.granted())
+}
+
+// noTryPasses has one that does not wait ask again and again while the lock goes from
+// waiter to waiter.
+func noTryPasses(e *env) {
+	const n = 10
+	a, b, c := e.client(), e.client(), e.client()
+	name := e.name()
+	l := a.take(a.ask(name))
+	var line []*waiter
+	for range n {
+		line = append(line, b.join(b.ask(name)))
+	}
+	last := line[n-1]
+	e.all(func() {
+		for _, w := range line {
+			a.give(l)
+			l = w.granted()
+		}
+	}, func() {
+		for {
+			select {
+			case <-last.done:
+				return
+			default:
+			}
+			r := c.ask(name)
+			if g, err := c.acquire(r); err == nil {
+				e.Fatalf("Acquire without Wait was granted with token %d while others stood in line", g.Token)
+			} else if !errors.Is(err, backend.ErrHeld) {
+				e.Fatalf("Acquire of %s: %v", describe(r), err)
+			}
+			e.until(time.Now().Add(time.Millisecond))
+		}
+	})
+	a.give(l)
+}

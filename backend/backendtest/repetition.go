@@ -1,0 +1,215 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+func repetitionCases() []Case {
+	const c6 = "the same acquire asked twice with the same lease ID yields one grant"
+	return []Case{
+		{ID: "C6", Name: "acquire-twice-is-one-grant", Rule: c6, run: acquireTwice},
+		{ID: "C6", Name: "acquire-twice-at-once", Rule: c6, run: acquireAtOnce},
+		{ID: "C6", Name: "acquire-twice-in-line", Rule: c6 + " and one place in line", Needs: needsFIFO, run: acquireInLine},
+		{ID: "C6", Name: "a-new-session-adopts-the-place", Rule: "a waiting lease that is asked for under another session keeps its place, which is that session's from then on", Needs: func(c caps) bool { return c.FIFO && c.Sessions }, run: adoptPlace},
+		{ID: "C6", Name: "a-new-session-adopts-no-lease", Rule: "a session lease that is out under another session is ErrLost: it will die with that one", Needs: needsSessions, run: adoptNoLease},
+		{ID: "C6", Name: "release-twice-frees-once", Rule: "a release asked twice frees once and harms no successor", run: releaseTwice},
+		{ID: "C6", Name: "open-and-end-twice", Rule: "opening a session that lives confirms it, and ending one that is gone is success", Needs: needsSessions, run: openEndTwice},
+	}
+}
+
+func acquireTwice(e *env) {
+	a := e.client()
+	other := &client{e: e, b: e.open(), sess: a.sess} // a second connection of the same process
+	for _, opts := range [][]option{nil, {timed(e.long())}} {
+		name := e.name()
+		r := a.ask(name, opts...)
+		l := a.take(r)
+		for i, c := range []*client{a, other, a} {
+			r.Wait = i == 2
+			if again := c.take(r); again.Token != l.Token {
+				e.Fatalf("the second Acquire of %s has token %d, the first %d", describe(r), again.Token, l.Token)
+			}
+		}
+		e.holds(name, l)
+		a.give(l)
+		e.free(name)
+	}
+	if !e.caps.Permits {
+		return
+	}
+	name := e.name()
+	r := a.ask(name, permits(2, 1))
+	l := a.take(r)
+	other.take(r)
+	k := a.take(a.ask(name, permits(2, 1)))
+	a.refused(a.ask(name, permits(2, 1)))
+	a.give(l)
+	e.holds(name, k)
+}
+
+func acquireAtOnce(e *env) {
+	const n, rounds = 8, 5
+	a := e.client()
+	clients := []*client{a, {e: e, b: e.open(), sess: a.sess}}
+	for range rounds {
+		name := e.name()
+		r := a.ask(name)
+		r.Wait = true
+		tokens := make([]fence.Token, n)
+		e.times(n, func(i int) { tokens[i] = clients[i%len(clients)].take(r).Token })
+		for _, t := range tokens {
+			if t != tokens[0] {
+				e.Fatalf("the same Acquire, asked %d times at once, gave the tokens %v", n, tokens)
+			}
+		}
+		e.holds(name, lease{AcquireRequest: r, Grant: backend.Grant{Token: tokens[0]}})
+		if err := a.release(r); err != nil {
+			e.Fatalf("Release: %v", err)
+		}
+		e.free(name)
+	}
+}
+
+func acquireInLine(e *env) {
+	a, b := e.client(), e.client()
+	name := e.name()
+	first := a.take(a.ask(name))
+	r := b.ask(name)
+	one := b.join(r)
+	behind := a.join(a.ask(name))
+	two := b.join(r)
+	if info := e.inspect(name); len(info.Waiters) != 2 || info.Waiters[0].Lease != r.Lease {
+		e.Fatalf("the same Acquire asked twice has to have one place in line, its first; Inspect tells %+v", info.Waiters)
+	}
+	a.give(first)
+	l1, l2 := one.granted(), two.granted()
+	if l1.Token != l2.Token {
+		e.Fatalf("the same Acquire asked twice has the tokens %d and %d", l1.Token, l2.Token)
+	}
+	e.holds(name, l1)
+	behind.waits()
+	b.give(l1)
+	e.holds(name, behind.granted())
+}
+
+func adoptPlace(e *env) {
+	a, b, c := e.client(), e.client(), e.client()
+	for _, opts := range [][]option{nil, {timed(e.long())}} {
+		name := e.name()
+		first := a.take(a.ask(name))
+		r := b.ask(name, opts...)
+		old := b.join(r)
+		behind := a.join(a.ask(name))
+		r.Session = c.sess
+		adopted := c.start(r)
+		if !e.poll(e.soon(), func() bool {
+			info := e.inspect(name)
+			return len(info.Waiters) == 2 && info.Waiters[0].Lease == r.Lease && info.Waiters[0].Session == c.sess
+		}) {
+			e.Fatalf("the place in line is not that of the new session; Inspect tells %+v", e.inspect(name).Waiters)
+		}
+		old.cancel(errGaveUp)
+		old.returns(e.soon())
+		if len(opts) > 0 {
+			b.end() // the place is not b's any more
+		}
+		adopted.waits()
+		a.give(first)
+		l := adopted.granted()
+		behind.waits()
+		e.holds(name, l)
+		if h := e.inspect(name).Holders[0]; !l.Timed && h.Session != c.sess {
+			e.Errorf("the lease is that of session %s; it was adopted by %s", h.Session, c.sess)
+		}
+		c.give(l)
+		a.give(behind.granted())
+	}
+}
+
+func adoptNoLease(e *env) {
+	a, b := e.client(), e.client()
+	name := e.name()
+	l := a.take(a.ask(name))
+	for _, wait := range []bool{false, true} {
+		r := l.AcquireRequest
+		r.Session, r.Wait = b.sess, wait
+		if g, err := b.acquire(r); !errors.Is(err, backend.ErrLost) {
+			e.Fatalf("Acquire of a lease that is out under another session gave (%+v, %v); it has to be ErrLost", g, err)
+		}
+	}
+	e.holds(name, l)
+	// A timed lease is nobody's.
+	name = e.name()
+	l = a.take(a.ask(name, timed(e.long())))
+	r := l.AcquireRequest
+	r.Session = b.sess
+	if again := b.take(r); again.Token != l.Token {
+		e.Fatalf("token %d after token %d for one timed lease", again.Token, l.Token)
+	}
+	r.Session = ""
+	again := b.take(r)
+	if again.Token != l.Token {
+		e.Fatalf("token %d after token %d for one timed lease", again.Token, l.Token)
+	}
+	e.holds(name, l)
+}
+
+func releaseTwice(e *env) {
+	a, b := e.client(), e.client()
+	name := e.name()
+	first := a.take(a.ask(name))
+	w := b.join(b.ask(name))
+	a.give(first)
+	l := w.granted()
+	again := func() {
+		if err := a.release(first.AcquireRequest); !errors.Is(err, backend.ErrLost) {
+			e.Errorf("the second Release of one lease: %v; it has to be ErrLost", err)
+		}
+		e.holds(name, l)
+	}
+	again()
+	a.abandon(first.AcquireRequest)
+	again()
+	b.give(l)
+	if err := b.release(l.AcquireRequest); !errors.Is(err, backend.ErrLost) {
+		e.Errorf("the second Release of a lease of a free lock: %v; it has to be ErrLost", err)
+	}
+	if !e.caps.Permits {
+		return
+	}
+	// The permits of one are not given back twice.
+	name = e.name()
+	one, two := a.take(a.ask(name, permits(2, 1))), b.take(b.ask(name, permits(2, 1)))
+	a.give(one)
+	three := a.take(a.ask(name, permits(2, 1)))
+	if err := a.release(one.AcquireRequest); !errors.Is(err, backend.ErrLost) {
+		e.Errorf("the second Release of one permit: %v; it has to be ErrLost", err)
+	}
+	b.refused(b.ask(name, permits(2, 1)))
+	e.holds(name, two, three)
+}
+
+func openEndTwice(e *env) {
+	a, b := e.client(), e.client()
+	name := e.name()
+	l := a.take(a.ask(name))
+	if err := a.open(); err != nil {
+		e.Fatalf("OpenSession of a session that lives: %v", err)
+	}
+	e.holds(name, l)
+	ctx, cancel := context.WithTimeout(e.ctx, e.soon())
+	defer cancel()
+	if err := b.b.OpenSession(ctx, backend.SessionRequest{ID: a.sess, TTL: e.long()}); err != nil {
+		e.Fatalf("OpenSession of a session that lives by another backend value: %v", err)
+	}
+	e.holds(name, l)
+	a.end()
+	e.free(name)
+	l = b.take(b.ask(name))
+	a.end()
+	e.holds(name, l)
+}

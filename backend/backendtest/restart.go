@@ -1,0 +1,277 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+func restartCases() []Case {
+	durable := func(c caps) bool { return c.Durable }
+	const survives = "leases survive a restart of the store"
+	return []Case{
+		{ID: "C2", Name: "tokens-rise-after-a-restart", Rule: "the tokens of one lock strictly increase, also across restarts", Restarts: true, run: tokensAfterRestart},
+		{ID: "C1", Name: "leases-survive-a-restart", Rule: survives, Restarts: true, Needs: durable, run: leasesSurvive},
+		{ID: "C4", Name: "leases-run-out-after-a-restart", Rule: "a restart never shortens a lease, nor makes it last for ever", Restarts: true, Needs: durable, run: expiryAfterRestart},
+		{ID: "C5", Name: "the-dead-stay-dead-after-a-restart", Rule: "a session never revives, and an abandoned lease is never granted", Restarts: true, Needs: durable, run: deadAfterRestart},
+		{ID: "C8", Name: "waiters-get-over-a-restart", Rule: "a waiter that asks again after a restart has the lock in the end", Restarts: true, run: waitersOverRestart},
+	}
+}
+
+// restart restarts the store and waits until every backend value has an answer from
+// it again.
+func (e *env) restart() {
+	e.h.Restart(e)
+	name := e.name()
+	e.mu.Lock()
+	values := slices.Clone(e.values)
+	e.mu.Unlock()
+	for _, b := range values {
+		var last error
+		if !e.poll(e.afterRestart(), func() bool {
+			ctx, cancel := e.within(e.soon())
+			defer cancel()
+			_, last = b.Inspect(ctx, name)
+			return last == nil || errors.Is(last, backend.ErrClosed)
+		}) {
+			e.Fatalf("the store does not answer %s after its restart: %v", e.afterRestart(), last)
+		}
+	}
+}
+
+// forgetful is a client whose session lives as long as a store may be asked to keep
+// clear of it: one that is not durable may refuse everything for that time.
+func (e *env) forgetful() *client {
+	if e.caps.Durable {
+		return e.client()
+	}
+	return e.mortal()
+}
+
+// afterRestart bounds what has to happen after a restart. A store that keeps clear of
+// leases that it forgot grants nothing for as long as they could last.
+func (e *env) afterRestart() time.Duration {
+	return time.Minute + 2*e.ttl() + e.caps.ExpiryLag + e.h.Slack
+}
+
+// insist asks until there is an answer, as a client does while a backend is away.
+func (c *client) insist(r backend.AcquireRequest) (backend.Grant, error) {
+	var g backend.Grant
+	var err error
+	c.tidy(r)
+	c.e.poll(c.e.afterRestart(), func() bool {
+		ctx, cancel := c.e.within(c.e.afterRestart())
+		defer cancel()
+		g, err = c.b.Acquire(ctx, r)
+		return !errors.Is(err, backend.ErrUnavailable)
+	})
+	return g, err
+}
+
+// get is insist for a lock that has to be had in the end.
+func (c *client) get(r backend.AcquireRequest) lease {
+	from := time.Now()
+	g, err := c.insist(r)
+	if err != nil {
+		c.e.Fatalf("Acquire of %s after a restart: %v; it has to be granted", describe(r), err)
+	}
+	return lease{r, g, span{from, time.Now()}}
+}
+
+// tokensAfterRestart needs no leases to survive: what was held before is given back,
+// or forgotten.
+func tokensAfterRestart(e *env) {
+	const rounds = 3
+	name := e.name()
+	tokens := rising{e: e}
+	for i := range rounds {
+		if i > 0 {
+			e.restart()
+		}
+		ctx, cancel := e.within(e.afterRestart())
+		defer cancel()
+		c := e.forgetful()
+		l := c.persist(ctx, name, timed(e.ttl()))
+		if l.Token == 0 {
+			e.Fatalf("the lock was not granted within %s of the restart", e.afterRestart())
+		}
+		tokens.next("the grant", l.Token)
+		if err := c.release(l.AcquireRequest); err != nil && !errors.Is(err, backend.ErrLost) {
+			e.Fatalf("Release: %v", err)
+		}
+	}
+}
+
+func leasesSurvive(e *env) {
+	a, b := e.client(), e.client()
+	name, timedName, free := e.name(), e.name(), e.name()
+	l, k := a.take(a.ask(name, owner("w7"), note("why"))), a.take(a.ask(timedName, timed(e.long())))
+	gone := a.take(a.ask(free))
+	a.give(gone)
+	var reader, writer lease
+	sharedName := e.name()
+	if e.caps.Shared {
+		reader, writer = a.take(a.ask(sharedName, shared)), b.take(b.ask(sharedName, shared))
+	}
+	e.restart()
+	e.holds(name, l)
+	e.holds(timedName, k)
+	if e.caps.Shared {
+		e.holds(sharedName, reader, writer)
+	}
+	if h := e.inspect(name).Holders[0]; h.Owner != "w7" || h.Note != "why" {
+		e.Errorf("Inspect tells the holder %+v after a restart", h)
+	}
+	if g, err := b.insist(b.ask(name)); !errors.Is(err, backend.ErrHeld) {
+		e.Fatalf("Acquire of a lock that was held before the restart gave (%+v, %v)", g, err)
+	}
+	if again := a.get(l.AcquireRequest); again.Token != l.Token {
+		e.Fatalf("the same Acquire has token %d after a restart; it had %d", again.Token, l.Token)
+	}
+	if e.caps.Sessions {
+		a.keep()
+	}
+	if r := a.renewLease(k.AcquireRequest, e.long()); r.Err != nil || r.Token != k.Token {
+		e.Fatalf("Renew of a timed lease after a restart gave %+v", r)
+	}
+	a.give(l)
+	a.give(k)
+	if next := b.get(b.ask(name)); next.Token <= l.Token {
+		e.Fatalf("token %d after token %d", next.Token, l.Token)
+	}
+	if next := b.get(b.ask(free)); next.Token <= gone.Token {
+		e.Fatalf("token %d after token %d", next.Token, gone.Token)
+	}
+}
+
+func expiryAfterRestart(e *env) {
+	a := e.client()
+	d := e.client()
+	if e.caps.Sessions {
+		d = e.mortal()
+	}
+	name, other := e.name(), e.name()
+	l := a.take(a.ask(name, timed(e.ttl())))
+	d.take(d.ask(other, timedUnlessSession(e)...))
+	e.restart()
+	restarted := time.Now()
+	for n, set := range map[string]span{name: l.asked, other: d.opened} {
+		r := a.ask(n)
+		r.Wait = true
+		next := a.get(r)
+		if n == other && !e.caps.Sessions {
+			continue
+		}
+		if early := set.from.Add(e.ttl()).Sub(next.asked.to); early > 0 {
+			e.Errorf("after a restart the lock was free %s before the %s of its lease were over", early, e.ttl())
+		}
+		if took := next.asked.to.Sub(restarted); took > e.afterRestart() {
+			e.Errorf("the lock was free %s after the restart; the TTL of its lease was %s", took, e.ttl())
+		}
+	}
+}
+
+func timedUnlessSession(e *env) []option {
+	if e.caps.Sessions {
+		return nil
+	}
+	return []option{timed(e.ttl())}
+}
+
+func deadAfterRestart(e *env) {
+	a := e.client()
+	name := e.name()
+	held := a.take(a.ask(name))
+	r := a.ask(name)
+	a.abandon(r)
+	released := a.take(a.ask(e.name(), timed(e.long())))
+	a.give(released)
+	b := e.client()
+	if e.caps.Sessions {
+		b.end()
+	}
+	e.restart()
+	e.holds(name, held)
+	a.give(held)
+	a.neverGranted(r)
+	e.free(name)
+	if x := a.renewLease(released.AcquireRequest, e.long()); !errors.Is(x.Err, backend.ErrLost) {
+		e.Errorf("Renew of a lease that was released before the restart gave %+v", x)
+	}
+	if e.caps.Sessions {
+		b.dead(e.name())
+	}
+}
+
+// waitersOverRestart has waiters ask on under the same lease ID while the store goes
+// away and comes back.
+func waitersOverRestart(e *env) {
+	const n = 3
+	a := e.client()
+	name := e.name()
+	l := a.take(a.ask(name, timed(2*e.ttl())))
+	granted := make(chan lease, n)
+	stop, cancel := context.WithTimeout(e.ctx, e.afterRestart())
+	defer cancel()
+	for range n {
+		c := e.forgetful()
+		go func() { granted <- c.persist(stop, name) }()
+	}
+	if e.caps.FIFO && !e.poll(e.soon(), func() bool { return len(e.inspect(name).Waiters) == n }) {
+		e.Fatalf("%d wait; Inspect tells %+v", n, e.inspect(name).Waiters)
+	}
+	e.restart()
+	tokens := rising{e: e}
+	if e.caps.Durable {
+		tokens.last = l.Token
+	}
+	for i := range n {
+		select {
+		case x := <-granted:
+			if x.Token == 0 {
+				e.Fatalf("waiter %d was not granted the lock within %s of the restart", i, e.afterRestart())
+			}
+			tokens.next("the grant", x.Token)
+			if err := a.release(x.AcquireRequest); err != nil {
+				e.Fatalf("Release of %s: %v; it was held", describe(x.AcquireRequest), err)
+			}
+		case <-stop.Done():
+			e.Fatalf("waiter %d was not granted the lock within %s of the restart", i, e.afterRestart())
+		}
+	}
+}
+
+// persist asks until the lock is had, as a client does: with a new session when the
+// old one is lost, and then with a new lease ID.
+func (c *client) persist(ctx context.Context, name string, opts ...option) lease {
+	r := c.ask(name, opts...)
+	r.Wait = true
+	for ctx.Err() == nil {
+		c.tidy(r)
+		g, err := c.b.Acquire(ctx, r)
+		switch {
+		case err == nil:
+			return lease{AcquireRequest: r, Grant: g}
+		case errors.Is(err, backend.ErrSessionLost):
+			c.sess = backend.NewSessionID()
+			if err = c.open(); err != nil {
+				c.e.Logf("OpenSession after a restart: %v", err)
+			}
+			r = c.ask(name, opts...)
+			r.Wait = true
+		case !errors.Is(err, backend.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded):
+			c.e.Errorf("Acquire of %s while the store restarts: %v", describe(r), err)
+			return lease{}
+		}
+		t := time.NewTimer(10 * time.Millisecond)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+		}
+	}
+	return lease{}
+}

@@ -1,0 +1,80 @@
+package backendtest
+
+import (
+	"context"
+	"testing"
+)
+
+// Run runs all cases that apply to the backend, each as a subtest with the name of
+// its ID and its own: "C1/exclusive-excludes". Many are under way at once, see
+// Harness.Parallel, except those that restart the store: they follow one by one.
+// Cases that a -run pattern leaves out are not run.
+func Run(t *testing.T, h Harness) {
+	t.Helper()
+	caps := capabilities(t, h)
+	h = h.withDefaults(caps)
+	if caps.Durable && h.Restart == nil && h.NoRestart == "" {
+		t.Errorf("C2: %s claims to be durable: give Harness.Restart, or say in NoRestart why not", caps.Name)
+	}
+	gate := make(chan struct{}, h.Parallel)
+	t.Run("cases", func(t *testing.T) {
+		for _, c := range Cases() {
+			if c.Restarts {
+				continue
+			}
+			t.Run(c.ID+"/"+c.Name, func(t *testing.T) {
+				// The case runs in the background from here on; the subtest only
+				// waits for it, so that -parallel does not bound how many wait.
+				result := c.start(t.Context(), h, gate)
+				t.Parallel()
+				report(t, <-result)
+			})
+		}
+	})
+	if h.Restart == nil {
+		return
+	}
+	t.Run("restart", func(t *testing.T) {
+		for _, c := range Cases() {
+			if c.Restarts {
+				t.Run(c.ID+"/"+c.Name, func(t *testing.T) { report(t, c.Run(t.Context(), h)) })
+			}
+		}
+	})
+}
+
+// start runs the case in the background as soon as the gate lets it through.
+func (c Case) start(ctx context.Context, h Harness, gate chan struct{}) <-chan Result {
+	result := make(chan Result, 1)
+	go func() {
+		gate <- struct{}{}
+		defer func() { <-gate }()
+		result <- c.Run(ctx, h)
+	}()
+	return result
+}
+
+// capabilities are those of a value that is opened for them alone.
+func capabilities(t *testing.T, h Harness) caps {
+	t.Helper()
+	b := h.Open(t)
+	c := b.Capabilities()
+	if err := b.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	return c
+}
+
+func report(t *testing.T, r Result) {
+	t.Helper()
+	for _, s := range r.Log {
+		t.Log(s)
+	}
+	for _, s := range r.Failures {
+		t.Error(s)
+	}
+	if r.Skipped != "" {
+		t.Logf("does not apply: %s", r.Skipped)
+	}
+	t.Logf("took %s", r.Took)
+}

@@ -1,0 +1,198 @@
+package backend_test
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+var (
+	exclusive = backend.Claim{Mode: backend.Exclusive, Permits: 1}
+	reader    = backend.Claim{Mode: backend.Shared, Permits: 1}
+)
+
+func permits(limit, k int) backend.Claim {
+	return backend.Claim{Mode: backend.Shared, Limit: limit, Permits: k}
+}
+
+func reentrant(owner string) backend.Claim {
+	return backend.Claim{Mode: backend.Exclusive, Permits: 1, Owner: owner, Reentrant: true}
+}
+
+func TestFits(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct {
+		name  string
+		claim backend.Claim
+		out   []backend.Claim
+		want  bool
+	}{
+		{"exclusive, free", exclusive, nil, true},
+		{"reader, free", reader, nil, true},
+		{"all permits, free", permits(3, 3), nil, true},
+		{"exclusive under exclusive", exclusive, []backend.Claim{exclusive}, false},
+		{"exclusive under reader", exclusive, []backend.Claim{reader}, false},
+		{"exclusive under permit", exclusive, []backend.Claim{permits(3, 1)}, false},
+		{"reader under exclusive", reader, []backend.Claim{exclusive}, false},
+		{"permit under exclusive", permits(3, 1), []backend.Claim{exclusive}, false},
+		{"reader under many readers", reader, []backend.Claim{reader, reader, reader}, true},
+		{"last permit", permits(3, 1), []backend.Claim{permits(3, 2)}, true},
+		{"one permit too many", permits(3, 1), []backend.Claim{permits(3, 2), permits(3, 1)}, false},
+		{"two permits where one is left", permits(3, 2), []backend.Claim{permits(3, 2)}, false},
+		{"reentrant under its like: joining is not fitting", reentrant("a"), []backend.Claim{reentrant("a")}, false},
+		{"reader under leases that joined", reader, []backend.Claim{reentrant("a"), reentrant("a")}, false},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			t.Parallel()
+			if got := x.claim.Fits(x.out); got != x.want {
+				t.Errorf("%+v.Fits(%+v) = %v", x.claim, x.out, got)
+			}
+		})
+	}
+}
+
+func TestJoins(t *testing.T) {
+	t.Parallel()
+	plain := exclusive
+	plain.Owner = "a"
+	nobody := reentrant("")
+	sharing := reader
+	sharing.Owner, sharing.Reentrant = "a", true
+	for _, x := range []struct {
+		name string
+		a, b backend.Claim
+		want bool
+	}{
+		{"same owner", reentrant("a"), reentrant("a"), true},
+		{"another owner", reentrant("a"), reentrant("b"), false},
+		{"a prefix of the owner", reentrant("a"), reentrant("ab"), false},
+		{"the other is not reentrant", reentrant("a"), plain, false},
+		{"this one is not reentrant", plain, reentrant("a"), false},
+		{"no owner", nobody, nobody, false},
+		{"shared", sharing, sharing, false},
+		{"shared under exclusive", sharing, reentrant("a"), false},
+		{"exclusive under shared", reentrant("a"), sharing, false},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			t.Parallel()
+			if got := x.a.Joins(x.b); got != x.want {
+				t.Errorf("%+v.Joins(%+v) = %v", x.a, x.b, got)
+			}
+		})
+	}
+}
+
+func TestAdmit(t *testing.T) {
+	t.Parallel()
+	type claims = []backend.Claim
+	for _, x := range []struct {
+		name      string
+		out, line claims
+		want      int
+	}{
+		{"nobody waits", nil, nil, 0},
+		{"free", nil, claims{exclusive, exclusive}, 1},
+		{"held", claims{exclusive}, claims{reader}, 0},
+		{"readers up to the writer", nil, claims{reader, reader, exclusive, reader}, 2},
+		{"a reader behind a writer stays", claims{reader}, claims{exclusive, reader}, 0},
+		{"a reader joins readers", claims{reader}, claims{reader, exclusive}, 1},
+		{"permits until one does not fit", claims{permits(4, 1)}, claims{permits(4, 2), permits(4, 2), permits(4, 1)}, 1},
+		{"the head does not fit", claims{permits(4, 2)}, claims{permits(4, 3), permits(4, 1)}, 0},
+		{"all", nil, claims{permits(3, 1), permits(3, 1), permits(3, 1)}, 3},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			t.Parallel()
+			if got := backend.Admit(x.out, x.line); got != x.want {
+				t.Errorf("Admit = %d, want %d", got, x.want)
+			}
+		})
+	}
+}
+
+// TestAdmitProperties checks Admit against its definition on random lines: what it
+// admits is compatible with what is out, one by one, and the next does not fit; and
+// it leaves its arguments alone.
+func TestAdmitProperties(t *testing.T) {
+	t.Parallel()
+	const limit = 4
+	random := func() backend.Claim {
+		if rand.IntN(4) == 0 {
+			return exclusive
+		}
+		return permits(limit, 1+rand.IntN(limit))
+	}
+	for range 20_000 {
+		out := make([]backend.Claim, 0, 8)
+		for range rand.IntN(4) {
+			if c := random(); c.Fits(out) {
+				out = append(out, c)
+			}
+		}
+		line := make([]backend.Claim, rand.IntN(6))
+		for i := range line {
+			line[i] = random()
+		}
+		spare := out[:cap(out)]
+		for i := len(out); i < len(spare); i++ {
+			spare[i] = backend.Claim{Owner: "untouched"}
+		}
+		n := backend.Admit(out, line)
+		for i := len(out); i < len(spare); i++ {
+			if spare[i].Owner != "untouched" {
+				t.Fatalf("Admit wrote into the caller's slice: %+v", spare)
+			}
+		}
+		now := append([]backend.Claim(nil), out...)
+		for _, c := range line[:n] {
+			if !c.Fits(now) {
+				t.Fatalf("Admit(%+v, %+v) = %d admits what does not fit", out, line, n)
+			}
+			now = append(now, c)
+		}
+		if n < len(line) && line[n].Fits(now) {
+			t.Fatalf("Admit(%+v, %+v) = %d stops at one that fits", out, line, n)
+		}
+		compatible(t, now, limit)
+	}
+}
+
+// compatible is C1, written another way.
+func compatible(t *testing.T, out []backend.Claim, limit int) {
+	t.Helper()
+	exclusives, taken := 0, 0
+	for _, c := range out {
+		if c.Mode == backend.Exclusive {
+			exclusives++
+		} else {
+			taken += c.Permits
+		}
+	}
+	if exclusives > 1 || exclusives == 1 && taken > 0 || taken > limit {
+		t.Fatalf("not compatible: %+v", out)
+	}
+}
+
+func TestLimitInForce(t *testing.T) {
+	t.Parallel()
+	type claims = []backend.Claim
+	for _, x := range []struct {
+		name      string
+		out, line claims
+		want      int
+		ok        bool
+	}{
+		{"nobody", nil, nil, 0, false},
+		{"exclusive has no opinion", claims{exclusive}, claims{exclusive}, 0, false},
+		{"a holder", claims{permits(3, 1)}, nil, 3, true},
+		{"readers: no limit is a limit", claims{reader}, nil, 0, true},
+		{"a waiter", claims{exclusive}, claims{exclusive, permits(5, 2)}, 5, true},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			t.Parallel()
+			if got, ok := backend.LimitInForce(x.out, x.line); got != x.want || ok != x.ok {
+				t.Errorf("LimitInForce = %d, %v", got, ok)
+			}
+		})
+	}
+}

@@ -1,0 +1,210 @@
+package memlock
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Backend is a connection to a Store. It implements backend.Backend; its methods
+// may be called at once from many goroutines.
+type Backend struct {
+	store  *Store
+	done   chan struct{} // closed by Close
+	closed bool          // guarded by Store.mu
+}
+
+var _ backend.Backend = (*Backend)(nil)
+
+const name = "memory"
+
+// Capabilities says that everything can be done, except to survive the process.
+func (b *Backend) Capabilities() backend.Capabilities {
+	return backend.Capabilities{
+		Name:      name,
+		Sessions:  true,
+		Shared:    true,
+		Permits:   true,
+		Reentrant: true,
+		FIFO:      true,
+		Push:      true,
+		LossPush:  true,
+		Watch:     true,
+		Durable:   false,
+		TokenKind: "counter",
+		MinTTL:    time.Millisecond,
+		MaxTTL:    365 * 24 * time.Hour,
+		ExpiryLag: time.Second,
+		MaxRenew:  0,
+	}
+}
+
+// enter is the door of the calls: it is shut for one whose context has ended, and
+// when b is closed. A call that got in leaves by Store.leave.
+func (b *Backend) enter(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	b.store.enter()
+	if b.closed {
+		b.store.leave()
+		return backend.ErrClosed
+	}
+	return nil
+}
+
+// OpenSession makes a session or confirms it. Errors: *InvalidError; ErrSessionLost
+// for an ID that has ended; ErrClosed; ctx's cause.
+func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) error {
+	if err := req.Validate(b.Capabilities()); err != nil {
+		return err
+	}
+	if err := b.enter(ctx); err != nil {
+		return err
+	}
+	defer b.store.leave()
+	return b.store.openSession(b, &req)
+}
+
+// EndSession gives back all that lives with the session. A session that is gone is
+// success. Errors: *InvalidError, ErrClosed, ctx's cause.
+func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
+	if err := backend.ValidateSessionID(id); err != nil {
+		return err
+	}
+	if err := b.enter(ctx); err != nil {
+		return err
+	}
+	defer b.store.leave()
+	if x, ok := b.store.sessions[id]; ok {
+		b.store.endSession(x, b, backend.EventReleased, backend.CauseSession)
+	}
+	return nil
+}
+
+// Acquire takes the lock, or waits in line for it when req.Wait is set. When ctx
+// ends meanwhile the place in line stays. Errors: *InvalidError, *LimitError,
+// *HeldError, ErrLost, ErrSessionLost, ErrClosed, ctx's cause.
+func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
+	if err := req.Validate(b.Capabilities()); err != nil {
+		return backend.Grant{}, err
+	}
+	l, grant, err := b.acquire(ctx, &req)
+	if l == nil || err != nil {
+		return grant, err
+	}
+	select {
+	case <-l.left:
+	case <-ctx.Done():
+		return backend.Grant{}, context.Cause(ctx)
+	case <-b.done:
+		return backend.Grant{}, backend.ErrClosed
+	}
+	b.store.enter()
+	defer b.store.leave()
+	return b.store.answer(l, req.Session)
+}
+
+// acquire gives the grant, or the lease that is in line for it.
+func (b *Backend) acquire(ctx context.Context, req *backend.AcquireRequest) (*lease, backend.Grant, error) {
+	if err := b.enter(ctx); err != nil {
+		return nil, backend.Grant{}, err
+	}
+	defer b.store.leave()
+	l, err := b.store.take(req)
+	if err != nil || l.state == waiting {
+		return l, backend.Grant{}, err
+	}
+	grant, err := b.store.answer(l, req.Session)
+	return nil, grant, err
+}
+
+// Renew extends a session and timed leases. Errors: *InvalidError, ErrClosed, ctx's
+// cause. What became of each is in the result.
+func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	if err := req.Validate(b.Capabilities()); err != nil {
+		return backend.RenewResult{}, err
+	}
+	if err := b.enter(ctx); err != nil {
+		return backend.RenewResult{}, err
+	}
+	defer b.store.leave()
+	var res backend.RenewResult
+	if req.Session != "" {
+		lost, ok := b.store.renewSession(req.Session)
+		res.Lost, res.SessionLost = lost, !ok
+	}
+	if len(req.Leases) > 0 {
+		res.Leases = make([]backend.Renewal, len(req.Leases))
+	}
+	for i, r := range req.Leases {
+		res.Leases[i] = b.store.renewLease(r)
+	}
+	return res, nil
+}
+
+// Release gives a lease back, or its place in line. With req.Abandon it can never be
+// granted afterwards. Errors: ErrLost where there is no such lease, unless
+// req.Abandon is set; *InvalidError; ErrClosed; ctx's cause.
+func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error {
+	if err := req.Validate(); err != nil {
+		return err
+	}
+	if err := b.enter(ctx); err != nil {
+		return err
+	}
+	defer b.store.leave()
+	key := leaseKey{req.Name, req.Lease}
+	l, ok := b.store.leases[key]
+	if ok {
+		b.store.end(l, backend.ErrLost, backend.EventReleased, "")
+	}
+	if req.Abandon {
+		b.store.abandoned.add(key, b.store.now)
+		return nil
+	}
+	if !ok {
+		return backend.ErrLost
+	}
+	return nil
+}
+
+// Break takes the lock from all its holders. Errors: *InvalidError, ErrClosed, ctx's
+// cause.
+func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
+	if err := req.Validate(); err != nil {
+		return backend.BreakResult{}, err
+	}
+	if err := b.enter(ctx); err != nil {
+		return backend.BreakResult{}, err
+	}
+	defer b.store.leave()
+	res := backend.BreakResult{Token: b.store.nextToken()}
+	if l, ok := b.store.locks[req.Name]; ok {
+		l.token = res.Token
+		res.Broken = b.store.holders(l)
+		for _, h := range slices.Clone(l.holders.leases) {
+			b.store.breakLease(h, req.Reason)
+		}
+	}
+	return res, nil
+}
+
+// Close makes the calls under way, and all later ones, return ErrClosed. The leases
+// stay in the store. Closing again does nothing. It never fails.
+func (b *Backend) Close() error {
+	b.store.enter()
+	defer b.store.leave()
+	if b.closed {
+		return nil
+	}
+	b.closed = true
+	close(b.done)
+	b.store.opened--
+	if b.store.opened == 0 {
+		b.store.disarm()
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+package memlock
+
+import (
+	"slices"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// session is the liveness of a client.
+type session struct {
+	deadline
+	id        backend.SessionID
+	ttl       time.Duration
+	leases    []*lease // out, except the timed ones, and in line; in no order
+	listeners []listener
+	broken    []brokenLease
+}
+
+// listener is who wants to be told of losses: one for each backend value.
+type listener struct {
+	via  *Backend
+	tell func(backend.Loss)
+}
+
+// notice is a loss on its way to a listener.
+type notice struct {
+	tell func(backend.Loss)
+	loss backend.Loss
+}
+
+// brokenLease is a loss that renewals tell until until: one TTL long, so that a
+// client that lost the reply to one renewal hears it from the next one, or has lost
+// the session by then.
+type brokenLease struct {
+	loss  backend.Loss
+	until instant
+}
+
+func (x *session) add(l *lease) {
+	l.slot = len(x.leases)
+	x.leases = append(x.leases, l)
+}
+
+func (x *session) remove(l *lease) {
+	last := len(x.leases) - 1
+	x.leases[l.slot] = x.leases[last]
+	x.leases[l.slot].slot = l.slot
+	x.leases[last] = nil
+	x.leases = x.leases[:last]
+}
+
+// liveSession finds a session; none for the empty ID.
+func (s *Store) liveSession(id backend.SessionID) (*session, error) {
+	if id == "" {
+		return nil, nil //nolint:nilnil // no session was asked for, and that is right
+	}
+	x, ok := s.sessions[id]
+	if !ok {
+		return nil, backend.ErrSessionLost
+	}
+	return x, nil
+}
+
+// openSession makes the session or confirms it. It never revives one.
+func (s *Store) openSession(via *Backend, req *backend.SessionRequest) error {
+	if s.ended.has(req.ID) {
+		return backend.ErrSessionLost
+	}
+	x, ok := s.sessions[req.ID]
+	if !ok {
+		x = &session{id: req.ID}
+		x.ofSession = x
+		s.sessions[req.ID] = x
+	}
+	x.ttl = req.TTL
+	s.schedule(&x.deadline, s.now+instant(req.TTL))
+	if req.Lost != nil {
+		x.listeners = slices.DeleteFunc(x.listeners, func(l listener) bool { return l.via == via })
+		x.listeners = append(x.listeners, listener{via, req.Lost})
+	}
+	return nil
+}
+
+// endSession ends everything that lives with the session. Listeners are told, but
+// not those of the backend value that asked for it.
+func (s *Store) endSession(x *session, by *Backend, event backend.EventKind, cause backend.Cause) {
+	delete(s.sessions, x.id)
+	s.unschedule(&x.deadline)
+	s.ended.add(x.id, s.now)
+	for len(x.leases) > 0 {
+		s.end(x.leases[len(x.leases)-1], backend.ErrSessionLost, event, "")
+	}
+	s.tell(x, by, backend.Loss{Session: x.id, Cause: cause})
+}
+
+// renewSession extends the session and gives the losses it has to be told, or false
+// when there is no such session.
+func (s *Store) renewSession(id backend.SessionID) ([]backend.Loss, bool) {
+	x, ok := s.sessions[id]
+	if !ok {
+		return nil, false
+	}
+	s.schedule(&x.deadline, s.now+instant(x.ttl))
+	x.broken = slices.DeleteFunc(x.broken, func(b brokenLease) bool { return b.until <= s.now })
+	var lost []backend.Loss
+	for _, b := range x.broken {
+		lost = append(lost, b.loss)
+	}
+	return lost, true
+}
+
+// renewLease extends, or shortens, a timed lease that is out.
+func (s *Store) renewLease(r backend.TimedRenewal) backend.Renewal {
+	l, ok := s.leases[leaseKey{r.Name, r.Lease}]
+	if !ok || !l.timed || l.state != held {
+		return backend.Renewal{Err: backend.ErrLost}
+	}
+	s.schedule(&l.deadline, s.now+instant(r.TTL))
+	return backend.Renewal{Token: l.token, Left: r.TTL}
+}
+
+// breakLease takes a lease away from its holder, and sees to it that it is told.
+func (s *Store) breakLease(l *lease, reason string) {
+	s.end(l, backend.ErrLost, backend.EventBroken, reason)
+	s.tellLoss(l, backend.CauseBroken, reason)
+}
+
+// tellLoss tells the session of a lease that the lease is no more: at once, and with
+// its renewals.
+func (s *Store) tellLoss(l *lease, cause backend.Cause, reason string) {
+	x := l.session
+	if x == nil || s.sessions[x.id] != x {
+		return
+	}
+	loss := backend.Loss{Session: x.id, Lease: l.id, Cause: cause, Reason: reason}
+	x.broken = append(x.broken, brokenLease{loss, s.now + instant(x.ttl)})
+	s.tell(x, nil, loss)
+}
+
+func (s *Store) tell(x *session, by *Backend, loss backend.Loss) {
+	for _, l := range x.listeners {
+		if l.via != by && !l.via.closed {
+			s.told = append(s.told, notice{l.tell, loss})
+		}
+	}
+}

@@ -1,0 +1,155 @@
+package memlock
+
+import (
+	"sync"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// Store keeps the leases. It plays the server: the backend values that Open gives
+// share its locks and nothing else. Its methods may be called at once from many
+// goroutines.
+type Store struct {
+	epoch time.Time // what instants count from; never changes
+
+	mu       sync.Mutex // guards what follows, and the fields of all that is in it
+	now      instant    // when the call that is in the store happens
+	token    fence.Token
+	locks    map[string]*lock // those with a holder or a waiter
+	leases   map[leaseKey]*lease
+	sessions map[backend.SessionID]*session
+	due      schedule
+
+	abandoned memory[leaseKey]
+	ended     memory[backend.SessionID]
+
+	changed  []*lock // that may have something to hand over, or to be forgotten
+	spare    []*lock // forgotten, to be used again
+	told     []notice
+	watchers map[*watcher]struct{}
+
+	opened  int         // backend values that are open
+	timer   *time.Timer // ends what nobody asks about
+	timerAt instant     // when it fires; never: it is not set
+}
+
+// instant is a point of the monotonic clock, counted from Store.epoch.
+type instant time.Duration
+
+const never instant = 1<<63 - 1
+
+// leaseKey is what a lease is known by: the same ID with another name is another
+// lease.
+type leaseKey struct {
+	name string
+	id   backend.LeaseID
+}
+
+// NewStore makes an empty store.
+func NewStore() *Store {
+	return &Store{
+		epoch:     time.Now(),
+		locks:     make(map[string]*lock),
+		leases:    make(map[leaseKey]*lease),
+		sessions:  make(map[backend.SessionID]*session),
+		abandoned: newMemory[leaseKey](),
+		ended:     newMemory[backend.SessionID](),
+		watchers:  make(map[*watcher]struct{}),
+		timerAt:   never,
+	}
+}
+
+// New makes a store of its own and the one backend value on it.
+func New() *Backend { return NewStore().Open() }
+
+// Open gives another backend value on the store, as another process would have one.
+// Close it when it is not needed any more.
+func (s *Store) Open() *Backend {
+	s.enter()
+	defer s.leave()
+	s.opened++
+	return &Backend{store: s, done: make(chan struct{})}
+}
+
+// enter locks the store and brings it up to the present: what is over is ended, and
+// what that freed is handed over. Every enter is followed by a leave.
+func (s *Store) enter() {
+	s.mu.Lock()
+	s.now = instant(time.Since(s.epoch))
+	s.expire()
+	s.settle()
+}
+
+// leave hands over what the call freed, unlocks the store and then tells the losses:
+// whoever is told may call the store.
+func (s *Store) leave() {
+	s.settle()
+	s.arm()
+	told := s.told
+	s.told = nil
+	s.mu.Unlock()
+	for _, n := range told {
+		n.tell(n.loss)
+	}
+}
+
+// wall is the present for people. It has no monotonic part: it is not to count with.
+func (s *Store) wall() time.Time {
+	return s.epoch.Add(time.Duration(s.now)).Round(0)
+}
+
+// settle hands every lock that changed to those in line that it now has room for,
+// and forgets those that nobody holds or waits for.
+func (s *Store) settle() {
+	for len(s.changed) > 0 {
+		l := s.changed[len(s.changed)-1]
+		s.changed = s.changed[:len(s.changed)-1]
+		l.changed = false
+		for range backend.Admit(l.holders.claims, l.line.claims) {
+			s.grant(l.line.leases[0])
+		}
+		if l.holders.empty() && l.line.empty() {
+			s.forget(l)
+		}
+	}
+}
+
+// lock finds the lock, or makes it.
+func (s *Store) lock(name string) *lock {
+	if l, ok := s.locks[name]; ok {
+		return l
+	}
+	l := &lock{}
+	if n := len(s.spare); n > 0 {
+		l = s.spare[n-1]
+		s.spare = s.spare[:n-1]
+	}
+	l.name = name
+	s.locks[name] = l
+	return l
+}
+
+func (s *Store) forget(l *lock) {
+	const spares, small = 64, 16
+	delete(s.locks, l.name)
+	if len(s.spare) < spares && cap(l.holders.leases) <= small && cap(l.line.leases) <= small {
+		l.name, l.token = "", 0
+		s.spare = append(s.spare, l)
+	}
+}
+
+// touch notes that the lock changed, for settle.
+func (s *Store) touch(l *lock) {
+	if !l.changed {
+		l.changed = true
+		s.changed = append(s.changed, l)
+	}
+}
+
+// nextToken raises the counter.
+func (s *Store) nextToken() fence.Token {
+	s.token++
+	return s.token
+}
