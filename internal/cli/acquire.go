@@ -1,0 +1,205 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// leaseOut is what acquire and renew print.
+type leaseOut struct {
+	Name      string `json:"name"`
+	Lease     string `json:"lease"`
+	Token     uint64 `json:"token"`
+	Owner     string `json:"owner,omitempty"`
+	TTL       string `json:"ttl"`
+	ExpiresAt string `json:"expires_at"`
+}
+
+func (a *app) acquireCommand() *cobra.Command {
+	var o lockOptions
+	var lease string
+	var export bool
+	cmd := &cobra.Command{
+		Use:   "acquire [flags] NAME",
+		Short: "Take a lock that outlives this command",
+		Long: `Take a lock and leave it out: the lease lives until its TTL is over, is renewed with
+"holdfast renew", and given back with "holdfast release".
+
+With --export the output is for a shell: it sets HOLDFAST_LOCK, HOLDFAST_LEASE and
+HOLDFAST_TOKEN, which renew and release look at where they get no arguments.`,
+		Example: `  eval "$(holdfast acquire --ttl 2h deploy --export)"
+  ./deploy.sh && holdfast release
+  holdfast acquire --try flat-12 --owner maria --note "visit at 3" --ttl 2h --json`,
+		Args:              exactly(1, "NAME"),
+		ValidArgsFunction: a.completeNames,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts, err := o.options()
+			if err != nil {
+				return err
+			}
+			if lease != "" {
+				opts = append(opts, holdfast.WithLease(holdfast.LeaseID(lease)))
+			}
+			return a.acquire(cmd.Context(), args[0], append(opts, holdfast.NoRenew()), &o, export)
+		},
+	}
+	o.add(cmd)
+	cmd.Flags().StringVar(&lease, "lease", "", "lease ID of your own: asking again with it is the same acquisition")
+	cmd.Flags().BoolVar(&export, "export", false, "print shell commands that set the environment")
+	_ = cmd.Flags().MarkHidden("at-most")
+	return cmd
+}
+
+func (a *app) acquire(ctx context.Context, name string, opts []holdfast.AcquireOption, o *lockOptions, export bool) error {
+	c, done, err := a.client(ctx, holdfast.Config{Owner: o.owner})
+	if err != nil {
+		return err
+	}
+	defer done()
+	lock, err := c.Acquire(ctx, name, opts...)
+	if err != nil {
+		return err //nolint:wrapcheck // it says what and where
+	}
+	left := time.Until(lock.Deadline())
+	if _, err := lock.Detach(); err != nil {
+		return err //nolint:wrapcheck // it says what and where
+	}
+	out := leaseOut{
+		Name: name, Lease: string(lock.Lease().ID), Token: uint64(lock.Token()), Owner: lock.Owner(),
+		TTL: o.ttl.String(), ExpiresAt: stamp(time.Now().Add(left)),
+	}
+	if export {
+		_, err := fmt.Fprintf(a.stdout, "export HOLDFAST_LOCK=%s HOLDFAST_LEASE=%s HOLDFAST_TOKEN=%d\n", shellQuote(name), shellQuote(out.Lease), out.Token)
+		return err
+	}
+	return a.printLease(out)
+}
+
+func (a *app) printLease(out leaseOut) error {
+	if a.json {
+		return a.printJSON(out)
+	}
+	return a.table([]string{"LOCK", "LEASE", "TOKEN", "UNTIL"}, [][]string{{out.Name, out.Lease, fmt.Sprint(out.Token), out.ExpiresAt}})
+}
+
+func (a *app) renewCommand() *cobra.Command {
+	var ttl time.Duration
+	cmd := &cobra.Command{
+		Use:   "renew [NAME LEASE]",
+		Short: "Renew a lease that acquire took",
+		Long: `Renew a lease: it ends the TTL from now. Without arguments HOLDFAST_LOCK and
+HOLDFAST_LEASE name it. Exit status 70 says that the lease was lost.`,
+		Example: `  holdfast renew deploy 5LKRLBM5GCIZUJ3XQHEUVTTZVE --ttl 10m`,
+		Args:    none2("NAME LEASE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ref, err := leaseArgs(args)
+			if err != nil {
+				return err
+			}
+			b, err := a.open(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer b.Close() //nolint:errcheck // the answer is had
+			ctx, cancel := context.WithTimeout(cmd.Context(), 10*time.Second)
+			defer cancel()
+			asked := time.Now()
+			res, err := b.Renew(ctx, backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: ref.Name, Lease: ref.ID, TTL: ttl}}})
+			if err == nil {
+				err = res.Leases[0].Err
+			}
+			if err != nil {
+				return fmt.Errorf("renew %q on %s: %w", ref.Name, b.Capabilities().Name, err)
+			}
+			got := res.Leases[0]
+			return a.printLease(leaseOut{
+				Name: ref.Name, Lease: string(ref.ID), Token: uint64(got.Token), TTL: ttl.String(), ExpiresAt: stamp(asked.Add(got.Left)),
+			})
+		},
+	}
+	cmd.Flags().DurationVar(&ttl, "ttl", 30*time.Second, "how long the lease lives from now on")
+	return cmd
+}
+
+func (a *app) releaseCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "release [NAME LEASE]",
+		Short: "Give back a lease that acquire took",
+		Long: `Give a lease back. Without arguments HOLDFAST_LOCK and HOLDFAST_LEASE name it. Exit
+status 70 says that it was lost before; nothing was changed then.`,
+		Example: `  holdfast release deploy 5LKRLBM5GCIZUJ3XQHEUVTTZVE`,
+		Args:    none2("NAME LEASE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ref, err := leaseArgs(args)
+			if err != nil {
+				return err
+			}
+			b, err := a.open(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer b.Close() //nolint:errcheck // the answer is had
+			ctx, cancel := context.WithTimeout(cmd.Context(), 10*time.Second)
+			defer cancel()
+			if err := b.Release(ctx, backend.ReleaseRequest{Name: ref.Name, Lease: ref.ID}); err != nil {
+				return fmt.Errorf("release %q on %s: %w", ref.Name, b.Capabilities().Name, err)
+			}
+			if a.json {
+				return a.printJSON(map[string]any{"name": ref.Name, "lease": ref.ID, "released": true})
+			}
+			return nil
+		},
+	}
+}
+
+// leaseArgs names a lease by arguments, or by the environment.
+func leaseArgs(args []string) (holdfast.Lease, error) {
+	if len(args) == 0 {
+		args = []string{os.Getenv("HOLDFAST_LOCK"), os.Getenv("HOLDFAST_LEASE")}
+		if args[0] == "" || args[1] == "" {
+			return holdfast.Lease{}, usageError("lease", "want NAME LEASE, or HOLDFAST_LOCK and HOLDFAST_LEASE in the environment")
+		}
+	}
+	l := holdfast.Lease{Name: args[0], ID: holdfast.LeaseID(args[1])}
+	return l, errors.Join(backend.ValidateName(l.Name), backend.ValidateLeaseID(l.ID))
+}
+
+func exactly(n int, want string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != n {
+			return usageError("arguments", "want %s, got %d", want, len(args))
+		}
+		return nil
+	}
+}
+
+func none2(want string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != 0 && len(args) != 2 {
+			return usageError("arguments", "want %s or nothing, got %d", want, len(args))
+		}
+		return nil
+	}
+}
+
+// shellQuote makes one word of s for a POSIX shell.
+func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }
+
+func (a *app) printJSON(v any) error {
+	enc := json.NewEncoder(a.stdout)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v) //nolint:wrapcheck // nobody is there to read more
+}

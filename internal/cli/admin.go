@@ -1,0 +1,242 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+func (a *app) breakCommand() *cobra.Command {
+	var reason string
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "break NAME --reason TEXT",
+		Short: "Take a lock away from whoever holds it",
+		Long: `Take a lock away from its holders: an operator's act. They learn it, with the reason,
+and the first in line have the lock. The token is raised: a resource that checks it
+refuses what the victims still write.
+
+Without --yes it shows who would lose the lock, and asks where there is a terminal.`,
+		Example:           `  holdfast break nightly-report --reason "host is gone" --yes`,
+		Args:              exactly(1, "NAME"),
+		ValidArgsFunction: a.completeNames,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if reason == "" {
+				return usageError("reason", `"": must be given: the victims and the audit get it`)
+			}
+			c, done, err := a.client(cmd.Context(), holdfast.Config{})
+			if err != nil {
+				return err
+			}
+			defer done()
+			return a.breakLock(cmd.Context(), c, args[0], reason, yes)
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why; the holders are told (required)")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do it, without asking")
+	return cmd
+}
+
+func (a *app) breakLock(ctx context.Context, c *holdfast.Client, name, reason string, yes bool) error {
+	info, err := c.Inspect(ctx, name)
+	if err != nil {
+		return err //nolint:wrapcheck // it says what and where
+	}
+	if !yes {
+		if !a.json {
+			if err := a.printLock(info); err != nil {
+				return err
+			}
+		}
+		if a.terminal() < 0 {
+			return usageError("yes", "nothing was broken; add --yes to break %q", name)
+		}
+		fmt.Fprintf(a.stderr, "holdfast: break %q, which %d hold? Type yes: ", name, len(info.Holders))
+		line, err := bufio.NewReader(a.stdin).ReadString('\n')
+		if err != nil || strings.TrimSpace(line) != "yes" {
+			return usageError("yes", "nothing was broken")
+		}
+	}
+	res, err := c.Break(ctx, name, reason)
+	if err != nil {
+		return err //nolint:wrapcheck // it says what and where
+	}
+	if a.json {
+		broken := make([]holderOut, 0, len(res.Broken))
+		for _, h := range res.Broken {
+			broken = append(broken, holderOf(h))
+		}
+		return a.printJSON(map[string]any{"name": name, "token": uint64(res.Token), "broken": broken})
+	}
+	_, err = fmt.Fprintf(a.stdout, "%s: %d lost it; tokens are above %d now\n", name, len(res.Broken), res.Token-1)
+	return err
+}
+
+func (a *app) watchCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "watch [PREFIX]",
+		Short: "Print what happens to locks, as it happens",
+		Long: `Print the events of the locks whose names begin with PREFIX, one line each, until
+interrupted. With --json each line is a JSON object.`,
+		Example: `  holdfast watch order/`,
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, done, err := a.client(cmd.Context(), holdfast.Config{})
+			if err != nil {
+				return err
+			}
+			defer done()
+			err = c.Watch(cmd.Context(), strings.Join(args, ""), a.printEvent)
+			if errors.Is(err, context.Canceled) {
+				return nil
+			}
+			return err //nolint:wrapcheck // it says what and where
+		},
+	}
+}
+
+func (a *app) printEvent(e holdfast.Event) {
+	if a.json {
+		out := map[string]any{"event": e.Kind, "at": stamp(e.At)}
+		if e.Kind != backend.EventWatching {
+			out["name"], out["lease"], out["owner"], out["shared"] = e.Name, e.Lease, e.Owner, e.Mode == backend.Shared
+		}
+		if e.Token > 0 {
+			out["token"] = uint64(e.Token)
+		}
+		if e.Reason != "" {
+			out["reason"] = e.Reason
+		}
+		_ = a.printJSONLine(out)
+		return
+	}
+	if e.Kind == backend.EventWatching {
+		a.warn("watching")
+		return
+	}
+	token := "-"
+	if e.Token > 0 {
+		token = strconv.FormatUint(uint64(e.Token), 10)
+	}
+	fmt.Fprintf(a.stdout, "%s  %-9s %-9s %-16s token %s  %s %s\n", e.At.Local().Format("15:04:05.000"), e.Kind, e.Mode, e.Owner, token, e.Name, e.Reason)
+}
+
+func (a *app) doctorCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor",
+		Short: "Check the backend: is it there, how fast is it, what can it do",
+		Long: `Take and give back a lock of its own on the backend, and say how that went: healthy,
+degraded (slow, or with warnings), or unhealthy. Exit status 0, 1 or 74.`,
+		Example: `  holdfast doctor --backend redis://127.0.0.1:6379`,
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.doctor(cmd.Context()) },
+	}
+}
+
+// slowPair is from where on a backend counts as degraded.
+const slowPair = 250 * time.Millisecond
+
+func (a *app) doctor(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	c, done, err := a.client(ctx, holdfast.Config{Timeout: 5 * time.Second})
+	if err != nil {
+		return err
+	}
+	defer done()
+	name := "holdfast-doctor/" + string(holdfast.NewLeaseID())
+	times := make([]time.Duration, 0, 5)
+	for range cap(times) {
+		begun := time.Now()
+		lock, err := c.TryAcquire(ctx, name)
+		if err == nil {
+			err = lock.Release(ctx)
+		}
+		if err != nil {
+			return err //nolint:wrapcheck // it says what and where
+		}
+		times = append(times, time.Since(begun))
+	}
+	caps := c.Capabilities()
+	best := times[0]
+	for _, t := range times {
+		best = min(best, t)
+	}
+	health := "healthy"
+	if best > slowPair {
+		health = "degraded"
+	}
+	if a.json {
+		if err := a.printJSON(map[string]any{"health": health, "backend": caps.Name, "acquire_and_release_ms": float64(best.Microseconds()) / 1000, "capabilities": caps}); err != nil {
+			return err
+		}
+	} else if err := a.table([]string{"HEALTH", "BACKEND", "ACQUIRE+RELEASE", "FIRST COME FIRST SERVED", "PUSH", "TOKENS", "SHORTEST TTL"}, [][]string{{
+		health, caps.Name, best.Round(10 * time.Microsecond).String(), strconv.FormatBool(caps.FIFO), strconv.FormatBool(caps.Push), caps.TokenKind, caps.MinTTL.String(),
+	}}); err != nil {
+		return err
+	}
+	if health != "healthy" {
+		return exitError(exitError1)
+	}
+	return nil
+}
+
+func (a *app) migrateCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "migrate",
+		Short: "Make the backend ready: create its schema where it has one",
+		Long: `Open the backend, which creates its schema where it has one and it is not there: the
+local file. Others keep no schema, and are only opened. Doing it again changes nothing.`,
+		Example: `  holdfast migrate --backend sqlite:///var/lib/holdfast/locks.db`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			b, err := a.open(cmd.Context())
+			if err != nil {
+				return err
+			}
+			name := b.Capabilities().Name
+			if err := b.Close(); err != nil {
+				return fmt.Errorf("close %s: %w", name, err)
+			}
+			if a.json {
+				return a.printJSON(map[string]any{"backend": name, "ready": true})
+			}
+			_, err = fmt.Fprintf(a.stdout, "%s is ready\n", name)
+			return err
+		},
+	}
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			revision := "unknown"
+			if info, ok := debug.ReadBuildInfo(); ok {
+				for _, s := range info.Settings {
+					if s.Key == "vcs.revision" {
+						revision = s.Value
+					}
+				}
+			}
+			if a.json {
+				return a.printJSON(map[string]string{"version": Version, "revision": revision, "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH})
+			}
+			_, err := fmt.Fprintf(a.stdout, "holdfast %s (%s, %s %s/%s)\n", Version, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			return err
+		},
+	}
+}

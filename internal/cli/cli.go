@@ -1,0 +1,189 @@
+// Package cli is the command holdfast: one file for each subcommand.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/sqlitelock"
+	"github.com/holdfast-io/holdfast/open"
+)
+
+// The exit statuses, as in sysexits.h where there is one.
+const (
+	exitOK       = 0
+	exitError1   = 1
+	exitUsage    = 64
+	exitLost     = 70
+	exitInternal = 71
+	exitAway     = 74
+	exitHeld     = 75
+)
+
+// Version of the command, set when it is built.
+const Version = "0.1.0-dev"
+
+// app is what the subcommands share.
+type app struct {
+	stdin   io.Reader
+	stdout  io.Writer
+	stderr  io.Writer
+	backend string // --backend
+	json    bool
+	quiet   bool
+	verbose bool
+}
+
+// Run runs the command with its arguments, without the program's name, and gives its
+// exit status.
+func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	if len(args) == 1 && args[0] == guardCommand {
+		return guard(stdin)
+	}
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	started := false
+	for _, cmd := range root.Commands() {
+		if run := cmd.RunE; run != nil {
+			cmd.RunE = func(cmd *cobra.Command, args []string) error {
+				started = true
+				return run(cmd, args)
+			}
+		}
+	}
+	err := root.ExecuteContext(ctx)
+	if err != nil && !started {
+		err = &usage{err: err} // cobra did not get as far as running anything
+	}
+	status := statusOf(err)
+	if err != nil && !isSilent(err) {
+		a.sayError(err, status)
+	}
+	return status
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "holdfast",
+		Short: "Distributed locks from a shell, over HTTP and from Go",
+		Long: `Holdfast takes locks that many processes and machines share: exclusive, shared, or
+n at once; first come, first served; each with a fencing token.
+
+The backend is where the locks live. It is --backend or HOLDFAST_BACKEND, a URL:
+  sqlite:///path                 one file, for the processes of one host (the default)
+  redis://host:6379              one Redis; rediss:// for TLS
+  etcd://host1:2379,host2:2379   etcd; etcds:// for TLS
+  holdfast://host:7420           a Holdfast server; holdfasts:// for TLS
+  embedded:///path               an etcd in this process
+  memory://                      this process alone
+
+Exit status: 0; 75 the lock was not had; 74 the backend is away; 70 the lock was lost;
+64 bad usage; 1 anything else. "holdfast run" exits as its command did.`,
+		Example: `  holdfast run nightly-report -- ./report.sh
+  holdfast ls
+  holdfast serve`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.PersistentFlags().StringVar(&a.backend, "backend", "", "URL of the backend (default: HOLDFAST_BACKEND, else a local file)")
+	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON")
+	root.PersistentFlags().BoolVarP(&a.quiet, "quiet", "q", false, "say nothing but errors")
+	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "log what happens to standard error")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usage{err: err} })
+	root.AddCommand(
+		a.runCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.lsCommand(), a.showCommand(),
+		a.breakCommand(), a.watchCommand(), a.topCommand(), a.serveCommand(), a.doctorCommand(), a.migrateCommand(),
+		a.versionCommand(),
+	)
+	return root
+}
+
+// url is the backend's: the flag, the environment, or the local file.
+func (a *app) url() (string, error) {
+	if a.backend != "" {
+		return a.backend, nil
+	}
+	if env := os.Getenv("HOLDFAST_BACKEND"); env != "" {
+		return env, nil
+	}
+	path, err := sqlitelock.DefaultPath()
+	if err != nil {
+		return "", fmt.Errorf("find the default backend: %w", err)
+	}
+	return "sqlite://" + path, nil
+}
+
+func (a *app) open(ctx context.Context) (backend.Backend, error) {
+	url, err := a.url()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	return open.URL(ctx, url, open.Options{Logger: a.logger()}) //nolint:wrapcheck // it says what and where
+}
+
+// client opens the backend. The function closes both.
+func (a *app) client(ctx context.Context, cfg holdfast.Config) (*holdfast.Client, func(), error) {
+	b, err := a.open(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg.Logger = a.logger()
+	c, err := holdfast.New(b, cfg)
+	if err != nil {
+		return nil, nil, errors.Join(err, b.Close())
+	}
+	return c, func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		if err := errors.Join(c.Close(ctx), b.Close()); err != nil && a.verbose {
+			a.warn("%v", err)
+		}
+	}, nil
+}
+
+func (a *app) logger() *slog.Logger {
+	level := slog.LevelWarn
+	switch {
+	case a.quiet:
+		return slog.New(slog.DiscardHandler)
+	case a.verbose:
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: level}))
+}
+
+// warn tells people something, on standard error.
+func (a *app) warn(format string, args ...any) {
+	if !a.quiet {
+		fmt.Fprintf(a.stderr, "holdfast: "+format+"\n", args...)
+	}
+}
+
+func (a *app) isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// stdio is what the command under a lock gets. What is not a file is closed for it.
+func (a *app) stdio() [3]*os.File {
+	in, _ := a.stdin.(*os.File)
+	out, _ := a.stdout.(*os.File)
+	errs, _ := a.stderr.(*os.File)
+	return [3]*os.File{in, out, errs}
+}

@@ -1,0 +1,160 @@
+package cli
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The guardian is a second process of the command, in a group of its own. It kills the
+// command's group when the lease can no longer be kept: also when the process that holds
+// the lock is stopped, is killed with -9, or hangs. It does no I/O but on its pipe:
+//
+//	group N      the process group to kill
+//	until NS     kill at this reading of CLOCK_BOOTTIME, unless there is a later word
+//	bye          the command has ended; kill nothing
+//
+// The end of the pipe without a bye is the death of the holder.
+
+// guardCommand is the hidden subcommand that the program runs itself with.
+const guardCommand = "internal-guardian"
+
+// bootTime reads CLOCK_BOOTTIME, which is the same for all processes of the machine and
+// counts the time that it was suspended.
+func bootTime() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		return 0
+	}
+	return time.Duration(ts.Nano())
+}
+
+// guard is the guardian's main. It reads words from r until the pipe ends.
+func guard(r io.Reader) int {
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGTSTP, syscall.SIGPIPE)
+	words := make(chan string)
+	go func() {
+		defer close(words)
+		lines := bufio.NewScanner(r)
+		for lines.Scan() {
+			words <- lines.Text()
+		}
+	}()
+	group, until := 0, time.Duration(0)
+	// A timer counts no suspension: look at the clock often enough.
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	timer := time.NewTimer(time.Hour)
+	for {
+		select {
+		case word, ok := <-words:
+			if !ok {
+				killGroup(group)
+				return 0
+			}
+			verb, arg, _ := strings.Cut(word, " ")
+			n, err := strconv.ParseInt(arg, 10, 64)
+			switch {
+			case verb == "bye":
+				return 0
+			case err != nil:
+				killGroup(group)
+				return exitInternal
+			case verb == "group":
+				group = int(n)
+			case verb == "until":
+				until = time.Duration(n)
+			}
+			timer.Reset(max(0, until-bootTime()))
+		case <-timer.C:
+		case <-tick.C:
+		}
+		if until > 0 && bootTime() >= until {
+			killGroup(group)
+		}
+	}
+}
+
+func killGroup(group int) {
+	if group > 1 {
+		_ = syscall.Kill(-group, syscall.SIGKILL)
+	}
+}
+
+// guardian is the holder's end of the pipe.
+type guardian struct {
+	process *os.Process
+	ended   chan struct{}
+
+	mu   sync.Mutex
+	pipe *os.File
+}
+
+// startGuardian runs this program once more as the guardian.
+func startGuardian() (*guardian, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find this program: %w", err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("make a pipe: %w", err)
+	}
+	defer r.Close() //nolint:errcheck // the guardian has its own
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	defer null.Close() //nolint:errcheck // the guardian has its own
+	p, err := os.StartProcess(self, []string{"holdfast", guardCommand}, &os.ProcAttr{
+		Env:   []string{"PATH=" + os.Getenv("PATH")}, // no secrets
+		Files: []*os.File{r, null, null},
+		Sys:   &syscall.SysProcAttr{Setpgid: true},
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start the guardian: %w", err), w.Close())
+	}
+	g := &guardian{process: p, pipe: w, ended: make(chan struct{})}
+	go func() {
+		defer close(g.ended)
+		_, _ = p.Wait()
+	}()
+	return g, nil
+}
+
+// tell sends a word. A guardian that is gone is noticed by ended.
+func (g *guardian) tell(verb string, n int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.pipe != nil {
+		_ = g.pipe.SetWriteDeadline(time.Now().Add(time.Second))
+		_, _ = fmt.Fprintf(g.pipe, "%s %d\n", verb, n)
+	}
+}
+
+// bye ends the guardian, which kills nothing.
+func (g *guardian) bye() {
+	g.tell("bye", 0)
+	g.mu.Lock()
+	_ = g.pipe.Close()
+	g.pipe = nil
+	g.mu.Unlock()
+	select {
+	case <-g.ended:
+	case <-time.After(time.Second):
+		_ = g.process.Kill()
+		<-g.ended
+	}
+	runtime.KeepAlive(g)
+}

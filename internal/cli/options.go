@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-io/holdfast"
+)
+
+// lockOptions are the flags of those subcommands that take a lock.
+type lockOptions struct {
+	ttl             time.Duration
+	wait            time.Duration
+	waitGiven       bool
+	try             bool
+	shared          bool
+	limit, permits  int
+	owner, note     string
+	atLeast, atMost time.Duration
+}
+
+func (o *lockOptions) add(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.DurationVar(&o.ttl, "ttl", 30*time.Second, "how long the lease lives without a renewal")
+	f.DurationVar(&o.wait, "wait", 0, "how long to wait in line (default: as long as it takes)")
+	f.BoolVar(&o.try, "try", false, "do not wait")
+	f.BoolVar(&o.shared, "shared", false, "together with other shared holders, such as readers")
+	f.IntVar(&o.limit, "limit", 1, "how many may hold the lock at once")
+	f.IntVar(&o.permits, "permits", 1, "how many of the limit to take")
+	f.StringVar(&o.owner, "owner", "", "who asks, for people (default: host:pid)")
+	f.StringVar(&o.note, "note", "", "free text for people")
+	f.DurationVar(&o.atLeast, "at-least", 0, "keep the lock at least so long, also when the command ends sooner")
+	f.DurationVar(&o.atMost, "at-most", 0, "hold the lock no longer than this")
+	cmd.MarkFlagsMutuallyExclusive("try", "wait")
+	cmd.PreRun = nil
+	f.SortFlags = false
+	cmd.PersistentPreRun = func(cmd *cobra.Command, _ []string) { o.waitGiven = cmd.Flags().Changed("wait") }
+}
+
+func (o *lockOptions) options() ([]holdfast.AcquireOption, error) {
+	if o.ttl <= 0 {
+		return nil, usageError("ttl", "%s: must be above 0", o.ttl)
+	}
+	opts := []holdfast.AcquireOption{holdfast.TTL(o.ttl), holdfast.Limit(o.limit), holdfast.Permits(o.permits)}
+	switch {
+	case o.try:
+		opts = append(opts, holdfast.Wait(0))
+	case o.waitGiven:
+		opts = append(opts, holdfast.Wait(o.wait))
+	}
+	if o.shared {
+		opts = append(opts, holdfast.Shared())
+	}
+	if o.owner != "" {
+		opts = append(opts, holdfast.Owner(o.owner))
+	}
+	if o.note != "" {
+		opts = append(opts, holdfast.Note(o.note))
+	}
+	if o.atLeast != 0 {
+		opts = append(opts, holdfast.AtLeast(o.atLeast))
+	}
+	if o.atMost != 0 {
+		opts = append(opts, holdfast.AtMost(o.atMost))
+	}
+	return opts, nil
+}

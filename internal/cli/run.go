@@ -1,0 +1,361 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"github.com/holdfast-io/holdfast"
+)
+
+func (a *app) runCommand() *cobra.Command {
+	var o lockOptions
+	var grace time.Duration
+	cmd := &cobra.Command{
+		Use:   "run [flags] NAME -- COMMAND [ARG...]",
+		Short: "Run a command under a lock",
+		Long: `Run a command while holding a lock, and give the lock back when it has ended.
+
+The lease is renewed while the command runs. When it cannot be kept any more, the
+command's process group gets SIGTERM early enough (see --grace), and SIGKILL before
+the lease can be granted to anybody else: by a local timer in a process of its own,
+also when the backend hangs and when holdfast itself is stopped or killed.
+
+The command sees HOLDFAST_LOCK, HOLDFAST_TOKEN and HOLDFAST_LEASE. Give the token to
+whatever it writes to, and let that refuse a smaller one.
+
+Signals are passed on to the command. It runs in its own process group, in the
+foreground where there is a terminal. Children that it leaves behind when it ends are
+left alone, as a shell does; the lock is free then.
+
+Exit status: the command's own, or 128 and the signal that ended it; 75 when the lock
+was not had, 74 when the backend was away, 70 when the lock was lost, 64 for bad
+usage, 126 and 127 when the command cannot be run or is not there.`,
+		Example: `  holdfast run nightly-report -- ./report.sh
+  holdfast run --try backup -- rsync -a /srv /backup      # not if it runs already
+  holdfast run --wait 1m --limit 3 downloads -- ./fetch.sh   # at most three at once
+  holdfast run --shared dataset -- ./read.sh               # together with other readers
+  holdfast run --at-least 50s cron-job -- ./job.sh         # once in the fleet, clocks apart`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if dash := cmd.ArgsLenAtDash(); dash != 1 || len(args) < 2 {
+				return usageError("run", "want NAME -- COMMAND [ARG...]")
+			}
+			return nil
+		},
+		ValidArgsFunction: a.completeNames,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.ttl <= 0 {
+				return usageError("ttl", "%s: must be above 0s", o.ttl)
+			}
+			if grace < 0 {
+				return usageError("grace", "%s: must be 0s or more", grace)
+			}
+			return a.run(cmd.Context(), args[0], args[1:], &o, grace)
+		},
+	}
+	o.add(cmd)
+	cmd.Flags().DurationVar(&grace, "grace", -1, "time between SIGTERM and SIGKILL when the lease cannot be kept (default: a quarter of the TTL, at most 5s)")
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		if !cmd.Flags().Changed("grace") {
+			grace = min(o.ttl/4, 5*time.Second)
+		}
+		return nil
+	}
+	return cmd
+}
+
+// run takes the lock, runs the command and gives the lock back.
+func (a *app) run(ctx context.Context, name string, argv []string, o *lockOptions, grace time.Duration) error {
+	if grace >= o.ttl/2 {
+		return usageError("grace", "%s: must be under half of the TTL, %s", grace, o.ttl)
+	}
+	opts, err := o.options()
+	if err != nil {
+		return err
+	}
+	client, done, err := a.client(ctx, holdfast.Config{TTL: o.ttl, Owner: o.owner})
+	if err != nil {
+		return err
+	}
+	defer done()
+
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, passedOn()...)
+	defer signal.Stop(signals)
+	lock, err := a.acquireOrSignal(ctx, client, name, opts, signals)
+	if err != nil {
+		return err
+	}
+	status, err := a.supervise(lock, argv, o.ttl, grace, signals)
+	if err != nil {
+		_ = lock.Release(context.WithoutCancel(ctx))
+		return err
+	}
+	if lost := lock.Err(); lost != nil {
+		return fmt.Errorf("the command was ended: %w", lost)
+	}
+	release, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if err := lock.Release(release); err != nil {
+		a.warn("%v", err)
+	}
+	if status != 0 {
+		return exitError(status)
+	}
+	return nil
+}
+
+// acquireOrSignal waits for the lock, unless a signal ends that.
+func (a *app) acquireOrSignal(ctx context.Context, c *holdfast.Client, name string, opts []holdfast.AcquireOption, signals <-chan os.Signal) (*holdfast.Lock, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var got atomic.Int32
+	quit := make(chan struct{})
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		notice := time.NewTimer(time.Second)
+		defer notice.Stop()
+		for {
+			select {
+			case s := <-signals:
+				if n, ok := s.(syscall.Signal); ok && ends(n) {
+					got.Store(int32(n))
+					cancel()
+					return
+				}
+			case <-notice.C:
+				a.tellHolder(ctx, c, name)
+			case <-quit:
+				return
+			}
+		}
+	}()
+	lock, err := c.Acquire(ctx, name, opts...)
+	close(quit)
+	<-watched
+	if n := got.Load(); n != 0 {
+		if err == nil {
+			_ = lock.Release(context.WithoutCancel(ctx))
+		}
+		return nil, exitError(128 + n)
+	}
+	return lock, err //nolint:wrapcheck // it says what and where
+}
+
+// tellHolder says on a terminal what is waited for.
+func (a *app) tellHolder(ctx context.Context, c *holdfast.Client, name string) {
+	if !a.isTerminal(a.stderr) {
+		return
+	}
+	info, err := c.Inspect(ctx, name)
+	if err != nil || len(info.Holders) == 0 {
+		return
+	}
+	h := info.Holders[0]
+	a.warn("waiting for %q, held by %s since %s", name, h.Owner, h.Since.Local().Format(time.TimeOnly))
+}
+
+func passedOn() []os.Signal {
+	return []os.Signal{
+		syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
+		syscall.SIGWINCH, syscall.SIGCONT, syscall.SIGTSTP, syscall.SIGALRM,
+	}
+}
+
+func ends(s syscall.Signal) bool {
+	return slices.Contains([]syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}, s)
+}
+
+// supervise runs the command for as long as the lease is kept. The error is for a command
+// that could not be started, or for a lock that was lost.
+func (a *app) supervise(lock *holdfast.Lock, argv []string, ttl, grace time.Duration, signals <-chan os.Signal) (int, error) {
+	// The command dies with the thread that started it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	g, err := startGuardian()
+	if err != nil {
+		return 0, err
+	}
+	margin := killMargin(ttl)
+	g.tell("until", int64(bootTime()+time.Until(lock.Deadline())-margin))
+	tty := a.terminal()
+	c, err := startChild(argv, a.childEnv(lock), a.stdio(), tty)
+	if err != nil {
+		g.bye()
+		return 0, startError(argv[0], err)
+	}
+	g.tell("group", int64(c.pid))
+	w := &warden{app: a, lock: lock, child: c, guardian: g, margin: margin, grace: grace, signals: signals, done: make(chan struct{})}
+	watched := make(chan struct{})
+	go func() { defer close(watched); w.watch() }()
+	status := w.await(tty)
+	close(w.done)
+	<-watched
+	w.guardian.bye()
+	if w.condemned.Load() {
+		if err := lock.Err(); err != nil {
+			return status, fmt.Errorf("the command was ended: %w", err)
+		}
+		return status, fmt.Errorf("the command was ended because its lease could not be kept: %w", holdfast.ErrLost)
+	}
+	return status, nil
+}
+
+// killMargin is how long before the local deadline the command is killed: the deadline is
+// before the end of the lease already.
+func killMargin(ttl time.Duration) time.Duration {
+	return min(max(ttl/50, 20*time.Millisecond), 500*time.Millisecond)
+}
+
+func (a *app) childEnv(lock *holdfast.Lock) []string {
+	return append(os.Environ(),
+		"HOLDFAST_LOCK="+lock.Name(), "HOLDFAST_TOKEN="+strconv.FormatUint(uint64(lock.Token()), 10),
+		"HOLDFAST_LEASE="+string(lock.Lease().ID))
+}
+
+// startError says like a shell why a command was not started.
+func startError(name string, err error) error {
+	status := 126
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		status = 127
+	}
+	return &statusError{status: status, err: fmt.Errorf("%s: %w", name, err)}
+}
+
+// warden watches over a command that runs under a lock.
+type warden struct {
+	app       *app
+	lock      *holdfast.Lock
+	child     *child
+	guardian  *guardian
+	margin    time.Duration
+	grace     time.Duration
+	signals   <-chan os.Signal
+	done      chan struct{} // closed when the command has ended
+	condemned atomic.Bool   // it was told to end because of the lease
+}
+
+// watch tells the guardian each new deadline, passes signals on, and ends the command
+// when the lease cannot be kept.
+func (w *warden) watch() {
+	lost := w.lock.Context().Done()
+	warn := time.NewTimer(w.left() - w.grace)
+	defer warn.Stop()
+	kill := time.NewTimer(w.left())
+	defer kill.Stop()
+	for {
+		select {
+		case <-w.done:
+			return
+		case s := <-w.signals:
+			if n, ok := s.(syscall.Signal); ok {
+				w.child.signal(n)
+			}
+		case <-w.lock.Renewed():
+			if w.condemned.Load() {
+				continue
+			}
+			w.guardian.tell("until", int64(bootTime()+w.left()))
+			warn.Reset(w.left() - w.grace)
+			kill.Reset(w.left())
+		case <-warn.C:
+			if w.left() > w.grace {
+				continue
+			}
+			w.condemn("its lease could not be renewed")
+		case <-kill.C:
+			w.condemned.Store(true)
+			w.child.signal(syscall.SIGKILL)
+		case <-lost:
+			lost = nil
+			w.condemn(w.lock.Err().Error())
+			// Whoever is next may hold the lock already: there is no time to give.
+			kill.Reset(min(max(0, w.left()), w.grace, time.Second))
+			w.guardian.tell("until", int64(bootTime()+min(w.grace, time.Second)))
+		case <-w.guardian.ended:
+			w.replaceGuardian()
+		}
+	}
+}
+
+// left is how long until the command has to be dead.
+func (w *warden) left() time.Duration { return time.Until(w.lock.Deadline()) - w.margin }
+
+func (w *warden) condemn(why string) {
+	w.condemned.Store(true)
+	w.app.warn("ending the command: %s", why)
+	w.child.signal(syscall.SIGTERM)
+	w.child.signal(syscall.SIGCONT) // a stopped one gets the SIGTERM too
+}
+
+// replaceGuardian starts another where the first was killed. Without one the command is
+// not safe from what may happen to this process.
+func (w *warden) replaceGuardian() {
+	g, err := startGuardian()
+	if err != nil {
+		w.condemn(err.Error())
+		w.guardian.ended = nil
+		return
+	}
+	w.guardian = g
+	g.tell("until", int64(bootTime()+w.left()))
+	g.tell("group", int64(w.child.pid))
+}
+
+// await waits for the command. When it was stopped at the terminal this process stops
+// too, so that the shell has the terminal; the guardian goes on counting.
+func (w *warden) await(tty int) int {
+	for {
+		ws, err := w.child.wait(w.condemned.Load)
+		if err != nil {
+			w.app.warn("%v", err)
+			return exitInternal
+		}
+		if !ws.Stopped() {
+			takeTerminal(tty)
+			return exitStatus(ws)
+		}
+		if tty >= 0 {
+			takeTerminal(tty)
+			_ = syscall.Kill(0, syscall.SIGSTOP)
+			_ = unix.IoctlSetPointerInt(tty, unix.TIOCSPGRP, w.child.pid)
+			w.child.signal(syscall.SIGCONT)
+		}
+	}
+}
+
+// terminal is the descriptor of the terminal that this process has in its foreground.
+func (a *app) terminal() int {
+	f, ok := a.stdin.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return -1
+	}
+	group, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP)
+	if err != nil || group != syscall.Getpgrp() {
+		return -1
+	}
+	return int(f.Fd())
+}
+
+// takeTerminal puts this process into the foreground again.
+func takeTerminal(tty int) {
+	if tty >= 0 {
+		signal.Ignore(syscall.SIGTTOU)
+		_ = unix.IoctlSetPointerInt(tty, unix.TIOCSPGRP, syscall.Getpgrp())
+	}
+}

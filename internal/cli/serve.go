@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/open"
+	"github.com/holdfast-io/holdfast/server"
+	"github.com/holdfast-io/holdfast/server/embedded"
+)
+
+type serveOptions struct {
+	listen      string
+	dataDir     string
+	name        string
+	cluster     []string
+	listenPeers string
+	anonymous   bool
+}
+
+func (a *app) serveCommand() *cobra.Command {
+	var o serveOptions
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve locks over HTTP",
+		Long: `Serve locks over HTTP: for curl, for programs in any language, and for the backend
+holdfast://. The locks live on an etcd in the same process, one node, or three with
+--cluster, unless --backend (not HOLDFAST_BACKEND) names another one. A restart keeps
+leases and tokens.
+
+SIGTERM or Ctrl-C stops it: those who wait get an answer, leases stay.
+
+There is no authentication yet: it refuses to listen beyond this host unless
+--anonymous says that this is meant.
+
+The API is described at /openapi.json, the metrics are at /metrics, and / is a page
+that shows the locks live.`,
+		Example: `  holdfast serve
+  holdfast serve --backend redis://127.0.0.1:6379
+  holdfast serve --name a --cluster a=http://10.0.0.1:2380,b=http://10.0.0.2:2380,c=http://10.0.0.3:2380
+
+  curl -X POST localhost:7420/v1/locks/order:123 -d '{"ttl":"30s","wait":"10s"}'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.serve(cmd.Context(), o) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.listen, "listen", "127.0.0.1:7420", "address to listen on")
+	f.StringVar(&o.dataDir, "data-dir", "", "folder of the embedded etcd (default: serve in the state folder of the user)")
+	f.StringVar(&o.name, "name", "", "name of this node in the cluster")
+	f.StringSliceVar(&o.cluster, "cluster", nil, "all nodes, as NAME=PEER-URL, separated by commas")
+	f.StringVar(&o.listenPeers, "listen-peers", "", "address to listen on for the other nodes, if it is not that of the node's URL")
+	f.BoolVar(&o.anonymous, "anonymous", false, "listen beyond this host, though anybody who connects may do everything")
+	return cmd
+}
+
+func (a *app) serve(ctx context.Context, o serveOptions) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	b, err := a.store(ctx, o)
+	if err != nil {
+		return err
+	}
+	srv, err := server.New(b, server.Config{Anonymous: o.anonymous, Version: Version, Logger: a.logger()})
+	if err != nil {
+		return errors.Join(err, b.Close())
+	}
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", o.listen)
+	if err != nil {
+		return errors.Join(&statusError{status: exitError1, err: fmt.Errorf("listen: %w", err)}, b.Close())
+	}
+	a.warn("serving %s on http://%s", b.Capabilities().Name, ln.Addr())
+	err = srv.Serve(ctx, ln)
+	if err == nil {
+		a.warn("stopped")
+	}
+	return errors.Join(err, b.Close())
+}
+
+// store is where the locks live: the backend that was named, or an etcd of our own.
+func (a *app) store(ctx context.Context, o serveOptions) (backend.Backend, error) {
+	peers, err := peersOf(o.cluster)
+	if err != nil {
+		return nil, err
+	}
+	if a.backend != "" {
+		if len(peers) > 0 || o.dataDir != "" || o.name != "" {
+			return nil, usageError("backend", "must not be given together with --data-dir, --name or --cluster, which are of the embedded etcd")
+		}
+		return a.open(ctx)
+	}
+	if o.dataDir == "" {
+		if o.dataDir, err = stateDir("serve"); err != nil {
+			return nil, err
+		}
+	}
+	if o.dataDir, err = filepath.Abs(o.dataDir); err != nil {
+		return nil, fmt.Errorf("data-dir: %w", err)
+	}
+	return open.Embedded(ctx, embedded.Config{ //nolint:wrapcheck // it says what and where
+		DataDir: o.dataDir, Name: o.name, Cluster: peers, ListenPeers: o.listenPeers, Logger: a.logger(),
+	})
+}
+
+func peersOf(cluster []string) ([]embedded.Peer, error) {
+	peers := make([]embedded.Peer, 0, len(cluster))
+	for _, p := range cluster {
+		name, url, ok := strings.Cut(p, "=")
+		if !ok || name == "" || url == "" {
+			return nil, usageError("cluster", "%q: must be NAME=PEER-URL", p)
+		}
+		peers = append(peers, embedded.Peer{Name: name, URL: url})
+	}
+	return peers, nil
+}
+
+// stateDir is a folder of the user for what is to survive.
+func stateDir(name string) (string, error) {
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "holdfast", name), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("find a folder for the data: %w", err)
+	}
+	return filepath.Join(home, ".local", "state", "holdfast", name), nil
+}

@@ -1,0 +1,230 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// What is printed as JSON is as the HTTP API has it.
+type (
+	lockOut struct {
+		Name    string      `json:"name"`
+		Limit   int         `json:"limit"`
+		Holders []holderOut `json:"holders"`
+		Waiters []waiterOut `json:"waiters"`
+	}
+	holderOut struct {
+		Lease     string `json:"lease"`
+		Owner     string `json:"owner"`
+		Token     uint64 `json:"token"`
+		Shared    bool   `json:"shared"`
+		Permits   int    `json:"permits"`
+		Note      string `json:"note"`
+		Since     string `json:"since"`
+		ExpiresAt string `json:"expires_at"`
+	}
+	waiterOut struct {
+		Owner    string `json:"owner"`
+		Shared   bool   `json:"shared"`
+		Permits  int    `json:"permits"`
+		Note     string `json:"note"`
+		Since    string `json:"since"`
+		Position int    `json:"position"`
+	}
+)
+
+func lockOf(l holdfast.LockInfo) lockOut {
+	out := lockOut{Name: l.Name, Limit: l.Limit, Holders: []holderOut{}, Waiters: []waiterOut{}}
+	for _, h := range l.Holders {
+		out.Holders = append(out.Holders, holderOf(h))
+	}
+	for i, w := range l.Waiters {
+		out.Waiters = append(out.Waiters, waiterOut{
+			Owner: w.Owner, Shared: w.Mode == backend.Shared, Permits: w.Permits, Note: w.Note, Since: stamp(w.Since), Position: i + 1,
+		})
+	}
+	return out
+}
+
+func holderOf(h holdfast.Holder) holderOut {
+	return holderOut{
+		Lease: string(h.Lease), Owner: h.Owner, Token: uint64(h.Token), Shared: h.Mode == backend.Shared, Permits: h.Permits,
+		Note: h.Note, Since: stamp(h.Since), ExpiresAt: stamp(time.Now().Add(h.Left)),
+	}
+}
+
+func (a *app) lsCommand() *cobra.Command {
+	var limit int
+	var after string
+	cmd := &cobra.Command{
+		Use:     "ls [PREFIX]",
+		Aliases: []string{"list"},
+		Short:   "List the locks that are held or waited for",
+		Example: `  holdfast ls
+  holdfast ls order/ --json`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, done, err := a.client(cmd.Context(), holdfast.Config{})
+			if err != nil {
+				return err
+			}
+			defer done()
+			locks, next, err := listAll(cmd.Context(), c, strings.Join(args, ""), after, limit)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				out := make([]lockOut, 0, len(locks))
+				for _, l := range locks {
+					out = append(out, lockOf(l))
+				}
+				return a.printJSON(map[string]any{"locks": out, "next": next})
+			}
+			return a.printLocks(locks)
+		},
+	}
+	cmd.Flags().IntVar(&limit, "limit", 0, "list at most so many (default: all)")
+	cmd.Flags().StringVar(&after, "after", "", "begin after this name")
+	return cmd
+}
+
+// listAll reads page after page, up to limit locks where that is above 0.
+func listAll(ctx context.Context, c *holdfast.Client, prefix, after string, limit int) ([]holdfast.LockInfo, string, error) {
+	if limit < 0 {
+		return nil, "", usageError("limit", "%d: must be 0 or more", limit)
+	}
+	var locks []holdfast.LockInfo
+	for {
+		size := backend.MaxListLimit
+		if limit > 0 {
+			size = min(size, limit-len(locks))
+		}
+		page, err := c.List(ctx, holdfast.ListOptions{Prefix: prefix, After: after, Limit: size})
+		if err != nil {
+			return nil, "", err //nolint:wrapcheck // it says what and where
+		}
+		locks = append(locks, page.Locks...)
+		after = page.Next
+		if after == "" || limit > 0 && len(locks) >= limit {
+			return locks, after, nil
+		}
+	}
+}
+
+func (a *app) printLocks(locks []holdfast.LockInfo) error {
+	rows := make([][]string, 0, len(locks))
+	for _, l := range locks {
+		rows = append(rows, lockRow(l))
+	}
+	if len(rows) == 0 {
+		a.warn("no lock is held or waited for")
+		return nil
+	}
+	return a.table([]string{"LOCK", "MODE", "HELD BY", "TOKEN", "SINCE", "LEFT", "WAITING"}, rows)
+}
+
+func lockRow(l holdfast.LockInfo) []string {
+	row := []string{l.Name, "-", "-", "-", "-", "-", strconv.Itoa(len(l.Waiters))}
+	if len(l.Holders) == 0 {
+		return row
+	}
+	h := l.Holders[0]
+	row[1], row[2], row[3] = h.Mode.String(), h.Owner, strconv.FormatUint(uint64(h.Token), 10)
+	row[4], row[5] = ago(h.Since), h.Left.Round(100*time.Millisecond).String()
+	if n := len(l.Holders) - 1; n > 0 {
+		row[2] += fmt.Sprintf(" and %d more", n)
+	}
+	return row
+}
+
+func ago(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return max(0, time.Since(t)).Round(time.Second).String() + " ago"
+}
+
+func (a *app) showCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:               "show NAME",
+		Aliases:           []string{"inspect"},
+		Short:             "Show who holds a lock and who waits for it, in order",
+		Example:           `  holdfast show nightly-report`,
+		Args:              exactly(1, "NAME"),
+		ValidArgsFunction: a.completeNames,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, done, err := a.client(cmd.Context(), holdfast.Config{})
+			if err != nil {
+				return err
+			}
+			defer done()
+			info, err := c.Inspect(cmd.Context(), args[0])
+			if err != nil {
+				return err //nolint:wrapcheck // it says what and where
+			}
+			if a.json {
+				return a.printJSON(lockOf(info))
+			}
+			return a.printLock(info)
+		},
+	}
+}
+
+func (a *app) printLock(info holdfast.LockInfo) error {
+	if len(info.Holders) == 0 && len(info.Waiters) == 0 {
+		_, err := fmt.Fprintf(a.stdout, "%s is free\n", info.Name)
+		return err
+	}
+	rows := make([][]string, 0, len(info.Holders)+len(info.Waiters))
+	for _, h := range info.Holders {
+		rows = append(rows, []string{
+			"holds", h.Mode.String(), h.Owner, strconv.FormatUint(uint64(h.Token), 10), ago(h.Since),
+			h.Left.Round(100 * time.Millisecond).String(), string(h.Lease), h.Note,
+		})
+	}
+	for i, w := range info.Waiters {
+		rows = append(rows, []string{"waits, " + strconv.Itoa(i+1), w.Mode.String(), w.Owner, "-", ago(w.Since), "-", string(w.Lease), w.Note})
+	}
+	return a.table([]string{"", "MODE", "OWNER", "TOKEN", "SINCE", "LEFT", "LEASE", "NOTE"}, rows)
+}
+
+func (a *app) table(head []string, rows [][]string) error {
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, strings.Join(head, "\t"))
+	for _, r := range rows {
+		fmt.Fprintln(w, strings.Join(r, "\t"))
+	}
+	return w.Flush() //nolint:wrapcheck // nobody is there to read more
+}
+
+// completeNames offers the names of the locks that there are.
+func (a *app) completeNames(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
+	defer cancel()
+	c, done, err := a.client(ctx, holdfast.Config{})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	defer done()
+	page, err := c.List(ctx, holdfast.ListOptions{Prefix: prefix, Limit: 100})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	names := make([]string, 0, len(page.Locks))
+	for _, l := range page.Locks {
+		names = append(names, l.Name)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}

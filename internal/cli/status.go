@@ -1,0 +1,80 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/holdfast-io/holdfast"
+)
+
+// exitError ends the command with a status, and says nothing: it was said, or it is the
+// status of somebody else.
+type exitError int
+
+func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// statusError ends the command with a status of its own.
+type statusError struct {
+	status int
+	err    error
+}
+
+func (e *statusError) Error() string { return e.err.Error() }
+func (e *statusError) Unwrap() error { return e.err }
+
+// usage is a command line that makes no sense.
+type usage struct{ err error }
+
+func (e *usage) Error() string { return e.err.Error() }
+func (e *usage) Unwrap() error { return e.err }
+
+func usageError(field, format string, args ...any) error {
+	return &usage{err: fmt.Errorf("%s: "+format, append([]any{field}, args...)...)}
+}
+
+func isSilent(err error) bool {
+	var exit exitError
+	return errors.As(err, &exit)
+}
+
+// statusOf is the exit status for an error.
+func statusOf(err error) int {
+	var exit exitError
+	var own *statusError
+	var bad *usage
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &exit):
+		return int(exit)
+	case errors.As(err, &own):
+		return own.status
+	case errors.As(err, &bad), errors.Is(err, holdfast.ErrInvalid), errors.Is(err, holdfast.ErrUnsupported):
+		return exitUsage
+	case errors.Is(err, holdfast.ErrLost):
+		return exitLost
+	case errors.Is(err, holdfast.ErrHeld):
+		return exitHeld
+	case errors.Is(err, holdfast.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
+		return exitAway
+	case errors.Is(err, context.Canceled):
+		return 130
+	default:
+		return exitError1
+	}
+}
+
+// sayError tells people, or programs, why the command failed.
+func (a *app) sayError(err error, status int) {
+	if a.json {
+		_ = json.NewEncoder(a.stderr).Encode(map[string]any{"error": err.Error(), "status": status})
+		return
+	}
+	fmt.Fprintf(a.stderr, "holdfast: %v\n", err)
+	var bad *usage
+	if errors.As(err, &bad) {
+		fmt.Fprintln(a.stderr, `Try "holdfast help" or add --help.`)
+	}
+}

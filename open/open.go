@@ -1,0 +1,108 @@
+// Package open turns a URL into a backend: the one public package that knows every
+// backend. A program that names its backend itself should import that alone.
+//
+//	memory://                      in this process
+//	sqlite:///path                 a file, for the processes of one host
+//	redis://host:6379              one Redis; rediss:// with TLS, redis+unix:// on a socket
+//	etcd://host1:2379,host2:2379   etcd; etcds:// with TLS
+//	holdfast://host:7420           a Holdfast server; holdfasts:// with TLS
+//	embedded:///path               an etcd in this process
+//
+// What the parameters are is told by the package of each backend. One that it does not
+// know is an error.
+package open
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/etcdlock"
+	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/backend/remotelock"
+	"github.com/holdfast-io/holdfast/backend/sqlitelock"
+)
+
+// Options of URL.
+type Options struct {
+	// Logger is told what nobody is there to return an error to. Default: none.
+	// Optional.
+	Logger *slog.Logger
+}
+
+type opener func(ctx context.Context, url string, o Options) (backend.Backend, error)
+
+// schemes is what there is.
+func schemes() map[string]opener {
+	return map[string]opener{
+		"memory":     openMemory,
+		"sqlite":     openSQLite,
+		"redis":      openRedis,
+		"rediss":     openRedis,
+		"redis+unix": openRedis,
+		"etcd":       openEtcd,
+		"etcds":      openEtcd,
+		"holdfast":   openRemote,
+		"holdfasts":  openRemote,
+		"embedded":   openEmbedded,
+	}
+}
+
+// Schemes lists the schemes that URL knows, in order.
+func Schemes() []string { return slices.Sorted(maps.Keys(schemes())) }
+
+// URL opens the backend that the URL names. The caller closes it.
+//
+// Errors: *backend.InvalidError for a URL that makes no sense, without its password;
+// *backend.UnavailableError where the backend has to be reached for that; ctx's cause.
+func URL(ctx context.Context, url string, o Options) (backend.Backend, error) {
+	scheme, _, ok := strings.Cut(url, ":")
+	open, known := schemes()[scheme]
+	if !ok || !known {
+		return nil, &backend.InvalidError{
+			Field: "backend", Value: shown(scheme, ok), Bound: "a URL whose scheme is one of " + strings.Join(Schemes(), ", "),
+		}
+	}
+	b, err := open(ctx, url, o)
+	if err != nil {
+		return nil, fmt.Errorf("open the %s backend: %w", scheme, err)
+	}
+	return b, nil
+}
+
+// shown is what of a URL that is not understood may be told: never what may be a
+// password.
+func shown(scheme string, ok bool) string {
+	if !ok || len(scheme) > 20 {
+		return "(not a URL)"
+	}
+	return fmt.Sprintf("%q", scheme+"://…")
+}
+
+func openMemory(_ context.Context, url string, _ Options) (backend.Backend, error) {
+	if strings.TrimPrefix(url, "memory:") != "//" && url != "memory:" {
+		return nil, &backend.InvalidError{Field: "backend", Value: fmt.Sprintf("%q", url), Bound: "memory://, without anything more"}
+	}
+	return memlock.New(), nil
+}
+
+func openSQLite(ctx context.Context, url string, o Options) (backend.Backend, error) {
+	return sqlitelock.Open(ctx, url, sqlitelock.WithLogger(o.Logger)) //nolint:wrapcheck // URL wraps
+}
+
+func openRedis(ctx context.Context, url string, o Options) (backend.Backend, error) {
+	return redislock.Open(ctx, url, redislock.Config{Logger: o.Logger}) //nolint:wrapcheck // URL wraps
+}
+
+func openEtcd(ctx context.Context, url string, o Options) (backend.Backend, error) {
+	return etcdlock.Open(ctx, url, etcdlock.WithLogger(o.Logger)) //nolint:wrapcheck // URL wraps
+}
+
+func openRemote(ctx context.Context, url string, _ Options) (backend.Backend, error) {
+	return remotelock.Open(ctx, url, remotelock.Options{}) //nolint:wrapcheck // URL wraps
+}
