@@ -94,6 +94,7 @@ func (a *acquisition) attempt(ctx, within context.Context, h *hold) (*Lock, back
 	if err := c.begins(h, interrupt); err != nil {
 		return nil, backend.Grant{}, err
 	}
+	h.late = a.unknown
 	missed := c.clock.missed()
 	grant, err := c.b.Acquire(within, a.req)
 	if err != nil {

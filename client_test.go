@@ -536,3 +536,31 @@ func TestTimedLeasesAreRenewedTogether(t *testing.T) {
 		}
 	})
 }
+
+// C7, K8: an attempt that was cut short reaches the backend after its lease was granted
+// to a retry and released: it must not be granted again, to nobody.
+func TestLateAcquireAfterReleaseIsRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, store := newFaults(t)
+		c := newClient(t, f, holdfast.Config{TTL: time.Hour})
+		var once atomic.Bool
+		hold := func(_ context.Context, call func() (backend.Grant, error)) (backend.Grant, error) {
+			if once.CompareAndSwap(false, true) {
+				return backend.Grant{}, unavailable(true) // it is on its way, slowly
+			}
+			return call()
+		}
+		f.acquire.Store(&hold)
+		lock := mustAcquire(t, c, "n")
+		if err := lock.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Backend.Acquire(t.Context(), *f.lastAsked.Load()); !errors.Is(err, holdfast.ErrLost) {
+			t.Errorf("the late attempt: %v, want ErrLost", err)
+		}
+		if info, _ := openStore(t, store).Inspect(t.Context(), "n"); len(info.Holders) != 0 {
+			t.Error("granted to nobody")
+		}
+	})
+}

@@ -23,7 +23,7 @@ type faults struct {
 	acquires  atomic.Int64
 	renewals  atomic.Int64
 	releases  atomic.Int64
-	lastLease atomic.Value
+	lastAsked atomic.Pointer[backend.AcquireRequest]
 }
 
 func (f *faults) Capabilities() backend.Capabilities {
@@ -44,7 +44,7 @@ func (f *faults) OpenSession(ctx context.Context, req backend.SessionRequest) er
 
 func (f *faults) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	f.acquires.Add(1)
-	f.lastLease.Store(req.Lease)
+	f.lastAsked.Store(&req)
 	call := func() (backend.Grant, error) { return f.Backend.Acquire(ctx, req) }
 	if fault := f.acquire.Load(); fault != nil {
 		return (*fault)(ctx, call)

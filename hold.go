@@ -52,6 +52,7 @@ type hold struct {
 	timed  bool          // it has its own end
 	ttl    time.Duration // what renewals ask for; 0: it is not renewed one by one
 	floor  time.Duration // AtLeast
+	late   bool          // an attempt to acquire it was cut short, and may still arrive
 
 	token    fence.Token
 	since    instant

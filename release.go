@@ -67,14 +67,16 @@ func (l *Lock) leave() bool {
 	return true
 }
 
-// giveUp tells the backend that the lease is over, or how long it is to stay.
+// giveUp tells the backend that the lease is over, or how long it is to stay. A lease
+// whose acquire may still arrive once more is abandoned, so that it is not granted again,
+// to nobody.
 func (c *Client) giveUp(ctx context.Context, h *hold) error {
 	if stay := h.floor - time.Duration(c.clock.now()-h.since); h.floor > 0 && stay > 0 {
 		return c.leaveFor(ctx, h, stay)
 	}
 	unknown := false
 	for n := 0; ; n++ {
-		err := c.try(ctx, func(ctx context.Context) error { return c.b.Release(ctx, h.releaseRequest(false)) })
+		err := c.try(ctx, func(ctx context.Context) error { return c.b.Release(ctx, h.releaseRequest(h.late)) })
 		switch {
 		case err == nil, errors.Is(err, ErrLost) && unknown:
 			// Unknown before: that release worked, or the lease ended since.

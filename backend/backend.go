@@ -20,7 +20,8 @@ type Backend interface {
 	// changes and costs nothing.
 	Capabilities() Capabilities
 
-	// OpenSession makes a session, or confirms one that lives. The session ends
+	// OpenSession makes a session, or confirms one that lives. All calls under a
+	// session come from the backend value that opened it. The session ends
 	// TTL after the backend received the newest OpenSession or Renew of it.
 	// Opening an ID that has ended is ErrSessionLost.
 	OpenSession(ctx context.Context, req SessionRequest) error
@@ -28,7 +29,8 @@ type Backend interface {
 	// EndSession gives back every lease and place in line of the session, in a
 	// number of requests that does not depend on how many those are, where the
 	// store allows it. Ending a session that is gone is success. Timed leases
-	// stay. After EndSession the ID is dead.
+	// stay. After EndSession the ID is dead. Watchers see its leases released, and its
+	// places in line left.
 	EndSession(ctx context.Context, id SessionID) error
 
 	// Acquire takes the lock for req.Lease, or waits in line for it when
@@ -39,7 +41,8 @@ type Backend interface {
 	//  2. If the lease is already out, return its grant: same token. A session lease
 	//     that is out under another session than req.Session is ErrLost: it will die
 	//     with that one. If the lease is in line, keep its place and adopt
-	//     req.Session as its session.
+	//     req.Session as its session; when req.Wait is false now, *HeldError, and the
+	//     place is kept all the same.
 	//  3. If the lease was released, abandoned or lost before, ErrLost. A backend
 	//     remembers abandoned leases for as long as a late request can live; of
 	//     the others it need not remember anything once they are gone.

@@ -183,7 +183,7 @@ func lostSessionTold(e *env) {
 	a, b := e.client(), e.mortal()
 	name := e.name()
 	b.take(b.ask(name))
-	a.join(a.ask(name)).freed(b.opened, e.ttl())
+	a.start(a.ask(name)).freed(b.opened, e.ttl())
 	if res := b.renew(backend.RenewRequest{Session: b.sess}); !res.SessionLost {
 		e.Fatalf("Renew of a session that has expired does not tell it: %+v", res)
 	}

@@ -228,7 +228,7 @@ func (c *client) acquire(r backend.AcquireRequest) (backend.Grant, error) {
 
 // tidy sees to it that a timed lease is gone when the case is over.
 func (c *client) tidy(r backend.AcquireRequest) {
-	if !r.Timed {
+	if !r.Timed || giveBack(r).Validate() != nil {
 		return
 	}
 	c.e.Cleanup(func() {

@@ -1,14 +1,10 @@
 package backendtest
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 )
@@ -181,118 +177,6 @@ func trickyNames(base string) []string {
 	}
 	pad := strings.Repeat("x", backend.MaxNameLen-len(base)-2)
 	return append(names, base+pad, base+pad+"y", base+pad+"yz", base+pad+"yZ", base+pad+"é")
-}
-
-// kinds are what a random walk may ask for.
-type kinds func() []option
-
-func exclusiveOnly() []option { return nil }
-
-func sharedToo() []option {
-	if rand.IntN(3) == 0 {
-		return nil
-	}
-	return []option{shared}
-}
-
-func permitsToo() []option {
-	const limit = 3
-	if k := rand.IntN(limit + 1); k > 0 {
-		return []option{permits(limit, k)}
-	}
-	return nil
-}
-
-// walk lets several processes acquire, wait, give up, renew and release as chance has
-// it, and tracks what is out.
-func walk(e *env, kind kinds) {
-	const processes, each, steps, budget = 3, 3, 60, 3 * time.Second
-	name := e.name()
-	w := &walker{e: e, name: name, kind: kind, track: e.track(), stop: time.Now().Add(budget)}
-	clients := make([]*client, processes)
-	e.times(processes, func(i int) { clients[i] = e.client() })
-	e.times(processes*each, func(i int) {
-		for range steps {
-			if time.Now().After(w.stop) {
-				return
-			}
-			w.step(clients[i%processes])
-		}
-	})
-	e.Logf("%d grants, %d refusals, %d gave up", w.grants.Load(), w.refusals.Load(), w.gaveUp.Load())
-	if w.grants.Load() == 0 {
-		e.Fatalf("nobody was granted anything")
-	}
-	e.free(name)
-}
-
-type walker struct {
-	e                        *env
-	name                     string
-	kind                     kinds
-	track                    *tracker
-	stop                     time.Time
-	grants, refusals, gaveUp atomic.Int32
-}
-
-// step is one acquisition from beginning to end.
-func (w *walker) step(c *client) {
-	opts := slices.Clone(w.kind())
-	if rand.IntN(4) == 0 {
-		opts = append(opts, timed(w.e.long()))
-	}
-	r := c.ask(w.name, opts...)
-	r.Wait = rand.IntN(4) > 0
-	patience := w.e.soon()
-	if rand.IntN(3) == 0 {
-		patience = rand.N(maxPatience)
-	}
-	ctx, cancel := w.e.within(patience)
-	defer cancel()
-	g, err := c.b.Acquire(ctx, r)
-	switch {
-	case err == nil:
-		w.grants.Add(1)
-		w.hold(c, r, g)
-	case errors.Is(err, backend.ErrHeld) && !r.Wait:
-		w.refusals.Add(1)
-	case ctx.Err() != nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, backend.ErrUnavailable)):
-		if patience == w.e.soon() {
-			w.e.Fatalf("Acquire of %s waited for %s; Inspect tells %+v", describe(r), patience, w.e.inspect(w.name))
-		}
-		w.gaveUp.Add(1)
-		c.abandon(r)
-	default:
-		w.e.Fatalf("Acquire of %s: %v", describe(r), err)
-	}
-}
-
-// How long a walker waits in line when it is impatient, and holds a lease when it is
-// slow.
-const (
-	maxPatience = 5 * time.Millisecond
-	maxHold     = 2 * time.Millisecond
-)
-
-// hold has the lease for a little while.
-func (w *walker) hold(c *client, r backend.AcquireRequest, g backend.Grant) {
-	w.track.got(r, g)
-	if rand.IntN(3) == 0 {
-		w.e.until(time.Now().Add(rand.N(maxHold)))
-	}
-	if rand.IntN(4) == 0 && r.Timed {
-		if x := c.renewLease(r, r.TTL); x.Err != nil || x.Token != g.Token {
-			w.e.Errorf("Renew of %s with token %d gave %+v", describe(r), g.Token, x)
-		}
-	}
-	w.track.gone(r)
-	if rand.IntN(4) == 0 {
-		c.abandon(r)
-		return
-	}
-	if err := c.release(r); err != nil {
-		w.e.Fatalf("Release of %s: %v; it was held", describe(r), err)
-	}
 }
 
 func reentryCases() []Case {

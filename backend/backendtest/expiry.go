@@ -15,7 +15,7 @@ func expiryCases() []Case {
 		{ID: "C4", Name: "timed-lease-runs-out", Rule: c4, run: timedRunsOut},
 		{ID: "C4", Name: "shared-lease-runs-out", Rule: c4, Needs: needsShared, run: sharedRunsOut},
 		{ID: "C4", Name: "found-without-waiting", Rule: c4, run: foundWithoutWaiting},
-		{ID: "C4", Name: "timed-lease-counts-from-its-grant", Rule: "the TTL of a timed lease that waited counts from its grant", run: countsFromGrant},
+		{ID: "C4", Name: "timed-lease-counts-from-its-grant", Rule: "the TTL of a timed lease that waited counts from its grant", Needs: needsFIFO, run: countsFromGrant},
 		{ID: "C4", Name: "renewal-counts-from-its-receipt", Rule: "a renewal extends from the moment the backend received it", run: renewalCounts},
 		{ID: "C4", Name: "session-renewal-keeps-all", Rule: "one renewal of the session keeps all its leases and its places in line", Needs: needsSessions, run: sessionRenewal},
 		{ID: "C4", Name: "renewal-shortens", Rule: "a TTL shorter than what is left shortens a timed lease", run: renewalShortens},
@@ -30,7 +30,7 @@ func sessionRunsOut(e *env) {
 	name, other := e.name(), e.name()
 	l := b.take(b.ask(name))
 	b.take(b.ask(other))
-	w, x := a.join(a.ask(name)), a.join(a.ask(other))
+	w, x := a.start(a.ask(name)), a.start(a.ask(other))
 	next := w.freed(b.opened, e.ttl())
 	x.freed(b.opened, e.ttl())
 	if next.Token <= l.Token {
@@ -43,7 +43,7 @@ func timedRunsOut(e *env) {
 	a, b := e.client(), e.client()
 	name := e.name()
 	l := b.take(b.ask(name, timed(e.ttl())))
-	next := a.join(a.ask(name)).freed(l.asked, e.ttl())
+	next := a.start(a.ask(name)).freed(l.asked, e.ttl())
 	e.holds(name, next)
 }
 
@@ -53,7 +53,7 @@ func sharedRunsOut(e *env) {
 	first := b.take(b.ask(name, shared, timed(e.ttl())))
 	second := b.take(b.ask(name, shared, timed(2*e.ttl())))
 	third := a.take(a.ask(name, shared))
-	w := a.join(a.ask(name))
+	w := a.start(a.ask(name))
 	e.until(first.asked.to.Add(e.ttl() + e.caps.ExpiryLag))
 	a.give(third)
 	w.freed(second.asked, 2*e.ttl())
@@ -98,7 +98,7 @@ func renewalCounts(e *env) {
 	a, b := e.client(), e.client()
 	name := e.name()
 	l := b.take(b.ask(name, timed(e.ttl())))
-	w := a.join(a.ask(name))
+	w := a.start(a.ask(name))
 	e.until(l.asked.from.Add(e.ttl() / 2))
 	from := time.Now()
 	r := b.renewLease(l.AcquireRequest, e.ttl())
@@ -121,7 +121,7 @@ func sessionRenewal(e *env) {
 	var waiters []*waiter
 	for _, n := range names {
 		b.take(b.ask(n))
-		waiters = append(waiters, a.join(a.ask(n)))
+		waiters = append(waiters, a.start(a.ask(n)))
 	}
 	const renewals = 4
 	for range renewals {
@@ -149,7 +149,7 @@ func renewalShortens(e *env) {
 	a, b := e.client(), e.client()
 	name := e.name()
 	l := b.take(b.ask(name, timed(e.long())))
-	w := a.join(a.ask(name))
+	w := a.start(a.ask(name))
 	from := time.Now()
 	r := b.renewLease(l.AcquireRequest, e.ttl())
 	if r.Err != nil || r.Left > e.ttl() {
@@ -162,7 +162,7 @@ func openingExtends(e *env) {
 	a, b := e.client(), e.mortal()
 	name := e.name()
 	b.take(b.ask(name))
-	w := a.join(a.ask(name))
+	w := a.start(a.ask(name))
 	first := b.opened
 	e.until(first.from.Add(e.ttl() / 2))
 	if err := b.open(); err != nil {
@@ -203,7 +203,7 @@ func leftNeverTooMuch(e *env) {
 		a, b := e.client(), e.client()
 		name := e.name()
 		l := b.take(b.ask(name, timed(e.ttl())))
-		notBefore(e, a.join(a.ask(name)), l.Asked.Add(l.Left), "Grant")
+		notBefore(e, a.start(a.ask(name)), l.Asked.Add(l.Left), "Grant")
 	}, func() {
 		a, b := e.client(), e.client()
 		name := e.name()
@@ -216,7 +216,7 @@ func leftNeverTooMuch(e *env) {
 		a, b := e.client(), e.client()
 		name := e.name()
 		l := b.take(b.ask(name, timed(e.ttl())))
-		w := a.join(a.ask(name))
+		w := a.start(a.ask(name))
 		e.until(l.asked.from.Add(e.ttl() / 3))
 		from := time.Now()
 		again, err := b.acquire(l.AcquireRequest)
@@ -232,7 +232,7 @@ func leftNeverTooMuch(e *env) {
 		a, b := e.client(), e.client()
 		name := e.name()
 		l := b.take(b.ask(name, timed(2*e.ttl())))
-		w := a.join(a.ask(name))
+		w := a.start(a.ask(name))
 		from := time.Now()
 		r := b.renewLease(l.AcquireRequest, e.ttl())
 		if r.Err != nil || r.Left <= 0 || r.Left > e.ttl() {

@@ -8,12 +8,16 @@ import (
 )
 
 // T is what a harness and the cases need of a test. A *testing.T is a T; [Case.Run]
-// brings its own. Fatalf ends the calling goroutine, which has to be the one that
-// the T was given to.
+// brings its own.
 type T interface {
+	// Helper marks the caller as not worth naming in a failure.
 	Helper()
+	// Logf notes something. It may be called from any goroutine.
 	Logf(format string, args ...any)
+	// Errorf notes a failure. It may be called from any goroutine.
 	Errorf(format string, args ...any)
+	// Fatalf notes a failure and ends the calling goroutine, which has to be the one
+	// that the T was given to.
 	Fatalf(format string, args ...any)
 	// Cleanup registers f to be called when the case is over, last come first.
 	Cleanup(f func())

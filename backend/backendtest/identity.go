@@ -74,7 +74,7 @@ func staleRelease(e *env) {
 	a, b := e.client(), e.client()
 	name := e.name()
 	stale := b.take(b.ask(name, timed(e.ttl())))
-	l := a.join(a.ask(name)).freed(stale.asked, e.ttl())
+	l := a.start(a.ask(name)).freed(stale.asked, e.ttl())
 	if err := b.release(stale.AcquireRequest); !errors.Is(err, backend.ErrLost) {
 		e.Errorf("Release of a lease that ran out: %v; it has to be ErrLost", err)
 	}
@@ -98,7 +98,7 @@ func renewalRevives(e *env) {
 	z := b.take(b.ask(broken, timed(e.long())))
 	b.give(y)
 	e.breakLock(broken, "test")
-	l := a.join(a.ask(expired)).freed(x.asked, e.ttl())
+	l := a.start(a.ask(expired)).freed(x.asked, e.ttl())
 	revive := func(when string) {
 		for _, r := range []backend.AcquireRequest{x.AcquireRequest, y.AcquireRequest, z.AcquireRequest} {
 			if res := b.renewLease(r, e.long()); !errors.Is(res.Err, backend.ErrLost) {
@@ -174,7 +174,7 @@ func expiredSession(e *env) {
 	a, b := e.client(), e.mortal()
 	name, other := e.name(), e.name()
 	l := b.take(b.ask(name))
-	next := a.join(a.ask(name)).freed(b.opened, e.ttl())
+	next := a.start(a.ask(name)).freed(b.opened, e.ttl())
 	b.dead(other)
 	if err := b.release(l.AcquireRequest); !errors.Is(err, backend.ErrLost) && !errors.Is(err, backend.ErrSessionLost) {
 		e.Errorf("Release of a lease whose session has expired: %v; it has to be ErrLost", err)

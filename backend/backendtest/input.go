@@ -117,12 +117,14 @@ func badRequests(e *env) []badRequest {
 		{"permits", "more permits than the limit", permits(2, 3)},
 		{"permits", "negative permits", permits(2, -1)},
 		{"permits", "two permits without a limit", permits(0, 2)},
-		{"reentrant", "re-entry of a shared lease", func(r *backend.AcquireRequest) { reentrant("one")(r); permits(2, 1)(r) }},
 		{"owner", "re-entry without an owner", reentrant("")},
 		{"ttl", "no TTL", timed(0)},
 		{"ttl", "a negative TTL", timed(-time.Second)},
 		{"ttl", "a TTL below the bound", timed(e.caps.MinTTL - 1)},
 		{"ttl", "a TTL above the bound", timed(e.caps.MaxTTL + 1)},
+	}
+	if e.caps.Shared {
+		bad = append(bad, badRequest{"reentrant", "re-entry of a shared lease", func(r *backend.AcquireRequest) { reentrant("one")(r); shared(r) }})
 	}
 	if e.caps.Sessions {
 		for what, s := range badIDs() {

@@ -182,6 +182,7 @@ func prefixAsIs(e *env) {
 	suffixes := []string{"a_b", "aXb", "a%b", "a*b", "a?b", "a[b]", "a\\b", "A_b", "a{b}", "ab", "a/b", "a.b"}
 	for _, s := range suffixes {
 		a.take(a.ask(base + s))
+		a.take(a.ask("within/" + base + s))
 	}
 	for _, p := range []string{"a_", "a%", "a*", "a?", "a[", "a\\", "A", "a{", "a", "a/", "a/b", "a.", "b", "%", "_"} {
 		var want, got []string

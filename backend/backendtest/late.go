@@ -22,7 +22,7 @@ func expiredNotGranted(e *env) {
 	a := e.client()
 	name := e.name()
 	l := a.take(a.ask(name, timed(e.ttl())))
-	next := a.join(a.ask(name)).freed(l.asked, e.ttl())
+	next := a.start(a.ask(name)).freed(l.asked, e.ttl())
 	r := l.AcquireRequest
 	for _, free := range []bool{false, true} {
 		if free {
@@ -44,7 +44,7 @@ func deadSessionNotGranted(e *env) {
 	a, b := e.client(), e.mortal()
 	name := e.name()
 	l := b.take(b.ask(name))
-	next := a.join(a.ask(name)).freed(b.opened, e.ttl())
+	next := a.start(a.ask(name)).freed(b.opened, e.ttl())
 	for range 2 {
 		if g, err := b.acquire(l.AcquireRequest); !errors.Is(err, backend.ErrSessionLost) && !errors.Is(err, backend.ErrLost) {
 			e.Fatalf("Acquire of a lease whose session is dead gave (%+v, %v); it has to be ErrSessionLost", g, err)
@@ -83,5 +83,5 @@ func shortLeases(e *env) {
 		}
 	}
 	e.Logf("%d leases of %s were held, %d were lost on the way", held, ttl, lost)
-	a.start(a.ask(name)).granted()
+	a.start(a.ask(name)).grantedWithin(ttl + e.caps.ExpiryLag + e.soon())
 }

@@ -182,9 +182,9 @@ func looksFirst() *hooks {
 		if err := r.Validate(b.Capabilities()); err != nil {
 			return backend.Grant{}, err
 		}
-		for ctx.Err() == nil {
+		for way := 100 * time.Microsecond; ctx.Err() == nil; way = min(2*way, time.Second) {
 			_, taken := get(r.Name)
-			<-time.After(100 * time.Microsecond) // the way to the store
+			<-time.After(way) // to the store
 			if !taken {
 				mu.Lock()
 				defer mu.Unlock()
@@ -342,12 +342,12 @@ func lineMutants() []mutant {
 			return &hooks{acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
 				wait := r.Wait
 				r.Wait = false
-				for {
+				for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
 					g, err := b.Acquire(ctx, r)
 					if !wait || !errors.Is(err, backend.ErrHeld) {
 						return g, err
 					}
-					t := time.NewTimer(time.Millisecond)
+					t := time.NewTimer(pause)
 					select {
 					case <-t.C:
 					case <-ctx.Done():

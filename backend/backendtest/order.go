@@ -160,8 +160,9 @@ func noTryPasses(e *env) {
 	for range n {
 		line = append(line, b.join(b.ask(name)))
 	}
-	last := line[n-1]
+	passed := make(chan struct{})
 	e.all(func() {
+		defer close(passed)
 		for _, w := range line {
 			a.give(l)
 			l = w.granted()
@@ -169,7 +170,7 @@ func noTryPasses(e *env) {
 	}, func() {
 		for {
 			select {
-			case <-last.done:
+			case <-passed:
 				return
 			default:
 			}

@@ -15,6 +15,7 @@ func tokenCases() []Case {
 		{ID: "C2", Name: "tokens-rise-after-re-creation", Rule: c2 + ", also when nothing was left of the lock in between", run: tokensAfterReCreation},
 		{ID: "C2", Name: "tokens-rise-after-expiry", Rule: c2 + ", also across expiry", run: tokensAfterExpiry},
 		{ID: "C2", Name: "tokens-rise-after-break", Rule: c2 + ", also across a break, which raises the token", run: tokensAfterBreak},
+		{ID: "C2", Name: "random-walk-with-breaks", Rule: c2 + ", whoever breaks the lock meanwhile", run: breakWalk},
 		{ID: "C2", Name: "tokens-are-not-shared-at-once", Rule: "no two grants of one lock have the same token, unless one joined the other", Needs: needsShared, run: tokensUnique},
 	}
 }

@@ -80,7 +80,11 @@ func (w *watching) sees(kind backend.EventKind, l lease, reason string) {
 }
 
 func (w *watching) seesWithin(d time.Duration, kind backend.EventKind, l lease, reason string) {
-	x := w.next(d)
+	w.is(w.next(d), kind, l, reason)
+}
+
+// is checks an event.
+func (w *watching) is(x backend.Event, kind backend.EventKind, l lease, reason string) {
 	want := backend.Event{
 		Kind: kind, Name: l.Name, Lease: l.Lease, Owner: l.Owner, Mode: l.Mode, Token: l.Token, Reason: reason, At: x.At,
 	}
@@ -90,6 +94,20 @@ func (w *watching) seesWithin(d time.Duration, kind backend.EventKind, l lease, 
 	if apart := time.Since(x.At).Abs(); apart > clockApart {
 		w.e.Errorf("the event %+v is %s from now", x, apart)
 	}
+}
+
+// seesLine waits for the event of a waiter, where there is a line that it stands in,
+// behind a lease that runs out soon.
+func (w *watching) seesLine(x *waiter, behind lease) {
+	e := w.e
+	if !e.caps.FIFO {
+		return
+	}
+	first := w.next(e.soon())
+	if first.Kind == backend.EventExpired && time.Since(behind.asked.from) >= e.ttl() {
+		e.busy(errTooBusy)
+	}
+	w.is(first, backend.EventWaiting, x.waiting(), "")
 }
 
 // waiting is the lease as long as it stands in line: without a token.
@@ -153,7 +171,7 @@ func watchExpiry(e *env) {
 	l := a.take(a.ask(timedOut, timed(e.ttl()), owner("w7")))
 	w.sees(backend.EventAcquired, l, "")
 	next := a.start(a.ask(timedOut))
-	w.sees(backend.EventWaiting, next.waiting(), "")
+	w.seesLine(next, l)
 	w.seesWithin(bound, backend.EventExpired, l, "")
 	w.sees(backend.EventAcquired, next.granted(), "")
 	if !e.caps.Sessions {
@@ -164,7 +182,7 @@ func watchExpiry(e *env) {
 	l = b.take(b.ask(sessionOut))
 	w.sees(backend.EventAcquired, l, "")
 	next = a.start(a.ask(sessionOut))
-	w.sees(backend.EventWaiting, next.waiting(), "")
+	w.seesLine(next, l)
 	w.seesWithin(bound, backend.EventExpired, l, "")
 	w.sees(backend.EventAcquired, next.granted(), "")
 }
@@ -177,6 +195,7 @@ func watchPrefix(e *env) {
 	for _, s := range []string{"/aXb", "/a", "/A_b", "/b", "/a%"} {
 		a.take(a.ask(base + s))
 	}
+	a.take(a.ask("within/" + base + "/a_b"))
 	l := a.take(a.ask(base + "/a_b"))
 	w.sees(backend.EventAcquired, l, "")
 	for { // the other one sees everything, of everybody

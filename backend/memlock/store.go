@@ -121,10 +121,12 @@ func (s *Store) lock(name string) *lock {
 	if l, ok := s.locks[name]; ok {
 		return l
 	}
-	l := &lock{}
+	var l *lock
 	if n := len(s.spare); n > 0 {
 		l = s.spare[n-1]
 		s.spare = s.spare[:n-1]
+	} else {
+		l = new(lock)
 	}
 	l.name = name
 	s.locks[name] = l

@@ -1,0 +1,255 @@
+package backendtest_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/backendtest"
+	"github.com/holdfast-io/holdfast/backend/memlock"
+)
+
+// find gives a case by its ID and name.
+func find(t *testing.T, name string) backendtest.Case {
+	t.Helper()
+	for _, c := range backendtest.Cases() {
+		if c.ID+"/"+c.Name == name {
+			return c
+		}
+	}
+	t.Fatalf("there is no case %s", name)
+	return backendtest.Case{}
+}
+
+func TestCasesAreComplete(t *testing.T) {
+	t.Parallel()
+	seen := make(map[string]bool)
+	ids := make(map[string]bool)
+	for _, c := range backendtest.Cases() {
+		ids[c.ID] = true
+		if c.Rule == "" || c.Name == "" || strings.ContainsAny(c.Name, " /") {
+			t.Errorf("case %q of %s has no rule, or a name that cannot be typed", c.Name, c.ID)
+		}
+		if seen[c.ID+c.Name] {
+			t.Errorf("there are two cases %s/%s", c.ID, c.Name)
+		}
+		seen[c.ID+c.Name] = true
+	}
+	for _, id := range []string{"C1", "C2", "C3", "C4", "C5", "C6", "C7", "C8", "C9", "C10", "C11", "C12", "C13", "C14"} {
+		if !ids[id] {
+			t.Errorf("no case of %s", id)
+		}
+	}
+}
+
+// TestHangIsReported runs a case on a backend that ignores every context, and on one
+// that does so even after it was closed.
+func TestHangIsReported(t *testing.T) {
+	t.Parallel()
+	for _, stubborn := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			store, block, closed := memlock.NewStore(), make(chan struct{}), make(chan struct{})
+			h := &hooks{inspect: func(context.Context, backend.Backend, string) (backend.LockInfo, error) {
+				if stubborn {
+					<-block
+				}
+				<-closed
+				return backend.LockInfo{}, backend.ErrClosed
+			}}
+			opened := 0
+			open := func(backendtest.T) backend.Backend {
+				opened++
+				if opened > 1 {
+					return store.Open()
+				}
+				return closing{mutated{store.Open(), h}, closed}
+			}
+			r := find(t, "C1/exclusive-excludes").Run(t.Context(), backendtest.Harness{Open: open})
+			text := strings.Join(r.Failures, "\n")
+			if !strings.Contains(text, "not done after") || !strings.Contains(text, "exclusiveExcludes") {
+				t.Errorf("the hang, and where it is, is not told:\n%s", text)
+			}
+			if told := strings.Contains(text, "after its backend was closed"); told != stubborn {
+				t.Errorf("a call that outlives Close: told %v, want %v:\n%s", told, stubborn, text)
+			}
+			close(block)
+		})
+	}
+}
+
+// closing tells when it is closed.
+type closing struct {
+	backend.Backend
+	closed chan struct{}
+}
+
+func (c closing) Close() error {
+	close(c.closed)
+	return c.Backend.Close()
+}
+
+func TestHarnessMayFail(t *testing.T) {
+	t.Parallel()
+	var order []string
+	r := find(t, "C1/exclusive-excludes").Run(t.Context(), backendtest.Harness{Open: func(t backendtest.T) backend.Backend {
+		t.Cleanup(func() { order = append(order, "first") })
+		t.Cleanup(func() { order = append(order, "second"); t.Fatalf("a cleanup may fail") })
+		t.Cleanup(func() {
+			if t.Context().Err() != nil {
+				t.Errorf("the context has ended")
+			}
+		})
+		t.Logf("noted")
+		t.Fatalf("no server: %d", 7)
+		return nil
+	}})
+	if len(r.Failures) != 2 || !strings.Contains(r.Failures[0], "no server: 7") || !strings.Contains(r.Failures[0], "C1/exclusive-excludes") {
+		t.Errorf("failures: %q", r.Failures)
+	}
+	if strings.Join(order, " ") != "second first" {
+		t.Errorf("cleanups ran in the order %q", order)
+	}
+	if len(r.Log) != 1 || r.Log[0] != "noted" || r.Passed() {
+		t.Errorf("result: %+v", r)
+	}
+}
+
+// lesser is a backend that can do less, and refuses the rest. Where it has no line it
+// polls.
+type lesser struct {
+	backend.Backend
+	caps backend.Capabilities
+}
+
+func (l lesser) Capabilities() backend.Capabilities { return l.caps }
+
+func (l lesser) OpenSession(ctx context.Context, r backend.SessionRequest) error {
+	if err := r.Validate(l.caps); err != nil {
+		return err
+	}
+	if !l.caps.LossPush {
+		r.Lost = nil
+	}
+	return l.Backend.OpenSession(ctx, r)
+}
+
+func (l lesser) EndSession(ctx context.Context, id backend.SessionID) error {
+	if !l.caps.Sessions {
+		return backend.ErrUnsupported
+	}
+	return l.Backend.EndSession(ctx, id)
+}
+
+func (l lesser) Renew(ctx context.Context, r backend.RenewRequest) (backend.RenewResult, error) {
+	if err := r.Validate(l.caps); err != nil {
+		return backend.RenewResult{}, err
+	}
+	return l.Backend.Renew(ctx, r)
+}
+
+func (l lesser) Acquire(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
+	if err := r.Validate(l.caps); err != nil {
+		return backend.Grant{}, err
+	}
+	wait := r.Wait
+	r.Wait = wait && l.caps.FIFO
+	for {
+		g, err := l.Backend.Acquire(ctx, r)
+		if !wait || !errors.Is(err, backend.ErrHeld) {
+			return g, err
+		}
+		pause := time.NewTimer(10 * time.Millisecond)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return g, context.Cause(ctx)
+		}
+	}
+}
+
+func (l lesser) Watch(ctx context.Context, r backend.WatchRequest, deliver func(backend.Event)) error {
+	if !l.caps.Watch {
+		return backend.ErrUnsupported
+	}
+	return l.Backend.Watch(ctx, r, deliver)
+}
+
+func lesserCaps(change func(*backend.Capabilities)) backend.Capabilities {
+	b := memlock.New()
+	defer func() { _ = b.Close() }()
+	c := b.Capabilities()
+	change(&c)
+	return c
+}
+
+// TestLesserBackends checks that the suite asks of nobody what it does not claim, and
+// that it catches one that claims less than it does.
+func TestLesserBackends(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct {
+		name   string
+		change func(*backend.Capabilities)
+	}{
+		{"no sessions and no line", func(c *backend.Capabilities) { c.Sessions, c.LossPush, c.FIFO, c.Push = false, false, false, false }},
+		{"no line", func(c *backend.Capabilities) { c.FIFO, c.Push = false, false }},
+		{"no shared leases", func(c *backend.Capabilities) { c.Shared = false }},
+		{"no permits", func(c *backend.Capabilities) { c.Permits = false }},
+		{"exclusive only", func(c *backend.Capabilities) { c.Shared, c.Permits, c.Reentrant = false, false, false }},
+		{"no push and no watch", func(c *backend.Capabilities) { c.LossPush, c.Watch = false, false }},
+		{"few renewals at once", func(c *backend.Capabilities) { c.MaxRenew = 3 }},
+		{"coarse", func(c *backend.Capabilities) {
+			c.MinTTL, c.MaxTTL, c.ExpiryLag = 10*time.Second, 24*time.Hour, 10*time.Second
+		}},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			t.Parallel()
+			caps := lesserCaps(x.change)
+			honest := func(s *memlock.Store) backend.Backend { return lesser{s.Open(), caps} }
+			for _, f := range runAll(t, honest) {
+				t.Error(f)
+			}
+		})
+	}
+	pretends := lesserCaps(func(c *backend.Capabilities) {
+		c.Sessions, c.Shared, c.Permits, c.Reentrant, c.Watch, c.FIFO, c.LossPush = false, false, false, false, false, false, false
+	})
+	failures := strings.Join(runAll(t, func(s *memlock.Store) backend.Backend { return modest{s.Open(), pretends} }), "\n")
+	for _, name := range []string{"C11/no-sessions", "C11/no-shared-leases", "C11/no-permits", "C11/no-reentry", "C11/no-watch"} {
+		if !strings.Contains(failures, name) {
+			t.Errorf("%s does not catch a backend that does what it does not claim", name)
+		}
+	}
+}
+
+// modest can do more than it claims.
+type modest struct {
+	backend.Backend
+	caps backend.Capabilities
+}
+
+func (m modest) Capabilities() backend.Capabilities { return m.caps }
+
+// runAll gives the failures of all cases, each on a store of its own.
+func runAll(t *testing.T, open func(*memlock.Store) backend.Backend) []string {
+	t.Helper()
+	var failures []string
+	for _, c := range backendtest.Cases() {
+		if c.Restarts {
+			continue
+		}
+		synctest.Test(t, func(t *testing.T) {
+			store := memlock.NewStore()
+			r := c.Run(t.Context(), backendtest.Harness{
+				Open:  func(backendtest.T) backend.Backend { return open(store) },
+				Slack: 50 * time.Millisecond,
+			})
+			failures = append(failures, r.Failures...)
+		})
+	}
+	return failures
+}

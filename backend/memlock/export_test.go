@@ -1,0 +1,31 @@
+package memlock
+
+import "github.com/holdfast-io/holdfast/backend"
+
+// Kept is how much a store keeps: locks, leases, sessions, things that can expire,
+// abandoned leases and ended sessions that it remembers.
+func (s *Store) Kept() [6]int {
+	s.enter()
+	defer s.leave()
+	return [6]int{len(s.locks), len(s.leases), len(s.sessions), len(s.due), len(s.abandoned.queue), len(s.ended.queue)}
+}
+
+// Armed reports whether the timer of the store is set.
+func (s *Store) Armed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.timerAt != never
+}
+
+// Stall gives back a lease and then keeps the store busy while f runs: whoever was
+// granted the lock learns it only afterwards.
+func (s *Store) Stall(name string, id backend.LeaseID, f func()) {
+	s.enter()
+	defer s.leave()
+	s.end(s.leases[leaseKey{name, id}], backend.ErrLost, backend.EventReleased, "")
+	s.settle()
+	f()
+}
+
+// MaxBehind is how many events a watcher may be behind.
+const MaxBehind = maxBehind

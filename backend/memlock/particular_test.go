@@ -1,0 +1,426 @@
+package memlock_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/memlock"
+)
+
+// process is a session on a backend value, and what it was told.
+type process struct {
+	*memlock.Backend
+	id backend.SessionID
+
+	mu     sync.Mutex
+	losses []backend.Loss
+}
+
+func start(t *testing.T, s *memlock.Store, ttl time.Duration) *process {
+	t.Helper()
+	p := &process{Backend: s.Open(), id: backend.NewSessionID()}
+	t.Cleanup(func() { _ = p.Close() })
+	if err := p.OpenSession(t.Context(), backend.SessionRequest{ID: p.id, TTL: ttl, Lost: p.lost}); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// lost calls the backend, which it may: it is called with nothing locked.
+func (p *process) lost(l backend.Loss) {
+	_ = p.Capabilities()
+	if _, err := p.Inspect(context.Background(), "any"); err != nil && !errors.Is(err, backend.ErrClosed) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.losses = append(p.losses, l)
+}
+
+// told gives what was told since the last time.
+func (p *process) told() []backend.Loss {
+	synctest.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	losses := p.losses
+	p.losses = nil
+	return losses
+}
+
+func (p *process) take(t *testing.T, r backend.AcquireRequest) backend.AcquireRequest {
+	t.Helper()
+	r.Lease, r.Session = backend.NewLeaseID(), p.id
+	if _, err := p.Acquire(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestLossesArePushed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := memlock.NewStore()
+		a, b := start(t, s, time.Hour), start(t, s, time.Minute)
+		timed := a.take(t, backend.AcquireRequest{Name: "timed", Timed: true, TTL: time.Second})
+		time.Sleep(time.Second)
+		want := backend.Loss{Session: a.id, Lease: timed.Lease, Cause: backend.CauseExpired}
+		if got := a.told(); !slices.Equal(got, []backend.Loss{want}) {
+			t.Errorf("a timed lease ran out; told was %+v", got)
+		}
+		b.take(t, backend.AcquireRequest{Name: "b"})
+		time.Sleep(time.Minute)
+		want = backend.Loss{Session: b.id, Cause: backend.CauseExpired}
+		if got := b.told(); !slices.Equal(got, []backend.Loss{want}) {
+			t.Errorf("a session ran out; told was %+v", got)
+		}
+		if got := a.told(); len(got) > 0 {
+			t.Errorf("nothing was lost; told was %+v", got)
+		}
+		// A session that another process ends is a loss; one that ends itself is not.
+		c := start(t, s, time.Hour)
+		if err := a.EndSession(t.Context(), c.id); err != nil {
+			t.Error(err)
+		}
+		want = backend.Loss{Session: c.id, Cause: backend.CauseSession}
+		if got := c.told(); !slices.Equal(got, []backend.Loss{want}) {
+			t.Errorf("another process ended the session; told was %+v", got)
+		}
+		if err := a.EndSession(t.Context(), a.id); err != nil {
+			t.Error(err)
+		}
+		if got := a.told(); len(got) > 0 {
+			t.Errorf("the session ended itself; told was %+v", got)
+		}
+	})
+}
+
+// TestBreakIsToldForOneTTL checks that a client that lost the reply to a renewal hears
+// of a break from the next one.
+func TestBreakIsToldForOneTTL(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := memlock.NewStore()
+		a := start(t, s, time.Minute)
+		l := a.take(t, backend.AcquireRequest{Name: "a"})
+		if _, err := a.Break(t.Context(), backend.BreakRequest{Name: "a", Reason: "why"}); err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range []int{1, 1, 0} {
+			time.Sleep(20 * time.Second)
+			res, err := a.Renew(t.Context(), backend.RenewRequest{Session: a.id})
+			if err != nil || res.SessionLost || len(res.Lost) != want {
+				t.Errorf("renewal %d tells %+v, %v; want %d losses", i, res, err, want)
+			}
+			if want > 0 && res.Lost[0] != (backend.Loss{Session: a.id, Lease: l.Lease, Cause: backend.CauseBroken, Reason: "why"}) {
+				t.Errorf("renewal %d tells %+v", i, res.Lost)
+			}
+		}
+	})
+}
+
+// TestNothingIsKept checks that a store forgets: at once what is over, and after ten
+// minutes what it must not grant again.
+func TestNothingIsKept(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := memlock.NewStore()
+		keeper := s.Open()
+		for range 100 {
+			a := start(t, s, time.Minute)
+			a.take(t, backend.AcquireRequest{Name: "a/" + string(a.id)})
+			l := a.take(t, backend.AcquireRequest{Name: "b/" + string(a.id), Timed: true, TTL: time.Minute})
+			if err := a.Release(t.Context(), backend.ReleaseRequest{Name: l.Name, Lease: l.Lease, Abandon: true}); err != nil {
+				t.Fatal(err)
+			}
+			a.take(t, backend.AcquireRequest{Name: "c/" + string(a.id), Timed: true, TTL: time.Second})
+		}
+		if got, want := s.Kept(), [6]int{200, 200, 100, 200, 100, 0}; got != want {
+			t.Errorf("kept %v, want %v", got, want)
+		}
+		time.Sleep(time.Minute)
+		if got, want := s.Kept(), [6]int{0, 0, 0, 0, 100, 100}; got != want {
+			t.Errorf("kept %v, want %v", got, want)
+		}
+		time.Sleep(10 * time.Minute)
+		a := start(t, s, time.Minute) // what was remembered goes when more is to be
+		if err := a.Release(t.Context(), backend.ReleaseRequest{Name: "x", Lease: backend.NewLeaseID(), Abandon: true}); err != nil {
+			t.Error(err)
+		}
+		if err := a.EndSession(t.Context(), a.id); err != nil {
+			t.Error(err)
+		}
+		if got, want := s.Kept(), [6]int{0, 0, 0, 0, 1, 1}; got != want {
+			t.Errorf("kept %v, want %v", got, want)
+		}
+		if err := keeper.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestTimerStopsWithTheLastValue checks that a store that nobody uses does nothing, and
+// that what ran out meanwhile is over when somebody comes back.
+func TestTimerStopsWithTheLastValue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := memlock.NewStore()
+		a := start(t, s, time.Minute)
+		a.take(t, backend.AcquireRequest{Name: "a"})
+		if !s.Armed() {
+			t.Error("the timer is not set while a session can run out")
+		}
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+		if s.Armed() {
+			t.Error("the timer is set while no value is open")
+		}
+		time.Sleep(time.Minute - 1)
+		b := s.Open()
+		if info, err := b.Inspect(t.Context(), "a"); err != nil || len(info.Holders) != 1 {
+			t.Errorf("the lease has some time left; Inspect tells %+v, %v", info, err)
+		}
+		if !s.Armed() {
+			t.Error("the timer is not set after a value was opened again")
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+		c := start(t, s, time.Minute)
+		c.take(t, backend.AcquireRequest{Name: "a"})
+	})
+}
+
+// TestExpiryIsExact checks that the timer fires in the very moment, also after many
+// renewals, which only move the end.
+func TestExpiryIsExact(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := memlock.NewStore()
+		a, b := start(t, s, time.Minute), start(t, s, time.Hour)
+		a.take(t, backend.AcquireRequest{Name: "a"})
+		began := time.Now()
+		got := make(chan time.Duration, 1)
+		go func() {
+			b.take(t, backend.AcquireRequest{Name: "a", Wait: true})
+			got <- time.Since(began)
+		}()
+		for range 10 {
+			time.Sleep(17 * time.Second)
+			if _, err := a.Renew(t.Context(), backend.RenewRequest{Session: a.id}); err != nil {
+				t.Error(err)
+			}
+		}
+		if took, want := <-got, 10*17*time.Second+time.Minute; took != want {
+			t.Errorf("the lock was free after %s, want %s", took, want)
+		}
+	})
+}
+
+// TestSlowWatcherIsToldThatEventsAreMissing blocks deliver until there are too many
+// events.
+func TestSlowWatcherIsToldThatEventsAreMissing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := memlock.NewStore()
+		a, w := start(t, s, time.Hour), s.Open()
+		block := make(chan struct{})
+		done := make(chan error, 1)
+		n := 0
+		go func() {
+			done <- w.Watch(t.Context(), backend.WatchRequest{}, func(backend.Event) { n++; <-block })
+		}()
+		synctest.Wait()
+		for range memlock.MaxBehind/2 + 1 {
+			l := a.take(t, backend.AcquireRequest{Name: "a"})
+			if err := a.Release(t.Context(), backend.ReleaseRequest{Name: "a", Lease: l.Lease}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		close(block)
+		if err := <-done; !errors.Is(err, backend.ErrUnavailable) {
+			t.Errorf("Watch returned %v after it fell behind; want ErrUnavailable", err)
+		}
+		if n != memlock.MaxBehind+1 {
+			t.Errorf("%d events were delivered, want %d", n, memlock.MaxBehind+1)
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestTryKeepsThePlace asks once, without waiting, for a lease that stands in line.
+func TestTryKeepsThePlace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := memlock.NewStore()
+		a, b := start(t, s, time.Hour), start(t, s, time.Hour)
+		held := a.take(t, backend.AcquireRequest{Name: "a"})
+		ctx, cancel := context.WithCancel(t.Context())
+		r := backend.AcquireRequest{Name: "a", Lease: backend.NewLeaseID(), Session: b.id, Wait: true}
+		cancelled := make(chan error, 1)
+		go func() {
+			_, err := b.Acquire(ctx, r)
+			cancelled <- err
+		}()
+		synctest.Wait()
+		cancel()
+		if err := <-cancelled; !errors.Is(err, context.Canceled) {
+			t.Errorf("Acquire returned %v", err)
+		}
+		r.Wait = false
+		var refused *backend.HeldError
+		if _, err := b.Acquire(t.Context(), r); !errors.As(err, &refused) || refused.Ahead != 0 {
+			t.Errorf("Acquire of the first in line gave %v", err)
+		}
+		if err := a.Release(t.Context(), backend.ReleaseRequest{Name: "a", Lease: held.Lease}); err != nil {
+			t.Error(err)
+		}
+		if g, err := b.Acquire(t.Context(), r); err != nil || !g.Waited {
+			t.Errorf("Acquire of what was granted meanwhile gave %+v, %v", g, err)
+		}
+	})
+}
+
+// TestGrantThatRanOutOnTheWayIsLost keeps a waiter from learning of its grant until
+// that has run out.
+func TestGrantThatRanOutOnTheWayIsLost(t *testing.T) {
+	t.Parallel()
+	const ttl = time.Millisecond
+	s := memlock.NewStore()
+	a, b := start(t, s, time.Hour), start(t, s, time.Hour)
+	held := a.take(t, backend.AcquireRequest{Name: "a"})
+	lost := make(chan error, 1)
+	go func() {
+		_, err := b.Acquire(t.Context(), backend.AcquireRequest{
+			Name: "a", Lease: backend.NewLeaseID(), Session: b.id, Timed: true, TTL: ttl, Wait: true,
+		})
+		lost <- err
+	}()
+	for {
+		info, err := a.Inspect(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(info.Waiters) == 1 {
+			break
+		}
+	}
+	s.Stall("a", held.Lease, func() { time.Sleep(5 * ttl) })
+	if err := <-lost; !errors.Is(err, backend.ErrLost) {
+		t.Errorf("Acquire of a lease that ran out on the way returned %v, want ErrLost", err)
+	}
+}
+
+// TestInspectTellsTheGreatestToken checks LockInfo.Token, which other backends need
+// not know.
+func TestInspectTellsTheGreatestToken(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := memlock.NewStore()
+		a := start(t, s, time.Hour)
+		token := func() uint64 {
+			info, err := a.Inspect(t.Context(), "a")
+			if err != nil {
+				t.Error(err)
+			}
+			return uint64(info.Token)
+		}
+		first := a.take(t, backend.AcquireRequest{Name: "a", Mode: backend.Shared})
+		a.take(t, backend.AcquireRequest{Name: "b"})
+		a.take(t, backend.AcquireRequest{Name: "a", Mode: backend.Shared})
+		if err := a.Release(t.Context(), backend.ReleaseRequest{Name: "a", Lease: first.Lease}); err != nil {
+			t.Error(err)
+		}
+		if got := token(); got != 3 {
+			t.Errorf("the greatest token is %d, want 3", got)
+		}
+		go func() {
+			_, _ = a.Acquire(t.Context(), backend.AcquireRequest{Name: "a", Lease: backend.NewLeaseID(), Session: a.id, Wait: true})
+		}()
+		synctest.Wait()
+		if _, err := a.Break(t.Context(), backend.BreakRequest{Name: "a"}); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if got := token(); got != 5 {
+			t.Errorf("the greatest token is %d after a break and a grant, want 5", got)
+		}
+	})
+}
+
+// TestAllocations keeps the cost of the common path in view.
+func TestAllocations(t *testing.T) { //nolint:paralleltest // it counts the allocations of the process
+	b := memlock.New()
+	defer func() { _ = b.Close() }()
+	session := backend.NewSessionID()
+	ctx := t.Context()
+	if err := b.OpenSession(ctx, backend.SessionRequest{ID: session, TTL: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	r := backend.AcquireRequest{Name: "a", Lease: backend.NewLeaseID(), Session: session}
+	const most = 1 // the lease
+	if n := testing.AllocsPerRun(1000, func() { pair(ctx, t, b, r) }); n > most {
+		t.Errorf("Acquire and Release allocate %v times, want %d at most", n, most)
+	}
+	if n := testing.AllocsPerRun(1000, func() {
+		if _, err := b.Renew(ctx, backend.RenewRequest{Session: session}); err != nil {
+			t.Error(err)
+		}
+	}); n > 0 {
+		t.Errorf("Renew allocates %v times", n)
+	}
+}
+
+func pair(ctx context.Context, tb testing.TB, b backend.Backend, r backend.AcquireRequest) {
+	tb.Helper()
+	if _, err := b.Acquire(ctx, r); err != nil {
+		tb.Fatal(err)
+	}
+	if err := b.Release(ctx, backend.ReleaseRequest{Name: r.Name, Lease: r.Lease, Session: r.Session}); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// BenchmarkPair is one acquire and release without anybody else.
+func BenchmarkPair(b *testing.B) {
+	m := memlock.New()
+	defer func() { _ = m.Close() }()
+	session := backend.NewSessionID()
+	if err := m.OpenSession(b.Context(), backend.SessionRequest{ID: session, TTL: time.Hour}); err != nil {
+		b.Fatal(err)
+	}
+	r := backend.AcquireRequest{Name: "a", Lease: backend.NewLeaseID(), Session: session}
+	b.ReportAllocs()
+	for b.Loop() {
+		pair(b.Context(), b, m, r)
+	}
+}
+
+// BenchmarkHandOver is one acquire and release while others wait in line.
+func BenchmarkHandOver(b *testing.B) {
+	s := memlock.NewStore()
+	const each = 50
+	b.SetParallelism(each)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		m := s.Open()
+		defer func() { _ = m.Close() }()
+		session := backend.NewSessionID()
+		if err := m.OpenSession(b.Context(), backend.SessionRequest{ID: session, TTL: time.Hour}); err != nil {
+			b.Error(err)
+			return
+		}
+		for pb.Next() {
+			pair(b.Context(), b, m, backend.AcquireRequest{Name: "a", Lease: backend.NewLeaseID(), Session: session, Wait: true})
+		}
+	})
+}
