@@ -78,8 +78,8 @@ mutants: ## backends that are broken on purpose: the suite must catch each
 	$(GO) test -count=1 -v -run Mutant -timeout $(TESTTIMEOUT) ./backend/backendtest/...
 
 .PHONY: generate
-generate: ## write anew what is generated
-	$(GO) generate ./...
+generate: ## write anew what is generated: the capability tables
+	$(GO) test -count=1 -run TestCapabilityTable ./internal/e2e -update
 
 .PHONY: lint
 lint: ## golangci-lint, in the version that tools/go.mod pins

@@ -86,23 +86,23 @@ func shown(scheme string, ok bool) string {
 
 func openMemory(_ context.Context, url string, _ Options) (backend.Backend, error) {
 	if strings.TrimPrefix(url, "memory:") != "//" && url != "memory:" {
-		return nil, &backend.InvalidError{Field: "backend", Value: fmt.Sprintf("%q", url), Bound: "memory://, without anything more"}
+		return nil, &backend.InvalidError{Field: "backend", Value: `"memory://…"`, Bound: "memory://, without anything more"}
 	}
 	return memlock.New(), nil
 }
 
 func openSQLite(ctx context.Context, url string, o Options) (backend.Backend, error) {
-	return sqlitelock.Open(ctx, url, sqlitelock.WithLogger(o.Logger)) //nolint:wrapcheck // URL wraps
+	return sqlitelock.Open(ctx, url, sqlitelock.WithLogger(o.Logger))
 }
 
 func openRedis(ctx context.Context, url string, o Options) (backend.Backend, error) {
-	return redislock.Open(ctx, url, redislock.Config{Logger: o.Logger}) //nolint:wrapcheck // URL wraps
+	return redislock.Open(ctx, url, redislock.Config{Logger: o.Logger})
 }
 
 func openEtcd(ctx context.Context, url string, o Options) (backend.Backend, error) {
-	return etcdlock.Open(ctx, url, etcdlock.WithLogger(o.Logger)) //nolint:wrapcheck // URL wraps
+	return etcdlock.Open(ctx, url, etcdlock.WithLogger(o.Logger))
 }
 
 func openRemote(ctx context.Context, url string, _ Options) (backend.Backend, error) {
-	return remotelock.Open(ctx, url, remotelock.Options{}) //nolint:wrapcheck // URL wraps
+	return remotelock.Open(ctx, url, remotelock.Options{})
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -68,11 +69,11 @@ func (a *app) acquire(ctx context.Context, name string, opts []holdfast.AcquireO
 	defer done()
 	lock, err := c.Acquire(ctx, name, opts...)
 	if err != nil {
-		return err //nolint:wrapcheck // it says what and where
+		return err
 	}
 	left := time.Until(lock.Deadline())
 	if _, err := lock.Detach(); err != nil {
-		return err //nolint:wrapcheck // it says what and where
+		return err
 	}
 	out := leaseOut{
 		Name: name, Lease: string(lock.Lease().ID), Token: uint64(lock.Token()), Owner: lock.Owner(),
@@ -89,7 +90,7 @@ func (a *app) printLease(out leaseOut) error {
 	if a.json {
 		return a.printJSON(out)
 	}
-	return a.table([]string{"LOCK", "LEASE", "TOKEN", "UNTIL"}, [][]string{{out.Name, out.Lease, fmt.Sprint(out.Token), out.ExpiresAt}})
+	return a.table([]string{"LOCK", "LEASE", "TOKEN", "UNTIL"}, [][]string{{out.Name, out.Lease, strconv.FormatUint(out.Token, 10), out.ExpiresAt}})
 }
 
 func (a *app) renewCommand() *cobra.Command {
@@ -201,5 +202,5 @@ func (a *app) printJSON(v any) error {
 	enc := json.NewEncoder(a.stdout)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
-	return enc.Encode(v) //nolint:wrapcheck // nobody is there to read more
+	return enc.Encode(v)
 }

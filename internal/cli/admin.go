@@ -51,7 +51,7 @@ Without --yes it shows who would lose the lock, and asks where there is a termin
 func (a *app) breakLock(ctx context.Context, c *holdfast.Client, name, reason string, yes bool) error {
 	info, err := c.Inspect(ctx, name)
 	if err != nil {
-		return err //nolint:wrapcheck // it says what and where
+		return err
 	}
 	if !yes {
 		if !a.json {
@@ -70,7 +70,7 @@ func (a *app) breakLock(ctx context.Context, c *holdfast.Client, name, reason st
 	}
 	res, err := c.Break(ctx, name, reason)
 	if err != nil {
-		return err //nolint:wrapcheck // it says what and where
+		return err
 	}
 	if a.json {
 		broken := make([]holderOut, 0, len(res.Broken))
@@ -101,7 +101,7 @@ interrupted. With --json each line is a JSON object.`,
 			if errors.Is(err, context.Canceled) {
 				return nil
 			}
-			return err //nolint:wrapcheck // it says what and where
+			return err
 		},
 	}
 }
@@ -164,7 +164,7 @@ func (a *app) doctor(ctx context.Context) error {
 			err = lock.Release(ctx)
 		}
 		if err != nil {
-			return err //nolint:wrapcheck // it says what and where
+			return err
 		}
 		times = append(times, time.Since(begun))
 	}

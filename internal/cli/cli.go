@@ -134,7 +134,7 @@ func (a *app) open(ctx context.Context) (backend.Backend, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	return open.URL(ctx, url, open.Options{Logger: a.logger()}) //nolint:wrapcheck // it says what and where
+	return open.URL(ctx, url, open.Options{Logger: a.logger()})
 }
 
 // client opens the backend. The function closes both.

@@ -123,7 +123,7 @@ func (a *app) run(ctx context.Context, name string, argv []string, o *lockOption
 func (a *app) acquireOrSignal(ctx context.Context, c *holdfast.Client, name string, opts []holdfast.AcquireOption, signals <-chan os.Signal) (*holdfast.Lock, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var got atomic.Int32
+	var got atomic.Int64
 	quit := make(chan struct{})
 	watched := make(chan struct{})
 	go func() {
@@ -134,7 +134,7 @@ func (a *app) acquireOrSignal(ctx context.Context, c *holdfast.Client, name stri
 			select {
 			case s := <-signals:
 				if n, ok := s.(syscall.Signal); ok && ends(n) {
-					got.Store(int32(n))
+					got.Store(int64(n))
 					cancel()
 					return
 				}
@@ -154,7 +154,7 @@ func (a *app) acquireOrSignal(ctx context.Context, c *holdfast.Client, name stri
 		}
 		return nil, exitError(128 + n)
 	}
-	return lock, err //nolint:wrapcheck // it says what and where
+	return lock, err
 }
 
 // tellHolder says on a terminal what is waited for.

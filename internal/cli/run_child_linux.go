@@ -24,7 +24,7 @@ type child struct {
 func startChild(argv, env []string, stdio [3]*os.File, tty int) (*child, error) {
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
-		return nil, err //nolint:wrapcheck // the caller tells it like a shell
+		return nil, err
 	}
 	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if tty >= 0 {
@@ -34,7 +34,7 @@ func startChild(argv, env []string, stdio [3]*os.File, tty int) (*child, error) 
 		Env: env, Files: []*os.File{stdio[0], stdio[1], stdio[2]}, Sys: attr,
 	})
 	if err != nil {
-		return nil, err //nolint:wrapcheck // the caller tells it like a shell
+		return nil, err
 	}
 	c := &child{pid: p.Pid}
 	_ = p.Release() // it is waited for below, so that a stop is seen too

@@ -106,7 +106,7 @@ func (a *app) store(ctx context.Context, o serveOptions) (backend.Backend, error
 	if o.dataDir, err = filepath.Abs(o.dataDir); err != nil {
 		return nil, fmt.Errorf("data-dir: %w", err)
 	}
-	return open.Embedded(ctx, embedded.Config{ //nolint:wrapcheck // it says what and where
+	return open.Embedded(ctx, embedded.Config{
 		DataDir: o.dataDir, Name: o.name, Cluster: peers, ListenPeers: o.listenPeers, Logger: a.logger(),
 	})
 }

@@ -110,7 +110,7 @@ func listAll(ctx context.Context, c *holdfast.Client, prefix, after string, limi
 		}
 		page, err := c.List(ctx, holdfast.ListOptions{Prefix: prefix, After: after, Limit: size})
 		if err != nil {
-			return nil, "", err //nolint:wrapcheck // it says what and where
+			return nil, "", err
 		}
 		locks = append(locks, page.Locks...)
 		after = page.Next
@@ -169,7 +169,7 @@ func (a *app) showCommand() *cobra.Command {
 			defer done()
 			info, err := c.Inspect(cmd.Context(), args[0])
 			if err != nil {
-				return err //nolint:wrapcheck // it says what and where
+				return err
 			}
 			if a.json {
 				return a.printJSON(lockOf(info))
@@ -203,7 +203,7 @@ func (a *app) table(head []string, rows [][]string) error {
 	for _, r := range rows {
 		fmt.Fprintln(w, strings.Join(r, "\t"))
 	}
-	return w.Flush() //nolint:wrapcheck // nobody is there to read more
+	return w.Flush()
 }
 
 // completeNames offers the names of the locks that there are.

@@ -73,8 +73,7 @@ func (a *app) sayError(err error, status int) {
 		return
 	}
 	fmt.Fprintf(a.stderr, "holdfast: %v\n", err)
-	var bad *usage
-	if errors.As(err, &bad) {
+	if _, ok := errors.AsType[*usage](err); ok {
 		fmt.Fprintln(a.stderr, `Try "holdfast help" or add --help.`)
 	}
 }

@@ -18,7 +18,7 @@ import (
 func (a *app) printJSONLine(v any) error {
 	enc := json.NewEncoder(a.stdout)
 	enc.SetEscapeHTML(false)
-	return enc.Encode(v) //nolint:wrapcheck // nobody is there to read more
+	return enc.Encode(v)
 }
 
 func (a *app) topCommand() *cobra.Command {

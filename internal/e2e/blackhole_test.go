@@ -12,9 +12,12 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/etcdlock"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/backend/redislock"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
 	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/testserver"
 	"github.com/holdfast-io/holdfast/server"
 )
 
@@ -24,7 +27,35 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // address of a real server, and a backend value that reaches it through proxy.
 func networks() map[string]func(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
 	return map[string]func(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend){
+		"redis":    overRedis,
+		"etcd":     overEtcd,
 		"holdfast": overHTTP,
+	}
+}
+
+func overRedis(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
+	t.Helper()
+	s := testserver.Redis(t)
+	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
+		t.Helper()
+		b, err := redislock.Open(t.Context(), "redis://"+proxy+"?quarantine=off", redislock.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+}
+
+func overEtcd(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
+	t.Helper()
+	s := testserver.StartEtcd(t, testserver.EtcdOptions{})[0]
+	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
+		t.Helper()
+		b, err := etcdlock.Open(t.Context(), "etcd://"+proxy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
 	}
 }
 

@@ -1,0 +1,273 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// binary is the command, built once for all tests.
+var binary string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "holdfast-cli")
+	if err != nil {
+		panic(err)
+	}
+	binary = filepath.Join(dir, "holdfast")
+	build := exec.CommandContext(context.Background(), "go", "build", "-o", binary, "../../cmd/holdfast")
+	if out, err := build.CombinedOutput(); err != nil {
+		panic(fmt.Sprintf("build: %v\n%s", err, out))
+	}
+	status := m.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(status)
+}
+
+// command is holdfast with these arguments on that backend.
+func command(t *testing.T, backend string, args ...string) *exec.Cmd {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Env = append(os.Environ(), "HOLDFAST_BACKEND="+backend)
+	cmd.WaitDelay = 10 * time.Second
+	return cmd
+}
+
+// result is what a run of the command left.
+type result struct {
+	status      int
+	out, stderr string
+}
+
+func run(t *testing.T, cmd *exec.Cmd) result {
+	t.Helper()
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("%v: %v", cmd.Args, err)
+	}
+	return result{cmd.ProcessState.ExitCode(), out.String(), stderr.String()}
+}
+
+func sqliteURL(t *testing.T) string {
+	t.Helper()
+	return "sqlite://" + filepath.Join(t.TempDir(), "locks.db")
+}
+
+// backends are the real ones that the command can be on.
+func backends() map[string]func(t *testing.T) string {
+	return map[string]func(t *testing.T) string{
+		"sqlite": sqliteURL,
+		"redis": func(t *testing.T) string {
+			t.Helper()
+			return "redis://" + testserver.Redis(t).Addr() + "?quarantine=off"
+		},
+		"etcd": func(t *testing.T) string {
+			t.Helper()
+			return "etcd://" + testserver.StartEtcd(t, testserver.EtcdOptions{})[0].Addr()
+		},
+		"holdfast": func(t *testing.T) string {
+			t.Helper()
+			return "holdfast://" + startServer(t, testserver.Dir(t), testserver.FreePort(t)).addr
+		},
+	}
+}
+
+// server is a "holdfast serve" of its own.
+type server struct {
+	*testserver.Process
+	addr string
+}
+
+func startServer(t *testing.T, dir string, port int) server {
+	t.Helper()
+	addr := fmt.Sprintf("127.0.0.1:%d", port)
+	p := testserver.Start(t, testserver.Command{
+		Path: binary, Args: []string{"serve", "--listen", addr, "--data-dir", filepath.Join(dir, "data")},
+	})
+	p.Await(30*time.Second, func(ctx context.Context) error {
+		cmd := exec.CommandContext(ctx, binary, "doctor", "--backend", "holdfast://"+addr)
+		return cmd.Run()
+	})
+	return server{p, addr}
+}
+
+func TestExitStatuses(t *testing.T) {
+	t.Parallel()
+	url := sqliteURL(t)
+	held := run(t, command(t, url, "acquire", "taken", "--ttl", "5m", "--json"))
+	if held.status != 0 {
+		t.Fatalf("%+v", held)
+	}
+	cases := []struct {
+		want   int
+		stderr string
+		args   []string
+	}{
+		{0, "", []string{"run", "n", "--", "true"}},
+		{7, "", []string{"run", "n", "--", "sh", "-c", "exit 7"}},
+		{128 + 9, "", []string{"run", "n", "--", "sh", "-c", "kill -9 $$"}},
+		{75, `lock "taken" is held`, []string{"run", "--try", "taken", "--", "true"}},
+		{75, `lock "taken" is held`, []string{"run", "--wait", "50ms", "taken", "--", "true"}},
+		{75, `lock "taken" is held`, []string{"acquire", "--try", "taken"}},
+		{74, "unavailable", []string{"run", "--backend", "redis://127.0.0.1:1", "n", "--", "true"}},
+		{127, "not found", []string{"run", "n", "--", "no-such-command-here"}},
+		{126, "permission denied", []string{"run", "n", "--", "/etc/passwd"}},
+		{64, "NAME -- COMMAND", []string{"run", "n", "true"}},
+		{64, "ttl", []string{"run", "--ttl", "0s", "n", "--", "true"}},
+		{64, "ttl", []string{"run", "--ttl", "1y", "n", "--", "true"}},
+		{64, "limit", []string{"run", "--limit", "0", "n", "--", "true"}},
+		{64, "permits", []string{"run", "--permits", "2", "n", "--", "true"}},
+		{64, "grace", []string{"run", "--grace", "20s", "n", "--", "true"}},
+		{64, "name", []string{"run", "a//b", "--", "true"}},
+		{64, "name", []string{"show", strings.Repeat("n", 600)}},
+		{64, "try", []string{"run", "--try", "--wait", "1s", "n", "--", "true"}},
+		{64, "unknown command", []string{"rnu"}},
+		{64, "unknown flag", []string{"ls", "--nope"}},
+		{64, "scheme", []string{"ls", "--backend", "carrier-pigeon://coop"}},
+		{64, "sqlite", []string{"ls", "--backend", url + "?nope=1"}},
+		{64, "redis", []string{"ls", "--backend", "redis://127.0.0.1:1?nope=1"}},
+		{64, "reason", []string{"break", "taken"}},
+		{64, "--yes", []string{"break", "taken", "--reason", "r"}},
+		{64, "lease", []string{"release", "taken", "short"}},
+		{70, "lost", []string{"release", "taken", "0123456789abcdef"}},
+		{70, "lost", []string{"renew", "taken", "0123456789abcdef"}},
+	}
+	for _, tc := range cases {
+		got := run(t, command(t, url, tc.args...))
+		if got.status != tc.want || !strings.Contains(got.stderr, tc.stderr) || tc.want == 0 && got.stderr != "" {
+			t.Errorf("%q: status %d, want %d; stderr %q, want %q in it", tc.args, got.status, tc.want, got.stderr, tc.stderr)
+		}
+	}
+	if after := run(t, command(t, url, "show", "taken", "--json")); !strings.Contains(after.out, `"expires_at"`) {
+		t.Errorf("bad usage has changed something: %s", after.out)
+	}
+}
+
+func TestEnvironmentOfTheCommand(t *testing.T) {
+	t.Parallel()
+	got := run(t, command(t, sqliteURL(t), "run", "a/b c", "--", "sh", "-c", `echo "$HOLDFAST_LOCK|$HOLDFAST_TOKEN|$HOLDFAST_LEASE"; cat`))
+	parts := strings.Split(strings.TrimSpace(got.out), "|")
+	if len(parts) != 3 || parts[0] != "a/b c" || parts[1] == "" || len(parts[2]) < 16 {
+		t.Fatalf("%+v", got)
+	}
+}
+
+// A lock from the shell: taken, seen, renewed, broken, given back.
+func TestLeaseFromTheShell(t *testing.T) {
+	t.Parallel()
+	for name, start := range backends() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := start(t)
+			script := `set -e
+				eval "$("$H" acquire deploy --ttl 1m --owner maria --note "it's \$HOME" --export)"
+				test -n "$HOLDFAST_TOKEN"
+				"$H" show deploy --json
+				"$H" renew --ttl 2m >/dev/null
+				"$H" ls de >/dev/null
+				"$H" release
+				"$H" show deploy`
+			cmd := exec.CommandContext(t.Context(), "sh", "-c", script)
+			cmd.Env = append(os.Environ(), "HOLDFAST_BACKEND="+url, "H="+binary)
+			got := run(t, cmd)
+			if got.status != 0 || !strings.Contains(got.out, `"note": "it's $HOME"`) || !strings.HasSuffix(got.out, "deploy is free\n") {
+				t.Fatalf("%+v", got)
+			}
+			var lease struct {
+				Lease string
+				Token uint64
+			}
+			first := run(t, command(t, url, "acquire", "deploy", "--ttl", "1m", "--json"))
+			if err := json.Unmarshal([]byte(first.out), &lease); err != nil {
+				t.Fatalf("%v: %+v", err, first)
+			}
+			broken := run(t, command(t, url, "break", "deploy", "--reason", "test", "--yes", "--json"))
+			var answer struct {
+				Token  uint64
+				Broken []struct{ Lease string }
+			}
+			if err := json.Unmarshal([]byte(broken.out), &answer); err != nil || len(answer.Broken) != 1 || answer.Token <= lease.Token {
+				t.Fatalf("%v: %+v", err, broken)
+			}
+			if got := run(t, command(t, url, "release", "deploy", lease.Lease)); got.status != 70 {
+				t.Fatalf("release of what was broken: %+v", got)
+			}
+		})
+	}
+}
+
+// Everything that is printed as JSON can be read.
+func TestJSON(t *testing.T) {
+	t.Parallel()
+	url := sqliteURL(t)
+	run(t, command(t, url, "acquire", "n", "--ttl", "1m"))
+	for _, args := range [][]string{{"ls"}, {"show", "n"}, {"doctor"}, {"version"}, {"migrate"}} {
+		got := run(t, command(t, url, append(args, "--json")...))
+		var v map[string]any
+		if err := json.Unmarshal([]byte(got.out), &v); err != nil || got.status != 0 {
+			t.Errorf("%v: %v: %+v", args, err, got)
+		}
+	}
+	got := run(t, command(t, url, "show", "a//b", "--json"))
+	var v map[string]any
+	if err := json.Unmarshal([]byte(got.stderr), &v); err != nil || v["status"] != float64(64) {
+		t.Errorf("an error as JSON: %v: %+v", err, got)
+	}
+}
+
+func TestCompletionAndHelp(t *testing.T) {
+	t.Parallel()
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if got := run(t, command(t, "memory://", "completion", shell)); got.status != 0 || !strings.Contains(got.out, "holdfast") {
+			t.Errorf("%s: %d", shell, got.status)
+		}
+	}
+	url := sqliteURL(t)
+	run(t, command(t, url, "acquire", "nightly", "--ttl", "1m"))
+	if got := run(t, command(t, url, "__complete", "show", "ni")); !strings.Contains(got.out, "nightly") {
+		t.Errorf("names are not completed: %+v", got)
+	}
+	help := run(t, command(t, url, "help")).out
+	for _, sub := range []string{"run", "serve", "acquire", "renew", "release", "ls", "show", "break", "watch", "top", "doctor", "migrate", "version", "completion"} {
+		if !strings.Contains(help, "\n  "+sub+" ") {
+			t.Errorf("help does not name %s", sub)
+		}
+		got := run(t, command(t, url, sub, "--help"))
+		if got.status != 0 || len(got.out) < 100 {
+			t.Errorf("%s --help: %+v", sub, got)
+		}
+	}
+}
+
+// A password is told to nobody: not in errors, not in the arguments of a process.
+func TestSecretsAreNotTold(t *testing.T) {
+	t.Parallel()
+	const secret = "hunter2-canary"
+	for _, url := range []string{
+		"redis://:" + secret + "@127.0.0.1:1", "redis://u:" + secret + "@127.0.0.1:1?nope=1", "etcd://u:" + secret + "@127.0.0.1:1?timeout=100ms",
+		"holdfast://:" + secret + "@127.0.0.1:1", "nope://u:" + secret + "@h", secret, "redis://u:" + secret + "@%zz", "sqlite://u:" + secret + "@/x",
+		"etcd://u:" + secret + "@h:port", "holdfast://u:" + secret + "@h?x=1", "embedded://u:" + secret + "@/x", "memory://" + secret,
+	} {
+		for _, args := range [][]string{{"run", "--wait", "100ms", "n", "--", "true"}, {"ls", "-v"}, {"doctor", "--json"}} {
+			got := run(t, command(t, url, args...))
+			if got.status == 0 || strings.Contains(got.out+got.stderr, secret) {
+				t.Errorf("%s %v: status %d, told %q %q", url, args, got.status, got.out, got.stderr)
+			}
+		}
+	}
+}
