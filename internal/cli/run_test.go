@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -43,10 +44,10 @@ func await(t *testing.T, within time.Duration, what string, cond func() bool) {
 
 // 50 processes on one lock, each reading, adding one and writing without any other lock;
 // readers among them never see half of a write.
-func TestFiftyProcesses(t *testing.T) {
+func TestFiftyProcesses(t *testing.T) { //nolint:tparallel // one crowd at a time
 	t.Parallel()
-	for name, start := range backends() {
-		t.Run(name, func(t *testing.T) { //nolint:paralleltest,tparallel // one crowd at a time
+	for name, start := range backends() { //nolint:paralleltest // as above
+		t.Run(name, func(t *testing.T) {
 			url := start(t)
 			dir := t.TempDir()
 			one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
@@ -77,10 +78,10 @@ func TestFiftyProcesses(t *testing.T) {
 }
 
 // --limit 3 never sees 4.
-func TestLimit(t *testing.T) {
+func TestLimit(t *testing.T) { //nolint:tparallel // one crowd at a time
 	t.Parallel()
-	for name, start := range backends() {
-		t.Run(name, func(t *testing.T) { //nolint:paralleltest,tparallel // one crowd at a time
+	for name, start := range backends() { //nolint:paralleltest // as above
+		t.Run(name, func(t *testing.T) {
 			url := start(t)
 			dir := t.TempDir()
 			script := `touch "$1/$$"; n=$(ls "$1" | wc -l); sleep 0.05; rm "$1/$$"; test "$n" -le 3`
@@ -224,7 +225,7 @@ func guardianOf(t *testing.T, holder int) int {
 			continue // it has ended
 		}
 		var pid, parent int
-		rest := string(line[strings.LastIndexByte(string(line), ')')+1:])
+		rest := string(line[bytes.LastIndexByte(line, ')')+1:])
 		if _, err := fmt.Sscan(string(line), &pid); err != nil {
 			t.Fatal(err)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -70,7 +71,9 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 	if err != nil {
 		return err
 	}
-	srv, err := server.New(b, server.Config{Anonymous: o.anonymous, Version: Version, Logger: a.logger()})
+	srv, err := server.New(b, server.Config{
+		Anonymous: o.anonymous, Version: Version, Logger: a.logger(), Limits: limitsFor(o.listen),
+	})
 	if err != nil {
 		return errors.Join(err, b.Close())
 	}
@@ -84,6 +87,17 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 		a.warn("stopped")
 	}
 	return errors.Join(err, b.Close())
+}
+
+// limitsFor are the server's defaults, except that on the loopback all the processes of
+// this host have one address between them.
+func limitsFor(listen string) server.Limits {
+	var l server.Limits
+	host, _, err := net.SplitHostPort(listen)
+	if ip, bad := netip.ParseAddr(host); err == nil && (host == "localhost" || bad == nil && ip.IsLoopback()) {
+		l.ConnectionsPerIP = 10_000
+	}
+	return l
 }
 
 // store is where the locks live: the backend that was named, or an etcd of our own.
