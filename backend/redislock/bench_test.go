@@ -1,0 +1,104 @@
+package redislock_test
+
+import (
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// memory is a server that writes nothing to disk, for measuring the protocol and not
+// the disk.
+func memory(b *testing.B) *testserver.RedisServer {
+	b.Helper()
+	return testserver.Redis(b, "--appendonly", "no")
+}
+
+// BenchmarkPairs is acquire and release of a lock that nobody else wants.
+func BenchmarkPairs(b *testing.B) {
+	for _, goroutines := range []int{1, 64} {
+		b.Run("goroutines="+strconv.Itoa(goroutines), func(b *testing.B) {
+			s := memory(b)
+			v := open(b, s, redislock.Config{Quarantine: redislock.NoQuarantine})
+			id := session(b, v, time.Hour)
+			parallel(b, goroutines, func(name string) error {
+				req := backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Session: id}
+				if _, err := v.Acquire(b.Context(), req); err != nil {
+					return err
+				}
+				return v.Release(b.Context(), backend.ReleaseRequest{Name: name, Lease: req.Lease, Session: id})
+			})
+		})
+	}
+}
+
+// BenchmarkRawPairs is the least that can be called a lock on Redis: SET NX PX, and a
+// script that compares and deletes. No line, no token, no session.
+func BenchmarkRawPairs(b *testing.B) {
+	del := rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
+	for _, goroutines := range []int{1, 64} {
+		b.Run("goroutines="+strconv.Itoa(goroutines), func(b *testing.B) {
+			s := memory(b)
+			c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr()}, ForceSingleClient: true})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer c.Close()
+			parallel(b, goroutines, func(name string) error {
+				id := string(backend.NewLeaseID())
+				if err := c.Do(b.Context(), c.B().Set().Key(name).Value(id).Nx().PxMilliseconds(30000).Build()).Error(); err != nil {
+					return err
+				}
+				return del.Exec(b.Context(), c, []string{name}, []string{id}).Error()
+			})
+		})
+	}
+}
+
+// BenchmarkHandOver is one lock that 64 goroutines want all the time.
+func BenchmarkHandOver(b *testing.B) {
+	s := memory(b)
+	v := open(b, s, redislock.Config{Quarantine: redislock.NoQuarantine})
+	id := session(b, v, time.Hour)
+	parallel(b, 64, func(string) error {
+		req := backend.AcquireRequest{Name: "one", Lease: backend.NewLeaseID(), Session: id, Wait: true}
+		if _, err := v.Acquire(b.Context(), req); err != nil {
+			return err
+		}
+		return v.Release(b.Context(), backend.ReleaseRequest{Name: "one", Lease: req.Lease, Session: id})
+	})
+}
+
+// parallel runs f b.N times over so many goroutines, each with a name of its own.
+func parallel(b *testing.B, goroutines int, f func(name string) error) {
+	b.Helper()
+	var n, done atomic.Int64
+	ended := make(chan error, goroutines)
+	b.ResetTimer()
+	for g := range goroutines {
+		go func() {
+			name := "bench/" + strconv.Itoa(g)
+			for n.Add(1) <= int64(b.N) {
+				if err := f(name); err != nil {
+					ended <- err
+					return
+				}
+				done.Add(1)
+			}
+			ended <- nil
+		}()
+	}
+	for range goroutines {
+		if err := <-ended; err != nil {
+			b.Error(err)
+		}
+	}
+	b.StopTimer()
+	b.ReportMetric(float64(done.Load())/b.Elapsed().Seconds(), "pairs/s")
+}

@@ -1,0 +1,105 @@
+package redislock
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+var (
+	// ErrForeignData says that a key of Holdfast holds what Holdfast did not write.
+	// Nothing is granted on it. It comes inside a *backend.UnavailableError.
+	ErrForeignData = errors.New("a key holds what Holdfast did not write")
+	// ErrQuarantine says that the server has lost data, and that nothing is granted
+	// until the leases which it forgot have ended. It comes inside a
+	// *backend.UnavailableError with RetryAfter set.
+	ErrQuarantine = errors.New("the server lost its data: nothing is granted until forgotten leases have ended")
+	// ErrClockBehind says that the server's clock is more than an hour behind the last
+	// token of the lock, so that a token might not grow. It comes inside a
+	// *backend.UnavailableError.
+	ErrClockBehind = errors.New("the server's clock is more than an hour behind the last token of the lock")
+
+	errListening = errors.New("no subscription within the request timeout")
+	errMissed    = errors.New("events may have been missed")
+)
+
+// toKind maps every error of a call to a kind of package backend: the only place where
+// that is done.
+func toKind(op string, err error) error {
+	var sent *sentError
+	var server *serverError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, backend.ErrClosed):
+		return backend.ErrClosed
+	case errors.As(err, &server):
+		return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: !refused(server.code), Err: describe(server)}
+	case errors.As(err, &sent):
+		return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: sent.sent, Err: sent.err}
+	default:
+		return &backend.UnavailableError{Backend: backendName, Op: op, Err: err}
+	}
+}
+
+// refused reports whether a server that answers with this code has changed nothing.
+// In a script the codes about writing come with its first write.
+func refused(code string) bool {
+	switch code {
+	case "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "MASTERDOWN", "NOREPLICAS", "MISCONF", "BUSY",
+		"NOAUTH", "NOPERM", "WRONGPASS", "NOSCRIPT", "OOM", "MAXCLIENTS":
+		return true
+	default:
+		return false
+	}
+}
+
+func describe(e *serverError) error {
+	switch e.code {
+	case "WRONGTYPE", "HFFOREIGN":
+		return fmt.Errorf("%w (%w)", ErrForeignData, e)
+	default:
+		return e
+	}
+}
+
+// refusal maps what the script said instead of a success.
+func refusal(op string, d *decoder, name string, limit int) error {
+	word := d.text()
+	switch word {
+	case "LOST":
+		return backend.ErrLost
+	case "SESSION":
+		return backend.ErrSessionLost
+	case "LIMIT":
+		e := &backend.LimitError{Name: name, Asked: limit, InForce: int(d.int())}
+		if d.err == nil {
+			return e
+		}
+	case "HELD":
+		e := &backend.HeldError{Name: name, Ahead: int(d.int()), Holders: d.holders()}
+		sortHolders(e.Holders)
+		if d.err == nil {
+			return e
+		}
+	case "QUARANTINE":
+		e := &backend.UnavailableError{Backend: backendName, Op: op, RetryAfter: max(d.micros(), time.Millisecond), Err: ErrQuarantine}
+		if d.err == nil {
+			return e
+		}
+	case "CLOCK":
+		return &backend.UnavailableError{Backend: backendName, Op: op, Err: ErrClockBehind}
+	}
+	return toKind(op, &sentError{sent: true, err: errReply})
+}
+
+// readOnly is for operations after which nothing is held that was not held before.
+func readOnly(err error) error {
+	var away *backend.UnavailableError
+	if errors.As(err, &away) {
+		away.MayHold = false
+	}
+	return err
+}

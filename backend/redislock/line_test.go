@@ -1,0 +1,309 @@
+package redislock_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock"
+)
+
+// A thousand waiters on one lock, in one value: they cost nothing at rest, and each
+// hand-over is one call of the script and one push.
+func TestThousandWaiters(t *testing.T) {
+	t.Parallel()
+	const n = 1000
+	s, cfg := quick(t)
+	b := open(t, s, cfg)
+	id := session(t, b, time.Hour)
+	held := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	asked := make([]*asking, n)
+	for i := range asked {
+		asked[i] = ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
+		if i%50 == 0 { // the order in between is not known here
+			inLine(t, b, "one", i+1)
+		}
+	}
+	inLine(t, b, "one", n)
+	info, err := b.Inspect(t.Context(), "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	order := make(map[backend.LeaseID]*asking)
+	for _, a := range asked {
+		order[a.Lease] = a
+	}
+
+	s.ResetStats()
+	<-time.After(3 * time.Second)
+	for name, calls := range s.CommandStats() {
+		if calls > 0 && !strings.HasPrefix(name, "info") && !strings.HasPrefix(name, "config") && name != "ping" {
+			t.Errorf("while they wait: %s was called %d times", name, calls)
+		}
+	}
+
+	s.ResetStats()
+	last := held
+	for i, w := range info.Waiters {
+		release(t, b, last)
+		next := order[w.Lease].granted(t)
+		if next.Token <= last.Token || !next.Waited || next.ByTimer {
+			t.Fatalf("grant %d: %+v after token %d", i, next.Grant, last.Token)
+		}
+		last = next
+	}
+	stats := s.CommandStats()
+	if stats["publish"] != n {
+		t.Errorf("%d pushes for %d hand-overs", stats["publish"], n)
+	}
+	if stats["evalsha"]+stats["eval"] != n {
+		t.Errorf("%d calls of the script for %d hand-overs", stats["evalsha"]+stats["eval"], n)
+	}
+	release(t, b, last)
+}
+
+// The connection that listens is killed again and again: who waits is asked for when it
+// listens again.
+func TestListenerKilled(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b, other := open(t, s, cfg), open(t, s, cfg)
+	id, otherID := session(t, b, time.Hour), session(t, other, time.Hour)
+	for i := range 10 {
+		held := acquire(t, other, backend.AcquireRequest{Name: "one", Session: otherID})
+		a := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
+		timed := ask(t, b, backend.AcquireRequest{Name: "one", Session: id, Timed: true, TTL: time.Hour})
+		inLine(t, b, "one", 2)
+		s.Do("CLIENT", "KILL", "TYPE", "pubsub")
+		release(t, other, held)
+		release(t, b, firstOf(t, b, a, timed))
+		release(t, b, firstOf(t, b, a, timed))
+		if a.grant.Token == timed.grant.Token {
+			t.Fatalf("round %d: both have token %d", i, a.grant.Token)
+		}
+		if timed.grant.Left <= 0 || timed.grant.Left > time.Hour {
+			t.Errorf("round %d: the timed lease has %s left", i, timed.grant.Left)
+		}
+	}
+}
+
+// firstOf waits for whichever has the lock.
+func firstOf(t *testing.T, b *redislock.Backend, as ...*asking) lease {
+	t.Helper()
+	var held backend.LeaseID
+	eventually(t, func() error {
+		info, err := b.Inspect(t.Context(), as[0].Name)
+		if err == nil && len(info.Holders) != 1 {
+			err = errors.New("nobody has it")
+		}
+		if err == nil {
+			held = info.Holders[0].Lease
+		}
+		return err
+	})
+	for _, a := range as {
+		if a.Lease == held {
+			return a.granted(t)
+		}
+	}
+	t.Fatalf("%s has it", held)
+	return lease{}
+}
+
+// A push that gets lost costs the timer, and is told.
+func TestLostPush(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b := open(t, s, cfg)
+	id, shortID := session(t, b, time.Hour), session(t, b, 2*time.Second)
+	renew := func() {
+		if r, err := b.Renew(t.Context(), backend.RenewRequest{Session: shortID}); err != nil || r.SessionLost {
+			t.Fatalf("renew: %+v %v", r, err)
+		}
+	}
+	held := acquire(t, b, backend.AcquireRequest{Name: "one", Session: shortID})
+	a := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	inLine(t, b, "one", 1)
+	renew()
+	// The push goes where nobody listens.
+	rec, ok := s.Do("HGET", "{hf0}:w:one", string(a.Lease)).(string)
+	if !ok {
+		t.Fatal("no record of the waiter")
+	}
+	f := strings.Split(rec, "\n")
+	f[8] = "nobody"
+	s.Do("HSET", "{hf0}:w:one", string(a.Lease), strings.Join(f, "\n"))
+	release(t, b, held)
+	if l := a.granted(t); !l.ByTimer || l.Token <= held.Token {
+		t.Errorf("the grant is %+v", l.Grant)
+	}
+}
+
+// Whoever stands before a waiter, and however it got there: when it dies, the line goes
+// on within its TTL. All other sessions live for an hour here, so that a timer which
+// counts on the wrong one is late by an hour.
+func TestLineGoesOn(t *testing.T) {
+	t.Parallel()
+	const short = 300 * time.Millisecond
+	const hour = time.Hour
+	cases := map[string]func(e *lineEnv) *asking{
+		"the holder dies": func(e *lineEnv) *asking {
+			e.dies(acquire(e.t, e.b, e.req(short)))
+			return e.waits(1, hour)
+		},
+		"timed and next in line": func(e *lineEnv) *asking {
+			held := acquire(e.t, e.b, e.req(hour))
+			e.waitsTimed(1, short)
+			w := e.waits(2, hour)
+			release(e.t, e.b, held)
+			return w
+		},
+		"next in line after one in between left": func(e *lineEnv) *asking {
+			held := acquire(e.t, e.b, e.req(hour))
+			e.waitsTimed(1, short)
+			between := e.waits(2, hour)
+			w := e.waits(3, hour)
+			e.leaves(between)
+			release(e.t, e.b, held)
+			return w
+		},
+		"a waiter in line dies": func(e *lineEnv) *asking {
+			held := acquire(e.t, e.b, e.req(hour))
+			e.dies(e.waits(1, short))
+			w := e.waits(2, hour)
+			release(e.t, e.b, held)
+			return w
+		},
+		"one of several readers dies after the others left": func(e *lineEnv) *asking {
+			first := acquire(e.t, e.b, e.shared(e.req(hour)))
+			e.dies(acquire(e.t, e.b, e.shared(e.req(short))))
+			w := e.waits(1, hour)
+			release(e.t, e.b, first)
+			return w
+		},
+		"a reader of a run that was granted together dies": func(e *lineEnv) *asking {
+			held := acquire(e.t, e.b, e.req(hour))
+			doomed := e.timed(e.shared(e.req(hour)), short)
+			ask(e.t, e.dead, doomed)
+			inLine(e.t, e.b, e.name, 1)
+			fine := ask(e.t, e.b, e.shared(e.req(hour)))
+			inLine(e.t, e.b, e.name, 2)
+			w := e.waits(3, hour)
+			release(e.t, e.b, held)
+			release(e.t, e.b, fine.granted(e.t))
+			return w
+		},
+		"the lease was shortened": func(e *lineEnv) *asking {
+			held := acquire(e.t, e.b, e.timed(e.req(hour), hour))
+			w := e.waits(1, hour)
+			r, err := e.b.Renew(e.t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{
+				{Name: held.Name, Lease: held.Lease, TTL: short},
+			}})
+			if err != nil || r.Leases[0].Err != nil {
+				e.t.Fatalf("renew: %+v %v", r, err)
+			}
+			return w
+		},
+		"the session was shortened": func(e *lineEnv) *asking {
+			held := acquire(e.t, e.b, e.req(hour))
+			w := e.waits(1, hour)
+			if err := e.b.OpenSession(e.t.Context(), backend.SessionRequest{ID: held.Session, TTL: short}); err != nil {
+				e.t.Fatal(err)
+			}
+			return w
+		},
+		"one that joined by re-entry dies": func(e *lineEnv) *asking {
+			first := acquire(e.t, e.b, e.reentrant(e.req(hour)))
+			e.dies(acquire(e.t, e.b, e.reentrant(e.req(short))))
+			w := e.waits(1, hour)
+			release(e.t, e.b, first)
+			return w
+		},
+		"the waiter before was adopted by a session that dies": func(e *lineEnv) *asking {
+			held := acquire(e.t, e.b, e.req(hour))
+			before := e.waits(1, hour)
+			w := e.waits(2, hour)
+			again := before.AcquireRequest
+			again.Session = session(e.t, e.dead, short)
+			ask(e.t, e.dead, again)
+			eventually(e.t, func() error {
+				info, err := e.b.Inspect(e.t.Context(), e.name)
+				if err == nil && len(info.Waiters) == 2 && info.Waiters[0].Session != again.Session {
+					err = errors.New("not adopted yet")
+				}
+				return err
+			})
+			release(e.t, e.b, held)
+			return w
+		},
+	}
+	s, cfg := quick(t)
+	for name, f := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			// Keys of its own: nobody else's calls move this line on.
+			cfg := cfg
+			cfg.Prefix = prefixOf(name)
+			e := &lineEnv{t: t, b: open(t, s, cfg), dead: open(t, s, cfg), name: "one"}
+			w := f(e)
+			w.granted(t)
+		})
+	}
+}
+
+// lineEnv is a lock, a value, and another value for those who die.
+type lineEnv struct {
+	t       *testing.T
+	b, dead *redislock.Backend
+	name    string
+}
+
+func (e *lineEnv) req(ttl time.Duration) backend.AcquireRequest {
+	return backend.AcquireRequest{Name: e.name, Session: session(e.t, e.b, ttl)}
+}
+
+func (e *lineEnv) shared(r backend.AcquireRequest) backend.AcquireRequest {
+	r.Mode = backend.Shared
+	return r
+}
+
+func (e *lineEnv) timed(r backend.AcquireRequest, ttl time.Duration) backend.AcquireRequest {
+	r.Timed, r.TTL = true, ttl
+	return r
+}
+
+func (e *lineEnv) reentrant(r backend.AcquireRequest) backend.AcquireRequest {
+	r.Reentrant, r.Owner = true, "the same"
+	return r
+}
+
+func (e *lineEnv) waits(n int, ttl time.Duration) *asking {
+	a := ask(e.t, e.b, e.req(ttl))
+	inLine(e.t, e.b, e.name, n)
+	return a
+}
+
+func (e *lineEnv) waitsTimed(n int, ttl time.Duration) {
+	ask(e.t, e.dead, e.timed(e.req(time.Hour), ttl))
+	inLine(e.t, e.b, e.name, n)
+}
+
+func (e *lineEnv) leaves(a *asking) {
+	a.cancel(nil)
+	_ = a.ends(e.t)
+	err := e.b.Release(e.t.Context(), backend.ReleaseRequest{Name: a.Name, Lease: a.Lease, Session: a.Session, Abandon: true})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// dies does nothing, and says so: nobody renews.
+func (e *lineEnv) dies(any) {}
+
+// prefixOf is a prefix of keys made of a text.
+func prefixOf(text string) string {
+	text = strings.ReplaceAll(text, " ", "-")
+	return text[:min(len(text), 32)]
+}

@@ -1,0 +1,193 @@
+-- Acquire: the one call that takes the lock, or joins the line.
+
+-- G token since left flag: the lease is out. left is 0 for one that lives with its session.
+local function granted(l, lease, h)
+  local rest = 0
+  if h.timed then
+    rest = (ends(life(l.name, lease, h)) or now) - now
+    if rest <= 0 then return {'LOST'} end
+  end
+  return {'G', tonumber(h.token), tonumber(h.since), rest, h.flag}
+end
+
+local SHOWN = 16 -- holders that a refusal names
+
+-- The holders, as pairs of lease, record and time left.
+local function holders(l, most)
+  local r = {}
+  local all = call('HGETALL', l.key)
+  for i = 1, #all, 2 do
+    if all[i] ~= '@' then
+      local e = ends(life(l.name, all[i], holder(all[i + 1])))
+      if e and e > now then
+        r[#r + 1] = {all[i], all[i + 1], e - now}
+        if #r == most then break end
+      end
+    end
+  end
+  return r
+end
+
+-- Out already, or in line already: the same question was asked before. nil: neither.
+local function again(l, rec, lease, sid, wait, chan)
+  if rec then
+    local h = holder(rec)
+    if not h.timed and h.sid ~= sid then return {'LOST'} end
+    return granted(l, lease, h)
+  end
+  local w = inline(l, lease)
+  if not w then return nil end
+  if sid ~= w.sid or chan ~= w.chan then
+    if not alive('s:' .. sid) then return {'SESSION'} end
+    if sid ~= w.sid then
+      call('HDEL', T .. 's:' .. w.sid, lease)
+      call('HSET', T .. 's:' .. sid, lease, l.name)
+    end
+    call('HSET', l.w, lease, table.concat({sid, w.mode, w.permits, w.limit, w.since, w.timed and '1' or '0', w.ttl, w.reentrant,
+      chan, w.owner, w.note}, '\n'))
+    local next = behind(l, lease)
+    if next then nudge(l, next) end
+  end
+  advance(l)
+  save(l)
+  rec = call('HGET', l.key, lease)
+  if rec then return granted(l, lease, holder(rec)) end
+  local rank = call('ZRANK', l.q, lease)
+  if not rank then return {'SESSION'} end
+  if not wait then return {'HELD', rank, holders(l, SHOWN)} end
+  local ahead
+  if rank > 0 then
+    ahead = call('HGET', l.w, call('ZRANGE', l.q, rank - 1, rank - 1)[1])
+  end
+  return {'WAIT', left(l, ahead)}
+end
+
+-- The lease that a reentrant one of this owner joins.
+local function joins(l, owner)
+  if l.x == 0 then return nil end
+  local all = call('HGETALL', l.key)
+  for i = 1, #all, 2 do
+    if all[i] ~= '@' then
+      local h = holder(all[i + 1])
+      if h.mode == 'x' and h.reentrant and h.owner == owner then return h end
+    end
+  end
+  return nil
+end
+
+-- acquire name lease sid timed ttl mode limit permits owner note reentrant wait channel
+-- -> G... | WAIT left | HELD ahead holders | LOST | SESSION | LIMIT limit | QUARANTINE left | CLOCK
+local function acquire(i)
+  local name, lease, sid, timed, ttl = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3] == '1', tonumber(ARGV[i + 4])
+  local mode, limit, permits = ARGV[i + 5], tonumber(ARGV[i + 6]), tonumber(ARGV[i + 7])
+  local owner, note_, reentrant, wait, chan = ARGV[i + 8], ARGV[i + 9], ARGV[i + 10], ARGV[i + 11] == '1', ARGV[i + 12]
+  local l, rec = open(name, lease)
+  if rec or l.line > 0 then
+    local r = again(l, rec, lease, sid, wait, chan)
+    if r then return r end
+  end
+  local got = call('MGET', l.f, T .. 'd:' .. lease)
+  if got[2] then return {'LOST'} end
+  if sid ~= '' and not alive('s:' .. sid) then return {'SESSION'} end
+  if mode == 's' and l.shared > 0 and l.limit ~= limit then return {'LIMIT', l.limit} end
+  if got[1] then
+    if not string.match(got[1], '^%d+$') then foreign(l.f) end
+    l.token = tonumber(got[1])
+  else
+    l.token = nil -- not there, or of a type that MGET passes over: GET tells
+  end
+  if l.line > 0 and (not clean or marker.till > 0) then
+    advance(l) -- the quarantine may be over, or those in line dead
+  end
+  local h = {sid = sid, mode = mode, permits = permits, since = num(now), timed = timed, reentrant = reentrant, flag = '-',
+    chan = chan, owner = owner, note = note_}
+  local joined = reentrant == '1' and joins(l, owner)
+  local free = l.line == 0 and fits(l, mode, permits, limit)
+  if joined then
+    h.token, h.flag = joined.token, 'j'
+  elseif free and quarantine <= now then
+    local t = token(l)
+    if not t then return {'CLOCK'} end
+    h.token = num(t)
+  elseif not wait then
+    save(l)
+    if free then return {'QUARANTINE', quarantine - now} end
+    return {'HELD', l.line, holders(l, SHOWN)}
+  end
+  enforce(l, mode, limit)
+  if timed then note(ttl) end
+  if h.token then
+    if not timed then call('HSET', T .. 's:' .. sid, lease, name) end
+    grant(l, lease, h, ttl)
+    save(l)
+    return {'G', tonumber(h.token), now, timed and ttl * 1000 or 0, h.flag}
+  end
+  local ahead
+  if l.line > 0 then
+    ahead = call('HGET', l.w, call('ZRANGE', l.q, -1, -1)[1])
+  end
+  local rest = left(l, ahead)
+  call('HSET', T .. 's:' .. sid, lease, name)
+  l.seq = l.seq + 1
+  l.line = l.line + 1
+  call('ZADD', l.q, l.seq, lease)
+  call('HSET', l.w, lease, table.concat({sid, mode, permits, limit, num(now), timed and '1' or '0', ttl, reentrant, chan, owner,
+    note_}, '\n'))
+  event('waiting', name, lease, h)
+  save(l)
+  return {'WAIT', rest}
+end
+
+-- How long until anything that stands before any waiter of the lock can end.
+local function watchall(l)
+  local e = held(l)
+  if l.line > 0 then
+    if l.line > 16 * MANY then
+      local c = coarse()
+      if c < e then e = c end
+    else
+      local seen = {}
+      local all = call('HGETALL', l.w)
+      for i = 2, #all, 2 do
+        local w = waiter(all[i])
+        if not seen[w.sid] or w.timed then
+          seen[w.sid] = true
+          local b = blocks(w)
+          if b < e then e = b end
+        end
+      end
+    end
+  end
+  if quarantine > now and (l.n == 0 or quarantine < e) then e = quarantine end
+  if e < now then e = now end
+  return e - now
+end
+
+-- check name leases (lease sid)... -> OK left answer... | CLOCK
+-- What became of leases that wait; answer: G... fresh | W | SESSION | LOST. It also
+-- moves the line, if it can move; fresh: 1 when the lease was granted by that, just now.
+local function check(i)
+  local name = ARGV[i]
+  local l = open(name)
+  if l.line > 0 then
+    advance(l)
+    save(l)
+    if l.n == 0 and l.line > 0 and quarantine <= now then return {'CLOCK'} end
+  end
+  local r = {'OK', 0}
+  for j = 1, tonumber(ARGV[i + 1]) do
+    local lease, sid = ARGV[i + 2 * j], ARGV[i + 2 * j + 1]
+    local rec = call('HGET', l.key, lease)
+    if rec then
+      local h = holder(rec)
+      r[2 + j] = granted(l, lease, h)
+      r[2 + j][6] = h.since == num(now) and 1 or 0
+    elseif l.line > 0 and call('HEXISTS', l.w, lease) == 1 then
+      r[2 + j] = {'W'}
+    else
+      r[2 + j] = {alive('s:' .. sid) and 'LOST' or 'SESSION'}
+    end
+  end
+  r[2] = watchall(l)
+  return r
+end

@@ -1,0 +1,73 @@
+-- What people ask: inspect, list, break, watch.
+
+-- limit token holders waiters
+local function describe(l)
+  local limit = l.limit
+  if l.x == 1 then limit = 1 end
+  local line = {}
+  if l.line > 0 then
+    for _, lease in ipairs(call('ZRANGE', l.q, 0, -1)) do
+      local rec = call('HGET', l.w, lease)
+      if rec and (clean or alive('s:' .. waiter(rec).sid)) then line[#line + 1] = {lease, rec} end
+    end
+  end
+  return {l.name, limit, last(l), holders(l, -1), line}
+end
+
+-- inspect name -> OK lock
+local function inspect(i)
+  return {'OK', describe((open(ARGV[i])))}
+end
+
+-- list prefix after limit -> OK more lock...
+local function list(i)
+  local prefix, after, limit = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
+  local min = '[' .. prefix
+  if after ~= '' and after >= prefix then min = '(' .. after end
+  local max = '+'
+  if prefix ~= '' then max = '(' .. prefix .. '\255' end -- no UTF-8 text has this byte
+  local names = call('ZRANGEBYLEX', N, min, max, 'LIMIT', 0, limit + 1)
+  local r = {'OK', 0}
+  for j, name in ipairs(names) do
+    if j > limit then
+      r[2] = 1
+      break
+    end
+    local l = open(name)
+    if l.n > 0 or l.line > 0 then r[#r + 1] = describe(l) end
+  end
+  if r[2] == 1 then r[2] = names[limit] else r[2] = '' end
+  return r
+end
+
+-- break name reason -> OK token holder... | CLOCK
+local function breaklock(i)
+  local name, reason = ARGV[i], ARGV[i + 1]
+  local l = open(name)
+  local t = token(l)
+  if not t then return {'CLOCK'} end
+  local r = {'OK', t}
+  if l.n == 0 then return r end
+  for _, out in ipairs(holders(l, -1)) do
+    local lease, h = out[1], holder(out[2])
+    r[#r + 1] = out
+    withdraw(l, lease, h)
+    local chan = h.chan
+    if not h.timed then
+      broken(h.sid, lease, reason)
+      chan = session(h.sid).chan
+    end
+    push(chan, 'l', h.sid, lease, 'broken', reason)
+    event('broken', name, lease, h, reason)
+  end
+  advance(l, true)
+  save(l)
+  return r
+end
+
+-- watch ttl -> OK known: whether somebody was watching until now
+local function watch(i)
+  local known = call('EXISTS', T .. 'v')
+  call('SET', T .. 'v', '1', 'PX', ARGV[i])
+  return {'OK', known}
+end

@@ -1,0 +1,78 @@
+-- Rarely called: the files from here to main.lua. The functions are defined when one of
+-- them is.
+local function rest()
+
+local function info(section, pattern)
+  local ok, text = pcall(call, 'INFO', section)
+  return ok and type(text) == 'string' and string.match(text, pattern) or nil
+end
+
+-- The clients that listen now. They outlive the data: when there are some and there is
+-- no marker, then the data was lost under them.
+local function listeners(mine)
+  local ok, all = pcall(call, 'PUBSUB', 'CHANNELS', T .. 'c:*')
+  local others = {}
+  if ok and type(all) == 'table' then
+    for _, chan in ipairs(all) do
+      if chan ~= mine then others[#others + 1] = chan end
+    end
+  end
+  return others
+end
+
+-- hello generation fresh quarantine longest durable channel -> OK generation until longest
+-- generation: the one that the client knows, or ''. fresh: a name for a new one.
+-- quarantine: how long to wait after a loss (ms); 0: not at all. longest: the longest TTL
+-- that the client has used (ms). It must be the first operation after the script was
+-- loaded: a server that was restarted does not know the script.
+local function hello(i)
+  local known, fresh, wait, longest, durable, chan =
+    ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]), ARGV[i + 4] == '1', ARGV[i + 5]
+  local quiet = wait == 0
+  if longest > wait then wait = longest end
+  local run = info('server', 'run_id:(%w+)') or '-'
+  durable = durable and info('persistence', 'aof_enabled:(%d)') == '1'
+  -- The server started before this instant. Its uptime is in whole seconds, rounded up
+  -- or down.
+  local uptime = info('server', 'uptime_in_seconds:(%d+)')
+  local started = uptime and now - (tonumber(uptime) - 1) * 1000000 or now
+  local text = call('GET', KEYS[1])
+  if not text then
+    marker = {format = FORMAT, till = 0, longest = longest, seen = now, born = now, generation = fresh, run = run, durable = durable}
+    local others = listeners(chan)
+    if not quiet then
+      if #others > 0 or (known ~= '' and longest > 0) then
+        marker.till = now + wait * 1000
+      elseif started + wait * 1000 > now then
+        marker.till = started + wait * 1000
+      end
+    end
+    mark()
+    for _, other in ipairs(others) do
+      push(other, 'f')
+    end
+  else
+    marker = parse(text)
+    if not marker then foreign(KEYS[1]) end
+    if marker.format ~= FORMAT then return {'FORMAT', marker.format} end
+    local till = marker.till
+    if marker.run ~= run then
+      -- Another process, or another server, has taken over what it has of the data.
+      if not (marker.durable and durable) then
+        if marker.longest > wait then wait = marker.longest end
+        local from = started
+        local second = info('replication', 'master_replid2:(%w+)')
+        if not second or string.match(second, '[^0]') then from = now end
+        till = from + wait * 1000
+      end
+      marker.run, marker.durable = run, durable
+    elseif known ~= '' and known ~= marker.generation and longest > 0 then
+      -- The data that the client knew ended when this generation began, or before.
+      till = marker.born + wait * 1000
+    end
+    if not quiet and till > marker.till then marker.till = till end
+    if marker.durable and not durable then marker.durable = false end
+    mark()
+  end
+  return {'OK', marker.generation, marker.till, marker.longest}
+end

@@ -1,0 +1,188 @@
+-- The line: who fits, who is next, who is told.
+
+-- May the claim be out together with those that are? backend.Claim.Fits.
+local function fits(l, mode, permits, limit)
+  if l.n == 0 then return true end
+  if mode == 'x' or l.x == 1 then return false end
+  return limit == 0 or l.used + permits <= limit
+end
+
+-- A shared claim came into force, or went out of it: backend.LimitInForce.
+local function enforce(l, mode, limit)
+  if mode == 's' then
+    l.shared = l.shared + 1
+    l.limit = limit
+  end
+end
+
+local function relax(l, mode)
+  if mode == 's' then
+    l.shared = l.shared - 1
+    if l.shared == 0 then l.limit = 0 end
+  end
+end
+
+-- Put a lease out. The claim is in force already.
+local function grant(l, lease, h, ttl)
+  l.n = l.n + 1
+  if h.mode == 'x' then
+    l.x = 1
+  else
+    l.used = l.used + h.permits
+  end
+  call('HSET', l.key, lease, table.concat({h.sid, h.mode, h.permits, h.token, h.since, h.timed and '1' or '0', h.reentrant,
+    h.flag, h.chan, h.owner, h.note}, '\n'))
+  if h.timed then
+    call('ZADD', X, num(now + ttl * 1000), life(l.name, lease, h))
+  end
+  event('acquired', l.name, lease, h)
+end
+
+-- Take a lease back.
+local function withdraw(l, lease, h)
+  if h.timed then
+    call('ZREM', X, life(l.name, lease, h))
+  else
+    call('HDEL', T .. 's:' .. h.sid, lease)
+  end
+  l.n = l.n - 1
+  if l.n > 0 or l.line > 0 then -- else the whole record goes
+    call('HDEL', l.key, lease)
+  end
+  if h.mode == 's' then
+    l.used = l.used - h.permits
+  elseif l.n == 0 then
+    l.x = 0
+  end
+  relax(l, h.mode)
+end
+
+-- Take a waiter out of the line, whether it is granted or not.
+local function unqueue(l, lease)
+  call('ZREM', l.q, lease)
+  call('HDEL', l.w, lease)
+  l.line = l.line - 1
+end
+
+-- A waiter leaves without a grant. why: 'S' its session is lost, 'L' it was released.
+local function drop(l, lease, w, why)
+  unqueue(l, lease)
+  call('HDEL', T .. 's:' .. w.sid, lease)
+  relax(l, w.mode)
+  push(w.chan, 'd', lease, why)
+  event('left', l.name, lease, w)
+end
+
+-- The instant until which a waiter surely blocks those behind it, whether it waits or
+-- is granted meanwhile: its session's end, or for a timed lease what it gets at least.
+local function blocks(w)
+  local e = ends('s:' .. w.sid) or now
+  if w.timed and now + w.ttl * 1000 < e then
+    e = now + w.ttl * 1000
+  end
+  return e
+end
+
+local MANY = 64 -- more than these are not looked at one by one
+local COARSE = 500000 -- us
+
+-- A bound for those who are too many: nothing at all ends before it. It is coarse, so
+-- that the ends of strangers do not make a waiter ask all the time.
+local function coarse()
+  local first = call('ZRANGE', X, 0, 0, 'WITHSCORES')
+  local e = first[2] and tonumber(first[2]) or now
+  if e < now + COARSE then e = now + COARSE end
+  return e
+end
+
+-- The first instant at which a lease that is out can end.
+local function held(l)
+  if l.n == 0 then return now end
+  if l.n > MANY then return coarse() end
+  local all = call('HGETALL', l.key)
+  local min
+  for i = 1, #all, 2 do
+    if all[i] ~= '@' then
+      local e = ends(life(l.name, all[i], holder(all[i + 1]))) or now
+      if not min or e < min then min = e end
+    end
+  end
+  return min or now
+end
+
+-- How long until something that stands before a waiter can end, in us. ahead is the
+-- record of the waiter right before it; none: it is the head of the line.
+local function left(l, ahead)
+  local e
+  if ahead then
+    e = blocks(waiter(ahead))
+  else
+    e = held(l)
+  end
+  if quarantine > now and (l.n == 0 or quarantine < e) then
+    e = quarantine
+  end
+  if e < now then e = now end
+  return e - now
+end
+
+-- Tell the client of a waiter how long its timer may be, because what it knew of those
+-- before it is not true any more. Without a lease: the head of the line.
+local function nudge(l, lease)
+  if l.line == 0 then return end
+  local ahead
+  if lease then
+    local rank = call('ZRANK', l.q, lease)
+    if not rank then return end
+    if rank > 0 then
+      ahead = call('HGET', l.w, call('ZRANGE', l.q, rank - 1, rank - 1)[1])
+    end
+  else
+    lease = call('ZRANGE', l.q, 0, 0)[1]
+  end
+  local rec = lease and call('HGET', l.w, lease)
+  if rec then
+    push(waiter(rec).chan, 't', l.name, num(left(l, ahead)))
+  end
+end
+
+-- The waiter right behind a lease in line.
+local function behind(l, lease)
+  local rank = call('ZRANK', l.q, lease)
+  return rank and call('ZRANGE', l.q, rank + 1, rank + 1)[1]
+end
+
+-- Grant to the head of the line for as long as it fits: backend.Admit. Those whose
+-- session has ended are dropped when they are met. Each grant is told by one push.
+-- changed: leases went, so that what the head of the line knew may not hold any more.
+local function advance(l, changed)
+  local granted = 0
+  while l.line > 0 and quarantine <= now do
+    local lease = call('ZRANGE', l.q, 0, 0)[1]
+    local rec = lease and call('HGET', l.w, lease)
+    if not rec then foreign(l.q) end
+    local w = waiter(rec)
+    if not alive('s:' .. w.sid) then
+      drop(l, lease, w, 'S')
+      changed = true
+    elseif not fits(l, w.mode, w.permits, w.limit) then
+      break
+    else
+      local t = token(l)
+      if not t then break end
+      unqueue(l, lease)
+      if w.timed then
+        call('HDEL', T .. 's:' .. w.sid, lease)
+      end
+      w.token, w.since, w.flag = num(t), num(now), 'w'
+      grant(l, lease, w, w.ttl)
+      push(w.chan, 'g', lease, w.token, w.since, w.timed and '1' or '0')
+      granted = granted + 1
+    end
+  end
+  -- The timer of the new head counts on the waiter before it. When that one is now the
+  -- only holder, the timer is still right, and there is nothing to tell.
+  if l.line > 0 and (changed or granted > 0) and not (granted == 1 and l.n == 1) then
+    nudge(l)
+  end
+end

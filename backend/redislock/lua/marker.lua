@@ -1,0 +1,42 @@
+-- The marker says that the data is all there. A server that lost its data has lost the
+-- marker with it, and grants nothing until the leases that it forgot have ended.
+--   format partitions until longest seen born generation run durable
+-- until    nothing is granted before it (us)
+-- longest  no lease in use has a longer TTL (ms); seen: when such a one was last used
+-- born     when this generation of the data began (us)
+-- run      the server's run ID, durable: whether it then wrote everything to disk first
+
+local FORMAT = 'hf1 1'
+
+local function parse(text)
+  local format, till, longest, seen, born, generation, run, durable =
+    string.match(text, '^(hf%d+ %d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) ([01])$')
+  if not format then return nil end
+  return {format = format, till = tonumber(till), longest = tonumber(longest), seen = tonumber(seen), born = tonumber(born),
+    generation = generation, run = run, durable = durable == '1'}
+end
+
+local function mark()
+  call('SET', KEYS[1], table.concat({marker.format, num(marker.till), num(marker.longest), num(marker.seen), num(marker.born),
+    marker.generation, marker.run, marker.durable and '1' or '0'}, ' '))
+end
+
+-- Note a TTL in use. longest never is less than the TTL of any lease that is out: it is
+-- halved only when all that were longer than the half have ended.
+local function note(ttl)
+  local m = marker
+  local age = now - m.seen
+  if ttl > m.longest then
+    m.longest, m.seen = ttl, now
+  elseif 2 * ttl > m.longest then
+    if age <= m.longest * 125 then return end
+    m.seen = now
+  elseif age > m.longest * 1125 then
+    m.longest = math.ceil(m.longest / 2)
+    if ttl > m.longest then m.longest = ttl end
+    m.seen = now
+  else
+    return
+  end
+  mark()
+end

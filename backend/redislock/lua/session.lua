@@ -1,0 +1,107 @@
+-- Sessions.
+
+-- session.open sid ttl channel -> OK | SESSION
+local function opensession(i)
+  local sid, ttl, chan = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
+  local key = T .. 's:' .. sid
+  local before = ends('s:' .. sid)
+  if before and before <= now then return {'SESSION'} end
+  if not before and call('EXISTS', T .. 'd:' .. sid) == 1 then return {'SESSION'} end
+  call('HSET', key, '@', num(ttl) .. ' 0 ' .. chan)
+  call('ZADD', X, num(now + ttl * 1000), 's:' .. sid)
+  note(ttl)
+  if before and before > now + ttl * 1000 then
+    -- It ends earlier than those who wait for its leases were told.
+    local all = call('HGETALL', key)
+    for j = 1, #all, 2 do
+      if all[j] ~= '@' and all[j] ~= '!' then
+        nudge(lock(all[j + 1]))
+      end
+    end
+  end
+  return {'OK'}
+end
+
+local MUCH = 5000 -- leases that one call gives back
+
+-- session.end sid -> OK 1 when all is given back | OK 0 when to call again
+local function endsession(i)
+  local sid = ARGV[i]
+  if not ends('s:' .. sid) then
+    bury(sid, 0)
+    return {'OK', 1}
+  end
+  -- From here on the session is over, and so is all that lives by it. The sweep would
+  -- find it first, too.
+  local s = session(sid)
+  call('ZREM', X, 's:' .. sid) -- a write that is allowed when memory is full comes first
+  call('HSET', T .. 's:' .. sid, '@', num(s.ttl) .. ' 1 ' .. s.chan)
+  call('ZADD', X, 0, 's:' .. sid)
+  if reap(sid, MUCH) > 0 or not ends('s:' .. sid) then return {'OK', 1} end
+  clean = false
+  return {'OK', 0}
+end
+
+-- The leases of a session that were broken and not acknowledged: field '!', one per
+-- line, lease and reason with a tab between.
+local function broken(sid, lease, reason)
+  local key = T .. 's:' .. sid
+  local list = call('HGET', key, '!')
+  call('HSET', key, '!', (list and list .. '\n' or '') .. lease .. '\t' .. reason)
+end
+
+local function acknowledge(key, list, acks)
+  local kept = {}
+  for line in string.gmatch(list, '[^\n]+') do
+    if not acks[string.match(line, '^[^\t]*')] then kept[#kept + 1] = line end
+  end
+  if #kept == 0 then
+    call('HDEL', key, '!')
+    return ''
+  end
+  list = table.concat(kept, '\n')
+  call('HSET', key, '!', list)
+  return list
+end
+
+local function renewlease(name, lease, ttl)
+  local l, rec = open(name, lease)
+  local h = rec and holder(rec)
+  if not h or not h.timed then return {'LOST'} end
+  local member = life(name, lease, h)
+  local e = now + ttl * 1000
+  local before = ends(member)
+  call('ZADD', X, num(e), member)
+  note(ttl)
+  if before and e < before then nudge(l) end
+  return {'OK', tonumber(h.token), ttl * 1000}
+end
+
+-- renew sid acks ack... leases (name lease ttl)... -> OK session broken lease...
+-- session: 1 renewed, 0 lost, or '' when none was asked for.
+local function renew(i)
+  local sid, acks, told = ARGV[i], tonumber(ARGV[i + 1]), {}
+  for j = 1, acks do told[ARGV[i + 1 + j]] = true end
+  i = i + 2 + acks
+  call('ZREM', X, '') -- a write that is allowed when memory is full: those after it are too
+  local r = {'OK', '', ''}
+  if sid ~= '' then
+    r[2] = 0
+    if alive('s:' .. sid) then
+      local key = T .. 's:' .. sid
+      local s = session(sid)
+      call('ZADD', X, num(now + s.ttl * 1000), 's:' .. sid)
+      note(s.ttl)
+      r[2] = 1
+      local list = call('HGET', key, '!')
+      if list then
+        r[3] = acknowledge(key, list, told)
+      end
+    end
+  end
+  for j = 1, tonumber(ARGV[i]) do
+    local k = i + (j - 1) * 3
+    r[3 + j] = renewlease(ARGV[k + 1], ARGV[k + 2], tonumber(ARGV[k + 3]))
+  end
+  return r
+end

@@ -1,0 +1,123 @@
+local HOUR = 3600000000
+local TOMB_TTL = 300000 -- ms, at least
+
+local function foreign(key)
+  error({err = 'HFFOREIGN ' .. key})
+end
+
+-- Does the session, or the timed lease, still live?
+local function ends(member)
+  local s = call('ZSCORE', X, member)
+  return s and tonumber(s)
+end
+
+local function alive(member)
+  local s = ends(member)
+  return s ~= nil and s ~= false and s > now
+end
+
+-- A holder is on record as its fields joined by newlines. So is a waiter. The texts
+-- hold no control characters: the client has seen to that.
+--   holder: session mode permits token since timed reentrant flag channel owner note
+--   waiter: session mode permits limit since timed ttl reentrant channel owner note
+local F = '([^\n]*)\n'
+local RECORD = '^' .. string.rep(F, 10) .. '(.*)$'
+
+local function holder(rec)
+  local sid, mode, permits, token, since, timed, reentrant, flag, chan, owner, note = string.match(rec, RECORD)
+  if not sid then foreign('holder') end
+  return {sid = sid, mode = mode, permits = tonumber(permits), token = token, since = since, timed = timed == '1',
+    reentrant = reentrant == '1', flag = flag, chan = chan, owner = owner, note = note}
+end
+
+local function waiter(rec)
+  local sid, mode, permits, limit, since, timed, ttl, reentrant, chan, owner, note = string.match(rec, RECORD)
+  if not sid then foreign('waiter') end
+  return {sid = sid, mode = mode, permits = tonumber(permits), limit = tonumber(limit), since = since, timed = timed == '1',
+    ttl = tonumber(ttl), reentrant = reentrant, chan = chan, owner = owner, note = note}
+end
+
+-- The member of X that a holder lives by.
+local function life(name, lease, h)
+  if h.timed then
+    return 't:' .. lease .. ':' .. name
+  end
+  return 's:' .. h.sid
+end
+
+-- A lock. Its summary, field '@' of its hash, saves looking at all of it:
+--   n      leases out          x     1 when they are exclusive
+--   used   permits out         line  waiters in line
+--   shared shared claims, out and in line, and limit, the limit they all have
+--   seq    the place that the last waiter got
+-- With field set, the record of that holder is read along.
+local function lock(name, lease)
+  local key = T .. 'l:' .. name
+  local got = call('HMGET', key, '@', lease or '@')
+  local l = {name = name, key = key, q = T .. 'q:' .. name, w = T .. 'w:' .. name, f = T .. 'f:' .. name,
+    n = 0, x = 0, used = 0, shared = 0, limit = 0, line = 0, seq = 0, known = false}
+  if got[1] then
+    local n, x, used, shared, limit, line, seq =
+      string.match(got[1], '^(%d+) (%d) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+    if not n then foreign(key) end
+    l.n, l.x, l.used, l.shared = tonumber(n), tonumber(x), tonumber(used), tonumber(shared)
+    l.limit, l.line, l.seq = tonumber(limit), tonumber(line), tonumber(seq)
+    l.known = true
+  end
+  return l, lease and got[2]
+end
+
+-- Write the summary back, or remove the lock from the records when nobody has it
+-- and nobody waits.
+local function save(l)
+  if l.n == 0 and l.line == 0 then
+    if l.known then
+      call('DEL', l.key)
+      call('ZREM', N, l.name)
+    end
+    return
+  end
+  call('HSET', l.key, '@', string.format('%d %d %d %d %d %d %d', l.n, l.x, l.used, l.shared, l.limit, l.line, l.seq))
+  if not l.known then
+    call('ZADD', N, 0, l.name)
+    l.known = true
+  end
+end
+
+-- The greatest token so far. It is kept outside the lock's record, which goes when
+-- the lock is free.
+local function last(l)
+  if not l.token then
+    local t = call('GET', l.f)
+    l.token = t and tonumber(t) or 0
+    if t and not string.match(t, '^%d+$') then foreign(l.f) end
+  end
+  return l.token
+end
+
+-- The next token: greater than all before it, and not less than the clock, so that
+-- it also grows when the last one was lost. nil when the clock is far behind the last
+-- one: then a token could not be trusted to grow after a loss.
+local function token(l)
+  local t = last(l)
+  if t > now + HOUR then
+    return nil
+  end
+  t = t + 1
+  if now > t then t = now end
+  l.token = t
+  call('SET', l.f, num(t), 'PX', FENCE_TTL)
+  return t
+end
+
+local function event(kind, name, lease, h, reason)
+  if watched then
+    call('PUBLISH', T .. 'e', table.concat({kind, name, lease, h.owner, h.mode, h.token or '0', num(now), reason or ''}, '\n'))
+  end
+end
+
+local function push(chan, ...)
+  if chan ~= '' then
+    call('PUBLISH', chan, table.concat({...}, '\n'))
+  end
+end

@@ -1,0 +1,146 @@
+-- The sweep: what has ended is taken off the records, a bounded piece at each call, and
+-- handed to those who wait. A call that finds more than its piece left looks at its own
+-- lock by itself (purge): no decision is ever made on what has ended.
+
+-- The lease of a session that is no more.
+local function orphan(name, lease, sid, ended)
+  local l, rec = lock(name, lease)
+  local h = rec and holder(rec)
+  if h and not h.timed and h.sid == sid then
+    withdraw(l, lease, h)
+    event(ended and 'released' or 'expired', name, lease, h)
+    advance(l, true)
+    save(l)
+    return
+  end
+  rec = l.line > 0 and call('HGET', l.w, lease)
+  local w = rec and waiter(rec)
+  if w and w.sid == sid then
+    local next = behind(l, lease)
+    drop(l, lease, w, 'S')
+    advance(l)
+    if next then nudge(l, next) end
+    save(l)
+    return
+  end
+  call('HDEL', T .. 's:' .. sid, lease)
+end
+
+-- A session: ttl (ms), ended, channel.
+local function session(sid)
+  local rec = call('HGET', T .. 's:' .. sid, '@')
+  if not rec then return {ttl = 0, ended = false, chan = ''} end
+  local ttl, ended, chan = string.match(rec, '^(%d+) ([01]) (.*)$')
+  if not ttl then foreign('session') end
+  return {ttl = tonumber(ttl), ended = ended == '1', chan = chan}
+end
+
+-- Remember an ID that must not come to life again, for as long as a request can be late.
+local function bury(id, ttl)
+  if ttl < TOMB_TTL then ttl = TOMB_TTL end
+  call('SET', T .. 'd:' .. id, '1', 'PX', num(ttl))
+end
+
+-- Collect a session, up to budget leases. Returns what is left of the budget.
+local function reap(sid, budget)
+  local key = T .. 's:' .. sid
+  local s = session(sid)
+  local cursor = '0'
+  repeat
+    local r = call('HSCAN', key, cursor, 'COUNT', 256)
+    cursor = r[1]
+    local kv = r[2]
+    for i = 1, #kv, 2 do
+      if kv[i] ~= '@' and kv[i] ~= '!' then
+        if budget <= 0 then return 0 end
+        orphan(kv[i + 1], kv[i], sid, s.ended)
+        budget = budget - 1
+      end
+    end
+  until cursor == '0'
+  call('DEL', key)
+  call('ZREM', X, 's:' .. sid)
+  bury(sid, s.ttl)
+  if not s.ended then
+    push(s.chan, 'l', sid, '', 'session', '')
+  end
+  return budget - 1
+end
+
+-- A timed lease that came to its end.
+local function lapse(lease, name)
+  local l, rec = lock(name, lease)
+  local h = rec and holder(rec)
+  if h and h.timed then
+    withdraw(l, lease, h)
+    event('expired', name, lease, h)
+    advance(l, true)
+    save(l)
+  else
+    call('ZREM', X, 't:' .. lease .. ':' .. name)
+  end
+end
+
+-- Collect what has ended, up to budget leases. Returns whether that was all.
+local function sweep(budget)
+  while true do
+    local due = call('ZRANGEBYSCORE', X, '-inf', num(now), 'LIMIT', 0, 64)
+    if #due == 0 then return true end
+    for _, member in ipairs(due) do
+      if budget <= 0 then return false end
+      local sid = string.match(member, '^s:(.*)$')
+      if sid then
+        budget = reap(sid, budget)
+      else
+        local lease, name = string.match(member, '^t:([^:]*):(.*)$')
+        if not lease then foreign(X) end
+        lapse(lease, name)
+        budget = budget - 1
+      end
+    end
+  end
+end
+
+-- Take what has ended off one lock.
+local function purge(l)
+  if l.n == 0 and l.line == 0 then return end
+  local changed = false
+  local all = call('HGETALL', l.key)
+  for i = 1, #all, 2 do
+    if all[i] ~= '@' then
+      local h = holder(all[i + 1])
+      if not alive(life(l.name, all[i], h)) then
+        withdraw(l, all[i], h)
+        event('expired', l.name, all[i], h)
+        changed = true
+      end
+    end
+  end
+  advance(l, changed)
+  save(l)
+end
+
+-- The lock as it is: nothing of it has ended. Returns the record of the lease too,
+-- when it is out.
+local function open(name, lease)
+  local l, rec = lock(name, lease)
+  if not clean then
+    purge(l)
+    l, rec = lock(name, lease)
+  end
+  return l, rec
+end
+
+-- The record of the lease in line, if it is in line and its session lives.
+local function inline(l, lease)
+  local rec = l.line > 0 and call('HGET', l.w, lease)
+  if not rec then return nil end
+  local w = waiter(rec)
+  if clean or alive('s:' .. w.sid) then return w end
+  local next = behind(l, lease)
+  drop(l, lease, w, 'S')
+  advance(l)
+  if next then nudge(l, next) end
+  save(l)
+  return nil
+end

@@ -1,0 +1,191 @@
+package redislock_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// open connects as one more process would.
+func open(t testing.TB, s *testserver.RedisServer, cfg redislock.Config) *redislock.Backend {
+	t.Helper()
+	b, err := redislock.Open(t.Context(), "redis://"+s.Addr(), cfg)
+	if err != nil {
+		t.Fatalf("open: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return b
+}
+
+// within is a context for what must happen, on a machine however busy.
+func within(t testing.TB, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// settled waits until the server grants again after its start. It uses the least TTL,
+// because the longest in use decides how long a quarantine is.
+func settled(t testing.TB, b *redislock.Backend) {
+	t.Helper()
+	req := backend.AcquireRequest{Name: "settled", Lease: backend.NewLeaseID(), Timed: true, TTL: redislock.MinTTL}
+	eventually(t, func() error {
+		_, err := b.Acquire(t.Context(), req)
+		return err
+	})
+	// It may have ended already.
+	_ = b.Release(t.Context(), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease})
+}
+
+// session opens a session.
+func session(t testing.TB, b *redislock.Backend, ttl time.Duration) backend.SessionID {
+	t.Helper()
+	return sessionWith(t, b, ttl, nil)
+}
+
+func sessionWith(t testing.TB, b *redislock.Backend, ttl time.Duration, lost func(backend.Loss)) backend.SessionID {
+	t.Helper()
+	id := backend.NewSessionID()
+	if err := b.OpenSession(within(t, patience), backend.SessionRequest{ID: id, TTL: ttl, Lost: lost}); err != nil {
+		t.Fatalf("open session: %v", err)
+	}
+	return id
+}
+
+// patience is for what must happen.
+const patience = time.Minute
+
+// lease is a grant and what it was asked with.
+type lease struct {
+	backend.AcquireRequest
+	backend.Grant
+}
+
+// acquire takes the lock, which must work. The lease ID is made up where none is given.
+func acquire(t testing.TB, b *redislock.Backend, req backend.AcquireRequest) lease {
+	t.Helper()
+	if req.Lease == "" {
+		req.Lease = backend.NewLeaseID()
+	}
+	g, err := b.Acquire(within(t, patience), req)
+	if err != nil {
+		t.Fatalf("acquire %q: %v", req.Name, err)
+	}
+	return lease{req, g}
+}
+
+// release gives the lease back, which must work.
+func release(t testing.TB, b *redislock.Backend, l lease) {
+	t.Helper()
+	err := b.Release(within(t, patience), backend.ReleaseRequest{Name: l.Name, Lease: l.Lease, Session: l.Session})
+	if err != nil {
+		t.Fatalf("release %q: %v", l.Name, err)
+	}
+}
+
+// eventually waits until f gives nil.
+func eventually(t testing.TB, f func() error) {
+	t.Helper()
+	ctx := within(t, patience)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatal(err)
+		}
+	}
+}
+
+// inLine waits until so many wait for the lock.
+func inLine(t testing.TB, b *redislock.Backend, name string, n int) {
+	t.Helper()
+	eventually(t, func() error {
+		info, err := b.Inspect(t.Context(), name)
+		if err == nil && len(info.Waiters) != n {
+			err = fmt.Errorf("%d wait for %q, not %d", len(info.Waiters), name, n)
+		}
+		return err
+	})
+}
+
+// asking is an Acquire under way.
+type asking struct {
+	backend.AcquireRequest
+	cancel context.CancelCauseFunc
+	done   chan struct{}
+	grant  backend.Grant
+	err    error
+	took   time.Duration
+}
+
+// ask starts an Acquire that waits.
+func ask(t testing.TB, b *redislock.Backend, req backend.AcquireRequest) *asking {
+	t.Helper()
+	if req.Lease == "" {
+		req.Lease = backend.NewLeaseID()
+	}
+	req.Wait = true
+	ctx, cancel := context.WithCancelCause(t.Context())
+	a := &asking{AcquireRequest: req, cancel: cancel, done: make(chan struct{})}
+	began := time.Now()
+	go func() {
+		defer close(a.done)
+		a.grant, a.err = b.Acquire(ctx, req)
+		a.took = time.Since(began)
+	}()
+	t.Cleanup(func() {
+		cancel(nil)
+		<-a.done
+	})
+	return a
+}
+
+// ends waits until the Acquire has returned.
+func (a *asking) ends(t testing.TB) error {
+	t.Helper()
+	select {
+	case <-a.done:
+		return a.err
+	case <-within(t, patience).Done():
+		t.Fatalf("acquire %q did not return", a.Name)
+		return nil
+	}
+}
+
+// granted waits for the grant.
+func (a *asking) granted(t testing.TB) lease {
+	t.Helper()
+	if err := a.ends(t); err != nil {
+		t.Fatalf("acquire %q: %v", a.Name, err)
+	}
+	return lease{a.AcquireRequest, a.grant}
+}
+
+// quick is a server that grants at once and keeps its data.
+func quick(t testing.TB, args ...string) (*testserver.RedisServer, redislock.Config) {
+	t.Helper()
+	s := testserver.Redis(t, args...)
+	cfg := redislock.Config{Quarantine: time.Millisecond}
+	settled(t, open(t, s, cfg))
+	return s, cfg
+}

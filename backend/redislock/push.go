@@ -1,0 +1,85 @@
+package redislock
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// push is a message of the script to a client, on the client's one channel.
+type push struct {
+	kind    pushKind
+	lease   backend.LeaseID
+	session backend.SessionID
+	name    string
+	token   fence.Token
+	since   time.Time
+	timed   bool
+	why     string // of a dropped waiter: "S" its session is lost, "L" it was released
+	cause   backend.Cause
+	reason  string
+	left    time.Duration
+}
+
+type pushKind byte
+
+const (
+	pushGrant   pushKind = 'g' // a waiter has the lock
+	pushDropped pushKind = 'd' // a waiter left the line without it
+	pushLoss    pushKind = 'l' // a lease, or without one a session, is lost
+	pushTimer   pushKind = 't' // what stands before the waiters of a lock can end so soon
+	pushFlushed pushKind = 'f' // the server lost its data
+)
+
+// parsePush reads a message. It reports false for one that the script does not send:
+// anybody may publish on a channel.
+func parsePush(payload string) (push, bool) {
+	f := strings.Split(payload, "\n")
+	d := decoder{}
+	p := push{}
+	if len(f[0]) != 1 {
+		return push{}, false
+	}
+	p.kind = pushKind(f[0][0])
+	switch {
+	case p.kind == pushGrant && len(f) == 5:
+		p.lease, p.timed = backend.LeaseID(f[1]), f[4] == "1"
+		p.token = fence.Token(d.number(f[2])) //nolint:gosec // not negative
+		p.since = time.UnixMicro(d.number(f[3]))
+	case p.kind == pushDropped && len(f) == 3:
+		p.lease, p.why = backend.LeaseID(f[1]), f[2]
+	case p.kind == pushLoss && len(f) == 5:
+		p.session, p.lease, p.cause, p.reason = backend.SessionID(f[1]), backend.LeaseID(f[2]), backend.Cause(f[3]), f[4]
+	case p.kind == pushTimer && len(f) == 3:
+		p.name, p.left = f[1], micros(d.number(f[2]), &d.err)
+	case p.kind == pushFlushed && len(f) == 1:
+	default:
+		return push{}, false
+	}
+	return p, d.err == nil
+}
+
+// parseEvent reads a message of the channel of events.
+func parseEvent(payload string) (backend.Event, bool) {
+	f := strings.Split(payload, "\n")
+	const fields = 8
+	if len(f) != fields {
+		return backend.Event{}, false
+	}
+	d := decoder{}
+	e := backend.Event{
+		Kind: backend.EventKind(f[0]), Name: f[1], Lease: backend.LeaseID(f[2]), Owner: f[3], Mode: d.mode(f[4]),
+		Token: fence.Token(d.number(f[5])), //nolint:gosec // not negative
+		At:    time.UnixMicro(d.number(f[6])), Reason: f[7],
+	}
+	return e, d.err == nil
+}
+
+// millis writes a duration as the script takes it: in milliseconds, rounded up, so that
+// nothing ends before its time.
+func millis(d time.Duration) string {
+	return strconv.FormatInt(int64((d+time.Millisecond-1)/time.Millisecond), 10)
+}

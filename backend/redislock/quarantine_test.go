@@ -1,0 +1,294 @@
+package redislock_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// try asks once.
+func try(t testing.TB, b *redislock.Backend, name string, id backend.SessionID) (backend.Grant, error) {
+	t.Helper()
+	return b.Acquire(within(t, patience), backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Session: id})
+}
+
+// quarantined fails unless err says that nothing is granted for at least d more.
+func quarantined(t testing.TB, err error, d time.Duration) {
+	t.Helper()
+	var away *backend.UnavailableError
+	if !errors.As(err, &away) || !errors.Is(err, redislock.ErrQuarantine) || away.MayHold || away.RetryAfter < d {
+		t.Errorf("in quarantine for %s or more: %v", d, err)
+	}
+}
+
+// A server that was just started and has no data may have lost it.
+func TestQuarantineOfAFreshServer(t *testing.T) {
+	t.Parallel()
+	s := testserver.Redis(t)
+	began := time.Now()
+	b := open(t, s, redislock.Config{Quarantine: 5 * time.Second})
+	id := session(t, b, time.Minute)
+	_, err := try(t, b, "one", id)
+	quarantined(t, err, time.Millisecond)
+	first, second := ask(t, b, backend.AcquireRequest{Name: "one", Session: id}), (*asking)(nil)
+	inLine(t, b, "one", 1)
+	second = ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	inLine(t, b, "one", 2)
+
+	// Who does not want it does not keep it.
+	off := open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine})
+	offID := session(t, off, time.Minute)
+	if _, err := try(t, off, "two", offID); err != nil {
+		t.Errorf("with the quarantine off: %v", err)
+	}
+	l := first.granted(t)
+	if took := time.Since(began); took < 4*time.Second {
+		t.Errorf("granted after %s", took)
+	}
+	release(t, b, l)
+	if next := second.granted(t); next.Token <= l.Token {
+		t.Errorf("token %d after %d", next.Token, l.Token)
+	}
+	// It is over for good.
+	if _, err := try(t, open(t, s, redislock.Config{}), "three", id); err != nil {
+		t.Errorf("after the quarantine: %v", err)
+	}
+}
+
+// The longest TTL in use decides, where it is longer than what was configured.
+func TestQuarantineOfTheLongestTTL(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b := open(t, s, cfg)
+	id := session(t, b, time.Minute)
+	acquire(t, b, backend.AcquireRequest{Name: "timed", Session: id, Timed: true, TTL: time.Hour})
+	s.RestartEmpty()
+	var err error
+	eventually(t, func() error { // its connections have to be made anew
+		if _, err = try(t, b, "one", id); errors.Is(err, backend.ErrSessionLost) {
+			return nil
+		}
+		return err
+	})
+	_, err = try(t, b, "one", session(t, b, time.Minute))
+	quarantined(t, err, 59*time.Minute)
+}
+
+// FLUSHALL: who knew the data keeps the quarantine, its sessions are lost, and everybody
+// who listens is told at once.
+func TestFlushAll(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b, other := open(t, s, cfg), open(t, s, cfg)
+	told := make(chan backend.Loss, 10)
+	id := sessionWith(t, b, time.Minute, func(l backend.Loss) { told <- l })
+	held := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	a := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	inLine(t, b, "one", 1)
+
+	s.FlushAll()
+	// Any call by anybody finds out, and the first value is told by push.
+	if _, err := other.Inspect(t.Context(), "one"); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case l := <-told:
+		if l.Session != id || l.Lease != "" || l.Cause != backend.CauseGone {
+			t.Errorf("told %+v", l)
+		}
+	case <-within(t, patience).Done():
+		t.Fatal("the holder was not told")
+	}
+	if err := a.ends(t); !errors.Is(err, backend.ErrSessionLost) {
+		t.Errorf("who waited got %v", err)
+	}
+	if r, err := b.Renew(t.Context(), backend.RenewRequest{Session: id}); err != nil || !r.SessionLost {
+		t.Errorf("renew: %+v %v", r, err)
+	}
+	fresh := open(t, s, redislock.Config{})
+	_, err := try(t, fresh, "one", session(t, fresh, time.Minute))
+	quarantined(t, err, 50*time.Second)
+
+	// Tokens grow all the same.
+	off := open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine})
+	last := held.Token
+	for range 5 {
+		g, err := try(t, off, "one", session(t, off, time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g.Token <= last {
+			t.Errorf("token %d after %d", g.Token, last)
+		}
+		last = g.Token
+		s.FlushAll()
+	}
+}
+
+// A value that connects after data was lost, while others that knew it still listen,
+// keeps the quarantine too; one that finds a server with nobody around does not.
+func TestFlushAllBeforeAStranger(t *testing.T) {
+	t.Parallel()
+	s := testserver.Redis(t)
+	cfg := redislock.Config{Quarantine: 5 * time.Second}
+	b := open(t, s, cfg)
+	settled(t, b)
+	// As package holdfast does, it wants to be told of losses, and so it listens.
+	if _, err := try(t, b, "one", sessionWith(t, b, time.Minute, func(backend.Loss) {})); err != nil {
+		t.Fatal(err)
+	}
+	s.FlushAll()
+	// The server is up for longer than the quarantine; but somebody listens.
+	stranger := open(t, s, cfg)
+	id := session(t, stranger, time.Minute)
+	_, err := try(t, stranger, "one", id)
+	quarantined(t, err, time.Second)
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := stranger.Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		if all, _ := s.Do("PUBSUB", "CHANNELS", "*").([]any); len(all) > 0 {
+			return fmt.Errorf("%v are listened to", all)
+		}
+		return nil
+	})
+	s.FlushAll()
+	next := open(t, s, cfg)
+	if _, err := try(t, next, "one", session(t, next, time.Minute)); err != nil {
+		t.Errorf("nobody was there who could hold anything: %v", err)
+	}
+}
+
+// A restart with data: no quarantine when everything was on disk before it was answered,
+// else one, because the last second may be missing.
+func TestQuarantineAfterARestart(t *testing.T) {
+	t.Parallel()
+	for _, fsync := range []string{"always", "everysec"} {
+		t.Run(fsync, func(t *testing.T) {
+			t.Parallel()
+			s, _ := quick(t, "--appendfsync", fsync)
+			b := open(t, s, redislock.Config{Quarantine: 20 * time.Minute})
+			off := open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine})
+			if b.Capabilities().Durable != (fsync == "always") {
+				t.Errorf("durable is %t", b.Capabilities().Durable)
+			}
+			id := session(t, off, time.Hour)
+			held := acquire(t, off, backend.AcquireRequest{Name: "one", Session: id})
+			if fsync != "always" {
+				<-time.After(2 * time.Second) // it is on disk by now
+			}
+			s.Restart()
+			eventually(t, func() error {
+				info, err := b.Inspect(t.Context(), "one")
+				if err == nil && (len(info.Holders) != 1 || info.Holders[0].Lease != held.Lease) {
+					t.Fatalf("after the restart it is held by %+v", info.Holders)
+				}
+				return err
+			})
+			_, err := try(t, b, "two", id)
+			if fsync == "always" {
+				if err != nil {
+					t.Errorf("after a restart that lost nothing: %v", err)
+				}
+				return
+			}
+			quarantined(t, err, 50*time.Minute)
+			release(t, b, held) // what is held is given back and renewed all the same
+			if r, err := b.Renew(t.Context(), backend.RenewRequest{Session: id}); err != nil || r.SessionLost {
+				t.Errorf("renew: %+v %v", r, err)
+			}
+			_, err = try(t, b, "one", id)
+			quarantined(t, err, 50*time.Minute)
+		})
+	}
+}
+
+// Under load the server is killed and starts empty, twice: no two holders at a time
+// believe that they have the lock, and tokens grow.
+func TestRestartEmptyUnderLoad(t *testing.T) {
+	t.Parallel()
+	s := testserver.Redis(t)
+	cfg := redislock.Config{Quarantine: 1500 * time.Millisecond, RequestTimeout: time.Second}
+	const ttl = time.Second
+	settled(t, open(t, s, cfg))
+
+	var mu sync.Mutex
+	type belief struct {
+		token    fence.Token
+		from, to time.Time
+	}
+	var beliefs []belief
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 4 {
+		b := open(t, s, cfg)
+		wg.Go(func() {
+			for n := 1; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				req := backend.AcquireRequest{Name: "one", Lease: backend.NewLeaseID(), Timed: true, TTL: ttl}
+				g, err := b.Acquire(t.Context(), req)
+				if err != nil {
+					select {
+					case <-time.After(2 * time.Millisecond):
+					case <-stop:
+					}
+					continue
+				}
+				held := belief{token: g.Token, from: time.Now(), to: g.Asked.Add(g.Left)}
+				<-time.After(5 * time.Millisecond)
+				if n%5 != 0 { // some are never released
+					if now := time.Now(); now.Before(held.to) {
+						held.to = now
+					}
+					_ = b.Release(t.Context(), backend.ReleaseRequest{Name: "one", Lease: req.Lease, Abandon: true})
+				}
+				if held.from.Before(held.to) {
+					mu.Lock()
+					beliefs = append(beliefs, held)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	count := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(beliefs)
+	}
+	for range 3 {
+		before := count()
+		eventually(t, func() error {
+			if n := count() - before; n < 5 {
+				return fmt.Errorf("%d grants", n)
+			}
+			return nil
+		})
+		s.RestartEmpty()
+	}
+	close(stop)
+	wg.Wait()
+	for i, x := range beliefs {
+		for _, y := range beliefs[i+1:] {
+			if x.from.Before(y.to) && y.from.Before(x.to) {
+				t.Errorf("two held it at once: %+v and %+v", x, y)
+			}
+			if x.token == y.token || x.to.Before(y.from) && x.token > y.token {
+				t.Errorf("token %d, then %d", x.token, y.token)
+			}
+		}
+	}
+}

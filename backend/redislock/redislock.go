@@ -1,0 +1,273 @@
+package redislock
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Bounds and defaults.
+const (
+	// MinTTL and MaxTTL bound the TTL of sessions and of timed leases.
+	MinTTL = 100 * time.Millisecond
+	MaxTTL = 24 * time.Hour
+	// DefaultPrefix begins the names of all keys and channels.
+	DefaultPrefix = "hf"
+	// DefaultQuarantine is Config.Quarantine where none is given.
+	DefaultQuarantine = 30 * time.Second
+	// DefaultRequestTimeout is Config.RequestTimeout where none is given.
+	DefaultRequestTimeout = 3 * time.Second
+
+	backendName  = "redis"
+	expiryLag    = time.Second
+	maxPrefixLen = 32
+)
+
+// NoQuarantine turns the quarantine off: see Config.Quarantine.
+const NoQuarantine time.Duration = -1
+
+// Config says how to use a server.
+type Config struct {
+	// Prefix begins the names of all keys and channels, inside a hash tag: "{hf0}:...".
+	// Values with different prefixes do not see each other. 1 to 32 characters of
+	// a-z A-Z 0-9 _ -. Default: DefaultPrefix. Optional.
+	Prefix string
+	// RequestTimeout bounds every request, so that a connection which swallows
+	// everything holds up no call for longer. Default: DefaultRequestTimeout. Optional.
+	RequestTimeout time.Duration
+	// Quarantine is for how long a server that lost its data grants nothing: at least
+	// so long, and at least the longest TTL that this value has used or seen in use.
+	// NoQuarantine, or any negative value: it is not kept, and after a loss of data a
+	// lock can be granted while a holder from before still believes in it. Default:
+	// DefaultQuarantine. Optional.
+	Quarantine time.Duration
+	// Logger is told of a server whose settings endanger the leases. Optional.
+	Logger *slog.Logger
+}
+
+// Backend keeps leases on one Redis server. Make it with New or Open.
+type Backend struct {
+	cfg     Config
+	caps    backend.Capabilities
+	link    transport
+	engine  *engine
+	tag     string          // "{hf0}:"
+	channel string          // of this value
+	base    context.Context //nolint:containedctx // the life of the value: ends with Close
+	cancel  context.CancelFunc
+	work    sync.WaitGroup
+	closing sync.Once
+
+	mu       sync.Mutex
+	closed   bool
+	ear      *ear // nil until something has to be heard
+	sessions map[backend.SessionID]*session
+	locks    map[string]*watched
+	waiting  map[backend.LeaseID][]*waiter
+	doubts   map[backend.LeaseID]doubt
+	longest  int64 // ms: the longest TTL that this value has used, or seen in use
+}
+
+var _ backend.Backend = (*Backend)(nil)
+
+// New uses the server that the client is connected to. The client stays the caller's:
+// Close does not close it. It must not be one of a Redis Cluster, nor one that sends
+// commands to replicas. For connections that swallow everything to be found out in
+// time, its Dialer.Timeout and ConnWriteTimeout should be seconds.
+//
+// New asks the server a few questions, each bounded by Config.RequestTimeout. The
+// error is *backend.InvalidError for a bad Config, else *backend.UnavailableError.
+func New(client rueidis.Client, cfg Config) (*Backend, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	return open(ctx, client, cfg, false)
+}
+
+// Open connects to the server that a URL names; see the package documentation for its
+// form. What the URL says overrides cfg. Close closes the connections. An error never
+// holds the password: it is *backend.InvalidError or *backend.UnavailableError.
+func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
+	target, err := parseURL(rawURL, cfg)
+	if err != nil {
+		return nil, err
+	}
+	client, err := target.dial(ctx)
+	if err != nil {
+		return nil, toKind("connect", err)
+	}
+	return open(ctx, client, target.cfg, true)
+}
+
+func open(ctx context.Context, client rueidis.Client, cfg Config, owned bool) (*Backend, error) {
+	text, err := script()
+	if err != nil {
+		return nil, err
+	}
+	link := newRueidisLink(client, text, owned)
+	b, err := newBackend(ctx, link, cfg)
+	if err != nil {
+		link.close()
+		return nil, err
+	}
+	return b, nil
+}
+
+// newBackend makes a value over any transport.
+func newBackend(ctx context.Context, link transport, cfg Config) (*Backend, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	b := &Backend{
+		cfg: cfg, link: link,
+		sessions: make(map[backend.SessionID]*session),
+		locks:    make(map[string]*watched),
+		waiting:  make(map[backend.LeaseID][]*waiter),
+		doubts:   make(map[backend.LeaseID]doubt),
+	}
+	b.base, b.cancel = context.WithCancel(context.Background()) //nolint:contextcheck // the value outlives the call
+	// One partition: on one server there is no reason for more. See doc.go.
+	b.tag = "{" + cfg.Prefix + "0}:"
+	b.channel = b.tag + "c:" + rand.Text()
+	durable := b.examine(ctx)
+	b.caps = backend.Capabilities{
+		Name: backendName, Sessions: true, Shared: true, Permits: true, Reentrant: true, FIFO: true, Push: true, LossPush: true,
+		Watch: true, Durable: durable, TokenKind: "clock", MinTTL: MinTTL, MaxTTL: MaxTTL, ExpiryLag: expiryLag,
+	}
+	mode := "q"
+	if cfg.Quarantine < 0 {
+		mode = "-"
+	}
+	b.engine = newEngine(link, b.tag+"m", mode, cfg.RequestTimeout)
+	b.engine.hello, b.engine.learn = b.hello, b.learn
+	if _, _, err := b.engine.do(ctx, false, "ping"); err != nil {
+		b.stop()
+		return nil, toKind("open", err)
+	}
+	return b, nil
+}
+
+func (c Config) withDefaults() (Config, error) {
+	c.Prefix = cmp.Or(c.Prefix, DefaultPrefix)
+	c.RequestTimeout = cmp.Or(c.RequestTimeout, DefaultRequestTimeout)
+	c.Quarantine = cmp.Or(c.Quarantine, DefaultQuarantine)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	bad := func(r rune) bool {
+		return !('A' <= r && r <= 'Z' || 'a' <= r && r <= 'z' || '0' <= r && r <= '9' || r == '_' || r == '-')
+	}
+	switch {
+	case len(c.Prefix) > maxPrefixLen || strings.ContainsFunc(c.Prefix, bad):
+		return c, &backend.InvalidError{Field: "prefix", Value: shortQuote(c.Prefix), Bound: "1 to 32 characters of a-z A-Z 0-9 _ -"}
+	case c.RequestTimeout < time.Millisecond:
+		return c, &backend.InvalidError{Field: "timeout", Value: c.RequestTimeout.String(), Bound: "1ms or more"}
+	case c.Quarantine > MaxTTL:
+		return c, &backend.InvalidError{Field: "quarantine", Value: c.Quarantine.String(), Bound: "at most " + MaxTTL.String()}
+	}
+	return c, nil
+}
+
+// examine looks at the settings of the server. It reports whether a grant that was
+// answered is on disk. A server that does not tell its settings counts as one that
+// loses them.
+func (b *Backend) examine(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.RequestTimeout)
+	defer cancel()
+	settings, err := b.link.config(ctx, "maxmemory*", "append*")
+	if err != nil {
+		b.cfg.Logger.LogAttrs(ctx, slog.LevelDebug, "redis does not tell its settings", slog.String("error", err.Error()))
+		return false
+	}
+	if policy := settings["maxmemory-policy"]; policy != "" && policy != "noeviction" {
+		b.cfg.Logger.LogAttrs(ctx, slog.LevelWarn,
+			"redis may evict keys when its memory is full: leases and tokens can be lost; set maxmemory-policy to noeviction",
+			slog.String("maxmemory_policy", policy), slog.String("maxmemory", settings["maxmemory"]))
+	}
+	return settings["appendonly"] == "yes" && settings["appendfsync"] == "always"
+}
+
+// hello gives the arguments of the operation of that name, but for the generation.
+func (b *Backend) hello() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	wait := "0"
+	if b.cfg.Quarantine > 0 {
+		wait = millis(b.cfg.Quarantine)
+	}
+	durable := "0"
+	if b.caps.Durable {
+		durable = "1"
+	}
+	return []string{rand.Text(), wait, itoa(b.longest), durable, b.channel}
+}
+
+// learn takes note of what the server said to hello. When the data of the generation
+// that was known is gone, so is every session in it.
+func (b *Backend) learn(w welcome) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.longest = max(b.longest, w.longest)
+	if !w.changed {
+		return
+	}
+	for id, s := range b.sessions {
+		if !s.open {
+			continue // it is being opened in the data that there is now
+		}
+		delete(b.sessions, id)
+		s.tell(backend.Loss{Session: id, Cause: backend.CauseGone})
+	}
+	for _, l := range b.locks {
+		b.schedule(l, time.Now())
+	}
+}
+
+// uses notes a TTL in use: after a loss of data nothing may be granted for so long.
+func (b *Backend) uses(ttl time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.longest = max(b.longest, int64((ttl+time.Millisecond-1)/time.Millisecond))
+}
+
+// Capabilities says what the backend can do. Durable is as the server was set up when
+// the value was made: appendonly yes and appendfsync always.
+func (b *Backend) Capabilities() backend.Capabilities { return b.caps }
+
+// Close ends the goroutines and connections of the value, within
+// Config.RequestTimeout. Calls under way get backend.ErrClosed. The client that was
+// given to New stays open. Closing again does nothing. The error is always nil.
+func (b *Backend) Close() error {
+	b.closing.Do(b.stop)
+	return nil
+}
+
+func (b *Backend) stop() {
+	b.mu.Lock()
+	b.closed = true
+	for _, l := range b.locks {
+		l.timer.Stop()
+	}
+	b.mu.Unlock()
+	b.cancel()
+	b.engine.close()
+	b.work.Wait()
+	b.link.close()
+}
+
+// sortHolders puts holders in the order of their grants. Those that joined one another
+// have one token.
+func sortHolders(hs []backend.Holder) {
+	slices.SortFunc(hs, func(x, y backend.Holder) int {
+		return cmp.Or(cmp.Compare(x.Token, y.Token), x.Since.Compare(y.Since), cmp.Compare(x.Lease, y.Lease))
+	})
+}

@@ -1,0 +1,174 @@
+package redislock
+
+import (
+	"context"
+	"crypto/sha1" //nolint:gosec // Redis names scripts by it; nothing rests on its strength
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// rueidisLink is the transport over a rueidis client.
+type rueidisLink struct {
+	client rueidis.Client
+	script string
+	hash   string
+	owned  bool // the client is closed with the transport
+}
+
+func newRueidisLink(client rueidis.Client, script string, owned bool) *rueidisLink {
+	sum := sha1.Sum([]byte(script)) //nolint:gosec // see the import
+	return &rueidisLink{client: client, script: script, hash: hex.EncodeToString(sum[:]), owned: owned}
+}
+
+// undated hides the deadline of a context. With a deadline and nothing else under way
+// rueidis reads the answer in the calling goroutine, where the end of the context is
+// not seen before the deadline.
+type undated struct {
+	context.Context //nolint:containedctx // it is a context
+}
+
+// Deadline says that there is none.
+func (undated) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+func (l *rueidisLink) eval(ctx context.Context, load bool, key string, args []string) (reply, error) {
+	var cmd rueidis.Completed
+	if load {
+		cmd = l.client.B().Eval().Script(l.script).Numkeys(1).Key(key).Arg(args...).Build()
+	} else {
+		cmd = l.client.B().Evalsha().Sha1(l.hash).Numkeys(1).Key(key).Arg(args...).Build()
+	}
+	msg, err := l.client.Do(undated{ctx}, cmd).ToMessage()
+	if err != nil {
+		return reply{}, fromRueidis(err)
+	}
+	return convert(&msg, 0)
+}
+
+func (l *rueidisLink) config(ctx context.Context, globs ...string) (map[string]string, error) {
+	all := make(map[string]string)
+	for _, glob := range globs {
+		m, err := l.client.Do(undated{ctx}, l.client.B().ConfigGet().Parameter(glob).Build()).AsStrMap()
+		if err != nil {
+			return nil, fromRueidis(err)
+		}
+		for k, v := range m {
+			all[k] = v
+		}
+	}
+	return all, nil
+}
+
+func (l *rueidisLink) listen(ctx context.Context, channel string, ready func(), deliver func(payload string)) error {
+	conn, release := l.client.Dedicate()
+	// The connection is closed, not given back: nothing of ours is left on it.
+	defer release()
+	defer conn.Close()
+	confirmed := make(chan struct{}, 1)
+	broken := conn.SetPubSubHooks(rueidis.PubSubHooks{
+		OnMessage: func(m rueidis.PubSubMessage) { deliver(m.Message) },
+		OnSubscription: func(s rueidis.PubSubSubscription) {
+			if s.Kind == "subscribe" {
+				select {
+				case confirmed <- struct{}{}:
+				default:
+				}
+			}
+		},
+	})
+	if err := conn.Do(undated{ctx}, conn.B().Subscribe().Channel(channel).Build()).Error(); err != nil {
+		return errors.Join(fromRueidis(err), drained(conn, broken))
+	}
+	select {
+	case <-confirmed:
+		ready()
+	case err := <-broken:
+		return fromRueidis(err)
+	case <-ctx.Done():
+		return errors.Join(context.Cause(ctx), drained(conn, broken))
+	}
+	select {
+	case err := <-broken:
+		return fromRueidis(err)
+	case <-ctx.Done():
+		return errors.Join(context.Cause(ctx), drained(conn, broken))
+	}
+}
+
+// drained closes the connection and waits until its hooks are not called any more.
+func drained(conn rueidis.DedicatedClient, broken <-chan error) error {
+	conn.Close()
+	for range broken { //nolint:revive // until it is closed
+	}
+	return nil
+}
+
+func (l *rueidisLink) close() {
+	if l.owned {
+		l.client.Close()
+	}
+}
+
+// fromRueidis tells the answers of the server from everything else.
+func fromRueidis(err error) error {
+	if err == nil {
+		return errors.New("redis: the connection was closed")
+	}
+	re, ok := rueidis.IsRedisErr(err)
+	if !ok {
+		return fmt.Errorf("redis: %w", err)
+	}
+	if re.IsNoScript() {
+		return errNoScript
+	}
+	return parseServerError(re.Error())
+}
+
+func parseServerError(text string) *serverError {
+	code, _, _ := strings.Cut(text, " ")
+	return &serverError{code: code, text: text}
+}
+
+// maxDepth is deeper than any answer of the script.
+const maxDepth = 8
+
+var errReply = errors.New("redis: an answer that the script does not give")
+
+func convert(m *rueidis.RedisMessage, depth int) (reply, error) {
+	switch {
+	case depth > maxDepth:
+		return reply{}, errReply
+	case m.IsNil():
+		return reply{}, nil
+	case m.IsInt64():
+		n, err := m.ToInt64()
+		if err != nil {
+			return reply{}, errReply
+		}
+		return reply{kind: intReply, n: n}, nil
+	case m.IsString():
+		s, err := m.ToString()
+		if err != nil {
+			return reply{}, errReply
+		}
+		return reply{s: s}, nil
+	case m.IsArray():
+		list, err := m.ToArray()
+		if err != nil {
+			return reply{}, errReply
+		}
+		r := reply{kind: listReply, list: make([]reply, len(list))}
+		for i := range list {
+			if r.list[i], err = convert(&list[i], depth+1); err != nil {
+				return reply{}, err
+			}
+		}
+		return r, nil
+	default:
+		return reply{}, errReply
+	}
+}

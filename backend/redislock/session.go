@@ -1,0 +1,223 @@
+package redislock
+
+import (
+	"context"
+	"strings"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// session is what this value knows of a session that was opened through it.
+type session struct {
+	lost func(backend.Loss)
+	told []string // broken leases that a renewal told, to be acknowledged by the next
+	open bool     // the server has confirmed it
+}
+
+// tell must be called with Backend.mu held or not: lost does not block.
+func (s *session) tell(l backend.Loss) {
+	if s.lost != nil {
+		s.lost(l)
+	}
+}
+
+// OpenSession makes the session, or confirms it. See backend.Backend. Where req.Lost is
+// set, the value listens for losses from before the session is there.
+func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) error {
+	const op = "open session"
+	if err := req.Validate(b.caps); err != nil {
+		return err
+	}
+	channel := ""
+	if req.Lost != nil {
+		channel = b.channel
+		if err := b.listen(ctx, op); err != nil {
+			return err
+		}
+	}
+	b.uses(req.TTL)
+	s, known := b.remember(req)
+	answer, _, err := b.engine.do(ctx, true, "session.open", string(req.ID), millis(req.TTL), channel)
+	if err != nil {
+		if !known {
+			b.forgetSession(req.ID)
+		}
+		return toKind(op, err)
+	}
+	d := decoder{list: answer}
+	if answer[0].s != "OK" {
+		b.forgetSession(req.ID)
+		return refusal(op, &d, "", 0)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.sessions[req.ID] != s {
+		// It was lost, or ended, while it was being confirmed.
+		return backend.ErrSessionLost
+	}
+	s.open = true
+	return nil
+}
+
+// remember makes the session known, before anything can be pushed about it. It reports
+// whether it was known.
+func (b *Backend) remember(req backend.SessionRequest) (*session, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s, known := b.sessions[req.ID]
+	if !known {
+		s = &session{}
+		b.sessions[req.ID] = s
+	}
+	s.lost = req.Lost
+	return s, known
+}
+
+func (b *Backend) forgetSession(id backend.SessionID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.sessions, id)
+	for lease, d := range b.doubts {
+		if d.session == id {
+			delete(b.doubts, lease)
+		}
+	}
+}
+
+// EndSession gives back everything of the session: one request for each 5,000 leases.
+// The session is over with the first of them. See backend.Backend.
+func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
+	const op = "end session"
+	if err := backend.ValidateSessionID(id); err != nil {
+		return err
+	}
+	for {
+		answer, _, err := b.engine.do(ctx, false, "session.end", string(id))
+		if err != nil {
+			return toKind(op, err)
+		}
+		d := decoder{list: answer[1:]}
+		if d.int() == 1 || d.err != nil {
+			b.forgetSession(id)
+			return toKind(op, d.err)
+		}
+	}
+}
+
+// renewAtOnce is how many timed leases one operation renews.
+const renewAtOnce = 1000
+
+// Renew extends the session and the timed leases: one request for each 1,000 timed
+// leases, and one whatever the number of leases under the session. See backend.Backend.
+func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	if err := req.Validate(b.caps); err != nil {
+		return backend.RenewResult{}, err
+	}
+	var result backend.RenewResult
+	for first := true; first || len(req.Leases) > 0; first = false {
+		n := min(len(req.Leases), renewAtOnce)
+		part := backend.RenewRequest{Leases: req.Leases[:n]}
+		if first {
+			part.Session = req.Session
+		}
+		r, err := b.renew(ctx, part)
+		if err != nil {
+			return backend.RenewResult{}, err
+		}
+		if first {
+			result.SessionLost, result.Lost = r.SessionLost, r.Lost
+		}
+		result.Leases = append(result.Leases, r.Leases...)
+		req.Leases = req.Leases[n:]
+	}
+	return result, nil
+}
+
+func (b *Backend) renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	const op = "renew"
+	acks := b.told(req.Session)
+	args := append([]string{string(req.Session), itoa(len(acks))}, acks...)
+	args = append(args, itoa(len(req.Leases)))
+	for _, l := range req.Leases {
+		args = append(args, l.Name, string(l.Lease), millis(l.TTL))
+		b.uses(l.TTL)
+	}
+	answer, _, err := b.engine.do(ctx, true, "renew", args...)
+	if err != nil {
+		return backend.RenewResult{}, toKind(op, err)
+	}
+	result, err := decodeRenewal(answer[1:], req)
+	if err != nil {
+		return backend.RenewResult{}, toKind(op, err)
+	}
+	b.renewed(req.Session, result, acks)
+	return result, nil
+}
+
+func decodeRenewal(answer []reply, req backend.RenewRequest) (backend.RenewResult, error) {
+	var result backend.RenewResult
+	d := decoder{list: answer}
+	if req.Session == "" {
+		d.text()
+	} else {
+		result.SessionLost = d.int() == 0
+	}
+	if list := d.text(); list != "" && req.Session != "" {
+		for line := range strings.SplitSeq(list, "\n") {
+			lease, reason, _ := strings.Cut(line, "\t")
+			result.Lost = append(result.Lost, backend.Loss{
+				Session: req.Session, Lease: backend.LeaseID(lease), Cause: backend.CauseBroken, Reason: reason,
+			})
+		}
+	}
+	for range req.Leases {
+		in := decoder{list: d.items()}
+		switch in.text() {
+		case "OK":
+			result.Leases = append(result.Leases, backend.Renewal{Token: in.token(), Left: in.micros()})
+		case "LOST":
+			result.Leases = append(result.Leases, backend.Renewal{Err: backend.ErrLost})
+		default:
+			return backend.RenewResult{}, &sentError{sent: true, err: errReply}
+		}
+		if in.err != nil {
+			return backend.RenewResult{}, &sentError{sent: true, err: in.err}
+		}
+	}
+	if d.err != nil {
+		return backend.RenewResult{}, &sentError{sent: true, err: d.err}
+	}
+	return result, nil
+}
+
+// told are the losses that the last renewal told.
+func (b *Backend) told(id backend.SessionID) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := b.sessions[id]; s != nil {
+		return s.told
+	}
+	return nil
+}
+
+// renewed takes note of what a renewal told.
+func (b *Backend) renewed(id backend.SessionID, r backend.RenewResult, acks []string) {
+	if id == "" {
+		return
+	}
+	if r.SessionLost {
+		b.forgetSession(id)
+		return
+	}
+	if len(r.Lost) == 0 && len(acks) == 0 {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := b.sessions[id]; s != nil {
+		s.told = nil
+		for _, l := range r.Lost {
+			s.told = append(s.told, string(l.Lease))
+		}
+	}
+}

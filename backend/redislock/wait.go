@@ -1,0 +1,396 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// A waiter sends nothing while it waits. It is woken by a push. Against pushes that get
+// lost there is one timer for each lock that this value waits for, set to the instant at
+// which what stands before its waiters can end; when it fires, one request asks what
+// became of them.
+
+// waiter is one Acquire that waits.
+type waiter struct {
+	req    backend.AcquireRequest
+	result chan verdict // has room for one; the first counts
+	inLine bool         // the server has said so; guarded by Backend.mu
+}
+
+// verdict is what became of a waiter.
+type verdict struct {
+	grant backend.Grant
+	timed bool // pushed, and how much time is left is not known
+	err   error
+}
+
+// watched is a lock that this value waits for. All fields are guarded by Backend.mu.
+type watched struct {
+	name    string
+	waiters []*waiter // in the order in which they asked
+	timer   *time.Timer
+	at      time.Time // when the timer fires; zero: it is not set
+}
+
+const (
+	// margin is how much later than the earliest instant the timer fires, with jitter,
+	// so that not all clients ask at once.
+	margin = 2 * time.Millisecond
+	jitter = 8 * time.Millisecond
+	// idle is the least time between two questions about one lock.
+	idle = 20 * time.Millisecond
+	// askedAtOnce is how many waiters of one lock one question names. Grants are in order,
+	// so that those who asked first are the ones to ask for.
+	askedAtOnce = 64
+)
+
+// wait joins the line and waits for the lock.
+func (b *Backend) wait(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
+	// First listen, then ask: what happens after the question is heard.
+	if err := b.listen(ctx, opAcquire); err != nil {
+		return backend.Grant{}, err
+	}
+	w := b.enter(req)
+	defer b.leave(w)
+	answer, asked, err := b.ask(ctx, req, b.channel)
+	if err != nil {
+		return backend.Grant{}, err
+	}
+	d := decoder{list: answer}
+	switch d.text() {
+	case "G":
+		return b.accept(req, &d, asked)
+	case "WAIT":
+		left := d.micros()
+		if d.err != nil {
+			b.doubt(req)
+			return backend.Grant{}, toKind(opAcquire, &sentError{sent: true, err: d.err})
+		}
+		b.stands(w, asked.Add(left))
+	default:
+		return backend.Grant{}, b.refused(req, answer)
+	}
+	select {
+	case v := <-w.result:
+		return b.conclude(ctx, w, v)
+	case <-ctx.Done():
+		return backend.Grant{}, context.Cause(ctx)
+	case <-b.base.Done():
+		return backend.Grant{}, backend.ErrClosed
+	}
+}
+
+// conclude turns the verdict into the answer of Acquire.
+func (b *Backend) conclude(ctx context.Context, w *waiter, v verdict) (backend.Grant, error) {
+	if v.err != nil || !v.timed {
+		return v.grant, v.err
+	}
+	// A push does not tell when it was sent, so it does not tell how much time is left.
+	// The question does not join the line again, should the lease have ended meanwhile.
+	answer, asked, err := b.engine.do(ctx, true, "check", w.req.Name, "1", string(w.req.Lease), string(w.req.Session))
+	if err != nil {
+		b.doubt(w.req)
+		return backend.Grant{}, toKind(opAcquire, err)
+	}
+	d := decoder{list: answer}
+	if word := d.text(); word != "OK" {
+		return backend.Grant{}, b.refused(w.req, answer)
+	}
+	d.int()
+	found := b.judge(d.items(), asked)
+	switch {
+	case found == nil:
+		return backend.Grant{}, toKind(opAcquire, &sentError{sent: true, err: errReply})
+	case found.err != nil:
+		return backend.Grant{}, found.err
+	}
+	found.grant.ByTimer = v.grant.ByTimer
+	return found.grant, nil
+}
+
+// enter makes the waiter known, before anything can be pushed to it.
+func (b *Backend) enter(req backend.AcquireRequest) *waiter {
+	w := &waiter{req: req, result: make(chan verdict, 1)}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l := b.locks[req.Name]
+	if l == nil {
+		l = &watched{name: req.Name}
+		l.timer = time.AfterFunc(time.Hour, func() { b.fire(l) })
+		l.timer.Stop()
+		b.locks[req.Name] = l
+	}
+	l.waiters = append(l.waiters, w)
+	b.waiting[req.Lease] = append(b.waiting[req.Lease], w)
+	return w
+}
+
+// leave forgets the waiter.
+func (b *Backend) leave(w *waiter) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	same := func(o *waiter) bool { return o == w }
+	l := b.locks[w.req.Name]
+	if l.waiters = slices.DeleteFunc(l.waiters, same); len(l.waiters) == 0 {
+		l.timer.Stop()
+		delete(b.locks, w.req.Name)
+	}
+	if ws := slices.DeleteFunc(b.waiting[w.req.Lease], same); len(ws) > 0 {
+		b.waiting[w.req.Lease] = ws
+	} else {
+		delete(b.waiting, w.req.Lease)
+	}
+}
+
+// stands notes that the waiter is in line, and that nothing changes before at.
+func (b *Backend) stands(w *waiter, at time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	w.inLine = true
+	if l := b.locks[w.req.Name]; l != nil {
+		b.schedule(l, at)
+	}
+}
+
+// schedule makes the timer fire at the instant, unless it fires earlier. mu is held.
+func (b *Backend) schedule(l *watched, at time.Time) {
+	if b.closed || !l.at.IsZero() && !at.Before(l.at) {
+		return
+	}
+	l.at = at
+	l.timer.Reset(max(time.Until(at), 0) + margin + rand.N(jitter))
+}
+
+// fire asks what became of the waiters of a lock.
+func (b *Backend) fire(l *watched) {
+	b.mu.Lock()
+	if b.closed || b.locks[l.name] != l {
+		b.mu.Unlock()
+		return
+	}
+	b.work.Add(1)
+	defer b.work.Done()
+	l.at = time.Time{}
+	asked := slices.Clone(l.waiters[:min(len(l.waiters), askedAtOnce)])
+	b.mu.Unlock()
+
+	args := []string{l.name, itoa(len(asked))}
+	for _, w := range asked {
+		args = append(args, string(w.req.Lease), string(w.req.Session))
+	}
+	answer, at, err := b.engine.do(b.base, true, "check", args...)
+	if err == nil {
+		err = b.settle(l, asked, answer, at)
+	}
+	if err == nil {
+		return
+	}
+	// They ask again under the same lease ID, and keep their places.
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, w := range l.waiters {
+		if w.inLine {
+			w.tell(verdict{err: toKind(opAcquire, err)})
+		}
+	}
+}
+
+// settle tells the waiters what the server said, and sets the timer.
+func (b *Backend) settle(l *watched, waiters []*waiter, answer []reply, asked time.Time) error {
+	d := decoder{list: answer}
+	if d.text() != "OK" {
+		return refusal(opAcquire, &decoder{list: answer}, l.name, 0)
+	}
+	left := d.micros()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	more := false
+	for _, w := range waiters {
+		items := d.items()
+		if d.err != nil {
+			return &sentError{sent: true, err: d.err}
+		}
+		// What the server does not know may not have reached it yet.
+		if v := b.judge(items, asked); v != nil && (v.err == nil || w.inLine) {
+			w.tell(*v)
+			more = more || v.err == nil
+		}
+	}
+	next := time.Now().Add(idle)
+	if at := asked.Add(left); !more && at.After(next) {
+		next = at
+	}
+	b.schedule(l, next)
+	return nil
+}
+
+// judge reads what check says of one waiter; nil: it waits.
+func (b *Backend) judge(items []reply, asked time.Time) *verdict {
+	d := decoder{list: items}
+	switch d.text() {
+	case "G":
+		g := d.grant()
+		if d.err != nil {
+			return &verdict{err: toKind(opAcquire, &sentError{sent: true, err: d.err})}
+		}
+		v := verdict{grant: g.grant(asked)}
+		// One that was granted by the question itself was not missed.
+		v.grant.ByTimer = !g.fresh
+		return &v
+	case "W":
+		return nil
+	case "SESSION":
+		return &verdict{err: backend.ErrSessionLost}
+	case "LOST":
+		return &verdict{err: backend.ErrLost}
+	default:
+		return &verdict{err: toKind(opAcquire, &sentError{sent: true, err: errReply})}
+	}
+}
+
+func (w *waiter) tell(v verdict) {
+	select {
+	case w.result <- v:
+	default: // it has been told
+	}
+}
+
+// ear is the subscription of a value to its channel.
+type ear struct {
+	heard chan struct{} // closed when the server has first confirmed it
+	last  error         // why it does not stand; guarded by Backend.mu
+	times int           // how often it was confirmed; guarded by Backend.mu
+}
+
+// listen sees to it that the value is subscribed to its channel, or is about to be so
+// again: then the waiters are asked for as soon as it is.
+func (b *Backend) listen(ctx context.Context, op string) error {
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return backend.ErrClosed
+	}
+	if b.ear == nil {
+		b.ear = &ear{heard: make(chan struct{})}
+		b.work.Add(1)
+		go b.keepListening(b.ear)
+	}
+	e := b.ear
+	b.mu.Unlock()
+	select {
+	case <-e.heard:
+		return nil
+	default:
+	}
+	timer := time.NewTimer(b.cfg.RequestTimeout)
+	defer timer.Stop()
+	select {
+	case <-e.heard:
+		return nil
+	case <-b.base.Done():
+		return backend.ErrClosed
+	case <-ctx.Done():
+		return toKind(op, &sentError{err: context.Cause(ctx)})
+	case <-timer.C:
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return toKind(op, &sentError{err: errors.Join(errListening, e.last)})
+	}
+}
+
+// keepListening holds the subscription, and takes it up again when it breaks.
+func (b *Backend) keepListening(e *ear) {
+	defer b.work.Done()
+	const shortest, longest = 10 * time.Millisecond, time.Second
+	pause := shortest
+	for {
+		err := b.link.listen(b.base, b.channel, func() { b.subscribed(e); pause = shortest }, b.hear)
+		if b.base.Err() != nil {
+			return
+		}
+		b.mu.Lock()
+		e.last = err
+		b.mu.Unlock()
+		timer := time.NewTimer(pause/2 + rand.N(pause/2))
+		select {
+		case <-timer.C:
+		case <-b.base.Done():
+			timer.Stop()
+			return
+		}
+		pause = min(2*pause, longest)
+	}
+}
+
+// subscribed is called each time the server has confirmed the subscription. What was
+// pushed since it broke is lost: all waiters are asked for.
+func (b *Backend) subscribed(e *ear) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e.times++
+	if e.times == 1 {
+		close(e.heard)
+		return
+	}
+	for _, l := range b.locks {
+		b.schedule(l, time.Now())
+	}
+}
+
+// hear acts on one push. It does not block.
+func (b *Backend) hear(payload string) {
+	p, ok := parsePush(payload)
+	if !ok {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch p.kind {
+	case pushGrant:
+		v := verdict{timed: p.timed, grant: backend.Grant{Token: p.token, Asked: time.Now(), Since: p.since, Waited: true}}
+		b.tell(p.lease, v)
+	case pushDropped:
+		err := backend.ErrLost
+		if p.why == "S" {
+			err = backend.ErrSessionLost
+		}
+		b.tell(p.lease, verdict{err: err})
+	case pushLoss:
+		b.lose(p)
+	case pushTimer:
+		if l := b.locks[p.name]; l != nil {
+			b.schedule(l, time.Now().Add(p.left))
+		}
+	case pushFlushed:
+		b.work.Add(1)
+		go func() {
+			defer b.work.Done()
+			// Any operation finds out. When this one fails the next one does.
+			_, _, _ = b.engine.do(b.base, true, "ping")
+		}()
+	}
+}
+
+// tell gives the verdict to all who wait for the lease. mu is held.
+func (b *Backend) tell(lease backend.LeaseID, v verdict) {
+	for _, w := range b.waiting[lease] {
+		w.tell(v)
+	}
+}
+
+// lose passes a loss on. mu is held.
+func (b *Backend) lose(p push) {
+	s := b.sessions[p.session]
+	if s == nil {
+		return
+	}
+	if p.lease == "" {
+		delete(b.sessions, p.session)
+	}
+	s.tell(backend.Loss{Session: p.session, Lease: p.lease, Cause: p.cause, Reason: p.reason})
+}

@@ -1,0 +1,369 @@
+//go:build linux || darwin || freebsd
+
+package sqlitelock_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/sqlitelock"
+)
+
+// machine is a host to play, with clocks that a test moves.
+type machine struct {
+	boot       string
+	since      time.Duration // of its boot clock
+	wall       time.Time
+	real       time.Time // when the clocks were set
+	standStill bool
+}
+
+func (m *machine) host() sqlitelock.Host {
+	m.real = time.Now()
+	on := func() time.Duration {
+		if m.standStill {
+			return 0
+		}
+		return time.Since(m.real)
+	}
+	return sqlitelock.Host{
+		Boot: m.boot,
+		Now:  func() time.Duration { return m.since + on() },
+		Wall: func() time.Time { return m.wall.Add(on()) },
+	}
+}
+
+func open(t *testing.T, path string, opts ...sqlitelock.Option) *sqlitelock.Backend {
+	t.Helper()
+	b, err := sqlitelock.Open(t.Context(), path, opts...)
+	if err != nil {
+		t.Fatalf("open: %v", err)
+	}
+	return b
+}
+
+func closed(t *testing.T, b *sqlitelock.Backend) {
+	t.Helper()
+	if err := b.Close(); err != nil {
+		t.Fatalf("close: %v", err)
+	}
+}
+
+// TestReboot opens the file after a reboot: sessions are over with all that lives
+// with them, timed leases go on for what they have left, and tokens go on growing.
+func TestReboot(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	before := machine{boot: "first", since: 1000 * time.Hour, wall: start}
+	b := open(t, path, sqlitelock.WithHost(before.host()))
+	sess := mustSession(t, b, time.Hour)
+	take := func(name string, ttl time.Duration) (backend.AcquireRequest, backend.Grant) {
+		req := backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Session: sess, Timed: ttl > 0, TTL: ttl}
+		g, err := b.Acquire(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return req, g
+	}
+	of, _ := take("of the session", 0)
+	short, _ := take("short", 20*time.Minute)
+	long, last := take("long", 10*time.Hour)
+	abandoned := backend.ReleaseRequest{Name: "abandoned", Lease: backend.NewLeaseID(), Abandon: true}
+	if err := b.Release(t.Context(), abandoned); err != nil {
+		t.Fatal(err)
+	}
+	closed(t, b)
+
+	after := machine{boot: "second", since: 10 * time.Second, wall: start.Add(30 * time.Minute)}
+	b = open(t, path, sqlitelock.WithHost(after.host()))
+	defer closed(t, b)
+	page, err := b.List(t.Context(), backend.ListRequest{})
+	if err != nil || len(page.Locks) != 1 || len(page.Locks[0].Holders) != 1 {
+		t.Fatalf("after the reboot there is %+v, %v; there has to be one timed lease", page, err)
+	}
+	h := page.Locks[0].Holders[0]
+	if want := 10*time.Hour - 30*time.Minute; h.Lease != long.Lease || h.Left > want+time.Minute || h.Left < want-time.Minute {
+		t.Errorf("after the reboot there is %+v; it has to be %q for %s", h, long.Name, want)
+	}
+	res, err := b.Renew(t.Context(), backend.RenewRequest{Session: sess, Leases: []backend.TimedRenewal{
+		{Name: long.Name, Lease: long.Lease, TTL: time.Hour}, {Name: short.Name, Lease: short.Lease, TTL: time.Hour},
+	}})
+	if err != nil || !res.SessionLost || res.Leases[0].Token != last.Token || !errors.Is(res.Leases[1].Err, backend.ErrLost) {
+		t.Errorf("Renew: %+v, %v", res, err)
+	}
+	if _, err := b.Acquire(t.Context(), of); !errors.Is(err, backend.ErrSessionLost) {
+		t.Errorf("Acquire under the session: %v; it has to be ErrSessionLost", err)
+	}
+	if _, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: abandoned.Name, Lease: abandoned.Lease, Timed: true, TTL: time.Hour}); !errors.Is(err, backend.ErrLost) {
+		t.Errorf("Acquire of the abandoned lease: %v; it has to be ErrLost", err)
+	}
+	g, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: of.Name, Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour})
+	if err != nil || g.Token <= last.Token {
+		t.Errorf("token %d, %v; it has to be greater than %d", g.Token, err, last.Token)
+	}
+}
+
+// TestRebootWithAWrongClock boots a machine whose wall clock lost its time: a timed
+// lease is kept for longer then, but not for longer than it had left.
+func TestRebootWithAWrongClock(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	before := machine{boot: "first", since: time.Hour, wall: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	b := open(t, path, sqlitelock.WithHost(before.host()))
+	req := backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour}
+	first, err := b.Acquire(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed(t, b)
+	after := machine{boot: "second", since: 3 * time.Hour, wall: time.Unix(0, 0)}
+	b = open(t, path, sqlitelock.WithHost(after.host()))
+	defer closed(t, b)
+	info, err := b.Inspect(t.Context(), "x")
+	if err != nil || len(info.Holders) != 1 || info.Holders[0].Left > time.Hour || info.Holders[0].Left < 59*time.Minute {
+		t.Errorf("after the reboot: %+v, %v", info, err)
+	}
+	g, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "y", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour})
+	if err != nil || g.Token <= first.Token {
+		t.Errorf("token %d, %v; it has to be greater than %d", g.Token, err, first.Token)
+	}
+}
+
+// TestTwoBoots has a second machine use the file, as through a shared disk that is
+// not known to be one: the first one grants nothing any more.
+func TestTwoBoots(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	one, two := machine{boot: "one", wall: time.Now()}, machine{boot: "two", wall: time.Now()}
+	a := mustOpen(t, path, sqlitelock.WithHost(one.host()))
+	mustOpen(t, path, sqlitelock.WithHost(two.host()))
+	if _, err := a.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour}); !errors.Is(err, sqlitelock.ErrReplaced) {
+		t.Errorf("Acquire: %v; it has to be ErrReplaced", err)
+	}
+}
+
+// TestDeletedFile deletes the file while nobody uses it: tokens go on growing.
+func TestDeletedFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	var last backend.Grant
+	for range 3 {
+		b := open(t, path)
+		g, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour})
+		if err != nil || g.Token <= last.Token {
+			t.Errorf("token %d, %v; it has to be greater than %d", g.Token, err, last.Token)
+		}
+		last = g
+		closed(t, b)
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// disk keeps what is surely on the disk: the files as they were when the newest sync
+// that is done began.
+type disk struct {
+	path  string
+	mu    sync.Mutex
+	safe  map[string][]byte
+	syncs atomic.Int64
+}
+
+// aroundSync is called before a sync, and what it gives after it. The disk is slow:
+// grants that do not wait for it get far ahead of it.
+func (d *disk) aroundSync() func() {
+	d.syncs.Add(1)
+	files := d.read()
+	return func() {
+		const slow = 20 * time.Millisecond
+		<-time.After(slow)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.safe = files
+	}
+}
+
+func (d *disk) read() map[string][]byte {
+	files := make(map[string][]byte)
+	for _, suffix := range []string{"", "-wal"} {
+		if data, err := os.ReadFile(d.path + suffix); err == nil {
+			files[suffix] = data
+		}
+	}
+	return files
+}
+
+// lose gives the path of a copy of what is left after the power was lost now.
+func (d *disk) lose(t *testing.T) string {
+	t.Helper()
+	d.mu.Lock()
+	files := d.safe
+	d.mu.Unlock()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	for suffix, data := range files {
+		if err := os.WriteFile(path+suffix, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return path
+}
+
+// TestPowerFailure loses the power after an answer was given: timed leases that were
+// granted are there, and no token is given twice, although grants under sessions do
+// not wait for the disk.
+func TestPowerFailure(t *testing.T) {
+	t.Parallel()
+	d := &disk{path: filepath.Join(t.TempDir(), "locks.db")}
+	start := machine{boot: "first", since: time.Hour, wall: time.Unix(1, 0)}
+	b := mustOpen(t, d.path, sqlitelock.WithHost(start.host()), sqlitelock.WithReserve(16), sqlitelock.AroundSync(d.aroundSync))
+	d.safe = d.read()
+	sess := mustSession(t, b, time.Hour)
+	var timed []backend.LeaseID
+	const grants = 400
+	for i := range grants {
+		req := backend.AcquireRequest{Name: fmt.Sprint("lock-", i), Lease: backend.NewLeaseID(), Session: sess}
+		if i%37 == 36 {
+			req.Timed, req.TTL = true, time.Hour
+			timed = append(timed, req.Lease)
+		}
+		g, err := b.Acquire(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i%9 == 0 || req.Timed {
+			powerless(t, d.lose(t), g, timed)
+		}
+	}
+	n := d.syncs.Load()
+	t.Logf("%d grants, %d of them timed, took %d syncs", grants, len(timed), n)
+	if n >= grants/2 {
+		t.Errorf("%d grants took %d syncs: grants under sessions do not have to wait for the disk", grants, n)
+	}
+}
+
+// TestPowerFailureAfter loses the power after answers that must not be forgotten.
+func TestPowerFailureAfter(t *testing.T) {
+	t.Parallel()
+	d := &disk{path: filepath.Join(t.TempDir(), "locks.db")}
+	start := machine{boot: "first", since: time.Hour, wall: time.Now()}
+	b := mustOpen(t, d.path, sqlitelock.WithHost(start.host()), sqlitelock.AroundSync(d.aroundSync))
+	ask := func() backend.AcquireRequest {
+		return backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute}
+	}
+	reopen := func() *sqlitelock.Backend {
+		next := machine{boot: "second", since: time.Minute, wall: time.Now()}
+		return mustOpen(t, d.lose(t), sqlitelock.WithHost(next.host()))
+	}
+	req := ask()
+	if _, err := b.Acquire(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Renew(t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: "x", Lease: req.Lease, TTL: 10 * time.Hour}}}); err != nil {
+		t.Fatal(err)
+	}
+	info, err := reopen().Inspect(t.Context(), "x")
+	if err != nil || len(info.Holders) != 1 || info.Holders[0].Left < 9*time.Hour {
+		t.Errorf("after a renewal for 10 hours there is %+v, %v", info, err)
+	}
+	if err := b.Release(t.Context(), backend.ReleaseRequest{Name: "x", Lease: req.Lease}); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := reopen().Inspect(t.Context(), "x"); err != nil || len(info.Holders) != 0 {
+		t.Errorf("after a release there is %+v, %v", info, err)
+	}
+	req = ask()
+	if err := b.Release(t.Context(), backend.ReleaseRequest{Name: "x", Lease: req.Lease, Abandon: true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := reopen().Acquire(t.Context(), req); !errors.Is(err, backend.ErrLost) {
+		t.Errorf("an abandoned lease: %v; it has to be ErrLost", err)
+	}
+	if _, err := b.Acquire(t.Context(), ask()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Break(t.Context(), backend.BreakRequest{Name: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := reopen().Inspect(t.Context(), "x"); err != nil || len(info.Holders) != 0 {
+		t.Errorf("after a break there is %+v, %v", info, err)
+	}
+}
+
+// powerless looks at what is left on a disk.
+func powerless(t *testing.T, path string, last backend.Grant, timed []backend.LeaseID) {
+	t.Helper()
+	next := machine{boot: "second", since: time.Minute, wall: time.Unix(0, 0)} // no help for tokens
+	b := open(t, path, sqlitelock.WithHost(next.host()))
+	defer closed(t, b)
+	page, err := b.List(t.Context(), backend.ListRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left []backend.LeaseID
+	for _, l := range page.Locks {
+		left = append(left, l.Holders[0].Lease)
+	}
+	for _, id := range timed {
+		if !slices.Contains(left, id) {
+			t.Errorf("a timed lease that was granted was lost with the power")
+		}
+	}
+	g, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "new", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour})
+	if err != nil || g.Token <= last.Token {
+		t.Errorf("token %d, %v; it has to be greater than %d, which was given before the power was lost", g.Token, err, last.Token)
+	}
+}
+
+// TestLostLetter takes the socket of a waiter away: it finds its grant by itself,
+// and says so.
+func TestLostLetter(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	holder, waiter := mustOpen(t, path), mustOpen(t, path)
+	req := backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: mustSession(t, holder, time.Hour)}
+	if _, err := holder.Acquire(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	sess := mustSession(t, waiter, time.Hour)
+	type result struct {
+		grant backend.Grant
+		err   error
+	}
+	had := make(chan result, 1)
+	go func() {
+		g, err := waiter.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: sess, Wait: true})
+		had <- result{g, err}
+	}()
+	eventually(t, "a waiter", func() bool {
+		info, err := holder.Inspect(t.Context(), "x")
+		return err == nil && len(info.Waiters) == 1
+	})
+	if err := os.Rename(waiter.Socket(), waiter.Socket()+".gone"); err != nil {
+		t.Fatal(err)
+	}
+	from := time.Now()
+	if err := holder.Release(t.Context(), backend.ReleaseRequest{Name: "x", Lease: req.Lease}); err != nil {
+		t.Fatal(err)
+	}
+	r := <-had
+	if took := time.Since(from); took > 2*sqlitelock.Recheck+slack {
+		t.Errorf("it took %s", took)
+	}
+	if r.err != nil || !r.grant.Waited {
+		t.Errorf("Acquire: %+v, %v", r.grant, r.err)
+	}
+	t.Logf("found after %s, by timer: %t", time.Since(from), r.grant.ByTimer)
+	if err := os.Rename(waiter.Socket()+".gone", waiter.Socket()); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,105 @@
+package sqlitelock
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// What can be wrong with the file. Each comes inside a *backend.UnavailableError,
+// but ErrNewer, which is backend.ErrUnsupported. Test with errors.Is.
+var (
+	// ErrForeign: the file is not a lock file of Holdfast. It was not changed.
+	ErrForeign = errors.New("not a lock file of holdfast")
+	// ErrNewer: a later version of Holdfast made the file. It was not changed.
+	ErrNewer = errors.New("the lock file is of a later version")
+	// ErrCorrupt: the file is damaged. Nothing is granted from it.
+	ErrCorrupt = errors.New("the lock file is damaged")
+	// ErrReadOnly: the file, or its directory, may not be written.
+	ErrReadOnly = errors.New("the lock file cannot be written")
+	// ErrFull: the disk, or the quota, is full.
+	ErrFull = errors.New("no space for the lock file")
+	// ErrReplaced: the file was deleted, replaced or taken over by another machine
+	// while it was open. The backend value grants nothing any more.
+	ErrReplaced = errors.New("the lock file was replaced")
+	// ErrSync: the disk did not confirm a write. What was written may be lost with
+	// the power; the backend value grants nothing any more.
+	ErrSync = errors.New("the disk did not confirm a write")
+)
+
+var errLinks = errors.New("the lock file has more than one name (hard links)")
+
+// FileSystemError says that the file is on a file system that is shared between
+// machines, or may be: neither its locks nor the clock can be trusted there. It is
+// backend.ErrUnsupported.
+type FileSystemError struct {
+	// Path of the lock file.
+	Path string
+	// Type of the file system: "nfs".
+	Type string
+}
+
+// Error names the path and the type.
+func (e *FileSystemError) Error() string {
+	return fmt.Sprintf("%s: %s: lock file %q is on a file system of type %s; it must be on a local disk", backendName, backend.ErrUnsupported, e.Path, e.Type)
+}
+
+// Unwrap makes it backend.ErrUnsupported.
+func (e *FileSystemError) Unwrap() error { return backend.ErrUnsupported }
+
+// unavailable maps what SQLite and the operating system say. mayHold: what was asked
+// for may have been done all the same.
+func unavailable(op string, mayHold bool, err error) error {
+	if errors.Is(err, backend.ErrClosed) || errors.Is(err, backend.ErrUnsupported) || errors.Is(err, backend.ErrInvalid) {
+		return err
+	}
+	if cause := causeOf(err); cause != nil {
+		err = fmt.Errorf("%w: %w", cause, err)
+	}
+	return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: mayHold, Err: err}
+}
+
+// causeOf is which of our errors it is; nil: none.
+func causeOf(err error) error {
+	switch resultCode(err) {
+	case sqlite3.SQLITE_FULL:
+		return ErrFull
+	case sqlite3.SQLITE_CORRUPT:
+		return ErrCorrupt
+	case sqlite3.SQLITE_NOTADB:
+		return ErrForeign
+	case sqlite3.SQLITE_READONLY:
+		return ErrReadOnly
+	}
+	switch {
+	case errors.Is(err, sql.ErrNoRows): // there is a row of meta in every file of ours
+		return ErrCorrupt
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+		return ErrReadOnly
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return ErrFull
+	}
+	return nil
+}
+
+// resultCode is SQLite's primary result code; 0 for any other error.
+func resultCode(err error) int {
+	var e *sqlite.Error
+	if !errors.As(err, &e) {
+		return 0
+	}
+	return e.Code() & 0xff
+}
+
+// busy reports whether somebody else has the file locked.
+func busy(err error) bool {
+	code := resultCode(err)
+	return code == sqlite3.SQLITE_BUSY || code == sqlite3.SQLITE_LOCKED
+}

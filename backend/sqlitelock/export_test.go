@@ -1,0 +1,79 @@
+//go:build linux || darwin || freebsd
+
+package sqlitelock
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// Host is a machine to play: its boot, its boot clock and its wall clock.
+type Host struct {
+	Boot string
+	Now  func() time.Duration
+	Wall func() time.Time
+}
+
+// WithHost opens the file as a process of another host would.
+func WithHost(h Host) Option {
+	return func(o *options) {
+		o.host = func() (host, error) {
+			return host{boot: h.Boot, now: func() instant { return instant(h.Now()) }, wall: h.Wall}, nil
+		}
+	}
+}
+
+// WithPages bounds the size of the file.
+func WithPages(n int) Option { return func(o *options) { o.pages = n } }
+
+// WithReserve reserves so many tokens at a time.
+func WithReserve(n int64) Option { return func(o *options) { o.reserve = n } }
+
+// AroundSync is called before the log is synced, and what it gives after that.
+func AroundSync(f func() func()) Option { return func(o *options) { o.aroundSync = f } }
+
+// Socket is the file of the backend value's socket.
+func (b *Backend) Socket() string { return filepath.Join(b.mail.dir, b.mail.name) }
+
+// HostNow is the clock that all processes of this host share.
+func HostNow() (time.Duration, error) {
+	h, err := thisHost()
+	if err != nil {
+		return 0, err
+	}
+	return time.Duration(h.now()), nil
+}
+
+// Recheck is about how often a lost letter is looked for.
+const Recheck = recheck
+
+// What has no exported name of its own.
+var (
+	ParseTarget       = parseTarget
+	DefaultPathFor    = defaultPath
+	RefusedFileSystem = refusedFileSystem
+	CheckFileSystem   = checkFileSystem
+	DataSource        = dataSource
+)
+
+// RecodeLetter decodes a letter, and decodes again what that encodes to: both as
+// text.
+func RecodeLetter(p []byte) [2]string {
+	l := decodeLetter(p)
+	again := decodeLetter(l.encode())
+	return [2]string{l.text(), again.text()}
+}
+
+func (l *letter) text() string {
+	var s []string
+	for k := range l.leases {
+		s = append(s, fmt.Sprintf("%q %q", k.name, k.id))
+	}
+	for id := range l.sessions {
+		s = append(s, fmt.Sprintf("%q", id))
+	}
+	slices.Sort(s)
+	return fmt.Sprint(l.all, l.events, s)
+}

@@ -1,0 +1,368 @@
+//go:build linux || darwin || freebsd
+
+package sqlitelock_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/sqlitelock"
+)
+
+// other opens the file as a program that is not ours.
+func other(t *testing.T, path string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+// fixture is a file that something is wrong with.
+type fixture struct {
+	t    *testing.T
+	path string
+}
+
+// made makes a lock file.
+func (f fixture) made() fixture {
+	f.t.Helper()
+	b, err := sqlitelock.Open(f.t.Context(), f.path)
+	if err == nil {
+		err = b.Close()
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return f
+}
+
+// script runs SQL on the file.
+func (f fixture) script(script string) {
+	f.t.Helper()
+	db := other(f.t, f.path)
+	if _, err := db.ExecContext(f.t.Context(), script); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// spoil writes into the file.
+func (f fixture) spoil(at int64, with string) {
+	f.t.Helper()
+	file, err := os.OpenFile(f.path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err == nil {
+		_, err = file.WriteAt([]byte(with), at)
+		err = errors.Join(err, file.Close())
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		make func(f fixture)
+		want error
+	}{
+		{"text", func(f fixture) { f.spoil(0, strings.Repeat("no database ", 1000)) }, sqlitelock.ErrForeign},
+		{"short text", func(f fixture) { f.spoil(0, "no database") }, sqlitelock.ErrForeign},
+		{"somebody else's database", func(f fixture) { f.script("CREATE TABLE mine (x)") }, sqlitelock.ErrForeign},
+		{"somebody else's application", func(f fixture) { f.script("PRAGMA application_id = 7") }, sqlitelock.ErrForeign},
+		{"a directory", func(f fixture) { _ = os.Mkdir(f.path, 0o700) }, sqlitelock.ErrForeign},
+		{"a later version", func(f fixture) { f.made().script("PRAGMA user_version = 2") }, sqlitelock.ErrNewer},
+		{"a spoilt header", func(f fixture) { f.made().spoil(0, "xxxxxxxxxxxx") }, sqlitelock.ErrForeign},
+		{"a spoilt page", func(f fixture) { f.made().spoil(4096, strings.Repeat("x", 4096)) }, sqlitelock.ErrCorrupt},
+		{"a spoilt schema", func(f fixture) { f.made().spoil(100, strings.Repeat("\xff", 900)) }, sqlitelock.ErrCorrupt},
+		{"no row of meta", func(f fixture) { f.made().script("DELETE FROM meta") }, sqlitelock.ErrCorrupt},
+		{"a bad value", func(f fixture) {
+			f.made().script("PRAGMA ignore_check_constraints = ON; UPDATE meta SET token = reserved + 1")
+		}, sqlitelock.ErrCorrupt},
+		{"no directory", func(f fixture) { _ = os.Remove(filepath.Dir(f.path)) }, os.ErrNotExist},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "dir", "locks.db")
+			if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			c.make(fixture{t, path})
+			before, _ := os.ReadFile(path)
+			b, err := sqlitelock.Open(t.Context(), path)
+			if err == nil {
+				t.Fatalf("it was opened: %v", b.Close())
+			}
+			if !errors.Is(err, c.want) {
+				t.Errorf("Open: %v; it has to be: %v", err, c.want)
+			}
+			if errors.Is(c.want, sqlitelock.ErrNewer) {
+				if !errors.Is(err, backend.ErrUnsupported) {
+					t.Errorf("Open: %v; it has to be ErrUnsupported", err)
+				}
+			} else if u := (*backend.UnavailableError)(nil); !errors.As(err, &u) || u.MayHold {
+				t.Errorf("Open: %v; it has to be an UnavailableError", err)
+			}
+			if after, _ := os.ReadFile(path); string(after) != string(before) && errors.Is(c.want, sqlitelock.ErrForeign) {
+				t.Errorf("a file that is not ours was changed")
+			}
+		})
+	}
+}
+
+func TestOpenRefusesHardLinks(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	mustOpen(t, path)
+	if err := os.Link(path, path+".2"); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := sqlitelock.Open(t.Context(), path+".2"); err == nil {
+		t.Errorf("a second name was opened: %v", b.Close())
+	}
+}
+
+// TestSymbolicLink has one process use the file by a symbolic link to it, and one by
+// a link to its directory: it is one file, with one log.
+func TestSymbolicLink(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "locks.db")
+	b := mustOpen(t, path)
+	for _, link := range [][2]string{{path, "link.db"}, {dir, "linked"}} {
+		if err := os.Symlink(link[0], filepath.Join(dir, link[1])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exclusive(t, b, mustOpen(t, filepath.Join(dir, "link.db")))
+	exclusive(t, b, mustOpen(t, filepath.Join(dir, "linked/locks.db")))
+}
+
+// exclusive checks that what one has the other has not.
+func exclusive(t *testing.T, a, b *sqlitelock.Backend) {
+	t.Helper()
+	name := string(backend.NewLeaseID())
+	req := backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour}
+	if _, err := a.Acquire(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	req.Lease = backend.NewLeaseID()
+	if _, err := b.Acquire(t.Context(), req); !errors.Is(err, backend.ErrHeld) {
+		t.Errorf("both have it: %v", err)
+	}
+}
+
+// TestFilesArePrivate looks at the modes of what is made.
+func TestFilesArePrivate(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	b := mustOpen(t, path)
+	mustSession(t, b, time.Minute)
+	for suffix, want := range map[string]os.FileMode{"": 0o600, "-wal": 0o600, "-shm": 0o600, "-turn": 0o600, "-wake": os.ModeDir | 0o700} {
+		info, err := os.Stat(path + suffix)
+		if err != nil || info.Mode() != want {
+			t.Errorf("%s%s: %v, %v; it has to be %v", path, suffix, info.Mode(), err, want)
+		}
+	}
+}
+
+// TestReplacedFile takes the file away while it is in use: nothing is granted any
+// more, and those who wait hear of it.
+func TestReplacedFile(t *testing.T) {
+	t.Parallel()
+	for _, again := range []bool{false, true} {
+		t.Run(fmt.Sprint("replaced=", again), func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "locks.db")
+			b := mustOpen(t, path)
+			sess := mustSession(t, b, time.Minute)
+			if _, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: sess}); err != nil {
+				t.Fatal(err)
+			}
+			waited := make(chan error, 1)
+			go func() {
+				_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: sess, Wait: true})
+				waited <- err
+			}()
+			eventually(t, "a waiter", func() bool {
+				info, err := b.Inspect(t.Context(), "x")
+				return err == nil && len(info.Waiters) == 1
+			})
+			if err := os.Rename(path, path+".old"); err != nil {
+				t.Fatal(err)
+			}
+			if again {
+				fixture{t, path}.spoil(0, "")
+			}
+			_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "y", Lease: backend.NewLeaseID(), Session: sess})
+			if !errors.Is(err, sqlitelock.ErrReplaced) || !errors.Is(err, backend.ErrUnavailable) {
+				t.Errorf("Acquire: %v; it has to be ErrReplaced", err)
+			}
+			if err := <-waited; !errors.Is(err, sqlitelock.ErrReplaced) {
+				t.Errorf("the waiter got %v; it has to be ErrReplaced", err)
+			}
+			if again {
+				_ = os.Remove(path)
+			}
+			_ = os.Rename(path+".old", path)
+			if err := b.OpenSession(t.Context(), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Second}); !errors.Is(err, sqlitelock.ErrReplaced) {
+				t.Errorf("OpenSession: %v; it has to be ErrReplaced", err)
+			}
+		})
+	}
+}
+
+// TestFullDisk fills the file up: what does not fit is refused, and has not
+// happened; what needs no space still works.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	b := mustOpen(t, filepath.Join(t.TempDir(), "locks.db"), sqlitelock.WithPages(40))
+	sess := mustSession(t, b, time.Hour)
+	var held []backend.AcquireRequest
+	for i := range 10000 {
+		req := backend.AcquireRequest{Name: fmt.Sprintf("lock-%d", i), Lease: backend.NewLeaseID(), Session: sess, Note: strings.Repeat("n", backend.MaxNoteLen)}
+		_, err := b.Acquire(t.Context(), req)
+		if err == nil {
+			held = append(held, req)
+			continue
+		}
+		if u := (*backend.UnavailableError)(nil); !errors.Is(err, sqlitelock.ErrFull) || !errors.As(err, &u) || u.MayHold {
+			t.Fatalf("Acquire: %v; it has to be ErrFull, and not held", err)
+		}
+		info, err := b.Inspect(t.Context(), req.Name)
+		if err != nil || len(info.Holders)+len(info.Waiters) > 0 {
+			t.Errorf("after ErrFull the lock is %+v, %v", info, err)
+		}
+		break
+	}
+	if len(held) == 0 || len(held) == 10000 {
+		t.Fatalf("%d locks fit", len(held))
+	}
+	if res, err := b.Renew(t.Context(), backend.RenewRequest{Session: sess}); err != nil || res.SessionLost {
+		t.Errorf("Renew: %+v, %v", res, err)
+	}
+	for _, req := range held {
+		if err := b.Release(t.Context(), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: sess}); err != nil {
+			t.Fatalf("Release: %v", err)
+		}
+	}
+	if _, err := b.Acquire(t.Context(), held[0]); err != nil {
+		t.Errorf("Acquire: %v; there is space again", err)
+	}
+}
+
+// TestFullDiskSparesTheOthers has requests of one transaction of which one does not
+// fit: the others are done.
+func TestFullDiskSparesTheOthers(t *testing.T) {
+	t.Parallel()
+	b := mustOpen(t, filepath.Join(t.TempDir(), "locks.db"), sqlitelock.WithPages(40))
+	sess := mustSession(t, b, time.Hour)
+	for i := 0; ; i++ {
+		req := backend.AcquireRequest{Name: fmt.Sprintf("lock-%d", i), Lease: backend.NewLeaseID(), Session: sess, Note: strings.Repeat("n", backend.MaxNoteLen)}
+		if _, err := b.Acquire(t.Context(), req); err != nil {
+			break
+		}
+	}
+	var wg sync.WaitGroup
+	for i := range 40 {
+		wg.Go(func() {
+			req := backend.AcquireRequest{Name: fmt.Sprintf("more-%d", i), Lease: backend.NewLeaseID(), Session: sess, Note: strings.Repeat("n", backend.MaxNoteLen)}
+			if _, err := b.Acquire(t.Context(), req); err != nil && !errors.Is(err, sqlitelock.ErrFull) {
+				t.Errorf("Acquire: %v", err)
+			}
+		})
+		wg.Go(func() {
+			if res, err := b.Renew(t.Context(), backend.RenewRequest{Session: sess}); err != nil || res.SessionLost {
+				t.Errorf("Renew: %+v, %v", res, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestLockedByOthers has another program lock the file: calls end with their
+// contexts and say that nothing happened; afterwards all goes on.
+func TestLockedByOthers(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	b := mustOpen(t, path)
+	sess := mustSession(t, b, time.Hour)
+	conn, err := other(t, path).Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := conn.ExecContext(t.Context(), "BEGIN IMMEDIATE"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	req := backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: sess}
+	_, err = b.Acquire(ctx, req)
+	u := (*backend.UnavailableError)(nil)
+	if !errors.As(err, &u) || u.MayHold || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Acquire: %v; it has to be an UnavailableError that says that nothing is held", err)
+	}
+	had := make(chan error, 1)
+	go func() {
+		_, err := b.Acquire(t.Context(), req)
+		had <- err
+	}()
+	if _, err := conn.ExecContext(t.Context(), "ROLLBACK"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-had; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestStoppedInATransaction has another process of ours sit in its turn: calls end
+// with their contexts, and Close does not wait for it.
+func TestStoppedInATransaction(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	b := mustOpen(t, path)
+	sess := mustSession(t, b, time.Hour)
+	turn, err := os.OpenFile(path+"-turn", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(turn.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err = b.Acquire(ctx, backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: sess})
+	if u := (*backend.UnavailableError)(nil); !errors.As(err, &u) || u.MayHold {
+		t.Errorf("Acquire: %v; it has to be an UnavailableError that says that nothing is held", err)
+	}
+	if _, err := sqlitelock.Open(ctx, path); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Open: %v; it has to end with its context", err)
+	}
+	from := time.Now()
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(from); took > slack {
+		t.Errorf("Close took %s", took)
+	}
+	if err := turn.Close(); err != nil { // now those that are asleep in the kernel wake up
+		t.Fatal(err)
+	}
+	exclusive(t, mustOpen(t, path), mustOpen(t, path))
+}

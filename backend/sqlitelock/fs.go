@@ -1,0 +1,43 @@
+package sqlitelock
+
+// sharedFileSystems are the numbers (f_type of statfs, linux/magic.h and the
+// projects' own sources) of file systems that more than one machine can mount, or
+// that stand for something unknown: their locks and their memory maps are not those
+// of one kernel.
+func sharedFileSystems() map[uint32]string {
+	return map[uint32]string{
+		0x00006969: "nfs",
+		0x0000517b: "smb",
+		0xff534d42: "cifs",
+		0xfe534d42: "smb2",
+		0x01021997: "9p",
+		0x5346414f: "afs",
+		0x6b414653: "kafs",
+		0x00c36400: "ceph",
+		0x0bd00bd0: "lustre",
+		0x73757245: "coda",
+		0x0000564c: "ncp",
+		0x01161970: "gfs2",
+		0x7461636f: "ocfs2",
+		0x47504653: "gpfs",
+		0x19830326: "beegfs",
+		0xaad7aaea: "panfs",
+		0x20030528: "orangefs",
+		0x013111a8: "ibrix",
+		0xbeefdead: "snfs",
+		0x61636673: "acfs",
+		0xa501fcf5: "vxfs",
+		0x786f4256: "vboxsf",
+		0x7c7c6673: "prlfs",
+		0xbacbacbc: "vmhgfs",
+		0x65735546: "fuse", // sshfs, virtiofs, s3fs and many more: it cannot be told which
+	}
+}
+
+// refusedFileSystem gives the name of the file system with that number when a lock
+// file may not be there. A number that is not known is a local one: new local file
+// systems are many, and new cluster file systems are few.
+func refusedFileSystem(number uint32) (string, bool) {
+	name, refused := sharedFileSystems()[number]
+	return name, refused
+}

@@ -1,0 +1,338 @@
+package sqlitelock
+
+import (
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// waiter is an Acquire whose lease is in line.
+type waiter struct {
+	key     leaseKey
+	session backend.SessionID
+	given   chan answer // capacity 1, never closed
+	gone    bool        // guarded by Backend.mu: the call has returned
+}
+
+// answer ends the wait.
+type answer struct {
+	grant backend.Grant
+	err   error
+}
+
+// give answers the waiter; a second answer is dropped.
+func (w *waiter) give(a answer) {
+	select {
+	case w.given <- a:
+	default:
+	}
+}
+
+// await notes that somebody waits.
+func (b *Backend) await(w *waiter) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !w.gone && !slices.Contains(b.waiting[w.key], w) {
+		b.waiting[w.key] = append(b.waiting[w.key], w)
+	}
+}
+
+// forget notes that the call of the waiter returns.
+func (b *Backend) forget(w *waiter) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	w.gone = true
+	ws := slices.DeleteFunc(b.waiting[w.key], func(x *waiter) bool { return x == w })
+	if len(ws) > 0 {
+		b.waiting[w.key] = ws
+	} else {
+		delete(b.waiting, w.key)
+	}
+}
+
+func (b *Backend) waitersOf(key leaseKey) []*waiter {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.waiting[key])
+}
+
+// listen registers a listener of losses.
+func (b *Backend) listen(id backend.SessionID, l *listener) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sessions[id] = l
+}
+
+func (b *Backend) unlisten(id backend.SessionID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.sessions, id)
+}
+
+// renewed moves the time at which to see whether a session is over.
+func (b *Backend) renewed(id backend.SessionID, ends instant) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if l, ok := b.sessions[id]; ok {
+		l.ends = ends
+	}
+}
+
+// tellLoss tells a loss to the listener of the session, once.
+func (b *Backend) tellLoss(id backend.SessionID, loss backend.Loss) {
+	b.mu.Lock()
+	l, ok := b.sessions[id]
+	if ok {
+		if _, again := l.told[loss.Lease]; again || b.closed {
+			ok = false
+		}
+		l.told[loss.Lease] = struct{}{}
+	}
+	b.mu.Unlock()
+	if ok {
+		l.tell(loss)
+	}
+}
+
+// readMail takes what other processes say.
+func (b *Backend) readMail() {
+	if b.mail == nil {
+		return
+	}
+	err := b.mail.receive(func(p []byte) {
+		b.lookAt(decodeLetter(p))
+	})
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		b.log.Warn("the socket failed: hand-overs are found by timer", slog.String("path", b.path), slog.String("error", err.Error()))
+	}
+}
+
+// lookAt has the writer look at what the letter names, as far as it concerns this
+// backend value.
+func (b *Backend) lookAt(l letter) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	mine := letter{all: l.all && b.curious(), events: l.events && len(b.watchers) > 0}
+	for k := range l.leases {
+		if len(b.waiting[k]) > 0 {
+			mine.add(letter{leases: map[leaseKey]struct{}{k: {}}})
+		}
+	}
+	for id := range l.sessions {
+		if _, ok := b.sessions[id]; ok {
+			mine.add(letter{sessions: map[backend.SessionID]struct{}{id: {}}})
+		}
+	}
+	if b.closed || mine.empty() {
+		return
+	}
+	b.look.add(mine)
+	kick(b.queued)
+}
+
+// curious reports whether anything that others do concerns this backend value.
+func (b *Backend) curious() bool {
+	return len(b.waiting) > 0 || len(b.watchers) > 0 || len(b.sessions) > 0
+}
+
+// recheck is how often, about, the file is looked at while somebody here waits or
+// watches and no letter comes: a letter may be lost, and its sender may have died
+// before it sent it. It is 0.1 ms of work.
+const recheck = 2 * time.Second
+
+// setAlarm sets the alarm to when there is something to do that nobody will say:
+// when something ends, and when a letter may have been lost.
+func (b *Backend) setAlarm() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed || b.broken != nil {
+		return
+	}
+	now := b.host.now()
+	next := never
+	if len(b.waiting) > 0 || len(b.watchers) > 0 {
+		const half = recheck / 2
+		next = now.add(recheck - half/2 + rand.N(half)) // so that processes do not look at once
+		next = min(next, b.due)
+	}
+	for _, l := range b.sessions {
+		next = min(next, l.ends)
+	}
+	if next == never {
+		b.alarm.Stop()
+		return
+	}
+	const spread = 10 * time.Millisecond // so that not all see the same end at once
+	b.alarm.Reset(max(0, time.Duration(next-now)) + time.Millisecond + rand.N(spread))
+}
+
+// rouse is what the alarm does.
+func (b *Backend) rouse() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed || !b.curious() {
+		return
+	}
+	b.byTimer = true
+	b.look.all = true
+	kick(b.queued)
+}
+
+// lookRequest is to look at what there is to look at. Backend.mu is held.
+func (b *Backend) lookRequest() *request {
+	l, byTimer := b.look, b.byTimer
+	b.look, b.byTimer = letter{}, false
+	if l.all {
+		l.events = true
+		for k := range b.waiting {
+			l.add(letter{leases: map[leaseKey]struct{}{k: {}}})
+		}
+		for id := range b.sessions {
+			l.add(letter{sessions: map[backend.SessionID]struct{}{id: {}}})
+		}
+	}
+	r := &request{op: "look", done: make(chan struct{}), run: func(t *txn) error {
+		t.look(&l, byTimer)
+		return nil
+	}}
+	r.take()
+	return r
+}
+
+// look tells those who wait, listen or watch here what has become of it.
+func (t *txn) look(l *letter, byTimer bool) {
+	for k := range l.leases {
+		t.lookAtLease(k, byTimer)
+	}
+	for id := range l.sessions {
+		t.lookAtSession(id)
+	}
+	if l.events {
+		t.lookAtEvents()
+	}
+}
+
+func (t *txn) lookAtLease(k leaseKey, byTimer bool) {
+	lk := t.lock(k.name)
+	l := lk.find(k.id)
+	switch {
+	case l == nil:
+		t.lookAtNobody(k)
+	case l.state == held:
+		// One that was granted just now may be in a letter that is on its way.
+		const way = 100 * time.Millisecond
+		t.resolve(l, nil, byTimer && t.wall.Sub(time.Unix(0, l.since)) > way)
+	}
+}
+
+// lookAtNobody tells waiters that their lease is not there any more.
+func (t *txn) lookAtNobody(k leaseKey) {
+	for _, w := range t.b.waitersOf(k) {
+		err := backend.ErrLost
+		if w.session != "" && t.session(w.session) == nil {
+			err = backend.ErrSessionLost
+		}
+		t.deliveries = append(t.deliveries, delivery{give: func(error) { w.give(answer{err: err}) }})
+	}
+}
+
+func (t *txn) lookAtSession(id backend.SessionID) {
+	if x := t.session(id); x != nil {
+		t.after = append(t.after, func() { t.b.renewed(id, x.ends) })
+		for _, loss := range t.losses(id) {
+			t.deliveries = append(t.deliveries, delivery{give: func(error) { t.b.tellLoss(id, loss) }})
+		}
+		return
+	}
+	cause, _ := t.tomb(string(id), "")
+	if cause == "" {
+		cause = string(backend.CauseGone)
+	}
+	t.deliveries = append(t.deliveries, delivery{give: func(error) {
+		t.b.tellLoss(id, backend.Loss{Session: id, Cause: backend.Cause(cause)})
+		t.b.unlisten(id)
+	}})
+}
+
+// write puts a letter to another backend value into the transaction.
+func (t *txn) write(addr string, l letter) {
+	if addr == "" {
+		return
+	}
+	old := t.letters[addr]
+	old.add(l)
+	t.letters[addr] = old
+}
+
+// sendState is what became of a datagram.
+type sendState uint8
+
+const (
+	sent     sendState = iota
+	sendFull           // the mailbox is full: try again
+	sendGone           // nobody listens there
+)
+
+// post sends a letter, or leaves it to the postman when the mailbox is full.
+func (b *Backend) post(addr string, l letter) {
+	if b.mail == nil || b.mail.send(addr, l.encode()) != sendFull {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	old := b.parcels[addr]
+	old.add(l)
+	b.parcels[addr] = old
+	kick(b.undelivered)
+}
+
+// carry is the postman. A mailbox has place for a few letters, and who owns it is
+// quick: letters that do not fit are sent again for about a second, and then left to
+// the timers of the other side, which may be stopped.
+func (b *Backend) carry() {
+	const first, last, tries = time.Millisecond, 200 * time.Millisecond, 12
+	for {
+		select {
+		case <-b.undelivered:
+		case <-b.life.Done():
+			return
+		}
+		pause := first
+		for range tries {
+			timer := time.NewTimer(pause)
+			select {
+			case <-timer.C:
+			case <-b.life.Done():
+				timer.Stop()
+				return
+			}
+			if b.carryOnce() {
+				break
+			}
+			pause = min(2*pause, last)
+		}
+		b.mu.Lock()
+		if n := len(b.parcels); n > 0 {
+			b.log.Debug("letters could not be delivered", slog.Int("mailboxes", n))
+		}
+		clear(b.parcels)
+		b.mu.Unlock()
+	}
+}
+
+// carryOnce tries to deliver what lies there, and reports whether nothing is left.
+func (b *Backend) carryOnce() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for addr, l := range b.parcels {
+		if b.mail.send(addr, l.encode()) != sendFull {
+			delete(b.parcels, addr)
+		}
+	}
+	return len(b.parcels) == 0
+}

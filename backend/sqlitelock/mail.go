@@ -1,0 +1,169 @@
+//go:build linux || darwin || freebsd
+
+package sqlitelock
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// mailbox is a datagram socket of this backend value, by which other processes say
+// that something was written that concerns it, and from which it says so to them.
+//
+// The sockets are files in a directory beside the database, so that whoever may use
+// the one may use the other, containers included. The directory is reached through
+// its descriptor, because the name of a socket may have 108 bytes only. Where the
+// file system has no sockets, Linux has names that are not files.
+type mailbox struct {
+	dir  string   // of the sockets; empty: the socket is no file
+	dirf *os.File // the same, open; nil as above
+	name string
+	conn *net.UnixConn
+	out  int // socket to send from
+	hash string
+}
+
+// A name that begins with this is not that of a file.
+const abstract = "@"
+
+// openMailbox makes the socket, and takes away those that dead processes left. The
+// caller has the turn: a socket that is just being made looks dead.
+func openMailbox(dir string) (*mailbox, error) {
+	out, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
+	if err != nil {
+		return nil, fmt.Errorf("mailbox: %w", err)
+	}
+	unix.CloseOnExec(out)
+	sum := sha256.Sum256([]byte(dir))
+	m := &mailbox{out: out, hash: hex.EncodeToString(sum[:8])}
+	if err := errors.Join(unix.SetNonblock(out, true), m.listen(dir)); err != nil {
+		_ = m.close()
+		return nil, fmt.Errorf("mailbox: %w", err)
+	}
+	return m, nil
+}
+
+func (m *mailbox) listen(dir string) error {
+	m.name = strings.ToLower(rand.Text())[:20]
+	err := m.listenFile(dir)
+	if err == nil || runtime.GOOS != "linux" {
+		return err
+	}
+	if m.dirf != nil {
+		_ = m.dirf.Close()
+		m.dirf = nil
+	}
+	m.dir, m.name = "", abstract+m.name
+	return m.bind()
+}
+
+func (m *mailbox) listenFile(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("directory of sockets: %w", err)
+	}
+	f, err := os.Open(dir) //nolint:gosec // beside the caller's file
+	if err != nil {
+		return fmt.Errorf("directory of sockets: %w", err)
+	}
+	m.dir, m.dirf = dir, f
+	m.sweep()
+	return m.bind()
+}
+
+func (m *mailbox) bind() error {
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: m.path(m.name)})
+	if err != nil {
+		return fmt.Errorf("socket %s: %w", m.name, err)
+	}
+	m.conn = conn
+	return nil
+}
+
+// sweep removes the sockets that nobody listens at.
+func (m *mailbox) sweep() {
+	names, err := m.dirf.Readdirnames(-1)
+	if err != nil {
+		return // they are in nobody's way
+	}
+	for _, name := range names {
+		if m.send(name, nil) == sendGone {
+			_ = os.Remove(filepath.Join(m.dir, name))
+		}
+	}
+}
+
+// path is a socket's name as the system wants it.
+func (m *mailbox) path(name string) string {
+	if strings.HasPrefix(name, abstract) {
+		return abstract + "holdfast-" + m.hash + "-" + name[len(abstract):]
+	}
+	const most = 100 // bytes; the least of all systems is 104, with a zero byte
+	path := filepath.Join(m.dir, name)
+	if len(path) > most && runtime.GOOS == "linux" {
+		return "/proc/self/fd/" + strconv.Itoa(int(m.dirf.Fd())) + "/" + name
+	}
+	return path
+}
+
+// addr is what others send to.
+func (m *mailbox) addr() string { return m.name }
+
+// receive gives every datagram to f, from one goroutine, until the mailbox is
+// closed. f must not keep the bytes.
+func (m *mailbox) receive(f func([]byte)) error {
+	buf := make([]byte, maxLetter)
+	for {
+		n, err := m.conn.Read(buf)
+		if err != nil {
+			return fmt.Errorf("mailbox: %w", err)
+		}
+		f(buf[:n])
+	}
+}
+
+// send sends a datagram, and never blocks.
+func (m *mailbox) send(addr string, letter []byte) sendState {
+	if strings.Contains(addr, "/") || m.dirf == nil && !strings.HasPrefix(addr, abstract) {
+		return sendGone // it is not a name that was made here, or a file, and there is no directory
+	}
+	err := unix.Sendto(m.out, letter, unix.MSG_DONTWAIT, &unix.SockaddrUnix{Name: m.path(addr)})
+	switch {
+	case err == nil:
+		return sent
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR), errors.Is(err, unix.ENOMEM):
+		return sendFull
+	default:
+		return sendGone
+	}
+}
+
+// hangUp ends receive.
+func (m *mailbox) hangUp() { _ = m.conn.SetReadDeadline(time.Unix(1, 0)) }
+
+func (m *mailbox) close() error {
+	var err error
+	if m.conn != nil {
+		err = m.conn.Close()
+	}
+	err = errors.Join(err, unix.Close(m.out))
+	if m.dirf != nil {
+		if m.conn != nil {
+			err = errors.Join(err, os.Remove(filepath.Join(m.dir, m.name)))
+		}
+		err = errors.Join(err, m.dirf.Close())
+		_ = os.Remove(m.dir) // succeeds for the last one
+	}
+	return err
+}

@@ -1,0 +1,285 @@
+//go:build linux || darwin || freebsd
+
+package sqlitelock_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/sqlitelock"
+)
+
+// slack is how late a busy machine may make anything.
+const slack = 20 * time.Second
+
+// TestProcessesCountExactly has many processes change one file under one lock. None
+// may be told that the lock file is busy, and no change may be lost.
+func TestProcessesCountExactly(t *testing.T) {
+	t.Parallel()
+	const processes, each = 24, 20
+	dir := t.TempDir()
+	j := job{Do: "count", Path: filepath.Join(dir, "locks.db"), Lock: "counter", Data: filepath.Join(dir, "n"), TTL: time.Minute, Count: each}
+	var ps []*process
+	for range processes {
+		ps = append(ps, start(t, j))
+	}
+	for _, p := range ps {
+		if err := p.end(); err != nil {
+			t.Error(err)
+		}
+	}
+	data, err := os.ReadFile(j.Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, _, _ := strings.Cut(string(data), " "); n != strconv.Itoa(processes*each) {
+		t.Errorf("the counter is at %s; it has to be %d", n, processes*each)
+	}
+	leftOver(t, j.Path)
+}
+
+// leftOver checks that nothing is left but the file, when nobody uses it.
+func leftOver(t *testing.T, path string) {
+	t.Helper()
+	all, err := filepath.Glob(path + "*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{path, path + "-turn"}; !slices.Equal(all, want) {
+		t.Errorf("there is %q; there has to be %q", all, want)
+	}
+	b := mustOpen(t, path)
+	page, err := b.List(t.Context(), backend.ListRequest{})
+	if err != nil || len(page.Locks) > 0 {
+		t.Errorf("List: %v, %v; there has to be nothing", page, err)
+	}
+}
+
+// TestKilledHolder kills a process that holds the lock: the next one has it when the
+// session's time is over, and not before.
+func TestKilledHolder(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	const ttl = 2 * time.Second
+	b := mustOpen(t, path)
+	sess := mustSession(t, b, time.Minute)
+	p := start(t, job{Do: "hold", Path: path, Lock: "x", TTL: ttl})
+	asked := unixNano(t, p.hear("asked"))
+	token := p.hear("held")
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	g, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: sess, Wait: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := time.Since(asked)
+	if after < ttl {
+		t.Errorf("granted %s after the session was opened for %s", after, ttl)
+	}
+	if after > ttl+time.Second+slack {
+		t.Errorf("granted %s after the session was opened for %s", after, ttl)
+	}
+	if fmt.Sprint(g.Token) <= token {
+		t.Errorf("token %d after %s", g.Token, token)
+	}
+	t.Logf("granted %s after the end of the session", after-ttl)
+}
+
+func unixNano(t *testing.T, text string) time.Time {
+	t.Helper()
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return time.Unix(0, n)
+}
+
+// TestStoppedHolder stops a holder for longer than its session lives. When it goes
+// on it has lost the lock and everything under the session.
+func TestStoppedHolder(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	const ttl = 1500 * time.Millisecond
+	b := mustOpen(t, path)
+	sess := mustSession(t, b, time.Minute)
+	p := start(t, job{Do: "hold", Path: path, Lock: "x", TTL: ttl})
+	asked := unixNano(t, p.hear("asked"))
+	p.hear("held")
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	req := backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: sess, Wait: true}
+	if _, err := b.Acquire(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	if after := time.Since(asked); after < ttl {
+		t.Errorf("granted %s after the session was opened for %s", after, ttl)
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	for ask, want := range map[string]string{
+		"renew":   "false <nil>",
+		"release": backend.ErrLost.Error(),
+		"again":   backend.ErrSessionLost.Error(),
+	} {
+		p.tell(ask)
+		if got := p.hear(map[string]string{"renew": "renewed", "release": "released", "again": "again"}[ask]); got != want {
+			t.Errorf("%s after it was stopped: %s; it has to be %s", ask, got, want)
+		}
+	}
+	info, err := b.Inspect(t.Context(), "x")
+	if err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != req.Lease {
+		t.Errorf("the lock is now %+v, %v", info, err)
+	}
+}
+
+// TestKilledAnywhere kills processes at random moments, also in the middle of their
+// transactions, and starts others. Nobody may ever have the lock together with
+// somebody else, and the file has to stay sound.
+func TestKilledAnywhere(t *testing.T) {
+	t.Parallel()
+	const processes, kills = 6, 24
+	dir := t.TempDir()
+	j := job{Do: "churn", Path: filepath.Join(dir, "locks.db"), Lock: "x", Data: filepath.Join(dir, "token"), TTL: time.Second}
+	var ps, all []*process
+	spawn := func() {
+		p := start(t, j)
+		all, ps = append(all, p), append(ps, p)
+	}
+	for range processes {
+		spawn()
+	}
+	for range kills {
+		i := rand.IntN(len(ps))
+		p := ps[i]
+		p.hear("had") // it works
+		timer := time.NewTimer(rand.N(3 * time.Millisecond))
+		<-timer.C
+		if err := p.cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		ps = slices.Delete(ps, i, i+1)
+		spawn()
+	}
+	for _, p := range ps {
+		p.hear("had")
+		_ = p.cmd.Process.Kill()
+	}
+	for _, p := range all {
+		_ = p.end()
+		for line := range p.out {
+			if strings.HasPrefix(line, "violation") {
+				t.Error(line)
+			}
+		}
+		if s := p.errs.String(); s != "" {
+			t.Errorf("a child failed: %s", s)
+		}
+	}
+	b := mustOpen(t, j.Path) // checks the file
+	sess := mustSession(t, b, time.Minute)
+	if _, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: sess, Wait: true}); err != nil {
+		t.Error(err)
+	}
+	if sockets, err := filepath.Glob(j.Path + "-wake/*"); err != nil || len(sockets) != 1 {
+		t.Errorf("sockets of the dead are left: %q, %v", sockets, err)
+	}
+}
+
+// TestHandOverIsPushed measures how long after a release the next process has the
+// lock: much less than the time after which it would look by itself.
+func TestHandOverIsPushed(t *testing.T) {
+	t.Parallel()
+	const rounds = 100
+	path := filepath.Join(t.TempDir(), "locks.db")
+	b := mustOpen(t, path)
+	sess := mustSession(t, b, time.Hour)
+	p := start(t, job{Do: "wait", Path: path, Lock: "x", TTL: time.Hour})
+	p.hear("ready")
+	var took []time.Duration
+	timers := 0
+	for range rounds {
+		req := backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: sess, Wait: true}
+		if _, err := b.Acquire(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+		p.tell("go")
+		eventually(t, "a waiter", func() bool {
+			info, err := b.Inspect(t.Context(), "x")
+			return err == nil && len(info.Waiters) == 1
+		})
+		from, err := sqlitelock.HostNow()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Release(t.Context(), backend.ReleaseRequest{Name: "x", Lease: req.Lease, Session: sess}); err != nil {
+			t.Fatal(err)
+		}
+		at, byTimer, _ := strings.Cut(p.hear("had"), " ")
+		ns, err := strconv.ParseInt(at, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		took = append(took, time.Duration(ns)-from)
+		if byTimer == "true" {
+			timers++
+		}
+	}
+	slices.Sort(took)
+	t.Logf("hand-over between processes: p50 %s, p99 %s; %d of %d by timer", took[rounds/2], took[rounds*99/100], timers, rounds)
+	if took[rounds/2] > sqlitelock.Recheck/4 {
+		t.Errorf("the median hand-over took %s", took[rounds/2])
+	}
+}
+
+// eventually waits until f says so.
+func eventually(tb testing.TB, what string, f func() bool) {
+	tb.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	late := time.NewTimer(time.Minute)
+	defer late.Stop()
+	for !f() {
+		select {
+		case <-tick.C:
+		case <-late.C:
+			tb.Fatalf("there is not: %s", what)
+		}
+	}
+}
+
+// BenchmarkProcesses is acquires and releases of free locks by several processes at
+// once: each its own lock, all of one file.
+func BenchmarkProcesses(b *testing.B) {
+	const processes = 8
+	path := filepath.Join(b.TempDir(), "locks.db")
+	mustOpen(b, path)
+	each := max(1, b.N/processes)
+	var ps []*process
+	for i := range processes {
+		ps = append(ps, start(b, job{Do: "pairs", Path: path, Lock: fmt.Sprintf("lock-%d", i), TTL: time.Hour, Count: each}))
+	}
+	for _, p := range ps {
+		p.hear("ready")
+	}
+	b.ResetTimer()
+	for _, p := range ps {
+		p.tell("go")
+	}
+	for _, p := range ps {
+		p.hear("done")
+	}
+	b.StopTimer()
+	b.ReportMetric(float64(each*processes)/b.Elapsed().Seconds(), "pairs/s")
+}

@@ -1,0 +1,268 @@
+package sqlitelock
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+const backendName = "sqlite"
+
+// instant is a time of the host's boot clock, in nanoseconds.
+type instant int64
+
+const never instant = 1<<63 - 1
+
+func (i instant) add(d time.Duration) instant { return i + instant(d) }
+
+// host is what all processes that may share the file have in common.
+type host struct {
+	boot string           // names the boot that now counts from
+	now  func() instant   // never goes back, and counts while the machine is suspended
+	wall func() time.Time // for people, and to bridge a reboot
+}
+
+// Backend keeps leases in a file that many processes of one host may share. It
+// implements backend.Backend; its methods may be called at once from many
+// goroutines. Make it with Open.
+type Backend struct {
+	path string
+	id   string // names this value where it has no socket
+	host host
+	log  *slog.Logger
+	file *store
+	turn *turnstile
+	mail *mailbox
+
+	known *memory // the writer's; nil: nothing
+
+	life context.Context    //nolint:containedctx // it is what Close ends
+	end  context.CancelFunc // ends life
+	work sync.WaitGroup     // the goroutines
+	// Each has capacity 1, is sent to without waiting, and is never closed: there is
+	// something in queue, in toSync, in parcels.
+	queued, unsynced, undelivered chan struct{}
+
+	mu       sync.Mutex // guards what follows
+	closed   bool
+	broken   error // why nothing is done any more
+	queue    []*request
+	toSync   []delivery
+	synced   int64             // a reservation of tokens that is on the disk
+	parcels  map[string]letter // that did not fit into the mailboxes, by address
+	look     letter            // what to look at next
+	byTimer  bool              // it was the alarm that wanted it
+	waiting  map[leaseKey][]*waiter
+	sessions map[backend.SessionID]*listener
+	watchers map[*watcher]struct{}
+	seen     int64       // the last event that the watchers were given
+	signedOn bool        // the file says that this value watches
+	alarm    *time.Timer // to look when nobody says so
+	due      instant     // nothing in the file ends before it
+
+	closing  sync.Once
+	closeErr error // set in closing
+}
+
+var _ backend.Backend = (*Backend)(nil)
+
+// Option changes what Open makes.
+type Option func(*options)
+
+type options struct {
+	log        *slog.Logger
+	host       func() (host, error)
+	mkdir      bool
+	pages      int           // the most pages of the file; 0: any number
+	reserve    int64         // how many tokens are reserved at a time
+	aroundSync func() func() // called before the log is synced, and what it gives after that
+}
+
+// WithLogger logs what is not anybody's error: lost datagrams, a reboot. Default: no
+// log.
+func WithLogger(log *slog.Logger) Option {
+	return func(o *options) {
+		if log != nil {
+			o.log = log
+		}
+	}
+}
+
+// Open opens the lock file that target names, a URL or a path as under the heading
+// URL of the package's doc, and makes it where there is none. The directory must be
+// there; only that of DefaultPath is made. The backend value has one connection,
+// four goroutines and one socket, until it is closed.
+//
+// Errors: *backend.InvalidError for a bad target; *FileSystemError for a file system
+// that machines share; ErrNewer; *backend.UnavailableError with ErrForeign,
+// ErrCorrupt, ErrReadOnly, ErrFull or what the system says; ctx's cause.
+func Open(ctx context.Context, target string, opts ...Option) (*Backend, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	path, err := parseTarget(target)
+	if err != nil {
+		return nil, err
+	}
+	o := options{log: slog.New(slog.DiscardHandler), host: thisHost, reserve: 1 << 16, aroundSync: func() func() { return func() {} }}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	if p, err := DefaultPath(); err == nil && p == path {
+		o.mkdir = true
+	}
+	b, err := open(ctx, path, o)
+	if err != nil {
+		return nil, unavailable("open", false, err)
+	}
+	return b, nil
+}
+
+func open(ctx context.Context, path string, o options) (*Backend, error) {
+	h, err := o.host()
+	if err != nil {
+		return nil, err
+	}
+	b := &Backend{
+		id: "-" + rand.Text(), host: h, log: o.log, due: never,
+		queued: make(chan struct{}, 1), unsynced: make(chan struct{}, 1), undelivered: make(chan struct{}, 1),
+		parcels: make(map[string]letter),
+		waiting: make(map[leaseKey][]*waiter), sessions: make(map[backend.SessionID]*listener),
+		watchers: make(map[*watcher]struct{}),
+	}
+	if b.path, err = locate(path, o.mkdir); err != nil {
+		return nil, err
+	}
+	if b.turn, err = openTurnstile(b.path + "-turn"); err != nil {
+		return nil, err
+	}
+	err = b.openFiles(ctx, o)
+	if err == nil {
+		err = b.file.check(ctx) // not in turn: it takes its time and only reads
+	}
+	if err != nil {
+		return nil, errors.Join(err, b.closeFiles())
+	}
+	b.life, b.end = context.WithCancel(context.WithoutCancel(ctx))
+	b.alarm = time.AfterFunc(time.Hour, b.rouse)
+	b.alarm.Stop()
+	b.work.Go(b.write)
+	b.work.Go(b.sync)
+	b.work.Go(b.carry)
+	b.work.Go(b.readMail)
+	return b, nil
+}
+
+// openFiles opens all but the turnstile, in turn: nobody else of ours opens, writes
+// or closes the file meanwhile.
+func (b *Backend) openFiles(ctx context.Context, o options) error {
+	if err := b.turn.lock(ctx); err != nil {
+		return err
+	}
+	defer b.turn.unlock()
+	var err error
+	if b.file, err = openStore(ctx, b.path, o); err != nil {
+		return err
+	}
+	if err := b.file.prepare(ctx, b.host, b.log); err != nil {
+		return err
+	}
+	if b.mail, err = openMailbox(b.path + "-wake"); err != nil {
+		b.log.WarnContext(ctx, "no socket: hand-overs are found by timer", slog.String("path", b.path), slog.String("error", err.Error()))
+		b.mail = nil
+	}
+	return nil
+}
+
+func (b *Backend) closeFiles() error {
+	var errs []error
+	if b.file != nil {
+		errs = append(errs, b.file.close())
+	}
+	if b.mail != nil {
+		errs = append(errs, b.mail.close())
+	}
+	return errors.Join(append(errs, b.turn.close())...)
+}
+
+// Capabilities says that everything can be done.
+func (b *Backend) Capabilities() backend.Capabilities {
+	return backend.Capabilities{
+		Name:      backendName,
+		Sessions:  true,
+		Shared:    true,
+		Permits:   true,
+		Reentrant: true,
+		FIFO:      true,
+		Push:      true,
+		LossPush:  true,
+		Watch:     true,
+		Durable:   true,
+		TokenKind: "counter",
+		MinTTL:    100 * time.Millisecond,
+		MaxTTL:    365 * 24 * time.Hour,
+		ExpiryLag: time.Second,
+		MaxRenew:  0,
+	}
+}
+
+// addr is what other processes send to; empty: they cannot.
+func (b *Backend) addr() string {
+	if b.mail == nil {
+		return ""
+	}
+	return b.mail.addr()
+}
+
+// Close ends the goroutines, and the calls under way with ErrClosed; it closes the
+// file and removes the socket. Leases stay in the file. The error is that of
+// closing the files; closing again does nothing and gives the same.
+//
+// Where another process is stopped in the middle of a transaction, one goroutine is
+// left asleep in the kernel until that process goes on or dies.
+func (b *Backend) Close() error {
+	b.closing.Do(func() {
+		b.mu.Lock()
+		b.closed = true
+		b.alarm.Stop()
+		b.mu.Unlock()
+		b.end()
+		if b.mail != nil {
+			b.mail.hangUp()
+		}
+		b.work.Wait()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(b.life), closePatience)
+		defer cancel()
+		if err := b.turn.lock(ctx); err == nil {
+			defer b.turn.unlock()
+		}
+		if err := b.closeFiles(); err != nil {
+			b.closeErr = unavailable("close", false, err)
+		}
+	})
+	return b.closeErr
+}
+
+// closePatience bounds how long Close waits for the others to let it close the file
+// in turn. Out of turn it is safe too, but may make them wait.
+const closePatience = time.Second
+
+// locate gives the file's real path, checks where it is, and makes its directory
+// when mkdir is set.
+func locate(path string, mkdir bool) (string, error) {
+	dir, base, err := split(path, mkdir)
+	if err != nil {
+		return "", err
+	}
+	path = filepath.Join(dir, base)
+	if err := checkFileSystem(dir, path); err != nil {
+		return "", err
+	}
+	return path, nil
+}

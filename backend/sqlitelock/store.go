@@ -1,0 +1,416 @@
+package sqlitelock
+
+import (
+	"context"
+	"database/sql"
+	_ "embed"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	_ "modernc.org/sqlite" // the driver
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+//go:embed schema.sql
+var schema string
+
+const (
+	applicationID = 0x486f6c64 // "Hold": marks the file as ours
+	schemaVersion = 1
+)
+
+// store is the one connection to the file.
+type store struct {
+	path  string
+	db    *sql.DB
+	conn  *sql.Conn
+	stmts map[string]*sql.Stmt
+	wal   *os.File // SQLite's log, only to sync it: no locks are on that file
+	made  os.FileInfo
+
+	reserve    int64         // how many tokens are reserved at a time
+	aroundSync func() func() // for tests that lose the power
+}
+
+// split gives the real directory and the name of a file.
+func split(path string, mkdir bool) (string, string, error) {
+	path, err := filepath.Abs(path)
+	if err == nil && mkdir {
+		err = os.MkdirAll(filepath.Dir(path), 0o700)
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("lock file: %w", err)
+	}
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
+	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if err != nil {
+		return "", "", fmt.Errorf("lock file: %w", err)
+	}
+	return dir, filepath.Base(path), nil
+}
+
+// openStore connects to the file, and makes it where there is none. The caller has
+// the turn.
+func openStore(ctx context.Context, path string, o options) (*store, error) {
+	made, err := makeFile(path)
+	if err != nil {
+		return nil, err
+	}
+	db, err := sql.Open("sqlite", dataSource(path))
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	db.SetMaxOpenConns(1)
+	s := &store{path: path, db: db, stmts: make(map[string]*sql.Stmt), made: made, reserve: o.reserve, aroundSync: o.aroundSync}
+	err = untilFree(ctx, func() error {
+		conn, err := db.Conn(context.WithoutCancel(ctx))
+		if err != nil {
+			return fmt.Errorf("open %s: %w", path, err)
+		}
+		s.conn = conn
+		return nil
+	})
+	if err == nil {
+		err = s.configure(ctx, o.pages)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+// makeFile sees to it that the file is there, for its owner only. It never opens one
+// that is there: closing it would drop SQLite's locks on it, of the whole process.
+func makeFile(path string) (os.FileInfo, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600) //nolint:gosec // the caller names the file
+	if err == nil {
+		err = f.Close()
+	} else if errors.Is(err, os.ErrExist) {
+		err = nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock file: %w", err)
+	}
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("lock file: %w", err)
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is not a file: %w", path, ErrForeign)
+	case linked(info):
+		return nil, fmt.Errorf("%s: %w", path, errLinks)
+	}
+	return info, nil
+}
+
+// configure sets up the connection. It does not change a file that is not ours.
+func (s *store) configure(ctx context.Context, pages int) error {
+	pragmas := []string{
+		"busy_timeout = 0", // it would not know of contexts: see untilFree
+		"trusted_schema = OFF",
+		"cell_size_check = ON", // find damage before it is believed
+		"temp_store = MEMORY",
+		// The log is synced by the syncer, after the transaction, where an answer
+		// must survive a power failure. What SQLite must sync for the file to stay
+		// sound it does sync.
+		"synchronous = NORMAL",
+	}
+	if pages > 0 {
+		pragmas = append(pragmas, fmt.Sprintf("max_page_count = %d", pages))
+	}
+	for _, p := range pragmas {
+		if err := s.once(ctx, "PRAGMA "+p); err != nil {
+			return err
+		}
+	}
+	if _, err := s.identify(ctx); err != nil {
+		return err
+	}
+	var mode string
+	err := untilFree(ctx, func() error {
+		return s.read(ctx, "PRAGMA journal_mode = WAL", &mode)
+	})
+	if err != nil {
+		return err
+	}
+	if mode != "wal" {
+		return fmt.Errorf("the file system allows no write-ahead log, only %q: %w", mode, backend.ErrUnsupported)
+	}
+	return nil
+}
+
+// identify tells whether the file is empty, and refuses one that is not ours.
+func (s *store) identify(ctx context.Context) (bool, error) {
+	var app, version, tables int64
+	err := untilFree(ctx, func() error {
+		return errors.Join(
+			s.read(ctx, "PRAGMA application_id", &app),
+			s.read(ctx, "PRAGMA user_version", &version),
+			s.read(ctx, "SELECT count(*) FROM sqlite_schema", &tables))
+	})
+	switch {
+	case err != nil:
+		return false, err
+	case app == 0 && version == 0 && tables == 0:
+		return true, nil
+	case app != applicationID || version < 1:
+		return false, fmt.Errorf("%s: %w", s.path, ErrForeign)
+	case version > schemaVersion:
+		return false, fmt.Errorf("%s is of version %d, this program knows %d: %w: %w", s.path, version, schemaVersion, ErrNewer, backend.ErrUnsupported)
+	}
+	return false, nil
+}
+
+// check looks for damage.
+func (s *store) check(ctx context.Context) error {
+	var found string
+	err := untilFree(ctx, func() error {
+		return s.read(ctx, "PRAGMA integrity_check(1)", &found)
+	})
+	if err != nil {
+		return err
+	}
+	if found != "ok" {
+		return fmt.Errorf("integrity check: %s: %w", found, ErrCorrupt)
+	}
+	return nil
+}
+
+// prepare makes the tables where there are none, and ends what a reboot ended. What
+// it wrote is on the disk afterwards. The caller has the turn.
+func (s *store) prepare(ctx context.Context, h host, log *slog.Logger) error {
+	steady := context.WithoutCancel(ctx)
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	changed, err := s.bring(steady, h, log)
+	if err == nil {
+		err = s.commit(steady)
+	}
+	if err != nil {
+		s.rollback(steady)
+		return err
+	}
+	if s.wal, err = os.OpenFile(s.path+"-wal", os.O_RDWR, 0); err != nil {
+		return fmt.Errorf("write-ahead log: %w", err)
+	}
+	if !changed {
+		return nil
+	}
+	if err := errors.Join(syncData(s.wal), syncDir(filepath.Dir(s.path))); err != nil {
+		return err
+	}
+	return s.once(steady, "UPDATE meta SET durable = reserved")
+}
+
+// bring makes the tables, or takes them over from another boot.
+func (s *store) bring(ctx context.Context, h host, log *slog.Logger) (bool, error) {
+	fresh, err := s.identify(ctx) // again: now that nobody else can make them
+	if err != nil {
+		return false, err
+	}
+	if fresh {
+		return true, s.create(ctx, h)
+	}
+	var boot string
+	if err := s.read(ctx, "SELECT boot FROM meta", &boot); err != nil {
+		return false, err
+	}
+	if boot == h.boot {
+		return false, nil
+	}
+	log.InfoContext(ctx, "the host was booted since the lock file was used: sessions are over, timed leases go on", slog.String("path", s.path))
+	return true, s.reboot(ctx, h)
+}
+
+// create makes the tables. Tokens begin at the wall clock's microseconds, so that
+// they go on growing also when the file was deleted or is an old copy.
+func (s *store) create(ctx context.Context, h host) error {
+	for _, q := range []string{
+		schema,
+		fmt.Sprintf("PRAGMA application_id = %d", applicationID),
+		fmt.Sprintf("PRAGMA user_version = %d", schemaVersion),
+	} {
+		if err := s.once(ctx, q); err != nil {
+			return err
+		}
+	}
+	wall := h.wall()
+	token := wall.UnixMicro()
+	return s.once(ctx, `INSERT INTO meta VALUES (1, ?, ?, ?, 0, 0, 0, ?, 0, ?, ?)`,
+		h.boot, token, token+s.reserve, int64(never), int64(h.now()), wall.UnixNano())
+}
+
+// reboot ends what lived with processes of another boot. Timed leases go on, for as
+// long as they had left by the wall clock; never for longer than they had left when
+// the file was last written.
+func (s *store) reboot(ctx context.Context, h host) error {
+	now, wall := int64(h.now()), h.wall()
+	for _, q := range []string{
+		"DELETE FROM sessions", "DELETE FROM listeners", "DELETE FROM losses", "DELETE FROM watchers", "DELETE FROM events",
+		"DELETE FROM leases WHERE NOT (timed AND held)",
+		"DELETE FROM tombs WHERE name = ''",
+	} {
+		if err := s.once(ctx, q); err != nil {
+			return err
+		}
+	}
+	var seenBoot, seenWall int64
+	if err := s.read(ctx, "SELECT seen_boot, seen_wall FROM meta", &seenBoot, &seenWall); err != nil {
+		return err
+	}
+	down := max(0, wall.UnixNano()-seenWall)
+	if err := s.once(ctx,
+		"UPDATE leases SET session = '', addr = '', ends = ?1 + max(1, min(ttl, ends - ?2) - ?3)", now, seenBoot, down); err != nil {
+		return err
+	}
+	if err := s.once(ctx, "UPDATE tombs SET until = ?", now+int64(remembered)); err != nil {
+		return err
+	}
+	return s.once(ctx, `UPDATE meta SET boot = ?1, token = max(reserved, ?2), reserved = max(reserved, ?2) + ?3,
+		due = ?4, watched = 0, seen_boot = ?4, seen_wall = ?5`,
+		h.boot, wall.UnixMicro(), s.reserve, now, wall.UnixNano())
+}
+
+// replaced reports that the path does not name the file any more.
+func (s *store) replaced() error {
+	info, err := os.Stat(s.path)
+	if errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(info, s.made) {
+		return fmt.Errorf("%s: %w", s.path, ErrReplaced)
+	}
+	if err != nil {
+		return fmt.Errorf("lock file: %w", err)
+	}
+	return nil
+}
+
+// begin starts a transaction that may write. It waits for programs that do not know
+// the turnstile, until ctx ends.
+func (s *store) begin(ctx context.Context) error {
+	return untilFree(ctx, func() error { return s.exec(context.WithoutCancel(ctx), "BEGIN IMMEDIATE") })
+}
+
+func (s *store) commit(ctx context.Context) error { return s.exec(ctx, "COMMIT") }
+
+// rollback ends a transaction, if there is one, without a trace.
+func (s *store) rollback(ctx context.Context) {
+	_ = s.exec(ctx, "ROLLBACK") // the error is that there was none any more
+}
+
+func (s *store) exec(ctx context.Context, query string, args ...any) error {
+	stmt, err := s.prepared(ctx, query) //nolint:sqlclosecheck // close does
+	if err != nil {
+		return err
+	}
+	if _, err := stmt.ExecContext(ctx, args...); err != nil {
+		return said(query, err)
+	}
+	return nil
+}
+
+// once does what is done once in the life of a connection.
+func (s *store) once(ctx context.Context, query string, args ...any) error {
+	if _, err := s.conn.ExecContext(ctx, query, args...); err != nil {
+		return said(query, err)
+	}
+	return nil
+}
+
+// read reads one row, once in the life of a connection.
+func (s *store) read(ctx context.Context, query string, dest ...any) error {
+	if err := s.conn.QueryRowContext(ctx, query).Scan(dest...); err != nil {
+		return said(query, err)
+	}
+	return nil
+}
+
+// said adds to SQLite's error which statement it is of.
+func said(query string, err error) error {
+	const most = 40
+	query = strings.Join(strings.Fields(query), " ")
+	if len(query) > most {
+		query = query[:most] + "…"
+	}
+	return fmt.Errorf("%s: %w", query, err)
+}
+
+func (s *store) prepared(ctx context.Context, query string) (*sql.Stmt, error) {
+	if stmt, ok := s.stmts[query]; ok {
+		return stmt, nil
+	}
+	stmt, err := s.conn.PrepareContext(ctx, query)
+	if err != nil {
+		return nil, said(query, err)
+	}
+	s.stmts[query] = stmt
+	return stmt, nil
+}
+
+// sync waits until the log is on the disk, with all that was committed before.
+func (s *store) sync() error {
+	info, err := s.wal.Stat()
+	if err != nil {
+		return fmt.Errorf("write-ahead log: %w", err)
+	}
+	if now, err := os.Stat(s.wal.Name()); err != nil || !os.SameFile(info, now) {
+		return fmt.Errorf("%s: %w", s.wal.Name(), ErrReplaced)
+	}
+	done := s.aroundSync()
+	if err := syncData(s.wal); err != nil {
+		return err
+	}
+	done()
+	return nil
+}
+
+func (s *store) close() error {
+	var errs []error
+	for _, stmt := range s.stmts {
+		errs = append(errs, stmt.Close())
+	}
+	if s.conn != nil {
+		errs = append(errs, s.conn.Close())
+	}
+	errs = append(errs, s.db.Close())
+	if s.wal != nil {
+		errs = append(errs, s.wal.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// untilFree calls f until it does not say that the file is locked: first often, then
+// less so, and never in step with others.
+func untilFree(ctx context.Context, f func() error) error {
+	const first, last = 200 * time.Microsecond, 20 * time.Millisecond
+	for pause := first; ; pause = min(2*pause, last) {
+		err := f()
+		if !busy(err) {
+			return err
+		}
+		timer := time.NewTimer(pause/2 + rand.N(pause))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return errors.Join(context.Cause(ctx), err)
+		}
+	}
+}
+
+// syncDir makes the names in a directory survive a power failure.
+func syncDir(dir string) error {
+	f, err := os.Open(dir) //nolint:gosec // where the caller's file is
+	if err != nil {
+		return fmt.Errorf("sync %s: %w", dir, err)
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

@@ -1,0 +1,354 @@
+package sqlitelock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// txn is one transaction. What it reads it keeps; what it changes it writes in the
+// end, so that a lease that comes and goes within it is never written.
+type txn struct {
+	b   *Backend
+	ctx context.Context //nolint:containedctx // it ends with the transaction; statements are not interrupted
+
+	err        error // of the store: nothing of the transaction counts
+	wrote      bool
+	committing bool // the commit was tried: it may have worked
+
+	now   instant   // when all of it happens
+	asked time.Time // a local time from before now
+	wall  time.Time // now, for people
+	meta  meta
+	// dirty and stale are about meta: it has to be written; due has to be found anew.
+	dirty, stale bool
+
+	version  int64
+	locks    map[string]*lock
+	sessions map[backend.SessionID]*session
+	touched  []*lease // to be written
+	moved    []*session
+	changed  []*lock // that may have something to hand over
+	events   []backend.Event
+
+	durable    bool // the answer of the request under way must survive a power failure
+	deliveries []delivery
+	letters    map[string]letter // for other processes, by address
+	after      []func()
+}
+
+// meta is the row of that table.
+type meta struct {
+	boot                     string
+	token, reserved, durable int64
+	place, event             int64
+	due, watched             int64
+	seenBoot                 int64
+}
+
+// open reads what every transaction needs, and ends what is over.
+func (t *txn) open() {
+	t.letters = make(map[string]letter)
+	t.asked = time.Now()
+	t.now, t.wall = t.b.host.now(), t.b.host.wall()
+	t.recall()
+	if t.err != nil {
+		return
+	}
+	m := &t.meta
+	t.b.mu.Lock()
+	synced := min(t.b.synced, m.reserved)
+	t.b.mu.Unlock()
+	if synced > m.durable {
+		m.durable, t.dirty = synced, true
+	}
+	if int64(t.now) >= m.due {
+		t.expire()
+	}
+}
+
+// memory is what the last transaction knew of the file. It is true as long as nobody
+// else has written to it.
+type memory struct {
+	version  int64 // SQLite's data_version: another connection's commit changes it
+	meta     meta
+	locks    map[string]*lock
+	sessions map[backend.SessionID]*session
+}
+
+// maxMemory bounds the locks, and the sessions, that are kept from one transaction
+// to the next.
+const maxMemory = 1 << 12
+
+// recall takes over what the transaction before knew, if it is still true, and reads
+// the meta row otherwise. The memory comes back with the commit: see remember.
+func (t *txn) recall() {
+	old := t.b.known
+	t.b.known = nil
+	if !t.one(`PRAGMA data_version`, nil, &t.version) {
+		return
+	}
+	if old != nil && old.version == t.version {
+		t.meta, t.locks, t.sessions = old.meta, old.locks, old.sessions
+		return
+	}
+	t.locks, t.sessions = make(map[string]*lock), make(map[backend.SessionID]*session)
+	m := &t.meta
+	if !t.one(`SELECT boot, token, reserved, durable, place, event, due, watched, seen_boot FROM meta`, nil,
+		&m.boot, &m.token, &m.reserved, &m.durable, &m.place, &m.event, &m.due, &m.watched, &m.seenBoot) {
+		t.fail(ErrCorrupt)
+		return
+	}
+	if m.boot != t.b.host.boot {
+		t.fail(fmt.Errorf("%s is in use by another boot or machine: %w", t.b.path, ErrReplaced))
+	}
+}
+
+// remember keeps what is known, after the commit.
+func (t *txn) remember() {
+	if len(t.locks) > maxMemory || len(t.sessions) > maxMemory {
+		return
+	}
+	t.b.known = &memory{t.version, t.meta, t.locks, t.sessions}
+}
+
+// run does one request.
+func (t *txn) run(r *request) {
+	if t.err != nil {
+		return
+	}
+	t.durable = false
+	err := r.run(t)
+	t.settle()
+	t.deliveries = append(t.deliveries, delivery{t.durable, func(failed error) {
+		if failed != nil {
+			err = unavailable(r.op, true, failed)
+		}
+		r.answer(err)
+	}})
+}
+
+// close writes what is not written yet.
+func (t *txn) close() {
+	t.flush()
+	t.flushEvents()
+	if t.stale {
+		t.findDue()
+	}
+	// The two clocks are read together often enough to bridge a reboot.
+	const fresh = instant(time.Minute)
+	if t.wrote && t.now-instant(t.meta.seenBoot) > fresh {
+		t.dirty = true
+	}
+	if t.dirty {
+		m := &t.meta
+		m.seenBoot = int64(t.now)
+		t.exec(`UPDATE meta SET token = ?, reserved = ?, durable = ?, place = ?, event = ?, due = ?, watched = ?, seen_boot = ?, seen_wall = ?`,
+			m.token, m.reserved, m.durable, m.place, m.event, m.due, m.watched, m.seenBoot, t.wall.UnixNano())
+	}
+}
+
+// fail notes that the store failed.
+func (t *txn) fail(err error) {
+	if t.err == nil {
+		t.err = err
+	}
+}
+
+// exec writes.
+func (t *txn) exec(query string, args ...any) {
+	if t.err == nil {
+		t.wrote = true
+		t.fail(t.b.file.exec(t.ctx, query, args...))
+	}
+}
+
+// each reads rows. row is called for each of them, and calls scan once.
+func (t *txn) each(query string, args []any, row func(scan func(dest ...any))) {
+	if t.err == nil {
+		t.fail(t.read(query, args, row))
+	}
+}
+
+func (t *txn) read(query string, args []any, row func(scan func(dest ...any))) error {
+	stmt, err := t.b.file.prepared(t.ctx, query) //nolint:sqlclosecheck // it is kept
+	if err != nil {
+		return err
+	}
+	rows, err := stmt.QueryContext(t.ctx, args...) //nolint:sqlclosecheck // it is, below
+	if err != nil {
+		return said(query, err)
+	}
+	defer rows.Close() //nolint:errcheck // rows.Err says it
+	for rows.Next() && err == nil {
+		row(func(dest ...any) { err = rows.Scan(dest...) })
+	}
+	if err = errors.Join(err, rows.Err()); err != nil {
+		return said(query, err)
+	}
+	return nil
+}
+
+// one reads the first row into dest, and reports whether there was one.
+func (t *txn) one(query string, args []any, dest ...any) bool {
+	found := false
+	t.each(query, args, func(scan func(...any)) {
+		if !found {
+			found = true
+			scan(dest...)
+		}
+	})
+	return found && t.err == nil
+}
+
+// texts reads the first column of all rows.
+func (t *txn) texts(query string, args ...any) []string {
+	var texts []string
+	t.each(query, args, func(scan func(...any)) {
+		var s string
+		scan(&s)
+		texts = append(texts, s)
+	})
+	return texts
+}
+
+// nextToken raises the counter. A reservation that is half used up is followed by
+// the next one, so that it is on the disk long before it is needed.
+func (t *txn) nextToken() fence.Token {
+	m := &t.meta
+	m.token++
+	t.dirty = true
+	if m.token > m.reserved-t.b.file.reserve/2 {
+		m.reserved += t.b.file.reserve
+	}
+	return fence.Token(m.token) //nolint:gosec // it counts up from 0
+}
+
+// wantsSync reports whether a reservation should get to the disk.
+func (t *txn) wantsSync() bool {
+	return t.meta.reserved > t.meta.durable && t.meta.token > t.meta.durable-t.b.file.reserve/2
+}
+
+// telling notes that an answer tells a token: it must not be told before it is sure
+// that it is never given again, also after a power failure.
+func (t *txn) telling(token fence.Token) bool { return int64(token) > t.meta.durable } //nolint:gosec // it came from meta
+
+// nextPlace is a place behind all others.
+func (t *txn) nextPlace() int64 {
+	t.meta.place++
+	t.dirty = true
+	return t.meta.place
+}
+
+// ends notes that something new ends then.
+func (t *txn) ends(at instant) {
+	if int64(at) < t.meta.due {
+		t.meta.due, t.dirty = int64(at), true
+	}
+}
+
+// touch notes that the lease has to be written.
+func (t *txn) touch(l *lease) {
+	if !l.dirty {
+		l.dirty = true
+		t.touched = append(t.touched, l)
+	}
+}
+
+// change notes that the lock may have something to hand over.
+func (t *txn) change(l *lock) {
+	if !l.changed {
+		l.changed = true
+		t.changed = append(t.changed, l)
+	}
+}
+
+// settle hands every lock that changed to those in line that it has room for.
+func (t *txn) settle() {
+	for len(t.changed) > 0 {
+		l := t.changed[len(t.changed)-1]
+		t.changed = t.changed[:len(t.changed)-1]
+		l.changed = false
+		for range backend.Admit(l.holders.claims, l.line.claims) {
+			t.grant(l.line.leases[0])
+		}
+	}
+}
+
+// flush writes the leases and sessions that changed.
+func (t *txn) flush() {
+	for _, x := range t.moved {
+		x.dirty = false
+		t.saveSession(x)
+	}
+	for _, l := range t.touched {
+		l.dirty = false
+		t.saveLease(l)
+	}
+	t.moved, t.touched = t.moved[:0], t.touched[:0]
+}
+
+func (t *txn) saveSession(x *session) {
+	switch {
+	case x.gone && x.saved:
+		t.exec(`DELETE FROM sessions WHERE id = ?`, string(x.id))
+	case x.gone:
+	default:
+		t.exec(`INSERT INTO sessions VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET ttl = excluded.ttl, ends = excluded.ends`,
+			string(x.id), int64(x.ttl), int64(x.ends))
+	}
+	x.saved = !x.gone
+}
+
+func (t *txn) saveLease(l *lease) {
+	switch {
+	case l.state == over && l.saved:
+		t.exec(`DELETE FROM leases WHERE name = ? AND lease = ?`, l.lock.name, string(l.id))
+	case l.state == over:
+	case l.saved:
+		t.exec(`UPDATE leases SET session = ?, addr = ?, held = ?, place = ?, ttl = ?, token = ?, since = ?, ends = ?, joined = ? WHERE name = ? AND lease = ?`,
+			string(l.session), l.addr, l.state == held, l.place, int64(l.ttl), int64(l.token), l.since, int64(l.ends), l.joined, //nolint:gosec // it counts up from 0
+			l.lock.name, string(l.id))
+	default:
+		t.exec(`INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			l.lock.name, string(l.id), string(l.session), l.addr, l.state == held, l.place,
+			int(l.claim.Mode), l.claim.Permits, l.claim.Limit, l.claim.Owner, l.note, l.claim.Reentrant, l.timed, int64(l.ttl),
+			int64(l.token), l.asked, l.since, int64(l.ends), l.waited, l.joined) //nolint:gosec // it counts up from 0
+	}
+	l.saved = l.state != over
+}
+
+// lock gives the lock with all its leases, out and in line.
+func (t *txn) lock(name string) *lock {
+	if l, ok := t.locks[name]; ok {
+		return l
+	}
+	l := &lock{name: name}
+	t.locks[name] = l
+	var all []*lease
+	t.each(`SELECT lease, session, addr, held, place, mode, permits, cap, owner, note, reentrant, timed, ttl, token, asked, since, ends, waited, joined
+		FROM leases WHERE name = ?`, []any{name}, func(scan func(...any)) {
+		x := &lease{lock: l, saved: true}
+		var out bool
+		scan(&x.id, &x.session, &x.addr, &out, &x.place, &x.claim.Mode, &x.claim.Permits, &x.claim.Limit, &x.claim.Owner,
+			&x.note, &x.claim.Reentrant, &x.timed, &x.ttl, &x.token, &x.asked, &x.since, &x.ends, &x.waited, &x.joined)
+		if out {
+			x.state = held
+		}
+		all = append(all, x)
+	})
+	slices.SortFunc(all, func(a, b *lease) int { return int(a.place - b.place) })
+	for _, x := range all {
+		if x.state == held {
+			l.holders.add(x)
+		} else {
+			l.line.add(x)
+		}
+	}
+	return l
+}

@@ -1,0 +1,43 @@
+//go:build !linux && !darwin && !freebsd
+
+package sqlitelock
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// There is no flock, and there are no datagram sockets in files, on this system:
+// Open refuses.
+
+func errSystem() error {
+	return fmt.Errorf("%s on %s: %w", backendName, runtime.GOOS, backend.ErrUnsupported)
+}
+
+type turnstile struct{}
+
+func openTurnstile(string) (*turnstile, error) { return nil, errSystem() }
+
+func (*turnstile) lock(context.Context) error { return errSystem() }
+func (*turnstile) unlock()                    {}
+func (*turnstile) close() error               { return nil }
+
+func checkFileSystem(string, string) error { return errSystem() }
+
+func linked(os.FileInfo) bool { return false }
+
+func syncData(f *os.File) error { return f.Sync() }
+
+type mailbox struct{}
+
+func openMailbox(string) (*mailbox, error) { return nil, errSystem() }
+
+func (*mailbox) addr() string                  { return "" }
+func (*mailbox) receive(func([]byte)) error    { return nil }
+func (*mailbox) send(string, []byte) sendState { return sendGone }
+func (*mailbox) hangUp()                       {}
+func (*mailbox) close() error                  { return nil }

@@ -1,0 +1,115 @@
+package sqlitelock
+
+import (
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+const scheme = "sqlite:"
+
+// DefaultPath is the lock file of the user who runs the program, for programs that
+// are not told another: /var/lib/holdfast/locks.db for root; else
+// $XDG_STATE_HOME/holdfast/locks.db where that variable is an absolute path; else
+// ~/.local/state/holdfast/locks.db. Open makes its directory. The error says that
+// there is no home directory.
+func DefaultPath() (string, error) {
+	return defaultPath(os.Geteuid(), os.Getenv("XDG_STATE_HOME"), os.UserHomeDir)
+}
+
+func defaultPath(uid int, state string, home func() (string, error)) (string, error) {
+	const file = "holdfast/locks.db"
+	if uid == 0 {
+		return filepath.Join("/var/lib", file), nil
+	}
+	if filepath.IsAbs(state) {
+		return filepath.Join(state, file), nil
+	}
+	dir, err := home()
+	if err != nil {
+		return "", fmt.Errorf("default lock file: %w", err)
+	}
+	return filepath.Join(dir, ".local/state", file), nil
+}
+
+// parseTarget gives the path that a URL or a path names. See the URL heading of the
+// package's doc.
+func parseTarget(target string) (string, error) {
+	path := target
+	if rest, ok := cutScheme(target); ok {
+		var err error
+		if path, err = parseURL(rest); err != nil {
+			return "", err
+		}
+	} else if name, _, found := strings.Cut(target, "://"); found && isScheme(name) {
+		return "", invalidURL(name+"://…", "sqlite:///path, sqlite:path or a path")
+	}
+	switch {
+	case path == "":
+		return "", invalidURL(target, "with a path")
+	case strings.ContainsRune(path, 0):
+		return "", invalidURL(target, "without a zero byte")
+	case path == ":memory:":
+		return "", invalidURL(target, "the path of a file; the memory backend has no file")
+	case strings.HasSuffix(path, "/"):
+		return "", invalidURL(target, "the path of a file, not of a directory")
+	}
+	return path, nil
+}
+
+// cutScheme takes the scheme off, in any case of letters.
+func cutScheme(target string) (string, bool) {
+	if len(target) < len(scheme) || !strings.EqualFold(target[:len(scheme)], scheme) {
+		return target, false
+	}
+	return target[len(scheme):], true
+}
+
+func isScheme(s string) bool {
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-."
+	return s != "" && strings.Trim(s, letters) == ""
+}
+
+// parseURL takes what stands behind the scheme: //authority/path or a path, which is
+// percent-encoded, and no parameters.
+func parseURL(rest string) (string, error) {
+	rest, _, fragment := strings.Cut(rest, "#")
+	if fragment {
+		return "", invalidURL(scheme+rest, "without a fragment; a # in the path is %23")
+	}
+	rest, query, asked := strings.Cut(rest, "?")
+	if asked && query != "" {
+		name, _, _ := strings.Cut(query, "=")
+		name, _, _ = strings.Cut(name, "&")
+		return "", invalidURL(name, "left out: the URL has no parameters; a ? in the path is %3F")
+	}
+	if authority, ok := strings.CutPrefix(rest, "//"); ok {
+		if !strings.HasPrefix(authority, "/") {
+			return "", invalidURL(scheme+"//…", "sqlite:///path: there is no host")
+		}
+		rest = authority
+	}
+	path, err := url.PathUnescape(rest)
+	if err != nil {
+		return "", invalidURL(scheme+rest, "percent-encoded")
+	}
+	return path, nil
+}
+
+func invalidURL(value, bound string) error {
+	const most = 64
+	if len(value) > most {
+		value = strings.ToValidUTF8(value[:most], "") + "…"
+	}
+	return &backend.InvalidError{Field: "url", Value: fmt.Sprintf("%q", value), Bound: bound}
+}
+
+// dataSource is the path as SQLite's own URL, in which nothing of it has a special
+// meaning.
+func dataSource(path string) string {
+	return "file:" + (&url.URL{Path: path}).EscapedPath() + "?_dqs=0"
+}

@@ -1,0 +1,250 @@
+package sqlitelock
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// OpenSession makes a session or confirms it. Errors: *InvalidError; ErrSessionLost
+// for an ID that has ended; *UnavailableError; ErrClosed; ctx's cause.
+func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) error {
+	if err := req.Validate(b.Capabilities()); err != nil {
+		return err
+	}
+	return b.do(ctx, "open session", func(t *txn) error { return t.openSession(&req) })
+}
+
+// EndSession gives back all that lives with the session, in one transaction. A
+// session that is gone is success. Errors: *InvalidError, *UnavailableError,
+// ErrClosed, ctx's cause.
+func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
+	if err := backend.ValidateSessionID(id); err != nil {
+		return err
+	}
+	return b.do(ctx, "end session", func(t *txn) error {
+		if x := t.session(id); x != nil {
+			t.endSession(x, true, backend.EventReleased, backend.CauseSession)
+			return nil
+		}
+		if _, dead := t.tomb(string(id), ""); !dead {
+			t.bury(string(id), "", string(backend.CauseSession)) // its OpenSession may still be on the way
+		}
+		return nil
+	})
+}
+
+// Acquire takes the lock, or waits in line for it when req.Wait is set. When ctx
+// ends meanwhile the place in line stays. Errors: *InvalidError, *LimitError,
+// *HeldError, ErrLost, ErrSessionLost, *UnavailableError, ErrClosed, ctx's cause.
+func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
+	if err := req.Validate(b.Capabilities()); err != nil {
+		return backend.Grant{}, err
+	}
+	w := &waiter{key: leaseKey{req.Name, req.Lease}, session: req.Session, given: make(chan answer, 1)}
+	defer b.forget(w)
+	var grant backend.Grant
+	inLine := false
+	err := b.do(ctx, "acquire", func(t *txn) error {
+		inLine = false
+		l, err := t.take(&req)
+		if err != nil {
+			return err
+		}
+		if l.state == waiting {
+			inLine = true
+			b.await(w) // now: the next request of this very transaction may free the lock
+			return nil
+		}
+		grant, err = t.answer(l, req.Session)
+		return err
+	})
+	if err == nil && inLine {
+		grant, err = b.wait(ctx, w)
+	}
+	if err != nil {
+		return backend.Grant{}, err
+	}
+	if req.Timed && time.Since(grant.Asked) >= grant.Left {
+		return backend.Grant{}, backend.ErrLost // it ran out on the way
+	}
+	return grant, nil
+}
+
+func (b *Backend) wait(ctx context.Context, w *waiter) (backend.Grant, error) {
+	select {
+	case a := <-w.given:
+		return a.grant, a.err
+	case <-ctx.Done():
+		return backend.Grant{}, context.Cause(ctx)
+	case <-b.life.Done():
+		return backend.Grant{}, backend.ErrClosed
+	}
+}
+
+// Renew extends a session and timed leases, in one transaction. Errors:
+// *InvalidError, *UnavailableError, ErrClosed, ctx's cause. What became of each is in
+// the result.
+func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	if err := req.Validate(b.Capabilities()); err != nil {
+		return backend.RenewResult{}, err
+	}
+	var res backend.RenewResult
+	err := b.do(ctx, "renew", func(t *txn) error {
+		res = backend.RenewResult{}
+		if req.Session != "" {
+			lost, ok := t.renewSession(req.Session)
+			res.Lost, res.SessionLost = lost, !ok
+		}
+		for _, r := range req.Leases {
+			res.Leases = append(res.Leases, t.renewLease(r))
+		}
+		return nil
+	})
+	if err != nil {
+		return backend.RenewResult{}, err
+	}
+	return res, nil
+}
+
+// Release gives a lease back, or its place in line. With req.Abandon it can never be
+// granted afterwards. Errors: ErrLost where there is no such lease, unless
+// req.Abandon is set; *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
+func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error {
+	if err := req.Validate(); err != nil {
+		return err
+	}
+	return b.do(ctx, "release", func(t *txn) error {
+		l := t.lock(req.Name).find(req.Lease)
+		if l != nil {
+			t.durable = l.timed
+			t.end(l, backend.ErrLost, backend.EventReleased, "")
+		}
+		if req.Abandon {
+			t.durable = t.durable || req.Session == ""
+			t.bury(string(req.Lease), req.Name, "")
+			return nil
+		}
+		if l == nil {
+			return backend.ErrLost
+		}
+		return nil
+	})
+}
+
+// Break takes the lock from all its holders. Errors: *InvalidError,
+// *UnavailableError, ErrClosed, ctx's cause.
+func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
+	if err := req.Validate(); err != nil {
+		return backend.BreakResult{}, err
+	}
+	var res backend.BreakResult
+	err := b.do(ctx, "break", func(t *txn) error {
+		res = backend.BreakResult{Token: t.nextToken()}
+		t.durable = t.telling(res.Token)
+		l := t.lock(req.Name)
+		if len(l.holders.leases) > 0 {
+			res.Broken = t.holders(l)
+		}
+		for _, h := range slices.Clone(l.holders.leases) {
+			t.lose(h, backend.EventBroken, backend.CauseBroken, req.Reason)
+		}
+		return nil
+	})
+	if err != nil {
+		return backend.BreakResult{}, err
+	}
+	return res, nil
+}
+
+// Inspect tells who holds the lock and who waits. Errors: *InvalidError,
+// *UnavailableError, ErrClosed, ctx's cause.
+func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, error) {
+	if err := backend.ValidateName(name); err != nil {
+		return backend.LockInfo{}, err
+	}
+	var info backend.LockInfo
+	err := b.do(ctx, "inspect", func(t *txn) error {
+		info = t.info(t.lock(name))
+		return nil
+	})
+	if err != nil {
+		return backend.LockInfo{}, err
+	}
+	return info, nil
+}
+
+// List tells the locks that are held or waited for, by name. Errors: *InvalidError,
+// *UnavailableError, ErrClosed, ctx's cause.
+func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
+	if err := req.Validate(); err != nil {
+		return backend.ListPage{}, err
+	}
+	var page backend.ListPage
+	err := b.do(ctx, "list", func(t *txn) error {
+		page = t.list(&req)
+		return nil
+	})
+	if err != nil {
+		return backend.ListPage{}, err
+	}
+	return page, nil
+}
+
+func (t *txn) list(req *backend.ListRequest) backend.ListPage {
+	t.flush() // what follows is found in the table
+	limit := req.Limit
+	if limit == 0 {
+		limit = backend.MaxListLimit
+	}
+	// The names with the prefix stand together: no byte of a name is 0xff.
+	names := t.texts(`SELECT DISTINCT name FROM leases WHERE name > ? AND name >= ? AND name < ? ORDER BY name LIMIT ?`,
+		req.After, req.Prefix, req.Prefix+"\xff", limit+1)
+	var page backend.ListPage
+	if len(names) > limit {
+		names = names[:limit]
+		page.Next = names[limit-1]
+	}
+	for _, n := range names {
+		page.Locks = append(page.Locks, t.info(t.lock(n)))
+	}
+	return page
+}
+
+func (t *txn) info(l *lock) backend.LockInfo {
+	limit, _ := backend.LimitInForce(l.holders.claims, l.line.claims)
+	info := backend.LockInfo{Name: l.name, Holders: t.holders(l)}
+	for _, h := range l.holders.leases {
+		if h.claim.Mode == backend.Exclusive {
+			limit = 1
+		}
+		info.Token = max(info.Token, h.token)
+	}
+	info.Limit = limit
+	for _, w := range l.line.leases {
+		info.Waiters = append(info.Waiters, backend.Waiter{
+			Lease: w.id, Session: w.session, Owner: w.claim.Owner, Note: w.note,
+			Mode: w.claim.Mode, Permits: w.claim.Permits, Since: time.Unix(0, w.asked),
+		})
+	}
+	return info
+}
+
+func (t *txn) holders(l *lock) []backend.Holder {
+	var holders []backend.Holder
+	for _, h := range l.holders.leases {
+		x := backend.Holder{
+			Lease: h.id, Owner: h.claim.Owner, Note: h.note, Mode: h.claim.Mode, Permits: h.claim.Permits,
+			Token: h.token, Since: time.Unix(0, h.since),
+		}
+		if h.timed {
+			x.Left = time.Duration(h.ends - t.now)
+		} else if s := t.session(h.session); s != nil {
+			x.Session, x.Left = h.session, time.Duration(s.ends-t.now)
+		}
+		holders = append(holders, x)
+	}
+	return holders
+}

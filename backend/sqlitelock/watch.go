@@ -1,0 +1,285 @@
+package sqlitelock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// watcher is a Watch under way. Backend.mu guards its fields.
+type watcher struct {
+	prefix string
+	from   int64           // the last event before it began
+	events []backend.Event // not delivered yet
+	err    error           // why events are missing from here on
+	some   chan struct{}   // capacity 1, never closed: there is something to do
+}
+
+const (
+	// maxBehind is how many events a watcher may be behind.
+	maxBehind = 1 << 16
+	// watchTTL is how long events are written for a process that does not say that
+	// it still watches.
+	watchTTL = 30 * time.Second
+	// eventTTL is how long an event is kept for watchers to read.
+	eventTTL = time.Minute
+)
+
+var (
+	errBehind = errors.New("the watcher fell behind")
+	errAsleep = errors.New("the watcher slept for too long")
+)
+
+// emit notes what happened to a lease, if anybody watches.
+func (t *txn) emit(kind backend.EventKind, l *lease, reason string) {
+	if int64(t.now) >= t.meta.watched {
+		return
+	}
+	var token fence.Token
+	if kind != backend.EventWaiting && kind != backend.EventLeft {
+		token = l.token
+	}
+	t.events = append(t.events, backend.Event{
+		Kind: kind, Name: l.lock.name, Lease: l.id, Owner: l.claim.Owner, Mode: l.claim.Mode,
+		Token: token, Reason: reason, At: t.wall.Round(0),
+	})
+}
+
+// flushEvents writes the events and gives them to the watchers, here and in other
+// processes.
+func (t *txn) flushEvents() {
+	if len(t.events) == 0 {
+		return
+	}
+	until := int64(t.now.add(eventTTL))
+	for _, e := range t.events {
+		t.meta.event++
+		t.exec(`INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, t.meta.event, string(e.Kind), e.Name, string(e.Lease), e.Owner,
+			int(e.Mode), int64(e.Token), e.Reason, e.At.UnixNano(), until) //nolint:gosec // it counts up from 0
+	}
+	t.dirty, t.events = true, nil
+	for _, addr := range t.texts(`SELECT addr FROM watchers`) {
+		if addr != t.b.watchAddr() {
+			t.write(addr, letter{events: true})
+		}
+	}
+	t.lookAtEvents()
+}
+
+// lookAtEvents gives the watchers what they have not seen yet.
+func (t *txn) lookAtEvents() {
+	b := t.b
+	b.mu.Lock()
+	seen, n := b.seen, len(b.watchers)
+	b.mu.Unlock()
+	if n == 0 || t.err != nil {
+		return
+	}
+	me := b.watchAddr()
+	var ends instant
+	if !t.one(`SELECT ends FROM watchers WHERE addr = ?`, []any{me}, &ends) || ends <= t.now {
+		t.deliveries = append(t.deliveries, delivery{give: func(error) { b.stopWatchers(errAsleep) }})
+		return
+	}
+	if ends < t.now.add(watchTTL*2/3) {
+		t.signOn()
+	}
+	events, last, ok := t.eventsAfter(seen)
+	t.deliveries = append(t.deliveries, delivery{give: func(error) {
+		if ok {
+			b.giveEvents(events, last)
+		} else {
+			b.stopWatchers(errBehind)
+		}
+	}})
+}
+
+// eventsAfter reads the events behind the one that was seen, and reports whether
+// none is missing.
+func (t *txn) eventsAfter(seen int64) ([]backend.Event, int64, bool) {
+	var events []backend.Event
+	last := seen
+	t.each(`SELECT n, kind, name, lease, owner, mode, token, reason, at FROM events WHERE n > ? ORDER BY n`, []any{seen}, func(scan func(...any)) {
+		var e backend.Event
+		var at int64
+		scan(&last, &e.Kind, &e.Name, &e.Lease, &e.Owner, &e.Mode, &e.Token, &e.Reason, &at)
+		e.At = time.Unix(0, at)
+		events = append(events, e)
+	})
+	return events, last, last-seen == int64(len(events))
+}
+
+// signOn says that this backend value watches.
+func (t *txn) signOn() {
+	ends := t.now.add(watchTTL)
+	t.exec(`INSERT INTO watchers VALUES (?, ?) ON CONFLICT (addr) DO UPDATE SET ends = excluded.ends`, t.b.watchAddr(), int64(ends))
+	t.ends(ends)
+	t.meta.watched, t.dirty = max(t.meta.watched, int64(ends)), true
+}
+
+// signOff says that it does not any more. When nobody does there are no events.
+func signOff(t *txn) error {
+	t.exec(`DELETE FROM watchers WHERE addr = ?`, t.b.watchAddr())
+	var last sql.NullInt64
+	t.one(`SELECT max(ends) FROM watchers`, nil, &last)
+	if !last.Valid {
+		t.exec(`DELETE FROM events`)
+	}
+	t.meta.watched, t.dirty = last.Int64, true
+	return nil
+}
+
+// watchAddr names this backend value among the watchers, also when it has no socket.
+func (b *Backend) watchAddr() string {
+	if b.mail == nil {
+		return b.id
+	}
+	return b.mail.addr()
+}
+
+// giveEvents gives events to the watchers that have not seen them.
+func (b *Backend) giveEvents(events []backend.Event, last int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if last <= b.seen {
+		return
+	}
+	first := last - int64(len(events)) + 1
+	for i, e := range events {
+		n := first + int64(i)
+		for w := range b.watchers {
+			if n > b.seen && n > w.from && strings.HasPrefix(e.Name, w.prefix) {
+				w.add(e)
+			}
+		}
+	}
+	b.seen = last
+}
+
+func (w *watcher) add(e backend.Event) {
+	if len(w.events) == maxBehind {
+		w.stop(errBehind)
+	}
+	if w.err != nil {
+		return
+	}
+	w.events = append(w.events, e)
+	kick(w.some)
+}
+
+// stop lets the watcher end, after what it has.
+func (w *watcher) stop(err error) {
+	if w.err == nil {
+		w.err = err
+	}
+	kick(w.some)
+}
+
+func (b *Backend) stopWatchers(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for w := range b.watchers {
+		w.stop(err)
+	}
+}
+
+// Watch delivers the events of locks whose names start with req.Prefix, the first of
+// them EventWatching, until ctx ends; the error is then ctx's cause. Other errors:
+// *InvalidError, ErrClosed, and *UnavailableError when the store fails, when the
+// process slept for 30 s, or when deliver is so slow that 65536 events are waiting
+// for it: events are missing then.
+func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver func(backend.Event)) error {
+	if err := backend.ValidatePrefix(req.Prefix); err != nil {
+		return err
+	}
+	w := &watcher{prefix: req.Prefix, some: make(chan struct{}, 1)}
+	defer b.unwatch(w)
+	err := b.do(ctx, "watch", func(t *txn) error {
+		t.flushEvents() // what was before
+		t.signOn()
+		event, wall := t.meta.event, t.wall.Round(0)
+		t.after = append(t.after, func() { b.watch(w, event, wall) })
+		return nil
+	})
+	for err == nil {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-b.life.Done():
+			return backend.ErrClosed
+		case <-w.some:
+		}
+		err = b.pass(ctx, w, deliver)
+	}
+	return err
+}
+
+// watch adds a watcher that sees what comes after the event.
+func (b *Backend) watch(w *watcher, event int64, at time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if w.err != nil {
+		return // the call has returned
+	}
+	if len(b.watchers) == 0 {
+		b.seen = event
+	}
+	b.watchers[w], b.signedOn = struct{}{}, true
+	w.from = event
+	w.add(backend.Event{Kind: backend.EventWatching, At: at})
+	b.look.events = true // what else happened in the transaction that it signed on in
+	kick(b.queued)
+}
+
+// pass delivers what the watcher has.
+func (b *Backend) pass(ctx context.Context, w *watcher, deliver func(backend.Event)) error {
+	b.mu.Lock()
+	events, err := w.events, w.err
+	w.events = nil
+	b.mu.Unlock()
+	for _, e := range events {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		deliver(e)
+	}
+	if err != nil {
+		return unavailable("watch", false, err)
+	}
+	return nil
+}
+
+// unwatch takes the watcher away; the last one signs off.
+func (b *Backend) unwatch(w *watcher) {
+	b.mu.Lock()
+	w.err = errBehind // it takes nothing more
+	_, was := b.watchers[w]
+	delete(b.watchers, w)
+	last := was && len(b.watchers) == 0
+	b.mu.Unlock()
+	if last {
+		// Nobody waits for it. When it fails the others write events for watchTTL more.
+		_, _ = b.enqueue("watch", func(t *txn) error { return t.signOffUnlessWatched() })
+	}
+}
+
+// signOffUnlessWatched is for the end of the last Watch: another one may have begun.
+func (t *txn) signOffUnlessWatched() error {
+	t.b.mu.Lock()
+	n := len(t.b.watchers)
+	t.b.mu.Unlock()
+	if n > 0 {
+		return nil
+	}
+	t.after = append(t.after, func() {
+		t.b.mu.Lock()
+		defer t.b.mu.Unlock()
+		t.b.signedOn = len(t.b.watchers) > 0
+	})
+	return signOff(t)
+}
