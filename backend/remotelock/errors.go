@@ -1,0 +1,88 @@
+package remotelock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/wire"
+)
+
+var errAnswer = errors.New("the answer is not that of a Holdfast server")
+
+// failed maps a request that got no answer.
+func (b *Backend) failed(ctx context.Context, c call, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause // the caller's, or ErrClosed
+	}
+	// A *url.Error repeats the URL; it says nothing that is not known.
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err
+	}
+	dial, ok := errors.AsType[*net.OpError](err)
+	notSent := ok && dial.Op == "dial"
+	return b.unavailable(c.op, c.changes && !notSent, err)
+}
+
+// problem maps an answer that says no: the one place where that is decided. header
+// is that of the answer, if it had one.
+func (b *Backend) problem(c call, p wire.Problem, header http.Header) error {
+	switch p.Type {
+	case wire.TypeHeld:
+		held := &backend.HeldError{Name: c.name, Holders: wire.ToHolders(p.Holders, clockOf(header))}
+		held.Ahead = max(0, p.Position-1)
+		return held
+	case wire.TypeLost:
+		return fmt.Errorf("%s: %w", c.op, backend.ErrLost)
+	case wire.TypeLimit:
+		limit := &backend.LimitError{Name: c.name}
+		if p.InForce != nil {
+			limit.InForce = *p.InForce
+		}
+		return limit
+	case wire.TypeUnsupported:
+		return fmt.Errorf("%s: %w", c.op, backend.ErrUnsupported)
+	case wire.TypeInvalid:
+		return invalid(p.Field, p.Value, p.Bound)
+	case wire.TypeUnauthenticated, wire.TypeForbidden:
+		return invalid("credentials", "as given", "allowed to do this: "+p.Detail)
+	}
+	away := &backend.UnavailableError{
+		Backend: name, Op: c.op, MayHold: c.changes, RetryAfter: retryAfter(header),
+		Err: fmt.Errorf("the server answered %s", text(p)), //nolint:err113 // it is what the server said
+	}
+	switch p.Status {
+	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType:
+		return invalid("url", strconv.Quote(b.base.Redacted()), "that of a Holdfast server, which answered "+text(p))
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return invalid("credentials", "as given", "allowed to do this")
+	case http.StatusTooManyRequests, http.StatusRequestTimeout:
+		away.MayHold = false
+	}
+	if p.MayHold != nil {
+		away.MayHold = c.changes && *p.MayHold
+	}
+	return away
+}
+
+func text(p wire.Problem) string {
+	s := strconv.Itoa(p.Status) + " " + http.StatusText(p.Status)
+	if p.Detail != "" {
+		s += ": " + p.Detail
+	}
+	return s
+}
+
+func retryAfter(h http.Header) time.Duration {
+	n, err := strconv.Atoi(h.Get("Retry-After"))
+	if err != nil || n < 0 {
+		return 0
+	}
+	return time.Duration(min(n, 3600)) * time.Second
+}

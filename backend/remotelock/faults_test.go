@@ -1,0 +1,714 @@
+package remotelock_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/backend/remotelock"
+	"github.com/holdfast-io/holdfast/internal/wire"
+	"github.com/holdfast-io/holdfast/server"
+)
+
+// eventually waits until ok is true.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("not in %s: %s", patience, what)
+		}
+	}
+}
+
+func remote(t *testing.T, url string) *remotelock.Backend {
+	t.Helper()
+	b, err := remotelock.Open(t.Context(), url, remotelock.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+func client(t *testing.T, b backend.Backend) *holdfast.Client {
+	t.Helper()
+	c, err := holdfast.New(b, holdfast.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// taken is an Acquire under way.
+type taken struct {
+	done chan struct{}
+	lock *holdfast.Lock
+	err  error
+}
+
+func acquire(t *testing.T, c *holdfast.Client, name, owner string) *taken {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 3*patience)
+	w := &taken{done: make(chan struct{})}
+	go func() {
+		defer close(w.done)
+		w.lock, w.err = c.Acquire(ctx, name, holdfast.Owner(owner))
+	}()
+	t.Cleanup(func() { cancel(); <-w.done })
+	return w
+}
+
+func (w *taken) get(t *testing.T) *holdfast.Lock {
+	t.Helper()
+	<-w.done
+	if w.err != nil {
+		t.Fatal(w.err)
+	}
+	return w.lock
+}
+
+func inLine(t *testing.T, b backend.Backend, name string, owners ...string) {
+	t.Helper()
+	var last backend.LockInfo
+	eventually(t, fmt.Sprintf("the line is %v", owners), func() bool {
+		info, err := b.Inspect(t.Context(), name)
+		last = info
+		if err != nil || len(info.Waiters) != len(owners) {
+			return false
+		}
+		for i, w := range info.Waiters {
+			if w.Owner != owners[i] {
+				return false
+			}
+		}
+		return true
+	})
+	_ = last
+}
+
+// A server that is restarted while clients wait: they go on waiting, in their order,
+// and have the lock in the end; the holder keeps it.
+func TestServerRestart(t *testing.T) {
+	t.Parallel()
+	for _, restart := range []string{"graceful", "killed"} {
+		t.Run(restart, func(t *testing.T) {
+			t.Parallel()
+			store := memlock.NewStore()
+			direct := store.Open()
+			defer direct.Close()
+			first := newStoppable(t, store)
+			holder, one, two := client(t, remote(t, first.url)), client(t, remote(t, first.url)), client(t, remote(t, first.url))
+			lock, err := holder.Acquire(t.Context(), "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			a := acquire(t, one, "x", "one")
+			inLine(t, direct, "x", "one")
+			b := acquire(t, two, "x", "two")
+			inLine(t, direct, "x", "one", "two")
+			if restart == "killed" {
+				first.kill()
+			} else {
+				first.close()
+			}
+			again := newStoppableAt(t, store, first.addr)
+			_ = again
+			if err := lock.Extend(t.Context(), time.Minute); err != nil {
+				t.Fatalf("the holder cannot renew: %v", err)
+			}
+			inLine(t, direct, "x", "one", "two")
+			if err := lock.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			got := a.get(t)
+			inLine(t, direct, "x", "two")
+			if err := got.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if next := b.get(t); next.Token() <= got.Token() || got.Token() <= lock.Token() {
+				t.Errorf("tokens %d, %d, %d", lock.Token(), got.Token(), next.Token())
+			}
+		})
+	}
+}
+
+// stoppable is a server that can be cut off as kill -9 would: its connections are
+// reset, and nothing is said to the backend any more.
+type stoppable struct {
+	url, addr   string
+	kill, close func()
+}
+
+func newStoppable(t *testing.T, store *memlock.Store) *stoppable {
+	t.Helper()
+	return newStoppableAt(t, store, "127.0.0.1:0")
+}
+
+func newStoppableAt(t *testing.T, store *memlock.Store, addr string) *stoppable {
+	t.Helper()
+	b := &severed{Backend: store.Open()}
+	srv, err := server.New(b, server.Config{Limits: limits()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ln net.Listener
+	eventually(t, "the port is free", func() bool {
+		ln, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", addr)
+		return err == nil
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	tracked := &trackedListener{Listener: ln}
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Serve(ctx, tracked) }()
+	end := func() {
+		cancel()
+		<-ended
+		if err := b.Backend.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	var done atomic.Bool
+	s := &stoppable{addr: ln.Addr().String(), url: "holdfast://" + ln.Addr().String()}
+	s.close = func() {
+		if !done.Swap(true) {
+			end()
+		}
+	}
+	s.kill = func() {
+		if !done.Swap(true) {
+			b.cut.Store(true)
+			ln.Close()
+			tracked.reset()
+			end()
+		}
+	}
+	t.Cleanup(s.close)
+	return s
+}
+
+// severed is a real backend; once cut, nothing that is asked reaches it.
+type severed struct {
+	backend.Backend
+	cut atomic.Bool
+}
+
+func (s *severed) Release(ctx context.Context, r backend.ReleaseRequest) error {
+	if s.cut.Load() {
+		return backend.ErrClosed
+	}
+	return s.Backend.Release(ctx, r)
+}
+
+func (s *severed) EndSession(ctx context.Context, id backend.SessionID) error {
+	if s.cut.Load() {
+		return backend.ErrClosed
+	}
+	return s.Backend.EndSession(ctx, id)
+}
+
+func (s *severed) Renew(ctx context.Context, r backend.RenewRequest) (backend.RenewResult, error) {
+	if s.cut.Load() {
+		return backend.RenewResult{}, backend.ErrClosed
+	}
+	return s.Backend.Renew(ctx, r)
+}
+
+// trackedListener can reset all its connections.
+type trackedListener struct {
+	net.Listener
+	conns atomic.Pointer[[]net.Conn]
+}
+
+func (l *trackedListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	for {
+		old := l.conns.Load()
+		var all []net.Conn
+		if old != nil {
+			all = append(all, *old...)
+		}
+		all = append(all, c)
+		if l.conns.CompareAndSwap(old, &all) {
+			return c, nil
+		}
+	}
+}
+
+func (l *trackedListener) reset() {
+	all := l.conns.Load()
+	if all == nil {
+		return
+	}
+	for _, c := range *all {
+		if tcp, ok := c.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0)
+		}
+		c.Close()
+	}
+}
+
+// A wait of many polls keeps its place: nobody overtakes between two of them.
+func TestManyPolls(t *testing.T) {
+	t.Parallel()
+	store := memlock.NewStore()
+	direct := store.Open()
+	defer direct.Close()
+	s := serve(t, store, "127.0.0.1:0", server.Config{})
+	holder := client(t, remote(t, s.url))
+	lock, err := holder.Acquire(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 5
+	var line []*taken
+	var owners []string
+	for i := range n {
+		b := remote(t, s.url)
+		b.SetPoll(100 * time.Millisecond)
+		owners = append(owners, fmt.Sprint("w", i))
+		line = append(line, acquire(t, client(t, b), "x", owners[i]))
+		inLine(t, direct, "x", owners...)
+	}
+	for begun := time.Now(); time.Since(begun) < time.Second; {
+		inLine(t, direct, "x", owners...)
+	}
+	last := lock
+	for i, w := range line {
+		if err := last.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		next := w.get(t)
+		if next.Token() <= last.Token() {
+			t.Errorf("grant %d: token %d after %d", i, next.Token(), last.Token())
+		}
+		last = next
+	}
+}
+
+// A lease whose TTL is shorter than the wait for it is had for all of its TTL.
+func TestShortLeaseAfterLongWait(t *testing.T) {
+	t.Parallel()
+	s := serve(t, memlock.NewStore(), "127.0.0.1:0", server.Config{})
+	b := remote(t, s.url)
+	req := func(ttl time.Duration) backend.AcquireRequest {
+		return backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Timed: true, TTL: ttl, Wait: true}
+	}
+	if _, err := b.Acquire(t.Context(), req(2500*time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	g, err := b.Acquire(t.Context(), req(time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if waited := time.Since(begun); waited < 2*time.Second {
+		t.Errorf("waited %s", waited)
+	}
+	if !g.Waited || g.Left <= 0 || g.Left > time.Second {
+		t.Errorf("grant %+v", g)
+	}
+	if age := time.Since(g.Asked); age > time.Second+patience/10 {
+		t.Errorf("the count began %s ago, before the wait", age)
+	}
+}
+
+// Waiters are many on few connections: more of them than a server takes connections
+// from one address.
+func TestManyWaiters(t *testing.T) {
+	t.Parallel()
+	const n = 300
+	store := memlock.NewStore()
+	direct := store.Open()
+	defer direct.Close()
+	s := serve(t, store, "127.0.0.1:0", server.Config{}) // with its default limits
+	b := remote(t, s.url)
+	c := client(t, b)
+	lock, err := c.Acquire(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := make([]*taken, n)
+	for i := range line {
+		line[i] = acquire(t, c, "x", "w")
+	}
+	eventually(t, "all are in line", func() bool {
+		info, err := direct.Inspect(t.Context(), "x")
+		return err == nil && len(info.Waiters) == n
+	})
+	if err := lock.Extend(t.Context(), time.Minute); err != nil {
+		t.Errorf("a renewal beside %d waiters: %v", n, err)
+	}
+	if err := lock.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range n {
+		var got *holdfast.Lock
+		eventually(t, "the next one has it", func() bool {
+			for i, w := range line {
+				select {
+				case <-w.done:
+					if w.err != nil {
+						t.Fatal(w.err)
+					}
+					got, line[i] = w.lock, line[len(line)-1]
+					line = line[:len(line)-1]
+					return true
+				default:
+				}
+			}
+			return false
+		})
+		if err := got.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestOtherHTTP(t *testing.T) {
+	t.Parallel()
+	b := memlock.New()
+	defer b.Close()
+	srv, err := server.New(b, server.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := srv.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	const token = "a-secret-token"
+	based := http.StripPrefix("/base", srv.Handler())
+	plain := httptest.NewServer(based) // HTTP/1 only
+	defer plain.Close()
+	secure := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor != 2 || r.Header.Get("Authorization") != "Bearer "+token {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		based.ServeHTTP(w, r)
+	}))
+	secure.EnableHTTP2 = true
+	secure.StartTLS()
+	defer secure.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(secure.Certificate())
+	conf := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	for what, open := range map[string]func() (*remotelock.Backend, error){
+		"HTTP/1": func() (*remotelock.Backend, error) {
+			return remotelock.Open(t.Context(), "holdfast://"+plain.Listener.Addr().String()+"/base", remotelock.Options{})
+		},
+		"TLS, token in the URL": func() (*remotelock.Backend, error) {
+			return remotelock.Open(t.Context(), "holdfasts://:"+token+"@"+secure.Listener.Addr().String()+"/base/", remotelock.Options{TLS: conf})
+		},
+		"TLS, token in the options": func() (*remotelock.Backend, error) {
+			return remotelock.Open(t.Context(), "holdfasts://"+secure.Listener.Addr().String()+"/base", remotelock.Options{TLS: conf, Token: token})
+		},
+	} {
+		b, err := open()
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		c, err := holdfast.New(b, holdfast.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lock, err := c.Acquire(t.Context(), "a/b c?d#e%")
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if err := errors.Join(lock.Release(t.Context()), c.Close(t.Context()), b.Close()); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	_, err = remotelock.Open(t.Context(), "holdfasts://:wrong-secret@"+secure.Listener.Addr().String()+"/base", remotelock.Options{TLS: conf})
+	if !errors.Is(err, backend.ErrInvalid) || strings.Contains(err.Error(), "wrong-secret") {
+		t.Errorf("a wrong token: %v", err)
+	}
+}
+
+func TestURL(t *testing.T) {
+	t.Parallel()
+	for _, good := range []string{"holdfast://localhost", "holdfast://[::1]:1", "holdfasts://h/base/", "holdfast://:secret@h:7420"} {
+		b, err := remotelock.New(good, remotelock.Options{})
+		if err != nil {
+			t.Errorf("%s: %v", good, err)
+			continue
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, bad := range []string{
+		"", "localhost:7420", "http://h", "holdfast://", "holdfast://:7420", "holdfast://h?x=1", "holdfast://h?", "holdfast://h#f",
+		"holdfast://user:secret@h", "holdfast://user@h", "holdfast://:secret@h:port", "holdfast://:secret@h?x=1",
+	} {
+		_, err := remotelock.New(bad, remotelock.Options{})
+		if _, ok := errors.AsType[*backend.InvalidError](err); !ok || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
+// canned is a server that always answers the same.
+func canned(t *testing.T, status int, kind, body string) *remotelock.Backend {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", kind)
+		w.Header().Set("Retry-After", "7")
+		w.Header().Set("Location", "/elsewhere")
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	}))
+	b, err := remotelock.New("holdfast://"+s.Listener.Addr().String(), remotelock.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+		s.Close()
+	})
+	return b
+}
+
+// What a proxy, another server or a broken one answers is never taken for a grant,
+// and never for "not held".
+func TestStrangeAnswers(t *testing.T) {
+	t.Parallel()
+	const problem = "application/problem+json"
+	lease := backend.NewLeaseID()
+	req := backend.AcquireRequest{Name: "x", Lease: lease, Timed: true, TTL: time.Minute}
+	grant := func(name string, id backend.LeaseID, rest string) string {
+		return fmt.Sprintf(`{"name":%q,"lease":%q,"owner":"","expires_at":"2026-11-20T11:30:05.999Z",%s}`, name, id, rest)
+	}
+	for _, c := range []struct {
+		status     int
+		kind, body string
+		is         error
+		mayHold    bool
+	}{
+		{502, "text/html", "<html>", backend.ErrUnavailable, true},
+		{500, "text/plain", "", backend.ErrUnavailable, true},
+		{503, problem, `{"type":"` + wire.TypeUnavailable + `","may_hold":true}`, backend.ErrUnavailable, true},
+		{503, problem, `{"type":"` + wire.TypeOverloaded + `","may_hold":false}`, backend.ErrUnavailable, false},
+		{503, problem, `{"type":"urn:new"}`, backend.ErrUnavailable, true},
+		{503, problem, `{`, backend.ErrUnavailable, true},
+		{429, problem, `{"type":"` + wire.TypeTooMany + `"}`, backend.ErrUnavailable, false},
+		{307, "text/plain", "", backend.ErrUnavailable, true},
+		{404, "text/html", "", backend.ErrInvalid, false},
+		{401, "text/html", "", backend.ErrInvalid, false},
+		{403, problem, `{"type":"` + wire.TypeForbidden + `","detail":"no"}`, backend.ErrInvalid, false},
+		{400, problem, `{"type":"` + wire.TypeInvalid + `","field":"ttl","value":"1","bound":"2"}`, backend.ErrInvalid, false},
+		{400, problem, `{"type":"` + wire.TypeLimit + `","in_force":3}`, backend.ErrLimit, false},
+		{501, problem, `{"type":"` + wire.TypeUnsupported + `"}`, backend.ErrUnsupported, false},
+		{410, problem, `{"type":"` + wire.TypeLost + `"}`, backend.ErrLost, false},
+		{409, problem, `{"type":"` + wire.TypeHeld + `","holders":[{"owner":"o","token":9}],"position":3}`, backend.ErrHeld, false},
+		{200, "application/json", `{}`, backend.ErrUnavailable, true},
+		{200, "text/html", `<html>`, backend.ErrUnavailable, true},
+		{200, "application/json", grant("x", backend.NewLeaseID(), `"token":5,"ttl":"30s"`), backend.ErrUnavailable, true},
+		{200, "application/json", grant("y", lease, `"token":5,"ttl":"30s"`), backend.ErrUnavailable, true},
+		{200, "application/json", grant("x", lease, `"token":0,"ttl":"30s"`), backend.ErrUnavailable, true},
+		{200, "application/json", grant("x", lease, `"token":5,"ttl":"0s"`), backend.ErrUnavailable, true},
+		{200, "application/json", grant("x", lease, `"token":9223372036854775808,"ttl":"1s"`), backend.ErrUnavailable, true},
+	} {
+		b := canned(t, c.status, c.kind, c.body)
+		g, err := b.Acquire(t.Context(), req)
+		away, _ := errors.AsType[*backend.UnavailableError](err)
+		if !errors.Is(err, c.is) || away != nil && away.MayHold != c.mayHold {
+			t.Errorf("%d %s: grant %+v, error %v, want %v (may hold: %v)", c.status, c.body, g, err, c.is, c.mayHold)
+		}
+		if away != nil && c.status != 200 && away.RetryAfter != 7*time.Second && strings.HasSuffix(c.body, "}") {
+			t.Errorf("%d: Retry-After %s", c.status, away.RetryAfter)
+		}
+	}
+	b := canned(t, 409, problem, `{"type":"`+wire.TypeHeld+`","holders":[{"owner":"o","token":9}],"position":3}`)
+	_, err := b.Acquire(t.Context(), req)
+	if held, ok := errors.AsType[*backend.HeldError](err); !ok || held.Name != "x" || held.Ahead != 2 || held.Holders[0].Token != 9 {
+		t.Errorf("held: %+v", err)
+	}
+	b = canned(t, 200, "application/json", grant("x", lease, `"token":5,"ttl":"1h"`))
+	if g, err := b.Acquire(t.Context(), req); err != nil || g.Left != time.Minute {
+		t.Errorf("a server that gives more than was asked for: %+v, %v", g, err)
+	}
+	if _, err := b.Renew(t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: "x", Lease: lease, TTL: time.Minute}}}); !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("a renewal that answers nothing: %v", err)
+	}
+}
+
+// Nobody there, somebody who says nothing, and a closed backend.
+func TestAway(t *testing.T) {
+	t.Parallel()
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	silent, err := remotelock.New("holdfast://"+ln.Addr().String(), remotelock.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := func() *remotelock.Backend {
+		other, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.Close()
+		b, err := remotelock.New("holdfast://"+other.Addr().String(), remotelock.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}()
+	defer refused.Close()
+	lease := backend.NewLeaseID()
+	calls := map[string]func(context.Context, *remotelock.Backend) error{
+		"acquire": func(ctx context.Context, b *remotelock.Backend) error {
+			_, err := b.Acquire(ctx, backend.AcquireRequest{Name: "x", Lease: lease, Timed: true, TTL: time.Minute, Wait: true})
+			return err
+		},
+		"renew": func(ctx context.Context, b *remotelock.Backend) error {
+			_, err := b.Renew(ctx, backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: "x", Lease: lease, TTL: time.Minute}}})
+			return err
+		},
+		"release": func(ctx context.Context, b *remotelock.Backend) error {
+			return b.Release(ctx, backend.ReleaseRequest{Name: "x", Lease: lease, Abandon: true})
+		},
+		"inspect": func(ctx context.Context, b *remotelock.Backend) error { _, err := b.Inspect(ctx, "x"); return err },
+		"list": func(ctx context.Context, b *remotelock.Backend) error {
+			_, err := b.List(ctx, backend.ListRequest{})
+			return err
+		},
+		"break": func(ctx context.Context, b *remotelock.Backend) error {
+			_, err := b.Break(ctx, backend.BreakRequest{Name: "x"})
+			return err
+		},
+		"watch": func(ctx context.Context, b *remotelock.Backend) error {
+			return b.Watch(ctx, backend.WatchRequest{}, func(backend.Event) {})
+		},
+	}
+	mine := errors.New("the caller's own")
+	for op, call := range calls {
+		err := call(t.Context(), refused)
+		if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || away.MayHold || away.Op != op {
+			t.Errorf("%s with nobody there: %v", op, err)
+		}
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, mine)
+		begun := time.Now()
+		if err := call(ctx, silent); !errors.Is(err, mine) {
+			t.Errorf("%s with silence: %v", op, err)
+		}
+		if took := time.Since(begun); took > patience/2 {
+			t.Errorf("%s with silence took %s", op, took)
+		}
+		cancel()
+	}
+	ended := make(chan error, len(calls))
+	for _, call := range calls {
+		go func() { ended <- call(context.Background(), silent) }()
+	}
+	if err := silent.Close(); err != nil {
+		t.Error(err)
+	}
+	for range calls {
+		if err := <-ended; !errors.Is(err, backend.ErrClosed) {
+			t.Errorf("a call when the backend is closed: %v", err)
+		}
+	}
+}
+
+// Renewals are split so that every request fits, and keep their order.
+func TestRenewChunks(t *testing.T) {
+	t.Parallel()
+	s := serve(t, memlock.NewStore(), "127.0.0.1:0", server.Config{})
+	b := remote(t, s.url)
+	const n = 2500
+	var req backend.RenewRequest
+	tokens := make(map[int]backend.Grant)
+	for i := range n {
+		name := fmt.Sprintf("%d/%s", i, strings.Repeat(`<"\&`, i%120))
+		r := backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Timed: true, TTL: 10 * time.Minute}
+		if i%10 == 0 {
+			g, err := b.Acquire(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tokens[i] = g
+		}
+		req.Leases = append(req.Leases, backend.TimedRenewal{Name: name, Lease: r.Lease, TTL: time.Minute})
+	}
+	res, err := b.Renew(t.Context(), req)
+	if err != nil || len(res.Leases) != n {
+		t.Fatalf("%d results, %v", len(res.Leases), err)
+	}
+	for i, r := range res.Leases {
+		g, held := tokens[i]
+		switch {
+		case held && (r.Err != nil || r.Token != g.Token || r.Left > time.Minute || r.Left < time.Minute-patience):
+			t.Fatalf("lease %d: %+v, granted %+v", i, r, g)
+		case !held && !errors.Is(r.Err, backend.ErrLost):
+			t.Fatalf("lease %d was never held: %+v", i, r)
+		}
+	}
+	if res, err := b.Renew(t.Context(), backend.RenewRequest{}); err != nil || len(res.Leases) != 0 {
+		t.Errorf("a renewal of nothing: %+v, %v", res, err)
+	}
+}
+
+// A stream that breaks says so; package holdfast begins it again.
+func TestWatchBreaks(t *testing.T) {
+	t.Parallel()
+	store := memlock.NewStore()
+	s := newStoppable(t, store)
+	b := remote(t, s.url)
+	began, ended := make(chan struct{}, 1), make(chan error, 1)
+	go func() {
+		ended <- b.Watch(t.Context(), backend.WatchRequest{}, func(e backend.Event) {
+			if e.Kind == backend.EventWatching {
+				began <- struct{}{}
+			}
+		})
+	}()
+	<-began
+	s.kill()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, backend.ErrUnavailable) {
+			t.Errorf("the stream ended with %v", err)
+		}
+	case <-time.After(patience):
+		t.Error("the stream goes on")
+	}
+}

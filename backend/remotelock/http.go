@@ -1,0 +1,222 @@
+package remotelock
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/wire"
+)
+
+// call is one request.
+type call struct {
+	op, name string // for errors
+	method   string
+	path     string // escaped
+	query    url.Values
+	header   http.Header
+	in, out  any
+	waits    time.Duration // how long the server may wait with the answer
+	again    bool          // may be sent twice
+	changes  bool          // leases: without an answer, who knows
+}
+
+// maxAnswer bounds what is read of an answer.
+const maxAnswer = 64 << 20
+
+// do sends the request and decodes the answer. The error is one of package backend,
+// or why ctx ended.
+func (b *Backend) do(ctx context.Context, c call) (http.Header, error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	within, cancel := context.WithTimeout(ctx, c.waits+answerIn)
+	defer cancel()
+	res, err := b.send(within, c)
+	if err != nil {
+		return nil, b.failed(ctx, c, err)
+	}
+	defer res.Body.Close() //nolint:errcheck // it was read, or is given up
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return nil, b.failed(ctx, c, err)
+	}
+	return res.Header, b.decode(c, res, body)
+}
+
+func (b *Backend) decode(c call, res *http.Response, body []byte) error {
+	if res.StatusCode >= 200 && res.StatusCode < 300 {
+		if c.out == nil {
+			return nil
+		}
+		if err := json.Unmarshal(body, c.out); err != nil {
+			return b.unavailable(c.op, c.changes, errAnswer)
+		}
+		return nil
+	}
+	p := wire.Problem{Status: res.StatusCode}
+	if kind, _, err := mime.ParseMediaType(res.Header.Get("Content-Type")); err == nil && kind == wire.ContentTypeProblem {
+		if err := json.Unmarshal(body, &p); err != nil {
+			return b.unavailable(c.op, c.changes, errAnswer)
+		}
+	}
+	p.Status = res.StatusCode
+	return b.problem(c, p, res.Header)
+}
+
+// send sends the request, over HTTP/2 where the server speaks it.
+func (b *Backend) send(ctx context.Context, c call) (*http.Response, error) {
+	polls, calls, err := b.clients(ctx)
+	if err != nil {
+		return nil, err
+	}
+	req, err := b.request(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if c.waits > 0 {
+		return polls.Do(req) //nolint:wrapcheck // failed maps it
+	}
+	return calls.Do(req) //nolint:wrapcheck // failed maps it
+}
+
+func (b *Backend) request(ctx context.Context, c call) (*http.Request, error) {
+	var body io.Reader
+	if c.in != nil {
+		encoded, err := json.Marshal(c.in)
+		if err != nil {
+			return nil, err //nolint:wrapcheck // failed maps it
+		}
+		body = bytes.NewReader(encoded)
+	}
+	to := b.base.String() + c.path
+	if len(c.query) > 0 {
+		to += "?" + c.query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, c.method, to, body)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // failed maps it
+	}
+	for k, v := range c.header {
+		req.Header[k] = v
+	}
+	if c.in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if b.token != "" {
+		req.Header.Set("Authorization", "Bearer "+b.token)
+	}
+	if c.again {
+		// Not sent: it tells the transport that it may repeat the request when a
+		// connection turns out to be dead. The lease ID makes that harmless.
+		req.Header["X-Idempotency-Key"] = nil
+	}
+	return req, nil
+}
+
+// newClient makes a client with connections of its own.
+func newClient(conf *tls.Config, clearHTTP2 bool) *http.Client {
+	var p http.Protocols
+	p.SetHTTP2(true)
+	if clearHTTP2 {
+		p.SetUnencryptedHTTP2(true)
+	} else {
+		p.SetHTTP1(true)
+	}
+	return &http.Client{
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport: &http.Transport{
+			Proxy:               http.ProxyFromEnvironment,
+			DialContext:         (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+			TLSClientConfig:     conf.Clone(),
+			TLSHandshakeTimeout: 5 * time.Second,
+			MaxIdleConnsPerHost: 64,
+			IdleConnTimeout:     45 * time.Second, // before the server's, so that it is not met half closed
+			Protocols:           &p,
+			HTTP2:               &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second},
+		},
+	}
+}
+
+// protocol finds out whether the server speaks HTTP/2 without TLS, the first time
+// that it answers. With TLS the handshake tells.
+type protocol struct {
+	clear bool          // without TLS
+	door  chan struct{} // capacity 1: who has put a value in may look at the rest
+	known bool
+	until time.Time // do not ask before: it did not answer
+}
+
+// clients gives those for polls and for everything else.
+func (b *Backend) clients(ctx context.Context) (*http.Client, *http.Client, error) {
+	p := &b.protocol
+	if !p.clear {
+		return b.polls, b.calls, nil
+	}
+	select {
+	case p.door <- struct{}{}:
+	case <-ctx.Done():
+		return nil, nil, context.Cause(ctx)
+	}
+	defer func() { <-p.door }()
+	if !p.known && time.Now().After(p.until) {
+		if err := b.settle(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	return b.polls, b.calls, nil
+}
+
+// settle asks the server in HTTP/2. An error is that of a server that is away. While
+// it accepts connections and says nothing, HTTP/1 is used, and it is asked later.
+func (b *Backend) settle(ctx context.Context) error {
+	const later = 10 * time.Second
+	client := newClient(nil, true)
+	err := probe(ctx, client, b.base.String()+"/healthz")
+	if err == nil {
+		b.polls, b.calls, b.protocol.known = newClient(nil, true), client, true
+		return nil
+	}
+	client.CloseIdleConnections()
+	dial, isDial := errors.AsType[*net.OpError](err)
+	switch {
+	case isDial && dial.Op == "dial", ctx.Err() != nil:
+		return err
+	case errors.Is(err, context.DeadlineExceeded):
+		b.protocol.until = time.Now().Add(later)
+	default:
+		b.protocol.known = true // it answered something else
+	}
+	return nil
+}
+
+func probe(ctx context.Context, client *http.Client, to string) error {
+	const enough = 3 * time.Second // a server of HTTP/1 answers the first bytes at once
+	ctx, cancel := context.WithTimeout(ctx, enough)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to, http.NoBody)
+	if err != nil {
+		return err //nolint:wrapcheck // failed maps it
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return err //nolint:wrapcheck // failed maps it
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxAnswer))
+	return res.Body.Close() //nolint:wrapcheck // failed maps it
+}
+
+func (b *Backend) unavailable(op string, mayHold bool, err error) error {
+	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: err}
+}

@@ -1,0 +1,188 @@
+package remotelock
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/wire"
+)
+
+const (
+	name        = "holdfast"
+	defaultPort = "7420"
+	// poll is how long one request stands in line, keep how long the server keeps its
+	// place afterwards: a waiter that dies without a word delays the line by no more
+	// than both.
+	poll = 20 * time.Second
+	keep = 10 * time.Second
+	// answerIn is how much longer than its wait a request may take. What is slower is
+	// a connection that answers nothing.
+	answerIn = 15 * time.Second
+)
+
+// Options of Open and New.
+type Options struct {
+	// Token is sent as a bearer token; it comes before one in the URL. Default: none.
+	// Optional.
+	Token string
+	// TLS for holdfasts URLs. Default: the system's certificates. Optional.
+	TLS *tls.Config
+}
+
+// Backend is a Holdfast server. It implements backend.Backend; its methods may be
+// called at once.
+type Backend struct {
+	base  *url.URL
+	token string
+	caps  backend.Capabilities
+	poll  time.Duration
+
+	protocol protocol
+	// Behind protocol.door, where that is needed; see clients.
+	polls *http.Client // for acquires that wait, and events
+	calls *http.Client // for everything else
+
+	life context.Context //nolint:containedctx // ends with ErrClosed when the backend is closed
+	end  context.CancelCauseFunc
+
+	mu     sync.Mutex
+	closed bool
+	work   sync.WaitGroup // calls under way
+}
+
+var _ backend.Backend = (*Backend)(nil)
+
+// Open makes a Backend and asks the server what its backend can do.
+//
+// Errors: *InvalidError for a bad URL, and when the server refuses the credentials;
+// *UnavailableError when it does not answer or its backend is away; ctx's cause.
+func Open(ctx context.Context, rawURL string, o Options) (*Backend, error) {
+	b, err := New(rawURL, o)
+	if err != nil {
+		return nil, err
+	}
+	var ready wire.Health
+	if _, err := b.do(ctx, call{op: "open", method: http.MethodGet, path: "/readyz", out: &ready}); err != nil {
+		return nil, joinClose(err, b)
+	}
+	if ready.Capabilities == nil {
+		return nil, joinClose(invalid("url", strconv.Quote(b.base.Redacted()), "that of a Holdfast server"), b)
+	}
+	b.caps = capabilities(*ready.Capabilities)
+	b.poll = min(poll, time.Duration(ready.Capabilities.MaxWait))
+	return b, nil
+}
+
+// New makes a Backend without asking the server anything. It takes the server's
+// backend to be one that can do everything, such as the embedded etcd; the server
+// refuses what is not so.
+//
+// Errors: *InvalidError for a bad URL.
+func New(rawURL string, o Options) (*Backend, error) {
+	base, token, err := parse(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	if o.Token != "" {
+		token = o.Token
+	}
+	b := &Backend{base: base, token: token, poll: poll, caps: capabilities(wire.Capabilities{
+		Shared: true, Permits: true, FIFO: true, Push: true, Watch: true, Durable: true, TokenKind: "revision",
+		MinTTL: wire.Duration(time.Second), MaxTTL: wire.Duration(24 * time.Hour), ExpiryLag: wire.Duration(time.Second),
+	})}
+	b.polls, b.calls = newClient(o.TLS, false), newClient(o.TLS, false)
+	b.protocol = protocol{clear: base.Scheme == "http", door: make(chan struct{}, 1)}
+	b.life, b.end = context.WithCancelCause(context.Background())
+	return b, nil
+}
+
+// parse checks the URL. An error never has the token in it.
+func parse(rawURL string) (*url.URL, string, error) {
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		return nil, "", invalid("url", "not shown, for there may be a token in it", "a URL like holdfast://host:7420")
+	}
+	shown := strconv.Quote(u.Redacted())
+	base := &url.URL{Host: u.Host, Path: strings.TrimSuffix(u.Path, "/")}
+	switch u.Scheme {
+	case "holdfast":
+		base.Scheme = "http"
+	case "holdfasts":
+		base.Scheme = "https"
+	default:
+		return nil, "", invalid("url", shown, "holdfast:// or holdfasts://")
+	}
+	switch {
+	case u.Hostname() == "":
+		return nil, "", invalid("url", shown, "with a host")
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		return nil, "", invalid("url", shown, "without parameters")
+	case u.User.Username() != "":
+		return nil, "", invalid("url", shown, "without a user name: a token is given as a password")
+	}
+	if u.Port() == "" {
+		base.Host = net.JoinHostPort(u.Hostname(), defaultPort)
+	}
+	token, _ := u.User.Password()
+	return base, token, nil
+}
+
+func capabilities(c wire.Capabilities) backend.Capabilities {
+	return backend.Capabilities{
+		Name: name, Shared: c.Shared, Permits: c.Permits, FIFO: c.FIFO, Push: c.Push, Watch: c.Watch,
+		Durable: c.Durable, TokenKind: c.TokenKind,
+		MinTTL: time.Duration(c.MinTTL), MaxTTL: time.Duration(c.MaxTTL), ExpiryLag: time.Duration(c.ExpiryLag),
+	}
+}
+
+// Capabilities are those of the server's backend that HTTP carries. There are no
+// sessions, no re-entry and no push of losses.
+func (b *Backend) Capabilities() backend.Capabilities { return b.caps }
+
+// Close ends the calls under way with ErrClosed, and the connections.
+func (b *Backend) Close() error {
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	b.end(backend.ErrClosed)
+	b.work.Wait()
+	b.polls.CloseIdleConnections()
+	b.calls.CloseIdleConnections()
+	return nil
+}
+
+// begin counts a call, and gives it a context that ends with the backend too.
+func (b *Backend) begin(ctx context.Context) (context.Context, func(), error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, nil, backend.ErrClosed
+	}
+	if ctx.Err() != nil {
+		return nil, nil, context.Cause(ctx)
+	}
+	b.work.Add(1)
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(b.life, func() { cancel(backend.ErrClosed) })
+	return ctx, func() { stop(); cancel(nil); b.work.Done() }, nil
+}
+
+func joinClose(err error, b *Backend) error {
+	if closed := b.Close(); closed != nil {
+		return fmt.Errorf("%w; close: %w", err, closed)
+	}
+	return err
+}
+
+func invalid(field, value, bound string) error {
+	return &backend.InvalidError{Field: field, Value: value, Bound: bound}
+}

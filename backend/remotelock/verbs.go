@@ -1,0 +1,304 @@
+package remotelock
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/wire"
+)
+
+// OpenSession is ErrUnsupported: over HTTP all leases are timed leases.
+func (b *Backend) OpenSession(context.Context, backend.SessionRequest) error {
+	return fmt.Errorf("sessions: %w", backend.ErrUnsupported)
+}
+
+// EndSession is ErrUnsupported.
+func (b *Backend) EndSession(context.Context, backend.SessionID) error {
+	return fmt.Errorf("sessions: %w", backend.ErrUnsupported)
+}
+
+func lockPath(name string) string { return "/v1/locks/" + url.PathEscape(name) }
+
+func leasePath(name string, id backend.LeaseID) string {
+	return lockPath(name) + "/leases/" + url.PathEscape(string(id))
+}
+
+// Acquire takes the lock, or waits in line for it when req.Wait is set. When ctx
+// ends meanwhile the place in line stays for a few seconds.
+//
+// Errors: *InvalidError, *LimitError, ErrUnsupported, *HeldError, ErrLost,
+// *UnavailableError, ErrClosed, ctx's cause.
+func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
+	if err := req.Validate(b.caps); err != nil {
+		return backend.Grant{}, err //nolint:wrapcheck // it names the field
+	}
+	if req.Mode == backend.Shared && req.Limit == 1 {
+		return backend.Grant{}, fmt.Errorf("a semaphore of one permit (take an exclusive lease): %w", backend.ErrUnsupported)
+	}
+	waited := false
+	for {
+		sent := time.Now()
+		grant, err := b.ask(ctx, req, waited)
+		switch {
+		case err == nil && grant.Waited && time.Since(sent) > req.TTL/20:
+			return b.askAgain(ctx, req)
+		case !req.Wait || !errors.Is(err, backend.ErrHeld):
+			return grant, err
+		}
+		waited = true
+		if early := time.Since(sent) < b.poll/2; early && !pause(ctx, 20*time.Millisecond+rand.N(80*time.Millisecond)) {
+			return backend.Grant{}, context.Cause(ctx)
+		}
+	}
+}
+
+// askAgain is for a grant at the end of a long poll, whose count began before that:
+// the answer to another question is counted from now.
+func (b *Backend) askAgain(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
+	req.Wait = false
+	grant, err := b.ask(ctx, req, true)
+	if errors.Is(err, backend.ErrHeld) {
+		err = fmt.Errorf("acquire: granted, and gone by now: %w", backend.ErrLost)
+	}
+	return grant, err
+}
+
+// ask is one request to acquire.
+func (b *Backend) ask(ctx context.Context, req backend.AcquireRequest, waited bool) (backend.Grant, error) {
+	body := wire.AcquireRequest{
+		TTL: wire.Duration(req.TTL), Owner: req.Owner, Note: req.Note, Lease: string(req.Lease),
+		Shared: req.Mode == backend.Shared, Limit: req.Limit, Permits: req.Permits,
+	}
+	c := call{op: "acquire", name: req.Name, method: http.MethodPost, path: lockPath(req.Name), in: body, again: true, changes: true}
+	if req.Wait {
+		body.Wait = wire.Duration(b.poll)
+		c.in, c.waits = body, b.poll
+		c.header = http.Header{wire.HeaderKeepPlace: {keep.String()}}
+	}
+	var got wire.Grant
+	c.out = &got
+	asked := time.Now()
+	answer, err := b.do(ctx, c)
+	if err != nil {
+		if limit, ok := errors.AsType[*backend.LimitError](err); ok {
+			limit.Asked = req.Limit
+		}
+		return backend.Grant{}, err
+	}
+	if got.Name != req.Name || got.Lease != string(req.Lease) || !got.Token.Valid() || got.TTL <= 0 {
+		return backend.Grant{}, b.unavailable("acquire", true, errAnswer)
+	}
+	left := min(time.Duration(got.TTL), req.TTL)
+	return backend.Grant{
+		Token: got.Token, Asked: asked, Left: left,
+		Since:  got.ExpiresAt.Add(-req.TTL),
+		Waited: waited || answer.Get(wire.HeaderWaited) != "",
+	}, nil
+}
+
+// Renew extends timed leases, as many in one request as fit.
+//
+// Errors: *InvalidError, ErrUnsupported for a session, *UnavailableError when no
+// request was answered, ErrClosed, ctx's cause. When some were answered the error is
+// nil, and the others' is in the result.
+func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	if err := req.Validate(b.caps); err != nil {
+		return backend.RenewResult{}, err //nolint:wrapcheck // it names the field
+	}
+	res := backend.RenewResult{Leases: make([]backend.Renewal, 0, len(req.Leases))}
+	var failed error
+	for chunk := range chunks(req.Leases) {
+		got, err := b.renewChunk(ctx, chunk)
+		if err != nil {
+			failed = err
+			got = slices.Repeat([]backend.Renewal{{Err: err}}, len(chunk))
+		}
+		res.Leases = append(res.Leases, got...)
+	}
+	answered := slices.ContainsFunc(res.Leases, func(r backend.Renewal) bool {
+		return r.Err == nil || errors.Is(r.Err, backend.ErrLost)
+	})
+	if failed != nil && !answered {
+		return backend.RenewResult{}, failed
+	}
+	return res, nil
+}
+
+// Bounds of one request to renew, below those of the server.
+const (
+	maxChunk      = 1000
+	maxChunkBytes = 60 << 10
+)
+
+// chunks gives the leases in pieces that a request can carry.
+func chunks(leases []backend.TimedRenewal) func(func([]backend.TimedRenewal) bool) {
+	return func(yield func([]backend.TimedRenewal) bool) {
+		from, size := 0, 0
+		for i, l := range leases {
+			n := refSize(l)
+			if i > from && (i-from == maxChunk || size+n > maxChunkBytes) {
+				if !yield(leases[from:i]) {
+					return
+				}
+				from, size = i, 0
+			}
+			size += n
+		}
+		if from < len(leases) {
+			yield(leases[from:])
+		}
+	}
+}
+
+// refSize is how many bytes of a request the lease takes.
+func refSize(l backend.TimedRenewal) int {
+	const frame = len(`{"name":,"lease":"","ttl":""},`)
+	quoted, err := json.Marshal(l.Name)
+	if err != nil {
+		return maxChunkBytes
+	}
+	return frame + len(quoted) + len(l.Lease) + len(l.TTL.String())
+}
+
+func (b *Backend) renewChunk(ctx context.Context, leases []backend.TimedRenewal) ([]backend.Renewal, error) {
+	body := wire.RenewManyRequest{Leases: make([]wire.LeaseRef, len(leases))}
+	for i, l := range leases {
+		body.Leases[i] = wire.LeaseRef{Name: l.Name, Lease: string(l.Lease), TTL: wire.Duration(l.TTL)}
+	}
+	var got wire.RenewManyResponse
+	_, err := b.do(ctx, call{
+		op: "renew", method: http.MethodPost, path: "/v1/leases/renew", in: body, out: &got, again: true, changes: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(got.Leases) != len(leases) {
+		return nil, b.unavailable("renew", true, errAnswer)
+	}
+	out := make([]backend.Renewal, len(leases))
+	for i, r := range got.Leases {
+		switch {
+		case r.Error != nil:
+			out[i].Err = b.problem(call{op: "renew", name: leases[i].Name, changes: true}, *r.Error, nil)
+		case r.Lease != string(leases[i].Lease) || r.Name != leases[i].Name || !r.Token.Valid():
+			out[i].Err = b.unavailable("renew", true, errAnswer)
+		default:
+			out[i] = backend.Renewal{Token: r.Token, Left: min(time.Duration(r.TTL), leases[i].TTL)}
+		}
+	}
+	return out, nil
+}
+
+// Release gives a lease back, or its place in line. The server remembers that a
+// lease which was not there was released: it can never be granted afterwards.
+//
+// Errors: ErrLost where there is no such lease, unless req.Abandon is set;
+// *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
+func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error {
+	if err := req.Validate(); err != nil {
+		return err //nolint:wrapcheck // it names the field
+	}
+	c := call{
+		op: "release", name: req.Name, method: http.MethodDelete, path: leasePath(req.Name, req.Lease), again: true, changes: true,
+	}
+	_, err := b.do(ctx, c)
+	if err == nil && req.Abandon {
+		// It was there, and is not remembered: a request for it that is still on its
+		// way must not be granted. The second answer is that it is lost.
+		_, err = b.do(ctx, c)
+	}
+	if req.Abandon && errors.Is(err, backend.ErrLost) {
+		return nil
+	}
+	return err
+}
+
+// Inspect tells who holds the lock and who waits. Errors: *InvalidError,
+// *UnavailableError, ErrClosed, ctx's cause.
+func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, error) {
+	if err := backend.ValidateName(name); err != nil {
+		return backend.LockInfo{}, err //nolint:wrapcheck // it names the field
+	}
+	var got wire.Lock
+	answer, err := b.do(ctx, call{
+		op: "inspect", name: name, method: http.MethodGet, path: lockPath(name), out: &got, header: withWaiterLeases(),
+	})
+	return got.Backend(clockOf(answer)), err
+}
+
+// List tells the locks that are held or waited for. Errors: *InvalidError,
+// *UnavailableError, ErrClosed, ctx's cause.
+func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
+	if err := req.Validate(); err != nil {
+		return backend.ListPage{}, err //nolint:wrapcheck // it names the field
+	}
+	q := url.Values{"limit": {strconv.Itoa(backend.MaxListLimit)}}
+	if req.Limit > 0 {
+		q.Set("limit", strconv.Itoa(req.Limit))
+	}
+	if req.Prefix != "" {
+		q.Set("prefix", req.Prefix)
+	}
+	if req.After != "" {
+		q.Set("after", req.After)
+	}
+	var got wire.List
+	answer, err := b.do(ctx, call{
+		op: "list", method: http.MethodGet, path: "/v1/locks", query: q, out: &got, header: withWaiterLeases(),
+	})
+	page := backend.ListPage{Next: got.Next}
+	for _, l := range got.Locks {
+		page.Locks = append(page.Locks, l.Backend(clockOf(answer)))
+	}
+	return page, err
+}
+
+func withWaiterLeases() http.Header { return http.Header{wire.HeaderWaiterLeases: {"true"}} }
+
+// Break takes the lock from all its holders. Errors: *InvalidError,
+// *UnavailableError, ErrClosed, ctx's cause.
+func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
+	if err := req.Validate(); err != nil {
+		return backend.BreakResult{}, err //nolint:wrapcheck // it names the field
+	}
+	c := call{op: "break", name: req.Name, method: http.MethodDelete, path: lockPath(req.Name), changes: true}
+	if req.Reason != "" {
+		c.query = url.Values{"reason": {req.Reason}}
+	}
+	if req.Actor != "" {
+		c.header = http.Header{wire.HeaderActor: {req.Actor}}
+	}
+	var got wire.Break
+	c.out = &got
+	answer, err := b.do(ctx, c)
+	return backend.BreakResult{Token: got.Token, Broken: wire.ToHolders(got.Broken, clockOf(answer))}, err
+}
+
+// clockOf is the server's wall clock when it answered.
+func clockOf(answer http.Header) time.Time {
+	t, err := time.Parse(time.RFC3339Nano, answer.Get(wire.HeaderTime))
+	if err != nil {
+		return time.Now()
+	}
+	return t
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}

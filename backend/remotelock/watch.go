@@ -1,0 +1,119 @@
+package remotelock
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/wire"
+)
+
+const (
+	// silence is how long an event stream may say nothing, not even a heartbeat.
+	silence = 50 * time.Second
+	maxLine = 64 << 10
+)
+
+var errSilent = errors.New("the event stream fell silent")
+
+// Watch calls deliver with the events of the locks whose names start with req.Prefix
+// until ctx ends.
+//
+// Errors: ctx's cause, *InvalidError, ErrUnsupported, *UnavailableError when the
+// stream broke, ErrClosed.
+func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver func(backend.Event)) error {
+	if err := backend.ValidatePrefix(req.Prefix); err != nil {
+		return err //nolint:wrapcheck // it names the field
+	}
+	if !b.caps.Watch {
+		return fmt.Errorf("watch: %w", backend.ErrUnsupported)
+	}
+	outer, done, err := b.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	c := call{op: "watch", method: http.MethodGet, path: "/v1/events", waits: time.Nanosecond}
+	if req.Prefix != "" {
+		c.query = url.Values{"prefix": {req.Prefix}}
+	}
+	inner, cancel := context.WithCancelCause(outer)
+	defer cancel(nil)
+	alive := time.AfterFunc(silence, func() { cancel(errSilent) })
+	defer alive.Stop()
+	res, err := b.send(inner, c)
+	if err != nil {
+		return b.failed(outer, c, err)
+	}
+	defer res.Body.Close() //nolint:errcheck // it is given up
+	if res.StatusCode != http.StatusOK {
+		body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+		if err != nil {
+			return b.failed(outer, c, err)
+		}
+		return b.decode(c, res, body)
+	}
+	err = b.read(res.Body, func() { alive.Reset(silence) }, deliver)
+	if cause := context.Cause(outer); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// read reads server-sent events until the stream ends.
+func (b *Backend) read(r io.Reader, heard func(), deliver func(backend.Event)) error {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxLine)
+	var kind, data string
+	for lines.Scan() {
+		heard()
+		line := lines.Text()
+		field, value, _ := strings.Cut(line, ":")
+		value = strings.TrimPrefix(value, " ")
+		switch {
+		case field == "event":
+			kind = value
+		case field == "data":
+			data += value
+		case line == "" && kind != "":
+			if err := b.event(kind, data, deliver); err != nil {
+				return err
+			}
+			kind, data = "", ""
+		}
+	}
+	err := lines.Err()
+	if err == nil {
+		err = io.ErrUnexpectedEOF
+	}
+	return b.unavailable("watch", false, err)
+}
+
+// event delivers one event.
+func (b *Backend) event(kind, data string, deliver func(backend.Event)) error {
+	if kind == "error" {
+		var p wire.Problem
+		if err := json.Unmarshal([]byte(data), &p); err != nil {
+			return b.unavailable("watch", false, errAnswer)
+		}
+		return b.unavailable("watch", false, fmt.Errorf("the server ended the stream: %s", text(p))) //nolint:err113 // it is what the server said
+	}
+	var e wire.Event
+	if err := json.Unmarshal([]byte(data), &e); err != nil {
+		return b.unavailable("watch", false, errAnswer)
+	}
+	switch got := e.Backend(kind); got.Kind {
+	case backend.EventWatching, backend.EventAcquired, backend.EventReleased, backend.EventExpired,
+		backend.EventBroken, backend.EventWaiting, backend.EventLeft:
+		deliver(got)
+	}
+	return nil
+}

@@ -1,0 +1,51 @@
+// Package dashboard is the page that shows who holds which lock, and who waits, as
+// it happens. It reads the HTTP API of the server that serves it (/v1/locks and
+// /v1/events) from the browser; it changes nothing, and takes nothing from any other
+// host.
+//
+// Names of locks, owners and notes come from whoever can take a lock. The page puts
+// them on the screen as text only (textContent), never as markup, and its Content
+// Security Policy lets no script run but its own file.
+package dashboard
+
+import (
+	"bytes"
+	"embed"
+	"net/http"
+	"time"
+)
+
+//go:embed dashboard.html dashboard.css dashboard.js
+var files embed.FS
+
+// Policy is the Content-Security-Policy of the page.
+const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+
+// Serve answers GET of /, /dashboard.css and /dashboard.js; anything else is 404.
+func Serve(w http.ResponseWriter, r *http.Request) {
+	var file, kind string
+	switch r.URL.Path {
+	case "/":
+		file, kind = "dashboard.html", "text/html; charset=utf-8"
+	case "/dashboard.css":
+		file, kind = "dashboard.css", "text/css; charset=utf-8"
+	case "/dashboard.js":
+		file, kind = "dashboard.js", "text/javascript; charset=utf-8"
+	}
+	body, err := files.ReadFile(file)
+	if err != nil {
+		http.NotFound(w, r)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", kind)
+	h.Set("Content-Security-Policy", Policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-cache")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body))
+}

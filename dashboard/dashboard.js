@@ -1,0 +1,231 @@
+"use strict";
+// The page keeps no state of its own: an event says that something changed, and the
+// list is asked for again, at most a few times a second. What other people chose
+// (names, owners, notes) goes into the page as text only.
+
+const byId = (id) => document.getElementById(id);
+const page = {
+  rows: byId("rows"), table: byId("table"), empty: byId("empty"), filter: byId("filter"),
+  counts: byId("counts"), link: byId("link"), alert: byId("alert"),
+};
+const mostLocks = 2000; // on the page
+const mostWaiters = 20; // of one lock
+const refreshEvery = 250; // ms, at most so often
+const refreshAnyway = 10000; // ms, for what no event tells (notes, renewals)
+
+let locks = [];
+let truncated = false;
+let skew = 0; // the server's clock minus ours, ms
+let known = false; // a list was read
+let timer = null;
+let reading = false;
+let again = false;
+
+const element = (tag, className, text) => {
+  const e = document.createElement(tag);
+  if (className) e.className = className;
+  if (text !== undefined) e.textContent = text;
+  return e;
+};
+
+const span = (ms) => {
+  const s = Math.max(0, Math.round(ms / 1000));
+  if (s < 60) return s + " s";
+  const m = Math.floor(s / 60);
+  if (m < 60) return m + " m " + (s % 60) + " s";
+  const h = Math.floor(m / 60);
+  return h < 48 ? h + " h " + (m % 60) + " m" : Math.floor(h / 24) + " d " + (h % 24) + " h";
+};
+
+const now = () => Date.now() + skew;
+
+// Tokens can be above 2^53: they are taken from the text as they stand.
+const parse = (text) => JSON.parse(text.replace(/"token":\s*(\d+)/g, '"token":"$1"'));
+
+const who = (x, limit) => {
+  const e = element("span", "owner", x.owner || "");
+  if (!x.owner) {
+    e.className = "nobody";
+    e.textContent = "no owner given";
+  }
+  if (x.shared) e.append(element("span", "tag", limit > 1 ? x.permits + " of " + limit : "shared"));
+  if (x.note) e.append(element("span", "note", x.note));
+  return e;
+};
+
+const lines = (cell, items, make) => {
+  for (const item of items) {
+    const line = element("div");
+    line.append(make(item));
+    cell.append(line);
+  }
+  return cell;
+};
+
+const leftOf = (h) => {
+  const ms = Date.parse(h.expires_at) - now();
+  const e = element("span", ms <= 0 ? "over" : ms < 5000 ? "soon" : "", ms <= 0 ? "over" : span(ms));
+  e.dataset.until = h.expires_at;
+  return e;
+};
+
+const heldFor = (h) => {
+  const e = element("span", "", span(now() - Date.parse(h.since)));
+  e.dataset.since = h.since;
+  return e;
+};
+
+const waiting = (lock) => {
+  const cell = element("td");
+  if (lock.waiters.length === 0) {
+    cell.append(element("span", "nobody", "nobody"));
+    return cell;
+  }
+  const list = element("ol");
+  for (const w of lock.waiters.slice(0, mostWaiters)) {
+    const item = element("li");
+    item.append(who(w, lock.limit));
+    const age = element("span", "tag", span(now() - Date.parse(w.since)));
+    age.dataset.since = w.since;
+    item.append(age);
+    list.append(item);
+  }
+  if (lock.waiters.length > mostWaiters) {
+    list.append(element("li", "more", "and " + (lock.waiters.length - mostWaiters) + " more"));
+  }
+  cell.append(list);
+  return cell;
+};
+
+const row = (lock) => {
+  const tr = element("tr");
+  tr.append(element("td", "name", lock.name));
+  if (lock.holders.length === 0) {
+    const cell = element("td");
+    cell.append(element("span", "nobody", "nobody"));
+    tr.append(cell, element("td"), element("td"), element("td"));
+  } else {
+    tr.append(
+      lines(element("td"), lock.holders, (h) => who(h, lock.limit)),
+      lines(element("td", "num"), lock.holders, (h) => element("span", "", h.token)),
+      lines(element("td", "num"), lock.holders, heldFor),
+      lines(element("td", "num"), lock.holders, leftOf),
+    );
+  }
+  tr.append(waiting(lock));
+  return tr;
+};
+
+const matches = (lock, words) => {
+  const text = [lock.name, ...lock.holders.map((h) => h.owner), ...lock.waiters.map((w) => w.owner)].join("\n").toLowerCase();
+  return words.every((w) => text.includes(w));
+};
+
+const draw = () => {
+  const words = page.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+  const shown = locks.filter((l) => matches(l, words));
+  page.rows.replaceChildren(...shown.map(row));
+  page.table.hidden = shown.length === 0;
+  page.empty.hidden = !known || shown.length > 0;
+  const filtered = locks.length > 0;
+  byId("empty-title").textContent = filtered ? "No lock matches the filter" : "No locks are held";
+  byId("empty-text").textContent = filtered
+    ? locks.length + " locks are held or waited for; none of them matches."
+    : "Nobody holds or waits for a lock. They appear here as they are taken.";
+  byId("empty-try").hidden = filtered;
+  const held = locks.filter((l) => l.holders.length > 0).length;
+  const queued = locks.reduce((n, l) => n + l.waiters.length, 0);
+  page.counts.textContent = known ? held + " held, " + queued + " waiting" + (truncated ? " (the first " + mostLocks + " locks)" : "") : "";
+};
+
+// Times run on between two lists.
+const tick = () => {
+  for (const e of document.querySelectorAll("[data-until]")) {
+    const ms = Date.parse(e.dataset.until) - now();
+    e.textContent = ms <= 0 ? "over" : span(ms);
+    e.className = ms <= 0 ? "over" : ms < 5000 ? "soon" : "";
+  }
+  for (const e of document.querySelectorAll("[data-since]")) e.textContent = span(now() - Date.parse(e.dataset.since));
+};
+
+const link = (state, text) => {
+  page.link.dataset.state = state;
+  page.link.textContent = text;
+  document.body.dataset.link = state;
+};
+
+const complain = (text) => {
+  page.alert.textContent = text;
+  page.alert.hidden = text === "";
+};
+
+const read = async () => {
+  if (reading) {
+    again = true;
+    return;
+  }
+  reading = true;
+  try {
+    const all = [];
+    let after = "";
+    truncated = false;
+    do {
+      const answer = await fetch("/v1/locks?limit=1000" + (after ? "&after=" + encodeURIComponent(after) : ""), { cache: "no-store" });
+      const body = parse(await answer.text());
+      if (!answer.ok) throw new Error(body.detail || answer.statusText);
+      const date = Date.parse(answer.headers.get("Date"));
+      if (date && Math.abs(date - Date.now()) > 2000) skew = date - Date.now();
+      all.push(...body.locks);
+      after = body.next;
+      truncated = after !== "" && all.length >= mostLocks;
+    } while (after !== "" && !truncated);
+    locks = all;
+    known = true;
+    complain("");
+    draw();
+  } catch (e) {
+    complain("The list could not be read: " + e.message + (known ? ". What is shown may be out of date." : "."));
+  } finally {
+    reading = false;
+    if (again) {
+      again = false;
+      soon();
+    }
+  }
+};
+
+const soon = () => {
+  if (timer !== null) return;
+  timer = setTimeout(() => {
+    timer = null;
+    read();
+  }, refreshEvery);
+};
+
+const listen = () => {
+  const events = new EventSource("/v1/events");
+  events.addEventListener("watching", () => {
+    link("live", "Live");
+    read();
+  });
+  for (const kind of ["acquired", "released", "expired", "broken", "waiting", "left"]) events.addEventListener(kind, soon);
+  events.addEventListener("error", (e) => {
+    if (e.data) {
+      link("lost", "The server ended the stream");
+      return; // the browser comes back by itself
+    }
+    const refused = events.readyState === EventSource.CLOSED;
+    link("lost", refused ? "No live updates" : "Disconnected, trying again…");
+    read();
+    if (refused) {
+      setTimeout(listen, 5000);
+    }
+  });
+};
+
+byId("origin").textContent = location.origin;
+page.filter.addEventListener("input", draw);
+setInterval(tick, 500);
+setInterval(read, refreshAnyway);
+read();
+listen();

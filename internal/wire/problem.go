@@ -1,0 +1,48 @@
+package wire
+
+// ContentTypeProblem is the media type of a Problem.
+const ContentTypeProblem = "application/problem+json"
+
+// The types of problems. They are stable: clients may act on them.
+const (
+	TypeHeld             = "urn:holdfast:problem:held"               // 409
+	TypeLost             = "urn:holdfast:problem:lost"               // 410
+	TypeInvalid          = "urn:holdfast:problem:invalid"            // 400
+	TypeLimit            = "urn:holdfast:problem:limit"              // 400
+	TypeUnsupported      = "urn:holdfast:problem:unsupported"        // 501
+	TypeUnavailable      = "urn:holdfast:problem:unavailable"        // 503: the backend is away
+	TypeOverloaded       = "urn:holdfast:problem:overloaded"         // 503: too much at once
+	TypeStopping         = "urn:holdfast:problem:stopping"           // 503: the server stops
+	TypeTooMany          = "urn:holdfast:problem:too-many"           // 429
+	TypeUnauthenticated  = "urn:holdfast:problem:unauthenticated"    // 401
+	TypeForbidden        = "urn:holdfast:problem:forbidden"          // 403
+	TypeNotFound         = "urn:holdfast:problem:not-found"          // 404
+	TypeMethod           = "urn:holdfast:problem:method-not-allowed" // 405
+	TypeTimeout          = "urn:holdfast:problem:timeout"            // 408
+	TypeTooLarge         = "urn:holdfast:problem:too-large"          // 413
+	TypeUnsupportedMedia = "urn:holdfast:problem:unsupported-media"  // 415
+)
+
+// Problem is an error as RFC 9457 has it.
+type Problem struct {
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail"`
+
+	// Field, Value and Bound: what was wrong with the request, and what is right.
+	Field string `json:"field,omitempty"`
+	Value string `json:"value,omitempty"`
+	Bound string `json:"bound,omitempty"`
+	// InForce is the limit in force, where another was asked for; 0: none.
+	InForce *int `json:"in_force,omitempty"`
+	// Holders of a lock that is held.
+	Holders []Holder `json:"holders,omitzero"`
+	// Position in line: 1 is next. Of one who does not wait: where it would be.
+	Position int `json:"position,omitempty"`
+	// MayHold: the request may have worked all the same.
+	MayHold *bool `json:"may_hold,omitempty"`
+	// Cause and Reason of a loss, where they are known.
+	Cause  string `json:"cause,omitempty"`
+	Reason string `json:"reason,omitempty"`
+}

@@ -1,0 +1,230 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// Duration is a time.Duration that travels as a string: "30s".
+type Duration time.Duration
+
+// MarshalJSON gives the string of the duration.
+func (d Duration) MarshalJSON() ([]byte, error) {
+	return strconv.AppendQuote(nil, time.Duration(d).String()), nil
+}
+
+// UnmarshalJSON takes a string of Go's syntax. A bare number is an error: it does
+// not say its unit.
+func (d *Duration) UnmarshalJSON(b []byte) error {
+	var s string
+	if err := json.Unmarshal(b, &s); err != nil || len(b) == 0 || b[0] != '"' {
+		return fmt.Errorf("duration %.40s: must be a string like \"30s\"", b)
+	}
+	v, err := time.ParseDuration(s)
+	if err != nil {
+		return fmt.Errorf("duration %.40q: must be a string like \"30s\"", s)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// String is the duration in Go's syntax.
+func (d Duration) String() string { return time.Duration(d).String() }
+
+// timeFormat is RFC 3339 in UTC with milliseconds.
+const timeFormat = "2006-01-02T15:04:05.000Z"
+
+// FormatTime gives t as it travels.
+func FormatTime(t time.Time) string { return t.UTC().Format(timeFormat) }
+
+// Time is a time.Time that travels as RFC 3339 in UTC with milliseconds.
+type Time struct{ time.Time }
+
+// MarshalJSON gives the string of the time, cut to milliseconds.
+func (t Time) MarshalJSON() ([]byte, error) {
+	return strconv.AppendQuote(nil, FormatTime(t.Time)), nil
+}
+
+// UnmarshalJSON takes any RFC 3339 time.
+func (t *Time) UnmarshalJSON(b []byte) error {
+	var s string
+	if err := json.Unmarshal(b, &s); err != nil {
+		return fmt.Errorf("time %.40s: must be RFC 3339", b)
+	}
+	v, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		return fmt.Errorf("time %.40q: must be RFC 3339", s)
+	}
+	t.Time = v
+	return nil
+}
+
+// AcquireRequest is the body of POST /v1/locks/{name}. All fields are optional.
+type AcquireRequest struct {
+	// TTL of the lease, which ends by itself. Default: "30s".
+	TTL Duration `json:"ttl,omitzero"`
+	// Wait is how long to stay in line. Default: "0s", do not wait.
+	Wait Duration `json:"wait,omitzero"`
+	// Owner and Note are for people.
+	Owner string `json:"owner,omitempty"`
+	// Shared takes the lock together with other shared holders.
+	Shared bool `json:"shared,omitempty"`
+	// Limit above 1 makes it a semaphore of so many permits. Default: 1.
+	Limit int `json:"limit,omitempty"`
+	// Permits that the lease takes, where there is a limit above 1. Default: 1.
+	Permits int    `json:"permits,omitempty"`
+	Note    string `json:"note,omitempty"`
+	// Lease is made by the client, so that it may ask again when the answer was
+	// lost. Default: the server makes one.
+	Lease string `json:"lease,omitempty"`
+}
+
+// RenewRequest is the body of PUT /v1/locks/{name}/leases/{lease}.
+type RenewRequest struct {
+	// TTL from now. Default: "30s".
+	TTL Duration `json:"ttl,omitzero"`
+}
+
+// RenewManyRequest is the body of POST /v1/leases/renew.
+type RenewManyRequest struct {
+	Leases []LeaseRef `json:"leases"`
+}
+
+// LeaseRef is one lease to renew.
+type LeaseRef struct {
+	Name  string   `json:"name"`
+	Lease string   `json:"lease"`
+	TTL   Duration `json:"ttl,omitzero"`
+}
+
+// Grant is the answer to an acquire: a lease that is out.
+type Grant struct {
+	Name  string      `json:"name"`
+	Lease string      `json:"lease"`
+	Token fence.Token `json:"token"`
+	Owner string      `json:"owner"`
+	// TTL: the lease cannot end before so much time has passed since the request
+	// was sent. It is what was asked for, or less where the lease was out before.
+	TTL Duration `json:"ttl"`
+	// ExpiresAt by the server's wall clock.
+	ExpiresAt Time `json:"expires_at"`
+}
+
+// RenewManyResponse is the answer to POST /v1/leases/renew: a result for each lease,
+// in order.
+type RenewManyResponse struct {
+	Leases []RenewResult `json:"leases"`
+}
+
+// RenewResult is what became of one renewal: Error is set, or the others are. TTL
+// and ExpiresAt are as in [Grant].
+type RenewResult struct {
+	Name      string      `json:"name"`
+	Lease     string      `json:"lease"`
+	Token     fence.Token `json:"token,omitzero"`
+	TTL       Duration    `json:"ttl,omitzero"`
+	ExpiresAt Time        `json:"expires_at,omitzero"`
+	Error     *Problem    `json:"error,omitempty"`
+}
+
+// Lock is the state of a lock.
+type Lock struct {
+	Name    string   `json:"name"`
+	Limit   int      `json:"limit"`
+	Holders []Holder `json:"holders"`
+	Waiters []Waiter `json:"waiters"`
+}
+
+// Holder is a lease that is out.
+type Holder struct {
+	Lease     string      `json:"lease"`
+	Owner     string      `json:"owner"`
+	Token     fence.Token `json:"token"`
+	Shared    bool        `json:"shared"`
+	Permits   int         `json:"permits"`
+	Note      string      `json:"note"`
+	Since     Time        `json:"since"`
+	ExpiresAt Time        `json:"expires_at"`
+}
+
+// Waiter is a request in line.
+type Waiter struct {
+	Owner    string `json:"owner"`
+	Shared   bool   `json:"shared"`
+	Permits  int    `json:"permits"`
+	Note     string `json:"note"`
+	Since    Time   `json:"since"`
+	Position int    `json:"position"`
+	// Lease is told to those who ask for it with HeaderWaiterLeases.
+	Lease string `json:"lease,omitempty"`
+}
+
+// List is the answer to GET /v1/locks.
+type List struct {
+	Locks []Lock `json:"locks"`
+	// Next is the "after" of the next page; empty on the last one.
+	Next string `json:"next"`
+}
+
+// Break is the answer to DELETE /v1/locks/{name}.
+type Break struct {
+	Name string `json:"name"`
+	// Token is above that of every lease broken.
+	Token fence.Token `json:"token"`
+	// Broken are the leases that were out.
+	Broken []Holder `json:"broken"`
+}
+
+// Event is the data of a server-sent event. The name of the event is its kind.
+type Event struct {
+	Name   string      `json:"name"`
+	Lease  string      `json:"lease"`
+	Owner  string      `json:"owner"`
+	Shared bool        `json:"shared"`
+	Token  fence.Token `json:"token"`
+	Reason string      `json:"reason"`
+	At     Time        `json:"at"`
+}
+
+// Health is the answer to GET /healthz and, when all is well, to GET /readyz.
+type Health struct {
+	Status string `json:"status"`
+	// Backend and the capabilities are told by /readyz.
+	Backend      string        `json:"backend,omitempty"`
+	Capabilities *Capabilities `json:"capabilities,omitempty"`
+}
+
+// Capabilities is what the server's backend can do.
+type Capabilities struct {
+	Shared    bool     `json:"shared"`
+	Permits   bool     `json:"permits"`
+	FIFO      bool     `json:"fifo"`
+	Push      bool     `json:"push"`
+	Watch     bool     `json:"watch"`
+	Durable   bool     `json:"durable"`
+	TokenKind string   `json:"token_kind"`
+	MinTTL    Duration `json:"min_ttl"`
+	MaxTTL    Duration `json:"max_ttl"`
+	ExpiryLag Duration `json:"expiry_lag"`
+	MaxWait   Duration `json:"max_wait"` // of one acquire
+}
+
+// Headers of our own.
+const (
+	// HeaderKeepPlace is set by a client that makes its own lease IDs and comes
+	// back: a duration for which its place in line is kept between two requests.
+	HeaderKeepPlace = "Holdfast-Keep-Place"
+	// HeaderWaited is set on a grant: how long it stood in line.
+	HeaderWaited = "Holdfast-Waited"
+	// HeaderWaiterLeases, "true", asks for the lease IDs of waiters too.
+	HeaderWaiterLeases = "Holdfast-Waiter-Leases"
+	// HeaderTime is the server's wall clock when it answered: what the times in the
+	// answer are to be compared with.
+	HeaderTime = "Holdfast-Time"
+	// HeaderActor is who breaks a lock, by his own account.
+	HeaderActor = "Holdfast-Actor"
+)

@@ -1,0 +1,121 @@
+package observe
+
+import (
+	"errors"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+)
+
+// Quota is a limit of the server that can refuse a request.
+type Quota string
+
+// The quotas.
+const (
+	QuotaConnections Quota = "connections" // in all
+	QuotaPerIP       Quota = "connections_per_ip"
+	QuotaWaiters     Quota = "waiters_per_lock"
+	QuotaAcquires    Quota = "acquires" // at once
+	QuotaReads       Quota = "reads"
+	QuotaStreams     Quota = "streams"
+	QuotaHolders     Quota = "holders" // the lane of renewals and releases
+)
+
+func quotas() []Quota {
+	return []Quota{QuotaConnections, QuotaPerIP, QuotaWaiters, QuotaAcquires, QuotaReads, QuotaStreams, QuotaHolders}
+}
+
+func mode(shared bool) string {
+	if shared {
+		return "shared"
+	}
+	return "exclusive"
+}
+
+// Events gives the hooks for holdfast.Config. They do not block.
+func (m *Metrics) Events() *holdfast.Events {
+	return &holdfast.Events{
+		Acquired: m.acquired,
+		Failed: func(e holdfast.FailedEvent) {
+			m.acquires.WithLabelValues(mode(e.Shared), string(e.Result)).Inc()
+		},
+		Waiting:   func(delta int) { m.queue.Add(float64(delta)) },
+		Released:  func(e holdfast.ReleasedEvent) { m.Ended(e.Shared, e.Held) },
+		Lost:      m.lostLock,
+		Renewed:   m.renewed,
+		Ambiguous: func(op string) { m.ambiguous.WithLabelValues(op).Inc() },
+	}
+}
+
+func (m *Metrics) acquired(e holdfast.AcquiredEvent) {
+	m.acquires.WithLabelValues(mode(e.Shared), string(holdfast.ResultAcquired)).Inc()
+	m.wait.WithLabelValues(mode(e.Shared)).Observe(e.Waited.Seconds())
+	m.held.WithLabelValues(mode(e.Shared)).Inc()
+	if e.ByTimer {
+		m.wakeLost.Inc()
+	}
+}
+
+func (m *Metrics) lostLock(e holdfast.LostEvent) {
+	m.Ended(e.Shared, e.Held)
+	m.Lost(e.Cause)
+}
+
+func (m *Metrics) renewed(e holdfast.RenewedEvent) {
+	switch {
+	case e.Err == nil:
+		m.Renewed(max(1, e.Leases), e.Margin)
+	case errors.Is(e.Err, holdfast.ErrLost):
+		m.renewals.WithLabelValues(renewLost).Add(float64(max(1, e.Leases)))
+	default:
+		m.renewals.WithLabelValues(renewError).Add(float64(max(1, e.Leases)))
+	}
+}
+
+// Ended counts one lease less that is out, after it was held for held.
+func (m *Metrics) Ended(shared bool, held time.Duration) {
+	m.held.WithLabelValues(mode(shared)).Dec()
+	m.hold.WithLabelValues(mode(shared)).Observe(held.Seconds())
+}
+
+// Lost counts a loss that a holder was told of.
+func (m *Metrics) Lost(cause holdfast.Cause) { m.lost.WithLabelValues(string(cause)).Inc() }
+
+// Renewed counts a renewal of so many leases that was acknowledged when margin was
+// left.
+func (m *Metrics) Renewed(leases int, margin time.Duration) {
+	m.renewals.WithLabelValues(renewOK).Add(float64(leases))
+	m.margin.Observe(margin.Seconds())
+}
+
+// RenewFailed counts a renewal of one lease that was not acknowledged. lost says
+// that the lease is no more.
+func (m *Metrics) RenewFailed(lost bool) {
+	if lost {
+		m.renewals.WithLabelValues(renewLost).Inc()
+		return
+	}
+	m.renewals.WithLabelValues(renewError).Inc()
+}
+
+// RenewedUnseen counts a renewal whose margin is not known: another process
+// granted the lease.
+func (m *Metrics) RenewedUnseen() { m.renewals.WithLabelValues(renewOK).Inc() }
+
+// HandedOver observes the time from a release to the next grant.
+func (m *Metrics) HandedOver(d time.Duration) { m.handoff.Observe(d.Seconds()) }
+
+// Broken counts a break by an operator.
+func (m *Metrics) Broken() { m.breaks.Inc() }
+
+// FenceRejected counts a write that was refused for its stale token.
+func (m *Metrics) FenceRejected() { m.fenced.Inc() }
+
+// QuotaRejected counts a request that a limit refused.
+func (m *Metrics) QuotaRejected(q Quota) { m.quota.WithLabelValues(string(q)).Inc() }
+
+// AuthFailed counts a request that the guard refused.
+func (m *Metrics) AuthFailed() { m.auth.Inc() }
+
+// Again undoes the count of one lease that is out: the grant was told before.
+func (m *Metrics) Again(shared bool) { m.held.WithLabelValues(mode(shared)).Dec() }

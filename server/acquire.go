@@ -1,0 +1,253 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/wire"
+	"github.com/holdfast-io/holdfast/observe"
+)
+
+// ask is an acquisition that a request asks for, checked.
+type ask struct {
+	name  string
+	lease backend.LeaseID
+	// theirs: the client made the lease ID; see the doc of the package.
+	theirs bool
+	keep   time.Duration // how long to keep the place after the request
+	wire.AcquireRequest
+}
+
+// acquire serves POST /v1/locks/{name}.
+func (s *Server) acquire(w http.ResponseWriter, r *request) {
+	a, err := s.parseAcquire(r)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	if a.Wait > 0 {
+		leave, ok := s.line.join(a.name, s.cfg.Limits.WaitersPerLock)
+		if !ok {
+			s.metrics.QuotaRejected(observe.QuotaWaiters)
+			s.fail(w, r, &shed{
+				status: http.StatusTooManyRequests,
+				what:   fmt.Sprintf("at most %d requests may wait here for one lock", s.cfg.Limits.WaitersPerLock),
+			})
+			return
+		}
+		defer leave()
+	}
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	defer context.AfterFunc(s.stopping, func() { cancel(errStopping) })()
+	if a.theirs {
+		s.acquireTheirs(ctx, w, r, a)
+		return
+	}
+	s.acquireOwn(ctx, w, r, a)
+}
+
+func (s *Server) parseAcquire(r *request) (ask, error) {
+	a := ask{name: r.name, AcquireRequest: wire.AcquireRequest{TTL: wire.Duration(s.cfg.DefaultTTL), Limit: 1, Permits: 1}}
+	if err := wire.Decode(r.body, &a.AcquireRequest); err != nil {
+		return a, err //nolint:wrapcheck // it says what is wrong with the body
+	}
+	limits := s.cfg.Limits
+	switch {
+	case a.Wait < 0 || a.Wait > wire.Duration(limits.Wait):
+		return a, invalid("wait", a.Wait.String(), fmt.Sprintf("0s to %s; ask again to wait longer", limits.Wait))
+	case a.Limit < 0 || a.Limit > backend.MaxLimit:
+		return a, invalid("limit", strconv.Itoa(a.Limit), fmt.Sprintf("1 to %d", backend.MaxLimit))
+	case a.Permits < 1 || a.Permits > max(1, a.Limit):
+		return a, invalid("permits", strconv.Itoa(a.Permits), fmt.Sprintf("1 to the limit, %d", max(1, a.Limit)))
+	}
+	if err := s.checkTTL(time.Duration(a.TTL)); err != nil {
+		return a, err
+	}
+	if err := backend.ValidateText("note", a.Note, limits.Metadata); err != nil {
+		return a, err //nolint:wrapcheck // it names the field
+	}
+	if err := backend.ValidateText("owner", a.Owner, backend.MaxOwnerLen); err != nil {
+		return a, err //nolint:wrapcheck // it names the field
+	}
+	if a.Lease == "" {
+		a.lease = backend.NewLeaseID()
+		return a, nil
+	}
+	a.theirs, a.lease = true, backend.LeaseID(a.Lease)
+	if err := backend.ValidateLeaseID(a.lease); err != nil {
+		return a, err //nolint:wrapcheck // it names the field
+	}
+	var err error
+	a.keep, err = s.keepPlace(r.Header.Get(wire.HeaderKeepPlace))
+	return a, err
+}
+
+func (s *Server) checkTTL(ttl time.Duration) error {
+	if ttl < s.cfg.Limits.MinTTL || ttl > s.cfg.Limits.MaxTTL {
+		return invalid("ttl", ttl.String(), fmt.Sprintf("%s to %s", s.cfg.Limits.MinTTL, s.cfg.Limits.MaxTTL))
+	}
+	return nil
+}
+
+func (s *Server) keepPlace(header string) (time.Duration, error) {
+	if header == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(header)
+	if err != nil || d < 0 {
+		return 0, invalid(wire.HeaderKeepPlace, short(header), `a duration like "10s"`)
+	}
+	return min(d, s.cfg.PlaceTTL), nil
+}
+
+// options of the acquisition.
+func (a ask) options() []holdfast.AcquireOption {
+	opts := []holdfast.AcquireOption{
+		holdfast.NoRenew(), holdfast.WithLease(a.lease), holdfast.TTL(time.Duration(a.TTL)), holdfast.Wait(time.Duration(a.Wait)),
+		holdfast.Owner(a.Owner), holdfast.Note(a.Note), holdfast.Limit(max(1, a.Limit)), holdfast.Permits(a.Permits),
+	}
+	if a.Shared {
+		opts = append(opts, holdfast.Shared())
+	}
+	return opts
+}
+
+// acquireOwn takes the lock under a lease ID that the server made: nobody else knows
+// it, so that what was granted and not told is given back.
+func (s *Server) acquireOwn(ctx context.Context, w http.ResponseWriter, r *request, a ask) {
+	lock, err := s.own.Acquire(ctx, a.name, a.options()...)
+	grant, _ := s.ownTap.taken(a.lease)
+	if err != nil {
+		s.fail(w, r, cause(ctx, err))
+		return
+	}
+	err = s.answer(w, r, a, lock, grant)
+	if err == nil {
+		_, err = lock.Detach()
+	}
+	if err == nil {
+		return
+	}
+	s.settle(func(done context.Context) {
+		if released := lock.Release(done); released != nil {
+			s.cfg.Logger.LogAttrs(done, levelWarn, "a lease that was not told to its client is left to its end",
+				attrLock(a.name), attrError(released))
+		}
+	})
+}
+
+// acquireTheirs takes the lock under a lease ID that the client made. A wait has a
+// session of its own, which ends with the request, and the place with it.
+func (s *Server) acquireTheirs(ctx context.Context, w http.ResponseWriter, r *request, a ask) {
+	client, t, done := s.guests, s.guestTap, func() {}
+	if a.Wait > 0 {
+		var err error
+		if client, t, done, err = s.guest(a.keep); err != nil {
+			s.fail(w, r, err)
+			return
+		}
+	}
+	lock, err := client.Acquire(ctx, a.name, a.options()...)
+	grant, _ := t.taken(a.lease)
+	if held, ok := errors.AsType[*backend.HeldError](err); ok && a.Wait > 0 {
+		lock, grant, err = s.lookAgain(ctx, a, held)
+	}
+	if err != nil {
+		if s.stopping.Err() != nil {
+			t.leave.Store(a.Wait > 0) // never on the tap that is shared
+		}
+		done()
+		s.fail(w, r, cause(ctx, err))
+		return
+	}
+	// The lease is the client's whether or not the answer reaches it.
+	_ = s.answer(w, r, a, lock, grant)
+	_, _ = lock.Detach() // if it ended meanwhile there is nothing to mind
+	done()
+}
+
+// lookAgain is for a wait that is over. The lease may have been granted just then:
+// then it is had. Where nobody is seen to have the lock, nothing is known.
+func (s *Server) lookAgain(ctx context.Context, a ask, held *backend.HeldError) (*holdfast.Lock, backend.Grant, error) {
+	if len(held.Holders) == 0 {
+		return nil, backend.Grant{}, &backend.UnavailableError{
+			Backend: s.caps.Name, Op: "acquire", MayHold: true, Err: errors.New("the wait ended as the line moved, or the backend did not answer"),
+		}
+	}
+	if !slices.ContainsFunc(held.Holders, func(h backend.Holder) bool { return h.Lease == a.lease }) {
+		return nil, backend.Grant{}, held
+	}
+	lock, err := s.guests.TryAcquire(ctx, a.name, append(a.options(), holdfast.Wait(0))...)
+	grant, _ := s.guestTap.taken(a.lease)
+	return lock, grant, err //nolint:wrapcheck // it is told as it is
+}
+
+// guest makes a client with a session of its own. The function ends it, after keep.
+func (s *Server) guest(keep time.Duration) (*holdfast.Client, *tap, func(), error) {
+	t := &tap{Backend: s.b, theirs: true}
+	c, err := holdfast.New(t, s.clientConfig())
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("wait in line: %w", err)
+	}
+	s.guestCount.Add(1)
+	end := func() {
+		s.settle(func(done context.Context) {
+			defer s.guestCount.Add(-1)
+			s.endGuest(done, c, t, keep)
+		})
+	}
+	return c, t, end, nil
+}
+
+func (s *Server) endGuest(ctx context.Context, c *holdfast.Client, t *tap, keep time.Duration) {
+	if keep > 0 && c.Stats().Sessions > 0 {
+		timer := time.NewTimer(keep)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-s.stopping.Done():
+			t.leave.Store(true)
+		}
+	}
+	if err := c.Close(ctx); err != nil {
+		s.cfg.Logger.LogAttrs(ctx, levelWarn, "a place in line is left to its end", attrError(err))
+	}
+}
+
+// answer tells the grant, unless its time is over (C14). The error is nil when it
+// was told.
+func (s *Server) answer(w http.ResponseWriter, r *request, a ask, lock *holdfast.Lock, g backend.Grant) error {
+	if err := lock.Err(); err != nil {
+		s.fail(w, r, err)
+		return err //nolint:wrapcheck // only whether it is nil matters
+	}
+	if err := context.Cause(r.Context()); err != nil {
+		return err //nolint:wrapcheck // only whether it is nil matters
+	}
+	ends := lock.Deadline()
+	if !g.Asked.IsZero() {
+		ends = g.Asked.Add(g.Left)
+	}
+	now := time.Now()
+	// The client counts from before it sent the request, which was before it arrived.
+	ttl := min(time.Duration(a.TTL), ends.Sub(r.arrived))
+	if g.Waited {
+		w.Header().Set(wire.HeaderWaited, now.Sub(r.arrived).Round(time.Millisecond).String())
+		if took, ok := s.line.handover(a.name); ok {
+			s.metrics.HandedOver(took)
+		}
+	}
+	s.ledger.granted(leaseKey{a.name, a.lease}, lock.IsShared(), ends.Sub(now))
+	return s.writeChecked(w, r, http.StatusOK, wire.Grant{
+		Name: a.name, Lease: string(a.lease), Token: lock.Token(), Owner: a.Owner,
+		TTL: wire.Duration(ttl.Truncate(time.Millisecond)), ExpiresAt: wire.Time{Time: now.Add(ends.Sub(now))},
+	})
+}

@@ -1,0 +1,193 @@
+package server
+
+import (
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Config configures a Server. The zero value is good for a loopback listener.
+type Config struct {
+	// Authorize decides on every request, before anything of it is acted on; a batch
+	// is asked about element by element, and lists and streams leave out what it
+	// refuses. The request's body has not been read. An error is 403, or 401 if it
+	// is ErrUnauthenticated; its text is told to the client. It must be safe for
+	// concurrent use. Default: everyone who can connect may do everything; Serve then
+	// refuses a listener beyond this host unless Anonymous is set. Optional.
+	Authorize func(r *http.Request, a Action) error
+	// Principal names who sends the request, for the audit. Default: the remote
+	// address. Optional.
+	Principal func(r *http.Request) string
+	// Anonymous lets Serve listen beyond this host without Authorize. Optional.
+	Anonymous bool
+	// TLS makes Serve speak TLS (give it a plain listener: a tls.Listener would hide
+	// the connections' addresses). Default: plain HTTP. Optional.
+	TLS *tls.Config
+	// Hosts are the host names (without port) that a Host header may carry. Default:
+	// any, but on a loopback connection only names of the loopback, so that a web
+	// page cannot reach the server by DNS rebinding. Optional.
+	Hosts []string
+	// DefaultTTL of a lease whose request names none. Default: 30 s. Optional.
+	DefaultTTL time.Duration
+	// PlaceTTL is how long a place in line outlives a request, or a server, that
+	// died. Default: 15 s, within the backend's bounds. Optional.
+	PlaceTTL time.Duration
+	// Timeout is how long a request that does not wait for a lock tries to reach the
+	// backend. Default: 10 s. Optional.
+	Timeout time.Duration
+	// DrainTimeout is how long Serve waits for requests under way when it stops.
+	// Default: 10 s. Optional.
+	DrainTimeout time.Duration
+	// Heartbeat is how often a silent event stream gets a comment. Default: 15 s.
+	// Optional.
+	Heartbeat time.Duration
+	// Limits of what clients may ask for and take up. Default: see Limits. Optional.
+	Limits Limits
+	// Registry gets the metrics, and is what /metrics tells. Default: a new one.
+	// Optional.
+	Registry *prometheus.Registry
+	// Version is told by /openapi.json and the metrics. Default: "dev". Optional.
+	Version string
+	// Logger gets the audit lines and what nobody is there to return an error to.
+	// Default: none. Optional.
+	Logger *slog.Logger
+}
+
+// Limits are bounds on what clients may ask for and take up. A field that is 0 has
+// its default.
+type Limits struct {
+	// Body is the most bytes of a request's body. Default: 64 KiB. Optional.
+	Body int64
+	// Headers is the most bytes of a request's headers. Default: 16 KiB. Optional.
+	Headers int
+	// Metadata is the most bytes of a note. Default: 1 KiB, which is also the most.
+	// Optional.
+	Metadata int
+	// Wait is the longest long poll. Default: 60 s. Optional.
+	Wait time.Duration
+	// MinTTL and MaxTTL bound leases, within the backend's bounds. Default: 1 s and
+	// 24 h. Optional.
+	MinTTL, MaxTTL time.Duration
+	// RenewBatch is the most leases in one renewal. Default: 1,000. Optional.
+	RenewBatch int
+	// Connections in all, and from one IP address. More are closed at once. Default:
+	// 10,000 and 100. Optional.
+	Connections, ConnectionsPerIP int
+	// Streams is the most requests at once on one HTTP/2 connection. Default: 250.
+	// Optional.
+	Streams int
+	// WaitersPerLock is how many requests may wait here for one lock. Default: 1,000.
+	// Optional.
+	WaitersPerLock int
+	// Acquires, Reads, Events and Holders are how many requests of a lane are served
+	// at once: acquisitions, those that wait too; looking and breaking; event
+	// streams; renewals and releases. Default: 4,096, 256, 256 and 1,024. Optional.
+	Acquires, Reads, Events, Holders int
+	// ReadHeaderTimeout, ReadTimeout and IdleTimeout are those of http.Server.
+	// Default: 5 s, 15 s and 60 s. Optional.
+	ReadHeaderTimeout, ReadTimeout, IdleTimeout time.Duration
+	// WriteTimeout is for one answer, or one event of a stream, from when it is
+	// begun. Default: 10 s. Optional.
+	WriteTimeout time.Duration
+	// Backlog is how many events an event stream may lag behind before it is
+	// dropped. Default: 256. Optional.
+	Backlog int
+}
+
+func orDefault[T int | int64 | time.Duration](v *T, d T) {
+	if *v == 0 {
+		*v = d
+	}
+}
+
+func (l *Limits) defaults(c backend.Capabilities) {
+	orDefault(&l.Body, 64<<10)
+	orDefault(&l.Headers, 16<<10)
+	orDefault(&l.Metadata, backend.MaxNoteLen)
+	orDefault(&l.Wait, time.Minute)
+	orDefault(&l.MinTTL, time.Second)
+	orDefault(&l.MaxTTL, 24*time.Hour)
+	orDefault(&l.RenewBatch, 1000)
+	orDefault(&l.Connections, 10_000)
+	orDefault(&l.ConnectionsPerIP, 100)
+	orDefault(&l.Streams, 250)
+	orDefault(&l.WaitersPerLock, 1000)
+	orDefault(&l.Acquires, 4096)
+	orDefault(&l.Reads, 256)
+	orDefault(&l.Events, 256)
+	orDefault(&l.Holders, 1024)
+	orDefault(&l.ReadHeaderTimeout, 5*time.Second)
+	orDefault(&l.ReadTimeout, 15*time.Second)
+	orDefault(&l.IdleTimeout, time.Minute)
+	orDefault(&l.WriteTimeout, 10*time.Second)
+	orDefault(&l.Backlog, 256)
+	l.MinTTL = max(l.MinTTL, c.MinTTL)
+	l.MaxTTL = min(l.MaxTTL, c.MaxTTL)
+}
+
+// defaults fills in what is not set, and checks the rest.
+func (c *Config) defaults(caps backend.Capabilities) error {
+	c.Limits.defaults(caps)
+	orDefault(&c.DefaultTTL, min(max(30*time.Second, c.Limits.MinTTL), c.Limits.MaxTTL))
+	orDefault(&c.PlaceTTL, min(max(15*time.Second, caps.MinTTL), caps.MaxTTL))
+	orDefault(&c.Timeout, 10*time.Second)
+	orDefault(&c.DrainTimeout, 10*time.Second)
+	orDefault(&c.Heartbeat, 15*time.Second)
+	if c.Registry == nil {
+		c.Registry = prometheus.NewRegistry()
+	}
+	if c.Version == "" {
+		c.Version = "dev"
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c.check(caps)
+}
+
+func (c *Config) check(caps backend.Capabilities) error {
+	l := c.Limits
+	for name, n := range map[string]int{
+		"limits.headers": l.Headers, "limits.body": int(l.Body), "limits.metadata": l.Metadata,
+		"limits.renew_batch": l.RenewBatch, "limits.connections": l.Connections,
+		"limits.connections_per_ip": l.ConnectionsPerIP, "limits.streams": l.Streams,
+		"limits.waiters_per_lock": l.WaitersPerLock, "limits.acquires": l.Acquires, "limits.reads": l.Reads,
+		"limits.events": l.Events, "limits.holders": l.Holders, "limits.backlog": l.Backlog,
+	} {
+		if n < 0 {
+			return invalid(name, strconv.Itoa(n), "above 0")
+		}
+	}
+	for name, d := range map[string]time.Duration{
+		"limits.wait": l.Wait, "limits.read_header_timeout": l.ReadHeaderTimeout, "limits.read_timeout": l.ReadTimeout,
+		"limits.idle_timeout": l.IdleTimeout, "limits.write_timeout": l.WriteTimeout, "timeout": c.Timeout,
+		"drain_timeout": c.DrainTimeout, "heartbeat": c.Heartbeat,
+	} {
+		if d < 0 {
+			return invalid(name, d.String(), "above 0")
+		}
+	}
+	if l.MinTTL > l.MaxTTL {
+		return invalid("limits.min_ttl", l.MinTTL.String(), fmt.Sprintf("at most limits.max_ttl, %s", l.MaxTTL))
+	}
+	if c.DefaultTTL < l.MinTTL || c.DefaultTTL > l.MaxTTL {
+		return invalid("default_ttl", c.DefaultTTL.String(), fmt.Sprintf("%s to %s", l.MinTTL, l.MaxTTL))
+	}
+	if caps.Sessions {
+		if err := caps.ValidateTTL(c.PlaceTTL); err != nil {
+			return fmt.Errorf("place ttl: %w", err)
+		}
+	}
+	return nil
+}
+
+func invalid(field, value, bound string) error {
+	return &backend.InvalidError{Field: field, Value: value, Bound: bound}
+}

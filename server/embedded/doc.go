@@ -1,0 +1,44 @@
+// Package embedded runs an etcd inside the process: the store of "holdfast serve"
+// where no other is named. One node by default; three or five as a cluster.
+//
+// A node alone opens no port. Its client calls the server's functions directly, and
+// its peer endpoint, which etcd insists on, is a socket in the data folder. A node of
+// a cluster listens for its peers only.
+//
+// # What is kept
+//
+// Everything is written to the disk, and synced, before it is answered. After kill -9
+// and a restart, leases and tokens are as they were; etcd then gives every lease its
+// whole TTL again, so that none ends early because the server was away.
+//
+// The data folder and what is in it is readable by its owner only (mode 0700). A second
+// process that is started on it is refused.
+//
+// # How it is tuned
+//
+//	                  alone      in a cluster
+//	heartbeat         10 ms      50 ms
+//	election          100 ms     500 ms
+//	shortest lease    1 s        1 s         (MinTTL)
+//
+// A node alone has nobody to mistake a pause for a death, so its short election makes
+// the start fast and nothing else. History is compacted every minute: waiters and
+// watchers that were away for longer read again. The log of etcd is quiet: errors go
+// to Config.Logger.
+//
+// # When the disk quota is reached
+//
+// At Config.Quota (2 GiB by default; a lock that is held takes less than 1 KiB) etcd
+// raises an alarm and refuses every write: nothing is granted, leases go on being
+// renewed, and ending. Requests fail as unavailable, with "database space exceeded".
+// Reclaim compacts, defragments and takes the alarm back. A full disk is worse: etcd
+// ends the process of the node, and Err tells.
+//
+// # A cluster
+//
+// Every node is started with the same Cluster and Token, and an own Name out of it. Two
+// of three are enough to go on. A node that lost its data folder is not let in again
+// under its name: remove and add the member with etcdctl, through ListenClients. The
+// peer endpoint lets anybody in who reaches it unless PeerTLS is set: without it, bind
+// it to a network that you trust.
+package embedded

@@ -1,0 +1,347 @@
+package embedded_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/backendtest"
+	"github.com/holdfast-io/holdfast/backend/etcdlock"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/server/embedded"
+)
+
+const (
+	envDir     = "HOLDFAST_TEST_EMBEDDED_DIR"
+	envName    = "HOLDFAST_TEST_EMBEDDED_NAME"
+	envCluster = "HOLDFAST_TEST_EMBEDDED_CLUSTER"
+	envClients = "HOLDFAST_TEST_EMBEDDED_CLIENTS"
+	patience   = 60 * time.Second
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(envDir) != "" {
+		if err := node(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// node is what the process does that a test kills.
+func node() error {
+	cfg := embedded.Config{
+		DataDir: os.Getenv(envDir), Name: os.Getenv(envName), ListenClients: []string{os.Getenv(envClients)},
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	}
+	for part := range strings.SplitSeq(os.Getenv(envCluster), ",") {
+		if name, url, ok := strings.Cut(part, "="); ok {
+			cfg.Cluster = append(cfg.Cluster, embedded.Peer{Name: name, URL: url})
+		}
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	e, err := embedded.Start(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+	case err = <-e.Err():
+	}
+	return errors.Join(err, e.Close())
+}
+
+// process is a node in a process of its own.
+type process struct {
+	*testserver.Process
+	t    *testing.T
+	cmd  testserver.Command
+	addr string
+}
+
+func startProcess(t *testing.T, name, cluster string) *process {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := testserver.Dir(t)
+	p := &process{t: t, addr: fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))}
+	p.cmd = testserver.Command{Path: exe, Dir: dir, Env: []string{
+		envDir + "=" + filepath.Join(dir, "data"), envName + "=" + name, envCluster + "=" + cluster, envClients + "=http://" + p.addr,
+	}}
+	p.start()
+	return p
+}
+
+func (p *process) start() { p.Process = testserver.Start(p.t, p.cmd) }
+
+func (p *process) ready() {
+	p.t.Helper()
+	b, err := etcdlock.Open(p.t.Context(), "etcd://"+p.addr)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer func() { _ = b.Close() }()
+	p.Await(patience, func(ctx context.Context) error {
+		_, err := b.Inspect(ctx, "ready")
+		return err
+	})
+}
+
+func start(t *testing.T, cfg embedded.Config) *embedded.Etcd {
+	t.Helper()
+	e, err := embedded.Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	e := start(t, embedded.Config{DataDir: testserver.Dir(t)})
+	backendtest.Run(t, backendtest.Harness{
+		Open: func(t backendtest.T) backend.Backend {
+			t.Helper()
+			b, err := etcdlock.New(e.Client(), etcdlock.Config{MinTTL: embedded.MinTTL})
+			if err != nil {
+				t.Fatalf("New: %v", err)
+			}
+			return b
+		},
+		NoRestart: "the store is in this process; TestKill restarts one in another",
+		TTL:       embedded.MinTTL,
+	})
+}
+
+func TestStart(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(testserver.Dir(t), strings.Repeat("long/", 30)) // too long for a socket
+	began := time.Now()
+	e, err := embedded.Start(t.Context(), embedded.Config{DataDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("ready after %s", time.Since(began))
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the data folder: %v, %v", info.Mode(), err)
+	}
+	if _, err := embedded.Start(t.Context(), embedded.Config{DataDir: dir}); err == nil || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("a second one on the same folder: %v", err)
+	}
+	if _, err := e.Client().Put(t.Context(), "key", "value"); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(e.Close(), e.Close()); err != nil {
+		t.Fatal(err)
+	}
+	began = time.Now()
+	again := start(t, embedded.Config{DataDir: dir})
+	t.Logf("ready again after %s", time.Since(began))
+	resp, err := again.Client().Get(t.Context(), "key")
+	if err != nil || len(resp.Kvs) != 1 {
+		t.Errorf("after a restart: %v, %v", resp, err)
+	}
+}
+
+func TestBadConfig(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, cfg := range map[string]embedded.Config{
+		"no folder":  {},
+		"name":       {DataDir: dir, Name: "a,b"},
+		"not in it":  {DataDir: dir, Name: "a", Cluster: []embedded.Peer{{Name: "b", URL: "http://127.0.0.1:1"}}},
+		"url":        {DataDir: dir, Name: "a", Cluster: []embedded.Peer{{Name: "a", URL: "127.0.0.1:1"}}},
+		"twice":      {DataDir: dir, Name: "a", Cluster: []embedded.Peer{{Name: "a", URL: "http://127.0.0.1:1"}, {Name: "a", URL: "http://127.0.0.1:2"}}},
+		"no tls":     {DataDir: dir, Name: "a", Cluster: []embedded.Peer{{Name: "a", URL: "https://127.0.0.1:1"}}},
+		"not a host": {DataDir: dir, Name: "a", ListenPeers: "x", Cluster: []embedded.Peer{{Name: "a", URL: "http://127.0.0.1:1"}}},
+	} {
+		if e, err := embedded.Start(t.Context(), cfg); err == nil {
+			t.Errorf("%s: started", name)
+			_ = e.Close()
+		}
+	}
+}
+
+// client gives a backend on processes.
+func client(t *testing.T, ps ...*process) *etcdlock.Backend {
+	t.Helper()
+	addrs := make([]string, len(ps))
+	for i, p := range ps {
+		addrs[i] = p.addr
+	}
+	b, err := etcdlock.Open(t.Context(), "etcd://"+strings.Join(addrs, ",")+"?min_ttl=1s&timeout=5s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	return b
+}
+
+func open(t *testing.T, b backend.Backend) backend.SessionID {
+	t.Helper()
+	id := backend.NewSessionID()
+	eventually(t, func(ctx context.Context) error {
+		return b.OpenSession(ctx, backend.SessionRequest{ID: id, TTL: 10 * time.Minute})
+	})
+	return id
+}
+
+// eventually repeats a call while the store is away.
+func eventually(t *testing.T, f func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for {
+		err := f(ctx)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, backend.ErrUnavailable) || ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func acquire(t *testing.T, b backend.Backend, req backend.AcquireRequest) backend.Grant {
+	t.Helper()
+	var g backend.Grant
+	eventually(t, func(ctx context.Context) error {
+		var err error
+		g, err = b.Acquire(ctx, req)
+		return err
+	})
+	return g
+}
+
+func TestKill(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, "one", "")
+	p.ready()
+	b := client(t, p)
+	s := open(t, b)
+	session := backend.AcquireRequest{Name: "session", Lease: backend.NewLeaseID(), Session: s}
+	timed := backend.AcquireRequest{Name: "timed", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour}
+	first, second := acquire(t, b, session), acquire(t, b, timed)
+	waiter := make(chan error, 1)
+	go func() {
+		_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "session", Lease: backend.NewLeaseID(), Session: s, Wait: true})
+		waiter <- err
+	}()
+	eventually(t, func(ctx context.Context) error {
+		info, err := b.Inspect(ctx, "session")
+		if err == nil && len(info.Waiters) == 0 {
+			err = &backend.UnavailableError{}
+		}
+		return err
+	})
+	for range 3 {
+		p.Kill()
+		p.start()
+		p.ready()
+		if g := acquire(t, b, session); g.Token != first.Token {
+			t.Errorf("token %d after kill -9, was %d", g.Token, first.Token)
+		}
+		if g := acquire(t, b, timed); g.Token != second.Token || g.Left <= 0 || g.Left > time.Hour {
+			t.Errorf("%+v after kill -9, token was %d", g, second.Token)
+		}
+	}
+	eventually(t, func(ctx context.Context) error {
+		return b.Release(ctx, backend.ReleaseRequest{Name: "session", Lease: session.Lease, Session: s})
+	})
+	select {
+	case err := <-waiter:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Error("the waiter was forgotten")
+	}
+	p.Terminate()
+}
+
+func TestClusterWithoutOneNode(t *testing.T) {
+	t.Parallel()
+	var cluster []string
+	for i := range 3 {
+		cluster = append(cluster, fmt.Sprintf("n%d=http://127.0.0.1:%d", i, testserver.FreePort(t)))
+	}
+	nodes := make([]*process, 3)
+	for i := range nodes {
+		nodes[i] = startProcess(t, fmt.Sprintf("n%d", i), strings.Join(cluster, ","))
+	}
+	for _, n := range nodes {
+		n.ready()
+	}
+	b := client(t, nodes...)
+	s := open(t, b)
+	held := backend.AcquireRequest{Name: "held", Lease: backend.NewLeaseID(), Session: s}
+	before := acquire(t, b, held)
+	for i, n := range nodes {
+		n.Kill()
+		if g := acquire(t, b, held); g.Token != before.Token {
+			t.Errorf("token %d without node %d, was %d", g.Token, i, before.Token)
+		}
+		if g := acquire(t, b, backend.AcquireRequest{Name: fmt.Sprint("new", i), Lease: backend.NewLeaseID(), Session: s}); g.Token <= before.Token {
+			t.Errorf("token %d without node %d, after %d", g.Token, i, before.Token)
+		}
+		n.start()
+		n.ready()
+	}
+}
+
+func TestQuota(t *testing.T) {
+	t.Parallel()
+	e := start(t, embedded.Config{DataDir: testserver.Dir(t), Quota: 16 << 20})
+	b, err := etcdlock.New(e.Client(), etcdlock.Config{MinTTL: embedded.MinTTL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = b.Close() }()
+	s := open(t, b)
+	held := backend.AcquireRequest{Name: "held", Lease: backend.NewLeaseID(), Session: s}
+	acquire(t, b, held)
+	blob := strings.Repeat("x", 1<<20)
+	for err = nil; err == nil; {
+		_, err = e.Client().Put(t.Context(), "blob", blob)
+	}
+	_, err = b.Acquire(t.Context(), backend.AcquireRequest{Name: "new", Lease: backend.NewLeaseID(), Session: s})
+	var away *backend.UnavailableError
+	if !errors.As(err, &away) || away.MayHold {
+		t.Errorf("Acquire over the quota: %v; it has to say that it did not work", err)
+	}
+	if res, err := b.Renew(t.Context(), backend.RenewRequest{Session: s}); err != nil || res.SessionLost || len(res.Lost) > 0 {
+		t.Errorf("Renew over the quota: %+v, %v", res, err)
+	}
+	if err := e.Reclaim(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	acquire(t, b, backend.AcquireRequest{Name: "new", Lease: backend.NewLeaseID(), Session: s})
+	if _, err := e.Client().Delete(t.Context(), "blob", clientv3.WithPrefix()); err != nil {
+		t.Error(err)
+	}
+	if err := b.Release(t.Context(), backend.ReleaseRequest{Name: held.Name, Lease: held.Lease, Session: s}); err != nil {
+		t.Error(err)
+	}
+}

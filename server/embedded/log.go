@@ -1,0 +1,58 @@
+package embedded
+
+import (
+	"context"
+	"log/slog"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// bridge passes the errors of etcd, which logs with zap, on to a slog logger.
+func bridge(l *slog.Logger) *zap.Logger {
+	return zap.New(core{log: l.With(slog.String("component", "etcd"))})
+}
+
+// core is a zap core. What etcd says below an error is about its own affairs.
+type core struct{ log *slog.Logger }
+
+// Enabled reports whether the level is an error or worse.
+func (c core) Enabled(l zapcore.Level) bool { return l >= zapcore.ErrorLevel }
+
+// With adds attributes to all that follows.
+func (c core) With(fields []zapcore.Field) zapcore.Core {
+	args := make([]any, 0, len(fields))
+	for _, a := range attrs(fields) {
+		args = append(args, a)
+	}
+	return core{log: c.log.With(args...)}
+}
+
+// Check adds the core to what is going to be written.
+func (c core) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(e.Level) {
+		return ce.AddCore(e, c)
+	}
+	return ce
+}
+
+// Write passes an entry on. It never fails.
+func (c core) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	c.log.LogAttrs(context.Background(), slog.LevelError, e.Message, attrs(fields)...) //nolint:sloglint // it is what etcd says
+	return nil
+}
+
+// Sync has nothing to do.
+func (c core) Sync() error { return nil }
+
+func attrs(fields []zapcore.Field) []slog.Attr {
+	enc := zapcore.NewMapObjectEncoder()
+	for _, f := range fields {
+		f.AddTo(enc)
+	}
+	as := make([]slog.Attr, 0, len(enc.Fields))
+	for k, v := range enc.Fields {
+		as = append(as, slog.Any(k, v))
+	}
+	return as
+}

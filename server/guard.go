@@ -1,0 +1,228 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdfast-io/holdfast/internal/wire"
+)
+
+// ErrUnauthenticated is for Config.Authorize: nobody knows who asks. It is 401.
+var ErrUnauthenticated = errors.New("authentication is required")
+
+// ServeHTTP is the one way in: every request passes the guard, whatever its route.
+func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	arrived := time.Now()
+	h := w.Header()
+	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-store")
+	// A deadline that the last answer on this connection had is not for this one.
+	if err := http.NewResponseController(w).SetWriteDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return // the connection is gone
+	}
+	s.guard(w, &request{Request: req, arrived: arrived})
+}
+
+// guard decides whether a request is served. Its order matters: what is wrong with
+// the request itself comes before the question whether it is allowed, and the
+// question comes before anything is read or taken up.
+func (s *Server) guard(w http.ResponseWriter, r *request) {
+	if headerSize(r.Request) > s.cfg.Limits.Headers {
+		s.fail(w, r, &tooBig{what: "headers", limit: int64(s.cfg.Limits.Headers), status: http.StatusRequestHeaderFieldsTooLarge})
+		return
+	}
+	if err := s.checkSite(r.Request); err != nil {
+		s.metrics.AuthFailed()
+		s.fail(w, r, &refusal{http.StatusForbidden, err})
+		return
+	}
+	rt, vars, allow := match(s.table, r.Method, r.URL.EscapedPath())
+	if rt == nil {
+		s.noRoute(w, r, allow)
+		return
+	}
+	r.route = rt
+	if err := r.decodeVars(vars); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	if err := r.decodeQuery(); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	if err := s.authorize(r, r.action()); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	if s.stopping.Err() != nil && rt.verb != Status {
+		s.fail(w, r, errStopping)
+		return
+	}
+	if err := s.readBody(w, r); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	// The read deadline was for the request. A long poll or a stream outlives it, and
+	// must not look like a client that hung up.
+	if err := http.NewResponseController(w).SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return // the connection is gone
+	}
+	if rt.lane != nil {
+		l := rt.lane(s.lanes)
+		if !l.enter(r.Context()) {
+			s.metrics.QuotaRejected(l.quota)
+			s.fail(w, r, &shed{status: http.StatusServiceUnavailable, what: "too many requests of this kind at once"})
+			return
+		}
+		defer l.leave()
+	}
+	rt.handle(s, w, r)
+}
+
+// headerSize is what the request line and the headers take in HTTP/1.
+func headerSize(r *http.Request) int {
+	const between = len(": \r\n")
+	n := len(r.Method) + len(r.RequestURI) + len(r.Proto) + between + len("Host") + len(r.Host) + between
+	for k, vs := range r.Header {
+		for _, v := range vs {
+			n += len(k) + len(v) + between
+		}
+	}
+	return n
+}
+
+func (s *Server) noRoute(w http.ResponseWriter, r *request, allow []string) {
+	if len(allow) == 0 {
+		s.write(w, r, http.StatusNotFound, wire.Problem{
+			Type: wire.TypeNotFound, Title: "Not found", Status: http.StatusNotFound,
+			Detail: "There is nothing at this path. A slash in a lock's name is sent as %2F.",
+		})
+		return
+	}
+	w.Header().Set("Allow", strings.Join(allow, ", "))
+	s.write(w, r, http.StatusMethodNotAllowed, wire.Problem{
+		Type: wire.TypeMethod, Title: "Method not allowed", Status: http.StatusMethodNotAllowed,
+		Detail: "This path has " + strings.Join(allow, ", ") + ".",
+	})
+}
+
+// authorize asks Config.Authorize.
+func (s *Server) authorize(r *request, a Action) error {
+	if s.cfg.Authorize == nil {
+		return nil
+	}
+	err := s.cfg.Authorize(r.Request, a)
+	if err == nil {
+		return nil
+	}
+	s.metrics.AuthFailed()
+	if errors.Is(err, ErrUnauthenticated) {
+		return &refusal{http.StatusUnauthorized, err}
+	}
+	return &refusal{http.StatusForbidden, err}
+}
+
+// allowed reports whether the caller may see the lock, without counting a refusal:
+// lists and streams leave it out.
+func (s *Server) allowed(r *request, name string) bool {
+	return s.cfg.Authorize == nil || s.cfg.Authorize(r.Request, Action{Verb: Read, Name: name}) == nil
+}
+
+// checkSite refuses what a web page of another site may send with a user's browser.
+func (s *Server) checkSite(r *http.Request) error {
+	if err := s.checkHost(r); err != nil {
+		return err
+	}
+	if err := s.crossOrigin.Check(r); err != nil {
+		return errors.New("cross-origin requests may not change anything here")
+	}
+	return nil
+}
+
+// checkHost stands against DNS rebinding: a name that an attacker owns, made to
+// point at this server, comes with that name in its Host header.
+func (s *Server) checkHost(r *http.Request) error {
+	host := hostOnly(r.Host)
+	if len(s.cfg.Hosts) > 0 {
+		if slices.ContainsFunc(s.cfg.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
+			return nil
+		}
+		return errors.New("the Host header names another host")
+	}
+	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && isLoopback(local) && !isLoopbackName(host) {
+		return errors.New("the Host header must name the loopback on a loopback connection")
+	}
+	return nil
+}
+
+func hostOnly(hostport string) string {
+	if host, _, err := net.SplitHostPort(hostport); err == nil {
+		return host
+	}
+	return strings.Trim(hostport, "[]")
+}
+
+func isLoopbackName(host string) bool {
+	if strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}
+
+// isLoopback reports whether only this host can reach the address.
+func isLoopback(a net.Addr) bool {
+	switch a := a.(type) {
+	case *net.TCPAddr:
+		return a.IP.IsLoopback()
+	case *net.UnixAddr:
+		return false // a Unix socket has no Host to check
+	default:
+		return false
+	}
+}
+
+// readBody reads the whole body, before a place in a lane is taken: a slow sender
+// holds up nobody but itself.
+func (s *Server) readBody(w http.ResponseWriter, r *request) error {
+	if r.route.method != http.MethodPost && r.route.method != http.MethodPut {
+		return nil // the others have no body, or one that nobody looks at
+	}
+	if enc := r.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
+		return &refusal{http.StatusUnsupportedMediaType, errors.New("compressed bodies are not taken")}
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.cfg.Limits.Body))
+	if err != nil {
+		return bodyError(err)
+	}
+	r.body = body
+	return nil
+}
+
+func bodyError(err error) error {
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return &tooBig{what: "body", limit: tooLarge.Limit, status: http.StatusRequestEntityTooLarge}
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
+		return &refusal{http.StatusRequestTimeout, errors.New("the body did not arrive in time")}
+	}
+	return &refusal{http.StatusBadRequest, errors.New("the body could not be read")}
+}
+
+// principal names who sends the request, for the audit.
+func (s *Server) principal(r *http.Request) string {
+	if s.cfg.Principal != nil {
+		return s.cfg.Principal(r)
+	}
+	return r.RemoteAddr
+}

@@ -1,0 +1,298 @@
+package server_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/wire"
+	"github.com/holdfast-io/holdfast/server"
+)
+
+// somePath fills in a route's pattern.
+func somePath(pattern string) string {
+	return strings.NewReplacer("{name}", "team-a%2Fx", "{lease}", "0123456789abcdef").Replace(pattern)
+}
+
+// Every route passes the guard: whatever is added to the table is asked about, and
+// refused when that is the answer.
+func TestEveryRouteIsAuthorized(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		err    error
+		status int
+	}{{server.ErrUnauthenticated, 401}, {errors.New("not for you"), 403}} {
+		var mu sync.Mutex
+		asked := make(map[server.Verb]int)
+		a := start(t, server.Config{Authorize: func(_ *http.Request, act server.Action) error {
+			mu.Lock()
+			defer mu.Unlock()
+			asked[act.Verb]++
+			return c.err
+		}})
+		table := server.Routes()
+		if len(table) < 15 {
+			t.Fatalf("%d routes", len(table))
+		}
+		for _, r := range table {
+			got := a.call(r.Method, somePath(r.Pattern), "")
+			if got.status != c.status {
+				t.Errorf("%s %s without permission: status %d, want %d", r.Method, r.Pattern, got.status, c.status)
+			}
+			if c.status == 401 && got.header.Get("WWW-Authenticate") == "" {
+				t.Errorf("%s %s: no WWW-Authenticate", r.Method, r.Pattern)
+			}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if len(asked) != 9 {
+			t.Errorf("asked about %v", asked)
+		}
+	}
+}
+
+// teamA may do everything below team-a/ and nothing else.
+func teamA(_ *http.Request, act server.Action) error {
+	switch act.Verb {
+	case server.List, server.Watch, server.RenewMany, server.Status:
+		return nil
+	case server.Acquire, server.Renew, server.Release, server.Read, server.Break:
+	}
+	if strings.HasPrefix(act.Name, "team-a/") {
+		return nil
+	}
+	return errors.New("only team-a/")
+}
+
+// Batches, lists and streams are decided element by element.
+func TestElementsAreAuthorized(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{Authorize: teamA})
+	take := func(name string) backend.LeaseID {
+		id := backend.NewLeaseID()
+		if _, err := a.b.Acquire(t.Context(), backend.AcquireRequest{Name: name, Lease: id, Timed: true, TTL: patience * 10}); err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	stream := listen(t, a, "/v1/events")
+	stream.next(t, "watching")
+	mine, theirs := take("team-a/x"), take("team-ab/x")
+	page := want[wire.List](a, 200, "GET", "/v1/locks", "")
+	if len(page.Locks) != 1 || page.Locks[0].Name != "team-a/x" {
+		t.Errorf("list shows %+v", page)
+	}
+	res := want[wire.RenewManyResponse](a, 200, "POST", "/v1/leases/renew",
+		fmt.Sprintf(`{"leases":[{"name":"team-a/x","lease":%q},{"name":"team-ab/x","lease":%q}]}`, mine, theirs)).Leases
+	if res[0].Error != nil || res[1].Error == nil || res[1].Error.Status != 403 {
+		t.Errorf("batch %+v", res)
+	}
+	for _, path := range []string{"team-ab%2Fx", "team-a", "team-a%2F..%2Fteam-ab%2Fx", "team-a%252Fx"} {
+		if got := a.call("GET", "/v1/locks/"+path, ""); got.status == 200 {
+			t.Errorf("GET %s is allowed", path)
+		}
+	}
+	take("team-a/y")
+	if e := stream.next(t, "acquired"); e.Name != "team-a/x" {
+		t.Errorf("event of %s", e.Name)
+	}
+	if e := stream.next(t, "acquired"); e.Name != "team-a/y" {
+		t.Errorf("event of %s", e.Name)
+	}
+}
+
+func TestPaths(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{})
+	for path, status := range map[string]int{
+		"/v1/locks/a%2Fb": 200, "/v1/locks/a%2fb": 200, "/v1/locks/%41": 200, "/v1/locks/%E2%82%AC": 200, "/v1/locks/a%252Fb": 200, "/v1/locks/a%20b": 200,
+		"/v1/locks/leases": 200, "/v1/locks/a%3Fb%23c": 200,
+		"/v1/locks/": 400, "/v1/locks/%00": 400, "/v1/locks/%FF": 400, "/v1/locks/%0A": 400, "/v1/locks/a%2F%2Fb": 400, "/v1/locks/%2Fa": 400,
+		"/v1/locks/a%2F": 400, "/v1/locks/..": 400, "/v1/locks/.": 400, "/v1/locks/%2e%2e": 400, "/v1/locks/a%2F..%2Fb": 400, "/v1/locks/a%2F.": 400,
+		"/v1/locks/" + strings.Repeat("a", 512): 200, "/v1/locks/" + strings.Repeat("a", 513): 400,
+		"/v1/locks/a/b": 404, "/v1/locks/a/../b": 404, "//v1/locks/a": 404, "/v1//locks": 404, "/v1/locks/a/": 404, "/V1/locks": 404,
+		"/v2/locks": 404, "/nothing": 404, "/healthz/": 404, "/%76%31/locks": 404,
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, a.base, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.URL = &url.URL{Scheme: "http", Host: req.URL.Host, Opaque: path}
+		if strings.HasPrefix(path, "//") {
+			req.URL = &url.URL{Scheme: "http", Host: req.URL.Host, Path: path}
+		}
+		res, err := a.http.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != status {
+			t.Errorf("GET %.60s: status %d, want %d", path, res.StatusCode, status)
+		}
+	}
+	if got := a.inspect("a/b"); got.Name != "a/b" {
+		t.Errorf("name %q", got.Name)
+	}
+}
+
+func TestMethods(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{})
+	for path, allow := range map[string]string{
+		"/v1/locks": "GET, HEAD", lockPath("x"): "POST, GET, DELETE, HEAD", lockPath("x") + "/leases/0123456789abcdef": "PUT, DELETE",
+		"/v1/leases/renew": "POST", "/v1/events": "GET, HEAD", "/": "GET, HEAD",
+	} {
+		for _, method := range []string{http.MethodPatch, http.MethodOptions, "BREW"} {
+			got := a.call(method, path, "")
+			if got.status != 405 || got.header.Get("Allow") != allow || decode[wire.Problem](t, got).Type != wire.TypeMethod {
+				t.Errorf("%s %s: status %d, Allow %q, want %q", method, path, got.status, got.header.Get("Allow"), allow)
+			}
+		}
+	}
+}
+
+// A web page that makes its own name point at this server gets nowhere.
+func TestHostHeader(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{})
+	for host, status := range map[string]int{
+		"127.0.0.1": 200, "127.0.0.1:7420": 200, "localhost": 200, "LOCALHOST:1": 200, "[::1]:7420": 200, "127.9.9.9": 200,
+		"evil.example": 403, "evil.example:7420": 403, "localhost.evil.example": 403, "10.0.0.1": 403, "127.0.0.1.evil.example": 403,
+	} {
+		if got := a.call("GET", "/healthz", "", "Host", host); got.status != status {
+			t.Errorf("Host %s: status %d, want %d", host, got.status, status)
+		}
+	}
+	b := start(t, server.Config{Hosts: []string{"locks.example"}})
+	for host, status := range map[string]int{"locks.example": 200, "Locks.Example:443": 200, "127.0.0.1": 403, "other.example": 403} {
+		if got := b.call("GET", "/healthz", "", "Host", host); got.status != status {
+			t.Errorf("with Hosts, Host %s: status %d, want %d", host, got.status, status)
+		}
+	}
+}
+
+// A page of another site cannot take or break a lock with a visitor's browser.
+func TestCrossOrigin(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{})
+	for _, h := range [][]string{
+		{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://evil.example"}, {"Origin", "null"},
+	} {
+		for _, r := range []struct{ method, path string }{
+			{"POST", lockPath("x")}, {"DELETE", lockPath("x")}, {"PUT", lockPath("x") + "/leases/0123456789abcdef"}, {"POST", "/v1/leases/renew"},
+		} {
+			if got := a.call(r.method, r.path, "", h...); got.status != 403 {
+				t.Errorf("%s %s with %v: status %d, want 403", r.method, r.path, h, got.status)
+			}
+		}
+	}
+	if got := a.call("POST", lockPath("x"), "", "Sec-Fetch-Site", "same-origin"); got.status != 200 {
+		t.Errorf("same origin: status %d", got.status)
+	}
+	if n := metric(a, `holdfast_auth_failed_total{backend="memory"}`); n != 16 {
+		t.Errorf("auth_failed_total %v", n)
+	}
+}
+
+// Whoever can take a lock chooses its name and its owner. Nothing that they choose
+// reaches a browser as markup.
+func TestStoredXSS(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{})
+	const hostile = `<img src=x onerror=alert(1)>"'</script><script>alert(2)<!--`
+	name := strings.ReplaceAll(hostile, "</", "<\\")
+	a.take(name, `{"owner":`+quoteJSON(hostile)+`,"note":`+quoteJSON(hostile)+`}`)
+	for _, path := range []string{"/v1/locks", lockPath(name), "/", "/metrics"} {
+		got := a.call("GET", path, "", "Accept", "text/html")
+		if strings.Contains(string(got.body), "<img") || strings.Contains(string(got.body), "alert(2)<") {
+			t.Errorf("GET %s has the markup in it: %s", path, got.body)
+		}
+		if got.header.Get("X-Content-Type-Options") != "nosniff" || !strings.HasPrefix(got.header.Get("Content-Security-Policy"), "default-src 'none'") {
+			t.Errorf("GET %s: headers %v", path, got.header)
+		}
+		if ct := got.header.Get("Content-Type"); path != "/" && strings.Contains(ct, "html") {
+			t.Errorf("GET %s: Content-Type %s", path, ct)
+		}
+	}
+	p := a.call("POST", lockPath(name), `{}`)
+	if strings.Contains(string(p.body), "<img") {
+		t.Errorf("problem %s", p.body)
+	}
+	l := a.inspect(name)
+	if l.Name != name || l.Holders[0].Owner != hostile {
+		t.Errorf("the text came back as %q, %q", l.Name, l.Holders[0].Owner)
+	}
+	page := a.call("GET", "/", "")
+	if csp := page.header.Get("Content-Security-Policy"); !strings.Contains(csp, "frame-ancestors 'none'") || strings.Contains(csp, "unsafe") {
+		t.Errorf("policy of the page: %s", csp)
+	}
+}
+
+func quoteJSON(s string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
+}
+
+// Secrets that come in with a request come out nowhere.
+func TestSecretsStayOut(t *testing.T) {
+	t.Parallel()
+	const canary = "canary-5f2c9d"
+	log := &logBuffer{}
+	a := start(t, server.Config{Logger: log.logger(), Authorize: func(r *http.Request, _ server.Action) error {
+		if r.Header.Get("Authorization") != "Bearer "+canary {
+			return server.ErrUnauthenticated
+		}
+		return nil
+	}})
+	var seen []string
+	for _, header := range []string{"Bearer " + canary, "Bearer " + canary + "x"} {
+		for _, r := range server.Routes() {
+			if r.Verb == server.Watch {
+				continue
+			}
+			got := a.call(r.Method, somePath(r.Pattern), "{", "Authorization", header)
+			seen = append(seen, fmt.Sprint(got.header), string(got.body))
+		}
+	}
+	seen = append(seen, log.String())
+	if i := slices.IndexFunc(seen, func(s string) bool { return strings.Contains(s, canary) }); i >= 0 {
+		t.Errorf("the token is in %s", seen[i])
+	}
+}
+
+func FuzzPath(f *testing.F) {
+	for _, p := range []string{"/v1/locks/a%2Fb", "/v1/locks/a/leases/0123456789abcdef", "/v1/locks/%2e%2e/leases/x", "/v1/locks/%", "//", "/v1/locks/a%00"} {
+		f.Add(p)
+	}
+	f.Fuzz(func(t *testing.T, path string) {
+		for _, method := range []string{"GET", "PUT"} {
+			name, lease, ok, err := server.Parse(method, path)
+			if !ok || err != nil {
+				continue
+			}
+			if strings.Contains(path, "{") {
+				t.Skip("not an escaped path")
+			}
+			if name != "" {
+				if err := backend.ValidateName(name); err != nil {
+					t.Fatalf("%q gives the name %q: %v", path, name, err)
+				}
+				// The name goes one way: encoded again and decoded it is the same.
+				again, _, _, err := server.Parse("GET", lockPath(name))
+				if err != nil || again != name {
+					t.Fatalf("%q gives %q, and that gives %q, %v", path, name, again, err)
+				}
+			}
+			if lease != "" {
+				if err := backend.ValidateLeaseID(backend.LeaseID(lease)); err != nil {
+					t.Fatalf("%q gives the lease %q", path, lease)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,146 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/wire"
+)
+
+// renew serves PUT /v1/locks/{name}/leases/{lease}.
+func (s *Server) renew(w http.ResponseWriter, r *request) {
+	req := wire.RenewRequest{TTL: wire.Duration(s.cfg.DefaultTTL)}
+	if err := wire.Decode(r.body, &req); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	if err := s.checkTTL(time.Duration(req.TTL)); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	lease := backend.TimedRenewal{Name: r.name, Lease: r.lease, TTL: time.Duration(req.TTL)}
+	got := s.renewer.renew(r.Context(), []backend.TimedRenewal{lease})
+	if err := got[0].Err; err != nil {
+		s.countRenewal(lease, got[0])
+		s.fail(w, r, err)
+		return
+	}
+	s.write(w, r, http.StatusOK, s.renewed(lease, got[0]))
+}
+
+// renewMany serves POST /v1/leases/renew. Every lease is checked and authorised on
+// its own; one that is refused does not keep the others from being renewed.
+func (s *Server) renewMany(w http.ResponseWriter, r *request) {
+	var req wire.RenewManyRequest
+	if err := wire.Decode(r.body, &req); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	if n := len(req.Leases); n == 0 || n > s.cfg.Limits.RenewBatch {
+		s.fail(w, r, invalid("leases", strconv.Itoa(n), fmt.Sprintf("1 to %d", s.cfg.Limits.RenewBatch)))
+		return
+	}
+	out := wire.RenewManyResponse{Leases: make([]wire.RenewResult, len(req.Leases))}
+	var ask []backend.TimedRenewal
+	var at []int
+	for i, ref := range req.Leases {
+		lease, err := s.parseRef(r, ref)
+		if err != nil {
+			out.Leases[i] = failed(ref, err)
+			continue
+		}
+		ask, at = append(ask, lease), append(at, i)
+	}
+	for i, got := range s.renewer.renew(r.Context(), ask) {
+		if got.Err != nil {
+			s.countRenewal(ask[i], got)
+			out.Leases[at[i]] = failed(req.Leases[at[i]], got.Err)
+			continue
+		}
+		out.Leases[at[i]] = s.renewed(ask[i], got)
+	}
+	s.write(w, r, http.StatusOK, out)
+}
+
+func (s *Server) parseRef(r *request, ref wire.LeaseRef) (backend.TimedRenewal, error) {
+	lease := backend.TimedRenewal{Name: ref.Name, Lease: backend.LeaseID(ref.Lease), TTL: time.Duration(ref.TTL)}
+	if ref.TTL == 0 {
+		lease.TTL = s.cfg.DefaultTTL
+	}
+	if err := errors.Join(backend.ValidateName(lease.Name), backend.ValidateLeaseID(lease.Lease), s.checkTTL(lease.TTL)); err != nil {
+		return lease, err //nolint:wrapcheck // it names the field
+	}
+	return lease, s.authorize(r, Action{Verb: Renew, Name: lease.Name, Lease: lease.Lease})
+}
+
+func failed(ref wire.LeaseRef, err error) wire.RenewResult {
+	p := problemOf(err, time.Now())
+	return wire.RenewResult{Name: ref.Name, Lease: ref.Lease, Error: &p}
+}
+
+// renewed tells a renewal, and counts it. The client's count begins before it sent
+// the request; what the backend said to be left counts from after that.
+func (s *Server) renewed(lease backend.TimedRenewal, got renewal) wire.RenewResult {
+	s.countRenewal(lease, got)
+	left := min(got.Left, lease.TTL)
+	return wire.RenewResult{
+		Name: lease.Name, Lease: string(lease.Lease), Token: got.Token,
+		TTL:       wire.Duration(left.Truncate(time.Millisecond)),
+		ExpiresAt: wire.Time{Time: time.Now().Add(left - time.Since(got.asked))},
+	}
+}
+
+func (s *Server) countRenewal(lease backend.TimedRenewal, got renewal) {
+	k := leaseKey{lease.Name, lease.Lease}
+	if got.Err == nil {
+		s.ledger.renewed(k, got.Left)
+		return
+	}
+	lost := errors.Is(got.Err, backend.ErrLost)
+	s.metrics.RenewFailed(lost)
+	if lost {
+		s.metrics.Lost(holdfast.CauseGone)
+		s.ledger.ended(k)
+	}
+}
+
+// release serves DELETE /v1/locks/{name}/leases/{lease}. It gives back a lease that
+// is out and a place in line alike. A lease that is neither is 410, and is made
+// unusable: an acquire of it that is still on its way cannot be granted any more.
+func (s *Server) release(w http.ResponseWriter, r *request) {
+	req := backend.ReleaseRequest{Name: r.name, Lease: r.lease}
+	unknown := false
+	err := s.patiently(r.Context(), func(ctx context.Context) error {
+		err := s.b.Release(ctx, req)
+		if unknown && errors.Is(err, backend.ErrLost) {
+			return nil // an attempt before this one did it
+		}
+		if away, ok := errors.AsType[*backend.UnavailableError](err); ok {
+			unknown = unknown || away.MayHold
+		}
+		return err //nolint:wrapcheck // it is told as it is
+	})
+	if errors.Is(err, backend.ErrLost) {
+		req.Abandon = true
+		if abandoned := s.b.Release(r.Context(), req); abandoned != nil {
+			err = abandoned
+		}
+	}
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.ledger.ended(leaseKey{r.name, r.lease})
+	s.line.release(r.name)
+	if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.cfg.Limits.WriteTimeout)); err != nil {
+		s.cfg.Logger.LogAttrs(r.Context(), slog.LevelDebug, "no write deadline", attrError(err))
+	}
+	w.WriteHeader(http.StatusNoContent)
+}

@@ -1,0 +1,159 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// hub watches the backend once, for all event streams. It watches while somebody
+// listens.
+type hub struct {
+	b       backend.Backend
+	backlog int
+
+	mu     sync.Mutex
+	subs   map[*subscription]struct{}
+	live   bool               // the upstream watch delivers
+	cancel context.CancelFunc // of the upstream watch; nil when there is none
+	closed bool
+	work   sync.WaitGroup
+}
+
+// subscription is one stream.
+type subscription struct {
+	prefix string
+	events chan backend.Event // capacity: backlog
+	ended  chan struct{}      // closed when why is set: no more events come
+	why    error
+}
+
+var errSlow = errors.New("the stream was read too slowly: events were missed")
+
+func newHub(b backend.Backend, backlog int) *hub {
+	return &hub{b: b, backlog: backlog, subs: make(map[*subscription]struct{})}
+}
+
+// subscribe begins a stream. Its first event is EventWatching.
+func (h *hub) subscribe(prefix string) *subscription {
+	sub := &subscription{prefix: prefix, events: make(chan backend.Event, h.backlog), ended: make(chan struct{})}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		sub.end(errStopping)
+		return sub
+	}
+	h.subs[sub] = struct{}{}
+	if h.live {
+		sub.events <- backend.Event{Kind: backend.EventWatching, At: time.Now()}
+	}
+	if h.cancel == nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		h.cancel = cancel
+		h.work.Go(func() { h.watch(ctx) })
+	}
+	return sub
+}
+
+// unsubscribe ends a stream; the last one ends the watch.
+func (h *hub) unsubscribe(sub *subscription) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.subs, sub)
+	if len(h.subs) == 0 {
+		h.stopLocked()
+	}
+}
+
+func (h *hub) stopLocked() {
+	if h.cancel != nil {
+		h.cancel()
+		h.cancel, h.live = nil, false
+	}
+}
+
+// end is called once, by the one who took sub out of the hub.
+func (sub *subscription) end(why error) {
+	sub.why = why
+	close(sub.ended)
+}
+
+func (h *hub) endAllLocked(why error) {
+	for sub := range h.subs {
+		delete(h.subs, sub)
+		sub.end(why)
+	}
+}
+
+// watch keeps the upstream watch going until ctx ends.
+func (h *hub) watch(ctx context.Context) {
+	pause := 10 * time.Millisecond
+	for {
+		err := h.b.Watch(ctx, backend.WatchRequest{}, func(e backend.Event) {
+			pause = 10 * time.Millisecond
+			h.deliver(ctx, e)
+		})
+		h.mu.Lock()
+		if ctx.Err() != nil {
+			h.mu.Unlock()
+			return
+		}
+		h.live = false
+		if !errors.Is(err, backend.ErrUnavailable) {
+			h.endAllLocked(err)
+			h.stopLocked()
+			h.mu.Unlock()
+			return
+		}
+		h.mu.Unlock()
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+			pause = min(2*pause, time.Second)
+		case <-ctx.Done():
+			t.Stop()
+			return
+		}
+	}
+}
+
+// deliver passes an event on. A stream that is full is ended: it never holds up the
+// others.
+func (h *hub) deliver(ctx context.Context, e backend.Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if ctx.Err() != nil {
+		return // another watch has taken over
+	}
+	if e.Kind == backend.EventWatching {
+		h.live = true
+	}
+	for sub := range h.subs {
+		if e.Kind != backend.EventWatching && !strings.HasPrefix(e.Name, sub.prefix) {
+			continue
+		}
+		select {
+		case sub.events <- e:
+		default:
+			delete(h.subs, sub)
+			sub.end(errSlow)
+		}
+	}
+	if len(h.subs) == 0 {
+		h.stopLocked()
+	}
+}
+
+// close ends all streams and the watch.
+func (h *hub) close() {
+	h.mu.Lock()
+	h.closed = true
+	h.endAllLocked(errStopping)
+	h.stopLocked()
+	h.mu.Unlock()
+	h.work.Wait()
+}

@@ -1,0 +1,119 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/wire"
+)
+
+const defaultPage = 100
+
+// list serves GET /v1/locks. What the caller may not see is left out.
+func (s *Server) list(w http.ResponseWriter, r *request) {
+	req := backend.ListRequest{Prefix: r.params.Get("prefix"), After: r.params.Get("after"), Limit: defaultPage}
+	if v := r.params.Get("limit"); v != "" {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 1 || n > backend.MaxListLimit {
+			s.fail(w, r, invalid("limit", short(v), "1 to "+strconv.Itoa(backend.MaxListLimit)))
+			return
+		}
+		req.Limit = n
+	}
+	if err := req.Validate(); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	var page backend.ListPage
+	err := s.patiently(r.Context(), func(ctx context.Context) error {
+		var err error
+		page, err = s.b.List(ctx, req)
+		return err //nolint:wrapcheck // it is told as it is
+	})
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	now := time.Now()
+	out := wire.List{Locks: make([]wire.Lock, 0, len(page.Locks)), Next: page.Next}
+	for _, l := range page.Locks {
+		if s.allowed(r, l.Name) {
+			out.Locks = append(out.Locks, wire.FromLock(l, now, wantsLeases(r)))
+		}
+	}
+	s.write(w, r, http.StatusOK, out)
+}
+
+func wantsLeases(r *request) bool { return r.Header.Get(wire.HeaderWaiterLeases) == "true" }
+
+// inspect serves GET /v1/locks/{name}.
+func (s *Server) inspect(w http.ResponseWriter, r *request) {
+	var info backend.LockInfo
+	err := s.patiently(r.Context(), func(ctx context.Context) error {
+		var err error
+		info, err = s.b.Inspect(ctx, r.name)
+		return err //nolint:wrapcheck // it is told as it is
+	})
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	info.Name = r.name
+	s.write(w, r, http.StatusOK, wire.FromLock(info, time.Now(), wantsLeases(r)))
+}
+
+// breakLock serves DELETE /v1/locks/{name}: an operator's act. It is asked of the
+// backend once and not again: a second break would hit the next holder.
+func (s *Server) breakLock(w http.ResponseWriter, r *request) {
+	actor := s.principal(r.Request)
+	if claimed := r.Header.Get(wire.HeaderActor); claimed != "" {
+		const most = backend.MaxOwnerLen / 2
+		actor = strings.ToValidUTF8(claimed[:min(len(claimed), most)], "") + " via " + actor
+	}
+	req := backend.BreakRequest{Name: r.name, Reason: r.params.Get("reason"), Actor: actor}
+	if err := req.Validate(); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), s.cfg.Timeout)
+	defer cancel()
+	res, err := s.b.Break(ctx, req)
+	s.audit(r, actor, res, err)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.metrics.Broken()
+	for _, h := range res.Broken {
+		s.ledger.ended(leaseKey{r.name, h.Lease})
+	}
+	s.write(w, r, http.StatusOK, wire.Break{
+		Name: r.name, Token: res.Token, Broken: wire.FromHolders(res.Broken, time.Now()),
+	})
+}
+
+// audit writes the one line that says who broke what, and why. The handler of the
+// logger adds the time.
+func (s *Server) audit(r *request, actor string, res backend.BreakResult, err error) {
+	result := "broken"
+	if err != nil {
+		result = err.Error()
+	}
+	owners := slices.Collect(func(yield func(string) bool) {
+		for _, h := range res.Broken {
+			if !yield(h.Owner) {
+				return
+			}
+		}
+	})
+	s.cfg.Logger.LogAttrs(r.Context(), levelWarn, "lock broken by an operator",
+		slog.String("actor", actor), slog.String("address", r.RemoteAddr), attrLock(r.name),
+		slog.Uint64("token", uint64(res.Token)), slog.Any("owners", owners),
+		slog.String("reason", r.params.Get("reason")), slog.String("result", result))
+}

@@ -1,0 +1,282 @@
+package server_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/internal/wire"
+	"github.com/holdfast-io/holdfast/server"
+)
+
+// The numbers that the documentation promises.
+func TestDefaultLimits(t *testing.T) {
+	t.Parallel()
+	b := memlock.New()
+	defer b.Close()
+	got := server.DefaultLimits(b.Capabilities())
+	want := server.Limits{
+		Body: 64 << 10, Headers: 16 << 10, Metadata: 1 << 10, Wait: time.Minute, MinTTL: time.Second, MaxTTL: 24 * time.Hour,
+		RenewBatch: 1000, Connections: 10_000, ConnectionsPerIP: 100, Streams: 250, WaitersPerLock: 1000,
+		Acquires: 4096, Reads: 256, Events: 256, Holders: 1024,
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, IdleTimeout: time.Minute, WriteTimeout: 10 * time.Second, Backlog: 256,
+	}
+	if got != want {
+		t.Errorf("default limits\n%+v, want\n%+v", got, want)
+	}
+}
+
+func TestBodyLimit(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{})
+	fits := `{"note":"n"` + strings.Repeat(" ", 64<<10-12) + `}`
+	if got := a.call("POST", lockPath("x"), fits); got.status != 200 {
+		t.Errorf("%d bytes: status %d: %s", len(fits), got.status, got.body)
+	}
+	got := a.call("POST", lockPath("x"), fits+" ")
+	if p := decode[wire.Problem](t, got); got.status != 413 || p.Type != wire.TypeTooLarge {
+		t.Errorf("%d bytes: status %d: %s", len(fits)+1, got.status, got.body)
+	}
+	got = a.call("POST", lockPath("x"), "\x1f\x8b", "Content-Encoding", "gzip")
+	if got.status != 415 {
+		t.Errorf("compressed: status %d: %s", got.status, got.body)
+	}
+}
+
+func TestTextLimits(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{Limits: server.Limits{Metadata: 100}})
+	n := func(n int) string { return strings.Repeat("n", n) }
+	for body, status := range map[string]int{
+		`{"note":"` + n(100) + `"}`: 200, `{"note":"` + n(101) + `"}`: 400, `{"owner":"` + n(256) + `"}`: 200, `{"owner":"` + n(257) + `"}`: 400,
+	} {
+		if got := a.call("POST", lockPath(fmt.Sprint("x", len(body))), body); got.status != status {
+			t.Errorf("%.20s… of %d bytes: status %d, want %d", body, len(body), got.status, status)
+		}
+	}
+	if got := a.call("DELETE", lockPath("x")+"?reason="+n(1025), ""); got.status != 400 {
+		t.Errorf("reason: status %d", got.status)
+	}
+}
+
+func TestHeaderLimit(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{})
+	if got := a.call("GET", "/healthz", "", "X-Big", strings.Repeat("x", 15<<10)); got.status != 200 {
+		t.Errorf("15 KiB of headers: status %d", got.status)
+	}
+	if got := a.call("GET", "/healthz", "", "X-Big", strings.Repeat("x", 17<<10)); got.status != 431 {
+		t.Errorf("17 KiB of headers: status %d, want 431", got.status)
+	}
+}
+
+func dial(t *testing.T, a *api) net.Conn {
+	t.Helper()
+	c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(a.base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if err := c.SetDeadline(time.Now().Add(2 * patience)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Slowloris: headers, bodies and silence have their time, and no more.
+func TestSlowClients(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{Limits: server.Limits{
+		ReadHeaderTimeout: 300 * time.Millisecond, ReadTimeout: 600 * time.Millisecond, IdleTimeout: 300 * time.Millisecond,
+	}})
+	for what, c := range map[string]struct {
+		send string
+		want string // of the answer; empty: none
+	}{
+		"headers": {"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-", ""},
+		"nothing": {"", ""},
+		"body":    {"POST /v1/locks/x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{", "408"},
+		"idle":    {"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", "200"},
+	} {
+		conn := dial(t, a)
+		begun := time.Now()
+		if _, err := io.WriteString(conn, c.send); err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(conn)
+		if err != nil && !strings.Contains(err.Error(), "reset") {
+			t.Errorf("%s: %v", what, err)
+		}
+		if took := time.Since(begun); took < 250*time.Millisecond || took > patience {
+			t.Errorf("%s: the connection was closed after %s", what, took)
+		}
+		if c.want != "" && !strings.HasPrefix(string(got), "HTTP/1.1 "+c.want) {
+			t.Errorf("%s: answer %.100q, want %s", what, got, c.want)
+		}
+	}
+}
+
+// A client that does not read its stream is cut off in time, not waited for.
+func TestSlowReading(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{Limits: server.Limits{WriteTimeout: 300 * time.Millisecond, Backlog: 1 << 20}})
+	conn := dial(t, a)
+	if _, err := io.WriteString(conn, "GET /v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the stream is there", func() bool { return a.srv.Streams() == 1 })
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	note := strings.Repeat("n", 256)
+	for a.srv.Streams() == 1 {
+		got, err := a.do(ctx, "POST", lockPath("x"), `{"owner":"`+note+`"}`)
+		if err != nil || got.status != 200 {
+			t.Fatalf("%d %s %v", got.status, got.body, err)
+		}
+		a.release("x", decode[wire.Grant](t, got).Lease, 204)
+	}
+}
+
+func TestConnectionLimits(t *testing.T) {
+	t.Parallel()
+	for _, l := range []server.Limits{{ConnectionsPerIP: 3}, {Connections: 3}} {
+		a := start(t, server.Config{Limits: l})
+		var open []net.Conn
+		for range 3 {
+			c := dial(t, a)
+			if _, err := io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			res, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res.Body.Close()
+			open = append(open, c)
+		}
+		extra := dial(t, a)
+		if b, err := io.ReadAll(extra); len(b) > 0 || err != nil && !strings.Contains(err.Error(), "reset") {
+			t.Errorf("%+v: the fourth connection got %q, %v", l, b, err)
+		}
+		open[0].Close()
+		eventually(t, "a place is free again", func() bool {
+			c := dial(t, a)
+			_, _ = io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+			b, _ := io.ReadAll(c)
+			return strings.HasPrefix(string(b), "HTTP/1.1 200")
+		})
+	}
+}
+
+func TestWaitersPerLock(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{Limits: server.Limits{WaitersPerLock: 2}})
+	g := a.take("x", `{}`)
+	first, second := a.send("POST", lockPath("x"), `{"wait":"60s"}`), a.send("POST", lockPath("x"), `{"wait":"60s"}`)
+	a.waiters("x", 2)
+	got := a.call("POST", lockPath("x"), `{"wait":"60s"}`)
+	p := decode[wire.Problem](t, got)
+	if got.status != 429 || p.Type != wire.TypeTooMany || got.header.Get("Retry-After") == "" || p.MayHold == nil || *p.MayHold {
+		t.Errorf("status %d: %s", got.status, got.body)
+	}
+	if n := metric(a, `holdfast_quota_rejected_total{backend="memory",quota="waiters_per_lock"}`); n != 1 {
+		t.Errorf("quota_rejected_total %v", n)
+	}
+	if got := a.call("POST", lockPath("x"), `{}`); got.status != 409 {
+		t.Errorf("one that does not wait: status %d", got.status)
+	}
+	a.take("y", `{"wait":"1s"}`) // another lock
+	a.release("x", g.Lease, 204)
+	for _, l := range []*later{first, second} {
+		select {
+		case <-l.done:
+		default:
+			continue
+		}
+	}
+	eventually(t, "one has it", func() bool { return len(a.inspect("x").Waiters) == 1 })
+	third := a.send("POST", lockPath("x"), `{"wait":"60s"}`)
+	a.waiters("x", 2)
+	third.cancel()
+}
+
+// A poll may wait for so long and no longer; what is configured is what is told.
+func TestWaitLimit(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{Limits: server.Limits{Wait: time.Second}})
+	p := want[wire.Problem](a, 400, "POST", lockPath("x"), `{"wait":"1001ms"}`)
+	if p.Field != "wait" || !strings.HasPrefix(p.Bound, "0s to 1s") {
+		t.Errorf("problem %+v", p)
+	}
+	a.take("x", `{"wait":"1s"}`)
+	if r := want[wire.Health](a, 200, "GET", "/readyz", ""); r.Capabilities.MaxWait.String() != "1s" {
+		t.Errorf("readyz %+v", r.Capabilities)
+	}
+}
+
+// Overload never makes a holder lose its lock: with every slot for acquires, reads
+// and streams taken, and more asked for all the time, renewals and releases go
+// through.
+func TestReservedLane(t *testing.T) {
+	t.Parallel()
+	const slots, flood = 8, 64
+	a := start(t, server.Config{Limits: server.Limits{
+		Acquires: slots, Reads: 1, Events: 1, ConnectionsPerIP: 1000, WaitersPerLock: 1000,
+	}})
+	a.http.Transport = &http.Transport{MaxIdleConnsPerHost: 2 * flood}
+	g := a.take("x", `{"ttl":"2s"}`)
+	line := make([]*later, slots)
+	for i := range line {
+		line[i] = a.send("POST", lockPath("x"), `{"wait":"60s"}`)
+	}
+	eventually(t, "all slots are taken", func() bool {
+		info, err := a.b.Inspect(t.Context(), "x")
+		return err == nil && len(info.Waiters) == slots
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	shed := make(chan int, flood)
+	for i := range flood {
+		go func() {
+			n := 0
+			for ctx.Err() == nil {
+				got, err := a.do(ctx, "POST", lockPath(fmt.Sprint("flood", i)), `{"wait":"10s"}`)
+				if err == nil && got.status == 503 && decodeQuietly(got).Type == wire.TypeOverloaded && got.header.Get("Retry-After") != "" {
+					n++
+				} else if err == nil && got.status != 200 {
+					n = -1 << 30
+				}
+			}
+			shed <- n
+		}()
+	}
+	// The holder renews for three times its TTL.
+	for begun := time.Now(); time.Since(begun) < 6*time.Second; {
+		sent := time.Now()
+		want[wire.RenewResult](a, 200, "PUT", lockPath("x")+"/leases/"+g.Lease, `{"ttl":"2s"}`)
+		want[wire.RenewManyResponse](a, 200, "POST", "/v1/leases/renew", `{"leases":[{"name":"x","lease":"`+g.Lease+`","ttl":"2s"}]}`)
+		want[wire.Health](a, 200, "GET", "/healthz", "")
+		if took := time.Since(sent); took > 2*time.Second {
+			t.Fatalf("a renewal took %s: the lock would be lost", took)
+		}
+	}
+	cancel()
+	total := 0
+	for range flood {
+		total += <-shed
+	}
+	if total <= 0 {
+		t.Errorf("%d acquires were shed", total)
+	}
+	t.Logf("%d acquires were shed", total)
+	if h := a.inspect("x").Holders; len(h) != 1 || string(h[0].Lease) != g.Lease {
+		t.Errorf("holders %+v", h)
+	}
+	a.release("x", g.Lease, 204)
+}

@@ -1,0 +1,108 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// logBuffer collects log lines.
+type logBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logBuffer) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+func (l *logBuffer) logger() *slog.Logger {
+	return slog.New(slog.NewJSONHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// lines gives the lines with the message.
+func (l *logBuffer) lines(msg string) []map[string]any {
+	var out []map[string]any
+	for line := range strings.Lines(l.String()) {
+		var m map[string]any
+		if json.Unmarshal([]byte(line), &m) == nil && m["msg"] == msg {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+func contains(b, sub []byte) bool { return bytes.Contains(b, sub) }
+
+// metric reads one sample of /metrics; -1 when it is not there.
+func metric(a *api, series string) float64 {
+	a.t.Helper()
+	for line := range strings.Lines(string(a.call("GET", "/metrics", "").body)) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), series+" "); ok {
+			f, err := strconv.ParseFloat(v, 64)
+			if err != nil {
+				a.t.Fatal(err)
+			}
+			return f
+		}
+	}
+	return -1
+}
+
+// tokenBackend gives the greatest token there is.
+type tokenBackend struct{ backend.Backend }
+
+func (b *tokenBackend) Acquire(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
+	g, err := b.Backend.Acquire(ctx, r)
+	g.Token = 1<<63 - 1
+	return g, err
+}
+
+// slowRenewals holds renewals back until the gate is closed.
+type slowRenewals struct {
+	backend.Backend
+	gate  chan struct{}
+	calls atomic.Int32
+	in    atomic.Int32 // leases inside
+}
+
+func (b *slowRenewals) inside() int { return int(b.in.Load()) }
+
+func (b *slowRenewals) Renew(ctx context.Context, r backend.RenewRequest) (backend.RenewResult, error) {
+	if len(r.Leases) > 0 {
+		b.calls.Add(1)
+		b.in.Add(int32(len(r.Leases)))
+		<-b.gate
+	}
+	return b.Backend.Renew(ctx, r)
+}
+
+// blind is a real backend that shows and breaks nothing.
+type blind struct{ backend.Backend }
+
+func (blind) Inspect(context.Context, string) (backend.LockInfo, error) {
+	return backend.LockInfo{}, backend.ErrUnsupported
+}
+
+func (blind) List(context.Context, backend.ListRequest) (backend.ListPage, error) {
+	return backend.ListPage{}, backend.ErrUnsupported
+}
+
+func (blind) Break(context.Context, backend.BreakRequest) (backend.BreakResult, error) {
+	return backend.BreakResult{}, backend.ErrUnsupported
+}

@@ -1,0 +1,228 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/wire"
+)
+
+// errStopping is why waiting requests end when the server stops.
+var errStopping = errors.New("the server stops")
+
+// refusal is an answer of the guard.
+type refusal struct {
+	status int
+	err    error
+}
+
+func (e *refusal) Error() string { return e.err.Error() }
+func (e *refusal) Unwrap() error { return e.err }
+
+// tooBig: the body, or the headers, are over their limit.
+type tooBig struct {
+	what   string
+	limit  int64
+	status int
+}
+
+func (e *tooBig) Error() string { return fmt.Sprintf("%s: must be at most %d bytes", e.what, e.limit) }
+
+// shed: a limit on how much at once refused the request. Nothing was done.
+type shed struct {
+	status int
+	what   string
+}
+
+func (e *shed) Error() string { return e.what }
+
+// problemOf says how an error is told: the one place where that is decided.
+func problemOf(err error, now time.Time) wire.Problem {
+	if p, ok := guardProblem(err); ok {
+		return p
+	}
+	if p, ok := requestProblem(err); ok {
+		return p
+	}
+	p := wire.Problem{Detail: err.Error()}
+	held, isHeld := errors.AsType[*backend.HeldError](err)
+	switch {
+	case isHeld:
+		p.Type, p.Title, p.Status = wire.TypeHeld, "Lock is held", http.StatusConflict
+		p.Holders, p.Position = wire.FromHolders(held.Holders, now), held.Ahead+1
+		p.Detail = held.Error()
+	case errors.Is(err, backend.ErrHeld):
+		p.Type, p.Title, p.Status = wire.TypeHeld, "Lock is held", http.StatusConflict
+		p.Holders, p.Position = []wire.Holder{}, 1
+	case errors.Is(err, errStopping):
+		p.Type, p.Title, p.Status = wire.TypeStopping, "Server is stopping", http.StatusServiceUnavailable
+		p.Detail = "The server stops. Ask again with the same lease: its place in line is kept for a while."
+		p.MayHold = mayHold(err)
+	case errors.Is(err, backend.ErrLost):
+		p.Type, p.Title, p.Status = wire.TypeLost, "Lease is lost", http.StatusGone
+		p.Detail = "The lease is not out: it ended, was released, or was broken. This is final; take the lock again, with another lease ID."
+		if lost, ok := errors.AsType[*holdfast.LostError](err); ok {
+			p.Cause, p.Reason = string(lost.Cause), lost.Reason
+		}
+	case errors.Is(err, backend.ErrUnsupported):
+		p.Type, p.Title, p.Status = wire.TypeUnsupported, "Not supported by the backend", http.StatusNotImplemented
+	default:
+		// What is not known to be an answer is an unknown outcome, never "not held".
+		p.Type, p.Title, p.Status = wire.TypeUnavailable, "Backend is unavailable", http.StatusServiceUnavailable
+		p.MayHold = mayHold(err)
+	}
+	return p
+}
+
+// requestProblem tells what is wrong with the request itself.
+func requestProblem(err error) (wire.Problem, bool) {
+	p := wire.Problem{Type: wire.TypeInvalid, Title: "Invalid request", Status: http.StatusBadRequest, Detail: err.Error()}
+	if bad, ok := errors.AsType[*backend.InvalidError](err); ok {
+		p.Field, p.Value, p.Bound, p.Detail = bad.Field, bad.Value, bad.Bound, bad.Error()
+		return p, true
+	}
+	if limit, ok := errors.AsType[*backend.LimitError](err); ok {
+		p.Type, p.Title, p.Detail = wire.TypeLimit, "Another limit is in force", limit.Error()
+		p.Field, p.Value = "limit", strconv.Itoa(max(1, limit.Asked))
+		p.Bound, p.InForce = strconv.Itoa(max(1, limit.InForce)), &limit.InForce
+		return p, true
+	}
+	if bad, ok := errors.AsType[*wire.DecodeError](err); ok {
+		p.Field, p.Detail = "body", bad.Error()
+		return p, true
+	}
+	return p, errors.Is(err, backend.ErrInvalid)
+}
+
+func guardProblem(err error) (wire.Problem, bool) {
+	if big, ok := errors.AsType[*tooBig](err); ok {
+		return wire.Problem{
+			Type: wire.TypeTooLarge, Title: "Request is too large", Status: big.status,
+			Detail: big.Error(), Field: big.what, Bound: fmt.Sprintf("at most %d bytes", big.limit),
+		}, true
+	}
+	if no, ok := errors.AsType[*shed](err); ok {
+		p := wire.Problem{Type: wire.TypeOverloaded, Title: "Server is overloaded", Status: no.status, Detail: no.what, MayHold: new(false)}
+		if no.status == http.StatusTooManyRequests {
+			p.Type, p.Title = wire.TypeTooMany, "Too many requests"
+		}
+		return p, true
+	}
+	no, ok := errors.AsType[*refusal](err)
+	if !ok {
+		return wire.Problem{}, false
+	}
+	p := wire.Problem{Title: http.StatusText(no.status), Status: no.status, Detail: no.Error()}
+	switch no.status {
+	case http.StatusUnauthorized:
+		p.Type = wire.TypeUnauthenticated
+	case http.StatusForbidden:
+		p.Type = wire.TypeForbidden
+	case http.StatusRequestTimeout:
+		p.Type = wire.TypeTimeout
+	case http.StatusUnsupportedMediaType:
+		p.Type = wire.TypeUnsupportedMedia
+	default:
+		p.Type = wire.TypeInvalid
+	}
+	return p, true
+}
+
+// mayHold is true unless the error knows better.
+func mayHold(err error) *bool {
+	if op, ok := errors.AsType[*holdfast.OpError](err); ok {
+		return new(op.MayHold)
+	}
+	if away, ok := errors.AsType[*backend.UnavailableError](err); ok {
+		return new(away.MayHold)
+	}
+	return new(!errors.Is(err, backend.ErrClosed))
+}
+
+// fail answers with the problem that err is.
+func (s *Server) fail(w http.ResponseWriter, r *request, err error) {
+	p := problemOf(err, time.Now())
+	switch p.Status {
+	case http.StatusConflict, http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		w.Header().Set("Retry-After", strconv.Itoa(retryAfter(p, err)))
+	case http.StatusUnauthorized:
+		w.Header().Set("WWW-Authenticate", `Bearer realm="holdfast"`)
+	}
+	s.write(w, r, p.Status, p)
+}
+
+// retryAfter gives whole seconds: at least 1, and not longer than the first lease
+// lives, for who knows whether it is renewed.
+func retryAfter(p wire.Problem, err error) int {
+	const most = 10 * time.Second
+	d := time.Second
+	if away, ok := errors.AsType[*backend.UnavailableError](err); ok {
+		d = max(d, away.RetryAfter)
+	}
+	if held, ok := errors.AsType[*backend.HeldError](err); ok && p.Status == http.StatusConflict && len(held.Holders) > 0 {
+		left := most
+		for _, h := range held.Holders {
+			left = min(left, h.Left)
+		}
+		d = max(d, left)
+	}
+	return int(math.Ceil(min(d, most).Seconds()))
+}
+
+// write sends v as JSON, under a deadline. The error is logged: a client that is
+// gone is not the server's trouble; writeChecked is for those who must know.
+func (s *Server) write(w http.ResponseWriter, r *request, status int, v any) {
+	if err := s.writeChecked(w, r, status, v); err != nil {
+		s.cfg.Logger.LogAttrs(r.Context(), slog.LevelDebug, "answer not written", slog.String("error", err.Error()))
+	}
+}
+
+func (s *Server) writeChecked(w http.ResponseWriter, r *request, status int, v any) error {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(true) // an answer is never taken for a page, whatever the names in it
+	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("encode the answer: %w", err)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if _, isProblem := v.(wire.Problem); isProblem {
+		w.Header().Set("Content-Type", wire.ContentTypeProblem)
+	}
+	w.Header().Set(wire.HeaderTime, wire.FormatTime(time.Now()))
+	w.Header().Set("Content-Length", strconv.Itoa(b.Len()))
+	c := http.NewResponseController(w)
+	if err := c.SetWriteDeadline(time.Now().Add(s.cfg.Limits.WriteTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return fmt.Errorf("set the deadline: %w", err)
+	}
+	w.WriteHeader(status)
+	if r.Method == http.MethodHead {
+		return nil
+	}
+	if _, err := w.Write(b.Bytes()); err != nil {
+		return fmt.Errorf("write the answer: %w", err)
+	}
+	if err := c.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return fmt.Errorf("send the answer: %w", err)
+	}
+	return context.Cause(r.Context())
+}
+
+// short cuts what a caller gave.
+func short(s string) string {
+	const most = 64
+	if len(s) > most {
+		s = s[:most]
+	}
+	return strconv.Quote(strings.ToValidUTF8(s, "?"))
+}

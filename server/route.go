@@ -1,0 +1,188 @@
+package server
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Verb is what a request wants to do.
+type Verb string
+
+// The verbs. List, Watch and RenewMany are asked about as a whole, without a name;
+// then each lock is asked about on its own, with Read or Renew.
+const (
+	Acquire   Verb = "acquire"
+	Renew     Verb = "renew"
+	Release   Verb = "release"
+	Read      Verb = "read"
+	Break     Verb = "break"
+	List      Verb = "list"
+	Watch     Verb = "watch"
+	RenewMany Verb = "renew_many"
+	Status    Verb = "status" // health, readiness, metrics, the document, the page
+)
+
+// Action is what Config.Authorize decides on.
+type Action struct {
+	Verb Verb
+	// Name of the lock: decoded once, valid, and exactly what the backend will get.
+	// Empty for List, Watch, RenewMany and Status.
+	Name string
+	// Prefix of the names of a List or a Watch.
+	Prefix string
+	// Lease of a Renew or a Release.
+	Lease backend.LeaseID
+	// Path of a Status request: "/metrics".
+	Path string
+}
+
+// route is a row of the table. Every request to the server is one of them.
+type route struct {
+	method  string
+	pattern string // segments; {name} and {lease} stand for one, decoded
+	verb    Verb
+	lane    func(*lanes) *lane
+	query   []string // the parameters that it may have
+	handle  func(*Server, http.ResponseWriter, *request)
+}
+
+// routes is the whole API. The guard serves nothing else.
+func routes() []route {
+	return []route{
+		{"POST", "/v1/locks/{name}", Acquire, (*lanes).acquiring, nil, (*Server).acquire},
+		{"PUT", "/v1/locks/{name}/leases/{lease}", Renew, (*lanes).holding, nil, (*Server).renew},
+		{"DELETE", "/v1/locks/{name}/leases/{lease}", Release, (*lanes).holding, nil, (*Server).release},
+		{"POST", "/v1/leases/renew", RenewMany, (*lanes).holding, nil, (*Server).renewMany},
+		{"GET", "/v1/locks", List, (*lanes).reading, []string{"prefix", "limit", "after"}, (*Server).list},
+		{"GET", "/v1/locks/{name}", Read, (*lanes).reading, nil, (*Server).inspect},
+		{"DELETE", "/v1/locks/{name}", Break, (*lanes).reading, []string{"reason"}, (*Server).breakLock},
+		{"GET", "/v1/events", Watch, (*lanes).streaming, []string{"prefix"}, (*Server).events},
+		{"GET", "/healthz", Status, nil, nil, (*Server).healthz},
+		{"GET", "/readyz", Status, nil, nil, (*Server).readyz},
+		{"GET", "/metrics", Status, nil, nil, (*Server).metricsPage},
+		{"GET", "/openapi.json", Status, nil, nil, (*Server).openapi},
+		{"GET", "/", Status, nil, nil, (*Server).page},
+		{"GET", "/dashboard.css", Status, nil, nil, (*Server).page},
+		{"GET", "/dashboard.js", Status, nil, nil, (*Server).page},
+	}
+}
+
+// request is a request on its way through a route.
+type request struct {
+	*http.Request
+	arrived time.Time
+	route   *route
+	name    string
+	lease   backend.LeaseID
+	params  url.Values
+	body    []byte
+}
+
+func (r *request) action() Action {
+	a := Action{Verb: r.route.verb, Name: r.name, Lease: r.lease, Prefix: r.params.Get("prefix")}
+	if a.Verb == Status {
+		a.Path = r.route.pattern
+	}
+	return a
+}
+
+// match finds the route, by the path as it was sent: segments are split before they
+// are decoded, so that an encoded slash is part of a name, and nothing is cleaned.
+// Without a route it gives the methods that the path does have.
+func match(table []route, method, escaped string) (*route, map[string]string, []string) {
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	var allow []string
+	for i := range table {
+		got, ok := matchPattern(table[i].pattern, escaped)
+		if !ok {
+			continue
+		}
+		if table[i].method == method {
+			return &table[i], got, nil
+		}
+		allow = append(allow, table[i].method)
+	}
+	if slices.Contains(allow, http.MethodGet) {
+		allow = append(allow, http.MethodHead)
+	}
+	return nil, nil, allow
+}
+
+func matchPattern(pattern, escaped string) (map[string]string, bool) {
+	want, got := strings.Split(pattern, "/"), strings.Split(escaped, "/")
+	if len(want) != len(got) {
+		return nil, false
+	}
+	var vars map[string]string
+	for i, seg := range want {
+		if !strings.HasPrefix(seg, "{") {
+			if seg != got[i] {
+				return nil, false
+			}
+			continue
+		}
+		if vars == nil {
+			vars = make(map[string]string, 2)
+		}
+		vars[strings.Trim(seg, "{}")] = got[i]
+	}
+	return vars, true
+}
+
+// decodeVars decodes the name and the lease once and checks them.
+func (r *request) decodeVars(vars map[string]string) error {
+	for key, raw := range vars {
+		v, err := url.PathUnescape(raw)
+		if err != nil {
+			return invalid(key, "in the path", "percent-encoded")
+		}
+		switch key {
+		case "name":
+			r.name, err = v, backend.ValidateName(v)
+		case "lease":
+			r.lease, err = backend.LeaseID(v), backend.ValidateLeaseID(backend.LeaseID(v))
+		}
+		if err != nil {
+			return err //nolint:wrapcheck // it names the field
+		}
+	}
+	return nil
+}
+
+// decodeQuery refuses parameters that the route does not have, and doubled ones.
+func (r *request) decodeQuery() error {
+	if r.route.verb == Status {
+		return nil // a page or a probe may be asked for with anything behind it
+	}
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return invalid("query", "given", "percent-encoded parameters")
+	}
+	for key, values := range q {
+		if !slices.Contains(r.route.query, key) {
+			return invalid("query", "parameter "+short(key), "one of "+known(r.route.query))
+		}
+		if len(values) > 1 {
+			return invalid(key, "given twice", "given once")
+		}
+	}
+	r.params = q
+	if err := backend.ValidatePrefix(q.Get("prefix")); err != nil {
+		return err //nolint:wrapcheck // it names the field
+	}
+	return nil
+}
+
+func known(params []string) string {
+	if len(params) == 0 {
+		return "none: there are no parameters here"
+	}
+	return strings.Join(params, ", ")
+}

@@ -1,0 +1,263 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/observe"
+)
+
+// Server serves the API. Make it with New; its methods may be called at once.
+type Server struct {
+	cfg         Config
+	b           backend.Backend // counted by the metrics
+	caps        backend.Capabilities
+	table       []route
+	lanes       *lanes
+	crossOrigin *http.CrossOriginProtection
+	metrics     *observe.Metrics
+	line        *line
+	ledger      *ledger
+	renewer     *renewer
+	hub         *hub
+	ready       readiness
+	document    []byte
+
+	own      *holdfast.Client // for the lease IDs that the server makes
+	ownTap   *tap
+	guests   *holdfast.Client // for those of clients, where they do not wait
+	guestTap *tap
+	// guestCount is how many clients there are for those who wait.
+	guestCount atomic.Int64
+
+	stopping context.Context //nolint:containedctx // ends when the server begins to stop
+	stop     context.CancelFunc
+
+	mu      sync.Mutex
+	closed  bool
+	closing sync.Once
+	work    sync.WaitGroup // what is settled in the background
+}
+
+// New makes a server of b. It sends nothing yet. Close the server, or let Serve do
+// that, before b; the server does not close b.
+//
+// A field of cfg that is out of bounds is a *backend.InvalidError. A registry that
+// has the metrics already is an error.
+func New(b backend.Backend, cfg Config) (*Server, error) {
+	if b == nil {
+		return nil, fmt.Errorf("new server: %w", invalid("backend", "nil", "a backend"))
+	}
+	caps := b.Capabilities()
+	if err := cfg.defaults(caps); err != nil {
+		return nil, fmt.Errorf("new server: %w", err)
+	}
+	s := &Server{
+		cfg: cfg, caps: caps, table: routes(), lanes: newLanes(cfg.Limits),
+		crossOrigin: http.NewCrossOriginProtection(), line: newLine(), document: openAPI(cfg.Version),
+	}
+	var err error
+	s.metrics, err = observe.NewPrometheus(cfg.Registry, observe.Options{
+		Backend: caps.Name, Version: cfg.Version, OldestWaiter: s.line.oldest, Sessions: s.sessions,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("new server: %w", err)
+	}
+	s.b = s.metrics.Backend(b)
+	s.ledger = newLedger(s.metrics)
+	s.renewer = &renewer{b: s.b, most: caps.MaxRenew, timeout: cfg.Timeout}
+	s.hub = newHub(s.b, cfg.Limits.Backlog)
+	s.stopping, s.stop = context.WithCancel(context.Background())
+	if err := s.makeClients(); err != nil {
+		return nil, fmt.Errorf("new server: %w", err)
+	}
+	return s, nil
+}
+
+func (s *Server) makeClients() error {
+	var err error
+	s.ownTap = &tap{Backend: s.b}
+	if s.own, err = holdfast.New(s.ownTap, s.clientConfig()); err != nil {
+		return fmt.Errorf("client: %w", err)
+	}
+	s.guestTap = &tap{Backend: s.b, theirs: true}
+	if s.guests, err = holdfast.New(s.guestTap, s.clientConfig()); err != nil {
+		return errors.Join(fmt.Errorf("client: %w", err), s.own.Close(context.Background()))
+	}
+	return nil
+}
+
+func (s *Server) clientConfig() holdfast.Config {
+	cfg := holdfast.Config{Owner: "holdfast", Timeout: s.cfg.Timeout, Logger: s.cfg.Logger, Events: s.metrics.Events()}
+	if s.caps.Sessions {
+		cfg.TTL = s.cfg.PlaceTTL
+	}
+	return cfg
+}
+
+func (s *Server) sessions() int { return s.own.Stats().Sessions + int(s.guestCount.Load()) }
+
+// Handler gives the server as a handler, for a program that has an http.Server of
+// its own. Its time-outs and limits of connections and headers are then that
+// program's affair: see [Limits]. Close the Server in the end.
+func (s *Server) Handler() http.Handler { return s }
+
+// Serve answers requests that come in on ln until ctx ends, then stops: it takes no
+// more, answers all who wait (503 with Retry-After; their places in line are kept
+// for a while), waits for requests under way, and closes the Server, each for
+// Config.DrainTimeout. Leases stay. It closes ln.
+//
+// The error is nil after a stop that ctx asked for, and otherwise says why Serve
+// could not begin or go on. Unless Config.Authorize or Config.Anonymous is set, ln
+// must be on the loopback or a Unix socket.
+func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	if err := s.checkListener(ln); err != nil {
+		return errors.Join(fmt.Errorf("serve: %w", err), ln.Close(), s.Close(context.WithoutCancel(ctx)))
+	}
+	h := s.httpServer(ctx)
+	failed := make(chan error, 1) // one value, when the accepting has ended
+	go func() {
+		if h.TLSConfig != nil {
+			failed <- h.ServeTLS(s.limited(ln), "", "")
+			return
+		}
+		failed <- h.Serve(s.limited(ln))
+	}()
+	var err error
+	select {
+	case err = <-failed:
+		err = fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	}
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
+	defer cancel()
+	s.stop()
+	if shut := h.Shutdown(drain); shut != nil {
+		s.cfg.Logger.LogAttrs(ctx, levelWarn, "requests were cut short", attrError(shut))
+		err = errors.Join(err, h.Close())
+	}
+	if ctx.Err() != nil {
+		<-failed
+	}
+	last, cancelLast := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
+	defer cancelLast()
+	return errors.Join(err, s.Close(last))
+}
+
+// checkListener keeps a server without authorisation from the network.
+func (s *Server) checkListener(ln net.Listener) error {
+	if s.cfg.Authorize != nil || s.cfg.Anonymous {
+		return nil
+	}
+	if _, ok := ln.Addr().(*net.UnixAddr); ok || isLoopback(ln.Addr()) {
+		return nil
+	}
+	return invalid("listener", short(ln.Addr().String()), "on the loopback or a Unix socket, unless Config.Authorize or Config.Anonymous is set")
+}
+
+func (s *Server) httpServer(ctx context.Context) *http.Server {
+	l := s.cfg.Limits
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Server{
+		Handler:           s,
+		TLSConfig:         s.cfg.TLS.Clone(),
+		BaseContext:       func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
+		ReadHeaderTimeout: l.ReadHeaderTimeout,
+		ReadTimeout:       l.ReadTimeout,
+		IdleTimeout:       l.IdleTimeout,
+		MaxHeaderBytes:    l.Headers, // net/http lets a few KiB more pass; the guard does not
+		ErrorLog:          slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),
+		Protocols:         &protocols,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: l.Streams, MaxReadFrameSize: 16 << 10},
+	}
+}
+
+// settle runs f in the background, with the time that Close gives it, or at once
+// when the Server is closed already.
+func (s *Server) settle(f func(context.Context)) {
+	run := func() {
+		ctx, cancel := context.WithTimeout(context.Background(), s.cfg.PlaceTTL+s.cfg.Timeout)
+		defer cancel()
+		f(ctx)
+	}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		run()
+		return
+	}
+	s.work.Go(run)
+	s.mu.Unlock()
+}
+
+// Close answers all who wait and ends what the Server started. Leases stay, and the
+// places in line of client-made leases for a while. When ctx ends before the backend
+// has answered, Close returns its cause. Serve calls it. Closing again does nothing.
+func (s *Server) Close(ctx context.Context) error {
+	s.stop()
+	var err error
+	s.closing.Do(func() {
+		s.hub.close()
+		s.mu.Lock()
+		s.closed = true
+		s.mu.Unlock()
+		settled := make(chan struct{})
+		go func() { s.work.Wait(); close(settled) }()
+		select {
+		case <-settled:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+		err = errors.Join(err, s.guests.Close(ctx), s.own.Close(ctx))
+	})
+	if err != nil {
+		return fmt.Errorf("close server: %w", err)
+	}
+	return nil
+}
+
+const levelWarn = slog.LevelWarn
+
+func attrLock(name string) slog.Attr { return slog.String("lock", name) }
+func attrError(err error) slog.Attr  { return slog.String("error", err.Error()) }
+
+// cause puts why ctx ended before err.
+func cause(ctx context.Context, err error) error {
+	if why := context.Cause(ctx); why != nil && !errors.Is(err, why) {
+		return fmt.Errorf("%w: %w", why, err)
+	}
+	return err
+}
+
+// patiently asks the backend until it answers, for as long as Config.Timeout.
+func (s *Server) patiently(ctx context.Context, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	pause := 10 * time.Millisecond
+	for {
+		err := f(ctx)
+		if !errors.Is(err, backend.ErrUnavailable) {
+			return err
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+			pause = min(2*pause, time.Second)
+		case <-ctx.Done():
+			t.Stop()
+			return err
+		}
+	}
+}

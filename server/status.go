@@ -1,0 +1,101 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	_ "embed" // for the OpenAPI document
+	"errors"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/holdfast-io/holdfast/dashboard"
+	"github.com/holdfast-io/holdfast/internal/wire"
+)
+
+//go:embed openapi.json
+var openAPIDocument []byte
+
+// openAPI is the document with the version filled in.
+func openAPI(version string) []byte {
+	return bytes.Replace(openAPIDocument, []byte(`"0.0.0"`), []byte(strconv.Quote(version)), 1)
+}
+
+// readiness remembers for a moment whether the backend answers.
+type readiness struct {
+	mu    sync.Mutex
+	asked time.Time
+	err   error
+}
+
+const (
+	readyFor     = time.Second     // how long an answer is good
+	readyTimeout = 2 * time.Second // for the question
+	readyName    = "holdfast-readyz"
+)
+
+// check asks the backend, unless it was asked just now.
+func (r *readiness) check(ctx context.Context, s *Server) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.asked.IsZero() && time.Since(r.asked) < readyFor {
+		return r.err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readyTimeout)
+	defer cancel()
+	_, r.err = s.b.Inspect(ctx, readyName)
+	r.asked = time.Now()
+	return r.err
+}
+
+// healthz serves GET /healthz: the process answers.
+func (s *Server) healthz(w http.ResponseWriter, r *request) {
+	s.write(w, r, http.StatusOK, wire.Health{Status: "ok"})
+}
+
+// readyz serves GET /readyz: the backend answers, and the server is not stopping.
+func (s *Server) readyz(w http.ResponseWriter, r *request) {
+	if s.stopping.Err() != nil {
+		s.fail(w, r, errStopping)
+		return
+	}
+	if err := s.ready.check(r.Context(), s); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.write(w, r, http.StatusOK, wire.Health{
+		Status: "ready", Backend: s.caps.Name,
+		Capabilities: wire.FromCapabilities(s.caps, s.cfg.Limits.MinTTL, s.cfg.Limits.MaxTTL, s.cfg.Limits.Wait),
+	})
+}
+
+// metricsPage serves GET /metrics.
+func (s *Server) metricsPage(w http.ResponseWriter, r *request) {
+	s.ledger.sweep()
+	s.deadline(w)
+	promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{DisableCompression: true}).ServeHTTP(w, r.Request)
+}
+
+// openapi serves GET /openapi.json.
+func (s *Server) openapi(w http.ResponseWriter, r *request) {
+	s.deadline(w)
+	w.Header().Set("Content-Type", "application/json")
+	http.ServeContent(w, r.Request, "", time.Time{}, bytes.NewReader(s.document))
+}
+
+// page serves the dashboard.
+func (s *Server) page(w http.ResponseWriter, r *request) {
+	s.deadline(w)
+	dashboard.Serve(w, r.Request)
+}
+
+// deadline is for answers that are written by others.
+func (s *Server) deadline(w http.ResponseWriter) {
+	err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.cfg.Limits.WriteTimeout))
+	if err != nil && !errors.Is(err, http.ErrNotSupported) {
+		s.cfg.Logger.Debug("no write deadline", attrError(err))
+	}
+}

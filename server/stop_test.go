@@ -1,0 +1,220 @@
+package server_test
+
+import (
+	"context"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/internal/wire"
+	"github.com/holdfast-io/holdfast/server"
+)
+
+// A server that stops answers all who wait. Leases stay; so does the place of those
+// who named their lease, and the next server finds it.
+func TestGracefulStop(t *testing.T) {
+	t.Parallel()
+	store := memlock.NewStore()
+	one, two := startOn(t, store, server.Config{}), startOn(t, store, server.Config{})
+	g := one.take("x", `{"ttl":"1h"}`)
+	const named = `{"owner":"named","lease":"my-own-lease-0001","wait":"60s"}`
+	first := one.send("POST", lockPath("x"), named)
+	one.waiters("x", 1)
+	second := one.send("POST", lockPath("x"), `{"owner":"nameless","wait":"60s"}`)
+	one.waiters("x", 2)
+	if err := one.stop(); err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range []*later{first, second} {
+		got := l.get(t)
+		p := decode[wire.Problem](t, got)
+		if got.status != 503 || p.Type != wire.TypeStopping || got.header.Get("Retry-After") == "" {
+			t.Errorf("status %d: %s", got.status, got.body)
+		}
+	}
+	l := two.inspect("x")
+	if len(l.Holders) != 1 || l.Holders[0].Lease != g.Lease {
+		t.Errorf("the lease is gone: %+v", l)
+	}
+	if len(l.Waiters) != 1 || l.Waiters[0].Owner != "named" {
+		t.Errorf("the line is %+v", l.Waiters)
+	}
+	late := two.send("POST", lockPath("x"), `{"owner":"late","wait":"60s"}`)
+	two.waiters("x", 2)
+	again := two.send("POST", lockPath("x"), named)
+	two.release("x", g.Lease, 204)
+	got := again.get(t)
+	if got.status != 200 {
+		t.Fatalf("status %d: %s", got.status, got.body)
+	}
+	two.release("x", "my-own-lease-0001", 204)
+	if got := late.get(t); got.status != 200 {
+		t.Errorf("status %d: %s", got.status, got.body)
+	}
+}
+
+// A place that nobody comes back for falls with its session.
+func TestPlaceFalls(t *testing.T) {
+	t.Parallel()
+	store := memlock.NewStore()
+	one, two := startOn(t, store, server.Config{PlaceTTL: time.Second}), startOn(t, store, server.Config{})
+	g := one.take("x", `{"ttl":"1h"}`)
+	gone := one.send("POST", lockPath("x"), `{"lease":"my-own-lease-0001","wait":"60s"}`)
+	one.waiters("x", 1)
+	if err := one.stop(); err != nil {
+		t.Fatal(err)
+	}
+	gone.get(t)
+	two.waiters("x", 0)
+	two.release("x", g.Lease, 204)
+}
+
+func TestStopping(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := a.srv.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.srv.Close(ctx); err != nil {
+		t.Errorf("closing again: %v", err)
+	}
+	for path, status := range map[string]int{"/healthz": 200, "/readyz": 503, "/v1/locks": 503, "/v1/events": 503, "/metrics": 200} {
+		if got := a.call("GET", path, ""); got.status != status {
+			t.Errorf("GET %s of a closed server: status %d, want %d", path, got.status, status)
+		}
+	}
+}
+
+func TestReady(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{})
+	r := want[wire.Health](a, 200, "GET", "/readyz", "")
+	if r.Status != "ready" || r.Backend != "memory" || r.Capabilities == nil || !r.Capabilities.FIFO || r.Capabilities.MinTTL.String() != "1s" {
+		t.Errorf("readyz %+v", r)
+	}
+	a.b.away.Store(true)
+	eventually(t, "readyz tells that the backend is away", func() bool { return a.call("GET", "/readyz", "").status == 503 })
+	want[wire.Health](a, 200, "GET", "/healthz", "")
+	a.b.away.Store(false)
+	eventually(t, "readyz tells that the backend is back", func() bool { return a.call("GET", "/readyz", "").status == 200 })
+}
+
+// Nobody opens a server to the network by accident.
+func TestListener(t *testing.T) {
+	t.Parallel()
+	b := memlock.New()
+	defer b.Close()
+	srv, err := server.New(b, server.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = srv.Serve(t.Context(), pretend{addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 7420}})
+	if err == nil || !strings.Contains(err.Error(), "Anonymous") {
+		t.Errorf("Serve on 192.0.2.1: %v", err)
+	}
+}
+
+// pretend is a listener that says to be elsewhere.
+type pretend struct{ addr net.Addr }
+
+func (p pretend) Accept() (net.Conn, error) { return nil, net.ErrClosed }
+func (p pretend) Close() error              { return nil }
+func (p pretend) Addr() net.Addr            { return p.addr }
+
+// A Server without Serve, in a program's own http.Server, ends all it started.
+func TestHandlerOnly(t *testing.T) {
+	t.Parallel()
+	b := memlock.New()
+	defer b.Close()
+	srv, err := server.New(b, server.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if srv.Handler() == nil {
+		t.Fatal("no handler")
+	}
+	if err := srv.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// Metrics tell what happened, and everything from the start.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{})
+	if n := metric(a, `holdfast_acquire_total{backend="memory",mode="exclusive",result="acquired"}`); n != 0 {
+		t.Errorf("acquire_total is %v before the first", n)
+	}
+	g := a.take("x", `{"ttl":"10s"}`)
+	a.take("x", `{"ttl":"10s","lease":"`+g.Lease+`"}`) // the same once more
+	want[wire.Problem](a, 409, "POST", lockPath("x"), `{}`)
+	want[wire.RenewResult](a, 200, "PUT", lockPath("x")+"/leases/"+g.Lease, `{"ttl":"10s"}`)
+	w := a.send("POST", lockPath("x"), `{"wait":"60s"}`)
+	a.waiters("x", 1)
+	if n := metric(a, `holdfast_oldest_waiter_seconds{backend="memory"}`); n <= 0 {
+		t.Errorf("oldest waiter %v", n)
+	}
+	a.release("x", g.Lease, 204)
+	h := decode[wire.Grant](t, w.get(t))
+	want[wire.Break](a, 200, "DELETE", lockPath("x"), "")
+	want[wire.Problem](a, 410, "PUT", lockPath("x")+"/leases/"+h.Lease, `{"ttl":"10s"}`)
+	a.take("short", `{"ttl":"1s","shared":true}`)
+	eventually(t, "what ended is not held", func() bool { return metric(a, `holdfast_held{backend="memory",mode="shared"}`) == 0 })
+	for series, n := range map[string]float64{
+		`holdfast_acquire_total{backend="memory",mode="exclusive",result="acquired"}`:   3,
+		`holdfast_acquire_total{backend="memory",mode="exclusive",result="held"}`:       1,
+		`holdfast_held{backend="memory",mode="exclusive"}`:                              0,
+		`holdfast_renew_total{backend="memory",result="ok"}`:                            1,
+		`holdfast_renew_total{backend="memory",result="lost"}`:                          1,
+		`holdfast_renew_margin_seconds_count{backend="memory"}`:                         1,
+		`holdfast_lost_total{backend="memory",cause="gone"}`:                            1,
+		`holdfast_break_total{backend="memory"}`:                                        1,
+		`holdfast_handoff_seconds_count{backend="memory"}`:                              1,
+		`holdfast_queue_depth{backend="memory"}`:                                        0,
+		`holdfast_oldest_waiter_seconds{backend="memory"}`:                              0,
+		`holdfast_hold_seconds_count{backend="memory",mode="exclusive"}`:                2,
+		`holdfast_backend_op_seconds_count{backend="memory",op="break"}`:                1,
+		`holdfast_backend_errors_total{backend="memory",kind="unavailable",op="renew"}`: 0,
+	} {
+		if got := metric(a, series); got != n {
+			t.Errorf("%s is %v, want %v", series, got, n)
+		}
+	}
+	if body := a.call("GET", "/metrics", "").body; strings.Contains(string(body), "short") {
+		t.Error("a lock's name is in the metrics")
+	}
+}
+
+// Renewals that come in at once travel in few calls, and each gets its own answer.
+func TestRenewalsTravelTogether(t *testing.T) {
+	t.Parallel()
+	b := &slowRenewals{Backend: memlock.New(), gate: make(chan struct{})}
+	a := serve(t, &faulty{Backend: b}, server.Config{})
+	const n = 40
+	grants := make([]wire.Grant, n)
+	for i := range grants {
+		grants[i] = a.take("x"+string(rune('A'+i)), `{}`)
+	}
+	sent := make([]*later, n)
+	for i, g := range grants {
+		sent[i] = a.send("PUT", lockPath(g.Name)+"/leases/"+g.Lease, `{"ttl":"1m"}`)
+	}
+	eventually(t, "the renewals wait for the backend", func() bool { return a.srv.Queued()+b.inside() == n })
+	close(b.gate)
+	for i, l := range sent {
+		got := l.get(t)
+		if got.status != 200 || decode[wire.RenewResult](t, got).Token != grants[i].Token {
+			t.Errorf("renewal %d: status %d: %s", i, got.status, got.body)
+		}
+	}
+	if calls := b.calls.Load(); calls > 10 {
+		t.Errorf("%d renewals took %d calls of the backend", n, calls)
+	}
+}
+
+var _ backend.Backend = (*slowRenewals)(nil)
