@@ -124,8 +124,9 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		return errors.Join(fmt.Errorf("serve: %w", err), ln.Close(), s.Close(context.WithoutCancel(ctx)))
 	}
 	h := s.httpServer(ctx)
-	failed := make(chan error, 1) // one value, when the accepting has ended
+	failed := make(chan error, 1) // one value, when the accepting has ended; closed then
 	go func() {
+		defer close(failed)
 		if h.TLSConfig != nil {
 			failed <- h.ServeTLS(s.limited(ln), "", "")
 			return
@@ -145,8 +146,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		s.cfg.Logger.LogAttrs(ctx, levelWarn, "requests were cut short", attrError(shut))
 		err = errors.Join(err, h.Close())
 	}
-	if ctx.Err() != nil {
-		<-failed
+	for range failed { // wait until the accepting has ended
 	}
 	last, cancelLast := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
 	defer cancelLast()
