@@ -1,0 +1,363 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+const (
+	opAcquire = "acquire"
+	// glance is how much of the queue is read to see why the lock cannot be had. A
+	// longer one is read again, whole, where that matters.
+	glance = 32
+)
+
+// acquisition is one call of Acquire.
+type acquisition struct {
+	b      *Backend
+	req    backend.AcquireRequest
+	claim  backend.Claim
+	sess   *session // nil: none
+	p      *placed
+	claimK string
+	tomb   string
+	asked  time.Time // before the newest question left
+	fresh  time.Time // when lease was made
+	lease  clientv3.LeaseID
+}
+
+// Acquire takes the lock, or waits in line for it. When ctx ends meanwhile the place
+// in line stays, for as long as the session.
+//
+// Errors: *InvalidError, *LimitError, *HeldError, ErrLost, ErrSessionLost,
+// *UnavailableError, ErrClosed, ctx's cause.
+func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
+	if err := req.Validate(b.caps); err != nil {
+		return backend.Grant{}, err
+	}
+	ctx, leave, err := b.enter(ctx)
+	if err != nil {
+		return backend.Grant{}, err
+	}
+	defer leave()
+	a := &acquisition{
+		b: b, req: req, claim: req.Claim(),
+		claimK: b.keys.claim(req.Name, req.Lease),
+		tomb:   b.keys.tombstone(req.Name, req.Lease),
+	}
+	if req.Session != "" {
+		if a.sess, err = b.session(ctx, req.Session); err != nil {
+			return backend.Grant{}, err
+		}
+	}
+	a.p = b.slots.take(leaseKey{req.Name, req.Lease})
+	g, err := a.run(ctx)
+	if !final(err) {
+		b.suspects.add(req.Lease)
+	}
+	// A lease that is told to be held may be in line all the same, from before.
+	b.slots.leave(a.p, err != nil && final(err), errors.Is(err, backend.ErrHeld))
+	return g, err
+}
+
+// key is where the entry goes, unless it joins.
+func (a *acquisition) key() string {
+	return a.b.keys.entry(a.req.Name, a.p.slot, a.req.Mode, a.req.Limit)
+}
+
+func (a *acquisition) joinedKey() string { return a.b.keys.joinedEntry(a.req.Name, a.p.slot) }
+
+// run tries, and joins the line where trying is not enough.
+func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
+	if a.req.Wait && !a.req.Timed {
+		return a.enqueue(ctx)
+	}
+	g, st, err := a.try(ctx)
+	if err != nil || st == nil {
+		return g, err
+	}
+	if a.req.Wait {
+		return a.enqueue(ctx)
+	}
+	return backend.Grant{}, a.held(ctx, *st)
+}
+
+// held says who has the lock.
+func (a *acquisition) held(ctx context.Context, st state) error {
+	return &backend.HeldError{Name: a.req.Name, Holders: a.b.holders(ctx, st.holders, heldTold), Ahead: len(st.line)}
+}
+
+// guards are the conditions of everything that makes an entry.
+func (a *acquisition) guards() []clientv3.Cmp {
+	cmps := []clientv3.Cmp{absent(a.claimK), absent(a.tomb), absent(a.key())}
+	if a.sess != nil {
+		cmps = append(cmps, present(a.b.keys.session(a.sess.id)))
+	}
+	if a.req.Reentrant {
+		cmps = append(cmps, absent(a.joinedKey()))
+	}
+	if a.req.Mode == backend.Shared {
+		below, above := a.b.keys.otherLimits(a.req.Name, a.req.Limit)
+		cmps = append(cmps, below.empty(), above.empty())
+	}
+	return cmps
+}
+
+// why reads what explains that a guard failed, and the first of the queue.
+func (a *acquisition) why() []clientv3.Op {
+	session := a.tomb // read in its place where there is no session
+	if a.sess != nil {
+		session = a.b.keys.session(a.sess.id)
+	}
+	return []clientv3.Op{
+		clientv3.OpGet(a.claimK, clientv3.WithKeysOnly()), clientv3.OpGet(a.tomb, clientv3.WithKeysOnly()),
+		clientv3.OpGet(session, clientv3.WithKeysOnly()),
+		clientv3.OpGet(a.key(), clientv3.WithKeysOnly()), clientv3.OpGet(a.joinedKey(), clientv3.WithKeysOnly()),
+		a.b.keys.entries(a.req.Name).get(clientv3.WithLimit(glance)),
+	}
+}
+
+// found is the answer to why.
+type found struct {
+	claimed bool // the lease has an entry, or had one
+	st      state
+	// all is false when st is only the first part of the queue, in no order.
+	all bool
+	rev int64
+}
+
+// see reads why a transaction did nothing. It is not read in that transaction: etcd
+// applies one at a time, and reads slowly in one that may write.
+func (a *acquisition) see(ctx context.Context) (found, error) {
+	resp, err := a.b.txn(ctx, opAcquire, false, nil, a.why(), nil)
+	if err != nil {
+		return found{}, err
+	}
+	return a.explain((*pb.TxnResponse)(resp), resp.Header.Revision)
+}
+
+// explain gives what was found, or the reason why the lease cannot be had. A slot that
+// turns out to be taken is changed for another.
+func (a *acquisition) explain(resp *pb.TxnResponse, rev int64) (found, error) {
+	get := func(i int) *pb.RangeResponse { return resp.Responses[i].GetResponseRange() }
+	there := func(i int) bool { return len(get(i).Kvs) > 0 }
+	f := found{rev: rev, claimed: there(0), all: !get(5).More}
+	switch {
+	case f.claimed:
+		return f, nil
+	case there(1):
+		return f, backend.ErrLost
+	case a.sess != nil && !there(2):
+		a.b.end(a.sess, true)
+		return f, backend.ErrSessionLost
+	case there(3) || there(4):
+		a.b.slots.move(a.p)
+	}
+	es := a.b.keys.decodeAll(get(5).Kvs)
+	if a.req.Mode == backend.Shared {
+		// The keys of shared entries come before the exclusive ones: if there are any,
+		// the first of them is among those read.
+		for i := range es {
+			if es[i].zone == zoneShared && es[i].limit != a.req.Limit {
+				return f, &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: es[i].limit}
+			}
+		}
+	}
+	f.st = judge(es)
+	return f, nil
+}
+
+// complete makes sure that the whole queue is known.
+func (a *acquisition) complete(ctx context.Context, f found) (found, error) {
+	if f.all {
+		return f, nil
+	}
+	st, rev, err := a.b.read(ctx, a.req.Name)
+	f.st, f.rev, f.all = st, rev, true
+	return f, err
+}
+
+// record is the entry's value. out says that a timed lease gets its own etcd lease.
+func (a *acquisition) record(out bool, root int64) record {
+	now := time.Now().UnixMilli()
+	r := record{
+		Lease: string(a.req.Lease), Session: string(a.req.Session), Owner: a.req.Owner, Note: a.req.Note, Reentrant: a.req.Reentrant,
+		Permits: a.req.Permits, Root: root, Asked: now,
+	}
+	if a.req.Timed {
+		r.TTL = a.req.TTL.Milliseconds()
+		r.Out = out
+	}
+	return r
+}
+
+// puts makes the entry, and its claim, on an etcd lease.
+func (a *acquisition) puts(key string, lease clientv3.LeaseID, r record) []clientv3.Op {
+	return []clientv3.Op{
+		clientv3.OpPut(key, encode(r), clientv3.WithLease(lease)),
+		clientv3.OpPut(a.claimK, key, clientv3.WithLease(lease)),
+	}
+}
+
+// clear are the conditions under which nothing is in the way of the claim, whatever
+// the entries say.
+func (a *acquisition) clear() []clientv3.Cmp {
+	k, lock := a.b.keys, a.req.Name
+	if a.req.Mode == backend.Exclusive {
+		return []clientv3.Cmp{k.entries(lock).empty()}
+	}
+	cmps := []clientv3.Cmp{k.joined(lock).empty(), k.exclusive(lock).empty()}
+	if a.req.Limit > 0 {
+		cmps = append(cmps, k.sharedWith(lock, a.req.Limit).empty())
+	}
+	return cmps
+}
+
+// enqueue joins the line in one transaction, which tells as well whether nothing is in
+// the way, and waits until that is so.
+func (a *acquisition) enqueue(ctx context.Context) (backend.Grant, error) {
+	for {
+		a.asked = time.Now()
+		key, r := a.key(), a.record(false, 0)
+		// The inner transaction does nothing: its conditions are the question. They are
+		// of the moment before the entry was made, so who comes later comes after it.
+		resp, rev, err := a.b.commits.commit(ctx, opAcquire, &change{
+			name: a.req.Name, cmps: a.guards(),
+			then: append(a.puts(key, a.sess.lease, r), clientv3.OpTxn(a.clear(), nil, nil)),
+		})
+		if err != nil {
+			return backend.Grant{}, err
+		}
+		if resp.Succeeded {
+			a.b.slots.stand(a.p, key, rev)
+			if resp.Responses[2].GetResponseTxn().GetSucceeded() {
+				return a.out(ctx, entry{record: r, key: key, rev: rev, mod: rev, lease: a.sess.lease}, false)
+			}
+			return a.inLine(ctx, rev)
+		}
+		f, err := a.see(ctx)
+		if err != nil {
+			return backend.Grant{}, err
+		}
+		if f.claimed {
+			return a.again(ctx)
+		}
+		// The slot was taken, and another one is tried; or the reason is gone.
+	}
+}
+
+// inLine decides about an entry that has just been made, behind others.
+func (a *acquisition) inLine(ctx context.Context, rev int64) (backend.Grant, error) {
+	if a.req.Mode == backend.Exclusive && !a.req.Reentrant {
+		return a.wait(ctx, rev, nil)
+	}
+	a.asked = time.Now()
+	st, now, err := a.b.read(ctx, a.req.Name)
+	if err != nil {
+		return backend.Grant{}, a.uncertain(err)
+	}
+	own, out := st.find(a.req.Lease)
+	switch {
+	case own == nil:
+		return backend.Grant{}, a.vanished(ctx)
+	case out:
+		return a.out(ctx, *own, false)
+	}
+	if root := st.joinable(a.claim); root != nil {
+		g, joined, err := a.join(ctx, *own, *root)
+		if joined || err != nil {
+			return g, err
+		}
+	}
+	return a.wait(ctx, rev, &found{st: st, all: true, rev: now})
+}
+
+// uncertain makes an error say that the lease may be held: its entry is in line.
+func (a *acquisition) uncertain(err error) error {
+	if final(err) {
+		return err
+	}
+	return &backend.UnavailableError{Backend: name, Op: opAcquire, MayHold: true, Err: err}
+}
+
+// join moves the entry out of the line to a lease that is out. It reports false when
+// that lease was gone by then.
+func (a *acquisition) join(ctx context.Context, own, root entry) (backend.Grant, bool, error) {
+	lease, err := a.own(ctx)
+	if err != nil {
+		return backend.Grant{}, false, a.uncertain(err)
+	}
+	key := a.joinedKey()
+	resp, rev, err := a.b.commits.commit(ctx, opAcquire, &change{
+		name: a.req.Name,
+		cmps: []clientv3.Cmp{created(own.key, own.rev), created(root.key, root.rev), absent(key)},
+		then: append(a.puts(key, lease, a.record(true, root.rank())), clientv3.OpDelete(own.key)),
+	})
+	if err != nil {
+		return backend.Grant{}, false, err
+	}
+	if !resp.Succeeded {
+		a.drop()
+		return backend.Grant{}, false, nil
+	}
+	a.lease = clientv3.NoLease
+	a.b.slots.stand(a.p, key, rev)
+	return a.grant(grantOf{rank: root.rank(), joined: true, left: a.req.TTL}), true, nil
+}
+
+// vanished says why there is no entry any more.
+func (a *acquisition) vanished(ctx context.Context) error {
+	if a.sess == nil {
+		return backend.ErrLost
+	}
+	st, err := a.b.readSession(ctx, a.sess)
+	switch {
+	case err != nil:
+		return err
+	case st.gone:
+		a.b.end(a.sess, true)
+		return backend.ErrSessionLost
+	default:
+		return backend.ErrLost
+	}
+}
+
+// over is why a call ended whose entry may be there.
+func (a *acquisition) over(ctx context.Context, err error) error {
+	select {
+	case <-a.sess.done:
+		return backend.ErrSessionLost
+	default:
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return a.uncertain(err)
+}
+
+// delay is how long to wait before the next attempt, with jitter: 20 ms, doubling
+// to 1 s.
+func delay(n int) time.Duration {
+	d := min(20*time.Millisecond<<min(n, 6), time.Second)
+	return d/2 + rand.N(d/2)
+}
+
+// pause waits, and reports false when ctx or the session ended.
+func pause(ctx context.Context, done <-chan struct{}, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+	case <-done:
+	}
+	return false
+}

@@ -1,0 +1,197 @@
+package etcdlock
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// record is the value of an entry. Name, mode and limit are in the key.
+type record struct {
+	Lease     string `json:"lease"`
+	Session   string `json:"session,omitempty"`
+	Owner     string `json:"owner,omitempty"`
+	Note      string `json:"note,omitempty"`
+	Permits   int    `json:"permits,omitempty"`
+	Reentrant bool   `json:"reentrant,omitempty"`
+	// Root is the create revision of the lease that this one joined, which is the
+	// place and the token of both.
+	Root int64 `json:"root,omitempty"`
+	// TTL of a timed lease in milliseconds.
+	TTL int64 `json:"ttl,omitempty"`
+	// Out is set when a timed lease has its own etcd lease: it was granted.
+	Out bool `json:"out,omitempty"`
+	// Asked and Since are wall-clock milliseconds, for people. Since is 0 while it
+	// is not known that the lease was granted later than it asked.
+	Asked int64 `json:"asked"`
+	Since int64 `json:"since,omitempty"`
+}
+
+// entry is a place in line, or a lease that is out: which of both depends on the
+// entries before it.
+type entry struct {
+	place
+	record
+	key   string
+	rev   int64 // create revision
+	mod   int64
+	lease clientv3.LeaseID
+}
+
+func encode(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil { // a struct of strings and numbers always encodes
+		return "{}"
+	}
+	return string(b)
+}
+
+// decode reads an entry, and reports false for a key that is none. A value that does
+// not parse is an entry all the same: it takes its place in line.
+func (k keys) decode(kv *mvccpb.KeyValue) (entry, bool) {
+	p, ok := k.parse(string(kv.Key))
+	if !ok || p.zone == zoneNote {
+		return entry{}, false
+	}
+	e := entry{place: p, key: string(kv.Key), rev: kv.CreateRevision, mod: kv.ModRevision, lease: clientv3.LeaseID(kv.Lease)}
+	if json.Unmarshal(kv.Value, &e.record) != nil {
+		e.record = record{Owner: "(unreadable)"}
+	}
+	return e, true
+}
+
+func (k keys) decodeAll(kvs []*mvccpb.KeyValue) []entry {
+	es := make([]entry, 0, len(kvs))
+	for _, kv := range kvs {
+		if e, ok := k.decode(kv); ok {
+			es = append(es, e)
+		}
+	}
+	return es
+}
+
+func (e *entry) id() backend.LeaseID { return backend.LeaseID(e.Lease) }
+
+func (e *entry) mode() backend.Mode {
+	if e.zone == zoneShared {
+		return backend.Shared
+	}
+	return backend.Exclusive
+}
+
+// rank is the place in the order of grants, and the token: the own create revision,
+// or that of the lease joined.
+func (e *entry) rank() int64 {
+	if e.zone == zoneJoined && e.Root > 0 {
+		return e.Root
+	}
+	return e.rev
+}
+
+func (e *entry) token() fence.Token { return fence.Token(e.rank()) } //nolint:gosec // revisions are positive
+
+func (e *entry) timed() bool { return e.TTL > 0 }
+
+func (e *entry) claim() backend.Claim {
+	return backend.Claim{
+		Mode: e.mode(), Limit: e.limit, Permits: max(1, e.Permits), Owner: e.Owner, Reentrant: e.Reentrant,
+	}
+}
+
+func (e *entry) since() time.Time {
+	if e.Since > 0 {
+		return time.UnixMilli(e.Since)
+	}
+	return time.UnixMilli(e.Asked)
+}
+
+// state is a lock at one revision.
+type state struct {
+	holders, line []entry
+}
+
+// judge says who holds the lock: the longest part of the queue, from its head, that
+// fits together; or, where leases have joined by re-entry, these and the one that
+// they joined. It depends on nothing but the entries, so that everybody who reads
+// the same revision comes to the same result.
+func judge(es []entry) state {
+	slices.SortFunc(es, func(a, b entry) int {
+		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.rev, b.rev))
+	})
+	n := 0
+	if i := slices.IndexFunc(es, func(e entry) bool { return e.zone == zoneJoined }); i >= 0 {
+		root := es[i].rank()
+		slices.SortStableFunc(es, func(a, b entry) int { return cmp.Compare(outOf(root, a), outOf(root, b)) })
+		for n < len(es) && es[n].rank() == root {
+			n++
+		}
+	} else {
+		claims := make([]backend.Claim, len(es))
+		for i := range es {
+			claims[i] = es[i].claim()
+		}
+		n = backend.Admit(nil, claims)
+	}
+	return state{holders: es[:n], line: es[n:]}
+}
+
+func outOf(root int64, e entry) int {
+	if e.rank() == root {
+		return 0
+	}
+	return 1
+}
+
+// find gives the entry of that lease, and whether it is out.
+func (s *state) find(id backend.LeaseID) (*entry, bool) {
+	for i := range s.holders {
+		if s.holders[i].id() == id {
+			return &s.holders[i], true
+		}
+	}
+	for i := range s.line {
+		if s.line[i].id() == id {
+			return &s.line[i], false
+		}
+	}
+	return nil, false
+}
+
+// joinable is the lease that is out which a claim may join, or nil.
+func (s *state) joinable(c backend.Claim) *entry {
+	for i := range s.holders {
+		if c.Joins(s.holders[i].claim()) {
+			return &s.holders[i]
+		}
+	}
+	return nil
+}
+
+// admits reports whether a claim that comes last may be out at once.
+func (s *state) admits(c backend.Claim) bool { return len(s.line) == 0 && c.Fits(claims(s.holders)) }
+
+func claims(es []entry) []backend.Claim {
+	cs := make([]backend.Claim, len(es))
+	for i := range es {
+		cs[i] = es[i].claim()
+	}
+	return cs
+}
+
+// limitInForce is the limit of the lock for people: see backend.LockInfo.
+func (s *state) limitInForce() int {
+	for i := range s.holders {
+		if s.holders[i].mode() == backend.Exclusive {
+			return 1
+		}
+	}
+	limit, _ := backend.LimitInForce(claims(s.holders), claims(s.line))
+	return limit
+}

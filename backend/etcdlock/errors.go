@@ -1,0 +1,128 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// errStream is the cause of an *UnavailableError of Watch when etcd closed the
+// stream without a reason.
+var errStream = errors.New("the watch stream ended")
+
+// fail maps an error of a request to etcd. changes says that the request would have
+// changed something: then it may have worked, unless etcd says that it did not.
+//
+// Errors: ErrClosed when the backend was closed meanwhile, what is of package backend
+// already, and otherwise *UnavailableError, with ctx's cause when that has ended.
+func fail(ctx context.Context, op string, err error, changes bool) error {
+	var own *backend.UnavailableError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(context.Cause(ctx), backend.ErrClosed):
+		return backend.ErrClosed
+	case errors.As(err, &own), isKind(err):
+		return err
+	}
+	cause := err
+	if ctx.Err() != nil {
+		cause = context.Cause(ctx)
+		if !errors.Is(cause, ctx.Err()) {
+			cause = fmt.Errorf("%w (%w)", cause, ctx.Err())
+		}
+	}
+	return &backend.UnavailableError{Backend: name, Op: op, MayHold: changes && !refused(err), Err: plain(cause)}
+}
+
+// isKind reports whether err is one of the answers of package backend.
+func isKind(err error) bool {
+	for _, kind := range []error{
+		backend.ErrHeld, backend.ErrLost, backend.ErrSessionLost, backend.ErrInvalid,
+		backend.ErrUnsupported, backend.ErrClosed, backend.ErrUnavailable,
+	} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
+}
+
+// final reports whether err is an answer: asking again would not change it. No error
+// is final too.
+func final(err error) bool {
+	return err == nil || isKind(err) && !errors.Is(err, backend.ErrUnavailable)
+}
+
+// errUnsent marks a request that never left.
+var errUnsent = errors.New("not sent")
+
+// refused reports whether it is certain that the request changed nothing.
+func refused(err error) bool {
+	if errors.Is(err, errUnsent) || errors.Is(err, clientv3.ErrNoAvailableEndpoints) {
+		return true
+	}
+	for _, sure := range []error{
+		rpctypes.ErrNoSpace, rpctypes.ErrTooManyRequests, rpctypes.ErrRequestTooLarge, rpctypes.ErrTooManyOps,
+		rpctypes.ErrDuplicateKey, rpctypes.ErrEmptyKey, rpctypes.ErrLeaseNotFound, rpctypes.ErrLeaseTTLTooLarge,
+		rpctypes.ErrUserEmpty, rpctypes.ErrAuthFailed, rpctypes.ErrPermissionDenied, rpctypes.ErrPermissionNotGranted,
+		rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision, rpctypes.ErrInvalidAuthMgmt,
+		rpctypes.ErrNotCapable, rpctypes.ErrCorrupt,
+	} {
+		if is(err, sure) {
+			return true
+		}
+	}
+	s, _ := status.FromError(err)
+	never := []codes.Code{codes.Unauthenticated, codes.PermissionDenied, codes.InvalidArgument, codes.Unimplemented}
+	if slices.Contains(never, s.Code()) {
+		return true
+	}
+	if s.Code() != codes.Unavailable {
+		return false
+	}
+	for _, unsent := range []string{"Error while dialing", "no address available", "no connection available"} {
+		if strings.Contains(s.Message(), unsent) {
+			return true
+		}
+	}
+	return false
+}
+
+// is compares an error of etcd, which arrives as it is or as a gRPC status.
+func is(err, want error) bool {
+	return err != nil && (errors.Is(err, want) || errors.Is(rpctypes.Error(err), want))
+}
+
+func leaseGone(err error) bool { return is(err, rpctypes.ErrLeaseNotFound) }
+
+// plain drops what gRPC puts around a message.
+func plain(err error) error {
+	if s, ok := status.FromError(err); ok && s.Code() != codes.Unknown && s.Code() != codes.OK {
+		return &rpcError{text: s.Message(), err: err}
+	}
+	return err
+}
+
+type rpcError struct {
+	text string
+	err  error
+}
+
+func (e *rpcError) Error() string { return e.text }
+func (e *rpcError) Unwrap() error { return e.err }
+
+// mayHold reports whether the request behind the error may have worked.
+func mayHold(err error) bool {
+	var away *backend.UnavailableError
+	return err != nil && (!errors.As(err, &away) || away.MayHold)
+}

@@ -1,0 +1,239 @@
+package etcdlock
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+const (
+	name = "etcd"
+
+	// DefaultPrefix is where the keys stand when Config.Prefix is empty.
+	DefaultPrefix = "holdfast"
+	// DefaultRequestTimeout is for Config.RequestTimeout.
+	DefaultRequestTimeout = 5 * time.Second
+	// DefaultMinTTL is what an etcd with default settings can keep.
+	DefaultMinTTL = 2 * time.Second
+
+	maxPrefixLen = 256
+	maxTTL       = 24 * time.Hour
+	// expiryLag is the rounding to whole seconds, half a second between two looks of
+	// etcd at its leases, and the time to agree on the end.
+	expiryLag = 2 * time.Second
+	maxRenew  = 128
+)
+
+// Config says how to use etcd.
+type Config struct {
+	// Prefix of all keys, without the slash after it. Programs that share locks share
+	// the prefix. Default: DefaultPrefix. Optional.
+	Prefix string
+	// RequestTimeout bounds each request to etcd, on top of the context of the call.
+	// Default: DefaultRequestTimeout. Optional.
+	RequestTimeout time.Duration
+	// MinTTL is the shortest TTL to accept, 1s or more. etcd does not keep leases
+	// shorter than one and a half election timeouts, in whole seconds: with its
+	// default election timeout of one second that is DefaultMinTTL. Default:
+	// DefaultMinTTL. Optional.
+	MinTTL time.Duration
+	// Logger gets warnings: an etcd with known faults, and work that could not be
+	// cleaned up. Default: none. Optional.
+	Logger *slog.Logger
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Prefix == "" {
+		c.Prefix = DefaultPrefix
+	}
+	if c.RequestTimeout == 0 {
+		c.RequestTimeout = DefaultRequestTimeout
+	}
+	if c.MinTTL == 0 {
+		c.MinTTL = DefaultMinTTL
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	switch {
+	case len(c.Prefix) > maxPrefixLen || !utf8.ValidString(c.Prefix) || strings.ContainsRune(c.Prefix, 0):
+		return c, &backend.InvalidError{Field: "prefix", Value: short(c.Prefix), Bound: "at most 256 bytes of UTF-8 without NUL"}
+	case c.RequestTimeout < 0:
+		return c, &backend.InvalidError{Field: "timeout", Value: c.RequestTimeout.String(), Bound: "more than 0"}
+	case c.MinTTL < time.Second || c.MinTTL > maxTTL:
+		return c, &backend.InvalidError{Field: "min_ttl", Value: c.MinTTL.String(), Bound: "1s to 24h"}
+	}
+	return c, nil
+}
+
+// Backend keeps leases in etcd. It implements backend.Backend; its methods may be
+// called at once from many goroutines. Make one with New or Open.
+type Backend struct {
+	cfg    Config
+	client *clientv3.Client
+	owned  bool // Close closes client
+	keys   keys
+	caps   backend.Capabilities
+
+	base   context.Context //nolint:containedctx // ends with Close, and with it all that runs
+	cancel context.CancelCauseFunc
+
+	commits *committer
+	lines   *lines
+	slots   *slots
+	memory  memory
+	revoker *revoker
+
+	mu       sync.Mutex
+	closed   bool
+	calls    sync.WaitGroup // calls and goroutines under way
+	sessions map[backend.SessionID]*session
+	ending   map[backend.SessionID]clientv3.LeaseID // whose EndSession is not over
+	dead     *idSet[backend.SessionID]              // sessions that were seen dead
+	suspects *idSet[backend.LeaseID]                // leases whose acquire may still be on its way
+}
+
+var _ backend.Backend = (*Backend)(nil)
+
+// New makes a backend on a client that the program has. The client is not closed by
+// Close. It has to be fit to notice a dead connection: set its DialKeepAliveTime.
+//
+// Errors: *backend.InvalidError for a bad configuration. Nothing is sent.
+func New(client *clientv3.Client, cfg Config) (*Backend, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if client == nil {
+		return nil, &backend.InvalidError{Field: "client", Value: "nil", Bound: "a client of etcd"}
+	}
+	b := &Backend{
+		cfg:    cfg,
+		client: client,
+		keys:   keys{prefix: cfg.Prefix + "/"},
+		caps: backend.Capabilities{
+			Name: name, Sessions: true, Shared: true, Permits: true, Reentrant: true, FIFO: true,
+			Push: true, LossPush: true, Watch: true, Durable: true, TokenKind: "revision",
+			MinTTL: cfg.MinTTL, MaxTTL: maxTTL, ExpiryLag: expiryLag, MaxRenew: maxRenew,
+		},
+		sessions: make(map[backend.SessionID]*session),
+		ending:   make(map[backend.SessionID]clientv3.LeaseID),
+		dead:     newIDSet[backend.SessionID](),
+		suspects: newIDSet[backend.LeaseID](),
+	}
+	b.base, b.cancel = context.WithCancelCause(context.Background())
+	b.commits = &committer{b: b}
+	b.lines = &lines{b: b, byName: make(map[string]*line)}
+	b.slots = newSlots()
+	b.memory = memory{turn: make(chan struct{}, 1)}
+	b.revoker = newRevoker(b)
+	b.background(b.checkVersions)
+	return b, nil
+}
+
+// Capabilities says that everything can be done. ExpiryLag holds while the leader of
+// etcd stays: a new one gives every lease its whole TTL again.
+func (b *Backend) Capabilities() backend.Capabilities { return b.caps }
+
+// Close ends what the backend started: calls under way get ErrClosed. The client that
+// was given to New stays open. Sessions and leases stay until their time is over.
+// Closing again does nothing. Errors: of closing the connection that Open made.
+func (b *Backend) Close() error {
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return nil
+	}
+	b.closed = true
+	b.mu.Unlock()
+	b.revoker.drain(drainTime)
+	b.cancel(backend.ErrClosed)
+	b.calls.Wait()
+	if b.owned {
+		if err := b.client.Close(); err != nil {
+			return fmt.Errorf("etcd: close: %w", err)
+		}
+	}
+	return nil
+}
+
+// enter is the door of the calls. The context that it gives ends with ctx and with
+// Close; leave has to be called.
+func (b *Backend) enter(ctx context.Context) (context.Context, func(), error) {
+	if ctx.Err() != nil {
+		return nil, nil, context.Cause(ctx)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, nil, backend.ErrClosed
+	}
+	b.calls.Add(1)
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(b.base, func() { cancel(backend.ErrClosed) })
+	return ctx, func() { stop(); cancel(nil); b.calls.Done() }, nil
+}
+
+// background runs f until it returns. Its context ends with Close.
+func (b *Backend) background(f func(context.Context)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return
+	}
+	b.calls.Go(func() { f(b.base) })
+}
+
+// request bounds one request to etcd.
+func (b *Backend) request(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(clientv3.WithRequireLeader(ctx), b.cfg.RequestTimeout)
+}
+
+// txn sends one transaction that stands alone.
+func (b *Backend) txn(ctx context.Context, op string, changes bool, cmps []clientv3.Cmp, then, els []clientv3.Op) (*clientv3.TxnResponse, error) {
+	rctx, cancel := b.request(ctx)
+	defer cancel()
+	resp, err := b.client.Txn(rctx).If(cmps...).Then(then...).Else(els...).Commit()
+	if err != nil {
+		return nil, fail(ctx, op, err, changes)
+	}
+	return resp, nil
+}
+
+// get reads one range: not as a transaction, because etcd logs an error when one that
+// only reads is cancelled.
+func (b *Backend) get(ctx context.Context, op, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	rctx, cancel := b.request(ctx)
+	defer cancel()
+	resp, err := b.client.Get(rctx, key, opts...)
+	if err != nil {
+		return nil, fail(ctx, op, err, false)
+	}
+	return resp, nil
+}
+
+// grantLease makes an etcd lease that lives ttl, rounded up to whole seconds.
+func (b *Backend) grantLease(ctx context.Context, ttl time.Duration) (clientv3.LeaseID, error) {
+	rctx, cancel := b.request(ctx)
+	defer cancel()
+	resp, err := b.client.Grant(rctx, seconds(ttl))
+	if err != nil {
+		return clientv3.NoLease, fail(ctx, "grant a lease", err, false)
+	}
+	if got := time.Duration(resp.TTL) * time.Second; got >= ttl+time.Second {
+		b.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "etcd keeps leases longer than asked for: raise Config.MinTTL, or lower the election timeout of etcd",
+			slog.Duration("asked", ttl), slog.Duration("given", got))
+	}
+	return resp.ID, nil
+}
+
+// seconds rounds up: a lease never ends early.
+func seconds(ttl time.Duration) int64 { return int64((ttl + time.Second - 1) / time.Second) }

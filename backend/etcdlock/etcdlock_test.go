@@ -1,0 +1,35 @@
+package etcdlock_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/backendtest"
+	"github.com/holdfast-io/holdfast/backend/etcdlock"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// shortest is the TTL of most tests: the heartbeat of the test servers allows it.
+const shortest = time.Second
+
+// open gives a backend on the servers, as another process would have one.
+func open(t backendtest.T, members []*testserver.Etcd) *etcdlock.Backend {
+	t.Helper()
+	b, err := etcdlock.Open(t.Context(), "etcd://"+strings.Join(testserver.Endpoints(members), ",")+"?min_ttl=1s")
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	return b
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	backendtest.Run(t, backendtest.Harness{
+		Open:    func(t backendtest.T) backend.Backend { return open(t, members) },
+		Restart: func(backendtest.T) { members[0].Restart() },
+		TTL:     shortest,
+	})
+}

@@ -1,0 +1,274 @@
+package etcdlock
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Watch delivers what happens to the locks whose names start with the prefix. It
+// watches all keys of the backend, because those of the sessions tell an expiry from
+// a release. The times are those of this machine.
+//
+// Errors: *InvalidError, *UnavailableError when the stream broke, ErrClosed, ctx's
+// cause.
+func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver func(backend.Event)) error {
+	if err := backend.ValidatePrefix(req.Prefix); err != nil {
+		return err
+	}
+	outer := ctx
+	ctx, leave, err := b.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	f := &follower{keys: b.keys, prefix: req.Prefix, deliver: deliver, locks: make(map[string]*followed)}
+	rev, err := b.preload(ctx, f)
+	if err != nil {
+		return endOf(outer, err)
+	}
+	wctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	all := b.keys.all()
+	ch := b.client.Watch(wctx, all.from, clientv3.WithRange(all.to), clientv3.WithRev(rev+1), clientv3.WithPrevKV(), clientv3.WithCreatedNotify())
+	started := false
+	for resp := range ch {
+		if err := resp.Err(); err != nil {
+			return endOf(outer, fail(ctx, "watch", err, false))
+		}
+		if !started {
+			started = true
+			deliver(backend.Event{Kind: backend.EventWatching, At: time.Now()})
+		}
+		f.follow(resp.Events)
+	}
+	return endOf(outer, fail(ctx, "watch", errStream, false))
+}
+
+// endOf is the cause of ctx if that is why a call ended.
+func endOf(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// preload reads the locks as they are, all at one revision.
+func (b *Backend) preload(ctx context.Context, f *follower) (int64, error) {
+	sp := b.keys.locks(f.prefix)
+	var opts []clientv3.OpOption
+	rev := int64(0)
+	for {
+		r, err := b.get(ctx, "watch", sp.from, append(opts, clientv3.WithRange(sp.to), clientv3.WithLimit(listPage))...)
+		if err != nil {
+			return 0, err
+		}
+		if rev == 0 {
+			rev = r.Header.Revision
+			opts = append(opts, clientv3.WithRev(rev))
+		}
+		for _, e := range b.keys.decodeAll(r.Kvs) {
+			f.lock(e.name).entries[e.key] = e
+		}
+		if !r.More {
+			break
+		}
+		sp.from = string(r.Kvs[len(r.Kvs)-1].Key) + "\x00"
+	}
+	for _, l := range f.locks {
+		l.judge()
+	}
+	return rev, nil
+}
+
+// follower derives the events of locks from the changes of their entries.
+type follower struct {
+	keys    keys
+	prefix  string
+	deliver func(backend.Event)
+	locks   map[string]*followed
+}
+
+// followed is a lock as of the newest revision.
+type followed struct {
+	entries map[string]entry
+	out     map[string]bool // the keys of the holders
+}
+
+func (f *follower) lock(lock string) *followed {
+	l, ok := f.locks[lock]
+	if !ok {
+		l = &followed{entries: make(map[string]entry), out: make(map[string]bool)}
+		f.locks[lock] = l
+	}
+	return l
+}
+
+// judge finds out who holds the lock now, and gives those who did not before, in
+// order, and those who wait.
+func (l *followed) judge() ([]entry, []entry) {
+	var granted []entry
+	es := make([]entry, 0, len(l.entries))
+	for _, e := range l.entries {
+		es = append(es, e)
+	}
+	st := judge(es)
+	was := l.out
+	l.out = make(map[string]bool, len(st.holders))
+	for _, e := range st.holders {
+		l.out[e.key] = true
+		if !was[e.key] {
+			granted = append(granted, e)
+		}
+	}
+	return granted, st.line
+}
+
+// changes are those of one revision.
+type changes struct {
+	ended  map[clientv3.LeaseID]bool // etcd leases of sessions that ended
+	claims map[leaseKey]bool         // claims that ended
+	broken map[string]brokenRecord   // notes, by lock
+	locks  map[string]*lockChanges
+	order  []string
+}
+
+type lockChanges struct {
+	added   map[string]bool
+	removed []entry
+	leases  map[backend.LeaseID]bool // of what was added
+}
+
+// follow takes in events, which are in order and whole revisions.
+func (f *follower) follow(events []*clientv3.Event) {
+	for len(events) > 0 {
+		n := 1
+		for n < len(events) && events[n].Kv.ModRevision == events[0].Kv.ModRevision {
+			n++
+		}
+		f.revision(events[:n])
+		events = events[n:]
+	}
+}
+
+func (f *follower) revision(events []*clientv3.Event) {
+	c := changes{ended: make(map[clientv3.LeaseID]bool), claims: make(map[leaseKey]bool), broken: make(map[string]brokenRecord), locks: make(map[string]*lockChanges)}
+	for _, ev := range events {
+		key := string(ev.Kv.Key)
+		switch {
+		case strings.HasPrefix(key, f.keys.prefix+"q/"+f.prefix):
+			f.entryChanged(&c, key, ev)
+		case ev.Type == clientv3.EventTypeDelete:
+			f.ended(&c, key, ev.PrevKv)
+		}
+	}
+	for _, lock := range c.order {
+		f.tell(lock, c.locks[lock], &c)
+	}
+}
+
+// ended notes the end of what tells an expiry from a release: the record of a session
+// goes before its leases when it is ended, and with them when it expires; the claim
+// of a timed lease goes after it when it is released, and with it when it expires.
+func (f *follower) ended(c *changes, key string, prev *mvccpb.KeyValue) {
+	if id, ok := f.keys.parseClaim(key); ok {
+		c.claims[id] = true
+		return
+	}
+	if lease, ok := f.keys.parseSession(key); ok && lease == "" && prev != nil {
+		c.ended[clientv3.LeaseID(prev.Lease)] = true
+	}
+}
+
+func (f *follower) entryChanged(c *changes, key string, ev *clientv3.Event) {
+	p, ok := f.keys.parse(key)
+	if !ok {
+		return
+	}
+	if p.zone == zoneNote {
+		var r brokenRecord
+		if ev.Type == clientv3.EventTypePut && json.Unmarshal(ev.Kv.Value, &r) == nil {
+			c.broken[p.name] = r
+		}
+		return
+	}
+	lc, ok := c.locks[p.name]
+	if !ok {
+		lc = &lockChanges{added: make(map[string]bool), leases: make(map[backend.LeaseID]bool)}
+		c.locks[p.name] = lc
+		c.order = append(c.order, p.name)
+	}
+	l := f.lock(p.name)
+	if ev.Type == clientv3.EventTypeDelete {
+		if e, ok := l.entries[key]; ok {
+			lc.removed = append(lc.removed, e)
+			delete(l.entries, key)
+		}
+		return
+	}
+	if e, ok := f.keys.decode(ev.Kv); ok {
+		if _, known := l.entries[key]; !known {
+			lc.added[key] = true
+			lc.leases[e.id()] = true
+		}
+		l.entries[key] = e
+	}
+}
+
+// tell delivers what the changes of one revision mean for a lock.
+func (f *follower) tell(lock string, lc *lockChanges, c *changes) {
+	l := f.locks[lock]
+	was := l.out
+	slices.SortFunc(lc.removed, func(a, b entry) int { return int(a.rev - b.rev) })
+	for i := range lc.removed {
+		e := &lc.removed[i]
+		if lc.leases[e.id()] {
+			continue // it moved: it joined a lease that was out
+		}
+		kind, reason := f.end(e, was[e.key], c)
+		f.event(kind, e, reason)
+	}
+	granted, line := l.judge()
+	for i := range granted {
+		f.event(backend.EventAcquired, &granted[i], "")
+	}
+	for i := range line {
+		if lc.added[line[i].key] {
+			f.event(backend.EventWaiting, &line[i], "")
+		}
+	}
+	if len(l.entries) == 0 {
+		delete(f.locks, lock)
+	}
+}
+
+// end says how an entry came to its end.
+func (f *follower) end(e *entry, out bool, c *changes) (backend.EventKind, string) {
+	if !out {
+		return backend.EventLeft, ""
+	}
+	if note, ok := c.broken[e.name]; ok && slices.Contains(note.Leases, string(e.id())) {
+		return backend.EventBroken, note.Reason
+	}
+	if e.Out && c.claims[leaseKey{e.name, e.id()}] || !e.Out && c.ended[e.lease] {
+		return backend.EventExpired, ""
+	}
+	return backend.EventReleased, ""
+}
+
+func (f *follower) event(kind backend.EventKind, e *entry, reason string) {
+	ev := backend.Event{
+		Kind: kind, Name: e.name, Lease: e.id(), Owner: e.Owner, Mode: e.mode(), Reason: reason, At: time.Now(),
+	}
+	if kind != backend.EventWaiting && kind != backend.EventLeft {
+		ev.Token = e.token()
+	}
+	f.deliver(ev)
+}

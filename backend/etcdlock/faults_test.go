@@ -1,0 +1,297 @@
+package etcdlock_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/etcdlock"
+	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// patience is an upper bound for what a busy machine may take.
+const patience = 60 * time.Second
+
+// through gives a backend on the other side of a relay.
+func through(t *testing.T, proxy *chaos.Proxy, params string) *etcdlock.Backend {
+	t.Helper()
+	b, err := etcdlock.Open(t.Context(), "etcd://"+proxy.Addr()+"?min_ttl=1s"+params)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	return b
+}
+
+func direct(t *testing.T, members []*testserver.Etcd) *etcdlock.Backend {
+	t.Helper()
+	b := open(t, members)
+	t.Cleanup(func() { _ = b.Close() })
+	return b
+}
+
+// session opens a session that is renewed until the test is over.
+func session(t *testing.T, b backend.Backend, ttl time.Duration) backend.SessionID {
+	t.Helper()
+	id := backend.NewSessionID()
+	if err := b.OpenSession(t.Context(), backend.SessionRequest{ID: id, TTL: ttl}); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func kept(t *testing.T, b backend.Backend) backend.SessionID {
+	t.Helper()
+	const ttl = 10 * time.Minute
+	return session(t, b, ttl)
+}
+
+func request(name string, s backend.SessionID) backend.AcquireRequest {
+	return backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Session: s, Wait: true}
+}
+
+// eventually repeats a call while etcd is away.
+func eventually[V any](t *testing.T, f func(context.Context) (V, error)) V {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for {
+		v, err := f(ctx)
+		if err == nil {
+			return v
+		}
+		if !errors.Is(err, backend.ErrUnavailable) || ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+type result struct {
+	req   backend.AcquireRequest
+	grant backend.Grant
+	err   error
+}
+
+// start acquires in the background.
+func start(ctx context.Context, b backend.Backend, req backend.AcquireRequest) <-chan result {
+	done := make(chan result, 1)
+	go func() {
+		g, err := b.Acquire(ctx, req)
+		done <- result{req, g, err}
+	}()
+	return done
+}
+
+func receive(t *testing.T, c <-chan result) result {
+	t.Helper()
+	select {
+	case r := <-c:
+		return r
+	case <-time.After(patience):
+		t.Fatal("no answer")
+		return result{}
+	}
+}
+
+func await(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	limit := time.After(patience)
+	for !f() {
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+func release(t *testing.T, b backend.Backend, req backend.AcquireRequest) {
+	t.Helper()
+	if err := b.Release(t.Context(), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session}); err != nil {
+		t.Fatalf("Release: %v", err)
+	}
+}
+
+func TestLostReply(t *testing.T) {
+	t.Parallel()
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	proxy := chaos.Start(t, members[0].Addr())
+	b := through(t, proxy, "&timeout=2s")
+	other := direct(t, members)
+	s := kept(t, b)
+	for _, req := range []backend.AcquireRequest{
+		request("exclusive", s),
+		{Name: "shared", Lease: backend.NewLeaseID(), Session: s, Wait: true, Mode: backend.Shared, Limit: 3, Permits: 2},
+		{Name: "try", Lease: backend.NewLeaseID(), Session: s},
+		{Name: "timed", Lease: backend.NewLeaseID(), Session: s, Timed: true, TTL: time.Minute},
+		{Name: "reentrant", Lease: backend.NewLeaseID(), Session: s, Owner: "o", Reentrant: true},
+	} {
+		// A write carries the ID in the value of the entry; a read does not.
+		lost := proxy.LoseReply(func(p []byte) bool { return bytes.Contains(p, []byte(`"lease":"`+string(req.Lease))) })
+		ctx, cancel := context.WithCancel(t.Context())
+		done := start(ctx, b, req)
+		select {
+		case <-lost:
+		case <-time.After(patience):
+			t.Fatalf("%s: nothing was sent", req.Name)
+		}
+		cancel()
+		if r := receive(t, done); r.err == nil {
+			t.Fatalf("%s: granted without an answer", req.Name)
+		}
+		proxy.Heal()
+		proxy.Reset()
+		var info backend.LockInfo
+		await(t, "the request has arrived", func() bool {
+			info = eventually(t, func(ctx context.Context) (backend.LockInfo, error) { return other.Inspect(ctx, req.Name) })
+			return len(info.Holders) == 1 && info.Holders[0].Lease == req.Lease
+		})
+		for _, who := range []backend.Backend{b, other} {
+			g := eventually(t, func(ctx context.Context) (backend.Grant, error) { return who.Acquire(ctx, req) })
+			if g.Token != info.Holders[0].Token {
+				t.Errorf("%s: token %d when asked again, was %d", req.Name, g.Token, info.Holders[0].Token)
+			}
+		}
+		release(t, b, req)
+		// The first request may still be on its way, so the lease was buried.
+		if _, err := other.Acquire(t.Context(), req); !errors.Is(err, backend.ErrLost) {
+			t.Errorf("%s: acquired again after its release: %v", req.Name, err)
+		}
+	}
+	if n := b.Slots(); n != 0 {
+		t.Errorf("%d slots are in use at the end", n)
+	}
+}
+
+func TestWatchIsCutWhileWaiting(t *testing.T) {
+	t.Parallel()
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	proxy := chaos.Start(t, members[0].Addr())
+	waiting, holding := through(t, proxy, "&timeout=2s"), direct(t, members)
+	ws, hs := kept(t, waiting), kept(t, holding)
+	for _, fault := range []struct {
+		name string
+		do   func()
+		heal func()
+	}{
+		{"reset", proxy.Reset, func() {}},
+		{"black hole", proxy.BlackHole, proxy.Heal},
+		{"half open", proxy.DropClientHalf, proxy.Heal},
+		{"compacted", func() { proxy.Refuse(); proxy.Reset() }, proxy.Heal},
+	} {
+		held := request(fault.name, hs)
+		if _, err := holding.Acquire(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		waiter := request(fault.name, ws)
+		done := start(t.Context(), waiting, waiter)
+		await(t, "in line", func() bool { return waiting.Waiting(fault.name) == 1 })
+		fault.do()
+		release(t, holding, held)
+		if fault.name == "compacted" {
+			compact(t, members)
+		}
+		fault.heal()
+		if r := receive(t, done); r.err != nil || !r.grant.Waited {
+			t.Fatalf("%s: %+v, %v", fault.name, r.grant, r.err)
+		}
+		release(t, waiting, waiter)
+	}
+}
+
+func TestServerSleepsPastTheTTL(t *testing.T) {
+	t.Parallel()
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	holding, waiting := direct(t, members), direct(t, members)
+	const ttl = 2 * time.Second
+	began := time.Now() // of the last renewal, not later
+	hs, ws := session(t, holding, ttl), session(t, waiting, time.Minute)
+	held := request("lock", hs)
+	first, err := holding.Acquire(t.Context(), held)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := start(t.Context(), waiting, request("lock", ws))
+	await(t, "in line", func() bool { return waiting.Waiting("lock") == 1 })
+
+	members[0].Stop()
+	// The signal takes a moment to arrive: a renewal may be answered before.
+	for err = nil; err == nil; {
+		sent := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), ttl/2)
+		if _, err = holding.Renew(ctx, backend.RenewRequest{Session: hs}); err == nil {
+			began = sent
+		}
+		cancel()
+	}
+	if !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("Renew while etcd sleeps: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*ttl)
+	defer cancel()
+	_, err = holding.Acquire(ctx, backend.AcquireRequest{Name: "other", Lease: backend.NewLeaseID(), Session: hs})
+	var away *backend.UnavailableError
+	if !errors.As(err, &away) || !away.MayHold {
+		t.Errorf("Acquire while etcd sleeps: %v; it has to say that it may have worked", err)
+	}
+	<-ctx.Done()
+	members[0].Cont()
+	second := receive(t, done)
+	if second.err != nil {
+		t.Fatal(second.err)
+	}
+	if since := time.Since(began); since < ttl {
+		t.Errorf("handed over %s after the last renewal, with a TTL of %s", since, ttl)
+	}
+	if second.grant.Token <= first.Token {
+		t.Errorf("token %d after %d", second.grant.Token, first.Token)
+	}
+	res := eventually(t, func(ctx context.Context) (backend.RenewResult, error) {
+		return holding.Renew(ctx, backend.RenewRequest{Session: hs})
+	})
+	if !res.SessionLost {
+		t.Error("the session lives, but its lock was handed over")
+	}
+	if err := holding.OpenSession(t.Context(), backend.SessionRequest{ID: hs, TTL: ttl}); !errors.Is(err, backend.ErrSessionLost) {
+		t.Errorf("OpenSession of a session that ended: %v", err)
+	}
+	if err := direct(t, members).OpenSession(t.Context(), backend.SessionRequest{ID: hs, TTL: ttl}); !errors.Is(err, backend.ErrSessionLost) {
+		t.Errorf("OpenSession elsewhere of a session that ended: %v", err)
+	}
+}
+
+func TestLeaderIsKilled(t *testing.T) {
+	t.Parallel()
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{Members: 3})
+	holding, waiting := direct(t, members), direct(t, members)
+	hs, ws := session(t, holding, 30*time.Second), session(t, waiting, 30*time.Second)
+	held := request("lock", hs)
+	first, err := holding.Acquire(t.Context(), held)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiter := request("lock", ws)
+	done := start(t.Context(), waiting, waiter)
+	await(t, "in line", func() bool { return waiting.Waiting("lock") == 1 })
+	leader(t, members).Kill()
+	again := eventually(t, func(ctx context.Context) (backend.Grant, error) { return holding.Acquire(ctx, held) })
+	if again.Token != first.Token {
+		t.Errorf("token %d, was %d before the leader was killed", again.Token, first.Token)
+	}
+	eventually(t, func(ctx context.Context) (struct{}, error) {
+		err := holding.Release(ctx, backend.ReleaseRequest{Name: held.Name, Lease: held.Lease, Session: hs})
+		if errors.Is(err, backend.ErrLost) { // an answer was lost
+			err = nil
+		}
+		return struct{}{}, err
+	})
+	if r := receive(t, done); r.err != nil || r.grant.Token <= first.Token {
+		t.Errorf("%+v, %v after token %d", r.grant, r.err, first.Token)
+	}
+}

@@ -1,0 +1,228 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// own gives the etcd lease that a grant lives on: the session's, or a new one. For a
+// timed lease a.asked is from before that one was made.
+func (a *acquisition) own(ctx context.Context) (clientv3.LeaseID, error) {
+	if !a.req.Timed {
+		a.asked = time.Now()
+		return a.sess.lease, nil
+	}
+	if a.lease != clientv3.NoLease && time.Since(a.fresh) < a.req.TTL/8 {
+		return a.lease, nil
+	}
+	a.drop()
+	a.fresh = time.Now()
+	a.asked = a.fresh
+	var err error
+	a.lease, err = a.b.grantLease(ctx, a.req.TTL)
+	return a.lease, err
+}
+
+// drop gives up the etcd lease that was made for a grant which did not come.
+func (a *acquisition) drop() {
+	a.b.revoker.revoke(a.lease)
+	a.lease = clientv3.NoLease
+}
+
+// again answers a request whose lease has a claim already: C6.
+func (a *acquisition) again(ctx context.Context) (backend.Grant, error) {
+	a.asked = time.Now()
+	st, rev, err := a.b.read(ctx, a.req.Name)
+	if err != nil {
+		return backend.Grant{}, a.uncertain(err)
+	}
+	e, out := st.find(a.req.Lease)
+	if e == nil {
+		return backend.Grant{}, a.vanished(ctx)
+	}
+	a.b.slots.stand(a.p, e.key, e.rev)
+	switch {
+	case out && e.timed() && e.Out:
+		return a.outAgain(ctx, *e)
+	case out && !e.timed() && e.Session != string(a.req.Session):
+		return backend.Grant{}, backend.ErrLost // it will die with the other session
+	case out && !e.timed():
+		return a.grant(grantOf{rank: e.rank(), joined: e.zone == zoneJoined, since: e.since()}), nil
+	}
+	if a.sess == nil {
+		return backend.Grant{}, a.held(ctx, st)
+	}
+	if e.Session != string(a.req.Session) {
+		if e, err = a.adopt(ctx, *e); err != nil {
+			return backend.Grant{}, err
+		}
+		if e == nil {
+			if err := a.vanished(ctx); !errors.Is(err, backend.ErrLost) {
+				return backend.Grant{}, err
+			}
+			return a.again(ctx) // it was granted, or adopted by somebody else
+		}
+	}
+	switch {
+	case out:
+		return a.out(ctx, *e, true)
+	case !a.req.Wait:
+		return backend.Grant{}, a.held(ctx, before(st, e.key))
+	}
+	return a.wait(ctx, e.rev, &found{st: st, all: true, rev: rev})
+}
+
+// before is the state without what comes after an entry in line.
+func before(st state, key string) state {
+	for i := range st.line {
+		if st.line[i].key == key {
+			st.line = st.line[:i]
+			break
+		}
+	}
+	return st
+}
+
+// adopt moves an entry in line to the session of the request. Nil says that the entry,
+// or the session, is not as it was.
+func (a *acquisition) adopt(ctx context.Context, e entry) (*entry, error) {
+	e.Session = string(a.req.Session)
+	resp, rev, err := a.b.commits.commit(ctx, opAcquire, &change{
+		name: a.req.Name,
+		cmps: []clientv3.Cmp{created(e.key, e.rev), modified(e.key, e.mod), present(a.b.keys.session(a.sess.id))},
+		then: []clientv3.Op{
+			clientv3.OpPut(e.key, encode(e.record), clientv3.WithLease(a.sess.lease)),
+			clientv3.OpPut(a.claimK, e.key, clientv3.WithLease(a.sess.lease)),
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !resp.Succeeded {
+		return nil, nil //nolint:nilnil // nil is the answer: it is not as it was
+	}
+	e.mod, e.lease = rev, a.sess.lease
+	return &e, nil
+}
+
+// outAgain is the grant of a timed lease that is out already.
+func (a *acquisition) outAgain(ctx context.Context, e entry) (backend.Grant, error) {
+	rctx, cancel := a.b.request(ctx)
+	defer cancel()
+	a.asked = time.Now()
+	resp, err := a.b.client.TimeToLive(rctx, e.lease)
+	if leaseGone(err) || err == nil && resp.TTL < 0 {
+		return backend.Grant{}, backend.ErrLost
+	}
+	if err != nil {
+		return backend.Grant{}, a.uncertain(fail(ctx, opAcquire, err, true))
+	}
+	// etcd rounds down to seconds: the last of them is next to nothing.
+	left := min(max(time.Duration(resp.TTL)*time.Second, time.Millisecond), ttlOf(&e))
+	return a.grant(grantOf{rank: e.rank(), joined: e.zone == zoneJoined, left: left, since: e.since()}), nil
+}
+
+// out turns an entry at the head of the line into a grant. A timed lease moves to an
+// etcd lease of its own first: until then it lives with the session.
+func (a *acquisition) out(ctx context.Context, e entry, waited bool) (backend.Grant, error) {
+	if !a.req.Timed {
+		return a.grant(grantOf{rank: e.rank(), waited: waited}), nil
+	}
+	defer a.drop()
+	for n := 0; ; n++ {
+		g, ok, err := a.detach(ctx, e, waited)
+		if ok || final(err) && err != nil {
+			return g, err
+		}
+		if err != nil && !pause(ctx, a.sess.done, delay(n)) {
+			return backend.Grant{}, a.over(ctx, err)
+		}
+		// The answer that was lost may have been a yes, or the same question, asked by
+		// somebody else, was faster: see what there is.
+		again, err := a.reread(ctx, e)
+		switch {
+		case err != nil:
+			if ctx.Err() != nil {
+				return backend.Grant{}, a.over(ctx, err)
+			}
+		case again == nil:
+			return backend.Grant{}, a.vanished(ctx)
+		case again.Out:
+			return a.outAgain(ctx, *again)
+		default:
+			e = *again
+		}
+	}
+}
+
+func (a *acquisition) reread(ctx context.Context, e entry) (*entry, error) {
+	resp, err := a.b.get(ctx, opAcquire, e.key)
+	if err != nil {
+		return nil, err
+	}
+	for _, kv := range resp.Kvs {
+		if again, ok := a.b.keys.decode(kv); ok && again.rev == e.rev {
+			return &again, nil
+		}
+	}
+	return nil, nil //nolint:nilnil // nil is the answer: it is gone
+}
+
+// detach moves a granted entry from the session to an etcd lease of its own, whose
+// TTL counts from now. It reports false when the entry is not as it was.
+func (a *acquisition) detach(ctx context.Context, e entry, waited bool) (backend.Grant, bool, error) {
+	lease, err := a.own(ctx)
+	if err != nil {
+		return backend.Grant{}, false, err
+	}
+	r := e.record
+	r.Out, r.TTL, r.Since = true, a.req.TTL.Milliseconds(), time.Now().UnixMilli()
+	resp, _, err := a.b.commits.commit(ctx, opAcquire, &change{
+		name: a.req.Name,
+		cmps: []clientv3.Cmp{created(e.key, e.rev), modified(e.key, e.mod)},
+		then: []clientv3.Op{
+			clientv3.OpPut(e.key, encode(r), clientv3.WithLease(lease)),
+			clientv3.OpPut(a.claimK, e.key, clientv3.WithLease(lease)),
+		},
+	})
+	switch {
+	case err != nil:
+		a.lease = clientv3.NoLease // the entry may be on it
+		return backend.Grant{}, false, err
+	case !resp.Succeeded:
+		return backend.Grant{}, false, nil
+	}
+	a.lease = clientv3.NoLease
+	return a.grant(grantOf{rank: e.rank(), waited: waited, left: a.req.TTL}), true, nil
+}
+
+// grantOf is what a grant is made of.
+type grantOf struct {
+	rank           int64
+	waited, joined bool
+	left           time.Duration
+	since          time.Time // zero: now
+}
+
+// grant notes a lease that lives with its session, and makes the answer.
+func (a *acquisition) grant(g grantOf) backend.Grant {
+	if g.since.IsZero() {
+		g.since = time.Now()
+	}
+	out := backend.Grant{Token: token(g.rank), Asked: a.asked, Since: g.since, Waited: g.waited, Joined: g.joined}
+	if a.req.Timed {
+		out.Left = g.left
+		a.b.slots.out(a.p, nil, a.req.TTL)
+		return out
+	}
+	a.b.slots.out(a.p, a.sess, 0)
+	if g.waited {
+		a.b.markSince(a.p, g.rank)
+	}
+	return out
+}

@@ -1,0 +1,211 @@
+package etcdlock
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+const (
+	// heldTold is of how many holders a *HeldError says how much time they have left.
+	heldTold = 4
+	// leftAtOnce is how many etcd leases are asked for their rest at once.
+	leftAtOnce = 16
+	// listPage is how many keys are read at once.
+	listPage = 1000
+)
+
+// Inspect tells who holds the lock and who waits. Holders' times are in whole
+// seconds, rounded down. Since, of a holder that waited, is when it joined the line
+// during the first quarter of a second, and when it was granted after that.
+//
+// Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
+func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, error) {
+	if err := backend.ValidateName(lock); err != nil {
+		return backend.LockInfo{}, err
+	}
+	ctx, leave, err := b.enter(ctx)
+	if err != nil {
+		return backend.LockInfo{}, err
+	}
+	defer leave()
+	st, _, err := b.read(ctx, lock)
+	if err != nil {
+		return backend.LockInfo{}, err
+	}
+	return info(lock, st, b.lefts(ctx, st.holders)), nil
+}
+
+// info describes a lock.
+func info(lock string, st state, left map[clientv3.LeaseID]time.Duration) backend.LockInfo {
+	i := backend.LockInfo{Name: lock, Limit: st.limitInForce()}
+	for k := range st.holders {
+		h := holder(&st.holders[k], left)
+		i.Token = max(i.Token, h.Token)
+		i.Holders = append(i.Holders, h)
+	}
+	for k := range st.line {
+		e := &st.line[k]
+		i.Waiters = append(i.Waiters, backend.Waiter{
+			Lease: e.id(), Session: backend.SessionID(e.Session), Owner: e.Owner, Note: e.Note,
+			Mode: e.mode(), Permits: max(1, e.Permits), Since: time.UnixMilli(e.Asked),
+		})
+	}
+	return i
+}
+
+func holder(e *entry, left map[clientv3.LeaseID]time.Duration) backend.Holder {
+	h := backend.Holder{
+		Lease: e.id(), Session: backend.SessionID(e.Session), Owner: e.Owner, Note: e.Note, Mode: e.mode(),
+		Permits: max(1, e.Permits), Token: e.token(), Since: e.since(), Left: left[e.lease],
+	}
+	if e.timed() {
+		h.Session = ""
+		h.Left = min(h.Left, ttlOf(e))
+	}
+	return h
+}
+
+// holders describes leases that are out, the first of them with the time left.
+func (b *Backend) holders(ctx context.Context, es []entry, withLeft int) []backend.Holder {
+	left := b.lefts(ctx, es[:min(len(es), withLeft)])
+	hs := make([]backend.Holder, len(es))
+	for i := range es {
+		hs[i] = holder(&es[i], left)
+	}
+	return hs
+}
+
+// lefts asks how much time the etcd leases of the entries have. What cannot be had is
+// left out: it is for people.
+func (b *Backend) lefts(ctx context.Context, es []entry) map[clientv3.LeaseID]time.Duration {
+	left := make(map[clientv3.LeaseID]time.Duration, len(es))
+	for i := range es {
+		left[es[i].lease] = 0
+	}
+	ctx, cancel := b.request(ctx)
+	defer cancel()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	ids := make(chan clientv3.LeaseID, len(left))
+	for id := range left {
+		ids <- id
+	}
+	close(ids)
+	for range min(len(left), leftAtOnce) {
+		wg.Go(func() {
+			for id := range ids {
+				resp, err := b.client.TimeToLive(ctx, id)
+				if err != nil || resp.TTL <= 0 {
+					continue
+				}
+				mu.Lock()
+				left[id] = time.Duration(resp.TTL) * time.Second
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return left
+}
+
+// List tells the locks that are held or waited for, in order of their names. A page
+// is not of one moment, but each lock on it is.
+//
+// Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
+func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
+	if err := req.Validate(); err != nil {
+		return backend.ListPage{}, err
+	}
+	ctx, leave, err := b.enter(ctx)
+	if err != nil {
+		return backend.ListPage{}, err
+	}
+	defer leave()
+	limit := req.Limit
+	if limit == 0 {
+		limit = backend.MaxListLimit
+	}
+	found, more, err := b.list(ctx, req.Prefix, req.After, limit)
+	if err != nil {
+		return backend.ListPage{}, err
+	}
+	var holders []entry
+	for i := range found {
+		holders = append(holders, found[i].st.holders...)
+	}
+	left := b.lefts(ctx, holders)
+	page := backend.ListPage{}
+	for i := range found {
+		page.Locks = append(page.Locks, info(found[i].name, found[i].st, left))
+	}
+	if more {
+		page.Next = found[len(found)-1].name
+	}
+	return page, nil
+}
+
+type namedState struct {
+	name string
+	st   state
+}
+
+// list reads limit locks, and whether there are more.
+func (b *Backend) list(ctx context.Context, prefix, after string, limit int) ([]namedState, bool, error) {
+	sp := b.keys.locks(prefix)
+	if after != "" {
+		sp.from = max(sp.from, b.keys.after(after))
+	}
+	var found []namedState
+	for sp.from < sp.to {
+		r, err := b.get(ctx, "list", sp.from, clientv3.WithRange(sp.to), clientv3.WithLimit(listPage))
+		if err != nil {
+			return nil, false, err
+		}
+		groups := group(b.keys.decodeAll(r.Kvs))
+		if r.More && len(groups) > 0 {
+			// The rest of the last lock may be on the next page: it is read whole.
+			last := &groups[len(groups)-1]
+			st, _, err := b.read(ctx, last.name)
+			if err != nil {
+				return nil, false, err
+			}
+			last.st = st
+			sp.from = b.keys.after(last.name)
+		} else if r.More {
+			sp.from = string(r.Kvs[len(r.Kvs)-1].Key) + "\x00"
+		}
+		for _, g := range groups {
+			if len(g.st.holders) == 0 {
+				continue
+			}
+			if len(found) == limit {
+				return found, true, nil
+			}
+			found = append(found, g)
+		}
+		if !r.More {
+			break
+		}
+	}
+	return found, false, nil
+}
+
+// group judges entries that are in order of their locks.
+func group(es []entry) []namedState {
+	var groups []namedState
+	for len(es) > 0 {
+		n := 1
+		for n < len(es) && strings.Compare(es[n].name, es[0].name) == 0 {
+			n++
+		}
+		groups = append(groups, namedState{es[0].name, judge(es[:n:n])})
+		es = es[n:]
+	}
+	return groups
+}

@@ -1,0 +1,208 @@
+package etcdlock
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// The zones of a lock: the byte after its name and the NUL. Their order is used:
+// joined before shared before exclusive, and all entries before the note of a break.
+const (
+	zoneJoined    = 'j' // <slot>, of a lease that joined another by re-entry
+	zoneShared    = 's' // <limit, 6 hex digits><slot>
+	zoneExclusive = 'x' // <slot>
+	zoneNote      = 'z' // the newest break
+)
+
+const limitDigits = 6
+
+// keys makes and reads keys. A lock's name stands in its keys as it is, ended by a
+// NUL, which no name can hold: so different names never share a key, and the order of
+// the keys is the order of the names.
+type keys struct {
+	prefix string // ends in a slash
+}
+
+// span is a range of keys: from, but not to.
+type span struct{ from, to string }
+
+func (s span) get(opts ...clientv3.OpOption) clientv3.Op {
+	return clientv3.OpGet(s.from, append(opts, clientv3.WithRange(s.to))...)
+}
+
+// empty is true where no key is in the range.
+func (s span) empty() clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(s.from), "=", 0).WithRange(s.to)
+}
+
+// unchanged is true where nothing in the range was written after the revision.
+// Deletions do not count.
+func (s span) unchanged(since int64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(s.from), "<", since+1).WithRange(s.to)
+}
+
+func absent(key string) clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
+}
+
+func present(key string) clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(key), ">", 0)
+}
+
+func created(key string, rev int64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(key), "=", rev)
+}
+
+func modified(key string, rev int64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(key), "=", rev)
+}
+
+// all is everything that this package writes.
+func (k keys) all() span { return span{k.prefix, clientv3.GetPrefixRangeEnd(k.prefix)} }
+
+// locks is every key of the locks whose names start with the prefix.
+func (k keys) locks(prefix string) span {
+	from := k.prefix + "q/" + prefix
+	return span{from, clientv3.GetPrefixRangeEnd(from)}
+}
+
+// after is where the locks start whose names come after this one.
+func (k keys) after(name string) string { return k.prefix + "q/" + name + "\x01" }
+
+func (k keys) lock(name string) string { return k.prefix + "q/" + name + "\x00" }
+
+// entries is every place in line and every lease of a lock.
+func (k keys) entries(name string) span {
+	return span{k.lock(name), k.lock(name) + string(rune(zoneNote))}
+}
+
+func (k keys) joined(name string) span {
+	return span{k.lock(name) + string(rune(zoneJoined)), k.lock(name) + string(rune(zoneJoined+1))}
+}
+
+func (k keys) shared(name string) span {
+	return span{k.lock(name) + string(rune(zoneShared)), k.lock(name) + string(rune(zoneShared+1))}
+}
+
+func (k keys) exclusive(name string) span {
+	return span{k.lock(name) + string(rune(zoneExclusive)), k.lock(name) + string(rune(zoneExclusive+1))}
+}
+
+// sharedWith is the shared entries with this limit.
+func (k keys) sharedWith(name string, limit int) span {
+	zone := k.lock(name) + string(rune(zoneShared))
+	return span{zone + hexLimit(limit), zone + hexLimit(limit+1)}
+}
+
+// otherLimits is the shared entries with any other limit: those below and above.
+func (k keys) otherLimits(name string, limit int) (span, span) {
+	zone, own := k.shared(name), k.sharedWith(name, limit)
+	return span{zone.from, own.from}, span{own.to, zone.to}
+}
+
+func (k keys) note(name string) string { return k.lock(name) + string(rune(zoneNote)) }
+
+func (k keys) joinedEntry(name string, slot slot) string {
+	return k.lock(name) + string(rune(zoneJoined)) + string(slot)
+}
+
+// entry is where the entry of a lease stands, unless it joined.
+func (k keys) entry(name string, slot slot, mode backend.Mode, limit int) string {
+	if mode == backend.Shared {
+		return k.lock(name) + string(rune(zoneShared)) + hexLimit(limit) + string(slot)
+	}
+	return k.lock(name) + string(rune(zoneExclusive)) + string(slot)
+}
+
+// claim is what makes a lease exist once. It is made and deleted with the entry, whose
+// key is its value; but it outlives the entry of a timed lease that was released.
+func (k keys) claim(name string, id backend.LeaseID) string {
+	return k.prefix + "c/" + name + "\x00" + string(id)
+}
+
+// session is the record of a session, which lives and dies with it.
+func (k keys) session(id backend.SessionID) string { return k.prefix + "s/" + string(id) + "\x00" }
+
+// sessionAll is the record of a session and its broken leases.
+func (k keys) sessionAll(id backend.SessionID) span {
+	return span{k.session(id), k.prefix + "s/" + string(id) + "\x01"}
+}
+
+// broken tells a session that a lease of it was broken.
+func (k keys) broken(id backend.SessionID, lease backend.LeaseID) string {
+	return k.session(id) + string(lease)
+}
+
+// opened remembers that there is, or was, such a session.
+func (k keys) opened(id backend.SessionID) string { return k.prefix + "d/" + string(id) }
+
+// tombstone remembers that a lease is over.
+func (k keys) tombstone(name string, id backend.LeaseID) string {
+	return k.prefix + "t/" + name + "\x00" + string(id)
+}
+
+func hexLimit(limit int) string { return fmt.Sprintf("%0*x", limitDigits, limit) }
+
+// place is what the key of an entry tells.
+type place struct {
+	name  string
+	zone  byte
+	limit int
+	slot  slot
+}
+
+// parse reads a key of a lock, and reports false for any other key.
+func (k keys) parse(key string) (place, bool) {
+	rest, ok := strings.CutPrefix(key, k.prefix+"q/")
+	if !ok {
+		return place{}, false
+	}
+	name, tail, ok := strings.Cut(rest, "\x00")
+	if !ok || name == "" || tail == "" {
+		return place{}, false
+	}
+	p := place{name: name, zone: tail[0], slot: slot(tail[1:])}
+	switch p.zone {
+	case zoneNote:
+		return p, p.slot == ""
+	case zoneShared:
+		if len(p.slot) <= limitDigits {
+			return place{}, false
+		}
+		n, err := strconv.ParseUint(string(p.slot[:limitDigits]), 16, 32)
+		if err != nil || hexLimit(int(n)) != string(p.slot[:limitDigits]) {
+			return place{}, false
+		}
+		p.limit, p.slot = int(n), p.slot[limitDigits:]
+	case zoneJoined, zoneExclusive:
+	default:
+		return place{}, false
+	}
+	return p, p.slot != ""
+}
+
+// parseClaim reads the key of a claim.
+func (k keys) parseClaim(key string) (leaseKey, bool) {
+	rest, ok := strings.CutPrefix(key, k.prefix+"c/")
+	if !ok {
+		return leaseKey{}, false
+	}
+	name, id, ok := strings.Cut(rest, "\x00")
+	return leaseKey{name, backend.LeaseID(id)}, ok
+}
+
+// parseSession reads the key of a session's record, or of a broken lease of it: then
+// the lease is not empty.
+func (k keys) parseSession(key string) (backend.LeaseID, bool) {
+	rest, ok := strings.CutPrefix(key, k.prefix+"s/")
+	if !ok {
+		return "", false
+	}
+	id, lease, ok := strings.Cut(rest, "\x00")
+	return backend.LeaseID(lease), ok && id != ""
+}

@@ -1,0 +1,172 @@
+package etcdlock
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+const (
+	// memoryTTL and memoryTurn: what must be remembered for a while hangs on an etcd
+	// lease that is used for a turn and never renewed. So it is remembered for the
+	// difference at least, which is longer than a late request can live, and is gone
+	// by itself afterwards.
+	memoryTTL  = 15 * time.Minute
+	memoryTurn = 5 * time.Minute
+
+	// The work of a revoker.
+	revokersAtOnce = 4
+	revokeBacklog  = 4096
+	drainTime      = time.Second
+)
+
+// memory is the etcd lease that tombstones hang on.
+type memory struct {
+	turn chan struct{} // capacity 1: held by who looks at the rest
+	id   clientv3.LeaseID
+	made time.Time
+}
+
+// memoryLease gives the etcd lease for something to be remembered.
+func (b *Backend) memoryLease(ctx context.Context) (clientv3.LeaseID, error) {
+	m := &b.memory
+	select {
+	case m.turn <- struct{}{}:
+		defer func() { <-m.turn }()
+	case <-ctx.Done():
+		return clientv3.NoLease, fail(ctx, "grant a lease", context.Cause(ctx), false)
+	}
+	if m.id != clientv3.NoLease && time.Since(m.made) < memoryTurn {
+		return m.id, nil
+	}
+	made := time.Now()
+	id, err := b.grantLease(ctx, memoryTTL)
+	if err != nil {
+		return clientv3.NoLease, err
+	}
+	m.id, m.made = id, made
+	return id, nil
+}
+
+// forgetMemory drops an etcd lease that turned out to be gone: the process slept for
+// longer than it lives.
+func (b *Backend) forgetMemory(id clientv3.LeaseID) {
+	m := &b.memory
+	m.turn <- struct{}{}
+	defer func() { <-m.turn }()
+	if m.id == id {
+		m.id = clientv3.NoLease
+	}
+}
+
+// idSet remembers IDs for about memoryTTL.
+type idSet[K comparable] struct {
+	mu         sync.Mutex
+	young, old map[K]struct{}
+	since      time.Time
+}
+
+func newIDSet[K comparable]() *idSet[K] {
+	return &idSet[K]{young: make(map[K]struct{}), since: time.Now()}
+}
+
+func (s *idSet[K]) add(id K) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.since) > memoryTTL {
+		s.young, s.old, s.since = make(map[K]struct{}), s.young, time.Now()
+	}
+	s.young[id] = struct{}{}
+}
+
+func (s *idSet[K]) has(id K) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.young[id]
+	if !ok {
+		_, ok = s.old[id]
+	}
+	return ok
+}
+
+// revoker takes back etcd leases that are of no more use, behind the callers' backs.
+// What it cannot take back ends by itself.
+type revoker struct {
+	b       *Backend
+	mu      sync.Mutex
+	pending []clientv3.LeaseID
+	running int
+	idle    *sync.Cond
+}
+
+func newRevoker(b *Backend) *revoker {
+	r := &revoker{b: b}
+	r.idle = sync.NewCond(&r.mu)
+	return r
+}
+
+// revoke takes the lease back soon.
+func (r *revoker) revoke(id clientv3.LeaseID) {
+	if id == clientv3.NoLease {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.pending) >= revokeBacklog {
+		return
+	}
+	r.pending = append(r.pending, id)
+	if r.running < revokersAtOnce {
+		r.running++
+		r.b.background(r.run)
+	}
+}
+
+func (r *revoker) run(ctx context.Context) {
+	for {
+		r.mu.Lock()
+		if len(r.pending) == 0 || ctx.Err() != nil {
+			r.running--
+			r.idle.Broadcast()
+			r.mu.Unlock()
+			return
+		}
+		id := r.pending[0]
+		r.pending = r.pending[1:]
+		r.mu.Unlock()
+		if err := r.b.revokeNow(ctx, id); err != nil && ctx.Err() == nil {
+			r.b.cfg.Logger.LogAttrs(ctx, slog.LevelDebug, "a lease of etcd was left to its end", slog.Any("error", err))
+		}
+	}
+}
+
+// drain waits until everything is taken back, but not longer than d.
+func (r *revoker) drain(d time.Duration) {
+	over := false
+	stop := time.AfterFunc(d, func() {
+		r.mu.Lock()
+		over = true
+		r.mu.Unlock()
+		r.idle.Broadcast()
+	})
+	defer stop.Stop()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.running > 0 && !over {
+		r.idle.Wait()
+	}
+}
+
+// revokeNow ends an etcd lease, and with it all keys on it.
+func (b *Backend) revokeNow(ctx context.Context, id clientv3.LeaseID) error {
+	rctx, cancel := b.request(ctx)
+	defer cancel()
+	_, err := b.client.Revoke(rctx, id)
+	if leaseGone(err) {
+		return nil
+	}
+	return fail(ctx, "revoke a lease", err, true)
+}

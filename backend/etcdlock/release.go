@@ -1,0 +1,119 @@
+package etcdlock
+
+import (
+	"context"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Release gives a lease back, or its place in line. With req.Abandon it can never be
+// granted afterwards: a tombstone is remembered for ten minutes or more, which is
+// longer than a late request can live.
+//
+// Errors: ErrLost where there is no such lease, unless req.Abandon is set;
+// *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
+func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error {
+	if err := req.Validate(); err != nil {
+		return err
+	}
+	ctx, leave, err := b.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	id := leaseKey{req.Name, req.Lease}
+	found, err := b.release(ctx, id, req.Abandon || b.suspects.has(req.Lease))
+	if err != nil {
+		return err
+	}
+	b.slots.drop(id)
+	b.lines.remove(req.Name, req.Lease)
+	if !found && !req.Abandon {
+		return backend.ErrLost
+	}
+	return nil
+}
+
+const opRelease = "release"
+
+// release deletes the entry of a lease, and reports whether there was one. A lease that
+// is buried can never be had again.
+func (b *Backend) release(ctx context.Context, id leaseKey, bury bool) (bool, error) {
+	if at, ok := b.slots.find(id); ok {
+		return b.remove(ctx, id, at, bury)
+	}
+	if bury {
+		// The tombstone goes first: what it does not keep out is there afterwards.
+		if _, err := b.bury(ctx, id, func(tomb []clientv3.Op) *change { return &change{name: id.name, then: tomb} }); err != nil {
+			return false, err
+		}
+	}
+	for {
+		es, err := b.lookup(ctx, []leaseKey{id})
+		if err != nil || es[0] == nil {
+			return false, err
+		}
+		e := es[0]
+		if found, err := b.remove(ctx, id, entryRef{e.key, e.rev, e.timed() && e.Out}, false); found || err != nil {
+			return found, err
+		}
+	}
+}
+
+// entryRef names one entry: keys are used again.
+type entryRef struct {
+	key string
+	rev int64
+	out bool // of a timed lease with an etcd lease of its own
+}
+
+// remove deletes an entry. The claim of a timed lease stays, and ends with its etcd
+// lease: that tells watchers that the lease did not expire.
+func (b *Backend) remove(ctx context.Context, id leaseKey, e entryRef, bury bool) (bool, error) {
+	build := func(tomb []clientv3.Op) *change {
+		ch := &change{
+			name: id.name, cmps: []clientv3.Cmp{created(e.key, e.rev)},
+			then: append([]clientv3.Op{clientv3.OpDelete(e.key, clientv3.WithPrevKV())}, tomb...),
+			els:  tomb,
+		}
+		if !e.out {
+			ch.then = append(ch.then, clientv3.OpDelete(b.keys.claim(id.name, id.id)))
+		}
+		return ch
+	}
+	var resp *pb.TxnResponse
+	var err error
+	if bury {
+		resp, err = b.bury(ctx, id, build)
+	} else {
+		resp, _, err = b.commits.commit(ctx, opRelease, build(nil))
+	}
+	if err != nil || !resp.Succeeded {
+		return false, err
+	}
+	for _, kv := range resp.Responses[0].GetResponseDeleteRange().GetPrevKvs() {
+		if e, ok := b.keys.decode(kv); ok && e.timed() && e.Out {
+			b.revoker.revoke(e.lease)
+		}
+	}
+	return true, nil
+}
+
+// bury commits a change that writes the tombstone of a lease as well.
+func (b *Backend) bury(ctx context.Context, id leaseKey, build func([]clientv3.Op) *change) (*pb.TxnResponse, error) {
+	for {
+		memory, err := b.memoryLease(ctx)
+		if err != nil {
+			return nil, err
+		}
+		tomb := clientv3.OpPut(b.keys.tombstone(id.name, id.id), "", clientv3.WithLease(memory))
+		resp, _, err := b.commits.commit(ctx, opRelease, build([]clientv3.Op{tomb}))
+		if !leaseGone(err) {
+			return resp, err
+		}
+		b.forgetMemory(memory) // this process slept for long
+	}
+}

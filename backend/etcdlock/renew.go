@@ -1,0 +1,396 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+const (
+	// lookupsAtOnce bounds the timed leases that one transaction looks up.
+	lookupsAtOnce = 96
+	// auditEvery: every so many leases of a session make one renewal go without the
+	// check that they are all there, so that the check costs next to nothing.
+	auditEvery = 512
+)
+
+var errShortAnswer = errors.New("the answer does not fit the question")
+
+// Renew extends the session and the timed leases, with one keep-alive stream for all
+// of them. Then it reads what became of the session: what the watch did not tell is
+// in the result.
+//
+// Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
+func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	if err := req.Validate(b.caps); err != nil {
+		return backend.RenewResult{}, err
+	}
+	ctx, leave, err := b.enter(ctx)
+	if err != nil {
+		return backend.RenewResult{}, err
+	}
+	defer leave()
+	var res backend.RenewResult
+	if len(req.Leases) > 0 {
+		if res.Leases, err = b.renewTimed(ctx, req.Leases); err != nil {
+			return backend.RenewResult{}, err
+		}
+	}
+	if req.Session == "" {
+		return res, nil
+	}
+	s, err := b.session(ctx, req.Session)
+	if err == nil {
+		res.Lost, err = b.renewSession(ctx, s)
+		res.SessionLost = err == nil && res.Lost == nil
+	}
+	if isLost(err) {
+		res.SessionLost, err = true, nil
+	}
+	if err != nil {
+		return backend.RenewResult{}, err
+	}
+	return res, nil
+}
+
+func isLost(err error) bool { return errors.Is(err, backend.ErrSessionLost) }
+
+// renewSession extends a session and gives the losses to tell: nil when the session
+// is gone, and an empty slice when all is well.
+func (b *Backend) renewSession(ctx context.Context, s *session) ([]backend.Loss, error) {
+	before := b.leasesOf(s)
+	ttls, err := b.keepAlive(ctx, []clientv3.LeaseID{s.lease})
+	if err != nil {
+		return nil, err
+	}
+	if ttls[s.lease] <= 0 {
+		b.end(s, true)
+		return nil, nil
+	}
+	// The record lives and dies with the etcd lease: reading it after the keep-alive
+	// proves that the lease which was extended is the session's.
+	st, err := b.readSession(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	if st.gone {
+		b.end(s, true)
+		return nil, nil
+	}
+	gone, err := b.audit(ctx, s, before)
+	if err != nil {
+		return nil, err
+	}
+	return append(append([]backend.Loss{}, st.lost...), gone...), nil
+}
+
+// leasesOf is what is out under the session, as far as this value knows; nothing when
+// it is not the turn of the audit.
+func (b *Backend) leasesOf(s *session) map[string]leaseKey {
+	leases := b.slots.under(s)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.renewals++
+	if s.renewals%(1+len(leases)/auditEvery) != 0 {
+		return nil
+	}
+	return leases
+}
+
+// audit finds the leases that were out before and are not on the session's etcd lease
+// any more, though nobody released or broke them: somebody deleted their keys.
+func (b *Backend) audit(ctx context.Context, s *session, before map[string]leaseKey) ([]backend.Loss, error) {
+	if len(before) == 0 {
+		return nil, nil
+	}
+	rctx, cancel := b.request(ctx)
+	defer cancel()
+	resp, err := b.client.TimeToLive(rctx, s.lease, clientv3.WithAttachedKeys())
+	if err != nil {
+		if leaseGone(err) {
+			return nil, nil // the next renewal says so
+		}
+		return nil, fail(ctx, "read the leases of a session", err, false)
+	}
+	there := make(map[string]struct{}, len(resp.Keys))
+	for _, k := range resp.Keys {
+		there[string(k)] = struct{}{}
+	}
+	now := b.slots.under(s)
+	var gone []backend.Loss
+	for key, id := range before {
+		if _, ok := there[key]; !ok && now[key] == id {
+			gone = append(gone, backend.Loss{Session: s.id, Lease: id.id, Cause: backend.CauseGone})
+		}
+	}
+	return gone, nil
+}
+
+// keepAlive extends etcd leases: 0 is the answer for one that is gone.
+func (b *Backend) keepAlive(ctx context.Context, ids []clientv3.LeaseID) (map[clientv3.LeaseID]int64, error) {
+	rctx, cancel := b.request(ctx)
+	defer cancel()
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
+	ttls := make(map[clientv3.LeaseID]int64, len(ids))
+	var err error
+	if conn := b.client.ActiveConnection(); conn != nil {
+		err = keepAliveStream(rctx, pb.NewLeaseClient(conn), ids, ttls)
+	} else {
+		err = b.keepAliveEach(rctx, ids, ttls)
+	}
+	if err != nil {
+		return nil, fail(ctx, "renew", err, true)
+	}
+	return ttls, nil
+}
+
+// keepAliveStream asks for all on one stream. clientv3.KeepAliveOnce would open one
+// for each, and spins while etcd is away.
+func keepAliveStream(ctx context.Context, lc pb.LeaseClient, ids []clientv3.LeaseID, ttls map[clientv3.LeaseID]int64) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := lc.LeaseKeepAlive(ctx)
+	if err != nil {
+		return err //nolint:wrapcheck // the caller maps it
+	}
+	// Sending does not wait for answers, and they need not fit into buffers. Where it
+	// fails, receiving does too, and says why.
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	defer cancel()
+	sending.Go(func() {
+		for _, id := range ids {
+			if stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)}) != nil {
+				return
+			}
+		}
+		_ = stream.CloseSend() // the end of ctx closes it as well
+	})
+	for range ids {
+		resp, err := stream.Recv()
+		if err != nil {
+			return err //nolint:wrapcheck // the caller maps it
+		}
+		ttls[clientv3.LeaseID(resp.ID)] = resp.TTL
+	}
+	if len(ttls) != len(ids) {
+		return errShortAnswer
+	}
+	return nil
+}
+
+// keepAliveEach is for a client inside the process of etcd, which has no connection.
+func (b *Backend) keepAliveEach(ctx context.Context, ids []clientv3.LeaseID, ttls map[clientv3.LeaseID]int64) error {
+	for _, id := range ids {
+		resp, err := b.client.KeepAliveOnce(ctx, id)
+		switch {
+		case leaseGone(err):
+			ttls[id] = 0
+		case err != nil:
+			return err //nolint:wrapcheck // the caller maps it
+		default:
+			ttls[id] = resp.TTL
+		}
+	}
+	return nil
+}
+
+// renewTimed extends timed leases.
+func (b *Backend) renewTimed(ctx context.Context, reqs []backend.TimedRenewal) ([]backend.Renewal, error) {
+	found := make([]*entry, len(reqs))
+	for from := 0; from < len(reqs); from += lookupsAtOnce {
+		to := min(from+lookupsAtOnce, len(reqs))
+		if err := b.findTimed(ctx, reqs[from:to], found[from:to]); err != nil {
+			return nil, err
+		}
+	}
+	var ids []clientv3.LeaseID
+	for i, e := range found {
+		if e != nil && seconds(ttlOf(e)) == seconds(reqs[i].TTL) {
+			ids = append(ids, e.lease)
+		}
+	}
+	var ttls map[clientv3.LeaseID]int64
+	if len(ids) > 0 {
+		var err error
+		if ttls, err = b.keepAlive(ctx, ids); err != nil {
+			return nil, err
+		}
+	}
+	res := make([]backend.Renewal, len(reqs))
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, revokersAtOnce)
+	for i, e := range found {
+		switch {
+		case e == nil:
+			res[i].Err = backend.ErrLost
+		case seconds(ttlOf(e)) != seconds(reqs[i].TTL):
+			slots <- struct{}{}
+			wg.Go(func() {
+				defer func() { <-slots }()
+				res[i] = b.retime(ctx, e, reqs[i].TTL)
+			})
+		case ttls[e.lease] <= 0:
+			res[i].Err = backend.ErrLost
+		default:
+			left := min(reqs[i].TTL, time.Duration(ttls[e.lease])*time.Second)
+			res[i] = backend.Renewal{Token: e.token(), Left: left}
+			b.slots.renewed(leaseKey{e.name, e.id()}, reqs[i].TTL)
+		}
+	}
+	wg.Wait()
+	return res, nil
+}
+
+func ttlOf(e *entry) time.Duration { return time.Duration(e.TTL) * time.Millisecond }
+
+// findTimed looks up timed leases that are out. nil is one that is not. Those whose
+// entry this value does not know are looked up by their claims first.
+func (b *Backend) findTimed(ctx context.Context, reqs []backend.TimedRenewal, found []*entry) error {
+	ids := make([]leaseKey, len(reqs))
+	for i, r := range reqs {
+		ids[i] = leaseKey{r.Name, r.Lease}
+	}
+	es, err := b.lookup(ctx, ids)
+	if err != nil {
+		return err
+	}
+	for i, e := range es {
+		if e != nil && e.timed() && e.Out {
+			found[i] = e
+		}
+	}
+	return nil
+}
+
+// lookup finds the entries of leases: nil where there is none.
+func (b *Backend) lookup(ctx context.Context, ids []leaseKey) ([]*entry, error) {
+	keys := make([]string, len(ids))
+	var claims []string
+	var of []int
+	for i, id := range ids {
+		if at, ok := b.slots.find(id); ok {
+			keys[i] = at.key
+			continue
+		}
+		claims = append(claims, b.keys.claim(id.name, id.id))
+		of = append(of, i)
+	}
+	kvs, err := b.getEach(ctx, claims)
+	if err != nil {
+		return nil, err
+	}
+	for i, kv := range kvs {
+		if kv != nil {
+			keys[of[i]] = string(kv.Value)
+		}
+	}
+	if kvs, err = b.getEach(ctx, keys); err != nil {
+		return nil, err
+	}
+	es := make([]*entry, len(ids))
+	for i, id := range ids {
+		if kvs[i] == nil {
+			continue
+		}
+		if e, ok := b.keys.decode(kvs[i]); ok && (leaseKey{e.name, e.id()}) == id {
+			es[i] = &e
+		}
+	}
+	return es, nil
+}
+
+// getEach reads keys at one revision. An empty key, and one that is not there, is nil.
+func (b *Backend) getEach(ctx context.Context, keys []string) ([]*mvccpb.KeyValue, error) {
+	const op = "look up leases"
+	kvs := make([]*mvccpb.KeyValue, len(keys))
+	var ops []clientv3.Op
+	for _, key := range keys {
+		if key != "" {
+			ops = append(ops, clientv3.OpGet(key))
+		}
+	}
+	var got []*pb.RangeResponse
+	switch len(ops) {
+	case 0:
+	case 1:
+		resp, err := b.get(ctx, op, string(ops[0].KeyBytes()))
+		if err != nil {
+			return nil, err
+		}
+		got = append(got, (*pb.RangeResponse)(resp))
+	default:
+		resp, err := b.txn(ctx, op, false, nil, ops, nil)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range resp.Responses {
+			got = append(got, r.GetResponseRange())
+		}
+	}
+	for i, key := range keys {
+		if key == "" {
+			continue
+		}
+		if len(got[0].Kvs) > 0 {
+			kvs[i] = got[0].Kvs[0]
+		}
+		got = got[1:]
+	}
+	return kvs, nil
+}
+
+// retime moves a timed lease to an etcd lease with another TTL: etcd cannot change
+// that of one.
+func (b *Backend) retime(ctx context.Context, e *entry, ttl time.Duration) backend.Renewal {
+	asked := time.Now()
+	lease, err := b.grantLease(ctx, ttl)
+	if err != nil {
+		return backend.Renewal{Err: err}
+	}
+	old := e.lease
+	r := e.record
+	r.TTL = ttl.Milliseconds()
+	resp, _, err := b.commits.commit(ctx, "renew", &change{
+		name: e.name,
+		cmps: []clientv3.Cmp{created(e.key, e.rev), modified(e.key, e.mod)},
+		then: []clientv3.Op{
+			clientv3.OpPut(e.key, encode(r), clientv3.WithLease(lease)),
+			clientv3.OpPut(b.keys.claim(e.name, e.id()), e.key, clientv3.WithLease(lease)),
+		},
+		els: []clientv3.Op{clientv3.OpGet(e.key)},
+	})
+	switch {
+	case leaseGone(err):
+		return backend.Renewal{Err: &backend.UnavailableError{Backend: name, Op: "renew", MayHold: true, Err: err}}
+	case err != nil:
+		return backend.Renewal{Err: err} // the etcd lease is left to its end: the entry may be on it
+	case !resp.Succeeded:
+		b.revoker.revoke(lease)
+		return b.overtaken(resp, e)
+	}
+	b.revoker.revoke(old)
+	b.slots.renewed(leaseKey{e.name, e.id()}, ttl)
+	return backend.Renewal{Token: e.token(), Left: max(0, ttl-time.Since(asked))}
+}
+
+// overtaken is what became of a lease that somebody else changed meanwhile.
+func (b *Backend) overtaken(resp *pb.TxnResponse, e *entry) backend.Renewal {
+	for _, kv := range resp.Responses[0].GetResponseRange().GetKvs() {
+		if kv.CreateRevision == e.rev {
+			return backend.Renewal{Err: &backend.UnavailableError{
+				Backend: name, Op: "renew", MayHold: true, Err: errors.New("another renewal came between"),
+			}}
+		}
+	}
+	return backend.Renewal{Err: backend.ErrLost}
+}

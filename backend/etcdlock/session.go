@@ -1,0 +1,352 @@
+package etcdlock
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// session is what this backend value knows of a session.
+type session struct {
+	id    backend.SessionID
+	lease clientv3.LeaseID
+	ttl   time.Duration
+	done  chan struct{} // closed when the session is known to have ended
+
+	// Guarded by Backend.mu.
+	over     bool
+	lost     func(backend.Loss) // may be nil
+	renewals int
+}
+
+// sessionRecord is the value of a session's key.
+type sessionRecord struct {
+	TTL int64 `json:"ttl"` // milliseconds
+}
+
+// brokenRecord is the value of the key that tells a session of a broken lease, and of
+// a lock's note.
+type brokenRecord struct {
+	Lock   string   `json:"lock,omitempty"`
+	Leases []string `json:"leases,omitempty"`
+	Reason string   `json:"reason,omitempty"`
+	Actor  string   `json:"actor,omitempty"`
+	At     int64    `json:"at"` // wall-clock milliseconds, for people
+}
+
+// OpenSession makes the session, or confirms it and extends it. A session keeps the
+// TTL that it was opened with.
+//
+// Errors: *InvalidError, also for a TTL other than that of the session that is open;
+// ErrSessionLost for an ID that has ended; *UnavailableError; ErrClosed; ctx's cause.
+func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) error {
+	if err := req.Validate(b.caps); err != nil {
+		return err
+	}
+	ctx, leave, err := b.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	s, err := b.session(ctx, req.ID)
+	switch {
+	case err == nil:
+		return b.confirm(ctx, s, req)
+	case !isLost(err) || b.dead.has(req.ID):
+		return err
+	}
+	return b.create(ctx, req)
+}
+
+// confirm extends a session that is there.
+func (b *Backend) confirm(ctx context.Context, s *session, req backend.SessionRequest) error {
+	if s.ttl != req.TTL {
+		return &backend.InvalidError{Field: "ttl", Value: req.TTL.String(), Bound: s.ttl.String() + ", which the session was opened with"}
+	}
+	lost, err := b.renewSession(ctx, s)
+	if err != nil {
+		return err
+	}
+	if lost == nil {
+		return backend.ErrSessionLost
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if req.Lost != nil {
+		s.lost = req.Lost
+	}
+	return nil
+}
+
+// create makes a session that is not there. An etcd lease is made for each attempt;
+// the transaction lets one of them become the session's.
+func (b *Backend) create(ctx context.Context, req backend.SessionRequest) error {
+	const op = "open a session"
+	memory, err := b.memoryLease(ctx)
+	if err != nil {
+		return err
+	}
+	lease, err := b.grantLease(ctx, req.TTL)
+	if err != nil {
+		return err
+	}
+	key, opened := b.keys.session(req.ID), b.keys.opened(req.ID)
+	value := encode(sessionRecord{TTL: req.TTL.Milliseconds()})
+	resp, err := b.txn(ctx, op, true,
+		[]clientv3.Cmp{absent(key), absent(opened)},
+		[]clientv3.Op{
+			clientv3.OpPut(key, value, clientv3.WithLease(lease)),
+			clientv3.OpPut(opened, "", clientv3.WithLease(memory)),
+		},
+		[]clientv3.Op{clientv3.OpGet(key)},
+	)
+	switch {
+	case err != nil:
+		if leaseGone(err) {
+			b.forgetMemory(memory)
+		}
+		if !mayHold(err) { // otherwise it may be the session's: it is left to its end
+			b.revoker.revoke(lease)
+		}
+		return err
+	case resp.Succeeded:
+		b.adopt(req.ID, lease, req.TTL, resp.Header.Revision, req.Lost)
+		return nil
+	}
+	b.revoker.revoke(lease)
+	kvs := resp.Responses[0].GetResponseRange().Kvs
+	if len(kvs) == 0 {
+		b.dead.add(req.ID)
+		return backend.ErrSessionLost
+	}
+	s := b.adoptKV(req.ID, kvs[0], resp.Header.Revision)
+	return b.confirm(ctx, s, req)
+}
+
+// session finds a session, also one that another process opened. Errors:
+// ErrSessionLost where there is none; as for fail.
+func (b *Backend) session(ctx context.Context, id backend.SessionID) (*session, error) {
+	b.mu.Lock()
+	s, ok := b.sessions[id]
+	b.mu.Unlock()
+	if ok {
+		return s, nil
+	}
+	if b.dead.has(id) {
+		return nil, backend.ErrSessionLost
+	}
+	resp, err := b.get(ctx, "look up a session", b.keys.session(id))
+	if err != nil {
+		return nil, err
+	}
+	if len(resp.Kvs) == 0 {
+		return nil, backend.ErrSessionLost
+	}
+	return b.adoptKV(id, resp.Kvs[0], resp.Header.Revision), nil
+}
+
+func (b *Backend) adoptKV(id backend.SessionID, kv *mvccpb.KeyValue, rev int64) *session {
+	var r sessionRecord
+	_ = json.Unmarshal(kv.Value, &r) // a TTL of 0 is confirmed by nobody
+	return b.adopt(id, clientv3.LeaseID(kv.Lease), time.Duration(r.TTL)*time.Millisecond, rev, nil)
+}
+
+// adopt notes a session that was alive at the revision, and watches over it.
+func (b *Backend) adopt(id backend.SessionID, lease clientv3.LeaseID, ttl time.Duration, rev int64, lost func(backend.Loss)) *session {
+	b.mu.Lock()
+	s, ok := b.sessions[id]
+	if !ok {
+		s = &session{id: id, lease: lease, ttl: ttl, done: make(chan struct{})}
+		b.sessions[id] = s
+	}
+	if lost != nil {
+		s.lost = lost
+	}
+	b.mu.Unlock()
+	if !ok {
+		b.background(func(ctx context.Context) { b.watchSession(ctx, s, rev+1) })
+	}
+	return s
+}
+
+// end notes that the session is over, for good, and tells who wants to know.
+func (b *Backend) end(s *session, tell bool) {
+	b.mu.Lock()
+	if s.over {
+		b.mu.Unlock()
+		return
+	}
+	s.over = true
+	close(s.done)
+	delete(b.sessions, s.id)
+	lost := s.lost
+	b.mu.Unlock()
+	b.dead.add(s.id)
+	b.slots.ended(s)
+	if tell && lost != nil {
+		lost(backend.Loss{Session: s.id, Cause: backend.CauseSession})
+	}
+}
+
+// EndSession ends the session, with its leases and places in line, in three requests
+// at most. The ID is dead afterwards. A session that is gone is success.
+//
+// Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
+func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
+	if err := backend.ValidateSessionID(id); err != nil {
+		return err
+	}
+	ctx, leave, err := b.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	const op = "end a session"
+	b.mu.Lock()
+	s := b.sessions[id]
+	if s != nil {
+		s.lost = nil // who ends it need not be told
+		b.ending[id] = s.lease
+	}
+	b.mu.Unlock()
+	memory, err := b.memoryLease(ctx)
+	if err != nil {
+		return err
+	}
+	// The record goes first: watchers then know that the leases did not expire.
+	resp, err := b.txn(ctx, op, true, nil, []clientv3.Op{
+		clientv3.OpDelete(b.keys.session(id), clientv3.WithPrevKV()),
+		clientv3.OpPut(b.keys.opened(id), "", clientv3.WithLease(memory)),
+	}, nil)
+	if err != nil {
+		if leaseGone(err) {
+			b.forgetMemory(memory)
+		}
+		return err
+	}
+	b.mu.Lock()
+	lease := b.ending[id] // also when an earlier attempt got no further than the record
+	b.mu.Unlock()
+	if kvs := resp.Responses[0].GetResponseDeleteRange().PrevKvs; len(kvs) > 0 {
+		lease = clientv3.LeaseID(kvs[0].Lease)
+	}
+	if lease != clientv3.NoLease {
+		if err := b.revokeNow(ctx, lease); err != nil {
+			return err
+		}
+	}
+	if s != nil {
+		b.end(s, false)
+	}
+	b.mu.Lock()
+	delete(b.ending, id)
+	b.mu.Unlock()
+	b.dead.add(id)
+	return nil
+}
+
+// watchSession waits for the end of the session and for breaks of its leases.
+func (b *Backend) watchSession(ctx context.Context, s *session, from int64) {
+	for failures := 0; ; failures++ {
+		rev, ok := b.watchSessionOnce(ctx, s, from)
+		if !ok || !pause(ctx, s.done, delay(failures)) {
+			return
+		}
+		if rev > from {
+			failures = 0
+		}
+		// What was missed: the losses are told once more, which is allowed.
+		if next, err := b.readSession(ctx, s); err == nil {
+			from = next.rev + 1
+			if next.gone {
+				b.end(s, true)
+				return
+			}
+			b.tell(s, next.lost)
+		}
+	}
+}
+
+// watchSessionOnce watches until the stream breaks, and reports false when there is
+// nothing more to watch.
+func (b *Backend) watchSessionOnce(ctx context.Context, s *session, from int64) (int64, bool) {
+	wctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	sp := b.keys.sessionAll(s.id)
+	ch := b.client.Watch(wctx, sp.from, clientv3.WithRange(sp.to), clientv3.WithRev(from))
+	seen := from
+	for {
+		select {
+		case <-s.done:
+			return seen, false
+		case <-ctx.Done():
+			return seen, false
+		case resp, ok := <-ch:
+			if !ok || resp.Err() != nil {
+				return seen, ctx.Err() == nil
+			}
+			for _, ev := range resp.Events {
+				seen = ev.Kv.ModRevision
+				lease, _ := b.keys.parseSession(string(ev.Kv.Key))
+				switch {
+				case lease == "" && ev.Type == clientv3.EventTypeDelete:
+					b.end(s, true)
+					return seen, false
+				case lease != "" && ev.Type == clientv3.EventTypePut:
+					b.tell(s, []backend.Loss{lossOf(s.id, lease, ev.Kv.Value)})
+				}
+			}
+		}
+	}
+}
+
+// tell passes losses on.
+func (b *Backend) tell(s *session, losses []backend.Loss) {
+	b.mu.Lock()
+	lost := s.lost
+	b.mu.Unlock()
+	if lost == nil {
+		return
+	}
+	for _, l := range losses {
+		lost(l)
+	}
+}
+
+func lossOf(id backend.SessionID, lease backend.LeaseID, value []byte) backend.Loss {
+	var r brokenRecord
+	_ = json.Unmarshal(value, &r) // without its reason it is a loss all the same
+	return backend.Loss{Session: id, Lease: lease, Cause: backend.CauseBroken, Reason: r.Reason}
+}
+
+// sessionState is a session as etcd has it.
+type sessionState struct {
+	rev  int64
+	gone bool
+	lost []backend.Loss
+}
+
+func (b *Backend) readSession(ctx context.Context, s *session) (sessionState, error) {
+	sp := b.keys.sessionAll(s.id)
+	resp, err := b.get(ctx, "read a session", sp.from, clientv3.WithRange(sp.to))
+	if err != nil {
+		return sessionState{}, err
+	}
+	st := sessionState{rev: resp.Header.Revision, gone: true}
+	for _, kv := range resp.Kvs {
+		lease, ok := b.keys.parseSession(string(kv.Key))
+		switch {
+		case !ok:
+		case lease == "":
+			st.gone = clientv3.LeaseID(kv.Lease) != s.lease
+		default:
+			st.lost = append(st.lost, lossOf(s.id, lease, kv.Value))
+		}
+	}
+	return st, nil
+}

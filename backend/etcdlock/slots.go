@@ -1,0 +1,206 @@
+package etcdlock
+
+import (
+	"crypto/rand"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// slot is the last part of an entry's key: who made it, and a number.
+//
+// A key of its own for each lease would be simpler. But etcd's index keeps every key
+// that ever was until it compacts, and each range read passes over the dead ones: a
+// lock that changes hands a thousand times a second would be slow within the minute.
+// So keys are used again.
+type slot string
+
+type leaseKey struct {
+	name string
+	id   backend.LeaseID
+}
+
+// placed is a lease whose entry stands, or may stand, in a slot of this value.
+type placed struct {
+	leaseKey
+	number int
+	slot   slot
+
+	// Guarded by slots.mu.
+	users int       // calls of Acquire under way
+	key   string    // of the entry, once it is there for certain
+	rev   int64     // its create revision
+	sess  *session  // that it is out under; nil: none, or in line
+	until time.Time // when a timed lease that is out is over, as far as is known
+}
+
+// slots keeps account of what this value has in etcd. It may be wrong about slots
+// being free, because leases end without it: the transactions check that.
+type slots struct {
+	prefix string
+
+	mu      sync.Mutex
+	placed  map[leaseKey]*placed
+	used    map[string]map[int]struct{} // by lock
+	sweepAt int                         // the size of placed at which to look for what is over
+}
+
+const firstSweep = 1024
+
+func newSlots() *slots {
+	return &slots{
+		prefix: rand.Text()[:10] + "-", placed: make(map[leaseKey]*placed),
+		used: make(map[string]map[int]struct{}), sweepAt: firstSweep,
+	}
+}
+
+// take gives the lease a slot: the one that it has, or the lowest that is free.
+func (s *slots) take(id leaseKey) *placed {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p, ok := s.placed[id]; ok {
+		p.users++
+		return p
+	}
+	if len(s.placed) >= s.sweepAt {
+		s.sweep()
+	}
+	p := &placed{leaseKey: id, users: 1}
+	s.number(p)
+	s.placed[id] = p
+	return p
+}
+
+// number gives p the lowest free number.
+func (s *slots) number(p *placed) {
+	used := s.used[p.name]
+	if used == nil {
+		used = make(map[int]struct{})
+		s.used[p.name] = used
+	}
+	n := 0
+	for {
+		if _, ok := used[n]; !ok {
+			break
+		}
+		n++
+	}
+	used[n] = struct{}{}
+	p.number, p.slot = n, slot(s.prefix+strconv.Itoa(n))
+}
+
+// leave says that a call of Acquire is over. Its slot is free again when there is no
+// entry: that is so when the lease is over, unless it may be in line.
+func (s *slots) leave(p *placed, over, perhapsInLine bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.users--
+	if !over || p.users > 0 || perhapsInLine && p.key != "" || s.placed[p.leaseKey] != p {
+		return
+	}
+	s.remove(p.leaseKey)
+}
+
+// move gives p another slot, because its own turned out to be taken.
+func (s *slots) move(p *placed) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := p.number
+	s.number(p)
+	s.clear(p.name, old)
+}
+
+// stand notes that the entry is there.
+func (s *slots) stand(p *placed, key string, rev int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.key, p.rev = key, rev
+}
+
+// out notes that the lease is out: under a session, or for a time.
+func (s *slots) out(p *placed, sess *session, ttl time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.sess = sess
+	if sess == nil {
+		p.until = time.Now().Add(ttl + expiryLag)
+	}
+}
+
+// renewed notes that a timed lease goes on.
+func (s *slots) renewed(id leaseKey, ttl time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p, ok := s.placed[id]; ok {
+		p.until = time.Now().Add(ttl + expiryLag)
+	}
+}
+
+// find gives the entry of a lease, if this value knows it.
+func (s *slots) find(id leaseKey) (entryRef, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, ok := s.placed[id]
+	if !ok || p.key == "" {
+		return entryRef{}, false
+	}
+	return entryRef{key: p.key, rev: p.rev, out: !p.until.IsZero()}, true
+}
+
+// drop forgets a lease that has no entry any more.
+func (s *slots) drop(id leaseKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.remove(id)
+}
+
+func (s *slots) remove(id leaseKey) {
+	if p, ok := s.placed[id]; ok {
+		delete(s.placed, id)
+		s.clear(p.name, p.number)
+	}
+}
+
+func (s *slots) clear(name string, number int) {
+	delete(s.used[name], number)
+	if len(s.used[name]) == 0 {
+		delete(s.used, name)
+	}
+}
+
+// under gives the leases that are out under a session, by the keys of their entries.
+func (s *slots) under(sess *session) map[string]leaseKey {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keys := make(map[string]leaseKey)
+	for _, p := range s.placed {
+		if p.sess == sess {
+			keys[p.key] = p.leaseKey
+		}
+	}
+	return keys
+}
+
+// ended forgets what was out under a session.
+func (s *slots) ended(sess *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, p := range s.placed {
+		if p.sess == sess {
+			s.remove(id)
+		}
+	}
+}
+
+// sweep forgets the timed leases whose time is over.
+func (s *slots) sweep() {
+	now := time.Now()
+	for id, p := range s.placed {
+		if !p.until.IsZero() && now.After(p.until) {
+			s.remove(id)
+		}
+	}
+	s.sweepAt = max(firstSweep, 2*len(s.placed))
+}

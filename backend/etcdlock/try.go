@@ -1,0 +1,85 @@
+package etcdlock
+
+import (
+	"context"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// try takes the lock if it is free. Without a grant and an error, the state is why
+// not. No entry is left behind then.
+func (a *acquisition) try(ctx context.Context) (backend.Grant, *state, error) {
+	defer a.drop()
+	f := found{rev: -1}
+	if a.req.Timed { // a lease of etcd is not made for nothing
+		var err error
+		if f, err = a.see(ctx); err != nil {
+			return backend.Grant{}, nil, err
+		}
+	}
+	for {
+		if f.claimed {
+			g, err := a.again(ctx)
+			return g, nil, err
+		}
+		var root *entry
+		if f.rev >= 0 {
+			var err error
+			if f, err = a.complete(ctx, f); err != nil {
+				return backend.Grant{}, nil, err
+			}
+			if root = f.st.joinable(a.claim); root == nil && !f.st.admits(a.claim) {
+				return backend.Grant{}, &f.st, nil
+			}
+		}
+		g, next, err := a.tryOnce(ctx, f, root)
+		if err != nil || next == nil {
+			return g, nil, err
+		}
+		f = *next
+	}
+}
+
+// tryOnce sends the transaction that takes the lock if it is as f says, or, where f
+// says nothing yet, if nothing is in the way at all.
+func (a *acquisition) tryOnce(ctx context.Context, f found, root *entry) (backend.Grant, *found, error) {
+	lease, err := a.own(ctx)
+	if err != nil {
+		return backend.Grant{}, nil, err
+	}
+	key, rank := a.key(), int64(0)
+	cmps := a.guards()
+	switch {
+	case root != nil:
+		key, rank = a.joinedKey(), root.rank()
+		cmps = append(cmps, created(root.key, root.rev))
+	case f.rev < 0:
+		cmps = append(cmps, a.clear()...)
+	default:
+		cmps = append(cmps, a.b.keys.entries(a.req.Name).unchanged(f.rev))
+	}
+	resp, rev, err := a.b.commits.commit(ctx, opAcquire, &change{
+		name: a.req.Name, cmps: cmps, then: a.puts(key, lease, a.record(true, rank)),
+	})
+	switch {
+	case leaseGone(err) && a.req.Timed: // it took longer than the TTL
+		a.lease = clientv3.NoLease
+		return backend.Grant{}, &f, context.Cause(ctx)
+	case err != nil:
+		if mayHold(err) {
+			a.lease = clientv3.NoLease // the entry may be on it
+		}
+		return backend.Grant{}, nil, err
+	case !resp.Succeeded:
+		next, err := a.see(ctx)
+		return backend.Grant{}, &next, err
+	}
+	a.lease = clientv3.NoLease // it is the entry's now
+	if root == nil {
+		rank = rev
+	}
+	a.b.slots.stand(a.p, key, rev)
+	return a.grant(grantOf{rank: rank, joined: root != nil, left: a.req.TTL}), nil, nil
+}

@@ -1,0 +1,52 @@
+package etcdlock
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"strings"
+)
+
+// sound are the first versions without the stale reads of a member that was paused,
+// by minor version of etcd 3.
+func sound() map[int]int { return map[int]int{4: 42, 5: 28, 6: 9} }
+
+// checkVersions warns of members with known faults. It asks each once.
+func (b *Backend) checkVersions(ctx context.Context) {
+	for _, ep := range b.client.Endpoints() {
+		rctx, cancel := context.WithTimeout(ctx, b.cfg.RequestTimeout)
+		resp, err := b.client.Status(rctx, ep)
+		cancel()
+		if err != nil || versionSound(resp.Version) {
+			continue
+		}
+		b.cfg.Logger.LogAttrs(ctx, slog.LevelWarn,
+			"this etcd can answer from the past after it was paused: use 3.4.42, 3.5.28, 3.6.9 or newer",
+			slog.String("endpoint", redact(ep)), slog.String("version", resp.Version))
+	}
+}
+
+// versionSound reports whether the version is not known to be unsound.
+func versionSound(version string) bool {
+	version, _, _ = strings.Cut(version, "-")
+	parts := strings.Split(version, ".")
+	if len(parts) != 3 {
+		return true
+	}
+	nums := make([]int, len(parts))
+	for i, p := range parts {
+		n, err := strconv.Atoi(p)
+		if err != nil {
+			return true
+		}
+		nums[i] = n
+	}
+	if nums[0] != 3 {
+		return nums[0] > 3
+	}
+	first, listed := sound()[nums[1]]
+	if listed {
+		return nums[2] >= first
+	}
+	return nums[1] > 6
+}

@@ -1,0 +1,221 @@
+package etcdlock
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+const (
+	// safetyTime is when a waiter asks though nothing woke it. Watches resume by
+	// themselves and say when they cannot: this is for what nobody thought of.
+	safetyTime = 15 * time.Second
+	// sinceDelay is how long a lease that waited is out before its entry is told
+	// since when, which costs a write.
+	sinceDelay = 250 * time.Millisecond
+)
+
+func token(rank int64) fence.Token { return fence.Token(rank) } //nolint:gosec // revisions are positive
+
+// verdict is what a waiter found when it looked.
+type verdict struct {
+	own  *entry
+	out  bool
+	need need
+	rev  int64
+}
+
+// wait waits until the entry with that create revision is at the head of the line. f
+// is what is known of the line; nil makes it look first.
+func (a *acquisition) wait(ctx context.Context, own int64, f *found) (backend.Grant, error) {
+	l := a.b.lines
+	w := l.join(a.req.Name, a.req.Lease, own)
+	defer l.leave(w)
+	timer := time.NewTimer(safetyTime/2 + rand.N(safetyTime/2))
+	defer timer.Stop()
+	var v verdict
+	known := f != nil
+	if known {
+		v = verdict{need: needOf(&f.st, a.req.Lease), rev: f.rev}
+	}
+	byTimer := false
+	for failures := 0; ; {
+		if known && l.await(w, v.need, v.rev) {
+			byTimer = false
+			select {
+			case <-w.wake:
+			case <-w.gone:
+				return backend.Grant{}, a.vanished(ctx)
+			case <-a.sess.done:
+				return backend.Grant{}, backend.ErrSessionLost
+			case <-ctx.Done():
+				return backend.Grant{}, context.Cause(ctx)
+			case <-timer.C:
+				byTimer = true
+				timer.Reset(safetyTime/2 + rand.N(safetyTime/2))
+			}
+		}
+		var err error
+		known = false
+		if v, err = a.look(ctx, w, own, byTimer); err == nil {
+			if v.out {
+				g, err := a.out(ctx, *v.own, true)
+				g.ByTimer = byTimer && err == nil
+				return g, err
+			}
+			known, failures = true, 0
+			continue
+		}
+		if final(err) {
+			return backend.Grant{}, err
+		}
+		if !pause(ctx, a.sess.done, delay(failures)) {
+			return backend.Grant{}, a.over(ctx, err)
+		}
+		failures++
+	}
+}
+
+// look asks etcd where the entry stands. What it says is of one moment: the entry,
+// and with it the session, was alive then (a waiter that trusts the wake-up alone
+// may be granted after its own death: etcd-io/etcd#11456).
+func (a *acquisition) look(ctx context.Context, w *waiter, own int64, force bool) (verdict, error) {
+	since := a.b.lines.check(w)
+	if force {
+		since = math.MaxInt64
+	}
+	if a.req.Mode == backend.Shared {
+		return a.lookShared(ctx, w, own, since)
+	}
+	at, ok := a.b.slots.find(a.p.leaseKey)
+	if !ok { // released meanwhile
+		return verdict{}, a.vanished(ctx)
+	}
+	a.asked = time.Now()
+	k := a.b.keys
+	line := k.entries(a.req.Name)
+	resp, err := a.b.txn(ctx, opAcquire, false, nil, []clientv3.Op{
+		clientv3.OpGet(at.key),
+		line.get(append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(own-1))...),
+		k.joined(a.req.Name).get(clientv3.WithLimit(1), clientv3.WithKeysOnly()),
+		clientv3.OpGet(k.session(a.sess.id), clientv3.WithKeysOnly()),
+	}, nil)
+	if err != nil {
+		return verdict{}, err
+	}
+	v := verdict{rev: resp.Header.Revision}
+	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
+		if e, ok := k.decode(kv); ok && e.rev == own {
+			v.own = &e
+		}
+	}
+	alive := len(resp.Responses[3].GetResponseRange().Kvs) > 0
+	switch {
+	case v.own == nil && alive:
+		return v, backend.ErrLost
+	case !alive:
+		a.b.end(a.sess, true)
+		return v, backend.ErrSessionLost
+	}
+	for _, i := range []int{2, 1} {
+		for _, kv := range resp.Responses[i].GetResponseRange().Kvs {
+			v.need.key = string(kv.Key)
+		}
+	}
+	v.out = v.need.key == ""
+	return v, nil
+}
+
+// lookShared judges the whole line. Waiters of this process that were woken together
+// share one reading.
+func (a *acquisition) lookShared(ctx context.Context, w *waiter, own, since int64) (verdict, error) {
+	snap, err := a.b.lines.snapshot(ctx, w, max(since, own))
+	if err != nil {
+		return verdict{}, err
+	}
+	a.asked = snap.asked
+	e, out := snap.st.find(a.req.Lease)
+	if e == nil || e.rev != own {
+		return verdict{}, a.vanished(ctx)
+	}
+	v := verdict{own: e, out: out, rev: snap.rev}
+	if !out {
+		v.need = needOf(&snap.st, a.req.Lease)
+	}
+	return v, nil
+}
+
+// need is what has to happen before an entry can be granted: the deletion of one
+// entry, or of any one where each of them may make room.
+type need struct {
+	key string
+	any bool
+}
+
+// needOf says what the entry of that lease, which is in line, waits for. An exclusive
+// entry needs all before it gone: the one right before it will do as a sign, and
+// wakes nobody else. A shared one needs the last exclusive one before it gone; where
+// there is none, it needs permits, from whoever leaves.
+func needOf(st *state, id backend.LeaseID) need {
+	i := slices.IndexFunc(st.line, func(e entry) bool { return e.id() == id })
+	if i < 0 {
+		return need{any: true}
+	}
+	ahead := slices.Concat(st.holders, st.line[:i])
+	for _, e := range slices.Backward(ahead) {
+		if st.line[i].mode() == backend.Exclusive || e.mode() == backend.Exclusive {
+			return need{key: e.key}
+		}
+	}
+	return need{any: true}
+}
+
+// read reads a whole lock.
+func (b *Backend) read(ctx context.Context, lock string) (state, int64, error) {
+	sp := b.keys.entries(lock)
+	resp, err := b.get(ctx, "read a lock", sp.from, clientv3.WithRange(sp.to))
+	if err != nil {
+		return state{}, 0, err
+	}
+	return judge(b.keys.decodeAll(resp.Kvs)), resp.Header.Revision, nil
+}
+
+// markSince writes into an entry since when it is out, unless it is released soon:
+// etcd cannot tell, because being granted changes nothing there.
+func (b *Backend) markSince(p *placed, rev int64) {
+	since := time.Now().UnixMilli()
+	time.AfterFunc(sinceDelay, func() {
+		if at, ok := b.slots.find(p.leaseKey); ok && at.rev == rev {
+			b.background(func(ctx context.Context) { b.mark(ctx, p.name, at.key, rev, since) })
+		}
+	})
+}
+
+func (b *Backend) mark(ctx context.Context, lock, key string, rev, since int64) {
+	resp, err := b.get(ctx, "mark a lease", key)
+	if err != nil {
+		return // it is for people only
+	}
+	for _, kv := range resp.Kvs {
+		e, ok := b.keys.decode(kv)
+		if !ok || e.rev != rev {
+			return
+		}
+		e.Since = since
+		_, _, err = b.commits.commit(ctx, "mark a lease", &change{
+			name: lock,
+			cmps: []clientv3.Cmp{modified(key, e.mod)},
+			then: []clientv3.Op{clientv3.OpPut(key, encode(e.record), clientv3.WithIgnoreLease())},
+		})
+		if err != nil {
+			return
+		}
+	}
+}
