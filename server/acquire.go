@@ -57,7 +57,7 @@ func (s *Server) acquire(w http.ResponseWriter, r *request) {
 func (s *Server) parseAcquire(r *request) (ask, error) {
 	a := ask{name: r.name, AcquireRequest: wire.AcquireRequest{TTL: wire.Duration(s.cfg.DefaultTTL), Limit: 1, Permits: 1}}
 	if err := wire.Decode(r.body, &a.AcquireRequest); err != nil {
-		return a, err //nolint:wrapcheck // it says what is wrong with the body
+		return a, err
 	}
 	limits := s.cfg.Limits
 	switch {
@@ -72,10 +72,10 @@ func (s *Server) parseAcquire(r *request) (ask, error) {
 		return a, err
 	}
 	if err := backend.ValidateText("note", a.Note, limits.Metadata); err != nil {
-		return a, err //nolint:wrapcheck // it names the field
+		return a, err
 	}
 	if err := backend.ValidateText("owner", a.Owner, backend.MaxOwnerLen); err != nil {
-		return a, err //nolint:wrapcheck // it names the field
+		return a, err
 	}
 	if a.Lease == "" {
 		a.lease = backend.NewLeaseID()
@@ -83,7 +83,7 @@ func (s *Server) parseAcquire(r *request) (ask, error) {
 	}
 	a.theirs, a.lease = true, backend.LeaseID(a.Lease)
 	if err := backend.ValidateLeaseID(a.lease); err != nil {
-		return a, err //nolint:wrapcheck // it names the field
+		return a, err
 	}
 	var err error
 	a.keep, err = s.keepPlace(r.Header.Get(wire.HeaderKeepPlace))
@@ -187,7 +187,7 @@ func (s *Server) lookAgain(ctx context.Context, a ask, held *backend.HeldError) 
 	}
 	lock, err := s.guests.TryAcquire(ctx, a.name, append(a.options(), holdfast.Wait(0))...)
 	grant, _ := s.guestTap.taken(a.lease)
-	return lock, grant, err //nolint:wrapcheck // it is told as it is
+	return lock, grant, err
 }
 
 // guest makes a client with a session of its own. The function ends it, after keep.
@@ -227,10 +227,10 @@ func (s *Server) endGuest(ctx context.Context, c *holdfast.Client, t *tap, keep 
 func (s *Server) answer(w http.ResponseWriter, r *request, a ask, lock *holdfast.Lock, g backend.Grant) error {
 	if err := lock.Err(); err != nil {
 		s.fail(w, r, err)
-		return err //nolint:wrapcheck // only whether it is nil matters
+		return err
 	}
 	if err := context.Cause(r.Context()); err != nil {
-		return err //nolint:wrapcheck // only whether it is nil matters
+		return err
 	}
 	ends := lock.Deadline()
 	if !g.Asked.IsZero() {

@@ -23,7 +23,7 @@ type sse struct {
 // listen opens an event stream and reads it.
 func listen(t *testing.T, a *api, path string) *sse {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.base+path, http.NoBody)
 	if err != nil {
 		t.Fatal(err)

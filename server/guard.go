@@ -38,7 +38,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 // question comes before anything is read or taken up.
 func (s *Server) guard(w http.ResponseWriter, r *request) {
 	if headerSize(r.Request) > s.cfg.Limits.Headers {
-		s.fail(w, r, &tooBig{what: "headers", limit: int64(s.cfg.Limits.Headers), status: http.StatusRequestHeaderFieldsTooLarge})
+		s.fail(w, r, &tooBigError{what: "headers", limit: int64(s.cfg.Limits.Headers), status: http.StatusRequestHeaderFieldsTooLarge})
 		return
 	}
 	if err := s.checkSite(r.Request); err != nil {
@@ -211,7 +211,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *request) error {
 
 func bodyError(err error) error {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return &tooBig{what: "body", limit: tooLarge.Limit, status: http.StatusRequestEntityTooLarge}
+		return &tooBigError{what: "body", limit: tooLarge.Limit, status: http.StatusRequestEntityTooLarge}
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
 		return &refusal{http.StatusRequestTimeout, errors.New("the body did not arrive in time")}

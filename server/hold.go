@@ -75,7 +75,7 @@ func (s *Server) parseRef(r *request, ref wire.LeaseRef) (backend.TimedRenewal, 
 		lease.TTL = s.cfg.DefaultTTL
 	}
 	if err := errors.Join(backend.ValidateName(lease.Name), backend.ValidateLeaseID(lease.Lease), s.checkTTL(lease.TTL)); err != nil {
-		return lease, err //nolint:wrapcheck // it names the field
+		return lease, err
 	}
 	return lease, s.authorize(r, Action{Verb: Renew, Name: lease.Name, Lease: lease.Lease})
 }
@@ -125,7 +125,7 @@ func (s *Server) release(w http.ResponseWriter, r *request) {
 		if away, ok := errors.AsType[*backend.UnavailableError](err); ok {
 			unknown = unknown || away.MayHold
 		}
-		return err //nolint:wrapcheck // it is told as it is
+		return err
 	})
 	if errors.Is(err, backend.ErrLost) {
 		req.Abandon = true

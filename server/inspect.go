@@ -34,7 +34,7 @@ func (s *Server) list(w http.ResponseWriter, r *request) {
 	err := s.patiently(r.Context(), func(ctx context.Context) error {
 		var err error
 		page, err = s.b.List(ctx, req)
-		return err //nolint:wrapcheck // it is told as it is
+		return err
 	})
 	if err != nil {
 		s.fail(w, r, err)
@@ -58,7 +58,7 @@ func (s *Server) inspect(w http.ResponseWriter, r *request) {
 	err := s.patiently(r.Context(), func(ctx context.Context) error {
 		var err error
 		info, err = s.b.Inspect(ctx, r.name)
-		return err //nolint:wrapcheck // it is told as it is
+		return err
 	})
 	if err != nil {
 		s.fail(w, r, err)

@@ -275,7 +275,7 @@ func TestReservedLane(t *testing.T) {
 		t.Errorf("%d acquires were shed", total)
 	}
 	t.Logf("%d acquires were shed", total)
-	if h := a.inspect("x").Holders; len(h) != 1 || string(h[0].Lease) != g.Lease {
+	if h := a.inspect("x").Holders; len(h) != 1 || h[0].Lease != g.Lease {
 		t.Errorf("holders %+v", h)
 	}
 	a.release("x", g.Lease, 204)

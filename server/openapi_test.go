@@ -383,8 +383,8 @@ func bad(a *api, note noter) {
 		}
 		path := somePath(r.Pattern)
 		body := ""
-		switch {
-		case r.Method == "POST" || r.Method == "PUT":
+		switch r.Method {
+		case http.MethodPost, http.MethodPut:
 			body = `{"x":1}`
 			note(r.Method, r.Pattern, a.call(r.Method, path, big))
 			note(r.Method, r.Pattern, a.call(r.Method, path, "x", "Content-Encoding", "gzip"))
@@ -441,7 +441,7 @@ func unsupported(t *testing.T, note noter) {
 func slow(t *testing.T, note noter) {
 	a := start(t, server.Config{Limits: server.Limits{ReadTimeout: 100 * time.Millisecond}})
 	for _, r := range server.Routes() {
-		if r.Method != "POST" && r.Method != "PUT" {
+		if r.Method != http.MethodPost && r.Method != http.MethodPut {
 			continue
 		}
 		note(r.Method, r.Pattern, a.half(r.Method, somePath(r.Pattern)))

@@ -30,14 +30,16 @@ type refusal struct {
 func (e *refusal) Error() string { return e.err.Error() }
 func (e *refusal) Unwrap() error { return e.err }
 
-// tooBig: the body, or the headers, are over their limit.
-type tooBig struct {
+// tooBigError: the body, or the headers, are over their limit.
+type tooBigError struct {
 	what   string
 	limit  int64
 	status int
 }
 
-func (e *tooBig) Error() string { return fmt.Sprintf("%s: must be at most %d bytes", e.what, e.limit) }
+func (e *tooBigError) Error() string {
+	return fmt.Sprintf("%s: must be at most %d bytes", e.what, e.limit)
+}
 
 // shed: a limit on how much at once refused the request. Nothing was done.
 type shed struct {
@@ -106,7 +108,7 @@ func requestProblem(err error) (wire.Problem, bool) {
 }
 
 func guardProblem(err error) (wire.Problem, bool) {
-	if big, ok := errors.AsType[*tooBig](err); ok {
+	if big, ok := errors.AsType[*tooBigError](err); ok {
 		return wire.Problem{
 			Type: wire.TypeTooLarge, Title: "Request is too large", Status: big.status,
 			Detail: big.Error(), Field: big.what, Bound: fmt.Sprintf("at most %d bytes", big.limit),

@@ -150,7 +150,7 @@ func (r *request) decodeVars(vars map[string]string) error {
 			r.lease, err = backend.LeaseID(v), backend.ValidateLeaseID(backend.LeaseID(v))
 		}
 		if err != nil {
-			return err //nolint:wrapcheck // it names the field
+			return err
 		}
 	}
 	return nil
@@ -175,7 +175,7 @@ func (r *request) decodeQuery() error {
 	}
 	r.params = q
 	if err := backend.ValidatePrefix(q.Get("prefix")); err != nil {
-		return err //nolint:wrapcheck // it names the field
+		return err
 	}
 	return nil
 }

@@ -27,7 +27,7 @@ func (t *tap) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.
 	if err == nil {
 		t.grants.Store(req.Lease, g)
 	}
-	return g, err //nolint:wrapcheck // this is the backend, to its caller
+	return g, err
 }
 
 // taken gives the grant of the lease, once.
@@ -42,7 +42,7 @@ func (t *tap) Release(ctx context.Context, req backend.ReleaseRequest) error {
 	if t.theirs {
 		return nil
 	}
-	return t.Backend.Release(ctx, req) //nolint:wrapcheck // this is the backend, to its caller
+	return t.Backend.Release(ctx, req)
 }
 
 // EndSession gives back the places in line of the session, unless they are to be
@@ -51,5 +51,5 @@ func (t *tap) EndSession(ctx context.Context, id backend.SessionID) error {
 	if t.leave.Load() {
 		return nil
 	}
-	return t.Backend.EndSession(ctx, id) //nolint:wrapcheck // this is the backend, to its caller
+	return t.Backend.EndSession(ctx, id)
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// shortest is the TTL of most tests: the heartbeat of the test servers allows it.
-const shortest = time.Second
+// shortest is the TTL of the suite. It is not whole seconds, as etcd's are.
+const shortest = 1300 * time.Millisecond
 
 // open gives a backend on the servers, as another process would have one.
 func open(t backendtest.T, members []*testserver.Etcd) *etcdlock.Backend {

@@ -122,7 +122,7 @@ func TestLostReply(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
 	proxy := chaos.Start(t, members[0].Addr())
-	b := through(t, proxy, "&timeout=2s")
+	b := through(t, proxy, "&timeout=30s")
 	other := direct(t, members)
 	s := kept(t, b)
 	for _, req := range []backend.AcquireRequest{
@@ -141,17 +141,18 @@ func TestLostReply(t *testing.T) {
 		case <-time.After(patience):
 			t.Fatalf("%s: nothing was sent", req.Name)
 		}
+		// Not before it has arrived: giving up would take the request back.
+		var info backend.LockInfo
+		await(t, "the request has arrived", func() bool {
+			info = eventually(t, func(ctx context.Context) (backend.LockInfo, error) { return other.Inspect(ctx, req.Name) })
+			return len(info.Holders) == 1 && info.Holders[0].Lease == req.Lease
+		})
 		cancel()
 		if r := receive(t, done); r.err == nil {
 			t.Fatalf("%s: granted without an answer", req.Name)
 		}
 		proxy.Heal()
 		proxy.Reset()
-		var info backend.LockInfo
-		await(t, "the request has arrived", func() bool {
-			info = eventually(t, func(ctx context.Context) (backend.LockInfo, error) { return other.Inspect(ctx, req.Name) })
-			return len(info.Holders) == 1 && info.Holders[0].Lease == req.Lease
-		})
 		for _, who := range []backend.Backend{b, other} {
 			g := eventually(t, func(ctx context.Context) (backend.Grant, error) { return who.Acquire(ctx, req) })
 			if g.Token != info.Holders[0].Token {

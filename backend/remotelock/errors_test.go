@@ -149,7 +149,7 @@ func TestAway(t *testing.T) {
 	}
 	ended := make(chan error, len(calls))
 	for _, call := range calls {
-		go func() { ended <- call(context.Background(), silent) }()
+		go func() { ended <- call(t.Context(), silent) }()
 	}
 	if err := silent.Close(); err != nil {
 		t.Error(err)

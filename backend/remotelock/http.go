@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"mime"
 	"net"
 	"net/http"
@@ -108,9 +109,7 @@ func (b *Backend) request(ctx context.Context, c call) (*http.Request, error) {
 	if err != nil {
 		return nil, err //nolint:wrapcheck // failed maps it
 	}
-	for k, v := range c.header {
-		req.Header[k] = v
-	}
+	maps.Copy(req.Header, c.header)
 	if c.in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}

@@ -39,7 +39,7 @@ func leasePath(name string, id backend.LeaseID) string {
 // *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	if err := req.Validate(b.caps); err != nil {
-		return backend.Grant{}, err //nolint:wrapcheck // it names the field
+		return backend.Grant{}, err
 	}
 	if req.Mode == backend.Shared && req.Limit == 1 {
 		return backend.Grant{}, fmt.Errorf("a semaphore of one permit (take an exclusive lease): %w", backend.ErrUnsupported)
@@ -112,7 +112,7 @@ func (b *Backend) ask(ctx context.Context, req backend.AcquireRequest, waited bo
 // nil, and the others' is in the result.
 func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
 	if err := req.Validate(b.caps); err != nil {
-		return backend.RenewResult{}, err //nolint:wrapcheck // it names the field
+		return backend.RenewResult{}, err
 	}
 	res := backend.RenewResult{Leases: make([]backend.Renewal, 0, len(req.Leases))}
 	var failed error
@@ -205,7 +205,7 @@ func (b *Backend) renewChunk(ctx context.Context, leases []backend.TimedRenewal)
 // *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
 func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error {
 	if err := req.Validate(); err != nil {
-		return err //nolint:wrapcheck // it names the field
+		return err
 	}
 	c := call{
 		op: "release", name: req.Name, method: http.MethodDelete, path: leasePath(req.Name, req.Lease), again: true, changes: true,
@@ -226,7 +226,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 // *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, error) {
 	if err := backend.ValidateName(name); err != nil {
-		return backend.LockInfo{}, err //nolint:wrapcheck // it names the field
+		return backend.LockInfo{}, err
 	}
 	var got wire.Lock
 	answer, err := b.do(ctx, call{
@@ -239,7 +239,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, e
 // *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
 	if err := req.Validate(); err != nil {
-		return backend.ListPage{}, err //nolint:wrapcheck // it names the field
+		return backend.ListPage{}, err
 	}
 	q := url.Values{"limit": {strconv.Itoa(backend.MaxListLimit)}}
 	if req.Limit > 0 {
@@ -268,7 +268,7 @@ func withWaiterLeases() http.Header { return http.Header{wire.HeaderWaiterLeases
 // *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
 	if err := req.Validate(); err != nil {
-		return backend.BreakResult{}, err //nolint:wrapcheck // it names the field
+		return backend.BreakResult{}, err
 	}
 	c := call{op: "break", name: req.Name, method: http.MethodDelete, path: lockPath(req.Name), changes: true}
 	if req.Reason != "" {

@@ -31,7 +31,7 @@ var errSilent = errors.New("the event stream fell silent")
 // stream broke, ErrClosed.
 func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver func(backend.Event)) error {
 	if err := backend.ValidatePrefix(req.Prefix); err != nil {
-		return err //nolint:wrapcheck // it names the field
+		return err
 	}
 	if !b.caps.Watch {
 		return fmt.Errorf("watch: %w", backend.ErrUnsupported)

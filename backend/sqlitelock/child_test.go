@@ -33,6 +33,8 @@ type job struct {
 	Data  string // a file that the lock guards
 	TTL   time.Duration
 	Count int
+	// Alone takes the turnstile away, so that every process has another one.
+	Alone bool
 }
 
 // worker is a child from the inside.
@@ -61,6 +63,9 @@ func (w *worker) work() error {
 	defer cancel()
 	w.in = bufio.NewScanner(os.Stdin)
 	var err error
+	if w.Alone {
+		_ = os.Remove(w.Path + "-turn")
+	}
 	if w.b, err = sqlitelock.Open(ctx, w.Path); err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -41,11 +42,15 @@ const abstract = "@"
 // openMailbox makes the socket, and takes away those that dead processes left. The
 // caller has the turn: a socket that is just being made looks dead.
 func openMailbox(dir string) (*mailbox, error) {
+	syscall.ForkLock.RLock() // no child may inherit it
 	out, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
+	if err == nil {
+		unix.CloseOnExec(out)
+	}
+	syscall.ForkLock.RUnlock()
 	if err != nil {
 		return nil, fmt.Errorf("mailbox: %w", err)
 	}
-	unix.CloseOnExec(out)
 	sum := sha256.Sum256([]byte(dir))
 	m := &mailbox{out: out, hash: hex.EncodeToString(sum[:8])}
 	if err := errors.Join(unix.SetNonblock(out, true), m.listen(dir)); err != nil {

@@ -25,9 +25,24 @@ const slack = 20 * time.Second
 // may be told that the lock file is busy, and no change may be lost.
 func TestProcessesCountExactly(t *testing.T) {
 	t.Parallel()
-	const processes, each = 24, 20
+	j := count(t, 24, 20, false)
+	leftOver(t, j.Path)
+}
+
+// TestProcessesCountExactlyWithoutTurns is the same where everybody deletes the
+// turnstile: turns are for order, and SQLite's own lock is what excludes.
+func TestProcessesCountExactlyWithoutTurns(t *testing.T) {
+	t.Parallel()
+	count(t, 16, 20, true)
+}
+
+func count(t *testing.T, processes, each int, alone bool) job {
+	t.Helper()
 	dir := t.TempDir()
-	j := job{Do: "count", Path: filepath.Join(dir, "locks.db"), Lock: "counter", Data: filepath.Join(dir, "n"), TTL: time.Minute, Count: each}
+	j := job{
+		Do: "count", Path: filepath.Join(dir, "locks.db"), Lock: "counter", Data: filepath.Join(dir, "n"),
+		TTL: 5 * time.Minute, Count: each, Alone: alone,
+	}
 	var ps []*process
 	for range processes {
 		ps = append(ps, start(t, j))
@@ -44,7 +59,7 @@ func TestProcessesCountExactly(t *testing.T) {
 	if n, _, _ := strings.Cut(string(data), " "); n != strconv.Itoa(processes*each) {
 		t.Errorf("the counter is at %s; it has to be %d", n, processes*each)
 	}
-	leftOver(t, j.Path)
+	return j
 }
 
 // leftOver checks that nothing is left but the file, when nobody uses it.
@@ -259,27 +274,35 @@ func eventually(tb testing.TB, what string, f func() bool) {
 	}
 }
 
-// BenchmarkProcesses is acquires and releases of free locks by several processes at
-// once: each its own lock, all of one file.
+// BenchmarkProcesses is acquires and releases by several processes at once: each of
+// its own lock of one file, or all of one lock, which goes from hand to hand.
 func BenchmarkProcesses(b *testing.B) {
-	const processes = 8
-	path := filepath.Join(b.TempDir(), "locks.db")
-	mustOpen(b, path)
-	each := max(1, b.N/processes)
-	var ps []*process
-	for i := range processes {
-		ps = append(ps, start(b, job{Do: "pairs", Path: path, Lock: fmt.Sprintf("lock-%d", i), TTL: time.Hour, Count: each}))
+	for _, one := range []bool{false, true} {
+		b.Run(fmt.Sprintf("one-lock=%t", one), func(b *testing.B) {
+			const processes = 8
+			path := filepath.Join(b.TempDir(), "locks.db")
+			mustOpen(b, path)
+			each := max(1, b.N/processes)
+			var ps []*process
+			for i := range processes {
+				j := job{Do: "pairs", Path: path, Lock: "lock", TTL: time.Hour, Count: each}
+				if !one {
+					j.Lock = fmt.Sprintf("lock-%d", i)
+				}
+				ps = append(ps, start(b, j))
+			}
+			for _, p := range ps {
+				p.hear("ready")
+			}
+			b.ResetTimer()
+			for _, p := range ps {
+				p.tell("go")
+			}
+			for _, p := range ps {
+				p.hear("done")
+			}
+			b.StopTimer()
+			b.ReportMetric(float64(each*processes)/b.Elapsed().Seconds(), "pairs/s")
+		})
 	}
-	for _, p := range ps {
-		p.hear("ready")
-	}
-	b.ResetTimer()
-	for _, p := range ps {
-		p.tell("go")
-	}
-	for _, p := range ps {
-		p.hear("done")
-	}
-	b.StopTimer()
-	b.ReportMetric(float64(each*processes)/b.Elapsed().Seconds(), "pairs/s")
 }

@@ -128,11 +128,11 @@ func (s *store) configure(ctx context.Context, pages int) error {
 		pragmas = append(pragmas, fmt.Sprintf("max_page_count = %d", pages))
 	}
 	for _, p := range pragmas {
-		if err := s.once(ctx, "PRAGMA "+p); err != nil {
+		if err := untilFree(ctx, func() error { return s.once(ctx, "PRAGMA "+p) }); err != nil {
 			return err
 		}
 	}
-	if _, err := s.identify(ctx); err != nil {
+	if err := untilFree(ctx, func() error { return s.refuseForeign(ctx) }); err != nil {
 		return err
 	}
 	var mode string
@@ -148,15 +148,24 @@ func (s *store) configure(ctx context.Context, pages int) error {
 	return nil
 }
 
-// identify tells whether the file is empty, and refuses one that is not ours.
+// refuseForeign looks at the file at one moment, and refuses one that is not ours.
+func (s *store) refuseForeign(ctx context.Context) error {
+	if err := s.once(ctx, "BEGIN"); err != nil {
+		return err
+	}
+	_, err := s.identify(ctx)
+	s.rollback(context.WithoutCancel(ctx))
+	return err
+}
+
+// identify tells whether the file is empty, and refuses one that is not ours. It is
+// called in a transaction.
 func (s *store) identify(ctx context.Context) (bool, error) {
 	var app, version, tables int64
-	err := untilFree(ctx, func() error {
-		return errors.Join(
-			s.read(ctx, "PRAGMA application_id", &app),
-			s.read(ctx, "PRAGMA user_version", &version),
-			s.read(ctx, "SELECT count(*) FROM sqlite_schema", &tables))
-	})
+	err := errors.Join(
+		s.read(ctx, "PRAGMA application_id", &app),
+		s.read(ctx, "PRAGMA user_version", &version),
+		s.read(ctx, "SELECT count(*) FROM sqlite_schema", &tables))
 	switch {
 	case err != nil:
 		return false, err
@@ -209,7 +218,7 @@ func (s *store) prepare(ctx context.Context, h host, log *slog.Logger) error {
 	if err := errors.Join(syncData(s.wal), syncDir(filepath.Dir(s.path))); err != nil {
 		return err
 	}
-	return s.once(steady, "UPDATE meta SET durable = reserved")
+	return untilFree(ctx, func() error { return s.once(steady, "UPDATE meta SET durable = reserved") })
 }
 
 // bring makes the tables, or takes them over from another boot.

@@ -147,7 +147,7 @@ func (p *Process) Kill() {
 		p.Signal(syscall.SIGKILL)
 		signalAll(children, syscall.SIGKILL)
 	}
-	p.Wait(endTimeout)
+	_ = p.Wait(endTimeout) // killed: that is how it ended
 }
 
 // Terminate asks the process to end with SIGTERM and waits until it is gone.
@@ -155,7 +155,7 @@ func (p *Process) Terminate() {
 	p.t.Helper()
 	p.wanted.Store(true)
 	p.Signal(syscall.SIGTERM)
-	p.Wait(startTimeout)
+	_ = p.Wait(startTimeout) // how it ended is not asked here
 }
 
 // Stop freezes the process and its children with SIGSTOP: the kernel goes on
@@ -298,7 +298,7 @@ func reservePort(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("address: %w", err)
 	}
-	return strconv.Atoi(text)
+	return strconv.Atoi(text) //nolint:wrapcheck // it names the text
 }
 
 // Await calls ready until it returns nil, and fails the test with its last error
@@ -339,7 +339,7 @@ func descendants(pid int) []int {
 	var all []int
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, list := range lists {
-		b, err := os.ReadFile(list)
+		b, err := os.ReadFile(list) //nolint:gosec // a name that /proc gave
 		if err != nil {
 			continue // the thread is gone
 		}
