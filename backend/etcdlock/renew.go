@@ -125,10 +125,24 @@ func (b *Backend) audit(ctx context.Context, s *session, before map[string]lease
 		there[string(k)] = struct{}{}
 	}
 	now := b.slots.under(s)
-	var gone []backend.Loss
+	var missing []leaseKey
 	for key, id := range before {
 		if _, ok := there[key]; !ok && now[key] == id {
-			gone = append(gone, backend.Loss{Session: s.id, Lease: id.id, Cause: backend.CauseGone})
+			missing = append(missing, id)
+		}
+	}
+	// The list is what the leader has applied, which may be behind: it only raises the
+	// suspicion. Most of the time there is none.
+	var gone []backend.Loss
+	for part := range slices.Chunk(missing, lookupsAtOnce) {
+		es, err := b.lookup(ctx, part)
+		if err != nil {
+			return nil, err
+		}
+		for i, id := range part {
+			if es[i] == nil {
+				gone = append(gone, backend.Loss{Session: s.id, Lease: id.id, Cause: backend.CauseGone})
+			}
 		}
 	}
 	return gone, nil

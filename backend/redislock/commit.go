@@ -148,13 +148,11 @@ func (e *engine) load() []*call {
 
 // takeOff starts a goroutine that sends the batch. mu is held.
 func (e *engine) takeOff(batch []*call) {
-	e.work.Add(1)
-	go func() {
-		defer e.work.Done()
+	e.work.Go(func() {
 		for len(batch) > 0 && e.fly(batch) {
 			batch = e.land()
 		}
-	}()
+	})
 }
 
 // land gives the next batch, or ends the flight.

@@ -97,8 +97,7 @@ func refusal(op string, d *decoder, name string, limit int) error {
 
 // readOnly is for operations after which nothing is held that was not held before.
 func readOnly(err error) error {
-	var away *backend.UnavailableError
-	if errors.As(err, &away) {
+	if away, ok := errors.AsType[*backend.UnavailableError](err); ok {
 		away.MayHold = false
 	}
 	return err

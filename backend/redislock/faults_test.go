@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -316,7 +317,7 @@ func TestReplica(t *testing.T) {
 	s, cfg := quick(t)
 	b := open(t, s, cfg)
 	id := session(t, b, time.Hour)
-	s.Do("REPLICAOF", "127.0.0.1", fmt.Sprint(testserver.FreePort(t)))
+	s.Do("REPLICAOF", "127.0.0.1", strconv.Itoa(testserver.FreePort(t)))
 	_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "one", Lease: backend.NewLeaseID(), Session: id})
 	var away *backend.UnavailableError
 	if !errors.As(err, &away) || away.MayHold || !strings.Contains(err.Error(), "READONLY") {
@@ -330,7 +331,7 @@ func TestClockBehind(t *testing.T) {
 	s, cfg := quick(t)
 	b := open(t, s, cfg)
 	id := session(t, b, time.Hour)
-	ahead := func(d time.Duration) string { return fmt.Sprint(time.Now().Add(d).UnixMicro()) }
+	ahead := func(d time.Duration) string { return strconv.FormatInt(time.Now().Add(d).UnixMicro(), 10) }
 	s.Do("SET", "{hf0}:f:one", ahead(30*time.Minute))
 	l := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
 	if want := s.Do("GET", "{hf0}:f:one"); fmt.Sprint(l.Token) != want || l.Token < fence.Token(time.Now().Add(29*time.Minute).UnixMicro()) {

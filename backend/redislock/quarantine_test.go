@@ -37,9 +37,9 @@ func TestQuarantineOfAFreshServer(t *testing.T) {
 	id := session(t, b, time.Minute)
 	_, err := try(t, b, "one", id)
 	quarantined(t, err, time.Millisecond)
-	first, second := ask(t, b, backend.AcquireRequest{Name: "one", Session: id}), (*asking)(nil)
+	first := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
 	inLine(t, b, "one", 1)
-	second = ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	second := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
 	inLine(t, b, "one", 2)
 
 	// Who does not want it does not keep it.

@@ -164,7 +164,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	bad := func(r rune) bool {
-		return !('A' <= r && r <= 'Z' || 'a' <= r && r <= 'z' || '0' <= r && r <= '9' || r == '_' || r == '-')
+		return ('A' > r || r > 'Z') && ('a' > r || r > 'z') && ('0' > r || r > '9') && r != '_' && r != '-'
 	}
 	switch {
 	case len(c.Prefix) > maxPrefixLen || strings.ContainsFunc(c.Prefix, bad):

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -56,9 +57,7 @@ func (l *rueidisLink) config(ctx context.Context, globs ...string) (map[string]s
 		if err != nil {
 			return nil, fromRueidis(err)
 		}
-		for k, v := range m {
-			all[k] = v
-		}
+		maps.Copy(all, m)
 	}
 	return all, nil
 }
@@ -81,7 +80,8 @@ func (l *rueidisLink) listen(ctx context.Context, channel string, ready func(), 
 		},
 	})
 	if err := conn.Do(undated{ctx}, conn.B().Subscribe().Channel(channel).Build()).Error(); err != nil {
-		return errors.Join(fromRueidis(err), drained(conn, broken))
+		drain(conn, broken)
+		return fromRueidis(err)
 	}
 	select {
 	case <-confirmed:
@@ -89,22 +89,23 @@ func (l *rueidisLink) listen(ctx context.Context, channel string, ready func(), 
 	case err := <-broken:
 		return fromRueidis(err)
 	case <-ctx.Done():
-		return errors.Join(context.Cause(ctx), drained(conn, broken))
+		drain(conn, broken)
+		return context.Cause(ctx)
 	}
 	select {
 	case err := <-broken:
 		return fromRueidis(err)
 	case <-ctx.Done():
-		return errors.Join(context.Cause(ctx), drained(conn, broken))
+		drain(conn, broken)
+		return context.Cause(ctx)
 	}
 }
 
-// drained closes the connection and waits until its hooks are not called any more.
-func drained(conn rueidis.DedicatedClient, broken <-chan error) error {
+// drain closes the connection and waits until its hooks are not called any more.
+func drain(conn rueidis.DedicatedClient, broken <-chan error) {
 	conn.Close()
-	for range broken { //nolint:revive // until it is closed
+	for range broken { // until it is closed
 	}
-	return nil
 }
 
 func (l *rueidisLink) close() {

@@ -43,14 +43,14 @@ func parseURL(raw string, cfg Config) (*target, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
 		// The error of package url repeats the URL, and so the password.
-		return nil, badURL("url", "one that can be parsed")
+		return nil, badURL("one that can be parsed")
 	}
 	t := &target{cfg: cfg}
 	if err := t.address(u); err != nil {
 		return nil, err
 	}
 	if u.Fragment != "" || u.Opaque != "" {
-		return nil, badURL("url", "without a fragment, and with // after the scheme")
+		return nil, badURL("without a fragment, and with // after the scheme")
 	}
 	if u.User != nil {
 		t.option.Username = u.User.Username()
@@ -58,7 +58,7 @@ func parseURL(raw string, cfg Config) (*target, error) {
 	}
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
-		return nil, badURL("url", "with well-formed parameters")
+		return nil, badURL("with well-formed parameters")
 	}
 	if err := t.parameters(query); err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func (t *target) address(u *url.URL) error {
 		return nil
 	case "redis+unix", "unix":
 		if u.Host != "" || !strings.HasPrefix(u.Path, "/") || strings.HasSuffix(u.Path, "/") {
-			return badURL("url", "an absolute path of a socket after "+u.Scheme+"://")
+			return badURL("an absolute path of a socket after " + u.Scheme + "://")
 		}
 		t.option.InitAddress = []string{u.Path}
 		t.option.DialCtxFn = func(ctx context.Context, path string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
@@ -99,14 +99,15 @@ func (t *target) address(u *url.URL) error {
 		}
 		return nil
 	default:
-		return &backend.InvalidError{Field: "scheme", Value: shortQuote(u.Scheme), Bound: "redis, rediss or redis+unix"}
+		return &backend.InvalidError{Field: "scheme", Value: shownName(u.Scheme), Bound: "redis, rediss or redis+unix"}
 	}
 }
 
 func (t *target) database(field, text string) error {
 	db, err := strconv.Atoi(text)
 	if err != nil || db < 0 || db >= maxDatabase {
-		return &backend.InvalidError{Field: field, Value: shortQuote(text), Bound: "the number of a database"}
+		// A URL that is mistyped can have its password in the path.
+		return &backend.InvalidError{Field: field, Value: "(not shown)", Bound: "the number of a database"}
 	}
 	t.option.SelectDB = db
 	return nil
@@ -118,7 +119,7 @@ func (t *target) parameters(query url.Values) error {
 	known := []string{"ca", "cert", "client_name", "db", "key", "prefix", "quarantine", "server_name", "timeout"}
 	for name, values := range query {
 		if !slices.Contains(known, name) {
-			return &backend.InvalidError{Field: "parameter", Value: shortQuote(name), Bound: "one of " + strings.Join(known, ", ")}
+			return &backend.InvalidError{Field: "parameter", Value: shownName(name), Bound: "one of " + strings.Join(known, ", ")}
 		}
 		if len(values) != 1 || values[0] == "" {
 			return &backend.InvalidError{Field: name, Value: strconv.Itoa(len(values)) + " values", Bound: "given once, and not empty"}
@@ -231,6 +232,15 @@ func (t *target) dial(ctx context.Context) (rueidis.Client, error) {
 	}
 }
 
-func badURL(field, bound string) error {
-	return &backend.InvalidError{Field: field, Value: "(not shown)", Bound: bound}
+// shownName is the name of a parameter, unless it may be something else: a URL that is
+// mistyped can have its password there.
+func shownName(name string) string {
+	if strings.Trim(name, "abcdefghijklmnopqrstuvwxyz_") != "" {
+		return "(not shown)"
+	}
+	return shortQuote(name)
+}
+
+func badURL(bound string) error {
+	return &backend.InvalidError{Field: "url", Value: "(not shown)", Bound: bound}
 }

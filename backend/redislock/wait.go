@@ -367,12 +367,10 @@ func (b *Backend) hear(payload string) {
 			b.schedule(l, time.Now().Add(p.left))
 		}
 	case pushFlushed:
-		b.work.Add(1)
-		go func() {
-			defer b.work.Done()
+		b.work.Go(func() {
 			// Any operation finds out. When this one fails the next one does.
 			_, _, _ = b.engine.do(b.base, true, "ping")
-		}()
+		})
 	}
 }
 

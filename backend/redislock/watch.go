@@ -53,9 +53,7 @@ func (b *Backend) watch(ctx context.Context, cancel context.CancelCauseFunc, pre
 	events := make(chan backend.Event, watchRoom)
 	ready := make(chan struct{})
 	ended := make(chan error, 1)
-	b.work.Add(1)
-	go func() {
-		defer b.work.Done()
+	b.work.Go(func() {
 		ended <- b.link.listen(ctx, b.tag+"e", func() { close(ready) }, func(payload string) {
 			if e, ok := parseEvent(payload); ok && strings.HasPrefix(e.Name, prefix) {
 				select {
@@ -65,10 +63,10 @@ func (b *Backend) watch(ctx context.Context, cancel context.CancelCauseFunc, pre
 				}
 			}
 		})
-	}()
+	})
 	err := b.relay(ctx, events, ready, ended, deliver)
 	cancel(err)
-	<-ended
+	<-ended //nolint:errcheck // relay has seen it
 	return err
 }
 

@@ -189,7 +189,7 @@ func newStoppableAt(t *testing.T, store *memlock.Store, addr string) *stoppable 
 	go func() { ended <- srv.Serve(ctx, tracked) }()
 	end := func() {
 		cancel()
-		_ = <-ended
+		<-ended //nolint:errcheck // a server that was cut off ends with an error
 		if err := b.Close(); err != nil {
 			t.Error(err)
 		}

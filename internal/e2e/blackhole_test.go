@@ -61,7 +61,12 @@ func overEtcd(t *testing.T) (string, func(t *testing.T, proxy string) backend.Ba
 
 func overHTTP(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
 	t.Helper()
-	store := memlock.New()
+	return overHTTPOn(t, memlock.New())
+}
+
+// overHTTPOn serves the store, and closes it in the end.
+func overHTTPOn(t *testing.T, store backend.Backend) (string, func(t *testing.T, proxy string) backend.Backend) {
+	t.Helper()
 	srv, err := server.New(store, server.Config{})
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
+	"github.com/holdfast-io/holdfast/open"
+	"github.com/holdfast-io/holdfast/server/embedded"
 )
 
 var update = flag.Bool("update", false, "write the generated parts of the documents anew")
@@ -51,10 +53,16 @@ func capabilities(t *testing.T) []backend.Capabilities {
 		t.Fatal(err)
 	}
 	all := []backend.Backend{mem, file}
-	for _, name := range []string{"redis", "etcd", "holdfast"} {
-		addr, open := networks()[name](t)
-		all = append(all, open(t, addr))
+	for _, name := range []string{"redis", "etcd"} {
+		addr, connect := networks()[name](t)
+		all = append(all, connect(t, addr))
 	}
+	node, err := open.Embedded(t.Context(), embedded.Config{DataDir: t.TempDir() + "/etcd"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr, connect := overHTTPOn(t, node) // as "holdfast serve" is without a backend
+	all = append(all, connect(t, addr))
 	caps := make([]backend.Capabilities, 0, len(all))
 	for _, b := range all {
 		caps = append(caps, b.Capabilities())

@@ -28,9 +28,15 @@ func (c core) With(fields []zapcore.Field) zapcore.Core {
 	return core{log: c.log.With(args...)}
 }
 
+// harmless are errors that are none: the first start of a node, which has no storage
+// version yet, and the end of its sockets when it is closed.
+func harmless(message string) bool {
+	return message == "failed to update storage version" || message == "setting up serving from embedded etcd failed."
+}
+
 // Check adds the core to what is going to be written.
 func (c core) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if c.Enabled(e.Level) {
+	if c.Enabled(e.Level) && !harmless(e.Message) {
 		return ce.AddCore(e, c)
 	}
 	return ce
