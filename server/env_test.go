@@ -123,7 +123,7 @@ func serve(t *testing.T, b *faulty, cfg server.Config) *api {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- srv.Serve(ctx, ln) }()
 	a := &api{t: t, base: "http://" + ln.Addr().String(), b: b, srv: srv, http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}

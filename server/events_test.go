@@ -23,7 +23,7 @@ type sse struct {
 // listen opens an event stream and reads it.
 func listen(t *testing.T, a *api, path string) *sse {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.base+path, http.NoBody)
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +162,7 @@ func TestSlowReader(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{Limits: server.Limits{Backlog: 1, WriteTimeout: patience}})
 	// A reader that does not read: the events fill the buffers of the connection.
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.base+"/v1/events", http.NoBody)
 	if err != nil {

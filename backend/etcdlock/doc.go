@@ -27,8 +27,8 @@
 //	s/<session>␀<lease>        a lease of it was broken, and why
 //	d/<session>                there is, or was, such a session
 //
-// The line. An acquisition puts one entry and its claim, and reads the line, in one
-// transaction. Its place, and its token, is the create revision of the entry. Who
+// The line. An acquisition puts one entry and its claim, and asks whether anything is in
+// the way, in one transaction; only when something is, it reads the line. Its place, and its token, is the create revision of the entry. Who
 // holds the lock is not written anywhere: it is the longest part of the line, from its
 // head, that fits together (backend.Admit), so that a hand-over needs no write, and
 // everybody who reads the same revision agrees.

@@ -59,7 +59,7 @@ func client(t *testing.T, b backend.Backend) *holdfast.Client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := c.Close(t.Context()); err != nil {
+		if err := c.Close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
 	})
@@ -75,7 +75,7 @@ type taken struct {
 
 func acquire(t *testing.T, c *holdfast.Client, name, owner string) *taken {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*patience)
 	w := &taken{done: make(chan struct{})}
 	go func() {
 		defer close(w.done)
@@ -183,7 +183,7 @@ func newStoppableAt(t *testing.T, store *memlock.Store, addr string) *stoppable 
 		ln, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", addr)
 		return err == nil
 	})
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	tracked := &trackedListener{Listener: ln}
 	ended := make(chan error, 1)
 	go func() { ended <- srv.Serve(ctx, tracked) }()
@@ -403,7 +403,7 @@ func TestOtherHTTP(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := srv.Close(t.Context()); err != nil {
+		if err := srv.Close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
 	})

@@ -38,7 +38,7 @@ func serve(t *testing.T, store *memlock.Store, addr string, cfg server.Config) *
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- srv.Serve(ctx, ln) }()
 	r := &running{url: "holdfast://" + ln.Addr().String()}
