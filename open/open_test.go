@@ -1,0 +1,70 @@
+package open_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/open"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A URL is all that changes between backends.
+func TestURL(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{
+		"memory://", "sqlite://" + filepath.Join(t.TempDir(), "locks.db"), "embedded://" + filepath.Join(t.TempDir(), "etcd"),
+	} {
+		b, err := open.URL(t.Context(), url, open.Options{})
+		if err != nil {
+			t.Fatalf("%s: %v", url, err)
+		}
+		locks, err := holdfast.New(b, holdfast.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = locks.Do(t.Context(), "n", func(ctx context.Context, _ *holdfast.Lock) error { return ctx.Err() })
+		if err := errors.Join(err, locks.Close(t.Context()), b.Close()); err != nil {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
+// What is not understood is an *InvalidError that names what would be right, and never
+// tells what may be a password.
+func TestBadURL(t *testing.T) {
+	t.Parallel()
+	const secret = "canary-5e1d"
+	for _, url := range []string{
+		"", secret, "nope://" + secret + "@h", "carrier-pigeon-of-" + secret + "://h", "memory://" + secret, "redis://h?" + secret + "=1",
+		"sqlite:///x?" + secret + "=1", "etcd://h?" + secret + "=1", "holdfast://h?" + secret + "=1", "embedded://u:" + secret + "@h/x", "embedded:x",
+	} {
+		b, err := open.URL(t.Context(), url, open.Options{})
+		if err == nil {
+			_ = b.Close()
+		}
+		if !errors.Is(err, backend.ErrInvalid) || strings.Contains(err.Error(), "@"+secret) || strings.Contains(err.Error(), ":"+secret) {
+			t.Errorf("%q: %v", url, err)
+		}
+	}
+}
+
+// Whatever a URL of an unknown scheme is, nothing of what follows the scheme is told.
+func FuzzUnknownScheme(f *testing.F) {
+	f.Add("x", "u:p@h")
+	f.Add("", "")
+	f.Fuzz(func(t *testing.T, scheme, rest string) {
+		const secret = "canary-9c2b"
+		_, err := open.URL(t.Context(), "x"+strings.ReplaceAll(scheme, ":", "")+"://"+secret+rest, open.Options{})
+		if !errors.Is(err, backend.ErrInvalid) || strings.Contains(err.Error(), secret) {
+			t.Errorf("%v", err)
+		}
+	})
+}
