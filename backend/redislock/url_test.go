@@ -69,6 +69,8 @@ var badURLs = []string{
 	"unix://host/x", "unix:///", "redis+unix://relative", "redis://u:" + secret + "@h?unknown=1",
 }
 
+// Whatever the URL is: it is understood, or it is an *InvalidError which does not tell
+// the password.
 func FuzzURL(f *testing.F) {
 	for _, raw := range badURLs {
 		f.Add(raw)
@@ -82,6 +84,11 @@ func FuzzURL(f *testing.F) {
 			t.Errorf("%q: %v", raw, err)
 		case err == nil && (p.Address == "" || p.Config.Prefix == "" || p.Config.RequestTimeout <= 0 || p.Config.Quarantine == 0):
 			t.Errorf("%q: %+v", raw, p)
+		}
+		const canary = "canary-7f3a"
+		raw = strings.Replace(raw, "://", "://u:"+canary+"@", 1)
+		if _, err := redislock.ParseURL(raw); err != nil && strings.Contains(err.Error(), canary) {
+			t.Errorf("%q: the password is told: %v", raw, err)
 		}
 	})
 }

@@ -47,8 +47,11 @@ type app struct {
 // Run runs the command with its arguments, without the program's name, and gives its
 // exit status.
 func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	if len(args) == 1 && args[0] == guardCommand {
-		return guard(stdin)
+	if len(args) > 0 && args[0] == guardCommand {
+		return guard(stdin, args[1:])
+	}
+	if len(args) > 1 && args[0] == execCommand {
+		return gate(args[1:], stderr)
 	}
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
 	root := a.root()

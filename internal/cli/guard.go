@@ -40,8 +40,9 @@ func bootTime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// guard is the guardian's main. It reads words from r until the pipe ends.
-func guard(r io.Reader) int {
+// guard is the guardian's main. It reads words from r until the pipe ends. One that takes
+// the place of another gets the group as its argument: it must know it from the start.
+func guard(r io.Reader, args []string) int {
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGTSTP, syscall.SIGPIPE)
 	words := make(chan string)
 	go func() {
@@ -52,6 +53,9 @@ func guard(r io.Reader) int {
 		}
 	}()
 	group, until := 0, time.Duration(0)
+	if len(args) > 0 {
+		group, _ = strconv.Atoi(args[0])
+	}
 	// A timer counts no suspension: look at the clock often enough.
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -101,8 +105,9 @@ type guardian struct {
 	pipe *os.File
 }
 
-// startGuardian runs this program once more as the guardian.
-func startGuardian() (*guardian, error) {
+// startGuardian runs this program once more as the guardian, of that group if there is
+// one already.
+func startGuardian(group ...int) (*guardian, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
@@ -117,7 +122,11 @@ func startGuardian() (*guardian, error) {
 		return nil, errors.Join(err, w.Close())
 	}
 	defer null.Close() //nolint:errcheck // the guardian has its own
-	p, err := os.StartProcess(self, []string{"holdfast", guardCommand}, &os.ProcAttr{
+	args := []string{"holdfast", guardCommand}
+	for _, g := range group {
+		args = append(args, strconv.Itoa(g))
+	}
+	p, err := os.StartProcess(self, args, &os.ProcAttr{
 		Env:   []string{"PATH=" + os.Getenv("PATH")}, // no secrets
 		Files: []*os.File{r, null, null},
 		Sys:   &syscall.SysProcAttr{Setpgid: true},

@@ -194,12 +194,16 @@ func (a *app) supervise(lock *holdfast.Lock, argv []string, ttl, grace time.Dura
 	margin := killMargin(ttl)
 	g.tell("until", int64(bootTime()+time.Until(lock.Deadline())-margin))
 	tty := a.terminal()
-	c, err := startChild(argv, a.childEnv(lock), a.stdio(), tty)
+	c, start, err := startChild(argv, a.childEnv(lock), a.stdio(), tty)
 	if err != nil {
 		g.bye()
 		return 0, startError(argv[0], err)
 	}
+	// The guardian reads this also when this process dies on the next line.
 	g.tell("group", int64(c.pid))
+	if err := start(); err != nil {
+		a.warn("start the command: %v", err) // it ends by itself
+	}
 	w := &warden{app: a, lock: lock, child: c, guardian: g, margin: margin, grace: grace, signals: signals, done: make(chan struct{})}
 	watched := make(chan struct{})
 	go func() { defer close(watched); w.watch() }()
@@ -306,7 +310,7 @@ func (w *warden) condemn(why string) {
 // replaceGuardian starts another where the first was killed. Without one the command is
 // not safe from what may happen to this process.
 func (w *warden) replaceGuardian() {
-	g, err := startGuardian()
+	g, err := startGuardian(w.child.pid)
 	if err != nil {
 		w.condemn(err.Error())
 		w.guardian.ended = nil
@@ -314,7 +318,6 @@ func (w *warden) replaceGuardian() {
 	}
 	w.guardian = g
 	g.tell("until", int64(bootTime()+w.left()))
-	g.tell("group", int64(w.child.pid))
 }
 
 // await waits for the command. When it was stopped at the terminal this process stops

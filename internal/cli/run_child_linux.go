@@ -2,6 +2,9 @@ package cli
 
 import (
 	"errors"
+	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"sync"
@@ -18,27 +21,66 @@ type child struct {
 	reaped bool
 }
 
-// startChild starts the command. The kernel kills it when the thread that started it
-// dies: the caller's goroutine is locked to its thread, and outlives the command. With a
-// terminal the command's group is put in its foreground.
-func startChild(argv, env []string, stdio [3]*os.File, tty int) (*child, error) {
+// execCommand is the hidden subcommand that becomes the command: see gate.
+const execCommand = "internal-exec"
+
+// startChild starts a process that is to become the command, and has a group of its own
+// already. It waits until the function that is given back lets it go: by then the
+// guardian must know the group, so that at no moment a command runs which nobody would
+// kill. The kernel kills the process when the thread that started it dies: the caller's
+// goroutine is locked to its thread, and outlives the command. With a terminal the
+// command's group is put in its foreground.
+func startChild(argv, env []string, stdio [3]*os.File, tty int) (*child, func() error, error) {
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, nil, fmt.Errorf("find this program: %w", err)
+	}
+	gate, open, err := os.Pipe()
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a pipe: %w", err)
+	}
+	defer gate.Close() //nolint:errcheck // the child has its own
 	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if tty >= 0 {
 		attr.Foreground, attr.Ctty = true, tty
 	}
-	p, err := os.StartProcess(path, argv, &os.ProcAttr{
-		Env: env, Files: []*os.File{stdio[0], stdio[1], stdio[2]}, Sys: attr,
+	p, err := os.StartProcess(self, append([]string{"holdfast", execCommand, path}, argv...), &os.ProcAttr{
+		Env: env, Files: []*os.File{stdio[0], stdio[1], stdio[2], gate}, Sys: attr,
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, errors.Join(err, open.Close())
 	}
 	c := &child{pid: p.Pid}
 	_ = p.Release() // it is waited for below, so that a stop is seen too
-	return c, nil
+	return c, func() error {
+		_, err := open.Write([]byte{1})
+		return errors.Join(err, open.Close())
+	}, nil
+}
+
+// gate is the main of the process that becomes the command: path, and the arguments with
+// the command's own name first. It does so when a byte comes; when the pipe ends without
+// one, the process that holds the lock is gone.
+func gate(args []string, stderr io.Writer) int {
+	if len(args) < 2 {
+		return exitInternal
+	}
+	pipe := os.NewFile(3, "gate")
+	if n, err := pipe.Read(make([]byte, 1)); n != 1 {
+		fmt.Fprintf(stderr, "holdfast: %s was not started: %v\n", args[1], err)
+		return exitInternal
+	}
+	_ = pipe.Close()
+	err := syscall.Exec(args[0], args[1:], os.Environ()) //nolint:gosec // this is what it is for
+	fmt.Fprintf(stderr, "holdfast: %s: %v\n", args[1], err)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 127
+	}
+	return 126
 }
 
 // signal sends s to the whole group, as long as the command was not reaped: after that
