@@ -17,7 +17,7 @@ local function release(i)
       local next = behind(l, lease)
       drop(l, lease, w, 'L')
       advance(l)
-
+      if next then nudge(l, next) end
       save(l)
     else
       found = false
