@@ -101,7 +101,7 @@ func requestProblem(err error) (wire.Problem, bool) {
 		return p, true
 	}
 	if bad, ok := errors.AsType[*wire.DecodeError](err); ok {
-		p.Field, p.Detail = "body", bad.Error()
+		p.Field, p.Detail = bad.Field, bad.Error()
 		return p, true
 	}
 	return p, errors.Is(err, backend.ErrInvalid)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -14,12 +15,15 @@ import (
 const MaxDepth = 4
 
 // DecodeError says what is wrong with a body. Its text is good for the client.
-type DecodeError struct{ Why string }
+type DecodeError struct {
+	Field string // "ttl", or "body" where it is no one field
+	Why   string
+}
 
 // Error is the text.
 func (e *DecodeError) Error() string { return e.Why }
 
-func bad(format string, args ...any) error { return &DecodeError{Why: fmt.Sprintf(format, args...)} }
+func bad(format string, args ...any) error { return &DecodeError{Field: "body", Why: fmt.Sprintf(format, args...)} }
 
 // Decode reads one JSON object into v, strictly. An empty body is an empty object.
 // Errors: *DecodeError. On an error v may have been changed in part.
@@ -90,11 +94,31 @@ func (s scanner) object(depth int) error {
 		if strings.ContainsFunc(key, func(c rune) bool { return c != '_' && (c < 'a' || c > 'z') }) {
 			return bad("body: unknown field %.40q", key)
 		}
-		if err := s.value(depth); err != nil {
+		read := func() error { return s.value(depth) }
+		if key == "ttl" || key == "wait" {
+			read = func() error { return s.duration(key) }
+		}
+		if err := read(); err != nil {
 			return err
 		}
 	}
 	return s.end()
+}
+
+// duration reads a value that must be one, so that the error can name the field.
+func (s scanner) duration(field string) error {
+	tok, err := s.dec.Token()
+	if err != nil {
+		return bad("body: %s", decodeText(err))
+	}
+	if tok == nil {
+		return &DecodeError{Field: field, Why: field + ": null is not a value here"}
+	}
+	text, ok := tok.(string)
+	if _, err := time.ParseDuration(text); !ok || err != nil {
+		return &DecodeError{Field: field, Why: fmt.Sprintf("%s %.40q: must be a string like \"30s\"", field, fmt.Sprint(tok))}
+	}
+	return nil
 }
 
 func (s scanner) array(depth int) error {
