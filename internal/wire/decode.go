@@ -23,7 +23,9 @@ type DecodeError struct {
 // Error is the text.
 func (e *DecodeError) Error() string { return e.Why }
 
-func bad(format string, args ...any) error { return &DecodeError{Field: "body", Why: fmt.Sprintf(format, args...)} }
+func bad(format string, args ...any) error {
+	return &DecodeError{Field: "body", Why: fmt.Sprintf(format, args...)}
+}
 
 // Decode reads one JSON object into v, strictly. An empty body is an empty object.
 // Errors: *DecodeError. On an error v may have been changed in part.
