@@ -116,6 +116,7 @@ func (s *Server) countRenewal(lease backend.TimedRenewal, got renewal) {
 // unusable: an acquire of it that is still on its way cannot be granted any more.
 func (s *Server) release(w http.ResponseWriter, r *request) {
 	req := backend.ReleaseRequest{Name: r.name, Lease: r.lease}
+	s.line.release(r.name) // noted first: who is next may be through before the answer is here
 	unknown := false
 	err := s.patiently(r.Context(), func(ctx context.Context) error {
 		err := s.b.Release(ctx, req)
@@ -138,7 +139,6 @@ func (s *Server) release(w http.ResponseWriter, r *request) {
 		return
 	}
 	s.ledger.ended(leaseKey{r.name, r.lease})
-	s.line.release(r.name)
 	if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.cfg.Limits.WriteTimeout)); err != nil {
 		s.cfg.Logger.LogAttrs(r.Context(), slog.LevelDebug, "no write deadline", attrError(err))
 	}

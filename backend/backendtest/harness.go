@@ -43,7 +43,7 @@ type Harness struct {
 	// Capabilities.MinTTL and one second. Optional.
 	TTL time.Duration
 	// Slack is how late a busy machine may make anything: it is added to every upper
-	// bound, never to a lower one. 0 is ten seconds. Optional.
+	// bound, never to a lower one. 0 is thirty seconds. Optional.
 	Slack time.Duration
 	// Parallel is how many cases Run has under way at once. They mostly wait, so it
 	// has nothing to do with the number of processors. 0 is 16. Optional.
@@ -52,7 +52,7 @@ type Harness struct {
 
 const (
 	defaultTTL      = time.Second
-	defaultSlack    = 10 * time.Second
+	defaultSlack    = 30 * time.Second
 	defaultParallel = 16
 )
 
