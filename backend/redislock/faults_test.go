@@ -95,6 +95,7 @@ func TestNothingIsLeft(t *testing.T) {
 func TestManyLeasesOfTheDead(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
+	cfg.RequestTimeout = patience // the server is frozen for a while
 	b := open(t, s, cfg)
 	const n, ttl = 3000, 2 * time.Second
 	dead := session(t, b, ttl)
@@ -109,7 +110,22 @@ func TestManyLeasesOfTheDead(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	// Another, that ends after it, waits for some of them. When the server looks again both
+	// have ended.
+	deadToo := session(t, b, ttl)
+	var waiting []*asking
+	for i := n - 20; i < n; i++ {
+		waiting = append(waiting, ask(t, b, backend.AcquireRequest{Name: fmt.Sprint("lock/", i), Session: deadToo}))
+	}
+	inLine(t, b, fmt.Sprint("lock/", n-1), 1)
+	s.Process().Stop()
 	<-time.After(ttl)
+	s.Process().Cont()
+	for _, a := range waiting {
+		if err := a.ends(t); !errors.Is(err, backend.ErrSessionLost) {
+			t.Errorf("who waited under a dead session got %+v, %v", a.grant, err)
+		}
+	}
 	// From the back to the front: the sweep has its own order.
 	for i := n - 1; i >= n-20; i-- {
 		name := fmt.Sprint("lock/", i)
