@@ -325,9 +325,16 @@ func powerless(t *testing.T, path string, last backend.Grant, timed []backend.Le
 }
 
 // TestLostLetter takes the socket of a waiter away: it finds its grant by itself,
-// and says so.
+// and says so. Also one that is busy with other things, whose every turn sets the
+// alarm.
 func TestLostLetter(t *testing.T) {
 	t.Parallel()
+	t.Run("idle", func(t *testing.T) { t.Parallel(); lostLetter(t, false) })
+	t.Run("busy", func(t *testing.T) { t.Parallel(); lostLetter(t, true) })
+}
+
+func lostLetter(t *testing.T, busy bool) {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "locks.db")
 	holder, waiter := mustOpen(t, path), mustOpen(t, path)
 	req := backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: mustSession(t, holder, time.Hour)}
@@ -335,10 +342,6 @@ func TestLostLetter(t *testing.T) {
 		t.Fatal(err)
 	}
 	sess := mustSession(t, waiter, time.Hour)
-	type result struct {
-		grant backend.Grant
-		err   error
-	}
 	had := make(chan result, 1)
 	go func() {
 		g, err := waiter.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: sess, Wait: true})
@@ -355,7 +358,7 @@ func TestLostLetter(t *testing.T) {
 	if err := holder.Release(t.Context(), backend.ReleaseRequest{Name: "x", Lease: req.Lease}); err != nil {
 		t.Fatal(err)
 	}
-	r := <-had
+	r := await(t, had, waiter, busy)
 	if took := time.Since(from); took > 2*sqlitelock.Recheck+slack {
 		t.Errorf("it took %s", took)
 	}
@@ -365,5 +368,35 @@ func TestLostLetter(t *testing.T) {
 	t.Logf("found after %s, by timer: %t", time.Since(from), r.grant.ByTimer)
 	if err := os.Rename(waiter.Socket()+".gone", waiter.Socket()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// result is what an Acquire gave.
+type result struct {
+	grant backend.Grant
+	err   error
+}
+
+// await waits for the result, and has the backend value do something else all the
+// time when it is to be busy.
+func await(t *testing.T, had <-chan result, b *sqlitelock.Backend, busy bool) result {
+	t.Helper()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	end := time.After(2 * slack)
+	for {
+		select {
+		case r := <-had:
+			return r
+		case <-end:
+			t.Fatal("it never found its grant")
+		case <-tick.C:
+			if !busy {
+				continue
+			}
+			if _, err := b.Inspect(t.Context(), "y"); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }

@@ -156,9 +156,14 @@ func (b *Backend) setAlarm() {
 	now := b.host.now()
 	next := never
 	if len(b.waiting) > 0 || len(b.watchers) > 0 {
-		const half = recheck / 2
-		next = now.add(recheck - half/2 + rand.N(half)) // so that processes do not look at once
-		next = min(next, b.due)
+		// Once set it stays: a value that is busy would push it off for ever.
+		if b.checkAt == never {
+			const half = recheck / 2
+			b.checkAt = now.add(recheck - half/2 + rand.N(half)) // so that processes do not look at once
+		}
+		next = min(b.checkAt, b.due)
+	} else {
+		b.checkAt = never
 	}
 	for _, l := range b.sessions {
 		next = min(next, l.ends)
@@ -178,6 +183,7 @@ func (b *Backend) rouse() {
 	if b.closed || !b.curious() {
 		return
 	}
+	b.checkAt = never
 	b.byTimer = true
 	b.look.all = true
 	kick(b.queued)

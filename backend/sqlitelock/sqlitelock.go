@@ -65,6 +65,7 @@ type Backend struct {
 	signedOn bool        // the file says that this value watches
 	alarm    *time.Timer // to look when nobody says so
 	due      instant     // nothing in the file ends before it
+	checkAt  instant     // when to look for lost letters; never: nobody waits for one
 
 	closing  sync.Once
 	closeErr error // set in closing
@@ -130,7 +131,7 @@ func open(ctx context.Context, path string, o options) (*Backend, error) {
 		return nil, err
 	}
 	b := &Backend{
-		id: "-" + rand.Text(), host: h, log: o.log, due: never,
+		id: "-" + rand.Text(), host: h, log: o.log, due: never, checkAt: never,
 		queued: make(chan struct{}, 1), unsynced: make(chan struct{}, 1), undelivered: make(chan struct{}, 1),
 		parcels: make(map[string]letter),
 		waiting: make(map[leaseKey][]*waiter), sessions: make(map[backend.SessionID]*listener),
