@@ -41,7 +41,7 @@ HOLDFAST_TOKEN, which renew and release look at where they get no arguments.`,
 		Example: `  eval "$(holdfast acquire --ttl 2h deploy --export)"
   ./deploy.sh && holdfast release
   holdfast acquire --try flat-12 --owner maria --note "visit at 3" --ttl 2h --json`,
-		Args:              exactly(1, "NAME"),
+		Args:              oneName,
 		ValidArgsFunction: a.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts, err := o.options()
@@ -175,13 +175,11 @@ func leaseArgs(args []string) (holdfast.Lease, error) {
 	return l, errors.Join(backend.ValidateName(l.Name), backend.ValidateLeaseID(l.ID))
 }
 
-func exactly(n int, want string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
-		if len(args) != n {
-			return usageError("arguments", "want %s, got %d", want, len(args))
-		}
-		return nil
+func oneName(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usageError("arguments", "want NAME, got %d", len(args))
 	}
+	return nil
 }
 
 func none2(want string) cobra.PositionalArgs {

@@ -3,7 +3,6 @@ package cli
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -29,7 +28,7 @@ refuses what the victims still write.
 
 Without --yes it shows who would lose the lock, and asks where there is a terminal.`,
 		Example:           `  holdfast break nightly-report --reason "host is gone" --yes`,
-		Args:              exactly(1, "NAME"),
+		Args:              oneName,
 		ValidArgsFunction: a.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if reason == "" {
@@ -98,7 +97,7 @@ interrupted. With --json each line is a JSON object.`,
 			}
 			defer done()
 			err = c.Watch(cmd.Context(), strings.Join(args, ""), a.printEvent)
-			if errors.Is(err, context.Canceled) {
+			if cmd.Context().Err() != nil {
 				return nil
 			}
 			return err

@@ -8,6 +8,8 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -64,6 +66,11 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		if run := cmd.RunE; run != nil {
 			cmd.RunE = func(cmd *cobra.Command, args []string) error {
 				started = true
+				if cmd.Annotations[ownSignals] == "" {
+					ctx, stop := interruptible(cmd.Context())
+					defer stop()
+					cmd.SetContext(ctx)
+				}
 				return run(cmd, args)
 			}
 		}
@@ -77,6 +84,29 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		a.sayError(err, status)
 	}
 	return status
+}
+
+// ownSignals is the annotation of a command that minds signals itself.
+const ownSignals = "signals"
+
+// interruptible ends the context at a signal that would end the process, so that what
+// waits leaves the line and what was opened is closed. The exit status is that of a
+// process that the signal ended.
+func interruptible(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	go func() {
+		select {
+		case s := <-signals:
+			signal.Stop(signals) // the next one ends the process
+			if n, ok := s.(syscall.Signal); ok {
+				cancel(exitError(128 + int(n)))
+			}
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { signal.Stop(signals); cancel(nil) }
 }
 
 func (a *app) root() *cobra.Command {
@@ -110,7 +140,7 @@ Exit status: 0; 75 the lock was not had; 74 the backend is away; 70 the lock was
 	root.AddCommand(
 		a.runCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.lsCommand(), a.showCommand(),
 		a.breakCommand(), a.watchCommand(), a.topCommand(), a.serveCommand(), a.doctorCommand(), a.migrateCommand(),
-		a.versionCommand(),
+		a.electCommand(), a.versionCommand(),
 	)
 	return root
 }

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -269,5 +270,51 @@ func TestSecretsAreNotTold(t *testing.T) {
 				t.Errorf("%s %v: status %d, told %q %q", url, args, got.status, got.out, got.stderr)
 			}
 		}
+	}
+}
+
+// A command that is interrupted while it waits leaves the line, and ends as a process
+// does that the signal ended.
+func TestInterrupted(t *testing.T) {
+	t.Parallel()
+	url := sqliteURL(t)
+	run(t, command(t, url, "acquire", "n", "--ttl", "5m"))
+	for s, want := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143, syscall.SIGHUP: 129} {
+		cmd := command(t, url, "acquire", "n", "--wait", "1m")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		waiting := func() bool { return strings.Contains(run(t, command(t, url, "show", "n")).out, "waits, 1") }
+		await(t, 30*time.Second, "it waits in line", waiting)
+		if err := cmd.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+		if status := cmd.ProcessState.ExitCode(); status != want {
+			t.Errorf("%v: status %d, want %d", s, status, want)
+		}
+		await(t, 10*time.Second, "the place in line is given up", func() bool { return !waiting() })
+	}
+	watch := command(t, url, "watch")
+	stderr, err := watch.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := watch.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stderr.Read(make([]byte, 1)); err != nil { // it says that it watches
+		t.Fatal(err)
+	}
+	if err := watch.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	_ = watch.Wait()
+	if status := watch.ProcessState.ExitCode(); status != 0 {
+		t.Errorf("watch: status %d, want 0", status)
+	}
+	left, err := filepath.Glob(strings.TrimPrefix(url, "sqlite://") + "-wake/*")
+	if err != nil || len(left) > 0 {
+		t.Errorf("sockets left behind: %q, %v", left, err)
 	}
 }

@@ -58,31 +58,36 @@ usage, 126 and 127 when the command cannot be run or is not there.`,
 		},
 		ValidArgsFunction: a.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if o.ttl <= 0 {
-				return usageError("ttl", "%s: must be above 0s", o.ttl)
-			}
-			if grace < 0 {
-				return usageError("grace", "%s: must be 0s or more", grace)
-			}
 			return a.run(cmd.Context(), args[0], args[1:], &o, grace)
 		},
 	}
 	o.add(cmd)
-	cmd.Flags().DurationVar(&grace, "grace", -1, "time between SIGTERM and SIGKILL when the lease cannot be kept (default: a quarter of the TTL, at most 5s)")
+	cmd.Annotations = map[string]string{ownSignals: "a signal is passed on to the command"}
+	addGrace(cmd, &grace, &o.ttl)
+	return cmd
+}
+
+// addGrace adds the flag --grace.
+func addGrace(cmd *cobra.Command, grace, ttl *time.Duration) {
+	cmd.Flags().DurationVar(grace, "grace", -1, "time between SIGTERM and SIGKILL when the lease cannot be kept (default: a quarter of the TTL, at most 5s)")
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if !cmd.Flags().Changed("grace") {
-			grace = min(o.ttl/4, 5*time.Second)
+			*grace = min(*ttl/4, 5*time.Second)
+		} else if *grace < 0 {
+			return usageError("grace", "%s: must be 0s or more", *grace)
+		}
+		if *ttl <= 0 {
+			return usageError("ttl", "%s: must be above 0s", *ttl)
+		}
+		if *grace >= *ttl/2 {
+			return usageError("grace", "%s: must be under half of the TTL, %s", *grace, *ttl)
 		}
 		return nil
 	}
-	return cmd
 }
 
 // run takes the lock, runs the command and gives the lock back.
 func (a *app) run(ctx context.Context, name string, argv []string, o *lockOptions, grace time.Duration) error {
-	if grace >= o.ttl/2 {
-		return usageError("grace", "%s: must be under half of the TTL, %s", grace, o.ttl)
-	}
 	opts, err := o.options()
 	if err != nil {
 		return err
@@ -96,11 +101,19 @@ func (a *app) run(ctx context.Context, name string, argv []string, o *lockOption
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, passedOn()...)
 	defer signal.Stop(signals)
+	return a.runOnce(ctx, client, name, argv, opts, o.ttl, grace, signals)
+}
+
+// runOnce takes the lock, runs the command and gives the lock back. The error is ErrLost
+// when the command was ended because of the lease.
+func (a *app) runOnce(ctx context.Context, client *holdfast.Client, name string, argv []string, opts []holdfast.AcquireOption,
+	ttl, grace time.Duration, signals <-chan os.Signal,
+) error {
 	lock, err := a.acquireOrSignal(ctx, client, name, opts, signals)
 	if err != nil {
 		return err
 	}
-	status, err := a.supervise(lock, argv, o.ttl, grace, signals)
+	status, err := a.supervise(lock, argv, ttl, grace, signals)
 	if err != nil {
 		_ = lock.Release(context.WithoutCancel(ctx))
 		return err

@@ -57,6 +57,7 @@ that shows the locks live.`,
 	f := cmd.Flags()
 	f.StringVar(&o.listen, "listen", "127.0.0.1:7420", "address to listen on")
 	f.StringVar(&o.dataDir, "data-dir", "", "folder of the embedded etcd (default: serve in the state folder of the user)")
+	cmd.Annotations = map[string]string{ownSignals: "a signal drains the server"}
 	f.StringVar(&o.name, "name", "", "name of this node in the cluster")
 	f.StringSliceVar(&o.cluster, "cluster", nil, "all nodes, as NAME=PEER-URL, separated by commas")
 	f.StringVar(&o.listenPeers, "listen-peers", "", "address to listen on for the other nodes, if it is not that of the node's URL")

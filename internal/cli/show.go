@@ -159,7 +159,7 @@ func (a *app) showCommand() *cobra.Command {
 		Aliases:           []string{"inspect"},
 		Short:             "Show who holds a lock and who waits for it, in order",
 		Example:           `  holdfast show nightly-report`,
-		Args:              exactly(1, "NAME"),
+		Args:              oneName,
 		ValidArgsFunction: a.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, done, err := a.client(cmd.Context(), holdfast.Config{})

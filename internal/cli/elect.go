@@ -1,0 +1,152 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/elector"
+)
+
+func (a *app) electCommand() *cobra.Command {
+	var o lockOptions
+	var grace time.Duration
+	var once, observe bool
+	cmd := &cobra.Command{
+		Use:   "elect [flags] NAME [-- COMMAND [ARG...]]",
+		Short: "Run a command while leading an election",
+		Long: `Stand in an election, and run a command while leading it. All who stand in the
+election of a name give the same name and backend; one at a time leads, in the order in
+which they came.
+
+The command is run, watched and ended as "holdfast run" does it, and sees the same
+variables; HOLDFAST_TOKEN is the number of the term. When the leadership is lost the
+command is ended before another can lead, and then this process stands again, at the
+end of the line: --once ends it instead, with status 70. When the command ends by
+itself, or a signal ends it, the leadership is given up, and the next in line leads.
+
+With --observe, and without a command, print who leads, and then each change, until
+interrupted.
+
+Exit status: as that of "holdfast run".`,
+		Example: `  holdfast elect scheduler -- ./scheduler
+  holdfast elect --owner "$HOSTNAME" --note "$IP:8080" api-leader -- ./serve
+  holdfast elect --observe --json api-leader`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if observe {
+				return oneName(cmd, args)
+			}
+			if dash := cmd.ArgsLenAtDash(); dash != 1 || len(args) < 2 {
+				return usageError("elect", "want NAME -- COMMAND [ARG...], or --observe NAME")
+			}
+			return nil
+		},
+		ValidArgsFunction: a.completeNames,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if observe {
+				return a.observeElection(cmd.Context(), args[0])
+			}
+			return a.elect(cmd.Context(), args[0], args[1:], &o, grace, once)
+		},
+	}
+	f := cmd.Flags()
+	f.DurationVar(&o.ttl, "ttl", 30*time.Second, "how long others wait for a leader that died")
+	f.StringVar(&o.owner, "owner", "", "who stands, for people (default: host:pid)")
+	f.StringVar(&o.note, "note", "", "told to those who observe, such as the leader's address")
+	f.BoolVar(&once, "once", false, "end with status 70 when the leadership is lost")
+	f.BoolVar(&observe, "observe", false, "print who leads, and each change")
+	cmd.MarkFlagsMutuallyExclusive("once", "observe")
+	o.limit, o.permits = 1, 1
+	cmd.Annotations = map[string]string{ownSignals: "a signal is passed on to the command"}
+	addGrace(cmd, &grace, &o.ttl)
+	f.SortFlags = false
+	return cmd
+}
+
+// elect leads, again and again, until the command ends by itself.
+func (a *app) elect(ctx context.Context, name string, argv []string, o *lockOptions, grace time.Duration, once bool) error {
+	opts, err := o.options()
+	if err != nil {
+		return err
+	}
+	client, done, err := a.client(ctx, holdfast.Config{TTL: o.ttl, Owner: o.owner})
+	if err != nil {
+		return err
+	}
+	defer done()
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, passedOn()...)
+	defer signal.Stop(signals)
+	for {
+		err := a.runOnce(ctx, client, name, argv, opts, o.ttl, grace, signals)
+		if once || !errors.Is(err, holdfast.ErrLost) {
+			return err
+		}
+		a.warn("%v; standing again", err)
+		if err := restOrSignal(ctx, signals); err != nil {
+			return err
+		}
+	}
+}
+
+// restOrSignal waits a moment, so that a leader who loses again and again does not turn
+// in circles.
+func restOrSignal(ctx context.Context, signals <-chan os.Signal) error {
+	timer := time.NewTimer(time.Second)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case s := <-signals:
+			if n, ok := s.(syscall.Signal); ok && ends(n) {
+				return exitError(128 + int(n))
+			}
+		}
+	}
+}
+
+func (a *app) observeElection(ctx context.Context, name string) error {
+	ctx, stop := interruptible(ctx)
+	defer stop()
+	c, done, err := a.client(ctx, holdfast.Config{})
+	if err != nil {
+		return err
+	}
+	defer done()
+	e, err := elector.New(c, name, elector.Config{})
+	if err != nil {
+		return err
+	}
+	err = e.Observe(ctx, func(l elector.Leader) { a.printLeader(name, l) })
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func (a *app) printLeader(name string, l elector.Leader) {
+	switch {
+	case a.json && l.Token == 0:
+		_ = a.printJSONLine(map[string]any{"election": name, "leader": nil, "at": stamp(time.Now())})
+	case a.json:
+		_ = a.printJSONLine(map[string]any{
+			"election": name, "at": stamp(time.Now()),
+			"leader": map[string]any{"owner": l.Candidate, "note": l.Value, "token": uint64(l.Token), "since": stamp(l.Since)},
+		})
+	case l.Token == 0:
+		fmt.Fprintf(a.stdout, "%s  nobody leads %s\n", time.Now().Format("15:04:05.000"), name)
+	default:
+		fmt.Fprintln(a.stdout, strings.TrimSpace(fmt.Sprintf("%s  %s leads %s, term %d  %s", time.Now().Format("15:04:05.000"), l.Candidate, name, l.Token, l.Value)))
+	}
+}
