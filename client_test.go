@@ -564,3 +564,25 @@ func TestLateAcquireAfterReleaseIsRefused(t *testing.T) {
 		}
 	})
 }
+
+// A backend without timed leases refuses what needs one, before anything is sent.
+func TestNoTimedLeases(t *testing.T) {
+	t.Parallel()
+	f, _ := newFaults(t)
+	f.caps = func(c *backend.Capabilities) { c.Timed = false }
+	c := newClient(t, f, holdfast.Config{TTL: time.Minute})
+	for name, opt := range map[string]holdfast.AcquireOption{
+		"no renewal": holdfast.NoRenew(), "another TTL": holdfast.TTL(time.Second), "at least": holdfast.AtLeast(time.Second),
+	} {
+		if _, err := c.TryAcquire(t.Context(), "n", opt); !errors.Is(err, holdfast.ErrUnsupported) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if n := f.acquires.Load(); n != 0 {
+		t.Errorf("%d acquisitions were sent", n)
+	}
+	lock := mustAcquire(t, c, "n", holdfast.TTL(time.Minute), holdfast.AtMost(time.Hour))
+	if err := lock.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -91,7 +91,8 @@ type Backend interface {
 
 	// Close ends what the backend value itself started: goroutines, connections,
 	// files. Calls under way and later calls get ErrClosed. It does not end
-	// sessions; the caller has done that. Closing again does nothing.
+	// sessions, unless they are Bound; the caller has done that. Closing again does
+	// nothing.
 	Close() error
 }
 

@@ -9,6 +9,12 @@ type Capabilities struct {
 	Name string
 	// Sessions: one renewal keeps all leases of a client.
 	Sessions bool
+	// Timed: leases with an end of their own, which outlive the process that took
+	// them. At least one of Sessions and Timed is true.
+	Timed bool
+	// Bound: a session is tied to the connection of the backend value that opened it,
+	// and ends with that: Close ends it, and no other value can go on with it.
+	Bound bool
 	// Shared leases without a limit.
 	Shared bool
 	// Permits: shared leases with a limit.

@@ -53,5 +53,6 @@
 //
 // A backend whose Capabilities.Sessions is false refuses OpenSession and
 // EndSession with ErrUnsupported and takes timed leases only, with an empty
-// session.
+// session. One whose Capabilities.Timed is false, because its store knows no end but
+// that of a connection, refuses timed leases with ErrUnsupported.
 package backend

@@ -138,8 +138,13 @@ func (r AcquireRequest) validateClaim(c Capabilities) error {
 	return nil
 }
 
+var errTimed = fmt.Errorf("timed leases: %w", ErrUnsupported)
+
 func (r AcquireRequest) validateLife(c Capabilities) error {
 	if r.Timed {
+		if !c.Timed {
+			return errTimed
+		}
 		if err := c.ValidateTTL(r.TTL); err != nil {
 			return err
 		}
@@ -175,6 +180,9 @@ func (r RenewRequest) Validate(c Capabilities) error {
 	}
 	if c.MaxRenew > 0 && len(r.Leases) > c.MaxRenew {
 		return invalid("leases", strconv.Itoa(len(r.Leases)), fmt.Sprintf("at most %d in one call", c.MaxRenew))
+	}
+	if len(r.Leases) > 0 && !c.Timed {
+		return errTimed
 	}
 	for _, l := range r.Leases {
 		if err := ValidateName(l.Name); err != nil {

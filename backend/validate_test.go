@@ -14,7 +14,7 @@ import (
 // all is a backend that can do everything.
 func all() backend.Capabilities {
 	return backend.Capabilities{
-		Name: "test", Sessions: true, Shared: true, Permits: true, Reentrant: true, FIFO: true, Watch: true,
+		Name: "test", Sessions: true, Timed: true, Shared: true, Permits: true, Reentrant: true, FIFO: true, Watch: true,
 		MinTTL: time.Second, MaxTTL: time.Hour, ExpiryLag: time.Second, MaxRenew: 2,
 	}
 }

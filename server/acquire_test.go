@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -374,6 +375,9 @@ func TestBadConfig(t *testing.T) {
 			t.Errorf("New(%+v) is no error", cfg)
 		}
 	}
+	if _, err := server.New(untimed{b}, server.Config{}); !errors.Is(err, backend.ErrUnsupported) {
+		t.Errorf("New on a backend without timed leases: %v", err)
+	}
 	if _, err := server.New(nil, server.Config{}); err == nil {
 		t.Error("New(nil) is no error")
 	}
@@ -470,4 +474,13 @@ func TestNotModifiedByHead(t *testing.T) {
 			t.Errorf("HEAD %s: status %d, %d bytes", path, got.status, len(got.body))
 		}
 	}
+}
+
+// untimed is a backend without timed leases.
+type untimed struct{ backend.Backend }
+
+func (u untimed) Capabilities() backend.Capabilities {
+	c := u.Backend.Capabilities()
+	c.Timed = false
+	return c
 }

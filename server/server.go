@@ -51,13 +51,17 @@ type Server struct {
 // New makes a server of b. It sends nothing yet. Close the server, or let Serve do
 // that, before b; the server does not close b.
 //
-// A field of cfg that is out of bounds is a *backend.InvalidError. A registry that
+// A backend without timed leases is backend.ErrUnsupported: leases over HTTP outlive
+// the connection. A field of cfg that is out of bounds is a *backend.InvalidError. A registry that
 // has the metrics already is an error.
 func New(b backend.Backend, cfg Config) (*Server, error) {
 	if b == nil {
 		return nil, fmt.Errorf("new server: %w", invalid("backend", "nil", "a backend"))
 	}
 	caps := b.Capabilities()
+	if !caps.Timed {
+		return nil, fmt.Errorf("new server on %s: leases over HTTP are timed leases: %w", caps.Name, backend.ErrUnsupported)
+	}
 	if err := cfg.defaults(caps); err != nil {
 		return nil, fmt.Errorf("new server: %w", err)
 	}

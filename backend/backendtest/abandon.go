@@ -35,7 +35,7 @@ func (c *client) neverGranted(r backend.AcquireRequest) {
 
 func abandonHeld(e *env) {
 	a, b := e.client(), e.client()
-	for _, opts := range [][]option{nil, {timed(e.long())}} {
+	for _, opts := range [][]option{nil, {e.timed(e.long())}} {
 		name := e.name()
 		l := a.take(a.ask(name, opts...))
 		w := b.join(b.ask(name))
@@ -52,7 +52,7 @@ func abandonHeld(e *env) {
 
 func abandonWaiting(e *env) {
 	a, b := e.client(), e.client()
-	for _, opts := range [][]option{nil, {timed(e.long())}} {
+	for _, opts := range [][]option{nil, {e.timed(e.long())}} {
 		name := e.name()
 		l := a.take(a.ask(name))
 		w, behind := b.join(b.ask(name, opts...)), a.join(a.ask(name))
@@ -75,7 +75,7 @@ func abandonWaiting(e *env) {
 
 func abandonBefore(e *env) {
 	a, b := e.client(), e.client()
-	for _, opts := range [][]option{nil, {timed(e.long())}} {
+	for _, opts := range [][]option{nil, {e.timed(e.long())}} {
 		name := e.name()
 		r := a.ask(name, opts...)
 		b.abandon(r)

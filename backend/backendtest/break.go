@@ -13,7 +13,7 @@ func breakCases() []Case {
 	const raised = "a break takes the lock from all its holders and raises the token; waiters stay and the first of them are granted"
 	return []Case{
 		{ID: "C10", Name: "the-victim-is-told", Rule: c10, Needs: needsSessions, run: victimTold},
-		{ID: "C10", Name: "timed-victims-are-told", Rule: c10, run: timedVictim},
+		{ID: "C10", Name: "timed-victims-are-told", Rule: c10, Needs: needsTimed, run: timedVictim},
 		{ID: "C10", Name: "all-holders-are-broken", Rule: raised, Needs: needsPermits, run: allBroken},
 		{ID: "C10", Name: "the-next-in-line-is-granted", Rule: raised, run: nextAfterBreak},
 		{ID: "C10", Name: "nobody-to-break", Rule: "breaking a lock that nobody holds is success with no holders in the result", run: nobodyToBreak},
@@ -91,7 +91,7 @@ func (e *env) pushed(c *client, l lease, reason string) {
 func timedVictim(e *env) {
 	a, b := e.client(), e.client()
 	name := e.name()
-	l := a.take(a.ask(name, timed(e.long())))
+	l := a.take(a.ask(name, e.timed(e.long())))
 	res := e.breakLock(name, "")
 	if len(res.Broken) != 1 || res.Broken[0].Lease != l.Lease || res.Token <= l.Token {
 		e.Fatalf("Break gave %+v; the victim is %s with token %d", res, l.Lease, l.Token)
@@ -111,7 +111,7 @@ func allBroken(e *env) {
 	a, b := e.client(), e.client()
 	name := e.name()
 	one, two := a.take(a.ask(name, permits(limit, 1))), b.take(b.ask(name, permits(limit, 2)))
-	three := a.take(a.ask(name, permits(limit, 1), timed(e.long())))
+	three := a.take(a.ask(name, permits(limit, 1), e.timed(e.long())))
 	first, second := b.join(b.ask(name)), a.join(a.ask(name, permits(limit, 1)))
 	res := e.breakLock(name, "all")
 	broken := slices.EqualFunc(res.Broken, []lease{one, two, three}, func(h backend.Holder, l lease) bool {

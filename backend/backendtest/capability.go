@@ -12,6 +12,7 @@ func capabilityCases() []Case {
 	return []Case{
 		{ID: "C11", Name: "capabilities-make-sense", Rule: "the capabilities are complete, agree with each other and never change", run: capabilitiesMakeSense},
 		{ID: "C11", Name: "no-sessions", Rule: rule, Needs: func(c caps) bool { return !c.Sessions }, run: noSessions},
+		{ID: "C11", Name: "no-timed-leases", Rule: rule, Needs: func(c caps) bool { return !c.Timed }, run: refuses(timed(time.Minute))},
 		{ID: "C11", Name: "no-shared-leases", Rule: rule, Needs: func(c caps) bool { return !c.Shared }, run: refuses(shared)},
 		{ID: "C11", Name: "no-permits", Rule: rule, Needs: func(c caps) bool { return !c.Permits }, run: refuses(permits(2, 1))},
 		{ID: "C11", Name: "no-reentry", Rule: rule, Needs: func(c caps) bool { return !c.Reentrant }, run: refuses(reentrant("one"))},
@@ -40,6 +41,9 @@ func capabilitiesMakeSense(e *env) {
 	}
 	if c.MaxRenew < 0 {
 		e.Errorf("MaxRenew is %d", c.MaxRenew)
+	}
+	if !c.Sessions && !c.Timed {
+		e.Errorf("there are neither sessions nor timed leases: no lease is possible")
 	}
 	if c.LossPush && !c.Sessions {
 		e.Errorf("LossPush is claimed, but there is no session that a loss could be pushed to")

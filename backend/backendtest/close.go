@@ -52,7 +52,7 @@ func closeEndsCalls(e *env) {
 func closeRefuses(e *env) {
 	a, keeper := e.client(), e.client()
 	name := e.name()
-	l := a.take(a.ask(name, timed(e.long())))
+	l := a.take(a.ask(name, e.timed(e.long())))
 	for range 2 {
 		if err := a.b.Close(); err != nil {
 			e.Fatalf("Close: %v", err)
@@ -77,7 +77,11 @@ func closeRefuses(e *env) {
 		closed("OpenSession", a.b.OpenSession(ctx, backend.SessionRequest{ID: backend.NewSessionID(), TTL: e.long()}))
 		closed("EndSession", a.b.EndSession(ctx, a.sess))
 	}
-	_, err := a.b.Renew(ctx, backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: name, Lease: l.Lease, TTL: e.long()}}})
+	again := backend.RenewRequest{Session: a.sess}
+	if e.caps.Timed {
+		again.Leases = []backend.TimedRenewal{{Name: name, Lease: l.Lease, TTL: e.long()}}
+	}
+	_, err := a.b.Renew(ctx, again)
 	closed("Renew", err)
 	closed("Release", a.release(l.AcquireRequest))
 	_, err = a.b.Inspect(ctx, name)
@@ -94,14 +98,22 @@ func closeRefuses(e *env) {
 	if again := a.b.Capabilities(); again != e.caps {
 		e.Errorf("after Close the capabilities are %+v", again)
 	}
+	if e.caps.Bound && !l.Timed {
+		keeper.give(keeper.start(keeper.ask(name)).granted())
+		return
+	}
 	e.holds(name, l)
 	keeper.give(l)
 }
 
 func closeLeaves(e *env) {
+	if e.caps.Bound {
+		closeEndsBound(e)
+		return
+	}
 	a, b := e.client(), e.client()
 	name, other := e.name(), e.name()
-	l, k := a.take(a.ask(name)), a.take(a.ask(other, timed(e.long())))
+	l, k := a.take(a.ask(name)), a.take(a.ask(other, e.timed(e.long())))
 	if err := a.b.Close(); err != nil {
 		e.Fatalf("Close: %v", err)
 	}
@@ -122,4 +134,26 @@ func closeLeaves(e *env) {
 	again.give(k)
 	e.free(name)
 	e.free(other)
+}
+
+// closeEndsBound: sessions that are tied to a value end with it, and what is tied to
+// none stays.
+func closeEndsBound(e *env) {
+	a, b := e.client(), e.client()
+	name, other := e.name(), e.name()
+	a.take(a.ask(name))
+	k := a.take(a.ask(other, e.timed(e.long())))
+	w := b.start(b.ask(name))
+	if err := a.b.Close(); err != nil {
+		e.Fatalf("Close: %v", err)
+	}
+	b.give(w.granted())
+	if e.caps.Timed {
+		e.holds(other, k)
+	}
+	// Another value has nothing of it, and says so.
+	again := &client{e: e, b: e.open(), sess: a.sess, ttl: a.ttl}
+	if err := again.open(); !errors.Is(err, backend.ErrSessionLost) {
+		e.Errorf("OpenSession of a session that ended with its value: %v; it has to be ErrSessionLost", err)
+	}
 }

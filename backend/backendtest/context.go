@@ -57,7 +57,7 @@ func contextEnded(e *env) {
 	ctx, cancel := context.WithCancelCause(e.ctx)
 	cancel(errGaveUp)
 	name := e.name()
-	held := a.take(a.ask(e.name(), timed(e.long())))
+	held := a.take(a.ask(e.name(), e.timed(e.long())))
 	call := func(what string, f func() error) {
 		from := time.Now()
 		err := f()

@@ -67,7 +67,7 @@ func waiterSession(e *env) {
 	a, d, g := e.client(), e.mortal(), e.client()
 	name := e.name()
 	l := a.take(a.ask(name))
-	ended, expired, timedOut := g.join(g.ask(name)), d.join(d.ask(name)), d.join(d.ask(name, timed(e.long())))
+	ended, expired, timedOut := g.join(g.ask(name)), d.join(d.ask(name)), d.join(d.ask(name, e.timed(e.long())))
 	behind := a.join(a.ask(name))
 	g.end()
 	e.until(d.opened.to.Add(e.ttl() + e.caps.ExpiryLag))
@@ -142,7 +142,7 @@ func sessionEnd(e *env) {
 	place, kept := e.name(), e.name()
 	l := a.take(a.ask(place))
 	own := b.join(b.ask(place))
-	stays := b.take(b.ask(kept, timed(e.long())))
+	stays := b.take(b.ask(kept, e.timed(e.long())))
 	b.end()
 	for i, w := range waiters {
 		e.holds(names[i], w.granted())
@@ -153,7 +153,9 @@ func sessionEnd(e *env) {
 	a.give(l)
 	e.free(place)
 	own.fails(backend.ErrSessionLost)
-	e.holds(kept, stays)
+	if e.caps.Timed {
+		e.holds(kept, stays)
+	}
 }
 
 func nothingLeft(e *env) {
@@ -164,7 +166,7 @@ func nothingLeft(e *env) {
 	for _, s := range []string{"one", "two", "three"} {
 		leases = append(leases, a.take(a.ask(prefix+s)))
 	}
-	leases = append(leases, a.take(a.ask(prefix+"timed", timed(e.long()))))
+	leases = append(leases, a.take(a.ask(prefix+"timed", e.timed(e.long()))))
 	var waiters []*waiter
 	for _, l := range leases {
 		waiters = append(waiters, b.join(b.ask(l.Name)))

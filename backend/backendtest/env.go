@@ -192,7 +192,28 @@ func permits(limit, k int) option {
 	return func(r *backend.AcquireRequest) { r.Mode, r.Limit, r.Permits = backend.Shared, limit, k }
 }
 
-// timed asks for a lease with its own end. Its place in line is still the session's.
+// brief takes a lease that ends after e.ttl(), from when span: a timed one, or one of a
+// session that is not renewed.
+func (e *env) brief(name string, opts ...option) (*client, lease, span) {
+	if !e.caps.Timed {
+		c := e.mortal()
+		return c, c.take(c.ask(name, opts...)), c.opened
+	}
+	c := e.client()
+	l := c.take(c.ask(name, append(opts, timed(e.ttl()))...))
+	return c, l, l.asked
+}
+
+// timed asks for a lease with its own end where there are such. Its place in line is
+// still the session's.
+func (e *env) timed(ttl time.Duration) option {
+	if !e.caps.Timed {
+		return func(*backend.AcquireRequest) {}
+	}
+	return timed(ttl)
+}
+
+// timed asks for a lease with its own end.
 func timed(ttl time.Duration) option {
 	return func(r *backend.AcquireRequest) { r.Timed, r.TTL = true, ttl }
 }

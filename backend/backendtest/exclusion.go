@@ -27,6 +27,7 @@ func exclusionCases() []Case {
 func needsShared(c caps) bool   { return c.Shared }
 func needsPermits(c caps) bool  { return c.Permits }
 func needsSessions(c caps) bool { return c.Sessions }
+func needsTimed(c caps) bool    { return c.Timed }
 func needsFIFO(c caps) bool     { return c.FIFO }
 func needsOrder(c caps) bool    { return c.FIFO && c.Shared }
 func needsQueue(c caps) bool    { return c.FIFO && c.Permits }
@@ -36,7 +37,7 @@ func exclusiveExcludes(e *env) {
 	name := e.name()
 	l := a.take(a.ask(name))
 	b.refused(b.ask(name))
-	b.refused(b.ask(name, timed(e.long())))
+	b.refused(b.ask(name, e.timed(e.long())))
 	if e.caps.Shared {
 		b.refused(b.ask(name, shared))
 	}
@@ -46,7 +47,7 @@ func exclusiveExcludes(e *env) {
 	e.holds(name, l)
 	a.give(l)
 	e.free(name)
-	l = b.take(b.ask(name, timed(e.long())))
+	l = b.take(b.ask(name, e.timed(e.long())))
 	a.refused(a.ask(name))
 	e.holds(name, l)
 	b.give(l)
@@ -95,7 +96,7 @@ func sharedShares(e *env) {
 	a, b := e.client(), e.client()
 	name := e.name()
 	first, second := a.take(a.ask(name, shared)), b.take(b.ask(name, shared))
-	third := a.take(a.ask(name, shared, timed(e.long())))
+	third := a.take(a.ask(name, shared, e.timed(e.long())))
 	if first.Token >= second.Token || second.Token >= third.Token {
 		e.Fatalf("tokens %d, %d, %d; they have to rise", first.Token, second.Token, third.Token)
 	}
@@ -124,7 +125,7 @@ func permitsUpToLimit(e *env) {
 	e.holds(name, two, one, none)
 	a.give(two)
 	b.refused(b.ask(name, permits(limit, 3)))
-	again := a.take(a.ask(name, permits(limit, 2), timed(e.long())))
+	again := a.take(a.ask(name, permits(limit, 2), e.timed(e.long())))
 	b.refused(b.ask(name, permits(limit, 1)))
 	for _, l := range []lease{one, none, again} {
 		a.give(l)
@@ -196,7 +197,7 @@ func reentryJoins(e *env) {
 	if first.Joined {
 		e.Errorf("Grant.Joined is set for the lease that was first")
 	}
-	second, third := b.take(b.ask(name, reentrant(who))), b.take(b.ask(name, reentrant(who), timed(e.long())))
+	second, third := b.take(b.ask(name, reentrant(who))), b.take(b.ask(name, reentrant(who), e.timed(e.long())))
 	for _, l := range []lease{second, third} {
 		if l.Token != first.Token || !l.Joined {
 			e.Fatalf("the joiner has token %d, joined %v; the lease that it joined has token %d", l.Token, l.Joined, first.Token)

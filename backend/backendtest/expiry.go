@@ -12,16 +12,16 @@ func expiryCases() []Case {
 	const c9 = "the backend never reports more time than is left"
 	return []Case{
 		{ID: "C4", Name: "session-lease-runs-out", Rule: c4, Needs: needsSessions, run: sessionRunsOut},
-		{ID: "C4", Name: "timed-lease-runs-out", Rule: c4, run: timedRunsOut},
-		{ID: "C4", Name: "shared-lease-runs-out", Rule: c4, Needs: needsShared, run: sharedRunsOut},
+		{ID: "C4", Name: "timed-lease-runs-out", Rule: c4, Needs: needsTimed, run: timedRunsOut},
+		{ID: "C4", Name: "shared-lease-runs-out", Rule: c4, Needs: func(c caps) bool { return c.Shared && c.Timed }, run: sharedRunsOut},
 		{ID: "C4", Name: "found-without-waiting", Rule: c4, run: foundWithoutWaiting},
-		{ID: "C4", Name: "timed-lease-counts-from-its-grant", Rule: "the TTL of a timed lease that waited counts from its grant", Needs: needsFIFO, run: countsFromGrant},
-		{ID: "C4", Name: "renewal-counts-from-its-receipt", Rule: "a renewal extends from the moment the backend received it", run: renewalCounts},
+		{ID: "C4", Name: "timed-lease-counts-from-its-grant", Rule: "the TTL of a timed lease that waited counts from its grant", Needs: func(c caps) bool { return c.FIFO && c.Timed }, run: countsFromGrant},
+		{ID: "C4", Name: "renewal-counts-from-its-receipt", Rule: "a renewal extends from the moment the backend received it", Needs: needsTimed, run: renewalCounts},
 		{ID: "C4", Name: "session-renewal-keeps-all", Rule: "one renewal of the session keeps all its leases and its places in line", Needs: needsSessions, run: sessionRenewal},
-		{ID: "C4", Name: "renewal-shortens", Rule: "a TTL shorter than what is left shortens a timed lease", run: renewalShortens},
+		{ID: "C4", Name: "renewal-shortens", Rule: "a TTL shorter than what is left shortens a timed lease", Needs: needsTimed, run: renewalShortens},
 		{ID: "C4", Name: "opening-again-extends", Rule: "a session ends TTL after the newest OpenSession or Renew of it", Needs: needsSessions, run: openingExtends},
-		{ID: "C4", Name: "timed-lease-outlives-its-session", Rule: "a timed lease outlives the session and the process that took it", Needs: needsSessions, run: timedOutlives},
-		{ID: "C9", Name: "left-is-never-too-much", Rule: c9, run: leftNeverTooMuch},
+		{ID: "C4", Name: "timed-lease-outlives-its-session", Rule: "a timed lease outlives the session and the process that took it", Needs: func(c caps) bool { return c.Sessions && c.Timed }, run: timedOutlives},
+		{ID: "C9", Name: "left-is-never-too-much", Rule: c9, Needs: needsTimed, run: leftNeverTooMuch},
 	}
 }
 
@@ -42,7 +42,7 @@ func sessionRunsOut(e *env) {
 func timedRunsOut(e *env) {
 	a, b := e.client(), e.client()
 	name := e.name()
-	l := b.take(b.ask(name, timed(e.ttl())))
+	l := b.take(b.ask(name, e.timed(e.ttl())))
 	next := a.start(a.ask(name)).freed(l.asked, e.ttl())
 	e.holds(name, next)
 }
@@ -50,8 +50,8 @@ func timedRunsOut(e *env) {
 func sharedRunsOut(e *env) {
 	a, b := e.client(), e.client()
 	name := e.name()
-	first := b.take(b.ask(name, shared, timed(e.ttl())))
-	second := b.take(b.ask(name, shared, timed(2*e.ttl())))
+	first := b.take(b.ask(name, shared, e.timed(e.ttl())))
+	second := b.take(b.ask(name, shared, e.timed(2*e.ttl())))
 	third := a.take(a.ask(name, shared))
 	w := a.start(a.ask(name))
 	e.until(first.asked.to.Add(e.ttl() + e.caps.ExpiryLag))
@@ -61,15 +61,15 @@ func sharedRunsOut(e *env) {
 
 // foundWithoutWaiting asks again and again, as one does who does not wait in line.
 func foundWithoutWaiting(e *env) {
-	a, b := e.client(), e.client()
+	a := e.client()
 	name := e.name()
-	l := b.take(b.ask(name, timed(e.ttl())))
-	latest := l.asked.to.Add(e.ttl() + e.caps.ExpiryLag + e.h.Slack)
+	_, _, from := e.brief(name)
+	latest := from.to.Add(e.ttl() + e.caps.ExpiryLag + e.h.Slack)
 	got := e.poll(time.Until(latest), func() bool {
 		r := a.ask(name)
 		_, err := a.acquire(r)
 		switch {
-		case err == nil && time.Now().Before(l.asked.from.Add(e.ttl())):
+		case err == nil && time.Now().Before(from.from.Add(e.ttl())):
 			e.Fatalf("%s was granted before the %s of the lease were over", describe(r), e.ttl())
 		case err != nil && !errors.Is(err, backend.ErrHeld):
 			e.Fatalf("Acquire of %s: %v", describe(r), err)
@@ -85,7 +85,7 @@ func countsFromGrant(e *env) {
 	a, b, c := e.client(), e.client(), e.client()
 	name := e.name()
 	first := a.take(a.ask(name))
-	w := b.join(b.ask(name, timed(e.ttl())))
+	w := b.join(b.ask(name, e.timed(e.ttl())))
 	x := c.join(c.ask(name))
 	e.until(time.Now().Add(e.ttl() / 2))
 	from := time.Now()
@@ -97,7 +97,7 @@ func countsFromGrant(e *env) {
 func renewalCounts(e *env) {
 	a, b := e.client(), e.client()
 	name := e.name()
-	l := b.take(b.ask(name, timed(e.ttl())))
+	l := b.take(b.ask(name, e.timed(e.ttl())))
 	w := a.start(a.ask(name))
 	e.until(l.asked.from.Add(e.ttl() / 2))
 	from := time.Now()
@@ -148,7 +148,7 @@ func sessionRenewal(e *env) {
 func renewalShortens(e *env) {
 	a, b := e.client(), e.client()
 	name := e.name()
-	l := b.take(b.ask(name, timed(e.long())))
+	l := b.take(b.ask(name, e.timed(e.long())))
 	w := a.start(a.ask(name))
 	from := time.Now()
 	r := b.renewLease(l.AcquireRequest, e.ttl())
@@ -176,9 +176,9 @@ func timedOutlives(e *env) {
 	a := e.client()
 	b := e.on(e.open(), e.long())
 	name, waited := e.name(), e.name()
-	l := b.take(b.ask(name, timed(e.long())))
+	l := b.take(b.ask(name, e.timed(e.long())))
 	held := a.take(a.ask(waited))
-	w := b.join(b.ask(waited, timed(e.long())))
+	w := b.join(b.ask(waited, e.timed(e.long())))
 	a.give(held)
 	m := w.granted()
 	b.end()
@@ -202,20 +202,20 @@ func leftNeverTooMuch(e *env) {
 	e.all(func() {
 		a, b := e.client(), e.client()
 		name := e.name()
-		l := b.take(b.ask(name, timed(e.ttl())))
+		l := b.take(b.ask(name, e.timed(e.ttl())))
 		notBefore(e, a.start(a.ask(name)), l.Asked.Add(l.Left), "Grant")
 	}, func() {
 		a, b := e.client(), e.client()
 		name := e.name()
 		first := a.take(a.ask(name))
-		w := b.join(b.ask(name, timed(e.ttl())))
+		w := b.join(b.ask(name, e.timed(e.ttl())))
 		a.give(first)
 		l := w.granted()
 		notBefore(e, a.start(a.ask(name)), l.Asked.Add(l.Left), "Grant of one that waited")
 	}, func() {
 		a, b := e.client(), e.client()
 		name := e.name()
-		l := b.take(b.ask(name, timed(e.ttl())))
+		l := b.take(b.ask(name, e.timed(e.ttl())))
 		w := a.start(a.ask(name))
 		e.until(l.asked.from.Add(e.ttl() / 3))
 		from := time.Now()
@@ -231,7 +231,7 @@ func leftNeverTooMuch(e *env) {
 	}, func() {
 		a, b := e.client(), e.client()
 		name := e.name()
-		l := b.take(b.ask(name, timed(2*e.ttl())))
+		l := b.take(b.ask(name, e.timed(2*e.ttl())))
 		w := a.start(a.ask(name))
 		from := time.Now()
 		r := b.renewLease(l.AcquireRequest, e.ttl())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -122,36 +123,57 @@ func TestHarnessMayFail(t *testing.T) {
 // polls.
 type lesser struct {
 	backend.Backend
-	caps backend.Capabilities
+	store *memlock.Store
+	caps  backend.Capabilities
+	mu    sync.Mutex
+	sess  []backend.SessionID // that were opened here
 }
 
-func (l lesser) Capabilities() backend.Capabilities { return l.caps }
+// Close ends the sessions where they are bound.
+func (l *lesser) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	err := l.Backend.Close()
+	for _, id := range l.sess {
+		b := l.store.Open()
+		err = errors.Join(err, b.EndSession(context.Background(), id), b.Close())
+	}
+	l.sess = nil
+	return err
+}
 
-func (l lesser) OpenSession(ctx context.Context, r backend.SessionRequest) error {
+func (l *lesser) Capabilities() backend.Capabilities { return l.caps }
+
+func (l *lesser) OpenSession(ctx context.Context, r backend.SessionRequest) error {
 	if err := r.Validate(l.caps); err != nil {
 		return err
 	}
 	if !l.caps.LossPush {
 		r.Lost = nil
 	}
+	if l.caps.Bound {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.sess = append(l.sess, r.ID)
+	}
 	return l.Backend.OpenSession(ctx, r)
 }
 
-func (l lesser) EndSession(ctx context.Context, id backend.SessionID) error {
+func (l *lesser) EndSession(ctx context.Context, id backend.SessionID) error {
 	if !l.caps.Sessions {
 		return backend.ErrUnsupported
 	}
 	return l.Backend.EndSession(ctx, id)
 }
 
-func (l lesser) Renew(ctx context.Context, r backend.RenewRequest) (backend.RenewResult, error) {
+func (l *lesser) Renew(ctx context.Context, r backend.RenewRequest) (backend.RenewResult, error) {
 	if err := r.Validate(l.caps); err != nil {
 		return backend.RenewResult{}, err
 	}
 	return l.Backend.Renew(ctx, r)
 }
 
-func (l lesser) Acquire(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
+func (l *lesser) Acquire(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
 	if err := r.Validate(l.caps); err != nil {
 		return backend.Grant{}, err
 	}
@@ -172,7 +194,7 @@ func (l lesser) Acquire(ctx context.Context, r backend.AcquireRequest) (backend.
 	}
 }
 
-func (l lesser) Watch(ctx context.Context, r backend.WatchRequest, deliver func(backend.Event)) error {
+func (l *lesser) Watch(ctx context.Context, r backend.WatchRequest, deliver func(backend.Event)) error {
 	if !l.caps.Watch {
 		return backend.ErrUnsupported
 	}
@@ -196,6 +218,8 @@ func TestLesserBackends(t *testing.T) {
 		change func(*backend.Capabilities)
 	}{
 		{"no sessions and no line", func(c *backend.Capabilities) { c.Sessions, c.LossPush, c.FIFO, c.Push = false, false, false, false }},
+		{"no timed leases", func(c *backend.Capabilities) { c.Timed = false }},
+		{"sessions of a connection", func(c *backend.Capabilities) { c.Timed, c.Bound = false, true }},
 		{"no line", func(c *backend.Capabilities) { c.FIFO, c.Push = false, false }},
 		{"no shared leases", func(c *backend.Capabilities) { c.Shared = false }},
 		{"no permits", func(c *backend.Capabilities) { c.Permits = false }},
@@ -209,7 +233,7 @@ func TestLesserBackends(t *testing.T) {
 		t.Run(x.name, func(t *testing.T) {
 			t.Parallel()
 			caps := lesserCaps(x.change)
-			honest := func(s *memlock.Store) backend.Backend { return lesser{s.Open(), caps} }
+			honest := func(s *memlock.Store) backend.Backend { return &lesser{Backend: s.Open(), store: s, caps: caps} }
 			for _, f := range runAll(t, honest) {
 				t.Error(f)
 			}
@@ -219,7 +243,9 @@ func TestLesserBackends(t *testing.T) {
 		c.Sessions, c.Shared, c.Permits, c.Reentrant, c.Watch, c.FIFO, c.LossPush = false, false, false, false, false, false, false
 	})
 	failures := strings.Join(runAll(t, func(s *memlock.Store) backend.Backend { return modest{s.Open(), pretends} }), "\n")
-	for _, name := range []string{"C11/no-sessions", "C11/no-shared-leases", "C11/no-permits", "C11/no-reentry", "C11/no-watch"} {
+	timeless := lesserCaps(func(c *backend.Capabilities) { c.Timed = false })
+	failures += strings.Join(runAll(t, func(s *memlock.Store) backend.Backend { return modest{s.Open(), timeless} }), "\n")
+	for _, name := range []string{"C11/no-sessions", "C11/no-timed-leases", "C11/no-shared-leases", "C11/no-permits", "C11/no-reentry", "C11/no-watch"} {
 		if !strings.Contains(failures, name) {
 			t.Errorf("%s does not catch a backend that does what it does not claim", name)
 		}

@@ -13,12 +13,12 @@ func identityCases() []Case {
 	const final = "lost is final: a renewal never creates or revives"
 	return []Case{
 		{ID: "C5", Name: "strangers-cannot-release", Rule: c5, run: strangersRelease},
-		{ID: "C5", Name: "strangers-cannot-renew", Rule: c5, run: strangersRenew},
+		{ID: "C5", Name: "strangers-cannot-renew", Rule: c5, Needs: needsTimed, run: strangersRenew},
 		{ID: "C5", Name: "stale-release-harms-no-successor", Rule: c5, run: staleRelease},
-		{ID: "C5", Name: "renewal-never-revives", Rule: final, run: renewalRevives},
-		{ID: "C5", Name: "renewal-never-creates", Rule: final, run: renewalCreates},
-		{ID: "C5", Name: "renewals-are-answered-one-by-one", Rule: "Renew has one result for each lease asked for, in the same order", run: renewalsInOrder},
-		{ID: "C5", Name: "only-timed-leases-are-renewed", Rule: "the renewal of a lease that is not timed, or only in line, is ErrLost", Needs: needsSessions, run: onlyTimedRenewed},
+		{ID: "C5", Name: "renewal-never-revives", Rule: final, Needs: needsTimed, run: renewalRevives},
+		{ID: "C5", Name: "renewal-never-creates", Rule: final, Needs: needsTimed, run: renewalCreates},
+		{ID: "C5", Name: "renewals-are-answered-one-by-one", Rule: "Renew has one result for each lease asked for, in the same order", Needs: needsTimed, run: renewalsInOrder},
+		{ID: "C5", Name: "only-timed-leases-are-renewed", Rule: "the renewal of a lease that is not timed, or only in line, is ErrLost", Needs: func(c caps) bool { return c.Sessions && c.Timed }, run: onlyTimedRenewed},
 		{ID: "C5", Name: "an-expired-session-never-revives", Rule: "a session never revives: once it has expired its ID is dead", Needs: needsSessions, run: expiredSession},
 		{ID: "C5", Name: "an-ended-session-never-revives", Rule: "after EndSession the ID is dead", Needs: needsSessions, run: endedSession},
 		{ID: "C5", Name: "an-unknown-session-is-lost", Rule: "a call under a session that does not exist gets ErrSessionLost", Needs: needsSessions, run: unknownSession},
@@ -58,7 +58,7 @@ func strangersRelease(e *env) {
 func strangersRenew(e *env) {
 	a := e.client()
 	name, other := e.name(), e.name()
-	l := a.take(a.ask(name, timed(e.long())))
+	l := a.take(a.ask(name, e.timed(e.long())))
 	for _, r := range []backend.AcquireRequest{{Name: name, Lease: backend.NewLeaseID()}, {Name: name, Lease: l.Lease + "x"}, {Name: other, Lease: l.Lease}} {
 		if x := a.renewLease(r, e.ttl()); !errors.Is(x.Err, backend.ErrLost) {
 			e.Errorf("Renew of lease %s of %q, which nobody has, gave %+v; it has to be ErrLost", r.Lease, r.Name, x)
@@ -71,17 +71,21 @@ func strangersRenew(e *env) {
 }
 
 func staleRelease(e *env) {
-	a, b := e.client(), e.client()
+	a := e.client()
 	name := e.name()
-	stale := b.take(b.ask(name, timed(e.ttl())))
-	l := a.start(a.ask(name)).freed(stale.asked, e.ttl())
+	b, stale, from := e.brief(name)
+	l := a.start(a.ask(name)).freed(from, e.ttl())
 	if err := b.release(stale.AcquireRequest); !errors.Is(err, backend.ErrLost) {
 		e.Errorf("Release of a lease that ran out: %v; it has to be ErrLost", err)
 	}
 	e.holds(name, l)
 	b.abandon(stale.AcquireRequest)
 	e.holds(name, l)
-	b.refused(b.ask(name))
+	c := e.client()
+	c.refused(c.ask(name))
+	if !e.caps.Timed {
+		return
+	}
 	if x := b.renewLease(stale.AcquireRequest, e.long()); !errors.Is(x.Err, backend.ErrLost) {
 		e.Errorf("Renew of a lease that ran out gave %+v; it has to be ErrLost", x)
 	}
@@ -93,9 +97,9 @@ func staleRelease(e *env) {
 func renewalRevives(e *env) {
 	a, b := e.client(), e.client()
 	expired, released, broken := e.name(), e.name(), e.name()
-	x := b.take(b.ask(expired, timed(e.ttl())))
-	y := b.take(b.ask(released, timed(e.long())))
-	z := b.take(b.ask(broken, timed(e.long())))
+	x := b.take(b.ask(expired, e.timed(e.ttl())))
+	y := b.take(b.ask(released, e.timed(e.long())))
+	z := b.take(b.ask(broken, e.timed(e.long())))
 	b.give(y)
 	e.breakLock(broken, "test")
 	l := a.start(a.ask(expired)).freed(x.asked, e.ttl())
@@ -121,7 +125,7 @@ func renewalRevives(e *env) {
 func renewalCreates(e *env) {
 	a := e.client()
 	name := e.name()
-	r := a.ask(name, timed(e.long()))
+	r := a.ask(name, e.timed(e.long()))
 	if x := a.renewLease(r, e.long()); !errors.Is(x.Err, backend.ErrLost) {
 		e.Fatalf("Renew of a lease that never was gave %+v; it has to be ErrLost", x)
 	}
@@ -138,7 +142,7 @@ func renewalsInOrder(e *env) {
 		if e.caps.MaxRenew > 0 && i == e.caps.MaxRenew {
 			break
 		}
-		l := lease{AcquireRequest: a.ask(e.name(), timed(e.long()))}
+		l := lease{AcquireRequest: a.ask(e.name(), e.timed(e.long()))}
 		if i%3 != 1 {
 			l = a.take(l.AcquireRequest)
 		}
@@ -160,7 +164,7 @@ func onlyTimedRenewed(e *env) {
 	a, b := e.client(), e.client()
 	name := e.name()
 	l := a.take(a.ask(name))
-	w := b.join(b.ask(name, timed(e.long())))
+	w := b.join(b.ask(name, e.timed(e.long())))
 	for _, r := range []backend.AcquireRequest{l.AcquireRequest, w.req} {
 		if x := b.renewLease(r, e.long()); !errors.Is(x.Err, backend.ErrLost) {
 			e.Errorf("Renew of %s gave %+v; it has to be ErrLost", describe(r), x)
@@ -202,7 +206,7 @@ func (c *client) dead(name string) {
 		if g, err := c.acquire(r); !errors.Is(err, backend.ErrSessionLost) {
 			e.Errorf("Acquire under a dead session gave (%+v, %v); it has to be ErrSessionLost", g, err)
 		}
-		r = c.ask(name, timed(e.long()))
+		r = c.ask(name, e.timed(e.long()))
 		r.Wait = wait
 		if g, err := c.acquire(r); !errors.Is(err, backend.ErrSessionLost) {
 			e.Errorf("Acquire of a timed lease under a dead session gave (%+v, %v); it has to be ErrSessionLost", g, err)
@@ -235,7 +239,7 @@ func unknownSession(e *env) {
 	a := e.client()
 	name := e.name()
 	x := &client{e: e, b: a.b, sess: backend.NewSessionID()}
-	for _, opts := range [][]option{nil, {timed(e.long())}} {
+	for _, opts := range [][]option{nil, {e.timed(e.long())}} {
 		for _, wait := range []bool{false, true} {
 			r := x.ask(name, opts...)
 			r.Wait = wait

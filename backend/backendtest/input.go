@@ -118,10 +118,13 @@ func badRequests(e *env) []badRequest {
 		{"permits", "negative permits", permits(2, -1)},
 		{"permits", "two permits without a limit", permits(0, 2)},
 		{"owner", "re-entry without an owner", reentrant("")},
-		{"ttl", "no TTL", timed(0)},
-		{"ttl", "a negative TTL", timed(-time.Second)},
-		{"ttl", "a TTL below the bound", timed(e.caps.MinTTL - 1)},
-		{"ttl", "a TTL above the bound", timed(e.caps.MaxTTL + 1)},
+	}
+	if e.caps.Timed {
+		bad = append(bad,
+			badRequest{"ttl", "no TTL", timed(0)},
+			badRequest{"ttl", "a negative TTL", timed(-time.Second)},
+			badRequest{"ttl", "a TTL below the bound", timed(e.caps.MinTTL - 1)},
+			badRequest{"ttl", "a TTL above the bound", timed(e.caps.MaxTTL + 1)})
 	}
 	if e.caps.Shared {
 		bad = append(bad, badRequest{"reentrant", "re-entry of a shared lease", func(r *backend.AcquireRequest) { reentrant("one")(r); shared(r) }})
@@ -149,12 +152,15 @@ func badRequests(e *env) []badRequest {
 func badOthers(e *env) {
 	a := e.client()
 	name := e.name()
-	l := a.take(a.ask(name, timed(e.long())))
+	l := a.take(a.ask(name, e.timed(e.long())))
 	ctx, cancel := e.within(e.soon())
 	defer cancel()
 	e.unchanged(name, func() {
 		good := backend.TimedRenewal{Name: name, Lease: l.Lease, TTL: e.ttl()}
 		renew := func(what, field string, change func(*backend.TimedRenewal)) {
+			if !e.caps.Timed {
+				return
+			}
 			bad := good
 			change(&bad)
 			_, err := a.b.Renew(ctx, backend.RenewRequest{Leases: []backend.TimedRenewal{bad}})
@@ -233,23 +239,27 @@ func boundsInclusive(e *env) {
 	name := e.name()
 	name += strings.Repeat("é", (backend.MaxNameLen-len(name))/2)
 	name += strings.Repeat("x", backend.MaxNameLen-len(name))
-	r := a.ask(name, timed(e.caps.MaxTTL), owner(strings.Repeat("o", backend.MaxOwnerLen)), note(strings.Repeat("ü", backend.MaxNoteLen/2)))
+	r := a.ask(name, e.timed(e.caps.MaxTTL), owner(strings.Repeat("o", backend.MaxOwnerLen)), note(strings.Repeat("ü", backend.MaxNoteLen/2)))
 	r.Lease = backend.LeaseID(strings.Repeat("Zz9_-Aa0", 8)[:64-26] + string(backend.NewLeaseID())[:26])
 	r.Permits = 1
 	l := a.take(r)
-	if x := a.renewLease(r, e.caps.MaxTTL); x.Err != nil {
-		e.Errorf("Renew for the greatest TTL: %v", x.Err)
+	if e.caps.Timed {
+		if x := a.renewLease(r, e.caps.MaxTTL); x.Err != nil {
+			e.Errorf("Renew for the greatest TTL: %v", x.Err)
+		}
 	}
 	e.holds(name, l)
 	if h := e.inspect(name).Holders[0]; h.Owner != r.Owner || h.Note != r.Note {
 		e.Errorf("Inspect tells owner %q and note %q", h.Owner, h.Note)
 	}
 	a.give(l)
-	r = a.ask(e.name(), timed(e.caps.MinTTL))
-	if g, err := a.acquire(r); err != nil && !errors.Is(err, backend.ErrLost) {
-		e.Errorf("Acquire with the least TTL: %v", err)
-	} else if err == nil && (g.Left <= 0 || g.Left > e.caps.MinTTL) {
-		e.Errorf("Grant.Left is %s for the least TTL, %s", g.Left, e.caps.MinTTL)
+	if e.caps.Timed {
+		r = a.ask(e.name(), timed(e.caps.MinTTL))
+		if g, err := a.acquire(r); err != nil && !errors.Is(err, backend.ErrLost) {
+			e.Errorf("Acquire with the least TTL: %v", err)
+		} else if err == nil && (g.Left <= 0 || g.Left > e.caps.MinTTL) {
+			e.Errorf("Grant.Left is %s for the least TTL, %s", g.Left, e.caps.MinTTL)
+		}
 	}
 	if e.caps.Permits {
 		r = a.ask(e.name(), permits(backend.MaxLimit, backend.MaxLimit))

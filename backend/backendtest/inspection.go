@@ -32,7 +32,7 @@ func holdersTold(e *env) {
 	l := a.take(a.ask(name, owner(`w 7 "ü"`), note(`why: {"a": 'b'} \ 100%`)))
 	e.checkHolder(name, l)
 	a.give(l)
-	l = a.take(a.ask(name, owner("w8"), timed(e.long())))
+	l = a.take(a.ask(name, owner("w8"), e.timed(e.long())))
 	e.checkHolder(name, l)
 	before := e.inspect(name).Holders[0].Left
 	if !e.poll(e.soon(), func() bool { return e.inspect(name).Holders[0].Left < before }) {
@@ -91,7 +91,7 @@ func lineTold(e *env) {
 	name := e.name()
 	l := a.take(a.ask(name))
 	var line []*waiter
-	opts := [][]option{{owner("one"), note("n1")}, {owner("two"), timed(e.long())}}
+	opts := [][]option{{owner("one"), note("n1")}, {owner("two"), e.timed(e.long())}}
 	if e.caps.Shared {
 		opts = append(opts, []option{owner("three"), shared})
 	}

@@ -10,9 +10,9 @@ import (
 func lateCases() []Case {
 	const c14 = "a grant whose time already ran out is never returned as held"
 	return []Case{
-		{ID: "C14", Name: "an-expired-lease-is-not-granted-again", Rule: c14, run: expiredNotGranted},
+		{ID: "C14", Name: "an-expired-lease-is-not-granted-again", Rule: c14, Needs: needsTimed, run: expiredNotGranted},
 		{ID: "C14", Name: "a-lease-of-a-dead-session-is-not-granted-again", Rule: c14, Needs: needsSessions, run: deadSessionNotGranted},
-		{ID: "C14", Name: "short-leases-are-held-or-lost", Rule: c14, run: shortLeases},
+		{ID: "C14", Name: "short-leases-are-held-or-lost", Rule: c14, Needs: needsTimed, run: shortLeases},
 	}
 }
 
@@ -21,7 +21,7 @@ func lateCases() []Case {
 func expiredNotGranted(e *env) {
 	a := e.client()
 	name := e.name()
-	l := a.take(a.ask(name, timed(e.ttl())))
+	l := a.take(a.ask(name, e.timed(e.ttl())))
 	next := a.start(a.ask(name)).freed(l.asked, e.ttl())
 	r := l.AcquireRequest
 	for _, free := range []bool{false, true} {
@@ -68,7 +68,7 @@ func shortLeases(e *env) {
 	name := e.name()
 	var held, lost int
 	for range rounds {
-		w := b.start(b.ask(name, timed(ttl)))
+		w := b.start(b.ask(name, e.timed(ttl)))
 		w.returns(time.Duration(n)*(ttl+e.caps.ExpiryLag) + e.soon())
 		switch {
 		case w.err == nil:

@@ -38,7 +38,7 @@ func lineUp(e *env, clients []*client, n int) {
 	for i := range n {
 		c := clients[i%len(clients)]
 		if i%5 == 4 {
-			line = append(line, c.join(c.ask(name, timed(e.long()))))
+			line = append(line, c.join(c.ask(name, e.timed(e.long()))))
 		} else {
 			line = append(line, c.join(c.ask(name)))
 		}

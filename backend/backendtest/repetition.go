@@ -24,7 +24,7 @@ func repetitionCases() []Case {
 func acquireTwice(e *env) {
 	a := e.client()
 	other := &client{e: e, b: e.open(), sess: a.sess} // a second connection of the same process
-	for _, opts := range [][]option{nil, {timed(e.long())}} {
+	for _, opts := range [][]option{nil, {e.timed(e.long())}} {
 		name := e.name()
 		r := a.ask(name, opts...)
 		l := a.take(r)
@@ -98,7 +98,7 @@ func acquireInLine(e *env) {
 
 func adoptPlace(e *env) {
 	a, b, c := e.client(), e.client(), e.client()
-	for _, opts := range [][]option{nil, {timed(e.long())}} {
+	for _, opts := range [][]option{nil, {e.timed(e.long())}} {
 		name := e.name()
 		first := a.take(a.ask(name))
 		r := b.ask(name, opts...)
@@ -142,9 +142,12 @@ func adoptNoLease(e *env) {
 		}
 	}
 	e.holds(name, l)
+	if !e.caps.Timed {
+		return
+	}
 	// A timed lease is nobody's.
 	name = e.name()
-	l = a.take(a.ask(name, timed(e.long())))
+	l = a.take(a.ask(name, e.timed(e.long())))
 	r := l.AcquireRequest
 	r.Session = b.sess
 	if again := b.take(r); again.Token != l.Token {

@@ -94,7 +94,7 @@ func tokensAfterRestart(e *env) {
 		ctx, cancel := e.within(e.afterRestart())
 		defer cancel()
 		c := e.forgetful()
-		l := c.persist(ctx, name, timed(e.ttl()))
+		l := c.persist(ctx, name, e.timed(e.ttl()))
 		if l.Token == 0 {
 			e.Fatalf("the lock was not granted within %s of the restart", e.afterRestart())
 		}
@@ -108,7 +108,7 @@ func tokensAfterRestart(e *env) {
 func leasesSurvive(e *env) {
 	a, b := e.client(), e.client()
 	name, timedName, free := e.name(), e.name(), e.name()
-	l, k := a.take(a.ask(name, owner("w7"), note("why"))), a.take(a.ask(timedName, timed(e.long())))
+	l, k := a.take(a.ask(name, owner("w7"), note("why"))), a.take(a.ask(timedName, e.timed(e.long())))
 	gone := a.take(a.ask(free))
 	a.give(gone)
 	var reader, writer lease
@@ -154,7 +154,7 @@ func expiryAfterRestart(e *env) {
 		d = e.mortal()
 	}
 	name, other := e.name(), e.name()
-	l := a.take(a.ask(name, timed(e.ttl())))
+	l := a.take(a.ask(name, e.timed(e.ttl())))
 	d.take(d.ask(other, timedUnlessSession(e)...))
 	e.restart()
 	restarted := time.Now()
@@ -178,7 +178,7 @@ func timedUnlessSession(e *env) []option {
 	if e.caps.Sessions {
 		return nil
 	}
-	return []option{timed(e.ttl())}
+	return []option{e.timed(e.ttl())}
 }
 
 func deadAfterRestart(e *env) {
@@ -187,7 +187,7 @@ func deadAfterRestart(e *env) {
 	held := a.take(a.ask(name))
 	r := a.ask(name)
 	a.abandon(r)
-	released := a.take(a.ask(e.name(), timed(e.long())))
+	released := a.take(a.ask(e.name(), e.timed(e.long())))
 	a.give(released)
 	b := e.client()
 	if e.caps.Sessions {
@@ -212,7 +212,7 @@ func waitersOverRestart(e *env) {
 	const n = 3
 	a := e.client()
 	name := e.name()
-	l := a.take(a.ask(name, timed(2*e.ttl())))
+	l := a.take(a.ask(name, e.timed(2*e.ttl())))
 	granted := make(chan lease, n)
 	stop, cancel := context.WithTimeout(e.ctx, e.afterRestart())
 	defer cancel()

@@ -45,7 +45,7 @@ func tokensRise(e *env) {
 			opts = append(opts, shared)
 		}
 		if i%4 == 2 {
-			opts = append(opts, timed(e.long()))
+			opts = append(opts, e.timed(e.long()))
 		}
 		l := c.take(c.ask(name, opts...))
 		tokens.next("the grant", l.Token)
@@ -107,9 +107,9 @@ func tokensAfterExpiry(e *env) {
 	a := e.client()
 	name := e.name()
 	tokens := rising{e: e}
-	l := a.take(a.ask(name, timed(e.ttl())))
+	_, l, from := e.brief(name)
 	tokens.next("the first", l.Token)
-	next := a.start(a.ask(name)).freed(l.asked, e.ttl())
+	next := a.start(a.ask(name)).freed(from, e.ttl())
 	tokens.next("the one after the expiry", next.Token)
 }
 

@@ -67,7 +67,7 @@ type walker struct {
 func (w *walker) step(c *client) {
 	opts := slices.Clone(w.kind())
 	if rand.IntN(4) == 0 {
-		opts = append(opts, timed(w.e.long()))
+		opts = append(opts, w.e.timed(w.e.long()))
 	}
 	r := c.ask(w.name, opts...)
 	r.Wait = rand.IntN(4) > 0

@@ -121,7 +121,7 @@ func watchTells(e *env) {
 	w.sees(backend.EventAcquired, l, "")
 	a.give(l)
 	w.sees(backend.EventReleased, l, "")
-	l = a.take(a.ask(name, timed(e.long())))
+	l = a.take(a.ask(name, e.timed(e.long())))
 	w.sees(backend.EventAcquired, l, "")
 	e.breakLock(name, `the "reason"`)
 	w.sees(backend.EventBroken, l, `the "reason"`)
@@ -165,26 +165,23 @@ func watchLine(e *env) {
 
 func watchExpiry(e *env) {
 	a := e.client()
-	timedOut, sessionOut := e.name(), e.name()
-	bound := e.ttl() + e.caps.ExpiryLag + e.soon()
-	w := e.watch(e.open(), timedOut)
-	l := a.take(a.ask(timedOut, timed(e.ttl()), owner("w7")))
-	w.sees(backend.EventAcquired, l, "")
-	next := a.start(a.ask(timedOut))
-	w.seesLine(next, l)
-	w.seesWithin(bound, backend.EventExpired, l, "")
-	w.sees(backend.EventAcquired, next.granted(), "")
-	if !e.caps.Sessions {
-		return
+	check := func(take func(name string) lease) {
+		name := e.name()
+		w := e.watch(e.open(), name)
+		l := take(name)
+		w.sees(backend.EventAcquired, l, "")
+		next := a.start(a.ask(name))
+		w.seesLine(next, l)
+		w.seesWithin(e.ttl()+e.caps.ExpiryLag+e.soon(), backend.EventExpired, l, "")
+		w.sees(backend.EventAcquired, next.granted(), "")
 	}
-	b := e.mortal()
-	w = e.watch(e.open(), sessionOut)
-	l = b.take(b.ask(sessionOut))
-	w.sees(backend.EventAcquired, l, "")
-	next = a.start(a.ask(sessionOut))
-	w.seesLine(next, l)
-	w.seesWithin(bound, backend.EventExpired, l, "")
-	w.sees(backend.EventAcquired, next.granted(), "")
+	if e.caps.Timed {
+		check(func(name string) lease { return a.take(a.ask(name, timed(e.ttl()), owner("w7"))) })
+	}
+	if e.caps.Sessions {
+		b := e.mortal()
+		check(func(name string) lease { return b.take(b.ask(name)) })
+	}
 }
 
 func watchPrefix(e *env) {

@@ -120,7 +120,7 @@ func New(client *clientv3.Client, cfg Config) (*Backend, error) {
 		client: client,
 		keys:   keys{prefix: cfg.Prefix + "/"},
 		caps: backend.Capabilities{
-			Name: name, Sessions: true, Shared: true, Permits: true, Reentrant: true, FIFO: true,
+			Name: name, Sessions: true, Timed: true, Shared: true, Permits: true, Reentrant: true, FIFO: true,
 			Push: true, LossPush: true, Watch: true, Durable: true, TokenKind: "revision",
 			MinTTL: cfg.MinTTL, MaxTTL: maxTTL, ExpiryLag: expiryLag, MaxRenew: maxRenew,
 		},

@@ -25,6 +25,7 @@ func (b *Backend) Capabilities() backend.Capabilities {
 	return backend.Capabilities{
 		Name:      name,
 		Sessions:  true,
+		Timed:     true,
 		Shared:    true,
 		Permits:   true,
 		Reentrant: true,

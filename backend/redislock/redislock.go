@@ -140,7 +140,7 @@ func newBackend(ctx context.Context, link transport, cfg Config) (*Backend, erro
 	b.channel = b.tag + "c:" + rand.Text()
 	durable := b.examine(ctx)
 	b.caps = backend.Capabilities{
-		Name: backendName, Sessions: true, Shared: true, Permits: true, Reentrant: true, FIFO: true, Push: true, LossPush: true,
+		Name: backendName, Sessions: true, Timed: true, Shared: true, Permits: true, Reentrant: true, FIFO: true, Push: true, LossPush: true,
 		Watch: true, Durable: durable, TokenKind: "clock", MinTTL: MinTTL, MaxTTL: MaxTTL, ExpiryLag: expiryLag,
 	}
 	mode := "q"

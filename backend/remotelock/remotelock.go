@@ -138,7 +138,7 @@ func parse(rawURL string) (*url.URL, string, error) {
 
 func capabilities(c wire.Capabilities) backend.Capabilities {
 	return backend.Capabilities{
-		Name: name, Shared: c.Shared, Permits: c.Permits, FIFO: c.FIFO, Push: c.Push, Watch: c.Watch,
+		Name: name, Timed: true, Shared: c.Shared, Permits: c.Permits, FIFO: c.FIFO, Push: c.Push, Watch: c.Watch,
 		Durable: c.Durable, TokenKind: c.TokenKind,
 		MinTTL: time.Duration(c.MinTTL), MaxTTL: time.Duration(c.MaxTTL), ExpiryLag: time.Duration(c.ExpiryLag),
 	}

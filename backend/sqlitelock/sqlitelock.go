@@ -197,6 +197,7 @@ func (b *Backend) Capabilities() backend.Capabilities {
 	return backend.Capabilities{
 		Name:      backendName,
 		Sessions:  true,
+		Timed:     true,
 		Shared:    true,
 		Permits:   true,
 		Reentrant: true,

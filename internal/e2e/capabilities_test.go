@@ -78,7 +78,8 @@ func capabilityTable(all []backend.Capabilities) string {
 		label string
 		cell  func(backend.Capabilities) string
 	}{
-		{"exclusive, tokens, timed leases", func(backend.Capabilities) string { return "yes" }},
+		{"exclusive, with tokens", func(backend.Capabilities) string { return "yes" }},
+		{"leases with an end of their own", func(c backend.Capabilities) string { return yes(c.Timed) }},
 		{"shared (readers)", func(c backend.Capabilities) string { return yes(c.Shared) }},
 		{"permits (semaphore)", func(c backend.Capabilities) string { return yes(c.Permits) }},
 		{"re-entry across processes", func(c backend.Capabilities) string { return yes(c.Reentrant) }},
