@@ -33,7 +33,7 @@ func capabilitiesMakeSense(e *env) {
 	default:
 		e.Errorf("TokenKind is %q", c.TokenKind)
 	}
-	if c.MinTTL <= 0 || c.MaxTTL < c.MinTTL || c.MaxTTL < time.Minute {
+	if c.MinTTL <= 0 || c.MaxTTL < c.MinTTL || c.MaxTTL < 10*time.Second {
 		e.Errorf("a TTL is %s to %s", c.MinTTL, c.MaxTTL)
 	}
 	if c.ExpiryLag <= 0 {

@@ -151,9 +151,4 @@ func closeEndsBound(e *env) {
 	if e.caps.Timed {
 		e.holds(other, k)
 	}
-	// Another value has nothing of it, and says so.
-	again := &client{e: e, b: e.open(), sess: a.sess, ttl: a.ttl}
-	if err := again.open(); !errors.Is(err, backend.ErrSessionLost) {
-		e.Errorf("OpenSession of a session that ended with its value: %v; it has to be ErrSessionLost", err)
-	}
 }

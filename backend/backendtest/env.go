@@ -153,7 +153,11 @@ func (e *env) on(b backend.Backend, ttl time.Duration) *client {
 	e.Cleanup(func() {
 		ctx, cancel := e.later()
 		defer cancel()
-		if err := e.anyBackend().EndSession(ctx, c.sess); err != nil {
+		if e.caps.Bound { // no other value can
+			if err := c.b.EndSession(ctx, c.sess); err != nil && !errors.Is(err, backend.ErrClosed) {
+				e.Errorf("EndSession: %v", err)
+			}
+		} else if err := e.anyBackend().EndSession(ctx, c.sess); err != nil {
 			e.Errorf("EndSession: %v", err)
 		}
 	})
