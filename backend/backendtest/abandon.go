@@ -78,14 +78,15 @@ func abandonBefore(e *env) {
 	for _, opts := range [][]option{nil, {e.timed(e.long())}} {
 		name := e.name()
 		r := a.ask(name, opts...)
-		b.abandon(r)
+		by := e.other(a, b)
+		by.abandon(r)
 		a.neverGranted(r)
-		b.neverGranted(backend.AcquireRequest{Name: r.Name, Lease: r.Lease, Session: b.sess, Timed: r.Timed, TTL: r.TTL})
+		by.neverGranted(backend.AcquireRequest{Name: r.Name, Lease: r.Lease, Session: by.sess, Timed: r.Timed, TTL: r.TTL})
 		e.free(name)
 		l := b.take(b.ask(name))
 		a.neverGranted(r)
 		b.give(l)
-		b.abandon(r)
+		by.abandon(r)
 		a.neverGranted(r)
 		e.free(name)
 	}
@@ -104,7 +105,7 @@ func abandonRacesAcquire(e *env) {
 			if _, err := a.acquire(r); err != nil && !errors.Is(err, backend.ErrLost) {
 				e.Fatalf("Acquire of %s while it was abandoned: %v", describe(r), err)
 			}
-		}, func() { b.abandon(r) })
+		}, func() { e.other(a, b).abandon(r) })
 		e.free(name)
 		a.neverGranted(r)
 		b.give(b.take(b.ask(name)))

@@ -208,6 +208,15 @@ func (e *env) brief(name string, opts ...option) (*client, lease, span) {
 	return c, l, l.asked
 }
 
+// other is a process that is not c's and may use its session: c itself where sessions
+// are bound.
+func (e *env) other(c, other *client) *client {
+	if e.caps.Bound {
+		return c
+	}
+	return other
+}
+
 // timed asks for a lease with its own end where there are such. Its place in line is
 // still the session's.
 func (e *env) timed(ttl time.Duration) option {

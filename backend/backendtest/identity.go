@@ -227,6 +227,9 @@ func endedSession(e *env) {
 	b.dead(other)
 	b.end()
 	e.holds(name, l)
+	if e.caps.Bound {
+		return
+	}
 	// Another process does not revive it either.
 	ctx, cancel := context.WithTimeout(e.ctx, e.soon())
 	defer cancel()

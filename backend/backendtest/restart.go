@@ -134,8 +134,10 @@ func leasesSurvive(e *env) {
 	if e.caps.Sessions {
 		a.keep()
 	}
-	if r := a.renewLease(k.AcquireRequest, e.long()); r.Err != nil || r.Token != k.Token {
-		e.Fatalf("Renew of a timed lease after a restart gave %+v", r)
+	if e.caps.Timed {
+		if r := a.renewLease(k.AcquireRequest, e.long()); r.Err != nil || r.Token != k.Token {
+			e.Fatalf("Renew of a timed lease after a restart gave %+v", r)
+		}
 	}
 	a.give(l)
 	a.give(k)
@@ -154,11 +156,14 @@ func expiryAfterRestart(e *env) {
 		d = e.mortal()
 	}
 	name, other := e.name(), e.name()
-	l := a.take(a.ask(name, e.timed(e.ttl())))
+	sets := map[string]span{other: d.opened}
+	if e.caps.Timed {
+		sets[name] = a.take(a.ask(name, timed(e.ttl()))).asked
+	}
 	d.take(d.ask(other, timedUnlessSession(e)...))
 	e.restart()
 	restarted := time.Now()
-	for n, set := range map[string]span{name: l.asked, other: d.opened} {
+	for n, set := range sets {
 		r := a.ask(n)
 		r.Wait = true
 		next := a.get(r)
@@ -198,8 +203,10 @@ func deadAfterRestart(e *env) {
 	a.give(held)
 	a.neverGranted(r)
 	e.free(name)
-	if x := a.renewLease(released.AcquireRequest, e.long()); !errors.Is(x.Err, backend.ErrLost) {
-		e.Errorf("Renew of a lease that was released before the restart gave %+v", x)
+	if e.caps.Timed {
+		if x := a.renewLease(released.AcquireRequest, e.long()); !errors.Is(x.Err, backend.ErrLost) {
+			e.Errorf("Renew of a lease that was released before the restart gave %+v", x)
+		}
 	}
 	if e.caps.Sessions {
 		b.dead(e.name())
@@ -212,7 +219,11 @@ func waitersOverRestart(e *env) {
 	const n = 3
 	a := e.client()
 	name := e.name()
-	l := a.take(a.ask(name, e.timed(2*e.ttl())))
+	holder := a
+	if !e.caps.Timed {
+		holder = e.on(e.open(), 2*e.ttl())
+	}
+	l := holder.take(holder.ask(name, e.timed(2*e.ttl())))
 	granted := make(chan lease, n)
 	stop, cancel := context.WithTimeout(e.ctx, e.afterRestart())
 	defer cancel()

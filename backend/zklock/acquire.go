@@ -1,0 +1,445 @@
+package zklock
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// Acquire takes the lock, or waits in line for it when req.Wait is set. When ctx ends
+// meanwhile the place in line stays. Errors: *InvalidError, *LimitError, *HeldError,
+// ErrLost, ErrSessionLost, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
+func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
+	if err := req.Validate(b.caps); err != nil {
+		return backend.Grant{}, err
+	}
+	ctx, cancel := b.within(ctx)
+	defer cancel()
+	if ctx.Err() != nil {
+		return backend.Grant{}, context.Cause(ctx)
+	}
+	s, err := b.session(req.Session)
+	if err != nil {
+		return backend.Grant{}, err
+	}
+	a := &acquisition{b: b, s: s, req: &req, lock: b.lockPath(req.Name), asked: time.Now()}
+	if a.mine, err = s.join(leaseKey{req.Name, req.Lease}); err != nil {
+		return backend.Grant{}, err
+	}
+	g, err := a.run(ctx)
+	if err == nil && s.left() <= 0 { // it ended on the way
+		return backend.Grant{}, backend.ErrSessionLost
+	}
+	if isClosed(s.over) && err != nil && ctx.Err() == nil {
+		err = backend.ErrSessionLost
+	}
+	return g, fail(ctx, opAcquire, err, true)
+}
+
+// join gives what is known of a lease. ErrLost: it was abandoned.
+func (s *session) join(k leaseKey) (*own, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return nil, backend.ErrSessionLost
+	}
+	o, ok := s.leases[k]
+	if !ok {
+		o = newOwn()
+		s.leases[k] = o
+	}
+	if o.abandoned {
+		return nil, backend.ErrLost
+	}
+	return o, nil
+}
+
+// acquisition is one Acquire under way.
+type acquisition struct {
+	b     *Backend
+	s     *session
+	req   *backend.AcquireRequest
+	mine  *own
+	lock  string // path
+	asked time.Time
+}
+
+func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
+	path, err := a.enter(ctx)
+	if err != nil {
+		return backend.Grant{}, err
+	}
+	return a.stand(ctx, path)
+}
+
+// enter finds the entry of the lease, or makes it.
+func (a *acquisition) enter(ctx context.Context) (string, error) {
+	select {
+	case a.mine.turn <- struct{}{}:
+	case <-a.s.over:
+		return "", backend.ErrSessionLost
+	case <-ctx.Done():
+		return "", &unsent{context.Cause(ctx)}
+	}
+	done := func() { <-a.mine.turn }
+	path, unsure := a.mine.where(a.s)
+	if path == "" && (unsure || !a.req.Wait) {
+		// A reply may have been lost; and who does not wait leaves no trace in a line that
+		// has no room.
+		l, err := a.look(ctx, unsure)
+		if err == nil {
+			path, err = a.found(ctx, l)
+		}
+		if err == nil && path == "" && !a.req.Wait && !l.admits(a.req.Claim()) {
+			err = a.refusal(ctx, l, len(l.all))
+		}
+		if err != nil {
+			done()
+			return "", err
+		}
+	}
+	if path != "" {
+		done()
+		return path, nil
+	}
+	return a.create(ctx, done)
+}
+
+// where is what is known of the entry.
+func (o *own) where(s *session) (path string, unsure bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return o.path, o.unsure
+}
+
+// found looks for an entry of the lease that an earlier question made. One of another
+// session of the same lease is that one's when it is out; when it waits, the place goes
+// with its session, and this one gets another.
+func (a *acquisition) found(ctx context.Context, l line) (string, error) {
+	i := l.find(a.req.Lease)
+	if i < 0 {
+		return "", nil
+	}
+	e := l.all[i]
+	path := a.lock + "/" + e.node
+	if e.session == a.req.Session {
+		a.settle(path)
+		return path, nil
+	}
+	if i < l.out {
+		return "", backend.ErrLost
+	}
+	return "", a.b.remove(ctx, a.s.link, path)
+}
+
+// settle notes where the entry is.
+func (a *acquisition) settle(path string) {
+	a.s.mu.Lock()
+	defer a.s.mu.Unlock()
+	a.mine.path, a.mine.unsure = path, false
+}
+
+// create makes the entry. When its outcome is not known here, who asks again looks for
+// it first, and who abandons the lease does too. done is called when it is over, which
+// may be after the return.
+func (a *acquisition) create(ctx context.Context, done func()) (string, error) {
+	a.s.mu.Lock()
+	if a.mine.abandoned || ctx.Err() != nil {
+		defer a.s.mu.Unlock()
+		done()
+		if a.mine.abandoned {
+			return "", backend.ErrLost
+		}
+		return "", &unsent{context.Cause(ctx)}
+	}
+	a.mine.unsure = true
+	a.s.mu.Unlock()
+	data := content{Owner: a.req.Owner, Note: a.req.Note, TTL: int64(a.s.ttl)}.encode()
+	node := a.lock + "/" + prefix(a.req)
+	acl := a.b.cfg.acl()
+	path, err := call(ctx, a.s.link, func() (string, error) {
+		defer done()
+		path, err := a.s.link.conn.Create(node, data, zk.FlagEphemeral|zk.FlagSequence, acl)
+		for range 10 { // the container may be collected as soon as it is made
+			if !errors.Is(err, zk.ErrNoNode) {
+				break
+			}
+			if _, err := a.s.link.conn.CreateContainer(a.lock, nil, zk.FlagContainer, acl); err != nil && !errors.Is(err, zk.ErrNodeExists) {
+				return "", err
+			}
+			path, err = a.s.link.conn.Create(node, data, zk.FlagEphemeral|zk.FlagSequence, acl)
+		}
+		a.created(path, err)
+		return path, err
+	})
+	if _, never := errors.AsType[*unsent](err); never {
+		done()
+	}
+	return path, err
+}
+
+// created notes how the create ended, also when nobody waited for it any more.
+func (a *acquisition) created(path string, err error) {
+	a.s.mu.Lock()
+	defer a.s.mu.Unlock()
+	switch {
+	case err == nil && a.mine.abandoned:
+		a.s.b.work.Go(func() { _ = a.s.link.conn.Delete(path, -1) })
+	case err == nil:
+		a.mine.path, a.mine.unsure = path, false
+	case refused(err):
+		a.mine.unsure = false
+	}
+}
+
+// look lists the line. sync lets the server catch up with its leader first.
+func (a *acquisition) look(ctx context.Context, sync bool) (line, error) {
+	return a.b.look(ctx, a.s.link, a.lock, sync)
+}
+
+func (b *Backend) look(ctx context.Context, l *link, lock string, sync bool) (line, error) {
+	nodes, err := call(ctx, l, func() ([]string, error) {
+		if sync {
+			if _, err := l.conn.Sync(b.cfg.Path); err != nil {
+				return nil, err
+			}
+		}
+		nodes, _, err := l.conn.Children(lock)
+		return nodes, err
+	})
+	if errors.Is(err, zk.ErrNoNode) {
+		return line{}, nil
+	}
+	if err != nil {
+		return line{}, err
+	}
+	return newLine(nodes), nil
+}
+
+// stand sees the entry through to its grant.
+func (a *acquisition) stand(ctx context.Context, path string) (backend.Grant, error) {
+	node := path[strings.LastIndexByte(path, '/')+1:]
+	token, l, err := a.first(ctx, path)
+	if err != nil {
+		return backend.Grant{}, err
+	}
+	waited := false
+	for {
+		i := l.find(a.req.Lease)
+		if i < 0 || l.all[i].node != node || isClosed(a.mine.gone) {
+			return backend.Grant{}, a.vanished(ctx)
+		}
+		if err := a.checkLimit(ctx, l, i, path); err != nil {
+			return backend.Grant{}, err
+		}
+		if i < l.out {
+			return a.grant(path, token, waited), nil
+		}
+		if !a.req.Wait {
+			if !waited {
+				return backend.Grant{}, a.stepBack(ctx, l, i, path)
+			}
+			return backend.Grant{}, a.refusal(ctx, l, i)
+		}
+		waited = true
+		if l, err = a.next(ctx, l, i, path); err != nil {
+			return backend.Grant{}, err
+		}
+	}
+}
+
+// first asks for the token and for the line at once. The token is the ID of the
+// transaction that made the entry: the leader counts them, over all its terms.
+func (a *acquisition) first(ctx context.Context, path string) (fence.Token, line, error) {
+	var wg sync.WaitGroup
+	var l line
+	var lineErr error
+	wg.Go(func() { l, lineErr = a.look(ctx, false) })
+	stat, err := call(ctx, a.s.link, func() (*zk.Stat, error) {
+		there, stat, err := a.s.link.conn.Exists(path)
+		if err == nil && !there {
+			return nil, zk.ErrNoNode
+		}
+		return stat, err
+	})
+	wg.Wait()
+	if errors.Is(err, zk.ErrNoNode) {
+		return 0, line{}, a.vanished(ctx)
+	}
+	if err = errors.Join(err, lineErr); err != nil {
+		return 0, line{}, err
+	}
+	return fence.Token(stat.Czxid), l, nil //nolint:gosec // it counts up from 0
+}
+
+// vanished is for an entry that is not there any more: it was broken, released or
+// abandoned, or the session is gone.
+func (a *acquisition) vanished(ctx context.Context) error {
+	if isClosed(a.s.over) || isClosed(a.s.link.over) {
+		return backend.ErrSessionLost
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	a.s.forget(leaseKey{a.req.Name, a.req.Lease}, a.mine)
+	return backend.ErrLost
+}
+
+// forget drops what is known of a lease that is gone, unless it is known to be dead.
+func (s *session) forget(k leaseKey, o *own) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leases[k] == o && !o.abandoned {
+		delete(s.leases, k)
+	}
+}
+
+// checkLimit gives the entry back when another limit is in force.
+func (a *acquisition) checkLimit(ctx context.Context, l line, i int, path string) error {
+	if a.req.Mode != backend.Shared {
+		return nil
+	}
+	limit, ok := backend.LimitInForce(l.claims()[:i])
+	if !ok || limit == a.req.Limit {
+		return nil
+	}
+	err := a.b.remove(ctx, a.s.link, path)
+	a.s.forget(leaseKey{a.req.Name, a.req.Lease}, a.mine)
+	if err != nil {
+		return err
+	}
+	return &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: limit}
+}
+
+// stepBack leaves the line that filled up after it was looked at.
+func (a *acquisition) stepBack(ctx context.Context, l line, i int, path string) error {
+	if err := a.b.remove(ctx, a.s.link, path); err != nil {
+		return err
+	}
+	a.s.forget(leaseKey{a.req.Name, a.req.Lease}, a.mine)
+	return a.refusal(ctx, l, i)
+}
+
+func (a *acquisition) refusal(ctx context.Context, l line, ahead int) error {
+	if a.req.Mode == backend.Shared {
+		if limit, ok := backend.LimitInForce(l.claims()); ok && limit != a.req.Limit {
+			return &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: limit}
+		}
+	}
+	info, err := a.b.describe(ctx, a.s.link, a.req.Name, line{all: l.all[:l.out], out: l.out})
+	if err != nil {
+		return err
+	}
+	return &backend.HeldError{Name: a.req.Name, Holders: info.Holders, Ahead: max(0, ahead-l.out)}
+}
+
+func (a *acquisition) grant(path string, token fence.Token, waited bool) backend.Grant {
+	since := time.Now()
+	if waited {
+		a.s.b.work.Go(func() { a.tellSince(path, since) })
+	}
+	return backend.Grant{Token: token, Asked: a.asked, Since: since, Waited: waited}
+}
+
+// sinceDelay is how long a lease that waited is out before its entry is told since when,
+// which costs a write.
+const sinceDelay = 250 * time.Millisecond
+
+func (a *acquisition) tellSince(path string, since time.Time) {
+	timer := time.NewTimer(sinceDelay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		data := content{Owner: a.req.Owner, Note: a.req.Note, TTL: int64(a.s.ttl), Since: since.UnixNano()}.encode()
+		_, _ = a.s.link.conn.Set(path, data, -1) // it may be gone
+	case <-a.mine.gone:
+	case <-a.s.over:
+	case <-a.s.link.over:
+	}
+}
+
+// next waits until the line has moved, and lists it.
+func (a *acquisition) next(ctx context.Context, l line, i int, path string) (line, error) {
+	moved, l, err := a.watch(ctx, l, i)
+	if err != nil || moved == nil {
+		return l, err
+	}
+	// A look now and then costs little, and finds what no watch told.
+	timer := time.NewTimer(safety)
+	defer timer.Stop()
+	gone, err := call(ctx, a.s.link, func() (<-chan zk.Event, error) {
+		there, _, events, err := a.s.link.conn.ExistsW(path)
+		if err == nil && !there {
+			return nil, zk.ErrNoNode
+		}
+		return events, err
+	})
+	if errors.Is(err, zk.ErrNoNode) {
+		return line{}, a.vanished(ctx)
+	}
+	if err != nil {
+		return line{}, err
+	}
+	select {
+	case <-moved:
+	case <-gone:
+	case <-timer.C:
+	case <-a.mine.gone:
+	case <-a.s.over:
+		return line{}, backend.ErrSessionLost
+	case <-a.s.link.over:
+		return line{}, backend.ErrSessionLost
+	case <-ctx.Done():
+		return line{}, context.Cause(ctx)
+	}
+	return a.look(ctx, false)
+}
+
+// safety is when a waiter looks though nothing woke it.
+const safety = 30 * time.Second
+
+// watch gives a channel that says when the line moved, or, where that is nil, the line
+// as it is by now.
+func (a *acquisition) watch(ctx context.Context, l line, i int) (<-chan zk.Event, line, error) {
+	e, one := l.before(i)
+	if one {
+		events, err := call(ctx, a.s.link, func() (<-chan zk.Event, error) {
+			there, _, events, err := a.s.link.conn.ExistsW(a.lock + "/" + e.node)
+			if err == nil && !there {
+				return nil, nil
+			}
+			return events, err
+		})
+		if err != nil || events != nil {
+			return events, l, err
+		}
+		l, err = a.look(ctx, false)
+		return nil, l, err
+	}
+	type listing struct {
+		nodes  []string
+		events <-chan zk.Event
+	}
+	now, err := call(ctx, a.s.link, func() (listing, error) {
+		nodes, _, events, err := a.s.link.conn.ChildrenW(a.lock)
+		return listing{nodes, events}, err
+	})
+	if errors.Is(err, zk.ErrNoNode) {
+		return nil, line{}, nil
+	}
+	if err != nil {
+		return nil, line{}, err
+	}
+	fresh := newLine(now.nodes)
+	if i := fresh.find(a.req.Lease); i < 0 || i < fresh.out {
+		return nil, fresh, nil
+	}
+	return now.events, fresh, nil
+}

@@ -1,0 +1,61 @@
+package zklock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// fail maps an error of the client library to the kinds of package backend. changes
+// says that the request would have changed something: then it may have worked, unless it
+// is certain that it did not.
+func fail(ctx context.Context, op string, err error, changes bool) error {
+	var own *backend.UnavailableError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(context.Cause(ctx), backend.ErrClosed), errors.Is(err, backend.ErrClosed):
+		return backend.ErrClosed
+	case errors.As(err, &own), isKind(err):
+		return err
+	case errors.Is(err, zk.ErrSessionExpired), errors.Is(err, zk.ErrSessionMoved):
+		return backend.ErrSessionLost
+	}
+	if ctx.Err() != nil {
+		cause := context.Cause(ctx)
+		if !errors.Is(cause, ctx.Err()) {
+			cause = fmt.Errorf("%w (%w)", cause, ctx.Err())
+		}
+		return &backend.UnavailableError{Backend: name, Op: op, MayHold: changes && !refused(err), Err: cause}
+	}
+	return &backend.UnavailableError{Backend: name, Op: op, MayHold: changes && !refused(err), Err: err}
+}
+
+// isKind reports whether err is one of the answers of package backend.
+func isKind(err error) bool {
+	for _, kind := range []error{
+		backend.ErrHeld, backend.ErrLost, backend.ErrSessionLost, backend.ErrInvalid, backend.ErrUnsupported, backend.ErrUnavailable,
+	} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
+}
+
+// refused reports whether it is certain that the request changed nothing.
+func refused(err error) bool {
+	if _, ok := errors.AsType[*unsent](err); ok {
+		return true
+	}
+	for _, sure := range []error{zk.ErrNoServer, zk.ErrNoAuth, zk.ErrAuthFailed, zk.ErrInvalidACL, zk.ErrNoNode, zk.ErrNodeExists, zk.ErrBadArguments, zk.ErrNoChildrenForEphemerals} {
+		if errors.Is(err, sure) {
+			return true
+		}
+	}
+	return false
+}

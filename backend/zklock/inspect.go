@@ -1,0 +1,228 @@
+package zklock
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// Inspect tells who holds the lock and who waits. Errors: *InvalidError,
+// *UnavailableError, ErrClosed, ctx's cause.
+func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, error) {
+	if err := backend.ValidateName(lock); err != nil {
+		return backend.LockInfo{}, err
+	}
+	ctx, cancel := b.within(ctx)
+	defer cancel()
+	if ctx.Err() != nil {
+		return backend.LockInfo{}, context.Cause(ctx)
+	}
+	l, err := b.controlLink(ctx)
+	if err != nil {
+		return backend.LockInfo{}, fail(ctx, opInspect, err, false)
+	}
+	now, err := b.look(ctx, l, b.lockPath(lock), true)
+	if err != nil {
+		return backend.LockInfo{}, fail(ctx, opInspect, err, false)
+	}
+	info, err := b.describe(ctx, l, lock, now)
+	return info, fail(ctx, opInspect, err, false)
+}
+
+// sawClock notes the leader's wall clock, from a node that was written just now.
+func (b *Backend) sawClock(stat *zk.Stat) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.clock.at = time.Now()
+	b.clock.ahead = time.UnixMilli(stat.Mtime).Sub(b.clock.at.Round(0))
+}
+
+// leaderNow is the leader's wall clock, about.
+func (b *Backend) leaderNow(ctx context.Context, l *link) (time.Time, error) {
+	const fresh = time.Minute
+	b.mu.Lock()
+	clock := b.clock
+	b.mu.Unlock()
+	if clock.at.IsZero() || time.Since(clock.at) > fresh {
+		stat, err := call(ctx, l, func() (*zk.Stat, error) { return l.conn.Set(b.locksPath(), nil, -1) })
+		if err != nil {
+			return time.Time{}, err
+		}
+		b.sawClock(stat)
+		return time.UnixMilli(stat.Mtime), nil
+	}
+	return time.Now().Round(0).Add(clock.ahead), nil
+}
+
+// gets bounds how many nodes are read at once.
+const gets = 32
+
+// describe reads what is in the entries.
+func (b *Backend) describe(ctx context.Context, l *link, lock string, now line) (backend.LockInfo, error) {
+	if len(now.all) == 0 {
+		return backend.LockInfo{Name: lock}, nil
+	}
+	clock, err := b.leaderNow(ctx, l)
+	if err != nil {
+		return backend.LockInfo{}, err
+	}
+	type node struct {
+		content content
+		stat    *zk.Stat
+		renewed time.Time // when the session of a holder was
+		gone    bool
+	}
+	nodes := make([]node, len(now.all))
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var failed error
+	slots := make(chan struct{}, gets)
+	path := b.lockPath(lock)
+	for i, e := range now.all {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			n, err := call(ctx, l, func() (node, error) {
+				data, stat, err := l.conn.Get(path + "/" + e.node)
+				n := node{stat: stat, renewed: clock}
+				_ = json.Unmarshal(data, &n.content) // for people only
+				if err == nil && i < now.out {
+					if there, session, err := l.conn.Exists(b.sessionPath(e.session)); err == nil && there {
+						n.renewed = time.UnixMilli(session.Mtime)
+					}
+				}
+				return n, err
+			})
+			if errors.Is(err, zk.ErrNoNode) {
+				n, err = node{gone: true}, nil
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			nodes[i] = n
+			failed = errors.Join(failed, err)
+		})
+	}
+	wg.Wait()
+	if failed != nil {
+		return backend.LockInfo{}, failed
+	}
+	info := backend.LockInfo{Name: lock}
+	info.Limit, _ = backend.LimitInForce(now.claims())
+	for i, e := range now.all {
+		n := nodes[i]
+		if n.gone {
+			continue
+		}
+		since := time.UnixMilli(n.stat.Ctime)
+		if i >= now.out {
+			info.Waiters = append(info.Waiters, backend.Waiter{
+				Lease: e.lease, Session: e.session, Owner: n.content.Owner, Note: n.content.Note,
+				Mode: e.claim.Mode, Permits: e.claim.Permits, Since: since,
+			})
+			continue
+		}
+		if n.content.Since > 0 {
+			since = time.Unix(0, n.content.Since)
+		}
+		if e.claim.Mode == backend.Exclusive {
+			info.Limit = 1
+		}
+		token := fence.Token(n.stat.Czxid) //nolint:gosec // it counts up from 0
+		info.Token = max(info.Token, token)
+		info.Holders = append(info.Holders, backend.Holder{
+			Lease: e.lease, Session: e.session, Owner: n.content.Owner, Note: n.content.Note, Mode: e.claim.Mode,
+			Permits: e.claim.Permits, Token: token, Since: since,
+			Left: max(0, n.renewed.Add(time.Duration(n.content.TTL)).Sub(clock)),
+		})
+	}
+	return info, nil
+}
+
+// List tells the locks that are held or waited for, by name. It reads the names of all
+// locks. Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
+func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
+	if err := req.Validate(); err != nil {
+		return backend.ListPage{}, err
+	}
+	ctx, cancel := b.within(ctx)
+	defer cancel()
+	if ctx.Err() != nil {
+		return backend.ListPage{}, context.Cause(ctx)
+	}
+	page, err := b.list(ctx, &req)
+	if err != nil {
+		return backend.ListPage{}, fail(ctx, opList, err, false)
+	}
+	return page, nil
+}
+
+func (b *Backend) list(ctx context.Context, req *backend.ListRequest) (backend.ListPage, error) {
+	l, err := b.controlLink(ctx)
+	if err != nil {
+		return backend.ListPage{}, err
+	}
+	nodes, err := call(ctx, l, func() ([]string, error) {
+		if _, err := l.conn.Sync(b.cfg.Path); err != nil {
+			return nil, err
+		}
+		nodes, _, err := l.conn.Children(b.locksPath())
+		return nodes, err
+	})
+	if errors.Is(err, zk.ErrNoNode) {
+		return backend.ListPage{}, nil
+	}
+	if err != nil {
+		return backend.ListPage{}, err
+	}
+	var names []string
+	for _, n := range nodes {
+		if name, ok := lockName(n); ok && name > req.After && strings.HasPrefix(name, req.Prefix) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	limit := req.Limit
+	if limit == 0 {
+		limit = backend.MaxListLimit
+	}
+	var page backend.ListPage
+	for _, name := range names {
+		now, err := b.look(ctx, l, b.lockPath(name), false)
+		if err != nil {
+			return backend.ListPage{}, err
+		}
+		if len(now.all) == 0 {
+			continue // it is not collected yet
+		}
+		if len(page.Locks) == limit {
+			page.Next = page.Locks[limit-1].Name
+			break
+		}
+		info, err := b.describe(ctx, l, name, now)
+		if err != nil {
+			return backend.ListPage{}, err
+		}
+		page.Locks = append(page.Locks, info)
+	}
+	return page, nil
+}
+
+// Watch is ErrUnsupported: the client library knows no watch of a whole tree.
+func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, _ func(backend.Event)) error {
+	if err := backend.ValidatePrefix(req.Prefix); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return backend.ErrUnsupported
+}

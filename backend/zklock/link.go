@@ -1,0 +1,185 @@
+package zklock
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// link is a connection to the ensemble with one ZooKeeper session. The client library
+// reconnects within the session by itself, and makes a new session when it has expired;
+// a link that is for one session only does not let it dial then.
+type link struct {
+	conn   *zk.Conn
+	single bool // for one session only
+	over   chan struct{}
+	once   sync.Once     // closes over: the session has expired, or the link is closed
+	ready  chan struct{} // closed when there is a session, at first
+	first  sync.Once
+	given  atomic.Int64  // the session time-out that the ensemble gave, in nanoseconds
+	loop   chan struct{} // closed when the library's goroutine has ended
+}
+
+var errOver = errors.New("the session is over")
+
+// newLink connects in the background; Connect of the library sends nothing by itself.
+func newLink(cfg *Config, timeout time.Duration, single bool) (*link, error) {
+	l := &link{single: single, over: make(chan struct{}), ready: make(chan struct{}), loop: make(chan struct{})}
+	const sendBuffer = 64 << 10 // of the library; the greatest request is far smaller
+	conn, events, err := zk.Connect(cfg.Servers, timeout,
+		zk.WithDialer(l.dial(cfg, timeout)), zk.WithEventCallback(l.event), zk.WithMaxConnBufferSize(sendBuffer),
+		zk.WithLogInfo(false), zk.WithLogger(logger{cfg.Logger}))
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	l.conn = conn
+	go func() { // the library ends its events when its goroutine ends
+		defer close(l.loop)
+		for range events { //nolint:revive // they come by the callback as well
+		}
+	}()
+	if cfg.User != "" {
+		go func() { _ = conn.AddAuth("digest", []byte(cfg.User+":"+cfg.Password)) }() // it waits for the connection
+	}
+	return l, nil
+}
+
+// event is called by the library, and must not block.
+func (l *link) event(e zk.Event) {
+	switch {
+	case e.Type != zk.EventSession:
+	case e.State == zk.StateHasSession:
+		l.first.Do(func() { close(l.ready) })
+	case e.State == zk.StateExpired && l.single:
+		l.end()
+	}
+}
+
+func (l *link) end() { l.once.Do(func() { close(l.over) }) }
+
+// close ends the session on the ensemble, where that can be reached within a second.
+func (l *link) close() {
+	l.end()
+	l.conn.Close()
+	<-l.loop
+}
+
+// dial makes connections that look at what goes by: see wire.
+func (l *link) dial(cfg *Config, timeout time.Duration) zk.Dialer {
+	return func(network, address string, patience time.Duration) (net.Conn, error) {
+		select {
+		case <-l.over:
+			return nil, errOver // else it would make another session, and answer for it
+		default:
+		}
+		conn, err := cfg.dial(network, address, patience)
+		if err != nil {
+			return nil, err
+		}
+		return &wire{Conn: conn, link: l, patience: max(patience, timeout/4)}, nil
+	}
+}
+
+// wire is a connection whose first answer is read along: it has the session time-out,
+// which the library does not tell. Until then it does not wait for as long as the
+// library would, which is many times the time-out: a server that hangs while others
+// live must not cost the session.
+type wire struct {
+	net.Conn
+	link     *link
+	patience time.Duration
+	head     []byte // of the first answer
+	done     bool
+}
+
+// The first answer: its length, the protocol version, the time-out in milliseconds, the
+// session, the password.
+const timeoutAt, headSize = 8, 12
+
+func (w *wire) SetReadDeadline(t time.Time) error {
+	if latest := time.Now().Add(w.patience); !w.done && (t.IsZero() || t.After(latest)) {
+		t = latest
+	}
+	return w.Conn.SetReadDeadline(t)
+}
+
+func (w *wire) Read(p []byte) (int, error) {
+	n, err := w.Conn.Read(p)
+	if !w.done {
+		w.head = append(w.head, p[:min(n, headSize)]...)
+		if len(w.head) >= headSize {
+			w.done = true
+			ms := int32(binary.BigEndian.Uint32(w.head[timeoutAt:headSize])) //nolint:gosec // it is an int32
+			w.link.given.Store(int64(ms) * int64(time.Millisecond))
+			w.head = nil
+			_ = w.Conn.SetReadDeadline(time.Time{})
+		}
+	}
+	return n, err
+}
+
+// call has f done, which takes no context, and gives up waiting for it when ctx ends or
+// the link is over. What f did then is not known.
+func call[T any](ctx context.Context, l *link, f func() (T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	var none T
+	if ctx.Err() != nil {
+		return none, &unsent{context.Cause(ctx)}
+	}
+	done := make(chan answer, 1)
+	go func() {
+		v, err := f()
+		done <- answer{v, err}
+	}()
+	select {
+	case a := <-done:
+		select {
+		case <-l.over: // it may have been answered by another session
+			return none, zk.ErrSessionExpired
+		default:
+			return a.value, a.err
+		}
+	case <-ctx.Done():
+		return none, context.Cause(ctx)
+	case <-l.over:
+		return none, zk.ErrSessionExpired
+	}
+}
+
+// unsent is an error of a request that never left.
+type unsent struct{ err error }
+
+func (e *unsent) Error() string { return e.err.Error() }
+func (e *unsent) Unwrap() error { return e.err }
+
+// await waits until there is a session.
+func (l *link) await(ctx context.Context) error {
+	select {
+	case <-l.ready:
+		return nil
+	case <-l.over:
+		return backend.ErrClosed
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// logger passes on what the library says.
+type logger struct{ *slog.Logger }
+
+func (l logger) Printf(format string, args ...any) {
+	l.Debug("zookeeper: " + fmt.Sprintf(format, args...)) //nolint:sloglint // the library's own words
+}

@@ -1,0 +1,257 @@
+package zklock
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// remove deletes a node that may be gone.
+func (b *Backend) remove(ctx context.Context, l *link, path string) error {
+	_, err := call(ctx, l, func() (struct{}, error) { return struct{}{}, l.conn.Delete(path, -1) })
+	if errors.Is(err, zk.ErrNoNode) {
+		return nil
+	}
+	return err
+}
+
+// Release gives a lease back, or its place in line. With req.Abandon it can never be
+// granted afterwards. Errors: ErrLost where there is no such lease, unless req.Abandon is
+// set; *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
+func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error {
+	if err := req.Validate(); err != nil {
+		return err
+	}
+	ctx, cancel := b.within(ctx)
+	defer cancel()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	key := leaseKey{req.Name, req.Lease}
+	s := b.sessionOf(key, req.Session)
+	var path string
+	var l *link
+	if s != nil {
+		l, path = s.link, s.leave(key, req.Abandon)
+	} else {
+		var err error
+		if l, err = b.controlLink(ctx); err != nil {
+			return fail(ctx, opRelease, err, false)
+		}
+	}
+	found, err := b.removeLease(ctx, l, req, path)
+	if s != nil && (err == nil || errors.Is(err, zk.ErrSessionExpired)) {
+		s.left1(key, req.Abandon)
+	}
+	switch {
+	case s != nil && (errors.Is(err, zk.ErrSessionExpired) || isClosed(s.over)) && ctx.Err() == nil:
+		// It went with its session.
+		if req.Abandon {
+			return nil
+		}
+		return backend.ErrLost
+	case err != nil:
+		return fail(ctx, opRelease, err, true)
+	case !found && !req.Abandon:
+		return backend.ErrLost
+	}
+	return nil
+}
+
+// sessionOf is the session here that has the lease, or under which it is abandoned.
+func (b *Backend) sessionOf(k leaseKey, id backend.SessionID) *session {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s, ok := b.sessions[id]; ok && isClosed(s.opened) && s.err == nil {
+		return s
+	}
+	for _, s := range b.sessions {
+		s.mu.Lock()
+		_, ok := s.leases[k]
+		s.mu.Unlock()
+		if ok {
+			return s
+		}
+	}
+	return nil
+}
+
+// leave gives the path of the entry where that is certain, and has who waits for it stop.
+func (s *session) leave(k leaseKey, abandon bool) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o, ok := s.leases[k]
+	if !ok {
+		if !abandon {
+			return ""
+		}
+		o = newOwn()
+		s.leases[k] = o
+	}
+	if abandon {
+		o.abandoned, o.at = true, time.Now()
+	}
+	if !isClosed(o.gone) {
+		close(o.gone)
+	}
+	if o.unsure || abandon {
+		return ""
+	}
+	return o.path
+}
+
+// left1 forgets a lease that is known to be gone. One that was abandoned is remembered
+// for as long as a late request can live.
+func (s *session) left1(k leaseKey, abandoned bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !abandoned {
+		if o, ok := s.leases[k]; ok && !o.abandoned {
+			delete(s.leases, k)
+		}
+	}
+	for k, o := range s.leases {
+		if o.abandoned && time.Since(o.at) > rememberDead {
+			delete(s.leases, k)
+		}
+	}
+}
+
+// removeLease deletes the entry of the lease: the one at path, or, where that is not
+// known, whatever there is of it.
+func (b *Backend) removeLease(ctx context.Context, l *link, req backend.ReleaseRequest, path string) (found bool, err error) {
+	if path != "" {
+		_, err := call(ctx, l, func() (struct{}, error) { return struct{}{}, l.conn.Delete(path, -1) })
+		if errors.Is(err, zk.ErrNoNode) {
+			return false, nil
+		}
+		return err == nil, err
+	}
+	lock := b.lockPath(req.Name)
+	nodes, err := call(ctx, l, func() ([]string, error) {
+		if _, err := l.conn.Sync(b.cfg.Path); err != nil {
+			return nil, err
+		}
+		nodes, _, err := l.conn.Children(lock)
+		return nodes, err
+	})
+	if errors.Is(err, zk.ErrNoNode) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	for _, n := range nodes {
+		if e, ok := parseEntry(n); ok && e.lease == req.Lease {
+			found = true
+			if err := b.remove(ctx, l, lock+"/"+n); err != nil {
+				return found, err
+			}
+		}
+	}
+	return found, nil
+}
+
+// Break takes the lock from all its holders. Errors: *InvalidError, *UnavailableError,
+// ErrClosed, ctx's cause.
+func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
+	if err := req.Validate(); err != nil {
+		return backend.BreakResult{}, err
+	}
+	ctx, cancel := b.within(ctx)
+	defer cancel()
+	if ctx.Err() != nil {
+		return backend.BreakResult{}, context.Cause(ctx)
+	}
+	l, err := b.controlLink(ctx)
+	if err == nil {
+		err = b.makeNodes(ctx, l)
+	}
+	if err != nil {
+		return backend.BreakResult{}, fail(ctx, opBreak, err, false)
+	}
+	for {
+		res, err := b.tryBreak(ctx, l, &req)
+		// Somebody came or went between the look and the act.
+		if errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrBadVersion) {
+			continue
+		}
+		return res, fail(ctx, opBreak, err, true)
+	}
+}
+
+// tryBreak deletes the entries of the holders and tells their sessions, all in one
+// transaction, whose ID is the token. A session that is gone cannot be told: its entries
+// go by themselves.
+func (b *Backend) tryBreak(ctx context.Context, l *link, req *backend.BreakRequest) (backend.BreakResult, error) {
+	lock := b.lockPath(req.Name)
+	now, err := b.look(ctx, l, lock, true)
+	if err != nil {
+		return backend.BreakResult{}, err
+	}
+	victims := line{all: now.all[:now.out], out: now.out}
+	info, err := b.describe(ctx, l, req.Name, victims)
+	if err != nil {
+		return backend.BreakResult{}, err
+	}
+	ops := []any{&zk.SetDataRequest{Path: b.locksPath(), Version: -1}}
+	bySession := make(map[backend.SessionID][]notice)
+	for _, e := range victims.all {
+		ops = append(ops, &zk.DeleteRequest{Path: lock + "/" + e.node, Version: -1})
+		bySession[e.session] = append(bySession[e.session], notice{Lease: e.lease, Reason: req.Reason})
+	}
+	for id, fresh := range bySession {
+		op, err := b.notify(ctx, l, id, fresh)
+		if err != nil {
+			return backend.BreakResult{}, err
+		}
+		if op != nil {
+			ops = append(ops, op)
+		}
+	}
+	res, err := call(ctx, l, func() ([]zk.MultiResponse, error) { return l.conn.Multi(ops...) })
+	if err != nil {
+		return backend.BreakResult{}, err
+	}
+	return backend.BreakResult{Broken: info.Holders, Token: fence.Token(res[0].Stat.Mzxid)}, nil //nolint:gosec // it counts up from 0
+}
+
+// maxNotices bounds how many breaks a session is told of: the newest of them.
+const maxNotices = 100
+
+// notify is the operation that adds to the notices of a session; nil: it is gone.
+func (b *Backend) notify(ctx context.Context, l *link, id backend.SessionID, fresh []notice) (any, error) {
+	type found struct {
+		data    []byte
+		version int32
+	}
+	path := b.noticePath(id)
+	old, err := call(ctx, l, func() (found, error) {
+		data, stat, err := l.conn.Get(path)
+		if err != nil {
+			return found{}, err
+		}
+		return found{data, stat.Version}, nil
+	})
+	if errors.Is(err, zk.ErrNoNode) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var all []notice
+	_ = json.Unmarshal(old.data, &all)
+	all = append(all, fresh...)
+	all = all[max(0, len(all)-maxNotices):]
+	data, err := json.Marshal(all)
+	if err != nil {
+		return nil, err
+	}
+	return &zk.SetDataRequest{Path: path, Data: data, Version: old.version}, nil
+}

@@ -1,0 +1,452 @@
+package zklock
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// rememberDead is how long the ID of a session that has ended is known here. A request
+// under it that is late is not later than that.
+const rememberDead = 10 * time.Minute
+
+// session is a session of the contract and the ZooKeeper session that it is tied to.
+type session struct {
+	b    *Backend
+	id   backend.SessionID
+	ttl  time.Duration
+	lost func(backend.Loss) // may be nil
+	link *link
+
+	opened chan struct{} // closed when it was opened, or could not be
+	err    error         // why it could not; read after opened
+	over   chan struct{} // closed when the session has ended
+
+	mu       sync.Mutex // guards what follows
+	deadline time.Time  // when it ends unless it is renewed; by the local clock
+	ended    bool
+	leases   map[leaseKey]*own
+	losses   []backend.Loss // since the last renewal
+	renewed  chan struct{}  // capacity 1, never closed: the deadline moved
+}
+
+type leaseKey struct {
+	name string
+	id   backend.LeaseID
+}
+
+// own is what is known here of a lease of the session.
+type own struct {
+	// turn has capacity 1: who has put something in looks for the entry, and makes it.
+	// There is never more than one create of a lease under way.
+	turn      chan struct{}
+	path      string        // of its entry; empty: not known
+	unsure    bool          // there may be an entry that is not known
+	abandoned bool          // it must never be granted
+	at        time.Time     // when it was abandoned
+	gone      chan struct{} // closed when it was released or abandoned here: who waits for it stops
+}
+
+func newOwn() *own { return &own{turn: make(chan struct{}, 1), gone: make(chan struct{})} }
+
+// OpenSession makes a session or confirms it. Errors: *InvalidError, also for a TTL that
+// the ensemble does not give, or that differs from the one it was opened with;
+// ErrSessionLost; *UnavailableError; ErrClosed; ctx's cause.
+func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) error {
+	if err := req.Validate(b.caps); err != nil {
+		return err
+	}
+	ctx, cancel := b.within(ctx)
+	defer cancel()
+	s, mine, err := b.enter(req)
+	if err != nil {
+		return err
+	}
+	if mine {
+		s.open(ctx)
+		return s.err
+	}
+	select {
+	case <-s.opened:
+	case <-ctx.Done():
+		return fail(ctx, opOpen, context.Cause(ctx), true)
+	}
+	switch {
+	case s.err != nil:
+		return s.err
+	case s.ttl != req.TTL:
+		return &backend.InvalidError{Field: "ttl", Value: req.TTL.String(), Bound: s.ttl.String() + ", as it was opened"}
+	}
+	return s.renew(ctx)
+}
+
+const (
+	opOpen    = "open session"
+	opEnd     = "end session"
+	opRenew   = "renew"
+	opAcquire = "acquire"
+	opRelease = "release"
+	opInspect = "inspect"
+	opList    = "list"
+	opBreak   = "break"
+)
+
+// enter gives the session of the request; mine says that it is new, and the caller has
+// to open it.
+func (b *Backend) enter(req backend.SessionRequest) (s *session, mine bool, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, false, backend.ErrClosed
+	}
+	for id, at := range b.dead {
+		if time.Since(at) > rememberDead {
+			delete(b.dead, id)
+		}
+	}
+	if _, dead := b.dead[req.ID]; dead {
+		return nil, false, backend.ErrSessionLost
+	}
+	if s, ok := b.sessions[req.ID]; ok {
+		return s, false, nil
+	}
+	s = &session{
+		b: b, id: req.ID, ttl: req.TTL, lost: req.Lost, opened: make(chan struct{}), over: make(chan struct{}),
+		leases: make(map[leaseKey]*own), renewed: make(chan struct{}, 1),
+	}
+	b.sessions[req.ID] = s
+	return s, true, nil
+}
+
+// session gives a session that lives.
+func (b *Backend) session(id backend.SessionID) (*session, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, backend.ErrClosed
+	}
+	s, ok := b.sessions[id]
+	if !ok || !isClosed(s.opened) || s.err != nil || isClosed(s.over) {
+		return nil, backend.ErrSessionLost
+	}
+	return s, nil
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// open opens the session. What failed leaves nothing: it may be opened again.
+func (s *session) open(ctx context.Context) {
+	defer close(s.opened)
+	err := s.connect(ctx)
+	if err == nil {
+		s.b.work.Go(s.keep)
+		s.b.work.Go(s.hear)
+		return
+	}
+	s.err = fail(ctx, opOpen, err, true)
+	if errors.Is(s.err, backend.ErrSessionLost) { // it was lost while it was opened
+		s.err = &backend.UnavailableError{Backend: name, Op: opOpen, MayHold: true, Err: err}
+	}
+	s.b.mu.Lock()
+	if s.b.sessions != nil {
+		delete(s.b.sessions, s.id)
+	}
+	s.b.mu.Unlock()
+	if s.link != nil {
+		s.b.work.Go(s.link.close)
+	}
+}
+
+func (s *session) connect(ctx context.Context) error {
+	asked := s.ttl + s.b.cfg.margin()
+	l, err := newLink(&s.b.cfg, asked, true)
+	if err != nil {
+		return err
+	}
+	s.link = l
+	if err := l.await(ctx); err != nil {
+		return &unsent{err}
+	}
+	if given := time.Duration(l.given.Load()); given < asked {
+		return &backend.InvalidError{
+			Field: "ttl", Value: s.ttl.String(),
+			Bound: "at most " + max(0, given-s.b.cfg.margin()).String() + ", as the ensemble gives no longer sessions",
+		}
+	}
+	if err := s.b.makeNodes(ctx, l); err != nil {
+		return err
+	}
+	if err := s.enroll(ctx); err != nil {
+		return err
+	}
+	s.deadline = time.Now().Add(s.ttl)
+	return nil
+}
+
+// enroll makes the nodes of the session. There may be those of an attempt that was given
+// up: its ZooKeeper session is another one, and has no leases.
+func (s *session) enroll(ctx context.Context) error {
+	paths := []string{s.b.sessionPath(s.id), s.b.noticePath(s.id)}
+	acl := s.b.cfg.acl()
+	create := func() error {
+		_, err := call(ctx, s.link, func() ([]zk.MultiResponse, error) {
+			return s.link.conn.Multi(
+				&zk.CreateRequest{Path: paths[0], Acl: acl, Flags: zk.FlagEphemeral},
+				&zk.CreateRequest{Path: paths[1], Acl: acl, Flags: zk.FlagEphemeral})
+		})
+		return err
+	}
+	err := create()
+	if !errors.Is(err, zk.ErrNodeExists) {
+		return err
+	}
+	for _, p := range paths {
+		if _, err := call(ctx, s.link, func() (struct{}, error) { return struct{}{}, s.link.conn.Delete(p, -1) }); err != nil && !errors.Is(err, zk.ErrNoNode) {
+			return err
+		}
+	}
+	return create()
+}
+
+// renew makes the session live for its TTL from now on. It is a write, so that it is the
+// leader that has seen it: a server that has lost its leader goes on answering what it
+// reads for a while.
+func (s *session) renew(ctx context.Context) error {
+	s.mu.Lock()
+	late := s.ended || time.Now().After(s.deadline)
+	s.mu.Unlock()
+	if late {
+		return backend.ErrSessionLost
+	}
+	stat, err := call(ctx, s.link, func() (*zk.Stat, error) { return s.link.conn.Set(s.b.sessionPath(s.id), nil, -1) })
+	if errors.Is(err, zk.ErrNoNode) {
+		s.expire(backend.CauseGone)
+		return backend.ErrSessionLost
+	}
+	if err != nil {
+		return fail(ctx, opRenew, err, false)
+	}
+	s.b.sawClock(stat)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return backend.ErrSessionLost
+	}
+	s.deadline = time.Now().Add(s.ttl)
+	select {
+	case s.renewed <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// Renew extends a session. Errors: ErrUnsupported for timed leases; *InvalidError;
+// *UnavailableError; ErrClosed; ctx's cause. What became of it is in the result.
+func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	if err := req.Validate(b.caps); err != nil {
+		return backend.RenewResult{}, err
+	}
+	ctx, cancel := b.within(ctx)
+	defer cancel()
+	if ctx.Err() != nil {
+		return backend.RenewResult{}, context.Cause(ctx)
+	}
+	if req.Session == "" {
+		return backend.RenewResult{}, nil
+	}
+	s, err := b.session(req.Session)
+	if err == nil {
+		err = s.renew(ctx)
+	}
+	switch {
+	case errors.Is(err, backend.ErrSessionLost):
+		return backend.RenewResult{SessionLost: true}, nil
+	case err != nil:
+		return backend.RenewResult{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	res := backend.RenewResult{Lost: s.losses}
+	s.losses = nil
+	return res, nil
+}
+
+// EndSession gives back all that lives with the session: it ends the ZooKeeper session.
+// A session that is gone is success. Errors: *InvalidError, *UnavailableError, ErrClosed,
+// ctx's cause.
+func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
+	if err := backend.ValidateSessionID(id); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	b.mu.Lock()
+	s := b.sessions[id]
+	closed := b.closed
+	if !closed {
+		b.dead[id] = time.Now()
+	}
+	b.mu.Unlock()
+	if closed {
+		return backend.ErrClosed
+	}
+	if s == nil {
+		return nil
+	}
+	ctx, cancel := b.within(ctx)
+	defer cancel()
+	done := make(chan struct{})
+	b.work.Go(func() {
+		defer close(done)
+		s.close()
+	})
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fail(ctx, opEnd, context.Cause(ctx), true)
+	}
+}
+
+// close ends the session, and waits until the ensemble has heard of it, for a second at
+// most.
+func (s *session) close() {
+	<-s.opened
+	if s.finish() {
+		s.link.close()
+	}
+}
+
+// expire ends the session because its time is over, or the ensemble says so.
+func (s *session) expire(cause backend.Cause) {
+	if !s.finish() {
+		return
+	}
+	s.b.work.Go(s.link.close)
+	if s.lost != nil {
+		s.lost(backend.Loss{Session: s.id, Cause: cause})
+	}
+}
+
+// finish marks the end; false: it was over before.
+func (s *session) finish() bool {
+	if s.err != nil {
+		return false
+	}
+	s.mu.Lock()
+	first := !s.ended
+	s.ended = true
+	s.mu.Unlock()
+	if !first {
+		return false
+	}
+	close(s.over)
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	s.b.dead[s.id] = time.Now()
+	if s.b.sessions != nil {
+		delete(s.b.sessions, s.id)
+	}
+	return true
+}
+
+// keep ends the session when nobody has renewed it for its TTL, and lets the ensemble
+// hear of it every half tick until then: see Config.margin.
+func (s *session) keep() {
+	beat := time.NewTicker(s.b.cfg.Tick / 2)
+	defer beat.Stop()
+	end := time.NewTimer(s.left())
+	defer end.Stop()
+	var beats sync.WaitGroup
+	defer beats.Wait()
+	busy := make(chan struct{}, 1)
+	for {
+		select {
+		case <-s.over:
+			return
+		case <-s.link.over: // the ensemble has said that it expired, or the backend is closed
+			s.expire(backend.CauseExpired)
+			return
+		case <-s.renewed:
+			end.Reset(s.left())
+		case <-end.C:
+			if left := s.left(); left > 0 {
+				end.Reset(left)
+				continue
+			}
+			s.expire(backend.CauseExpired)
+			return
+		case <-beat.C:
+			select {
+			case busy <- struct{}{}:
+				beats.Go(func() {
+					defer func() { <-busy }()
+					_, _, _ = s.link.conn.Exists(s.b.sessionPath(s.id))
+				})
+			default: // the last one is not answered yet
+			}
+		}
+	}
+}
+
+func (s *session) left() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Until(s.deadline)
+}
+
+// hear tells the losses that are written to the session's notices.
+func (s *session) hear() {
+	told := make(map[backend.LeaseID]bool)
+	for {
+		data, _, events, err := s.link.conn.GetW(s.b.noticePath(s.id))
+		if err != nil {
+			if isClosed(s.over) || isClosed(s.link.over) || errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrSessionExpired) {
+				return // keep minds the end of the session
+			}
+			select {
+			case <-time.After(s.b.cfg.Tick / 2):
+				continue
+			case <-s.over:
+				return
+			}
+		}
+		var notices []notice
+		_ = json.Unmarshal(data, &notices) // what is not ours says nothing
+		for _, n := range notices {
+			if !told[n.Lease] {
+				told[n.Lease] = true
+				s.tellBroken(n)
+			}
+		}
+		select {
+		case <-events:
+		case <-s.over:
+			return
+		}
+	}
+}
+
+func (s *session) tellBroken(n notice) {
+	loss := backend.Loss{Session: s.id, Lease: n.Lease, Cause: backend.CauseBroken, Reason: n.Reason}
+	s.mu.Lock()
+	s.losses = append(s.losses, loss)
+	s.mu.Unlock()
+	if s.lost != nil {
+		s.lost(loss)
+	}
+}

@@ -1,0 +1,274 @@
+package zklock
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+const name = "zookeeper"
+
+// Config says where the ensemble is, and what it allows.
+type Config struct {
+	// Servers are the addresses, "host:port"; the port is 2181 where none is given. All
+	// of one ensemble. Required.
+	Servers []string
+	// Path is the node below which everything is kept, made where it is not there.
+	// Default: "/holdfast". Optional.
+	Path string
+	// User and Password authenticate with the scheme digest; what is made is for that
+	// user only then. Default: none, and everybody may do everything. Optional.
+	User, Password string
+	// Tick is the ensemble's tickTime. A session lives for its TTL and one and a half
+	// ticks, because its servers tell each other only so often who is alive. 100 ms to
+	// 1 min. Default: 2 s, as ZooKeeper's own. Optional.
+	Tick time.Duration
+	// MaxSession is the ensemble's maxSessionTimeout. Default: 20 ticks, as ZooKeeper's
+	// own. Optional.
+	MaxSession time.Duration
+	// Dial makes the connections, for TLS or a proxy. Default: net.DialTimeout. Optional.
+	Dial func(network, address string, timeout time.Duration) (net.Conn, error)
+	// Logger gets what the client library says, at level Debug. Default: none. Optional.
+	Logger *slog.Logger
+}
+
+const (
+	defaultPort = "2181"
+	defaultPath = "/holdfast"
+	defaultTick = 2 * time.Second
+	minTick     = 100 * time.Millisecond
+	maxTick     = time.Minute
+	maxTicks    = 20 // of a session, by default
+	minTTL      = time.Second
+	maxTTL      = 24 * time.Hour
+)
+
+// margin is how much longer than its TTL a session is asked to live. A server of the
+// ensemble that a session talks to tells the leader that it is alive every half tick,
+// and may die before it has told it of the request that was answered last. Every
+// session sends something every half tick, so what the leader knows is at most one tick
+// older than what the client knows; half a tick more is for the way.
+func (c *Config) margin() time.Duration { return c.Tick + c.Tick/2 }
+
+func (c *Config) dial(network, address string, timeout time.Duration) (net.Conn, error) {
+	if c.Dial != nil {
+		return c.Dial(network, address, timeout)
+	}
+	return net.DialTimeout(network, address, timeout)
+}
+
+func (c *Config) acl() []zk.ACL {
+	if c.User != "" {
+		return zk.AuthACL(zk.PermAll)
+	}
+	return zk.WorldACL(zk.PermAll)
+}
+
+func (c *Config) withDefaults() error {
+	if len(c.Servers) == 0 {
+		return &backend.InvalidError{Field: "servers", Value: "[]", Bound: "at least one address"}
+	}
+	servers := make([]string, len(c.Servers))
+	for i, s := range c.Servers {
+		host, port, err := net.SplitHostPort(s)
+		if err != nil {
+			host, port = strings.Trim(s, "[]"), defaultPort
+		}
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil || n == 0 || host == "" || strings.ContainsAny(host, "/@ ") {
+			return &backend.InvalidError{Field: "servers", Value: strconv.Quote(s), Bound: `like "host:2181"`}
+		}
+		servers[i] = net.JoinHostPort(host, port)
+	}
+	c.Servers = servers
+	if c.Path == "" {
+		c.Path = defaultPath
+	}
+	if err := validatePath(c.Path); err != nil {
+		return err
+	}
+	if c.Tick == 0 {
+		c.Tick = defaultTick
+	}
+	if c.Tick < minTick || c.Tick > maxTick {
+		return &backend.InvalidError{Field: "tick", Value: c.Tick.String(), Bound: minTick.String() + " to " + maxTick.String()}
+	}
+	if c.MaxSession == 0 {
+		c.MaxSession = maxTicks * c.Tick
+	}
+	if least := minTTL + c.margin(); c.MaxSession < least {
+		return &backend.InvalidError{Field: "max_session", Value: c.MaxSession.String(), Bound: least.String() + " or more"}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}
+
+// validatePath checks a path of plain segments.
+func validatePath(p string) error {
+	bad := len(p) > backend.MaxNameLen || p[0] != '/' || p == "/" || strings.HasPrefix(p, "/zookeeper")
+	for seg := range strings.SplitSeq(strings.TrimPrefix(p, "/"), "/") {
+		bad = bad || seg == "" || seg == "." || seg == ".."
+		for i := range len(seg) {
+			bad = bad || !plainByte(seg[i]) && seg[i] != '.'
+		}
+	}
+	if bad {
+		return &backend.InvalidError{Field: "path", Value: strconv.Quote(p), Bound: `like "/team/locks", of letters, digits and -_.:@=+,`}
+	}
+	return nil
+}
+
+// Backend keeps leases in ZooKeeper. It implements backend.Backend; its methods may be
+// called at once from many goroutines. Make it with New or Open.
+type Backend struct {
+	cfg  Config
+	caps backend.Capabilities
+
+	base context.Context         //nolint:containedctx // it is what Close ends
+	end  context.CancelCauseFunc // ends base
+
+	mu       sync.Mutex // guards what follows
+	closed   bool
+	control  *link // for what belongs to no session; made at its first use
+	sessions map[backend.SessionID]*session
+	dead     map[backend.SessionID]time.Time // sessions that have ended, and when
+	clock    struct {                        // of the ensemble's leader, for people
+		ahead time.Duration // of the wall clock here
+		at    time.Time     // when it was seen
+	}
+	work    sync.WaitGroup
+	closing sync.Once
+}
+
+var _ backend.Backend = (*Backend)(nil)
+
+// New makes a backend on an ensemble. It sends nothing yet.
+//
+// Errors: *backend.InvalidError for a field that is out of bounds.
+func New(cfg Config) (*Backend, error) {
+	if err := cfg.withDefaults(); err != nil {
+		return nil, err
+	}
+	b := &Backend{
+		cfg: cfg, sessions: make(map[backend.SessionID]*session), dead: make(map[backend.SessionID]time.Time),
+		caps: backend.Capabilities{
+			Name: name, Sessions: true, Bound: true, Shared: true, Permits: true, FIFO: true, Push: true, LossPush: true,
+			Durable: true, TokenKind: "revision",
+			MinTTL: minTTL, MaxTTL: min(maxTTL, (cfg.MaxSession - cfg.margin()).Truncate(time.Second)),
+			// The ensemble looks at its sessions once a tick, in whole ticks.
+			ExpiryLag: cfg.margin() + 2*cfg.Tick,
+		},
+	}
+	b.base, b.end = context.WithCancelCause(context.Background())
+	return b, nil
+}
+
+// Capabilities says what ZooKeeper can do.
+func (b *Backend) Capabilities() backend.Capabilities { return b.caps }
+
+// Close ends the sessions that were opened here, with their leases, the connections and
+// the goroutines. It takes a second at most where the ensemble is away; then the
+// sessions end with their time. Closing again does nothing.
+func (b *Backend) Close() error {
+	b.closing.Do(func() {
+		b.mu.Lock()
+		b.closed = true
+		sessions, control := b.sessions, b.control
+		b.sessions, b.control = nil, nil
+		b.mu.Unlock()
+		b.end(backend.ErrClosed)
+		var all sync.WaitGroup
+		for _, s := range sessions {
+			all.Go(func() { s.close() })
+		}
+		if control != nil {
+			all.Go(control.close)
+		}
+		all.Wait()
+		b.work.Wait()
+	})
+	return nil
+}
+
+// within is ctx, which also ends when the backend is closed.
+func (b *Backend) within(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(b.base, func() { cancel(backend.ErrClosed) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// controlLink is the connection for what belongs to no session.
+func (b *Backend) controlLink(ctx context.Context) (*link, error) {
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return nil, backend.ErrClosed
+	}
+	if b.control == nil {
+		l, err := newLink(&b.cfg, min(b.cfg.MaxSession, 5*b.cfg.Tick), false)
+		if err != nil {
+			b.mu.Unlock()
+			return nil, err
+		}
+		b.control = l
+	}
+	l := b.control
+	b.mu.Unlock()
+	if err := l.await(ctx); err != nil {
+		return nil, &unsent{err}
+	}
+	return l, nil
+}
+
+// The nodes.
+func (b *Backend) locksPath() string           { return b.cfg.Path + "/locks" }
+func (b *Backend) lockPath(lock string) string { return b.locksPath() + "/" + nodeName(lock) }
+func (b *Backend) sessionPath(id backend.SessionID) string {
+	return b.cfg.Path + "/sessions/" + string(id)
+}
+
+func (b *Backend) noticePath(id backend.SessionID) string {
+	return b.cfg.Path + "/notices/" + string(id)
+}
+
+// makeNodes makes what is below the base path, where it is not there.
+func (b *Backend) makeNodes(ctx context.Context, l *link) error {
+	var path string
+	for seg := range strings.SplitSeq(strings.TrimPrefix(b.cfg.Path, "/"), "/") {
+		path += "/" + seg
+		if err := b.makeNode(ctx, l, path); err != nil {
+			return err
+		}
+	}
+	for _, p := range []string{b.locksPath(), b.cfg.Path + "/sessions", b.cfg.Path + "/notices"} {
+		if err := b.makeNode(ctx, l, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *Backend) makeNode(ctx context.Context, l *link, path string) error {
+	_, err := call(ctx, l, func() (string, error) {
+		there, _, err := l.conn.Exists(path)
+		if err != nil || there {
+			return "", err
+		}
+		acl := b.cfg.acl()
+		return l.conn.Create(path, nil, 0, acl)
+	})
+	if err != nil && err != zk.ErrNodeExists { //nolint:errorlint // the library does not wrap
+		return err
+	}
+	return nil
+}
