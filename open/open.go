@@ -5,6 +5,7 @@
 //	sqlite:///path                 a file, for the processes of one host
 //	redis://host:6379              one Redis; rediss:// with TLS, redis+unix:// on a socket
 //	etcd://host1:2379,host2:2379   etcd; etcds:// with TLS
+//	zookeeper://host1,host2/path   ZooKeeper
 //	holdfast://host:7420           a Holdfast server; holdfasts:// with TLS
 //	embedded:///path               an etcd in this process
 //
@@ -26,6 +27,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/redislock"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
+	"github.com/holdfast-io/holdfast/backend/zklock"
 )
 
 // Options of URL.
@@ -47,6 +49,7 @@ func schemes() map[string]opener {
 		"redis+unix": openRedis,
 		"etcd":       openEtcd,
 		"etcds":      openEtcd,
+		"zookeeper":  openZooKeeper,
 		"holdfast":   openRemote,
 		"holdfasts":  openRemote,
 		"embedded":   openEmbedded,
@@ -105,4 +108,8 @@ func openEtcd(ctx context.Context, url string, o Options) (backend.Backend, erro
 
 func openRemote(ctx context.Context, url string, _ Options) (backend.Backend, error) {
 	return remotelock.Open(ctx, url, remotelock.Options{})
+}
+
+func openZooKeeper(ctx context.Context, url string, o Options) (backend.Backend, error) {
+	return zklock.Open(ctx, url, o.Logger)
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/url"
 	"os"
 	"slices"
@@ -188,21 +187,11 @@ func (t *target) setUser(user string) error {
 
 // endpoint completes host[:port].
 func endpoint(host string) (string, error) {
-	const bound = "host or host:port, separated by commas"
-	if host == "" || strings.ContainsAny(host, "%\\\"<>^`{|} ") {
-		return "", badURL(host, bound)
+	address, ok := backend.Endpoint(host, defaultPort)
+	if !ok {
+		return "", badURL(host, "host or host:port, separated by commas")
 	}
-	h, port, err := net.SplitHostPort(host)
-	if err != nil {
-		h, port = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"), defaultPort
-		if strings.Contains(h, ":") != (h != host) { // an address of IPv6 needs brackets
-			return "", badURL(host, bound)
-		}
-	}
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || h == "" || strings.ContainsAny(h, "[]") {
-		return "", badURL(host, bound)
-	}
-	return net.JoinHostPort(h, port), nil
+	return address, nil
 }
 
 func (t *target) setQuery(query string) error {

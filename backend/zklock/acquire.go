@@ -112,8 +112,9 @@ func (a *acquisition) enter(ctx context.Context) (string, error) {
 	return a.create(ctx, done)
 }
 
-// where is what is known of the entry.
-func (o *own) where(s *session) (path string, unsure bool) {
+// where is the path of the entry, as far as it is known, and whether there may be one that
+// is not known.
+func (o *own) where(s *session) (string, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return o.path, o.unsure
@@ -199,14 +200,14 @@ func (a *acquisition) created(path string, err error) {
 	}
 }
 
-// look lists the line. sync lets the server catch up with its leader first.
-func (a *acquisition) look(ctx context.Context, sync bool) (line, error) {
-	return a.b.look(ctx, a.s.link, a.lock, sync)
+// look lists the line. catchUp lets the server catch up with its leader first.
+func (a *acquisition) look(ctx context.Context, catchUp bool) (line, error) {
+	return a.b.look(ctx, a.s.link, a.lock, catchUp)
 }
 
-func (b *Backend) look(ctx context.Context, l *link, lock string, sync bool) (line, error) {
+func (b *Backend) look(ctx context.Context, l *link, lock string, catchUp bool) (line, error) {
 	nodes, err := call(ctx, l, func() ([]string, error) {
-		if sync {
+		if catchUp {
 			if _, err := l.conn.Sync(b.cfg.Path); err != nil {
 				return nil, err
 			}
@@ -374,13 +375,7 @@ func (a *acquisition) next(ctx context.Context, l line, i int, path string) (lin
 	// A look now and then costs little, and finds what no watch told.
 	timer := time.NewTimer(safety)
 	defer timer.Stop()
-	gone, err := call(ctx, a.s.link, func() (<-chan zk.Event, error) {
-		there, _, events, err := a.s.link.conn.ExistsW(path)
-		if err == nil && !there {
-			return nil, zk.ErrNoNode
-		}
-		return events, err
-	})
+	gone, err := a.watchNode(ctx, path)
 	if errors.Is(err, zk.ErrNoNode) {
 		return line{}, a.vanished(ctx)
 	}
@@ -402,6 +397,17 @@ func (a *acquisition) next(ctx context.Context, l line, i int, path string) (lin
 	return a.look(ctx, false)
 }
 
+// watchNode gives a channel that says when the node has changed, or zk.ErrNoNode.
+func (a *acquisition) watchNode(ctx context.Context, path string) (<-chan zk.Event, error) {
+	return call(ctx, a.s.link, func() (<-chan zk.Event, error) {
+		there, _, events, err := a.s.link.conn.ExistsW(path)
+		if err == nil && !there {
+			return nil, zk.ErrNoNode
+		}
+		return events, err
+	})
+}
+
 // safety is when a waiter looks though nothing woke it.
 const safety = 30 * time.Second
 
@@ -410,18 +416,11 @@ const safety = 30 * time.Second
 func (a *acquisition) watch(ctx context.Context, l line, i int) (<-chan zk.Event, line, error) {
 	e, one := l.before(i)
 	if one {
-		events, err := call(ctx, a.s.link, func() (<-chan zk.Event, error) {
-			there, _, events, err := a.s.link.conn.ExistsW(a.lock + "/" + e.node)
-			if err == nil && !there {
-				return nil, nil
-			}
-			return events, err
-		})
-		if err != nil || events != nil {
-			return events, l, err
+		events, err := a.watchNode(ctx, a.lock+"/"+e.node)
+		if errors.Is(err, zk.ErrNoNode) {
+			l, err = a.look(ctx, false)
 		}
-		l, err = a.look(ctx, false)
-		return nil, l, err
+		return events, l, err
 	}
 	type listing struct {
 		nodes  []string

@@ -45,7 +45,7 @@ func newLink(cfg *Config, timeout time.Duration, single bool) (*link, error) {
 	l.conn = conn
 	go func() { // the library ends its events when its goroutine ends
 		defer close(l.loop)
-		for range events { //nolint:revive // they come by the callback as well
+		for range events { // they come by the callback as well
 		}
 	}()
 	if cfg.User != "" {
@@ -110,7 +110,7 @@ func (w *wire) SetReadDeadline(t time.Time) error {
 	if latest := time.Now().Add(w.patience); !w.done && (t.IsZero() || t.After(latest)) {
 		t = latest
 	}
-	return w.Conn.SetReadDeadline(t)
+	return w.Conn.SetReadDeadline(t) //nolint:wrapcheck // the library compares what a connection says
 }
 
 func (w *wire) Read(p []byte) (int, error) {
@@ -125,7 +125,7 @@ func (w *wire) Read(p []byte) (int, error) {
 			_ = w.Conn.SetReadDeadline(time.Time{})
 		}
 	}
-	return n, err
+	return n, err //nolint:wrapcheck // as above
 }
 
 // call has f done, which takes no context, and gives up waiting for it when ctx ends or

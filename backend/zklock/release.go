@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -47,7 +48,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	}
 	found, err := b.removeLease(ctx, l, req, path)
 	if s != nil && (err == nil || errors.Is(err, zk.ErrSessionExpired)) {
-		s.left1(key, req.Abandon)
+		s.settle(key, req.Abandon)
 	}
 	switch {
 	case s != nil && (errors.Is(err, zk.ErrSessionExpired) || isClosed(s.over)) && ctx.Err() == nil:
@@ -106,9 +107,9 @@ func (s *session) leave(k leaseKey, abandon bool) string {
 	return o.path
 }
 
-// left1 forgets a lease that is known to be gone. One that was abandoned is remembered
+// settle forgets a lease that is known to be gone. One that was abandoned is remembered
 // for as long as a late request can live.
-func (s *session) left1(k leaseKey, abandoned bool) {
+func (s *session) settle(k leaseKey, abandoned bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !abandoned {
@@ -124,8 +125,8 @@ func (s *session) left1(k leaseKey, abandoned bool) {
 }
 
 // removeLease deletes the entry of the lease: the one at path, or, where that is not
-// known, whatever there is of it.
-func (b *Backend) removeLease(ctx context.Context, l *link, req backend.ReleaseRequest, path string) (found bool, err error) {
+// known, whatever there is of it. It reports whether there was one.
+func (b *Backend) removeLease(ctx context.Context, l *link, req backend.ReleaseRequest, path string) (bool, error) {
 	if path != "" {
 		_, err := call(ctx, l, func() (struct{}, error) { return struct{}{}, l.conn.Delete(path, -1) })
 		if errors.Is(err, zk.ErrNoNode) {
@@ -147,6 +148,7 @@ func (b *Backend) removeLease(ctx context.Context, l *link, req backend.ReleaseR
 	if err != nil {
 		return false, err
 	}
+	found := false
 	for _, n := range nodes {
 		if e, ok := parseEntry(n); ok && e.lease == req.Lease {
 			found = true
@@ -208,10 +210,11 @@ func (b *Backend) tryBreak(ctx context.Context, l *link, req *backend.BreakReque
 	}
 	for id, fresh := range bySession {
 		op, err := b.notify(ctx, l, id, fresh)
-		if err != nil {
+		switch {
+		case errors.Is(err, zk.ErrNoNode): // the session is gone
+		case err != nil:
 			return backend.BreakResult{}, err
-		}
-		if op != nil {
+		default:
 			ops = append(ops, op)
 		}
 	}
@@ -225,8 +228,8 @@ func (b *Backend) tryBreak(ctx context.Context, l *link, req *backend.BreakReque
 // maxNotices bounds how many breaks a session is told of: the newest of them.
 const maxNotices = 100
 
-// notify is the operation that adds to the notices of a session; nil: it is gone.
-func (b *Backend) notify(ctx context.Context, l *link, id backend.SessionID, fresh []notice) (any, error) {
+// notify is the operation that adds to the notices of a session; zk.ErrNoNode: it is gone.
+func (b *Backend) notify(ctx context.Context, l *link, id backend.SessionID, fresh []notice) (*zk.SetDataRequest, error) {
 	type found struct {
 		data    []byte
 		version int32
@@ -239,9 +242,6 @@ func (b *Backend) notify(ctx context.Context, l *link, id backend.SessionID, fre
 		}
 		return found{data, stat.Version}, nil
 	})
-	if errors.Is(err, zk.ErrNoNode) {
-		return nil, nil
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -251,7 +251,7 @@ func (b *Backend) notify(ctx context.Context, l *link, id backend.SessionID, fre
 	all = all[max(0, len(all)-maxNotices):]
 	data, err := json.Marshal(all)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encode notices: %w", err)
 	}
 	return &zk.SetDataRequest{Path: path, Data: data, Version: old.version}, nil
 }

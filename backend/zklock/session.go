@@ -97,9 +97,9 @@ const (
 	opBreak   = "break"
 )
 
-// enter gives the session of the request; mine says that it is new, and the caller has
-// to open it.
-func (b *Backend) enter(req backend.SessionRequest) (s *session, mine bool, err error) {
+// enter gives the session of the request, and whether it is new: then the caller has to
+// open it.
+func (b *Backend) enter(req backend.SessionRequest) (*session, bool, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
@@ -116,7 +116,7 @@ func (b *Backend) enter(req backend.SessionRequest) (s *session, mine bool, err 
 	if s, ok := b.sessions[req.ID]; ok {
 		return s, false, nil
 	}
-	s = &session{
+	s := &session{
 		b: b, id: req.ID, ttl: req.TTL, lost: req.Lost, opened: make(chan struct{}), over: make(chan struct{}),
 		leases: make(map[leaseKey]*own), renewed: make(chan struct{}, 1),
 	}

@@ -34,7 +34,7 @@ type Config struct {
 	// MaxSession is the ensemble's maxSessionTimeout. Default: 20 ticks, as ZooKeeper's
 	// own. Optional.
 	MaxSession time.Duration
-	// Dial makes the connections, for TLS or a proxy. Default: net.DialTimeout. Optional.
+	// Dial makes the connections, for TLS or a proxy. Default: TCP. Optional.
 	Dial func(network, address string, timeout time.Duration) (net.Conn, error)
 	// Logger gets what the client library says, at level Debug. Default: none. Optional.
 	Logger *slog.Logger
@@ -62,7 +62,9 @@ func (c *Config) dial(network, address string, timeout time.Duration) (net.Conn,
 	if c.Dial != nil {
 		return c.Dial(network, address, timeout)
 	}
-	return net.DialTimeout(network, address, timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	return new(net.Dialer).DialContext(ctx, network, address) //nolint:wrapcheck // the library tells it
 }
 
 func (c *Config) acl() []zk.ACL {
@@ -243,14 +245,13 @@ func (b *Backend) noticePath(id backend.SessionID) string {
 
 // makeNodes makes what is below the base path, where it is not there.
 func (b *Backend) makeNodes(ctx context.Context, l *link) error {
-	var path string
-	for seg := range strings.SplitSeq(strings.TrimPrefix(b.cfg.Path, "/"), "/") {
-		path += "/" + seg
-		if err := b.makeNode(ctx, l, path); err != nil {
-			return err
+	var paths []string
+	for i, c := range b.cfg.Path {
+		if c == '/' && i > 0 {
+			paths = append(paths, b.cfg.Path[:i])
 		}
 	}
-	for _, p := range []string{b.locksPath(), b.cfg.Path + "/sessions", b.cfg.Path + "/notices"} {
+	for _, p := range append(paths, b.cfg.Path, b.locksPath(), b.cfg.Path+"/sessions", b.cfg.Path+"/notices") {
 		if err := b.makeNode(ctx, l, p); err != nil {
 			return err
 		}

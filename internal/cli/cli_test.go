@@ -88,6 +88,17 @@ func backends() map[string]func(t *testing.T) string {
 	}
 }
 
+// crowds are the backends, and those besides that need more time when a holder dies.
+func crowds() map[string]func(t *testing.T) string {
+	all := backends()
+	all["zookeeper"] = func(t *testing.T) string {
+		t.Helper()
+		s := testserver.StartZooKeeper(t, 1)[0]
+		return "zookeeper://" + s.Addr() + "?tick=" + testserver.ZooKeeperTick.String() + "&max_session=" + testserver.ZooKeeperMaxSession.String()
+	}
+	return all
+}
+
 // server is a "holdfast serve" of its own.
 type server struct {
 	*testserver.Process

@@ -39,7 +39,7 @@ func leaders(t *testing.T, file string) string {
 // Each time the next in line leads. An observer sees them all.
 func TestElect(t *testing.T) {
 	t.Parallel()
-	for name, start := range backends() {
+	for name, start := range crowds() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := start(t)

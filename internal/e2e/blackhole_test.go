@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/redislock"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
+	"github.com/holdfast-io/holdfast/backend/zklock"
 	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 	"github.com/holdfast-io/holdfast/server"
@@ -27,9 +28,23 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // address of a real server, and a backend value that reaches it through proxy.
 func networks() map[string]func(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
 	return map[string]func(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend){
-		"redis":    overRedis,
-		"etcd":     overEtcd,
-		"holdfast": overHTTP,
+		"redis":     overRedis,
+		"etcd":      overEtcd,
+		"holdfast":  overHTTP,
+		"zookeeper": overZooKeeper,
+	}
+}
+
+func overZooKeeper(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
+	t.Helper()
+	s := testserver.StartZooKeeper(t, 1)[0]
+	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
+		t.Helper()
+		b, err := zklock.New(zklock.Config{Servers: []string{proxy}, Tick: testserver.ZooKeeperTick, MaxSession: testserver.ZooKeeperMaxSession})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
 	}
 }
 

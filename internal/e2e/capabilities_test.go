@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
+	"github.com/holdfast-io/holdfast/backend/zklock"
 	"github.com/holdfast-io/holdfast/open"
 	"github.com/holdfast-io/holdfast/server/embedded"
 )
@@ -57,6 +58,11 @@ func capabilities(t *testing.T) []backend.Capabilities {
 		addr, connect := networks()[name](t)
 		all = append(all, connect(t, addr))
 	}
+	ensemble, err := zklock.New(zklock.Config{Servers: []string{"127.0.0.1:2181"}}) // as it is by default; nothing is sent
+	if err != nil {
+		t.Fatal(err)
+	}
+	all = append(all, ensemble)
 	node, err := open.Embedded(t.Context(), embedded.Config{DataDir: t.TempDir() + "/etcd"})
 	if err != nil {
 		t.Fatal(err)

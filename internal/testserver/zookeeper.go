@@ -154,17 +154,20 @@ func (s *ZooKeeperServer) Count(name string) int {
 func (s *ZooKeeperServer) ask(ctx context.Context, word string) (string, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", s.Addr())
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("connect: %w", err)
 	}
 	defer func() { _ = conn.Close() }()
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = conn.SetDeadline(deadline)
 	}
 	if _, err := conn.Write([]byte(word)); err != nil {
-		return "", err
+		return "", fmt.Errorf("ask: %w", err)
 	}
 	text, err := io.ReadAll(conn)
-	return string(text), err
+	if err != nil {
+		return "", fmt.Errorf("read the answer: %w", err)
+	}
+	return string(text), nil
 }
 
 // ours reports whether the server that was started serves.

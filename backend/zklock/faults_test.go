@@ -1,0 +1,376 @@
+package zklock_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/zklock"
+	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// patience is for what must happen, on a machine however busy.
+const patience = time.Minute
+
+// closing opens a backend that the test closes.
+func closing(t *testing.T, servers ...*testserver.ZooKeeperServer) *zklock.Backend {
+	t.Helper()
+	return closed(t, open(t, servers...))
+}
+
+func closed(t *testing.T, b *zklock.Backend) *zklock.Backend {
+	t.Helper()
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return b
+}
+
+// through opens a backend that reaches the server by the proxy only.
+func through(t *testing.T, proxy *chaos.Proxy) *zklock.Backend {
+	t.Helper()
+	b, err := zklock.New(zklock.Config{Servers: []string{proxy.Addr()}, Tick: testserver.ZooKeeperTick, MaxSession: testserver.ZooKeeperMaxSession})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return closed(t, b)
+}
+
+func within(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func session(t *testing.T, b *zklock.Backend, ttl time.Duration, lost func(backend.Loss)) backend.SessionID {
+	t.Helper()
+	id := backend.NewSessionID()
+	if err := b.OpenSession(within(t), backend.SessionRequest{ID: id, TTL: ttl, Lost: lost}); err != nil {
+		t.Fatalf("open session: %v", err)
+	}
+	return id
+}
+
+func ask(name string, id backend.SessionID) backend.AcquireRequest {
+	return backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Session: id, Wait: true}
+}
+
+func take(t *testing.T, b *zklock.Backend, req backend.AcquireRequest) fence.Token {
+	t.Helper()
+	g, err := b.Acquire(within(t), req)
+	if err != nil {
+		t.Fatalf("acquire %q: %v", req.Name, err)
+	}
+	return g.Token
+}
+
+func give(t *testing.T, b *zklock.Backend, req backend.AcquireRequest) {
+	t.Helper()
+	if err := b.Release(within(t), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session}); err != nil {
+		t.Fatalf("release %q: %v", req.Name, err)
+	}
+}
+
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatalf("not within %s: %s", patience, what)
+		}
+	}
+}
+
+func inLine(t *testing.T, b *zklock.Backend, name string, n int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d in line for %q", n, name), func() bool {
+		info, err := b.Inspect(within(t), name)
+		return err == nil && len(info.Waiters) == n
+	})
+}
+
+// B: the reply to the create is lost: there is no ghost, and the same lease asked again
+// is the same grant.
+func TestLostCreateReply(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	proxy := chaos.Start(t, server.Addr())
+	b, other := through(t, proxy), closing(t, server)
+	id := session(t, b, time.Minute, nil)
+	take(t, b, ask("warm", id)) // the nodes are there
+	req := ask("n", id)
+	lost := proxy.LoseReply(func(piece []byte) bool { return bytes.Contains(piece, []byte(req.Lease)) })
+	had := make(chan error, 1)
+	var grant backend.Grant
+	go func() {
+		var err error
+		for { // as the client does: under the same lease ID
+			if grant, err = b.Acquire(within(t), req); !errors.Is(err, backend.ErrUnavailable) {
+				break
+			}
+		}
+		had <- err
+	}()
+	<-lost
+	proxy.Reset()
+	if err := <-had; err != nil {
+		t.Fatal(err)
+	}
+	info, err := other.Inspect(within(t), "n")
+	if err != nil || len(info.Holders) != 1 || len(info.Waiters) != 0 || info.Holders[0].Token != grant.Token || info.Holders[0].Lease != req.Lease {
+		t.Errorf("after the lost reply: %+v, %v; want one holder with token %d", info, err, grant.Token)
+	}
+	give(t, b, req)
+	if info, err := other.Inspect(within(t), "n"); err != nil || len(info.Holders)+len(info.Waiters) != 0 {
+		t.Errorf("something is left: %+v, %v", info, err)
+	}
+}
+
+// The holder is cut off: its session ends, the next one has the lock, no earlier than the
+// TTL after the last renewal and no later than the bound that is stated; and the holder
+// is told before that.
+func TestHolderIsCutOff(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	proxy := chaos.Start(t, server.Addr())
+	b, other := through(t, proxy), closing(t, server)
+	const ttl = 2 * time.Second
+	lost := make(chan time.Time, 1)
+	id := session(t, b, ttl, func(l backend.Loss) {
+		if l.Lease == "" {
+			lost <- time.Now()
+		}
+	})
+	first := take(t, b, ask("n", id))
+	next := ask("n", session(t, other, time.Minute, nil))
+	had := make(chan backend.Grant, 1)
+	go func() {
+		g, err := other.Acquire(within(t), next)
+		if err != nil {
+			t.Errorf("the next: %v", err)
+		}
+		had <- g
+	}()
+	inLine(t, other, "n", 1)
+	before := time.Now()
+	if res, err := b.Renew(within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	renewed := time.Now()
+	proxy.BlackHole()
+	g := <-had
+	now := time.Now()
+	if g.Token <= first {
+		t.Errorf("token %d after %d", g.Token, first)
+	}
+	if early := before.Add(ttl).Sub(now); early > 0 {
+		t.Errorf("granted %s before the TTL was over", early)
+	}
+	if took := now.Sub(renewed); took > ttl+other.Capabilities().ExpiryLag+20*time.Second {
+		t.Errorf("granted after %s", took)
+	}
+	select {
+	case at := <-lost:
+		if at.After(now) {
+			t.Errorf("the holder was told %s after the next had the lock", at.Sub(now))
+		}
+	default:
+		t.Error("the next has the lock, and the holder does not know")
+	}
+	if _, err := b.Acquire(within(t), ask("n", id)); !errors.Is(err, backend.ErrSessionLost) {
+		t.Errorf("acquire under the dead session: %v", err)
+	}
+}
+
+// The leader of three is killed, and one that a client is connected to hangs: who holds
+// goes on holding, who waits gets the lock, and tokens grow.
+func TestEnsemble(t *testing.T) {
+	t.Parallel()
+	servers := testserver.StartZooKeeper(t, 3)
+	a, b := closing(t, servers...), closing(t, servers...)
+	lost := make(chan backend.Loss, 10)
+	tell := func(l backend.Loss) { lost <- l }
+	ids := map[*zklock.Backend]backend.SessionID{a: session(t, a, 10*time.Second, tell), b: session(t, b, 10*time.Second, tell)}
+	stop := make(chan struct{})
+	var keepers sync.WaitGroup
+	for x, id := range ids { // as the client does
+		keepers.Go(func() {
+			for tick := time.NewTicker(time.Second); ; {
+				select {
+				case <-tick.C:
+					ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Second)
+					_, _ = x.Renew(ctx, backend.RenewRequest{Session: id})
+					cancel()
+				case <-stop:
+					tick.Stop()
+					return
+				}
+			}
+		})
+	}
+	defer func() { close(stop); keepers.Wait() }()
+	held := ask("n", ids[a])
+	last := take(t, a, held)
+	for round, hurt := range []func(*testserver.ZooKeeperServer){
+		func(s *testserver.ZooKeeperServer) { s.Kill() },
+		func(s *testserver.ZooKeeperServer) { s.Process().Stop() },
+	} {
+		var leader *testserver.ZooKeeperServer
+		eventually(t, "a leader", func() bool {
+			for _, s := range servers {
+				if s.Leads() {
+					leader = s
+				}
+			}
+			return leader != nil
+		})
+		from, to := a, b
+		if round%2 == 1 {
+			from, to = b, a
+		}
+		next := ask("n", ids[to])
+		had := make(chan fence.Token, 1)
+		go func() {
+			for {
+				g, err := to.Acquire(within(t), next)
+				if errors.Is(err, backend.ErrUnavailable) {
+					continue
+				}
+				if err != nil {
+					t.Errorf("round %d: the next: %v", round, err)
+				}
+				had <- g.Token
+				return
+			}
+		}()
+		inLine(t, from, "n", 1)
+		hurt(leader)
+		eventually(t, "the release", func() bool {
+			err := from.Release(within(t), backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: held.Session})
+			if err != nil && !errors.Is(err, backend.ErrUnavailable) && !errors.Is(err, backend.ErrLost) {
+				t.Fatalf("round %d: release: %v", round, err)
+			}
+			return err == nil || errors.Is(err, backend.ErrLost) // asked twice
+		})
+		token := <-had
+		if token <= last {
+			t.Errorf("round %d: token %d after %d", round, token, last)
+		}
+		last, held = token, next
+		if round == 0 {
+			leader.Start()
+		} else {
+			leader.Process().Cont()
+		}
+	}
+	select {
+	case l := <-lost:
+		t.Errorf("lost: %+v", l)
+	default:
+	}
+}
+
+// 1,000 wait, and for each release one watch fires: no herd. Nothing is left of them.
+func TestNoHerd(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	b := closing(t, server)
+	id := session(t, b, 5*time.Minute, nil)
+	const n = 1000
+	held := ask("n", id)
+	last := take(t, b, held)
+	type granted struct {
+		req   backend.AcquireRequest
+		token fence.Token
+	}
+	had := make(chan granted, n)
+	for range n {
+		req := ask("n", id)
+		go func() {
+			g, err := b.Acquire(within(t), req)
+			if err != nil {
+				t.Errorf("acquire: %v", err)
+			}
+			had <- granted{req, g.Token}
+		}()
+	}
+	inLine(t, b, "n", n)
+	// Each watches its own node, which the one behind it watches too; the first watches the
+	// holder's, and the session its notices.
+	const others = 2
+	eventually(t, "all watch", func() bool { return server.Count("zk_watch_count") == n+others })
+	give(t, b, held)
+	next := <-had
+	if left := server.Count("zk_watch_count"); left != n+others-1 {
+		t.Errorf("%d watches are left of %d: one has to fire for a release", left, n+others)
+	}
+	for i := 1; ; i++ {
+		if next.token <= last {
+			t.Fatalf("grant %d: token %d after %d", i, next.token, last)
+		}
+		last = next.token
+		give(t, b, next.req)
+		if i == n {
+			break
+		}
+		next = <-had
+	}
+	eventually(t, "the container is collected", func() bool {
+		page, err := b.List(within(t), backend.ListRequest{})
+		return err == nil && len(page.Locks) == 0 && server.Count("zk_ephemerals_count") == 2
+	})
+}
+
+// With a user, nobody else may do anything; a TTL that the ensemble does not give is
+// refused by name.
+func TestUserAndBounds(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	cfg := zklock.Config{
+		Servers: []string{server.Addr()}, Tick: testserver.ZooKeeperTick, MaxSession: testserver.ZooKeeperMaxSession,
+		Path: "/team/locks", User: "u", Password: "secret",
+	}
+	b, err := zklock.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed(t, b)
+	take(t, b, ask("n", session(t, b, time.Minute, nil)))
+	cfg.User, cfg.Password = "v", "other"
+	stranger, err := zklock.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed(t, stranger)
+	err = stranger.OpenSession(within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+	if !errors.Is(err, backend.ErrUnavailable) || strings.Contains(err.Error(), "other") {
+		t.Errorf("a stranger's session: %v", err)
+	}
+	cfg.User, cfg.Path, cfg.MaxSession = "", "/wide", time.Hour // more than the server gives
+	wide, err := zklock.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed(t, wide)
+	var bad *backend.InvalidError
+	err = wide.OpenSession(within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: 30 * time.Minute})
+	if !errors.As(err, &bad) || bad.Field != "ttl" {
+		t.Errorf("a session that is too long: %v", err)
+	}
+}

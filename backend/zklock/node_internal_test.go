@@ -1,0 +1,128 @@
+package zklock
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// The line is what the names say: see newLine.
+func TestLine(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		nodes []string
+		order string // of the leases
+		out   int
+	}{
+		"nobody":            {nil, "", 0},
+		"first come":        {[]string{"x.0.1.b.s.0000000002", "x.0.1.a.s.0000000001"}, "ab", 1},
+		"readers":           {[]string{"s.0.1.a.s.0000000001", "s.0.1.b.s.0000000002", "x.0.1.c.s.0000000003", "s.0.1.d.s.0000000004"}, "abcd", 2},
+		"permits":           {[]string{"s.3.2.a.s.0000000001", "s.3.2.b.s.0000000002", "s.3.1.c.s.0000000003"}, "abc", 1},
+		"asked twice":       {[]string{"x.0.1.a.s.0000000001", "x.0.1.b.s.0000000002", "x.0.1.a.s.0000000003"}, "ab", 1},
+		"not ours":          {[]string{"x.0.1.a.s.0000000001", "something", "x.0.1.a.s", "z.0.1.b.s.0000000000", "x.0.1.c.s.99999999999"}, "a", 1},
+		"places wrap round": {[]string{fmt.Sprintf("x.0.1.b.s.%010d", math.MinInt32), fmt.Sprintf("x.0.1.a.s.%010d", math.MaxInt32)}, "ab", 1},
+	} {
+		l := newLine(tc.nodes)
+		var order []byte
+		for _, e := range l.all {
+			order = append(order, e.lease...)
+		}
+		if string(order) != tc.order || l.out != tc.out {
+			t.Errorf("%s: %q with %d out, want %q with %d", name, order, l.out, tc.order, tc.out)
+		}
+	}
+}
+
+// A waiter watches the node whose end it waits for, and no other.
+func TestBefore(t *testing.T) {
+	t.Parallel()
+	l := newLine([]string{
+		"s.0.1.a.s.0000000001", "x.0.1.b.s.0000000002", "s.0.1.c.s.0000000003", "s.0.1.d.s.0000000004", "x.0.1.e.s.0000000005",
+	})
+	for i, want := range map[int]backend.LeaseID{1: "a", 2: "b", 3: "b", 4: "d"} {
+		if e, ok := l.before(i); !ok || e.lease != want {
+			t.Errorf("%s waits for %q, %t; want %q", l.all[i].lease, e.lease, ok, want)
+		}
+	}
+	l = newLine([]string{"s.2.2.a.s.0000000001", "s.2.1.b.s.0000000002"})
+	if e, ok := l.before(1); ok {
+		t.Errorf("who waits for permits waits for %q only", e.lease)
+	}
+}
+
+func FuzzNodeName(f *testing.F) {
+	for _, s := range []string{"order:123", "a/b", "é", "%41", "%", "a%2", "zookeeper", "\xff"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		node := nodeName(s)
+		if back, ok := lockName(node); !ok || back != s {
+			t.Errorf("%q is the node %q, which is %q, %t", s, node, back, ok)
+		}
+		for i := range len(node) {
+			if !plainByte(node[i]) && node[i] != '%' {
+				t.Errorf("%q is the node %q", s, node)
+			}
+		}
+		if back, ok := lockName(s); ok && s != nodeName(back) && len(s) == len(nodeName(back)) && !slices.Contains([]byte(s), '%') {
+			t.Errorf("the node %q is %q", s, back)
+		}
+	})
+}
+
+func FuzzEntry(f *testing.F) {
+	f.Add("x.0.1.LEASE.SESSION.0000000012")
+	f.Add("s.3.2.LEASE.SESSION.-2147483648")
+	f.Fuzz(func(t *testing.T, s string) {
+		e, ok := parseEntry(s)
+		if !ok {
+			return
+		}
+		req := backend.AcquireRequest{Lease: e.lease, Session: e.session, Mode: e.claim.Mode, Limit: e.claim.Limit, Permits: e.claim.Permits}
+		again, ok := parseEntry(prefix(&req) + fmt.Sprintf("%010d", e.place))
+		again.node = e.node
+		if e.claim.Permits > 0 && (!ok || again != e) {
+			t.Errorf("%q is %+v, and again %+v", s, e, again)
+		}
+	})
+}
+
+func FuzzURL(f *testing.F) {
+	for _, s := range []string{"zookeeper://a", "zookeeper://u:p@a:1,b:2/x/y?tick=1s&max_session=1m", "zookeeper://a?x=1", "zookeeper://@/", "zookeeper:///x"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		cfg, err := parseURL(s)
+		if err == nil {
+			err = cfg.withDefaults()
+		}
+		if err == nil && (len(cfg.Servers) == 0 || cfg.Path == "") {
+			t.Errorf("%q is %+v", s, cfg)
+		}
+	})
+}
+
+func TestURL(t *testing.T) {
+	t.Parallel()
+	cfg, err := parseURL("zookeeper://u:p%40@a,b:99,[::1]/x/y?tick=500ms&max_session=1m")
+	if err != nil || !slices.Equal(cfg.Servers, []string{"a:2181", "b:99", "[::1]:2181"}) || cfg.Path != "/x/y" || cfg.User != "u" || cfg.Password != "p@" ||
+		cfg.Tick.String() != "500ms" || cfg.MaxSession.String() != "1m0s" {
+		t.Errorf("%+v, %v", cfg, err)
+	}
+	for _, bad := range []string{
+		"", "zookeeper://", "zk://a", "zookeeper://a?x=1", "zookeeper://a?tick=1", "zookeeper://a?tick=1s&tick=2s", "zookeeper://a#b", "zookeeper://:p@a",
+		"zookeeper://a:0", "zookeeper://a,,b", "zookeeper://a/b//c", "zookeeper://a/b c", "zookeeper://a/zookeeper", "zookeeper://a\n", "zookeeper://a/../b",
+	} {
+		if _, err := parseURL(bad); err == nil {
+			t.Errorf("%q is no error", bad)
+		}
+	}
+	for _, bad := range []Config{{}, {Servers: []string{"a/b"}}, {Servers: []string{"a"}, Tick: 1}, {Servers: []string{"a"}, MaxSession: 1}, {Servers: []string{"a"}, Path: "x"}} {
+		if err := bad.withDefaults(); err == nil {
+			t.Errorf("%+v is no error", bad)
+		}
+	}
+}
