@@ -44,6 +44,37 @@ func TestNoOtherGuardian(t *testing.T) {
 	}
 }
 
+// A command that is stopped is told to end all the same.
+func TestStoppedCommandIsTerminated(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "pid")
+	cmd := command(t, sqliteURL(t), "run", "--ttl", "5m", "n", "--", "sh", "-c", `echo $$ >"$0"; exec sleep 300`, file)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, 30*time.Second, "the command runs", func() bool { return read(t, file) != "" })
+	pid, err := strconv.Atoi(read(t, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = cmd.Wait() }()
+	select {
+	case <-ended:
+	case <-time.After(30 * time.Second):
+		t.Fatal("holdfast did not end")
+	}
+	if status := cmd.ProcessState.ExitCode(); status != 128+15 {
+		t.Errorf("status %d, want 143", status)
+	}
+}
+
 // Without any standard stream the command runs all the same, and sees none of ours.
 func TestClosedStreams(t *testing.T) {
 	t.Parallel()

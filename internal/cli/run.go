@@ -291,6 +291,9 @@ func (w *warden) watch() {
 					w.toStop.Store(true)
 				}
 				w.child.signal(n)
+				if n == syscall.SIGTERM || n == syscall.SIGHUP {
+					w.child.signal(syscall.SIGCONT) // a stopped one gets it too
+				}
 			}
 		case <-w.lock.Renewed():
 			if w.condemned.Load() {

@@ -148,7 +148,7 @@ func TestTerminal(t *testing.T) {
 	x.types(ctrlC)
 	x.sees("got-int")
 	x.sees("status=7")
-	x.types(`holdfast run n -- sh -c 'echo "u"p; sleep 100'; echo "status=$?"` + "\n")
+	x.types(`holdfast run n -- perl -e '$| = 1; print "u", "p\n"; sleep 100'; echo "status=$?"` + "\n") // sh may lose the signal
 	x.sees("\nup")
 	x.types(ctrlC)
 	x.sees("status=130")
