@@ -19,6 +19,17 @@ func lifeMutants() []mutant {
 				return b.OpenSession(ctx, r)
 			}}
 		}},
+		{"makes a session anew when its TTL differs", []string{"C6"}, func() *hooks {
+			var ttls sync.Map
+			return &hooks{open: func(ctx context.Context, b backend.Backend, r backend.SessionRequest) error {
+				if was, known := ttls.Swap(r.ID, r.TTL); known && was != r.TTL && r.Validate(b.Capabilities()) == nil {
+					if err := b.EndSession(ctx, r.ID); err != nil {
+						return err
+					}
+				}
+				return b.OpenSession(ctx, r)
+			}}
+		}},
 		{"ends sessions too late", []string{"C4"}, func() *hooks {
 			return &hooks{open: func(ctx context.Context, b backend.Backend, r backend.SessionRequest) error {
 				r.TTL += r.TTL / 20

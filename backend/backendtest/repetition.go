@@ -3,6 +3,7 @@ package backendtest
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
@@ -18,6 +19,7 @@ func repetitionCases() []Case {
 		{ID: "C6", Name: "a-new-session-adopts-no-lease", Rule: "a session lease that is out under another session is ErrLost: it will die with that one", Needs: needsSessions, run: adoptNoLease},
 		{ID: "C6", Name: "release-twice-frees-once", Rule: "a release asked twice frees once and harms no successor", run: releaseTwice},
 		{ID: "C6", Name: "open-and-end-twice", Rule: "opening a session that lives confirms it, and ending one that is gone is success", Needs: needsSessions, run: openEndTwice},
+		{ID: "C6", Name: "open-with-another-ttl", Rule: "opening a session that lives with another TTL takes that on or is refused, and the session lives on", Needs: needsSessions, run: openOtherTTL},
 	}
 }
 
@@ -215,4 +217,25 @@ func openEndTwice(e *env) {
 	l = b.take(b.ask(name))
 	a.end()
 	e.holds(name, l)
+}
+
+func openOtherTTL(e *env) {
+	a := e.client()
+	name := e.name()
+	l := a.take(a.ask(name))
+	ctx, cancel := context.WithTimeout(e.ctx, e.soon())
+	defer cancel()
+	for _, ttl := range []time.Duration{a.ttl + time.Second, a.ttl - a.ttl/4} {
+		if err := a.b.OpenSession(ctx, backend.SessionRequest{ID: a.sess, TTL: ttl, Lost: a.lost}); err != nil {
+			e.invalid("OpenSession of a session that lives with a TTL of "+ttl.String(), "ttl", err)
+		}
+		e.holds(name, l)
+		res, err := a.b.Renew(ctx, backend.RenewRequest{Session: a.sess})
+		if err != nil || res.SessionLost {
+			e.Errorf("Renew of the session gave %+v, %v; it has to live", res, err)
+		}
+	}
+	if again := a.take(l.AcquireRequest); again.Token != l.Token {
+		e.Errorf("the lease was asked for again and has token %d, before %d", again.Token, l.Token)
+	}
 }
