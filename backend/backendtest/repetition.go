@@ -249,8 +249,10 @@ func renewTwice(e *env) {
 	defer cancel()
 	// A server puts what several callers ask for into one call.
 	ask := []backend.TimedRenewal{
-		{Name: one, Lease: l.Lease, TTL: e.long()}, {Name: two, Lease: m.Lease, TTL: e.long()},
-		{Name: one, Lease: l.Lease, TTL: e.long()}, {Name: one, Lease: l.Lease, TTL: e.long() / 2},
+		{Name: one, Lease: l.Lease, TTL: e.long()},
+		{Name: two, Lease: m.Lease, TTL: e.long()},
+		{Name: one, Lease: l.Lease, TTL: e.long()},
+		{Name: one, Lease: l.Lease, TTL: e.long() / 2},
 	}
 	if most := e.caps.MaxRenew; most > 0 && most < len(ask) {
 		ask = ask[:most]

@@ -162,8 +162,9 @@ func (b *Backend) Close() error {
 	b.mu.Unlock()
 	b.end(backend.ErrClosed)
 	b.work.Wait()
-	b.polls.CloseIdleConnections()
-	b.calls.CloseIdleConnections()
+	for _, c := range append(b.protocol.first, b.polls, b.calls) {
+		c.CloseIdleConnections()
+	}
 	return nil
 }
 
