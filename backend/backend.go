@@ -23,7 +23,10 @@ type Backend interface {
 	// OpenSession makes a session, or confirms one that lives. All calls under a
 	// session come from the backend value that opened it. The session ends
 	// TTL after the backend received the newest OpenSession or Renew of it.
-	// Opening an ID that has ended is ErrSessionLost.
+	// Opening an ID that has ended is ErrSessionLost. Opening one that lives with
+	// another TTL is a caller's mistake: the backend takes the new TTL on, or, where
+	// its store cannot change the TTL of a session, refuses with *InvalidError. The
+	// session lives on, with all that it holds, either way.
 	OpenSession(ctx context.Context, req SessionRequest) error
 
 	// EndSession gives back every lease and place in line of the session, in a
@@ -267,7 +270,10 @@ type LockInfo struct {
 	Name string
 	// Limit in force: 1 when an exclusive lease is out, 0 when there is none.
 	Limit int
-	// Token is the greatest token given so far, 0 when not known.
+	// Token is the greatest token given so far. It may be 0, not known, when nobody
+	// holds the lock: tokens may come from a counter of the whole store, and a free
+	// lock need not have a record. Never compare a holder's token with it; that is
+	// the resource's to do.
 	Token fence.Token
 	// Holders in the order of their grants.
 	Holders []Holder

@@ -10,6 +10,7 @@ const page = {
 };
 const mostLocks = 2000; // on the page
 const mostWaiters = 20; // of one lock
+const mostHolders = 20; // of one lock
 const refreshEvery = 250; // ms, at most so often
 const refreshAnyway = 10000; // ms, for what no event tells (notes, renewals)
 
@@ -42,24 +43,25 @@ const now = () => Date.now() + skew;
 // Tokens can be above 2^53: they are taken from the text as they stand.
 const parse = (text) => JSON.parse(text.replace(/"token":\s*(\d+)/g, '"token":"$1"'));
 
-const who = (x, limit) => {
-  const e = element("span", "owner", x.owner || "");
-  if (!x.owner) {
-    e.className = "nobody";
-    e.textContent = "no owner given";
-  }
-  if (x.shared) e.append(element("span", "tag", limit > 1 ? x.permits + " of " + limit : "shared"));
-  if (x.note) e.append(element("span", "note", x.note));
+// Long texts are cut by the style sheet; the whole is told by the tooltip.
+const text = (tag, className, value) => {
+  const e = element(tag, className, value);
+  e.title = value;
   return e;
 };
 
-const lines = (cell, items, make) => {
-  for (const item of items) {
-    const line = element("div");
-    line.append(make(item));
-    cell.append(line);
-  }
-  return cell;
+const who = (x, limit) => {
+  const e = element("div", "who");
+  e.append(x.owner ? text("span", "owner", x.owner) : element("span", "nobody", "no owner given"));
+  if (x.shared) e.append(element("span", "tag", limit > 1 ? x.permits + " of " + limit : "shared"));
+  if (x.note) e.append(text("span", "note", x.note));
+  return e;
+};
+
+const cell = (className, ...content) => {
+  const td = element("td", className);
+  td.append(...content);
+  return td;
 };
 
 const leftOf = (h) => {
@@ -76,44 +78,45 @@ const heldFor = (h) => {
 };
 
 const waiting = (lock) => {
-  const cell = element("td");
-  if (lock.waiters.length === 0) {
-    cell.append(element("span", "nobody", "nobody"));
-    return cell;
-  }
+  if (lock.waiters.length === 0) return cell("", element("span", "nobody", "nobody"));
   const list = element("ol");
   for (const w of lock.waiters.slice(0, mostWaiters)) {
     const item = element("li");
-    item.append(who(w, lock.limit));
+    const one = who(w, lock.limit);
     const age = element("span", "tag", span(now() - Date.parse(w.since)));
     age.dataset.since = w.since;
-    item.append(age);
+    one.querySelector(".owner, .nobody").after(age);
+    item.append(one);
     list.append(item);
   }
   if (lock.waiters.length > mostWaiters) {
     list.append(element("li", "more", "and " + (lock.waiters.length - mostWaiters) + " more"));
   }
-  cell.append(list);
-  return cell;
+  return cell("", list);
 };
 
-const row = (lock) => {
-  const tr = element("tr");
-  tr.append(element("td", "name", lock.name));
-  if (lock.holders.length === 0) {
-    const cell = element("td");
-    cell.append(element("span", "nobody", "nobody"));
-    tr.append(cell, element("td"), element("td"), element("td"));
-  } else {
-    tr.append(
-      lines(element("td"), lock.holders, (h) => who(h, lock.limit)),
-      lines(element("td", "num"), lock.holders, (h) => element("span", "", h.token)),
-      lines(element("td", "num"), lock.holders, heldFor),
-      lines(element("td", "num"), lock.holders, leftOf),
-    );
+const holder = (h, limit) => [
+  cell("", who(h, limit)),
+  cell("num", element("span", "", h.token)),
+  cell("num", heldFor(h)),
+  cell("num", leftOf(h)),
+];
+
+// A lock is one row for each holder; its name and its line span them all.
+const rows = (lock) => {
+  const lines = lock.holders.slice(0, mostHolders).map((h) => holder(h, lock.limit));
+  if (lines.length === 0) lines.push([cell("", element("span", "nobody", "nobody")), cell(), cell(), cell()]);
+  if (lock.holders.length > mostHolders) {
+    lines.push([cell("nobody", "and " + (lock.holders.length - mostHolders) + " more"), cell(), cell(), cell()]);
   }
-  tr.append(waiting(lock));
-  return tr;
+  const name = cell("", text("span", "name", lock.name));
+  const line = waiting(lock);
+  name.rowSpan = line.rowSpan = lines.length;
+  return lines.map((cells, i) => {
+    const tr = element("tr", i === 0 ? "first" : "");
+    tr.append(...(i === 0 ? [name, ...cells, line] : cells));
+    return tr;
+  });
 };
 
 const matches = (lock, words) => {
@@ -124,7 +127,7 @@ const matches = (lock, words) => {
 const draw = () => {
   const words = page.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
   const shown = locks.filter((l) => matches(l, words));
-  page.rows.replaceChildren(...shown.map(row));
+  page.rows.replaceChildren(...shown.flatMap(rows));
   page.table.hidden = shown.length === 0;
   page.empty.hidden = !known || shown.length > 0;
   const filtered = locks.length > 0;
@@ -173,8 +176,8 @@ const read = async () => {
       const answer = await fetch("/v1/locks?limit=1000" + (after ? "&after=" + encodeURIComponent(after) : ""), { cache: "no-store" });
       const body = parse(await answer.text());
       if (!answer.ok) throw new Error(body.detail || answer.statusText);
-      const date = Date.parse(answer.headers.get("Date"));
-      if (date && Math.abs(date - Date.now()) > 2000) skew = date - Date.now();
+      const clock = Date.parse(answer.headers.get("Holdfast-Time"));
+      if (clock) skew = clock - Date.now();
       all.push(...body.locks);
       after = body.next;
       truncated = after !== "" && all.length >= mostLocks;

@@ -2,6 +2,7 @@ package dashboard_test
 
 import (
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -57,6 +58,78 @@ func TestNoMarkupFromData(t *testing.T) {
 	_, html := get(t, "/")
 	if inline := regexp.MustCompile(`(?i)<script(?:\s[^>]*)?>[^<]|\son[a-z]+=|<style|\sstyle=`).FindString(html); inline != "" {
 		t.Errorf("dashboard.html has %q: the policy lets no inline script or style run", inline)
+	}
+}
+
+// The policy lets in what the page needs, from its own host, and nothing else.
+func TestPolicy(t *testing.T) {
+	t.Parallel()
+	want := map[string]string{
+		"default-src": "'none'", "script-src": "'self'", "style-src": "'self'", "connect-src": "'self'", "img-src": "'self'",
+		"base-uri": "'none'", "form-action": "'none'", "frame-ancestors": "'none'", "require-trusted-types-for": "'script'",
+	}
+	res, _ := get(t, "/")
+	got := make(map[string]string)
+	for directive := range strings.SplitSeq(res.Header.Get("Content-Security-Policy"), ";") {
+		name, value, _ := strings.Cut(strings.TrimSpace(directive), " ")
+		got[name] = value
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("policy %v, want %v", got, want)
+	}
+	for header, value := range map[string]string{
+		"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer",
+		"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin",
+	} {
+		if got := res.Header.Get(header); got != value {
+			t.Errorf("%s is %q, want %q", header, got, value)
+		}
+	}
+}
+
+// The page reads and changes nothing: two addresses, and no way to send anything.
+func TestReadsOnly(t *testing.T) {
+	t.Parallel()
+	_, js := get(t, "/dashboard.js")
+	for _, bad := range []string{"method:", "XMLHttpRequest", "sendBeacon", "WebSocket", "localStorage", "cookie", "import(", "Worker("} {
+		if strings.Contains(js, bad) {
+			t.Errorf("dashboard.js has %s: the page only reads", bad)
+		}
+	}
+	asked := regexp.MustCompile(`(?:fetch|EventSource)\("([^"?]*)`).FindAllStringSubmatch(js, -1)
+	if len(asked) != 2 || asked[0][1] != "/v1/locks" || asked[1][1] != "/v1/events" {
+		t.Errorf("dashboard.js asks %v", asked)
+	}
+	_, html := get(t, "/")
+	if form := regexp.MustCompile(`(?i)<(form|button|iframe|object|embed|base)\b`).FindString(html); form != "" {
+		t.Errorf("dashboard.html has %s", form)
+	}
+}
+
+// What the script looks up is on the page, and what the page takes in is served.
+func TestPartsFitTogether(t *testing.T) {
+	t.Parallel()
+	_, html := get(t, "/")
+	_, js := get(t, "/dashboard.js")
+	_, css := get(t, "/dashboard.css")
+	ids := regexp.MustCompile(`byId\("([^"]+)"\)`).FindAllStringSubmatch(js, -1)
+	if len(ids) < 8 {
+		t.Fatalf("only %d elements are looked up", len(ids))
+	}
+	for _, id := range ids {
+		if !strings.Contains(html, `id="`+id[1]+`"`) {
+			t.Errorf("there is no element %s", id[1])
+		}
+	}
+	for _, ref := range regexp.MustCompile(`(?:src|href)="([^"]+)"`).FindAllStringSubmatch(html, -1) {
+		if res, _ := get(t, ref[1]); res.StatusCode != http.StatusOK {
+			t.Errorf("%s: status %d", ref[1], res.StatusCode)
+		}
+	}
+	for _, class := range regexp.MustCompile(`"(who|owner|note|nobody|name|tag|num|first|soon|over|more)"`).FindAllStringSubmatch(js, -1) {
+		if !strings.Contains(css, "."+class[1]) {
+			t.Errorf("there is no style for %s", class[1])
+		}
 	}
 }
 

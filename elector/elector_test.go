@@ -91,24 +91,26 @@ func candidate(t *testing.T, c *holdfast.Client, cfg elector.Config) *elector.El
 	return e
 }
 
-// stage counts who leads: never two.
+// stage sees who leads: never two.
 type stage struct {
 	t       *testing.T
-	leading atomic.Int32
 	mu      sync.Mutex
+	leading []context.Context // of all who ever led
 	tokens  []fence.Token
 }
 
-// lead leads until its context ends.
+// lead leads until its context ends. The contexts of all before it have ended, though
+// their goroutines may not have seen it.
 func (s *stage) lead(ctx context.Context, term *elector.Term) error {
-	if s.leading.Add(1) > 1 {
-		s.t.Error("two lead at once")
-	}
 	s.mu.Lock()
-	s.tokens = append(s.tokens, term.Token())
+	for _, before := range s.leading {
+		if before.Err() == nil {
+			s.t.Error("two lead at once")
+		}
+	}
+	s.leading, s.tokens = append(s.leading, ctx), append(s.tokens, term.Token())
 	s.mu.Unlock()
 	<-ctx.Done()
-	s.leading.Add(-1)
 	return context.Cause(ctx)
 }
 
@@ -219,28 +221,28 @@ func TestLeadReturns(t *testing.T) {
 	t.Parallel()
 	errOwn := errors.New("its own")
 	for name, tc := range map[string]struct {
-		lead  func(int32, *elector.Term) error
+		lead  func(context.Context, int32, *elector.Term) error
 		terms int32
 		want  error
 	}{
-		"nil stands again": {func(n int32, _ *elector.Term) error {
+		"nil stands again": {func(_ context.Context, n int32, _ *elector.Term) error {
 			if n < 4 {
 				return nil
 			}
 			return errOwn
 		}, 4, errOwn},
-		"an error ends it": {func(int32, *elector.Term) error { return errOwn }, 1, errOwn},
-		"own resignation": {func(n int32, term *elector.Term) error {
+		"an error ends it": {func(context.Context, int32, *elector.Term) error { return errOwn }, 1, errOwn},
+		"own resignation": {func(ctx context.Context, n int32, term *elector.Term) error {
 			if n == 2 {
 				return errOwn
 			}
-			return term.Resign(t.Context())
+			return term.Resign(context.WithoutCancel(ctx))
 		}, 2, errOwn},
-		"resigned, then its context's error": {func(n int32, term *elector.Term) error {
+		"resigned, then its context's error": {func(ctx context.Context, n int32, term *elector.Term) error {
 			if n == 2 {
 				return errOwn
 			}
-			_ = term.Resign(t.Context())
+			_ = term.Resign(context.WithoutCancel(ctx))
 			return context.Cause(term.Context())
 		}, 2, errOwn},
 	} {
@@ -256,7 +258,7 @@ func TestLeadReturns(t *testing.T) {
 					resigned.Add(1)
 				}}})
 				var n atomic.Int32
-				err := e.Run(t.Context(), func(_ context.Context, term *elector.Term) error { return tc.lead(n.Add(1), term) })
+				err := e.Run(t.Context(), func(ctx context.Context, term *elector.Term) error { return tc.lead(ctx, n.Add(1), term) })
 				if !errors.Is(err, tc.want) || n.Load() != tc.terms || resigned.Load() != tc.terms {
 					t.Errorf("%v after %d terms, %d resigned", err, n.Load(), resigned.Load())
 				}

@@ -28,9 +28,10 @@
 //	holdfast_sessions{backend}                    sessions on the backend
 //	holdfast_quota_rejected_total{backend,quota}  refused by the server's limits
 //	holdfast_auth_failed_total{backend}           refused by the server's guard
+//	holdfast_untold_total{backend,fate}           grants whose answer failed
 //	holdfast_backend_op_seconds{backend,op}       calls of the backend
 //	holdfast_backend_errors_total{backend,op,kind}
-//	holdfast_build_info{version,go}
+//	holdfast_build_info{backend,version,go}
 //
 // The oldest waiter and the sessions are there when [Options] says how to find them
 // out. Hand-offs, quotas and refusals are told by the server; a program that uses

@@ -25,6 +25,17 @@ func quotas() []Quota {
 	return []Quota{QuotaConnections, QuotaPerIP, QuotaWaiters, QuotaAcquires, QuotaReads, QuotaStreams, QuotaHolders}
 }
 
+// Untold is what became of a grant of the server whose answer failed.
+type Untold string
+
+// The fates.
+const (
+	UntoldGivenBack Untold = "given_back" // nothing of the answer was sent
+	UntoldLeft      Untold = "left"       // to its end: it may have been told
+)
+
+func untolds() []Untold { return []Untold{UntoldGivenBack, UntoldLeft} }
+
 func mode(shared bool) string {
 	if shared {
 		return "shared"
@@ -113,6 +124,9 @@ func (m *Metrics) FenceRejected() { m.fenced.Inc() }
 
 // QuotaRejected counts a request that a limit refused.
 func (m *Metrics) QuotaRejected(q Quota) { m.quota.WithLabelValues(string(q)).Inc() }
+
+// Untold counts a grant of the server whose answer failed.
+func (m *Metrics) Untold(fate Untold) { m.untold.WithLabelValues(string(fate)).Inc() }
 
 // AuthFailed counts a request that the guard refused.
 func (m *Metrics) AuthFailed() { m.auth.Inc() }

@@ -30,8 +30,6 @@ type Options struct {
 // Metrics are the metrics of one client, or server, on one backend. All methods may
 // be called at once.
 type Metrics struct {
-	backend string
-
 	acquires  *prometheus.CounterVec
 	wait      *prometheus.HistogramVec
 	hold      *prometheus.HistogramVec
@@ -47,6 +45,7 @@ type Metrics struct {
 	ambiguous *prometheus.CounterVec
 	quota     *prometheus.CounterVec
 	auth      prometheus.Counter
+	untold    *prometheus.CounterVec
 	ops       *prometheus.HistogramVec
 	failures  *prometheus.CounterVec
 }
@@ -87,7 +86,6 @@ func NewPrometheus(reg prometheus.Registerer, o Options) (*Metrics, error) {
 	short := prometheus.ExponentialBuckets(0.0005, 2, 18) // 0.5 ms to 65 s
 	long := prometheus.ExponentialBuckets(0.001, 4, 14)   // 1 ms to 19 h
 	m := &Metrics{
-		backend:   o.Backend,
 		acquires:  f.counters("acquire_total", "Attempts to acquire, by how they ended.", "mode", "result"),
 		wait:      f.histograms("wait_seconds", "From the call to the grant.", short, "mode"),
 		hold:      f.histograms("hold_seconds", "From the grant to the release or the loss.", long, "mode"),
@@ -103,6 +101,7 @@ func NewPrometheus(reg prometheus.Registerer, o Options) (*Metrics, error) {
 		ambiguous: f.counters("ambiguous_total", "Operations of unknown outcome, settled in the background.", "op"),
 		quota:     f.counters("quota_rejected_total", "Requests refused by a limit of the server.", "quota"),
 		auth:      f.counters("auth_failed_total", "Requests refused by the guard of the server.").With(nil),
+		untold:    f.counters("untold_total", "Grants of the server whose answer failed, by what became of the lease.", "fate"),
 		ops:       f.histograms("backend_op_seconds", "Calls of the backend; an acquire may wait in line.", short, "op"),
 		failures:  f.counters("backend_errors_total", "Calls of the backend that failed.", "op", "kind"),
 	}
@@ -150,9 +149,14 @@ func (m *Metrics) zeros() {
 	for _, q := range quotas() {
 		m.quota.WithLabelValues(string(q))
 	}
+	for _, u := range untolds() {
+		m.untold.WithLabelValues(string(u))
+	}
 	for _, op := range ops() {
 		m.ops.WithLabelValues(op)
-		m.failures.WithLabelValues(op, kindUnavailable)
+		for _, kind := range []string{kindUnavailable, kindClosed, kindOther} {
+			m.failures.WithLabelValues(op, kind)
+		}
 	}
 }
 

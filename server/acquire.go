@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
@@ -121,36 +122,80 @@ func (a ask) options() []holdfast.AcquireOption {
 }
 
 // acquireOwn takes the lock under a lease ID that the server made: nobody else knows
-// it, so that what was granted and not told is given back.
+// it, so that what was granted and not told is given back. As soon as a part of the
+// answer may have left, the lease is the client's: it may have read the answer and hung
+// up before the server learns that it was sent.
 func (s *Server) acquireOwn(ctx context.Context, w http.ResponseWriter, r *request, a ask) {
 	lock, err := s.own.Acquire(ctx, a.name, a.options()...)
 	grant, _ := s.ownTap.taken(a.lease)
+	if err == nil {
+		_, err = lock.Detach() // from here on closing the server does not end the lease
+	}
 	if err != nil {
-		s.fail(w, r, cause(ctx, err))
+		err = cause(ctx, err)
+		s.noteUnknown(r, a, err)
+		s.fail(w, r, s.neverHad(err))
 		return
 	}
-	err = s.answer(w, r, a, lock, grant)
-	if err == nil {
-		_, err = lock.Detach()
+	sent, err := s.answer(w, r, a, lock, grant)
+	switch {
+	case err == nil:
+	case sent:
+		s.metrics.Untold(observe.UntoldLeft)
+		s.cfg.Logger.LogAttrs(ctx, levelWarn, "a grant was perhaps not told to its client: the lease is left to its end", attrLock(a.name), attrError(err))
+	default:
+		s.metrics.Untold(observe.UntoldGivenBack)
+		s.cfg.Logger.LogAttrs(ctx, slog.LevelInfo, "a grant was not told to its client: the lease is given back", attrLock(a.name), attrError(err))
+		s.giveBack(a, grant.session)
 	}
-	if err == nil {
-		return
-	}
+}
+
+// giveBack releases, in the background, a lease that nobody was told of.
+func (s *Server) giveBack(a ask, session backend.SessionID) {
+	s.ledger.ended(leaseKey{a.name, a.lease})
+	req := backend.ReleaseRequest{Name: a.name, Lease: a.lease, Session: session, Abandon: true}
 	s.settle(func(done context.Context) {
-		if released := lock.Release(done); released != nil {
-			s.cfg.Logger.LogAttrs(done, levelWarn, "a lease that was not told to its client is left to its end",
-				attrLock(a.name), attrError(released))
+		err := s.patiently(done, func(ctx context.Context) error { return s.b.Release(ctx, req) })
+		if err != nil && !errors.Is(err, backend.ErrLost) {
+			s.cfg.Logger.LogAttrs(done, levelWarn, "a lease that was not told to its client is left to its end", attrLock(a.name), attrError(err))
 		}
 	})
 }
 
+// noteUnknown logs that an acquire failed which may have worked: the client of package
+// holdfast abandons its lease in the background.
+func (s *Server) noteUnknown(r *request, a ask, err error) {
+	op, ok := errors.AsType[*holdfast.OpError](err)
+	if !ok || !op.MayHold {
+		return
+	}
+	level := levelWarn
+	if r.Context().Err() != nil || s.stopping.Err() != nil {
+		level = slog.LevelInfo // it was called off; nothing is wrong
+	}
+	s.cfg.Logger.LogAttrs(r.Context(), level, "the outcome of an acquire is not known: its lease is given up", attrLock(a.name), attrError(err))
+}
+
+// neverHad is for a lease that was granted and is over before its client heard of it:
+// the client has lost nothing and may simply ask again.
+func (s *Server) neverHad(err error) error {
+	if !errors.Is(err, backend.ErrLost) {
+		return err
+	}
+	return &backend.UnavailableError{
+		Backend: s.caps.Name, Op: "acquire",
+		Err: fmt.Errorf("granted, and over before it could be told: %v", err), //nolint:errorlint // it must not be told as a loss
+	}
+}
+
 // acquireTheirs takes the lock under a lease ID that the client made. A wait has a
-// session of its own, which ends with the request, and the place with it.
+// session of its own, which ends with the request, and the place with it; it is kept a
+// little longer where the lock was not had and that was asked for.
 func (s *Server) acquireTheirs(ctx context.Context, w http.ResponseWriter, r *request, a ask) {
-	client, t, done := s.guests, s.guestTap, func() {}
+	client, t, end := s.guests, s.guestTap, func(time.Duration) {}
 	if a.Wait > 0 {
 		var err error
-		if client, t, done, err = s.guest(a.keep); err != nil {
+		if client, t, end, err = s.guest(); err != nil {
 			s.fail(w, r, err)
 			return
 		}
@@ -160,45 +205,48 @@ func (s *Server) acquireTheirs(ctx context.Context, w http.ResponseWriter, r *re
 	if held, ok := errors.AsType[*backend.HeldError](err); ok && a.Wait > 0 {
 		lock, grant, err = s.lookAgain(ctx, a, held)
 	}
+	if err == nil {
+		_, err = lock.Detach()
+	}
 	if err != nil {
 		if s.stopping.Err() != nil {
 			t.leave.Store(a.Wait > 0) // never on the tap that is shared
 		}
-		done()
+		end(a.keep)
 		s.fail(w, r, cause(ctx, err))
 		return
 	}
 	// The lease is the client's whether or not the answer reaches it.
-	_ = s.answer(w, r, a, lock, grant)
-	_, _ = lock.Detach() // if it ended meanwhile there is nothing to mind
-	done()
+	_, _ = s.answer(w, r, a, lock, grant)
+	end(0)
 }
 
 // lookAgain is for a wait that is over. The lease may have been granted just then:
 // then it is had. Where nobody is seen to have the lock, nothing is known.
-func (s *Server) lookAgain(ctx context.Context, a ask, held *backend.HeldError) (*holdfast.Lock, backend.Grant, error) {
+func (s *Server) lookAgain(ctx context.Context, a ask, held *backend.HeldError) (*holdfast.Lock, tapped, error) {
 	if len(held.Holders) == 0 {
-		return nil, backend.Grant{}, &backend.UnavailableError{
+		return nil, tapped{}, &backend.UnavailableError{
 			Backend: s.caps.Name, Op: "acquire", MayHold: true, Err: errors.New("the wait ended as the line moved, or the backend did not answer"),
 		}
 	}
 	if !slices.ContainsFunc(held.Holders, func(h backend.Holder) bool { return h.Lease == a.lease }) {
-		return nil, backend.Grant{}, held
+		return nil, tapped{}, held
 	}
 	lock, err := s.guests.TryAcquire(ctx, a.name, append(a.options(), holdfast.Wait(0))...)
 	grant, _ := s.guestTap.taken(a.lease)
 	return lock, grant, err
 }
 
-// guest makes a client with a session of its own. The function ends it, after keep.
-func (s *Server) guest(keep time.Duration) (*holdfast.Client, *tap, func(), error) {
+// guest makes a client with a session of its own. The function ends it, after the time
+// that it is given.
+func (s *Server) guest() (*holdfast.Client, *tap, func(keep time.Duration), error) {
 	t := &tap{Backend: s.b, theirs: true}
 	c, err := holdfast.New(t, s.clientConfig())
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("wait in line: %w", err)
 	}
 	s.guestCount.Add(1)
-	end := func() {
+	end := func(keep time.Duration) {
 		s.settle(func(done context.Context) {
 			defer s.guestCount.Add(-1)
 			s.endGuest(done, c, t, keep)
@@ -222,21 +270,18 @@ func (s *Server) endGuest(ctx context.Context, c *holdfast.Client, t *tap, keep 
 	}
 }
 
-// answer tells the grant, unless its time is over (C14). The error is nil when it
-// was told.
-func (s *Server) answer(w http.ResponseWriter, r *request, a ask, lock *holdfast.Lock, g backend.Grant) error {
-	if err := lock.Err(); err != nil {
-		s.fail(w, r, err)
-		return err
-	}
-	if err := context.Cause(r.Context()); err != nil {
-		return err
-	}
+// answer tells the grant of a lock that is detached. It reports whether some of the answer
+// may have reached the client; the error is nil when all of it was sent.
+func (s *Server) answer(w http.ResponseWriter, r *request, a ask, lock *holdfast.Lock, g tapped) (bool, error) {
 	ends := lock.Deadline()
 	if !g.Asked.IsZero() {
 		ends = g.Asked.Add(g.Left)
 	}
 	now := time.Now()
+	s.ledger.granted(leaseKey{a.name, a.lease}, lock.IsShared(), ends.Sub(now))
+	if err := context.Cause(r.Context()); err != nil {
+		return false, err
+	}
 	// The client counts from before it sent the request, which was before it arrived.
 	ttl := min(time.Duration(a.TTL), ends.Sub(r.arrived))
 	if g.Waited {
@@ -245,7 +290,6 @@ func (s *Server) answer(w http.ResponseWriter, r *request, a ask, lock *holdfast
 			s.metrics.HandedOver(took)
 		}
 	}
-	s.ledger.granted(leaseKey{a.name, a.lease}, lock.IsShared(), ends.Sub(now))
 	return s.writeChecked(w, r, http.StatusOK, wire.Grant{
 		Name: a.name, Lease: string(a.lease), Token: lock.Token(), Owner: a.Owner,
 		TTL: wire.Duration(ttl.Truncate(time.Millisecond)), ExpiresAt: wire.Time{Time: now.Add(ends.Sub(now))},

@@ -23,8 +23,12 @@
 // # Who gives a lease back
 //
 // A lease ID that the server made up is known to nobody when its request fails. The
-// server gives it back itself: when the client hung up, when its answer could not be
-// written, when the outcome is unknown.
+// server gives it back itself: when the client hung up before the answer was begun, when
+// the grant was over by then (503), when the outcome is unknown. Once a part of the answer
+// was sent the lease is the client's, whatever happens to the connection: a client may
+// have read its answer and hung up before the server learns that it was sent. A client
+// that died there leaves the lease to its TTL. holdfast_untold_total and the log tell of
+// both.
 //
 // A lease ID that the client made up ("lease" in the request) is the client's to
 // give back, with DELETE. The server never releases it, because the client may have

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -193,17 +194,18 @@ func isLoopback(a net.Addr) bool {
 }
 
 // readBody reads the whole body, before a place in a lane is taken: a slow sender
-// holds up nobody but itself.
+// holds up nobody but itself. Also where nobody looks at it: net/http waits for what was
+// announced before it sends an answer.
 func (s *Server) readBody(w http.ResponseWriter, r *request) error {
-	if r.route.method != http.MethodPost && r.route.method != http.MethodPut {
-		return nil // the others have no body, or one that nobody looks at
-	}
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
 		return &refusal{http.StatusUnsupportedMediaType, errors.New("compressed bodies are not taken")}
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.cfg.Limits.Body))
 	if err != nil {
 		return bodyError(err)
+	}
+	if len(body) > 0 && r.route.method != http.MethodPost && r.route.method != http.MethodPut {
+		return invalid("body", fmt.Sprintf("%d bytes", len(body)), "empty: the parameters are in the path and the query")
 	}
 	r.body = body
 	return nil

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -8,9 +9,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/internal/wire"
 	"github.com/holdfast-io/holdfast/server"
 )
@@ -231,6 +234,68 @@ func TestStoredXSS(t *testing.T) {
 	page := a.call("GET", "/", "")
 	if csp := page.header.Get("Content-Security-Policy"); !strings.Contains(csp, "frame-ancestors 'none'") || strings.Contains(csp, "unsafe") {
 		t.Errorf("policy of the page: %s", csp)
+	}
+}
+
+// changes counts the calls that can change something.
+type changes struct {
+	backend.Backend
+	n atomic.Int32
+}
+
+func (b *changes) OpenSession(ctx context.Context, r backend.SessionRequest) error {
+	b.n.Add(1)
+	return b.Backend.OpenSession(ctx, r)
+}
+
+func (b *changes) EndSession(ctx context.Context, id backend.SessionID) error {
+	b.n.Add(1)
+	return b.Backend.EndSession(ctx, id)
+}
+
+func (b *changes) Acquire(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
+	b.n.Add(1)
+	return b.Backend.Acquire(ctx, r)
+}
+
+func (b *changes) Renew(ctx context.Context, r backend.RenewRequest) (backend.RenewResult, error) {
+	b.n.Add(1)
+	return b.Backend.Renew(ctx, r)
+}
+
+func (b *changes) Release(ctx context.Context, r backend.ReleaseRequest) error {
+	b.n.Add(1)
+	return b.Backend.Release(ctx, r)
+}
+
+func (b *changes) Break(ctx context.Context, r backend.BreakRequest) (backend.BreakResult, error) {
+	b.n.Add(1)
+	return b.Backend.Break(ctx, r)
+}
+
+// A link, an image or a prefetch changes nothing, whatever it says about its method.
+func TestReadingChangesNothing(t *testing.T) {
+	t.Parallel()
+	b := &changes{Backend: memlock.New()}
+	a := serve(t, &faulty{Backend: b}, server.Config{})
+	a.take("team-a/x", `{"ttl":"1h"}`)
+	before := b.n.Load()
+	for _, r := range server.Routes() {
+		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodOptions, "TRACE"} {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			if r.Verb == server.Watch && method == http.MethodGet {
+				cancel()
+			}
+			_, _ = a.do(ctx, method, somePath(r.Pattern), "", "X-HTTP-Method-Override", r.Method, "X-Method-Override", "DELETE")
+			_, _ = a.do(ctx, method, somePath(r.Pattern)+"?_method=DELETE&method=DELETE", "")
+			cancel()
+		}
+	}
+	if n := b.n.Load() - before; n != 0 {
+		t.Errorf("%d calls that can change something", n)
+	}
+	if len(a.inspect("team-a/x").Holders) != 1 {
+		t.Error("the lock is gone")
 	}
 }
 

@@ -30,24 +30,47 @@ func (s *Server) list(w http.ResponseWriter, r *request) {
 		s.fail(w, r, err)
 		return
 	}
-	var page backend.ListPage
-	err := s.patiently(r.Context(), func(ctx context.Context) error {
-		var err error
-		page, err = s.b.List(ctx, req)
-		return err
-	})
+	locks, next, err := s.visible(r, req)
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
 	now := time.Now()
-	out := wire.List{Locks: make([]wire.Lock, 0, len(page.Locks)), Next: page.Next}
-	for _, l := range page.Locks {
-		if s.allowed(r, l.Name) {
-			out.Locks = append(out.Locks, wire.FromLock(l, now, wantsLeases(r)))
-		}
+	out := wire.List{Locks: make([]wire.Lock, len(locks)), Next: next}
+	for i, l := range locks {
+		out.Locks[i] = wire.FromLock(l, now, wantsLeases(r))
 	}
 	s.write(w, r, http.StatusOK, out)
+}
+
+// visible reads pages until it has as many locks as were asked for that the caller may
+// see. The cursor is one of them: the backend's own may be the name of another.
+func (s *Server) visible(r *request, req backend.ListRequest) ([]backend.LockInfo, string, error) {
+	var seen []backend.LockInfo
+	for {
+		var page backend.ListPage
+		err := s.patiently(r.Context(), func(ctx context.Context) error {
+			var err error
+			page, err = s.b.List(ctx, req)
+			return err
+		})
+		if err != nil {
+			return nil, "", err
+		}
+		for i, l := range page.Locks {
+			if !s.allowed(r, l.Name) {
+				continue
+			}
+			seen = append(seen, l)
+			if more := page.Next != "" || i < len(page.Locks)-1; len(seen) == req.Limit && more {
+				return seen, l.Name, nil
+			}
+		}
+		if page.Next == "" {
+			return seen, "", nil
+		}
+		req.After = page.Next
+	}
 }
 
 func wantsLeases(r *request) bool { return r.Header.Get(wire.HeaderWaiterLeases) == "true" }

@@ -2,7 +2,6 @@ package server
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -185,17 +184,20 @@ func retryAfter(p wire.Problem, err error) int {
 // write sends v as JSON, under a deadline. The error is logged: a client that is
 // gone is not the server's trouble; writeChecked is for those who must know.
 func (s *Server) write(w http.ResponseWriter, r *request, status int, v any) {
-	if err := s.writeChecked(w, r, status, v); err != nil {
+	if _, err := s.writeChecked(w, r, status, v); err != nil {
 		s.cfg.Logger.LogAttrs(r.Context(), slog.LevelDebug, "answer not written", slog.String("error", err.Error()))
 	}
 }
 
-func (s *Server) writeChecked(w http.ResponseWriter, r *request, status int, v any) error {
+// writeChecked reports whether any of the answer may have reached the client. What the
+// request's context says afterwards does not count: a client that has read its answer
+// may hang up before this returns.
+func (s *Server) writeChecked(w http.ResponseWriter, r *request, status int, v any) (bool, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(true) // an answer is never taken for a page, whatever the names in it
 	if err := enc.Encode(v); err != nil {
-		return fmt.Errorf("encode the answer: %w", err)
+		return false, fmt.Errorf("encode the answer: %w", err)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if _, isProblem := v.(wire.Problem); isProblem {
@@ -205,19 +207,19 @@ func (s *Server) writeChecked(w http.ResponseWriter, r *request, status int, v a
 	w.Header().Set("Content-Length", strconv.Itoa(b.Len()))
 	c := http.NewResponseController(w)
 	if err := c.SetWriteDeadline(time.Now().Add(s.cfg.Limits.WriteTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return fmt.Errorf("set the deadline: %w", err)
+		return false, fmt.Errorf("set the deadline: %w", err)
 	}
 	w.WriteHeader(status)
 	if r.Method == http.MethodHead {
-		return nil
+		return true, nil
 	}
 	if _, err := w.Write(b.Bytes()); err != nil {
-		return fmt.Errorf("write the answer: %w", err)
+		return true, fmt.Errorf("write the answer: %w", err)
 	}
 	if err := c.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return fmt.Errorf("send the answer: %w", err)
+		return true, fmt.Errorf("send the answer: %w", err)
 	}
-	return context.Cause(r.Context())
+	return true, nil
 }
 
 // short cuts what a caller gave.

@@ -13,7 +13,7 @@ import (
 // say about a lease ID that is not its own.
 type tap struct {
 	backend.Backend
-	grants sync.Map // backend.LeaseID -> backend.Grant, of acquires under way
+	grants sync.Map // backend.LeaseID -> tapped, of acquires under way
 	// theirs: the lease IDs are made by HTTP clients. Nothing is released for them:
 	// they may have asked again elsewhere, and hold by now what would be released.
 	theirs bool
@@ -21,19 +21,25 @@ type tap struct {
 	leave atomic.Bool
 }
 
+// tapped is a grant, and the session that it was asked under.
+type tapped struct {
+	backend.Grant
+	session backend.SessionID
+}
+
 // Acquire notes the grant.
 func (t *tap) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	g, err := t.Backend.Acquire(ctx, req)
 	if err == nil {
-		t.grants.Store(req.Lease, g)
+		t.grants.Store(req.Lease, tapped{g, req.Session})
 	}
 	return g, err
 }
 
 // taken gives the grant of the lease, once.
-func (t *tap) taken(id backend.LeaseID) (backend.Grant, bool) {
+func (t *tap) taken(id backend.LeaseID) (tapped, bool) {
 	v, ok := t.grants.LoadAndDelete(id)
-	g, _ := v.(backend.Grant)
+	g, _ := v.(tapped)
 	return g, ok
 }
 

@@ -19,6 +19,29 @@ func lifeMutants() []mutant {
 				return b.OpenSession(ctx, r)
 			}}
 		}},
+		{"refuses a call that names a lease twice", []string{"C6"}, func() *hooks {
+			return &hooks{renew: func(ctx context.Context, b backend.Backend, r backend.RenewRequest) (backend.RenewResult, error) {
+				seen := make(map[backend.LeaseID]bool)
+				for _, l := range r.Leases {
+					if seen[l.Lease] {
+						return backend.RenewResult{}, &backend.UnavailableError{Backend: "mutant", Op: "renew", Err: errors.New("duplicate key")}
+					}
+					seen[l.Lease] = true
+				}
+				return b.Renew(ctx, r)
+			}}
+		}},
+		{"makes a session anew when its TTL differs", []string{"C6"}, func() *hooks {
+			var ttls sync.Map
+			return &hooks{open: func(ctx context.Context, b backend.Backend, r backend.SessionRequest) error {
+				if was, known := ttls.Swap(r.ID, r.TTL); known && was != r.TTL && r.Validate(b.Capabilities()) == nil {
+					if err := b.EndSession(ctx, r.ID); err != nil {
+						return err
+					}
+				}
+				return b.OpenSession(ctx, r)
+			}}
+		}},
 		{"ends sessions too late", []string{"C4"}, func() *hooks {
 			return &hooks{open: func(ctx context.Context, b backend.Backend, r backend.SessionRequest) error {
 				r.TTL += r.TTL / 20

@@ -3,6 +3,7 @@ package backendtest
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
@@ -18,6 +19,8 @@ func repetitionCases() []Case {
 		{ID: "C6", Name: "a-new-session-adopts-no-lease", Rule: "a session lease that is out under another session is ErrLost: it will die with that one", Needs: needsSessions, run: adoptNoLease},
 		{ID: "C6", Name: "release-twice-frees-once", Rule: "a release asked twice frees once and harms no successor", run: releaseTwice},
 		{ID: "C6", Name: "open-and-end-twice", Rule: "opening a session that lives confirms it, and ending one that is gone is success", Needs: needsSessions, run: openEndTwice},
+		{ID: "C6", Name: "renew-twice-in-one-call", Rule: "a call that names one lease twice renews it, and every other lease", Needs: needsTimed, run: renewTwice},
+		{ID: "C6", Name: "open-with-another-ttl", Rule: "opening a session that lives with another TTL takes that on or is refused, and the session lives on", Needs: needsSessions, run: openOtherTTL},
 	}
 }
 
@@ -215,4 +218,54 @@ func openEndTwice(e *env) {
 	l = b.take(b.ask(name))
 	a.end()
 	e.holds(name, l)
+}
+
+func openOtherTTL(e *env) {
+	a := e.client()
+	name := e.name()
+	l := a.take(a.ask(name))
+	ctx, cancel := context.WithTimeout(e.ctx, e.soon())
+	defer cancel()
+	for _, ttl := range []time.Duration{a.ttl + time.Second, a.ttl - a.ttl/4} {
+		if err := a.b.OpenSession(ctx, backend.SessionRequest{ID: a.sess, TTL: ttl, Lost: a.lost}); err != nil {
+			e.invalid("OpenSession of a session that lives with a TTL of "+ttl.String(), "ttl", err)
+		}
+		e.holds(name, l)
+		res, err := a.b.Renew(ctx, backend.RenewRequest{Session: a.sess})
+		if err != nil || res.SessionLost {
+			e.Errorf("Renew of the session gave %+v, %v; it has to live", res, err)
+		}
+	}
+	if again := a.take(l.AcquireRequest); again.Token != l.Token {
+		e.Errorf("the lease was asked for again and has token %d, before %d", again.Token, l.Token)
+	}
+}
+
+func renewTwice(e *env) {
+	a := e.client()
+	one, two := e.name(), e.name()
+	l, m := a.take(a.ask(one, e.timed(e.long()))), a.take(a.ask(two, e.timed(e.long())))
+	ctx, cancel := context.WithTimeout(e.ctx, e.soon())
+	defer cancel()
+	// A server puts what several callers ask for into one call.
+	ask := []backend.TimedRenewal{
+		{Name: one, Lease: l.Lease, TTL: e.long()},
+		{Name: two, Lease: m.Lease, TTL: e.long()},
+		{Name: one, Lease: l.Lease, TTL: e.long()},
+		{Name: one, Lease: l.Lease, TTL: e.long() / 2},
+	}
+	if most := e.caps.MaxRenew; most > 0 && most < len(ask) {
+		ask = ask[:most]
+	}
+	res, err := a.b.Renew(ctx, backend.RenewRequest{Leases: ask})
+	if err != nil || len(res.Leases) != len(ask) {
+		e.Fatalf("Renew of %d leases, one of them three times, gave %+v, %v", len(ask), res, err)
+	}
+	for i, r := range res.Leases {
+		if r.Err != nil || r.Left <= 0 || r.Left > e.long() {
+			e.Errorf("renewal %d of %s gave %+v", i, ask[i].TTL, r)
+		}
+	}
+	e.holds(one, l)
+	e.holds(two, m)
 }

@@ -471,7 +471,7 @@ func TestURL(t *testing.T) {
 	}
 	for _, bad := range []string{
 		"", "localhost:7420", "http://h", "holdfast://", "holdfast://:7420", "holdfast://h?x=1", "holdfast://h?", "holdfast://h#f",
-		"holdfast://user:secret@h", "holdfast://user@h", "holdfast://:secret@h:port", "holdfast://:secret@h?x=1",
+		"holdfast://:secret@h:0", "holdfast://:secret@h:65536", "holdfast://user:secret@h", "holdfast://user@h", "holdfast://:secret@h:port", "holdfast://:secret@h?x=1",
 	} {
 		_, err := remotelock.New(bad, remotelock.Options{})
 		if _, ok := errors.AsType[*backend.InvalidError](err); !ok || strings.Contains(err.Error(), "secret") {

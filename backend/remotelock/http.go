@@ -154,7 +154,10 @@ type protocol struct {
 	clear bool          // without TLS
 	door  chan struct{} // capacity 1: who has put a value in may look at the rest
 	known bool
-	until time.Time // do not ask before: it did not answer
+	until time.Time     // do not ask before: it did not answer in HTTP/2
+	pause time.Duration // between the last two questions
+	// first are the clients of HTTP/1 that were used before it did.
+	first []*http.Client
 }
 
 // clients gives those for polls and for everything else.
@@ -177,26 +180,26 @@ func (b *Backend) clients(ctx context.Context) (*http.Client, *http.Client, erro
 	return b.polls, b.calls, nil
 }
 
-// settle asks the server in HTTP/2. An error is that of a server that is away. While
-// it accepts connections and says nothing, HTTP/1 is used, and it is asked later.
+// settle asks the server in HTTP/2. An error is that of a server that is away. While it
+// does not answer in HTTP/2, HTTP/1 is used, and it is asked again later: it may have been
+// restarting, and a thousand waiters would take a thousand connections for ever.
 func (b *Backend) settle(ctx context.Context) error {
-	const later = 10 * time.Second
+	const soonest, latest = 2 * time.Second, time.Minute
 	client := newClient(nil, true)
 	err := probe(ctx, client, b.base.String()+"/healthz")
 	if err == nil {
+		b.protocol.first = []*http.Client{b.polls, b.calls}
 		b.polls, b.calls, b.protocol.known = newClient(nil, true), client, true
 		return nil
 	}
 	client.CloseIdleConnections()
 	dial, isDial := errors.AsType[*net.OpError](err)
-	switch {
-	case isDial && dial.Op == "dial", ctx.Err() != nil:
+	if isDial && dial.Op == "dial" || ctx.Err() != nil {
 		return err
-	case errors.Is(err, context.DeadlineExceeded):
-		b.protocol.until = time.Now().Add(later)
-	default:
-		b.protocol.known = true // it answered something else
 	}
+	p := &b.protocol
+	p.pause = min(max(2*p.pause, soonest), latest)
+	p.until = time.Now().Add(p.pause)
 	return nil
 }
 

@@ -126,6 +126,8 @@ func parse(rawURL string) (*url.URL, string, error) {
 		return nil, "", invalid("url", shown, "with a host")
 	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
 		return nil, "", invalid("url", shown, "without parameters")
+	case u.Port() != "" && !isPort(u.Port()):
+		return nil, "", invalid("url", shown, "with a port of 1 to 65535")
 	case u.User.Username() != "":
 		return nil, "", invalid("url", shown, "without a user name: a token is given as a password")
 	}
@@ -134,6 +136,11 @@ func parse(rawURL string) (*url.URL, string, error) {
 	}
 	token, _ := u.User.Password()
 	return base, token, nil
+}
+
+func isPort(s string) bool {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return err == nil && n > 0
 }
 
 func capabilities(c wire.Capabilities) backend.Capabilities {
@@ -155,8 +162,9 @@ func (b *Backend) Close() error {
 	b.mu.Unlock()
 	b.end(backend.ErrClosed)
 	b.work.Wait()
-	b.polls.CloseIdleConnections()
-	b.calls.CloseIdleConnections()
+	for _, c := range append(b.protocol.first, b.polls, b.calls) {
+		c.CloseIdleConnections()
+	}
 	return nil
 }
 

@@ -71,16 +71,20 @@ func (a *app) acquire(ctx context.Context, name string, opts []holdfast.AcquireO
 	if err != nil {
 		return err
 	}
-	left := time.Until(lock.Deadline())
-	if _, err := lock.Detach(); err != nil {
-		return err
+	if err := a.printGrant(lock, o, export); err != nil {
+		return errors.Join(err, lock.Release(ctx)) // nobody knows of it
 	}
+	_, err = lock.Detach()
+	return err
+}
+
+func (a *app) printGrant(lock *holdfast.Lock, o *lockOptions, export bool) error {
 	out := leaseOut{
-		Name: name, Lease: string(lock.Lease().ID), Token: uint64(lock.Token()), Owner: lock.Owner(),
-		TTL: o.ttl.String(), ExpiresAt: stamp(time.Now().Add(left)),
+		Name: lock.Name(), Lease: string(lock.Lease().ID), Token: uint64(lock.Token()), Owner: lock.Owner(),
+		TTL: o.ttl.String(), ExpiresAt: stamp(time.Now().Add(time.Until(lock.Deadline()))),
 	}
 	if export {
-		_, err := fmt.Fprintf(a.stdout, "export HOLDFAST_LOCK=%s HOLDFAST_LEASE=%s HOLDFAST_TOKEN=%d\n", shellQuote(name), shellQuote(out.Lease), out.Token)
+		_, err := fmt.Fprintf(a.stdout, "export HOLDFAST_LOCK=%s HOLDFAST_LEASE=%s HOLDFAST_TOKEN=%d\n", shellQuote(out.Name), shellQuote(out.Lease), out.Token)
 		return err
 	}
 	return a.printLease(out)
@@ -116,6 +120,9 @@ HOLDFAST_LEASE name it. Exit status 70 says that the lease was lost.`,
 			defer cancel()
 			asked := time.Now()
 			res, err := b.Renew(ctx, backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: ref.Name, Lease: ref.ID, TTL: ttl}}})
+			if err == nil && len(res.Leases) != 1 {
+				err = holdfast.ErrUnavailable
+			}
 			if err == nil {
 				err = res.Leases[0].Err
 			}

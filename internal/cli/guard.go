@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -152,18 +151,22 @@ func (g *guardian) tell(verb string, n int64) {
 	}
 }
 
+// forget closes the pipe of a guardian that has ended.
+func (g *guardian) forget() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_ = g.pipe.Close()
+	g.pipe = nil
+}
+
 // bye ends the guardian, which kills nothing.
 func (g *guardian) bye() {
 	g.tell("bye", 0)
-	g.mu.Lock()
-	_ = g.pipe.Close()
-	g.pipe = nil
-	g.mu.Unlock()
+	g.forget()
 	select {
 	case <-g.ended:
 	case <-time.After(time.Second):
 		_ = g.process.Kill()
 		<-g.ended
 	}
-	runtime.KeepAlive(g)
 }

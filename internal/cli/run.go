@@ -16,8 +16,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
-	"golang.org/x/term"
 
 	"github.com/holdfast-io/holdfast"
 )
@@ -39,8 +37,11 @@ The command sees HOLDFAST_LOCK, HOLDFAST_TOKEN and HOLDFAST_LEASE. Give the toke
 whatever it writes to, and let that refuse a smaller one.
 
 Signals are passed on to the command. It runs in its own process group, in the
-foreground where there is a terminal. Children that it leaves behind when it ends are
-left alone, as a shell does; the lock is free then.
+foreground where there is a terminal; Ctrl-Z, fg and bg work as for any command, but a
+stopped holdfast renews nothing, and the command is killed when the lease ends. Children
+that the command leaves behind when it ends are left alone, as a shell does; the lock is
+free then. A child that makes itself a session of its own (setsid) is out of reach: it
+may outlive the lease. Give the token to what it writes to.
 
 Exit status: the command's own, or 128 and the signal that ended it; 75 when the lock
 was not had, 74 when the backend was away, 70 when the lock was lost, 64 for bad
@@ -160,6 +161,7 @@ func (a *app) acquireOrSignal(ctx context.Context, c *holdfast.Client, name stri
 	}()
 	lock, err := c.Acquire(ctx, name, opts...)
 	close(quit)
+	cancel() // does not end the lock
 	<-watched
 	if n := got.Load(); n != 0 {
 		if err == nil {
@@ -175,6 +177,8 @@ func (a *app) tellHolder(ctx context.Context, c *holdfast.Client, name string) {
 	if !a.isTerminal(a.stderr) {
 		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second) // signals wait meanwhile
+	defer cancel()
 	info, err := c.Inspect(ctx, name)
 	if err != nil || len(info.Holders) == 0 {
 		return
@@ -206,7 +210,7 @@ func (a *app) supervise(lock *holdfast.Lock, argv []string, ttl, grace time.Dura
 	}
 	margin := killMargin(ttl)
 	g.tell("until", int64(bootTime()+time.Until(lock.Deadline())-margin))
-	tty := a.terminal()
+	tty := a.controlTerminal()
 	c, start, err := startChild(argv, a.childEnv(lock), a.stdio(), tty)
 	if err != nil {
 		g.bye()
@@ -265,6 +269,7 @@ type warden struct {
 	signals   <-chan os.Signal
 	done      chan struct{} // closed when the command has ended
 	condemned atomic.Bool   // it was told to end because of the lease
+	toStop    atomic.Bool   // SIGTSTP was passed on
 }
 
 // watch tells the guardian each new deadline, passes signals on, and ends the command
@@ -275,13 +280,20 @@ func (w *warden) watch() {
 	defer warn.Stop()
 	kill := time.NewTimer(w.left())
 	defer kill.Stop()
+	var gone <-chan struct{} = w.guardian.ended
 	for {
 		select {
 		case <-w.done:
 			return
 		case s := <-w.signals:
 			if n, ok := s.(syscall.Signal); ok {
+				if n == syscall.SIGTSTP {
+					w.toStop.Store(true)
+				}
 				w.child.signal(n)
+				if n == syscall.SIGTERM || n == syscall.SIGHUP {
+					w.child.signal(syscall.SIGCONT) // a stopped one gets it too
+				}
 			}
 		case <-w.lock.Renewed():
 			if w.condemned.Load() {
@@ -304,8 +316,8 @@ func (w *warden) watch() {
 			// Whoever is next may hold the lock already: there is no time to give.
 			kill.Reset(min(max(0, w.left()), w.grace, time.Second))
 			w.guardian.tell("until", int64(bootTime()+min(w.grace, time.Second)))
-		case <-w.guardian.ended:
-			w.replaceGuardian()
+		case <-gone:
+			gone = w.replaceGuardian()
 		}
 	}
 }
@@ -320,58 +332,16 @@ func (w *warden) condemn(why string) {
 	w.child.signal(syscall.SIGCONT) // a stopped one gets the SIGTERM too
 }
 
-// replaceGuardian starts another where the first was killed. Without one the command is
-// not safe from what may happen to this process.
-func (w *warden) replaceGuardian() {
+// replaceGuardian starts another where the first was killed, and tells when that one has
+// ended. Without one the command is not safe from what may happen to this process.
+func (w *warden) replaceGuardian() <-chan struct{} {
 	g, err := startGuardian(w.child.pid)
 	if err != nil {
 		w.condemn(err.Error())
-		w.guardian.ended = nil
-		return
+		return nil
 	}
+	w.guardian.forget()
 	w.guardian = g
 	g.tell("until", int64(bootTime()+w.left()))
-}
-
-// await waits for the command. When it was stopped at the terminal this process stops
-// too, so that the shell has the terminal; the guardian goes on counting.
-func (w *warden) await(tty int) int {
-	for {
-		ws, err := w.child.wait(w.condemned.Load)
-		if err != nil {
-			w.app.warn("%v", err)
-			return exitInternal
-		}
-		if !ws.Stopped() {
-			takeTerminal(tty)
-			return exitStatus(ws)
-		}
-		if tty >= 0 {
-			takeTerminal(tty)
-			_ = syscall.Kill(0, syscall.SIGSTOP)
-			_ = unix.IoctlSetPointerInt(tty, unix.TIOCSPGRP, w.child.pid)
-			w.child.signal(syscall.SIGCONT)
-		}
-	}
-}
-
-// terminal is the descriptor of the terminal that this process has in its foreground.
-func (a *app) terminal() int {
-	f, ok := a.stdin.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
-		return -1
-	}
-	group, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP)
-	if err != nil || group != syscall.Getpgrp() {
-		return -1
-	}
-	return int(f.Fd())
-}
-
-// takeTerminal puts this process into the foreground again.
-func takeTerminal(tty int) {
-	if tty >= 0 {
-		signal.Ignore(syscall.SIGTTOU)
-		_ = unix.IoctlSetPointerInt(tty, unix.TIOCSPGRP, syscall.Getpgrp())
-	}
+	return g.ended
 }

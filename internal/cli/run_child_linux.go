@@ -29,8 +29,8 @@ const execCommand = "internal-exec"
 // guardian must know the group, so that at no moment a command runs which nobody would
 // kill. The kernel kills the process when the thread that started it dies: the caller's
 // goroutine is locked to its thread, and outlives the command. With a terminal the
-// command's group is put in its foreground.
-func startChild(argv, env []string, stdio [3]*os.File, tty int) (*child, func() error, error) {
+// command's group is put in its foreground, if it is to be there first.
+func startChild(argv, env []string, stdio [3]*os.File, t control) (*child, func() error, error) {
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
 		return nil, nil, err
@@ -45,8 +45,8 @@ func startChild(argv, env []string, stdio [3]*os.File, tty int) (*child, func() 
 	}
 	defer gate.Close() //nolint:errcheck // the child has its own
 	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if tty >= 0 {
-		attr.Foreground, attr.Ctty = true, tty
+	if t.first {
+		attr.Foreground, attr.Ctty = true, t.tty
 	}
 	p, err := os.StartProcess(self, append([]string{"holdfast", execCommand, path}, argv...), &os.ProcAttr{
 		Env: env, Files: []*os.File{stdio[0], stdio[1], stdio[2], gate}, Sys: attr,

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -68,6 +69,9 @@ that shows the locks live.`,
 func (a *app) serve(ctx context.Context, o serveOptions) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	if err := checkAddress(o.listen); err != nil { // before anything is made on the disk
+		return err
+	}
 	b, err := a.store(ctx, o)
 	if err != nil {
 		return err
@@ -88,6 +92,18 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 		a.warn("stopped")
 	}
 	return errors.Join(err, b.Close())
+}
+
+// checkAddress refuses what can never be listened on.
+func checkAddress(listen string) error {
+	_, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return usageError("listen", "%q: must be HOST:PORT", listen)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return usageError("listen", "%q: the port must be 0 to 65535", listen)
+	}
+	return nil
 }
 
 // limitsFor are the server's defaults, except that on the loopback all the processes of

@@ -82,14 +82,7 @@ func (a *app) lsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.json {
-				out := make([]lockOut, 0, len(locks))
-				for _, l := range locks {
-					out = append(out, lockOf(l))
-				}
-				return a.printJSON(map[string]any{"locks": out, "next": next})
-			}
-			return a.printLocks(locks)
+			return a.printList(locks, next)
 		},
 	}
 	cmd.Flags().IntVar(&limit, "limit", 0, "list at most so many (default: all)")
@@ -118,6 +111,18 @@ func listAll(ctx context.Context, c *holdfast.Client, prefix, after string, limi
 			return locks, after, nil
 		}
 	}
+}
+
+// printList prints locks as a table, or as JSON.
+func (a *app) printList(locks []holdfast.LockInfo, next string) error {
+	if !a.json {
+		return a.printLocks(locks)
+	}
+	out := make([]lockOut, 0, len(locks))
+	for _, l := range locks {
+		out = append(out, lockOf(l))
+	}
+	return a.printJSON(map[string]any{"locks": out, "next": next})
 }
 
 func (a *app) printLocks(locks []holdfast.LockInfo) error {

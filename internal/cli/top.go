@@ -48,11 +48,11 @@ Where the output is not a terminal it is printed once.`,
 
 func (a *app) top(ctx context.Context, c *holdfast.Client, prefix string, every time.Duration) error {
 	if !a.isTerminal(a.stdout) || a.json {
-		locks, _, err := listAll(ctx, c, prefix, "", 0)
+		locks, next, err := listAll(ctx, c, prefix, "", 0)
 		if err != nil {
 			return err
 		}
-		return a.printLocks(locks)
+		return a.printList(locks, next)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

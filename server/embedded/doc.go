@@ -12,7 +12,8 @@
 // whole TTL again, so that none ends early because the server was away.
 //
 // The data folder and what is in it is readable by its owner only (mode 0700). A second
-// process that is started on it is refused.
+// process that is started on it is refused, and so is a folder with anything else in it:
+// its mode would be changed.
 //
 // # How it is tuned
 //

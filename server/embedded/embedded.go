@@ -32,6 +32,7 @@ const (
 	clusterTick, clusterElection = 50, 500
 	compactEvery                 = "1m"
 	dirMode                      = 0o700
+	etcdDir                      = "etcd" // in the data folder
 	// longestSocket is what fits into the address of a Unix socket everywhere.
 	longestSocket = 100
 )
@@ -96,10 +97,7 @@ func Start(ctx context.Context, cfg Config) (*Etcd, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(cfg.DataDir, dirMode); err != nil {
-		return nil, fmt.Errorf("embedded: data folder: %w", err)
-	}
-	if err := os.Chmod(cfg.DataDir, dirMode); err != nil {
+	if err := makeDir(cfg.DataDir); err != nil {
 		return nil, fmt.Errorf("embedded: data folder: %w", err)
 	}
 	e := &Etcd{closed: make(chan struct{})}
@@ -111,6 +109,33 @@ func Start(ctx context.Context, cfg Config) (*Etcd, error) {
 		return nil, errors.Join(err, e.Close())
 	}
 	return e, nil
+}
+
+// makeDir makes the folder, or closes one that is there to everybody else: but never one
+// that belongs to something else, such as /tmp.
+func makeDir(dir string) error {
+	if err := os.MkdirAll(dir, dirMode); err != nil {
+		return err //nolint:wrapcheck // it names the folder
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err //nolint:wrapcheck // it names the folder
+	}
+	known := 0 // of a start that did not get far, or of a new file system
+	ours := false
+	for _, e := range entries {
+		switch e.Name() {
+		case etcdDir:
+			ours = true
+		case "lock", "peer.sock", "lost+found":
+			known++
+		}
+	}
+	ours = ours || known == len(entries)
+	if !ours {
+		return fmt.Errorf("%s: must be empty, or have the data of a node in it", dir)
+	}
+	return os.Chmod(dir, dirMode) //nolint:wrapcheck // it names the folder
 }
 
 func (e *Etcd) start(ctx context.Context, cfg Config) error {
@@ -247,7 +272,7 @@ func (c *Config) own() *Peer {
 // config translates.
 func (e *Etcd) config(cfg Config) (*embed.Config, error) {
 	ec := embed.NewConfig()
-	ec.Name, ec.Dir = cfg.Name, filepath.Join(cfg.DataDir, "etcd")
+	ec.Name, ec.Dir = cfg.Name, filepath.Join(cfg.DataDir, etcdDir)
 	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(bridge(cfg.Logger))
 	ec.AutoCompactionMode, ec.AutoCompactionRetention = embed.CompactorModePeriodic, compactEvery
 	ec.QuotaBackendBytes = cfg.Quota

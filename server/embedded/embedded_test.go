@@ -345,3 +345,26 @@ func TestQuota(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A folder that belongs to something else is left as it is.
+func TestForeignFolder(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "of-another-program"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e, err := embedded.Start(t.Context(), embedded.Config{DataDir: dir})
+	if err == nil {
+		t.Error("it was taken as the data folder", e.Close())
+	}
+	info, err := os.Stat(dir)
+	if err != nil || info.Mode() != os.ModeDir|os.ModeSticky|0o777 {
+		t.Errorf("its mode is %v, %v", info.Mode(), err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+		t.Errorf("there is %v, %v", entries, err)
+	}
+}

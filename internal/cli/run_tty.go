@@ -1,0 +1,95 @@
+package cli
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+)
+
+// terminal is the descriptor of the terminal that this process reads from and has in its
+// foreground; -1 where there is none.
+func (a *app) terminal() int {
+	f, ok := a.stdin.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) || foreground(int(f.Fd())) != syscall.Getpgrp() {
+		return -1
+	}
+	return int(f.Fd())
+}
+
+// control is what the command has of the terminal.
+type control struct {
+	tty int // -1: there is none
+	// first: the command is in the foreground from the start. Where something behind
+	// it in a pipeline may want the keys, such as a pager, it is put there when it
+	// asks for them.
+	first bool
+}
+
+func (a *app) controlTerminal() control {
+	tty := a.terminal()
+	return control{tty: tty, first: tty >= 0 && a.isTerminal(a.stdout)}
+}
+
+// foreground is the process group in the foreground of the terminal; 0 when that is not
+// known.
+func foreground(tty int) int {
+	group, err := unix.IoctlGetInt(tty, unix.TIOCGPGRP)
+	if err != nil {
+		return 0
+	}
+	return group
+}
+
+// setForeground is for when the command runs: it would inherit that SIGTTOU is ignored.
+func setForeground(tty, group int) {
+	signal.Ignore(syscall.SIGTTOU) // it would stop a process that is in the background now
+	_ = unix.IoctlSetPointerInt(tty, unix.TIOCSPGRP, group)
+}
+
+// await waits for the command. When it was stopped at the terminal this process stops
+// too, so that the shell has the terminal; the guardian goes on counting.
+func (w *warden) await(t control) int {
+	for {
+		ws, err := w.child.wait(w.condemned.Load)
+		if err != nil {
+			w.app.warn("%v", err)
+			return exitInternal
+		}
+		if !ws.Stopped() {
+			w.takeBack(t)
+			return exitStatus(ws)
+		}
+		w.stopped(t, ws.StopSignal())
+	}
+}
+
+// stopped decides what to do about a command that was stopped.
+func (w *warden) stopped(t control, by syscall.Signal) {
+	ours := t.tty >= 0 && (foreground(t.tty) == syscall.Getpgrp() || foreground(t.tty) == w.child.pid)
+	switch {
+	case ours && (by == syscall.SIGTTIN || by == syscall.SIGTTOU):
+		// It wants the terminal, and may have it.
+		setForeground(t.tty, w.child.pid)
+	case t.tty >= 0:
+		w.takeBack(t)
+		_ = syscall.Kill(0, syscall.SIGSTOP) // the whole job, for its shell
+		if t.first && foreground(t.tty) == syscall.Getpgrp() {
+			setForeground(t.tty, w.child.pid)
+		} // else it goes on in the background
+	case w.toStop.Swap(false):
+		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+	default:
+		return // it was stopped by somebody, who can make it go on
+	}
+	w.child.signal(syscall.SIGCONT)
+}
+
+// takeBack puts this process into the foreground again, if the command was there.
+func (w *warden) takeBack(t control) {
+	if t.tty >= 0 && foreground(t.tty) == w.child.pid {
+		setForeground(t.tty, syscall.Getpgrp())
+	}
+}

@@ -1,0 +1,265 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/internal/wire"
+	"github.com/holdfast-io/holdfast/server"
+)
+
+const (
+	givenBack = `holdfast_untold_total{backend="memory",fate="given_back"}`
+	left      = `holdfast_untold_total{backend="memory",fate="left"}`
+	heldNow   = `holdfast_held{backend="memory",mode="exclusive"}`
+)
+
+// behind serves the same server through another handler.
+func behind(t *testing.T, a *api, wrap func(http.ResponseWriter, *http.Request) http.ResponseWriter) *api {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.srv.Handler().ServeHTTP(wrap(w, r), r)
+	}))
+	t.Cleanup(s.Close)
+	other := *a
+	other.base, other.http = s.URL, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	return &other
+}
+
+// lingering does not come back from sending an answer before the client has hung up.
+type lingering struct {
+	http.ResponseWriter
+	r    *http.Request
+	hung chan<- struct{}
+}
+
+func (w *lingering) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *lingering) FlushError() error {
+	err := http.NewResponseController(w.ResponseWriter).Flush()
+	select {
+	case <-w.r.Context().Done():
+		close(w.hung)
+	case <-time.After(patience):
+	}
+	return err
+}
+
+// A client that reads its answer and is gone at once, as curl is, holds the lock: also
+// when the server learns that it is gone before it learns that the answer was sent.
+func TestToldAndGone(t *testing.T) {
+	t.Parallel()
+	for _, body := range []string{`{"owner":"curl"}`, `{"owner":"curl","wait":"10s"}`} {
+		a := start(t, server.Config{})
+		hung := make(chan struct{})
+		curl := behind(t, a, func(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
+			return &lingering{w, r, hung}
+		})
+		g := curl.take("order:1", body) // reads the answer, and closes the connection
+		select {
+		case <-hung:
+		case <-time.After(patience):
+			t.Fatal("the server did not see the client go")
+		}
+		if err := a.stop(); err != nil { // whatever is settled in the background is settled then
+			t.Fatal(err)
+		}
+		info, err := a.b.Inspect(t.Context(), "order:1")
+		if err != nil || len(info.Holders) != 1 || string(info.Holders[0].Lease) != g.Lease {
+			t.Errorf("%s: granted %+v, and then: %+v, %v", body, g, info.Holders, err)
+		}
+	}
+}
+
+// hookBackend calls back when a grant is about to be told.
+type hookBackend struct {
+	backend.Backend
+	granted func(context.Context)
+}
+
+func (b *hookBackend) Acquire(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
+	g, err := b.Backend.Acquire(ctx, r)
+	if err == nil {
+		b.granted(ctx)
+	}
+	return g, err
+}
+
+// A client that hung up before anything was sent does not hold the lock.
+func TestGoneBeforeItWasTold(t *testing.T) {
+	t.Parallel()
+	log := &logBuffer{}
+	ctx, cancel := context.WithCancel(t.Context())
+	b := &hookBackend{Backend: memlock.New(), granted: func(inside context.Context) {
+		cancel()
+		<-inside.Done()
+	}}
+	a := serve(t, &faulty{Backend: b}, server.Config{Logger: log.logger()})
+	if got, err := a.do(ctx, "POST", lockPath("x"), `{"ttl":"1h"}`); err == nil {
+		t.Fatalf("answer %d %s", got.status, got.body)
+	}
+	eventually(t, "the lock is free", func() bool { return len(a.inspect("x").Holders) == 0 })
+	eventually(t, "it is counted", func() bool { return metric(a, givenBack) == 1 && metric(a, left) == 0 && metric(a, heldNow) == 0 })
+	if lines := log.lines("a grant was not told to its client: the lease is given back"); len(lines) != 1 || lines[0]["lock"] != "x" {
+		t.Errorf("log: %v", log.String())
+	}
+}
+
+// breaking fails while it writes an answer.
+type breaking struct{ http.ResponseWriter }
+
+func (breaking) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+// What may have been told in part is the client's until its end.
+func TestPerhapsTold(t *testing.T) {
+	t.Parallel()
+	log := &logBuffer{}
+	a := start(t, server.Config{Logger: log.logger()})
+	cut := behind(t, a, func(w http.ResponseWriter, _ *http.Request) http.ResponseWriter { return breaking{w} })
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if got, err := cut.do(ctx, "POST", lockPath("x"), `{"ttl":"1h"}`); err == nil && len(got.body) > 0 {
+		t.Fatalf("answer %d %s", got.status, got.body)
+	}
+	eventually(t, "it is counted", func() bool { return metric(a, left) == 1 && metric(a, givenBack) == 0 && metric(a, heldNow) == 1 })
+	if err := a.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := a.b.Inspect(t.Context(), "x"); err != nil || len(info.Holders) != 1 {
+		t.Errorf("holders %+v, %v", info.Holders, err)
+	}
+	if lines := log.lines("a grant was perhaps not told to its client: the lease is left to its end"); len(lines) != 1 {
+		t.Errorf("log: %v", log.String())
+	}
+}
+
+// C14: a grant whose time ran out on the way is not told. The client has lost nothing,
+// and may ask again; under a lease ID of its own it must take another.
+func TestOverBeforeItWasTold(t *testing.T) {
+	t.Parallel()
+	for lease, status := range map[string]int{"": 503, `,"lease":"my-own-lease-0001"`: 410} {
+		b := &hookBackend{Backend: memlock.New(), granted: func(context.Context) { time.Sleep(1100 * time.Millisecond) }}
+		a := serve(t, &faulty{Backend: b}, server.Config{})
+		got := a.call("POST", lockPath("x"), `{"ttl":"1s"`+lease+`}`)
+		p := decode[wire.Problem](t, got)
+		if got.status != status {
+			t.Errorf("lease %q: status %d: %s", lease, got.status, got.body)
+		}
+		if status == 503 && (p.Type != wire.TypeUnavailable || p.MayHold == nil || *p.MayHold || got.header.Get("Retry-After") == "") {
+			t.Errorf("problem %+v", p)
+		}
+		eventually(t, "the lock is free", func() bool { return len(a.inspect("x").Holders) == 0 })
+	}
+}
+
+// A lease of unknown outcome is given up, and the log says which lock it was.
+func TestUnknownIsLogged(t *testing.T) {
+	t.Parallel()
+	log := &logBuffer{}
+	a := start(t, server.Config{Logger: log.logger(), Timeout: 200 * time.Millisecond})
+	a.b.away.Store(true)
+	p := want[wire.Problem](a, 503, "POST", lockPath("order:1"), `{}`)
+	if p.MayHold == nil || !*p.MayHold {
+		t.Errorf("problem %+v", p)
+	}
+	lines := log.lines("the outcome of an acquire is not known: its lease is given up")
+	if len(lines) != 1 || lines[0]["lock"] != "order:1" || lines[0]["level"] != "WARN" {
+		t.Errorf("log: %v", log.String())
+	}
+	if n := metric(a, `holdfast_ambiguous_total{backend="memory",op="acquire"}`); n != 1 {
+		t.Errorf("ambiguous_total %v", n)
+	}
+	a.b.away.Store(false)
+}
+
+// A place is kept for those who still wait, not for those who have the lock.
+func TestNoPlaceIsKeptForAHolder(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{PlaceTTL: 10 * time.Minute})
+	a.call("POST", lockPath("x"), `{"wait":"10s","lease":"my-own-lease-0001"}`, wire.HeaderKeepPlace, "9m")
+	eventually(t, "its session is ended", func() bool { return metric(a, `holdfast_sessions{backend="memory"}`) == 0 })
+	if h := a.inspect("x").Holders; len(h) != 1 {
+		t.Errorf("holders %+v", h)
+	}
+}
+
+// A body that was announced and does not come takes no place in a lane, and has its
+// time: also where no body is wanted. The lane of renewals is one of them.
+func TestAnnouncedBody(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{Limits: server.Limits{Reads: 1, Holders: 1, Events: 1, ReadTimeout: 2 * time.Second}})
+	for _, route := range server.Routes() {
+		if route.Verb == server.Status {
+			continue
+		}
+		for range 3 {
+			conn := dial(t, a)
+			if _, err := io.WriteString(conn, route.Method+" "+somePath(route.Pattern)+" HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			if route.Method == http.MethodGet && route.Verb == server.Read {
+				defer func() {
+					if b, err := io.ReadAll(conn); err != nil && !strings.Contains(err.Error(), "reset") || !strings.HasPrefix(string(b), "HTTP/1.1 408") {
+						t.Errorf("answer %.100q, %v", b, err)
+					}
+				}()
+			}
+		}
+	}
+	g := a.take("x", `{"ttl":"1h"}`)
+	for range 20 { // meanwhile everybody else is served
+		want[wire.RenewResult](a, 200, "PUT", lockPath("x")+"/leases/"+g.Lease, `{"ttl":"1h"}`)
+		want[wire.List](a, 200, "GET", "/v1/locks", "")
+	}
+	if got := a.call("DELETE", lockPath("x"), `{"reason":"in the wrong place"}`); got.status != 400 || decode[wire.Problem](t, got).Field != "body" {
+		t.Errorf("status %d: %s", got.status, got.body)
+	}
+	if len(a.inspect("x").Holders) != 1 {
+		t.Error("a refused break has broken the lock")
+	}
+}
+
+// The cursor of a list is never the name of a lock that the caller may not see, and the
+// pages show all that it may.
+func TestCursorIsAuthorized(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{Authorize: func(_ *http.Request, act server.Action) error {
+		if strings.HasPrefix(act.Name, "secret/") {
+			return errors.New("not for you")
+		}
+		return nil
+	}})
+	names := []string{"a", "secret/1", "secret/2", "secret/3", "t", "u"}
+	for _, n := range names {
+		if _, err := a.b.Acquire(t.Context(), backend.AcquireRequest{Name: n, Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, limit := range []string{"1", "2", "3", "100"} {
+		var seen []string
+		after := ""
+		for range len(names) + 1 {
+			page := want[wire.List](a, 200, "GET", "/v1/locks?limit="+limit+"&after="+after, "")
+			for _, l := range page.Locks {
+				seen = append(seen, l.Name)
+			}
+			if after = page.Next; after == "" {
+				break
+			}
+			if strings.HasPrefix(after, "secret/") {
+				t.Errorf("limit %s: next is %q", limit, after)
+			}
+		}
+		if got := strings.Join(seen, " "); got != "a t u" {
+			t.Errorf("limit %s: the pages show %q", limit, got)
+		}
+	}
+}
