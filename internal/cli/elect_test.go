@@ -92,7 +92,11 @@ func TestElect(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = c.Wait()
-			for _, want := range []string{`"note":"a:80"`, `"note":"b:80"`, `"note":"c:80"`, `"leader":null`} {
+			changes := []string{`"note":"a:80"`, `"note":"b:80"`, `"note":"c:80"`, `"leader":null`}
+			if name == "zookeeper" { // no events: who leads for less than two seconds may be missed
+				changes = changes[3:]
+			}
+			for _, want := range changes {
 				await(t, 30*time.Second, want+" was observed", func() bool { return strings.Contains(read(t, seen), want) })
 			}
 			if err := observer.Process.Signal(syscall.SIGINT); err != nil {
