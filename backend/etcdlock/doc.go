@@ -82,8 +82,8 @@
 //
 // etcd 3.4 or newer. Older than 3.4.42, 3.5.28 and 3.6.9, a member that was paused can
 // answer from the past: New warns in the log. History has to be compacted, as for any
-// use of etcd (--auto-compaction-retention). With authentication: read and write on the
-// prefix. MinTTL is 2 s, because etcd keeps no lease shorter than one and a half of its
+// use of etcd (--auto-compaction-retention). With authentication: a role that may read
+// and write below the prefix, and nothing else. MinTTL is 2 s, because etcd keeps no lease shorter than one and a half of its
 // election timeouts; with a shorter one, min_ttl=1s will do.
 //
 // A client given to New should notice dead connections: set DialKeepAliveTime to 10 s.

@@ -17,7 +17,12 @@ const shortest = 1300 * time.Millisecond
 // open gives a backend on the servers, as another process would have one.
 func open(t backendtest.T, members []*testserver.Etcd) *etcdlock.Backend {
 	t.Helper()
-	b, err := etcdlock.Open(t.Context(), "etcd://"+strings.Join(testserver.Endpoints(members), ",")+"?min_ttl=1s")
+	return openURL(t, "etcd://"+strings.Join(testserver.Endpoints(members), ",")+"?min_ttl=1s")
+}
+
+func openURL(t backendtest.T, url string) *etcdlock.Backend {
+	t.Helper()
+	b, err := etcdlock.Open(t.Context(), url)
 	if err != nil {
 		t.Fatalf("Open: %v", err)
 	}
@@ -27,6 +32,17 @@ func open(t backendtest.T, members []*testserver.Etcd) *etcdlock.Backend {
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	backendtest.Run(t, backendtest.Harness{
+		Open:    func(t backendtest.T) backend.Backend { return open(t, members) },
+		Restart: func(backendtest.T) { members[0].Restart() },
+		TTL:     shortest,
+	})
+}
+
+// TestConformanceOfDebian runs the suite against the etcd 3.4 that Debian packages.
+func TestConformanceOfDebian(t *testing.T) {
+	t.Parallel()
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{Debian: true})
 	backendtest.Run(t, backendtest.Harness{
 		Open:    func(t backendtest.T) backend.Backend { return open(t, members) },
 		Restart: func(backendtest.T) { members[0].Restart() },

@@ -93,7 +93,7 @@ func Open(ctx context.Context, rawURL string, opts ...Option) (*Backend, error) 
 		m.err = context.Cause(ctx)
 	}
 	if m.err != nil {
-		return nil, fail(ctx, "connect", m.err, false)
+		return nil, fail(ctx, "connect", t.reason(ctx, cc.TLS, m.err), false)
 	}
 	b, err := New(m.client, t.cfg)
 	if err != nil {
@@ -101,6 +101,24 @@ func Open(ctx context.Context, rawURL string, opts ...Option) (*Backend, error) 
 	}
 	b.owned = true
 	return b, nil
+}
+
+// reason asks TLS why nobody could be reached, while ctx lasts: the client of etcd keeps
+// that to itself when it has a password to send.
+func (t *target) reason(ctx context.Context, conf *tls.Config, err error) error {
+	if conf == nil || !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	for _, ep := range t.endpoints {
+		conn, dialErr := (&tls.Dialer{Config: conf}).DialContext(ctx, "tcp", ep)
+		if dialErr != nil {
+			return fmt.Errorf("%w (%w)", dialErr, err)
+		}
+		_ = conn.Close()
+	}
+	return err
 }
 
 // target is what a URL says.

@@ -21,6 +21,7 @@ import (
 )
 
 const (
+	debianEtcd   = "etcd"
 	etcdPackage  = "github.com/holdfast-io/holdfast/internal/testserver/etcdmain"
 	buildTimeout = 10 * time.Minute
 )
@@ -35,6 +36,11 @@ type EtcdOptions struct {
 	// Tick is the heartbeat, in milliseconds; an election takes ten, and leases live
 	// 15 or more, rounded up to seconds. Default: 50.
 	Tick int
+	// Debian runs the etcd of Debian's package instead of the newest. Optional.
+	Debian bool
+	// Certificates makes it speak TLS only, with clients that show one of its own.
+	// Optional.
+	Certificates *Certificates
 }
 
 // Etcd is one member: a process that can be killed, stopped and started again with
@@ -48,33 +54,31 @@ type Etcd struct {
 	name   string
 	member string // folder of the data
 	addr   string
+	admin  clientv3.Config // how the tests ask it
 }
 
 // StartEtcd starts an etcd of one member or more, built from the module that the
 // client comes from, and waits until it answers.
 func StartEtcd(tb testing.TB, o EtcdOptions) []*Etcd {
 	tb.Helper()
-	bin := etcdBinary(tb)
-	n := max(1, o.Members)
-	if o.Tick == 0 {
-		o.Tick = 50
+	bin := debianEtcd
+	if !o.Debian {
+		bin = etcdBinary(tb)
 	}
+	n := max(1, o.Members)
 	id := strings.ToLower(rand.Text()[:8])
 	members := make([]*Etcd, n)
 	var cluster []string
 	for i := range members {
-		m := &Etcd{t: tb, bin: bin, name: fmt.Sprintf("%s-%d", id, i), member: Dir(tb)}
+		m := newEtcd(tb, fmt.Sprintf("%s-%d", id, i), o)
+		m.bin = bin
 		peer := fmt.Sprintf("http://127.0.0.1:%d", FreePort(tb))
-		m.addr = fmt.Sprintf("127.0.0.1:%d", FreePort(tb))
+		m.args = append(m.args, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer)
 		cluster = append(cluster, m.name+"="+peer)
-		m.args = []string{
-			"-name", m.name, "-dir", filepath.Join(m.member, "data"), "-client", "http://" + m.addr, "-peer", peer,
-			"-tick", strconv.Itoa(o.Tick), "-fsync=" + strconv.FormatBool(!o.NoFsync),
-		}
 		members[i] = m
 	}
 	for _, m := range members {
-		m.args = append(m.args, "-cluster", strings.Join(cluster, ","))
+		m.args = append(m.args, "--initial-cluster", strings.Join(cluster, ","))
 		m.start()
 	}
 	for _, m := range members {
@@ -83,8 +87,79 @@ func StartEtcd(tb testing.TB, o EtcdOptions) []*Etcd {
 	return members
 }
 
+// newEtcd is a member that has no peers yet.
+func newEtcd(tb testing.TB, name string, o EtcdOptions) *Etcd {
+	tb.Helper()
+	m := &Etcd{t: tb, name: name, member: Dir(tb), addr: fmt.Sprintf("127.0.0.1:%d", FreePort(tb))}
+	m.admin = clientv3.Config{Endpoints: []string{m.addr}, Logger: zap.NewNop()}
+	tick := o.Tick
+	if tick == 0 {
+		tick = 50
+	}
+	scheme := "http://"
+	if c := o.Certificates; c != nil {
+		scheme = "https://"
+		m.admin.TLS = c.Client(tb)
+		m.args = append(m.args, "--cert-file", c.ServerCert, "--key-file", c.ServerKey,
+			"--trusted-ca-file", c.CA, "--client-cert-auth")
+	}
+	m.args = append(m.args, "--name", m.name, "--data-dir", filepath.Join(m.member, "data"),
+		"--listen-client-urls", scheme+m.addr, "--advertise-client-urls", scheme+m.addr,
+		"--heartbeat-interval", strconv.Itoa(tick), "--election-timeout", strconv.Itoa(10*tick),
+		"--logger", "zap", "--log-level", "fatal", "--log-outputs", "stderr")
+	if o.NoFsync {
+		m.args = append(m.args, "--unsafe-no-fsync")
+	}
+	return m
+}
+
 // Addr is where the member answers: host:port.
 func (e *Etcd) Addr() string { return e.addr }
+
+// Admin is a client that may do all. It is closed at the end of the test.
+func (e *Etcd) Admin() *clientv3.Client {
+	e.t.Helper()
+	c, err := clientv3.New(e.admin)
+	if err != nil {
+		e.t.Fatalf("testserver: client of etcd: %v", err)
+	}
+	e.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// Authenticate turns authentication on. Of the cluster's members it is asked of one,
+// which is the one that can be restarted from then on. There is one user then besides
+// the root, who may read and write below the prefix, and nothing else.
+func (e *Etcd) Authenticate(user, password, prefix string) {
+	e.t.Helper()
+	ctx, cancel := context.WithTimeout(e.t.Context(), startTimeout)
+	defer cancel()
+	c := e.Admin()
+	const role = "locker"
+	rootPassword := rand.Text()
+	_, err := c.UserAdd(ctx, "root", rootPassword)
+	e.must("add root", err)
+	_, err = c.UserGrantRole(ctx, "root", "root")
+	e.must("make root", err)
+	_, err = c.UserAdd(ctx, user, password)
+	e.must("add user", err)
+	_, err = c.RoleAdd(ctx, role)
+	e.must("add role", err)
+	_, err = c.RoleGrantPermission(ctx, role, prefix, clientv3.GetPrefixRangeEnd(prefix), clientv3.PermissionType(clientv3.PermReadWrite))
+	e.must("allow the prefix", err)
+	_, err = c.UserGrantRole(ctx, user, role)
+	e.must("grant role", err)
+	_, err = c.AuthEnable(ctx)
+	e.must("enable", err)
+	e.admin.Username, e.admin.Password = "root", rootPassword
+}
+
+func (e *Etcd) must(what string, err error) {
+	e.t.Helper()
+	if err != nil {
+		e.t.Fatalf("testserver: etcd: %s: %v", what, err)
+	}
+}
 
 // Endpoints are the addresses of members.
 func Endpoints(members []*Etcd) []string {
@@ -116,7 +191,7 @@ func (e *Etcd) start() { e.Process = Start(e.t, Command{Path: e.bin, Args: e.arg
 // ours by its name, which is random.
 func (e *Etcd) awaitReady() {
 	e.t.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{e.addr}, Logger: zap.NewNop()})
+	c, err := clientv3.New(e.admin)
 	if err != nil {
 		e.t.Fatalf("testserver: client of etcd: %v", err)
 	}

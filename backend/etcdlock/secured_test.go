@@ -1,0 +1,145 @@
+package etcdlock_test
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/backendtest"
+	"github.com/holdfast-io/holdfast/backend/etcdlock"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+const (
+	user     = "locker"
+	password = "p@ss/word:?"
+)
+
+// secured is an etcd that wants a certificate and a password, and its certificates.
+func secured(t *testing.T) (*testserver.Etcd, *testserver.Certificates) {
+	t.Helper()
+	certs := testserver.NewCertificates(t)
+	m := testserver.StartEtcd(t, testserver.EtcdOptions{Certificates: certs})[0]
+	m.Authenticate(user, password, "team/locks/")
+	return m, certs
+}
+
+// securedURL is the URL of a client with these certificates.
+func securedURL(m *testserver.Etcd, as *url.Userinfo, params url.Values) string {
+	for name, value := range map[string]string{"min_ttl": "1s", "prefix": "team/locks"} {
+		if !params.Has(name) {
+			params.Set(name, value)
+		}
+	}
+	return (&url.URL{Scheme: "etcds", User: as, Host: m.Addr(), RawQuery: params.Encode()}).String()
+}
+
+func files(c *testserver.Certificates) url.Values {
+	return url.Values{"ca": {c.CA}, "cert": {c.ClientCert}, "key": {c.ClientKey}}
+}
+
+// TestConformanceSecured runs the suite over TLS, as a user who may do nothing but read
+// and write below the prefix.
+func TestConformanceSecured(t *testing.T) {
+	t.Parallel()
+	m, certs := secured(t)
+	rawURL := securedURL(m, url.UserPassword(user, password), files(certs))
+	backendtest.Run(t, backendtest.Harness{
+		Open:    func(t backendtest.T) backend.Backend { return openURL(t, rawURL) },
+		Restart: func(backendtest.T) { m.Restart() },
+		TTL:     shortest,
+	})
+}
+
+// TestNotAdmitted: who shows no certificate or a wrong one, trusts another authority,
+// has no password or may not touch the prefix is told so, soon, and holds nothing.
+func TestNotAdmitted(t *testing.T) {
+	t.Parallel()
+	m, certs := secured(t)
+	strangers := testserver.NewCertificates(t)
+	right := url.UserPassword(user, password)
+	for name, c := range map[string]struct {
+		url  string
+		says string
+	}{
+		"plain":             {"etcd://" + m.Addr(), ""},
+		"no certificate":    {securedURL(m, nil, url.Values{"ca": {certs.CA}}), ""},
+		"a stranger's":      {securedURL(m, right, url.Values{"ca": {certs.CA}, "cert": {strangers.ClientCert}, "key": {strangers.ClientKey}}), ""},
+		"another authority": {securedURL(m, right, url.Values{"ca": {strangers.CA}, "cert": {certs.ClientCert}, "key": {certs.ClientKey}}), "certificate"},
+		"no user":           {securedURL(m, nil, files(certs)), "permission denied"},
+		"a wrong password":  {securedURL(m, url.UserPassword(user, "guess"), files(certs)), "authentication failed"},
+		"another prefix":    {securedURL(m, right, url.Values{"ca": {certs.CA}, "cert": {certs.ClientCert}, "key": {certs.ClientKey}, "prefix": {"team/other"}}), "permission denied"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := takeOne(t, c.url)
+			var away *backend.UnavailableError
+			if !errors.As(err, &away) || away.MayHold {
+				t.Fatalf("Acquire = %v (%#v), want an *UnavailableError that says that nothing is held", err, err)
+			}
+			if !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%q does not say %q", err, c.says)
+			}
+			for _, secret := range []string{"p@ss", "p%40ss", "guess"} {
+				if strings.Contains(err.Error(), secret) {
+					t.Errorf("%q tells the password", err)
+				}
+			}
+		})
+	}
+	for _, param := range []string{"ca", "cert", "key"} {
+		params := files(certs)
+		params.Set(param, m.Addr())
+		if _, err := etcdlock.Open(t.Context(), securedURL(m, right, params)); err == nil {
+			t.Errorf("Open with a %s that is no file succeeded", param)
+		}
+	}
+}
+
+// takeOne tries to take one lock, with no more patience than one request has.
+func takeOne(t *testing.T, rawURL string) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	b, err := etcdlock.Open(ctx, rawURL)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = b.Close() }()
+	_, err = b.Acquire(ctx, backend.AcquireRequest{Name: "order:1", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute})
+	return err
+}
+
+// TestUsersChange: every change of users or roles makes etcd refuse the tokens that it
+// gave out before. A waiter goes on waiting, and who asks is not told of it.
+func TestUsersChange(t *testing.T) {
+	t.Parallel()
+	m, certs := secured(t)
+	b := openURL(t, securedURL(m, url.UserPassword(user, password), files(certs)))
+	t.Cleanup(func() { _ = b.Close() })
+	s := kept(t, b)
+	held := request("order:1", s)
+	if _, err := b.Acquire(t.Context(), held); err != nil {
+		t.Fatalf("Acquire: %v", err)
+	}
+	next := request("order:1", s)
+	done := start(t.Context(), b, next)
+	await(t, "the waiter is in line", func() bool { return b.Waiting("order:1") == 1 })
+	if _, err := m.Admin().UserAdd(t.Context(), "somebody", "else"); err != nil {
+		t.Fatalf("UserAdd: %v", err)
+	}
+	other := request("order:2", s)
+	if _, err := b.Acquire(t.Context(), other); err != nil {
+		t.Errorf("Acquire after users changed: %v", err)
+	}
+	release(t, b, held)
+	if r := receive(t, done); r.err != nil {
+		t.Errorf("the waiter: %v", r.err)
+	}
+	release(t, b, next)
+	release(t, b, other)
+}
