@@ -36,6 +36,8 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	defer s.part(a.key)
 	g, err := a.run(ctx)
 	switch {
+	case b.base.Err() != nil:
+		return backend.Grant{}, backend.ErrClosed
 	case err == nil && s.left() <= 0: // it ended on the way
 		return backend.Grant{}, backend.ErrSessionLost
 	case err != nil && s.life.Err() != nil && ctx.Err() == nil:
@@ -145,7 +147,7 @@ func (a *acquisition) enter(ctx context.Context) (line, error) {
 			opLock: {Verb: api.KVLock, Key: a.b.leaseKey(a.key), Value: value, Session: a.s.uuid},
 			{Verb: api.KVGetTree, Key: prefix},
 		})
-		no, refused := errors.AsType[*errTxn](err)
+		no, refused := errors.AsType[*txnError](err)
 		switch {
 		case !refused && err != nil:
 			return line{}, err

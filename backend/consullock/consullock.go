@@ -163,10 +163,10 @@ func consistent(ctx context.Context) *api.QueryOptions {
 	return (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx)
 }
 
-// errTxn is what a transaction did not do.
-type errTxn struct{ errs api.TxnErrors }
+// txnError is what a transaction did not do.
+type txnError struct{ errs api.TxnErrors }
 
-func (e *errTxn) Error() string {
+func (e *txnError) Error() string {
 	var texts []string
 	for _, x := range e.errs {
 		texts = append(texts, strconv.Itoa(x.OpIndex)+": "+x.What)
@@ -175,7 +175,7 @@ func (e *errTxn) Error() string {
 }
 
 // at reports whether the operation at i was refused.
-func (e *errTxn) at(i int) bool {
+func (e *txnError) at(i int) bool {
 	for _, x := range e.errs {
 		if x.OpIndex == i {
 			return true
@@ -185,7 +185,7 @@ func (e *errTxn) at(i int) bool {
 }
 
 // says reports whether a refusal has these words.
-func (e *errTxn) says(words string) bool {
+func (e *txnError) says(words string) bool {
 	for _, x := range e.errs {
 		if strings.Contains(x.What, words) {
 			return true
@@ -194,14 +194,14 @@ func (e *errTxn) says(words string) bool {
 	return false
 }
 
-// txn does all of the operations or none. *errTxn: none, and why.
+// txn does all of the operations or none. *txnError: none, and why.
 func (b *Backend) txn(ctx context.Context, ops api.KVTxnOps) ([]*api.KVPair, error) {
 	ok, res, _, err := b.client.KV().Txn(ops, (&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {
 		return nil, err
 	}
 	if !ok {
-		return nil, &errTxn{res.Errors}
+		return nil, &txnError{res.Errors}
 	}
 	return res.Results, nil
 }

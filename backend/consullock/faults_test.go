@@ -86,7 +86,7 @@ func inLine(t *testing.T, b *consullock.Backend, name string, n int) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not within %s: %d in line for %q: %+v, %v", patience, n, name, info, err)
 		}
-		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // a pause between two looks
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 
@@ -261,13 +261,13 @@ func quiet(requests *atomic.Int64) int64 {
 	const calm = time.Second
 	for range 30 {
 		before := requests.Load()
-		time.Sleep(calm) //nolint:forbidigo // it is about what is sent in a time
+		time.Sleep(calm)
 		if requests.Load() == before {
 			break
 		}
 	}
 	before := requests.Load()
-	time.Sleep(calm) //nolint:forbidigo // likewise
+	time.Sleep(calm)
 	return requests.Load() - before
 }
 
@@ -330,8 +330,7 @@ func TestBadURL(t *testing.T) {
 		"consul://h#f", "consul://h\x00", "http://h", "consuls://h?cert=only",
 	} {
 		b, err := consullock.Open(t.Context(), rawURL, nil)
-		var bad *backend.InvalidError
-		if !errors.As(err, &bad) {
+		if _, ok := errors.AsType[*backend.InvalidError](err); !ok {
 			t.Errorf("Open(%q) = %v, %v; want *InvalidError", rawURL, b, err)
 		} else if bytes.Contains(fmt.Append(nil, err), []byte("tok")) {
 			t.Errorf("%v tells the token", err)

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -36,7 +37,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	// A get of what is not there refuses the transaction.
 	key := b.leaseKey(k)
 	_, err := b.txn(ctx, api.KVTxnOps{{Verb: api.KVGet, Key: key}, {Verb: api.KVDelete, Key: key}})
-	if no, ok := errors.AsType[*errTxn](err); ok && no.at(0) {
+	if no, ok := errors.AsType[*txnError](err); ok && no.at(0) {
 		return backend.ErrLost
 	}
 	return fail(ctx, opRelease, err, true)
@@ -50,11 +51,11 @@ func (b *Backend) leave(k leaseKey, req backend.ReleaseRequest) *session {
 		if s.ended || !s.isOpen() {
 			continue
 		}
-		o, ok := s.leases[k]
+		_, ok := s.leases[k]
 		if !ok && (!req.Abandon || s.id != req.Session) {
 			continue
 		}
-		o = s.own(k)
+		o := s.own(k)
 		if req.Abandon {
 			o.abandoned, o.at = true, time.Now()
 		}
@@ -75,7 +76,7 @@ func (b *Backend) abandon(ctx context.Context, s *session, k leaseKey) error {
 		{Verb: api.KVLock, Key: b.abandonedKey(k), Value: []byte("{}"), Session: s.uuid},
 		{Verb: api.KVDelete, Key: b.leaseKey(k)},
 	})
-	if _, ok := errors.AsType[*errTxn](err); ok {
+	if _, ok := errors.AsType[*txnError](err); ok {
 		// The session is over, or another one has the lease: nothing of this one can come.
 		return b.remove(ctx, k)
 	}
@@ -121,7 +122,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	var res backend.BreakResult
 	for failures := 0; ; failures++ {
 		more, err := b.tryBreak(ctx, &req, &res)
-		_, refused := errors.AsType[*errTxn](err) // somebody came or went between the look and the act
+		_, refused := errors.AsType[*txnError](err) // somebody came or went between the look and the act
 		switch {
 		case err != nil && !refused:
 			return backend.BreakResult{}, fail(ctx, opBreak, err, true)
@@ -168,7 +169,7 @@ func (b *Backend) tryBreak(ctx context.Context, req *backend.BreakRequest, res *
 		all = append(all, fresh...)
 		value, err := json.Marshal(all[max(0, len(all)-maxNotices):])
 		if err != nil {
-			return false, err
+			return false, fmt.Errorf("encode the notices: %w", err)
 		}
 		ops = append(ops, &api.KVTxnOp{Verb: api.KVCAS, Key: pair.Key, Index: pair.ModifyIndex, Value: value})
 	}

@@ -39,10 +39,10 @@ type session struct {
 	ttl  time.Duration
 	lost func(backend.Loss) // may be nil
 
-	opened chan struct{} // closed when it was opened, or could not be
-	err    error         // why it could not; read after opened
-	uuid   string        // Consul's name for it; read after opened
-	life   context.Context
+	opened chan struct{}      // closed when it was opened, or could not be
+	err    error              // why it could not; read after opened
+	uuid   string             // Consul's name for it; read after opened
+	life   context.Context    //nolint:containedctx // it is what the end of the session ends
 	end    context.CancelFunc // ends life: the session is over
 
 	// guarded by Backend.mu

@@ -234,9 +234,11 @@ func (b *Backend) controlLink(ctx context.Context) (*link, error) {
 
 // The nodes.
 func (b *Backend) locksPath() string { return b.cfg.Path + "/locks" }
+
 func (b *Backend) lockPath(lock string) string {
 	return b.locksPath() + "/" + backend.EscapeSegment(lock)
 }
+
 func (b *Backend) sessionPath(id backend.SessionID) string {
 	return b.cfg.Path + "/sessions/" + string(id)
 }

@@ -63,7 +63,7 @@ func tool(t testing.TB, name string) string {
 	script := filepath.Join(filepath.Dir(file), "..", "..", "scripts", "tool")
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 15*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, script, name)
+	cmd := exec.CommandContext(ctx, script, name) //nolint:gosec // a script of the repository
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
