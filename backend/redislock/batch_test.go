@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -143,7 +144,7 @@ func TestOldTokensAreForgotten(t *testing.T) {
 	s, cfg := quick(t)
 	b := open(t, s, cfg)
 	id := session(t, b, time.Hour)
-	at := func(age time.Duration) string { return fmt.Sprint(time.Now().Add(-age).UnixMicro()) }
+	at := func(age time.Duration) string { return strconv.FormatInt(time.Now().Add(-age).UnixMicro(), 10) }
 	const n = 1000 // far more than one look takes
 	before, _ := s.Do("HLEN", "{hf0}:f").(int64)
 	for i := range n {
