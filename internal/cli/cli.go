@@ -40,7 +40,9 @@ type app struct {
 	stdin   io.Reader
 	stdout  io.Writer
 	stderr  io.Writer
-	backend string // --backend
+	args    []string // of the command line
+	peers   Peers    // for bench; nil: not in this program
+	backend string   // --backend
 	json    bool
 	quiet   bool
 	verbose bool
@@ -56,11 +58,17 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return gate(args[1:], stderr)
 	}
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
+	return a.execute(ctx, args)
+}
+
+// execute runs the command with its arguments and gives its exit status.
+func (a *app) execute(ctx context.Context, args []string) int {
+	a.args = args
 	root := a.root()
 	root.SetArgs(args)
-	root.SetIn(stdin)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
+	root.SetIn(a.stdin)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
 	started := false
 	for _, cmd := range root.Commands() {
 		if run := cmd.RunE; run != nil {
@@ -141,7 +149,7 @@ Exit status: 0; 75 the lock was not had; 74 the backend is away; 70 the lock was
 	root.AddCommand(
 		a.runCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.lsCommand(), a.showCommand(),
 		a.breakCommand(), a.watchCommand(), a.topCommand(), a.serveCommand(), a.doctorCommand(), a.migrateCommand(),
-		a.electCommand(), a.versionCommand(),
+		a.electCommand(), a.benchCommand(), a.versionCommand(),
 	)
 	return root
 }

@@ -1,0 +1,91 @@
+package engines
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-io/holdfast/bench"
+)
+
+// Open reaches the engine that a URL names, as package open has it. The caller closes it.
+//
+// Errors: *backend.InvalidError for a URL that makes no sense; *backend.UnavailableError
+// where nobody answers.
+func Open(ctx context.Context, url string) (*bench.Engine, error) {
+	scheme, _, _ := strings.Cut(url, ":")
+	switch scheme {
+	case "redis", "rediss", "redis+unix":
+		return Redis(ctx, url)
+	case "memory":
+		return Memory(), nil
+	default:
+		return other(ctx, scheme, url)
+	}
+}
+
+// other is our client alone, on a backend whose bare commands are not measured.
+func other(ctx context.Context, scheme, url string) (*bench.Engine, error) {
+	locker, err := openOurs(ctx, bench.Config{URL: url})
+	if err != nil {
+		return nil, err
+	}
+	if err := locker.Close(ctx); err != nil {
+		return nil, err
+	}
+	return &bench.Engine{Name: scheme, URL: url, Contenders: []bench.Contender{Ours()}, Close: func() error { return nil }}, nil
+}
+
+// Local starts a server of each engine whose program is there, on free ports of the
+// loopback, with data that is removed at the end. Only are the engines that are wanted;
+// none are all. What was not there is in missing, with the reason. Closing an engine ends
+// its server.
+//
+// Errors: a server that is there and does not start.
+func Local(ctx context.Context, only []string) (all []*bench.Engine, missing []string, _ error) { //nolint:nonamedreturns // two lists
+	wanted := func(name string) bool { return len(only) == 0 || slices.Contains(only, name) }
+	if wanted("memory") {
+		all = append(all, Memory())
+	}
+	for _, l := range locals() {
+		if !wanted(l.engine) {
+			continue
+		}
+		if _, err := exec.LookPath(l.program); err != nil {
+			missing = append(missing, l.engine+": "+l.program+" is not there")
+			continue
+		}
+		e, err := l.open(ctx)
+		if err != nil {
+			return nil, nil, errors.Join(err, Close(all))
+		}
+		all = append(all, e)
+	}
+	return all, missing, nil
+}
+
+func (l local) open(ctx context.Context) (*bench.Engine, error) {
+	url, stop, err := l.start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e, err := Open(ctx, url)
+	if err != nil {
+		return nil, errors.Join(err, stop())
+	}
+	e.Local = true
+	end := e.Close
+	e.Close = func() error { return errors.Join(end(), stop()) }
+	return e, nil
+}
+
+// Close closes all of them.
+func Close(all []*bench.Engine) error {
+	errs := make([]error, 0, len(all))
+	for _, e := range all {
+		errs = append(errs, e.Close())
+	}
+	return errors.Join(errs...)
+}

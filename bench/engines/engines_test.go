@@ -1,0 +1,122 @@
+package engines_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/bench"
+	"github.com/holdfast-io/holdfast/bench/engines"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Every scenario runs on memory, and nothing is held twice.
+func TestSmoke(t *testing.T) {
+	t.Parallel()
+	r, err := bench.Run(t.Context(), []*bench.Engine{engines.Memory()}, bench.Options{Rounds: 1, Budget: 10 * time.Millisecond, MaxWaiters: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range r.Results {
+		if x.Failed != "" {
+			t.Errorf("%s: %s", x.Scenario, x.Failed)
+		}
+		if x.Figures[bench.Grants] == 0 {
+			t.Errorf("%s: nothing was granted: %v", x.Scenario, x.Figures)
+		}
+	}
+	if r.Doubles() != 0 {
+		t.Errorf("double holds or token faults: %+v", r.Results)
+	}
+}
+
+// Our client and the bare commands run on Redis, and the server's own count of what the
+// bare commands send is what they are: two for each pair.
+func TestRedis(t *testing.T) {
+	t.Parallel()
+	e, err := engines.Open(t.Context(), "redis://"+testserver.Redis(t, "--appendonly", "no").Addr()+"?quarantine=off")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if !strings.HasPrefix(e.Version, "7.") && !strings.HasPrefix(e.Version, "8.") {
+		t.Errorf("version %q", e.Version)
+	}
+	r, err := bench.Run(t.Context(), []*bench.Engine{e}, bench.Options{Rounds: 1, Budget: 50 * time.Millisecond, Only: []string{"own/8", "one/8"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range r.Results {
+		if x.Failed != "" || x.Figures[bench.Grants] == 0 {
+			t.Errorf("%s %s: %q %v", x.Scenario, x.Contender, x.Failed, x.Figures)
+		}
+	}
+	raw := r.Find("redis", "own/8", "raw").Figures
+	// rueidis may ping once.
+	if n := raw[bench.RequestsPerPair]; n < 2 || n > 2.1 {
+		t.Errorf("the bare commands: %g requests a pair, want 2", n)
+	}
+	if n := raw[bench.CommandsPerPair]; n < 2 || n > 2.1 {
+		t.Errorf("the bare commands: %g commands a pair, want 2", n)
+	}
+	if f := r.Find("redis", "one/8", "holdfast").Figures; f[bench.HandOverP50] <= 0 || f[bench.HandOverPings] <= 0 || f[bench.Fairness] < 0.5 {
+		t.Errorf("one lock: %v", f)
+	}
+	if r.Doubles() != 0 {
+		t.Errorf("double holds or token faults: %+v", r.Results)
+	}
+}
+
+// A server that is there but does not start is an error, and what was started is ended.
+func TestLocal(t *testing.T) {
+	t.Parallel()
+	all, missing, err := engines.Local(t.Context(), []string{"redis"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != 1 || len(missing) != 0 || !all[0].Local || all[0].Name != "redis" {
+		t.Fatalf("%d engines, missing %v", len(all), missing)
+	}
+	if err := all[0].Ping(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := engines.Close(all); err != nil {
+		t.Error(err)
+	}
+}
+
+// A program that is not there is told.
+func TestLocalMissing(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	all, missing, err := engines.Local(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != 1 || all[0].Name != "memory" || !strings.Contains(strings.Join(missing, "\n"), "redis-server is not there") {
+		t.Errorf("%d engines, missing %v", len(all), missing)
+	}
+}
+
+func TestBadURL(t *testing.T) {
+	t.Parallel()
+	const secret = "canary-3f7a"
+	for _, url := range []string{"", "nope://x", "redis://u:" + secret + "@h:port", "redis://u:" + secret + "@h/x%zz"} {
+		e, err := engines.Open(t.Context(), url)
+		if e != nil {
+			_ = e.Close()
+		}
+		if !errors.Is(err, backend.ErrInvalid) || strings.Contains(err.Error(), secret) {
+			t.Errorf("%q: %v", url, err)
+		}
+	}
+}
