@@ -20,13 +20,12 @@ type crowd struct {
 	limit      int           // permits of the lock; 0 without shared: exclusive
 	writeEvery int           // with shared: every so manieth goroutine is exclusive; 0: none
 	shared     bool
+	clients    int // that they share evenly; 0: one
 }
 
 // scene is what the goroutines of a crowd share.
 type scene struct {
 	crowd
-	locker  Locker
-	sharer  ShareLocker
 	prefix  string
 	begin   time.Time
 	stopped atomic.Bool
@@ -44,6 +43,7 @@ type spot struct {
 // worker is one goroutine of a crowd.
 type worker struct {
 	*scene
+	locker    Locker
 	spot      *spot
 	exclusive bool
 	timer     *time.Timer
@@ -64,14 +64,9 @@ func (c crowd) run(ctx context.Context, t *Trial) (Figures, error) {
 			figures[PingP50] = ping
 		}
 	}
-	locker, closeLocker, err := t.open(ctx, c.goroutines)
-	if err != nil {
-		return nil, err
-	}
-	s := &scene{crowd: c, locker: locker, prefix: t.Prefix}
-	s.sharer, _ = locker.(ShareLocker)
+	s := &scene{crowd: c, prefix: t.Prefix}
 	more, err := s.measure(ctx, t)
-	if err := errors.Join(err, closeLocker()); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	figures.add(more)
@@ -81,8 +76,29 @@ func (c crowd) run(ctx context.Context, t *Trial) (Figures, error) {
 	return figures, nil
 }
 
+// measure opens the clients, and closes them.
 func (s *scene) measure(ctx context.Context, t *Trial) (Figures, error) {
-	workers := s.workers()
+	var lockers []Locker
+	var closers []func() error
+	closeAll := func() error {
+		errs := make([]error, 0, len(closers))
+		for _, f := range closers {
+			errs = append(errs, f())
+		}
+		return errors.Join(errs...)
+	}
+	for range max(1, s.clients) {
+		locker, closeLocker, err := t.open(ctx, s.goroutines)
+		if err != nil {
+			return nil, errors.Join(err, closeAll())
+		}
+		lockers, closers = append(lockers, locker), append(closers, closeLocker)
+	}
+	f, err := s.run(ctx, t, s.workers(lockers))
+	return f, errors.Join(err, closeAll())
+}
+
+func (s *scene) run(ctx context.Context, t *Trial, workers []*worker) (Figures, error) {
 	if err := s.warm(ctx, workers); err != nil {
 		return nil, fmt.Errorf("warm up: %w", err)
 	}
@@ -104,13 +120,13 @@ func (s *scene) measure(ctx context.Context, t *Trial) (Figures, error) {
 	return Figures{RequestsPerPair: float64(load.Requests) / grants, CommandsPerPair: float64(load.Commands) / grants}, nil
 }
 
-func (s *scene) workers() []*worker {
+func (s *scene) workers(lockers []Locker) []*worker {
 	workers := make([]*worker, s.goroutines)
 	for i := range workers {
 		if i == 0 || !s.one {
 			s.spots = append(s.spots, &spot{name: s.prefix + strconv.Itoa(i)})
 		}
-		w := &worker{scene: s, spot: s.spots[len(s.spots)-1]}
+		w := &worker{scene: s, locker: lockers[i%len(lockers)], spot: s.spots[len(s.spots)-1]}
 		w.exclusive = !s.shared || s.writeEvery > 0 && i%s.writeEvery == 0
 		w.timer = time.NewTimer(time.Hour)
 		w.timer.Stop()
@@ -121,8 +137,8 @@ func (s *scene) workers() []*worker {
 
 // warm opens what a contender opens late: each goroutine has a lock of its own once.
 func (s *scene) warm(ctx context.Context, workers []*worker) error {
-	return s.each(ctx, workers, func(ctx context.Context, i int, _ *worker) error {
-		held, err := s.locker.Lock(ctx, s.prefix+"warm/"+strconv.Itoa(i))
+	return s.each(ctx, workers, func(ctx context.Context, i int, w *worker) error {
+		held, err := w.locker.Lock(ctx, s.prefix+"warm/"+strconv.Itoa(i))
 		if err != nil {
 			return err
 		}
@@ -252,7 +268,11 @@ func (w *worker) take(ctx context.Context) (Held, error) {
 	if w.exclusive {
 		return w.locker.Lock(ctx, w.spot.name)
 	}
-	return w.sharer.LockShared(ctx, w.spot.name, w.limit)
+	sharer, ok := w.locker.(ShareLocker)
+	if !ok {
+		return Held{}, errors.New("a contender that can share is no ShareLocker")
+	}
+	return sharer.LockShared(ctx, w.spot.name, w.limit)
 }
 
 func (w *worker) enter(token uint64) {

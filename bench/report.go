@@ -1,6 +1,9 @@
 package bench
 
 import (
+	"encoding/json"
+	"fmt"
+	"io"
 	"slices"
 	"time"
 )
@@ -19,6 +22,8 @@ type Report struct {
 	// Missing says which engines were not measured, and why.
 	Missing []string `json:"missing,omitempty"`
 	Results []Result `json:"results"`
+	// Verdicts are about the targets of the engines that were measured.
+	Verdicts []Verdict `json:"targets"`
 }
 
 // Machine is where it was measured.
@@ -49,6 +54,18 @@ type Result struct {
 	Figures   Figures   `json:"figures"`
 	// Failed says why there are no more rounds than there are.
 	Failed string `json:"failed,omitempty"`
+}
+
+// JSON writes the report as indented JSON, which encoding/json reads back.
+//
+// Errors: those of w.
+func JSON(w io.Writer, r *Report) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", " ")
+	if err := enc.Encode(r); err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	return nil
 }
 
 // Find gives the result of a contender; nil when it was not measured.

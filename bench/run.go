@@ -96,6 +96,7 @@ func Run(ctx context.Context, engines []*Engine, o Options) (*Report, error) {
 			return report, context.Cause(ctx)
 		}
 	}
+	report.Verdicts = Judge(report, Targets())
 	return report, nil
 }
 
@@ -136,8 +137,16 @@ func matches(patterns []string, name string) bool {
 
 func (p *part) metered() bool { return p.scenario.Metered && p.engine.Meter != nil }
 
+// rounds are those that are timed.
+func (p *part) rounds(o Options) int {
+	if p.scenario.Rounds > 0 {
+		return min(p.scenario.Rounds, o.Rounds)
+	}
+	return o.Rounds
+}
+
 func (p *part) steps(o Options) int {
-	rounds := o.Rounds
+	rounds := p.rounds(o)
 	if p.metered() {
 		rounds++
 	}
@@ -151,20 +160,20 @@ func (p *part) run(ctx context.Context, o Options, progress func(Step)) []Result
 		results[i] = Result{Engine: p.engine.Name, Scenario: p.scenario.ID, Title: p.scenario.Title, Contender: c.Name, Kind: c.Kind}
 	}
 	metered := make([]Figures, len(results))
-	rounds := p.steps(o) / len(p.contenders)
+	timed, rounds := p.rounds(o), p.steps(o)/len(p.contenders)
 	for round := 1; round <= rounds; round++ {
 		for turn := range results {
 			i := (turn + round - 1) % len(results)
 			r := &results[i]
-			progress(Step{Engine: r.Engine, Scenario: r.Scenario, Contender: r.Contender, Round: round, Rounds: o.Rounds})
+			progress(Step{Engine: r.Engine, Scenario: r.Scenario, Contender: r.Contender, Round: round, Rounds: timed})
 			if r.Failed != "" || ctx.Err() != nil {
 				continue
 			}
-			figures, err := p.trial(ctx, o, i, round > o.Rounds)
+			figures, err := p.trial(ctx, o, i, round > timed)
 			switch {
 			case err != nil:
 				r.Failed = err.Error()
-			case round > o.Rounds:
+			case round > timed:
 				metered[i] = figures
 			default:
 				r.Rounds = append(r.Rounds, figures)

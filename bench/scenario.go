@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -16,6 +17,8 @@ type Scenario struct {
 	Needs Ability
 	// Waiters is how many wait at once; engines may be too slow for many. Optional.
 	Waiters int
+	// Rounds are how many are enough. Default: as many as are asked for. Optional.
+	Rounds int
 	// Run does it once. Required.
 	Run func(ctx context.Context, t *Trial) (Figures, error)
 	// Metered is true when Run is to be run once more for what the server counts.
@@ -48,14 +51,18 @@ func Scenarios() []Scenario {
 	for _, n := range []int{8, 100, 1000} {
 		all = append(all, contended(n, time.Millisecond))
 	}
-	return all
+	all = append(all, handOver(), sharing(64, 8), permits(64, 8))
+	for _, n := range []int{100, 10_000, 100_000} {
+		all = append(all, renewing(n))
+	}
+	return append(all, idle(1000))
 }
 
 // own is n goroutines, each with a lock that nobody else wants.
 func own(n int) Scenario {
 	c := crowd{goroutines: n}
 	return Scenario{
-		ID: fmt.Sprintf("own/%d", n), Title: plural(n, "goroutine") + ", each with a lock of its own",
+		ID: fmt.Sprintf("own/%d", n), Title: goroutines(n) + ", each with a lock of its own",
 		Run: c.run, Metered: true,
 	}
 }
@@ -63,12 +70,37 @@ func own(n int) Scenario {
 // contended is n goroutines that all want the same lock all the time.
 func contended(n int, work time.Duration) Scenario {
 	c := crowd{goroutines: n, one: true, work: work, cycles: minCycles}
-	id, title := fmt.Sprintf("one/%d", n), plural(n, "goroutine")+" that all want one lock, again and again"
+	id, title := fmt.Sprintf("one/%d", n), goroutines(n)+" that all want one lock, again and again"
 	if work > 0 {
 		c.cycles = 1
 		id, title = id+"/"+work.String(), title+", and keep it for "+work.String()
 	}
 	return Scenario{ID: id, Title: title, Needs: CanWait, Waiters: n, Run: c.run, Metered: true}
+}
+
+// handOver is two clients that take one lock in turn: the other waits by the time that it
+// is given back.
+func handOver() Scenario {
+	c := crowd{goroutines: 2, one: true, clients: 2, work: time.Millisecond, cycles: 1}
+	return Scenario{ID: "hand/2", Title: "2 clients that hand one lock to and fro", Needs: CanWait, Waiters: 2, Run: c.run}
+}
+
+// sharing is n goroutines that read under one lock, of which every so manieth writes.
+func sharing(n, writeEvery int) Scenario {
+	c := crowd{goroutines: n, one: true, shared: true, writeEvery: writeEvery, cycles: 1}
+	return Scenario{
+		ID: fmt.Sprintf("shared/%d", n), Title: fmt.Sprintf("%s on one lock, %d of them exclusive and the others shared", goroutines(n), n/writeEvery),
+		Needs: CanWait | CanShare, Waiters: n, Run: c.run, Metered: true,
+	}
+}
+
+// permits is n goroutines at a semaphore.
+func permits(n, limit int) Scenario {
+	c := crowd{goroutines: n, one: true, shared: true, limit: limit, cycles: minCycles}
+	return Scenario{
+		ID: fmt.Sprintf("permits/%d", n), Title: fmt.Sprintf("%s at a semaphore of %d", goroutines(n), limit),
+		Needs: CanWait | CanPermit, Waiters: n, Run: c.run, Metered: true,
+	}
 }
 
 // minCycles is how often each waiter of a fair lock has had its turn at least: with
@@ -112,9 +144,9 @@ func (t *Trial) ping(ctx context.Context) (float64, error) {
 	return Percentile(samples, 0.5).Seconds(), nil
 }
 
-func plural(n int, what string) string {
+func goroutines(n int) string {
 	if n == 1 {
-		return "1 " + what
+		return "1 goroutine"
 	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return strconv.Itoa(n) + " goroutines"
 }

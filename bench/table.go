@@ -30,7 +30,33 @@ func Table(w io.Writer, r *Report) error {
 			r.section(out, x.Engine, x.Scenario)
 		}
 	}
+	r.verdicts(out)
 	return out.err
+}
+
+// verdicts writes how it compares with the targets.
+func (r *Report) verdicts(w io.Writer) {
+	if len(r.Verdicts) == 0 {
+		return
+	}
+	fmt.Fprint(w, "\ntargets\n")
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for i := range r.Verdicts {
+		v := &r.Verdicts[i]
+		if v.Measured {
+			fmt.Fprintf(tw, "  %s\t%s %s\t%s\t%s\n", v.State(), v.Engine, v.Label(), v.Wanted(), v.Got())
+		}
+	}
+	_ = tw.Flush() // w keeps its first error
+	missing := 0
+	for i := range r.Verdicts {
+		if !r.Verdicts[i].Measured {
+			missing++
+		}
+	}
+	if missing > 0 {
+		fmt.Fprintf(w, "  %d targets are about what was not measured\n", missing)
+	}
 }
 
 // section writes one scenario on one engine.

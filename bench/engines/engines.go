@@ -3,10 +3,12 @@ package engines
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os/exec"
 	"slices"
 	"strings"
 
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/bench"
 )
 
@@ -43,8 +45,18 @@ func other(ctx context.Context, scheme, url string) (*bench.Engine, error) {
 // none are all. What was not there is in missing, with the reason. Closing an engine ends
 // its server.
 //
-// Errors: a server that is there and does not start.
+// Errors: *backend.InvalidError for an engine that is not known; a server that is there
+// and does not start.
 func Local(ctx context.Context, only []string) (all []*bench.Engine, missing []string, _ error) { //nolint:nonamedreturns // two lists
+	known := []string{"memory"}
+	for _, l := range locals() {
+		known = append(known, l.engine)
+	}
+	for _, name := range only {
+		if !slices.Contains(known, name) {
+			return nil, nil, &backend.InvalidError{Field: "engine", Value: fmt.Sprintf("%q", name), Bound: "one of " + strings.Join(known, ", ")}
+		}
+	}
 	wanted := func(name string) bool { return len(only) == 0 || slices.Contains(only, name) }
 	if wanted("memory") {
 		all = append(all, Memory())

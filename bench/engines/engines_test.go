@@ -16,23 +16,54 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Every scenario runs on memory, and nothing is held twice.
+// Every kind of scenario runs on memory, and nothing is held twice.
 func TestSmoke(t *testing.T) {
 	t.Parallel()
-	r, err := bench.Run(t.Context(), []*bench.Engine{engines.Memory()}, bench.Options{Rounds: 1, Budget: 10 * time.Millisecond, MaxWaiters: 100})
-	if err != nil {
+	e := engines.Memory()
+	r, err := bench.Run(t.Context(), []*bench.Engine{e}, bench.Options{
+		Rounds: 1, Budget: 5 * time.Millisecond,
+		Only: []string{"own/8", "one/8", "one/8/1ms", "hand/2", "shared/64", "permits/64"},
+	})
+	if err := errors.Join(err, e.Close()); err != nil {
 		t.Fatal(err)
 	}
+	good(t, r, 6)
+}
+
+// What stands still is measured too: locks that are kept, and waiters.
+func TestStanding(t *testing.T) {
+	t.Parallel()
+	e := engines.Memory()
+	r, err := bench.Run(t.Context(), []*bench.Engine{e}, bench.Options{
+		Rounds: 1, Budget: 5 * time.Millisecond, Only: []string{"renew/10000", "idle/1000"},
+	})
+	if err := errors.Join(err, e.Close()); err != nil {
+		t.Fatal(err)
+	}
+	good(t, r, 2)
+	f := r.Find("memory", "renew/10000", "holdfast").Figures
+	if f[bench.BytesEach] < 100 || f[bench.BytesEach] > 100_000 || f[bench.Goroutines] > 20 {
+		t.Errorf("10,000 locks: %v", f)
+	}
+	f = r.Find("memory", "idle/1000", "holdfast").Figures
+	if f[bench.BytesEach] < 100 || f[bench.BytesEach] > 100_000 || f[bench.GoroutinesEach] < 0 {
+		t.Errorf("1,000 waiters: %v", f)
+	}
+}
+
+// good fails the test unless so many scenarios went well.
+func good(t *testing.T, r *bench.Report, want int) {
+	t.Helper()
+	if len(r.Results) != want {
+		t.Errorf("%d results, want %d", len(r.Results), want)
+	}
 	for _, x := range r.Results {
-		if x.Failed != "" {
-			t.Errorf("%s: %s", x.Scenario, x.Failed)
-		}
-		if x.Figures[bench.Grants] == 0 {
-			t.Errorf("%s: nothing was granted: %v", x.Scenario, x.Figures)
+		if x.Failed != "" || x.Figures[bench.Grants] == 0 || x.Figures[bench.DoubleHolds]+x.Figures[bench.TokenFaults] != 0 {
+			t.Errorf("%s %s: %q %v", x.Scenario, x.Contender, x.Failed, x.Figures)
 		}
 	}
 	if r.Doubles() != 0 {
-		t.Errorf("double holds or token faults: %+v", r.Results)
+		t.Errorf("%g double holds or token faults", r.Doubles())
 	}
 }
 
@@ -56,11 +87,7 @@ func TestRedis(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, x := range r.Results {
-		if x.Failed != "" || x.Figures[bench.Grants] == 0 {
-			t.Errorf("%s %s: %q %v", x.Scenario, x.Contender, x.Failed, x.Figures)
-		}
-	}
+	good(t, r, 3)
 	raw := r.Find("redis", "own/8", "raw").Figures
 	// rueidis may ping once.
 	if n := raw[bench.RequestsPerPair]; n < 2 || n > 2.1 {
@@ -71,9 +98,6 @@ func TestRedis(t *testing.T) {
 	}
 	if f := r.Find("redis", "one/8", "holdfast").Figures; f[bench.HandOverP50] <= 0 || f[bench.HandOverPings] <= 0 || f[bench.Fairness] < 0.5 {
 		t.Errorf("one lock: %v", f)
-	}
-	if r.Doubles() != 0 {
-		t.Errorf("double holds or token faults: %+v", r.Results)
 	}
 }
 

@@ -1,11 +1,25 @@
 package engines
 
-import "github.com/holdfast-io/holdfast/bench"
+import (
+	"context"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/bench"
+)
 
 // Memory is our client without any server: what the client itself costs.
 func Memory() *bench.Engine {
-	return &bench.Engine{
-		Name: "memory", URL: "memory://", Local: true,
-		Contenders: []bench.Contender{Ours()}, Close: func() error { return nil },
+	store := memlock.New()
+	contender := Ours()
+	contender.Open = func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
+		return ours(shared{store}, cfg)
 	}
+	return &bench.Engine{Name: "memory", URL: "memory://", Local: true, Contenders: []bench.Contender{contender}, Close: store.Close}
 }
+
+// shared is a store that outlives its clients.
+type shared struct{ backend.Backend }
+
+// Close leaves the store open.
+func (shared) Close() error { return nil }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,7 @@ type benchOptions struct {
 	engines []string
 	peers   bool
 	quick   bool
+	out     []string
 }
 
 func (a *app) benchCommand() *cobra.Command {
@@ -76,6 +78,7 @@ Exit status: 0; 1 when a lock was given to two at once, or nothing could be meas
 	f.StringSliceVar(&o.Only, "only", nil, "patterns of scenarios, such as own/64 or 'one/*' (default: all)")
 	f.StringSliceVar(&o.Contenders, "contender", nil, "patterns of names, such as holdfast or raw (default: all)")
 	f.IntVar(&o.MaxWaiters, "max-waiters", 0, "leave out scenarios with more waiters (default: no bound)")
+	f.StringSliceVarP(&o.out, "out", "o", nil, "files to write the report to, by their ends: .txt, .json, .html")
 	f.SortFlags = false
 	return cmd
 }
@@ -86,7 +89,10 @@ func (a *app) benchPeers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	args := slices.DeleteFunc(slices.Clone(a.args), func(arg string) bool { return arg == "bench" })
+	args := slices.Clone(a.args)
+	if i := slices.Index(args, "bench"); i >= 0 {
+		args = slices.Delete(args, i, i+1)
+	}
 	cmd := exec.CommandContext(ctx, path, args...) //nolint:gosec // a program of ours, with this one's arguments
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.stdin, a.stdout, a.stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
@@ -121,6 +127,10 @@ func (a *app) bench(ctx context.Context, o *benchOptions, given func(flag string
 			o.Budget = 200 * time.Millisecond
 		}
 	}
+	writers, err := benchWriters(o.out)
+	if err != nil {
+		return err
+	}
 	all, missing, err := a.benchEngines(ctx, o)
 	if err != nil {
 		return err
@@ -137,7 +147,7 @@ func (a *app) bench(ctx context.Context, o *benchOptions, given func(flag string
 	}
 	a.clearProgress()
 	report.Missing = missing
-	err = errors.Join(err, a.tellBench(report), engines.Close(all))
+	err = errors.Join(err, a.tellBench(report), writeBench(report, writers), engines.Close(all))
 	if err == nil && len(report.Results) == 0 {
 		err = errors.New("nothing was measured: no scenario, contender or engine is what the flags ask for")
 	}
@@ -152,6 +162,43 @@ func (a *app) tellBench(report *bench.Report) error {
 		return a.printJSONLine(report)
 	}
 	return bench.Table(a.stdout, report)
+}
+
+// benchWriter writes a report in one form.
+type benchWriter func(w io.Writer, r *bench.Report) error
+
+// benchWriters gives what writes each file.
+func benchWriters(files []string) (map[string]benchWriter, error) {
+	writers := make(map[string]benchWriter)
+	for _, file := range files {
+		switch filepath.Ext(file) {
+		case ".txt":
+			writers[file] = bench.Table
+		case ".json":
+			writers[file] = bench.JSON
+		case ".html":
+			writers[file] = bench.HTML
+		default:
+			return nil, usageError("out", "%s: must end in .txt, .json or .html", file)
+		}
+		if _, err := os.Stat(filepath.Dir(file)); err != nil { // better now than after an hour
+			return nil, usageError("out", "%w", err)
+		}
+	}
+	return writers, nil
+}
+
+func writeBench(report *bench.Report, writers map[string]benchWriter) error {
+	var errs []error
+	for file, write := range writers {
+		var text bytes.Buffer
+		err := write(&text, report)
+		if err == nil {
+			err = os.WriteFile(file, text.Bytes(), 0o644) //nolint:gosec // it is made to be shown
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // benchEngines are the server that was named, or those that can be started here.
