@@ -6,6 +6,7 @@ TESTTIMEOUT ?= 20m
 TESTFLAGS   ?=
 BENCH       ?= .
 BENCHTIME   ?= 1s
+BENCHFLAGS  ?=
 FUZZTIME    ?= 30s
 # The folder of `make run`: what the server keeps survives its restart.
 DATA        ?= $(CURDIR)/.data
@@ -57,8 +58,20 @@ test-quick: ## tests with -short and without the race detector: for the loop, ne
 policy: ## only the rules about the sources: imports, globals, docs, sizes
 	$(GO) test -run '^TestPolicy' .
 
+.PHONY: bench-build
+bench-build: build ## build bin/holdfast and bin/holdfast-bench-peers, which measures other libraries too
+	$(GO) build -C bench/peers -trimpath -o ../../bin/holdfast-bench-peers .
+
 .PHONY: bench
-bench: deps ## benchmarks (BENCH= a pattern, BENCHTIME=)
+bench: deps bench-build ## measure us and other libraries on real servers (BENCHFLAGS= of holdfast bench)
+	bin/holdfast bench --peers $(BENCHFLAGS)
+
+.PHONY: bench-results
+bench-results: deps bench-build ## the same, kept under bench/results with today's date
+	bin/holdfast bench --peers $(BENCHFLAGS) $(foreach form,txt json html,--out bench/results/$(shell date -u +%Y-%m-%d).$(form))
+
+.PHONY: bench-go
+bench-go: deps ## Go benchmarks of the packages (BENCH= a pattern, BENCHTIME=)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -timeout 60m ./...
 
 .PHONY: conformance
@@ -84,6 +97,7 @@ generate: ## write anew what is generated: the capability tables
 .PHONY: lint
 lint: ## golangci-lint, in the version that tools/go.mod pins
 	@$(LINTER) run ./...
+	@$(LINTER) && cd bench/peers && "$$linter" run -c ../../.golangci.yml --disable depguard ./... # it is there to import others
 
 .PHONY: vet
 vet: ## go vet

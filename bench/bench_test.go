@@ -45,6 +45,26 @@ func TestPercentile(t *testing.T) {
 	}
 }
 
+func TestEvenPercentile(t *testing.T) {
+	t.Parallel()
+	greedy := make([]time.Duration, 1000)
+	starved := []time.Duration{time.Second}
+	// One of four is served at once, again and again; the others wait.
+	each := [][]time.Duration{greedy, starved, starved, starved, nil}
+	for p, want := range map[float64]time.Duration{0.25: 0, 0.26: time.Second, 0.5: time.Second, 0.99: time.Second} {
+		if got := bench.EvenPercentile(each, p); got != want {
+			t.Errorf("p%g: %s, want %s", 100*p, got, want)
+		}
+	}
+	even := [][]time.Duration{{1, 2}, {3, 4}}
+	if got := bench.EvenPercentile(even, 0.5); got != 2 {
+		t.Errorf("of even ones: %d", got)
+	}
+	if got := bench.EvenPercentile(nil, 0.5); got != 0 {
+		t.Errorf("of none: %d", got)
+	}
+}
+
 func TestMedian(t *testing.T) {
 	t.Parallel()
 	values := []float64{9, 1, 5}

@@ -13,8 +13,9 @@
 // All clocks are of this process, and monotonic. A wait is the time of the call that
 // takes the lock. A hand-over is the time from the call that releases a contended lock to
 // the return of the next holder's call. Those who are still waiting when the time is over
-// count with what they have waited by then, so that starving somebody does not improve a
-// percentile. Requests are counted on the server, in a pass of its own that is not timed.
+// count with what they have waited by then, and every goroutine counts the same for the
+// waits at a contended lock, however often it was served: starving somebody does not
+// improve a percentile. Requests are counted on the server, in a pass of its own that is not timed.
 //
 // # The referee
 //

@@ -69,7 +69,8 @@ func own(n int) Scenario {
 
 // contended is n goroutines that all want the same lock all the time.
 func contended(n int, work time.Duration) Scenario {
-	c := crowd{goroutines: n, one: true, work: work, cycles: minCycles}
+	// The longer the line, the longer it takes to see who starves.
+	c := crowd{goroutines: n, one: true, work: work, cycles: minCycles, stretch: max(1, n/300)}
 	id, title := fmt.Sprintf("one/%d", n), goroutines(n)+" that all want one lock, again and again"
 	if work > 0 {
 		c.cycles = 1

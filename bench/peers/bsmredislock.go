@@ -7,9 +7,8 @@ import (
 	"time"
 
 	"github.com/bsm/redislock"
-	"github.com/redis/go-redis/v9"
-
 	"github.com/holdfast-io/holdfast/bench"
+	"github.com/redis/go-redis/v9"
 )
 
 // bsmRedislock is github.com/bsm/redislock over go-redis. It waits by asking again; 100 ms
@@ -44,4 +43,9 @@ func (l *bsmLocker) Lock(ctx context.Context, name string) (bench.Held, error) {
 	}
 }
 
-func (l *bsmLocker) Close(context.Context) error { return l.redis.Close() }
+func (l *bsmLocker) Close(context.Context) error {
+	if err := l.redis.Close(); err != nil {
+		return fmt.Errorf("close go-redis: %w", err)
+	}
+	return nil
+}

@@ -17,14 +17,14 @@ import (
 )
 
 func main() {
-	os.Exit(cli.Bench(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr, peers))
+	os.Exit(cli.Bench(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr, peers)) //nolint:forbidigo // this is main
 }
 
 // peers are the contenders on an engine.
 func peers(engine string) []bench.Contender {
 	switch engine {
 	case "redis":
-		return []bench.Contender{bsmRedislock()}
+		return []bench.Contender{redsyncOne(), bsmRedislock(), rueidisLock(), redisLoop()}
 	default:
 		return nil
 	}
