@@ -92,6 +92,9 @@ type Engine struct {
 	Version string
 	// Local is true when the bench started the server.
 	Local bool
+	// Beside is the URL of another server that was started with it, for a contender that
+	// is to be compared on it. Optional.
+	Beside string
 	// Contenders, ours first. Required.
 	Contenders []Contender
 	// Ping is the cheapest round trip to the server. Optional.

@@ -139,11 +139,7 @@ func (s *scene) workers(lockers []Locker) []*worker {
 // warm opens what a contender opens late: each goroutine has a lock of its own once.
 func (s *scene) warm(ctx context.Context, workers []*worker) error {
 	return s.each(ctx, workers, func(ctx context.Context, i int, w *worker) error {
-		held, err := w.locker.Lock(ctx, s.prefix+"warm/"+strconv.Itoa(i))
-		if err != nil {
-			return err
-		}
-		return held.Unlock(ctx)
+		return pairOnce(ctx, w.locker, s.prefix+"warm/"+strconv.Itoa(i))
 	}, func(context.Context) {})
 }
 
@@ -173,7 +169,7 @@ func (s *scene) pass(ctx context.Context, budget time.Duration) {
 		case <-tick.C:
 		}
 		spent := time.Since(s.begin)
-		if spent >= patience*budget || spent >= budget && s.grants.Load() >= wanted {
+		if spent >= max(budget, patience*budget/time.Duration(max(1, s.stretch))) || spent >= budget && s.grants.Load() >= wanted {
 			return
 		}
 	}

@@ -21,6 +21,8 @@ func Open(ctx context.Context, url string) (*bench.Engine, error) {
 	switch scheme {
 	case "redis", "rediss", "redis+unix":
 		return Redis(ctx, url)
+	case "etcd":
+		return Etcd(ctx, url)
 	case "memory":
 		return Memory(), nil
 	default:
@@ -42,14 +44,15 @@ func other(ctx context.Context, scheme, url string) (*bench.Engine, error) {
 
 // Local starts a server of each engine whose program is there, on free ports of the
 // loopback, with data that is removed at the end. Only are the engines that are wanted;
-// none are all. What was not there is in missing, with the reason. Closing an engine ends
+// none are all. Self is the path of the command holdfast, which serves; empty: that engine
+// is not there. What was not there is in missing, with the reason. Closing an engine ends
 // its server.
 //
 // Errors: *backend.InvalidError for an engine that is not known; a server that is there
 // and does not start.
-func Local(ctx context.Context, only []string) (all []*bench.Engine, missing []string, _ error) { //nolint:nonamedreturns // two lists
+func Local(ctx context.Context, only []string, self string) (all []*bench.Engine, missing []string, _ error) { //nolint:nonamedreturns // two lists
 	known := []string{"memory"}
-	for _, l := range locals() {
+	for _, l := range locals(self) {
 		known = append(known, l.engine)
 	}
 	for _, name := range only {
@@ -61,7 +64,7 @@ func Local(ctx context.Context, only []string) (all []*bench.Engine, missing []s
 	if wanted("memory") {
 		all = append(all, Memory())
 	}
-	for _, l := range locals() {
+	for _, l := range locals(self) {
 		if !wanted(l.engine) {
 			continue
 		}
@@ -78,16 +81,22 @@ func Local(ctx context.Context, only []string) (all []*bench.Engine, missing []s
 	return all, missing, nil
 }
 
+// started is a server that was started.
+type started struct {
+	url    string
+	beside string // see bench.Engine.Beside
+}
+
 func (l local) open(ctx context.Context) (*bench.Engine, error) {
-	url, stop, err := l.start(ctx)
+	at, stop, err := l.start(ctx)
 	if err != nil {
 		return nil, err
 	}
-	e, err := Open(ctx, url)
+	e, err := Open(ctx, at.url)
 	if err != nil {
 		return nil, errors.Join(err, stop())
 	}
-	e.Local = true
+	e.Local, e.Beside = true, at.beside
 	end := e.Close
 	e.Close = func() error { return errors.Join(end(), stop()) }
 	return e, nil

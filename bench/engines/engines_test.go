@@ -31,8 +31,9 @@ func TestSmoke(t *testing.T) {
 }
 
 // What stands still is measured too: locks that are kept, and waiters.
+//
+//nolint:paralleltest // it counts the goroutines and the memory of the process
 func TestStanding(t *testing.T) {
-	t.Parallel()
 	e := engines.Memory()
 	r, err := bench.Run(t.Context(), []*bench.Engine{e}, bench.Options{
 		Rounds: 1, Budget: 5 * time.Millisecond, Only: []string{"renew/10000", "idle/1000"},
@@ -46,7 +47,7 @@ func TestStanding(t *testing.T) {
 		t.Errorf("10,000 locks: %v", f)
 	}
 	f = r.Find("memory", "idle/1000", "holdfast").Figures
-	if f[bench.BytesEach] < 100 || f[bench.BytesEach] > 100_000 || f[bench.GoroutinesEach] < 0 {
+	if f[bench.BytesEach] < 100 || f[bench.BytesEach] > 100_000 || f[bench.GoroutinesEach] > 2 {
 		t.Errorf("1,000 waiters: %v", f)
 	}
 }
@@ -104,7 +105,7 @@ func TestRedis(t *testing.T) {
 // A server that is there but does not start is an error, and what was started is ended.
 func TestLocal(t *testing.T) {
 	t.Parallel()
-	all, missing, err := engines.Local(t.Context(), []string{"redis"})
+	all, missing, err := engines.Local(t.Context(), []string{"redis"}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +123,7 @@ func TestLocal(t *testing.T) {
 // A program that is not there is told.
 func TestLocalMissing(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
-	all, missing, err := engines.Local(t.Context(), nil)
+	all, missing, err := engines.Local(t.Context(), nil, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,5 +143,29 @@ func TestBadURL(t *testing.T) {
 		if !errors.Is(err, backend.ErrInvalid) || strings.Contains(err.Error(), secret) {
 			t.Errorf("%q: %v", url, err)
 		}
+	}
+}
+
+// The same on etcd, by its own metrics: the bare commands are two requests and two
+// proposals for each pair.
+func TestEtcd(t *testing.T) {
+	t.Parallel()
+	e, err := engines.Open(t.Context(), "etcd://"+testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})[0].Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := bench.Run(t.Context(), []*bench.Engine{e}, bench.Options{Rounds: 1, Budget: 50 * time.Millisecond, Only: []string{"own/8", "one/8"}})
+	if err := errors.Join(err, e.Close()); err != nil {
+		t.Fatal(err)
+	}
+	good(t, r, 3)
+	raw := r.Find("etcd", "own/8", "raw").Figures
+	for _, m := range []bench.Metric{bench.RequestsPerPair, bench.CommandsPerPair} {
+		if n := raw[m]; n < 2 || n > 2.5 { // etcd has a few proposals of its own
+			t.Errorf("the bare commands: %s is %g, want 2", m, n)
+		}
+	}
+	if e.Version == "" {
+		t.Error("no version")
 	}
 }

@@ -11,8 +11,8 @@ import (
 type local struct{ engine, program string }
 
 // locals are none: servers are started on Unix only.
-func locals() []local { return nil }
+func locals(string) []local { return nil }
 
-func (local) start(context.Context) (string, func() error, error) {
-	return "", nil, errors.ErrUnsupported
+func (local) start(context.Context) (started, func() error, error) {
+	return started{}, nil, errors.ErrUnsupported
 }

@@ -6,10 +6,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
@@ -82,30 +89,76 @@ func (s *stage) close() error {
 }
 
 // start starts a server and gives its URL, and what ends it.
-func (l local) start(ctx context.Context) (string, func() error, error) {
+func (l local) start(ctx context.Context) (started, func() error, error) {
 	s := newStage(ctx)
-	url := ""
-	if err := s.play(func() { url = l.launch(s) }); err != nil {
-		return "", nil, errors.Join(err, s.close())
+	var at started
+	if err := s.play(func() { at = l.launch(s) }); err != nil {
+		return at, nil, errors.Join(err, s.close())
 	}
-	return url, s.close, nil
+	return at, s.close, nil
 }
 
 // local is a server that can be started here.
 type local struct {
 	engine  string
-	program string                     // that it needs
-	launch  func(tb testing.TB) string // gives its URL
+	program string // that it needs
+	launch  func(tb testing.TB) started
 }
 
-// locals are the servers that can be started here.
-func locals() []local {
-	return []local{
-		{engine: "redis", program: "redis-server", launch: func(tb testing.TB) string {
+// locals are the servers that can be started here. Self is the command holdfast, or empty.
+func locals(self string) []local {
+	all := []local{
+		{engine: "redis", program: "redis-server", launch: launchRedis},
+		{engine: "etcd", program: "etcd", launch: func(tb testing.TB) started {
 			tb.Helper()
-			// Nothing is written to the disk: the protocol is measured, not the disk.
-			// It is new, so nothing was granted before it started.
-			return "redis://" + testserver.Redis(tb, "--appendonly", "no").Addr() + "?quarantine=off"
+			return started{url: "etcd://" + launchEtcd(tb)}
+		}},
+		{engine: "zookeeper", program: "java", launch: func(tb testing.TB) started {
+			tb.Helper()
+			return started{url: "zookeeper://" + testserver.StartZooKeeper(tb, 1)[0].Addr()}
 		}},
 	}
+	if self != "" {
+		all = append(all, local{engine: "holdfast", program: self, launch: func(tb testing.TB) started {
+			tb.Helper()
+			return started{url: "holdfast://" + launchHoldfast(tb, self), beside: "etcd://" + launchEtcd(tb)}
+		}})
+	}
+	return all
+}
+
+// launchRedis starts a server that writes nothing to the disk: the protocol is measured,
+// not the disk. It is new, so nothing can have been granted before it started.
+func launchRedis(tb testing.TB) started {
+	tb.Helper()
+	return started{url: "redis://" + testserver.Redis(tb, "--appendonly", "no").Addr() + "?quarantine=off"}
+}
+
+// launchEtcd starts the etcd of this module where its sources are, and otherwise the one
+// that is installed. It syncs what it writes, as etcd does.
+func launchEtcd(tb testing.TB) string {
+	tb.Helper()
+	list := exec.CommandContext(tb.Context(), "go", "list", "-m")
+	module, err := list.Output()
+	ours := err == nil && strings.HasPrefix(string(module), "github.com/holdfast-io/holdfast\n")
+	return testserver.StartEtcd(tb, testserver.EtcdOptions{Debian: !ours, Tick: 100})[0].Addr()
+}
+
+// launchHoldfast starts "holdfast serve" on an etcd in its process.
+func launchHoldfast(tb testing.TB, self string) string {
+	tb.Helper()
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(testserver.FreePort(tb)))
+	dir := testserver.Dir(tb)
+	p := testserver.Start(tb, testserver.Command{
+		Path: self, Args: []string{"serve", "--listen", address, "--data-dir", filepath.Join(dir, "data")},
+		Env: []string{"HOLDFAST_BACKEND="}, Interrupt: syscall.SIGTERM,
+	})
+	p.Await(time.Minute, func(ctx context.Context) error {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+		if err != nil {
+			return fmt.Errorf("dial: %w", err)
+		}
+		return conn.Close()
+	})
+	return address
 }

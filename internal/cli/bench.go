@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,13 +18,7 @@ import (
 )
 
 // Peers gives the contenders of others on an engine.
-type Peers func(engine string) []bench.Contender
-
-// Bench runs the command "holdfast bench", with peers beside us, as a program of its own.
-func Bench(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, peers Peers) int {
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, peers: peers}
-	return a.execute(ctx, append([]string{"bench"}, args...))
-}
+type Peers func(e *bench.Engine) []bench.Contender
 
 // peersProgram is built from bench/peers, which is a module of its own.
 const peersProgram = "holdfast-bench-peers"
@@ -55,7 +48,7 @@ that are found; what is not found is told.
 
 --peers measures other libraries too. That is the program ` + peersProgram + `, which
 "make bench" builds from bench/peers, beside this one or in $PATH: programs that use
-Holdfast do not compile them. It takes the same flags.
+Holdfast do not compile them. It is this command with more in it.
 
 Exit status: 0; 1 when a lock was given to two at once, or nothing could be measured.`,
 		Example: `  holdfast bench --quick
@@ -89,11 +82,7 @@ func (a *app) benchPeers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	args := slices.Clone(a.args)
-	if i := slices.Index(args, "bench"); i >= 0 {
-		args = slices.Delete(args, i, i+1)
-	}
-	cmd := exec.CommandContext(ctx, path, args...) //nolint:gosec // a program of ours, with this one's arguments
+	cmd := exec.CommandContext(ctx, path, a.args...) //nolint:gosec // a program of ours, with this one's arguments
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.stdin, a.stdout, a.stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	err = cmd.Run()
@@ -137,7 +126,7 @@ func (a *app) bench(ctx context.Context, o *benchOptions, given func(flag string
 	}
 	if a.peers != nil {
 		for _, e := range all {
-			e.Contenders = append(e.Contenders, a.peers(e.Name)...)
+			e.Contenders = append(e.Contenders, a.peers(e)...)
 		}
 	}
 	o.Progress = a.benchProgress()
@@ -208,7 +197,11 @@ func (a *app) benchEngines(ctx context.Context, o *benchOptions) ([]*bench.Engin
 		url = os.Getenv("HOLDFAST_BACKEND")
 	}
 	if url == "" {
-		return engines.Local(ctx, o.engines)
+		self, err := os.Executable()
+		if err != nil {
+			return nil, nil, fmt.Errorf("find this program: %w", err)
+		}
+		return engines.Local(ctx, o.engines, self)
 	}
 	if len(o.engines) > 0 {
 		return nil, nil, usageError("engine", "is for servers that are started here, and --backend names one that is there")

@@ -110,7 +110,7 @@ func TestBenchPeers(t *testing.T) {
 	}
 	cmd = command(t, "", "bench", "--peers", "--only", "own/1")
 	cmd.Env = append(cmd.Env, "PATH="+dir+":"+os.Getenv("PATH"))
-	if r := run(t, cmd); r.status != 3 || r.out != "got --peers --only own/1\n" {
+	if r := run(t, cmd); r.status != 3 || r.out != "got bench --peers --only own/1\n" {
 		t.Errorf("with it: %+v", r)
 	}
 }

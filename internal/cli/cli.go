@@ -51,24 +51,24 @@ type app struct {
 // Run runs the command with its arguments, without the program's name, and gives its
 // exit status.
 func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	return RunWithPeers(ctx, args, stdin, stdout, stderr, nil)
+}
+
+// RunWithPeers is Run in a program that has other people's locks for "holdfast bench".
+func RunWithPeers(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, peers Peers) int {
 	if len(args) > 0 && args[0] == guardCommand {
 		return guard(stdin, args[1:])
 	}
 	if len(args) > 1 && args[0] == execCommand {
 		return gate(args[1:], stderr)
 	}
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
-	return a.execute(ctx, args)
-}
-
-// execute runs the command with its arguments and gives its exit status.
-func (a *app) execute(ctx context.Context, args []string) int {
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, peers: peers}
 	a.args = args
 	root := a.root()
 	root.SetArgs(args)
-	root.SetIn(a.stdin)
-	root.SetOut(a.stdout)
-	root.SetErr(a.stderr)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
 	started := false
 	for _, cmd := range root.Commands() {
 		if run := cmd.RunE; run != nil {
