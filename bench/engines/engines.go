@@ -23,6 +23,8 @@ func Open(ctx context.Context, url string) (*bench.Engine, error) {
 		return Redis(ctx, url)
 	case "etcd":
 		return Etcd(ctx, url)
+	case "zookeeper":
+		return ZooKeeper(ctx, url)
 	case "memory":
 		return Memory(), nil
 	default:

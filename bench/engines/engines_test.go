@@ -169,3 +169,23 @@ func TestEtcd(t *testing.T) {
 		t.Error("no version")
 	}
 }
+
+// The same on ZooKeeper.
+func TestZooKeeper(t *testing.T) {
+	t.Parallel()
+	e, err := engines.Open(t.Context(), "zookeeper://"+testserver.StartZooKeeper(t, 1)[0].Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := bench.Run(t.Context(), []*bench.Engine{e}, bench.Options{Rounds: 1, Budget: 100 * time.Millisecond, Only: []string{"own/8", "one/8"}})
+	if err := errors.Join(err, e.Close()); err != nil {
+		t.Fatal(err)
+	}
+	good(t, r, 3)
+	if n := r.Find("zookeeper", "own/8", "raw").Figures[bench.RequestsPerPair]; n < 2 || n > 2.5 { // and pings
+		t.Errorf("the bare commands: %g requests a pair, want 2", n)
+	}
+	if !strings.HasPrefix(e.Version, "3.") {
+		t.Errorf("version %q", e.Version)
+	}
+}

@@ -31,6 +31,8 @@ func peers(e *bench.Engine) []bench.Contender {
 			etcdConcurrency(),
 			etcdLockService("etcd v3lock", func(cfg bench.Config) string { return cfg.URL }),
 		}
+	case "zookeeper":
+		return []bench.Contender{zooKeeperLock()}
 	case "holdfast":
 		if e.Beside == "" {
 			return nil
