@@ -45,8 +45,9 @@ build: ## build bin/holdfast
 check: fmt-check vet lint policy test ## all that must be green before a commit: format, vet, lint, policy, tests
 
 .PHONY: deps
-deps: ## install what the tests need (apt, as root or with sudo); nothing when it is there
+deps: ## install what the tests need (apt, as root or with sudo; built once, outside of here); nothing when it is there
 	@scripts/install-test-deps
+	@scripts/tool consul >/dev/null
 
 .PHONY: test
 test: deps ## all tests with the race detector, on real servers

@@ -2,7 +2,6 @@ package holdfast
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -62,7 +61,9 @@ type hold struct {
 	deadline instant // of a timed lease
 	until    instant // AtMost; 0: none
 	renewAt  instant
-	renewing bool
+	renewing bool          // by the keeper
+	flights  []*flight     // renewals of the lease by itself that are under way
+	doubt    time.Duration // the shortest TTL that a renewal without an answer asked for; 0: none
 	failures int
 	lastErr  error
 }
@@ -99,9 +100,7 @@ func (c *Client) enter(h *hold) {
 	} else {
 		h.sess.held++
 	}
-	if at, ok := h.next(); ok {
-		c.schedule(&h.entry, at)
-	}
+	c.reschedule(h)
 }
 
 // next is when the keeper has to look at h by itself, if at all.
@@ -114,6 +113,13 @@ func (h *hold) next() (instant, bool) {
 		at = min(at, h.renewAt)
 	}
 	return at, true
+}
+
+// reschedule makes the keeper look at h when its next instant comes. Client.mu is held.
+func (c *Client) reschedule(h *hold) {
+	if at, ok := h.next(); ok && h.held {
+		c.schedule(&h.entry, at)
+	}
 }
 
 // leave takes h out of everything that counts or watches it. Client.mu is held.
@@ -187,43 +193,9 @@ func (h *hold) wake(c *Client, now instant, b *batch) {
 	}
 	if h.timed && h.ttl > 0 && !h.renewing && now >= h.renewAt {
 		h.renewing = true
-		b.timed = append(b.timed, h)
+		b.timed = append(b.timed, h.takeOff(now, h.ttl))
 	}
-	if at, ok := h.next(); ok {
-		c.schedule(&h.entry, at)
-	}
-}
-
-// timedRenewed applies the answer to one renewal. Client.mu is held.
-func (c *Client) timedRenewed(h *hold, sent, now instant, r backend.Renewal, err error) {
-	h.renewing = false
-	if err == nil {
-		err = r.Err
-	}
-	if !h.held {
-		return
-	}
-	c.event(renewedNote{RenewedEvent{Leases: 1, Margin: time.Duration(h.deadline - now), Took: time.Duration(now - sent), Err: err}})
-	switch {
-	case errors.Is(err, ErrLost):
-		c.lose(h, CauseGone, "", nil)
-		return
-	case err != nil:
-		h.failures++
-		h.lastErr = err
-		h.renewAt = now + retryIn(h.ttl, h.deadline-now, h.failures)
-		if h.failures == 1 {
-			c.event(atRiskNote{AtRiskEvent{Leases: 1, Left: time.Duration(h.deadline - now), Err: err}})
-		}
-	case now >= h.deadline:
-		c.lose(h, CauseDeadline, "", h.lastErr)
-		return
-	default:
-		h.extend(sent, r.Left)
-	}
-	if at, ok := h.next(); ok {
-		c.schedule(&h.entry, at)
-	}
+	c.reschedule(h)
 }
 
 // extend notes that the backend gave a timed lease left more, counted from sent.

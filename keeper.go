@@ -83,7 +83,7 @@ func (c *Client) wakeKeeper() {
 // batch is what one turn of the keeper found to renew.
 type batch struct {
 	session *session
-	timed   []*hold
+	timed   []*flight
 }
 
 // keep is the keeper.
@@ -176,12 +176,13 @@ func (c *Client) renew(b batch) {
 	if b.session != nil {
 		c.sessionRenewed(b.session, sent, now, res, err)
 	}
-	for i, h := range b.timed {
+	for i, f := range b.timed {
 		var r backend.Renewal
 		if err == nil {
 			r = res.Leases[i]
 		}
-		c.timedRenewed(h, sent, now, r, err)
+		f.hold.renewing = false
+		c.timedRenewed(f, sent, now, r, err)
 	}
 	events := c.takeEvents()
 	c.mu.Unlock()
@@ -200,8 +201,8 @@ func (c *Client) patience(b batch) time.Duration {
 	if s := b.session; s != nil {
 		d = min(s.ttl/5, time.Duration(s.deadline-now)/2)
 	}
-	for _, h := range b.timed {
-		d = min(d, h.ttl/5, time.Duration(h.deadline-now)/2)
+	for _, f := range b.timed {
+		d = min(d, f.ttl/5, time.Duration(f.hold.deadline-now)/2)
 	}
 	return max(d, 10*time.Millisecond)
 }
@@ -215,8 +216,8 @@ func (b batch) request() backend.RenewRequest {
 		req.Session = b.session.id
 	}
 	req.Leases = make([]backend.TimedRenewal, len(b.timed))
-	for i, h := range b.timed {
-		req.Leases[i] = backend.TimedRenewal{Name: h.id.Name, Lease: h.id.ID, TTL: h.ttl}
+	for i, f := range b.timed {
+		req.Leases[i] = backend.TimedRenewal{Name: f.hold.id.Name, Lease: f.hold.id.ID, TTL: f.ttl}
 	}
 	return req
 }

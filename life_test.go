@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/memlock"
 )
 
 func TestAtLeastAtMostNoRenew(t *testing.T) {
@@ -261,4 +263,97 @@ func TestClose(t *testing.T) {
 			t.Errorf("inspect after close: %v", err)
 		}
 	})
+}
+
+// TestRenewalsThatPass: a renewal for a shorter time arrives after an extension for a
+// longer one, and shortens the lease after all. Here it is not believed to be longer.
+func TestRenewalsThatPass(t *testing.T) {
+	t.Parallel()
+	const short, long = 10 * time.Second, 2 * time.Minute
+	for name, answered := range map[string]bool{"answered first": true, "given up before": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f, store := newFaults(t)
+				c := newClient(t, f, holdfast.Config{})
+				lock := mustAcquire(t, c, "n", holdfast.TTL(short))
+				// The first renewal, the keeper's, is under way for a while.
+				first := make(chan struct{})
+				slow := func(_ context.Context, call func() (backend.RenewResult, error)) (backend.RenewResult, error) {
+					f.renew.Store(nil)
+					close(first)
+					if answered {
+						time.Sleep(time.Second)
+						return call()
+					}
+					time.AfterFunc(time.Second, func() {
+						_, _ = f.Backend.Renew(t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{
+							{Name: lock.Name(), Lease: lock.Lease().ID, TTL: short},
+						}})
+					})
+					return backend.RenewResult{}, unavailable(true)
+				}
+				f.renew.Store(&slow)
+				<-first
+				// The extension overtakes it, but its answer comes later.
+				fast := func(_ context.Context, call func() (backend.RenewResult, error)) (backend.RenewResult, error) {
+					f.hangRenew()
+					r, err := call()
+					time.Sleep(2 * time.Second)
+					return r, err
+				}
+				f.renew.Store(&fast)
+				if err := lock.Extend(t.Context(), long); err != nil {
+					t.Fatal(err)
+				}
+				mustEndHereFirst(t, lock, store)
+			})
+		})
+	}
+}
+
+// mustEndHereFirst checks that the lock is not believed to live longer than it does.
+func mustEndHereFirst(t *testing.T, lock *holdfast.Lock, store *memlock.Store) {
+	t.Helper()
+	info, err := openStore(t, store).Inspect(t.Context(), lock.Name())
+	if err != nil || len(info.Holders) != 1 {
+		t.Fatalf("%+v, %v", info, err)
+	}
+	if here, there := time.Until(lock.Deadline()), info.Holders[0].Left; here > there {
+		t.Errorf("held for %s here, and for %s on the backend", here, there)
+	}
+}
+
+// TestExtendWithoutAnswer: it may have shortened the lease.
+func TestExtendWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]holdfast.AcquireOption{
+		"renewed":     {holdfast.TTL(time.Minute)},
+		"not renewed": {holdfast.TTL(time.Minute), holdfast.NoRenew()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f, store := newFaults(t)
+				lock := mustAcquire(t, newClient(t, f, holdfast.Config{}), "n", opts...)
+				deaf := func(ctx context.Context, call func() (backend.RenewResult, error)) (backend.RenewResult, error) {
+					_, _ = call()
+					<-ctx.Done()
+					return backend.RenewResult{}, unavailable(true)
+				}
+				f.renew.Store(&deaf)
+				soon, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				if err := lock.Extend(soon, 5*time.Second); !errors.Is(err, context.DeadlineExceeded) {
+					t.Fatalf("Extend without an answer: %v", err)
+				}
+				mustEndHereFirst(t, lock, store)
+				f.renew.Store(nil)
+				time.Sleep(10 * time.Second)
+				if renewed := len(opts) == 1; renewed != (lock.Err() == nil) {
+					t.Errorf("ten seconds later: %v", lock.Err())
+				}
+			})
+		})
+	}
 }

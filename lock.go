@@ -148,8 +148,8 @@ func (l *Lock) Renewed() <-chan struct{} {
 // again; that may be sooner than before. Other leases live with the client's
 // session: it is renewed, and ttl must not be above Config.TTL.
 //
-// Errors: ErrLost, ErrInvalid, ErrUnavailable, the cause of ctx. The lock is as it
-// was before when the error is not ErrLost.
+// Errors: ErrLost, ErrInvalid, ErrUnavailable, the cause of ctx. When the error is not
+// ErrLost, the lock is held as before, but may end after ttl if that is sooner.
 func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	c, h := l.h.c, l.h
 	if err := c.caps.ValidateTTL(ttl); err != nil {
@@ -168,10 +168,16 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	return c.opErr("extend", h.id.Name, err)
 }
 
+// extendOnce renews the lease by one request.
 func (c *Client) extendOnce(ctx context.Context, h *hold, ttl time.Duration) error {
 	var req backend.RenewRequest
+	var f *flight
 	if h.timed {
 		req.Leases = []backend.TimedRenewal{{Name: h.id.Name, Lease: h.id.ID, TTL: ttl}}
+		c.mu.Lock()
+		f = h.takeOff(c.clock.now(), ttl)
+		c.reschedule(h)
+		c.mu.Unlock()
 	} else {
 		req.Session = h.sess.id
 	}
@@ -180,28 +186,35 @@ func (c *Client) extendOnce(ctx context.Context, h *hold, ttl time.Duration) err
 	if err == nil && len(res.Leases) != len(req.Leases) {
 		err = &UnavailableError{Backend: c.caps.Name, Op: "renew", Err: errAnswer}
 	}
-	if err != nil {
-		return err
-	}
 	now := c.clock.now()
 	c.mu.Lock()
-	if h.timed {
-		renewing := h.renewing
-		if h.ttl > 0 {
-			h.ttl = ttl
-		}
-		err = res.Leases[0].Err
-		c.timedRenewed(h, sent, now, res.Leases[0], nil)
-		h.renewing = renewing
-	} else {
-		renewing := h.sess.renewing
-		c.sessionRenewed(h.sess, sent, now, res, nil)
-		h.sess.renewing = renewing
-	}
+	err = c.extended(h, f, sent, now, res, err)
 	events := c.takeEvents()
 	c.mu.Unlock()
 	c.emit(events)
 	return err
+}
+
+// extended applies the answer to Extend. Client.mu is held.
+func (c *Client) extended(h *hold, f *flight, sent, now instant, res backend.RenewResult, err error) error {
+	if !h.timed {
+		if err == nil {
+			renewing := h.sess.renewing
+			c.sessionRenewed(h.sess, sent, now, res, nil)
+			h.sess.renewing = renewing
+		}
+		return err
+	}
+	if err != nil { // also when its context ended because the lock was lost
+		f.land(err)
+		return err
+	}
+	answer := res.Leases[0]
+	if answer.Err == nil && h.ttl > 0 {
+		h.ttl = f.ttl
+	}
+	c.timedRenewed(f, sent, now, answer, nil)
+	return answer.Err
 }
 
 // Detach makes this process stop minding a lease that was taken with NoRenew: its

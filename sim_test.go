@@ -27,7 +27,11 @@ type weather struct {
 	mu    sync.Mutex
 	rand  *rand.Rand
 	storm time.Time // until when
+	late  sync.WaitGroup
 }
+
+// lateMost is how late a request arrives whose connection broke, at most.
+const lateMost = 5 * time.Second
 
 func (w *weather) draw() (int, time.Duration) {
 	w.mu.Lock()
@@ -63,6 +67,15 @@ func pass[T any](ctx context.Context, w *weather, call func(context.Context) (T,
 		return none, unavailable(true)
 	case 4: // the connection breaks after the request went through
 		_, _ = call(ctx)
+		return none, unavailable(true)
+	case 5: // the connection breaks, and the request arrives later than those after it
+		w.late.Go(func() {
+			ghost, cancel := context.WithTimeout(context.WithoutCancel(ctx), lateMost)
+			defer cancel()
+			if sleep(ghost, lateMost*time.Duration(1+delay.Nanoseconds()%10)/20) {
+				_, _ = call(ghost)
+			}
+		})
 		return none, unavailable(true)
 	}
 	answer, err := call(ctx)
@@ -167,6 +180,7 @@ func simulate(t *testing.T, seed uint64, length time.Duration) {
 	defer cancel()
 	var players sync.WaitGroup
 	var clients []*holdfast.Client
+	var weathers []*weather
 	for i := range uint64(4) {
 		w := &weather{Backend: openStore(t, store), rand: rand.New(rand.NewPCG(seed, i))}
 		c, err := holdfast.New(w, holdfast.Config{TTL: 10 * time.Second, Timeout: 3 * time.Second})
@@ -174,12 +188,15 @@ func simulate(t *testing.T, seed uint64, length time.Duration) {
 			t.Fatal(err)
 		}
 		c.SetAsleep(nil)
-		clients = append(clients, c)
+		clients, weathers = append(clients, c), append(weathers, w)
 		for j := range uint64(3) {
 			players.Go(func() { play(ctx, c, r, rand.New(rand.NewPCG(seed, 100+10*i+j))) })
 		}
 	}
 	players.Wait()
+	for _, w := range weathers {
+		w.late.Wait()
+	}
 	for _, c := range clients {
 		done, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 		_ = c.Close(done)
@@ -229,7 +246,14 @@ func play(ctx context.Context, c *holdfast.Client, r *referee, rnd *rand.Rand) {
 		}
 		r.enter(lock, limit)
 		work := time.Duration(rnd.ExpFloat64() * float64(2*time.Second))
-		sleep(lock.Context(), work)
+		if sleep(lock.Context(), work/2) && rnd.IntN(2) == 0 {
+			// Longer or shorter than before. A failure leaves it as it was, or lost.
+			ttl := time.Duration(2000+rnd.IntN(20_000)) * time.Millisecond
+			extending, cancel := context.WithTimeout(lock.Context(), time.Duration(rnd.IntN(3000))*time.Millisecond)
+			_ = lock.Extend(extending, ttl)
+			cancel()
+		}
+		sleep(lock.Context(), work/2)
 		r.leave(lock) // it stops believing before it releases, or when it was told
 		if rnd.IntN(10) > 0 {
 			done, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(rnd.IntN(2000))*time.Millisecond)

@@ -1,6 +1,8 @@
 package backendtest_test
 
 import (
+	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -82,5 +84,18 @@ func TestUnbroken(t *testing.T) {
 	t.Parallel()
 	for _, f := range judge(t, func() *hooks { return &hooks{} }).failures {
 		t.Error(f)
+	}
+}
+
+// TestReadmeCounts: the README says how many cases and mutants there are.
+func TestReadmeCounts(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("has %d cases, and %d deliberately broken backends", len(backendtest.Cases()), len(mutants()))
+	if text := strings.Join(strings.Fields(string(readme)), " "); !strings.Contains(text, want) {
+		t.Errorf("README.md does not say %q", want)
 	}
 }

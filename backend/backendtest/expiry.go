@@ -21,6 +21,7 @@ func expiryCases() []Case {
 		{ID: "C4", Name: "renewal-shortens", Rule: "a TTL shorter than what is left shortens a timed lease", Needs: needsTimed, run: renewalShortens},
 		{ID: "C4", Name: "opening-again-extends", Rule: "a session ends TTL after the newest OpenSession or Renew of it", Needs: needsSessions, run: openingExtends},
 		{ID: "C4", Name: "timed-lease-outlives-its-session", Rule: "a timed lease outlives the session and the process that took it", Needs: func(c caps) bool { return c.Sessions && c.Timed }, run: timedOutlives},
+		{ID: "C9", Name: "left-is-all-there-is", Rule: "a grant of a timed lease tells all the time that it has", Needs: needsTimed, run: leftIsAll},
 		{ID: "C9", Name: "left-is-never-too-much", Rule: c9, Needs: needsTimed, run: leftNeverTooMuch},
 	}
 }
@@ -195,6 +196,42 @@ func timedOutlives(e *env) {
 	a.give(l)
 	a.give(m)
 	e.free(name)
+}
+
+// leftIsAll looks at what is told of leases that are granted in every way.
+func leftIsAll(e *env) {
+	a, b := e.client(), e.client()
+	whole := func(how string, l lease) {
+		const coarse = 2 * time.Second
+		if least := e.long() - time.Since(l.asked.from) - coarse; l.Left < least {
+			e.Errorf("%s: Grant.Left is %s for a TTL of %s", how, l.Left, e.long())
+		}
+	}
+	of := func(opts ...option) []option { return append(opts, e.timed(e.long())) }
+	name := e.name()
+	l := a.take(a.ask(name, of()...))
+	whole("at once", l)
+	whole("asked twice", a.take(l.AcquireRequest))
+	if e.caps.FIFO {
+		w := b.join(b.ask(name, of()...))
+		a.give(l)
+		whole("waited", w.granted())
+	}
+	if e.caps.Shared {
+		name := e.name()
+		a.take(a.ask(name, shared))
+		whole("beside another reader", b.take(b.ask(name, of(shared)...)))
+	}
+	if e.caps.Permits {
+		name := e.name()
+		a.take(a.ask(name, permits(3, 1)))
+		whole("beside another permit", b.take(b.ask(name, of(permits(3, 2))...)))
+	}
+	if e.caps.Reentrant {
+		name := e.name()
+		a.take(a.ask(name, reentrant("one")))
+		whole("re-entered", b.take(b.ask(name, of(reentrant("one"))...)))
+	}
 }
 
 // leftNeverTooMuch compares what is told with when the lock is free.

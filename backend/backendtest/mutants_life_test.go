@@ -70,6 +70,15 @@ func lifeMutants() []mutant {
 				return g, err
 			}}
 		}},
+		{"tells less time than is left beside others", []string{"C9"}, func() *hooks {
+			return &hooks{acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
+				g, err := b.Acquire(ctx, r)
+				if err == nil && r.Timed && r.Mode == backend.Shared {
+					g.Left = min(g.Left, time.Microsecond)
+				}
+				return g, err
+			}}
+		}},
 		{"returns an expired lease as held", []string{"C14"}, func() *hooks {
 			var grants sync.Map
 			return &hooks{acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {

@@ -42,7 +42,7 @@ func TestConformance(t *testing.T) {
 // TestConformanceOfDebian runs the suite against the etcd 3.4 that Debian packages.
 func TestConformanceOfDebian(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{Debian: true})
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{Debian: true, NoFsync: true})
 	backendtest.Run(t, backendtest.Harness{
 		Open:    func(t backendtest.T) backend.Backend { return open(t, members) },
 		Restart: func(backendtest.T) { members[0].Restart() },

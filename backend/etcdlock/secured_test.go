@@ -23,7 +23,7 @@ const (
 func secured(t *testing.T) (*testserver.Etcd, *testserver.Certificates) {
 	t.Helper()
 	certs := testserver.NewCertificates(t)
-	m := testserver.StartEtcd(t, testserver.EtcdOptions{Certificates: certs})[0]
+	m := testserver.StartEtcd(t, testserver.EtcdOptions{Certificates: certs, NoFsync: true})[0]
 	m.Authenticate(user, password, "team/locks/")
 	return m, certs
 }

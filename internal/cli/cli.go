@@ -129,6 +129,7 @@ The backend is where the locks live. It is --backend or HOLDFAST_BACKEND, a URL:
   redis://host:6379              one Redis; rediss:// for TLS
   etcd://host1:2379,host2:2379   etcd; etcds:// for TLS
   zookeeper://host1,host2/path   ZooKeeper
+  consul://host:8500             Consul; consuls:// for TLS
   holdfast://host:7420           a Holdfast server; holdfasts:// for TLS
   embedded:///path               an etcd in this process
   memory://                      this process alone

@@ -106,6 +106,7 @@ func newEtcd(tb testing.TB, name string, o EtcdOptions) *Etcd {
 	m.args = append(m.args, "--name", m.name, "--data-dir", filepath.Join(m.member, "data"),
 		"--listen-client-urls", scheme+m.addr, "--advertise-client-urls", scheme+m.addr,
 		"--heartbeat-interval", strconv.Itoa(tick), "--election-timeout", strconv.Itoa(10*tick),
+		"--bcrypt-cost", "4", // the least: a test opens many connections
 		"--logger", "zap", "--log-level", "fatal", "--log-outputs", "stderr")
 	if o.NoFsync {
 		m.args = append(m.args, "--unsafe-no-fsync")

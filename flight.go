@@ -1,0 +1,78 @@
+package holdfast
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// flight is a renewal of a timed lease that is under way. Renewals may ask for different
+// times, and reach the backend in another order than they left in, or after their answer
+// was given up: then the one that asked for less shortens the lease behind the back of
+// the one that asked for more. All fields are guarded by Client.mu.
+type flight struct {
+	hold *hold
+	ttl  time.Duration
+	// least is what the lease has when this one is answered, whatever the order: the
+	// shortest of this TTL and those of all that may reach the backend after it.
+	least time.Duration
+}
+
+// takeOff notes that a renewal is about to leave. From here on the lease may have no
+// more time than it asks for, be it answered or not. Client.mu is held.
+func (h *hold) takeOff(now instant, ttl time.Duration) *flight {
+	h.deadline = min(h.deadline, now+instant(ttl-drift(ttl)))
+	h.renewAt = min(h.renewAt, h.c.nextRenewal(now, ttl))
+	f := &flight{hold: h, ttl: ttl, least: ttl}
+	if h.doubt > 0 {
+		f.least = min(f.least, h.doubt)
+	}
+	for _, other := range h.flights {
+		f.least = min(f.least, other.ttl)
+		other.least = min(other.least, ttl)
+	}
+	h.flights = append(h.flights, f)
+	return f
+}
+
+// land notes that the renewal was answered, or given up. Client.mu is held.
+func (f *flight) land(err error) {
+	h := f.hold
+	h.flights = slices.DeleteFunc(h.flights, func(other *flight) bool { return other == f })
+	if err != nil && (h.doubt == 0 || f.ttl < h.doubt) {
+		h.doubt = f.ttl
+	}
+}
+
+// timedRenewed applies the answer to one renewal. Client.mu is held.
+func (c *Client) timedRenewed(f *flight, sent, now instant, r backend.Renewal, err error) {
+	h := f.hold
+	if err == nil {
+		err = r.Err
+	}
+	f.land(err)
+	if !h.held {
+		return
+	}
+	c.event(renewedNote{RenewedEvent{Leases: 1, Margin: time.Duration(h.deadline - now), Took: time.Duration(now - sent), Err: err}})
+	switch {
+	case errors.Is(err, ErrLost):
+		c.lose(h, CauseGone, "", nil)
+		return
+	case err != nil:
+		h.failures++
+		h.lastErr = err
+		h.renewAt = now + retryIn(h.ttl, h.deadline-now, h.failures)
+		if h.failures == 1 {
+			c.event(atRiskNote{AtRiskEvent{Leases: 1, Left: time.Duration(h.deadline - now), Err: err}})
+		}
+	case now >= h.deadline:
+		c.lose(h, CauseDeadline, "", h.lastErr)
+		return
+	default:
+		h.extend(sent, min(r.Left, f.least))
+	}
+	c.reschedule(h)
+}
