@@ -63,8 +63,9 @@ policy: ## only the rules about the sources: imports, globals, docs, sizes
 	$(GO) test -run '^TestPolicy' .
 
 .PHONY: bench-build
-bench-build: build ## build bin/holdfast and bin/holdfast-bench-peers, which measures other libraries too
-	$(GO) build -C bench/peers -trimpath -o ../../bin/holdfast-bench-peers .
+bench-build: ## build bin/holdfast and bin/holdfast-bench-peers, which measures other libraries too
+	$(GO) build -buildvcs=auto -trimpath -o bin/holdfast ./cmd/holdfast
+	$(GO) build -C bench/peers -buildvcs=auto -trimpath -o ../../bin/holdfast-bench-peers .
 
 .PHONY: bench
 bench: deps bench-build ## measure us and other libraries on real servers (BENCHFLAGS= of holdfast bench)
@@ -72,6 +73,7 @@ bench: deps bench-build ## measure us and other libraries on real servers (BENCH
 
 .PHONY: bench-results
 bench-results: deps bench-build ## the same, kept under bench/results with today's date
+	@mkdir -p bench/results
 	bin/holdfast bench --peers $(BENCHFLAGS) $(foreach form,txt json html,--out bench/results/$(shell date -u +%Y-%m-%d).$(form))
 
 .PHONY: bench-go

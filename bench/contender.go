@@ -92,6 +92,8 @@ type Engine struct {
 	Version string
 	// Local is true when the bench started the server.
 	Local bool
+	// Private is true for a store that other processes cannot reach.
+	Private bool
 	// Beside is the URL of another server that was started with it, for a contender that
 	// is to be compared on it. Optional.
 	Beside string

@@ -28,6 +28,7 @@ type crowd struct {
 type scene struct {
 	crowd
 	prefix  string
+	first   int // number of the first goroutine, among those of all processes
 	begin   time.Time
 	stopped atomic.Bool
 	grants  atomic.Int64
@@ -47,6 +48,8 @@ type worker struct {
 	locker    Locker
 	spot      *spot
 	exclusive bool
+	guard     *guard // for many processes; nil: there is one
+	guarded   int64  // double holds that it saw
 	timer     *time.Timer
 	waits     []time.Duration
 	pairs     []time.Duration
@@ -125,7 +128,7 @@ func (s *scene) workers(lockers []Locker) []*worker {
 	workers := make([]*worker, s.goroutines)
 	for i := range workers {
 		if i == 0 || !s.one {
-			s.spots = append(s.spots, &spot{name: s.prefix + strconv.Itoa(i)})
+			s.spots = append(s.spots, &spot{name: s.spotName(i)})
 		}
 		w := &worker{scene: s, locker: lockers[i%len(lockers)], spot: s.spots[len(s.spots)-1]}
 		w.exclusive = !s.shared || s.writeEvery > 0 && i%s.writeEvery == 0
@@ -139,7 +142,7 @@ func (s *scene) workers(lockers []Locker) []*worker {
 // warm opens what a contender opens late: each goroutine has a lock of its own once.
 func (s *scene) warm(ctx context.Context, workers []*worker) error {
 	return s.each(ctx, workers, func(ctx context.Context, i int, w *worker) error {
-		return pairOnce(ctx, w.locker, s.prefix+"warm/"+strconv.Itoa(i))
+		return pairOnce(ctx, w.locker, s.prefix+"warm/"+strconv.Itoa(s.first+i))
 	}, func(context.Context) {})
 }
 
@@ -275,6 +278,9 @@ func (w *worker) take(ctx context.Context) (Held, error) {
 func (w *worker) enter(token uint64) {
 	if w.exclusive {
 		w.spot.EnterExclusive(token)
+		if w.guard != nil && !w.guard.enter() {
+			w.guarded++
+		}
 		return
 	}
 	w.spot.EnterShared(w.limit)
@@ -282,6 +288,9 @@ func (w *worker) enter(token uint64) {
 
 func (w *worker) leave() {
 	if w.exclusive {
+		if w.guard != nil {
+			w.guard.leave()
+		}
 		w.spot.LeaveExclusive()
 		return
 	}

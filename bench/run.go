@@ -27,6 +27,9 @@ type Options struct {
 	Contenders []string
 	// MaxWaiters leaves out scenarios with more waiters. Default: no bound. Optional.
 	MaxWaiters int
+	// Worker is a command that calls Work, for the scenarios with many processes. Default:
+	// they are left out. Optional.
+	Worker []string
 	// Progress is told what is done. Optional.
 	Progress func(Step)
 }
@@ -111,7 +114,7 @@ func (o Options) plan(engines []*Engine) []part {
 	var plan []part
 	for _, e := range engines {
 		for _, s := range Scenarios() {
-			if !matches(o.Only, s.ID) || o.MaxWaiters > 0 && s.Waiters > o.MaxWaiters {
+			if !matches(o.Only, s.ID) || o.MaxWaiters > 0 && s.Waiters > o.MaxWaiters || s.Processes && (len(o.Worker) == 0 || e.Private) {
 				continue
 			}
 			p := part{engine: e, scenario: s}
@@ -189,7 +192,7 @@ func (p *part) run(ctx context.Context, o Options, progress func(Step)) []Result
 
 func (p *part) trial(ctx context.Context, o Options, i int, metered bool) (Figures, error) {
 	t := &Trial{
-		Engine: p.engine, Contender: &p.contenders[i], Budget: o.Budget, TTL: o.TTL,
+		Engine: p.engine, Contender: &p.contenders[i], Budget: o.Budget, TTL: o.TTL, Worker: o.Worker,
 		Prefix: "holdfast-bench/" + string(backend.NewLeaseID()) + "/", Metered: metered,
 	}
 	if metered {

@@ -17,6 +17,8 @@ type Scenario struct {
 	Needs Ability
 	// Waiters is how many wait at once; engines may be too slow for many. Optional.
 	Waiters int
+	// Processes is true when Run starts processes with Trial.Worker. Optional.
+	Processes bool
 	// Rounds are how many are enough. Default: as many as are asked for. Optional.
 	Rounds int
 	// Run does it once. Required.
@@ -31,6 +33,8 @@ type Trial struct {
 	Contender *Contender
 	// Budget is how long to measure.
 	Budget time.Duration
+	// Worker is the command that calls Work.
+	Worker []string
 	// TTL of the locks.
 	TTL time.Duration
 	// Prefix of the names of locks: new for each trial.
@@ -51,7 +55,7 @@ func Scenarios() []Scenario {
 	for _, n := range []int{8, 100, 1000} {
 		all = append(all, contended(n, time.Millisecond))
 	}
-	all = append(all, handOver(), sharing(64, 8), permits(64, 8))
+	all = append(all, handOver(), sharing(64, 8), permits(64, 8), processes(4, 8, false), processes(4, 8, true))
 	for _, n := range []int{100, 10_000, 100_000} {
 		all = append(all, renewing(n))
 	}

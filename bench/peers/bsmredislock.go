@@ -7,8 +7,9 @@ import (
 	"time"
 
 	"github.com/bsm/redislock"
-	"github.com/holdfast-io/holdfast/bench"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-io/holdfast/bench"
 )
 
 // bsmRedislock is github.com/bsm/redislock over go-redis. It waits by asking again; 100 ms

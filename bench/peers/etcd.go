@@ -6,11 +6,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-io/holdfast/bench"
-	"github.com/holdfast-io/holdfast/bench/engines"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
+
+	"github.com/holdfast-io/holdfast/bench"
+	"github.com/holdfast-io/holdfast/bench/engines"
 )
 
 // etcdConcurrency is go.etcd.io/etcd/client/v3/concurrency. Two calls on one session would

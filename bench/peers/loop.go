@@ -7,9 +7,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/holdfast-io/holdfast/bench"
 	"github.com/holdfast-io/holdfast/bench/engines"
-	"github.com/redis/rueidis"
 )
 
 // redisLoop is what people write by hand: SET NX PX, again every 100 ms until it works, and

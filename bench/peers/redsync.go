@@ -8,8 +8,9 @@ import (
 
 	"github.com/go-redsync/redsync/v4"
 	pool "github.com/go-redsync/redsync/v4/redis/goredis/v9"
-	"github.com/holdfast-io/holdfast/bench"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-io/holdfast/bench"
 )
 
 // redsyncOne is github.com/go-redsync/redsync over go-redis on one server, which is how

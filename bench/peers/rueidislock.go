@@ -4,9 +4,10 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/redis/rueidis/rueidislock"
+
 	"github.com/holdfast-io/holdfast/bench"
 	"github.com/holdfast-io/holdfast/bench/engines"
-	"github.com/redis/rueidis/rueidislock"
 )
 
 // rueidisLock is github.com/redis/rueidis/rueidislock, set up as its own documentation

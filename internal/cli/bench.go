@@ -76,6 +76,35 @@ Exit status: 0; 1 when a lock was given to two at once, or nothing could be meas
 	return cmd
 }
 
+// benchWorkerCommand is one of the processes that "holdfast bench" starts.
+func (a *app) benchWorkerCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: benchWorker, Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return bench.Work(cmd.Context(), a.stdin, a.stdout, func(ctx context.Context, url, beside string) (*bench.Engine, error) {
+				e, err := engines.Open(ctx, url)
+				if err == nil {
+					e.Beside = beside
+					a.addPeers([]*bench.Engine{e})
+				}
+				return e, err
+			})
+		},
+	}
+}
+
+const benchWorker = "bench-worker"
+
+// addPeers adds those that are in this program.
+func (a *app) addPeers(all []*bench.Engine) {
+	if a.peers == nil {
+		return
+	}
+	for _, e := range all {
+		e.Contenders = append(e.Contenders, a.peers(e)...)
+	}
+}
+
 // benchPeers runs the program with the peers in place of this one, with the same flags.
 func (a *app) benchPeers(ctx context.Context) error {
 	path, err := findPeers()
@@ -124,10 +153,9 @@ func (a *app) bench(ctx context.Context, o *benchOptions, given func(flag string
 	if err != nil {
 		return err
 	}
-	if a.peers != nil {
-		for _, e := range all {
-			e.Contenders = append(e.Contenders, a.peers(e)...)
-		}
+	a.addPeers(all)
+	if self, err := os.Executable(); err == nil {
+		o.Worker = []string{self, benchWorker}
 	}
 	o.Progress = a.benchProgress()
 	report, err := bench.Run(ctx, all, o.Options)
@@ -135,7 +163,7 @@ func (a *app) bench(ctx context.Context, o *benchOptions, given func(flag string
 		return errors.Join(err, engines.Close(all))
 	}
 	a.clearProgress()
-	report.Missing = missing
+	report.Missing, report.Version = missing, Version
 	err = errors.Join(err, a.tellBench(report), writeBench(report, writers), engines.Close(all))
 	if err == nil && len(report.Results) == 0 {
 		err = errors.New("nothing was measured: no scenario, contender or engine is what the flags ask for")
