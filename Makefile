@@ -64,8 +64,8 @@ policy: ## only the rules about the sources: imports, globals, docs, sizes
 
 .PHONY: bench-build
 bench-build: ## build bin/holdfast and bin/holdfast-bench-peers, which measures other libraries too
-	$(GO) build -buildvcs=auto -trimpath -o bin/holdfast ./cmd/holdfast
-	$(GO) build -C bench/peers -buildvcs=auto -trimpath -o ../../bin/holdfast-bench-peers .
+	$(GO) build -buildvcs=auto -o bin/holdfast ./cmd/holdfast
+	$(GO) build -C bench/peers -buildvcs=auto -o ../../bin/holdfast-bench-peers .
 
 .PHONY: bench
 bench: deps bench-build ## measure us and other libraries on real servers (BENCHFLAGS= of holdfast bench)

@@ -25,6 +25,8 @@ func Open(ctx context.Context, url string) (*bench.Engine, error) {
 		return Etcd(ctx, url)
 	case "zookeeper":
 		return ZooKeeper(ctx, url)
+	case "consul":
+		return Consul(ctx, url)
 	case "memory":
 		return Memory(), nil
 	default:

@@ -119,7 +119,7 @@ func TestLocal(t *testing.T) {
 // A program that is not there is told.
 func TestLocalMissing(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
-	all, missing, err := engines.Local(t.Context(), nil, "")
+	all, missing, err := engines.Local(t.Context(), []string{"memory", "sqlite", "redis", "etcd"}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestLocalMissing(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if len(all) != 2 || all[0].Name != "memory" || all[1].Name != "sqlite" || !strings.Contains(strings.Join(missing, "\n"), "redis-server is not there") {
+	if len(all) != 2 || all[0].Name != "memory" || all[1].Name != "sqlite" || len(missing) != 2 || !strings.Contains(missing[0], "redis-server is not there") {
 		t.Errorf("%d engines, missing %v", len(all), missing)
 	}
 }
@@ -188,5 +188,22 @@ func TestZooKeeper(t *testing.T) {
 	}
 	if !strings.HasPrefix(e.Version, "3.") {
 		t.Errorf("version %q", e.Version)
+	}
+}
+
+// The same on Consul, which does not tell what it was sent.
+func TestConsul(t *testing.T) {
+	t.Parallel()
+	e, err := engines.Open(t.Context(), "consul://"+testserver.StartConsul(t, 1)[0].Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := bench.Run(t.Context(), []*bench.Engine{e}, bench.Options{Rounds: 1, Budget: 100 * time.Millisecond, Only: []string{"own/8", "one/8"}})
+	if err := errors.Join(err, e.Close()); err != nil {
+		t.Fatal(err)
+	}
+	good(t, r, 3)
+	if e.Version == "" {
+		t.Error("no version")
 	}
 }

@@ -122,6 +122,10 @@ func locals(self string) []local {
 			return started{url: "zookeeper://" + testserver.StartZooKeeper(tb, 1)[0].Addr()}
 		}},
 	}
+	all = append(all, local{engine: "consul", program: consulBuilder(), launch: func(tb testing.TB) started {
+		tb.Helper()
+		return started{url: "consul://" + testserver.StartConsul(tb, 1)[0].Addr()}
+	}})
 	if self != "" {
 		all = append(all, local{engine: "holdfast", program: self, launch: func(tb testing.TB) started {
 			tb.Helper()
@@ -129,6 +133,13 @@ func locals(self string) []local {
 		}})
 	}
 	return all
+}
+
+// consulBuilder is the script of this repository that builds Consul, which is nowhere where
+// the sources of this program are not.
+func consulBuilder() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(file), "..", "..", "scripts", "tool")
 }
 
 // launchRedis starts a server that writes nothing to the disk: the protocol is measured,

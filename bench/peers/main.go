@@ -33,6 +33,8 @@ func peers(e *bench.Engine) []bench.Contender {
 		}
 	case "zookeeper":
 		return []bench.Contender{zooKeeperLock()}
+	case "consul":
+		return []bench.Contender{consulLock()}
 	case "holdfast":
 		if e.Beside == "" {
 			return nil
