@@ -7,6 +7,7 @@ TESTFLAGS   ?=
 BENCH       ?= .
 BENCHTIME   ?= 1s
 BENCHFLAGS  ?=
+SUFFIX      ?=
 FUZZTIME    ?= 30s
 # The folder of `make run`: what the server keeps survives its restart.
 DATA        ?= $(CURDIR)/.data
@@ -52,6 +53,7 @@ deps: ## install what the tests need (apt, as root or with sudo; built once, out
 .PHONY: test
 test: deps ## all tests with the race detector, on real servers
 	CGO_ENABLED=1 $(GO) test -race -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./...
+	CGO_ENABLED=1 $(GO) test -C bench/peers -race -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./...
 
 .PHONY: test-quick
 test-quick: ## tests with -short and without the race detector: for the loop, never for a commit
@@ -72,9 +74,9 @@ bench: deps bench-build ## measure us and other libraries on real servers (BENCH
 	bin/holdfast bench --peers $(BENCHFLAGS)
 
 .PHONY: bench-results
-bench-results: deps bench-build ## the same, kept under bench/results with today's date
+bench-results: deps bench-build ## the same, kept under bench/results with today's date (SUFFIX=)
 	@mkdir -p bench/results
-	bin/holdfast bench --peers $(BENCHFLAGS) $(foreach form,txt json html,--out bench/results/$(shell date -u +%Y-%m-%d).$(form))
+	bin/holdfast bench --peers $(BENCHFLAGS) $(foreach form,txt json html,--out bench/results/$(shell date -u +%Y-%m-%d)$(SUFFIX).$(form))
 
 .PHONY: bench-go
 bench-go: deps ## Go benchmarks of the packages (BENCH= a pattern, BENCHTIME=)

@@ -178,12 +178,12 @@ func (s *scene) pass(ctx context.Context, budget time.Duration) {
 	}
 }
 
-// each runs f for all workers at once. The context of f ends after wait, which gets one
-// that ends with the first error.
+// each runs f for all workers at once. The context of f ends with the first error, and
+// after wait where that stopped them.
 func (s *scene) each(ctx context.Context, workers []*worker, f func(ctx context.Context, i int, w *worker) error, wait func(failed context.Context)) error {
 	failed, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	waiting, stop := context.WithCancel(ctx)
+	waiting, stop := context.WithCancel(failed)
 	defer stop()
 	var all sync.WaitGroup
 	for i, w := range workers {
@@ -194,7 +194,7 @@ func (s *scene) each(ctx context.Context, workers []*worker, f func(ctx context.
 		})
 	}
 	wait(failed)
-	if s.stopped.Load() || failed.Err() != nil {
+	if s.stopped.Load() {
 		stop()
 	}
 	done := make(chan struct{})
