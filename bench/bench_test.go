@@ -308,3 +308,29 @@ func TestRatio(t *testing.T) {
 		t.Error("a ratio to 0")
 	}
 }
+
+// With some, a lock lives as long as the context that it was taken with: it does so while
+// it is measured what holding it costs.
+func TestHoldingKeepsTheContext(t *testing.T) {
+	t.Parallel()
+	var ended atomic.Int64
+	bound := contender("bound", func(ctx context.Context, _ string) (bench.Held, error) {
+		return bench.Held{Unlock: func(context.Context) error {
+			if ctx.Err() != nil {
+				ended.Add(1)
+			}
+			return nil
+		}}, nil
+	})
+	bound.Can |= bench.CanRenew
+	r, err := bench.Run(t.Context(), []*bench.Engine{engine(bound)}, bench.Options{Rounds: 1, Budget: time.Millisecond, Only: []string{"renew/100"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x := r.Find("test", "renew/100", "bound"); x.Failed != "" || x.Figures[bench.Grants] != 100 {
+		t.Errorf("%+v", x)
+	}
+	if n := ended.Load(); n != 0 {
+		t.Errorf("%d locks had ended before they were given back", n)
+	}
+}

@@ -58,8 +58,12 @@ func (t *Trial) holding(ctx context.Context, locker Locker, n int) (Figures, err
 		return nil, err
 	}
 	before := footprint()
-	err := inParallel(ctx, n, func(ctx context.Context, i int) error {
-		held, err := locker.Lock(ctx, t.Prefix+strconv.Itoa(i))
+	// With some, a lock ends with the context that it was taken with.
+	taking, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	err := inParallel(ctx, n, func(within context.Context, i int) error {
+		defer context.AfterFunc(within, giveUp)()
+		held, err := locker.Lock(taking, t.Prefix+strconv.Itoa(i))
 		locks[i] = held
 		return err
 	})
