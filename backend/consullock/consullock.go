@@ -47,13 +47,16 @@ type Backend struct {
 	base context.Context         //nolint:containedctx // it is what Close ends
 	end  context.CancelCauseFunc // ends base
 
-	mu       sync.Mutex // guards what follows
-	closed   bool
-	sessions map[backend.SessionID]*session
-	dead     map[backend.SessionID]*grave // sessions that have ended
-	lines    map[string]*follower         // of locks for which somebody here waits
-	work     sync.WaitGroup
-	closing  sync.Once
+	mu        sync.Mutex // guards what follows
+	closed    bool
+	sessions  map[backend.SessionID]*session
+	dead      map[backend.SessionID]*grave // sessions that have ended
+	lines     map[string]*follower         // of locks for which somebody here waits
+	hearing   int                          // sessions that have a question of their own
+	questions int                          // lines that have a question of their own
+	crowd     crowd                        // the other ones
+	work      sync.WaitGroup
+	closing   sync.Once
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -83,7 +86,7 @@ func New(client *api.Client, cfg Config) (*Backend, error) {
 	}
 	b := &Backend{
 		cfg: cfg, client: client, sessions: make(map[backend.SessionID]*session), dead: make(map[backend.SessionID]*grave),
-		lines: make(map[string]*follower),
+		lines: make(map[string]*follower), crowd: crowd{members: make(map[*follower]struct{}), again: func() {}},
 		caps: backend.Capabilities{
 			Name: name, Sessions: true, Bound: true, Shared: true, Permits: true, FIFO: true, Push: true, LossPush: true,
 			Durable: true, TokenKind: "revision", MinTTL: cfg.MinTTL, MaxTTL: maxTTL, ExpiryLag: lag, Doubles: true,

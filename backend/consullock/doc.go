@@ -31,15 +31,21 @@
 // Who waits asks one blocking question for all that wait for one lock in this process:
 // about the key that the first of them waits for. It is answered when that key changes,
 // so a release wakes one process, however many wait. Every half minute it looks again,
-// lest an answer was lost.
+// lest an answer was lost. Where a process waits for more than 32 locks, the others share
+// one question, about all locks: a change anywhere makes it look at all of them then.
 //
 // Consul's lock-delay keeps a key that was taken from its session from being locked
-// again. Here no key is locked twice, so it has no effect: what it is for, the token does.
+// again, for 15 s where it is not told otherwise. Sessions ask for the least, 1 ms, and
+// each lease has a key of its own: it delays nobody. What it is for, the token does.
 //
 // # Requires
 //
 // Consul 1.7 or newer. With ACLs: a token that may write keys below the prefix, and
-// sessions on the agent's node.
+// sessions on the agent's node. Consul takes 200 connections from one address where it is
+// not told otherwise (limits.http_max_conns_per_client). Open makes up to 64, of which a
+// process that waits for one lock keeps two busy: raise the limit for an agent that more
+// than a few busy processes share. With New it is the client that bounds them
+// (http.Transport.MaxConnsPerHost): not below 64.
 //
 // # URL
 //

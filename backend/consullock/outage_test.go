@@ -119,7 +119,7 @@ func TestRestartsLoseNothing(t *testing.T) {
 	b := closing(t, server.Addr())
 	lost := make(chan backend.Loss, 10)
 	id := session(t, b, func(l backend.Loss) { lost <- l })
-	for range 200 { // so that there is something to read
+	for range 400 { // so that there is something to read
 		req := ask("filler", id)
 		take(t, b, req)
 		give(t, b, req)
@@ -161,7 +161,7 @@ func TestRestartsLoseNothing(t *testing.T) {
 			}
 		})
 	}
-	for range 4 {
+	for range 6 {
 		server.Restart()
 	}
 	close(stop)

@@ -163,7 +163,7 @@ func (s *session) open(ctx context.Context) {
 	err := s.create(ctx)
 	if err == nil {
 		s.b.work.Go(s.keep)
-		s.b.work.Go(s.hear)
+		s.b.listen(s)
 		return
 	}
 	s.err = fail(ctx, opOpen, err, true)
@@ -441,6 +441,24 @@ func (s *session) left() time.Duration {
 type notice struct {
 	Lease  backend.LeaseID `json:"l"`
 	Reason string          `json:"r,omitempty"`
+}
+
+// listen has a session hear of its losses at once, where there is a connection for that.
+// A client has one session; only where many clients share a backend the last of them
+// learn it by their next renewal.
+func (b *Backend) listen(s *session) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.hearing >= maxHearing {
+		return
+	}
+	b.hearing++
+	b.work.Go(func() {
+		s.hear()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.hearing--
+	})
 }
 
 // hear tells the losses that are written to the session's notices, and that the session

@@ -15,7 +15,7 @@ import (
 // first of those who wait here can be the next, so only what it waits for is watched.
 type follower struct {
 	name string
-	stop context.CancelFunc
+	stop func() // with Backend.mu held: nobody waits any more
 
 	mu      sync.Mutex
 	waiters map[*waiter]struct{}
@@ -61,11 +61,10 @@ func (b *Backend) follow(lock string, w *waiter) *follower {
 	defer b.mu.Unlock()
 	f, ok := b.lines[lock]
 	if !ok {
-		ctx, stop := context.WithCancel(b.base)
-		f = &follower{name: lock, stop: stop, waiters: make(map[*waiter]struct{}), again: func() {}}
+		f = &follower{name: lock, waiters: make(map[*waiter]struct{}), stop: func() {}, again: func() {}}
 		b.lines[lock] = f
 		if !b.closed {
-			b.work.Go(func() { b.run(ctx, f) })
+			b.start(f)
 		}
 	}
 	f.mu.Lock()

@@ -32,9 +32,26 @@ type ConsulServer struct {
 	proc   *Process
 }
 
+// ConsulConnections is how many connections a server of Consul takes from one address where
+// it is not told otherwise.
+const ConsulConnections = 200
+
 // StartConsul starts a cluster of n servers; 1 is one that stands alone. They end with
-// the test.
+// the test. They take many connections from one address, as if each client had its own.
 func StartConsul(t testing.TB, n int) []*ConsulServer {
+	t.Helper()
+	const many = 10000
+	return startConsul(t, n, many)
+}
+
+// StartConsulTight starts a server that takes no more than ConsulConnections from one
+// address.
+func StartConsulTight(t testing.TB) *ConsulServer {
+	t.Helper()
+	return startConsul(t, 1, ConsulConnections)[0]
+}
+
+func startConsul(t testing.TB, n, connections int) []*ConsulServer {
 	t.Helper()
 	binary := tool(t, "consul")
 	servers := make([]*ConsulServer, n)
@@ -44,7 +61,7 @@ func StartConsul(t testing.TB, n int) []*ConsulServer {
 		serf[i] = "127.0.0.1:" + strconv.Itoa(FreePort(t))
 	}
 	for i, s := range servers {
-		s.configure(i, serf)
+		s.configure(i, serf, connections)
 		s.launch()
 	}
 	for _, s := range servers {
@@ -72,7 +89,7 @@ func tool(t testing.TB, name string) string {
 	return strings.TrimSpace(string(out))
 }
 
-func (s *ConsulServer) configure(i int, serf []string) {
+func (s *ConsulServer) configure(i int, serf []string, connections int) {
 	s.t.Helper()
 	_, own, _ := strings.Cut(serf[i], ":")
 	port, err := strconv.Atoi(own)
@@ -86,7 +103,7 @@ func (s *ConsulServer) configure(i int, serf []string) {
 		"connect": map[string]any{"enabled": false}, "session_ttl_min": ConsulMinTTL.String(),
 		"ports":      map[string]any{"http": s.port, "server": FreePort(s.t), "serf_lan": port, "serf_wan": off, "dns": off, "grpc": off},
 		"retry_join": serf, "retry_interval": "200ms", "performance": map[string]any{"raft_multiplier": 1},
-		"limits": map[string]any{"http_max_conns_per_client": 10000},
+		"limits": map[string]any{"http_max_conns_per_client": connections},
 	})
 	if err == nil {
 		err = os.WriteFile(filepath.Join(s.dir, "config.json"), config, 0o600)
