@@ -2,6 +2,7 @@ package consullock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -62,4 +63,44 @@ func TestManyLocks(t *testing.T) {
 	t.Logf("%d hand-overs took %s", locks, time.Since(start))
 	close(stop)
 	renewals.Wait()
+}
+
+// TestJoinsTheCrowd: the lock becomes free just when somebody begins to wait for it, in a
+// process that waits for many others: nobody is forgotten until the timer.
+func TestJoinsTheCrowd(t *testing.T) {
+	t.Parallel()
+	const others, rounds = 40, 200
+	server := testserver.StartConsulTight(t)
+	b, other := closing(t, server.Addr()), closing(t, server.Addr())
+	id, theirs := session(t, b, nil), session(t, other, nil)
+	ctx, leave := context.WithCancel(t.Context())
+	var waiting sync.WaitGroup
+	for i := range others {
+		req := ask(fmt.Sprintf("other/%d", i), theirs)
+		take(t, other, req)
+		req.Lease, req.Session = backend.NewLeaseID(), id
+		waiting.Go(func() {
+			if g, err := b.Acquire(ctx, req); !errors.Is(err, context.Canceled) {
+				t.Errorf("%q is held: %+v, %v", req.Name, g, err)
+			}
+		})
+		inLine(t, other, req.Name, 1)
+	}
+	for i := range rounds {
+		held, req := ask("n", theirs), ask("n", id)
+		take(t, other, held)
+		var gives sync.WaitGroup
+		gives.Go(func() {
+			time.Sleep(time.Duration(i%20) * 100 * time.Microsecond)
+			give(t, other, held)
+		})
+		g, err := b.Acquire(within(t), req)
+		gives.Wait()
+		if err != nil || g.ByTimer {
+			t.Fatalf("round %d: %+v, %v", i, g, err)
+		}
+		give(t, b, req)
+	}
+	leave()
+	waiting.Wait()
 }

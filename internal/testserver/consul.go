@@ -29,6 +29,7 @@ type ConsulServer struct {
 	binary string
 	dir    string
 	port   int
+	token  string // of ACLs; empty: there are none
 	proc   *Process
 }
 
@@ -41,23 +42,30 @@ const ConsulConnections = 200
 func StartConsul(t testing.TB, n int) []*ConsulServer {
 	t.Helper()
 	const many = 10000
-	return startConsul(t, n, many)
+	return startConsul(t, n, many, "")
 }
 
 // StartConsulTight starts a server that takes no more than ConsulConnections from one
 // address.
 func StartConsulTight(t testing.TB) *ConsulServer {
 	t.Helper()
-	return startConsul(t, 1, ConsulConnections)[0]
+	return startConsul(t, 1, ConsulConnections, "")[0]
 }
 
-func startConsul(t testing.TB, n, connections int) []*ConsulServer {
+// StartConsulACL starts a server where nobody may do anything but who has the token, which
+// is a UUID.
+func StartConsulACL(t testing.TB, token string) *ConsulServer {
+	t.Helper()
+	return startConsul(t, 1, ConsulConnections, token)[0]
+}
+
+func startConsul(t testing.TB, n, connections int, token string) []*ConsulServer {
 	t.Helper()
 	binary := tool(t, "consul")
 	servers := make([]*ConsulServer, n)
 	serf := make([]string, n)
 	for i := range n {
-		servers[i] = &ConsulServer{t: t, binary: binary, dir: Dir(t), port: FreePort(t)}
+		servers[i] = &ConsulServer{t: t, binary: binary, dir: Dir(t), port: FreePort(t), token: token}
 		serf[i] = "127.0.0.1:" + strconv.Itoa(FreePort(t))
 	}
 	for i, s := range servers {
@@ -97,7 +105,12 @@ func (s *ConsulServer) configure(i int, serf []string, connections int) {
 		s.t.Fatalf("testserver: consul: %v", err)
 	}
 	const off = -1
+	acl := map[string]any{
+		"enabled": s.token != "", "default_policy": "deny",
+		"tokens": map[string]string{"initial_management": s.token, "agent": s.token},
+	}
 	config, err := json.Marshal(map[string]any{
+		"acl": acl,
 		"node_name": "n" + strconv.Itoa(i), "server": true, "bootstrap_expect": len(serf), "data_dir": filepath.Join(s.dir, "data"),
 		"bind_addr": "127.0.0.1", "client_addr": "127.0.0.1", "disable_update_check": true, "disable_host_node_id": true,
 		"connect": map[string]any{"enabled": false}, "session_ttl_min": ConsulMinTTL.String(),
@@ -157,6 +170,9 @@ func (s *ConsulServer) call(ctx context.Context, method, path, body string) (str
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+s.Addr()+path, strings.NewReader(body))
 	if err != nil {
 		return "", fmt.Errorf("make the request: %w", err)
+	}
+	if s.token != "" {
+		req.Header.Set("X-Consul-Token", s.token)
 	}
 	req.Close = true // no connection stays behind
 	res, err := http.DefaultClient.Do(req)
