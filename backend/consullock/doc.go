@@ -10,7 +10,7 @@
 // TTLs are session_ttl_min or more, 10 s where Consul is not told otherwise. Consul ends
 // a session no earlier than its TTL and as late as twice that
 // (developer.hashicorp.com/consul/docs/dynamic-app-config/sessions): so long may a lock
-// stay with a process that died. One that lives and could not renew gives up after the
+// stay with a process that died, and a new leader begins to count anew. One that lives and could not renew gives up after the
 // TTL by itself, and asks for the end of its session.
 //
 // # How it works
@@ -26,7 +26,7 @@
 // front of it as far as it fits: nobody writes that down, so nothing can disagree. To
 // acquire is one transaction: it sees that the lease was not abandoned, creates the key
 // and reads the line. The token is the CreateIndex of the key: the index of the store's
-// log, which only grows.
+// log, which only grows; but a snapshot restored into a new cluster takes it back.
 //
 // Who waits asks one blocking question for all that wait for one lock in this process:
 // about the key that the first of them waits for. It is answered when that key changes,
