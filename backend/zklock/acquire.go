@@ -172,7 +172,7 @@ func (a *acquisition) create(ctx context.Context, done func()) (string, error) {
 			if !errors.Is(err, zk.ErrNoNode) {
 				break
 			}
-			if _, err := a.s.link.conn.CreateContainer(a.lock, nil, zk.FlagContainer, acl); err != nil && !errors.Is(err, zk.ErrNodeExists) {
+			if err := a.s.link.createContainer(a.lock, acl); err != nil {
 				return "", err
 			}
 			path, err = a.s.link.conn.Create(node, data, zk.FlagEphemeral|zk.FlagSequence, acl)

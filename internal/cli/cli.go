@@ -40,7 +40,9 @@ type app struct {
 	stdin   io.Reader
 	stdout  io.Writer
 	stderr  io.Writer
-	backend string // --backend
+	args    []string // of the command line
+	peers   Peers    // for bench; nil: not in this program
+	backend string   // --backend
 	json    bool
 	quiet   bool
 	verbose bool
@@ -49,13 +51,19 @@ type app struct {
 // Run runs the command with its arguments, without the program's name, and gives its
 // exit status.
 func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	return RunWithPeers(ctx, args, stdin, stdout, stderr, nil)
+}
+
+// RunWithPeers is Run in a program that has other people's locks for "holdfast bench".
+func RunWithPeers(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, peers Peers) int {
 	if len(args) > 0 && args[0] == guardCommand {
 		return guard(stdin, args[1:])
 	}
 	if len(args) > 1 && args[0] == execCommand {
 		return gate(args[1:], stderr)
 	}
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, peers: peers}
+	a.args = args
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(stdin)
@@ -142,7 +150,7 @@ Exit status: 0; 75 the lock was not had; 74 the backend is away; 70 the lock was
 	root.AddCommand(
 		a.runCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.lsCommand(), a.showCommand(),
 		a.breakCommand(), a.watchCommand(), a.topCommand(), a.serveCommand(), a.doctorCommand(), a.migrateCommand(),
-		a.electCommand(), a.versionCommand(),
+		a.electCommand(), a.benchCommand(), a.benchWorkerCommand(), a.versionCommand(),
 	)
 	return root
 }
