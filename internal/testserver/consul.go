@@ -110,7 +110,7 @@ func (s *ConsulServer) configure(i int, serf []string, connections int) {
 		"tokens": map[string]string{"initial_management": s.token, "agent": s.token},
 	}
 	config, err := json.Marshal(map[string]any{
-		"acl": acl,
+		"acl":       acl,
 		"node_name": "n" + strconv.Itoa(i), "server": true, "bootstrap_expect": len(serf), "data_dir": filepath.Join(s.dir, "data"),
 		"bind_addr": "127.0.0.1", "client_addr": "127.0.0.1", "disable_update_check": true, "disable_host_node_id": true,
 		"connect": map[string]any{"enabled": false}, "session_ttl_min": ConsulMinTTL.String(),
