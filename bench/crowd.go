@@ -171,8 +171,9 @@ func (s *scene) pass(ctx context.Context, budget time.Duration) {
 			return
 		case <-tick.C:
 		}
-		spent := time.Since(s.begin)
-		if spent >= max(budget, patience*budget/time.Duration(max(1, s.stretch))) || spent >= budget && s.grants.Load() >= wanted {
+		spent, grants := time.Since(s.begin), s.grants.Load()
+		over := spent >= max(budget, patience*budget/time.Duration(max(1, s.stretch))) || spent >= budget && grants >= wanted
+		if over && (grants > 0 || spent >= stopTimeout) { // without a grant there is nothing to tell, on a machine however busy
 			return
 		}
 	}
