@@ -111,6 +111,8 @@ type Header struct {
 	Seed    uint64 `json:"seed,omitempty"`
 	Profile string `json:"profile,omitempty"`
 	Backend string `json:"backend,omitempty"`
+	// Prefix of the names of all locks, which is left out where people read.
+	Prefix  string `json:"prefix,omitempty"`
 	Workers int    `json:"workers,omitempty"`
 	// SessionTTL of the clients, in nanoseconds.
 	SessionTTL int64 `json:"session_ttl,omitempty"`

@@ -42,7 +42,7 @@ func (c *Config) check() error {
 	c.For = cmp.Or(c.For, time.Minute)
 	c.Profile = cmp.Or(c.Profile, Standard)
 	for c.Seed == 0 {
-		c.Seed = rand.Uint64() //nolint:gosec // a game of chance
+		c.Seed = rand.Uint64()
 	}
 	if c.Log == nil {
 		c.Log = func(string) {}

@@ -52,8 +52,8 @@ func (e endpoints) with(hosts []string) string {
 	return e.scheme + "://" + e.user + strings.Join(hosts, ",") + e.rest
 }
 
-// shown is a URL without its password, for people and for the command that replays.
-func shown(raw string) string {
+// Shown is a URL without its password, for people and for the command that replays.
+func Shown(raw string) string {
 	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok {
 		return "URL"

@@ -67,7 +67,7 @@ func (l *link) pass(ctx context.Context, direction int) error {
 			return errLinkCut
 		case !held && delay > 0 && n == 0:
 			if !pause(ctx, delay) {
-				return context.Cause(ctx) //nolint:wrapcheck // the caller does
+				return context.Cause(ctx)
 			}
 		case !held:
 			return nil
@@ -77,7 +77,7 @@ func (l *link) pass(ctx context.Context, direction int) error {
 			case <-cut:
 				return errLinkCut
 			case <-ctx.Done():
-				return context.Cause(ctx) //nolint:wrapcheck // the caller does
+				return context.Cause(ctx)
 			}
 		}
 		l.mu.Lock()
@@ -118,7 +118,7 @@ func through[T any](ctx context.Context, l *link, mayHold bool, f func(context.C
 
 func (l *link) away(ctx context.Context, err error, mayHold bool) error {
 	if ctx.Err() != nil {
-		return context.Cause(ctx) //nolint:wrapcheck // the contract asks for it
+		return context.Cause(ctx)
 	}
 	return &backend.UnavailableError{Backend: l.Capabilities().Name, MayHold: mayHold, Err: err}
 }

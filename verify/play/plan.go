@@ -106,7 +106,7 @@ type planned struct {
 
 // plan is the faults of a run: the same for the same arguments.
 func plan(seed uint64, p Profile, a abilities, ttl, long time.Duration) []planned {
-	r := rand.New(rand.NewPCG(seed, 0xfa017)) //nolint:gosec // a game of chance
+	r := rand.New(rand.NewPCG(seed, 0xfa017))
 	kinds, m := a.faults(p), p.measure()
 	if len(kinds) == 0 {
 		return nil

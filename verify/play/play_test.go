@@ -92,7 +92,7 @@ func TestMemory(t *testing.T) {
 func TestRedis(t *testing.T) {
 	t.Parallel()
 	r := passes(t, play.Config{
-		URL: "redis://" + testserver.Redis(t).Addr(), Worker: workers(),
+		URL: "redis://" + testserver.Redis(t).Addr() + "?quarantine=off", Worker: workers(),
 		For: 8 * time.Second, Seed: 1, Profile: play.Torture, TTL: time.Second,
 	})
 	if r.Counts.Kills == 0 || r.Counts.Freezes == 0 || r.Counts.Network == 0 || r.Counts.Losses == 0 {

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/open"
@@ -44,7 +45,6 @@ type run struct {
 	gens    []int
 	counts  map[string]int // calls of each name
 	failure error
-	closing bool
 }
 
 // Run plays, and writes the history. That is complete when the error is nil.
@@ -56,9 +56,12 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := cfg.check(); err != nil {
 		return err
 	}
+	if _, err := readClock(); err != nil {
+		return err
+	}
 	b, err := open.URL(ctx, cfg.URL, open.Options{})
 	if err != nil {
-		return err //nolint:wrapcheck // it says what and where
+		return err
 	}
 	if cfg.Break != nil {
 		b = cfg.Break(b)
@@ -87,6 +90,9 @@ func (r *run) play(ctx context.Context) error {
 	if err := r.reach(ctx); err != nil {
 		return err
 	}
+	if err := r.warm(ctx); err != nil {
+		return err
+	}
 	if err := r.relay(ctx); err != nil {
 		return err
 	}
@@ -112,7 +118,7 @@ func (r *run) play(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("verify: ended before its time: %w", context.Cause(ctx))
 	}
-	return r.out.Write(history.Event{Kind: history.KindFooter, At: now()}) //nolint:wrapcheck // it says what
+	return r.out.Write(history.Event{Kind: history.KindFooter, At: now()})
 }
 
 // slack is how long a lease can outlive its holder.
@@ -130,6 +136,31 @@ func (r *run) reach(ctx context.Context) error {
 		return fmt.Errorf("verify: look at the backend: %w", err)
 	case len(page.Locks) > 0:
 		return fmt.Errorf("verify: the backend has locks under %q already", r.prefix)
+	}
+	return nil
+}
+
+// patientStart is how long a backend may take to grant its first lock: one that has just
+// been started may refuse for as long as leases from before may be out.
+const patientStart = 2 * time.Minute
+
+// warm takes one lock, so that what follows is not about a backend that is not ready.
+func (r *run) warm(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patientStart)
+	defer cancel()
+	locks, err := holdfast.New(r.direct, holdfast.Config{TTL: r.ttl, Owner: "verify", Timeout: r.ttl})
+	if err != nil {
+		return err
+	}
+	patience := time.AfterFunc(3*time.Second, func() {
+		r.cfg.Log(fmt.Sprintf("the backend grants nothing yet; waiting for up to %s", patientStart))
+	})
+	defer patience.Stop()
+	err = locks.Do(ctx, r.prefix+"/first", func(context.Context, *holdfast.Lock) error { return nil })
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), r.slack())
+	defer cancel()
+	if err = errors.Join(err, locks.Close(ctx)); err != nil {
+		return fmt.Errorf("verify: the backend does not grant a first lock: %w", err)
 	}
 	return nil
 }
@@ -196,8 +227,8 @@ func (r *run) untested() []string {
 }
 
 func (r *run) head() error {
-	return r.out.Write(history.Event{Kind: history.KindHeader, At: now(), Header: &history.Header{ //nolint:wrapcheck // it says what
-		Version: history.Version, Seed: r.cfg.Seed, Profile: string(r.cfg.Profile), Backend: r.caps.Name,
+	return r.out.Write(history.Event{Kind: history.KindHeader, At: now(), Header: &history.Header{
+		Version: history.Version, Seed: r.cfg.Seed, Profile: string(r.cfg.Profile), Backend: r.caps.Name, Prefix: r.prefix + "/",
 		Workers: r.measure.workers, SessionTTL: int64(r.ttl), ExpiryLag: int64(r.caps.ExpiryLag), FIFO: r.caps.FIFO,
 		Started: time.Now().UTC().Format(time.RFC3339), Replay: r.cfg.Replay, NotTested: r.notTested,
 	}})

@@ -24,7 +24,7 @@ func (s *spy) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.
 	s.mu.Lock()
 	s.sessions[req.Lease] = req.Session
 	s.mu.Unlock()
-	return s.Backend.Acquire(ctx, req) //nolint:wrapcheck // this is the backend
+	return s.Backend.Acquire(ctx, req)
 }
 
 // forget gives the session of a lease, once.

@@ -33,7 +33,7 @@ func (r *run) sweep(ctx context.Context) {
 func (r *run) takeAll(ctx context.Context) error {
 	locks, err := holdfast.New(r.direct, holdfast.Config{TTL: r.ttl, Owner: "verify " + sweeper, Timeout: r.ttl})
 	if err != nil {
-		return err //nolint:wrapcheck // the caller does
+		return err
 	}
 	r.mu.Lock()
 	names := slices.Sorted(maps.Keys(r.counts))
@@ -67,7 +67,7 @@ func (r *run) takeAll(ctx context.Context) error {
 	closing := now()
 	err = locks.Close(ctx)
 	r.record(history.Event{Kind: history.KindEnd, At: closing, Worker: sweeper})
-	return err //nolint:wrapcheck // the caller does
+	return err
 }
 
 func (r *run) takeOnce(ctx context.Context, locks *holdfast.Client, name string, next func() int64) {
@@ -119,5 +119,5 @@ func (r *run) list(ctx context.Context) ([]backend.LockInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	page, err := r.direct.List(ctx, backend.ListRequest{Prefix: r.prefix + "/"})
-	return page.Locks, err //nolint:wrapcheck // the caller does
+	return page.Locks, err
 }

@@ -143,7 +143,7 @@ func (g *grip) gone() {
 			return // released
 		}
 		told := false
-		switch lost.Cause { //nolint:exhaustive // the others are the client's own
+		switch lost.Cause {
 		case holdfast.CauseBroken, holdfast.CauseExpired, holdfast.CauseSession, holdfast.CauseGone:
 			told = true
 		}
@@ -269,13 +269,13 @@ func (g *grip) reenter() {
 			}
 		}
 		if again, err = g.t.locks.Acquire(g.lock.Context(), g.lock.Name(), opts...); err != nil {
-			return history.Event{}, err //nolint:wrapcheck // only its kind matters
+			return history.Event{}, err
 		}
 		return history.Event{Token: uint64(again.Token())}, nil
 	})
 	if again != nil {
 		g.call(history.VerbLeave, func() (history.Event, error) {
-			return history.Event{}, again.Release(context.WithoutCancel(g.lock.Context())) //nolint:wrapcheck // only its kind matters
+			return history.Event{}, again.Release(context.WithoutCancel(g.lock.Context()))
 		})
 	}
 }
@@ -285,7 +285,7 @@ func (g *grip) renew(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, g.t.TTL)
 		defer cancel()
 		if err := g.lock.Extend(ctx, g.t.TTL); err != nil {
-			return history.Event{}, err //nolint:wrapcheck // only its kind matters
+			return history.Event{}, err
 		}
 		return history.Event{Deadline: clockTime(g.lock.Deadline())}, nil
 	})
@@ -310,7 +310,7 @@ func (g *grip) end() {
 	g.call(history.VerbRelease, func() (history.Event, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
-		return history.Event{}, g.lock.Release(ctx) //nolint:wrapcheck // only its kind matters
+		return history.Event{}, g.lock.Release(ctx)
 	})
 }
 
@@ -327,10 +327,10 @@ func (g *grip) stale(session backend.SessionID) {
 			if err == nil && len(res.Leases) == 1 {
 				err = res.Leases[0].Err
 			}
-			return history.Event{}, err //nolint:wrapcheck // only its kind matters
+			return history.Event{}, err
 		})
 	}
 	g.call(history.VerbStaleRelease, func() (history.Event, error) {
-		return history.Event{}, t.past.Release(ctx, backend.ReleaseRequest{Name: lease.Name, Lease: lease.ID, Session: session}) //nolint:wrapcheck // only its kind matters
+		return history.Event{}, t.past.Release(ctx, backend.ReleaseRequest{Name: lease.Name, Lease: lease.ID, Session: session})
 	})
 }

@@ -35,7 +35,7 @@ func Worker(ctx context.Context, in io.Reader, out io.Writer) error {
 	w := newWorker(j, out)
 	b, err := open.URL(ctx, j.URL, open.Options{})
 	if err != nil {
-		return err //nolint:wrapcheck // it says what and where
+		return err
 	}
 	closing, err := w.run(ctx, b, lines)
 	err = errors.Join(err, b.Close())
@@ -99,7 +99,7 @@ func (w *worker) run(ctx context.Context, b backend.Backend, orders *bufio.Scann
 	w.past, w.caps = newSpy(b), b.Capabilities()
 	locks, err := holdfast.New(w.past, holdfast.Config{TTL: w.TTL, Owner: "verify " + w.Worker, Timeout: w.TTL})
 	if err != nil {
-		return now(), err //nolint:wrapcheck // it says what
+		return now(), err
 	}
 	w.locks = locks
 	w.tell(history.Event{Kind: history.KindStart})
@@ -110,7 +110,7 @@ func (w *worker) run(ctx context.Context, b backend.Backend, orders *bufio.Scann
 	var work sync.WaitGroup
 	work.Go(func() { w.watchStalls(ctx) })
 	for n := range w.Tasks {
-		r := rand.New(rand.NewPCG(w.Seed, uint64(n))) //nolint:gosec // a game of chance, and the bound is small
+		r := rand.New(rand.NewPCG(w.Seed, uint64(n)))
 		work.Go(func() { (&task{worker: w, r: r}).play(ctx) })
 	}
 	work.Wait()
@@ -122,7 +122,7 @@ func (w *worker) run(ctx context.Context, b backend.Backend, orders *bufio.Scann
 	if err != nil && errors.Is(err, context.DeadlineExceeded) {
 		return closing, nil // the network is away; the leases end with their TTL
 	}
-	return closing, err //nolint:wrapcheck // it says what
+	return closing, err
 }
 
 // listen reads orders until the one to stop, or the end.
