@@ -18,7 +18,8 @@
 //   - liveness: whoever waits for a lock that is free gets it within the TTL, the lag of
 //     the backend and two seconds, unless a fault stands in between.
 //   - loss: a holder whose deadline passed is told within 50 ms, not counting time in
-//     which its process did not run.
+//     which its process did not run; within 500 ms on a machine that is short of
+//     processors at that moment.
 //   - rest: nothing is left behind: no lease, no waiter, no goroutine.
 //
 // # Verdicts

@@ -2,6 +2,7 @@ package verify_test
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -169,6 +170,11 @@ func TestHandWrittenHistories(t *testing.T) {
 			s.add(1890, history.Event{Kind: history.KindStall, Worker: "1.1", Took: 900 * ms})
 			s.lost(1900, 1000, "1.1", "x")
 		}},
+		{"told late on a busy machine", "", "", func(s *script) {
+			s.got(0, 10, "1.1", "x", 1)
+			s.add(1100, history.Event{Kind: history.KindStall, Worker: "2.1", Took: 40 * ms})
+			s.lost(1200, 1000, "1.1", "x")
+		}},
 		{"nobody is woken", "liveness", "waited", func(s *script) {
 			s.got(0, 10, "1.1", "x", 1)
 			s.released(100, 110, "1.1", "x")
@@ -179,6 +185,23 @@ func TestHandWrittenHistories(t *testing.T) {
 			s.released(100, 110, "1.1", "x")
 			s.call(50, 9000, "2.1", history.VerbAcquire, "y", history.Event{Outcome: history.Unknown})
 			s.call(60, 9000, "3.1", history.VerbAcquire, "z", history.Event{Outcome: history.Unknown})
+		}},
+		{"nobody is woken, while others come and give up", "liveness", "waited", func(s *script) {
+			s.got(0, 10, "1.1", "x", 1)
+			s.released(100, 110, "1.1", "x")
+			s.call(50, 9000, "2.1", history.VerbAcquire, "y", history.Event{Outcome: history.Unknown})
+			for at := int64(500); at < 9000; at += 500 {
+				s.add(at, history.Event{Kind: history.KindStall, Worker: "2.1", Took: 20 * ms})
+				s.call(at, at+50, "3.1", history.VerbAcquire, strconv.FormatInt(at, 10), history.Event{Outcome: history.Unknown})
+			}
+		}},
+		{"a long wait while the lock goes round", "", "", func(s *script) {
+			s.call(50, 9000, "2.1", history.VerbAcquire, "y", history.Event{Outcome: history.Unknown})
+			for at := int64(100); at < 9000; at += 500 {
+				acq := strconv.FormatInt(at, 10)
+				s.got(at, at+10, "3.1", acq, uint64(at))
+				s.released(at+20, at+30, "3.1", acq)
+			}
 		}},
 		{"nobody is woken for as long as the network is away", "", "", func(s *script) {
 			s.got(0, 10, "1.1", "x", 1)

@@ -14,8 +14,13 @@ const (
 	// grace is how long a hand-over may take beyond the TTL and the lag of the backend,
 	// on a machine that does other things too.
 	grace = int64(2 * time.Second)
+	// farewell is how long a worker that gives up in line, without a fault, may have the
+	// lock that it was given at that moment.
+	farewell = int64(200 * time.Millisecond)
 	// lateLoss is how long after its deadline a holder may be told, while its process runs.
 	lateLoss = int64(50 * time.Millisecond)
+	// lateLossBusy is the same on a machine that is short of processors at that time.
+	lateLossBusy = int64(500 * time.Millisecond)
 )
 
 // Waits are how long those waited who were granted the lock at last.
@@ -49,7 +54,8 @@ func (g *game) liveness() (Check, Waits) {
 			if a.Granted() && !a.Shared {
 				times = append(times, a.Return-a.Call())
 			}
-			idle, at := longest(g.waited(a), slices.Concat(g.others(held, a), g.excuses(a)))
+			hard, soft := g.others(held, a)
+			idle, at := longest(g.waited(a), slices.Concat(hard, g.excuses(a)), slices.Concat(soft, a.proc.stalls))
 			w.Idle = max(w.Idle, idle)
 			if idle > bound {
 				c.violated(Finding{
@@ -79,40 +85,50 @@ func (g *game) waited(a *acquisition) interval {
 type taken struct {
 	interval
 	*acquisition
+	// soft time is taken off a wait, and does not break it in two.
+	soft bool
 }
 
 // heldTimes are generous: until its end is known, a lease may be out.
 func (g *game) heldTimes(name string, slack int64) []taken {
 	var out []taken
 	for _, a := range g.locks[name] {
-		out = append(out, taken{g.heldTime(a, slack), a})
+		if a.Granted() {
+			out = append(out, taken{interval: g.heldTime(a, slack), acquisition: a})
+		}
+		out = append(out, g.maybeHeld(a, slack)...)
+	}
+	return out
+}
+
+// maybeHeld is when an acquisition may have had the lock without its worker's knowing:
+// granted while that could not be told, or when it had just given up. A worker without
+// faults that was granted the lock and not told has no excuse.
+func (g *game) maybeHeld(a *acquisition, slack int64) []taken {
+	if a.Verb == history.VerbTry && a.Outcome == history.Held {
+		return nil
+	}
+	var out []taken
+	end := min(a.Return, a.proc.gone)
+	for _, f := range g.troubles(a, interval{a.Call(), end}) {
+		out = append(out, taken{interval: interval{f.from, add(f.until, slack)}, acquisition: a})
+	}
+	switch {
+	case end == history.Infinity || a.Granted():
+	case a.proc.gone < a.Return: // it died or ended in line: C8
+		out = append(out, taken{interval: interval{end, end + slack}, acquisition: a})
+	default:
+		out = append(out, taken{interval: interval{end, end + farewell}, acquisition: a, soft: true})
 	}
 	return out
 }
 
 func (g *game) heldTime(a *acquisition, slack int64) interval {
-	if !a.Granted() {
-		if a.Verb == history.VerbTry && a.Outcome == history.Held {
-			return interval{}
-		}
-		// It was granted, if it was, when the worker could not be told, or just when it
-		// gave up. A worker without faults that was granted the lock and not told has no
-		// excuse.
-		end := min(a.Return, a.proc.gone)
-		if t, faulty := g.trouble(a, a.Call(), end); faulty {
-			return interval{a.Call(), t + slack}
-		}
-		if end == history.Infinity {
-			return interval{}
-		}
-		if a.proc.gone < a.Return { // it died or ended in line: C8
-			return interval{end, end + slack}
-		}
-		return interval{end, end + grace/2}
-	}
 	from := a.Return
-	if _, faulty := g.trouble(a, a.Call(), a.Return); faulty {
-		from = a.Call()
+	for _, f := range g.troubles(a, interval{a.Call(), a.Return}) {
+		if add(f.until, grace) >= a.Return { // else the answer would have come by then
+			from = min(from, max(f.from, a.Call()))
+		}
 	}
 	for _, o := range a.ends {
 		if o.Outcome == history.OK {
@@ -129,40 +145,58 @@ func (g *game) heldTime(a *acquisition, slack int64) interval {
 	// The last renewal may have left just before, and it may have been on its way for as
 	// long as a fault kept it.
 	end := max(over, a.deadline())
-	t, _ := g.trouble(a, a.Call(), end)
-	return interval{from, max(end, t) + max(slack, a.TTL+g.h.Header.ExpiryLag)}
+	for _, o := range a.ops {
+		if o.Verb == history.VerbStaleRenew && o.Outcome != history.Lost {
+			end = max(end, min(o.Return, g.h.End)+a.TTL)
+		}
+	}
+	end, _ = g.trouble(a, a.Call(), end)
+	return interval{from, end + max(slack, a.TTL+g.h.Header.ExpiryLag)}
 }
 
-// trouble is the end of the last fault of the worker's that touches the time from from to
-// until.
-func (g *game) trouble(a *acquisition, from, until int64) (int64, bool) {
-	span := interval{from, until}
-	end, found := until, false
+// troubles are the faults of the worker's that touch a time.
+func (g *game) troubles(a *acquisition, span interval) []interval {
+	var out []interval
 	for _, list := range [][]interval{a.proc.frozen, a.proc.faults, g.all} {
 		for _, f := range list {
 			if f.meets(span) {
-				end, found = max(end, min(f.until, g.h.End)), true
+				out = append(out, interval{f.from, min(f.until, g.h.End)})
 			}
-		}
-	}
-	return end, found
-}
-
-// others are the times of all but one.
-func (g *game) others(held []taken, a *acquisition) []interval {
-	var out []interval
-	for _, t := range held {
-		if t.acquisition != a {
-			out = append(out, t.interval)
 		}
 	}
 	return out
 }
 
+// trouble is the end of the last fault of the worker's that touches the time from from to
+// until, and no less than until.
+func (g *game) trouble(a *acquisition, from, until int64) (int64, bool) {
+	list := g.troubles(a, interval{from, until})
+	end := until
+	for _, f := range list {
+		end = max(end, f.until)
+	}
+	return end, len(list) > 0
+}
+
+// others are the times of all but one.
+func (g *game) others(held []taken, a *acquisition) ([]interval, []interval) {
+	var hard, soft []interval
+	for _, t := range held {
+		switch {
+		case t.acquisition == a:
+		case t.soft:
+			soft = append(soft, t.interval)
+		default:
+			hard = append(hard, t.interval)
+		}
+	}
+	return hard, soft
+}
+
 // excuses are times in which the worker could not be served, with what it takes to find
 // the way back.
 func (g *game) excuses(a *acquisition) []interval {
-	out := slices.Clone(a.proc.stalls)
+	var out []interval
 	for _, f := range a.proc.frozen {
 		out = append(out, interval{f.from, add(f.until, grace)})
 	}
@@ -181,20 +215,23 @@ func add(t, d int64) int64 {
 	return t + d
 }
 
-// longest finds the longest piece of whole that no part covers: its length and where it
-// begins.
-func longest(whole interval, parts []interval) (int64, int64) {
-	slices.SortFunc(parts, func(x, y interval) int { return cmp.Compare(x.from, y.from) })
-	at, best, where := whole.from, int64(0), whole.from
+// longest finds the longest piece of whole that no hard part covers, less what soft parts
+// cover of it: its length and where it begins.
+func longest(whole interval, hard, soft []interval) (int64, int64) {
+	soft = union(soft)
+	best, where := int64(0), whole.from
+	at := whole.from
 	look := func(until int64) {
-		if d := min(until, whole.until) - at; d > best {
+		piece := interval{at, min(until, whole.until)}
+		d := piece.until - piece.from
+		for _, s := range soft {
+			d -= max(0, min(s.until, piece.until)-max(s.from, piece.from))
+		}
+		if d > best {
 			best, where = d, at
 		}
 	}
-	for _, p := range parts {
-		if p.empty() {
-			continue
-		}
+	for _, p := range union(hard) {
 		if p.from > at {
 			look(p.from)
 		}
@@ -205,6 +242,22 @@ func longest(whole interval, parts []interval) (int64, int64) {
 	}
 	look(whole.until)
 	return best, where
+}
+
+// union gives the same times as intervals that do not touch, in order.
+func union(parts []interval) []interval {
+	slices.SortFunc(parts, func(x, y interval) int { return cmp.Compare(x.from, y.from) })
+	var out []interval
+	for _, p := range parts {
+		switch n := len(out); {
+		case p.empty():
+		case n > 0 && p.from <= out[n-1].until:
+			out[n-1].until = max(out[n-1].until, p.until)
+		default:
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // fairness is Jain's index over the grants of each worker, whichever life it was in.
@@ -269,17 +322,29 @@ func (g *game) losses() Check {
 				}
 			}
 			worst = max(worst, late)
-			if late > lateLoss {
+			if bound := g.lateBound(span); late > bound {
 				c.violated(Finding{
 					Lock: name, At: a.lost.Deadline, Until: a.lost.At, Acqs: []string{a.Acq},
-					Text: fmt.Sprintf("worker %s was told of the loss of %q %.0f ms after its deadline at %s; the bound is 50 ms",
-						a.Worker, name, float64(late)/1e6, g.at(a.lost.Deadline)),
+					Text: fmt.Sprintf("worker %s was told of the loss of %q %.0f ms after its deadline at %s; the bound is %d ms",
+						a.Worker, name, float64(late)/1e6, g.at(a.lost.Deadline), bound/1e6),
 				})
 			}
 		}
 	}
 	c.Summary = fmt.Sprintf("%d losses, %d told by the backend; at most %.1f ms after the deadline", n, told, float64(worst)/1e6)
 	return c
+}
+
+// lateBound is how late a loss may be told: more, when some worker had to wait for a
+// processor about then.
+func (g *game) lateBound(span interval) int64 {
+	about := interval{span.from - grace/4, span.until + grace/4}
+	for _, p := range g.procs {
+		if slices.ContainsFunc(p.stalls, about.meets) {
+			return lateLossBusy
+		}
+	}
+	return lateLoss
 }
 
 // rest finds what was left behind.

@@ -49,6 +49,7 @@ type verifyOptions struct {
 
 func (a *app) verifyCommand() *cobra.Command {
 	var o verifyOptions
+	var selfTest bool
 	cmd := &cobra.Command{
 		Use:   "verify [URL]",
 		Short: "Torture a backend and judge whether it keeps its promises",
@@ -71,6 +72,9 @@ Exit status: 0 pass; 1 violation; 2 inconclusive; 3 could not run; 64 bad usage.
   holdfast verify check run.jsonl`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if selfTest {
+				return a.verifySelfTest(cmd.Context(), o.seed)
+			}
 			if len(args) == 1 {
 				a.backend = args[0]
 			}
@@ -83,6 +87,7 @@ Exit status: 0 pass; 1 violation; 2 inconclusive; 3 could not run; 64 bad usage.
 	f.StringVar(&o.profile, "profile", string(play.Standard), "gentle, standard or torture")
 	f.DurationVar(&o.ttl, "ttl", 0, "of the leases (default: 2s, or the least that the backend takes)")
 	f.StringArrayVar(&o.reports, "report", nil, "write to this file; see above")
+	f.BoolVar(&selfTest, "self-test", false, "play on locks that are broken on purpose: each must be caught; takes a minute")
 	f.SortFlags = false
 	cmd.AddCommand(a.verifyCheckCommand())
 	return cmd

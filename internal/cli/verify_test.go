@@ -97,3 +97,34 @@ func TestVerifyTellsNoSecret(t *testing.T) {
 		t.Errorf("status %d\n%s%s%s", r.status, r.out, r.stderr, text)
 	}
 }
+
+// Every lock that is broken on purpose is caught, and the one that is not passes.
+func TestVerifySelfTest(t *testing.T) {
+	t.Parallel()
+	r := run(t, command(t, "", "verify", "--self-test", "--json", "--quiet"))
+	var got struct {
+		Trials []struct {
+			Name    string
+			Good    bool
+			Caught  []string
+			Seconds float64
+			Error   string
+		}
+		Missed int
+	}
+	if err := json.Unmarshal([]byte(r.out), &got); err != nil {
+		t.Fatalf("%v\n%s%s", err, r.out, r.stderr)
+	}
+	if len(got.Trials) < 16 {
+		t.Errorf("%d trials", len(got.Trials))
+	}
+	for _, c := range got.Trials {
+		t.Logf("%s: %v in %.0f s", c.Name, c.Caught, c.Seconds)
+		if !c.Good || c.Seconds > 60 {
+			t.Errorf("%s: %+v", c.Name, c)
+		}
+	}
+	if r.status != 0 || got.Missed != 0 {
+		t.Errorf("status %d, %d missed", r.status, got.Missed)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-io/holdfast"
@@ -17,8 +18,97 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// sweeper is the worker that comes last. It plays in this process and has no faults.
-const sweeper = "last.1"
+// The workers that come first and last play in this process and have no faults.
+const (
+	opener  = "first.1"
+	sweeper = "last.1"
+)
+
+// calm is a worker without faults.
+type calm struct {
+	*run
+	id    string
+	locks *holdfast.Client
+	ops   atomic.Int64
+}
+
+func (r *run) calm(id string) (*calm, error) {
+	locks, err := holdfast.New(r.direct, holdfast.Config{TTL: r.ttl, Owner: "verify " + id, Timeout: r.ttl})
+	return &calm{run: r, id: id, locks: locks}, err
+}
+
+// call tells of a call and its return.
+func (c *calm) call(verb history.Verb, lock, acq string, f func() (history.Event, error)) error {
+	op := c.ops.Add(1)
+	c.tell(history.Event{Kind: history.KindCall, Worker: c.id, Op: op, Verb: verb, Lock: lock, Acq: acq})
+	ret, err := f()
+	ret.Kind, ret.Worker, ret.Op, ret.Outcome = history.KindReturn, c.id, op, outcome(err)
+	if err != nil {
+		ret.Text = err.Error()
+	}
+	c.tell(ret)
+	return err
+}
+
+// take takes a lock. The function gives it back; it is nil when there is nothing to give.
+func (c *calm) take(ctx context.Context, verb history.Verb, name string) (func(), error) {
+	acq := c.id + "-" + strconv.FormatInt(c.ops.Add(1), 10)
+	do := c.locks.Acquire
+	if verb == history.VerbTry {
+		do = c.locks.TryAcquire
+	}
+	var lock *holdfast.Lock
+	err := c.call(verb, name, acq, func() (history.Event, error) {
+		var err error
+		if lock, err = do(ctx, name); err != nil {
+			return history.Event{}, err
+		}
+		return history.Event{Token: uint64(lock.Token()), Deadline: clockTime(lock.Deadline())}, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		_ = c.call(history.VerbRelease, name, acq, func() (history.Event, error) { return history.Event{}, lock.Release(ctx) })
+	}, nil
+}
+
+func (c *calm) end(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.slack())
+	defer cancel()
+	closing := now()
+	err := c.locks.Close(ctx)
+	c.record(history.Event{Kind: history.KindEnd, At: closing, Worker: c.id})
+	return err
+}
+
+// patientStart is how long a backend may take to grant its first lock: one that has just
+// been started may refuse for as long as leases from before may be out.
+const patientStart = 2 * time.Minute
+
+// warm takes a first lock, so that what follows is not about a backend that is not ready,
+// and then one whose name differs in case only, which is another lock.
+func (r *run) warm(ctx context.Context) error {
+	c, err := r.calm(opener)
+	if err != nil {
+		return err
+	}
+	first, cancel := context.WithTimeout(ctx, patientStart)
+	defer cancel()
+	patience := time.AfterFunc(3*time.Second, func() {
+		r.cfg.Log(fmt.Sprintf("the backend grants nothing yet; waiting for up to %s", patientStart))
+	})
+	defer patience.Stop()
+	give, err := c.take(first, history.VerbAcquire, r.prefix+"/first")
+	if err != nil {
+		return errors.Join(fmt.Errorf("verify: the backend does not grant a first lock: %w", err), c.end(ctx))
+	}
+	if other, err := c.take(first, history.VerbTry, r.prefix+"/First"); err == nil {
+		other()
+	}
+	give()
+	return c.end(ctx)
+}
 
 // sweep takes every lock once more, which must be possible now, and then looks for what
 // is left.
@@ -31,7 +121,7 @@ func (r *run) sweep(ctx context.Context) {
 }
 
 func (r *run) takeAll(ctx context.Context) error {
-	locks, err := holdfast.New(r.direct, holdfast.Config{TTL: r.ttl, Owner: "verify " + sweeper, Timeout: r.ttl})
+	c, err := r.calm(sweeper)
 	if err != nil {
 		return err
 	}
@@ -40,20 +130,14 @@ func (r *run) takeAll(ctx context.Context) error {
 	r.mu.Unlock()
 	tasks := make(chan string)
 	var work sync.WaitGroup
-	var ops int64
-	var mu sync.Mutex
-	next := func() int64 {
-		mu.Lock()
-		defer mu.Unlock()
-		ops++
-		return ops
-	}
-	ctx, cancel := context.WithTimeout(ctx, 2*r.slack()+6*time.Second)
+	limited, cancel := context.WithTimeout(ctx, 2*r.slack()+6*time.Second)
 	defer cancel()
 	for range 16 {
 		work.Go(func() {
 			for name := range tasks {
-				r.takeOnce(ctx, locks, name, next)
+				if give, err := c.take(limited, history.VerbAcquire, name); err == nil {
+					give()
+				}
 			}
 		})
 	}
@@ -62,32 +146,7 @@ func (r *run) takeAll(ctx context.Context) error {
 	}
 	close(tasks)
 	work.Wait()
-	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), r.slack())
-	defer cancel()
-	closing := now()
-	err = locks.Close(ctx)
-	r.record(history.Event{Kind: history.KindEnd, At: closing, Worker: sweeper})
-	return err
-}
-
-func (r *run) takeOnce(ctx context.Context, locks *holdfast.Client, name string, next func() int64) {
-	op := next()
-	acq := sweeper + "-" + strconv.FormatInt(op, 10)
-	call := history.Event{Kind: history.KindCall, Worker: sweeper, Op: op, Verb: history.VerbAcquire, Lock: name, Acq: acq}
-	r.tell(call)
-	lock, err := locks.Acquire(ctx, name)
-	ret := history.Event{Kind: history.KindReturn, Worker: sweeper, Op: op, Outcome: outcome(err)}
-	if err != nil {
-		ret.Text = err.Error()
-		r.tell(ret)
-		return
-	}
-	ret.Token, ret.Deadline = uint64(lock.Token()), clockTime(lock.Deadline())
-	r.tell(ret)
-	op = next()
-	r.tell(history.Event{Kind: history.KindCall, Worker: sweeper, Op: op, Verb: history.VerbRelease, Lock: name, Acq: acq})
-	err = lock.Release(ctx)
-	r.tell(history.Event{Kind: history.KindReturn, Worker: sweeper, Op: op, Outcome: outcome(err)})
+	return c.end(ctx)
 }
 
 // look waits until the backend has nothing under the prefix, and tells what it has after
