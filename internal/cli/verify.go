@@ -64,7 +64,8 @@ are in the workers and in relays before them, and everything is given back. The 
 says what was not tested.
 
 --report writes to a file, by its extension: .jsonl the history, which "verify check"
-judges again; .json the verdict. It may be given several times.
+judges again; .json the verdict; .xml the verdict as JUnit; .html the verdict with a
+picture of who held what when, faults drawn in. It may be given several times.
 
 Exit status: 0 pass; 1 violation; 2 inconclusive; 3 could not run; 64 bad usage.`,
 		Example: `  holdfast verify redis://localhost:6379
@@ -102,14 +103,10 @@ func (a *app) verifyCheckCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, name := range reports {
 				if !knownReport(name) || filepath.Ext(name) == ".jsonl" {
-					return usageError("report", "%s: the extension must be one of .json", filepath.Base(name))
+					return usageError("report", "%s: the extension must be .json, .xml or .html", filepath.Base(name))
 				}
 			}
-			r, err := judgeFile(cmd.Context(), args[0])
-			if err != nil {
-				return &statusError{exitNoRun, err}
-			}
-			return a.tellVerdict(r, reports)
+			return a.judgeFile(cmd.Context(), args[0], reports)
 		},
 	}
 	cmd.Flags().StringArrayVar(&reports, "report", nil, "write the verdict to this file, by its extension")
@@ -119,7 +116,7 @@ func (a *app) verifyCheckCommand() *cobra.Command {
 // knownReport reports whether there is a format for the file's extension.
 func knownReport(name string) bool {
 	switch filepath.Ext(name) {
-	case ".jsonl", ".json":
+	case ".jsonl", ".json", ".xml", ".html":
 		return true
 	}
 	return false
@@ -128,7 +125,7 @@ func knownReport(name string) bool {
 func (a *app) verify(ctx context.Context, o verifyOptions) error {
 	for _, name := range o.reports {
 		if !knownReport(name) {
-			return usageError("report", "%s: the extension must be .jsonl or .json", filepath.Base(name))
+			return usageError("report", "%s: the extension must be .jsonl, .json, .xml or .html", filepath.Base(name))
 		}
 	}
 	url, err := a.url()
@@ -162,18 +159,15 @@ func (a *app) verify(ctx context.Context, o verifyOptions) error {
 		}
 		return &statusError{exitNoRun, err}
 	}
-	r, err := judgeFile(ctx, file.Name())
-	if err != nil {
-		return &statusError{exitNoRun, err}
-	}
+	err = a.judgeFile(ctx, file.Name(), o.reports)
 	switch {
 	case kept:
-	case r.Verdict == verify.Pass:
+	case err == nil:
 		_ = os.Remove(file.Name())
 	default:
 		a.warn("the history is in %s", file.Name())
 	}
-	return a.tellVerdict(r, o.reports)
+	return err
 }
 
 // again is the command that plays the same once more. It has no password.
@@ -197,26 +191,16 @@ func historyFile(reports []string) (*os.File, bool, error) {
 	return f, false, err
 }
 
-func judgeFile(ctx context.Context, name string) (*verify.Report, error) {
-	f, err := os.Open(name) //nolint:gosec // the caller names it
+// judgeFile judges a history, prints the verdict, writes the reports, and gives the exit
+// status.
+func (a *app) judgeFile(ctx context.Context, name string, reports []string) error {
+	h, err := readHistory(name)
 	if err != nil {
-		return nil, err
+		return &statusError{exitNoRun, err}
 	}
-	defer f.Close() //nolint:errcheck // it was only read
-	h, err := history.Read(f)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	return verify.Judge(ctx, h, verify.Options{}), nil
-}
-
-// tellVerdict prints the verdict, writes the reports, and gives the exit status.
-func (a *app) tellVerdict(r *verify.Report, reports []string) error {
+	r := verify.Judge(ctx, h, verify.Options{})
 	for _, name := range reports {
-		if filepath.Ext(name) == ".jsonl" {
-			continue // it is there
-		}
-		if err := writeReport(r, name); err != nil {
+		if err := writeReport(r, h, name); err != nil {
 			return &statusError{exitNoRun, err}
 		}
 	}
@@ -231,6 +215,19 @@ func (a *app) tellVerdict(r *verify.Report, reports []string) error {
 	case verify.Pass:
 	}
 	return nil
+}
+
+func readHistory(name string) (*history.History, error) {
+	f, err := os.Open(name) //nolint:gosec // the caller names it
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+	h, err := history.Read(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return h, nil
 }
 
 func (a *app) printVerdict(r *verify.Report) error {
@@ -252,11 +249,19 @@ func writeJSON(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
-// writeReport writes a report in the format of its extension.
-func writeReport(r *verify.Report, name string) error {
+// writeReport writes a report in the format of its extension. A history is there already.
+func writeReport(r *verify.Report, h *history.History, name string) error {
+	write := map[string]func(io.Writer) error{
+		".json": func(w io.Writer) error { return writeJSON(w, r) },
+		".xml":  r.WriteJUnit,
+		".html": func(w io.Writer) error { return r.WriteHTML(w, h) },
+	}[filepath.Ext(name)]
+	if write == nil {
+		return nil
+	}
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600) //nolint:gosec // the caller names it
 	if err != nil {
 		return err
 	}
-	return errors.Join(writeJSON(f, r), f.Close())
+	return errors.Join(write(f), f.Close())
 }

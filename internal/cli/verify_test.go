@@ -23,8 +23,9 @@ func TestVerifySQLite(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	report, recorded := filepath.Join(dir, "r.json"), filepath.Join(dir, "h.jsonl")
+	page, junit := filepath.Join(dir, "r.html"), filepath.Join(dir, "r.xml")
 	r := run(t, command(t, "", "verify", sqliteURL(t), "--for", "3s", "--profile", "torture", "--ttl", "1s", "--seed", "5",
-		"--report", report, "--report", recorded))
+		"--report", report, "--report", recorded, "--report", page, "--report", junit))
 	for _, want := range []string{"\nPASS\n", "seed 5", "Not tested:", "faults of the network", "Again: holdfast verify sqlite://", "token not checked"} {
 		if !strings.Contains(r.out, want) {
 			t.Errorf("the report lacks %q", want)
@@ -40,6 +41,11 @@ func TestVerifySQLite(t *testing.T) {
 	var v verify.Report
 	if err := json.Unmarshal(text, &v); err != nil || v.Verdict != verify.Pass || v.Header.Seed != 5 || v.Counts.Grants == 0 {
 		t.Errorf("the JSON report is %s, %v", text, err)
+	}
+	for name, want := range map[string]string{page: "<svg", junit: "<testsuite"} {
+		if text, err := os.ReadFile(name); err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s lacks %s: %v", name, want, err)
+		}
 	}
 	if r := run(t, command(t, "", "verify", "check", recorded, "-q")); r.status != 0 || r.out != "PASS\n" {
 		t.Errorf("judged again: status %d, %q %q", r.status, r.out, r.stderr)

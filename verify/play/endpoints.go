@@ -2,7 +2,6 @@ package play
 
 import (
 	"net"
-	"net/url"
 	"strings"
 )
 
@@ -52,25 +51,36 @@ func (e endpoints) with(hosts []string) string {
 	return e.scheme + "://" + e.user + strings.Join(hosts, ",") + e.rest
 }
 
-// Shown is a URL without its password, for people and for the command that replays.
+// Shown is a URL without what may be a secret, for people and for the command that
+// replays: the password of a user, and parameters that are called like one.
 func Shown(raw string) string {
 	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok {
 		return "URL"
 	}
-	authority := rest
-	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
-		authority = rest[:i]
+	rest, query, _ := strings.Cut(rest, "?")
+	path := ""
+	if i := strings.IndexByte(rest, '/'); i >= 0 {
+		rest, path = rest[:i], rest[i:]
 	}
-	if strings.Contains(authority, "@") || strings.ContainsAny(rest, "?#") {
-		u, err := url.Parse(raw)
-		if err != nil {
-			return scheme + "://..."
+	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
+		user, _, named := strings.Cut(rest[:i], ":")
+		if !named {
+			user = "xxxxx" // it may be a token
 		}
-		u.RawQuery, u.Fragment = "", ""
-		return u.Redacted()
+		rest = user + ":xxxxx" + rest[i:]
 	}
-	return raw
+	var pairs []string
+	for pair := range strings.SplitSeq(query, "&") {
+		name, _, _ := strings.Cut(pair, "=")
+		for _, secret := range []string{"pass", "token", "secret", "key", "auth"} {
+			if strings.Contains(strings.ToLower(name), secret) {
+				pair = name + "=xxxxx"
+			}
+		}
+		pairs = append(pairs, pair)
+	}
+	return strings.TrimSuffix(scheme+"://"+rest+path+"?"+strings.Join(pairs, "&"), "?")
 }
 
 // inProcess reports whether a backend lives in the process that opens it.

@@ -101,7 +101,7 @@ func (t *task) acquire(ctx context.Context, s slot, call history.Event, opts []h
 	if call.Verb == history.VerbTry {
 		do = t.locks.TryAcquire
 	}
-	lock, err := do(ctx, call.Lock, opts...)
+	lock, err := do(ctx, call.Lock, append(opts, holdfast.Note(call.Acq))...) // for people who look
 	ret := history.Event{Kind: history.KindReturn, Op: call.Op}
 	if err != nil {
 		ret.Outcome, ret.Text = outcome(err), err.Error()
