@@ -51,7 +51,9 @@ func importRules() []importRule {
 		{"verify", []string{"verify/history"}},
 		{"verify/history", nil},
 		{"verify/play", []string{".", "backend", "fence", "open", "internal/chaos", "verify/history"}},
-		// bench and whatever comes: the API and the contract, and no backend by name.
+		{"bench", []string{".", "backend", "fence"}},
+		{"bench/engines", append(public, "bench", "internal/testserver")},
+		// whatever comes: the API and the contract, and no backend by name.
 		{"...", []string{".", "backend", "backend/backendtest", "fence", "open", "internal/chaos", "internal/wire"}},
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/consullock"
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/redislock"
@@ -32,6 +33,20 @@ func networks() map[string]func(t *testing.T) (string, func(t *testing.T, proxy 
 		"etcd":      overEtcd,
 		"holdfast":  overHTTP,
 		"zookeeper": overZooKeeper,
+		"consul":    overConsul,
+	}
+}
+
+func overConsul(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
+	t.Helper()
+	s := testserver.StartConsul(t, 1)[0]
+	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
+		t.Helper()
+		b, err := consullock.Open(t.Context(), "consul://"+proxy+"?min_ttl="+testserver.ConsulMinTTL.String(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
 	}
 }
 

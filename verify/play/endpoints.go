@@ -16,7 +16,7 @@ type endpoints struct {
 // defaultPorts are of the schemes whose traffic a relay can carry. With TLS it cannot: the
 // certificate is not the relay's.
 func defaultPorts() map[string]string {
-	return map[string]string{"redis": "6379", "etcd": "2379", "zookeeper": "2181", "holdfast": "7420"}
+	return map[string]string{"redis": "6379", "etcd": "2379", "zookeeper": "2181", "holdfast": "7420", "consul": "8500"}
 }
 
 // parseEndpoints reports false for a URL that no relay can stand in for.
