@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -62,6 +63,9 @@ func RunWithPeers(ctx context.Context, args []string, stdin io.Reader, stdout, s
 	if len(args) > 1 && args[0] == execCommand {
 		return gate(args[1:], stderr)
 	}
+	if len(args) == 1 && args[0] == verifyWorkerCommand {
+		return verifyWorker(ctx, stdin, stdout, stderr)
+	}
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, peers: peers}
 	a.args = args
 	root := a.root()
@@ -70,7 +74,7 @@ func RunWithPeers(ctx context.Context, args []string, stdin io.Reader, stdout, s
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	started := false
-	for _, cmd := range root.Commands() {
+	for _, cmd := range slices.Concat(root.Commands(), subcommands(root)) {
 		if run := cmd.RunE; run != nil {
 			cmd.RunE = func(cmd *cobra.Command, args []string) error {
 				started = true
@@ -92,6 +96,15 @@ func RunWithPeers(ctx context.Context, args []string, stdin io.Reader, stdout, s
 		a.sayError(err, status)
 	}
 	return status
+}
+
+// subcommands are the commands below those of the root.
+func subcommands(root *cobra.Command) []*cobra.Command {
+	var all []*cobra.Command
+	for _, cmd := range root.Commands() {
+		all = append(all, cmd.Commands()...)
+	}
+	return all
 }
 
 // ownSignals is the annotation of a command that minds signals itself.
@@ -150,7 +163,7 @@ Exit status: 0; 75 the lock was not had; 74 the backend is away; 70 the lock was
 	root.AddCommand(
 		a.runCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.lsCommand(), a.showCommand(),
 		a.breakCommand(), a.watchCommand(), a.topCommand(), a.serveCommand(), a.doctorCommand(), a.migrateCommand(),
-		a.electCommand(), a.benchCommand(), a.benchWorkerCommand(), a.versionCommand(),
+		a.electCommand(), a.benchCommand(), a.benchWorkerCommand(), a.verifyCommand(), a.versionCommand(),
 	)
 	return root
 }

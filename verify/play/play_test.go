@@ -1,0 +1,101 @@
+package play_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/verify"
+	"github.com/holdfast-io/holdfast/verify/history"
+	"github.com/holdfast-io/holdfast/verify/play"
+)
+
+// The workers are this very binary.
+const workerEnv = "HOLDFAST_VERIFY_TEST_WORKER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(workerEnv) != "" {
+		if err := play.Worker(context.Background(), os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func workers() []string { return []string{"/usr/bin/env", workerEnv + "=1", os.Args[0]} }
+
+// played plays and reads the history back.
+func played(t *testing.T, cfg play.Config) *history.History {
+	t.Helper()
+	var text bytes.Buffer
+	cfg.History, cfg.Log = &text, func(s string) { t.Log(s) }
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	err := play.Run(ctx, cfg)
+	if dir := os.Getenv("HOLDFAST_VERIFY_KEEP"); dir != "" {
+		_ = os.WriteFile(filepath.Join(dir, filepath.Base(t.Name())+".jsonl"), text.Bytes(), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := history.Read(&text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// passes plays and wants a pass.
+func passes(t *testing.T, cfg play.Config) *verify.Report {
+	t.Helper()
+	r := verify.Judge(t.Context(), played(t, cfg), verify.Options{})
+	for _, c := range r.Checks {
+		t.Logf("%-9s %s: %s", c.Verdict, c.ID, c.Summary)
+		for _, f := range c.Details {
+			t.Log("  ", f.Text)
+		}
+	}
+	if r.Verdict != verify.Pass {
+		t.Errorf("the verdict is %q", r.Verdict)
+	}
+	return r
+}
+
+func TestSQLite(t *testing.T) {
+	t.Parallel()
+	r := passes(t, play.Config{
+		URL: "sqlite://" + filepath.Join(testserver.Dir(t), "locks.db"), Worker: workers(),
+		For: 6 * time.Second, Seed: 1, Profile: play.Torture, TTL: time.Second,
+	})
+	if r.Counts.Kills == 0 || r.Counts.Freezes == 0 || r.Counts.Losses == 0 {
+		t.Errorf("nothing was hurt: %+v", r.Counts)
+	}
+}
+
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	r := passes(t, play.Config{URL: "memory://", For: 6 * time.Second, Seed: 1, Profile: play.Torture, TTL: time.Second})
+	if r.Counts.Kills == 0 || r.Counts.Network == 0 || r.Counts.Losses == 0 {
+		t.Errorf("nothing was hurt: %+v", r.Counts)
+	}
+}
+
+func TestRedis(t *testing.T) {
+	t.Parallel()
+	r := passes(t, play.Config{
+		URL: "redis://" + testserver.Redis(t).Addr() + "?quarantine=off", Worker: workers(),
+		For: 8 * time.Second, Seed: 1, Profile: play.Torture, TTL: time.Second,
+	})
+	if r.Counts.Kills == 0 || r.Counts.Freezes == 0 || r.Counts.Network == 0 || r.Counts.Losses == 0 {
+		t.Errorf("nothing was hurt: %+v", r.Counts)
+	}
+}
