@@ -131,3 +131,33 @@ func Words(answer []Reply) string {
 	}
 	return b.String()
 }
+
+// Intercept lets f stand between the backend and the server: it gets what an operation
+// is called and sends the request with do. Call it before there are operations.
+func (b *Backend) Intercept(f func(op string, do func())) {
+	b.engine.link = intercepted{b.engine.link, f}
+}
+
+type intercepted struct {
+	transport
+	f func(op string, do func())
+}
+
+func (i intercepted) eval(ctx context.Context, load bool, key string, args []string) (reply, error) {
+	var r reply
+	var err error
+	i.f(args[2], func() { r, err = i.transport.eval(ctx, load, key, args) })
+	return r, err
+}
+
+// KnownInLine reports whether the server has said that a lease is in line.
+func (b *Backend) KnownInLine(lease backend.LeaseID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, w := range b.waiting[lease] {
+		if w.inLine {
+			return true
+		}
+	}
+	return false
+}
