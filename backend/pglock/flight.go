@@ -1,0 +1,329 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Group commit. What callers ask for at the same time shares a transaction, a flight:
+// two round trips and one wait for the disk, whatever the number of requests. While the
+// flights that may be under way are, requests queue up, and the next flight takes all
+// of them. Two flights never have a lock in common: they would wait for each other.
+
+const (
+	maxFlights  = 2   // transactions under way at once
+	maxRequests = 256 // of one flight
+	maxTries    = 8
+	// flightTime bounds a flight, also where the server does not answer.
+	flightTime = 10 * time.Second
+)
+
+// request is a question to the store.
+type request struct {
+	op    string
+	scope scope
+	// run does it, in a transaction that may be undone and done again. What it
+	// returns is the answer.
+	run  func(*txn) error
+	fate atomic.Uint32
+	gone atomic.Bool   // nobody waits for the answer any more
+	done chan struct{} // closed when err is set
+	err  error
+}
+
+// The fates of a request.
+const (
+	isQueued uint32 = iota
+	isTaken
+	isCancelled
+)
+
+// cancel takes the request back, unless it was taken already.
+func (r *request) cancel() bool {
+	r.gone.Store(true)
+	return r.fate.CompareAndSwap(isQueued, isCancelled)
+}
+
+func (r *request) take() bool { return r.fate.CompareAndSwap(isQueued, isTaken) }
+
+func (r *request) answer(err error) {
+	r.err = err
+	close(r.done)
+}
+
+// do has a request on one lock done, together with those of others.
+func (b *Backend) do(ctx context.Context, r *request) error {
+	if err := b.ready(ctx, r.op); err != nil {
+		return err
+	}
+	r.done = make(chan struct{})
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return backend.ErrClosed
+	}
+	b.queue = append(b.queue, r)
+	b.launch()
+	b.mu.Unlock()
+	select {
+	case <-r.done:
+		return r.err
+	case <-ctx.Done():
+		mayHold := !r.cancel()
+		select {
+		case <-r.done:
+			return r.err
+		default:
+		}
+		return unavailable(r.op, mayHold, context.Cause(ctx))
+	case <-b.life.Done():
+		r.cancel()
+		return backend.ErrClosed
+	}
+}
+
+// launch starts flights for what is in the queue. Backend.mu is held.
+func (b *Backend) launch() {
+	for b.flying < maxFlights && !b.closed {
+		reqs := b.board()
+		if len(reqs) == 0 {
+			return
+		}
+		b.flying++
+		b.work.Go(func() {
+			b.fly(reqs)
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.flying--
+			for _, r := range reqs {
+				delete(b.busy, r.scope.names[0])
+			}
+			b.launch()
+		})
+	}
+}
+
+// board takes the requests of the next flight out of the queue. Requests for one lock
+// keep their order. Backend.mu is held.
+func (b *Backend) board() []*request {
+	var reqs, rest []*request
+	for _, r := range b.queue {
+		name := r.scope.names[0]
+		if _, busy := b.busy[name]; busy || len(reqs) == maxRequests {
+			rest = append(rest, r)
+		} else if r.take() {
+			reqs = append(reqs, r)
+		}
+	}
+	b.queue = rest
+	for _, r := range reqs {
+		b.busy[r.scope.names[0]] = struct{}{}
+	}
+	return reqs
+}
+
+// alone has a request done in a transaction of its own, whatever number of locks it is
+// about.
+func (b *Backend) alone(ctx context.Context, r *request) error {
+	r.done = make(chan struct{})
+	r.take()
+	ctx, stop := b.within(ctx)
+	defer stop()
+	if sure, err := b.attempt(ctx, []*request{r}); err != nil {
+		return b.said(r.op, !sure, err)
+	}
+	return r.err
+}
+
+// fly does the requests, together or, where that fails, lock by lock, so that none
+// suffers from another.
+func (b *Backend) fly(reqs []*request) {
+	ctx, cancel := context.WithTimeout(b.life, flightTime)
+	defer cancel()
+	sure, err := b.attempt(ctx, reqs)
+	if err == nil {
+		return
+	}
+	groups := byLock(reqs)
+	if len(groups) == 1 || !sure || !ofRequest(err) {
+		for _, r := range reqs {
+			r.answer(b.said(r.op, !sure, err))
+		}
+		return
+	}
+	for _, g := range groups {
+		if sure, err := b.attempt(ctx, g); err != nil {
+			for _, r := range g {
+				r.answer(b.said(r.op, !sure, err))
+			}
+		}
+	}
+}
+
+// said is what the callers of a flight that failed are told.
+func (b *Backend) said(op string, mayHold bool, err error) error {
+	if b.life.Err() != nil {
+		return backend.ErrClosed
+	}
+	return unavailable(op, mayHold, err)
+}
+
+func byLock(reqs []*request) [][]*request {
+	var groups [][]*request
+	at := make(map[string]int)
+	for _, r := range reqs {
+		i, ok := at[r.scope.names[0]]
+		if !ok {
+			i = len(groups)
+			at[r.scope.names[0]] = i
+			groups = append(groups, nil)
+		}
+		groups[i] = append(groups[i], r)
+	}
+	return groups
+}
+
+// attempt tries until the transaction is committed, or there is an error that trying
+// again does not help against. sure: then nothing was changed.
+func (b *Backend) attempt(ctx context.Context, reqs []*request) (bool, error) {
+	pause := time.Millisecond
+	for try := 1; ; try++ {
+		t := newTxn(b)
+		sure, err := b.transact(ctx, t, reqs)
+		if err == nil {
+			return true, nil
+		}
+		if !sure || ctx.Err() != nil || !wanted(reqs) || !b.again(err, try, len(byLock(reqs))) {
+			return sure, err
+		}
+		timer := time.NewTimer(pause/2 + rand.N(pause))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return sure, err
+		}
+		const longest = 200 * time.Millisecond
+		pause = min(2*pause, longest)
+	}
+}
+
+// again reports whether to try again after an error that has changed nothing.
+func (b *Backend) again(err error, try, locks int) bool {
+	switch {
+	case lockTimeout(err):
+		return locks == 1 // somebody else is at it: as long as a flight lasts
+	case transient(err):
+		return try < maxTries
+	case broken(err):
+		b.pool.Reset() // the others are no better
+		return try < 3
+	}
+	return false
+}
+
+func wanted(reqs []*request) bool {
+	for _, r := range reqs {
+		if !r.gone.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// transact does the requests in one transaction, and answers them when that is
+// committed. sure: when there is an error nothing was changed.
+func (b *Backend) transact(ctx context.Context, t *txn, reqs []*request) (bool, error) {
+	conn, err := b.pool.Acquire(ctx)
+	if err != nil {
+		return true, err //nolint:wrapcheck // see kindOf
+	}
+	defer conn.Release() // it is thrown away when a transaction is left open in it
+	var s scope
+	for _, r := range reqs {
+		s.names = append(s.names, r.scope.names...)
+		s.sessions = append(s.sessions, r.scope.sessions...)
+		s.leases = append(s.leases, r.scope.leases...)
+		s.kill = append(s.kill, r.scope.kill...)
+	}
+	s.sorted()
+	if err := t.load(ctx, conn, &s); err != nil {
+		b.rollback(ctx, conn)
+		return true, err
+	}
+	answers := make([]error, len(reqs))
+	t.expire()
+	t.settle()
+	for i, r := range reqs {
+		answers[i] = r.run(t)
+		t.settle()
+	}
+	q := new(pgx.Batch)
+	if t.queueSave(q) {
+		q.Queue(`COMMIT`)
+		if err := b.commit(ctx, conn, q); err != nil {
+			return refused(err), err
+		}
+	} else {
+		defer b.rollback(ctx, conn) // nobody has to wait for it
+	}
+	for _, f := range t.after {
+		f()
+	}
+	for i, r := range reqs {
+		r.answer(answers[i])
+	}
+	return true, nil
+}
+
+// load locks what the scope names, and reads it.
+func (t *txn) load(ctx context.Context, conn *pgxpool.Conn, s *scope) error {
+	t.asked = time.Now()
+	q, got := new(pgx.Batch), 0
+	t.queueLock(q, s, &got)
+	t.queueRead(q, s)
+	if err := conn.SendBatch(ctx, q).Close(); err != nil {
+		return err //nolint:wrapcheck // see kindOf
+	}
+	if got < len(s.names) {
+		return errSwept
+	}
+	sessions, leases := t.doubtful(s.kill)
+	if len(sessions)+len(leases) > 0 {
+		q := new(pgx.Batch)
+		t.queueDoubtful(q, sessions, leases)
+		if err := conn.SendBatch(ctx, q).Close(); err != nil {
+			return err //nolint:wrapcheck // see kindOf
+		}
+	}
+	t.sort()
+	return nil
+}
+
+// commit sends the last batch of a transaction.
+func (b *Backend) commit(ctx context.Context, conn *pgxpool.Conn, q *pgx.Batch) error {
+	err := conn.SendBatch(ctx, q).Close()
+	if err == nil && conn.Conn().PgConn().TxStatus() != 'I' {
+		err = errNotCommitted
+	}
+	var pg *pgError
+	if err != nil && errors.As(err, &pg) {
+		b.rollback(ctx, conn)
+	}
+	return err
+}
+
+// rollback ends the transaction. A connection on which that fails is thrown away.
+func (b *Backend) rollback(ctx context.Context, conn *pgxpool.Conn) {
+	if pg := conn.Conn().PgConn(); !pg.IsClosed() && pg.TxStatus() != 'I' {
+		_, _ = conn.Exec(ctx, `ROLLBACK`)
+	}
+}
