@@ -6,6 +6,7 @@
 //	redis://host:6379              one Redis; rediss:// with TLS, redis+unix:// on a socket
 //	etcd://host1:2379,host2:2379   etcd; etcds:// with TLS
 //	zookeeper://host1,host2/path   ZooKeeper
+//	postgres://host/database       PostgreSQL
 //	holdfast://host:7420           a Holdfast server; holdfasts:// with TLS
 //	embedded:///path               an etcd in this process
 //
@@ -24,6 +25,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/backend/pglock"
 	"github.com/holdfast-io/holdfast/backend/redislock"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
@@ -50,6 +52,8 @@ func schemes() map[string]opener {
 		"etcd":       openEtcd,
 		"etcds":      openEtcd,
 		"zookeeper":  openZooKeeper,
+		"postgres":   openPostgres,
+		"postgresql": openPostgres,
 		"holdfast":   openRemote,
 		"holdfasts":  openRemote,
 		"embedded":   openEmbedded,
@@ -112,4 +116,8 @@ func openRemote(ctx context.Context, url string, _ Options) (backend.Backend, er
 
 func openZooKeeper(ctx context.Context, url string, o Options) (backend.Backend, error) {
 	return zklock.Open(ctx, url, o.Logger)
+}
+
+func openPostgres(ctx context.Context, url string, o Options) (backend.Backend, error) {
+	return pglock.Open(ctx, url, o.Logger)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
+	"github.com/holdfast-io/holdfast/backend/pglock"
 	"github.com/holdfast-io/holdfast/backend/redislock"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
@@ -37,6 +38,16 @@ func stores() map[string]func(t *testing.T) (func(t *testing.T) backend.Backend,
 				return opened(t, b, err)
 			}
 			return open, func() { s.Kill(); s.Restart() }
+		},
+		"postgres": func(t *testing.T) (func(t *testing.T) backend.Backend, func()) {
+			t.Helper()
+			s := testserver.Postgres(t)
+			open := func(t *testing.T) backend.Backend {
+				t.Helper()
+				b, err := pglock.Open(t.Context(), s.URL(), nil)
+				return opened(t, b, err)
+			}
+			return open, s.Restart
 		},
 	}
 }
