@@ -81,6 +81,17 @@ type trackedConn struct {
 	b *Backend
 }
 
+// SetDeadline sets it, but lets nothing last longer once the backend has hung up: the
+// library says goodbye for up to 15 s.
+func (c *trackedConn) SetDeadline(at time.Time) error {
+	c.b.mu.Lock()
+	defer c.b.mu.Unlock()
+	if last := c.b.hungUp; !last.IsZero() && (at.IsZero() || at.After(last)) {
+		at = last
+	}
+	return c.Conn.SetDeadline(at) //nolint:wrapcheck // it stands for the connection
+}
+
 // Close closes it.
 func (c *trackedConn) Close() error {
 	c.b.mu.Lock()
@@ -94,8 +105,9 @@ func (c *trackedConn) Close() error {
 func (b *Backend) hangUp() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.hungUp = time.Now().Add(hangUpTime)
 	for c := range b.conns {
-		_ = c.SetDeadline(time.Now().Add(hangUpTime))
+		_ = c.Conn.SetDeadline(b.hungUp)
 	}
 }
 
@@ -119,7 +131,7 @@ func (b *Backend) direct(ctx context.Context, op string, fill func(*pgx.Batch)) 
 			return backend.ErrClosed
 		case ctx.Err() != nil:
 			return unavailable(op, true, context.Cause(ctx))
-		case within.Err() != nil || !b.again(err, try, 1):
+		case within.Err() != nil || !b.again(err, try, true):
 			return unavailable(op, true, err)
 		}
 	}

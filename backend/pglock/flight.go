@@ -201,7 +201,7 @@ func (b *Backend) attempt(ctx context.Context, reqs []*request) (bool, error) {
 		if err == nil {
 			return true, nil
 		}
-		if !sure || ctx.Err() != nil || !wanted(reqs) || !b.again(err, try, len(byLock(reqs))) {
+		if !sure || ctx.Err() != nil || !wanted(reqs) || !b.again(err, try, ofOne(reqs)) {
 			return sure, err
 		}
 		timer := time.NewTimer(pause/2 + rand.N(pause))
@@ -217,10 +217,11 @@ func (b *Backend) attempt(ctx context.Context, reqs []*request) (bool, error) {
 }
 
 // again reports whether to try again after an error that has changed nothing.
-func (b *Backend) again(err error, try, locks int) bool {
+// patient: nobody else suffers when a row is waited for.
+func (b *Backend) again(err error, try int, patient bool) bool {
 	switch {
 	case lockTimeout(err):
-		return locks == 1 // somebody else is at it: as long as a flight lasts
+		return patient // somebody else is at it: as long as a flight lasts
 	case transient(err):
 		return try < maxTries
 	case broken(err):
@@ -229,6 +230,9 @@ func (b *Backend) again(err error, try, locks int) bool {
 	}
 	return false
 }
+
+// ofOne reports whether the requests are about one lock, or are one.
+func ofOne(reqs []*request) bool { return len(reqs) == 1 || len(byLock(reqs)) == 1 }
 
 func wanted(reqs []*request) bool {
 	for _, r := range reqs {

@@ -72,7 +72,7 @@ func (t *txn) queueRead(q *pgx.Batch, s *scope) {
 	})
 	q.Queue(t.b.sql(readLeases), s.names).Query(t.scanLeases)
 	if len(s.sessions) > 0 {
-		q.Queue(t.b.sql(readSessions), s.sessions).Query(t.scanSessions)
+		q.Queue(t.b.sql(readSessions), texts(s.sessions)).Query(t.scanSessions)
 	}
 	if len(s.leases) > 0 {
 		names, leases := columns(s.leases)
@@ -130,7 +130,7 @@ func (t *txn) doubtful(kill []backend.SessionID) ([]backend.SessionID, []leaseKe
 // queueDoubtful locks it, and reads it again.
 func (t *txn) queueDoubtful(q *pgx.Batch, sessions []backend.SessionID, keys []leaseKey) {
 	if len(sessions) > 0 {
-		q.Queue(t.b.sql(lockSessions), sessions).Query(t.scanSessions)
+		q.Queue(t.b.sql(lockSessions), texts(sessions)).Query(t.scanSessions)
 	}
 	if len(keys) > 0 {
 		names, leases := columns(keys)
@@ -211,6 +211,15 @@ func columns(keys []leaseKey) ([]string, []string) {
 		names, leases = append(names, k.name), append(leases, string(k.id))
 	}
 	return names, leases
+}
+
+// texts are the IDs as the client library can send them in every mode.
+func texts(ids []backend.SessionID) []string {
+	all := make([]string, 0, len(ids))
+	for _, id := range ids {
+		all = append(all, string(id))
+	}
+	return all
 }
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

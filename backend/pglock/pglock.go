@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"hash/fnv"
 	"log/slog"
-	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -67,7 +66,8 @@ type Backend struct {
 	mu       sync.Mutex // guards what follows
 	closed   bool
 	seen     bool // the tables were there
-	conns    map[net.Conn]struct{}
+	conns    map[*trackedConn]struct{}
+	hungUp   time.Time // when the last word is said; zero: not yet
 	queue    []*request
 	flying   int
 	busy     map[string]struct{} // locks in a flight
@@ -75,6 +75,7 @@ type Backend struct {
 	waiting  map[leaseKey][]*waiter
 	sessions map[backend.SessionID]*listener
 	hearing  bool        // notifications come
+	still    bool        // it does not put things in order: for tests
 	watchers int         // Watch calls under way
 	alarm    *time.Timer // to look when nobody says so
 	alarmAt  time.Time   // when; zero: it is not set
@@ -103,7 +104,7 @@ func New(cfg Config) (*Backend, error) {
 		log: cfg.Logger, deaf: cfg.Deaf, schema: pgx.Identifier{cfg.Schema}.Sanitize(), eventChannel: "holdfast_" + hash(cfg.Schema),
 		idleLimit: millis(idleLimit), lockLimit: millis(lockLimit),
 		gate: make(chan struct{}, 1), toLook: make(chan struct{}, 1), toListen: make(chan struct{}, 1), toSweep: make(chan struct{}, 1),
-		conns: make(map[net.Conn]struct{}), busy: make(map[string]struct{}),
+		conns: make(map[*trackedConn]struct{}), busy: make(map[string]struct{}),
 		waiting: make(map[leaseKey][]*waiter), sessions: make(map[backend.SessionID]*listener),
 	}
 	if !b.deaf {

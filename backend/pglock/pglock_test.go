@@ -27,3 +27,19 @@ func TestConformance(t *testing.T) {
 		Restart: func(backendtest.T) { s.Restart() },
 	})
 }
+
+// TestConformanceDeaf runs the suite as behind a pooler: without notifications.
+func TestConformanceDeaf(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	backendtest.Run(t, backendtest.Harness{
+		Open: func(t backendtest.T) backend.Backend {
+			b, err := pglock.Open(t.Context(), s.URL()+"&listen=false&schema=deaf", nil)
+			if err != nil {
+				t.Fatalf("open: %v", err)
+			}
+			return b
+		},
+		Restart: func(backendtest.T) { s.Restart() },
+	})
+}

@@ -83,10 +83,8 @@ func (b *Backend) Migrate(ctx context.Context) error {
 	err := b.check(within)
 	if c := code(err); c == codeNoTable || c == codeNoSchema || errors.Is(err, pgx.ErrNoRows) {
 		err = b.create(within)
-		for _, raced := range []string{codeUnique, codeDuplicate} {
-			if code(err) == raced {
-				err = b.check(within)
-			}
+		if c := code(err); err == nil || c == codeUnique || c == codeDuplicate { // another one was faster
+			err = b.check(within)
 		}
 	}
 	switch {
@@ -109,7 +107,7 @@ func (b *Backend) check(ctx context.Context) error {
 	var err error
 	for try := 1; ; try++ {
 		err = b.pool.QueryRow(ctx, b.sql(readVersion)).Scan(&version, &encoding)
-		if err == nil || errors.Is(err, pgx.ErrNoRows) || !b.again(err, try, 1) {
+		if err == nil || errors.Is(err, pgx.ErrNoRows) || !b.again(err, try, true) {
 			break
 		}
 	}

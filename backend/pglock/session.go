@@ -45,7 +45,7 @@ func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) e
 	}
 	alive := false
 	err := b.direct(ctx, "open session", func(q *pgx.Batch) {
-		q.Queue(b.sql(openSession), req.ID, ceil(req.TTL).Microseconds(), addr).Query(func(rows pgx.Rows) error {
+		q.Queue(b.sql(openSession), string(req.ID), ceil(req.TTL).Microseconds(), addr).Query(func(rows pgx.Rows) error {
 			alive = rows.Next()
 			return rows.Err()
 		})
@@ -116,7 +116,7 @@ func (b *Backend) locksOf(ctx context.Context, id backend.SessionID) ([]string, 
 	names := []string{}
 	err := b.direct(ctx, "end session", func(q *pgx.Batch) {
 		names = names[:0]
-		q.Queue(b.sql(locksOfSession), id).Query(func(rows pgx.Rows) error {
+		q.Queue(b.sql(locksOfSession), string(id)).Query(func(rows pgx.Rows) error {
 			return each(rows, func() error {
 				var name string
 				err := rows.Scan(&name)
@@ -164,11 +164,11 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	err := b.direct(ctx, "renew", func(q *pgx.Batch) {
 		res = backend.RenewResult{}
 		if req.Session != "" {
-			q.Queue(b.sql(renewSession), req.Session).Query(func(rows pgx.Rows) error {
+			q.Queue(b.sql(renewSession), string(req.Session)).Query(func(rows pgx.Rows) error {
 				res.SessionLost = !rows.Next()
 				return rows.Err()
 			})
-			q.Queue(b.sql(readLosses), req.Session).Query(func(rows pgx.Rows) error { return scanLosses(rows, &res.Lost) })
+			q.Queue(b.sql(readLosses), string(req.Session)).Query(func(rows pgx.Rows) error { return scanLosses(rows, &res.Lost) })
 		}
 		if len(req.Leases) > 0 {
 			q.Queue(b.sql(renewLeases), leases.names, leases.leases, leases.ttls).Query(leases.scan)

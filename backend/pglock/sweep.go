@@ -48,6 +48,9 @@ func (b *Backend) sweepNowAndThen() {
 		case <-b.life.Done():
 			return
 		}
+		if b.keepsStill() {
+			continue
+		}
 		pause := sweepEvery/2 + rand.N(sweepEvery)
 		if b.watched() {
 			pause = watchEvery
@@ -67,6 +70,12 @@ func (b *Backend) sweepNowAndThen() {
 		}
 		cancel()
 	}
+}
+
+func (b *Backend) keepsStill() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.still
 }
 
 func (b *Backend) watched() bool {

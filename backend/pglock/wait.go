@@ -235,8 +235,8 @@ func (b *Backend) lookOnce(ctx context.Context) error {
 			}
 		}
 		if len(g.sessions) > 0 {
-			q.Queue(b.sql(lookAtSessions), g.sessions).Query(func(r pgx.Rows) error { return scanDead(r, &losses) })
-			q.Queue(b.sql(lookAtLosses), g.sessions).Query(func(r pgx.Rows) error { return scanLosses(r, &losses) })
+			q.Queue(b.sql(lookAtSessions), texts(g.sessions)).Query(func(r pgx.Rows) error { return scanDead(r, &losses) })
+			q.Queue(b.sql(lookAtLosses), texts(g.sessions)).Query(func(r pgx.Rows) error { return scanLosses(r, &losses) })
 		}
 	})
 	if err != nil {
