@@ -30,6 +30,15 @@ func (b *Backend) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
 	if c.RuntimeParams["application_name"] == "" {
 		c.RuntimeParams["application_name"] = "holdfast"
 	}
+	if !b.deaf {
+		// Planning takes longer than what is planned. With a nested loop over what was
+		// asked for every plan uses the indexes, whatever the tables were like when it
+		// was made.
+		for _, name := range []string{"jit", "enable_hashjoin", "enable_mergejoin"} {
+			c.RuntimeParams[name] = "off"
+		}
+		c.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
+	}
 	if b.deaf { // the next statement may run on another connection
 		c.DefaultQueryExecMode = pgx.QueryExecModeExec
 		c.StatementCacheCapacity, c.DescriptionCacheCapacity = 0, 0
@@ -48,10 +57,19 @@ func (b *Backend) poolConfig(conns int) (*pgxpool.Config, error) {
 	}
 	pc.ConnConfig = b.conf
 	pc.MaxConns, pc.MinConns = int32(conns), 0 //nolint:gosec // at most 1000
+	if !b.deaf {
+		pc.AfterConnect = b.guard
+	}
 	pc.MaxConnIdleTime = time.Minute
 	// A connection that broke is found by using it: see Backend.again.
 	pc.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
 	return pc, nil
+}
+
+// guard sets for a connection what guardTxn sets for a transaction.
+func (b *Backend) guard(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, guardTxn, b.idleLimit, b.lockLimit, false)
+	return err //nolint:wrapcheck // see unavailable
 }
 
 // dial makes a connection that Close closes, whatever the library still does with it,

@@ -28,7 +28,6 @@ var (
 
 var (
 	errNoMeta       = errors.New("the row of the table meta is not there")
-	errSwept        = errors.New("the row of a lock went away")
 	errNotCommitted = errors.New("the transaction was not committed")
 	errDeaf         = fmt.Errorf("watch: notifications are turned off: %w", backend.ErrUnsupported)
 	errAsleep       = errors.New("the watcher slept for too long")
@@ -60,7 +59,7 @@ func code(err error) string {
 // Nothing was changed.
 func transient(err error) bool {
 	c := code(err)
-	return c == codeSerialization || c == codeDeadlock || errors.Is(err, errSwept)
+	return c == codeSerialization || c == codeDeadlock
 }
 
 // broken reports whether the connection broke, perhaps while nobody used it. One that

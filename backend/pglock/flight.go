@@ -19,7 +19,6 @@ import (
 // of them. Two flights never have a lock in common: they would wait for each other.
 
 const (
-	maxFlights  = 2   // transactions under way at once
 	maxRequests = 256 // of one flight
 	maxTries    = 8
 	// flightTime bounds a flight, also where the server does not answer.
@@ -92,19 +91,23 @@ func (b *Backend) do(ctx context.Context, r *request) error {
 
 // launch starts flights for what is in the queue. Backend.mu is held.
 func (b *Backend) launch() {
-	for b.flying < maxFlights && !b.closed {
+	for b.flying < b.maxFlights && !b.closed {
 		reqs := b.board()
 		if len(reqs) == 0 {
 			return
 		}
 		b.flying++
 		b.work.Go(func() {
-			b.fly(reqs)
+			left := b.fly(reqs)
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.flying--
 			for _, r := range reqs {
 				delete(b.busy, r.scope.names[0])
+			}
+			for _, g := range left {
+				b.busy[g[0].scope.names[0]] = struct{}{}
+				b.work.Go(func() { b.flyAlone(g) })
 			}
 			b.launch()
 		})
@@ -137,34 +140,53 @@ func (b *Backend) alone(ctx context.Context, r *request) error {
 	r.take()
 	ctx, stop := b.within(ctx)
 	defer stop()
-	if sure, err := b.attempt(ctx, []*request{r}); err != nil {
+	if sure, err := b.attempt(ctx, []*request{r}, true); err != nil {
 		return b.said(r.op, !sure, err)
 	}
 	return r.err
 }
 
-// fly does the requests, together or, where that fails, lock by lock, so that none
-// suffers from another.
-func (b *Backend) fly(reqs []*request) {
+// fly does the requests together. Where that fails because of one of them, or because
+// somebody else has the row of a lock and does not go on, it gives all of them back,
+// lock by lock.
+func (b *Backend) fly(reqs []*request) [][]*request {
 	ctx, cancel := context.WithTimeout(b.life, flightTime)
 	defer cancel()
-	sure, err := b.attempt(ctx, reqs)
-	if err == nil {
-		return
+	sure, err := b.attempt(ctx, reqs, false)
+	switch {
+	case err == nil:
+		return nil
+	case sure && ofRequest(err) && (lockTimeout(err) || !ofOne(reqs)):
+		return byLock(reqs)
 	}
-	groups := byLock(reqs)
-	if len(groups) == 1 || !sure || !ofRequest(err) {
-		for _, r := range reqs {
-			r.answer(b.said(r.op, !sure, err))
+	b.fail(reqs, sure, err)
+	return nil
+}
+
+// flyAlone does the requests for one lock, for which a row may have to be waited for.
+// Only a few do that at once, so that there are connections left for the others.
+func (b *Backend) flyAlone(reqs []*request) {
+	ctx, cancel := context.WithTimeout(b.life, flightTime)
+	defer cancel()
+	select {
+	case b.lone <- struct{}{}:
+		if sure, err := b.attempt(ctx, reqs, true); err != nil {
+			b.fail(reqs, sure, err)
 		}
-		return
+		<-b.lone
+	case <-ctx.Done():
+		b.fail(reqs, true, context.Cause(ctx))
 	}
-	for _, g := range groups {
-		if sure, err := b.attempt(ctx, g); err != nil {
-			for _, r := range g {
-				r.answer(b.said(r.op, !sure, err))
-			}
-		}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.busy, reqs[0].scope.names[0])
+	b.launch()
+}
+
+// fail answers all requests with an error.
+func (b *Backend) fail(reqs []*request, sure bool, err error) {
+	for _, r := range reqs {
+		r.answer(b.said(r.op, !sure, err))
 	}
 }
 
@@ -193,7 +215,7 @@ func byLock(reqs []*request) [][]*request {
 
 // attempt tries until the transaction is committed, or there is an error that trying
 // again does not help against. sure: then nothing was changed.
-func (b *Backend) attempt(ctx context.Context, reqs []*request) (bool, error) {
+func (b *Backend) attempt(ctx context.Context, reqs []*request, patient bool) (bool, error) {
 	pause := time.Millisecond
 	for try := 1; ; try++ {
 		t := newTxn(b)
@@ -201,7 +223,7 @@ func (b *Backend) attempt(ctx context.Context, reqs []*request) (bool, error) {
 		if err == nil {
 			return true, nil
 		}
-		if !sure || ctx.Err() != nil || !wanted(reqs) || !b.again(err, try, ofOne(reqs)) {
+		if !sure || ctx.Err() != nil || !wanted(reqs) || !b.again(err, try, patient) {
 			return sure, err
 		}
 		timer := time.NewTimer(pause/2 + rand.N(pause))
@@ -291,14 +313,11 @@ func (b *Backend) transact(ctx context.Context, t *txn, reqs []*request) (bool, 
 // load locks what the scope names, and reads it.
 func (t *txn) load(ctx context.Context, conn *pgxpool.Conn, s *scope) error {
 	t.asked = time.Now()
-	q, got := new(pgx.Batch), 0
-	t.queueLock(q, s, &got)
+	q := new(pgx.Batch)
+	t.queueLock(q, s)
 	t.queueRead(q, s)
 	if err := conn.SendBatch(ctx, q).Close(); err != nil {
 		return err //nolint:wrapcheck // see kindOf
-	}
-	if got < len(s.names) {
-		return errSwept
 	}
 	sessions, leases := t.doubtful(s.kill)
 	if len(sessions)+len(leases) > 0 {

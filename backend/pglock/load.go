@@ -28,25 +28,32 @@ func (s *scope) sorted() {
 	s.kill = slices.Compact(s.kill)
 }
 
-// The rows of locks that are not there are made first, and all are locked then. What
-// comes after that is read in statements of its own, and so sees what was committed
+// reserve is how many numbers of a lock a transaction takes, whether it needs them or
+// not. One that needs more writes the row again.
+const reserve = 64
+
+// The rows of the locks are locked first, or made where they are not there. What comes
+// after that is read in statements of its own, and so sees what was committed
 // while the lock was waited for.
 const (
 	beginTxn = `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE`
 	// A process that sleeps in the middle of a transaction must not keep the others
 	// from the locks, and one whose operator has turned durability off must not grant
 	// what a crash forgets.
-	guardTxn = `SELECT set_config('idle_in_transaction_session_timeout', $1, true), set_config('lock_timeout', $2, true),
-		CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END`
-	makeLocks = `INSERT INTO @locks (name, last, used) SELECT n, 0, clock_timestamp() FROM unnest($1::text[]) AS n ORDER BY n ON CONFLICT DO NOTHING`
-	lockLocks = `SELECT name, last FROM @locks WHERE name = ANY($1::text[]) ORDER BY name FOR UPDATE`
+	guardTxn = `SELECT set_config('idle_in_transaction_session_timeout', $1, $3), set_config('lock_timeout', $2, $3),
+		CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', $3) END`
+	// Numbers are taken here, more than are needed, so that the row need not be written
+	// again. What is not used is skipped.
+	lockLocks = `INSERT INTO @locks AS l (name, last, used) SELECT n, floor + $2::bigint, clock_timestamp() FROM @meta, unnest($1::text[]) AS n ORDER BY n
+		ON CONFLICT (name) DO UPDATE SET last = l.last + $2::bigint, used = clock_timestamp() RETURNING l.name, l.last`
 
-	readMeta   = `SELECT clock_timestamp(), floor, watched > clock_timestamp() FROM @meta`
+	// The clock, and the sessions that are asked under.
+	readMeta = `SELECT clock_timestamp(), floor, watched > clock_timestamp(), s.id, s.ttl, s.ends, s.cause, s.addr
+		FROM @meta LEFT JOIN @sessions s ON s.id = ANY($1::text[])`
 	readLeases = `SELECT l.name, l.lease, l.addr, l.held, l.place, l.mode, l.permits, l.cap, l.owner, l.note, l.reentrant, l.timed, l.ttl,
 			l.token, l.asked, l.since, l.ends, l.waited, l.joined, l.session, s.ttl, s.ends, s.cause, s.addr
 		FROM @leases l LEFT JOIN @sessions s ON s.id = l.session WHERE l.name = ANY($1::text[])`
-	readSessions = `SELECT id, ttl, ends, cause, addr FROM @sessions WHERE id = ANY($1::text[])`
-	readTombs    = `SELECT name, lease FROM unnest($1::text[], $2::text[]) AS x (name, lease) JOIN @tombs USING (name, lease) WHERE until > clock_timestamp()`
+	readTombs = `SELECT name, lease FROM unnest($1::text[], $2::text[]) AS x (name, lease) JOIN @tombs USING (name, lease) WHERE until > clock_timestamp()`
 
 	// What seems to be over is locked and looked at again: it may have been renewed.
 	lockSessions = `SELECT id, ttl, ends, cause, addr FROM @sessions WHERE id = ANY($1::text[]) ORDER BY id FOR UPDATE`
@@ -56,24 +63,8 @@ const (
 
 // queueRead asks for everything in the scope. Rows are taken as they come.
 func (t *txn) queueRead(q *pgx.Batch, s *scope) {
-	var floor int64
-	q.Queue(t.b.sql(readMeta)).Query(func(rows pgx.Rows) error {
-		if !rows.Next() {
-			return errNoMeta
-		}
-		if err := rows.Scan(&t.now, &floor, &t.watched); err != nil {
-			return err //nolint:wrapcheck // see kindOf
-		}
-		for _, name := range s.names {
-			l := t.lock(name)
-			l.last = max(l.last, floor)
-		}
-		return nil
-	})
+	q.Queue(t.b.sql(readMeta), texts(s.sessions)).Query(func(rows pgx.Rows) error { return t.scanMeta(rows, s.names) })
 	q.Queue(t.b.sql(readLeases), s.names).Query(t.scanLeases)
-	if len(s.sessions) > 0 {
-		q.Queue(t.b.sql(readSessions), texts(s.sessions)).Query(t.scanSessions)
-	}
 	if len(s.leases) > 0 {
 		names, leases := columns(s.leases)
 		q.Queue(t.b.sql(readTombs), names, leases).Query(func(rows pgx.Rows) error {
@@ -87,22 +78,51 @@ func (t *txn) queueRead(q *pgx.Batch, s *scope) {
 	}
 }
 
-// queueLock makes the rows of the locks and locks them. It counts those it got.
-func (t *txn) queueLock(q *pgx.Batch, s *scope, got *int) {
+// scanMeta reads the clock. What the floor says was committed when the rows of the
+// locks were locked: a row that was made anew has no number that was given before.
+func (t *txn) scanMeta(rows pgx.Rows, names []string) error {
+	found := false
+	err := each(rows, func() error {
+		var id, cause, addr *string
+		var ttl *int64
+		var ends *time.Time
+		var floor int64
+		if err := rows.Scan(&t.now, &floor, &t.watched, &id, &ttl, &ends, &cause, &addr); err != nil {
+			return err //nolint:wrapcheck // see kindOf
+		}
+		for _, name := range names {
+			l := t.lock(name)
+			l.last = max(l.last, floor)
+		}
+		if id != nil {
+			s := t.session(backend.SessionID(*id))
+			*s = session{id: s.id, ttl: micros(*ttl), ends: *ends, cause: *cause, addr: *addr, known: true}
+		}
+		found = true
+		return nil
+	})
+	if err == nil && !found {
+		return errNoMeta
+	}
+	return err
+}
+
+// queueLock locks the rows of the locks, and makes those that are not there.
+func (t *txn) queueLock(q *pgx.Batch, s *scope) {
 	q.Queue(beginTxn)
-	q.Queue(guardTxn, t.b.idleLimit, t.b.lockLimit)
+	if t.b.deaf { // otherwise the connection has it: see Backend.guard
+		q.Queue(guardTxn, t.b.idleLimit, t.b.lockLimit, true)
+	}
 	if len(s.names) == 0 {
 		return
 	}
-	q.Queue(t.b.sql(makeLocks), s.names)
-	q.Queue(t.b.sql(lockLocks), s.names).Query(func(rows pgx.Rows) error {
+	q.Queue(t.b.sql(lockLocks), s.names, int64(reserve)).Query(func(rows pgx.Rows) error {
 		return each(rows, func() error {
 			var name string
 			var last int64
 			err := rows.Scan(&name, &last)
 			l := t.lock(name)
-			l.last = max(l.last, last)
-			*got++
+			l.last, l.mine = last-reserve, last
 			return err //nolint:wrapcheck // see kindOf
 		})
 	})

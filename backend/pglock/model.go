@@ -14,9 +14,9 @@ import (
 type lock struct {
 	name    string
 	last    int64 // the last number given
+	mine    int64 // the last one that this transaction may give without writing the row
 	holders group // in the order of their grants
 	line    group // first come first
-	dirty   bool  // last has to be written
 }
 
 // group is leases in order, and what each of them takes.
@@ -58,7 +58,6 @@ func (l *lock) all() []*lease { return slices.Concat(l.holders.leases, l.line.le
 // next is the next number of the lock.
 func (l *lock) next() int64 {
 	l.last++
-	l.dirty = true
 	return l.last
 }
 

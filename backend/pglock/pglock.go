@@ -34,7 +34,7 @@ type Config struct {
 	// no events and no prepared statements. Optional.
 	Deaf bool
 	// MaxConns is how many connections there are at most, without the one that listens
-	// and those of Watch, 2 to 1000. Default: 8. Optional.
+	// and those of Watch, 3 to 1000. Default: 8. Optional.
 	MaxConns int
 	// Logger is told what is nobody's error: a connection that was lost, notifications
 	// that do not come. Default: none. Optional.
@@ -56,10 +56,12 @@ type Backend struct {
 	idleLimit    string
 	lockLimit    string
 
-	life context.Context         //nolint:containedctx // it is what Close ends
-	end  context.CancelCauseFunc // ends life
-	work sync.WaitGroup          // the goroutines
-	gate chan struct{}           // has room for one: who looks at the schema
+	life       context.Context         //nolint:containedctx // it is what Close ends
+	end        context.CancelCauseFunc // ends life
+	work       sync.WaitGroup          // the goroutines
+	gate       chan struct{}           // has room for one: who looks at the schema
+	lone       chan struct{}           // has room for those who wait for a row
+	maxFlights int                     // transactions under way at once, besides those
 	// Each has capacity 1, is sent to without waiting, and is never closed.
 	toLook, toListen, toSweep chan struct{}
 
@@ -89,7 +91,7 @@ const (
 	// idleLimit is how long the server lets a process sleep with locks taken. It is
 	// much less than what anybody would wait, and much more than a busy machine sleeps.
 	idleLimit = 5 * time.Second
-	lockLimit = time.Second
+	lockLimit = 250 * time.Millisecond // then others go on without it
 )
 
 // New makes a backend on a database. It sends nothing yet. The tables are made by the
@@ -103,7 +105,7 @@ func New(cfg Config) (*Backend, error) {
 	b := &Backend{
 		log: cfg.Logger, deaf: cfg.Deaf, schema: pgx.Identifier{cfg.Schema}.Sanitize(), eventChannel: "holdfast_" + hash(cfg.Schema),
 		idleLimit: millis(idleLimit), lockLimit: millis(lockLimit),
-		gate: make(chan struct{}, 1), toLook: make(chan struct{}, 1), toListen: make(chan struct{}, 1), toSweep: make(chan struct{}, 1),
+		gate: make(chan struct{}, 1), lone: make(chan struct{}, max(1, cfg.MaxConns/4)), maxFlights: min(2, cfg.MaxConns-2), toLook: make(chan struct{}, 1), toListen: make(chan struct{}, 1), toSweep: make(chan struct{}, 1),
 		conns: make(map[*trackedConn]struct{}), busy: make(map[string]struct{}),
 		waiting: make(map[leaseKey][]*waiter), sessions: make(map[backend.SessionID]*listener),
 	}
@@ -153,8 +155,8 @@ func (c *Config) withDefaults() error {
 	if c.MaxConns == 0 {
 		c.MaxConns = defaultConns
 	}
-	if c.MaxConns < 2 || c.MaxConns > most {
-		return &backend.InvalidError{Field: "max_conns", Value: strconv.Itoa(c.MaxConns), Bound: "2 to 1000"}
+	if c.MaxConns < 3 || c.MaxConns > most {
+		return &backend.InvalidError{Field: "max_conns", Value: strconv.Itoa(c.MaxConns), Bound: "3 to 1000"}
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

@@ -128,7 +128,7 @@ func (t *txn) saveLocks(q *pgx.Batch) {
 	var names []string
 	var lasts []int64
 	for _, name := range t.names() {
-		if l := t.locks[name]; l.dirty {
+		if l := t.locks[name]; l.last > l.mine {
 			names, lasts = append(names, name), append(lasts, l.last)
 		}
 	}

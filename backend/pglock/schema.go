@@ -24,6 +24,7 @@ const (
 	// when the tables are dropped and made again.
 	makeMeta = `INSERT INTO @meta (id, version, floor, watched)
 		VALUES (1, $1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, '-infinity')`
+	patiently  = `SELECT set_config('lock_timeout', '0', true)`
 	oneAtATime = `SELECT pg_advisory_xact_lock(hashtextextended('holdfast schema', 0))`
 )
 
@@ -125,8 +126,10 @@ func (b *Backend) check(ctx context.Context) error {
 // create makes the schema, in one transaction. Two processes do not do it at once.
 func (b *Backend) create(ctx context.Context) error {
 	return pgx.BeginFunc(ctx, b.pool, func(tx pgx.Tx) error { //nolint:wrapcheck // see unavailable
-		if _, err := tx.Exec(ctx, oneAtATime); err != nil {
-			return err //nolint:wrapcheck // see unavailable
+		for _, q := range []string{patiently, oneAtATime} {
+			if _, err := tx.Exec(ctx, q); err != nil {
+				return err //nolint:wrapcheck // see unavailable
+			}
 		}
 		var space, tables bool
 		err := tx.QueryRow(ctx, `SELECT to_regnamespace($1) IS NOT NULL, to_regclass($2) IS NOT NULL`, b.schema, b.schema+".meta").Scan(&space, &tables)

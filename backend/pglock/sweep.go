@@ -114,7 +114,7 @@ func (b *Backend) sweep(ctx context.Context, after string, age time.Duration) st
 	}
 	var names []string
 	err := pgx.BeginTxFunc(ctx, b.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, guardTxn, b.idleLimit, b.lockLimit); err != nil {
+		if _, err := tx.Exec(ctx, guardTxn, b.idleLimit, b.lockLimit, true); err != nil {
 			return err //nolint:wrapcheck // it is not told
 		}
 		rows, err := tx.Query(ctx, b.sql(oldLocks), after, age.Microseconds(), sweepAtOnce)

@@ -99,7 +99,7 @@ func (c *Config) take(values url.Values) error {
 	if values.Has("max_conns") {
 		n, err := strconv.Atoi(values.Get("max_conns"))
 		if err != nil || n == 0 {
-			return &backend.InvalidError{Field: "max_conns", Value: strconv.QuoteToGraphic(values.Get("max_conns")), Bound: "2 to 1000"}
+			return &backend.InvalidError{Field: "max_conns", Value: strconv.QuoteToGraphic(values.Get("max_conns")), Bound: "3 to 1000"}
 		}
 		c.MaxConns = n
 	}

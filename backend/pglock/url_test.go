@@ -35,7 +35,7 @@ func TestBadURLs(t *testing.T) {
 	const secret = "canary-7d31"
 	for _, url := range []string{
 		"", "postgres", "redis://h", "postgres://h/d?nope=1", "postgres://h/d?statement_timeout=1", "postgres://h/d?schema=", "postgres://h/d?schema=A",
-		"postgres://h/d?schema=1a", "postgres://h/d?schema=pg_x", "postgres://h/d?schema=a;b", "postgres://h/d?max_conns=1", "postgres://h/d?max_conns=0",
+		"postgres://h/d?schema=1a", "postgres://h/d?schema=pg_x", "postgres://h/d?schema=a;b", "postgres://h/d?max_conns=2", "postgres://h/d?max_conns=0",
 		"postgres://h/d?max_conns=x", "postgres://h/d?listen=maybe", "postgres://h/d?listen=true&listen=true", "postgres://h/d?sslmode=" + secret,
 		"postgres://u:" + secret + "@h:port/d", "postgres://u:" + secret + "@h/d#x", "postgres://u:" + secret + "%zz@h/d", "postgres://h/d?%zz=1",
 		"postgres://u:" + secret + "@h/d?password=" + secret,
