@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/consullock"
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/backend/pglock"
 	"github.com/holdfast-io/holdfast/backend/redislock"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
 	"github.com/holdfast-io/holdfast/backend/zklock"
@@ -33,6 +34,7 @@ func networks() map[string]func(t *testing.T) (string, func(t *testing.T, proxy 
 		"etcd":      overEtcd,
 		"holdfast":  overHTTP,
 		"zookeeper": overZooKeeper,
+		"postgres":  overPostgres,
 		"consul":    overConsul,
 	}
 }
@@ -56,6 +58,19 @@ func overZooKeeper(t *testing.T) (string, func(t *testing.T, proxy string) backe
 	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
 		t.Helper()
 		b, err := zklock.New(zklock.Config{Servers: []string{proxy}, Tick: testserver.ZooKeeperTick, MaxSession: testserver.ZooKeeperMaxSession})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+}
+
+func overPostgres(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
+	t.Helper()
+	s := testserver.Postgres(t)
+	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
+		t.Helper()
+		b, err := pglock.Open(t.Context(), s.URLOf("postgres", proxy), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
