@@ -85,7 +85,7 @@ Exit status: 0 pass; 1 violation; 2 inconclusive; 3 could not run; 64 bad usage.
 	f := cmd.Flags()
 	f.DurationVar(&o.long, "for", time.Minute, "how long there are faults, 1s to 10m")
 	f.Uint64Var(&o.seed, "seed", 0, "of the plan (default: random)")
-	f.StringVar(&o.profile, "profile", string(play.Standard), "gentle, standard or torture")
+	f.StringVar(&o.profile, "profile", string(play.Standard), "gentle, standard, torture, or jepsen: only an exclusive lock whose holders are stopped")
 	f.DurationVar(&o.ttl, "ttl", 0, "of the leases (default: 2s, or the least that the backend takes)")
 	f.StringArrayVar(&o.reports, "report", nil, "write to this file; see above")
 	f.BoolVar(&selfTest, "self-test", false, "play on locks that are broken on purpose: each must be caught; takes a minute")

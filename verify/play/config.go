@@ -51,7 +51,9 @@ func (c *Config) check() error {
 	case c.For < time.Second || c.For > 10*time.Minute:
 		return &backend.InvalidError{Field: "for", Value: c.For.String(), Bound: "1s to 10m"}
 	case !slices.Contains(Profiles(), c.Profile):
-		return &backend.InvalidError{Field: "profile", Value: fmt.Sprintf("%.20q", c.Profile), Bound: "gentle, standard or torture"}
+		return &backend.InvalidError{Field: "profile", Value: fmt.Sprintf("%.20q", c.Profile), Bound: "gentle, standard, torture or jepsen"}
+	case c.Profile == Jepsen && inProcess(c.URL):
+		return &backend.InvalidError{Field: "profile", Value: "jepsen", Bound: "another one: the workers of this backend are one process, which cannot be stopped"}
 	case c.TTL < 0 || c.TTL > time.Minute:
 		return &backend.InvalidError{Field: "ttl", Value: c.TTL.String(), Bound: "at most 1m"}
 	case c.History == nil:

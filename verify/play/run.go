@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -30,6 +31,7 @@ const settleTime = 8 * time.Second
 // run is a game under way.
 type run struct {
 	cfg       Config
+	seen      *look
 	caps      backend.Capabilities
 	ttl       time.Duration
 	measure   measure
@@ -63,7 +65,8 @@ func Run(ctx context.Context, cfg Config) error {
 	if _, err := readClock(); err != nil {
 		return err
 	}
-	b, err := open.URL(ctx, cfg.URL, open.Options{})
+	seen := &look{}
+	b, err := open.URL(ctx, cfg.URL, open.Options{Logger: slog.New(seen)})
 	if err != nil {
 		return err
 	}
@@ -71,7 +74,7 @@ func Run(ctx context.Context, cfg Config) error {
 		b = cfg.Break(b)
 	}
 	r := &run{
-		cfg: cfg, caps: b.Capabilities(), direct: b, out: history.NewWriter(cfg.History), resource: newRegisters(),
+		cfg: cfg, seen: seen, caps: b.Capabilities(), direct: b, out: history.NewWriter(cfg.History), resource: newRegisters(),
 		measure: cfg.Profile.measure(), counts: make(map[string]int), gens: make([]int, len(slots())),
 		prefix: "holdfast-verify/" + strings.ToLower(rand.Text()),
 	}
@@ -192,8 +195,12 @@ func (r *run) untested() []string {
 			out = append(out, "faults of the network: there is none between the workers and the backend")
 		}
 	}
-	if r.cfg.Profile == Gentle {
+	switch r.cfg.Profile {
+	case Gentle:
 		out = append(out, "faults that are longer than the TTL: the profile is gentle")
+	case Jepsen:
+		out = append(out, "all but an exclusive lock whose holders are stopped: the profile is jepsen")
+	case Standard, Torture:
 	}
 	for _, c := range []struct {
 		has  bool
@@ -207,10 +214,15 @@ func (r *run) untested() []string {
 }
 
 func (r *run) head() error {
+	warnings := r.seen.all(r.caps)
+	for _, text := range warnings {
+		r.cfg.Log("warning: " + text)
+	}
 	return r.out.Write(history.Event{Kind: history.KindHeader, At: now(), Header: &history.Header{
 		Version: history.Version, Seed: r.cfg.Seed, Profile: string(r.cfg.Profile), Backend: r.caps.Name, Prefix: r.prefix + "/",
 		Workers: r.measure.workers, SessionTTL: int64(r.ttl), ExpiryLag: int64(r.caps.ExpiryLag), FIFO: r.caps.FIFO,
 		Started: time.Now().UTC().Format(time.RFC3339), Replay: r.cfg.Replay, NotTested: r.notTested,
+		Warnings: warnings,
 	}})
 }
 
@@ -277,6 +289,7 @@ func (r *run) start(ctx context.Context, n int) error {
 		Seed: r.cfg.Seed + uint64(n+1)<<32 + uint64(r.lives[n])<<48, Tasks: r.measure.tasks, //nolint:gosec // both are small and above 0
 		Pause:    time.Second * time.Duration(r.measure.workers*r.measure.tasks) / time.Duration(r.measure.rate),
 		Patience: 2*r.slack() + 6*time.Second, Gens: slices.Clone(r.gens),
+		Jepsen: r.cfg.Profile == Jepsen,
 	}
 	r.mu.Unlock()
 	var p *player
