@@ -67,12 +67,14 @@ const (
 	faultHalfServer  fault = "half-open, server" // the server is told that the connection is gone, the client is not
 	faultHalfClient  fault = "half-open, client"
 	faultLoseReply   fault = "lose a reply"
+	faultServerStop  fault = "server stopped" // of a cluster that the run started
+	faultServerCrash fault = "server crashed"
 )
 
 // harmful faults last longer than a lease: who holds a lock loses it.
 func (f fault) harmful() bool {
 	switch f { //nolint:exhaustive // the others are short
-	case faultFreeze, faultKill, faultHold, faultHoldReplies, faultCut, faultCutReplies:
+	case faultFreeze, faultKill, faultHold, faultHoldReplies, faultCut, faultCutReplies, faultServerStop, faultServerCrash:
 		return true
 	}
 	return false
@@ -83,6 +85,7 @@ type abilities struct {
 	processes bool
 	relay     bool
 	link      bool // a wrapper around a backend in this process
+	servers   int  // that the run started
 }
 
 func (a abilities) faults(p Profile) []fault {
@@ -102,8 +105,11 @@ func (a abilities) faults(p Profile) []fault {
 	if a.relay {
 		all = append(all, faultCutReplies, faultReset, faultRefuse, faultHalfServer, faultHalfClient, faultLoseReply)
 	}
+	if a.servers > 0 {
+		all = append(all, faultServerStop, faultServerCrash)
+	}
 	if p == Gentle {
-		all = slices.DeleteFunc(all, func(f fault) bool { return f == faultKill || f == faultFreeze })
+		all = slices.DeleteFunc(all, func(f fault) bool { return f == faultKill || f == faultFreeze || f == faultServerCrash })
 	}
 	return all
 }

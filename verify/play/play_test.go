@@ -112,3 +112,24 @@ func TestRedis(t *testing.T) {
 		}
 	}
 }
+
+// Servers of the run's own are stopped and crashed, too, and nothing of them is left.
+func TestLocalCluster(t *testing.T) {
+	t.Parallel()
+	h := played(t, play.Config{Cluster: "redis", Worker: workers(), For: 8 * time.Second, Seed: 4, Profile: play.Torture, TTL: time.Second})
+	r := verify.Judge(t.Context(), h, verify.Options{})
+	if r.Verdict != verify.Pass {
+		var out strings.Builder
+		_ = r.WriteText(&out)
+		t.Error(out.String())
+	}
+	seen := make(map[string]bool)
+	for _, e := range h.Events {
+		if e.Kind == history.KindFault && e.Worker == "" {
+			seen[e.Text] = true
+		}
+	}
+	if !seen["server stopped, 1"] || !seen["server crashed, 1"] {
+		t.Errorf("the server had %v", seen)
+	}
+}

@@ -31,6 +31,7 @@ const settleTime = 8 * time.Second
 // run is a game under way.
 type run struct {
 	cfg       Config
+	servers   *cluster // nil: they are not ours
 	seen      *look
 	caps      backend.Capabilities
 	ttl       time.Duration
@@ -47,7 +48,7 @@ type run struct {
 	mu      sync.Mutex
 	players []*player
 	lives   []int
-	busy    []bool // a fault is on
+	busy    []bool // a fault is on; the last one is for the servers
 	gens    []int
 	counts  map[string]int // calls of each name
 	failure error
@@ -65,6 +66,23 @@ func Run(ctx context.Context, cfg Config) error {
 	if _, err := readClock(); err != nil {
 		return err
 	}
+	var servers *cluster
+	if cfg.Cluster != "" {
+		var err error
+		if servers, err = startCluster(ctx, cfg.Cluster); err != nil {
+			return err
+		}
+		cfg.URL = servers.url
+	}
+	err := runOn(ctx, cfg, servers)
+	if servers != nil {
+		err = errors.Join(err, servers.end())
+	}
+	return err
+}
+
+// runOn plays on a backend that is there.
+func runOn(ctx context.Context, cfg Config, servers *cluster) error {
 	seen := &look{}
 	b, err := open.URL(ctx, cfg.URL, open.Options{Logger: slog.New(seen)})
 	if err != nil {
@@ -74,7 +92,7 @@ func Run(ctx context.Context, cfg Config) error {
 		b = cfg.Break(b)
 	}
 	r := &run{
-		cfg: cfg, seen: seen, caps: b.Capabilities(), direct: b, out: history.NewWriter(cfg.History), resource: newRegisters(),
+		cfg: cfg, servers: servers, seen: seen, caps: b.Capabilities(), direct: b, out: history.NewWriter(cfg.History), resource: newRegisters(),
 		measure: cfg.Profile.measure(), counts: make(map[string]int), gens: make([]int, len(slots())),
 		prefix: "holdfast-verify/" + strings.ToLower(rand.Text()),
 	}
@@ -97,16 +115,19 @@ func (r *run) play(ctx context.Context) error {
 	if err := r.reach(ctx); err != nil {
 		return err
 	}
+	if err := r.warm(ctx); err != nil {
+		return err
+	}
 	if err := r.relay(ctx); err != nil {
 		return err
 	}
 	n := r.measure.workers
-	r.players, r.lives, r.busy = make([]*player, n), make([]int, n), make([]bool, n)
+	r.players, r.lives, r.busy = make([]*player, n), make([]int, n), make([]bool, n+1)
 	if err := r.head(); err != nil {
 		return err
 	}
 	defer r.killAll()
-	if err := r.warm(ctx); err != nil {
+	if err := r.probe(ctx); err != nil {
 		return err
 	}
 	if err := r.startAll(ctx); err != nil {
@@ -153,6 +174,9 @@ func (r *run) relay(ctx context.Context) error {
 	r.able.link = !r.able.processes
 	e, ok := parseEndpoints(r.cfg.URL)
 	r.able.relay = ok
+	if r.servers != nil {
+		r.able.servers = len(r.servers.members)
+	}
 	r.notTested = r.untested()
 	for range r.measure.workers {
 		if !ok {
@@ -178,8 +202,12 @@ func (r *run) relay(ctx context.Context) error {
 
 // untested is what a run on this backend leaves out.
 func (r *run) untested() []string {
+	servers := "restarts, lost data, fail-over and full disks of the backend's servers: they are not ours to hurt"
+	if r.able.servers > 0 {
+		servers = "lost data and full disks of the servers, and faults of two of them at once"
+	}
 	out := []string{
-		"restarts, lost data, fail-over and full disks of the backend's servers: they are not ours to hurt",
+		servers,
 		"clocks that jump",
 		"workers on several machines",
 		"the order of the line: how fair it was is measured, not judged",
