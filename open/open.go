@@ -7,6 +7,7 @@
 //	etcd://host1:2379,host2:2379   etcd; etcds:// with TLS
 //	zookeeper://host1,host2/path   ZooKeeper
 //	consul://host:8500             Consul; consuls:// for TLS
+//	postgres://host/database       PostgreSQL
 //	holdfast://host:7420           a Holdfast server; holdfasts:// with TLS
 //	embedded:///path               an etcd in this process
 //
@@ -26,6 +27,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/consullock"
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/backend/pglock"
 	"github.com/holdfast-io/holdfast/backend/redislock"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
@@ -54,6 +56,8 @@ func schemes() map[string]opener {
 		"zookeeper":  openZooKeeper,
 		"consul":     openConsul,
 		"consuls":    openConsul,
+		"postgres":   openPostgres,
+		"postgresql": openPostgres,
 		"holdfast":   openRemote,
 		"holdfasts":  openRemote,
 		"embedded":   openEmbedded,
@@ -120,4 +124,8 @@ func openConsul(ctx context.Context, url string, o Options) (backend.Backend, er
 
 func openZooKeeper(ctx context.Context, url string, o Options) (backend.Backend, error) {
 	return zklock.Open(ctx, url, o.Logger)
+}
+
+func openPostgres(ctx context.Context, url string, o Options) (backend.Backend, error) {
+	return pglock.Open(ctx, url, o.Logger)
 }

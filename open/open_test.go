@@ -44,7 +44,8 @@ func TestBadURL(t *testing.T) {
 	const secret = "canary-5e1d"
 	for _, url := range []string{
 		"", secret, "nope://" + secret + "@h", "carrier-pigeon-of-" + secret + "://h", "memory://" + secret, "redis://h?" + secret + "=1",
-		"sqlite:///x?" + secret + "=1", "etcd://h?" + secret + "=1", "holdfast://h?" + secret + "=1", "embedded://u:" + secret + "@h/x", "embedded:x",
+		"sqlite:///x?" + secret + "=1", "etcd://h?" + secret + "=1", "holdfast://h?" + secret + "=1", "postgres://h?" + secret + "=1",
+		"postgres://u:" + secret + "@h:x/d", "postgres://u:" + secret + "#@h/d", "postgres://u:" + secret + "%zz@h/d", "embedded://u:" + secret + "@h/x", "embedded:x",
 	} {
 		b, err := open.URL(t.Context(), url, open.Options{})
 		if err == nil {

@@ -3,7 +3,6 @@ package consullock
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -38,6 +37,8 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	switch {
 	case b.base.Err() != nil:
 		return backend.Grant{}, backend.ErrClosed
+	case err == nil && a.isAbandoned():
+		return backend.Grant{}, backend.ErrLost
 	case err == nil && s.left() <= 0: // it ended on the way
 		return backend.Grant{}, backend.ErrSessionLost
 	case err != nil && s.life.Err() != nil && ctx.Err() == nil:
@@ -59,6 +60,13 @@ func (s *session) join(k leaseKey) (*own, error) {
 	}
 	o.waiters++
 	return o, nil
+}
+
+// isAbandoned reports whether the lease was given up meanwhile.
+func (a *acquisition) isAbandoned() bool {
+	a.b.mu.Lock()
+	defer a.b.mu.Unlock()
+	return a.mine.abandoned
 }
 
 // own is what is known of the lease. Backend.mu is held.
@@ -95,13 +103,15 @@ type acquisition struct {
 }
 
 func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
+	inLine := false
 	if !a.req.Wait {
 		// Who does not wait leaves no trace in a line that has no room.
 		l, err := a.b.look(ctx, a.req.Name)
 		if err != nil {
 			return backend.Grant{}, err
 		}
-		if l.find(a.req.Lease) < 0 && !l.Admits(a.req.Claim()) {
+		inLine = l.find(a.req.Lease) >= 0
+		if !inLine && !l.Admits(a.req.Claim()) {
 			return backend.Grant{}, a.refusal(l, len(l.all))
 		}
 	}
@@ -116,21 +126,24 @@ func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
 	if err := a.checkLimit(ctx, l, i); err != nil {
 		return backend.Grant{}, err
 	}
-	if i < l.Out {
+	switch {
+	case i < l.Out:
 		return a.grant(l.all[i], false, false), nil
+	case a.req.Wait:
+		return a.wait(ctx, l.all[i].created)
+	case inLine: // it keeps the place that it had
+		return backend.Grant{}, a.refusal(l, i)
 	}
-	if !a.req.Wait {
-		err := a.refusal(l, i)
-		if l.all[i].created == l.all[len(l.all)-1].created { // the line filled up after it was looked at
-			return backend.Grant{}, errors.Join(a.b.remove(ctx, a.key), err)
-		}
-		return backend.Grant{}, err // it keeps the place that it had
+	// The line filled up after it was looked at.
+	if err := a.b.remove(ctx, a.key); err != nil {
+		return backend.Grant{}, err
 	}
-	return a.wait(ctx, l.all[i].created)
+	return backend.Grant{}, a.refusal(l, i)
 }
 
 // enter makes the key of the lease, and gives the line: one transaction, which may be
-// asked twice.
+// asked twice. A key that another session has is that one's, also when it only waits: it
+// may be granted before anybody could take it away.
 func (a *acquisition) enter(ctx context.Context) (line, error) {
 	value, err := json.Marshal(content{
 		Mode: a.req.Mode, Limit: a.req.Limit, Permits: a.req.Permits, Session: a.req.Session,
@@ -139,40 +152,25 @@ func (a *acquisition) enter(ctx context.Context) (line, error) {
 	if err != nil {
 		return line{}, fmt.Errorf("encode the lease: %w", err)
 	}
-	const opDead, opLock = 0, 1
-	for {
-		prefix := a.b.lockKey(a.req.Name)
+	prefix := a.b.lockKey(a.req.Name)
+	for failures := 0; ; failures++ {
 		pairs, err := a.b.txn(ctx, api.KVTxnOps{
-			opDead: {Verb: api.KVCheckNotExists, Key: a.b.abandonedKey(a.key)},
-			opLock: {Verb: api.KVLock, Key: a.b.leaseKey(a.key), Value: value, Session: a.s.uuid},
+			{Verb: api.KVCheckNotExists, Key: a.b.abandonedKey(a.key)},
+			{Verb: api.KVLock, Key: a.b.leaseKey(a.key), Value: value, Session: a.s.uuid},
 			{Verb: api.KVGetTree, Key: prefix},
 		})
-		no, refused := errors.AsType[*txnError](err)
 		switch {
-		case !refused && err != nil:
-			return line{}, err
-		case !refused:
+		case err == nil:
 			return newLine(prefix, pairs), nil
-		case no.at(opDead):
+		case isRefused(err, becauseExists, becauseHeld):
 			return line{}, backend.ErrLost
-		case no.says("invalid session"):
+		case isRefused(err, becauseSession):
 			a.s.expire(backend.CauseGone)
 			return line{}, backend.ErrSessionLost
-		case no.at(opLock):
-			// It is another session's. When it is out it dies with that one; when it waits,
-			// the place goes with its session, and this one gets another.
-			l, err := a.b.look(ctx, a.req.Name)
-			if err != nil {
-				return line{}, err
-			}
-			if i := l.find(a.req.Lease); i >= 0 && i < l.Out {
-				return line{}, backend.ErrLost
-			}
-			if err := a.b.remove(ctx, a.key); err != nil {
-				return line{}, err
-			}
-		default:
+		case !isRefused(err, becauseDelay):
 			return line{}, err
+		case !pause(ctx, failures): // it was another session's, which ended just now
+			return line{}, context.Cause(ctx)
 		}
 	}
 }

@@ -3,7 +3,9 @@ package consullock
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -45,13 +47,16 @@ type Backend struct {
 	base context.Context         //nolint:containedctx // it is what Close ends
 	end  context.CancelCauseFunc // ends base
 
-	mu       sync.Mutex // guards what follows
-	closed   bool
-	sessions map[backend.SessionID]*session
-	dead     map[backend.SessionID]time.Time // sessions that have ended, and when
-	lines    map[string]*follower            // of locks for which somebody here waits
-	work     sync.WaitGroup
-	closing  sync.Once
+	mu        sync.Mutex // guards what follows
+	closed    bool
+	sessions  map[backend.SessionID]*session
+	dead      map[backend.SessionID]*grave // sessions that have ended
+	lines     map[string]*follower         // of locks for which somebody here waits
+	hearing   int                          // sessions that have a question of their own
+	questions int                          // lines that have a question of their own
+	crowd     crowd                        // the other ones
+	work      sync.WaitGroup
+	closing   sync.Once
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -80,8 +85,8 @@ func New(client *api.Client, cfg Config) (*Backend, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	b := &Backend{
-		cfg: cfg, client: client, sessions: make(map[backend.SessionID]*session), dead: make(map[backend.SessionID]time.Time),
-		lines: make(map[string]*follower),
+		cfg: cfg, client: client, sessions: make(map[backend.SessionID]*session), dead: make(map[backend.SessionID]*grave),
+		lines: make(map[string]*follower), crowd: crowd{members: make(map[*follower]struct{}), again: func() {}},
 		caps: backend.Capabilities{
 			Name: name, Sessions: true, Bound: true, Shared: true, Permits: true, FIFO: true, Push: true, LossPush: true,
 			Durable: true, TokenKind: "revision", MinTTL: cfg.MinTTL, MaxTTL: maxTTL, ExpiryLag: lag, Doubles: true,
@@ -115,13 +120,20 @@ func (b *Backend) Close() error {
 	b.closing.Do(func() {
 		b.mu.Lock()
 		b.closed = true
-		sessions := b.sessions
+		sessions, graves := b.sessions, slices.Collect(maps.Values(b.dead))
 		b.sessions = nil
 		b.mu.Unlock()
 		b.end(backend.ErrClosed)
 		var all sync.WaitGroup
 		for _, s := range sessions {
-			all.Go(func() { s.close(context.Background()) })
+			all.Go(func() {
+				<-s.opened
+				s.finish()
+				b.lay(context.Background(), b.graveOf(s.id))
+			})
+		}
+		for _, g := range graves {
+			all.Go(func() { b.lay(context.Background(), g) })
 		}
 		all.Wait()
 		b.work.Wait()
@@ -130,6 +142,15 @@ func (b *Backend) Close() error {
 		}
 	})
 	return nil
+}
+
+// background does something that Close ends and waits for.
+func (b *Backend) background(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.closed {
+		b.work.Go(f)
+	}
 }
 
 // within is ctx, which also ends when the backend is closed.
@@ -161,37 +182,6 @@ func (b *Backend) tokenKey() string { return b.cfg.Prefix + "/token" }
 // consistent asks the leader, who makes sure that it is the leader.
 func consistent(ctx context.Context) *api.QueryOptions {
 	return (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx)
-}
-
-// txnError is what a transaction did not do.
-type txnError struct{ errs api.TxnErrors }
-
-func (e *txnError) Error() string {
-	var texts []string
-	for _, x := range e.errs {
-		texts = append(texts, strconv.Itoa(x.OpIndex)+": "+x.What)
-	}
-	return "transaction refused: " + strings.Join(texts, "; ")
-}
-
-// at reports whether the operation at i was refused.
-func (e *txnError) at(i int) bool {
-	for _, x := range e.errs {
-		if x.OpIndex == i {
-			return true
-		}
-	}
-	return false
-}
-
-// says reports whether a refusal has these words.
-func (e *txnError) says(words string) bool {
-	for _, x := range e.errs {
-		if strings.Contains(x.What, words) {
-			return true
-		}
-	}
-	return false
 }
 
 // txn does all of the operations or none. *txnError: none, and why.

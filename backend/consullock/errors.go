@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/hashicorp/consul/api"
 
@@ -45,9 +47,52 @@ func isKind(err error) bool {
 	return false
 }
 
-// refused reports whether Consul has said that it did nothing: 4xx.
+// refused reports whether Consul has said that it did nothing: 4xx, or a transaction that
+// it did not do.
 func refused(err error) bool {
+	if _, ok := errors.AsType[*txnError](err); ok {
+		return true
+	}
 	const first, last = 400, 499
 	var status api.StatusError
 	return errors.As(err, &status) && status.Code >= first && status.Code <= last
+}
+
+// Why Consul does not do an operation of a transaction, in its own words: there is nothing
+// else to tell a lock that is held from a right that is missing. What has none of these
+// is no answer but a failure.
+const (
+	becauseAbsent  = "doesn't exist"
+	becauseDelay   = "lock delay"
+	becauseExists  = "\" exists"
+	becauseHeld    = "lock is already held"
+	becauseSession = "invalid session"
+	becauseStale   = "index is stale"
+)
+
+// txnError is what a transaction did not do.
+type txnError struct{ errs api.TxnErrors }
+
+func (e *txnError) Error() string {
+	var texts []string
+	for _, x := range e.errs {
+		texts = append(texts, strconv.Itoa(x.OpIndex)+": "+x.What)
+	}
+	return "transaction refused: " + strings.Join(texts, "; ")
+}
+
+// isRefused reports whether err is a transaction that was refused for one of the reasons.
+func isRefused(err error, reasons ...string) bool {
+	e, ok := errors.AsType[*txnError](err)
+	if !ok {
+		return false
+	}
+	for _, x := range e.errs {
+		for _, r := range reasons {
+			if strings.Contains(x.What, r) {
+				return true
+			}
+		}
+	}
+	return false
 }

@@ -37,7 +37,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	// A get of what is not there refuses the transaction.
 	key := b.leaseKey(k)
 	_, err := b.txn(ctx, api.KVTxnOps{{Verb: api.KVGet, Key: key}, {Verb: api.KVDelete, Key: key}})
-	if no, ok := errors.AsType[*txnError](err); ok && no.at(0) {
+	if isRefused(err, becauseAbsent) {
 		return backend.ErrLost
 	}
 	return fail(ctx, opRelease, err, true)
@@ -76,7 +76,7 @@ func (b *Backend) abandon(ctx context.Context, s *session, k leaseKey) error {
 		{Verb: api.KVLock, Key: b.abandonedKey(k), Value: []byte("{}"), Session: s.uuid},
 		{Verb: api.KVDelete, Key: b.leaseKey(k)},
 	})
-	if _, ok := errors.AsType[*txnError](err); ok {
+	if isRefused(err, becauseHeld, becauseSession) {
 		// The session is over, or another one has the lease: nothing of this one can come.
 		return b.remove(ctx, k)
 	}
@@ -101,7 +101,7 @@ func (s *session) forgetAbandoned() {
 	if len(old) == 0 {
 		return
 	}
-	s.b.work.Go(func() {
+	s.b.background(func() {
 		for _, k := range old {
 			_, _ = s.b.client.KV().Delete(s.b.abandonedKey(k), (&api.WriteOptions{}).WithContext(s.life)) // else it goes with the session
 		}
@@ -119,19 +119,27 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	if ctx.Err() != nil {
 		return backend.BreakResult{}, context.Cause(ctx)
 	}
-	var res backend.BreakResult
+	br := &breaking{req: &req}
 	for failures := 0; ; failures++ {
-		more, err := b.tryBreak(ctx, &req, &res)
-		_, refused := errors.AsType[*txnError](err) // somebody came or went between the look and the act
+		done, err := b.tryBreak(ctx, br)
+		stale := isRefused(err, becauseStale) // somebody came or went between the look and the act
 		switch {
-		case err != nil && !refused:
+		case err != nil && !stale:
 			return backend.BreakResult{}, fail(ctx, opBreak, err, true)
-		case err == nil && !more:
-			return res, nil
-		case refused && !pause(ctx, failures):
+		case done:
+			return br.res, nil
+		case stale && !pause(ctx, failures):
 			return backend.BreakResult{}, fail(ctx, opBreak, context.Cause(ctx), true)
 		}
 	}
+}
+
+// breaking is a Break under way.
+type breaking struct {
+	req   *backend.BreakRequest
+	res   backend.BreakResult
+	begun bool
+	last  uint64 // the place of the last victim: who comes out behind it is none
 }
 
 // maxVictims bounds how many leases one transaction breaks: Consul takes 64 operations,
@@ -142,19 +150,29 @@ const maxVictims = 30
 const maxNotices = 100
 
 // tryBreak deletes the keys of the holders and tells their sessions, in one transaction,
-// whose index is the token. It reports whether there are more holders than that.
-func (b *Backend) tryBreak(ctx context.Context, req *backend.BreakRequest, res *backend.BreakResult) (bool, error) {
-	l, err := b.look(ctx, req.Name)
+// whose index is the token. It reports whether that was the last of them.
+func (b *Backend) tryBreak(ctx context.Context, br *breaking) (bool, error) {
+	l, err := b.look(ctx, br.req.Name)
 	if err != nil {
 		return false, err
 	}
 	victims := l.holders()
-	victims.all = victims.all[:min(len(victims.all), maxVictims)]
+	if br.begun {
+		victims = victims.upTo(br.last)
+	}
+	last := uint64(0)
+	if n := len(victims.all); n > 0 {
+		last = victims.all[n-1].created
+	}
+	done := len(victims.all) <= maxVictims
+	if !done {
+		victims = victims.upTo(victims.all[maxVictims-1].created)
+	}
 	ops := api.KVTxnOps{{Verb: api.KVSet, Key: b.tokenKey(), Value: []byte(rand.Text())}}
 	bySession := make(map[string][]notice)
 	for _, e := range victims.all {
 		ops = append(ops, &api.KVTxnOp{Verb: api.KVDeleteCAS, Key: e.key, Index: e.modified})
-		bySession[e.uuid] = append(bySession[e.uuid], notice{Lease: e.lease, Reason: req.Reason})
+		bySession[e.uuid] = append(bySession[e.uuid], notice{Lease: e.lease, Reason: br.req.Reason})
 	}
 	for uuid, fresh := range bySession {
 		pair, _, err := b.client.KV().Get(b.noticeKey(uuid), consistent(ctx))
@@ -177,7 +195,13 @@ func (b *Backend) tryBreak(ctx context.Context, req *backend.BreakRequest, res *
 	if err != nil {
 		return false, err
 	}
-	res.Broken = append(res.Broken, describe(req.Name, victims).Holders...)
-	res.Token = fence.Token(pairs[0].ModifyIndex)
-	return l.Out > len(victims.all), nil
+	if len(pairs) == 0 {
+		return false, errors.New("the token is not in the answer")
+	}
+	if !br.begun {
+		br.begun, br.last = true, last
+	}
+	br.res.Broken = append(br.res.Broken, describe(br.req.Name, victims).Holders...)
+	br.res.Token = fence.Token(pairs[0].ModifyIndex)
+	return done, nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"time"
 
@@ -28,6 +29,12 @@ const (
 	rememberDead = 10 * time.Minute
 	// closePatience bounds how long the end of a session waits for Consul.
 	closePatience = time.Second
+	// leastDelay is the least lock-delay that the client library can ask for: what it is
+	// for, tokens do.
+	leastDelay = time.Millisecond
+	// renewParts is which part of its TTL a renewal of a session may take at most to look
+	// for breaks.
+	renewParts = 6
 	// longPoll is how long Consul keeps a question that waits for a change, about.
 	longPoll = 5 * time.Minute
 )
@@ -49,8 +56,9 @@ type session struct {
 	deadline time.Time // when it ends unless it is renewed
 	ended    bool
 	leases   map[leaseKey]*own
-	losses   []backend.Loss // since the last renewal
-	renewed  chan struct{}  // capacity 1, never closed: the deadline moved
+	losses   []backend.Loss           // since the last renewal
+	told     map[backend.LeaseID]bool // breaks that were told
+	renewed  chan struct{}            // capacity 1, never closed: the deadline moved
 }
 
 type leaseKey struct {
@@ -107,11 +115,9 @@ func (b *Backend) enter(req backend.SessionRequest) (*session, bool, error) {
 	if b.closed {
 		return nil, false, backend.ErrClosed
 	}
-	for id, at := range b.dead {
-		if time.Since(at) > rememberDead {
-			delete(b.dead, id)
-		}
-	}
+	maps.DeleteFunc(b.dead, func(_ backend.SessionID, g *grave) bool {
+		return time.Since(g.at) > rememberDead && (g.uuid == "" || g.isOver())
+	})
 	if _, dead := b.dead[req.ID]; dead {
 		return nil, false, backend.ErrSessionLost
 	}
@@ -120,7 +126,7 @@ func (b *Backend) enter(req backend.SessionRequest) (*session, bool, error) {
 	}
 	s := &session{
 		b: b, id: req.ID, ttl: req.TTL, lost: req.Lost, opened: make(chan struct{}),
-		leases: make(map[leaseKey]*own), renewed: make(chan struct{}, 1),
+		leases: make(map[leaseKey]*own), told: make(map[backend.LeaseID]bool), renewed: make(chan struct{}, 1),
 	}
 	s.life, s.end = context.WithCancel(b.base)
 	b.sessions[req.ID] = s
@@ -157,7 +163,7 @@ func (s *session) open(ctx context.Context) {
 	err := s.create(ctx)
 	if err == nil {
 		s.b.work.Go(s.keep)
-		s.b.work.Go(s.hear)
+		s.b.listen(s)
 		return
 	}
 	s.err = fail(ctx, opOpen, err, true)
@@ -171,7 +177,7 @@ func (s *session) open(ctx context.Context) {
 
 func (s *session) create(ctx context.Context) error {
 	uuid, _, err := s.b.client.Session().CreateNoChecks(&api.SessionEntry{
-		Name: s.b.cfg.Prefix, TTL: s.ttl.String(), Behavior: api.SessionBehaviorDelete,
+		Name: s.b.cfg.Prefix, TTL: s.ttl.String(), Behavior: api.SessionBehaviorDelete, LockDelay: leastDelay,
 	}, (&api.WriteOptions{}).WithContext(ctx))
 	if err != nil {
 		return err
@@ -180,7 +186,7 @@ func (s *session) create(ctx context.Context) error {
 	s.uuid = uuid
 	_, err = s.b.txn(ctx, api.KVTxnOps{{Verb: api.KVLock, Key: s.b.noticeKey(uuid), Session: uuid}})
 	if err != nil {
-		s.b.work.Go(func() { s.destroy(context.Background()) })
+		s.b.background(func() { s.b.layFor(&grave{at: received, ttl: s.ttl, uuid: uuid}) })
 		return err
 	}
 	s.b.mu.Lock()
@@ -199,12 +205,25 @@ func (s *session) renew(ctx context.Context) error {
 	}
 	entry, _, err := s.b.client.Session().Renew(s.uuid, (&api.WriteOptions{}).WithContext(ctx))
 	if err == nil && entry == nil {
-		s.expire(backend.CauseGone)
-		return backend.ErrSessionLost
+		err = s.confirmGone(ctx)
 	}
 	if err != nil {
 		return fail(ctx, opRenew, err, false)
 	}
+	if err := s.extend(); err != nil {
+		return err
+	}
+	// What was broken is pushed; but the connection for that may be a dead one.
+	ctx, cancel := context.WithTimeout(ctx, s.ttl/renewParts)
+	defer cancel()
+	if _, err := s.read(ctx, 0); errors.Is(err, backend.ErrSessionLost) {
+		return err
+	}
+	return nil // the renewal itself was answered
+}
+
+// extend notes that Consul has renewed the session.
+func (s *session) extend() error {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	if s.ended {
@@ -216,6 +235,20 @@ func (s *session) renew(ctx context.Context) error {
 	default:
 	}
 	return nil
+}
+
+// confirmGone asks whether the session is gone, after an answer by a leader that may have
+// been too new to know it. ErrSessionLost: it is.
+func (s *session) confirmGone(ctx context.Context) error {
+	entry, _, err := s.b.client.Session().Info(s.uuid, consistent(ctx))
+	switch {
+	case err != nil:
+		return err
+	case entry != nil:
+		return errors.New("the leader did not know the session yet")
+	}
+	s.expire(backend.CauseGone)
+	return backend.ErrSessionLost
 }
 
 // Renew extends a session. Errors: ErrUnsupported for timed leases; *InvalidError;
@@ -260,50 +293,91 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	s, err := b.bury(id)
-	if s == nil {
+	s, g, err := b.bury(id)
+	if err != nil {
 		return err
 	}
-	select {
-	case <-s.opened:
-	case <-ctx.Done():
-		return fail(ctx, opEnd, context.Cause(ctx), true)
+	if s != nil {
+		select {
+		case <-s.opened:
+		case <-ctx.Done():
+			return fail(ctx, opEnd, context.Cause(ctx), true)
+		}
+		s.finish()
+		g = b.graveOf(id)
 	}
-	s.finish()
-	if s.uuid == "" {
-		return nil
+	if err := b.destroy(ctx, g); err != nil {
+		b.background(func() { b.layFor(g) }) // also when nobody asks again
+		return fail(ctx, opEnd, err, true)
 	}
-	_, err = b.client.Session().Destroy(s.uuid, (&api.WriteOptions{}).WithContext(ctx))
-	return fail(ctx, opEnd, err, true)
+	return nil
 }
 
 // bury notes that no session of the ID may be opened any more, and gives the one that
-// was; nil: there was none.
-func (b *Backend) bury(id backend.SessionID) (*session, error) {
+// lives, or else what is known of the one that was.
+func (b *Backend) bury(id backend.SessionID) (*session, *grave, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
-		return nil, backend.ErrClosed
+		return nil, nil, backend.ErrClosed
 	}
-	b.dead[id] = time.Now()
-	return b.sessions[id], nil
+	if b.dead[id] == nil {
+		b.dead[id] = &grave{at: time.Now()}
+	}
+	return b.sessions[id], b.dead[id], nil
 }
 
-// close ends the session, and waits for a moment until Consul has heard of it.
-func (s *session) close(ctx context.Context) {
-	<-s.opened
-	s.finish()
-	s.destroy(ctx)
+// grave is a session that has ended here. In Consul it may live on, and keep its leases,
+// until somebody ends it there.
+type grave struct {
+	at   time.Time
+	ttl  time.Duration
+	uuid string // empty: it is gone from Consul; guarded by Backend.mu
 }
 
-func (s *session) destroy(ctx context.Context) {
-	if s.uuid == "" {
-		return
+// isOver reports whether Consul has ended the session by itself.
+func (g *grave) isOver() bool { return time.Since(g.at) > 2*g.ttl+lag }
+
+func (b *Backend) graveOf(id backend.SessionID) *grave {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.dead[id]
+}
+
+// destroy ends the session in Consul, unless that was done.
+func (b *Backend) destroy(ctx context.Context, g *grave) error {
+	b.mu.Lock()
+	uuid := g.uuid
+	b.mu.Unlock()
+	if uuid == "" {
+		return nil
 	}
+	if _, err := b.client.Session().Destroy(uuid, (&api.WriteOptions{}).WithContext(ctx)); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	g.uuid = ""
+	return nil
+}
+
+// lay tries once, not for long, to end the session in Consul.
+func (b *Backend) lay(ctx context.Context, g *grave) bool {
 	ctx, cancel := context.WithTimeout(ctx, closePatience)
 	defer cancel()
-	if _, err := s.b.client.Session().Destroy(s.uuid, (&api.WriteOptions{}).WithContext(ctx)); err != nil {
-		s.b.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "a session is left to its end", slog.String("error", err.Error()))
+	err := b.destroy(ctx, g)
+	if err != nil {
+		b.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "a session has not ended in Consul yet", slog.String("error", err.Error()))
+	}
+	return err == nil
+}
+
+// layFor tries until it is done, or Consul has ended the session by itself, or Close.
+func (b *Backend) layFor(g *grave) {
+	for failures := 0; !b.lay(b.base, g) && !g.isOver(); failures++ {
+		if !pause(b.base, failures) {
+			return
+		}
 	}
 }
 
@@ -312,7 +386,8 @@ func (s *session) expire(cause backend.Cause) {
 	if !s.finish() {
 		return
 	}
-	s.b.work.Go(func() { s.destroy(context.Background()) })
+	g := s.b.graveOf(s.id)
+	s.b.background(func() { s.b.layFor(g) })
 	if s.lost != nil {
 		s.lost(backend.Loss{Session: s.id, Cause: cause})
 	}
@@ -327,7 +402,7 @@ func (s *session) finish() bool {
 	}
 	s.ended = true
 	s.end()
-	s.b.dead[s.id] = time.Now()
+	s.b.dead[s.id] = &grave{at: time.Now(), ttl: s.ttl, uuid: s.uuid}
 	if s.b.sessions != nil {
 		delete(s.b.sessions, s.id)
 	}
@@ -368,13 +443,30 @@ type notice struct {
 	Reason string          `json:"r,omitempty"`
 }
 
+// listen has a session hear of its losses at once, where there is a connection for that.
+// A client has one session; only where many clients share a backend the last of them
+// learn it by their next renewal.
+func (b *Backend) listen(s *session) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.hearing >= maxHearing {
+		return
+	}
+	b.hearing++
+	b.work.Go(func() {
+		s.hear()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.hearing--
+	})
+}
+
 // hear tells the losses that are written to the session's notices, and that the session
 // is gone: with it the key is.
 func (s *session) hear() {
-	told := make(map[backend.LeaseID]bool)
 	var index uint64
 	for failures := 0; s.life.Err() == nil; {
-		pair, meta, err := s.b.client.KV().Get(s.b.noticeKey(s.uuid), (&api.QueryOptions{WaitIndex: index, WaitTime: longPoll}).WithContext(s.life))
+		now, err := s.read(s.life, index)
 		if err != nil {
 			if !pause(s.life, failures) {
 				return
@@ -383,20 +475,43 @@ func (s *session) hear() {
 			continue
 		}
 		failures = 0
-		if pair == nil || pair.Session != s.uuid {
-			s.expire(backend.CauseGone)
-			return
-		}
-		index = nextIndex(index, meta.LastIndex)
-		var notices []notice
-		_ = json.Unmarshal(pair.Value, &notices) // what is not ours says nothing
-		for _, n := range notices {
-			if !told[n.Lease] {
-				told[n.Lease] = true
-				s.tellBroken(n)
-			}
-		}
+		index = nextIndex(index, now)
 	}
+}
+
+// read reads the notices, once they are other than at the index, and tells what is new.
+// ErrSessionLost: the session is gone. It is asked of a leader that is sure to be it, and
+// to know what was written: one that was just elected knows less for a moment.
+func (s *session) read(ctx context.Context, index uint64) (uint64, error) {
+	ctx, cancel := patiently(ctx, index, longPoll)
+	defer cancel()
+	opts := consistent(ctx)
+	opts.WaitIndex, opts.WaitTime = index, longPoll
+	pair, meta, err := s.b.client.KV().Get(s.b.noticeKey(s.uuid), opts)
+	if err != nil {
+		return 0, err
+	}
+	if pair == nil || pair.Session != s.uuid {
+		s.expire(backend.CauseGone)
+		return 0, backend.ErrSessionLost
+	}
+	var notices []notice
+	_ = json.Unmarshal(pair.Value, &notices) // what is not ours says nothing
+	for _, n := range notices {
+		s.tellBroken(n)
+	}
+	return meta.LastIndex, nil
+}
+
+// patiently bounds a question that Consul keeps for wait, when there is an index: it adds
+// a sixteenth to that (developer.hashicorp.com/consul/api-docs/features/blocking). What
+// takes longer is on a connection that is dead and does not say so.
+func patiently(ctx context.Context, index uint64, wait time.Duration) (context.Context, context.CancelFunc) {
+	const answer = 10 * time.Second
+	if index == 0 {
+		return context.WithTimeout(ctx, answer)
+	}
+	return context.WithTimeout(ctx, wait+wait/16+answer)
 }
 
 // nextIndex is the index to wait behind. One that went back begins again:
@@ -425,9 +540,13 @@ func pause(ctx context.Context, failures int) bool {
 func (s *session) tellBroken(n notice) {
 	loss := backend.Loss{Session: s.id, Lease: n.Lease, Cause: backend.CauseBroken, Reason: n.Reason}
 	s.b.mu.Lock()
-	s.losses = append(s.losses, loss)
+	known := s.told[n.Lease]
+	if !known {
+		s.told[n.Lease] = true
+		s.losses = append(s.losses, loss)
+	}
 	s.b.mu.Unlock()
-	if s.lost != nil {
+	if s.lost != nil && !known {
 		s.lost(loss)
 	}
 }

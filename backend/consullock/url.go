@@ -84,10 +84,14 @@ func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, er
 	return b, nil
 }
 
-// transport keeps a connection for each of many questions at once.
+// transport keeps as many connections as questions need, and some for what is not kept
+// waiting. What comes when all are busy waits for its turn: Consul would refuse it.
 func (t *target) transport() (*http.Transport, error) {
-	const connections, idle = 256, 90 * time.Second
-	tr := &http.Transport{MaxIdleConns: connections, MaxIdleConnsPerHost: connections, IdleConnTimeout: idle, Proxy: http.ProxyFromEnvironment}
+	const connections, idle = 2 * maxQuestions, 90 * time.Second
+	tr := &http.Transport{
+		MaxConnsPerHost: connections, MaxIdleConns: connections, MaxIdleConnsPerHost: connections,
+		IdleConnTimeout: idle, Proxy: http.ProxyFromEnvironment,
+	}
 	if !t.tls {
 		return tr, nil
 	}

@@ -2,7 +2,6 @@ package consullock
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -16,7 +15,7 @@ import (
 // first of those who wait here can be the next, so only what it waits for is watched.
 type follower struct {
 	name string
-	stop context.CancelFunc
+	stop func() // with Backend.mu held: nobody waits any more
 
 	mu      sync.Mutex
 	waiters map[*waiter]struct{}
@@ -62,10 +61,11 @@ func (b *Backend) follow(lock string, w *waiter) *follower {
 	defer b.mu.Unlock()
 	f, ok := b.lines[lock]
 	if !ok {
-		ctx, stop := context.WithCancel(b.base)
-		f = &follower{name: lock, stop: stop, waiters: make(map[*waiter]struct{}), again: func() {}}
+		f = &follower{name: lock, waiters: make(map[*waiter]struct{}), stop: func() {}, again: func() {}}
 		b.lines[lock] = f
-		b.work.Go(func() { b.run(ctx, f) })
+		if !b.closed {
+			b.start(f)
+		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -98,7 +98,9 @@ func (b *Backend) run(ctx context.Context, f *follower) {
 	prefix := b.lockKey(f.name)
 	byTimer := false
 	for failures := 0; ctx.Err() == nil; {
-		pairs, meta, err := b.client.KV().List(prefix, consistent(ctx))
+		asking, cancel := patiently(ctx, 0, 0)
+		pairs, meta, err := b.client.KV().List(prefix, consistent(asking))
+		cancel()
 		if err == nil {
 			failures = 0
 			byTimer, err = b.watch(ctx, f, newLine(prefix, pairs), meta.LastIndex, byTimer)
@@ -183,23 +185,25 @@ const safety = 30 * time.Second
 // changed waits until the key, or the tree, is another than at the index; with neither
 // until somebody comes or goes. It reports whether it only got tired of waiting.
 func (b *Backend) changed(ctx context.Context, key string, tree bool, index uint64) (bool, error) {
-	opts := (&api.QueryOptions{WaitIndex: index, WaitTime: safety}).WithContext(ctx)
-	var meta *api.QueryMeta
-	var err error
-	switch {
-	case tree:
-		_, meta, err = b.client.KV().Keys(key, "", opts)
-	case key != "":
-		_, meta, err = b.client.KV().Get(key, opts)
-	default:
+	if key == "" && !tree {
 		<-ctx.Done()
 		return false, nil
 	}
-	if err != nil {
-		return false, err
+	asking, cancel := patiently(ctx, index, safety)
+	defer cancel()
+	opts := (&api.QueryOptions{WaitIndex: index, WaitTime: safety}).WithContext(asking)
+	var meta *api.QueryMeta
+	var err error
+	if tree {
+		_, meta, err = b.client.KV().Keys(key, "", opts)
+	} else {
+		_, meta, err = b.client.KV().Get(key, opts)
 	}
-	if meta == nil {
-		return false, errors.New("no answer")
+	switch {
+	case err != nil && asking.Err() != nil && ctx.Err() == nil:
+		return true, nil // the connection is dead, and does not say so
+	case err != nil:
+		return false, err
 	}
 	return meta.LastIndex <= index, nil
 }

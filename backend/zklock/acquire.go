@@ -95,7 +95,7 @@ func (a *acquisition) enter(ctx context.Context) (string, error) {
 		// has no room.
 		l, err := a.look(ctx, unsure)
 		if err == nil {
-			path, err = a.found(ctx, l)
+			path, err = a.found(l)
 		}
 		if err == nil && path == "" && !a.req.Wait && !l.Admits(a.req.Claim()) {
 			err = a.refusal(ctx, l, len(l.all))
@@ -121,23 +121,20 @@ func (o *own) where(s *session) (string, bool) {
 }
 
 // found looks for an entry of the lease that an earlier question made. One of another
-// session of the same lease is that one's when it is out; when it waits, the place goes
-// with its session, and this one gets another.
-func (a *acquisition) found(ctx context.Context, l line) (string, error) {
+// session is that one's: also when it waits, because it may be out by the time that it is
+// taken away, and then its holder would not know.
+func (a *acquisition) found(l line) (string, error) {
 	i := l.find(a.req.Lease)
 	if i < 0 {
 		return "", nil
 	}
 	e := l.all[i]
-	path := a.lock + "/" + e.node
-	if e.session == a.req.Session {
-		a.settle(path)
-		return path, nil
-	}
-	if i < l.Out {
+	if e.session != a.req.Session {
 		return "", backend.ErrLost
 	}
-	return "", a.b.remove(ctx, a.s.link, path)
+	path := a.lock + "/" + e.node
+	a.settle(path)
+	return path, nil
 }
 
 // settle notes where the entry is.

@@ -195,18 +195,30 @@ func (a *app) migrateCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "migrate",
 		Short: "Make the backend ready: create its schema where it has one",
-		Long: `Open the backend, which creates its schema where it has one and it is not there: the
-local file. Others keep no schema, and are only opened. Doing it again changes nothing.`,
-		Example: `  holdfast migrate --backend sqlite:///var/lib/holdfast/locks.db`,
-		Args:    cobra.NoArgs,
+		Long: `Open the backend, and create its schema where it has one and it is not there: the local
+file, the tables in PostgreSQL. Others keep no schema, and are only opened. Doing it again changes nothing.
+
+A role that may use the tables but not make them needs, from the one that made them: USAGE of the schema, and
+SELECT, INSERT, UPDATE and DELETE of all tables in it.`,
+		Example: `  holdfast migrate --backend sqlite:///var/lib/holdfast/locks.db
+  holdfast migrate --backend postgres://admin@db/app`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b, err := a.open(cmd.Context())
 			if err != nil {
 				return err
 			}
 			name := b.Capabilities().Name
-			if err := b.Close(); err != nil {
-				return fmt.Errorf("close %s: %w", name, err)
+			if m, ok := b.(interface {
+				Migrate(ctx context.Context) error
+			}); ok {
+				err = m.Migrate(cmd.Context())
+			}
+			if errClose := b.Close(); err == nil && errClose != nil {
+				err = fmt.Errorf("close %s: %w", name, errClose)
+			}
+			if err != nil {
+				return err
 			}
 			if a.json {
 				return a.printJSON(map[string]any{"backend": name, "ready": true})

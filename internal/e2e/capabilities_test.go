@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/consullock"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/backend/pglock"
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
 	"github.com/holdfast-io/holdfast/backend/zklock"
 	"github.com/holdfast-io/holdfast/open"
@@ -67,7 +68,11 @@ func capabilities(t *testing.T) []backend.Capabilities {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all = append(all, ensemble, agent)
+	database, err := pglock.Open(t.Context(), "postgres://127.0.0.1/postgres", nil) // nothing is sent
+	if err != nil {
+		t.Fatal(err)
+	}
+	all = append(all, ensemble, agent, database)
 	node, err := open.Embedded(t.Context(), embedded.Config{DataDir: t.TempDir() + "/etcd"})
 	if err != nil {
 		t.Fatal(err)

@@ -29,22 +29,47 @@ type ConsulServer struct {
 	binary string
 	dir    string
 	port   int
+	token  string // of ACLs; empty: there are none
 	proc   *Process
 }
 
+// ConsulConnections is how many connections a server of Consul takes from one address where
+// it is not told otherwise.
+const ConsulConnections = 200
+
 // StartConsul starts a cluster of n servers; 1 is one that stands alone. They end with
-// the test.
+// the test. They take many connections from one address, as if each client had its own.
 func StartConsul(t testing.TB, n int) []*ConsulServer {
+	t.Helper()
+	const many = 10000
+	return startConsul(t, n, many, "")
+}
+
+// StartConsulTight starts a server that takes no more than ConsulConnections from one
+// address.
+func StartConsulTight(t testing.TB) *ConsulServer {
+	t.Helper()
+	return startConsul(t, 1, ConsulConnections, "")[0]
+}
+
+// StartConsulACL starts a server where nobody may do anything but who has the token, which
+// is a UUID.
+func StartConsulACL(t testing.TB, token string) *ConsulServer {
+	t.Helper()
+	return startConsul(t, 1, ConsulConnections, token)[0]
+}
+
+func startConsul(t testing.TB, n, connections int, token string) []*ConsulServer {
 	t.Helper()
 	binary := tool(t, "consul")
 	servers := make([]*ConsulServer, n)
 	serf := make([]string, n)
 	for i := range n {
-		servers[i] = &ConsulServer{t: t, binary: binary, dir: Dir(t), port: FreePort(t)}
+		servers[i] = &ConsulServer{t: t, binary: binary, dir: Dir(t), port: FreePort(t), token: token}
 		serf[i] = "127.0.0.1:" + strconv.Itoa(FreePort(t))
 	}
 	for i, s := range servers {
-		s.configure(i, serf)
+		s.configure(i, serf, connections)
 		s.launch()
 	}
 	for _, s := range servers {
@@ -72,7 +97,7 @@ func tool(t testing.TB, name string) string {
 	return strings.TrimSpace(string(out))
 }
 
-func (s *ConsulServer) configure(i int, serf []string) {
+func (s *ConsulServer) configure(i int, serf []string, connections int) {
 	s.t.Helper()
 	_, own, _ := strings.Cut(serf[i], ":")
 	port, err := strconv.Atoi(own)
@@ -80,13 +105,18 @@ func (s *ConsulServer) configure(i int, serf []string) {
 		s.t.Fatalf("testserver: consul: %v", err)
 	}
 	const off = -1
+	acl := map[string]any{
+		"enabled": s.token != "", "default_policy": "deny",
+		"tokens": map[string]string{"initial_management": s.token, "agent": s.token},
+	}
 	config, err := json.Marshal(map[string]any{
+		"acl":       acl,
 		"node_name": "n" + strconv.Itoa(i), "server": true, "bootstrap_expect": len(serf), "data_dir": filepath.Join(s.dir, "data"),
 		"bind_addr": "127.0.0.1", "client_addr": "127.0.0.1", "disable_update_check": true, "disable_host_node_id": true,
 		"connect": map[string]any{"enabled": false}, "session_ttl_min": ConsulMinTTL.String(),
 		"ports":      map[string]any{"http": s.port, "server": FreePort(s.t), "serf_lan": port, "serf_wan": off, "dns": off, "grpc": off},
 		"retry_join": serf, "retry_interval": "200ms", "performance": map[string]any{"raft_multiplier": 1},
-		"limits": map[string]any{"http_max_conns_per_client": 10000},
+		"limits": map[string]any{"http_max_conns_per_client": connections},
 	})
 	if err == nil {
 		err = os.WriteFile(filepath.Join(s.dir, "config.json"), config, 0o600)
@@ -140,6 +170,9 @@ func (s *ConsulServer) call(ctx context.Context, method, path, body string) (str
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+s.Addr()+path, strings.NewReader(body))
 	if err != nil {
 		return "", fmt.Errorf("make the request: %w", err)
+	}
+	if s.token != "" {
+		req.Header.Set("X-Consul-Token", s.token)
 	}
 	req.Close = true // no connection stays behind
 	res, err := http.DefaultClient.Do(req)

@@ -1,0 +1,156 @@
+package pglock
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+const (
+	dialTime = 5 * time.Second
+	// hangUpTime is how long Close waits for connections to say goodbye.
+	hangUpTime = 200 * time.Millisecond
+)
+
+// configure is how this value connects.
+func (b *Backend) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
+	c := from.Copy()
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = dialTime
+	}
+	if c.ValidateConnect == nil { // leases are kept by the primary only
+		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	if c.RuntimeParams["application_name"] == "" {
+		c.RuntimeParams["application_name"] = "holdfast"
+	}
+	if !b.deaf {
+		// Planning takes longer than what is planned. With a nested loop over what was
+		// asked for every plan uses the indexes, whatever the tables were like when it
+		// was made.
+		for _, name := range []string{"jit", "enable_hashjoin", "enable_mergejoin"} {
+			c.RuntimeParams[name] = "off"
+		}
+		c.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
+	}
+	if b.deaf { // the next statement may run on another connection
+		c.DefaultQueryExecMode = pgx.QueryExecModeExec
+		c.StatementCacheCapacity, c.DescriptionCacheCapacity = 0, 0
+	}
+	dial := c.DialFunc
+	c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return b.dial(ctx, dial, network, addr)
+	}
+	return c
+}
+
+func (b *Backend) poolConfig(conns int) (*pgxpool.Config, error) {
+	pc, err := pgxpool.ParseConfig("")
+	if err != nil {
+		return nil, err //nolint:wrapcheck // see unavailable
+	}
+	pc.ConnConfig = b.conf
+	pc.MaxConns, pc.MinConns = int32(conns), 0 //nolint:gosec // at most 1000
+	if !b.deaf {
+		pc.AfterConnect = b.guard
+	}
+	pc.MaxConnIdleTime = time.Minute
+	// A connection that broke is found by using it: see Backend.again.
+	pc.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+	return pc, nil
+}
+
+// guard sets for a connection what guardTxn sets for a transaction.
+func (b *Backend) guard(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, guardTxn, b.idleLimit, b.lockLimit, false)
+	return err //nolint:wrapcheck // see unavailable
+}
+
+// dial makes a connection that Close closes, whatever the library still does with it,
+// and that the kernel watches, so that one to a host that is gone is noticed where
+// nothing is sent over it.
+func (b *Backend) dial(ctx context.Context, dial pgconn.DialFunc, network, addr string) (net.Conn, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(b.life, func() { cancel(backend.ErrClosed) })()
+	conn, err := dial(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: dialTime, Interval: 2 * time.Second, Count: 3}) //nolint:mnd // noticed after 11 s
+	}
+	c := &trackedConn{Conn: conn, b: b}
+	b.mu.Lock()
+	b.conns[c] = struct{}{}
+	b.mu.Unlock()
+	return c, nil
+}
+
+// trackedConn is one of Backend.conns.
+type trackedConn struct {
+	net.Conn
+	b *Backend
+}
+
+// SetDeadline sets it, but lets nothing last longer once the backend has hung up: the
+// library says goodbye for up to 15 s.
+func (c *trackedConn) SetDeadline(at time.Time) error {
+	c.b.mu.Lock()
+	defer c.b.mu.Unlock()
+	if last := c.b.hungUp; !last.IsZero() && (at.IsZero() || at.After(last)) {
+		at = last
+	}
+	return c.Conn.SetDeadline(at) //nolint:wrapcheck // it stands for the connection
+}
+
+// Close closes it.
+func (c *trackedConn) Close() error {
+	c.b.mu.Lock()
+	delete(c.b.conns, c)
+	c.b.mu.Unlock()
+	return c.Conn.Close() //nolint:wrapcheck // it stands for the connection
+}
+
+// hangUp lets nothing be sent or received for longer than a moment. It is called when
+// nobody uses the connections any more.
+func (b *Backend) hangUp() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hungUp = time.Now().Add(hangUpTime)
+	for c := range b.conns {
+		_ = c.Conn.SetDeadline(b.hungUp)
+	}
+}
+
+// direct runs statements outside of flights. Those of one batch are one transaction,
+// unless they say otherwise. A connection that broke while nobody used it is not an
+// error: the statements must be such that they may be sent twice.
+func (b *Backend) direct(ctx context.Context, op string, fill func(*pgx.Batch)) error {
+	if err := b.ready(ctx, op); err != nil {
+		return err
+	}
+	within, stop := b.within(ctx)
+	defer stop()
+	for try := 1; ; try++ {
+		q := new(pgx.Batch)
+		fill(q)
+		err := b.pool.SendBatch(within, q).Close()
+		switch {
+		case err == nil:
+			return nil
+		case b.life.Err() != nil:
+			return backend.ErrClosed
+		case ctx.Err() != nil:
+			return unavailable(op, true, context.Cause(ctx))
+		case within.Err() != nil || !b.again(err, try, true):
+			return unavailable(op, true, err)
+		}
+	}
+}

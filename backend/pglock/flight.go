@@ -1,0 +1,352 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Group commit. What callers ask for at the same time shares a transaction, a flight:
+// two round trips and one wait for the disk, whatever the number of requests. While the
+// flights that may be under way are, requests queue up, and the next flight takes all
+// of them. Two flights never have a lock in common: they would wait for each other.
+
+const (
+	maxRequests = 256 // of one flight
+	maxTries    = 8
+	// flightTime bounds a flight, also where the server does not answer.
+	flightTime = 10 * time.Second
+)
+
+// request is a question to the store.
+type request struct {
+	op    string
+	scope scope
+	// run does it, in a transaction that may be undone and done again. What it
+	// returns is the answer.
+	run  func(*txn) error
+	fate atomic.Uint32
+	gone atomic.Bool   // nobody waits for the answer any more
+	done chan struct{} // closed when err is set
+	err  error
+}
+
+// The fates of a request.
+const (
+	isQueued uint32 = iota
+	isTaken
+	isCancelled
+)
+
+// cancel takes the request back, unless it was taken already.
+func (r *request) cancel() bool {
+	r.gone.Store(true)
+	return r.fate.CompareAndSwap(isQueued, isCancelled)
+}
+
+func (r *request) take() bool { return r.fate.CompareAndSwap(isQueued, isTaken) }
+
+func (r *request) answer(err error) {
+	r.err = err
+	close(r.done)
+}
+
+// do has a request on one lock done, together with those of others.
+func (b *Backend) do(ctx context.Context, r *request) error {
+	if err := b.ready(ctx, r.op); err != nil {
+		return err
+	}
+	r.done = make(chan struct{})
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return backend.ErrClosed
+	}
+	b.queue = append(b.queue, r)
+	b.launch()
+	b.mu.Unlock()
+	select {
+	case <-r.done:
+		return r.err
+	case <-ctx.Done():
+		mayHold := !r.cancel()
+		select {
+		case <-r.done:
+			return r.err
+		default:
+		}
+		return unavailable(r.op, mayHold, context.Cause(ctx))
+	case <-b.life.Done():
+		r.cancel()
+		return backend.ErrClosed
+	}
+}
+
+// launch starts flights for what is in the queue. Backend.mu is held.
+func (b *Backend) launch() {
+	for b.flying < b.maxFlights && !b.closed {
+		reqs := b.board()
+		if len(reqs) == 0 {
+			return
+		}
+		b.flying++
+		b.work.Go(func() {
+			left := b.fly(reqs)
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.flying--
+			for _, r := range reqs {
+				delete(b.busy, r.scope.names[0])
+			}
+			for _, g := range left {
+				b.busy[g[0].scope.names[0]] = struct{}{}
+				b.work.Go(func() { b.flyAlone(g) })
+			}
+			b.launch()
+		})
+	}
+}
+
+// board takes the requests of the next flight out of the queue. Requests for one lock
+// keep their order. Backend.mu is held.
+func (b *Backend) board() []*request {
+	var reqs, rest []*request
+	for _, r := range b.queue {
+		name := r.scope.names[0]
+		if _, busy := b.busy[name]; busy || len(reqs) == maxRequests {
+			rest = append(rest, r)
+		} else if r.take() {
+			reqs = append(reqs, r)
+		}
+	}
+	b.queue = rest
+	for _, r := range reqs {
+		b.busy[r.scope.names[0]] = struct{}{}
+	}
+	return reqs
+}
+
+// alone has a request done in a transaction of its own, whatever number of locks it is
+// about.
+func (b *Backend) alone(ctx context.Context, r *request) error {
+	r.done = make(chan struct{})
+	r.take()
+	ctx, stop := b.within(ctx)
+	defer stop()
+	if sure, err := b.attempt(ctx, []*request{r}, true); err != nil {
+		return b.said(r.op, !sure, err)
+	}
+	return r.err
+}
+
+// fly does the requests together. Where that fails because of one of them, or because
+// somebody else has the row of a lock and does not go on, it gives all of them back,
+// lock by lock.
+func (b *Backend) fly(reqs []*request) [][]*request {
+	ctx, cancel := context.WithTimeout(b.life, flightTime)
+	defer cancel()
+	sure, err := b.attempt(ctx, reqs, false)
+	switch {
+	case err == nil:
+		return nil
+	case sure && ofRequest(err) && (lockTimeout(err) || !ofOne(reqs)):
+		return byLock(reqs)
+	}
+	b.fail(reqs, sure, err)
+	return nil
+}
+
+// flyAlone does the requests for one lock, for which a row may have to be waited for.
+// Only a few do that at once, so that there are connections left for the others.
+func (b *Backend) flyAlone(reqs []*request) {
+	ctx, cancel := context.WithTimeout(b.life, flightTime)
+	defer cancel()
+	select {
+	case b.lone <- struct{}{}:
+		if sure, err := b.attempt(ctx, reqs, true); err != nil {
+			b.fail(reqs, sure, err)
+		}
+		<-b.lone
+	case <-ctx.Done():
+		b.fail(reqs, true, context.Cause(ctx))
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.busy, reqs[0].scope.names[0])
+	b.launch()
+}
+
+// fail answers all requests with an error.
+func (b *Backend) fail(reqs []*request, sure bool, err error) {
+	for _, r := range reqs {
+		r.answer(b.said(r.op, !sure, err))
+	}
+}
+
+// said is what the callers of a flight that failed are told.
+func (b *Backend) said(op string, mayHold bool, err error) error {
+	if b.life.Err() != nil {
+		return backend.ErrClosed
+	}
+	return unavailable(op, mayHold, err)
+}
+
+func byLock(reqs []*request) [][]*request {
+	var groups [][]*request
+	at := make(map[string]int)
+	for _, r := range reqs {
+		i, ok := at[r.scope.names[0]]
+		if !ok {
+			i = len(groups)
+			at[r.scope.names[0]] = i
+			groups = append(groups, nil)
+		}
+		groups[i] = append(groups[i], r)
+	}
+	return groups
+}
+
+// attempt tries until the transaction is committed, or there is an error that trying
+// again does not help against. sure: then nothing was changed.
+func (b *Backend) attempt(ctx context.Context, reqs []*request, patient bool) (bool, error) {
+	pause := time.Millisecond
+	for try := 1; ; try++ {
+		t := newTxn(b)
+		sure, err := b.transact(ctx, t, reqs)
+		if err == nil {
+			return true, nil
+		}
+		if !sure || ctx.Err() != nil || !wanted(reqs) || !b.again(err, try, patient) {
+			return sure, err
+		}
+		timer := time.NewTimer(pause/2 + rand.N(pause))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return sure, err
+		}
+		const longest = 200 * time.Millisecond
+		pause = min(2*pause, longest)
+	}
+}
+
+// again reports whether to try again after an error that has changed nothing.
+// patient: nobody else suffers when a row is waited for.
+func (b *Backend) again(err error, try int, patient bool) bool {
+	switch {
+	case lockTimeout(err):
+		return patient // somebody else is at it: as long as a flight lasts
+	case transient(err):
+		return try < maxTries
+	case broken(err):
+		b.pool.Reset() // the others are no better
+		return try < 3
+	}
+	return false
+}
+
+// ofOne reports whether the requests are about one lock, or are one.
+func ofOne(reqs []*request) bool { return len(reqs) == 1 || len(byLock(reqs)) == 1 }
+
+func wanted(reqs []*request) bool {
+	for _, r := range reqs {
+		if !r.gone.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// transact does the requests in one transaction, and answers them when that is
+// committed. sure: when there is an error nothing was changed.
+func (b *Backend) transact(ctx context.Context, t *txn, reqs []*request) (bool, error) {
+	conn, err := b.pool.Acquire(ctx)
+	if err != nil {
+		return true, err //nolint:wrapcheck // see kindOf
+	}
+	defer conn.Release() // it is thrown away when a transaction is left open in it
+	var s scope
+	for _, r := range reqs {
+		s.names = append(s.names, r.scope.names...)
+		s.sessions = append(s.sessions, r.scope.sessions...)
+		s.leases = append(s.leases, r.scope.leases...)
+		s.kill = append(s.kill, r.scope.kill...)
+	}
+	s.sorted()
+	if err := t.load(ctx, conn, &s); err != nil {
+		b.rollback(ctx, conn)
+		return true, err
+	}
+	answers := make([]error, len(reqs))
+	t.expire()
+	t.settle()
+	for i, r := range reqs {
+		answers[i] = r.run(t)
+		t.settle()
+	}
+	q := new(pgx.Batch)
+	if t.queueSave(q) {
+		q.Queue(`COMMIT`)
+		if err := b.commit(ctx, conn, q); err != nil {
+			return refused(err), err
+		}
+	} else {
+		defer b.rollback(ctx, conn) // nobody has to wait for it
+	}
+	for _, f := range t.after {
+		f()
+	}
+	for i, r := range reqs {
+		r.answer(answers[i])
+	}
+	return true, nil
+}
+
+// load locks what the scope names, and reads it.
+func (t *txn) load(ctx context.Context, conn *pgxpool.Conn, s *scope) error {
+	t.asked = time.Now()
+	q := new(pgx.Batch)
+	t.queueLock(q, s)
+	t.queueRead(q, s)
+	if err := conn.SendBatch(ctx, q).Close(); err != nil {
+		return err //nolint:wrapcheck // see kindOf
+	}
+	sessions, leases := t.doubtful(s.kill)
+	if len(sessions)+len(leases) > 0 {
+		q := new(pgx.Batch)
+		t.queueDoubtful(q, sessions, leases)
+		if err := conn.SendBatch(ctx, q).Close(); err != nil {
+			return err //nolint:wrapcheck // see kindOf
+		}
+	}
+	t.sort()
+	return nil
+}
+
+// commit sends the last batch of a transaction.
+func (b *Backend) commit(ctx context.Context, conn *pgxpool.Conn, q *pgx.Batch) error {
+	err := conn.SendBatch(ctx, q).Close()
+	if err == nil && conn.Conn().PgConn().TxStatus() != 'I' {
+		err = errNotCommitted
+	}
+	var pg *pgError
+	if err != nil && errors.As(err, &pg) {
+		b.rollback(ctx, conn)
+	}
+	return err
+}
+
+// rollback ends the transaction. A connection on which that fails is thrown away.
+func (b *Backend) rollback(ctx context.Context, conn *pgxpool.Conn) {
+	if pg := conn.Conn().PgConn(); !pg.IsClosed() && pg.TxStatus() != 'I' {
+		_, _ = conn.Exec(ctx, `ROLLBACK`)
+	}
+}

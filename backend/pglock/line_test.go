@@ -1,0 +1,78 @@
+package pglock_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/pglock"
+	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// C3, B12: three hundred wait in line, on three values. Nothing is sent while they wait,
+// and they are granted in order.
+func TestLineAtRest(t *testing.T) {
+	t.Parallel()
+	const n = 300
+	s := testserver.Postgres(t, "shared_preload_libraries=pg_stat_statements", "autovacuum=off")
+	s.Exec(`CREATE EXTENSION pg_stat_statements`, `CREATE ROLE app LOGIN`, `GRANT CREATE ON DATABASE postgres TO app`)
+	var values []*pglock.Backend
+	var sessions []backend.SessionID
+	for range 3 {
+		b := open(t, s.URLOf("app", s.Addr()))
+		b.KeepFromSweeping()
+		values, sessions = append(values, b), append(sessions, session(t, b, time.Hour, nil))
+	}
+	holder := ask("n", sessions[0])
+	take(t, values[0], holder)
+	var mu sync.Mutex
+	var order []int
+	var tokens []fence.Token
+	var all sync.WaitGroup
+	for i := range n {
+		b, req := values[i%3], ask("n", sessions[i%3])
+		got := start(t, b, req)
+		if i%20 == 19 {
+			inLine(t, values[0], "n", i+1)
+		}
+		all.Go(func() {
+			g := <-got
+			if g.err != nil {
+				t.Errorf("waiter %d: %v", i, g.err)
+				return
+			}
+			if g.grant.ByTimer {
+				t.Errorf("waiter %d was found by a timer", i)
+			}
+			mu.Lock()
+			order, tokens = append(order, i/20), append(tokens, g.grant.Token)
+			mu.Unlock()
+			if err := b.Release(t.Context(), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session}); err != nil {
+				t.Errorf("release: %v", err)
+			}
+		})
+	}
+	calls := func() int64 {
+		return s.Int(`SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements WHERE userid = 'app'::regrole`)
+	}
+	before := calls()
+	for range 3 { // whatever was under way is over when two numbers are the same
+		time.Sleep(500 * time.Millisecond)
+		before = max(before, calls())
+	}
+	time.Sleep(2 * time.Second)
+	if sent := calls() - before; sent != 0 {
+		t.Errorf("%d statements were sent in 2 s for waiters at rest", sent)
+	}
+	from := time.Now()
+	give(t, values[0], holder)
+	all.Wait()
+	t.Logf("%d hand-overs took %s", n, time.Since(from))
+	for i := 1; i < len(order); i++ {
+		if order[i] < order[i-1] || tokens[i] <= tokens[i-1] {
+			t.Fatalf("grant %d: group %d with token %d after group %d with token %d", i, order[i], tokens[i], order[i-1], tokens[i-1])
+		}
+	}
+}

@@ -1,0 +1,228 @@
+package pglock
+
+import (
+	"context"
+	"crypto/rand"
+	"hash/fnv"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+const (
+	backendName   = "postgres"
+	defaultSchema = "holdfast"
+	defaultConns  = 8
+)
+
+// Config says which database to use, and how.
+type Config struct {
+	// Conn is how to connect, as pgx.ParseConfig makes it. It is copied. Required.
+	Conn *pgx.ConnConfig
+	// Schema is the schema of the tables: 1 to 48 characters of a-z 0-9 _, not beginning
+	// with a digit. Default: "holdfast". Optional.
+	Schema string
+	// Deaf is for a pooler in between that does not keep a connection for a client, as
+	// PgBouncer in transaction mode: hand-overs are found by timer, there are no pushes,
+	// no events and no prepared statements. Optional.
+	Deaf bool
+	// MaxConns is how many connections there are at most, without the one that listens
+	// and those of Watch, 3 to 1000. Default: 8. Optional.
+	MaxConns int
+	// Logger is told what is nobody's error: a connection that was lost, notifications
+	// that do not come. Default: none. Optional.
+	Logger *slog.Logger
+}
+
+// Backend keeps leases in a PostgreSQL database. It implements backend.Backend; its
+// methods may be called at once from many goroutines. Make it with Open or New.
+type Backend struct {
+	conf *pgx.ConnConfig
+	pool *pgxpool.Pool
+	log  *slog.Logger
+	deaf bool
+	addr string // the channel of this value; empty: it is deaf
+
+	schema       string // quoted
+	eventChannel string
+	statements   sync.Map // query with @ -> query
+	idleLimit    string
+	lockLimit    string
+
+	life       context.Context         //nolint:containedctx // it is what Close ends
+	end        context.CancelCauseFunc // ends life
+	work       sync.WaitGroup          // the goroutines
+	gate       chan struct{}           // has room for one: who looks at the schema
+	lone       chan struct{}           // has room for those who wait for a row
+	maxFlights int                     // transactions under way at once, besides those
+	// Each has capacity 1, is sent to without waiting, and is never closed.
+	toLook, toListen, toSweep chan struct{}
+
+	mu       sync.Mutex // guards what follows
+	closed   bool
+	seen     bool // the tables were there
+	conns    map[*trackedConn]struct{}
+	hungUp   time.Time // when the last word is said; zero: not yet
+	queue    []*request
+	flying   int
+	busy     map[string]struct{} // locks in a flight
+	look     letter              // what to look at next
+	waiting  map[leaseKey][]*waiter
+	sessions map[backend.SessionID]*listener
+	hearing  bool        // notifications come
+	still    bool        // it does not put things in order: for tests
+	watchers int         // Watch calls under way
+	alarm    *time.Timer // to look when nobody says so
+	alarmAt  time.Time   // when; zero: it is not set
+
+	closing sync.Once
+}
+
+var _ backend.Backend = (*Backend)(nil)
+
+const (
+	// idleLimit is how long the server lets a process sleep with locks taken. It is
+	// much less than what anybody would wait, and much more than a busy machine sleeps.
+	idleLimit = 5 * time.Second
+	lockLimit = 250 * time.Millisecond // then others go on without it
+)
+
+// New makes a backend on a database. It sends nothing yet. The tables are made by the
+// first call, where they are not there and the role may.
+//
+// Errors: *backend.InvalidError for a field that is out of bounds.
+func New(cfg Config) (*Backend, error) {
+	if err := cfg.withDefaults(); err != nil {
+		return nil, err
+	}
+	b := &Backend{
+		log: cfg.Logger, deaf: cfg.Deaf, schema: pgx.Identifier{cfg.Schema}.Sanitize(), eventChannel: "holdfast_" + hash(cfg.Schema),
+		idleLimit: millis(idleLimit), lockLimit: millis(lockLimit),
+		gate: make(chan struct{}, 1), lone: make(chan struct{}, max(1, cfg.MaxConns/4)), maxFlights: min(2, cfg.MaxConns-2), toLook: make(chan struct{}, 1), toListen: make(chan struct{}, 1), toSweep: make(chan struct{}, 1),
+		conns: make(map[*trackedConn]struct{}), busy: make(map[string]struct{}),
+		waiting: make(map[leaseKey][]*waiter), sessions: make(map[backend.SessionID]*listener),
+	}
+	if !b.deaf {
+		b.addr = "holdfast_" + strings.ToLower(rand.Text())
+	}
+	b.life, b.end = context.WithCancelCause(context.Background())
+	b.conf = b.configure(cfg.Conn)
+	pc, err := b.poolConfig(cfg.MaxConns)
+	if err == nil {
+		b.pool, err = pgxpool.NewWithConfig(b.life, pc)
+	}
+	if err != nil {
+		b.end(backend.ErrClosed)
+		return nil, unavailable("open", false, err)
+	}
+	b.alarm = time.AfterFunc(time.Hour, b.rouse)
+	b.alarm.Stop()
+	b.work.Go(b.lookAtLetters)
+	b.work.Go(b.sweepNowAndThen)
+	if !b.deaf {
+		b.work.Go(b.listenForLetters)
+	}
+	return b, nil
+}
+
+func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+func hash(s string) string {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(s))
+	return strconv.FormatUint(h.Sum64(), 36) //nolint:mnd // letters and digits
+}
+
+func (c *Config) withDefaults() error {
+	if c.Conn == nil {
+		return &backend.InvalidError{Field: "conn", Value: "nil", Bound: "given"}
+	}
+	if c.Schema == "" {
+		c.Schema = defaultSchema
+	}
+	const longest, most = 48, 1000
+	if len(c.Schema) > longest || strings.Trim(c.Schema, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" || c.Schema[0] <= '9' ||
+		strings.HasPrefix(c.Schema, "pg_") {
+		return &backend.InvalidError{Field: "schema", Value: strconv.QuoteToGraphic(c.Schema), Bound: "1 to 48 characters of a-z 0-9 _, not beginning with a digit or pg_"}
+	}
+	if c.MaxConns == 0 {
+		c.MaxConns = defaultConns
+	}
+	if c.MaxConns < 3 || c.MaxConns > most {
+		return &backend.InvalidError{Field: "max_conns", Value: strconv.Itoa(c.MaxConns), Bound: "3 to 1000"}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}
+
+// sql is a query for the schema in use.
+func (b *Backend) sql(query string) string {
+	if q, ok := b.statements.Load(query); ok {
+		return q.(string) //nolint:forcetypeassert // nothing else is stored
+	}
+	q := strings.ReplaceAll(query, "@", b.schema+".")
+	b.statements.Store(query, q)
+	return q
+}
+
+// Capabilities says what can be done. A value that is deaf pushes nothing.
+func (b *Backend) Capabilities() backend.Capabilities {
+	return backend.Capabilities{
+		Name:      backendName,
+		Sessions:  true,
+		Timed:     true,
+		Shared:    true,
+		Permits:   true,
+		Reentrant: true,
+		FIFO:      true,
+		Push:      !b.deaf,
+		LossPush:  !b.deaf,
+		Watch:     !b.deaf,
+		Durable:   true,
+		TokenKind: "counter",
+		MinTTL:    100 * time.Millisecond,
+		MaxTTL:    365 * 24 * time.Hour,
+		ExpiryLag: time.Second,
+	}
+}
+
+// Close ends the goroutines and connections, and the calls under way with ErrClosed.
+// Leases stay. Closing again does nothing.
+func (b *Backend) Close() error {
+	b.closing.Do(func() {
+		b.mu.Lock()
+		b.closed = true
+		b.alarm.Stop()
+		b.mu.Unlock()
+		b.end(backend.ErrClosed)
+		b.work.Wait()
+		b.hangUp()
+		b.pool.Close()
+	})
+	return nil
+}
+
+// within is ctx, which also ends when the backend is closed.
+func (b *Backend) within(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithTimeoutCause(ctx, flightTime, context.DeadlineExceeded)
+	ctx, end := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(b.life, func() { end(backend.ErrClosed) })
+	return ctx, func() { stop(); end(nil); cancel() }
+}
+
+// kick tells the goroutine that has the other end that there is something.
+func kick(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

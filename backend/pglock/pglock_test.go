@@ -1,0 +1,45 @@
+package pglock_test
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/backendtest"
+	"github.com/holdfast-io/holdfast/backend/pglock"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	backendtest.Run(t, backendtest.Harness{
+		Open: func(t backendtest.T) backend.Backend {
+			b, err := pglock.Open(t.Context(), s.URL(), nil)
+			if err != nil {
+				t.Fatalf("open: %v", err)
+			}
+			return b
+		},
+		Restart: func(backendtest.T) { s.Restart() },
+	})
+}
+
+// TestConformanceDeaf runs the suite as behind a pooler: without notifications.
+func TestConformanceDeaf(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	backendtest.Run(t, backendtest.Harness{
+		Open: func(t backendtest.T) backend.Backend {
+			b, err := pglock.Open(t.Context(), s.URL()+"&listen=false&schema=deaf", nil)
+			if err != nil {
+				t.Fatalf("open: %v", err)
+			}
+			return b
+		},
+		Restart: func(backendtest.T) { s.Restart() },
+	})
+}

@@ -1,0 +1,151 @@
+package pglock
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+//go:embed schema.sql
+var schema string
+
+const schemaVersion = 1
+
+const opLook = "look" // what is done for waiters at rest
+
+const (
+	readVersion = `SELECT version, current_setting('server_encoding') FROM @meta`
+	// Numbers begin at the microseconds of the server's clock, so that they grow also
+	// when the tables are dropped and made again.
+	makeMeta = `INSERT INTO @meta (id, version, floor, watched)
+		VALUES (1, $1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, '-infinity')`
+	patiently  = `SELECT set_config('lock_timeout', '0', true)`
+	oneAtATime = `SELECT pg_advisory_xact_lock(hashtextextended('holdfast schema', 0))`
+)
+
+// ready sees to it that the tables are there, the first time.
+func (b *Backend) ready(ctx context.Context, op string) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	b.mu.Lock()
+	closed, seen := b.closed, b.seen
+	b.mu.Unlock()
+	switch {
+	case closed:
+		return backend.ErrClosed
+	case seen:
+		if op != opLook {
+			kick(b.toSweep)
+		}
+		return nil
+	}
+	select {
+	case b.gate <- struct{}{}:
+		defer func() { <-b.gate }()
+	case <-ctx.Done():
+		return unavailable(op, false, context.Cause(ctx))
+	case <-b.life.Done():
+		return backend.ErrClosed
+	}
+	b.mu.Lock()
+	seen = b.seen
+	b.mu.Unlock()
+	if seen {
+		return nil
+	}
+	if err := b.Migrate(ctx); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	b.seen = true
+	b.mu.Unlock()
+	kick(b.toListen)
+	kick(b.toSweep)
+	return nil
+}
+
+// Migrate makes the schema and its tables where they are not there. A role that may
+// not do that needs them made by another one, and granted: USAGE of the schema, and
+// SELECT, INSERT, UPDATE and DELETE of the tables in it. Nothing happens when they are
+// there already.
+//
+// Errors: *backend.UnavailableError, with ErrNoSchema where the role may not make them;
+// ErrNewer and ErrEncoding, which are backend.ErrUnsupported; ErrClosed; ctx's cause.
+func (b *Backend) Migrate(ctx context.Context) error {
+	const op = "migrate"
+	within, stop := b.within(ctx)
+	defer stop()
+	err := b.check(within)
+	if c := code(err); c == codeNoTable || c == codeNoSchema || errors.Is(err, pgx.ErrNoRows) {
+		err = b.create(within)
+		if c := code(err); err == nil || c == codeUnique || c == codeDuplicate { // another one was faster
+			err = b.check(within)
+		}
+	}
+	switch {
+	case err == nil:
+		return nil
+	case b.life.Err() != nil:
+		return backend.ErrClosed
+	case ctx.Err() != nil:
+		return unavailable(op, false, context.Cause(ctx))
+	case code(err) == codeNoRight:
+		err = fmt.Errorf("%w: %w", ErrNoSchema, err)
+	}
+	return unavailable(op, false, err)
+}
+
+// check looks whether the tables are there and can be used.
+func (b *Backend) check(ctx context.Context) error {
+	var version int
+	var encoding string
+	var err error
+	for try := 1; ; try++ {
+		err = b.pool.QueryRow(ctx, b.sql(readVersion)).Scan(&version, &encoding)
+		if err == nil || errors.Is(err, pgx.ErrNoRows) || !b.again(err, try, true) {
+			break
+		}
+	}
+	switch {
+	case err != nil:
+		return err //nolint:wrapcheck // see unavailable
+	case encoding != "UTF8":
+		return fmt.Errorf("%s: %q: %w: %w", backendName, encoding, ErrEncoding, backend.ErrUnsupported)
+	case version > schemaVersion:
+		return fmt.Errorf("%s: version %d, this program knows %d: %w: %w", backendName, version, schemaVersion, ErrNewer, backend.ErrUnsupported)
+	}
+	return nil
+}
+
+// create makes the schema, in one transaction. Two processes do not do it at once.
+func (b *Backend) create(ctx context.Context) error {
+	return pgx.BeginFunc(ctx, b.pool, func(tx pgx.Tx) error { //nolint:wrapcheck // see unavailable
+		for _, q := range []string{patiently, oneAtATime} {
+			if _, err := tx.Exec(ctx, q); err != nil {
+				return err //nolint:wrapcheck // see unavailable
+			}
+		}
+		var space, tables bool
+		err := tx.QueryRow(ctx, `SELECT to_regnamespace($1) IS NOT NULL, to_regclass($2) IS NOT NULL`, b.schema, b.schema+".meta").Scan(&space, &tables)
+		if err != nil || tables {
+			return err //nolint:wrapcheck // see unavailable
+		}
+		queries := []string{b.sql(schema)}
+		if !space {
+			queries = []string{`CREATE SCHEMA ` + b.schema, b.sql(schema)}
+		}
+		for _, q := range queries {
+			if _, err := tx.Exec(ctx, q, pgx.QueryExecModeSimpleProtocol); err != nil {
+				return err //nolint:wrapcheck // see unavailable
+			}
+		}
+		_, err = tx.Exec(ctx, b.sql(makeMeta), schemaVersion)
+		return err //nolint:wrapcheck // see unavailable
+	})
+}

@@ -1,0 +1,74 @@
+-- The tables of Holdfast. The schema stands in place of each at sign.
+-- Times are those of the server (clock_timestamp). TTLs are microseconds.
+
+CREATE TABLE @meta (
+	id      integer     PRIMARY KEY CHECK (id = 1),
+	version integer     NOT NULL,
+	floor   bigint      NOT NULL, -- not less than any number of a lock whose row was deleted
+	watched timestamptz NOT NULL  -- until then events are sent
+);
+
+-- One row for each lock that was used lately. Who changes the leases of a lock has its
+-- row locked; after that it reads them, in a statement of its own.
+CREATE TABLE @locks (
+	name text        COLLATE "C" PRIMARY KEY,
+	last bigint      NOT NULL, -- the last number given: a token, or a place in line
+	used timestamptz NOT NULL
+) WITH (fillfactor = 50);
+
+-- A session lives as long as it has no cause and ends in the future.
+CREATE TABLE @sessions (
+	id    text        COLLATE "C" PRIMARY KEY,
+	ttl   bigint      NOT NULL,
+	ends  timestamptz NOT NULL,
+	cause text        NOT NULL, -- why it ended; empty: it was not ended
+	addr  text        NOT NULL  -- the channel of who hears of its losses; empty: nobody
+) WITH (fillfactor = 50);
+CREATE INDEX sessions_ends ON @sessions (ends);
+
+-- What is out and what is in line.
+CREATE TABLE @leases (
+	name      text        COLLATE "C" NOT NULL,
+	lease     text        COLLATE "C" NOT NULL,
+	session   text        COLLATE "C" NOT NULL, -- empty: none
+	addr      text        NOT NULL, -- the channel of who waits for it
+	held      boolean     NOT NULL,
+	place     bigint      NOT NULL, -- in line, or among the holders; a greater one is later
+	mode      smallint    NOT NULL,
+	permits   integer     NOT NULL,
+	cap       integer     NOT NULL, -- the limit
+	owner     text        NOT NULL,
+	note      text        NOT NULL,
+	reentrant boolean     NOT NULL,
+	timed     boolean     NOT NULL,
+	ttl       bigint      NOT NULL,
+	token     bigint      NOT NULL,
+	asked     timestamptz NOT NULL,
+	since     timestamptz NOT NULL,
+	ends      timestamptz, -- of a timed lease that is out
+	waited    boolean     NOT NULL,
+	joined    boolean     NOT NULL,
+	PRIMARY KEY (name, lease)
+);
+CREATE INDEX leases_session ON @leases (session) WHERE session <> '';
+CREATE INDEX leases_ends ON @leases (ends) WHERE ends IS NOT NULL;
+
+-- Leases that were abandoned: they must not come back.
+CREATE TABLE @tombs (
+	name  text        COLLATE "C" NOT NULL,
+	lease text        COLLATE "C" NOT NULL,
+	until timestamptz NOT NULL,
+	PRIMARY KEY (name, lease)
+);
+CREATE INDEX tombs_until ON @tombs (until);
+
+-- Losses that renewals of a session tell.
+CREATE TABLE @losses (
+	session text        COLLATE "C" NOT NULL,
+	lease   text        COLLATE "C" NOT NULL,
+	cause   text        NOT NULL,
+	reason  text        NOT NULL,
+	until   timestamptz NOT NULL,
+	PRIMARY KEY (session, lease)
+);
+CREATE INDEX losses_until ON @losses (until);

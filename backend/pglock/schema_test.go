@@ -1,0 +1,174 @@
+package pglock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/pglock"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// A role that may only use the tables: they are made by another one.
+func TestRoleThatMayOnlyUse(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	s.Exec(`CREATE ROLE app LOGIN`)
+	app, admin := open(t, s.URLOf("app", s.Addr())), open(t, s.URL())
+	err := app.OpenSession(within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+	if !errors.Is(err, pglock.ErrNoSchema) || !errors.Is(err, backend.ErrUnavailable) {
+		t.Fatalf("without tables: %v; it has to be ErrNoSchema", err)
+	}
+	for range 2 {
+		if err := admin.Migrate(within(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err = app.OpenSession(within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+	if !errors.Is(err, pglock.ErrNoSchema) {
+		t.Fatalf("without rights: %v; it has to be ErrNoSchema", err)
+	}
+	s.Exec(`GRANT USAGE ON SCHEMA holdfast TO app`, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast TO app`)
+	id, mine := session(t, app, time.Minute, nil), session(t, admin, time.Minute, nil)
+	req := ask("n", id)
+	take(t, app, req)
+	got := start(t, admin, ask("n", mine))
+	inLine(t, app, "n", 1)
+	watching, stop := context.WithCancelCause(within(t))
+	begun := make(chan struct{})
+	done := make(chan error, 1)
+	go func() {
+		done <- app.Watch(watching, backend.WatchRequest{}, func(e backend.Event) {
+			if e.Kind == backend.EventWatching {
+				close(begun)
+			}
+		})
+	}()
+	select {
+	case <-begun:
+	case err := <-done:
+		t.Fatalf("watch: %v", err)
+	}
+	give(t, app, req)
+	if g := <-got; g.err != nil {
+		t.Error(g.err)
+	}
+	app.Sweep(within(t), 0)
+	enough := errors.New("enough")
+	stop(enough)
+	if err := <-done; !errors.Is(err, enough) {
+		t.Errorf("watch: %v", err)
+	}
+}
+
+// Many processes use an empty database at once.
+func TestMadeAtOnce(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	var all sync.WaitGroup
+	for range 8 {
+		b := open(t, s.URL())
+		all.Go(func() {
+			if err := b.OpenSession(within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// Tables of a later version, a database of another encoding and a standby are refused.
+func TestRefusedDatabases(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	open := func(url string) error {
+		b := open(t, url)
+		return b.OpenSession(within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+	}
+	if err := open(s.URL()); err != nil {
+		t.Fatal(err)
+	}
+	s.Exec(`CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0`)
+	if err := open(strings.Replace(s.URL(), "/postgres?", "/latin?", 1)); !errors.Is(err, pglock.ErrEncoding) || !errors.Is(err, backend.ErrUnsupported) {
+		t.Errorf("LATIN1: %v", err)
+	}
+	s.Exec(`UPDATE holdfast.meta SET version = version + 1`)
+	if err := open(s.URL()); !errors.Is(err, pglock.ErrNewer) || !errors.Is(err, backend.ErrUnsupported) {
+		t.Errorf("a later version: %v", err)
+	}
+	s.Exec(`UPDATE holdfast.meta SET version = version - 1`, `ALTER SYSTEM SET default_transaction_read_only = on`, `SELECT pg_reload_conf()`)
+	if err := open(s.URL()); !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("read-only: %v", err)
+	}
+}
+
+// C2: the rows of locks that nobody uses go away, while others use them. Tokens never go
+// back.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	const locks, rounds = 4, 150
+	s := testserver.Postgres(t)
+	sweeper := open(t, s.URL())
+	b, other := open(t, s.URL()), open(t, s.URL())
+	id := session(t, b, time.Hour, nil)
+	session(t, sweeper, time.Hour, nil)
+	ended := session(t, other, time.Hour, nil)
+	give(t, b, func() backend.AcquireRequest { r := ask("bury", id); take(t, b, r); return r }())
+	if err := other.EndSession(within(t), ended); err != nil {
+		t.Fatal(err)
+	}
+	stop, cancel := context.WithCancel(within(t))
+	var all sync.WaitGroup
+	all.Go(func() {
+		for stop.Err() == nil {
+			sweeper.Sweep(stop, 0)
+		}
+	})
+	var users sync.WaitGroup
+	for i := range locks {
+		users.Go(func() {
+			var last uint64
+			for range rounds {
+				req := ask(fmt.Sprint("n", i), id)
+				g, err := b.Acquire(within(t), req)
+				if err != nil || uint64(g.Token) <= last {
+					t.Errorf("token %d after %d, %v", g.Token, last, err)
+					return
+				}
+				last = uint64(g.Token)
+				if err := b.Release(within(t), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: id, Abandon: true}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	users.Wait()
+	cancel()
+	all.Wait()
+	eventually(t, "nothing is left", func() bool { // the server may not have noticed yet that the last sweep was broken off
+		sweeper.Sweep(within(t), 0)
+		return s.Int(`SELECT (SELECT count(*) FROM holdfast.locks) + (SELECT count(*) FROM holdfast.leases)`) == 0
+	})
+	if n := s.Int(`SELECT count(*) FROM holdfast.sessions`); n != 2 { // those that live
+		t.Errorf("%d sessions are left", n)
+	}
+}
+
+// A server that does not wait for its disk is made to, in our transactions.
+func TestCommitsAreDurable(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t, "synchronous_commit=off", "wal_writer_delay=10s")
+	b := open(t, s.URL())
+	id := session(t, b, time.Hour, nil)
+	req := ask("n", id)
+	token := take(t, b, req)
+	s.Restart()
+	if again, err := insist(t, func(ctx context.Context) (backend.Grant, error) { return b.Acquire(ctx, req) }); err != nil || again.Token != token {
+		t.Errorf("after a crash: %+v, %v; the lease was granted with token %d", again, err, token)
+	}
+}

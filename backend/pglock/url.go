@@ -1,0 +1,114 @@
+package pglock
+
+import (
+	"context"
+	"log/slog"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Open makes a backend from a URL, as under the heading URL of the package's doc.
+// Nothing is sent until the first call.
+//
+// Errors: *backend.InvalidError for a bad URL, which an unknown parameter makes it; the
+// password is never told.
+func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	cfg, err := parseURL(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Logger = logger
+	return New(cfg)
+}
+
+func badURL(value, bound string) error {
+	const most = 64
+	if len(value) > most {
+		value = strings.ToValidUTF8(value[:most], "") + "…"
+	}
+	return &backend.InvalidError{Field: "url", Value: strconv.QuoteToGraphic(value), Bound: bound}
+}
+
+// ours are the parameters of this package; theirs are those of libpq that make sense
+// here. Others would be sent to the server as settings.
+func ours() []string { return []string{"listen", "schema", "max_conns"} }
+
+func theirs() []string {
+	return []string{
+		"application_name", "connect_timeout", "host", "passfile", "port", "service", "servicefile", "sslcert", "sslcertmode",
+		"sslkey", "sslmode", "sslnegotiation", "sslpassword", "sslrootcert", "sslsni", "target_session_attrs",
+	}
+}
+
+// parseURL takes our parameters out and leaves the rest to the client library.
+func parseURL(raw string) (Config, error) {
+	var cfg Config
+	const form = "postgres://user:password@host:port/database?parameters"
+	rest, ok := strings.CutPrefix(raw, "postgres://")
+	if !ok {
+		if rest, ok = strings.CutPrefix(raw, "postgresql://"); !ok {
+			return cfg, badURL("…", form)
+		}
+	}
+	base, query, _ := strings.Cut(rest, "?")
+	if strings.ContainsRune(raw, '#') {
+		return cfg, badURL("#", "without a fragment; # in a password is %23")
+	}
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return cfg, badURL("?…", "with parameters as name=value, percent-encoded")
+	}
+	known := slices.Concat(ours(), theirs())
+	slices.Sort(known)
+	for name, vs := range values {
+		if !slices.Contains(known, name) {
+			return cfg, badURL(name, "one of the parameters "+strings.Join(known, ", "))
+		}
+		if len(vs) != 1 {
+			return cfg, badURL(name, "given once")
+		}
+	}
+	if err := cfg.take(values); err != nil {
+		return cfg, err
+	}
+	cfg.Conn, err = pgx.ParseConfig("postgres://" + base + "?" + values.Encode())
+	if err != nil {
+		return cfg, badURL("…", form) // what the library says may have a part of the password
+	}
+	return cfg, nil
+}
+
+// take takes our parameters out.
+func (c *Config) take(values url.Values) error {
+	if values.Has("listen") {
+		on, err := strconv.ParseBool(values.Get("listen"))
+		if err != nil {
+			return &backend.InvalidError{Field: "listen", Value: strconv.QuoteToGraphic(values.Get("listen")), Bound: "true or false"}
+		}
+		c.Deaf = !on
+	}
+	if values.Has("max_conns") {
+		n, err := strconv.Atoi(values.Get("max_conns"))
+		if err != nil || n == 0 {
+			return &backend.InvalidError{Field: "max_conns", Value: strconv.QuoteToGraphic(values.Get("max_conns")), Bound: "3 to 1000"}
+		}
+		c.MaxConns = n
+	}
+	c.Schema = values.Get("schema")
+	if c.Schema == "" && values.Has("schema") {
+		return &backend.InvalidError{Field: "schema", Value: `""`, Bound: "not empty"}
+	}
+	for _, name := range ours() {
+		values.Del(name)
+	}
+	return nil
+}

@@ -1,0 +1,143 @@
+package pglock
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+const (
+	// watchTTL is how long events are sent for a watcher that does not say that it is
+	// still there.
+	watchTTL = 30 * time.Second
+	signOn   = `UPDATE @meta SET watched = greatest(watched, clock_timestamp() + $1::bigint * interval '1 microsecond')`
+	// Transactions that began before may not know that somebody watches. They have
+	// written to the table of locks before they looked, and this waits until they end.
+	barrier = `LOCK TABLE @locks IN SHARE MODE`
+	stayOn  = `WITH was AS (SELECT watched > clock_timestamp() AS on FROM @meta)
+		UPDATE @meta SET watched = greatest(watched, clock_timestamp() + $1::bigint * interval '1 microsecond') FROM was RETURNING was.on, clock_timestamp()`
+)
+
+// Watch delivers the events of locks whose names start with req.Prefix, the first of
+// them EventWatching, until ctx ends; the error is then ctx's cause. It has a
+// connection of its own. Other errors: *InvalidError; ErrUnsupported for a value that
+// is deaf; ErrClosed; *UnavailableError when the connection breaks, or when the process
+// slept for 30 s: events are missing then.
+func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver func(backend.Event)) error {
+	const op = "watch"
+	if err := backend.ValidatePrefix(req.Prefix); err != nil {
+		return err
+	}
+	if b.deaf {
+		return errDeaf
+	}
+	if err := b.ready(ctx, op); err != nil {
+		return err
+	}
+	within, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(b.life, func() { cancel(backend.ErrClosed) })()
+	err := b.watch(within, req.Prefix, deliver)
+	switch {
+	case b.life.Err() != nil:
+		return backend.ErrClosed
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	return unavailable(op, false, err)
+}
+
+func (b *Backend) watch(ctx context.Context, prefix string, deliver func(backend.Event)) error {
+	conn, err := pgx.ConnectConfig(ctx, b.conf)
+	if err != nil {
+		return err //nolint:wrapcheck // see unavailable
+	}
+	defer hangUp(conn)
+	now, err := b.beginWatch(ctx, conn)
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	b.watchers++
+	b.mu.Unlock()
+	defer func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.watchers--
+	}()
+	kick(b.toSweep)
+	deliver(backend.Event{Kind: backend.EventWatching, At: now})
+	refresh := time.Now().Add(watchTTL / 3)
+	for {
+		e, err := nextEvent(ctx, conn, refresh)
+		if err != nil {
+			return err
+		}
+		if e.Kind != "" && strings.HasPrefix(e.Name, prefix) {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			deliver(e)
+		}
+		if time.Now().Before(refresh) {
+			continue
+		}
+		if err := b.stayOn(ctx, conn); err != nil {
+			return err
+		}
+		refresh = time.Now().Add(watchTTL / 3)
+	}
+}
+
+// beginWatch has events sent, and heard, from now on.
+func (b *Backend) beginWatch(ctx context.Context, conn *pgx.Conn) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, flightTime)
+	defer cancel()
+	var now time.Time
+	if _, err := conn.Exec(ctx, "LISTEN "+b.eventChannel); err != nil {
+		return now, err //nolint:wrapcheck // see unavailable
+	}
+	if _, err := conn.Exec(ctx, b.sql(signOn), watchTTL.Microseconds()); err != nil {
+		return now, err //nolint:wrapcheck // see unavailable
+	}
+	q := new(pgx.Batch)
+	q.Queue(`BEGIN`)
+	q.Queue(b.sql(barrier))
+	q.Queue(`SELECT clock_timestamp()`).QueryRow(func(row pgx.Row) error { return row.Scan(&now) })
+	q.Queue(`COMMIT`)
+	return now, conn.SendBatch(ctx, q).Close() //nolint:wrapcheck // see unavailable
+}
+
+// stayOn says that the watcher is still there.
+func (b *Backend) stayOn(ctx context.Context, conn *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, flightTime)
+	defer cancel()
+	var on bool
+	var now time.Time
+	if err := conn.QueryRow(ctx, b.sql(stayOn), watchTTL.Microseconds()).Scan(&on, &now); err != nil {
+		return err //nolint:wrapcheck // see unavailable
+	}
+	if !on {
+		return errAsleep
+	}
+	return nil
+}
+
+// nextEvent waits for an event until then; without a kind there was none.
+func nextEvent(ctx context.Context, conn *pgx.Conn, until time.Time) (backend.Event, error) {
+	waiting, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	n, err := conn.WaitForNotification(waiting)
+	switch {
+	case err == nil:
+		e, _ := decodeEvent(n.Payload)
+		return e, nil
+	case ctx.Err() == nil && waiting.Err() != nil && !conn.IsClosed():
+		return backend.Event{}, nil // nothing came
+	}
+	return backend.Event{}, err //nolint:wrapcheck // see unavailable
+}
