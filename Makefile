@@ -98,6 +98,17 @@ mutants: ## backends that are broken on purpose: the suite must catch each
 	@$(GO) test -list Mutant ./backend/backendtest/... | grep -q '^Test' || { echo 'there is no test of mutants in backend/backendtest' >&2; exit 1; }
 	$(GO) test -count=1 -v -run Mutant -timeout $(TESTTIMEOUT) ./backend/backendtest/...
 
+.PHONY: chaos
+chaos: deps ## holdfast verify on a real server: BACKEND=redis FOR=60s SEED=1 PROFILE=torture (or standard, gentle, jepsen)
+	SOAK='$(FOR)' SEED='$(SEED)' PROFILE='$(PROFILE)' BACKEND='$(or $(BACKEND),sqlite)' $(GO) test -count=1 -v -run '^TestSoak$$' -timeout 0 ./verify/play
+FOR     ?= 60s
+SEED    ?= 1
+PROFILE ?= torture
+
+.PHONY: soak
+soak: ## the same for a day, with another seed each minute; it ends at the first violation
+	$(MAKE) chaos FOR=24h
+
 .PHONY: generate
 generate: ## write anew what is generated: the capability tables
 	$(GO) test -count=1 -run TestCapabilityTable ./internal/e2e -update

@@ -45,6 +45,7 @@ type verifyOptions struct {
 	profile string
 	ttl     time.Duration
 	reports []string
+	cluster string
 }
 
 func (a *app) verifyCommand() *cobra.Command {
@@ -61,7 +62,8 @@ waiting or anything was left behind.
 
 It harms nothing: all locks are under a random prefix, the rate is bounded, all faults
 are in the workers and in relays before them, and everything is given back. The report
-says what was not tested.
+says what was not tested. With --local-cluster it starts servers of its own, with the
+programs of this machine, and stops and crashes those too.
 
 --report writes to a file, by its extension: .jsonl the history, which "verify check"
 judges again; .json the verdict; .xml the verdict as JUnit; .html the verdict with a
@@ -79,15 +81,19 @@ Exit status: 0 pass; 1 violation; 2 inconclusive; 3 could not run; 64 bad usage.
 			if len(args) == 1 {
 				a.backend = args[0]
 			}
+			if o.cluster != "" && len(args) == 1 {
+				return usageError("local-cluster", "%s: starts its own servers, and takes no URL", o.cluster)
+			}
 			return a.verify(cmd.Context(), o)
 		},
 	}
 	f := cmd.Flags()
 	f.DurationVar(&o.long, "for", time.Minute, "how long there are faults, 1s to 10m")
 	f.Uint64Var(&o.seed, "seed", 0, "of the plan (default: random)")
-	f.StringVar(&o.profile, "profile", string(play.Standard), "gentle, standard or torture")
+	f.StringVar(&o.profile, "profile", string(play.Standard), "gentle, standard, torture, or jepsen: only an exclusive lock whose holders are stopped")
 	f.DurationVar(&o.ttl, "ttl", 0, "of the leases (default: 2s, or the least that the backend takes)")
 	f.StringArrayVar(&o.reports, "report", nil, "write to this file; see above")
+	f.StringVar(&o.cluster, "local-cluster", "", "start servers for the run, and stop and crash them too: redis or etcd")
 	f.BoolVar(&selfTest, "self-test", false, "play on locks that are broken on purpose: each must be caught; takes a minute")
 	f.SortFlags = false
 	cmd.AddCommand(a.verifyCheckCommand())
@@ -128,9 +134,12 @@ func (a *app) verify(ctx context.Context, o verifyOptions) error {
 			return usageError("report", "%s: the extension must be .jsonl, .json, .xml or .html", filepath.Base(name))
 		}
 	}
-	url, err := a.url()
-	if err != nil {
-		return err
+	url := ""
+	if o.cluster == "" {
+		var err error
+		if url, err = a.url(); err != nil {
+			return err
+		}
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -145,7 +154,7 @@ func (a *app) verify(ctx context.Context, o verifyOptions) error {
 	}
 	out := bufio.NewWriterSize(file, 1<<20)
 	err = play.Run(ctx, play.Config{
-		URL: url, For: o.long, Seed: o.seed, Profile: play.Profile(o.profile), TTL: o.ttl,
+		URL: url, Cluster: o.cluster, For: o.long, Seed: o.seed, Profile: play.Profile(o.profile), TTL: o.ttl,
 		Worker: []string{self, verifyWorkerCommand}, Replay: o.again(url), History: out,
 		Log: func(text string) { a.warn("%s", text) },
 	})
@@ -172,7 +181,11 @@ func (a *app) verify(ctx context.Context, o verifyOptions) error {
 
 // again is the command that plays the same once more. It has no password.
 func (o *verifyOptions) again(url string) string {
-	s := fmt.Sprintf("holdfast verify %s --for %s --seed %d --profile %s", play.Shown(url), o.long, o.seed, o.profile)
+	on := "--local-cluster " + o.cluster
+	if o.cluster == "" {
+		on = play.Shown(url)
+	}
+	s := fmt.Sprintf("holdfast verify %s --for %s --seed %d --profile %s", on, o.long, o.seed, o.profile)
 	if o.ttl > 0 {
 		s += " --ttl " + o.ttl.String()
 	}

@@ -134,3 +134,16 @@ func TestVerifySelfTest(t *testing.T) {
 		t.Errorf("status %d, %d missed", r.status, got.Missed)
 	}
 }
+
+// A cluster of the run's own needs no URL, and takes none.
+func TestVerifyLocalClusterTakesNoURL(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"verify", "redis://localhost", "--local-cluster", "redis"},
+		{"verify", "--local-cluster", "mainframe"},
+	} {
+		if r := run(t, command(t, "", args...)); r.status != 64 || !strings.Contains(r.stderr, "local-cluster") {
+			t.Errorf("%v: status %d, %q", args, r.status, r.stderr)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -13,8 +14,12 @@ import (
 
 // Config says what to play.
 type Config struct {
-	// URL of the backend. Required.
+	// URL of the backend. Required, without Cluster.
 	URL string
+	// Cluster starts servers for the run, which it stops and crashes then: "redis", one
+	// that has on disk what it answered, or "etcd", three members. The programs have to be
+	// on this machine. Optional.
+	Cluster string
 	// For is how long there are faults, 1 s to 10 minutes; what follows until all is given
 	// back takes a few TTL more. Default: 60 s. Optional.
 	For time.Duration
@@ -51,7 +56,11 @@ func (c *Config) check() error {
 	case c.For < time.Second || c.For > 10*time.Minute:
 		return &backend.InvalidError{Field: "for", Value: c.For.String(), Bound: "1s to 10m"}
 	case !slices.Contains(Profiles(), c.Profile):
-		return &backend.InvalidError{Field: "profile", Value: fmt.Sprintf("%.20q", c.Profile), Bound: "gentle, standard or torture"}
+		return &backend.InvalidError{Field: "profile", Value: fmt.Sprintf("%.20q", c.Profile), Bound: "gentle, standard, torture or jepsen"}
+	case c.Profile == Jepsen && inProcess(c.URL):
+		return &backend.InvalidError{Field: "profile", Value: "jepsen", Bound: "another one: the workers of this backend are one process, which cannot be stopped"}
+	case c.Cluster != "" && (c.URL != "" || !slices.Contains(Clusters(), c.Cluster)):
+		return &backend.InvalidError{Field: "local-cluster", Value: fmt.Sprintf("%.20q", c.Cluster), Bound: "one of " + strings.Join(Clusters(), ", ") + ", and no URL"}
 	case c.TTL < 0 || c.TTL > time.Minute:
 		return &backend.InvalidError{Field: "ttl", Value: c.TTL.String(), Bound: "at most 1m"}
 	case c.History == nil:

@@ -4,6 +4,7 @@ package play
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"syscall"
@@ -24,27 +25,38 @@ func (r *run) hurt(ctx context.Context) {
 		if !pause(ctx, time.Until(begun.Add(f.at))) || r.failed() != nil {
 			break
 		}
-		p := r.occupy(f.worker)
-		if p == nil {
+		if f.fault == faultServerStop || f.fault == faultServerCrash {
+			f.worker = r.measure.workers // the place of the servers
+		}
+		p, free := r.occupy(f.worker)
+		if !free {
 			continue // one fault at a time for each
 		}
 		under.Go(func() {
 			defer r.vacate(f.worker)
+			if p == nil {
+				r.hurtServer(ctx, f)
+				return
+			}
 			r.inflict(ctx, p, f)
 		})
 	}
 	<-ctx.Done()
 }
 
-// occupy reserves a worker for a fault. It gives nil when the worker has one.
-func (r *run) occupy(n int) *player {
+// occupy reserves a worker for a fault, or the servers, where there is no player. It
+// reports false when there is a fault already.
+func (r *run) occupy(n int) (*player, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.busy[n] {
-		return nil
+		return nil, false
 	}
 	r.busy[n] = true
-	return r.players[n]
+	if n == len(r.players) {
+		return nil, true
+	}
+	return r.players[n], true
 }
 
 func (r *run) vacate(n int) {
@@ -136,4 +148,24 @@ func inflictLink(ctx context.Context, l *link, f planned) {
 		l.lose()
 	}
 	l.heal()
+}
+
+// hurtServer stops or crashes one server. The event is for all workers.
+func (r *run) hurtServer(ctx context.Context, f planned) {
+	n := int(f.at/time.Millisecond) % len(r.servers.members)
+	m := r.servers.members[n]
+	text := fmt.Sprintf("%s, %d", f.fault, n+1)
+	r.tell(history.Event{Kind: history.KindFault, Text: text})
+	if f.fault == faultServerStop {
+		m.signal(syscall.SIGSTOP)
+		pause(ctx, f.lasts)
+		m.signal(syscall.SIGCONT)
+	} else {
+		m.crash()
+		pause(ctx, r.ttl/4)
+		if err := errors.Join(m.start(), m.ready(context.WithoutCancel(ctx))); err != nil {
+			r.fail(err)
+		}
+	}
+	r.tell(history.Event{Kind: history.KindHeal, Text: text})
 }

@@ -18,10 +18,16 @@ const (
 	Standard Profile = "standard"
 	// Torture does so all the time.
 	Torture Profile = "torture"
+	// Jepsen is the workload with which Jepsen showed in 2020 what a lock of etcd is not:
+	// five processes read under a lock, sleep up to the TTL, and write back; every five
+	// seconds some are stopped for longer than the TTL. Here each writes to a register
+	// that checks the token, too.
+	// Source: https://jepsen.io/analyses/etcd-3.4.3, and lock.clj in jepsen-io/etcd.
+	Jepsen Profile = "jepsen"
 )
 
 // Profiles lists the profiles.
-func Profiles() []Profile { return []Profile{Gentle, Standard, Torture} }
+func Profiles() []Profile { return []Profile{Gentle, Standard, Torture, Jepsen} }
 
 // measure is what a profile comes to.
 type measure struct {
@@ -29,6 +35,7 @@ type measure struct {
 	tasks   int           // of each worker
 	rate    int           // acquires per second at most, of all workers
 	every   time.Duration // between two faults, in the middle
+	victims int           // of each fault; 0 is one
 }
 
 func (p Profile) measure() measure {
@@ -37,6 +44,8 @@ func (p Profile) measure() measure {
 		return measure{workers: 3, tasks: 2, rate: 60, every: 2 * time.Second}
 	case Torture:
 		return measure{workers: 6, tasks: 3, rate: 400, every: 250 * time.Millisecond}
+	case Jepsen:
+		return measure{workers: 5, tasks: 1, rate: 50, every: 5 * time.Second, victims: 2}
 	case Standard:
 	}
 	return measure{workers: 4, tasks: 3, rate: 200, every: 700 * time.Millisecond}
@@ -58,12 +67,14 @@ const (
 	faultHalfServer  fault = "half-open, server" // the server is told that the connection is gone, the client is not
 	faultHalfClient  fault = "half-open, client"
 	faultLoseReply   fault = "lose a reply"
+	faultServerStop  fault = "server stopped" // of a cluster that the run started
+	faultServerCrash fault = "server crashed"
 )
 
 // harmful faults last longer than a lease: who holds a lock loses it.
 func (f fault) harmful() bool {
 	switch f { //nolint:exhaustive // the others are short
-	case faultFreeze, faultKill, faultHold, faultHoldReplies, faultCut, faultCutReplies:
+	case faultFreeze, faultKill, faultHold, faultHoldReplies, faultCut, faultCutReplies, faultServerStop, faultServerCrash:
 		return true
 	}
 	return false
@@ -74,10 +85,14 @@ type abilities struct {
 	processes bool
 	relay     bool
 	link      bool // a wrapper around a backend in this process
+	servers   int  // that the run started
 }
 
 func (a abilities) faults(p Profile) []fault {
 	var all []fault
+	if p == Jepsen {
+		return []fault{faultFreeze}
+	}
 	if a.processes {
 		all = append(all, faultFreeze, faultFreeze)
 	}
@@ -90,8 +105,11 @@ func (a abilities) faults(p Profile) []fault {
 	if a.relay {
 		all = append(all, faultCutReplies, faultReset, faultRefuse, faultHalfServer, faultHalfClient, faultLoseReply)
 	}
+	if a.servers > 0 {
+		all = append(all, faultServerStop, faultServerCrash)
+	}
 	if p == Gentle {
-		all = slices.DeleteFunc(all, func(f fault) bool { return f == faultKill || f == faultFreeze })
+		all = slices.DeleteFunc(all, func(f fault) bool { return f == faultKill || f == faultFreeze || f == faultServerCrash })
 	}
 	return all
 }
@@ -117,15 +135,17 @@ func plan(seed uint64, p Profile, a abilities, ttl, long time.Duration) []planne
 		if at >= long {
 			return out
 		}
-		f := planned{at: at, fault: kinds[r.IntN(len(kinds))], worker: r.IntN(m.workers)}
-		switch {
-		case p == Gentle:
-			f.lasts = ttl / 4
-		case f.fault.harmful():
-			f.lasts = ttl + time.Duration(r.Int64N(int64(ttl*3/2)))
-		default:
-			f.lasts = ttl/4 + time.Duration(r.Int64N(int64(ttl)))
+		for range max(1, m.victims) {
+			f := planned{at: at, fault: kinds[r.IntN(len(kinds))], worker: r.IntN(m.workers)}
+			switch {
+			case p == Gentle:
+				f.lasts = ttl / 4
+			case f.fault.harmful():
+				f.lasts = ttl + time.Duration(r.Int64N(int64(ttl*3/2)))
+			default:
+				f.lasts = ttl/4 + time.Duration(r.Int64N(int64(ttl)))
+			}
+			out = append(out, f)
 		}
-		out = append(out, f)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -91,11 +92,44 @@ func TestMemory(t *testing.T) {
 
 func TestRedis(t *testing.T) {
 	t.Parallel()
+	server := testserver.Redis(t, "--maxmemory-policy", "allkeys-lru", "--appendfsync", "everysec")
 	r := passes(t, play.Config{
-		URL: "redis://" + testserver.Redis(t).Addr() + "?quarantine=off", Worker: workers(),
+		URL: "redis://" + server.Addr() + "?quarantine=off", Worker: workers(),
 		For: 8 * time.Second, Seed: 1, Profile: play.Torture, TTL: time.Second,
 	})
 	if r.Counts.Kills == 0 || r.Counts.Freezes == 0 || r.Counts.Network == 0 || r.Counts.Losses == 0 {
 		t.Errorf("nothing was hurt: %+v", r.Counts)
+	}
+	for _, want := range []string{"evict", "restarts"} {
+		if !strings.Contains(strings.Join(r.Header.Warnings, "\n"), want) {
+			t.Errorf("no warning says %q: %q", want, r.Header.Warnings)
+		}
+	}
+	// Nothing is left but what tokens need, and what keeps late requests from coming back.
+	for _, key := range server.Do("KEYS", "*").([]any) {
+		if kind := strings.SplitN(fmt.Sprint(key), ":", 3)[1]; !strings.Contains("m f d v", kind) {
+			t.Errorf("the key %v is left", key)
+		}
+	}
+}
+
+// Servers of the run's own are stopped and crashed, too, and nothing of them is left.
+func TestLocalCluster(t *testing.T) {
+	t.Parallel()
+	h := played(t, play.Config{Cluster: "redis", Worker: workers(), For: 8 * time.Second, Seed: 4, Profile: play.Torture, TTL: time.Second})
+	r := verify.Judge(t.Context(), h, verify.Options{})
+	if r.Verdict != verify.Pass {
+		var out strings.Builder
+		_ = r.WriteText(&out)
+		t.Error(out.String())
+	}
+	seen := make(map[string]bool)
+	for _, e := range h.Events {
+		if e.Kind == history.KindFault && e.Worker == "" {
+			seen[e.Text] = true
+		}
+	}
+	if !seen["server stopped, 1"] || !seen["server crashed, 1"] {
+		t.Errorf("the server had %v", seen)
 	}
 }

@@ -17,7 +17,9 @@ type job struct {
 	Pause  time.Duration // between two acquires of a task, in the middle
 	// Patience is how long an acquire waits that is not cut short on purpose.
 	Patience time.Duration
-	Gens     []int // of the names of each slot, at the start
+	// Jepsen plays only that: see the profile.
+	Jepsen bool
+	Gens   []int // of the names of each slot, at the start
 }
 
 // order is a line that a worker reads after its job.

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -30,6 +31,8 @@ const settleTime = 8 * time.Second
 // run is a game under way.
 type run struct {
 	cfg       Config
+	servers   *cluster // nil: they are not ours
+	seen      *look
 	caps      backend.Capabilities
 	ttl       time.Duration
 	measure   measure
@@ -45,7 +48,7 @@ type run struct {
 	mu      sync.Mutex
 	players []*player
 	lives   []int
-	busy    []bool // a fault is on
+	busy    []bool // a fault is on; the last one is for the servers
 	gens    []int
 	counts  map[string]int // calls of each name
 	failure error
@@ -63,7 +66,25 @@ func Run(ctx context.Context, cfg Config) error {
 	if _, err := readClock(); err != nil {
 		return err
 	}
-	b, err := open.URL(ctx, cfg.URL, open.Options{})
+	var servers *cluster
+	if cfg.Cluster != "" {
+		var err error
+		if servers, err = startCluster(ctx, cfg.Cluster); err != nil {
+			return err
+		}
+		cfg.URL = servers.url
+	}
+	err := runOn(ctx, cfg, servers)
+	if servers != nil {
+		err = errors.Join(err, servers.end())
+	}
+	return err
+}
+
+// runOn plays on a backend that is there.
+func runOn(ctx context.Context, cfg Config, servers *cluster) error {
+	seen := &look{}
+	b, err := open.URL(ctx, cfg.URL, open.Options{Logger: slog.New(seen)})
 	if err != nil {
 		return err
 	}
@@ -71,7 +92,7 @@ func Run(ctx context.Context, cfg Config) error {
 		b = cfg.Break(b)
 	}
 	r := &run{
-		cfg: cfg, caps: b.Capabilities(), direct: b, out: history.NewWriter(cfg.History), resource: newRegisters(),
+		cfg: cfg, servers: servers, seen: seen, caps: b.Capabilities(), direct: b, out: history.NewWriter(cfg.History), resource: newRegisters(),
 		measure: cfg.Profile.measure(), counts: make(map[string]int), gens: make([]int, len(slots())),
 		prefix: "holdfast-verify/" + strings.ToLower(rand.Text()),
 	}
@@ -94,16 +115,19 @@ func (r *run) play(ctx context.Context) error {
 	if err := r.reach(ctx); err != nil {
 		return err
 	}
+	if err := r.warm(ctx); err != nil {
+		return err
+	}
 	if err := r.relay(ctx); err != nil {
 		return err
 	}
 	n := r.measure.workers
-	r.players, r.lives, r.busy = make([]*player, n), make([]int, n), make([]bool, n)
+	r.players, r.lives, r.busy = make([]*player, n), make([]int, n), make([]bool, n+1)
 	if err := r.head(); err != nil {
 		return err
 	}
 	defer r.killAll()
-	if err := r.warm(ctx); err != nil {
+	if err := r.probe(ctx); err != nil {
 		return err
 	}
 	if err := r.startAll(ctx); err != nil {
@@ -150,6 +174,9 @@ func (r *run) relay(ctx context.Context) error {
 	r.able.link = !r.able.processes
 	e, ok := parseEndpoints(r.cfg.URL)
 	r.able.relay = ok
+	if r.servers != nil {
+		r.able.servers = len(r.servers.members)
+	}
 	r.notTested = r.untested()
 	for range r.measure.workers {
 		if !ok {
@@ -175,8 +202,12 @@ func (r *run) relay(ctx context.Context) error {
 
 // untested is what a run on this backend leaves out.
 func (r *run) untested() []string {
+	servers := "restarts, lost data, fail-over and full disks of the backend's servers: they are not ours to hurt"
+	if r.able.servers > 0 {
+		servers = "lost data and full disks of the servers, and faults of two of them at once"
+	}
 	out := []string{
-		"restarts, lost data, fail-over and full disks of the backend's servers: they are not ours to hurt",
+		servers,
 		"clocks that jump",
 		"workers on several machines",
 		"the order of the line: how fair it was is measured, not judged",
@@ -192,8 +223,12 @@ func (r *run) untested() []string {
 			out = append(out, "faults of the network: there is none between the workers and the backend")
 		}
 	}
-	if r.cfg.Profile == Gentle {
+	switch r.cfg.Profile {
+	case Gentle:
 		out = append(out, "faults that are longer than the TTL: the profile is gentle")
+	case Jepsen:
+		out = append(out, "all but an exclusive lock whose holders are stopped: the profile is jepsen")
+	case Standard, Torture:
 	}
 	for _, c := range []struct {
 		has  bool
@@ -207,10 +242,15 @@ func (r *run) untested() []string {
 }
 
 func (r *run) head() error {
+	warnings := r.seen.all(r.caps)
+	for _, text := range warnings {
+		r.cfg.Log("warning: " + text)
+	}
 	return r.out.Write(history.Event{Kind: history.KindHeader, At: now(), Header: &history.Header{
 		Version: history.Version, Seed: r.cfg.Seed, Profile: string(r.cfg.Profile), Backend: r.caps.Name, Prefix: r.prefix + "/",
 		Workers: r.measure.workers, SessionTTL: int64(r.ttl), ExpiryLag: int64(r.caps.ExpiryLag), FIFO: r.caps.FIFO,
 		Started: time.Now().UTC().Format(time.RFC3339), Replay: r.cfg.Replay, NotTested: r.notTested,
+		Warnings: warnings,
 	}})
 }
 
@@ -277,6 +317,7 @@ func (r *run) start(ctx context.Context, n int) error {
 		Seed: r.cfg.Seed + uint64(n+1)<<32 + uint64(r.lives[n])<<48, Tasks: r.measure.tasks, //nolint:gosec // both are small and above 0
 		Pause:    time.Second * time.Duration(r.measure.workers*r.measure.tasks) / time.Duration(r.measure.rate),
 		Patience: 2*r.slack() + 6*time.Second, Gens: slices.Clone(r.gens),
+		Jepsen: r.cfg.Profile == Jepsen,
 	}
 	r.mu.Unlock()
 	var p *player

@@ -86,27 +86,44 @@ func (c *calm) end(ctx context.Context) error {
 // been started may refuse for as long as leases from before may be out.
 const patientStart = 2 * time.Minute
 
-// warm takes a first lock, so that what follows is not about a backend that is not ready,
-// and then one whose name differs in case only, which is another lock.
+// warm takes a first lock, which is not in the history, so that what follows is not about
+// a backend that is not ready.
 func (r *run) warm(ctx context.Context) error {
-	c, err := r.calm(opener)
+	ctx, cancel := context.WithTimeout(ctx, patientStart)
+	defer cancel()
+	locks, err := holdfast.New(r.direct, holdfast.Config{TTL: r.ttl, Owner: "verify", Timeout: r.ttl})
 	if err != nil {
 		return err
 	}
-	first, cancel := context.WithTimeout(ctx, patientStart)
-	defer cancel()
 	patience := time.AfterFunc(3*time.Second, func() {
 		r.cfg.Log(fmt.Sprintf("the backend grants nothing yet; waiting for up to %s", patientStart))
 	})
 	defer patience.Stop()
-	give, err := c.take(first, history.VerbAcquire, r.prefix+"/first")
+	err = locks.Do(ctx, r.prefix+"/ready", func(context.Context, *holdfast.Lock) error { return nil })
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.slack())
+	defer cancel()
+	if err = errors.Join(err, locks.Close(closing)); err != nil {
+		return fmt.Errorf("verify: the backend does not grant a first lock: %w", err)
+	}
+	return nil
+}
+
+// probe takes two locks at once whose names differ in case only, which are two locks. What
+// the backend answers is the referee's to judge.
+func (r *run) probe(ctx context.Context) error {
+	c, err := r.calm(opener)
 	if err != nil {
-		return errors.Join(fmt.Errorf("verify: the backend does not grant a first lock: %w", err), c.end(ctx))
+		return err
 	}
-	if other, err := c.take(first, history.VerbTry, r.prefix+"/First"); err == nil {
-		other()
+	var give []func()
+	for _, name := range []string{"/probe", "/Probe"} {
+		if f, err := c.take(ctx, history.VerbTry, r.prefix+name); err == nil {
+			give = append(give, f)
+		}
 	}
-	give()
+	for _, f := range give {
+		f()
+	}
 	return c.end(ctx)
 }
 

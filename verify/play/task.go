@@ -49,9 +49,24 @@ func pause(ctx context.Context, d time.Duration) bool {
 }
 
 func (t *task) play(ctx context.Context) {
+	if t.Jepsen {
+		t.playJepsen(ctx)
+		return
+	}
 	for pause(ctx, t.Pause/2+t.upTo(t.Pause)) {
 		if g := t.take(ctx); g != nil {
 			g.use(ctx)
+			g.end()
+		}
+	}
+}
+
+// playJepsen reads under the lock, sleeps, and writes back without another look.
+func (t *task) playJepsen(ctx context.Context) {
+	for pause(ctx, t.Pause/2+t.upTo(t.Pause)) {
+		call := history.Event{Kind: history.KindCall, Verb: history.VerbAcquire, Lock: t.name(0)}
+		if g := t.acquire(ctx, slots()[0], call, nil); g != nil {
+			g.updateBlind(ctx, t.upTo(t.TTL))
 			g.end()
 		}
 	}
@@ -213,21 +228,36 @@ func (g *grip) hold(ctx context.Context, d time.Duration) bool {
 // update reads both registers, keeps the lock for a while, and writes them. Half of the
 // updates look before they write; the others write as programs do that trust their lock.
 func (g *grip) update(ctx context.Context, d time.Duration) {
-	registers := []string{history.Bare, history.Guarded}
+	if !g.t.chance(50) {
+		g.updateBlind(ctx, d)
+		return
+	}
+	bases := g.read()
+	if g.hold(ctx, d) {
+		g.write(bases)
+	}
+}
+
+func (g *grip) updateBlind(ctx context.Context, d time.Duration) {
+	bases := g.read()
+	if pause(ctx, d) {
+		g.write(bases)
+	}
+}
+
+// read gives what the registers have; one that refuses is left out.
+func (g *grip) read() map[string]string {
 	bases := make(map[string]string)
-	for _, r := range registers {
+	for _, r := range []string{history.Bare, history.Guarded} {
 		if o, ok := g.resource(history.Event{Kind: history.KindRead, Register: r}); ok && o.Outcome == history.OK {
 			bases[r] = o.Value
 		}
 	}
-	if g.t.chance(50) {
-		if !g.hold(ctx, d) {
-			return
-		}
-	} else if !pause(ctx, d) {
-		return
-	}
-	for _, r := range registers {
+	return bases
+}
+
+func (g *grip) write(bases map[string]string) {
+	for _, r := range []string{history.Bare, history.Guarded} {
 		if base, ok := bases[r]; ok {
 			g.resource(history.Event{Kind: history.KindWrite, Register: r, Base: base, Value: g.acq})
 		}
