@@ -16,14 +16,20 @@ type endpoints struct {
 // defaultPorts are of the schemes whose traffic a relay can carry. With TLS it cannot: the
 // certificate is not the relay's.
 func defaultPorts() map[string]string {
-	return map[string]string{"redis": "6379", "etcd": "2379", "zookeeper": "2181", "holdfast": "7420", "consul": "8500"}
+	return map[string]string{
+		"redis": "6379", "etcd": "2379", "zookeeper": "2181", "holdfast": "7420", "consul": "8500", "postgres": "5432", "postgresql": "5432",
+	}
 }
 
-// parseEndpoints reports false for a URL that no relay can stand in for.
+// parseEndpoints reports false for a URL that no relay can stand in for: another scheme, no
+// host, or TLS that the parameters ask for.
 func parseEndpoints(raw string) (endpoints, bool) {
 	scheme, rest, ok := strings.Cut(raw, "://")
 	port, known := defaultPorts()[scheme]
 	if !ok || !known {
+		return endpoints{}, false
+	}
+	if strings.Contains(rest, "sslmode=verify") {
 		return endpoints{}, false
 	}
 	e := endpoints{scheme: scheme}

@@ -43,6 +43,8 @@ func TestEndpoints(t *testing.T) {
 		{"redis://u:p@h:7/3?prefix=a", "redis://u:p@x:1/3?prefix=a"},
 		{"etcd://a:1,b,[::1]:3", "etcd://x:1,x:2,x:3"},
 		{"zookeeper://a,b/path", "zookeeper://x:1,x:2/path"},
+		{"postgres://u@h/db?sslmode=disable", "postgres://u@x:1/db?sslmode=disable"},
+		{"postgres://u@h/db?sslmode=verify-full", ""},
 		{"rediss://h", ""},
 		{"sqlite:///x", ""},
 		{"memory://", ""},

@@ -33,6 +33,11 @@ func stores() map[string]func(t *testing.T) string {
 			t.Helper()
 			return "zookeeper://" + testserver.StartZooKeeper(t, 1)[0].Addr()
 		},
+		"consul": func(t *testing.T) string {
+			t.Helper()
+			return "consul://" + testserver.StartConsul(t, 1)[0].Addr()
+		},
+		"postgres": func(t *testing.T) string { t.Helper(); return testserver.Postgres(t).URL() },
 		"memory":   func(*testing.T) string { return "memory://" },
 		"embedded": func(t *testing.T) string { t.Helper(); return "embedded://" + testserver.Dir(t) },
 	}
