@@ -201,7 +201,7 @@ func (b *Backend) request(ctx context.Context) (context.Context, context.CancelF
 // ownClock keeps the deadline from gRPC, which would tell it to etcd: its clock is the
 // first to get there now and then, and the caller would be told that etcd is
 // unavailable, with time left, though nothing was wrong but its patience.
-type ownClock struct{ context.Context }
+type ownClock struct{ context.Context } //nolint:containedctx // it is a context
 
 func (ownClock) Deadline() (time.Time, bool) { return time.Time{}, false }
 
