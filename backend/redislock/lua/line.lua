@@ -168,7 +168,7 @@ local function advance(l, changed)
     elseif not fits(l, w.mode, w.permits, w.limit) then
       break
     else
-      local t = token(l)
+      local t = tokens(1)
       if not t then break end
       unqueue(l, lease)
       if w.timed then

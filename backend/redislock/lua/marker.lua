@@ -17,7 +17,7 @@ local function parse(text)
 end
 
 local function mark()
-  call('SET', KEYS[1], table.concat({marker.format, num(marker.till), num(marker.longest), num(marker.seen), num(marker.born),
+  call('SET', KEY, table.concat({marker.format, num(marker.till), num(marker.longest), num(marker.seen), num(marker.born),
     marker.generation, marker.run, marker.durable and '1' or '0'}, ' '))
 end
 
