@@ -6,6 +6,8 @@ TESTTIMEOUT ?= 20m
 TESTFLAGS   ?=
 BENCH       ?= .
 BENCHTIME   ?= 1s
+BENCHFLAGS  ?=
+SUFFIX      ?=
 FUZZTIME    ?= 30s
 # The folder of `make run`: what the server keeps survives its restart.
 DATA        ?= $(CURDIR)/.data
@@ -13,6 +15,9 @@ ADDRESS     ?= 127.0.0.1:7420
 
 # Built on first use, and in the version that tools/go.mod pins.
 LINTER       = linter=$$(scripts/tool golangci-lint) && "$$linter"
+
+# bench/peers is there to import others, and the bench wraps what they say.
+PEERS_LINTER = linter=$$(../../scripts/tool golangci-lint) && "$$linter"
 
 .DEFAULT_GOAL := help
 
@@ -41,12 +46,14 @@ build: ## build bin/holdfast
 check: fmt-check vet lint policy test ## all that must be green before a commit: format, vet, lint, policy, tests
 
 .PHONY: deps
-deps: ## install what the tests need (apt, as root or with sudo); nothing when it is there
+deps: ## install what the tests need (apt, as root or with sudo; built once, outside of here); nothing when it is there
 	@scripts/install-test-deps
+	@scripts/tool consul >/dev/null
 
 .PHONY: test
 test: deps ## all tests with the race detector, on real servers
 	CGO_ENABLED=1 $(GO) test -race -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./...
+	CGO_ENABLED=1 $(GO) test -C bench/peers -race -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./...
 
 .PHONY: test-quick
 test-quick: ## tests with -short and without the race detector: for the loop, never for a commit
@@ -57,8 +64,22 @@ test-quick: ## tests with -short and without the race detector: for the loop, ne
 policy: ## only the rules about the sources: imports, globals, docs, sizes
 	$(GO) test -run '^TestPolicy' .
 
+.PHONY: bench-build
+bench-build: ## build bin/holdfast and bin/holdfast-bench-peers, which measures other libraries too
+	$(GO) build -buildvcs=auto -o bin/holdfast ./cmd/holdfast
+	$(GO) build -C bench/peers -buildvcs=auto -o ../../bin/holdfast-bench-peers .
+
 .PHONY: bench
-bench: deps ## benchmarks (BENCH= a pattern, BENCHTIME=)
+bench: deps bench-build ## measure us and other libraries on real servers (BENCHFLAGS= of holdfast bench)
+	bin/holdfast bench --peers $(BENCHFLAGS)
+
+.PHONY: bench-results
+bench-results: deps bench-build ## the same, kept under bench/results with today's date (SUFFIX=)
+	@mkdir -p bench/results
+	bin/holdfast bench --peers $(BENCHFLAGS) $(foreach form,txt json html,--out bench/results/$(shell date -u +%Y-%m-%d)$(SUFFIX).$(form))
+
+.PHONY: bench-go
+bench-go: deps ## Go benchmarks of the packages (BENCH= a pattern, BENCHTIME=)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -timeout 60m ./...
 
 .PHONY: conformance
@@ -77,6 +98,17 @@ mutants: ## backends that are broken on purpose: the suite must catch each
 	@$(GO) test -list Mutant ./backend/backendtest/... | grep -q '^Test' || { echo 'there is no test of mutants in backend/backendtest' >&2; exit 1; }
 	$(GO) test -count=1 -v -run Mutant -timeout $(TESTTIMEOUT) ./backend/backendtest/...
 
+.PHONY: chaos
+chaos: deps ## holdfast verify on a real server: BACKEND=redis FOR=60s SEED=1 PROFILE=torture (or standard, gentle, jepsen)
+	SOAK='$(FOR)' SEED='$(SEED)' PROFILE='$(PROFILE)' BACKEND='$(or $(BACKEND),sqlite)' $(GO) test -count=1 -v -run '^TestSoak$$' -timeout 0 ./verify/play
+FOR     ?= 60s
+SEED    ?= 1
+PROFILE ?= torture
+
+.PHONY: soak
+soak: ## the same for a day, with another seed each minute; it ends at the first violation
+	$(MAKE) chaos FOR=24h
+
 .PHONY: generate
 generate: ## write anew what is generated: the capability tables
 	$(GO) test -count=1 -run TestCapabilityTable ./internal/e2e -update
@@ -84,6 +116,7 @@ generate: ## write anew what is generated: the capability tables
 .PHONY: lint
 lint: ## golangci-lint, in the version that tools/go.mod pins
 	@$(LINTER) run ./...
+	@cd bench/peers && $(PEERS_LINTER) run -c ../../.golangci.yml --disable depguard,wrapcheck ./...
 
 .PHONY: vet
 vet: ## go vet

@@ -48,7 +48,12 @@ func importRules() []importRule {
 		{"internal/testserver/...", []string{"internal/chaos", "internal/testserver/..."}},
 		{"internal/...", []string{"backend", "fence", "internal/wire"}},
 		{"examples/...", append(public, "examples/...")},
-		// verify, bench and whatever comes: the API and the contract, and no backend by name.
+		{"verify", []string{"verify/history"}},
+		{"verify/history", nil},
+		{"verify/play", []string{".", "backend", "fence", "open", "internal/chaos", "verify/history"}},
+		{"bench", []string{".", "backend", "fence"}},
+		{"bench/engines", append(public, "bench", "internal/testserver")},
+		// whatever comes: the API and the contract, and no backend by name.
 		{"...", []string{".", "backend", "backend/backendtest", "fence", "open", "internal/chaos", "internal/wire"}},
 	}
 }

@@ -291,7 +291,8 @@ type Holder struct {
 	Permits int
 	Token   fence.Token
 	Since   time.Time
-	// Left until the lease ends if nobody renews it.
+	// Left until the lease ends if nobody renews it. Where Capabilities.Doubles is true
+	// it may be 0: not known.
 	Left time.Duration
 }
 

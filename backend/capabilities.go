@@ -37,6 +37,9 @@ type Capabilities struct {
 	MinTTL, MaxTTL time.Duration
 	// ExpiryLag bounds how much later than its TTL a lease is free.
 	ExpiryLag time.Duration
+	// Doubles: where the process that holds it died, a lease may live for twice its TTL,
+	// and ExpiryLag.
+	Doubles bool
 	// MaxRenew is how many timed leases one Renew may name; 0: any number.
 	MaxRenew int
 }

@@ -7,9 +7,19 @@
 // remembers the greatest number it has seen, and refuses a smaller one in the
 // same atomic step as the write, is safe whatever its clients do.
 //
-// The package imports nothing, so that a resource can check tokens without
-// depending on a lock.
+// [Guard] does that for what lives in one process. Below it are guards for data that
+// lives elsewhere: sqlfence, in the transaction that writes; redisfence, in the script
+// that writes; httpfence, at the door of a service.
+//
+// The package imports nothing but the standard library, so that a resource can check
+// tokens without depending on a lock.
 package fence
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+)
 
 // Token is the fencing token of a lease: greater than the token of every grant
 // of the same lock before it. Zero is no token. Tokens of different locks do
@@ -23,3 +33,69 @@ const MaxToken Token = 1<<63 - 1
 // Valid reports whether t can be the token of a grant: not zero and not above
 // [MaxToken].
 func (t Token) Valid() bool { return t > 0 && t <= MaxToken }
+
+// String is the token in decimal digits.
+func (t Token) String() string { return strconv.FormatUint(uint64(t), 10) }
+
+// Parse reads a token as String writes it: decimal digits, and nothing else.
+//
+// Errors: *InvalidError.
+func Parse(s string) (Token, error) {
+	n, err := strconv.ParseUint(s, 10, 63)
+	if err != nil || n == 0 || s[0] == '+' || s[0] == '0' {
+		const most = 32
+		return 0, &InvalidError{Field: "token", Value: strconv.QuoteToASCII(s[:min(len(s), most)]), Bound: "1 to 9223372036854775807, in digits"}
+	}
+	return Token(n), nil
+}
+
+// ErrStale says that a token greater than the one given was seen before: the lock has
+// gone to somebody else since. Nothing was written. It is final for that lease: take the
+// lock again.
+var ErrStale = errors.New("the fencing token is stale")
+
+// StaleError tells more. It is ErrStale.
+type StaleError struct {
+	Resource string
+	Token    Token // that was given
+	Newest   Token // that was seen before; 0: not known
+}
+
+// Error says which token, of which resource, and what was seen.
+func (e *StaleError) Error() string {
+	if e.Newest == 0 {
+		return fmt.Sprintf("%s: token %d of %q", ErrStale, e.Token, e.Resource)
+	}
+	return fmt.Sprintf("%s: token %d of %q, and %d was seen before", ErrStale, e.Token, e.Resource, e.Newest)
+}
+
+// Unwrap makes it ErrStale.
+func (*StaleError) Unwrap() error { return ErrStale }
+
+// InvalidError names what a guard was given that it cannot use. Nothing was written.
+type InvalidError struct {
+	Field string
+	Value string
+	Bound string
+}
+
+// Error names the field, the value and the bound.
+func (e *InvalidError) Error() string {
+	return fmt.Sprintf("%s %s: must be %s", e.Field, e.Value, e.Bound)
+}
+
+// MaxResourceLen is the longest name of a resource, in bytes: as for locks.
+const MaxResourceLen = 512
+
+// Validate checks what is given to a guard.
+//
+// Errors: *InvalidError.
+func Validate(resource string, t Token) error {
+	if resource == "" || len(resource) > MaxResourceLen {
+		return &InvalidError{Field: "resource", Value: strconv.Itoa(len(resource)) + " bytes", Bound: "1 to 512 bytes"}
+	}
+	if !t.Valid() {
+		return &InvalidError{Field: "token", Value: t.String(), Bound: "1 to 9223372036854775807"}
+	}
+	return nil
+}

@@ -6,6 +6,7 @@
 //	redis://host:6379              one Redis; rediss:// with TLS, redis+unix:// on a socket
 //	etcd://host1:2379,host2:2379   etcd; etcds:// with TLS
 //	zookeeper://host1,host2/path   ZooKeeper
+//	consul://host:8500             Consul; consuls:// for TLS
 //	postgres://host/database       PostgreSQL
 //	holdfast://host:7420           a Holdfast server; holdfasts:// with TLS
 //	embedded:///path               an etcd in this process
@@ -23,6 +24,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/consullock"
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/pglock"
@@ -52,6 +54,8 @@ func schemes() map[string]opener {
 		"etcd":       openEtcd,
 		"etcds":      openEtcd,
 		"zookeeper":  openZooKeeper,
+		"consul":     openConsul,
+		"consuls":    openConsul,
 		"postgres":   openPostgres,
 		"postgresql": openPostgres,
 		"holdfast":   openRemote,
@@ -112,6 +116,10 @@ func openEtcd(ctx context.Context, url string, o Options) (backend.Backend, erro
 
 func openRemote(ctx context.Context, url string, _ Options) (backend.Backend, error) {
 	return remotelock.Open(ctx, url, remotelock.Options{})
+}
+
+func openConsul(ctx context.Context, url string, o Options) (backend.Backend, error) {
+	return consullock.Open(ctx, url, o.Logger)
 }
 
 func openZooKeeper(ctx context.Context, url string, o Options) (backend.Backend, error) {

@@ -38,13 +38,19 @@ const opAcquire = "acquire"
 // ask sends the request. The answer is not empty. Where it is not known what became of
 // the request, the lease is in doubt from then on.
 func (b *Backend) ask(ctx context.Context, req backend.AcquireRequest, channel string) ([]reply, time.Time, error) {
-	mode, permits := "x", 1
+	mode, permits, limit, ttl := "x", "1", strconv.Itoa(req.Limit), "0"
+	alone := "1 1 0 0 0 0 0"
 	if req.Mode == backend.Shared {
-		mode, permits = "s", max(1, req.Permits)
+		mode, permits = "s", strconv.Itoa(max(1, req.Permits))
+		alone = "1 0 " + permits + " 1 " + limit + " 0 0"
 	}
+	if req.Timed {
+		ttl = millis(req.TTL)
+	}
+	head := string(req.Session) + "\n" + mode + "\n" + permits + "\n"
+	tail := "\n" + flag(req.Timed) + "\n" + flag(req.Reentrant) + "\n-\n" + channel + "\n" + req.Owner + "\n" + req.Note
 	answer, asked, err := b.engine.do(ctx, false, "acquire",
-		req.Name, string(req.Lease), string(req.Session), flag(req.Timed), millis(req.TTL), mode, strconv.Itoa(req.Limit),
-		strconv.Itoa(permits), req.Owner, req.Note, flag(req.Reentrant), flag(req.Wait), channel)
+		req.Name, string(req.Lease), string(req.Session), ttl, limit, flag(req.Reentrant), flag(req.Wait), head, tail, alone)
 	if err == nil {
 		return answer, asked, nil
 	}

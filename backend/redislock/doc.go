@@ -22,7 +22,8 @@
 //	n           zset of the names of the locks that are held or waited for
 //	l:NAME      hash of the leases that are out, and a summary
 //	q:NAME      zset of the leases in line, first come first; w:NAME has their records
-//	f:NAME      the greatest token; it outlives the lock by two days
+//	f           hash of the greatest token of each lock; it outlives the lock by two days
+//	g           where the search for older ones goes on
 //	s:SESSION   hash of what the session holds and waits for
 //	d:ID        an ID that must not come to life (again)
 //	e, c:...    channels: events, and one for each backend value

@@ -1,6 +1,9 @@
 package redislock
 
 import (
+	"context"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -80,4 +83,81 @@ func DecodeAll(answer []Reply) []error {
 		errs = append(errs, err)
 	}
 	return errs
+}
+
+// Exec has the server do operations in one execution of the script, or each in its own.
+func (b *Backend) Exec(ctx context.Context, together bool, ops [][]string) ([][]Reply, error) {
+	var all [][]reply
+	run := func(some [][]string) error {
+		batch := make([]*call, len(some))
+		for i, op := range some {
+			batch[i] = &call{args: append([]string{op[0], strconv.Itoa(len(op) - 1)}, op[1:]...)}
+		}
+		answers, _, err := b.engine.exchange(ctx, batch)
+		for i := range answers {
+			all = append(all, answers[i].list)
+		}
+		return err
+	}
+	if together {
+		return all, run(ops)
+	}
+	for i := range ops {
+		if err := run(ops[i : i+1]); err != nil {
+			return all, err
+		}
+	}
+	return all, nil
+}
+
+// Words gives an answer as text, with what differs from run to run left out: tokens and
+// times.
+func Words(answer []Reply) string {
+	var b strings.Builder
+	for i, r := range answer {
+		switch {
+		case r.kind == listReply:
+			b.WriteString("(" + strconv.Itoa(len(r.list)) + ")")
+		case r.kind == textReply:
+			b.WriteString(r.s)
+		case r.n > 1_000_000_000: // of this century
+			b.WriteString("T")
+		case i > 0 && r.n > 1_000_000: // of seconds
+			b.WriteString("t")
+		default:
+			b.WriteString(strconv.FormatInt(r.n, 10))
+		}
+		b.WriteByte(' ')
+	}
+	return b.String()
+}
+
+// Intercept lets f stand between the backend and the server: it gets what an operation
+// is called and sends the request with do. Call it before there are operations.
+func (b *Backend) Intercept(f func(op string, do func())) {
+	b.engine.link = intercepted{b.engine.link, f}
+}
+
+type intercepted struct {
+	transport
+	f func(op string, do func())
+}
+
+func (i intercepted) eval(ctx context.Context, load bool, key string, args []string) (reply, error) {
+	var r reply
+	var err error
+	i.f(args[2], func() { r, err = i.transport.eval(ctx, load, key, args) })
+	return r, err
+}
+
+// KnownInLine reports whether the server has said that a lease is in line.
+func (b *Backend) KnownInLine(lease backend.LeaseID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, w := range b.waiting[lease] {
+		if w.inLine {
+			return true
+		}
+	}
+	return false
 }

@@ -3,6 +3,7 @@ package redislock_test
 import (
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -306,4 +307,49 @@ func (e *lineEnv) dies(any) {}
 func prefixOf(text string) string {
 	text = strings.ReplaceAll(text, " ", "-")
 	return text[:min(len(text), 32)]
+}
+
+// The server is asked what became of a waiter, and does not know it yet; then the waiter
+// joins the line, and only then the answer is read. The waiter is in line all the same: to
+// be told that it is lost would leave its place to a ghost, which nobody gives back.
+func TestAnAnswerFromBeforeTheWaiterJoined(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	other, b := open(t, s, cfg), open(t, s, cfg)
+	joining, join := make(chan struct{}, 8), make(chan struct{})
+	answered, read := make(chan struct{}, 8), make(chan struct{})
+	var slow atomic.Bool
+	b.Intercept(func(op string, do func()) {
+		switch {
+		case slow.Load() && op == "acquire":
+			joining <- struct{}{}
+			<-join
+			do()
+		case slow.Load() && op == "check":
+			do()
+			answered <- struct{}{}
+			<-read
+		default:
+			do()
+		}
+	})
+	acquire(t, other, backend.AcquireRequest{Name: "one", Timed: true, TTL: 2 * time.Second})
+	id := session(t, b, time.Hour)
+	first := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	inLine(t, other, "one", 1)
+	slow.Store(true)
+	second := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	<-joining
+	<-answered // when the timed lease has run out
+	close(join)
+	eventually(t, func() error {
+		if !b.KnownInLine(second.Lease) {
+			return errors.New("the second is not in line")
+		}
+		return nil
+	})
+	slow.Store(false)
+	close(read)
+	release(t, b, first.granted(t))
+	release(t, b, second.granted(t))
 }

@@ -176,7 +176,10 @@ func (b *Backend) fire(l *watched) {
 	b.work.Add(1)
 	defer b.work.Done()
 	l.at = time.Time{}
-	asked := slices.Clone(l.waiters[:min(len(l.waiters), askedAtOnce)])
+	var asked []question
+	for _, w := range l.waiters[:min(len(l.waiters), askedAtOnce)] {
+		asked = append(asked, question{w, w.inLine})
+	}
 	b.mu.Unlock()
 
 	args := []string{l.name, itoa(len(asked))}
@@ -200,8 +203,14 @@ func (b *Backend) fire(l *watched) {
 	}
 }
 
+// question is a waiter that the server is asked about.
+type question struct {
+	*waiter
+	known bool // it was known to be in line before the server was asked
+}
+
 // settle tells the waiters what the server said, and sets the timer.
-func (b *Backend) settle(l *watched, waiters []*waiter, answer []reply, asked time.Time) error {
+func (b *Backend) settle(l *watched, waiters []question, answer []reply, asked time.Time) error {
 	d := decoder{list: answer}
 	if d.text() != "OK" {
 		return refusal(opAcquire, &decoder{list: answer}, l.name, 0)
@@ -215,8 +224,9 @@ func (b *Backend) settle(l *watched, waiters []*waiter, answer []reply, asked ti
 		if d.err != nil {
 			return &sentError{sent: true, err: d.err}
 		}
-		// What the server does not know may not have reached it yet.
-		if v := b.judge(items, asked); v != nil && (v.err == nil || w.inLine) {
+		// What the server does not know may not have reached it yet. It may have done so
+		// since: who is told now that it is lost would leave its place to a ghost.
+		if v := b.judge(items, asked); v != nil && (v.err == nil || w.known) {
 			w.tell(*v)
 			more = more || v.err == nil
 		}

@@ -95,9 +95,9 @@ func (a *acquisition) enter(ctx context.Context) (string, error) {
 		// has no room.
 		l, err := a.look(ctx, unsure)
 		if err == nil {
-			path, err = a.found(ctx, l)
+			path, err = a.found(l)
 		}
-		if err == nil && path == "" && !a.req.Wait && !l.admits(a.req.Claim()) {
+		if err == nil && path == "" && !a.req.Wait && !l.Admits(a.req.Claim()) {
 			err = a.refusal(ctx, l, len(l.all))
 		}
 		if err != nil {
@@ -121,23 +121,20 @@ func (o *own) where(s *session) (string, bool) {
 }
 
 // found looks for an entry of the lease that an earlier question made. One of another
-// session of the same lease is that one's when it is out; when it waits, the place goes
-// with its session, and this one gets another.
-func (a *acquisition) found(ctx context.Context, l line) (string, error) {
+// session is that one's: also when it waits, because it may be out by the time that it is
+// taken away, and then its holder would not know.
+func (a *acquisition) found(l line) (string, error) {
 	i := l.find(a.req.Lease)
 	if i < 0 {
 		return "", nil
 	}
 	e := l.all[i]
-	path := a.lock + "/" + e.node
-	if e.session == a.req.Session {
-		a.settle(path)
-		return path, nil
-	}
-	if i < l.out {
+	if e.session != a.req.Session {
 		return "", backend.ErrLost
 	}
-	return "", a.b.remove(ctx, a.s.link, path)
+	path := a.lock + "/" + e.node
+	a.settle(path)
+	return path, nil
 }
 
 // settle notes where the entry is.
@@ -172,7 +169,7 @@ func (a *acquisition) create(ctx context.Context, done func()) (string, error) {
 			if !errors.Is(err, zk.ErrNoNode) {
 				break
 			}
-			if _, err := a.s.link.conn.CreateContainer(a.lock, nil, zk.FlagContainer, acl); err != nil && !errors.Is(err, zk.ErrNodeExists) {
+			if err := a.s.link.createContainer(a.lock, acl); err != nil {
 				return "", err
 			}
 			path, err = a.s.link.conn.Create(node, data, zk.FlagEphemeral|zk.FlagSequence, acl)
@@ -240,7 +237,7 @@ func (a *acquisition) stand(ctx context.Context, path string) (backend.Grant, er
 		if err := a.checkLimit(ctx, l, i, path); err != nil {
 			return backend.Grant{}, err
 		}
-		if i < l.out {
+		if i < l.Out {
 			return a.grant(path, token, waited), nil
 		}
 		if !a.req.Wait {
@@ -307,7 +304,7 @@ func (a *acquisition) checkLimit(ctx context.Context, l line, i int, path string
 	if a.req.Mode != backend.Shared {
 		return nil
 	}
-	limit, ok := backend.LimitInForce(l.claims()[:i])
+	limit, ok := backend.LimitInForce(l.Claims[:i])
 	if !ok || limit == a.req.Limit {
 		return nil
 	}
@@ -330,15 +327,15 @@ func (a *acquisition) stepBack(ctx context.Context, l line, i int, path string) 
 
 func (a *acquisition) refusal(ctx context.Context, l line, ahead int) error {
 	if a.req.Mode == backend.Shared {
-		if limit, ok := backend.LimitInForce(l.claims()); ok && limit != a.req.Limit {
+		if limit, ok := backend.LimitInForce(l.Claims); ok && limit != a.req.Limit {
 			return &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: limit}
 		}
 	}
-	info, err := a.b.describe(ctx, a.s.link, a.req.Name, line{all: l.all[:l.out], out: l.out})
+	info, err := a.b.describe(ctx, a.s.link, a.req.Name, l.holders())
 	if err != nil {
 		return err
 	}
-	return &backend.HeldError{Name: a.req.Name, Holders: info.Holders, Ahead: max(0, ahead-l.out)}
+	return &backend.HeldError{Name: a.req.Name, Holders: info.Holders, Ahead: max(0, ahead-l.Out)}
 }
 
 func (a *acquisition) grant(path string, token fence.Token, waited bool) backend.Grant {
@@ -414,9 +411,8 @@ const safety = 30 * time.Second
 // watch gives a channel that says when the line moved, or, where that is nil, the line
 // as it is by now.
 func (a *acquisition) watch(ctx context.Context, l line, i int) (<-chan zk.Event, line, error) {
-	e, one := l.before(i)
-	if one {
-		events, err := a.watchNode(ctx, a.lock+"/"+e.node)
+	if j, one := l.Blocker(i); one {
+		events, err := a.watchNode(ctx, a.lock+"/"+l.all[j].node)
 		if errors.Is(err, zk.ErrNoNode) {
 			l, err = a.look(ctx, false)
 		}
@@ -437,7 +433,7 @@ func (a *acquisition) watch(ctx context.Context, l line, i int) (<-chan zk.Event
 		return nil, line{}, err
 	}
 	fresh := newLine(now.nodes)
-	if i := fresh.find(a.req.Lease); i < 0 || i < fresh.out {
+	if i := fresh.find(a.req.Lease); i < 0 || i < fresh.Out {
 		return nil, fresh, nil
 	}
 	return now.events, fresh, nil

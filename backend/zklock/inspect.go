@@ -95,7 +95,7 @@ func (b *Backend) describe(ctx context.Context, l *link, lock string, now line) 
 				data, stat, err := l.conn.Get(path + "/" + e.node)
 				n := node{stat: stat, renewed: clock}
 				_ = json.Unmarshal(data, &n.content) // for people only
-				if err == nil && i < now.out {
+				if err == nil && i < now.Out {
 					if there, session, err := l.conn.Exists(b.sessionPath(e.session)); err == nil && there {
 						n.renewed = time.UnixMilli(session.Mtime)
 					}
@@ -116,14 +116,14 @@ func (b *Backend) describe(ctx context.Context, l *link, lock string, now line) 
 		return backend.LockInfo{}, failed
 	}
 	info := backend.LockInfo{Name: lock}
-	info.Limit, _ = backend.LimitInForce(now.claims())
+	info.Limit, _ = backend.LimitInForce(now.Claims)
 	for i, e := range now.all {
 		n := nodes[i]
 		if n.gone {
 			continue
 		}
 		since := time.UnixMilli(n.stat.Ctime)
-		if i >= now.out {
+		if i >= now.Out {
 			info.Waiters = append(info.Waiters, backend.Waiter{
 				Lease: e.lease, Session: e.session, Owner: n.content.Owner, Note: n.content.Note,
 				Mode: e.claim.Mode, Permits: e.claim.Permits, Since: since,
@@ -185,7 +185,7 @@ func (b *Backend) list(ctx context.Context, req *backend.ListRequest) (backend.L
 	}
 	var names []string
 	for _, n := range nodes {
-		if name, ok := lockName(n); ok && name > req.After && strings.HasPrefix(name, req.Prefix) {
+		if name, ok := backend.UnescapeSegment(n); ok && name > req.After && strings.HasPrefix(name, req.Prefix) {
 			names = append(names, name)
 		}
 	}

@@ -28,6 +28,10 @@ type link struct {
 	first  sync.Once
 	given  atomic.Int64  // the session time-out that the ensemble gave, in nanoseconds
 	loop   chan struct{} // closed when the library's goroutine has ended
+
+	mu       sync.Mutex
+	shut     bool // no container is made any more
+	creating sync.WaitGroup
 }
 
 var errOver = errors.New("the session is over")
@@ -70,8 +74,41 @@ func (l *link) end() { l.once.Do(func() { close(l.over) }) }
 // close ends the session on the ensemble, where that can be reached within a second.
 func (l *link) close() {
 	l.end()
+	l.mu.Lock()
+	l.shut = true
+	l.mu.Unlock()
+	made := make(chan struct{})
+	go func() { l.creating.Wait(); close(made) }()
+	patience := time.NewTimer(closePatience)
+	defer patience.Stop()
+	select {
+	case <-made:
+	case <-patience.C: // a server that hangs
+	}
 	l.conn.Close()
 	<-l.loop
+}
+
+// closePatience bounds how long the end of a link waits for what is under way.
+const closePatience = time.Second
+
+// createContainer makes a node that the ensemble collects when it is empty; one that is
+// there already is success. The library's CreateContainer looks at the answer after Close
+// while another goroutine may still write it: nobody closes the link meanwhile.
+func (l *link) createContainer(path string, acl []zk.ACL) error {
+	l.mu.Lock()
+	if l.shut {
+		l.mu.Unlock()
+		return zk.ErrConnectionClosed
+	}
+	l.creating.Add(1)
+	l.mu.Unlock()
+	defer l.creating.Done()
+	_, err := l.conn.CreateContainer(path, nil, zk.FlagContainer, acl)
+	if errors.Is(err, zk.ErrNodeExists) {
+		return nil
+	}
+	return err
 }
 
 // dial makes connections that look at what goes by: see wire.

@@ -60,10 +60,11 @@ func parseEntry(node string) (entry, bool) {
 }
 
 // line is what is out and what waits, in order of the places. As nobody is overtaken,
-// what is out is always the front of the line: as far as it fits.
+// what is out is always its front.
 type line struct {
+	backend.Front
+
 	all []entry
-	out int // how many of them
 }
 
 // newLine sorts the nodes below a lock. Of several entries of one lease, which a create
@@ -83,16 +84,12 @@ func newLine(nodes []string) line {
 		seen[e.lease] = true
 		return again
 	})
-	l.out = backend.Admit(nil, l.claims())
-	return l
-}
-
-func (l line) claims() []backend.Claim {
-	cs := make([]backend.Claim, len(l.all))
+	claims := make([]backend.Claim, len(l.all))
 	for i, e := range l.all {
-		cs[i] = e.claim
+		claims[i] = e.claim
 	}
-	return cs
+	l.Front = backend.FrontOf(claims)
+	return l
 }
 
 // find is the index of a lease; -1: it is not there.
@@ -100,29 +97,9 @@ func (l line) find(id backend.LeaseID) int {
 	return slices.IndexFunc(l.all, func(e entry) bool { return e.lease == id })
 }
 
-// admits reports whether a claim that comes last would be out at once.
-func (l line) admits(c backend.Claim) bool {
-	return l.out == len(l.all) && c.Fits(l.claims())
-}
-
-// before is the entry whose end the one at i waits for; ok is false when it has to look
-// at every change of the line. One that is exclusive needs all before it to be gone, a
-// reader those that are exclusive: the nearest of them is the last to go, and the others
-// are looked at then. With permits a lease that is given back anywhere may be enough.
-func (l line) before(i int) (entry, bool) {
-	c := l.all[i].claim
-	switch {
-	case c.Mode == backend.Exclusive:
-		return l.all[i-1], true
-	case c.Limit > 0:
-		return entry{}, false
-	}
-	for j := i - 1; j >= 0; j-- {
-		if l.all[j].claim.Mode == backend.Exclusive {
-			return l.all[j], true
-		}
-	}
-	return entry{}, false
+// holders is the front of the line alone.
+func (l line) holders() line {
+	return line{Front: backend.Front{Claims: l.Claims[:l.Out], Out: l.Out}, all: l.all[:l.Out]}
 }
 
 // content is what is in an entry's node, for people.
@@ -145,44 +122,4 @@ func (c content) encode() []byte {
 type notice struct {
 	Lease  backend.LeaseID `json:"l"`
 	Reason string          `json:"r,omitempty"`
-}
-
-// nodeName is the name of a lock as that of a node: bytes that ZooKeeper does not allow,
-// or that mean something in a path, are %XX.
-func nodeName(name string) string {
-	var b strings.Builder
-	for i := range len(name) {
-		if c := name[i]; plainByte(c) {
-			b.WriteByte(c)
-		} else {
-			fmt.Fprintf(&b, "%%%02X", c)
-		}
-	}
-	return b.String()
-}
-
-func plainByte(c byte) bool {
-	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-_:@=+,", c) >= 0
-}
-
-// lockName is the inverse of nodeName.
-func lockName(node string) (string, bool) {
-	var b strings.Builder
-	for i := 0; i < len(node); i++ {
-		c := node[i]
-		if c == '%' {
-			if i+3 > len(node) {
-				return "", false
-			}
-			n, err := strconv.ParseUint(node[i+1:i+3], 16, 8)
-			if err != nil {
-				return "", false
-			}
-			c, i = byte(n), i+2
-		} else if !plainByte(c) {
-			return "", false
-		}
-		b.WriteByte(c)
-	}
-	return b.String(), true
 }

@@ -30,47 +30,10 @@ func TestLine(t *testing.T) {
 		for _, e := range l.all {
 			order = append(order, e.lease...)
 		}
-		if string(order) != tc.order || l.out != tc.out {
-			t.Errorf("%s: %q with %d out, want %q with %d", name, order, l.out, tc.order, tc.out)
+		if string(order) != tc.order || l.Out != tc.out {
+			t.Errorf("%s: %q with %d out, want %q with %d", name, order, l.Out, tc.order, tc.out)
 		}
 	}
-}
-
-// A waiter watches the node whose end it waits for, and no other.
-func TestBefore(t *testing.T) {
-	t.Parallel()
-	l := newLine([]string{
-		"s.0.1.a.s.0000000001", "x.0.1.b.s.0000000002", "s.0.1.c.s.0000000003", "s.0.1.d.s.0000000004", "x.0.1.e.s.0000000005",
-	})
-	for i, want := range map[int]backend.LeaseID{1: "a", 2: "b", 3: "b", 4: "d"} {
-		if e, ok := l.before(i); !ok || e.lease != want {
-			t.Errorf("%s waits for %q, %t; want %q", l.all[i].lease, e.lease, ok, want)
-		}
-	}
-	l = newLine([]string{"s.2.2.a.s.0000000001", "s.2.1.b.s.0000000002"})
-	if e, ok := l.before(1); ok {
-		t.Errorf("who waits for permits waits for %q only", e.lease)
-	}
-}
-
-func FuzzNodeName(f *testing.F) {
-	for _, s := range []string{"order:123", "a/b", "é", "%41", "%", "a%2", "zookeeper", "\xff"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		node := nodeName(s)
-		if back, ok := lockName(node); !ok || back != s {
-			t.Errorf("%q is the node %q, which is %q, %t", s, node, back, ok)
-		}
-		for i := range len(node) {
-			if !plainByte(node[i]) && node[i] != '%' {
-				t.Errorf("%q is the node %q", s, node)
-			}
-		}
-		if back, ok := lockName(s); ok && s != nodeName(back) && len(s) == len(nodeName(back)) && !slices.Contains([]byte(s), '%') {
-			t.Errorf("the node %q is %q", s, back)
-		}
-	})
 }
 
 func FuzzEntry(f *testing.F) {

@@ -197,7 +197,7 @@ func (b *Backend) tryBreak(ctx context.Context, l *link, req *backend.BreakReque
 	if err != nil {
 		return backend.BreakResult{}, err
 	}
-	victims := line{all: now.all[:now.out], out: now.out}
+	victims := now.holders()
 	info, err := b.describe(ctx, l, req.Name, victims)
 	if err != nil {
 		return backend.BreakResult{}, err

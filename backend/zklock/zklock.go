@@ -121,7 +121,7 @@ func validatePath(p string) error {
 	for seg := range strings.SplitSeq(strings.TrimPrefix(p, "/"), "/") {
 		bad = bad || seg == "" || seg == "." || seg == ".."
 		for i := range len(seg) {
-			bad = bad || !plainByte(seg[i]) && seg[i] != '.'
+			bad = bad || !backend.IsSegmentByte(seg[i]) && seg[i] != '.'
 		}
 	}
 	if bad {
@@ -233,8 +233,12 @@ func (b *Backend) controlLink(ctx context.Context) (*link, error) {
 }
 
 // The nodes.
-func (b *Backend) locksPath() string           { return b.cfg.Path + "/locks" }
-func (b *Backend) lockPath(lock string) string { return b.locksPath() + "/" + nodeName(lock) }
+func (b *Backend) locksPath() string { return b.cfg.Path + "/locks" }
+
+func (b *Backend) lockPath(lock string) string {
+	return b.locksPath() + "/" + backend.EscapeSegment(lock)
+}
+
 func (b *Backend) sessionPath(id backend.SessionID) string {
 	return b.cfg.Path + "/sessions/" + string(id)
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -40,7 +41,9 @@ type app struct {
 	stdin   io.Reader
 	stdout  io.Writer
 	stderr  io.Writer
-	backend string // --backend
+	args    []string // of the command line
+	peers   Peers    // for bench; nil: not in this program
+	backend string   // --backend
 	json    bool
 	quiet   bool
 	verbose bool
@@ -49,20 +52,29 @@ type app struct {
 // Run runs the command with its arguments, without the program's name, and gives its
 // exit status.
 func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	return RunWithPeers(ctx, args, stdin, stdout, stderr, nil)
+}
+
+// RunWithPeers is Run in a program that has other people's locks for "holdfast bench".
+func RunWithPeers(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, peers Peers) int {
 	if len(args) > 0 && args[0] == guardCommand {
 		return guard(stdin, args[1:])
 	}
 	if len(args) > 1 && args[0] == execCommand {
 		return gate(args[1:], stderr)
 	}
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
+	if len(args) == 1 && args[0] == verifyWorkerCommand {
+		return verifyWorker(ctx, stdin, stdout, stderr)
+	}
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, peers: peers}
+	a.args = args
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	started := false
-	for _, cmd := range root.Commands() {
+	for _, cmd := range slices.Concat(root.Commands(), subcommands(root)) {
 		if run := cmd.RunE; run != nil {
 			cmd.RunE = func(cmd *cobra.Command, args []string) error {
 				started = true
@@ -84,6 +96,15 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		a.sayError(err, status)
 	}
 	return status
+}
+
+// subcommands are the commands below those of the root.
+func subcommands(root *cobra.Command) []*cobra.Command {
+	var all []*cobra.Command
+	for _, cmd := range root.Commands() {
+		all = append(all, cmd.Commands()...)
+	}
+	return all
 }
 
 // ownSignals is the annotation of a command that minds signals itself.
@@ -121,6 +142,7 @@ The backend is where the locks live. It is --backend or HOLDFAST_BACKEND, a URL:
   redis://host:6379              one Redis; rediss:// for TLS
   etcd://host1:2379,host2:2379   etcd; etcds:// for TLS
   zookeeper://host1,host2/path   ZooKeeper
+  consul://host:8500             Consul; consuls:// for TLS
   holdfast://host:7420           a Holdfast server; holdfasts:// for TLS
   embedded:///path               an etcd in this process
   memory://                      this process alone
@@ -141,7 +163,7 @@ Exit status: 0; 75 the lock was not had; 74 the backend is away; 70 the lock was
 	root.AddCommand(
 		a.runCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.lsCommand(), a.showCommand(),
 		a.breakCommand(), a.watchCommand(), a.topCommand(), a.serveCommand(), a.doctorCommand(), a.migrateCommand(),
-		a.electCommand(), a.versionCommand(),
+		a.electCommand(), a.benchCommand(), a.benchWorkerCommand(), a.verifyCommand(), a.versionCommand(),
 	)
 	return root
 }

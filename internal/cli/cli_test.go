@@ -96,6 +96,10 @@ func crowds() map[string]func(t *testing.T) string {
 		s := testserver.StartZooKeeper(t, 1)[0]
 		return "zookeeper://" + s.Addr() + "?tick=" + testserver.ZooKeeperTick.String() + "&max_session=" + testserver.ZooKeeperMaxSession.String()
 	}
+	all["consul"] = func(t *testing.T) string {
+		t.Helper()
+		return "consul://" + testserver.StartConsul(t, 1)[0].Addr() + "?min_ttl=" + testserver.ConsulMinTTL.String()
+	}
 	return all
 }
 

@@ -172,7 +172,7 @@ func TestHolderKilled(t *testing.T) {
 // begins, and it exits with 70 when it goes on.
 func TestHolderStopped(t *testing.T) {
 	t.Parallel()
-	for name, start := range backends() {
+	for name, start := range crowds() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := start(t)

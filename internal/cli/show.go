@@ -144,11 +144,19 @@ func lockRow(l holdfast.LockInfo) []string {
 	}
 	h := l.Holders[0]
 	row[1], row[2], row[3] = h.Mode.String(), h.Owner, strconv.FormatUint(uint64(h.Token), 10)
-	row[4], row[5] = ago(h.Since), h.Left.Round(100*time.Millisecond).String()
+	row[4], row[5] = ago(h.Since), left(h)
 	if n := len(l.Holders) - 1; n > 0 {
 		row[2] += fmt.Sprintf(" and %d more", n)
 	}
 	return row
+}
+
+// left is how much time a lease has; some stores do not tell.
+func left(h holdfast.Holder) string {
+	if h.Left <= 0 {
+		return "-"
+	}
+	return h.Left.Round(100 * time.Millisecond).String()
 }
 
 func ago(t time.Time) string {
@@ -193,7 +201,7 @@ func (a *app) printLock(info holdfast.LockInfo) error {
 	for _, h := range info.Holders {
 		rows = append(rows, []string{
 			"holds", h.Mode.String(), h.Owner, strconv.FormatUint(uint64(h.Token), 10), ago(h.Since),
-			h.Left.Round(100 * time.Millisecond).String(), string(h.Lease), h.Note,
+			left(h), string(h.Lease), h.Note,
 		})
 	}
 	for i, w := range info.Waiters {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/consullock"
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/pglock"
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
@@ -63,11 +64,15 @@ func capabilities(t *testing.T) []backend.Capabilities {
 	if err != nil {
 		t.Fatal(err)
 	}
+	agent, err := consullock.Open(t.Context(), "consul://127.0.0.1:8500", nil) // likewise
+	if err != nil {
+		t.Fatal(err)
+	}
 	database, err := pglock.Open(t.Context(), "postgres://127.0.0.1/postgres", nil) // nothing is sent
 	if err != nil {
 		t.Fatal(err)
 	}
-	all = append(all, ensemble, database)
+	all = append(all, ensemble, agent, database)
 	node, err := open.Embedded(t.Context(), embedded.Config{DataDir: t.TempDir() + "/etcd"})
 	if err != nil {
 		t.Fatal(err)
@@ -82,6 +87,14 @@ func capabilities(t *testing.T) []backend.Capabilities {
 		}
 	}
 	return caps
+}
+
+// latest is when a lease is free for sure whose holder died.
+func latest(c backend.Capabilities) string {
+	if c.Doubles {
+		return "once more its TTL + " + short(c.ExpiryLag)
+	}
+	return short(c.ExpiryLag)
 }
 
 func capabilityTable(all []backend.Capabilities) string {
@@ -103,7 +116,7 @@ func capabilityTable(all []backend.Capabilities) string {
 		{"token from", func(c backend.Capabilities) string { return c.TokenKind }},
 		{"shortest TTL", func(c backend.Capabilities) string { return short(c.MinTTL) }},
 		{"longest TTL", func(c backend.Capabilities) string { return short(c.MaxTTL) }},
-		{"free at the latest, after its TTL", func(c backend.Capabilities) string { return short(c.ExpiryLag) }},
+		{"free at the latest, after its TTL", latest},
 	}
 	var b strings.Builder
 	b.WriteString("| |")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/consullock"
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
 	"github.com/holdfast-io/holdfast/backend/pglock"
 	"github.com/holdfast-io/holdfast/backend/redislock"
@@ -38,6 +39,16 @@ func stores() map[string]func(t *testing.T) (func(t *testing.T) backend.Backend,
 				return opened(t, b, err)
 			}
 			return open, func() { s.Kill(); s.Restart() }
+		},
+		"consul": func(t *testing.T) (func(t *testing.T) backend.Backend, func()) {
+			t.Helper()
+			s := testserver.StartConsul(t, 1)[0]
+			open := func(t *testing.T) backend.Backend {
+				t.Helper()
+				b, err := consullock.Open(t.Context(), "consul://"+s.Addr(), nil)
+				return opened(t, b, err)
+			}
+			return open, s.Restart
 		},
 		"postgres": func(t *testing.T) (func(t *testing.T) backend.Backend, func()) {
 			t.Helper()

@@ -159,6 +159,7 @@ func (e *Etcd) start(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("embedded: start: %w", context.Cause(ctx))
 	}
 	e.client = v3client.New(e.node.Server)
+	e.client.Watcher = watcher(e.node.Server, e.client)
 	return nil
 }
 

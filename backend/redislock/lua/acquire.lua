@@ -75,27 +75,25 @@ local function joins(l, owner)
   return nil
 end
 
--- acquire name lease sid timed ttl mode limit permits owner note reentrant wait channel
+-- acquire name lease sid ttl limit reentrant wait head tail summary
+-- ttl is 0 for a lease that lives with its session. head and tail are what stands before
+-- the token and after the instant in the record of a holder, and summary is the one of a
+-- lock that nobody else has: the client makes them, so that the short way need not.
 -- -> G... | WAIT left | HELD ahead holders | LOST | SESSION | LIMIT limit | QUARANTINE left | CLOCK
 local function acquire(i)
-  local name, lease, sid, timed, ttl = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3] == '1', tonumber(ARGV[i + 4])
-  local mode, limit, permits = ARGV[i + 5], tonumber(ARGV[i + 6]), tonumber(ARGV[i + 7])
-  local owner, note_, reentrant, wait, chan = ARGV[i + 8], ARGV[i + 9], ARGV[i + 10], ARGV[i + 11] == '1', ARGV[i + 12]
+  local name, lease, sid, ttl, limit = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4])
+  local timed, reentrant, wait = ttl > 0, ARGV[i + 5], ARGV[i + 6] == '1'
+  local mode, permits = string.match(ARGV[i + 7], '\n([xs])\n(%d+)\n$')
+  local chan, owner, note_ = string.match(ARGV[i + 8], '^\n[01]\n[01]\n%-\n([^\n]*)\n([^\n]*)\n(.*)$')
+  permits = tonumber(permits)
   local l, rec = open(name, lease)
   if rec or l.line > 0 then
     local r = again(l, rec, lease, sid, wait, chan)
     if r then return r end
   end
-  local got = call('MGET', l.f, T .. 'd:' .. lease)
-  if got[2] then return {'LOST'} end
+  if call('MGET', T .. 'd:' .. lease)[1] then return {'LOST'} end
   if sid ~= '' and not alive('s:' .. sid) then return {'SESSION'} end
   if mode == 's' and l.shared > 0 and l.limit ~= limit then return {'LIMIT', l.limit} end
-  if got[1] then
-    if not string.match(got[1], '^%d+$') then foreign(l.f) end
-    l.token = tonumber(got[1])
-  else
-    l.token = nil -- not there, or of a type that MGET passes over: GET tells
-  end
   if l.line > 0 and (not clean or marker.till > 0) then
     advance(l) -- the quarantine may be over, or those in line dead
   end

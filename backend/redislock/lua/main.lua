@@ -30,23 +30,24 @@ local function find(op)
   return seldom[op]
 end
 
-local answers = {'OK'}
 local i = 3
-watched = call('EXISTS', T .. 'v') == 1
+local known = call('MGET', KEYS[1], T .. 'v')
+watched = known[2] and true
 
 if ARGV[3] == 'hello' then
   ops = library()
   answers[2] = find('hello')(5)
   if answers[2][1] ~= 'OK' then return answers[2] end
+  list[1] = 3
   i = 5 + tonumber(ARGV[4])
 else
-  local text = call('GET', KEYS[1])
+  local text = known[1]
   if not text then return {'MARKER'} end
   local till, generation
-  till, longest, seen, generation = string.match(text, '^hf1 1 (%d+) (%d+) (%d+) %d+ (%S+) %S+ [01]$')
+  till, longest, seen_at, generation = string.match(text, '^hf1 1 (%d+) (%d+) (%d+) %d+ (%S+) %S+ [01]$')
   if till then
     if generation ~= ARGV[1] then return {'MARKER'} end
-    longest, seen = tonumber(longest), tonumber(seen)
+    longest, seen_at = tonumber(longest), tonumber(seen_at)
     if ARGV[2] == 'q' then quarantine = tonumber(till) end
   end
   local first = call('ZRANGE', X, 0, 0, 'WITHSCORES')
@@ -61,31 +62,42 @@ else
   end
 end
 
-local short = {acquire = take, release = give}
 if ops then
   -- Something is out of the ordinary: everything goes the long way.
-  short = {}
   marker = marker or ops.parse(call('GET', KEYS[1]))
   if ARGV[2] == 'q' then quarantine = marker.till end
   clean = ops.sweep(200)
 end
 
 while ARGV[i] do
-  local op, ok, r = ARGV[i], true, nil
-  if short[op] then
-    ok, r = pcall(short[op], i + 2)
+  list[#list + 1] = i
+  i = i + 2 + tonumber(ARGV[i + 1])
+end
+
+local function long(k)
+  if not ops then
+    ops = library()
+    marker = ops.parse(call('GET', KEYS[1]))
   end
-  if ok and not r then
-    if not ops then
-      ops = library()
-      marker = ops.parse(call('GET', KEYS[1]))
-    end
-    ok, r = pcall(find(op), i + 2)
-  end
+  local at = list[k]
+  local ok, r = pcall(find(ARGV[at]), at + 2)
   if not ok then
     r = {'ERR', type(r) == 'table' and r.err or tostring(r)}
   end
-  answers[#answers + 1] = r
-  i = i + 2 + tonumber(ARGV[i + 1])
+  return r
+end
+
+local brief = not ops -- nothing is out of the ordinary
+local k = #answers -- hello has its answer
+while k <= #list do
+  local last = k
+  if brief then
+    ended = {}
+    last = math.max(k, ordinary(k))
+  end
+  for each = k, last do
+    answers[each + 1] = answers[each + 1] or long(each)
+  end
+  k = last + 1
 end
 return answers

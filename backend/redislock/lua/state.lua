@@ -54,7 +54,7 @@ end
 local function lock(name, lease)
   local key = T .. 'l:' .. name
   local got = call('HMGET', key, '@', lease or '@')
-  local l = {name = name, key = key, q = T .. 'q:' .. name, w = T .. 'w:' .. name, f = T .. 'f:' .. name,
+  local l = {name = name, key = key, q = T .. 'q:' .. name, w = T .. 'w:' .. name,
     n = 0, x = 0, used = 0, shared = 0, limit = 0, line = 0, seq = 0, known = false}
   if got[1] then
     local n, x, used, shared, limit, line, seq =
@@ -88,9 +88,9 @@ end
 -- the lock is free.
 local function last(l)
   if not l.token then
-    local t = call('GET', l.f)
+    local t = call('HGET', TOKENS, l.name)
     l.token = t and tonumber(t) or 0
-    if t and not string.match(t, '^%d+$') then foreign(l.f) end
+    if t and not string.match(t, '^%d+$') then foreign(TOKENS) end
   end
   return l.token
 end
@@ -106,7 +106,7 @@ local function token(l)
   t = t + 1
   if now > t then t = now end
   l.token = t
-  call('SET', l.f, num(t), 'PX', FENCE_TTL)
+  call('HSET', TOKENS, l.name, num(t))
   return t
 end
 

@@ -1,0 +1,106 @@
+package consullock_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/consullock"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// TestRights: with the rights that the documentation names, and no more, everything works.
+// Where one is missing that is said: it is neither a lock that is held nor a lease that is
+// lost, and nobody asks again and again until the context ends. No error tells the token.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	const management = "5b5bd0a1-3f4c-4b4e-9a0e-4bd4d3a2f001"
+	server := testserver.StartConsulACL(t, management)
+	with := func(name, rules string) (*consullock.Backend, string) {
+		secret := newToken(t, server.Addr(), management, name, rules)
+		b, err := consullock.Open(t.Context(), "consul://:"+secret+"@"+server.Addr()+"/team/locks", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return closed(t, b), secret
+	}
+	const sessions = `session_prefix "" { policy = "write" }`
+	all, _ := with("all", sessions+` key_prefix "team/locks/" { policy = "write" }`)
+	id := session(t, all, nil)
+	held := ask("n", id)
+	first := take(t, all, held)
+	res, err := all.Break(within(t), backend.BreakRequest{Name: "n", Reason: "why"})
+	if err != nil || len(res.Broken) != 1 || res.Token <= first {
+		t.Errorf("break: %+v, %v", res, err)
+	}
+	held = ask("n", id)
+	take(t, all, held)
+	page, err := all.List(within(t), backend.ListRequest{})
+	if err != nil || len(page.Locks) != 1 {
+		t.Errorf("list: %+v, %v", page, err)
+	}
+
+	// Locks may be looked at only, but for the notices.
+	reader, secret := with("reader", sessions+` key_prefix "team/locks/" { policy = "read" } key_prefix "team/locks/notices/" { policy = "write" }`)
+	theirs := session(t, reader, nil)
+	for what, call := range map[string]func(ctx context.Context) error{
+		"acquire a lock that is free": func(ctx context.Context) error {
+			_, err := reader.Acquire(ctx, ask("free", theirs))
+			return err
+		},
+		"release": func(ctx context.Context) error {
+			return reader.Release(ctx, backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: theirs})
+		},
+		"abandon": func(ctx context.Context) error {
+			return reader.Release(ctx, backend.ReleaseRequest{Name: "n", Lease: backend.NewLeaseID(), Session: theirs, Abandon: true})
+		},
+		"break": func(ctx context.Context) error {
+			_, err := reader.Break(ctx, backend.BreakRequest{Name: "n"})
+			return err
+		},
+	} {
+		ctx, cancel := context.WithTimeout(within(t), patience/2)
+		err := call(ctx)
+		var away *backend.UnavailableError
+		switch {
+		case ctx.Err() != nil:
+			t.Errorf("%s without the right to: asked until the end: %v", what, err)
+		case !errors.As(err, &away) || errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrHeld) || away.MayHold:
+			t.Errorf("%s without the right to: %v", what, err)
+		case strings.Contains(err.Error(), secret):
+			t.Errorf("%s: the error tells the token: %v", what, err)
+		}
+		cancel()
+	}
+	if info, err := all.Inspect(within(t), "n"); err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != held.Lease {
+		t.Errorf("who had the lock has it: %+v, %v", info, err)
+	}
+
+	nobody, secret := with("nobody", `key_prefix "else/" { policy = "write" }`)
+	err = nobody.OpenSession(within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+	if !errors.Is(err, backend.ErrUnavailable) || strings.Contains(err.Error(), secret) {
+		t.Errorf("a session without the right to one: %v", err)
+	}
+}
+
+// newToken makes a token with the rules.
+func newToken(t *testing.T, addr, management, name, rules string) string {
+	t.Helper()
+	c, pool := client(t, addr, nil)
+	defer pool.CloseIdleConnections()
+	opts := &api.WriteOptions{Token: management}
+	policy, _, err := c.ACL().PolicyCreate(&api.ACLPolicy{Name: name, Rules: rules}, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, _, err := c.ACL().TokenCreate(&api.ACLToken{Policies: []*api.ACLTokenPolicyLink{{ID: policy.ID}}}, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token.SecretID
+}

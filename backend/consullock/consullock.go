@@ -1,0 +1,197 @@
+package consullock
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+const name = "consul"
+
+// Config says how the backend uses Consul.
+type Config struct {
+	// Prefix of all keys, without slashes around it. Default: "holdfast". Optional.
+	Prefix string
+	// MinTTL is the servers' session_ttl_min. Default: 10 s, as Consul's own. Optional.
+	MinTTL time.Duration
+	// Logger gets what nobody is there to return an error to. Default: none. Optional.
+	Logger *slog.Logger
+}
+
+const (
+	defaultPrefix = "holdfast"
+	defaultMinTTL = 10 * time.Second
+	maxTTL        = 24 * time.Hour // of Consul's sessions
+	// lag is how much later than it should the leader may end a session.
+	lag = 2 * time.Second
+)
+
+// Backend keeps leases in Consul. It implements backend.Backend; its methods may be
+// called at once from many goroutines. Make it with New or Open.
+type Backend struct {
+	cfg    Config
+	caps   backend.Capabilities
+	client *api.Client
+	owned  *http.Client // of Open, closed by Close
+
+	base context.Context         //nolint:containedctx // it is what Close ends
+	end  context.CancelCauseFunc // ends base
+
+	mu        sync.Mutex // guards what follows
+	closed    bool
+	sessions  map[backend.SessionID]*session
+	dead      map[backend.SessionID]*grave // sessions that have ended
+	lines     map[string]*follower         // of locks for which somebody here waits
+	hearing   int                          // sessions that have a question of their own
+	questions int                          // lines that have a question of their own
+	crowd     crowd                        // the other ones
+	work      sync.WaitGroup
+	closing   sync.Once
+}
+
+var _ backend.Backend = (*Backend)(nil)
+
+// New makes a backend on the client that the program has. It sends nothing yet. Close
+// does not close the client.
+//
+// Errors: *backend.InvalidError for a field that is out of bounds.
+func New(client *api.Client, cfg Config) (*Backend, error) {
+	if client == nil {
+		return nil, &backend.InvalidError{Field: "client", Value: "nil", Bound: "a client"}
+	}
+	if cfg.Prefix == "" {
+		cfg.Prefix = defaultPrefix
+	}
+	if err := validatePrefix(cfg.Prefix); err != nil {
+		return nil, err
+	}
+	if cfg.MinTTL == 0 {
+		cfg.MinTTL = defaultMinTTL
+	}
+	if cfg.MinTTL < time.Millisecond || cfg.MinTTL > time.Hour {
+		return nil, &backend.InvalidError{Field: "min_ttl", Value: cfg.MinTTL.String(), Bound: "1ms to 1h"}
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	b := &Backend{
+		cfg: cfg, client: client, sessions: make(map[backend.SessionID]*session), dead: make(map[backend.SessionID]*grave),
+		lines: make(map[string]*follower), crowd: crowd{members: make(map[*follower]struct{}), again: func() {}},
+		caps: backend.Capabilities{
+			Name: name, Sessions: true, Bound: true, Shared: true, Permits: true, FIFO: true, Push: true, LossPush: true,
+			Durable: true, TokenKind: "revision", MinTTL: cfg.MinTTL, MaxTTL: maxTTL, ExpiryLag: lag, Doubles: true,
+		},
+	}
+	b.base, b.end = context.WithCancelCause(context.Background())
+	return b, nil
+}
+
+func validatePrefix(p string) error {
+	bad := len(p) > backend.MaxNameLen
+	for seg := range strings.SplitSeq(p, "/") {
+		bad = bad || seg == ""
+		for i := range len(seg) {
+			bad = bad || !backend.IsSegmentByte(seg[i]) && seg[i] != '.'
+		}
+	}
+	if bad {
+		return &backend.InvalidError{Field: "prefix", Value: strconv.QuoteToGraphic(p), Bound: `like "team/locks", of letters, digits and -_.:@=+,`}
+	}
+	return nil
+}
+
+// Capabilities says what Consul can do.
+func (b *Backend) Capabilities() backend.Capabilities { return b.caps }
+
+// Close ends the sessions that were opened here, with their leases, and the goroutines.
+// It takes a second at most where Consul is away; then the sessions end with their time.
+// Closing again does nothing.
+func (b *Backend) Close() error {
+	b.closing.Do(func() {
+		b.mu.Lock()
+		b.closed = true
+		sessions, graves := b.sessions, slices.Collect(maps.Values(b.dead))
+		b.sessions = nil
+		b.mu.Unlock()
+		b.end(backend.ErrClosed)
+		var all sync.WaitGroup
+		for _, s := range sessions {
+			all.Go(func() {
+				<-s.opened
+				s.finish()
+				b.lay(context.Background(), b.graveOf(s.id))
+			})
+		}
+		for _, g := range graves {
+			all.Go(func() { b.lay(context.Background(), g) })
+		}
+		all.Wait()
+		b.work.Wait()
+		if b.owned != nil {
+			b.owned.CloseIdleConnections()
+		}
+	})
+	return nil
+}
+
+// background does something that Close ends and waits for.
+func (b *Backend) background(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.closed {
+		b.work.Go(f)
+	}
+}
+
+// within is ctx, which also ends when the backend is closed.
+func (b *Backend) within(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(b.base, func() { cancel(backend.ErrClosed) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// The keys. All of a session's are locked by it, and deleted with it.
+func (b *Backend) locksKey() string { return b.cfg.Prefix + "/locks/" }
+
+func (b *Backend) lockKey(lock string) string {
+	return b.locksKey() + backend.EscapeSegment(lock) + "/"
+}
+
+func (b *Backend) leaseKey(k leaseKey) string { return b.lockKey(k.name) + string(k.id) }
+
+func (b *Backend) abandonedKey(k leaseKey) string {
+	return b.cfg.Prefix + "/abandoned/" + string(k.id) + "/" + backend.EscapeSegment(k.name)
+}
+
+// noticeKey is of a session of Consul: it names that, since a lease's key does too.
+func (b *Backend) noticeKey(uuid string) string { return b.cfg.Prefix + "/notices/" + uuid }
+
+// tokenKey is written by every break, to another value: the index of that is a token.
+func (b *Backend) tokenKey() string { return b.cfg.Prefix + "/token" }
+
+// consistent asks the leader, who makes sure that it is the leader.
+func consistent(ctx context.Context) *api.QueryOptions {
+	return (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx)
+}
+
+// txn does all of the operations or none. *txnError: none, and why.
+func (b *Backend) txn(ctx context.Context, ops api.KVTxnOps) ([]*api.KVPair, error) {
+	ok, res, _, err := b.client.KV().Txn(ops, (&api.QueryOptions{}).WithContext(ctx))
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, &txnError{res.Errors}
+	}
+	return res.Results, nil
+}

@@ -1,0 +1,33 @@
+package consullock_test
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/backendtest"
+	"github.com/holdfast-io/holdfast/backend/consullock"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// open gives a backend on the server, as another process would have one.
+func open(t backendtest.T, addr string) *consullock.Backend {
+	t.Helper()
+	b, err := consullock.Open(t.Context(), "consul://"+addr+"?min_ttl="+testserver.ConsulMinTTL.String(), nil)
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	return b
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartConsul(t, 1)[0]
+	backendtest.Run(t, backendtest.Harness{
+		Open:    func(t backendtest.T) backend.Backend { return open(t, server.Addr()) },
+		Restart: func(backendtest.T) { server.Restart() },
+	})
+}

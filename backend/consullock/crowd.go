@@ -1,0 +1,132 @@
+package consullock
+
+import (
+	"context"
+	"strings"
+
+	"github.com/hashicorp/consul/api"
+)
+
+// maxQuestions bounds how many lines have a question of their own. Each keeps a
+// connection, of which Consul takes 200 from one address where it is not told otherwise
+// (limits.http_max_conns_per_client): without a bound those who wait would take them all,
+// and the renewals would find none.
+const maxQuestions = 32
+
+// maxHearing bounds how many sessions hear of their losses at once, for the same reason.
+const maxHearing = 16
+
+// crowd are the followers that have no question of their own. They share one, about all
+// locks. Backend.mu guards it.
+type crowd struct {
+	members map[*follower]struct{}
+	again   context.CancelFunc // ends the question that is under way
+	stop    context.CancelFunc // nil: nobody asks
+}
+
+// start gives a new follower a question of its own, or has it join the crowd. Backend.mu
+// is held, and the backend is open.
+func (b *Backend) start(f *follower) {
+	if b.questions < maxQuestions {
+		b.questions++
+		ctx, stop := context.WithCancel(b.base)
+		f.stop = func() { stop(); b.questions-- }
+		b.work.Go(func() { b.run(ctx, f) })
+		return
+	}
+	c := &b.crowd
+	c.members[f] = struct{}{}
+	f.stop = func() { b.leaveCrowd(f) }
+	if c.stop != nil {
+		c.again()
+		return
+	}
+	var ctx context.Context
+	ctx, c.stop = context.WithCancel(b.base)
+	b.work.Go(func() { b.runCrowd(ctx) })
+}
+
+// leaveCrowd is for a follower that nobody needs any more, or that gets a question of its
+// own. Backend.mu is held.
+func (b *Backend) leaveCrowd(f *follower) {
+	delete(b.crowd.members, f)
+	if len(b.crowd.members) == 0 {
+		b.crowd.stop()
+		b.crowd.stop = nil
+	}
+}
+
+// runCrowd does for the crowd what run does for one.
+func (b *Backend) runCrowd(ctx context.Context) {
+	byTimer := false
+	for failures := 0; ctx.Err() == nil; {
+		var err error
+		if byTimer, err = b.watchCrowd(ctx, byTimer); err == nil {
+			failures = 0
+			continue
+		}
+		if !pause(ctx, failures) {
+			return
+		}
+		failures++
+	}
+}
+
+func (b *Backend) watchCrowd(ctx context.Context, byTimer bool) (bool, error) {
+	// Who joins from here on ends the question.
+	asking, again := context.WithCancel(ctx)
+	defer again()
+	members := b.gather(ctx, again)
+	looking, cancel := patiently(ctx, 0, 0)
+	defer cancel()
+	pairs, meta, err := b.client.KV().List(b.locksKey(), consistent(looking))
+	if err != nil {
+		return false, err
+	}
+	byLock := make(map[string][]*api.KVPair)
+	for _, p := range pairs {
+		prefix := p.Key[:strings.LastIndexByte(p.Key, '/')+1]
+		byLock[prefix] = append(byLock[prefix], p)
+	}
+	waits := false
+	for _, f := range members {
+		prefix := b.lockKey(f.name)
+		key, tree := f.tell(newLine(prefix, byLock[prefix]), meta.LastIndex, byTimer, again)
+		waits = waits || key != "" || tree
+	}
+	defer func() {
+		for _, f := range members {
+			f.unwatch()
+		}
+	}()
+	key := ""
+	if waits {
+		key = b.locksKey()
+	}
+	tired, err := b.changed(asking, key, waits, meta.LastIndex)
+	if asking.Err() != nil {
+		return false, nil
+	}
+	return tired, err
+}
+
+// gather gives questions of their own to as many as may have one now, and gives the
+// others. ctx is that of the crowd that asks.
+func (b *Backend) gather(ctx context.Context, again context.CancelFunc) []*follower {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if ctx.Err() != nil { // there may be another crowd already
+		return nil
+	}
+	b.crowd.again = again
+	var others []*follower
+	for f := range b.crowd.members {
+		if b.questions < maxQuestions && !b.closed {
+			b.leaveCrowd(f)
+			b.start(f)
+		} else {
+			others = append(others, f)
+		}
+	}
+	return others
+}

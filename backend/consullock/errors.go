@@ -1,0 +1,98 @@
+package consullock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// fail maps an error of the client library to the kinds of package backend. changes says
+// that the request would have changed something: then it may have worked, unless Consul
+// says that it did not.
+func fail(ctx context.Context, op string, err error, changes bool) error {
+	var own *backend.UnavailableError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(context.Cause(ctx), backend.ErrClosed), errors.Is(err, backend.ErrClosed):
+		return backend.ErrClosed
+	case errors.As(err, &own), isKind(err):
+		return err
+	}
+	cause := err
+	if ctx.Err() != nil {
+		cause = context.Cause(ctx)
+		if !errors.Is(cause, ctx.Err()) {
+			cause = fmt.Errorf("%w (%w)", cause, ctx.Err())
+		}
+	}
+	return &backend.UnavailableError{Backend: name, Op: op, MayHold: changes && !refused(err), Err: cause}
+}
+
+// isKind reports whether err is one of the answers of package backend.
+func isKind(err error) bool {
+	for _, kind := range []error{
+		backend.ErrHeld, backend.ErrLost, backend.ErrSessionLost, backend.ErrInvalid, backend.ErrUnsupported, backend.ErrUnavailable,
+	} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
+}
+
+// refused reports whether Consul has said that it did nothing: 4xx, or a transaction that
+// it did not do.
+func refused(err error) bool {
+	if _, ok := errors.AsType[*txnError](err); ok {
+		return true
+	}
+	const first, last = 400, 499
+	var status api.StatusError
+	return errors.As(err, &status) && status.Code >= first && status.Code <= last
+}
+
+// Why Consul does not do an operation of a transaction, in its own words: there is nothing
+// else to tell a lock that is held from a right that is missing. What has none of these
+// is no answer but a failure.
+const (
+	becauseAbsent  = "doesn't exist"
+	becauseDelay   = "lock delay"
+	becauseExists  = "\" exists"
+	becauseHeld    = "lock is already held"
+	becauseSession = "invalid session"
+	becauseStale   = "index is stale"
+)
+
+// txnError is what a transaction did not do.
+type txnError struct{ errs api.TxnErrors }
+
+func (e *txnError) Error() string {
+	var texts []string
+	for _, x := range e.errs {
+		texts = append(texts, strconv.Itoa(x.OpIndex)+": "+x.What)
+	}
+	return "transaction refused: " + strings.Join(texts, "; ")
+}
+
+// isRefused reports whether err is a transaction that was refused for one of the reasons.
+func isRefused(err error, reasons ...string) bool {
+	e, ok := errors.AsType[*txnError](err)
+	if !ok {
+		return false
+	}
+	for _, x := range e.errs {
+		for _, r := range reasons {
+			if strings.Contains(x.What, r) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,47 @@
+package consullock_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend/consullock"
+)
+
+// A program gives the client that it has already. (There is no output to compare: the
+// example is compiled, and the tests run the same against a real server.)
+func Example() { //nolint:testableexamples // it needs a server at a known place
+	ctx := context.Background()
+	client, err := api.NewClient(api.DefaultConfig())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	b, err := consullock.New(client, consullock.Config{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer b.Close()
+	locks, err := holdfast.New(b, holdfast.Config{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer locks.Close(ctx)
+
+	err = locks.Do(ctx, "order:123", func(ctx context.Context, lock *holdfast.Lock) error {
+		fmt.Println("token", lock.Token())
+		return ctx.Err()
+	})
+	fmt.Println(err)
+}
+
+// A URL that makes no sense says what is wrong with it, and not the token that is in it.
+func ExampleOpen() {
+	_, err := consullock.Open(context.Background(), "consul://:secret@127.0.0.1:8500?min_tll=20s", nil)
+	fmt.Println(err)
+	// Output: url "min_tll": must be one of the parameters dc, ns, partition, min_ttl, ca, cert, key, server_name
+}

@@ -1,0 +1,332 @@
+package consullock_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/consullock"
+	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// patience is for what must happen, on a machine however busy.
+const patience = time.Minute
+
+// closing opens a backend that the test closes.
+func closing(t *testing.T, addr string) *consullock.Backend {
+	t.Helper()
+	return closed(t, open(t, addr))
+}
+
+func closed(t *testing.T, b *consullock.Backend) *consullock.Backend {
+	t.Helper()
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return b
+}
+
+func within(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func session(t *testing.T, b *consullock.Backend, lost func(backend.Loss)) backend.SessionID {
+	t.Helper()
+	id := backend.NewSessionID()
+	if err := b.OpenSession(within(t), backend.SessionRequest{ID: id, TTL: 10 * time.Minute, Lost: lost}); err != nil {
+		t.Fatalf("open session: %v", err)
+	}
+	return id
+}
+
+func ask(name string, id backend.SessionID) backend.AcquireRequest {
+	return backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Session: id, Wait: true}
+}
+
+func take(t *testing.T, b *consullock.Backend, req backend.AcquireRequest) fence.Token {
+	t.Helper()
+	g, err := b.Acquire(within(t), req)
+	if err != nil {
+		t.Fatalf("acquire %q: %v", req.Name, err)
+	}
+	return g.Token
+}
+
+func give(t *testing.T, b *consullock.Backend, req backend.AcquireRequest) {
+	t.Helper()
+	if err := b.Release(within(t), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session}); err != nil {
+		t.Fatalf("release %q: %v", req.Name, err)
+	}
+}
+
+func inLine(t *testing.T, b *consullock.Backend, name string, n int) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		info, err := b.Inspect(within(t), name)
+		if err == nil && len(info.Waiters) == n {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %d in line for %q: %+v, %v", patience, n, name, info, err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// TestLostReply: the reply to the acquire is lost: there is no ghost, and the same lease
+// asked again is the same grant.
+func TestLostReply(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartConsul(t, 1)[0]
+	proxy := chaos.Start(t, server.Addr())
+	b, other := closing(t, proxy.Addr()), closing(t, server.Addr())
+	id := session(t, b, nil)
+	req := ask("n", id)
+	lost := proxy.LoseReply(func(piece []byte) bool { return bytes.Contains(piece, []byte(req.Lease)) })
+	had := make(chan error, 1)
+	var grant backend.Grant
+	go func() {
+		var err error
+		for { // as the client does: under the same lease ID
+			if grant, err = b.Acquire(within(t), req); !errors.Is(err, backend.ErrUnavailable) {
+				break
+			}
+		}
+		had <- err
+	}()
+	<-lost
+	proxy.Reset()
+	if err := <-had; err != nil {
+		t.Fatal(err)
+	}
+	info, err := other.Inspect(within(t), "n")
+	if err != nil || len(info.Holders) != 1 || len(info.Waiters) != 0 || info.Holders[0].Token != grant.Token || info.Holders[0].Lease != req.Lease {
+		t.Errorf("after the lost reply: %+v, %v; want one holder with token %d", info, err, grant.Token)
+	}
+	give(t, b, req)
+	if info, err := other.Inspect(within(t), "n"); err != nil || len(info.Holders)+len(info.Waiters) != 0 {
+		t.Errorf("after the release: %+v, %v; want nobody", info, err)
+	}
+}
+
+// TestSessionIsDestroyed: an operator, or a health check, ends the session in Consul. The
+// holder is told at once, and the next has the lock at once.
+func TestSessionIsDestroyed(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartConsul(t, 1)[0]
+	a, b := closing(t, server.Addr()), closing(t, server.Addr())
+	told := make(chan backend.Loss, 1)
+	one := session(t, a, func(l backend.Loss) { told <- l })
+	two := session(t, b, nil)
+	held := ask("n", one)
+	first := take(t, a, held)
+	next := make(chan fence.Token, 1)
+	go func() { next <- take(t, b, ask("n", two)) }()
+	inLine(t, b, "n", 1)
+	destroyHolder(t, server.Addr(), held)
+	destroyed := time.Now()
+	if loss := <-told; loss.Session != one || loss.Lease != "" {
+		t.Errorf("told %+v", loss)
+	}
+	if token := <-next; token <= first {
+		t.Errorf("token %d after token %d", token, first)
+	}
+	if took := time.Since(destroyed); took > lockDelay/2 {
+		t.Errorf("the next has it after %s: Consul's lock-delay is %s", took, lockDelay)
+	}
+	if err := a.Release(within(t), backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: one}); !errors.Is(err, backend.ErrLost) {
+		t.Errorf("release of a lease that is gone: %v", err)
+	}
+}
+
+// counted counts the requests.
+type counted struct {
+	http.RoundTripper
+	n *atomic.Int64
+}
+
+func (c counted) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.n.Add(1)
+	return c.RoundTripper.RoundTrip(r)
+}
+
+// client makes a client of Consul whose requests are counted.
+func client(t *testing.T, addr string, n *atomic.Int64) (*api.Client, *http.Client) {
+	t.Helper()
+	if n == nil {
+		n = new(atomic.Int64)
+	}
+	pool := &http.Client{Transport: counted{&http.Transport{MaxIdleConnsPerHost: 100}, n}}
+	c, err := api.NewClient(&api.Config{Address: addr, HttpClient: pool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, &http.Client{Transport: pool.Transport.(counted).RoundTripper}
+}
+
+// TestNoHerd: two hundred wait, in ten processes. They have the lock in order; at rest
+// nobody sends anything, and a hand-over costs a bounded number of requests, of all of
+// them together.
+func TestNoHerd(t *testing.T) {
+	t.Parallel()
+	const processes, waiters = 10, 20
+	server := testserver.StartConsul(t, 1)[0]
+	var requests atomic.Int64
+	var backends []*consullock.Backend
+	var sessions []backend.SessionID
+	for range processes {
+		c, pool := client(t, server.Addr(), &requests)
+		t.Cleanup(pool.CloseIdleConnections)
+		b, err := consullock.New(c, consullock.Config{MinTTL: testserver.ConsulMinTTL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		backends = append(backends, closed(t, b))
+		sessions = append(sessions, session(t, b, nil))
+	}
+	held := ask("n", sessions[0])
+	last := take(t, backends[0], held)
+	type turn struct {
+		i     int
+		token fence.Token
+		req   backend.AcquireRequest
+	}
+	turns := make(chan turn, processes*waiters)
+	var wg sync.WaitGroup
+	for i := range processes * waiters {
+		p := (i * 7) % processes
+		req := ask("n", sessions[p])
+		wg.Go(func() {
+			g, err := backends[p].Acquire(within(t), req)
+			if err != nil {
+				t.Errorf("waiter %d: %v", i, err)
+			}
+			turns <- turn{i, g.Token, req}
+		})
+		inLine(t, backends[0], "n", i+1)
+	}
+	atRest := quiet(&requests)
+	// A process may look again, or ask again, just then: never each of those who wait.
+	if atRest > 3*processes {
+		t.Errorf("%d requests in a second by those who wait at rest", atRest)
+	}
+	before := requests.Load()
+	give(t, backends[0], held)
+	for want := range processes * waiters {
+		got := <-turns
+		if got.i != want || got.token <= last {
+			t.Fatalf("waiter %d has the lock with token %d; it is the turn of %d, and the last was %d", got.i, got.token, want, last)
+		}
+		last = got.token
+		give(t, backends[got.i*7%processes], got.req)
+	}
+	wg.Wait()
+	// A release, the question that the release answers, a look at the line by who asked,
+	// and the next question.
+	const perHandOver = 6
+	if n := requests.Load() - before; n > perHandOver*processes*waiters {
+		t.Errorf("%d requests for %d hand-overs", n, processes*waiters)
+	} else {
+		t.Logf("%.1f requests for a hand-over", float64(n)/processes/waiters)
+	}
+}
+
+// quiet waits for a second in which few requests are sent, and says how many more come in
+// another.
+func quiet(requests *atomic.Int64) int64 {
+	const calm = time.Second
+	for range 30 {
+		before := requests.Load()
+		time.Sleep(calm)
+		if requests.Load() == before {
+			break
+		}
+	}
+	before := requests.Load()
+	time.Sleep(calm)
+	return requests.Load() - before
+}
+
+// TestLeaderIsKilled: of three servers the leader dies. Who holds goes on holding, and
+// who waits goes on waiting and has it.
+func TestLeaderIsKilled(t *testing.T) {
+	t.Parallel()
+	servers := testserver.StartConsul(t, 3)
+	leader := 0
+	for i, s := range servers {
+		if s.Leads() {
+			leader = i
+		}
+	}
+	b := closing(t, servers[(leader+1)%3].Addr())
+	other := closing(t, servers[(leader+2)%3].Addr())
+	lost := make(chan backend.Loss, 4)
+	one, two := session(t, b, func(l backend.Loss) { lost <- l }), session(t, other, func(l backend.Loss) { lost <- l })
+	held := ask("n", one)
+	first := take(t, b, held)
+	next := make(chan error, 1)
+	req := ask("n", two)
+	go func() {
+		for {
+			_, err := other.Acquire(within(t), req)
+			if !errors.Is(err, backend.ErrUnavailable) {
+				next <- err
+				return
+			}
+		}
+	}()
+	inLine(t, b, "n", 1)
+	servers[leader].Kill()
+	deadline := time.Now().Add(patience)
+	for {
+		err := b.Release(within(t), backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: one})
+		if err == nil || errors.Is(err, backend.ErrLost) {
+			break
+		}
+		if !errors.Is(err, backend.ErrUnavailable) || time.Now().After(deadline) {
+			t.Fatalf("release: %v", err)
+		}
+	}
+	if err := <-next; err != nil {
+		t.Fatalf("the waiter: %v", err)
+	}
+	info, err := other.Inspect(within(t), "n")
+	if err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != req.Lease || info.Holders[0].Token <= first {
+		t.Errorf("%+v, %v; the first token was %d", info, err, first)
+	}
+	if len(lost) > 0 {
+		t.Errorf("told of a loss: %+v", <-lost)
+	}
+}
+
+func TestBadURL(t *testing.T) {
+	t.Parallel()
+	for _, rawURL := range []string{
+		"consul://h:0x", "consul://h?what=1", "consul://h?ca=x", "consul://:tok@h:99999", "consul://h/a//b", "consul://h?min_ttl=-1s",
+		"consul://h#f", "consul://h\x00", "http://h", "consuls://h?cert=only",
+	} {
+		b, err := consullock.Open(t.Context(), rawURL, nil)
+		if _, ok := errors.AsType[*backend.InvalidError](err); !ok {
+			t.Errorf("Open(%q) = %v, %v; want *InvalidError", rawURL, b, err)
+		} else if bytes.Contains(fmt.Append(nil, err), []byte("tok")) {
+			t.Errorf("%v tells the token", err)
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package consullock
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// content is the value of a lease's key.
+type content struct {
+	Mode    backend.Mode      `json:"m,omitempty"`
+	Limit   int               `json:"l,omitempty"`
+	Permits int               `json:"p,omitempty"`
+	Session backend.SessionID `json:"s"`
+	Owner   string            `json:"o,omitempty"`
+	Note    string            `json:"n,omitempty"`
+	Since   int64             `json:"t,omitempty"` // when it was asked for, by the asker's clock: nanoseconds of Unix time
+}
+
+// entry is a lease that is out or in line.
+type entry struct {
+	content
+
+	lease backend.LeaseID
+	key   string
+	uuid  string // of Consul's session
+	// created is the index of the transaction that made the key: its place and its token.
+	// The leader counts them, over all its terms.
+	created, modified uint64
+}
+
+// line is what is out and what waits, in order of their creation. What is out is always
+// its front.
+type line struct {
+	backend.Front
+
+	all []entry
+}
+
+// newLine makes the line of the keys below prefix. Those without a session are nobody's.
+func newLine(prefix string, pairs []*api.KVPair) line {
+	var l line
+	for _, p := range pairs {
+		id, ok := strings.CutPrefix(p.Key, prefix)
+		if !ok || strings.Contains(id, "/") || p.Session == "" || len(p.Value) == 0 {
+			continue
+		}
+		e := entry{lease: backend.LeaseID(id), key: p.Key, uuid: p.Session, created: p.CreateIndex, modified: p.ModifyIndex}
+		if json.Unmarshal(p.Value, &e.content) == nil {
+			l.all = append(l.all, e)
+		}
+	}
+	slices.SortFunc(l.all, func(a, b entry) int { return cmp.Compare(a.created, b.created) })
+	claims := make([]backend.Claim, len(l.all))
+	for i, e := range l.all {
+		claims[i] = backend.Claim{Mode: e.Mode, Limit: e.Limit, Permits: max(1, e.Permits)}
+	}
+	l.Front = backend.FrontOf(claims)
+	return l
+}
+
+// find is the index of a lease; -1: it is not there.
+func (l line) find(id backend.LeaseID) int {
+	return slices.IndexFunc(l.all, func(e entry) bool { return e.lease == id })
+}
+
+// holders is the front of the line alone.
+func (l line) holders() line { return l.first(l.Out) }
+
+// upTo is the line as far as those that were made no later than created.
+func (l line) upTo(created uint64) line {
+	n := 0
+	for n < len(l.all) && l.all[n].created <= created {
+		n++
+	}
+	return l.first(n)
+}
+
+func (l line) first(n int) line {
+	return line{Front: backend.Front{Claims: l.Claims[:n], Out: min(n, l.Out)}, all: l.all[:n]}
+}

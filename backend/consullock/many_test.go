@@ -1,0 +1,106 @@
+package consullock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// TestManyLocks: one process waits for more locks than Consul takes connections from one
+// address. Nothing fails: not the renewals either, on which all leases hang.
+func TestManyLocks(t *testing.T) {
+	t.Parallel()
+	const locks = testserver.ConsulConnections * 3 / 2
+	server := testserver.StartConsulTight(t)
+	b, other := closing(t, server.Addr()), closing(t, server.Addr())
+	id, theirs := session(t, b, nil), session(t, other, nil)
+	held := make([]backend.AcquireRequest, locks)
+	for i := range held {
+		held[i] = ask(fmt.Sprintf("n/%d", i), theirs)
+		take(t, other, held[i])
+	}
+	stop := make(chan struct{})
+	var renewals, waiting sync.WaitGroup
+	renewals.Go(func() {
+		for tick := time.NewTicker(100 * time.Millisecond); ; {
+			select {
+			case <-stop:
+				tick.Stop()
+				return
+			case <-tick.C:
+			}
+			if res, err := b.Renew(within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
+				t.Errorf("renewal: %+v, %v", res, err)
+				return
+			}
+		}
+	})
+	for i := range held {
+		waiting.Go(func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*patience)
+			defer cancel()
+			req := ask(held[i].Name, id)
+			g, err := b.Acquire(ctx, req)
+			if err != nil || g.ByTimer {
+				t.Errorf("wait for %q: %+v, %v", req.Name, g, err)
+			}
+		})
+	}
+	for i := range held {
+		inLine(t, other, held[i].Name, 1)
+	}
+	start := time.Now()
+	for i := range held {
+		give(t, other, held[i])
+	}
+	waiting.Wait()
+	t.Logf("%d hand-overs took %s", locks, time.Since(start))
+	close(stop)
+	renewals.Wait()
+}
+
+// TestJoinsTheCrowd: the lock becomes free just when somebody begins to wait for it, in a
+// process that waits for many others: nobody is forgotten until the timer.
+func TestJoinsTheCrowd(t *testing.T) {
+	t.Parallel()
+	const others, rounds = 40, 200
+	server := testserver.StartConsulTight(t)
+	b, other := closing(t, server.Addr()), closing(t, server.Addr())
+	id, theirs := session(t, b, nil), session(t, other, nil)
+	ctx, leave := context.WithCancel(t.Context())
+	var waiting sync.WaitGroup
+	for i := range others {
+		req := ask(fmt.Sprintf("other/%d", i), theirs)
+		take(t, other, req)
+		req.Lease, req.Session = backend.NewLeaseID(), id
+		waiting.Go(func() {
+			if g, err := b.Acquire(ctx, req); !errors.Is(err, context.Canceled) {
+				t.Errorf("%q is held: %+v, %v", req.Name, g, err)
+			}
+		})
+		inLine(t, other, req.Name, 1)
+	}
+	for i := range rounds {
+		held, req := ask("n", theirs), ask("n", id)
+		take(t, other, held)
+		var gives sync.WaitGroup
+		gives.Go(func() {
+			time.Sleep(time.Duration(i%20) * 100 * time.Microsecond)
+			give(t, other, held)
+		})
+		g, err := b.Acquire(within(t), req)
+		gives.Wait()
+		if err != nil || g.ByTimer {
+			t.Fatalf("round %d: %+v, %v", i, g, err)
+		}
+		give(t, b, req)
+	}
+	leave()
+	waiting.Wait()
+}

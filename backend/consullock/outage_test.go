@@ -1,0 +1,326 @@
+package consullock_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// TestEndAskedTwice: the end of a session does not reach Consul. Asked again it does: what
+// the session held is free then, not only when its time is over.
+func TestEndAskedTwice(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartConsul(t, 1)[0]
+	proxy := chaos.Start(t, server.Addr())
+	b, other := closing(t, proxy.Addr()), closing(t, server.Addr())
+	id := session(t, b, nil)
+	take(t, b, ask("n", id))
+	proxy.BlackHole()
+	ctx, cancel := context.WithTimeout(within(t), 300*time.Millisecond)
+	defer cancel()
+	if err := b.EndSession(ctx, id); !errors.Is(err, backend.ErrUnavailable) {
+		t.Fatalf("end of a session that cannot be told: %v", err)
+	}
+	proxy.Heal()
+	proxy.Reset()
+	if err := b.EndSession(within(t), id); err != nil {
+		t.Fatalf("end of the session, asked again: %v", err)
+	}
+	if info, err := other.Inspect(within(t), "n"); err != nil || len(info.Holders) != 0 {
+		t.Errorf("the session has ended: %+v, %v", info, err)
+	}
+}
+
+// TestEndsWhenItCan: a session that could not be renewed in time is ended in Consul as
+// soon as that can be reached, not at twice its TTL.
+func TestEndsWhenItCan(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartConsul(t, 1)[0]
+	proxy := chaos.Start(t, server.Addr())
+	b, other := closing(t, proxy.Addr()), closing(t, server.Addr())
+	const ttl = 15 * time.Second
+	lost := make(chan backend.Loss, 1)
+	id := backend.NewSessionID()
+	if err := b.OpenSession(within(t), backend.SessionRequest{ID: id, TTL: ttl, Lost: func(l backend.Loss) { lost <- l }}); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	take(t, b, ask("n", id))
+	proxy.BlackHole()
+	<-lost
+	time.Sleep(1500 * time.Millisecond) // longer than it takes to give up a question
+	proxy.Heal()
+	take(t, other, ask("n", session(t, other, nil)))
+	if took := time.Since(start); took < ttl || took > 2*ttl-3*time.Second {
+		t.Errorf("free after %s; the TTL is %s", took, ttl)
+	}
+}
+
+// TestSilentConnection: the answer to the question of who waits never comes, and the
+// connection says nothing. The lock is had all the same; and who holds learns of a break
+// by the next renewal.
+func TestSilentConnection(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartConsul(t, 1)[0]
+	proxy := chaos.Start(t, server.Addr())
+	b, other := closing(t, proxy.Addr()), closing(t, server.Addr())
+	id, theirs := session(t, b, nil), session(t, other, nil)
+	first := ask("n", theirs)
+	take(t, other, first)
+	mine := ask("m", id)
+	take(t, b, mine)
+	had := make(chan error, 1)
+	next := ask("n", id)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*patience)
+		defer cancel()
+		_, err := b.Acquire(ctx, next)
+		had <- err
+	}()
+	inLine(t, other, "n", 1)
+	proxy.DropServerHalf() // the server's ends are gone, and nobody says so to the client's
+	give(t, other, first)
+	if _, err := other.Break(within(t), backend.BreakRequest{Name: "m", Reason: "why"}); err != nil {
+		t.Fatal(err)
+	}
+	var told []backend.Loss
+	for answered := 0; len(told) == 0; {
+		ctx, cancel := context.WithTimeout(within(t), 5*time.Second) // its connection may be a silent one too
+		res, err := b.Renew(ctx, backend.RenewRequest{Session: id})
+		cancel()
+		if told = res.Lost; err == nil {
+			answered++
+		}
+		if answered > 3 {
+			t.Fatalf("%d renewals, and nobody told of the break of %q", answered, "m")
+		}
+	}
+	if told[0].Lease != mine.Lease || told[0].Cause != backend.CauseBroken || told[0].Reason != "why" {
+		t.Errorf("told %+v", told[0])
+	}
+	if err := <-had; err != nil {
+		t.Errorf("the waiter: %v", err)
+	}
+}
+
+// TestRestartsLoseNothing: the server is killed again and again, with all that was
+// written. While it comes up it does not know yet what it knew: nobody may be told that
+// the session is gone.
+func TestRestartsLoseNothing(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartConsul(t, 1)[0]
+	b := closing(t, server.Addr())
+	lost := make(chan backend.Loss, 10)
+	id := session(t, b, func(l backend.Loss) { lost <- l })
+	for range 400 { // so that there is something to read
+		req := ask("filler", id)
+		take(t, b, req)
+		give(t, b, req)
+	}
+	held := ask("n", id)
+	last := take(t, b, held)
+	waits := ask("n", id)
+	next := make(chan fence.Token, 1)
+	go func() {
+		for {
+			g, err := b.Acquire(within(t), waits)
+			if errors.Is(err, backend.ErrUnavailable) {
+				continue
+			}
+			if err != nil {
+				t.Errorf("the waiter: %v", err)
+			}
+			next <- g.Token
+			return
+		}
+	}()
+	inLine(t, b, "n", 1)
+	stop := make(chan struct{})
+	var renewals sync.WaitGroup
+	for range 4 {
+		renewals.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				res, err := b.Renew(within(t), backend.RenewRequest{Session: id})
+				if res.SessionLost || err != nil && !errors.Is(err, backend.ErrUnavailable) {
+					t.Errorf("renewal: %+v, %v", res, err)
+					return
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+	for range 6 {
+		server.Restart()
+	}
+	close(stop)
+	renewals.Wait()
+	select {
+	case l := <-lost:
+		t.Fatalf("told of a loss: %+v", l)
+	default:
+	}
+	info, err := b.Inspect(within(t), "n")
+	if err != nil || len(info.Holders) != 1 || info.Holders[0].Token != last || len(info.Waiters) != 1 {
+		t.Fatalf("after the restarts: %+v, %v; want the holder of token %d", info, err, last)
+	}
+	give(t, b, held)
+	if token := <-next; token <= last {
+		t.Errorf("token %d after %d", token, last)
+	}
+}
+
+// TestBreakOfMany: a break takes those that are out when it is asked, also where they are
+// more than one transaction takes, and nobody who waits for what they leave.
+func TestBreakOfMany(t *testing.T) {
+	t.Parallel()
+	const limit = 70
+	server := testserver.StartConsul(t, 1)[0]
+	b := closing(t, server.Addr())
+	id := session(t, b, nil)
+	permit := func() backend.AcquireRequest {
+		req := ask("n", id)
+		req.Mode, req.Limit = backend.Shared, limit
+		return req
+	}
+	out := make(map[backend.LeaseID]bool)
+	var last fence.Token
+	for range limit {
+		req := permit()
+		last = take(t, b, req)
+		out[req.Lease] = true
+	}
+	var waiting sync.WaitGroup
+	for range limit {
+		req := permit()
+		waiting.Go(func() {
+			if g, err := b.Acquire(within(t), req); err != nil || g.Token <= last {
+				t.Errorf("who waits: %+v, %v", g, err)
+			}
+		})
+	}
+	inLine(t, b, "n", limit)
+	res, err := b.Break(within(t), backend.BreakRequest{Name: "n"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range res.Broken {
+		if !out[h.Lease] {
+			t.Errorf("broken, but it only waited: %s", h.Lease)
+		}
+		delete(out, h.Lease)
+	}
+	if len(out) > 0 || res.Token <= last {
+		t.Errorf("not broken: %d; token %d after %d", len(out), res.Token, last)
+	}
+	waiting.Wait()
+}
+
+// TestPlaceIsKept: who waits keeps the place when the same is asked without waiting.
+func TestPlaceIsKept(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartConsul(t, 1)[0]
+	b := closing(t, server.Addr())
+	id := session(t, b, nil)
+	held := ask("n", id)
+	take(t, b, held)
+	req := ask("n", id)
+	ctx, cancel := context.WithCancel(within(t))
+	had := make(chan error, 1)
+	go func() {
+		_, err := b.Acquire(ctx, req)
+		had <- err
+	}()
+	inLine(t, b, "n", 1)
+	cancel()
+	if err := <-had; !errors.Is(err, context.Canceled) {
+		t.Errorf("who stops waiting: %v", err)
+	}
+	now := req
+	now.Wait = false
+	if _, err := b.Acquire(within(t), now); !errors.Is(err, backend.ErrHeld) {
+		t.Errorf("asked without waiting: %v", err)
+	}
+	inLine(t, b, "n", 1)
+	give(t, b, held)
+	if g, err := b.Acquire(within(t), now); err != nil {
+		t.Errorf("it is out: %+v, %v", g, err)
+	}
+}
+
+// TestPlaceOfAnotherSession: a lease that is in line under one session is not taken from
+// it by another: it may be granted in that moment.
+func TestPlaceOfAnotherSession(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartConsul(t, 1)[0]
+	b, other := closing(t, server.Addr()), closing(t, server.Addr())
+	one, two := session(t, b, nil), session(t, other, nil)
+	held := ask("n", one)
+	take(t, b, held)
+	req := ask("n", one)
+	had := make(chan error, 1)
+	go func() {
+		_, err := b.Acquire(within(t), req)
+		had <- err
+	}()
+	inLine(t, b, "n", 1)
+	again := req
+	again.Session = two
+	if _, err := other.Acquire(within(t), again); !errors.Is(err, backend.ErrLost) {
+		t.Errorf("asked under another session: %v", err)
+	}
+	give(t, b, held)
+	if err := <-had; err != nil {
+		t.Errorf("the first: %v", err)
+	}
+}
+
+// TestLockDelay: the key of a lease whose session an operator ended may be locked again,
+// by another session, at once: Consul's lock-delay is of no use here, and in the way.
+func TestLockDelay(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartConsul(t, 1)[0]
+	b := closing(t, server.Addr())
+	told := make(chan backend.Loss, 1)
+	req := ask("n", session(t, b, func(l backend.Loss) { told <- l }))
+	take(t, b, req)
+	destroyHolder(t, server.Addr(), req)
+	<-told
+	req.Session = session(t, b, nil)
+	start := time.Now()
+	take(t, b, req)
+	if took := time.Since(start); took > lockDelay/2 {
+		t.Errorf("locked again after %s", took)
+	}
+}
+
+// lockDelay is what Consul takes where it is not told otherwise.
+const lockDelay = 15 * time.Second
+
+// destroyHolder ends the session of a lease as an operator would.
+func destroyHolder(t *testing.T, addr string, req backend.AcquireRequest) {
+	t.Helper()
+	operator, pool := client(t, addr, nil)
+	defer pool.CloseIdleConnections()
+	pair, _, err := operator.KV().Get("holdfast/locks/"+req.Name+"/"+string(req.Lease), nil)
+	if err == nil && pair == nil {
+		err = errors.New("no such key")
+	}
+	if err == nil {
+		_, err = operator.Session().Destroy(pair.Session, nil)
+	}
+	if err != nil {
+		t.Fatalf("destroy the session: %v", err)
+	}
+}

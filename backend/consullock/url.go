@@ -1,0 +1,201 @@
+package consullock
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+const (
+	schemePlain = "consul"
+	schemeTLS   = "consuls"
+	defaultPort = "8500"
+	defaultHost = "127.0.0.1"
+	portTLS     = "8501"
+)
+
+// target is what a URL says.
+type target struct {
+	address       string
+	tls           bool
+	token         string
+	datacenter    string
+	namespace     string
+	partition     string
+	ca, cert, key string
+	serverName    string
+	cfg           Config
+}
+
+// Open makes a backend with a client of its own, which Close closes:
+//
+//	consul://[:token@][host[:port]][/prefix][?parameters]
+//
+// The scheme consuls is for TLS. The host is 127.0.0.1 where none is given, the port 8500,
+// or 8501 with TLS. The token is that of Consul's ACLs. Parameters: dc, ns, partition,
+// min_ttl (see Config), and, with TLS, ca, cert, key (files) and server_name. Nothing is
+// sent until the first call.
+//
+// Errors: *backend.InvalidError for a bad URL, which an unknown parameter makes it. What
+// stands before the @ is never told.
+func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	t, err := parseURL(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	t.cfg.Logger = logger
+	transport, err := t.transport()
+	if err != nil {
+		return nil, err
+	}
+	scheme := "http"
+	if t.tls {
+		scheme = "https"
+	}
+	owned := &http.Client{Transport: transport}
+	client, err := api.NewClient(&api.Config{
+		Address: t.address, Scheme: scheme, HttpClient: owned, Token: t.token,
+		Datacenter: t.datacenter, Namespace: t.namespace, Partition: t.partition,
+	})
+	if err != nil {
+		return nil, badURL("…", "what the client library takes")
+	}
+	b, err := New(client, t.cfg)
+	if err != nil {
+		return nil, err
+	}
+	b.owned = owned
+	return b, nil
+}
+
+// transport keeps as many connections as questions need, and some for what is not kept
+// waiting. What comes when all are busy waits for its turn: Consul would refuse it.
+func (t *target) transport() (*http.Transport, error) {
+	const connections, idle = 2 * maxQuestions, 90 * time.Second
+	tr := &http.Transport{
+		MaxConnsPerHost: connections, MaxIdleConns: connections, MaxIdleConnsPerHost: connections,
+		IdleConnTimeout: idle, Proxy: http.ProxyFromEnvironment,
+	}
+	if !t.tls {
+		return tr, nil
+	}
+	tr.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.serverName}
+	if t.ca != "" {
+		pem, err := os.ReadFile(t.ca)
+		if err != nil {
+			return nil, fmt.Errorf("consul: ca: %w", err)
+		}
+		tr.TLSClientConfig.RootCAs = x509.NewCertPool()
+		if !tr.TLSClientConfig.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, &backend.InvalidError{Field: "ca", Value: strconv.QuoteToGraphic(t.ca), Bound: "a file with certificates in PEM"}
+		}
+	}
+	if t.cert != "" {
+		cert, err := tls.LoadX509KeyPair(t.cert, t.key)
+		if err != nil {
+			return nil, fmt.Errorf("consul: cert: %w", err)
+		}
+		tr.TLSClientConfig.Certificates = []tls.Certificate{cert}
+	}
+	return tr, nil
+}
+
+func badURL(value, bound string) error {
+	const most = 64
+	if len(value) > most {
+		value = strings.ToValidUTF8(value[:most], "") + "…"
+	}
+	return &backend.InvalidError{Field: "url", Value: strconv.QuoteToGraphic(value), Bound: bound}
+}
+
+func parseURL(raw string) (target, error) {
+	var t target
+	if strings.ContainsFunc(raw, unicode.IsControl) {
+		return t, badURL("…", "without control characters")
+	}
+	scheme, rest, ok := strings.Cut(raw, "://")
+	if !ok || scheme != schemePlain && scheme != schemeTLS {
+		return t, badURL("…", "consul://host:port or consuls://host:port")
+	}
+	t.tls = scheme == schemeTLS
+	if strings.ContainsRune(rest, '#') {
+		return t, badURL("#", "without a fragment")
+	}
+	rest, query, _ := strings.Cut(rest, "?")
+	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
+		user, token, ok := strings.Cut(rest[:i], ":")
+		var err error
+		if t.token, err = url.PathUnescape(token); err != nil || user != "" || !ok || token == "" {
+			return t, badURL("token", ":token before the @, percent-encoded")
+		}
+		rest = rest[i+1:]
+	}
+	host, prefix, ok := strings.Cut(rest, "/")
+	if ok && prefix != "" {
+		t.cfg.Prefix = prefix
+		if err := validatePrefix(prefix); err != nil {
+			return t, err
+		}
+	}
+	if host == "" {
+		host = defaultHost
+	}
+	port := defaultPort
+	if t.tls {
+		port = portTLS
+	}
+	if t.address, ok = backend.Endpoint(host, port); !ok {
+		return t, badURL(host, "host or host:port")
+	}
+	return t, t.setQuery(query)
+}
+
+func (t *target) setQuery(query string) error {
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return badURL("?…", "with parameters as name=value, percent-encoded")
+	}
+	texts := map[string]*string{
+		"dc": &t.datacenter, "ns": &t.namespace, "partition": &t.partition,
+		"ca": &t.ca, "cert": &t.cert, "key": &t.key, "server_name": &t.serverName,
+	}
+	for param, vs := range values {
+		if len(vs) != 1 {
+			return badURL(param, "with each parameter once")
+		}
+		switch text, known := texts[param]; {
+		case param == "min_ttl":
+			d, err := time.ParseDuration(vs[0])
+			if err != nil || d <= 0 {
+				return &backend.InvalidError{Field: param, Value: strconv.QuoteToGraphic(vs[0]), Bound: `a duration as "10s"`}
+			}
+			t.cfg.MinTTL = d
+		case !known:
+			return badURL(param, "one of the parameters dc, ns, partition, min_ttl, ca, cert, key, server_name")
+		case !t.tls && (param == "ca" || param == "cert" || param == "key" || param == "server_name"):
+			return badURL(param, "used with consuls:// only")
+		default:
+			*text = vs[0]
+		}
+	}
+	if (t.cert == "") != (t.key == "") {
+		return badURL("cert, key", "given both or none")
+	}
+	return nil
+}

@@ -1,0 +1,64 @@
+package backend_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+func claimsOf(kinds string) []backend.Claim {
+	var cs []backend.Claim
+	for _, k := range kinds {
+		switch k {
+		case 'x':
+			cs = append(cs, backend.Claim{Mode: backend.Exclusive, Permits: 1})
+		case 'r':
+			cs = append(cs, backend.Claim{Mode: backend.Shared, Permits: 1})
+		default: // permits of three
+			cs = append(cs, backend.Claim{Mode: backend.Shared, Limit: 3, Permits: int(k - '0')})
+		}
+	}
+	return cs
+}
+
+func TestFront(t *testing.T) {
+	t.Parallel()
+	for line, out := range map[string]int{"": 0, "x": 1, "xx": 1, "rr": 2, "rrxr": 2, "xr": 1, "111": 3, "1111": 3, "221": 1, "12": 2} {
+		f := backend.FrontOf(claimsOf(line))
+		if f.Out != out {
+			t.Errorf("%q: %d out, want %d", line, f.Out, out)
+		}
+		for _, c := range claimsOf("xr") {
+			if got, want := f.Admits(c), backend.FrontOf(append(slices.Clone(f.Claims), c)).Out == len(line)+1; got != want && line != "111" {
+				t.Errorf("%q: admits %+v: %t, want %t", line, c, got, want)
+			}
+		}
+	}
+	f := backend.FrontOf(claimsOf("rxrrx"))
+	for i, want := range map[int]int{1: 0, 2: 1, 3: 1, 4: 3} {
+		if got, ok := f.Blocker(i); got != want || !ok {
+			t.Errorf("%d waits for %d, %t; want %d", i, got, ok, want)
+		}
+	}
+	if j, ok := backend.FrontOf(claimsOf("22")).Blocker(1); ok {
+		t.Errorf("who waits for permits waits for %d only", j)
+	}
+}
+
+func FuzzSegment(f *testing.F) {
+	for _, s := range []string{"order:123", "a/b", "é", "%41", "%", "a%2", "zookeeper", "\xff"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		seg := backend.EscapeSegment(s)
+		if back, ok := backend.UnescapeSegment(seg); !ok || back != s {
+			t.Errorf("%q is the segment %q, which is %q, %t", s, seg, back, ok)
+		}
+		for i := range len(seg) {
+			if !backend.IsSegmentByte(seg[i]) && seg[i] != '%' {
+				t.Errorf("%q is the segment %q", s, seg)
+			}
+		}
+	})
+}

@@ -1,0 +1,171 @@
+package redislock_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock"
+)
+
+// TestBatches: what many operations do in one execution, most of them by the short way,
+// is what they do one after the other.
+func TestBatches(t *testing.T) {
+	t.Parallel()
+	s, _ := quick(t)
+	for seed := range uint64(20) {
+		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+			t.Parallel()
+			// The same server; the answers and what is on record are compared, but for
+			// times and tokens.
+			open := func(prefix string) *redislock.Backend {
+				return open(t, s, redislock.Config{Prefix: fmt.Sprint(prefix, "-", seed), Quarantine: redislock.NoQuarantine})
+			}
+			together, apart := open("together"), open("apart")
+			g := generator{Rand: rand.New(rand.NewPCG(seed, 1))}
+			opening := [][]string{{"session.open", "session-0", "3600000", ""}, {"session.open", "session-1", "3600000", ""}}
+			compare(t, together, apart, opening)
+			for range 60 {
+				compare(t, together, apart, g.batch())
+			}
+		})
+	}
+}
+
+func compare(t *testing.T, together, apart *redislock.Backend, ops [][]string) {
+	t.Helper()
+	one, err := together.Exec(t.Context(), true, ops)
+	if err != nil {
+		t.Fatal(err)
+	}
+	each, err := apart.Exec(t.Context(), false, ops)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, op := range ops {
+		if a, b := redislock.Words(one[i]), redislock.Words(each[i]); a != b {
+			t.Fatalf("operation %d of %d, %q: together %q, apart %q", i, len(ops), op, a, b)
+		}
+	}
+	if a, b := onRecord(t, together), onRecord(t, apart); a != b {
+		t.Fatalf("after %q:\n%s\nand apart:\n%s", ops, a, b)
+	}
+}
+
+// onRecord is who has what and who waits, without times and tokens.
+func onRecord(t *testing.T, b *redislock.Backend) string {
+	t.Helper()
+	page, err := b.List(t.Context(), backend.ListRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	for _, l := range page.Locks {
+		fmt.Fprintf(&text, "%s limit %d", l.Name, l.Limit)
+		slices.SortFunc(l.Holders, func(a, b backend.Holder) int { return strings.Compare(string(a.Lease), string(b.Lease)) })
+		for _, h := range l.Holders {
+			if h.Token > l.Token || h.Left <= 0 {
+				t.Errorf("%s: %+v, and the last token is %d", l.Name, h, l.Token)
+			}
+			fmt.Fprintf(&text, " %s/%s/%s/%s/%d", h.Lease, h.Session, h.Owner, h.Mode, h.Permits)
+		}
+		for _, w := range l.Waiters {
+			fmt.Fprintf(&text, " <- %s/%s/%s/%s/%d", w.Lease, w.Session, w.Owner, w.Mode, w.Permits)
+		}
+		text.WriteByte('\n')
+	}
+	return text.String()
+}
+
+// generator makes operations of every kind on few locks.
+type generator struct{ *rand.Rand }
+
+func (g generator) batch() [][]string {
+	ops := make([][]string, 1+g.IntN(12))
+	for i := range ops {
+		ops[i] = g.op()
+	}
+	return ops
+}
+
+func (g generator) one(of ...string) string { return of[g.IntN(len(of))] }
+
+func (g generator) op() []string {
+	name, lease := fmt.Sprint("lock", g.IntN(5)), fmt.Sprint("lease", g.IntN(30))
+	session := fmt.Sprint("session-", g.IntN(2))
+	switch g.IntN(12) {
+	case 0, 1, 2, 3:
+		return []string{"release", name, lease, g.one("0", "0", "0", "1", "2"), session}
+	case 4:
+		return []string{"renew", session, "0", "1", name, lease, "7200000"}
+	case 5:
+		return []string{"check", name, "1", lease, session}
+	case 6:
+		return []string{"break", name, "why"}
+	}
+	mode, limit, permits := "x", "0", "1"
+	if g.IntN(3) == 0 {
+		mode = "s"
+		limit = g.one("0", "3")
+		permits = g.one("1", "2")
+	}
+	if g.IntN(20) == 0 {
+		session = "no-such-session"
+	}
+	ttl, wait := g.one("0", "0", "3600000"), g.one("0", "0", "1")
+	if limit == "0" {
+		permits = "1"
+	}
+	channel := ""
+	if wait == "1" {
+		channel = "c"
+	}
+	timed, alone, reentrant := "1", "1 1 0 0 0 0 0", g.one("0", "0", "0", "1")
+	if ttl == "0" {
+		timed = "0"
+	}
+	if mode == "s" {
+		alone = "1 0 " + permits + " 1 " + limit + " 0 0"
+	}
+	return []string{
+		"acquire", name, lease, session, ttl, limit, reentrant, wait, session + "\n" + mode + "\n" + permits + "\n",
+		"\n" + timed + "\n" + reentrant + "\n-\n" + channel + "\n" + g.one("", "ann", "bob", "0") + "\n" + g.one("note", "-", ""), alone,
+	}
+}
+
+// TestOldTokensAreForgotten: those that the clock has overtaken by two days, and no others.
+func TestOldTokensAreForgotten(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b := open(t, s, cfg)
+	id := session(t, b, time.Hour)
+	at := func(age time.Duration) string { return strconv.FormatInt(time.Now().Add(-age).UnixMicro(), 10) }
+	const n = 1000 // far more than one look takes
+	before, _ := s.Do("HLEN", "{hf0}:f").(int64)
+	for i := range n {
+		s.Do("HSET", "{hf0}:f", fmt.Sprint("old/", i), at(49*time.Hour), fmt.Sprint("young/", i), at(47*time.Hour))
+	}
+	held := acquire(t, b, backend.AcquireRequest{Name: "held", Session: id})
+	eventually(t, func() error {
+		if _, err := b.Renew(t.Context(), backend.RenewRequest{Session: id}); err != nil {
+			return err
+		}
+		if left, _ := s.Do("HLEN", "{hf0}:f").(int64); left != before+n+1 {
+			return fmt.Errorf("%d tokens are left", left)
+		}
+		return nil
+	})
+	for i := range n {
+		if s.Do("HGET", "{hf0}:f", fmt.Sprint("young/", i)) == nil {
+			t.Fatalf("the token of young/%d is forgotten", i)
+		}
+	}
+	if got := s.Do("HGET", "{hf0}:f", "held"); got != fmt.Sprint(held.Token) {
+		t.Errorf("the token of what is held is %v", got)
+	}
+}

@@ -1,0 +1,116 @@
+package engines
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/bench"
+)
+
+// Open reaches the engine that a URL names, as package open has it. The caller closes it.
+//
+// Errors: *backend.InvalidError for a URL that makes no sense; *backend.UnavailableError
+// where nobody answers.
+func Open(ctx context.Context, url string) (*bench.Engine, error) {
+	scheme, _, _ := strings.Cut(url, ":")
+	switch scheme {
+	case "redis", "rediss", "redis+unix":
+		return Redis(ctx, url)
+	case "etcd":
+		return Etcd(ctx, url)
+	case "zookeeper":
+		return ZooKeeper(ctx, url)
+	case "consul":
+		return Consul(ctx, url)
+	case "memory":
+		return Memory(), nil
+	default:
+		return other(ctx, scheme, url)
+	}
+}
+
+// other is our client alone, on a backend whose bare commands are not measured.
+func other(ctx context.Context, scheme, url string) (*bench.Engine, error) {
+	locker, err := openOurs(ctx, bench.Config{URL: url})
+	if err != nil {
+		return nil, err
+	}
+	if err := locker.Close(ctx); err != nil {
+		return nil, err
+	}
+	return &bench.Engine{Name: scheme, URL: url, Contenders: []bench.Contender{Ours()}, Close: func() error { return nil }}, nil
+}
+
+// Local starts a server of each engine whose program is there, on free ports of the
+// loopback, with data that is removed at the end. Only are the engines that are wanted;
+// none are all. Self is the path of the command holdfast, which serves; empty: that engine
+// is not there. What was not there is in missing, with the reason. Closing an engine ends
+// its server.
+//
+// Errors: *backend.InvalidError for an engine that is not known; a server that is there
+// and does not start.
+func Local(ctx context.Context, only []string, self string) (all []*bench.Engine, missing []string, _ error) { //nolint:nonamedreturns // two lists
+	known := []string{"memory"}
+	for _, l := range locals(self) {
+		known = append(known, l.engine)
+	}
+	for _, name := range only {
+		if !slices.Contains(known, name) {
+			return nil, nil, &backend.InvalidError{Field: "engine", Value: fmt.Sprintf("%q", name), Bound: "one of " + strings.Join(known, ", ")}
+		}
+	}
+	wanted := func(name string) bool { return len(only) == 0 || slices.Contains(only, name) }
+	if wanted("memory") {
+		all = append(all, Memory())
+	}
+	for _, l := range locals(self) {
+		if !wanted(l.engine) {
+			continue
+		}
+		if _, err := exec.LookPath(l.program); l.program != "" && err != nil {
+			missing = append(missing, l.engine+": "+l.program+" is not there")
+			continue
+		}
+		e, err := l.open(ctx)
+		if err != nil {
+			return nil, nil, errors.Join(err, Close(all))
+		}
+		all = append(all, e)
+	}
+	return all, missing, nil
+}
+
+// started is a server that was started.
+type started struct {
+	url    string
+	beside string // see bench.Engine.Beside
+}
+
+func (l local) open(ctx context.Context) (*bench.Engine, error) {
+	at, stop, err := l.start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e, err := Open(ctx, at.url)
+	if err != nil {
+		return nil, errors.Join(err, stop())
+	}
+	e.Local, e.Beside = true, at.beside
+	end := e.Close
+	e.Close = func() error { return errors.Join(end(), stop()) }
+	return e, nil
+}
+
+// Close closes all of them.
+func Close(all []*bench.Engine) error {
+	errs := make([]error, 0, len(all))
+	for _, e := range all {
+		errs = append(errs, e.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,209 @@
+package engines_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/bench"
+	"github.com/holdfast-io/holdfast/bench/engines"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// Every kind of scenario runs on memory, and nothing is held twice.
+func TestSmoke(t *testing.T) {
+	t.Parallel()
+	e := engines.Memory()
+	r, err := bench.Run(t.Context(), []*bench.Engine{e}, bench.Options{
+		Rounds: 1, Budget: 5 * time.Millisecond,
+		Only: []string{"own/8", "one/8", "one/8/1ms", "hand/2", "shared/64", "permits/64"},
+	})
+	if err := errors.Join(err, e.Close()); err != nil {
+		t.Fatal(err)
+	}
+	good(t, r, 6)
+}
+
+// What stands still is measured too: locks that are kept, and waiters.
+//
+//nolint:paralleltest // it counts the goroutines and the memory of the process
+func TestStanding(t *testing.T) {
+	e := engines.Memory()
+	r, err := bench.Run(t.Context(), []*bench.Engine{e}, bench.Options{
+		Rounds: 1, Budget: 5 * time.Millisecond, Only: []string{"renew/10000", "idle/1000"},
+	})
+	if err := errors.Join(err, e.Close()); err != nil {
+		t.Fatal(err)
+	}
+	good(t, r, 2)
+	f := r.Find("memory", "renew/10000", "holdfast").Figures
+	if f[bench.BytesEach] < 100 || f[bench.BytesEach] > 100_000 || f[bench.Goroutines] > 20 {
+		t.Errorf("10,000 locks: %v", f)
+	}
+	f = r.Find("memory", "idle/1000", "holdfast").Figures
+	if f[bench.BytesEach] < 100 || f[bench.BytesEach] > 100_000 || f[bench.GoroutinesEach] > 2 {
+		t.Errorf("1,000 waiters: %v", f)
+	}
+}
+
+// good fails the test unless so many scenarios went well.
+func good(t *testing.T, r *bench.Report, want int) {
+	t.Helper()
+	if len(r.Results) != want {
+		t.Errorf("%d results, want %d", len(r.Results), want)
+	}
+	for _, x := range r.Results {
+		if x.Failed != "" || x.Figures[bench.Grants] == 0 || x.Figures[bench.DoubleHolds]+x.Figures[bench.TokenFaults] != 0 {
+			t.Errorf("%s %s: %q %v", x.Scenario, x.Contender, x.Failed, x.Figures)
+		}
+	}
+	if r.Doubles() != 0 {
+		t.Errorf("%g double holds or token faults", r.Doubles())
+	}
+}
+
+// Our client and the bare commands run on Redis, and the server's own count of what the
+// bare commands send is what they are: two for each pair.
+func TestRedis(t *testing.T) {
+	t.Parallel()
+	e, err := engines.Open(t.Context(), "redis://"+testserver.Redis(t, "--appendonly", "no").Addr()+"?quarantine=off")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if !strings.HasPrefix(e.Version, "7.") && !strings.HasPrefix(e.Version, "8.") {
+		t.Errorf("version %q", e.Version)
+	}
+	r, err := bench.Run(t.Context(), []*bench.Engine{e}, bench.Options{Rounds: 1, Budget: 50 * time.Millisecond, Only: []string{"own/8", "one/8"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	good(t, r, 3)
+	raw := r.Find("redis", "own/8", "raw").Figures
+	// rueidis may ping once.
+	if n := raw[bench.RequestsPerPair]; n < 2 || n > 2.1 {
+		t.Errorf("the bare commands: %g requests a pair, want 2", n)
+	}
+	if n := raw[bench.CommandsPerPair]; n < 2 || n > 2.1 {
+		t.Errorf("the bare commands: %g commands a pair, want 2", n)
+	}
+	if f := r.Find("redis", "one/8", "holdfast").Figures; f[bench.HandOverP50] <= 0 || f[bench.HandOverPings] <= 0 || f[bench.Fairness] < 0.5 {
+		t.Errorf("one lock: %v", f)
+	}
+}
+
+// A server that is there but does not start is an error, and what was started is ended.
+func TestLocal(t *testing.T) {
+	t.Parallel()
+	all, missing, err := engines.Local(t.Context(), []string{"redis"}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != 1 || len(missing) != 0 || !all[0].Local || all[0].Name != "redis" {
+		t.Fatalf("%d engines, missing %v", len(all), missing)
+	}
+	if err := all[0].Ping(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := engines.Close(all); err != nil {
+		t.Error(err)
+	}
+}
+
+// A program that is not there is told.
+func TestLocalMissing(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	all, missing, err := engines.Local(t.Context(), []string{"memory", "sqlite", "redis", "etcd"}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := engines.Close(all); err != nil {
+			t.Error(err)
+		}
+	}()
+	if len(all) != 2 || all[0].Name != "memory" || all[1].Name != "sqlite" || len(missing) != 2 || !strings.Contains(missing[0], "redis-server is not there") {
+		t.Errorf("%d engines, missing %v", len(all), missing)
+	}
+}
+
+func TestBadURL(t *testing.T) {
+	t.Parallel()
+	const secret = "canary-3f7a"
+	for _, url := range []string{"", "nope://x", "redis://u:" + secret + "@h:port", "redis://u:" + secret + "@h/x%zz"} {
+		e, err := engines.Open(t.Context(), url)
+		if e != nil {
+			_ = e.Close()
+		}
+		if !errors.Is(err, backend.ErrInvalid) || strings.Contains(err.Error(), secret) {
+			t.Errorf("%q: %v", url, err)
+		}
+	}
+}
+
+// The same on etcd, by its own metrics: the bare commands are two requests and two
+// proposals for each pair.
+func TestEtcd(t *testing.T) {
+	t.Parallel()
+	e, err := engines.Open(t.Context(), "etcd://"+testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})[0].Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := bench.Run(t.Context(), []*bench.Engine{e}, bench.Options{Rounds: 1, Budget: 50 * time.Millisecond, Only: []string{"own/8", "one/8"}})
+	if err := errors.Join(err, e.Close()); err != nil {
+		t.Fatal(err)
+	}
+	good(t, r, 3)
+	raw := r.Find("etcd", "own/8", "raw").Figures
+	for _, m := range []bench.Metric{bench.RequestsPerPair, bench.CommandsPerPair} {
+		if n := raw[m]; n < 2 || n > 2.5 { // etcd has a few proposals of its own
+			t.Errorf("the bare commands: %s is %g, want 2", m, n)
+		}
+	}
+	if e.Version == "" {
+		t.Error("no version")
+	}
+}
+
+// The same on ZooKeeper.
+func TestZooKeeper(t *testing.T) {
+	t.Parallel()
+	e, err := engines.Open(t.Context(), "zookeeper://"+testserver.StartZooKeeper(t, 1)[0].Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := bench.Run(t.Context(), []*bench.Engine{e}, bench.Options{Rounds: 1, Budget: 100 * time.Millisecond, Only: []string{"own/8", "one/8"}})
+	if err := errors.Join(err, e.Close()); err != nil {
+		t.Fatal(err)
+	}
+	good(t, r, 3)
+	if n := r.Find("zookeeper", "own/8", "raw").Figures[bench.RequestsPerPair]; n < 2 || n > 2.5 { // and pings
+		t.Errorf("the bare commands: %g requests a pair, want 2", n)
+	}
+	if !strings.HasPrefix(e.Version, "3.") {
+		t.Errorf("version %q", e.Version)
+	}
+}
+
+// The same on Consul, which does not tell what it was sent.
+func TestConsul(t *testing.T) {
+	t.Parallel()
+	e, err := engines.Open(t.Context(), "consul://"+testserver.StartConsul(t, 1)[0].Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := bench.Run(t.Context(), []*bench.Engine{e}, bench.Options{Rounds: 1, Budget: 100 * time.Millisecond, Only: []string{"own/8", "one/8"}})
+	if err := errors.Join(err, e.Close()); err != nil {
+		t.Fatal(err)
+	}
+	good(t, r, 3)
+	if e.Version == "" {
+		t.Error("no version")
+	}
+}

@@ -1,0 +1,65 @@
+package engines
+
+import (
+	"context"
+	"errors"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/bench"
+	"github.com/holdfast-io/holdfast/open"
+)
+
+// Ours is our client on whatever backend the URL names.
+func Ours() bench.Contender {
+	return bench.Contender{
+		Name: "holdfast", Kind: bench.KindOurs,
+		Can:  bench.CanWait | bench.CanRenew | bench.CanShare | bench.CanPermit | bench.CanToken,
+		Open: openOurs,
+	}
+}
+
+func openOurs(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
+	b, err := open.URL(ctx, cfg.URL, open.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return ours(b, cfg)
+}
+
+func ours(b backend.Backend, cfg bench.Config) (bench.Locker, error) {
+	caps := b.Capabilities()
+	client, err := holdfast.New(b, holdfast.Config{TTL: min(max(cfg.TTL, caps.MinTTL), caps.MaxTTL)})
+	if err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return &ourLocker{client: client, backend: b}, nil
+}
+
+type ourLocker struct {
+	client  *holdfast.Client
+	backend backend.Backend
+}
+
+func (l *ourLocker) Lock(ctx context.Context, name string) (bench.Held, error) {
+	return l.acquire(ctx, name)
+}
+
+func (l *ourLocker) LockShared(ctx context.Context, name string, limit int) (bench.Held, error) {
+	if limit > 0 {
+		return l.acquire(ctx, name, holdfast.Limit(limit))
+	}
+	return l.acquire(ctx, name, holdfast.Shared())
+}
+
+func (l *ourLocker) acquire(ctx context.Context, name string, opts ...holdfast.AcquireOption) (bench.Held, error) {
+	lock, err := l.client.Acquire(ctx, name, opts...)
+	if err != nil {
+		return bench.Held{}, err
+	}
+	return bench.Held{Token: uint64(lock.Token()), Unlock: lock.Release}, nil
+}
+
+func (l *ourLocker) Close(ctx context.Context) error {
+	return errors.Join(l.client.Close(ctx), l.backend.Close())
+}

@@ -1,0 +1,242 @@
+package engines
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/bench"
+)
+
+// Redis is the engine at a URL of redislock. Only host, port, user, password and database
+// are used by the bare commands.
+func Redis(ctx context.Context, raw string) (*bench.Engine, error) {
+	option, err := RedisOption(raw)
+	if err != nil {
+		return nil, err
+	}
+	client, err := rueidis.NewClient(option)
+	if err != nil {
+		return nil, &backend.UnavailableError{Backend: "redis", Op: "connect", Err: err}
+	}
+	e := &bench.Engine{
+		Name: "redis", URL: raw,
+		Contenders: []bench.Contender{Ours(), rawRedis()},
+		Ping:       func(ctx context.Context) error { return client.Do(ctx, client.B().Ping().Build()).Error() },
+		Close:      func() error { client.Close(); return nil },
+	}
+	info, err := client.Do(ctx, client.B().Info().Section("server").Build()).ToString()
+	if err != nil {
+		client.Close()
+		return nil, &backend.UnavailableError{Backend: "redis", Op: "info", Err: err}
+	}
+	e.Version = infoField(info, "redis_version")
+	e.Meter = func(ctx context.Context) (func() (bench.Load, error), error) { return meterRedis(ctx, client, option) }
+	return e, nil
+}
+
+// RedisOption is how rueidis reaches what a URL names, with its own defaults otherwise.
+func RedisOption(raw string) (rueidis.ClientOption, error) {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return rueidis.ClientOption{}, &backend.InvalidError{Field: "backend", Value: `"redis://…"`, Bound: "a URL that can be parsed"}
+	}
+	u.RawQuery = "" // ours alone knows those
+	option, err := rueidis.ParseURL(u.String())
+	if err != nil { // its error may hold the password
+		return rueidis.ClientOption{}, &backend.InvalidError{Field: "backend", Value: `"redis://…"`, Bound: "redis://user:password@host:port/database"}
+	}
+	option.ForceSingleClient = true
+	return option, nil
+}
+
+func infoField(info, name string) string {
+	for line := range strings.Lines(info) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), name+":"); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// rawRedis is the least that can be said to Redis for a lock: SET NX PX and DEL, through
+// the client library that redislock has. It has no token and no line, nobody may wait for
+// it, and the DEL would delete somebody else's lock: it is a limit, not a lock.
+func rawRedis() bench.Contender {
+	return bench.Contender{Name: "raw", Kind: bench.KindRaw, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
+		option, err := RedisOption(cfg.URL)
+		if err != nil {
+			return nil, err
+		}
+		client, err := rueidis.NewClient(option)
+		if err != nil {
+			return nil, &backend.UnavailableError{Backend: "redis", Op: "connect", Err: err}
+		}
+		return &rawRedisLocker{client: client, ttl: cfg.TTL.Milliseconds()}, nil
+	}}
+}
+
+type rawRedisLocker struct {
+	client rueidis.Client
+	ttl    int64
+}
+
+var errTaken = errors.New("the lock is taken, and the bare commands do not wait")
+
+func (l *rawRedisLocker) Lock(ctx context.Context, name string) (bench.Held, error) {
+	err := l.client.Do(ctx, l.client.B().Set().Key(name).Value("1").Nx().PxMilliseconds(l.ttl).Build()).Error()
+	if rueidis.IsRedisNil(err) {
+		return bench.Held{}, errTaken
+	}
+	if err != nil {
+		return bench.Held{}, fmt.Errorf("SET: %w", err)
+	}
+	return bench.Held{Unlock: func(ctx context.Context) error {
+		return l.client.Do(ctx, l.client.B().Del().Key(name).Build()).Error()
+	}}, nil
+}
+
+func (l *rawRedisLocker) Close(context.Context) error {
+	l.client.Close()
+	return nil
+}
+
+// meterRedis counts what the server is sent with MONITOR, where the commands of scripts
+// are marked, and what it executes with INFO, where they are not.
+func meterRedis(ctx context.Context, client rueidis.Client, option rueidis.ClientOption) (func() (bench.Load, error), error) {
+	m, err := monitor(ctx, option)
+	if err != nil {
+		return nil, err
+	}
+	before, err := commandCalls(ctx, client)
+	if err != nil {
+		return nil, errors.Join(err, m.conn.Close())
+	}
+	return func() (bench.Load, error) {
+		after, err := commandCalls(ctx, client)
+		if err != nil {
+			return bench.Load{}, errors.Join(err, m.conn.Close())
+		}
+		// What comes after this command is not counted.
+		token := string(backend.NewLeaseID())
+		err = client.Do(ctx, client.B().Echo().Message(token).Build()).Error()
+		if err != nil {
+			return bench.Load{}, errors.Join(fmt.Errorf("ECHO: %w", err), m.conn.Close())
+		}
+		requests, err := m.until(token)
+		// The two INFO are not theirs.
+		return bench.Load{Requests: requests - 2, Commands: after - before - 1}, err
+	}, nil
+}
+
+// commandCalls is how many commands the server has executed, with those in scripts.
+func commandCalls(ctx context.Context, client rueidis.Client) (int64, error) {
+	info, err := client.Do(ctx, client.B().Info().Section("commandstats").Build()).ToString()
+	if err != nil {
+		return 0, fmt.Errorf("INFO: %w", err)
+	}
+	var sum int64
+	for line := range strings.Lines(info) {
+		_, counts, ok := strings.Cut(line, ":calls=")
+		if !ok {
+			continue
+		}
+		var calls int64
+		if _, err := fmt.Sscanf(counts, "%d,", &calls); err != nil {
+			return 0, fmt.Errorf("INFO commandstats: %w", err)
+		}
+		sum += calls
+	}
+	return sum, nil
+}
+
+// monitoring is a connection on which the server tells every command.
+type monitoring struct {
+	conn net.Conn
+	told chan string // tokens of ECHO, and "" at the end
+	sum  int64       // requests before the token; read after told
+	err  error
+}
+
+func monitor(ctx context.Context, option rueidis.ClientOption) (*monitoring, error) {
+	if option.TLSConfig != nil || option.DialCtxFn != nil {
+		return nil, fmt.Errorf("counting requests of Redis over TLS: %w", errors.ErrUnsupported)
+	}
+	network := "tcp"
+	if strings.HasPrefix(option.InitAddress[0], "/") {
+		network = "unix"
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, network, option.InitAddress[0])
+	if err != nil {
+		return nil, fmt.Errorf("dial: %w", err)
+	}
+	m := &monitoring{conn: conn, told: make(chan string)}
+	r := bufio.NewReaderSize(conn, 1<<20)
+	var commands []string
+	if option.Password != "" {
+		user := option.Username
+		if user == "" {
+			user = "default"
+		}
+		commands = append(commands, fmt.Sprintf("*3\r\n$4\r\nAUTH\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n", len(user), user, len(option.Password), option.Password))
+	}
+	for _, command := range append(commands, "*1\r\n$7\r\nMONITOR\r\n") {
+		if _, err := conn.Write([]byte(command)); err != nil {
+			return nil, errors.Join(fmt.Errorf("MONITOR: %w", err), conn.Close())
+		}
+		line, err := r.ReadString('\n')
+		if err == nil && !strings.HasPrefix(line, "+OK") {
+			err = errors.New(strings.TrimSpace(line))
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("MONITOR: %w", err), conn.Close())
+		}
+	}
+	go m.read(r)
+	return m, nil
+}
+
+// read counts until the connection is closed: +1700000000.123456 [0 127.0.0.1:1] "SET" ...
+// A command of a script has "lua" for the address.
+func (m *monitoring) read(r *bufio.Reader) {
+	defer close(m.told)
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			m.err = err
+			return
+		}
+		_, rest, ok := strings.Cut(line, " [")
+		source, command, ok2 := strings.Cut(rest, "] ")
+		if !ok || !ok2 || strings.HasSuffix(source, " lua") {
+			continue
+		}
+		if token, ok := strings.CutPrefix(command, `"ECHO" "`); ok {
+			m.told <- strings.TrimRight(token, "\"\r\n")
+			return
+		}
+		m.sum++
+	}
+}
+
+// until gives the number of requests before the ECHO of the token.
+func (m *monitoring) until(token string) (int64, error) {
+	got, ok := <-m.told
+	err := m.conn.Close()
+	switch {
+	case !ok:
+		return 0, fmt.Errorf("MONITOR: %w", errors.Join(m.err, err))
+	case got != token:
+		return 0, errors.New("MONITOR: somebody else uses ECHO")
+	case err != nil:
+		return 0, fmt.Errorf("MONITOR: %w", err)
+	}
+	return m.sum, nil
+}

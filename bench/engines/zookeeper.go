@@ -1,0 +1,193 @@
+package engines
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/bench"
+)
+
+// ZooKeeper is the engine at a URL of zklock. With a user in the URL there is our client
+// alone.
+func ZooKeeper(ctx context.Context, raw string) (*bench.Engine, error) {
+	servers, err := ZooKeeperServers(raw)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := ZooKeeperConn(ctx, servers)
+	if err != nil {
+		return nil, err
+	}
+	e := &bench.Engine{
+		Name: "zookeeper", URL: raw, Contenders: []bench.Contender{Ours(), rawZooKeeper()},
+		Ping: func(context.Context) error {
+			if _, _, err := conn.Exists("/"); err != nil {
+				return fmt.Errorf("exists: %w", err)
+			}
+			return nil
+		},
+		Close: func() error { conn.Close(); return nil },
+	}
+	stats, err := zooKeeperStats(ctx, servers[0])
+	if err != nil { // these commands must be allowed, and often are not
+		return e, nil //nolint:nilerr // it is a figure less
+	}
+	e.Version, _, _ = strings.Cut(stats["zk_version"], "-")
+	e.Meter = func(ctx context.Context) (func() (bench.Load, error), error) { return meterZooKeeper(ctx, servers) }
+	return e, nil
+}
+
+// ZooKeeperServers are the addresses in a URL of zklock.
+func ZooKeeperServers(raw string) ([]string, error) {
+	rest, ok := strings.CutPrefix(raw, "zookeeper://")
+	rest, _, _ = strings.Cut(rest, "?")
+	if !ok || strings.Contains(rest, "@") {
+		return nil, &backend.InvalidError{Field: "backend", Value: `"zookeeper://…"`, Bound: "zookeeper://host:port, without a user, for what is not ours"}
+	}
+	hosts, _, _ := strings.Cut(rest, "/")
+	var servers []string
+	for host := range strings.SplitSeq(hosts, ",") {
+		server, ok := backend.Endpoint(host, "2181")
+		if !ok {
+			return nil, &backend.InvalidError{Field: "backend", Value: `"zookeeper://…"`, Bound: "zookeeper://host:port, hosts separated by commas"}
+		}
+		servers = append(servers, server)
+	}
+	return servers, nil
+}
+
+// ZooKeeperConn is a session of go-zookeeper, which is there when it is given.
+func ZooKeeperConn(ctx context.Context, servers []string) (*zk.Conn, error) {
+	conn, events, err := zk.Connect(servers, connectTimeout, zk.WithLogger(silent{}), zk.WithLogInfo(false))
+	if err != nil {
+		return nil, &backend.UnavailableError{Backend: "zookeeper", Op: "connect", Err: err}
+	}
+	timer := time.NewTimer(connectTimeout)
+	defer timer.Stop()
+	for {
+		select {
+		case e := <-events:
+			if e.State == zk.StateHasSession {
+				return conn, nil
+			}
+			continue
+		case <-timer.C:
+			err = errors.New("no session within " + connectTimeout.String())
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+		conn.Close()
+		return nil, &backend.UnavailableError{Backend: "zookeeper", Op: "connect", Err: err}
+	}
+}
+
+// silent is a logger of go-zookeeper.
+type silent struct{}
+
+func (silent) Printf(string, ...any) {}
+
+// ZooKeeperPath is the node for the name of a lock: all are beside each other.
+func ZooKeeperPath(name string) string { return "/" + strings.ReplaceAll(name, "/", "-") }
+
+// rawZooKeeper is the least that can be said to ZooKeeper for a lock: create and delete. It
+// does not wait, and nothing ends with its owner: it is a limit, not a lock.
+func rawZooKeeper() bench.Contender {
+	return bench.Contender{Name: "raw", Kind: bench.KindRaw, Open: func(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
+		servers, err := ZooKeeperServers(cfg.URL)
+		if err != nil {
+			return nil, err
+		}
+		conn, err := ZooKeeperConn(ctx, servers)
+		if err != nil {
+			return nil, err
+		}
+		return &rawZooKeeperLocker{conn: conn}, nil
+	}}
+}
+
+type rawZooKeeperLocker struct{ conn *zk.Conn }
+
+func (l *rawZooKeeperLocker) Lock(_ context.Context, name string) (bench.Held, error) {
+	path := ZooKeeperPath(name)
+	if _, err := l.conn.Create(path, nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
+		return bench.Held{}, fmt.Errorf("create: %w", err)
+	}
+	return bench.Held{Unlock: func(context.Context) error {
+		if err := l.conn.Delete(path, -1); err != nil {
+			return fmt.Errorf("delete: %w", err)
+		}
+		return nil
+	}}, nil
+}
+
+func (l *rawZooKeeperLocker) Close(context.Context) error {
+	l.conn.Close()
+	return nil
+}
+
+// meterZooKeeper counts the packets that the servers got from clients. Commands of their
+// own they do not tell.
+func meterZooKeeper(ctx context.Context, servers []string) (func() (bench.Load, error), error) {
+	packets := func() (int64, error) {
+		var sum int64
+		for _, server := range servers {
+			stats, err := zooKeeperStats(ctx, server)
+			if err != nil {
+				return 0, err
+			}
+			n, err := strconv.ParseInt(stats["zk_packets_received"], 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("zk_packets_received: %w", err)
+			}
+			sum += n
+		}
+		return sum, nil
+	}
+	before, err := packets()
+	if err != nil {
+		return nil, err
+	}
+	return func() (bench.Load, error) {
+		after, err := packets()
+		n := after - before - int64(len(servers)) // the question itself
+		return bench.Load{Requests: n, Commands: n}, err
+	}, nil
+}
+
+// zooKeeperStats asks a server for what its command mntr tells.
+func zooKeeperStats(ctx context.Context, server string) (map[string]string, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", server)
+	if err != nil {
+		return nil, fmt.Errorf("dial: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(connectTimeout)); err != nil {
+		return nil, fmt.Errorf("deadline: %w", err)
+	}
+	if _, err := conn.Write([]byte("mntr")); err != nil {
+		return nil, fmt.Errorf("mntr: %w", err)
+	}
+	text, err := io.ReadAll(conn)
+	if err != nil {
+		return nil, fmt.Errorf("mntr: %w", err)
+	}
+	stats := make(map[string]string)
+	for line := range strings.Lines(string(text)) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), "\t"); ok {
+			stats[name] = value
+		}
+	}
+	if len(stats) == 0 {
+		return nil, fmt.Errorf("mntr: %w", errors.ErrUnsupported)
+	}
+	return stats, nil
+}

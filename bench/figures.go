@@ -1,0 +1,125 @@
+package bench
+
+import "maps"
+
+// Metric is the name of a figure. Times are in seconds, sizes in bytes.
+type Metric string
+
+// The figures. What a scenario does not measure is not there.
+const (
+	PairsPerSecond    Metric = "pairs_per_second"    // acquire and release
+	PairP50           Metric = "pair_p50"            // acquire and release, without the work between
+	PairP99           Metric = "pair_p99"            //
+	PairMax           Metric = "pair_max"            //
+	WaitP50           Metric = "wait_p50"            // the acquire
+	WaitP99           Metric = "wait_p99"            //
+	WaitMax           Metric = "wait_max"            //
+	WaitP99Share      Metric = "wait_p99_share"      // WaitP99 / (waiters x mean hand-over): 1 is even
+	HandOverP50       Metric = "hand_over_p50"       // release called to next holder's return
+	HandOverP99       Metric = "hand_over_p99"       //
+	HandOverMax       Metric = "hand_over_max"       //
+	HandOverPings     Metric = "hand_over_p50_pings" // HandOverP50 / PingP50 of the same round
+	PingP50           Metric = "ping_p50"            // the cheapest round trip, nobody else there
+	Fairness          Metric = "jain"                // of the grants of each waiter
+	Utilisation       Metric = "utilisation"         // time held / time
+	RequestsPerPair   Metric = "requests_per_pair"   // what the server was sent
+	CommandsPerPair   Metric = "commands_per_pair"   // what the server executed
+	RequestsPerSecond Metric = "requests_per_second" //
+	CPU               Metric = "cpu"                 // of this process, in cores
+	BytesEach         Metric = "bytes_each"          // heap and stacks of this process, for each lock or waiter
+	GoroutinesEach    Metric = "goroutines_each"     //
+	Goroutines        Metric = "goroutines"          // that came with the locks, in all
+	DoubleHolds       Metric = "double_holds"        // must be 0
+	TokenFaults       Metric = "token_faults"        // must be 0
+	Grants            Metric = "grants"              // that were checked
+)
+
+// Unit is how a figure is written for people.
+type Unit uint8
+
+// The units.
+const (
+	UnitCount   Unit = iota // 12,345
+	UnitRatio               // 0.987
+	UnitSeconds             // 1.23 ms
+	UnitBytes               // 1,024 B
+)
+
+// MetricInfo tells how to deal with a figure.
+type MetricInfo struct {
+	Metric Metric
+	// Label is the head of its column.
+	Label string
+	Unit  Unit
+	// Merge makes one of those of all rounds.
+	Merge func(rounds []float64) float64
+}
+
+// Metrics lists the figures in the order of the table.
+func Metrics() []MetricInfo {
+	return []MetricInfo{
+		{PairsPerSecond, "pairs/s", UnitCount, Median},
+		{PairP50, "pair p50", UnitSeconds, Median},
+		{PairP99, "pair p99", UnitSeconds, Median},
+		{PairMax, "pair max", UnitSeconds, highest},
+		{WaitP50, "wait p50", UnitSeconds, Median},
+		{WaitP99, "wait p99", UnitSeconds, Median},
+		{WaitMax, "wait max", UnitSeconds, highest},
+		{WaitP99Share, "wait p99/share", UnitRatio, Median},
+		{HandOverP50, "hand-over p50", UnitSeconds, Median},
+		{HandOverP99, "hand-over p99", UnitSeconds, Median},
+		{HandOverMax, "hand-over max", UnitSeconds, highest},
+		{HandOverPings, "hand-over/ping", UnitRatio, Median},
+		{PingP50, "ping", UnitSeconds, Median},
+		{Fairness, "Jain", UnitRatio, Median},
+		{Utilisation, "in use", UnitRatio, Median},
+		{RequestsPerPair, "requests/pair", UnitRatio, Median},
+		{CommandsPerPair, "commands/pair", UnitRatio, Median},
+		{RequestsPerSecond, "requests/s", UnitRatio, Median},
+		{CPU, "CPU", UnitRatio, Median},
+		{BytesEach, "bytes each", UnitBytes, Median},
+		{GoroutinesEach, "goroutines each", UnitRatio, Median},
+		{Goroutines, "goroutines", UnitCount, Median},
+		{DoubleHolds, "double", UnitCount, total},
+		{TokenFaults, "token faults", UnitCount, total},
+		{Grants, "grants", UnitCount, total},
+	}
+}
+
+// Figures are those of one round, or of all.
+type Figures map[Metric]float64
+
+// merge makes one of those of all rounds. What any round has is there.
+func merge(rounds []Figures) Figures {
+	all := make(Figures)
+	for _, info := range Metrics() {
+		var values []float64
+		for _, r := range rounds {
+			if v, ok := r[info.Metric]; ok {
+				values = append(values, v)
+			}
+		}
+		if len(values) > 0 {
+			all[info.Metric] = info.Merge(values)
+		}
+	}
+	return all
+}
+
+func (f Figures) add(more Figures) { maps.Copy(f, more) }
+
+func highest(values []float64) float64 {
+	top := values[0]
+	for _, v := range values[1:] {
+		top = max(top, v)
+	}
+	return top
+}
+
+func total(values []float64) float64 {
+	sum := 0.0
+	for _, v := range values {
+		sum += v
+	}
+	return sum
+}

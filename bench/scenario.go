@@ -1,0 +1,157 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// Scenario is one thing that is done with each contender.
+type Scenario struct {
+	// ID is its name: "own/64". Required.
+	ID string
+	// Title says what is done, for people. Required.
+	Title string
+	// Needs is what a contender must be able to do. Optional.
+	Needs Ability
+	// Waiters is how many wait at once; engines may be too slow for many. Optional.
+	Waiters int
+	// Processes is true when Run starts processes with Trial.Worker. Optional.
+	Processes bool
+	// Rounds are how many are enough. Default: as many as are asked for. Optional.
+	Rounds int
+	// Run does it once. Required.
+	Run func(ctx context.Context, t *Trial) (Figures, error)
+	// Metered is true when Run is to be run once more for what the server counts.
+	Metered bool
+}
+
+// Trial is one run of a scenario with one contender.
+type Trial struct {
+	Engine    *Engine
+	Contender *Contender
+	// Budget is how long to measure.
+	Budget time.Duration
+	// Worker is the command that calls Work.
+	Worker []string
+	// TTL of the locks.
+	TTL time.Duration
+	// Prefix of the names of locks: new for each trial.
+	Prefix string
+	// Metered asks for what the server counts instead of for times.
+	Metered bool
+}
+
+// Scenarios lists all there are, in the order in which they are run.
+func Scenarios() []Scenario {
+	var all []Scenario
+	for _, n := range []int{1, 8, 64, 256} {
+		all = append(all, own(n))
+	}
+	for _, n := range []int{8, 50, 100, 1000} {
+		all = append(all, contended(n, 0))
+	}
+	for _, n := range []int{8, 100, 1000} {
+		all = append(all, contended(n, time.Millisecond))
+	}
+	all = append(all, handOver(), sharing(64, 8), permits(64, 8), processes(4, 8, false), processes(4, 8, true))
+	for _, n := range []int{100, 10_000, 100_000} {
+		all = append(all, renewing(n))
+	}
+	return append(all, idle(1000))
+}
+
+// own is n goroutines, each with a lock that nobody else wants.
+func own(n int) Scenario {
+	c := crowd{goroutines: n}
+	return Scenario{
+		ID: fmt.Sprintf("own/%d", n), Title: goroutines(n) + ", each with a lock of its own",
+		Run: c.run, Metered: true,
+	}
+}
+
+// contended is n goroutines that all want the same lock all the time.
+func contended(n int, work time.Duration) Scenario {
+	// The longer the line, the longer it takes to see who starves.
+	c := crowd{goroutines: n, one: true, work: work, cycles: minCycles, stretch: max(1, n/300)}
+	id, title := fmt.Sprintf("one/%d", n), goroutines(n)+" that all want one lock, again and again"
+	if work > 0 {
+		c.cycles = 1
+		id, title = id+"/"+work.String(), title+", and keep it for "+work.String()
+	}
+	return Scenario{ID: id, Title: title, Needs: CanWait, Waiters: n, Run: c.run, Metered: true}
+}
+
+// handOver is two clients that take one lock in turn: the other waits by the time that it
+// is given back.
+func handOver() Scenario {
+	c := crowd{goroutines: 2, one: true, clients: 2, work: time.Millisecond, cycles: 1}
+	return Scenario{ID: "hand/2", Title: "2 clients that hand one lock to and fro", Needs: CanWait, Waiters: 2, Run: c.run}
+}
+
+// sharing is n goroutines that read under one lock, of which every so manieth writes.
+func sharing(n, writeEvery int) Scenario {
+	c := crowd{goroutines: n, one: true, shared: true, writeEvery: writeEvery, cycles: 1}
+	return Scenario{
+		ID: fmt.Sprintf("shared/%d", n), Title: fmt.Sprintf("%s on one lock, %d of them exclusive and the others shared", goroutines(n), n/writeEvery),
+		Needs: CanWait | CanShare, Waiters: n, Run: c.run, Metered: true,
+	}
+}
+
+// permits is n goroutines at a semaphore.
+func permits(n, limit int) Scenario {
+	c := crowd{goroutines: n, one: true, shared: true, limit: limit, cycles: minCycles}
+	return Scenario{
+		ID: fmt.Sprintf("permits/%d", n), Title: fmt.Sprintf("%s at a semaphore of %d", goroutines(n), limit),
+		Needs: CanWait | CanPermit, Waiters: n, Run: c.run, Metered: true,
+	}
+}
+
+// minCycles is how often each waiter of a fair lock has had its turn at least: with
+// fewer, who had one more and who had one less would look like unfairness.
+const minCycles = 6
+
+// open opens the contender and gives what closes it.
+func (t *Trial) open(ctx context.Context, parallel int) (Locker, func() error, error) {
+	locker, err := t.Contender.Open(ctx, Config{URL: t.Engine.URL, TTL: t.TTL, Parallel: parallel})
+	if err != nil {
+		return nil, nil, fmt.Errorf("open: %w", err)
+	}
+	return locker, func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		if err := locker.Close(ctx); err != nil {
+			return fmt.Errorf("close: %w", err)
+		}
+		return nil
+	}, nil
+}
+
+const (
+	closeTimeout = 20 * time.Second
+	stopTimeout  = 60 * time.Second
+)
+
+// ping is the median round trip while nobody else is there; 0 where the engine has none.
+func (t *Trial) ping(ctx context.Context) (float64, error) {
+	if t.Engine.Ping == nil {
+		return 0, nil
+	}
+	var samples []time.Duration
+	for begin := time.Now(); time.Since(begin) < t.Budget/10 || len(samples) < 20; {
+		asked := time.Now()
+		if err := t.Engine.Ping(ctx); err != nil {
+			return 0, fmt.Errorf("ping: %w", err)
+		}
+		samples = append(samples, time.Since(asked))
+	}
+	return Percentile(samples, 0.5).Seconds(), nil
+}
+
+func goroutines(n int) string {
+	if n == 1 {
+		return "1 goroutine"
+	}
+	return strconv.Itoa(n) + " goroutines"
+}

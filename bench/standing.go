@@ -1,0 +1,261 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// renewing is one client that holds n locks and does nothing: what keeping them costs.
+func renewing(n int) Scenario {
+	return Scenario{
+		ID: fmt.Sprintf("renew/%d", n), Title: fmt.Sprintf("%d locks that one client holds and renews", n),
+		Needs: CanRenew, Rounds: standingRounds,
+		Run: func(ctx context.Context, t *Trial) (Figures, error) { return t.hold(ctx, n) },
+	}
+}
+
+// idle is n goroutines in line for a lock that is not given back: what waiting costs.
+func idle(n int) Scenario {
+	return Scenario{
+		ID: fmt.Sprintf("idle/%d", n), Title: fmt.Sprintf("%d goroutines that wait for one lock, which is not given back", n),
+		Needs: CanWait | CanRenew, Waiters: n, Rounds: standingRounds,
+		Run: func(ctx context.Context, t *Trial) (Figures, error) { return t.wait(ctx, n) },
+	}
+}
+
+const (
+	// standingRounds are enough for what hardly varies.
+	standingRounds = 2
+	// takers take the locks that are held.
+	takers = 64
+	// takeTimeout bounds that.
+	takeTimeout = 90 * time.Second
+)
+
+// standingTTL makes for three renewals or so while it is measured.
+func (t *Trial) standingTTL() time.Duration { return max(6*t.Budget, time.Second) }
+
+func (t *Trial) hold(ctx context.Context, n int) (Figures, error) {
+	t.TTL = t.standingTTL()
+	locker, closeLocker, err := t.open(ctx, takers)
+	if err != nil {
+		return nil, err
+	}
+	f, err := t.holding(ctx, locker, n)
+	return f, errors.Join(err, closeLocker())
+}
+
+func (t *Trial) holding(ctx context.Context, locker Locker, n int) (Figures, error) {
+	locks := make([]Held, n) // before the memory is looked at
+	// What is there for any number of locks is opened by the first.
+	if err := pairOnce(ctx, locker, t.Prefix+"warm"); err != nil {
+		return nil, err
+	}
+	before := footprint()
+	// With some, a lock ends with the context that it was taken with.
+	taking, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	err := inParallel(ctx, n, func(within context.Context, i int) error {
+		defer context.AfterFunc(within, giveUp)()
+		held, err := locker.Lock(taking, t.Prefix+strconv.Itoa(i))
+		locks[i] = held
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	each := footprint().minus(before, n, 0)
+	f, err := t.rest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f.add(each)
+	f[Grants] = float64(n)
+	return f, inParallel(ctx, n, func(ctx context.Context, i int) error {
+		if err := locks[i].Unlock(ctx); err != nil {
+			return fmt.Errorf("unlock: %w", err)
+		}
+		return nil
+	})
+}
+
+// pairOnce takes a lock and gives it back.
+func pairOnce(ctx context.Context, locker Locker, name string) error {
+	held, err := locker.Lock(ctx, name)
+	if err != nil {
+		return err
+	}
+	if err := held.Unlock(ctx); err != nil {
+		return fmt.Errorf("unlock: %w", err)
+	}
+	return nil
+}
+
+func (t *Trial) wait(ctx context.Context, n int) (Figures, error) {
+	t.TTL = t.standingTTL()
+	locker, closeLocker, err := t.open(ctx, n+1)
+	if err != nil {
+		return nil, err
+	}
+	name := t.Prefix + "one"
+	held, err := locker.Lock(ctx, name)
+	if err != nil {
+		return nil, errors.Join(err, closeLocker())
+	}
+	f, err := t.waiting(ctx, locker, name, n)
+	if unlockErr := held.Unlock(ctx); unlockErr != nil {
+		err = errors.Join(err, fmt.Errorf("unlock: %w", unlockErr))
+	}
+	return f, errors.Join(err, closeLocker())
+}
+
+func (t *Trial) waiting(ctx context.Context, locker Locker, name string, n int) (Figures, error) {
+	before := footprint()
+	waiting, stop := context.WithCancel(ctx)
+	defer stop()
+	var granted, asked atomic.Int64
+	failed := make(chan error, n)
+	var all sync.WaitGroup
+	for range n {
+		all.Go(func() {
+			asked.Add(1)
+			held, err := locker.Lock(waiting, name)
+			switch {
+			case err == nil:
+				granted.Add(1)
+				failed <- held.Unlock(context.WithoutCancel(ctx))
+			case waiting.Err() == nil:
+				failed <- err
+			}
+		})
+	}
+	f, err := t.settled(ctx, before, n)
+	stop()
+	all.Wait()
+	close(failed)
+	for e := range failed {
+		err = errors.Join(err, e)
+		break // one of a thousand will do
+	}
+	if err != nil {
+		return nil, err
+	}
+	f[Grants] = 1
+	f[DoubleHolds] = float64(granted.Load())
+	return f, nil
+}
+
+// settled waits until all are in line, and looks what they cost.
+func (t *Trial) settled(ctx context.Context, before mark, n int) (Figures, error) {
+	if err := pause(ctx, 2*t.Budget); err != nil {
+		return nil, err
+	}
+	each := footprint().minus(before, n, n)
+	f, err := t.rest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f.add(each)
+	return f, nil
+}
+
+// rest looks for one TTL at what the process does, and for another at what the server is
+// sent.
+func (t *Trial) rest(ctx context.Context) (Figures, error) {
+	spent, begin := cpuTime(), time.Now()
+	if err := pause(ctx, t.TTL); err != nil {
+		return nil, err
+	}
+	f := make(Figures)
+	if spent >= 0 {
+		f[CPU] = (cpuTime() - spent).Seconds() / time.Since(begin).Seconds()
+	}
+	if t.Engine.Meter == nil {
+		return f, nil
+	}
+	stop, err := t.Engine.Meter(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("meter: %w", err)
+	}
+	begin = time.Now()
+	err = pause(ctx, t.TTL)
+	elapsed := time.Since(begin)
+	load, meterErr := stop()
+	if err := errors.Join(err, meterErr); err != nil {
+		return nil, err
+	}
+	f[RequestsPerSecond] = float64(load.Requests) / elapsed.Seconds()
+	return f, nil
+}
+
+// mark is what the process has at a moment.
+type mark struct {
+	bytes      float64
+	goroutines int
+}
+
+// footprint counts what is in use after a collection.
+func footprint() mark {
+	runtime.GC()
+	runtime.GC() // what the first one only gave to finalizers
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return mark{bytes: float64(m.HeapAlloc + m.StackInuse), goroutines: runtime.NumGoroutine()}
+}
+
+// minus tells what each of n costs, and how many goroutines came besides those of the
+// bench.
+func (m mark) minus(before mark, n, own int) Figures {
+	goroutines := float64(m.goroutines - before.goroutines - own)
+	return Figures{
+		BytesEach:      (m.bytes - before.bytes) / float64(n),
+		Goroutines:     goroutines,
+		GoroutinesEach: goroutines / float64(n),
+	}
+}
+
+// inParallel calls f for 0 to n - 1 from a few goroutines, until one fails.
+func inParallel(ctx context.Context, n int, f func(ctx context.Context, i int) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, takeTimeout, fmt.Errorf("this took more than %s for %d locks", takeTimeout, n))
+	defer cancel()
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	var next atomic.Int64
+	var all sync.WaitGroup
+	for range min(takers, n) {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				i := int(next.Add(1)) - 1
+				if i >= n {
+					return
+				}
+				if err := f(ctx, i); err != nil {
+					fail(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// pause waits, unless ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,167 @@
+package bench
+
+import "fmt"
+
+// Target is what we mean to reach: a bound on a figure of ours, or on its ratio to
+// somebody else's.
+type Target struct {
+	Engine   string `json:"engine"`
+	Scenario string `json:"scenario"`
+	Metric   Metric `json:"metric"`
+	// Over is the contender whose figure ours is divided by; empty: ours alone counts.
+	Over string `json:"over,omitempty"`
+	// AtMost is true for a bound from above.
+	AtMost bool    `json:"at_most"`
+	Bound  float64 `json:"bound"`
+	// Why says what stands behind it, for people.
+	Why string `json:"why"`
+}
+
+// Verdict is a target and what was measured.
+type Verdict struct {
+	Target
+
+	// Measured is false when the run did not have what it takes; then Value and Met mean
+	// nothing.
+	Measured bool    `json:"measured"`
+	Value    float64 `json:"value"`
+	Met      bool    `json:"met"`
+}
+
+// Targets lists what we mean to reach.
+func Targets() []Target {
+	all := []Target{
+		target("redis", "own/64", PairsPerSecond, "raw", 1, "as fast as the two bare commands, with a line and a token"),
+		target("redis", "own/64", PairsPerSecond, "bsm/redislock", 1.9, "ahead of the fastest Go library"),
+		atMost(target("redis", "own/1", PairP50, "raw", 1.1, "alone, no slower than the two bare commands")),
+		atMost(target("redis", "idle/1000", RequestsPerSecond, "", 5, "who waits sends nothing")),
+		atMost(target("redis", "renew/100000", RequestsPerSecond, "", 10, "one renewal for all leases")),
+		atMost(target("redis", "renew/100000", BytesEach, "", 1024, "a lease is small")),
+		atMost(target("redis", "renew/100000", Goroutines, "", 20, "no goroutine for each lock")),
+	}
+	for _, scenario := range []string{"one/100", "one/1000"} {
+		all = append(all,
+			target("redis", scenario, Fairness, "", 0.99, "first come, first served"),
+			atMost(target("redis", scenario, HandOverPings, "", 2, "a hand-over is a request and a push")),
+			atMost(target("redis", scenario, WaitP99Share, "", 1.3, "nobody waits for longer than the line is")),
+		)
+		for _, peer := range []string{"redsync", "bsm/redislock", "rueidislock"} {
+			all = append(all, atMost(target("redis", scenario, WaitP99, peer, 0.05, "20 times better than those who ask again and again")))
+		}
+	}
+	for _, scenario := range []string{"one/8/1ms", "one/100/1ms", "one/1000/1ms"} {
+		all = append(all, target("redis", scenario, Utilisation, "", 0.85, "the lock works, not the hand-over"))
+	}
+	return append(all,
+		target("etcd", "own/64", PairsPerSecond, "etcd concurrency", 3, "ahead of etcd's own client"),
+		target("etcd", "own/64", PairsPerSecond, "raw", 2, "many locks in one transaction"),
+		target("etcd", "one/50", PairsPerSecond, "etcd concurrency", 4, "hand-overs a second"),
+		target("holdfast", "own/64", PairsPerSecond, "etcd v3lock", 1, "HTTP no slower than etcd's lock service over gRPC"),
+	)
+}
+
+func target(engine, scenario string, m Metric, over string, bound float64, why string) Target {
+	return Target{Engine: engine, Scenario: scenario, Metric: m, Over: over, Bound: bound, Why: why}
+}
+
+// atMost makes the bound one from above.
+func atMost(t Target) Target {
+	t.AtMost = true
+	return t
+}
+
+// Judge compares the report with the targets of the engines that it has.
+func Judge(r *Report, targets []Target) []Verdict {
+	var verdicts []Verdict
+	for _, t := range targets {
+		if !r.has(t.Engine) {
+			continue
+		}
+		v := Verdict{Target: t}
+		v.Value, v.Measured = t.value(r)
+		v.Met = v.Measured && (t.AtMost && v.Value <= t.Bound || !t.AtMost && v.Value >= t.Bound)
+		verdicts = append(verdicts, v)
+	}
+	return verdicts
+}
+
+func (t *Target) value(r *Report) (float64, bool) {
+	ours := r.ours(t.Engine, t.Scenario)
+	if ours == nil || ours.Failed != "" {
+		return 0, false
+	}
+	if t.Over != "" {
+		return Ratio(ours, r.Find(t.Engine, t.Scenario, t.Over), t.Metric)
+	}
+	value, ok := ours.Figures[t.Metric]
+	return value, ok
+}
+
+// ours is our own result; nil when there is none.
+func (r *Report) ours(engine, scenario string) *Result {
+	for i, x := range r.Results {
+		if x.Engine == engine && x.Scenario == scenario && x.Kind == KindOurs {
+			return &r.Results[i]
+		}
+	}
+	return nil
+}
+
+func (r *Report) has(engine string) bool {
+	for _, e := range r.Engines {
+		if e.Name == engine {
+			return true
+		}
+	}
+	return false
+}
+
+// Label is what is bounded: "own/64 pairs/s / raw".
+func (t *Target) Label() string {
+	label := string(t.Metric)
+	for _, info := range Metrics() {
+		if info.Metric == t.Metric {
+			label = info.Label
+		}
+	}
+	if t.Over != "" {
+		label += " / " + t.Over
+	}
+	return t.Scenario + " " + label
+}
+
+// Wanted is the bound, for people.
+func (t *Target) Wanted() string {
+	sign := ">="
+	if t.AtMost {
+		sign = "<="
+	}
+	return fmt.Sprintf("%s %s", sign, shortNumber(t.Bound))
+}
+
+// Got is what was measured, for people.
+func (v *Verdict) Got() string {
+	if !v.Measured {
+		return "-"
+	}
+	return shortNumber(v.Value)
+}
+
+// State is "met", "MISSED" or "not measured".
+func (v *Verdict) State() string {
+	switch {
+	case !v.Measured:
+		return "not measured"
+	case v.Met:
+		return "met"
+	default:
+		return "MISSED"
+	}
+}
+
+func shortNumber(v float64) string {
+	if v >= 1000 {
+		return thousands(v)
+	}
+	return fmt.Sprintf("%.3g", v)
+}

@@ -1,0 +1,127 @@
+// Package redisfence refuses stale fencing tokens in the script that writes, on Redis.
+//
+//	guard := redisfence.New(redisfence.Rueidis(client))
+//	err := guard.Set(ctx, "stock:7", "41", lock.Token())
+//	// errors.Is(err, fence.ErrStale): somebody else has had the lock since; nothing was written
+//
+// The greatest token of a key is kept in another key beside it, in the same slot of a
+// Cluster. It has no end: it must outlive whatever a late write could harm.
+package redisfence
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// Eval runs a script. With go-redis:
+//
+//	func(ctx context.Context, script string, keys, args []string) (any, error) {
+//		return rdb.Eval(ctx, script, keys, args).Result()
+//	}
+type Eval func(ctx context.Context, script string, keys, args []string) (any, error)
+
+// Rueidis runs scripts by a rueidis client, named by their hashes.
+func Rueidis(c rueidis.Client) Eval {
+	return func(ctx context.Context, script string, keys, args []string) (any, error) {
+		v, err := rueidis.NewLuaScript(script).Exec(ctx, c, keys, args).ToAny()
+		if rueidis.IsRedisNil(err) {
+			return nil, nil
+		}
+		return v, err //nolint:wrapcheck // Guard does
+	}
+}
+
+// Guard refuses stale tokens. Its methods may be called at once.
+type Guard struct {
+	eval  Eval
+	epoch uint32
+}
+
+// New makes a guard. It sends nothing.
+func New(eval Eval) *Guard { return &Guard{eval: eval} }
+
+// Epoch gives the same guard for the tokens of another lock store: see fence.Guard.
+func (g *Guard) Epoch(n uint32) *Guard { return &Guard{eval: g.eval, epoch: n} }
+
+// FenceKey is where the greatest token of a key is kept.
+func FenceKey(key string) string {
+	// What is between the first { and the next } decides about the slot, unless it is
+	// empty: redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec.
+	_, rest, _ := strings.Cut(key, "{")
+	tag, _, tagged := strings.Cut(rest, "}")
+	if tagged && tag != "" || strings.Contains(key, "}") { // the latter cannot be put between braces: see Run
+		return "holdfast:fence:" + key
+	}
+	return "holdfast:fence:{" + key + "}"
+}
+
+// Set sets the key to the value, unless the token is stale.
+//
+// Errors: *fence.StaleError and *fence.InvalidError: nothing was written; Redis' own.
+func (g *Guard) Set(ctx context.Context, key, value string, t fence.Token) error {
+	_, err := g.Run(ctx, key, t, "return redis.call('SET', KEYS[1], ARGV[1])", nil, []string{value})
+	return err
+}
+
+// stale is what the script answers.
+const stale = "HFSTALE "
+
+// prelude checks the stamp. Stamps are padded with zeros, so that they compare as text:
+// numbers of Lua lose digits above 2^53.
+const prelude = `
+local newest = redis.call('GET', KEYS[1])
+if newest and newest > ARGV[1] then return redis.error_reply('` + stale + `' .. newest) end
+redis.call('SET', KEYS[1], ARGV[1])
+local KEYS, ARGV = {unpack(KEYS, 2)}, {unpack(ARGV, 2)}
+`
+
+// Run runs a script that writes, unless the token is stale: check and script are one
+// execution, and nothing comes in between. Its KEYS[1] is the key, and more may follow;
+// its ARGV are args. On a Cluster all keys have to be of one slot, and a key that holds a
+// brace has to hold a whole hash tag.
+//
+// The token counts as seen also when the script fails. It gives what the script returned.
+//
+// Errors: *fence.StaleError and *fence.InvalidError: the script was not run; Redis' own.
+func (g *Guard) Run(ctx context.Context, key string, t fence.Token, script string, more, args []string) (any, error) {
+	if err := fence.Validate(key, t); err != nil {
+		return nil, err
+	}
+	keys := append([]string{FenceKey(key), key}, more...)
+	v, err := g.eval(ctx, prelude+script, keys, append([]string{g.stamp(t)}, args...))
+	if err == nil {
+		return v, nil
+	}
+	if _, text, ok := strings.Cut(err.Error(), stale); ok {
+		epoch, newest := parseStamp(text)
+		return nil, fence.Stale(key, g.epoch, t, epoch, newest)
+	}
+	return nil, fmt.Errorf("fenced write of %q: %w", key, err)
+}
+
+const epochDigits, tokenDigits = 10, 19
+
+func (g *Guard) stamp(t fence.Token) string {
+	return fmt.Sprintf("%0*d.%0*d", epochDigits, g.epoch, tokenDigits, t)
+}
+
+// parseStamp reads what the script answered; zeros for what is none.
+func parseStamp(text string) (uint32, fence.Token) {
+	text = strings.TrimSpace(text)
+	first, second, _ := strings.Cut(text, ".")
+	epoch, err := strconv.ParseUint(first, 10, 32)
+	if err != nil {
+		return 0, 0
+	}
+	token, err := strconv.ParseUint(second, 10, 63)
+	if err != nil {
+		return uint32(epoch), 0
+	}
+	return uint32(epoch), fence.Token(token)
+}

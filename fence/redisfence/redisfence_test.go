@@ -1,0 +1,171 @@
+package redisfence_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/redis/rueidis"
+	"go.uber.org/goleak"
+
+	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/fence/redisfence"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func connect(t *testing.T) (rueidis.Client, *redisfence.Guard) {
+	t.Helper()
+	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{testserver.Redis(t).Addr()}, ForceSingleClient: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c, redisfence.New(redisfence.Rueidis(c))
+}
+
+func get(t *testing.T, c rueidis.Client, key string) string {
+	t.Helper()
+	v, err := c.Do(t.Context(), c.B().Get().Key(key).Build()).ToString()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// TestLateWriter: a write with a smaller token is refused, and the data is intact; the
+// same without the guard loses it.
+func TestLateWriter(t *testing.T) {
+	t.Parallel()
+	c, g := connect(t)
+	ctx := t.Context()
+	if err := g.Set(ctx, "stock", "7", 34); err != nil {
+		t.Fatal(err)
+	}
+	err := g.Set(ctx, "stock", "9", 33)
+	var stale *fence.StaleError
+	if !errors.As(err, &stale) || stale.Newest != 34 || stale.Token != 33 || get(t, c, "stock") != "7" {
+		t.Errorf("the late write: %v, stock %s", err, get(t, c, "stock"))
+	}
+	for _, token := range []fence.Token{34, 35, 9_007_199_254_740_993, fence.MaxToken - 1, fence.MaxToken} {
+		if err := g.Set(ctx, "stock", token.String(), token); err != nil || get(t, c, "stock") != token.String() {
+			t.Errorf("token %d: %v, stock %s", token, err, get(t, c, "stock"))
+		}
+	}
+	// Numbers of Lua would not tell these two apart.
+	if err := g.Set(ctx, "stock", "0", fence.MaxToken-1); !errors.Is(err, fence.ErrStale) {
+		t.Errorf("one below the greatest: %v", err)
+	}
+	for _, n := range []string{"7", "9"} { // without the guard: the second holder, then the first, which woke up
+		if err := c.Do(ctx, c.B().Set().Key("plain").Value(n).Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if get(t, c, "plain") != "9" {
+		t.Error("without the guard the late write was to be there")
+	}
+}
+
+func TestRun(t *testing.T) {
+	t.Parallel()
+	c, g := connect(t)
+	ctx := t.Context()
+	const move = `redis.call('DECRBY', KEYS[1], ARGV[1]) return redis.call('INCRBY', KEYS[2], ARGV[1])`
+	v, err := g.Run(ctx, "{acc}:a", 5, move, []string{"{acc}:b"}, []string{"3"})
+	if err != nil || v != int64(3) || get(t, c, "{acc}:a") != "-3" {
+		t.Errorf("Run = %v, %v", v, err)
+	}
+	if _, err := g.Run(ctx, "{acc}:a", 4, move, []string{"{acc}:b"}, []string{"3"}); !errors.Is(err, fence.ErrStale) || get(t, c, "{acc}:b") != "3" {
+		t.Errorf("the late one: %v", err)
+	}
+	if v, err := g.Run(ctx, "{acc}:a", 5, "return redis.call('GET', 'nothing' .. KEYS[1])", nil, nil); err != nil || v != nil {
+		t.Errorf("nil: %v, %v", v, err)
+	}
+	if _, err := g.Run(ctx, "{acc}:a", 6, "return redis.call('INCR')", nil, nil); err == nil || errors.Is(err, fence.ErrStale) {
+		t.Errorf("a script that fails: %v", err)
+	}
+	if err := g.Set(ctx, "{acc}:a", "1", 5); !errors.Is(err, fence.ErrStale) {
+		t.Errorf("after a script that failed its token counts: %v", err)
+	}
+	var bad *fence.InvalidError
+	if err := g.Set(ctx, "", "1", 5); !errors.As(err, &bad) {
+		t.Errorf("no key: %v", err)
+	}
+	if err := g.Set(ctx, "x", "1", 0); !errors.As(err, &bad) || get(t, c, "x") != "" {
+		t.Errorf("no token: %v", err)
+	}
+}
+
+func TestEpochs(t *testing.T) {
+	t.Parallel()
+	_, old := connect(t)
+	ctx := t.Context()
+	now := old.Epoch(1)
+	if err := errors.Join(old.Set(ctx, "k", "1", 1000), now.Set(ctx, "k", "2", 2)); err != nil {
+		t.Fatal(err)
+	}
+	err := old.Set(ctx, "k", "3", 2000)
+	var stale *fence.StaleError
+	if !errors.As(err, &stale) || stale.Newest != 0 {
+		t.Errorf("a token of the epoch before: %v", err)
+	}
+	if err := now.Set(ctx, "k", "4", 1); !errors.Is(err, fence.ErrStale) {
+		t.Errorf("a token that went back: %v", err)
+	}
+}
+
+// TestManyAtOnce: what is there at the end is of the greatest token.
+func TestManyAtOnce(t *testing.T) {
+	t.Parallel()
+	c, g := connect(t)
+	const writers = 100
+	var wg sync.WaitGroup
+	for i := range writers {
+		wg.Go(func() {
+			token := fence.Token((i*37)%writers + 1)
+			if err := g.Set(t.Context(), "k", token.String(), token); err != nil && !errors.Is(err, fence.ErrStale) {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if got := get(t, c, "k"); got != "100" {
+		t.Errorf("the last write is of token %s", got)
+	}
+}
+
+// TestFenceKey: it is in the slot of the key, on a Cluster.
+func TestFenceKey(t *testing.T) {
+	t.Parallel()
+	for key, want := range map[string]string{
+		"a": "holdfast:fence:{a}", "{t}a": "holdfast:fence:{t}a", "a{t}": "holdfast:fence:a{t}", "a{": "holdfast:fence:{a{}",
+	} {
+		if got := redisfence.FenceKey(key); got != want || tag(got) != tag(key) {
+			t.Errorf("FenceKey(%q) = %q, in the slot of %q; want %q, in that of %q", key, got, tag(got), want, tag(key))
+		}
+	}
+}
+
+// tag is what the slot of a key is made from.
+func tag(key string) string {
+	if _, rest, ok := strings.Cut(key, "{"); ok {
+		if in, _, ok := strings.Cut(rest, "}"); ok && in != "" {
+			return in
+		}
+	}
+	return key
+}
+
+func ExampleEval() {
+	// With go-redis: rdb.Eval(ctx, script, keys, args).Result()
+	var eval redisfence.Eval = func(context.Context, string, []string, []string) (any, error) {
+		return nil, errors.New("HFSTALE 0000000000.0000000000000000034")
+	}
+	err := redisfence.New(eval).Set(context.Background(), "stock", "9", 33)
+	fmt.Println(err)
+	// Output: the fencing token is stale: token 33 of "stock", and 34 was seen before
+}

@@ -1,0 +1,239 @@
+// Package sqlfence refuses stale fencing tokens in the transaction that writes, on
+// PostgreSQL, MySQL, MariaDB and SQLite, by database/sql and with any driver.
+//
+//	guard, err := sqlfence.New(sqlfence.Postgres, sqlfence.Config{})
+//	err = guard.Do(ctx, db, "stock:7", lock.Token(), func(tx *sql.Tx) error {
+//		_, err := tx.ExecContext(ctx, "UPDATE stock SET n = n - 1 WHERE id = 7")
+//		return err
+//	})
+//	// errors.Is(err, fence.ErrStale): somebody else has had the lock since; nothing was written
+//
+// The guard keeps the greatest token of each resource in a table of its own. The check
+// writes that row, so that the database itself makes the next one wait until the
+// transaction is over: between the check and the commit nobody can come.
+package sqlfence
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// Dialect is what the database understands.
+type Dialect uint8
+
+// The dialects.
+const (
+	Postgres Dialect = iota + 1
+	MySQL            // MariaDB too
+	SQLite
+)
+
+// DefaultTable is where the tokens are when Config.Table is empty.
+const DefaultTable = "holdfast_fence"
+
+// Config configures a Guard. The zero value is good.
+type Config struct {
+	// Table is its name, with its schema before it where it has one. Default:
+	// DefaultTable. Optional.
+	Table string
+	// Epoch is for the tokens of another lock store: see fence.Guard. Default: 0. Optional.
+	Epoch uint32
+}
+
+// Guard refuses stale tokens. Its methods may be called at once.
+type Guard struct {
+	dialect Dialect
+	table   string
+	epoch   uint32
+}
+
+// New makes a guard. It sends nothing; the table is made by Migrate, or by whoever runs
+// what Schema gives.
+//
+// Errors: *fence.InvalidError for a dialect or a table that there cannot be.
+func New(d Dialect, cfg Config) (*Guard, error) {
+	if d < Postgres || d > SQLite {
+		return nil, &fence.InvalidError{Field: "dialect", Value: strconv.Itoa(int(d)), Bound: "Postgres, MySQL or SQLite"}
+	}
+	table := cmp.Or(cfg.Table, DefaultTable)
+	if !regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?$`).MatchString(table) {
+		return nil, &fence.InvalidError{Field: "table", Value: strconv.QuoteToASCII(table[:min(len(table), 64)]), Bound: "name or schema.name, of letters, digits and _"}
+	}
+	return &Guard{dialect: d, table: table, epoch: cfg.Epoch}, nil
+}
+
+// Schema is the statement that makes the table where there is none.
+func (g *Guard) Schema() string {
+	key, options := "TEXT", ""
+	if g.dialect == MySQL {
+		key, options = "VARBINARY(512)", " ENGINE=InnoDB"
+	}
+	return "CREATE TABLE IF NOT EXISTS " + g.table + " (resource " + key + " NOT NULL PRIMARY KEY, epoch BIGINT NOT NULL, token BIGINT NOT NULL)" + options
+}
+
+// Execer is a *sql.DB, *sql.Tx or *sql.Conn.
+type Execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// Migrate makes the table where there is none. Errors: the database's.
+func (g *Guard) Migrate(ctx context.Context, db Execer) error {
+	if _, err := db.ExecContext(ctx, g.Schema()); err != nil {
+		return fmt.Errorf("make the table of fencing tokens: %w", err)
+	}
+	return nil
+}
+
+// Tx is a *sql.Tx, or a *sql.Conn in a transaction.
+type Tx interface {
+	Execer
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// Do runs write in a transaction of its own, after Check, and commits it. A write of the
+// same resource waits meanwhile.
+//
+// Errors: *fence.StaleError and *fence.InvalidError: nothing was written; what write
+// returned: nothing was written; the database's, of which that of the commit may mean
+// either, as ever.
+func (g *Guard) Do(ctx context.Context, db *sql.DB, resource string, t fence.Token, write func(*sql.Tx) error) error {
+	if err := fence.Validate(resource, t); err != nil {
+		return err
+	}
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("begin a fenced write of %q: %w", resource, err)
+	}
+	defer func() { _ = tx.Rollback() }() // nothing, once it is committed
+	if err := g.Check(ctx, tx, resource, t); err != nil {
+		return err
+	}
+	if err := write(tx); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("commit a fenced write of %q: %w", resource, err)
+	}
+	return nil
+}
+
+// Check refuses a stale token, and remembers this one when the transaction is committed.
+// Call it before the first write, and roll back when it gives an error.
+//
+// Where the isolation is repeatable read or above, the database may fail it because
+// another one was committed meanwhile: then the transaction is to be tried again, as for
+// any write.
+//
+// Errors: *fence.StaleError, *fence.InvalidError, the database's.
+func (g *Guard) Check(ctx context.Context, tx Tx, resource string, t fence.Token) error {
+	if err := fence.Validate(resource, t); err != nil {
+		return err
+	}
+	res, err := tx.ExecContext(ctx, g.upsert(), g.key(resource), int64(g.epoch), int64(t)) //nolint:gosec // valid tokens fit
+	if err != nil {
+		return fmt.Errorf("check the fencing token of %q: %w", resource, err)
+	}
+	if g.dialect != MySQL {
+		n, err := res.RowsAffected()
+		if err != nil {
+			return fmt.Errorf("check the fencing token of %q: %w", resource, err)
+		}
+		if n > 0 {
+			return nil
+		}
+	}
+	// The row is locked by now, so what is read stays so.
+	var epoch uint32
+	var newest int64
+	if err := tx.QueryRowContext(ctx, g.lookup(), g.key(resource)).Scan(&epoch, &newest); err != nil {
+		return fmt.Errorf("read the fencing token of %q: %w", resource, err)
+	}
+	if epoch == g.epoch && fence.Token(newest) == t { //nolint:gosec // as it was written
+		return nil
+	}
+	return fence.Stale(resource, g.epoch, t, epoch, fence.Token(newest)) //nolint:gosec // as it was written
+}
+
+// key is the resource as the table has it: MySQL compares text as people do, and bytes as
+// they are.
+func (g *Guard) key(resource string) any {
+	if g.dialect == MySQL {
+		return []byte(resource)
+	}
+	return resource
+}
+
+// upsert writes the greater stamp. In MySQL assignments happen from left to right, so the
+// token, which needs the old epoch, comes first.
+func (g *Guard) upsert() string {
+	switch g.dialect {
+	case MySQL:
+		return "INSERT INTO " + g.table + " (resource, epoch, token) VALUES (?, ?, ?) ON DUPLICATE KEY UPDATE" +
+			" token = IF(VALUES(epoch) > epoch OR VALUES(epoch) = epoch AND VALUES(token) > token, VALUES(token), token)," +
+			" epoch = GREATEST(epoch, VALUES(epoch))"
+	case SQLite:
+		return g.standard("?, ?, ?")
+	case Postgres:
+	}
+	return g.standard("$1, $2, $3")
+}
+
+func (g *Guard) standard(values string) string {
+	return "INSERT INTO " + g.table + " AS f (resource, epoch, token) VALUES (" + values + ") ON CONFLICT (resource) DO UPDATE" +
+		" SET epoch = excluded.epoch, token = excluded.token" +
+		" WHERE (f.epoch, f.token) <= (excluded.epoch, excluded.token)"
+}
+
+func (g *Guard) lookup() string {
+	q := "SELECT epoch, token FROM " + g.table + " WHERE resource = "
+	switch g.dialect {
+	case MySQL:
+		return q + "? FOR UPDATE"
+	case SQLite:
+		return q + "?"
+	case Postgres:
+	}
+	return q + "$1"
+}
+
+// Exec is the form of one statement, for a row that has a column for its token:
+//
+//	sqlfence.Exec(ctx, db, "stock:7", lock.Token(),
+//		"UPDATE stock SET n = n - 1, token = $1 WHERE id = $2 AND token <= $1", lock.Token(), 7)
+//
+// The statement itself compares and writes. When it wrote no row, the token was stale, or
+// there is no such row, which is *fence.StaleError too. With MySQL the connection needs
+// CLIENT_FOUND_ROWS (clientFoundRows=true): without it a row that is written as it was
+// does not count.
+//
+// Errors: *fence.StaleError, *fence.InvalidError, the database's.
+func Exec(ctx context.Context, db Execer, resource string, t fence.Token, query string, args ...any) (sql.Result, error) {
+	if err := fence.Validate(resource, t); err != nil {
+		return nil, err
+	}
+	if !strings.Contains(strings.ToUpper(query), "WHERE") {
+		return nil, &fence.InvalidError{Field: "query", Value: strconv.Quote(query[:min(len(query), 64)]), Bound: "a statement that compares the token in its WHERE"}
+	}
+	res, err := db.ExecContext(ctx, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("fenced statement on %q: %w", resource, err)
+	}
+	n, err := res.RowsAffected()
+	switch {
+	case err != nil:
+		return res, fmt.Errorf("fenced statement on %q: %w", resource, errors.Join(err, errUncounted))
+	case n == 0:
+		return res, &fence.StaleError{Resource: resource, Token: t}
+	}
+	return res, nil
+}
+
+var errUncounted = errors.New("the driver does not count rows: it was executed, and whether it was refused is not known")

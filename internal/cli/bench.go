@@ -1,0 +1,274 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-io/holdfast/bench"
+	"github.com/holdfast-io/holdfast/bench/engines"
+)
+
+// Peers gives the contenders of others on an engine.
+type Peers func(e *bench.Engine) []bench.Contender
+
+// peersProgram is built from bench/peers, which is a module of its own.
+const peersProgram = "holdfast-bench-peers"
+
+// benchOptions are the flags of "holdfast bench".
+type benchOptions struct {
+	bench.Options
+	engines []string
+	peers   bool
+	quick   bool
+	out     []string
+}
+
+func (a *app) benchCommand() *cobra.Command {
+	var o benchOptions
+	cmd := &cobra.Command{
+		Use:   "bench [flags]",
+		Short: "Measure locks: ours, the bare commands of the store, and other libraries",
+		Long: `Measure how many pairs of acquire and release there are a second, how long each takes,
+how evenly waiters are served and what it costs the server, and check every grant
+against all others. What is compared runs turn about in one process; figures are the
+medians of the rounds.
+
+With --backend, on that server, under names that begin with holdfast-bench/. Without,
+on servers that are started for it on free ports of the loopback: of all the programs
+that are found; what is not found is told.
+
+--peers measures other libraries too. That is the program ` + peersProgram + `, which
+"make bench" builds from bench/peers, beside this one or in $PATH: programs that use
+Holdfast do not compile them. It is this command with more in it.
+
+Exit status: 0; 1 when a lock was given to two at once, or nothing could be measured.`,
+		Example: `  holdfast bench --quick
+  holdfast bench --engine redis --only 'own/*'
+  holdfast bench --peers --backend redis://127.0.0.1:6379 --only one/100`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.peers && a.peers == nil {
+				return a.benchPeers(cmd.Context())
+			}
+			return a.bench(cmd.Context(), &o, cmd.Flags().Changed)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&o.peers, "peers", false, "measure other libraries too")
+	f.BoolVar(&o.quick, "quick", false, "2 rounds of 200ms: whether it works, not how fast it is")
+	f.IntVar(&o.Rounds, "rounds", 5, "how often each is measured")
+	f.DurationVar(&o.Budget, "time", time.Second, "how long each is measured in a round")
+	f.StringSliceVar(&o.engines, "engine", nil, "which local servers to start: redis, etcd, ... (default: all that are found)")
+	f.StringSliceVar(&o.Only, "only", nil, "patterns of scenarios, such as own/64 or 'one/*' (default: all)")
+	f.StringSliceVar(&o.Contenders, "contender", nil, "patterns of names, such as holdfast or raw (default: all)")
+	f.IntVar(&o.MaxWaiters, "max-waiters", 0, "leave out scenarios with more waiters (default: no bound)")
+	f.StringSliceVarP(&o.out, "out", "o", nil, "files to write the report to, by their ends: .txt, .json, .html")
+	f.SortFlags = false
+	return cmd
+}
+
+// benchWorkerCommand is one of the processes that "holdfast bench" starts.
+func (a *app) benchWorkerCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: benchWorker, Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return bench.Work(cmd.Context(), a.stdin, a.stdout, func(ctx context.Context, url, beside string) (*bench.Engine, error) {
+				e, err := engines.Open(ctx, url)
+				if err == nil {
+					e.Beside = beside
+					a.addPeers([]*bench.Engine{e})
+				}
+				return e, err
+			})
+		},
+	}
+}
+
+const benchWorker = "bench-worker"
+
+// addPeers adds those that are in this program.
+func (a *app) addPeers(all []*bench.Engine) {
+	if a.peers == nil {
+		return
+	}
+	for _, e := range all {
+		e.Contenders = append(e.Contenders, a.peers(e)...)
+	}
+}
+
+// benchPeers runs the program with the peers in place of this one, with the same flags.
+func (a *app) benchPeers(ctx context.Context) error {
+	path, err := findPeers()
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, path, a.args...) //nolint:gosec // a program of ours, with this one's arguments
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.stdin, a.stdout, a.stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	err = cmd.Run()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return exitError(exit.ExitCode())
+	}
+	return err
+}
+
+// findPeers looks beside this program, then in $PATH.
+func findPeers() (string, error) {
+	if self, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(self), peersProgram)
+		if _, err := os.Stat(beside); err == nil {
+			return beside, nil
+		}
+	}
+	path, err := exec.LookPath(peersProgram)
+	if err != nil {
+		return "", fmt.Errorf("%s is neither beside this program nor in $PATH: build it with \"make bench-build\", or with \"go build -C bench/peers -o DIR/%s .\": %w", peersProgram, peersProgram, err)
+	}
+	return path, nil
+}
+
+func (a *app) bench(ctx context.Context, o *benchOptions, given func(flag string) bool) error {
+	if o.quick {
+		if !given("rounds") {
+			o.Rounds = 2
+		}
+		if !given("time") {
+			o.Budget = 200 * time.Millisecond
+		}
+	}
+	writers, err := benchWriters(o.out)
+	if err != nil {
+		return err
+	}
+	all, missing, err := a.benchEngines(ctx, o)
+	if err != nil {
+		return err
+	}
+	a.addPeers(all)
+	if self, err := os.Executable(); err == nil {
+		o.Worker = []string{self, benchWorker}
+	}
+	o.Progress = a.benchProgress()
+	report, err := bench.Run(ctx, all, o.Options)
+	if report == nil {
+		return errors.Join(err, engines.Close(all))
+	}
+	a.clearProgress()
+	report.Missing, report.Version = missing, Version
+	err = errors.Join(err, a.tellBench(report), writeBench(report, writers), engines.Close(all))
+	if err == nil && len(report.Results) == 0 {
+		err = errors.New("nothing was measured: no scenario, contender or engine is what the flags ask for")
+	}
+	if doubles := report.Doubles(); doubles > 0 {
+		err = errors.Join(err, fmt.Errorf("holdfast gave a lock to two at once, or a token that did not grow, %.0f times", doubles))
+	}
+	return err
+}
+
+func (a *app) tellBench(report *bench.Report) error {
+	if a.json {
+		return a.printJSONLine(report)
+	}
+	return bench.Table(a.stdout, report)
+}
+
+// benchWriter writes a report in one form.
+type benchWriter func(w io.Writer, r *bench.Report) error
+
+// benchWriters gives what writes each file.
+func benchWriters(files []string) (map[string]benchWriter, error) {
+	writers := make(map[string]benchWriter)
+	for _, file := range files {
+		switch filepath.Ext(file) {
+		case ".txt":
+			writers[file] = bench.Table
+		case ".json":
+			writers[file] = bench.JSON
+		case ".html":
+			writers[file] = bench.HTML
+		default:
+			return nil, usageError("out", "%s: must end in .txt, .json or .html", file)
+		}
+		if _, err := os.Stat(filepath.Dir(file)); err != nil { // better now than after an hour
+			return nil, usageError("out", "%w", err)
+		}
+	}
+	return writers, nil
+}
+
+func writeBench(report *bench.Report, writers map[string]benchWriter) error {
+	var errs []error
+	for file, write := range writers {
+		var text bytes.Buffer
+		err := write(&text, report)
+		if err == nil {
+			err = os.WriteFile(file, text.Bytes(), 0o644) //nolint:gosec // it is made to be shown
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// benchEngines are the server that was named, or those that can be started here.
+func (a *app) benchEngines(ctx context.Context, o *benchOptions) ([]*bench.Engine, []string, error) {
+	url := a.backend
+	if url == "" && len(o.engines) == 0 {
+		url = os.Getenv("HOLDFAST_BACKEND")
+	}
+	if url == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, nil, fmt.Errorf("find this program: %w", err)
+		}
+		return engines.Local(ctx, o.engines, self)
+	}
+	if len(o.engines) > 0 {
+		return nil, nil, usageError("engine", "is for servers that are started here, and --backend names one that is there")
+	}
+	e, err := engines.Open(ctx, url)
+	if err != nil {
+		return nil, nil, err
+	}
+	return []*bench.Engine{e}, nil, nil
+}
+
+// benchProgress tells what is measured: on a terminal in one line that is written over.
+func (a *app) benchProgress() func(bench.Step) {
+	if a.quiet {
+		return nil
+	}
+	begin := time.Now()
+	terminal := a.isTerminal(a.stderr)
+	last := ""
+	return func(s bench.Step) {
+		what := s.Engine + " " + s.Scenario
+		if terminal {
+			left := ""
+			if s.Done > 0 {
+				spent := time.Since(begin)
+				left = ", " + (spent * time.Duration(s.Total-s.Done) / time.Duration(s.Done)).Round(time.Second).String() + " left"
+			}
+			fmt.Fprintf(a.stderr, "\r\x1b[K%d/%d %s %s, round %d%s", s.Done+1, s.Total, what, s.Contender, s.Round, left)
+			return
+		}
+		if what != last {
+			fmt.Fprintf(a.stderr, "%3d%% %s\n", 100*s.Done/max(1, s.Total), what)
+			last = what
+		}
+	}
+}
+
+func (a *app) clearProgress() {
+	if !a.quiet && a.isTerminal(a.stderr) {
+		fmt.Fprint(a.stderr, "\r\x1b[K")
+	}
+}

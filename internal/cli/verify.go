@@ -1,0 +1,280 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-io/holdfast/verify"
+	"github.com/holdfast-io/holdfast/verify/history"
+	"github.com/holdfast-io/holdfast/verify/play"
+)
+
+// verifyWorkerCommand is the hidden subcommand that a worker of verify is.
+const verifyWorkerCommand = "internal-verify-worker"
+
+// The exit statuses of verify, besides those of bad usage and of signals.
+const (
+	exitViolation    = 1
+	exitInconclusive = 2
+	exitNoRun        = 3
+)
+
+// verifyWorker is a worker from the inside.
+func verifyWorker(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) int {
+	if err := play.Worker(ctx, stdin, stdout); err != nil {
+		fmt.Fprintln(stderr, err)
+		return exitError1
+	}
+	return exitOK
+}
+
+// verifyOptions are the flags of verify.
+type verifyOptions struct {
+	long    time.Duration
+	seed    uint64
+	profile string
+	ttl     time.Duration
+	reports []string
+	cluster string
+}
+
+func (a *app) verifyCommand() *cobra.Command {
+	var o verifyOptions
+	var selfTest bool
+	cmd := &cobra.Command{
+		Use:   "verify [URL]",
+		Short: "Torture a backend and judge whether it keeps its promises",
+		Long: `Let processes fight for locks on a backend while they are stopped and killed and their
+network is cut, and judge what was seen: whether two believed at once that they held a
+lock, whether tokens grew, whether a resource that checks tokens lost an update, whether
+there is an order of all calls that explains every answer, and whether anybody was left
+waiting or anything was left behind.
+
+It harms nothing: all locks are under a random prefix, the rate is bounded, all faults
+are in the workers and in relays before them, and everything is given back. The report
+says what was not tested. With --local-cluster it starts servers of its own, with the
+programs of this machine, and stops and crashes those too.
+
+--report writes to a file, by its extension: .jsonl the history, which "verify check"
+judges again; .json the verdict; .xml the verdict as JUnit; .html the verdict with a
+picture of who held what when, faults drawn in. It may be given several times.
+
+Exit status: 0 pass; 1 violation; 2 inconclusive; 3 could not run; 64 bad usage.`,
+		Example: `  holdfast verify redis://localhost:6379
+  holdfast verify etcd://localhost:2379 --for 5m --profile torture --report run.jsonl
+  holdfast verify check run.jsonl`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if selfTest {
+				return a.verifySelfTest(cmd.Context(), o.seed)
+			}
+			if len(args) == 1 {
+				a.backend = args[0]
+			}
+			if o.cluster != "" && len(args) == 1 {
+				return usageError("local-cluster", "%s: starts its own servers, and takes no URL", o.cluster)
+			}
+			return a.verify(cmd.Context(), o)
+		},
+	}
+	f := cmd.Flags()
+	f.DurationVar(&o.long, "for", time.Minute, "how long there are faults, 1s to 10m")
+	f.Uint64Var(&o.seed, "seed", 0, "of the plan (default: random)")
+	f.StringVar(&o.profile, "profile", string(play.Standard), "gentle, standard, torture, or jepsen: only an exclusive lock whose holders are stopped")
+	f.DurationVar(&o.ttl, "ttl", 0, "of the leases (default: 2s, or the least that the backend takes)")
+	f.StringArrayVar(&o.reports, "report", nil, "write to this file; see above")
+	f.StringVar(&o.cluster, "local-cluster", "", "start servers for the run, and stop and crash them too: redis or etcd")
+	f.BoolVar(&selfTest, "self-test", false, "play on locks that are broken on purpose: each must be caught; takes a minute")
+	f.SortFlags = false
+	cmd.AddCommand(a.verifyCheckCommand())
+	return cmd
+}
+
+func (a *app) verifyCheckCommand() *cobra.Command {
+	var reports []string
+	cmd := &cobra.Command{
+		Use:   "check FILE",
+		Short: "Judge a recorded history again",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			for _, name := range reports {
+				if !knownReport(name) || filepath.Ext(name) == ".jsonl" {
+					return usageError("report", "%s: the extension must be .json, .xml or .html", filepath.Base(name))
+				}
+			}
+			return a.judgeFile(cmd.Context(), args[0], reports)
+		},
+	}
+	cmd.Flags().StringArrayVar(&reports, "report", nil, "write the verdict to this file, by its extension")
+	return cmd
+}
+
+// knownReport reports whether there is a format for the file's extension.
+func knownReport(name string) bool {
+	switch filepath.Ext(name) {
+	case ".jsonl", ".json", ".xml", ".html":
+		return true
+	}
+	return false
+}
+
+func (a *app) verify(ctx context.Context, o verifyOptions) error {
+	for _, name := range o.reports {
+		if !knownReport(name) {
+			return usageError("report", "%s: the extension must be .jsonl, .json, .xml or .html", filepath.Base(name))
+		}
+	}
+	url := ""
+	if o.cluster == "" {
+		var err error
+		if url, err = a.url(); err != nil {
+			return err
+		}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return &statusError{exitNoRun, fmt.Errorf("find this program: %w", err)}
+	}
+	for o.seed == 0 {
+		o.seed = uint64(time.Now().UnixNano())
+	}
+	file, kept, err := historyFile(o.reports)
+	if err != nil {
+		return &statusError{exitNoRun, err}
+	}
+	out := bufio.NewWriterSize(file, 1<<20)
+	err = play.Run(ctx, play.Config{
+		URL: url, Cluster: o.cluster, For: o.long, Seed: o.seed, Profile: play.Profile(o.profile), TTL: o.ttl,
+		Worker: []string{self, verifyWorkerCommand}, Replay: o.again(url), History: out,
+		Log: func(text string) { a.warn("%s", text) },
+	})
+	err = errors.Join(err, out.Flush(), file.Close())
+	if err != nil {
+		if !kept {
+			_ = os.Remove(file.Name())
+		}
+		if ctx.Err() != nil || statusOf(err) == exitUsage {
+			return err
+		}
+		return &statusError{exitNoRun, err}
+	}
+	err = a.judgeFile(ctx, file.Name(), o.reports)
+	switch {
+	case kept:
+	case err == nil:
+		_ = os.Remove(file.Name())
+	default:
+		a.warn("the history is in %s", file.Name())
+	}
+	return err
+}
+
+// again is the command that plays the same once more. It has no password.
+func (o *verifyOptions) again(url string) string {
+	on := "--local-cluster " + o.cluster
+	if o.cluster == "" {
+		on = play.Shown(url)
+	}
+	s := fmt.Sprintf("holdfast verify %s --for %s --seed %d --profile %s", on, o.long, o.seed, o.profile)
+	if o.ttl > 0 {
+		s += " --ttl " + o.ttl.String()
+	}
+	return s
+}
+
+// historyFile is where the history goes, and whether it stays there.
+func historyFile(reports []string) (*os.File, bool, error) {
+	for _, name := range reports {
+		if filepath.Ext(name) == ".jsonl" {
+			f, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600) //nolint:gosec // the caller names it
+			return f, true, err
+		}
+	}
+	f, err := os.CreateTemp("", "holdfast-verify-*.jsonl")
+	return f, false, err
+}
+
+// judgeFile judges a history, prints the verdict, writes the reports, and gives the exit
+// status.
+func (a *app) judgeFile(ctx context.Context, name string, reports []string) error {
+	h, err := readHistory(name)
+	if err != nil {
+		return &statusError{exitNoRun, err}
+	}
+	r := verify.Judge(ctx, h, verify.Options{})
+	for _, name := range reports {
+		if err := writeReport(r, h, name); err != nil {
+			return &statusError{exitNoRun, err}
+		}
+	}
+	if err := a.printVerdict(r); err != nil {
+		return err
+	}
+	switch r.Verdict {
+	case verify.Violation:
+		return exitError(exitViolation)
+	case verify.Inconclusive:
+		return exitError(exitInconclusive)
+	case verify.Pass:
+	}
+	return nil
+}
+
+func readHistory(name string) (*history.History, error) {
+	f, err := os.Open(name) //nolint:gosec // the caller names it
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+	h, err := history.Read(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return h, nil
+}
+
+func (a *app) printVerdict(r *verify.Report) error {
+	switch {
+	case a.json:
+		return writeJSON(a.stdout, r)
+	case a.quiet:
+		_, err := fmt.Fprintln(a.stdout, strings.ToUpper(string(r.Verdict)))
+		return err
+	default:
+		return r.WriteText(a.stdout)
+	}
+}
+
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+// writeReport writes a report in the format of its extension. A history is there already.
+func writeReport(r *verify.Report, h *history.History, name string) error {
+	write := map[string]func(io.Writer) error{
+		".json": func(w io.Writer) error { return writeJSON(w, r) },
+		".xml":  r.WriteJUnit,
+		".html": func(w io.Writer) error { return r.WriteHTML(w, h) },
+	}[filepath.Ext(name)]
+	if write == nil {
+		return nil
+	}
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600) //nolint:gosec // the caller names it
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
+}

@@ -1,0 +1,58 @@
+package embedded_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/holdfast-io/holdfast/server/embedded"
+)
+
+// TestWatchesDoNotLock: watches come and go while events are told: in etcd's own client
+// within the process, who sends to the server and who sends to the client wait for each
+// other then, for ever, and nobody is woken any more.
+func TestWatchesDoNotLock(t *testing.T) {
+	t.Parallel()
+	e, err := embedded.Start(t.Context(), embedded.Config{DataDir: t.TempDir() + "/node"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c := e.Client()
+	var told atomic.Int64
+	var watchers, writers sync.WaitGroup
+	const atOnce, each = 32, 60
+	written, stop := context.WithCancel(ctx)
+	for i := range 4 {
+		writers.Go(func() {
+			for written.Err() == nil {
+				_, _ = c.Put(written, fmt.Sprintf("k/%d", i), "v")
+			}
+		})
+	}
+	for i := range atOnce {
+		watchers.Go(func() {
+			for range each {
+				watching, done := context.WithCancel(ctx)
+				if _, ok := <-c.Watch(watching, fmt.Sprintf("k/%d", i%4)); ok {
+					told.Add(1)
+				}
+				done()
+			}
+		})
+	}
+	watchers.Wait()
+	stop()
+	writers.Wait()
+	if n := told.Load(); n != atOnce*each {
+		t.Errorf("%d of %d watches were told something within %s", n, atOnce*each, patience)
+	}
+}

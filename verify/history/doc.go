@@ -1,0 +1,24 @@
+// Package history is what was seen of a lock service: every call with its return, what
+// the holders believed, what reached the resource, and the faults. It is what the
+// players of holdfast verify write and what the referee, package verify, reads; the two
+// share nothing else.
+//
+// # The format
+//
+// A history is a file of JSON lines. The first is the header, the last the footer; a
+// history without a footer was cut short. Lines need not be in order of their times.
+//
+//	{"e":"header","t":…,"version":1,"seed":7,"backend":"redis","ttl":2000000000,…}
+//	{"e":"call","t":…,"w":"2.1","op":4,"verb":"acquire","lock":"a","acq":"2.1-4"}
+//	{"e":"return","t":…,"w":"2.1","op":4,"outcome":"ok","token":17,"deadline":…}
+//	{"e":"held","t":…,"w":"2.1","acq":"2.1-4","deadline":…}
+//	{"e":"write","t":…,"w":"2.1","register":"bare","lock":"a","token":17,"base":"x","value":"y","outcome":"ok"}
+//	{"e":"freeze","t":…,"w":"2.1"}
+//	{"e":"footer","t":…}
+//
+// # Time
+//
+// All times are nanoseconds of one clock that never goes back and that all processes of
+// the machine share; on Linux it counts on while the machine is suspended. A call whose
+// return is not there has no known outcome: it may take effect at any later time.
+package history

@@ -1,0 +1,367 @@
+package verify
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/holdfast-io/holdfast/verify/history"
+)
+
+const (
+	// grace is how long a hand-over may take beyond the TTL and the lag of the backend,
+	// on a machine that does other things too.
+	grace = int64(2 * time.Second)
+	// farewell is how long a worker that gives up in line, without a fault, may have the
+	// lock that it was given at that moment.
+	farewell = int64(200 * time.Millisecond)
+	// lateLoss is how long after its deadline a holder may be told, while its process runs.
+	lateLoss = int64(50 * time.Millisecond)
+	// lateLossBusy is the same on a machine that is short of processors at that time.
+	lateLossBusy = int64(500 * time.Millisecond)
+)
+
+// Waits are how long those waited who were granted the lock at last.
+type Waits struct {
+	Granted int `json:"granted"`
+	// Median, P99 and Max of the time from the call to the grant, in nanoseconds, of
+	// exclusive acquires that waited in line.
+	Median int64 `json:"median"`
+	P99    int64 `json:"p99"`
+	Max    int64 `json:"max"`
+	// Idle is the longest time that a lock was free, as far as is known, while a worker
+	// without a fault waited for it, in nanoseconds.
+	Idle int64 `json:"idle"`
+	// Fairness is Jain's index over the grants of each worker: 1 when all had the same.
+	Fairness float64 `json:"fairness"`
+}
+
+// liveness finds waiters that a free lock did not go to.
+func (g *game) liveness() (Check, Waits) {
+	c := newCheck("liveness", "a free lock goes to who waits for it")
+	var w Waits
+	var times []int64
+	slack := g.h.Header.SessionTTL + g.h.Header.ExpiryLag
+	bound := slack + grace
+	for _, name := range g.names {
+		held := g.heldTimes(name, slack)
+		for _, a := range g.locks[name] {
+			if a.Verb != history.VerbAcquire {
+				continue
+			}
+			if a.Granted() && !a.Shared {
+				times = append(times, a.Return-a.Call())
+			}
+			hard, soft := g.others(held, a)
+			idle, at := longest(g.waited(a), slices.Concat(hard, g.excuses(a)), slices.Concat(soft, a.proc.stalls))
+			w.Idle = max(w.Idle, idle)
+			if idle > bound {
+				c.violated(Finding{
+					Lock: name, At: at, Until: at + idle, Acqs: []string{a.Acq},
+					Text: fmt.Sprintf("worker %s waited for %q while nobody had it: %.2f s, %s; the bound is %.2f s",
+						a.Worker, name, float64(idle)/1e9, g.span(at, at+idle), float64(bound)/1e9),
+				})
+			}
+		}
+	}
+	slices.Sort(times)
+	if n := len(times); n > 0 {
+		w.Granted, w.Median, w.P99, w.Max = n, times[n/2], times[min(n-1, n*99/100)], times[n-1]
+	}
+	w.Fairness = g.fairness()
+	c.Summary = fmt.Sprintf("longest wait for a free lock %.0f ms; waits %.1f ms in the middle, %.0f ms at most; fairness %.2f",
+		float64(w.Idle)/1e6, float64(w.Median)/1e6, float64(w.Max)/1e6, w.Fairness)
+	return c, w
+}
+
+// waited is when the worker stood in line and was there to be served.
+func (g *game) waited(a *acquisition) interval {
+	return interval{a.Call(), min(a.Return, a.proc.gone, g.h.End)}
+}
+
+// taken is when a lock may have been with an acquisition.
+type taken struct {
+	interval
+	*acquisition
+	// soft time is taken off a wait, and does not break it in two.
+	soft bool
+}
+
+// heldTimes are generous: until its end is known, a lease may be out.
+func (g *game) heldTimes(name string, slack int64) []taken {
+	var out []taken
+	for _, a := range g.locks[name] {
+		if a.Granted() {
+			out = append(out, taken{interval: g.heldTime(a, slack), acquisition: a})
+		}
+		out = append(out, g.maybeHeld(a, slack)...)
+	}
+	return out
+}
+
+// maybeHeld is when an acquisition may have had the lock without its worker's knowing:
+// granted while that could not be told, or when it had just given up. A worker without
+// faults that was granted the lock and not told has no excuse.
+func (g *game) maybeHeld(a *acquisition, slack int64) []taken {
+	if a.Verb == history.VerbTry && a.Outcome == history.Held {
+		return nil
+	}
+	var out []taken
+	end := min(a.Return, a.proc.gone)
+	for _, f := range g.troubles(a, interval{a.Call(), end}) {
+		out = append(out, taken{interval: interval{f.from, add(f.until, slack)}, acquisition: a})
+	}
+	switch {
+	case end == history.Infinity || a.Granted():
+	case a.proc.gone < a.Return: // it died or ended in line: C8
+		out = append(out, taken{interval: interval{end, end + slack}, acquisition: a})
+	default:
+		out = append(out, taken{interval: interval{end, end + farewell}, acquisition: a, soft: true})
+	}
+	return out
+}
+
+func (g *game) heldTime(a *acquisition, slack int64) interval {
+	from := a.Return
+	for _, f := range g.troubles(a, interval{a.Call(), a.Return}) {
+		if add(f.until, grace) >= a.Return { // else the answer would have come by then
+			from = min(from, max(f.from, a.Call()))
+		}
+	}
+	for _, o := range a.ends {
+		if o.Outcome == history.OK {
+			return interval{from, o.Return}
+		}
+	}
+	over := a.over()
+	if over == history.Infinity {
+		if a.TTL == 0 {
+			return interval{from, history.Infinity} // it holds it still
+		}
+		over = a.deadline()
+	}
+	// The last renewal may have left just before, and it may have been on its way for as
+	// long as a fault kept it.
+	end := max(over, a.deadline())
+	for _, o := range a.ops {
+		if o.Verb == history.VerbStaleRenew && o.Outcome != history.Lost {
+			end = max(end, min(o.Return, g.h.End)+a.TTL)
+		}
+	}
+	end, _ = g.trouble(a, a.Call(), end)
+	return interval{from, end + max(slack, a.TTL+g.h.Header.ExpiryLag)}
+}
+
+// troubles are the faults of the worker's that touch a time.
+func (g *game) troubles(a *acquisition, span interval) []interval {
+	var out []interval
+	for _, list := range [][]interval{a.proc.frozen, a.proc.faults, g.all} {
+		for _, f := range list {
+			if f.meets(span) {
+				out = append(out, interval{f.from, min(f.until, g.h.End)})
+			}
+		}
+	}
+	return out
+}
+
+// trouble is the end of the last fault of the worker's that touches the time from from to
+// until, and no less than until.
+func (g *game) trouble(a *acquisition, from, until int64) (int64, bool) {
+	list := g.troubles(a, interval{from, until})
+	end := until
+	for _, f := range list {
+		end = max(end, f.until)
+	}
+	return end, len(list) > 0
+}
+
+// others are the times of all but one.
+func (g *game) others(held []taken, a *acquisition) ([]interval, []interval) {
+	var hard, soft []interval
+	for _, t := range held {
+		switch {
+		case t.acquisition == a:
+		case t.soft:
+			soft = append(soft, t.interval)
+		default:
+			hard = append(hard, t.interval)
+		}
+	}
+	return hard, soft
+}
+
+// excuses are times in which the worker could not be served, with what it takes to find
+// the way back.
+func (g *game) excuses(a *acquisition) []interval {
+	var out []interval
+	for _, f := range a.proc.frozen {
+		out = append(out, interval{f.from, add(f.until, grace)})
+	}
+	for _, list := range [][]interval{a.proc.faults, g.all} {
+		for _, f := range list {
+			out = append(out, interval{f.from, add(f.until, grace)})
+		}
+	}
+	return out
+}
+
+func add(t, d int64) int64 {
+	if t > history.Infinity-d {
+		return history.Infinity
+	}
+	return t + d
+}
+
+// longest finds the longest piece of whole that no hard part covers, less what soft parts
+// cover of it: its length and where it begins.
+func longest(whole interval, hard, soft []interval) (int64, int64) {
+	soft = union(soft)
+	best, where := int64(0), whole.from
+	at := whole.from
+	look := func(until int64) {
+		piece := interval{at, min(until, whole.until)}
+		d := piece.until - piece.from
+		for _, s := range soft {
+			d -= max(0, min(s.until, piece.until)-max(s.from, piece.from))
+		}
+		if d > best {
+			best, where = d, at
+		}
+	}
+	for _, p := range union(hard) {
+		if p.from > at {
+			look(p.from)
+		}
+		at = max(at, p.until)
+		if at >= whole.until {
+			return best, where
+		}
+	}
+	look(whole.until)
+	return best, where
+}
+
+// union gives the same times as intervals that do not touch, in order.
+func union(parts []interval) []interval {
+	slices.SortFunc(parts, func(x, y interval) int { return cmp.Compare(x.from, y.from) })
+	var out []interval
+	for _, p := range parts {
+		switch n := len(out); {
+		case p.empty():
+		case n > 0 && p.from <= out[n-1].until:
+			out[n-1].until = max(out[n-1].until, p.until)
+		default:
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// fairness is Jain's index over the grants of each worker, whichever life it was in.
+func (g *game) fairness() float64 {
+	grants := make(map[string]float64)
+	for i := range g.h.Ops {
+		o := &g.h.Ops[i]
+		if o.Verb == history.VerbAcquire {
+			worker, _, _ := cutLast(o.Worker)
+			n := 0.0
+			if o.Outcome == history.OK {
+				n = 1
+			}
+			grants[worker] += n
+		}
+	}
+	var sum, squares float64
+	for _, n := range grants {
+		sum += n
+		squares += n * n
+	}
+	if squares == 0 {
+		return 1
+	}
+	return math.Round(100*sum*sum/(float64(len(grants))*squares)) / 100
+}
+
+// cutLast cuts "2.1" into worker and life.
+func cutLast(worker string) (string, string, bool) {
+	for i := len(worker) - 1; i >= 0; i-- {
+		if worker[i] == '.' {
+			return worker[:i], worker[i+1:], true
+		}
+	}
+	return worker, "", false
+}
+
+// losses finds holders that were told too late that their deadline had passed.
+func (g *game) losses() Check {
+	c := newCheck("loss", "a holder is told when its lease may be over")
+	var n, told int
+	var worst int64
+	for _, name := range g.names {
+		for _, a := range g.locks[name] {
+			if a.lost == nil {
+				continue
+			}
+			n++
+			if a.lost.Told {
+				told++
+			}
+			late := a.lost.At - a.lost.Deadline
+			span := interval{a.lost.Deadline, a.lost.At}
+			for _, list := range [][]interval{a.proc.frozen, a.proc.stalls} {
+				for _, f := range list {
+					if f.meets(span) {
+						late -= min(f.until, span.until) - max(f.from, span.from)
+						if f.until >= span.until-lateLoss {
+							late = 0 // it has only just begun to run again
+						}
+					}
+				}
+			}
+			worst = max(worst, late)
+			if bound := g.lateBound(span); late > bound {
+				c.violated(Finding{
+					Lock: name, At: a.lost.Deadline, Until: a.lost.At, Acqs: []string{a.Acq},
+					Text: fmt.Sprintf("worker %s was told of the loss of %q %.0f ms after its deadline at %s; the bound is %d ms",
+						a.Worker, name, float64(late)/1e6, g.at(a.lost.Deadline), bound/1e6),
+				})
+			}
+		}
+	}
+	c.Summary = fmt.Sprintf("%d losses, %d told by the backend; at most %.1f ms after the deadline", n, told, float64(worst)/1e6)
+	return c
+}
+
+// lateBound is how late a loss may be told: more, when some worker had to wait for a
+// processor about then.
+func (g *game) lateBound(span interval) int64 {
+	about := interval{span.from - grace/4, span.until + grace/4}
+	for _, p := range g.procs {
+		if slices.ContainsFunc(p.stalls, about.meets) {
+			return lateLossBusy
+		}
+	}
+	return lateLoss
+}
+
+// rest finds what was left behind.
+func (g *game) rest() Check {
+	c := newCheck("rest", "nothing is left behind")
+	ended := 0
+	for _, e := range g.h.Events {
+		switch e.Kind { //nolint:exhaustive // the others leave nothing
+		case history.KindLeft:
+			c.violated(Finding{Lock: e.Lock, At: e.At, Text: fmt.Sprintf("after all workers had ended and their time was over, %q had: %s", e.Lock, e.Text)})
+		case history.KindEnd:
+			ended++
+			if e.After > e.Before {
+				c.violated(Finding{At: e.At, Text: fmt.Sprintf("worker %s began with %d goroutines and ended with %d: %s", e.Worker, e.Before, e.After, e.Text)})
+			}
+		}
+	}
+	c.Summary = fmt.Sprintf("%d workers ended in order, %d things left", ended, c.Found)
+	return c
+}

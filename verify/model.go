@@ -1,0 +1,298 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/holdfast-io/holdfast/verify/history"
+)
+
+// The model is one lock whose leases may end at any time from their deadline on, and
+// never before. Two things keep the search small. A lease ends in the model only when
+// another grant needs it gone: nothing that was seen asks for an earlier end. And what
+// has an unknown outcome is not part of the sequence: an acquire that may have worked is
+// an excuse for a refusal, a release that may have worked makes the end of its lease
+// possible from its call on.
+
+// lease is an acquisition as the model needs it.
+type lease struct {
+	*acquisition
+	// ends is from when on the lease may be over.
+	ends int64
+}
+
+// act is one step of the model: a call whose answer says something.
+type act struct {
+	verb  history.Verb
+	lease int
+	// until is when the call returned.
+	until int64
+	// excused is set for a refusal that a call of unknown outcome explains.
+	excused bool
+	op      *history.Op
+}
+
+// lockState is the state of the model. It is comparable.
+type lockState struct {
+	held  string // the leases that are out, as numbers with a comma behind each
+	token uint64
+	now   int64 // it is not before this
+}
+
+// lockModel is the model of one lock.
+type lockModel struct {
+	leases []lease
+	seed   maphash.Seed
+}
+
+// model looks for an order of the calls in which a lock would have answered the same.
+func (g *game) model(ctx context.Context, limit time.Duration) Check {
+	c := newCheck("model", "there is an order of all calls in which a lock would answer the same")
+	var ops int
+	for _, name := range g.names {
+		m, acts := g.lockModel(name)
+		ops += len(acts)
+		switch result, why := m.search(ctx, acts, limit); result {
+		case porcupine.Ok:
+		case porcupine.Illegal:
+			c.violated(m.explain(g, name, why))
+		case porcupine.Unknown:
+			c.open(Finding{Lock: name, At: g.h.Start, Text: fmt.Sprintf("the search for an order of %d calls of %q came to no end in %s", len(acts), name, limit)})
+		}
+	}
+	c.Summary = fmt.Sprintf("%d calls on %d locks, each lock by itself; %d without an order or without an answer", ops, len(g.names), c.Found)
+	return c
+}
+
+// search gives the acts that could not be ordered, with the longest order of others, when
+// the result is Illegal.
+func (m *lockModel) search(ctx context.Context, acts []act, limit time.Duration) (porcupine.CheckResult, [][]porcupine.Operation) {
+	if end, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(end))
+	}
+	if ctx.Err() != nil || limit <= 0 {
+		return porcupine.Unknown, nil
+	}
+	ops := make([]porcupine.Operation, len(acts))
+	for i, a := range acts {
+		ops[i] = porcupine.Operation{ClientId: i, Input: a, Call: a.op.Call(), Return: a.until}
+	}
+	result, info := porcupine.CheckOperationsVerbose(m.porcupine(), ops, limit)
+	if result != porcupine.Illegal {
+		return result, nil
+	}
+	var orders [][]porcupine.Operation
+	for _, p := range info.PartialLinearizationsOperations() {
+		orders = append(orders, p...)
+	}
+	return result, append(orders, ops)
+}
+
+// lockModel translates the history of a lock.
+func (g *game) lockModel(name string) (*lockModel, []act) {
+	m := &lockModel{seed: maphash.MakeSeed()}
+	var acts []act
+	var excuses []interval
+	slack := g.h.Header.SessionTTL + g.h.Header.ExpiryLag
+	for _, a := range g.locks[name] {
+		n := len(m.leases)
+		m.leases = append(m.leases, lease{a, a.earliestEnd()})
+		if t, faulty := g.trouble(a, a.Call(), min(a.Return, a.proc.gone)); a.Verb == history.VerbAcquire && (faulty || !a.Granted()) || a.Outcome == history.Unknown {
+			if t == history.Infinity || t > g.h.End {
+				t = g.h.End
+			}
+			excuses = append(excuses, interval{a.Call(), t + max(slack, a.TTL+slack)})
+		}
+		if a.Granted() || a.Verb == history.VerbTry && a.Outcome == history.Held {
+			acts = append(acts, act{verb: a.Verb, lease: n, until: a.Return, op: a.Op})
+		}
+		for _, o := range a.ops {
+			if o.Outcome == history.OK && o.Verb != history.VerbReenter && o.Verb != history.VerbLeave {
+				acts = append(acts, act{verb: o.Verb, lease: n, until: o.Return, op: o})
+			}
+		}
+	}
+	for i := range acts {
+		span := interval{acts[i].op.Call(), acts[i].until + 1}
+		acts[i].excused = slices.ContainsFunc(excuses, span.meets)
+	}
+	return m, acts
+}
+
+// earliestEnd is from when on the lease may be over on the backend: the latest deadline
+// that the worker was told of, or the call of whatever may have given it back.
+func (a *acquisition) earliestEnd() int64 {
+	end := a.deadline()
+	for _, o := range a.ops {
+		switch o.Verb { //nolint:exhaustive // only these can end a lease
+		case history.VerbRelease, history.VerbStaleRelease:
+			if o.Outcome != history.OK {
+				end = min(end, o.Call())
+			}
+		}
+	}
+	if !a.proc.killed {
+		end = min(end, a.proc.gone) // a client that closes gives everything back
+	}
+	return end
+}
+
+func (m *lockModel) porcupine() porcupine.Model {
+	model := porcupine.NondeterministicModel{
+		Init: func() []any { return []any{lockState{}} },
+		Step: func(state, input, _ any) []any {
+			var next []any
+			for _, s := range m.step(state.(lockState), input.(act)) {
+				next = append(next, s)
+			}
+			return next
+		},
+		Equal: func(a, b any) bool { return a.(lockState) == b.(lockState) },
+		Hash: func(state any) uint64 {
+			s := state.(lockState)
+			return maphash.String(m.seed, s.held) ^ s.token*0x9e3779b97f4a7c15 ^ uint64(s.now)*0xff51afd7ed558ccd //nolint:gosec // a hash
+		},
+	}
+	return model.ToModel()
+}
+
+// step gives the states that an act may lead to; none when it cannot be.
+func (m *lockModel) step(s lockState, a act) []lockState {
+	if a.until < s.now {
+		return nil
+	}
+	held := s.leases()
+	n := slices.Index(held, a.lease)
+	switch a.verb { //nolint:exhaustive // the others are not in the sequence
+	case history.VerbAcquire, history.VerbTry:
+		switch {
+		case a.op.Outcome == history.OK && a.op.Token > s.token:
+			return m.grant(nil, s, held, a)
+		case a.op.Outcome == history.Held && (len(held) > 0 || a.excused):
+			return []lockState{s}
+		}
+	case history.VerbRelease, history.VerbStaleRelease:
+		if n >= 0 {
+			s.held = join(slices.Delete(held, n, n+1))
+			return []lockState{s}
+		}
+	default: // a renewal
+		if n >= 0 {
+			return []lockState{s}
+		}
+	}
+	return nil
+}
+
+// grant ends leases that stand in the way, as far as their time has come, and no more of
+// them than it takes. Where permits are counted there may be several ways.
+func (m *lockModel) grant(out []lockState, s lockState, held []int, a act) []lockState {
+	if m.fits(held, a.lease) {
+		s.held = join(append(slices.Clone(held), a.lease))
+		s.token = a.op.Token
+		return append(out, s)
+	}
+	for i, n := range held {
+		if m.leases[n].ends > a.until {
+			continue
+		}
+		next := s
+		next.now = max(s.now, m.leases[n].ends)
+		out = m.grant(out, next, slices.Delete(slices.Clone(held), i, i+1), a)
+		if !m.leases[a.lease].Shared {
+			break // all of them have to go, in whatever order
+		}
+	}
+	return out
+}
+
+// fits reports whether a lease may be out beside the others.
+func (m *lockModel) fits(held []int, n int) bool {
+	a := m.leases[n]
+	taken := max(1, a.Permits)
+	for _, i := range held {
+		o := m.leases[i]
+		if !a.Shared || !o.Shared {
+			return false
+		}
+		taken += max(1, o.Permits)
+	}
+	return a.Limit == 0 || taken <= a.Limit
+}
+
+func (s lockState) leases() []int {
+	var out []int
+	for n := range strings.SplitSeq(strings.TrimSuffix(s.held, ","), ",") {
+		if i, err := strconv.Atoi(n); err == nil {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+func join(leases []int) string {
+	slices.Sort(leases)
+	var b strings.Builder
+	for _, n := range leases {
+		b.WriteString(strconv.Itoa(n))
+		b.WriteByte(',')
+	}
+	return b.String()
+}
+
+// explain names the call that no order could take in: of those that are missing in the
+// longest order found, the one that returned first.
+func (m *lockModel) explain(g *game, name string, orders [][]porcupine.Operation) Finding {
+	all := orders[len(orders)-1]
+	var longest []porcupine.Operation
+	for _, o := range orders[:len(orders)-1] {
+		if len(o) > len(longest) {
+			longest = o
+		}
+	}
+	placed := make(map[int]bool)
+	s := lockState{}
+	for _, o := range longest {
+		placed[o.ClientId] = true
+		if next := m.step(s, o.Input.(act)); len(next) > 0 {
+			s = next[0]
+		}
+	}
+	var odd *act
+	for _, o := range all {
+		if a := o.Input.(act); !placed[o.ClientId] && (odd == nil || a.until < odd.until) {
+			odd = &a
+		}
+	}
+	if odd == nil {
+		return Finding{Lock: name, At: g.h.Start, Text: fmt.Sprintf("no order of the calls of %q makes sense", name)}
+	}
+	f := Finding{Lock: name, At: odd.op.Call(), Until: odd.until, Acqs: []string{odd.op.Acq}}
+	var state []string
+	for _, n := range s.leases() {
+		l := m.leases[n]
+		f.Acqs = append(f.Acqs, l.Acq)
+		state = append(state, fmt.Sprintf("worker %s (%s, token %d, may end from %s on)", l.Worker, mode(l.acquisition), l.Token, g.at(l.ends)))
+	}
+	holders := "nobody"
+	if len(state) > 0 {
+		holders = strings.Join(state, " and ")
+	}
+	f.Text = fmt.Sprintf("no order explains that %s of %q by worker %s, %s, was answered %q%s: %s had it, and the last token was %d",
+		odd.verb, name, odd.op.Worker, g.span(odd.op.Call(), odd.until), odd.op.Outcome, tokenText(odd.op.Token), holders, s.token)
+	return f
+}
+
+func tokenText(t uint64) string {
+	if t == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" with token %d", t)
+}

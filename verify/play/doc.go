@@ -1,0 +1,21 @@
+// Package play makes histories for the referee, package verify: it lets workers take,
+// share, renew, lose and give back locks of a backend while it hurts them.
+//
+// Workers are processes of their own, so that one can be killed and stopped for real.
+// Between each worker and the backend stands a relay (internal/chaos), so that the
+// network can be hurt for one worker and not for another, and so that the backend itself
+// is never touched. A backend that lives in one process (memory://, embedded://) has its
+// workers in that process: they cannot be stopped, and their network is a wrapper around
+// the backend.
+//
+// What is done when follows from the seed: the plan of the faults exactly, and what each
+// worker chooses. The machine's timing is not part of the seed, so the same seed gives the
+// same sort of trouble, not the same history.
+//
+// # What it takes from a backend
+//
+// All locks have names under one random prefix that nobody else has. The number of calls
+// per second is bounded. At the end everything is given back, and what is left under the
+// prefix is looked for. No fault touches the backend: a worker's relay is the most that
+// breaks.
+package play

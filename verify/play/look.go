@@ -1,0 +1,65 @@
+package play
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// look is what a backend warns of when it is opened: each looks at its own server, whose
+// settings and version it knows best. It is a slog.Handler.
+type look struct {
+	mu       sync.Mutex
+	warnings []string
+}
+
+// Enabled takes warnings and worse.
+func (l *look) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
+
+// Handle keeps a warning, once.
+func (l *look) Handle(_ context.Context, r slog.Record) error {
+	var b strings.Builder
+	b.WriteString(r.Message)
+	r.Attrs(func(a slog.Attr) bool {
+		fmt.Fprintf(&b, ", %s %s", strings.ReplaceAll(a.Key, "_", " "), a.Value)
+		return true
+	})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !slices.Contains(l.warnings, b.String()) {
+		l.warnings = append(l.warnings, b.String())
+	}
+	return nil
+}
+
+// WithAttrs leaves the attributes of loggers out: no backend has any that matter here.
+func (l *look) WithAttrs([]slog.Attr) slog.Handler { return l }
+
+// WithGroup leaves groups out, too.
+func (l *look) WithGroup(string) slog.Handler { return l }
+
+// all are the warnings so far, with what the capabilities of the backend say.
+func (l *look) all(caps backend.Capabilities) []string {
+	l.mu.Lock()
+	out := slices.Clone(l.warnings)
+	l.mu.Unlock()
+	if !caps.Durable {
+		out = append(out, "the store may forget leases and tokens when it restarts: its persistence is off, weaker than each write, or it does not tell")
+	}
+	if !caps.FIFO {
+		out = append(out, "the backend promises no order: a waiter may be passed")
+	}
+	if !caps.LossPush {
+		out = append(out, "the backend does not tell a loss: a holder learns it at its next renewal")
+	}
+	if caps.ExpiryLag > 5*time.Second {
+		out = append(out, fmt.Sprintf("a lease whose holder died may be out for %s longer than its TTL", caps.ExpiryLag))
+	}
+	return out
+}

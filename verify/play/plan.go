@@ -1,0 +1,151 @@
+package play
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// Profile is how hard a run is.
+type Profile string
+
+// The profiles.
+const (
+	// Gentle delays, resets and loses replies, and keeps below the TTL: nobody should lose
+	// a lock for long.
+	Gentle Profile = "gentle"
+	// Standard kills and stops workers and cuts their network for longer than the TTL.
+	Standard Profile = "standard"
+	// Torture does so all the time.
+	Torture Profile = "torture"
+	// Jepsen is the workload with which Jepsen showed in 2020 what a lock of etcd is not:
+	// five processes read under a lock, sleep up to the TTL, and write back; every five
+	// seconds some are stopped for longer than the TTL. Here each writes to a register
+	// that checks the token, too.
+	// Source: https://jepsen.io/analyses/etcd-3.4.3, and lock.clj in jepsen-io/etcd.
+	Jepsen Profile = "jepsen"
+)
+
+// Profiles lists the profiles.
+func Profiles() []Profile { return []Profile{Gentle, Standard, Torture, Jepsen} }
+
+// measure is what a profile comes to.
+type measure struct {
+	workers int
+	tasks   int           // of each worker
+	rate    int           // acquires per second at most, of all workers
+	every   time.Duration // between two faults, in the middle
+	victims int           // of each fault; 0 is one
+}
+
+func (p Profile) measure() measure {
+	switch p {
+	case Gentle:
+		return measure{workers: 3, tasks: 2, rate: 60, every: 2 * time.Second}
+	case Torture:
+		return measure{workers: 6, tasks: 3, rate: 400, every: 250 * time.Millisecond}
+	case Jepsen:
+		return measure{workers: 5, tasks: 1, rate: 50, every: 5 * time.Second, victims: 2}
+	case Standard:
+	}
+	return measure{workers: 4, tasks: 3, rate: 200, every: 700 * time.Millisecond}
+}
+
+// fault is what can be done to a worker.
+type fault string
+
+const (
+	faultFreeze      fault = "freeze" // SIGSTOP, past the TTL
+	faultKill        fault = "kill"   // SIGKILL
+	faultDelay       fault = "delay"
+	faultHold        fault = "hold"         // both ways: all arrives, late
+	faultHoldReplies fault = "hold replies" // requests work, and nobody hears of it
+	faultCut         fault = "cut"
+	faultCutReplies  fault = "cut replies"
+	faultReset       fault = "reset"
+	faultRefuse      fault = "refuse"
+	faultHalfServer  fault = "half-open, server" // the server is told that the connection is gone, the client is not
+	faultHalfClient  fault = "half-open, client"
+	faultLoseReply   fault = "lose a reply"
+	faultServerStop  fault = "server stopped" // of a cluster that the run started
+	faultServerCrash fault = "server crashed"
+)
+
+// harmful faults last longer than a lease: who holds a lock loses it.
+func (f fault) harmful() bool {
+	switch f { //nolint:exhaustive // the others are short
+	case faultFreeze, faultKill, faultHold, faultHoldReplies, faultCut, faultCutReplies, faultServerStop, faultServerCrash:
+		return true
+	}
+	return false
+}
+
+// abilities is what faults there can be.
+type abilities struct {
+	processes bool
+	relay     bool
+	link      bool // a wrapper around a backend in this process
+	servers   int  // that the run started
+}
+
+func (a abilities) faults(p Profile) []fault {
+	var all []fault
+	if p == Jepsen {
+		return []fault{faultFreeze}
+	}
+	if a.processes {
+		all = append(all, faultFreeze, faultFreeze)
+	}
+	if a.processes || a.link {
+		all = append(all, faultKill)
+	}
+	if a.relay || a.link {
+		all = append(all, faultDelay, faultHold, faultHoldReplies, faultCut)
+	}
+	if a.relay {
+		all = append(all, faultCutReplies, faultReset, faultRefuse, faultHalfServer, faultHalfClient, faultLoseReply)
+	}
+	if a.servers > 0 {
+		all = append(all, faultServerStop, faultServerCrash)
+	}
+	if p == Gentle {
+		all = slices.DeleteFunc(all, func(f fault) bool { return f == faultKill || f == faultFreeze || f == faultServerCrash })
+	}
+	return all
+}
+
+// planned is a fault to come.
+type planned struct {
+	at     time.Duration
+	fault  fault
+	worker int
+	lasts  time.Duration
+}
+
+// plan is the faults of a run: the same for the same arguments.
+func plan(seed uint64, p Profile, a abilities, ttl, long time.Duration) []planned {
+	r := rand.New(rand.NewPCG(seed, 0xfa017))
+	kinds, m := a.faults(p), p.measure()
+	if len(kinds) == 0 {
+		return nil
+	}
+	var out []planned
+	for at := m.every / 2; ; {
+		at += m.every/2 + time.Duration(r.Int64N(int64(m.every)))
+		if at >= long {
+			return out
+		}
+		for range max(1, m.victims) {
+			f := planned{at: at, fault: kinds[r.IntN(len(kinds))], worker: r.IntN(m.workers)}
+			switch {
+			case p == Gentle:
+				f.lasts = ttl / 4
+			case f.fault.harmful():
+				f.lasts = ttl + time.Duration(r.Int64N(int64(ttl*3/2)))
+			default:
+				f.lasts = ttl/4 + time.Duration(r.Int64N(int64(ttl)))
+			}
+			out = append(out, f)
+		}
+	}
+}

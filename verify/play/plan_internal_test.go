@@ -1,0 +1,60 @@
+package play
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// The same seed gives the same plan, another one another, and no profile breaks its word.
+func TestPlan(t *testing.T) {
+	t.Parallel()
+	able := abilities{processes: true, relay: true}
+	for _, p := range Profiles() {
+		const ttl, long = time.Second, time.Minute
+		first := plan(7, p, able, ttl, long)
+		if len(first) < 5 || !slices.Equal(first, plan(7, p, able, ttl, long)) || slices.Equal(first, plan(8, p, able, ttl, long)) {
+			t.Errorf("%s: the plan does not follow from the seed: %v", p, first)
+		}
+		for _, f := range first {
+			if f.at >= long || f.worker >= p.measure().workers || p == Gentle && (f.lasts >= ttl || f.fault == faultKill || f.fault == faultFreeze) ||
+				p == Jepsen && f.fault != faultFreeze || f.fault.harmful() && p != Gentle && f.lasts < ttl {
+				t.Errorf("%s: %+v", p, f)
+			}
+		}
+	}
+	for _, f := range plan(1, Torture, abilities{link: true}, time.Second, time.Minute) {
+		if f.fault == faultFreeze || f.fault == faultReset {
+			t.Errorf("%v without a process and a relay", f.fault)
+		}
+	}
+	if got := plan(1, Gentle, abilities{processes: true}, time.Second, time.Minute); got != nil {
+		t.Errorf("faults without a network: %v", got)
+	}
+}
+
+func TestEndpoints(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		url  string
+		with string // with the hosts x:1, x:2... in place
+	}{
+		{"redis://h", "redis://x:1"},
+		{"redis://u:p@h:7/3?prefix=a", "redis://u:p@x:1/3?prefix=a"},
+		{"etcd://a:1,b,[::1]:3", "etcd://x:1,x:2,x:3"},
+		{"zookeeper://a,b/path", "zookeeper://x:1,x:2/path"},
+		{"postgres://u@h/db?sslmode=disable", "postgres://u@x:1/db?sslmode=disable"},
+		{"postgres://u@h/db?sslmode=verify-full", ""},
+		{"rediss://h", ""},
+		{"sqlite:///x", ""},
+		{"memory://", ""},
+		{"redis://", ""},
+		{"what", ""},
+	} {
+		e, ok := parseEndpoints(c.url)
+		hosts := []string{"x:1", "x:2", "x:3"}
+		if ok != (c.with != "") || ok && e.with(hosts[:len(e.hosts)]) != c.with {
+			t.Errorf("%s: %+v %v", c.url, e, ok)
+		}
+	}
+}

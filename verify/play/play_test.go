@@ -1,0 +1,135 @@
+package play_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/verify"
+	"github.com/holdfast-io/holdfast/verify/history"
+	"github.com/holdfast-io/holdfast/verify/play"
+)
+
+// The workers are this very binary.
+const workerEnv = "HOLDFAST_VERIFY_TEST_WORKER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(workerEnv) != "" {
+		if err := play.Worker(context.Background(), os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func workers() []string { return []string{"/usr/bin/env", workerEnv + "=1", os.Args[0]} }
+
+// played plays and reads the history back.
+func played(t *testing.T, cfg play.Config) *history.History {
+	t.Helper()
+	var text bytes.Buffer
+	cfg.History, cfg.Log = &text, func(s string) { t.Log(s) }
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	err := play.Run(ctx, cfg)
+	if dir := os.Getenv("HOLDFAST_VERIFY_KEEP"); dir != "" {
+		_ = os.WriteFile(filepath.Join(dir, filepath.Base(t.Name())+".jsonl"), text.Bytes(), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := history.Read(&text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// passes plays and wants a pass.
+func passes(t *testing.T, cfg play.Config) *verify.Report {
+	t.Helper()
+	r := verify.Judge(t.Context(), played(t, cfg), verify.Options{})
+	for _, c := range r.Checks {
+		t.Logf("%-9s %s: %s", c.Verdict, c.ID, c.Summary)
+		for _, f := range c.Details {
+			t.Log("  ", f.Text)
+		}
+	}
+	if r.Verdict != verify.Pass {
+		t.Errorf("the verdict is %q", r.Verdict)
+	}
+	return r
+}
+
+func TestSQLite(t *testing.T) {
+	t.Parallel()
+	r := passes(t, play.Config{
+		URL: "sqlite://" + filepath.Join(testserver.Dir(t), "locks.db"), Worker: workers(),
+		For: 6 * time.Second, Seed: 1, Profile: play.Torture, TTL: time.Second,
+	})
+	if r.Counts.Kills == 0 || r.Counts.Freezes == 0 || r.Counts.Losses == 0 {
+		t.Errorf("nothing was hurt: %+v", r.Counts)
+	}
+}
+
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	r := passes(t, play.Config{URL: "memory://", For: 6 * time.Second, Seed: 1, Profile: play.Torture, TTL: time.Second})
+	if r.Counts.Kills == 0 || r.Counts.Network == 0 || r.Counts.Losses == 0 {
+		t.Errorf("nothing was hurt: %+v", r.Counts)
+	}
+}
+
+func TestRedis(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t, "--maxmemory-policy", "allkeys-lru", "--appendfsync", "everysec")
+	r := passes(t, play.Config{
+		URL: "redis://" + server.Addr() + "?quarantine=off", Worker: workers(),
+		For: 8 * time.Second, Seed: 1, Profile: play.Torture, TTL: time.Second,
+	})
+	if r.Counts.Kills == 0 || r.Counts.Freezes == 0 || r.Counts.Network == 0 || r.Counts.Losses == 0 {
+		t.Errorf("nothing was hurt: %+v", r.Counts)
+	}
+	for _, want := range []string{"evict", "restarts"} {
+		if !strings.Contains(strings.Join(r.Header.Warnings, "\n"), want) {
+			t.Errorf("no warning says %q: %q", want, r.Header.Warnings)
+		}
+	}
+	// Nothing is left but what tokens need, and what keeps late requests from coming back.
+	for _, key := range server.Do("KEYS", "*").([]any) {
+		if kind := strings.SplitN(fmt.Sprint(key), ":", 3)[1]; !strings.Contains("m f d v", kind) {
+			t.Errorf("the key %v is left", key)
+		}
+	}
+}
+
+// Servers of the run's own are stopped and crashed, too, and nothing of them is left.
+func TestLocalCluster(t *testing.T) {
+	t.Parallel()
+	h := played(t, play.Config{Cluster: "redis", Worker: workers(), For: 8 * time.Second, Seed: 4, Profile: play.Torture, TTL: time.Second})
+	r := verify.Judge(t.Context(), h, verify.Options{})
+	if r.Verdict != verify.Pass {
+		var out strings.Builder
+		_ = r.WriteText(&out)
+		t.Error(out.String())
+	}
+	seen := make(map[string]bool)
+	for _, e := range h.Events {
+		if e.Kind == history.KindFault && e.Worker == "" {
+			seen[e.Text] = true
+		}
+	}
+	if !seen["server stopped, 1"] || !seen["server crashed, 1"] {
+		t.Errorf("the server had %v", seen)
+	}
+}

@@ -1,0 +1,209 @@
+//go:build unix
+
+package play
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/verify/history"
+)
+
+// player is one life of a worker, seen from outside.
+type player struct {
+	id     string
+	cmd    *exec.Cmd // nil for a worker in this process
+	link   *link     // of such a one
+	orders chan order
+	done   chan struct{} // closed when it is gone and all that it said was read
+	err    error         // how it ended; read after done
+	stop   context.CancelFunc
+	begun  chan struct{} // closed when it plays
+	once   sync.Once
+}
+
+// maxOrders wait for a worker that does not read, because it is stopped.
+const maxOrders = 1 << 14
+
+func newPlayer(id string) *player {
+	return &player{id: id, orders: make(chan order, maxOrders), done: make(chan struct{}), begun: make(chan struct{})}
+}
+
+// send gives an order. It does not block.
+func (p *player) send(o order) {
+	select {
+	case p.orders <- o:
+	case <-p.done:
+	default: // it has not read for very long: it will be killed
+	}
+}
+
+// feed writes the job and the orders until the worker is gone.
+func (p *player) feed(j job, in io.WriteCloser) {
+	defer func() { _ = in.Close() }()
+	enc := json.NewEncoder(in)
+	if enc.Encode(j) != nil {
+		return
+	}
+	for {
+		select {
+		case o := <-p.orders:
+			if enc.Encode(o) != nil {
+				return
+			}
+		case <-p.done:
+			return
+		}
+	}
+}
+
+// listen passes on what the worker says until it is gone.
+func (p *player) listen(out io.Reader, hear func(history.Event)) {
+	lines := bufio.NewScanner(out)
+	lines.Buffer(make([]byte, 64<<10), 1<<20)
+	for lines.Scan() {
+		e, err := history.ParseLine(lines.Bytes())
+		if err != nil {
+			continue // cut short by the end of its writer
+		}
+		if p.link != nil && p.killed() {
+			continue // what a dead process would not have said
+		}
+		if e.Kind == history.KindStart {
+			p.once.Do(func() { close(p.begun) })
+		}
+		hear(e)
+	}
+}
+
+// startProcess starts a worker as a child. It dies with this process.
+func startProcess(argv []string, j job, hear func(history.Event)) (*player, error) {
+	p := newPlayer(j.Worker)
+	p.cmd = exec.Command(argv[0], argv[1:]...) //nolint:gosec,noctx // this program itself; it ends when it is told to
+	p.cmd.SysProcAttr = sysProcAttr()
+	var said tail
+	p.cmd.Stderr = &said
+	in, err := p.cmd.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("verify: start a worker: %w", err)
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("verify: start a worker: %w", err)
+	}
+	started := make(chan error, 1)
+	go func() {
+		// The death signal comes when the thread ends that started the child.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		if err := p.cmd.Start(); err != nil {
+			started <- fmt.Errorf("verify: start a worker: %w", err)
+			return
+		}
+		started <- nil
+		p.listen(out, hear)
+		if err := p.cmd.Wait(); err != nil {
+			p.err = fmt.Errorf("worker %s: %w: %s", p.id, err, said.text())
+		}
+		close(p.done)
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	go p.feed(j, in)
+	return p, nil
+}
+
+// signal sends a signal to the worker's process.
+func (p *player) signal(s os.Signal) {
+	if p.cmd != nil {
+		_ = p.cmd.Process.Signal(s) // one that is gone needs none
+	}
+}
+
+// kill ends the worker at once, and waits for that.
+func (p *player) kill() {
+	if p.cmd != nil {
+		p.signal(syscall.SIGKILL)
+	} else {
+		p.link.kill()
+		p.stop()
+		p.send(order{Stop: true})
+	}
+	<-p.done
+}
+
+// startInside starts a worker in this process.
+func startInside(ctx context.Context, b backend.Backend, j job, hear func(history.Event)) *player {
+	p := newPlayer(j.Worker)
+	p.link = newLink(b)
+	ctx, p.stop = context.WithCancel(ctx)
+	ordersOut, ordersIn := io.Pipe()
+	saidOut, saidIn := io.Pipe()
+	go p.feed(j, ordersIn)
+	go func() {
+		lines := bufio.NewScanner(ordersOut)
+		lines.Scan() // the job, which is known
+		w := newWorker(j, saidIn)
+		closing, err := w.run(ctx, p.link, lines)
+		p.err = ignoreAway(err)
+		if !p.killed() {
+			w.record(history.Event{Kind: history.KindEnd, At: closing, Worker: j.Worker})
+		}
+		_ = ordersOut.Close()
+		_ = saidIn.Close()
+	}()
+	go func() {
+		p.listen(saidOut, hear)
+		p.stop()
+		close(p.done)
+	}()
+	return p
+}
+
+func (p *player) killed() bool {
+	p.link.mu.Lock()
+	defer p.link.mu.Unlock()
+	return p.link.dead
+}
+
+// ignoreAway forgives a worker that could not say good-bye.
+func ignoreAway(err error) error {
+	if errors.Is(err, backend.ErrUnavailable) || errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu  sync.Mutex
+	end []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.end = append(t.end, p...)
+	if over := len(t.end) - 4096; over > 0 {
+		t.end = t.end[over:]
+	}
+	return len(p), nil
+}
+
+func (t *tail) text() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.TrimSpace(string(t.end))
+}

@@ -1,0 +1,399 @@
+//go:build unix
+
+package play
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/open"
+	"github.com/holdfast-io/holdfast/verify/history"
+)
+
+// rotateAfter is after how many calls a lock gets another name: the referee's search for
+// an order of the calls grows faster than their number.
+const rotateAfter = 200
+
+// settleTime is how long, beyond the life of a lease, the workers go on without faults: the
+// time that a hand-over may take, and the time to find the way back after a fault, with room
+// for seeing that somebody waits in vain.
+const settleTime = 8 * time.Second
+
+// run is a game under way.
+type run struct {
+	cfg       Config
+	servers   *cluster // nil: they are not ours
+	seen      *look
+	caps      backend.Capabilities
+	ttl       time.Duration
+	measure   measure
+	able      abilities
+	prefix    string
+	direct    backend.Backend // not over a relay
+	out       *history.Writer
+	resource  *registers
+	relays    [][]*chaos.Proxy // of each worker, one for each endpoint
+	urls      []string         // of each worker, over its relays
+	notTested []string
+
+	mu      sync.Mutex
+	players []*player
+	lives   []int
+	busy    []bool // a fault is on; the last one is for the servers
+	gens    []int
+	counts  map[string]int // calls of each name
+	failure error
+}
+
+// Run plays, and writes the history. That is complete when the error is nil.
+//
+// Errors: *backend.InvalidError for what of cfg is out of bounds; those of opening the
+// backend; workers that could not start; ctx's cause, after all was given back as far as
+// that was possible.
+func Run(ctx context.Context, cfg Config) error {
+	if err := cfg.check(); err != nil {
+		return err
+	}
+	if _, err := readClock(); err != nil {
+		return err
+	}
+	var servers *cluster
+	if cfg.Cluster != "" {
+		var err error
+		if servers, err = startCluster(ctx, cfg.Cluster); err != nil {
+			return err
+		}
+		cfg.URL = servers.url
+	}
+	err := runOn(ctx, cfg, servers)
+	if servers != nil {
+		err = errors.Join(err, servers.end())
+	}
+	return err
+}
+
+// runOn plays on a backend that is there.
+func runOn(ctx context.Context, cfg Config, servers *cluster) error {
+	seen := &look{}
+	b, err := open.URL(ctx, cfg.URL, open.Options{Logger: slog.New(seen)})
+	if err != nil {
+		return err
+	}
+	if cfg.Break != nil {
+		b = cfg.Break(b)
+	}
+	r := &run{
+		cfg: cfg, servers: servers, seen: seen, caps: b.Capabilities(), direct: b, out: history.NewWriter(cfg.History), resource: newRegisters(),
+		measure: cfg.Profile.measure(), counts: make(map[string]int), gens: make([]int, len(slots())),
+		prefix: "holdfast-verify/" + strings.ToLower(rand.Text()),
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	err = r.play(ctx)
+	for _, relays := range r.relays {
+		for _, p := range relays {
+			err = errors.Join(err, p.Close())
+		}
+	}
+	return errors.Join(err, b.Close())
+}
+
+func (r *run) play(ctx context.Context) error {
+	var err error
+	if r.ttl, err = r.cfg.ttl(r.caps); err != nil {
+		return err
+	}
+	if err := r.reach(ctx); err != nil {
+		return err
+	}
+	if err := r.warm(ctx); err != nil {
+		return err
+	}
+	if err := r.relay(ctx); err != nil {
+		return err
+	}
+	n := r.measure.workers
+	r.players, r.lives, r.busy = make([]*player, n), make([]int, n), make([]bool, n+1)
+	if err := r.head(); err != nil {
+		return err
+	}
+	defer r.killAll()
+	if err := r.probe(ctx); err != nil {
+		return err
+	}
+	if err := r.startAll(ctx); err != nil {
+		return err
+	}
+	r.cfg.Log(fmt.Sprintf("%d workers on %s, TTL %s, seed %d: faults for %s", n, r.caps.Name, r.ttl, r.cfg.Seed, r.cfg.For))
+	r.hurt(ctx)
+	r.tell(history.Event{Kind: history.KindQuiet})
+	pause(ctx, r.slack()+settleTime)
+	r.cfg.Log("all is healed; the workers end")
+	r.stopAll()
+	r.sweep(context.WithoutCancel(ctx))
+	if err := r.failed(); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("verify: ended before its time: %w", context.Cause(ctx))
+	}
+	return r.out.Write(history.Event{Kind: history.KindFooter, At: now()})
+}
+
+// slack is how long a lease can outlive its holder.
+func (r *run) slack() time.Duration { return r.ttl + r.caps.ExpiryLag }
+
+// reach asks whether the backend answers, and that nobody else uses the prefix.
+func (r *run) reach(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	page, err := r.direct.List(ctx, backend.ListRequest{Prefix: r.prefix, Limit: 1})
+	switch {
+	case errors.Is(err, backend.ErrUnsupported):
+		return nil
+	case err != nil:
+		return fmt.Errorf("verify: look at the backend: %w", err)
+	case len(page.Locks) > 0:
+		return fmt.Errorf("verify: the backend has locks under %q already", r.prefix)
+	}
+	return nil
+}
+
+// relay puts relays before the backend, where that is possible.
+func (r *run) relay(ctx context.Context) error {
+	r.able.processes = !inProcess(r.cfg.URL)
+	r.able.link = !r.able.processes
+	e, ok := parseEndpoints(r.cfg.URL)
+	r.able.relay = ok
+	if r.servers != nil {
+		r.able.servers = len(r.servers.members)
+	}
+	r.notTested = r.untested()
+	for range r.measure.workers {
+		if !ok {
+			r.urls = append(r.urls, r.cfg.URL)
+			continue
+		}
+		var hosts []string
+		var relays []*chaos.Proxy
+		for _, host := range e.hosts {
+			p, err := chaos.NewProxy(context.WithoutCancel(ctx), host)
+			if err != nil {
+				return fmt.Errorf("verify: put a relay before the backend: %w", err)
+			}
+			p.Seed(r.cfg.Seed)
+			relays = append(relays, p)
+			hosts = append(hosts, p.Addr())
+		}
+		r.relays = append(r.relays, relays)
+		r.urls = append(r.urls, e.with(hosts))
+	}
+	return nil
+}
+
+// untested is what a run on this backend leaves out.
+func (r *run) untested() []string {
+	servers := "restarts, lost data, fail-over and full disks of the backend's servers: they are not ours to hurt"
+	if r.able.servers > 0 {
+		servers = "lost data and full disks of the servers, and faults of two of them at once"
+	}
+	out := []string{
+		servers,
+		"clocks that jump",
+		"workers on several machines",
+		"the order of the line: how fair it was is measured, not judged",
+	}
+	if !r.able.relay {
+		scheme, _, _ := strings.Cut(r.cfg.URL, ":")
+		switch {
+		case r.able.link:
+			out = append(out, "stopped and killed processes, and a real network: the backend lives in one process")
+		case strings.HasSuffix(scheme, "s"):
+			out = append(out, "faults of the network: no relay can stand in a TLS connection")
+		default:
+			out = append(out, "faults of the network: there is none between the workers and the backend")
+		}
+	}
+	switch r.cfg.Profile {
+	case Gentle:
+		out = append(out, "faults that are longer than the TTL: the profile is gentle")
+	case Jepsen:
+		out = append(out, "all but an exclusive lock whose holders are stopped: the profile is jepsen")
+	case Standard, Torture:
+	}
+	for _, c := range []struct {
+		has  bool
+		what string
+	}{{r.caps.Shared, "readers and writers"}, {r.caps.Permits, "semaphores"}, {r.caps.Timed, "leases with an end of their own"}} {
+		if !c.has {
+			out = append(out, c.what+": the backend does not have them")
+		}
+	}
+	return out
+}
+
+func (r *run) head() error {
+	warnings := r.seen.all(r.caps)
+	for _, text := range warnings {
+		r.cfg.Log("warning: " + text)
+	}
+	return r.out.Write(history.Event{Kind: history.KindHeader, At: now(), Header: &history.Header{
+		Version: history.Version, Seed: r.cfg.Seed, Profile: string(r.cfg.Profile), Backend: r.caps.Name, Prefix: r.prefix + "/",
+		Workers: r.measure.workers, SessionTTL: int64(r.ttl), ExpiryLag: int64(r.caps.ExpiryLag), FIFO: r.caps.FIFO,
+		Started: time.Now().UTC().Format(time.RFC3339), Replay: r.cfg.Replay, NotTested: r.notTested,
+		Warnings: warnings,
+	}})
+}
+
+// record writes an event; a failure ends the run.
+func (r *run) record(e history.Event) {
+	if err := r.out.Write(e); err != nil {
+		r.fail(err)
+	}
+}
+
+// tell records an event of now.
+func (r *run) tell(e history.Event) {
+	e.At = now()
+	r.record(e)
+}
+
+func (r *run) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failure = errors.Join(r.failure, err)
+}
+
+func (r *run) failed() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failure
+}
+
+// hear takes in what a worker says.
+func (r *run) hear(p *player, e history.Event) {
+	switch e.Kind { //nolint:exhaustive // the others are only recorded
+	case history.KindRead, history.KindWrite:
+		p.send(r.resource.serve(e, r.record))
+		return
+	case history.KindCall:
+		r.count(e.Lock)
+	}
+	r.record(e)
+}
+
+// count counts a call, and gives a lock that had many another name.
+func (r *run) count(lock string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.counts[lock]++; r.counts[lock] != rotateAfter {
+		return
+	}
+	for i, s := range slots() {
+		if lock == fmt.Sprintf("%s/%s.%d", r.prefix, s.name, r.gens[i]) {
+			r.gens[i]++
+			for _, p := range r.players {
+				p.send(order{Gens: slices.Clone(r.gens)})
+			}
+		}
+	}
+}
+
+// start begins the next life of a worker.
+func (r *run) start(ctx context.Context, n int) error {
+	r.mu.Lock()
+	r.lives[n]++
+	j := job{
+		Worker: fmt.Sprintf("%d.%d", n+1, r.lives[n]), URL: r.urls[n], Prefix: r.prefix, TTL: r.ttl,
+		Seed: r.cfg.Seed + uint64(n+1)<<32 + uint64(r.lives[n])<<48, Tasks: r.measure.tasks, //nolint:gosec // both are small and above 0
+		Pause:    time.Second * time.Duration(r.measure.workers*r.measure.tasks) / time.Duration(r.measure.rate),
+		Patience: 2*r.slack() + 6*time.Second, Gens: slices.Clone(r.gens),
+		Jepsen: r.cfg.Profile == Jepsen,
+	}
+	r.mu.Unlock()
+	var p *player
+	hear := func(e history.Event) { r.hear(p, e) }
+	if r.able.link {
+		ready := make(chan struct{})
+		p = startInside(context.WithoutCancel(ctx), r.direct, j, func(e history.Event) { <-ready; hear(e) })
+		close(ready)
+	} else {
+		ready := make(chan struct{})
+		var err error
+		p, err = startProcess(r.cfg.Worker, j, func(e history.Event) { <-ready; hear(e) })
+		if err != nil {
+			return err
+		}
+		close(ready)
+	}
+	r.mu.Lock()
+	r.players[n] = p
+	gens := slices.Clone(r.gens)
+	r.mu.Unlock()
+	p.send(order{Gens: gens})
+	return nil
+}
+
+func (r *run) startAll(ctx context.Context) error {
+	for n := range r.players {
+		if err := r.start(ctx, n); err != nil {
+			return err
+		}
+	}
+	for _, p := range r.current() {
+		select {
+		case <-p.begun:
+		case <-p.done:
+			return errors.Join(fmt.Errorf("verify: worker %s did not begin", p.id), p.err)
+		case <-time.After(30 * time.Second):
+			return fmt.Errorf("verify: worker %s did not begin within 30s", p.id)
+		case <-ctx.Done():
+			return fmt.Errorf("verify: %w", context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
+func (r *run) current() []*player {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(r.players), func(p *player) bool { return p == nil })
+}
+
+// stopAll lets every worker end in order. One that does not is killed, and that is a
+// failure of the run.
+func (r *run) stopAll() {
+	players := r.current()
+	for _, p := range players {
+		p.send(order{Stop: true})
+	}
+	end := time.After(4*r.slack() + 20*time.Second)
+	for _, p := range players {
+		select {
+		case <-p.done:
+			if p.err != nil {
+				r.fail(p.err)
+			}
+		case <-end:
+			r.fail(fmt.Errorf("verify: worker %s did not end when it was told to", p.id))
+			r.tell(history.Event{Kind: history.KindKill, Worker: p.id})
+			p.kill()
+		}
+	}
+}
+
+// killAll leaves no worker behind, whatever happened.
+func (r *run) killAll() {
+	for _, p := range r.current() {
+		p.kill()
+	}
+}

@@ -1,0 +1,199 @@
+//go:build unix
+
+package play
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/verify/history"
+)
+
+// The workers that come first and last play in this process and have no faults.
+const (
+	opener  = "first.1"
+	sweeper = "last.1"
+)
+
+// calm is a worker without faults.
+type calm struct {
+	*run
+	id    string
+	locks *holdfast.Client
+	ops   atomic.Int64
+}
+
+func (r *run) calm(id string) (*calm, error) {
+	locks, err := holdfast.New(r.direct, holdfast.Config{TTL: r.ttl, Owner: "verify " + id, Timeout: r.ttl})
+	return &calm{run: r, id: id, locks: locks}, err
+}
+
+// call tells of a call and its return.
+func (c *calm) call(verb history.Verb, lock, acq string, f func() (history.Event, error)) error {
+	op := c.ops.Add(1)
+	c.tell(history.Event{Kind: history.KindCall, Worker: c.id, Op: op, Verb: verb, Lock: lock, Acq: acq})
+	ret, err := f()
+	ret.Kind, ret.Worker, ret.Op, ret.Outcome = history.KindReturn, c.id, op, outcome(err)
+	if err != nil {
+		ret.Text = err.Error()
+	}
+	c.tell(ret)
+	return err
+}
+
+// take takes a lock. The function gives it back; it is nil when there is nothing to give.
+func (c *calm) take(ctx context.Context, verb history.Verb, name string) (func(), error) {
+	acq := c.id + "-" + strconv.FormatInt(c.ops.Add(1), 10)
+	do := c.locks.Acquire
+	if verb == history.VerbTry {
+		do = c.locks.TryAcquire
+	}
+	var lock *holdfast.Lock
+	err := c.call(verb, name, acq, func() (history.Event, error) {
+		var err error
+		if lock, err = do(ctx, name); err != nil {
+			return history.Event{}, err
+		}
+		return history.Event{Token: uint64(lock.Token()), Deadline: clockTime(lock.Deadline())}, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		_ = c.call(history.VerbRelease, name, acq, func() (history.Event, error) { return history.Event{}, lock.Release(ctx) })
+	}, nil
+}
+
+func (c *calm) end(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.slack())
+	defer cancel()
+	closing := now()
+	err := c.locks.Close(ctx)
+	c.record(history.Event{Kind: history.KindEnd, At: closing, Worker: c.id})
+	return err
+}
+
+// patientStart is how long a backend may take to grant its first lock: one that has just
+// been started may refuse for as long as leases from before may be out.
+const patientStart = 2 * time.Minute
+
+// warm takes a first lock, which is not in the history, so that what follows is not about
+// a backend that is not ready.
+func (r *run) warm(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patientStart)
+	defer cancel()
+	locks, err := holdfast.New(r.direct, holdfast.Config{TTL: r.ttl, Owner: "verify", Timeout: r.ttl})
+	if err != nil {
+		return err
+	}
+	patience := time.AfterFunc(3*time.Second, func() {
+		r.cfg.Log(fmt.Sprintf("the backend grants nothing yet; waiting for up to %s", patientStart))
+	})
+	defer patience.Stop()
+	err = locks.Do(ctx, r.prefix+"/ready", func(context.Context, *holdfast.Lock) error { return nil })
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.slack())
+	defer cancel()
+	if err = errors.Join(err, locks.Close(closing)); err != nil {
+		return fmt.Errorf("verify: the backend does not grant a first lock: %w", err)
+	}
+	return nil
+}
+
+// probe takes two locks at once whose names differ in case only, which are two locks. What
+// the backend answers is the referee's to judge.
+func (r *run) probe(ctx context.Context) error {
+	c, err := r.calm(opener)
+	if err != nil {
+		return err
+	}
+	var give []func()
+	for _, name := range []string{"/probe", "/Probe"} {
+		if f, err := c.take(ctx, history.VerbTry, r.prefix+name); err == nil {
+			give = append(give, f)
+		}
+	}
+	for _, f := range give {
+		f()
+	}
+	return c.end(ctx)
+}
+
+// sweep takes every lock once more, which must be possible now, and then looks for what
+// is left.
+func (r *run) sweep(ctx context.Context) {
+	if err := r.takeAll(ctx); err != nil {
+		r.fail(fmt.Errorf("verify: the last round: %w", err))
+		return
+	}
+	r.look(ctx)
+}
+
+func (r *run) takeAll(ctx context.Context) error {
+	c, err := r.calm(sweeper)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	names := slices.Sorted(maps.Keys(r.counts))
+	r.mu.Unlock()
+	tasks := make(chan string)
+	var work sync.WaitGroup
+	limited, cancel := context.WithTimeout(ctx, 2*r.slack()+6*time.Second)
+	defer cancel()
+	for range 16 {
+		work.Go(func() {
+			for name := range tasks {
+				if give, err := c.take(limited, history.VerbAcquire, name); err == nil {
+					give()
+				}
+			}
+		})
+	}
+	for _, name := range names {
+		tasks <- name
+	}
+	close(tasks)
+	work.Wait()
+	return c.end(ctx)
+}
+
+// look waits until the backend has nothing under the prefix, and tells what it has after
+// that should be over.
+func (r *run) look(ctx context.Context) {
+	end := time.Now().Add(r.slack() + 5*time.Second)
+	for {
+		left, err := r.list(ctx)
+		switch {
+		case errors.Is(err, backend.ErrUnsupported):
+			r.tell(history.Event{Kind: history.KindNote, Text: "the backend cannot list its locks: what is left was not looked for"})
+			return
+		case err != nil && time.Now().After(end):
+			r.fail(fmt.Errorf("verify: look for what is left: %w", err))
+			return
+		case err == nil && len(left) == 0:
+			return
+		case err == nil && time.Now().After(end):
+			for _, l := range left {
+				r.tell(history.Event{Kind: history.KindLeft, Lock: l.Name, Text: fmt.Sprintf("%d holders, %d waiters", len(l.Holders), len(l.Waiters))})
+			}
+			return
+		}
+		pause(ctx, 100*time.Millisecond)
+	}
+}
+
+func (r *run) list(ctx context.Context) ([]backend.LockInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	page, err := r.direct.List(ctx, backend.ListRequest{Prefix: r.prefix + "/"})
+	return page.Locks, err
+}

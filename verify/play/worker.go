@@ -1,0 +1,198 @@
+package play
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/open"
+	"github.com/holdfast-io/holdfast/verify/history"
+)
+
+// Worker is the main function of a worker process: it reads its job and its orders from
+// in, and writes what it sees to out. It ends when it is told to, or when in ends.
+func Worker(ctx context.Context, in io.Reader, out io.Writer) error {
+	before := runtime.NumGoroutine()
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, 1<<20)
+	var j job
+	if !lines.Scan() {
+		return fmt.Errorf("verify: a worker was given no job: %w", errors.Join(lines.Err(), io.ErrUnexpectedEOF))
+	}
+	if err := json.Unmarshal(lines.Bytes(), &j); err != nil {
+		return fmt.Errorf("verify: the job of a worker: %w", err)
+	}
+	w := newWorker(j, out)
+	b, err := open.URL(ctx, j.URL, open.Options{})
+	if err != nil {
+		return err
+	}
+	closing, err := w.run(ctx, b, lines)
+	err = errors.Join(err, b.Close())
+	end := history.Event{Kind: history.KindEnd, At: closing, Worker: j.Worker, Before: before, After: settled(before)}
+	if end.After > before {
+		end.Text = stacks()
+	}
+	return errors.Join(err, w.out.Write(end))
+}
+
+// settled waits for goroutines to be gone, and gives how many there are.
+func settled(want int) int {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for range 250 {
+		if runtime.NumGoroutine() <= want {
+			break
+		}
+		<-tick.C
+	}
+	return runtime.NumGoroutine()
+}
+
+// stacks shows who is left, for people.
+func stacks() string {
+	buf := make([]byte, 16<<10)
+	return string(buf[:runtime.Stack(buf, true)])
+}
+
+// worker is one client with its tasks.
+type worker struct {
+	job
+	out    *history.Writer
+	locks  *holdfast.Client
+	past   *spy // the backend, past the client
+	caps   backend.Capabilities
+	ops    atomic.Int64
+	mu     sync.Mutex
+	gens   []int
+	asked  map[int64]chan order // reads and writes under way
+	closed bool
+}
+
+func newWorker(j job, out io.Writer) *worker {
+	return &worker{job: j, out: history.NewWriter(out), gens: j.Gens, asked: make(map[int64]chan order)}
+}
+
+// record writes an event as it is. When nobody reads any more, the end of the orders
+// tells so.
+func (w *worker) record(e history.Event) { _ = w.out.Write(e) }
+
+// tell writes an event of now.
+func (w *worker) tell(e history.Event) {
+	e.At, e.Worker = now(), w.Worker
+	w.record(e)
+}
+
+// run plays until it is told to stop. It tells when it began to close the client: from
+// then on the leases may go.
+func (w *worker) run(ctx context.Context, b backend.Backend, orders *bufio.Scanner) (int64, error) {
+	w.past, w.caps = newSpy(b), b.Capabilities()
+	locks, err := holdfast.New(w.past, holdfast.Config{TTL: w.TTL, Owner: "verify " + w.Worker, Timeout: w.TTL})
+	if err != nil {
+		return now(), err
+	}
+	w.locks = locks
+	w.tell(history.Event{Kind: history.KindStart})
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	listening := make(chan struct{})
+	go func() { defer close(listening); w.listen(orders); stop() }()
+	var work sync.WaitGroup
+	work.Go(func() { w.watchStalls(ctx) })
+	for n := range w.Tasks {
+		r := rand.New(rand.NewPCG(w.Seed, uint64(n)))
+		work.Go(func() { (&task{worker: w, r: r}).play(ctx) })
+	}
+	work.Wait()
+	closing := now()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*w.TTL)
+	defer cancel()
+	err = locks.Close(ctx)
+	<-listening
+	if err != nil && errors.Is(err, context.DeadlineExceeded) {
+		return closing, nil // the network is away; the leases end with their TTL
+	}
+	return closing, err
+}
+
+// listen reads orders until the one to stop, or the end.
+func (w *worker) listen(orders *bufio.Scanner) {
+	defer w.hangUp()
+	for orders.Scan() {
+		var o order
+		if json.Unmarshal(orders.Bytes(), &o) != nil || o.Stop {
+			return
+		}
+		w.mu.Lock()
+		if o.Gens != nil {
+			w.gens = o.Gens
+		}
+		if ch, ok := w.asked[o.Op]; ok {
+			ch <- o
+			delete(w.asked, o.Op)
+		}
+		w.mu.Unlock()
+	}
+}
+
+// hangUp ends all reads and writes: no answer comes any more.
+func (w *worker) hangUp() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	for op, ch := range w.asked {
+		close(ch)
+		delete(w.asked, op)
+	}
+}
+
+// resource asks the resource to read or write. It reports false when there was no answer.
+func (w *worker) resource(e history.Event) (order, bool) {
+	e.Op, e.Outcome = w.ops.Add(1), history.OK // what it becomes is the resource's to say
+	ch := make(chan order, 1)
+	w.mu.Lock()
+	if w.closed {
+		w.mu.Unlock()
+		return order{}, false
+	}
+	w.asked[e.Op] = ch
+	w.mu.Unlock()
+	w.tell(e)
+	o, ok := <-ch
+	return o, ok
+}
+
+func (w *worker) name(slot int) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return fmt.Sprintf("%s/%s.%d", w.Prefix, slots()[slot].name, w.gens[slot])
+}
+
+// watchStalls tells when the process did not run.
+func (w *worker) watchStalls(ctx context.Context) {
+	const every = int64(10 * time.Millisecond)
+	tick := time.NewTicker(time.Duration(every))
+	defer tick.Stop()
+	for last := now(); ; {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		t := now()
+		if late := t - last - every; late > 2*every {
+			w.tell(history.Event{Kind: history.KindStall, Took: late})
+		}
+		last = t
+	}
+}
