@@ -142,6 +142,9 @@ func (b *Backend) direct(ctx context.Context, op string, fill func(*pgx.Batch)) 
 	defer stop()
 	for try := 1; ; try++ {
 		q := new(pgx.Batch)
+		if b.deaf { // otherwise the connection has it
+			q.Queue(guardTxn, b.idleLimit, b.lockLimit, true)
+		}
 		fill(q)
 		err := b.pool.SendBatch(within, q).Close()
 		switch {

@@ -127,26 +127,19 @@ func (b *Backend) notQuick(reqs []*request, byName map[string]*request) []*reque
 	return rest
 }
 
-// quickFailed answers what may have been done, and gives back what may be tried again:
-// everything where the server says that nothing was done, and acquisitions in any case,
-// because they find what they have done.
+// quickFailed gives back the requests where it is sure that nothing was done, and answers
+// them otherwise. It does not ask again by itself: a batch whose connection broke may still
+// be on its way, and would grant the lease once more after it was given back. The caller,
+// who is told, abandons such a lease rather than giving it back.
 func (b *Backend) quickFailed(reqs []*request, err error) []*request {
 	if refused(err) || pgconn.SafeToRetry(err) {
 		return reqs
 	}
-	again := broken(err)
-	if again {
+	if broken(err) {
 		b.pool.Reset() // the others are no better
 	}
-	var rest []*request
-	for _, r := range reqs {
-		if r.quick.acquire != nil && again {
-			rest = append(rest, r)
-		} else {
-			r.answer(b.said(r.op, true, err))
-		}
-	}
-	return rest
+	b.fail(reqs, false, err)
+	return nil
 }
 
 // calmed notes which of the locks of a transaction nobody has or wants any more.
