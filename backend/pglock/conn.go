@@ -38,6 +38,7 @@ func (b *Backend) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
 			c.RuntimeParams[name] = "off"
 		}
 		c.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
+		c.RuntimeParams["default_transaction_isolation"] = "read committed"
 	}
 	if b.deaf { // the next statement may run on another connection
 		c.DefaultQueryExecMode = pgx.QueryExecModeExec
@@ -61,8 +62,9 @@ func (b *Backend) poolConfig(conns int) (*pgxpool.Config, error) {
 		pc.AfterConnect = b.guard
 	}
 	pc.MaxConnIdleTime = time.Minute
-	// A connection that broke is found by using it: see Backend.again.
-	pc.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+	// One that has not been used for a second is asked whether it is there still: what
+	// is sent over one that broke may or may not have been done.
+	pc.PingTimeout = dialTime
 	return pc, nil
 }
 
@@ -140,6 +142,9 @@ func (b *Backend) direct(ctx context.Context, op string, fill func(*pgx.Batch)) 
 	defer stop()
 	for try := 1; ; try++ {
 		q := new(pgx.Batch)
+		if b.deaf { // otherwise the connection has it
+			q.Queue(guardTxn, b.idleLimit, b.lockLimit, true)
+		}
 		fill(q)
 		err := b.pool.SendBatch(within, q).Close()
 		switch {

@@ -31,11 +31,12 @@ type request struct {
 	scope scope
 	// run does it, in a transaction that may be undone and done again. What it
 	// returns is the answer.
-	run  func(*txn) error
-	fate atomic.Uint32
-	gone atomic.Bool   // nobody waits for the answer any more
-	done chan struct{} // closed when err is set
-	err  error
+	run   func(*txn) error
+	quick *quick // it may be done in one round trip
+	fate  atomic.Uint32
+	gone  atomic.Bool   // nobody waits for the answer any more
+	done  chan struct{} // closed when err is set
+	err   error
 }
 
 // The fates of a request.
@@ -92,13 +93,13 @@ func (b *Backend) do(ctx context.Context, r *request) error {
 // launch starts flights for what is in the queue. Backend.mu is held.
 func (b *Backend) launch() {
 	for b.flying < b.maxFlights && !b.closed {
-		reqs := b.board()
+		reqs, fast := b.board()
 		if len(reqs) == 0 {
 			return
 		}
 		b.flying++
 		b.work.Go(func() {
-			left := b.fly(reqs)
+			left := b.fly(reqs, fast)
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.flying--
@@ -114,23 +115,36 @@ func (b *Backend) launch() {
 	}
 }
 
-// board takes the requests of the next flight out of the queue. Requests for one lock
-// keep their order. Backend.mu is held.
-func (b *Backend) board() []*request {
+// board takes the requests of the next flight out of the queue, and reports whether all
+// of them are quick, each for another lock. Requests for one lock keep their order.
+// Backend.mu is held.
+func (b *Backend) board() ([]*request, bool) {
 	var reqs, rest []*request
+	fast := false
+	mine, later := make(map[string]struct{}), make(map[string]struct{})
 	for _, r := range b.queue {
 		name := r.scope.names[0]
-		if _, busy := b.busy[name]; busy || len(reqs) == maxRequests {
+		_, busy := b.busy[name]
+		_, behind := later[name]
+		_, again := mine[name]
+		isFast := b.isQuick(r)
+		if len(reqs) == 0 {
+			fast = isFast
+		}
+		switch {
+		case busy, behind, len(reqs) == maxRequests, isFast != fast, again && fast:
 			rest = append(rest, r)
-		} else if r.take() {
+			later[name] = struct{}{}
+		case r.take():
 			reqs = append(reqs, r)
+			mine[name] = struct{}{}
 		}
 	}
 	b.queue = rest
-	for _, r := range reqs {
-		b.busy[r.scope.names[0]] = struct{}{}
+	for name := range mine {
+		b.busy[name] = struct{}{}
 	}
-	return reqs
+	return reqs, fast
 }
 
 // alone has a request done in a transaction of its own, whatever number of locks it is
@@ -149,9 +163,14 @@ func (b *Backend) alone(ctx context.Context, r *request) error {
 // fly does the requests together. Where that fails because of one of them, or because
 // somebody else has the row of a lock and does not go on, it gives all of them back,
 // lock by lock.
-func (b *Backend) fly(reqs []*request) [][]*request {
+func (b *Backend) fly(reqs []*request, fast bool) [][]*request {
 	ctx, cancel := context.WithTimeout(b.life, flightTime)
 	defer cancel()
+	if fast {
+		if reqs = b.flyQuickly(ctx, reqs); len(reqs) == 0 {
+			return nil
+		}
+	}
 	sure, err := b.attempt(ctx, reqs, false)
 	switch {
 	case err == nil:
@@ -304,6 +323,7 @@ func (b *Backend) transact(ctx context.Context, t *txn, reqs []*request) (bool, 
 	for _, f := range t.after {
 		f()
 	}
+	b.calmed(t)
 	for i, r := range reqs {
 		r.answer(answers[i])
 	}

@@ -73,6 +73,7 @@ type Backend struct {
 	queue    []*request
 	flying   int
 	busy     map[string]struct{} // locks in a flight
+	crowded  map[string]struct{} // locks that several want: see quick.go
 	look     letter              // what to look at next
 	waiting  map[leaseKey][]*waiter
 	sessions map[backend.SessionID]*listener
@@ -106,7 +107,7 @@ func New(cfg Config) (*Backend, error) {
 		log: cfg.Logger, deaf: cfg.Deaf, schema: pgx.Identifier{cfg.Schema}.Sanitize(), eventChannel: "holdfast_" + hash(cfg.Schema),
 		idleLimit: millis(idleLimit), lockLimit: millis(lockLimit),
 		gate: make(chan struct{}, 1), lone: make(chan struct{}, max(1, cfg.MaxConns/4)), maxFlights: min(2, cfg.MaxConns-2), toLook: make(chan struct{}, 1), toListen: make(chan struct{}, 1), toSweep: make(chan struct{}, 1),
-		conns: make(map[*trackedConn]struct{}), busy: make(map[string]struct{}),
+		conns: make(map[*trackedConn]struct{}), busy: make(map[string]struct{}), crowded: make(map[string]struct{}),
 		waiting: make(map[leaseKey][]*waiter), sessions: make(map[backend.SessionID]*listener),
 	}
 	if !b.deaf {

@@ -22,6 +22,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	var grant backend.Grant
 	inLine := false
 	r := &request{op: "acquire", scope: scope{names: []string{req.Name}, leases: []leaseKey{w.key}}}
+	r.quick = &quick{acquire: &req, lease: req.Lease, granted: func(g backend.Grant) { grant = g }}
 	if req.Session != "" {
 		r.scope.sessions = []backend.SessionID{req.Session}
 	}
@@ -71,7 +72,11 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	if err := req.Validate(); err != nil {
 		return err
 	}
-	return b.do(ctx, &request{op: "release", scope: scope{names: []string{req.Name}}, run: func(t *txn) error {
+	r := &request{op: "release", scope: scope{names: []string{req.Name}}}
+	if !req.Abandon {
+		r.quick = &quick{lease: req.Lease}
+	}
+	r.run = func(t *txn) error {
 		l := t.lock(req.Name).find(req.Lease)
 		if l != nil {
 			t.end(l, backend.ErrLost, backend.EventReleased, "")
@@ -84,7 +89,8 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 			return backend.ErrLost
 		}
 		return nil
-	}})
+	}
+	return b.do(ctx, r)
 }
 
 // Break takes the lock from all its holders. Errors: *InvalidError,
