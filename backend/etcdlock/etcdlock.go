@@ -194,8 +194,16 @@ func (b *Backend) background(f func(context.Context)) {
 
 // request bounds one request to etcd.
 func (b *Backend) request(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(clientv3.WithRequireLeader(ctx), b.cfg.RequestTimeout)
+	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), b.cfg.RequestTimeout)
+	return ownClock{ctx}, cancel
 }
+
+// ownClock keeps the deadline from gRPC, which would tell it to etcd: its clock is the
+// first to get there now and then, and the caller would be told that etcd is
+// unavailable, with time left, though nothing was wrong but its patience.
+type ownClock struct{ context.Context } //nolint:containedctx // it is a context
+
+func (ownClock) Deadline() (time.Time, bool) { return time.Time{}, false }
 
 // txn sends one transaction that stands alone.
 func (b *Backend) txn(ctx context.Context, op string, changes bool, cmps []clientv3.Cmp, then, els []clientv3.Op) (*clientv3.TxnResponse, error) {

@@ -296,3 +296,43 @@ func TestLeaderIsKilled(t *testing.T) {
 		t.Errorf("%+v, %v after token %d", r.grant, r.err, first.Token)
 	}
 }
+
+// The clock that ends a call is the caller's. Were etcd told the deadline, its own clock
+// would get there first now and then, and a caller with time left, if only a moment,
+// would be told that etcd is unavailable.
+func TestDeadlineIsTheCallers(t *testing.T) {
+	t.Parallel()
+	const tries, callers = 500, 4
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{Debian: true, NoFsync: true})
+	b := direct(t, members)
+	sess := kept(t, b)
+	for try := range tries {
+		ended := make(chan error, callers)
+		for range callers {
+			go func() { ended <- acquireWithin(t, b, sess, time.Duration(500+try*7)*time.Microsecond) }()
+		}
+		for range callers {
+			if err := <-ended; err != nil {
+				t.Fatalf("before its deadline: %v", err)
+			}
+		}
+	}
+}
+
+// acquireWithin acquires and releases, and gives the error of an acquire that ended
+// before its time.
+func acquireWithin(t *testing.T, b backend.Backend, sess backend.SessionID, d time.Duration) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	req := backend.AcquireRequest{
+		Name: "short", Lease: backend.NewLeaseID(), Session: sess, Mode: backend.Exclusive,
+		Timed: true, TTL: time.Minute, Wait: true,
+	}
+	_, err := b.Acquire(ctx, req)
+	if err != nil && ctx.Err() != nil {
+		err = nil
+	}
+	undone := b.Release(t.Context(), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: sess, Abandon: true})
+	return errors.Join(err, undone)
+}
