@@ -40,7 +40,7 @@ func stores() map[string]func(t *testing.T) string {
 		},
 		"consul": func(t *testing.T) string {
 			t.Helper()
-			return "consul://" + testserver.StartConsul(t, 1)[0].Addr()
+			return "consul://" + testserver.StartConsul(t, 1)[0].Addr() + "?min_ttl=" + testserver.ConsulMinTTL.String()
 		},
 		"postgres": func(t *testing.T) string { t.Helper(); return testserver.Postgres(t).URL() },
 		"holdfast": overHTTP,
@@ -94,11 +94,15 @@ func TestSoak(t *testing.T) { //nolint:tparallel // one minute after the other
 		t.Fatalf("BACKEND is %q", os.Getenv("BACKEND"))
 	}
 	url := start(t)
+	profile, piece := play.Profile(cmp.Or(os.Getenv("PROFILE"), "gentle")), time.Minute
+	if profile == play.Jepsen {
+		piece = 2 * time.Minute // as Jepsen's
+	}
 	for end := time.Now().Add(long); time.Now().Before(end) && !t.Failed(); seed++ {
 		t.Run(fmt.Sprintf("seed-%d", seed), func(t *testing.T) {
 			passes(t, play.Config{
-				URL: url, Worker: workers(), Seed: seed, Profile: play.Profile(cmp.Or(os.Getenv("PROFILE"), "gentle")),
-				For: min(time.Minute, max(2*time.Second, time.Until(end))),
+				URL: url, Worker: workers(), Seed: seed, Profile: profile,
+				For: min(piece, max(2*time.Second, time.Until(end))),
 			})
 		})
 	}
