@@ -180,6 +180,36 @@ func TestContextEndsAtDeadline(t *testing.T) {
 	}
 }
 
+// B10, C9: a renewal counts from when it left, however long its answer takes: the lease
+// on the backend does.
+func TestRenewalCountsFromItsRequest(t *testing.T) {
+	t.Parallel()
+	for _, opts := range [][]holdfast.AcquireOption{nil, {holdfast.TTL(7 * time.Second)}} {
+		synctest.Test(t, func(t *testing.T) {
+			f, _ := newFaults(t)
+			c := newClient(t, f, holdfast.Config{TTL: 9 * time.Second})
+			lock := mustAcquire(t, c, "n", opts...)
+			ttl := 9 * time.Second
+			if opts != nil {
+				ttl = 7 * time.Second
+			}
+			var sent time.Time
+			slow := func(ctx context.Context, call func() (backend.RenewResult, error)) (backend.RenewResult, error) {
+				sent = time.Now()
+				res, err := call()
+				f.hangRenew() // all that come after this one
+				sleep(ctx, time.Second)
+				return res, err
+			}
+			f.renew.Store(&slow)
+			<-lock.Context().Done()
+			if took, want := time.Since(sent), ttl-holdfast.Drift(ttl); took < want || took > want+50*time.Millisecond {
+				t.Errorf("context ended %s after the last renewal left, want %s", took, want)
+			}
+		})
+	}
+}
+
 // B9: a renewal that failed is tried again, and the lock becomes held again.
 func TestRenewalRecovers(t *testing.T) {
 	t.Parallel()
