@@ -291,27 +291,47 @@ func TestAcquireThatTimesOutIsGivenBack(t *testing.T) {
 // C14, K6: the answer is so late that the lease has run out: it is not held.
 func TestGrantThatRanOutOnTheWayIsNotHeld(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f, _ := newFaults(t)
-		c := newClient(t, f, holdfast.Config{TTL: 5 * time.Second})
-		var slow atomic.Int32
-		sleep := func(_ context.Context, call func() (backend.Grant, error)) (backend.Grant, error) {
-			g, err := call()
-			if slow.Add(1) == 1 {
-				time.Sleep(4 * time.Second)
+	// Also where the backend does not tell losses: the clock alone has to do.
+	for _, told := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			f, _ := newFaults(t)
+			if !told {
+				f.Backend = mute{f.Backend}
 			}
-			return g, err
-		}
-		f.acquire.Store(&sleep)
-		begun := time.Now()
-		lock := mustAcquire(t, c, "n", holdfast.TTL(3*time.Second))
-		if time.Since(begun) < 4*time.Second || slow.Load() < 2 || lock.Err() != nil {
-			t.Fatalf("a grant that had run out was returned: %v", lock.Err())
-		}
-		if left := time.Until(lock.Deadline()); left < 2*time.Second {
-			t.Fatalf("deadline in %s", left)
-		}
-	})
+			c := newClient(t, f, holdfast.Config{TTL: 5 * time.Second})
+			var slow atomic.Int32
+			sleep := func(_ context.Context, call func() (backend.Grant, error)) (backend.Grant, error) {
+				g, err := call()
+				if slow.Add(1) == 1 {
+					time.Sleep(4 * time.Second)
+				}
+				return g, err
+			}
+			f.acquire.Store(&sleep)
+			begun := time.Now()
+			lock := mustAcquire(t, c, "n", holdfast.TTL(3*time.Second))
+			if time.Since(begun) < 4*time.Second || slow.Load() < 2 || lock.Err() != nil {
+				t.Fatalf("a grant that had run out was returned: %v", lock.Err())
+			}
+			if left := time.Until(lock.Deadline()); left < 2*time.Second {
+				t.Fatalf("deadline in %s", left)
+			}
+		})
+	}
+}
+
+// mute tells no losses.
+type mute struct{ backend.Backend }
+
+func (m mute) OpenSession(ctx context.Context, r backend.SessionRequest) error {
+	r.Lost = nil
+	return m.Backend.OpenSession(ctx, r)
+}
+
+func (m mute) Renew(ctx context.Context, r backend.RenewRequest) (backend.RenewResult, error) {
+	res, err := m.Backend.Renew(ctx, r)
+	res.Lost = nil
+	return res, err
 }
 
 // C10: a broken lock ends at once, with the operator's reason; B1: releasing it then
@@ -327,6 +347,9 @@ func TestBreak(t *testing.T) {
 		t.Fatalf("%+v, %v", res, err)
 	}
 	<-lock.Context().Done()
+	if n := f.renewals.Load(); n > 0 {
+		t.Errorf("it was told by a renewal, and not at once")
+	}
 	var lost *holdfast.LostError
 	if !errors.As(lock.Err(), &lost) || lost.Cause != holdfast.CauseBroken || !strings.Contains(lost.Reason, "stuck since noon") {
 		t.Fatalf("lost as %v", lock.Err())

@@ -62,7 +62,7 @@ func parse(target, text string) ([]mutant, error) {
 		head, rest, ok1 := strings.Cut(block, "\n--- old\n")
 		old, fresh, ok2 := strings.Cut(rest, "\n--- new\n")
 		lines := strings.Split(head, "\n")
-		m := mutant{target: target, name: lines[0], old: old, new: strings.TrimRight(fresh, "\n")}
+		m := mutant{target: target, name: lines[0], old: old, new: strings.TrimSuffix(fresh, "\n")}
 		for _, line := range lines[1:] {
 			key, value, _ := strings.Cut(line, " ")
 			field, ok := map[string]*string{"file": &m.file, "pkg": &m.pkg, "tests": &m.tests}[key]
