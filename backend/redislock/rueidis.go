@@ -120,6 +120,14 @@ func (l *rueidisLink) config(ctx context.Context, globs ...string) (map[string]s
 	return all, nil
 }
 
+func (l *rueidisLink) info(ctx context.Context, section string) (string, error) {
+	s, err := l.client.Do(undated{ctx}, l.client.B().Info().Section(section).Build()).ToString()
+	if err != nil {
+		return "", fromRueidis(err)
+	}
+	return s, nil
+}
+
 func (l *rueidisLink) listen(ctx context.Context, channel string, ready func(), deliver func(payload string)) error {
 	conn, release := l.client.Dedicate()
 	// The connection is closed, not given back: nothing of ours is left on it.

@@ -21,6 +21,9 @@ type transport interface {
 	// config gives settings of the server whose names match one of the globs.
 	config(ctx context.Context, globs ...string) (map[string]string, error)
 
+	// info gives a section of what the server tells of itself.
+	info(ctx context.Context, section string) (string, error)
+
 	// listen subscribes to a channel over a connection of its own, calls ready once
 	// the server has confirmed that, and deliver with each message, in order and from
 	// one goroutine. It returns when ctx ends or the connection breaks, after the last
