@@ -90,7 +90,7 @@ local function acquire(i, name, lease)
   if call('EXISTS', T .. 'd:' .. lease) == 1 then return {'LOST'} end
   if sid ~= '' and not alive('s:' .. sid) then return {'SESSION'} end
   if mode == 's' and l.shared > 0 and l.limit ~= limit then return {'LIMIT', l.limit} end
-  if l.line > 0 and (not clean or marker.till > 0) then
+  if l.line > 0 and (not clean or till > 0 and l.n == 0) then
     advance(l) -- the quarantine may be over, or those in line dead
   end
   local h = {sid = sid, mode = mode, permits = permits, since = num(now), timed = timed, reentrant = reentrant, flag = '-',

@@ -30,8 +30,8 @@ local call, ARGV
 local now, instant -- the same, as a number and as text
 local clean -- nothing that has ended is still on record
 local quarantine -- nothing is granted before this instant
-local marker -- what the marker says; marker.lua
-local longest, seen_at -- of the marker
+local marker -- what the marker says, once somebody needs all of it; marker.lua
+local till, longest, seen_at -- of the marker
 local watched -- does anybody watch the events?
 local full -- the memory of the server is full: nothing may be added
 local answers -- 'OK', and then one for each operation
@@ -46,7 +46,7 @@ local function begin(keys, args, is_full)
   local clock = call('TIME')
   now = clock[1] * 1000000 + clock[2]
   instant = num(now)
-  clean, quarantine, marker, longest, seen_at, watched = true, 0, nil, nil, nil, nil
+  clean, quarantine, marker, till, longest, seen_at, watched = true, 0, nil, nil, nil, nil, nil
   answers = {'OK'}
 end
 
@@ -108,6 +108,7 @@ local function unheld(those)
   end
   if call('EXISTS', unpack(keys)) == 0 then return those, keys end
   local free, theirs = {}, {}
+  if #those == 1 then return free, theirs end
   for k, i in ipairs(those) do
     if call('EXISTS', keys[2 * k - 1], keys[2 * k]) == 0 then
       free[#free + 1] = i
@@ -152,8 +153,8 @@ local function take(i, n)
   local mode, permits = ARGV[i + 5], ARGV[i + 6]
   local summary = '1 1 0 0 0 0 0'
   if mode == 's' then summary = '1 0 ' .. permits .. ' 1 ' .. limit .. ' 0 0' end
-  local head = table.concat({sid, mode, permits, ''}, '\n')
-  local tail = table.concat({'', instant, timed and '1' or '0', '0', '-', ARGV[i + 7], ARGV[i + 8], ARGV[i + 9]}, '\n')
+  local head = sid .. '\n' .. mode .. '\n' .. permits .. '\n'
+  local tail = '\n' .. instant .. (timed and '\n1' or '\n0') .. '\n0\n-\n' .. ARGV[i + 7] .. '\n' .. ARGV[i + 8] .. '\n' .. ARGV[i + 9]
   for k, at in ipairs(those) do
     call('HSET', keys[2 * k - 1], '@', summary, ARGV[at + 1], head .. num(first + k - 1) .. tail)
   end

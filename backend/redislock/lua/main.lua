@@ -44,7 +44,6 @@ end
 -- One operation, or one lease of it, the long way.
 local function long(op, i, name, lease)
   lib = lib or library()
-  marker = marker or lib.parse(call('GET', KEY))
   local ok, r = pcall(find(op), i, name, lease)
   if not ok then
     r = {'ERR', type(r) == 'table' and r.err or tostring(r)}
@@ -116,7 +115,8 @@ local function execute(remembers)
     if welcome[1] ~= 'OK' then return welcome end
     greeted[welcome[2]] = true
     answers[2] = welcome
-    if ARGV[2] == 'q' then quarantine = marker.till end
+    till = marker.till
+    if ARGV[2] == 'q' then quarantine = till end
     clean = lib.sweep(200)
     return work(5 + tonumber(ARGV[4]), false)
   end
@@ -125,18 +125,17 @@ local function execute(remembers)
   if text ~= read.text then read = reading(text) end
   if not read.till then
     lib = lib or library()
-    marker = lib.parse(text)
-    if not marker then foreign(KEY) end
-    return {'FORMAT', marker.format}
+    local other = lib.parse(text)
+    if not other then foreign(KEY) end
+    return {'FORMAT', other.format}
   end
   if read.identity ~= ARGV[1] or remembers and not greeted[read.identity] then return {'MARKER'} end
-  longest, seen_at = read.longest, read.seen
-  if ARGV[2] == 'q' then quarantine = read.till end
+  till, longest, seen_at = read.till, read.longest, read.seen
+  if ARGV[2] == 'q' then quarantine = till end
   local due = call('ZCOUNT', X, '-inf', instant) > 0
   local brief = not (due or watched or full or quarantine > now)
   if not brief then -- everything goes the long way
     lib = lib or library()
-    marker = lib.parse(text)
     clean = lib.sweep(200)
   end
   return work(3, brief)

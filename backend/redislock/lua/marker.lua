@@ -24,6 +24,7 @@ end
 -- Note a TTL in use. longest never is less than the TTL of any lease that is out: it is
 -- halved only when all that were longer than the half have ended.
 local function note(ttl)
+  marker = marker or parse(call('GET', KEY))
   local m = marker
   local age = now - m.seen
   if ttl > m.longest then
