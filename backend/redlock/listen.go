@@ -2,6 +2,7 @@ package redlock
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"time"
 )
@@ -64,7 +65,8 @@ func (e *listener) hear() {
 		}
 		select {
 		case <-e.changed:
-		case <-ended: // why makes no difference
+		case why := <-ended:
+			e.b.cfg.Logger.LogAttrs(e.b.base, slog.LevelDebug, "redlock: a subscription broke", slog.Int("node", e.i+1), slog.Any("error", why))
 			return
 		case <-e.b.base.Done():
 			return
