@@ -42,6 +42,25 @@ func Redis(t testing.TB, args ...string) *RedisServer {
 	return s
 }
 
+// RedisNodes starts n servers that know nothing of each other: see Redis.
+func RedisNodes(t testing.TB, n int, args ...string) []*RedisServer {
+	t.Helper()
+	nodes := make([]*RedisServer, n)
+	for i := range nodes {
+		nodes[i] = Redis(t, args...)
+	}
+	return nodes
+}
+
+// RedisAddrs are the addresses of servers, separated by commas.
+func RedisAddrs(nodes []*RedisServer) string {
+	addrs := make([]string, len(nodes))
+	for i, s := range nodes {
+		addrs[i] = s.Addr()
+	}
+	return strings.Join(addrs, ",")
+}
+
 // Addr is the address, "127.0.0.1:port".
 func (s *RedisServer) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.port) }
 

@@ -30,6 +30,11 @@ func stores() map[string]func(t *testing.T) string {
 			t.Helper()
 			return "redis://" + testserver.Redis(t).Addr() + "?quarantine=off"
 		},
+		"redlock": func(t *testing.T) string {
+			t.Helper()
+			const nodes = 5
+			return "redlock://" + testserver.RedisAddrs(testserver.RedisNodes(t, nodes)) + "?quarantine=off"
+		},
 		"etcd": func(t *testing.T) string {
 			t.Helper()
 			return "etcd://" + strings.Join(testserver.Endpoints(testserver.StartEtcd(t, testserver.EtcdOptions{})), ",")
