@@ -80,7 +80,7 @@ func (b *Backend) guard(ctx context.Context, conn *pgx.Conn) error {
 func (b *Backend) dial(ctx context.Context, dial pgconn.DialFunc, network, addr string) (net.Conn, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(b.life, func() { cancel(backend.ErrClosed) })()
+	defer context.AfterFunc(b.life(), func() { cancel(backend.ErrClosed) })()
 	conn, err := dial(ctx, network, addr)
 	if err != nil {
 		return nil, err
@@ -128,34 +128,5 @@ func (b *Backend) hangUp() {
 	b.hungUp = time.Now().Add(hangUpTime)
 	for c := range b.conns {
 		_ = c.Conn.SetDeadline(b.hungUp)
-	}
-}
-
-// direct runs statements outside of flights. Those of one batch are one transaction,
-// unless they say otherwise. A connection that broke while nobody used it is not an
-// error: the statements must be such that they may be sent twice.
-func (b *Backend) direct(ctx context.Context, op string, fill func(*pgx.Batch)) error {
-	if err := b.ready(ctx, op); err != nil {
-		return err
-	}
-	within, stop := b.within(ctx)
-	defer stop()
-	for try := 1; ; try++ {
-		q := new(pgx.Batch)
-		if b.deaf { // otherwise the connection has it
-			q.Queue(guardTxn, b.idleLimit, b.lockLimit, true)
-		}
-		fill(q)
-		err := b.pool.SendBatch(within, q).Close()
-		switch {
-		case err == nil:
-			return nil
-		case b.life.Err() != nil:
-			return backend.ErrClosed
-		case ctx.Err() != nil:
-			return unavailable(op, true, context.Cause(ctx))
-		case within.Err() != nil || !b.again(err, try, true):
-			return unavailable(op, true, err)
-		}
 	}
 }
