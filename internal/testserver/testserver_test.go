@@ -90,3 +90,10 @@ func TestMariaDB(t *testing.T) {
 		t.Errorf("the setting is %d", n)
 	}
 }
+
+func TestKubernetes(t *testing.T) {
+	t.Parallel()
+	s := testserver.Kubernetes(t)
+	s.Namespace("one")
+	s.Restart()
+}
