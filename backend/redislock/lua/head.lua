@@ -35,6 +35,7 @@ local till, longest, seen_at -- of the marker
 local watched -- does anybody watch the events?
 local full -- the memory of the server is full: nothing may be added
 local answers -- 'OK', and then one for each operation
+local asked, lives_until -- the session that was asked for last, and when it ends
 
 local function begin(keys, args, is_full)
   call, ARGV, full = redis.call, args, is_full
@@ -118,16 +119,22 @@ local function unheld(those)
   return free, theirs
 end
 
+-- When the session ends, if it lives. It is asked once for one operation.
+local function living(sid)
+  if asked ~= sid then
+    local e = call('ZSCORE', X, 's:' .. sid)
+    asked, lives_until = sid, e and tonumber(e)
+  end
+  return lives_until and lives_until > now and lives_until
+end
+
 -- The arguments are those of acquire: see acquire.lua. Returns the leases that were
 -- granted, the token of the first, and how much time they have.
 local function take(i, n)
   local sid, ttl, limit, reentrant = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], ARGV[i + 3]
   if reentrant == '1' then return nil end -- it looks who is there
   if ttl > 0 and (ttl > longest or now - seen_at > longest * 125) then return nil end -- it is to be noted
-  if sid ~= '' then
-    local e = call('ZSCORE', X, 's:' .. sid)
-    if not e or tonumber(e) <= now then return nil end
-  end
+  if sid ~= '' and not living(sid) then return nil end
   local those, keys = unheld(apart(i + 10, i + n - 1))
   if #those == 0 then return nil end
   -- When the memory is full this first write is refused, and those after it never are.
@@ -198,6 +205,72 @@ local function give(i, n)
   call('ZREM', N, unpack(names))
   call('DEL', unpack(keys))
   return those
+end
+
+local SUMMARY = '^(%d+) (%d) (%d+) (%d+) (%d+) (%d+) (%d+)$'
+
+-- One lease, exclusive, that joins a line in which others are: the middle way. It is what
+-- the long way does where nothing else is the matter.
+local function join(i, name, lease)
+  local sid = ARGV[i]
+  if ARGV[i + 1] ~= '0' or ARGV[i + 3] == '1' or ARGV[i + 4] ~= '1' or ARGV[i + 5] ~= 'x' then return nil end
+  local till = living(sid)
+  local key, q, w = T .. 'l:' .. name, T .. 'q:' .. name, T .. 'w:' .. name
+  local got = call('HMGET', key, '@', lease)
+  if not till or not got[1] or got[2] then return nil end
+  local n, x, used, shared, limit, line, seq = string.match(got[1], SUMMARY)
+  if not n or n == '0' or line == '0' then return nil end
+  local last = call('ZRANGE', q, -1, -1)[1]
+  local recs = last and call('HMGET', w, last, lease)
+  if not recs or not recs[1] or recs[2] or call('EXISTS', T .. 'd:' .. lease) == 1 then return nil end
+  -- How long until the one before it can end: see blocks.
+  local before, timed, ttl = string.match(recs[1], '^([^\n]*)\n[xs]\n%d+\n%d+\n%d+\n([01])\n(%d+)\n')
+  if not before then return nil end
+  local ends = till
+  if before ~= sid then
+    local e = call('ZSCORE', X, 's:' .. before)
+    ends = e and tonumber(e) or now
+  end
+  if timed == '1' and now + ttl * 1000 < ends then ends = now + ttl * 1000 end
+  call('HSET', T .. 's:' .. sid, lease, name)
+  call('ZADD', q, seq + 1, lease)
+  call('HSET', w, lease, sid .. '\nx\n' .. ARGV[i + 6] .. '\n' .. ARGV[i + 2] .. '\n' .. instant .. '\n0\n0\n0\n' .. ARGV[i + 7] .. '\n'
+    .. ARGV[i + 8] .. '\n' .. ARGV[i + 9])
+  call('HSET', key, '@', n .. ' ' .. x .. ' ' .. used .. ' ' .. shared .. ' ' .. limit .. ' ' .. num(line + 1) .. ' ' .. num(seq + 1))
+  if ends < now then ends = now end
+  return {'WAIT', ends - now}
+end
+
+-- One lease, the only one that is out and exclusive, that is given back to the first in
+-- line, which is exclusive too: the middle way.
+local function pass(i, name, lease)
+  if ARGV[i] ~= '0' then return nil end
+  local sid = ARGV[i + 1]
+  local key, q, w = T .. 'l:' .. name, T .. 'q:' .. name, T .. 'w:' .. name
+  local got = call('HMGET', key, '@', lease)
+  local rec = got[2]
+  if not rec or string.sub(rec, 1, #sid + 1) ~= sid .. '\n' then return nil end
+  local shared, limit, line, seq = string.match(got[1] or '', '^1 1 0 (%d+) (%d+) (%d+) (%d+)$')
+  if not line or line == '0' then return nil end
+  if not string.find(rec, '^[^\n]*\nx\n%d+\n%d+\n%d+\n0\n') then return nil end -- it is timed
+  local next = call('ZRANGE', q, 0, 0)[1]
+  local waits = next and call('HGET', w, next)
+  local who, permits, reentrant, chan, rest
+  if waits then
+    who, permits, reentrant, chan, rest = string.match(waits, '^([^\n]*)\nx\n(%d+)\n%d+\n%d+\n0\n%d+\n([01])\n([^\n]*)\n(.*)$')
+  end
+  if not who or not living(who) then return nil end
+  call('HDEL', T .. 's:' .. sid, lease)
+  local token = tokens(1)
+  if not token then return nil end
+  token = num(token)
+  call('ZREM', q, next)
+  call('HDEL', w, next)
+  call('HSET', key, '@', '1 1 0 ' .. shared .. ' ' .. limit .. ' ' .. num(line - 1) .. ' ' .. seq, next,
+    who .. '\nx\n' .. permits .. '\n' .. token .. '\n' .. instant .. '\n0\n' .. reentrant .. '\nw\n' .. chan .. '\n' .. rest)
+  call('HDEL', key, lease)
+  if chan ~= '' then call('PUBLISH', chan, 'g\n' .. next .. '\n' .. token .. '\n' .. instant .. '\n0') end
+  return {'OK'}
 end
 
 -- The long way: the files from here to main.lua. A script defines its functions only
