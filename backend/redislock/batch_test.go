@@ -101,7 +101,11 @@ func (g generator) batch() [][]string {
 func (g generator) one(of ...string) string { return of[g.IntN(len(of))] }
 
 func (g generator) op() []string {
-	name, lease := fmt.Sprint("lock", g.IntN(5)), fmt.Sprint("lease", g.IntN(30))
+	name := fmt.Sprint("lock", g.IntN(4))
+	lease := fmt.Sprint("lease", g.IntN(5), "-", name) // few, so that what is asked for is often there
+	if g.IntN(20) == 0 {
+		lease = "lease0-lock0"
+	}
 	session := fmt.Sprint("session-", g.IntN(2))
 	switch g.IntN(12) {
 	case 0, 1, 2, 3:
