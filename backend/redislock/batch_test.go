@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
 // TestBatches: what many operations do in one execution, most of them by the short way or
@@ -34,15 +35,16 @@ func batches(t *testing.T, args ...string) {
 			s.Do("SET", fmt.Sprintf("{apart-%d0}:v", seed), "1")
 			g := generator{Rand: rand.New(rand.NewPCG(seed, 1))}
 			opening := [][]string{{"session.open", "session-0", "3600000", ""}, {"session.open", "session-1", "3600000", ""}}
-			compare(t, together, apart, opening)
+			compare(t, s, together, apart, opening)
 			for range 60 {
-				compare(t, together, apart, g.batch())
+				compare(t, s, together, apart, g.batch())
 			}
+			compare(t, s, together, apart, [][]string{{"session.end", "session-0"}})
 		})
 	}
 }
 
-func compare(t *testing.T, together, apart *redislock.Backend, ops [][]string) {
+func compare(t *testing.T, s *testserver.RedisServer, together, apart *redislock.Backend, ops [][]string) {
 	t.Helper()
 	one, err := together.Exec(t.Context(), true, ops)
 	if err != nil {
@@ -57,13 +59,14 @@ func compare(t *testing.T, together, apart *redislock.Backend, ops [][]string) {
 			t.Fatalf("operation %d of %d, %q: together %q, apart %q", i, len(ops), op, a, b)
 		}
 	}
-	if a, b := onRecord(t, together), onRecord(t, apart); a != b {
+	if a, b := onRecord(t, s, together), onRecord(t, s, apart); a != b {
 		t.Fatalf("after %q:\n%s\nand apart:\n%s", ops, a, b)
 	}
 }
 
-// onRecord is who has what and who waits, without times and tokens.
-func onRecord(t *testing.T, b *redislock.Backend) string {
+// onRecord is who has what and who waits, without times and tokens, and how much every key
+// holds.
+func onRecord(t *testing.T, s *testserver.RedisServer, b *redislock.Backend) string {
 	t.Helper()
 	page, err := b.List(t.Context(), backend.ListRequest{})
 	if err != nil {
@@ -84,7 +87,23 @@ func onRecord(t *testing.T, b *redislock.Backend) string {
 		}
 		text.WriteByte('\n')
 	}
-	return text.String()
+	keys, _ := s.Do("KEYS", b.Tag()+"*").([]any)
+	sizes := make([]string, 0, len(keys))
+	for _, k := range keys {
+		key := fmt.Sprint(k)
+		size := any("there")
+		switch s.Do("TYPE", key) {
+		case "hash":
+			size = s.Do("HLEN", key)
+		case "zset":
+			size = s.Do("ZCARD", key)
+		}
+		if key = strings.TrimPrefix(key, b.Tag()); key != "v" {
+			sizes = append(sizes, fmt.Sprintf("%s %v", key, size))
+		}
+	}
+	slices.Sort(sizes)
+	return text.String() + strings.Join(sizes, "\n")
 }
 
 // generator makes operations of every kind on few locks.
@@ -123,10 +142,10 @@ func (g generator) op() []string {
 		limit = g.one("0", "3")
 		permits = g.one("1", "2")
 	}
-	if g.IntN(20) == 0 {
+	if g.IntN(8) == 0 {
 		session = "no-such-session"
 	}
-	ttl, wait := g.one("0", "0", "3600000"), g.one("0", "0", "1")
+	ttl, wait := g.one("0", "0", "600000"), g.one("0", "0", "1")
 	if limit == "0" {
 		permits = "1"
 	}
@@ -136,6 +155,6 @@ func (g generator) op() []string {
 	}
 	return []string{
 		"acquire", session, ttl, limit, g.one("0", "0", "0", "1"), wait, mode, permits, channel,
-		g.one("", "", "ann", "bob", "0"), g.one("note", "", ""), name, lease,
+		g.one("", "ann", "ann", "0"), g.one("note", "", ""), name, lease,
 	}
 }
