@@ -24,8 +24,9 @@ var script string
 // or errNoScript; *unsentError means that nothing was sent; with all others it is not
 // known what became of the command.
 type link interface {
-	// eval runs the script, by its hash or with load set by its text. It sends the
-	// command once: it never retries by itself.
+	// eval runs the script for data of the identity that is the third of the arguments,
+	// below the key, by its hash or with load set by its text. It sends the command once:
+	// it never retries by itself.
 	eval(ctx context.Context, load bool, key string, args []string) ([]any, error)
 
 	// exists reports whether there is such a key.
@@ -81,20 +82,33 @@ func (e *unsentError) Unwrap() error { return e.err }
 type rueidisLink struct {
 	option rueidis.ClientOption
 	owned  bool
-	hash   string
 
-	mu     sync.Mutex
-	client rueidis.Client
-	closed bool
+	mu       sync.Mutex
+	client   rueidis.Client
+	closed   bool
+	identity string // the data that the script of that hash is for
+	hash     string
 
 	wires wires
 }
 
 func newLink(client rueidis.Client, option rueidis.ClientOption) *rueidisLink {
-	sum := sha1.Sum([]byte(script)) //nolint:gosec // see the import
-	l := &rueidisLink{client: client, option: option, owned: client == nil, hash: hex.EncodeToString(sum[:])}
+	l := &rueidisLink{client: client, option: option, owned: client == nil}
 	l.option.DialCtxFn = l.wires.dial
 	return l
+}
+
+// scriptFor is the script for data of an identity: see node.lua.
+func scriptFor(key, identity string) string { return script + "-- " + key + " " + identity + "\n" }
+
+func (l *rueidisLink) hashFor(key, identity string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.hash == "" || l.identity != identity {
+		sum := sha1.Sum([]byte(scriptFor(key, identity))) //nolint:gosec // see the import
+		l.identity, l.hash = identity, hex.EncodeToString(sum[:])
+	}
+	return l.hash
 }
 
 // wires are the connections of a link. A server that hangs while a connection is made
@@ -192,10 +206,10 @@ func (l *rueidisLink) eval(ctx context.Context, load bool, key string, args []st
 		return nil, err
 	}
 	var cmd rueidis.Completed
-	if load {
-		cmd = client.B().Eval().Script(script).Numkeys(1).Key(key).Arg(args...).Build()
+	if identity := args[2]; load {
+		cmd = client.B().Eval().Script(scriptFor(key, identity)).Numkeys(1).Key(key).Arg(args...).Build()
 	} else {
-		cmd = client.B().Evalsha().Sha1(l.hash).Numkeys(1).Key(key).Arg(args...).Build()
+		cmd = client.B().Evalsha().Sha1(l.hashFor(key, identity)).Numkeys(1).Key(key).Arg(args...).Build()
 	}
 	answer, err := client.Do(undated{ctx}, cmd).ToAny()
 	if err != nil {

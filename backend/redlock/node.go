@@ -49,9 +49,10 @@ type node struct {
 	flights int
 	down    bool
 	debts   []*op
-	greeted bool // the node has heard of this value: its data is known to be there
-	closed  bool
-	drained chan struct{} // closed when the node is closed and nothing is under way
+	// Of the data that the node is known to have; empty until it has heard of this value.
+	identity string
+	closed   bool
+	drained  chan struct{} // closed when the node is closed and nothing is under way
 }
 
 // submit queues the operation, and starts a flight when not all are under way.
@@ -248,7 +249,7 @@ func (n *node) probe() error {
 // never executes an operation before it was asked whether it did.
 func (n *node) exchange(ctx context.Context, batch []*op) ([]any, error) {
 	const attempts = 4
-	load, greet := false, false
+	load, greet := false, n.known() == ""
 	for range attempts {
 		args, err := n.compose(ctx, batch, greet)
 		if err != nil {
@@ -268,9 +269,9 @@ func (n *node) exchange(ctx context.Context, batch []*op) ([]any, error) {
 		}
 		switch r[0] {
 		case "OK":
-			n.mu.Lock()
-			n.greeted = true
-			n.mu.Unlock()
+			if greet {
+				return n.greeted(r[1:])
+			}
 			return r[1:], nil
 		case "MARKER":
 			greet = true
@@ -283,22 +284,39 @@ func (n *node) exchange(ctx context.Context, batch []*op) ([]any, error) {
 	return nil, &unsentError{errors.New("the server keeps losing its scripts or its data")}
 }
 
+func (n *node) known() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.identity
+}
+
+// greeted takes the identity off the front of the answers.
+func (n *node) greeted(answers []any) ([]any, error) {
+	d := decoder{list: answers}
+	identity := d.text()
+	if d.err != nil || identity == "" {
+		return nil, errAnswer
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.identity = identity
+	return d.list, nil
+}
+
 // compose gives the arguments of the script.
 func (n *node) compose(ctx context.Context, batch []*op, greet bool) ([]string, error) {
-	const head = 5
+	const head = 6
 	size := head
 	for _, o := range batch {
 		size += len(o.args)
 	}
-	args := append(make([]string, 0, size), n.b.longest, n.b.mode)
+	args := append(make([]string, 0, size), n.b.longest, n.b.mode, n.known())
 	if greet {
 		safe, err := n.safe(ctx)
 		if err != nil {
 			return nil, err
 		}
-		n.mu.Lock()
-		first := n.b.fresh.Load() && !n.greeted
-		n.mu.Unlock()
+		first := n.b.fresh.Load() && n.known() == ""
 		args = append(args, "hello", flag(safe), flag(first))
 	}
 	for _, o := range batch {

@@ -29,6 +29,8 @@ func Open(ctx context.Context, url string) (*bench.Engine, error) {
 		return ZooKeeper(ctx, url)
 	case "consul":
 		return Consul(ctx, url)
+	case "postgres", "postgresql":
+		return Postgres(ctx, url)
 	case "memory":
 		return Memory(), nil
 	default:

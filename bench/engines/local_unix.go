@@ -129,6 +129,10 @@ func locals(self string) []local {
 			tb.Helper()
 			return started{url: "zookeeper://" + testserver.StartZooKeeper(tb, 1)[0].Addr()}
 		}},
+		{engine: "postgres", program: postgresProgram(), launch: func(tb testing.TB) started {
+			tb.Helper()
+			return started{url: testserver.Postgres(tb).URL()}
+		}},
 	}
 	all = append(all, local{engine: "consul", program: consulBuilder(), launch: func(tb testing.TB) started {
 		tb.Helper()
@@ -141,6 +145,14 @@ func locals(self string) []local {
 		}})
 	}
 	return all
+}
+
+// postgresProgram is what makes a cluster, which Debian keeps out of $PATH.
+func postgresProgram() string {
+	if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb"); len(found) > 0 {
+		return slices.Max(found)
+	}
+	return "initdb"
 }
 
 // consulBuilder is the script of this repository that builds Consul, which is nowhere where

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // RedisServer is a redis-server of its own: on a free loopback port and on a Unix
@@ -126,6 +127,20 @@ func (s *RedisServer) CommandStats() map[string]int64 {
 func (s *RedisServer) ResetStats() {
 	s.t.Helper()
 	s.Do("CONFIG", "RESETSTAT")
+}
+
+// CPU is the time of the processor that the run under way has used.
+func (s *RedisServer) CPU() time.Duration {
+	s.t.Helper()
+	var total time.Duration
+	for _, m := range regexp.MustCompile(`used_cpu_(?:user|sys):([\d.]+)`).FindAllStringSubmatch(s.Info("cpu"), -1) {
+		d, err := time.ParseDuration(m[1] + "s")
+		if err != nil {
+			s.t.Fatalf("testserver: INFO cpu: %v", err)
+		}
+		total += d
+	}
+	return total
 }
 
 // Info is what the server says of itself.

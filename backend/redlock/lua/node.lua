@@ -7,10 +7,14 @@
 --   d:LEASE  what must not get a vote (again): "*", or an attempt and all before it
 --   n        zset of the names of the locks with votes, by the instant the last one ends
 --   w:NAME   channel: votes that were given back
--- ARGV     max_ttl (ms), 'q' to keep the quarantine or '-', and then for each operation
---          its name, how many arguments it has, and the arguments
+-- ARGV     max_ttl (ms), 'q' to keep the quarantine or '-', the identity of the data that
+--          the client knows, and then for each operation its name, how many arguments it
+--          has, and the arguments
 -- Answer: 'OK' and an answer for each operation; or 'MARKER' when nothing was done, because
--- the client must say hello first; or 'FORMAT'.
+-- the client must say hello first; or 'FORMAT'. After hello the identity comes first.
+--
+-- Each identity has a script of its own: a remark at the end. So a process of the server
+-- that was not asked yet whether it lost this data does not know the script.
 --
 -- Times are the node's, in microseconds. Numbers stay below 2^53, where a double counts
 -- exactly; they are written with %.0f, because tostring rounds them.
@@ -346,35 +350,35 @@ if text then
   born, longest = tonumber(born), tonumber(longest)
 end
 
-local mine, at, changed = tonumber(ARGV[1]), 3, false
-if ARGV[3] == 'hello' then
+local mine, at, changed = tonumber(ARGV[1]), 4, false
+local answers = {'OK'}
+if ARGV[4] == 'hello' then
   -- hello safe first. safe: the node writes everything to disk before it answers. first:
-  -- no node has a marker, so that nobody has ever used them together. It must come first
-  -- after the script was loaded: a server that was restarted does not know the script.
+  -- no node has a marker, so that nobody has ever used them together.
   local function info(section, pattern)
     local ok, all = pcall(call, 'INFO', section)
     return ok and type(all) == 'string' and string.match(all, pattern) or nil
   end
   local id = info('server', 'run_id:(%w+)') or '-'
-  local sure = ARGV[4] == '1' and info('persistence', 'aof_enabled:(%d)') == '1'
+  local sure = ARGV[5] == '1' and info('persistence', 'aof_enabled:(%d)') == '1'
   if not text then
     born, longest = now, mine
     local uptime = info('server', 'uptime_in_seconds:(%d+)')
-    if ARGV[5] == '1' and uptime then
+    if ARGV[6] == '1' and uptime then
       born = now - math.max(0, tonumber(uptime) - 1) * 1000000
     end
   elseif run ~= id and not (safe == '1' and sure) then
     born = now -- what was written last may be lost
   end
-  run, safe, at, changed = id, sure and '1' or '0', 6, true
-elseif not text then
+  run, safe, at, changed = id, sure and '1' or '0', 7, true
+  answers[2] = run .. ' ' .. num(born)
+elseif not text or ARGV[3] ~= run .. ' ' .. num(born) then
   return {'MARKER'}
 end
 if mine > longest then longest, changed = mine, true end
 if changed then call('SET', KEYS[1], table.concat({'hfr1', num(born), num(longest), run, safe}, ' ')) end
 if ARGV[2] == 'q' then quarantine = born + longest * 1000 end
 
-local answers = {'OK'}
 while ARGV[at] do
   local ok, r = pcall(op[ARGV[at]], at + 2)
   if not ok then r = {'ERR', type(r) == 'table' and r.err or tostring(r)} end
