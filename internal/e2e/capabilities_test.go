@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/consullock"
+	"github.com/holdfast-io/holdfast/backend/k8slock"
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/pglock"
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
@@ -72,7 +74,11 @@ func capabilities(t *testing.T) []backend.Capabilities {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all = append(all, ensemble, agent, database)
+	cluster, err := k8slock.New(http.DefaultClient, "https://127.0.0.1", k8slock.Config{}) // nothing is sent
+	if err != nil {
+		t.Fatal(err)
+	}
+	all = append(all, ensemble, agent, database, cluster)
 	node, err := open.Embedded(t.Context(), embedded.Config{DataDir: t.TempDir() + "/etcd"})
 	if err != nil {
 		t.Fatal(err)

@@ -37,6 +37,11 @@ func stores() map[string]func(t *testing.T) string {
 			t.Helper()
 			return "consul://" + testserver.StartConsul(t, 1)[0].Addr()
 		},
+		"kubernetes": func(t *testing.T) string {
+			t.Helper()
+			s := testserver.Kubernetes(t)
+			return "kubernetes://default?kubeconfig=" + s.Kubeconfig(s.Addr())
+		},
 		"postgres": func(t *testing.T) string { t.Helper(); return testserver.Postgres(t).URL() },
 		"memory":   func(*testing.T) string { return "memory://" },
 		"embedded": func(t *testing.T) string { t.Helper(); return "embedded://" + testserver.Dir(t) },
