@@ -95,9 +95,10 @@ fuzz: ## every fuzz target for FUZZTIME each
 	scripts/fuzz $(FUZZTIME)
 
 .PHONY: mutants
-mutants: ## backends that are broken on purpose: the suite must catch each
+mutants: deps ## faults put into our own code, and backends that are broken on purpose: the tests must catch each (BACKEND=)
 	@$(GO) test -list Mutant ./backend/backendtest/... | grep -q '^Test' || { echo 'there is no test of mutants in backend/backendtest' >&2; exit 1; }
 	$(GO) test -count=1 -v -run Mutant -timeout $(TESTTIMEOUT) ./backend/backendtest/...
+	$(GO) run ./internal/mutants $(BACKEND)
 
 .PHONY: chaos
 chaos: deps ## holdfast verify on a real server: BACKEND=redis FOR=60s SEED=1 PROFILE=torture (or standard, gentle, jepsen)

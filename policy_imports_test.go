@@ -34,6 +34,8 @@ func importRules() []importRule {
 		{"backend/backendtest", []string{"backend", "fence"}},
 		{"backend/redlock", []string{"backend", "fence", "backend/redislock"}},
 		{"backend/remotelock", []string{"backend", "fence", "internal/wire"}},
+		{"backend/pglock", []string{"backend", "fence", "internal/sqllease"}},
+		{"backend/mysqllock", []string{"backend", "fence", "internal/sqllease"}},
 		{"backend/*lock", []string{"backend", "fence"}},
 		{".", []string{"backend", "fence"}},
 		{"elector", []string{".", "fence"}},

@@ -4,6 +4,7 @@
 //	memory://                      in this process
 //	sqlite:///path                 a file, for the processes of one host
 //	redis://host:6379              one Redis; rediss:// with TLS, redis+unix:// on a socket
+//	redlock://host1,host2,host3    Redis servers that know nothing of each other; redlocks:// with TLS
 //	etcd://host1:2379,host2:2379   etcd; etcds:// with TLS
 //	zookeeper://host1,host2/path   ZooKeeper
 //	consul://host:8500             Consul; consuls:// for TLS
@@ -31,6 +32,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/pglock"
 	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/backend/redlock"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
 	"github.com/holdfast-io/holdfast/backend/zklock"
@@ -53,6 +55,8 @@ func schemes() map[string]opener {
 		"redis":      openRedis,
 		"rediss":     openRedis,
 		"redis+unix": openRedis,
+		"redlock":    openRedlock,
+		"redlocks":   openRedlock,
 		"etcd":       openEtcd,
 		"etcds":      openEtcd,
 		"zookeeper":  openZooKeeper,
@@ -111,6 +115,10 @@ func openSQLite(ctx context.Context, url string, o Options) (backend.Backend, er
 
 func openRedis(ctx context.Context, url string, o Options) (backend.Backend, error) {
 	return redislock.Open(ctx, url, redislock.Config{Logger: o.Logger})
+}
+
+func openRedlock(ctx context.Context, url string, o Options) (backend.Backend, error) {
+	return redlock.Open(ctx, url, redlock.Config{Logger: o.Logger})
 }
 
 func openEtcd(ctx context.Context, url string, o Options) (backend.Backend, error) {

@@ -57,7 +57,7 @@ func (b *Backend) release(ctx context.Context, id leaseKey, bury bool) (bool, er
 			return false, err
 		}
 		e := es[0]
-		if found, err := b.remove(ctx, id, entryRef{e.key, e.rev, e.timed() && e.Out}, false); found || err != nil {
+		if found, err := b.remove(ctx, id, entryRef{key: e.key, rev: e.rev, out: e.timed() && e.Out}, false); found || err != nil {
 			return found, err
 		}
 	}
@@ -65,21 +65,26 @@ func (b *Backend) release(ctx context.Context, id leaseKey, bury bool) (bool, er
 
 // entryRef names one entry: keys are used again.
 type entryRef struct {
-	key string
-	rev int64
-	out bool // of a timed lease with an etcd lease of its own
+	key  string
+	rev  int64
+	out  bool // of a timed lease with an etcd lease of its own
+	held bool // out, and not timed
 }
 
 // remove deletes an entry. The claim of a timed lease stays, and ends with its etcd
 // lease: that tells watchers that the lease did not expire.
 func (b *Backend) remove(ctx context.Context, id leaseKey, e entryRef, bury bool) (bool, error) {
+	entry := clientv3.OpDelete(e.key)
+	if !e.held { // there may be an etcd lease to take back
+		entry = clientv3.OpDelete(e.key, clientv3.WithPrevKV())
+	}
 	build := func(tomb []clientv3.Op) *change {
 		ch := &change{
 			name: id.name, cmps: []clientv3.Cmp{created(e.key, e.rev)},
-			then: append([]clientv3.Op{clientv3.OpDelete(e.key, clientv3.WithPrevKV())}, tomb...),
+			then: append([]clientv3.Op{entry}, tomb...),
 			els:  tomb,
 		}
-		if !e.out {
+		if !e.out && e.key != b.keys.head(id.name) {
 			ch.then = append(ch.then, clientv3.OpDelete(b.keys.claim(id.name, id.id)))
 		}
 		return ch

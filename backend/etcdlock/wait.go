@@ -32,19 +32,15 @@ type verdict struct {
 	rev  int64
 }
 
-// wait waits until the entry with that create revision is at the head of the line. f
-// is what is known of the line; nil makes it look first.
-func (a *acquisition) wait(ctx context.Context, own int64, f *found) (backend.Grant, error) {
+// wait waits until the entry with that create revision is at the head of the line. seen
+// is what is known of the line.
+func (a *acquisition) wait(ctx context.Context, own int64, seen verdict) (backend.Grant, error) {
 	l := a.b.lines
 	w := l.join(a.req.Name, a.req.Lease, own)
 	defer l.leave(w)
 	timer := time.NewTimer(safetyTime/2 + rand.N(safetyTime/2))
 	defer timer.Stop()
-	var v verdict
-	known := f != nil
-	if known {
-		v = verdict{need: needOf(&f.st, a.req.Lease), rev: f.rev}
-	}
+	v, known := seen, true
 	byTimer := false
 	for failures := 0; ; {
 		if known && l.await(w, v.need, v.rev) {
@@ -126,7 +122,7 @@ func (a *acquisition) look(ctx context.Context, w *waiter, own int64, force bool
 	}
 	for _, i := range []int{2, 1} {
 		for _, kv := range resp.Responses[i].GetResponseRange().Kvs {
-			v.need.key = string(kv.Key)
+			v.need = need{key: string(kv.Key), rev: kv.CreateRevision}
 		}
 	}
 	v.out = v.need.key == ""
@@ -156,6 +152,7 @@ func (a *acquisition) lookShared(ctx context.Context, w *waiter, own, since int6
 // entry, or of any one where each of them may make room.
 type need struct {
 	key string
+	rev int64 // create revision of the entry
 	any bool
 }
 
@@ -171,7 +168,7 @@ func needOf(st *state, id backend.LeaseID) need {
 	ahead := slices.Concat(st.holders, st.line[:i])
 	for _, e := range slices.Backward(ahead) {
 		if st.line[i].mode() == backend.Exclusive || e.mode() == backend.Exclusive {
-			return need{key: e.key}
+			return need{key: e.key, rev: e.rev}
 		}
 	}
 	return need{any: true}

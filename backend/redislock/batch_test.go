@@ -4,10 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock"
@@ -17,8 +15,13 @@ import (
 // is what they do one after the other.
 func TestBatches(t *testing.T) {
 	t.Parallel()
-	s, _ := quick(t)
-	for seed := range uint64(20) {
+	inBothForms(t, batches)
+}
+
+func batches(t *testing.T, args ...string) {
+	t.Helper()
+	s, _ := quick(t, args...)
+	for seed := range uint64(10) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			t.Parallel()
 			// The same server; the answers and what is on record are compared, but for
@@ -100,7 +103,7 @@ func (g generator) op() []string {
 	session := fmt.Sprint("session-", g.IntN(2))
 	switch g.IntN(12) {
 	case 0, 1, 2, 3:
-		return []string{"release", name, lease, g.one("0", "0", "0", "1", "2"), session}
+		return []string{"release", g.one("0", "0", "0", "1", "2"), session, name, lease}
 	case 4:
 		return []string{"renew", session, "0", "1", name, lease, "7200000"}
 	case 5:
@@ -125,47 +128,8 @@ func (g generator) op() []string {
 	if wait == "1" {
 		channel = "c"
 	}
-	timed, alone, reentrant := "1", "1 1 0 0 0 0 0", g.one("0", "0", "0", "1")
-	if ttl == "0" {
-		timed = "0"
-	}
-	if mode == "s" {
-		alone = "1 0 " + permits + " 1 " + limit + " 0 0"
-	}
 	return []string{
-		"acquire", name, lease, session, ttl, limit, reentrant, wait, session + "\n" + mode + "\n" + permits + "\n",
-		"\n" + timed + "\n" + reentrant + "\n-\n" + channel + "\n" + g.one("", "ann", "bob", "0") + "\n" + g.one("note", "-", ""), alone,
-	}
-}
-
-// TestOldTokensAreForgotten: those that the clock has overtaken by two days, and no others.
-func TestOldTokensAreForgotten(t *testing.T) {
-	t.Parallel()
-	s, cfg := quick(t)
-	b := open(t, s, cfg)
-	id := session(t, b, time.Hour)
-	at := func(age time.Duration) string { return strconv.FormatInt(time.Now().Add(-age).UnixMicro(), 10) }
-	const n = 1000 // far more than one look takes
-	before, _ := s.Do("HLEN", "{hf0}:f").(int64)
-	for i := range n {
-		s.Do("HSET", "{hf0}:f", fmt.Sprint("old/", i), at(49*time.Hour), fmt.Sprint("young/", i), at(47*time.Hour))
-	}
-	held := acquire(t, b, backend.AcquireRequest{Name: "held", Session: id})
-	eventually(t, func() error {
-		if _, err := b.Renew(t.Context(), backend.RenewRequest{Session: id}); err != nil {
-			return err
-		}
-		if left, _ := s.Do("HLEN", "{hf0}:f").(int64); left != before+n+1 {
-			return fmt.Errorf("%d tokens are left", left)
-		}
-		return nil
-	})
-	for i := range n {
-		if s.Do("HGET", "{hf0}:f", fmt.Sprint("young/", i)) == nil {
-			t.Fatalf("the token of young/%d is forgotten", i)
-		}
-	}
-	if got := s.Do("HGET", "{hf0}:f", "held"); got != fmt.Sprint(held.Token) {
-		t.Errorf("the token of what is held is %v", got)
+		"acquire", session, ttl, limit, g.one("0", "0", "0", "1"), wait, mode, permits, channel,
+		g.one("", "", "ann", "bob", "0"), g.one("note", "", ""), name, lease,
 	}
 }
