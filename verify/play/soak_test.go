@@ -54,6 +54,11 @@ func stores() map[string]func(t *testing.T) store {
 			const nodes = 5
 			return store{url: "redlock://" + testserver.RedisAddrs(testserver.RedisNodes(t, nodes)) + "?quarantine=off"}
 		},
+		"kubernetes": func(t *testing.T) store {
+			t.Helper()
+			s := testserver.Kubernetes(t)
+			return store{url: "kubernetes://default?kubeconfig=" + s.Kubeconfig(s.Addr())}
+		},
 		"holdfast": func(t *testing.T) store { t.Helper(); return store{url: overHTTP(t)} }, // in this process
 		"memory":   func(*testing.T) store { return store{url: "memory://"} },
 		"embedded": func(t *testing.T) store { t.Helper(); return store{url: "embedded://" + testserver.Dir(t)} },
