@@ -33,22 +33,22 @@ func batches(t *testing.T, args ...string) {
 			together, apart := open("together"), open("apart")
 			// Where somebody watches, everything goes the long way.
 			s.Do("SET", fmt.Sprintf("{apart-%d0}:v", seed), "1")
-			g := generator{Rand: rand.New(rand.NewPCG(seed, 1))}
+			g := generator{Rand: rand.New(rand.NewPCG(seed, 1)), granted: make(map[string]int64)}
 			opening := [][]string{{"session.open", "session-0", "3600000", ""}, {"session.open", "session-1", "3600000", ""}}
-			compare(t, together, apart, opening)
+			g.compare(t, together, apart, opening)
 			for i := range 100 {
-				compare(t, together, apart, g.batch())
+				g.compare(t, together, apart, g.batch())
 				if i%7 == 6 { // who looks makes the records of both alike
-					compareRecords(t, s, together, apart)
+					g.compareRecords(t, s, together, apart)
 				}
 			}
-			compare(t, together, apart, [][]string{{"session.end", "session-0"}})
-			compareRecords(t, s, together, apart)
+			g.compare(t, together, apart, [][]string{{"session.end", "session-0"}})
+			g.compareRecords(t, s, together, apart)
 		})
 	}
 }
 
-func compare(t *testing.T, together, apart *redislock.Backend, ops [][]string) {
+func (g generator) compare(t *testing.T, together, apart *redislock.Backend, ops [][]string) {
 	t.Helper()
 	one, err := together.Exec(t.Context(), true, ops)
 	if err != nil {
@@ -62,19 +62,32 @@ func compare(t *testing.T, together, apart *redislock.Backend, ops [][]string) {
 		if a, b := redislock.Words(one[i]), redislock.Words(each[i]); a != b {
 			t.Fatalf("operation %d of %d, %q: together %q, apart %q", i, len(ops), op, a, b)
 		}
+		g.note(op, one[i])
 	}
 }
 
-func compareRecords(t *testing.T, s *testserver.RedisServer, together, apart *redislock.Backend) {
+// note remembers the tokens that leases were granted with at once.
+func (g generator) note(op []string, answer []redislock.Reply) {
+	if op[0] != "acquire" && op[0] != "release" {
+		return
+	}
+	at := strings.Join(op[len(op)-2:], "/")
+	delete(g.granted, at)
+	if redislock.Word(answer) == "G" {
+		g.granted[at] = redislock.Number(answer[1])
+	}
+}
+
+func (g generator) compareRecords(t *testing.T, s *testserver.RedisServer, together, apart *redislock.Backend) {
 	t.Helper()
-	if a, b := onRecord(t, s, together), onRecord(t, s, apart); a != b {
+	if a, b := onRecord(t, s, together, g.granted), onRecord(t, s, apart, nil); a != b {
 		t.Fatalf("together:\n%s\nand apart:\n%s", a, b)
 	}
 }
 
 // onRecord is who has what and who waits, without times and tokens, and how much every key
 // holds.
-func onRecord(t *testing.T, s *testserver.RedisServer, b *redislock.Backend) string {
+func onRecord(t *testing.T, s *testserver.RedisServer, b *redislock.Backend, granted map[string]int64) string {
 	t.Helper()
 	page, err := b.List(t.Context(), backend.ListRequest{})
 	if err != nil {
@@ -87,6 +100,9 @@ func onRecord(t *testing.T, s *testserver.RedisServer, b *redislock.Backend) str
 		for _, h := range l.Holders {
 			if h.Token > l.Token || h.Left <= 0 {
 				t.Errorf("%s: %+v, and the last token is %d", l.Name, h, l.Token)
+			}
+			if token, ok := granted[l.Name+"/"+string(h.Lease)]; ok && int64(h.Token) != token {
+				t.Errorf("%s: %+v was granted with token %d", l.Name, h, token)
 			}
 			fmt.Fprintf(&text, " %s/%s/%s/%s/%d", h.Lease, h.Session, h.Owner, h.Mode, h.Permits)
 		}
@@ -115,7 +131,11 @@ func onRecord(t *testing.T, s *testserver.RedisServer, b *redislock.Backend) str
 }
 
 // generator makes operations of every kind on few locks.
-type generator struct{ *rand.Rand }
+type generator struct {
+	*rand.Rand
+
+	granted map[string]int64 // by lock and lease: the token of what was granted at once
+}
 
 func (g generator) batch() [][]string {
 	ops := make([][]string, 1+g.IntN(12))
@@ -163,6 +183,6 @@ func (g generator) op() []string {
 	}
 	return []string{
 		"acquire", session, ttl, limit, g.one("0", "0", "0", "1"), wait, mode, permits, channel,
-		g.one("", "ann", "ann", "0"), g.one("note", "", ""), name, lease,
+		g.one("", "", "", "ann", "0"), g.one("note", "", "", "", ""), name, lease,
 	}
 }
