@@ -221,6 +221,7 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	// The record goes first: watchers then know that the leases did not expire.
 	resp, err := b.txn(ctx, op, true, nil, []clientv3.Op{
 		clientv3.OpDelete(b.keys.session(id), clientv3.WithPrevKV()),
+		clientv3.OpDelete(b.keys.broken(id, "\x01"), clientv3.WithRange(b.keys.sessionAll(id).to)),
 		clientv3.OpPut(b.keys.opened(id), "", clientv3.WithLease(memory)),
 	}, nil)
 	if err != nil {
