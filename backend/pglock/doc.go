@@ -33,6 +33,12 @@
 //	callers ──► queue ──► BEGIN, lock rows, clock, leases ──► rules ──► changes, NOTIFY, COMMIT ──► answers
 //	                      one round trip                                one round trip
 //
+// One round trip. Most locks are free when they are asked for, and nobody waits when
+// they are given back. So these two are tried first as two statements in one round trip:
+// lock the row; then insert or delete the lease, where nothing stands against it. What
+// was not done so is done the long way, and so is everything for that lock until it is
+// found free again.
+//
 // Group commit. Requests of one backend value that come while transactions are under way
 // share the next one, so that they share its round trips and its wait for the disk. Rows
 // are locked in the order of their names: transactions do not wait in a circle.
@@ -71,8 +77,9 @@
 // A pooler that gives every transaction another connection (PgBouncer's transaction
 // mode) cannot pass notifications on. With listen=false none are asked for: waiters look
 // every half second, and there are no prepared statements, no pushes of losses and no
-// Watch. A value that listens through such a pooler notices, says so in the log, and
-// does the same.
+// Watch. Without it PgBouncer in its default settings is refused, with ErrPooler, in any
+// mode. A value that listens through a pooler that lets it connect (ignore_startup_parameters)
+// and passes nothing on notices, says so in the log, and looks every half second, too.
 //
 // # URL
 //

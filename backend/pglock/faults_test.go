@@ -113,6 +113,29 @@ func start(t *testing.T, b *pglock.Backend, req backend.AcquireRequest) <-chan g
 	return got
 }
 
+// C14, K6: the replies are held for longer than the lease lives. It is not granted.
+func TestHeldReplies(t *testing.T) {
+	t.Parallel()
+	const ttl = 300 * time.Millisecond
+	server := testserver.Postgres(t)
+	proxy := chaos.Start(t, server.Addr())
+	b, other := open(t, server.URLOf("postgres", proxy.Addr())), open(t, server.URL())
+	session(t, b, time.Minute, nil) // the tables are there, and a connection
+	proxy.Hold(chaos.Replies)
+	req := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: ttl}
+	got := start(t, b, req)
+	time.AfterFunc(2*ttl, func() { proxy.Release(chaos.Replies) })
+	if g := <-got; !errors.Is(g.err, backend.ErrLost) {
+		t.Errorf("granted after %s: %+v, %v", 2*ttl, g.grant, g.err)
+	}
+	if info, err := other.Inspect(within(t), "n"); err != nil || len(info.Holders) != 0 {
+		eventually(t, "the lease ends", func() bool {
+			info, err = other.Inspect(within(t), "n")
+			return err == nil && len(info.Holders) == 0
+		})
+	}
+}
+
 // B: the reply to the commit is lost. It is said that the lease may be held, and the
 // same lease asked again is the same grant.
 func TestLostCommitReply(t *testing.T) {
@@ -202,7 +225,8 @@ func TestSleeperInTransaction(t *testing.T) {
 	s := testserver.Postgres(t)
 	proxy := chaos.Start(t, s.Addr())
 	sleeper, b := open(t, s.URLOf("postgres", proxy.Addr())), open(t, s.URL())
-	asleep, awake := session(t, sleeper, time.Minute, nil), session(t, b, time.Minute, nil)
+	session(t, sleeper, time.Minute, nil)
+	awake := session(t, b, time.Minute, nil)
 	give(t, b, func() backend.AcquireRequest { r := ask("n", awake); take(t, b, r); return r }())
 
 	// Its transaction waits for the row, and when it has that its client is not there.
@@ -214,7 +238,11 @@ func TestSleeperInTransaction(t *testing.T) {
 	if _, err := conn.Exec(within(t), `BEGIN; SELECT FROM holdfast.locks WHERE name = 'n' FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	got := start(t, sleeper, ask("n", asleep))
+	got := make(chan error, 1)
+	ctx := within(t)
+	go func() {
+		got <- sleeper.Release(ctx, backend.ReleaseRequest{Name: "n", Lease: backend.NewLeaseID(), Abandon: true})
+	}()
 	eventually(t, "the transaction waits", func() bool {
 		return s.Int(`SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'`) > 0
 	})
@@ -236,11 +264,10 @@ func TestSleeperInTransaction(t *testing.T) {
 	t.Logf("the lock was had after %s", time.Since(from))
 	proxy.Heal()
 	proxy.Reset()
-	inLine(t, b, "n", 1) // it asks again, behind us
-	give(t, b, mine)
-	if g := <-got; g.err != nil {
-		t.Error(g.err)
+	if err := <-got; err != nil { // it asks again
+		t.Error(err)
 	}
+	give(t, b, mine)
 }
 
 // C12: the server is gone. A call ends with its context, and says whether the lease may
