@@ -99,9 +99,7 @@ func (a *acquisition) held(ctx context.Context, st state) error {
 // entry at the head must not be the lease's.
 func (a *acquisition) guards() []clientv3.Cmp {
 	cmps := []clientv3.Cmp{absent(a.claimK), absent(a.tomb), absent(a.key())}
-	if a.sess != nil {
-		cmps = append(cmps, present(a.b.keys.session(a.sess.id)))
-	}
+	cmps = append(cmps, a.alive()...)
 	if a.req.Reentrant {
 		cmps = append(cmps, absent(a.joinedKey()))
 	}
@@ -293,13 +291,18 @@ func (a *acquisition) goAhead(ctx context.Context) (backend.Grant, bool, error) 
 	return g, true, err
 }
 
-// ahead are the conditions of an entry at the head.
+// ahead are the conditions of an entry at the head: no entry, and no tombstone either,
+// which is the same question. With one the entry goes into the line.
 func (a *acquisition) ahead() []clientv3.Cmp {
-	cmps := []clientv3.Cmp{a.b.keys.entries(a.req.Name).empty(), absent(a.tomb)}
-	if a.sess != nil {
-		cmps = append(cmps, present(a.b.keys.session(a.sess.id)))
+	return append(a.alive(), a.b.keys.untouched(a.req.Name).empty())
+}
+
+// alive is the condition that the session is there, if there is one.
+func (a *acquisition) alive() []clientv3.Cmp {
+	if a.sess == nil {
+		return nil
 	}
-	return cmps
+	return []clientv3.Cmp{a.sess.present}
 }
 
 // lineUp makes the entry, and asks what is before it.

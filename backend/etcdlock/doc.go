@@ -21,9 +21,9 @@
 //	q/<name>␀x<slot>           another exclusive lease, out or in line
 //	q/<name>␀s<limit><slot>    a shared one, with its limit in 6 hex digits
 //	q/<name>␀j<slot>           one that joined another by re-entry
+//	q/<name>␀y<lease>          a tombstone: the lease is over
 //	q/<name>␀z                 the newest break, for watchers
 //	c/<name>␀<lease>           the claim: the lease exists, and where
-//	t/<name>␀<lease>           a tombstone: the lease is over
 //	s/<session>␀               a session, on the etcd lease that is its life
 //	s/<session>␀<lease>        a lease of it was broken, and why
 //	d/<session>                there is, or was, such a session

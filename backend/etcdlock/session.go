@@ -17,6 +17,9 @@ type session struct {
 	lease clientv3.LeaseID
 	ttl   time.Duration
 	done  chan struct{} // closed when the session is known to have ended
+	// present is the condition that the session is there: one for all its changes, so that
+	// it is asked once in each transaction.
+	present clientv3.Cmp
 
 	// Guarded by Backend.mu.
 	over     bool
@@ -161,7 +164,7 @@ func (b *Backend) adopt(id backend.SessionID, lease clientv3.LeaseID, ttl time.D
 	b.mu.Lock()
 	s, ok := b.sessions[id]
 	if !ok {
-		s = &session{id: id, lease: lease, ttl: ttl, done: make(chan struct{})}
+		s = &session{id: id, lease: lease, ttl: ttl, done: make(chan struct{}), present: present(b.keys.session(id))}
 		b.sessions[id] = s
 	}
 	if lost != nil {

@@ -52,7 +52,7 @@ func (a *acquisition) tryOnce(ctx context.Context, f found, root *entry) (backen
 	}
 	key, rank := a.key(), int64(0)
 	cmps := a.guards()
-	ahead := a.req.Mode == backend.Exclusive && root == nil && (f.rev < 0 || len(f.st.holders) == 0)
+	ahead := a.req.Mode == backend.Exclusive && f.rev < 0 // who has seen the line may have seen a tombstone
 	switch {
 	case ahead:
 		key, cmps = a.b.keys.head(a.req.Name), a.ahead()
