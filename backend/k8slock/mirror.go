@@ -64,6 +64,21 @@ func (m *mirror) ttl(id backend.SessionID) time.Duration {
 	return 0
 }
 
+// stale is a session that has not been written for its TTL and the skew, by the clocks of
+// the API servers; nil: it has.
+func (m *mirror) stale(at string, now time.Time, skew time.Duration) *seen {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.objects[at]
+	if s == nil || s.session == nil {
+		return nil
+	}
+	if last := s.object.written(); last.IsZero() || now.Sub(last) <= s.session.TTL+skew {
+		return nil
+	}
+	return s
+}
+
 // sameHolder reports whether client-go would say that nothing has happened.
 func sameHolder(a, b *spec) bool {
 	same := func(x, y *microTime) bool { return x == y || x != nil && y != nil && x.Equal(y.Time) }
