@@ -134,7 +134,7 @@ func (b *Backend) learn(o *object) {
 			schedule = s.record.foreign
 		}
 	}
-	prune := s.record != nil && len(m.waiters[at]) > 0 && m.strangers(s.record)
+	wait, due := m.due(at, s)
 	m.mu.Unlock()
 	for _, f := range losses {
 		f()
@@ -142,9 +142,31 @@ func (b *Backend) learn(o *object) {
 	if schedule {
 		b.lookAgain()
 	}
-	if prune {
-		b.background(func() { b.tidy(s.lock, 0) })
+	if due {
+		b.background(func() { b.tidy(s.lock, wait) })
 	}
+}
+
+// due reports whether who waits here has to write the lock for it to go on, and when. What
+// is one for all is for the process of the first in line; the others do it in case that
+// one does not. m.mu is held.
+func (m *mirror) due(at string, s *seen) (time.Duration, bool) {
+	if s == nil || s.record == nil || len(m.waiters[at]) == 0 {
+		return 0, false
+	}
+	if m.strangers(s.record) {
+		return 0, true
+	}
+	if !s.record.stalled() {
+		return 0, false
+	}
+	first := s.record.first()
+	for w := range m.waiters[at] {
+		if w.lease == first {
+			return 0, true
+		}
+	}
+	return later(), true
 }
 
 // strangers reports whether the line has sessions that nobody has told of. m.mu is held.
