@@ -9,6 +9,7 @@
 //	zookeeper://host1,host2/path   ZooKeeper
 //	consul://host:8500             Consul; consuls:// for TLS
 //	postgres://host/database       PostgreSQL
+//	kubernetes://namespace         Kubernetes
 //	holdfast://host:7420           a Holdfast server; holdfasts:// with TLS
 //	embedded:///path               an etcd in this process
 //
@@ -27,6 +28,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/consullock"
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
+	"github.com/holdfast-io/holdfast/backend/k8slock"
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/pglock"
 	"github.com/holdfast-io/holdfast/backend/redislock"
@@ -62,6 +64,7 @@ func schemes() map[string]opener {
 		"consuls":    openConsul,
 		"postgres":   openPostgres,
 		"postgresql": openPostgres,
+		"kubernetes": openKubernetes,
 		"holdfast":   openRemote,
 		"holdfasts":  openRemote,
 		"embedded":   openEmbedded,
@@ -128,6 +131,10 @@ func openRemote(ctx context.Context, url string, _ Options) (backend.Backend, er
 
 func openConsul(ctx context.Context, url string, o Options) (backend.Backend, error) {
 	return consullock.Open(ctx, url, o.Logger)
+}
+
+func openKubernetes(ctx context.Context, url string, o Options) (backend.Backend, error) {
+	return k8slock.Open(ctx, url, o.Logger)
 }
 
 func openZooKeeper(ctx context.Context, url string, o Options) (backend.Backend, error) {

@@ -234,11 +234,15 @@ func (a *acquisition) enqueue(ctx context.Context) (backend.Grant, error) {
 			return g, err
 		}
 	}
+	kind := alone
+	if a.req.Mode == backend.Exclusive {
+		kind = joins
+	}
 	for {
 		a.asked = time.Now()
 		key, r := a.key(), a.record(false, 0)
 		resp, rev, err := a.b.commits.commit(ctx, opAcquire, &change{
-			name: a.req.Name, cmps: a.b.keys.headed(a.req.Name, a.req.Lease),
+			name: a.req.Name, kind: kind, rides: kind == joins && a.b.lines.waits(a.req.Name), cmps: a.b.keys.headed(a.req.Name, a.req.Lease),
 			els: []clientv3.Op{clientv3.OpTxn(a.guards(), a.lineUp(key, r), nil)},
 		})
 		if err != nil {

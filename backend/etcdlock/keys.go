@@ -97,6 +97,11 @@ func (k keys) exclusive(name string) span {
 	return span{k.lock(name) + string(rune(zoneExclusive)), k.lock(name) + string(rune(zoneExclusive+1))}
 }
 
+// isExclusive reports whether an entry of the lock is exclusive, and did not join another.
+func (k keys) isExclusive(name, key string) bool {
+	return strings.HasPrefix(key, k.exclusive(name).from)
+}
+
 // sharedWith is the shared entries with this limit.
 func (k keys) sharedWith(name string, limit int) span {
 	zone := k.lock(name) + string(rune(zoneShared))

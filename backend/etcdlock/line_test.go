@@ -245,8 +245,8 @@ func TestOneLockInOneBatch(t *testing.T) {
 			for range rounds {
 				req := request("same", s)
 				g, err := b.Acquire(t.Context(), req)
-				if err != nil {
-					t.Error(err)
+				if err != nil || g.ByTimer {
+					t.Errorf("%+v, %v; nobody has to be woken by a timer", g, err)
 					return
 				}
 				mu.Lock()

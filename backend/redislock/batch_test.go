@@ -22,7 +22,7 @@ func TestBatches(t *testing.T) {
 func batches(t *testing.T, args ...string) {
 	t.Helper()
 	s, _ := quick(t, args...)
-	for seed := range uint64(10) {
+	for seed := range uint64(12) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			t.Parallel()
 			// The same server; the answers and what is on record are compared, but for
@@ -36,7 +36,7 @@ func batches(t *testing.T, args ...string) {
 			g := generator{Rand: rand.New(rand.NewPCG(seed, 1))}
 			opening := [][]string{{"session.open", "session-0", "3600000", ""}, {"session.open", "session-1", "3600000", ""}}
 			compare(t, s, together, apart, opening)
-			for range 60 {
+			for range 100 {
 				compare(t, s, together, apart, g.batch())
 			}
 			compare(t, s, together, apart, [][]string{{"session.end", "session-0"}})

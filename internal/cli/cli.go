@@ -144,6 +144,7 @@ The backend is where the locks live. It is --backend or HOLDFAST_BACKEND, a URL:
   etcd://host1:2379,host2:2379   etcd; etcds:// for TLS
   zookeeper://host1,host2/path   ZooKeeper
   consul://host:8500             Consul; consuls:// for TLS
+  kubernetes://namespace         Kubernetes
   holdfast://host:7420           a Holdfast server; holdfasts:// for TLS
   embedded:///path               an etcd in this process
   memory://                      this process alone

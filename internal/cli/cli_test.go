@@ -105,6 +105,11 @@ func crowds() map[string]func(t *testing.T) string {
 		t.Helper()
 		return "consul://" + testserver.StartConsul(t, 1)[0].Addr() + "?min_ttl=" + testserver.ConsulMinTTL.String()
 	}
+	all["kubernetes"] = func(t *testing.T) string {
+		t.Helper()
+		s := testserver.Kubernetes(t)
+		return "kubernetes://default?kubeconfig=" + s.Kubeconfig(s.Addr())
+	}
 	return all
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/consullock"
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
+	"github.com/holdfast-io/holdfast/backend/k8slock"
 	"github.com/holdfast-io/holdfast/backend/pglock"
 	"github.com/holdfast-io/holdfast/backend/redislock"
 	"github.com/holdfast-io/holdfast/backend/redlock"
@@ -61,6 +62,17 @@ func stores() map[string]func(t *testing.T) (func(t *testing.T) backend.Backend,
 			open := func(t *testing.T) backend.Backend {
 				t.Helper()
 				b, err := consullock.Open(t.Context(), "consul://"+s.Addr(), nil)
+				return opened(t, b, err)
+			}
+			return open, s.Restart
+		},
+		"kubernetes": func(t *testing.T) (func(t *testing.T) backend.Backend, func()) {
+			t.Helper()
+			s := testserver.Kubernetes(t)
+			config := s.Kubeconfig(s.Addr())
+			open := func(t *testing.T) backend.Backend {
+				t.Helper()
+				b, err := k8slock.Open(t.Context(), "kubernetes://default?kubeconfig="+config, nil)
 				return opened(t, b, err)
 			}
 			return open, s.Restart
