@@ -257,7 +257,7 @@ func TestTokenModel(t *testing.T) {
 	}{
 		{"exclusive", rules{early: 1, attempts: [2]int8{2, 1}}, false},
 		{"shared", rules{shared: true, early: 1, attempts: [2]int8{1, 1}}, false},
-		{"a node loses its data", rules{loss: true, early: 1, attempts: [2]int8{1, 1}}, false},
+		{"a node loses its data", rules{loss: true, attempts: [2]int8{1, 1}}, false},
 		{"no write-back", rules{noWriteBack: true, attempts: [2]int8{1, 1}}, true},
 		{"the owner of a token is not looked at", rules{shared: true, noOwner: true, attempts: [2]int8{1, 1}}, true},
 		{"no quarantine", rules{loss: true, noWait: true, attempts: [2]int8{1, 1}}, true},
