@@ -42,10 +42,15 @@ func StartRedisCluster(t testing.TB, n int, args ...string) *RedisCluster {
 		bus, _ := s.Do("CONFIG", "GET", "cluster-port").([]any)
 		c.masters[0].Do("CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(s.port), fmt.Sprint(bus[1]))
 	}
-	for _, s := range c.masters {
-		s.proc.Await(startTimeout, func(ctx context.Context) error { return clusterUp(ctx, s, n) })
-	}
+	c.await()
 	return c
+}
+
+func (c *RedisCluster) await() {
+	c.t.Helper()
+	for _, s := range c.masters {
+		s.proc.Await(startTimeout, func(ctx context.Context) error { return clusterUp(ctx, s, len(c.masters)) })
+	}
 }
 
 func clusterUp(ctx context.Context, s *RedisServer, n int) error {
