@@ -121,7 +121,7 @@ func onPostgres(t *testing.T) store {
 	return store{one.URL(), func(t *testing.T, s sizes) {
 		t.Helper()
 		for _, table := range []string{"locks", "leases", "sessions", "tombs", "losses"} {
-			s["rows of "+table] = one.Int("SELECT count(*) FROM holdfast." + table)
+			s[table+" rows"] = one.Int("SELECT count(*) FROM holdfast." + table)
 		}
 		s["server connections"] = one.Int("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
 		s.process("server", one.Process().Pid())
