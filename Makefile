@@ -49,6 +49,7 @@ check: fmt-check vet lint policy test ## all that must be green before a commit:
 deps: ## install what the tests need (apt, as root or with sudo; built once, outside of here); nothing when it is there
 	@scripts/install-test-deps
 	@scripts/tool consul >/dev/null
+	@scripts/tool kube-apiserver >/dev/null
 
 .PHONY: test
 test: deps ## all tests with the race detector, on real servers

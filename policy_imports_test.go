@@ -34,6 +34,8 @@ func importRules() []importRule {
 		{"backend/backendtest", []string{"backend", "fence"}},
 		{"backend/redlock", []string{"backend", "fence", "backend/redislock"}},
 		{"backend/remotelock", []string{"backend", "fence", "internal/wire"}},
+		{"backend/pglock", []string{"backend", "fence", "internal/sqllease"}},
+		{"backend/mysqllock", []string{"backend", "fence", "internal/sqllease"}},
 		{"backend/*lock", []string{"backend", "fence"}},
 		{".", []string{"backend", "fence"}},
 		{"elector", []string{".", "fence"}},
@@ -155,7 +157,7 @@ func weights() map[string][]string {
 	return map[string][]string{
 		"go.etcd.io/":                    etcd,
 		"google.golang.org/grpc":         etcd,
-		"k8s.io/client-go":               {"backend/k8slock"},
+		"k8s.io/client-go":               {},
 		"github.com/redis/":              {"backend/redislock", "backend/redislock/...", "backend/redlock", "fence/redisfence"},
 		"github.com/go-zookeeper/":       {"backend/zklock"},
 		"github.com/hashicorp/consul/":   {"backend/consullock"},

@@ -56,6 +56,10 @@ func Targets() []Target {
 		target("etcd", "own/64", PairsPerSecond, "etcd concurrency", 3, "ahead of etcd's own client"),
 		target("etcd", "own/64", PairsPerSecond, "raw", 2, "many locks in one transaction"),
 		target("etcd", "one/50", PairsPerSecond, "etcd concurrency", 4, "hand-overs a second"),
+		target("postgres", "own/64", PairsPerSecond, "raw", 1, "many locks in one transaction, with a line and a token"),
+		target("postgres", "own/64", PairsPerSecond, "cirello pglock", 3, "ahead of the lock library for PostgreSQL"),
+		atMost(target("postgres", "one/50", WaitP99, "cirello pglock", 0.05, "20 times better than those who ask again and again")),
+		atMost(target("postgres", "one/50", WaitP99, "advisory loop", 0.2, "push, not polling")),
 		target("holdfast", "own/64", PairsPerSecond, "etcd v3lock", 1, "HTTP no slower than etcd's lock service over gRPC"),
 	)
 }

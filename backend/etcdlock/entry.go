@@ -67,6 +67,17 @@ func (k keys) decode(kv *mvccpb.KeyValue) (entry, bool) {
 	return e, true
 }
 
+// entryOf is the entry of that lease, or nil if it is another, or none.
+func (k keys) entryOf(id leaseKey, kv *mvccpb.KeyValue) *entry {
+	if kv == nil {
+		return nil
+	}
+	if e, ok := k.decode(kv); ok && (leaseKey{e.name, e.id()}) == id {
+		return &e
+	}
+	return nil
+}
+
 func (k keys) decodeAll(kvs []*mvccpb.KeyValue) []entry {
 	es := make([]entry, 0, len(kvs))
 	for _, kv := range kvs {

@@ -74,7 +74,7 @@ func (a *acquisition) again(ctx context.Context) (backend.Grant, error) {
 	case !a.req.Wait:
 		return backend.Grant{}, a.held(ctx, before(st, e.key))
 	}
-	return a.wait(ctx, e.rev, &found{st: st, all: true, rev: rev})
+	return a.wait(ctx, e.rev, verdict{need: needOf(&st, a.req.Lease), rev: rev})
 }
 
 // before is the state without what comes after an entry in line.
@@ -92,13 +92,14 @@ func before(st state, key string) state {
 // or the session, is not as it was.
 func (a *acquisition) adopt(ctx context.Context, e entry) (*entry, error) {
 	e.Session = string(a.req.Session)
+	puts := a.puts(e.key, a.sess.lease, e.record)
+	if e.slot == headSlot { // it is granted already, and waits for an etcd lease of its own
+		puts = puts[:1]
+	}
 	resp, rev, err := a.b.commits.commit(ctx, opAcquire, &change{
 		name: a.req.Name,
 		cmps: []clientv3.Cmp{created(e.key, e.rev), modified(e.key, e.mod), present(a.b.keys.session(a.sess.id))},
-		then: []clientv3.Op{
-			clientv3.OpPut(e.key, encode(e.record), clientv3.WithLease(a.sess.lease)),
-			clientv3.OpPut(a.claimK, e.key, clientv3.WithLease(a.sess.lease)),
-		},
+		then: puts,
 	})
 	if err != nil {
 		return nil, err
@@ -185,10 +186,7 @@ func (a *acquisition) detach(ctx context.Context, e entry, waited bool) (backend
 	resp, _, err := a.b.commits.commit(ctx, opAcquire, &change{
 		name: a.req.Name,
 		cmps: []clientv3.Cmp{created(e.key, e.rev), modified(e.key, e.mod)},
-		then: []clientv3.Op{
-			clientv3.OpPut(e.key, encode(r), clientv3.WithLease(lease)),
-			clientv3.OpPut(a.claimK, e.key, clientv3.WithLease(lease)),
-		},
+		then: a.puts(e.key, lease, r),
 	})
 	switch {
 	case err != nil:

@@ -19,7 +19,11 @@ const (
 	zoneNote      = 'z' // the newest break
 )
 
-const limitDigits = 6
+const (
+	limitDigits = 6
+	// headSlot is nobody's: that of an entry that was made while there was no other.
+	headSlot slot = "!"
+)
 
 // keys makes and reads keys. A lock's name stands in its keys as it is, ended by a
 // NUL, which no name can hold: so different names never share a key, and the order of
@@ -93,6 +97,11 @@ func (k keys) exclusive(name string) span {
 	return span{k.lock(name) + string(rune(zoneExclusive)), k.lock(name) + string(rune(zoneExclusive+1))}
 }
 
+// isExclusive reports whether an entry of the lock is exclusive, and did not join another.
+func (k keys) isExclusive(name, key string) bool {
+	return strings.HasPrefix(key, k.exclusive(name).from)
+}
+
 // sharedWith is the shared entries with this limit.
 func (k keys) sharedWith(name string, limit int) span {
 	zone := k.lock(name) + string(rune(zoneShared))
@@ -117,6 +126,23 @@ func (k keys) entry(name string, slot slot, mode backend.Mode, limit int) string
 		return k.lock(name) + string(rune(zoneShared)) + hexLimit(limit) + string(slot)
 	}
 	return k.lock(name) + string(rune(zoneExclusive)) + string(slot)
+}
+
+// head is where an exclusive lease goes that finds nobody else. There is no claim then:
+// see headed.
+func (k keys) head(name string) string { return k.entry(name, headSlot, backend.Exclusive, 0) }
+
+// headed are the conditions under which the entry at the head is of that lease.
+//
+// An entry goes there only while the lock has no entry at all. So there is one without
+// a claim at most, no other entry of its lease is older, and to make another one it is
+// enough to ask for this: it is compared with how the value of an entry begins.
+func (k keys) headed(name string, id backend.LeaseID) []clientv3.Cmp {
+	begins := `{"lease":"` + string(id)
+	return []clientv3.Cmp{
+		clientv3.Compare(clientv3.Value(k.head(name)), ">", begins+`"`),
+		clientv3.Compare(clientv3.Value(k.head(name)), "<", begins+`#`), // which is next
+	}
 }
 
 // claim is what makes a lease exist once. It is made and deleted with the entry, whose

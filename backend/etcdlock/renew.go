@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	// lookupsAtOnce bounds the timed leases that one transaction looks up.
-	lookupsAtOnce = 96
+	// lookupsAtOnce bounds the timed leases that one transaction looks up, with two keys
+	// for each.
+	lookupsAtOnce = 48
 	// auditEvery: every so many leases of a session make one renewal go without the
 	// check that they are all there, so that the check costs next to nothing.
 	auditEvery = 512
@@ -286,38 +287,37 @@ func (b *Backend) findTimed(ctx context.Context, reqs []backend.TimedRenewal, fo
 	return nil
 }
 
-// lookup finds the entries of leases: nil where there is none.
+// lookup finds the entries of leases: nil where there is none. Of one that this value
+// does not know, the claim says where it is; without a claim it can only be at the head.
 func (b *Backend) lookup(ctx context.Context, ids []leaseKey) ([]*entry, error) {
 	keys := make([]string, len(ids))
-	var claims []string
+	es := make([]*entry, len(ids))
+	var asked []string
 	var of []int
 	for i, id := range ids {
 		if at, ok := b.slots.find(id); ok {
 			keys[i] = at.key
 			continue
 		}
-		claims = append(claims, b.keys.claim(id.name, id.id))
+		asked = append(asked, b.keys.claim(id.name, id.id), b.keys.head(id.name))
 		of = append(of, i)
 	}
-	kvs, err := b.getEach(ctx, claims)
+	kvs, err := b.getEach(ctx, asked)
 	if err != nil {
 		return nil, err
 	}
-	for i, kv := range kvs {
-		if kv != nil {
-			keys[of[i]] = string(kv.Value)
+	for n, i := range of {
+		claim, head := kvs[2*n], kvs[2*n+1]
+		if es[i] = b.keys.entryOf(ids[i], head); es[i] == nil && claim != nil {
+			keys[i] = string(claim.Value)
 		}
 	}
 	if kvs, err = b.getEach(ctx, keys); err != nil {
 		return nil, err
 	}
-	es := make([]*entry, len(ids))
 	for i, id := range ids {
-		if kvs[i] == nil {
-			continue
-		}
-		if e, ok := b.keys.decode(kvs[i]); ok && (leaseKey{e.name, e.id()}) == id {
-			es[i] = &e
+		if es[i] == nil {
+			es[i] = b.keys.entryOf(id, kvs[i])
 		}
 	}
 	return es, nil

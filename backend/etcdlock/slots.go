@@ -73,6 +73,13 @@ func (s *slots) take(id leaseKey) *placed {
 	return p
 }
 
+// shares reports whether other leases of this value are out or in line for the lock of p.
+func (s *slots) shares(p *placed) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.used[p.name]) > 1
+}
+
 // number gives p the lowest free number.
 func (s *slots) number(p *placed) {
 	used := s.used[p.name]
@@ -146,7 +153,7 @@ func (s *slots) find(id leaseKey) (entryRef, bool) {
 	if !ok || p.key == "" {
 		return entryRef{}, false
 	}
-	return entryRef{key: p.key, rev: p.rev, out: !p.until.IsZero()}, true
+	return entryRef{key: p.key, rev: p.rev, out: !p.until.IsZero(), held: p.sess != nil}, true
 }
 
 // drop forgets a lease that has no entry any more.

@@ -38,6 +38,7 @@ func (b *Backend) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
 			c.RuntimeParams[name] = "off"
 		}
 		c.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
+		c.RuntimeParams["default_transaction_isolation"] = "read committed"
 	}
 	if b.deaf { // the next statement may run on another connection
 		c.DefaultQueryExecMode = pgx.QueryExecModeExec
@@ -61,8 +62,9 @@ func (b *Backend) poolConfig(conns int) (*pgxpool.Config, error) {
 		pc.AfterConnect = b.guard
 	}
 	pc.MaxConnIdleTime = time.Minute
-	// A connection that broke is found by using it: see Backend.again.
-	pc.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+	// One that has not been used for a second is asked whether it is there still: what
+	// is sent over one that broke may or may not have been done.
+	pc.PingTimeout = dialTime
 	return pc, nil
 }
 
@@ -78,7 +80,7 @@ func (b *Backend) guard(ctx context.Context, conn *pgx.Conn) error {
 func (b *Backend) dial(ctx context.Context, dial pgconn.DialFunc, network, addr string) (net.Conn, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(b.life, func() { cancel(backend.ErrClosed) })()
+	defer context.AfterFunc(b.life(), func() { cancel(backend.ErrClosed) })()
 	conn, err := dial(ctx, network, addr)
 	if err != nil {
 		return nil, err
@@ -126,31 +128,5 @@ func (b *Backend) hangUp() {
 	b.hungUp = time.Now().Add(hangUpTime)
 	for c := range b.conns {
 		_ = c.Conn.SetDeadline(b.hungUp)
-	}
-}
-
-// direct runs statements outside of flights. Those of one batch are one transaction,
-// unless they say otherwise. A connection that broke while nobody used it is not an
-// error: the statements must be such that they may be sent twice.
-func (b *Backend) direct(ctx context.Context, op string, fill func(*pgx.Batch)) error {
-	if err := b.ready(ctx, op); err != nil {
-		return err
-	}
-	within, stop := b.within(ctx)
-	defer stop()
-	for try := 1; ; try++ {
-		q := new(pgx.Batch)
-		fill(q)
-		err := b.pool.SendBatch(within, q).Close()
-		switch {
-		case err == nil:
-			return nil
-		case b.life.Err() != nil:
-			return backend.ErrClosed
-		case ctx.Err() != nil:
-			return unavailable(op, true, context.Cause(ctx))
-		case within.Err() != nil || !b.again(err, try, true):
-			return unavailable(op, true, err)
-		}
 	}
 }

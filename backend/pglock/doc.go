@@ -33,6 +33,12 @@
 //	callers ──► queue ──► BEGIN, lock rows, clock, leases ──► rules ──► changes, NOTIFY, COMMIT ──► answers
 //	                      one round trip                                one round trip
 //
+// One round trip. Most locks are free when they are asked for, and nobody waits when
+// they are given back. So these two are tried first as two statements in one round trip:
+// lock the row; then insert or delete the lease, where nothing stands against it. What
+// was not done so is done the long way, and so is everything for that lock until it is
+// found free again.
+//
 // Group commit. Requests of one backend value that come while transactions are under way
 // share the next one, so that they share its round trips and its wait for the disk. Rows
 // are locked in the order of their names: transactions do not wait in a circle.

@@ -1,36 +1,15 @@
 package pglock
 
 import (
-	"slices"
+	"context"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
-
-// scope is what a transaction is about.
-type scope struct {
-	names    []string            // of the locks
-	sessions []backend.SessionID // that are asked under
-	leases   []leaseKey          // that are asked for, and may have been abandoned
-	kill     []backend.SessionID // sessions that may be ended
-}
-
-// sorted puts everything in the order in which rows are locked, which is the same for
-// all, so that transactions do not wait for each other in a circle.
-func (s *scope) sorted() {
-	slices.Sort(s.names)
-	s.names = slices.Compact(s.names)
-	slices.Sort(s.sessions)
-	s.sessions = slices.Compact(s.sessions)
-	slices.Sort(s.kill)
-	s.kill = slices.Compact(s.kill)
-}
-
-// reserve is how many numbers of a lock a transaction takes, whether it needs them or
-// not. One that needs more writes the row again.
-const reserve = 64
 
 // The rows of the locks are locked first, or made where they are not there. What comes
 // after that is read in statements of its own, and so sees what was committed
@@ -61,42 +40,86 @@ const (
 		ORDER BY l.name, l.lease FOR UPDATE OF l`
 )
 
+// txn is a transaction under way.
+type txn struct {
+	s    store
+	conn *pgxpool.Conn
+}
+
+// Begin locks and reads everything in one round trip.
+func (s store) Begin(ctx context.Context, scope *sqllease.Scope) (sqllease.Tx, *sqllease.View, error) {
+	conn, err := s.b.pool.Acquire(ctx)
+	if err != nil {
+		return nil, nil, err //nolint:wrapcheck // see Unavailable
+	}
+	t, v := &txn{s, conn}, new(sqllease.View)
+	q := new(pgx.Batch)
+	s.queueLock(q, scope.Names, v)
+	s.queueRead(q, scope, v)
+	if err := conn.SendBatch(ctx, q).Close(); err != nil {
+		t.End(ctx)
+		return nil, nil, err //nolint:wrapcheck // see Unavailable
+	}
+	return t, v, nil
+}
+
+// Read reads in one round trip.
+func (s store) Read(ctx context.Context, names []string) (*sqllease.View, error) {
+	v := new(sqllease.View)
+	err := s.batch(ctx, func(q *pgx.Batch) { s.queueRead(q, &sqllease.Scope{Names: names}, v) })
+	return v, err
+}
+
+// queueLock locks the rows of the locks, and makes those that are not there.
+func (s store) queueLock(q *pgx.Batch, names []string, v *sqllease.View) {
+	q.Queue(beginTxn)
+	if s.b.deaf { // otherwise the connection has it: see Backend.guard
+		q.Queue(guardTxn, s.b.idleLimit, s.b.lockLimit, true)
+	}
+	if len(names) == 0 {
+		return
+	}
+	v.Taken = make(map[string]int64, len(names))
+	q.Queue(s.b.sql(lockLocks), names, int64(sqllease.Reserve)).Query(func(rows pgx.Rows) error {
+		return each(rows, func() error {
+			var name string
+			var last int64
+			err := rows.Scan(&name, &last)
+			v.Taken[name] = last
+			return err //nolint:wrapcheck // see Unavailable
+		})
+	})
+}
+
 // queueRead asks for everything in the scope. Rows are taken as they come.
-func (t *txn) queueRead(q *pgx.Batch, s *scope) {
-	q.Queue(t.b.sql(readMeta), texts(s.sessions)).Query(func(rows pgx.Rows) error { return t.scanMeta(rows, s.names) })
-	q.Queue(t.b.sql(readLeases), s.names).Query(t.scanLeases)
-	if len(s.leases) > 0 {
-		names, leases := columns(s.leases)
-		q.Queue(t.b.sql(readTombs), names, leases).Query(func(rows pgx.Rows) error {
+func (s store) queueRead(q *pgx.Batch, scope *sqllease.Scope, v *sqllease.View) {
+	q.Queue(s.b.sql(readMeta), texts(scope.Sessions)).Query(func(rows pgx.Rows) error { return scanMeta(rows, v) })
+	q.Queue(s.b.sql(readLeases), scope.Names).Query(func(rows pgx.Rows) error { return scanLeases(rows, v) })
+	if len(scope.Leases) > 0 {
+		names, leases := columns(scope.Leases)
+		q.Queue(s.b.sql(readTombs), names, leases).Query(func(rows pgx.Rows) error {
 			return each(rows, func() error {
-				var k leaseKey
-				err := rows.Scan(&k.name, &k.id)
-				t.buried[k] = struct{}{}
-				return err //nolint:wrapcheck // see kindOf
+				var k sqllease.Key
+				err := rows.Scan(&k.Name, &k.ID)
+				v.Buried = append(v.Buried, k)
+				return err //nolint:wrapcheck // see Unavailable
 			})
 		})
 	}
 }
 
-// scanMeta reads the clock. What the floor says was committed when the rows of the
-// locks were locked: a row that was made anew has no number that was given before.
-func (t *txn) scanMeta(rows pgx.Rows, names []string) error {
+// scanMeta reads the clock, and the sessions beside it.
+func scanMeta(rows pgx.Rows, v *sqllease.View) error {
 	found := false
 	err := each(rows, func() error {
 		var id, cause, addr *string
 		var ttl *int64
 		var ends *time.Time
-		var floor int64
-		if err := rows.Scan(&t.now, &floor, &t.watched, &id, &ttl, &ends, &cause, &addr); err != nil {
-			return err //nolint:wrapcheck // see kindOf
-		}
-		for _, name := range names {
-			l := t.lock(name)
-			l.last = max(l.last, floor)
+		if err := rows.Scan(&v.Now, &v.Floor, &v.Watched, &id, &ttl, &ends, &cause, &addr); err != nil {
+			return err //nolint:wrapcheck // see Unavailable
 		}
 		if id != nil {
-			s := t.session(backend.SessionID(*id))
-			*s = session{id: s.id, ttl: micros(*ttl), ends: *ends, cause: *cause, addr: *addr, known: true}
+			v.Sessions = append(v.Sessions, sqllease.SessionRow{ID: backend.SessionID(*id), TTL: micros(*ttl), Ends: *ends, Cause: *cause, Addr: *addr})
 		}
 		found = true
 		return nil
@@ -107,111 +130,78 @@ func (t *txn) scanMeta(rows pgx.Rows, names []string) error {
 	return err
 }
 
-// queueLock locks the rows of the locks, and makes those that are not there.
-func (t *txn) queueLock(q *pgx.Batch, s *scope) {
-	q.Queue(beginTxn)
-	if t.b.deaf { // otherwise the connection has it: see Backend.guard
-		q.Queue(guardTxn, t.b.idleLimit, t.b.lockLimit, true)
-	}
-	if len(s.names) == 0 {
-		return
-	}
-	q.Queue(t.b.sql(lockLocks), s.names, int64(reserve)).Query(func(rows pgx.Rows) error {
-		return each(rows, func() error {
-			var name string
-			var last int64
-			err := rows.Scan(&name, &last)
-			l := t.lock(name)
-			l.last, l.mine = last-reserve, last
-			return err //nolint:wrapcheck // see kindOf
-		})
-	})
-}
-
-// doubtful is what seems to be over: sessions, and timed leases.
-func (t *txn) doubtful(kill []backend.SessionID) ([]backend.SessionID, []leaseKey) {
-	sessions := slices.Clone(kill)
-	var leases []leaseKey
-	for _, lk := range t.locks {
-		for _, l := range lk.all() {
-			switch s := l.session; {
-			case !l.over(t.now):
-			case l.state == held && l.timed:
-				leases = append(leases, l.key())
-			case s != nil && s.known && s.cause == "":
-				sessions = append(sessions, s.id)
-			}
-		}
-	}
-	slices.Sort(sessions)
-	return slices.Compact(sessions), leases
-}
-
-// queueDoubtful locks it, and reads it again.
-func (t *txn) queueDoubtful(q *pgx.Batch, sessions []backend.SessionID, keys []leaseKey) {
-	if len(sessions) > 0 {
-		q.Queue(t.b.sql(lockSessions), texts(sessions)).Query(t.scanSessions)
-	}
-	if len(keys) > 0 {
-		names, leases := columns(keys)
-		q.Queue(t.b.sql(lockLeases), names, leases).Query(func(rows pgx.Rows) error {
-			return each(rows, func() error {
-				var k leaseKey
-				var ends time.Time
-				err := rows.Scan(&k.name, &k.id, &ends)
-				if l := t.lock(k.name).find(k.id); l != nil {
-					l.ends = ends
-				}
-				return err //nolint:wrapcheck // see kindOf
-			})
-		})
-	}
-}
-
-func (t *txn) scanLeases(rows pgx.Rows) error {
+func scanLeases(rows pgx.Rows, v *sqllease.View) error {
 	return each(rows, func() error {
-		l := &lease{saved: true}
-		var name string
-		var id, cause, addr *string
-		var out bool
+		var l sqllease.LeaseRow
+		var cause, addr *string
 		var ttl int64
 		var sessionTTL *int64
 		var ends, sessionEnds *time.Time
-		err := rows.Scan(&name, &l.id, &l.addr, &out, &l.place, &l.claim.Mode, &l.claim.Permits, &l.claim.Limit, &l.claim.Owner, &l.note,
-			&l.claim.Reentrant, &l.timed, &ttl, &l.token, &l.asked, &l.since, &ends, &l.waited, &l.joined,
-			&id, &sessionTTL, &sessionEnds, &cause, &addr)
+		err := rows.Scan(&l.Name, &l.Lease, &l.Addr, &l.Held, &l.Place, &l.Claim.Mode, &l.Claim.Permits, &l.Claim.Limit, &l.Claim.Owner, &l.Note,
+			&l.Claim.Reentrant, &l.Timed, &ttl, &l.Token, &l.Asked, &l.Since, &ends, &l.Waited, &l.Joined,
+			&l.Session, &sessionTTL, &sessionEnds, &cause, &addr)
 		if err != nil {
-			return err //nolint:wrapcheck // see kindOf
+			return err //nolint:wrapcheck // see Unavailable
 		}
-		l.lock, l.ttl = t.lock(name), micros(ttl)
+		l.TTL = micros(ttl)
 		if ends != nil {
-			l.ends = *ends
+			l.Ends = *ends
 		}
-		if *id != "" {
-			l.session = t.session(backend.SessionID(*id))
-			if sessionTTL != nil {
-				*l.session = session{id: l.session.id, ttl: micros(*sessionTTL), ends: *sessionEnds, cause: *cause, addr: *addr, known: true}
-			}
-		}
-		if out {
-			l.state = held
-			l.lock.holders.add(l)
-		} else {
-			l.lock.line.add(l)
+		v.Leases = append(v.Leases, l)
+		if sessionTTL != nil {
+			v.Sessions = append(v.Sessions, sqllease.SessionRow{ID: l.Session, TTL: micros(*sessionTTL), Ends: *sessionEnds, Cause: *cause, Addr: *addr})
 		}
 		return nil
 	})
 }
 
-func (t *txn) scanSessions(rows pgx.Rows) error {
-	return each(rows, func() error {
-		var x session
-		var ttl int64
-		err := rows.Scan(&x.id, &ttl, &x.ends, &x.cause, &x.addr)
-		x.ttl, x.known = micros(ttl), true
-		*t.session(x.id) = x
-		return err //nolint:wrapcheck // see kindOf
-	})
+// Again locks and reads in one round trip.
+func (t *txn) Again(ctx context.Context, sessions []backend.SessionID, keys []sqllease.Key) (*sqllease.View, error) {
+	v, q := new(sqllease.View), new(pgx.Batch)
+	if len(sessions) > 0 {
+		q.Queue(t.s.b.sql(lockSessions), texts(sessions)).Query(func(rows pgx.Rows) error {
+			return each(rows, func() error {
+				var x sqllease.SessionRow
+				var ttl int64
+				err := rows.Scan(&x.ID, &ttl, &x.Ends, &x.Cause, &x.Addr)
+				x.TTL = micros(ttl)
+				v.Sessions = append(v.Sessions, x)
+				return err //nolint:wrapcheck // see Unavailable
+			})
+		})
+	}
+	if len(keys) > 0 {
+		names, leases := columns(keys)
+		q.Queue(t.s.b.sql(lockLeases), names, leases).Query(func(rows pgx.Rows) error {
+			return each(rows, func() error {
+				var l sqllease.LeaseRow
+				err := rows.Scan(&l.Name, &l.Lease, &l.Ends)
+				v.Leases = append(v.Leases, l)
+				return err //nolint:wrapcheck // see Unavailable
+			})
+		})
+	}
+	return v, t.conn.SendBatch(ctx, q).Close() //nolint:wrapcheck // see Unavailable
+}
+
+// Commit sends the changes with the commit, in one round trip.
+func (t *txn) Commit(ctx context.Context, c *sqllease.Changes) (bool, error) {
+	q := new(pgx.Batch)
+	t.s.queueSave(q, c)
+	q.Queue(`COMMIT`)
+	err := t.conn.SendBatch(ctx, q).Close()
+	if err == nil && t.conn.Conn().PgConn().TxStatus() != 'I' {
+		err = errNotCommitted
+	}
+	return refused(err), err
+}
+
+// End rolls back. A connection on which that fails is thrown away when it is given back.
+func (t *txn) End(ctx context.Context) {
+	if pg := t.conn.Conn().PgConn(); !pg.IsClosed() && pg.TxStatus() != 'I' {
+		_, _ = t.conn.Exec(ctx, `ROLLBACK`)
+	}
+	t.conn.Release()
 }
 
 // each calls scan for every row.
@@ -225,10 +215,10 @@ func each(rows pgx.Rows, scan func() error) error {
 }
 
 // columns takes keys apart: names and leases.
-func columns(keys []leaseKey) ([]string, []string) {
+func columns(keys []sqllease.Key) ([]string, []string) {
 	var names, leases []string
 	for _, k := range keys {
-		names, leases = append(names, k.name), append(leases, string(k.id))
+		names, leases = append(names, k.Name), append(leases, string(k.ID))
 	}
 	return names, leases
 }

@@ -8,12 +8,14 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
 const (
@@ -56,31 +58,14 @@ type Backend struct {
 	idleLimit    string
 	lockLimit    string
 
-	life       context.Context         //nolint:containedctx // it is what Close ends
-	end        context.CancelCauseFunc // ends life
-	work       sync.WaitGroup          // the goroutines
-	gate       chan struct{}           // has room for one: who looks at the schema
-	lone       chan struct{}           // has room for those who wait for a row
-	maxFlights int                     // transactions under way at once, besides those
-	// Each has capacity 1, is sent to without waiting, and is never closed.
-	toLook, toListen, toSweep chan struct{}
+	leases   *sqllease.Leases // what does not depend on the database
+	gate     chan struct{}    // has room for one: who looks at the schema
+	seen     atomic.Bool      // the tables were there
+	toListen chan struct{}    // capacity 1, sent to without waiting, never closed
 
-	mu       sync.Mutex // guards what follows
-	closed   bool
-	seen     bool // the tables were there
-	conns    map[*trackedConn]struct{}
-	hungUp   time.Time // when the last word is said; zero: not yet
-	queue    []*request
-	flying   int
-	busy     map[string]struct{} // locks in a flight
-	look     letter              // what to look at next
-	waiting  map[leaseKey][]*waiter
-	sessions map[backend.SessionID]*listener
-	hearing  bool        // notifications come
-	still    bool        // it does not put things in order: for tests
-	watchers int         // Watch calls under way
-	alarm    *time.Timer // to look when nobody says so
-	alarmAt  time.Time   // when; zero: it is not set
+	mu     sync.Mutex // guards what follows
+	conns  map[*trackedConn]struct{}
+	hungUp time.Time // when the last word is said; zero: not yet
 
 	closing sync.Once
 }
@@ -105,32 +90,33 @@ func New(cfg Config) (*Backend, error) {
 	b := &Backend{
 		log: cfg.Logger, deaf: cfg.Deaf, schema: pgx.Identifier{cfg.Schema}.Sanitize(), eventChannel: "holdfast_" + hash(cfg.Schema),
 		idleLimit: millis(idleLimit), lockLimit: millis(lockLimit),
-		gate: make(chan struct{}, 1), lone: make(chan struct{}, max(1, cfg.MaxConns/4)), maxFlights: min(2, cfg.MaxConns-2), toLook: make(chan struct{}, 1), toListen: make(chan struct{}, 1), toSweep: make(chan struct{}, 1),
-		conns: make(map[*trackedConn]struct{}), busy: make(map[string]struct{}),
-		waiting: make(map[leaseKey][]*waiter), sessions: make(map[backend.SessionID]*listener),
+		gate: make(chan struct{}, 1), toListen: make(chan struct{}, 1), conns: make(map[*trackedConn]struct{}),
 	}
 	if !b.deaf {
 		b.addr = "holdfast_" + strings.ToLower(rand.Text())
 	}
-	b.life, b.end = context.WithCancelCause(context.Background())
+	const untold = 500 * time.Millisecond // while no notifications come
+	b.leases = sqllease.New(sqllease.Config{
+		Store: store{b}, Name: backendName, Caps: b.Capabilities(), Addr: b.addr, Quick: !b.deaf,
+		Rest: sqllease.Rest{Least: untold, Longest: untold}, Conns: cfg.MaxConns, Logger: b.log,
+	})
 	b.conf = b.configure(cfg.Conn)
 	pc, err := b.poolConfig(cfg.MaxConns)
 	if err == nil {
-		b.pool, err = pgxpool.NewWithConfig(b.life, pc)
+		b.pool, err = pgxpool.NewWithConfig(b.life(), pc)
 	}
 	if err != nil {
-		b.end(backend.ErrClosed)
+		b.leases.Close()
 		return nil, unavailable("open", false, err)
 	}
-	b.alarm = time.AfterFunc(time.Hour, b.rouse)
-	b.alarm.Stop()
-	b.work.Go(b.lookAtLetters)
-	b.work.Go(b.sweepNowAndThen)
 	if !b.deaf {
-		b.work.Go(b.listenForLetters)
+		b.leases.Go(b.listenForLetters)
 	}
 	return b, nil
 }
+
+// life ends when the backend is closed.
+func (b *Backend) life() context.Context { return b.leases.Life() }
 
 func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
@@ -199,30 +185,9 @@ func (b *Backend) Capabilities() backend.Capabilities {
 // Leases stay. Closing again does nothing.
 func (b *Backend) Close() error {
 	b.closing.Do(func() {
-		b.mu.Lock()
-		b.closed = true
-		b.alarm.Stop()
-		b.mu.Unlock()
-		b.end(backend.ErrClosed)
-		b.work.Wait()
+		b.leases.Close()
 		b.hangUp()
 		b.pool.Close()
 	})
 	return nil
-}
-
-// within is ctx, which also ends when the backend is closed.
-func (b *Backend) within(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithTimeoutCause(ctx, flightTime, context.DeadlineExceeded)
-	ctx, end := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(b.life, func() { end(backend.ErrClosed) })
-	return ctx, func() { stop(); end(nil); cancel() }
-}
-
-// kick tells the goroutine that has the other end that there is something.
-func kick(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

@@ -1,13 +1,11 @@
 package pglock
 
 import (
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
 const (
@@ -34,35 +32,30 @@ const (
 	notify = `SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS x (channel, payload, n) ORDER BY n`
 )
 
-// remembered is how long what ended, or was abandoned, is kept from coming back:
-// longer than a late request can be on its way.
-const remembered = 10 * time.Minute
-
-// queueSave writes what has changed, and reports whether that is anything.
-func (t *txn) queueSave(q *pgx.Batch) bool {
-	before := q.Len()
-	t.saveSessions(q)
-	t.saveLeases(q)
-	t.saveLocks(q)
-	if len(t.tombs) > 0 {
-		names, leases := columns(slices.SortedFunc(maps.Keys(t.tombs), leaseKey.compare))
-		q.Queue(t.b.sql(insertTombs), names, leases, t.now.Add(remembered))
-	}
-	t.saveLosses(q)
-	t.sendLetters(q)
-	return q.Len() > before
-}
-
-func (t *txn) saveSessions(q *pgx.Batch) {
-	var ids, causes []string
-	for _, id := range slices.Sorted(maps.Keys(t.sessions)) {
-		if s := t.sessions[id]; s.dirty {
-			ids, causes = append(ids, string(id)), append(causes, s.cause)
+// queueSave writes what has changed.
+func (s store) queueSave(q *pgx.Batch, c *sqllease.Changes) {
+	if len(c.Killed) > 0 {
+		var ids, causes []string
+		for _, x := range c.Killed {
+			ids, causes = append(ids, string(x.ID)), append(causes, x.Cause)
 		}
+		q.Queue(s.b.sql(killSessions), c.Now, ids, causes)
 	}
-	if len(ids) > 0 {
-		q.Queue(t.b.sql(killSessions), t.now, ids, causes)
+	s.saveLeases(q, c)
+	if len(c.Lasts) > 0 {
+		var names []string
+		var lasts []int64
+		for _, x := range c.Lasts {
+			names, lasts = append(names, x.Name), append(lasts, x.Last)
+		}
+		q.Queue(s.b.sql(updateLocks), names, lasts, c.Now)
 	}
+	if len(c.Buried) > 0 {
+		names, leases := columns(c.Buried)
+		q.Queue(s.b.sql(insertTombs), names, leases, c.Now.Add(sqllease.Remembered))
+	}
+	s.saveLosses(q, c.Losses)
+	s.sendLetters(q, c)
 }
 
 // leaseRows is the rows of the table of leases, column by column.
@@ -76,95 +69,64 @@ type leaseRows struct {
 	ends                                          []*time.Time
 }
 
-func (r *leaseRows) add(l *lease) {
-	r.names, r.leases = append(r.names, l.lock.name), append(r.leases, string(l.id))
-	r.sessions, r.addrs = append(r.sessions, string(l.sessionID())), append(r.addrs, l.addr)
-	r.owners, r.notes = append(r.owners, l.claim.Owner), append(r.notes, l.note)
-	r.held, r.reentrant = append(r.held, l.state == held), append(r.reentrant, l.claim.Reentrant)
-	r.timed, r.waited, r.joined = append(r.timed, l.timed), append(r.waited, l.waited), append(r.joined, l.joined)
-	r.places, r.ttls, r.tokens = append(r.places, l.place), append(r.ttls, l.ttl.Microseconds()), append(r.tokens, l.token)
-	r.modes = append(r.modes, int16(l.claim.Mode))
-	r.permits, r.limits = append(r.permits, int32(l.claim.Permits)), append(r.limits, int32(l.claim.Limit)) //nolint:gosec // at most backend.MaxLimit
-	r.asked, r.since = append(r.asked, l.asked), append(r.since, l.since)
+func (r *leaseRows) add(l *sqllease.LeaseRow) {
+	r.names, r.leases = append(r.names, l.Name), append(r.leases, string(l.Lease))
+	r.sessions, r.addrs = append(r.sessions, string(l.Session)), append(r.addrs, l.Addr)
+	r.owners, r.notes = append(r.owners, l.Claim.Owner), append(r.notes, l.Note)
+	r.held, r.reentrant = append(r.held, l.Held), append(r.reentrant, l.Claim.Reentrant)
+	r.timed, r.waited, r.joined = append(r.timed, l.Timed), append(r.waited, l.Waited), append(r.joined, l.Joined)
+	r.places, r.ttls, r.tokens = append(r.places, l.Place), append(r.ttls, l.TTL.Microseconds()), append(r.tokens, l.Token)
+	r.modes = append(r.modes, int16(l.Claim.Mode))
+	r.permits, r.limits = append(r.permits, int32(l.Claim.Permits)), append(r.limits, int32(l.Claim.Limit)) //nolint:gosec // at most backend.MaxLimit
+	r.asked, r.since = append(r.asked, l.Asked), append(r.since, l.Since)
 	var ends *time.Time
-	if !l.ends.IsZero() {
-		ends = &l.ends
+	if !l.Ends.IsZero() {
+		ends = &l.Ends
 	}
 	r.ends = append(r.ends, ends)
 }
 
-func (t *txn) saveLeases(q *pgx.Batch) {
-	if len(t.gone) > 0 {
-		keys := make([]leaseKey, 0, len(t.gone))
-		for _, l := range t.gone {
-			keys = append(keys, l.key())
-		}
-		slices.SortFunc(keys, leaseKey.compare)
-		names, leases := columns(keys)
-		q.Queue(t.b.sql(deleteLeases), names, leases)
+func (s store) saveLeases(q *pgx.Batch, c *sqllease.Changes) {
+	if len(c.Gone) > 0 {
+		names, leases := columns(c.Gone)
+		q.Queue(s.b.sql(deleteLeases), names, leases)
 	}
 	var fresh, changed leaseRows
-	for _, name := range t.names() {
-		for _, l := range t.locks[name].all() {
-			switch {
-			case !l.dirty:
-			case l.saved:
-				changed.add(l)
-			default:
-				fresh.add(l)
-			}
-		}
+	for i := range c.Changed {
+		changed.add(&c.Changed[i])
+	}
+	for i := range c.Fresh {
+		fresh.add(&c.Fresh[i])
 	}
 	if r := &changed; len(r.names) > 0 {
-		q.Queue(t.b.sql(updateLeases), r.names, r.leases, r.sessions, r.addrs, r.held, r.places, r.tokens, r.since, r.ends, r.joined)
+		q.Queue(s.b.sql(updateLeases), r.names, r.leases, r.sessions, r.addrs, r.held, r.places, r.tokens, r.since, r.ends, r.joined)
 	}
 	if r := &fresh; len(r.names) > 0 {
-		q.Queue(t.b.sql(insertLeases), r.names, r.leases, r.sessions, r.addrs, r.held, r.places, r.modes, r.permits, r.limits,
+		q.Queue(s.b.sql(insertLeases), r.names, r.leases, r.sessions, r.addrs, r.held, r.places, r.modes, r.permits, r.limits,
 			r.owners, r.notes, r.reentrant, r.timed, r.ttls, r.tokens, r.asked, r.since, r.ends, r.waited, r.joined)
 	}
 }
 
-func (t *txn) saveLocks(q *pgx.Batch) {
-	var names []string
-	var lasts []int64
-	for _, name := range t.names() {
-		if l := t.locks[name]; l.last > l.mine {
-			names, lasts = append(names, name), append(lasts, l.last)
-		}
-	}
-	if len(names) > 0 {
-		q.Queue(t.b.sql(updateLocks), names, lasts, t.now)
-	}
-}
-
-func (t *txn) saveLosses(q *pgx.Batch) {
+func (s store) saveLosses(q *pgx.Batch, losses []sqllease.LossRow) {
 	var sessions, leases, causes, reasons []string
 	var until []time.Time
-	seen := make(map[backend.Loss]struct{})
-	for _, x := range t.losses {
-		k := backend.Loss{Session: x.Session, Lease: x.Lease}
-		if _, again := seen[k]; again {
-			continue // a row can be written once in a statement
-		}
-		seen[k] = struct{}{}
+	for _, x := range losses {
 		sessions, leases = append(sessions, string(x.Session)), append(leases, string(x.Lease))
-		causes, reasons, until = append(causes, string(x.Cause)), append(reasons, x.Reason), append(until, x.until)
+		causes, reasons, until = append(causes, string(x.Cause)), append(reasons, x.Reason), append(until, x.Until)
 	}
 	if len(sessions) > 0 {
-		q.Queue(t.b.sql(insertLosses), sessions, leases, causes, reasons, until)
+		q.Queue(s.b.sql(insertLosses), sessions, leases, causes, reasons, until)
 	}
 }
 
 // sendLetters sends what others have to know, when and only when it is committed.
-func (t *txn) sendLetters(q *pgx.Batch) {
+func (s store) sendLetters(q *pgx.Batch, c *sqllease.Changes) {
 	var channels, payloads []string
-	for _, addr := range slices.Sorted(maps.Keys(t.letters)) {
-		for _, p := range t.letters[addr].encode() {
-			channels, payloads = append(channels, addr), append(payloads, p)
-		}
+	for _, l := range c.Letters {
+		channels, payloads = append(channels, l.Addr), append(payloads, l.Payload)
 	}
-	for i, e := range t.events {
-		channels, payloads = append(channels, t.b.eventChannel), append(payloads, encodeEvent(i, e))
+	for i, e := range c.Events {
+		channels, payloads = append(channels, s.b.eventChannel), append(payloads, encodeEvent(i, e))
 	}
 	if len(channels) > 0 {
 		q.Queue(notify, channels, payloads)

@@ -16,8 +16,6 @@ var schema string
 
 const schemaVersion = 1
 
-const opLook = "look" // what is done for waiters at rest
-
 const (
 	readVersion = `SELECT version, current_setting('server_encoding') FROM @meta`
 	// Numbers begin at the microseconds of the server's clock, so that they grow also
@@ -30,19 +28,7 @@ const (
 
 // ready sees to it that the tables are there, the first time.
 func (b *Backend) ready(ctx context.Context, op string) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	b.mu.Lock()
-	closed, seen := b.closed, b.seen
-	b.mu.Unlock()
-	switch {
-	case closed:
-		return backend.ErrClosed
-	case seen:
-		if op != opLook {
-			kick(b.toSweep)
-		}
+	if b.seen.Load() {
 		return nil
 	}
 	select {
@@ -50,23 +36,20 @@ func (b *Backend) ready(ctx context.Context, op string) error {
 		defer func() { <-b.gate }()
 	case <-ctx.Done():
 		return unavailable(op, false, context.Cause(ctx))
-	case <-b.life.Done():
+	case <-b.life().Done():
 		return backend.ErrClosed
 	}
-	b.mu.Lock()
-	seen = b.seen
-	b.mu.Unlock()
-	if seen {
+	if b.seen.Load() {
 		return nil
 	}
 	if err := b.Migrate(ctx); err != nil {
 		return err
 	}
-	b.mu.Lock()
-	b.seen = true
-	b.mu.Unlock()
-	kick(b.toListen)
-	kick(b.toSweep)
+	b.seen.Store(true)
+	select {
+	case b.toListen <- struct{}{}:
+	default:
+	}
 	return nil
 }
 
@@ -79,7 +62,7 @@ func (b *Backend) ready(ctx context.Context, op string) error {
 // ErrNewer and ErrEncoding, which are backend.ErrUnsupported; ErrClosed; ctx's cause.
 func (b *Backend) Migrate(ctx context.Context) error {
 	const op = "migrate"
-	within, stop := b.within(ctx)
+	within, stop := b.leases.Within(ctx)
 	defer stop()
 	err := b.check(within)
 	if c := code(err); c == codeNoTable || c == codeNoSchema || errors.Is(err, pgx.ErrNoRows) {
@@ -91,7 +74,7 @@ func (b *Backend) Migrate(ctx context.Context) error {
 	switch {
 	case err == nil:
 		return nil
-	case b.life.Err() != nil:
+	case b.life().Err() != nil:
 		return backend.ErrClosed
 	case ctx.Err() != nil:
 		return unavailable(op, false, context.Cause(ctx))
@@ -108,7 +91,7 @@ func (b *Backend) check(ctx context.Context) error {
 	var err error
 	for try := 1; ; try++ {
 		err = b.pool.QueryRow(ctx, b.sql(readVersion)).Scan(&version, &encoding)
-		if err == nil || errors.Is(err, pgx.ErrNoRows) || !b.again(err, try, true) {
+		if err == nil || errors.Is(err, pgx.ErrNoRows) || !b.leases.Again(err, try, true) {
 			break
 		}
 	}

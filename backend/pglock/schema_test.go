@@ -172,3 +172,35 @@ func TestCommitsAreDurable(t *testing.T) {
 		t.Errorf("after a crash: %+v, %v; the lease was granted with token %d", again, err, token)
 	}
 }
+
+// A renewal is as durable as a grant: after a crash the session does not end before its
+// holder believes. Also behind a pooler, where nothing can be set for a connection.
+func TestRenewalsAreDurable(t *testing.T) {
+	t.Parallel()
+	for _, listen := range []string{"true", "false"} {
+		t.Run("listen="+listen, func(t *testing.T) {
+			t.Parallel()
+			s := testserver.Postgres(t, "synchronous_commit=off", "wal_writer_delay=10s", "autovacuum=off")
+			b := open(t, s.URL()+"&listen="+listen)
+			b.KeepFromSweeping()
+			const ends = `SELECT (1000000 * extract(epoch FROM ends))::bigint FROM holdfast.sessions`
+			survives := func(what string) {
+				t.Helper()
+				before := s.Int(ends)
+				s.Restart()
+				if after := s.Int(ends); after != before {
+					t.Errorf("%s: after a crash the session ends at %d, and not at %d", what, after, before)
+				}
+			}
+			id := session(t, b, time.Hour, nil)
+			survives("open")
+			res, err := insist(t, func(ctx context.Context) (backend.RenewResult, error) {
+				return b.Renew(ctx, backend.RenewRequest{Session: id})
+			})
+			if err != nil || res.SessionLost {
+				t.Fatalf("renew: %+v, %v", res, err)
+			}
+			survives("renew")
+		})
+	}
+}

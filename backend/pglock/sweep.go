@@ -2,19 +2,11 @@ package pglock
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-)
 
-const (
-	// sweepEvery is how often a value that is in use puts things in order.
-	sweepEvery = 20 * time.Second
-	// watchEvery is how often one does that somebody watches.
-	watchEvery = 500 * time.Millisecond
-	// sweepAtOnce is how many rows of each table one sweep looks at.
-	sweepAtOnce = 1000
+	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
 const (
@@ -38,77 +30,22 @@ const (
 		UPDATE @meta SET floor = greatest(floor, (SELECT max(last) FROM swept)) WHERE EXISTS (SELECT FROM swept)`
 )
 
-// sweepNowAndThen puts things in order while the value is in use. A value that nobody
-// uses, and one whose callers only wait, sends nothing.
-func (b *Backend) sweepNowAndThen() {
-	var cursor string
-	for {
-		select {
-		case <-b.toSweep:
-		case <-b.life.Done():
-			return
-		}
-		if b.keepsStill() {
-			continue
-		}
-		pause := sweepEvery/2 + rand.N(sweepEvery)
-		if b.watched() {
-			pause = watchEvery
-			kick(b.toSweep)
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-b.life.Done():
-			timer.Stop()
-			return
-		}
-		ctx, cancel := context.WithTimeout(b.life, flightTime)
-		b.sweepDead(ctx)
-		if pause > watchEvery {
-			cursor = b.sweep(ctx, cursor, remembered)
-		}
-		cancel()
-	}
+// Dead is one statement.
+func (s store) Dead(ctx context.Context, age time.Duration) ([]string, error) {
+	var names []string
+	err := s.batch(ctx, func(q *pgx.Batch) {
+		q.Queue(s.b.sql(deadLeases), age.Microseconds(), sqllease.SweepAtOnce).Query(func(rows pgx.Rows) error { return scanNames(rows, &names) })
+	})
+	return names, err
 }
 
-func (b *Backend) keepsStill() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.still
-}
-
-func (b *Backend) watched() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.watchers > 0
-}
-
-// sweepDead has locks seen to in which something is over.
-func (b *Backend) sweepDead(ctx context.Context) {
-	late := watchEvery / 2 // those who wait come first
-	rows, err := b.pool.Query(ctx, b.sql(deadLeases), late.Microseconds(), sweepAtOnce)
-	if err != nil {
-		return // another time
-	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, name := range names {
-		b.tend(name)
-	}
-}
-
-// sweep deletes what was over a while ago. It looks at some of the locks, those after
-// the name, and gives the name to go on with.
-func (b *Backend) sweep(ctx context.Context, after string, age time.Duration) string {
+// Sweep locks the rows of locks before it deletes them.
+func (s store) Sweep(ctx context.Context, after string, age time.Duration) string {
+	b := s.b
 	q := new(pgx.Batch)
-	q.Queue(b.sql(sweepSessions), age.Microseconds(), sweepAtOnce)
-	q.Queue(b.sql(sweepTombs), sweepAtOnce)
-	q.Queue(b.sql(sweepLosses), sweepAtOnce)
+	q.Queue(b.sql(sweepSessions), age.Microseconds(), sqllease.SweepAtOnce)
+	q.Queue(b.sql(sweepTombs), sqllease.SweepAtOnce)
+	q.Queue(b.sql(sweepLosses), sqllease.SweepAtOnce)
 	if err := b.pool.SendBatch(ctx, q).Close(); err != nil {
 		return after // another time
 	}
@@ -117,7 +54,7 @@ func (b *Backend) sweep(ctx context.Context, after string, age time.Duration) st
 		if _, err := tx.Exec(ctx, guardTxn, b.idleLimit, b.lockLimit, true); err != nil {
 			return err //nolint:wrapcheck // it is not told
 		}
-		rows, err := tx.Query(ctx, b.sql(oldLocks), after, age.Microseconds(), sweepAtOnce)
+		rows, err := tx.Query(ctx, b.sql(oldLocks), after, age.Microseconds(), sqllease.SweepAtOnce)
 		if err != nil {
 			return err //nolint:wrapcheck // it is not told
 		}
@@ -130,9 +67,8 @@ func (b *Backend) sweep(ctx context.Context, after string, age time.Duration) st
 	switch {
 	case err != nil:
 		return after
-	case len(names) < sweepAtOnce:
+	case len(names) < sqllease.SweepAtOnce:
 		return "" // from the start
 	}
-	kick(b.toSweep)
 	return names[len(names)-1]
 }

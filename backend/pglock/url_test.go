@@ -65,15 +65,9 @@ func TestNoSecretInErrors(t *testing.T) {
 }
 
 // Whatever comes over the channel, nothing breaks.
-func FuzzPayloads(f *testing.F) {
-	for _, s := range []string{"", "h", "g\t\t\t\t\t\t", "gL\tS\t2\t1\t3\ttrue\tn\n", "lL\tn\nsS\n", "{}", "\n\n", "g1\t2\t9223372036854775808\t1\t1\ttrue\tn"} {
+func FuzzEvents(f *testing.F) {
+	for _, s := range []string{"", "{}", "\n\n", `{"n":1,"kind":"acquired","name":"n"}`} {
 		f.Add(s)
 	}
-	f.Fuzz(func(t *testing.T, payload string) {
-		looks, grants, _ := pglock.RecodeLetter(payload)
-		if lines := strings.Count(payload, "\n") + 1; looks+grants > lines {
-			t.Errorf("%d lines say %d things", lines, looks+grants)
-		}
-		pglock.DecodeEvent(payload)
-	})
+	f.Fuzz(func(_ *testing.T, payload string) { pglock.DecodeEvent(payload) })
 }

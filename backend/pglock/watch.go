@@ -14,7 +14,9 @@ const (
 	// watchTTL is how long events are sent for a watcher that does not say that it is
 	// still there.
 	watchTTL = 30 * time.Second
-	signOn   = `UPDATE @meta SET watched = greatest(watched, clock_timestamp() + $1::bigint * interval '1 microsecond')`
+	// watchTime bounds a statement of a watcher.
+	watchTime = 10 * time.Second
+	signOn    = `UPDATE @meta SET watched = greatest(watched, clock_timestamp() + $1::bigint * interval '1 microsecond')`
 	// Transactions that began before may not know that somebody watches. They have
 	// written to the table of locks before they looked, and this waits until they end.
 	barrier = `LOCK TABLE @locks IN SHARE MODE`
@@ -40,10 +42,10 @@ func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver f
 	}
 	within, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(b.life, func() { cancel(backend.ErrClosed) })()
+	defer context.AfterFunc(b.life(), func() { cancel(backend.ErrClosed) })()
 	err := b.watch(within, req.Prefix, deliver)
 	switch {
-	case b.life.Err() != nil:
+	case b.life().Err() != nil:
 		return backend.ErrClosed
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -61,15 +63,8 @@ func (b *Backend) watch(ctx context.Context, prefix string, deliver func(backend
 	if err != nil {
 		return err
 	}
-	b.mu.Lock()
-	b.watchers++
-	b.mu.Unlock()
-	defer func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.watchers--
-	}()
-	kick(b.toSweep)
+	b.leases.Watching(1)
+	defer b.leases.Watching(-1)
 	deliver(backend.Event{Kind: backend.EventWatching, At: now})
 	refresh := time.Now().Add(watchTTL / 3)
 	for {
@@ -95,7 +90,7 @@ func (b *Backend) watch(ctx context.Context, prefix string, deliver func(backend
 
 // beginWatch has events sent, and heard, from now on.
 func (b *Backend) beginWatch(ctx context.Context, conn *pgx.Conn) (time.Time, error) {
-	ctx, cancel := context.WithTimeout(ctx, flightTime)
+	ctx, cancel := context.WithTimeout(ctx, watchTime)
 	defer cancel()
 	var now time.Time
 	if _, err := conn.Exec(ctx, "LISTEN "+b.eventChannel); err != nil {
@@ -114,7 +109,7 @@ func (b *Backend) beginWatch(ctx context.Context, conn *pgx.Conn) (time.Time, er
 
 // stayOn says that the watcher is still there.
 func (b *Backend) stayOn(ctx context.Context, conn *pgx.Conn) error {
-	ctx, cancel := context.WithTimeout(ctx, flightTime)
+	ctx, cancel := context.WithTimeout(ctx, watchTime)
 	defer cancel()
 	var on bool
 	var now time.Time

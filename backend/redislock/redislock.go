@@ -108,12 +108,12 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 }
 
 func open(ctx context.Context, client rueidis.Client, cfg Config, owned bool) (*Backend, error) {
-	text, err := script()
+	p, err := newProgram()
 	if err != nil {
 		return nil, err
 	}
-	link := newRueidisLink(client, text, owned)
-	b, err := newBackend(ctx, link, cfg)
+	link := newRueidisLink(client, p, owned)
+	b, err := newBackend(ctx, link, owned, cfg)
 	if err != nil {
 		link.close()
 		return nil, err
@@ -121,8 +121,8 @@ func open(ctx context.Context, client rueidis.Client, cfg Config, owned bool) (*
 	return b, nil
 }
 
-// newBackend makes a value over any transport.
-func newBackend(ctx context.Context, link transport, cfg Config) (*Backend, error) {
+// newBackend makes a value over any transport. direct: see engine.
+func newBackend(ctx context.Context, link transport, direct bool, cfg Config) (*Backend, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
@@ -148,6 +148,7 @@ func newBackend(ctx context.Context, link transport, cfg Config) (*Backend, erro
 		mode = "-"
 	}
 	b.engine = newEngine(link, b.tag+"m", mode, cfg.RequestTimeout)
+	b.engine.direct = direct
 	b.engine.hello, b.engine.learn = b.hello, b.learn
 	if _, _, err := b.engine.do(ctx, false, "ping"); err != nil {
 		b.stop()

@@ -200,6 +200,24 @@ func (t *target) tune() {
 	o.ReadBufferEachConn, o.WriteBufferEachConn, o.RingScaleEachConn = bufferSize, bufferSize, ringScale
 	o.Dialer = net.Dialer{Timeout: t.cfg.RequestTimeout, KeepAlive: time.Second}
 	o.ConnWriteTimeout = t.cfg.RequestTimeout
+	dial := o.DialCtxFn
+	if dial == nil {
+		dial = dialTCP
+	}
+	o.DialCtxFn = func(ctx context.Context, addr string, dialer *net.Dialer, secure *tls.Config) (net.Conn, error) {
+		if ctx.Value(noDial{}) != nil {
+			return nil, errNoConnection
+		}
+		return dial(ctx, addr, dialer, secure)
+	}
+}
+
+func dialTCP(ctx context.Context, addr string, dialer *net.Dialer, secure *tls.Config) (net.Conn, error) {
+	dial := dialer.DialContext
+	if secure != nil {
+		dial = (&tls.Dialer{NetDialer: dialer, Config: secure}).DialContext
+	}
+	return dial(ctx, "tcp", addr)
 }
 
 // dial connects. It returns when ctx ends, at the latest.

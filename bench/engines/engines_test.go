@@ -191,6 +191,23 @@ func TestZooKeeper(t *testing.T) {
 	}
 }
 
+// The same on PostgreSQL, which does not tell either.
+func TestPostgres(t *testing.T) {
+	t.Parallel()
+	e, err := engines.Open(t.Context(), testserver.Postgres(t).URL()+"&max_conns=4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := bench.Run(t.Context(), []*bench.Engine{e}, bench.Options{Rounds: 1, Budget: 100 * time.Millisecond, Only: []string{"own/8", "one/8"}})
+	if err := errors.Join(err, e.Close()); err != nil {
+		t.Fatal(err)
+	}
+	good(t, r, 3)
+	if e.Version == "" {
+		t.Error("no version")
+	}
+}
+
 // The same on Consul, which does not tell what it was sent.
 func TestConsul(t *testing.T) {
 	t.Parallel()

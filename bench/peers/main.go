@@ -35,6 +35,8 @@ func peers(e *bench.Engine) []bench.Contender {
 		return []bench.Contender{zooKeeperLock()}
 	case "consul":
 		return []bench.Contender{consulLock()}
+	case "postgres":
+		return []bench.Contender{cirelloPglock(), advisoryLoop()}
 	case "holdfast":
 		if e.Beside == "" {
 			return nil

@@ -30,6 +30,10 @@ func TestPeers(t *testing.T) {
 			t.Helper()
 			return "zookeeper://" + testserver.StartZooKeeper(t, 1)[0].Addr()
 		}, 1},
+		"postgres": {func(t *testing.T) string {
+			t.Helper()
+			return testserver.Postgres(t).URL()
+		}, 2},
 		"consul": {func(t *testing.T) string {
 			t.Helper()
 			return "consul://" + testserver.StartConsul(t, 1)[0].Addr()

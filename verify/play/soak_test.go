@@ -49,9 +49,19 @@ func stores() map[string]func(t *testing.T) store {
 		"zookeeper": onZooKeeper,
 		"consul":    onConsul,
 		"postgres":  onPostgres,
-		"holdfast":  func(t *testing.T) store { t.Helper(); return store{url: overHTTP(t)} }, // in this process
-		"memory":    func(*testing.T) store { return store{url: "memory://"} },
-		"embedded":  func(t *testing.T) store { t.Helper(); return store{url: "embedded://" + testserver.Dir(t)} },
+		"redlock": func(t *testing.T) store {
+			t.Helper()
+			const nodes = 5
+			return store{url: "redlock://" + testserver.RedisAddrs(testserver.RedisNodes(t, nodes)) + "?quarantine=off"}
+		},
+		"kubernetes": func(t *testing.T) store {
+			t.Helper()
+			s := testserver.Kubernetes(t)
+			return store{url: "kubernetes://default?kubeconfig=" + s.Kubeconfig(s.Addr())}
+		},
+		"holdfast": func(t *testing.T) store { t.Helper(); return store{url: overHTTP(t)} }, // in this process
+		"memory":   func(*testing.T) store { return store{url: "memory://"} },
+		"embedded": func(t *testing.T) store { t.Helper(); return store{url: "embedded://" + testserver.Dir(t)} },
 	}
 }
 

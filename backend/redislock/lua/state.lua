@@ -1,8 +1,8 @@
-local HOUR = 3600000000
 local TOMB_TTL = 300000 -- ms, at least
 
-local function foreign(key)
-  error({err = 'HFFOREIGN ' .. key})
+-- What a server says to a script that wants more memory than there is.
+local function crowded()
+  error({err = 'OOM the memory is full'})
 end
 
 -- Does the session, or the timed lease, still live?
@@ -82,32 +82,6 @@ local function save(l)
     call('ZADD', N, 0, l.name)
     l.known = true
   end
-end
-
--- The greatest token so far. It is kept outside the lock's record, which goes when
--- the lock is free.
-local function last(l)
-  if not l.token then
-    local t = call('HGET', TOKENS, l.name)
-    l.token = t and tonumber(t) or 0
-    if t and not string.match(t, '^%d+$') then foreign(TOKENS) end
-  end
-  return l.token
-end
-
--- The next token: greater than all before it, and not less than the clock, so that
--- it also grows when the last one was lost. nil when the clock is far behind the last
--- one: then a token could not be trusted to grow after a loss.
-local function token(l)
-  local t = last(l)
-  if t > now + HOUR then
-    return nil
-  end
-  t = t + 1
-  if now > t then t = now end
-  l.token = t
-  call('HSET', TOKENS, l.name, num(t))
-  return t
 end
 
 local function event(kind, name, lease, h, reason)

@@ -1,12 +1,10 @@
-package pglock
+package sqllease
 
 import (
 	"context"
 	"math/rand/v2"
 	"slices"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-io/holdfast/backend"
 )
@@ -18,26 +16,49 @@ import (
 
 const (
 	longestRest = 30 * time.Second
-	// deafRest is the same for as long as no notifications come.
-	deafRest = 500 * time.Millisecond
+	// afterFailure is the same after a look that failed.
+	afterFailure = 500 * time.Millisecond
 	// margin is how much later than the end the timer fires, with jitter, so that not
 	// all values look at once.
 	margin = 2 * time.Millisecond
 	jitter = 20 * time.Millisecond
 	// leastRest is the least time between two questions.
 	leastRest = 20 * time.Millisecond
+	// least is what an alarm is late by that rings at once.
+	least = 500 * time.Microsecond
 	// wayOfLetter is how long a notification may be on its way.
 	wayOfLetter = 100 * time.Millisecond
 )
 
+// Rest is how often a value looks that is told nothing, for as long as somebody waits
+// there: after an eighth of the time in which nothing moved, at least Least and at most
+// Longest. So a wait becomes longer by about an eighth, whatever it is, and those who wait
+// for long ask rarely. One look asks for all who wait.
+type Rest struct {
+	Least, Longest time.Duration
+}
+
+// after is the rest when nothing moved for so long.
+func (r Rest) after(quiet time.Duration) time.Duration {
+	const share = 8
+	return min(max(quiet/share, r.Least), r.Longest)
+}
+
+// stir notes that something moved. mu is not held.
+func (b *Leases) stir(at time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.moved = at
+}
+
 // waiter is an Acquire whose lease is in line.
 type waiter struct {
-	key     leaseKey
+	key     Key
 	session backend.SessionID
 	timed   bool
 	given   chan verdict // capacity 1, never closed
 
-	// Guarded by Backend.mu.
+	// Guarded by Leases.mu.
 	inLine bool      // it is committed that it stands in line
 	place  int64     // where; a grant has a greater number
 	asked  time.Time // a local time from before that
@@ -59,7 +80,7 @@ func (w *waiter) give(v verdict) {
 }
 
 // await notes that somebody waits.
-func (b *Backend) await(w *waiter) {
+func (b *Leases) await(w *waiter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !w.gone && !slices.Contains(b.waiting[w.key], w) {
@@ -69,10 +90,10 @@ func (b *Backend) await(w *waiter) {
 
 // stands notes that the waiter is in line, and that nothing changes before at. What was
 // said of its lease meanwhile is looked at now.
-func (b *Backend) stands(w *waiter, place int64, asked, at time.Time) {
+func (b *Leases) stands(w *waiter, place int64, asked, at time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	w.inLine, w.place, w.asked = true, place, asked
+	w.inLine, w.place, w.asked, b.moved = true, place, asked, asked
 	if _, said := b.look.leases[w.key]; said {
 		kick(b.toLook)
 	}
@@ -80,7 +101,7 @@ func (b *Backend) stands(w *waiter, place int64, asked, at time.Time) {
 }
 
 // forget notes that the call of the waiter returns.
-func (b *Backend) forget(w *waiter) {
+func (b *Leases) forget(w *waiter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	w.gone = true
@@ -93,30 +114,33 @@ func (b *Backend) forget(w *waiter) {
 	delete(b.look.leases, w.key)
 }
 
-func (b *Backend) waitersOf(key leaseKey) []*waiter {
+func (b *Leases) waitersOf(key Key) []*waiter {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.waiting[key])
 }
 
 // schedule makes the alarm ring at the time, unless it rings earlier. mu is held.
-func (b *Backend) schedule(at time.Time) {
+func (b *Leases) schedule(at time.Time) {
 	now := time.Now()
 	if rest := now.Add(longestRest); at.After(rest) {
 		at = rest
 	}
-	if rest := now.Add(deafRest); !b.hearing && at.After(rest) {
-		at = rest
+	if !b.hearing {
+		if rest := now.Add(b.pace.after(now.Sub(b.moved))); at.After(rest) {
+			at = rest
+		}
 	}
 	if b.closed || !b.alarmAt.IsZero() && !at.Before(b.alarmAt) {
 		return
 	}
 	b.alarmAt = at
-	b.alarm.Reset(max(0, at.Sub(now)) + margin + rand.N(jitter))
+	rest := max(0, at.Sub(now))
+	b.alarm.Reset(rest + min(margin+rand.N(jitter), rest/4+least)) //nolint:mnd // a quarter
 }
 
 // rouse is what the alarm does.
-func (b *Backend) rouse() {
+func (b *Leases) rouse() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.alarmAt = time.Time{}
@@ -125,7 +149,7 @@ func (b *Backend) rouse() {
 }
 
 // lookAll looks at everything, because notifications may have been lost.
-func (b *Backend) lookAll() {
+func (b *Leases) lookAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.look.all = true
@@ -133,7 +157,7 @@ func (b *Backend) lookAll() {
 }
 
 // lookAtLetters looks at what letters, or the alarm, say is to be looked at.
-func (b *Backend) lookAtLetters() {
+func (b *Leases) lookAtLetters() {
 	for {
 		select {
 		case <-b.toLook:
@@ -143,7 +167,7 @@ func (b *Backend) lookAtLetters() {
 		if err := b.lookOnce(b.life); err != nil && b.life.Err() == nil {
 			b.mu.Lock()
 			b.look.all = true
-			b.schedule(time.Now().Add(deafRest))
+			b.schedule(time.Now().Add(afterFailure))
 			b.mu.Unlock()
 		}
 	}
@@ -157,7 +181,7 @@ type glance struct {
 }
 
 // next takes what there is to look at.
-func (b *Backend) next() glance {
+func (b *Leases) next() glance {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	g := glance{all: b.look.all}
@@ -192,52 +216,21 @@ func (b *Backend) next() glance {
 	return g
 }
 
-const (
-	lookAtLeases = `SELECT x.n, l.lease IS NOT NULL, coalesce(l.held, false), coalesce(l.timed, false), coalesce(l.session, ''),
-			coalesce(l.token, 0), coalesce(l.since, clock_timestamp()), coalesce(l.ends, clock_timestamp()), coalesce(l.joined, false),
-			x.session = '' OR coalesce(s.cause = '' AND s.ends > clock_timestamp(), false)
-		FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS x (name, lease, session, n)
-		LEFT JOIN @leases l ON l.name = x.name AND l.lease = x.lease LEFT JOIN @sessions s ON s.id = x.session`
-	// When the next of the leases of each lock can end; see lease.bound.
-	lookAtEnds = `SELECT l.name, (1000000 * extract(epoch FROM min(CASE
-				WHEN l.held AND l.timed THEN l.ends
-				WHEN s.cause = '' THEN CASE WHEN l.timed THEN least(s.ends, clock_timestamp() + l.ttl * interval '1 microsecond') ELSE s.ends END
-				ELSE clock_timestamp() END) - clock_timestamp()))::bigint
-		FROM @leases l LEFT JOIN @sessions s ON s.id = l.session WHERE l.name = ANY($1::text[]) GROUP BY l.name`
-	lookAtSessions = `SELECT x.id, coalesce(s.cause, 'gone'), coalesce(s.cause = '' AND s.ends > clock_timestamp(), false)
-		FROM unnest($1::text[]) AS x (id) LEFT JOIN @sessions s USING (id)`
-	lookAtLosses = `SELECT session, lease, cause, reason FROM @losses WHERE session = ANY($1::text[]) AND until > clock_timestamp()`
-)
-
 // lookOnce asks what became of those who wait or listen, and tells them.
-func (b *Backend) lookOnce(ctx context.Context) error {
+func (b *Leases) lookOnce(ctx context.Context) error {
 	g := b.next()
 	if len(g.waiters)+len(g.sessions) == 0 {
 		return nil
 	}
-	var names, leases, sessions []string
+	ask := &Glance{Ends: g.all, Sessions: g.sessions}
 	for _, w := range g.waiters {
-		names, leases, sessions = append(names, w.key.name), append(leases, string(w.key.id)), append(sessions, string(w.session))
+		ask.Waiters = append(ask.Waiters, Waiting{w.key, w.session})
 	}
-	var rows []seen
-	var now time.Time
-	var losses []backend.Loss
-	rest := make(map[string]time.Duration)
 	asked := time.Now()
-	err := b.direct(ctx, opLook, func(q *pgx.Batch) {
-		rows, losses = nil, nil
+	err := b.direct(ctx, opLook, func(ctx context.Context) error {
+		ask.Seen, ask.Losses, ask.Rest = nil, nil, make(map[string]time.Duration)
 		asked = time.Now()
-		q.Queue(`SELECT clock_timestamp()`).QueryRow(func(row pgx.Row) error { return row.Scan(&now) })
-		if len(g.waiters) > 0 {
-			q.Queue(b.sql(lookAtLeases), names, leases, sessions).Query(func(r pgx.Rows) error { return scanSeen(r, &rows) })
-			if g.all {
-				q.Queue(b.sql(lookAtEnds), names).Query(func(r pgx.Rows) error { return scanRest(r, rest) })
-			}
-		}
-		if len(g.sessions) > 0 {
-			q.Queue(b.sql(lookAtSessions), texts(g.sessions)).Query(func(r pgx.Rows) error { return scanDead(r, &losses) })
-			q.Queue(b.sql(lookAtLosses), texts(g.sessions)).Query(func(r pgx.Rows) error { return scanLosses(r, &losses) })
-		}
+		return b.store.Look(ctx, ask)
 	})
 	if err != nil {
 		b.mu.Lock()
@@ -247,21 +240,24 @@ func (b *Backend) lookOnce(ctx context.Context) error {
 		}
 		return err
 	}
-	for _, r := range rows {
-		g.waiters[r.n-1].see(&r, asked, now, g.all)
+	for i := range ask.Seen {
+		x := &ask.Seen[i]
+		if g.waiters[x.N].see(x, asked, ask.Now, g.all && b.addr != "") {
+			b.stir(asked)
+		}
 	}
-	for _, x := range losses {
+	for _, x := range ask.Losses {
 		b.tellLoss(x)
 	}
 	if g.all {
-		b.restUntil(asked, rest)
+		b.restUntil(asked, ask.Rest)
 	}
 	return nil
 }
 
 // restUntil sets the alarm for those who wait on, and has locks seen to in which
 // something is over.
-func (b *Backend) restUntil(asked time.Time, rest map[string]time.Duration) {
+func (b *Leases) restUntil(asked time.Time, rest map[string]time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.waiting) == 0 {
@@ -282,59 +278,35 @@ func (b *Backend) restUntil(asked time.Time, rest map[string]time.Duration) {
 
 // tend has a lock seen to: what is over is ended, and what it held is handed over. mu
 // is held.
-func (b *Backend) tend(name string) {
+func (b *Leases) tend(name string) {
 	if b.closed {
 		return
 	}
-	r := &request{op: "tend", scope: scope{names: []string{name}}, run: func(*txn) error { return nil }, done: make(chan struct{})}
+	r := &request{op: "tend", scope: Scope{Names: []string{name}}, run: func(*txn) error { return nil }, done: make(chan struct{})}
 	b.queue = append(b.queue, r)
 	b.launch()
 }
 
-// seen is what a look tells of a waiter.
-type seen struct {
-	n                               int
-	there, held, timed, joined, own bool
-	session                         backend.SessionID
-	token                           int64
-	since, ends                     time.Time
-}
-
-func scanSeen(rows pgx.Rows, all *[]seen) error {
-	return each(rows, func() error {
-		var x seen
-		err := rows.Scan(&x.n, &x.there, &x.held, &x.timed, &x.session, &x.token, &x.since, &x.ends, &x.joined, &x.own)
-		*all = append(*all, x)
-		return err //nolint:wrapcheck // see unavailable
-	})
-}
-
-func scanRest(rows pgx.Rows, rest map[string]time.Duration) error {
-	return each(rows, func() error {
-		var name string
-		var left int64
-		err := rows.Scan(&name, &left)
-		rest[name] = micros(left)
-		return err //nolint:wrapcheck // see unavailable
-	})
-}
-
-// see tells the waiter what a look found.
-func (w *waiter) see(x *seen, asked, now time.Time, byTimer bool) {
+// see tells the waiter what a look found, and reports whether it waits no more.
+func (w *waiter) see(x *Seen, asked, now time.Time, byTimer bool) bool {
+	r := &x.Row
 	switch {
-	case x.there && x.held && !x.timed && x.session != w.session:
+	case x.There && r.Held && !r.Timed && r.Session != w.session:
 		w.give(verdict{err: backend.ErrLost}) // it will die with the other session
-	case x.there && x.held && !x.timed && !x.own, !x.there && !x.own, x.there && !x.held && !x.own:
+	case x.There && r.Held && !r.Timed && !x.Own, !x.There && !x.Own, x.There && !r.Held && !x.Own:
 		w.give(verdict{err: backend.ErrSessionLost})
-	case !x.there:
+	case !x.There:
 		w.give(verdict{err: backend.ErrLost})
-	case x.held:
-		g := backend.Grant{Token: token(x.token), Asked: asked, Since: x.since, Waited: true, Joined: x.joined}
-		if x.timed {
-			g.Left = x.ends.Sub(now)
+	case r.Held:
+		g := backend.Grant{Token: token(r.Token), Asked: asked, Since: r.Since, Waited: true, Joined: r.Joined}
+		if r.Timed {
+			g.Left = r.Ends.Sub(now)
 		}
 		// One that was granted just now may be in a letter that is on its way.
-		g.ByTimer = byTimer && now.Sub(x.since) > wayOfLetter
+		g.ByTimer = byTimer && now.Sub(r.Since) > wayOfLetter
 		w.give(verdict{grant: g})
+	default:
+		return false
 	}
+	return true
 }

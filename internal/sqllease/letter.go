@@ -1,7 +1,6 @@
-package pglock
+package sqllease
 
 import (
-	"encoding/json"
 	"maps"
 	"slices"
 	"strconv"
@@ -17,7 +16,7 @@ import (
 // true then.
 type letter struct {
 	all      bool // look at everything
-	leases   map[leaseKey]struct{}
+	leases   map[Key]struct{}
 	sessions map[backend.SessionID]struct{}
 	ended    []*lease // of the sender: their leases, in the order of their news
 }
@@ -31,9 +30,9 @@ func (l *letter) session(id backend.SessionID) {
 	l.sessions[id] = struct{}{}
 }
 
-func (l *letter) lookAt(k leaseKey) {
+func (l *letter) lookAt(k Key) {
 	if l.leases == nil {
-		l.leases = make(map[leaseKey]struct{})
+		l.leases = make(map[Key]struct{})
 	}
 	l.leases[k] = struct{}{}
 }
@@ -47,7 +46,7 @@ const (
 	lineSession = 's' // session: look at it
 )
 
-// maxPayload is less than what PostgreSQL takes, 8000 bytes.
+// maxPayload is less than what PostgreSQL takes in a notification, 8000 bytes.
 const maxPayload = 7900
 
 // encode makes payloads of it, in order.
@@ -81,7 +80,7 @@ func (l *letter) encode() []string {
 
 // news is a lease that is out, as a letter tells it.
 type news struct {
-	key     leaseKey
+	key     Key
 	session backend.SessionID
 	place   int64
 	grant   backend.Grant
@@ -108,7 +107,7 @@ func decodeLetter(payload string) (letter, []news, bool) {
 			}
 		case lineLease:
 			if len(fields) == 2 {
-				look.lookAt(leaseKey{fields[1], backend.LeaseID(fields[0])})
+				look.lookAt(Key{fields[1], backend.LeaseID(fields[0])})
 			}
 		case lineSession:
 			look.session(backend.SessionID(fields[0]))
@@ -130,46 +129,54 @@ func decodeGrant(fields []string) (news, bool) {
 		return news{}, false
 	}
 	return news{
-		key: leaseKey{fields[6], backend.LeaseID(fields[0])}, session: backend.SessionID(fields[1]), place: place,
+		key: Key{fields[6], backend.LeaseID(fields[0])}, session: backend.SessionID(fields[1]), place: place,
 		grant: backend.Grant{Token: token(n), Since: time.UnixMicro(since), Waited: true, Joined: joined},
 	}, true
 }
 
 func token(n int64) fence.Token { return fence.Token(n) } //nolint:gosec // numbers count up from 0
 
-// behind is greater than every text with the prefix that a name may be.
-func behind(prefix string) string { return prefix + strings.Repeat("\U0010ffff", backend.MaxNameLen/4) }
-
-// eventText is an event as it is sent.
-type eventText struct {
-	N      int       `json:"n"` // within the transaction: no two texts of one are the same
-	Kind   string    `json:"kind"`
-	Name   string    `json:"name"`
-	Lease  string    `json:"lease"`
-	Owner  string    `json:"owner,omitempty"`
-	Mode   uint8     `json:"mode,omitempty"`
-	Token  uint64    `json:"token,omitempty"`
-	Reason string    `json:"reason,omitempty"`
-	At     time.Time `json:"at"`
-}
-
-func encodeEvent(n int, e backend.Event) string {
-	var b strings.Builder
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)  // so that a text is at most twice as long as its parts
-	_ = enc.Encode(eventText{ // nothing in it can fail
-		n, string(e.Kind), e.Name, string(e.Lease), e.Owner, uint8(e.Mode), uint64(e.Token), e.Reason, e.At,
-	})
-	return b.String()
-}
-
-func decodeEvent(payload string) (backend.Event, bool) {
-	var t eventText
-	if err := json.Unmarshal([]byte(payload), &t); err != nil {
-		return backend.Event{}, false
+// Read does what a letter says, and reports whether it is the echo, Hello.
+func (b *Leases) Read(payload string) bool {
+	look, granted, hello := decodeLetter(payload)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, n := range granted {
+		for _, w := range b.waiting[n.key] {
+			if w.timed || !w.inLine || w.session != n.session {
+				look.lookAt(n.key)
+			} else if n.place > w.place { // or it is of another time in line
+				n.grant.Asked = w.asked
+				w.give(verdict{grant: n.grant})
+			}
+		}
 	}
-	return backend.Event{
-		Kind: backend.EventKind(t.Kind), Name: t.Name, Lease: backend.LeaseID(t.Lease), Owner: t.Owner, Mode: backend.Mode(t.Mode),
-		Token: fence.Token(t.Token), Reason: t.Reason, At: t.At,
-	}, true
+	for k := range look.leases {
+		if len(b.waiting[k]) > 0 {
+			b.look.lookAt(k)
+		}
+	}
+	for id := range look.sessions {
+		b.look.session(id)
+	}
+	if len(look.leases)+len(look.sessions) > 0 {
+		kick(b.toLook)
+	}
+	return hello
 }
+
+// Hello is a letter that says nothing. A value sends it to itself, to hear whether letters
+// come.
+const Hello = string(lineHello)
+
+// Hearing notes whether letters come from now on, and looks at everything: what was said
+// before is lost.
+func (b *Leases) Hearing(on bool) {
+	b.mu.Lock()
+	b.hearing = on
+	b.mu.Unlock()
+	b.lookAll()
+}
+
+// Behind is greater than every text with the prefix that a name may be.
+func Behind(prefix string) string { return prefix + strings.Repeat("\U0010ffff", backend.MaxNameLen/4) }

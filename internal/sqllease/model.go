@@ -1,4 +1,4 @@
-package pglock
+package sqllease
 
 import (
 	"cmp"
@@ -113,18 +113,12 @@ type lease struct {
 	dirty bool // the row is not as it should be
 }
 
-// leaseKey is what a lease is known by: the same ID with another name is another
-// lease.
-type leaseKey struct {
-	name string
-	id   backend.LeaseID
+// compare orders keys.
+func (k Key) compare(o Key) int {
+	return cmp.Or(strings.Compare(k.Name, o.Name), strings.Compare(string(k.ID), string(o.ID)))
 }
 
-func (k leaseKey) compare(o leaseKey) int {
-	return cmp.Or(strings.Compare(k.name, o.name), strings.Compare(string(k.id), string(o.id)))
-}
-
-func (l *lease) key() leaseKey { return leaseKey{l.lock.name, l.id} }
+func (l *lease) key() Key { return Key{l.lock.name, l.id} }
 
 func (l *lease) sessionID() backend.SessionID {
 	if l.session == nil {
@@ -175,4 +169,27 @@ type session struct {
 // alive reports whether the session lives at that time.
 func (s *session) alive(now time.Time) bool {
 	return s != nil && s.known && s.cause == "" && s.ends.After(now)
+}
+
+// leaseOf is a lease as it was read. Its session is that of the transaction.
+func (t *txn) leaseOf(r *LeaseRow) *lease {
+	l := &lease{
+		lock: t.lock(r.Name), id: r.Lease, claim: r.Claim, note: r.Note, timed: r.Timed, ttl: r.TTL, addr: r.Addr, place: r.Place,
+		asked: r.Asked, waited: r.Waited, token: r.Token, since: r.Since, ends: r.Ends, joined: r.Joined, saved: true,
+	}
+	if r.Held {
+		l.state = held
+	}
+	if r.Session != "" {
+		l.session = t.session(r.Session)
+	}
+	return l
+}
+
+// row is the lease as it is written.
+func (l *lease) row() LeaseRow {
+	return LeaseRow{
+		Name: l.lock.name, Lease: l.id, Session: l.sessionID(), Addr: l.addr, Held: l.state == held, Place: l.place, Claim: l.claim,
+		Note: l.note, Timed: l.timed, TTL: l.ttl, Token: l.token, Asked: l.asked, Since: l.since, Ends: l.ends, Waited: l.waited, Joined: l.joined,
+	}
 }

@@ -1,14 +1,10 @@
-package pglock
+package sqllease
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-io/holdfast/backend"
 )
@@ -28,14 +24,15 @@ const (
 // request is a question to the store.
 type request struct {
 	op    string
-	scope scope
+	scope Scope
 	// run does it, in a transaction that may be undone and done again. What it
 	// returns is the answer.
-	run  func(*txn) error
-	fate atomic.Uint32
-	gone atomic.Bool   // nobody waits for the answer any more
-	done chan struct{} // closed when err is set
-	err  error
+	run   func(*txn) error
+	quick *quick // it may be done in one round trip
+	fate  atomic.Uint32
+	gone  atomic.Bool   // nobody waits for the answer any more
+	done  chan struct{} // closed when err is set
+	err   error
 }
 
 // The fates of a request.
@@ -59,7 +56,7 @@ func (r *request) answer(err error) {
 }
 
 // do has a request on one lock done, together with those of others.
-func (b *Backend) do(ctx context.Context, r *request) error {
+func (b *Leases) do(ctx context.Context, r *request) error {
 	if err := b.ready(ctx, r.op); err != nil {
 		return err
 	}
@@ -82,31 +79,31 @@ func (b *Backend) do(ctx context.Context, r *request) error {
 			return r.err
 		default:
 		}
-		return unavailable(r.op, mayHold, context.Cause(ctx))
+		return b.store.Unavailable(r.op, mayHold, context.Cause(ctx))
 	case <-b.life.Done():
 		r.cancel()
 		return backend.ErrClosed
 	}
 }
 
-// launch starts flights for what is in the queue. Backend.mu is held.
-func (b *Backend) launch() {
+// launch starts flights for what is in the queue. Leases.mu is held.
+func (b *Leases) launch() {
 	for b.flying < b.maxFlights && !b.closed {
-		reqs := b.board()
+		reqs, fast := b.board()
 		if len(reqs) == 0 {
 			return
 		}
 		b.flying++
 		b.work.Go(func() {
-			left := b.fly(reqs)
+			left := b.fly(reqs, fast)
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.flying--
 			for _, r := range reqs {
-				delete(b.busy, r.scope.names[0])
+				delete(b.busy, r.scope.Names[0])
 			}
 			for _, g := range left {
-				b.busy[g[0].scope.names[0]] = struct{}{}
+				b.busy[g[0].scope.Names[0]] = struct{}{}
 				b.work.Go(func() { b.flyAlone(g) })
 			}
 			b.launch()
@@ -114,31 +111,44 @@ func (b *Backend) launch() {
 	}
 }
 
-// board takes the requests of the next flight out of the queue. Requests for one lock
-// keep their order. Backend.mu is held.
-func (b *Backend) board() []*request {
+// board takes the requests of the next flight out of the queue, and reports whether all
+// of them are quick, each for another lock. Requests for one lock keep their order.
+// Leases.mu is held.
+func (b *Leases) board() ([]*request, bool) {
 	var reqs, rest []*request
+	fast := false
+	mine, later := make(map[string]struct{}), make(map[string]struct{})
 	for _, r := range b.queue {
-		name := r.scope.names[0]
-		if _, busy := b.busy[name]; busy || len(reqs) == maxRequests {
+		name := r.scope.Names[0]
+		_, busy := b.busy[name]
+		_, behind := later[name]
+		_, again := mine[name]
+		isFast := b.isQuick(r)
+		if len(reqs) == 0 {
+			fast = isFast
+		}
+		switch {
+		case busy, behind, len(reqs) == maxRequests, isFast != fast, again && fast:
 			rest = append(rest, r)
-		} else if r.take() {
+			later[name] = struct{}{}
+		case r.take():
 			reqs = append(reqs, r)
+			mine[name] = struct{}{}
 		}
 	}
 	b.queue = rest
-	for _, r := range reqs {
-		b.busy[r.scope.names[0]] = struct{}{}
+	for name := range mine {
+		b.busy[name] = struct{}{}
 	}
-	return reqs
+	return reqs, fast
 }
 
 // alone has a request done in a transaction of its own, whatever number of locks it is
 // about.
-func (b *Backend) alone(ctx context.Context, r *request) error {
+func (b *Leases) alone(ctx context.Context, r *request) error {
 	r.done = make(chan struct{})
 	r.take()
-	ctx, stop := b.within(ctx)
+	ctx, stop := b.Within(ctx)
 	defer stop()
 	if sure, err := b.attempt(ctx, []*request{r}, true); err != nil {
 		return b.said(r.op, !sure, err)
@@ -149,14 +159,19 @@ func (b *Backend) alone(ctx context.Context, r *request) error {
 // fly does the requests together. Where that fails because of one of them, or because
 // somebody else has the row of a lock and does not go on, it gives all of them back,
 // lock by lock.
-func (b *Backend) fly(reqs []*request) [][]*request {
+func (b *Leases) fly(reqs []*request, fast bool) [][]*request {
 	ctx, cancel := context.WithTimeout(b.life, flightTime)
 	defer cancel()
+	if fast {
+		if reqs = b.flyQuickly(ctx, reqs); len(reqs) == 0 {
+			return nil
+		}
+	}
 	sure, err := b.attempt(ctx, reqs, false)
 	switch {
 	case err == nil:
 		return nil
-	case sure && ofRequest(err) && (lockTimeout(err) || !ofOne(reqs)):
+	case sure && b.splits(err, reqs):
 		return byLock(reqs)
 	}
 	b.fail(reqs, sure, err)
@@ -165,7 +180,7 @@ func (b *Backend) fly(reqs []*request) [][]*request {
 
 // flyAlone does the requests for one lock, for which a row may have to be waited for.
 // Only a few do that at once, so that there are connections left for the others.
-func (b *Backend) flyAlone(reqs []*request) {
+func (b *Leases) flyAlone(reqs []*request) {
 	ctx, cancel := context.WithTimeout(b.life, flightTime)
 	defer cancel()
 	select {
@@ -179,33 +194,33 @@ func (b *Backend) flyAlone(reqs []*request) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.busy, reqs[0].scope.names[0])
+	delete(b.busy, reqs[0].scope.Names[0])
 	b.launch()
 }
 
 // fail answers all requests with an error.
-func (b *Backend) fail(reqs []*request, sure bool, err error) {
+func (b *Leases) fail(reqs []*request, sure bool, err error) {
 	for _, r := range reqs {
 		r.answer(b.said(r.op, !sure, err))
 	}
 }
 
 // said is what the callers of a flight that failed are told.
-func (b *Backend) said(op string, mayHold bool, err error) error {
+func (b *Leases) said(op string, mayHold bool, err error) error {
 	if b.life.Err() != nil {
 		return backend.ErrClosed
 	}
-	return unavailable(op, mayHold, err)
+	return b.store.Unavailable(op, mayHold, err)
 }
 
 func byLock(reqs []*request) [][]*request {
 	var groups [][]*request
 	at := make(map[string]int)
 	for _, r := range reqs {
-		i, ok := at[r.scope.names[0]]
+		i, ok := at[r.scope.Names[0]]
 		if !ok {
 			i = len(groups)
-			at[r.scope.names[0]] = i
+			at[r.scope.Names[0]] = i
 			groups = append(groups, nil)
 		}
 		groups[i] = append(groups[i], r)
@@ -215,7 +230,7 @@ func byLock(reqs []*request) [][]*request {
 
 // attempt tries until the transaction is committed, or there is an error that trying
 // again does not help against. sure: then nothing was changed.
-func (b *Backend) attempt(ctx context.Context, reqs []*request, patient bool) (bool, error) {
+func (b *Leases) attempt(ctx context.Context, reqs []*request, patient bool) (bool, error) {
 	pause := time.Millisecond
 	for try := 1; ; try++ {
 		t := newTxn(b)
@@ -223,7 +238,7 @@ func (b *Backend) attempt(ctx context.Context, reqs []*request, patient bool) (b
 		if err == nil {
 			return true, nil
 		}
-		if !sure || ctx.Err() != nil || !wanted(reqs) || !b.again(err, try, patient) {
+		if !sure || ctx.Err() != nil || !wanted(reqs) || !b.Again(err, try, patient) {
 			return sure, err
 		}
 		timer := time.NewTimer(pause/2 + rand.N(pause))
@@ -238,19 +253,28 @@ func (b *Backend) attempt(ctx context.Context, reqs []*request, patient bool) (b
 	}
 }
 
-// again reports whether to try again after an error that has changed nothing.
+// Again reports whether to try again after an error that has changed nothing.
 // patient: nobody else suffers when a row is waited for.
-func (b *Backend) again(err error, try int, patient bool) bool {
+func (b *Leases) Again(err error, try int, patient bool) bool {
+	const afterBreak = 3
+	f := b.store.Fault(err)
 	switch {
-	case lockTimeout(err):
+	case f.Locked:
 		return patient // somebody else is at it: as long as a flight lasts
-	case transient(err):
+	case f.Transient:
 		return try < maxTries
-	case broken(err):
-		b.pool.Reset() // the others are no better
-		return try < 3
+	case f.Broken:
+		b.store.Reset() // the others are no better
+		return try < afterBreak
 	}
 	return false
+}
+
+// splits reports whether the error may be due to one of the requests, so that the others
+// may work without it.
+func (b *Leases) splits(err error, reqs []*request) bool {
+	f := b.store.Fault(err)
+	return f.Answered && (f.Locked || !ofOne(reqs))
 }
 
 // ofOne reports whether the requests are about one lock, or are one.
@@ -267,24 +291,23 @@ func wanted(reqs []*request) bool {
 
 // transact does the requests in one transaction, and answers them when that is
 // committed. sure: when there is an error nothing was changed.
-func (b *Backend) transact(ctx context.Context, t *txn, reqs []*request) (bool, error) {
-	conn, err := b.pool.Acquire(ctx)
-	if err != nil {
-		return true, err //nolint:wrapcheck // see kindOf
-	}
-	defer conn.Release() // it is thrown away when a transaction is left open in it
-	var s scope
+func (b *Leases) transact(ctx context.Context, t *txn, reqs []*request) (bool, error) {
+	var s Scope
 	for _, r := range reqs {
-		s.names = append(s.names, r.scope.names...)
-		s.sessions = append(s.sessions, r.scope.sessions...)
-		s.leases = append(s.leases, r.scope.leases...)
-		s.kill = append(s.kill, r.scope.kill...)
+		s.add(&r.scope)
 	}
 	s.sorted()
-	if err := t.load(ctx, conn, &s); err != nil {
-		b.rollback(ctx, conn)
+	t.asked = time.Now()
+	tx, view, err := b.store.Begin(ctx, &s)
+	if err != nil {
 		return true, err
 	}
+	defer tx.End(ctx)
+	t.read(view, s.Names)
+	if err := t.again(ctx, tx, s.Kill); err != nil {
+		return true, err
+	}
+	t.sort()
 	answers := make([]error, len(reqs))
 	t.expire()
 	t.settle()
@@ -292,61 +315,17 @@ func (b *Backend) transact(ctx context.Context, t *txn, reqs []*request) (bool, 
 		answers[i] = r.run(t)
 		t.settle()
 	}
-	q := new(pgx.Batch)
-	if t.queueSave(q) {
-		q.Queue(`COMMIT`)
-		if err := b.commit(ctx, conn, q); err != nil {
-			return refused(err), err
+	if c := t.changes(); !c.empty() {
+		if refused, err := tx.Commit(ctx, c); err != nil {
+			return refused, err
 		}
-	} else {
-		defer b.rollback(ctx, conn) // nobody has to wait for it
 	}
 	for _, f := range t.after {
 		f()
 	}
+	b.calmed(t)
 	for i, r := range reqs {
 		r.answer(answers[i])
 	}
 	return true, nil
-}
-
-// load locks what the scope names, and reads it.
-func (t *txn) load(ctx context.Context, conn *pgxpool.Conn, s *scope) error {
-	t.asked = time.Now()
-	q := new(pgx.Batch)
-	t.queueLock(q, s)
-	t.queueRead(q, s)
-	if err := conn.SendBatch(ctx, q).Close(); err != nil {
-		return err //nolint:wrapcheck // see kindOf
-	}
-	sessions, leases := t.doubtful(s.kill)
-	if len(sessions)+len(leases) > 0 {
-		q := new(pgx.Batch)
-		t.queueDoubtful(q, sessions, leases)
-		if err := conn.SendBatch(ctx, q).Close(); err != nil {
-			return err //nolint:wrapcheck // see kindOf
-		}
-	}
-	t.sort()
-	return nil
-}
-
-// commit sends the last batch of a transaction.
-func (b *Backend) commit(ctx context.Context, conn *pgxpool.Conn, q *pgx.Batch) error {
-	err := conn.SendBatch(ctx, q).Close()
-	if err == nil && conn.Conn().PgConn().TxStatus() != 'I' {
-		err = errNotCommitted
-	}
-	var pg *pgError
-	if err != nil && errors.As(err, &pg) {
-		b.rollback(ctx, conn)
-	}
-	return err
-}
-
-// rollback ends the transaction. A connection on which that fails is thrown away.
-func (b *Backend) rollback(ctx context.Context, conn *pgxpool.Conn) {
-	if pg := conn.Conn().PgConn(); !pg.IsClosed() && pg.TxStatus() != 'I' {
-		_, _ = conn.Exec(ctx, `ROLLBACK`)
-	}
 }

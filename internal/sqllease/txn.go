@@ -1,4 +1,4 @@
-package pglock
+package sqllease
 
 import (
 	"maps"
@@ -11,34 +11,28 @@ import (
 // txn is one transaction on some locks: what was read of them, and what is to be
 // written. Everything between the two happens here, without the server.
 type txn struct {
-	b       *Backend
+	b       *Leases
 	asked   time.Time // a local time from before now
 	now     time.Time // the server's clock, read with the rows of the locks locked
 	watched bool      // somebody wants events
 
 	locks    map[string]*lock
 	sessions map[backend.SessionID]*session
-	buried   map[leaseKey]struct{} // abandoned leases among those asked for
+	buried   map[Key]struct{} // abandoned leases among those asked for
 
 	gone   []*lease // rows to be deleted
-	tombs  map[leaseKey]struct{}
-	losses []loss
+	tombs  map[Key]struct{}
+	losses []LossRow
 	events []backend.Event
 
 	letters map[string]*letter // for other backend values, by channel
 	after   []func()           // when it is committed
 }
 
-// loss is a row of that table.
-type loss struct {
-	backend.Loss
-	until time.Time
-}
-
-func newTxn(b *Backend) *txn {
+func newTxn(b *Leases) *txn {
 	return &txn{
 		b: b, locks: make(map[string]*lock), sessions: make(map[backend.SessionID]*session),
-		buried: make(map[leaseKey]struct{}), tombs: make(map[leaseKey]struct{}), letters: make(map[string]*letter),
+		buried: make(map[Key]struct{}), tombs: make(map[Key]struct{}), letters: make(map[string]*letter),
 	}
 }
 
@@ -131,7 +125,7 @@ func (t *txn) take(req *backend.AcquireRequest) (*lease, error) {
 	if l := lk.find(req.Lease); l != nil {
 		return t.takeAgain(l, req)
 	}
-	if _, dead := t.buried[leaseKey{req.Name, req.Lease}]; dead {
+	if _, dead := t.buried[Key{req.Name, req.Lease}]; dead {
 		return nil, backend.ErrLost
 	}
 	var s *session
@@ -253,7 +247,7 @@ func (t *txn) lose(l *lease, event backend.EventKind, cause backend.Cause, reaso
 		return
 	}
 	x := backend.Loss{Session: s.id, Lease: l.id, Cause: cause, Reason: reason}
-	t.losses = append(t.losses, loss{x, t.now.Add(s.ttl)})
+	t.losses = append(t.losses, LossRow{x, t.now.Add(s.ttl)})
 	t.tell(s, x)
 }
 
@@ -294,7 +288,7 @@ func (t *txn) wake(l *lease, err error) {
 }
 
 // bury keeps a lease from coming back.
-func (t *txn) bury(k leaseKey) {
+func (t *txn) bury(k Key) {
 	t.tombs[k], t.buried[k] = struct{}{}, struct{}{}
 }
 

@@ -1,0 +1,94 @@
+package pglock
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/sqllease"
+)
+
+const (
+	lookAtLeases = `SELECT x.n, l.lease IS NOT NULL, coalesce(l.held, false), coalesce(l.timed, false), coalesce(l.session, ''),
+			coalesce(l.token, 0), coalesce(l.since, clock_timestamp()), coalesce(l.ends, clock_timestamp()), coalesce(l.joined, false),
+			x.session = '' OR coalesce(s.cause = '' AND s.ends > clock_timestamp(), false)
+		FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS x (name, lease, session, n)
+		LEFT JOIN @leases l ON l.name = x.name AND l.lease = x.lease LEFT JOIN @sessions s ON s.id = x.session`
+	// When the next of the leases of each lock can end; see lease.bound.
+	lookAtEnds = `SELECT l.name, (1000000 * extract(epoch FROM min(CASE
+				WHEN l.held AND l.timed THEN l.ends
+				WHEN s.cause = '' THEN CASE WHEN l.timed THEN least(s.ends, clock_timestamp() + l.ttl * interval '1 microsecond') ELSE s.ends END
+				ELSE clock_timestamp() END) - clock_timestamp()))::bigint
+		FROM @leases l LEFT JOIN @sessions s ON s.id = l.session WHERE l.name = ANY($1::text[]) GROUP BY l.name`
+	lookAtSessions = `SELECT x.id, coalesce(s.cause, 'gone'), coalesce(s.cause = '' AND s.ends > clock_timestamp(), false)
+		FROM unnest($1::text[]) AS x (id) LEFT JOIN @sessions s USING (id)`
+	lookAtLosses = `SELECT session, lease, cause, reason FROM @losses WHERE session = ANY($1::text[]) AND until > clock_timestamp()`
+)
+
+// Look is one round trip.
+func (s store) Look(ctx context.Context, g *sqllease.Glance) error {
+	var names, leases, sessions []string
+	for _, w := range g.Waiters {
+		names, leases, sessions = append(names, w.Key.Name), append(leases, string(w.Key.ID)), append(sessions, string(w.Session))
+	}
+	return s.batch(ctx, func(q *pgx.Batch) {
+		q.Queue(`SELECT clock_timestamp()`).QueryRow(func(row pgx.Row) error { return row.Scan(&g.Now) })
+		if len(g.Waiters) > 0 {
+			q.Queue(s.b.sql(lookAtLeases), names, leases, sessions).Query(func(rows pgx.Rows) error { return scanSeen(rows, &g.Seen) })
+			if g.Ends {
+				q.Queue(s.b.sql(lookAtEnds), names).Query(func(rows pgx.Rows) error { return scanRest(rows, g.Rest) })
+			}
+		}
+		if len(g.Sessions) > 0 {
+			q.Queue(s.b.sql(lookAtSessions), texts(g.Sessions)).Query(func(rows pgx.Rows) error { return scanDead(rows, &g.Losses) })
+			q.Queue(s.b.sql(lookAtLosses), texts(g.Sessions)).Query(func(rows pgx.Rows) error { return scanLosses(rows, &g.Losses) })
+		}
+	})
+}
+
+func scanSeen(rows pgx.Rows, all *[]sqllease.Seen) error {
+	return each(rows, func() error {
+		var x sqllease.Seen
+		r := &x.Row
+		err := rows.Scan(&x.N, &x.There, &r.Held, &r.Timed, &r.Session, &r.Token, &r.Since, &r.Ends, &r.Joined, &x.Own)
+		x.N--
+		*all = append(*all, x)
+		return err //nolint:wrapcheck // see Unavailable
+	})
+}
+
+func scanRest(rows pgx.Rows, rest map[string]time.Duration) error {
+	return each(rows, func() error {
+		var name string
+		var left int64
+		err := rows.Scan(&name, &left)
+		rest[name] = micros(left)
+		return err //nolint:wrapcheck // see Unavailable
+	})
+}
+
+func scanDead(rows pgx.Rows, losses *[]backend.Loss) error {
+	return each(rows, func() error {
+		var x backend.Loss
+		var alive bool
+		err := rows.Scan(&x.Session, &x.Cause, &alive)
+		if !alive {
+			if x.Cause == "" {
+				x.Cause = backend.CauseExpired
+			}
+			*losses = append(*losses, x)
+		}
+		return err //nolint:wrapcheck // see Unavailable
+	})
+}
+
+func scanLosses(rows pgx.Rows, losses *[]backend.Loss) error {
+	return each(rows, func() error {
+		var x backend.Loss
+		err := rows.Scan(&x.Session, &x.Lease, &x.Cause, &x.Reason)
+		*losses = append(*losses, x)
+		return err //nolint:wrapcheck // see Unavailable
+	})
+}

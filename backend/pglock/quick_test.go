@@ -1,0 +1,275 @@
+package pglock_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// B12: a lock that nobody else wants costs one statement that decides, in one round
+// trip, each way. A lock that was crowded is that cheap again when it is free.
+func TestOneRoundTripForFreeLocks(t *testing.T) {
+	t.Parallel()
+	const pairs = 20
+	s := testserver.Postgres(t, "shared_preload_libraries=pg_stat_statements", "pg_stat_statements.track_utility=on")
+	s.Exec(`CREATE EXTENSION pg_stat_statements`)
+	b, other := open(t, s.URL()), open(t, s.URL())
+	b.KeepFromSweeping()
+	other.KeepFromSweeping()
+	id, theirs := session(t, b, time.Hour, nil), session(t, other, time.Hour, nil)
+	held := ask("n", id)
+	take(t, b, held)
+	waits := start(t, other, ask("n", theirs))
+	inLine(t, b, "n", 1)
+	give(t, b, held)
+	if g := <-waits; g.err != nil {
+		t.Fatal(g.err)
+	}
+	if err := other.EndSession(within(t), theirs); err != nil {
+		t.Fatal(err)
+	}
+	pair := func(timed bool) {
+		req := ask("n", id)
+		if req.Timed = timed; timed {
+			req.TTL = time.Minute
+		}
+		take(t, b, req)
+		give(t, b, req)
+	}
+	pair(false) // finds that nobody wants it any more
+	s.Exec(`SELECT pg_stat_statements_reset()`)
+	for n := range pairs {
+		pair(n%2 == 0)
+	}
+	alone := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute}
+	take(t, b, alone)
+	give(t, b, alone)
+	long := s.Int(`SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements WHERE query LIKE '%l.place, l.mode, l.permits%'`)
+	locked := s.Int(`SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements WHERE query LIKE 'INSERT INTO "holdfast".locks%'`)
+	if long != 0 || locked != 2*pairs+2 {
+		t.Errorf("%d pairs and one locked the row %d times and read the leases %d times", pairs, locked, long)
+	}
+}
+
+// What is not as the quick statements need it is found, and dealt with the long way: in
+// each case the state is made behind the back of the value, as others make it in the
+// moment before the statement.
+//
+//nolint:paralleltest,tparallel // the methods of the server belong to the goroutine of the test
+func TestQuickConditions(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	b := open(t, s.URL())
+	b.KeepFromSweeping()
+	const (
+		endSession = `UPDATE holdfast.sessions SET cause = 'session', ends = clock_timestamp() + interval '1 hour' WHERE id = '$S'`
+		cutSession = `UPDATE holdfast.sessions SET ends = clock_timestamp() - interval '1 hour' WHERE id = '$S'`
+		noSession  = `DELETE FROM holdfast.sessions WHERE id = '$S'`
+		inLine     = `INSERT INTO holdfast.leases SELECT name, 'Lqqqqqqqqqqqqqqqqqqqqqqqqqq', session, 'nobody', false, place + 1, mode, permits, cap, owner, note,
+			reentrant, false, 0, 0, asked, since, NULL, true, false FROM holdfast.leases WHERE name = '$N'`
+	)
+	for _, c := range []struct {
+		name    string
+		timed   bool
+		acquire bool // the state changes before the acquisition, otherwise before the release
+		change  string
+		want    error
+		long    bool // there is no error, and it is done the long way
+	}{
+		{"acquire", false, true, "", nil, false},
+		{"acquire for a time", true, true, "", nil, false},
+		{"acquire under a session that was ended", false, true, endSession, backend.ErrSessionLost, false},
+		{"acquire under a session that ran out", false, true, cutSession, backend.ErrSessionLost, false},
+		{"acquire under no session", false, true, noSession, backend.ErrSessionLost, false},
+		{
+			"acquire what was abandoned", false, true,
+			`INSERT INTO holdfast.tombs VALUES ('$N', '$L', clock_timestamp() + interval '1 minute')`, backend.ErrLost, false,
+		},
+		{
+			"acquire what was abandoned long ago", false, true,
+			`INSERT INTO holdfast.tombs VALUES ('$N', '$L', clock_timestamp() - interval '1 minute')`, nil, false,
+		},
+		{
+			"acquire what is called like one that was abandoned", false, true,
+			`INSERT INTO holdfast.tombs VALUES ('$N/', '$L', clock_timestamp() + interval '1 minute')`, nil, false,
+		},
+		{
+			"acquire what was abandoned for another", false, true,
+			`INSERT INTO holdfast.tombs VALUES ('$N', 'L$L', clock_timestamp() + interval '1 minute')`, nil, false,
+		},
+		{"release", false, false, "", nil, false},
+		{"release under a session that was ended", false, false, endSession, backend.ErrLost, false},
+		{"release under a session that ran out", false, false, cutSession, backend.ErrLost, false},
+		{"release under no session", false, false, noSession, backend.ErrLost, false},
+		{"release of a timed lease", true, false, "", nil, false},
+		{"release of a timed lease whose session was ended", true, false, endSession, nil, false},
+		{
+			"release of a timed lease that ran out", true, false,
+			`UPDATE holdfast.leases SET ends = clock_timestamp() - interval '1 second' WHERE name = '$N'`, backend.ErrLost, false,
+		},
+		{"release with somebody in line", false, false, inLine, nil, true},
+		{"release with another name", false, false, `UPDATE holdfast.leases SET name = '$N/' WHERE name = '$N'`, backend.ErrLost, false},
+		{"release of another lease", false, false, `UPDATE holdfast.leases SET lease = 'Lqqqqqqqqqqqqqqqqqqqqqqqqqq' WHERE name = '$N'`, backend.ErrLost, false},
+		{"release of a place in line", false, false, `UPDATE holdfast.leases SET held = false WHERE name = '$N'`, nil, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			id := session(t, b, time.Hour, nil)
+			req := ask(c.name, id)
+			if req.Timed = c.timed; c.timed {
+				req.TTL = time.Minute
+			}
+			change := func() {
+				s.Exec(strings.NewReplacer("$N", req.Name, "$L", string(req.Lease), "$S", string(id)).Replace(c.change))
+			}
+			last := func() int64 {
+				return s.Int(`SELECT coalesce(max(last), 0) FROM holdfast.locks WHERE name = $1`, req.Name)
+			}
+			before := s.Int(`SELECT floor FROM holdfast.meta`)
+			took := func() { // numbers are taken once for each way that was tried
+				t.Helper()
+				if long := last()-before > 64; c.want == nil && long != c.long {
+					t.Errorf("it took %d numbers", last()-before)
+				}
+			}
+			if c.acquire {
+				change()
+				if _, err := b.Acquire(within(t), req); !errors.Is(err, c.want) {
+					t.Errorf("Acquire: %v, not %v", err, c.want)
+				}
+				took()
+				return
+			}
+			take(t, b, req)
+			before = last()
+			change()
+			defer took()
+			err := b.Release(within(t), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: id})
+			if !errors.Is(err, c.want) {
+				t.Errorf("Release: %v, not %v", err, c.want)
+			}
+			if c.change != inLine {
+				return
+			}
+			info, err := b.Inspect(within(t), req.Name)
+			if err != nil || len(info.Holders) != 1 || len(info.Waiters) != 0 {
+				t.Errorf("%+v, %v; the one in line has to hold it now", info, err)
+			}
+		})
+	}
+}
+
+// C2: the row of the lock was deleted, and made anew by somebody who did not see yet that
+// the floor rose.
+func TestQuickTokenAboveFloor(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	b := open(t, s.URL())
+	id := session(t, b, time.Hour, nil)
+	var last fence.Token
+	for range 3 {
+		req := ask("n", id)
+		token := take(t, b, req)
+		floor := s.Int(`SELECT floor FROM holdfast.meta`)
+		if token <= last || token <= fence.Token(floor) {
+			t.Errorf("token %d after %d; the floor is %d", token, last, floor)
+		}
+		last = token
+		give(t, b, req)
+		s.Exec(`UPDATE holdfast.meta SET floor = (SELECT last + 1000 FROM holdfast.locks WHERE name = 'n')`)
+	}
+}
+
+// C13: whoever watches hears of locks that nobody else wants.
+func TestWatchOfFreeLocks(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	b, watcher := open(t, s.URL()), open(t, s.URL())
+	id := session(t, b, time.Hour, nil)
+	req := ask("before", id)
+	take(t, b, req)
+	ctx, stop := context.WithCancel(within(t))
+	defer stop()
+	events := make(chan backend.Event, 16)
+	done := make(chan error, 1)
+	go func() {
+		done <- watcher.Watch(ctx, backend.WatchRequest{}, func(e backend.Event) { events <- e })
+	}()
+	next := func(want backend.EventKind) {
+		t.Helper()
+		select {
+		case e := <-events:
+			if e.Kind != want {
+				t.Fatalf("%+v, not %s", e, want)
+			}
+		case err := <-done:
+			t.Fatalf("watch: %v", err)
+		case <-time.After(patience):
+			t.Fatalf("no event %s", want)
+		}
+	}
+	next(backend.EventWatching)
+	give(t, b, req)
+	next(backend.EventReleased)
+	req = ask("after", id)
+	take(t, b, req)
+	next(backend.EventAcquired)
+	stop()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// B: the connection breaks before the reply is here. The request may still be on its
+// way, and grant the lease once more after it was given back: the caller is told, and
+// abandons it.
+func TestQuickReplyLost(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	proxy := chaos.Start(t, s.Addr())
+	b, other := open(t, s.URLOf("postgres", proxy.Addr())), open(t, s.URL())
+	id, theirs := session(t, b, time.Minute, nil), session(t, other, time.Minute, nil)
+	for range 2 { // the statements are prepared
+		req := ask("n", id)
+		take(t, b, req)
+		give(t, b, req)
+	}
+	lose := func(what string, call func() error) {
+		t.Helper()
+		lost := proxy.LoseReply(func(piece []byte) bool { return bytes.Contains(piece, []byte(what)) })
+		done := make(chan error, 1)
+		go func() { done <- call() }()
+		<-lost
+		proxy.Reset()
+		var away *backend.UnavailableError
+		if err := <-done; !errors.As(err, &away) || !away.MayHold {
+			t.Errorf("%v; it has to say that it may have been done", err)
+		}
+	}
+	req := ask("n", id)
+	lose(string(req.Lease), func() error {
+		_, err := b.Acquire(within(t), req)
+		return err
+	})
+	if info, err := other.Inspect(within(t), "n"); err != nil || len(info.Holders) != 1 {
+		t.Fatalf("Inspect: %+v, %v; the lease is held", info, err)
+	}
+	take(t, b, req)
+	waits := ask("n", theirs)
+	got := start(t, other, waits)
+	inLine(t, other, "n", 1)
+	lose(string(req.Lease), func() error {
+		return b.Release(within(t), backend.ReleaseRequest{Name: "n", Lease: req.Lease, Session: id})
+	})
+	if g := <-got; g.err != nil {
+		t.Errorf("the one in line: %v", g.err)
+	}
+	give(t, other, waits)
+}

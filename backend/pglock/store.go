@@ -1,0 +1,129 @@
+package pglock
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/sqllease"
+)
+
+// store is the statements of a backend: what package sqllease asks.
+type store struct{ b *Backend }
+
+var _ sqllease.Store = store{}
+
+// batch sends statements that are one transaction, unless they say otherwise.
+func (s store) batch(ctx context.Context, fill func(*pgx.Batch)) error {
+	q := new(pgx.Batch)
+	if s.b.deaf { // otherwise the connection has it
+		q.Queue(guardTxn, s.b.idleLimit, s.b.lockLimit, true)
+	}
+	fill(q)
+	return s.b.pool.SendBatch(ctx, q).Close() //nolint:wrapcheck // see Unavailable
+}
+
+// Ready sees to it that the tables are there.
+func (s store) Ready(ctx context.Context, op string) error { return s.b.ready(ctx, op) }
+
+// Unavailable is the error as it is told.
+func (s store) Unavailable(op string, mayHold bool, err error) error {
+	return unavailable(op, mayHold, err)
+}
+
+// Fault says what an error means.
+func (s store) Fault(err error) sqllease.Fault {
+	return sqllease.Fault{
+		Answered: refused(err), Unsent: pgconn.SafeToRetry(err), Transient: transient(err), Locked: lockTimeout(err), Broken: broken(err),
+	}
+}
+
+// Reset throws the connections away.
+func (s store) Reset() { s.b.pool.Reset() }
+
+const (
+	openSession = `INSERT INTO @sessions AS s (id, ttl, ends, cause, addr)
+		VALUES ($1, $2::bigint, clock_timestamp() + $2::bigint * interval '1 microsecond', '', $3)
+		ON CONFLICT (id) DO UPDATE SET ttl = excluded.ttl, ends = clock_timestamp() + excluded.ttl * interval '1 microsecond',
+			addr = CASE excluded.addr WHEN '' THEN s.addr ELSE excluded.addr END
+		WHERE s.cause = '' AND s.ends > clock_timestamp() RETURNING true`
+	renewSession = `UPDATE @sessions SET ends = clock_timestamp() + ttl * interval '1 microsecond'
+		WHERE id = $1 AND cause = '' AND ends > clock_timestamp() RETURNING true`
+	readLosses  = `SELECT session, lease, cause, reason FROM @losses WHERE session = $1 AND until > clock_timestamp()`
+	renewLeases = `WITH mine AS (
+			SELECT l.name, l.lease, x.ttl, x.n FROM @leases l JOIN unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY AS x (name, lease, ttl, n)
+				ON l.name = x.name AND l.lease = x.lease
+			WHERE l.held AND l.timed ORDER BY l.name, l.lease FOR UPDATE OF l)
+		UPDATE @leases l SET ttl = mine.ttl, ends = clock_timestamp() + mine.ttl * interval '1 microsecond' FROM mine
+		WHERE l.name = mine.name AND l.lease = mine.lease AND l.ends > clock_timestamp()
+		RETURNING mine.n, l.token, (1000000 * extract(epoch FROM l.ends - clock_timestamp()))::bigint`
+	locksOfSession = `SELECT DISTINCT name FROM @leases WHERE session = $1 AND session <> '' AND NOT (held AND timed)`
+)
+
+// OpenSession is one statement.
+func (s store) OpenSession(ctx context.Context, id backend.SessionID, ttl time.Duration, addr string) (bool, error) {
+	alive := false
+	err := s.batch(ctx, func(q *pgx.Batch) {
+		q.Queue(s.b.sql(openSession), string(id), ttl.Microseconds(), addr).Query(func(rows pgx.Rows) error {
+			alive = rows.Next()
+			return rows.Err()
+		})
+	})
+	return alive, err
+}
+
+// Renew is one round trip.
+func (s store) Renew(ctx context.Context, r *sqllease.Renewals) error {
+	return s.batch(ctx, func(q *pgx.Batch) {
+		if r.Session != "" {
+			q.Queue(s.b.sql(renewSession), string(r.Session)).Query(func(rows pgx.Rows) error {
+				r.SessionLost = !rows.Next()
+				return rows.Err()
+			})
+			q.Queue(s.b.sql(readLosses), string(r.Session)).Query(func(rows pgx.Rows) error { return scanLosses(rows, &r.Lost) })
+		}
+		if len(r.Leases) == 0 {
+			return
+		}
+		names, leases := columns(r.Leases)
+		var ttls []int64
+		for _, ttl := range r.TTLs {
+			ttls = append(ttls, ttl.Microseconds())
+		}
+		q.Queue(s.b.sql(renewLeases), names, leases, ttls).Query(func(rows pgx.Rows) error {
+			return each(rows, func() error {
+				var n int
+				var token, left int64
+				err := rows.Scan(&n, &token, &left)
+				r.Renewed[n-1] = sqllease.Renewed{Token: token, Left: micros(left)}
+				return err //nolint:wrapcheck // see Unavailable
+			})
+		})
+	})
+}
+
+// LocksOf is one statement.
+func (s store) LocksOf(ctx context.Context, id backend.SessionID) ([]string, error) {
+	names := []string{}
+	err := s.batch(ctx, func(q *pgx.Batch) {
+		q.Queue(s.b.sql(locksOfSession), string(id)).Query(func(rows pgx.Rows) error { return scanNames(rows, &names) })
+	})
+	return names, err
+}
+
+const listNames = `SELECT DISTINCT l.name FROM @leases l LEFT JOIN @sessions s ON s.id = l.session
+	WHERE l.name > $1 AND l.name >= $2 AND l.name < $3 AND starts_with(l.name, $2)
+	AND CASE WHEN l.held AND l.timed THEN l.ends > clock_timestamp() ELSE s.cause = '' AND s.ends > clock_timestamp() END
+	ORDER BY l.name LIMIT $4`
+
+// Names is one statement.
+func (s store) Names(ctx context.Context, req backend.ListRequest) ([]string, error) {
+	var names []string
+	err := s.batch(ctx, func(q *pgx.Batch) {
+		q.Queue(s.b.sql(listNames), req.After, req.Prefix, sqllease.Behind(req.Prefix), req.Limit).Query(func(rows pgx.Rows) error { return scanNames(rows, &names) })
+	})
+	return names, err
+}

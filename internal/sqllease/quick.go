@@ -1,0 +1,119 @@
+package sqllease
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Most locks are free when they are asked for, and nobody waits when they are given
+// back. Then there is nothing to decide here: one round trip locks the row, and does it
+// where that is how things are. What is not so is done the long way. Locks for which it
+// was not so lately go the long way at once.
+
+// quick is a request that may be done in one round trip.
+type quick struct {
+	acquire *backend.AcquireRequest // nil: it is a release
+	lease   backend.LeaseID
+	granted func(backend.Grant)
+}
+
+// maxCrowded bounds the locks that are known to be wanted by several.
+const maxCrowded = 1 << 12
+
+// isQuick reports whether to try. mu is held.
+func (b *Leases) isQuick(r *request) bool {
+	_, crowded := b.crowded[r.scope.Names[0]]
+	return r.quick != nil && !crowded && b.quick
+}
+
+// flyQuickly does those of the requests that it can, answers them, and gives the others
+// back. Each is for another lock. The statements are one transaction.
+func (b *Leases) flyQuickly(ctx context.Context, reqs []*request) []*request {
+	byName := make(map[string]*request, len(reqs))
+	q := new(Quick)
+	for _, r := range reqs {
+		name := r.scope.Names[0]
+		byName[name] = r
+		q.Names = append(q.Names, name)
+		if r.quick.acquire != nil {
+			q.Acquire = append(q.Acquire, r.quick.row(b.addr))
+		} else {
+			q.Release = append(q.Release, Key{name, r.quick.lease})
+		}
+	}
+	slices.Sort(q.Names)
+	asked := time.Now()
+	if err := b.store.Quick(ctx, q); err != nil {
+		return b.quickFailed(reqs, err)
+	}
+	for _, x := range q.Granted {
+		r := byName[x.Name]
+		delete(byName, x.Name)
+		g := backend.Grant{Token: token(x.Token), Asked: asked, Since: x.Since}
+		if a := r.quick.acquire; a.Timed {
+			g.Left = a.TTL
+		}
+		r.quick.granted(g)
+		r.answer(nil)
+	}
+	for _, name := range q.Released {
+		byName[name].answer(nil)
+		delete(byName, name)
+	}
+	return b.notQuick(reqs, byName)
+}
+
+// notQuick gives those that were not done, in their order, and remembers their locks.
+func (b *Leases) notQuick(reqs []*request, byName map[string]*request) []*request {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.crowded)+len(byName) > maxCrowded {
+		clear(b.crowded)
+	}
+	var rest []*request
+	for _, r := range reqs {
+		if name := r.scope.Names[0]; byName[name] == r {
+			b.crowded[name] = struct{}{}
+			rest = append(rest, r)
+		}
+	}
+	return rest
+}
+
+// quickFailed gives back the requests where it is sure that nothing was done, and answers
+// them otherwise. It does not ask again by itself: a batch whose connection broke may still
+// be on its way, and would grant the lease once more after it was given back. The caller,
+// who is told, abandons such a lease rather than giving it back.
+func (b *Leases) quickFailed(reqs []*request, err error) []*request {
+	f := b.store.Fault(err)
+	if f.Answered || f.Unsent {
+		return reqs // the long way says what is wrong
+	}
+	if f.Broken {
+		b.store.Reset() // the others are no better
+	}
+	b.fail(reqs, false, err)
+	return nil
+}
+
+// calmed notes which of the locks of a transaction nobody has or wants any more.
+func (b *Leases) calmed(t *txn) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for name, l := range t.locks {
+		if len(l.holders.leases)+len(l.line.leases) == 0 {
+			delete(b.crowded, name)
+		}
+	}
+}
+
+// row is the lease as a row.
+func (q *quick) row(addr string) LeaseRow {
+	a := q.acquire
+	return LeaseRow{
+		Name: a.Name, Lease: a.Lease, Session: a.Session, Addr: addr, Held: true, Claim: a.Claim(), Note: a.Note, Timed: a.Timed, TTL: ceil(a.TTL),
+	}
+}

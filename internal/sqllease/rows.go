@@ -1,0 +1,143 @@
+package sqllease
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// sorted puts everything in the order in which rows are locked, which is the same for
+// all, so that transactions do not wait for each other in a circle.
+func (s *Scope) sorted() {
+	slices.Sort(s.Names)
+	s.Names = slices.Compact(s.Names)
+	slices.Sort(s.Sessions)
+	s.Sessions = slices.Compact(s.Sessions)
+	slices.Sort(s.Kill)
+	s.Kill = slices.Compact(s.Kill)
+}
+
+// add adds what another scope has.
+func (s *Scope) add(o *Scope) {
+	s.Names = append(s.Names, o.Names...)
+	s.Sessions = append(s.Sessions, o.Sessions...)
+	s.Leases = append(s.Leases, o.Leases...)
+	s.Kill = append(s.Kill, o.Kill...)
+}
+
+// read takes what was read with the rows of the locks locked, or without.
+func (t *txn) read(v *View, names []string) {
+	t.now, t.watched = v.Now, v.Watched
+	for _, name := range names {
+		// What the floor says was committed when the rows of the locks were locked: a row
+		// that was made anew has no number that was given before.
+		l := t.lock(name)
+		l.mine = v.Taken[name]
+		l.last = max(l.mine-Reserve, v.Floor)
+	}
+	for i := range v.Sessions {
+		t.readSession(&v.Sessions[i])
+	}
+	for i := range v.Leases {
+		l := t.leaseOf(&v.Leases[i])
+		if l.state == held {
+			l.lock.holders.add(l)
+		} else {
+			l.lock.line.add(l)
+		}
+	}
+	for _, k := range v.Buried {
+		t.buried[k] = struct{}{}
+	}
+}
+
+func (t *txn) readSession(r *SessionRow) {
+	*t.session(r.ID) = session{id: r.ID, ttl: r.TTL, ends: r.Ends, cause: r.Cause, addr: r.Addr, known: true}
+}
+
+// again locks what seems to be over, and reads it again: it may have been renewed.
+func (t *txn) again(ctx context.Context, tx Tx, kill []backend.SessionID) error {
+	sessions, leases := t.doubtful(kill)
+	if len(sessions)+len(leases) == 0 {
+		return nil
+	}
+	v, err := tx.Again(ctx, sessions, leases)
+	if err != nil {
+		return err
+	}
+	for i := range v.Sessions {
+		t.readSession(&v.Sessions[i])
+	}
+	for i := range v.Leases {
+		r := &v.Leases[i]
+		if l := t.lock(r.Name).find(r.Lease); l != nil {
+			l.ends = r.Ends
+		}
+	}
+	return nil
+}
+
+// doubtful is what seems to be over: sessions, and timed leases.
+func (t *txn) doubtful(kill []backend.SessionID) ([]backend.SessionID, []Key) {
+	sessions := slices.Clone(kill)
+	var leases []Key
+	for _, lk := range t.locks {
+		for _, l := range lk.all() {
+			switch s := l.session; {
+			case !l.over(t.now):
+			case l.state == held && l.timed:
+				leases = append(leases, l.key())
+			case s != nil && s.known && s.cause == "":
+				sessions = append(sessions, s.id)
+			}
+		}
+	}
+	slices.Sort(sessions)
+	slices.SortFunc(leases, Key.compare)
+	return slices.Compact(sessions), leases
+}
+
+// changes is what the transaction has to write.
+func (t *txn) changes() *Changes {
+	c := &Changes{Now: t.now, Events: t.events, Buried: slices.SortedFunc(maps.Keys(t.tombs), Key.compare)}
+	for _, id := range slices.Sorted(maps.Keys(t.sessions)) {
+		if s := t.sessions[id]; s.dirty {
+			c.Killed = append(c.Killed, SessionRow{ID: id, Cause: s.cause})
+		}
+	}
+	for _, l := range t.gone {
+		c.Gone = append(c.Gone, l.key())
+	}
+	slices.SortFunc(c.Gone, Key.compare)
+	for _, name := range t.names() {
+		lk := t.locks[name]
+		for _, l := range lk.all() {
+			switch {
+			case !l.dirty:
+			case l.saved:
+				c.Changed = append(c.Changed, l.row())
+			default:
+				c.Fresh = append(c.Fresh, l.row())
+			}
+		}
+		if lk.last > lk.mine {
+			c.Lasts = append(c.Lasts, Last{name, lk.last})
+		}
+	}
+	seen := make(map[backend.Loss]struct{})
+	for _, x := range t.losses {
+		k := backend.Loss{Session: x.Session, Lease: x.Lease}
+		if _, again := seen[k]; !again { // a row can be written once in a statement
+			seen[k] = struct{}{}
+			c.Losses = append(c.Losses, x)
+		}
+	}
+	for _, addr := range slices.Sorted(maps.Keys(t.letters)) {
+		for _, p := range t.letters[addr].encode() {
+			c.Letters = append(c.Letters, Letter{addr, p})
+		}
+	}
+	return c
+}

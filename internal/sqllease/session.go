@@ -1,0 +1,199 @@
+package sqllease
+
+import (
+	"context"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// listener is who wants to know of the losses of a session.
+type listener struct {
+	tell func(backend.Loss)
+	told map[backend.LeaseID]struct{} // so that a second look tells nothing twice
+	open bool                         // the server has said so: there is a row to look at
+}
+
+// OpenSession makes a session or confirms it, in one statement. Errors: *InvalidError;
+// ErrSessionLost for an ID that has ended; *UnavailableError; ErrClosed; ctx's cause.
+func (b *Leases) OpenSession(ctx context.Context, req backend.SessionRequest) error {
+	if err := req.Validate(b.caps); err != nil {
+		return err
+	}
+	addr := ""
+	if req.Lost != nil && b.addr != "" {
+		addr = b.addr
+		b.mu.Lock()
+		if _, again := b.sessions[req.ID]; !again { // now: it may be lost before the answer is here
+			b.sessions[req.ID] = &listener{told: make(map[backend.LeaseID]struct{})}
+		}
+		b.sessions[req.ID].tell = req.Lost
+		b.mu.Unlock()
+	}
+	alive := false
+	err := b.direct(ctx, "open session", func(ctx context.Context) error {
+		var err error
+		alive, err = b.store.OpenSession(ctx, req.ID, ceil(req.TTL), addr)
+		return err
+	})
+	if err == nil && !alive {
+		err = backend.ErrSessionLost
+		b.unlisten(req.ID)
+	}
+	if err == nil {
+		b.opened(req.ID)
+	}
+	return err
+}
+
+// opened notes that the session is there. What was said of it meanwhile is looked at
+// now.
+func (b *Leases) opened(id backend.SessionID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if l := b.sessions[id]; l != nil {
+		l.open = true
+	}
+	if _, said := b.look.sessions[id]; said {
+		kick(b.toLook)
+	}
+}
+
+func (b *Leases) unlisten(id backend.SessionID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.sessions, id)
+}
+
+// EndSession gives back all that lives with the session, in one transaction. A session
+// that is gone is success. Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's
+// cause.
+func (b *Leases) EndSession(ctx context.Context, id backend.SessionID) error {
+	if err := backend.ValidateSessionID(id); err != nil {
+		return err
+	}
+	const op = "end session"
+	for again := false; ; again = true {
+		names, err := b.locksOf(ctx, id)
+		if err != nil {
+			return err
+		}
+		if again && len(names) == 0 {
+			return nil
+		}
+		lived := false
+		err = b.alone(ctx, &request{op: op, scope: Scope{Names: names, Sessions: []backend.SessionID{id}, Kill: []backend.SessionID{id}}, run: func(t *txn) error {
+			lived = t.endSession(id)
+			return nil
+		}})
+		if err != nil {
+			return err
+		}
+		b.unlisten(id)
+		// What was acquired under it at the same moment is dead, but nobody would hear of
+		// that for a while. When it had ended before, this was done by who ended it.
+		if !lived {
+			return nil
+		}
+	}
+}
+
+func (b *Leases) locksOf(ctx context.Context, id backend.SessionID) ([]string, error) {
+	var names []string
+	err := b.direct(ctx, "end session", func(ctx context.Context) error {
+		var err error
+		names, err = b.store.LocksOf(ctx, id)
+		return err
+	})
+	return names, err
+}
+
+// endSession ends a session and what lives with it in the locks that were read, and
+// reports whether it lived.
+func (t *txn) endSession(id backend.SessionID) bool {
+	s := t.session(id)
+	lived := s.alive(t.now)
+	if s.cause == "" {
+		t.kill(s, backend.CauseSession)
+	}
+	for _, name := range t.names() {
+		for _, l := range t.locks[name].all() {
+			if l.session == s && (l.state == waiting || !l.timed) {
+				t.end(l, backend.ErrSessionLost, backend.EventReleased, "")
+			}
+		}
+	}
+	if s.addr != "" && s.addr != t.b.addr {
+		t.letterTo(s.addr).session(id)
+	}
+	return lived
+}
+
+// Renew extends a session and timed leases, in one transaction and one round trip.
+// Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause. What became of each
+// is in the result.
+func (b *Leases) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	if err := req.Validate(b.caps); err != nil {
+		return backend.RenewResult{}, err
+	}
+	if req.Session == "" && len(req.Leases) == 0 {
+		return backend.RenewResult{}, b.ready(ctx, "renew")
+	}
+	r, at := newRenewals(req)
+	err := b.direct(ctx, "renew", func(ctx context.Context) error {
+		r.SessionLost, r.Lost, r.Renewed = false, nil, make(map[int]Renewed)
+		return b.store.Renew(ctx, r)
+	})
+	if err != nil {
+		return backend.RenewResult{}, err
+	}
+	res := backend.RenewResult{SessionLost: r.SessionLost, Lost: r.Lost}
+	if res.SessionLost {
+		res.Lost = nil
+		b.unlisten(req.Session)
+	}
+	for _, x := range req.Leases {
+		got, ok := r.Renewed[at[Key{x.Name, x.Lease}]]
+		if !ok {
+			res.Leases = append(res.Leases, backend.Renewal{Err: backend.ErrLost})
+			continue
+		}
+		res.Leases = append(res.Leases, backend.Renewal{Token: token(got.Token), Left: min(got.Left, x.TTL)})
+	}
+	return res, nil
+}
+
+// newRenewals takes the last of several renewals of one lease. The map tells where each
+// lease is.
+func newRenewals(req backend.RenewRequest) (*Renewals, map[Key]int) {
+	r, at := &Renewals{Session: req.Session}, make(map[Key]int)
+	for _, x := range req.Leases {
+		k := Key{x.Name, x.Lease}
+		i, again := at[k]
+		if !again {
+			i = len(r.Leases)
+			at[k] = i
+			r.Leases, r.TTLs = append(r.Leases, k), append(r.TTLs, 0)
+		}
+		r.TTLs[i] = ceil(x.TTL)
+	}
+	return r, at
+}
+
+// tellLoss tells a loss to the listener of the session, once.
+func (b *Leases) tellLoss(x backend.Loss) {
+	b.mu.Lock()
+	l, ok := b.sessions[x.Session]
+	if ok {
+		if _, again := l.told[x.Lease]; again || b.closed {
+			ok = false
+		}
+		l.told[x.Lease] = struct{}{}
+	}
+	if x.Lease == "" {
+		delete(b.sessions, x.Session)
+	}
+	b.mu.Unlock()
+	if ok {
+		l.tell(x)
+	}
+}
