@@ -36,7 +36,7 @@ type verdict struct {
 // is what is known of the line.
 func (a *acquisition) wait(ctx context.Context, own int64, seen verdict) (backend.Grant, error) {
 	l := a.b.lines
-	w := l.join(a.req.Name, a.req.Lease, own)
+	w := l.join(a.req.Name, a.req.Lease, a.turn(own))
 	defer l.leave(w)
 	timer := time.NewTimer(safetyTime/2 + rand.N(safetyTime/2))
 	defer timer.Stop()
@@ -58,6 +58,10 @@ func (a *acquisition) wait(ctx context.Context, own int64, seen verdict) (backen
 				timer.Reset(safetyTime/2 + rand.N(safetyTime/2))
 			}
 		}
+		if h := l.took(w); h != nil {
+			a.asked = h.asked
+			return a.grant(grantOf{rank: own, waited: true}), nil
+		}
 		var err error
 		known = false
 		if v, err = a.look(ctx, w, own, byTimer); err == nil {
@@ -77,6 +81,16 @@ func (a *acquisition) wait(ctx context.Context, own int64, seen verdict) (backen
 		}
 		failures++
 	}
+}
+
+// turn is for others to find out whether it is this one's turn, where that is all there
+// is to do: a timed lease moves first.
+func (a *acquisition) turn(own int64) turn {
+	t := turn{rev: own, session: a.sess.id}
+	if at, ok := a.b.slots.find(a.p.leaseKey); ok && at.rev == own && a.req.Mode == backend.Exclusive && !a.req.Timed {
+		t.key = at.key
+	}
+	return t
 }
 
 // look asks etcd where the entry stands. What it says is of one moment: the entry,

@@ -113,6 +113,29 @@ func start(t *testing.T, b *pglock.Backend, req backend.AcquireRequest) <-chan g
 	return got
 }
 
+// C14, K6: the replies are held for longer than the lease lives. It is not granted.
+func TestHeldReplies(t *testing.T) {
+	t.Parallel()
+	const ttl = 300 * time.Millisecond
+	server := testserver.Postgres(t)
+	proxy := chaos.Start(t, server.Addr())
+	b, other := open(t, server.URLOf("postgres", proxy.Addr())), open(t, server.URL())
+	session(t, b, time.Minute, nil) // the tables are there, and a connection
+	proxy.Hold(chaos.Replies)
+	req := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: ttl}
+	got := start(t, b, req)
+	time.AfterFunc(2*ttl, func() { proxy.Release(chaos.Replies) })
+	if g := <-got; !errors.Is(g.err, backend.ErrLost) {
+		t.Errorf("granted after %s: %+v, %v", 2*ttl, g.grant, g.err)
+	}
+	if info, err := other.Inspect(within(t), "n"); err != nil || len(info.Holders) != 0 {
+		eventually(t, "the lease ends", func() bool {
+			info, err = other.Inspect(within(t), "n")
+			return err == nil && len(info.Holders) == 0
+		})
+	}
+}
+
 // B: the reply to the commit is lost. It is said that the lease may be held, and the
 // same lease asked again is the same grant.
 func TestLostCommitReply(t *testing.T) {

@@ -142,8 +142,8 @@ func (o *outcome) words(op string) []reply {
 	return []reply{Text("G"), Int(int64(g.token)), Int(g.since.UnixMicro()), Int(g.left.Microseconds()), Text(g.flag)}
 }
 
-// Words gives an answer as text, with what differs from run to run left out: tokens and
-// times.
+// Words gives an answer as text, with what differs from run to run left out: tokens, and
+// times but for the minutes.
 func Words(answer []Reply) string {
 	var b strings.Builder
 	for i, r := range answer {
@@ -155,7 +155,7 @@ func Words(answer []Reply) string {
 		case r.n > 1_000_000_000: // of this century
 			b.WriteString("T")
 		case i > 0 && r.n > 1_000_000: // of seconds
-			b.WriteString("t")
+			b.WriteString("t" + strconv.FormatInt((r.n+30_000_000)/60_000_000, 10))
 		default:
 			b.WriteString(strconv.FormatInt(r.n, 10))
 		}
@@ -181,6 +181,15 @@ func (i intercepted) run(ctx context.Context, load bool, key string, args []stri
 	i.f(args[2], func() { r, err = i.transport.run(ctx, load, key, args) })
 	return r, err
 }
+
+// Word is the first of an answer, and Number reads a number of it.
+func Word(answer []Reply) string { return answer[0].s }
+
+// Number is the number that r is.
+func Number(r Reply) int64 { return r.n }
+
+// Tag is what all keys of the value begin with.
+func (b *Backend) Tag() string { return b.tag }
 
 // KnownInLine reports whether the server has said that a lease is in line.
 func (b *Backend) KnownInLine(lease backend.LeaseID) bool {

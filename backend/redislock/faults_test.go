@@ -258,6 +258,8 @@ func TestForeignKeys(t *testing.T) {
 		"lock/string": {"SET", "{hf0}:l:lock/string", "x"},
 		"lock/list":   {"RPUSH", "{hf0}:l:lock/list", "x"},
 		"lock/hash":   {"HSET", "{hf0}:l:lock/hash", "@", "what"},
+		"one/text":    {"SET", "{hf0}:o:one/text", "what"},
+		"one/hash":    {"HSET", "{hf0}:o:one/hash", "a", "b"},
 	}
 	for name, command := range foreign {
 		s.Do(command...)
@@ -487,5 +489,31 @@ func TestManyLeases(t *testing.T) {
 	}
 	if page, err := b.List(t.Context(), backend.ListRequest{}); err != nil || len(page.Locks) != 0 {
 		t.Errorf("%d locks are left: %v", len(page.Locks), err)
+	}
+}
+
+// A session that ran out is told to who listens, as soon as anybody's request finds it.
+func TestExpiryIsTold(t *testing.T) {
+	t.Parallel()
+	s := testserver.Redis(t)
+	b, other := open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine}), open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine})
+	told := make(chan backend.Loss, 4)
+	id := sessionWith(t, b, redislock.MinTTL, func(l backend.Loss) { told <- l })
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.After(time.Minute); ; {
+		select {
+		case l := <-told:
+			if l.Session != id || l.Lease != "" {
+				t.Errorf("told %+v", l)
+			}
+			return
+		case <-tick.C:
+			if _, err := other.Inspect(t.Context(), "n"); err != nil {
+				t.Fatal(err)
+			}
+		case <-end:
+			t.Fatal("nothing was told")
+		}
 	}
 }

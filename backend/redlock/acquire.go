@@ -194,8 +194,8 @@ func (a *acquisition) args() []string {
 	if r.Mode == backend.Shared {
 		mode = "s"
 	}
-	return args("acquire", r.Name, string(r.Lease), strconv.FormatInt(a.attempt, 10), millis(r.TTL), mode,
-		strconv.Itoa(a.claim.Permits), strconv.Itoa(a.claim.Limit), strconv.FormatInt(a.b.clock(), 10), r.Owner, r.Note)
+	return args("acquire", r.Name, string(r.Lease), itoa(a.attempt), millis(r.TTL), mode,
+		strconv.Itoa(a.claim.Permits), strconv.Itoa(a.claim.Limit), itoa(a.b.clock()), r.Owner, r.Note)
 }
 
 // take notes what a node said.
@@ -405,7 +405,7 @@ func untilEnd(cs []*contender) time.Duration {
 // it may have been taken for the holder, so that those who wait must hear of it.
 func (a *acquisition) giveBack(bal *ballot, told bool) {
 	back := func(late bool) []string {
-		return args("back", a.req.Name, string(a.req.Lease), strconv.FormatInt(a.attempt, 10), flag(late), flag(told))
+		return args("back", a.req.Name, string(a.req.Lease), itoa(a.attempt), flag(late), flag(told))
 	}
 	for i, n := range a.b.nodes {
 		switch err := bal.p.errs[i]; {
@@ -423,7 +423,7 @@ func (a *acquisition) giveUp() {
 	if a.attempt == 0 {
 		return
 	}
-	a.b.ask(args("back", a.req.Name, string(a.req.Lease), strconv.FormatInt(a.attempt, 10), "1", "0"), true)
+	a.b.ask(args("back", a.req.Name, string(a.req.Lease), itoa(a.attempt), "1", "0"), true)
 	a.forget()
 }
 

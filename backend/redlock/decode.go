@@ -133,3 +133,5 @@ func newServerError(text string) *serverError {
 	code, _, _ := strings.Cut(text, " ")
 	return &serverError{code: code, text: text}
 }
+
+func itoa(n int64) string { return strconv.FormatInt(n, 10) }

@@ -3,11 +3,13 @@ package redlock
 import (
 	"context"
 	"crypto/sha1" //nolint:gosec // Redis names scripts by it; nothing rests on its strength
-	_ "embed"     // the script
+	"crypto/tls"
+	_ "embed" // the script
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"strings"
 	"sync"
 	"time"
@@ -84,8 +86,16 @@ type rueidisLink struct {
 	mu       sync.Mutex
 	client   rueidis.Client
 	closed   bool
-	identity string // that the script of that hash is for
+	identity string // the data that the script of that hash is for
 	hash     string
+
+	wires wires
+}
+
+func newLink(client rueidis.Client, option rueidis.ClientOption) *rueidisLink {
+	l := &rueidisLink{client: client, option: option, owned: client == nil}
+	l.option.DialCtxFn = l.wires.dial
+	return l
 }
 
 // scriptFor is the script for data of an identity: see node.lua.
@@ -101,8 +111,61 @@ func (l *rueidisLink) hashFor(key, identity string) string {
 	return l.hash
 }
 
-func newLink(client rueidis.Client, option rueidis.ClientOption) *rueidisLink {
-	return &rueidisLink{client: client, option: option, owned: client == nil}
+// wires are the connections of a link. A server that hangs while a connection is made
+// holds up the client library, which knows no way to give up but a time-out: closing the
+// connection is one.
+type wires struct {
+	mu     sync.Mutex
+	open   map[net.Conn]struct{}
+	closed bool
+}
+
+func (w *wires) dial(ctx context.Context, addr string, dialer *net.Dialer, secure *tls.Config) (net.Conn, error) {
+	conn, err := dialer.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("dial: %w", err)
+	}
+	w.mu.Lock()
+	if w.closed {
+		w.mu.Unlock()
+		return nil, errors.Join(net.ErrClosed, conn.Close())
+	}
+	if w.open == nil {
+		w.open = make(map[net.Conn]struct{})
+	}
+	w.open[conn] = struct{}{}
+	w.mu.Unlock()
+	known := &wire{Conn: conn, gone: func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.open, conn)
+	}}
+	if secure != nil {
+		return tls.Client(known, secure), nil
+	}
+	return known, nil
+}
+
+func (w *wires) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	for conn := range w.open {
+		_ = conn.Close() // whoever uses it hears of it
+	}
+}
+
+// wire is a connection that is known while it is open.
+type wire struct {
+	net.Conn
+
+	gone func()
+}
+
+// Close closes the connection.
+func (w *wire) Close() error {
+	w.gone()
+	return w.Conn.Close() //nolint:wrapcheck // it stands for the connection
 }
 
 // connected gives the client. Only one caller at a time makes the connection; it takes
@@ -184,6 +247,7 @@ func (l *rueidisLink) config(ctx context.Context, glob string) (map[string]strin
 }
 
 func (l *rueidisLink) close() {
+	l.wires.close()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true

@@ -276,7 +276,10 @@ func toInt(b bool) int {
 // set up when the value was made: appendonly yes and appendfsync always.
 func (b *Backend) Capabilities() backend.Capabilities { return b.caps }
 
-// Close ends the goroutines and connections of the value, within Config.RequestTimeout.
+// closePatience bounds how long Close waits until what was to be given back has been sent.
+const closePatience = 250 * time.Millisecond
+
+// Close ends the goroutines and connections of the value, within a second.
 // Calls under way get backend.ErrClosed. The leases stay. Closing again does nothing. The
 // error is always nil.
 func (b *Backend) Close() error {
@@ -288,7 +291,7 @@ func (b *Backend) Close() error {
 		}
 		b.mu.Unlock()
 		b.end(backend.ErrClosed)
-		late := time.NewTimer(b.cfg.RequestTimeout)
+		late := time.NewTimer(min(b.cfg.RequestTimeout, closePatience))
 		defer late.Stop()
 		for _, n := range b.nodes {
 			drained := n.close()
@@ -299,10 +302,10 @@ func (b *Backend) Close() error {
 			}
 		}
 		b.cut()
-		b.work.Wait()
 		for _, n := range b.nodes {
 			n.link.close()
 		}
+		b.work.Wait()
 	})
 	return nil
 }

@@ -35,6 +35,7 @@ local till, longest, seen_at -- of the marker
 local watched -- does anybody watch the events?
 local full -- the memory of the server is full: nothing may be added
 local answers -- 'OK', and then one for each operation
+local asked, lives_until -- the session that was asked for last, and when it ends
 
 local function begin(keys, args, is_full)
   call, ARGV, full = redis.call, args, is_full
@@ -86,14 +87,14 @@ end
 -- ordinary gets no answer here, and takes the long way afterwards: what is done here is
 -- of different locks, so their order does not matter.
 
--- The leases of an operation that are of different locks, and of different IDs: where
--- in ARGV each stands, its name and then its ID.
+-- The leases of an operation that are of different locks: where in ARGV each stands, its
+-- name and then its ID.
 local function apart(from, to)
-  local those, names, leases = {}, {}, {}
+  local those, names = {}, {}
   for i = from, to, 2 do
-    local name, lease = ARGV[i], ARGV[i + 1]
-    if not names[name] and not leases[lease] then
-      names[name], leases[lease] = true, true
+    local name = ARGV[i]
+    if not names[name] then
+      names[name] = true
       those[#those + 1] = i
     end
   end
@@ -104,45 +105,57 @@ end
 local function unheld(those)
   local keys = {}
   for k, i in ipairs(those) do
-    keys[2 * k - 1], keys[2 * k] = T .. 'l:' .. ARGV[i], T .. 'd:' .. ARGV[i + 1]
+    local name = ARGV[i]
+    keys[3 * k - 2], keys[3 * k - 1], keys[3 * k] = T .. 'o:' .. name, T .. 'l:' .. name, T .. 'd:' .. ARGV[i + 1]
   end
-  if call('EXISTS', unpack(keys)) == 0 then return those, keys end
-  local free, theirs = {}, {}
-  if #those == 1 then return free, theirs end
+  if call('EXISTS', unpack(keys)) == 0 then return those end
+  local free = {}
+  if #those == 1 then return free end
   for k, i in ipairs(those) do
-    if call('EXISTS', keys[2 * k - 1], keys[2 * k]) == 0 then
-      free[#free + 1] = i
-      theirs[2 * #free - 1] = keys[2 * k - 1]
-    end
+    if call('EXISTS', keys[3 * k - 2], keys[3 * k - 1], keys[3 * k]) == 0 then free[#free + 1] = i end
   end
-  return free, theirs
+  return free
 end
+
+-- When the session ends, if it lives. It is asked once for one operation.
+local function living(sid)
+  if asked ~= sid then
+    local e = call('ZSCORE', X, 's:' .. sid)
+    asked, lives_until = sid, e and tonumber(e)
+  end
+  return lives_until and lives_until > now and lives_until
+end
+
+-- An exclusive lease that nobody waits for behind is on record as one text, not as a hash:
+-- 'u', or 't' when it is timed, its ID, and its record, see state.lua. Whoever looks at the
+-- lock the long way makes a hash of it.
 
 -- The arguments are those of acquire: see acquire.lua. Returns the leases that were
 -- granted, the token of the first, and how much time they have.
 local function take(i, n)
-  local sid, ttl, limit, reentrant = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], ARGV[i + 3]
-  if reentrant == '1' then return nil end -- it looks who is there
+  local sid, ttl, reentrant, mode = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 3], ARGV[i + 5]
+  if reentrant == '1' or mode ~= 'x' then return nil end -- who is there makes a difference
   if ttl > 0 and (ttl > longest or now - seen_at > longest * 125) then return nil end -- it is to be noted
-  if sid ~= '' then
-    local e = call('ZSCORE', X, 's:' .. sid)
-    if not e or tonumber(e) <= now then return nil end
-  end
-  local those, keys = unheld(apart(i + 10, i + n - 1))
+  if sid ~= '' and not living(sid) then return nil end
+  local those = unheld(apart(i + 10, i + n - 1))
   if #those == 0 then return nil end
   -- When the memory is full this first write is refused, and those after it never are.
   local first = tokens(#those)
   if not first then return nil end
-  local held, lives, timed = {}, {}, ttl > 0
+  local held, lives, out, timed = {}, {}, {}, ttl > 0
   local ends = timed and num(now + ttl * 1000)
+  local kind = timed and 't' or 'u'
+  local head = '\n' .. sid .. '\nx\n' .. ARGV[i + 6] .. '\n'
+  local tail = '\n' .. instant .. (timed and '\n1' or '\n0') .. '\n0\n-\n' .. ARGV[i + 7] .. '\n' .. ARGV[i + 8] .. '\n' .. ARGV[i + 9]
   for k, at in ipairs(those) do
-    local name, lease = ARGV[at], ARGV[at + 1]
-    held[2 * k - 1], held[2 * k] = 0, name
+    local name, lease, b = ARGV[at], ARGV[at + 1], 2 * k
+    held[b - 1], held[b] = 0, name
     if timed then
-      lives[2 * k - 1], lives[2 * k] = ends, 't:' .. lease .. ':' .. name
+      lives[b - 1], lives[b] = ends, 't:' .. lease .. ':' .. name
     else
-      lives[2 * k - 1], lives[2 * k] = lease, name
+      lives[b - 1], lives[b] = lease, name
     end
+    out[b - 1], out[b] = T .. 'o:' .. name, kind .. lease .. head .. num(first + k - 1) .. tail
   end
   if timed then
     call('ZADD', X, unpack(lives))
@@ -150,41 +163,30 @@ local function take(i, n)
     call('HSET', T .. 's:' .. sid, unpack(lives))
   end
   call('ZADD', N, unpack(held))
-  local mode, permits = ARGV[i + 5], ARGV[i + 6]
-  local summary = '1 1 0 0 0 0 0'
-  if mode == 's' then summary = '1 0 ' .. permits .. ' 1 ' .. limit .. ' 0 0' end
-  local head = sid .. '\n' .. mode .. '\n' .. permits .. '\n'
-  local tail = '\n' .. instant .. (timed and '\n1' or '\n0') .. '\n0\n-\n' .. ARGV[i + 7] .. '\n' .. ARGV[i + 8] .. '\n' .. ARGV[i + 9]
-  for k, at in ipairs(those) do
-    call('HSET', keys[2 * k - 1], '@', summary, ARGV[at + 1], head .. num(first + k - 1) .. tail)
-  end
+  call('MSET', unpack(out))
   return those, first, ttl * 1000
 end
-
-local ALONE = '1 1 0 0 0 0 0' -- the summary of a lock that one has, exclusively
 
 -- The arguments are those of release: see release.lua. Returns the leases that were given
 -- back.
 local function give(i, n)
   if ARGV[i] ~= '0' then return nil end -- it is to be remembered
   local sid = ARGV[i + 1]
-  local prefix = sid .. '\n'
-  local those, keys, names, leases, lives = {}, {}, {}, {}, {}
-  for _, at in ipairs(apart(i + 2, i + n - 1)) do
-    local name, lease = ARGV[at], ARGV[at + 1]
-    local key = T .. 'l:' .. name
-    local got = call('HMGET', key, '@', lease)
-    local summary, rec = got[1], got[2]
-    -- One lease is out, of this session, and nobody waits.
-    if rec and string.sub(rec, 1, #prefix) == prefix and (summary == ALONE or string.find(summary or '', '^1 %d %d+ %d+ %d+ 0 %d+$')) then
-      -- What is searched for can stand nowhere else: neither times nor permits are 0, and
-      -- nothing of a record ends after its note.
-      local untimed = string.find(rec, '\n0\n0\n-\n', #prefix, true)
-      if untimed or string.find(rec, '\n1\n0\n-\n', #prefix, true) then
-        those[#those + 1] = at
-        keys[#keys + 1] = key
-        names[#names + 1] = name
-        if untimed then
+  local prefix = '\n' .. sid .. '\n'
+  local all = apart(i + 2, i + n - 1)
+  local keys = {}
+  for k, at in ipairs(all) do keys[k] = T .. 'o:' .. ARGV[at] end
+  local recs = call('MGET', unpack(keys))
+  local those, gone, names, leases, lives = {}, {}, {}, {}, {}
+  for k, at in ipairs(all) do
+    local rec = recs[k]
+    if rec then
+      local name, lease = ARGV[at], ARGV[at + 1]
+      local mine = lease .. prefix
+      if string.sub(rec, 2, #mine + 1) == mine then
+        local m = #those + 1
+        those[m], gone[m], names[m] = at, keys[k], name
+        if string.sub(rec, 1, 1) == 'u' then
           leases[#leases + 1] = lease
         else
           lives[#lives + 1] = 't:' .. lease .. ':' .. name
@@ -196,8 +198,74 @@ local function give(i, n)
   if #leases > 0 then call('HDEL', T .. 's:' .. sid, unpack(leases)) end
   if #lives > 0 then call('ZREM', X, unpack(lives)) end
   call('ZREM', N, unpack(names))
-  call('DEL', unpack(keys))
+  call('DEL', unpack(gone))
   return those
+end
+
+local SUMMARY = '^(%d+) (%d) (%d+) (%d+) (%d+) (%d+) (%d+)$'
+
+-- One lease, exclusive, that joins a line in which others are: the middle way. It is what
+-- the long way does where nothing else is the matter.
+local function join(i, name, lease)
+  local sid = ARGV[i]
+  if ARGV[i + 1] ~= '0' or ARGV[i + 3] == '1' or ARGV[i + 4] ~= '1' or ARGV[i + 5] ~= 'x' then return nil end
+  local till = living(sid)
+  local key, q, w = T .. 'l:' .. name, T .. 'q:' .. name, T .. 'w:' .. name
+  local got = call('HMGET', key, '@', lease)
+  if not till or not got[1] or got[2] then return nil end
+  local n, x, used, shared, limit, line, seq = string.match(got[1], SUMMARY)
+  if not n or n == '0' or line == '0' then return nil end
+  local last = call('ZRANGE', q, -1, -1)[1]
+  local recs = last and call('HMGET', w, last, lease)
+  if not recs or not recs[1] or recs[2] or call('EXISTS', T .. 'd:' .. lease) == 1 then return nil end
+  -- How long until the one before it can end: see blocks.
+  local before, timed, ttl = string.match(recs[1], '^([^\n]*)\n[xs]\n%d+\n%d+\n%d+\n([01])\n(%d+)\n')
+  if not before then return nil end
+  local ends = till
+  if before ~= sid then
+    local e = call('ZSCORE', X, 's:' .. before)
+    ends = e and tonumber(e) or now
+  end
+  if timed == '1' and now + ttl * 1000 < ends then ends = now + ttl * 1000 end
+  call('HSET', T .. 's:' .. sid, lease, name)
+  call('ZADD', q, seq + 1, lease)
+  call('HSET', w, lease, sid .. '\nx\n' .. ARGV[i + 6] .. '\n' .. ARGV[i + 2] .. '\n' .. instant .. '\n0\n0\n0\n' .. ARGV[i + 7] .. '\n'
+    .. ARGV[i + 8] .. '\n' .. ARGV[i + 9])
+  call('HSET', key, '@', n .. ' ' .. x .. ' ' .. used .. ' ' .. shared .. ' ' .. limit .. ' ' .. num(line + 1) .. ' ' .. num(seq + 1))
+  if ends < now then ends = now end
+  return {'WAIT', ends - now}
+end
+
+-- One lease, the only one that is out and exclusive, that is given back to the first in
+-- line, which is exclusive too: the middle way.
+local function pass(i, name, lease)
+  if ARGV[i] ~= '0' then return nil end
+  local sid = ARGV[i + 1]
+  local key, q, w = T .. 'l:' .. name, T .. 'q:' .. name, T .. 'w:' .. name
+  local got = call('HMGET', key, '@', lease)
+  local rec = got[2]
+  if not rec or string.sub(rec, 1, #sid + 1) ~= sid .. '\n' then return nil end
+  local shared, limit, line, seq = string.match(got[1] or '', '^1 1 0 (%d+) (%d+) (%d+) (%d+)$')
+  if not line or line == '0' then return nil end
+  if not string.find(rec, '^[^\n]*\nx\n%d+\n%d+\n%d+\n0\n') then return nil end -- it is timed
+  local next = call('ZRANGE', q, 0, 0)[1]
+  local waits = next and call('HGET', w, next)
+  local who, permits, reentrant, chan, rest
+  if waits then
+    who, permits, reentrant, chan, rest = string.match(waits, '^([^\n]*)\nx\n(%d+)\n%d+\n%d+\n0\n%d+\n([01])\n([^\n]*)\n(.*)$')
+  end
+  if not who or not living(who) then return nil end
+  call('HDEL', T .. 's:' .. sid, lease)
+  local token = tokens(1)
+  if not token then return nil end
+  token = num(token)
+  call('ZREM', q, next)
+  call('HDEL', w, next)
+  call('HSET', key, '@', '1 1 0 ' .. shared .. ' ' .. limit .. ' ' .. num(line - 1) .. ' ' .. seq, next,
+    who .. '\nx\n' .. permits .. '\n' .. token .. '\n' .. instant .. '\n0\n' .. reentrant .. '\nw\n' .. chan .. '\n' .. rest)
+  call('HDEL', key, lease)
+  if chan ~= '' then call('PUBLISH', chan, 'g\n' .. next .. '\n' .. token .. '\n' .. instant .. '\n0') end
+  return {'OK'}
 end
 
 -- The long way: the files from here to main.lua. A script defines its functions only

@@ -51,13 +51,19 @@ local function long(op, i, name, lease)
   return r
 end
 
+-- One lease of an operation, the middle way where that will do.
+local function middle(op, i, name, lease)
+  local ok, r = pcall(op == 'acquire' and join or pass, i, name, lease)
+  return ok and r or long(op, i, name, lease)
+end
+
 -- An operation of many leases, which begin after so many arguments.
-local function each(op, i, n, after, done, answer)
+local function each(op, i, n, after, brief, done, answer)
   local r, at = {'EACH'}, {}
   for k, where in ipairs(done or {}) do at[where] = k end
   for j = i + after, i + n - 1, 2 do
     local k = at[j]
-    r[#r + 1] = k and answer(k) or long(op, i, ARGV[j], ARGV[j + 1])
+    r[#r + 1] = k and answer(k) or (brief and middle or long)(op, i, ARGV[j], ARGV[j + 1])
   end
   return r
 end
@@ -67,7 +73,7 @@ local function acquisition(i, n, brief)
   if brief then ok, done, first, left = pcall(take, i, n) end
   if not ok then done = nil end -- what it wrote may be written again
   if done and 2 * #done == n - 10 then return {'ALL', first, now, left} end
-  return each('acquire', i, n, 10, done, function(k) return {'G', first + k - 1, now, left, '-'} end)
+  return each('acquire', i, n, 10, brief, done, function(k) return {'G', first + k - 1, now, left, '-'} end)
 end
 
 local function giving(i, n, brief)
@@ -75,7 +81,7 @@ local function giving(i, n, brief)
   if brief then ok, done = pcall(give, i, n) end
   if not ok then done = nil end
   if done and 2 * #done == n - 2 then return {'ALL'} end
-  return each('release', i, n, 2, done, function() return {'OK'} end)
+  return each('release', i, n, 2, brief, done, function() return {'OK'} end)
 end
 
 -- Do the operations from the one on that stands at i in ARGV. brief: nothing is out of
@@ -83,7 +89,7 @@ end
 local function work(i, brief)
   while ARGV[i] do
     local op, n, r = ARGV[i], tonumber(ARGV[i + 1]), nil
-    i = i + 2
+    i, asked = i + 2, nil
     if op == 'acquire' then
       r = acquisition(i, n, brief)
     elseif op == 'release' then

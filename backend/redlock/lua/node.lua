@@ -184,7 +184,7 @@ op.acquire = function(i)
   local token = ctr + 1
   if floor > token then token = floor end
   -- After two days the counter is forgotten: then the clock stands for it.
-  if now - HOUR > token then token = now - HOUR end
+  if ctr == 0 and now - HOUR > token then token = now - HOUR end
   if token > now + HOUR then return {'C'} end
   local h = {attempt = attempt, mode = mode, permits = permits, limit = limit, token = token, final = '0',
     ends = now + ttl * 1000, since = num(now), owner = ARGV[i + 8], note = ARGV[i + 9]}
@@ -251,10 +251,11 @@ op.back = function(i)
 end
 
 -- release name lease abandon -> 1 | 0
+-- A vote that is not there may still be asked for: requests can overtake each other.
 op.release = function(i)
   local name, lease = ARGV[i], ARGV[i + 1]
-  if ARGV[i + 2] == '1' then call('SET', P .. 'd:' .. lease, '*', 'PX', TOMB) end
   local l, rec = open(name, lease)
+  if not rec or ARGV[i + 2] == '1' then call('SET', P .. 'd:' .. lease, '*', 'PX', TOMB) end
   if not rec then return {0} end
   drop(l, lease, read(rec))
   tell(name, lease)
