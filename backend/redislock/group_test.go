@@ -108,7 +108,7 @@ func TestFailOverLosesAGrant(t *testing.T) {
 		t.Fatalf("%v replicas", n)
 	}
 	g.Replica.Process().Stop()
-	g.Master.Do("CLIENT", "KILL", "TYPE", "replica") // or it would find what comes next in its connection
+	g.Master.Do("CLIENT", "KILL", "TYPE", "replica")                      // or it would find what comes next in its connection
 	lost := acquire(t, a, backend.AcquireRequest{Name: "n", Session: id}) // only the master has it
 	took := time.Now()
 	g.Master.Kill()
@@ -143,7 +143,7 @@ func TestFailOverLosesAGrant(t *testing.T) {
 func TestFailOverWithReplicas(t *testing.T) {
 	t.Parallel()
 	g := testserver.StartRedisSentinels(t)
-	b := openURL(t, "redis+sentinel://"+g.Addrs()+"/"+testserver.SentinelMaster+"?timeout=1s&quarantine=100ms&replicas=1")
+	b := openURL(t, "redis+sentinel://"+g.Addrs()+"/"+testserver.SentinelMaster+"?timeout=6s&quarantine=100ms&replicas=1")
 	settled(t, b)
 	id := session(t, b, 10*time.Minute)
 	held := acquire(t, b, backend.AcquireRequest{Name: "n", Session: id})
@@ -174,7 +174,7 @@ func TestFailOverWithReplicas(t *testing.T) {
 func TestHandOverWithReplicas(t *testing.T) {
 	t.Parallel()
 	g := testserver.StartRedisSentinels(t)
-	url := "redis+sentinel://" + g.Addrs() + "/" + testserver.SentinelMaster + "?timeout=2s&quarantine=100ms"
+	url := "redis+sentinel://" + g.Addrs() + "/" + testserver.SentinelMaster + "?timeout=6s&quarantine=100ms"
 	careless, careful := openURL(t, url), openURL(t, url+"&replicas=1")
 	settled(t, careful)
 	held := acquire(t, careless, backend.AcquireRequest{Name: "n", Session: session(t, careless, 10*time.Minute)})
