@@ -1,6 +1,7 @@
 package holdfast_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -28,6 +29,12 @@ func TestPolicyBugIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := sources.String()
+	for n := 1; n <= 28; n++ {
+		row := regexp.MustCompile(fmt.Sprintf(`(?m)^\| (B[0-9]+, )*B%d[ ,].*\|.*(Test|C[0-9]+/).*\|$`, n))
+		if !row.Match(index) {
+			t.Errorf("docs/bugs.md has no test for the class B%d", n)
+		}
+	}
 	names := 0
 	for _, m := range regexp.MustCompile("`(Test[A-Za-z0-9]+)`").FindAllStringSubmatch(string(index), -1) {
 		names++
