@@ -21,7 +21,7 @@ func TestDeletedWhileLooking(t *testing.T) {
 		{"any one", need{any: true}, 11},
 	} {
 		l := &lines{byName: make(map[string]*line)}
-		w := l.join("n", "lease", 10)
+		w := l.join("n", "lease", turn{rev: 10})
 		wt := &watch{from: 1, cancel: func() {}}
 		w.line.watch = wt
 		l.check(w)
