@@ -8,6 +8,7 @@
 //	zookeeper://host1,host2/path   ZooKeeper
 //	consul://host:8500             Consul; consuls:// for TLS
 //	postgres://host/database       PostgreSQL
+//	mysql://host/database          MariaDB or MySQL
 //	holdfast://host:7420           a Holdfast server; holdfasts:// with TLS
 //	embedded:///path               an etcd in this process
 //
@@ -27,6 +28,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/consullock"
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/backend/mysqllock"
 	"github.com/holdfast-io/holdfast/backend/pglock"
 	"github.com/holdfast-io/holdfast/backend/redislock"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
@@ -58,6 +60,7 @@ func schemes() map[string]opener {
 		"consuls":    openConsul,
 		"postgres":   openPostgres,
 		"postgresql": openPostgres,
+		"mysql":      openMySQL,
 		"holdfast":   openRemote,
 		"holdfasts":  openRemote,
 		"embedded":   openEmbedded,
@@ -128,4 +131,8 @@ func openZooKeeper(ctx context.Context, url string, o Options) (backend.Backend,
 
 func openPostgres(ctx context.Context, url string, o Options) (backend.Backend, error) {
 	return pglock.Open(ctx, url, o.Logger)
+}
+
+func openMySQL(ctx context.Context, url string, o Options) (backend.Backend, error) {
+	return mysqllock.Open(ctx, url, o.Logger)
 }

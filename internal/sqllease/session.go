@@ -90,8 +90,9 @@ func (b *Leases) EndSession(ctx context.Context, id backend.SessionID) error {
 		}
 		b.unlisten(id)
 		// What was acquired under it at the same moment is dead, but nobody would hear of
-		// that for a while. When it had ended before, this was done by who ended it.
-		if !lived {
+		// that for a while. When it had ended before, this was done by who ended it. There
+		// may be more locks than are listed at once.
+		if !lived && !again {
 			return nil
 		}
 	}

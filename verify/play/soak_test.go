@@ -38,6 +38,7 @@ func stores() map[string]func(t *testing.T) string {
 			return "consul://" + testserver.StartConsul(t, 1)[0].Addr()
 		},
 		"postgres": func(t *testing.T) string { t.Helper(); return testserver.Postgres(t).URL() },
+		"mysql":    func(t *testing.T) string { t.Helper(); return testserver.MariaDB(t).URL() },
 		"memory":   func(*testing.T) string { return "memory://" },
 		"embedded": func(t *testing.T) string { t.Helper(); return "embedded://" + testserver.Dir(t) },
 	}
