@@ -24,7 +24,7 @@ const (
 
 // settings are those of a connection. What the server, the database or the user have
 // otherwise does not matter. The lock wait is in seconds, and 1 is the least.
-const settings = `SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 1, wait_timeout = 6;
+const settings = `SET SESSION autocommit = 1, completion_type = 0, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 1, wait_timeout = 6;
 	SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED`
 
 // connector makes connections as this package needs them.

@@ -1,0 +1,137 @@
+package mysqllock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/mysqllock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// Many processes use an empty database at once.
+func TestMadeAtOnce(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	leasetest.MadeAtOnce(t, func() backend.Backend { return open(t, s.URL()) })
+}
+
+// C2: the rows of locks that nobody uses go away, while others use them.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	sweeper := open(t, s.URL())
+	leasetest.Sweep(t, func() backend.Backend { return open(t, s.URL()) }, func(ctx context.Context) { sweeper.Sweep(ctx, 0) }, func() int64 {
+		return s.Int("SELECT (SELECT count(*) FROM test.holdfast_locks) + (SELECT count(*) FROM test.holdfast_leases)")
+	})
+	if n := s.Int("SELECT count(*) FROM test.holdfast_sessions"); n != 1 { // the one that lives
+		t.Errorf("%d sessions are left", n)
+	}
+}
+
+func openSession(t *testing.T, b *mysqllock.Backend) error {
+	t.Helper()
+	return b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+}
+
+// A user who may only use the tables: they are made by another one.
+func TestUserWhoMayOnlyUse(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	s.Exec("CREATE USER app@'127.0.0.1'", "GRANT SELECT ON test.* TO app@'127.0.0.1'")
+	app, admin := open(t, s.URLOf("app", s.Addr())), open(t, s.URL())
+	if err := openSession(t, app); !errors.Is(err, mysqllock.ErrNoSchema) || !errors.Is(err, backend.ErrUnavailable) {
+		t.Fatalf("without tables: %v; it has to be ErrNoSchema", err)
+	}
+	for range 2 {
+		if err := admin.Migrate(leasetest.Within(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Exec("REVOKE ALL ON test.* FROM app@'127.0.0.1'")
+	for _, table := range []string{"meta", "locks", "sessions", "leases", "tombs", "losses"} {
+		s.Exec("GRANT SELECT, INSERT, UPDATE, DELETE ON test.holdfast_" + table + " TO app@'127.0.0.1'")
+	}
+	id, mine := leasetest.Session(t, app, time.Minute, nil), leasetest.Session(t, admin, time.Minute, nil)
+	req := leasetest.Ask("n", id)
+	leasetest.Take(t, app, req)
+	got := leasetest.Start(t, admin, leasetest.Ask("n", mine))
+	leasetest.InLine(t, app, "n", 1)
+	leasetest.Give(t, app, req)
+	if g := <-got; g.Err != nil {
+		t.Error(g.Err)
+	}
+	app.Sweep(leasetest.Within(t), 0)
+	if err := app.EndSession(leasetest.Within(t), id); err != nil {
+		t.Error(err)
+	}
+}
+
+// Tables of a later version, a replica, also for those who may write there, and a server
+// that forgets are refused.
+func TestRefusedServers(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	for _, c := range []struct {
+		name, before, after string
+		want, kind          error
+	}{
+		{"fine", "SELECT 1", "SELECT 1", nil, nil},
+		{
+			"a later version", "UPDATE test.holdfast_meta SET version = version + 1", "UPDATE test.holdfast_meta SET version = version - 1",
+			mysqllock.ErrNewer, backend.ErrUnsupported,
+		},
+		{"a replica", "SET GLOBAL read_only = 1", "SET GLOBAL read_only = 0", mysqllock.ErrReadOnly, backend.ErrUnavailable},
+		{
+			"forgetful", "SET GLOBAL innodb_flush_log_at_trx_commit = 0", "SET GLOBAL innodb_flush_log_at_trx_commit = 1",
+			mysqllock.ErrForgetful, backend.ErrUnsupported,
+		},
+	} {
+		s.Exec(c.before)
+		err := openSession(t, open(t, s.URL()))
+		if !errors.Is(err, c.want) || !errors.Is(err, c.kind) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		s.Exec(c.after)
+	}
+}
+
+// A server whose defaults are the worst for us: what matters is set for the session.
+func TestHostileSettings(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(
+		t, "--transaction-isolation=SERIALIZABLE", "--autocommit=0", "--sql-mode=ANSI,PIPES_AS_CONCAT,NO_BACKSLASH_ESCAPES", "--default-time-zone=+05:30",
+		"--innodb-lock-wait-timeout=50", "--character-set-server=latin1", "--collation-server=latin1_swedish_ci", "--lower-case-table-names=0",
+		"--default-storage-engine=MyISAM", "--innodb-deadlock-detect=ON", "--completion-type=CHAIN",
+	)
+	one, two := open(t, s.URL()), open(t, s.URL())
+	mine, theirs := leasetest.Session(t, one, time.Minute, nil), leasetest.Session(t, two, time.Minute, nil)
+	// Names that a collation would fold, cut or take apart are names of several locks.
+	for _, name := range []string{"Name", "name", "näme", "name ", "name\\", "na'me", `na"me`, "na?me", "na%me", "日本 🔒", "name;--"} {
+		req := leasetest.Ask(name, mine)
+		req.Owner, req.Note = name, "?'\\\"; DROP TABLE test.holdfast_meta"
+		token := leasetest.Take(t, one, req)
+		info, err := two.Inspect(leasetest.Within(t), name)
+		if err != nil || len(info.Holders) != 1 || info.Holders[0].Token != token || info.Holders[0].Note != req.Note || info.Holders[0].Owner != name {
+			t.Errorf("%q: %+v, %v", name, info, err)
+		}
+	}
+	page, err := two.List(leasetest.Within(t), backend.ListRequest{Prefix: "name"})
+	if err != nil || len(page.Locks) != 4 { // "name", "name ", "name\\" and "name;--"
+		t.Errorf("%+v, %v", page, err)
+	}
+	held := leasetest.Ask("n", mine)
+	leasetest.Take(t, one, held)
+	got := leasetest.Start(t, two, leasetest.Ask("n", theirs))
+	leasetest.InLine(t, one, "n", 1)
+	leasetest.Give(t, one, held)
+	if g := <-got; g.Err != nil {
+		t.Error(g.Err)
+	}
+	if n := s.Int("SELECT count(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'test' AND ENGINE = 'InnoDB'"); n != 6 {
+		t.Errorf("%d tables are kept by InnoDB", n)
+	}
+}
