@@ -2,6 +2,7 @@ package mysqllock_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"testing"
 	"time"
@@ -133,5 +134,112 @@ func TestHostileSettings(t *testing.T) {
 	}
 	if n := s.Int("SELECT count(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'test' AND ENGINE = 'InnoDB'"); n != 6 {
 		t.Errorf("%d tables are kept by InnoDB", n)
+	}
+}
+
+// What the statements ask for is what decides: in each case the state is made behind the
+// back of the value, as it is in the moment before the statement. Nobody has seen yet what
+// is over.
+func TestConditions(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	b := open(t, s.URL())
+	b.KeepFromSweeping()
+	ctx := leasetest.Within(t)
+	const (
+		hour = "3600000000"
+		now  = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+	)
+	ends := func(id backend.SessionID) int64 {
+		return s.Int("SELECT ends FROM test.holdfast_sessions WHERE id = ?", string(id))
+	}
+	for what, set := range map[string]string{
+		"ran out": "ends = " + now + " - " + hour, "was ended": "cause = 'session', ends = " + now + " + " + hour,
+	} {
+		id := leasetest.Session(t, b, time.Minute, nil)
+		s.Exec("UPDATE test.holdfast_sessions SET " + set + " WHERE id = '" + string(id) + "'")
+		before := ends(id)
+		if res, err := b.Renew(ctx, backend.RenewRequest{Session: id}); err != nil || !res.SessionLost {
+			t.Errorf("renewal of a session that %s: %+v, %v", what, res, err)
+		}
+		if err := b.OpenSession(ctx, backend.SessionRequest{ID: id, TTL: time.Hour}); !errors.Is(err, backend.ErrSessionLost) {
+			t.Errorf("opening a session that %s: %v", what, err)
+		}
+		if after := ends(id); after != before {
+			t.Errorf("a session that %s ends at %d, and not at %d", what, after, before)
+		}
+	}
+
+	id := leasetest.Session(t, b, time.Minute, nil)
+	renew := func(what string, req backend.AcquireRequest, want error) {
+		t.Helper()
+		res, err := b.Renew(ctx, backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: req.Name, Lease: req.Lease, TTL: time.Hour}}})
+		if err != nil || !errors.Is(res.Leases[0].Err, want) {
+			t.Errorf("renewal of %s: %+v, %v", what, res, err)
+		}
+	}
+	timed := leasetest.Ask("timed", id)
+	timed.Timed, timed.TTL = true, time.Minute
+	leasetest.Take(t, b, timed)
+	renew("a timed lease", timed, nil)
+	s.Exec("UPDATE test.holdfast_leases SET ends = " + now + " - 1 WHERE name = 'timed'")
+	renew("one that ran out", timed, backend.ErrLost)
+	if left := s.Int("SELECT ends - " + now + " FROM test.holdfast_leases WHERE name = 'timed'"); left > 0 {
+		t.Errorf("one that ran out has %d µs left", left)
+	}
+	plain := leasetest.Ask("plain", id)
+	leasetest.Take(t, b, plain)
+	renew("a lease of a session", plain, backend.ErrLost)
+
+	for expires, want := range map[string]error{"-": nil, "+": backend.ErrLost} {
+		req := leasetest.Ask("tomb"+expires, id)
+		s.Exec("INSERT INTO test.holdfast_tombs VALUES ('" + req.Name + "', '" + string(req.Lease) + "', " + now + expires + hour + ")")
+		if _, err := b.Acquire(ctx, req); !errors.Is(err, want) {
+			t.Errorf("Acquire of what was abandoned: %v, not %v", err, want)
+		}
+	}
+
+	s.Exec("INSERT INTO test.holdfast_losses VALUES ('" + string(id) + "', 'old', 'broken', '', " + now + " - 1), ('" +
+		string(id) + "', 'new', 'broken', 'why', " + now + " + " + hour + ")")
+	res, err := b.Renew(ctx, backend.RenewRequest{Session: id})
+	if err != nil || len(res.Lost) != 1 || res.Lost[0].Lease != "new" || res.Lost[0].Reason != "why" {
+		t.Errorf("losses: %+v, %v", res, err)
+	}
+}
+
+// Statements that travel together have a clock each: what is read after a row was waited
+// for is not as old as the wait.
+func TestClockAfterWait(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	b := open(t, s.URL())
+	id := leasetest.Session(t, b, time.Minute, nil)
+	req := leasetest.Ask("n", id)
+	leasetest.Take(t, b, req)
+	leasetest.Give(t, b, req)
+	db, err := sql.Open("mysql", "root@tcp("+s.Addr()+")/test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	tx, err := db.BeginTx(leasetest.Within(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	var last int64
+	if err := tx.QueryRowContext(leasetest.Within(t), "SELECT last FROM holdfast_locks WHERE name = 'n' FOR UPDATE").Scan(&last); err != nil {
+		t.Fatal(err)
+	}
+	got := leasetest.Start(t, b, leasetest.Ask("n", id))
+	leasetest.Eventually(t, "it waits for the row", func() bool {
+		return s.Int("SELECT count(*) FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'") > 0
+	})
+	waited := s.Int("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))")
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if g := <-got; g.Err != nil || g.Grant.Since.UnixMicro() < waited {
+		t.Errorf("%+v; somebody else had the row until %d", g, waited)
 	}
 }

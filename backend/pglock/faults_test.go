@@ -33,7 +33,7 @@ func TestLostCommitReply(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
 	proxy := chaos.Start(t, s.Addr())
-	leasetest.LostCommitReply(t, open(t, s.URLOf("postgres", proxy.Addr())), open(t, s.URL()), proxy.LoseReply, proxy.Heal)
+	leasetest.LostCommitReply(t, open(t, s.URLOf("postgres", proxy.Addr())), open(t, s.URL()), proxy)
 }
 
 // F10: an operator terminates all our connections, the one that listens among them. A
@@ -145,7 +145,7 @@ func TestServerGone(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
 	proxy := chaos.Start(t, s.Addr())
-	leasetest.ServerGone(t, open(t, s.URLOf("postgres", proxy.Addr())), proxy.BlackHole)
+	leasetest.ServerGone(t, open(t, s.URLOf("postgres", proxy.Addr())), proxy)
 }
 
 // F9: the server is killed again and again while many ask.

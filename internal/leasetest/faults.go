@@ -13,15 +13,15 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// ServerGone (C12): the server is gone after vanish. A call ends with its context, and says whether the lease may
+// ServerGone (C12): the server is gone, behind the proxy. A call ends with its context, and says whether the lease may
 // be held; Close returns.
-func ServerGone(t *testing.T, b backend.Backend, vanish func()) {
+func ServerGone(t *testing.T, b backend.Backend, proxy Proxy) {
 	t.Helper()
 	id := Session(t, b, time.Minute, nil)
 	Take(t, b, Ask("kept", id))
 	waits := Start(t, b, Ask("kept", id))
 	InLine(t, b, "kept", 1)
-	vanish()
+	proxy.BlackHole()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	from := time.Now()
@@ -128,31 +128,53 @@ func MadeAtOnce(t *testing.T, open func() backend.Backend) {
 	all.Wait()
 }
 
-// LostCommitReply (B): the reply to the commit is lost on the way of b. It is said that the lease may be held, and the
-// same lease asked again is the same grant.
-func LostCommitReply(t *testing.T, b, other backend.Backend, lose func(match func(piece []byte) bool) <-chan struct{}, heal func()) {
+// Proxy is what these tests need of package chaos.
+type Proxy interface {
+	LoseReply(match func(piece []byte) bool) <-chan struct{}
+	Reset()
+	Heal()
+	BlackHole()
+}
+
+// LostCommitReply (B): the reply to the commit is lost on the way of b, which is through
+// the proxy: once in silence, and once with the connection. It is said that the lease may
+// be held, and the same lease asked again is the same grant.
+func LostCommitReply(t *testing.T, b, other backend.Backend, proxy Proxy) {
 	t.Helper()
 	id := Session(t, b, time.Minute, nil)
-	req := Ask("n", id)
-	req.Note = "only in the statement that writes it"
-	lost := lose(func(piece []byte) bool { return bytes.Contains(piece, []byte(req.Note)) })
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	_, err := b.Acquire(ctx, req)
-	<-lost
-	var away *backend.UnavailableError
-	if !errors.As(err, &away) || !away.MayHold {
-		t.Fatalf("Acquire whose reply was lost: %v; it has to say that the lease may be held", err)
+	for _, reset := range []bool{false, true} {
+		req := Ask("n", id)
+		req.Note = "only in the statement that writes it"
+		lost := proxy.LoseReply(func(piece []byte) bool { return bytes.Contains(piece, []byte(req.Note)) })
+		ctx, cancel := context.WithTimeout(t.Context(), Patience)
+		if !reset {
+			ctx, cancel = context.WithTimeout(t.Context(), 2*time.Second) //nolint:mnd // longer than anything here takes
+		}
+		failed := make(chan error, 1)
+		go func() {
+			_, err := b.Acquire(ctx, req)
+			failed <- err
+		}()
+		<-lost
+		if reset {
+			proxy.Reset()
+		}
+		err := <-failed
+		cancel()
+		var away *backend.UnavailableError
+		if !errors.As(err, &away) || !away.MayHold {
+			t.Fatalf("Acquire whose reply was lost: %v; it has to say that the lease may be held", err)
+		}
+		proxy.Heal()
+		info, err := other.Inspect(Within(t), "n")
+		if err != nil || len(info.Holders) != 1 {
+			t.Fatalf("Inspect: %+v, %v; the lease is held", info, err)
+		}
+		if again := Take(t, b, req); again != info.Holders[0].Token {
+			t.Errorf("the same Acquire gave token %d, then %d", info.Holders[0].Token, again)
+		}
+		Give(t, b, req)
 	}
-	heal()
-	info, err := other.Inspect(Within(t), "n")
-	if err != nil || len(info.Holders) != 1 {
-		t.Fatalf("Inspect: %+v, %v; the lease is held", info, err)
-	}
-	if again := Take(t, b, req); again != info.Holders[0].Token {
-		t.Errorf("the same Acquire gave token %d, then %d", info.Holders[0].Token, again)
-	}
-	Give(t, b, req)
 }
 
 // Sweep (C2): the rows of locks that nobody uses go away, while others use them. Tokens

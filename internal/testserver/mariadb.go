@@ -46,7 +46,7 @@ func MariaDB(t testing.TB, settings ...string) *MariaDBServer {
 		Path: s.program("mariadb-install-db"), Dir: s.dir, User: s.uid, Group: s.gid,
 		Args: []string{
 			"--no-defaults", "--datadir=" + s.data(), "--auth-root-authentication-method=normal", "--skip-test-db",
-			"--innodb-log-file-size=8M", "--innodb-flush-log-at-trx-commit=0",
+			"--tmpdir=" + s.dir, "--innodb-log-file-size=8M", "--innodb-flush-log-at-trx-commit=0",
 		},
 	})
 	init.wanted.Store(true)
@@ -98,7 +98,7 @@ func (s *MariaDBServer) Kill() {
 func (s *MariaDBServer) Start() {
 	s.t.Helper()
 	args := append([]string{
-		"--no-defaults", "--datadir=" + s.data(), "--port=" + strconv.Itoa(s.port), "--bind-address=127.0.0.1",
+		"--no-defaults", "--datadir=" + s.data(), "--port=" + strconv.Itoa(s.port), "--bind-address=127.0.0.1", "--tmpdir=" + s.dir,
 		"--socket=" + filepath.Join(s.dir, "s.sock"), "--pid-file=" + filepath.Join(s.dir, "pid"),
 		"--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M", "--skip-name-resolve", "--max-connections=300",
 	}, s.settings...)
@@ -149,7 +149,7 @@ func (s *MariaDBServer) with(ctx context.Context, f func(context.Context, *sql.C
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	cfg := mysql.NewConfig()
-	cfg.User, cfg.Net, cfg.Addr, cfg.Timeout, cfg.Logger = "root", "tcp", s.Addr(), time.Second, new(mysql.NopLogger)
+	cfg.User, cfg.Net, cfg.Addr, cfg.Timeout, cfg.MultiStatements, cfg.Logger = "root", "tcp", s.Addr(), time.Second, true, new(mysql.NopLogger)
 	connector, err := mysql.NewConnector(cfg)
 	if err != nil {
 		return fmt.Errorf("connector: %w", err)
