@@ -1,13 +1,11 @@
 package mysqllock
 
 import (
-	"context"
 	"database/sql"
 	"log/slog"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -45,8 +43,6 @@ type Backend struct {
 	names  *strings.Replacer // @ and $NOW in statements
 	leases *sqllease.Leases  // what does not depend on the database
 
-	gate    chan struct{} // has room for one: who looks at the schema
-	seen    atomic.Bool   // the tables were there
 	closing sync.Once
 }
 
@@ -61,7 +57,7 @@ func New(cfg Config) (*Backend, error) {
 		return nil, err
 	}
 	b := &Backend{
-		conns: cfg.MaxConns, log: cfg.Logger, gate: make(chan struct{}, 1),
+		conns: cfg.MaxConns, log: cfg.Logger,
 		names: strings.NewReplacer("@@", "@@", "@", cfg.Prefix, "$NOW", now),
 	}
 	b.leases = sqllease.New(sqllease.Config{
@@ -114,20 +110,7 @@ func (c *Config) withDefaults() error {
 // Capabilities says what can be done. Nothing is pushed: the servers have no
 // notifications.
 func (b *Backend) Capabilities() backend.Capabilities {
-	return backend.Capabilities{
-		Name:      backendName,
-		Sessions:  true,
-		Timed:     true,
-		Shared:    true,
-		Permits:   true,
-		Reentrant: true,
-		FIFO:      true,
-		Durable:   true,
-		TokenKind: "counter",
-		MinTTL:    100 * time.Millisecond,
-		MaxTTL:    365 * 24 * time.Hour,
-		ExpiryLag: time.Second,
-	}
+	return sqllease.Capabilities(backendName, false)
 }
 
 // Close ends the goroutines and connections, and the calls under way with ErrClosed.
@@ -139,6 +122,3 @@ func (b *Backend) Close() error {
 	})
 	return nil
 }
-
-// life ends when the backend is closed.
-func (b *Backend) life() context.Context { return b.leases.Life() }

@@ -24,29 +24,6 @@ const (
 	makeMeta = `INSERT INTO @meta (id, version, last_floor) VALUES (1, ?, $NOW) ON DUPLICATE KEY UPDATE id = id`
 )
 
-// ready sees to it that the tables are there, the first time.
-func (b *Backend) ready(ctx context.Context, op string) error {
-	if b.seen.Load() {
-		return nil
-	}
-	select {
-	case b.gate <- struct{}{}:
-		defer func() { <-b.gate }()
-	case <-ctx.Done():
-		return unavailable(op, false, context.Cause(ctx))
-	case <-b.life().Done():
-		return backend.ErrClosed
-	}
-	if b.seen.Load() {
-		return nil
-	}
-	if err := b.Migrate(ctx); err != nil {
-		return err
-	}
-	b.seen.Store(true)
-	return nil
-}
-
 // Migrate makes the tables where they are not there. A user who may not do that needs
 // them made by another one, and granted: SELECT, INSERT, UPDATE and DELETE. Nothing happens
 // when they are there already.
@@ -55,26 +32,18 @@ func (b *Backend) ready(ctx context.Context, op string) error {
 // with ErrReadOnly; ErrNewer, ErrGalera and ErrForgetful, which are backend.ErrUnsupported;
 // ErrClosed; ctx's cause.
 func (b *Backend) Migrate(ctx context.Context) error {
-	const op = "migrate"
-	within, stop := b.leases.Within(ctx)
-	defer stop()
-	err := b.check(within)
-	if code(err) == codeNoTable || errors.Is(err, sql.ErrNoRows) {
-		if err = b.create(within); err == nil {
-			err = b.check(within)
+	return b.leases.Setup(ctx, "migrate", func(ctx context.Context) error {
+		err := b.check(ctx)
+		if code(err) == codeNoTable || errors.Is(err, sql.ErrNoRows) {
+			if err = b.create(ctx); err == nil {
+				err = b.check(ctx)
+			}
 		}
-	}
-	switch {
-	case err == nil:
-		return nil
-	case b.life().Err() != nil:
-		return backend.ErrClosed
-	case ctx.Err() != nil:
-		return unavailable(op, false, context.Cause(ctx))
-	case denied(err):
-		err = fmt.Errorf("%w: %w", ErrNoSchema, err)
-	}
-	return unavailable(op, false, err)
+		if denied(err) {
+			err = fmt.Errorf("%w: %w", ErrNoSchema, err)
+		}
+		return err
+	})
 }
 
 // check looks whether the tables are there and can be used.

@@ -17,8 +17,8 @@ type store struct{ b *Backend }
 
 var _ sqllease.Store = store{}
 
-// Ready sees to it that the tables are there.
-func (s store) Ready(ctx context.Context, op string) error { return s.b.ready(ctx, op) }
+// Migrate sees to it that the tables are there.
+func (s store) Migrate(ctx context.Context) error { return s.b.Migrate(ctx) }
 
 // Unavailable is the error as it is told.
 func (s store) Unavailable(op string, mayHold bool, err error) error {

@@ -137,7 +137,7 @@ func (b *Leases) Renew(ctx context.Context, req backend.RenewRequest) (backend.R
 		return backend.RenewResult{}, err
 	}
 	if req.Session == "" && len(req.Leases) == 0 {
-		return backend.RenewResult{}, b.ready(ctx, "renew")
+		return backend.RenewResult{}, b.Ready(ctx, "renew")
 	}
 	r, at := newRenewals(req)
 	err := b.direct(ctx, "renew", func(ctx context.Context) error {
