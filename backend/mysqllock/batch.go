@@ -89,7 +89,8 @@ func values[T ~string](all []T) []any {
 	return args
 }
 
-// sql puts the expression for the server's clock and the prefix of the tables in.
+// sql puts the expression for the server's clock and the prefix of the tables in. A
+// variable of the session is $@name.
 func (b *Backend) sql(format string, args ...any) string {
 	if len(args) > 0 {
 		format = fmt.Sprintf(format, args...)

@@ -40,7 +40,7 @@ type Backend struct {
 	db     *sql.DB
 	conns  int
 	log    *slog.Logger
-	names  *strings.Replacer // @ and $NOW in statements
+	names  *strings.Replacer // @, $@ and $NOW in statements
 	leases *sqllease.Leases  // what does not depend on the database
 
 	closing sync.Once
@@ -58,10 +58,10 @@ func New(cfg Config) (*Backend, error) {
 	}
 	b := &Backend{
 		conns: cfg.MaxConns, log: cfg.Logger,
-		names: strings.NewReplacer("@@", "@@", "@", cfg.Prefix, "$NOW", now),
+		names: strings.NewReplacer("@@", "@@", "$@", "@", "@", cfg.Prefix, "$NOW", now),
 	}
 	b.leases = sqllease.New(sqllease.Config{
-		Store: store{b}, Name: backendName, Caps: b.Capabilities(),
+		Store: store{b}, Name: backendName, Caps: b.Capabilities(), Quick: true,
 		Rest:  sqllease.Rest{Least: 2 * time.Millisecond, Longest: 250 * time.Millisecond}, //nolint:mnd // see doc.go
 		Conns: cfg.MaxConns, Logger: b.log,
 	})

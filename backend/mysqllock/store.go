@@ -221,6 +221,3 @@ func endOf(us sql.NullInt64) time.Time {
 }
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
-
-// Quick does nothing: it is not asked to.
-func (s store) Quick(context.Context, *sqllease.Quick) error { return nil }

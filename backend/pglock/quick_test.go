@@ -60,111 +60,18 @@ func TestOneRoundTripForFreeLocks(t *testing.T) {
 	}
 }
 
-// What is not as the quick statements need it is found, and dealt with the long way: in
-// each case the state is made behind the back of the value, as others make it in the
-// moment before the statement.
-//
-//nolint:paralleltest,tparallel // the methods of the server belong to the goroutine of the test
+// What is not as the quick statements need it is found, and dealt with the long way.
 func TestQuickConditions(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
 	b := open(t, s.URL())
 	b.KeepFromSweeping()
-	const (
-		endSession = `UPDATE holdfast.sessions SET cause = 'session', ends = clock_timestamp() + interval '1 hour' WHERE id = '$S'`
-		cutSession = `UPDATE holdfast.sessions SET ends = clock_timestamp() - interval '1 hour' WHERE id = '$S'`
-		noSession  = `DELETE FROM holdfast.sessions WHERE id = '$S'`
-		inLine     = `INSERT INTO holdfast.leases SELECT name, 'Lqqqqqqqqqqqqqqqqqqqqqqqqqq', session, 'nobody', false, place + 1, mode, permits, cap, owner, note,
-			reentrant, false, 0, 0, asked, since, NULL, true, false FROM holdfast.leases WHERE name = '$N'`
-	)
-	for _, c := range []struct {
-		name    string
-		timed   bool
-		acquire bool // the state changes before the acquisition, otherwise before the release
-		change  string
-		want    error
-		long    bool // there is no error, and it is done the long way
-	}{
-		{"acquire", false, true, "", nil, false},
-		{"acquire for a time", true, true, "", nil, false},
-		{"acquire under a session that was ended", false, true, endSession, backend.ErrSessionLost, false},
-		{"acquire under a session that ran out", false, true, cutSession, backend.ErrSessionLost, false},
-		{"acquire under no session", false, true, noSession, backend.ErrSessionLost, false},
-		{
-			"acquire what was abandoned", false, true,
-			`INSERT INTO holdfast.tombs VALUES ('$N', '$L', clock_timestamp() + interval '1 minute')`, backend.ErrLost, false,
-		},
-		{
-			"acquire what was abandoned long ago", false, true,
-			`INSERT INTO holdfast.tombs VALUES ('$N', '$L', clock_timestamp() - interval '1 minute')`, nil, false,
-		},
-		{
-			"acquire what is called like one that was abandoned", false, true,
-			`INSERT INTO holdfast.tombs VALUES ('$N/', '$L', clock_timestamp() + interval '1 minute')`, nil, false,
-		},
-		{
-			"acquire what was abandoned for another", false, true,
-			`INSERT INTO holdfast.tombs VALUES ('$N', 'L$L', clock_timestamp() + interval '1 minute')`, nil, false,
-		},
-		{"release", false, false, "", nil, false},
-		{"release under a session that was ended", false, false, endSession, backend.ErrLost, false},
-		{"release under a session that ran out", false, false, cutSession, backend.ErrLost, false},
-		{"release under no session", false, false, noSession, backend.ErrLost, false},
-		{"release of a timed lease", true, false, "", nil, false},
-		{"release of a timed lease whose session was ended", true, false, endSession, nil, false},
-		{
-			"release of a timed lease that ran out", true, false,
-			`UPDATE holdfast.leases SET ends = clock_timestamp() - interval '1 second' WHERE name = '$N'`, backend.ErrLost, false,
-		},
-		{"release with somebody in line", false, false, inLine, nil, true},
-		{"release with another name", false, false, `UPDATE holdfast.leases SET name = '$N/' WHERE name = '$N'`, backend.ErrLost, false},
-		{"release of another lease", false, false, `UPDATE holdfast.leases SET lease = 'Lqqqqqqqqqqqqqqqqqqqqqqqqqq' WHERE name = '$N'`, backend.ErrLost, false},
-		{"release of a place in line", false, false, `UPDATE holdfast.leases SET held = false WHERE name = '$N'`, nil, true},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			id := leasetest.Session(t, b, time.Hour, nil)
-			req := leasetest.Ask(c.name, id)
-			if req.Timed = c.timed; c.timed {
-				req.TTL = time.Minute
-			}
-			change := func() {
-				s.Exec(strings.NewReplacer("$N", req.Name, "$L", string(req.Lease), "$S", string(id)).Replace(c.change))
-			}
-			last := func() int64 {
-				return s.Int(`SELECT coalesce(max(last), 0) FROM holdfast.locks WHERE name = $1`, req.Name)
-			}
-			before := s.Int(`SELECT floor FROM holdfast.meta`)
-			took := func() { // numbers are taken once for each way that was tried
-				t.Helper()
-				if long := last()-before > 64; c.want == nil && long != c.long {
-					t.Errorf("it took %d numbers", last()-before)
-				}
-			}
-			if c.acquire {
-				change()
-				if _, err := b.Acquire(leasetest.Within(t), req); !errors.Is(err, c.want) {
-					t.Errorf("Acquire: %v, not %v", err, c.want)
-				}
-				took()
-				return
-			}
-			leasetest.Take(t, b, req)
-			before = last()
-			change()
-			defer took()
-			err := b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: id})
-			if !errors.Is(err, c.want) {
-				t.Errorf("Release: %v, not %v", err, c.want)
-			}
-			if c.change != inLine {
-				return
-			}
-			info, err := b.Inspect(leasetest.Within(t), req.Name)
-			if err != nil || len(info.Holders) != 1 || len(info.Waiters) != 0 {
-				t.Errorf("%+v, %v; the one in line has to hold it now", info, err)
-			}
-		})
-	}
+	leasetest.QuickConditions(t, b, leasetest.Database{
+		Exec: func(q string) { s.Exec(q) },
+		Int:  func(q string) int64 { return s.Int(q) },
+		Dialect: strings.NewReplacer("@", "holdfast.", "$FUTURE", "clock_timestamp() + interval '1 hour'", "$PAST", "clock_timestamp() - interval '1 hour'",
+			"$FLOOR", "floor", "$ADDR", "'nobody', "),
+	})
 }
 
 // C2: the row of the lock was deleted, and made anew by somebody who did not see yet that
