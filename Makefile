@@ -49,6 +49,7 @@ check: fmt-check vet lint policy test ## all that must be green before a commit:
 deps: ## install what the tests need (apt, as root or with sudo; built once, outside of here); nothing when it is there
 	@scripts/install-test-deps
 	@scripts/tool consul >/dev/null
+	@scripts/tool kube-apiserver >/dev/null
 
 .PHONY: test
 test: deps ## all tests with the race detector, on real servers
@@ -94,9 +95,10 @@ fuzz: ## every fuzz target for FUZZTIME each
 	scripts/fuzz $(FUZZTIME)
 
 .PHONY: mutants
-mutants: ## backends that are broken on purpose: the suite must catch each
+mutants: deps ## faults put into our own code, and backends that are broken on purpose: the tests must catch each (BACKEND=)
 	@$(GO) test -list Mutant ./backend/backendtest/... | grep -q '^Test' || { echo 'there is no test of mutants in backend/backendtest' >&2; exit 1; }
 	$(GO) test -count=1 -v -run Mutant -timeout $(TESTTIMEOUT) ./backend/backendtest/...
+	$(GO) run ./internal/mutants $(BACKEND)
 
 .PHONY: chaos
 chaos: deps ## holdfast verify on a real server: BACKEND=redis FOR=60s SEED=1 PROFILE=torture (or standard, gentle, jepsen)

@@ -157,7 +157,7 @@ func weights() map[string][]string {
 	return map[string][]string{
 		"go.etcd.io/":                    etcd,
 		"google.golang.org/grpc":         etcd,
-		"k8s.io/client-go":               {"backend/k8slock"},
+		"k8s.io/client-go":               {},
 		"github.com/redis/":              {"backend/redislock", "backend/redislock/...", "backend/redlock", "fence/redisfence"},
 		"github.com/go-zookeeper/":       {"backend/zklock"},
 		"github.com/hashicorp/consul/":   {"backend/consullock"},

@@ -4,10 +4,12 @@
 //	memory://                      in this process
 //	sqlite:///path                 a file, for the processes of one host
 //	redis://host:6379              one Redis; rediss:// with TLS, redis+unix:// on a socket
+//	redlock://host1,host2,host3    Redis servers that know nothing of each other; redlocks:// with TLS
 //	etcd://host1:2379,host2:2379   etcd; etcds:// with TLS
 //	zookeeper://host1,host2/path   ZooKeeper
 //	consul://host:8500             Consul; consuls:// for TLS
 //	postgres://host/database       PostgreSQL
+//	kubernetes://namespace         Kubernetes
 //	mysql://host/database          MariaDB or MySQL
 //	holdfast://host:7420           a Holdfast server; holdfasts:// with TLS
 //	embedded:///path               an etcd in this process
@@ -27,10 +29,12 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/consullock"
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
+	"github.com/holdfast-io/holdfast/backend/k8slock"
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/mysqllock"
 	"github.com/holdfast-io/holdfast/backend/pglock"
 	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/backend/redlock"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
 	"github.com/holdfast-io/holdfast/backend/zklock"
@@ -53,6 +57,8 @@ func schemes() map[string]opener {
 		"redis":      openRedis,
 		"rediss":     openRedis,
 		"redis+unix": openRedis,
+		"redlock":    openRedlock,
+		"redlocks":   openRedlock,
 		"etcd":       openEtcd,
 		"etcds":      openEtcd,
 		"zookeeper":  openZooKeeper,
@@ -60,6 +66,7 @@ func schemes() map[string]opener {
 		"consuls":    openConsul,
 		"postgres":   openPostgres,
 		"postgresql": openPostgres,
+		"kubernetes": openKubernetes,
 		"mysql":      openMySQL,
 		"holdfast":   openRemote,
 		"holdfasts":  openRemote,
@@ -113,6 +120,10 @@ func openRedis(ctx context.Context, url string, o Options) (backend.Backend, err
 	return redislock.Open(ctx, url, redislock.Config{Logger: o.Logger})
 }
 
+func openRedlock(ctx context.Context, url string, o Options) (backend.Backend, error) {
+	return redlock.Open(ctx, url, redlock.Config{Logger: o.Logger})
+}
+
 func openEtcd(ctx context.Context, url string, o Options) (backend.Backend, error) {
 	return etcdlock.Open(ctx, url, etcdlock.WithLogger(o.Logger))
 }
@@ -123,6 +134,10 @@ func openRemote(ctx context.Context, url string, _ Options) (backend.Backend, er
 
 func openConsul(ctx context.Context, url string, o Options) (backend.Backend, error) {
 	return consullock.Open(ctx, url, o.Logger)
+}
+
+func openKubernetes(ctx context.Context, url string, o Options) (backend.Backend, error) {
+	return k8slock.Open(ctx, url, o.Logger)
 }
 
 func openZooKeeper(ctx context.Context, url string, o Options) (backend.Backend, error) {

@@ -193,6 +193,20 @@ func (s *Server) neverHad(err error) error {
 // little longer where the lock was not had and that was asked for.
 func (s *Server) acquireTheirs(ctx context.Context, w http.ResponseWriter, r *request, a ask) {
 	client, t, end := s.guests, s.guestTap, func(time.Duration) {}
+	if a.Wait > 0 && s.line.alone(a.name) {
+		// A free lock is had without a session, which would cost more than all the rest.
+		// What came of a try that was cut short is what the wait finds, under the same ID.
+		asked := time.Now()
+		within, cancel := context.WithTimeout(ctx, time.Duration(a.Wait))
+		lock, grant, err := s.tryTheirs(within, a)
+		over := within.Err() != nil && ctx.Err() == nil
+		cancel()
+		if err == nil || !over && !errors.Is(err, backend.ErrHeld) {
+			s.tellTheirs(ctx, w, r, a, lock, grant, err)
+			return
+		}
+		a.Wait = max(wire.Duration(time.Millisecond), a.Wait-wire.Duration(time.Since(asked)))
+	}
 	if a.Wait > 0 {
 		var err error
 		if client, t, end, err = s.guest(); err != nil {
@@ -205,20 +219,35 @@ func (s *Server) acquireTheirs(ctx context.Context, w http.ResponseWriter, r *re
 	if held, ok := errors.AsType[*backend.HeldError](err); ok && a.Wait > 0 {
 		lock, grant, err = s.lookAgain(ctx, a, held)
 	}
+	if s.tellTheirs(ctx, w, r, a, lock, grant, err) {
+		end(0)
+		return
+	}
+	if s.stopping.Err() != nil {
+		t.leave.Store(a.Wait > 0) // never on the tap that is shared
+	}
+	end(a.keep)
+}
+
+// tellTheirs answers an acquire of a lease ID that the client made, and reports whether it has
+// the lock. The lease is the client's whether or not the answer reaches it.
+func (s *Server) tellTheirs(ctx context.Context, w http.ResponseWriter, r *request, a ask, lock *holdfast.Lock, grant tapped, err error) bool {
 	if err == nil {
 		_, err = lock.Detach()
 	}
 	if err != nil {
-		if s.stopping.Err() != nil {
-			t.leave.Store(a.Wait > 0) // never on the tap that is shared
-		}
-		end(a.keep)
 		s.fail(w, r, cause(ctx, err))
-		return
+		return false
 	}
-	// The lease is the client's whether or not the answer reaches it.
 	_, _ = s.answer(w, r, a, lock, grant)
-	end(0)
+	return true
+}
+
+// tryTheirs takes the lock if it is free, without a session.
+func (s *Server) tryTheirs(ctx context.Context, a ask) (*holdfast.Lock, tapped, error) {
+	lock, err := s.guests.TryAcquire(ctx, a.name, a.options()...)
+	grant, _ := s.guestTap.taken(a.lease)
+	return lock, grant, err
 }
 
 // lookAgain is for a wait that is over. The lease may have been granted just then:
@@ -232,9 +261,7 @@ func (s *Server) lookAgain(ctx context.Context, a ask, held *backend.HeldError) 
 	if !slices.ContainsFunc(held.Holders, func(h backend.Holder) bool { return h.Lease == a.lease }) {
 		return nil, tapped{}, held
 	}
-	lock, err := s.guests.TryAcquire(ctx, a.name, append(a.options(), holdfast.Wait(0))...)
-	grant, _ := s.guestTap.taken(a.lease)
-	return lock, grant, err
+	return s.tryTheirs(ctx, a)
 }
 
 // guest makes a client with a session of its own. The function ends it, after the time

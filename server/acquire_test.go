@@ -126,6 +126,26 @@ func TestHangUpLeavesTheLine(t *testing.T) {
 	}
 }
 
+// A free lock is had without a session, also by who would wait for it.
+func TestFreeLockNeedsNoSession(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{})
+	body := func(n int) string { return fmt.Sprintf(`{"ttl":"30s","wait":"60s","lease":"my-own-lease-000%d"}`, n) }
+	first := a.take("x", body(1))
+	if n := a.b.opened.Load(); n != 0 {
+		t.Errorf("%d sessions for a lock that was free", n)
+	}
+	waits := a.send("POST", lockPath("x"), body(2))
+	a.waiters("x", 1)
+	if n := a.b.opened.Load(); n != 1 {
+		t.Errorf("%d sessions for one who waits", n)
+	}
+	a.release("x", first.Lease, 204)
+	if got := waits.get(t); got.status != 200 {
+		t.Errorf("status %d: %s", got.status, got.body)
+	}
+}
+
 // C6: one lease ID is one grant, however often it is asked for.
 func TestSameLeaseAgain(t *testing.T) {
 	t.Parallel()

@@ -31,7 +31,8 @@ const patience = 20 * time.Second
 // faulty is a real backend that can be cut off.
 type faulty struct {
 	backend.Backend
-	away atomic.Bool
+	away   atomic.Bool
+	opened atomic.Int64 // sessions that were asked for
 }
 
 var errAway = errors.New("cut off by the test")
@@ -44,6 +45,7 @@ func (f *faulty) fault(op string) error {
 }
 
 func (f *faulty) OpenSession(ctx context.Context, r backend.SessionRequest) error {
+	f.opened.Add(1)
 	if err := f.fault("open session"); err != nil {
 		return err
 	}

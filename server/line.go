@@ -32,6 +32,13 @@ func (l *line) join(name string, limit int) (func(), bool) {
 	return func() { l.leave(name, age) }, true
 }
 
+// alone reports whether no more than one request waits here for the lock.
+func (l *line) alone(name string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.waiting[name] <= 1
+}
+
 func (l *line) leave(name string, age *list.Element) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

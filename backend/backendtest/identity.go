@@ -16,6 +16,7 @@ func identityCases() []Case {
 		{ID: "C5", Name: "strangers-cannot-renew", Rule: c5, Needs: needsTimed, run: strangersRenew},
 		{ID: "C5", Name: "stale-release-harms-no-successor", Rule: c5, run: staleRelease},
 		{ID: "C5", Name: "renewal-never-revives", Rule: final, Needs: needsTimed, run: renewalRevives},
+		{ID: "C5", Name: "renewal-after-the-end", Rule: final, Needs: needsTimed, run: renewalAfterTheEnd},
 		{ID: "C5", Name: "renewal-never-creates", Rule: final, Needs: needsTimed, run: renewalCreates},
 		{ID: "C5", Name: "renewals-are-answered-one-by-one", Rule: "Renew has one result for each lease asked for, in the same order", Needs: needsTimed, run: renewalsInOrder},
 		{ID: "C5", Name: "only-timed-leases-are-renewed", Rule: "the renewal of a lease that is not timed, or only in line, is ErrLost", Needs: func(c caps) bool { return c.Sessions && c.Timed }, run: onlyTimedRenewed},
@@ -120,6 +121,17 @@ func renewalRevives(e *env) {
 		e.free(name)
 		a.give(a.take(a.ask(name)))
 	}
+}
+
+// renewalAfterTheEnd is about a lease that ran out while nobody looked.
+func renewalAfterTheEnd(e *env) {
+	a := e.client()
+	x := a.take(a.ask(e.name(), e.timed(e.ttl())))
+	e.until(x.asked.to.Add(e.ttl() + e.caps.ExpiryLag))
+	if res := a.renewLease(x.AcquireRequest, e.long()); !errors.Is(res.Err, backend.ErrLost) {
+		e.Fatalf("Renew of %s, %s after its end, gave %+v; it has to be ErrLost", describe(x.AcquireRequest), time.Since(x.asked.to.Add(e.ttl())), res)
+	}
+	e.free(x.Name)
 }
 
 func renewalCreates(e *env) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -153,6 +154,74 @@ func TestSessionIsDestroyed(t *testing.T) {
 	}
 	if err := a.Release(within(t), backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: one}); !errors.Is(err, backend.ErrLost) {
 		t.Errorf("release of a lease that is gone: %v", err)
+	}
+}
+
+// TestNothingIsLeft: what sessions held and waited for when they ended is gone from
+// Consul, however they ended: given back, destroyed, or closed with their backend.
+func TestNothingIsLeft(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartConsul(t, 1)[0]
+	a, b := closing(t, server.Addr()), closing(t, server.Addr())
+	one, two := session(t, a, nil), session(t, b, nil)
+	held := ask("n", one)
+	take(t, a, held)
+	go func() { _, _ = b.Acquire(within(t), ask("n", two)) }()
+	inLine(t, b, "n", 1)
+	destroyHolder(t, server.Addr(), held)
+	abandoned := ask("m", two)
+	if err := b.Release(within(t), backend.ReleaseRequest{Name: "m", Lease: abandoned.Lease, Session: two, Abandon: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.EndSession(within(t), two); err != nil {
+		t.Fatal(err)
+	}
+	three := session(t, b, nil)
+	take(t, b, ask("o", three))
+	if err := errors.Join(a.Close(), b.Close()); err != nil {
+		t.Fatal(err)
+	}
+	look, _ := client(t, server.Addr(), nil)
+	var keys []string
+	var sessions []*api.SessionEntry
+	ours := func(e *api.SessionEntry) bool { return e.Name == "holdfast" } // the others are the test server's
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		var err, err2 error
+		keys, _, err = look.KV().Keys("", "", nil)
+		sessions, _, err2 = look.Session().List(nil)
+		if err = errors.Join(err, err2); err != nil {
+			t.Fatal(err)
+		}
+		if len(keys) == 0 && !slices.ContainsFunc(sessions, ours) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("left behind: keys %q, %d sessions", keys, len(sessions))
+		}
+	}
+}
+
+// TestEndsAtItsTTL: a session that nobody renews is over at its TTL as long as its process
+// lives. Consul would take twice that.
+func TestEndsAtItsTTL(t *testing.T) {
+	t.Parallel()
+	const ttl = 8 * time.Second
+	server := testserver.StartConsul(t, 1)[0]
+	a, b := closing(t, server.Addr()), closing(t, server.Addr())
+	two := session(t, b, nil)
+	id := backend.NewSessionID()
+	told := make(chan backend.Loss, 1)
+	asked := time.Now()
+	if err := a.OpenSession(within(t), backend.SessionRequest{ID: id, TTL: ttl, Lost: func(l backend.Loss) { told <- l }}); err != nil {
+		t.Fatal(err)
+	}
+	take(t, a, ask("n", id))
+	take(t, b, ask("n", two))
+	if took := time.Since(asked); took < ttl || took > ttl*15/8 {
+		t.Errorf("the next has it %s after the session was opened, whose TTL is %s", took, ttl)
+	}
+	if loss := <-told; loss.Session != id || loss.Cause != backend.CauseExpired {
+		t.Errorf("told %+v", loss)
 	}
 }
 

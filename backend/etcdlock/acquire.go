@@ -31,6 +31,7 @@ type acquisition struct {
 	asked  time.Time // before the newest question left
 	fresh  time.Time // when lease was made
 	lease  clientv3.LeaseID
+	pool   *pooled // in place of lease; nil: none
 }
 
 // Acquire takes the lock, or waits in line for it. When ctx ends meanwhile the place
@@ -94,12 +95,11 @@ func (a *acquisition) held(ctx context.Context, st state) error {
 	return &backend.HeldError{Name: a.req.Name, Holders: a.b.holders(ctx, st.holders, heldTold), Ahead: len(st.line)}
 }
 
-// guards are the conditions of everything that makes an entry.
+// guards are the conditions of everything that makes an entry with a claim. Besides, the
+// entry at the head must not be the lease's.
 func (a *acquisition) guards() []clientv3.Cmp {
 	cmps := []clientv3.Cmp{absent(a.claimK), absent(a.tomb), absent(a.key())}
-	if a.sess != nil {
-		cmps = append(cmps, present(a.b.keys.session(a.sess.id)))
-	}
+	cmps = append(cmps, a.alive()...)
 	if a.req.Reentrant {
 		cmps = append(cmps, absent(a.joinedKey()))
 	}
@@ -121,6 +121,7 @@ func (a *acquisition) why() []clientv3.Op {
 		clientv3.OpGet(session, clientv3.WithKeysOnly()),
 		clientv3.OpGet(a.key(), clientv3.WithKeysOnly()), clientv3.OpGet(a.joinedKey(), clientv3.WithKeysOnly()),
 		a.b.keys.entries(a.req.Name).get(clientv3.WithLimit(glance)),
+		clientv3.OpGet(a.b.keys.head(a.req.Name)),
 	}
 }
 
@@ -149,6 +150,9 @@ func (a *acquisition) explain(resp *pb.TxnResponse, rev int64) (found, error) {
 	get := func(i int) *pb.RangeResponse { return resp.Responses[i].GetResponseRange() }
 	there := func(i int) bool { return len(get(i).Kvs) > 0 }
 	f := found{rev: rev, claimed: there(0), all: !get(5).More}
+	for _, e := range a.b.keys.decodeAll(get(6).Kvs) {
+		f.claimed = f.claimed || e.id() == a.req.Lease
+	}
 	switch {
 	case f.claimed:
 		return f, nil
@@ -193,17 +197,24 @@ func (a *acquisition) record(out bool, root int64) record {
 	}
 	if a.req.Timed {
 		r.TTL = a.req.TTL.Milliseconds()
-		r.Out = out
+		r.Out, r.Pooled = out, out && a.pool != nil
 	}
 	return r
 }
 
 // puts makes the entry, and its claim, on an etcd lease.
 func (a *acquisition) puts(key string, lease clientv3.LeaseID, r record) []clientv3.Op {
-	return []clientv3.Op{
-		clientv3.OpPut(key, encode(r), clientv3.WithLease(lease)),
-		clientv3.OpPut(a.claimK, key, clientv3.WithLease(lease)),
+	return a.b.puts(leaseKey{a.req.Name, a.req.Lease}, key, lease, r)
+}
+
+// puts makes an entry, and its claim, on an etcd lease. The one at the head has a claim
+// only where it has an etcd lease of its own, whose end watchers know by it.
+func (b *Backend) puts(id leaseKey, key string, lease clientv3.LeaseID, r record) []clientv3.Op {
+	ops := []clientv3.Op{clientv3.OpPut(key, encode(r), clientv3.WithLease(lease))}
+	if key == b.keys.head(id.name) && (!r.Out || r.Pooled) {
+		return ops
 	}
+	return append(ops, clientv3.OpPut(b.keys.claim(id.name, id.id), key, clientv3.WithLease(lease)))
 }
 
 // clear are the conditions under which nothing is in the way of the claim, whatever
@@ -223,24 +234,32 @@ func (a *acquisition) clear() []clientv3.Cmp {
 // enqueue joins the line in one transaction, which tells as well whether nothing is in
 // the way, and waits until that is so.
 func (a *acquisition) enqueue(ctx context.Context) (backend.Grant, error) {
+	// Whoever has company here knows that the line is not empty.
+	if a.req.Mode == backend.Exclusive && !a.b.slots.shares(a.p) {
+		if g, ok, err := a.goAhead(ctx); ok || err != nil {
+			return g, err
+		}
+	}
+	kind := alone
+	if a.req.Mode == backend.Exclusive {
+		kind = joins
+	}
 	for {
 		a.asked = time.Now()
 		key, r := a.key(), a.record(false, 0)
-		// The inner transaction does nothing: its conditions are the question. They are
-		// of the moment before the entry was made, so who comes later comes after it.
 		resp, rev, err := a.b.commits.commit(ctx, opAcquire, &change{
-			name: a.req.Name, cmps: a.guards(),
-			then: append(a.puts(key, a.sess.lease, r), clientv3.OpTxn(a.clear(), nil, nil)),
+			name: a.req.Name, kind: kind, rides: kind == joins && a.b.lines.waits(a.req.Name), cmps: a.b.keys.headed(a.req.Name, a.req.Lease),
+			els: []clientv3.Op{clientv3.OpTxn(a.guards(), a.lineUp(key, r), nil)},
 		})
 		if err != nil {
 			return backend.Grant{}, err
 		}
 		if resp.Succeeded {
+			return a.again(ctx)
+		}
+		if in := resp.Responses[0].GetResponseTxn(); in.GetSucceeded() {
 			a.b.slots.stand(a.p, key, rev)
-			if resp.Responses[2].GetResponseTxn().GetSucceeded() {
-				return a.out(ctx, entry{record: r, key: key, rev: rev, mod: rev, lease: a.sess.lease}, false)
-			}
-			return a.inLine(ctx, rev)
+			return a.linedUp(ctx, in, entry{record: r, key: key, rev: rev, mod: rev, lease: a.sess.lease})
 		}
 		f, err := a.see(ctx)
 		if err != nil {
@@ -253,11 +272,71 @@ func (a *acquisition) enqueue(ctx context.Context) (backend.Grant, error) {
 	}
 }
 
-// inLine decides about an entry that has just been made, behind others.
-func (a *acquisition) inLine(ctx context.Context, rev int64) (backend.Grant, error) {
-	if a.req.Mode == backend.Exclusive && !a.req.Reentrant {
-		return a.wait(ctx, rev, nil)
+// goAhead takes a lock that nobody has or waits for. It reports false where somebody
+// does, or where something else is in the way.
+func (a *acquisition) goAhead(ctx context.Context) (backend.Grant, bool, error) {
+	a.asked = time.Now()
+	k := a.b.keys
+	key, r := k.head(a.req.Name), a.record(false, 0)
+	resp, rev, err := a.b.commits.commit(ctx, opAcquire, &change{
+		name: a.req.Name,
+		cmps: a.ahead(),
+		then: a.puts(key, a.sess.lease, r),
+	})
+	if err != nil || !resp.Succeeded {
+		return backend.Grant{}, false, err
 	}
+	a.b.slots.stand(a.p, key, rev)
+	g, err := a.out(ctx, entry{record: r, key: key, rev: rev, mod: rev, lease: a.sess.lease}, false)
+	return g, true, err
+}
+
+// ahead are the conditions of an entry at the head: no entry, and no tombstone either,
+// which is the same question. With one the entry goes into the line.
+func (a *acquisition) ahead() []clientv3.Cmp {
+	return append(a.alive(), a.b.keys.untouched(a.req.Name).empty())
+}
+
+// alive is the condition that the session is there, if there is one.
+func (a *acquisition) alive() []clientv3.Cmp {
+	if a.sess == nil {
+		return nil
+	}
+	return []clientv3.Cmp{a.sess.present}
+}
+
+// lineUp makes the entry, and asks what is before it.
+func (a *acquisition) lineUp(key string, r record) []clientv3.Op {
+	if a.req.Mode == backend.Exclusive {
+		last := a.b.keys.entries(a.req.Name).get(append(clientv3.WithLastCreate(), clientv3.WithKeysOnly())...)
+		return append([]clientv3.Op{last}, a.puts(key, a.sess.lease, r)...)
+	}
+	// The inner transaction does nothing: its conditions are the question. They are of
+	// the moment before the entry was made, so who comes later comes after it.
+	return append(a.puts(key, a.sess.lease, r), clientv3.OpTxn(a.clear(), nil, nil))
+}
+
+// linedUp decides about an entry that has just been made.
+func (a *acquisition) linedUp(ctx context.Context, in *pb.TxnResponse, own entry) (backend.Grant, error) {
+	if a.req.Mode == backend.Shared {
+		if in.Responses[2].GetResponseTxn().GetSucceeded() {
+			return a.out(ctx, own, false)
+		}
+		return a.inLine(ctx, own.rev)
+	}
+	last := in.Responses[0].GetResponseRange().GetKvs()
+	switch {
+	case len(last) == 0:
+		return a.out(ctx, own, false)
+	case a.req.Reentrant:
+		return a.inLine(ctx, own.rev)
+	}
+	before := need{key: string(last[0].Key), rev: last[0].CreateRevision}
+	return a.wait(ctx, own.rev, verdict{need: before, rev: own.rev})
+}
+
+// inLine decides about an entry that has just been made, where all of the line matters.
+func (a *acquisition) inLine(ctx context.Context, rev int64) (backend.Grant, error) {
 	a.asked = time.Now()
 	st, now, err := a.b.read(ctx, a.req.Name)
 	if err != nil {
@@ -276,7 +355,7 @@ func (a *acquisition) inLine(ctx context.Context, rev int64) (backend.Grant, err
 			return g, err
 		}
 	}
-	return a.wait(ctx, rev, &found{st: st, all: true, rev: now})
+	return a.wait(ctx, rev, verdict{need: needOf(&st, a.req.Lease), rev: now})
 }
 
 // uncertain makes an error say that the lease may be held: its entry is in line.
@@ -295,7 +374,7 @@ func (a *acquisition) join(ctx context.Context, own, root entry) (backend.Grant,
 		return backend.Grant{}, false, a.uncertain(err)
 	}
 	key := a.joinedKey()
-	resp, rev, err := a.b.commits.commit(ctx, opAcquire, &change{
+	resp, rev, err := a.commitOut(ctx, &change{
 		name: a.req.Name,
 		cmps: []clientv3.Cmp{created(own.key, own.rev), created(root.key, root.rev), absent(key)},
 		then: append(a.puts(key, lease, a.record(true, root.rank())), clientv3.OpDelete(own.key)),
@@ -309,7 +388,7 @@ func (a *acquisition) join(ctx context.Context, own, root entry) (backend.Grant,
 	}
 	a.lease = clientv3.NoLease
 	a.b.slots.stand(a.p, key, rev)
-	return a.grant(grantOf{rank: root.rank(), joined: true, left: a.req.TTL}), true, nil
+	return a.grant(grantOf{rank: root.rank(), joined: true, left: a.req.TTL, pool: a.pooledID()}), true, nil
 }
 
 // vanished says why there is no entry any more.

@@ -1,11 +1,13 @@
 package etcdlock
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sync"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -18,26 +20,49 @@ const (
 	// request rarely waits for more than the rest of one, and etcd always has one to
 	// work on.
 	commitsAtOnce = 2
+	// rideTime is how long one who joins a line waits for another change of that lock to
+	// travel with. It is not served before others anyway.
+	rideTime = 5 * time.Millisecond
 )
 
 // committer puts the changes that many callers ask for at the same time into one
-// transaction. Nothing is held back to collect more: what comes while transactions
-// are under way goes with the next one.
+// transaction. What comes while transactions are under way goes with the next one, and
+// who joins a line in which others of this process wait rides with the next of them that
+// leaves.
 type committer struct {
 	b       *Backend
 	mu      sync.Mutex
 	pending []*change
 	running int
+	riders  map[string][]*change // by lock; they wait for rideTime at most
+	nest    int                  // batches that are not tried flat
 }
 
 // change is one request of one lock: a transaction of its own inside that of the
 // batch.
 type change struct {
-	name      string // of the lock: one batch never has two of the same
+	name string // of the lock: one batch never has two of the same, except as kind says
+	// kind says what may travel with it.
+	kind      kind
+	rides     bool // it may wait for one to travel with
+	flat      bool // it was sent as a part of the transaction, not as an inner one
 	cmps      []clientv3.Cmp
 	then, els []clientv3.Op
 	done      chan committed // capacity 1
 }
+
+// kind of a change. Two entries that are made in one transaction would share a revision,
+// which is their place and their token; and conditions are of the moment before the
+// transaction. So of one lock there is one change in a batch, or one that leaves and one
+// that joins behind whoever is last: the first does not care who comes, and the second
+// is made after it and reads the line then.
+type kind uint8
+
+const (
+	alone  kind = iota
+	leaves      // deletes one entry
+	joins       // makes an entry, and reads before that what is last in the line
+)
 
 // committed is the answer to a change.
 type committed struct {
@@ -50,16 +75,18 @@ type committed struct {
 // may or may not be made, which the error says.
 func (c *committer) commit(ctx context.Context, op string, ch *change) (*pb.TxnResponse, int64, error) {
 	ch.done = make(chan committed, 1)
-	c.mu.Lock()
-	alone := c.running < commitsAtOnce // then nothing is pending
-	if alone {
-		c.running++
-	} else {
-		c.pending = append(c.pending, ch)
-	}
-	c.mu.Unlock()
-	if alone {
-		return c.commitAlone(ctx, op, ch)
+	// The caller is inside a call, so that Close waits for what it starts.
+	switch batch := c.enter(ch); len(batch) {
+	case 0:
+	case 1:
+		// Sent from the caller's goroutine, which is faster than to have it sent. What has
+		// come meanwhile is sent by another one.
+		c.send(ctx, batch)
+		if more := c.next(); more != nil {
+			c.b.calls.Go(func() { c.run(more) })
+		}
+	default:
+		c.b.calls.Go(func() { c.run(batch) }) // the end of ctx is not the others'
 	}
 	select {
 	case r := <-ch.done:
@@ -80,25 +107,77 @@ func (c *committer) commit(ctx context.Context, op string, ch *change) (*pb.TxnR
 	}
 }
 
-// commitAlone sends the change from the caller's goroutine, which is faster than to
-// have it sent. What has come meanwhile is sent by another one.
-func (c *committer) commitAlone(ctx context.Context, op string, ch *change) (*pb.TxnResponse, int64, error) {
-	rctx, cancel := c.b.request(ctx)
-	defer cancel()
-	resp, err := c.b.client.Txn(rctx).If(ch.cmps...).Then(ch.then...).Else(ch.els...).Commit()
-	if batch := c.next(); batch != nil {
-		c.b.calls.Go(func() { c.run(batch) }) // the caller is inside a call, so that Close waits
+// enter has the change sent, or gives what the caller has to send.
+func (c *committer) enter(ch *change) []*change {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case ch.rides:
+		c.riders[ch.name] = append(c.riders[ch.name], ch)
+		time.AfterFunc(rideTime, func() { c.hurry(ch) })
+		return nil
+	case c.running >= commitsAtOnce:
+		c.pending = append(c.pending, ch)
+		return nil
 	}
-	if err != nil {
-		return nil, 0, fail(ctx, op, err, true)
+	c.running++ // and nothing is pending
+	if rider := c.rider(ch); rider != nil {
+		return []*change{ch, rider}
 	}
-	return (*pb.TxnResponse)(resp), resp.Header.Revision, nil
+	return []*change{ch}
+}
+
+// rider takes one that travels with a change, or nil.
+func (c *committer) rider(ch *change) *change {
+	riders := c.riders[ch.name]
+	if ch.kind != leaves || len(riders) == 0 {
+		return nil
+	}
+	first := riders[0]
+	c.drop(first)
+	return first
+}
+
+// drop takes a rider out, and reports whether it was there.
+func (c *committer) drop(ch *change) bool {
+	riders := c.riders[ch.name]
+	i := slices.Index(riders, ch)
+	if i < 0 {
+		return false
+	}
+	if len(riders) == 1 {
+		delete(c.riders, ch.name)
+	} else {
+		c.riders[ch.name] = slices.Delete(riders, i, i+1)
+	}
+	return true
+}
+
+// hurry sends a change with which nobody traveled.
+func (c *committer) hurry(ch *change) {
+	c.mu.Lock()
+	if !c.drop(ch) {
+		c.mu.Unlock()
+		return
+	}
+	c.pending = append(c.pending, ch)
+	start := c.running < commitsAtOnce
+	if start {
+		c.running++
+	}
+	c.mu.Unlock()
+	if start {
+		c.b.background(func(context.Context) { c.run(c.next()) })
+	}
 }
 
 // withdraw takes back a change that has not left yet.
 func (c *committer) withdraw(ch *change) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.drop(ch) {
+		return true
+	}
 	for i, p := range c.pending {
 		if p == ch {
 			c.pending = append(c.pending[:i], c.pending[i+1:]...)
@@ -111,7 +190,7 @@ func (c *committer) withdraw(ch *change) bool {
 // run sends the batch, and then others until there is nothing to send.
 func (c *committer) run(batch []*change) {
 	for batch != nil {
-		c.send(batch)
+		c.send(c.b.base, batch)
 		batch = c.next()
 	}
 }
@@ -125,52 +204,41 @@ func (c *committer) next() []*change {
 		return nil
 	}
 	batch := make([]*change, 0, min(len(c.pending), batchSize))
-	names := make(map[string]struct{}, cap(batch))
+	names := make(map[string]kind, cap(batch))
 	rest := c.pending[:0]
 	for _, ch := range c.pending {
-		if _, taken := names[ch.name]; taken || len(batch) == batchSize {
+		has, taken := names[ch.name]
+		if taken && !travel(has, ch.kind) || len(batch) == batchSize {
 			rest = append(rest, ch)
 			continue
 		}
-		names[ch.name] = struct{}{}
+		if taken { // and nothing else of this lock
+			names[ch.name] = alone
+		} else {
+			names[ch.name] = ch.kind
+		}
 		batch = append(batch, ch)
+		if taken {
+			continue
+		}
+		if rider := c.rider(ch); rider != nil {
+			names[ch.name] = alone
+			batch = append(batch, rider)
+		}
 	}
 	clear(c.pending[len(rest):])
 	c.pending = rest
+	// Who leaves goes first: who joins then reads the line without it.
+	slices.SortStableFunc(batch, func(a, b *change) int { return cmp.Compare(a.turn(), b.turn()) })
 	return batch
 }
 
-// send commits a batch and tells everybody in it. Where one request spoils the whole
-// transaction each is sent on its own.
-func (c *committer) send(batch []*change) {
-	ctx, cancel := c.b.request(c.b.base)
-	defer cancel()
-	if len(batch) == 1 {
-		ch := batch[0]
-		resp, err := c.b.client.Txn(ctx).If(ch.cmps...).Then(ch.then...).Else(ch.els...).Commit()
-		if err != nil {
-			ch.done <- committed{err: err}
-			return
-		}
-		ch.done <- committed{resp: (*pb.TxnResponse)(resp), rev: resp.Header.Revision}
-		return
+// travel reports whether two changes of one lock may be in one batch.
+func travel(a, b kind) bool { return a == leaves && b == joins || a == joins && b == leaves }
+
+func (ch *change) turn() int {
+	if ch.kind == leaves {
+		return 0
 	}
-	ops := make([]clientv3.Op, len(batch))
-	for i, ch := range batch {
-		ops[i] = clientv3.OpTxn(ch.cmps, ch.then, ch.els)
-	}
-	resp, err := c.b.client.Txn(ctx).Then(ops...).Commit()
-	if leaseGone(err) || is(err, rpctypes.ErrRequestTooLarge) || is(err, rpctypes.ErrTooManyOps) {
-		for i := range batch {
-			c.send(batch[i : i+1])
-		}
-		return
-	}
-	for i, ch := range batch {
-		if err != nil {
-			ch.done <- committed{err: err}
-			continue
-		}
-		ch.done <- committed{resp: resp.Responses[i].GetResponseTxn(), rev: resp.Header.Revision}
-	}
+	return 1
 }

@@ -17,32 +17,41 @@
 //
 // The keys, below the prefix; ␀ is a NUL, which no name can hold:
 //
-//	q/<name>␀x<slot>           an exclusive lease, out or in line
+//	q/<name>␀x!                an exclusive lease that found nobody else
+//	q/<name>␀x<slot>           another exclusive lease, out or in line
 //	q/<name>␀s<limit><slot>    a shared one, with its limit in 6 hex digits
 //	q/<name>␀j<slot>           one that joined another by re-entry
+//	q/<name>␀y<lease>          a tombstone: the lease is over
 //	q/<name>␀z                 the newest break, for watchers
 //	c/<name>␀<lease>           the claim: the lease exists, and where
-//	t/<name>␀<lease>           a tombstone: the lease is over
 //	s/<session>␀               a session, on the etcd lease that is its life
 //	s/<session>␀<lease>        a lease of it was broken, and why
 //	d/<session>                there is, or was, such a session
+//	l/<etcd lease>             ends with an etcd lease that timed leases share
 //
-// The line. An acquisition puts one entry and its claim, and asks whether anything is in
-// the way, in one transaction; only when something is, it reads the line. Its place, and its token, is the create revision of the entry. Who
-// holds the lock is not written anywhere: it is the longest part of the line, from its
-// head, that fits together (backend.Admit), so that a hand-over needs no write, and
-// everybody who reads the same revision agrees.
+// The head. Where a lock has no entry at all, an exclusive lease puts one, and nothing
+// else: two writes for a lock that nobody else wants, one to take it and one to give it
+// back. Such an entry has a key of its own and no claim. There is one at most, older than
+// all others, so that it is enough for everything else that makes an entry to see that
+// the one at the head is not its own: asked twice is granted once all the same.
+//
+// The line. Behind others an acquisition puts its entry and its claim, and reads the
+// entry that is last, in one transaction: it waits for that one to go. A shared one asks
+// whether anything is in the way. The place, and the token, is the create revision of
+// the entry. Who holds the lock is not written anywhere: it is the longest part of the
+// line, from its head, that fits together (backend.Admit), so that a hand-over needs no
+// write, and everybody who reads the same revision agrees.
 //
 //	absent ──put──▶ in line ──all before it fit──▶ out ──delete──▶ absent
 //	                   │                            │
 //	                   └── delete, or the end of ───┘
 //	                       the etcd lease
 //
-// The conditions of the transaction carry the rules: no claim (asked twice is granted
-// once), no tombstone (what was abandoned stays so), the session's record is there, and
-// for a shared lease no entry with another limit. An acquire that does not wait puts
-// its entry only where nothing is in the way; a semaphore is counted first, and then
-// the condition is that nothing was added since.
+// The conditions of the transaction carry the rules: no claim, nor its own entry at the
+// head (asked twice is granted once), no tombstone (what was abandoned stays so), the
+// session's record is there, and for a shared lease no entry with another limit. An
+// acquire that does not wait puts its entry only where nothing is in the way; a semaphore
+// is counted first, and then the condition is that nothing was added since.
 //
 // Re-entry. A lease that joins another has the create revision of that one in its
 // value, and ranks with it, also when the first is released: those in line wait for
@@ -59,9 +68,16 @@
 // should the push have failed. That a session was opened is remembered longer than it
 // lived, so that its ID never revives.
 //
-// Timed leases have an etcd lease of their own. While one waits, its entry hangs on the
-// session; at the head of the line it moves, and its TTL counts from then. A crash in
-// between is the death of the session. A renewal with another TTL moves it again.
+// Timed leases. While one waits, its entry hangs on the session; at the head of the line
+// it moves to an etcd lease that is none of a session, and its TTL counts from then. A
+// crash in between is the death of the session. With a TTL of up to five minutes that is
+// an etcd lease which those of one second share: it lives for that second longer than
+// they have to, and is neither renewed nor revoked, ever, so that each of them ends when
+// it has to and none sooner. A renewal therefore moves one that shares: of those that
+// are renewed together, some to an etcd lease of their own, which is what is renewed
+// from then on, and the others to one that is shared again. So a short lock costs two
+// writes, and not the four that an etcd lease for each would cost, and a long one is
+// soon renewed without any. A renewal with another TTL moves a lease as well.
 //
 // Waiting. An exclusive entry waits for the deletion of the entry right before it, a
 // shared one for that of the last exclusive one before it, or, in a semaphore, for any.
@@ -70,8 +86,16 @@
 // is there, at a revision at which all before it fit, is granted. A waiter whose watch
 // broke, or was compacted, reads again as well, and so does everybody every 15 s.
 //
+// Hand-over. In one process nobody has to ask: a release also compares whether it is the
+// turn of the one right behind it, which is so when that entry and its session are there
+// and nobody joined the lease. What is made later comes later, so nothing else can stand
+// between the two.
+//
 // Group commit. Requests that come while two transactions are under way travel together
-// in the next: up to 64, never two of one lock, which would share a revision.
+// in the next: up to 64, never two entries of one lock, which would share a revision. One
+// that leaves may travel with one that joins, and who joins a line in which others of
+// this process wait waits up to 5 ms for that: a lock in demand costs one transaction for
+// each hand-over.
 //
 // Remembering. Tombstones, and the memory of sessions, hang on an etcd lease of 15
 // minutes that is used for 5 and never renewed: they are there for 10 at least, and
@@ -102,6 +126,6 @@
 //
 // # Do not use when
 //
-// Leases shorter than a second are needed, or thousands of timed leases are taken each
-// second: each costs etcd two writes more than a lease that lives with a session.
+// Leases shorter than a second are needed, or thousands of timed leases with a TTL above
+// five minutes are taken each second: each costs etcd two writes more than others.
 package etcdlock

@@ -26,8 +26,10 @@ type record struct {
 	Root int64 `json:"root,omitempty"`
 	// TTL of a timed lease in milliseconds.
 	TTL int64 `json:"ttl,omitempty"`
-	// Out is set when a timed lease has its own etcd lease: it was granted.
+	// Out is set when a timed lease was granted: it is not on the etcd lease of a session.
 	Out bool `json:"out,omitempty"`
+	// Pooled is set when its etcd lease is that of others too, which nobody may revoke.
+	Pooled bool `json:"pooled,omitempty"`
 	// Asked and Since are wall-clock milliseconds, for people. Since is 0 while it
 	// is not known that the lease was granted later than it asked.
 	Asked int64 `json:"asked"`
@@ -67,6 +69,17 @@ func (k keys) decode(kv *mvccpb.KeyValue) (entry, bool) {
 	return e, true
 }
 
+// entryOf is the entry of that lease, or nil if it is another, or none.
+func (k keys) entryOf(id leaseKey, kv *mvccpb.KeyValue) *entry {
+	if kv == nil {
+		return nil
+	}
+	if e, ok := k.decode(kv); ok && (leaseKey{e.name, e.id()}) == id {
+		return &e
+	}
+	return nil
+}
+
 func (k keys) decodeAll(kvs []*mvccpb.KeyValue) []entry {
 	es := make([]entry, 0, len(kvs))
 	for _, kv := range kvs {
@@ -98,6 +111,9 @@ func (e *entry) rank() int64 {
 func (e *entry) token() fence.Token { return fence.Token(e.rank()) } //nolint:gosec // revisions are positive
 
 func (e *entry) timed() bool { return e.TTL > 0 }
+
+// alone reports whether the etcd lease is that of this timed lease, and of nothing else.
+func (e *entry) alone() bool { return e.timed() && e.Out && !e.Pooled }
 
 func (e *entry) claim() backend.Claim {
 	return backend.Claim{

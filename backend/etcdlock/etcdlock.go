@@ -89,6 +89,7 @@ type Backend struct {
 	commits *committer
 	lines   *lines
 	slots   *slots
+	pools   *pools
 	memory  memory
 	revoker *revoker
 
@@ -130,9 +131,10 @@ func New(client *clientv3.Client, cfg Config) (*Backend, error) {
 		suspects: newIDSet[backend.LeaseID](),
 	}
 	b.base, b.cancel = context.WithCancelCause(context.Background())
-	b.commits = &committer{b: b}
+	b.commits = &committer{b: b, riders: make(map[string][]*change)}
 	b.lines = &lines{b: b, byName: make(map[string]*line)}
 	b.slots = newSlots()
+	b.pools = newPools(b)
 	b.memory = memory{turn: make(chan struct{}, 1)}
 	b.revoker = newRevoker(b)
 	b.background(b.checkVersions)

@@ -54,3 +54,36 @@ func (b *Backend) Slots() int {
 	defer b.slots.mu.Unlock()
 	return len(b.slots.placed)
 }
+
+// Leaves, Joins and Alone are the kinds of changes.
+const (
+	Alone  = alone
+	Leaves = leaves
+	Joins  = joins
+)
+
+// Change is a change of a lock.
+type Change struct {
+	Lock  string
+	Kind  kind
+	Rides bool
+}
+
+// Batch gives the first of those changes that travel in one transaction, as they stand
+// in it.
+func Batch(changes ...Change) []Change {
+	c := &committer{riders: make(map[string][]*change), running: 1}
+	for _, ch := range changes {
+		p := &change{name: ch.Lock, kind: ch.Kind, rides: ch.Rides}
+		if ch.Rides {
+			c.riders[ch.Lock] = append(c.riders[ch.Lock], p)
+		} else {
+			c.pending = append(c.pending, p)
+		}
+	}
+	var batch []Change
+	for _, p := range c.next() {
+		batch = append(batch, Change{p.name, p.kind, p.rides})
+	}
+	return batch
+}

@@ -5,21 +5,28 @@ import (
 	"strconv"
 	"strings"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-io/holdfast/backend"
 )
 
 // The zones of a lock: the byte after its name and the NUL. Their order is used:
-// joined before shared before exclusive, and all entries before the note of a break.
+// joined before shared before exclusive, all entries before the tombstones, and these before
+// the note of a break.
 const (
 	zoneJoined    = 'j' // <slot>, of a lease that joined another by re-entry
 	zoneShared    = 's' // <limit, 6 hex digits><slot>
 	zoneExclusive = 'x' // <slot>
+	zoneTomb      = 'y' // <lease>: that it is over
 	zoneNote      = 'z' // the newest break
 )
 
-const limitDigits = 6
+const (
+	limitDigits = 6
+	// headSlot is nobody's: that of an entry that was made while there was no other.
+	headSlot slot = "!"
+)
 
 // keys makes and reads keys. A lock's name stands in its keys as it is, ended by a
 // NUL, which no name can hold: so different names never share a key, and the order of
@@ -37,29 +44,39 @@ func (s span) get(opts ...clientv3.OpOption) clientv3.Op {
 
 // empty is true where no key is in the range.
 func (s span) empty() clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(s.from), "=", 0).WithRange(s.to)
+	return compare(s, pb.Compare_EQUAL, &pb.Compare{Target: pb.Compare_CREATE, TargetUnion: &pb.Compare_CreateRevision{}})
 }
 
 // unchanged is true where nothing in the range was written after the revision.
 // Deletions do not count.
 func (s span) unchanged(since int64) clientv3.Cmp {
-	return clientv3.Compare(clientv3.ModRevision(s.from), "<", since+1).WithRange(s.to)
+	return compare(s, pb.Compare_LESS, &pb.Compare{Target: pb.Compare_MOD, TargetUnion: &pb.Compare_ModRevision{ModRevision: since + 1}})
 }
 
-func absent(key string) clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
-}
+func absent(key string) clientv3.Cmp { return created(key, 0) }
 
 func present(key string) clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(key), ">", 0)
+	return compare(span{from: key}, pb.Compare_GREATER, &pb.Compare{Target: pb.Compare_CREATE, TargetUnion: &pb.Compare_CreateRevision{}})
 }
 
 func created(key string, rev int64) clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(key), "=", rev)
+	return compare(span{from: key}, pb.Compare_EQUAL, &pb.Compare{Target: pb.Compare_CREATE, TargetUnion: &pb.Compare_CreateRevision{CreateRevision: rev}})
 }
 
 func modified(key string, rev int64) clientv3.Cmp {
-	return clientv3.Compare(clientv3.ModRevision(key), "=", rev)
+	return compare(span{from: key}, pb.Compare_EQUAL, &pb.Compare{Target: pb.Compare_MOD, TargetUnion: &pb.Compare_ModRevision{ModRevision: rev}})
+}
+
+// compare fills in a comparison. The functions of clientv3 for it copy it by reflection
+// with each step, which took a tenth of the time of an acquisition here.
+func compare(s span, result pb.Compare_CompareResult, with *pb.Compare) clientv3.Cmp {
+	var cmp clientv3.Cmp
+	c := cmp.GetCompare()
+	c.Key, c.Result, c.Target, c.TargetUnion = []byte(s.from), result, with.Target, with.TargetUnion
+	if s.to != "" {
+		c.RangeEnd = []byte(s.to)
+	}
+	return cmp
 }
 
 // all is everything that this package writes.
@@ -78,6 +95,11 @@ func (k keys) lock(name string) string { return k.prefix + "q/" + name + "\x00" 
 
 // entries is every place in line and every lease of a lock.
 func (k keys) entries(name string) span {
+	return span{k.lock(name), k.lock(name) + string(rune(zoneTomb))}
+}
+
+// untouched is every place in line, every lease, and every tombstone of a lock.
+func (k keys) untouched(name string) span {
 	return span{k.lock(name), k.lock(name) + string(rune(zoneNote))}
 }
 
@@ -91,6 +113,11 @@ func (k keys) shared(name string) span {
 
 func (k keys) exclusive(name string) span {
 	return span{k.lock(name) + string(rune(zoneExclusive)), k.lock(name) + string(rune(zoneExclusive+1))}
+}
+
+// isExclusive reports whether an entry of the lock is exclusive, and did not join another.
+func (k keys) isExclusive(name, key string) bool {
+	return strings.HasPrefix(key, k.exclusive(name).from)
 }
 
 // sharedWith is the shared entries with this limit.
@@ -119,6 +146,23 @@ func (k keys) entry(name string, slot slot, mode backend.Mode, limit int) string
 	return k.lock(name) + string(rune(zoneExclusive)) + string(slot)
 }
 
+// head is where an exclusive lease goes that finds nobody else. There is no claim then:
+// see headed.
+func (k keys) head(name string) string { return k.entry(name, headSlot, backend.Exclusive, 0) }
+
+// headed are the conditions under which the entry at the head is of that lease.
+//
+// An entry goes there only while the lock has no entry at all. So there is one without
+// a claim at most, no other entry of its lease is older, and to make another one it is
+// enough to ask for this: it is compared with how the value of an entry begins.
+func (k keys) headed(name string, id backend.LeaseID) []clientv3.Cmp {
+	begins := `{"lease":"` + string(id)
+	return []clientv3.Cmp{
+		clientv3.Compare(clientv3.Value(k.head(name)), ">", begins+`"`),
+		clientv3.Compare(clientv3.Value(k.head(name)), "<", begins+`#`), // which is next
+	}
+}
+
 // claim is what makes a lease exist once. It is made and deleted with the entry, whose
 // key is its value; but it outlives the entry of a timed lease that was released.
 func (k keys) claim(name string, id backend.LeaseID) string {
@@ -143,7 +187,7 @@ func (k keys) opened(id backend.SessionID) string { return k.prefix + "d/" + str
 
 // tombstone remembers that a lease is over.
 func (k keys) tombstone(name string, id backend.LeaseID) string {
-	return k.prefix + "t/" + name + "\x00" + string(id)
+	return k.lock(name) + string(rune(zoneTomb)) + string(id)
 }
 
 func hexLimit(limit int) string { return fmt.Sprintf("%0*x", limitDigits, limit) }

@@ -45,9 +45,9 @@ type watch struct {
 
 // waiter is a call of Acquire that is in line.
 type waiter struct {
+	turn
 	line  *line
 	lease backend.LeaseID
-	rev   int64         // of the entry
 	wake  chan struct{} // capacity 1: look again
 	gone  chan struct{} // capacity 1: the entry was taken out by this process
 
@@ -58,6 +58,22 @@ type waiter struct {
 	need     need
 	asOf     int64 // what need was read at
 	woken    int64 // the revision that woke it
+	handed   *hand // by who had the lock
+	// ends is how many releases are under way that will say whether it is the waiter's
+	// turn; what the watch told meanwhile is kept in owed.
+	ends int
+	owed int64
+}
+
+// hand says that it is a waiter's turn, which was found when the lease before it was
+// released.
+type hand struct{ asked time.Time }
+
+// turn is what it takes to find out whether it is a waiter's turn.
+type turn struct {
+	key     string // of the entry; empty: not to be found out by others
+	rev     int64
+	session backend.SessionID
 }
 
 type deletion struct {
@@ -73,7 +89,7 @@ type snapshot struct {
 }
 
 // join adds a waiter, which is about to look.
-func (l *lines) join(name string, lease backend.LeaseID, rev int64) *waiter {
+func (l *lines) join(name string, lease backend.LeaseID, t turn) *waiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ln, ok := l.byName[name]
@@ -82,7 +98,7 @@ func (l *lines) join(name string, lease backend.LeaseID, rev int64) *waiter {
 		l.byName[name] = ln
 	}
 	w := &waiter{
-		line: ln, lease: lease, rev: rev, checking: true,
+		turn: t, line: ln, lease: lease, checking: true,
 		wake: make(chan struct{}, 1), gone: make(chan struct{}, 1),
 	}
 	ln.waiters[w] = struct{}{}
@@ -108,6 +124,69 @@ func (l *lines) leave(w *waiter) {
 	if len(ln.any) > 0 {
 		ln.any[0].signal(0)
 	}
+}
+
+// owedTime is how long a waiter that was woken waits for what a release will say.
+const owedTime = 10 * time.Millisecond
+
+// after gives the waiter of this process that stands right behind an entry which is about
+// to be released; nil where there is none. It has to be given to hand afterwards.
+func (l *lines) after(name string, e entryRef) *waiter {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ln, ok := l.byName[name]
+	if !ok {
+		return nil
+	}
+	for _, w := range ln.byKey[e.key] {
+		if w.need.rev == e.rev && w.key != "" {
+			w.ends++
+			return w
+		}
+	}
+	return nil
+}
+
+// hand tells a waiter that a release is over, and if h is not nil, that it is its turn.
+func (l *lines) hand(w *waiter, h *hand) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w.ends--
+	if h != nil {
+		w.handed = h
+	}
+	if h != nil || w.owed > 0 {
+		w.signal(w.owed)
+	}
+}
+
+// tell wakes a waiter, unless a release will do so in a moment.
+func (l *lines) tell(w *waiter, rev int64) {
+	if w.ends == 0 {
+		w.signal(rev)
+		return
+	}
+	w.owed = rev
+	time.AfterFunc(owedTime, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		w.signal(rev)
+	})
+}
+
+// took gives what a waiter was handed; nil: nothing.
+func (l *lines) took(w *waiter) *hand {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return w.handed
+}
+
+// waits reports whether anybody here waits for the lock.
+func (l *lines) waits(name string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ln, ok := l.byName[name]
+	return ok && len(ln.waiters) > 0
 }
 
 // remove tells a waiter that this process took its entry out of the line.
@@ -278,7 +357,7 @@ func (l *lines) deliver(ln *line, wt *watch, events []*clientv3.Event) {
 			}
 		}
 		for _, w := range ln.byKey[key] {
-			w.signal(rev)
+			l.tell(w, rev)
 		}
 		if len(ln.any) > 0 {
 			ln.any[0].signal(rev)

@@ -2,6 +2,7 @@ package etcdlock
 
 import (
 	"context"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -57,7 +58,7 @@ func (b *Backend) release(ctx context.Context, id leaseKey, bury bool) (bool, er
 			return false, err
 		}
 		e := es[0]
-		if found, err := b.remove(ctx, id, entryRef{e.key, e.rev, e.timed() && e.Out}, false); found || err != nil {
+		if found, err := b.remove(ctx, id, entryRef{key: e.key, rev: e.rev, out: e.alone()}, false); found || err != nil {
 			return found, err
 		}
 	}
@@ -65,22 +66,40 @@ func (b *Backend) release(ctx context.Context, id leaseKey, bury bool) (bool, er
 
 // entryRef names one entry: keys are used again.
 type entryRef struct {
-	key string
-	rev int64
-	out bool // of a timed lease with an etcd lease of its own
+	key  string
+	rev  int64
+	out  bool             // of a timed lease with an etcd lease of its own
+	pool clientv3.LeaseID // of a timed lease that shares one
+	held bool             // out, and not timed
 }
 
 // remove deletes an entry. The claim of a timed lease stays, and ends with its etcd
 // lease: that tells watchers that the lease did not expire.
 func (b *Backend) remove(ctx context.Context, id leaseKey, e entryRef, bury bool) (bool, error) {
+	entry, claim := clientv3.OpDelete(e.key), clientv3.OpDelete(b.keys.claim(id.name, id.id))
+	if !e.held { // there may be an etcd lease to take back
+		entry = clientv3.OpDelete(e.key, clientv3.WithPrevKV())
+	}
+	var next *waiter
+	if e.held && b.keys.isExclusive(id.name, e.key) { // of several that share, others stay
+		next = b.lines.after(id.name, e)
+	}
+	asked := time.Now()
 	build := func(tomb []clientv3.Op) *change {
 		ch := &change{
-			name: id.name, cmps: []clientv3.Cmp{created(e.key, e.rev)},
-			then: append([]clientv3.Op{clientv3.OpDelete(e.key, clientv3.WithPrevKV())}, tomb...),
+			name: id.name, kind: leaves, cmps: []clientv3.Cmp{created(e.key, e.rev)},
+			then: append([]clientv3.Op{entry}, tomb...),
 			els:  tomb,
 		}
-		if !e.out {
-			ch.then = append(ch.then, clientv3.OpDelete(b.keys.claim(id.name, id.id)))
+		if e.pool != clientv3.NoLease && e.key != b.keys.head(id.name) {
+			// Somebody else may have renewed it, and given it an etcd lease of its own.
+			here := []clientv3.Cmp{clientv3.Compare(clientv3.LeaseValue(e.key), "=", int64(e.pool))}
+			ch.then = append(ch.then, clientv3.OpTxn(here, []clientv3.Op{claim}, nil))
+		} else if !e.out && e.key != b.keys.head(id.name) {
+			ch.then = append(ch.then, claim)
+		}
+		if next != nil {
+			ch.then = append(ch.then, clientv3.OpTxn(b.turnOf(next), nil, nil))
 		}
 		return ch
 	}
@@ -91,15 +110,32 @@ func (b *Backend) remove(ctx context.Context, id leaseKey, e entryRef, bury bool
 	} else {
 		resp, _, err = b.commits.commit(ctx, opRelease, build(nil))
 	}
+	if next != nil {
+		var h *hand
+		if err == nil && resp.Succeeded && resp.Responses[len(resp.Responses)-1].GetResponseTxn().GetSucceeded() {
+			h = &hand{asked: asked}
+		}
+		b.lines.hand(next, h)
+	}
 	if err != nil || !resp.Succeeded {
 		return false, err
 	}
 	for _, kv := range resp.Responses[0].GetResponseDeleteRange().GetPrevKvs() {
-		if e, ok := b.keys.decode(kv); ok && e.timed() && e.Out {
+		if e, ok := b.keys.decode(kv); ok && e.alone() {
 			b.revoker.revoke(e.lease)
 		}
 	}
 	return true, nil
+}
+
+// turnOf are the conditions under which it is the turn of a waiter when the lease right
+// before it, which has the lock, is released: it is still in line, its session is alive,
+// and nobody has joined that lease. Nothing else can be before it: what is made later
+// comes later.
+func (b *Backend) turnOf(w *waiter) []clientv3.Cmp {
+	return []clientv3.Cmp{
+		created(w.key, w.rev), present(b.keys.session(w.session)), b.keys.joined(w.line.name).empty(),
+	}
 }
 
 // bury commits a change that writes the tombstone of a lease as well.

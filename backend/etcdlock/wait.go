@@ -32,19 +32,15 @@ type verdict struct {
 	rev  int64
 }
 
-// wait waits until the entry with that create revision is at the head of the line. f
-// is what is known of the line; nil makes it look first.
-func (a *acquisition) wait(ctx context.Context, own int64, f *found) (backend.Grant, error) {
+// wait waits until the entry with that create revision is at the head of the line. seen
+// is what is known of the line.
+func (a *acquisition) wait(ctx context.Context, own int64, seen verdict) (backend.Grant, error) {
 	l := a.b.lines
-	w := l.join(a.req.Name, a.req.Lease, own)
+	w := l.join(a.req.Name, a.req.Lease, a.turn(own))
 	defer l.leave(w)
 	timer := time.NewTimer(safetyTime/2 + rand.N(safetyTime/2))
 	defer timer.Stop()
-	var v verdict
-	known := f != nil
-	if known {
-		v = verdict{need: needOf(&f.st, a.req.Lease), rev: f.rev}
-	}
+	v, known := seen, true
 	byTimer := false
 	for failures := 0; ; {
 		if known && l.await(w, v.need, v.rev) {
@@ -61,6 +57,10 @@ func (a *acquisition) wait(ctx context.Context, own int64, f *found) (backend.Gr
 				byTimer = true
 				timer.Reset(safetyTime/2 + rand.N(safetyTime/2))
 			}
+		}
+		if h := l.took(w); h != nil {
+			a.asked = h.asked
+			return a.grant(grantOf{rank: own, waited: true}), nil
 		}
 		var err error
 		known = false
@@ -81,6 +81,16 @@ func (a *acquisition) wait(ctx context.Context, own int64, f *found) (backend.Gr
 		}
 		failures++
 	}
+}
+
+// turn is for others to find out whether it is this one's turn, where that is all there
+// is to do: a timed lease moves first.
+func (a *acquisition) turn(own int64) turn {
+	t := turn{rev: own, session: a.sess.id}
+	if at, ok := a.b.slots.find(a.p.leaseKey); ok && at.rev == own && a.req.Mode == backend.Exclusive && !a.req.Timed {
+		t.key = at.key
+	}
+	return t
 }
 
 // look asks etcd where the entry stands. What it says is of one moment: the entry,
@@ -126,7 +136,7 @@ func (a *acquisition) look(ctx context.Context, w *waiter, own int64, force bool
 	}
 	for _, i := range []int{2, 1} {
 		for _, kv := range resp.Responses[i].GetResponseRange().Kvs {
-			v.need.key = string(kv.Key)
+			v.need = need{key: string(kv.Key), rev: kv.CreateRevision}
 		}
 	}
 	v.out = v.need.key == ""
@@ -156,6 +166,7 @@ func (a *acquisition) lookShared(ctx context.Context, w *waiter, own, since int6
 // entry, or of any one where each of them may make room.
 type need struct {
 	key string
+	rev int64 // create revision of the entry
 	any bool
 }
 
@@ -171,7 +182,7 @@ func needOf(st *state, id backend.LeaseID) need {
 	ahead := slices.Concat(st.holders, st.line[:i])
 	for _, e := range slices.Backward(ahead) {
 		if st.line[i].mode() == backend.Exclusive || e.mode() == backend.Exclusive {
-			return need{key: e.key}
+			return need{key: e.key, rev: e.rev}
 		}
 	}
 	return need{any: true}

@@ -46,6 +46,7 @@ const (
 	codeShutdown     = 1053
 	codeInterrupted  = 1317
 	codeKilled       = 1927 // MariaDB
+	codeRested       = 4031 // MySQL: wait_timeout
 	codeCommitFailed = 1180
 	codeDeadlock     = 1213
 	codeChanged      = 1020 // MariaDB with innodb_snapshot_isolation
@@ -67,14 +68,15 @@ func code(err error) uint16 {
 // outcome open.
 func answered(err error) bool {
 	switch code(err) {
-	case 0, codeShutdown, codeInterrupted, codeKilled, codeCommitFailed:
+	case 0, codeShutdown, codeInterrupted, codeKilled, codeRested, codeCommitFailed:
 		return false
 	}
 	return true
 }
 
-// unsent reports whether nothing was sent: the client library knows.
-func unsent(err error) bool { return errors.Is(err, driver.ErrBadConn) }
+// unsent reports whether nothing was sent: the client library knows. A connection that had
+// rested for too long was ended before.
+func unsent(err error) bool { return errors.Is(err, driver.ErrBadConn) || code(err) == codeRested }
 
 func transient(err error) bool {
 	c := code(err)
@@ -89,7 +91,7 @@ func broken(err error) bool {
 		return false
 	}
 	switch code(err) {
-	case 0, codeShutdown, codeKilled:
+	case 0, codeShutdown, codeKilled, codeRested:
 		return true
 	}
 	return false

@@ -104,9 +104,9 @@ func TestRefusedServers(t *testing.T) {
 func TestHostileSettings(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(
-		t, "--transaction-isolation=SERIALIZABLE", "--autocommit=0", "--sql-mode=ANSI,PIPES_AS_CONCAT,NO_BACKSLASH_ESCAPES", "--default-time-zone=+05:30",
-		"--innodb-lock-wait-timeout=50", "--character-set-server=latin1", "--collation-server=latin1_swedish_ci", "--lower-case-table-names=0",
-		"--default-storage-engine=MyISAM", "--innodb-deadlock-detect=ON", "--completion-type=CHAIN",
+		t, "transaction-isolation=SERIALIZABLE", "autocommit=0", "sql-mode=ANSI,PIPES_AS_CONCAT,NO_BACKSLASH_ESCAPES", "default-time-zone=+05:30",
+		"innodb-lock-wait-timeout=50", "character-set-server=latin1", "collation-server=latin1_swedish_ci", "lower-case-table-names=0",
+		"default-storage-engine=MyISAM", "innodb-deadlock-detect=ON", "completion-type=CHAIN",
 	)
 	one, two := open(t, s.URL()), open(t, s.URL())
 	mine, theirs := leasetest.Session(t, one, time.Minute, nil), leasetest.Session(t, two, time.Minute, nil)

@@ -28,7 +28,7 @@ func (s store) Unavailable(op string, mayHold bool, err error) error {
 // Fault says what an error means.
 func (s store) Fault(err error) sqllease.Fault {
 	return sqllease.Fault{
-		Answered: answered(err), Unsent: unsent(err), Transient: transient(err), Locked: code(err) == codeLockTimeout, Broken: broken(err),
+		Answered: answered(err), Unsent: unsent(err), Ended: code(err) != 0 && broken(err), Transient: transient(err), Locked: code(err) == codeLockTimeout, Broken: broken(err),
 	}
 }
 

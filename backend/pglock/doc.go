@@ -77,8 +77,9 @@
 // A pooler that gives every transaction another connection (PgBouncer's transaction
 // mode) cannot pass notifications on. With listen=false none are asked for: waiters look
 // every half second, and there are no prepared statements, no pushes of losses and no
-// Watch. A value that listens through such a pooler notices, says so in the log, and
-// does the same.
+// Watch. Without it PgBouncer in its default settings is refused, with ErrPooler, in any
+// mode. A value that listens through a pooler that lets it connect (ignore_startup_parameters)
+// and passes nothing on notices, says so in the log, and looks every half second, too.
 //
 // # URL
 //

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -13,11 +14,14 @@ import (
 )
 
 // What can be wrong with the database. Each comes inside a *backend.UnavailableError,
-// but ErrNewer and ErrEncoding, which are backend.ErrUnsupported. Test with errors.Is.
+// but ErrPooler, ErrNewer and ErrEncoding, which are backend.ErrUnsupported. Test with errors.Is.
 var (
 	// ErrNoSchema: the tables are not there, and the role may not make them. See
 	// [Backend.Migrate].
 	ErrNoSchema = errors.New("the tables of holdfast are not there, and may not be made: run holdfast migrate as a role that may")
+	// ErrPooler: what answers is a pooler that does not let us set what we need for a
+	// connection. Nothing was done; with listen=false it is not needed.
+	ErrPooler = errors.New("a pooler is in between, which refuses our settings: use listen=false with it")
 	// ErrNewer: a later version of Holdfast made the tables. They were not changed.
 	ErrNewer = errors.New("the tables are of a later version")
 	// ErrEncoding: the database is not in UTF-8, so that it cannot keep every name.
@@ -40,11 +44,13 @@ const (
 	codeSerialization = "40001"
 	codeDeadlock      = "40P01"
 	codeLockTimeout   = "55P03"
+	codeProtocol      = "08P01" // PgBouncer's, for what it does not know
 	codeReadOnly      = "25006"
 	codeNoTable       = "42P01"
 	codeNoSchema      = "3F000"
 	codeNoRight       = "42501"
 	codeUnique        = "23505"
+	codeRested        = "57P05" // idle_session_timeout: nothing had come
 	codeDuplicate     = "42P07"
 )
 
@@ -94,6 +100,9 @@ func refused(err error) bool {
 func unavailable(op string, mayHold bool, err error) error {
 	if errors.Is(err, backend.ErrClosed) || errors.Is(err, backend.ErrUnsupported) || errors.Is(err, backend.ErrInvalid) {
 		return err
+	}
+	if code(err) == codeProtocol && strings.Contains(err.Error(), "unsupported startup parameter") {
+		return fmt.Errorf("%s: %s: %w: %w", backendName, op, ErrPooler, backend.ErrUnsupported)
 	}
 	return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: mayHold, Err: cause(err)}
 }

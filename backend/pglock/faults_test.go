@@ -1,6 +1,7 @@
 package pglock_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -26,6 +27,29 @@ func open(t *testing.T, url string) *pglock.Backend {
 		}
 	})
 	return b
+}
+
+// C14, K6: the replies are held for longer than the lease lives. It is not granted.
+func TestHeldReplies(t *testing.T) {
+	t.Parallel()
+	const ttl = 300 * time.Millisecond
+	server := testserver.Postgres(t)
+	proxy := chaos.Start(t, server.Addr())
+	b, other := open(t, server.URLOf("postgres", proxy.Addr())), open(t, server.URL())
+	leasetest.Session(t, b, time.Minute, nil) // the tables are there, and a connection
+	proxy.Hold(chaos.Replies)
+	req := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: ttl}
+	got := leasetest.Start(t, b, req)
+	time.AfterFunc(2*ttl, func() { proxy.Release(chaos.Replies) })
+	if g := <-got; !errors.Is(g.Err, backend.ErrLost) {
+		t.Errorf("granted after %s: %+v, %v", 2*ttl, g.Grant, g.Err)
+	}
+	if info, err := other.Inspect(leasetest.Within(t), "n"); err != nil || len(info.Holders) != 0 {
+		leasetest.Eventually(t, "the lease ends", func() bool {
+			info, err = other.Inspect(leasetest.Within(t), "n")
+			return err == nil && len(info.Holders) == 0
+		})
+	}
 }
 
 // B: the reply to the commit is lost.
@@ -152,5 +176,13 @@ func TestServerGone(t *testing.T) {
 func TestKilledUnderLoad(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
+	leasetest.KilledUnderLoad(t, func() backend.Backend { return open(t, s.URL()) }, s.Restart)
+}
+
+// The same where the server's default is a snapshot for each transaction, in which what was
+// committed while a row was waited for is not seen.
+func TestKilledUnderLoadWithSnapshots(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t, "default_transaction_isolation=repeatable read")
 	leasetest.KilledUnderLoad(t, func() backend.Backend { return open(t, s.URL()) }, s.Restart)
 }

@@ -22,54 +22,56 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if req.Wait {
 		return b.wait(ctx, req)
 	}
-	answer, asked, err := b.ask(ctx, req, "")
-	if err != nil {
+	o, err := b.ask(ctx, req, "")
+	switch {
+	case err != nil:
 		return backend.Grant{}, err
+	case o.answer == nil || o.answer[0].s == "G":
+		return b.accept(req, o)
+	default:
+		return backend.Grant{}, b.refused(req, o.answer)
 	}
-	d := decoder{list: answer}
-	if d.text() != "G" {
-		return backend.Grant{}, b.refused(req, answer)
-	}
-	return b.accept(req, &d, asked)
 }
 
-const opAcquire = "acquire"
+// What operations are called.
+const opAcquire, opRelease = "acquire", "release"
 
-// ask sends the request. The answer is not empty. Where it is not known what became of
-// the request, the lease is in doubt from then on.
-func (b *Backend) ask(ctx context.Context, req backend.AcquireRequest, channel string) ([]reply, time.Time, error) {
-	mode, permits, limit, ttl := "x", "1", strconv.Itoa(req.Limit), "0"
-	alone := "1 1 0 0 0 0 0"
+// ask sends the request. Where it is not known what became of it, the lease is in doubt
+// from then on.
+func (b *Backend) ask(ctx context.Context, req backend.AcquireRequest, channel string) (outcome, error) {
+	t := terms{
+		session: string(req.Session), ttl: "0", limit: strconv.Itoa(req.Limit), reentrant: flag(req.Reentrant), wait: flag(req.Wait),
+		mode: "x", permits: "1", channel: channel, owner: req.Owner, note: req.Note,
+	}
 	if req.Mode == backend.Shared {
-		mode, permits = "s", strconv.Itoa(max(1, req.Permits))
-		alone = "1 0 " + permits + " 1 " + limit + " 0 0"
+		t.mode, t.permits = "s", strconv.Itoa(max(1, req.Permits))
 	}
 	if req.Timed {
-		ttl = millis(req.TTL)
+		t.ttl = millis(req.TTL)
 	}
-	head := string(req.Session) + "\n" + mode + "\n" + permits + "\n"
-	tail := "\n" + flag(req.Timed) + "\n" + flag(req.Reentrant) + "\n-\n" + channel + "\n" + req.Owner + "\n" + req.Note
-	answer, asked, err := b.engine.do(ctx, false, "acquire",
-		req.Name, string(req.Lease), string(req.Session), ttl, limit, flag(req.Reentrant), flag(req.Wait), head, tail, alone)
-	if err == nil {
-		return answer, asked, nil
+	o := b.engine.await(ctx, &call{op: opAcquire, terms: t, name: req.Name, lease: string(req.Lease)}, false)
+	if o.err == nil {
+		return o, nil
 	}
-	err = toKind(opAcquire, err)
+	err := toKind(opAcquire, o.err)
 	var away *backend.UnavailableError
 	if errors.As(err, &away) && away.MayHold {
 		b.doubt(req)
 	}
-	return nil, asked, err
+	return outcome{}, err
 }
 
-// accept reads what follows the "G" of an answer.
-func (b *Backend) accept(req backend.AcquireRequest, d *decoder, asked time.Time) (backend.Grant, error) {
-	g := d.grant()
-	if d.err != nil {
-		b.doubt(req)
-		return backend.Grant{}, toKind(opAcquire, &sentError{sent: true, err: d.err})
+// accept makes the grant of an answer that is one.
+func (b *Backend) accept(req backend.AcquireRequest, o outcome) (backend.Grant, error) {
+	if o.answer != nil {
+		d := decoder{list: o.answer[1:]}
+		o.granted = d.grant()
+		if d.err != nil {
+			b.doubt(req)
+			return backend.Grant{}, toKind(opAcquire, &sentError{sent: true, err: d.err})
+		}
 	}
-	return g.grant(asked), nil
+	return o.granted.grant(o.asked), nil
 }
 
 func (b *Backend) refused(req backend.AcquireRequest, answer []reply) error {
@@ -107,7 +109,6 @@ func (b *Backend) doubt(req backend.AcquireRequest) {
 // never answered, the server remembers that it must not be granted any more, for the
 // session's TTL and at least five minutes. See backend.Backend.
 func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error {
-	const op = "release"
 	if err := req.Validate(); err != nil {
 		return err
 	}
@@ -121,19 +122,21 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	case doubtful:
 		abandon = "2"
 	}
-	answer, _, err := b.engine.do(ctx, true, "release", req.Name, string(req.Lease), abandon, string(req.Session))
-	if err != nil {
-		return toKind(op, err)
+	o := b.engine.await(ctx, &call{
+		op: opRelease, terms: terms{session: string(req.Session), abandon: abandon}, name: req.Name, lease: string(req.Lease),
+	}, true)
+	if o.err != nil {
+		return toKind(opRelease, o.err)
 	}
 	if doubtful {
 		b.mu.Lock()
 		delete(b.doubts, req.Lease)
 		b.mu.Unlock()
 	}
-	if answer[0].s == "OK" {
+	if o.answer == nil || o.answer[0].s == "OK" {
 		return nil
 	}
-	return refusal(op, &decoder{list: answer}, req.Name, 0)
+	return refusal(opRelease, &decoder{list: o.answer}, req.Name, 0)
 }
 
 func flag(b bool) string {

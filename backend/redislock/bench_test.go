@@ -3,6 +3,7 @@ package redislock_test
 import (
 	"strconv"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -27,7 +28,7 @@ func BenchmarkPairs(b *testing.B) {
 			s := memory(b)
 			v := open(b, s, redislock.Config{Quarantine: redislock.NoQuarantine})
 			id := session(b, v, time.Hour)
-			parallel(b, goroutines, func(name string) error {
+			parallel(b, s, goroutines, func(name string) error {
 				req := backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Session: id}
 				if _, err := v.Acquire(b.Context(), req); err != nil {
 					return err
@@ -50,7 +51,7 @@ func BenchmarkRawPairs(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer c.Close()
-			parallel(b, goroutines, func(name string) error {
+			parallel(b, s, goroutines, func(name string) error {
 				id := string(backend.NewLeaseID())
 				if err := c.Do(b.Context(), c.B().Set().Key(name).Value(id).Nx().PxMilliseconds(30000).Build()).Error(); err != nil {
 					return err
@@ -66,7 +67,7 @@ func BenchmarkHandOver(b *testing.B) {
 	s := memory(b)
 	v := open(b, s, redislock.Config{Quarantine: redislock.NoQuarantine})
 	id := session(b, v, time.Hour)
-	parallel(b, 64, func(string) error {
+	parallel(b, s, 64, func(string) error {
 		req := backend.AcquireRequest{Name: "one", Lease: backend.NewLeaseID(), Session: id, Wait: true}
 		if _, err := v.Acquire(b.Context(), req); err != nil {
 			return err
@@ -75,11 +76,15 @@ func BenchmarkHandOver(b *testing.B) {
 	})
 }
 
-// parallel runs f b.N times over so many goroutines, each with a name of its own.
-func parallel(b *testing.B, goroutines int, f func(name string) error) {
+// parallel runs f b.N times over so many goroutines, each with a name of its own. It
+// tells the time of the processor too, the server's and ours: on a busy machine that is
+// what can be compared.
+func parallel(b *testing.B, s *testserver.RedisServer, goroutines int, f func(name string) error) {
 	b.Helper()
 	var n, done atomic.Int64
 	ended := make(chan error, goroutines)
+	servers, ours := s.CPU(), spent(b)
+	b.ReportAllocs()
 	b.ResetTimer()
 	for g := range goroutines {
 		go func() {
@@ -100,5 +105,18 @@ func parallel(b *testing.B, goroutines int, f func(name string) error) {
 		}
 	}
 	b.StopTimer()
-	b.ReportMetric(float64(done.Load())/b.Elapsed().Seconds(), "pairs/s")
+	pairs := float64(done.Load())
+	b.ReportMetric(pairs/b.Elapsed().Seconds(), "pairs/s")
+	b.ReportMetric(float64((s.CPU()-servers).Microseconds())/pairs, "server-us/pair")
+	b.ReportMetric(float64((spent(b)-ours).Microseconds())/pairs, "client-us/pair")
+}
+
+// spent is the time of the processor that this process has used.
+func spent(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,6 +30,7 @@ var (
 // the end of its context.
 type engine struct {
 	link    transport
+	direct  bool   // link.run in a context of withoutDial never waits for a connection
 	key     string // of the marker
 	mode    string // "q": keep the quarantine
 	timeout time.Duration
@@ -38,11 +40,11 @@ type engine struct {
 	cancel  context.CancelFunc
 	work    sync.WaitGroup
 
-	mu         sync.Mutex
-	queue      []*call
-	flights    int
-	closed     bool
-	generation string
+	mu       sync.Mutex
+	queue    []*call
+	flights  int
+	closed   bool
+	identity string // of the data that is known; see lua/main.lua
 }
 
 // welcome is the answer of hello.
@@ -51,17 +53,24 @@ type welcome struct {
 	longest int64 // ms
 }
 
-// call is one operation on its way.
+// call is one operation on its way, or one lease of an operation of many.
 type call struct {
-	args []string
-	done chan outcome // has room for the one outcome
-	sent bool         // guarded by engine.mu
+	op string
+	// Of acquire and release: what the operation has in common for all its leases, and
+	// the lease.
+	terms       terms
+	name, lease string
+	args        []string     // of all others
+	done        chan outcome // has room for the one outcome
+	sent        bool         // guarded by engine.mu
 }
 
+// outcome is an answer, or why there is none.
 type outcome struct {
-	answer []reply
-	asked  time.Time
-	err    error
+	answer  []reply // a word and what follows it; nil when the lease was granted, or given back, the short way
+	granted granted
+	asked   time.Time
+	err     error
 }
 
 // sentError is why there is no answer. sent: the operation may have been executed.
@@ -81,32 +90,59 @@ func newEngine(link transport, key, mode string, timeout time.Duration) *engine 
 	return &engine{link: link, key: key, mode: mode, timeout: timeout, base: base, cancel: cancel}
 }
 
-// do runs one operation. asked is a reading of the clock from before the request left
-// that the answer came to. An urgent one goes before all that wait. The error is a
-// *sentError, or what the script said of this operation.
+// do runs one operation that is not of many leases. asked is a reading of the clock from
+// before the request left that the answer came to. An urgent one goes before all that
+// wait. The error is a *sentError, or what the server said of this operation.
 func (e *engine) do(ctx context.Context, urgent bool, op string, args ...string) ([]reply, time.Time, error) {
-	c := &call{done: make(chan outcome, 1), args: make([]string, 0, len(args)+2)}
-	c.args = append(append(c.args, op, strconv.Itoa(len(args))), args...)
-	if err := e.submit(c, urgent); err != nil {
-		return nil, time.Time{}, &sentError{err: err}
+	o := e.await(ctx, &call{op: op, args: args}, urgent)
+	return o.answer, o.asked, o.err
+}
+
+// await has the call done. See do for the error.
+func (e *engine) await(ctx context.Context, c *call, urgent bool) outcome {
+	alone, err := e.submit(c, urgent)
+	if err != nil {
+		return outcome{err: &sentError{err: err}}
 	}
+	if alone {
+		return e.flyAlone(ctx, c)
+	}
+	return e.result(ctx, c)
+}
+
+// result waits for the outcome of a call that others send.
+func (e *engine) result(ctx context.Context, c *call) outcome {
 	select {
 	case o := <-c.done:
-		return o.answer, o.asked, o.err
+		return o
 	case <-ctx.Done():
-		return nil, time.Time{}, &sentError{sent: e.forget(c), err: context.Cause(ctx)}
+		return outcome{err: &sentError{sent: e.forget(c), err: context.Cause(ctx)}}
 	case <-e.base.Done():
-		return nil, time.Time{}, &sentError{sent: e.forget(c), err: backend.ErrClosed}
+		return outcome{err: &sentError{sent: e.forget(c), err: backend.ErrClosed}}
 	}
 }
 
-// submit queues the call, and starts a flight when not all are under way.
-func (e *engine) submit(c *call, urgent bool) error {
+// submit queues the call, and starts a flight when not all are under way. It reports
+// whether the caller is the flight.
+func (e *engine) submit(c *call, urgent bool) (bool, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
-		return backend.ErrClosed
+		return false, backend.ErrClosed
 	}
+	if e.direct && len(e.queue) == 0 && e.flights < maxFlights {
+		e.flights++
+		c.sent = true
+		e.work.Add(1)
+		return true, nil
+	}
+	c.done = make(chan outcome, 1)
+	e.enqueue(c, urgent)
+	return false, nil
+}
+
+// enqueue is submit without the checks. mu is held.
+func (e *engine) enqueue(c *call, urgent bool) {
 	if urgent {
 		e.queue = append([]*call{c}, e.queue...)
 	} else {
@@ -116,7 +152,57 @@ func (e *engine) submit(c *call, urgent bool) error {
 		e.flights++
 		e.takeOff(e.load())
 	}
-	return nil
+}
+
+// flyAlone sends a call that nobody shares a request with from the goroutine of its
+// caller: nobody has to be woken for it. Only where that needs a connection first it is
+// left to others, because making one does not end with the context.
+func (e *engine) flyAlone(ctx context.Context, c *call) outcome {
+	trip, cancel := context.WithTimeoutCause(ctx, e.timeout, errTimeout)
+	stop := context.AfterFunc(e.base, cancel)
+	outcomes, asked, err := e.exchange(withoutDial(trip), []*call{c})
+	stop()
+	cancel()
+	e.landAlone()
+	switch {
+	case err == nil:
+		outcomes[0].asked = asked
+		return outcomes[0]
+	case e.base.Err() != nil:
+		return outcome{err: &sentError{sent: true, err: backend.ErrClosed}}
+	case ctx.Err() != nil:
+		return outcome{err: &sentError{sent: true, err: context.Cause(ctx)}}
+	case errors.Is(err, errNoConnection):
+		return e.again(ctx, c)
+	}
+	return outcome{err: err}
+}
+
+// landAlone ends the flight of a caller: what was asked meanwhile travels without it.
+func (e *engine) landAlone() {
+	defer e.work.Done()
+	if batch := e.land(); len(batch) > 0 {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.closed {
+			hand(batch, nil, time.Time{}, &sentError{err: backend.ErrClosed})
+			return
+		}
+		e.takeOff(batch)
+	}
+}
+
+// again is for a call that was not sent.
+func (e *engine) again(ctx context.Context, c *call) outcome {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return outcome{err: &sentError{err: backend.ErrClosed}}
+	}
+	c.sent, c.done = false, make(chan outcome, 1)
+	e.enqueue(c, true)
+	e.mu.Unlock()
+	return e.result(ctx, c)
 }
 
 // forget takes the call out of the queue. It reports whether it was sent before.
@@ -197,46 +283,35 @@ func (e *engine) fly(batch []*call) bool {
 }
 
 // hand gives each call of the batch its answer.
-func hand(batch []*call, answers []reply, asked time.Time, err error) {
+func hand(batch []*call, answers []outcome, asked time.Time, err error) {
 	for i, c := range batch {
 		o := outcome{asked: asked, err: err}
 		if err == nil {
-			o.answer, o.err = answerOf(answers, i)
+			o = answers[i]
+			o.asked = asked
 		}
 		c.done <- o
 	}
 }
 
-// answerOf gives the answer to operation i: a list that begins with a word.
-func answerOf(answers []reply, i int) ([]reply, error) {
-	if i >= len(answers) || answers[i].kind != listReply || len(answers[i].list) == 0 || answers[i].list[0].kind != textReply {
-		return nil, &sentError{sent: true, err: errReply}
-	}
-	list := answers[i].list
-	if list[0].s == "ERR" {
-		if len(list) < 2 {
-			return nil, &sentError{sent: true, err: errReply}
-		}
-		return nil, &sentError{sent: true, err: parseServerError(list[1].s)}
-	}
-	return list, nil
-}
-
-// exchange is one batch and its answers. The script is named by its hash. A server that
-// does not know it has been restarted, or its scripts were flushed: then its text is
-// sent, and hello comes before everything else in the same execution. So a server that
-// lost data never executes an operation before it has been asked whether it did.
-func (e *engine) exchange(ctx context.Context, batch []*call) ([]reply, time.Time, error) {
+// exchange is one batch and its answers. A server that does not know the program, or
+// has not been greeted since it was started, does nothing: then hello is sent before
+// everything else in the same execution. So a server that lost data never executes an
+// operation before it has been asked whether it did.
+func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, time.Time, error) {
 	const attempts = 4
-	load, greet := false, false
+	m := manifestOf(batch)
+	load, greet := false, !e.acquainted()
 	for range attempts {
-		args := e.compose(batch, greet)
+		args := e.compose(&m, greet)
 		asked := time.Now()
-		r, err := e.link.eval(ctx, load, e.key, args)
+		r, err := e.link.run(ctx, load, e.key, args)
 		switch {
-		case errors.Is(err, errNoScript):
+		case errors.Is(err, errUnknown):
 			load, greet = true, true
 			continue
+		case errors.Is(err, errNoConnection) && ctx.Value(noDial{}) == nil:
+			continue // it was somebody else who would not make one
 		case err != nil:
 			if ctx.Err() != nil && e.base.Err() == nil {
 				err = errTimeout
@@ -253,7 +328,7 @@ func (e *engine) exchange(ctx context.Context, batch []*call) ([]reply, time.Tim
 					return nil, asked, &sentError{sent: true, err: err}
 				}
 			}
-			return answers, asked, nil
+			return m.outcomes(answers), asked, nil
 		case "MARKER":
 			greet = true
 		case "FORMAT":
@@ -262,49 +337,50 @@ func (e *engine) exchange(ctx context.Context, batch []*call) ([]reply, time.Tim
 			return nil, asked, &sentError{sent: true, err: errReply}
 		}
 	}
-	return nil, time.Time{}, &sentError{err: errors.New("the server keeps losing its scripts or its data")}
+	return nil, time.Time{}, &sentError{err: errors.New("the server keeps losing its functions or its data")}
 }
 
-// compose gives the arguments of the script.
-func (e *engine) compose(batch []*call, greet bool) []string {
+// acquainted reports whether hello was answered once.
+func (e *engine) acquainted() bool {
 	e.mu.Lock()
-	generation := e.generation
+	defer e.mu.Unlock()
+	return e.identity != ""
+}
+
+// compose gives the arguments of the program.
+func (e *engine) compose(m *manifest, greet bool) []string {
+	e.mu.Lock()
+	identity := e.identity
 	e.mu.Unlock()
-	n := 2
-	for _, c := range batch {
-		n += len(c.args)
-	}
 	var hello []string
 	if greet {
-		hello = append([]string{generation}, e.hello()...)
-		n += 2 + len(hello)
+		hello = append([]string{identity}, e.hello()...)
 	}
-	args := append(make([]string, 0, n), generation, e.mode)
+	args := append(make([]string, 0, m.size+len(hello)+4), identity, e.mode)
 	if greet {
 		args = append(append(args, "hello", strconv.Itoa(len(hello))), hello...)
 	}
-	for _, c := range batch {
-		args = append(args, c.args...)
-	}
-	return args
+	return m.write(args)
 }
 
 // welcomed takes hello's answer off the front of the others.
 func (e *engine) welcomed(answers []reply) ([]reply, error) {
-	hello, err := answerOf(answers, 0)
+	hello, err := wordsOf(answers, 0)
 	if err != nil {
 		return nil, err
 	}
 	d := decoder{list: hello[1:]}
-	generation := d.text()
+	identity := d.text()
 	d.int() // until when nothing is granted: told where it matters
 	w := welcome{longest: d.int()}
-	if d.err != nil || generation == "" {
+	generation, _, ok := strings.Cut(identity, " ")
+	if d.err != nil || !ok {
 		return nil, errReply
 	}
 	e.mu.Lock()
-	w.changed = e.generation != "" && e.generation != generation
-	e.generation = generation
+	before, _, known := strings.Cut(e.identity, " ")
+	w.changed = known && before != generation
+	e.identity = identity
 	e.mu.Unlock()
 	e.learn(w)
 	return answers[1:], nil

@@ -45,6 +45,8 @@ func (d *decoder) items() []reply { return d.next(listReply).list }
 // micros is a duration in microseconds.
 func (d *decoder) micros() time.Duration { return micros(d.int(), &d.err) }
 
+func (d *decoder) instant() time.Time { return time.UnixMicro(d.int()) }
+
 func (d *decoder) token() fence.Token { return fence.Token(d.int()) } //nolint:gosec // int gives no negative number
 
 func micros(n int64, err *error) time.Duration {
@@ -66,7 +68,7 @@ type granted struct {
 
 // grant reads what follows a "G".
 func (d *decoder) grant() granted {
-	g := granted{token: d.token(), since: time.UnixMicro(d.int()), left: d.micros(), flag: d.text()}
+	g := granted{token: d.token(), since: d.instant(), left: d.micros(), flag: d.text()}
 	if len(d.list) > 0 {
 		g.fresh = d.int() == 1
 	}

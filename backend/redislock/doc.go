@@ -13,17 +13,21 @@
 //
 // # How it works
 //
-// Every verb is one call of one script (folder lua), for which the server's clock is the
-// only clock. All keys of a partition share a hash tag, "{hf0}:", so that the script
-// touches one slot of a Cluster:
+// Every verb is one call of one function of the server (folder lua), for which the
+// server's clock is the only clock. What is asked at the same time travels in one call,
+// and what many leases have in common travels once. The function is loaded when the
+// server does not know it; its name is made of its text, so that versions do not meet.
+// A server without functions, or a user who may not use them, gets a script that does
+// the same. All keys of a partition share a hash tag, "{hf0}:", so that a call touches one
+// slot of a Cluster:
 //
 //	m           the marker: which data this is, and until when nothing is granted
 //	x           zset of what lives, sessions and timed leases, by the instant it ends
 //	n           zset of the names of the locks that are held or waited for
 //	l:NAME      hash of the leases that are out, and a summary
+//	o:NAME      instead, where there is one, exclusive, and nobody waits: as a text
 //	q:NAME      zset of the leases in line, first come first; w:NAME has their records
-//	f           hash of the greatest token of each lock; it outlives the lock by two days
-//	g           where the search for older ones goes on
+//	f           the greatest token so far, of all locks
 //	s:SESSION   hash of what the session holds and waits for
 //	d:ID        an ID that must not come to life (again)
 //	e, c:...    channels: events, and one for each backend value
@@ -31,7 +35,7 @@
 // A release, a break, the end of a session and the expiry of a lease all run the same
 // advance: it grants to the head of the line for as long as it fits, and publishes each
 // grant on the channel of the value that waits. A waiter at rest sends nothing. It has a
-// timer, set from the time left that the script told: when it fires, one call for all
+// timer, set from the time left that the server told: when it fires, one call for all
 // who wait for that lock looks again. So a push that was lost costs a timer.
 //
 // One call renews a session, and with it every lease of it: their life is the
@@ -44,14 +48,17 @@
 //
 // A server that has no marker has lost its data, or is new. It grants nothing until the
 // longest TTL in use has passed since it was started: at least Config.Quarantine. A
-// server that has been up for longer than that is used at once.
+// server that has been up for longer than that is used at once. A process of the server
+// that was not greeted yet for this data does nothing but tell so: hello compares its run
+// with the one in the marker, and so finds out whether it may have lost what came last.
 //
 // # Requires
 //
-// Redis 7.0 or newer, or Valkey, with scripts allowed, and maxmemory-policy noeviction:
+// Redis 7.0 or newer, or Valkey, with functions or scripts allowed, and maxmemory-policy noeviction:
 // another policy can delete locks (a warning goes to Config.Logger). Persistence with
 // appendfsync always keeps the leases through a crash. The user needs the keys and
-// channels that begin with the prefix, and the commands of the scripts.
+// channels that begin with the prefix, the commands that the program uses, and FCALL and
+// FUNCTION LOAD or EVAL and EVALSHA.
 //
 // # URL
 //

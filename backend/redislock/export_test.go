@@ -37,7 +37,7 @@ func ParseURL(raw string) (ParsedURL, error) {
 	o := t.option
 	p := ParsedURL{
 		Address: o.InitAddress[0], Username: o.Username, Password: o.Password, ClientName: o.ClientName, DB: o.SelectDB,
-		TLS: o.TLSConfig != nil, Socket: o.DialCtxFn != nil, Config: t.cfg,
+		TLS: o.TLSConfig != nil, Socket: strings.HasPrefix(o.InitAddress[0], "/"), Config: t.cfg,
 	}
 	if p.TLS {
 		p.ServerName = o.TLSConfig.ServerName
@@ -79,39 +79,71 @@ func DecodeAll(answer []Reply) []error {
 		errs = append(errs, v.err)
 	}
 	for i := range 2 {
-		_, err := answerOf(answer, i)
+		_, err := wordsOf(answer, i)
 		errs = append(errs, err)
 	}
 	return errs
 }
 
-// Exec has the server do operations in one execution of the script, or each in its own.
+// Exec has the server do operations in one execution of the program, or each in its own,
+// but in the same order. An acquire or a release is of one lease: the last two arguments.
 func (b *Backend) Exec(ctx context.Context, together bool, ops [][]string) ([][]Reply, error) {
-	var all [][]reply
-	run := func(some [][]string) error {
-		batch := make([]*call, len(some))
-		for i, op := range some {
-			batch[i] = &call{args: append([]string{op[0], strconv.Itoa(len(op) - 1)}, op[1:]...)}
-		}
-		answers, _, err := b.engine.exchange(ctx, batch)
-		for i := range answers {
-			all = append(all, answers[i].list)
-		}
-		return err
+	batch := make([]*call, len(ops))
+	for i, op := range ops {
+		batch[i] = callOf(op)
 	}
+	all := make([][]reply, len(ops))
 	if together {
-		return all, run(ops)
+		outcomes, _, err := b.engine.exchange(ctx, batch)
+		for i := range outcomes {
+			all[i] = outcomes[i].words(batch[i].op)
+		}
+		return all, err
 	}
-	for i := range ops {
-		if err := run(ops[i : i+1]); err != nil {
-			return all, err
+	m := manifestOf(batch)
+	for _, g := range m.groups {
+		for _, i := range g.calls {
+			outcomes, _, err := b.engine.exchange(ctx, batch[i:i+1])
+			if err != nil {
+				return nil, err
+			}
+			all[i] = outcomes[0].words(batch[i].op)
 		}
 	}
 	return all, nil
 }
 
-// Words gives an answer as text, with what differs from run to run left out: tokens and
-// times.
+func callOf(op []string) *call {
+	c := &call{op: op[0], args: op[1:]}
+	switch a := op[1:]; op[0] {
+	case opAcquire:
+		c.terms = terms{
+			session: a[0], ttl: a[1], limit: a[2], reentrant: a[3], wait: a[4], mode: a[5], permits: a[6], channel: a[7], owner: a[8], note: a[9],
+		}
+		c.name, c.lease = a[10], a[11]
+	case opRelease:
+		c.terms = terms{abandon: a[0], session: a[1]}
+		c.name, c.lease = a[2], a[3]
+	}
+	return c
+}
+
+// words are what the server would have said the long way.
+func (o *outcome) words(op string) []reply {
+	switch {
+	case o.err != nil:
+		return []reply{Text(o.err.Error())}
+	case o.answer != nil:
+		return o.answer
+	case op == opRelease:
+		return []reply{Text("OK")}
+	}
+	g := o.granted
+	return []reply{Text("G"), Int(int64(g.token)), Int(g.since.UnixMicro()), Int(g.left.Microseconds()), Text(g.flag)}
+}
+
+// Words gives an answer as text, with what differs from run to run left out: tokens, and
+// times but for the minutes.
 func Words(answer []Reply) string {
 	var b strings.Builder
 	for i, r := range answer {
@@ -123,7 +155,7 @@ func Words(answer []Reply) string {
 		case r.n > 1_000_000_000: // of this century
 			b.WriteString("T")
 		case i > 0 && r.n > 1_000_000: // of seconds
-			b.WriteString("t")
+			b.WriteString("t" + strconv.FormatInt((r.n+30_000_000)/60_000_000, 10))
 		default:
 			b.WriteString(strconv.FormatInt(r.n, 10))
 		}
@@ -143,12 +175,21 @@ type intercepted struct {
 	f func(op string, do func())
 }
 
-func (i intercepted) eval(ctx context.Context, load bool, key string, args []string) (reply, error) {
+func (i intercepted) run(ctx context.Context, load bool, key string, args []string) (reply, error) {
 	var r reply
 	var err error
-	i.f(args[2], func() { r, err = i.transport.eval(ctx, load, key, args) })
+	i.f(args[2], func() { r, err = i.transport.run(ctx, load, key, args) })
 	return r, err
 }
+
+// Word is the first of an answer, and Number reads a number of it.
+func Word(answer []Reply) string { return answer[0].s }
+
+// Number is the number that r is.
+func Number(r Reply) int64 { return r.n }
+
+// Tag is what all keys of the value begin with.
+func (b *Backend) Tag() string { return b.tag }
 
 // KnownInLine reports whether the server has said that a lease is in line.
 func (b *Backend) KnownInLine(lease backend.LeaseID) bool {

@@ -59,8 +59,8 @@ func TestThousandWaiters(t *testing.T) {
 	if stats["publish"] != n {
 		t.Errorf("%d pushes for %d hand-overs", stats["publish"], n)
 	}
-	if stats["evalsha"]+stats["eval"] != n {
-		t.Errorf("%d calls of the script for %d hand-overs", stats["evalsha"]+stats["eval"], n)
+	if stats["fcall"] != n {
+		t.Errorf("%d calls of the script for %d hand-overs", stats["fcall"], n)
 	}
 	release(t, b, last)
 }

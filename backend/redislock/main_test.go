@@ -181,6 +181,23 @@ func (a *asking) granted(t testing.TB) lease {
 	return lease{a.AcquireRequest, a.grant}
 }
 
+// scriptsOnly are arguments of a server that takes no functions, as those before Redis 7.
+func scriptsOnly() []string {
+	return []string{"--user", "default", "on", "nopass", "~*", "&*", "+@all", "-fcall", "-function"}
+}
+
+// inBothForms runs a test where the program is a function of the server, and where it is a
+// script.
+func inBothForms(t *testing.T, test func(t *testing.T, args ...string)) {
+	t.Helper()
+	for form, args := range map[string][]string{"function": nil, "script": scriptsOnly()} {
+		t.Run(form, func(t *testing.T) {
+			t.Parallel()
+			test(t, args...)
+		})
+	}
+}
+
 // quick is a server that grants at once and keeps its data.
 func quick(t testing.TB, args ...string) (*testserver.RedisServer, redislock.Config) {
 	t.Helper()

@@ -292,3 +292,47 @@ func TestRestartEmptyUnderLoad(t *testing.T) {
 		}
 	}
 }
+
+// Two prefixes on one server, or two databases of it: each asks for itself whether the
+// restart lost data, although another was faster to ask.
+func TestQuarantineOfEveryPrefix(t *testing.T) {
+	t.Parallel()
+	inBothForms(t, quarantineOfEveryPrefix)
+}
+
+func quarantineOfEveryPrefix(t *testing.T, args ...string) {
+	t.Helper()
+	s := testserver.Redis(t, append(args, "--appendonly", "no", "--save", "")...)
+	url := func(db int) string { return fmt.Sprintf("redis://%s/%d", s.Addr(), db) }
+	connect := func(db int, prefix string) *redislock.Backend {
+		b, err := redislock.Open(t.Context(), url(db), redislock.Config{Quarantine: time.Millisecond, Prefix: prefix})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = b.Close() })
+		settled(t, b)
+		return b
+	}
+	all := []*redislock.Backend{connect(0, "a"), connect(0, "b"), connect(1, "a")}
+	ids := make([]backend.SessionID, len(all))
+	for i, b := range all {
+		ids[i] = session(t, b, time.Hour)
+	}
+	s.Do("SAVE")
+	for i, b := range all {
+		acquire(t, b, backend.AcquireRequest{Name: "one", Session: ids[i]})
+	}
+	s.Restart() // as of the SAVE: the leases are forgotten, the sessions are not
+	for i, b := range all {
+		eventually(t, func() error { // its connections have to be made anew
+			_, err := try(t, b, "one", ids[i])
+			if err == nil {
+				t.Fatalf("partition %d: granted, though it is held", i)
+			}
+			if errors.Is(err, redislock.ErrQuarantine) {
+				return nil
+			}
+			return err
+		})
+	}
+}

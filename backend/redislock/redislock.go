@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -50,6 +51,10 @@ type Config struct {
 	// lock can be granted while a holder from before still believes in it. Default:
 	// DefaultQuarantine. Optional.
 	Quarantine time.Duration
+	// Replicas is how many replicas have to have a grant before it counts (WAIT), and a
+	// renewal and a release. Without so many nothing is granted. 0 to 16. Default: 0, none.
+	// Optional.
+	Replicas int
 	// Logger is told of a server whose settings endanger the leases. Optional.
 	Logger *slog.Logger
 }
@@ -100,7 +105,10 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := target.dial(ctx)
+	if len(target.hosts) > 0 {
+		return openGroup(ctx, target)
+	}
+	client, err := connect(ctx, target.option)
 	if err != nil {
 		return nil, toKind("connect", err)
 	}
@@ -108,12 +116,13 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 }
 
 func open(ctx context.Context, client rueidis.Client, cfg Config, owned bool) (*Backend, error) {
-	text, err := script()
+	p, err := newProgram()
 	if err != nil {
 		return nil, err
 	}
-	link := newRueidisLink(client, text, owned)
-	b, err := newBackend(ctx, link, cfg)
+	link := newRueidisLink(client, p, owned)
+	link.replicas = replicationOf(cfg)
+	b, err := newBackend(ctx, link, owned, cfg)
 	if err != nil {
 		link.close()
 		return nil, err
@@ -121,8 +130,8 @@ func open(ctx context.Context, client rueidis.Client, cfg Config, owned bool) (*
 	return b, nil
 }
 
-// newBackend makes a value over any transport.
-func newBackend(ctx context.Context, link transport, cfg Config) (*Backend, error) {
+// newBackend makes a value over any transport. direct: see engine.
+func newBackend(ctx context.Context, link transport, direct bool, cfg Config) (*Backend, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
@@ -148,6 +157,7 @@ func newBackend(ctx context.Context, link transport, cfg Config) (*Backend, erro
 		mode = "-"
 	}
 	b.engine = newEngine(link, b.tag+"m", mode, cfg.RequestTimeout)
+	b.engine.direct = direct
 	b.engine.hello, b.engine.learn = b.hello, b.learn
 	if _, _, err := b.engine.do(ctx, false, "ping"); err != nil {
 		b.stop()
@@ -171,6 +181,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, &backend.InvalidError{Field: "prefix", Value: shortQuote(c.Prefix), Bound: "1 to 32 characters of a-z A-Z 0-9 _ -"}
 	case c.RequestTimeout < time.Millisecond:
 		return c, &backend.InvalidError{Field: "timeout", Value: c.RequestTimeout.String(), Bound: "1ms or more"}
+	case c.Replicas < 0 || c.Replicas > maxReplicas:
+		return c, &backend.InvalidError{Field: "replicas", Value: strconv.Itoa(c.Replicas), Bound: "0 to " + strconv.Itoa(maxReplicas)}
 	case c.Quarantine > MaxTTL:
 		return c, &backend.InvalidError{Field: "quarantine", Value: c.Quarantine.String(), Bound: "at most " + MaxTTL.String()}
 	}

@@ -12,7 +12,18 @@ import (
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	s := testserver.Redis(t)
+	conformance(t)
+}
+
+// TestConformanceOfTheScript is the same where the server takes no functions.
+func TestConformanceOfTheScript(t *testing.T) {
+	t.Parallel()
+	conformance(t, scriptsOnly()...)
+}
+
+func conformance(t *testing.T, args ...string) {
+	t.Helper()
+	s := testserver.Redis(t, args...)
 	// With the quarantine on, and over: a server that was just started may have lost data.
 	cfg := redislock.Config{Quarantine: time.Second}
 	settled(t, open(t, s, cfg))

@@ -2,12 +2,12 @@ package redislock
 
 import (
 	"context"
-	"crypto/sha1" //nolint:gosec // Redis names scripts by it; nothing rests on its strength
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -15,15 +15,19 @@ import (
 
 // rueidisLink is the transport over a rueidis client.
 type rueidisLink struct {
-	client rueidis.Client
-	script string
-	hash   string
-	owned  bool // the client is closed with the transport
+	client   rueidis.Client
+	program  program
+	owned    bool         // the client is closed with the transport
+	replicas *replication // nil: nothing is waited for
+	scripts  atomic.Bool  // the server takes no functions, or none of ours
+
+	mu       sync.Mutex
+	identity string // the data that the script of that hash is for
+	hash     string
 }
 
-func newRueidisLink(client rueidis.Client, script string, owned bool) *rueidisLink {
-	sum := sha1.Sum([]byte(script)) //nolint:gosec // see the import
-	return &rueidisLink{client: client, script: script, hash: hex.EncodeToString(sum[:]), owned: owned}
+func newRueidisLink(client rueidis.Client, p program, owned bool) *rueidisLink {
+	return &rueidisLink{client: client, program: p, owned: owned}
 }
 
 // undated hides the deadline of a context. With a deadline and nothing else under way
@@ -36,12 +40,70 @@ type undated struct {
 // Deadline says that there is none.
 func (undated) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-func (l *rueidisLink) eval(ctx context.Context, load bool, key string, args []string) (reply, error) {
-	var cmd rueidis.Completed
+func (l *rueidisLink) run(ctx context.Context, load bool, key string, args []string) (reply, error) {
+	if !l.scripts.Load() {
+		r, err := l.call(ctx, load, key, args)
+		if !unable(err) {
+			return r, err
+		}
+		l.scripts.Store(true)
+	}
+	return l.eval(ctx, load, key, args)
+}
+
+// call calls the function. A server whose memory is full refuses it, and is asked for the
+// one that adds nothing.
+func (l *rueidisLink) call(ctx context.Context, load bool, key string, args []string) (reply, error) {
 	if load {
-		cmd = l.client.B().Eval().Script(l.script).Numkeys(1).Key(key).Arg(args...).Build()
-	} else {
-		cmd = l.client.B().Evalsha().Sha1(l.hash).Numkeys(1).Key(key).Arg(args...).Build()
+		if err := l.load(ctx); err != nil {
+			return reply{}, err
+		}
+	}
+	r, err := l.send(ctx, l.client.B().Fcall().Function(l.program.function).Numkeys(1).Key(key).Arg(args...).Build())
+	var refused *serverError
+	if errors.As(err, &refused) && refused.code == "OOM" {
+		return l.send(ctx, l.client.B().Fcall().Function(l.program.function+"_full").Numkeys(1).Key(key).Arg(args...).Build())
+	}
+	return r, err
+}
+
+// load gives the functions to the server, unless somebody was faster.
+func (l *rueidisLink) load(ctx context.Context) error {
+	_, err := l.send(ctx, l.client.B().FunctionLoad().FunctionCode(l.program.library).Build())
+	var refused *serverError
+	if errors.As(err, &refused) && strings.Contains(refused.text, "already exists") {
+		return nil
+	}
+	return err
+}
+
+// unable reports whether the server does not take functions from us: it is older than
+// Redis 7, or another that has none, or the user may not.
+func unable(err error) bool {
+	var refused *serverError
+	return errors.As(err, &refused) && (refused.code == "NOPERM" || strings.HasPrefix(refused.text, "unknown command"))
+}
+
+// eval runs the script, by its hash or by its text.
+func (l *rueidisLink) eval(ctx context.Context, load bool, key string, args []string) (reply, error) {
+	if load {
+		return l.send(ctx, l.client.B().Eval().Script(l.program.scriptFor(args[0])).Numkeys(1).Key(key).Arg(args...).Build())
+	}
+	return l.send(ctx, l.client.B().Evalsha().Sha1(l.hashFor(args[0])).Numkeys(1).Key(key).Arg(args...).Build())
+}
+
+func (l *rueidisLink) hashFor(identity string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.hash == "" || l.identity != identity {
+		l.identity, l.hash = identity, hash(l.program.scriptFor(identity))
+	}
+	return l.hash
+}
+
+func (l *rueidisLink) send(ctx context.Context, cmd rueidis.Completed) (reply, error) {
+	if l.replicas != nil {
+		return l.sendAndWait(ctx, cmd)
 	}
 	msg, err := l.client.Do(undated{ctx}, cmd).ToMessage()
 	if err != nil {
@@ -60,6 +122,14 @@ func (l *rueidisLink) config(ctx context.Context, globs ...string) (map[string]s
 		maps.Copy(all, m)
 	}
 	return all, nil
+}
+
+func (l *rueidisLink) info(ctx context.Context, section string) (string, error) {
+	s, err := l.client.Do(undated{ctx}, l.client.B().Info().Section(section).Build()).ToString()
+	if err != nil {
+		return "", fromRueidis(err)
+	}
+	return s, nil
 }
 
 func (l *rueidisLink) listen(ctx context.Context, channel string, ready func(), deliver func(payload string)) error {
@@ -114,7 +184,8 @@ func (l *rueidisLink) close() {
 	}
 }
 
-// fromRueidis tells the answers of the server from everything else.
+// fromRueidis tells the answers of the server from everything else. rueidis has taken the
+// ERR off the texts that begin with it.
 func fromRueidis(err error) error {
 	if err == nil {
 		return errors.New("redis: the connection was closed")
@@ -123,8 +194,8 @@ func fromRueidis(err error) error {
 	if !ok {
 		return fmt.Errorf("redis: %w", err)
 	}
-	if re.IsNoScript() {
-		return errNoScript
+	if re.IsNoScript() || strings.HasPrefix(re.Error(), "Function not found") {
+		return errUnknown
 	}
 	return parseServerError(re.Error())
 }

@@ -9,15 +9,20 @@ import (
 // know whether there is one server behind it, a Sentinel group or a Cluster, nor
 // which client library: an adapter implements this and nothing else.
 //
-// Errors of the server are *serverError, or errNoScript. All other errors mean that
+// Errors of the server are *serverError, or errUnknown. All other errors mean that
 // it is not known what became of the command.
 type transport interface {
-	// eval runs the script, by its hash or with load set by its text, on the node
-	// that has the key. It sends the command once: it never retries by itself.
-	eval(ctx context.Context, load bool, key string, args []string) (reply, error)
+	// run executes the program on the node that has the key. It is named by what it does
+	// and by the identity of the data, the first of the arguments; with load set its text
+	// is sent along. It sends the command once: it never retries what may have been
+	// executed.
+	run(ctx context.Context, load bool, key string, args []string) (reply, error)
 
 	// config gives settings of the server whose names match one of the globs.
 	config(ctx context.Context, globs ...string) (map[string]string, error)
+
+	// info gives a section of what the server tells of itself.
+	info(ctx context.Context, section string) (string, error)
 
 	// listen subscribes to a channel over a connection of its own, calls ready once
 	// the server has confirmed that, and deliver with each message, in order and from
@@ -29,8 +34,17 @@ type transport interface {
 	close()
 }
 
-// errNoScript: the server does not know the script by its hash.
-var errNoScript = errors.New("the script is not loaded")
+// errNoConnection: nothing was sent, because there was no connection, and none was to be
+// made.
+var errNoConnection = errors.New("there is no connection")
+
+type noDial struct{}
+
+// withoutDial is a context in which no connection is made: errNoConnection instead.
+func withoutDial(ctx context.Context) context.Context { return context.WithValue(ctx, noDial{}, true) }
+
+// errUnknown: the server does not know the program.
+var errUnknown = errors.New("the program is not loaded")
 
 // serverError is an answer of the server that is an error.
 type serverError struct {

@@ -57,24 +57,22 @@ func (b *Backend) wait(ctx context.Context, req backend.AcquireRequest) (backend
 	}
 	w := b.enter(req)
 	defer b.leave(w)
-	answer, asked, err := b.ask(ctx, req, b.channel)
-	if err != nil {
+	o, err := b.ask(ctx, req, b.channel)
+	switch {
+	case err != nil:
 		return backend.Grant{}, err
+	case o.answer == nil || o.answer[0].s == "G":
+		return b.accept(req, o)
+	case o.answer[0].s != "WAIT":
+		return backend.Grant{}, b.refused(req, o.answer)
 	}
-	d := decoder{list: answer}
-	switch d.text() {
-	case "G":
-		return b.accept(req, &d, asked)
-	case "WAIT":
-		left := d.micros()
-		if d.err != nil {
-			b.doubt(req)
-			return backend.Grant{}, toKind(opAcquire, &sentError{sent: true, err: d.err})
-		}
-		b.stands(w, asked.Add(left))
-	default:
-		return backend.Grant{}, b.refused(req, answer)
+	d := decoder{list: o.answer[1:]}
+	left := d.micros()
+	if d.err != nil {
+		b.doubt(req)
+		return backend.Grant{}, toKind(opAcquire, &sentError{sent: true, err: d.err})
 	}
+	b.stands(w, o.asked.Add(left))
 	select {
 	case v := <-w.result:
 		return b.conclude(ctx, w, v)
@@ -87,10 +85,11 @@ func (b *Backend) wait(ctx context.Context, req backend.AcquireRequest) (backend
 
 // conclude turns the verdict into the answer of Acquire.
 func (b *Backend) conclude(ctx context.Context, w *waiter, v verdict) (backend.Grant, error) {
-	if v.err != nil || !v.timed {
+	if v.err != nil || !v.timed && b.cfg.Replicas == 0 {
 		return v.grant, v.err
 	}
-	// A push does not tell when it was sent, so it does not tell how much time is left.
+	// A push does not tell when it was sent, so it does not tell how much time is left; nor
+	// whether the replicas have the grant.
 	// The question does not join the line again, should the lease have ended meanwhile.
 	answer, asked, err := b.engine.do(ctx, true, "check", w.req.Name, "1", string(w.req.Lease), string(w.req.Session))
 	if err != nil {

@@ -306,3 +306,29 @@ func BenchmarkProcesses(b *testing.B) {
 		})
 	}
 }
+
+// A break of one's own lock is told to its session at once, by no renewal.
+func TestOwnBreakIsTold(t *testing.T) {
+	t.Parallel()
+	b := open(t, filepath.Join(t.TempDir(), "locks.db"))
+	defer closed(t, b)
+	id, told := backend.NewSessionID(), make(chan backend.Loss, 1)
+	if err := b.OpenSession(t.Context(), backend.SessionRequest{ID: id, TTL: time.Hour, Lost: func(l backend.Loss) { told <- l }}); err != nil {
+		t.Fatal(err)
+	}
+	req := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Session: id}
+	if _, err := b.Acquire(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Break(t.Context(), backend.BreakRequest{Name: "n", Reason: "stuck"}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case l := <-told:
+		if l.Session != id || l.Lease != req.Lease || l.Cause != backend.CauseBroken || l.Reason != "stuck" {
+			t.Errorf("told %+v", l)
+		}
+	case <-time.After(time.Minute):
+		t.Error("nothing was told")
+	}
+}

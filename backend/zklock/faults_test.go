@@ -142,6 +142,35 @@ func TestLostCreateReply(t *testing.T) {
 	}
 }
 
+// TestTokenStays: a lease that waited is told since when it is out, which changes its
+// entry, and not its token.
+func TestTokenStays(t *testing.T) {
+	t.Parallel()
+	b := closing(t, testserver.StartZooKeeper(t, 1)...)
+	id := session(t, b, 10*time.Second, nil)
+	first, second := ask("n", id), ask("n", id)
+	take(t, b, first)
+	got := make(chan fence.Token, 1)
+	go func() { got <- take(t, b, second) }()
+	inLine(t, b, "n", 1)
+	before, err := b.Inspect(within(t), "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	give(t, b, first)
+	token := <-got
+	eventually(t, "the entry is told since when", func() bool {
+		info, err := b.Inspect(within(t), "n")
+		if err != nil || len(info.Holders) != 1 || info.Holders[0].Token != token {
+			t.Fatalf("%+v, %v; want token %d", info, err, token)
+		}
+		return info.Holders[0].Since.After(before.Waiters[0].Since)
+	})
+	if again := take(t, b, second); again != token {
+		t.Errorf("asked again: token %d, and it was %d", again, token)
+	}
+}
+
 // The holder is cut off: its session ends, the next one has the lock, no earlier than the
 // TTL after the last renewal and no later than the bound that is stated; and the holder
 // is told before that.

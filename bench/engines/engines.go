@@ -21,6 +21,8 @@ func Open(ctx context.Context, url string) (*bench.Engine, error) {
 	switch scheme {
 	case "redis", "rediss", "redis+unix":
 		return Redis(ctx, url)
+	case "redlock":
+		return Redlock(ctx, url)
 	case "etcd":
 		return Etcd(ctx, url)
 	case "zookeeper":
@@ -102,7 +104,7 @@ func (l local) open(ctx context.Context) (*bench.Engine, error) {
 	if err != nil {
 		return nil, errors.Join(err, stop())
 	}
-	e.Local, e.Beside = true, at.beside
+	e.Name, e.Local, e.Beside = l.engine, true, at.beside
 	end := e.Close
 	e.Close = func() error { return errors.Join(end(), stop()) }
 	return e, nil

@@ -113,6 +113,14 @@ func locals(self string) []local {
 			return started{url: "sqlite://" + filepath.Join(testserver.Dir(tb), "locks.db")}
 		}},
 		{engine: "redis", program: "redis-server", launch: launchRedis},
+		{engine: "redlock", program: "redis-server", launch: func(tb testing.TB) started {
+			tb.Helper()
+			return launchRedlock(tb, 0)
+		}},
+		{engine: "redlock-hung", program: "redis-server", launch: func(tb testing.TB) started {
+			tb.Helper()
+			return launchRedlock(tb, 1)
+		}},
 		{engine: "etcd", program: "etcd", launch: func(tb testing.TB) started {
 			tb.Helper()
 			return started{url: "etcd://" + launchEtcd(tb)}
@@ -152,6 +160,17 @@ func postgresProgram() string {
 func consulBuilder() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Join(filepath.Dir(file), "..", "..", "scripts", "tool")
+}
+
+// launchRedlock starts servers for redlock, of which some hang: they take connections, and
+// do not answer.
+func launchRedlock(tb testing.TB, hung int) started {
+	tb.Helper()
+	nodes := testserver.RedisNodes(tb, redlockNodes, "--appendonly", "no")
+	for _, s := range nodes[redlockNodes-hung:] {
+		s.Process().Stop()
+	}
+	return started{url: "redlock://" + testserver.RedisAddrs(nodes) + "?quarantine=off"}
 }
 
 // launchRedis starts a server that writes nothing to the disk: the protocol is measured,

@@ -4,15 +4,19 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
 
+	_ "github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib"
 	"go.uber.org/goleak"
 	_ "modernc.org/sqlite"
 
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/fence/sqlfence"
+	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -25,9 +29,32 @@ type engine struct {
 }
 
 func engines() map[string]engine {
+	mark := func(int) string { return "?" }
 	return map[string]engine{
-		"sqlite": {sqlfence.SQLite, openSQLite, func(int) string { return "?" }},
+		"sqlite":   {sqlfence.SQLite, openSQLite, mark},
+		"postgres": {sqlfence.Postgres, openPostgres, func(n int) string { return "$" + strconv.Itoa(n) }},
+		"mariadb":  {sqlfence.MySQL, openMariaDB, mark},
 	}
+}
+
+func openPostgres(t *testing.T) *sql.DB {
+	t.Helper()
+	return open(t, "pgx", testserver.Postgres(t).URL())
+}
+
+// openMariaDB counts the rows that a statement found, as Exec needs it.
+func openMariaDB(t *testing.T) *sql.DB {
+	t.Helper()
+	return open(t, "mysql", testserver.MariaDB(t).DSN()+"?clientFoundRows=true")
+}
+
+func open(t *testing.T, driver, dsn string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open(driver, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db
 }
 
 func openSQLite(t *testing.T) *sql.DB {

@@ -96,9 +96,19 @@ func crowds() map[string]func(t *testing.T) string {
 		s := testserver.StartZooKeeper(t, 1)[0]
 		return "zookeeper://" + s.Addr() + "?tick=" + testserver.ZooKeeperTick.String() + "&max_session=" + testserver.ZooKeeperMaxSession.String()
 	}
+	all["redlock"] = func(t *testing.T) string {
+		t.Helper()
+		const nodes = 3
+		return "redlock://" + testserver.RedisAddrs(testserver.RedisNodes(t, nodes)) + "?quarantine=off&timeout=30s"
+	}
 	all["consul"] = func(t *testing.T) string {
 		t.Helper()
 		return "consul://" + testserver.StartConsul(t, 1)[0].Addr() + "?min_ttl=" + testserver.ConsulMinTTL.String()
+	}
+	all["kubernetes"] = func(t *testing.T) string {
+		t.Helper()
+		s := testserver.Kubernetes(t)
+		return "kubernetes://default?kubeconfig=" + s.Kubeconfig(s.Addr())
 	}
 	return all
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/consullock"
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
+	"github.com/holdfast-io/holdfast/backend/k8slock"
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/mysqllock"
 	"github.com/holdfast-io/holdfast/backend/pglock"
@@ -31,13 +32,27 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // address of a real server, and a backend value that reaches it through proxy.
 func networks() map[string]func(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
 	return map[string]func(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend){
-		"redis":     overRedis,
-		"etcd":      overEtcd,
-		"holdfast":  overHTTP,
-		"zookeeper": overZooKeeper,
-		"postgres":  overPostgres,
-		"mysql":     overMySQL,
-		"consul":    overConsul,
+		"redis":      overRedis,
+		"etcd":       overEtcd,
+		"holdfast":   overHTTP,
+		"zookeeper":  overZooKeeper,
+		"postgres":   overPostgres,
+		"mysql":      overMySQL,
+		"consul":     overConsul,
+		"kubernetes": overKubernetes,
+	}
+}
+
+func overKubernetes(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
+	t.Helper()
+	s := testserver.Kubernetes(t)
+	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
+		t.Helper()
+		b, err := k8slock.Open(t.Context(), "kubernetes://default?kubeconfig="+s.Kubeconfig(proxy), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
 	}
 }
 

@@ -3,18 +3,23 @@ package e2e_test
 import (
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/consullock"
+	"github.com/holdfast-io/holdfast/backend/k8slock"
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/mysqllock"
 	"github.com/holdfast-io/holdfast/backend/pglock"
+	"github.com/holdfast-io/holdfast/backend/redlock"
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
 	"github.com/holdfast-io/holdfast/backend/zklock"
+	"github.com/holdfast-io/holdfast/internal/testserver"
 	"github.com/holdfast-io/holdfast/open"
 	"github.com/holdfast-io/holdfast/server/embedded"
 )
@@ -61,6 +66,11 @@ func capabilities(t *testing.T) []backend.Capabilities {
 		addr, connect := networks()[name](t)
 		all = append(all, connect(t, addr))
 	}
+	nodes := testserver.RedisAddrs(testserver.RedisNodes(t, redlock.MinNodes))
+	masters, err := redlock.Open(t.Context(), "redlock://"+nodes, redlock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	ensemble, err := zklock.New(zklock.Config{Servers: []string{"127.0.0.1:2181"}}) // as it is by default; nothing is sent
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +87,12 @@ func capabilities(t *testing.T) []backend.Capabilities {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all = append(all, ensemble, agent, database, other)
+	cluster, err := k8slock.New(http.DefaultClient, "https://127.0.0.1", k8slock.Config{}) // nothing is sent
+	if err != nil {
+		t.Fatal(err)
+	}
+	all = append(all, ensemble, agent, database, other, cluster)
+	all = slices.Insert(all, 3, backend.Backend(masters)) // beside the one Redis
 	node, err := open.Embedded(t.Context(), embedded.Config{DataDir: t.TempDir() + "/etcd"})
 	if err != nil {
 		t.Fatal(err)

@@ -12,9 +12,11 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/consullock"
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
+	"github.com/holdfast-io/holdfast/backend/k8slock"
 	"github.com/holdfast-io/holdfast/backend/mysqllock"
 	"github.com/holdfast-io/holdfast/backend/pglock"
 	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/backend/redlock"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -30,6 +32,20 @@ func stores() map[string]func(t *testing.T) (func(t *testing.T) backend.Backend,
 				return opened(t, b, err)
 			}
 			return open, func() { s.Kill(); s.Restart() }
+		},
+		"redlock": func(t *testing.T) (func(t *testing.T) backend.Backend, func()) {
+			t.Helper()
+			nodes := testserver.RedisNodes(t, redlock.MinNodes)
+			open := func(t *testing.T) backend.Backend {
+				t.Helper()
+				b, err := redlock.Open(t.Context(), "redlock://"+testserver.RedisAddrs(nodes)+"?quarantine=off&timeout=10s", redlock.Config{})
+				return opened(t, b, err)
+			}
+			return open, func() {
+				for _, s := range nodes {
+					s.Restart()
+				}
+			}
 		},
 		"etcd": func(t *testing.T) (func(t *testing.T) backend.Backend, func()) {
 			t.Helper()
@@ -47,6 +63,17 @@ func stores() map[string]func(t *testing.T) (func(t *testing.T) backend.Backend,
 			open := func(t *testing.T) backend.Backend {
 				t.Helper()
 				b, err := consullock.Open(t.Context(), "consul://"+s.Addr(), nil)
+				return opened(t, b, err)
+			}
+			return open, s.Restart
+		},
+		"kubernetes": func(t *testing.T) (func(t *testing.T) backend.Backend, func()) {
+			t.Helper()
+			s := testserver.Kubernetes(t)
+			config := s.Kubeconfig(s.Addr())
+			open := func(t *testing.T) backend.Backend {
+				t.Helper()
+				b, err := k8slock.Open(t.Context(), "kubernetes://default?kubeconfig="+config, nil)
 				return opened(t, b, err)
 			}
 			return open, s.Restart
@@ -106,7 +133,9 @@ func TestStoreKilled(t *testing.T) {
 				l, err := b.Acquire(t.Context(), "n")
 				got <- result{l, err}
 			}()
-			awaitWaiters(t, a, "n", 1)
+			if name != "redlock" { // its nodes do not know who waits
+				awaitWaiters(t, a, "n", 1)
+			}
 			restart()
 			info, err := a.Inspect(t.Context(), "n")
 			if err != nil || len(info.Holders) != 1 || info.Holders[0].Token != lock.Token() || info.Holders[0].Lease != lock.Lease().ID {

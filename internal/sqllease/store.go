@@ -71,8 +71,11 @@ type Fault struct {
 	// Answered: the server says itself that the statement failed, so that nothing of its
 	// transaction remains.
 	Answered bool
-	// Unsent: nothing was sent.
+	// Unsent: nothing was sent, or the server had ended the connection before it came.
 	Unsent bool
+	// Ended: the server says itself that it ends the connection. What was sent may have
+	// been done, but is not on its way any more.
+	Ended bool
 	// Transient: the same transaction may work when it is tried again.
 	Transient bool
 	// Locked: somebody else has the row of a lock for too long.

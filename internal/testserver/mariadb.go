@@ -13,14 +13,13 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
-	"time"
 
-	"github.com/go-sql-driver/mysql"
+	_ "github.com/go-sql-driver/mysql" // "mysql" for database/sql
 )
 
-// MariaDBServer is a MariaDB server of its own, on a free loopback port. The superuser is
-// "root", without a password; the database "test" is empty. The methods that take no
-// context fail the test when they fail; they belong to the test's goroutine.
+// MariaDBServer is a MariaDB server of its own, on a free loopback port. "root" has no
+// password; the database "test" is there and empty. The methods that take no context fail
+// the test when they fail; they belong to the test's goroutine.
 type MariaDBServer struct {
 	t        testing.TB
 	settings []string
@@ -30,9 +29,9 @@ type MariaDBServer struct {
 	proc     *Process
 }
 
-// MariaDB starts a server with an empty data folder. settings are added to its command
-// line, as in MariaDB(t, "--read-only=1"). It ends with the test. It runs as the test's
-// user, and as "mysql" where that is root.
+// MariaDB starts a server with empty tables. settings are added to its command line, as in
+// MariaDB(t, "max_connections=20"). It ends with the test. It runs as the test's user, and
+// as "mysql" where that is root, which MariaDB refuses.
 func MariaDB(t testing.TB, settings ...string) *MariaDBServer {
 	t.Helper()
 	s := &MariaDBServer{t: t, settings: settings, dir: Dir(t), port: FreePort(t)}
@@ -42,34 +41,34 @@ func MariaDB(t testing.TB, settings ...string) *MariaDBServer {
 			t.Fatalf("testserver: %v", err)
 		}
 	}
-	init := Start(t, Command{
-		Path: s.program("mariadb-install-db"), Dir: s.dir, User: s.uid, Group: s.gid,
+	install := Start(t, Command{
+		Path: "mariadb-install-db", Dir: s.dir, User: s.uid, Group: s.gid,
 		Args: []string{
 			"--no-defaults", "--datadir=" + s.data(), "--auth-root-authentication-method=normal", "--skip-test-db",
-			"--tmpdir=" + s.dir, "--innodb-log-file-size=8M", "--innodb-flush-log-at-trx-commit=0",
+			"--tmpdir=" + s.dir, "--innodb-log-file-size=8M", "--innodb-flush-method=fsync",
 		},
 	})
-	init.wanted.Store(true)
-	if err := init.Wait(startTimeout); err != nil {
-		t.Fatalf("testserver: mariadb-install-db: %v\n%s", err, init.Log())
+	install.wanted.Store(true)
+	if err := install.Wait(startTimeout); err != nil {
+		t.Fatalf("testserver: mariadb-install-db: %v\n%s", err, install.Log())
 	}
 	s.Start()
-	s.Exec("CREATE DATABASE test CHARACTER SET utf8mb4")
+	s.Exec("CREATE DATABASE test")
 	return s
 }
 
-// program is the path of one of the programs. Debian keeps the server out of the $PATH of
-// those who are not root.
-func (s *MariaDBServer) program(name string) string {
-	s.t.Helper()
-	if path, err := exec.LookPath(name); err == nil {
+// mariadbd is the path of the server. Debian keeps it in a folder that not everybody has
+// in $PATH.
+func mariadbd(t testing.TB) string {
+	t.Helper()
+	if path, err := exec.LookPath("mariadbd"); err == nil {
 		return path
 	}
-	path := filepath.Join("/usr/sbin", name)
-	if _, err := os.Stat(path); err != nil {
-		s.t.Fatalf("testserver: MariaDB is not installed: no %s in $PATH or /usr/sbin", name)
+	const usual = "/usr/sbin/mariadbd"
+	if _, err := os.Stat(usual); err != nil {
+		t.Fatalf("testserver: MariaDB is not installed: no mariadbd in $PATH, and %v", err)
 	}
-	return path
+	return usual
 }
 
 func (s *MariaDBServer) data() string { return filepath.Join(s.dir, "data") }
@@ -77,12 +76,20 @@ func (s *MariaDBServer) data() string { return filepath.Join(s.dir, "data") }
 // Addr is the address, "127.0.0.1:port".
 func (s *MariaDBServer) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.port) }
 
-// URL is where the superuser connects to.
+// DSN is where root connects to, for sql.Open("mysql", DSN).
+func (s *MariaDBServer) DSN() string { return s.DSNOf("root", s.Addr(), "test") }
+
+// DSNOf is where another user connects to, or by another way, as through a proxy.
+func (*MariaDBServer) DSNOf(user, addr, database string) string {
+	return user + "@tcp(" + addr + ")/" + database
+}
+
+// URL is the same as a URL, "mysql://root@address/test".
 func (s *MariaDBServer) URL() string { return s.URLOf("root", s.Addr()) }
 
 // URLOf is where another user connects to, or by another way, as through a proxy.
-func (s *MariaDBServer) URLOf(name, addr string) string {
-	return "mysql://" + name + "@" + addr + "/test"
+func (*MariaDBServer) URLOf(user, addr string) string {
+	return "mysql://" + user + "@" + addr + "/test"
 }
 
 // Process is the run under way, to be killed, stopped and continued.
@@ -94,16 +101,26 @@ func (s *MariaDBServer) Kill() {
 	s.proc.Kill()
 }
 
+// Shutdown ends the server as its operator would: it ends all connections. Start starts
+// it again.
+func (s *MariaDBServer) Shutdown() {
+	s.t.Helper()
+	s.proc.Terminate()
+}
+
 // Start starts a server that was ended again, with its data.
 func (s *MariaDBServer) Start() {
 	s.t.Helper()
-	args := append([]string{
+	args := []string{
 		"--no-defaults", "--datadir=" + s.data(), "--port=" + strconv.Itoa(s.port), "--bind-address=127.0.0.1", "--tmpdir=" + s.dir,
-		"--socket=" + filepath.Join(s.dir, "s.sock"), "--pid-file=" + filepath.Join(s.dir, "pid"),
-		"--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M", "--skip-name-resolve", "--max-connections=300",
-	}, s.settings...)
+		"--socket=" + filepath.Join(s.dir, "s.sock"), "--pid-file=" + filepath.Join(s.dir, "pid"), "--skip-name-resolve",
+		"--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M", "--max-connections=300",
+	}
+	for _, v := range s.settings {
+		args = append(args, "--"+v)
+	}
 	s.proc = Start(s.t, Command{
-		Path: s.program("mariadbd"), Dir: s.dir, User: s.uid, Group: s.gid, Args: args, Interrupt: syscall.SIGTERM,
+		Path: mariadbd(s.t), Dir: s.dir, User: s.uid, Group: s.gid, Args: args, Interrupt: syscall.SIGTERM,
 	})
 	s.proc.Await(startTimeout, s.ours)
 }
@@ -116,10 +133,12 @@ func (s *MariaDBServer) Restart() {
 	s.Start()
 }
 
-// Exec runs statements as the superuser, over a connection of its own.
+// Exec runs statements as root in the database "test" where there is one, over a
+// connection of its own.
 func (s *MariaDBServer) Exec(statements ...string) {
 	s.t.Helper()
 	err := s.with(s.t.Context(), func(ctx context.Context, c *sql.Conn) error {
+		_, _ = c.ExecContext(ctx, "USE test") // not there while it is being made
 		for _, q := range statements {
 			if _, err := c.ExecContext(ctx, q); err != nil {
 				return fmt.Errorf("%s: %w", q, err)
@@ -132,11 +151,14 @@ func (s *MariaDBServer) Exec(statements ...string) {
 	}
 }
 
-// Int runs a query of one number as the superuser, over a connection of its own.
+// Int runs a query of one number as root, over a connection of its own.
 func (s *MariaDBServer) Int(query string, args ...any) int64 {
 	s.t.Helper()
 	var n int64
 	err := s.with(s.t.Context(), func(ctx context.Context, c *sql.Conn) error {
+		if _, err := c.ExecContext(ctx, "USE test"); err != nil {
+			return fmt.Errorf("use test: %w", err)
+		}
 		return c.QueryRowContext(ctx, query, args...).Scan(&n)
 	})
 	if err != nil {
@@ -148,13 +170,10 @@ func (s *MariaDBServer) Int(query string, args ...any) int64 {
 func (s *MariaDBServer) with(ctx context.Context, f func(context.Context, *sql.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	cfg := mysql.NewConfig()
-	cfg.User, cfg.Net, cfg.Addr, cfg.Timeout, cfg.MultiStatements, cfg.Logger = "root", "tcp", s.Addr(), time.Second, true, new(mysql.NopLogger)
-	connector, err := mysql.NewConnector(cfg)
+	db, err := sql.Open("mysql", s.DSNOf("root", s.Addr(), ""))
 	if err != nil {
-		return fmt.Errorf("connector: %w", err)
+		return fmt.Errorf("open: %w", err)
 	}
-	db := sql.OpenDB(connector)
 	defer func() { _ = db.Close() }()
 	c, err := db.Conn(ctx)
 	if err != nil {
@@ -169,7 +188,7 @@ func (s *MariaDBServer) ours(ctx context.Context) error {
 	return s.with(ctx, func(ctx context.Context, c *sql.Conn) error {
 		var data string
 		if err := c.QueryRowContext(ctx, "SELECT @@datadir").Scan(&data); err != nil {
-			return fmt.Errorf("data folder: %w", err)
+			return fmt.Errorf("data directory: %w", err)
 		}
 		if filepath.Clean(data) != s.data() {
 			return errors.New("another server answers")

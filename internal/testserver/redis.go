@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // RedisServer is a redis-server of its own: on a free loopback port and on a Unix
@@ -39,6 +40,25 @@ func Redis(t testing.TB, args ...string) *RedisServer {
 	}
 	s.start()
 	return s
+}
+
+// RedisNodes starts n servers that know nothing of each other: see Redis.
+func RedisNodes(t testing.TB, n int, args ...string) []*RedisServer {
+	t.Helper()
+	nodes := make([]*RedisServer, n)
+	for i := range nodes {
+		nodes[i] = Redis(t, args...)
+	}
+	return nodes
+}
+
+// RedisAddrs are the addresses of servers, separated by commas.
+func RedisAddrs(nodes []*RedisServer) string {
+	addrs := make([]string, len(nodes))
+	for i, s := range nodes {
+		addrs[i] = s.Addr()
+	}
+	return strings.Join(addrs, ",")
 }
 
 // Addr is the address, "127.0.0.1:port".
@@ -107,6 +127,20 @@ func (s *RedisServer) CommandStats() map[string]int64 {
 func (s *RedisServer) ResetStats() {
 	s.t.Helper()
 	s.Do("CONFIG", "RESETSTAT")
+}
+
+// CPU is the time of the processor that the run under way has used.
+func (s *RedisServer) CPU() time.Duration {
+	s.t.Helper()
+	var total time.Duration
+	for _, m := range regexp.MustCompile(`used_cpu_(?:user|sys):([\d.]+)`).FindAllStringSubmatch(s.Info("cpu"), -1) {
+		d, err := time.ParseDuration(m[1] + "s")
+		if err != nil {
+			s.t.Fatalf("testserver: INFO cpu: %v", err)
+		}
+		total += d
+	}
+	return total
 }
 
 // Info is what the server says of itself.

@@ -75,3 +75,25 @@ func TestRedis(t *testing.T) {
 		t.Errorf("after FLUSHALL there are %v keys", got)
 	}
 }
+
+func TestMariaDB(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t, "wait_timeout=1234")
+	s.Exec("CREATE TABLE a (n INT) ENGINE=InnoDB", "INSERT INTO a VALUES (7)")
+	s.Restart()
+	s.Shutdown()
+	s.Start()
+	if n := s.Int("SELECT n FROM a WHERE n > ?", 1); n != 7 {
+		t.Errorf("after a crash and a restart n is %d", n)
+	}
+	if n := s.Int("SELECT @@wait_timeout"); n != 1234 {
+		t.Errorf("the setting is %d", n)
+	}
+}
+
+func TestKubernetes(t *testing.T) {
+	t.Parallel()
+	s := testserver.Kubernetes(t)
+	s.Namespace("one")
+	s.Restart()
+}

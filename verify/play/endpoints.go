@@ -17,7 +17,8 @@ type endpoints struct {
 // certificate is not the relay's.
 func defaultPorts() map[string]string {
 	return map[string]string{
-		"redis": "6379", "etcd": "2379", "zookeeper": "2181", "holdfast": "7420", "consul": "8500", "postgres": "5432", "postgresql": "5432", "mysql": "3306",
+		"redis": "6379", "redlock": "6379", "etcd": "2379", "zookeeper": "2181", "holdfast": "7420", "consul": "8500", "postgres": "5432", "postgresql": "5432",
+		"mysql": "3306",
 	}
 }
 

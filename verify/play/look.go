@@ -44,6 +44,23 @@ func (l *look) WithAttrs([]slog.Attr) slog.Handler { return l }
 // WithGroup leaves groups out, too.
 func (l *look) WithGroup(string) slog.Handler { return l }
 
+// ask asks a backend that can look at its store. What goes wrong is a warning, too.
+func (l *look) ask(ctx context.Context, b backend.Backend) {
+	e, ok := b.(backend.Examiner)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	found, err := e.Examine(ctx)
+	if err != nil {
+		found = append(found, "the settings of the store could not be looked at: "+err.Error())
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.warnings = append(l.warnings, found...)
+}
+
 // all are the warnings so far, with what the capabilities of the backend say.
 func (l *look) all(caps backend.Capabilities) []string {
 	l.mu.Lock()

@@ -1,9 +1,13 @@
 package play_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 	"github.com/holdfast-io/holdfast/verify"
 	"github.com/holdfast-io/holdfast/verify/history"
@@ -131,5 +136,64 @@ func TestLocalCluster(t *testing.T) {
 	}
 	if !seen["server stopped, 1"] || !seen["server crashed, 1"] {
 		t.Errorf("the server had %v", seen)
+	}
+}
+
+// A worker that begins while the backend is away waits for it.
+func TestWorkerBeginsWithoutABackend(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	relay := chaos.Start(t, server.Addr())
+	relay.Refuse()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	in, orders := io.Pipe()
+	said, out := io.Pipe()
+	ended := make(chan error, 1)
+	go func() { ended <- errors.Join(play.Worker(ctx, in, out), out.Close()) }()
+	go func() {
+		job, _ := json.Marshal(map[string]any{
+			"Worker": "1.1", "URL": "redis://" + relay.Addr() + "?quarantine=off", "Prefix": "p", "TTL": time.Second, "Tasks": 1,
+			"Pause": time.Millisecond, "Patience": time.Minute, "Gens": []int{0, 0, 0, 0},
+		})
+		_, _ = fmt.Fprintf(orders, "%s\n", job)
+	}()
+	time.AfterFunc(300*time.Millisecond, relay.Heal)
+	lines := bufio.NewScanner(said)
+	if !lines.Scan() || !strings.Contains(lines.Text(), `"e":"start"`) {
+		t.Fatalf("the worker said %q", lines.Text())
+	}
+	go func() {
+		for lines.Scan() {
+			continue
+		}
+	}()
+	_ = orders.Close()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTorture plays on every other store: workers are stopped and killed, and their
+// network is delayed, held, cut one way and both, reset and refused, its replies lost.
+// F1 to F7 of docs/faults.md.
+func TestTorture(t *testing.T) {
+	t.Parallel()
+	gate := make(chan struct{}, 2) // a cluster takes a small machine for itself
+	for name, start := range stores() {
+		switch name {
+		case "memory", "embedded", "sqlite", "redis": // see above; embedded is the store of holdfast
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			gate <- struct{}{}
+			defer func() { <-gate }()
+			r := passes(t, play.Config{URL: start(t).url, Worker: workers(), For: 8 * time.Second, Seed: 1, Profile: play.Torture})
+			// No relay can stand before what a kubeconfig names: it has TLS.
+			if r.Counts.Kills == 0 || r.Counts.Freezes == 0 || r.Counts.Network == 0 && name != "kubernetes" || r.Counts.Grants == 0 {
+				t.Errorf("nothing was hurt: %+v", r.Counts)
+			}
+		})
 	}
 }

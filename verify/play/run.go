@@ -115,6 +115,7 @@ func (r *run) play(ctx context.Context) error {
 	if err := r.reach(ctx); err != nil {
 		return err
 	}
+	r.seen.ask(ctx, r.direct)
 	if err := r.warm(ctx); err != nil {
 		return err
 	}
@@ -222,6 +223,9 @@ func (r *run) untested() []string {
 		default:
 			out = append(out, "faults of the network: there is none between the workers and the backend")
 		}
+	}
+	if _, ok := r.direct.(backend.Examiner); !ok && r.able.relay {
+		out = append(out, "the settings of the store behind the server: they cannot be seen from here")
 	}
 	switch r.cfg.Profile {
 	case Gentle:

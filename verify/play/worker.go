@@ -33,7 +33,7 @@ func Worker(ctx context.Context, in io.Reader, out io.Writer) error {
 		return fmt.Errorf("verify: the job of a worker: %w", err)
 	}
 	w := newWorker(j, out)
-	b, err := open.URL(ctx, j.URL, open.Options{})
+	b, err := openPatiently(ctx, j)
 	if err != nil {
 		return err
 	}
@@ -44,6 +44,19 @@ func Worker(ctx context.Context, in io.Reader, out io.Writer) error {
 		end.Text = stacks()
 	}
 	return errors.Join(err, w.out.Write(end))
+}
+
+// openPatiently opens the backend. A worker that begins while the servers are away waits
+// for them, as it would if they went later.
+func openPatiently(ctx context.Context, j job) (backend.Backend, error) {
+	ctx, cancel := context.WithTimeout(ctx, j.Patience)
+	defer cancel()
+	for {
+		b, err := open.URL(ctx, j.URL, open.Options{})
+		if err == nil || !errors.Is(err, backend.ErrUnavailable) || !pause(ctx, 50*time.Millisecond) {
+			return b, err
+		}
+	}
 }
 
 // settled waits for goroutines to be gone, and gives how many there are.

@@ -75,36 +75,33 @@ local function joins(l, owner)
   return nil
 end
 
--- acquire name lease sid ttl limit reentrant wait head tail summary
--- ttl is 0 for a lease that lives with its session. head and tail are what stands before
--- the token and after the instant in the record of a holder, and summary is the one of a
--- lock that nobody else has: the client makes them, so that the short way need not.
+-- acquire sid ttl limit reentrant wait mode permits channel owner note (name lease)...
+-- ttl is 0 for leases that live with their session. An answer for each:
 -- -> G... | WAIT left | HELD ahead holders | LOST | SESSION | LIMIT limit | QUARANTINE left | CLOCK
-local function acquire(i)
-  local name, lease, sid, ttl, limit = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4])
-  local timed, reentrant, wait = ttl > 0, ARGV[i + 5], ARGV[i + 6] == '1'
-  local mode, permits = string.match(ARGV[i + 7], '\n([xs])\n(%d+)\n$')
-  local chan, owner, note_ = string.match(ARGV[i + 8], '^\n[01]\n[01]\n%-\n([^\n]*)\n([^\n]*)\n(.*)$')
-  permits = tonumber(permits)
+local function acquire(i, name, lease)
+  local sid, ttl, limit, reentrant, wait = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), ARGV[i + 3], ARGV[i + 4] == '1'
+  local mode, permits, chan, owner, note_ = ARGV[i + 5], tonumber(ARGV[i + 6]), ARGV[i + 7], ARGV[i + 8], ARGV[i + 9]
+  local timed = ttl > 0
   local l, rec = open(name, lease)
   if rec or l.line > 0 then
     local r = again(l, rec, lease, sid, wait, chan)
     if r then return r end
   end
-  if call('MGET', T .. 'd:' .. lease)[1] then return {'LOST'} end
+  if call('EXISTS', T .. 'd:' .. lease) == 1 then return {'LOST'} end
   if sid ~= '' and not alive('s:' .. sid) then return {'SESSION'} end
   if mode == 's' and l.shared > 0 and l.limit ~= limit then return {'LIMIT', l.limit} end
-  if l.line > 0 and (not clean or marker.till > 0) then
+  if l.line > 0 and (not clean or till > 0 and l.n == 0) then
     advance(l) -- the quarantine may be over, or those in line dead
   end
   local h = {sid = sid, mode = mode, permits = permits, since = num(now), timed = timed, reentrant = reentrant, flag = '-',
     chan = chan, owner = owner, note = note_}
   local joined = reentrant == '1' and joins(l, owner)
   local free = l.line == 0 and fits(l, mode, permits, limit)
+  if full and (joined or free or wait) then crowded() end
   if joined then
     h.token, h.flag = joined.token, 'j'
   elseif free and quarantine <= now then
-    local t = token(l)
+    local t = tokens(1)
     if not t then return {'CLOCK'} end
     h.token = num(t)
   elseif not wait then

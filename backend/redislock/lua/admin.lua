@@ -1,6 +1,6 @@
 -- What people ask: inspect, list, break, watch.
 
--- limit token holders waiters
+-- limit token holders waiters. Of a lock that nobody has there is no token on record.
 local function describe(l)
   local limit = l.limit
   if l.x == 1 then limit = 1 end
@@ -11,7 +11,12 @@ local function describe(l)
       if rec and (clean or alive('s:' .. waiter(rec).sid)) then line[#line + 1] = {lease, rec} end
     end
   end
-  return {l.name, limit, last(l), holders(l, -1), line}
+  local all, newest = holders(l, -1), 0
+  for _, out in ipairs(all) do
+    local t = tonumber(holder(out[2]).token)
+    if t > newest then newest = t end
+  end
+  return {l.name, limit, newest, all, line}
 end
 
 -- inspect name -> OK lock
@@ -44,7 +49,7 @@ end
 local function breaklock(i)
   local name, reason = ARGV[i], ARGV[i + 1]
   local l = open(name)
-  local t = token(l)
+  local t = tokens(1)
   if not t then return {'CLOCK'} end
   local r = {'OK', t}
   if l.n == 0 then return r end
@@ -68,6 +73,7 @@ end
 -- watch ttl -> OK known: whether somebody was watching until now
 local function watch(i)
   local known = call('EXISTS', T .. 'v')
+  if full then crowded() end
   call('SET', T .. 'v', '1', 'PX', ARGV[i])
   return {'OK', known}
 end

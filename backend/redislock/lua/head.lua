@@ -1,184 +1,274 @@
--- Holdfast on Redis: one script, made of the files of this folder in the order
--- head, state, line, sweep, marker, acquire, release, hello, session, admin, main. It
--- runs a batch of operations for one partition. The protocol is written down in doc.go.
+-- Holdfast on Redis: one program, made of the files of this folder in the order
+-- head, state, line, sweep, marker, acquire, release, hello, session, admin, main, and
+-- then function or script. It runs a batch of operations for one partition. The protocol
+-- is written down in doc.go.
 --
 -- KEYS[1]  the marker of the partition: "{tag}:m". All other keys are made from the
 --          tag, so that they share its hash slot.
 -- ARGV     see main.lua
 --
 -- Times are the server's, in microseconds. Numbers stay below 2^53, where a double
--- counts exactly; they are written with %.0f, because tostring rounds them.
-
-local call = redis.call
-local T = string.sub(KEYS[1], 1, -2)
-local X = T .. 'x' -- zset: what lives, by the instant it ends
-local N = T .. 'n' -- zset: the names of the locks that are held or waited for
-local TOKENS = T .. 'f' -- hash: the greatest token of each lock; it outlives the lock
-
-local clock = call('TIME')
-local now = clock[1] * 1000000 + clock[2]
-local instant = string.format('%.0f', now)
-local clean = true -- nothing that has ended is still on record
-local quarantine = 0 -- nothing is granted before this instant
-local marker -- what the marker says; marker.lua
-local longest, seen_at -- of the marker
+-- counts exactly; they are written with %d, because tostring rounds them.
+--
+-- As a function of the server it is read once, and then what is defined here stays from
+-- one execution to the next: begin sets everything that belongs to one of them. As a
+-- script it is read anew each time.
 
 local function num(n)
-  return string.format('%.0f', n)
+  return string.format('%d', n)
+end
+
+-- Of the partition.
+local KEY -- of the marker
+local T -- what all keys begin with
+local X -- zset: what lives, by the instant it ends
+local N -- zset: the names of the locks that are held or waited for
+local LAST -- the greatest token so far, of all locks
+
+-- Of the execution.
+local call, ARGV
+local now, instant -- the same, as a number and as text
+local clean -- nothing that has ended is still on record
+local quarantine -- nothing is granted before this instant
+local marker -- what the marker says, once somebody needs all of it; marker.lua
+local till, longest, seen_at -- of the marker
+local watched -- does anybody watch the events?
+local full -- the memory of the server is full: nothing may be added
+local answers -- 'OK', and then one for each operation
+local asked, lives_until -- the session that was asked for last, and when it ends
+
+local function begin(keys, args, is_full)
+  call, ARGV, full = redis.call, args, is_full
+  if KEY ~= keys[1] then
+    KEY = keys[1]
+    T = string.sub(KEY, 1, -2)
+    X, N, LAST = T .. 'x', T .. 'n', T .. 'f'
+  end
+  local clock = call('TIME')
+  now = clock[1] * 1000000 + clock[2]
+  instant = num(now)
+  clean, quarantine, marker, till, longest, seen_at, watched = true, 0, nil, nil, nil, nil, nil
+  answers = {'OK'}
+end
+
+local HOUR = 3600000000
+
+local function foreign(key)
+  error({err = 'HFFOREIGN ' .. key})
+end
+
+-- Count further tokens: each is greater than all before it, of whatever lock, and the
+-- first not less than the clock, so that they also grow when the last one was lost. nil
+-- when the clock is far behind the last one: then a token could not be trusted to grow
+-- after a loss. Almost always the clock is ahead, and one command will do.
+local function tokens(count)
+  local first = now
+  local last = call('SET', LAST, num(first + count - 1), 'GET')
+  if not last then return first end
+  if not string.find(last, '^%d+$') then
+    call('SET', LAST, last)
+    foreign(LAST)
+  end
+  local greatest = tonumber(last)
+  if greatest < first then return first end
+  if greatest > now + HOUR then
+    call('SET', LAST, last)
+    return nil
+  end
+  first = greatest + 1
+  call('SET', LAST, num(first + count - 1))
+  return first
 end
 
 -- The short way: locks that nobody has and nobody wants are taken, or given back, as
 -- almost all are almost always. It does what acquire.lua and release.lua do, no more and
--- no less, for many operations at once: what is read and written in common is so once
--- for all of them, because a call of the server is what costs. An operation that is out
--- of the ordinary gets no answer here, and takes the long way afterwards: what is done
--- here is of different locks, so their order does not matter. Defining the functions of
--- the long way costs as much as everything that is done here for one operation.
+-- no less, for many leases at once: what is read and written in common is so once for
+-- all of them, because a call of the server is what costs. A lease that is out of the
+-- ordinary gets no answer here, and takes the long way afterwards: what is done here is
+-- of different locks, so their order does not matter.
 
-local list = {} -- where in ARGV each operation begins
-local answers = {'OK'} -- and then one for each of list
-local ended -- by session: whether it has; what was asked once need not be asked again
-
-local function over(sid)
-  if ended[sid] == nil then
-    local e = call('ZSCORE', X, 's:' .. sid)
-    ended[sid] = not e or tonumber(e) <= now
+-- The leases of an operation that are of different locks: where in ARGV each stands, its
+-- name and then its ID.
+local function apart(from, to)
+  local those, names = {}, {}
+  for i = from, to, 2 do
+    local name = ARGV[i]
+    if not names[name] then
+      names[name] = true
+      those[#those + 1] = i
+    end
   end
-  return ended[sid]
+  return those
 end
 
--- Add to a list that is made when it is first needed.
-local function collect(lists, key, a, b)
-  local l = lists[key]
-  if not l then
-    l = {}
-    lists[key] = l
-  end
-  l[#l + 1] = a
-  if b then l[#l + 1] = b end
-end
-
--- Those of some acquires whose locks are free, and the keys of these.
-local function unheld(some)
+-- Those whose locks are free, and that were not released before they were asked for.
+local function unheld(those)
   local keys = {}
-  for j, k in ipairs(some) do keys[j] = T .. 'l:' .. ARGV[list[k] + 2] end
-  if call('EXISTS', unpack(keys)) == 0 then return some, keys end
-  local those, theirs = {}, {}
-  for j, k in ipairs(some) do
-    if call('EXISTS', keys[j]) == 0 then
-      those[#those + 1] = k
-      theirs[#theirs + 1] = keys[j]
-    end
+  for k, i in ipairs(those) do
+    local name = ARGV[i]
+    keys[3 * k - 2], keys[3 * k - 1], keys[3 * k] = T .. 'o:' .. name, T .. 'l:' .. name, T .. 'd:' .. ARGV[i + 1]
   end
-  return those, theirs
+  if call('EXISTS', unpack(keys)) == 0 then return those end
+  local free = {}
+  if #those == 1 then return free end
+  for k, i in ipairs(those) do
+    if call('EXISTS', keys[3 * k - 2], keys[3 * k - 1], keys[3 * k]) == 0 then free[#free + 1] = i end
+  end
+  return free
 end
 
-local function take(some)
-  local keys
-  some, keys = unheld(some)
-  if #some == 0 then return end
-  local names, tombs = {}, {}
-  for j, k in ipairs(some) do
-    local i = list[k] + 2
-    names[j], tombs[j] = ARGV[i], T .. 'd:' .. ARGV[i + 1]
+-- When the session ends, if it lives. It is asked once for one operation.
+local function living(sid)
+  if asked ~= sid then
+    local e = call('ZSCORE', X, 's:' .. sid)
+    asked, lives_until = sid, e and tonumber(e)
   end
-  local buried, last = call('MGET', unpack(tombs)), call('HMGET', TOKENS, unpack(names))
-  local tokens, held, sessions, lives = {}, {}, {}, {}
-  local granted, theirs = {}, {}
-  for j, k in ipairs(some) do
-    local i = list[k] + 2
-    local sid, before, token = ARGV[i + 2], 0, instant
-    if last[j] then before = string.find(last[j], '^%d+$') and tonumber(last[j]) end
-    if before and before >= now then token = num(before + 1) end
-    if before and before < now + 1000000 and not buried[j] and (sid == '' or not over(sid)) then
-      local name, lease, ttl = names[j], ARGV[i + 1], ARGV[i + 3]
-      granted[#granted + 1] = k
-      theirs[#granted] = keys[j]
-      tokens[#tokens + 1] = name
-      tokens[#tokens + 1] = token
-      held[#held + 1] = 0
-      held[#held + 1] = name
-      if ttl ~= '0' then
-        lives[#lives + 1] = num(now + ttl * 1000)
-        lives[#lives + 1] = 't:' .. lease .. ':' .. name
-      else
-        collect(sessions, sid, lease, name)
-      end
+  return lives_until and lives_until > now and lives_until
+end
+
+-- An exclusive lease that nobody waits for behind is on record as one text, not as a hash:
+-- 'u', or 't' when it is timed, its ID, and its record, see state.lua. Whoever looks at the
+-- lock the long way makes a hash of it.
+
+-- The arguments are those of acquire: see acquire.lua. Returns the leases that were
+-- granted, the token of the first, and how much time they have.
+local function take(i, n)
+  local sid, ttl, reentrant, mode = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 3], ARGV[i + 5]
+  if reentrant == '1' or mode ~= 'x' then return nil end -- who is there makes a difference
+  if ttl > 0 and (ttl > longest or now - seen_at > longest * 125) then return nil end -- it is to be noted
+  if sid ~= '' and not living(sid) then return nil end
+  local those = unheld(apart(i + 10, i + n - 1))
+  if #those == 0 then return nil end
+  -- When the memory is full this first write is refused, and those after it never are.
+  local first = tokens(#those)
+  if not first then return nil end
+  local held, lives, out, timed = {}, {}, {}, ttl > 0
+  local ends = timed and num(now + ttl * 1000)
+  local kind = timed and 't' or 'u'
+  local head = '\n' .. sid .. '\nx\n' .. ARGV[i + 6] .. '\n'
+  local tail = '\n' .. instant .. (timed and '\n1' or '\n0') .. '\n0\n-\n' .. ARGV[i + 7] .. '\n' .. ARGV[i + 8] .. '\n' .. ARGV[i + 9]
+  for k, at in ipairs(those) do
+    local name, lease, b = ARGV[at], ARGV[at + 1], 2 * k
+    held[b - 1], held[b] = 0, name
+    if timed then
+      lives[b - 1], lives[b] = ends, 't:' .. lease .. ':' .. name
+    else
+      lives[b - 1], lives[b] = lease, name
     end
+    out[b - 1], out[b] = T .. 'o:' .. name, kind .. lease .. head .. num(first + k - 1) .. tail
   end
-  if #granted == 0 then return end
-  -- When the memory is full the first write is refused, and those after it never are.
-  call('HSET', TOKENS, unpack(tokens))
-  for sid, leases in pairs(sessions) do call('HSET', T .. 's:' .. sid, unpack(leases)) end
-  if #lives > 0 then call('ZADD', X, unpack(lives)) end
+  if timed then
+    call('ZADD', X, unpack(lives))
+  else
+    call('HSET', T .. 's:' .. sid, unpack(lives))
+  end
   call('ZADD', N, unpack(held))
-  for j, k in ipairs(granted) do
-    local i = list[k] + 2
-    local token = tokens[2 * j]
-    call('HSET', theirs[j], '@', ARGV[i + 9], ARGV[i + 1], ARGV[i + 7] .. token .. '\n' .. instant .. ARGV[i + 8])
-    answers[k + 1] = {'G', tonumber(token), now, ARGV[i + 3] * 1000, '-'}
-  end
+  call('MSET', unpack(out))
+  return those, first, ttl * 1000
 end
 
-local ALONE = '1 1 0 0 0 0 0' -- the summary of a lock that one has, exclusively
-
-local function give(some)
-  local keys, names, sessions, lives, given = {}, {}, {}, {}, {}
-  for _, k in ipairs(some) do
-    local i = list[k] + 2
-    local name, lease = ARGV[i], ARGV[i + 1]
-    local key = T .. 'l:' .. name
-    local got = call('HMGET', key, '@', lease)
-    local rec, sid = got[2], ARGV[i + 3] .. '\n'
-    -- One lease is out, of this session, and nobody waits.
-    if rec and string.sub(rec, 1, #sid) == sid and (got[1] == ALONE or string.find(got[1] or '', '^1 %d %d+ %d+ %d+ 0 %d+$')) then
-      -- What is searched for can stand nowhere else: neither times nor permits are 0, and
-      -- nothing of a record ends after its note.
-      local untimed = string.find(rec, '\n0\n0\n-\n', #sid, true)
-      if untimed or string.find(rec, '\n1\n0\n-\n', #sid, true) then
-        given[#given + 1] = k
-        keys[#keys + 1] = key
-        names[#names + 1] = name
-        if untimed then
-          collect(sessions, ARGV[i + 3], lease)
+-- The arguments are those of release: see release.lua. Returns the leases that were given
+-- back.
+local function give(i, n)
+  if ARGV[i] ~= '0' then return nil end -- it is to be remembered
+  local sid = ARGV[i + 1]
+  local prefix = '\n' .. sid .. '\n'
+  local all = apart(i + 2, i + n - 1)
+  local keys = {}
+  for k, at in ipairs(all) do keys[k] = T .. 'o:' .. ARGV[at] end
+  local recs = call('MGET', unpack(keys))
+  local those, gone, names, leases, lives = {}, {}, {}, {}, {}
+  for k, at in ipairs(all) do
+    local rec = recs[k]
+    if rec then
+      local name, lease = ARGV[at], ARGV[at + 1]
+      local mine = lease .. prefix
+      if string.sub(rec, 2, #mine + 1) == mine then
+        local m = #those + 1
+        those[m], gone[m], names[m] = at, keys[k], name
+        if string.sub(rec, 1, 1) == 'u' then
+          leases[#leases + 1] = lease
         else
           lives[#lives + 1] = 't:' .. lease .. ':' .. name
         end
       end
     end
   end
-  if #given == 0 then return end
-  for sid, leases in pairs(sessions) do call('HDEL', T .. 's:' .. sid, unpack(leases)) end
+  if #those == 0 then return nil end
+  if #leases > 0 then call('HDEL', T .. 's:' .. sid, unpack(leases)) end
   if #lives > 0 then call('ZREM', X, unpack(lives)) end
   call('ZREM', N, unpack(names))
-  call('DEL', unpack(keys))
-  for _, k in ipairs(given) do answers[k + 1] = {'OK'} end
+  call('DEL', unpack(gone))
+  return those
 end
 
--- Answer what is ordinary among the operations from first on, as far as they are of
--- different locks and leases. Returns the last that was looked at, or less than first.
-local function ordinary(first)
-  local names, leases, takes, gives, last = {}, {}, {}, {}, first - 1
-  for k = first, #list do
-    local i = list[k]
-    local op, name, lease = ARGV[i], ARGV[i + 2], ARGV[i + 3]
-    if op ~= 'acquire' and op ~= 'release' or names[name] or leases[lease] then break end
-    names[name], leases[lease], last = true, true, k
-    if op == 'release' then
-      if ARGV[i + 4] == '0' then gives[#gives + 1] = k end -- else it is to be remembered
-    elseif ARGV[i + 7] == '0' then -- reentrant ones look who is there
-      local ttl = tonumber(ARGV[i + 5])
-      if ttl <= longest and (ttl == 0 or now - seen_at <= longest * 125) then takes[#takes + 1] = k end -- else it is to be noted
-    end
+local SUMMARY = '^(%d+) (%d) (%d+) (%d+) (%d+) (%d+) (%d+)$'
+
+-- One lease, exclusive, that joins a line in which others are: the middle way. It is what
+-- the long way does where nothing else is the matter.
+local function join(i, name, lease)
+  local sid = ARGV[i]
+  if ARGV[i + 1] ~= '0' or ARGV[i + 3] == '1' or ARGV[i + 4] ~= '1' or ARGV[i + 5] ~= 'x' then return nil end
+  local till = living(sid)
+  local key, q, w = T .. 'l:' .. name, T .. 'q:' .. name, T .. 'w:' .. name
+  local got = call('HMGET', key, '@', lease)
+  if not till or not got[1] or got[2] then return nil end
+  local n, x, used, shared, limit, line, seq = string.match(got[1], SUMMARY)
+  if not n or n == '0' or line == '0' then return nil end
+  local last = call('ZRANGE', q, -1, -1)[1]
+  local recs = last and call('HMGET', w, last, lease)
+  if not recs or not recs[1] or recs[2] or call('EXISTS', T .. 'd:' .. lease) == 1 then return nil end
+  -- How long until the one before it can end: see blocks.
+  local before, timed, ttl = string.match(recs[1], '^([^\n]*)\n[xs]\n%d+\n%d+\n%d+\n([01])\n(%d+)\n')
+  if not before then return nil end
+  local ends = till
+  if before ~= sid then
+    local e = call('ZSCORE', X, 's:' .. before)
+    ends = e and tonumber(e) or now
   end
-  -- What fails has written nothing but what it may write again.
-  if #takes > 0 then pcall(take, takes) end
-  if #gives > 0 then pcall(give, gives) end
-  return last
+  if timed == '1' and now + ttl * 1000 < ends then ends = now + ttl * 1000 end
+  call('HSET', T .. 's:' .. sid, lease, name)
+  call('ZADD', q, seq + 1, lease)
+  call('HSET', w, lease, sid .. '\nx\n' .. ARGV[i + 6] .. '\n' .. ARGV[i + 2] .. '\n' .. instant .. '\n0\n0\n0\n' .. ARGV[i + 7] .. '\n'
+    .. ARGV[i + 8] .. '\n' .. ARGV[i + 9])
+  call('HSET', key, '@', n .. ' ' .. x .. ' ' .. used .. ' ' .. shared .. ' ' .. limit .. ' ' .. num(line + 1) .. ' ' .. num(seq + 1))
+  if ends < now then ends = now end
+  return {'WAIT', ends - now}
 end
 
-local watched -- does anybody watch the events?
+-- One lease, the only one that is out and exclusive, that is given back to the first in
+-- line, which is exclusive too: the middle way.
+local function pass(i, name, lease)
+  if ARGV[i] ~= '0' then return nil end
+  local sid = ARGV[i + 1]
+  local key, q, w = T .. 'l:' .. name, T .. 'q:' .. name, T .. 'w:' .. name
+  local got = call('HMGET', key, '@', lease)
+  local rec = got[2]
+  if not rec or string.sub(rec, 1, #sid + 1) ~= sid .. '\n' then return nil end
+  local shared, limit, line, seq = string.match(got[1] or '', '^1 1 0 (%d+) (%d+) (%d+) (%d+)$')
+  if not line or line == '0' then return nil end
+  if not string.find(rec, '^[^\n]*\nx\n%d+\n%d+\n%d+\n0\n') then return nil end -- it is timed
+  local next = call('ZRANGE', q, 0, 0)[1]
+  local waits = next and call('HGET', w, next)
+  local who, permits, reentrant, chan, rest
+  if waits then
+    who, permits, reentrant, chan, rest = string.match(waits, '^([^\n]*)\nx\n(%d+)\n%d+\n%d+\n0\n%d+\n([01])\n([^\n]*)\n(.*)$')
+  end
+  if not who or not living(who) then return nil end
+  call('HDEL', T .. 's:' .. sid, lease)
+  local token = tokens(1)
+  if not token then return nil end
+  token = num(token)
+  call('ZREM', q, next)
+  call('HDEL', w, next)
+  call('HSET', key, '@', '1 1 0 ' .. shared .. ' ' .. limit .. ' ' .. num(line - 1) .. ' ' .. seq, next,
+    who .. '\nx\n' .. permits .. '\n' .. token .. '\n' .. instant .. '\n0\n' .. reentrant .. '\nw\n' .. chan .. '\n' .. rest)
+  call('HDEL', key, lease)
+  if chan ~= '' then call('PUBLISH', chan, 'g\n' .. next .. '\n' .. token .. '\n' .. instant .. '\n0') end
+  return {'OK'}
+end
 
--- The long way: the files from here to main.lua.
+-- The long way: the files from here to main.lua. A script defines its functions only
+-- when one of them is needed: that costs as much as the short way of an operation.
 local function library()
 

@@ -1,5 +1,5 @@
--- Rarely called: the files from here to main.lua. The functions are defined when one of
--- them is.
+-- Rarely called: the files from here to main.lua. A script defines these functions when
+-- one of them is.
 local function rest()
 
 local function info(section, pattern)
@@ -20,14 +20,13 @@ local function listeners(mine)
   return others
 end
 
--- hello generation fresh quarantine longest durable channel -> OK generation until longest
--- generation: the one that the client knows, or ''. fresh: a name for a new one.
--- quarantine: how long to wait after a loss (ms); 0: not at all. longest: the longest TTL
--- that the client has used (ms). It must be the first operation after the script was
--- loaded: a server that was restarted does not know the script.
+-- hello identity fresh quarantine longest durable channel -> OK identity until longest
+-- identity: of the data that the client knows, or ''; see main.lua. fresh: a name for a new
+-- generation. quarantine: how long to wait after a loss (ms); 0: not at all. longest: the
+-- longest TTL that the client has used (ms).
 local function hello(i)
   local known, fresh, wait, longest, durable, chan =
-    ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]), ARGV[i + 4] == '1', ARGV[i + 5]
+    string.match(ARGV[i], '^%S*'), ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]), ARGV[i + 4] == '1', ARGV[i + 5]
   local quiet = wait == 0
   if longest > wait then wait = longest end
   local run = info('server', 'run_id:(%w+)') or '-'
@@ -36,7 +35,7 @@ local function hello(i)
   -- or down.
   local uptime = info('server', 'uptime_in_seconds:(%d+)')
   local started = uptime and now - (tonumber(uptime) - 1) * 1000000 or now
-  local text = call('GET', KEYS[1])
+  local text = call('GET', KEY)
   if not text then
     marker = {format = FORMAT, till = 0, longest = longest, seen = now, born = now, generation = fresh, run = run, durable = durable}
     local others = listeners(chan)
@@ -53,7 +52,7 @@ local function hello(i)
     end
   else
     marker = parse(text)
-    if not marker then foreign(KEYS[1]) end
+    if not marker then foreign(KEY) end
     if marker.format ~= FORMAT then return {'FORMAT', marker.format} end
     local till = marker.till
     if marker.run ~= run then
@@ -64,6 +63,9 @@ local function hello(i)
         local second = info('replication', 'master_replid2:(%w+)')
         if not second or string.match(second, '[^0]') then from = now end
         till = from + wait * 1000
+        -- What was written last may be missing, and a session that is there does not know
+        -- which of its leases are not: all of them are over.
+        marker.generation, marker.born = fresh, now
       end
       marker.run, marker.durable = run, durable
     elseif known ~= '' and known ~= marker.generation and longest > 0 then
@@ -74,5 +76,5 @@ local function hello(i)
     if marker.durable and not durable then marker.durable = false end
     mark()
   end
-  return {'OK', marker.generation, marker.till, marker.longest}
+  return {'OK', marker.generation .. ' ' .. marker.run, marker.till, marker.longest}
 end

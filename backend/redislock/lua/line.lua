@@ -168,7 +168,7 @@ local function advance(l, changed)
     elseif not fits(l, w.mode, w.permits, w.limit) then
       break
     else
-      local t = token(l)
+      local t = tokens(1)
       if not t then break end
       unqueue(l, lease)
       if w.timed then
@@ -178,6 +178,7 @@ local function advance(l, changed)
       grant(l, lease, w, w.ttl)
       push(w.chan, 'g', lease, w.token, w.since, w.timed and '1' or '0')
       granted = granted + 1
+      if l.x == 1 then break end -- nothing fits beside it
     end
   end
   -- The timer of the new head counts on the waiter before it. When that one is now the

@@ -1,9 +1,18 @@
--- ARGV: generation mode, then for each operation its name, how many arguments it has,
--- and the arguments. generation: the one of the data that the client knows. mode: 'q' to
--- keep the quarantine, '-' to ignore it.
+-- ARGV: identity mode, then for each operation its name, how many arguments it has,
+-- and the arguments. identity: of the data that the client knows, its generation and the
+-- server's run, with a space between, as they are in the marker. mode: 'q' to keep the
+-- quarantine, '-' to ignore it.
 -- Answer: 'OK' and an answer for each operation; or 'MARKER' when nothing was done,
 -- because the client must say hello first; or 'FORMAT'. An operation that failed is
 -- answered with 'ERR', and does not take the others with it.
+-- acquire and release are of many leases. They are answered with 'ALL', when all was well:
+-- the token of the first lease, the others have those that follow, since, and how much
+-- time they have; or with 'EACH' and an answer for each.
+--
+-- Hello comes before everything else in a server that was restarted, or took the place
+-- of another: it may have lost data, and only hello finds out. A function remembers
+-- whom this process has greeted. A script cannot; the client has one for each identity,
+-- and the process does not know it before hello was sent with its text.
 
 return {
   hello = hello,
@@ -19,85 +28,121 @@ return {
 
 end -- rest
 
-return {sweep = sweep, parse = parse, foreign = foreign, rest = rest, acquire = acquire, release = release, check = check}
+return {sweep = sweep, parse = parse, rest = rest, acquire = acquire, release = release, check = check}
 
 end -- library
 
-local ops, seldom
+local lib, seldom -- once they are defined
+local greeted = {} -- the identities that hello gave, in this process
+
 local function find(op)
-  if ops[op] then return ops[op] end
-  seldom = seldom or ops.rest()
+  if lib[op] then return lib[op] end
+  seldom = seldom or lib.rest()
   return seldom[op]
 end
 
-local i = 3
-local known = call('MGET', KEYS[1], T .. 'v')
-watched = known[2] and true
-
-if ARGV[3] == 'hello' then
-  ops = library()
-  answers[2] = find('hello')(5)
-  if answers[2][1] ~= 'OK' then return answers[2] end
-  list[1] = 3
-  i = 5 + tonumber(ARGV[4])
-else
-  local text = known[1]
-  if not text then return {'MARKER'} end
-  local till, generation
-  till, longest, seen_at, generation = string.match(text, '^hf1 1 (%d+) (%d+) (%d+) %d+ (%S+) %S+ [01]$')
-  if till then
-    if generation ~= ARGV[1] then return {'MARKER'} end
-    longest, seen_at = tonumber(longest), tonumber(seen_at)
-    if ARGV[2] == 'q' then quarantine = tonumber(till) end
-  end
-  local first = call('ZRANGE', X, 0, 0, 'WITHSCORES')
-  local due = first[2] and tonumber(first[2]) <= now
-  if not till or due or watched or quarantine > now then
-    ops = library()
-  end
-  if not till then
-    marker = ops.parse(text)
-    if not marker then ops.foreign(KEYS[1]) end
-    return {'FORMAT', marker.format}
-  end
-end
-
-if ops then
-  -- Something is out of the ordinary: everything goes the long way.
-  marker = marker or ops.parse(call('GET', KEYS[1]))
-  if ARGV[2] == 'q' then quarantine = marker.till end
-  clean = ops.sweep(200)
-end
-
-while ARGV[i] do
-  list[#list + 1] = i
-  i = i + 2 + tonumber(ARGV[i + 1])
-end
-
-local function long(k)
-  if not ops then
-    ops = library()
-    marker = ops.parse(call('GET', KEYS[1]))
-  end
-  local at = list[k]
-  local ok, r = pcall(find(ARGV[at]), at + 2)
+-- One operation, or one lease of it, the long way.
+local function long(op, i, name, lease)
+  lib = lib or library()
+  local ok, r = pcall(find(op), i, name, lease)
   if not ok then
     r = {'ERR', type(r) == 'table' and r.err or tostring(r)}
   end
   return r
 end
 
-local brief = not ops -- nothing is out of the ordinary
-local k = #answers -- hello has its answer
-while k <= #list do
-  local last = k
-  if brief then
-    ended = {}
-    last = math.max(k, ordinary(k))
-  end
-  for each = k, last do
-    answers[each + 1] = answers[each + 1] or long(each)
-  end
-  k = last + 1
+-- One lease of an operation, the middle way where that will do.
+local function middle(op, i, name, lease)
+  local ok, r = pcall(op == 'acquire' and join or pass, i, name, lease)
+  return ok and r or long(op, i, name, lease)
 end
-return answers
+
+-- An operation of many leases, which begin after so many arguments.
+local function each(op, i, n, after, brief, done, answer)
+  local r, at = {'EACH'}, {}
+  for k, where in ipairs(done or {}) do at[where] = k end
+  for j = i + after, i + n - 1, 2 do
+    local k = at[j]
+    r[#r + 1] = k and answer(k) or (brief and middle or long)(op, i, ARGV[j], ARGV[j + 1])
+  end
+  return r
+end
+
+local function acquisition(i, n, brief)
+  local ok, done, first, left
+  if brief then ok, done, first, left = pcall(take, i, n) end
+  if not ok then done = nil end -- what it wrote may be written again
+  if done and 2 * #done == n - 10 then return {'ALL', first, now, left} end
+  return each('acquire', i, n, 10, brief, done, function(k) return {'G', first + k - 1, now, left, '-'} end)
+end
+
+local function giving(i, n, brief)
+  local ok, done
+  if brief then ok, done = pcall(give, i, n) end
+  if not ok then done = nil end
+  if done and 2 * #done == n - 2 then return {'ALL'} end
+  return each('release', i, n, 2, brief, done, function() return {'OK'} end)
+end
+
+-- Do the operations from the one on that stands at i in ARGV. brief: nothing is out of
+-- the ordinary.
+local function work(i, brief)
+  while ARGV[i] do
+    local op, n, r = ARGV[i], tonumber(ARGV[i + 1]), nil
+    i, asked = i + 2, nil
+    if op == 'acquire' then
+      r = acquisition(i, n, brief)
+    elseif op == 'release' then
+      r = giving(i, n, brief)
+    else
+      r = long(op, i)
+    end
+    answers[#answers + 1] = r
+    i = i + n
+  end
+  return answers
+end
+
+-- What the short way needs of the marker. It seldom changes.
+local function reading(text)
+  local till, long, seen, identity = string.match(text, '^hf1 1 (%d+) (%d+) (%d+) %d+ (%S+ %S+) [01]$')
+  return {text = text, till = tonumber(till), longest = tonumber(long), seen = tonumber(seen), identity = identity}
+end
+
+local read = {}
+
+-- remembers: what is defined here stays until the process ends.
+local function execute(remembers)
+  local known = call('MGET', KEY, T .. 'v')
+  watched = known[2] and true
+  if ARGV[3] == 'hello' then
+    lib = lib or library()
+    local welcome = find('hello')(5)
+    if welcome[1] ~= 'OK' then return welcome end
+    greeted[welcome[2]] = true
+    answers[2] = welcome
+    till = marker.till
+    if ARGV[2] == 'q' then quarantine = till end
+    clean = lib.sweep(200)
+    return work(5 + tonumber(ARGV[4]), false)
+  end
+  local text = known[1]
+  if not text then return {'MARKER'} end
+  if text ~= read.text then read = reading(text) end
+  if not read.till then
+    lib = lib or library()
+    local other = lib.parse(text)
+    if not other then foreign(KEY) end
+    return {'FORMAT', other.format}
+  end
+  if read.identity ~= ARGV[1] or remembers and not greeted[read.identity] then return {'MARKER'} end
+  till, longest, seen_at = read.till, read.longest, read.seen
+  if ARGV[2] == 'q' then quarantine = till end
+  local due = call('ZCOUNT', X, '-inf', instant) > 0
+  local brief = not (due or watched or full or quarantine > now)
+  if not brief then -- everything goes the long way
+    lib = lib or library()
+    clean = lib.sweep(200)
+  end
+  return work(3, brief)
+end

@@ -17,13 +17,14 @@ local function parse(text)
 end
 
 local function mark()
-  call('SET', KEYS[1], table.concat({marker.format, num(marker.till), num(marker.longest), num(marker.seen), num(marker.born),
+  call('SET', KEY, table.concat({marker.format, num(marker.till), num(marker.longest), num(marker.seen), num(marker.born),
     marker.generation, marker.run, marker.durable and '1' or '0'}, ' '))
 end
 
 -- Note a TTL in use. longest never is less than the TTL of any lease that is out: it is
 -- halved only when all that were longer than the half have ended.
 local function note(ttl)
+  marker = marker or parse(call('GET', KEY))
   local m = marker
   local age = now - m.seen
   if ttl > m.longest then

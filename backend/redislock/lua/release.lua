@@ -1,8 +1,8 @@
--- release name lease abandon sid -> OK | LOST
+-- release abandon sid (name lease)... An answer for each: -> OK | LOST
 -- abandon: 0 no; 1 the lease must never be granted, and it is all right if it is not
 -- there; 2 the lease must never be granted again.
-local function release(i)
-  local name, lease, abandon, sid = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+local function release(i, name, lease)
+  local abandon, sid = ARGV[i], ARGV[i + 1]
   local l, rec = open(name, lease)
   local found = true
   if rec then

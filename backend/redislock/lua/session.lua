@@ -7,6 +7,7 @@ local function opensession(i)
   local before = ends('s:' .. sid)
   if before and before <= now then return {'SESSION'} end
   if not before and call('EXISTS', T .. 'd:' .. sid) == 1 then return {'SESSION'} end
+  if full and not before then crowded() end
   call('HSET', key, '@', num(ttl) .. ' 0 ' .. chan)
   call('ZADD', X, num(now + ttl * 1000), 's:' .. sid)
   note(ttl)
@@ -77,26 +78,6 @@ local function renewlease(name, lease, ttl)
   return {'OK', tonumber(h.token), ttl * 1000}
 end
 
-local KEPT = 172800000000 -- us: two days
-
--- Forget tokens that are so old that the clock alone makes greater ones: a few at each
--- renewal, so that all are looked at in the end.
-local function forget()
-  local cursor = call('GET', T .. 'g') or '0'
-  local r = call('HSCAN', TOKENS, cursor, 'COUNT', 64)
-  local old = {}
-  for i = 1, #r[2], 2 do
-    local t = tonumber(r[2][i + 1])
-    if t and t < now - KEPT then old[#old + 1] = r[2][i] end
-  end
-  for i = 1, #old, 1000 do call('HDEL', TOKENS, unpack(old, i, math.min(i + 999, #old))) end
-  if r[1] ~= '0' then
-    call('SET', T .. 'g', r[1])
-  elseif cursor ~= '0' then
-    call('DEL', T .. 'g')
-  end
-end
-
 -- renew sid acks ack... leases (name lease ttl)... -> OK session broken lease...
 -- session: 1 renewed, 0 lost, or '' when none was asked for.
 local function renew(i)
@@ -112,7 +93,6 @@ local function renew(i)
       local s = session(sid)
       call('ZADD', X, num(now + s.ttl * 1000), 's:' .. sid)
       note(s.ttl)
-      pcall(forget) -- it can be done another time
       r[2] = 1
       local list = call('HGET', key, '!')
       if list then

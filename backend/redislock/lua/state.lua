@@ -1,8 +1,8 @@
-local HOUR = 3600000000
 local TOMB_TTL = 300000 -- ms, at least
 
-local function foreign(key)
-  error({err = 'HFFOREIGN ' .. key})
+-- What a server says to a script that wants more memory than there is.
+local function crowded()
+  error({err = 'OOM the memory is full'})
 end
 
 -- Does the session, or the timed lease, still live?
@@ -52,7 +52,14 @@ end
 --   seq    the place that the last waiter got
 -- With field set, the record of that holder is read along.
 local function lock(name, lease)
-  local key = T .. 'l:' .. name
+  local key, alone = T .. 'l:' .. name, T .. 'o:' .. name
+  local one = call('GET', alone)
+  if one then
+    local id, rec = string.match(one, '^[ut]([^\n]*)\n(.*)$')
+    if not id then foreign(alone) end
+    call('DEL', alone) -- first: it is allowed when the memory is full
+    call('HSET', key, '@', '1 1 0 0 0 0 0', id, rec)
+  end
   local got = call('HMGET', key, '@', lease or '@')
   local l = {name = name, key = key, q = T .. 'q:' .. name, w = T .. 'w:' .. name,
     n = 0, x = 0, used = 0, shared = 0, limit = 0, line = 0, seq = 0, known = false}
@@ -82,32 +89,6 @@ local function save(l)
     call('ZADD', N, 0, l.name)
     l.known = true
   end
-end
-
--- The greatest token so far. It is kept outside the lock's record, which goes when
--- the lock is free.
-local function last(l)
-  if not l.token then
-    local t = call('HGET', TOKENS, l.name)
-    l.token = t and tonumber(t) or 0
-    if t and not string.match(t, '^%d+$') then foreign(TOKENS) end
-  end
-  return l.token
-end
-
--- The next token: greater than all before it, and not less than the clock, so that
--- it also grows when the last one was lost. nil when the clock is far behind the last
--- one: then a token could not be trusted to grow after a loss.
-local function token(l)
-  local t = last(l)
-  if t > now + HOUR then
-    return nil
-  end
-  t = t + 1
-  if now > t then t = now end
-  l.token = t
-  call('HSET', TOKENS, l.name, num(t))
-  return t
 end
 
 local function event(kind, name, lease, h, reason)

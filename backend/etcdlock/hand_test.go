@@ -1,0 +1,189 @@
+package etcdlock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/etcdlock"
+	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// still fails when a waiter is granted though it is not its turn.
+func still(t *testing.T, b *etcdlock.Backend, name string, waits <-chan result) {
+	t.Helper()
+	select {
+	case r := <-waits:
+		t.Fatalf("not its turn: %+v, %v", r.grant, r.err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	await(t, "back in line", func() bool { return b.Waiting(name) == 1 })
+}
+
+// In one process a lock goes from hand to hand in one transaction: the one that releases
+// it tells the next, and takes along who joins the line.
+func TestHandOverIsOneRequest(t *testing.T) {
+	t.Parallel()
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	b := direct(t, members)
+	s := kept(t, b)
+	const waiters, rounds = 12, 20
+	held := request("lock", s)
+	if _, err := b.Acquire(t.Context(), held); err != nil {
+		t.Fatal(err)
+	}
+	granted := make(chan result, waiters)
+	join := func() {
+		req := request("lock", s)
+		go func() {
+			g, err := b.Acquire(t.Context(), req)
+			granted <- result{req, g, err}
+		}()
+	}
+	for n := range waiters {
+		join()
+		await(t, "in line", func() bool { return b.Waiting("lock") == n+1 })
+	}
+	var last fence.Token
+	pass := func() {
+		release(t, b, held)
+		r := receive(t, granted)
+		if r.err != nil || r.grant.Token <= last || !r.grant.Waited || r.grant.ByTimer {
+			t.Fatalf("%+v, %v after token %d", r.grant, r.err, last)
+		}
+		last, held = r.grant.Token, r.req
+	}
+	// One that comes a little late travels alone, which happens where the machine is busy.
+	fewest := 2 * waiters
+	for range rounds {
+		before := metric(t, members[0], "etcd_server_proposals_committed_total")
+		for range waiters {
+			join()
+			pass()
+		}
+		fewest = min(fewest, metric(t, members[0], "etcd_server_proposals_committed_total")-before)
+	}
+	for range waiters {
+		pass()
+	}
+	release(t, b, held)
+	if fewest > waiters*3/2 {
+		t.Errorf("%d hand-overs were %d transactions", waiters, fewest)
+	}
+}
+
+// Where the one right before a waiter goes, others may still have the lock.
+func TestHandOverIsNotTooEarly(t *testing.T) {
+	t.Parallel()
+	for version, options := range map[string]testserver.EtcdOptions{"": {}, " of Debian": {Debian: true, NoFsync: true}} {
+		b := direct(t, testserver.StartEtcd(t, options))
+		s := kept(t, b)
+		t.Run("shared"+version, func(t *testing.T) {
+			t.Parallel()
+			first, second := request("shared", s), request("shared", s)
+			for _, req := range []*backend.AcquireRequest{&first, &second} {
+				req.Mode = backend.Shared
+				if _, err := b.Acquire(t.Context(), *req); err != nil {
+					t.Fatal(err)
+				}
+			}
+			waits := start(t.Context(), b, request("shared", s))
+			await(t, "in line", func() bool { return b.Waiting("shared") == 1 })
+			release(t, b, second)
+			still(t, b, "shared", waits)
+			release(t, b, first)
+			if r := receive(t, waits); r.err != nil {
+				t.Fatal(r.err)
+			}
+		})
+		t.Run("joined"+version, func(t *testing.T) {
+			t.Parallel()
+			first := request("joined", s)
+			first.Owner, first.Reentrant = "me", true
+			second := first
+			second.Lease = backend.NewLeaseID()
+			if _, err := b.Acquire(t.Context(), first); err != nil {
+				t.Fatal(err)
+			}
+			waits := start(t.Context(), b, request("joined", s))
+			await(t, "in line", func() bool { return b.Waiting("joined") == 1 })
+			if g, err := b.Acquire(t.Context(), second); err != nil || !g.Joined {
+				t.Fatalf("%+v, %v", g, err)
+			}
+			release(t, b, first)
+			still(t, b, "joined", waits)
+			release(t, b, second)
+			if r := receive(t, waits); r.err != nil {
+				t.Fatal(r.err)
+			}
+		})
+	}
+}
+
+// A waiter whose entry somebody else took out of the line is not handed the lock.
+func TestHandOverToOneThatIsGone(t *testing.T) {
+	t.Parallel()
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	b, other := direct(t, members), direct(t, members)
+	s := kept(t, b)
+	held, gone := request("lock", s), request("lock", s)
+	if _, err := b.Acquire(t.Context(), held); err != nil {
+		t.Fatal(err)
+	}
+	waits := start(t.Context(), b, gone)
+	await(t, "in line", func() bool { return b.Waiting("lock") == 1 })
+	next := start(t.Context(), b, request("lock", s))
+	await(t, "in line", func() bool { return b.Waiting("lock") == 2 })
+	release(t, other, gone)
+	release(t, b, held)
+	if r := receive(t, waits); r.err == nil {
+		t.Errorf("released in line, and granted %+v", r.grant)
+	}
+	if r := receive(t, next); r.err != nil {
+		t.Error(r.err)
+	}
+}
+
+// One who joins behind others does not wait for somebody to travel with for ever, and
+// leaves when its caller does.
+func TestRiderGoesAlone(t *testing.T) {
+	t.Parallel()
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	b := direct(t, members)
+	s := kept(t, b)
+	held := request("lock", s)
+	if _, err := b.Acquire(t.Context(), held); err != nil {
+		t.Fatal(err)
+	}
+	var line []<-chan result
+	for n := range 4 {
+		line = append(line, start(t.Context(), b, request("lock", s)))
+		await(t, "in line", func() bool { return b.Waiting("lock") == n+1 })
+	}
+	for range 20 {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Millisecond)
+		req := request("lock", s)
+		if _, err := b.Acquire(ctx, req); err == nil {
+			t.Error("granted behind others")
+		}
+		cancel()
+		err := b.Release(t.Context(), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: s, Abandon: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	info, err := b.Inspect(t.Context(), "lock")
+	if err != nil || len(info.Waiters) != len(line) {
+		t.Fatalf("%d in line, %v; want %d", len(info.Waiters), err, len(line))
+	}
+	release(t, b, held)
+	for _, c := range line {
+		r := receive(t, c)
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		release(t, b, r.req)
+	}
+}

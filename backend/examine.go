@@ -1,0 +1,14 @@
+package backend
+
+import "context"
+
+// Examiner is a Backend that can look at its store for versions and settings that weaken
+// what it promises. It is for tools and people; no lock depends on it.
+type Examiner interface {
+	// Examine gives what it found, a sentence each; none where nothing is known to be
+	// wrong. What the store does not let it see is a sentence, too. It changes nothing,
+	// and may be called at any time before Close.
+	//
+	// Errors: *UnavailableError; ErrClosed; ctx's cause.
+	Examine(ctx context.Context) ([]string, error)
+}

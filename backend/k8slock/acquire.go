@@ -1,0 +1,287 @@
+package k8slock
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+func isKindOf(err, kind error) bool { return err != nil && errors.Is(err, kind) }
+
+// Acquire takes the lock, or waits in line for it when req.Wait is set. When ctx ends
+// meanwhile the place in line stays. Errors: *InvalidError, *LimitError, *HeldError,
+// ErrLost, ErrSessionLost, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
+func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
+	if err := req.Validate(b.caps); err != nil {
+		return backend.Grant{}, err
+	}
+	ctx, cancel := b.within(ctx)
+	defer cancel()
+	if ctx.Err() != nil {
+		return backend.Grant{}, context.Cause(ctx)
+	}
+	s, err := b.session(req.Session)
+	if err != nil {
+		return backend.Grant{}, err
+	}
+	a := &acquisition{b: b, s: s, req: &req, key: leaseKey{req.Name, req.Lease}, at: objectName(req.Name), asked: time.Now()}
+	inner, leave, err := s.ask(ctx, a.key)
+	if err != nil {
+		return backend.Grant{}, err
+	}
+	defer leave()
+	g, err := a.run(inner)
+	switch {
+	case err == nil && !s.mayHave(a.key):
+		return backend.Grant{}, backend.ErrLost
+	case err == nil && s.left() <= 0: // it ended on the way
+		return backend.Grant{}, backend.ErrSessionLost
+	case err != nil && b.base.Err() != nil:
+		return backend.Grant{}, backend.ErrClosed
+	case err != nil && s.life.Err() != nil && ctx.Err() == nil:
+		return backend.Grant{}, backend.ErrSessionLost
+	case err != nil && !s.mayHave(a.key) && ctx.Err() == nil:
+		return backend.Grant{}, backend.ErrLost
+	case err != nil && inner.Err() != nil && ctx.Err() == nil:
+		return backend.Grant{}, backend.ErrLost // it was released while it waited
+	case err != nil && a.waiting && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+		return backend.Grant{}, err
+	}
+	if u, ok := errors.AsType[*unsentError](err); ok {
+		return backend.Grant{}, &backend.UnavailableError{Backend: name, Op: opAcquire, Err: u}
+	}
+	return g, fail(ctx, opAcquire, err, true)
+}
+
+// ask notes that somebody asks for the lease. The context ends with the session, and when
+// the lease is given up. ErrLost: it was.
+func (s *session) ask(ctx context.Context, k leaseKey) (context.Context, func(), error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.abandoned[k]; ok {
+		return nil, nil, backend.ErrLost
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(s.life, cancel)
+	if before := s.asking[k]; before != nil {
+		both := cancel
+		cancel = func() { before(); both() }
+	}
+	s.asking[k] = cancel
+	return ctx, func() {
+		s.mu.Lock()
+		delete(s.asking, k)
+		s.mu.Unlock()
+		stop()
+		cancel()
+	}, nil
+}
+
+// mayHave reports whether the lease was not given up meanwhile.
+func (s *session) mayHave(k leaseKey) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.abandoned[k]
+	return !ok
+}
+
+// acquisition is one Acquire under way.
+type acquisition struct {
+	b       *Backend
+	s       *session
+	req     *backend.AcquireRequest
+	key     leaseKey
+	at      string
+	asked   time.Time
+	waiting bool
+}
+
+func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
+	var now entry
+	var outcome error
+	c := &change{creates: true, apply: func(r *record) bool {
+		now, outcome = a.join(r)
+		return isKindOf(outcome, backend.ErrHeld)
+	}}
+	if err := a.b.do(ctx, a.req.Name, c); err != nil {
+		return backend.Grant{}, err
+	}
+	switch {
+	case outcome != nil:
+		return backend.Grant{}, outcome
+	case now.Token > 0:
+		return a.grant(now, false, false)
+	}
+	a.waiting = true
+	return a.wait(ctx)
+}
+
+// join puts the lease in line, and takes the lock when it is its turn at once. An entry
+// without a token waits.
+func (a *acquisition) join(r *record) (entry, error) {
+	req := a.req
+	i := r.find(req.Lease)
+	switch {
+	case i >= 0 && r.Line[i].Session != req.Session && r.Line[i].Token > 0:
+		return entry{}, backend.ErrLost // it will die with the other session
+	case i >= 0 && r.Line[i].Token > 0:
+		return r.Line[i], nil
+	case i >= 0:
+		if r.Line[i].Session != req.Session {
+			r.Line[i].Session, r.changed = req.Session, true
+		}
+		if !req.Wait {
+			return entry{}, a.refusal(r, i) // it keeps the place that it had
+		}
+		return r.Line[i], nil
+	}
+	claims := r.claims()
+	if req.Mode == backend.Shared {
+		if limit, ok := backend.LimitInForce(claims); ok && limit != req.Limit {
+			return entry{}, &backend.LimitError{Name: req.Name, Asked: req.Limit, InForce: limit}
+		}
+	}
+	fits := !r.foreign && r.out() == len(r.Line) && req.Claim().Fits(claims) && r.grants < perWrite
+	if !fits && !req.Wait {
+		return entry{}, a.refusal(r, len(r.Line))
+	}
+	clock := a.b.rest.clock.now()
+	r.Line = append(r.Line, entry{
+		Lease: req.Lease, Session: req.Session, Mode: req.Mode, Limit: req.Limit, Permits: req.Permits,
+		Owner: req.Owner, Note: req.Note, Asked: clock.UnixMilli(),
+	})
+	r.changed = true
+	r.promote(clock)
+	return r.Line[len(r.Line)-1], nil
+}
+
+func (a *acquisition) refusal(r *record, ahead int) error {
+	if a.req.Mode == backend.Shared {
+		if limit, ok := backend.LimitInForce(r.claims()); ok && limit != a.req.Limit {
+			return &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: limit}
+		}
+	}
+	return &backend.HeldError{Name: a.req.Name, Holders: r.describe().Holders, Ahead: max(0, ahead-r.out())}
+}
+
+func (a *acquisition) grant(e entry, waited, byTimer bool) (backend.Grant, error) {
+	if !a.b.mirror.hold(a.at, e.Lease, a.s, e) {
+		return backend.Grant{}, backend.ErrLost
+	}
+	if a.s.life.Err() != nil {
+		a.b.mirror.letGo(a.at, e.Lease)
+		return backend.Grant{}, backend.ErrSessionLost
+	}
+	return backend.Grant{Token: e.Token, Asked: a.asked, Since: time.UnixMilli(e.Granted), Waited: waited, ByTimer: byTimer}, nil
+}
+
+// waiter is an Acquire that waits.
+type waiter struct {
+	lease   backend.LeaseID
+	verdict chan verdict // capacity 1: out, or gone
+}
+
+type verdict struct {
+	entry   entry
+	byTimer bool
+	err     error
+}
+
+func (w *waiter) tell(v verdict) {
+	select {
+	case w.verdict <- v:
+	default: // it was told
+	}
+}
+
+// safety is when the lock is read though nothing was told.
+const safety = 30 * time.Second
+
+// wait waits until the lease is out. The watch tells; that it may have lost something
+// costs a timer.
+func (a *acquisition) wait(ctx context.Context) (backend.Grant, error) {
+	w := &waiter{lease: a.req.Lease, verdict: make(chan verdict, 1)}
+	leave := a.b.queue(a.at, w)
+	defer leave()
+	timer := time.NewTimer(safety)
+	defer timer.Stop()
+	for {
+		select {
+		case v := <-w.verdict:
+			if v.err != nil {
+				return backend.Grant{}, v.err
+			}
+			return a.grant(v.entry, true, v.byTimer)
+		case <-ctx.Done():
+			return backend.Grant{}, context.Cause(ctx)
+		case <-timer.C:
+			a.look(ctx)
+			timer.Reset(safety)
+		}
+	}
+}
+
+// queue has the waiter told of what is known of the lock and of what will be.
+func (b *Backend) queue(at string, w *waiter) func() {
+	m := &b.mirror
+	m.mu.Lock()
+	if m.waiters[at] == nil {
+		m.waiters[at] = make(map[*waiter]struct{})
+	}
+	m.waiters[at][w] = struct{}{}
+	var losses []func()
+	s := m.objects[at]
+	switch {
+	case s == nil:
+		w.tell(verdict{err: backend.ErrLost})
+	case s.record != nil:
+		losses = m.tell(at, s.record, false)
+	}
+	wait, due := m.due(at, s)
+	foreign := s != nil && s.record != nil && s.record.foreign
+	m.mu.Unlock()
+	for _, f := range losses {
+		f()
+	}
+	if due {
+		b.background(func() { b.tidy(s.lock, wait) })
+	}
+	if foreign {
+		b.lookAgain()
+	}
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.waiters[at], w)
+		if len(m.waiters[at]) == 0 {
+			delete(m.waiters, at)
+		}
+	}
+}
+
+// look reads the lock and tells who waits for it here, as found by a timer.
+func (a *acquisition) look(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	o, err := a.b.rest.get(ctx, a.at)
+	if err != nil {
+		return // again in a while
+	}
+	r, err := open(a.req.Name, o)
+	if err != nil {
+		return
+	}
+	m := &a.b.mirror
+	m.mu.Lock()
+	var losses []func()
+	if known := m.objects[a.at]; known == nil || known.object.version() < o.version() {
+		losses = m.tell(a.at, r, true)
+	}
+	m.mu.Unlock()
+	for _, f := range losses {
+		f()
+	}
+	a.b.learn(o)
+}

@@ -1,0 +1,44 @@
+package k8slock
+
+import (
+	"net/http"
+	"sync"
+	"time"
+)
+
+// clock is the API server's wall clock, about: it says the second with every answer. It is
+// for people, and for what has been dead for so long that no clock can be that wrong.
+type clock struct {
+	mu     sync.Mutex
+	at     time.Time // when it was seen, by the local monotonic clock
+	server time.Time // what it was then
+}
+
+// saw takes note of the Date of an answer that has come just now.
+func (c *clock) saw(date string) {
+	said, err := http.ParseTime(date)
+	if err != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	const second, wrong = time.Second, 2 * time.Second
+	if now := c.read(); c.at.IsZero() || said.After(now) || now.Sub(said) > wrong {
+		c.at, c.server = time.Now(), said.Add(second/2) // somewhere in the second that was said
+	}
+}
+
+// now is the server's time.
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.read()
+}
+
+// read is now. c.mu is held.
+func (c *clock) read() time.Time {
+	if c.at.IsZero() {
+		return time.Now().Round(0)
+	}
+	return c.server.Add(time.Since(c.at))
+}

@@ -1,0 +1,67 @@
+package k8slock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// What was asked, for errors.
+const (
+	opOpen    = "open session"
+	opEnd     = "end session"
+	opRenew   = "renew"
+	opAcquire = "acquire"
+	opRelease = "release"
+	opInspect = "inspect"
+	opList    = "list"
+	opBreak   = "break"
+	opWatch   = "watch"
+)
+
+// fail maps an error to the kinds of package backend. changes says that the request would
+// have changed something: then it may have worked, unless the API server says that it did
+// not.
+func fail(ctx context.Context, op string, err error, changes bool) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(context.Cause(ctx), backend.ErrClosed), errors.Is(err, backend.ErrClosed):
+		return backend.ErrClosed
+	case isKind(err):
+		return err
+	}
+	u := &backend.UnavailableError{Backend: name, Op: op, MayHold: changes && !refused(err), Err: err}
+	if s, ok := errors.AsType[*statusError](err); ok {
+		u.RetryAfter = s.retryAfter
+	}
+	if ctx.Err() != nil {
+		u.Err = context.Cause(ctx)
+		if !errors.Is(u.Err, ctx.Err()) {
+			u.Err = fmt.Errorf("%w (%w)", u.Err, ctx.Err())
+		}
+	}
+	return u
+}
+
+// isKind reports whether err is one of the answers of package backend.
+func isKind(err error) bool {
+	for _, kind := range []error{
+		backend.ErrHeld, backend.ErrLost, backend.ErrSessionLost, backend.ErrInvalid, backend.ErrUnsupported, backend.ErrUnavailable,
+	} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
+}
+
+// refused reports whether nothing was done: the API server said so with a 4xx, or nothing
+// was sent. 408 and 429 it says before it begins.
+func refused(err error) bool {
+	s, ok := errors.AsType[*statusError](err)
+	return ok && s.code < http.StatusInternalServerError || errors.Is(err, errFull)
+}

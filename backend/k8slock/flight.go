@@ -1,0 +1,374 @@
+package k8slock
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// change is something that is to happen to a lock. Those of one lock happen one after the
+// other here, as many as there are with one write.
+type change struct {
+	ctx context.Context //nolint:containedctx // the caller's: who has gone is not asked for any more
+	// apply does it to the record and keeps what came of it for its caller. It may be
+	// called again, on a newer record. It reports true when it was refused because of
+	// those before it, who may be dead.
+	apply func(*record) bool
+	// creates says that the object is made where there is none.
+	creates bool
+	// done is closed when it has happened, or err says why not.
+	done chan struct{}
+	err  error
+	// sent is true when the request that has it may have worked. Backend.mu guards it.
+	sent bool
+}
+
+// flight makes the changes of one lock.
+type flight struct {
+	queue   []*change
+	running bool
+	// doubt: a write of ours may still be on its way. What it is based on has to go.
+	doubt bool
+}
+
+// do makes a change and waits for it, as long as its context lets it.
+func (b *Backend) do(ctx context.Context, lock string, c *change) error {
+	c.ctx, c.done = ctx, make(chan struct{})
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return backend.ErrClosed
+	}
+	f, ok := b.flights[lock]
+	if !ok {
+		f = &flight{}
+		b.flights[lock] = f
+	}
+	f.queue = append(f.queue, c)
+	if !f.running {
+		f.running = true
+		b.work.Go(func() { b.fly(lock, f) })
+	}
+	b.mu.Unlock()
+	select {
+	case <-c.done:
+		return c.err
+	case <-ctx.Done():
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	select {
+	case <-c.done:
+		return c.err
+	default:
+	}
+	if c.sent {
+		return context.Cause(ctx)
+	}
+	return &unsentError{context.Cause(ctx)}
+}
+
+// unsentError is the end of a caller's context before anything was sent.
+type unsentError struct{ cause error }
+
+func (e *unsentError) Error() string { return e.cause.Error() }
+func (e *unsentError) Unwrap() error { return e.cause }
+
+// maxBatch bounds how many changes travel together: below perWrite, as each may grant.
+const maxBatch = 256
+
+// fly makes changes until there are none. There is one for each lock.
+func (b *Backend) fly(lock string, f *flight) {
+	for {
+		b.mu.Lock()
+		batch := f.batch()
+		if len(batch) == 0 {
+			if f.running = false; !f.doubt {
+				delete(b.flights, lock)
+			}
+			b.mu.Unlock()
+			return
+		}
+		b.mu.Unlock()
+		n, err := b.land(lock, f, batch)
+		b.mu.Lock()
+		for _, c := range batch[:n] {
+			c.err = err
+			close(c.done)
+		}
+		f.queue = f.queue[n:]
+		b.mu.Unlock()
+	}
+}
+
+// batch is what is to be done next; those whose callers have gone are left out.
+// Backend.mu is held.
+func (f *flight) batch() []*change {
+	live := f.queue[:0:0]
+	for _, c := range f.queue {
+		if c.ctx.Err() == nil {
+			live = append(live, c)
+		}
+	}
+	f.queue = live
+	return live[:min(len(live), maxBatch)]
+}
+
+// land makes the changes with one write, and again where another was faster. It gives how
+// many of them, from the first, the result is of.
+func (b *Backend) land(lock string, f *flight, batch []*change) (int, error) {
+	ctx, cancel := context.WithTimeout(b.base, attempt)
+	defer cancel()
+	at := objectName(lock)
+	base := b.mirror.known(at)
+	fresh, verified := false, false
+	for conflicts := 0; ; {
+		if base == nil {
+			var err error
+			if base, err = b.fetch(ctx, at, lock, creates(batch)); err != nil {
+				return len(batch), err
+			}
+			fresh = true
+		}
+		r, err := open(lock, base)
+		if err != nil {
+			return len(batch), err
+		}
+		if err := b.prune(ctx, r); err != nil {
+			return len(batch), err
+		}
+		refused := false
+		for _, c := range batch {
+			refused = c.apply(r) || refused
+		}
+		switch {
+		case (refused || !r.changed) && !fresh: // what no write confirms has to be read
+			base = nil
+			continue
+		case refused && !verified:
+			verified = true
+			if dead, err := b.verify(ctx, r); err != nil {
+				return len(batch), err
+			} else if dead {
+				continue
+			}
+		}
+		if !r.changed && (!r.touch || !f.doubt) || base.version() == 0 {
+			return len(batch), nil
+		}
+		o, err := r.seal(b.rest.clock.now(), b.foreign(r))
+		if errors.Is(err, errFull) && len(batch) > 1 {
+			batch = batch[:len(batch)/2]
+			continue
+		}
+		if err != nil {
+			return len(batch), err
+		}
+		b.mark(batch, f)
+		written, err := b.rest.update(ctx, o)
+		if err == nil {
+			f.sure(b)
+			b.learn(written)
+			return len(batch), nil
+		}
+		if !isStatus(err, http.StatusConflict, http.StatusNotFound) {
+			return len(batch), err
+		}
+		if conflicts++; !pause(ctx, conflicts) {
+			return len(batch), context.Cause(ctx)
+		}
+		// What the watch has told meanwhile may be new enough.
+		if now := b.mirror.known(at); now != nil && now.version() > base.version() {
+			base = now
+		} else {
+			base = nil
+		}
+		fresh, verified = false, false
+	}
+}
+
+func creates(batch []*change) bool {
+	for _, c := range batch {
+		if c.creates {
+			return true
+		}
+	}
+	return false
+}
+
+// mark notes that the changes are on their way from now on.
+func (b *Backend) mark(batch []*change, f *flight) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f.doubt = true
+	for _, c := range batch {
+		c.sent = true
+	}
+}
+
+// sure notes that no earlier write can work any more: they are all based on what is no
+// more.
+func (f *flight) sure(b *Backend) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f.doubt = false
+}
+
+// fetch reads the object, and makes it where there is none. What is made says nothing of
+// any lease, so that it does no harm when it arrives late; and every grant replaces a
+// version, of which its token is made.
+func (b *Backend) fetch(ctx context.Context, at, lock string, create bool) (*object, error) {
+	before := b.mirror.version(at)
+	o, err := b.rest.get(ctx, at)
+	if err == nil {
+		b.learn(o)
+		return o, nil
+	}
+	if !isStatus(err, http.StatusNotFound) {
+		return nil, err
+	}
+	b.absent(at, before)
+	o, err = (&record{state: state{Name: lock}, object: newObject(at)}).seal(b.rest.clock.now(), 0)
+	if err != nil || !create {
+		return o, err
+	}
+	if o, err = b.rest.create(ctx, o); isStatus(err, http.StatusConflict) {
+		o, err = b.rest.get(ctx, at)
+	}
+	if err != nil {
+		return nil, err
+	}
+	b.learn(o)
+	return o, nil
+}
+
+func newObject(name string) *object {
+	return &object{
+		APIVersion: "coordination.k8s.io/v1", Kind: "Lease",
+		Metadata: metadata{Name: name, Labels: make(map[string]string), Annotations: make(map[string]string)},
+	}
+}
+
+// prune takes away what belongs to sessions that are no more, and a foreign holder that
+// has run out.
+func (b *Backend) prune(ctx context.Context, r *record) error {
+	if r.foreign && b.mirror.foreignOver(r.object) {
+		r.foreign, r.changed = false, true
+	}
+	dead := make(map[backend.SessionID]bool)
+	for _, e := range r.Line {
+		if _, ok := dead[e.Session]; ok {
+			continue
+		}
+		live, err := b.lives(ctx, e.Session, false)
+		if err != nil {
+			return err
+		}
+		dead[e.Session] = !live
+	}
+	r.drop(func(e entry) bool { return dead[e.Session] })
+	r.promote(b.rest.clock.now())
+	return nil
+}
+
+// verify asks the API server for the sessions of the line, and reports whether one is
+// dead that was not known to be. Who does not wait has not the time to see a session die:
+// one that has not been renewed for Config.Skew more than its TTL, by the clocks of the
+// API servers, it ends. They would refuse if it was renewed in between.
+func (b *Backend) verify(ctx context.Context, r *record) (bool, error) {
+	ids := make(map[backend.SessionID]bool)
+	for _, e := range r.Line {
+		ids[e.Session] = true
+	}
+	live, err := b.allLive(ctx, ids)
+	if err != nil {
+		return false, err
+	}
+	for id := range ids {
+		if s := b.mirror.stale(sessionName(id), b.rest.clock.now(), b.cfg.Skew); s != nil {
+			b.bury(s)
+			live = live && !b.hasEnded(id)
+		}
+	}
+	return !live, nil
+}
+
+// hasEnded reports whether the session is known to be no more.
+func (b *Backend) hasEnded(id backend.SessionID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, ended := b.ended[id]
+	return ended
+}
+
+// allLive asks for the sessions, and reports whether all are there.
+func (b *Backend) allLive(ctx context.Context, ids map[backend.SessionID]bool) (bool, error) {
+	const atOnce = 16
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	all, failed := true, error(nil)
+	slots := make(chan struct{}, atOnce)
+	for id := range ids {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			live, err := b.lives(ctx, id, true)
+			mu.Lock()
+			defer mu.Unlock()
+			all = all && live
+			failed = errors.Join(failed, err)
+		})
+	}
+	wg.Wait()
+	return all, failed
+}
+
+// lives reports whether a session is there. It asks the API server where that is not
+// known, and always where sure is set.
+func (b *Backend) lives(ctx context.Context, id backend.SessionID, sure bool) (bool, error) {
+	if b.hasEnded(id) {
+		return false, nil
+	}
+	object := sessionName(id)
+	if !sure && b.mirror.known(object) != nil {
+		return true, nil
+	}
+	o, err := b.rest.get(ctx, object)
+	switch {
+	case isStatus(err, http.StatusNotFound):
+		b.gone(id) // it was there before anybody could write its name
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	b.learn(o)
+	return true, nil
+}
+
+// foreign is for how long client-go's candidates are to believe in the holders.
+func (b *Backend) foreign(r *record) time.Duration {
+	d := b.cfg.Foreign
+	for _, e := range r.Line[:r.out()] {
+		d = max(d, 2*b.mirror.ttl(e.Session))
+	}
+	return d
+}
+
+// pause waits a little, longer after more failures, before somebody tries again.
+func pause(ctx context.Context, failures int) bool {
+	const least, most = 2 * time.Millisecond, 200 * time.Millisecond
+	d := min(most, least<<min(failures, 10))
+	t := time.NewTimer(rand.N(d))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

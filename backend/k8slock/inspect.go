@@ -1,0 +1,162 @@
+package k8slock
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// describe tells the state of a lock.
+func (r *record) describe() backend.LockInfo {
+	info := backend.LockInfo{Name: r.Name, Token: r.Last}
+	info.Limit, _ = backend.LimitInForce(r.claims())
+	if r.foreign {
+		info.Limit = 1
+		h := backend.Holder{Owner: clip(r.object.Spec.HolderIdentity, backend.MaxOwnerLen), Note: "a leader election of client-go", Permits: 1}
+		if t := r.object.Spec.AcquireTime; t != nil {
+			h.Since = t.Time
+		}
+		info.Holders = append(info.Holders, h)
+	}
+	for _, e := range r.Line {
+		if e.Token == 0 {
+			info.Waiters = append(info.Waiters, backend.Waiter{
+				Lease: e.Lease, Session: e.Session, Owner: e.Owner, Note: e.Note, Mode: e.Mode,
+				Permits: max(1, e.Permits), Since: time.UnixMilli(e.Asked),
+			})
+			continue
+		}
+		if e.Mode == backend.Exclusive {
+			info.Limit = 1
+		}
+		info.Holders = append(info.Holders, backend.Holder{
+			Lease: e.Lease, Session: e.Session, Owner: e.Owner, Note: e.Note, Mode: e.Mode,
+			Permits: max(1, e.Permits), Token: e.Token, Since: time.UnixMilli(e.Granted),
+		})
+	}
+	return info
+}
+
+// clip shortens what others wrote.
+func clip(s string, most int) string { return strings.ToValidUTF8(s[:min(len(s), most)], "") }
+
+// Inspect tells who holds the lock and who waits. Holder.Left is 0: nobody knows for how
+// long somebody else's clock will wait. Errors: *InvalidError, *UnavailableError,
+// ErrClosed, ctx's cause.
+func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, error) {
+	if err := backend.ValidateName(lock); err != nil {
+		return backend.LockInfo{}, err
+	}
+	ctx, cancel := b.within(ctx)
+	defer cancel()
+	if ctx.Err() != nil {
+		return backend.LockInfo{}, context.Cause(ctx)
+	}
+	asking, done := context.WithTimeout(ctx, attempt)
+	defer done()
+	o, err := b.rest.get(asking, objectName(lock))
+	if isStatus(err, http.StatusNotFound) {
+		return backend.LockInfo{Name: lock}, nil
+	}
+	if err != nil {
+		return backend.LockInfo{}, fail(ctx, opInspect, err, false)
+	}
+	b.learn(o)
+	info, err := b.view(asking, lock, o, func(id backend.SessionID) (bool, error) { return b.lives(asking, id, true) })
+	return info, fail(ctx, opInspect, err, false)
+}
+
+// view is the state of a lock without what belongs to sessions that are no more, and with
+// those who have the lock by that.
+func (b *Backend) view(ctx context.Context, lock string, o *object, lives func(backend.SessionID) (bool, error)) (backend.LockInfo, error) {
+	r, err := open(lock, o)
+	if err != nil {
+		return backend.LockInfo{}, err
+	}
+	known := make(map[backend.SessionID]bool)
+	for _, e := range r.Line {
+		if _, ok := known[e.Session]; ok {
+			continue
+		}
+		if known[e.Session], err = lives(e.Session); err != nil {
+			return backend.LockInfo{}, err
+		}
+		if ctx.Err() != nil {
+			return backend.LockInfo{}, context.Cause(ctx)
+		}
+	}
+	r.drop(func(e entry) bool { return !known[e.Session] })
+	return r.describe(), nil
+}
+
+// List tells the locks that are held or waited for, by name. It reads all of the
+// namespace. Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
+func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
+	if err := req.Validate(); err != nil {
+		return backend.ListPage{}, err
+	}
+	ctx, cancel := b.within(ctx)
+	defer cancel()
+	if ctx.Err() != nil {
+		return backend.ListPage{}, context.Cause(ctx)
+	}
+	asking, done := context.WithTimeout(ctx, attempt)
+	defer done()
+	objects, _, err := b.rest.list(asking)
+	if err != nil {
+		return backend.ListPage{}, fail(ctx, opList, err, false)
+	}
+	page, err := b.page(asking, &req, objects)
+	return page, fail(ctx, opList, err, false)
+}
+
+func (b *Backend) page(ctx context.Context, req *backend.ListRequest, objects []*object) (backend.ListPage, error) {
+	type lock struct {
+		name   string
+		object *object
+	}
+	var locks []lock
+	live := make(map[backend.SessionID]bool)
+	for _, o := range objects {
+		if s, ok := readSession(o); ok {
+			live[s.ID] = true
+		} else if name, ok := nameOf(o); ok && name > req.After && strings.HasPrefix(name, req.Prefix) {
+			locks = append(locks, lock{name, o})
+		}
+	}
+	slices.SortFunc(locks, func(a, b lock) int { return cmp.Compare(a.name, b.name) })
+	most := cmp.Or(req.Limit, backend.MaxListLimit)
+	var page backend.ListPage
+	for _, l := range locks {
+		info, err := b.view(ctx, l.name, l.object, func(id backend.SessionID) (bool, error) { return live[id], nil })
+		switch {
+		case err != nil:
+			return backend.ListPage{}, err
+		case len(info.Holders)+len(info.Waiters) == 0:
+			continue
+		case len(page.Locks) == most:
+			page.Next = page.Locks[most-1].Name
+			return page, nil
+		}
+		page.Locks = append(page.Locks, info)
+	}
+	return page, nil
+}
+
+// Watch is ErrUnsupported: a watch of Kubernetes may skip versions when it begins again.
+func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, _ func(backend.Event)) error {
+	if err := backend.ValidatePrefix(req.Prefix); err != nil {
+		return err
+	}
+	ctx, cancel := b.within(ctx)
+	defer cancel()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return backend.ErrUnsupported
+}

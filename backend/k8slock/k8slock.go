@@ -1,0 +1,176 @@
+package k8slock
+
+import (
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+const name = "kubernetes"
+
+// Config says how the backend uses Kubernetes.
+type Config struct {
+	// Namespace of the Leases. Default: "default". Optional.
+	Namespace string
+	// Foreign is for how long candidates of client-go's leader election wait for a holder
+	// of this package that has died and left nobody of this package behind: 10 s to a day.
+	// What is held is written again each third of it, one request for each lock. At least
+	// twice the TTL of the session counts. Default: 10 minutes. Optional.
+	Foreign time.Duration
+	// Skew bounds by how much the clocks of the API servers may differ: who asks for a lock
+	// and does not wait ends a session that they have not seen renewed for its TTL and so
+	// long, without having watched it. 1 s to a day. Default: a minute. Optional.
+	Skew time.Duration
+	// Logger gets what nobody is there to return an error to. Default: none. Optional.
+	Logger *slog.Logger
+}
+
+const (
+	defaultForeign = 10 * time.Minute
+	minForeign     = 10 * time.Second
+	maxForeign     = 24 * time.Hour
+	minTTL         = time.Second
+	maxTTL         = 24 * time.Hour
+	// lag is how much later than the TTL, from when an observer has seen the newest
+	// renewal, it has ended a session.
+	lag = 3 * time.Second
+	// attempt bounds one request. An API server that takes longer is away.
+	attempt = 10 * time.Second
+)
+
+// Backend keeps leases in Kubernetes. It implements backend.Backend; its methods may be
+// called at once from many goroutines. Make it with New or Open.
+type Backend struct {
+	cfg    Config
+	caps   backend.Capabilities
+	rest   rest
+	owned  *http.Transport // of Open, closed by Close
+	value  string          // names this value in its sessions
+	kick   chan struct{}   // capacity 1: look at the ends of sessions again
+	base   context.Context //nolint:containedctx // it is what Close ends
+	end    context.CancelCauseFunc
+	mirror mirror
+	stream stream
+
+	mu       sync.Mutex // guards what follows
+	closed   bool
+	sessions map[backend.SessionID]*session
+	ended    map[backend.SessionID]time.Time // sessions that are no more, and since when that is known
+	flights  map[string]*flight              // changes of locks under way, by the lock's name
+	work     sync.WaitGroup
+	closing  sync.Once
+}
+
+var _ backend.Backend = (*Backend)(nil)
+
+// New makes a backend on an HTTP client that knows how to authenticate itself, as
+// rest.HTTPClientFor of client-go makes one, and the URL of the API server, as
+// rest.Config has it in Host. It sends nothing yet. Close does not close the client. The
+// client must not have a time-out: a watch lasts for minutes.
+//
+// Errors: *backend.InvalidError for a field that is out of bounds.
+func New(client *http.Client, server string, cfg Config) (*Backend, error) {
+	if client == nil {
+		return nil, &backend.InvalidError{Field: "client", Value: "nil", Bound: "a client"}
+	}
+	if client.Timeout != 0 {
+		return nil, &backend.InvalidError{Field: "client", Value: "a time-out of " + client.Timeout.String(), Bound: "without one: a watch lasts for minutes"}
+	}
+	u, err := url.Parse(server)
+	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil || u.RawQuery != "" {
+		return nil, &backend.InvalidError{Field: "server", Value: "the URL given", Bound: "like https://10.0.0.1:443"}
+	}
+	if cfg.Namespace == "" {
+		cfg.Namespace = "default"
+	}
+	if !isSubdomain(cfg.Namespace) || strings.Contains(cfg.Namespace, ".") || len(cfg.Namespace) > 63 {
+		return nil, &backend.InvalidError{Field: "namespace", Value: strconv.QuoteToASCII(cfg.Namespace[:min(len(cfg.Namespace), 64)]), Bound: "a DNS label"}
+	}
+	if cfg.Foreign == 0 {
+		cfg.Foreign = defaultForeign
+	}
+	if cfg.Foreign < minForeign || cfg.Foreign > maxForeign {
+		return nil, &backend.InvalidError{Field: "foreign", Value: cfg.Foreign.String(), Bound: minForeign.String() + " to " + maxForeign.String()}
+	}
+	if cfg.Skew == 0 {
+		cfg.Skew = time.Minute
+	}
+	if cfg.Skew < time.Second || cfg.Skew > 24*time.Hour {
+		return nil, &backend.InvalidError{Field: "skew", Value: cfg.Skew.String(), Bound: "1s to 24h"}
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	b := &Backend{
+		cfg: cfg, value: rand.Text(), kick: make(chan struct{}, 1), sessions: make(map[backend.SessionID]*session),
+		ended: make(map[backend.SessionID]time.Time), flights: make(map[string]*flight),
+		rest: rest{
+			client: client, clock: &clock{},
+			leases: strings.TrimSuffix(u.String(), "/") + "/apis/coordination.k8s.io/v1/namespaces/" + cfg.Namespace + "/leases",
+		},
+		caps: backend.Capabilities{
+			Name: name, Sessions: true, Bound: true, Shared: true, Permits: true, FIFO: true, Push: true, LossPush: true,
+			Durable: true, TokenKind: "revision", MinTTL: minTTL, MaxTTL: maxTTL, ExpiryLag: lag, Doubles: true,
+		},
+	}
+	b.base, b.end = context.WithCancelCause(context.Background())
+	b.mirror.init()
+	b.stream.synced, b.stream.tried = make(chan struct{}), make(chan struct{})
+	return b, nil
+}
+
+// Capabilities says what Kubernetes can do.
+func (b *Backend) Capabilities() backend.Capabilities { return b.caps }
+
+// Close ends the sessions that were opened here, with their leases, and the goroutines.
+// It takes a second at most where the API server is away; then the sessions end with
+// their time. Closing again does nothing.
+func (b *Backend) Close() error {
+	b.closing.Do(func() {
+		b.mu.Lock()
+		b.closed = true
+		sessions := b.sessions
+		b.sessions = nil
+		b.mu.Unlock()
+		b.end(backend.ErrClosed)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		var all sync.WaitGroup
+		for _, s := range sessions {
+			if s.isGuest() {
+				continue // another value has made it
+			}
+			all.Go(func() { _ = b.remove(ctx, s) }) // else it ends with its time
+		}
+		all.Wait()
+		b.work.Wait()
+		if b.owned != nil {
+			b.owned.CloseIdleConnections()
+		}
+	})
+	return nil
+}
+
+// background does something that Close ends and waits for, unless it is closed already.
+func (b *Backend) background(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.closed {
+		b.work.Go(f)
+	}
+}
+
+// within is ctx, which also ends when the backend is closed.
+func (b *Backend) within(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(b.base, func() { cancel(backend.ErrClosed) })
+	return ctx, func() { stop(); cancel(nil) }
+}

@@ -1,0 +1,269 @@
+package k8slock
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// mirror is what is known here of the objects in the namespace, from the watch and from
+// what was read and written. For each object only the newest version counts, whichever way
+// it came.
+type mirror struct {
+	mu      sync.Mutex
+	objects map[string]*seen
+	waiters map[string]map[*waiter]struct{} // by the name of the lock's object
+	held    map[string]map[backend.LeaseID]*session
+}
+
+// seen is an object as it was seen last.
+type seen struct {
+	object  *object
+	at      time.Time // when this version was first seen, by the local clock
+	session *sessionState
+	lock    string
+	record  *record // of a lock; nil: it cannot be read
+	// foreign is the spec with which client-go's holder was seen, since.
+	foreign spec
+	since   time.Time
+}
+
+func (m *mirror) init() {
+	m.objects = make(map[string]*seen)
+	m.waiters = make(map[string]map[*waiter]struct{})
+	m.held = make(map[string]map[backend.LeaseID]*session)
+}
+
+// known is the newest version that was seen; nil: none. It is not to be changed.
+func (m *mirror) known(at string) *object {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.objects[at]; s != nil {
+		return s.object
+	}
+	return nil
+}
+
+// version is that of the newest version that was seen; 0: none.
+func (m *mirror) version(at string) uint64 {
+	if o := m.known(at); o != nil {
+		return o.version()
+	}
+	return 0
+}
+
+// ttl is that of a session; 0: it is not known.
+func (m *mirror) ttl(id backend.SessionID) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.objects[sessionName(id)]; s != nil && s.session != nil {
+		return s.session.TTL
+	}
+	return 0
+}
+
+// stale is a session that has not been written for its TTL and the skew, by the clocks of
+// the API servers; nil: it has.
+func (m *mirror) stale(at string, now time.Time, skew time.Duration) *seen {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.objects[at]
+	if s == nil || s.session == nil {
+		return nil
+	}
+	if last := s.object.written(); last.IsZero() || now.Sub(last) <= s.session.TTL+skew {
+		return nil
+	}
+	return s
+}
+
+// sameHolder reports whether client-go would say that nothing has happened.
+func sameHolder(a, b *spec) bool {
+	same := func(x, y *microTime) bool { return x == y || x != nil && y != nil && x.Equal(y.Time) }
+	return a.HolderIdentity == b.HolderIdentity && a.LeaseTransitions == b.LeaseTransitions &&
+		a.LeaseDurationSeconds == b.LeaseDurationSeconds && same(a.RenewTime, b.RenewTime) && same(a.AcquireTime, b.AcquireTime)
+}
+
+// foreignOver reports whether client-go's holder of the lock has not been heard of for as
+// long as its lease lasts, by the clock of this process alone.
+func (m *mirror) foreignOver(o *object) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.objects[o.Metadata.Name]
+	return s != nil && sameHolder(&s.object.Spec, &o.Spec) && time.Since(s.since) > s.foreignTTL()
+}
+
+// foreignTTL is how long client-go's holder is believed in, and a bit.
+func (s *seen) foreignTTL() time.Duration {
+	d := time.Duration(s.foreign.LeaseDurationSeconds) * time.Second
+	return d + margin(d)
+}
+
+// margin is for clocks that do not go alike.
+func margin(ttl time.Duration) time.Duration { return ttl/64 + 50*time.Millisecond }
+
+// learn takes note of an object, tells those who wait for what it says, and those who lost
+// something by it.
+func (b *Backend) learn(o *object) {
+	m := &b.mirror
+	at := o.Metadata.Name
+	var losses []func()
+	m.mu.Lock()
+	old := m.objects[at]
+	if old != nil && old.object.version() >= o.version() {
+		m.mu.Unlock()
+		return
+	}
+	s := &seen{object: o, at: time.Now()}
+	m.objects[at] = s
+	s.foreign, s.since = o.Spec, s.at
+	if old != nil && sameHolder(&old.object.Spec, &o.Spec) {
+		s.since = old.since
+	}
+	schedule := false
+	if state, ok := readSession(o); ok {
+		s.session = &state
+		schedule = true
+	} else if lock, ok := nameOf(o); ok {
+		s.lock = lock
+		s.record, _ = open(lock, o) // what cannot be read is told by who asks for it
+		if s.record != nil {
+			losses = m.tell(at, s.record, false)
+			schedule = s.record.foreign
+		}
+	}
+	wait, due := m.due(at, s)
+	m.mu.Unlock()
+	for _, f := range losses {
+		f()
+	}
+	if schedule {
+		b.lookAgain()
+	}
+	if due {
+		b.background(func() { b.tidy(s.lock, wait) })
+	}
+}
+
+// due reports whether who waits here has to write the lock for it to go on, and when. What
+// is one for all is for the process of the first in line; the others do it in case that
+// one does not. m.mu is held.
+func (m *mirror) due(at string, s *seen) (time.Duration, bool) {
+	if s == nil || s.record == nil || len(m.waiters[at]) == 0 {
+		return 0, false
+	}
+	if m.strangers(s.record) {
+		return 0, true
+	}
+	if !s.record.stalled() {
+		return 0, false
+	}
+	first := s.record.first()
+	for w := range m.waiters[at] {
+		if w.lease == first {
+			return 0, true
+		}
+	}
+	return later(), true
+}
+
+// strangers reports whether the line has sessions that nobody has told of. m.mu is held.
+func (m *mirror) strangers(r *record) bool {
+	for _, e := range r.Line {
+		if m.objects[sessionName(e.Session)] == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// tell tells those who wait here for the lock, and gives what is to be called for those
+// who held it and do not any more. m.mu is held.
+func (m *mirror) tell(at string, r *record, byTimer bool) []func() {
+	var losses []func()
+	if len(m.waiters[at]) == 0 && len(m.held[at]) == 0 {
+		return nil
+	}
+	line := make(map[backend.LeaseID]*entry, len(r.Line))
+	for i := range r.Line {
+		line[r.Line[i].Lease] = &r.Line[i]
+	}
+	for w := range m.waiters[at] {
+		switch e := line[w.lease]; {
+		case e == nil:
+			w.tell(verdict{err: backend.ErrLost})
+		case e.Token > 0:
+			w.tell(verdict{entry: *e, byTimer: byTimer})
+		}
+	}
+	for id, s := range m.held[at] {
+		if e := line[id]; e == nil || e.Token == 0 {
+			m.unhold(at, id)
+			cause, reason := backend.CauseGone, ""
+			if r.Broken != nil && slices.Contains(r.Broken.Leases, id) {
+				cause, reason = backend.CauseBroken, r.Broken.Reason
+			}
+			losses = append(losses, func() { s.lose(backend.Loss{Session: s.id, Lease: id, Cause: cause, Reason: reason}) })
+		}
+	}
+	return losses
+}
+
+// hold notes that a lease is held here. It reports false when it was lost already.
+func (m *mirror) hold(at string, id backend.LeaseID, s *session, e entry) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.objects[at]
+	if now != nil && now.record != nil {
+		i := now.record.find(id)
+		if i < 0 && now.record.Last >= e.Token || i >= 0 && now.record.Line[i].Token != e.Token {
+			return false
+		}
+	}
+	if m.held[at] == nil {
+		m.held[at] = make(map[backend.LeaseID]*session)
+	}
+	m.held[at][id] = s
+	return true
+}
+
+// unhold forgets it. m.mu is held.
+func (m *mirror) unhold(at string, id backend.LeaseID) {
+	delete(m.held[at], id)
+	if len(m.held[at]) == 0 {
+		delete(m.held, at)
+	}
+}
+
+// letGo forgets a lease that is about to be given back, so that it is no loss.
+func (m *mirror) letGo(at string, id backend.LeaseID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.unhold(at, id)
+}
+
+// absent takes note that an object is not there, if what is known of it is no newer than
+// the version.
+func (b *Backend) absent(at string, version uint64) {
+	m := &b.mirror
+	m.mu.Lock()
+	s := m.objects[at]
+	if s == nil || s.object.version() > version {
+		m.mu.Unlock()
+		return
+	}
+	delete(m.objects, at)
+	var losses []func()
+	if s.record != nil {
+		losses = m.tell(at, &record{}, false)
+	}
+	m.mu.Unlock()
+	for _, f := range losses {
+		f()
+	}
+	if s.session != nil {
+		b.gone(s.session.ID)
+	}
+}

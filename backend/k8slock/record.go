@@ -1,0 +1,249 @@
+package k8slock
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// The marks on the objects of this package.
+const (
+	kindLabel   = "holdfast.io/kind" // lock or session
+	kindLock    = "lock"
+	kindSession = "session"
+	stateKey    = "holdfast.io/state" // annotation: record or sessionState in JSON
+)
+
+// maxState bounds the state of a lock: Kubernetes takes 256 KiB of annotations.
+const maxState = 240 << 10
+
+// errFull says that no more fit in line.
+var errFull = errors.New("the line of the lock is as long as a Lease can hold")
+
+// entry is a lease that is out or in line.
+type entry struct {
+	Lease   backend.LeaseID   `json:"i"`
+	Session backend.SessionID `json:"s"`
+	Mode    backend.Mode      `json:"m,omitempty"`
+	Limit   int               `json:"l,omitempty"`
+	Permits int               `json:"p,omitempty"`
+	Owner   string            `json:"o,omitempty"`
+	Note    string            `json:"n,omitempty"`
+	Asked   int64             `json:"a,omitempty"` // milliseconds of Unix time, by the API server's clock
+	Granted int64             `json:"g,omitempty"`
+	Token   fence.Token       `json:"t,omitempty"` // 0: it is in line
+}
+
+func (e entry) claim() backend.Claim {
+	return backend.Claim{Mode: e.Mode, Limit: e.Limit, Permits: max(1, e.Permits)}
+}
+
+// broken is the newest break of a lock.
+type broken struct {
+	Leases []backend.LeaseID `json:"l,omitempty"`
+	Reason string            `json:"r,omitempty"`
+}
+
+// state is what a lock's Lease keeps beside what client-go knows.
+type state struct {
+	Name string `json:"name"`
+	// Line is who is out, and then who waits, in order.
+	Line []entry `json:"line,omitempty"`
+	// Last is the greatest token that was given.
+	Last fence.Token `json:"last,omitempty"`
+	// Identity is the holderIdentity that was written with Line: where the object has
+	// another, somebody took the lock who knows nothing of Line.
+	Identity string  `json:"id,omitempty"`
+	Broken   *broken `json:"broken,omitempty"`
+}
+
+// record is a lock as its Lease has it.
+type record struct {
+	state
+
+	object  *object
+	foreign bool // somebody else's leader election has it
+	changed bool
+	grants  int  // with this change
+	touch   bool // to be written even as it is, where an older write may be on its way
+}
+
+// perWrite is how many tokens one write may give: they are made of the version that it
+// replaces.
+const (
+	tokenBits = 10
+	perWrite  = 1<<tokenBits - 1
+)
+
+// open reads the state of a lock's object.
+func open(lock string, o *object) (*record, error) {
+	r := &record{object: o}
+	if text, ok := o.Metadata.Annotations[stateKey]; ok {
+		if err := json.Unmarshal([]byte(text), &r.state); err != nil {
+			return nil, fmt.Errorf("the annotation %s of Lease %q: %w", stateKey, o.Metadata.Name, err)
+		}
+		if r.Name != lock {
+			return nil, fmt.Errorf("object %q is of lock %q", o.Metadata.Name, r.Name)
+		}
+	}
+	r.Name = lock
+	r.Line = slices.Clone(r.Line)
+	if holder := o.Spec.HolderIdentity; holder != r.Identity {
+		// client-go took the lock, and may have given it back since.
+		r.foreign = holder != ""
+		r.drop(func(e entry) bool { return e.Token > 0 })
+		r.Identity = ""
+	}
+	return r, nil
+}
+
+// nameOf is the lock that an object is of. The second result is false for what is none.
+func nameOf(o *object) (string, bool) {
+	var s struct {
+		Name string `json:"name"`
+	}
+	if o.Metadata.Labels[kindLabel] != kindLock || json.Unmarshal([]byte(o.Metadata.Annotations[stateKey]), &s) != nil {
+		return "", false
+	}
+	return s.Name, objectName(s.Name) == o.Metadata.Name
+}
+
+// find is the index of a lease; -1: it is not there.
+func (r *record) find(id backend.LeaseID) int {
+	return slices.IndexFunc(r.Line, func(e entry) bool { return e.Lease == id })
+}
+
+// drop takes entries away.
+func (r *record) drop(which func(entry) bool) {
+	n := len(r.Line)
+	r.Line = slices.DeleteFunc(r.Line, which)
+	r.changed = r.changed || len(r.Line) != n
+}
+
+// out is how many of the line are out: its front.
+func (r *record) out() int {
+	n := slices.IndexFunc(r.Line, func(e entry) bool { return e.Token == 0 })
+	if n < 0 {
+		return len(r.Line)
+	}
+	return n
+}
+
+func (r *record) claims() []backend.Claim {
+	all := make([]backend.Claim, len(r.Line))
+	for i, e := range r.Line {
+		all[i] = e.claim()
+	}
+	return all
+}
+
+// nextToken is greater than every token before: than those of earlier writes, whose
+// versions are lower, and than those of this one. It holds also when the object was
+// deleted and made anew.
+func (r *record) nextToken() fence.Token {
+	r.grants++
+	r.Last = max(r.Last+1, fence.Token(r.object.version())<<tokenBits)
+	r.changed = true
+	return r.Last
+}
+
+// promote gives the lock to the front of the line, as far as it fits.
+func (r *record) promote(now time.Time) {
+	if r.foreign {
+		return
+	}
+	claims, n := r.claims(), r.out()
+	admitted := backend.Admit(claims[:n], claims[n:])
+	for i := n; i < n+admitted && r.grants < perWrite; i++ {
+		r.Line[i].Token, r.Line[i].Granted = r.nextToken(), now.UnixMilli()
+	}
+}
+
+// stalled reports whether somebody in line could have the lock: client-go's holder gave it
+// back, and knows nothing of a line.
+func (r *record) stalled() bool {
+	if r.foreign || len(r.Line) == 0 {
+		return false
+	}
+	claims, n := r.claims(), r.out()
+	return backend.Admit(claims[:n], claims[n:]) > 0
+}
+
+// first is the one that waits first.
+func (r *record) first() backend.LeaseID {
+	if n := r.out(); n < len(r.Line) {
+		return r.Line[n].Lease
+	}
+	return ""
+}
+
+// seal writes the record into a copy of its object. duration is for how long client-go's
+// candidates are to believe in a holder.
+func (r *record) seal(now time.Time, duration time.Duration) (*object, error) {
+	o := r.object.clone()
+	if !r.foreign {
+		r.Identity = ""
+		if r.out() > 0 {
+			r.Identity = identity(r.Line[0])
+		}
+		r.present(&o.Spec, now, duration)
+	} else {
+		r.Identity = ""
+	}
+	text, err := json.Marshal(&r.state)
+	if err != nil {
+		return nil, fmt.Errorf("encode the lock: %w", err)
+	}
+	if len(text) > maxState {
+		return nil, errFull
+	}
+	o.Metadata.Labels[kindLabel] = kindLock
+	o.Metadata.Annotations[stateKey] = string(text)
+	return o, nil
+}
+
+// present says in client-go's words who holds the lock.
+func (r *record) present(s *spec, now time.Time, duration time.Duration) {
+	at := &microTime{now}
+	if s.HolderIdentity != r.Identity {
+		s.AcquireTime = at
+		if r.Identity != "" && s.LeaseTransitions < math.MaxInt32 {
+			s.LeaseTransitions++
+		}
+	}
+	s.HolderIdentity, s.RenewTime = r.Identity, at
+	s.LeaseDurationSeconds = 1 // as client-go writes it when it gives a lock back
+	if r.Identity != "" {
+		s.LeaseDurationSeconds = int32(min(math.MaxInt32, (duration+time.Second-1)/time.Second)) //nolint:gosec // bounded
+	}
+}
+
+// identity is what client-go's candidates see: it names a lease, so it is nobody else's.
+func identity(e entry) string {
+	if e.Owner == "" {
+		return "holdfast_" + string(e.Lease)
+	}
+	return e.Owner + "_" + string(e.Lease)
+}
+
+// sessionState is what a session's Lease keeps.
+type sessionState struct {
+	ID    backend.SessionID `json:"id"`
+	TTL   time.Duration     `json:"ttl"` // nanoseconds
+	Value string            `json:"value"`
+}
+
+// readSession reads a session's object. The second result is false for what is none.
+func readSession(o *object) (sessionState, bool) {
+	var s sessionState
+	if o.Metadata.Labels[kindLabel] != kindSession || json.Unmarshal([]byte(o.Metadata.Annotations[stateKey]), &s) != nil {
+		return s, false
+	}
+	return s, s.ID != "" && sessionName(s.ID) == o.Metadata.Name
+}

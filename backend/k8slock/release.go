@@ -1,0 +1,103 @@
+package k8slock
+
+import (
+	"context"
+	"errors"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Release gives a lease back, or its place in line, and hands the lock to whoever is next
+// with the same write. With req.Abandon it can never be granted afterwards. Errors:
+// ErrLost where there is no such lease, unless req.Abandon is set; *InvalidError;
+// *UnavailableError; ErrClosed; ctx's cause.
+func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error {
+	if err := req.Validate(); err != nil {
+		return err
+	}
+	ctx, cancel := b.within(ctx)
+	defer cancel()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	b.leave(req)
+	var outcome error
+	c := &change{apply: func(r *record) bool {
+		outcome = nil
+		i := r.find(req.Lease)
+		if i < 0 {
+			outcome = backend.ErrLost
+			r.touch = r.touch || req.Abandon
+			return false
+		}
+		r.Line = append(r.Line[:i], r.Line[i+1:]...)
+		r.changed = true
+		r.promote(b.rest.clock.now())
+		return false
+	}}
+	err := b.do(ctx, req.Name, c)
+	if u, ok := errors.AsType[*unsentError](err); ok {
+		return &backend.UnavailableError{Backend: name, Op: opRelease, Err: u}
+	}
+	if err == nil && !req.Abandon {
+		err = outcome
+	}
+	return fail(ctx, opRelease, err, true)
+}
+
+// leave has who waits for the lease stop, and remembers that it was abandoned.
+func (b *Backend) leave(req backend.ReleaseRequest) {
+	k := leaseKey{req.Name, req.Lease}
+	b.mirror.letGo(objectName(req.Name), req.Lease)
+	b.mu.Lock()
+	var all []*session
+	for _, s := range b.sessions {
+		all = append(all, s)
+	}
+	b.mu.Unlock()
+	for _, s := range all {
+		s.mu.Lock()
+		if req.Abandon && s.id == req.Session {
+			s.abandoned[k] = struct{}{}
+		}
+		stop := s.asking[k]
+		s.mu.Unlock()
+		if stop != nil {
+			stop()
+		}
+	}
+}
+
+// Break takes the lock from all its holders, also from one of client-go's leader election.
+// Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
+func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
+	if err := req.Validate(); err != nil {
+		return backend.BreakResult{}, err
+	}
+	ctx, cancel := b.within(ctx)
+	defer cancel()
+	if ctx.Err() != nil {
+		return backend.BreakResult{}, context.Cause(ctx)
+	}
+	var res backend.BreakResult
+	c := &change{creates: true, apply: func(r *record) bool {
+		res = backend.BreakResult{Broken: r.describe().Holders}
+		r.Broken = &broken{Reason: req.Reason}
+		for _, e := range r.Line[:r.out()] {
+			r.Broken.Leases = append(r.Broken.Leases, e.Lease)
+		}
+		r.drop(func(e entry) bool { return e.Token > 0 })
+		r.foreign = false
+		res.Token = r.nextToken()
+		r.promote(b.rest.clock.now())
+		return false
+	}}
+	err := b.do(ctx, req.Name, c)
+	if u, ok := errors.AsType[*unsentError](err); ok {
+		return backend.BreakResult{}, &backend.UnavailableError{Backend: name, Op: opBreak, Err: u}
+	}
+	if err != nil {
+		return backend.BreakResult{}, fail(ctx, opBreak, err, true)
+	}
+	return res, nil
+}

@@ -1,0 +1,267 @@
+package k8slock
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// object is a Lease of coordination.k8s.io/v1 as far as it is used here. What others keep
+// in it is carried along as it came.
+type object struct {
+	APIVersion string   `json:"apiVersion"`
+	Kind       string   `json:"kind"`
+	Metadata   metadata `json:"metadata"`
+	Spec       spec     `json:"spec"`
+}
+
+type metadata struct {
+	Name            string            `json:"name,omitempty"`
+	UID             string            `json:"uid,omitempty"`
+	ResourceVersion string            `json:"resourceVersion,omitempty"`
+	Labels          map[string]string `json:"labels,omitempty"`
+	Annotations     map[string]string `json:"annotations,omitempty"`
+	Finalizers      json.RawMessage   `json:"finalizers,omitempty"`
+	OwnerReferences json.RawMessage   `json:"ownerReferences,omitempty"`
+	// ManagedFields say who wrote when, by the clock of the API server that took it.
+	ManagedFields []struct {
+		Time time.Time `json:"time"`
+	} `json:"managedFields,omitempty"`
+}
+
+type spec struct {
+	HolderIdentity       string          `json:"holderIdentity,omitempty"`
+	LeaseDurationSeconds int32           `json:"leaseDurationSeconds,omitempty"`
+	AcquireTime          *microTime      `json:"acquireTime,omitempty"`
+	RenewTime            *microTime      `json:"renewTime,omitempty"`
+	LeaseTransitions     int32           `json:"leaseTransitions,omitempty"`
+	Strategy             json.RawMessage `json:"strategy,omitempty"`
+	PreferredHolder      json.RawMessage `json:"preferredHolder,omitempty"`
+}
+
+// microTime is a time as Kubernetes writes it in a Lease.
+type microTime struct{ time.Time }
+
+func (t microTime) MarshalJSON() ([]byte, error) {
+	return []byte(t.UTC().Format(`"2006-01-02T15:04:05.000000Z07:00"`)), nil
+}
+
+// version is the revision of the store that wrote the object. Those of one store only
+// grow, across objects, and also when an object is deleted and made anew.
+func (o *object) version() uint64 {
+	v, _ := strconv.ParseUint(o.Metadata.ResourceVersion, 10, 64)
+	return v
+}
+
+// clone is a copy whose maps are its own.
+func (o *object) clone() *object {
+	c := *o
+	c.Metadata.Labels = cloneMap(o.Metadata.Labels)
+	c.Metadata.Annotations = cloneMap(o.Metadata.Annotations)
+	c.Metadata.ManagedFields = nil // the API server keeps them
+	return &c
+}
+
+// written is when the object was written last, by the clock of the API server that took
+// it; zero: it does not say.
+func (o *object) written() time.Time {
+	var last time.Time
+	for _, f := range o.Metadata.ManagedFields {
+		if f.Time.After(last) {
+			last = f.Time
+		}
+	}
+	return last
+}
+
+func cloneMap(m map[string]string) map[string]string {
+	c := make(map[string]string, len(m)+1)
+	maps.Copy(c, m)
+	return c
+}
+
+// statusError is what the API server says instead of an object.
+type statusError struct {
+	code       int
+	reason     string
+	message    string
+	retryAfter time.Duration
+}
+
+func (e *statusError) Error() string {
+	if e.message == "" {
+		return fmt.Sprintf("the API server answered %d", e.code)
+	}
+	return fmt.Sprintf("the API server answered %d: %s", e.code, e.message)
+}
+
+// isStatus reports whether err is one of the answers.
+func isStatus(err error, codes ...int) bool {
+	s, ok := errors.AsType[*statusError](err)
+	return ok && slices.Contains(codes, s.code)
+}
+
+// rest speaks with the API server.
+type rest struct {
+	client *http.Client
+	leases string // the URL of the collection
+	clock  *clock
+}
+
+// maxAnswer bounds what is read of one answer: no list of Leases is that long.
+const maxAnswer = 1 << 30
+
+func (r *rest) get(ctx context.Context, name string) (*object, error) {
+	return r.one(ctx, http.MethodGet, "/"+name, nil)
+}
+
+func (r *rest) create(ctx context.Context, o *object) (*object, error) {
+	return r.one(ctx, http.MethodPost, "", o)
+}
+
+// update replaces the object if it is the version that o was made of.
+func (r *rest) update(ctx context.Context, o *object) (*object, error) {
+	return r.one(ctx, http.MethodPut, "/"+o.Metadata.Name, o)
+}
+
+// remove deletes the object if it is the one, and with a version only if it is that one.
+func (r *rest) remove(ctx context.Context, name, uid, version string) error {
+	conditions := map[string]string{"uid": uid}
+	if version != "" {
+		conditions["resourceVersion"] = version
+	}
+	body, err := r.send(ctx, http.MethodDelete, "/"+name, map[string]any{"preconditions": conditions})
+	if err != nil {
+		return err
+	}
+	return drain(body)
+}
+
+// selector chooses the objects of this package.
+const selector = "labelSelector=" + "holdfast.io%2Fkind"
+
+// list gives all objects, and the version of the list.
+func (r *rest) list(ctx context.Context) ([]*object, string, error) {
+	body, err := r.send(ctx, http.MethodGet, "?"+selector, nil)
+	if err != nil {
+		return nil, "", err
+	}
+	var page struct {
+		Metadata metadata  `json:"metadata"`
+		Items    []*object `json:"items"`
+	}
+	err = decode(body, &page)
+	return page.Items, page.Metadata.ResourceVersion, err
+}
+
+// watch opens the stream of what happens after the version. The caller closes it.
+func (r *rest) watch(ctx context.Context, version string, d time.Duration) (io.ReadCloser, error) {
+	return r.send(ctx, http.MethodGet, "?watch=1&allowWatchBookmarks=true&"+selector+
+		"&resourceVersion="+url.QueryEscape(version)+"&timeoutSeconds="+strconv.Itoa(int(d.Seconds())), nil)
+}
+
+func (r *rest) one(ctx context.Context, method, path string, in *object) (*object, error) {
+	var content any
+	if in != nil {
+		content = in
+	}
+	body, err := r.send(ctx, method, path, content)
+	if err != nil {
+		return nil, err
+	}
+	var o object
+	if err := decode(body, &o); err != nil {
+		return nil, err
+	}
+	if o.version() == 0 {
+		return nil, fmt.Errorf("the API server gave resource version %q, which is no number", o.Metadata.ResourceVersion)
+	}
+	return &o, nil
+}
+
+// send sends a request and gives the body of an answer of 2xx, which the caller closes.
+func (r *rest) send(ctx context.Context, method, path string, in any) (io.ReadCloser, error) {
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return nil, fmt.Errorf("encode: %w", err)
+		}
+		body = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, r.leases+path, body)
+	if err != nil {
+		return nil, fmt.Errorf("request: %w", err)
+	}
+	req.Header.Set("Accept", "application/json")
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	res, err := r.client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", method, bare(err))
+	}
+	r.clock.saw(res.Header.Get("Date"))
+	if res.StatusCode < http.StatusMultipleChoices {
+		return res.Body, nil
+	}
+	defer func() { _ = res.Body.Close() }()
+	return nil, refusal(res)
+}
+
+// bare is an error of net/http without the URL, which says nothing new.
+func bare(err error) error {
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		return u.Err
+	}
+	return err
+}
+
+// refusal reads why the API server refused.
+func refusal(res *http.Response) error {
+	e := &statusError{code: res.StatusCode}
+	if n, err := strconv.Atoi(res.Header.Get("Retry-After")); err == nil && n > 0 {
+		e.retryAfter = time.Duration(n) * time.Second
+	}
+	var status struct {
+		Message string `json:"message"`
+		Reason  string `json:"reason"`
+	}
+	const most = 16 << 10
+	b, _ := io.ReadAll(io.LimitReader(res.Body, most)) // what cannot be read is not told
+	if json.Unmarshal(b, &status) == nil {
+		const line = 300
+		e.message, e.reason = status.Message[:min(len(status.Message), line)], status.Reason
+	}
+	return e
+}
+
+func decode(body io.ReadCloser, to any) error {
+	defer func() { _ = body.Close() }()
+	if err := json.NewDecoder(io.LimitReader(body, maxAnswer)).Decode(to); err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	_, err := io.Copy(io.Discard, io.LimitReader(body, 1)) // the end, so that the connection is used again
+	if err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	return nil
+}
+
+func drain(body io.ReadCloser) error {
+	defer func() { _ = body.Close() }()
+	const most = 64 << 10
+	if _, err := io.Copy(io.Discard, io.LimitReader(body, most)); err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	return nil
+}

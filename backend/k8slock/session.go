@@ -1,0 +1,482 @@
+package k8slock
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// session is one that was opened here.
+type session struct {
+	b    *Backend
+	id   backend.SessionID
+	lost func(backend.Loss)
+	life context.Context         //nolint:containedctx // it is the session's
+	die  context.CancelCauseFunc // ends life
+
+	turn      sync.Mutex                      // one renewal at a time
+	mu        sync.Mutex                      // guards what follows
+	ttl       time.Duration                   //
+	until     time.Time                       // it lives until then at least, by the local clock
+	losses    []backend.Loss                  // that Renew has not told yet
+	abandoned map[leaseKey]struct{}           // leases that must not come to life
+	asking    map[leaseKey]context.CancelFunc // acquires under way
+	pulse     uint64                          // the version of the newest renewal
+	maker     string                          // the value that made its object; empty: it is not made yet
+}
+
+type leaseKey struct {
+	lock string
+	id   backend.LeaseID
+}
+
+// OpenSession makes a session, or confirms one that lives and takes its TTL on. Errors:
+// *InvalidError, ErrSessionLost, *UnavailableError, ErrClosed, ctx's cause.
+func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) error {
+	if err := req.Validate(b.caps); err != nil {
+		return err
+	}
+	ctx, cancel := b.within(ctx)
+	defer cancel()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err := b.follow(ctx); err != nil {
+		return fail(ctx, opOpen, err, false)
+	}
+	s, err := b.newSession(req)
+	if err != nil {
+		return err
+	}
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	asked := time.Now()
+	err = s.open(ctx, req.TTL)
+	if err == nil {
+		s.extend(asked, req.TTL)
+	}
+	return fail(ctx, opOpen, err, true)
+}
+
+func (b *Backend) newSession(req backend.SessionRequest) (*session, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, backend.ErrClosed
+	}
+	if _, ok := b.ended[req.ID]; ok {
+		return nil, backend.ErrSessionLost
+	}
+	s, ok := b.sessions[req.ID]
+	if !ok {
+		s = &session{
+			b: b, id: req.ID, lost: req.Lost, ttl: req.TTL,
+			abandoned: make(map[leaseKey]struct{}), asking: make(map[leaseKey]context.CancelFunc),
+		}
+		if s.lost == nil {
+			s.lost = func(backend.Loss) {}
+		}
+		s.life, s.die = context.WithCancelCause(context.Background())
+		b.sessions[req.ID] = s
+	}
+	return s, nil
+}
+
+// open writes the session's object: makes it, or renews it. s.turn is held.
+func (s *session) open(ctx context.Context, ttl time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	for {
+		if s.b.mirror.known(sessionName(s.id)) != nil {
+			return s.renew(ctx, ttl)
+		}
+		o, err := s.object(newObject(sessionName(s.id)), ttl, s.b.value)
+		if err != nil {
+			return err
+		}
+		made, err := s.b.rest.create(ctx, o)
+		switch {
+		case err == nil:
+			_, _ = s.madeBy(made)
+			return s.made(made, ttl)
+		case !isStatus(err, http.StatusConflict):
+			return err
+		}
+		// An earlier request has worked.
+		live, err := s.b.lives(ctx, s.id, true)
+		if err != nil {
+			return err
+		}
+		if !live {
+			return backend.ErrSessionLost
+		}
+	}
+}
+
+// made takes note of the object as it was written.
+func (s *session) made(o *object, ttl time.Duration) error {
+	s.b.learn(o)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ttl, s.pulse = ttl, o.version()
+	return nil
+}
+
+// object is the session's as it is to be written now.
+func (s *session) object(base *object, ttl time.Duration, maker string) (*object, error) {
+	text, err := json.Marshal(sessionState{ID: s.id, TTL: ttl, Value: maker})
+	if err != nil {
+		return nil, fmt.Errorf("encode the session: %w", err)
+	}
+	o := base.clone()
+	o.Metadata.Labels[kindLabel] = kindSession
+	o.Metadata.Annotations[stateKey] = string(text)
+	o.Spec.HolderIdentity = "holdfast_" + maker
+	o.Spec.LeaseDurationSeconds = int32((ttl + time.Second - 1) / time.Second) //nolint:gosec // a day at most
+	o.Spec.RenewTime = &microTime{s.b.rest.clock.now()}
+	if o.Spec.AcquireTime == nil {
+		o.Spec.AcquireTime = o.Spec.RenewTime
+	}
+	return o, nil
+}
+
+// madeBy gives the value that made the object, and reports false where that is another
+// than of the one that was opened.
+func (s *session) madeBy(o *object) (string, bool) {
+	state, ok := readSession(o)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.maker == "" {
+		s.maker = state.Value
+	}
+	return state.Value, ok && state.Value == s.maker
+}
+
+// isGuest reports whether another value has made the session.
+func (s *session) isGuest() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.maker != "" && s.maker != s.b.value
+}
+
+// renew writes the session's object again, if it is the one that was made. It never makes
+// it. s.turn is held.
+func (s *session) renew(ctx context.Context, ttl time.Duration) error {
+	base := s.b.mirror.known(sessionName(s.id))
+	for {
+		if s.life.Err() != nil {
+			return backend.ErrSessionLost
+		}
+		if base == nil {
+			if live, err := s.b.lives(ctx, s.id, true); err != nil {
+				return err
+			} else if !live {
+				return backend.ErrSessionLost
+			}
+			if base = s.b.mirror.known(sessionName(s.id)); base == nil {
+				return backend.ErrSessionLost
+			}
+		}
+		maker, ok := s.madeBy(base)
+		if !ok {
+			s.b.gone(s.id) // somebody has made another one with this ID
+			return backend.ErrSessionLost
+		}
+		o, err := s.object(base, ttl, maker)
+		if err != nil {
+			return err
+		}
+		written, err := s.b.rest.update(ctx, o)
+		switch {
+		case err == nil:
+			return s.made(written, ttl)
+		case !isStatus(err, http.StatusConflict, http.StatusNotFound):
+			return err
+		}
+		base = nil // an answer was lost, or the session is over
+	}
+}
+
+// extend notes that the API server has received a renewal that was sent then.
+func (s *session) extend(asked time.Time, ttl time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.until = asked.Add(ttl)
+}
+
+// left is for how long the session lives at least.
+func (s *session) left() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Until(s.until)
+}
+
+// session finds one that lives.
+func (b *Backend) session(id backend.SessionID) (*session, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, backend.ErrClosed
+	}
+	s, ok := b.sessions[id]
+	if !ok {
+		return nil, backend.ErrSessionLost
+	}
+	return s, nil
+}
+
+// Renew renews the session with one write, and one more for each lock of it that client-go
+// has to hear of. Errors: *InvalidError, ErrUnsupported, *UnavailableError, ErrClosed,
+// ctx's cause.
+func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	if err := req.Validate(b.caps); err != nil {
+		return backend.RenewResult{}, err
+	}
+	ctx, cancel := b.within(ctx)
+	defer cancel()
+	if ctx.Err() != nil {
+		return backend.RenewResult{}, context.Cause(ctx)
+	}
+	if req.Session == "" {
+		return backend.RenewResult{}, nil
+	}
+	s, err := b.session(req.Session)
+	switch {
+	case isKindOf(err, backend.ErrSessionLost):
+		return backend.RenewResult{SessionLost: true}, nil
+	case err != nil:
+		return backend.RenewResult{}, err
+	}
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	asked := time.Now()
+	s.mu.Lock()
+	ttl, pulse := s.ttl, s.pulse
+	s.mu.Unlock()
+	err = func() error {
+		ctx, cancel := context.WithTimeout(ctx, attempt)
+		defer cancel()
+		if err := s.renew(ctx, ttl); err != nil {
+			return err
+		}
+		b.checkStream(pulse)
+		return s.present(ctx)
+	}()
+	switch {
+	case isKindOf(err, backend.ErrSessionLost):
+		return backend.RenewResult{SessionLost: true}, nil
+	case err != nil:
+		return backend.RenewResult{}, fail(ctx, opRenew, err, false)
+	}
+	s.extend(asked, ttl)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	res := backend.RenewResult{Lost: s.losses}
+	s.losses = nil
+	return res, nil
+}
+
+// present writes the locks of the session again whose holder client-go would stop to
+// believe in otherwise.
+func (s *session) present(ctx context.Context) error {
+	m := &s.b.mirror
+	var due []string
+	m.mu.Lock()
+	for at, leases := range m.held {
+		seen := m.objects[at]
+		if seen == nil || seen.record == nil {
+			continue
+		}
+		third := time.Duration(seen.object.Spec.LeaseDurationSeconds) * time.Second / 3
+		for _, owner := range leases {
+			if owner == s && time.Since(seen.since) > third {
+				due = append(due, seen.lock)
+				break
+			}
+		}
+	}
+	m.mu.Unlock()
+	for _, lock := range due {
+		c := &change{apply: func(r *record) bool { r.changed = r.changed || r.out() > 0; return false }}
+		if err := s.b.do(ctx, lock, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lose tells of a loss, and again with the next renewal.
+func (s *session) lose(l backend.Loss) {
+	s.mu.Lock()
+	s.losses = append(s.losses, l)
+	s.mu.Unlock()
+	s.lost(l)
+}
+
+// EndSession gives back everything of the session, with one request. Errors:
+// *InvalidError, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
+func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
+	if err := backend.ValidateSessionID(id); err != nil {
+		return err
+	}
+	ctx, cancel := b.within(ctx)
+	defer cancel()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	s, err := b.session(id)
+	switch {
+	case isKindOf(err, backend.ErrSessionLost):
+		return nil
+	case err != nil:
+		return err
+	}
+	return fail(ctx, opEnd, b.remove(ctx, s), true)
+}
+
+// remove deletes the session's object.
+func (b *Backend) remove(ctx context.Context, s *session) error {
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	s.die(backend.ErrSessionLost)
+	at := sessionName(s.id)
+	o := b.mirror.known(at)
+	if o == nil { // it may have been made, and the answer lost
+		live, err := b.lives(ctx, s.id, true)
+		if err != nil {
+			return err
+		}
+		if !live {
+			return nil
+		}
+		if o = b.mirror.known(at); o == nil {
+			return nil
+		}
+	}
+	if err := b.rest.remove(ctx, at, o.Metadata.UID, ""); err != nil && !isStatus(err, http.StatusNotFound, http.StatusConflict) {
+		return err
+	}
+	b.absent(at, o.version()+1)
+	b.gone(s.id)
+	return nil
+}
+
+// gone takes note that a session is no more: its leases are nobody's from now on.
+func (b *Backend) gone(id backend.SessionID) {
+	b.mu.Lock()
+	if _, ok := b.ended[id]; ok {
+		b.mu.Unlock()
+		return
+	}
+	b.ended[id] = time.Now()
+	s := b.sessions[id]
+	delete(b.sessions, id)
+	b.mu.Unlock()
+	m := &b.mirror
+	m.mu.Lock()
+	delete(m.objects, sessionName(id))
+	type lock struct {
+		name string
+		wait time.Duration
+	}
+	var locks []lock
+	for at, seen := range m.objects {
+		if seen.record == nil {
+			continue
+		}
+		theirs, first := false, backend.LeaseID("")
+		for _, e := range seen.record.Line {
+			switch {
+			case e.Session == id:
+				theirs = true
+			case e.Token == 0 && first == "":
+				first = e.Lease
+			}
+		}
+		if !theirs {
+			continue
+		}
+		// Whoever is next does it; the others, in case that one does not.
+		l := lock{seen.lock, later()}
+		for w := range m.waiters[at] {
+			if w.lease == first {
+				l.wait = 0
+			}
+		}
+		locks = append(locks, l)
+	}
+	if s != nil {
+		for at, leases := range m.held {
+			for lease, owner := range leases {
+				if owner == s {
+					m.unhold(at, lease)
+				}
+			}
+		}
+	}
+	m.mu.Unlock()
+	if s != nil && s.life.Err() == nil {
+		s.die(backend.ErrSessionLost)
+		s.lost(backend.Loss{Session: id, Cause: backend.CauseSession})
+	}
+	for _, l := range locks {
+		b.background(func() { b.tidy(l.name, l.wait) })
+	}
+}
+
+// later is when somebody does what another is to do first.
+func later() time.Duration {
+	const least = 300 * time.Millisecond
+	return least + rand.N(3*least)
+}
+
+// tidy takes what is dead off a lock, after a while, if it is there still.
+func (b *Backend) tidy(lock string, wait time.Duration) {
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-b.base.Done():
+		return
+	}
+	if wait > 0 && !b.untidy(lock) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(b.base, attempt)
+	defer cancel()
+	if err := b.do(ctx, lock, &change{apply: func(*record) bool { return false }}); err != nil && ctx.Err() == nil {
+		b.cfg.Logger.WarnContext(ctx, "taking dead leases off a lock failed", slog.String("lock", lock), slog.Any("error", err))
+		b.background(func() { b.tidy(lock, later()) })
+	}
+}
+
+// untidy reports whether the lock has leases of sessions that are no more, or waits for
+// nothing.
+func (b *Backend) untidy(lock string) bool {
+	b.mirror.mu.Lock()
+	seen := b.mirror.objects[objectName(lock)]
+	b.mirror.mu.Unlock()
+	if seen == nil || seen.record == nil {
+		return false
+	}
+	if seen.record.stalled() {
+		return true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range seen.record.Line {
+		if _, ok := b.ended[e.Session]; ok {
+			return true
+		}
+	}
+	return false
+}

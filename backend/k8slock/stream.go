@@ -1,0 +1,308 @@
+package k8slock
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// stream follows what happens to the objects of this package in the namespace: a list,
+// and then a watch from there on.
+type stream struct {
+	once   sync.Once
+	synced chan struct{} // closed when the first list was read
+
+	mu     sync.Mutex
+	err    error              // of the newest attempt; nil: it follows
+	at     uint64             // the version up to which all was heard
+	tried  chan struct{}      // closed, and made anew, with each attempt that failed
+	again  context.CancelFunc // ends the watch under way
+	begun  time.Time          // when the watch under way began
+	number int                // of watches
+}
+
+// follow starts the stream, and waits until it has begun.
+func (b *Backend) follow(ctx context.Context) error {
+	st := &b.stream
+	st.once.Do(func() {
+		b.background(b.run)
+		b.background(b.reap)
+	})
+	for {
+		st.mu.Lock()
+		tried := st.tried
+		st.mu.Unlock()
+		select {
+		case <-st.synced:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tried:
+			st.mu.Lock()
+			err := st.err
+			st.mu.Unlock()
+			if err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// watchFor is how long one watch lasts.
+const watchFor = 5 * time.Minute
+
+func (b *Backend) run() {
+	st := &b.stream
+	version := ""
+	for failures := 0; b.base.Err() == nil; {
+		next, err := b.listen(version)
+		if b.base.Err() != nil {
+			return
+		}
+		version = next
+		st.mu.Lock()
+		st.err = err
+		if err != nil {
+			close(st.tried)
+			st.tried = make(chan struct{})
+		}
+		st.mu.Unlock()
+		if err == nil {
+			failures = 0
+			continue
+		}
+		b.cfg.Logger.WarnContext(b.base, "the watch of the Leases broke", slog.Any("error", err))
+		failures++
+		if !pause(b.base, failures) {
+			return
+		}
+	}
+}
+
+// listen reads a list where there is no version to go on from, and then what happens. It
+// gives the version from which to go on; empty: from a list.
+func (b *Backend) listen(version string) (string, error) {
+	if version == "" {
+		var err error
+		if version, err = b.relist(); err != nil {
+			return "", err
+		}
+	}
+	st := &b.stream
+	ctx, cancel := context.WithCancel(b.base)
+	defer cancel()
+	st.mu.Lock()
+	st.again, st.begun = cancel, time.Now()
+	st.number++
+	st.mu.Unlock()
+	// The headers have to come soon; the rest may take as long as it likes.
+	impatient := time.AfterFunc(attempt, cancel)
+	body, err := b.rest.watch(ctx, version, watchFor)
+	if !impatient.Stop() && err == nil {
+		err = context.DeadlineExceeded
+		_ = body.Close()
+	}
+	if isStatus(err, http.StatusGone) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = body.Close() }()
+	for dec := json.NewDecoder(body); ; {
+		var event struct {
+			Type   string          `json:"type"`
+			Object json.RawMessage `json:"object"`
+		}
+		if err := dec.Decode(&event); err != nil {
+			// Ended by the server, as agreed, or broken: it goes on where it was.
+			if ctx.Err() != nil && b.base.Err() == nil {
+				return "", errStuck
+			}
+			return version, nil
+		}
+		next, err := b.heard(event.Type, event.Object)
+		if err != nil {
+			return "", err
+		}
+		if next == "" {
+			return "", nil
+		}
+		version = next
+	}
+}
+
+var errStuck = errors.New("the watch did not tell of a write in time")
+
+// heard takes note of one event and gives its version; empty: read a list again.
+func (b *Backend) heard(kind string, raw json.RawMessage) (string, error) {
+	if kind == "ERROR" {
+		var status struct {
+			Code    int    `json:"code"`
+			Message string `json:"message"`
+		}
+		_ = json.Unmarshal(raw, &status)
+		if status.Code == http.StatusGone {
+			return "", nil
+		}
+		return "", &statusError{code: status.Code, message: status.Message}
+	}
+	var o object
+	if err := json.Unmarshal(raw, &o); err != nil {
+		return "", fmt.Errorf("read an event: %w", err)
+	}
+	switch kind {
+	case "ADDED", "MODIFIED":
+		b.learn(&o)
+	case "DELETED":
+		b.absent(o.Metadata.Name, o.version())
+	}
+	b.stream.mu.Lock()
+	b.stream.at = max(b.stream.at, o.version())
+	b.stream.mu.Unlock()
+	return o.Metadata.ResourceVersion, nil
+}
+
+// relist reads everything.
+func (b *Backend) relist() (string, error) {
+	ctx, cancel := context.WithTimeout(b.base, attempt)
+	defer cancel()
+	all, version, err := b.rest.list(ctx)
+	if err != nil {
+		return "", err
+	}
+	at, err := strconv.ParseUint(version, 10, 64)
+	if err != nil {
+		return "", fmt.Errorf("the API server gave resource version %q, which is no number", version)
+	}
+	there := make(map[string]bool, len(all))
+	for _, o := range all {
+		there[o.Metadata.Name] = true
+		b.learn(o)
+	}
+	m := &b.mirror
+	m.mu.Lock()
+	var missing []string
+	for name := range m.objects {
+		if !there[name] {
+			missing = append(missing, name)
+		}
+	}
+	m.mu.Unlock()
+	for _, name := range missing {
+		b.absent(name, at)
+	}
+	st := &b.stream
+	st.mu.Lock()
+	st.at = max(st.at, at)
+	st.mu.Unlock()
+	select {
+	case <-st.synced:
+	default:
+		close(st.synced)
+	}
+	return version, nil
+}
+
+// checkStream sees that the watch has told of a write of this process that was made a
+// while ago, and begins again where it did not: a connection can be dead and not say so.
+func (b *Backend) checkStream(version uint64) {
+	st := &b.stream
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	const young = time.Second
+	if st.at < version && st.again != nil && time.Since(st.begun) > young {
+		st.again()
+	}
+}
+
+// lookAgain has reap look at what ends next.
+func (b *Backend) lookAgain() {
+	select {
+	case b.kick <- struct{}{}:
+	default: // it will
+	}
+}
+
+// reap ends sessions that nobody has renewed for their TTL, as far as this process has
+// seen: nobody's clock but its own counts, and that only from when it saw the newest
+// renewal. The API server refuses when there was a newer one.
+func (b *Backend) reap() {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		timer.Reset(b.endOver())
+		select {
+		case <-timer.C:
+		case <-b.kick:
+		case <-b.base.Done():
+			return
+		}
+	}
+}
+
+// endOver ends what is over, and gives the time until the next one is.
+func (b *Backend) endOver() time.Duration {
+	const longest, again, memory = time.Hour, time.Second, time.Hour
+	b.mu.Lock()
+	for id, at := range b.ended {
+		if time.Since(at) > memory {
+			delete(b.ended, id)
+		}
+	}
+	b.mu.Unlock()
+	m := &b.mirror
+	next := longest
+	var over []*seen
+	var locks []string
+	m.mu.Lock()
+	for at, s := range m.objects {
+		switch {
+		case s.session != nil:
+			left := s.session.TTL + margin(s.session.TTL) - time.Since(s.at)
+			if left <= 0 {
+				over = append(over, s)
+				left = again
+			}
+			next = min(next, left)
+		case s.record != nil && s.record.foreign && len(m.waiters[at]) > 0:
+			left := s.foreignTTL() - time.Since(s.since)
+			if left <= 0 {
+				locks = append(locks, s.lock)
+				left = again
+			}
+			next = min(next, left)
+		}
+	}
+	m.mu.Unlock()
+	for _, s := range over {
+		b.background(func() { b.bury(s) })
+	}
+	for _, lock := range locks {
+		b.background(func() { b.tidy(lock, 0) })
+	}
+	return max(next, 10*time.Millisecond)
+}
+
+// bury ends a session, if it is still as it was seen.
+func (b *Backend) bury(s *seen) {
+	ctx, cancel := context.WithTimeout(b.base, attempt)
+	defer cancel()
+	at := s.object.Metadata.Name
+	err := b.rest.remove(ctx, at, s.object.Metadata.UID, s.object.Metadata.ResourceVersion)
+	switch {
+	case err == nil, isStatus(err, http.StatusNotFound):
+		b.absent(at, s.object.version()+1)
+		b.gone(s.session.ID)
+	case isStatus(err, http.StatusConflict): // it was renewed; the watch may be late to tell
+		if o, err := b.rest.get(ctx, at); err == nil {
+			b.learn(o)
+		}
+	}
+}

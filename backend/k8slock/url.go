@@ -1,0 +1,136 @@
+package k8slock
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Open makes a backend with a client of its own, which Close closes:
+//
+//	kubernetes://[namespace][?kubeconfig=file&context=name&foreign=10m&skew=1m]
+//
+// Without kubeconfig it is as for kubectl: the file that KUBECONFIG names; in a pod the
+// service account; ~/.kube/config. Without a namespace it is that of the pod or of the
+// context, and "default" otherwise. foreign and skew are those of Config. Nothing is sent until the
+// first call.
+//
+// A user of the file may have a token, a file with one, or a certificate. What needs a
+// program or a plugin to log in is refused: give New the client of client-go's
+// rest.HTTPClientFor, or go through kubectl proxy.
+//
+// Errors: *backend.InvalidError for a bad URL, which an unknown parameter makes it, and for
+// a file that cannot be used.
+func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	t, err := parseURL(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	c, err := t.cluster()
+	if err != nil {
+		return nil, err
+	}
+	cfg := Config{Namespace: t.namespace, Foreign: t.foreign, Skew: t.skew, Logger: logger}
+	if cfg.Namespace == "" {
+		cfg.Namespace = c.namespace
+	}
+	transport, err := c.transport()
+	if err != nil {
+		return nil, err
+	}
+	b, err := New(&http.Client{Transport: &bearer{next: transport, token: c.token, file: c.tokenFile}}, c.server, cfg)
+	if err != nil {
+		return nil, err
+	}
+	b.owned = transport
+	return b, nil
+}
+
+// target is what a URL says.
+type target struct {
+	namespace, kubeconfig, context string
+	foreign, skew                  time.Duration
+}
+
+func badURL(value, bound string) error {
+	const most = 64
+	if len(value) > most {
+		value = strings.ToValidUTF8(value[:most], "") + "…"
+	}
+	return &backend.InvalidError{Field: "url", Value: strconv.QuoteToGraphic(value), Bound: bound}
+}
+
+func parseURL(raw string) (target, error) {
+	var t target
+	if strings.ContainsFunc(raw, unicode.IsControl) {
+		return t, badURL("…", "without control characters")
+	}
+	rest, ok := strings.CutPrefix(raw, "kubernetes://")
+	if !ok {
+		return t, badURL("…", "kubernetes://namespace")
+	}
+	if strings.ContainsRune(rest, '#') {
+		return t, badURL("#", "without a fragment")
+	}
+	rest, query, _ := strings.Cut(rest, "?")
+	t.namespace = strings.TrimSuffix(rest, "/")
+	if strings.ContainsAny(t.namespace, "/@:") {
+		return t, badURL("…", "kubernetes://namespace: the API server is in the kubeconfig")
+	}
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return t, badURL("?…", "with parameters as name=value, percent-encoded")
+	}
+	for param, vs := range values {
+		if len(vs) != 1 {
+			return t, badURL(param, "with each parameter once")
+		}
+		switch param {
+		case "kubeconfig":
+			t.kubeconfig = vs[0]
+		case "context":
+			t.context = vs[0]
+		case "foreign":
+			if t.foreign, err = time.ParseDuration(vs[0]); err != nil || t.foreign < minForeign || t.foreign > maxForeign {
+				return t, &backend.InvalidError{Field: param, Value: strconv.QuoteToGraphic(vs[0]), Bound: "a duration of " + minForeign.String() + " to " + maxForeign.String()}
+			}
+		case "skew":
+			if t.skew, err = time.ParseDuration(vs[0]); err != nil || t.skew < time.Second || t.skew > maxForeign {
+				return t, &backend.InvalidError{Field: param, Value: strconv.QuoteToGraphic(vs[0]), Bound: "a duration of 1s to " + maxForeign.String()}
+			}
+		default:
+			return t, badURL(param, "one of the parameters kubeconfig, context, foreign, skew")
+		}
+	}
+	return t, nil
+}
+
+// cluster finds the API server, where kubectl would.
+func (t target) cluster() (*cluster, error) {
+	path := t.kubeconfig
+	if path == "" {
+		path, _, _ = strings.Cut(os.Getenv("KUBECONFIG"), string(os.PathListSeparator))
+	}
+	if path == "" && t.context == "" && os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
+		return inCluster(podFolder, os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"))
+	}
+	if path == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return nil, badFile("kubeconfig", "nothing", "given: there is no home directory")
+		}
+		path = home + "/.kube/config"
+	}
+	return readKubeconfig(path, t.context)
+}

@@ -1,0 +1,53 @@
+package pglock
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// facts are what the settings of a server say of its promises. A role needs no right for
+// them, but for how many standbys there are, which is none where it may not see.
+const facts = `SELECT pg_backend_pid(), pg_is_in_recovery(), current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on',
+	current_setting('synchronous_standby_names') = '', (SELECT count(*) FROM pg_stat_replication)`
+
+// Examine looks at the settings of the server: whether what it has committed survives a
+// crash and a fail-over, and whether there is a pooler in between. It implements
+// backend.Examiner.
+func (b *Backend) Examine(ctx context.Context) ([]string, error) {
+	var out []string
+	err := b.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
+		var recovering, fsync, pages, alone bool
+		var pid uint32
+		var standbys int
+		if err := c.QueryRow(ctx, facts).Scan(&pid, &recovering, &fsync, &pages, &alone, &standbys); err != nil {
+			return err //nolint:wrapcheck // see unavailable
+		}
+		for _, f := range []struct {
+			bad  bool
+			text string
+		}{
+			{recovering, "this server is a standby: it takes no locks"},
+			{!fsync, "fsync is off: a crash of the machine loses grants, and a lock may then be granted twice"},
+			{!pages && fsync, "full_page_writes is off: a crash of the machine can damage the tables"},
+			{
+				standbys > 0 && alone,
+				fmt.Sprintf("%d standbys replicate asynchronously: a fail-over loses the newest grants, and a lock may then be granted twice", standbys),
+			},
+			{
+				pid != c.Conn().PgConn().PID() && !b.deaf,
+				"a pooler is in between: where it does not keep a connection for a client, say listen=false",
+			},
+		} {
+			if f.bad {
+				out = append(out, f.text)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, unavailable("examine", false, err)
+	}
+	return out, nil
+}

@@ -1,0 +1,101 @@
+package pglock_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/backendtest"
+	"github.com/holdfast-io/holdfast/backend/pglock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// F23, B19: a pooler gives every transaction whichever connection is free. No lock lives
+// in a connection, so that nothing changes but how soon a waiter hears of its turn.
+func TestConformanceBehindAPooler(t *testing.T) {
+	t.Parallel()
+	server := testserver.Postgres(t)
+	addr := testserver.PgBouncer(t, server, "transaction")
+	backendtest.Run(t, backendtest.Harness{
+		Open: func(t backendtest.T) backend.Backend {
+			b, err := pglock.Open(t.Context(), server.URLOf("postgres", addr)+"&listen=false", nil)
+			if err != nil {
+				t.Fatalf("open: %v", err)
+			}
+			return b
+		},
+		Slack: 5 * time.Second, NoRestart: "the server itself is restarted by TestConformance",
+	})
+}
+
+// B19: with the settings that PgBouncer comes with, who does not say listen=false is told
+// so before anything is done.
+func TestPoolerIsRefused(t *testing.T) {
+	t.Parallel()
+	server := testserver.Postgres(t)
+	for _, mode := range []string{"session", "transaction"} {
+		b := open(t, server.URLOf("postgres", testserver.PgBouncer(t, server, mode)))
+		err := b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+		if !errors.Is(err, pglock.ErrPooler) || !errors.Is(err, backend.ErrUnsupported) {
+			t.Errorf("%s: %v", mode, err)
+		}
+	}
+	if n := server.Int("SELECT count(*) FROM pg_namespace WHERE nspname = 'holdfast'"); n != 0 {
+		t.Error("something was done")
+	}
+}
+
+// B19: a pooler that lets us connect is seen, and the locks are as good, whatever becomes
+// of the notifications.
+func TestPoolerIsSeen(t *testing.T) {
+	t.Parallel()
+	server := testserver.Postgres(t)
+	addr := testserver.PgBouncer(t, server, "session", "ignore_startup_parameters = jit,enable_hashjoin,enable_mergejoin,plan_cache_mode")
+	b := open(t, server.URLOf("postgres", addr))
+	found, err := b.Examine(leasetest.Within(t))
+	if err != nil || len(found) != 1 || !strings.Contains(found[0], "pooler") {
+		t.Errorf("it found %q, %v", found, err)
+	}
+	id := leasetest.Session(t, b, time.Minute, nil)
+	first, second := leasetest.Ask("n", id), leasetest.Ask("n", id)
+	before := leasetest.Take(t, b, first)
+	got := leasetest.Start(t, b, second)
+	leasetest.InLine(t, b, "n", 1)
+	leasetest.Give(t, b, first)
+	if g := <-got; g.Err != nil || g.Grant.Token <= before {
+		t.Errorf("token %d after %d, %v", g.Grant.Token, before, g.Err)
+	}
+	leasetest.Give(t, b, second)
+}
+
+// B20, B22: a server that ends connections which rest, and a pool that has made all its
+// connections anew, take no lock with them, and a waiter hears of its turn all the same.
+func TestIdleConnectionsAreEnded(t *testing.T) {
+	t.Parallel()
+	server := testserver.Postgres(t, "idle_session_timeout=300ms")
+	b, other := open(t, server.URL()), open(t, server.URL())
+	lost := make(chan backend.Loss, 1)
+	id := leasetest.Session(t, b, time.Minute, func(l backend.Loss) { lost <- l })
+	holder := leasetest.Ask("n", id)
+	leasetest.Take(t, b, holder)
+	got := leasetest.Start(t, other, leasetest.Ask("n", leasetest.Session(t, other, time.Minute, nil)))
+	leasetest.InLine(t, b, "n", 1)
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
+		if info, err := b.Inspect(leasetest.Within(t), "n"); err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != holder.Lease {
+			t.Fatalf("the lock is %+v, %v", info, err)
+		}
+		time.Sleep(400 * time.Millisecond) // longer than the server lets a connection rest
+	}
+	leasetest.Give(t, b, holder)
+	if g := <-got; g.Err != nil {
+		t.Error(g.Err)
+	}
+	select {
+	case l := <-lost:
+		t.Errorf("the session was told %+v", l)
+	default:
+	}
+}

@@ -1,0 +1,141 @@
+package redislock
+
+import "strconv"
+
+// terms are what many acquires, or many releases, have in common: all that is sent of
+// them but the lock and the lease. See acquire.lua and release.lua.
+type terms struct {
+	session string
+	abandon string // of a release
+	// Of an acquire.
+	ttl, limit, reentrant, wait, mode, permits, channel, owner, note string
+}
+
+// manifest is a batch in the form in which it travels: operations, of which acquire and
+// release carry many leases. A lease costs as much as what is sent of it alone.
+type manifest struct {
+	batch  []*call
+	groups []group
+	size   int // of what write appends
+}
+
+// group is one operation: the calls it answers, as they stand in the batch.
+type group struct {
+	first *call
+	calls []int
+}
+
+// manyGroups is how many groups a call is compared with, from the last one back.
+const manyGroups = 8
+
+func manifestOf(batch []*call) manifest {
+	m := manifest{batch: batch}
+	for i, c := range batch {
+		m.add(i, c)
+	}
+	return m
+}
+
+func (m *manifest) add(i int, c *call) {
+	const head, lease = 2, 2
+	if c.name == "" {
+		m.groups = append(m.groups, group{first: c, calls: []int{i}})
+		m.size += head + len(c.args)
+		return
+	}
+	for k := len(m.groups) - 1; k >= max(0, len(m.groups)-manyGroups); k-- {
+		if g := &m.groups[k]; g.first.op == c.op && g.first.name != "" && g.first.terms == c.terms {
+			g.calls = append(g.calls, i)
+			m.size += lease
+			return
+		}
+	}
+	m.groups = append(m.groups, group{first: c, calls: append(make([]int, 0, len(m.batch)-i), i)})
+	m.size += head + acquireTerms + lease
+}
+
+// How many terms there are.
+const acquireTerms, releaseTerms = 10, 2
+
+// write appends the arguments.
+func (m *manifest) write(args []string) []string {
+	for i := range m.groups {
+		g := &m.groups[i]
+		c, t := g.first, &g.first.terms
+		args = append(args, c.op)
+		switch c.op {
+		case opAcquire:
+			args = append(args, strconv.Itoa(acquireTerms+2*len(g.calls)),
+				t.session, t.ttl, t.limit, t.reentrant, t.wait, t.mode, t.permits, t.channel, t.owner, t.note)
+		case opRelease:
+			args = append(args, strconv.Itoa(releaseTerms+2*len(g.calls)), t.abandon, t.session)
+		default:
+			args = append(append(args, strconv.Itoa(len(c.args))), c.args...)
+			continue
+		}
+		for _, k := range g.calls {
+			args = append(args, m.batch[k].name, m.batch[k].lease)
+		}
+	}
+	return args
+}
+
+// outcomes gives the calls of the batch their answers.
+func (m *manifest) outcomes(answers []reply) []outcome {
+	all := make([]outcome, len(m.batch))
+	for i := range m.groups {
+		g := &m.groups[i]
+		answer, err := wordsOf(answers, i)
+		switch {
+		case err != nil:
+			for _, k := range g.calls {
+				all[k].err = err
+			}
+		case g.first.name == "":
+			all[g.calls[0]].answer = answer
+		default:
+			g.share(answer, all)
+		}
+	}
+	return all
+}
+
+// share takes the answer of an operation of many leases apart.
+func (g *group) share(answer []reply, all []outcome) {
+	d := decoder{list: answer}
+	switch word := d.text(); {
+	case word == "EACH":
+		for i, k := range g.calls {
+			all[k].answer, all[k].err = wordsOf(d.list, i)
+		}
+		return
+	case word == "ALL" && g.first.op == opAcquire:
+		first := granted{token: d.token(), since: d.instant(), left: d.micros(), flag: "-"}
+		for _, k := range g.calls {
+			all[k].granted = first
+			first.token++
+		}
+	case word != "ALL":
+		d.err = errReply
+	}
+	if d.err != nil {
+		for _, k := range g.calls {
+			all[k].err = &sentError{sent: true, err: d.err}
+		}
+	}
+}
+
+// wordsOf gives answer i: a list that begins with a word.
+func wordsOf(answers []reply, i int) ([]reply, error) {
+	if i >= len(answers) || answers[i].kind != listReply || len(answers[i].list) == 0 || answers[i].list[0].kind != textReply {
+		return nil, &sentError{sent: true, err: errReply}
+	}
+	list := answers[i].list
+	if list[0].s == "ERR" {
+		if len(list) < 2 {
+			return nil, &sentError{sent: true, err: errReply}
+		}
+		return nil, &sentError{sent: true, err: parseServerError(list[1].s)}
+	}
+	return list, nil
+}

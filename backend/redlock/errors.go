@@ -1,0 +1,111 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+var (
+	// ErrNoQuorum says that too few nodes answered. It comes inside a
+	// *backend.UnavailableError, with what the nodes said.
+	ErrNoQuorum = errors.New("too few nodes answered")
+	// ErrQuarantine says that too few nodes vote yet: the others may have lost data, and
+	// do not vote until what they forgot has ended. It comes inside a
+	// *backend.UnavailableError with RetryAfter set.
+	ErrQuarantine = errors.New("too few nodes vote yet: the others may have lost data, and leases that they forgot may be out")
+	// ErrClock says that the clock of this process, or the counter of the lock, is more
+	// than an hour ahead of the clocks of the nodes. It comes inside a
+	// *backend.UnavailableError.
+	ErrClock = errors.New("the clocks are more than an hour apart")
+	// ErrForeignData says that a key of Holdfast holds what Holdfast did not write, or what
+	// another version wrote. It comes inside a *backend.UnavailableError.
+	ErrForeignData = errors.New("a key holds what this version of Holdfast did not write")
+
+	errTimeout = errors.New("no answer within the request timeout")
+	errAnswer  = errors.New("an answer that the script does not give")
+	errDown    = errors.New("the node does not answer")
+	errTokens  = errors.New("others kept raising the token")
+)
+
+const (
+	opOpen    = "open"
+	opAcquire = "acquire"
+	opRenew   = "renew"
+	opRelease = "release"
+	opInspect = "inspect"
+	opList    = "list"
+	opBreak   = "break"
+)
+
+// toKind maps every error of a call to a kind of package backend: the only place where
+// that is done. mayHold says that the request may have worked.
+func toKind(ctx context.Context, op string, err error, mayHold bool) error {
+	var own *backend.UnavailableError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, backend.ErrClosed):
+		return backend.ErrClosed
+	case errors.As(err, &own), isKind(err):
+		return err
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+		if !errors.Is(err, ctx.Err()) {
+			err = fmt.Errorf("%w (%w)", err, ctx.Err())
+		}
+	}
+	return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: mayHold, Err: err}
+}
+
+// isKind reports whether err is one of the answers of package backend.
+func isKind(err error) bool {
+	for _, kind := range []error{backend.ErrHeld, backend.ErrLost, backend.ErrInvalid, backend.ErrUnsupported} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
+}
+
+// noQuorum is for a call that too few nodes answered. errs has what the others did
+// instead, by node; nil where one answered.
+func noQuorum(answered, needed int, errs []error) error {
+	all := []error{fmt.Errorf("%w: %d, and %d are needed", ErrNoQuorum, answered, needed)}
+	for i, err := range errs {
+		if err != nil {
+			all = append(all, fmt.Errorf("node %d: %w", i+1, err))
+		}
+	}
+	return errors.Join(all...)
+}
+
+// unsent reports whether the node that gave the error has done nothing.
+func unsent(err error) bool {
+	if _, ok := errors.AsType[*unsentError](err); ok {
+		return true
+	}
+	server, ok := errors.AsType[*serverError](err)
+	return ok && refused(server.code)
+}
+
+// refused reports whether a server that answers with this code has changed nothing. In a
+// script the codes about writing come with its first write.
+func refused(code string) bool {
+	switch code {
+	case "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "MASTERDOWN", "NOREPLICAS", "MISCONF", "BUSY",
+		"NOAUTH", "NOPERM", "WRONGPASS", "NOSCRIPT", "OOM", "MAXCLIENTS":
+		return true
+	default:
+		return false
+	}
+}
+
+// isDialError reports whether no connection was made.
+func isDialError(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "dial"
+}

@@ -1,0 +1,54 @@
+package redlock_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend/redlock"
+)
+
+// A program gives the clients that it has already, one for each server. (There is no
+// output to compare: the example is compiled, and the tests run the same against real
+// servers.)
+func Example() { //nolint:testableexamples // it needs servers at known places
+	ctx := context.Background()
+	var clients []rueidis.Client
+	for _, addr := range []string{"10.0.1.1:6379", "10.0.2.1:6379", "10.0.3.1:6379"} {
+		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, ForceSingleClient: true})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer client.Close()
+		clients = append(clients, client)
+	}
+	b, err := redlock.New(clients, redlock.Config{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer b.Close()
+	locks, err := holdfast.New(b, holdfast.Config{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer locks.Close(ctx)
+
+	err = locks.Do(ctx, "order:123", func(ctx context.Context, lock *holdfast.Lock) error {
+		fmt.Println("token", lock.Token())
+		return ctx.Err()
+	})
+	fmt.Println(err)
+}
+
+// A URL that makes no sense says what is wrong with it, and not the password that is in
+// it.
+func ExampleOpen() {
+	_, err := redlock.Open(context.Background(), "redlock://:secret@a,b?max_ttl=1m", redlock.Config{})
+	fmt.Println(err)
+	// Output: nodes 2: must be an odd number, 3 to 15
+}

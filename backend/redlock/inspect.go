@@ -1,0 +1,182 @@
+package redlock
+
+import (
+	"context"
+	"slices"
+	"strconv"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// Inspect tells who holds the lock: who has a quorum of the votes, or may have one where
+// nodes do not answer. Who waits is not known to the nodes. Errors: *InvalidError,
+// *UnavailableError, ErrClosed, ctx's cause.
+func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, error) {
+	if err := backend.ValidateName(name); err != nil {
+		return backend.LockInfo{}, err
+	}
+	ctx, cancel, err := b.begin(ctx)
+	if err != nil {
+		return backend.LockInfo{}, err
+	}
+	defer cancel()
+	info, err := b.look(ctx, name)
+	return info, toKind(ctx, opInspect, err, false)
+}
+
+// state is what the nodes said of one lock.
+type state struct {
+	counter fence.Token
+	votes   [][]vote // by node
+}
+
+func (b *Backend) look(ctx context.Context, name string) (backend.LockInfo, error) {
+	p := b.ask(args("inspect", name), false)
+	s := state{votes: make([][]vote, len(b.nodes))}
+	err := p.collect(ctx, func(x answer) need {
+		if x.err == nil {
+			d := decoder{list: x.list}
+			d.text()
+			now := d.number()
+			s.add(x.node, &d, now)
+			p.errs[x.node] = d.err
+		}
+		return everyone
+	})
+	switch {
+	case err != nil:
+		return backend.LockInfo{}, err
+	case p.good < b.majority:
+		return backend.LockInfo{}, p.failure()
+	}
+	return b.describe(name, &s, p.silent()), nil
+}
+
+func (s *state) add(node int, d *decoder, now int64) {
+	s.counter = max(s.counter, fence.Token(d.number())) //nolint:gosec // not negative
+	s.votes[node] = d.votes(now)
+}
+
+// describe tells who holds a lock. silent is how many nodes may know of more votes.
+func (b *Backend) describe(name string, s *state, silent int) backend.LockInfo {
+	info := backend.LockInfo{Name: name}
+	tokens := make(map[backend.LeaseID][]vote)
+	for _, votes := range s.votes {
+		for _, v := range votes {
+			tokens[v.lease] = append(tokens[v.lease], v)
+		}
+	}
+	for lease, c := range tally(s.votes) {
+		if c.n+silent < b.quorum(c.claim) {
+			continue // it lost, or was given back
+		}
+		h := c.holder()
+		h.Token, _ = settled(tokens[lease], b.majority)
+		h.Left = c.left
+		info.Holders = append(info.Holders, h)
+		info.Token = max(info.Token, h.Token)
+		info.Limit = c.claim.Limit
+		if c.claim.Mode == backend.Exclusive {
+			info.Limit = 1
+		}
+	}
+	if len(info.Holders) == 0 {
+		info.Token = s.counter
+	}
+	sortHolders(info.Holders)
+	return info
+}
+
+// List tells the locks that are held, by name. A page can be shorter than the limit and
+// have a next one all the same. Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's
+// cause.
+func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
+	if err := req.Validate(); err != nil {
+		return backend.ListPage{}, err
+	}
+	ctx, cancel, err := b.begin(ctx)
+	if err != nil {
+		return backend.ListPage{}, err
+	}
+	defer cancel()
+	page, err := b.list(ctx, req)
+	return page, toKind(ctx, opList, err, false)
+}
+
+func (b *Backend) list(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
+	limit := req.Limit
+	if limit == 0 {
+		limit = backend.MaxListLimit
+	}
+	p := b.ask(args("list", req.Prefix, req.After, strconv.Itoa(limit)), false)
+	states := make(map[string]*state)
+	horizon := "" // what comes after it, a node has not told
+	err := p.collect(ctx, func(x answer) need {
+		if x.err != nil {
+			return everyone
+		}
+		d := decoder{list: x.list}
+		d.text()
+		now, more, last := d.number(), d.number(), ""
+		for len(d.list) > 0 && d.err == nil {
+			one := d.sub()
+			last = one.text()
+			s, ok := states[last]
+			if !ok {
+				s = &state{votes: make([][]vote, len(b.nodes))}
+				states[last] = s
+			}
+			s.add(x.node, one, now)
+			d.err = one.err
+		}
+		if more > 0 && (horizon == "" || last < horizon) {
+			horizon = last
+		}
+		p.errs[x.node] = d.err
+		return everyone
+	})
+	switch {
+	case err != nil:
+		return backend.ListPage{}, err
+	case p.good < b.majority:
+		return backend.ListPage{}, p.failure()
+	}
+	return b.page(states, limit, horizon, p.silent()), nil
+}
+
+func (b *Backend) page(states map[string]*state, limit int, horizon string, silent int) backend.ListPage {
+	var names []string
+	for name := range states {
+		if horizon == "" || name <= horizon {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	page := backend.ListPage{Next: horizon}
+	for _, name := range names {
+		info := b.describe(name, states[name], silent)
+		if len(info.Holders) == 0 {
+			continue
+		}
+		if len(page.Locks) == limit {
+			page.Next = page.Locks[limit-1].Name
+			break
+		}
+		page.Locks = append(page.Locks, info)
+	}
+	return page
+}
+
+// Watch is ErrUnsupported: no node knows what was granted, only what it voted for.
+func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, _ func(backend.Event)) error {
+	if err := backend.ValidatePrefix(req.Prefix); err != nil {
+		return err
+	}
+	_, cancel, err := b.begin(ctx)
+	if err != nil {
+		return err
+	}
+	cancel()
+	return backend.ErrUnsupported
+}

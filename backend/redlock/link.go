@@ -1,0 +1,330 @@
+package redlock
+
+import (
+	"context"
+	"crypto/sha1" //nolint:gosec // Redis names scripts by it; nothing rests on its strength
+	"crypto/tls"
+	_ "embed" // the script
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+//go:embed lua/node.lua
+var script string
+
+// link is all that the protocol needs of one node. Errors of the server are *serverError
+// or errNoScript; *unsentError means that nothing was sent; with all others it is not
+// known what became of the command.
+type link interface {
+	// eval runs the script for data of the identity that is the third of the arguments,
+	// below the key, by its hash or with load set by its text. It sends the command once:
+	// it never retries by itself.
+	eval(ctx context.Context, load bool, key string, args []string) ([]any, error)
+
+	// exists reports whether there is such a key.
+	exists(ctx context.Context, key string) (bool, error)
+
+	// config gives the settings of the server whose names match the glob.
+	config(ctx context.Context, glob string) (map[string]string, error)
+
+	// listen gives a connection for subscriptions. heard is called with each message, and
+	// subscribed with each channel that the server has confirmed, in order and from one
+	// goroutine.
+	listen(ctx context.Context, heard func(channel, message string), subscribed func(channel string)) (ear, error)
+
+	// close ends what the link itself opened.
+	close()
+}
+
+// ear is a connection for subscriptions.
+type ear interface {
+	// subscribe asks for the channels, or to be rid of them. It does not wait for the
+	// confirmation.
+	subscribe(ctx context.Context, channels ...string) error
+	unsubscribe(ctx context.Context, channels ...string) error
+	// ended is closed, or gives something, when the connection has ended.
+	ended() <-chan error
+	// close ends the connection and returns after the last call of heard.
+	close()
+}
+
+// errNoScript: the server does not know the script by its hash.
+var errNoScript = errors.New("the script is not loaded")
+
+// serverError is an answer of a server that is an error.
+type serverError struct {
+	code string // its first word: "WRONGTYPE"
+	text string // all of it
+}
+
+// Error is what the server said.
+func (e *serverError) Error() string { return "redis: " + e.text }
+
+// unsentError is why nothing was sent.
+type unsentError struct{ err error }
+
+// Error is the cause's.
+func (e *unsentError) Error() string { return e.err.Error() }
+
+// Unwrap gives the cause.
+func (e *unsentError) Unwrap() error { return e.err }
+
+// rueidisLink is the link over rueidis. It connects when it is first needed, so that a
+// node that is down is no reason not to begin.
+type rueidisLink struct {
+	option rueidis.ClientOption
+	owned  bool
+
+	mu       sync.Mutex
+	client   rueidis.Client
+	closed   bool
+	identity string // the data that the script of that hash is for
+	hash     string
+
+	wires wires
+}
+
+func newLink(client rueidis.Client, option rueidis.ClientOption) *rueidisLink {
+	l := &rueidisLink{client: client, option: option, owned: client == nil}
+	l.option.DialCtxFn = l.wires.dial
+	return l
+}
+
+// scriptFor is the script for data of an identity: see node.lua.
+func scriptFor(key, identity string) string { return script + "-- " + key + " " + identity + "\n" }
+
+func (l *rueidisLink) hashFor(key, identity string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.hash == "" || l.identity != identity {
+		sum := sha1.Sum([]byte(scriptFor(key, identity))) //nolint:gosec // see the import
+		l.identity, l.hash = identity, hex.EncodeToString(sum[:])
+	}
+	return l.hash
+}
+
+// wires are the connections of a link. A server that hangs while a connection is made
+// holds up the client library, which knows no way to give up but a time-out: closing the
+// connection is one.
+type wires struct {
+	mu     sync.Mutex
+	open   map[net.Conn]struct{}
+	closed bool
+}
+
+func (w *wires) dial(ctx context.Context, addr string, dialer *net.Dialer, secure *tls.Config) (net.Conn, error) {
+	conn, err := dialer.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("dial: %w", err)
+	}
+	w.mu.Lock()
+	if w.closed {
+		w.mu.Unlock()
+		return nil, errors.Join(net.ErrClosed, conn.Close())
+	}
+	if w.open == nil {
+		w.open = make(map[net.Conn]struct{})
+	}
+	w.open[conn] = struct{}{}
+	w.mu.Unlock()
+	known := &wire{Conn: conn, gone: func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.open, conn)
+	}}
+	if secure != nil {
+		return tls.Client(known, secure), nil
+	}
+	return known, nil
+}
+
+func (w *wires) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	for conn := range w.open {
+		_ = conn.Close() // whoever uses it hears of it
+	}
+}
+
+// wire is a connection that is known while it is open.
+type wire struct {
+	net.Conn
+
+	gone func()
+}
+
+// Close closes the connection.
+func (w *wire) Close() error {
+	w.gone()
+	return w.Conn.Close() //nolint:wrapcheck // it stands for the connection
+}
+
+// connected gives the client. Only one caller at a time makes the connection; it takes
+// the time-out of the dialer at most.
+func (l *rueidisLink) connected() (rueidis.Client, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.client != nil {
+		return l.client, nil
+	}
+	if l.closed {
+		return nil, &unsentError{errors.New("the link is closed")}
+	}
+	client, err := rueidis.NewClient(l.option)
+	if err != nil {
+		if client != nil {
+			client.Close()
+		}
+		return nil, &unsentError{fromRueidis(err)}
+	}
+	l.client = client
+	return client, nil
+}
+
+// undated hides the deadline of a context. With a deadline and nothing else under way
+// rueidis reads the answer in the calling goroutine, where the end of the context is not
+// seen before the deadline.
+type undated struct {
+	context.Context //nolint:containedctx // it is a context
+}
+
+// Deadline says that there is none.
+func (undated) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+func (l *rueidisLink) eval(ctx context.Context, load bool, key string, args []string) ([]any, error) {
+	client, err := l.connected()
+	if err != nil {
+		return nil, err
+	}
+	var cmd rueidis.Completed
+	if identity := args[2]; load {
+		cmd = client.B().Eval().Script(scriptFor(key, identity)).Numkeys(1).Key(key).Arg(args...).Build()
+	} else {
+		cmd = client.B().Evalsha().Sha1(l.hashFor(key, identity)).Numkeys(1).Key(key).Arg(args...).Build()
+	}
+	answer, err := client.Do(undated{ctx}, cmd).ToAny()
+	if err != nil {
+		return nil, fromRueidis(err)
+	}
+	list, ok := answer.([]any)
+	if !ok {
+		return nil, errAnswer
+	}
+	return list, nil
+}
+
+func (l *rueidisLink) exists(ctx context.Context, key string) (bool, error) {
+	client, err := l.connected()
+	if err != nil {
+		return false, err
+	}
+	n, err := client.Do(undated{ctx}, client.B().Exists().Key(key).Build()).AsInt64()
+	if err != nil {
+		return false, fromRueidis(err)
+	}
+	return n > 0, nil
+}
+
+func (l *rueidisLink) config(ctx context.Context, glob string) (map[string]string, error) {
+	client, err := l.connected()
+	if err != nil {
+		return nil, err
+	}
+	m, err := client.Do(undated{ctx}, client.B().ConfigGet().Parameter(glob).Build()).AsStrMap()
+	if err != nil {
+		return nil, fromRueidis(err)
+	}
+	return maps.Clone(m), nil
+}
+
+func (l *rueidisLink) close() {
+	l.wires.close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	if l.owned && l.client != nil {
+		l.client.Close()
+	}
+}
+
+// rueidisEar is a dedicated connection.
+type rueidisEar struct {
+	conn   rueidis.DedicatedClient
+	back   func()
+	end    <-chan error
+	closer sync.Once
+}
+
+func (l *rueidisLink) listen(_ context.Context, heard func(channel, message string), subscribed func(channel string)) (ear, error) {
+	client, err := l.connected()
+	if err != nil {
+		return nil, err
+	}
+	conn, back := client.Dedicate()
+	e := &rueidisEar{conn: conn, back: back}
+	e.end = conn.SetPubSubHooks(rueidis.PubSubHooks{
+		OnMessage: func(m rueidis.PubSubMessage) { heard(m.Channel, m.Message) },
+		OnSubscription: func(s rueidis.PubSubSubscription) {
+			if s.Kind == "subscribe" {
+				subscribed(s.Channel)
+			}
+		},
+	})
+	return e, nil
+}
+
+func (e *rueidisEar) subscribe(ctx context.Context, channels ...string) error {
+	err := e.conn.Do(undated{ctx}, e.conn.B().Subscribe().Channel(channels...).Build()).Error()
+	if err != nil {
+		return fromRueidis(err)
+	}
+	return nil
+}
+
+func (e *rueidisEar) unsubscribe(ctx context.Context, channels ...string) error {
+	err := e.conn.Do(undated{ctx}, e.conn.B().Unsubscribe().Channel(channels...).Build()).Error()
+	if err != nil {
+		return fromRueidis(err)
+	}
+	return nil
+}
+
+func (e *rueidisEar) ended() <-chan error { return e.end }
+
+func (e *rueidisEar) close() {
+	e.closer.Do(func() {
+		// The connection is closed, not given back: nothing of ours is left on it.
+		e.conn.Close()
+		for range e.end { // until it is closed: the hooks are not called any more
+		}
+		e.back()
+	})
+}
+
+// fromRueidis tells the answers of the server, and what was not sent, from everything
+// else.
+func fromRueidis(err error) error {
+	if err == nil {
+		return errors.New("redis: the connection was closed")
+	}
+	re, ok := rueidis.IsRedisErr(err)
+	switch {
+	case ok && re.IsNoScript():
+		return errNoScript
+	case ok:
+		code, _, _ := strings.Cut(re.Error(), " ")
+		return &serverError{code: code, text: re.Error()}
+	case isDialError(err):
+		return &unsentError{fmt.Errorf("redis: %w", err)}
+	}
+	return fmt.Errorf("redis: %w", err)
+}

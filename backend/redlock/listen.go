@@ -1,0 +1,111 @@
+package redlock
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// listener keeps the subscriptions at one node: one connection for all locks that this
+// value waits for, from when it first waits.
+type listener struct {
+	b    *Backend
+	i    int
+	link link
+
+	mu      sync.Mutex
+	wanted  map[string]bool // channels
+	changed chan struct{}   // capacity 1
+}
+
+// want asks for a channel, or to be rid of it. It does not block.
+func (e *listener) want(channel string, yes bool) {
+	e.mu.Lock()
+	if yes {
+		e.wanted[channel] = true
+	} else {
+		delete(e.wanted, channel)
+	}
+	e.mu.Unlock()
+	select {
+	case e.changed <- struct{}{}:
+	default: // it will look anyway
+	}
+}
+
+// run connects, and connects again, until the value is closed.
+func (e *listener) run() {
+	for pause := firstProbe; ; pause = min(2*pause, lastProbe) {
+		began := time.Now()
+		e.hear()
+		e.b.deaf(e.i)
+		if time.Since(began) > lastProbe {
+			pause = firstProbe
+		}
+		if !e.b.sleep(e.b.base, jitter(pause)) {
+			return
+		}
+	}
+}
+
+// hear is one connection: until it breaks or the value is closed.
+func (e *listener) hear() {
+	conn, err := e.link.listen(e.b.base,
+		func(channel, message string) { e.b.heard(e.i, channel, message) },
+		func(channel string) { e.b.confirmed(e.i, channel) })
+	if err != nil {
+		return
+	}
+	defer conn.close()
+	have, ended := make(map[string]bool), conn.ended()
+	for {
+		if err := e.adjust(conn, have); err != nil {
+			return
+		}
+		select {
+		case <-e.changed:
+		case why := <-ended:
+			e.b.cfg.Logger.LogAttrs(e.b.base, slog.LevelDebug, "redlock: a subscription broke", slog.Int("node", e.i+1), slog.Any("error", why))
+			return
+		case <-e.b.base.Done():
+			return
+		}
+	}
+}
+
+// adjust asks for what is wanted and not there, and the other way round.
+func (e *listener) adjust(conn ear, have map[string]bool) error {
+	var more, less []string
+	e.mu.Lock()
+	for c := range e.wanted {
+		if !have[c] {
+			more = append(more, c)
+		}
+	}
+	for c := range have {
+		if !e.wanted[c] {
+			less = append(less, c)
+		}
+	}
+	e.mu.Unlock()
+	ctx, cancel := context.WithTimeoutCause(e.b.base, e.b.cfg.RequestTimeout, errTimeout)
+	defer cancel()
+	if len(more) > 0 {
+		if err := conn.subscribe(ctx, more...); err != nil {
+			return err
+		}
+	}
+	if len(less) > 0 {
+		if err := conn.unsubscribe(ctx, less...); err != nil {
+			return err
+		}
+	}
+	for _, c := range more {
+		have[c] = true
+	}
+	for _, c := range less {
+		delete(have, c)
+	}
+	return nil
+}

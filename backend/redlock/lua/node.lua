@@ -1,0 +1,388 @@
+-- One node of a Redlock: what it votes for. It knows nothing of the other nodes: what a
+-- vote is worth is for the client to say. The protocol is written down in doc.go.
+--
+-- KEYS[1]  the marker, "PREFIX:m". All other keys are made from its prefix:
+--   l:NAME   hash of the votes that are out, and "@", a summary
+--   f:NAME   the counter: the greatest token seen, and who set it; it outlives the lock
+--   d:LEASE  what must not get a vote (again): "*", or an attempt and all before it
+--   n        zset of the names of the locks with votes, by the instant the last one ends
+--   w:NAME   channel: votes that were given back
+-- ARGV     max_ttl (ms), 'q' to keep the quarantine or '-', the identity of the data that
+--          the client knows, and then for each operation its name, how many arguments it
+--          has, and the arguments
+-- Answer: 'OK' and an answer for each operation; or 'MARKER' when nothing was done, because
+-- the client must say hello first; or 'FORMAT'. After hello the identity comes first.
+--
+-- Each identity has a script of its own: a remark at the end. So a process of the server
+-- that was not asked yet whether it lost this data does not know the script.
+--
+-- Times are the node's, in microseconds. Numbers stay below 2^53, where a double counts
+-- exactly; they are written with %.0f, because tostring rounds them.
+
+local call = redis.call
+local P = string.sub(KEYS[1], 1, -2)
+local N = P .. 'n'
+local clock = call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+local HOUR = 3600000000
+local KEEP = 172800000 -- ms: two days, longer than any TTL and than a clock may be wrong
+local TOMB = 300000 -- ms: longer than a request can be late
+local SHOWN = 64 -- votes that a refusal tells
+local quarantine = 0 -- no vote is given before this instant
+
+local function num(n)
+  return string.format('%.0f', n)
+end
+
+-- A vote on record: its fields, joined by newlines. The texts hold no control characters.
+local RECORD = '^' .. string.rep('([^\n]*)\n', 9) .. '(.*)$'
+
+local function read(rec)
+  local attempt, mode, permits, limit, token, final, ends, since, owner, note = string.match(rec, RECORD)
+  if not attempt then error({err = 'HFFOREIGN a vote'}) end
+  return {attempt = attempt, mode = mode, permits = tonumber(permits), limit = tonumber(limit), token = tonumber(token),
+    final = final, ends = tonumber(ends), since = since, owner = owner, note = note}
+end
+
+local function written(h)
+  return table.concat({h.attempt, h.mode, h.permits, h.limit, num(h.token), h.final, num(h.ends), h.since, h.owner, h.note}, '\n')
+end
+
+-- The summary of a lock saves looking at all of its votes:
+--   n     votes out           x      1 when they are exclusive
+--   used  permits out         limit  of shared votes
+--   min   none ends before    max    none ends after
+local function count(l, h)
+  l.n = l.n + 1
+  l.used = l.used + h.permits
+  if h.mode == 'x' then l.x = 1 else l.limit = h.limit end
+  if h.ends < l.min then l.min = h.ends end
+  if h.ends > l.max then l.max = h.ends end
+end
+
+local NEVER = 9007199254740991
+
+local function clear(l)
+  l.n, l.used, l.x, l.limit, l.min, l.max = 0, 0, 0, 0, NEVER, 0
+end
+
+local function save(l)
+  if l.n == 0 then
+    call('DEL', l.key)
+    call('ZREM', N, l.name)
+    return
+  end
+  call('HSET', l.key, '@', table.concat({num(l.n), num(l.used), l.x, num(l.limit), num(l.min), num(l.max)}, ' '))
+  call('PEXPIREAT', l.key, num(math.ceil(l.max / 1000) + 1))
+  call('ZADD', N, num(l.max), l.name)
+end
+
+-- The lock as it is: nothing of it has ended. Gives the record of the lease, too.
+local function open(name, lease)
+  local l = {name = name, key = P .. 'l:' .. name}
+  clear(l)
+  local got = call('HMGET', l.key, '@', lease or '@')
+  if not got[1] then return l, nil end
+  local n, used, x, limit, min, max = string.match(got[1], '^(%d+) (%d+) (%d) (%d+) (%d+) (%d+)$')
+  if not n then error({err = 'HFFOREIGN ' .. l.key}) end
+  if now < tonumber(min) then
+    l.n, l.used, l.x, l.limit, l.min, l.max =
+      tonumber(n), tonumber(used), tonumber(x), tonumber(limit), tonumber(min), tonumber(max)
+    return l, lease and got[2] or nil
+  end
+  local all = call('HGETALL', l.key)
+  for i = 1, #all, 2 do
+    if all[i] ~= '@' then
+      local h = read(all[i + 1])
+      if h.ends > now then
+        count(l, h)
+      else
+        call('HDEL', l.key, all[i])
+        if all[i] == lease then got[2] = false end
+      end
+    end
+  end
+  save(l)
+  return l, lease and got[2] or nil
+end
+
+-- Take a vote back.
+local function drop(l, lease, h)
+  call('HDEL', l.key, lease)
+  l.n = l.n - 1
+  l.used = l.used - h.permits
+  save(l)
+end
+
+local function tell(name, lease)
+  call('PUBLISH', P .. 'w:' .. name, lease)
+end
+
+-- The votes that are out, as pairs of lease and record.
+local function votes(l, most)
+  if l.n == 0 then return {} end
+  local all
+  if most and l.n > most then
+    all = call('HRANDFIELD', l.key, most + 1, 'WITHVALUES')
+  else
+    all = call('HGETALL', l.key)
+  end
+  local r = {}
+  for i = 1, #all, 2 do
+    if all[i] ~= '@' then
+      -- Nothing else is looked at when some are left out.
+      if read(all[i + 1]).ends > now then r[#r + 1] = {all[i], all[i + 1]} end
+    end
+  end
+  return r
+end
+
+local function fits(l, mode, permits, limit)
+  if l.n == 0 then return true end
+  if mode == 'x' or l.x == 1 then return false end
+  if l.limit ~= limit then return false end
+  return limit == 0 or l.used + permits <= limit
+end
+
+local function counter(name)
+  local text = call('GET', P .. 'f:' .. name)
+  if not text then return 0, '' end
+  local n, by = string.match(text, '^(%d+) (.*)$')
+  if not n then error({err = 'HFFOREIGN ' .. P .. 'f:' .. name}) end
+  return tonumber(n), by
+end
+
+local function setcounter(name, n, by)
+  call('SET', P .. 'f:' .. name, num(n) .. ' ' .. by, 'PX', KEEP)
+end
+
+local op = {}
+
+-- acquire name lease attempt ttl mode permits limit floor owner note
+-- -> G token left since final old | H now n votes... | Q left | L | S attempt | C
+-- G: the vote is given, old: to another attempt. H: others are in the way. Q: this node does not vote yet. L: the
+-- lease was given up for good. S: so was this attempt. C: the clocks are too far apart.
+op.acquire = function(i)
+  local name, lease, attempt, ttl, mode, permits, limit, floor =
+    ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), ARGV[i + 4], tonumber(ARGV[i + 5]), tonumber(ARGV[i + 6]), tonumber(ARGV[i + 7])
+  local tomb = call('GET', P .. 'd:' .. lease)
+  if tomb == '*' then return {'L'} end
+  if tomb and tonumber(attempt) <= tonumber(tomb) then return {'S', tomb} end
+  local l, rec = open(name, lease)
+  if rec then
+    -- Another attempt for the lease: neither may take back what the other rests on.
+    local h, other = read(rec), 0
+    if h.attempt ~= attempt then
+      h.attempt, other = '*', 1
+      call('HSET', l.key, lease, written(h))
+    end
+    return {'G', num(h.token), num(h.ends - now), h.since, h.final, other}
+  end
+  if not fits(l, mode, permits, limit) then return {'H', num(now), l.n, votes(l, SHOWN)} end
+  if quarantine > now then return {'Q', num(quarantine - now)} end
+  local ctr = counter(name)
+  local token = ctr + 1
+  if floor > token then token = floor end
+  -- After two days the counter is forgotten: then the clock stands for it.
+  if ctr == 0 and now - HOUR > token then token = now - HOUR end
+  if token > now + HOUR then return {'C'} end
+  local h = {attempt = attempt, mode = mode, permits = permits, limit = limit, token = token, final = '0',
+    ends = now + ttl * 1000, since = num(now), owner = ARGV[i + 8], note = ARGV[i + 9]}
+  setcounter(name, token, lease)
+  call('HSET', l.key, lease, written(h))
+  count(l, h)
+  save(l)
+  if now % 64 == 0 then call('ZREMRANGEBYSCORE', N, '-inf', num(now)) end
+  return {'G', num(token), num(ttl * 1000), h.since, '0', 0}
+end
+
+-- write name lease token -> OK | NO counter
+-- The token that the lease has on all nodes. It is taken only while the vote is out, and
+-- while no other lease had as great a one here.
+op.write = function(i)
+  local name, lease, token = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
+  local l, rec = open(name, lease)
+  local ctr, by = counter(name)
+  if not rec or ctr > token or (ctr == token and by ~= lease) then return {'NO', num(ctr)} end
+  setcounter(name, token, lease)
+  local h = read(rec)
+  h.token, h.final = token, '1'
+  call('HSET', l.key, lease, written(h))
+  return {'OK'}
+end
+
+-- fix name lease token -> 1
+-- The token that the lease got, for those who look. It is no vote, and the counter stays.
+op.fix = function(i)
+  local l, rec = open(ARGV[i], ARGV[i + 1])
+  if rec then
+    local h = read(rec)
+    h.token, h.final = tonumber(ARGV[i + 2]), '1'
+    call('HSET', l.key, ARGV[i + 1], written(h))
+  end
+  return {1}
+end
+
+-- has name lease -> 1 | 0
+op.has = function(i)
+  local _, rec = open(ARGV[i], ARGV[i + 1])
+  return {rec and 1 or 0}
+end
+
+-- back name lease attempt late told -> 1 | 0
+-- Take back the vote that the attempt got, or with late may still get. told: somebody may
+-- take the lease for granted, and wait.
+op.back = function(i)
+  local name, lease, attempt = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  local l, rec = open(name, lease)
+  local h = rec and read(rec)
+  if h and h.attempt == attempt then
+    drop(l, lease, h)
+    if ARGV[i + 4] == '1' then tell(name, lease) end
+    return {1}
+  end
+  if ARGV[i + 3] == '1' then
+    local tomb = call('GET', P .. 'd:' .. lease)
+    if not tomb or (tomb ~= '*' and tonumber(tomb) < tonumber(attempt)) then
+      call('SET', P .. 'd:' .. lease, attempt, 'PX', TOMB)
+    end
+  end
+  return {0}
+end
+
+-- release name lease abandon -> 1 | 0
+-- A vote that is not there may still be asked for: requests can overtake each other.
+op.release = function(i)
+  local name, lease = ARGV[i], ARGV[i + 1]
+  local l, rec = open(name, lease)
+  if not rec or ARGV[i + 2] == '1' then call('SET', P .. 'd:' .. lease, '*', 'PX', TOMB) end
+  if not rec then return {0} end
+  drop(l, lease, read(rec))
+  tell(name, lease)
+  return {1}
+end
+
+local function renew(name, lease, ttl)
+  local l, rec = open(name, lease)
+  if not rec then return {'L'} end
+  local h = read(rec)
+  h.ends = now + ttl * 1000
+  call('HSET', l.key, lease, written(h))
+  if h.ends < l.min then l.min = h.ends end
+  if h.ends > l.max then l.max = h.ends end
+  save(l)
+  return {'R', num(h.token), h.final, h.mode, h.limit}
+end
+
+-- renew n (name lease ttl)... -> OK answer..., each R token final mode limit | L
+op.renew = function(i)
+  local r = {'OK'}
+  for j = i + 1, i + 3 * tonumber(ARGV[i]), 3 do
+    r[#r + 1] = renew(ARGV[j], ARGV[j + 1], tonumber(ARGV[j + 2]))
+  end
+  return r
+end
+
+-- inspect name -> I now counter votes
+op.inspect = function(i)
+  return {'I', num(now), num((counter(ARGV[i]))), votes((open(ARGV[i])))}
+end
+
+-- By bytes: Lua compares as the locale does.
+local function before(a, b)
+  for k = 1, math.min(#a, #b) do
+    local x, y = string.byte(a, k), string.byte(b, k)
+    if x ~= y then return x < y end
+  end
+  return #a < #b
+end
+
+-- list prefix after most -> T now more (name counter votes)...
+op.list = function(i)
+  local prefix, after, most = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
+  call('ZREMRANGEBYSCORE', N, '-inf', num(now))
+  local names = {}
+  for _, name in ipairs(call('ZRANGE', N, 0, -1)) do
+    if string.sub(name, 1, #prefix) == prefix and before(after, name) then names[#names + 1] = name end
+  end
+  table.sort(names, before)
+  local r = {'T', num(now), #names > most and 1 or 0}
+  for j = 1, math.min(#names, most) do
+    local l = open(names[j])
+    r[#r + 1] = {names[j], num((counter(names[j]))), votes(l)}
+  end
+  return r
+end
+
+-- break name token by victims lease... -> OK broken... | NO counter broken...
+op['break'] = function(i)
+  local name, token, by = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
+  local ctr, whose = counter(name)
+  local r = {'OK'}
+  if ctr < token or (ctr == token and whose == by) then
+    setcounter(name, token, by)
+  else
+    r = {'NO', num(ctr)}
+  end
+  for j = i + 4, i + 3 + tonumber(ARGV[i + 3]) do
+    local l, rec = open(name, ARGV[j])
+    call('SET', P .. 'd:' .. ARGV[j], '*', 'PX', TOMB)
+    if rec then
+      drop(l, ARGV[j], read(rec))
+      tell(name, ARGV[j])
+      r[#r + 1] = ARGV[j]
+    end
+  end
+  return r
+end
+
+op.ping = function() return {'OK'} end
+
+-- The marker says that the node has all that it ever wrote: 'hfr1 born longest run safe'.
+--   born     since when it has
+--   longest  the greatest max_ttl of all clients (ms): so long it does not vote after born
+--   run      the server's run ID, safe: whether it then wrote everything to disk first
+local text = call('GET', KEYS[1])
+local born, longest, run, safe
+if text then
+  born, longest, run, safe = string.match(text, '^hfr1 (%d+) (%d+) (%S+) ([01])$')
+  if not born then return {'FORMAT'} end
+  born, longest = tonumber(born), tonumber(longest)
+end
+
+local mine, at, changed = tonumber(ARGV[1]), 4, false
+local answers = {'OK'}
+if ARGV[4] == 'hello' then
+  -- hello safe first. safe: the node writes everything to disk before it answers. first:
+  -- no node has a marker, so that nobody has ever used them together.
+  local function info(section, pattern)
+    local ok, all = pcall(call, 'INFO', section)
+    return ok and type(all) == 'string' and string.match(all, pattern) or nil
+  end
+  local id = info('server', 'run_id:(%w+)') or '-'
+  local sure = ARGV[5] == '1' and info('persistence', 'aof_enabled:(%d)') == '1'
+  if not text then
+    born, longest = now, mine
+    local uptime = info('server', 'uptime_in_seconds:(%d+)')
+    if ARGV[6] == '1' and uptime then
+      born = now - math.max(0, tonumber(uptime) - 1) * 1000000
+    end
+  elseif run ~= id and not (safe == '1' and sure) then
+    born = now -- what was written last may be lost
+  end
+  run, safe, at, changed = id, sure and '1' or '0', 7, true
+  answers[2] = run .. ' ' .. num(born)
+elseif not text or ARGV[3] ~= run .. ' ' .. num(born) then
+  return {'MARKER'}
+end
+if mine > longest then longest, changed = mine, true end
+if changed then call('SET', KEYS[1], table.concat({'hfr1', num(born), num(longest), run, safe}, ' ')) end
+if ARGV[2] == 'q' then quarantine = born + longest * 1000 end
+
+while ARGV[at] do
+  local ok, r = pcall(op[ARGV[at]], at + 2)
+  if not ok then r = {'ERR', type(r) == 'table' and r.err or tostring(r)} end
+  answers[#answers + 1] = r
+  at = at + 2 + tonumber(ARGV[at + 1])
+end
+return answers

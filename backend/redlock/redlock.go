@@ -1,0 +1,375 @@
+package redlock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Bounds and defaults.
+const (
+	// MinTTL bounds the TTL of leases from below, and Config.MaxTTL from above.
+	MinTTL = 100 * time.Millisecond
+	// DefaultMaxTTL is Config.MaxTTL where none is given.
+	DefaultMaxTTL = 5 * time.Minute
+	// DefaultPrefix begins the names of all keys and channels.
+	DefaultPrefix = "hfr"
+	// DefaultRequestTimeout is Config.RequestTimeout where none is given.
+	DefaultRequestTimeout = 2 * time.Second
+	// MinNodes and MaxNodes bound how many nodes there are.
+	MinNodes, MaxNodes = 3, 15
+
+	backendName  = "redlock"
+	expiryLag    = time.Second
+	leastMaxTTL  = 10 * time.Second
+	mostMaxTTL   = 24 * time.Hour
+	maxPrefixLen = 32
+)
+
+// Config says how to use the nodes. Processes that share locks have to agree on Prefix
+// and MaxTTL, and on the nodes.
+type Config struct {
+	// Prefix begins the names of all keys and channels. Values with different prefixes do
+	// not see each other. 1 to 32 characters of a-z A-Z 0-9 _ -. Default: DefaultPrefix.
+	// Optional.
+	Prefix string
+	// MaxTTL is the longest TTL that anybody may ask for: 10 s to 24 h. For so long a node
+	// that may have lost data does not vote. The nodes remember the greatest MaxTTL that
+	// they have seen. Default: DefaultMaxTTL. Optional.
+	MaxTTL time.Duration
+	// RequestTimeout is after how long a node that does not answer is taken for down.
+	// Nobody waits for it meanwhile where the others are enough. Default:
+	// DefaultRequestTimeout. Optional.
+	RequestTimeout time.Duration
+	// NoQuarantine has nodes vote that may have lost data. Then a lock can be granted while
+	// a holder from before still believes in it. Default: false. Optional.
+	NoQuarantine bool
+	// Logger gets what nobody is there to return an error to. Default: none. Optional.
+	Logger *slog.Logger
+}
+
+// Backend keeps leases on the majority of several Redis servers that know nothing of each
+// other. It implements backend.Backend; its methods may be called at once from many
+// goroutines. Make it with New or Open.
+type Backend struct {
+	cfg      Config
+	caps     backend.Capabilities
+	nodes    []*node
+	majority int
+	longest  string      // MaxTTL as the script takes it
+	mode     string      // "q": keep the quarantine
+	fresh    atomic.Bool // nobody had used the nodes when the value was made
+	clock    func() int64
+	attempts atomic.Int64 // the last one
+
+	base    context.Context         //nolint:containedctx // the life of the calls: ends with Close
+	end     context.CancelCauseFunc // ends base
+	wire    context.Context         //nolint:containedctx // the life of the requests: ends when the last was answered
+	cut     context.CancelFunc      // ends wire
+	work    sync.WaitGroup
+	closing sync.Once
+
+	mu     sync.Mutex // guards what follows
+	closed bool
+	lines  map[string]*line // of locks for which somebody here waits
+	asking map[backend.LeaseID]*turnstile
+	ears   []*listener // one for each node; nil until somebody waits
+}
+
+var _ backend.Backend = (*Backend)(nil)
+
+// New uses the servers that the clients are connected to: three or more masters that
+// replicate nothing from each other, an odd number of them. The clients stay the
+// caller's: Close does not close them. They must send commands to the one server they
+// are for. For connections that swallow everything to be found out in time, their
+// Dialer.Timeout and ConnWriteTimeout should be a second.
+//
+// New asks each server a few questions, bounded by Config.RequestTimeout. Errors:
+// *backend.InvalidError for a bad argument; *backend.UnavailableError where less than a
+// majority answered.
+func New(clients []rueidis.Client, cfg Config) (*Backend, error) {
+	links := make([]link, len(clients))
+	for i, c := range clients {
+		if c == nil {
+			return nil, &backend.InvalidError{Field: "clients", Value: "nil", Bound: "clients"}
+		}
+		links[i] = newLink(c, rueidis.ClientOption{})
+	}
+	return open(context.Background(), links, cfg)
+}
+
+// Open connects to the servers that a URL names; see the package documentation for its
+// form. What the URL says overrides cfg. It returns when a majority has answered, or ctx
+// ends. Close closes the connections. An error never holds a password. Errors:
+// *backend.InvalidError; *backend.UnavailableError where less than a majority answered.
+func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	t, err := parseURL(rawURL, cfg)
+	if err != nil {
+		return nil, err
+	}
+	links := make([]link, len(t.options))
+	for i, o := range t.options {
+		links[i] = newLink(nil, o)
+	}
+	return open(ctx, links, t.cfg)
+}
+
+func open(ctx context.Context, links []link, cfg Config) (*Backend, error) {
+	b, err := newBackend(links, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.survey(ctx); err != nil {
+		_ = b.Close() // it gives none
+		return nil, toKind(ctx, opOpen, err, false)
+	}
+	return b, nil
+}
+
+// newBackend makes a value that has asked nothing yet.
+func newBackend(links []link, cfg Config) (*Backend, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if n := len(links); n < MinNodes || n > MaxNodes || n%2 == 0 {
+		return nil, &backend.InvalidError{Field: "nodes", Value: strconv.Itoa(n), Bound: "an odd number, 3 to 15"}
+	}
+	b := &Backend{
+		cfg: cfg, majority: len(links)/2 + 1, longest: millis(cfg.MaxTTL), mode: "q", lines: make(map[string]*line),
+		asking: make(map[backend.LeaseID]*turnstile),
+		clock:  func() int64 { return time.Now().UnixMicro() },
+		caps: backend.Capabilities{
+			Name: backendName, Timed: true, Shared: true, Permits: true, Push: true, TokenKind: "clock",
+			MinTTL: MinTTL, MaxTTL: cfg.MaxTTL, ExpiryLag: expiryLag,
+		},
+	}
+	if cfg.NoQuarantine {
+		b.mode = "-"
+	}
+	b.base, b.end = context.WithCancelCause(context.Background())
+	b.wire, b.cut = context.WithCancel(context.Background())
+	for _, l := range links {
+		b.nodes = append(b.nodes, &node{b: b, link: l, drained: make(chan struct{})})
+	}
+	return b, nil
+}
+
+func (c Config) withDefaults() (Config, error) {
+	c.Prefix = cmp.Or(c.Prefix, DefaultPrefix)
+	c.MaxTTL = cmp.Or(c.MaxTTL, DefaultMaxTTL)
+	c.RequestTimeout = cmp.Or(c.RequestTimeout, DefaultRequestTimeout)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	bad := func(r rune) bool {
+		return ('A' > r || r > 'Z') && ('a' > r || r > 'z') && ('0' > r || r > '9') && r != '_' && r != '-'
+	}
+	switch {
+	case len(c.Prefix) > maxPrefixLen || strings.ContainsFunc(c.Prefix, bad):
+		return c, &backend.InvalidError{Field: "prefix", Value: shortQuote(c.Prefix), Bound: "1 to 32 characters of a-z A-Z 0-9 _ -"}
+	case c.MaxTTL < leastMaxTTL || c.MaxTTL > mostMaxTTL:
+		return c, &backend.InvalidError{Field: "max_ttl", Value: c.MaxTTL.String(), Bound: leastMaxTTL.String() + " to " + mostMaxTTL.String()}
+	case c.RequestTimeout < time.Millisecond || c.RequestTimeout > time.Minute:
+		return c, &backend.InvalidError{Field: "timeout", Value: c.RequestTimeout.String(), Bound: "1ms to 1m"}
+	}
+	return c, nil
+}
+
+// openPatience is for how long nodes that have not answered are waited for when the value
+// is made. Connecting takes longer than asking.
+const openPatience = 250 * time.Millisecond
+
+// survey looks at the nodes for the first time. A node that does not answer is down from
+// the start.
+func (b *Backend) survey(ctx context.Context) error {
+	type seen struct {
+		node         int
+		marked, safe bool
+		err          error
+	}
+	results := make(chan seen, len(b.nodes))
+	for i, n := range b.nodes {
+		b.work.Go(func() {
+			ctx, cancel := context.WithTimeoutCause(b.wire, b.cfg.RequestTimeout, errTimeout)
+			defer cancel()
+			s := seen{node: i}
+			if s.marked, s.err = n.link.exists(ctx, b.key("m")); s.err == nil {
+				s.safe, s.err = n.safe(ctx)
+			}
+			results <- s
+		})
+	}
+	errs := make([]error, len(b.nodes))
+	for i := range errs {
+		errs[i] = errTimeout
+	}
+	answered, safe, unmarked := 0, 0, 0
+	late := time.NewTimer(b.cfg.RequestTimeout)
+	defer late.Stop()
+collecting:
+	for range b.nodes {
+		select {
+		case s := <-results:
+			errs[s.node] = s.err
+			if s.err == nil {
+				answered++
+				safe += toInt(s.safe)
+				unmarked += toInt(!s.marked)
+			}
+			if answered == b.majority {
+				late.Reset(openPatience)
+			}
+		case <-late.C:
+			break collecting
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	if answered < b.majority {
+		return noQuorum(answered, b.majority, errs)
+	}
+	b.caps.Durable = safe == answered
+	b.fresh.Store(unmarked == len(b.nodes))
+	for i, err := range errs {
+		if err != nil && !errors.Is(err, errTimeout) {
+			b.nodes[i].suspect(err)
+		}
+	}
+	return b.greet(ctx)
+}
+
+// greet has the nodes note that they are in use: all of them, before anybody is granted
+// anything, so that a marker that is missing later tells that data was lost.
+func (b *Backend) greet(ctx context.Context) error {
+	p := b.ask(args("ping"), false)
+	return p.collect(ctx, func(answer) need {
+		if p.good >= b.majority {
+			return soon
+		}
+		return everyone
+	})
+}
+
+func toInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Capabilities says what the backend can do. Durable is as the servers that answered were
+// set up when the value was made: appendonly yes and appendfsync always.
+func (b *Backend) Capabilities() backend.Capabilities { return b.caps }
+
+// closePatience bounds how long Close waits until what was to be given back has been sent.
+const closePatience = 250 * time.Millisecond
+
+// Close ends the goroutines and connections of the value, within a second.
+// Calls under way get backend.ErrClosed. The leases stay. Closing again does nothing. The
+// error is always nil.
+func (b *Backend) Close() error {
+	b.closing.Do(func() {
+		b.mu.Lock()
+		b.closed = true
+		for _, l := range b.lines {
+			l.linger.Stop()
+		}
+		b.mu.Unlock()
+		b.end(backend.ErrClosed)
+		late := time.NewTimer(min(b.cfg.RequestTimeout, closePatience))
+		defer late.Stop()
+		for _, n := range b.nodes {
+			drained := n.close()
+			select {
+			case <-drained:
+			case <-late.C:
+				late.Reset(0) // nor is any other waited for
+			}
+		}
+		b.cut()
+		for _, n := range b.nodes {
+			n.link.close()
+		}
+		b.work.Wait()
+	})
+	return nil
+}
+
+// within is ctx, which also ends when the value is closed.
+func (b *Backend) within(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(b.base, func() { cancel(backend.ErrClosed) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// begin is the beginning of every call.
+func (b *Backend) begin(ctx context.Context) (context.Context, func(), error) {
+	ctx, cancel := b.within(ctx)
+	if b.base.Err() != nil {
+		cancel()
+		return nil, nil, backend.ErrClosed
+	}
+	if ctx.Err() != nil {
+		err := context.Cause(ctx)
+		cancel()
+		return nil, nil, err
+	}
+	return ctx, cancel, nil
+}
+
+// sleep waits, and reports false when ctx ended meanwhile.
+func (b *Backend) sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (b *Backend) key(suffix string) string { return b.cfg.Prefix + ":" + suffix }
+
+// attempt makes a number for an attempt: greater than all before it, of this process and,
+// as far as clocks agree, of others.
+func (b *Backend) attempt(after int64) int64 {
+	for {
+		last := b.attempts.Load()
+		next := max(time.Now().UnixMicro(), last+1, after+1)
+		if b.attempts.CompareAndSwap(last, next) {
+			return next
+		}
+	}
+}
+
+// quorum is how many votes a lease needs. No two of majorities are disjoint. Where a lock
+// has c permits, each of n nodes gives out no more than c; c+1 permits would need
+// (c+1)*quorum votes, which is more than the n*c that there are.
+func (b *Backend) quorum(c backend.Claim) int {
+	if c.Mode == backend.Exclusive || c.Limit == 0 {
+		return b.majority
+	}
+	return max(b.majority, len(b.nodes)*c.Limit/(c.Limit+1)+1)
+}
+
+// jitter is d, more or less.
+func jitter(d time.Duration) time.Duration {
+	const least = 100 * time.Microsecond
+	return d/2 + rand.N(max(d, least))
+}

@@ -1,0 +1,66 @@
+package redlock_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/backendtest"
+	"github.com/holdfast-io/holdfast/backend/redlock"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const nodes = 5
+
+// cluster are so many servers that know nothing of each other.
+type cluster []*testserver.RedisServer
+
+// start starts them. Their markers are from long ago: they vote at once.
+func start(t testing.TB, args ...string) cluster {
+	t.Helper()
+	var c cluster
+	for range nodes {
+		s := testserver.Redis(t, args...)
+		run, _, _ := strings.Cut(after(s.Info("server"), "run_id:"), "\r")
+		s.Do("SET", "hfr:m", "hfr1 1 1 "+run+" 1")
+		c = append(c, s)
+	}
+	return c
+}
+
+func after(s, sep string) string {
+	_, rest, _ := strings.Cut(s, sep)
+	return rest
+}
+
+func (c cluster) url(params string) string {
+	var addrs []string
+	for _, s := range c {
+		addrs = append(addrs, s.Addr())
+	}
+	return fmt.Sprintf("redlock://%s?%s", strings.Join(addrs, ","), params)
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	backendtest.Run(t, backendtest.Harness{
+		Open: func(t backendtest.T) backend.Backend {
+			b, err := redlock.Open(t.Context(), c.url("timeout=30s"), redlock.Config{})
+			if err != nil {
+				t.Fatalf("open: %v", err)
+			}
+			return b
+		},
+		Restart: func(backendtest.T) {
+			for _, s := range c {
+				s.Restart()
+			}
+		},
+	})
+}

@@ -1,0 +1,271 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// Release gives a lease back. All nodes are told; those that do not answer now when they
+// are back. With req.Abandon it can never be granted afterwards, which a majority has
+// noted when the error is nil. Errors: ErrLost where there is no such lease, unless
+// req.Abandon is set; *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
+func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error {
+	if err := req.Validate(); err != nil {
+		return err
+	}
+	ctx, cancel, err := b.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	if req.Abandon {
+		b.quit(req.Name, req.Lease)
+	}
+	p := b.ask(args("release", req.Name, string(req.Lease), flag(req.Abandon)), true)
+	found := 0
+	err = p.collect(ctx, func(x answer) need {
+		if x.err == nil {
+			d := decoder{list: x.list}
+			found += int(d.number())
+		}
+		switch {
+		case p.good < b.majority:
+			return everyone
+		case req.Abandon, found >= b.majority, found+p.silent() < b.majority:
+			return nobody
+		}
+		return soon
+	})
+	switch {
+	case err != nil:
+		return toKind(ctx, opRelease, err, true)
+	case p.good < b.majority:
+		return toKind(ctx, opRelease, p.failure(), true)
+	case req.Abandon, found > 0 && found+p.silent() >= b.majority:
+		return nil
+	default:
+		return backend.ErrLost
+	}
+}
+
+// Renew extends leases, each from the moment in which the nodes receive the call. It is
+// one request to each node for 128 leases or less. What a quorum does not have any more
+// is ErrLost; what too few nodes answered about is *UnavailableError. Errors:
+// *InvalidError; ErrUnsupported; ErrClosed; ctx's cause.
+func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	if err := req.Validate(b.caps); err != nil {
+		return backend.RenewResult{}, err
+	}
+	ctx, cancel, err := b.begin(ctx)
+	if err != nil {
+		return backend.RenewResult{}, err
+	}
+	defer cancel()
+	res := backend.RenewResult{Leases: make([]backend.Renewal, 0, len(req.Leases))}
+	for chunk := range slices.Chunk(req.Leases, maxBatch) {
+		renewals, err := b.renew(ctx, chunk)
+		if err != nil {
+			return backend.RenewResult{}, toKind(ctx, opRenew, err, true)
+		}
+		res.Leases = append(res.Leases, renewals...)
+	}
+	return res, nil
+}
+
+// renewal is what the nodes said of one lease.
+type renewal struct {
+	n      int // nodes that have it
+	quorum int
+	tokens []vote
+}
+
+// open reports whether the nodes that have not answered make a difference.
+func (r *renewal) open(silent, majority int) bool {
+	if r.n >= r.quorum {
+		_, sure := settled(r.tokens, majority)
+		return !sure
+	}
+	return r.n+silent >= r.quorum
+}
+
+func (b *Backend) renew(ctx context.Context, leases []backend.TimedRenewal) ([]backend.Renewal, error) {
+	a := []string{strconv.Itoa(len(leases))}
+	for _, l := range leases {
+		a = append(a, l.Name, string(l.Lease), millis(l.TTL))
+	}
+	all := make([]renewal, len(leases))
+	for i := range all {
+		all[i].quorum = b.majority
+	}
+	p := b.ask(args("renew", a...), false)
+	err := p.collect(ctx, func(x answer) need {
+		if x.err == nil {
+			p.errs[x.node] = note(&decoder{list: x.list}, b, all)
+		}
+		if slices.ContainsFunc(all, func(r renewal) bool { return r.open(p.silent(), b.majority) }) {
+			return everyone
+		}
+		return nobody
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]backend.Renewal, len(leases))
+	for i, r := range all {
+		switch {
+		case r.n >= r.quorum:
+			token, _ := settled(r.tokens, b.majority)
+			out[i] = backend.Renewal{Token: token, Left: leases[i].TTL}
+		case r.n+p.silent() < r.quorum:
+			out[i].Err = backend.ErrLost
+		default:
+			out[i].Err = toKind(ctx, opRenew, p.failure(), true)
+		}
+	}
+	return out, nil
+}
+
+// note adds what one node said of the leases.
+func note(d *decoder, b *Backend, all []renewal) error {
+	if d.text() != "OK" || len(d.list) != len(all) {
+		return errAnswer
+	}
+	for i := range all {
+		one := d.sub()
+		if one.text() != "R" {
+			continue
+		}
+		v := vote{token: fence.Token(one.number()), final: one.number() == 1} //nolint:gosec // not negative
+		if one.text() == "s" {
+			v.claim.Mode = backend.Shared
+		}
+		v.claim.Limit = int(one.number())
+		if one.err != nil {
+			return one.err
+		}
+		all[i].n++
+		all[i].tokens = append(all[i].tokens, v)
+		all[i].quorum = max(all[i].quorum, b.quorum(v.claim))
+	}
+	return nil
+}
+
+// settled is the token of a lease by its votes: the one that a majority has, or that was
+// written back. The second result is false where it may be another.
+func settled(vs []vote, majority int) (fence.Token, bool) {
+	have := make(map[fence.Token]int)
+	var greatest, final fence.Token
+	for _, v := range vs {
+		if have[v.token]++; have[v.token] >= majority {
+			return v.token, true
+		}
+		greatest = max(greatest, v.token)
+		if v.final {
+			final = max(final, v.token)
+		}
+	}
+	if final > 0 {
+		return final, true
+	}
+	return greatest, false
+}
+
+// Break takes the lock from all who hold it. Those who were asked for meanwhile stay.
+// Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
+func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
+	if err := req.Validate(); err != nil {
+		return backend.BreakResult{}, err
+	}
+	ctx, cancel, err := b.begin(ctx)
+	if err != nil {
+		return backend.BreakResult{}, err
+	}
+	defer cancel()
+	res, err := b.breakLock(ctx, req.Name)
+	return res, toKind(ctx, opBreak, err, true)
+}
+
+// breakLock looks who holds the lock, and then takes it from these, under a token that is
+// settled like that of a grant.
+func (b *Backend) breakLock(ctx context.Context, name string) (backend.BreakResult, error) {
+	info, err := b.look(ctx, name)
+	if err != nil {
+		return backend.BreakResult{}, err
+	}
+	const attempts = 16
+	by, victims := string(backend.NewLeaseID()), []string{strconv.Itoa(len(info.Holders))}
+	for _, h := range info.Holders {
+		victims = append(victims, string(h.Lease))
+	}
+	token := max(info.Token+1, fence.Token(b.clock())) //nolint:gosec // not negative
+	broken := make(map[string]bool)
+	for range attempts {
+		p := b.ask(args("break", append([]string{name, strconv.FormatUint(uint64(token), 10), by}, victims...)...), false)
+		acks := 0
+		greatest := token
+		err := p.collect(ctx, func(x answer) need {
+			if x.err != nil {
+				return everyone
+			}
+			d := decoder{list: x.list}
+			if d.text() == "OK" {
+				acks++
+			} else {
+				greatest = max(greatest, fence.Token(d.number())) //nolint:gosec // not negative
+			}
+			for len(d.list) > 0 {
+				broken[d.text()] = true
+			}
+			return everyone // who is up
+		})
+		switch {
+		case err != nil:
+			return backend.BreakResult{}, err
+		case acks >= b.majority:
+			res := backend.BreakResult{Token: token}
+			for _, h := range info.Holders {
+				if broken[string(h.Lease)] {
+					res.Broken = append(res.Broken, h)
+				}
+			}
+			return res, nil
+		case p.good < b.majority:
+			return backend.BreakResult{}, p.failure()
+		}
+		token = greatest + 1
+		if !b.sleep(ctx, jitter(time.Millisecond)) {
+			return backend.BreakResult{}, context.Cause(ctx)
+		}
+	}
+	return backend.BreakResult{}, errors.Join(errTokens)
+}
+
+// OpenSession is ErrUnsupported: all leases have an end of their own.
+func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) error {
+	if err := req.Validate(b.caps); err != nil {
+		return err
+	}
+	_, cancel, err := b.begin(ctx)
+	if err != nil {
+		return err
+	}
+	cancel()
+	return backend.ErrUnsupported
+}
+
+// EndSession is ErrUnsupported: all leases have an end of their own.
+func (b *Backend) EndSession(ctx context.Context, _ backend.SessionID) error {
+	_, cancel, err := b.begin(ctx)
+	if err != nil {
+		return err
+	}
+	cancel()
+	return fmt.Errorf("sessions: %w", backend.ErrUnsupported)
+}

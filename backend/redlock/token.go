@@ -1,0 +1,165 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// conclude makes a grant of enough votes: it settles the token, and sees whether there is
+// time left. What is no grant after all is given back.
+func (a *acquisition) conclude(ctx context.Context, bal *ballot) verdict {
+	token, err := a.settle(ctx, bal)
+	if err != nil {
+		a.mayHold = true
+		a.giveBack(bal, true)
+		if ctx.Err() == nil && !errors.Is(err, backend.ErrClosed) {
+			return verdict{kind: split, err: err, again: jitter(a.pause)}
+		}
+		return verdict{kind: failed, err: err}
+	}
+	var lefts []time.Duration
+	var since time.Time
+	for _, t := range bal.got {
+		if t == nil {
+			continue
+		}
+		lefts = append(lefts, t.left)
+		if since.IsZero() || t.since.Before(since) {
+			since = t.since
+		}
+	}
+	// The lease is out for as long as a quorum of its votes.
+	slices.Sort(lefts)
+	left, asked := lefts[len(lefts)-a.quorum], bal.p.asked
+	if time.Since(asked) >= left-drift(a.req.TTL) {
+		a.giveBack(bal, true)
+		return verdict{kind: failed, err: backend.ErrLost}
+	}
+	a.inform(bal, token)
+	return verdict{kind: granted, grant: backend.Grant{Token: token, Asked: asked, Left: left, Since: since}}
+}
+
+// inform tells the nodes whose vote has another token which one the lease got, so that who
+// looks later is told the same by all. It is not waited for.
+func (a *acquisition) inform(bal *ballot, token fence.Token) {
+	tell := func(i int, t *ticket) {
+		if t != nil && t.token != token {
+			fix := args("fix", a.req.Name, string(a.req.Lease), strconv.FormatUint(uint64(token), 10))
+			a.b.nodes[i].submit(&op{args: fix})
+		}
+	}
+	for i, t := range bal.got {
+		tell(i, t)
+	}
+	if len(bal.p.pending) > 0 {
+		bal.p.leave(func(x answer) {
+			if x.err == nil {
+				t, _ := readTicket(&decoder{list: x.list})
+				tell(x.node, t)
+			}
+		})
+	}
+}
+
+// drift is how far the clocks of the nodes and ours may come apart within a TTL.
+func drift(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millisecond }
+
+// settle gives the token of the lease: the greatest that its voters know, which a majority
+// of all nodes has then noted as this lease's own. So every later quorum has a node that
+// knows it, and no other lease can have the same. See docs/backends/redlock.md.
+func (a *acquisition) settle(ctx context.Context, bal *ballot) (fence.Token, error) {
+	token, agreed, done := bal.proposal(a.b.majority)
+	if done {
+		return token, nil
+	}
+	const attempts = 16
+	for range attempts {
+		var nodes []int
+		for i, t := range bal.got {
+			if t != nil && !agreed[i] {
+				nodes = append(nodes, i)
+			}
+		}
+		acks, greatest, err := a.write(ctx, token, nodes, a.b.majority-len(agreed))
+		if err != nil {
+			return 0, err
+		}
+		if acks+len(agreed) >= a.b.majority {
+			return token, nil
+		}
+		if greatest < token {
+			break // votes are gone, or nodes: a greater one would not help
+		}
+		token = max(greatest+1, fence.Token(a.b.clock())) //nolint:gosec // not negative
+		agreed = nil
+		if !a.b.sleep(ctx, jitter(time.Millisecond)) {
+			return 0, context.Cause(ctx)
+		}
+	}
+	return 0, errTokens
+}
+
+// proposal is the token to settle on and the nodes that have it as this lease's own; and
+// whether they are enough.
+func (bal *ballot) proposal(majority int) (fence.Token, map[int]bool, bool) {
+	var token fence.Token
+	have := make(map[fence.Token]int)
+	for _, t := range bal.got {
+		if t == nil {
+			continue
+		}
+		have[t.token]++
+		token = max(token, t.token)
+	}
+	if bal.old {
+		// The lease was asked for before: it keeps the token that it may have been granted
+		// with, which a majority had.
+		for t, n := range have {
+			if n >= majority {
+				token = t
+			}
+		}
+		for _, t := range bal.got {
+			if t != nil && t.final && have[token] < majority {
+				token = t.token
+			}
+		}
+	}
+	agreed := make(map[int]bool)
+	for i, t := range bal.got {
+		if t != nil && t.token == token {
+			agreed[i] = true
+		}
+	}
+	return token, agreed, len(agreed) >= majority
+}
+
+// write has the nodes note the token, until enough have. It gives how many did, and the
+// greatest token that the others know.
+func (a *acquisition) write(ctx context.Context, token fence.Token, nodes []int, enough int) (int, fence.Token, error) {
+	if len(nodes) == 0 {
+		return 0, 0, nil
+	}
+	p := a.b.ask(args("write", a.req.Name, string(a.req.Lease), strconv.FormatUint(uint64(token), 10)), false, nodes...)
+	acks := 0
+	var greatest fence.Token
+	err := p.collect(ctx, func(x answer) need {
+		d := decoder{list: x.list}
+		if x.err == nil && d.text() == "OK" {
+			acks++
+		} else {
+			greatest = max(greatest, fence.Token(d.number())) //nolint:gosec // not negative
+		}
+		if acks >= enough {
+			return nobody
+		}
+		return everyone
+	})
+	return acks, greatest, err
+}

@@ -1,0 +1,377 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"math/bits"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// A waiter at rest sends nothing. Of those who wait for one lock in this process only the
+// first asks, so that a release does not set off a crowd. It is woken by what the nodes
+// publish when votes are given back; against messages that get lost it has a timer, set
+// to when those in the way can end.
+
+const (
+	// gather is for how long a majority is waited for that tells of the same release:
+	// who asks before finds too few votes.
+	gather = 3 * time.Millisecond
+	// confirm is for how long a subscription is waited for before the lock is asked for
+	// again all the same.
+	confirm = 100 * time.Millisecond
+	// idle is the least time between two questions for a lock that others have.
+	idle = 20 * time.Millisecond
+	// lingers is for how long the subscription is kept when nobody waits any more.
+	lingers = time.Second
+	// longestDoubt bounds the pause where nodes do not answer who may know of more votes,
+	// and of a quarantine, which others may end.
+	longestDoubt = time.Second
+	// maxHeard bounds the releases that a lock remembers.
+	maxHeard = 64
+)
+
+// line are those who wait for one lock in this process. Backend.mu guards it.
+type line struct {
+	name      string
+	queue     []*waiter // the first of them asks
+	linger    *time.Timer
+	gathering *time.Timer
+	early     bool                       // some were asked to ask before their turn
+	wanted    bool                       // the nodes were asked to tell of releases
+	confirmed uint64                     // by node: it tells
+	heard     map[backend.LeaseID]uint64 // by node: it told of the release
+}
+
+// waiter is an Acquire that waits.
+type waiter struct {
+	lease backend.LeaseID
+	turn  chan struct{} // closed when it is the first
+	gone  chan struct{} // closed when it was given up
+	wake  chan struct{} // capacity 1
+}
+
+// first reports whether it may ask.
+func (w *waiter) first() bool {
+	select {
+	case <-w.turn:
+		return true
+	default:
+		return false
+	}
+}
+
+// ask has it ask. Backend.mu is held.
+func (w *waiter) ask() {
+	if !w.first() {
+		close(w.turn)
+	}
+}
+
+func (w *waiter) poke() {
+	select {
+	case w.wake <- struct{}{}:
+	default: // it has not slept since
+	}
+}
+
+// wait waits until the lease is out.
+func (a *acquisition) wait(ctx context.Context) (backend.Grant, error) {
+	b := a.b
+	l, w := b.enter(a.req.Name, a.req.Lease)
+	defer func() { b.leave(l, w) }()
+	waited, err := a.queue(ctx, w)
+	if err != nil {
+		return backend.Grant{}, err
+	}
+	byTimer, doubt := false, idle
+	for {
+		select {
+		case <-w.wake: // what it told is seen by the question
+		default:
+		}
+		listening := b.listening(l)
+		v := a.round(ctx)
+		var rest time.Duration
+		switch {
+		case v.kind == granted:
+			v.grant.Waited, v.grant.ByTimer = waited, byTimer
+			b.twins(l, w)
+			return v.grant, nil
+		case v.kind == failed, errors.Is(v.err, backend.ErrLimit) && v.kind == held:
+			return backend.Grant{}, v.err
+		case v.kind == split:
+			if err := a.rest(ctx, w, v.again, nil); err != nil {
+				return backend.Grant{}, err
+			}
+			continue
+		case v.kind == unready:
+			rest = min(v.again, longestDoubt)
+		case v.kind == unsure:
+			doubt = min(2*doubt, longestDoubt)
+			rest = jitter(doubt)
+		case !listening:
+			b.subscribe(l)
+			rest = min(v.again, confirm)
+		default:
+			rest = max(v.again, idle) + jitter(idle/4)
+		}
+		if !w.first() { // it was not out after all
+			if err := a.rest(ctx, w, jitter(idle), &waited); err != nil {
+				return backend.Grant{}, err
+			}
+			if waited, err = a.queue(ctx, w); err != nil {
+				return backend.Grant{}, err
+			}
+			continue
+		}
+		waited = true
+		woken := false
+		if err := a.rest(ctx, w, rest, &woken); err != nil {
+			return backend.Grant{}, err
+		}
+		byTimer = !woken
+	}
+}
+
+// queue waits for the turn, and reports whether it had to. Who asks again for a lease that
+// is out, because a reply was lost, does not wait: it may be the one that the others wait
+// for.
+func (a *acquisition) queue(ctx context.Context, w *waiter) (bool, error) {
+	if w.first() {
+		return false, nil
+	}
+	out, err := a.isOut(ctx)
+	if out || err != nil {
+		return false, err
+	}
+	select {
+	case <-w.turn:
+		return true, nil
+	case <-w.gone:
+		return true, backend.ErrLost
+	case <-ctx.Done():
+		return true, context.Cause(ctx)
+	}
+}
+
+// isOut reports whether the lease may have a majority of the votes.
+func (a *acquisition) isOut(ctx context.Context) (bool, error) {
+	p := a.b.ask(args("has", a.req.Name, string(a.req.Lease)), false)
+	found := 0
+	err := p.collect(ctx, func(x answer) need {
+		d := decoder{list: x.list}
+		found += int(d.number())
+		switch {
+		case found >= a.b.majority, found+p.silent() < a.b.majority:
+			return nobody
+		case p.good >= a.b.majority:
+			return soon
+		}
+		return everyone
+	})
+	return found > 0 && found+p.silent() >= a.b.majority, err
+}
+
+// rest waits for so long, or with woken until it is woken.
+func (a *acquisition) rest(ctx context.Context, w *waiter, d time.Duration, woken *bool) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	var wake chan struct{}
+	if woken != nil {
+		wake = w.wake
+	}
+	select {
+	case <-t.C:
+		return nil
+	case <-wake:
+		*woken = true
+		return nil
+	case <-w.gone:
+		a.giveUp()
+		return backend.ErrLost
+	case <-ctx.Done():
+		a.giveUp()
+		return context.Cause(ctx)
+	}
+}
+
+// enter joins those who wait in this process.
+func (b *Backend) enter(name string, lease backend.LeaseID) (*line, *waiter) {
+	w := &waiter{lease: lease, turn: make(chan struct{}), gone: make(chan struct{}), wake: make(chan struct{}, 1)}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l, ok := b.lines[name]
+	if !ok {
+		l = &line{name: name, heard: make(map[backend.LeaseID]uint64)}
+		b.lines[name] = l
+		l.gathering = time.AfterFunc(time.Hour, func() { b.wakeFirst(l) })
+		l.gathering.Stop()
+		l.linger = time.AfterFunc(time.Hour, func() { b.dissolve(l) })
+	}
+	l.linger.Stop()
+	l.queue = append(l.queue, w)
+	if len(l.queue) == 1 {
+		w.ask()
+	}
+	return l, w
+}
+
+// leave has the next ask.
+func (b *Backend) leave(l *line, w *waiter) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	i := slices.Index(l.queue, w)
+	l.queue = slices.Delete(l.queue, i, i+1)
+	switch {
+	case len(l.queue) == 0 && !l.wanted:
+		delete(b.lines, l.name)
+	case len(l.queue) == 0 && !b.closed:
+		l.linger.Reset(lingers)
+	case len(l.queue) > 0 && i == 0:
+		l.queue[0].ask()
+	}
+}
+
+// twins has the others ask that wait for the lease, now that it is out.
+func (b *Backend) twins(l *line, w *waiter) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, other := range l.queue {
+		if other != w && other.lease == w.lease {
+			other.ask()
+			other.poke()
+			l.early = true
+		}
+	}
+}
+
+// dissolve forgets a line that nobody waits in.
+func (b *Backend) dissolve(l *line) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed || len(l.queue) > 0 || b.lines[l.name] != l {
+		return
+	}
+	delete(b.lines, l.name)
+	for _, e := range b.ears {
+		e.want(b.key("w:"+l.name), false)
+	}
+}
+
+// quit has those stop who wait for the lease: it was given up.
+func (b *Backend) quit(name string, lease backend.LeaseID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l := b.lines[name]
+	if l == nil {
+		return
+	}
+	for _, w := range l.queue {
+		if w.lease != lease {
+			continue
+		}
+		select {
+		case <-w.gone:
+		default:
+			close(w.gone)
+		}
+	}
+}
+
+// listening reports whether a majority tells of what is given back: a quorum of votes
+// cannot be without one that is heard of.
+func (b *Backend) listening(l *line) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return bits.OnesCount64(l.confirmed) >= b.majority
+}
+
+// subscribe has the nodes tell of what is given back.
+func (b *Backend) subscribe(l *line) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed || l.wanted {
+		return
+	}
+	l.wanted = true
+	if b.ears == nil {
+		for i, n := range b.nodes {
+			e := &listener{b: b, i: i, link: n.link, wanted: make(map[string]bool), changed: make(chan struct{}, 1)}
+			b.ears = append(b.ears, e)
+			b.work.Go(e.run)
+		}
+	}
+	for _, e := range b.ears {
+		e.want(b.key("w:"+l.name), true)
+	}
+}
+
+// confirmed is told that a node tells. Who waits asks again: it may have told before.
+func (b *Backend) confirmed(node int, channel string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l := b.lines[strings.TrimPrefix(channel, b.key("w:"))]
+	if l == nil {
+		return
+	}
+	l.confirmed |= 1 << node
+	if bits.OnesCount64(l.confirmed) >= b.majority {
+		l.wake()
+	}
+}
+
+// deaf is told that a node tells no more.
+func (b *Backend) deaf(node int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, l := range b.lines {
+		l.confirmed &^= 1 << node
+	}
+}
+
+// heard is told that a node gave votes of a lease back.
+func (b *Backend) heard(node int, channel, lease string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l := b.lines[strings.TrimPrefix(channel, b.key("w:"))]
+	if l == nil || b.closed {
+		return
+	}
+	id := backend.LeaseID(lease)
+	before := l.heard[id]
+	if before == 0 && len(l.heard) >= maxHeard {
+		clear(l.heard)
+	}
+	now := before | 1<<node
+	l.heard[id] = now
+	switch bits.OnesCount64(now) {
+	case b.majority:
+		l.gathering.Stop()
+		l.wake()
+	case 1:
+		l.gathering.Reset(gather)
+	}
+}
+
+// wakeFirst has the first in line ask.
+func (b *Backend) wakeFirst(l *line) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l.wake()
+}
+
+// wake wakes the first, and those who ask before their turn. Backend.mu is held.
+func (l *line) wake() {
+	for i, w := range l.queue {
+		if i > 0 && !l.early {
+			return
+		}
+		if w.first() {
+			w.poke()
+		}
+	}
+}

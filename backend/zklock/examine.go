@@ -1,0 +1,66 @@
+package zklock
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Examine asks each server for its version and its part in the ensemble, over a
+// connection of its own, with the command srvr, which every server takes unless it was
+// told not to. It implements backend.Examiner.
+func (b *Backend) Examine(ctx context.Context) ([]string, error) {
+	if b.base.Err() != nil {
+		return nil, context.Cause(b.base)
+	}
+	var out []string
+	for _, addr := range b.cfg.Servers {
+		version, mode, err := b.ask(ctx, addr)
+		switch {
+		case ctx.Err() != nil:
+			return nil, fail(ctx, "examine", context.Cause(ctx), false)
+		case err != nil:
+			out = append(out, fmt.Sprintf("the server %s does not answer, or not in plain text: its version was not looked at", addr))
+		case version == "":
+			out = append(out, fmt.Sprintf("the server %s does not take the command srvr: its version was not looked at", addr))
+		case strings.HasPrefix(version, "3.4.") || slices.Contains([]string{"3.5.0", "3.5.1", "3.5.2"}, version):
+			out = append(out, fmt.Sprintf("the server %s is version %s, which has no container nodes: what locks leave is not collected", addr, version))
+		}
+		if mode == "standalone" {
+			out = append(out, fmt.Sprintf("the server %s stands alone: while it is away there are no locks", addr))
+		}
+	}
+	return out, nil
+}
+
+// ask gives the version and the mode that a server tells.
+func (b *Backend) ask(ctx context.Context, addr string) (string, string, error) {
+	const patience, most = 3 * time.Second, 64 << 10
+	conn, err := b.cfg.dial("tcp", addr, patience)
+	if err != nil {
+		return "", "", err
+	}
+	defer conn.Close() //nolint:errcheck // the answer was read, or there is none
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return "", "", err //nolint:wrapcheck // it is not told
+	}
+	if _, err := io.WriteString(conn, "srvr"); err != nil {
+		return "", "", err //nolint:wrapcheck // it is not told
+	}
+	var version, mode string
+	lines := bufio.NewScanner(io.LimitReader(conn, most))
+	for lines.Scan() {
+		if v, ok := strings.CutPrefix(lines.Text(), "Zookeeper version: "); ok {
+			version, _, _ = strings.Cut(v, "-")
+		}
+		if v, ok := strings.CutPrefix(lines.Text(), "Mode: "); ok {
+			mode = v
+		}
+	}
+	return version, mode, lines.Err()
+}

@@ -1,0 +1,132 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// When a lock is over on this side, and why that is never too late.
+
+// C9, B8: with every renewal unanswered the context ends at sent + TTL - drift, not
+// later, and before the lease ends on the backend.
+func TestContextEndsAtDeadline(t *testing.T) {
+	t.Parallel()
+	for _, opts := range [][]holdfast.AcquireOption{nil, {holdfast.TTL(7 * time.Second)}} {
+		synctest.Test(t, func(t *testing.T) {
+			f, store := newFaults(t)
+			var atRisk atomic.Int32
+			c := newClient(t, f, holdfast.Config{TTL: 9 * time.Second, Events: &holdfast.Events{
+				AtRisk: func(holdfast.AtRiskEvent) { atRisk.Add(1) },
+			}})
+			begun := time.Now()
+			lock := mustAcquire(t, c, "n", opts...)
+			ttl := 9 * time.Second
+			if opts != nil {
+				ttl = 7 * time.Second
+			}
+			f.hangRenew()
+			time.Sleep(ttl * 3 / 5)
+			if s := lock.State(); s != holdfast.AtRisk || atRisk.Load() == 0 {
+				t.Errorf("state %v after a failed renewal, %d events", s, atRisk.Load())
+			}
+			<-lock.Context().Done()
+			took, want := time.Since(begun), ttl-holdfast.Drift(ttl)
+			if took < want || took > want+50*time.Millisecond {
+				t.Errorf("context ended after %s, want %s", took, want)
+			}
+			var lost *holdfast.LostError
+			if !errors.As(context.Cause(lock.Context()), &lost) || lost.Cause != holdfast.CauseDeadline || !errors.Is(lost, errWire) && lost.Err == nil {
+				t.Errorf("cause %v", context.Cause(lock.Context()))
+			}
+			if info, err := openStore(t, store).Inspect(t.Context(), "n"); err != nil || len(info.Holders) != 1 {
+				t.Errorf("the lease ended on the backend first: %+v %v", info, err)
+			}
+			if err := lock.Release(t.Context()); !errors.Is(err, holdfast.ErrLost) {
+				t.Errorf("release after loss: %v", err)
+			}
+		})
+	}
+}
+
+// B10, C9: a renewal counts from when it left, however long its answer takes: the lease
+// on the backend does.
+func TestRenewalCountsFromItsRequest(t *testing.T) {
+	t.Parallel()
+	for _, opts := range [][]holdfast.AcquireOption{nil, {holdfast.TTL(7 * time.Second)}} {
+		synctest.Test(t, func(t *testing.T) {
+			f, _ := newFaults(t)
+			c := newClient(t, f, holdfast.Config{TTL: 9 * time.Second})
+			lock := mustAcquire(t, c, "n", opts...)
+			ttl := 9 * time.Second
+			if opts != nil {
+				ttl = 7 * time.Second
+			}
+			var sent time.Time
+			slow := func(ctx context.Context, call func() (backend.RenewResult, error)) (backend.RenewResult, error) {
+				sent = time.Now()
+				res, err := call()
+				f.hangRenew() // all that come after this one
+				sleep(ctx, time.Second)
+				return res, err
+			}
+			f.renew.Store(&slow)
+			<-lock.Context().Done()
+			if took, want := time.Since(sent), ttl-holdfast.Drift(ttl); took < want || took > want+50*time.Millisecond {
+				t.Errorf("context ended %s after the last renewal left, want %s", took, want)
+			}
+		})
+	}
+}
+
+// C14, K6: the answer is so late that the lease has run out: it is not held.
+func TestGrantThatRanOutOnTheWayIsNotHeld(t *testing.T) {
+	t.Parallel()
+	// Also where the backend does not tell losses: the clock alone has to do.
+	for _, told := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			f, _ := newFaults(t)
+			if !told {
+				f.Backend = mute{f.Backend}
+			}
+			c := newClient(t, f, holdfast.Config{TTL: 5 * time.Second})
+			var slow atomic.Int32
+			sleep := func(_ context.Context, call func() (backend.Grant, error)) (backend.Grant, error) {
+				g, err := call()
+				if slow.Add(1) == 1 {
+					time.Sleep(4 * time.Second)
+				}
+				return g, err
+			}
+			f.acquire.Store(&sleep)
+			begun := time.Now()
+			lock := mustAcquire(t, c, "n", holdfast.TTL(3*time.Second))
+			if time.Since(begun) < 4*time.Second || slow.Load() < 2 || lock.Err() != nil {
+				t.Fatalf("a grant that had run out was returned: %v", lock.Err())
+			}
+			if left := time.Until(lock.Deadline()); left < 2*time.Second {
+				t.Fatalf("deadline in %s", left)
+			}
+		})
+	}
+}
+
+// mute tells no losses.
+type mute struct{ backend.Backend }
+
+func (m mute) OpenSession(ctx context.Context, r backend.SessionRequest) error {
+	r.Lost = nil
+	return m.Backend.OpenSession(ctx, r)
+}
+
+func (m mute) Renew(ctx context.Context, r backend.RenewRequest) (backend.RenewResult, error) {
+	res, err := m.Backend.Renew(ctx, r)
+	res.Lost = nil
+	return res, err
+}

@@ -1,0 +1,158 @@
+// Mutants puts faults into our own code, one at a time, and runs the tests that must
+// catch them: a test that nothing can fail says nothing. The sources are not touched; the
+// compiler is given the changed file in the place of the one that is there.
+//
+//	go run ./internal/mutants [-only text] [-at-once n] [target...]
+//
+// A target is the name of a file in data, such as redis. Exit status: 0 when all were
+// caught, 1 when one was not, 2 when one could not be tried.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+func main() {
+	only := flag.String("only", "", "only those whose name has this in it")
+	atOnce := flag.Int("at-once", 1, "how many are tried at once")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	status, err := run(ctx, *only, *atOnce, flag.Args())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		status = 2
+	}
+	stop()
+	os.Exit(status)
+}
+
+func run(ctx context.Context, only string, atOnce int, targets []string) (int, error) {
+	all, err := mutants()
+	if err != nil {
+		return 0, err
+	}
+	all = slices.DeleteFunc(all, func(m mutant) bool {
+		return len(targets) > 0 && !slices.Contains(targets, m.target) || !strings.Contains(m.name, only)
+	})
+	if len(all) == 0 {
+		return 0, errors.New("there is no such mutant")
+	}
+	dir, err := os.MkdirTemp("", "holdfast-mutants-")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // a folder of the system's own
+	var mu sync.Mutex
+	var work sync.WaitGroup
+	counts := make(map[verdict]int)
+	gate := make(chan struct{}, max(1, atOnce))
+	for i := range all {
+		gate <- struct{}{}
+		work.Go(func() {
+			defer func() { <-gate }()
+			v, says := all[i].try(ctx, filepath.Join(dir, strconv.Itoa(i)))
+			mu.Lock()
+			defer mu.Unlock()
+			counts[v]++
+			fmt.Printf("%-9s %-10s %s | %s\n", v, all[i].target, all[i].name, says)
+		})
+	}
+	work.Wait()
+	fmt.Printf("%d mutants: %d caught, %d survived, %d could not be tried\n", len(all), counts[caught], counts[survived], counts[untried])
+	switch {
+	case counts[untried] > 0:
+		return 2, nil
+	case counts[survived] > 0:
+		return 1, nil
+	}
+	return 0, nil
+}
+
+type verdict string
+
+const (
+	caught   verdict = "caught"
+	survived verdict = "SURVIVED"
+	untried  verdict = "untried"
+)
+
+// patience is how long the tests may take. A mutant that makes them hang is caught.
+const patience = 3 * time.Minute
+
+// try runs the tests on the mutant, and says which one caught it.
+func (m *mutant) try(ctx context.Context, dir string) (verdict, string) {
+	if ctx.Err() != nil {
+		return untried, "interrupted"
+	}
+	overlay, err := m.overlay(dir)
+	if err != nil {
+		return untried, err.Error()
+	}
+	begun := time.Now()
+	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-failfast", "-timeout", patience.String(), "-overlay", overlay, "-run", m.tests, "./"+m.pkg) //nolint:gosec // our own data
+	out, err := cmd.CombinedOutput()
+	took := time.Since(begun).Round(time.Second)
+	switch {
+	case ctx.Err() != nil:
+		return untried, "interrupted"
+	case err == nil && bytes.Contains(out, []byte("no tests to run")):
+		return untried, "no test has a name like " + m.tests
+	case err == nil:
+		return survived, took.String()
+	case bytes.Contains(out, []byte("panic: test timed out")):
+		return caught, fmt.Sprintf("a test hung, %s", took)
+	}
+	failed := regexp.MustCompile(`--- FAIL: (\S+)`).FindAllSubmatch(out, -1)
+	if len(failed) == 0 && !bytes.Contains(out, []byte("panic: ")) {
+		return untried, string(out)
+	}
+	by := "a panic"
+	for _, f := range failed {
+		if name := string(f[1]); len(name) > len(by) || by == "a panic" {
+			by = name // the innermost
+		}
+	}
+	return caught, fmt.Sprintf("%s, %s", by, took)
+}
+
+// overlay writes the changed file, and what tells the compiler of it.
+func (m *mutant) overlay(dir string) (string, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	path, err := filepath.Abs(m.file)
+	if err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(path) //nolint:gosec // our own data
+	if err != nil {
+		return "", err
+	}
+	changed, err := m.apply(string(text))
+	if err != nil {
+		return "", err
+	}
+	instead := filepath.Join(dir, filepath.Base(m.file))
+	spec, err := json.Marshal(map[string]map[string]string{"Replace": {path: instead}})
+	if err != nil {
+		return "", err
+	}
+	overlay := filepath.Join(dir, "overlay.json")
+	return overlay, errors.Join(os.WriteFile(instead, []byte(changed), 0o600), os.WriteFile(overlay, spec, 0o600)) //nolint:gosec // our own folder
+}

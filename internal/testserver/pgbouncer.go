@@ -1,0 +1,61 @@
+//go:build unix
+
+package testserver
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// PgBouncer starts a pooler before the server and gives its address. mode is PgBouncer's
+// pool_mode: "session", or "transaction", which gives each transaction whichever
+// connection is free. settings are lines added to its file. It ends with the test.
+func PgBouncer(t testing.TB, s *PostgresServer, mode string, settings ...string) string {
+	t.Helper()
+	dir, port := Dir(t), FreePort(t)
+	users, ini := filepath.Join(dir, "users.txt"), filepath.Join(dir, "pgbouncer.ini")
+	text := fmt.Sprintf(`[databases]
+* = host=127.0.0.1 port=%d
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = %d
+unix_socket_dir =
+auth_type = trust
+auth_file = %s
+pool_mode = %s
+default_pool_size = 20
+max_client_conn = 200
+%s
+`, s.port, port, users, mode, strings.Join(settings, "\n"))
+	for name, text := range map[string]string{users: `"postgres" ""` + "\n", ini: text} {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil { //nolint:gosec // it may run as another user
+			t.Fatalf("testserver: %v", err)
+		}
+	}
+	if s.uid != 0 {
+		if err := os.Chown(dir, int(s.uid), int(s.gid)); err != nil {
+			t.Fatalf("testserver: %v", err)
+		}
+	}
+	program := "pgbouncer"
+	if _, err := os.Stat("/usr/sbin/pgbouncer"); err == nil {
+		program = "/usr/sbin/pgbouncer" // Debian's; not in everybody's $PATH
+	}
+	addr := "127.0.0.1:" + strconv.Itoa(port)
+	p := Start(t, Command{Path: program, Dir: dir, User: s.uid, Group: s.gid, Args: []string{ini}})
+	p.Await(startTimeout, func(ctx context.Context) error {
+		c, err := pgx.Connect(ctx, s.URLOf("postgres", addr))
+		if err != nil {
+			return fmt.Errorf("connect: %w", err)
+		}
+		return c.Close(ctx)
+	})
+	return addr
+}

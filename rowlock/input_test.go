@@ -1,0 +1,215 @@
+package rowlock_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/rowlock"
+)
+
+// recorder is a database that knows nothing and keeps what it is asked.
+type recorder struct{ queries []string }
+
+func (r *recorder) Connect(context.Context) (driver.Conn, error) { return &recorderConn{r}, nil }
+func (r *recorder) Driver() driver.Driver                        { return nil }
+
+type recorderConn struct{ r *recorder }
+
+func (c *recorderConn) Prepare(string) (driver.Stmt, error) { return nil, errors.New("no") }
+func (c *recorderConn) Close() error                        { return nil }
+func (c *recorderConn) Begin() (driver.Tx, error)           { return c, nil }
+func (c *recorderConn) Commit() error                       { return nil }
+func (c *recorderConn) Rollback() error                     { return nil }
+
+func (c *recorderConn) QueryContext(_ context.Context, q string, _ []driver.NamedValue) (driver.Rows, error) {
+	c.r.queries = append(c.r.queries, q)
+	return &noRows{left: strings.Count(q, "@@")}, nil
+}
+
+// noRows is no row, or a setting.
+type noRows struct{ left int }
+
+func (*noRows) Columns() []string { return []string{"a"} }
+func (*noRows) Close() error      { return nil }
+func (n *noRows) Next(dest []driver.Value) error {
+	if n.left == 0 {
+		return io.EOF
+	}
+	n.left--
+	dest[0] = int64(50)
+	return nil
+}
+
+// recorded is what a locker sends.
+func recorded(t *testing.T, d rowlock.Dialect, cfg rowlock.Config, f func(*rowlock.Locker, rowlock.Tx) error) (string, error) {
+	t.Helper()
+	r := &recorder{}
+	db := sql.OpenDB(r)
+	defer db.Close()
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	l, err := rowlock.New(d, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = f(l, rowlock.SQL(tx))
+	return strings.Join(r.queries, "; "), err
+}
+
+// TestStatements: the words of MySQL, for which there is no server here, and of the others.
+func TestStatements(t *testing.T) {
+	t.Parallel()
+	cfg := rowlock.Config{Schema: "bar", Table: "mesa", Key: "id"}
+	const mine, pg = "SELECT `id` FROM `bar`.`mesa` WHERE `id` IN (?) ORDER BY `id` ", `SELECT "id" FROM "bar"."mesa" WHERE "id" IN ($1) ORDER BY "id" `
+	for _, c := range []struct {
+		d    rowlock.Dialect
+		r    rowlock.Request
+		want string
+	}{
+		{rowlock.MySQL, rowlock.Request{}, mine + "FOR UPDATE"},
+		{rowlock.MySQL, rowlock.Request{Shared: true}, mine + "FOR SHARE"},
+		{rowlock.MySQL, rowlock.Request{Shared: true, Busy: rowlock.SkipLocked}, mine + "FOR SHARE SKIP LOCKED"},
+		{rowlock.MySQL, rowlock.Request{Busy: rowlock.NoWait}, "SAVEPOINT holdfast_rowlock; " + mine + "FOR UPDATE NOWAIT; RELEASE SAVEPOINT holdfast_rowlock"},
+		{rowlock.MySQL, rowlock.Request{Timeout: time.Second}, "SAVEPOINT holdfast_rowlock; SELECT @@SESSION.innodb_lock_wait_timeout; SET SESSION innodb_lock_wait_timeout = ?; " +
+			mine + "FOR UPDATE; SET SESSION innodb_lock_wait_timeout = ?; RELEASE SAVEPOINT holdfast_rowlock"},
+		{rowlock.MariaDB, rowlock.Request{Shared: true, Timeout: 1001 * time.Millisecond}, "SAVEPOINT holdfast_rowlock; " + mine + "LOCK IN SHARE MODE WAIT 2; RELEASE SAVEPOINT holdfast_rowlock"},
+		{rowlock.Postgres, rowlock.Request{Shared: true}, pg + "FOR SHARE"},
+	} {
+		c.r.Keys = []any{1}
+		got, err := recorded(t, c.d, cfg, func(l *rowlock.Locker, tx rowlock.Tx) error {
+			_, err := l.Lock(t.Context(), tx, c.r)
+			return err
+		})
+		if got != c.want || c.r.Busy != rowlock.SkipLocked && !errors.Is(err, rowlock.ErrMissing) {
+			t.Errorf("%+v:\ngot  %s\nwant %s\n%v", c.r, got, c.want, err)
+		}
+	}
+	got, err := recorded(t, rowlock.MySQL, cfg, func(l *rowlock.Locker, tx rowlock.Tx) error {
+		_, err := l.Claim(t.Context(), tx, rowlock.Batch{Where: "a = ? OR b", Args: []any{1}, Order: []string{"x", "y"}, Columns: []string{"c"}, Limit: 1, Scan: func(rowlock.Row) error { return nil }})
+		return err
+	})
+	if want := "SELECT `c` FROM `bar`.`mesa` WHERE (a = ? OR b) ORDER BY `x`, `y` LIMIT ? FOR UPDATE SKIP LOCKED"; got != want || err != nil {
+		t.Errorf("got  %s\nwant %s\n%v", got, want, err)
+	}
+}
+
+// testNames: any character in a name, on the real thing.
+func testNames(e engine) {
+	t := e.t
+	mark := "`"
+	if e.dialect == rowlock.Postgres {
+		mark = `"`
+	}
+	name := "Me\"s`a'; DROP TABLE mesa; --"
+	column := "I\"d`"
+	quote := func(s string) string { return mark + strings.ReplaceAll(s, mark, mark+mark) + mark }
+	e.exec("CREATE TABLE " + quote(name) + " (" + quote(column) + " VARCHAR(50) PRIMARY KEY)")
+	value := "x'; DROP TABLE mesa; --"
+	e.exec("INSERT INTO " + quote(name) + " VALUES ('" + strings.ReplaceAll(value, "'", "''") + "')")
+	l, err := rowlock.New(e.dialect, rowlock.Config{Table: name, Key: column})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got string
+	n, err := l.Lock(t.Context(), e.tx().Tx, rowlock.Request{Keys: []any{value}, Columns: []string{column}, Scan: func(row rowlock.Row) error { return row.Scan(&got) }})
+	if err != nil || n != 1 || got != value {
+		t.Errorf("%d rows, %q, %v", n, got, err)
+	}
+	if s := e.text("SELECT COUNT(*) FROM mesa"); s != "4" {
+		t.Errorf("the other table has %s rows", s)
+	}
+}
+
+// testScanError: the error of Scan is the result.
+func testScanError(e engine) {
+	own := errors.New("its own")
+	for _, busy := range []rowlock.Busy{rowlock.Wait, rowlock.NoWait} {
+		tx := e.tx()
+		_, err := e.tables().Lock(e.t.Context(), tx.Tx, rowlock.Request{Keys: []any{1}, Busy: busy, Scan: func(rowlock.Row) error { return own }})
+		err = errors.Join(err, tx.rollback(e.t.Context()))
+		if !errors.Is(err, own) {
+			e.t.Errorf("%v", err)
+		}
+	}
+}
+
+// TestRollbackOnTimeout: a server that rolls back everything when a row is busy. To go on
+// would write outside of any transaction, so that is told.
+func TestRollbackOnTimeout(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t, "innodb-rollback-on-timeout=ON")
+	e := openSQL(t, rowlock.MariaDB, "mysql", s.DSN())
+	e.t = t
+	e.exec("CREATE TABLE mesa (id INT PRIMARY KEY, reserved INT NOT NULL)")
+	e.exec("INSERT INTO mesa VALUES (1, 0)")
+	e.lock(e.tx(), rowlock.Request{Keys: []any{1}})
+	_, err := e.tables().Lock(t.Context(), e.tx().Tx, rowlock.Request{Keys: []any{1}, Timeout: time.Second})
+	var failed *rowlock.LockError
+	if !errors.As(err, &failed) || !errors.Is(err, rowlock.ErrBusy) || !failed.Over {
+		t.Errorf("the transaction is gone: %v", err)
+	}
+}
+
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	good := rowlock.Config{Table: "mesa", Key: "id"}
+	long := strings.Repeat("x", 64)
+	for field, c := range map[string]struct {
+		d   rowlock.Dialect
+		cfg rowlock.Config
+	}{
+		"dialect": {0, good}, "table": {rowlock.Postgres, rowlock.Config{Key: "id"}}, "key": {rowlock.MySQL, rowlock.Config{Table: "mesa", Key: "a\x00"}},
+		"schema": {rowlock.MariaDB, rowlock.Config{Schema: long, Table: "mesa", Key: "id"}},
+	} {
+		var bad *fence.InvalidError
+		if _, err := rowlock.New(c.d, c.cfg); !errors.As(err, &bad) || bad.Field != field {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	one := []any{1}
+	scan := func(rowlock.Row) error { return nil }
+	lock := func(r rowlock.Request) func(*rowlock.Locker, rowlock.Tx) error {
+		return func(l *rowlock.Locker, tx rowlock.Tx) error { _, err := l.Lock(t.Context(), tx, r); return err }
+	}
+	claim := func(b rowlock.Batch) func(*rowlock.Locker, rowlock.Tx) error {
+		return func(l *rowlock.Locker, tx rowlock.Tx) error { _, err := l.Claim(t.Context(), tx, b); return err }
+	}
+	for _, c := range []struct {
+		field string
+		do    func(*rowlock.Locker, rowlock.Tx) error
+	}{
+		{"keys", lock(rowlock.Request{})},
+		{"keys", lock(rowlock.Request{Keys: make([]any, rowlock.MaxKeys+1)})},
+		{"keys[2]", lock(rowlock.Request{Keys: []any{1, []byte{1}, 1}})},
+		{"busy", lock(rowlock.Request{Keys: one, Busy: 3})},
+		{"timeout", lock(rowlock.Request{Keys: one, Timeout: -1})},
+		{"timeout", lock(rowlock.Request{Keys: one, Timeout: time.Microsecond})},
+		{"timeout", lock(rowlock.Request{Keys: one, Timeout: rowlock.MaxTimeout + 1})},
+		{"timeout", lock(rowlock.Request{Keys: one, Timeout: time.Second, Busy: rowlock.NoWait})},
+		{"columns", lock(rowlock.Request{Keys: one, Columns: []string{""}})},
+		{"limit", claim(rowlock.Batch{Scan: scan})},
+		{"limit", claim(rowlock.Batch{Limit: rowlock.MaxKeys + 1, Scan: scan})},
+		{"args", claim(rowlock.Batch{Limit: 1, Args: one, Scan: scan})},
+		{"args", claim(rowlock.Batch{Limit: 1, Where: "x", Args: make([]any, rowlock.MaxArgs+1), Scan: scan})},
+		{"scan", claim(rowlock.Batch{Limit: 1})},
+		{"order", claim(rowlock.Batch{Limit: 1, Scan: scan, Order: []string{"\xff"}})},
+		{"columns", claim(rowlock.Batch{Limit: 1, Scan: scan, Columns: []string{long}})},
+	} {
+		var bad *fence.InvalidError
+		sent, err := recorded(t, rowlock.Postgres, good, c.do)
+		if !errors.As(err, &bad) || bad.Field != c.field || sent != "" {
+			t.Errorf("%s: %v; sent %q", c.field, err, sent)
+		}
+	}
+}

@@ -1,0 +1,76 @@
+package rowlock
+
+import (
+	"context"
+	"database/sql"
+)
+
+// Tx is the caller's transaction: of database/sql by SQL, of pgx by Pgx. What is locked
+// stays locked until the caller commits or rolls back.
+type Tx struct {
+	query func(ctx context.Context, query string, args []any, each func(Row) error) error
+}
+
+// Row is one row that was locked. Scan reads its columns, in the order in which they were
+// asked for, as sql.Rows.Scan does.
+type Row interface {
+	Scan(dest ...any) error
+}
+
+// SQL is a transaction of database/sql. Its driver tells errors of PostgreSQL by a method
+// SQLState, as pgx and lib/pq do, or those of MySQL by a field Number, as go-sql-driver
+// does.
+func SQL(tx *sql.Tx) Tx {
+	return Tx{query: func(ctx context.Context, query string, args []any, each func(Row) error) error {
+		rows, err := tx.QueryContext(ctx, query, args...)
+		if err != nil {
+			return err //nolint:wrapcheck // fail wraps it
+		}
+		defer func() { _ = rows.Close() }()
+		for rows.Next() {
+			if err := each(rows); err != nil {
+				return err
+			}
+		}
+		return rows.Err()
+	}}
+}
+
+// PgxTx is a pgx.Tx, said so that this package need not import pgx. R is pgx.Rows. Commit
+// and Rollback are not called: they are there so that no pool and no connection is taken
+// for a transaction, on which a row lock would end with its own statement.
+type PgxTx[R PgxRows] interface {
+	Query(ctx context.Context, query string, args ...any) (R, error)
+	Commit(ctx context.Context) error
+	Rollback(ctx context.Context) error
+}
+
+// PgxRows is pgx.Rows.
+type PgxRows interface {
+	Row
+	Next() bool
+	Err() error
+	Close()
+}
+
+// Pgx is a transaction of pgx: rowlock.Pgx(tx).
+func Pgx[R PgxRows](tx PgxTx[R]) Tx {
+	return Tx{query: func(ctx context.Context, query string, args []any, each func(Row) error) error {
+		rows, err := tx.Query(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			if err := each(rows); err != nil {
+				return err
+			}
+		}
+		return rows.Err()
+	}}
+}
+
+// exec runs a statement that gives nothing back.
+func (tx Tx) exec(ctx context.Context, query string, args ...any) error {
+	return tx.query(ctx, query, args, func(Row) error { return nil })
+}
