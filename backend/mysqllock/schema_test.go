@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -241,5 +242,28 @@ func TestClockAfterWait(t *testing.T) {
 	}
 	if g := <-got; g.Err != nil || g.Grant.Since.UnixMicro() < waited {
 		t.Errorf("%+v; somebody else had the row until %d", g, waited)
+	}
+}
+
+// Settings that weaken what is promised are told.
+func TestExamine(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	b := open(t, s.URL())
+	var _ backend.Examiner = b
+	found, err := b.Examine(leasetest.Within(t))
+	if err != nil || len(found) != 0 {
+		t.Errorf("a server as it comes: %q, %v", found, err)
+	}
+	s.Exec("SET GLOBAL innodb_flush_log_at_trx_commit = 2", "SET GLOBAL read_only = 1")
+	found, err = b.Examine(leasetest.Within(t))
+	if err != nil || len(found) != 2 || !strings.Contains(found[0], "innodb_flush_log_at_trx_commit is 2") || !strings.Contains(found[1], "read-only") {
+		t.Errorf("%q, %v", found, err)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Examine(leasetest.Within(t)); !errors.Is(err, backend.ErrClosed) {
+		t.Errorf("after Close: %v", err)
 	}
 }

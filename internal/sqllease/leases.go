@@ -204,8 +204,8 @@ func (b *Leases) migrate(ctx context.Context, op string) error {
 	return nil
 }
 
-// Setup does what comes before the first question, for up to the longest time that a
-// question may take. Its error is as callers are told.
+// Setup does what is not a question about leases, for up to the longest time that a question
+// may take. Its error is as callers are told.
 func (b *Leases) Setup(ctx context.Context, op string, do func(context.Context) error) error {
 	within, stop := b.Within(ctx)
 	defer stop()
