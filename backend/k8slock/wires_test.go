@@ -394,6 +394,21 @@ func TestServerStops(t *testing.T) {
 	if !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("Renew while the server hangs: %v", err)
 	}
+	// One call that hangs does not hold up another beyond its own context.
+	long, stop := context.WithCancel(t.Context())
+	var hung sync.WaitGroup
+	hung.Go(func() { _, _ = p.Renew(long, backend.RenewRequest{Session: p.id}) })
+	for range 2 {
+		short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		before := time.Now()
+		_, err := p.Renew(short, backend.RenewRequest{Session: p.id})
+		cancel()
+		if d := time.Since(before); !errors.Is(err, backend.ErrUnavailable) || d > 5*time.Second {
+			t.Errorf("Renew beside one that hangs took %s: %v", d, err)
+		}
+	}
+	stop()
+	hung.Wait()
 	server.Process().Cont()
 	if g := soon(b, "the next", got); g.err != nil {
 		t.Fatal(g.err)
