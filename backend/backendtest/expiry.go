@@ -266,6 +266,20 @@ func leftNeverTooMuch(e *env) {
 		}
 		notBefore(e, w, again.Asked.Add(again.Left), "Grant of one that asked twice")
 	}, func() {
+		// Whole seconds, so that no store has to round up.
+		ttl := max(2*time.Second, (e.ttl() + time.Second - 1).Truncate(time.Second))
+		b := e.client()
+		l := b.take(b.ask(e.name(), e.timed(ttl)))
+		e.until(l.asked.to.Add(ttl / 4))
+		again, err := b.acquire(l.AcquireRequest)
+		switch {
+		case errors.Is(err, backend.ErrLost) && time.Since(l.asked.from) >= ttl: // the machine was slow
+		case err != nil:
+			e.Errorf("Acquire asked twice: %v", err)
+		case again.Asked.Add(again.Left).After(l.asked.to.Add(ttl + ttl/20)):
+			e.Errorf("Acquire asked twice gave %s from its second call on, and the lease had run for a quarter of its %s", again.Left, ttl)
+		}
+	}, func() {
 		a, b := e.client(), e.client()
 		name := e.name()
 		l := b.take(b.ask(name, e.timed(2*e.ttl())))

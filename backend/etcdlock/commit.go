@@ -8,7 +8,6 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -36,6 +35,7 @@ type committer struct {
 	pending []*change
 	running int
 	riders  map[string][]*change // by lock; they wait for rideTime at most
+	nest    int                  // batches that are not tried flat
 }
 
 // change is one request of one lock: a transaction of its own inside that of the
@@ -45,6 +45,7 @@ type change struct {
 	// kind says what may travel with it.
 	kind      kind
 	rides     bool // it may wait for one to travel with
+	flat      bool // it was sent as a part of the transaction, not as an inner one
 	cmps      []clientv3.Cmp
 	then, els []clientv3.Op
 	done      chan committed // capacity 1
@@ -240,39 +241,4 @@ func (ch *change) turn() int {
 		return 0
 	}
 	return 1
-}
-
-// send commits a batch and tells everybody in it. Where one request spoils the whole
-// transaction each is sent on its own.
-func (c *committer) send(ctx context.Context, batch []*change) {
-	ctx, cancel := c.b.request(ctx)
-	defer cancel()
-	if len(batch) == 1 {
-		ch := batch[0]
-		resp, err := c.b.client.Txn(ctx).If(ch.cmps...).Then(ch.then...).Else(ch.els...).Commit()
-		if err != nil {
-			ch.done <- committed{err: err}
-			return
-		}
-		ch.done <- committed{resp: (*pb.TxnResponse)(resp), rev: resp.Header.Revision}
-		return
-	}
-	ops := make([]clientv3.Op, len(batch))
-	for i, ch := range batch {
-		ops[i] = clientv3.OpTxn(ch.cmps, ch.then, ch.els)
-	}
-	resp, err := c.b.client.Txn(ctx).Then(ops...).Commit()
-	if leaseGone(err) || is(err, rpctypes.ErrRequestTooLarge) || is(err, rpctypes.ErrTooManyOps) || is(err, rpctypes.ErrDuplicateKey) {
-		for i := range batch {
-			c.send(c.b.base, batch[i:i+1])
-		}
-		return
-	}
-	for i, ch := range batch {
-		if err != nil {
-			ch.done <- committed{err: err}
-			continue
-		}
-		ch.done <- committed{resp: resp.Responses[i].GetResponseTxn(), rev: resp.Header.Revision}
-	}
 }

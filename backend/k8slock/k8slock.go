@@ -25,6 +25,10 @@ type Config struct {
 	// What is held is written again each third of it, one request for each lock. At least
 	// twice the TTL of the session counts. Default: 10 minutes. Optional.
 	Foreign time.Duration
+	// Skew bounds by how much the clocks of the API servers may differ: who asks for a lock
+	// and does not wait ends a session that they have not seen renewed for its TTL and so
+	// long, without having watched it. 1 s to a day. Default: a minute. Optional.
+	Skew time.Duration
 	// Logger gets what nobody is there to return an error to. Default: none. Optional.
 	Logger *slog.Logger
 }
@@ -95,6 +99,12 @@ func New(client *http.Client, server string, cfg Config) (*Backend, error) {
 	}
 	if cfg.Foreign < minForeign || cfg.Foreign > maxForeign {
 		return nil, &backend.InvalidError{Field: "foreign", Value: cfg.Foreign.String(), Bound: minForeign.String() + " to " + maxForeign.String()}
+	}
+	if cfg.Skew == 0 {
+		cfg.Skew = time.Minute
+	}
+	if cfg.Skew < time.Second || cfg.Skew > 24*time.Hour {
+		return nil, &backend.InvalidError{Field: "skew", Value: cfg.Skew.String(), Bound: "1s to 24h"}
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)

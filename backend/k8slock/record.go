@@ -165,6 +165,24 @@ func (r *record) promote(now time.Time) {
 	}
 }
 
+// stalled reports whether somebody in line could have the lock: client-go's holder gave it
+// back, and knows nothing of a line.
+func (r *record) stalled() bool {
+	if r.foreign || len(r.Line) == 0 {
+		return false
+	}
+	claims, n := r.claims(), r.out()
+	return backend.Admit(claims[:n], claims[n:]) > 0
+}
+
+// first is the one that waits first.
+func (r *record) first() backend.LeaseID {
+	if n := r.out(); n < len(r.Line) {
+		return r.Line[n].Lease
+	}
+	return ""
+}
+
 // seal writes the record into a copy of its object. duration is for how long client-go's
 // candidates are to believe in a holder.
 func (r *record) seal(now time.Time, duration time.Duration) (*object, error) {

@@ -459,13 +459,17 @@ func (b *Backend) tidy(lock string, wait time.Duration) {
 	}
 }
 
-// untidy reports whether the lock has leases of sessions that are no more.
+// untidy reports whether the lock has leases of sessions that are no more, or waits for
+// nothing.
 func (b *Backend) untidy(lock string) bool {
 	b.mirror.mu.Lock()
 	seen := b.mirror.objects[objectName(lock)]
 	b.mirror.mu.Unlock()
 	if seen == nil || seen.record == nil {
 		return false
+	}
+	if seen.record.stalled() {
+		return true
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

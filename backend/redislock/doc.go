@@ -27,6 +27,7 @@
 //	x           zset of what lives, sessions and timed leases, by the instant it ends
 //	n           zset of the names of the locks that are held or waited for
 //	l:NAME      hash of the leases that are out, and a summary
+//	o:NAME      instead, where there is one, exclusive, and nobody waits: as a text
 //	q:NAME      zset of the leases in line, first come first; w:NAME has their records
 //	f           the greatest token so far, of all locks
 //	s:SESSION   hash of what the session holds and waits for

@@ -258,6 +258,8 @@ func TestForeignKeys(t *testing.T) {
 		"lock/string": {"SET", "{hf0}:l:lock/string", "x"},
 		"lock/list":   {"RPUSH", "{hf0}:l:lock/list", "x"},
 		"lock/hash":   {"HSET", "{hf0}:l:lock/hash", "@", "what"},
+		"one/text":    {"SET", "{hf0}:o:one/text", "what"},
+		"one/hash":    {"HSET", "{hf0}:o:one/hash", "a", "b"},
 	}
 	for name, command := range foreign {
 		s.Do(command...)

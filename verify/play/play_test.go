@@ -173,3 +173,27 @@ func TestWorkerBeginsWithoutABackend(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestTorture plays on every other store: workers are stopped and killed, and their
+// network is delayed, held, cut one way and both, reset and refused, its replies lost.
+// F1 to F7 of docs/faults.md.
+func TestTorture(t *testing.T) {
+	t.Parallel()
+	gate := make(chan struct{}, 2) // a cluster takes a small machine for itself
+	for name, start := range stores() {
+		switch name {
+		case "memory", "embedded", "sqlite", "redis": // see above; embedded is the store of holdfast
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			gate <- struct{}{}
+			defer func() { <-gate }()
+			r := passes(t, play.Config{URL: start(t).url, Worker: workers(), For: 8 * time.Second, Seed: 1, Profile: play.Torture})
+			// No relay can stand before what a kubeconfig names: it has TLS.
+			if r.Counts.Kills == 0 || r.Counts.Freezes == 0 || r.Counts.Network == 0 && name != "kubernetes" || r.Counts.Grants == 0 {
+				t.Errorf("nothing was hurt: %+v", r.Counts)
+			}
+		})
+	}
+}

@@ -79,17 +79,18 @@ func onRedis(t *testing.T) store {
 func onEtcd(t *testing.T) store {
 	t.Helper()
 	servers := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	admin := servers[0].Admin()
 	return store{"etcd://" + strings.Join(testserver.Endpoints(servers), ","), func(t *testing.T, s sizes) {
 		t.Helper()
-		keys, err := servers[0].Admin().Get(t.Context(), "\x00", clientv3.WithFromKey(), clientv3.WithCountOnly())
+		keys, err := admin.Get(t.Context(), "\x00", clientv3.WithFromKey(), clientv3.WithCountOnly())
 		if err != nil {
 			t.Fatal(err)
 		}
-		leases, err := servers[0].Admin().Leases(t.Context())
+		leases, err := admin.Leases(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		s["keys"], s["etcd sessions"] = keys.Count, int64(len(leases.Leases))
+		s["keys"], s["leases"] = keys.Count, int64(len(leases.Leases))
 		s.process("server", servers[0].Pid())
 	}}
 }
@@ -131,7 +132,7 @@ func onPostgres(t *testing.T) store {
 	return store{one.URL(), func(t *testing.T, s sizes) {
 		t.Helper()
 		for _, table := range []string{"locks", "leases", "sessions", "tombs", "losses"} {
-			s["rows of "+table] = one.Int("SELECT count(*) FROM holdfast." + table)
+			s[table+" rows"] = one.Int("SELECT count(*) FROM holdfast." + table)
 		}
 		s["server connections"] = one.Int("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
 		s.process("server", one.Process().Pid())

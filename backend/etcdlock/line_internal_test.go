@@ -1,0 +1,38 @@
+package etcdlock
+
+import (
+	"testing"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// B11: what is deleted while a waiter looks is not forgotten: it has to look again before
+// it waits, if what it saw was older.
+func TestDeletedWhileLooking(t *testing.T) {
+	t.Parallel()
+	gone := []*clientv3.Event{{Type: clientv3.EventTypeDelete, Kv: &mvccpb.KeyValue{Key: []byte("before"), ModRevision: 12}}}
+	for _, c := range []struct {
+		name string
+		need need
+		asOf int64 // of what it saw
+	}{
+		{"the one that it needs gone", need{key: "before"}, 11},
+		{"any one", need{any: true}, 11},
+	} {
+		l := &lines{byName: make(map[string]*line)}
+		w := l.join("n", "lease", turn{rev: 10})
+		wt := &watch{from: 1, cancel: func() {}}
+		w.line.watch = wt
+		l.check(w)
+		l.deliver(w.line, wt, gone)
+		if l.await(w, c.need, c.asOf) {
+			t.Errorf("%s: it waits for what has happened", c.name)
+		}
+		l.check(w)
+		if !l.await(w, c.need, 12) {
+			t.Errorf("%s: it does not wait, though it saw that", c.name)
+		}
+		l.leave(w)
+	}
+}
