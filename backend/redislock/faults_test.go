@@ -56,7 +56,7 @@ func TestNothingIsLeft(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
 	b := open(t, s, cfg)
-	const ttl = 500 * time.Millisecond
+	const ttl = 3 * time.Second
 	for i := range 10 {
 		id := session(t, b, ttl)
 		for j := range 20 {
