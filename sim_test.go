@@ -180,7 +180,7 @@ func TestSimulation(t *testing.T) {
 		})
 	}
 	if long, err := time.ParseDuration(os.Getenv("HOLDFAST_SIMULATE")); err == nil {
-		t.Run("long", func(t *testing.T) { simulateFor(t, long) }) //nolint:paralleltest // it takes all processors
+		t.Run("long", func(t *testing.T) { simulateFor(t, long) })
 	}
 }
 
@@ -198,7 +198,7 @@ func simulateFor(t *testing.T, long time.Duration) {
 	for range runtime.GOMAXPROCS(0) {
 		work.Go(func() {
 			for time.Since(begun) < long && !t.Failed() {
-				seed := first + uint64(next.Add(1)) - 1 //nolint:gosec // it counts up from 1
+				seed := first + uint64(next.Add(1)) - 1
 				t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						c, g := simulate(t, seed, piece, paceOf(seed))
