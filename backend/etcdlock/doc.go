@@ -91,8 +91,8 @@
 // and nobody joined the lease. What is made later comes later, so nothing else can stand
 // between the two.
 //
-// Group commit. Requests that come while two transactions are under way travel together
-// in the next: up to 64, never two entries of one lock, which would share a revision. One
+// Group commit. Requests that come while two transactions are under way, or one with many
+// in it, travel together in the next: up to 64, never two entries of one lock, which would share a revision. One
 // that leaves may travel with one that joins, and who joins a line in which others of
 // this process wait waits up to 5 ms for that: a lock in demand costs one transaction for
 // each hand-over.

@@ -63,7 +63,7 @@ func (c *committer) try(ctx context.Context, t txn) (*pb.TxnResponse, error) {
 	ctx, cancel := c.b.request(ctx)
 	defer cancel()
 	resp, err := c.b.client.Txn(ctx).If(t.cmps...).Then(t.then...).Else(t.els...).Commit()
-	return (*pb.TxnResponse)(resp), err //nolint:wrapcheck // the caller maps it
+	return (*pb.TxnResponse)(resp), err
 }
 
 // flat reports whether to try a batch as one flat transaction.
