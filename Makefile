@@ -111,6 +111,10 @@ PROFILE ?= torture
 soak: ## the same for a day, with another seed each minute; it ends at the first violation
 	$(MAKE) chaos FOR=24h
 
+.PHONY: simulate
+simulate: ## the client against a backend with seeded faults, in simulated time, for FOR on all processors (SEED=)
+	HOLDFAST_SIMULATE='$(FOR)' SEED='$(SEED)' $(GO) test -count=1 -v -run '^TestSimulation$$/^long$$' -timeout 0 . | grep -v '^ *\(===\|---\|sim_test.go.*simulated, \)'
+
 .PHONY: generate
 generate: ## write anew what is generated: the capability tables
 	$(GO) test -count=1 -run TestCapabilityTable ./internal/e2e -update

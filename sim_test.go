@@ -1,11 +1,16 @@
 package holdfast_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"runtime"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,6 +32,7 @@ type weather struct {
 	mu    sync.Mutex
 	rand  *rand.Rand
 	storm time.Time // until when
+	pace  int
 	late  sync.WaitGroup
 }
 
@@ -37,7 +43,7 @@ func (w *weather) draw() (int, time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.rand.IntN(300) == 0 {
-		w.storm = time.Now().Add(time.Duration(w.rand.IntN(30_000)) * time.Millisecond)
+		w.storm = time.Now().Add(time.Duration(w.pace*w.rand.IntN(30_000)) * time.Millisecond)
 	}
 	if time.Now().Before(w.storm) {
 		return 1, 0
@@ -130,6 +136,7 @@ type referee struct {
 	holders map[string]map[*holdfast.Lock]bool
 	last    map[string]fence.Token
 	grants  int
+	calls   atomic.Int64 // of Acquire, Extend and Release
 }
 
 func (r *referee) enter(l *holdfast.Lock, limit int) {
@@ -162,17 +169,68 @@ func (r *referee) leave(l *holdfast.Lock) {
 	delete(r.holders[l.Name()], l)
 }
 
+// TestSimulation is eight hours of it. HOLDFAST_SIMULATE is for how long to go on, by the
+// clock on the wall, with another seed for each day, beginning with SEED: see make simulate.
 func TestSimulation(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { simulate(t, seed, time.Hour) })
+			synctest.Test(t, func(t *testing.T) { simulate(t, seed, time.Hour, 1) })
 		})
+	}
+	if long, err := time.ParseDuration(os.Getenv("HOLDFAST_SIMULATE")); err == nil {
+		t.Run("long", func(t *testing.T) { simulateFor(t, long) })
 	}
 }
 
-func simulate(t *testing.T, seed uint64, length time.Duration) {
+// simulateFor simulates day after day on all processors, and says how much that was.
+func simulateFor(t *testing.T, long time.Duration) {
+	t.Helper()
+	const piece = 24 * time.Hour
+	first, err := strconv.ParseUint(cmp.Or(os.Getenv("SEED"), "1"), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	var next, days, calls, grants atomic.Int64
+	var work sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		work.Go(func() {
+			for time.Since(begun) < long && !t.Failed() {
+				seed := first + uint64(next.Add(1)) - 1
+				t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						c, g := simulate(t, seed, piece, paceOf(seed))
+						calls.Add(c)
+						grants.Add(g)
+						days.Add(1)
+					})
+				})
+			}
+		})
+	}
+	work.Wait()
+	took := time.Since(begun)
+	const year = 365.25
+	years := float64(days.Load()) / year
+	t.Logf("%.2f simulated years in %s on %d processors, seeds from %d: %d lock operations, %d grants, %.0f times as fast as time, %.0f operations a second",
+		years, took.Round(time.Second), runtime.GOMAXPROCS(0), first, calls.Load(), grants.Load(),
+		float64(days.Load())*float64(piece)/float64(took), float64(calls.Load())/took.Seconds())
+}
+
+// paceOf is how slow a day is: most have leases of two minutes, which are held for half of
+// one; every twelfth is as crowded as it gets, with leases of 10 s.
+func paceOf(seed uint64) int {
+	if seed%12 == 0 {
+		return 1
+	}
+	return 12
+}
+
+// simulate gives how many operations of locks there were, and how many grants among them.
+// All times but those of the network are longer by pace.
+func simulate(t *testing.T, seed uint64, length time.Duration, pace int) (int64, int64) {
 	t.Helper()
 	store := memlock.NewStore()
 	r := &referee{t: t, holders: make(map[string]map[*holdfast.Lock]bool), last: make(map[string]fence.Token)}
@@ -182,15 +240,15 @@ func simulate(t *testing.T, seed uint64, length time.Duration) {
 	var clients []*holdfast.Client
 	var weathers []*weather
 	for i := range uint64(4) {
-		w := &weather{Backend: openStore(t, store), rand: rand.New(rand.NewPCG(seed, i))}
-		c, err := holdfast.New(w, holdfast.Config{TTL: 10 * time.Second, Timeout: 3 * time.Second})
+		w := &weather{Backend: openStore(t, store), rand: rand.New(rand.NewPCG(seed, i)), pace: pace}
+		c, err := holdfast.New(w, holdfast.Config{TTL: time.Duration(pace) * 10 * time.Second, Timeout: 3 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
 		c.SetAsleep(nil)
 		clients, weathers = append(clients, c), append(weathers, w)
 		for j := range uint64(3) {
-			players.Go(func() { play(ctx, c, r, rand.New(rand.NewPCG(seed, 100+10*i+j))) })
+			players.Go(func() { play(ctx, c, r, rand.New(rand.NewPCG(seed, 100+10*i+j)), pace) })
 		}
 	}
 	players.Wait()
@@ -203,20 +261,22 @@ func simulate(t *testing.T, seed uint64, length time.Duration) {
 		cancel()
 	}
 	// C13: when all are gone and their time is over, nothing is left.
-	time.Sleep(time.Minute)
+	time.Sleep(time.Duration(pace) * time.Minute)
 	b := openStore(t, store)
 	page, err := b.List(t.Context(), backend.ListRequest{})
 	if err != nil || len(page.Locks) != 0 {
 		t.Errorf("left behind: %+v, %v", page.Locks, err)
 	}
-	if r.grants < 1000 {
+	if r.grants < 1000/pace {
 		t.Errorf("only %d grants: the simulation did not get anywhere", r.grants)
 	}
-	t.Logf("%s simulated, %d grants", length, r.grants)
+	t.Logf("%s simulated, %d operations, %d grants", length, r.calls.Load(), r.grants)
+	return r.calls.Load(), int64(r.grants)
 }
 
 // play takes locks in every way until ctx ends.
-func play(ctx context.Context, c *holdfast.Client, r *referee, rnd *rand.Rand) {
+func play(ctx context.Context, c *holdfast.Client, r *referee, rnd *rand.Rand, pace int) {
+	ms := func(n int) time.Duration { return time.Duration(pace*n) * time.Millisecond }
 	for ctx.Err() == nil {
 		name := fmt.Sprintf("lock-%d", rnd.IntN(3))
 		var opts []holdfast.AcquireOption
@@ -228,32 +288,35 @@ func play(ctx context.Context, c *holdfast.Client, r *referee, rnd *rand.Rand) {
 			name, limit = "semaphore", 2
 			opts = append(opts, holdfast.Limit(2))
 		case 2:
-			opts = append(opts, holdfast.TTL(5*time.Second))
+			opts = append(opts, holdfast.TTL(ms(5000)))
 		case 3:
-			opts = append(opts, holdfast.Wait(time.Duration(rnd.IntN(3000))*time.Millisecond))
+			opts = append(opts, holdfast.Wait(ms(rnd.IntN(3000))))
 		case 4:
-			opts = append(opts, holdfast.NoRenew(), holdfast.TTL(4*time.Second))
+			opts = append(opts, holdfast.NoRenew(), holdfast.TTL(ms(4000)))
 		}
-		patience, cancel := context.WithTimeout(ctx, time.Duration(1+rnd.IntN(30))*time.Second)
+		patience, cancel := context.WithTimeout(ctx, ms(1000*(1+rnd.IntN(30))))
+		r.calls.Add(1)
 		lock, err := c.Acquire(patience, name, opts...)
 		cancel()
 		if err != nil {
 			if errors.Is(err, holdfast.ErrInvalid) {
 				r.t.Error(err)
 			}
-			sleep(ctx, time.Duration(rnd.IntN(1000))*time.Millisecond)
+			sleep(ctx, ms(rnd.IntN(1000)))
 			continue
 		}
 		r.enter(lock, limit)
-		work := time.Duration(rnd.ExpFloat64() * float64(2*time.Second))
+		work := time.Duration(rnd.ExpFloat64() * float64(ms(2000)))
 		if sleep(lock.Context(), work/2) && rnd.IntN(2) == 0 {
 			// Longer or shorter than before. A failure leaves it as it was, or lost.
-			ttl := time.Duration(2000+rnd.IntN(20_000)) * time.Millisecond
+			ttl := ms(2000 + rnd.IntN(20_000))
 			extending, cancel := context.WithTimeout(lock.Context(), time.Duration(rnd.IntN(3000))*time.Millisecond)
+			r.calls.Add(1)
 			_ = lock.Extend(extending, ttl)
 			cancel()
 		}
 		sleep(lock.Context(), work/2)
+		r.calls.Add(1)
 		r.leave(lock) // it stops believing before it releases, or when it was told
 		if rnd.IntN(10) > 0 {
 			done, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(rnd.IntN(2000))*time.Millisecond)

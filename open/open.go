@@ -11,6 +11,7 @@
 //	consul://host:8500             Consul; consuls:// for TLS
 //	postgres://host/database       PostgreSQL
 //	kubernetes://namespace         Kubernetes
+//	mysql://host/database          MariaDB or MySQL
 //	holdfast://host:7420           a Holdfast server; holdfasts:// with TLS
 //	embedded:///path               an etcd in this process
 //
@@ -31,6 +32,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
 	"github.com/holdfast-io/holdfast/backend/k8slock"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/backend/mysqllock"
 	"github.com/holdfast-io/holdfast/backend/pglock"
 	"github.com/holdfast-io/holdfast/backend/redislock"
 	"github.com/holdfast-io/holdfast/backend/redlock"
@@ -70,6 +72,7 @@ func schemes() map[string]opener {
 		"postgres":        openPostgres,
 		"postgresql":      openPostgres,
 		"kubernetes":      openKubernetes,
+		"mysql":           openMySQL,
 		"holdfast":        openRemote,
 		"holdfasts":       openRemote,
 		"embedded":        openEmbedded,
@@ -148,4 +151,8 @@ func openZooKeeper(ctx context.Context, url string, o Options) (backend.Backend,
 
 func openPostgres(ctx context.Context, url string, o Options) (backend.Backend, error) {
 	return pglock.Open(ctx, url, o.Logger)
+}
+
+func openMySQL(ctx context.Context, url string, o Options) (backend.Backend, error) {
+	return mysqllock.Open(ctx, url, o.Logger)
 }

@@ -48,8 +48,8 @@
 // holder of client-go's is one that comes first: it is over when it gives the Lease back,
 // or has not renewed it for its leaseDurationSeconds, as client-go itself counts.
 //
-// A lock's Lease stays when the lock is free, a kilobyte for each name that was ever
-// locked: client-go's count of holders is in it. Delete those that are not wanted.
+// A lock's Lease stays for an hour after the lock was free last. Then a process that sees
+// it deletes it, on condition that it is still as it was seen, and if this package made it.
 //
 // # Requires
 //

@@ -24,7 +24,7 @@ func TestFaults(t *testing.T) {
 		"reply-of-an-acquire-lost": lostAcquire, "reply-of-a-release-lost": lostRelease, "late-acquire": lateAcquire,
 		"reply-of-a-renewal-lost": lostRenewal, "renewal-after-the-end": lateRenewal, "object-deleted": objectDeleted,
 		"deaf-watch": deafWatch, "deaf-observer": deafObserver, "broken-watch": brokenWatch, "conflicts": conflicts, "requests": requests, "refused": refused, "full-line": fullLine,
-		"names": names, "garbage": garbage, "dead-to-the-hasty": deadToTheHasty,
+		"names": names, "garbage": garbage, "unused": unused, "dead-to-the-hasty": deadToTheHasty,
 	} {
 		server.Namespace(name)
 		t.Run(name, func(t *testing.T) {
@@ -139,12 +139,18 @@ func (b *bench) process(ttl time.Duration) *process {
 // processOn is one with something more on its wire.
 func (b *bench) processOn(ttl time.Duration, more func(http.RoundTripper) http.RoundTripper) *process {
 	b.Helper()
+	return b.start(ttl, more, func(*k8slock.Backend) {})
+}
+
+func (b *bench) start(ttl time.Duration, more func(http.RoundTripper) http.RoundTripper, set func(*k8slock.Backend)) *process {
+	b.Helper()
 	w := &wire{count: make(map[string]int)}
 	p := &process{bench: b, wire: w, id: backend.NewSessionID(), ttl: ttl, lost: make(chan backend.Loss, 100)}
 	var err error
 	if p.Backend, err = k8slock.New(&http.Client{Transport: w}, "https://"+b.server.Addr(), k8slock.Config{Namespace: b.namespace, Skew: time.Second}); err != nil {
 		b.Fatal(err)
 	}
+	set(p.Backend)
 	transport := b.transport()
 	w.next = more(transport)
 	b.Cleanup(func() {
@@ -156,6 +162,12 @@ func (b *bench) processOn(ttl time.Duration, more func(http.RoundTripper) http.R
 		b.Fatal(err)
 	}
 	return p
+}
+
+// idleProcess is one that deletes what nobody has needed for as long.
+func (b *bench) idleProcess(d time.Duration) *process {
+	b.Helper()
+	return b.start(time.Minute, func(next http.RoundTripper) http.RoundTripper { return next }, func(x *k8slock.Backend) { x.SetIdle(d) })
 }
 
 // transport speaks HTTP/1, so that a watch has a connection of its own.

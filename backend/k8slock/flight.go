@@ -233,7 +233,7 @@ func (b *Backend) fetch(ctx context.Context, at, lock string, create bool) (*obj
 		return nil, err
 	}
 	b.absent(at, before)
-	o, err = (&record{state: state{Name: lock}, object: newObject(at)}).seal(b.rest.clock.now(), 0)
+	o, err = (&record{state: state{Name: lock, Ours: true}, object: newObject(at)}).seal(b.rest.clock.now(), 0)
 	if err != nil || !create {
 		return o, err
 	}

@@ -42,6 +42,8 @@ const (
 	// lag is how much later than the TTL, from when an observer has seen the newest
 	// renewal, it has ended a session.
 	lag = 3 * time.Second
+	// defaultIdle is after how long a lock's object is deleted that nobody needs.
+	defaultIdle = time.Hour
 	// attempt bounds one request. An API server that takes longer is away.
 	attempt = 10 * time.Second
 )
@@ -54,6 +56,7 @@ type Backend struct {
 	rest   rest
 	owned  *http.Transport // of Open, closed by Close
 	value  string          // names this value in its sessions
+	idle   time.Duration   // after which a lock's object is deleted
 	kick   chan struct{}   // capacity 1: look at the ends of sessions again
 	base   context.Context //nolint:containedctx // it is what Close ends
 	end    context.CancelCauseFunc
@@ -110,7 +113,7 @@ func New(client *http.Client, server string, cfg Config) (*Backend, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	b := &Backend{
-		cfg: cfg, value: rand.Text(), kick: make(chan struct{}, 1), sessions: make(map[backend.SessionID]*session),
+		cfg: cfg, value: rand.Text(), idle: defaultIdle, kick: make(chan struct{}, 1), sessions: make(map[backend.SessionID]*session),
 		ended: make(map[backend.SessionID]time.Time), flights: make(map[string]*flight),
 		rest: rest{
 			client: client, clock: &clock{},

@@ -61,6 +61,8 @@ type state struct {
 	// another, somebody took the lock who knows nothing of Line.
 	Identity string  `json:"id,omitempty"`
 	Broken   *broken `json:"broken,omitempty"`
+	// Ours: this package made the object, so it may delete it.
+	Ours bool `json:"ours,omitempty"`
 }
 
 // record is a lock as its Lease has it.
@@ -174,6 +176,10 @@ func (r *record) stalled() bool {
 	claims, n := r.claims(), r.out()
 	return backend.Admit(claims[:n], claims[n:]) > 0
 }
+
+// idle reports whether nobody needs the object: it was made here, and nobody has the lock
+// or waits for it.
+func (r *record) idle() bool { return r.Ours && !r.foreign && len(r.Line) == 0 }
 
 // first is the one that waits first.
 func (r *record) first() backend.LeaseID {

@@ -21,7 +21,7 @@ type session struct {
 	life context.Context         //nolint:containedctx // it is the session's
 	die  context.CancelCauseFunc // ends life
 
-	turn      sync.Mutex                      // one renewal at a time
+	turn      chan struct{}                   // capacity 1: one request about it at a time
 	mu        sync.Mutex                      // guards what follows
 	ttl       time.Duration                   //
 	until     time.Time                       // it lives until then at least, by the local clock
@@ -56,8 +56,10 @@ func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) e
 	if err != nil {
 		return err
 	}
-	s.turn.Lock()
-	defer s.turn.Unlock()
+	if err := s.begin(ctx); err != nil {
+		return fail(ctx, opOpen, err, false)
+	}
+	defer s.end()
 	asked := time.Now()
 	err = s.open(ctx, req.TTL)
 	if err == nil {
@@ -78,7 +80,7 @@ func (b *Backend) newSession(req backend.SessionRequest) (*session, error) {
 	s, ok := b.sessions[req.ID]
 	if !ok {
 		s = &session{
-			b: b, id: req.ID, lost: req.Lost, ttl: req.TTL,
+			b: b, id: req.ID, lost: req.Lost, ttl: req.TTL, turn: make(chan struct{}, 1),
 			abandoned: make(map[leaseKey]time.Time), asking: make(map[leaseKey]context.CancelFunc),
 		}
 		if s.lost == nil {
@@ -90,7 +92,19 @@ func (b *Backend) newSession(req backend.SessionRequest) (*session, error) {
 	return s, nil
 }
 
-// open writes the session's object: makes it, or renews it. s.turn is held.
+// begin waits until nobody else asks about the session, as long as the context lets it.
+func (s *session) begin(ctx context.Context) error {
+	select {
+	case s.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (s *session) end() { <-s.turn }
+
+// open writes the session's object: makes it, or renews it, between begin and end.
 func (s *session) open(ctx context.Context, ttl time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
@@ -168,7 +182,7 @@ func (s *session) isGuest() bool {
 }
 
 // renew writes the session's object again, if it is the one that was made. It never makes
-// it. s.turn is held.
+// it. It is called between begin and end.
 func (s *session) renew(ctx context.Context, ttl time.Duration) error {
 	base := s.b.mirror.known(sessionName(s.id))
 	for {
@@ -255,8 +269,10 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	case err != nil:
 		return backend.RenewResult{}, err
 	}
-	s.turn.Lock()
-	defer s.turn.Unlock()
+	if err := s.begin(ctx); err != nil {
+		return backend.RenewResult{}, fail(ctx, opRenew, err, false)
+	}
+	defer s.end()
 	asked := time.Now()
 	s.mu.Lock()
 	ttl, pulse := s.ttl, s.pulse
@@ -344,8 +360,10 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 
 // remove deletes the session's object.
 func (b *Backend) remove(ctx context.Context, s *session) error {
-	s.turn.Lock()
-	defer s.turn.Unlock()
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	defer s.end()
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
 	s.die(backend.ErrSessionLost)

@@ -320,6 +320,33 @@ func garbage(b *bench) {
 	}
 }
 
+// unused: objects of locks that nobody needs go; those that others made stay, and tokens go
+// on.
+func unused(b *bench) {
+	p := b.process(time.Minute)
+	req, before := p.take("a")
+	p.give(req)
+	held, _ := p.take("held")
+	b.send(http.MethodPost, "", `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"theirs"},"spec":{}}`)
+	theirs, _ := p.take("theirs")
+	p.give(theirs)
+	q := b.idleProcess(2 * time.Second)
+	b.until("deleted", func() bool { return !strings.Contains(b.send(http.MethodGet, "", ""), `"name":"a"`) })
+	all := b.send(http.MethodGet, "", "")
+	if !strings.Contains(all, `"name":"theirs"`) || !strings.Contains(all, `"name":"held"`) {
+		b.Error("an object that is needed, or that is somebody else's, was deleted")
+	}
+	p.holders("held", held)
+	again, after := q.take("a")
+	if after.Token <= before.Token {
+		b.Errorf("token %d after %d", after.Token, before.Token)
+	}
+	p.holders("a", again)
+	if _, err := p.Acquire(b.Context(), p.ask("a")); !errors.Is(err, backend.ErrHeld) {
+		b.Errorf("Acquire by who knew the old object: %v", err)
+	}
+}
+
 // deadToTheHasty: processes that ask once and end never see a session unrenewed for its
 // TTL. They have the lock all the same when its holder is long dead, and not before.
 func deadToTheHasty(b *bench) {
@@ -367,6 +394,21 @@ func TestServerStops(t *testing.T) {
 	if !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("Renew while the server hangs: %v", err)
 	}
+	// One call that hangs does not hold up another beyond its own context.
+	long, stop := context.WithCancel(t.Context())
+	var hung sync.WaitGroup
+	hung.Go(func() { _, _ = p.Renew(long, backend.RenewRequest{Session: p.id}) })
+	for range 2 {
+		short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		before := time.Now()
+		_, err := p.Renew(short, backend.RenewRequest{Session: p.id})
+		cancel()
+		if d := time.Since(before); !errors.Is(err, backend.ErrUnavailable) || d > 5*time.Second {
+			t.Errorf("Renew beside one that hangs took %s: %v", d, err)
+		}
+	}
+	stop()
+	hung.Wait()
 	server.Process().Cont()
 	if g := soon(b, "the next", got); g.err != nil {
 		t.Fatal(g.err)
