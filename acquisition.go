@@ -3,6 +3,7 @@ package holdfast
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -15,6 +16,9 @@ type acquisition struct {
 	s       settings
 	unknown bool  // an attempt was cut short: the lease may be out
 	away    error // the last ErrUnavailable
+	// givenUp are the leases of earlier attempts that are given back in the background:
+	// until that is done they may have the lock.
+	givenUp []LeaseID
 }
 
 var errWaitOver = errors.New("the time to wait is over")
@@ -156,6 +160,8 @@ func (a *acquisition) again(within context.Context, err error, n int) bool {
 	c := a.c
 	var away *UnavailableError
 	switch {
+	case a.heldByOurs(err):
+		return c.pause(within, min(backoff(n), 100*time.Millisecond))
 	case errors.Is(err, ErrClosed), errors.Is(err, ErrHeld), errors.Is(err, ErrInvalid), errors.Is(err, ErrUnsupported):
 		return false
 	case errors.Is(err, backend.ErrSessionLost):
@@ -176,6 +182,13 @@ func (a *acquisition) again(within context.Context, err error, n int) bool {
 	}
 }
 
+// heldByOurs reports whether nobody has the lock but an earlier attempt of this very
+// acquisition: to its caller it is free.
+func (a *acquisition) heldByOurs(err error) bool {
+	held, ok := errors.AsType[*HeldError](err)
+	return ok && len(held.Holders) > 0 && !slices.ContainsFunc(held.Holders, func(h Holder) bool { return !slices.Contains(a.givenUp, h.Lease) })
+}
+
 // sessionGone takes note that the backend does not know the session any more.
 func (c *Client) sessionGone(id backend.SessionID) {
 	c.mu.Lock()
@@ -193,6 +206,7 @@ func (a *acquisition) abandon() {
 	defer c.mu.Unlock()
 	if a.unknown && a.req.Lease != "" {
 		c.settle(a.settleRequest(), a.req.TTL)
+		a.givenUp = append(a.givenUp, a.req.Lease)
 	}
 	a.unknown = false
 	a.req.Lease = a.s.lease

@@ -130,3 +130,44 @@ func (m mute) Renew(ctx context.Context, r backend.RenewRequest) (backend.RenewR
 	res.Lost = nil
 	return res, err
 }
+
+// C6: a first attempt was granted and nobody heard of it, the lease is lost, and not given
+// back yet when another one is asked for. Nobody else has the lock: it is not told to be held.
+func TestTryIsNotHeldByItsOwnAttempt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := newFaults(t)
+		c := newClient(t, f, holdfast.Config{TTL: 30 * time.Second})
+		asked := 0
+		lost := func(_ context.Context, call func() (backend.Grant, error)) (backend.Grant, error) {
+			if asked++; asked > 1 {
+				f.acquire.Store(nil)
+				return backend.Grant{}, backend.ErrLost // as when the session has ended meanwhile
+			}
+			if _, err := call(); err != nil {
+				t.Error(err)
+			}
+			return backend.Grant{}, unavailable(true)
+		}
+		f.acquire.Store(&lost)
+		slow := func(ctx context.Context, call func() error) error {
+			sleep(ctx, 500*time.Millisecond)
+			return call()
+		}
+		f.release.Store(&slow)
+		lock, err := c.TryAcquire(t.Context(), "n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := lock.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		// What somebody else has is held at once.
+		other := newClient(t, f, holdfast.Config{TTL: 30 * time.Second})
+		mustAcquire(t, other, "n")
+		begun := time.Now()
+		if _, err := c.TryAcquire(t.Context(), "n"); !errors.Is(err, holdfast.ErrHeld) || time.Since(begun) > 0 {
+			t.Errorf("%v after %s", err, time.Since(begun))
+		}
+	})
+}

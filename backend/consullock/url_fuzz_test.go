@@ -1,0 +1,31 @@
+package consullock_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/consullock"
+)
+
+// Whatever a URL is, it opens or is invalid, and what stands before the @ is never told.
+func FuzzURL(f *testing.F) {
+	f.Add("h:8500/prefix?dc=a&min_ttl=1s")
+	f.Add("[::1]:8501/a/b?ns=x")
+	f.Add("h/../x?token=1")
+	f.Add(":99999/%zz#f")
+	f.Fuzz(func(t *testing.T, rest string) {
+		const secret = "canary-4b1f"
+		b, err := consullock.Open(t.Context(), "consul://:"+secret+"@"+rest, nil)
+		if err == nil {
+			if err := b.Close(); err != nil {
+				t.Error(err)
+			}
+			return
+		}
+		if !errors.Is(err, backend.ErrInvalid) || strings.Contains(err.Error(), secret) {
+			t.Errorf("%q: %v", rest, err)
+		}
+	})
+}
