@@ -4,6 +4,7 @@
 //	memory://                      in this process
 //	sqlite:///path                 a file, for the processes of one host
 //	redis://host:6379              one Redis; rediss:// with TLS, redis+unix:// on a socket
+//	redis+cluster://host1,host2    a Redis Cluster; redis+sentinel://host1,host2/name behind sentinels
 //	redlock://host1,host2,host3    Redis servers that know nothing of each other; redlocks:// with TLS
 //	etcd://host1:2379,host2:2379   etcd; etcds:// with TLS
 //	zookeeper://host1,host2/path   ZooKeeper
@@ -52,25 +53,29 @@ type opener func(ctx context.Context, url string, o Options) (backend.Backend, e
 // schemes is what there is.
 func schemes() map[string]opener {
 	return map[string]opener{
-		"memory":     openMemory,
-		"sqlite":     openSQLite,
-		"redis":      openRedis,
-		"rediss":     openRedis,
-		"redis+unix": openRedis,
-		"redlock":    openRedlock,
-		"redlocks":   openRedlock,
-		"etcd":       openEtcd,
-		"etcds":      openEtcd,
-		"zookeeper":  openZooKeeper,
-		"consul":     openConsul,
-		"consuls":    openConsul,
-		"postgres":   openPostgres,
-		"postgresql": openPostgres,
-		"kubernetes": openKubernetes,
-		"mysql":      openMySQL,
-		"holdfast":   openRemote,
-		"holdfasts":  openRemote,
-		"embedded":   openEmbedded,
+		"memory":          openMemory,
+		"sqlite":          openSQLite,
+		"redis":           openRedis,
+		"rediss":          openRedis,
+		"redis+unix":      openRedis,
+		"redis+cluster":   openRedis,
+		"rediss+cluster":  openRedis,
+		"redis+sentinel":  openRedis,
+		"rediss+sentinel": openRedis,
+		"redlock":         openRedlock,
+		"redlocks":        openRedlock,
+		"etcd":            openEtcd,
+		"etcds":           openEtcd,
+		"zookeeper":       openZooKeeper,
+		"consul":          openConsul,
+		"consuls":         openConsul,
+		"postgres":        openPostgres,
+		"postgresql":      openPostgres,
+		"kubernetes":      openKubernetes,
+		"mysql":           openMySQL,
+		"holdfast":        openRemote,
+		"holdfasts":       openRemote,
+		"embedded":        openEmbedded,
 	}
 }
 

@@ -121,6 +121,9 @@ func (b *Backend) remove(ctx context.Context, id leaseKey, e entryRef, bury bool
 		return false, err
 	}
 	for _, kv := range resp.Responses[0].GetResponseDeleteRange().GetPrevKvs() {
+		if e.pool != clientv3.NoLease && clientv3.LeaseID(kv.Lease) == e.pool {
+			continue // it is that of others too
+		}
 		if e, ok := b.keys.decode(kv); ok && e.alone() {
 			b.revoker.revoke(e.lease)
 		}

@@ -23,7 +23,7 @@ func TestFaults(t *testing.T) {
 	for name, test := range map[string]func(*bench){
 		"reply-of-an-acquire-lost": lostAcquire, "reply-of-a-release-lost": lostRelease, "late-acquire": lateAcquire,
 		"reply-of-a-renewal-lost": lostRenewal, "renewal-after-the-end": lateRenewal, "object-deleted": objectDeleted,
-		"deaf-watch": deafWatch, "broken-watch": brokenWatch, "conflicts": conflicts, "requests": requests, "refused": refused, "full-line": fullLine,
+		"deaf-watch": deafWatch, "deaf-observer": deafObserver, "broken-watch": brokenWatch, "conflicts": conflicts, "requests": requests, "refused": refused, "full-line": fullLine,
 		"names": names, "garbage": garbage, "dead-to-the-hasty": deadToTheHasty,
 	} {
 		server.Namespace(name)

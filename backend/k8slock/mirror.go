@@ -211,16 +211,17 @@ func (m *mirror) tell(at string, r *record, byTimer bool) []func() {
 	return losses
 }
 
-// hold notes that a lease is held here. It reports false when it was lost already.
+// hold notes that a lease is held here, which the newest version that was seen has to say.
+// It reports false when it was lost already.
 func (m *mirror) hold(at string, id backend.LeaseID, s *session, e entry) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.objects[at]
-	if now != nil && now.record != nil {
-		i := now.record.find(id)
-		if i < 0 && now.record.Last >= e.Token || i >= 0 && now.record.Line[i].Token != e.Token {
-			return false
-		}
+	if now == nil || now.record == nil {
+		return false
+	}
+	if i := now.record.find(id); i < 0 || now.record.Line[i].Token != e.Token {
+		return false
 	}
 	if m.held[at] == nil {
 		m.held[at] = make(map[backend.LeaseID]*session)

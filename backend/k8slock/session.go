@@ -26,8 +26,9 @@ type session struct {
 	ttl       time.Duration                   //
 	until     time.Time                       // it lives until then at least, by the local clock
 	losses    []backend.Loss                  // that Renew has not told yet
-	abandoned map[leaseKey]struct{}           // leases that must not come to life
+	abandoned map[leaseKey]time.Time          // leases that must not come to life, and since when
 	asking    map[leaseKey]context.CancelFunc // acquires under way
+	swept     time.Time                       // when abandoned was looked through
 	pulse     uint64                          // the version of the newest renewal
 	maker     string                          // the value that made its object; empty: it is not made yet
 }
@@ -78,7 +79,7 @@ func (b *Backend) newSession(req backend.SessionRequest) (*session, error) {
 	if !ok {
 		s = &session{
 			b: b, id: req.ID, lost: req.Lost, ttl: req.TTL,
-			abandoned: make(map[leaseKey]struct{}), asking: make(map[leaseKey]context.CancelFunc),
+			abandoned: make(map[leaseKey]time.Time), asking: make(map[leaseKey]context.CancelFunc),
 		}
 		if s.lost == nil {
 			s.lost = func(backend.Loss) {}

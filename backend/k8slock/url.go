@@ -41,7 +41,11 @@ func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, er
 	if err != nil {
 		return nil, err
 	}
-	cfg := Config{Namespace: t.namespace, Foreign: t.foreign, Skew: t.skew, Logger: logger}
+	return c.open(Config{Namespace: t.namespace, Foreign: t.foreign, Skew: t.skew, Logger: logger})
+}
+
+// open makes a backend with a client of its own.
+func (c *cluster) open(cfg Config) (*Backend, error) {
 	if cfg.Namespace == "" {
 		cfg.Namespace = c.namespace
 	}

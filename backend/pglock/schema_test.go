@@ -113,7 +113,7 @@ func TestSweep(t *testing.T) {
 // A server that does not wait for its disk is made to, in our transactions.
 func TestCommitsAreDurable(t *testing.T) {
 	t.Parallel()
-	s := testserver.Postgres(t, "synchronous_commit=off", "wal_writer_delay=10s")
+	s := testserver.Postgres(t, "synchronous_commit=off", "wal_writer_delay=10s", "autovacuum=off")
 	b := open(t, s.URL())
 	id := leasetest.Session(t, b, time.Hour, nil)
 	req := leasetest.Ask("n", id)

@@ -18,9 +18,9 @@ const (
 	sentinelPort = "26379"
 )
 
-// groupURL recognises redis+cluster:// and redis+sentinel://, and those with rediss. The
-// rest is what the URL would be for one server.
-func groupURL(raw string) (kind, rest string, ok bool) {
+// groupURL recognises redis+cluster:// and redis+sentinel://, and those with rediss. It
+// gives the kind, and what the URL would be for one server.
+func groupURL(raw string) (string, string, bool) {
 	scheme, rest, ok := strings.Cut(raw, "://")
 	base, kind, ok2 := strings.Cut(scheme, "+")
 	if !ok || !ok2 || base != "redis" && base != "rediss" || kind != kindCluster && kind != kindSentinel {

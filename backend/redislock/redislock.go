@@ -85,8 +85,8 @@ type Backend struct {
 var _ backend.Backend = (*Backend)(nil)
 
 // New uses the server that the client is connected to. The client stays the caller's:
-// Close does not close it. It must not be one of a Redis Cluster, nor one that sends
-// commands to replicas. For connections that swallow everything to be found out in
+// Close does not close it. It must not be one of a Redis Cluster, which Open is for, nor one
+// that sends commands to replicas. For connections that swallow everything to be found out in
 // time, its Dialer.Timeout and ConnWriteTimeout should be seconds.
 //
 // New asks the server a few questions, each bounded by Config.RequestTimeout. The

@@ -297,8 +297,7 @@ func (g *guides) findInCluster(key string) func(context.Context) (string, error)
 			case refused.code == "ASK" || refused.code == "TRYAGAIN": // it has the slot still
 				return host, nil
 			case refused.code == "MOVED" && len(f) == 3 && strings.HasPrefix(f[2], ":"): // on the same host
-				name, _, err := net.SplitHostPort(host)
-				return name + f[2], err
+				return hostOf(host) + f[2], nil
 			case refused.code == "MOVED" && len(f) == 3:
 				return f[2], nil
 			}

@@ -71,7 +71,7 @@ type model struct {
 	tokens  [modelClients * modelAttempts]int8 // of all grants, by attempt
 }
 
-func (m *model) attempt(c int) int8 { return int8(c*modelAttempts) + m.clients[c].tries - 1 }
+func (m model) attempt(c int) int8 { return int8(c*modelAttempts) + m.clients[c].tries - 1 }
 
 // next calls f with all states that can follow, and the reason why one is wrong.
 func (m model) next(r rules, f func(model, string)) {
@@ -140,15 +140,16 @@ func (m model) act(c int, r rules, f func(model, string)) {
 
 // giveUp ends the attempt. Its votes are given back.
 func (m model) giveUp(c int, f func(model, string)) {
-	m.end(c)
-	f(m, "")
+	f(m.without(c), "")
 }
 
-func (m *model) end(c int) {
+// without is the state in which an attempt is over.
+func (m model) without(c int) model {
 	m.clients[c] = modelClient{tries: m.clients[c].tries}
 	for i := range m.nodes {
 		m.nodes[i].votes &^= 1 << c
 	}
+	return m
 }
 
 // vote asks a node for its vote. A request that is lost, or refused, changes nothing.
@@ -215,8 +216,7 @@ func (m model) grant(c int, f func(model, string)) {
 	}
 	m.tokens[m.attempt(c)] = me.token
 	m.most = max(m.most, me.token)
-	m.end(c)
-	f(m, wrong)
+	f(m.without(c), wrong)
 }
 
 func count(set uint8) int {

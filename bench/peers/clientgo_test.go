@@ -42,7 +42,7 @@ func (c cluster) locks(addr string, ttl time.Duration, owner string) *holdfast.C
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	b, err := k8slock.New(client, config.Host, k8slock.Config{Foreign: 10 * time.Second})
+	b, err := k8slock.New(client, config.Host, k8slock.Config{Foreign: foreign})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -67,7 +67,10 @@ type candidate struct {
 	stop         func() // and wait
 }
 
-const patience = 4 * time.Second // client-go's LeaseDuration
+const (
+	patience = 4 * time.Second  // client-go's LeaseDuration
+	foreign  = 10 * time.Second // for how long it believes in ours
+)
 
 func (c cluster) candidate(name, identity string, polite bool) *candidate {
 	c.t.Helper()
@@ -150,7 +153,7 @@ func TestClientGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	theirs := c.candidate(name, "theirs", true)
-	never(t, 2*patience, "client-go leads while ours holds the lock", theirs.leads)
+	never(t, foreign+patience, "client-go leads while ours holds the lock", theirs.leads)
 	if got, want := theirs.GetLeader(), "ours_"+string(first.Lease().ID); got != want {
 		t.Errorf("client-go sees %q lead; it is %q", got, want)
 	}
