@@ -53,6 +53,8 @@ func Targets() []Target {
 		all = append(all, target("redis", scenario, Utilisation, "", 0.85, "the lock works, not the hand-over"))
 	}
 	return append(all,
+		target("redlock", "own/64", PairsPerSecond, "redsync", 3, "one request to a node for all who ask, and nobody waits for the slowest"),
+		target("redlock-hung", "own/64", PairsPerSecond, "redsync", 3, "a node that hangs costs nobody any time"),
 		target("etcd", "own/64", PairsPerSecond, "etcd concurrency", 3, "ahead of etcd's own client"),
 		target("etcd", "own/64", PairsPerSecond, "raw", 2, "many locks in one transaction"),
 		target("etcd", "one/50", PairsPerSecond, "etcd concurrency", 4, "hand-overs a second"),

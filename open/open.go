@@ -4,12 +4,14 @@
 //	memory://                      in this process
 //	sqlite:///path                 a file, for the processes of one host
 //	redis://host:6379              one Redis; rediss:// with TLS, redis+unix:// on a socket
+//	redis+cluster://host1,host2    a Redis Cluster; redis+sentinel://host1,host2/name behind sentinels
 //	redlock://host1,host2,host3    Redis servers that know nothing of each other; redlocks:// with TLS
 //	etcd://host1:2379,host2:2379   etcd; etcds:// with TLS
 //	zookeeper://host1,host2/path   ZooKeeper
 //	consul://host:8500             Consul; consuls:// for TLS
 //	postgres://host/database       PostgreSQL
 //	kubernetes://namespace         Kubernetes
+//	mysql://host/database          MariaDB or MySQL
 //	holdfast://host:7420           a Holdfast server; holdfasts:// with TLS
 //	embedded:///path               an etcd in this process
 //
@@ -30,6 +32,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
 	"github.com/holdfast-io/holdfast/backend/k8slock"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/backend/mysqllock"
 	"github.com/holdfast-io/holdfast/backend/pglock"
 	"github.com/holdfast-io/holdfast/backend/redislock"
 	"github.com/holdfast-io/holdfast/backend/redlock"
@@ -50,24 +53,29 @@ type opener func(ctx context.Context, url string, o Options) (backend.Backend, e
 // schemes is what there is.
 func schemes() map[string]opener {
 	return map[string]opener{
-		"memory":     openMemory,
-		"sqlite":     openSQLite,
-		"redis":      openRedis,
-		"rediss":     openRedis,
-		"redis+unix": openRedis,
-		"redlock":    openRedlock,
-		"redlocks":   openRedlock,
-		"etcd":       openEtcd,
-		"etcds":      openEtcd,
-		"zookeeper":  openZooKeeper,
-		"consul":     openConsul,
-		"consuls":    openConsul,
-		"postgres":   openPostgres,
-		"postgresql": openPostgres,
-		"kubernetes": openKubernetes,
-		"holdfast":   openRemote,
-		"holdfasts":  openRemote,
-		"embedded":   openEmbedded,
+		"memory":          openMemory,
+		"sqlite":          openSQLite,
+		"redis":           openRedis,
+		"rediss":          openRedis,
+		"redis+unix":      openRedis,
+		"redis+cluster":   openRedis,
+		"rediss+cluster":  openRedis,
+		"redis+sentinel":  openRedis,
+		"rediss+sentinel": openRedis,
+		"redlock":         openRedlock,
+		"redlocks":        openRedlock,
+		"etcd":            openEtcd,
+		"etcds":           openEtcd,
+		"zookeeper":       openZooKeeper,
+		"consul":          openConsul,
+		"consuls":         openConsul,
+		"postgres":        openPostgres,
+		"postgresql":      openPostgres,
+		"kubernetes":      openKubernetes,
+		"mysql":           openMySQL,
+		"holdfast":        openRemote,
+		"holdfasts":       openRemote,
+		"embedded":        openEmbedded,
 	}
 }
 
@@ -143,4 +151,8 @@ func openZooKeeper(ctx context.Context, url string, o Options) (backend.Backend,
 
 func openPostgres(ctx context.Context, url string, o Options) (backend.Backend, error) {
 	return pglock.Open(ctx, url, o.Logger)
+}
+
+func openMySQL(ctx context.Context, url string, o Options) (backend.Backend, error) {
+	return mysqllock.Open(ctx, url, o.Logger)
 }

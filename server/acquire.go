@@ -239,7 +239,7 @@ func (s *Server) tellTheirs(ctx context.Context, w http.ResponseWriter, r *reque
 		s.fail(w, r, cause(ctx, err))
 		return false
 	}
-	_, _ = s.answer(w, r, a, lock, grant)
+	s.write(w, r, http.StatusOK, s.granted(w, r, a, lock, grant))
 	return true
 }
 
@@ -300,15 +300,21 @@ func (s *Server) endGuest(ctx context.Context, c *holdfast.Client, t *tap, keep 
 // answer tells the grant of a lock that is detached. It reports whether some of the answer
 // may have reached the client; the error is nil when all of it was sent.
 func (s *Server) answer(w http.ResponseWriter, r *request, a ask, lock *holdfast.Lock, g tapped) (bool, error) {
+	grant := s.granted(w, r, a, lock, g)
+	if err := context.Cause(r.Context()); err != nil {
+		return false, err
+	}
+	return s.writeChecked(w, r, http.StatusOK, grant)
+}
+
+// granted notes a grant, and gives the answer.
+func (s *Server) granted(w http.ResponseWriter, r *request, a ask, lock *holdfast.Lock, g tapped) wire.Grant {
 	ends := lock.Deadline()
 	if !g.Asked.IsZero() {
 		ends = g.Asked.Add(g.Left)
 	}
 	now := time.Now()
 	s.ledger.granted(leaseKey{a.name, a.lease}, lock.IsShared(), ends.Sub(now))
-	if err := context.Cause(r.Context()); err != nil {
-		return false, err
-	}
 	// The client counts from before it sent the request, which was before it arrived.
 	ttl := min(time.Duration(a.TTL), ends.Sub(r.arrived))
 	if g.Waited {
@@ -317,8 +323,8 @@ func (s *Server) answer(w http.ResponseWriter, r *request, a ask, lock *holdfast
 			s.metrics.HandedOver(took)
 		}
 	}
-	return s.writeChecked(w, r, http.StatusOK, wire.Grant{
+	return wire.Grant{
 		Name: a.name, Lease: string(a.lease), Token: lock.Token(), Owner: a.Owner,
 		TTL: wire.Duration(ttl.Truncate(time.Millisecond)), ExpiresAt: wire.Time{Time: now.Add(ends.Sub(now))},
-	})
+	}
 }

@@ -27,9 +27,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cache-Control", "no-store")
-	// A deadline that the last answer on this connection had is not for this one.
-	if err := http.NewResponseController(w).SetWriteDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return // the connection is gone
+	// A deadline that the last answer on this connection had is not for this one. In
+	// HTTP/2 each request has its own, and to set one wakes who serves them all.
+	if req.ProtoMajor < 2 {
+		if err := http.NewResponseController(w).SetWriteDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
+			return // the connection is gone
+		}
 	}
 	s.guard(w, &request{Request: req, arrived: arrived})
 }
@@ -74,9 +77,11 @@ func (s *Server) guard(w http.ResponseWriter, r *request) {
 		return
 	}
 	// The read deadline was for the request. A long poll or a stream outlives it, and
-	// must not look like a client that hung up.
-	if err := http.NewResponseController(w).SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return // the connection is gone
+	// must not look like a client that hung up. In HTTP/2 it is for the body alone.
+	if r.ProtoMajor < 2 {
+		if err := http.NewResponseController(w).SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
+			return // the connection is gone
+		}
 	}
 	if rt.lane != nil {
 		l := rt.lane(s.lanes)

@@ -181,10 +181,10 @@ func retryAfter(p wire.Problem, err error) int {
 	return int(math.Ceil(min(d, most).Seconds()))
 }
 
-// write sends v as JSON, under a deadline. The error is logged: a client that is
-// gone is not the server's trouble; writeChecked is for those who must know.
+// write sends v as JSON, under a deadline, when the handler returns. The error is logged: a
+// client that is gone is not the server's trouble; writeChecked is for those who must know.
 func (s *Server) write(w http.ResponseWriter, r *request, status int, v any) {
-	if _, err := s.writeChecked(w, r, status, v); err != nil {
+	if _, err := s.put(w, r, status, v); err != nil {
 		s.cfg.Logger.LogAttrs(r.Context(), slog.LevelDebug, "answer not written", slog.String("error", err.Error()))
 	}
 }
@@ -193,6 +193,18 @@ func (s *Server) write(w http.ResponseWriter, r *request, status int, v any) {
 // request's context says afterwards does not count: a client that has read its answer
 // may hang up before this returns.
 func (s *Server) writeChecked(w http.ResponseWriter, r *request, status int, v any) (bool, error) {
+	sent, err := s.put(w, r, status, v)
+	if err != nil || r.Method == http.MethodHead {
+		return sent, err
+	}
+	if err := http.NewResponseController(w).Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return true, fmt.Errorf("send the answer: %w", err)
+	}
+	return true, nil
+}
+
+// put writes an answer, and reports whether any of it may have left.
+func (s *Server) put(w http.ResponseWriter, r *request, status int, v any) (bool, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(true) // an answer is never taken for a page, whatever the names in it
@@ -215,9 +227,6 @@ func (s *Server) writeChecked(w http.ResponseWriter, r *request, status int, v a
 	}
 	if _, err := w.Write(b.Bytes()); err != nil {
 		return true, fmt.Errorf("write the answer: %w", err)
-	}
-	if err := c.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return true, fmt.Errorf("send the answer: %w", err)
 	}
 	return true, nil
 }

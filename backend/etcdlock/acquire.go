@@ -31,6 +31,7 @@ type acquisition struct {
 	asked  time.Time // before the newest question left
 	fresh  time.Time // when lease was made
 	lease  clientv3.LeaseID
+	pool   *pooled // in place of lease; nil: none
 }
 
 // Acquire takes the lock, or waits in line for it. When ctx ends meanwhile the place
@@ -98,9 +99,7 @@ func (a *acquisition) held(ctx context.Context, st state) error {
 // entry at the head must not be the lease's.
 func (a *acquisition) guards() []clientv3.Cmp {
 	cmps := []clientv3.Cmp{absent(a.claimK), absent(a.tomb), absent(a.key())}
-	if a.sess != nil {
-		cmps = append(cmps, present(a.b.keys.session(a.sess.id)))
-	}
+	cmps = append(cmps, a.alive()...)
 	if a.req.Reentrant {
 		cmps = append(cmps, absent(a.joinedKey()))
 	}
@@ -198,17 +197,24 @@ func (a *acquisition) record(out bool, root int64) record {
 	}
 	if a.req.Timed {
 		r.TTL = a.req.TTL.Milliseconds()
-		r.Out = out
+		r.Out, r.Pooled = out, out && a.pool != nil
 	}
 	return r
 }
 
 // puts makes the entry, and its claim, on an etcd lease.
 func (a *acquisition) puts(key string, lease clientv3.LeaseID, r record) []clientv3.Op {
-	return []clientv3.Op{
-		clientv3.OpPut(key, encode(r), clientv3.WithLease(lease)),
-		clientv3.OpPut(a.claimK, key, clientv3.WithLease(lease)),
+	return a.b.puts(leaseKey{a.req.Name, a.req.Lease}, key, lease, r)
+}
+
+// puts makes an entry, and its claim, on an etcd lease. The one at the head has a claim
+// only where it has an etcd lease of its own, whose end watchers know by it.
+func (b *Backend) puts(id leaseKey, key string, lease clientv3.LeaseID, r record) []clientv3.Op {
+	ops := []clientv3.Op{clientv3.OpPut(key, encode(r), clientv3.WithLease(lease))}
+	if key == b.keys.head(id.name) && (!r.Out || r.Pooled) {
+		return ops
 	}
+	return append(ops, clientv3.OpPut(b.keys.claim(id.name, id.id), key, clientv3.WithLease(lease)))
 }
 
 // clear are the conditions under which nothing is in the way of the claim, whatever
@@ -274,8 +280,8 @@ func (a *acquisition) goAhead(ctx context.Context) (backend.Grant, bool, error) 
 	key, r := k.head(a.req.Name), a.record(false, 0)
 	resp, rev, err := a.b.commits.commit(ctx, opAcquire, &change{
 		name: a.req.Name,
-		cmps: []clientv3.Cmp{k.entries(a.req.Name).empty(), absent(a.tomb), present(k.session(a.sess.id))},
-		then: []clientv3.Op{clientv3.OpPut(key, encode(r), clientv3.WithLease(a.sess.lease))},
+		cmps: a.ahead(),
+		then: a.puts(key, a.sess.lease, r),
 	})
 	if err != nil || !resp.Succeeded {
 		return backend.Grant{}, false, err
@@ -283,6 +289,20 @@ func (a *acquisition) goAhead(ctx context.Context) (backend.Grant, bool, error) 
 	a.b.slots.stand(a.p, key, rev)
 	g, err := a.out(ctx, entry{record: r, key: key, rev: rev, mod: rev, lease: a.sess.lease}, false)
 	return g, true, err
+}
+
+// ahead are the conditions of an entry at the head: no entry, and no tombstone either,
+// which is the same question. With one the entry goes into the line.
+func (a *acquisition) ahead() []clientv3.Cmp {
+	return append(a.alive(), a.b.keys.untouched(a.req.Name).empty())
+}
+
+// alive is the condition that the session is there, if there is one.
+func (a *acquisition) alive() []clientv3.Cmp {
+	if a.sess == nil {
+		return nil
+	}
+	return []clientv3.Cmp{a.sess.present}
 }
 
 // lineUp makes the entry, and asks what is before it.
@@ -354,7 +374,7 @@ func (a *acquisition) join(ctx context.Context, own, root entry) (backend.Grant,
 		return backend.Grant{}, false, a.uncertain(err)
 	}
 	key := a.joinedKey()
-	resp, rev, err := a.b.commits.commit(ctx, opAcquire, &change{
+	resp, rev, err := a.commitOut(ctx, &change{
 		name: a.req.Name,
 		cmps: []clientv3.Cmp{created(own.key, own.rev), created(root.key, root.rev), absent(key)},
 		then: append(a.puts(key, lease, a.record(true, root.rank())), clientv3.OpDelete(own.key)),
@@ -368,7 +388,7 @@ func (a *acquisition) join(ctx context.Context, own, root entry) (backend.Grant,
 	}
 	a.lease = clientv3.NoLease
 	a.b.slots.stand(a.p, key, rev)
-	return a.grant(grantOf{rank: root.rank(), joined: true, left: a.req.TTL}), true, nil
+	return a.grant(grantOf{rank: root.rank(), joined: true, left: a.req.TTL, pool: a.pooledID()}), true, nil
 }
 
 // vanished says why there is no entry any more.

@@ -99,6 +99,7 @@ func split(b *testing.B, n int, f func(ctx context.Context, i int) error) {
 		work <- struct{}{}
 	}
 	close(work)
+	b.ReportAllocs()
 	b.ResetTimer()
 	done := make(chan error, n)
 	for i := range n {

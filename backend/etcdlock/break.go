@@ -89,7 +89,7 @@ func (b *Backend) breakPart(ctx context.Context, req backend.BreakRequest, part 
 		return 0, false, nil
 	}
 	for i := range part {
-		if part[i].timed() && part[i].Out {
+		if part[i].alone() {
 			b.revoker.revoke(part[i].lease)
 		}
 	}

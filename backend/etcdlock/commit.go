@@ -8,7 +8,6 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -21,6 +20,10 @@ const (
 	// request rarely waits for more than the rest of one, and etcd always has one to
 	// work on.
 	commitsAtOnce = 2
+	// much is how many changes under way are enough for others to wait for their answer,
+	// and lateTime for how long.
+	much     = 16
+	lateTime = 20 * time.Millisecond
 	// rideTime is how long one who joins a line waits for another change of that lock to
 	// travel with. It is not served before others anyway.
 	rideTime = 5 * time.Millisecond
@@ -35,7 +38,11 @@ type committer struct {
 	mu      sync.Mutex
 	pending []*change
 	running int
-	riders  map[string][]*change // by lock; they wait for rideTime at most
+	// underway is how many changes are; waiting is true where late will be called.
+	underway int
+	waiting  bool
+	riders   map[string][]*change // by lock; they wait for rideTime at most
+	nest     int                  // batches that are not tried flat
 }
 
 // change is one request of one lock: a transaction of its own inside that of the
@@ -45,6 +52,7 @@ type change struct {
 	// kind says what may travel with it.
 	kind      kind
 	rides     bool // it may wait for one to travel with
+	flat      bool // it was sent as a part of the transaction, not as an inner one
 	cmps      []clientv3.Cmp
 	then, els []clientv3.Op
 	done      chan committed // capacity 1
@@ -81,7 +89,7 @@ func (c *committer) commit(ctx context.Context, op string, ch *change) (*pb.TxnR
 		// Sent from the caller's goroutine, which is faster than to have it sent. What has
 		// come meanwhile is sent by another one.
 		c.send(ctx, batch)
-		if more := c.next(); more != nil {
+		if more := c.next(len(batch)); more != nil {
 			c.b.calls.Go(func() { c.run(more) })
 		}
 	default:
@@ -115,15 +123,46 @@ func (c *committer) enter(ch *change) []*change {
 		c.riders[ch.name] = append(c.riders[ch.name], ch)
 		time.AfterFunc(rideTime, func() { c.hurry(ch) })
 		return nil
-	case c.running >= commitsAtOnce:
-		c.pending = append(c.pending, ch)
+	case !c.room():
+		c.park(ch)
 		return nil
 	}
-	c.running++ // and nothing is pending
+	batch := []*change{ch} // nothing is pending
 	if rider := c.rider(ch); rider != nil {
-		return []*change{ch, rider}
+		batch = append(batch, rider)
 	}
-	return []*change{ch}
+	c.running++
+	c.underway += len(batch)
+	return batch
+}
+
+// park has a change wait for the next transaction.
+func (c *committer) park(ch *change) {
+	c.pending = append(c.pending, ch)
+	if c.running < commitsAtOnce && !c.waiting {
+		c.waiting = true
+		time.AfterFunc(lateTime, c.late)
+	}
+}
+
+// room reports whether another transaction may be under way: not beside one with much in
+// it, because two halves cost more than the whole.
+func (c *committer) room() bool {
+	return c.running == 0 || c.running < commitsAtOnce && c.underway < much
+}
+
+// late sends what is pending though there is much under way: that takes too long.
+func (c *committer) late() {
+	c.mu.Lock()
+	c.waiting = false
+	start := len(c.pending) > 0 && c.running < commitsAtOnce
+	if start {
+		c.running++
+	}
+	c.mu.Unlock()
+	if start {
+		c.b.background(func(context.Context) { c.run(c.take()) })
+	}
 }
 
 // rider takes one that travels with a change, or nil.
@@ -159,14 +198,16 @@ func (c *committer) hurry(ch *change) {
 		c.mu.Unlock()
 		return
 	}
-	c.pending = append(c.pending, ch)
-	start := c.running < commitsAtOnce
+	start := c.room()
 	if start {
 		c.running++
+		c.pending = append(c.pending, ch)
+	} else {
+		c.park(ch)
 	}
 	c.mu.Unlock()
 	if start {
-		c.b.background(func(context.Context) { c.run(c.next()) })
+		c.b.background(func(context.Context) { c.run(c.take()) })
 	}
 }
 
@@ -190,14 +231,31 @@ func (c *committer) withdraw(ch *change) bool {
 func (c *committer) run(batch []*change) {
 	for batch != nil {
 		c.send(c.b.base, batch)
-		batch = c.next()
+		batch = c.next(len(batch))
 	}
 }
 
-// next takes the oldest changes of different locks, or nil and ends the run.
-func (c *committer) next() []*change {
+// next takes what is to be sent after a batch that is answered, or nil and ends the run.
+// Where there is much under way beside, what is pending goes after that.
+func (c *committer) next(answered int) []*change {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.underway -= answered
+	if c.running > 1 && c.underway >= much {
+		c.running--
+		return nil
+	}
+	return c.takeLocked()
+}
+
+// take takes the oldest changes of different locks, or nil and ends the run.
+func (c *committer) take() []*change {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.takeLocked()
+}
+
+func (c *committer) takeLocked() []*change {
 	if len(c.pending) == 0 {
 		c.running--
 		return nil
@@ -227,6 +285,7 @@ func (c *committer) next() []*change {
 	}
 	clear(c.pending[len(rest):])
 	c.pending = rest
+	c.underway += len(batch)
 	// Who leaves goes first: who joins then reads the line without it.
 	slices.SortStableFunc(batch, func(a, b *change) int { return cmp.Compare(a.turn(), b.turn()) })
 	return batch
@@ -240,39 +299,4 @@ func (ch *change) turn() int {
 		return 0
 	}
 	return 1
-}
-
-// send commits a batch and tells everybody in it. Where one request spoils the whole
-// transaction each is sent on its own.
-func (c *committer) send(ctx context.Context, batch []*change) {
-	ctx, cancel := c.b.request(ctx)
-	defer cancel()
-	if len(batch) == 1 {
-		ch := batch[0]
-		resp, err := c.b.client.Txn(ctx).If(ch.cmps...).Then(ch.then...).Else(ch.els...).Commit()
-		if err != nil {
-			ch.done <- committed{err: err}
-			return
-		}
-		ch.done <- committed{resp: (*pb.TxnResponse)(resp), rev: resp.Header.Revision}
-		return
-	}
-	ops := make([]clientv3.Op, len(batch))
-	for i, ch := range batch {
-		ops[i] = clientv3.OpTxn(ch.cmps, ch.then, ch.els)
-	}
-	resp, err := c.b.client.Txn(ctx).Then(ops...).Commit()
-	if leaseGone(err) || is(err, rpctypes.ErrRequestTooLarge) || is(err, rpctypes.ErrTooManyOps) || is(err, rpctypes.ErrDuplicateKey) {
-		for i := range batch {
-			c.send(c.b.base, batch[i:i+1])
-		}
-		return
-	}
-	for i, ch := range batch {
-		if err != nil {
-			ch.done <- committed{err: err}
-			continue
-		}
-		ch.done <- committed{resp: resp.Responses[i].GetResponseTxn(), rev: resp.Header.Revision}
-	}
 }

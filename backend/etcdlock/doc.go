@@ -21,12 +21,13 @@
 //	q/<name>␀x<slot>           another exclusive lease, out or in line
 //	q/<name>␀s<limit><slot>    a shared one, with its limit in 6 hex digits
 //	q/<name>␀j<slot>           one that joined another by re-entry
+//	q/<name>␀y<lease>          a tombstone: the lease is over
 //	q/<name>␀z                 the newest break, for watchers
 //	c/<name>␀<lease>           the claim: the lease exists, and where
-//	t/<name>␀<lease>           a tombstone: the lease is over
 //	s/<session>␀               a session, on the etcd lease that is its life
 //	s/<session>␀<lease>        a lease of it was broken, and why
 //	d/<session>                there is, or was, such a session
+//	l/<etcd lease>             ends with an etcd lease that timed leases share
 //
 // The head. Where a lock has no entry at all, an exclusive lease puts one, and nothing
 // else: two writes for a lock that nobody else wants, one to take it and one to give it
@@ -67,9 +68,16 @@
 // should the push have failed. That a session was opened is remembered longer than it
 // lived, so that its ID never revives.
 //
-// Timed leases have an etcd lease of their own. While one waits, its entry hangs on the
-// session; at the head of the line it moves, and its TTL counts from then. A crash in
-// between is the death of the session. A renewal with another TTL moves it again.
+// Timed leases. While one waits, its entry hangs on the session; at the head of the line
+// it moves to an etcd lease that is none of a session, and its TTL counts from then. A
+// crash in between is the death of the session. With a TTL of up to five minutes that is
+// an etcd lease which those of one second share: it lives for that second longer than
+// they have to, and is neither renewed nor revoked, ever, so that each of them ends when
+// it has to and none sooner. A renewal therefore moves one that shares: of those that
+// are renewed together, some to an etcd lease of their own, which is what is renewed
+// from then on, and the others to one that is shared again. So a short lock costs two
+// writes, and not the four that an etcd lease for each would cost, and a long one is
+// soon renewed without any. A renewal with another TTL moves a lease as well.
 //
 // Waiting. An exclusive entry waits for the deletion of the entry right before it, a
 // shared one for that of the last exclusive one before it, or, in a semaphore, for any.
@@ -83,8 +91,8 @@
 // and nobody joined the lease. What is made later comes later, so nothing else can stand
 // between the two.
 //
-// Group commit. Requests that come while two transactions are under way travel together
-// in the next: up to 64, never two entries of one lock, which would share a revision. One
+// Group commit. Requests that come while two transactions are under way, or one with many
+// in it, travel together in the next: up to 64, never two entries of one lock, which would share a revision. One
 // that leaves may travel with one that joins, and who joins a line in which others of
 // this process wait waits up to 5 ms for that: a lock in demand costs one transaction for
 // each hand-over.
@@ -118,6 +126,6 @@
 //
 // # Do not use when
 //
-// Leases shorter than a second are needed, or thousands of timed leases are taken each
-// second: each costs etcd two writes more than a lease that lives with a session.
+// Leases shorter than a second are needed, or thousands of timed leases with a TTL above
+// five minutes are taken each second: each costs etcd two writes more than others.
 package etcdlock

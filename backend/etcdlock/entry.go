@@ -26,8 +26,10 @@ type record struct {
 	Root int64 `json:"root,omitempty"`
 	// TTL of a timed lease in milliseconds.
 	TTL int64 `json:"ttl,omitempty"`
-	// Out is set when a timed lease has its own etcd lease: it was granted.
+	// Out is set when a timed lease was granted: it is not on the etcd lease of a session.
 	Out bool `json:"out,omitempty"`
+	// Pooled is set when its etcd lease is that of others too, which nobody may revoke.
+	Pooled bool `json:"pooled,omitempty"`
 	// Asked and Since are wall-clock milliseconds, for people. Since is 0 while it
 	// is not known that the lease was granted later than it asked.
 	Asked int64 `json:"asked"`
@@ -109,6 +111,9 @@ func (e *entry) rank() int64 {
 func (e *entry) token() fence.Token { return fence.Token(e.rank()) } //nolint:gosec // revisions are positive
 
 func (e *entry) timed() bool { return e.TTL > 0 }
+
+// alone reports whether the etcd lease is that of this timed lease, and of nothing else.
+func (e *entry) alone() bool { return e.timed() && e.Out && !e.Pooled }
 
 func (e *entry) claim() backend.Claim {
 	return backend.Claim{

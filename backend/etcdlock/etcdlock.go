@@ -89,6 +89,7 @@ type Backend struct {
 	commits *committer
 	lines   *lines
 	slots   *slots
+	pools   *pools
 	memory  memory
 	revoker *revoker
 
@@ -133,6 +134,7 @@ func New(client *clientv3.Client, cfg Config) (*Backend, error) {
 	b.commits = &committer{b: b, riders: make(map[string][]*change)}
 	b.lines = &lines{b: b, byName: make(map[string]*line)}
 	b.slots = newSlots()
+	b.pools = newPools(b)
 	b.memory = memory{turn: make(chan struct{}, 1)}
 	b.revoker = newRevoker(b)
 	b.background(b.checkVersions)

@@ -182,7 +182,8 @@ func (f *follower) ended(c *changes, key string, prev *mvccpb.KeyValue) {
 		c.claims[id] = true
 		return
 	}
-	if lease, ok := f.keys.parseSession(key); ok && lease == "" && prev != nil {
+	lease, session := f.keys.parseSession(key)
+	if prev != nil && (session && lease == "" || f.keys.isPool(key)) {
 		c.ended[clientv3.LeaseID(prev.Lease)] = true
 	}
 }
@@ -257,7 +258,7 @@ func (f *follower) end(e *entry, out bool, c *changes) (backend.EventKind, strin
 	if note, ok := c.broken[e.name]; ok && slices.Contains(note.Leases, string(e.id())) {
 		return backend.EventBroken, note.Reason
 	}
-	if e.Out && c.claims[leaseKey{e.name, e.id()}] || !e.Out && c.ended[e.lease] {
+	if e.alone() && c.claims[leaseKey{e.name, e.id()}] || !e.alone() && c.ended[e.lease] {
 		return backend.EventExpired, ""
 	}
 	return backend.EventReleased, ""

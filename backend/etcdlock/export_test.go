@@ -82,7 +82,7 @@ func Batch(changes ...Change) []Change {
 		}
 	}
 	var batch []Change
-	for _, p := range c.next() {
+	for _, p := range c.take() {
 		batch = append(batch, Change{p.name, p.kind, p.rides})
 	}
 	return batch

@@ -5,17 +5,25 @@ import (
 	"errors"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// own gives the etcd lease that a grant lives on: the session's, or a new one. For a
-// timed lease a.asked is from before that one was made.
+// own gives the etcd lease that a grant lives on: the session's, one of the pool, or a
+// new one. For a timed lease a.asked is such that it lasts for the TTL from then on.
 func (a *acquisition) own(ctx context.Context) (clientv3.LeaseID, error) {
 	if !a.req.Timed {
 		a.asked = time.Now()
 		return a.sess.lease, nil
+	}
+	if sharesLeases(a.req.TTL) {
+		var err error
+		if a.pool, a.asked, err = a.b.pools.take(ctx, a.req.TTL); err != nil {
+			return clientv3.NoLease, err
+		}
+		return a.pool.id, nil
 	}
 	if a.lease != clientv3.NoLease && time.Since(a.fresh) < a.req.TTL/8 {
 		return a.lease, nil
@@ -26,6 +34,37 @@ func (a *acquisition) own(ctx context.Context) (clientv3.LeaseID, error) {
 	var err error
 	a.lease, err = a.b.grantLease(ctx, a.req.TTL)
 	return a.lease, err
+}
+
+// pooledID is the etcd lease that own gave, if that is one of the pool.
+func (a *acquisition) pooledID() clientv3.LeaseID {
+	if a.pool == nil {
+		return clientv3.NoLease
+	}
+	return a.pool.id
+}
+
+// commitOut commits a change that puts the entry on what own gave.
+func (a *acquisition) commitOut(ctx context.Context, ch *change) (*pb.TxnResponse, int64, error) {
+	if !a.req.Timed {
+		return a.b.commits.commit(ctx, opAcquire, ch)
+	}
+	return a.b.commitPooled(ctx, opAcquire, a.pool, ch)
+}
+
+// commitPooled commits a change that puts an entry on a pooled etcd lease, if pl is not
+// nil, and sees to the key that ends with it.
+func (b *Backend) commitPooled(ctx context.Context, op string, pl *pooled, ch *change) (*pb.TxnResponse, int64, error) {
+	mark := b.pools.mark(pl)
+	ch.then = append(ch.then, mark...)
+	resp, rev, err := b.commits.commit(ctx, op, ch)
+	if err != nil || !resp.Succeeded {
+		b.pools.unmark(pl, mark)
+	}
+	if leaseGone(err) {
+		b.pools.forget(pl)
+	}
+	return resp, rev, err
 }
 
 // drop gives up the etcd lease that was made for a grant which did not come.
@@ -92,14 +131,10 @@ func before(st state, key string) state {
 // or the session, is not as it was.
 func (a *acquisition) adopt(ctx context.Context, e entry) (*entry, error) {
 	e.Session = string(a.req.Session)
-	puts := a.puts(e.key, a.sess.lease, e.record)
-	if e.slot == headSlot { // it is granted already, and waits for an etcd lease of its own
-		puts = puts[:1]
-	}
 	resp, rev, err := a.b.commits.commit(ctx, opAcquire, &change{
 		name: a.req.Name,
 		cmps: []clientv3.Cmp{created(e.key, e.rev), modified(e.key, e.mod), present(a.b.keys.session(a.sess.id))},
-		then: puts,
+		then: a.puts(e.key, a.sess.lease, e.record),
 	})
 	if err != nil {
 		return nil, err
@@ -125,7 +160,11 @@ func (a *acquisition) outAgain(ctx context.Context, e entry) (backend.Grant, err
 	}
 	// etcd rounds down to seconds: the last of them is next to nothing.
 	left := min(max(time.Duration(resp.TTL)*time.Second, time.Millisecond), ttlOf(&e))
-	return a.grant(grantOf{rank: e.rank(), joined: e.zone == zoneJoined, left: left, since: e.since()}), nil
+	g := grantOf{rank: e.rank(), joined: e.zone == zoneJoined, left: left, since: e.since()}
+	if e.Pooled {
+		g.pool = e.lease
+	}
+	return a.grant(g), nil
 }
 
 // out turns an entry at the head of the line into a grant. A timed lease moves to an
@@ -182,8 +221,8 @@ func (a *acquisition) detach(ctx context.Context, e entry, waited bool) (backend
 		return backend.Grant{}, false, err
 	}
 	r := e.record
-	r.Out, r.TTL, r.Since = true, a.req.TTL.Milliseconds(), time.Now().UnixMilli()
-	resp, _, err := a.b.commits.commit(ctx, opAcquire, &change{
+	r.Out, r.Pooled, r.TTL, r.Since = true, a.pool != nil, a.req.TTL.Milliseconds(), time.Now().UnixMilli()
+	resp, _, err := a.commitOut(ctx, &change{
 		name: a.req.Name,
 		cmps: []clientv3.Cmp{created(e.key, e.rev), modified(e.key, e.mod)},
 		then: a.puts(e.key, lease, r),
@@ -196,7 +235,7 @@ func (a *acquisition) detach(ctx context.Context, e entry, waited bool) (backend
 		return backend.Grant{}, false, nil
 	}
 	a.lease = clientv3.NoLease
-	return a.grant(grantOf{rank: e.rank(), waited: waited, left: a.req.TTL}), true, nil
+	return a.grant(grantOf{rank: e.rank(), waited: waited, left: a.req.TTL, pool: a.pooledID()}), true, nil
 }
 
 // grantOf is what a grant is made of.
@@ -204,7 +243,8 @@ type grantOf struct {
 	rank           int64
 	waited, joined bool
 	left           time.Duration
-	since          time.Time // zero: now
+	pool           clientv3.LeaseID // of a timed lease that shares one
+	since          time.Time        // zero: now
 }
 
 // grant notes a lease that lives with its session, and makes the answer.
@@ -216,6 +256,7 @@ func (a *acquisition) grant(g grantOf) backend.Grant {
 	if a.req.Timed {
 		out.Left = g.left
 		a.b.slots.out(a.p, nil, a.req.TTL)
+		a.b.slots.pooled(a.p.leaseKey, g.pool)
 		return out
 	}
 	a.b.slots.out(a.p, a.sess, 0)

@@ -5,17 +5,20 @@ import (
 	"strconv"
 	"strings"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-io/holdfast/backend"
 )
 
 // The zones of a lock: the byte after its name and the NUL. Their order is used:
-// joined before shared before exclusive, and all entries before the note of a break.
+// joined before shared before exclusive, all entries before the tombstones, and these before
+// the note of a break.
 const (
 	zoneJoined    = 'j' // <slot>, of a lease that joined another by re-entry
 	zoneShared    = 's' // <limit, 6 hex digits><slot>
 	zoneExclusive = 'x' // <slot>
+	zoneTomb      = 'y' // <lease>: that it is over
 	zoneNote      = 'z' // the newest break
 )
 
@@ -41,29 +44,39 @@ func (s span) get(opts ...clientv3.OpOption) clientv3.Op {
 
 // empty is true where no key is in the range.
 func (s span) empty() clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(s.from), "=", 0).WithRange(s.to)
+	return compare(s, pb.Compare_EQUAL, &pb.Compare{Target: pb.Compare_CREATE, TargetUnion: &pb.Compare_CreateRevision{}})
 }
 
 // unchanged is true where nothing in the range was written after the revision.
 // Deletions do not count.
 func (s span) unchanged(since int64) clientv3.Cmp {
-	return clientv3.Compare(clientv3.ModRevision(s.from), "<", since+1).WithRange(s.to)
+	return compare(s, pb.Compare_LESS, &pb.Compare{Target: pb.Compare_MOD, TargetUnion: &pb.Compare_ModRevision{ModRevision: since + 1}})
 }
 
-func absent(key string) clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
-}
+func absent(key string) clientv3.Cmp { return created(key, 0) }
 
 func present(key string) clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(key), ">", 0)
+	return compare(span{from: key}, pb.Compare_GREATER, &pb.Compare{Target: pb.Compare_CREATE, TargetUnion: &pb.Compare_CreateRevision{}})
 }
 
 func created(key string, rev int64) clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(key), "=", rev)
+	return compare(span{from: key}, pb.Compare_EQUAL, &pb.Compare{Target: pb.Compare_CREATE, TargetUnion: &pb.Compare_CreateRevision{CreateRevision: rev}})
 }
 
 func modified(key string, rev int64) clientv3.Cmp {
-	return clientv3.Compare(clientv3.ModRevision(key), "=", rev)
+	return compare(span{from: key}, pb.Compare_EQUAL, &pb.Compare{Target: pb.Compare_MOD, TargetUnion: &pb.Compare_ModRevision{ModRevision: rev}})
+}
+
+// compare fills in a comparison. The functions of clientv3 for it copy it by reflection
+// with each step, which took a tenth of the time of an acquisition here.
+func compare(s span, result pb.Compare_CompareResult, with *pb.Compare) clientv3.Cmp {
+	var cmp clientv3.Cmp
+	c := cmp.GetCompare()
+	c.Key, c.Result, c.Target, c.TargetUnion = []byte(s.from), result, with.Target, with.TargetUnion
+	if s.to != "" {
+		c.RangeEnd = []byte(s.to)
+	}
+	return cmp
 }
 
 // all is everything that this package writes.
@@ -82,6 +95,11 @@ func (k keys) lock(name string) string { return k.prefix + "q/" + name + "\x00" 
 
 // entries is every place in line and every lease of a lock.
 func (k keys) entries(name string) span {
+	return span{k.lock(name), k.lock(name) + string(rune(zoneTomb))}
+}
+
+// untouched is every place in line, every lease, and every tombstone of a lock.
+func (k keys) untouched(name string) span {
 	return span{k.lock(name), k.lock(name) + string(rune(zoneNote))}
 }
 
@@ -169,7 +187,7 @@ func (k keys) opened(id backend.SessionID) string { return k.prefix + "d/" + str
 
 // tombstone remembers that a lease is over.
 func (k keys) tombstone(name string, id backend.LeaseID) string {
-	return k.prefix + "t/" + name + "\x00" + string(id)
+	return k.lock(name) + string(rune(zoneTomb)) + string(id)
 }
 
 func hexLimit(limit int) string { return fmt.Sprintf("%0*x", limitDigits, limit) }

@@ -58,7 +58,7 @@ func (b *Backend) release(ctx context.Context, id leaseKey, bury bool) (bool, er
 			return false, err
 		}
 		e := es[0]
-		if found, err := b.remove(ctx, id, entryRef{key: e.key, rev: e.rev, out: e.timed() && e.Out}, false); found || err != nil {
+		if found, err := b.remove(ctx, id, entryRef{key: e.key, rev: e.rev, out: e.alone()}, false); found || err != nil {
 			return found, err
 		}
 	}
@@ -68,14 +68,15 @@ func (b *Backend) release(ctx context.Context, id leaseKey, bury bool) (bool, er
 type entryRef struct {
 	key  string
 	rev  int64
-	out  bool // of a timed lease with an etcd lease of its own
-	held bool // out, and not timed
+	out  bool             // of a timed lease with an etcd lease of its own
+	pool clientv3.LeaseID // of a timed lease that shares one
+	held bool             // out, and not timed
 }
 
 // remove deletes an entry. The claim of a timed lease stays, and ends with its etcd
 // lease: that tells watchers that the lease did not expire.
 func (b *Backend) remove(ctx context.Context, id leaseKey, e entryRef, bury bool) (bool, error) {
-	entry := clientv3.OpDelete(e.key)
+	entry, claim := clientv3.OpDelete(e.key), clientv3.OpDelete(b.keys.claim(id.name, id.id))
 	if !e.held { // there may be an etcd lease to take back
 		entry = clientv3.OpDelete(e.key, clientv3.WithPrevKV())
 	}
@@ -90,8 +91,12 @@ func (b *Backend) remove(ctx context.Context, id leaseKey, e entryRef, bury bool
 			then: append([]clientv3.Op{entry}, tomb...),
 			els:  tomb,
 		}
-		if !e.out && e.key != b.keys.head(id.name) {
-			ch.then = append(ch.then, clientv3.OpDelete(b.keys.claim(id.name, id.id)))
+		if e.pool != clientv3.NoLease && e.key != b.keys.head(id.name) {
+			// Somebody else may have renewed it, and given it an etcd lease of its own.
+			here := []clientv3.Cmp{clientv3.Compare(clientv3.LeaseValue(e.key), "=", int64(e.pool))}
+			ch.then = append(ch.then, clientv3.OpTxn(here, []clientv3.Op{claim}, nil))
+		} else if !e.out && e.key != b.keys.head(id.name) {
+			ch.then = append(ch.then, claim)
 		}
 		if next != nil {
 			ch.then = append(ch.then, clientv3.OpTxn(b.turnOf(next), nil, nil))
@@ -116,7 +121,10 @@ func (b *Backend) remove(ctx context.Context, id leaseKey, e entryRef, bury bool
 		return false, err
 	}
 	for _, kv := range resp.Responses[0].GetResponseDeleteRange().GetPrevKvs() {
-		if e, ok := b.keys.decode(kv); ok && e.timed() && e.Out {
+		if e.pool != clientv3.NoLease && clientv3.LeaseID(kv.Lease) == e.pool {
+			continue // it is that of others too
+		}
+		if e, ok := b.keys.decode(kv); ok && e.alone() {
 			b.revoker.revoke(e.lease)
 		}
 	}

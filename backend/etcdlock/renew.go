@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -15,6 +14,7 @@ import (
 )
 
 const (
+	opRenew = "renew"
 	// lookupsAtOnce bounds the timed leases that one transaction looks up, with two keys
 	// for each.
 	lookupsAtOnce = 48
@@ -163,7 +163,7 @@ func (b *Backend) keepAlive(ctx context.Context, ids []clientv3.LeaseID) (map[cl
 		err = b.keepAliveEach(rctx, ids, ttls)
 	}
 	if err != nil {
-		return nil, fail(ctx, "renew", err, true)
+		return nil, fail(ctx, opRenew, err, true)
 	}
 	return ttls, nil
 }
@@ -218,55 +218,6 @@ func (b *Backend) keepAliveEach(ctx context.Context, ids []clientv3.LeaseID, ttl
 	}
 	return nil
 }
-
-// renewTimed extends timed leases.
-func (b *Backend) renewTimed(ctx context.Context, reqs []backend.TimedRenewal) ([]backend.Renewal, error) {
-	found := make([]*entry, len(reqs))
-	for from := 0; from < len(reqs); from += lookupsAtOnce {
-		to := min(from+lookupsAtOnce, len(reqs))
-		if err := b.findTimed(ctx, reqs[from:to], found[from:to]); err != nil {
-			return nil, err
-		}
-	}
-	var ids []clientv3.LeaseID
-	for i, e := range found {
-		if e != nil && seconds(ttlOf(e)) == seconds(reqs[i].TTL) {
-			ids = append(ids, e.lease)
-		}
-	}
-	var ttls map[clientv3.LeaseID]int64
-	if len(ids) > 0 {
-		var err error
-		if ttls, err = b.keepAlive(ctx, ids); err != nil {
-			return nil, err
-		}
-	}
-	res := make([]backend.Renewal, len(reqs))
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, revokersAtOnce)
-	for i, e := range found {
-		switch {
-		case e == nil:
-			res[i].Err = backend.ErrLost
-		case seconds(ttlOf(e)) != seconds(reqs[i].TTL):
-			slots <- struct{}{}
-			wg.Go(func() {
-				defer func() { <-slots }()
-				res[i] = b.retime(ctx, e, reqs[i].TTL)
-			})
-		case ttls[e.lease] <= 0:
-			res[i].Err = backend.ErrLost
-		default:
-			left := min(reqs[i].TTL, time.Duration(ttls[e.lease])*time.Second)
-			res[i] = backend.Renewal{Token: e.token(), Left: left}
-			b.slots.renewed(leaseKey{e.name, e.id()}, reqs[i].TTL)
-		}
-	}
-	wg.Wait()
-	return res, nil
-}
-
-func ttlOf(e *entry) time.Duration { return time.Duration(e.TTL) * time.Millisecond }
 
 // findTimed looks up timed leases that are out. nil is one that is not. Those whose
 // entry this value does not know are looked up by their claims first.
@@ -361,50 +312,4 @@ func (b *Backend) getEach(ctx context.Context, keys []string) ([]*mvccpb.KeyValu
 		got = got[1:]
 	}
 	return kvs, nil
-}
-
-// retime moves a timed lease to an etcd lease with another TTL: etcd cannot change
-// that of one.
-func (b *Backend) retime(ctx context.Context, e *entry, ttl time.Duration) backend.Renewal {
-	asked := time.Now()
-	lease, err := b.grantLease(ctx, ttl)
-	if err != nil {
-		return backend.Renewal{Err: err}
-	}
-	old := e.lease
-	r := e.record
-	r.TTL = ttl.Milliseconds()
-	resp, _, err := b.commits.commit(ctx, "renew", &change{
-		name: e.name,
-		cmps: []clientv3.Cmp{created(e.key, e.rev), modified(e.key, e.mod)},
-		then: []clientv3.Op{
-			clientv3.OpPut(e.key, encode(r), clientv3.WithLease(lease)),
-			clientv3.OpPut(b.keys.claim(e.name, e.id()), e.key, clientv3.WithLease(lease)),
-		},
-		els: []clientv3.Op{clientv3.OpGet(e.key)},
-	})
-	switch {
-	case leaseGone(err):
-		return backend.Renewal{Err: &backend.UnavailableError{Backend: name, Op: "renew", MayHold: true, Err: err}}
-	case err != nil:
-		return backend.Renewal{Err: err} // the etcd lease is left to its end: the entry may be on it
-	case !resp.Succeeded:
-		b.revoker.revoke(lease)
-		return b.overtaken(resp, e)
-	}
-	b.revoker.revoke(old)
-	b.slots.renewed(leaseKey{e.name, e.id()}, ttl)
-	return backend.Renewal{Token: e.token(), Left: max(0, ttl-time.Since(asked))}
-}
-
-// overtaken is what became of a lease that somebody else changed meanwhile.
-func (b *Backend) overtaken(resp *pb.TxnResponse, e *entry) backend.Renewal {
-	for _, kv := range resp.Responses[0].GetResponseRange().GetKvs() {
-		if kv.CreateRevision == e.rev {
-			return backend.Renewal{Err: &backend.UnavailableError{
-				Backend: name, Op: "renew", MayHold: true, Err: errors.New("another renewal came between"),
-			}}
-		}
-	}
-	return backend.Renewal{Err: backend.ErrLost}
 }

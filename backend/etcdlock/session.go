@@ -17,6 +17,9 @@ type session struct {
 	lease clientv3.LeaseID
 	ttl   time.Duration
 	done  chan struct{} // closed when the session is known to have ended
+	// present is the condition that the session is there: one for all its changes, so that
+	// it is asked once in each transaction.
+	present clientv3.Cmp
 
 	// Guarded by Backend.mu.
 	over     bool
@@ -161,7 +164,7 @@ func (b *Backend) adopt(id backend.SessionID, lease clientv3.LeaseID, ttl time.D
 	b.mu.Lock()
 	s, ok := b.sessions[id]
 	if !ok {
-		s = &session{id: id, lease: lease, ttl: ttl, done: make(chan struct{})}
+		s = &session{id: id, lease: lease, ttl: ttl, done: make(chan struct{}), present: present(b.keys.session(id))}
 		b.sessions[id] = s
 	}
 	if lost != nil {
@@ -221,6 +224,7 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	// The record goes first: watchers then know that the leases did not expire.
 	resp, err := b.txn(ctx, op, true, nil, []clientv3.Op{
 		clientv3.OpDelete(b.keys.session(id), clientv3.WithPrevKV()),
+		clientv3.OpDelete(b.keys.broken(id, "\x01"), clientv3.WithRange(b.keys.sessionAll(id).to)),
 		clientv3.OpPut(b.keys.opened(id), "", clientv3.WithLease(memory)),
 	}, nil)
 	if err != nil {

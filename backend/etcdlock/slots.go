@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/holdfast-io/holdfast/backend"
 )
 
@@ -29,11 +31,12 @@ type placed struct {
 	slot   slot
 
 	// Guarded by slots.mu.
-	users int       // calls of Acquire under way
-	key   string    // of the entry, once it is there for certain
-	rev   int64     // its create revision
-	sess  *session  // that it is out under; nil: none, or in line
-	until time.Time // when a timed lease that is out is over, as far as is known
+	users int              // calls of Acquire under way
+	key   string           // of the entry, once it is there for certain
+	rev   int64            // its create revision
+	sess  *session         // that it is out under; nil: none, or in line
+	until time.Time        // when a timed lease that is out is over, as far as is known
+	pool  clientv3.LeaseID // that it is on with others; NoLease: with none
 }
 
 // slots keeps account of what this value has in etcd. It may be wrong about slots
@@ -136,6 +139,15 @@ func (s *slots) out(p *placed, sess *session, ttl time.Duration) {
 	}
 }
 
+// pooled notes which etcd lease a timed lease shares, if any.
+func (s *slots) pooled(id leaseKey, lease clientv3.LeaseID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p, ok := s.placed[id]; ok {
+		p.pool = lease
+	}
+}
+
 // renewed notes that a timed lease goes on.
 func (s *slots) renewed(id leaseKey, ttl time.Duration) {
 	s.mu.Lock()
@@ -153,7 +165,7 @@ func (s *slots) find(id leaseKey) (entryRef, bool) {
 	if !ok || p.key == "" {
 		return entryRef{}, false
 	}
-	return entryRef{key: p.key, rev: p.rev, out: !p.until.IsZero(), held: p.sess != nil}, true
+	return entryRef{key: p.key, rev: p.rev, out: !p.until.IsZero() && p.pool == clientv3.NoLease, pool: p.pool, held: p.sess != nil}, true
 }
 
 // drop forgets a lease that has no entry any more.

@@ -13,7 +13,8 @@ import (
 func (a *acquisition) try(ctx context.Context) (backend.Grant, *state, error) {
 	defer a.drop()
 	f := found{rev: -1}
-	if a.req.Timed { // a lease of etcd is not made for nothing
+	// A lease of etcd is not made for nothing; and who has company here asks first.
+	if a.req.Timed && (!sharesLeases(a.req.TTL) || a.b.slots.shares(a.p)) {
 		var err error
 		if f, err = a.see(ctx); err != nil {
 			return backend.Grant{}, nil, err
@@ -51,7 +52,10 @@ func (a *acquisition) tryOnce(ctx context.Context, f found, root *entry) (backen
 	}
 	key, rank := a.key(), int64(0)
 	cmps := a.guards()
+	ahead := a.req.Mode == backend.Exclusive && f.rev < 0 // who has seen the line may have seen a tombstone
 	switch {
+	case ahead:
+		key, cmps = a.b.keys.head(a.req.Name), a.ahead()
 	case root != nil:
 		key, rank = a.joinedKey(), root.rank()
 		cmps = append(cmps, created(root.key, root.rev))
@@ -60,7 +64,7 @@ func (a *acquisition) tryOnce(ctx context.Context, f found, root *entry) (backen
 	default:
 		cmps = append(cmps, a.b.keys.entries(a.req.Name).unchanged(f.rev))
 	}
-	resp, rev, err := a.b.commits.commit(ctx, opAcquire, &change{
+	resp, rev, err := a.commitOut(ctx, &change{
 		name: a.req.Name, cmps: cmps, then: a.puts(key, lease, a.record(true, rank)),
 	})
 	switch {
@@ -81,5 +85,5 @@ func (a *acquisition) tryOnce(ctx context.Context, f found, root *entry) (backen
 		rank = rev
 	}
 	a.b.slots.stand(a.p, key, rev)
-	return a.grant(grantOf{rank: rank, joined: root != nil, left: a.req.TTL}), nil, nil
+	return a.grant(grantOf{rank: rank, joined: root != nil, left: a.req.TTL, pool: a.pooledID()}), nil, nil
 }

@@ -58,7 +58,7 @@ func (a *acquisition) wait(ctx context.Context, own int64, seen verdict) (backen
 				timer.Reset(safetyTime/2 + rand.N(safetyTime/2))
 			}
 		}
-		if h := l.took(w); h != nil && !byTimer {
+		if h := l.took(w); h != nil {
 			a.asked = h.asked
 			return a.grant(grantOf{rank: own, waited: true}), nil
 		}

@@ -239,14 +239,14 @@ func (b *Backend) queue(at string, w *waiter) func() {
 	case s.record != nil:
 		losses = m.tell(at, s.record, false)
 	}
-	strange := s != nil && s.record != nil && m.strangers(s.record)
+	wait, due := m.due(at, s)
 	foreign := s != nil && s.record != nil && s.record.foreign
 	m.mu.Unlock()
 	for _, f := range losses {
 		f()
 	}
-	if strange {
-		b.background(func() { b.tidy(s.lock, 0) })
+	if due {
+		b.background(func() { b.tidy(s.lock, wait) })
 	}
 	if foreign {
 		b.lookAgain()

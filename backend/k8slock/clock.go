@@ -6,24 +6,25 @@ import (
 	"time"
 )
 
-// clock is the API server's wall clock, about: it says the second with every answer. It
-// is for people, and for what has been dead for so long that no clock can be that wrong.
+// clock is the API server's wall clock, about: it says the second with every answer. It is
+// for people, and for what has been dead for so long that no clock can be that wrong.
 type clock struct {
-	mu    sync.Mutex
-	at    time.Time     // when it was seen, by the local clock
-	ahead time.Duration // of the local clock
+	mu     sync.Mutex
+	at     time.Time // when it was seen, by the local monotonic clock
+	server time.Time // what it was then
 }
 
-func (c *clock) saw(date string, asked time.Time) {
-	at, err := http.ParseTime(date)
+// saw takes note of the Date of an answer that has come just now.
+func (c *clock) saw(date string) {
+	said, err := http.ParseTime(date)
 	if err != nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// The second that was said had begun when the answer left.
-	if now := time.Now(); c.at.IsZero() || now.Sub(c.at) > time.Minute {
-		c.at, c.ahead = now, at.Add(time.Second/2).Sub(asked.Round(0))
+	const second, wrong = time.Second, 2 * time.Second
+	if now := c.read(); c.at.IsZero() || said.After(now) || now.Sub(said) > wrong {
+		c.at, c.server = time.Now(), said.Add(second/2) // somewhere in the second that was said
 	}
 }
 
@@ -31,5 +32,13 @@ func (c *clock) saw(date string, asked time.Time) {
 func (c *clock) now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return time.Now().Round(0).Add(c.ahead)
+	return c.read()
+}
+
+// read is now. c.mu is held.
+func (c *clock) read() time.Time {
+	if c.at.IsZero() {
+		return time.Now().Round(0)
+	}
+	return c.server.Add(time.Since(c.at))
 }

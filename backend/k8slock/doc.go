@@ -11,8 +11,10 @@
 // across processes, no events. Leases live with their session, and that with the process.
 // Kubernetes ends nothing by itself: a session is over when some process of this package
 // has seen it unrenewed for its TTL, by its own monotonic clock and from when it saw the
-// newest renewal. So a lock may stay with a process that died for twice the TTL, and for
-// as long as no other process of this package runs. No two clocks are ever compared.
+// newest renewal: no two clocks are compared. So a lock may stay with a process that died
+// for twice the TTL. Who asks for it and does not wait, and may be a process of its own each
+// time, does not see that: it goes by the API servers' clocks, and ends a session that they
+// have not seen renewed for a minute more than its TTL. They have to agree to that minute.
 //
 // # How it works
 //
@@ -46,8 +48,8 @@
 // holder of client-go's is one that comes first: it is over when it gives the Lease back,
 // or has not renewed it for its leaseDurationSeconds, as client-go itself counts.
 //
-// A lock's Lease stays when the lock is free, a kilobyte for each name that was ever
-// locked: client-go's count of holders is in it. Delete those that are not wanted.
+// A lock's Lease stays for an hour after the lock was free last. Then a process that sees
+// it deletes it, on condition that it is still as it was seen, and if this package made it.
 //
 // # Requires
 //
@@ -58,7 +60,7 @@
 //
 // # URL
 //
-//	kubernetes://[namespace][?kubeconfig=file&context=name&foreign=10m]
+//	kubernetes://[namespace][?kubeconfig=file&context=name&foreign=10m&skew=1m]
 //
 // As for kubectl: KUBECONFIG, in a pod the service account, ~/.kube/config.
 //

@@ -38,5 +38,5 @@ func Example() { //nolint:testableexamples // it needs a server at a known place
 func ExampleOpen() {
 	_, err := k8slock.Open(context.Background(), "kubernetes://team?contxt=prod", nil)
 	fmt.Println(err)
-	// Output: url "contxt": must be one of the parameters kubeconfig, context, foreign
+	// Output: url "contxt": must be one of the parameters kubeconfig, context, foreign, skew
 }

@@ -163,7 +163,7 @@ func (b *Backend) land(lock string, f *flight, batch []*change) (int, error) {
 		}
 		o, err := r.seal(b.rest.clock.now(), b.foreign(r))
 		if errors.Is(err, errFull) && len(batch) > 1 {
-			batch = batch[:1]
+			batch = batch[:len(batch)/2]
 			continue
 		}
 		if err != nil {
@@ -233,7 +233,7 @@ func (b *Backend) fetch(ctx context.Context, at, lock string, create bool) (*obj
 		return nil, err
 	}
 	b.absent(at, before)
-	o, err = (&record{state: state{Name: lock}, object: newObject(at)}).seal(b.rest.clock.now(), 0)
+	o, err = (&record{state: state{Name: lock, Ours: true}, object: newObject(at)}).seal(b.rest.clock.now(), 0)
 	if err != nil || !create {
 		return o, err
 	}
@@ -277,14 +277,33 @@ func (b *Backend) prune(ctx context.Context, r *record) error {
 }
 
 // verify asks the API server for the sessions of the line, and reports whether one is
-// dead that was not known to be.
+// dead that was not known to be. Who does not wait has not the time to see a session die:
+// one that has not been renewed for Config.Skew more than its TTL, by the clocks of the
+// API servers, it ends. They would refuse if it was renewed in between.
 func (b *Backend) verify(ctx context.Context, r *record) (bool, error) {
 	ids := make(map[backend.SessionID]bool)
 	for _, e := range r.Line {
 		ids[e.Session] = true
 	}
 	live, err := b.allLive(ctx, ids)
-	return !live, err
+	if err != nil {
+		return false, err
+	}
+	for id := range ids {
+		if s := b.mirror.stale(sessionName(id), b.rest.clock.now(), b.cfg.Skew); s != nil {
+			b.bury(s)
+			live = live && !b.hasEnded(id)
+		}
+	}
+	return !live, nil
+}
+
+// hasEnded reports whether the session is known to be no more.
+func (b *Backend) hasEnded(id backend.SessionID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, ended := b.ended[id]
+	return ended
 }
 
 // allLive asks for the sessions, and reports whether all are there.
@@ -312,10 +331,7 @@ func (b *Backend) allLive(ctx context.Context, ids map[backend.SessionID]bool) (
 // lives reports whether a session is there. It asks the API server where that is not
 // known, and always where sure is set.
 func (b *Backend) lives(ctx context.Context, id backend.SessionID, sure bool) (bool, error) {
-	b.mu.Lock()
-	_, ended := b.ended[id]
-	b.mu.Unlock()
-	if ended {
+	if b.hasEnded(id) {
 		return false, nil
 	}
 	object := sessionName(id)

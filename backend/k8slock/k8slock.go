@@ -25,6 +25,10 @@ type Config struct {
 	// What is held is written again each third of it, one request for each lock. At least
 	// twice the TTL of the session counts. Default: 10 minutes. Optional.
 	Foreign time.Duration
+	// Skew bounds by how much the clocks of the API servers may differ: who asks for a lock
+	// and does not wait ends a session that they have not seen renewed for its TTL and so
+	// long, without having watched it. 1 s to a day. Default: a minute. Optional.
+	Skew time.Duration
 	// Logger gets what nobody is there to return an error to. Default: none. Optional.
 	Logger *slog.Logger
 }
@@ -38,6 +42,8 @@ const (
 	// lag is how much later than the TTL, from when an observer has seen the newest
 	// renewal, it has ended a session.
 	lag = 3 * time.Second
+	// defaultIdle is after how long a lock's object is deleted that nobody needs.
+	defaultIdle = time.Hour
 	// attempt bounds one request. An API server that takes longer is away.
 	attempt = 10 * time.Second
 )
@@ -50,6 +56,7 @@ type Backend struct {
 	rest   rest
 	owned  *http.Transport // of Open, closed by Close
 	value  string          // names this value in its sessions
+	idle   time.Duration   // after which a lock's object is deleted
 	kick   chan struct{}   // capacity 1: look at the ends of sessions again
 	base   context.Context //nolint:containedctx // it is what Close ends
 	end    context.CancelCauseFunc
@@ -96,11 +103,17 @@ func New(client *http.Client, server string, cfg Config) (*Backend, error) {
 	if cfg.Foreign < minForeign || cfg.Foreign > maxForeign {
 		return nil, &backend.InvalidError{Field: "foreign", Value: cfg.Foreign.String(), Bound: minForeign.String() + " to " + maxForeign.String()}
 	}
+	if cfg.Skew == 0 {
+		cfg.Skew = time.Minute
+	}
+	if cfg.Skew < time.Second || cfg.Skew > 24*time.Hour {
+		return nil, &backend.InvalidError{Field: "skew", Value: cfg.Skew.String(), Bound: "1s to 24h"}
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	b := &Backend{
-		cfg: cfg, value: rand.Text(), kick: make(chan struct{}, 1), sessions: make(map[backend.SessionID]*session),
+		cfg: cfg, value: rand.Text(), idle: defaultIdle, kick: make(chan struct{}, 1), sessions: make(map[backend.SessionID]*session),
 		ended: make(map[backend.SessionID]time.Time), flights: make(map[string]*flight),
 		rest: rest{
 			client: client, clock: &clock{},

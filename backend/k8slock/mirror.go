@@ -64,6 +64,21 @@ func (m *mirror) ttl(id backend.SessionID) time.Duration {
 	return 0
 }
 
+// stale is a session that has not been written for its TTL and the skew, by the clocks of
+// the API servers; nil: it has.
+func (m *mirror) stale(at string, now time.Time, skew time.Duration) *seen {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.objects[at]
+	if s == nil || s.session == nil {
+		return nil
+	}
+	if last := s.object.written(); last.IsZero() || now.Sub(last) <= s.session.TTL+skew {
+		return nil
+	}
+	return s
+}
+
 // sameHolder reports whether client-go would say that nothing has happened.
 func sameHolder(a, b *spec) bool {
 	same := func(x, y *microTime) bool { return x == y || x != nil && y != nil && x.Equal(y.Time) }
@@ -119,7 +134,7 @@ func (b *Backend) learn(o *object) {
 			schedule = s.record.foreign
 		}
 	}
-	prune := s.record != nil && len(m.waiters[at]) > 0 && m.strangers(s.record)
+	wait, due := m.due(at, s)
 	m.mu.Unlock()
 	for _, f := range losses {
 		f()
@@ -127,9 +142,31 @@ func (b *Backend) learn(o *object) {
 	if schedule {
 		b.lookAgain()
 	}
-	if prune {
-		b.background(func() { b.tidy(s.lock, 0) })
+	if due {
+		b.background(func() { b.tidy(s.lock, wait) })
 	}
+}
+
+// due reports whether who waits here has to write the lock for it to go on, and when. What
+// is one for all is for the process of the first in line; the others do it in case that
+// one does not. m.mu is held.
+func (m *mirror) due(at string, s *seen) (time.Duration, bool) {
+	if s == nil || s.record == nil || len(m.waiters[at]) == 0 {
+		return 0, false
+	}
+	if m.strangers(s.record) {
+		return 0, true
+	}
+	if !s.record.stalled() {
+		return 0, false
+	}
+	first := s.record.first()
+	for w := range m.waiters[at] {
+		if w.lease == first {
+			return 0, true
+		}
+	}
+	return later(), true
 }
 
 // strangers reports whether the line has sessions that nobody has told of. m.mu is held.
@@ -174,16 +211,17 @@ func (m *mirror) tell(at string, r *record, byTimer bool) []func() {
 	return losses
 }
 
-// hold notes that a lease is held here. It reports false when it was lost already.
+// hold notes that a lease is held here, which the newest version that was seen has to say.
+// It reports false when it was lost already.
 func (m *mirror) hold(at string, id backend.LeaseID, s *session, e entry) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.objects[at]
-	if now != nil && now.record != nil {
-		i := now.record.find(id)
-		if i < 0 && now.record.Last >= e.Token || i >= 0 && now.record.Line[i].Token != e.Token {
-			return false
-		}
+	if now == nil || now.record == nil {
+		return false
+	}
+	if i := now.record.find(id); i < 0 || now.record.Line[i].Token != e.Token {
+		return false
 	}
 	if m.held[at] == nil {
 		m.held[at] = make(map[backend.LeaseID]*session)

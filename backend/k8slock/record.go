@@ -61,6 +61,8 @@ type state struct {
 	// another, somebody took the lock who knows nothing of Line.
 	Identity string  `json:"id,omitempty"`
 	Broken   *broken `json:"broken,omitempty"`
+	// Ours: this package made the object, so it may delete it.
+	Ours bool `json:"ours,omitempty"`
 }
 
 // record is a lock as its Lease has it.
@@ -163,6 +165,28 @@ func (r *record) promote(now time.Time) {
 	for i := n; i < n+admitted && r.grants < perWrite; i++ {
 		r.Line[i].Token, r.Line[i].Granted = r.nextToken(), now.UnixMilli()
 	}
+}
+
+// stalled reports whether somebody in line could have the lock: client-go's holder gave it
+// back, and knows nothing of a line.
+func (r *record) stalled() bool {
+	if r.foreign || len(r.Line) == 0 {
+		return false
+	}
+	claims, n := r.claims(), r.out()
+	return backend.Admit(claims[:n], claims[n:]) > 0
+}
+
+// idle reports whether nobody needs the object: it was made here, and nobody has the lock
+// or waits for it.
+func (r *record) idle() bool { return r.Ours && !r.foreign && len(r.Line) == 0 }
+
+// first is the one that waits first.
+func (r *record) first() backend.LeaseID {
+	if n := r.out(); n < len(r.Line) {
+		return r.Line[n].Lease
+	}
+	return ""
 }
 
 // seal writes the record into a copy of its object. duration is for how long client-go's

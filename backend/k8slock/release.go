@@ -3,6 +3,7 @@ package k8slock
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 )
@@ -58,7 +59,7 @@ func (b *Backend) leave(req backend.ReleaseRequest) {
 	for _, s := range all {
 		s.mu.Lock()
 		if req.Abandon && s.id == req.Session {
-			s.abandoned[k] = struct{}{}
+			s.abandon(k)
 		}
 		stop := s.asking[k]
 		s.mu.Unlock()
@@ -66,6 +67,21 @@ func (b *Backend) leave(req backend.ReleaseRequest) {
 			stop()
 		}
 	}
+}
+
+// abandon remembers that a lease must not come to life, for as long as a request for it can
+// be on its way. s.mu is held.
+func (s *session) abandon(k leaseKey) {
+	const memory, many = 10 * time.Minute, 1000
+	if len(s.abandoned) >= many && time.Since(s.swept) > time.Minute {
+		s.swept = time.Now()
+		for old, at := range s.abandoned {
+			if time.Since(at) > memory {
+				delete(s.abandoned, old)
+			}
+		}
+	}
+	s.abandoned[k] = time.Now()
 }
 
 // Break takes the lock from all its holders, also from one of client-go's leader election.

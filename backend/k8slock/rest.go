@@ -32,6 +32,10 @@ type metadata struct {
 	Annotations     map[string]string `json:"annotations,omitempty"`
 	Finalizers      json.RawMessage   `json:"finalizers,omitempty"`
 	OwnerReferences json.RawMessage   `json:"ownerReferences,omitempty"`
+	// ManagedFields say who wrote when, by the clock of the API server that took it.
+	ManagedFields []struct {
+		Time time.Time `json:"time"`
+	} `json:"managedFields,omitempty"`
 }
 
 type spec struct {
@@ -63,7 +67,20 @@ func (o *object) clone() *object {
 	c := *o
 	c.Metadata.Labels = cloneMap(o.Metadata.Labels)
 	c.Metadata.Annotations = cloneMap(o.Metadata.Annotations)
+	c.Metadata.ManagedFields = nil // the API server keeps them
 	return &c
+}
+
+// written is when the object was written last, by the clock of the API server that took
+// it; zero: it does not say.
+func (o *object) written() time.Time {
+	var last time.Time
+	for _, f := range o.Metadata.ManagedFields {
+		if f.Time.After(last) {
+			last = f.Time
+		}
+	}
+	return last
 }
 
 func cloneMap(m map[string]string) map[string]string {
@@ -189,12 +206,11 @@ func (r *rest) send(ctx context.Context, method, path string, in any) (io.ReadCl
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	asked := time.Now()
 	res, err := r.client.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", method, bare(err))
 	}
-	r.clock.saw(res.Header.Get("Date"), asked)
+	r.clock.saw(res.Header.Get("Date"))
 	if res.StatusCode < http.StatusMultipleChoices {
 		return res.Body, nil
 	}

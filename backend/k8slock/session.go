@@ -21,13 +21,14 @@ type session struct {
 	life context.Context         //nolint:containedctx // it is the session's
 	die  context.CancelCauseFunc // ends life
 
-	turn      sync.Mutex                      // one renewal at a time
+	turn      chan struct{}                   // capacity 1: one request about it at a time
 	mu        sync.Mutex                      // guards what follows
 	ttl       time.Duration                   //
 	until     time.Time                       // it lives until then at least, by the local clock
 	losses    []backend.Loss                  // that Renew has not told yet
-	abandoned map[leaseKey]struct{}           // leases that must not come to life
+	abandoned map[leaseKey]time.Time          // leases that must not come to life, and since when
 	asking    map[leaseKey]context.CancelFunc // acquires under way
+	swept     time.Time                       // when abandoned was looked through
 	pulse     uint64                          // the version of the newest renewal
 	maker     string                          // the value that made its object; empty: it is not made yet
 }
@@ -55,8 +56,10 @@ func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) e
 	if err != nil {
 		return err
 	}
-	s.turn.Lock()
-	defer s.turn.Unlock()
+	if err := s.begin(ctx); err != nil {
+		return fail(ctx, opOpen, err, false)
+	}
+	defer s.end()
 	asked := time.Now()
 	err = s.open(ctx, req.TTL)
 	if err == nil {
@@ -77,8 +80,8 @@ func (b *Backend) newSession(req backend.SessionRequest) (*session, error) {
 	s, ok := b.sessions[req.ID]
 	if !ok {
 		s = &session{
-			b: b, id: req.ID, lost: req.Lost, ttl: req.TTL,
-			abandoned: make(map[leaseKey]struct{}), asking: make(map[leaseKey]context.CancelFunc),
+			b: b, id: req.ID, lost: req.Lost, ttl: req.TTL, turn: make(chan struct{}, 1),
+			abandoned: make(map[leaseKey]time.Time), asking: make(map[leaseKey]context.CancelFunc),
 		}
 		if s.lost == nil {
 			s.lost = func(backend.Loss) {}
@@ -89,7 +92,19 @@ func (b *Backend) newSession(req backend.SessionRequest) (*session, error) {
 	return s, nil
 }
 
-// open writes the session's object: makes it, or renews it. s.turn is held.
+// begin waits until nobody else asks about the session, as long as the context lets it.
+func (s *session) begin(ctx context.Context) error {
+	select {
+	case s.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (s *session) end() { <-s.turn }
+
+// open writes the session's object: makes it, or renews it, between begin and end.
 func (s *session) open(ctx context.Context, ttl time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
@@ -167,7 +182,7 @@ func (s *session) isGuest() bool {
 }
 
 // renew writes the session's object again, if it is the one that was made. It never makes
-// it. s.turn is held.
+// it. It is called between begin and end.
 func (s *session) renew(ctx context.Context, ttl time.Duration) error {
 	base := s.b.mirror.known(sessionName(s.id))
 	for {
@@ -254,8 +269,10 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	case err != nil:
 		return backend.RenewResult{}, err
 	}
-	s.turn.Lock()
-	defer s.turn.Unlock()
+	if err := s.begin(ctx); err != nil {
+		return backend.RenewResult{}, fail(ctx, opRenew, err, false)
+	}
+	defer s.end()
 	asked := time.Now()
 	s.mu.Lock()
 	ttl, pulse := s.ttl, s.pulse
@@ -343,8 +360,10 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 
 // remove deletes the session's object.
 func (b *Backend) remove(ctx context.Context, s *session) error {
-	s.turn.Lock()
-	defer s.turn.Unlock()
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	defer s.end()
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
 	s.die(backend.ErrSessionLost)
@@ -459,13 +478,17 @@ func (b *Backend) tidy(lock string, wait time.Duration) {
 	}
 }
 
-// untidy reports whether the lock has leases of sessions that are no more.
+// untidy reports whether the lock has leases of sessions that are no more, or waits for
+// nothing.
 func (b *Backend) untidy(lock string) bool {
 	b.mirror.mu.Lock()
 	seen := b.mirror.objects[objectName(lock)]
 	b.mirror.mu.Unlock()
 	if seen == nil || seen.record == nil {
 		return false
+	}
+	if seen.record.stalled() {
+		return true
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

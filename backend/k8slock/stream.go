@@ -249,7 +249,7 @@ func (b *Backend) reap() {
 
 // endOver ends what is over, and gives the time until the next one is.
 func (b *Backend) endOver() time.Duration {
-	const longest, again, memory = time.Hour, time.Second, time.Hour
+	const longest, again, memory, most = 10 * time.Minute, time.Second, time.Hour, 100 // objects at a time
 	b.mu.Lock()
 	for id, at := range b.ended {
 		if time.Since(at) > memory {
@@ -259,7 +259,8 @@ func (b *Backend) endOver() time.Duration {
 	b.mu.Unlock()
 	m := &b.mirror
 	next := longest
-	var over []*seen
+	var over, unused []*seen
+	now := b.rest.clock.now()
 	var locks []string
 	m.mu.Lock()
 	for at, s := range m.objects {
@@ -278,9 +279,22 @@ func (b *Backend) endOver() time.Duration {
 				left = again
 			}
 			next = min(next, left)
+		case s.record != nil && s.record.idle():
+			left := b.idle - now.Sub(s.object.written())
+			if left <= 0 {
+				unused = append(unused, s)
+				left = longest
+			}
+			next = min(next, left+again)
 		}
 	}
 	m.mu.Unlock()
+	if len(unused) > most {
+		unused, next = unused[:most], min(next, again)
+	}
+	if len(unused) > 0 {
+		b.background(func() { b.sweep(unused) })
+	}
 	for _, s := range over {
 		b.background(func() { b.bury(s) })
 	}
@@ -288,6 +302,23 @@ func (b *Backend) endOver() time.Duration {
 		b.background(func() { b.tidy(lock, 0) })
 	}
 	return max(next, 10*time.Millisecond)
+}
+
+// sweep deletes objects that nobody has needed for long, if they are still as they were
+// seen. Tokens grow all the same: see record.nextToken.
+func (b *Backend) sweep(unused []*seen) {
+	for _, s := range unused {
+		ctx, cancel := context.WithTimeout(b.base, attempt)
+		at := s.object.Metadata.Name
+		err := b.rest.remove(ctx, at, s.object.Metadata.UID, s.object.Metadata.ResourceVersion)
+		cancel()
+		if err != nil && !isStatus(err, http.StatusNotFound, http.StatusConflict) {
+			return // another time
+		}
+		if err == nil || isStatus(err, http.StatusNotFound) {
+			b.absent(at, s.object.version())
+		}
+	}
 }
 
 // bury ends a session, if it is still as it was seen.

@@ -16,11 +16,11 @@ import (
 
 // Open makes a backend with a client of its own, which Close closes:
 //
-//	kubernetes://[namespace][?kubeconfig=file&context=name&foreign=10m]
+//	kubernetes://[namespace][?kubeconfig=file&context=name&foreign=10m&skew=1m]
 //
 // Without kubeconfig it is as for kubectl: the file that KUBECONFIG names; in a pod the
 // service account; ~/.kube/config. Without a namespace it is that of the pod or of the
-// context, and "default" otherwise. foreign is Config.Foreign. Nothing is sent until the
+// context, and "default" otherwise. foreign and skew are those of Config. Nothing is sent until the
 // first call.
 //
 // A user of the file may have a token, a file with one, or a certificate. What needs a
@@ -41,7 +41,11 @@ func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, er
 	if err != nil {
 		return nil, err
 	}
-	cfg := Config{Namespace: t.namespace, Foreign: t.foreign, Logger: logger}
+	return c.open(Config{Namespace: t.namespace, Foreign: t.foreign, Skew: t.skew, Logger: logger})
+}
+
+// open makes a backend with a client of its own.
+func (c *cluster) open(cfg Config) (*Backend, error) {
 	if cfg.Namespace == "" {
 		cfg.Namespace = c.namespace
 	}
@@ -60,7 +64,7 @@ func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, er
 // target is what a URL says.
 type target struct {
 	namespace, kubeconfig, context string
-	foreign                        time.Duration
+	foreign, skew                  time.Duration
 }
 
 func badURL(value, bound string) error {
@@ -105,8 +109,12 @@ func parseURL(raw string) (target, error) {
 			if t.foreign, err = time.ParseDuration(vs[0]); err != nil || t.foreign < minForeign || t.foreign > maxForeign {
 				return t, &backend.InvalidError{Field: param, Value: strconv.QuoteToGraphic(vs[0]), Bound: "a duration of " + minForeign.String() + " to " + maxForeign.String()}
 			}
+		case "skew":
+			if t.skew, err = time.ParseDuration(vs[0]); err != nil || t.skew < time.Second || t.skew > maxForeign {
+				return t, &backend.InvalidError{Field: param, Value: strconv.QuoteToGraphic(vs[0]), Bound: "a duration of 1s to " + maxForeign.String()}
+			}
 		default:
-			return t, badURL(param, "one of the parameters kubeconfig, context, foreign")
+			return t, badURL(param, "one of the parameters kubeconfig, context, foreign, skew")
 		}
 	}
 	return t, nil

@@ -38,7 +38,6 @@ func (b *Backend) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
 			c.RuntimeParams[name] = "off"
 		}
 		c.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
-		c.RuntimeParams["default_transaction_isolation"] = "read committed"
 	}
 	if b.deaf { // the next statement may run on another connection
 		c.DefaultQueryExecMode = pgx.QueryExecModeExec

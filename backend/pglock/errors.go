@@ -50,6 +50,7 @@ const (
 	codeNoSchema      = "3F000"
 	codeNoRight       = "42501"
 	codeUnique        = "23505"
+	codeRested        = "57P05" // idle_session_timeout: nothing had come
 	codeDuplicate     = "42P07"
 )
 

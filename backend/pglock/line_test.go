@@ -8,6 +8,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/pglock"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -23,31 +24,31 @@ func TestLineAtRest(t *testing.T) {
 	for range 3 {
 		b := open(t, s.URLOf("app", s.Addr()))
 		b.KeepFromSweeping()
-		values, sessions = append(values, b), append(sessions, session(t, b, time.Hour, nil))
+		values, sessions = append(values, b), append(sessions, leasetest.Session(t, b, time.Hour, nil))
 	}
-	holder := ask("n", sessions[0])
-	take(t, values[0], holder)
+	holder := leasetest.Ask("n", sessions[0])
+	leasetest.Take(t, values[0], holder)
 	var mu sync.Mutex
 	var order []int
 	var tokens []fence.Token
 	var all sync.WaitGroup
 	for i := range n {
-		b, req := values[i%3], ask("n", sessions[i%3])
-		got := start(t, b, req)
+		b, req := values[i%3], leasetest.Ask("n", sessions[i%3])
+		got := leasetest.Start(t, b, req)
 		if i%20 == 19 {
-			inLine(t, values[0], "n", i+1)
+			leasetest.InLine(t, values[0], "n", i+1)
 		}
 		all.Go(func() {
 			g := <-got
-			if g.err != nil {
-				t.Errorf("waiter %d: %v", i, g.err)
+			if g.Err != nil {
+				t.Errorf("waiter %d: %v", i, g.Err)
 				return
 			}
-			if g.grant.ByTimer {
+			if g.Grant.ByTimer {
 				t.Errorf("waiter %d was found by a timer", i)
 			}
 			mu.Lock()
-			order, tokens = append(order, i/20), append(tokens, g.grant.Token)
+			order, tokens = append(order, i/20), append(tokens, g.Grant.Token)
 			mu.Unlock()
 			if err := b.Release(t.Context(), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session}); err != nil {
 				t.Errorf("release: %v", err)
@@ -67,7 +68,7 @@ func TestLineAtRest(t *testing.T) {
 		t.Errorf("%d statements were sent in 2 s for waiters at rest", sent)
 	}
 	from := time.Now()
-	give(t, values[0], holder)
+	leasetest.Give(t, values[0], holder)
 	all.Wait()
 	t.Logf("%d hand-overs took %s", n, time.Since(from))
 	for i := 1; i < len(order); i++ {

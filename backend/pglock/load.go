@@ -188,12 +188,18 @@ func (t *txn) Again(ctx context.Context, sessions []backend.SessionID, keys []sq
 func (t *txn) Commit(ctx context.Context, c *sqllease.Changes) (bool, error) {
 	q := new(pgx.Batch)
 	t.s.queueSave(q, c)
+	err := t.commit(ctx, q)
+	return refused(err), err
+}
+
+// commit sends the batch with the commit.
+func (t *txn) commit(ctx context.Context, q *pgx.Batch) error {
 	q.Queue(`COMMIT`)
 	err := t.conn.SendBatch(ctx, q).Close()
 	if err == nil && t.conn.Conn().PgConn().TxStatus() != 'I' {
 		err = errNotCommitted
 	}
-	return refused(err), err
+	return err
 }
 
 // End rolls back. A connection on which that fails is thrown away when it is given back.

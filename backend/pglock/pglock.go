@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -59,8 +58,6 @@ type Backend struct {
 	lockLimit    string
 
 	leases   *sqllease.Leases // what does not depend on the database
-	gate     chan struct{}    // has room for one: who looks at the schema
-	seen     atomic.Bool      // the tables were there
 	toListen chan struct{}    // capacity 1, sent to without waiting, never closed
 
 	mu     sync.Mutex // guards what follows
@@ -90,7 +87,7 @@ func New(cfg Config) (*Backend, error) {
 	b := &Backend{
 		log: cfg.Logger, deaf: cfg.Deaf, schema: pgx.Identifier{cfg.Schema}.Sanitize(), eventChannel: "holdfast_" + hash(cfg.Schema),
 		idleLimit: millis(idleLimit), lockLimit: millis(lockLimit),
-		gate: make(chan struct{}, 1), toListen: make(chan struct{}, 1), conns: make(map[*trackedConn]struct{}),
+		toListen: make(chan struct{}, 1), conns: make(map[*trackedConn]struct{}),
 	}
 	if !b.deaf {
 		b.addr = "holdfast_" + strings.ToLower(rand.Text())
@@ -162,23 +159,7 @@ func (b *Backend) sql(query string) string {
 
 // Capabilities says what can be done. A value that is deaf pushes nothing.
 func (b *Backend) Capabilities() backend.Capabilities {
-	return backend.Capabilities{
-		Name:      backendName,
-		Sessions:  true,
-		Timed:     true,
-		Shared:    true,
-		Permits:   true,
-		Reentrant: true,
-		FIFO:      true,
-		Push:      !b.deaf,
-		LossPush:  !b.deaf,
-		Watch:     !b.deaf,
-		Durable:   true,
-		TokenKind: "counter",
-		MinTTL:    100 * time.Millisecond,
-		MaxTTL:    365 * 24 * time.Hour,
-		ExpiryLag: time.Second,
-	}
+	return sqllease.Capabilities(backendName, !b.deaf)
 }
 
 // Close ends the goroutines and connections, and the calls under way with ErrClosed.

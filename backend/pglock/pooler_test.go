@@ -9,6 +9,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/pglock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -37,7 +38,7 @@ func TestPoolerIsRefused(t *testing.T) {
 	server := testserver.Postgres(t)
 	for _, mode := range []string{"session", "transaction"} {
 		b := open(t, server.URLOf("postgres", testserver.PgBouncer(t, server, mode)))
-		err := b.OpenSession(within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+		err := b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
 		if !errors.Is(err, pglock.ErrPooler) || !errors.Is(err, backend.ErrUnsupported) {
 			t.Errorf("%s: %v", mode, err)
 		}
@@ -54,20 +55,20 @@ func TestPoolerIsSeen(t *testing.T) {
 	server := testserver.Postgres(t)
 	addr := testserver.PgBouncer(t, server, "session", "ignore_startup_parameters = jit,enable_hashjoin,enable_mergejoin,plan_cache_mode")
 	b := open(t, server.URLOf("postgres", addr))
-	found, err := b.Examine(within(t))
+	found, err := b.Examine(leasetest.Within(t))
 	if err != nil || len(found) != 1 || !strings.Contains(found[0], "pooler") {
 		t.Errorf("it found %q, %v", found, err)
 	}
-	id := session(t, b, time.Minute, nil)
-	first, second := ask("n", id), ask("n", id)
-	before := take(t, b, first)
-	got := start(t, b, second)
-	inLine(t, b, "n", 1)
-	give(t, b, first)
-	if g := <-got; g.err != nil || g.grant.Token <= before {
-		t.Errorf("token %d after %d, %v", g.grant.Token, before, g.err)
+	id := leasetest.Session(t, b, time.Minute, nil)
+	first, second := leasetest.Ask("n", id), leasetest.Ask("n", id)
+	before := leasetest.Take(t, b, first)
+	got := leasetest.Start(t, b, second)
+	leasetest.InLine(t, b, "n", 1)
+	leasetest.Give(t, b, first)
+	if g := <-got; g.Err != nil || g.Grant.Token <= before {
+		t.Errorf("token %d after %d, %v", g.Grant.Token, before, g.Err)
 	}
-	give(t, b, second)
+	leasetest.Give(t, b, second)
 }
 
 // B20, B22: a server that ends connections which rest, and a pool that has made all its
@@ -77,20 +78,20 @@ func TestIdleConnectionsAreEnded(t *testing.T) {
 	server := testserver.Postgres(t, "idle_session_timeout=300ms")
 	b, other := open(t, server.URL()), open(t, server.URL())
 	lost := make(chan backend.Loss, 1)
-	id := session(t, b, time.Minute, func(l backend.Loss) { lost <- l })
-	holder := ask("n", id)
-	take(t, b, holder)
-	got := start(t, other, ask("n", session(t, other, time.Minute, nil)))
-	inLine(t, b, "n", 1)
+	id := leasetest.Session(t, b, time.Minute, func(l backend.Loss) { lost <- l })
+	holder := leasetest.Ask("n", id)
+	leasetest.Take(t, b, holder)
+	got := leasetest.Start(t, other, leasetest.Ask("n", leasetest.Session(t, other, time.Minute, nil)))
+	leasetest.InLine(t, b, "n", 1)
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
-		if info, err := b.Inspect(within(t), "n"); err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != holder.Lease {
+		if info, err := b.Inspect(leasetest.Within(t), "n"); err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != holder.Lease {
 			t.Fatalf("the lock is %+v, %v", info, err)
 		}
 		time.Sleep(400 * time.Millisecond) // longer than the server lets a connection rest
 	}
-	give(t, b, holder)
-	if g := <-got; g.err != nil {
-		t.Error(g.err)
+	leasetest.Give(t, b, holder)
+	if g := <-got; g.Err != nil {
+		t.Error(g.Err)
 	}
 	select {
 	case l := <-lost:

@@ -38,8 +38,10 @@ func (s store) Quick(ctx context.Context, x *sqllease.Quick) error {
 	if err != nil {
 		return err //nolint:wrapcheck // see Unavailable
 	}
-	defer conn.Release()
+	t := &txn{s, conn}
+	defer t.End(ctx)
 	q := new(pgx.Batch)
+	q.Queue(beginTxn) // whatever isolation is the server's default, each statement sees what was committed before it
 	q.Queue(s.b.sql(lockLocks), x.Names, int64(sqllease.Reserve))
 	var rows leaseRows
 	for i := range x.Acquire {
@@ -53,7 +55,7 @@ func (s store) Quick(ctx context.Context, x *sqllease.Quick) error {
 		names, leases := columns(x.Release)
 		q.Queue(s.b.sql(quickRelease), names, leases).Query(func(rows pgx.Rows) error { return scanNames(rows, &x.Released) })
 	}
-	return conn.SendBatch(ctx, q).Close() //nolint:wrapcheck // see Unavailable
+	return t.commit(ctx, q)
 }
 
 func scanGranted(rows pgx.Rows, all *[]sqllease.QuickGrant) error {

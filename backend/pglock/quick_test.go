@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -24,25 +25,25 @@ func TestOneRoundTripForFreeLocks(t *testing.T) {
 	b, other := open(t, s.URL()), open(t, s.URL())
 	b.KeepFromSweeping()
 	other.KeepFromSweeping()
-	id, theirs := session(t, b, time.Hour, nil), session(t, other, time.Hour, nil)
-	held := ask("n", id)
-	take(t, b, held)
-	waits := start(t, other, ask("n", theirs))
-	inLine(t, b, "n", 1)
-	give(t, b, held)
-	if g := <-waits; g.err != nil {
-		t.Fatal(g.err)
+	id, theirs := leasetest.Session(t, b, time.Hour, nil), leasetest.Session(t, other, time.Hour, nil)
+	held := leasetest.Ask("n", id)
+	leasetest.Take(t, b, held)
+	waits := leasetest.Start(t, other, leasetest.Ask("n", theirs))
+	leasetest.InLine(t, b, "n", 1)
+	leasetest.Give(t, b, held)
+	if g := <-waits; g.Err != nil {
+		t.Fatal(g.Err)
 	}
-	if err := other.EndSession(within(t), theirs); err != nil {
+	if err := other.EndSession(leasetest.Within(t), theirs); err != nil {
 		t.Fatal(err)
 	}
 	pair := func(timed bool) {
-		req := ask("n", id)
+		req := leasetest.Ask("n", id)
 		if req.Timed = timed; timed {
 			req.TTL = time.Minute
 		}
-		take(t, b, req)
-		give(t, b, req)
+		leasetest.Take(t, b, req)
+		leasetest.Give(t, b, req)
 	}
 	pair(false) // finds that nobody wants it any more
 	s.Exec(`SELECT pg_stat_statements_reset()`)
@@ -50,8 +51,8 @@ func TestOneRoundTripForFreeLocks(t *testing.T) {
 		pair(n%2 == 0)
 	}
 	alone := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute}
-	take(t, b, alone)
-	give(t, b, alone)
+	leasetest.Take(t, b, alone)
+	leasetest.Give(t, b, alone)
 	long := s.Int(`SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements WHERE query LIKE '%l.place, l.mode, l.permits%'`)
 	locked := s.Int(`SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements WHERE query LIKE 'INSERT INTO "holdfast".locks%'`)
 	if long != 0 || locked != 2*pairs+2 {
@@ -59,111 +60,18 @@ func TestOneRoundTripForFreeLocks(t *testing.T) {
 	}
 }
 
-// What is not as the quick statements need it is found, and dealt with the long way: in
-// each case the state is made behind the back of the value, as others make it in the
-// moment before the statement.
-//
-//nolint:paralleltest,tparallel // the methods of the server belong to the goroutine of the test
+// What is not as the quick statements need it is found, and dealt with the long way.
 func TestQuickConditions(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
 	b := open(t, s.URL())
 	b.KeepFromSweeping()
-	const (
-		endSession = `UPDATE holdfast.sessions SET cause = 'session', ends = clock_timestamp() + interval '1 hour' WHERE id = '$S'`
-		cutSession = `UPDATE holdfast.sessions SET ends = clock_timestamp() - interval '1 hour' WHERE id = '$S'`
-		noSession  = `DELETE FROM holdfast.sessions WHERE id = '$S'`
-		inLine     = `INSERT INTO holdfast.leases SELECT name, 'Lqqqqqqqqqqqqqqqqqqqqqqqqqq', session, 'nobody', false, place + 1, mode, permits, cap, owner, note,
-			reentrant, false, 0, 0, asked, since, NULL, true, false FROM holdfast.leases WHERE name = '$N'`
-	)
-	for _, c := range []struct {
-		name    string
-		timed   bool
-		acquire bool // the state changes before the acquisition, otherwise before the release
-		change  string
-		want    error
-		long    bool // there is no error, and it is done the long way
-	}{
-		{"acquire", false, true, "", nil, false},
-		{"acquire for a time", true, true, "", nil, false},
-		{"acquire under a session that was ended", false, true, endSession, backend.ErrSessionLost, false},
-		{"acquire under a session that ran out", false, true, cutSession, backend.ErrSessionLost, false},
-		{"acquire under no session", false, true, noSession, backend.ErrSessionLost, false},
-		{
-			"acquire what was abandoned", false, true,
-			`INSERT INTO holdfast.tombs VALUES ('$N', '$L', clock_timestamp() + interval '1 minute')`, backend.ErrLost, false,
-		},
-		{
-			"acquire what was abandoned long ago", false, true,
-			`INSERT INTO holdfast.tombs VALUES ('$N', '$L', clock_timestamp() - interval '1 minute')`, nil, false,
-		},
-		{
-			"acquire what is called like one that was abandoned", false, true,
-			`INSERT INTO holdfast.tombs VALUES ('$N/', '$L', clock_timestamp() + interval '1 minute')`, nil, false,
-		},
-		{
-			"acquire what was abandoned for another", false, true,
-			`INSERT INTO holdfast.tombs VALUES ('$N', 'L$L', clock_timestamp() + interval '1 minute')`, nil, false,
-		},
-		{"release", false, false, "", nil, false},
-		{"release under a session that was ended", false, false, endSession, backend.ErrLost, false},
-		{"release under a session that ran out", false, false, cutSession, backend.ErrLost, false},
-		{"release under no session", false, false, noSession, backend.ErrLost, false},
-		{"release of a timed lease", true, false, "", nil, false},
-		{"release of a timed lease whose session was ended", true, false, endSession, nil, false},
-		{
-			"release of a timed lease that ran out", true, false,
-			`UPDATE holdfast.leases SET ends = clock_timestamp() - interval '1 second' WHERE name = '$N'`, backend.ErrLost, false,
-		},
-		{"release with somebody in line", false, false, inLine, nil, true},
-		{"release with another name", false, false, `UPDATE holdfast.leases SET name = '$N/' WHERE name = '$N'`, backend.ErrLost, false},
-		{"release of another lease", false, false, `UPDATE holdfast.leases SET lease = 'Lqqqqqqqqqqqqqqqqqqqqqqqqqq' WHERE name = '$N'`, backend.ErrLost, false},
-		{"release of a place in line", false, false, `UPDATE holdfast.leases SET held = false WHERE name = '$N'`, nil, true},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			id := session(t, b, time.Hour, nil)
-			req := ask(c.name, id)
-			if req.Timed = c.timed; c.timed {
-				req.TTL = time.Minute
-			}
-			change := func() {
-				s.Exec(strings.NewReplacer("$N", req.Name, "$L", string(req.Lease), "$S", string(id)).Replace(c.change))
-			}
-			last := func() int64 {
-				return s.Int(`SELECT coalesce(max(last), 0) FROM holdfast.locks WHERE name = $1`, req.Name)
-			}
-			before := s.Int(`SELECT floor FROM holdfast.meta`)
-			took := func() { // numbers are taken once for each way that was tried
-				t.Helper()
-				if long := last()-before > 64; c.want == nil && long != c.long {
-					t.Errorf("it took %d numbers", last()-before)
-				}
-			}
-			if c.acquire {
-				change()
-				if _, err := b.Acquire(within(t), req); !errors.Is(err, c.want) {
-					t.Errorf("Acquire: %v, not %v", err, c.want)
-				}
-				took()
-				return
-			}
-			take(t, b, req)
-			before = last()
-			change()
-			defer took()
-			err := b.Release(within(t), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: id})
-			if !errors.Is(err, c.want) {
-				t.Errorf("Release: %v, not %v", err, c.want)
-			}
-			if c.change != inLine {
-				return
-			}
-			info, err := b.Inspect(within(t), req.Name)
-			if err != nil || len(info.Holders) != 1 || len(info.Waiters) != 0 {
-				t.Errorf("%+v, %v; the one in line has to hold it now", info, err)
-			}
-		})
-	}
+	leasetest.QuickConditions(t, b, leasetest.Database{
+		Exec: func(q string) { s.Exec(q) },
+		Int:  func(q string) int64 { return s.Int(q) },
+		Dialect: strings.NewReplacer("@", "holdfast.", "$FUTURE", "clock_timestamp() + interval '1 hour'", "$PAST", "clock_timestamp() - interval '1 hour'",
+			"$FLOOR", "floor", "$ADDR", "'nobody', "),
+	})
 }
 
 // C2: the row of the lock was deleted, and made anew by somebody who did not see yet that
@@ -172,17 +80,17 @@ func TestQuickTokenAboveFloor(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
 	b := open(t, s.URL())
-	id := session(t, b, time.Hour, nil)
+	id := leasetest.Session(t, b, time.Hour, nil)
 	var last fence.Token
 	for range 3 {
-		req := ask("n", id)
-		token := take(t, b, req)
+		req := leasetest.Ask("n", id)
+		token := leasetest.Take(t, b, req)
 		floor := s.Int(`SELECT floor FROM holdfast.meta`)
 		if token <= last || token <= fence.Token(floor) {
 			t.Errorf("token %d after %d; the floor is %d", token, last, floor)
 		}
 		last = token
-		give(t, b, req)
+		leasetest.Give(t, b, req)
 		s.Exec(`UPDATE holdfast.meta SET floor = (SELECT last + 1000 FROM holdfast.locks WHERE name = 'n')`)
 	}
 }
@@ -192,10 +100,10 @@ func TestWatchOfFreeLocks(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
 	b, watcher := open(t, s.URL()), open(t, s.URL())
-	id := session(t, b, time.Hour, nil)
-	req := ask("before", id)
-	take(t, b, req)
-	ctx, stop := context.WithCancel(within(t))
+	id := leasetest.Session(t, b, time.Hour, nil)
+	req := leasetest.Ask("before", id)
+	leasetest.Take(t, b, req)
+	ctx, stop := context.WithCancel(leasetest.Within(t))
 	defer stop()
 	events := make(chan backend.Event, 16)
 	done := make(chan error, 1)
@@ -211,15 +119,15 @@ func TestWatchOfFreeLocks(t *testing.T) {
 			}
 		case err := <-done:
 			t.Fatalf("watch: %v", err)
-		case <-time.After(patience):
+		case <-time.After(leasetest.Patience):
 			t.Fatalf("no event %s", want)
 		}
 	}
 	next(backend.EventWatching)
-	give(t, b, req)
+	leasetest.Give(t, b, req)
 	next(backend.EventReleased)
-	req = ask("after", id)
-	take(t, b, req)
+	req = leasetest.Ask("after", id)
+	leasetest.Take(t, b, req)
 	next(backend.EventAcquired)
 	stop()
 	if err := <-done; !errors.Is(err, context.Canceled) {
@@ -235,11 +143,11 @@ func TestQuickReplyLost(t *testing.T) {
 	s := testserver.Postgres(t)
 	proxy := chaos.Start(t, s.Addr())
 	b, other := open(t, s.URLOf("postgres", proxy.Addr())), open(t, s.URL())
-	id, theirs := session(t, b, time.Minute, nil), session(t, other, time.Minute, nil)
+	id, theirs := leasetest.Session(t, b, time.Minute, nil), leasetest.Session(t, other, time.Minute, nil)
 	for range 2 { // the statements are prepared
-		req := ask("n", id)
-		take(t, b, req)
-		give(t, b, req)
+		req := leasetest.Ask("n", id)
+		leasetest.Take(t, b, req)
+		leasetest.Give(t, b, req)
 	}
 	lose := func(what string, call func() error) {
 		t.Helper()
@@ -253,23 +161,23 @@ func TestQuickReplyLost(t *testing.T) {
 			t.Errorf("%v; it has to say that it may have been done", err)
 		}
 	}
-	req := ask("n", id)
+	req := leasetest.Ask("n", id)
 	lose(string(req.Lease), func() error {
-		_, err := b.Acquire(within(t), req)
+		_, err := b.Acquire(leasetest.Within(t), req)
 		return err
 	})
-	if info, err := other.Inspect(within(t), "n"); err != nil || len(info.Holders) != 1 {
+	if info, err := other.Inspect(leasetest.Within(t), "n"); err != nil || len(info.Holders) != 1 {
 		t.Fatalf("Inspect: %+v, %v; the lease is held", info, err)
 	}
-	take(t, b, req)
-	waits := ask("n", theirs)
-	got := start(t, other, waits)
-	inLine(t, other, "n", 1)
+	leasetest.Take(t, b, req)
+	waits := leasetest.Ask("n", theirs)
+	got := leasetest.Start(t, other, waits)
+	leasetest.InLine(t, other, "n", 1)
 	lose(string(req.Lease), func() error {
-		return b.Release(within(t), backend.ReleaseRequest{Name: "n", Lease: req.Lease, Session: id})
+		return b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "n", Lease: req.Lease, Session: id})
 	})
-	if g := <-got; g.err != nil {
-		t.Errorf("the one in line: %v", g.err)
+	if g := <-got; g.Err != nil {
+		t.Errorf("the one in line: %v", g.Err)
 	}
-	give(t, other, waits)
+	leasetest.Give(t, other, waits)
 }

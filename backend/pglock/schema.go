@@ -26,33 +26,6 @@ const (
 	oneAtATime = `SELECT pg_advisory_xact_lock(hashtextextended('holdfast schema', 0))`
 )
 
-// ready sees to it that the tables are there, the first time.
-func (b *Backend) ready(ctx context.Context, op string) error {
-	if b.seen.Load() {
-		return nil
-	}
-	select {
-	case b.gate <- struct{}{}:
-		defer func() { <-b.gate }()
-	case <-ctx.Done():
-		return unavailable(op, false, context.Cause(ctx))
-	case <-b.life().Done():
-		return backend.ErrClosed
-	}
-	if b.seen.Load() {
-		return nil
-	}
-	if err := b.Migrate(ctx); err != nil {
-		return err
-	}
-	b.seen.Store(true)
-	select {
-	case b.toListen <- struct{}{}:
-	default:
-	}
-	return nil
-}
-
 // Migrate makes the schema and its tables where they are not there. A role that may
 // not do that needs them made by another one, and granted: USAGE of the schema, and
 // SELECT, INSERT, UPDATE and DELETE of the tables in it. Nothing happens when they are
@@ -61,27 +34,19 @@ func (b *Backend) ready(ctx context.Context, op string) error {
 // Errors: *backend.UnavailableError, with ErrNoSchema where the role may not make them;
 // ErrNewer and ErrEncoding, which are backend.ErrUnsupported; ErrClosed; ctx's cause.
 func (b *Backend) Migrate(ctx context.Context) error {
-	const op = "migrate"
-	within, stop := b.leases.Within(ctx)
-	defer stop()
-	err := b.check(within)
-	if c := code(err); c == codeNoTable || c == codeNoSchema || errors.Is(err, pgx.ErrNoRows) {
-		err = b.create(within)
-		if c := code(err); err == nil || c == codeUnique || c == codeDuplicate { // another one was faster
-			err = b.check(within)
+	return b.leases.Setup(ctx, "migrate", func(ctx context.Context) error {
+		err := b.check(ctx)
+		if c := code(err); c == codeNoTable || c == codeNoSchema || errors.Is(err, pgx.ErrNoRows) {
+			err = b.create(ctx)
+			if c := code(err); err == nil || c == codeUnique || c == codeDuplicate { // another one was faster
+				err = b.check(ctx)
+			}
 		}
-	}
-	switch {
-	case err == nil:
-		return nil
-	case b.life().Err() != nil:
-		return backend.ErrClosed
-	case ctx.Err() != nil:
-		return unavailable(op, false, context.Cause(ctx))
-	case code(err) == codeNoRight:
-		err = fmt.Errorf("%w: %w", ErrNoSchema, err)
-	}
-	return unavailable(op, false, err)
+		if code(err) == codeNoRight {
+			err = fmt.Errorf("%w: %w", ErrNoSchema, err)
+		}
+		return err
+	})
 }
 
 // check looks whether the tables are there and can be used.

@@ -3,14 +3,13 @@ package pglock_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/pglock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -20,26 +19,26 @@ func TestRoleThatMayOnlyUse(t *testing.T) {
 	s := testserver.Postgres(t)
 	s.Exec(`CREATE ROLE app LOGIN`)
 	app, admin := open(t, s.URLOf("app", s.Addr())), open(t, s.URL())
-	err := app.OpenSession(within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+	err := app.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
 	if !errors.Is(err, pglock.ErrNoSchema) || !errors.Is(err, backend.ErrUnavailable) {
 		t.Fatalf("without tables: %v; it has to be ErrNoSchema", err)
 	}
 	for range 2 {
-		if err := admin.Migrate(within(t)); err != nil {
+		if err := admin.Migrate(leasetest.Within(t)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	err = app.OpenSession(within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+	err = app.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
 	if !errors.Is(err, pglock.ErrNoSchema) {
 		t.Fatalf("without rights: %v; it has to be ErrNoSchema", err)
 	}
 	s.Exec(`GRANT USAGE ON SCHEMA holdfast TO app`, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast TO app`)
-	id, mine := session(t, app, time.Minute, nil), session(t, admin, time.Minute, nil)
-	req := ask("n", id)
-	take(t, app, req)
-	got := start(t, admin, ask("n", mine))
-	inLine(t, app, "n", 1)
-	watching, stop := context.WithCancelCause(within(t))
+	id, mine := leasetest.Session(t, app, time.Minute, nil), leasetest.Session(t, admin, time.Minute, nil)
+	req := leasetest.Ask("n", id)
+	leasetest.Take(t, app, req)
+	got := leasetest.Start(t, admin, leasetest.Ask("n", mine))
+	leasetest.InLine(t, app, "n", 1)
+	watching, stop := context.WithCancelCause(leasetest.Within(t))
 	begun := make(chan struct{})
 	done := make(chan error, 1)
 	go func() {
@@ -54,11 +53,11 @@ func TestRoleThatMayOnlyUse(t *testing.T) {
 	case err := <-done:
 		t.Fatalf("watch: %v", err)
 	}
-	give(t, app, req)
-	if g := <-got; g.err != nil {
-		t.Error(g.err)
+	leasetest.Give(t, app, req)
+	if g := <-got; g.Err != nil {
+		t.Error(g.Err)
 	}
-	app.Sweep(within(t), 0)
+	app.Sweep(leasetest.Within(t), 0)
 	enough := errors.New("enough")
 	stop(enough)
 	if err := <-done; !errors.Is(err, enough) {
@@ -70,16 +69,7 @@ func TestRoleThatMayOnlyUse(t *testing.T) {
 func TestMadeAtOnce(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
-	var all sync.WaitGroup
-	for range 8 {
-		b := open(t, s.URL())
-		all.Go(func() {
-			if err := b.OpenSession(within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute}); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
+	leasetest.MadeAtOnce(t, func() backend.Backend { return open(t, s.URL()) })
 }
 
 // Tables of a later version, a database of another encoding and a standby are refused.
@@ -88,7 +78,7 @@ func TestRefusedDatabases(t *testing.T) {
 	s := testserver.Postgres(t)
 	open := func(url string) error {
 		b := open(t, url)
-		return b.OpenSession(within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+		return b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
 	}
 	if err := open(s.URL()); err != nil {
 		t.Fatal(err)
@@ -107,54 +97,15 @@ func TestRefusedDatabases(t *testing.T) {
 	}
 }
 
-// C2: the rows of locks that nobody uses go away, while others use them. Tokens never go
-// back.
+// C2: the rows of locks that nobody uses go away, while others use them.
 func TestSweep(t *testing.T) {
 	t.Parallel()
-	const locks, rounds = 4, 150
 	s := testserver.Postgres(t)
 	sweeper := open(t, s.URL())
-	b, other := open(t, s.URL()), open(t, s.URL())
-	id := session(t, b, time.Hour, nil)
-	session(t, sweeper, time.Hour, nil)
-	ended := session(t, other, time.Hour, nil)
-	give(t, b, func() backend.AcquireRequest { r := ask("bury", id); take(t, b, r); return r }())
-	if err := other.EndSession(within(t), ended); err != nil {
-		t.Fatal(err)
-	}
-	stop, cancel := context.WithCancel(within(t))
-	var all sync.WaitGroup
-	all.Go(func() {
-		for stop.Err() == nil {
-			sweeper.Sweep(stop, 0)
-		}
+	leasetest.Sweep(t, func() backend.Backend { return open(t, s.URL()) }, func(ctx context.Context) { sweeper.Sweep(ctx, 0) }, func() int64 {
+		return s.Int(`SELECT (SELECT count(*) FROM holdfast.locks) + (SELECT count(*) FROM holdfast.leases)`)
 	})
-	var users sync.WaitGroup
-	for i := range locks {
-		users.Go(func() {
-			var last uint64
-			for range rounds {
-				req := ask(fmt.Sprint("n", i), id)
-				g, err := b.Acquire(within(t), req)
-				if err != nil || uint64(g.Token) <= last {
-					t.Errorf("token %d after %d, %v", g.Token, last, err)
-					return
-				}
-				last = uint64(g.Token)
-				if err := b.Release(within(t), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: id, Abandon: true}); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	users.Wait()
-	cancel()
-	all.Wait()
-	eventually(t, "nothing is left", func() bool { // the server may not have noticed yet that the last sweep was broken off
-		sweeper.Sweep(within(t), 0)
-		return s.Int(`SELECT (SELECT count(*) FROM holdfast.locks) + (SELECT count(*) FROM holdfast.leases)`) == 0
-	})
-	if n := s.Int(`SELECT count(*) FROM holdfast.sessions`); n != 2 { // those that live
+	if n := s.Int(`SELECT count(*) FROM holdfast.sessions`); n != 1 { // the one that lives
 		t.Errorf("%d sessions are left", n)
 	}
 }
@@ -164,11 +115,11 @@ func TestCommitsAreDurable(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t, "synchronous_commit=off", "wal_writer_delay=10s", "autovacuum=off")
 	b := open(t, s.URL())
-	id := session(t, b, time.Hour, nil)
-	req := ask("n", id)
-	token := take(t, b, req)
+	id := leasetest.Session(t, b, time.Hour, nil)
+	req := leasetest.Ask("n", id)
+	token := leasetest.Take(t, b, req)
 	s.Restart()
-	if again, err := insist(t, func(ctx context.Context) (backend.Grant, error) { return b.Acquire(ctx, req) }); err != nil || again.Token != token {
+	if again, err := leasetest.Insist(t, func(ctx context.Context) (backend.Grant, error) { return b.Acquire(ctx, req) }); err != nil || again.Token != token {
 		t.Errorf("after a crash: %+v, %v; the lease was granted with token %d", again, err, token)
 	}
 }
@@ -192,9 +143,9 @@ func TestRenewalsAreDurable(t *testing.T) {
 					t.Errorf("%s: after a crash the session ends at %d, and not at %d", what, after, before)
 				}
 			}
-			id := session(t, b, time.Hour, nil)
+			id := leasetest.Session(t, b, time.Hour, nil)
 			survives("open")
-			res, err := insist(t, func(ctx context.Context) (backend.RenewResult, error) {
+			res, err := leasetest.Insist(t, func(ctx context.Context) (backend.RenewResult, error) {
 				return b.Renew(ctx, backend.RenewRequest{Session: id})
 			})
 			if err != nil || res.SessionLost {

@@ -26,8 +26,17 @@ func (s store) batch(ctx context.Context, fill func(*pgx.Batch)) error {
 	return s.b.pool.SendBatch(ctx, q).Close() //nolint:wrapcheck // see Unavailable
 }
 
-// Ready sees to it that the tables are there.
-func (s store) Ready(ctx context.Context, op string) error { return s.b.ready(ctx, op) }
+// Migrate sees to it that the tables are there. The value is in use then, and listens.
+func (s store) Migrate(ctx context.Context) error {
+	err := s.b.Migrate(ctx)
+	if err == nil {
+		select {
+		case s.b.toListen <- struct{}{}:
+		default:
+		}
+	}
+	return err
+}
 
 // Unavailable is the error as it is told.
 func (s store) Unavailable(op string, mayHold bool, err error) error {
@@ -37,7 +46,8 @@ func (s store) Unavailable(op string, mayHold bool, err error) error {
 // Fault says what an error means.
 func (s store) Fault(err error) sqllease.Fault {
 	return sqllease.Fault{
-		Answered: refused(err), Unsent: pgconn.SafeToRetry(err), Transient: transient(err), Locked: lockTimeout(err), Broken: broken(err),
+		Answered: refused(err), Unsent: pgconn.SafeToRetry(err) || code(err) == codeRested, Ended: code(err) != "" && broken(err),
+		Transient: transient(err), Locked: lockTimeout(err), Broken: broken(err),
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/pglock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 )
 
 func TestURL(t *testing.T) {
@@ -58,7 +59,7 @@ func TestNoSecretInErrors(t *testing.T) {
 	t.Parallel()
 	const secret = "canary-7d31"
 	b := open(t, "postgres://u:"+secret+"@127.0.0.1:1/d?connect_timeout=1")
-	_, err := b.Inspect(within(t), "n")
+	_, err := b.Inspect(leasetest.Within(t), "n")
 	if !errors.Is(err, backend.ErrUnavailable) || strings.Contains(err.Error(), secret) {
 		t.Errorf("Inspect: %v", err)
 	}

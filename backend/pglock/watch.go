@@ -37,7 +37,7 @@ func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver f
 	if b.deaf {
 		return errDeaf
 	}
-	if err := b.ready(ctx, op); err != nil {
+	if err := b.leases.Ready(ctx, op); err != nil {
 		return err
 	}
 	within, cancel := context.WithCancelCause(ctx)

@@ -33,18 +33,22 @@ func batches(t *testing.T, args ...string) {
 			together, apart := open("together"), open("apart")
 			// Where somebody watches, everything goes the long way.
 			s.Do("SET", fmt.Sprintf("{apart-%d0}:v", seed), "1")
-			g := generator{Rand: rand.New(rand.NewPCG(seed, 1))}
+			g := &generator{Rand: rand.New(rand.NewPCG(seed, 1)), granted: make(map[string]int64), asked: make(map[string][]string)}
 			opening := [][]string{{"session.open", "session-0", "3600000", ""}, {"session.open", "session-1", "3600000", ""}}
-			compare(t, s, together, apart, opening)
-			for range 100 {
-				compare(t, s, together, apart, g.batch())
+			g.compare(t, together, apart, opening)
+			for i := range 100 {
+				g.compare(t, together, apart, g.batch())
+				if i%7 == 6 { // who looks makes the records of both alike
+					g.compareRecords(t, s, together, apart)
+				}
 			}
-			compare(t, s, together, apart, [][]string{{"session.end", "session-0"}})
+			g.compare(t, together, apart, [][]string{{"session.end", "session-0"}})
+			g.compareRecords(t, s, together, apart)
 		})
 	}
 }
 
-func compare(t *testing.T, s *testserver.RedisServer, together, apart *redislock.Backend, ops [][]string) {
+func (g *generator) compare(t *testing.T, together, apart *redislock.Backend, ops [][]string) {
 	t.Helper()
 	one, err := together.Exec(t.Context(), true, ops)
 	if err != nil {
@@ -58,15 +62,32 @@ func compare(t *testing.T, s *testserver.RedisServer, together, apart *redislock
 		if a, b := redislock.Words(one[i]), redislock.Words(each[i]); a != b {
 			t.Fatalf("operation %d of %d, %q: together %q, apart %q", i, len(ops), op, a, b)
 		}
+		g.note(op, one[i])
 	}
-	if a, b := onRecord(t, s, together), onRecord(t, s, apart); a != b {
-		t.Fatalf("after %q:\n%s\nand apart:\n%s", ops, a, b)
+}
+
+// note remembers the tokens that leases were granted with at once.
+func (g *generator) note(op []string, answer []redislock.Reply) {
+	if op[0] != "acquire" && op[0] != "release" {
+		return
+	}
+	at := strings.Join(op[len(op)-2:], "/")
+	delete(g.granted, at)
+	if redislock.Word(answer) == "G" {
+		g.granted[at] = redislock.Number(answer[1])
+	}
+}
+
+func (g *generator) compareRecords(t *testing.T, s *testserver.RedisServer, together, apart *redislock.Backend) {
+	t.Helper()
+	if a, b := onRecord(t, s, together, g.granted), onRecord(t, s, apart, nil); a != b {
+		t.Fatalf("together:\n%s\nand apart:\n%s", a, b)
 	}
 }
 
 // onRecord is who has what and who waits, without times and tokens, and how much every key
 // holds.
-func onRecord(t *testing.T, s *testserver.RedisServer, b *redislock.Backend) string {
+func onRecord(t *testing.T, s *testserver.RedisServer, b *redislock.Backend, granted map[string]int64) string {
 	t.Helper()
 	page, err := b.List(t.Context(), backend.ListRequest{})
 	if err != nil {
@@ -79,6 +100,9 @@ func onRecord(t *testing.T, s *testserver.RedisServer, b *redislock.Backend) str
 		for _, h := range l.Holders {
 			if h.Token > l.Token || h.Left <= 0 {
 				t.Errorf("%s: %+v, and the last token is %d", l.Name, h, l.Token)
+			}
+			if token, ok := granted[l.Name+"/"+string(h.Lease)]; ok && int64(h.Token) != token {
+				t.Errorf("%s: %+v was granted with token %d", l.Name, h, token)
 			}
 			fmt.Fprintf(&text, " %s/%s/%s/%s/%d", h.Lease, h.Session, h.Owner, h.Mode, h.Permits)
 		}
@@ -107,54 +131,84 @@ func onRecord(t *testing.T, s *testserver.RedisServer, b *redislock.Backend) str
 }
 
 // generator makes operations of every kind on few locks.
-type generator struct{ *rand.Rand }
+type generator struct {
+	*rand.Rand
 
-func (g generator) batch() [][]string {
+	granted map[string]int64    // by lock and lease: the token of what was granted at once
+	asked   map[string][]string // by lock: its leases, the newest last
+	n       int                 // leases
+}
+
+// batch has the operations of clients that are alike as a rule: then what they ask for
+// travels together.
+func (g *generator) batch() [][]string {
 	ops := make([][]string, 1+g.IntN(12))
+	terms, alike := g.terms(), g.IntN(2) == 0
 	for i := range ops {
-		ops[i] = g.op()
+		if !alike {
+			terms = g.terms()
+		}
+		ops[i] = g.op(terms)
 	}
 	return ops
 }
 
-func (g generator) one(of ...string) string { return of[g.IntN(len(of))] }
+func (g *generator) one(of ...string) string { return of[g.IntN(len(of))] }
 
-func (g generator) op() []string {
-	name := fmt.Sprint("lock", g.IntN(4))
-	lease := fmt.Sprint("lease", g.IntN(5), "-", name) // few, so that what is asked for is often there
-	if g.IntN(20) == 0 {
-		lease = "lease0-lock0"
+// lease is one that was asked for not long ago.
+func (g *generator) lease(name string) string {
+	const recent = 4
+	all := g.asked[name]
+	if len(all) == 0 {
+		return "nobody's"
 	}
+	all = all[max(0, len(all)-recent):]
+	return all[g.IntN(len(all))]
+}
+
+func (g *generator) op(terms []string) []string {
+	name := fmt.Sprint("lock", g.IntN(6))
 	session := fmt.Sprint("session-", g.IntN(2))
 	switch g.IntN(12) {
-	case 0, 1, 2, 3:
-		return []string{"release", g.one("0", "0", "0", "1", "2"), session, name, lease}
-	case 4:
-		return []string{"renew", session, "0", "1", name, lease, "7200000"}
+	case 0, 1, 2, 3, 4:
+		return []string{"release", g.one("0", "0", "0", "1", "2"), session, name, g.lease(name)}
 	case 5:
-		return []string{"check", name, "1", lease, session}
+		return []string{"renew", session, "0", "1", name, g.lease(name), "7200000"}
 	case 6:
-		return []string{"break", name, "why"}
+		return []string{"check", name, "1", g.lease(name), session}
+	case 7:
+		if g.IntN(2) == 0 {
+			return []string{"break", name, "why"}
+		}
+	}
+	lease := g.lease(name) // again, or what is over
+	if g.IntN(5) > 0 {
+		g.n++
+		lease = fmt.Sprint("lease", g.n)
+		g.asked[name] = append(g.asked[name], lease)
+	}
+	return append(append([]string{"acquire"}, terms...), name, lease)
+}
+
+// terms are what acquires have in common.
+func (g *generator) terms() []string {
+	session := fmt.Sprint("session-", g.IntN(2))
+	if g.IntN(8) == 0 {
+		session = "no-such-session"
 	}
 	mode, limit, permits := "x", "0", "1"
 	if g.IntN(3) == 0 {
 		mode = "s"
-		limit = g.one("0", "3")
-		permits = g.one("1", "2")
+		if limit = g.one("0", "3"); limit != "0" {
+			permits = g.one("1", "2")
+		}
 	}
-	if g.IntN(8) == 0 {
-		session = "no-such-session"
-	}
-	ttl, wait := g.one("0", "0", "600000"), g.one("0", "0", "1")
-	if limit == "0" {
-		permits = "1"
-	}
-	channel := ""
-	if wait == "1" {
-		channel = "c"
+	wait, channel := "0", ""
+	if g.IntN(3) == 0 {
+		wait, channel = "1", "c"
 	}
 	return []string{
-		"acquire", session, ttl, limit, g.one("0", "0", "0", "1"), wait, mode, permits, channel,
-		g.one("", "ann", "ann", "0"), g.one("note", "", ""), name, lease,
+		session, g.one("0", "0", "600000"), limit, g.one("0", "0", "0", "1"), wait, mode, permits, channel,
+		g.one("", "ann", "ann", "0"), g.one("note", ""),
 	}
 }

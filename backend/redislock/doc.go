@@ -5,11 +5,13 @@
 //
 // # Guarantees
 //
-// C1 to C14, while this one server keeps its memory and its clock is not stepped
-// forward. A restart that lost data is noticed, and nothing is granted until what may
-// have been out has run out (the quarantine). A fail-over to a replica that lags can
-// grant a lock twice; tokens grow through it, so that a resource which checks them is
-// safe. For efficiency rather than for correctness, unless the token is checked.
+// C1 to C14, while one server has the data, keeps its memory, and its clock is not stepped
+// forward. A restart that may have lost data is noticed: all sessions are over, and nothing
+// is granted until what may have been out has run out (the quarantine). So is a fail-over.
+// But a master that was cut off from its replicas, and lives on while one of them is made
+// the master, can grant what that one grants too, unless Config.Replicas has it wait for
+// them; tokens grow through it, so that a resource which checks them is safe. For
+// efficiency rather than for correctness, unless the token is checked.
 //
 // # How it works
 //
@@ -25,6 +27,7 @@
 //	x           zset of what lives, sessions and timed leases, by the instant it ends
 //	n           zset of the names of the locks that are held or waited for
 //	l:NAME      hash of the leases that are out, and a summary
+//	o:NAME      instead, where there is one, exclusive, and nobody waits: as a text
 //	q:NAME      zset of the leases in line, first come first; w:NAME has their records
 //	f           the greatest token so far, of all locks
 //	s:SESSION   hash of what the session holds and waits for
@@ -50,6 +53,19 @@
 // server that has been up for longer than that is used at once. A process of the server
 // that was not greeted yet for this data does nothing but tell so: hello compares its run
 // with the one in the marker, and so finds out whether it may have lost what came last.
+// Then the data is of a new generation, and all sessions of the one before are over: what
+// they hold may be what is missing.
+//
+// In a Cluster, and behind Sentinel, one server has the data at a time: whoever has the
+// slot of the tag, or whom more than half of the sentinels name. It is looked for again
+// when it says MOVED or READONLY, or does not answer. ASK is not followed: while a slot is
+// on its way, a script on the new server would take keys that have not come for keys that
+// are not there. What is on disk counts for nothing there, so a server that was restarted
+// keeps the quarantine.
+//
+// With Config.Replicas each request is followed by WAIT, on its connection; a hand-over
+// that was pushed is asked for first. What too few replicas have is an error that says that
+// it may have worked, so that the client gives it back.
 //
 // # Requires
 //
@@ -64,17 +80,22 @@
 //	redis://[user:password@]host[:port][/db][?parameters]
 //	rediss://...             with TLS
 //	redis+unix:///path/of/the/socket
+//	redis+cluster://[user:password@]host1[:port],host2[:port][?parameters]
+//	redis+sentinel://[user:password@]host1[:26379],host2[:26379]/NAME[/db][?parameters]
 //
-// Parameters: prefix, timeout and quarantine ("off" or a duration); see Config.
+// Parameters: prefix, timeout, quarantine ("off" or a duration) and replicas; see Config.
+// rediss+cluster and rediss+sentinel are for TLS. NAME is the one that the sentinels have
+// for the servers; user and password are those of the servers, and sentinels are asked
+// without.
 //
 // # When the lock is lost
 //
 // When no renewal of the session was acknowledged in time; when an operator broke it,
-// which is pushed; when the data is lost: then every session is over.
+// which is pushed; when data is lost, or may be: then every session is over.
 //
 // # Do not use when
 //
 // a fail-over to a replica must never grant a lock twice and the resource cannot check
-// the token: use etcd. Cluster and Sentinel are prepared for in the layout of the keys,
-// but not offered yet.
+// the token: use etcd, or redlock. A Cluster makes nothing faster: all locks of a prefix
+// are on one of its servers.
 package redislock

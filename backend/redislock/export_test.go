@@ -182,6 +182,12 @@ func (i intercepted) run(ctx context.Context, load bool, key string, args []stri
 	return r, err
 }
 
+// Word is the first of an answer, and Number reads a number of it.
+func Word(answer []Reply) string { return answer[0].s }
+
+// Number is the number that r is.
+func Number(r Reply) int64 { return r.n }
+
 // Tag is what all keys of the value begin with.
 func (b *Backend) Tag() string { return b.tag }
 

@@ -55,7 +55,7 @@ func TestNothingIsLeft(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
 	b := open(t, s, cfg)
-	const ttl = 500 * time.Millisecond
+	const ttl = 3 * time.Second
 	for i := range 10 {
 		id := session(t, b, ttl)
 		for j := range 20 {
@@ -257,6 +257,8 @@ func TestForeignKeys(t *testing.T) {
 		"lock/string": {"SET", "{hf0}:l:lock/string", "x"},
 		"lock/list":   {"RPUSH", "{hf0}:l:lock/list", "x"},
 		"lock/hash":   {"HSET", "{hf0}:l:lock/hash", "@", "what"},
+		"one/text":    {"SET", "{hf0}:o:one/text", "what"},
+		"one/hash":    {"HSET", "{hf0}:o:one/hash", "a", "b"},
 	}
 	for name, command := range foreign {
 		s.Do(command...)

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -50,6 +51,10 @@ type Config struct {
 	// lock can be granted while a holder from before still believes in it. Default:
 	// DefaultQuarantine. Optional.
 	Quarantine time.Duration
+	// Replicas is how many replicas have to have a grant before it counts (WAIT), and a
+	// renewal and a release. Without so many nothing is granted. 0 to 16. Default: 0, none.
+	// Optional.
+	Replicas int
 	// Logger is told of a server whose settings endanger the leases. Optional.
 	Logger *slog.Logger
 }
@@ -80,8 +85,8 @@ type Backend struct {
 var _ backend.Backend = (*Backend)(nil)
 
 // New uses the server that the client is connected to. The client stays the caller's:
-// Close does not close it. It must not be one of a Redis Cluster, nor one that sends
-// commands to replicas. For connections that swallow everything to be found out in
+// Close does not close it. It must not be one of a Redis Cluster, which Open is for, nor one
+// that sends commands to replicas. For connections that swallow everything to be found out in
 // time, its Dialer.Timeout and ConnWriteTimeout should be seconds.
 //
 // New asks the server a few questions, each bounded by Config.RequestTimeout. The
@@ -100,7 +105,10 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := target.dial(ctx)
+	if len(target.hosts) > 0 {
+		return openGroup(ctx, target)
+	}
+	client, err := connect(ctx, target.option)
 	if err != nil {
 		return nil, toKind("connect", err)
 	}
@@ -113,6 +121,7 @@ func open(ctx context.Context, client rueidis.Client, cfg Config, owned bool) (*
 		return nil, err
 	}
 	link := newRueidisLink(client, p, owned)
+	link.replicas = replicationOf(cfg)
 	b, err := newBackend(ctx, link, owned, cfg)
 	if err != nil {
 		link.close()
@@ -172,6 +181,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, &backend.InvalidError{Field: "prefix", Value: shortQuote(c.Prefix), Bound: "1 to 32 characters of a-z A-Z 0-9 _ -"}
 	case c.RequestTimeout < time.Millisecond:
 		return c, &backend.InvalidError{Field: "timeout", Value: c.RequestTimeout.String(), Bound: "1ms or more"}
+	case c.Replicas < 0 || c.Replicas > maxReplicas:
+		return c, &backend.InvalidError{Field: "replicas", Value: strconv.Itoa(c.Replicas), Bound: "0 to " + strconv.Itoa(maxReplicas)}
 	case c.Quarantine > MaxTTL:
 		return c, &backend.InvalidError{Field: "quarantine", Value: c.Quarantine.String(), Bound: "at most " + MaxTTL.String()}
 	}

@@ -15,10 +15,11 @@ import (
 
 // rueidisLink is the transport over a rueidis client.
 type rueidisLink struct {
-	client  rueidis.Client
-	program program
-	owned   bool        // the client is closed with the transport
-	scripts atomic.Bool // the server takes no functions, or none of ours
+	client   rueidis.Client
+	program  program
+	owned    bool         // the client is closed with the transport
+	replicas *replication // nil: nothing is waited for
+	scripts  atomic.Bool  // the server takes no functions, or none of ours
 
 	mu       sync.Mutex
 	identity string // the data that the script of that hash is for
@@ -101,6 +102,9 @@ func (l *rueidisLink) hashFor(identity string) string {
 }
 
 func (l *rueidisLink) send(ctx context.Context, cmd rueidis.Completed) (reply, error) {
+	if l.replicas != nil {
+		return l.sendAndWait(ctx, cmd)
+	}
 	msg, err := l.client.Do(undated{ctx}, cmd).ToMessage()
 	if err != nil {
 		return reply{}, fromRueidis(err)

@@ -23,6 +23,8 @@ import (
 type target struct {
 	cfg    Config
 	option rueidis.ClientOption
+	hosts  []string // of a Cluster, or of sentinels: who knows which server has the data
+	master string   // that the sentinels watch over
 }
 
 const (
@@ -40,6 +42,9 @@ const (
 // parseURL reads a URL. Its errors are *backend.InvalidError and never hold the
 // password, nor anything else of the URL but names of parameters and their values.
 func parseURL(raw string, cfg Config) (*target, error) {
+	if kind, rest, ok := groupURL(raw); ok {
+		return parseGroup(kind, rest, cfg)
+	}
 	u, err := url.Parse(raw)
 	if err != nil {
 		// The error of package url repeats the URL, and so the password.
@@ -116,7 +121,7 @@ func (t *target) database(field, text string) error {
 // parameters reads what follows the question mark. What is not known is refused: a
 // setting that is misspelled must not be a setting that is not there.
 func (t *target) parameters(query url.Values) error {
-	known := []string{"ca", "cert", "client_name", "db", "key", "prefix", "quarantine", "server_name", "timeout"}
+	known := []string{"ca", "cert", "client_name", "db", "key", "prefix", "quarantine", "replicas", "server_name", "timeout"}
 	for name, values := range query {
 		if !slices.Contains(known, name) {
 			return &backend.InvalidError{Field: "parameter", Value: shownName(name), Bound: "one of " + strings.Join(known, ", ")}
@@ -147,6 +152,13 @@ func (t *target) parameters(query url.Values) error {
 			return &backend.InvalidError{Field: "quarantine", Value: shortQuote(v), Bound: `"off", or a duration, like "30s"`}
 		}
 		t.cfg.Quarantine = d
+	}
+	if v := query.Get("replicas"); v != "" {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 0 || n > maxReplicas {
+			return &backend.InvalidError{Field: "replicas", Value: shortQuote(v), Bound: "0 to " + strconv.Itoa(maxReplicas)}
+		}
+		t.cfg.Replicas = n
 	}
 	if v := query.Get("prefix"); v != "" {
 		t.cfg.Prefix = v
@@ -220,15 +232,15 @@ func dialTCP(ctx context.Context, addr string, dialer *net.Dialer, secure *tls.C
 	return dial(ctx, "tcp", addr)
 }
 
-// dial connects. It returns when ctx ends, at the latest.
-func (t *target) dial(ctx context.Context) (rueidis.Client, error) {
+// connect makes a client. It returns when ctx ends, at the latest.
+func connect(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, error) {
 	type dialled struct {
 		client rueidis.Client
 		err    error
 	}
 	done := make(chan dialled, 1)
 	go func() {
-		client, err := rueidis.NewClient(t.option)
+		client, err := rueidis.NewClient(option)
 		if err != nil && client != nil {
 			client.Close()
 		}

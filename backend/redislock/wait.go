@@ -85,10 +85,11 @@ func (b *Backend) wait(ctx context.Context, req backend.AcquireRequest) (backend
 
 // conclude turns the verdict into the answer of Acquire.
 func (b *Backend) conclude(ctx context.Context, w *waiter, v verdict) (backend.Grant, error) {
-	if v.err != nil || !v.timed {
+	if v.err != nil || !v.timed && b.cfg.Replicas == 0 {
 		return v.grant, v.err
 	}
-	// A push does not tell when it was sent, so it does not tell how much time is left.
+	// A push does not tell when it was sent, so it does not tell how much time is left; nor
+	// whether the replicas have the grant.
 	// The question does not join the line again, should the lease have ended meanwhile.
 	answer, asked, err := b.engine.do(ctx, true, "check", w.req.Name, "1", string(w.req.Lease), string(w.req.Session))
 	if err != nil {

@@ -271,7 +271,7 @@ type contender struct {
 	left time.Duration // of the last of them
 }
 
-// tally counts votes by lease.
+// tally counts votes by lease. A lease is there since its first vote.
 func tally(nodes [][]vote) map[backend.LeaseID]*contender {
 	count := make(map[backend.LeaseID]*contender)
 	for _, votes := range nodes {
@@ -283,6 +283,9 @@ func tally(nodes [][]vote) map[backend.LeaseID]*contender {
 			}
 			c.n++
 			c.left = max(c.left, v.left)
+			if v.since.Before(c.since) {
+				c.since = v.since
+			}
 		}
 	}
 	return count

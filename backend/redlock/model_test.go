@@ -6,7 +6,7 @@ import (
 )
 
 // The token protocol as a small specification, checked over all its states: three nodes,
-// a client that makes two attempts and one that makes one, in every order of their requests
+// two clients that make two attempts and one, or one each, in every order of their requests
 // and answers. Any request may be lost. Votes may end much too early: the clocks of nodes
 // are not trusted. A node may lose its data. docs/backends/redlock.md tells it in words.
 //
@@ -16,7 +16,7 @@ import (
 const (
 	modelNodes    = 3
 	modelClients  = 2
-	modelAttempts = 2 // of the first client; the second makes one
+	modelAttempts = 2 // of a client, at most
 	modelMajority = 2
 	tick          = 16 // tokens to a step of the clock: what they may run ahead of it
 )
@@ -30,6 +30,7 @@ type rules struct {
 	loss        bool // one node loses its data, once
 	noWait      bool // and votes at once afterwards
 	early       int8 // how many votes may end too early
+	attempts    [modelClients]int8
 }
 
 type modelNode struct {
@@ -70,7 +71,7 @@ type model struct {
 	tokens  [modelClients * modelAttempts]int8 // of all grants, by attempt
 }
 
-func (m *model) attempt(c int) int8 { return int8(c*modelAttempts) + m.clients[c].tries - 1 }
+func (m model) attempt(c int) int8 { return int8(c*modelAttempts) + m.clients[c].tries - 1 }
 
 // next calls f with all states that can follow, and the reason why one is wrong.
 func (m model) next(r rules, f func(model, string)) {
@@ -108,7 +109,7 @@ func (m model) act(c int, r rules, f func(model, string)) {
 	me := &m.clients[c]
 	switch me.phase {
 	case modelIdle:
-		if int(me.tries) < modelAttempts-c {
+		if me.tries < r.attempts[c] {
 			*me = modelClient{phase: modelVoting, tries: me.tries + 1, must: m.most}
 			f(m, "")
 		}
@@ -139,15 +140,16 @@ func (m model) act(c int, r rules, f func(model, string)) {
 
 // giveUp ends the attempt. Its votes are given back.
 func (m model) giveUp(c int, f func(model, string)) {
-	m.end(c)
-	f(m, "")
+	f(m.without(c), "")
 }
 
-func (m *model) end(c int) {
+// without is the state in which an attempt is over.
+func (m model) without(c int) model {
 	m.clients[c] = modelClient{tries: m.clients[c].tries}
 	for i := range m.nodes {
 		m.nodes[i].votes &^= 1 << c
 	}
+	return m
 }
 
 // vote asks a node for its vote. A request that is lost, or refused, changes nothing.
@@ -214,8 +216,7 @@ func (m model) grant(c int, f func(model, string)) {
 	}
 	m.tokens[m.attempt(c)] = me.token
 	m.most = max(m.most, me.token)
-	m.end(c)
-	f(m, wrong)
+	f(m.without(c), wrong)
 }
 
 func count(set uint8) int {
@@ -254,12 +255,12 @@ func TestTokenModel(t *testing.T) {
 		rules rules
 		wrong bool
 	}{
-		{"exclusive", rules{early: 1}, false},
-		{"shared", rules{shared: true}, false},
-		{"a node loses its data", rules{loss: true}, false},
-		{"no write-back", rules{noWriteBack: true}, true},
-		{"the owner of a token is not looked at", rules{shared: true, noOwner: true}, true},
-		{"no quarantine", rules{loss: true, noWait: true}, true},
+		{"exclusive", rules{early: 1, attempts: [2]int8{2, 1}}, false},
+		{"shared", rules{shared: true, early: 1, attempts: [2]int8{1, 1}}, false},
+		{"a node loses its data", rules{loss: true, attempts: [2]int8{1, 1}}, false},
+		{"no write-back", rules{noWriteBack: true, attempts: [2]int8{1, 1}}, true},
+		{"the owner of a token is not looked at", rules{shared: true, noOwner: true, attempts: [2]int8{1, 1}}, true},
+		{"no quarantine", rules{loss: true, noWait: true, attempts: [2]int8{1, 1}}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

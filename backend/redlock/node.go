@@ -11,12 +11,12 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Bounds of group commit: how many requests are under way at once to one node, and how
-// many operations one of them carries. What is asked while all of them are under way
-// travels in the next.
+// Group commit: one request is under way to a node, and what is asked meanwhile travels in
+// the next. So a node does everything in the order in which it was asked: what is given
+// back never comes before what it gives back.
 const (
-	maxFlights = 2
-	maxBatch   = 128
+	maxFlights = 1
+	maxBatch   = 256 // operations in one request
 	// maxDebts bounds what a node is told when it is back.
 	maxDebts = 4096
 	// The time between two looks at a node that is down.

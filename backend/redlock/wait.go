@@ -40,6 +40,7 @@ type line struct {
 	queue     []*waiter // the first of them asks
 	linger    *time.Timer
 	gathering *time.Timer
+	early     bool                       // some were asked to ask before their turn
 	wanted    bool                       // the nodes were asked to tell of releases
 	confirmed uint64                     // by node: it tells
 	heard     map[backend.LeaseID]uint64 // by node: it told of the release
@@ -53,11 +54,19 @@ type waiter struct {
 	wake  chan struct{} // capacity 1
 }
 
-// ask has it ask. Backend.mu is held.
-func (w *waiter) ask() {
+// first reports whether it may ask.
+func (w *waiter) first() bool {
 	select {
 	case <-w.turn:
+		return true
 	default:
+		return false
+	}
+}
+
+// ask has it ask. Backend.mu is held.
+func (w *waiter) ask() {
+	if !w.first() {
 		close(w.turn)
 	}
 }
@@ -110,6 +119,15 @@ func (a *acquisition) wait(ctx context.Context) (backend.Grant, error) {
 		default:
 			rest = max(v.again, idle) + jitter(idle/4)
 		}
+		if !w.first() { // it was not out after all
+			if err := a.rest(ctx, w, jitter(idle), &waited); err != nil {
+				return backend.Grant{}, err
+			}
+			if waited, err = a.queue(ctx, w); err != nil {
+				return backend.Grant{}, err
+			}
+			continue
+		}
 		waited = true
 		woken := false
 		if err := a.rest(ctx, w, rest, &woken); err != nil {
@@ -123,10 +141,8 @@ func (a *acquisition) wait(ctx context.Context) (backend.Grant, error) {
 // is out, because a reply was lost, does not wait: it may be the one that the others wait
 // for.
 func (a *acquisition) queue(ctx context.Context, w *waiter) (bool, error) {
-	select {
-	case <-w.turn:
+	if w.first() {
 		return false, nil
-	default:
 	}
 	out, err := a.isOut(ctx)
 	if out || err != nil {
@@ -142,19 +158,22 @@ func (a *acquisition) queue(ctx context.Context, w *waiter) (bool, error) {
 	}
 }
 
-// isOut reports whether a node has voted for the lease.
+// isOut reports whether the lease may have a majority of the votes.
 func (a *acquisition) isOut(ctx context.Context) (bool, error) {
 	p := a.b.ask(args("has", a.req.Name, string(a.req.Lease)), false)
-	found := int64(0)
+	found := 0
 	err := p.collect(ctx, func(x answer) need {
 		d := decoder{list: x.list}
-		found += d.number()
-		if found > 0 || p.good >= a.b.majority {
+		found += int(d.number())
+		switch {
+		case found >= a.b.majority, found+p.silent() < a.b.majority:
 			return nobody
+		case p.good >= a.b.majority:
+			return soon
 		}
 		return everyone
 	})
-	return found > 0, err
+	return found > 0 && found+p.silent() >= a.b.majority, err
 }
 
 // rest waits for so long, or with woken until it is woken.
@@ -224,6 +243,8 @@ func (b *Backend) twins(l *line, w *waiter) {
 	for _, other := range l.queue {
 		if other != w && other.lease == w.lease {
 			other.ask()
+			other.poke()
+			l.early = true
 		}
 	}
 }
@@ -298,8 +319,8 @@ func (b *Backend) confirmed(node int, channel string) {
 		return
 	}
 	l.confirmed |= 1 << node
-	if bits.OnesCount64(l.confirmed) >= b.majority && len(l.queue) > 0 {
-		l.queue[0].poke()
+	if bits.OnesCount64(l.confirmed) >= b.majority {
+		l.wake()
 	}
 }
 
@@ -330,9 +351,7 @@ func (b *Backend) heard(node int, channel, lease string) {
 	switch bits.OnesCount64(now) {
 	case b.majority:
 		l.gathering.Stop()
-		if len(l.queue) > 0 {
-			l.queue[0].poke()
-		}
+		l.wake()
 	case 1:
 		l.gathering.Reset(gather)
 	}
@@ -342,7 +361,17 @@ func (b *Backend) heard(node int, channel, lease string) {
 func (b *Backend) wakeFirst(l *line) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(l.queue) > 0 {
-		l.queue[0].poke()
+	l.wake()
+}
+
+// wake wakes the first, and those who ask before their turn. Backend.mu is held.
+func (l *line) wake() {
+	for i, w := range l.queue {
+		if i > 0 && !l.early {
+			return
+		}
+		if w.first() {
+			w.poke()
+		}
 	}
 }

@@ -208,6 +208,21 @@ func TestPostgres(t *testing.T) {
 	}
 }
 
+// Ours alone on Kubernetes.
+func TestKubernetes(t *testing.T) {
+	t.Parallel()
+	server := testserver.Kubernetes(t)
+	e, err := engines.Open(t.Context(), "kubernetes://default?kubeconfig="+server.Kubeconfig(server.Addr()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := bench.Run(t.Context(), []*bench.Engine{e}, bench.Options{Rounds: 1, Budget: 100 * time.Millisecond, Only: []string{"own/8", "one/8"}})
+	if err := errors.Join(err, e.Close()); err != nil {
+		t.Fatal(err)
+	}
+	good(t, r, 2)
+}
+
 // The same on Consul, which does not tell what it was sent.
 func TestConsul(t *testing.T) {
 	t.Parallel()

@@ -134,9 +134,13 @@ func locals(self string) []local {
 			return started{url: testserver.Postgres(tb).URL()}
 		}},
 	}
-	all = append(all, local{engine: "consul", program: consulBuilder(), launch: func(tb testing.TB) started {
+	all = append(all, local{engine: "consul", program: builder(), launch: func(tb testing.TB) started {
 		tb.Helper()
 		return started{url: "consul://" + testserver.StartConsul(tb, 1)[0].Addr()}
+	}}, local{engine: "kubernetes", program: builder(), launch: func(tb testing.TB) started {
+		tb.Helper()
+		s := testserver.Kubernetes(tb)
+		return started{url: "kubernetes://default?kubeconfig=" + s.Kubeconfig(s.Addr())}
 	}})
 	if self != "" {
 		all = append(all, local{engine: "holdfast", program: self, launch: func(tb testing.TB) started {
@@ -155,9 +159,9 @@ func postgresProgram() string {
 	return "initdb"
 }
 
-// consulBuilder is the script of this repository that builds Consul, which is nowhere where
-// the sources of this program are not.
-func consulBuilder() string {
+// builder is the script of this repository that builds Consul and the API server of
+// Kubernetes, which is nowhere where the sources of this program are not.
+func builder() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Join(filepath.Dir(file), "..", "..", "scripts", "tool")
 }

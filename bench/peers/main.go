@@ -26,6 +26,8 @@ func peers(e *bench.Engine) []bench.Contender {
 	switch e.Name {
 	case "redis":
 		return []bench.Contender{redsyncOne(), bsmRedislock(), rueidisLock(), redisLoop()}
+	case "redlock", "redlock-hung":
+		return []bench.Contender{redsyncMany()}
 	case "etcd":
 		return []bench.Contender{
 			etcdConcurrency(),

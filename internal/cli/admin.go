@@ -196,10 +196,10 @@ func (a *app) migrateCommand() *cobra.Command {
 		Use:   "migrate",
 		Short: "Make the backend ready: create its schema where it has one",
 		Long: `Open the backend, and create its schema where it has one and it is not there: the local
-file, the tables in PostgreSQL. Others keep no schema, and are only opened. Doing it again changes nothing.
+file, the tables in PostgreSQL, MySQL or MariaDB. Others keep no schema, and are only opened. Doing it again changes nothing.
 
-A role that may use the tables but not make them needs, from the one that made them: USAGE of the schema, and
-SELECT, INSERT, UPDATE and DELETE of all tables in it.`,
+A role that may use the tables but not make them needs, from the one that made them: SELECT, INSERT, UPDATE and
+DELETE of all tables, and in PostgreSQL USAGE of the schema.`,
 		Example: `  holdfast migrate --backend sqlite:///var/lib/holdfast/locks.db
   holdfast migrate --backend postgres://admin@db/app`,
 		Args: cobra.NoArgs,

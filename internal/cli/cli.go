@@ -140,6 +140,7 @@ n at once; first come, first served; each with a fencing token.
 The backend is where the locks live. It is --backend or HOLDFAST_BACKEND, a URL:
   sqlite:///path                 one file, for the processes of one host (the default)
   redis://host:6379              one Redis; rediss:// for TLS
+  redis+cluster://host1,host2    a Redis Cluster; redis+sentinel://host1,host2/name
   redlock://host1,host2,host3    a majority of Redis servers; redlocks:// for TLS
   etcd://host1:2379,host2:2379   etcd; etcds:// for TLS
   zookeeper://host1,host2/path   ZooKeeper

@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
 	"github.com/holdfast-io/holdfast/backend/k8slock"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/backend/mysqllock"
 	"github.com/holdfast-io/holdfast/backend/pglock"
 	"github.com/holdfast-io/holdfast/backend/redislock"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
@@ -36,6 +37,7 @@ func networks() map[string]func(t *testing.T) (string, func(t *testing.T, proxy 
 		"holdfast":   overHTTP,
 		"zookeeper":  overZooKeeper,
 		"postgres":   overPostgres,
+		"mysql":      overMySQL,
 		"consul":     overConsul,
 		"kubernetes": overKubernetes,
 	}
@@ -86,6 +88,19 @@ func overPostgres(t *testing.T) (string, func(t *testing.T, proxy string) backen
 	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
 		t.Helper()
 		b, err := pglock.Open(t.Context(), s.URLOf("postgres", proxy), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+}
+
+func overMySQL(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
+	t.Helper()
+	s := testserver.MariaDB(t)
+	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
+		t.Helper()
+		b, err := mysqllock.Open(t.Context(), s.URLOf("root", proxy), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/consullock"
 	"github.com/holdfast-io/holdfast/backend/k8slock"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/backend/mysqllock"
 	"github.com/holdfast-io/holdfast/backend/pglock"
 	"github.com/holdfast-io/holdfast/backend/redlock"
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
@@ -82,11 +83,15 @@ func capabilities(t *testing.T) []backend.Capabilities {
 	if err != nil {
 		t.Fatal(err)
 	}
+	other, err := mysqllock.Open(t.Context(), "mysql://127.0.0.1/test", nil) // nothing is sent
+	if err != nil {
+		t.Fatal(err)
+	}
 	cluster, err := k8slock.New(http.DefaultClient, "https://127.0.0.1", k8slock.Config{}) // nothing is sent
 	if err != nil {
 		t.Fatal(err)
 	}
-	all = append(all, ensemble, agent, database, cluster)
+	all = append(all, ensemble, agent, database, other, cluster)
 	all = slices.Insert(all, 3, backend.Backend(masters)) // beside the one Redis
 	node, err := open.Embedded(t.Context(), embedded.Config{DataDir: t.TempDir() + "/etcd"})
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/consullock"
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
 	"github.com/holdfast-io/holdfast/backend/k8slock"
+	"github.com/holdfast-io/holdfast/backend/mysqllock"
 	"github.com/holdfast-io/holdfast/backend/pglock"
 	"github.com/holdfast-io/holdfast/backend/redislock"
 	"github.com/holdfast-io/holdfast/backend/redlock"
@@ -83,6 +84,16 @@ func stores() map[string]func(t *testing.T) (func(t *testing.T) backend.Backend,
 			open := func(t *testing.T) backend.Backend {
 				t.Helper()
 				b, err := pglock.Open(t.Context(), s.URL(), nil)
+				return opened(t, b, err)
+			}
+			return open, s.Restart
+		},
+		"mysql": func(t *testing.T) (func(t *testing.T) backend.Backend, func()) {
+			t.Helper()
+			s := testserver.MariaDB(t)
+			open := func(t *testing.T) backend.Backend {
+				t.Helper()
+				b, err := mysqllock.Open(t.Context(), s.URL(), nil)
 				return opened(t, b, err)
 			}
 			return open, s.Restart

@@ -57,7 +57,7 @@ func (r *request) answer(err error) {
 
 // do has a request on one lock done, together with those of others.
 func (b *Leases) do(ctx context.Context, r *request) error {
-	if err := b.ready(ctx, r.op); err != nil {
+	if err := b.Ready(ctx, r.op); err != nil {
 		return err
 	}
 	r.done = make(chan struct{})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -46,6 +47,8 @@ type Leases struct {
 	maxFlights int                     // transactions under way at once, besides those
 	// Each has capacity 1, is sent to without waiting, and is never closed.
 	toLook, toSweep chan struct{}
+	gate            chan struct{} // has room for one: who looks at the tables
+	seen            atomic.Bool   // they were there
 
 	mu       sync.Mutex // guards what follows
 	closed   bool
@@ -71,7 +74,7 @@ func New(cfg Config) *Leases {
 	b := &Leases{
 		store: cfg.Store, name: cfg.Name, caps: cfg.Caps, addr: cfg.Addr, quick: cfg.Quick, pace: cfg.Rest, log: cfg.Logger,
 		lone: make(chan struct{}, max(1, cfg.Conns/4)), maxFlights: min(2, cfg.Conns-2), //nolint:mnd // a quarter
-		toLook: make(chan struct{}, 1), toSweep: make(chan struct{}, 1),
+		gate: make(chan struct{}, 1), toLook: make(chan struct{}, 1), toSweep: make(chan struct{}, 1),
 		busy: make(map[string]struct{}), crowded: make(map[string]struct{}),
 		waiting: make(map[Key][]*waiter), sessions: make(map[backend.SessionID]*listener),
 	}
@@ -139,7 +142,7 @@ func (b *Leases) Watching(n int) {
 // direct asks the store outside of flights. What it asks may be done twice: a connection
 // that broke while nobody used it is not an error.
 func (b *Leases) direct(ctx context.Context, op string, ask func(context.Context) error) error {
-	if err := b.ready(ctx, op); err != nil {
+	if err := b.Ready(ctx, op); err != nil {
 		return err
 	}
 	within, stop := b.Within(ctx)
@@ -162,21 +165,82 @@ func (b *Leases) direct(ctx context.Context, op string, ask func(context.Context
 // opLook is what is done for waiters at rest.
 const opLook = "look"
 
-// ready sees to it that the store can be used.
-func (b *Leases) ready(ctx context.Context, op string) error {
+// Ready sees to it that the store can be used.
+func (b *Leases) Ready(ctx context.Context, op string) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if b.Closed() {
 		return backend.ErrClosed
 	}
-	if err := b.store.Ready(ctx, op); err != nil {
-		return err
+	if !b.seen.Load() {
+		if err := b.migrate(ctx, op); err != nil {
+			return err
+		}
 	}
 	if op != opLook {
 		kick(b.toSweep)
 	}
 	return nil
+}
+
+// migrate has the tables made the first time. The others wait meanwhile.
+func (b *Leases) migrate(ctx context.Context, op string) error {
+	select {
+	case b.gate <- struct{}{}:
+		defer func() { <-b.gate }()
+	case <-ctx.Done():
+		return b.store.Unavailable(op, false, context.Cause(ctx))
+	case <-b.life.Done():
+		return backend.ErrClosed
+	}
+	if b.seen.Load() {
+		return nil
+	}
+	if err := b.store.Migrate(ctx); err != nil {
+		return err
+	}
+	b.seen.Store(true)
+	return nil
+}
+
+// Setup does what is not a question about leases, for up to the longest time that a question
+// may take. Its error is as callers are told.
+func (b *Leases) Setup(ctx context.Context, op string, do func(context.Context) error) error {
+	within, stop := b.Within(ctx)
+	defer stop()
+	err := do(within)
+	switch {
+	case err == nil:
+		return nil
+	case b.life.Err() != nil:
+		return backend.ErrClosed
+	case ctx.Err() != nil:
+		return b.store.Unavailable(op, false, context.Cause(ctx))
+	}
+	return b.store.Unavailable(op, false, err)
+}
+
+// Capabilities are those of leases in tables. pushes: the database tells other values what
+// concerns them.
+func Capabilities(name string, pushes bool) backend.Capabilities {
+	return backend.Capabilities{
+		Name:      name,
+		Sessions:  true,
+		Timed:     true,
+		Shared:    true,
+		Permits:   true,
+		Reentrant: true,
+		FIFO:      true,
+		Push:      pushes,
+		LossPush:  pushes,
+		Watch:     pushes,
+		Durable:   true,
+		TokenKind: "counter",
+		MinTTL:    100 * time.Millisecond,
+		MaxTTL:    365 * 24 * time.Hour,
+		ExpiryLag: time.Second,
+	}
 }
 
 // kick tells the goroutine that has the other end that there is something.

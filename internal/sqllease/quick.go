@@ -86,7 +86,8 @@ func (b *Leases) notQuick(reqs []*request, byName map[string]*request) []*reques
 // quickFailed gives back the requests where it is sure that nothing was done, and answers
 // them otherwise. It does not ask again by itself: a batch whose connection broke may still
 // be on its way, and would grant the lease once more after it was given back. The caller,
-// who is told, abandons such a lease rather than giving it back.
+// who is told, abandons such a lease rather than giving it back. Where nothing is on its
+// way, an acquisition is asked again: it finds what it has done.
 func (b *Leases) quickFailed(reqs []*request, err error) []*request {
 	f := b.store.Fault(err)
 	if f.Answered || f.Unsent {
@@ -95,8 +96,15 @@ func (b *Leases) quickFailed(reqs []*request, err error) []*request {
 	if f.Broken {
 		b.store.Reset() // the others are no better
 	}
-	b.fail(reqs, false, err)
-	return nil
+	var again []*request
+	for _, r := range reqs {
+		if f.Ended && r.quick.acquire != nil {
+			again = append(again, r)
+		} else {
+			r.answer(b.said(r.op, true, err))
+		}
+	}
+	return again
 }
 
 // calmed notes which of the locks of a transaction nobody has or wants any more.

@@ -90,8 +90,9 @@ func (b *Leases) EndSession(ctx context.Context, id backend.SessionID) error {
 		}
 		b.unlisten(id)
 		// What was acquired under it at the same moment is dead, but nobody would hear of
-		// that for a while. When it had ended before, this was done by who ended it.
-		if !lived {
+		// that for a while. When it had ended before, this was done by who ended it. There
+		// may be more locks than are listed at once.
+		if !lived && !again {
 			return nil
 		}
 	}
@@ -136,7 +137,7 @@ func (b *Leases) Renew(ctx context.Context, req backend.RenewRequest) (backend.R
 		return backend.RenewResult{}, err
 	}
 	if req.Session == "" && len(req.Leases) == 0 {
-		return backend.RenewResult{}, b.ready(ctx, "renew")
+		return backend.RenewResult{}, b.Ready(ctx, "renew")
 	}
 	r, at := newRenewals(req)
 	err := b.direct(ctx, "renew", func(ctx context.Context) error {

@@ -11,9 +11,9 @@ import (
 // attempt; trying again is not its business. Its errors are those of the client library;
 // Fault says what they mean. Methods may be called at once.
 type Store interface {
-	// Ready sees to it, the first time, that the tables are there. Its error is of a kind
-	// of package backend.
-	Ready(ctx context.Context, op string) error
+	// Migrate sees to it that the tables are there. It is called before anything else,
+	// until it worked once. Its error is of a kind of package backend.
+	Migrate(ctx context.Context) error
 	// Begin begins a transaction: it locks the rows of the locks in the order of the
 	// scope, or makes them, takes Reserve numbers of each, and then reads everything in the
 	// scope in statements that see what was committed while a row was waited for. The
@@ -71,8 +71,11 @@ type Fault struct {
 	// Answered: the server says itself that the statement failed, so that nothing of its
 	// transaction remains.
 	Answered bool
-	// Unsent: nothing was sent.
+	// Unsent: nothing was sent, or the server had ended the connection before it came.
 	Unsent bool
+	// Ended: the server says itself that it ends the connection. What was sent may have
+	// been done, but is not on its way any more.
+	Ended bool
 	// Transient: the same transaction may work when it is tried again.
 	Transient bool
 	// Locked: somebody else has the row of a lock for too long.

@@ -31,6 +31,7 @@ type KubernetesServer struct {
 	dir    string
 	port   int
 	token  string
+	locker string // the token of a user without rights
 	etcd   *Etcd
 	proc   *Process
 }
@@ -38,7 +39,7 @@ type KubernetesServer struct {
 // Kubernetes starts a server. It ends with the test.
 func Kubernetes(t testing.TB) *KubernetesServer {
 	t.Helper()
-	s := &KubernetesServer{t: t, binary: tool(t, "kube-apiserver"), dir: Dir(t), port: FreePort(t), token: rand.Text()}
+	s := &KubernetesServer{t: t, binary: tool(t, "kube-apiserver"), dir: Dir(t), port: FreePort(t), token: rand.Text(), locker: rand.Text()}
 	s.etcd = StartEtcd(t, EtcdOptions{NoFsync: true})[0]
 	const bits = 2048
 	key, err := rsa.GenerateKey(rand.Reader, bits)
@@ -46,7 +47,7 @@ func Kubernetes(t testing.TB) *KubernetesServer {
 		block := &pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}
 		err = errors.Join(
 			os.WriteFile(s.path("sa.key"), pem.EncodeToMemory(block), 0o600),
-			os.WriteFile(s.path("tokens.csv"), []byte(s.token+",admin,admin,system:masters\n"), 0o600),
+			os.WriteFile(s.path("tokens.csv"), []byte(s.token+",admin,admin,system:masters\n"+s.locker+",locker,locker\n"), 0o600),
 		)
 	}
 	if err != nil {
@@ -84,7 +85,7 @@ func (s *KubernetesServer) Start() {
 			"--secure-port=" + strconv.Itoa(s.port), "--cert-dir=" + s.path("certs"),
 			"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + key,
 			"--service-account-signing-key-file=" + key, "--service-cluster-ip-range=10.0.0.0/24",
-			"--authorization-mode=AlwaysAllow", "--token-auth-file=" + s.path("tokens.csv"), "--endpoint-reconciler-type=none",
+			"--authorization-mode=RBAC", "--token-auth-file=" + s.path("tokens.csv"), "--endpoint-reconciler-type=none",
 		},
 	})
 	s.proc.Await(startTimeout, s.ready)
@@ -104,6 +105,23 @@ func (s *KubernetesServer) Namespace(name string) {
 	body := `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"` + name + `"}}`
 	if text, err := s.ask(s.t.Context(), http.MethodPost, "/api/v1/namespaces", body); err != nil {
 		s.t.Fatalf("testserver: namespace %s: %v: %s", name, err, text)
+	}
+}
+
+// Locker is the token of the user "locker", who may do nothing before Allow.
+func (s *KubernetesServer) Locker() string { return s.locker }
+
+// Allow lets the locker do something with the Leases of a namespace: "get", "list".
+func (s *KubernetesServer) Allow(namespace string, verbs ...string) {
+	s.t.Helper()
+	const api = "rbac.authorization.k8s.io"
+	path := "/apis/" + api + "/v1/namespaces/" + namespace
+	role := fmt.Sprintf(`{"metadata":{"name":"locker"},"rules":[{"apiGroups":["coordination.k8s.io"],"resources":["leases"],"verbs":["%s"]}]}`, strings.Join(verbs, `","`))
+	binding := fmt.Sprintf(`{"metadata":{"name":"locker"},"roleRef":{"apiGroup":%q,"kind":"Role","name":"locker"},"subjects":[{"apiGroup":%q,"kind":"User","name":"locker"}]}`, api, api)
+	for kind, body := range map[string]string{"/roles": role, "/rolebindings": binding} {
+		if text, err := s.ask(s.t.Context(), http.MethodPost, path+kind, body); err != nil {
+			s.t.Fatalf("testserver: %s: %v: %s", kind, err, text)
+		}
 	}
 }
 

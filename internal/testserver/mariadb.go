@@ -45,7 +45,7 @@ func MariaDB(t testing.TB, settings ...string) *MariaDBServer {
 		Path: "mariadb-install-db", Dir: s.dir, User: s.uid, Group: s.gid,
 		Args: []string{
 			"--no-defaults", "--datadir=" + s.data(), "--auth-root-authentication-method=normal", "--skip-test-db",
-			"--innodb-log-file-size=8M", "--innodb-flush-method=fsync",
+			"--tmpdir=" + s.dir, "--innodb-log-file-size=8M", "--innodb-flush-method=fsync",
 		},
 	})
 	install.wanted.Store(true)
@@ -85,7 +85,12 @@ func (*MariaDBServer) DSNOf(user, addr, database string) string {
 }
 
 // URL is the same as a URL, "mysql://root@address/test".
-func (s *MariaDBServer) URL() string { return "mysql://root@" + s.Addr() + "/test" }
+func (s *MariaDBServer) URL() string { return s.URLOf("root", s.Addr()) }
+
+// URLOf is where another user connects to, or by another way, as through a proxy.
+func (*MariaDBServer) URLOf(user, addr string) string {
+	return "mysql://" + user + "@" + addr + "/test"
+}
 
 // Process is the run under way, to be killed, stopped and continued.
 func (s *MariaDBServer) Process() *Process { return s.proc }
@@ -107,7 +112,7 @@ func (s *MariaDBServer) Shutdown() {
 func (s *MariaDBServer) Start() {
 	s.t.Helper()
 	args := []string{
-		"--no-defaults", "--datadir=" + s.data(), "--port=" + strconv.Itoa(s.port), "--bind-address=127.0.0.1",
+		"--no-defaults", "--datadir=" + s.data(), "--port=" + strconv.Itoa(s.port), "--bind-address=127.0.0.1", "--tmpdir=" + s.dir,
 		"--socket=" + filepath.Join(s.dir, "s.sock"), "--pid-file=" + filepath.Join(s.dir, "pid"), "--skip-name-resolve",
 		"--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M", "--max-connections=300",
 	}

@@ -45,6 +45,8 @@ func TestEndpoints(t *testing.T) {
 		{"zookeeper://a,b/path", "zookeeper://x:1,x:2/path"},
 		{"postgres://u@h/db?sslmode=disable", "postgres://u@x:1/db?sslmode=disable"},
 		{"postgres://u@h/db?sslmode=verify-full", ""},
+		{"mysql://u:p@h/db", "mysql://u:p@x:1/db"},
+		{"mysql://u:p@h/db?tls=true", ""},
 		{"rediss://h", ""},
 		{"sqlite:///x", ""},
 		{"memory://", ""},

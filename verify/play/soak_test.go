@@ -49,6 +49,7 @@ func stores() map[string]func(t *testing.T) store {
 		"zookeeper": onZooKeeper,
 		"consul":    onConsul,
 		"postgres":  onPostgres,
+		"mysql":     onMariaDB,
 		"redlock": func(t *testing.T) store {
 			t.Helper()
 			const nodes = 5
@@ -135,6 +136,19 @@ func onPostgres(t *testing.T) store {
 			s[table+" rows"] = one.Int("SELECT count(*) FROM holdfast." + table)
 		}
 		s["server connections"] = one.Int("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
+		s.process("server", one.Process().Pid())
+	}}
+}
+
+func onMariaDB(t *testing.T) store {
+	t.Helper()
+	one := testserver.MariaDB(t)
+	return store{one.URL(), func(t *testing.T, s sizes) {
+		t.Helper()
+		for _, table := range []string{"locks", "leases", "sessions", "tombs", "losses"} {
+			s[table+" rows"] = one.Int("SELECT count(*) FROM holdfast_" + table)
+		}
+		s["server connections"] = one.Int("SELECT count(*) FROM information_schema.PROCESSLIST WHERE USER = 'root'")
 		s.process("server", one.Process().Pid())
 	}}
 }

@@ -87,14 +87,14 @@ end
 -- ordinary gets no answer here, and takes the long way afterwards: what is done here is
 -- of different locks, so their order does not matter.
 
--- The leases of an operation that are of different locks, and of different IDs: where
--- in ARGV each stands, its name and then its ID.
+-- The leases of an operation that are of different locks: where in ARGV each stands, its
+-- name and then its ID.
 local function apart(from, to)
-  local those, names, leases = {}, {}, {}
+  local those, names = {}, {}
   for i = from, to, 2 do
-    local name, lease = ARGV[i], ARGV[i + 1]
-    if not names[name] and not leases[lease] then
-      names[name], leases[lease] = true, true
+    local name = ARGV[i]
+    if not names[name] then
+      names[name] = true
       those[#those + 1] = i
     end
   end
@@ -105,18 +105,16 @@ end
 local function unheld(those)
   local keys = {}
   for k, i in ipairs(those) do
-    keys[2 * k - 1], keys[2 * k] = T .. 'l:' .. ARGV[i], T .. 'd:' .. ARGV[i + 1]
+    local name = ARGV[i]
+    keys[3 * k - 2], keys[3 * k - 1], keys[3 * k] = T .. 'o:' .. name, T .. 'l:' .. name, T .. 'd:' .. ARGV[i + 1]
   end
-  if call('EXISTS', unpack(keys)) == 0 then return those, keys end
-  local free, theirs = {}, {}
-  if #those == 1 then return free, theirs end
+  if call('EXISTS', unpack(keys)) == 0 then return those end
+  local free = {}
+  if #those == 1 then return free end
   for k, i in ipairs(those) do
-    if call('EXISTS', keys[2 * k - 1], keys[2 * k]) == 0 then
-      free[#free + 1] = i
-      theirs[2 * #free - 1] = keys[2 * k - 1]
-    end
+    if call('EXISTS', keys[3 * k - 2], keys[3 * k - 1], keys[3 * k]) == 0 then free[#free + 1] = i end
   end
-  return free, theirs
+  return free
 end
 
 -- When the session ends, if it lives. It is asked once for one operation.
@@ -128,28 +126,36 @@ local function living(sid)
   return lives_until and lives_until > now and lives_until
 end
 
+-- An exclusive lease that nobody waits for behind is on record as one text, not as a hash:
+-- 'u', or 't' when it is timed, its ID, and its record, see state.lua. Whoever looks at the
+-- lock the long way makes a hash of it.
+
 -- The arguments are those of acquire: see acquire.lua. Returns the leases that were
 -- granted, the token of the first, and how much time they have.
 local function take(i, n)
-  local sid, ttl, limit, reentrant = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], ARGV[i + 3]
-  if reentrant == '1' then return nil end -- it looks who is there
+  local sid, ttl, reentrant, mode = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 3], ARGV[i + 5]
+  if reentrant == '1' or mode ~= 'x' then return nil end -- who is there makes a difference
   if ttl > 0 and (ttl > longest or now - seen_at > longest * 125) then return nil end -- it is to be noted
   if sid ~= '' and not living(sid) then return nil end
-  local those, keys = unheld(apart(i + 10, i + n - 1))
+  local those = unheld(apart(i + 10, i + n - 1))
   if #those == 0 then return nil end
   -- When the memory is full this first write is refused, and those after it never are.
   local first = tokens(#those)
   if not first then return nil end
-  local held, lives, timed = {}, {}, ttl > 0
+  local held, lives, out, timed = {}, {}, {}, ttl > 0
   local ends = timed and num(now + ttl * 1000)
+  local kind = timed and 't' or 'u'
+  local head = '\n' .. sid .. '\nx\n' .. ARGV[i + 6] .. '\n'
+  local tail = '\n' .. instant .. (timed and '\n1' or '\n0') .. '\n0\n-\n' .. ARGV[i + 7] .. '\n' .. ARGV[i + 8] .. '\n' .. ARGV[i + 9]
   for k, at in ipairs(those) do
-    local name, lease = ARGV[at], ARGV[at + 1]
-    held[2 * k - 1], held[2 * k] = 0, name
+    local name, lease, b = ARGV[at], ARGV[at + 1], 2 * k
+    held[b - 1], held[b] = 0, name
     if timed then
-      lives[2 * k - 1], lives[2 * k] = ends, 't:' .. lease .. ':' .. name
+      lives[b - 1], lives[b] = ends, 't:' .. lease .. ':' .. name
     else
-      lives[2 * k - 1], lives[2 * k] = lease, name
+      lives[b - 1], lives[b] = lease, name
     end
+    out[b - 1], out[b] = T .. 'o:' .. name, kind .. lease .. head .. num(first + k - 1) .. tail
   end
   if timed then
     call('ZADD', X, unpack(lives))
@@ -157,41 +163,30 @@ local function take(i, n)
     call('HSET', T .. 's:' .. sid, unpack(lives))
   end
   call('ZADD', N, unpack(held))
-  local mode, permits = ARGV[i + 5], ARGV[i + 6]
-  local summary = '1 1 0 0 0 0 0'
-  if mode == 's' then summary = '1 0 ' .. permits .. ' 1 ' .. limit .. ' 0 0' end
-  local head = sid .. '\n' .. mode .. '\n' .. permits .. '\n'
-  local tail = '\n' .. instant .. (timed and '\n1' or '\n0') .. '\n0\n-\n' .. ARGV[i + 7] .. '\n' .. ARGV[i + 8] .. '\n' .. ARGV[i + 9]
-  for k, at in ipairs(those) do
-    call('HSET', keys[2 * k - 1], '@', summary, ARGV[at + 1], head .. num(first + k - 1) .. tail)
-  end
+  call('MSET', unpack(out))
   return those, first, ttl * 1000
 end
-
-local ALONE = '1 1 0 0 0 0 0' -- the summary of a lock that one has, exclusively
 
 -- The arguments are those of release: see release.lua. Returns the leases that were given
 -- back.
 local function give(i, n)
   if ARGV[i] ~= '0' then return nil end -- it is to be remembered
   local sid = ARGV[i + 1]
-  local prefix = sid .. '\n'
-  local those, keys, names, leases, lives = {}, {}, {}, {}, {}
-  for _, at in ipairs(apart(i + 2, i + n - 1)) do
-    local name, lease = ARGV[at], ARGV[at + 1]
-    local key = T .. 'l:' .. name
-    local got = call('HMGET', key, '@', lease)
-    local summary, rec = got[1], got[2]
-    -- One lease is out, of this session, and nobody waits.
-    if rec and string.sub(rec, 1, #prefix) == prefix and (summary == ALONE or string.find(summary or '', '^1 %d %d+ %d+ %d+ 0 %d+$')) then
-      -- What is searched for can stand nowhere else: neither times nor permits are 0, and
-      -- nothing of a record ends after its note.
-      local untimed = string.find(rec, '\n0\n0\n-\n', #prefix, true)
-      if untimed or string.find(rec, '\n1\n0\n-\n', #prefix, true) then
-        those[#those + 1] = at
-        keys[#keys + 1] = key
-        names[#names + 1] = name
-        if untimed then
+  local prefix = '\n' .. sid .. '\n'
+  local all = apart(i + 2, i + n - 1)
+  local keys = {}
+  for k, at in ipairs(all) do keys[k] = T .. 'o:' .. ARGV[at] end
+  local recs = call('MGET', unpack(keys))
+  local those, gone, names, leases, lives = {}, {}, {}, {}, {}
+  for k, at in ipairs(all) do
+    local rec = recs[k]
+    if rec then
+      local name, lease = ARGV[at], ARGV[at + 1]
+      local mine = lease .. prefix
+      if string.sub(rec, 2, #mine + 1) == mine then
+        local m = #those + 1
+        those[m], gone[m], names[m] = at, keys[k], name
+        if string.sub(rec, 1, 1) == 'u' then
           leases[#leases + 1] = lease
         else
           lives[#lives + 1] = 't:' .. lease .. ':' .. name
@@ -203,7 +198,7 @@ local function give(i, n)
   if #leases > 0 then call('HDEL', T .. 's:' .. sid, unpack(leases)) end
   if #lives > 0 then call('ZREM', X, unpack(lives)) end
   call('ZREM', N, unpack(names))
-  call('DEL', unpack(keys))
+  call('DEL', unpack(gone))
   return those
 end
 

@@ -63,6 +63,9 @@ local function hello(i)
         local second = info('replication', 'master_replid2:(%w+)')
         if not second or string.match(second, '[^0]') then from = now end
         till = from + wait * 1000
+        -- What was written last may be missing, and a session that is there does not know
+        -- which of its leases are not: all of them are over.
+        marker.generation, marker.born = fresh, now
       end
       marker.run, marker.durable = run, durable
     elseif known ~= '' and known ~= marker.generation and longest > 0 then

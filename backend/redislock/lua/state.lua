@@ -52,7 +52,14 @@ end
 --   seq    the place that the last waiter got
 -- With field set, the record of that holder is read along.
 local function lock(name, lease)
-  local key = T .. 'l:' .. name
+  local key, alone = T .. 'l:' .. name, T .. 'o:' .. name
+  local one = call('GET', alone)
+  if one then
+    local id, rec = string.match(one, '^[ut]([^\n]*)\n(.*)$')
+    if not id then foreign(alone) end
+    call('DEL', alone) -- first: it is allowed when the memory is full
+    call('HSET', key, '@', '1 1 0 0 0 0 0', id, rec)
+  end
   local got = call('HMGET', key, '@', lease or '@')
   local l = {name = name, key = key, q = T .. 'q:' .. name, w = T .. 'w:' .. name,
     n = 0, x = 0, used = 0, shared = 0, limit = 0, line = 0, seq = 0, known = false}

@@ -66,13 +66,19 @@ local function clear(l)
   l.n, l.used, l.x, l.limit, l.min, l.max = 0, 0, 0, 0, NEVER, 0
 end
 
-local function save(l)
+-- Write the summary back, and with lease its record.
+local function save(l, lease, rec)
   if l.n == 0 then
     call('DEL', l.key)
     call('ZREM', N, l.name)
     return
   end
-  call('HSET', l.key, '@', table.concat({num(l.n), num(l.used), l.x, num(l.limit), num(l.min), num(l.max)}, ' '))
+  local summary = table.concat({num(l.n), num(l.used), l.x, num(l.limit), num(l.min), num(l.max)}, ' ')
+  if lease then
+    call('HSET', l.key, '@', summary, lease, rec)
+  else
+    call('HSET', l.key, '@', summary)
+  end
   call('PEXPIREAT', l.key, num(math.ceil(l.max / 1000) + 1))
   call('ZADD', N, num(l.max), l.name)
 end
@@ -108,9 +114,9 @@ end
 
 -- Take a vote back.
 local function drop(l, lease, h)
-  call('HDEL', l.key, lease)
   l.n = l.n - 1
   l.used = l.used - h.permits
+  if l.n > 0 then call('HDEL', l.key, lease) end
   save(l)
 end
 
@@ -189,9 +195,8 @@ op.acquire = function(i)
   local h = {attempt = attempt, mode = mode, permits = permits, limit = limit, token = token, final = '0',
     ends = now + ttl * 1000, since = num(now), owner = ARGV[i + 8], note = ARGV[i + 9]}
   setcounter(name, token, lease)
-  call('HSET', l.key, lease, written(h))
   count(l, h)
-  save(l)
+  save(l, lease, written(h))
   if now % 64 == 0 then call('ZREMRANGEBYSCORE', N, '-inf', num(now)) end
   return {'G', num(token), num(ttl * 1000), h.since, '0', 0}
 end
@@ -267,10 +272,9 @@ local function renew(name, lease, ttl)
   if not rec then return {'L'} end
   local h = read(rec)
   h.ends = now + ttl * 1000
-  call('HSET', l.key, lease, written(h))
   if h.ends < l.min then l.min = h.ends end
   if h.ends > l.max then l.max = h.ends end
-  save(l)
+  save(l, lease, written(h))
   return {'R', num(h.token), h.final, h.mode, h.limit}
 end
 

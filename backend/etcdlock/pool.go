@@ -1,0 +1,154 @@
+package etcdlock
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+const (
+	// poolTTL is the longest TTL of timed leases that share etcd leases: what is left of
+	// those when their entries are gone stays to its end.
+	poolTTL = 5 * time.Minute
+	// poolStep is for how long an etcd lease is used.
+	poolStep = time.Second
+)
+
+// pooled is an etcd lease that timed leases hang on which were granted within a second.
+// It lives for that second longer than they have to, and nobody ever renews or revokes
+// it: each of them leaves it for another when it is renewed.
+type pooled struct {
+	id     clientv3.LeaseID
+	asked  time.Time     // before etcd was asked for it
+	life   time.Duration // from then on, at least
+	users  int           // that took it
+	marker bool          // somebody puts, or has put, the key that tells of its end
+}
+
+// pools has the newest pooled lease for each life.
+type pools struct {
+	b      *Backend
+	mu     sync.Mutex
+	newest map[time.Duration]*pooled
+	making map[time.Duration]*making
+}
+
+// making is an etcd lease that was asked for.
+type making struct {
+	done chan struct{}
+	pl   *pooled
+	err  error
+}
+
+func newPools(b *Backend) *pools {
+	return &pools{b: b, newest: make(map[time.Duration]*pooled), making: make(map[time.Duration]*making)}
+}
+
+// sharesLeases reports whether timed leases of that TTL share etcd leases.
+func sharesLeases(ttl time.Duration) bool { return ttl <= poolTTL }
+
+// covers reports whether what is asked for at that moment lasts for its TTL.
+func (p *pooled) covers(asked time.Time, ttl time.Duration) bool {
+	return !asked.Add(ttl).After(p.asked.Add(p.life))
+}
+
+// take gives an etcd lease that lasts for the TTL from the moment that it gives, which is
+// now, or where etcd was slow, the one at which etcd was asked.
+func (ps *pools) take(ctx context.Context, ttl time.Duration) (*pooled, time.Time, error) {
+	life := ttl.Truncate(poolStep) + poolStep
+	ps.mu.Lock()
+	now := time.Now()
+	if pl := ps.newest[life]; pl != nil && pl.covers(now, ttl) {
+		pl.users++
+		if pl.users > 1 && !pl.covers(now.Add((life-ttl)/2), ttl) {
+			ps.make(life) // in time, so that nobody has to wait for it
+		}
+		ps.mu.Unlock()
+		return pl, now, nil
+	}
+	m := ps.make(life)
+	ps.mu.Unlock()
+	select {
+	case <-m.done:
+	case <-ctx.Done():
+		return nil, now, fail(ctx, "grant a lease", context.Cause(ctx), false)
+	}
+	if m.err != nil {
+		return nil, now, m.err
+	}
+	if now = time.Now(); !m.pl.covers(now, ttl) {
+		now = m.pl.asked
+	}
+	return m.pl, now, nil
+}
+
+// make asks for an etcd lease, unless that is under way. ps.mu is held.
+func (ps *pools) make(life time.Duration) *making {
+	if m := ps.making[life]; m != nil {
+		return m
+	}
+	m := &making{done: make(chan struct{})}
+	ps.making[life] = m
+	ps.b.background(func(ctx context.Context) { ps.grant(ctx, life, m) })
+	return m
+}
+
+func (ps *pools) grant(ctx context.Context, life time.Duration, m *making) {
+	asked := time.Now()
+	id, err := ps.b.grantLease(ctx, life)
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	defer close(m.done)
+	delete(ps.making, life)
+	if err != nil {
+		m.err = err
+		return
+	}
+	m.pl = &pooled{id: id, asked: asked, life: life}
+	ps.newest[life] = m.pl
+	for other, pl := range ps.newest {
+		if time.Since(pl.asked) > poolTTL+2*poolStep {
+			delete(ps.newest, other)
+		}
+	}
+}
+
+// forget drops an etcd lease that turned out to be gone.
+func (ps *pools) forget(pl *pooled) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if pl != nil && ps.newest[pl.life] == pl {
+		delete(ps.newest, pl.life)
+	}
+}
+
+// mark gives what has to be put with the first entry on the etcd lease: a key whose end
+// tells watchers that the entries that end with it expired.
+func (ps *pools) mark(pl *pooled) []clientv3.Op {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if pl == nil || pl.marker {
+		return nil
+	}
+	pl.marker = true
+	return []clientv3.Op{clientv3.OpPut(ps.b.keys.pool(pl.id), "", clientv3.WithLease(pl.id))}
+}
+
+// unmark says that the key was perhaps not put.
+func (ps *pools) unmark(pl *pooled, marked []clientv3.Op) {
+	if len(marked) == 0 {
+		return
+	}
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	pl.marker = false
+}
+
+// pool is the key that ends with a pooled etcd lease.
+func (k keys) pool(id clientv3.LeaseID) string { return fmt.Sprintf("%sl/%x", k.prefix, int64(id)) }
+
+func (k keys) isPool(key string) bool { return strings.HasPrefix(key, k.prefix+"l/") }

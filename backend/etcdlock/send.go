@@ -1,0 +1,128 @@
+package etcdlock
+
+import (
+	"context"
+	"slices"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+const (
+	// nestFor is how many batches are not tried flat after one that was so in vain.
+	nestFor = 16
+	// flatSize bounds the conditions and the operations of a flat transaction: with what
+	// is inside of them it stays below the 128 that etcd allows.
+	flatSize = 112
+	// sessionsAmong is among how many of the first conditions one is looked for: the
+	// changes of a session share the one that the session is there.
+	sessionsAmong = 8
+)
+
+// send commits a batch and tells everybody in it. Where one request spoils the whole
+// transaction each is sent on its own.
+func (c *committer) send(ctx context.Context, batch []*change) {
+	if len(batch) == 1 {
+		c.sendOne(ctx, batch[0])
+		return
+	}
+	if c.flat() {
+		if resp, err := c.try(ctx, flatten(batch)); err != nil || resp.Succeeded {
+			c.settle(batch, resp, err)
+			return
+		}
+		c.mu.Lock()
+		c.nest = nestFor
+		c.mu.Unlock()
+	}
+	ops := make([]clientv3.Op, len(batch))
+	for i, ch := range batch {
+		ch.flat = false
+		ops[i] = clientv3.OpTxn(ch.cmps, ch.then, ch.els)
+	}
+	resp, err := c.try(ctx, txn{then: ops})
+	c.settle(batch, resp, err)
+}
+
+func (c *committer) sendOne(ctx context.Context, ch *change) {
+	resp, err := c.try(ctx, txn{ch.cmps, ch.then, ch.els})
+	if err != nil {
+		ch.done <- committed{err: err}
+		return
+	}
+	ch.done <- committed{resp: resp, rev: resp.Header.Revision}
+}
+
+type txn struct {
+	cmps      []clientv3.Cmp
+	then, els []clientv3.Op
+}
+
+func (c *committer) try(ctx context.Context, t txn) (*pb.TxnResponse, error) {
+	ctx, cancel := c.b.request(ctx)
+	defer cancel()
+	resp, err := c.b.client.Txn(ctx).If(t.cmps...).Then(t.then...).Else(t.els...).Commit()
+	return (*pb.TxnResponse)(resp), err
+}
+
+// flat reports whether to try a batch as one flat transaction.
+func (c *committer) flat() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.nest > 0 {
+		c.nest--
+		return false
+	}
+	return true
+}
+
+// flatten makes one transaction without inner ones of the changes that have nothing to do
+// where their conditions are not met: it is that all of them are, or that nothing is
+// done. Inner ones cost etcd, and its client, as much again as what is in them.
+func flatten(batch []*change) txn {
+	var t txn
+	for i, ch := range batch {
+		left := len(batch) - i
+		ch.flat = len(ch.els) == 0 && len(t.cmps)+len(ch.cmps) <= flatSize && len(t.then)+len(ch.then)+left <= flatSize
+		if !ch.flat {
+			t.then = append(t.then, clientv3.OpTxn(ch.cmps, ch.then, ch.els))
+			continue
+		}
+		for _, cmp := range ch.cmps {
+			if !slices.Contains(t.cmps[:min(len(t.cmps), sessionsAmong)], cmp) {
+				t.cmps = append(t.cmps, cmp)
+			}
+		}
+		t.then = append(t.then, ch.then...)
+	}
+	return t
+}
+
+// settle tells everybody in a batch.
+func (c *committer) settle(batch []*change, resp *pb.TxnResponse, err error) {
+	if leaseGone(err) || is(err, rpctypes.ErrRequestTooLarge) || is(err, rpctypes.ErrTooManyOps) || is(err, rpctypes.ErrDuplicateKey) {
+		for _, ch := range batch {
+			c.sendOne(c.b.base, ch)
+		}
+		return
+	}
+	if err != nil {
+		for _, ch := range batch {
+			ch.done <- committed{err: err}
+		}
+		return
+	}
+	rest := resp.Responses
+	for _, ch := range batch {
+		answer, n := &pb.TxnResponse{Header: resp.Header, Succeeded: true}, 1
+		if ch.flat {
+			n = len(ch.then)
+			answer.Responses = rest[:n:n]
+		} else {
+			answer = rest[0].GetResponseTxn()
+		}
+		rest = rest[n:]
+		ch.done <- committed{resp: answer, rev: resp.Header.Revision}
+	}
+}

@@ -1,0 +1,166 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+const (
+	// movesAtOnce bounds the timed leases of a renewal that move at once, and leasesAtOnce
+	// those that get an etcd lease of their own: the others go on sharing one for now.
+	movesAtOnce  = 64
+	leasesAtOnce = 8
+	// movesTried is how often a renewal tries to move a lease that others renew as well.
+	movesTried = 5
+)
+
+// renewTimed extends timed leases.
+func (b *Backend) renewTimed(ctx context.Context, reqs []backend.TimedRenewal) ([]backend.Renewal, error) {
+	found := make([]*entry, len(reqs))
+	for from := 0; from < len(reqs); from += lookupsAtOnce {
+		to := min(from+lookupsAtOnce, len(reqs))
+		if err := b.findTimed(ctx, reqs[from:to], found[from:to]); err != nil {
+			return nil, err
+		}
+	}
+	var ids []clientv3.LeaseID
+	for i, e := range found {
+		if e != nil && !moves(e, reqs[i].TTL) {
+			ids = append(ids, e.lease)
+		}
+	}
+	var ttls map[clientv3.LeaseID]int64
+	if len(ids) > 0 {
+		var err error
+		if ttls, err = b.keepAlive(ctx, ids); err != nil {
+			return nil, err
+		}
+	}
+	res := make([]backend.Renewal, len(reqs))
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, movesAtOnce)
+	leases := 0
+	for i, e := range found {
+		switch {
+		case e == nil:
+			res[i].Err = backend.ErrLost
+		case moves(e, reqs[i].TTL):
+			share := sharesLeases(reqs[i].TTL) && leases >= leasesAtOnce
+			if !share {
+				leases++
+			}
+			slots <- struct{}{}
+			wg.Go(func() {
+				defer func() { <-slots }()
+				res[i] = b.renewMoving(ctx, e, reqs[i].TTL, share)
+			})
+		default:
+			res[i] = b.kept(e, reqs[i].TTL, ttls[e.lease])
+		}
+	}
+	wg.Wait()
+	return res, nil
+}
+
+// kept is the renewal of a lease whose etcd lease has so many seconds now.
+func (b *Backend) kept(e *entry, ttl time.Duration, has int64) backend.Renewal {
+	if has <= 0 {
+		return backend.Renewal{Err: backend.ErrLost}
+	}
+	b.slots.renewed(leaseKey{e.name, e.id()}, ttl)
+	return backend.Renewal{Token: e.token(), Left: min(ttl, time.Duration(has)*time.Second)}
+}
+
+// moves reports whether the renewal of a timed lease takes it to another etcd lease: from
+// one that it shares, because that is not for it alone to renew, and where the TTL is
+// another, which etcd cannot change.
+func moves(e *entry, ttl time.Duration) bool {
+	return e.Pooled || seconds(ttlOf(e)) != seconds(ttl)
+}
+
+func ttlOf(e *entry) time.Duration { return time.Duration(e.TTL) * time.Millisecond }
+
+// renewMoving moves a timed lease, and where somebody else renewed it meanwhile, what that
+// one made of it.
+func (b *Backend) renewMoving(ctx context.Context, e *entry, ttl time.Duration, share bool) backend.Renewal {
+	for range movesTried {
+		r, again := b.move(ctx, e, ttl, share)
+		if again == nil {
+			return r
+		}
+		if e = again; moves(e, ttl) {
+			continue
+		}
+		ttls, err := b.keepAlive(ctx, []clientv3.LeaseID{e.lease})
+		if err != nil {
+			return backend.Renewal{Err: err}
+		}
+		return b.kept(e, ttl, ttls[e.lease])
+	}
+	return backend.Renewal{Err: &backend.UnavailableError{
+		Backend: name, Op: opRenew, MayHold: true, Err: errors.New("other renewals came between"),
+	}}
+}
+
+// move takes a timed lease to another etcd lease: one that it shares, or one of its own,
+// which is renewed from then on.
+// It gives the entry as it is where somebody else changed it meanwhile.
+func (b *Backend) move(ctx context.Context, e *entry, ttl time.Duration, share bool) (backend.Renewal, *entry) {
+	asked := time.Now()
+	var lease, shared clientv3.LeaseID
+	var pl *pooled
+	var err error
+	if share {
+		if pl, asked, err = b.pools.take(ctx, ttl); err == nil {
+			lease, shared = pl.id, pl.id
+		}
+	} else {
+		lease, err = b.grantLease(ctx, ttl)
+	}
+	if err != nil {
+		return backend.Renewal{Err: err}, nil
+	}
+	r := e.record
+	r.TTL, r.Pooled = ttl.Milliseconds(), share
+	id := leaseKey{e.name, e.id()}
+	resp, _, err := b.commitPooled(ctx, opRenew, pl, &change{
+		name: e.name,
+		cmps: []clientv3.Cmp{created(e.key, e.rev), modified(e.key, e.mod)},
+		then: b.puts(id, e.key, lease, r),
+		els:  []clientv3.Op{clientv3.OpGet(e.key)},
+	})
+	switch {
+	case leaseGone(err):
+		return backend.Renewal{Err: &backend.UnavailableError{Backend: name, Op: opRenew, MayHold: true, Err: err}}, nil
+	case err != nil:
+		return backend.Renewal{Err: err}, nil // the etcd lease is left to its end: the entry may be on it
+	case !resp.Succeeded:
+		if !share {
+			b.revoker.revoke(lease)
+		}
+		return b.overtaken(resp, e)
+	}
+	if e.alone() {
+		b.revoker.revoke(e.lease)
+	}
+	b.slots.renewed(id, ttl)
+	b.slots.pooled(id, shared)
+	return backend.Renewal{Token: e.token(), Left: max(0, ttl-time.Since(asked))}, nil
+}
+
+// overtaken is what became of a lease that somebody else changed meanwhile.
+func (b *Backend) overtaken(resp *pb.TxnResponse, e *entry) (backend.Renewal, *entry) {
+	for _, kv := range resp.Responses[0].GetResponseRange().GetKvs() {
+		if again, ok := b.keys.decode(kv); ok && again.rev == e.rev && again.Out {
+			return backend.Renewal{}, &again
+		}
+	}
+	return backend.Renewal{Err: backend.ErrLost}, nil
+}

@@ -1,0 +1,16 @@
+package k8slock
+
+import "time"
+
+// OpenInPod is Open in a pod, whose service account is in the folder.
+func OpenInPod(folder, host, port string) (*Backend, error) {
+	c, err := inCluster(folder, host, port)
+	if err != nil {
+		return nil, err
+	}
+	return c.open(Config{})
+}
+
+// SetIdle sets after how long a lock's object is deleted that nobody needs. Before the first
+// call.
+func (b *Backend) SetIdle(d time.Duration) { b.idle = d }

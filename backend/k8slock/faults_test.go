@@ -1,0 +1,446 @@
+package k8slock_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/k8slock"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// TestFaults: one server, and for each case a namespace of its own.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	server := testserver.Kubernetes(t)
+	for name, test := range map[string]func(*bench){
+		"reply-of-an-acquire-lost": lostAcquire, "reply-of-a-release-lost": lostRelease, "late-acquire": lateAcquire,
+		"reply-of-a-renewal-lost": lostRenewal, "renewal-after-the-end": lateRenewal, "object-deleted": objectDeleted,
+		"deaf-watch": deafWatch, "deaf-observer": deafObserver, "broken-watch": brokenWatch, "conflicts": conflicts, "requests": requests, "refused": refused, "full-line": fullLine,
+		"names": names, "garbage": garbage, "unused": unused, "dead-to-the-hasty": deadToTheHasty,
+	} {
+		server.Namespace(name)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(&bench{T: t, server: server, namespace: name})
+		})
+	}
+}
+
+// bench is what a case has.
+type bench struct {
+	*testing.T
+
+	server    *testserver.KubernetesServer
+	namespace string
+}
+
+// wire is the way of one backend value to the server.
+type wire struct {
+	next http.RoundTripper
+
+	mu    sync.Mutex
+	judge func(*http.Request) fate // what becomes of a request; nil: it passes
+	count map[string]int           // requests by method, but watches
+}
+
+type fate int
+
+const (
+	passes fate = iota
+	replyLost
+	isLate // it is sent when late is closed, and the caller is told at once that it failed
+	isRefused
+)
+
+var errWire = errors.New("the wire is cut")
+
+func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
+	w.mu.Lock()
+	f := passes
+	if w.judge != nil {
+		f = w.judge(req)
+	}
+	if !strings.Contains(req.URL.RawQuery, "watch=1") {
+		w.count[req.Method]++
+	}
+	w.mu.Unlock()
+	switch f {
+	case replyLost:
+		res, err := w.next.RoundTrip(req)
+		if err == nil {
+			_ = res.Body.Close()
+		}
+		return nil, errors.Join(errWire, err)
+	case isRefused:
+		return &http.Response{
+			StatusCode: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"7"}}, Request: req,
+			Body: io.NopCloser(strings.NewReader(`{"message":"too many"}`)),
+		}, nil
+	case isLate:
+		return nil, errWire
+	case passes:
+	}
+	return w.next.RoundTrip(req)
+}
+
+// set says what becomes of requests from now on.
+func (w *wire) set(judge func(*http.Request) fate) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.judge = judge
+}
+
+// counted gives the requests since the last time.
+func (w *wire) counted() map[string]int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := w.count
+	w.count = make(map[string]int)
+	return c
+}
+
+// once is for the first request with the method on an object whose name begins so.
+func once(method, object string, f fate) func(*http.Request) fate {
+	done := false
+	return func(req *http.Request) fate {
+		_, name, _ := strings.Cut(req.URL.Path, "/leases")
+		if done || req.Method != method || !strings.HasPrefix(name, "/"+object) {
+			return passes
+		}
+		done = true
+		return f
+	}
+}
+
+// process is a backend value with a session, and its wire.
+type process struct {
+	*bench
+	*k8slock.Backend
+
+	wire *wire
+	id   backend.SessionID
+	ttl  time.Duration
+	lost chan backend.Loss
+}
+
+func (b *bench) process(ttl time.Duration) *process {
+	b.Helper()
+	return b.processOn(ttl, func(next http.RoundTripper) http.RoundTripper { return next })
+}
+
+// processOn is one with something more on its wire.
+func (b *bench) processOn(ttl time.Duration, more func(http.RoundTripper) http.RoundTripper) *process {
+	b.Helper()
+	return b.start(ttl, more, func(*k8slock.Backend) {})
+}
+
+func (b *bench) start(ttl time.Duration, more func(http.RoundTripper) http.RoundTripper, set func(*k8slock.Backend)) *process {
+	b.Helper()
+	w := &wire{count: make(map[string]int)}
+	p := &process{bench: b, wire: w, id: backend.NewSessionID(), ttl: ttl, lost: make(chan backend.Loss, 100)}
+	var err error
+	if p.Backend, err = k8slock.New(&http.Client{Transport: w}, "https://"+b.server.Addr(), k8slock.Config{Namespace: b.namespace, Skew: time.Second}); err != nil {
+		b.Fatal(err)
+	}
+	set(p.Backend)
+	transport := b.transport()
+	w.next = more(transport)
+	b.Cleanup(func() {
+		w.set(nil)
+		_ = p.Close()
+		transport.CloseIdleConnections()
+	})
+	if err := p.OpenSession(b.Context(), backend.SessionRequest{ID: p.id, TTL: ttl, Lost: func(l backend.Loss) { p.lost <- l }}); err != nil {
+		b.Fatal(err)
+	}
+	return p
+}
+
+// idleProcess is one that deletes what nobody has needed for as long.
+func (b *bench) idleProcess(d time.Duration) *process {
+	b.Helper()
+	return b.start(time.Minute, func(next http.RoundTripper) http.RoundTripper { return next }, func(x *k8slock.Backend) { x.SetIdle(d) })
+}
+
+// transport speaks HTTP/1, so that a watch has a connection of its own.
+func (b *bench) transport() *authorized {
+	b.Helper()
+	pem, err := os.ReadFile(b.server.CA())
+	if err != nil {
+		b.Fatal(err)
+	}
+	return &authorized{Transport: plainTransport(pem), token: b.server.Token()}
+}
+
+func (p *process) ask(name string) backend.AcquireRequest {
+	return backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Session: p.id}
+}
+
+func (p *process) take(name string) (backend.AcquireRequest, backend.Grant) {
+	p.Helper()
+	req := p.ask(name)
+	g, err := p.Acquire(p.Context(), req)
+	if err != nil {
+		p.Fatal(err)
+	}
+	return req, g
+}
+
+func (p *process) give(req backend.AcquireRequest) {
+	p.Helper()
+	if err := p.Release(p.Context(), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session}); err != nil {
+		p.Fatal(err)
+	}
+}
+
+type granted struct {
+	grant backend.Grant
+	err   error
+}
+
+// wait asks in the background and waits until it is in line.
+func (p *process) wait(name string) (backend.AcquireRequest, <-chan granted) {
+	p.Helper()
+	req := p.ask(name)
+	req.Wait = true
+	got := make(chan granted, 1)
+	go func() {
+		g, err := p.Acquire(p.Context(), req)
+		got <- granted{g, err}
+	}()
+	p.until("in line", func() bool {
+		info, err := p.Inspect(p.Context(), name)
+		if err != nil {
+			return false
+		}
+		for _, w := range info.Waiters {
+			if w.Lease == req.Lease {
+				return true
+			}
+		}
+		return false
+	})
+	return req, got
+}
+
+func (b *bench) until(what string, ok func() bool) {
+	b.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); <-tick.C {
+		if ok() {
+			return
+		}
+	}
+	b.Fatalf("not %s within a minute", what)
+}
+
+// soon gives what comes within a minute.
+func soon[T any](b *bench, what string, c <-chan T) T {
+	b.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(time.Minute):
+		b.Fatalf("%s: nothing came within a minute", what)
+		panic("not reached")
+	}
+}
+
+func (p *process) holders(name string, want ...backend.AcquireRequest) {
+	p.Helper()
+	info, err := p.Inspect(p.Context(), name)
+	if err != nil {
+		p.Fatal(err)
+	}
+	same := len(info.Holders) == len(want)
+	for i := range info.Holders {
+		same = same && info.Holders[i].Lease == want[i].Lease
+	}
+	if !same {
+		p.Fatalf("holders %+v; they have to be %+v", info.Holders, want)
+	}
+}
+
+func mayHold(err error) bool {
+	u, ok := errors.AsType[*backend.UnavailableError](err)
+	return ok && u.MayHold
+}
+
+// lostAcquire: the write worked and its answer is lost; asked again it is the one grant.
+func lostAcquire(b *bench) {
+	p := b.process(time.Minute)
+	p.wire.set(once(http.MethodPut, "a", replyLost))
+	req := p.ask("a")
+	if _, err := p.Acquire(b.Context(), req); !mayHold(err) {
+		b.Fatalf("Acquire whose answer is lost: %v", err)
+	}
+	p.holders("a", req)
+	one, err := p.Acquire(b.Context(), req)
+	if err != nil {
+		b.Fatal(err)
+	}
+	again, err := p.Acquire(b.Context(), req)
+	if err != nil || again.Token != one.Token {
+		b.Fatalf("%+v and %+v, %v", one, again, err)
+	}
+	p.holders("a", req)
+	p.give(req)
+	p.holders("a")
+}
+
+// lostRelease: asked again it harms no successor.
+func lostRelease(b *bench) {
+	p, q := b.process(time.Minute), b.process(time.Minute)
+	req, _ := p.take("a")
+	next, got := q.wait("a")
+	p.wire.set(once(http.MethodPut, "a", replyLost))
+	release := backend.ReleaseRequest{Name: "a", Lease: req.Lease, Session: p.id}
+	if err := p.Release(b.Context(), release); !mayHold(err) {
+		b.Fatalf("Release whose answer is lost: %v", err)
+	}
+	if g := soon(b, "the next", got); g.err != nil {
+		b.Fatal(g.err)
+	}
+	if err := p.Release(b.Context(), release); !errors.Is(err, backend.ErrLost) {
+		b.Fatalf("the second Release: %v", err)
+	}
+	q.holders("a", next)
+}
+
+// lateAcquire: a write that arrives after its lease was abandoned does nothing.
+func lateAcquire(b *bench) {
+	p := b.process(time.Minute)
+	first, _ := p.take("a")
+	p.give(first)
+	var late *http.Request
+	var body []byte
+	judge := once(http.MethodPut, "a", isLate)
+	p.wire.set(func(req *http.Request) fate {
+		f := judge(req)
+		if f == isLate {
+			late = req.Clone(context.WithoutCancel(req.Context()))
+			body, _ = io.ReadAll(req.Body)
+		}
+		return f
+	})
+	req := p.ask("a")
+	if _, err := p.Acquire(b.Context(), req); !mayHold(err) {
+		b.Fatalf("Acquire on a cut wire: %v", err)
+	}
+	if err := p.Release(b.Context(), backend.ReleaseRequest{Name: "a", Lease: req.Lease, Session: p.id, Abandon: true}); err != nil {
+		b.Fatal(err)
+	}
+	late.Body = io.NopCloser(strings.NewReader(string(body)))
+	res, err := p.wire.next.RoundTrip(late)
+	if err != nil {
+		b.Fatal(err)
+	}
+	_ = res.Body.Close()
+	if res.StatusCode != http.StatusConflict {
+		b.Errorf("the late write: %s", res.Status)
+	}
+	p.holders("a")
+}
+
+// lostRenewal: the next one goes on from what the lost one wrote.
+func lostRenewal(b *bench) {
+	p := b.process(time.Minute)
+	p.wire.set(once(http.MethodPut, "holdfast-session-", replyLost))
+	if _, err := p.Renew(b.Context(), backend.RenewRequest{Session: p.id}); !errors.Is(err, backend.ErrUnavailable) {
+		b.Fatalf("Renew whose answer is lost: %v", err)
+	}
+	if res, err := p.Renew(b.Context(), backend.RenewRequest{Session: p.id}); err != nil || res.SessionLost {
+		b.Fatalf("%+v, %v", res, err)
+	}
+}
+
+// lateRenewal: a renewal that arrives after the session was ended does not bring it back.
+func lateRenewal(b *bench) {
+	p, q := b.process(2*time.Second), b.process(time.Minute)
+	req, _ := p.take("a")
+	var late *http.Request
+	var body []byte
+	judge := once(http.MethodPut, "holdfast-session-", isLate)
+	p.wire.set(func(req *http.Request) fate {
+		f := judge(req)
+		if f == isLate {
+			late = req.Clone(context.WithoutCancel(req.Context()))
+			body, _ = io.ReadAll(req.Body)
+		}
+		return f
+	})
+	if _, err := p.Renew(b.Context(), backend.RenewRequest{Session: p.id}); !errors.Is(err, backend.ErrUnavailable) {
+		b.Fatalf("Renew on a cut wire: %v", err)
+	}
+	next, got := q.wait("a")
+	if g := soon(b, "the next", got); g.err != nil {
+		b.Fatal(g.err)
+	}
+	if l := soon(b, "the loss", p.lost); l.Session != p.id || l.Cause != backend.CauseSession {
+		b.Errorf("%+v", l)
+	}
+	late.Body = io.NopCloser(strings.NewReader(string(body)))
+	res, err := p.wire.next.RoundTrip(late)
+	if err != nil {
+		b.Fatal(err)
+	}
+	_ = res.Body.Close()
+	if res.StatusCode < http.StatusBadRequest {
+		b.Errorf("the late renewal: %s", res.Status)
+	}
+	if res, err := p.Renew(b.Context(), backend.RenewRequest{Session: p.id}); err != nil || !res.SessionLost {
+		b.Errorf("Renew after the end: %+v, %v", res, err)
+	}
+	q.holders("a", next)
+	_ = req
+}
+
+// objectDeleted: somebody deletes the Lease of a lock that is held. The holder is told, and
+// tokens go on.
+func objectDeleted(b *bench) {
+	p := b.process(time.Minute)
+	req, g := p.take("a")
+	b.delete("a")
+	if l := soon(b, "the loss", p.lost); l.Lease != req.Lease || l.Cause != backend.CauseGone {
+		b.Errorf("%+v", l)
+	}
+	if _, next := p.take("a"); next.Token <= g.Token {
+		b.Errorf("token %d after %d", next.Token, g.Token)
+	}
+}
+
+func (b *bench) delete(name string) {
+	b.Helper()
+	b.send(http.MethodDelete, "/"+name, "")
+}
+
+func (b *bench) send(method, path, body string) string {
+	b.Helper()
+	tr := b.transport()
+	defer tr.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(b.Context(), method,
+		"https://"+b.server.Addr()+"/apis/coordination.k8s.io/v1/namespaces/"+b.namespace+"/leases"+path, strings.NewReader(body))
+	if err != nil {
+		b.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	res, err := tr.RoundTrip(req)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode >= http.StatusMultipleChoices {
+		b.Fatalf("%s %s: %s %s %v", method, path, res.Status, text, err)
+	}
+	return string(text)
+}

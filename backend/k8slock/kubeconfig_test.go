@@ -1,0 +1,169 @@
+package k8slock_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/k8slock"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// kubeconfig writes a file whose current context has this user.
+func kubeconfig(t *testing.T, server, user string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config")
+	text := fmt.Sprintf(`{current-context: a, contexts: [{name: a, context: {cluster: c, user: u, namespace: team}}, {name: b, context: {cluster: no, user: u}}],
+clusters: [{name: c, cluster: %s}], users: [{name: u, user: %s}]}`, server, user)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestOpenRefuses: what is wrong with a URL or a file is told, and no secret that is in it.
+func TestOpenRefuses(t *testing.T) {
+	t.Parallel()
+	const server = `{server: "https://127.0.0.1:1"}`
+	file := func(server, user string) string { return "kubernetes://?kubeconfig=" + kubeconfig(t, server, user) }
+	bad := filepath.Join(t.TempDir(), "bad")
+	if err := os.WriteFile(bad, []byte("token: hunter2\n\tx: {"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for field, url := range map[string]string{
+		"url": "kubernetes://a/b", "url ": "kubernetes://user:hunter2@host", "url  ": "kubernetes://a?x=1", "url   ": "kubernetes://a?context=a&context=b",
+		"url    ": "kubernetes://a#b", "url     ": "k8s://a",
+		"foreign": "kubernetes://a?foreign=1s", "skew": "kubernetes://a?skew=1ms",
+		"namespace":             "kubernetes://Team?kubeconfig=" + kubeconfig(t, server, "{}"),
+		"kubeconfig":            "kubernetes://a?kubeconfig=/not/there",
+		"kubeconfig ":           "kubernetes://a?kubeconfig=" + bad,
+		"context":               file(server, "{}") + "&context=other",
+		"cluster":               file(server, "{}") + "&context=b",
+		"user":                  file(server, "{exec: {command: login}}"),
+		"user ":                 file(server, "{username: a, password: hunter2}"),
+		"certificate-authority": file(`{server: "https://127.0.0.1:1", certificate-authority: not-there}`, "{}"),
+		"client-key":            file(server, "{client-key: not-there}"),
+		"client-certificate":    file(server, "{client-certificate-data: aHVudGVyMg==, client-key-data: aHVudGVyMg==}"),
+		"server":                file(`{server: "127.0.0.1:1"}`, "{token: hunter2}"),
+		"proxy-url":             file(`{server: "https://127.0.0.1:1", proxy-url: "http://x"}`, "{}"),
+	} {
+		_, err := k8slock.Open(t.Context(), url, nil)
+		invalid, ok := errors.AsType[*backend.InvalidError](err)
+		if !ok || invalid.Field != strings.TrimRight(field, " ") || strings.Contains(fmt.Sprint(err), "hunter2") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+	for field, c := range map[string]struct {
+		client *http.Client
+		server string
+		cfg    k8slock.Config
+	}{
+		"client":    {nil, "https://a", k8slock.Config{}},
+		"client ":   {&http.Client{Timeout: time.Second}, "https://a", k8slock.Config{}},
+		"server":    {http.DefaultClient, "https://user:hunter2@a", k8slock.Config{}},
+		"namespace": {http.DefaultClient, "https://a", k8slock.Config{Namespace: "a.b"}},
+		"foreign":   {http.DefaultClient, "https://a", k8slock.Config{Foreign: time.Second}},
+		"skew":      {http.DefaultClient, "https://a", k8slock.Config{Skew: -1}},
+	} {
+		_, err := k8slock.New(c.client, c.server, c.cfg)
+		invalid, ok := errors.AsType[*backend.InvalidError](err)
+		if !ok || invalid.Field != strings.TrimRight(field, " ") || strings.Contains(fmt.Sprint(err), "hunter2") {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
+// TestRights: the rights that the documentation asks for are enough, and without them the
+// first call says what is missing.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	server := testserver.Kubernetes(t)
+	server.Namespace("team")
+	token := server.Locker()
+	url := "kubernetes://?kubeconfig=" + kubeconfig(t, fmt.Sprintf(`{server: "https://%s", certificate-authority: %q}`, server.Addr(), server.CA()),
+		"{tokenFile: "+writeToken(t, token)+"}")
+	b, err := k8slock.Open(t.Context(), url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	id := backend.NewSessionID()
+	open := backend.SessionRequest{ID: id, TTL: time.Minute}
+	err = b.OpenSession(t.Context(), open)
+	if !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), "403") || strings.Contains(err.Error(), token) {
+		t.Errorf("OpenSession without rights: %v", err)
+	}
+	server.Allow("team", "get", "list", "watch", "create", "update", "delete")
+	for end := time.Now().Add(time.Minute); err != nil && time.Now().Before(end); { // rights take a moment
+		err = b.OpenSession(t.Context(), open)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := backend.AcquireRequest{Name: "a", Lease: backend.NewLeaseID(), Session: id}
+	if _, err := b.Acquire(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	if res, err := b.Renew(t.Context(), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	if page, err := b.List(t.Context(), backend.ListRequest{}); err != nil || len(page.Locks) != 1 {
+		t.Fatalf("%+v, %v", page, err)
+	}
+	if _, err := b.Break(t.Context(), backend.BreakRequest{Name: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.EndSession(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestPod: the way of a pod, whose token is in a file.
+func TestPod(t *testing.T) {
+	t.Parallel()
+	server := testserver.Kubernetes(t)
+	server.Namespace("pods")
+	folder := filepath.Dir(writeToken(t, server.Token()))
+	ca, err := os.ReadFile(server.CA())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(filepath.Join(folder, "ca.crt"), ca, 0o600), os.WriteFile(filepath.Join(folder, "namespace"), []byte("pods"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	host, port, _ := strings.Cut(server.Addr(), ":")
+	b, err := k8slock.OpenInPod(folder, host, port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	id := backend.NewSessionID()
+	if err := b.OpenSession(t.Context(), backend.SessionRequest{ID: id, TTL: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "a", Lease: backend.NewLeaseID(), Session: id}); err != nil {
+		t.Fatal(err)
+	}
+	c := &bench{T: t, server: server, namespace: "pods"}
+	if text := c.send(http.MethodGet, "/a", ""); !strings.Contains(text, `"holderIdentity":"holdfast_`) {
+		t.Errorf("the lock is not in the pod's namespace: %s", text)
+	}
+	if _, err := k8slock.OpenInPod(t.TempDir(), host, port); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("a folder without a certificate: %v", err)
+	}
+}
+
+func writeToken(t *testing.T, token string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(path, []byte(token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

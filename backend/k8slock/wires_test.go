@@ -1,0 +1,417 @@
+package k8slock_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+func plainTransport(pem []byte) *http.Transport {
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(pem)
+	return &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}}
+}
+
+// authorized shows the administrator's token.
+type authorized struct {
+	*http.Transport
+
+	token string
+}
+
+func (a *authorized) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	req.Header.Set("Authorization", "Bearer "+a.token)
+	return a.Transport.RoundTrip(req)
+}
+
+// earless is a watch that says nothing any more, and does not end.
+type earless struct {
+	io.ReadCloser
+
+	done <-chan struct{}
+}
+
+func (e earless) Read([]byte) (int, error) {
+	<-e.done
+	return 0, io.EOF
+}
+
+// deaf makes the watch that is opened first fall silent.
+type deaf struct {
+	next http.RoundTripper
+	once sync.Once
+}
+
+func (d *deaf) RoundTrip(req *http.Request) (*http.Response, error) {
+	res, err := d.next.RoundTrip(req)
+	if err == nil && strings.Contains(req.URL.RawQuery, "watch=1") {
+		d.once.Do(func() { res.Body = earless{res.Body, req.Context().Done()} })
+	}
+	return res, err
+}
+
+// deafWatch: a connection that is dead and does not say so. The next renewals find out.
+func deafWatch(b *bench) {
+	p := b.process(time.Minute)
+	req, _ := p.take("a")
+	d := b.processOn(time.Minute, func(next http.RoundTripper) http.RoundTripper { return &deaf{next: next} })
+	next, got := d.wait("a")
+	p.give(req)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(500 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				_, _ = d.Renew(b.Context(), backend.RenewRequest{Session: d.id})
+			case <-stop:
+				return
+			}
+		}
+	})
+	before := time.Now()
+	g := soon(b, "the grant", got)
+	close(stop)
+	wg.Wait()
+	if g.err != nil {
+		b.Fatal(g.err)
+	}
+	if d := time.Since(before); d > 25*time.Second {
+		b.Errorf("it took %s: that was the timer, not the renewals", d)
+	}
+	d.holders("a", next)
+}
+
+// deafObserver: who hears of no renewals, takes nobody for dead who renews.
+func deafObserver(b *bench) {
+	const ttl = 2 * time.Second
+	p := b.process(ttl)
+	held, _ := p.take("a")
+	d := b.processOn(10*time.Minute, func(next http.RoundTripper) http.RoundTripper { return &deaf{next: next} })
+	_, got := d.wait("a")
+	tick := time.NewTicker(ttl / 5)
+	defer tick.Stop()
+	for end := time.Now().Add(4 * ttl); time.Now().Before(end); <-tick.C {
+		if res, err := p.Renew(b.Context(), backend.RenewRequest{Session: p.id}); err != nil || res.SessionLost {
+			b.Fatalf("%+v, %v", res, err)
+		}
+	}
+	select {
+	case g := <-got:
+		b.Fatalf("granted while another renews: %+v", g)
+	default:
+	}
+	p.holders("a", held)
+}
+
+// brokenWatch: the watch ends again and again; nothing is lost.
+func brokenWatch(b *bench) {
+	cut := &cutter{}
+	p, q := b.process(time.Minute), b.processOn(time.Minute, func(next http.RoundTripper) http.RoundTripper {
+		cut.next = next
+		return cut
+	})
+	for range 20 {
+		req, _ := p.take("a")
+		next, got := q.wait("a")
+		cut.cut()
+		p.give(req)
+		if g := soon(b, "the grant", got); g.err != nil {
+			b.Fatal(g.err)
+		}
+		q.give(next)
+	}
+}
+
+// cutter ends the watches that are open.
+type cutter struct {
+	next http.RoundTripper
+
+	mu   sync.Mutex
+	open []io.Closer
+}
+
+func (c *cutter) RoundTrip(req *http.Request) (*http.Response, error) {
+	res, err := c.next.RoundTrip(req)
+	if err == nil && strings.Contains(req.URL.RawQuery, "watch=1") {
+		c.mu.Lock()
+		c.open = append(c.open, res.Body)
+		c.mu.Unlock()
+	}
+	return res, err
+}
+
+func (c *cutter) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, x := range c.open {
+		_ = x.Close()
+	}
+	c.open = nil
+}
+
+// conflicts: many processes on one lock at once; each gets it, and tokens grow.
+func conflicts(b *bench) {
+	const processes, each = 5, 6
+	var mu sync.Mutex
+	holds, last := 0, backend.Grant{}
+	var wg sync.WaitGroup
+	for range processes {
+		p := b.process(time.Minute)
+		for range 2 {
+			wg.Go(func() {
+				for range each {
+					req := p.ask("a")
+					req.Wait = true
+					g, err := p.Acquire(b.Context(), req)
+					if err != nil {
+						b.Error(err)
+						return
+					}
+					mu.Lock()
+					holds++
+					if holds != 1 || g.Token <= last.Token {
+						b.Errorf("%d hold it; token %d after %d", holds, g.Token, last.Token)
+					}
+					last = g
+					holds--
+					mu.Unlock()
+					if err := p.Release(b.Context(), backend.ReleaseRequest{Name: "a", Lease: req.Lease, Session: p.id}); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+}
+
+// requests counts what each thing costs: that is what a cluster pays.
+func requests(b *bench) {
+	p, q := b.process(time.Minute), b.process(time.Minute)
+	var held []backend.AcquireRequest
+	for i := range 50 {
+		req, _ := p.take(fmt.Sprintf("lock-%d", i))
+		held = append(held, req)
+	}
+	p.wire.counted()
+	if _, err := p.Renew(b.Context(), backend.RenewRequest{Session: p.id}); err != nil {
+		b.Fatal(err)
+	}
+	expect(b, "to renew with 50 locks", p.wire.counted(), map[string]int{http.MethodPut: 1})
+	p.give(held[0])
+	expect(b, "to release", p.wire.counted(), map[string]int{http.MethodPut: 1})
+	req, _ := p.take("lock-0")
+	expect(b, "to acquire what was locked before", p.wire.counted(), map[string]int{http.MethodPut: 1})
+	_, got := q.wait("lock-0")
+	q.wire.counted()
+	p.wire.counted()
+	p.give(req)
+	if g := soon(b, "the next", got); g.err != nil {
+		b.Fatal(g.err)
+	}
+	expect(b, "to hand over", p.wire.counted(), map[string]int{http.MethodPut: 1})
+	expect(b, "to be handed over to", q.wire.counted(), map[string]int{})
+	if err := p.EndSession(b.Context(), p.id); err != nil {
+		b.Fatal(err)
+	}
+	expect(b, "to end a session with 49 locks", p.wire.counted(), map[string]int{http.MethodDelete: 1})
+}
+
+func expect(b *bench, what string, got, want map[string]int) {
+	b.Helper()
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		b.Errorf("%s took %v requests, and has to take %v", what, got, want)
+	}
+}
+
+// refused: an API server that is too busy says when to come again.
+func refused(b *bench) {
+	p := b.process(time.Minute)
+	p.wire.set(once(http.MethodPut, "a", isRefused))
+	_, err := p.Acquire(b.Context(), p.ask("a"))
+	u, ok := errors.AsType[*backend.UnavailableError](err)
+	if !ok || u.MayHold || u.RetryAfter != 7*time.Second {
+		b.Errorf("%v", err)
+	}
+}
+
+// fullLine: what does not fit is refused, and does no harm.
+func fullLine(b *bench) {
+	p, q := b.process(10*time.Minute), b.process(10*time.Minute)
+	first, _ := q.take("a")
+	var wg sync.WaitGroup
+	const more = 240 << 10 / (backend.MaxNoteLen + backend.MaxOwnerLen)
+	results := make(chan error, more)
+	for range more {
+		wg.Go(func() {
+			req := p.ask("a")
+			req.Wait, req.Note, req.Owner = true, strings.Repeat("x", backend.MaxNoteLen), strings.Repeat("y", backend.MaxOwnerLen)
+			_, err := p.Acquire(b.Context(), req)
+			results <- err
+		})
+	}
+	if err := soon(b, "a refusal", results); !errors.Is(err, backend.ErrUnavailable) || mayHold(err) {
+		b.Errorf("the line is full: %v", err)
+	}
+	q.holders("a", first)
+	if err := p.EndSession(b.Context(), p.id); err != nil {
+		b.Fatal(err)
+	}
+	wg.Wait()
+	q.give(first)
+	next, _ := q.take("a")
+	q.holders("a", next)
+}
+
+// names: locks whose names are no names of objects, and such as look alike.
+func names(b *bench) {
+	p := b.process(time.Minute)
+	tokens := make(map[string]bool)
+	for _, name := range []string{
+		"plain", "with.dots-and-1", "Plain", "a/b", "ümlaut", "holdfast-lock-x", "holdfast-session-x", strings.Repeat("x", 253),
+		strings.Repeat("x", 254), strings.Repeat("ü", 256), "-a", "a-", "a..b", "a b", ".", "🔒",
+	} {
+		if backend.ValidateName(name) != nil {
+			continue
+		}
+		req, _ := p.take(name)
+		p.holders(name, req)
+		tokens[name] = true
+	}
+	page, err := p.List(b.Context(), backend.ListRequest{})
+	if err != nil || len(page.Locks) != len(tokens) {
+		b.Errorf("%d of %d locks, %v", len(page.Locks), len(tokens), err)
+	}
+	for _, l := range page.Locks {
+		if !tokens[l.Name] {
+			b.Errorf("a lock with the name %q", l.Name)
+		}
+	}
+	if text := b.send(http.MethodGet, "/plain", ""); !strings.Contains(text, `"holderIdentity":"holdfast_`) {
+		b.Errorf("a lock with a name that Kubernetes takes is not the Lease of that name: %s", text)
+	}
+}
+
+// garbage: a Lease whose annotation is not ours to understand is left alone.
+func garbage(b *bench) {
+	p := b.process(time.Minute)
+	b.send(http.MethodPost, "", `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"a","labels":{"holdfast.io/kind":"lock"},"annotations":{"holdfast.io/state":"{"}},"spec":{}}`)
+	if _, err := p.Acquire(b.Context(), p.ask("a")); !errors.Is(err, backend.ErrUnavailable) {
+		b.Errorf("Acquire: %v", err)
+	}
+	if _, err := p.List(b.Context(), backend.ListRequest{}); err != nil {
+		b.Errorf("List: %v", err)
+	}
+}
+
+// unused: objects of locks that nobody needs go; those that others made stay, and tokens go
+// on.
+func unused(b *bench) {
+	p := b.process(time.Minute)
+	req, before := p.take("a")
+	p.give(req)
+	held, _ := p.take("held")
+	b.send(http.MethodPost, "", `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"theirs"},"spec":{}}`)
+	theirs, _ := p.take("theirs")
+	p.give(theirs)
+	q := b.idleProcess(2 * time.Second)
+	b.until("deleted", func() bool { return !strings.Contains(b.send(http.MethodGet, "", ""), `"name":"a"`) })
+	all := b.send(http.MethodGet, "", "")
+	if !strings.Contains(all, `"name":"theirs"`) || !strings.Contains(all, `"name":"held"`) {
+		b.Error("an object that is needed, or that is somebody else's, was deleted")
+	}
+	p.holders("held", held)
+	again, after := q.take("a")
+	if after.Token <= before.Token {
+		b.Errorf("token %d after %d", after.Token, before.Token)
+	}
+	p.holders("a", again)
+	if _, err := p.Acquire(b.Context(), p.ask("a")); !errors.Is(err, backend.ErrHeld) {
+		b.Errorf("Acquire by who knew the old object: %v", err)
+	}
+}
+
+// deadToTheHasty: processes that ask once and end never see a session unrenewed for its
+// TTL. They have the lock all the same when its holder is long dead, and not before.
+func deadToTheHasty(b *bench) {
+	const ttl = 3 * time.Second
+	p := b.process(ttl)
+	p.take("a")
+	opened := time.Now()
+	p.wire.set(func(*http.Request) fate { return isLate }) // it is dead
+	try := func() error {
+		q := b.process(time.Minute)
+		defer q.Close()
+		_, err := q.Acquire(b.Context(), q.ask("a"))
+		return err
+	}
+	b.until("granted to who does not wait", func() bool {
+		err := try()
+		if err != nil && !errors.Is(err, backend.ErrHeld) {
+			b.Fatal(err)
+		}
+		if since := time.Since(opened); err == nil && since < ttl {
+			b.Errorf("granted after %s", since)
+		}
+		return err == nil
+	})
+}
+
+// TestServerStops: an API server that hangs. Calls end with their contexts, and go on when
+// it does.
+func TestServerStops(t *testing.T) {
+	t.Parallel()
+	server := testserver.Kubernetes(t)
+	b := &bench{T: t, server: server, namespace: "default"}
+	p, q := b.process(time.Minute), b.process(time.Minute)
+	req, _ := p.take("a")
+	next, got := q.wait("a")
+	server.Process().Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if err := p.Release(ctx, backend.ReleaseRequest{Name: "a", Lease: req.Lease, Session: p.id}); !mayHold(err) {
+		t.Errorf("Release while the server hangs: %v", err)
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	_, err := p.Renew(ctx, backend.RenewRequest{Session: p.id})
+	if !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("Renew while the server hangs: %v", err)
+	}
+	// One call that hangs does not hold up another beyond its own context.
+	long, stop := context.WithCancel(t.Context())
+	var hung sync.WaitGroup
+	hung.Go(func() { _, _ = p.Renew(long, backend.RenewRequest{Session: p.id}) })
+	for range 2 {
+		short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		before := time.Now()
+		_, err := p.Renew(short, backend.RenewRequest{Session: p.id})
+		cancel()
+		if d := time.Since(before); !errors.Is(err, backend.ErrUnavailable) || d > 5*time.Second {
+			t.Errorf("Renew beside one that hangs took %s: %v", d, err)
+		}
+	}
+	stop()
+	hung.Wait()
+	server.Process().Cont()
+	if g := soon(b, "the next", got); g.err != nil {
+		t.Fatal(g.err)
+	}
+	q.holders("a", next)
+}

@@ -1,0 +1,99 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+
+	"github.com/holdfast-io/holdfast/internal/sqllease"
+)
+
+// batch is statements that are sent together. The server does them in order, up to the
+// first that fails. The client library writes the arguments into the text: texts as binary
+// literals, so that no character set or collation comes into it.
+type batch struct {
+	text  strings.Builder
+	args  []any
+	scans []func(*sql.Rows) error // one for each statement that has rows
+}
+
+// exec adds a statement without rows.
+func (q *batch) exec(statement string, args ...any) {
+	if q.text.Len() > 0 {
+		q.text.WriteString(";\n")
+	}
+	q.text.WriteString(statement)
+	for _, a := range args {
+		if s, ok := a.(string); ok {
+			a = []byte(s)
+		}
+		q.args = append(q.args, a)
+	}
+}
+
+// query adds a statement with rows, and what is done with each of them.
+func (q *batch) query(scan func(*sql.Rows) error, statement string, args ...any) {
+	q.exec(statement, args...)
+	q.scans = append(q.scans, scan)
+}
+
+// conn is what a batch is sent over: a connection, or any of several.
+type conn interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// run sends the batch in one round trip. Statements without rows give no set of rows here.
+func (q *batch) run(ctx context.Context, c conn) error {
+	rows, err := c.QueryContext(ctx, q.text.String(), q.args...)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	for n, scan := range q.scans {
+		if n > 0 && !rows.NextResultSet() {
+			break
+		}
+		for rows.Next() {
+			if err := scan(rows); err != nil {
+				return err
+			}
+		}
+	}
+	for rows.NextResultSet() {
+		continue // what comes after the last rows may fail as well
+	}
+	return rows.Err()
+}
+
+// list is so many times the part, separated by commas.
+func list(part string, n int) string {
+	return strings.TrimSuffix(strings.Repeat(part+", ", n), ", ")
+}
+
+// anyOf is a condition for one of several leases, and its arguments.
+func anyOf(keys []sqllease.Key) (string, []any) {
+	var args []any
+	for _, k := range keys {
+		args = append(args, k.Name, string(k.ID))
+	}
+	return "(" + strings.TrimSuffix(strings.Repeat("(name = ? AND lease = ?) OR ", len(keys)), " OR ") + ")", args
+}
+
+// values are arguments.
+func values[T ~string](all []T) []any {
+	args := make([]any, 0, len(all))
+	for _, x := range all {
+		args = append(args, string(x))
+	}
+	return args
+}
+
+// sql puts the expression for the server's clock and the prefix of the tables in. A
+// variable of the session is $@name.
+func (b *Backend) sql(format string, args ...any) string {
+	if len(args) > 0 {
+		format = fmt.Sprintf(format, args...)
+	}
+	return b.names.Replace(format)
+}

@@ -1,0 +1,104 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql/driver"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+const (
+	dialTime = 5 * time.Second
+	// idleTime is how long a connection that nobody uses is kept. The server ends one that
+	// says nothing for twice as long, with a transaction open or not: a process that sleeps
+	// in the middle of one must not keep the others from the locks.
+	idleTime = 3 * time.Second
+	// hangUpTime is how long a connection may take to say goodbye.
+	hangUpTime = 200 * time.Millisecond
+)
+
+// settings are those of a connection. What the server, the database or the user have
+// otherwise does not matter. The lock wait is in seconds, and 1 is the least.
+const settings = `SET SESSION autocommit = 1, completion_type = 0, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 1, wait_timeout = 6;
+	SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED`
+
+// connector makes connections as this package needs them.
+type connector struct {
+	driver.Connector
+
+	life context.Context //nolint:containedctx // it is what Close ends
+}
+
+// configure is how this value connects.
+func configure(from *mysql.Config, life context.Context) (driver.Connector, error) { //nolint:revive // the context is not that of the call
+	c := from.Clone()
+	if c.Timeout == 0 {
+		c.Timeout = dialTime
+	}
+	// Statements travel together, with their arguments in them.
+	c.MultiStatements, c.InterpolateParams, c.ParseTime = true, true, false
+	c.Collation, c.Logger = "utf8mb4_bin", new(mysql.NopLogger)
+	c.CheckConnLiveness = true
+	// It would break off what the server says of a replica, and try elsewhere.
+	c.RejectReadOnly = false
+	dial := c.DialFunc
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		if tcp, ok := conn.(*net.TCPConn); ok {
+			_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: dialTime, Interval: 2 * time.Second, Count: 3}) //nolint:mnd // noticed after 11 s
+		}
+		return &trackedConn{Conn: conn, life: life}, nil
+	}
+	made, err := mysql.NewConnector(c)
+	if err != nil {
+		return nil, fmt.Errorf("connector: %w", err)
+	}
+	return connector{made, life}, nil
+}
+
+// Connect makes a connection and sets it up. It is broken off when the backend is closed.
+func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(c.life, func() { cancel(backend.ErrClosed) })()
+	conn, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // see Unavailable
+	}
+	execer, ok := conn.(driver.ExecerContext)
+	if !ok {
+		return nil, driver.ErrSkip
+	}
+	if _, err := execer.ExecContext(ctx, settings, nil); err != nil {
+		_ = conn.Close()
+		return nil, err //nolint:wrapcheck // see Unavailable
+	}
+	return conn, nil
+}
+
+// trackedConn lets a goodbye not take long when the backend is closed: the other side may
+// not be there.
+type trackedConn struct {
+	net.Conn
+
+	life context.Context //nolint:containedctx // it is what Close ends
+}
+
+// Write writes.
+func (c *trackedConn) Write(p []byte) (int, error) {
+	if c.life.Err() != nil {
+		_ = c.SetWriteDeadline(time.Now().Add(hangUpTime))
+	}
+	return c.Conn.Write(p) //nolint:wrapcheck // it stands for the connection
+}

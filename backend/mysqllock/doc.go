@@ -1,0 +1,89 @@
+// Package mysqllock keeps leases in a MariaDB (10.6 or newer; tested with 10.11) or MySQL
+// (8.0 or newer; the suite was run once, by hand, with 9.7) database. It uses github.com/go-sql-driver/mysql.
+//
+// # Guarantees
+//
+// All of C1 to C14, as package backend has them, for as long as one primary keeps what it
+// has committed. Nothing is pushed, and there is no Watch: the servers tell nobody of
+// changes. Leases and tokens survive crashes and restarts of the server, and of all
+// clients. A fail-over to a replica that replicates asynchronously may lose the newest
+// grants, and a backup that is put back loses all since then: a lock may then be granted
+// twice, and tokens may repeat. With innodb_flush_log_at_trx_commit=2 a crash of the
+// machine does the same. With 0 a crash of the server would: that is refused.
+//
+// A lease is measured on the server's clock (UTC_TIMESTAMP), which is a wall clock: setting
+// it ahead ends leases early, and setting it back makes them last longer. Tokens do not
+// come from it.
+//
+// Released leases are not remembered. Abandoned leases, and sessions that have ended, are
+// remembered for ten minutes. The row of a lock that nobody has used for ten minutes is
+// deleted; the next number of its counter is kept for all locks together.
+//
+// # How it works
+//
+// The rules are those of pglock, from the same code: the row of a lock is locked, its
+// leases are read in a statement of their own, the rules are applied here, and the changes
+// are sent with the COMMIT. Requests that come while transactions are under way share the
+// next one.
+//
+//	callers ──► queue ──► BEGIN, lock rows, clock, leases ──► rules ──► changes, COMMIT ──► answers
+//	                      one round trip                                one round trip
+//
+// A lock that nobody else wants is taken, and given back, in one: the row is locked, and the
+// lease is inserted or deleted where nothing stands against it.
+//
+// Statements of a round trip travel together (multi-statements), with their arguments
+// written into them by the client library: texts as binary literals. Names and IDs are
+// VARBINARY: nothing folds them. Times are numbers, of microseconds in UTC.
+//
+// Isolation is READ COMMITTED, set for the session: each statement sees what was committed
+// before it, and nothing is locked but rows that are named by their key. Deadlocks are
+// tried again.
+//
+// Hand-over. The transaction that frees a lock grants it to those that are next in line,
+// and drops those that are dead. A waiter in the same process is told at once. In another
+// one it is found: a value that has waiters asks for all of them in one question, after an
+// eighth of the time in which nothing moved, but not before 2 ms and at the latest after
+// 250 ms. So a wait becomes longer by about an eighth, and a value at rest asks four times a
+// second, whatever the number of its waiters. A value without waiters asks nothing.
+//
+// Numbers. Tokens, and places in line, come from the counter in the lock's row. They
+// begin at the microseconds of the server's clock of when the tables were made, so that
+// they also grow when the tables are dropped and made again.
+//
+// Sleepers. A client that is stopped in the middle of a transaction keeps the rows that it
+// has locked for six seconds; then the server ends its connection (wait_timeout, set for
+// the session).
+//
+// # Requires
+//
+// InnoDB, and the primary: a server with read_only is refused, also for users who may write
+// there. One server: a node of a Galera cluster (wsrep_on) is refused, because its locks are
+// its own until the commit, and such clusters were seen to lose what they had committed. A
+// binary log of rows, or mixed; with statements the server refuses READ COMMITTED. A user
+// who may CREATE tables in the database, or one that has what [Backend.Migrate] says.
+// Connections: up to max_conns (8). A proxy in between must keep a connection for a client
+// whose session has settings, as ProxySQL and MaxScale do.
+//
+// # URL
+//
+//	mysql://user:password@host:3306/database
+//	mysql://user:password@host/database?tls=true&prefix=locks_&max_conns=4
+//
+// Parameters: tls is preferred (the default: encrypted where the server can, and not
+// verified), true (verified), skip-verify or false; prefix is that of the tables
+// (holdfast_); max_conns; connect_timeout in seconds (5); socket is the path of a socket,
+// in place of the host. Others are an error. No environment and no file is read.
+//
+// # When the lock is lost
+//
+// When its session, or a timed lease, is not renewed in time; when an operator breaks it.
+// The holder hears of a break with its next renewal.
+//
+// # Do not use when
+//
+// The database is near its limits: every grant and every release is a commit. When
+// hand-overs between processes must take less than some milliseconds. When the work that
+// the lock protects is in this same database: a row lock or a unique key in the same
+// transaction is exact, and needs no lease.
+package mysqllock

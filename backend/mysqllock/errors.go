@@ -1,0 +1,119 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// What can be wrong with the database. Each comes inside a *backend.UnavailableError, but
+// ErrNewer, ErrGalera and ErrForgetful, which are backend.ErrUnsupported. Test with
+// errors.Is.
+var (
+	// ErrNoSchema: the tables are not there, and the user may not make them. See
+	// [Backend.Migrate].
+	ErrNoSchema = errors.New("the tables of holdfast are not there, and may not be made: run holdfast migrate as a user who may")
+	// ErrNewer: a later version of Holdfast made the tables. They were not changed.
+	ErrNewer = errors.New("the tables are of a later version")
+	// ErrReadOnly: the server is a replica, or read-only.
+	ErrReadOnly = errors.New("the server is read-only")
+	// ErrGalera: the server is a node of a Galera cluster, which may lose what it has
+	// committed.
+	ErrGalera = errors.New("the server is a node of a Galera cluster (wsrep_on)")
+	// ErrForgetful: the server does not write a commit before it acknowledges it.
+	ErrForgetful = errors.New("innodb_flush_log_at_trx_commit is 0: a crash of the server would forget grants")
+)
+
+var (
+	errNoMeta  = errors.New("the row of the table meta is not there")
+	errNoWatch = fmt.Errorf("watch: %s tells nobody of changes: %w", backendName, backend.ErrUnsupported)
+)
+
+// Numbers of the servers' errors.
+const (
+	codeNoDatabase   = 1049
+	codeNoTable      = 1146
+	codeDeniedDB     = 1044
+	codeDenied       = 1142
+	codeDeniedColumn = 1143
+	codeDeniedAny    = 1227
+	codeShutdown     = 1053
+	codeInterrupted  = 1317
+	codeKilled       = 1927 // MariaDB
+	codeRested       = 4031 // MySQL: wait_timeout
+	codeCommitFailed = 1180
+	codeDeadlock     = 1213
+	codeChanged      = 1020 // MariaDB with innodb_snapshot_isolation
+	codeLockTimeout  = 1205
+	codeReadOnlyTxn  = 1792
+	codeReadOnly     = 1290
+	codeInReadOnly   = 1836
+)
+
+func code(err error) uint16 {
+	if e, ok := errors.AsType[*mysql.MySQLError](err); ok {
+		return e.Number
+	}
+	return 0
+}
+
+// answered reports whether the server itself says that the statement failed, and goes on
+// with the connection. What it says of itself at its end, or of a commit, leaves the
+// outcome open.
+func answered(err error) bool {
+	switch code(err) {
+	case 0, codeShutdown, codeInterrupted, codeKilled, codeRested, codeCommitFailed:
+		return false
+	}
+	return true
+}
+
+// unsent reports whether nothing was sent: the client library knows. A connection that had
+// rested for too long was ended before.
+func unsent(err error) bool { return errors.Is(err, driver.ErrBadConn) || code(err) == codeRested }
+
+func transient(err error) bool {
+	c := code(err)
+	return c == codeDeadlock || c == codeChanged
+}
+
+// broken reports whether the connection broke, perhaps while nobody used it. One that
+// could not be made is not broken.
+func broken(err error) bool {
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return false
+	}
+	switch code(err) {
+	case 0, codeShutdown, codeKilled, codeRested:
+		return true
+	}
+	return false
+}
+
+func denied(err error) bool {
+	switch code(err) {
+	case codeDenied, codeDeniedDB, codeDeniedColumn, codeDeniedAny:
+		return true
+	}
+	return false
+}
+
+// unavailable maps what the server, the client library and the network say. mayHold:
+// what was asked for may have been done all the same.
+func unavailable(op string, mayHold bool, err error) error {
+	if errors.Is(err, backend.ErrClosed) || errors.Is(err, backend.ErrUnsupported) || errors.Is(err, backend.ErrInvalid) {
+		return err
+	}
+	switch code(err) {
+	case codeReadOnly, codeReadOnlyTxn, codeInReadOnly:
+		err = errors.Join(ErrReadOnly, err)
+	}
+	return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: mayHold, Err: err}
+}

@@ -1,0 +1,54 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+)
+
+// facts are what the settings of a server say of its promises. Everybody may read them.
+const (
+	facts = `SELECT @@global.innodb_flush_log_at_trx_commit, @@global.innodb_doublewrite, @@global.read_only, @@global.log_bin, @@global.sync_binlog`
+	// Replicas that are connected; without the right to see them there are none.
+	replicas = `SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%'`
+	semiSync = `SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_%_status'`
+)
+
+// Examine looks at the settings of the server: whether what it has committed survives a
+// crash and a fail-over. It implements backend.Examiner.
+func (b *Backend) Examine(ctx context.Context) ([]string, error) {
+	var flush, syncLog, standbys int
+	var doublewrite string
+	var readOnly, log, waits bool
+	q := new(batch)
+	q.query(func(r *sql.Rows) error { return r.Scan(&flush, &doublewrite, &readOnly, &log, &syncLog) }, facts)
+	q.query(func(r *sql.Rows) error { return r.Scan(&standbys) }, replicas)
+	q.query(func(r *sql.Rows) error {
+		var name, value string
+		err := r.Scan(&name, &value)
+		waits = waits || value == "ON"
+		return err //nolint:wrapcheck // see Unavailable
+	}, semiSync)
+	if err := b.leases.Setup(ctx, "examine", func(ctx context.Context) error { return q.run(ctx, b.db) }); err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, f := range []struct {
+		bad  bool
+		text string
+	}{
+		{flush != 1, fmt.Sprintf("innodb_flush_log_at_trx_commit is %d: a crash of the machine loses grants, and a lock may then be granted twice", flush)},
+		{doublewrite == "0" || doublewrite == "OFF", "innodb_doublewrite is off: a crash of the machine can damage the tables"},
+		{readOnly, "this server is read-only: it takes no locks"},
+		{log && syncLog == 0, "sync_binlog is 0: after a crash of the machine replicas may have grants that this server has lost"},
+		{
+			standbys > 0 && !waits,
+			fmt.Sprintf("%d replicas replicate asynchronously: a fail-over loses the newest grants, and a lock may then be granted twice", standbys),
+		},
+	} {
+		if f.bad {
+			out = append(out, f.text)
+		}
+	}
+	return out, nil
+}

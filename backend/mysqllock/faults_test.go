@@ -1,0 +1,162 @@
+package mysqllock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/mysqllock"
+	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// open opens a backend that the test closes.
+func open(t *testing.T, url string) *mysqllock.Backend {
+	t.Helper()
+	b, err := mysqllock.Open(t.Context(), url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return b
+}
+
+// B: the reply to the commit is lost.
+func TestLostCommitReply(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	proxy := chaos.Start(t, s.Addr())
+	leasetest.LostCommitReply(t, open(t, s.URLOf("root", proxy.Addr())), open(t, s.URL()), proxy)
+}
+
+// C12: the server is gone.
+func TestServerGone(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	proxy := chaos.Start(t, s.Addr())
+	leasetest.ServerGone(t, open(t, s.URLOf("root", proxy.Addr())), proxy)
+}
+
+// F9: the server is killed again and again while many ask.
+func TestKilledUnderLoad(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	leasetest.KilledUnderLoad(t, func() backend.Backend { return open(t, s.URL()) }, s.Restart)
+}
+
+// F10: an operator kills all our connections, again and again. A waiter is granted its
+// lock. Errors come only where the reply to a commit was on its way.
+func TestConnectionsKilled(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	s.Exec("CREATE USER victim@'127.0.0.1'", "GRANT ALL ON test.* TO victim@'127.0.0.1'")
+	holder, b := open(t, s.URL()), open(t, s.URLOf("victim", s.Addr()))
+	mine, theirs := leasetest.Session(t, holder, time.Hour, nil), leasetest.Session(t, b, time.Hour, nil)
+	held := leasetest.Ask("n", mine)
+	leasetest.Take(t, holder, held)
+	for range 3 {
+		waits := leasetest.Ask("n", theirs)
+		got := make(chan error, 1)
+		go func() {
+			_, err := leasetest.Insist(t, func(ctx context.Context) (backend.Grant, error) { return b.Acquire(ctx, waits) })
+			got <- err
+		}()
+		leasetest.InLine(t, holder, "n", 1)
+		s.Exec("KILL USER victim")
+		leasetest.Give(t, holder, held)
+		if err := <-got; err != nil {
+			t.Fatal(err)
+		}
+		held = leasetest.Ask("n", mine)
+		next := leasetest.Start(t, holder, held)
+		leasetest.InLine(t, holder, "n", 1)
+		s.Exec("KILL USER victim")
+		_, err := leasetest.Insist(t, func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, b.Release(ctx, backend.ReleaseRequest{Name: "n", Lease: waits.Lease, Session: theirs})
+		})
+		if err != nil && !errors.Is(err, backend.ErrLost) { // it may have been released by a call whose reply was lost
+			t.Fatal(err)
+		}
+		if g := <-next; g.Err != nil {
+			t.Fatal(g.Err)
+		}
+	}
+}
+
+// F8: a process sleeps in the middle of a transaction, with the rows of its locks
+// locked. The server ends its connection, and the others go on, those who want other locks
+// before that.
+func TestSleeperInTransaction(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	proxy := chaos.Start(t, s.Addr())
+	sleeper, b := open(t, s.URLOf("root", proxy.Addr())), open(t, s.URL())
+	leasetest.Session(t, sleeper, time.Minute, nil)
+	awake := leasetest.Session(t, b, time.Minute, nil)
+	first := leasetest.Ask("n", awake)
+	leasetest.Take(t, b, first)
+	leasetest.Give(t, b, first)
+
+	lost := proxy.LoseReply(nil)
+	got := make(chan error, 1)
+	ctx := leasetest.Within(t)
+	go func() {
+		got <- sleeper.Release(ctx, backend.ReleaseRequest{Name: "n", Lease: backend.NewLeaseID(), Abandon: true})
+	}()
+	<-lost
+	leasetest.Eventually(t, "it sleeps with the row locked", func() bool {
+		return s.Int("SELECT count(*) FROM information_schema.INNODB_TRX WHERE trx_rows_locked > 0") > 0
+	})
+	proxy.DropClientHalf() // the server is not told, whatever the sleeper does
+	from := time.Now()
+	leasetest.Take(t, b, leasetest.Ask("another", awake))
+	if took := time.Since(from); took > 4*time.Second {
+		t.Errorf("another lock was had after %s", took)
+	}
+	mine := leasetest.Ask("n", awake)
+	leasetest.Take(t, b, mine)
+	t.Logf("the lock was had after %s", time.Since(from))
+	proxy.Heal()
+	if err := <-got; err != nil && !errors.Is(err, backend.ErrUnavailable) {
+		t.Error(err)
+	}
+	leasetest.Give(t, b, mine)
+}
+
+// F7: the server is stopped for a while, and goes on. What was asked meanwhile may have
+// been done; the same question has the same answer.
+func TestPausedServer(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	b := open(t, s.URL())
+	id := leasetest.Session(t, b, time.Minute, nil)
+	kept := leasetest.Ask("kept", id)
+	token := leasetest.Take(t, b, kept)
+	s.Process().Stop()
+	req := leasetest.Ask("n", id)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := b.Acquire(ctx, req)
+	var away *backend.UnavailableError
+	if !errors.As(err, &away) || !away.MayHold {
+		t.Errorf("Acquire: %v", err)
+	}
+	s.Process().Cont()
+	again := leasetest.Take(t, b, req)
+	if twice := leasetest.Take(t, b, req); twice != again {
+		t.Errorf("token %d, then %d", again, twice)
+	}
+	if same := leasetest.Take(t, b, kept); same != token {
+		t.Errorf("what was held has token %d, and had %d", same, token)
+	}
+	if res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
+		t.Errorf("Renew: %+v, %v", res, err)
+	}
+}

@@ -1,0 +1,185 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/sqllease"
+)
+
+// The rows of the locks are locked first, or made where they are not there. What comes
+// after that is read in statements of its own, and so sees what was committed while the
+// lock was waited for.
+const (
+	// Numbers are taken here, more than are needed, so that the row need not be written
+	// again. What is not used is skipped. The rows are locked in the order of the list.
+	lockLocks = `INSERT INTO @locks (name, last, used) VALUES %s ON DUPLICATE KEY UPDATE last = last + ?, used = $NOW`
+	newLock   = `(?, (SELECT last_floor FROM @meta WHERE id = 1) + ?, $NOW)`
+	readLocks = `SELECT name, last FROM @locks WHERE name IN (%s)`
+
+	readMeta     = `SELECT $NOW, last_floor FROM @meta WHERE id = 1`
+	readSessions = `SELECT id, ttl, ends, cause FROM @sessions WHERE id IN (%s)`
+	readLeases   = `SELECT l.name, l.lease, l.held, l.place, l.mode, l.permits, l.cap, l.owner, l.note, l.reentrant, l.timed, l.ttl,
+			l.token, l.asked, l.since, l.ends, l.waited, l.joined, l.session, s.ttl, s.ends, s.cause
+		FROM @leases l LEFT JOIN @sessions s ON s.id = l.session WHERE l.name IN (%s)`
+	readTombs = `SELECT name, lease FROM @tombs WHERE expires > $NOW AND %s`
+
+	// What seems to be over is locked and looked at again: it may have been renewed. Each
+	// by its key: no other row is locked on the way.
+	lockSession = `SELECT id, ttl, ends, cause FROM @sessions WHERE id = ? FOR UPDATE`
+	lockLease   = `SELECT name, lease, ends FROM @leases WHERE name = ? AND lease = ? FOR UPDATE`
+)
+
+// txn is a transaction under way.
+type txn struct {
+	s    store
+	conn *sql.Conn
+	done bool // it was committed
+}
+
+// Begin locks and reads everything in one round trip.
+func (s store) Begin(ctx context.Context, scope *sqllease.Scope) (sqllease.Tx, *sqllease.View, error) {
+	conn, err := s.b.db.Conn(ctx)
+	if err != nil {
+		return nil, nil, err //nolint:wrapcheck // see Unavailable
+	}
+	t, v, q := &txn{s: s, conn: conn}, &sqllease.View{Taken: make(map[string]int64, len(scope.Names))}, new(batch)
+	q.exec(begin)
+	s.lock(q, scope.Names, v)
+	s.read(q, scope, v)
+	if err := q.run(ctx, conn); err != nil {
+		t.End(ctx)
+		return nil, nil, err
+	}
+	if v.Now.IsZero() {
+		t.End(ctx)
+		return nil, nil, errNoMeta
+	}
+	return t, v, nil
+}
+
+func (s store) lock(q *batch, names []string, v *sqllease.View) {
+	if len(names) == 0 {
+		return
+	}
+	var args []any
+	for _, name := range names {
+		args = append(args, name, sqllease.Reserve)
+	}
+	q.exec(s.b.sql(lockLocks, list(newLock, len(names))), append(args, sqllease.Reserve)...)
+	q.query(func(rows *sql.Rows) error {
+		var name string
+		var last int64
+		err := rows.Scan(&name, &last)
+		v.Taken[name] = last
+		return err //nolint:wrapcheck // see Unavailable
+	}, s.b.sql(readLocks, list("?", len(names))), values(names)...)
+}
+
+// Read reads in one round trip.
+func (s store) Read(ctx context.Context, names []string) (*sqllease.View, error) {
+	v, q := new(sqllease.View), new(batch)
+	s.read(q, &sqllease.Scope{Names: names}, v)
+	err := q.run(ctx, s.b.db)
+	if err == nil && v.Now.IsZero() {
+		err = errNoMeta
+	}
+	return v, err
+}
+
+// read asks for everything in the scope.
+func (s store) read(q *batch, scope *sqllease.Scope, v *sqllease.View) {
+	q.query(func(rows *sql.Rows) error {
+		var us int64
+		err := rows.Scan(&us, &v.Floor)
+		v.Now = time.UnixMicro(us)
+		return err //nolint:wrapcheck // see Unavailable
+	}, s.b.sql(readMeta))
+	if len(scope.Sessions) > 0 {
+		q.query(func(rows *sql.Rows) error { return scanSession(rows, v) }, s.b.sql(readSessions, list("?", len(scope.Sessions))), values(scope.Sessions)...)
+	}
+	if len(scope.Names) > 0 {
+		q.query(func(rows *sql.Rows) error { return scanLease(rows, v) }, s.b.sql(readLeases, list("?", len(scope.Names))), values(scope.Names)...)
+	}
+	if len(scope.Leases) > 0 {
+		where, args := anyOf(scope.Leases)
+		q.query(func(rows *sql.Rows) error {
+			var k sqllease.Key
+			err := rows.Scan(&k.Name, &k.ID)
+			v.Buried = append(v.Buried, k)
+			return err //nolint:wrapcheck // see Unavailable
+		}, s.b.sql(readTombs, where), args...)
+	}
+}
+
+func scanSession(rows *sql.Rows, v *sqllease.View) error {
+	var x sqllease.SessionRow
+	var ttl, ends int64
+	err := rows.Scan(&x.ID, &ttl, &ends, &x.Cause)
+	x.TTL, x.Ends = micros(ttl), time.UnixMicro(ends)
+	v.Sessions = append(v.Sessions, x)
+	return err //nolint:wrapcheck // see Unavailable
+}
+
+func scanLease(rows *sql.Rows, v *sqllease.View) error {
+	var l sqllease.LeaseRow
+	var ttl, asked, since int64
+	var ends, sessionTTL, sessionEnds sql.NullInt64
+	var cause sql.NullString
+	err := rows.Scan(&l.Name, &l.Lease, &l.Held, &l.Place, &l.Claim.Mode, &l.Claim.Permits, &l.Claim.Limit, &l.Claim.Owner, &l.Note,
+		&l.Claim.Reentrant, &l.Timed, &ttl, &l.Token, &asked, &since, &ends, &l.Waited, &l.Joined,
+		&l.Session, &sessionTTL, &sessionEnds, &cause)
+	l.TTL, l.Asked, l.Since, l.Ends = micros(ttl), time.UnixMicro(asked), time.UnixMicro(since), endOf(ends)
+	v.Leases = append(v.Leases, l)
+	if sessionTTL.Valid {
+		v.Sessions = append(v.Sessions, sqllease.SessionRow{ID: l.Session, TTL: micros(sessionTTL.Int64), Ends: endOf(sessionEnds), Cause: cause.String})
+	}
+	return err //nolint:wrapcheck // see Unavailable
+}
+
+// Again locks and reads in one round trip.
+func (t *txn) Again(ctx context.Context, sessions []backend.SessionID, leases []sqllease.Key) (*sqllease.View, error) {
+	v, q := new(sqllease.View), new(batch)
+	for _, id := range sessions {
+		q.query(func(rows *sql.Rows) error { return scanSession(rows, v) }, t.s.b.sql(lockSession), string(id))
+	}
+	for _, k := range leases {
+		q.query(func(rows *sql.Rows) error {
+			var l sqllease.LeaseRow
+			var ends sql.NullInt64
+			err := rows.Scan(&l.Name, &l.Lease, &ends)
+			l.Ends = endOf(ends)
+			v.Leases = append(v.Leases, l)
+			return err //nolint:wrapcheck // see Unavailable
+		}, t.s.b.sql(lockLease), k.Name, string(k.ID))
+	}
+	return v, q.run(ctx, t.conn)
+}
+
+// Commit sends the changes with the commit, in one round trip: when a statement fails, the
+// commit is not done.
+func (t *txn) Commit(ctx context.Context, c *sqllease.Changes) (bool, error) {
+	q := new(batch)
+	t.s.save(q, c)
+	q.exec(commit)
+	err := q.run(ctx, t.conn)
+	t.done = err == nil
+	return answered(err) || unsent(err), err
+}
+
+// End rolls back what is not committed, and gives the connection back.
+func (t *txn) End(ctx context.Context) { giveBack(ctx, t.conn, t.done) }
+
+// giveBack gives a connection back. One with a transaction that cannot be rolled back is
+// thrown away.
+func giveBack(ctx context.Context, conn *sql.Conn, clean bool) {
+	if !clean {
+		if _, err := conn.ExecContext(ctx, `ROLLBACK`); err != nil {
+			_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+		}
+	}
+	_ = conn.Close()
+}

@@ -1,0 +1,29 @@
+package mysqllock_test
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/backendtest"
+	"github.com/holdfast-io/holdfast/backend/mysqllock"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	backendtest.Run(t, backendtest.Harness{
+		Open: func(t backendtest.T) backend.Backend {
+			b, err := mysqllock.Open(t.Context(), s.URL(), nil)
+			if err != nil {
+				t.Fatalf("open: %v", err)
+			}
+			return b
+		},
+		Restart: func(backendtest.T) { s.Restart() },
+	})
+}

@@ -1,0 +1,118 @@
+package mysqllock_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// What is not as the quick statements need it is found, and dealt with the long way.
+func TestQuickConditions(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	b := open(t, s.URL())
+	b.KeepFromSweeping()
+	const now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+	leasetest.QuickConditions(t, b, leasetest.Database{
+		Exec: func(q string) { s.Exec(q) },
+		Int:  func(q string) int64 { return s.Int(q) },
+		Dialect: strings.NewReplacer("@", "test.holdfast_", "$FUTURE", now+" + 3600000000", "$PAST", now+" - 3600000000",
+			"$FLOOR", "last_floor", "$ADDR", ""),
+	})
+}
+
+// B12: a lock that nobody else wants takes one round trip each way: numbers of its row are
+// taken once.
+func TestOneRoundTripForFreeLocks(t *testing.T) {
+	t.Parallel()
+	const pairs = 20
+	s := testserver.MariaDB(t)
+	b := open(t, s.URL())
+	b.KeepFromSweeping()
+	id := leasetest.Session(t, b, time.Hour, nil)
+	for range 2 {
+		before := s.Int("SELECT coalesce(max(last), min(last_floor)) FROM test.holdfast_meta LEFT JOIN test.holdfast_locks ON true")
+		questions := s.Int("SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'COM_BEGIN'")
+		for i := range pairs {
+			req := leasetest.Ask("n", id)
+			if i%2 == 0 { // with an end of its own, and under no session
+				req = backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute}
+			}
+			leasetest.Take(t, b, req)
+			leasetest.Give(t, b, req)
+		}
+		if n := s.Int("SELECT last FROM test.holdfast_locks") - before; n != 2*pairs*64 {
+			t.Errorf("%d pairs took %d numbers", pairs, n)
+		}
+		if n := s.Int("SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'COM_BEGIN'") - questions; n != 2*pairs {
+			t.Errorf("%d pairs took %d transactions", pairs, n)
+		}
+		// Crowded, and free again.
+		held, waits := leasetest.Ask("n", id), leasetest.Ask("n", id)
+		leasetest.Take(t, b, held)
+		got := leasetest.Start(t, b, waits)
+		leasetest.InLine(t, b, "n", 1)
+		leasetest.Give(t, b, held)
+		if g := <-got; g.Err != nil {
+			t.Fatal(g.Err)
+		}
+		leasetest.Give(t, b, waits)
+	}
+}
+
+// C2: the row of the lock was deleted, and made anew by somebody who did not see yet that
+// the floor rose.
+func TestQuickTokenAboveFloor(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	b := open(t, s.URL())
+	id := leasetest.Session(t, b, time.Hour, nil)
+	var last fence.Token
+	for range 3 {
+		req := leasetest.Ask("n", id)
+		token := leasetest.Take(t, b, req)
+		floor := s.Int("SELECT last_floor FROM test.holdfast_meta")
+		if token <= last || token <= fence.Token(floor) {
+			t.Errorf("token %d after %d; the floor is %d", token, last, floor)
+		}
+		last = token
+		leasetest.Give(t, b, req)
+		s.Exec("UPDATE test.holdfast_meta SET last_floor = (SELECT last + 1000 FROM test.holdfast_locks WHERE name = 'n')")
+	}
+}
+
+// A lease that is out is not granted anew, also by a value that knows nothing of it: the
+// same question has the same token, what is left of a timed lease now, and ErrLost under
+// another session.
+func TestQuickAskedAgain(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	one, two := open(t, s.URL()), open(t, s.URL())
+	id, other := leasetest.Session(t, one, time.Hour, nil), leasetest.Session(t, two, time.Hour, nil)
+	req := leasetest.Ask("n", id)
+	token := leasetest.Take(t, one, req)
+	for _, b := range []backend.Backend{one, two, one} {
+		if again := leasetest.Take(t, b, req); again != token {
+			t.Errorf("token %d, and then %d", token, again)
+		}
+	}
+	mine := leasetest.Ask("mine", id)
+	leasetest.Take(t, one, mine)
+	mine.Session = other
+	if _, err := two.Acquire(leasetest.Within(t), mine); !errors.Is(err, backend.ErrLost) {
+		t.Errorf("under another session: %v", err)
+	}
+	timed := leasetest.Ask("timed", id)
+	timed.Timed, timed.TTL = true, time.Hour
+	leasetest.Take(t, one, timed)
+	s.Exec("UPDATE test.holdfast_leases SET ends = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + 120000000 WHERE name = 'timed'")
+	if g, err := two.Acquire(leasetest.Within(t), timed); err != nil || g.Left > 2*time.Minute {
+		t.Errorf("%+v, %v; at most two minutes are left", g, err)
+	}
+}

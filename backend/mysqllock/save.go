@@ -1,0 +1,76 @@
+package mysqllock
+
+import (
+	"time"
+
+	"github.com/holdfast-io/holdfast/internal/sqllease"
+)
+
+// Rows that are there are written one by one, each by its key: a join could lock others on
+// the way. The statements travel together.
+const (
+	killSession = `INSERT INTO @sessions (id, ttl, ends, cause) VALUES (?, 0, ?, ?)
+		ON DUPLICATE KEY UPDATE cause = VALUES(cause), ends = LEAST(ends, VALUES(ends))`
+	deleteLease  = `DELETE FROM @leases WHERE name = ? AND lease = ?`
+	updateLease  = `UPDATE @leases SET session = ?, held = ?, place = ?, token = ?, since = ?, ends = ?, joined = ? WHERE name = ? AND lease = ?`
+	insertLeases = `INSERT INTO @leases (name, lease, session, held, place, mode, permits, cap, owner, note, reentrant, timed, ttl, token, asked,
+		since, ends, waited, joined) VALUES %s`
+	newLease     = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+	updateLock   = `UPDATE @locks SET last = ?, used = ? WHERE name = ?`
+	insertTomb   = `INSERT INTO @tombs (name, lease, expires) VALUES (?, ?, ?) ON DUPLICATE KEY UPDATE expires = VALUES(expires)`
+	insertLosses = `INSERT INTO @losses (session, lease, cause, reason, expires) VALUES (?, ?, ?, ?, ?)
+		ON DUPLICATE KEY UPDATE cause = VALUES(cause), reason = VALUES(reason), expires = VALUES(expires)`
+)
+
+// save writes what has changed.
+func (s store) save(q *batch, c *sqllease.Changes) {
+	now := c.Now.UnixMicro()
+	for _, x := range c.Killed {
+		q.exec(s.b.sql(killSession), string(x.ID), now, x.Cause)
+	}
+	for _, k := range c.Gone {
+		q.exec(s.b.sql(deleteLease), k.Name, string(k.ID))
+	}
+	for i := range c.Changed {
+		l := &c.Changed[i]
+		q.exec(s.b.sql(updateLease), string(l.Session), l.Held, l.Place, l.Token, stamp(l.Since), end(l.Ends), l.Joined, l.Name, string(l.Lease))
+	}
+	if len(c.Fresh) > 0 {
+		var args []any
+		for i := range c.Fresh {
+			args = append(args, row(&c.Fresh[i])...)
+		}
+		q.exec(s.b.sql(insertLeases, list(newLease, len(c.Fresh))), args...)
+	}
+	for _, x := range c.Lasts {
+		q.exec(s.b.sql(updateLock), x.Last, now, x.Name)
+	}
+	for _, k := range c.Buried {
+		q.exec(s.b.sql(insertTomb), k.Name, string(k.ID), c.Now.Add(sqllease.Remembered).UnixMicro())
+	}
+	for _, x := range c.Losses {
+		q.exec(s.b.sql(insertLosses), string(x.Session), string(x.Lease), string(x.Cause), x.Reason, x.Until.UnixMicro())
+	}
+}
+
+func row(l *sqllease.LeaseRow) []any {
+	return []any{
+		l.Name, string(l.Lease), string(l.Session), l.Held, l.Place, int64(l.Claim.Mode), l.Claim.Permits, l.Claim.Limit, l.Claim.Owner, l.Note,
+		l.Claim.Reentrant, l.Timed, l.TTL.Microseconds(), l.Token, stamp(l.Asked), stamp(l.Since), end(l.Ends), l.Waited, l.Joined,
+	}
+}
+
+// stamp is a time as it is kept; one that is not there is 0.
+func stamp(at time.Time) int64 {
+	if at.IsZero() {
+		return 0
+	}
+	return at.UnixMicro()
+}
+
+func end(at time.Time) any {
+	if at.IsZero() {
+		return nil
+	}
+	return at.UnixMicro()
+}

@@ -1,0 +1,99 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql"
+	_ "embed"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+//go:embed schema.sql
+var schema string
+
+const schemaVersion = 1
+
+const (
+	readVersion = `SELECT version, @@global.read_only, @@global.innodb_flush_log_at_trx_commit FROM @meta WHERE id = 1`
+	readGalera  = `SHOW GLOBAL VARIABLES LIKE 'wsrep_on'`
+	// Numbers begin at the microseconds of the server's clock, so that they grow also
+	// when the tables are dropped and made again.
+	makeMeta = `INSERT INTO @meta (id, version, last_floor) VALUES (1, ?, $NOW) ON DUPLICATE KEY UPDATE id = id`
+)
+
+// Migrate makes the tables where they are not there. A user who may not do that needs
+// them made by another one, and granted: SELECT, INSERT, UPDATE and DELETE. Nothing happens
+// when they are there already.
+//
+// Errors: *backend.UnavailableError, with ErrNoSchema where the user may not make them, and
+// with ErrReadOnly; ErrNewer, ErrGalera and ErrForgetful, which are backend.ErrUnsupported;
+// ErrClosed; ctx's cause.
+func (b *Backend) Migrate(ctx context.Context) error {
+	return b.leases.Setup(ctx, "migrate", func(ctx context.Context) error {
+		err := b.check(ctx)
+		if code(err) == codeNoTable || errors.Is(err, sql.ErrNoRows) {
+			if err = b.create(ctx); err == nil {
+				err = b.check(ctx)
+			}
+		}
+		if denied(err) {
+			err = fmt.Errorf("%w: %w", ErrNoSchema, err)
+		}
+		return err
+	})
+}
+
+// check looks whether the tables are there and can be used.
+func (b *Backend) check(ctx context.Context) error {
+	var version, flush int
+	var readOnly bool
+	var galera string
+	for try := 1; ; try++ {
+		found := false
+		q := new(batch)
+		q.query(func(r *sql.Rows) error { return r.Scan(new(string), &galera) }, readGalera)
+		q.query(func(r *sql.Rows) error { found = true; return r.Scan(&version, &readOnly, &flush) }, b.sql(readVersion))
+		err := q.run(ctx, b.db)
+		if err == nil && !found {
+			err = sql.ErrNoRows
+		}
+		if err == nil {
+			break
+		}
+		if errors.Is(err, sql.ErrNoRows) || !b.leases.Again(err, try, true) {
+			return err
+		}
+	}
+	unsupported := func(err error) error { return fmt.Errorf("%s: %w: %w", backendName, err, backend.ErrUnsupported) }
+	switch {
+	case galera == "ON":
+		return unsupported(ErrGalera)
+	case flush == 0:
+		return unsupported(ErrForgetful)
+	case readOnly:
+		return ErrReadOnly
+	case version > schemaVersion:
+		return unsupported(fmt.Errorf("version %d, this program knows %d: %w", version, schemaVersion, ErrNewer))
+	}
+	return nil
+}
+
+// create makes the tables. Several may do it at once; the row of meta, which comes last,
+// says that everything is there.
+func (b *Backend) create(ctx context.Context) error {
+	for try := 1; ; try++ {
+		q := new(batch)
+		for statement := range strings.SplitSeq(schema, ";\n") {
+			if strings.Contains(statement, "CREATE") {
+				q.exec(b.sql("%s", statement))
+			}
+		}
+		q.exec(b.sql(makeMeta), schemaVersion)
+		if err := q.run(ctx, b.db); err == nil || !b.leases.Again(err, try, true) {
+			return err
+		}
+	}
+}

@@ -1,0 +1,73 @@
+-- The tables of Holdfast. The prefix stands in place of each at sign.
+-- Names and IDs are bytes: no collation folds them. Times are microseconds of the server's
+-- clock, in UTC; TTLs are microseconds.
+
+-- One row for each lock that was used lately. Who changes the leases of a lock has its
+-- row locked; after that it reads them, in a statement of its own.
+CREATE TABLE IF NOT EXISTS @locks (
+	name VARBINARY(512) NOT NULL PRIMARY KEY,
+	last BIGINT         NOT NULL, -- the last number given: a token, or a place in line
+	used BIGINT         NOT NULL
+) ENGINE=InnoDB;
+
+-- A session lives as long as it has no cause and ends in the future.
+CREATE TABLE IF NOT EXISTS @sessions (
+	id    VARBINARY(64) NOT NULL PRIMARY KEY,
+	ttl   BIGINT        NOT NULL,
+	ends  BIGINT        NOT NULL,
+	cause VARBINARY(32) NOT NULL, -- why it ended; empty: it was not ended
+	KEY (ends)
+) ENGINE=InnoDB;
+
+-- What is out and what is in line.
+CREATE TABLE IF NOT EXISTS @leases (
+	name      VARBINARY(512)  NOT NULL,
+	lease     VARBINARY(64)   NOT NULL,
+	session   VARBINARY(64)   NOT NULL, -- empty: none
+	held      BOOLEAN         NOT NULL,
+	place     BIGINT          NOT NULL, -- in line, or among the holders; a greater one is later
+	mode      SMALLINT        NOT NULL,
+	permits   INTEGER         NOT NULL,
+	cap       INTEGER         NOT NULL, -- the limit
+	owner     VARBINARY(512)  NOT NULL,
+	note      VARBINARY(4096) NOT NULL,
+	reentrant BOOLEAN         NOT NULL,
+	timed     BOOLEAN         NOT NULL,
+	ttl       BIGINT          NOT NULL,
+	token     BIGINT          NOT NULL,
+	asked     BIGINT          NOT NULL,
+	since     BIGINT          NOT NULL,
+	ends      BIGINT, -- of a timed lease that is out
+	waited    BOOLEAN         NOT NULL,
+	joined    BOOLEAN         NOT NULL,
+	PRIMARY KEY (name, lease),
+	KEY (session),
+	KEY (ends)
+) ENGINE=InnoDB;
+
+-- Leases that were abandoned: they must not come back.
+CREATE TABLE IF NOT EXISTS @tombs (
+	name    VARBINARY(512) NOT NULL,
+	lease   VARBINARY(64)  NOT NULL,
+	expires BIGINT         NOT NULL,
+	PRIMARY KEY (name, lease),
+	KEY (expires)
+) ENGINE=InnoDB;
+
+-- Losses that renewals of a session tell.
+CREATE TABLE IF NOT EXISTS @losses (
+	session VARBINARY(64)   NOT NULL,
+	lease   VARBINARY(64)   NOT NULL,
+	cause   VARBINARY(32)   NOT NULL,
+	reason  VARBINARY(4096) NOT NULL,
+	expires BIGINT          NOT NULL,
+	PRIMARY KEY (session, lease),
+	KEY (expires)
+) ENGINE=InnoDB;
+
+-- It comes last: when its row is there, everything is.
+CREATE TABLE IF NOT EXISTS @meta (
+	id         INTEGER NOT NULL PRIMARY KEY,
+	version    INTEGER NOT NULL,
+	last_floor BIGINT  NOT NULL -- not less than any number of a lock whose row was deleted
+) ENGINE=InnoDB;

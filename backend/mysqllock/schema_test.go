@@ -1,0 +1,269 @@
+package mysqllock_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/mysqllock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// Many processes use an empty database at once.
+func TestMadeAtOnce(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	leasetest.MadeAtOnce(t, func() backend.Backend { return open(t, s.URL()) })
+}
+
+// C2: the rows of locks that nobody uses go away, while others use them.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	sweeper := open(t, s.URL())
+	leasetest.Sweep(t, func() backend.Backend { return open(t, s.URL()) }, func(ctx context.Context) { sweeper.Sweep(ctx, 0) }, func() int64 {
+		return s.Int("SELECT (SELECT count(*) FROM test.holdfast_locks) + (SELECT count(*) FROM test.holdfast_leases)")
+	})
+	if n := s.Int("SELECT count(*) FROM test.holdfast_sessions"); n != 1 { // the one that lives
+		t.Errorf("%d sessions are left", n)
+	}
+}
+
+func openSession(t *testing.T, b *mysqllock.Backend) error {
+	t.Helper()
+	return b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+}
+
+// A user who may only use the tables: they are made by another one.
+func TestUserWhoMayOnlyUse(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	s.Exec("CREATE USER app@'127.0.0.1'", "GRANT SELECT ON test.* TO app@'127.0.0.1'")
+	app, admin := open(t, s.URLOf("app", s.Addr())), open(t, s.URL())
+	if err := openSession(t, app); !errors.Is(err, mysqllock.ErrNoSchema) || !errors.Is(err, backend.ErrUnavailable) {
+		t.Fatalf("without tables: %v; it has to be ErrNoSchema", err)
+	}
+	for range 2 {
+		if err := admin.Migrate(leasetest.Within(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Exec("REVOKE ALL ON test.* FROM app@'127.0.0.1'")
+	for _, table := range []string{"meta", "locks", "sessions", "leases", "tombs", "losses"} {
+		s.Exec("GRANT SELECT, INSERT, UPDATE, DELETE ON test.holdfast_" + table + " TO app@'127.0.0.1'")
+	}
+	id, mine := leasetest.Session(t, app, time.Minute, nil), leasetest.Session(t, admin, time.Minute, nil)
+	req := leasetest.Ask("n", id)
+	leasetest.Take(t, app, req)
+	got := leasetest.Start(t, admin, leasetest.Ask("n", mine))
+	leasetest.InLine(t, app, "n", 1)
+	leasetest.Give(t, app, req)
+	if g := <-got; g.Err != nil {
+		t.Error(g.Err)
+	}
+	app.Sweep(leasetest.Within(t), 0)
+	if err := app.EndSession(leasetest.Within(t), id); err != nil {
+		t.Error(err)
+	}
+}
+
+// Tables of a later version, a replica, also for those who may write there, and a server
+// that forgets are refused.
+func TestRefusedServers(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	for _, c := range []struct {
+		name, before, after string
+		want, kind          error
+	}{
+		{"fine", "SELECT 1", "SELECT 1", nil, nil},
+		{
+			"a later version", "UPDATE test.holdfast_meta SET version = version + 1", "UPDATE test.holdfast_meta SET version = version - 1",
+			mysqllock.ErrNewer, backend.ErrUnsupported,
+		},
+		{"a replica", "SET GLOBAL read_only = 1", "SET GLOBAL read_only = 0", mysqllock.ErrReadOnly, backend.ErrUnavailable},
+		{
+			"forgetful", "SET GLOBAL innodb_flush_log_at_trx_commit = 0", "SET GLOBAL innodb_flush_log_at_trx_commit = 1",
+			mysqllock.ErrForgetful, backend.ErrUnsupported,
+		},
+	} {
+		s.Exec(c.before)
+		err := openSession(t, open(t, s.URL()))
+		if !errors.Is(err, c.want) || !errors.Is(err, c.kind) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		s.Exec(c.after)
+	}
+}
+
+// A server whose defaults are the worst for us: what matters is set for the session.
+func TestHostileSettings(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(
+		t, "transaction-isolation=SERIALIZABLE", "autocommit=0", "sql-mode=ANSI,PIPES_AS_CONCAT,NO_BACKSLASH_ESCAPES", "default-time-zone=+05:30",
+		"innodb-lock-wait-timeout=50", "character-set-server=latin1", "collation-server=latin1_swedish_ci", "lower-case-table-names=0",
+		"default-storage-engine=MyISAM", "innodb-deadlock-detect=ON", "completion-type=CHAIN",
+	)
+	one, two := open(t, s.URL()), open(t, s.URL())
+	mine, theirs := leasetest.Session(t, one, time.Minute, nil), leasetest.Session(t, two, time.Minute, nil)
+	// Names that a collation would fold, cut or take apart are names of several locks.
+	for _, name := range []string{"Name", "name", "näme", "name ", "name\\", "na'me", `na"me`, "na?me", "na%me", "日本 🔒", "name;--"} {
+		req := leasetest.Ask(name, mine)
+		req.Owner, req.Note = name, "?'\\\"; DROP TABLE test.holdfast_meta"
+		token := leasetest.Take(t, one, req)
+		info, err := two.Inspect(leasetest.Within(t), name)
+		if err != nil || len(info.Holders) != 1 || info.Holders[0].Token != token || info.Holders[0].Note != req.Note || info.Holders[0].Owner != name {
+			t.Errorf("%q: %+v, %v", name, info, err)
+		}
+	}
+	page, err := two.List(leasetest.Within(t), backend.ListRequest{Prefix: "name"})
+	if err != nil || len(page.Locks) != 4 { // "name", "name ", "name\\" and "name;--"
+		t.Errorf("%+v, %v", page, err)
+	}
+	held := leasetest.Ask("n", mine)
+	leasetest.Take(t, one, held)
+	got := leasetest.Start(t, two, leasetest.Ask("n", theirs))
+	leasetest.InLine(t, one, "n", 1)
+	leasetest.Give(t, one, held)
+	if g := <-got; g.Err != nil {
+		t.Error(g.Err)
+	}
+	if n := s.Int("SELECT count(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'test' AND ENGINE = 'InnoDB'"); n != 6 {
+		t.Errorf("%d tables are kept by InnoDB", n)
+	}
+}
+
+// What the statements ask for is what decides: in each case the state is made behind the
+// back of the value, as it is in the moment before the statement. Nobody has seen yet what
+// is over.
+func TestConditions(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	b := open(t, s.URL())
+	b.KeepFromSweeping()
+	ctx := leasetest.Within(t)
+	const (
+		hour = "3600000000"
+		now  = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+	)
+	ends := func(id backend.SessionID) int64 {
+		return s.Int("SELECT ends FROM test.holdfast_sessions WHERE id = ?", string(id))
+	}
+	for what, set := range map[string]string{
+		"ran out": "ends = " + now + " - " + hour, "was ended": "cause = 'session', ends = " + now + " + " + hour,
+	} {
+		id := leasetest.Session(t, b, time.Minute, nil)
+		s.Exec("UPDATE test.holdfast_sessions SET " + set + " WHERE id = '" + string(id) + "'")
+		before := ends(id)
+		if res, err := b.Renew(ctx, backend.RenewRequest{Session: id}); err != nil || !res.SessionLost {
+			t.Errorf("renewal of a session that %s: %+v, %v", what, res, err)
+		}
+		if err := b.OpenSession(ctx, backend.SessionRequest{ID: id, TTL: time.Hour}); !errors.Is(err, backend.ErrSessionLost) {
+			t.Errorf("opening a session that %s: %v", what, err)
+		}
+		if after := ends(id); after != before {
+			t.Errorf("a session that %s ends at %d, and not at %d", what, after, before)
+		}
+	}
+
+	id := leasetest.Session(t, b, time.Minute, nil)
+	renew := func(what string, req backend.AcquireRequest, want error) {
+		t.Helper()
+		res, err := b.Renew(ctx, backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: req.Name, Lease: req.Lease, TTL: time.Hour}}})
+		if err != nil || !errors.Is(res.Leases[0].Err, want) {
+			t.Errorf("renewal of %s: %+v, %v", what, res, err)
+		}
+	}
+	timed := leasetest.Ask("timed", id)
+	timed.Timed, timed.TTL = true, time.Minute
+	leasetest.Take(t, b, timed)
+	renew("a timed lease", timed, nil)
+	s.Exec("UPDATE test.holdfast_leases SET ends = " + now + " - 1 WHERE name = 'timed'")
+	renew("one that ran out", timed, backend.ErrLost)
+	if left := s.Int("SELECT ends - " + now + " FROM test.holdfast_leases WHERE name = 'timed'"); left > 0 {
+		t.Errorf("one that ran out has %d µs left", left)
+	}
+	plain := leasetest.Ask("plain", id)
+	leasetest.Take(t, b, plain)
+	renew("a lease of a session", plain, backend.ErrLost)
+
+	for expires, want := range map[string]error{"-": nil, "+": backend.ErrLost} {
+		req := leasetest.Ask("tomb"+expires, id)
+		s.Exec("INSERT INTO test.holdfast_tombs VALUES ('" + req.Name + "', '" + string(req.Lease) + "', " + now + expires + hour + ")")
+		if _, err := b.Acquire(ctx, req); !errors.Is(err, want) {
+			t.Errorf("Acquire of what was abandoned: %v, not %v", err, want)
+		}
+	}
+
+	s.Exec("INSERT INTO test.holdfast_losses VALUES ('" + string(id) + "', 'old', 'broken', '', " + now + " - 1), ('" +
+		string(id) + "', 'new', 'broken', 'why', " + now + " + " + hour + ")")
+	res, err := b.Renew(ctx, backend.RenewRequest{Session: id})
+	if err != nil || len(res.Lost) != 1 || res.Lost[0].Lease != "new" || res.Lost[0].Reason != "why" {
+		t.Errorf("losses: %+v, %v", res, err)
+	}
+}
+
+// Statements that travel together have a clock each: what is read after a row was waited
+// for is not as old as the wait.
+func TestClockAfterWait(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	b := open(t, s.URL())
+	id := leasetest.Session(t, b, time.Minute, nil)
+	req := leasetest.Ask("n", id)
+	leasetest.Take(t, b, req)
+	leasetest.Give(t, b, req)
+	db, err := sql.Open("mysql", "root@tcp("+s.Addr()+")/test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	tx, err := db.BeginTx(leasetest.Within(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	var last int64
+	if err := tx.QueryRowContext(leasetest.Within(t), "SELECT last FROM holdfast_locks WHERE name = 'n' FOR UPDATE").Scan(&last); err != nil {
+		t.Fatal(err)
+	}
+	got := leasetest.Start(t, b, leasetest.Ask("n", id))
+	leasetest.Eventually(t, "it waits for the row", func() bool {
+		return s.Int("SELECT count(*) FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'") > 0
+	})
+	waited := s.Int("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))")
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if g := <-got; g.Err != nil || g.Grant.Since.UnixMicro() < waited {
+		t.Errorf("%+v; somebody else had the row until %d", g, waited)
+	}
+}
+
+// Settings that weaken what is promised are told.
+func TestExamine(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	b := open(t, s.URL())
+	var _ backend.Examiner = b
+	found, err := b.Examine(leasetest.Within(t))
+	if err != nil || len(found) != 0 {
+		t.Errorf("a server as it comes: %q, %v", found, err)
+	}
+	s.Exec("SET GLOBAL innodb_flush_log_at_trx_commit = 2", "SET GLOBAL read_only = 1")
+	found, err = b.Examine(leasetest.Within(t))
+	if err != nil || len(found) != 2 || !strings.Contains(found[0], "innodb_flush_log_at_trx_commit is 2") || !strings.Contains(found[1], "read-only") {
+		t.Errorf("%q, %v", found, err)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Examine(leasetest.Within(t)); !errors.Is(err, backend.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}

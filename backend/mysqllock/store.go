@@ -1,0 +1,223 @@
+package mysqllock
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/sqllease"
+)
+
+// store is the statements of a backend: what package sqllease asks.
+type store struct{ b *Backend }
+
+var _ sqllease.Store = store{}
+
+// Migrate sees to it that the tables are there.
+func (s store) Migrate(ctx context.Context) error { return s.b.Migrate(ctx) }
+
+// Unavailable is the error as it is told.
+func (s store) Unavailable(op string, mayHold bool, err error) error {
+	return unavailable(op, mayHold, err)
+}
+
+// Fault says what an error means.
+func (s store) Fault(err error) sqllease.Fault {
+	return sqllease.Fault{
+		Answered: answered(err), Unsent: unsent(err), Ended: code(err) != 0 && broken(err), Transient: transient(err), Locked: code(err) == codeLockTimeout, Broken: broken(err),
+	}
+}
+
+// Reset throws the connections away that nobody uses.
+func (s store) Reset() {
+	s.b.db.SetMaxIdleConns(0)
+	s.b.db.SetMaxIdleConns(s.b.conns)
+}
+
+const (
+	begin  = `START TRANSACTION READ WRITE`
+	commit = `COMMIT`
+	// What is assigned first is what the next assignment sees: ends comes last.
+	openSession = `INSERT INTO @sessions (id, ttl, ends, cause) VALUES (?, ?, $NOW + ?, '') ON DUPLICATE KEY UPDATE
+		ttl = IF(cause = '' AND ends > $NOW, VALUES(ttl), ttl), ends = IF(cause = '' AND ends > $NOW, VALUES(ends), ends)`
+	renewSession   = `UPDATE @sessions SET ends = $NOW + ttl WHERE id = ? AND cause = '' AND ends > $NOW`
+	sessionLives   = `SELECT 1 FROM @sessions WHERE id = ? AND cause = '' AND ends > $NOW`
+	readLosses     = `SELECT session, lease, cause, reason FROM @losses WHERE session = ? AND expires > $NOW`
+	renewLease     = `UPDATE @leases SET ttl = ?, ends = $NOW + ? WHERE name = ? AND lease = ? AND held AND timed AND ends > $NOW`
+	renewedLease   = `SELECT token, ends - $NOW FROM @leases WHERE name = ? AND lease = ? AND held AND timed AND ends > $NOW`
+	locksOfSession = `SELECT DISTINCT name FROM @leases WHERE session = ? AND NOT (held AND timed) LIMIT 2000`
+	listNames      = `SELECT DISTINCT l.name FROM @leases l LEFT JOIN @sessions s ON s.id = l.session
+		WHERE l.name > ? AND l.name >= ? AND l.name < ? AND LEFT(l.name, ?) = ?
+		AND CASE WHEN l.held AND l.timed THEN l.ends > $NOW ELSE s.cause = '' AND s.ends > $NOW END ORDER BY l.name LIMIT ?`
+)
+
+// OpenSession is one round trip. Whether the session lives is read after it was written:
+// the count of rows says nothing about a row that was the same before.
+func (s store) OpenSession(ctx context.Context, id backend.SessionID, ttl time.Duration, _ string) (bool, error) {
+	alive, us := false, ttl.Microseconds()
+	q := new(batch)
+	q.exec(begin)
+	q.exec(s.b.sql(openSession), string(id), us, us)
+	q.query(func(*sql.Rows) error { alive = true; return nil }, s.b.sql(sessionLives), string(id))
+	q.exec(commit)
+	return alive, s.alone(ctx, q)
+}
+
+// Renew is one round trip. Leases are renewed in one order by all.
+func (s store) Renew(ctx context.Context, r *sqllease.Renewals) error {
+	q := new(batch)
+	q.exec(begin)
+	if r.Session != "" {
+		r.SessionLost = true
+		q.exec(s.b.sql(renewSession), string(r.Session))
+		q.query(func(*sql.Rows) error { r.SessionLost = false; return nil }, s.b.sql(sessionLives), string(r.Session))
+		q.query(func(rows *sql.Rows) error { return scanLoss(rows, &r.Lost) }, s.b.sql(readLosses), string(r.Session))
+	}
+	order := make([]int, len(r.Leases))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(i, j int) int {
+		a, b := r.Leases[i], r.Leases[j]
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
+	})
+	for _, i := range order {
+		k, us := r.Leases[i], r.TTLs[i].Microseconds()
+		q.exec(s.b.sql(renewLease), us, us, k.Name, string(k.ID))
+	}
+	for _, i := range order {
+		k := r.Leases[i]
+		q.query(func(rows *sql.Rows) error {
+			var token, left int64
+			err := rows.Scan(&token, &left)
+			r.Renewed[i] = sqllease.Renewed{Token: token, Left: micros(left)}
+			return err //nolint:wrapcheck // see Unavailable
+		}, s.b.sql(renewedLease), k.Name, string(k.ID))
+	}
+	q.exec(commit)
+	return s.alone(ctx, q)
+}
+
+// alone runs a batch that is a transaction of its own. What fails in the middle of it is
+// rolled back, before the connection is used for anything else.
+func (s store) alone(ctx context.Context, q *batch) error {
+	conn, err := s.b.db.Conn(ctx)
+	if err != nil {
+		return err //nolint:wrapcheck // see Unavailable
+	}
+	err = q.run(ctx, conn)
+	giveBack(ctx, conn, err == nil)
+	return err
+}
+
+// LocksOf is one statement.
+func (s store) LocksOf(ctx context.Context, id backend.SessionID) ([]string, error) {
+	return s.strings(ctx, s.b.sql(locksOfSession), string(id))
+}
+
+// Names is one statement.
+func (s store) Names(ctx context.Context, req backend.ListRequest) ([]string, error) {
+	return s.strings(ctx, s.b.sql(listNames), req.After, req.Prefix, sqllease.Behind(req.Prefix), len(req.Prefix), req.Prefix, req.Limit)
+}
+
+// strings runs a query of one text.
+func (s store) strings(ctx context.Context, query string, args ...any) ([]string, error) {
+	var all []string
+	q := new(batch)
+	q.query(func(rows *sql.Rows) error {
+		var x string
+		err := rows.Scan(&x)
+		all = append(all, x)
+		return err //nolint:wrapcheck // see Unavailable
+	}, query, args...)
+	return all, q.run(ctx, s.b.db)
+}
+
+const (
+	lookAtLeases   = `SELECT name, lease, session, held, timed, token, since, ends, joined FROM @leases WHERE %s`
+	lookAtSessions = `SELECT id FROM @sessions WHERE id IN (%s) AND cause = '' AND ends > $NOW`
+	// When the next of the leases of each lock can end.
+	lookAtEnds = `SELECT l.name, MIN(CASE WHEN l.held AND l.timed THEN l.ends
+			WHEN s.cause = '' THEN CASE WHEN l.timed THEN LEAST(s.ends, $NOW + l.ttl) ELSE s.ends END
+			ELSE $NOW END) - $NOW
+		FROM @leases l LEFT JOIN @sessions s ON s.id = l.session WHERE l.name IN (%s) GROUP BY l.name`
+)
+
+// Look is one round trip. Leases come before sessions: one that is out was out while its
+// session lived, if that lives later. Nobody listens here for losses.
+func (s store) Look(ctx context.Context, g *sqllease.Glance) error {
+	found := make(map[sqllease.Key]sqllease.LeaseRow)
+	alive := make(map[backend.SessionID]bool)
+	names, sessions := make(map[string]struct{}), make(map[backend.SessionID]struct{})
+	var keys []sqllease.Key
+	for _, w := range g.Waiters {
+		keys = append(keys, w.Key)
+		names[w.Key.Name], sessions[w.Session] = struct{}{}, struct{}{}
+	}
+	q := new(batch)
+	q.query(func(rows *sql.Rows) error { return scanTime(rows, &g.Now) }, s.b.sql(`SELECT $NOW`))
+	if len(keys) > 0 {
+		where, args := anyOf(keys)
+		q.query(func(rows *sql.Rows) error {
+			var r sqllease.LeaseRow
+			var since int64
+			var ends sql.NullInt64
+			err := rows.Scan(&r.Name, &r.Lease, &r.Session, &r.Held, &r.Timed, &r.Token, &since, &ends, &r.Joined)
+			r.Since, r.Ends = time.UnixMicro(since), endOf(ends)
+			found[sqllease.Key{Name: r.Name, ID: r.Lease}] = r
+			return err //nolint:wrapcheck // see Unavailable
+		}, s.b.sql(lookAtLeases, where), args...)
+		ids := values(slices.Collect(maps.Keys(sessions)))
+		q.query(func(rows *sql.Rows) error {
+			var id backend.SessionID
+			err := rows.Scan(&id)
+			alive[id] = true
+			return err //nolint:wrapcheck // see Unavailable
+		}, s.b.sql(lookAtSessions, list("?", len(ids))), ids...)
+	}
+	if g.Ends && len(keys) > 0 {
+		of := values(slices.Collect(maps.Keys(names)))
+		q.query(func(rows *sql.Rows) error {
+			var name string
+			var left int64
+			err := rows.Scan(&name, &left)
+			g.Rest[name] = micros(left)
+			return err //nolint:wrapcheck // see Unavailable
+		}, s.b.sql(lookAtEnds, list("?", len(of))), of...)
+	}
+	if err := q.run(ctx, s.b.db); err != nil {
+		return err
+	}
+	for n, w := range g.Waiters {
+		row, there := found[w.Key]
+		g.Seen = append(g.Seen, sqllease.Seen{N: n, There: there, Own: w.Session == "" || alive[w.Session], Row: row})
+	}
+	return nil
+}
+
+func scanTime(rows *sql.Rows, at *time.Time) error {
+	var us int64
+	err := rows.Scan(&us)
+	*at = time.UnixMicro(us)
+	return err //nolint:wrapcheck // see Unavailable
+}
+
+func scanLoss(rows *sql.Rows, all *[]backend.Loss) error {
+	var x backend.Loss
+	err := rows.Scan(&x.Session, &x.Lease, &x.Cause, &x.Reason)
+	*all = append(*all, x)
+	return err //nolint:wrapcheck // see Unavailable
+}
+
+func endOf(us sql.NullInt64) time.Time {
+	if !us.Valid {
+		return time.Time{}
+	}
+	return time.UnixMicro(us.Int64)
+}
+
+func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

@@ -1,0 +1,96 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/holdfast-io/holdfast/internal/sqllease"
+)
+
+const (
+	deadLeases = `SELECT name FROM @leases WHERE ends <= $NOW - ?
+		UNION SELECT l.name FROM @sessions s JOIN @leases l ON l.session = s.id AND NOT (l.held AND l.timed) WHERE s.ends <= $NOW - ? LIMIT ?`
+	// No lease can come under a session that is over, so that a look without locks will do.
+	oldSessions = `SELECT s.id FROM @sessions s WHERE s.ends < $NOW - ? AND NOT EXISTS (SELECT 1 FROM @leases l WHERE l.session = s.id) LIMIT ?`
+	// Locks that nobody has used for a while. Their rows are locked first, and looked at
+	// again then. No lock may ever go back behind the floor.
+	oldLocks    = `SELECT name FROM @locks WHERE name > ? AND used < $NOW - ? ORDER BY name LIMIT ? FOR UPDATE SKIP LOCKED`
+	unusedLocks = `SELECT k.name, k.last FROM @locks k WHERE k.name IN (%s) AND NOT EXISTS (SELECT 1 FROM @leases l WHERE l.name = k.name)`
+	raiseFloor  = `UPDATE @meta SET last_floor = GREATEST(last_floor, ?) WHERE id = 1`
+)
+
+// Dead is one statement.
+func (s store) Dead(ctx context.Context, age time.Duration) ([]string, error) {
+	us := age.Microseconds()
+	return s.strings(ctx, s.b.sql(deadLeases), us, us, sqllease.SweepAtOnce)
+}
+
+// Sweep locks the rows of locks before it deletes them.
+func (s store) Sweep(ctx context.Context, after string, age time.Duration) string {
+	ids, err := s.strings(ctx, s.b.sql(oldSessions), age.Microseconds(), sqllease.SweepAtOnce)
+	if err != nil {
+		return after // another time
+	}
+	q := new(batch)
+	for _, id := range ids {
+		q.exec(s.b.sql(`DELETE FROM @sessions WHERE id = ? AND ends < $NOW - ?`), id, age.Microseconds())
+	}
+	q.exec(s.b.sql(`DELETE FROM @tombs WHERE expires < $NOW LIMIT ?`), sqllease.SweepAtOnce)
+	q.exec(s.b.sql(`DELETE FROM @losses WHERE expires < $NOW LIMIT ?`), sqllease.SweepAtOnce)
+	if err := q.run(ctx, s.b.db); err != nil {
+		return after
+	}
+	conn, err := s.b.db.Conn(ctx)
+	if err != nil {
+		return after
+	}
+	names, err := s.sweepLocks(ctx, conn, after, age)
+	giveBack(ctx, conn, err == nil)
+	switch {
+	case err != nil:
+		return after
+	case len(names) < sqllease.SweepAtOnce:
+		return "" // from the start
+	}
+	return names[len(names)-1]
+}
+
+// sweepLocks gives the locks that were looked at.
+func (s store) sweepLocks(ctx context.Context, conn *sql.Conn, after string, age time.Duration) ([]string, error) {
+	var names, unused []string
+	var floor int64
+	q := new(batch)
+	q.exec(begin)
+	q.query(func(rows *sql.Rows) error {
+		var name string
+		err := rows.Scan(&name)
+		names = append(names, name)
+		return err //nolint:wrapcheck // it is not told
+	}, s.b.sql(oldLocks), after, age.Microseconds(), sqllease.SweepAtOnce)
+	if err := q.run(ctx, conn); err != nil {
+		return nil, err
+	}
+	if len(names) > 0 {
+		q = new(batch)
+		q.query(func(rows *sql.Rows) error {
+			var name string
+			var last int64
+			err := rows.Scan(&name, &last)
+			unused, floor = append(unused, name), max(floor, last)
+			return err //nolint:wrapcheck // it is not told
+		}, s.b.sql(unusedLocks, list("?", len(names))), values(names)...)
+		if err := q.run(ctx, conn); err != nil {
+			return nil, err
+		}
+	}
+	q = new(batch)
+	if len(unused) > 0 {
+		q.exec(s.b.sql(raiseFloor), floor)
+	}
+	for _, name := range unused {
+		q.exec(s.b.sql(`DELETE FROM @locks WHERE name = ?`), name)
+	}
+	q.exec(commit)
+	return names, q.run(ctx, conn)
+}

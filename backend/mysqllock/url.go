@@ -1,0 +1,130 @@
+package mysqllock
+
+import (
+	"context"
+	"log/slog"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Open makes a backend from a URL, as under the heading URL of the package's doc.
+// Nothing is sent until the first call.
+//
+// Errors: *backend.InvalidError for a bad URL, which an unknown parameter makes it; the
+// password is never told.
+func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	cfg, err := parseURL(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Logger = logger
+	return New(cfg)
+}
+
+const urlForm = "mysql://user:password@host:port/database?parameters"
+
+func badURL(value, bound string) error {
+	const most = 64
+	if len(value) > most {
+		value = strings.ToValidUTF8(value[:most], "") + "…"
+	}
+	return &backend.InvalidError{Field: "url", Value: strconv.QuoteToGraphic(value), Bound: bound}
+}
+
+// parseURL never tells the password: errors of the library may hold a part of it.
+func parseURL(raw string) (Config, error) {
+	var cfg Config
+	u, err := url.Parse(raw)
+	if err != nil || u.Scheme != "mysql" || u.Opaque != "" {
+		return cfg, badURL("…", urlForm)
+	}
+	if strings.ContainsRune(raw, '#') {
+		return cfg, badURL("#", "without a fragment; # in a password is %23")
+	}
+	database := strings.TrimPrefix(u.Path, "/")
+	if database == "" || strings.Contains(database, "/") {
+		return cfg, badURL("…", urlForm)
+	}
+	address, ok := backend.Endpoint(u.Host, "3306")
+	if !ok {
+		return cfg, badURL("…", urlForm)
+	}
+	c := mysql.NewConfig()
+	c.Net, c.Addr, c.DBName, c.TLSConfig = "tcp", address, database, "preferred"
+	c.User = u.User.Username()
+	c.Passwd, _ = u.User.Password()
+	cfg.Conn = c
+	values, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return cfg, badURL("?…", "with parameters as name=value, percent-encoded")
+	}
+	return cfg, cfg.take(values)
+}
+
+// take reads the parameters.
+func (c *Config) take(values url.Values) error {
+	known := []string{"connect_timeout", "max_conns", "prefix", "socket", "tls"}
+	for name, vs := range values {
+		if !slices.Contains(known, name) {
+			return badURL(name, "one of the parameters "+strings.Join(known, ", "))
+		}
+		if len(vs) != 1 {
+			return badURL(name, "given once")
+		}
+	}
+	for _, name := range known {
+		if !values.Has(name) {
+			continue
+		}
+		if err := c.set(name, values.Get(name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Config) set(name, value string) error {
+	bad := func(bound string) error {
+		return &backend.InvalidError{Field: name, Value: strconv.QuoteToGraphic(value), Bound: bound}
+	}
+	switch name {
+	case "tls":
+		modes := []string{"preferred", "true", "false", "skip-verify"}
+		if !slices.Contains(modes, value) {
+			return bad("one of " + strings.Join(modes, ", "))
+		}
+		c.Conn.TLSConfig = value
+	case "socket":
+		if !strings.HasPrefix(value, "/") {
+			return bad("the path of a socket")
+		}
+		c.Conn.Net, c.Conn.Addr, c.Conn.TLSConfig = "unix", value, "false"
+	case "prefix":
+		if value == "" {
+			return bad("not empty")
+		}
+		c.Prefix = value
+	default: // a number
+		const longest = 3600
+		n, err := strconv.Atoi(value)
+		if err != nil || n <= 0 || n > longest {
+			return bad("a number, 1 to 3600")
+		}
+		if name == "max_conns" {
+			c.MaxConns = n
+		} else {
+			c.Conn.Timeout = time.Duration(n) * time.Second
+		}
+	}
+	return nil
+}

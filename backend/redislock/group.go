@@ -1,0 +1,126 @@
+package redislock
+
+import (
+	"context"
+	"net"
+	"strings"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// The schemes of several servers of which one has the data.
+const (
+	kindCluster  = "cluster"
+	kindSentinel = "sentinel"
+
+	sentinelPort = "26379"
+)
+
+// groupURL recognises redis+cluster:// and redis+sentinel://, and those with rediss. It
+// gives the kind, and what the URL would be for one server.
+func groupURL(raw string) (string, string, bool) {
+	scheme, rest, ok := strings.Cut(raw, "://")
+	base, kind, ok2 := strings.Cut(scheme, "+")
+	if !ok || !ok2 || base != "redis" && base != "rediss" || kind != kindCluster && kind != kindSentinel {
+		return "", "", false
+	}
+	return kind, base + "://" + rest, true
+}
+
+// parseGroup reads the URL of several servers. Package net/url does not read several hosts:
+// the rest is read as the URL of the first of them.
+func parseGroup(kind, rest string, cfg Config) (*target, error) {
+	scheme, rest, _ := strings.Cut(rest, "://")
+	authority, tail := rest, ""
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+		authority, tail = rest[:i], rest[i:]
+	}
+	user, list := "", authority
+	if i := strings.LastIndexByte(authority, '@'); i >= 0 {
+		user, list = authority[:i+1], authority[i+1:]
+	}
+	port, master := defaultPort, ""
+	if kind == kindSentinel {
+		port = sentinelPort
+		path, query, asked := strings.Cut(tail, "?")
+		name, db, more := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+		if name == "" || strings.Trim(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") != "" {
+			return nil, badURL("redis+sentinel://host,host,host/name: the name that the sentinels have for the servers")
+		}
+		master, tail = name, ""
+		if more {
+			tail = "/" + db
+		}
+		if asked {
+			tail += "?" + query
+		}
+	}
+	var hosts []string
+	for host := range strings.SplitSeq(list, ",") {
+		addr, ok := backend.Endpoint(host, port)
+		if !ok {
+			return nil, badURL("with host or host:port, separated by commas")
+		}
+		hosts = append(hosts, addr)
+	}
+	t, err := parseURL(scheme+"://"+user+hosts[0]+tail, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if kind == kindCluster && t.option.SelectDB != 0 {
+		return nil, &backend.InvalidError{Field: "db", Value: "(not 0)", Bound: "0: a Cluster has no other"}
+	}
+	t.hosts, t.master = hosts, master
+	return t, nil
+}
+
+// openGroup opens a value on several servers of which one has the data.
+func openGroup(ctx context.Context, t *target) (*Backend, error) {
+	p, err := newProgram()
+	if err != nil {
+		return nil, err
+	}
+	option := t.option
+	if option.TLSConfig != nil && option.TLSConfig.ServerName == hostOf(option.InitAddress[0]) {
+		option.TLSConfig = option.TLSConfig.Clone()
+		option.TLSConfig.ServerName = "" // each has its own: see secureFor
+	}
+	g := &guides{hosts: t.hosts, option: option}
+	r := &router{
+		program: p, replicas: replicationOf(t.cfg), finding: make(chan struct{}, 1), find: g.findInCluster("{" + t.cfg.Prefix + "0}:m"),
+		dial: func(ctx context.Context, addr string) (rueidis.Client, error) {
+			return connect(ctx, secureFor(option, addr))
+		},
+	}
+	if t.master != "" {
+		// The user and the password are those of the servers.
+		g.option.Username, g.option.Password, g.option.SelectDB, g.option.ClientName = "", "", 0, ""
+		r.find = g.findBySentinel(t.master)
+	}
+	b, err := newBackend(ctx, r, false, t.cfg)
+	if err != nil {
+		r.close()
+		return nil, err
+	}
+	return b, nil
+}
+
+// secureFor has the certificate of a server be for its host.
+func secureFor(option rueidis.ClientOption, addr string) rueidis.ClientOption {
+	option.InitAddress = []string{addr}
+	if option.TLSConfig != nil && option.TLSConfig.ServerName == "" {
+		option.TLSConfig = option.TLSConfig.Clone()
+		option.TLSConfig.ServerName = hostOf(addr)
+	}
+	return option
+}
+
+func hostOf(addr string) string {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return addr
+	}
+	return host
+}

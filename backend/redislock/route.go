@@ -1,0 +1,311 @@
+package redislock
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+
+	"github.com/redis/rueidis"
+)
+
+// router is the transport to whichever server of a Cluster, or of those that a Sentinel
+// watches over, has the data now. All keys share a slot, so that is one server at a time.
+//
+// It follows MOVED, and never ASK: while a slot is on its way its keys are on two servers,
+// and a script that was let in on the new one would take what has not come yet for what is
+// not there. Whoever asks meanwhile is told that the backend is away.
+type router struct {
+	program  program
+	replicas *replication
+	find     func(ctx context.Context) (addr string, err error)
+	dial     func(ctx context.Context, addr string) (rueidis.Client, error)
+	finding  chan struct{} // capacity 1: one looks at a time
+
+	mu      sync.Mutex
+	current *routed
+	closed  bool
+}
+
+// routed is the link to one server, for as long as that has the data.
+type routed struct {
+	*rueidisLink
+
+	life context.Context //nolint:containedctx // ends with the link
+	end  context.CancelFunc
+}
+
+// errClosedLink: the transport was closed.
+var errClosedLink = errors.New("redis: the connections were closed")
+
+// to gives the link to the server that has the data, as far as is known.
+func (r *router) to(ctx context.Context) (*routed, error) {
+	if l, err := r.known(); l != nil || err != nil {
+		return l, err
+	}
+	select {
+	case r.finding <- struct{}{}:
+		defer func() { <-r.finding }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if l, err := r.known(); l != nil || err != nil {
+		return l, err // somebody else was faster
+	}
+	addr, err := r.find(ctx)
+	if err != nil {
+		return nil, err
+	}
+	client, err := r.dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	l := &routed{rueidisLink: newRueidisLink(client, r.program, true)}
+	l.replicas = r.replicas
+	l.life, l.end = context.WithCancel(context.Background()) //nolint:contextcheck // it outlives the call
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		l.end()
+		client.Close()
+		return nil, errClosedLink
+	}
+	r.current = l
+	return l, nil
+}
+
+func (r *router) known() (*routed, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, errClosedLink
+	}
+	return r.current, nil
+}
+
+// leave forgets a server that has not, or may not have, the data any more. Requests under
+// way there get an error, of which it is not known what became of them.
+func (r *router) leave(l *routed) {
+	r.mu.Lock()
+	same := r.current == l
+	if same {
+		r.current = nil
+	}
+	r.mu.Unlock()
+	if same {
+		l.end()
+		l.close()
+	}
+}
+
+// on calls f with the link. What a server refused because it has not the data is asked of
+// the one that has.
+func (r *router) on(ctx context.Context, f func(*rueidisLink) error) error {
+	const attempts = 3
+	var err error
+	for range attempts {
+		var l *routed
+		if l, err = r.to(ctx); err != nil {
+			return err
+		}
+		if err = f(l.rueidisLink); err == nil || errors.Is(err, errUnknown) || errors.Is(err, ErrReplicas) {
+			return err
+		}
+		var refused *serverError
+		isAnswer := errors.As(err, &refused)
+		moved := isAnswer && (refused.code == "MOVED" || refused.code == "READONLY")
+		if !isAnswer || moved {
+			r.leave(l)
+		}
+		if !moved {
+			return err
+		}
+	}
+	return err
+}
+
+func (r *router) run(ctx context.Context, load bool, key string, args []string) (reply, error) {
+	if ctx.Value(noDial{}) != nil {
+		return reply{}, errNoConnection
+	}
+	var got reply
+	err := r.on(ctx, func(l *rueidisLink) error {
+		var err error
+		got, err = l.run(ctx, load, key, args)
+		return err
+	})
+	return got, err
+}
+
+// config leaves out what is on disk: it says nothing of the server that takes over.
+func (r *router) config(ctx context.Context, _ ...string) (map[string]string, error) {
+	var got map[string]string
+	err := r.on(ctx, func(l *rueidisLink) error {
+		var err error
+		got, err = l.config(ctx, "maxmemory*")
+		return err
+	})
+	return got, err
+}
+
+func (r *router) info(ctx context.Context, section string) (string, error) {
+	var got string
+	err := r.on(ctx, func(l *rueidisLink) error {
+		var err error
+		got, err = l.info(ctx, section)
+		return err
+	})
+	return got, err
+}
+
+// listen listens at the server that has the data. When that is another, the connection
+// breaks, because leave closes it.
+func (r *router) listen(ctx context.Context, channel string, ready func(), deliver func(payload string)) error {
+	l, err := r.to(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := context.AfterFunc(l.life, func() { cancel(errMoved) })
+	defer stop()
+	return l.listen(ctx, channel, ready, deliver)
+}
+
+func (r *router) close() {
+	r.mu.Lock()
+	l := r.current
+	r.closed, r.current = true, nil
+	r.mu.Unlock()
+	if l != nil {
+		l.end()
+		l.close()
+	}
+}
+
+// errMoved: another server has the data now.
+var errMoved = errors.New("redis: another server has the data now")
+
+// guides are the servers that know which one has the data.
+type guides struct {
+	option rueidis.ClientOption // to reach them
+	hosts  []string
+}
+
+// each asks all of them at once and calls take with what each said, until that has enough.
+func (g *guides) each(ctx context.Context, ask func(context.Context, rueidis.Client, string) (string, error), take func(string) bool) error {
+	type said struct {
+		text string
+		err  error
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answers := make(chan said, len(g.hosts))
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	for _, host := range g.hosts {
+		asking.Go(func() {
+			client, err := connect(ctx, bounded(ctx, secureFor(g.option, host)))
+			if err != nil {
+				answers <- said{err: fmt.Errorf("%s: %w", host, err)}
+				return
+			}
+			defer client.Close()
+			text, err := ask(ctx, client, host)
+			if err != nil {
+				err = fmt.Errorf("%s: %w", host, err)
+			}
+			answers <- said{text, err}
+		})
+	}
+	var errs []error
+	for range g.hosts {
+		select {
+		case a := <-answers:
+			if a.err != nil {
+				errs = append(errs, a.err)
+			} else if take(a.text) {
+				return nil
+			}
+		case <-ctx.Done():
+			return errors.Join(append(errs, context.Cause(ctx))...)
+		}
+	}
+	return errors.Join(append(errs, errNobodyKnows)...)
+}
+
+// bounded has the connection of a client end with ctx, also while it is being made.
+func bounded(ctx context.Context, option rueidis.ClientOption) rueidis.ClientOption {
+	dial := option.DialCtxFn
+	option.DialCtxFn = func(_ context.Context, addr string, d *net.Dialer, secure *tls.Config) (net.Conn, error) {
+		conn, err := dial(ctx, addr, d, secure)
+		if err == nil {
+			context.AfterFunc(ctx, func() { _ = conn.Close() }) // who uses it hears of it
+		}
+		return conn, err
+	}
+	return option
+}
+
+var errNobodyKnows = errors.New("redis: nobody knows which server has the data")
+
+// findBySentinel asks all sentinels. More than half of them have to name the same server:
+// one that was cut off from the others may name the one before.
+func (g *guides) findBySentinel(master string) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		votes, found := make(map[string]int), ""
+		err := g.each(ctx, func(ctx context.Context, c rueidis.Client, _ string) (string, error) {
+			addr, err := c.Do(undated{ctx}, c.B().Arbitrary("SENTINEL", "GET-MASTER-ADDR-BY-NAME").Args(master).Build()).AsStrSlice()
+			switch {
+			case rueidis.IsRedisNil(err):
+				return "", fmt.Errorf("it does not know %s", shortQuote(master))
+			case err != nil:
+				return "", fromRueidis(err)
+			case len(addr) != 2: // host and port
+				return "", errReply
+			}
+			return net.JoinHostPort(addr[0], addr[1]), nil
+		}, func(addr string) bool {
+			votes[addr]++
+			if votes[addr] > len(g.hosts)/2 {
+				found = addr
+			}
+			return found != ""
+		})
+		return found, err
+	}
+}
+
+// findInCluster asks for a key: who has its slot answers, and the others say who has it.
+func (g *guides) findInCluster(key string) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		found := ""
+		err := g.each(ctx, func(ctx context.Context, c rueidis.Client, host string) (string, error) {
+			err := c.Do(undated{ctx}, c.B().Exists().Key(key).Build()).Error()
+			if err == nil {
+				return host, nil
+			}
+			err = fromRueidis(err)
+			var refused *serverError
+			if !errors.As(err, &refused) {
+				return "", err
+			}
+			switch f := strings.Fields(refused.text); {
+			case refused.code == "ASK" || refused.code == "TRYAGAIN": // it has the slot still
+				return host, nil
+			case refused.code == "MOVED" && len(f) == 3 && strings.HasPrefix(f[2], ":"): // on the same host
+				return hostOf(host) + f[2], nil
+			case refused.code == "MOVED" && len(f) == 3:
+				return f[2], nil
+			}
+			return "", err
+		}, func(addr string) bool {
+			found = addr
+			return true
+		})
+		return found, err
+	}
+}

@@ -1,0 +1,127 @@
+package redlock_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redlock"
+	"github.com/holdfast-io/holdfast/internal/chaos"
+)
+
+// relayed are servers that one process reaches through relays.
+func relayed(t *testing.T, c cluster) ([]*chaos.Proxy, string) {
+	t.Helper()
+	var relays []*chaos.Proxy
+	var addrs []string
+	for _, s := range c {
+		p := chaos.Start(t, s.Addr())
+		relays = append(relays, p)
+		addrs = append(addrs, p.Addr())
+	}
+	return relays, "redlock://" + strings.Join(addrs, ",") + "?timeout=1s"
+}
+
+// Requests arrive, and no reply of three nodes does: the outcome is not known, and the error
+// says so. Once the network heals the lease is given back, and was never granted twice.
+func TestLostReplies(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	relays, url := relayed(t, c)
+	a, err := redlock.Open(t.Context(), url, redlock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Close() })
+	b := c.open(t, "timeout=30s")
+	for _, p := range relays[:3] {
+		p.Hold(chaos.Replies)
+	}
+	r := ask("n")
+	_, err = a.Acquire(within(t, patience), r)
+	var away *backend.UnavailableError
+	if !errors.As(err, &away) || !away.MayHold {
+		t.Fatalf("acquire without replies: %v; want that it may be held", err)
+	}
+	for _, p := range relays {
+		p.Heal()
+	}
+	free(t, a, backend.ReleaseRequest{Name: r.Name, Lease: r.Lease, Abandon: true})
+	take(t, b, ask("n")) // the nodes have nothing of it that could be in the way
+	if g, err := a.Acquire(within(t, patience), r); !errors.Is(err, backend.ErrLost) && !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("acquire of what was abandoned gave %+v, %v", g, err)
+	}
+}
+
+// One process reaches the first three nodes, the other the last three. Whoever has the lock
+// has it alone, and tokens grow from one to the other.
+func TestPartition(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	leftRelays, left := relayed(t, c)
+	rightRelays, right := relayed(t, c)
+	a, err := redlock.Open(t.Context(), left, redlock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Close() })
+	b, err := redlock.Open(t.Context(), right, redlock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	for i := range 2 {
+		leftRelays[3+i].BlackHole()
+		rightRelays[i].BlackHole()
+	}
+	var last uint64
+	for range 10 {
+		for _, sides := range [][2]*redlock.Backend{{a, b}, {b, a}} {
+			r := ask("n")
+			g := take(t, sides[0], r)
+			if uint64(g.Token) <= last {
+				t.Fatalf("token %d after %d", g.Token, last)
+			}
+			last = uint64(g.Token)
+			// The other side sees one node of the three, and cannot know of two more.
+			other := ask("n")
+			if got, err := sides[1].Acquire(within(t, patience), other); err == nil {
+				t.Fatalf("granted twice: %+v and %+v", g, got)
+			}
+			give(t, sides[0], r)
+		}
+	}
+}
+
+// The lease of a process that is cut off from all nodes ends by itself, no earlier than its
+// TTL, and the next has it then.
+func TestCutOff(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	relays, url := relayed(t, c)
+	a, err := redlock.Open(t.Context(), url, redlock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Close() })
+	b := c.open(t, "timeout=30s")
+	const ttl = 3 * time.Second
+	r := ask("n", func(r *backend.AcquireRequest) { r.TTL = ttl })
+	g := take(t, a, r)
+	for _, p := range relays {
+		p.BlackHole()
+	}
+	res, err := a.Renew(within(t, patience), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: r.Name, Lease: r.Lease, TTL: ttl}}})
+	if err != nil || res.Leases[0].Err == nil || errors.Is(res.Leases[0].Err, backend.ErrLost) {
+		t.Fatalf("renew: %+v, %v; it is not known", res, err)
+	}
+	next := take(t, b, ask("n", waiting))
+	if early := g.Left - time.Since(g.Asked); early > 0 {
+		t.Errorf("granted %s before the lease was over", early)
+	}
+	if next.Token <= g.Token {
+		t.Errorf("token %d after %d", next.Token, g.Token)
+	}
+}

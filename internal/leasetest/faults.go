@@ -1,0 +1,224 @@
+package leasetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// ServerGone (C12): the server is gone, behind the proxy. A call ends with its context, and says whether the lease may
+// be held; Close returns.
+func ServerGone(t *testing.T, b backend.Backend, proxy Proxy) {
+	t.Helper()
+	id := Session(t, b, time.Minute, nil)
+	Take(t, b, Ask("kept", id))
+	waits := Start(t, b, Ask("kept", id))
+	InLine(t, b, "kept", 1)
+	proxy.BlackHole()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	from := time.Now()
+	_, err := b.Acquire(ctx, Ask("n", id))
+	var away *backend.UnavailableError
+	if !errors.As(err, &away) || !away.MayHold || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Acquire: %v", err)
+	}
+	_, err = b.Renew(ctx, backend.RenewRequest{Session: id})
+	if !errors.Is(err, backend.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Renew: %v", err)
+	}
+	if took := time.Since(from); took > 5*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	from = time.Now()
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(from); took > 5*time.Second {
+		t.Errorf("Close took %s", took)
+	}
+	if g := <-waits; !errors.Is(g.Err, backend.ErrClosed) {
+		t.Errorf("the waiter: %v", g.Err)
+	}
+}
+
+// KilledUnderLoad (F9): the server is killed again and again while many ask. Nobody holds a lock that
+// somebody else holds, and tokens rise.
+func KilledUnderLoad(t *testing.T, open func() backend.Backend, restart func()) {
+	t.Helper()
+	const locks, workers, kills = 3, 12, 3
+	var backends []backend.Backend
+	var sessions []backend.SessionID
+	for range 3 {
+		b := open()
+		backends, sessions = append(backends, b), append(sessions, Session(t, b, time.Hour, nil))
+	}
+	var mu sync.Mutex
+	held := make(map[string]backend.LeaseID)
+	last := make(map[string]fence.Token)
+	grants := 0
+	stop, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var all sync.WaitGroup
+	for i := range workers {
+		b, id := backends[i%len(backends)], sessions[i%len(backends)]
+		all.Go(func() {
+			for n := 0; stop.Err() == nil; n++ {
+				req := Ask("n"+strconv.Itoa((i+n)%locks), id)
+				g, err := Insist(t, func(ctx context.Context) (backend.Grant, error) { return b.Acquire(ctx, req) })
+				if err != nil {
+					t.Errorf("acquire: %v", err)
+					return
+				}
+				mu.Lock()
+				if by := held[req.Name]; by != "" || g.Token <= last[req.Name] {
+					t.Errorf("%s was granted with token %d; held by %q, last token %d", req.Name, g.Token, by, last[req.Name])
+				}
+				held[req.Name], last[req.Name] = req.Lease, g.Token
+				grants++
+				mu.Unlock()
+				mu.Lock()
+				delete(held, req.Name)
+				mu.Unlock()
+				_, err = Insist(t, func(ctx context.Context) (struct{}, error) {
+					return struct{}{}, b.Release(ctx, backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: id})
+				})
+				if err != nil && !errors.Is(err, backend.ErrLost) { // it may have been released by a call whose reply was lost
+					t.Errorf("release: %v", err)
+					return
+				}
+			}
+		})
+	}
+	for range kills {
+		mu.Lock()
+		from := grants
+		mu.Unlock()
+		Eventually(t, "grants go on", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return grants > from+50 || t.Failed()
+		})
+		restart()
+	}
+	cancel()
+	all.Wait()
+	t.Logf("%d grants", grants)
+}
+
+// MadeAtOnce (B): many processes use an empty database at once.
+func MadeAtOnce(t *testing.T, open func() backend.Backend) {
+	t.Helper()
+	var all sync.WaitGroup
+	for range 8 {
+		b := open()
+		all.Go(func() {
+			if err := b.OpenSession(Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// Proxy is what these tests need of package chaos.
+type Proxy interface {
+	LoseReply(match func(piece []byte) bool) <-chan struct{}
+	Reset()
+	Heal()
+	BlackHole()
+}
+
+// LostCommitReply (B): the reply to the commit is lost on the way of b, which is through
+// the proxy: once in silence, and once with the connection. It is said that the lease may
+// be held, and the same lease asked again is the same grant.
+func LostCommitReply(t *testing.T, b, other backend.Backend, proxy Proxy) {
+	t.Helper()
+	id := Session(t, b, time.Minute, nil)
+	for _, reset := range []bool{false, true} {
+		req := Ask("n", id)
+		req.Note = "only in the statement that writes it"
+		lost := proxy.LoseReply(func(piece []byte) bool { return bytes.Contains(piece, []byte(req.Note)) })
+		ctx, cancel := context.WithTimeout(t.Context(), Patience)
+		if !reset {
+			ctx, cancel = context.WithTimeout(t.Context(), 2*time.Second) //nolint:mnd // longer than anything here takes
+		}
+		failed := make(chan error, 1)
+		go func() {
+			_, err := b.Acquire(ctx, req)
+			failed <- err
+		}()
+		<-lost
+		if reset {
+			proxy.Reset()
+		}
+		err := <-failed
+		cancel()
+		var away *backend.UnavailableError
+		if !errors.As(err, &away) || !away.MayHold {
+			t.Fatalf("Acquire whose reply was lost: %v; it has to say that the lease may be held", err)
+		}
+		proxy.Heal()
+		info, err := other.Inspect(Within(t), "n")
+		if err != nil || len(info.Holders) != 1 {
+			t.Fatalf("Inspect: %+v, %v; the lease is held", info, err)
+		}
+		if again := Take(t, b, req); again != info.Holders[0].Token {
+			t.Errorf("the same Acquire gave token %d, then %d", info.Holders[0].Token, again)
+		}
+		Give(t, b, req)
+	}
+}
+
+// Sweep (C2): the rows of locks that nobody uses go away, while others use them. Tokens
+// never go back. left counts the rows of locks and leases. One session lives on.
+func Sweep(t *testing.T, open func() backend.Backend, sweep func(context.Context), left func() int64) {
+	t.Helper()
+	const locks, rounds = 4, 150
+	b, other := open(), open()
+	id, ended := Session(t, b, time.Hour, nil), Session(t, other, time.Hour, nil)
+	bury := Ask("bury", id)
+	Take(t, b, bury)
+	Give(t, b, bury)
+	if err := other.EndSession(Within(t), ended); err != nil {
+		t.Fatal(err)
+	}
+	stop, cancel := context.WithCancel(Within(t))
+	var all, users sync.WaitGroup
+	all.Go(func() {
+		for stop.Err() == nil {
+			sweep(stop)
+		}
+	})
+	for i := range locks {
+		users.Go(func() {
+			var last fence.Token
+			for range rounds {
+				req := Ask("n"+strconv.Itoa(i), id)
+				g, err := b.Acquire(Within(t), req)
+				if err != nil || g.Token <= last {
+					t.Errorf("token %d after %d, %v", g.Token, last, err)
+					return
+				}
+				last = g.Token
+				if err := b.Release(Within(t), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: id, Abandon: true}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	users.Wait()
+	cancel()
+	all.Wait()
+	Eventually(t, "nothing is left", func() bool { // the server may not have noticed yet that the last sweep was broken off
+		sweep(Within(t))
+		return left() == 0
+	})
+}

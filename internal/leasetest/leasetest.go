@@ -1,0 +1,118 @@
+// Package leasetest is what the tests of backends that keep leases in a database share:
+// how to ask for a lock in a test, and faults that each of them must get over.
+package leasetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// Patience is for what must happen, on a machine however busy.
+const Patience = time.Minute
+
+// Within is a context that ends with the patience of the tests.
+func Within(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), Patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Session opens a session.
+func Session(t *testing.T, b backend.Backend, ttl time.Duration, lost func(backend.Loss)) backend.SessionID {
+	t.Helper()
+	id := backend.NewSessionID()
+	if err := b.OpenSession(Within(t), backend.SessionRequest{ID: id, TTL: ttl, Lost: lost}); err != nil {
+		t.Fatalf("open session: %v", err)
+	}
+	return id
+}
+
+// Ask is a request for an exclusive lock, that waits.
+func Ask(name string, id backend.SessionID) backend.AcquireRequest {
+	return backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Session: id, Wait: true}
+}
+
+// Take takes the lock, or fails the test.
+func Take(t *testing.T, b backend.Backend, req backend.AcquireRequest) fence.Token {
+	t.Helper()
+	g, err := b.Acquire(Within(t), req)
+	if err != nil {
+		t.Fatalf("acquire %q: %v", req.Name, err)
+	}
+	return g.Token
+}
+
+// Give gives it back, or fails the test.
+func Give(t *testing.T, b backend.Backend, req backend.AcquireRequest) {
+	t.Helper()
+	if err := b.Release(Within(t), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session}); err != nil {
+		t.Fatalf("release %q: %v", req.Name, err)
+	}
+}
+
+// Eventually waits until the condition is true.
+func Eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(Patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatalf("not within %s: %s", Patience, what)
+		}
+	}
+}
+
+// InLine waits until so many are in line.
+func InLine(t *testing.T, b backend.Backend, name string, n int) {
+	t.Helper()
+	Eventually(t, fmt.Sprintf("%d in line for %q", n, name), func() bool {
+		info, err := b.Inspect(Within(t), name)
+		return err == nil && len(info.Waiters) == n
+	})
+}
+
+// Answer is what an Acquire under way will have.
+type Answer struct {
+	Grant backend.Grant
+	Err   error
+}
+
+// Start starts an Acquire, and gives what it will have.
+func Start(t *testing.T, b backend.Backend, req backend.AcquireRequest) <-chan Answer {
+	t.Helper()
+	ctx := Within(t)
+	got := make(chan Answer, 1)
+	go func() {
+		g, err := b.Acquire(ctx, req)
+		got <- Answer{g, err}
+	}()
+	return got
+}
+
+// Insist asks until there is an answer.
+func Insist[T any](t *testing.T, call func(context.Context) (T, error)) (T, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), Patience)
+	defer cancel()
+	for {
+		v, err := call(ctx)
+		if !errors.Is(err, backend.ErrUnavailable) || ctx.Err() != nil {
+			return v, err
+		}
+		select {
+		case <-time.After(20 * time.Millisecond): //nolint:mnd // soon
+		case <-ctx.Done():
+		}
+	}
+}

@@ -1,0 +1,123 @@
+package leasetest
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Database is how these tests change what is kept, behind the back of a backend.
+type Database struct {
+	Exec func(statement string)
+	Int  func(query string) int64
+	// Dialect puts in: the tables for @, times for $FUTURE and $PAST, the column of the
+	// floor for $FLOOR, and what comes after the session of a lease for $ADDR.
+	Dialect *strings.Replacer
+}
+
+// QuickConditions (C5): what is not as the quick statements need it is found, and dealt
+// with the long way. In each case the state is made behind the back of the value, as
+// others make it in the moment before the statement.
+func QuickConditions(t *testing.T, b backend.Backend, s Database) {
+	t.Helper()
+	const (
+		endSession = `UPDATE @sessions SET cause = 'session', ends = $FUTURE WHERE id = '$S'`
+		cutSession = `UPDATE @sessions SET ends = $PAST WHERE id = '$S'`
+		noSession  = `DELETE FROM @sessions WHERE id = '$S'`
+		inLine     = `INSERT INTO @leases SELECT name, 'Lqqqqqqqqqqqqqqqqqqqqqqqqqq', session, $ADDRfalse, place + 1, mode, permits, cap, owner, note,
+			reentrant, false, 0, 0, asked, since, NULL, true, false FROM @leases WHERE name = '$N'`
+	)
+	for _, c := range []struct {
+		name    string
+		timed   bool
+		acquire bool // the state changes before the acquisition, otherwise before the release
+		change  string
+		want    error
+		long    bool // there is no error, and it is done the long way
+	}{
+		{"acquire", false, true, "", nil, false},
+		{"acquire for a time", true, true, "", nil, false},
+		{"acquire under a session that was ended", false, true, endSession, backend.ErrSessionLost, false},
+		{"acquire under a session that ran out", false, true, cutSession, backend.ErrSessionLost, false},
+		{"acquire under no session", false, true, noSession, backend.ErrSessionLost, false},
+		{
+			"acquire what was abandoned", false, true,
+			`INSERT INTO @tombs VALUES ('$N', '$L', $FUTURE)`, backend.ErrLost, false,
+		},
+		{
+			"acquire what was abandoned long ago", false, true,
+			`INSERT INTO @tombs VALUES ('$N', '$L', $PAST)`, nil, false,
+		},
+		{
+			"acquire what is called like one that was abandoned", false, true,
+			`INSERT INTO @tombs VALUES ('$N/', '$L', $FUTURE)`, nil, false,
+		},
+		{
+			"acquire what was abandoned for another", false, true,
+			`INSERT INTO @tombs VALUES ('$N', 'L$L', $FUTURE)`, nil, false,
+		},
+		{"release", false, false, "", nil, false},
+		{"release under a session that was ended", false, false, endSession, backend.ErrLost, false},
+		{"release under a session that ran out", false, false, cutSession, backend.ErrLost, false},
+		{"release under no session", false, false, noSession, backend.ErrLost, false},
+		{"release of a timed lease", true, false, "", nil, false},
+		{"release of a timed lease whose session was ended", true, false, endSession, nil, false},
+		{
+			"release of a timed lease that ran out", true, false,
+			`UPDATE @leases SET ends = $PAST WHERE name = '$N'`, backend.ErrLost, false,
+		},
+		{"release with somebody in line", false, false, inLine, nil, true},
+		{"release with another name", false, false, `UPDATE @leases SET name = '$N/' WHERE name = '$N'`, backend.ErrLost, false},
+		{"release of another lease", false, false, `UPDATE @leases SET lease = 'Lqqqqqqqqqqqqqqqqqqqqqqqqqq' WHERE name = '$N'`, backend.ErrLost, false},
+		{"release of a place in line", false, false, `UPDATE @leases SET held = false WHERE name = '$N'`, nil, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			id := Session(t, b, time.Hour, nil)
+			req := Ask(c.name, id)
+			if req.Timed = c.timed; c.timed {
+				req.TTL = time.Minute
+			}
+			change := func() {
+				if c.change != "" {
+					s.Exec(strings.NewReplacer("$N", req.Name, "$L", string(req.Lease), "$S", string(id)).Replace(s.Dialect.Replace(c.change)))
+				}
+			}
+			last := func() int64 {
+				return s.Int(s.Dialect.Replace(`SELECT coalesce(max(last), 0) FROM @locks WHERE name = '` + req.Name + `'`))
+			}
+			before := s.Int(s.Dialect.Replace(`SELECT $FLOOR FROM @meta`))
+			took := func() { // numbers are taken once for each way that was tried
+				t.Helper()
+				if long := last()-before > 64; c.want == nil && long != c.long {
+					t.Errorf("it took %d numbers", last()-before)
+				}
+			}
+			if c.acquire {
+				change()
+				if _, err := b.Acquire(Within(t), req); !errors.Is(err, c.want) {
+					t.Errorf("Acquire: %v, not %v", err, c.want)
+				}
+				took()
+				return
+			}
+			Take(t, b, req)
+			before = last()
+			change()
+			defer took()
+			err := b.Release(Within(t), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: id})
+			if !errors.Is(err, c.want) {
+				t.Errorf("Release: %v, not %v", err, c.want)
+			}
+			if c.change != inLine {
+				return
+			}
+			info, err := b.Inspect(Within(t), req.Name)
+			if err != nil || len(info.Holders) != 1 || len(info.Waiters) != 0 {
+				t.Errorf("%+v, %v; the one in line has to hold it now", info, err)
+			}
+		})
+	}
+}
