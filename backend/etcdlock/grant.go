@@ -159,7 +159,7 @@ func (a *acquisition) outAgain(ctx context.Context, e entry) (backend.Grant, err
 		return backend.Grant{}, a.uncertain(fail(ctx, opAcquire, err, true))
 	}
 	// etcd rounds down to seconds: the last of them is next to nothing.
-	left := min(max(time.Duration(resp.TTL)*time.Second, time.Millisecond), ttlOf(&e))
+	left := max(leftOf(&e, time.Duration(resp.TTL)*time.Second), time.Millisecond)
 	g := grantOf{rank: e.rank(), joined: e.zone == zoneJoined, left: left, since: e.since()}
 	if e.Pooled {
 		g.pool = e.lease

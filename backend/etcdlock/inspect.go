@@ -66,7 +66,7 @@ func holder(e *entry, left map[clientv3.LeaseID]time.Duration) backend.Holder {
 	}
 	if e.timed() {
 		h.Session = ""
-		h.Left = min(h.Left, ttlOf(e))
+		h.Left = max(0, leftOf(e, h.Left))
 	}
 	return h
 }

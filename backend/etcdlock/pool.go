@@ -51,6 +51,9 @@ func newPools(b *Backend) *pools {
 // sharesLeases reports whether timed leases of that TTL share etcd leases.
 func sharesLeases(ttl time.Duration) bool { return ttl <= poolTTL }
 
+// poolLife is how long an etcd lease lives that timed leases of that TTL share.
+func poolLife(ttl time.Duration) time.Duration { return ttl.Truncate(poolStep) + poolStep }
+
 // covers reports whether what is asked for at that moment lasts for its TTL.
 func (p *pooled) covers(asked time.Time, ttl time.Duration) bool {
 	return !asked.Add(ttl).After(p.asked.Add(p.life))
@@ -59,7 +62,7 @@ func (p *pooled) covers(asked time.Time, ttl time.Duration) bool {
 // take gives an etcd lease that lasts for the TTL from the moment that it gives, which is
 // now, or where etcd was slow, the one at which etcd was asked.
 func (ps *pools) take(ctx context.Context, ttl time.Duration) (*pooled, time.Time, error) {
-	life := ttl.Truncate(poolStep) + poolStep
+	life := poolLife(ttl)
 	ps.mu.Lock()
 	now := time.Now()
 	if pl := ps.newest[life]; pl != nil && pl.covers(now, ttl) {

@@ -87,6 +87,16 @@ func moves(e *entry, ttl time.Duration) bool {
 
 func ttlOf(e *entry) time.Duration { return time.Duration(e.TTL) * time.Millisecond }
 
+// leftOf is what is left of a timed lease whose etcd lease has so much. One that is shared
+// was made up to a second before it was used, and lives for that much longer.
+func leftOf(e *entry, has time.Duration) time.Duration {
+	ttl := ttlOf(e)
+	if e.Pooled {
+		has -= poolLife(ttl) - ttl
+	}
+	return min(has, ttl)
+}
+
 // renewMoving moves a timed lease, and where somebody else renewed it meanwhile, what that
 // one made of it.
 func (b *Backend) renewMoving(ctx context.Context, e *entry, ttl time.Duration, share bool) backend.Renewal {
