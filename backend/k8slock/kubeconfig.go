@@ -174,12 +174,13 @@ func content(folder, field, path string, data []byte) ([]byte, error) {
 
 // transport speaks HTTP/2 where the server does, on one connection, and finds out soon
 // when that is dead.
-func (c *cluster) transport() (*http.Transport, error) {
+func (c *cluster) transport() (*wires, error) {
 	const idle, ping = 90 * time.Second, 15 * time.Second
+	w := &wires{dialer: net.Dialer{Timeout: attempt, KeepAlive: ping}, open: make(map[*wire]struct{})}
 	t := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, IdleConnTimeout: idle, MaxIdleConnsPerHost: 16,
 		TLSHandshakeTimeout: attempt, HTTP2: &http.HTTP2Config{SendPingTimeout: ping, PingTimeout: ping},
-		DialContext:     (&net.Dialer{Timeout: attempt, KeepAlive: ping}).DialContext,
+		DialContext:     w.dial,
 		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.serverName, InsecureSkipVerify: c.insecure}, //nolint:gosec // the kubeconfig says so
 	}
 	if c.proxy != "" {
@@ -198,7 +199,8 @@ func (c *cluster) transport() (*http.Transport, error) {
 		}
 		t.TLSClientConfig.Certificates = []tls.Certificate{cert}
 	}
-	return t, nil
+	w.Transport = t
+	return w, nil
 }
 
 // bearer shows a token, which is read again from its file now and then: a pod's lives for
