@@ -27,7 +27,7 @@ func TestConformanceBehindAPooler(t *testing.T) {
 			}
 			return b
 		},
-		Slack: 5 * time.Second, NoRestart: "the server itself is restarted by TestConformance",
+		NoRestart: "the server itself is restarted by TestConformance",
 	})
 }
 
