@@ -100,14 +100,22 @@ func (e *engine) do(ctx context.Context, urgent bool, op string, args ...string)
 
 // await has the call done. See do for the error.
 func (e *engine) await(ctx context.Context, c *call, urgent bool) outcome {
-	alone, err := e.submit(c, urgent)
-	if err != nil {
-		return outcome{err: &sentError{err: err}}
-	}
-	if alone {
+	if e.direct && e.boards() {
 		return e.flyAlone(ctx, c)
 	}
-	return e.result(ctx, c)
+	return e.submit(ctx, c, urgent)
+}
+
+// boards reports whether the caller is a flight itself, because nobody else waits for one.
+func (e *engine) boards() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed || len(e.queue) > 0 || e.flights >= maxFlights {
+		return false
+	}
+	e.flights++
+	e.work.Add(1)
+	return true
 }
 
 // result waits for the outcome of a call that others send.
@@ -122,27 +130,22 @@ func (e *engine) result(ctx context.Context, c *call) outcome {
 	}
 }
 
-// submit queues the call, and starts a flight when not all are under way. It reports
-// whether the caller is the flight.
-func (e *engine) submit(c *call, urgent bool) (bool, error) {
+// submit queues the call, starts a flight when not all are under way, and waits for the
+// outcome.
+func (e *engine) submit(ctx context.Context, c *call, urgent bool) outcome {
+	c.done = make(chan outcome, 1)
+	if err := e.enqueue(c, urgent); err != nil {
+		return outcome{err: &sentError{err: err}}
+	}
+	return e.result(ctx, c)
+}
+
+func (e *engine) enqueue(c *call, urgent bool) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
-		return false, backend.ErrClosed
+		return backend.ErrClosed
 	}
-	if e.direct && len(e.queue) == 0 && e.flights < maxFlights {
-		e.flights++
-		c.sent = true
-		e.work.Add(1)
-		return true, nil
-	}
-	c.done = make(chan outcome, 1)
-	e.enqueue(c, urgent)
-	return false, nil
-}
-
-// enqueue is submit without the checks. mu is held.
-func (e *engine) enqueue(c *call, urgent bool) {
 	if urgent {
 		e.queue = append([]*call{c}, e.queue...)
 	} else {
@@ -152,6 +155,7 @@ func (e *engine) enqueue(c *call, urgent bool) {
 		e.flights++
 		e.takeOff(e.load())
 	}
+	return nil
 }
 
 // flyAlone sends a call that nobody shares a request with from the goroutine of its
@@ -163,7 +167,8 @@ func (e *engine) flyAlone(ctx context.Context, c *call) outcome {
 	outcomes, asked, err := e.exchange(withoutDial(trip), []*call{c})
 	stop()
 	cancel()
-	e.landAlone()
+	e.goOn()
+	e.work.Done()
 	switch {
 	case err == nil:
 		outcomes[0].asked = asked
@@ -173,36 +178,24 @@ func (e *engine) flyAlone(ctx context.Context, c *call) outcome {
 	case ctx.Err() != nil:
 		return outcome{err: &sentError{sent: true, err: context.Cause(ctx)}}
 	case errors.Is(err, errNoConnection):
-		return e.again(ctx, c)
+		return e.submit(ctx, c, true)
 	}
 	return outcome{err: err}
 }
 
-// landAlone ends the flight of a caller: what was asked meanwhile travels without it.
-func (e *engine) landAlone() {
-	defer e.work.Done()
-	if batch := e.land(); len(batch) > 0 {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		if e.closed {
-			hand(batch, nil, time.Time{}, &sentError{err: backend.ErrClosed})
-			return
-		}
-		e.takeOff(batch)
+// goOn ends a flight, and has another goroutine send what was asked meanwhile.
+func (e *engine) goOn() {
+	batch := e.land()
+	if len(batch) == 0 {
+		return
 	}
-}
-
-// again is for a call that was not sent.
-func (e *engine) again(ctx context.Context, c *call) outcome {
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	if e.closed {
-		e.mu.Unlock()
-		return outcome{err: &sentError{err: backend.ErrClosed}}
+		hand(batch, nil, time.Time{}, &sentError{err: backend.ErrClosed})
+		return
 	}
-	c.sent, c.done = false, make(chan outcome, 1)
-	e.enqueue(c, true)
-	e.mu.Unlock()
-	return e.result(ctx, c)
+	e.takeOff(batch)
 }
 
 // forget takes the call out of the queue. It reports whether it was sent before.
@@ -261,15 +254,7 @@ func (e *engine) fly(batch []*call) bool {
 			return
 		}
 		hand(batch, nil, time.Time{}, &sentError{sent: true, err: errTimeout})
-		if next := e.land(); len(next) > 0 {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			if e.closed {
-				hand(next, nil, time.Time{}, &sentError{err: backend.ErrClosed})
-				return
-			}
-			e.takeOff(next)
-		}
+		e.goOn()
 	})
 	defer timer.Stop()
 	ctx, cancel := context.WithTimeoutCause(e.base, e.timeout, errTimeout)

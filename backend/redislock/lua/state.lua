@@ -65,7 +65,7 @@ local function lock(name, lease)
     n = 0, x = 0, used = 0, shared = 0, limit = 0, line = 0, seq = 0, known = false}
   if got[1] then
     local n, x, used, shared, limit, line, seq =
-      string.match(got[1], '^(%d+) (%d) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+      string.match(got[1], SUMMARY)
     if not n then foreign(key) end
     l.n, l.x, l.used, l.shared = tonumber(n), tonumber(x), tonumber(used), tonumber(shared)
     l.limit, l.line, l.seq = tonumber(limit), tonumber(line), tonumber(seq)
