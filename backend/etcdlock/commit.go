@@ -41,7 +41,8 @@ type committer struct {
 	// underway is how many changes are; waiting is true where late will be called.
 	underway int
 	waiting  bool
-	riders   map[string][]*change // by lock; they wait for rideTime at most
+	riders   map[string][]*change // by lock; they wait for patience at most
+	patience time.Duration        // rideTime, but in tests
 	nest     int                  // batches that are not tried flat
 }
 
@@ -121,7 +122,7 @@ func (c *committer) enter(ch *change) []*change {
 	switch {
 	case ch.rides:
 		c.riders[ch.name] = append(c.riders[ch.name], ch)
-		time.AfterFunc(rideTime, func() { c.hurry(ch) })
+		time.AfterFunc(c.patience, func() { c.hurry(ch) })
 		return nil
 	case !c.room():
 		c.park(ch)

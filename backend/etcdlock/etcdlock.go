@@ -131,7 +131,7 @@ func New(client *clientv3.Client, cfg Config) (*Backend, error) {
 		suspects: newIDSet[backend.LeaseID](),
 	}
 	b.base, b.cancel = context.WithCancelCause(context.Background())
-	b.commits = &committer{b: b, riders: make(map[string][]*change)}
+	b.commits = &committer{b: b, riders: make(map[string][]*change), patience: rideTime}
 	b.lines = &lines{b: b, byName: make(map[string]*line)}
 	b.slots = newSlots()
 	b.pools = newPools(b)

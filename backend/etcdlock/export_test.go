@@ -1,6 +1,10 @@
 package etcdlock
 
-import "github.com/holdfast-io/holdfast/backend"
+import (
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
 
 // The internals that the tests outside of the package see.
 
@@ -46,6 +50,20 @@ func (b *Backend) Waiting(lock string) int {
 		}
 	}
 	return n
+}
+
+// RideFor has who joins a line wait for d for another change to travel with.
+func (b *Backend) RideFor(d time.Duration) {
+	b.commits.mu.Lock()
+	defer b.commits.mu.Unlock()
+	b.commits.patience = d
+}
+
+// Riding is how many callers wait to travel with another change of a lock.
+func (b *Backend) Riding(lock string) int {
+	b.commits.mu.Lock()
+	defer b.commits.mu.Unlock()
+	return len(b.commits.riders[lock])
 }
 
 // Slots is how many leases b keeps account of.

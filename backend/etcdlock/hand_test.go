@@ -29,7 +29,7 @@ func TestHandOverIsOneRequest(t *testing.T) {
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
 	b := direct(t, members)
 	s := kept(t, b)
-	const waiters, rounds = 12, 20
+	const waiters, proposals = 12, "etcd_server_proposals_committed_total"
 	held := request("lock", s)
 	if _, err := b.Acquire(t.Context(), held); err != nil {
 		t.Fatal(err)
@@ -46,6 +46,7 @@ func TestHandOverIsOneRequest(t *testing.T) {
 		join()
 		await(t, "in line", func() bool { return b.Waiting("lock") == n+1 })
 	}
+	b.RideFor(time.Minute) // from here on: the first of a line has nobody to travel with
 	var last fence.Token
 	pass := func() {
 		release(t, b, held)
@@ -55,23 +56,23 @@ func TestHandOverIsOneRequest(t *testing.T) {
 		}
 		last, held = r.grant.Token, r.req
 	}
-	// One that comes a little late travels alone, which happens where the machine is busy.
-	fewest := 2 * waiters
-	for range rounds {
-		before := metric(t, members[0], "etcd_server_proposals_committed_total")
-		for range waiters {
-			join()
-			pass()
-		}
-		fewest = min(fewest, metric(t, members[0], "etcd_server_proposals_committed_total")-before)
+	before := metric(t, members[0], proposals)
+	for range waiters {
+		join()
+		await(t, "waiting for one to travel with", func() bool { return b.Riding("lock") == 1 })
+		pass()
 	}
+	if n := metric(t, members[0], proposals) - before; n != waiters {
+		t.Errorf("%d hand-overs with one that joined were %d transactions", waiters, n)
+	}
+	before = metric(t, members[0], proposals)
 	for range waiters {
 		pass()
 	}
-	release(t, b, held)
-	if fewest > waiters*3/2 {
-		t.Errorf("%d hand-overs were %d transactions", waiters, fewest)
+	if n := metric(t, members[0], proposals) - before; n != waiters {
+		t.Errorf("%d hand-overs were %d transactions", waiters, n)
 	}
+	release(t, b, held)
 }
 
 // Where the one right before a waiter goes, others may still have the lock.

@@ -179,7 +179,7 @@ func TestHolderIsCutOff(t *testing.T) {
 	server := testserver.StartZooKeeper(t, 1)[0]
 	proxy := chaos.Start(t, server.Addr())
 	b, other := through(t, proxy), closing(t, server)
-	const ttl = 2 * time.Second
+	const ttl = 8 * time.Second // time to get in line, also on a busy machine
 	lost := make(chan time.Time, 1)
 	id := session(t, b, ttl, func(l backend.Loss) {
 		if l.Lease == "" {
