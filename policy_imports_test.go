@@ -49,7 +49,7 @@ func importRules() []importRule {
 		{"internal/chaos", nil},
 		{"internal/testserver/...", []string{"internal/chaos", "internal/testserver/..."}},
 		{"internal/...", []string{"backend", "fence", "internal/wire"}},
-		{"examples/...", append(public, "examples/...")},
+		{"examples/...", append(public, "examples/internal/...")},
 		{"verify", []string{"verify/history"}},
 		{"verify/history", nil},
 		{"verify/play", []string{".", "backend", "fence", "open", "internal/chaos", "verify/history"}},

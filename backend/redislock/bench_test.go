@@ -1,6 +1,7 @@
 package redislock_test
 
 import (
+	"context"
 	"strconv"
 	"sync/atomic"
 	"syscall"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock"
 	"github.com/holdfast-io/holdfast/internal/testserver"
@@ -34,6 +36,27 @@ func BenchmarkPairs(b *testing.B) {
 					return err
 				}
 				return v.Release(b.Context(), backend.ReleaseRequest{Name: name, Lease: req.Lease, Session: id})
+			})
+		})
+	}
+}
+
+// BenchmarkClientPairs is BenchmarkPairs through the client, as programs use it.
+func BenchmarkClientPairs(b *testing.B) {
+	for _, goroutines := range []int{1, 64} {
+		b.Run("goroutines="+strconv.Itoa(goroutines), func(b *testing.B) {
+			s := memory(b)
+			c, err := holdfast.New(open(b, s, redislock.Config{Quarantine: redislock.NoQuarantine}), holdfast.Config{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(func() { _ = c.Close(context.WithoutCancel(b.Context())) })
+			parallel(b, s, goroutines, func(name string) error {
+				lock, err := c.Acquire(b.Context(), name)
+				if err != nil {
+					return err
+				}
+				return lock.Release(b.Context())
 			})
 		})
 	}

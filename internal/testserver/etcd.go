@@ -63,7 +63,7 @@ func StartEtcd(tb testing.TB, o EtcdOptions) []*Etcd {
 	tb.Helper()
 	bin := debianEtcd
 	if !o.Debian {
-		bin = etcdBinary(tb)
+		bin = EtcdBinary(tb)
 	}
 	n := max(1, o.Members)
 	id := strings.ToLower(rand.Text()[:8])
@@ -218,9 +218,9 @@ func (e *Etcd) awaitReady() {
 	})
 }
 
-// etcdBinary builds the server, outside of the race detector, and gives the path of
+// EtcdBinary builds the server, outside of the race detector, and gives the path of
 // the program in the build cache, where it stays: "go run" puts it there.
-func etcdBinary(tb testing.TB) string {
+func EtcdBinary(tb testing.TB) string {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), buildTimeout)
 	defer cancel()

@@ -1,0 +1,214 @@
+package main_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+)
+
+const (
+	clients     = 200
+	orderCount  = 60  // two clients want each
+	orderBuyers = 120 // the other eighty reserve
+	enough      = 1000
+	scarce      = 40 // of product 1, of which seventy are wanted
+)
+
+// TestFleet: 200 clients at three instances, of which one is killed, and another is stopped
+// with a lock in its hands until its lease is over and somebody else has done its work; then
+// it wakes. Everybody asks until there is an answer. In the end all is counted.
+func TestFleet(t *testing.T) {
+	t.Parallel()
+	f := setUp(t,
+		fmt.Sprintf("INSERT INTO product VALUES (1, %d), (2, %d)", scarce, enough),
+		fmt.Sprintf("INSERT INTO orders (id, product, quantity) SELECT n, 1 + n %% 2, 1 FROM generate_series(1, %d) n", orderCount),
+		fmt.Sprintf("INSERT INTO orders (id, product, quantity) VALUES (%d, 2, 1)", stuckOrder),
+		"CREATE TABLE seen (product bigint, before int, after int)",
+		`CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO seen VALUES (NEW.id, OLD.stock, NEW.stock); RETURN NULL; END'`,
+		"CREATE TRIGGER note AFTER UPDATE ON product FOR EACH ROW EXECUTE FUNCTION note()",
+	)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	defer cancel()
+	var fleet []process
+	for _, name := range []string{"one", "two", "three"} {
+		fleet = append(fleet, start(t, name, "--database", f.pg.URL(), "--ttl", "6s"))
+	}
+	locks := f.client(holdfast.Config{})
+
+	r := run{fleet: fleet, faults: make(chan struct{}), some: make(chan struct{})}
+	done := make(chan struct{})
+	go func() { r.all(ctx); close(done) }()
+	await(ctx, t, r.some) // it is under way
+	fleet[1].Kill()
+	stuck := make(chan answer, 1)
+	ask := func() {
+		a, _ := try(ctx, http.MethodPost, orderURL(fleet[2], stuckOrder), "", "") // it may be cut off: that is no answer
+		stuck <- a
+	}
+	holder := func() string { // of the order
+		info, err := locks.Inspect(ctx, fmt.Sprint("order:", stuckOrder))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(info.Holders) == 0 {
+			return ""
+		}
+		return info.Holders[0].Owner
+	}
+	go ask()
+	for holder() != "three" {
+		if len(stuck) > 0 { // the machine is so busy that the request was over before
+			<-stuck
+			go ask()
+		}
+		pause(ctx)
+	}
+	fleet[2].Stop()
+	close(r.faults) // the other half begins
+	for holder() == "three" {
+		pause(ctx)
+	}
+	r.until(ctx, func(int) (answer, error) { return try(ctx, http.MethodPost, orderURL(fleet[0], stuckOrder), "", "") })
+	fleet[2].Cont()
+	if a := <-stuck; a.status == http.StatusOK {
+		t.Errorf("whoever slept past its lease wakes and says %s", a.text)
+	}
+	await(ctx, t, done)
+	if a := do(t, http.MethodGet, fleet[2].url+"/orders/1", "", ""); a.status != http.StatusOK {
+		t.Errorf("after its sleep the instance says %d %s", a.status, a.text)
+	}
+	f.judge(&r)
+}
+
+func orderURL(p process, id int) string { return fmt.Sprintf("%s/orders/%d/process", p.url, id) }
+
+func await(ctx context.Context, t *testing.T, event <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-event:
+	case <-ctx.Done():
+		t.Fatal(context.Cause(ctx))
+	}
+}
+
+// pause keeps those who ask again from doing nothing else.
+func pause(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	<-ctx.Done()
+}
+
+// run is what the clients do, and what they were told.
+type run struct {
+	fleet  []process
+	faults chan struct{} // closed when the faults have happened
+	some   chan struct{} // closed when a few have their answer
+	told   atomic.Int64
+
+	charged  [orderCount + 1]atomic.Int64 // answers that said so
+	reserved [clients]atomic.Bool
+	answered atomic.Int64
+}
+
+// all lets every client ask until it has an answer. One half begins after the faults.
+func (r *run) all(ctx context.Context) {
+	var wg sync.WaitGroup
+	for i := range clients {
+		wg.Go(func() {
+			if i%2 == 1 {
+				select {
+				case <-r.faults:
+				case <-ctx.Done():
+				}
+			}
+			if i < orderBuyers {
+				r.buy(ctx, i)
+			} else {
+				r.reserve(ctx, i)
+			}
+			if r.told.Add(1) == 20 {
+				close(r.some)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// buy has an order processed. Clients i and i+60 want the same one.
+func (r *run) buy(ctx context.Context, i int) {
+	id := 1 + i%orderCount
+	a := r.until(ctx, func(n int) (answer, error) {
+		return try(ctx, http.MethodPost, orderURL(r.fleet[(i+n)%3], id), "", "")
+	})
+	if a.status == http.StatusOK {
+		r.charged[id].Add(1)
+	}
+}
+
+func (r *run) reserve(ctx context.Context, i int) {
+	path := fmt.Sprintf("/inventory/%d/reserve", 1+i/2%2)
+	a := r.until(ctx, func(n int) (answer, error) {
+		return try(ctx, http.MethodPost, r.fleet[(i+n)%3].url+path, "client-"+strconv.Itoa(i), `{"quantity":1}`)
+	})
+	r.reserved[i].Store(a.status == http.StatusOK)
+}
+
+// until asks, another instance each time, until the answer is yes or no.
+func (r *run) until(ctx context.Context, ask func(n int) (answer, error)) answer {
+	for n := 0; ctx.Err() == nil; n++ {
+		a, err := ask(n)
+		if err == nil && (a.status == http.StatusOK || a.status == http.StatusBadRequest) {
+			r.answered.Add(1)
+			return a
+		}
+		pause(ctx)
+	}
+	return answer{}
+}
+
+// judge counts.
+func (f *fixture) judge(r *run) {
+	t := f.t
+	t.Helper()
+	if n := r.answered.Load(); n != clients+1 {
+		t.Fatalf("%d of %d clients have an answer", n, clients+1)
+	}
+	for what, n := range map[string]int64{
+		"orders that are pending":              f.pg.Int("SELECT count(*) FROM orders WHERE status = 'pending'"),
+		"orders charged more or less than due": f.pg.Int("SELECT count(*) FROM orders o WHERE (SELECT count(*) FROM charge c WHERE c.order_id = o.id) <> (o.status = 'completed')::int"),
+		"requests done twice":                  f.pg.Int("SELECT count(*) - count(DISTINCT request) FROM reservation"),
+		"times the stock was negative":         f.pg.Int("SELECT count(*) FROM seen WHERE after < 0"),
+		"updates of stock that were lost":      f.pg.Int("SELECT count(*) - count(DISTINCT (product, after)) FROM seen"),
+		"left of the scarce product":           f.pg.Int("SELECT stock FROM product WHERE id = 1"),
+	} {
+		if n != 0 {
+			t.Errorf("%s: %d", what, n)
+		}
+	}
+	const sold = "SELECT (SELECT count(*) FROM charge c JOIN orders o ON o.id = c.order_id WHERE o.product = $1) + (SELECT count(*) FROM reservation WHERE product = $1)"
+	if n := f.pg.Int(sold, 1); n != scarce {
+		t.Errorf("of %d there are, %d were sold", scarce, n)
+	}
+	everybody := int64(orderCount/2 + (clients-orderBuyers)/2 + 1)
+	if n, left := f.pg.Int(sold, 2), f.pg.Int("SELECT stock FROM product WHERE id = 2"); n != everybody || left != enough-everybody {
+		t.Errorf("%d wanted the other product, %d have it, and %d of %d are left", everybody, n, left, enough)
+	}
+	for id := range r.charged {
+		if n := r.charged[id].Load(); n > 1 {
+			t.Errorf("%d clients were told that order %d is processed by them", n, id)
+		}
+	}
+	for i := orderBuyers; i < clients; i++ {
+		rows := f.pg.Int("SELECT count(*) FROM reservation WHERE request = $1", "client-"+strconv.Itoa(i))
+		if told := r.reserved[i].Load(); (rows == 1) != told {
+			t.Errorf("client %d was told %t and has %d", i, told, rows)
+		}
+	}
+}

@@ -1,0 +1,183 @@
+package main_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+	orders "github.com/holdfast-io/holdfast/examples/orders"
+)
+
+// TestOrder: an order is processed once, and the answers say what became of it.
+func TestOrder(t *testing.T) {
+	t.Parallel()
+	f := setUp(t, "INSERT INTO product VALUES (1, 3)", "INSERT INTO orders (id, product, quantity) VALUES (1, 1, 2), (2, 1, 2), (3, 1, 1)")
+	url := f.serve(f.client(holdfast.Config{}), nil)
+	if a := expect(t, processOrder(t, url, 1), http.StatusOK); a.Status != orders.StatusCompleted {
+		t.Errorf("processed: %s", a.text)
+	}
+	if a := expect(t, processOrder(t, url, 1), http.StatusBadRequest); !a.is("already-processed") || a.Order.Status != orders.StatusCompleted {
+		t.Errorf("once more: %s", a.text)
+	}
+	if a := expect(t, processOrder(t, url, 2), http.StatusBadRequest); !a.is("insufficient-stock") || a.Order.Status != orders.StatusRejected {
+		t.Errorf("two where there is one: %s", a.text)
+	}
+	if a := expect(t, processOrder(t, url, 2), http.StatusBadRequest); !a.is("already-processed") {
+		t.Errorf("a rejected order once more: %s", a.text)
+	}
+	expect(t, processOrder(t, url, 3), http.StatusOK)
+	expect(t, processOrder(t, url, 4), http.StatusNotFound)
+	if a := expect(t, do(t, http.MethodGet, url+"/inventory/1", "", ""), http.StatusOK); a.Stock != 0 {
+		t.Errorf("the stock is %s", a.text)
+	}
+	if n := f.pg.Int("SELECT count(*) FROM charge"); n != 2 {
+		t.Errorf("%d charges", n)
+	}
+}
+
+// TestOrderBusy: while one instance works on an order the others say so at once. What the
+// payment provider refuses is not charged, and the order can be tried again.
+func TestOrderBusy(t *testing.T) {
+	t.Parallel()
+	f := setUp(t, "INSERT INTO product VALUES (1, 3)", "INSERT INTO orders (id, product, quantity) VALUES (1, 1, 2)")
+	asked, goOn := make(chan struct{}), make(chan error)
+	here := f.serve(f.client(holdfast.Config{}), func(context.Context, orders.Order) error {
+		close(asked)
+		return <-goOn
+	})
+	there := f.serve(f.client(holdfast.Config{}), nil)
+	first := make(chan answer, 1)
+	go func() { first <- processOrder(t, here, 1) }()
+	<-asked
+	if a := expect(t, processOrder(t, there, 1), http.StatusConflict); !a.is("busy") || a.header.Get("Retry-After") == "" {
+		t.Errorf("while another works on it: %s", a.text)
+	}
+	goOn <- errors.New("the card has expired")
+	expect(t, <-first, http.StatusServiceUnavailable)
+	if n := f.pg.Int("SELECT count(*) FROM charge"); n != 0 {
+		t.Errorf("%d charges", n)
+	}
+	expect(t, processOrder(t, there, 1), http.StatusOK)
+}
+
+// TestReserve: a request that is named is done once.
+func TestReserve(t *testing.T) {
+	t.Parallel()
+	f := setUp(t, "INSERT INTO product VALUES (1, 5)")
+	url := f.serve(f.client(holdfast.Config{}), nil)
+	if a := expect(t, reserveStock(t, url, 1, "r-1", 2), http.StatusOK); a.Remaining != 3 || a.Repeated {
+		t.Errorf("two of five: %s", a.text)
+	}
+	if a := expect(t, reserveStock(t, url, 1, "r-1", 2), http.StatusOK); a.Remaining != 3 || !a.Repeated {
+		t.Errorf("the same request: %s", a.text)
+	}
+	expect(t, reserveStock(t, url, 1, "r-1", 1), http.StatusUnprocessableEntity)
+	if a := expect(t, reserveStock(t, url, 1, "r-2", 4), http.StatusBadRequest); !a.is("insufficient-stock") || a.Stock != 3 {
+		t.Errorf("four of three: %s", a.text)
+	}
+	expect(t, reserveStock(t, url, 1, "", 1), http.StatusOK) // without a name each is another
+	expect(t, reserveStock(t, url, 1, "", 1), http.StatusOK)
+	expect(t, reserveStock(t, url, 2, "", 1), http.StatusNotFound)
+	if n := f.pg.Int("SELECT stock FROM product"); n != 1 {
+		t.Errorf("%d are left", n)
+	}
+}
+
+// TestStockBusy: a reservation waits for its turn for five seconds, and has it when it comes.
+func TestStockBusy(t *testing.T) {
+	t.Parallel()
+	f := setUp(t, "INSERT INTO product VALUES (1, 5)")
+	locks := f.client(holdfast.Config{})
+	url := f.serve(locks, nil)
+	lock := f.lock(locks, "inventory:1")
+	begun := time.Now()
+	a := expect(t, reserveStock(t, url, 1, "", 1), http.StatusServiceUnavailable)
+	if took := time.Since(begun); took < orders.StockWait || !a.is("stock-busy") || a.header.Get("Retry-After") == "" {
+		t.Errorf("after %s: %s", took, a.text)
+	}
+	for a.status != http.StatusOK { // on a very busy machine even this may take five seconds
+		second := make(chan answer, 1)
+		go func() { second <- reserveStock(t, url, 1, "", 1) }()
+		for waiting := 0; waiting == 0 && len(second) == 0; {
+			info, err := locks.Inspect(t.Context(), "inventory:1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			waiting = len(info.Waiters)
+		}
+		if err := lock.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if a = <-second; a.status != http.StatusOK {
+			expect(t, a, http.StatusServiceUnavailable)
+			lock = f.lock(locks, "inventory:1")
+		}
+	}
+}
+
+// TestBadRequests: every refusal is a problem that says what is wrong.
+func TestBadRequests(t *testing.T) {
+	t.Parallel()
+	f := setUp(t, "INSERT INTO product VALUES (1, 5)")
+	url := f.serve(f.client(holdfast.Config{}), nil)
+	for _, c := range []struct {
+		method, path, key, body string
+		status                  int
+		field                   string
+	}{
+		{"POST", "/inventory/1/reserve", "", ``, 400, "body"},
+		{"POST", "/inventory/1/reserve", "", `{"quantity":0}`, 400, "quantity"},
+		{"POST", "/inventory/1/reserve", "", `{"quantity":1000001}`, 400, "quantity"},
+		{"POST", "/inventory/1/reserve", "", `{"quantity":1.5}`, 400, "quantity"},
+		{"POST", "/inventory/1/reserve", "", `{"quantity":1,"price":0}`, 400, "body"},
+		{"POST", "/inventory/1/reserve", strings.Repeat("k", 65), `{"quantity":1}`, 400, "Idempotency-Key"},
+		{"POST", "/inventory/1/reserve", "", `{"quantity":1` + strings.Repeat(" ", 5000) + `}`, 413, ""},
+		{"POST", "/inventory/x/reserve", "", `{"quantity":1}`, 400, "id"},
+		{"POST", "/orders/0/process", "", ``, 400, "id"},
+		{"GET", "/orders/99999999999999999999", "", ``, 400, "id"},
+		{"GET", "/orders/1/process", "", ``, 405, ""},
+		{"GET", "/", "", ``, 404, ""},
+	} {
+		a := do(t, c.method, url+c.path, c.key, c.body)
+		if a.status != c.status || a.Field != c.field || a.Detail == "" || a.header.Get("Content-Type") != "application/problem+json" {
+			t.Errorf("%s %s %.60s: %d %s", c.method, c.path, c.body, a.status, a.text)
+		}
+	}
+	if n := f.pg.Int("SELECT stock FROM product"); n != 5 {
+		t.Errorf("bad requests have left %d", n)
+	}
+}
+
+// TestStart: the command refuses what it cannot use, and fills a database for a
+// demonstration once.
+func TestStart(t *testing.T) {
+	t.Parallel()
+	f := setUp(t)
+	run := func(args ...string) error {
+		return orders.Run(t.Context(), append([]string{"--listen", "127.0.0.1:0"}, args...), nil, io.Discard, io.Discard)
+	}
+	var bad *holdfast.InvalidError
+	if err := run(); !errors.As(err, &bad) || bad.Field != "--database" {
+		t.Errorf("without a database: %v", err)
+	}
+	if err := run("--database", f.pg.URL(), "--ttl", "1ms"); !errors.As(err, &bad) || bad.Field != "ttl" {
+		t.Errorf("a millisecond: %v", err)
+	}
+	for range 2 {
+		p := start(t, "demo", "--database", f.pg.URL(), "--demo")
+		expect(t, do(t, http.MethodGet, p.url+"/orders/9", "", ""), http.StatusOK)
+		p.Terminate()
+		if err := p.Wait(time.Minute); err != nil {
+			t.Errorf("told to stop, it ended with %v: %s", err, p.Log())
+		}
+	}
+	if n := f.pg.Int("SELECT count(*) FROM orders"); n != 9 {
+		t.Errorf("%d orders for a demonstration", n)
+	}
+	http.DefaultClient.CloseIdleConnections()
+}

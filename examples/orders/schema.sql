@@ -1,0 +1,29 @@
+-- A shop of your own should have CHECK (stock >= 0) and UNIQUE (order_id) as well. They
+-- are left out here so that the tests count what the locks and the tokens keep.
+CREATE TABLE IF NOT EXISTS product (
+    id    bigint PRIMARY KEY,
+    stock integer NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS orders (
+    id       bigint PRIMARY KEY,
+    product  bigint NOT NULL REFERENCES product,
+    quantity integer NOT NULL CHECK (quantity > 0),
+    status   text NOT NULL DEFAULT 'pending'
+);
+
+CREATE TABLE IF NOT EXISTS charge (
+    id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    order_id bigint NOT NULL REFERENCES orders,
+    token    bigint NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS reservation (
+    id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    product  bigint NOT NULL REFERENCES product,
+    quantity integer NOT NULL CHECK (quantity > 0),
+    request  text,
+    token    bigint NOT NULL
+);
+
+CREATE INDEX IF NOT EXISTS reservation_request ON reservation (product, request);

@@ -1,0 +1,74 @@
+// Command reservations lets the brokers of an estate agency reserve properties: who has
+// reserved one keeps the others from it, until it is given back, or falls by itself after
+// two hours in which nothing was heard from its broker. See README.md.
+//
+//	go run ./examples/reservations --backend redis://127.0.0.1:6379
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/examples/internal/web"
+	"github.com/holdfast-io/holdfast/open"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := Run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "reservations:", err)
+		os.Exit(1)
+	}
+}
+
+// Run is the command: it serves until ctx ends. out is told the address, diag is the log.
+//
+// Errors: of the command line; *holdfast.InvalidError or holdfast.ErrUnsupported where the
+// backend cannot keep a reservation for as long as --for says; of the backend's URL.
+func Run(ctx context.Context, args []string, out, diag io.Writer) error {
+	flags := flag.NewFlagSet("reservations", flag.ContinueOnError)
+	listen := flags.String("listen", "127.0.0.1:8080", "address to listen on")
+	url := flags.String("backend", "sqlite://"+filepath.Join(os.TempDir(), "holdfast-reservations.db"), "URL of the store: any that package open knows")
+	ttl := flags.Duration("for", 2*time.Hour, "how long a reservation stands without being renewed")
+	if ok, err := web.Parse(flags, args, diag); !ok {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(diag, nil))
+
+	b, err := open.URL(ctx, *url, open.Options{Logger: log})
+	if err != nil {
+		return fmt.Errorf("--backend: %w", err)
+	}
+	locks, err := holdfast.New(b, holdfast.Config{Logger: log})
+	if err != nil {
+		return errors.Join(err, b.Close())
+	}
+	err = serve(ctx, *listen, locks, *ttl, log, out)
+	// The reservations stay: they belong to nobody's process.
+	done, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	return errors.Join(err, locks.Close(done), b.Close())
+}
+
+func serve(ctx context.Context, listen string, locks *holdfast.Client, ttl time.Duration, log *slog.Logger, out io.Writer) error {
+	book, err := NewBook(locks, ttl)
+	if err != nil {
+		return fmt.Errorf("--for %s on this backend: %w", ttl, err)
+	}
+	if !locks.Capabilities().Durable {
+		log.LogAttrs(ctx, slog.LevelWarn, "this backend forgets every reservation when it is restarted", slog.String("backend", locks.Capabilities().Name))
+	}
+	return web.Serve(ctx, listen, NewAPI(book, log), out)
+}
