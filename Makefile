@@ -75,7 +75,7 @@ bench: deps bench-build ## measure us and other libraries on real servers (BENCH
 	bin/holdfast bench --peers $(BENCHFLAGS)
 
 .PHONY: bench-results
-bench-results: deps bench-build ## the same, kept under bench/results with today's date (SUFFIX=)
+bench-results: deps bench-build ## the same, kept under bench/results with today's date (SUFFIX=); then make generate
 	@mkdir -p bench/results
 	bin/holdfast bench --peers $(BENCHFLAGS) $(foreach form,txt json html,--out bench/results/$(shell date -u +%Y-%m-%d)$(SUFFIX).$(form))
 
@@ -117,8 +117,8 @@ simulate: ## the client against a backend with seeded faults, in simulated time,
 	HOLDFAST_SIMULATE='$(FOR)' SEED='$(SEED)' $(GO) test -count=1 -v -run '^TestSimulation$$/^long$$' -timeout 0 . | grep -v '^ *\(===\|---\|sim_test.go.*simulated, \)'
 
 .PHONY: generate
-generate: ## write anew what is generated: the capability tables
-	$(GO) test -count=1 -run TestCapabilityTable ./internal/e2e -update
+generate: ## write anew what is generated: the capability tables, and what was measured
+	$(GO) test -count=1 -run '^Test(Capability|Measured)Table$$' ./internal/e2e -update
 
 .PHONY: lint
 lint: ## golangci-lint, in the version that tools/go.mod pins

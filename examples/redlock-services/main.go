@@ -24,7 +24,7 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend/redlock"
-	"github.com/holdfast-io/holdfast/examples/redlock-services/services"
+	"github.com/holdfast-io/holdfast/examples/redlock-services/internal/services"
 	"github.com/holdfast-io/holdfast/observe"
 	"github.com/holdfast-io/holdfast/observe/health"
 )
@@ -39,7 +39,7 @@ func main() {
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "redlock-services:", err)
-		os.Exit(1) //nolint:forbidigo // this is main
+		os.Exit(1)
 	}
 }
 
