@@ -52,8 +52,9 @@ type AdvisoryConfig struct {
 // same key exclude each other in different sessions, and do no other harm; among a million
 // names there are such two with a probability of 1 in 37 million.
 //
-// Tokens come from a sequence, which begins at the microseconds of the server's clock of when
-// it was made.
+// Tokens come from a sequence, above the microseconds of the server's clock of when the server
+// was first used since it lost anything: they grow also when a crash or a fail-over loses the
+// last numbers of the sequence.
 type Advisory struct {
 	conf   *pgx.ConnConfig // of a connection with locks
 	pool   *pgxpool.Pool   // for everything else

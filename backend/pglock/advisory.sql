@@ -1,5 +1,4 @@
--- What is known of advisory locks. The schema stands in place of each at sign, and the
--- first token of all in place of $START.
+-- What is known of advisory locks. The schema stands in place of each at sign.
 -- The locks themselves are the server's. A row counts only while the connection that made
 -- it has its lock still. Connections do not survive the server, so that tables which it
 -- empties after a crash (UNLOGGED) are enough, and cost no wait for the disk.
@@ -9,8 +8,18 @@ CREATE TABLE @meta (
 	version integer NOT NULL
 );
 
--- Tokens. It is written to the log like any other.
-CREATE SEQUENCE @tokens AS bigint START WITH $START;
+-- A token is the sum of the next number and of what stands in epoch: the microseconds of
+-- the clock of when that row was made. The row is gone after a crash, a fail-over and a
+-- restore, with all connections, and made again by the first of them. For the numbers may
+-- go back then: one that a transaction takes is on disk when the transaction that wrote
+-- the log of its thirty-two is, which may be another one. There are less than a million
+-- grants a second, so the sum is greater than all before.
+CREATE SEQUENCE @tokens AS bigint;
+
+CREATE UNLOGGED TABLE @epoch (
+	id    integer PRIMARY KEY CHECK (id = 1),
+	above bigint  NOT NULL
+);
 
 -- One row for each connection that has locks. It has the lock of its own number.
 CREATE UNLOGGED TABLE @sessions (

@@ -35,6 +35,8 @@ const (
 	hello      = `SELECT CASE WHEN pg_backend_pid()::bigint = $2 THEN pg_try_advisory_lock($1) END`
 	addSession = `INSERT INTO @sessions (conn, pid, session, expires, made)
 		VALUES ($1, pg_backend_pid(), $2, clock_timestamp() + $3 * interval '1 microsecond', clock_timestamp())`
+	// See advisory.sql. Whoever makes it at the same time is waited for.
+	keepEpoch     = `INSERT INTO @epoch (id, above) SELECT 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint ON CONFLICT DO NOTHING`
 	extendSession = `UPDATE @sessions SET expires = clock_timestamp() + $2 * interval '1 microsecond' WHERE conn = $1`
 	unlock        = `SELECT pg_advisory_unlock($1)`
 	unlockShared  = `SELECT pg_advisory_unlock_shared($1)`
@@ -48,7 +50,7 @@ const (
 		got AS MATERIALIZED (SELECT CASE WHEN EXISTS (SELECT FROM old) THEN NULL
 			WHEN $4 THEN pg_try_advisory_lock_shared($3) ELSE pg_try_advisory_lock($3) END AS ok),
 		put AS (INSERT INTO @leases (name, lease, key, shared, conn, owner, note, token, since)
-			SELECT $1, $2, $3, $4, $5, $6, $7, nextval($9::text::regclass), clock_timestamp() FROM got WHERE ok
+			SELECT $1, $2, $3, $4, $5, $6, $7, nextval($9::text::regclass) + (SELECT above FROM @epoch), clock_timestamp() FROM got WHERE ok
 			ON CONFLICT DO NOTHING RETURNING token, since),
 		left_line AS (DELETE FROM @waiters WHERE name = $1 AND lease = $2 AND conn = $5 AND (SELECT ok FROM got)),
 		queued AS (INSERT INTO @waiters (name, lease, conn, shared, owner, note, asked)
@@ -142,6 +144,7 @@ func (c *advisoryConn) hello(ctx context.Context, id backend.SessionID) error {
 	}
 	q := new(pgx.Batch)
 	q.Queue(setIdle, millis(c.ttl+idleMargin))
+	q.Queue(c.b.sql(keepEpoch))
 	q.Queue(c.b.sql(sweepDead))
 	q.Queue(c.b.sql(addSession), c.id, string(id), c.ttl.Microseconds())
 	q.Queue("LISTEN " + c.channel())

@@ -5,8 +5,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,7 +27,6 @@ const heldLocks = `SELECT (l.classid::bigint << 32) | l.objid::bigint AS key, l.
 const (
 	advisoryReadVersion = `SELECT version, current_setting('server_encoding') FROM @meta`
 	advisoryAtATime     = `SELECT pg_advisory_xact_lock(hashtextextended('holdfast advisory schema', 0))`
-	advisoryStart       = `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
 	// What is out: the connection that made the row is there, and has the lock.
 	outLeases = `WITH held AS MATERIALIZED ($HELD),
 		alive AS MATERIALIZED (SELECT s.* FROM @sessions s JOIN held h ON h.key = s.conn AND h.pid = s.pid),
@@ -41,7 +38,7 @@ const (
 		FROM @waiters w JOIN alive s USING (conn) WHERE w.name = ANY($1) ORDER BY w.name, w.n`
 	listHeld = outLeases + `SELECT DISTINCT name FROM out WHERE name > $1 AND starts_with(name, $2) ORDER BY name LIMIT $3`
 	// A connection is told that something was marked when the transaction is committed.
-	mark = outLeases + `, t AS MATERIALIZED (SELECT nextval($5::text::regclass) AS token),
+	mark = outLeases + `, t AS MATERIALIZED (SELECT nextval($5::text::regclass) + coalesce((SELECT above FROM @epoch), 0) AS token),
 		hit AS (UPDATE @leases e SET marked = true, reason = $3, released = $4 FROM out o
 			WHERE e.name = o.name AND e.lease = o.lease AND e.name = $1 AND ($2 = '' OR e.lease = $2)
 			RETURNING e.lease, o.session, e.owner, e.note, e.shared, e.token, e.since, e.conn, o.expires)
@@ -266,15 +263,11 @@ func (b *Advisory) create(ctx context.Context) error {
 		}
 		quoted := pgx.Identifier{b.name}.Sanitize()
 		var space, tables bool
-		var start int64
-		err := errors.Join(
-			tx.QueryRow(ctx, `SELECT to_regnamespace($1) IS NOT NULL, to_regclass($2) IS NOT NULL`, quoted, quoted+".meta").Scan(&space, &tables),
-			tx.QueryRow(ctx, advisoryStart).Scan(&start),
-		)
+		err := tx.QueryRow(ctx, `SELECT to_regnamespace($1) IS NOT NULL, to_regclass($2) IS NOT NULL`, quoted, quoted+".meta").Scan(&space, &tables)
 		if err != nil || tables {
-			return err
+			return err //nolint:wrapcheck // see unavailable
 		}
-		queries := []string{b.sql(strings.ReplaceAll(advisoryTables, "$START", strconv.FormatInt(start, 10)))}
+		queries := []string{b.sql(advisoryTables)}
 		if !space {
 			queries = append([]string{`CREATE SCHEMA ` + quoted}, queries...)
 		}
