@@ -14,7 +14,11 @@ func TestAdvisoryTokensAfterACrash(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
 	b := openAdvisory(t, advisoryURL(s, "postgres", s.Addr()))
-	last := leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, time.Hour, nil)))
+	id := leasetest.Session(t, b, time.Hour, nil)
+	for _, name := range []string{"a", "b", "c"} {
+		leasetest.Take(t, b, leasetest.Ask(name, id))
+	}
+	last := leasetest.Take(t, b, leasetest.Ask("n", id))
 	s.Kill()
 	s.Start()
 	s.Exec(`SELECT setval('holdfast_advisory.tokens', 1)`)
