@@ -25,7 +25,7 @@ func memory(b *testing.B) *testserver.RedisServer {
 
 // BenchmarkPairs is acquire and release of a lock that nobody else wants.
 func BenchmarkPairs(b *testing.B) {
-	for _, goroutines := range []int{1, 64} {
+	for _, goroutines := range []int{1, 8, 64} {
 		b.Run("goroutines="+strconv.Itoa(goroutines), func(b *testing.B) {
 			s := memory(b)
 			v := open(b, s, redislock.Config{Quarantine: redislock.NoQuarantine})
@@ -43,7 +43,7 @@ func BenchmarkPairs(b *testing.B) {
 
 // BenchmarkClientPairs is BenchmarkPairs through the client, as programs use it.
 func BenchmarkClientPairs(b *testing.B) {
-	for _, goroutines := range []int{1, 64} {
+	for _, goroutines := range []int{1, 8, 64} {
 		b.Run("goroutines="+strconv.Itoa(goroutines), func(b *testing.B) {
 			s := memory(b)
 			c, err := holdfast.New(open(b, s, redislock.Config{Quarantine: redislock.NoQuarantine}), holdfast.Config{})
@@ -66,7 +66,7 @@ func BenchmarkClientPairs(b *testing.B) {
 // script that compares and deletes. No line, no token, no session.
 func BenchmarkRawPairs(b *testing.B) {
 	del := rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
-	for _, goroutines := range []int{1, 64} {
+	for _, goroutines := range []int{1, 8, 64} {
 		b.Run("goroutines="+strconv.Itoa(goroutines), func(b *testing.B) {
 			s := memory(b)
 			c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr()}, ForceSingleClient: true})
