@@ -15,5 +15,5 @@ func (b *Backend) Sweep(ctx context.Context, age time.Duration) { store{b}.Sweep
 
 // What has no exported name of its own.
 func ParseURL(raw string) (Config, error) {
-	return parseURL(raw, "mysql", "connect_timeout", "max_conns", "prefix", "socket", "tls")
+	return parseURL(raw, "mysql", "ca", "connect_timeout", "max_conns", "prefix", "socket", "tls")
 }

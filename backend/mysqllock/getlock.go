@@ -76,7 +76,7 @@ func OpenUserLocks(ctx context.Context, rawURL string, logger *slog.Logger) (*Us
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	cfg, err := parseURL(rawURL, getlockName, "connect_timeout", "prefix", "socket", "tls")
+	cfg, err := parseURL(rawURL, getlockName, "ca", "connect_timeout", "prefix", "socket", "tls")
 	if err != nil {
 		return nil, err
 	}

@@ -2,8 +2,11 @@ package mysqllock
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"log/slog"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,7 +26,7 @@ func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, er
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	cfg, err := parseURL(rawURL, "mysql", "connect_timeout", "max_conns", "prefix", "socket", "tls")
+	cfg, err := parseURL(rawURL, "mysql", "ca", "connect_timeout", "max_conns", "prefix", "socket", "tls")
 	if err != nil {
 		return nil, err
 	}
@@ -101,8 +104,21 @@ func (c *Config) set(name, value string) error {
 		if !slices.Contains(modes, value) {
 			return bad("one of " + strings.Join(modes, ", "))
 		}
+		if c.Conn.TLS != nil && value != "true" {
+			return bad("true, where a ca is given")
+		}
 		c.Conn.TLSConfig = value
+	case "ca":
+		pem, err := os.ReadFile(value) //nolint:gosec // whoever writes the URL names the file
+		roots := x509.NewCertPool()
+		if err != nil || !roots.AppendCertsFromPEM(pem) {
+			return bad("a readable file of PEM certificates")
+		}
+		c.Conn.TLS, c.Conn.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}, "true"
 	case "socket":
+		if c.Conn.TLS != nil {
+			return bad("not given where a ca is")
+		}
 		if !strings.HasPrefix(value, "/") {
 			return bad("the path of a socket")
 		}
