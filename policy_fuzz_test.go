@@ -70,6 +70,8 @@ func unfuzzed() map[string]string {
 		"backend/redislock.parseServerError": "cuts a text at its first space",
 		"internal/wire.decodeText":           "writes the text of an error",
 		"backend/k8slock.decode":             "hands an answer to encoding/json",
+		"examples/internal/web.Decode":       "hands a body of bounded size to encoding/json",
+		"examples/internal/web.Parse":        "hands arguments to package flag",
 	}
 }
 

@@ -14,6 +14,4 @@ func (b *Backend) KeepFromSweeping() { b.leases.KeepStill() }
 func (b *Backend) Sweep(ctx context.Context, age time.Duration) { store{b}.Sweep(ctx, "", age) }
 
 // What has no exported name of its own.
-func ParseURL(raw string) (Config, error) {
-	return parseURL(raw, "mysql", "ca", "connect_timeout", "max_conns", "prefix", "socket", "tls")
-}
+func ParseURL(raw string) (Config, error) { return parseURL(raw, "mysql", parameters()...) }

@@ -26,7 +26,7 @@ func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, er
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	cfg, err := parseURL(rawURL, "mysql", "ca", "connect_timeout", "max_conns", "prefix", "socket", "tls")
+	cfg, err := parseURL(rawURL, "mysql", parameters()...)
 	if err != nil {
 		return nil, err
 	}
@@ -41,6 +41,9 @@ func badURL(value, bound string) error {
 	}
 	return &backend.InvalidError{Field: "url", Value: strconv.QuoteToGraphic(value), Bound: bound}
 }
+
+// parameters of a mysql:// URL.
+func parameters() []string { return []string{"ca", "connect_timeout", "max_conns", "prefix", "socket", "tls"} }
 
 // parseURL never tells the password: errors of the library may hold a part of it.
 func parseURL(raw, scheme string, known ...string) (Config, error) {

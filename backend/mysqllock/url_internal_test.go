@@ -19,7 +19,7 @@ func FuzzURL(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw string) {
 		const canary = "canary-7f3a"
 		for _, raw := range []string{raw, strings.Replace(raw, "://", "://u:"+canary+"@", 1)} {
-			cfg, err := parseURL(raw)
+			cfg, err := ParseURL(raw)
 			if err != nil && (!errors.Is(err, backend.ErrInvalid) || strings.Contains(err.Error(), canary)) {
 				t.Errorf("%q: %v", raw, err)
 			}
