@@ -43,7 +43,9 @@ func badURL(value, bound string) error {
 }
 
 // parameters of a mysql:// URL.
-func parameters() []string { return []string{"ca", "connect_timeout", "max_conns", "prefix", "socket", "tls"} }
+func parameters() []string {
+	return []string{"ca", "connect_timeout", "max_conns", "prefix", "socket", "tls"}
+}
 
 // parseURL never tells the password: errors of the library may hold a part of it.
 func parseURL(raw, scheme string, known ...string) (Config, error) {
