@@ -204,7 +204,7 @@ func (a *acquisition) abandon() {
 	c := a.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if a.unknown && a.req.Lease != "" {
+	if a.unknown && a.req.Lease != "" && a.s.lease == "" { // see WithLease
 		c.settle(a.settleRequest(), a.req.TTL)
 		a.givenUp = append(a.givenUp, a.req.Lease)
 	}
@@ -238,7 +238,8 @@ func (a *acquisition) fail(ctx, within context.Context, h *hold, err error) erro
 	}
 	c.cfg.Events.ambiguous("acquire")
 	a.abandon()
-	return &OpError{Op: "acquire", Name: a.req.Name, Backend: c.caps.Name, MayHold: !errors.Is(err, ErrHeld), Err: err}
+	mayHold := a.s.lease != "" || !errors.Is(err, ErrHeld) // a refusal after a wait: it has left the line, or will
+	return &OpError{Op: "acquire", Name: a.req.Name, Backend: c.caps.Name, MayHold: mayHold, Err: err}
 }
 
 // tooLong leaves the line after Wait, and tells who has the lock.
@@ -259,7 +260,7 @@ func (a *acquisition) tooLong(ctx context.Context) error {
 			held.Ahead++
 		}
 	}
-	if c.b.Release(ctx, a.settleRequest()) == nil {
+	if a.s.lease == "" && c.b.Release(ctx, a.settleRequest()) == nil {
 		a.unknown = false
 	}
 	return held

@@ -154,6 +154,13 @@ func Reentrant() AcquireOption {
 // WithLease uses a lease ID that the caller made (16 to 64 characters of A-Z a-z
 // 0-9 _ -), so that the same acquisition can be asked for again, from another
 // process too, without being granted twice. It needs NoRenew.
+//
+// A client that does not get the lock, or does not know whether it has, gives nothing
+// back then: somebody may have asked again with the same ID, and hold by now what would
+// be given back. So after any error but ErrInvalid and ErrUnsupported the lease may be
+// out, or may be granted yet where it waits in line, until its TTL is over. To have done
+// with it, ask again, and release it; or let the client be for this acquisition alone, and
+// close it: the place in line goes with it.
 func WithLease(id LeaseID) AcquireOption {
 	return acquireFunc(func(s *settings) error { s.lease = id; return backend.ValidateLeaseID(id) })
 }

@@ -79,7 +79,6 @@ func (s *Server) parseAcquire(r *request) (ask, error) {
 		return a, err
 	}
 	if a.Lease == "" {
-		a.lease = backend.NewLeaseID()
 		return a, nil
 	}
 	a.theirs, a.lease = true, backend.LeaseID(a.Lease)
@@ -112,8 +111,11 @@ func (s *Server) keepPlace(header string) (time.Duration, error) {
 // options of the acquisition.
 func (a ask) options() []holdfast.AcquireOption {
 	opts := []holdfast.AcquireOption{
-		holdfast.NoRenew(), holdfast.WithLease(a.lease), holdfast.TTL(time.Duration(a.TTL)), holdfast.Wait(time.Duration(a.Wait)),
+		holdfast.NoRenew(), holdfast.TTL(time.Duration(a.TTL)), holdfast.Wait(time.Duration(a.Wait)),
 		holdfast.Owner(a.Owner), holdfast.Note(a.Note), holdfast.Limit(max(1, a.Limit)), holdfast.Permits(a.Permits),
+	}
+	if a.theirs {
+		opts = append(opts, holdfast.WithLease(a.lease))
 	}
 	if a.Shared {
 		opts = append(opts, holdfast.Shared())
@@ -126,9 +128,10 @@ func (a ask) options() []holdfast.AcquireOption {
 // answer may have left, the lease is the client's: it may have read the answer and hung
 // up before the server learns that it was sent.
 func (s *Server) acquireOwn(ctx context.Context, w http.ResponseWriter, r *request, a ask) {
-	lock, err := s.own.Acquire(ctx, a.name, a.options()...)
-	grant, _ := s.ownTap.taken(a.lease)
+	tapped, grant := tapping(ctx)
+	lock, err := s.own.Acquire(tapped, a.name, a.options()...)
 	if err == nil {
+		a.lease = lock.Lease().ID
 		_, err = lock.Detach() // from here on closing the server does not end the lease
 	}
 	if err != nil {
@@ -137,7 +140,7 @@ func (s *Server) acquireOwn(ctx context.Context, w http.ResponseWriter, r *reque
 		s.fail(w, r, s.neverHad(err))
 		return
 	}
-	sent, err := s.answer(w, r, a, lock, grant)
+	sent, err := s.answer(w, r, a, lock, *grant)
 	switch {
 	case err == nil:
 	case sent:
@@ -192,7 +195,7 @@ func (s *Server) neverHad(err error) error {
 // session of its own, which ends with the request, and the place with it; it is kept a
 // little longer where the lock was not had and that was asked for.
 func (s *Server) acquireTheirs(ctx context.Context, w http.ResponseWriter, r *request, a ask) {
-	client, t, end := s.guests, s.guestTap, func(time.Duration) {}
+	client, t, end := s.guests, (*tap)(nil), func(time.Duration) {}
 	if a.Wait > 0 && s.line.alone(a.name) {
 		// A free lock is had without a session, which would cost more than all the rest.
 		// What came of a try that was cut short is what the wait finds, under the same ID.
@@ -214,8 +217,9 @@ func (s *Server) acquireTheirs(ctx context.Context, w http.ResponseWriter, r *re
 			return
 		}
 	}
-	lock, err := client.Acquire(ctx, a.name, a.options()...)
-	grant, _ := t.taken(a.lease)
+	tapped, noted := tapping(ctx)
+	lock, err := client.Acquire(tapped, a.name, a.options()...)
+	grant := *noted
 	if held, ok := errors.AsType[*backend.HeldError](err); ok && a.Wait > 0 {
 		lock, grant, err = s.lookAgain(ctx, a, held)
 	}
@@ -223,8 +227,8 @@ func (s *Server) acquireTheirs(ctx context.Context, w http.ResponseWriter, r *re
 		end(0)
 		return
 	}
-	if s.stopping.Err() != nil {
-		t.leave.Store(a.Wait > 0) // never on the tap that is shared
+	if s.stopping.Err() != nil && t != nil {
+		t.leave.Store(true)
 	}
 	end(a.keep)
 }
@@ -245,9 +249,9 @@ func (s *Server) tellTheirs(ctx context.Context, w http.ResponseWriter, r *reque
 
 // tryTheirs takes the lock if it is free, without a session.
 func (s *Server) tryTheirs(ctx context.Context, a ask) (*holdfast.Lock, tapped, error) {
-	lock, err := s.guests.TryAcquire(ctx, a.name, a.options()...)
-	grant, _ := s.guestTap.taken(a.lease)
-	return lock, grant, err
+	tapped, grant := tapping(ctx)
+	lock, err := s.guests.TryAcquire(tapped, a.name, a.options()...)
+	return lock, *grant, err
 }
 
 // lookAgain is for a wait that is over. The lease may have been granted just then:
@@ -267,7 +271,7 @@ func (s *Server) lookAgain(ctx context.Context, a ask, held *backend.HeldError) 
 // guest makes a client with a session of its own. The function ends it, after the time
 // that it is given.
 func (s *Server) guest() (*holdfast.Client, *tap, func(keep time.Duration), error) {
-	t := &tap{Backend: s.b, theirs: true}
+	t := &tap{Backend: s.b}
 	c, err := holdfast.New(t, s.clientConfig())
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("wait in line: %w", err)

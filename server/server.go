@@ -32,10 +32,8 @@ type Server struct {
 	ready       readiness
 	document    []byte
 
-	own      *holdfast.Client // for the lease IDs that the server makes
-	ownTap   *tap
-	guests   *holdfast.Client // for those of clients, where they do not wait
-	guestTap *tap
+	own    *holdfast.Client // for the lease IDs that the server makes
+	guests *holdfast.Client // for those of clients, where they do not wait
 	// guestCount is how many clients there are for those who wait.
 	guestCount atomic.Int64
 
@@ -89,12 +87,10 @@ func New(b backend.Backend, cfg Config) (*Server, error) {
 
 func (s *Server) makeClients() error {
 	var err error
-	s.ownTap = &tap{Backend: s.b}
-	if s.own, err = holdfast.New(s.ownTap, s.clientConfig()); err != nil {
+	if s.own, err = holdfast.New(&tap{Backend: s.b}, s.clientConfig()); err != nil {
 		return fmt.Errorf("client: %w", err)
 	}
-	s.guestTap = &tap{Backend: s.b, theirs: true}
-	if s.guests, err = holdfast.New(s.guestTap, s.clientConfig()); err != nil {
+	if s.guests, err = holdfast.New(&tap{Backend: s.b}, s.clientConfig()); err != nil {
 		return errors.Join(fmt.Errorf("client: %w", err), s.own.Close(context.Background()))
 	}
 	return nil

@@ -365,7 +365,7 @@ func lostRenewal(b *bench) {
 
 // lateRenewal: a renewal that arrives after the session was ended does not bring it back.
 func lateRenewal(b *bench) {
-	p, q := b.process(2*time.Second), b.process(time.Minute)
+	p, q := b.process(6*time.Second), b.process(time.Minute)
 	req, _ := p.take("a")
 	var late *http.Request
 	var body []byte

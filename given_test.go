@@ -1,0 +1,101 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// C6: with a lease ID of the caller's own the same acquisition may be asked for by
+// another client. What the first does not know the outcome of, the second may have: the
+// first never gives it back behind its back.
+func TestGivenLeaseIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	const ttl = time.Minute
+	for name, first := range map[string]func(*testing.T, *faults, *holdfast.Client, func(...holdfast.AcquireOption) []holdfast.AcquireOption) func(){
+		"lost reply": func(t *testing.T, f *faults, c *holdfast.Client, opts func(...holdfast.AcquireOption) []holdfast.AcquireOption) func() {
+			t.Helper()
+			drop := func(_ context.Context, call func() (backend.Grant, error)) (backend.Grant, error) {
+				_, _ = call()
+				return backend.Grant{}, unavailable(true)
+			}
+			f.acquire.Store(&drop)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, err := c.TryAcquire(ctx, "n", opts()...)
+			mayHold(t, err)
+			return func() {}
+		},
+		"wait that is over": func(t *testing.T, _ *faults, c *holdfast.Client, opts func(...holdfast.AcquireOption) []holdfast.AcquireOption) func() {
+			t.Helper()
+			holder := mustAcquire(t, c, "n")
+			_, err := c.Acquire(t.Context(), "n", opts(holdfast.Wait(time.Second))...)
+			mayHold(t, err)
+			if !errors.Is(err, holdfast.ErrHeld) {
+				t.Errorf("after the wait: %v", err)
+			}
+			return func() { mustRelease(t, holder) }
+		},
+		"wait that is called off": func(t *testing.T, _ *faults, c *holdfast.Client, opts func(...holdfast.AcquireOption) []holdfast.AcquireOption) func() {
+			t.Helper()
+			holder := mustAcquire(t, c, "n")
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, err := c.Acquire(ctx, "n", opts()...)
+			mayHold(t, err)
+			return func() { mustRelease(t, holder) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f, store := newFaults(t)
+				one, two := newClient(t, f, holdfast.Config{}), newClient(t, openStore(t, store), holdfast.Config{})
+				three := newClient(t, openStore(t, store), holdfast.Config{})
+				id := holdfast.NewLeaseID()
+				opts := func(more ...holdfast.AcquireOption) []holdfast.AcquireOption {
+					return append(more, holdfast.WithLease(id), holdfast.NoRenew(), holdfast.TTL(ttl))
+				}
+				free := first(t, f, one, opts)
+				had := make(chan *holdfast.Lock, 1)
+				go func() {
+					defer close(had)
+					had <- mustAcquire(t, two, "n", opts(holdfast.Wait(time.Hour))...)
+				}()
+				synctest.Wait()
+				free()
+				lock, ok := <-had
+				if !ok {
+					return
+				}
+				time.Sleep(ttl / 2)
+				if _, err := three.TryAcquire(t.Context(), "n"); !errors.Is(err, holdfast.ErrHeld) || lock.Err() != nil {
+					t.Errorf("the lock is held, and was given to another: %v; the holder: %v", err, lock.Err())
+				}
+				if n := f.releases.Load(); n > 1 {
+					t.Errorf("the first client has released %d leases", n)
+				}
+				mustRelease(t, lock)
+			})
+		})
+	}
+}
+
+func mayHold(t *testing.T, err error) {
+	t.Helper()
+	if op, ok := errors.AsType[*holdfast.OpError](err); !ok || !op.MayHold {
+		t.Errorf("%v does not say that the lease may be out", err)
+	}
+}
+
+func mustRelease(t *testing.T, lock *holdfast.Lock) {
+	t.Helper()
+	if err := lock.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
