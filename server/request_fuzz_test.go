@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"testing"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -36,9 +35,6 @@ func FuzzRequest(f *testing.F) {
 		if bytes.Contains(body, []byte("wait")) {
 			t.Skip("the lock may be taken")
 		}
-		if _, err := url.ParseRequestURI("/?" + query); err != nil {
-			t.Skip("not a request")
-		}
 		name := "n/" + string(backend.NewLeaseID())
 		for _, ask := range [][2]string{
 			{http.MethodPost, "/v1/locks/" + name},
@@ -47,7 +43,8 @@ func FuzzRequest(f *testing.F) {
 			{http.MethodPut, "/v1/locks/" + name + "/leases/0123456789abcdef"},
 			{http.MethodDelete, "/v1/locks/" + name},
 		} {
-			req := httptest.NewRequestWithContext(t.Context(), ask[0], ask[1]+"?"+query, bytes.NewReader(body))
+			req := httptest.NewRequestWithContext(t.Context(), ask[0], ask[1], bytes.NewReader(body))
+			req.URL.RawQuery = query
 			req.Header.Set(wire.HeaderKeepPlace, keep)
 			answer := httptest.NewRecorder()
 			srv.ServeHTTP(answer, req)

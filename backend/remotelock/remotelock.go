@@ -107,11 +107,12 @@ func New(rawURL string, o Options) (*Backend, error) {
 
 // parse checks the URL. An error never has the token in it.
 func parse(rawURL string) (*url.URL, string, error) {
+	// In a URL that is not as it should be the token can be anywhere.
+	const shown = "not shown, for there may be a token in it"
 	u, err := url.Parse(rawURL)
 	if err != nil {
-		return nil, "", invalid("url", "not shown, for there may be a token in it", "a URL like holdfast://host:7420")
+		return nil, "", invalid("url", shown, "a URL like holdfast://host:7420")
 	}
-	shown := strconv.Quote(u.Redacted())
 	base := &url.URL{Host: u.Host, Path: strings.TrimSuffix(u.Path, "/")}
 	switch u.Scheme {
 	case "holdfast":
