@@ -6,6 +6,7 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -60,6 +61,10 @@ func stores() map[string]func(t *testing.T) string {
 		"postgres": func(t *testing.T) string {
 			t.Helper()
 			return testserver.Postgres(t).URL()
+		},
+		"postgres+advisory": func(t *testing.T) string {
+			t.Helper()
+			return "postgres+advisory" + strings.TrimPrefix(testserver.Postgres(t).URL(), "postgres")
 		},
 		"mysql": func(t *testing.T) string {
 			t.Helper()

@@ -46,6 +46,10 @@ func elections() map[string]func(t *testing.T) string {
 		t.Helper()
 		return testserver.Postgres(t).URL()
 	}
+	all["postgres+advisory"] = func(t *testing.T) string {
+		t.Helper()
+		return "postgres+advisory" + strings.TrimPrefix(testserver.Postgres(t).URL(), "postgres")
+	}
 	all["mysql"] = func(t *testing.T) string {
 		t.Helper()
 		return testserver.MariaDB(t).URL()
@@ -79,7 +83,7 @@ func TestElect(t *testing.T) {
 			leads("a")
 			b := stand(t, url, "b", file)
 			var c *exec.Cmd
-			lined := name != "redlock" // which has no line: of several, any may be the next
+			lined := name != "redlock" && name != "postgres+advisory" // which have no line: of several, any may be the next
 			if lined {
 				waits("1")
 				c = stand(t, url, "c", file)
@@ -116,7 +120,7 @@ func TestElect(t *testing.T) {
 			signal(t, c, syscall.SIGTERM)
 			_ = c.Wait()
 			changes := []string{`"note":"a:80"`, `"note":"b:80"`, `"note":"c:80"`, `"leader":null`}
-			if name == "zookeeper" || name == "consul" || name == "redlock" || name == "kubernetes" || name == "mysql" { // no events: who leads for less than two seconds may be missed
+			if slices.Contains([]string{"zookeeper", "consul", "redlock", "kubernetes", "mysql", "postgres+advisory"}, name) { // no events: who leads for less than two seconds may be missed
 				changes = changes[3:]
 			}
 			for _, want := range changes {
