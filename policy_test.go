@@ -60,6 +60,7 @@ func policyRules() []policyRule {
 		{"doc-comments", "every exported name is explained, in sentences", checkDocComments},
 		{"file-size", "a file is read in one go: 500 lines is the aim, 600 the limit", checkFileSize},
 		{"backend-files", "whoever knows one backend finds the way in all of them", checkBackendFiles},
+		{"example-files", "an example is there to be found, run and believed: it has a row, a page with the command that runs it, and tests", checkExamples},
 		{"no-sleep", "a sleep ends neither with its context nor with the event it waits for: use a timer and select", checkNoSleep},
 	}
 }
@@ -71,6 +72,7 @@ type moduleSources struct {
 	fset    *token.FileSet
 	sources []*goSource // in order of their names
 	names   map[string]bool
+	pages   map[string]string                       // examples/README.md, and those below it
 	list    func(packages []string) ([]byte, error) // go list -deps -json
 }
 
@@ -84,7 +86,7 @@ type goSource struct {
 }
 
 func parseModule(fsys fs.FS) (*moduleSources, error) {
-	m := &moduleSources{fset: token.NewFileSet(), names: make(map[string]bool)}
+	m := &moduleSources{fset: token.NewFileSet(), names: make(map[string]bool), pages: make(map[string]string)}
 	mod, err := fs.ReadFile(fsys, "go.mod")
 	if err != nil {
 		return nil, err
@@ -98,10 +100,16 @@ func parseModule(fsys fs.FS) (*moduleSources, error) {
 		if d.IsDir() {
 			return enter(fsys, name)
 		}
-		if path.Ext(name) != ".go" {
+		switch {
+		case path.Ext(name) == ".go":
+			return m.parse(fsys, name)
+		case path.Base(name) == "README.md" && strings.HasPrefix(name, "examples/"):
+			text, err := fs.ReadFile(fsys, name)
+			m.pages[name] = string(text)
+			return err
+		default:
 			return nil
 		}
-		return m.parse(fsys, name)
 	})
 	return m, err
 }

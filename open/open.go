@@ -11,7 +11,7 @@
 //	consul://host:8500             Consul; consuls:// for TLS
 //	postgres://host/database       PostgreSQL; postgres+advisory:// with its advisory locks
 //	kubernetes://namespace         Kubernetes
-//	mysql://host/database          MariaDB or MySQL
+//	mysql://host/database          MariaDB or MySQL; mysql+getlock:// with its user locks
 //	holdfast://host:7420           a Holdfast server; holdfasts:// with TLS
 //	embedded:///path               an etcd in this process
 //
@@ -74,6 +74,7 @@ func schemes() map[string]opener {
 		"postgres+advisory": openAdvisory,
 		"kubernetes":        openKubernetes,
 		"mysql":             openMySQL,
+		"mysql+getlock":     openUserLocks,
 		"holdfast":          openRemote,
 		"holdfasts":         openRemote,
 		"embedded":          openEmbedded,
@@ -156,6 +157,10 @@ func openAdvisory(ctx context.Context, url string, o Options) (backend.Backend, 
 
 func openPostgres(ctx context.Context, url string, o Options) (backend.Backend, error) {
 	return pglock.Open(ctx, url, o.Logger)
+}
+
+func openUserLocks(ctx context.Context, url string, o Options) (backend.Backend, error) {
+	return mysqllock.OpenUserLocks(ctx, url, o.Logger)
 }
 
 func openMySQL(ctx context.Context, url string, o Options) (backend.Backend, error) {

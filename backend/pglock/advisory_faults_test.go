@@ -2,13 +2,7 @@ package pglock_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
-	"fmt"
-	"strconv"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,86 +28,6 @@ func heard(t *testing.T, lost <-chan backend.Loss) backend.Loss {
 	case <-time.After(leasetest.Patience):
 		t.Fatal("the loss was not told")
 		return backend.Loss{}
-	}
-}
-
-// C10, F22: the server ends the connection. The holder is told at once, though nobody asks
-// or renews, and a waiter has the lock though nobody notifies it.
-func TestAdvisoryConnectionTerminated(t *testing.T) {
-	t.Parallel()
-	s := testserver.Postgres(t)
-	b := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())+"&application_name=victim")
-	other := openAdvisory(t, advisoryURL(s, "postgres", s.Addr()))
-	lost := make(chan backend.Loss, 1)
-	id := leasetest.Session(t, b, time.Hour, func(x backend.Loss) { lost <- x })
-	held := leasetest.Ask("n", id)
-	before := leasetest.Take(t, b, held)
-	waits := leasetest.Ask("n", leasetest.Session(t, other, time.Hour, nil))
-	got := leasetest.Start(t, other, waits)
-	leasetest.InLine(t, other, "n", 1)
-	if n := s.Int(`SELECT count(pg_terminate_backend(l.pid)) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
-		WHERE l.locktype = 'advisory' AND a.application_name = 'victim'`); n < 1 {
-		t.Fatalf("%d locks of the victim", n)
-	}
-	if x := heard(t, lost); x.Session != id || x.Lease != "" || x.Cause != backend.CauseSession {
-		t.Errorf("told %+v", x)
-	}
-	if g := <-got; g.Err != nil || g.Grant.Token <= before {
-		t.Errorf("the waiter has %+v after token %d", g, before)
-	}
-	if res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); err != nil || !res.SessionLost {
-		t.Errorf("Renew: %+v, %v", res, err)
-	}
-	if err := b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: id}); !errors.Is(err, backend.ErrLost) {
-		t.Errorf("Release: %v", err)
-	}
-	if _, err := b.Acquire(leasetest.Within(t), leasetest.Ask("m", id)); !errors.Is(err, backend.ErrSessionLost) {
-		t.Errorf("Acquire: %v", err)
-	}
-}
-
-// One connection has all the locks of a session, and those who wait in it do not keep the
-// others, or a renewal, from it.
-func TestAdvisoryManyLocksOnOneConnection(t *testing.T) {
-	t.Parallel()
-	const locks, waiters = 200, 40
-	s := testserver.Postgres(t)
-	b := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())+"&application_name=many")
-	other := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())+"&application_name=other")
-	id, theirs := leasetest.Session(t, b, time.Hour, nil), leasetest.Session(t, other, time.Hour, nil)
-	var held []backend.AcquireRequest
-	for i := range waiters {
-		r := leasetest.Ask("busy"+strconv.Itoa(i), theirs)
-		leasetest.Take(t, other, r)
-		held = append(held, r)
-	}
-	var waiting []<-chan leasetest.Answer
-	for _, r := range held {
-		waiting = append(waiting, leasetest.Start(t, b, leasetest.Ask(r.Name, id)))
-	}
-	var all sync.WaitGroup
-	for i := range locks {
-		all.Go(func() {
-			if _, err := b.Acquire(leasetest.Within(t), leasetest.Ask("n"+strconv.Itoa(i), id)); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
-	if res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
-		t.Errorf("Renew: %+v, %v", res, err)
-	}
-	if n := sessionsOf(s, "many"); n != 1 {
-		t.Errorf("%d connections have locks", n)
-	}
-	for i, r := range held {
-		leasetest.Give(t, other, r)
-		if g := <-waiting[i]; g.Err != nil {
-			t.Error(g.Err)
-		}
-	}
-	if n := sessionsOf(s, "many"); n != 1 {
-		t.Errorf("%d connections have locks", n)
 	}
 }
 
@@ -159,37 +73,6 @@ func TestAdvisoryLocksAreNotReentrant(t *testing.T) {
 	leasetest.Take(t, other, writer(theirs))
 }
 
-// F3, F1: nothing comes from the holder any more, and the server is not told of its end. It
-// ends the connection by itself, not before the TTL, and the holder has ended the session by
-// then.
-func TestAdvisoryHolderCutOff(t *testing.T) {
-	t.Parallel()
-	const ttl = 3 * time.Second
-	s := testserver.Postgres(t)
-	proxy := chaos.Start(t, s.Addr())
-	b, other := openAdvisory(t, advisoryURL(s, "postgres", proxy.Addr())), openAdvisory(t, advisoryURL(s, "postgres", s.Addr()))
-	lost := make(chan time.Time, 1)
-	from := time.Now()
-	id := leasetest.Session(t, b, ttl, func(backend.Loss) { lost <- time.Now() })
-	held := leasetest.Ask("n", id)
-	before := leasetest.Take(t, b, held)
-	got := leasetest.Start(t, other, leasetest.Ask("n", leasetest.Session(t, other, time.Hour, nil)))
-	leasetest.InLine(t, other, "n", 1)
-	proxy.BlackHole()
-	g := <-got
-	if g.Err != nil || g.Grant.Token <= before {
-		t.Fatalf("the waiter has %+v after token %d", g, before)
-	}
-	if early := ttl - time.Since(from); early > 0 {
-		t.Errorf("the lock was free %s before the TTL was over", early)
-	}
-	select {
-	case <-lost:
-	case <-time.After(leasetest.Patience):
-		t.Error("the holder was not told")
-	}
-}
-
 // C6, C7: the lock was had, and the answer is lost. Nothing is held when the session is over,
 // which the connection takes with it at once.
 func TestAdvisoryLostReply(t *testing.T) {
@@ -227,27 +110,6 @@ func TestAdvisoryServerGone(t *testing.T) {
 	s := testserver.Postgres(t)
 	proxy := chaos.Start(t, s.Addr())
 	leasetest.ServerGone(t, openAdvisory(t, advisoryURL(s, "postgres", proxy.Addr())), proxy)
-}
-
-// C10: a holder that does not give back what it was asked for loses its connection.
-func TestAdvisoryBreakOfADeafHolder(t *testing.T) {
-	t.Parallel()
-	s := testserver.Postgres(t)
-	proxy := chaos.Start(t, s.Addr())
-	b, other := openAdvisory(t, advisoryURL(s, "postgres", proxy.Addr())), openAdvisory(t, advisoryURL(s, "postgres", s.Addr()))
-	id := leasetest.Session(t, b, time.Hour, nil)
-	held := leasetest.Ask("n", id)
-	before := leasetest.Take(t, b, held)
-	proxy.BlackHole()
-	res, err := other.Break(leasetest.Within(t), backend.BreakRequest{Name: "n", Reason: "it sleeps"})
-	if err != nil || len(res.Broken) != 1 || res.Broken[0].Lease != held.Lease || res.Token <= before {
-		t.Fatalf("Break: %+v, %v", res, err)
-	}
-	r := leasetest.Ask("n", leasetest.Session(t, other, time.Hour, nil))
-	r.Wait = false
-	if g, err := other.Acquire(leasetest.Within(t), r); err != nil || g.Token < res.Token {
-		t.Errorf("after the break: %+v, %v", g, err)
-	}
 }
 
 // Two names have the same key: they exclude each other, falsely, and nothing else goes wrong.
@@ -363,65 +225,59 @@ func TestAdvisoryDeadRows(t *testing.T) {
 	}
 }
 
-// C1, C2: many sessions of several values take and give back the same few locks, readers and
-// writers, while connections are ended.
+// C10, F22: the server ends the connection. The holder is told at once, though nobody asks
+// or renews, and a waiter has the lock though nobody notifies it.
+func TestAdvisoryConnectionTerminated(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	b := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())+"&application_name=victim")
+	leasetest.ConnectionEnded(t, b, openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), func() {
+		if n := terminate(s, "victim", 1); n != 1 {
+			t.Fatalf("%d connections of the victim have locks", n)
+		}
+	})
+}
+
+// terminate ends connections with locks whose application is called so.
+func terminate(s *testserver.PostgresServer, application string, most int) int64 {
+	return s.Int(`SELECT count(pg_terminate_backend(pid)) FROM (SELECT DISTINCT l.pid FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+		WHERE l.locktype = 'advisory' AND a.application_name = $1 LIMIT $2) x`, application, most)
+}
+
+// One connection has all the locks of a session, and those who wait in it do not keep the
+// others, or a renewal, from it.
+func TestAdvisoryManyLocksOnOneConnection(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	b := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())+"&application_name=many")
+	leasetest.ManyOnOneConnection(t, b, openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), func() int64 { return sessionsOf(s, "many") })
+}
+
+// F3, F1: nothing comes from the holder any more, and the server is not told of its end. It
+// ends the connection by itself, not before the TTL.
+func TestAdvisoryHolderCutOff(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	proxy := chaos.Start(t, s.Addr())
+	b := openAdvisory(t, advisoryURL(s, "postgres", proxy.Addr()))
+	leasetest.HolderCutOff(t, b, openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), proxy)
+}
+
+// C10: a holder that does not give back what it was asked for loses its connection.
+func TestAdvisoryBreakOfADeafHolder(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	proxy := chaos.Start(t, s.Addr())
+	b := openAdvisory(t, advisoryURL(s, "postgres", proxy.Addr()))
+	leasetest.BreakOfADeafHolder(t, b, openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), proxy)
+}
+
+// C2: the connections of those who take and give back the same few locks, readers and
+// writers, are ended again and again.
 func TestAdvisoryTerminatedUnderLoad(t *testing.T) {
 	t.Parallel()
-	const locks, workers, kills = 3, 10, 12
 	s := testserver.Postgres(t)
-	stop, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	type state struct {
-		mu   sync.Mutex
-		last uint64
-	}
-	states := make([]state, locks)
-	var grants atomic.Int64
-	var all sync.WaitGroup
-	for i := range workers {
-		b := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())+"&application_name=victim")
-		all.Go(func() {
-			for n := i; stop.Err() == nil; {
-				var over atomic.Bool
-				id := backend.NewSessionID()
-				// A lock that is lost with its connection may be had by the next before its holder
-				// hears of it: what is counted is what nobody has ended.
-				if err := b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: id, TTL: time.Hour, Lost: func(backend.Loss) { over.Store(true) }}); err != nil {
-					continue
-				}
-				for ; stop.Err() == nil && !over.Load(); n++ {
-					x := &states[n%locks]
-					req := leasetest.Ask(fmt.Sprint("n", n%locks), id)
-					if n%4 == 0 {
-						req.Mode = backend.Shared
-					}
-					ctx, done := context.WithTimeout(stop, leasetest.Patience)
-					g, err := b.Acquire(ctx, req)
-					done()
-					if err != nil {
-						continue
-					}
-					grants.Add(1)
-					x.mu.Lock()
-					if req.Mode == backend.Exclusive && uint64(g.Token) <= x.last && !over.Load() {
-						t.Errorf("token %d after %d", g.Token, x.last)
-					}
-					x.last = max(x.last, uint64(g.Token))
-					x.mu.Unlock()
-					_ = b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: id})
-				}
-			}
-		})
-	}
-	for k := range kills {
-		want := int64(50 * (k + 1))
-		leasetest.Eventually(t, "the workers go on", func() bool { return grants.Load() >= want })
-		s.Int(`SELECT count(pg_terminate_backend(pid)) FROM (SELECT DISTINCT l.pid FROM pg_locks l JOIN pg_stat_activity a USING (pid)
-			WHERE l.locktype = 'advisory' AND a.application_name = 'victim' LIMIT 3) x`)
-	}
-	cancel()
-	all.Wait()
-	if n := strings.Count(fmt.Sprint(states[0].last > 0, states[1].last > 0, states[2].last > 0), "true"); n != locks {
-		t.Errorf("%d of %d locks were used", n, locks)
-	}
+	leasetest.EndedUnderLoad(t, func() backend.Backend {
+		return openAdvisory(t, advisoryURL(s, "postgres", s.Addr())+"&application_name=victim")
+	}, func() { terminate(s, "victim", 3) })
 }

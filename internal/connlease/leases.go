@@ -22,6 +22,9 @@ type Config struct {
 	// Pause is how long a session with waiters rests before it tries again, given how long
 	// nothing has moved. Required.
 	Pause func(still time.Duration) time.Duration
+	// LookEvery is how often a session with leases looks whether they were marked. 0: it is
+	// told.
+	LookEvery time.Duration
 }
 
 // Leases keeps leases. Its methods may be called at once. Make it with New.

@@ -24,8 +24,11 @@ func (s *session) gather() (*Work, []*lease, []*lease) {
 		s.ended = true
 		return &Work{End: true, Left: endTime}, nil, nil
 	}
-	w := &Work{Left: s.deadline.Sub(now), Renew: len(s.renews) > 0, Look: s.look}
+	w := &Work{Left: s.deadline.Sub(now), Renew: len(s.renews) > 0, Look: s.look || s.lookDue(now)}
 	s.look = false
+	if w.Look || w.Renew {
+		s.looked = now
+	}
 	for _, l := range s.freed {
 		w.Free = append(w.Free, &l.req)
 	}
@@ -49,7 +52,7 @@ func (s *session) gather() (*Work, []*lease, []*lease) {
 		trying = append(trying, s.front(name, byTimer)...)
 	}
 	for _, l := range trying {
-		w.Try = append(w.Try, &Try{Req: &l.req, Queue: l.wait})
+		w.Try = append(w.Try, &Try{Req: &l.req, First: !isClosed(l.tried), Queue: l.wait})
 	}
 	joining := s.joining()
 	for _, l := range joining {
@@ -74,6 +77,21 @@ func (s *session) joining() []*lease {
 	}
 	s.fresh = nil
 	return all
+}
+
+// lookDue reports whether it is time to look for marks, where nobody tells of them. The
+// caller has mu.
+func (s *session) lookDue(now time.Time) bool {
+	at := s.nextLook()
+	return !at.IsZero() && !now.Before(at)
+}
+
+// nextLook is when to look for marks; zero: not at all. The caller has mu.
+func (s *session) nextLook() time.Time {
+	if s.b.cfg.LookEvery == 0 || len(s.leases) == 0 {
+		return time.Time{}
+	}
+	return s.looked.Add(s.b.cfg.LookEvery)
 }
 
 // schedule sets when waiters try again in any case. The caller has mu.

@@ -41,8 +41,9 @@ type session struct {
 	renews []chan struct{} // closed when the renewal is known to have worked
 	look   bool
 
-	moved time.Time // when something changed for those who wait
-	again time.Time // when to try for them in any case
+	moved  time.Time // when something changed for those who wait
+	looked time.Time // when marks were looked for
+	again  time.Time // when to try for them in any case
 }
 
 // toldLoss is a loss that renewals tell until until: one TTL long, so that a client that
@@ -209,6 +210,9 @@ func (s *session) rest(ctx context.Context) error {
 	at := s.deadline
 	if !s.again.IsZero() && s.again.Before(at) {
 		at = s.again
+	}
+	if look := s.nextLook(); !look.IsZero() && look.Before(at) {
+		at = look
 	}
 	s.mu.Unlock()
 	ctx, cancel := context.WithDeadline(ctx, at)

@@ -128,6 +128,8 @@ type Told struct {
 // Try is one question for a lock.
 type Try struct {
 	Req *backend.AcquireRequest
+	// First: it was not asked before. Then Foreign is of interest, too, when it is refused.
+	First bool
 	// Queue: it has to be woken when it is refused. Stores that cannot wake do nothing.
 	Queue bool
 

@@ -41,6 +41,9 @@ type EtcdOptions struct {
 	// Certificates makes it speak TLS only, with clients that show one of its own.
 	// Optional.
 	Certificates *Certificates
+	// Reach gives the address by which the other members reach the one that listens for them
+	// at an address: that of something in between. Optional.
+	Reach func(listens string) string
 }
 
 // Etcd is one member: a process that can be killed, stopped and started again with
@@ -72,9 +75,13 @@ func StartEtcd(tb testing.TB, o EtcdOptions) []*Etcd {
 	for i := range members {
 		m := newEtcd(tb, fmt.Sprintf("%s-%d", id, i), o)
 		m.bin = bin
-		peer := fmt.Sprintf("http://127.0.0.1:%d", FreePort(tb))
-		m.args = append(m.args, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer)
-		cluster = append(cluster, m.name+"="+peer)
+		peer := fmt.Sprintf("127.0.0.1:%d", FreePort(tb))
+		reached := peer
+		if o.Reach != nil {
+			reached = o.Reach(peer)
+		}
+		m.args = append(m.args, "--listen-peer-urls", "http://"+peer, "--initial-advertise-peer-urls", "http://"+reached)
+		cluster = append(cluster, m.name+"=http://"+reached)
 		members[i] = m
 	}
 	for _, m := range members {

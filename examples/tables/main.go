@@ -1,0 +1,68 @@
+// Command tables lets the guests of a restaurant reserve tables. What is to be kept from the
+// others is a row of the database, so the database locks it, in the transaction that reads,
+// decides and writes: package rowlock. See README.md.
+//
+//	go run ./examples/tables --database postgres://127.0.0.1/bar --demo
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-io/holdfast/examples/internal/web"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := Run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "tables:", err)
+		os.Exit(1)
+	}
+}
+
+// Run is the command: it serves until ctx ends. out is told the address, diag is the log.
+// Errors: of the command line, and of the database.
+func Run(ctx context.Context, args []string, out, diag io.Writer) error {
+	flags := flag.NewFlagSet("tables", flag.ContinueOnError)
+	listen := flags.String("listen", "127.0.0.1:8080", "address to listen on")
+	database := flags.String("database", "", "URL of the PostgreSQL database")
+	stay := flags.Duration("stay", 2*time.Hour, "how long guests have a table, 1m to 24h")
+	wait := flags.Duration("wait", 2*time.Second, "how long to wait for a table that somebody else is reserving, 1ms to 10s")
+	demo := flags.Bool("demo", false, "fill an empty database with three tables and two guests")
+	if ok, err := web.Parse(flags, args, diag); !ok {
+		return err
+	}
+	switch {
+	case *database == "":
+		return bad("--database", `""`, "the URL of a PostgreSQL database")
+	case *stay < time.Minute || *stay > 24*time.Hour:
+		return bad("--stay", stay.String(), "1m to 24h")
+	case *wait < time.Millisecond || *wait > 10*time.Second:
+		return bad("--wait", wait.String(), "1ms to 10s")
+	}
+	bar, err := Open(ctx, *database, *stay, *wait)
+	if err != nil {
+		return err
+	}
+	defer bar.Close()
+	if *demo {
+		if err := bar.Demo(ctx); err != nil {
+			return err
+		}
+	}
+	return web.Serve(ctx, *listen, NewAPI(bar, slog.New(slog.NewTextHandler(diag, nil))), out)
+}
+
+func bad(field, value, bound string) error {
+	return fmt.Errorf("command line: %w", &fence.InvalidError{Field: field, Value: value, Bound: bound})
+}
