@@ -71,6 +71,10 @@ func stores() map[string]func(t *testing.T) string {
 			t.Helper()
 			return testserver.MariaDB(t).URL()
 		},
+		"mysql+getlock": func(t *testing.T) string {
+			t.Helper()
+			return "mysql+getlock" + strings.TrimPrefix(testserver.MariaDB(t).URL(), "mysql")
+		},
 		"kubernetes": func(t *testing.T) string {
 			t.Helper()
 			s := testserver.Kubernetes(t)

@@ -84,7 +84,7 @@ func (r *run) inflict(ctx context.Context, p *player, f planned) {
 	case faultKill:
 		r.tell(history.Event{Kind: history.KindKill, Worker: p.id})
 		p.kill()
-		if !r.able.link {
+		if !r.able.link && len(r.relays) > 0 { // there are none before a file
 			// What was on its way goes with it: the faults of the next life must not keep a
 			// request of this one, to deliver it when all that it could do is forgotten.
 			for _, relay := range r.relays[f.worker] {
