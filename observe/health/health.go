@@ -146,7 +146,7 @@ func (c *Checker) pair(ctx context.Context) (time.Duration, error) {
 	best := time.Duration(0)
 	for i := range c.cfg.Samples {
 		begun := time.Now()
-		lock, err := c.locks.TryAcquire(ctx, Lock, holdfast.Shared(), holdfast.Note("a health check"))
+		lock, err := c.acquire(ctx)
 		if err == nil {
 			err = lock.Release(ctx)
 		}
@@ -158,4 +158,14 @@ func (c *Checker) pair(ctx context.Context) (time.Duration, error) {
 		}
 	}
 	return best, nil
+}
+
+// acquire takes the lock together with other checks; where the backend has no shared locks,
+// one after the other.
+func (c *Checker) acquire(ctx context.Context) (*holdfast.Lock, error) {
+	note := holdfast.Note("a health check")
+	if !c.locks.Capabilities().Shared {
+		return c.locks.Acquire(ctx, Lock, note)
+	}
+	return c.locks.TryAcquire(ctx, Lock, note, holdfast.Shared())
 }

@@ -156,16 +156,30 @@ func TestFound(t *testing.T) {
 	}
 }
 
+// exclusive is a backend without shared locks.
+type exclusive struct{ backend.Backend }
+
+func (e exclusive) Capabilities() backend.Capabilities {
+	c := e.Backend.Capabilities()
+	c.Shared = false
+	return c
+}
+
 // Checks of a fleet are not in each other's way; an exclusive holder of their lock is
 // somebody's mistake, and not the end of all locks.
 func TestTogether(t *testing.T) {
 	t.Parallel()
 	data := memlock.NewStore()
 	var wg sync.WaitGroup
-	for range 20 {
-		c := checker(t, data.Open(), health.Config{Slow: time.Hour, Samples: 20})
+	for i := range 20 {
+		var b backend.Backend = data.Open()
+		if i%4 == 0 {
+			b = exclusive{b}
+		}
+		c := checker(t, b, health.Config{Slow: time.Hour, Samples: 20})
 		wg.Go(func() {
-			if r := c.Check(t.Context()); r.Status != health.Healthy {
+			// Who cannot share waits for those who do, and these are told of it.
+			if r := c.Check(t.Context()); r.Status == health.Unhealthy || i%4 == 0 && r.Status != health.Healthy {
 				t.Errorf("%+v", r)
 			}
 		})
