@@ -75,7 +75,7 @@ bench: deps bench-build ## measure us and other libraries on real servers (BENCH
 	bin/holdfast bench --peers $(BENCHFLAGS)
 
 .PHONY: bench-results
-bench-results: deps bench-build ## the same, kept under bench/results with today's date (SUFFIX=)
+bench-results: deps bench-build ## the same, kept under bench/results with today's date (SUFFIX=); then make generate
 	@mkdir -p bench/results
 	bin/holdfast bench --peers $(BENCHFLAGS) $(foreach form,txt json html,--out bench/results/$(shell date -u +%Y-%m-%d)$(SUFFIX).$(form))
 
@@ -101,23 +101,24 @@ mutants: deps ## faults put into our own code, and backends that are broken on p
 	$(GO) run ./internal/mutants $(BACKEND)
 
 .PHONY: chaos
-chaos: deps ## holdfast verify on a real server: BACKEND=redis FOR=60s SEED=1 PROFILE=torture (or standard, gentle, jepsen)
-	SOAK='$(FOR)' SEED='$(SEED)' PROFILE='$(PROFILE)' BACKEND='$(or $(BACKEND),sqlite)' $(GO) test -count=1 -v -run '^TestSoak$$' -timeout 0 ./verify/play
+chaos: deps ## the faults of docs/faults.md on every store, one after the other, as SEED decides, in ten minutes or so (BACKEND=redis: only that; FOR=20s for each, PROFILE=torture)
+	CHAOS='$(CHAOSFOR)' SEED='$(SEED)' PROFILE='$(PROFILE)' BACKEND='$(BACKEND)' $(GO) test -count=1 -v -run '^TestTorture$$' -timeout 0 ./verify/play
+CHAOSFOR = $(if $(filter file,$(origin FOR)),20s,$(FOR))
 FOR     ?= 60s
 SEED    ?= 1
 PROFILE ?= torture
 
 .PHONY: soak
-soak: ## the same for a day, with another seed each minute; it ends at the first violation
-	$(MAKE) chaos FOR=24h
+soak: deps ## rounds of a minute on one real server, with another seed each, and a look at what grows: BACKEND=redis FOR=24h SEED=1 PROFILE=torture; it ends at the first violation
+	SOAK='$(if $(filter file,$(origin FOR)),24h,$(FOR))' SEED='$(SEED)' PROFILE='$(PROFILE)' BACKEND='$(or $(BACKEND),sqlite)' $(GO) test -count=1 -v -run '^TestSoak$$' -timeout 0 ./verify/play
 
 .PHONY: simulate
 simulate: ## the client against a backend with seeded faults, in simulated time, for FOR on all processors (SEED=)
 	HOLDFAST_SIMULATE='$(FOR)' SEED='$(SEED)' $(GO) test -count=1 -v -run '^TestSimulation$$/^long$$' -timeout 0 . | grep -v '^ *\(===\|---\|sim_test.go.*simulated, \)'
 
 .PHONY: generate
-generate: ## write anew what is generated: the capability tables
-	$(GO) test -count=1 -run TestCapabilityTable ./internal/e2e -update
+generate: ## write anew what is generated: the capability tables, and what was measured
+	$(GO) test -count=1 -run '^Test(Capability|Measured)Table$$' ./internal/e2e -update
 
 .PHONY: lint
 lint: ## golangci-lint, in the version that tools/go.mod pins

@@ -41,8 +41,8 @@ func (c *Client) TryAcquire(ctx context.Context, name string, opts ...AcquireOpt
 }
 
 // Do runs f while it holds the lock. The context that f gets ends with ctx, and when
-// the lock is lost. The lock is released when f has returned, and not before, also
-// when ctx has ended by then.
+// the lock is lost; its Err looks at the clock, as that of [Lock.Context] does. The lock
+// is released when f has returned, and not before, also when ctx has ended by then.
 //
 // Errors: those of Acquire; what f returned; ErrLost when the lock was lost while f
 // ran, also if f returned nil. They are joined where there are several.
@@ -57,7 +57,7 @@ func (c *Client) Do(ctx context.Context, name string, f func(context.Context, *L
 	defer cancel(nil)
 	defer stop()
 	defer lock.releaseQuietly(ctx) // only where f panics; otherwise it is released by then
-	err = f(inner, lock)
+	err = f(&lookingContext{Context: inner, end: cancel, locks: Locks{lock}}, lock)
 	if lost := lock.Err(); lost != nil {
 		return errors.Join(err, c.opErr("do", name, lost))
 	}

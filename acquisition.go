@@ -47,7 +47,7 @@ func (a *acquisition) run(ctx context.Context) (*Lock, *backend.Grant, error) {
 func (a *acquisition) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	switch {
 	case a.s.wait < 0:
-		return context.WithCancel(ctx)
+		return ctx, func() {} // each attempt has a context of its own that ends
 	case a.s.wait == 0:
 		return context.WithTimeoutCause(ctx, a.c.cfg.Timeout, errWaitOver)
 	default:

@@ -1,6 +1,9 @@
 package holdfast
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // instant is a reading of a client's clock: the time since the client was made,
 // including time that the machine was suspended.
@@ -10,28 +13,37 @@ type instant time.Duration
 // suspended, but a lease does not: asleep adds what was missed.
 type clock struct {
 	base    time.Time
-	asleep  func() time.Duration // suspended time in all; nil where it is not known
+	asleep  asleepFunc // nil where it is not known
 	asleep0 time.Duration
 }
+
+// asleepFunc tells for how long the machine was suspended in all, when now has just been
+// read from time.Now.
+type asleepFunc func(now time.Time) time.Duration
 
 func newClock() clock {
 	c := clock{base: time.Now(), asleep: suspendedTime()}
 	if c.asleep != nil {
-		c.asleep0 = c.asleep()
+		c.asleep0 = c.asleep(c.base)
 	}
 	return c
 }
 
 // now reads the clock.
-func (c *clock) now() instant { return instant(time.Since(c.base) + c.missed()) }
+func (c *clock) now() instant {
+	t := time.Now()
+	return c.at(t, c.missedAt(t))
+}
 
 // missed is how long the machine was suspended since the client was made, to the
 // millisecond: below that it is the time that reading two clocks takes.
-func (c *clock) missed() time.Duration {
+func (c *clock) missed() time.Duration { return c.missedAt(time.Now()) }
+
+func (c *clock) missedAt(now time.Time) time.Duration {
 	if c.asleep == nil {
 		return 0
 	}
-	return max(0, c.asleep()-c.asleep0).Truncate(time.Millisecond)
+	return max(0, c.asleep(now)-c.asleep0).Truncate(time.Millisecond)
 }
 
 // at translates a reading of time.Now. missed is what missed said before t was
@@ -43,6 +55,44 @@ func (c *clock) at(t time.Time, missed time.Duration) instant {
 // time translates an instant for people and timers.
 func (c *clock) time(i instant) time.Time {
 	return c.base.Add(time.Duration(i) - c.missed())
+}
+
+// sleepWatch spares the two system calls for as long as nothing points to a suspension.
+// When a machine wakes up, the kernel moves the wall clock and CLOCK_BOOTTIME on in the
+// same step (__timekeeping_inject_sleeptime in kernel/time/timekeeping.c), and both
+// readings of time.Now come without a system call. So where the wall clock and the
+// monotonic one have moved alike, the machine was not suspended between; where they
+// have not, it was that, or somebody has set the wall clock, and the kernel is asked.
+type sleepWatch struct {
+	ask  func() time.Duration
+	last atomic.Pointer[sleepReading]
+}
+
+// sleepReading is what the kernel said.
+type sleepReading struct {
+	at     time.Duration // by the monotonic clock
+	apart  time.Duration // of the wall clock from the monotonic one
+	asleep time.Duration
+}
+
+// What may pass without asking the kernel.
+const (
+	// apartAtMost is below what counts as suspended at all, and above what an adjusted
+	// wall clock gains in a second (0.5 ms, adjtimex(2)).
+	apartAtMost = time.Millisecond / 2
+	// readingLasts is for a wall clock that is set back by just what a suspension took.
+	readingLasts = 100 * time.Millisecond
+)
+
+// asleep is for how long the machine was suspended in all; at and apart are as in
+// sleepReading.
+func (s *sleepWatch) asleep(at, apart time.Duration) time.Duration {
+	if r := s.last.Load(); r != nil && (apart-r.apart).Abs() < apartAtMost && (at-r.at).Abs() < readingLasts {
+		return r.asleep
+	}
+	asleep := s.ask()
+	s.last.Store(&sleepReading{at: at, apart: apart, asleep: asleep})
+	return asleep
 }
 
 // drift is the margin by which a lease ends earlier here than on the backend:

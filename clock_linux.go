@@ -1,6 +1,7 @@
 package holdfast
 
 import (
+	"math"
 	"syscall"
 	"time"
 	"unsafe"
@@ -16,17 +17,35 @@ const (
 // since it booted: CLOCK_BOOTTIME counts that time, CLOCK_MONOTONIC does not.
 // Both are read from the kernel, so the answer is the same inside a bubble of
 // testing/synctest, where time.Now is not.
-func suspendedTime() func() time.Duration {
+func suspendedTime() asleepFunc {
 	if _, ok := readClock(clockBoottime); !ok {
 		return nil
 	}
-	return func() time.Duration {
-		// Monotonic first: a pause between the two readings then counts as
-		// suspended, which errs on the side of an early end.
-		mono, _ := readClock(clockMonotonic)
-		boot, _ := readClock(clockBoottime)
-		return boot - mono
+	s := &sleepWatch{ask: askKernel}
+	started := time.Now()
+	return func(now time.Time) time.Duration {
+		at := now.Sub(started)
+		return s.asleep(at, time.Duration(now.UnixNano())-at)
 	}
+}
+
+// askKernel reads CLOCK_BOOTTIME between two readings of CLOCK_MONOTONIC. What passes
+// between two readings counts as suspended, which errs on the side of an early end; where
+// that is much, the thread was held up, and asks again.
+func askKernel() time.Duration {
+	const tries, much = 4, 50 * time.Microsecond
+	least := time.Duration(math.MaxInt64)
+	before, _ := readClock(clockMonotonic)
+	for range tries {
+		boot, _ := readClock(clockBoottime)
+		after, _ := readClock(clockMonotonic)
+		least = min(least, boot-before)
+		if after-before < much {
+			break
+		}
+		before = after
+	}
+	return least
 }
 
 func readClock(id uintptr) (time.Duration, bool) {

@@ -2,7 +2,5 @@
 
 package holdfast
 
-import "time"
-
 // suspendedTime: nothing is known of suspension here.
-func suspendedTime() func() time.Duration { return nil }
+func suspendedTime() asleepFunc { return nil }

@@ -171,3 +171,45 @@ func TestTryIsNotHeldByItsOwnAttempt(t *testing.T) {
 		}
 	})
 }
+
+// C9: this process was stopped, and what runs first when it goes on is the holder, not a
+// timer. Whichever context it was given, it must not find it alive.
+func TestContextsLookAtTheClock(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := newFaults(t)
+		c := newClient(t, f, holdfast.Config{TTL: 30 * time.Second})
+		var asleep atomic.Int64
+		c.SetAsleep(func() time.Duration { return time.Duration(asleep.Load()) })
+		wakes := func(ctx context.Context) {
+			t.Helper()
+			if err := ctx.Err(); err != nil {
+				t.Errorf("before: %v", err)
+			}
+			asleep.Add(int64(time.Hour))
+			if ctx.Err() == nil {
+				t.Error("an hour later the context is alive")
+			}
+			if cause := context.Cause(ctx); !errors.Is(cause, holdfast.ErrLost) {
+				t.Errorf("cause: %v", cause)
+			}
+			select {
+			case <-ctx.Done():
+			default:
+				t.Error("Err says that it has ended, and Done that it has not")
+			}
+		}
+		wakes(mustAcquire(t, c, "own").Context())
+		locks, err := c.AcquireAll(t.Context(), []string{"a", "b"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wakes(locks.Context())
+		if err := c.Do(t.Context(), "do", func(ctx context.Context, _ *holdfast.Lock) error {
+			wakes(ctx)
+			return nil
+		}); !errors.Is(err, holdfast.ErrLost) {
+			t.Errorf("Do: %v", err)
+		}
+	})
+}

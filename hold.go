@@ -246,3 +246,24 @@ func (x *lockContext) Value(key any) any {
 	}
 	return x.Context.Value(key)
 }
+
+// lookingContext ends with its locks. Its Err looks at the clock as that of a lock does:
+// a child of a lock's context would say what the last timer said.
+type lookingContext struct {
+	context.Context //nolint:containedctx // this is a context
+	end             context.CancelCauseFunc
+	locks           Locks
+}
+
+func (x *lookingContext) Err() error {
+	if err := x.Context.Err(); err != nil {
+		return err
+	}
+	for _, l := range x.locks {
+		if err := l.Err(); err != nil {
+			x.end(err)
+			break
+		}
+	}
+	return x.Context.Err()
+}

@@ -52,9 +52,11 @@ func (l *Lock) Owner() string { return l.h.owner }
 func (l *Lock) IsShared() bool { return l.h.shared }
 
 // Context ends when the lock is lost or released, and before the lease can end on
-// the backend. context.Cause tells: a *LostError or ErrReleased. It has the values
-// of the context that the lock was acquired with, but not its end. Taking the same
-// lock with it, or with a child of it, counts up and sends nothing.
+// the backend. context.Cause tells: a *LostError or ErrReleased. Its Err looks at the
+// clock, so that it is right also when this process was stopped and no timer has fired
+// since; contexts made from it end with the timer. It has the values of the context
+// that the lock was acquired with, but not its end. Taking the same lock with it, or
+// with a child of it, counts up and sends nothing.
 func (l *Lock) Context() context.Context {
 	c := l.h.c
 	c.mu.Lock()
@@ -254,8 +256,8 @@ func (ls Locks) Release(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Context ends when the first of the locks is lost or released, with its cause.
-// Taking one of the locks with it counts up, as with Lock.Context.
+// Context ends when the first of the locks is lost or released, with its cause. Its Err
+// looks at the clock. Taking one of the locks with it counts up, as with Lock.Context.
 func (ls Locks) Context() context.Context {
 	ctx, cancel := context.WithCancelCause(locksContext{Context: context.Background(), locks: ls})
 	endWith := func(one context.Context) {
@@ -264,7 +266,7 @@ func (ls Locks) Context() context.Context {
 	for _, l := range ls {
 		endWith(l.Context())
 	}
-	return ctx
+	return &lookingContext{Context: ctx, end: cancel, locks: ls}
 }
 
 // locksContext has the values of several locks: itself for re-entry, and those of the

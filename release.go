@@ -127,26 +127,37 @@ func (c *Client) leaveFor(ctx context.Context, h *hold, stay time.Duration) erro
 
 // settle makes sure, in the background, that the lease is gone: an acquire that
 // failed, timed out or was cancelled may have worked, and a release may not. It
-// gives up when the lease has ended by itself. Client.mu is held.
+// gives up when the lease has ended by itself, which one of a session does not do
+// while that is renewed. Client.mu is held.
 func (c *Client) settle(req backend.ReleaseRequest, ttl time.Duration) {
 	if c.background.Err() != nil {
 		return
 	}
 	req.Abandon = true
 	c.work.Go(func() {
-		ctx, cancel := context.WithTimeout(c.background, 2*max(ttl, c.cfg.TTL))
-		defer cancel()
+		life := 2 * max(ttl, c.cfg.TTL)
+		end := time.Now().Add(life)
 		for n := 0; ; n++ {
-			err := c.try(ctx, func(ctx context.Context) error { return c.b.Release(ctx, req) })
+			err := c.try(c.background, func(ctx context.Context) error { return c.b.Release(ctx, req) })
 			if err == nil || errors.Is(err, ErrLost) || errors.Is(err, backend.ErrSessionLost) {
 				return
 			}
-			if !isUnavailable(err) || !pause(ctx, backoff(n)) {
-				c.log().LogAttrs(ctx, levelWarn, "a lease of unknown state was left to its end", attrName(req.Name), attrError(err))
+			if c.sessionLives(req.Session) {
+				end = time.Now().Add(life)
+			}
+			if !isUnavailable(err) || time.Now().After(end) || !pause(c.background, backoff(n)) {
+				c.log().LogAttrs(c.background, levelWarn, "a lease of unknown state was left to its end", attrName(req.Name), attrError(err))
 				return
 			}
 		}
 	})
+}
+
+// sessionLives reports whether the session is the one that is renewed.
+func (c *Client) sessionLives(id backend.SessionID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return id != "" && c.sess != nil && c.sess.id == id && !c.sess.ended
 }
 
 // try makes one attempt, short enough that a connection on which nothing is answered

@@ -102,4 +102,29 @@ func TestReleaseUnderFaults(t *testing.T) {
 			}
 		})
 	})
+	t.Run("backend away for long, but not for renewals", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			f, store := newFaults(t)
+			c := newClient(t, f, holdfast.Config{TTL: 5 * time.Second})
+			lock := mustAcquire(t, c, "n")
+			other := mustAcquire(t, c, "other") // of the same session
+			away := func(context.Context, func() error) error { return unavailable(false) }
+			f.release.Store(&away)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if err := lock.Release(ctx); !errors.Is(err, holdfast.ErrUnavailable) {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Hour)
+			if err := other.Err(); err != nil {
+				t.Fatalf("the session ended: %v", err)
+			}
+			f.release.Store(nil)
+			time.Sleep(3 * time.Second)
+			if info, _ := openStore(t, store).Inspect(t.Context(), "n"); len(info.Holders) != 0 {
+				t.Fatal("it is held by nobody, for as long as the process lives")
+			}
+		})
+	})
 }

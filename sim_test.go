@@ -252,13 +252,13 @@ func simulate(t *testing.T, seed uint64, length time.Duration, pace int) (int64,
 		}
 	}
 	players.Wait()
-	for _, w := range weathers {
-		w.late.Wait()
-	}
 	for _, c := range clients {
 		done, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 		_ = c.Close(done)
 		cancel()
+	}
+	for _, w := range weathers { // a client that is not closed goes on renewing, and starts others
+		w.late.Wait()
 	}
 	// C13: when all are gone and their time is over, nothing is left.
 	time.Sleep(time.Duration(pace) * time.Minute)

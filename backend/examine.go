@@ -12,3 +12,13 @@ type Examiner interface {
 	// Errors: *UnavailableError; ErrClosed; ctx's cause.
 	Examine(ctx context.Context) ([]string, error)
 }
+
+// Redundant is a Backend on several servers that goes on while some of them are away.
+type Redundant interface {
+	// Away asks each of the servers, and tells those that do not answer, a sentence each;
+	// none where all do. It changes nothing, and may be called at any time before Close.
+	//
+	// Errors: *UnavailableError where too few answer to take any lock; ErrClosed; ctx's
+	// cause.
+	Away(ctx context.Context) ([]string, error)
+}

@@ -252,11 +252,20 @@ func validText(field, s string, limit int) error {
 }
 
 func validID(field, id string) error {
-	rest := strings.TrimLeft(id, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
-	if len(id) < minIDLen || len(id) > maxIDLen || rest != "" {
+	if len(id) < minIDLen || len(id) > maxIDLen || strings.ContainsFunc(id, outsideID) {
 		return invalid(field, quote(id), fmt.Sprintf("%d to %d characters of A-Z a-z 0-9 _ -", minIDLen, maxIDLen))
 	}
 	return nil
+}
+
+// outsideID reports whether a character is none of those that IDs are made of.
+func outsideID(r rune) bool {
+	switch {
+	case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '_', r == '-':
+		return false
+	default:
+		return true
+	}
 }
 
 func invalid(field, value, bound string) error {

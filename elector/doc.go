@@ -24,9 +24,14 @@
 // A term ends for its leader when [Term.Context] ends: by a local clock that needs no
 // network, before the lease can end on the backend (C9 of the contract). So two terms
 // do not overlap in the eyes of those who look at their context, while the clocks'
-// rates differ by less than 1 %. A leader that is paused past its lease, and what it
-// has sent already, no election can stop: give the token to what it writes to, and
-// let that refuse a smaller one (package fence).
+// rates differ by less than 1 %. The contexts look at the clock when they are asked, so
+// that a leader which was paused finds its own over before it does anything else. One
+// that looked, was paused past its lease and then writes, and what is on its way
+// already, no election can stop: give the token to what it writes to, and let that
+// refuse a smaller one (package fence).
+//
+// The other way round is an operator's break, or a store that lost its data: there the
+// next one leads at once, and the one before is told by a push, or by its next renewal.
 //
 // # Failure
 //

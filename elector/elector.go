@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-io/holdfast"
@@ -56,9 +55,9 @@ type Elector struct {
 	name  string
 	cfg   Config
 
-	busy atomic.Bool // a candidate, or leading
-	mu   sync.Mutex
-	term *Term // the newest; nil: none yet
+	mu       sync.Mutex
+	standing bool  // Run, or Campaign, has not returned
+	term     *Term // the newest; nil: none yet
 }
 
 // New makes a candidate of the election name. It sends nothing. All candidates of an
@@ -84,16 +83,30 @@ func (e *Elector) Name() string { return e.name }
 //
 // Errors: those of holdfast.Client.Acquire; ErrRunning.
 func (e *Elector) Campaign(ctx context.Context) (*Term, error) {
-	if !e.busy.CompareAndSwap(false, true) {
-		return nil, ErrRunning
-	}
-	t, err := e.campaign(ctx)
-	if err != nil {
-		e.busy.Store(false)
+	if err := e.stand(); err != nil {
 		return nil, err
 	}
-	context.AfterFunc(t.lock.Context(), func() { e.busy.Store(false) })
-	return t, nil
+	defer e.sit()
+	return e.campaign(ctx)
+}
+
+// stand is the beginning of Run and Campaign. A term that is not over is in the way.
+func (e *Elector) stand() error {
+	term := e.Term()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.standing || term != nil {
+		return ErrRunning
+	}
+	e.standing = true
+	return nil
+}
+
+// sit is their end.
+func (e *Elector) sit() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.standing = false
 }
 
 func (e *Elector) campaign(ctx context.Context) (*Term, error) {

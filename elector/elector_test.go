@@ -10,16 +10,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/elector"
 	"github.com/holdfast-io/holdfast/fence"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const election, ttl = "scheduler", 10 * time.Second
 
@@ -28,6 +24,7 @@ type away struct {
 	backend.Backend
 	cut     atomic.Bool
 	noWatch bool
+	inspect func() backend.LockInfo // what Inspect answers; nil: the truth
 }
 
 func (a *away) Capabilities() backend.Capabilities {
@@ -42,6 +39,13 @@ func (a *away) reach(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	return &backend.UnavailableError{Backend: "memory", Op: "test", MayHold: true, Err: context.Cause(ctx)}
+}
+
+func (a *away) Inspect(ctx context.Context, name string) (backend.LockInfo, error) {
+	if a.inspect != nil {
+		return a.inspect(), nil
+	}
+	return a.Backend.Inspect(ctx, name)
 }
 
 func (a *away) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
@@ -68,7 +72,11 @@ func (a *away) Release(ctx context.Context, req backend.ReleaseRequest) error {
 // client makes a client on the store, with a backend value of its own.
 func client(t *testing.T, store *memlock.Store, owner string) (*holdfast.Client, *away) {
 	t.Helper()
-	b := &away{Backend: store.Open()}
+	return clientOn(t, &away{Backend: store.Open()}, owner)
+}
+
+func clientOn(t *testing.T, b *away, owner string) (*holdfast.Client, *away) {
+	t.Helper()
 	c, err := holdfast.New(b, holdfast.Config{TTL: ttl, Owner: owner})
 	if err != nil {
 		t.Fatal(err)
@@ -314,7 +322,11 @@ func TestOnlyOnce(t *testing.T) {
 		if err := term.Resign(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		synctest.Wait()
+		if again, err := e.Campaign(t.Context()); err != nil {
+			t.Errorf("right after its resignation: %v", err)
+		} else if err := again.Resign(t.Context()); err != nil {
+			t.Error(err)
+		}
 		if err := term.Resign(t.Context()); !errors.Is(err, holdfast.ErrLost) {
 			t.Errorf("resigned twice: %v", err)
 		}
@@ -338,8 +350,7 @@ func TestObserve(t *testing.T) {
 	for _, noWatch := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			store := memlock.NewStore()
-			c, b := client(t, store, "observer")
-			b.noWatch = noWatch
+			c, _ := clientOn(t, &away{Backend: store.Open(), noWatch: noWatch}, "observer")
 			o := candidate(t, c, elector.Config{})
 			ctx, stop := context.WithCancel(t.Context())
 			var mu sync.Mutex
@@ -383,6 +394,36 @@ func TestObserve(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestObserveOldAnswers gives an observer answers that are older than the one before, as
+// a server that lags does: it ends with what is true, and sees no older term.
+func TestObserveOldAnswers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, b := clientOn(t, &away{Backend: memlock.New(), noWatch: true}, "observer")
+		o := candidate(t, c, elector.Config{})
+		term := func(owner string, token fence.Token) backend.LockInfo {
+			return backend.LockInfo{Name: election, Holders: []backend.Holder{{Owner: owner, Token: token}}}
+		}
+		shared := term("reader", 9)
+		shared.Holders[0].Mode = backend.Shared
+		answers := []backend.LockInfo{term("a", 3), {}, term("a", 3), term("z", 1), term("b", 5), term("a", 3), term("b", 5), shared}
+		var asked int
+		b.inspect = func() backend.LockInfo {
+			asked++
+			return answers[min(asked, len(answers))-1]
+		}
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		var seen []string
+		if err := o.Observe(ctx, func(l elector.Leader) { seen = append(seen, l.Candidate) }); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Observe: %v", err)
+		}
+		if want := []string{"a", "", "a", "b", ""}; asked <= len(answers) || !slices.Equal(seen, want) {
+			t.Errorf("asked %d times and saw %q, want %q", asked, seen, want)
+		}
+	})
 }
 
 // TestBadInput is refused with a typed error, before anything is sent.

@@ -67,6 +67,9 @@ func (e *Elector) leaderOf(info holdfast.LockInfo) Leader {
 		return Leader{}
 	}
 	h := info.Holders[0]
+	if h.Mode != (holdfast.Holder{}).Mode {
+		return Leader{} // who shares the lock keeps others from leading, and does not lead
+	}
 	t := e.Term()
 	return Leader{
 		Candidate: h.Owner, Value: h.Note, Token: h.Token, Since: h.Since,
@@ -114,8 +117,10 @@ func (e *Elector) Observe(ctx context.Context, deliver func(Leader)) error {
 		pause := every
 		switch {
 		case err == nil:
+			// An answer can be older than the one before it, where several servers give
+			// them: an older term is not delivered, and the newest one may be again.
 			now := e.leaderOf(info)
-			if now.Token > newest || now.Token == 0 && current != 0 {
+			if now.Token != current && (now.Token >= newest || now.Token == 0) {
 				deliver(now)
 				current, newest = now.Token, max(newest, now.Token)
 			}

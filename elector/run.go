@@ -11,8 +11,9 @@ import (
 )
 
 // Run stands in the election and calls lead each time the elector leads, until ctx ends
-// or lead fails. The context that lead gets ends when the term does, and with ctx; lead
-// has to return soon after that, and Run waits for it: it is never called while it runs.
+// or lead fails. The context that lead gets ends when the term does, and with ctx; its Err
+// looks at the clock, as that of [Term.Context] does. lead has to return soon after that,
+// and Run waits for it: it is never called while it runs.
 //
 // When lead returns, or ctx ends, the term is resigned, and the next in line leads. After
 // a nil error, and after a term that was lost, Run stands again, behind those who wait.
@@ -23,10 +24,10 @@ func (e *Elector) Run(ctx context.Context, lead func(context.Context, *Term) err
 	if lead == nil {
 		return &holdfast.InvalidError{Field: "lead", Value: "nil", Bound: "a function"}
 	}
-	if !e.busy.CompareAndSwap(false, true) {
-		return ErrRunning
+	if err := e.stand(); err != nil {
+		return err
 	}
-	defer e.busy.Store(false)
+	defer e.sit()
 	for {
 		term, err := e.campaign(ctx)
 		if err != nil {
@@ -68,7 +69,26 @@ func during(ctx context.Context, term *Term, lead func(context.Context, *Term) e
 	leading, end := context.WithCancelCause(term.Context())
 	defer end(nil)
 	defer context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })()
-	return lead(leading, term)
+	return lead(&termContext{Context: leading, term: term, end: end}, term)
+}
+
+// termContext is what lead gets. A leader that was stopped and goes on may look at its
+// context before any timer has fired: Err looks at the clock.
+type termContext struct {
+	context.Context //nolint:containedctx // this is a context
+	term            *Term
+	end             context.CancelCauseFunc
+}
+
+// Err is nil while the term lasts and the context of Run does.
+func (x *termContext) Err() error {
+	if err := x.Context.Err(); err != nil {
+		return err
+	}
+	if err := x.term.Err(); err != nil {
+		x.end(err)
+	}
+	return x.Context.Err()
 }
 
 // over is for a term that ended while lead ran: it was lost, or lead resigned it.

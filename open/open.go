@@ -9,9 +9,9 @@
 //	etcd://host1:2379,host2:2379   etcd; etcds:// with TLS
 //	zookeeper://host1,host2/path   ZooKeeper
 //	consul://host:8500             Consul; consuls:// for TLS
-//	postgres://host/database       PostgreSQL
+//	postgres://host/database       PostgreSQL; postgres+advisory:// with its advisory locks
 //	kubernetes://namespace         Kubernetes
-//	mysql://host/database          MariaDB or MySQL
+//	mysql://host/database          MariaDB or MySQL; mysql+getlock:// with its user locks
 //	holdfast://host:7420           a Holdfast server; holdfasts:// with TLS
 //	embedded:///path               an etcd in this process
 //
@@ -53,29 +53,31 @@ type opener func(ctx context.Context, url string, o Options) (backend.Backend, e
 // schemes is what there is.
 func schemes() map[string]opener {
 	return map[string]opener{
-		"memory":          openMemory,
-		"sqlite":          openSQLite,
-		"redis":           openRedis,
-		"rediss":          openRedis,
-		"redis+unix":      openRedis,
-		"redis+cluster":   openRedis,
-		"rediss+cluster":  openRedis,
-		"redis+sentinel":  openRedis,
-		"rediss+sentinel": openRedis,
-		"redlock":         openRedlock,
-		"redlocks":        openRedlock,
-		"etcd":            openEtcd,
-		"etcds":           openEtcd,
-		"zookeeper":       openZooKeeper,
-		"consul":          openConsul,
-		"consuls":         openConsul,
-		"postgres":        openPostgres,
-		"postgresql":      openPostgres,
-		"kubernetes":      openKubernetes,
-		"mysql":           openMySQL,
-		"holdfast":        openRemote,
-		"holdfasts":       openRemote,
-		"embedded":        openEmbedded,
+		"memory":            openMemory,
+		"sqlite":            openSQLite,
+		"redis":             openRedis,
+		"rediss":            openRedis,
+		"redis+unix":        openRedis,
+		"redis+cluster":     openRedis,
+		"rediss+cluster":    openRedis,
+		"redis+sentinel":    openRedis,
+		"rediss+sentinel":   openRedis,
+		"redlock":           openRedlock,
+		"redlocks":          openRedlock,
+		"etcd":              openEtcd,
+		"etcds":             openEtcd,
+		"zookeeper":         openZooKeeper,
+		"consul":            openConsul,
+		"consuls":           openConsul,
+		"postgres":          openPostgres,
+		"postgresql":        openPostgres,
+		"postgres+advisory": openAdvisory,
+		"kubernetes":        openKubernetes,
+		"mysql":             openMySQL,
+		"mysql+getlock":     openUserLocks,
+		"holdfast":          openRemote,
+		"holdfasts":         openRemote,
+		"embedded":          openEmbedded,
 	}
 }
 
@@ -149,8 +151,16 @@ func openZooKeeper(ctx context.Context, url string, o Options) (backend.Backend,
 	return zklock.Open(ctx, url, o.Logger)
 }
 
+func openAdvisory(ctx context.Context, url string, o Options) (backend.Backend, error) {
+	return pglock.OpenAdvisory(ctx, url, o.Logger)
+}
+
 func openPostgres(ctx context.Context, url string, o Options) (backend.Backend, error) {
 	return pglock.Open(ctx, url, o.Logger)
+}
+
+func openUserLocks(ctx context.Context, url string, o Options) (backend.Backend, error) {
+	return mysqllock.OpenUserLocks(ctx, url, o.Logger)
 }
 
 func openMySQL(ctx context.Context, url string, o Options) (backend.Backend, error) {

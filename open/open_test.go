@@ -45,6 +45,8 @@ func TestBadURL(t *testing.T) {
 	for _, url := range []string{
 		"", secret, "nope://" + secret + "@h", "carrier-pigeon-of-" + secret + "://h", "memory://" + secret, "redis://h?" + secret + "=1",
 		"sqlite:///x?" + secret + "=1", "etcd://h?" + secret + "=1", "holdfast://h?" + secret + "=1", "postgres://h?" + secret + "=1",
+		"postgres+advisory://u:" + secret + "@h:x/d", "postgres+advisory://h/d?" + secret + "=1", "postgres+advisory://h/d?max_conns=4&x=" + secret,
+		"mysql+getlock://u:" + secret + "@h:x/d", "mysql+getlock://h/d?" + secret + "=1",
 		"mysql://u:" + secret + "@h:x/d", "mysql://h/d?" + secret + "=1",
 		"postgres://u:" + secret + "@h:x/d", "postgres://u:" + secret + "#@h/d", "postgres://u:" + secret + "%zz@h/d", "embedded://u:" + secret + "@h/x", "embedded:x",
 	} {

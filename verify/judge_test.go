@@ -40,6 +40,39 @@ func TestHandWrittenHistories(t *testing.T) {
 			s.call(0, 30, "3.1", history.VerbAcquire, "z", history.Event{Outcome: history.Unknown})
 			s.try(40, 50, "2.1", "y")
 		}},
+		{"a refusal that a try explains which a fault was in the way of", "", "", func(s *script) {
+			s.fault(0, 500, "3.1")
+			s.try(100, 600, "3.1", "z") // its first attempt had the lock, under a lease that is given back still
+			s.try(700, 710, "2.1", "y")
+		}},
+		{"a refusal long after a try that a fault was in the way of", "model", "answered \"held\"", func(s *script) {
+			s.fault(0, 500, "3.1")
+			s.try(100, 600, "3.1", "z")
+			s.try(5700, 5710, "2.1", "y")
+		}},
+		{"a refusal that a try without a fault does not explain", "model", "answered \"held\"", func(s *script) {
+			s.got(0, 10, "1.1", "x", 1)
+			s.released(20, 30, "1.1", "x")
+			s.try(31, 35, "3.1", "z")
+			s.try(40, 50, "2.1", "y")
+		}},
+		{"a refusal that a cancelled wait explains, which one fault after the other kept from being given back", "", "", func(s *script) {
+			s.call(0, 30, "3.1", history.VerbAcquire, "z", history.Event{Outcome: history.Unknown})
+			s.fault(50, 900, "3.1")
+			s.fault(1200, 2600, "3.1")
+			s.try(3000, 3010, "2.1", "y")
+		}},
+		{"a refusal that a cancelled wait does not explain: the faults came long after it was given back", "model", "answered \"held\"", func(s *script) {
+			s.call(0, 30, "3.1", history.VerbAcquire, "z", history.Event{Outcome: history.Unknown})
+			s.fault(900, 2600, "3.1")
+			s.try(3000, 3010, "2.1", "y")
+		}},
+		{"a refusal that one explains who died before a wait was given back", "", "", func(s *script) {
+			s.fault(0, 40, "3.1")
+			s.call(0, 30, "3.1", history.VerbAcquire, "z", history.Event{Outcome: history.Unknown})
+			s.proc(history.KindKill, 900, "3.1")
+			s.try(1500, 1510, "2.1", "y")
+		}},
 		{"a grant to two", "overlap model", "granted twice: worker 1.1 (exclusive, token 1) and worker 2.1", func(s *script) {
 			s.got(0, 10, "1.1", "x", 1)
 			s.got(20, 30, "2.1", "y", 2)

@@ -104,10 +104,7 @@ func (g *game) lockModel(name string) (*lockModel, []act) {
 	for _, a := range g.locks[name] {
 		n := len(m.leases)
 		m.leases = append(m.leases, lease{a, a.earliestEnd()})
-		if t, faulty := g.trouble(a, a.Call(), min(a.Return, a.proc.gone)); a.Verb == history.VerbAcquire && (faulty || !a.Granted()) || a.Outcome == history.Unknown {
-			if t == history.Infinity || t > g.h.End {
-				t = g.h.End
-			}
+		if t, open := g.unsettled(a); open {
 			excuses = append(excuses, interval{a.Call(), t + max(slack, a.TTL+slack)})
 		}
 		if a.Granted() || a.Verb == history.VerbTry && a.Outcome == history.Held {
@@ -124,6 +121,38 @@ func (g *game) lockModel(name string) (*lockModel, []act) {
 		acts[i].excused = slices.ContainsFunc(excuses, span.meets)
 	}
 	return m, acts
+}
+
+// unsettled is until when an acquisition may have had the lock on the backend without its
+// worker's knowing, but for the life of the lease itself; and false when nothing of that
+// kind can be. What a fault was in the way of is asked again under another lease, whatever
+// the answer is in the end, and the first lease is given back in the background: as soon as
+// the network lets that through, which the next fault may come before, and the worker's
+// death.
+func (g *game) unsettled(a *acquisition) (int64, bool) {
+	t := min(a.Return, a.proc.gone)
+	early := interval{a.Call(), t}
+	given := a.Verb == history.VerbAcquire && !a.Granted() || a.Outcome == history.Unknown
+	if given {
+		early.until = add(t, farewell) // to give it back takes a moment
+	}
+	faults := g.troubles(a, early)
+	if len(faults) == 0 {
+		return min(t, g.h.End), given
+	}
+	for {
+		last := t
+		for _, f := range faults {
+			t = max(t, f.until)
+		}
+		if a.proc.gone < add(t, grace) {
+			t = max(t, min(a.proc.gone, g.h.End))
+		}
+		if t = min(t, g.h.End); t <= last {
+			return t, true
+		}
+		faults = g.troubles(a, interval{a.Call(), min(add(t, grace), a.proc.gone)})
+	}
 }
 
 // earliestEnd is from when on the lease may be over on the backend: the latest deadline

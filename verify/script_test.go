@@ -77,6 +77,12 @@ func (s *script) proc(kind history.Kind, at int64, worker string) {
 	s.add(at, history.Event{Kind: kind, Worker: worker})
 }
 
+// fault is one of the worker's network.
+func (s *script) fault(from, until int64, worker string) {
+	s.add(from, history.Event{Kind: history.KindFault, Worker: worker, Text: "cut"})
+	s.add(until, history.Event{Kind: history.KindHeal, Worker: worker, Text: "cut"})
+}
+
 func (s *script) write(at int64, register, worker string, token uint64, base, value string, o history.Outcome) {
 	s.add(at, history.Event{Kind: history.KindWrite, Register: register, Worker: worker, Lock: "a", Token: token, Base: base, Value: value, Outcome: o})
 }

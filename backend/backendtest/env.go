@@ -304,7 +304,7 @@ func (c *client) take(r backend.AcquireRequest) lease {
 // busy that a short TTL ran out on the way.
 func (c *client) excuse(r backend.AcquireRequest, from time.Time, err error) {
 	switch {
-	case errors.Is(err, backend.ErrSessionLost) && c.sess != "" && time.Since(c.opened.from) >= c.ttl,
+	case errors.Is(err, backend.ErrSessionLost) && c.sess != "" && !c.opened.from.IsZero() && time.Since(c.opened.from) >= c.ttl,
 		errors.Is(err, backend.ErrLost) && r.Timed && time.Since(from) >= r.TTL:
 		c.e.busy(err)
 	}

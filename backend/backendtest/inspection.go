@@ -67,7 +67,7 @@ func (e *env) checkHolder(name string, l lease) {
 	if apart := time.Since(h.Since).Abs(); apart > clockApart {
 		e.Errorf("Holder.Since is %s, %s from now", h.Since, apart)
 	}
-	if !l.Since.IsZero() && l.Since.Sub(h.Since).Abs() > time.Second {
+	if !l.Since.IsZero() && l.Since.Sub(h.Since).Abs() > e.soon() {
 		e.Errorf("Grant.Since is %s and Holder.Since is %s", l.Since, h.Since)
 	}
 }

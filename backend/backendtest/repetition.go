@@ -26,7 +26,7 @@ func repetitionCases() []Case {
 
 func acquireTwice(e *env) {
 	a := e.client()
-	other := &client{e: e, b: e.open(), sess: a.sess} // a second connection of the same process
+	other := e.other(a, &client{e: e, b: e.open(), sess: a.sess}) // a second connection of the same process
 	for _, opts := range [][]option{nil, {e.timed(e.long())}} {
 		name := e.name()
 		r := a.ask(name, opts...)

@@ -210,7 +210,7 @@ func TestServerSleepsPastTheTTL(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
 	holding, waiting := direct(t, members), direct(t, members)
-	const ttl = 2 * time.Second
+	const ttl = 6 * time.Second
 	began := time.Now() // of the last renewal, not later
 	hs, ws := session(t, holding, ttl), session(t, waiting, time.Minute)
 	held := request("lock", hs)

@@ -94,6 +94,11 @@ func readKubeconfig(path, name string) (*cluster, error) {
 	if err != nil {
 		return nil, badFile("kubeconfig", path, "a file that can be read")
 	}
+	return parseKubeconfig(text, path, name)
+}
+
+// parseKubeconfig reads the text of a file.
+func parseKubeconfig(text []byte, path, name string) (*cluster, error) {
 	var k kubeconfig
 	if err := yaml.Unmarshal(text, &k); err != nil {
 		return nil, badFile("kubeconfig", path, "a kubeconfig in YAML") // what the parser says may hold a secret

@@ -1,6 +1,9 @@
 // Package mysqllock keeps leases in a MariaDB (10.6 or newer; tested with 10.11) or MySQL
 // (8.0 or newer; the suite was run once, by hand, with 9.7) database. It uses github.com/go-sql-driver/mysql.
 //
+// There are two backends here. What follows is about the tables of leases; [UserLocks] keeps
+// locks as the servers' own user locks (GET_LOCK), and says itself what it promises.
+//
 // # Guarantees
 //
 // All of C1 to C14, as package backend has them, for as long as one primary keeps what it
@@ -71,7 +74,8 @@
 //	mysql://user:password@host/database?tls=true&prefix=locks_&max_conns=4
 //
 // Parameters: tls is preferred (the default: encrypted where the server can, and not
-// verified), true (verified), skip-verify or false; prefix is that of the tables
+// verified), true (verified), skip-verify or false; ca is a file of certificates (PEM) to trust
+// in place of the system's, which makes tls true; prefix is that of the tables
 // (holdfast_); max_conns; connect_timeout in seconds (5); socket is the path of a socket,
 // in place of the host. Others are an error. No environment and no file is read.
 //

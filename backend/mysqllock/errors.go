@@ -108,6 +108,10 @@ func denied(err error) bool {
 // unavailable maps what the server, the client library and the network say. mayHold:
 // what was asked for may have been done all the same.
 func unavailable(op string, mayHold bool, err error) error {
+	return unavailableAt(backendName, op, mayHold, err)
+}
+
+func unavailableAt(name, op string, mayHold bool, err error) error {
 	if errors.Is(err, backend.ErrClosed) || errors.Is(err, backend.ErrUnsupported) || errors.Is(err, backend.ErrInvalid) {
 		return err
 	}
@@ -115,5 +119,5 @@ func unavailable(op string, mayHold bool, err error) error {
 	case codeReadOnly, codeReadOnlyTxn, codeInReadOnly:
 		err = errors.Join(ErrReadOnly, err)
 	}
-	return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: mayHold, Err: err}
+	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: err}
 }

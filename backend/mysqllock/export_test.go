@@ -14,4 +14,4 @@ func (b *Backend) KeepFromSweeping() { b.leases.KeepStill() }
 func (b *Backend) Sweep(ctx context.Context, age time.Duration) { store{b}.Sweep(ctx, "", age) }
 
 // What has no exported name of its own.
-var ParseURL = parseURL
+func ParseURL(raw string) (Config, error) { return parseURL(raw, "mysql", parameters()...) }

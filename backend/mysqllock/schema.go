@@ -50,27 +50,32 @@ func (b *Backend) Migrate(ctx context.Context) error {
 func (b *Backend) check(ctx context.Context) error {
 	var version, flush int
 	var readOnly bool
-	var galera string
+	unsupported := func(err error) error { return fmt.Errorf("%s: %w: %w", backendName, err, backend.ErrUnsupported) }
 	for try := 1; ; try++ {
-		found := false
+		// Before anything else: nothing is made on a node of a cluster.
+		galera := ""
 		q := new(batch)
 		q.query(func(r *sql.Rows) error { return r.Scan(new(string), &galera) }, readGalera)
-		q.query(func(r *sql.Rows) error { found = true; return r.Scan(&version, &readOnly, &flush) }, b.sql(readVersion))
 		err := q.run(ctx, b.db)
-		if err == nil && !found {
-			err = sql.ErrNoRows
+		if galera == "ON" {
+			return unsupported(ErrGalera)
 		}
 		if err == nil {
-			break
+			found := false
+			q = new(batch)
+			q.query(func(r *sql.Rows) error { found = true; return r.Scan(&version, &readOnly, &flush) }, b.sql(readVersion))
+			if err = q.run(ctx, b.db); err == nil && found {
+				break
+			}
+			if err == nil {
+				err = sql.ErrNoRows
+			}
 		}
 		if errors.Is(err, sql.ErrNoRows) || !b.leases.Again(err, try, true) {
 			return err
 		}
 	}
-	unsupported := func(err error) error { return fmt.Errorf("%s: %w: %w", backendName, err, backend.ErrUnsupported) }
 	switch {
-	case galera == "ON":
-		return unsupported(ErrGalera)
 	case flush == 0:
 		return unsupported(ErrForgetful)
 	case readOnly:

@@ -267,3 +267,50 @@ func TestExamine(t *testing.T) {
 		t.Errorf("after Close: %v", err)
 	}
 }
+
+// A lock that is swept does not take the floor down, below which tokens were given of locks
+// that are no more.
+func TestFloorOnlyRises(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	b := open(t, s.URL())
+	b.KeepFromSweeping()
+	req := leasetest.Ask("n", leasetest.Session(t, b, time.Minute, nil))
+	leasetest.Take(t, b, req)
+	leasetest.Give(t, b, req)
+	const floor = 1 << 52
+	s.Exec("UPDATE test.holdfast_meta SET last_floor = 4503599627370496")
+	leasetest.Eventually(t, "the lock is swept", func() bool {
+		b.Sweep(leasetest.Within(t), 0)
+		return s.Int("SELECT count(*) FROM test.holdfast_locks") == 0
+	})
+	if got := s.Int("SELECT last_floor FROM test.holdfast_meta"); got != floor {
+		t.Errorf("the floor is %d, and was %d", got, floor)
+	}
+}
+
+// A session that has run out is over, also where nobody has noticed: its renewal and its
+// opening come too late.
+func TestSessionThatRanOut(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	b := open(t, s.URL())
+	b.KeepFromSweeping()
+	id := backend.NewSessionID()
+	ask := backend.SessionRequest{ID: id, TTL: b.Capabilities().MinTTL}
+	if err := b.OpenSession(leasetest.Within(t), ask); err != nil {
+		t.Fatal(err)
+	}
+	const over = `SELECT count(*) FROM test.holdfast_sessions
+		WHERE cause = '' AND ends < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`
+	leasetest.Eventually(t, "the session has run out", func() bool { return s.Int(over) == 1 })
+	if res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); err != nil || !res.SessionLost {
+		t.Errorf("renewed after its end: %+v, %v", res, err)
+	}
+	if n := s.Int(over); n != 1 {
+		t.Errorf("the renewal has written a session that is over: %d are", n)
+	}
+	if err := b.OpenSession(leasetest.Within(t), ask); !errors.Is(err, backend.ErrSessionLost) {
+		t.Errorf("opened after its end: %v; want ErrSessionLost", err)
+	}
+}

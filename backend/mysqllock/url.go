@@ -2,8 +2,11 @@ package mysqllock
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"log/slog"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,15 +26,13 @@ func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, er
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	cfg, err := parseURL(rawURL)
+	cfg, err := parseURL(rawURL, "mysql", parameters()...)
 	if err != nil {
 		return nil, err
 	}
 	cfg.Logger = logger
 	return New(cfg)
 }
-
-const urlForm = "mysql://user:password@host:port/database?parameters"
 
 func badURL(value, bound string) error {
 	const most = 64
@@ -41,11 +42,15 @@ func badURL(value, bound string) error {
 	return &backend.InvalidError{Field: "url", Value: strconv.QuoteToGraphic(value), Bound: bound}
 }
 
+// parameters of a mysql:// URL.
+func parameters() []string { return []string{"ca", "connect_timeout", "max_conns", "prefix", "socket", "tls"} }
+
 // parseURL never tells the password: errors of the library may hold a part of it.
-func parseURL(raw string) (Config, error) {
+func parseURL(raw, scheme string, known ...string) (Config, error) {
 	var cfg Config
+	urlForm := scheme + "://user:password@host:port/database?parameters"
 	u, err := url.Parse(raw)
-	if err != nil || u.Scheme != "mysql" || u.Opaque != "" {
+	if err != nil || u.Scheme != scheme || u.Opaque != "" {
 		return cfg, badURL("…", urlForm)
 	}
 	if strings.ContainsRune(raw, '#') {
@@ -68,12 +73,11 @@ func parseURL(raw string) (Config, error) {
 	if err != nil {
 		return cfg, badURL("?…", "with parameters as name=value, percent-encoded")
 	}
-	return cfg, cfg.take(values)
+	return cfg, cfg.take(values, known)
 }
 
 // take reads the parameters.
-func (c *Config) take(values url.Values) error {
-	known := []string{"connect_timeout", "max_conns", "prefix", "socket", "tls"}
+func (c *Config) take(values url.Values, known []string) error {
 	for name, vs := range values {
 		if !slices.Contains(known, name) {
 			return badURL(name, "one of the parameters "+strings.Join(known, ", "))
@@ -103,8 +107,21 @@ func (c *Config) set(name, value string) error {
 		if !slices.Contains(modes, value) {
 			return bad("one of " + strings.Join(modes, ", "))
 		}
+		if c.Conn.TLS != nil && value != "true" {
+			return bad("true, where a ca is given")
+		}
 		c.Conn.TLSConfig = value
+	case "ca":
+		pem, err := os.ReadFile(value) //nolint:gosec // whoever writes the URL names the file
+		roots := x509.NewCertPool()
+		if err != nil || !roots.AppendCertsFromPEM(pem) {
+			return bad("a readable file of PEM certificates")
+		}
+		c.Conn.TLS, c.Conn.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}, "true"
 	case "socket":
+		if c.Conn.TLS != nil {
+			return bad("not given where a ca is")
+		}
 		if !strings.HasPrefix(value, "/") {
 			return bad("the path of a socket")
 		}

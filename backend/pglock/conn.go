@@ -3,6 +3,7 @@ package pglock
 import (
 	"context"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -45,7 +46,7 @@ func (b *Backend) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
 	}
 	dial := c.DialFunc
 	c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		return b.dial(ctx, dial, network, addr)
+		return b.wires.dial(ctx, dial, network, addr)
 	}
 	return c
 }
@@ -73,13 +74,26 @@ func (b *Backend) guard(ctx context.Context, conn *pgx.Conn) error {
 	return err //nolint:wrapcheck // see unavailable
 }
 
+// wires are the connections of a value to the network.
+type wires struct {
+	life context.Context //nolint:containedctx // it is what Close ends
+
+	mu     sync.Mutex // guards what follows
+	conns  map[*trackedConn]struct{}
+	hungUp time.Time // when the last word is said; zero: not yet
+}
+
+func newWires(life context.Context) *wires {
+	return &wires{life: life, conns: make(map[*trackedConn]struct{})}
+}
+
 // dial makes a connection that Close closes, whatever the library still does with it,
 // and that the kernel watches, so that one to a host that is gone is noticed where
 // nothing is sent over it.
-func (b *Backend) dial(ctx context.Context, dial pgconn.DialFunc, network, addr string) (net.Conn, error) {
+func (w *wires) dial(ctx context.Context, dial pgconn.DialFunc, network, addr string) (net.Conn, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(b.life(), func() { cancel(backend.ErrClosed) })()
+	defer context.AfterFunc(w.life, func() { cancel(backend.ErrClosed) })()
 	conn, err := dial(ctx, network, addr)
 	if err != nil {
 		return nil, err
@@ -87,25 +101,25 @@ func (b *Backend) dial(ctx context.Context, dial pgconn.DialFunc, network, addr 
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: dialTime, Interval: 2 * time.Second, Count: 3}) //nolint:mnd // noticed after 11 s
 	}
-	c := &trackedConn{Conn: conn, b: b}
-	b.mu.Lock()
-	b.conns[c] = struct{}{}
-	b.mu.Unlock()
+	c := &trackedConn{Conn: conn, w: w}
+	w.mu.Lock()
+	w.conns[c] = struct{}{}
+	w.mu.Unlock()
 	return c, nil
 }
 
-// trackedConn is one of Backend.conns.
+// trackedConn is one of wires.conns.
 type trackedConn struct {
 	net.Conn
-	b *Backend
+	w *wires
 }
 
 // SetDeadline sets it, but lets nothing last longer once the backend has hung up: the
 // library says goodbye for up to 15 s.
 func (c *trackedConn) SetDeadline(at time.Time) error {
-	c.b.mu.Lock()
-	defer c.b.mu.Unlock()
-	if last := c.b.hungUp; !last.IsZero() && (at.IsZero() || at.After(last)) {
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	if last := c.w.hungUp; !last.IsZero() && (at.IsZero() || at.After(last)) {
 		at = last
 	}
 	return c.Conn.SetDeadline(at) //nolint:wrapcheck // it stands for the connection
@@ -113,19 +127,19 @@ func (c *trackedConn) SetDeadline(at time.Time) error {
 
 // Close closes it.
 func (c *trackedConn) Close() error {
-	c.b.mu.Lock()
-	delete(c.b.conns, c)
-	c.b.mu.Unlock()
+	c.w.mu.Lock()
+	delete(c.w.conns, c)
+	c.w.mu.Unlock()
 	return c.Conn.Close() //nolint:wrapcheck // it stands for the connection
 }
 
 // hangUp lets nothing be sent or received for longer than a moment. It is called when
 // nobody uses the connections any more.
-func (b *Backend) hangUp() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.hungUp = time.Now().Add(hangUpTime)
-	for c := range b.conns {
-		_ = c.Conn.SetDeadline(b.hungUp)
+func (w *wires) hangUp() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hungUp = time.Now().Add(hangUpTime)
+	for c := range w.conns {
+		_ = c.Conn.SetDeadline(w.hungUp)
 	}
 }

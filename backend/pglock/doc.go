@@ -1,6 +1,9 @@
 // Package pglock keeps leases in a PostgreSQL database (12 or newer; tested with 15). It
 // uses github.com/jackc/pgx.
 //
+// There are two backends here. What follows is about the tables of leases; [Advisory] keeps
+// locks as PostgreSQL's own advisory locks, and says itself what it promises.
+//
 // # Guarantees
 //
 // All of C1 to C14, as package backend has them, for as long as one primary keeps what

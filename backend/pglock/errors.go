@@ -14,7 +14,7 @@ import (
 )
 
 // What can be wrong with the database. Each comes inside a *backend.UnavailableError,
-// but ErrPooler, ErrNewer and ErrEncoding, which are backend.ErrUnsupported. Test with errors.Is.
+// but ErrPooler, ErrNewer, ErrOld and ErrEncoding, which are backend.ErrUnsupported. Test with errors.Is.
 var (
 	// ErrNoSchema: the tables are not there, and the role may not make them. See
 	// [Backend.Migrate].
@@ -26,6 +26,10 @@ var (
 	ErrNewer = errors.New("the tables are of a later version")
 	// ErrEncoding: the database is not in UTF-8, so that it cannot keep every name.
 	ErrEncoding = errors.New("the database's encoding is not UTF8")
+	// ErrOld: the server is too old for advisory locks as Holdfast needs them: it does not end
+	// connections that say nothing, so that the locks of a client that is cut off would never
+	// be free. Nothing was done.
+	ErrOld = errors.New("advisory locks need PostgreSQL 14 or newer, which has idle_session_timeout")
 	// ErrReadOnly: the server is a standby, or read-only.
 	ErrReadOnly = errors.New("the server is read-only")
 )
@@ -52,6 +56,7 @@ const (
 	codeUnique        = "23505"
 	codeRested        = "57P05" // idle_session_timeout: nothing had come
 	codeDuplicate     = "42P07"
+	codeNoSetting     = "42704"
 )
 
 func code(err error) string {
@@ -98,13 +103,17 @@ func refused(err error) bool {
 // unavailable maps what the server, the client library and the network say. mayHold:
 // what was asked for may have been done all the same.
 func unavailable(op string, mayHold bool, err error) error {
+	return unavailableAt(backendName, op, mayHold, err)
+}
+
+func unavailableAt(name, op string, mayHold bool, err error) error {
 	if errors.Is(err, backend.ErrClosed) || errors.Is(err, backend.ErrUnsupported) || errors.Is(err, backend.ErrInvalid) {
 		return err
 	}
 	if code(err) == codeProtocol && strings.Contains(err.Error(), "unsupported startup parameter") {
-		return fmt.Errorf("%s: %s: %w: %w", backendName, op, ErrPooler, backend.ErrUnsupported)
+		return fmt.Errorf("%s: %s: %w: %w", name, op, ErrPooler, backend.ErrUnsupported)
 	}
-	return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: mayHold, Err: cause(err)}
+	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: cause(err)}
 }
 
 // cause is the error without what may be secret, and with ours where it is one.

@@ -20,4 +20,7 @@ func DecodeEvent(payload string) bool {
 }
 
 // What has no exported name of its own.
-var ParseURL = parseURL
+func ParseURL(raw string) (Config, error) { return parseURL(raw, ours(), "postgres", "postgresql") }
+
+// Collide gives every lock of the value the same key.
+func (b *Advisory) Collide() { b.key = func(string) int64 { return 1 } }

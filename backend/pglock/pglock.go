@@ -60,10 +60,7 @@ type Backend struct {
 	leases   *sqllease.Leases // what does not depend on the database
 	toListen chan struct{}    // capacity 1, sent to without waiting, never closed
 
-	mu     sync.Mutex // guards what follows
-	conns  map[*trackedConn]struct{}
-	hungUp time.Time // when the last word is said; zero: not yet
-
+	wires   *wires
 	closing sync.Once
 }
 
@@ -87,7 +84,7 @@ func New(cfg Config) (*Backend, error) {
 	b := &Backend{
 		log: cfg.Logger, deaf: cfg.Deaf, schema: pgx.Identifier{cfg.Schema}.Sanitize(), eventChannel: "holdfast_" + hash(cfg.Schema),
 		idleLimit: millis(idleLimit), lockLimit: millis(lockLimit),
-		toListen: make(chan struct{}, 1), conns: make(map[*trackedConn]struct{}),
+		toListen: make(chan struct{}, 1),
 	}
 	if !b.deaf {
 		b.addr = "holdfast_" + strings.ToLower(rand.Text())
@@ -97,6 +94,7 @@ func New(cfg Config) (*Backend, error) {
 		Store: store{b}, Name: backendName, Caps: b.Capabilities(), Addr: b.addr, Quick: !b.deaf,
 		Rest: sqllease.Rest{Least: untold, Longest: untold}, Conns: cfg.MaxConns, Logger: b.log,
 	})
+	b.wires = newWires(b.life())
 	b.conf = b.configure(cfg.Conn)
 	pc, err := b.poolConfig(cfg.MaxConns)
 	if err == nil {
@@ -130,10 +128,9 @@ func (c *Config) withDefaults() error {
 	if c.Schema == "" {
 		c.Schema = defaultSchema
 	}
-	const longest, most = 48, 1000
-	if len(c.Schema) > longest || strings.Trim(c.Schema, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" || c.Schema[0] <= '9' ||
-		strings.HasPrefix(c.Schema, "pg_") {
-		return &backend.InvalidError{Field: "schema", Value: strconv.QuoteToGraphic(c.Schema), Bound: "1 to 48 characters of a-z 0-9 _, not beginning with a digit or pg_"}
+	const most = 1000
+	if err := validateSchema(c.Schema); err != nil {
+		return err
 	}
 	if c.MaxConns == 0 {
 		c.MaxConns = defaultConns
@@ -143,6 +140,14 @@ func (c *Config) withDefaults() error {
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}
+
+func validateSchema(name string) error {
+	const longest = 48
+	if len(name) > longest || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" || name[0] <= '9' || strings.HasPrefix(name, "pg_") {
+		return &backend.InvalidError{Field: "schema", Value: strconv.QuoteToGraphic(name), Bound: "1 to 48 characters of a-z 0-9 _, not beginning with a digit or pg_"}
 	}
 	return nil
 }
@@ -167,7 +172,7 @@ func (b *Backend) Capabilities() backend.Capabilities {
 func (b *Backend) Close() error {
 	b.closing.Do(func() {
 		b.leases.Close()
-		b.hangUp()
+		b.wires.hangUp()
 		b.pool.Close()
 	})
 	return nil

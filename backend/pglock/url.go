@@ -22,7 +22,7 @@ func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, er
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	cfg, err := parseURL(rawURL)
+	cfg, err := parseURL(rawURL, ours(), "postgres", "postgresql")
 	if err != nil {
 		return nil, err
 	}
@@ -49,15 +49,14 @@ func theirs() []string {
 	}
 }
 
-// parseURL takes our parameters out and leaves the rest to the client library.
-func parseURL(raw string) (Config, error) {
+// parseURL takes our parameters out and leaves the rest to the client library. The first of
+// the schemes is the one that is told.
+func parseURL(raw string, ours []string, schemes ...string) (Config, error) {
 	var cfg Config
-	const form = "postgres://user:password@host:port/database?parameters"
-	rest, ok := strings.CutPrefix(raw, "postgres://")
-	if !ok {
-		if rest, ok = strings.CutPrefix(raw, "postgresql://"); !ok {
-			return cfg, badURL("…", form)
-		}
+	form := schemes[0] + "://user:password@host:port/database?parameters"
+	scheme, rest, ok := strings.Cut(raw, "://")
+	if !ok || !slices.Contains(schemes, scheme) {
+		return cfg, badURL("…", form)
 	}
 	base, query, _ := strings.Cut(rest, "?")
 	if strings.ContainsRune(raw, '#') {
@@ -67,7 +66,7 @@ func parseURL(raw string) (Config, error) {
 	if err != nil {
 		return cfg, badURL("?…", "with parameters as name=value, percent-encoded")
 	}
-	known := slices.Concat(ours(), theirs())
+	known := slices.Concat(ours, theirs())
 	slices.Sort(known)
 	for name, vs := range values {
 		if !slices.Contains(known, name) {

@@ -1,6 +1,7 @@
 package redislock_test
 
 import (
+	"context"
 	"strconv"
 	"sync/atomic"
 	"syscall"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock"
 	"github.com/holdfast-io/holdfast/internal/testserver"
@@ -23,7 +25,7 @@ func memory(b *testing.B) *testserver.RedisServer {
 
 // BenchmarkPairs is acquire and release of a lock that nobody else wants.
 func BenchmarkPairs(b *testing.B) {
-	for _, goroutines := range []int{1, 64} {
+	for _, goroutines := range []int{1, 8, 64} {
 		b.Run("goroutines="+strconv.Itoa(goroutines), func(b *testing.B) {
 			s := memory(b)
 			v := open(b, s, redislock.Config{Quarantine: redislock.NoQuarantine})
@@ -39,11 +41,32 @@ func BenchmarkPairs(b *testing.B) {
 	}
 }
 
+// BenchmarkClientPairs is BenchmarkPairs through the client, as programs use it.
+func BenchmarkClientPairs(b *testing.B) {
+	for _, goroutines := range []int{1, 8, 64} {
+		b.Run("goroutines="+strconv.Itoa(goroutines), func(b *testing.B) {
+			s := memory(b)
+			c, err := holdfast.New(open(b, s, redislock.Config{Quarantine: redislock.NoQuarantine}), holdfast.Config{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(func() { _ = c.Close(context.WithoutCancel(b.Context())) })
+			parallel(b, s, goroutines, func(name string) error {
+				lock, err := c.Acquire(b.Context(), name)
+				if err != nil {
+					return err
+				}
+				return lock.Release(b.Context())
+			})
+		})
+	}
+}
+
 // BenchmarkRawPairs is the least that can be called a lock on Redis: SET NX PX, and a
 // script that compares and deletes. No line, no token, no session.
 func BenchmarkRawPairs(b *testing.B) {
 	del := rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
-	for _, goroutines := range []int{1, 64} {
+	for _, goroutines := range []int{1, 8, 64} {
 		b.Run("goroutines="+strconv.Itoa(goroutines), func(b *testing.B) {
 			s := memory(b)
 			c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr()}, ForceSingleClient: true})

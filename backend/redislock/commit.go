@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -41,6 +42,7 @@ type engine struct {
 	work    sync.WaitGroup
 
 	mu       sync.Mutex
+	urgent   []*call // goes before queue
 	queue    []*call
 	flights  int
 	closed   bool
@@ -60,9 +62,10 @@ type call struct {
 	// the lease.
 	terms       terms
 	name, lease string
-	args        []string     // of all others
-	done        chan outcome // has room for the one outcome
-	sent        bool         // guarded by engine.mu
+	args        []string // of all others
+	outcome     outcome  // valid once done has received
+	done        chan struct{}
+	sent        bool // guarded by engine.mu
 }
 
 // outcome is an answer, or why there is none.
@@ -110,7 +113,7 @@ func (e *engine) await(ctx context.Context, c *call, urgent bool) outcome {
 func (e *engine) boards() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed || len(e.queue) > 0 || e.flights >= maxFlights {
+	if e.closed || len(e.urgent)+len(e.queue) > 0 || e.flights >= maxFlights {
 		return false
 	}
 	e.flights++
@@ -118,22 +121,21 @@ func (e *engine) boards() bool {
 	return true
 }
 
-// result waits for the outcome of a call that others send.
+// result waits for the outcome of a call that others send. When the engine is closed they
+// end at once.
 func (e *engine) result(ctx context.Context, c *call) outcome {
 	select {
-	case o := <-c.done:
-		return o
+	case <-c.done:
+		return c.outcome
 	case <-ctx.Done():
 		return outcome{err: &sentError{sent: e.forget(c), err: context.Cause(ctx)}}
-	case <-e.base.Done():
-		return outcome{err: &sentError{sent: e.forget(c), err: backend.ErrClosed}}
 	}
 }
 
 // submit queues the call, starts a flight when not all are under way, and waits for the
 // outcome.
 func (e *engine) submit(ctx context.Context, c *call, urgent bool) outcome {
-	c.done = make(chan outcome, 1)
+	c.done = make(chan struct{}, 1)
 	if err := e.enqueue(c, urgent); err != nil {
 		return outcome{err: &sentError{err: err}}
 	}
@@ -147,7 +149,7 @@ func (e *engine) enqueue(c *call, urgent bool) error {
 		return backend.ErrClosed
 	}
 	if urgent {
-		e.queue = append([]*call{c}, e.queue...)
+		e.urgent = append(e.urgent, c)
 	} else {
 		e.queue = append(e.queue, c)
 	}
@@ -173,8 +175,6 @@ func (e *engine) flyAlone(ctx context.Context, c *call) outcome {
 	case err == nil:
 		outcomes[0].asked = asked
 		return outcomes[0]
-	case e.base.Err() != nil:
-		return outcome{err: &sentError{sent: true, err: backend.ErrClosed}}
 	case ctx.Err() != nil:
 		return outcome{err: &sentError{sent: true, err: context.Cause(ctx)}}
 	case errors.Is(err, errNoConnection):
@@ -202,27 +202,31 @@ func (e *engine) goOn() {
 func (e *engine) forget(c *call) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for i, other := range e.queue {
-		if other == c {
-			e.queue = append(e.queue[:i], e.queue[i+1:]...)
-			break
-		}
-	}
+	same := func(other *call) bool { return other == c }
+	e.urgent = slices.DeleteFunc(e.urgent, same)
+	e.queue = slices.DeleteFunc(e.queue, same)
 	return c.sent
 }
 
-// load takes the next batch off the queue. mu is held.
+// load takes the next batch off the queues. mu is held.
 func (e *engine) load() []*call {
-	n := min(len(e.queue), maxBatch)
-	batch := e.queue[:n:n]
-	e.queue = e.queue[n:]
-	if len(e.queue) == 0 {
-		e.queue = nil
-	}
+	n := min(len(e.urgent), maxBatch)
+	m := min(len(e.queue), maxBatch-n)
+	batch := slices.Concat(e.urgent[:n], e.queue[:m])
+	e.urgent, e.queue = rest(e.urgent, n), rest(e.queue, m)
 	for _, c := range batch {
 		c.sent = true
 	}
 	return batch
+}
+
+// rest is what is left of a queue without the first n.
+func rest(queue []*call, n int) []*call {
+	clear(queue[:n])
+	if n == len(queue) {
+		return queue[:0]
+	}
+	return queue[n:]
 }
 
 // takeOff starts a goroutine that sends the batch. mu is held.
@@ -275,7 +279,8 @@ func hand(batch []*call, answers []outcome, asked time.Time, err error) {
 			o = answers[i]
 			o.asked = asked
 		}
-		c.done <- o
+		c.outcome = o
+		c.done <- struct{}{}
 	}
 }
 
@@ -298,7 +303,9 @@ func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, time.T
 		case errors.Is(err, errNoConnection) && ctx.Value(noDial{}) == nil:
 			continue // it was somebody else who would not make one
 		case err != nil:
-			if ctx.Err() != nil && e.base.Err() == nil {
+			if e.base.Err() != nil {
+				err = backend.ErrClosed
+			} else if ctx.Err() != nil {
 				err = errTimeout
 			}
 			return nil, asked, &sentError{sent: true, err: err}
@@ -375,8 +382,8 @@ func (e *engine) welcomed(answers []reply) ([]reply, error) {
 func (e *engine) close() {
 	e.mu.Lock()
 	e.closed = true
-	queue := e.queue
-	e.queue = nil
+	queue := slices.Concat(e.urgent, e.queue)
+	e.urgent, e.queue = nil, nil
 	e.mu.Unlock()
 	hand(queue, nil, time.Time{}, &sentError{err: backend.ErrClosed})
 	e.cancel()

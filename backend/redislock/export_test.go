@@ -195,7 +195,7 @@ func (b *Backend) Tag() string { return b.tag }
 func (b *Backend) KnownInLine(lease backend.LeaseID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, w := range b.waiting[lease] {
+	for w := b.waiting[lease]; w != nil; w = w.next {
 		if w.inLine {
 			return true
 		}

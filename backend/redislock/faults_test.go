@@ -104,7 +104,7 @@ func TestManyLeasesOfTheDead(t *testing.T) {
 	s, cfg := quick(t)
 	cfg.RequestTimeout = patience // the server is frozen for a while
 	b := open(t, s, cfg)
-	const n, ttl = 3000, 2 * time.Second
+	const n, ttl = 3000, 6 * time.Second
 	dead := session(t, b, ttl)
 	id := session(t, b, time.Hour)
 	var wg sync.WaitGroup
@@ -164,9 +164,9 @@ func TestManyLeasesOfTheDead(t *testing.T) {
 func TestServerStopped(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
-	cfg.RequestTimeout = 300 * time.Millisecond
+	cfg.RequestTimeout = time.Second
 	b := open(t, s, cfg)
-	const ttl = time.Second
+	const ttl = 6 * time.Second
 	losses := make(chan backend.Loss, 10)
 	dead := sessionWith(t, b, ttl, func(l backend.Loss) { losses <- l })
 	held := acquire(t, b, backend.AcquireRequest{Name: "one", Session: dead})

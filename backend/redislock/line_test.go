@@ -333,7 +333,7 @@ func TestAnAnswerFromBeforeTheWaiterJoined(t *testing.T) {
 			do()
 		}
 	})
-	acquire(t, other, backend.AcquireRequest{Name: "one", Timed: true, TTL: 2 * time.Second})
+	acquire(t, other, backend.AcquireRequest{Name: "one", Timed: true, TTL: 6 * time.Second})
 	id := session(t, b, time.Hour)
 	first := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
 	inLine(t, other, "one", 1)

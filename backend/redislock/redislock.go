@@ -77,7 +77,7 @@ type Backend struct {
 	ear      *ear // nil until something has to be heard
 	sessions map[backend.SessionID]*session
 	locks    map[string]*watched
-	waiting  map[backend.LeaseID][]*waiter
+	waiting  map[backend.LeaseID]*waiter
 	doubts   map[backend.LeaseID]doubt
 	longest  int64 // ms: the longest TTL that this value has used, or seen in use
 }
@@ -140,7 +140,7 @@ func newBackend(ctx context.Context, link transport, direct bool, cfg Config) (*
 		cfg: cfg, link: link,
 		sessions: make(map[backend.SessionID]*session),
 		locks:    make(map[string]*watched),
-		waiting:  make(map[backend.LeaseID][]*waiter),
+		waiting:  make(map[backend.LeaseID]*waiter),
 		doubts:   make(map[backend.LeaseID]doubt),
 	}
 	b.base, b.cancel = context.WithCancel(context.Background()) //nolint:contextcheck // the value outlives the call
@@ -267,7 +267,9 @@ func (b *Backend) stop() {
 	b.mu.Lock()
 	b.closed = true
 	for _, l := range b.locks {
-		l.timer.Stop()
+		if l.timer != nil {
+			l.timer.Stop()
+		}
 	}
 	b.mu.Unlock()
 	b.cancel()

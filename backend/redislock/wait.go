@@ -20,6 +20,7 @@ type waiter struct {
 	req    backend.AcquireRequest
 	result chan verdict // has room for one; the first counts
 	inLine bool         // the server has said so; guarded by Backend.mu
+	next   *waiter      // another one for the same lease; guarded by Backend.mu
 }
 
 // verdict is what became of a waiter.
@@ -32,9 +33,10 @@ type verdict struct {
 // watched is a lock that this value waits for. All fields are guarded by Backend.mu.
 type watched struct {
 	name    string
-	waiters []*waiter // in the order in which they asked
-	timer   *time.Timer
-	at      time.Time // when the timer fires; zero: it is not set
+	waiters []*waiter   // in the order in which they asked
+	first   [1]*waiter  // room for waiters: there is seldom more than one
+	timer   *time.Timer // nil until there is something to wait for
+	at      time.Time   // when the timer fires; zero: it is not set
 }
 
 const (
@@ -120,12 +122,12 @@ func (b *Backend) enter(req backend.AcquireRequest) *waiter {
 	l := b.locks[req.Name]
 	if l == nil {
 		l = &watched{name: req.Name}
-		l.timer = time.AfterFunc(time.Hour, func() { b.fire(l) })
-		l.timer.Stop()
+		l.waiters = l.first[:0]
 		b.locks[req.Name] = l
 	}
 	l.waiters = append(l.waiters, w)
-	b.waiting[req.Lease] = append(b.waiting[req.Lease], w)
+	w.next = b.waiting[req.Lease]
+	b.waiting[req.Lease] = w
 	return w
 }
 
@@ -136,11 +138,22 @@ func (b *Backend) leave(w *waiter) {
 	same := func(o *waiter) bool { return o == w }
 	l := b.locks[w.req.Name]
 	if l.waiters = slices.DeleteFunc(l.waiters, same); len(l.waiters) == 0 {
-		l.timer.Stop()
+		if l.timer != nil {
+			l.timer.Stop()
+		}
 		delete(b.locks, w.req.Name)
 	}
-	if ws := slices.DeleteFunc(b.waiting[w.req.Lease], same); len(ws) > 0 {
-		b.waiting[w.req.Lease] = ws
+	first := b.waiting[w.req.Lease]
+	if first == w {
+		first = w.next
+	}
+	for o := first; o != nil; o = o.next {
+		if o.next == w {
+			o.next = w.next
+		}
+	}
+	if first != nil {
+		b.waiting[w.req.Lease] = first
 	} else {
 		delete(b.waiting, w.req.Lease)
 	}
@@ -162,7 +175,12 @@ func (b *Backend) schedule(l *watched, at time.Time) {
 		return
 	}
 	l.at = at
-	l.timer.Reset(max(time.Until(at), 0) + margin + rand.N(jitter))
+	in := max(time.Until(at), 0) + margin + rand.N(jitter)
+	if l.timer == nil {
+		l.timer = time.AfterFunc(in, func() { b.fire(l) })
+	} else {
+		l.timer.Reset(in)
+	}
 }
 
 // fire asks what became of the waiters of a lock.
@@ -385,7 +403,7 @@ func (b *Backend) hear(payload string) {
 
 // tell gives the verdict to all who wait for the lease. mu is held.
 func (b *Backend) tell(lease backend.LeaseID, v verdict) {
-	for _, w := range b.waiting[lease] {
+	for w := b.waiting[lease]; w != nil; w = w.next {
 		w.tell(v)
 	}
 }

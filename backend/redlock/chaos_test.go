@@ -2,6 +2,7 @@ package redlock_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -53,6 +54,58 @@ func TestLostReplies(t *testing.T) {
 	if g, err := a.Acquire(within(t, patience), r); !errors.Is(err, backend.ErrLost) && !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("acquire of what was abandoned gave %+v, %v", g, err)
 	}
+}
+
+// C14: all votes are given, and no reply is until they have ended. What comes then is no
+// grant.
+func TestVotesThatCameLate(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	relays, url := relayed(t, c)
+	a, err := redlock.Open(t.Context(), strings.Replace(url, "timeout=1s", "timeout=50s", 1), redlock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Close() })
+	give(t, a, takeOne(t, a)) // it is connected
+	for _, p := range relays {
+		p.Hold(chaos.Replies)
+	}
+	const ttl = 3 * time.Second
+	got := make(chan error, 1)
+	go func() {
+		_, err := a.Acquire(within(t, patience), ask("late", func(r *backend.AcquireRequest) { r.TTL = ttl }))
+		got <- err
+	}()
+	// A majority: an answer to the release before may be held, too, and what comes after it
+	// waits.
+	counted := func(least, most int) func() error {
+		return func() error {
+			n := 0
+			for _, s := range c {
+				n += int(votes(s, "late"))
+			}
+			if n < least || n > most {
+				return fmt.Errorf("there are %d votes, want %d to %d", n, least, most)
+			}
+			return nil
+		}
+	}
+	eventually(t, counted(nodes/2+1, nodes))
+	eventually(t, counted(0, 0))
+	for _, p := range relays {
+		p.Release(chaos.Replies)
+	}
+	if err := <-got; !errors.Is(err, backend.ErrLost) {
+		t.Errorf("votes that had ended made %v; want ErrLost", err)
+	}
+}
+
+func takeOne(t *testing.T, b *redlock.Backend) backend.AcquireRequest {
+	t.Helper()
+	r := ask("first")
+	take(t, b, r)
+	return r
 }
 
 // One process reaches the first three nodes, the other the last three. Whoever has the lock

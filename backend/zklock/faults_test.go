@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -401,5 +402,63 @@ func TestUserAndBounds(t *testing.T) {
 	err = wide.OpenSession(within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: 30 * time.Minute})
 	if !errors.As(err, &bad) || bad.Field != "ttl" {
 		t.Errorf("a session that is too long: %v", err)
+	}
+}
+
+// The connection breaks again and again while requests are under way and waiters watch:
+// no answer is read before the ensemble knows again what is watched, and the line goes on.
+func TestWatchesComeBeforeAnswers(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	proxy := chaos.Start(t, server.Addr())
+	b := through(t, proxy)
+	id := session(t, b, time.Minute, nil)
+	held := ask("n", id)
+	take(t, b, held)
+	const waiters, breaks = 30, 20
+	type turn struct {
+		req backend.AcquireRequest
+		err error
+	}
+	turns := make(chan turn, waiters)
+	for n := range waiters {
+		req := ask("n", id)
+		go func() {
+			_, err := b.Acquire(within(t), req)
+			for errors.Is(err, backend.ErrUnavailable) { // it keeps its place
+				_, err = b.Acquire(within(t), req)
+			}
+			turns <- turn{req, err}
+		}()
+		inLine(t, b, "n", n+1)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var busy sync.WaitGroup
+	var answered atomic.Int64
+	for range 8 {
+		busy.Go(func() {
+			for ctx.Err() == nil {
+				req := backend.AcquireRequest{Name: "other", Lease: backend.NewLeaseID(), Session: id}
+				if _, err := b.Acquire(ctx, req); err == nil {
+					_ = b.Release(ctx, backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: id, Abandon: true})
+				}
+				answered.Add(1)
+			}
+		})
+	}
+	for range breaks {
+		before := answered.Load()
+		proxy.Reset()
+		eventually(t, "requests are answered again", func() bool { return answered.Load() > before+40 })
+	}
+	stop()
+	busy.Wait()
+	give(t, b, held)
+	for range waiters {
+		next := <-turns
+		if next.err != nil {
+			t.Fatal(next.err)
+		}
+		give(t, b, next.req)
 	}
 }

@@ -123,7 +123,9 @@ func (l *link) dial(cfg *Config, timeout time.Duration) zk.Dialer {
 		if err != nil {
 			return nil, err
 		}
-		return &wire{Conn: conn, link: l, patience: max(patience, timeout/4)}, nil
+		return &wire{
+			Conn: conn, link: l, patience: max(patience, timeout/4), again: isClosed(l.ready), watches: make(chan struct{}),
+		}, nil
 	}
 }
 
@@ -131,31 +133,57 @@ func (l *link) dial(cfg *Config, timeout time.Duration) zk.Dialer {
 // which the library does not tell. Until then it does not wait for as long as the
 // library would, which is many times the time-out: a server that hangs while others
 // live must not cost the session.
+//
+// When the library has connected again it tells the ensemble what it watches, and which
+// transaction was the last that it heard of. It reads the latter while other requests are
+// answered already, which makes it later (a data race, too): a change of the line from
+// between would never be told. So answers are held back until the watches have left.
 type wire struct {
 	net.Conn
 	link     *link
 	patience time.Duration
-	head     []byte // of the first answer
-	done     bool
+	head     []byte        // of the first answer
+	size     int           // of the first answer; 0 while it is not known
+	read     int           // bytes so far
+	again    bool          // there was a session before, and so there may be watches
+	watches  chan struct{} // closed when the watches have left, and when the connection is closed
+	once     sync.Once     // closes watches
 }
 
 // The first answer: its length, the protocol version, the time-out in milliseconds, the
 // session, the password.
-const timeoutAt, headSize = 8, 12
+const lengthSize, timeoutAt, headSize = 4, 8, 12
+
+// The second four bytes after the length of a request are what it is; 101 sets watches.
+const kindAt, kindEnd, kindSetWatches = 8, 12, 101
+
+// watchesLate is for how long answers are held back where no watches leave, because there
+// are none.
+const watchesLate = 250 * time.Millisecond
 
 func (w *wire) SetReadDeadline(t time.Time) error {
-	if latest := time.Now().Add(w.patience); !w.done && (t.IsZero() || t.After(latest)) {
+	if latest := time.Now().Add(w.patience); w.size == 0 && (t.IsZero() || t.After(latest)) {
 		t = latest
 	}
 	return w.Conn.SetReadDeadline(t) //nolint:wrapcheck // the library compares what a connection says
 }
 
 func (w *wire) Read(p []byte) (int, error) {
+	if w.again && w.size > 0 && w.read >= w.size {
+		w.again = false
+		patience := time.NewTimer(watchesLate)
+		defer patience.Stop()
+		select {
+		case <-w.watches:
+		case <-patience.C:
+		}
+	}
 	n, err := w.Conn.Read(p)
-	if !w.done {
+	w.read += n
+	if w.size == 0 {
 		w.head = append(w.head, p[:min(n, headSize)]...)
 		if len(w.head) >= headSize {
-			w.done = true
+			w.size = lengthSize + int(binary.BigEndian.Uint32(w.head))
 			ms := int32(binary.BigEndian.Uint32(w.head[timeoutAt:headSize])) //nolint:gosec // it is an int32
 			w.link.given.Store(int64(ms) * int64(time.Millisecond))
 			w.head = nil
@@ -163,6 +191,20 @@ func (w *wire) Read(p []byte) (int, error) {
 		}
 	}
 	return n, err //nolint:wrapcheck // as above
+}
+
+// Write sends one request, as the library does. The very first has another form.
+func (w *wire) Write(p []byte) (int, error) {
+	if w.size > 0 && len(p) >= kindEnd && binary.BigEndian.Uint32(p[kindAt:kindEnd]) == kindSetWatches {
+		defer w.once.Do(func() { close(w.watches) })
+	}
+	return w.Conn.Write(p) //nolint:wrapcheck // as above
+}
+
+// Close lets nobody wait for the watches any more.
+func (w *wire) Close() error {
+	w.once.Do(func() { close(w.watches) })
+	return w.Conn.Close() //nolint:wrapcheck // as above
 }
 
 // call has f done, which takes no context, and gives up waiting for it when ctx ends or

@@ -8,7 +8,6 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -129,66 +128,6 @@ func (a *app) printEvent(e holdfast.Event) {
 		token = strconv.FormatUint(uint64(e.Token), 10)
 	}
 	fmt.Fprintf(a.stdout, "%s  %-9s %-9s %-16s token %s  %s %s\n", e.At.Local().Format("15:04:05.000"), e.Kind, e.Mode, e.Owner, token, e.Name, e.Reason)
-}
-
-func (a *app) doctorCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "doctor",
-		Short: "Check the backend: is it there, how fast is it, what can it do",
-		Long: `Take and give back a lock of its own on the backend, and say how that went: healthy,
-degraded (slow, or with warnings), or unhealthy. Exit status 0, 1 or 74.`,
-		Example: `  holdfast doctor --backend redis://127.0.0.1:6379`,
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.doctor(cmd.Context()) },
-	}
-}
-
-// slowPair is from where on a backend counts as degraded.
-const slowPair = 250 * time.Millisecond
-
-func (a *app) doctor(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
-	defer cancel()
-	c, done, err := a.client(ctx, holdfast.Config{Timeout: 5 * time.Second})
-	if err != nil {
-		return err
-	}
-	defer done()
-	name := "holdfast-doctor/" + string(holdfast.NewLeaseID())
-	times := make([]time.Duration, 0, 5)
-	for range cap(times) {
-		begun := time.Now()
-		lock, err := c.TryAcquire(ctx, name)
-		if err == nil {
-			err = lock.Release(ctx)
-		}
-		if err != nil {
-			return err
-		}
-		times = append(times, time.Since(begun))
-	}
-	caps := c.Capabilities()
-	best := times[0]
-	for _, t := range times {
-		best = min(best, t)
-	}
-	health := "healthy"
-	if best > slowPair {
-		health = "degraded"
-	}
-	if a.json {
-		if err := a.printJSON(map[string]any{"health": health, "backend": caps.Name, "acquire_and_release_ms": float64(best.Microseconds()) / 1000, "capabilities": caps}); err != nil {
-			return err
-		}
-	} else if err := a.table([]string{"HEALTH", "BACKEND", "ACQUIRE+RELEASE", "FIRST COME FIRST SERVED", "PUSH", "TOKENS", "SHORTEST TTL"}, [][]string{{
-		health, caps.Name, best.Round(10 * time.Microsecond).String(), strconv.FormatBool(caps.FIFO), strconv.FormatBool(caps.Push), caps.TokenKind, caps.MinTTL.String(),
-	}}); err != nil {
-		return err
-	}
-	if health != "healthy" {
-		return exitError(exitError1)
-	}
-	return nil
 }
 
 func (a *app) migrateCommand() *cobra.Command {

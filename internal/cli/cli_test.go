@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 // command is holdfast with these arguments on that backend.
 func command(t *testing.T, backend string, args ...string) *exec.Cmd {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Minute)
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Env = append(os.Environ(), "HOLDFAST_BACKEND="+backend)

@@ -4,23 +4,27 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
 // stand starts a candidate whose command writes its name and term to the file, and then
 // runs until it is ended.
 func stand(t *testing.T, url, name, file string, flags ...string) *exec.Cmd {
 	t.Helper()
-	args := append([]string{"elect", "--ttl", "3s", "--owner", name, "--note", name + ":80"}, flags...)
+	args := append([]string{"elect", "--ttl", "5s", "--owner", name, "--note", name + ":80"}, flags...)
 	cmd := command(t, url, append(args, "e", "--", "sh", "-c", `echo "$1 $HOLDFAST_TOKEN" >>"$2"; exec sleep 100`, "sh", name, file)...)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	return cmd
 }
 
@@ -35,33 +39,39 @@ func leaders(t *testing.T, file string) string {
 	return strings.Join(names, " ")
 }
 
-// A leader is killed, the next is asked to end, the last one is broken and stands again.
-// Each time the next in line leads. An observer sees them all.
+// elections are the backends on which the command is tried.
+func elections() map[string]func(t *testing.T) string {
+	all := crowds()
+	all["postgres"] = func(t *testing.T) string {
+		t.Helper()
+		return testserver.Postgres(t).URL()
+	}
+	all["mysql"] = func(t *testing.T) string {
+		t.Helper()
+		return testserver.MariaDB(t).URL()
+	}
+	return all
+}
+
+// A leader is stopped past its lease, the next is asked to end, the third one is broken,
+// the fourth one is killed: it is the first, which went on and stood again, as the third
+// did. Each time the next in line leads. An observer sees them all.
 func TestElect(t *testing.T) {
 	t.Parallel()
-	for name, start := range crowds() {
+	for name, start := range elections() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := start(t)
 			dir := t.TempDir()
 			file, seen := filepath.Join(dir, "leaders"), filepath.Join(dir, "seen")
-			out, err := os.Create(seen)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = out.Close() })
-			observer := command(t, url, "elect", "--observe", "--json", "e")
-			observer.Stdout = out
-			if err := observer.Start(); err != nil {
-				t.Fatal(err)
-			}
+			observer := observe(t, url, seen)
 			leads := func(want string) {
 				t.Helper()
-				await(t, 60*time.Second, want+" lead", func() bool { return leaders(t, file) == want })
+				await(t, 2*time.Minute, want+" lead", func() bool { return leaders(t, file) == want })
 			}
 			waits := func(n string) {
 				t.Helper()
-				await(t, 30*time.Second, n+" in line", func() bool {
+				await(t, time.Minute, n+" in line", func() bool {
 					return strings.Contains(run(t, command(t, url, "show", "e")).out, "waits, "+n)
 				})
 			}
@@ -75,17 +85,17 @@ func TestElect(t *testing.T) {
 				c = stand(t, url, "c", file)
 				waits("2")
 			}
-			if err := a.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			_ = a.Wait()
+			signal(t, a, syscall.SIGSTOP)
 			leads("a b")
-			if !lined {
+			if lined {
+				signal(t, a, syscall.SIGCONT) // its command is dead; it finds out, and stands again
+				waits("2")
+			} else {
+				signal(t, a, syscall.SIGKILL)
+				_ = a.Wait()
 				c = stand(t, url, "c", file)
 			}
-			if err := b.Process.Signal(syscall.SIGTERM); err != nil {
-				t.Fatal(err)
-			}
+			signal(t, b, syscall.SIGTERM)
 			_ = b.Wait()
 			if status := b.ProcessState.ExitCode(); status != 128+15 {
 				t.Errorf("status %d, want that of the command, 143", status)
@@ -94,27 +104,72 @@ func TestElect(t *testing.T) {
 			if got := run(t, command(t, url, "break", "e", "--reason", "test", "--yes")); got.status != 0 {
 				t.Fatalf("%+v", got)
 			}
-			leads("a b c c")
-			if err := c.Process.Signal(syscall.SIGTERM); err != nil {
-				t.Fatal(err)
+			if lined {
+				leads("a b c a")
+				waits("1")
+				signal(t, a, syscall.SIGKILL)
+				_ = a.Wait()
+				leads("a b c a c")
+			} else {
+				leads("a b c c")
 			}
+			signal(t, c, syscall.SIGTERM)
 			_ = c.Wait()
 			changes := []string{`"note":"a:80"`, `"note":"b:80"`, `"note":"c:80"`, `"leader":null`}
-			if name == "zookeeper" || name == "consul" || name == "redlock" || name == "kubernetes" { // no events: who leads for less than two seconds may be missed
+			if name == "zookeeper" || name == "consul" || name == "redlock" || name == "kubernetes" || name == "mysql" { // no events: who leads for less than two seconds may be missed
 				changes = changes[3:]
 			}
 			for _, want := range changes {
-				await(t, 30*time.Second, want+" was observed", func() bool { return strings.Contains(read(t, seen), want) })
+				await(t, time.Minute, want+" was observed", func() bool { return strings.Contains(read(t, seen), want) })
 			}
-			if err := observer.Process.Signal(syscall.SIGINT); err != nil {
-				t.Fatal(err)
-			}
+			signal(t, observer, syscall.SIGINT)
 			_ = observer.Wait()
 			if status := observer.ProcessState.ExitCode(); status != 0 {
 				t.Errorf("the observer: status %d", status)
 			}
+			if !slices.IsSorted(terms(t, file)) {
+				t.Errorf("terms %v", terms(t, file))
+			}
 		})
 	}
+}
+
+// observe writes the changes of leaders to a file.
+func observe(t *testing.T, url, file string) *exec.Cmd {
+	t.Helper()
+	out, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = out.Close() })
+	cmd := command(t, url, "elect", "--observe", "--json", "e")
+	cmd.Stdout = out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+func signal(t *testing.T, cmd *exec.Cmd, s os.Signal) {
+	t.Helper()
+	if err := cmd.Process.Signal(s); err != nil {
+		t.Fatalf("%v: %v", s, err)
+	}
+}
+
+// terms are the tokens in the file, in order.
+func terms(t *testing.T, file string) []uint64 {
+	t.Helper()
+	var all []uint64
+	for line := range strings.Lines(read(t, file)) {
+		_, term, _ := strings.Cut(strings.TrimSpace(line), " ")
+		n, err := strconv.ParseUint(term, 10, 64)
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		all = append(all, n)
+	}
+	return all
 }
 
 // With --once a leader that lost does not stand again.

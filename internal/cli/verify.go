@@ -63,7 +63,8 @@ waiting or anything was left behind.
 It harms nothing: all locks are under a random prefix, the rate is bounded, all faults
 are in the workers and in relays before them, and everything is given back. The report
 says what was not tested. With --local-cluster it starts servers of its own, with the
-programs of this machine, and stops and crashes those too.
+programs of this machine, and stops and crashes those too, where there are several also
+in turn, until none is left.
 
 --report writes to a file, by its extension: .jsonl the history, which "verify check"
 judges again; .json the verdict; .xml the verdict as JUnit; .html the verdict with a
@@ -93,7 +94,7 @@ Exit status: 0 pass; 1 violation; 2 inconclusive; 3 could not run; 64 bad usage.
 	f.StringVar(&o.profile, "profile", string(play.Standard), "gentle, standard, torture, or jepsen: only an exclusive lock whose holders are stopped")
 	f.DurationVar(&o.ttl, "ttl", 0, "of the leases (default: 2s, or the least that the backend takes)")
 	f.StringArrayVar(&o.reports, "report", nil, "write to this file; see above")
-	f.StringVar(&o.cluster, "local-cluster", "", "start servers for the run, and stop and crash them too: redis or etcd")
+	f.StringVar(&o.cluster, "local-cluster", "", "start servers for the run, and stop and crash them too: "+strings.Join(play.Clusters(), ", "))
 	f.BoolVar(&selfTest, "self-test", false, "play on locks that are broken on purpose: each must be caught; takes a minute")
 	f.SortFlags = false
 	cmd.AddCommand(a.verifyCheckCommand())
@@ -155,7 +156,7 @@ func (a *app) verify(ctx context.Context, o verifyOptions) error {
 	out := bufio.NewWriterSize(file, 1<<20)
 	err = play.Run(ctx, play.Config{
 		URL: url, Cluster: o.cluster, For: o.long, Seed: o.seed, Profile: play.Profile(o.profile), TTL: o.ttl,
-		Worker: []string{self, verifyWorkerCommand}, Replay: o.again(url), History: out,
+		Worker: []string{self, verifyWorkerCommand}, Programs: map[string][]string{"holdfast": {self}}, Replay: o.again(url), History: out,
 		Log: func(text string) { a.warn("%s", text) },
 	})
 	err = errors.Join(err, out.Flush(), file.Close())

@@ -57,6 +57,20 @@ func NewCertificates(tb testing.TB) *Certificates {
 	return c
 }
 
+// For lets a server read them that runs as the user of this name, where the test is root.
+func (c *Certificates) For(tb testing.TB, name string) {
+	tb.Helper()
+	if os.Getuid() != 0 {
+		return
+	}
+	uid, gid := idsOf(tb, name)
+	for _, path := range []string{filepath.Dir(c.CA), c.CA, c.ServerCert, c.ServerKey} {
+		if err := os.Chown(path, int(uid), int(gid)); err != nil {
+			tb.Fatalf("testserver: %v", err)
+		}
+	}
+}
+
 // Client is how a client speaks TLS with these.
 func (c *Certificates) Client(tb testing.TB) *tls.Config {
 	tb.Helper()

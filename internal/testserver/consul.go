@@ -61,7 +61,7 @@ func StartConsulACL(t testing.TB, token string) *ConsulServer {
 
 func startConsul(t testing.TB, n, connections int, token string) []*ConsulServer {
 	t.Helper()
-	binary := tool(t, "consul")
+	binary := Tool(t, "consul")
 	servers := make([]*ConsulServer, n)
 	serf := make([]string, n)
 	for i := range n {
@@ -78,8 +78,8 @@ func startConsul(t testing.TB, n, connections int, token string) []*ConsulServer
 	return servers
 }
 
-// tool is the path of a program that scripts/tool builds.
-func tool(t testing.TB, name string) string {
+// Tool is the path of a program that scripts/tool builds: "consul", "kube-apiserver".
+func Tool(t testing.TB, name string) string {
 	t.Helper()
 	_, file, _, ok := runtime.Caller(0)
 	if !ok {

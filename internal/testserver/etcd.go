@@ -41,6 +41,9 @@ type EtcdOptions struct {
 	// Certificates makes it speak TLS only, with clients that show one of its own.
 	// Optional.
 	Certificates *Certificates
+	// Reach gives the address by which the other members reach the one that listens for them
+	// at an address: that of something in between. Optional.
+	Reach func(listens string) string
 }
 
 // Etcd is one member: a process that can be killed, stopped and started again with
@@ -63,7 +66,7 @@ func StartEtcd(tb testing.TB, o EtcdOptions) []*Etcd {
 	tb.Helper()
 	bin := debianEtcd
 	if !o.Debian {
-		bin = etcdBinary(tb)
+		bin = EtcdBinary(tb)
 	}
 	n := max(1, o.Members)
 	id := strings.ToLower(rand.Text()[:8])
@@ -72,9 +75,13 @@ func StartEtcd(tb testing.TB, o EtcdOptions) []*Etcd {
 	for i := range members {
 		m := newEtcd(tb, fmt.Sprintf("%s-%d", id, i), o)
 		m.bin = bin
-		peer := fmt.Sprintf("http://127.0.0.1:%d", FreePort(tb))
-		m.args = append(m.args, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer)
-		cluster = append(cluster, m.name+"="+peer)
+		peer := fmt.Sprintf("127.0.0.1:%d", FreePort(tb))
+		reached := peer
+		if o.Reach != nil {
+			reached = o.Reach(peer)
+		}
+		m.args = append(m.args, "--listen-peer-urls", "http://"+peer, "--initial-advertise-peer-urls", "http://"+reached)
+		cluster = append(cluster, m.name+"=http://"+reached)
 		members[i] = m
 	}
 	for _, m := range members {
@@ -218,9 +225,9 @@ func (e *Etcd) awaitReady() {
 	})
 }
 
-// etcdBinary builds the server, outside of the race detector, and gives the path of
+// EtcdBinary builds the server, outside of the race detector, and gives the path of
 // the program in the build cache, where it stays: "go run" puts it there.
-func etcdBinary(tb testing.TB) string {
+func EtcdBinary(tb testing.TB) string {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), buildTimeout)
 	defer cancel()

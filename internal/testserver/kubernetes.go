@@ -39,7 +39,7 @@ type KubernetesServer struct {
 // Kubernetes starts a server. It ends with the test.
 func Kubernetes(t testing.TB) *KubernetesServer {
 	t.Helper()
-	s := &KubernetesServer{t: t, binary: tool(t, "kube-apiserver"), dir: Dir(t), port: FreePort(t), token: rand.Text(), locker: rand.Text()}
+	s := &KubernetesServer{t: t, binary: Tool(t, "kube-apiserver"), dir: Dir(t), port: FreePort(t), token: rand.Text(), locker: rand.Text()}
 	s.etcd = StartEtcd(t, EtcdOptions{NoFsync: true})[0]
 	const bits = 2048
 	key, err := rsa.GenerateKey(rand.Reader, bits)

@@ -57,6 +57,24 @@ func MariaDB(t testing.TB, settings ...string) *MariaDBServer {
 	return s
 }
 
+// GaleraProvider is what makes a MariaDB server a node of a Galera cluster, as Debian has it.
+const GaleraProvider = "/usr/lib/galera/libgalera_smm.so"
+
+// Galera starts the first node of a Galera cluster, with empty tables. It ends with the test.
+func Galera(t testing.TB) *MariaDBServer {
+	t.Helper()
+	if _, err := os.Stat(GaleraProvider); err != nil {
+		t.Fatalf("testserver: Galera is not installed: %v", err)
+	}
+	group := "127.0.0.1:" + strconv.Itoa(FreePort(t))
+	transfer := "127.0.0.1:" + strconv.Itoa(FreePort(t))
+	return MariaDB(t,
+		"wsrep-on=ON", "wsrep-provider="+GaleraProvider, "wsrep-cluster-address=gcomm://", "wsrep-new-cluster", "binlog-format=ROW",
+		"innodb-autoinc-lock-mode=2", "wsrep-node-address=127.0.0.1",
+		"wsrep-provider-options=gcache.size=1M;gcache.page_size=1M;gmcast.listen_addr=tcp://"+group+";ist.recv_addr=tcp://"+transfer,
+	)
+}
+
 // mariadbd is the path of the server. Debian keeps it in a folder that not everybody has
 // in $PATH.
 func mariadbd(t testing.TB) string {

@@ -6,59 +6,75 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/open"
 )
 
-// Clusters lists what Config.Cluster may be.
-func Clusters() []string { return []string{"etcd", "redis"} }
+// serverStart is how long a server may take to serve. A virtual machine, an election and
+// a busy processor take their time.
+const serverStart = 90 * time.Second
+
+// errServerEnded is what became of a server that ended by itself.
+var errServerEnded = errors.New("the server ended")
 
 // cluster is servers that this run started, and may hurt: they stop and crash. They keep
 // what they wrote to the disk, in a folder that goes with them.
 type cluster struct {
-	url     string
-	dir     string
-	members []*member
+	url      string
+	dir      string
+	programs map[string][]string // see Config.Programs
+	members  []*member
+	account  string // whom the servers run as where this process is root's, which they refuse
 }
 
 // member is one server.
 type member struct {
+	name string // of the program, for people
 	argv []string
 	addr string
-	mu   sync.Mutex
-	cmd  *exec.Cmd
-	gone chan struct{} // closed when the process is
-	said *tail
+	url  string // of this server as a backend of its own; empty: that it listens will do
+	cred *syscall.Credential
+	// trace is for how long what the server had under way when it crashed may hold up others.
+	trace time.Duration
+	mu    sync.Mutex
+	cmd   *exec.Cmd
+	gone  chan struct{} // closed when the process is
+	said  *tail
 }
 
 // startCluster starts the servers of a kind with the programs of this machine.
-func startCluster(ctx context.Context, kind string) (*cluster, error) {
+func startCluster(ctx context.Context, kind string, programs map[string][]string) (*cluster, error) {
 	dir, err := os.MkdirTemp("", "holdfast-verify-cluster-")
 	if err != nil {
 		return nil, fmt.Errorf("verify: a folder for the servers: %w", err)
 	}
-	c := &cluster{dir: dir}
-	switch kind {
-	case "redis":
-		err = c.redis()
-	case "etcd":
-		err = c.etcd(3)
-	default:
+	c := &cluster{dir: dir, programs: programs}
+	if prepare, known := kinds()[kind]; known {
+		err = prepare(ctx, c)
+	} else {
 		err = &backend.InvalidError{Field: "local-cluster", Value: fmt.Sprintf("%.20q", kind), Bound: "one of " + strings.Join(Clusters(), ", ")}
 	}
 	for _, m := range c.members {
 		if err == nil {
 			err = m.start()
+		}
+		if err == nil && c.oneByOne(kind) {
+			err = m.ready(ctx)
 		}
 	}
 	for _, m := range c.members {
@@ -72,71 +88,127 @@ func startCluster(ctx context.Context, kind string) (*cluster, error) {
 	return c, nil
 }
 
-// redis is one server that has on disk what it answered. A Redis that is new does not
-// grant for as long as the longest lease that may be out; here that is known.
-func (c *cluster) redis() error {
-	ports, err := freePorts(1)
+// Clusters lists what Config.Cluster may be.
+func Clusters() []string { return slices.Sorted(maps.Keys(kinds())) }
+
+// oneByOne reports whether a server needs those before it.
+func (c *cluster) oneByOne(kind string) bool { return kind == "kubernetes" }
+
+// add adds a member. program is a name that Config.Programs or the machine knows.
+func (c *cluster) add(program, addr, url string, args ...string) error {
+	argv, err := c.program(program)
 	if err != nil {
 		return err
 	}
-	addr := "127.0.0.1:" + ports[0]
-	c.members = []*member{{addr: addr, argv: []string{
-		"redis-server", "--bind", "127.0.0.1", "--port", ports[0], "--dir", c.dir, "--save", "", "--appendonly", "yes", "--appendfsync", "always",
-	}}}
-	c.url = "redis://" + addr + "?quarantine=5s"
-	return nil
+	m := &member{name: program, argv: slices.Concat(argv, args), addr: addr, url: url}
+	m.cred, err = c.credential()
+	c.members = append(c.members, m)
+	return err
 }
 
-// etcd is n members.
-func (c *cluster) etcd(n int) error {
-	ports, err := freePorts(2 * n)
+// program finds a program: where the configuration says, in $PATH, or where Debian puts
+// what only its own scripts are meant to call.
+func (c *cluster) program(name string) ([]string, error) {
+	if argv := c.programs[name]; len(argv) > 0 {
+		return argv, nil
+	}
+	path, err := exec.LookPath(name)
+	if err == nil {
+		return []string{path}, nil
+	}
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name)
+	more, _ := filepath.Glob("/usr/sbin/" + name)
+	if found = append(found, more...); len(found) > 0 {
+		return []string{slices.Max(found)}, nil
+	}
+	return nil, fmt.Errorf("verify: %s is not installed: %w", name, err)
+}
+
+// credential is that of the account of the servers, where this process is root's. They
+// must be able to read their folder then.
+func (c *cluster) credential() (*syscall.Credential, error) {
+	if c.account == "" || os.Getuid() != 0 {
+		return nil, nil //nolint:nilnil // none is needed
+	}
+	u, err := user.Lookup(c.account)
+	if err != nil {
+		return nil, fmt.Errorf("verify: the account that the servers run as: %w", err)
+	}
+	const bits = 32
+	uid, err1 := strconv.ParseUint(u.Uid, 10, bits)
+	gid, err2 := strconv.ParseUint(u.Gid, 10, bits)
+	if err := errors.Join(err1, err2, os.Chown(c.dir, int(uid), int(gid))); err != nil {
+		return nil, fmt.Errorf("verify: the account that the servers run as: %w", err)
+	}
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+}
+
+// once runs a program to its end, as one that prepares a folder.
+func (c *cluster) once(ctx context.Context, program string, args ...string) error {
+	argv, err := c.program(program)
 	if err != nil {
 		return err
 	}
-	var all, hosts []string
-	for i := range n {
-		all = append(all, fmt.Sprintf("m%d=http://127.0.0.1:%s", i, ports[n+i]))
-		hosts = append(hosts, "127.0.0.1:"+ports[i])
+	ctx, cancel := context.WithTimeout(ctx, serverStart)
+	defer cancel()
+	argv = append(slices.Clone(argv), args...)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // of the list of kinds
+	cmd.Dir, cmd.SysProcAttr = c.dir, sysProcAttr()
+	if cmd.SysProcAttr.Credential, err = c.credential(); err != nil {
+		return err
 	}
-	for i := range n {
-		client, peer := "http://"+hosts[i], "http://127.0.0.1:"+ports[n+i]
-		c.members = append(c.members, &member{addr: hosts[i], argv: []string{
-			"etcd", "--name", fmt.Sprintf("m%d", i), "--data-dir", filepath.Join(c.dir, fmt.Sprintf("m%d", i)),
-			"--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer,
-			"--initial-advertise-peer-urls", peer, "--initial-cluster", strings.Join(all, ","), "--log-level", "error",
-		}})
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("verify: %s: %w: %.500s", program, err, out)
 	}
-	c.url = "etcd://" + strings.Join(hosts, ",")
 	return nil
 }
 
-// freePorts finds ports of the loopback that nobody listens on at the moment.
-func freePorts(n int) ([]string, error) {
-	var ports []string
+// folder makes a folder for a member.
+func (c *cluster) folder(n int) (string, error) {
+	dir := filepath.Join(c.dir, fmt.Sprintf("m%d", n+1))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", fmt.Errorf("verify: a folder for a server: %w", err)
+	}
+	return dir, nil
+}
+
+// file writes a file of the cluster's, and gives its path.
+func (c *cluster) file(name, text string) (string, error) {
+	path := filepath.Join(c.dir, name)
+	err := os.WriteFile(path, []byte(text), 0o600)
+	cred, err2 := c.credential()
+	if cred != nil {
+		err2 = os.Chown(path, int(cred.Uid), int(cred.Gid))
+	}
+	if err := errors.Join(err, err2); err != nil {
+		return "", fmt.Errorf("verify: settings of a server: %w", err)
+	}
+	return path, nil
+}
+
+// freeAddrs finds addresses of the loopback that nobody listens on at the moment.
+func freeAddrs(n int) ([]string, error) {
+	var addrs []string
 	for range n {
 		l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 		if err != nil {
 			return nil, fmt.Errorf("verify: find a free port: %w", err)
 		}
 		defer l.Close() //nolint:errcheck // until all are found
-		_, port, err := net.SplitHostPort(l.Addr().String())
-		if err != nil {
-			return nil, fmt.Errorf("verify: find a free port: %w", err)
-		}
-		ports = append(ports, port)
+		addrs = append(addrs, l.Addr().String())
 	}
-	return ports, nil
+	return addrs, nil
 }
+
+// port is that of an address of freeAddrs.
+func port(addr string) string { return addr[strings.LastIndexByte(addr, ':')+1:] }
 
 // start starts the server, the first time or after its crash.
 func (m *member) start() error {
-	path, err := exec.LookPath(m.argv[0])
-	if err != nil {
-		return fmt.Errorf("verify: %s is not installed: %w", m.argv[0], err)
-	}
-	cmd := exec.Command(path, m.argv[1:]...) //nolint:gosec,noctx // a server of this run; it ends with it
+	cmd := exec.Command(m.argv[0], m.argv[1:]...) //nolint:gosec,noctx // a server of this run; it ends with it
 	said := &tail{}
 	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = said, said, sysProcAttr()
+	cmd.SysProcAttr.Credential = m.cred
 	gone := make(chan struct{})
 	started := make(chan error, 1)
 	go func() {
@@ -151,7 +223,7 @@ func (m *member) start() error {
 		}
 	}()
 	if err := <-started; err != nil {
-		return fmt.Errorf("verify: start %s: %w", m.argv[0], err)
+		return fmt.Errorf("verify: start %s: %w", m.name, err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -159,39 +231,88 @@ func (m *member) start() error {
 	return nil
 }
 
-// ready waits until the server listens, and lives.
+// ready waits until the server serves, and lives.
 func (m *member) ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, serverStart)
 	defer cancel()
 	m.mu.Lock()
 	gone, said := m.gone, m.said
 	m.mu.Unlock()
 	for {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", m.addr)
+		err := m.serves(ctx)
 		if err == nil {
-			_ = conn.Close()
 			return nil
 		}
 		select {
 		case <-gone:
-			return fmt.Errorf("verify: %s ended: %s", m.argv[0], said.text())
+			return fmt.Errorf("verify: %s: %w: %s", m.name, errServerEnded, said.text())
 		default:
 		}
 		if !pause(ctx, 20*time.Millisecond) {
-			return fmt.Errorf("verify: %s does not answer: %w: %s", m.argv[0], err, said.text())
+			return fmt.Errorf("verify: %s does not serve: %w: %s", m.name, err, said.text())
 		}
 	}
 }
 
-func (m *member) signal(s os.Signal) {
+// serves asks the server for a lock, where it is a backend by itself: many listen long
+// before they can do anything.
+func (m *member) serves(ctx context.Context) error {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", m.addr)
+	if err != nil {
+		return err //nolint:wrapcheck // ready does
+	}
+	_ = conn.Close()
+	if m.url == "" {
+		return nil
+	}
+	const patience = 5 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	b, err := open.URL(ctx, m.url, open.Options{})
+	if err != nil {
+		return err
+	}
+	locks, err := holdfast.New(b, holdfast.Config{TTL: max(2*time.Second, b.Capabilities().MinTTL), Owner: "verify", Timeout: patience})
+	if err == nil {
+		err = locks.Do(ctx, "holdfast-verify-up", func(context.Context, *holdfast.Lock) error { return nil })
+		_ = locks.Close(ctx) // what is left ends with its TTL
+	}
+	_ = b.Close()
+	return err
+}
+
+// signal sends a signal to the server and to the processes that it has started. Those of
+// PostgreSQL are in groups of their own.
+func (m *member) signal(sig syscall.Signal) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.cmd != nil {
-		_ = m.cmd.Process.Signal(s) // one that is gone needs none
+	if m.cmd == nil {
+		return
+	}
+	pid := m.cmd.Process.Pid
+	children := childrenOf(pid)
+	_ = m.cmd.Process.Signal(sig) // one that is gone needs none
+	for _, child := range children {
+		_ = syscall.Kill(child, sig)
 	}
 }
 
-// crash kills the server and waits until it is gone.
+// childrenOf are the processes that a process has started, where the system tells.
+func childrenOf(pid int) []int {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	if err != nil {
+		return nil
+	}
+	var out []int
+	for field := range strings.FieldsSeq(string(text)) {
+		if n, err := strconv.Atoi(field); err == nil {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// crash kills the server, with what it has started, and waits until it is gone.
 func (m *member) crash() {
 	m.signal(syscall.SIGKILL)
 	m.mu.Lock()
@@ -199,6 +320,21 @@ func (m *member) crash() {
 	m.mu.Unlock()
 	if gone != nil {
 		<-gone
+	}
+}
+
+// revive starts a server that has crashed, and waits until it serves. What is left of the
+// one before may keep it from starting for a moment.
+func (m *member) revive(ctx context.Context) error {
+	end := time.Now().Add(serverStart)
+	for {
+		err := m.start()
+		if err == nil {
+			err = m.ready(ctx)
+		}
+		if !errors.Is(err, errServerEnded) || time.Now().After(end) || !pause(ctx, 100*time.Millisecond) {
+			return err
+		}
 	}
 }
 

@@ -16,10 +16,14 @@ import (
 type Config struct {
 	// URL of the backend. Required, without Cluster.
 	URL string
-	// Cluster starts servers for the run, which it stops and crashes then: "redis", one
-	// that has on disk what it answered, or "etcd", three members. The programs have to be
-	// on this machine. Optional.
+	// Cluster starts servers for the run, which it stops and crashes then: one of
+	// [Clusters]. They have on disk what they answered, or a majority has: three of etcd,
+	// ZooKeeper or Consul, five for redlock, one of the others. The programs have to be on
+	// this machine. Optional.
 	Cluster string
+	// Programs are commands of servers for Cluster that are not in $PATH, by the name that
+	// the program has as a rule: "consul", "holdfast". Optional.
+	Programs map[string][]string
 	// For is how long there are faults, 1 s to 10 minutes; what follows until all is given
 	// back takes a few TTL more. Default: 60 s. Optional.
 	For time.Duration

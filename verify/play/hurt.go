@@ -4,8 +4,8 @@ package play
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"syscall"
 	"time"
@@ -25,13 +25,14 @@ func (r *run) hurt(ctx context.Context) {
 		if !pause(ctx, time.Until(begun.Add(f.at))) || r.failed() != nil {
 			break
 		}
-		if f.fault == faultServerStop || f.fault == faultServerCrash {
+		if f.fault.ofServers() {
 			f.worker = r.measure.workers // the place of the servers
 		}
-		p, free := r.occupy(f.worker)
+		p, whom, free := r.occupy(f.worker)
 		if !free {
 			continue // one fault at a time for each
 		}
+		f.worker = whom
 		under.Go(func() {
 			defer r.vacate(f.worker)
 			if p == nil {
@@ -44,19 +45,25 @@ func (r *run) hurt(ctx context.Context) {
 	<-ctx.Done()
 }
 
-// occupy reserves a worker for a fault, or the servers, where there is no player. It
-// reports false when there is a fault already.
-func (r *run) occupy(n int) (*player, bool) {
+// occupy reserves a worker for a fault, or another one where it has a fault already, or the
+// servers, for which there is no player. It gives whom, and reports false when nobody is
+// free.
+func (r *run) occupy(n int) (*player, int, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.busy[n] {
-		return nil, false
+	all := len(r.players)
+	if n == all {
+		free := !r.busy[n]
+		r.busy[n] = true
+		return nil, n, free
 	}
-	r.busy[n] = true
-	if n == len(r.players) {
-		return nil, true
+	for i := range all {
+		if k := (n + i) % all; !r.busy[k] {
+			r.busy[k] = true
+			return r.players[k], k, true
+		}
 	}
-	return r.players[n], true
+	return nil, n, false
 }
 
 func (r *run) vacate(n int) {
@@ -77,6 +84,13 @@ func (r *run) inflict(ctx context.Context, p *player, f planned) {
 	case faultKill:
 		r.tell(history.Event{Kind: history.KindKill, Worker: p.id})
 		p.kill()
+		if !r.able.link {
+			// What was on its way goes with it: the faults of the next life must not keep a
+			// request of this one, to deliver it when all that it could do is forgotten.
+			for _, relay := range r.relays[f.worker] {
+				relay.Reset()
+			}
+		}
 		pause(ctx, r.ttl/4)
 		if err := r.start(ctx, f.worker); err != nil {
 			r.fail(err)
@@ -150,22 +164,54 @@ func inflictLink(ctx context.Context, l *link, f planned) {
 	l.heal()
 }
 
-// hurtServer stops or crashes one server. The event is for all workers.
+// hurtServer stops or crashes one server, or all in turn. The event is for all workers, and
+// it is over when the servers serve again, which can take an election.
 func (r *run) hurtServer(ctx context.Context, f planned) {
 	n := int(f.at/time.Millisecond) % len(r.servers.members)
-	m := r.servers.members[n]
+	hurt := r.servers.members[n : n+1]
 	text := fmt.Sprintf("%s, %d", f.fault, n+1)
+	if f.fault == faultServersTurn {
+		hurt, text = r.servers.members, string(f.fault)
+	}
 	r.tell(history.Event{Kind: history.KindFault, Text: text})
-	if f.fault == faultServerStop {
-		m.signal(syscall.SIGSTOP)
+	var err error
+	switch f.fault { //nolint:exhaustive // the others are not of servers
+	case faultServerStop:
+		hurt[0].signal(syscall.SIGSTOP)
 		pause(ctx, f.lasts)
-		m.signal(syscall.SIGCONT)
-	} else {
-		m.crash()
+		hurt[0].signal(syscall.SIGCONT)
+	case faultServerCrash:
+		hurt[0].crash()
 		pause(ctx, r.ttl/4)
-		if err := errors.Join(m.start(), m.ready(context.WithoutCancel(ctx))); err != nil {
-			r.fail(err)
+		err = hurt[0].revive(context.WithoutCancel(ctx))
+	case faultServersTurn:
+		stopInTurn(ctx, hurt, f)
+	}
+	for _, m := range hurt {
+		if err == nil {
+			err = m.ready(context.WithoutCancel(ctx))
 		}
 	}
+	if err != nil {
+		r.fail(err)
+	}
+	if f.fault == faultServerCrash {
+		pause(context.WithoutCancel(ctx), hurt[0].trace)
+	}
 	r.tell(history.Event{Kind: history.KindHeal, Text: text})
+}
+
+// stopInTurn stops one server after the other, and lets them go on in another order: for a
+// while the clients and those of a minority are alone, then there is nobody.
+func stopInTurn(ctx context.Context, members []*member, f planned) {
+	chance := rand.New(rand.NewPCG(uint64(f.at), uint64(f.lasts))) //nolint:gosec // both are above 0; and it is a plan
+	step := f.lasts / time.Duration(len(members))
+	for _, i := range chance.Perm(len(members)) {
+		members[i].signal(syscall.SIGSTOP)
+		pause(ctx, step)
+	}
+	for _, i := range chance.Perm(len(members)) {
+		members[i].signal(syscall.SIGCONT)
+		pause(ctx, step)
+	}
 }

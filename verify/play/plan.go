@@ -1,6 +1,7 @@
 package play
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -69,15 +70,22 @@ const (
 	faultLoseReply   fault = "lose a reply"
 	faultServerStop  fault = "server stopped" // of a cluster that the run started
 	faultServerCrash fault = "server crashed"
+	// One after the other is stopped, until none is left, and they go on in another order.
+	faultServersTurn fault = "servers stopped in turn"
 )
 
 // harmful faults last longer than a lease: who holds a lock loses it.
 func (f fault) harmful() bool {
 	switch f { //nolint:exhaustive // the others are short
-	case faultFreeze, faultKill, faultHold, faultHoldReplies, faultCut, faultCutReplies, faultServerStop, faultServerCrash:
+	case faultFreeze, faultKill, faultHold, faultHoldReplies, faultCut, faultCutReplies, faultServerStop, faultServerCrash, faultServersTurn:
 		return true
 	}
 	return false
+}
+
+// ofServers faults are of the servers that the run started.
+func (f fault) ofServers() bool {
+	return f == faultServerStop || f == faultServerCrash || f == faultServersTurn
 }
 
 // abilities is what faults there can be.
@@ -108,8 +116,13 @@ func (a abilities) faults(p Profile) []fault {
 	if a.servers > 0 {
 		all = append(all, faultServerStop, faultServerCrash)
 	}
+	if a.servers > 2 {
+		all = append(all, faultServersTurn)
+	}
 	if p == Gentle {
-		all = slices.DeleteFunc(all, func(f fault) bool { return f == faultKill || f == faultFreeze || f == faultServerCrash })
+		all = slices.DeleteFunc(all, func(f fault) bool {
+			return f == faultKill || f == faultFreeze || f == faultServerCrash || f == faultServersTurn
+		})
 	}
 	return all
 }
@@ -122,30 +135,65 @@ type planned struct {
 	lasts  time.Duration
 }
 
-// plan is the faults of a run: the same for the same arguments.
+// plan is the faults of a run: the same for the same arguments. Those of workers are dealt
+// like cards, so that a short run has something of everything; those of the servers come
+// one after the other.
 func plan(seed uint64, p Profile, a abilities, ttl, long time.Duration) []planned {
 	r := rand.New(rand.NewPCG(seed, 0xfa017))
-	kinds, m := a.faults(p), p.measure()
-	if len(kinds) == 0 {
-		return nil
-	}
+	m := p.measure()
+	kinds := a.faults(p)
+	ofServers := slices.DeleteFunc(slices.Clone(kinds), func(f fault) bool { return !f.ofServers() })
+	ofWorkers := slices.DeleteFunc(kinds, fault.ofServers)
 	var out []planned
-	for at := m.every / 2; ; {
-		at += m.every/2 + time.Duration(r.Int64N(int64(m.every)))
-		if at >= long {
-			return out
-		}
-		for range max(1, m.victims) {
-			f := planned{at: at, fault: kinds[r.IntN(len(kinds))], worker: r.IntN(m.workers)}
-			switch {
-			case p == Gentle:
-				f.lasts = ttl / 4
-			case f.fault.harmful():
-				f.lasts = ttl + time.Duration(r.Int64N(int64(ttl*3/2)))
-			default:
-				f.lasts = ttl/4 + time.Duration(r.Int64N(int64(ttl)))
+	if len(ofWorkers) > 0 {
+		deal := deck(r, ofWorkers)
+		for at := m.every / 2; ; {
+			at += m.every/2 + time.Duration(r.Int64N(int64(m.every)))
+			if at >= long {
+				break
 			}
-			out = append(out, f)
+			for range max(1, m.victims) {
+				f := planned{at: at, fault: deal(), worker: r.IntN(m.workers)}
+				f.lasts = f.length(r, p, ttl)
+				out = append(out, f)
+			}
 		}
+	}
+	if len(ofServers) > 0 {
+		deal := deck(r, ofServers)
+		for at := m.every + time.Duration(r.Int64N(int64(ttl))); at < long; {
+			f := planned{at: at, fault: deal()}
+			f.lasts = f.length(r, p, ttl)
+			out = append(out, f)
+			at += f.lasts + m.every + time.Duration(r.Int64N(int64(ttl)))
+		}
+	}
+	slices.SortStableFunc(out, func(x, y planned) int { return cmp.Compare(x.at, y.at) })
+	return out
+}
+
+// deck deals faults in an order by chance, all of them before any of them again.
+func deck(r *rand.Rand, kinds []fault) func() fault {
+	kinds = slices.Clone(kinds)
+	next := len(kinds)
+	return func() fault {
+		if next == len(kinds) {
+			r.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
+			next = 0
+		}
+		next++
+		return kinds[next-1]
+	}
+}
+
+// length is how long a fault lasts.
+func (f planned) length(r *rand.Rand, p Profile, ttl time.Duration) time.Duration {
+	switch {
+	case p == Gentle:
+		return ttl / 4
+	case f.fault.harmful():
+		return ttl + time.Duration(r.Int64N(int64(ttl*3/2)))
+	default:
+		return ttl/4 + time.Duration(r.Int64N(int64(ttl)))
 	}
 }

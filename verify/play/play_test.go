@@ -17,16 +17,23 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/cli"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 	"github.com/holdfast-io/holdfast/verify"
 	"github.com/holdfast-io/holdfast/verify/history"
 	"github.com/holdfast-io/holdfast/verify/play"
 )
 
-// The workers are this very binary.
-const workerEnv = "HOLDFAST_VERIFY_TEST_WORKER"
+// The workers are this very binary, and so is our server.
+const (
+	workerEnv = "HOLDFAST_VERIFY_TEST_WORKER"
+	serverEnv = "HOLDFAST_VERIFY_TEST_SERVER"
+)
 
 func TestMain(m *testing.M) {
+	if os.Getenv(serverEnv) != "" {
+		os.Exit(cli.Run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	}
 	if os.Getenv(workerEnv) != "" {
 		if err := play.Worker(context.Background(), os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -44,7 +51,7 @@ func played(t *testing.T, cfg play.Config) *history.History {
 	t.Helper()
 	var text bytes.Buffer
 	cfg.History, cfg.Log = &text, func(s string) { t.Log(s) }
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute+cfg.For)
 	defer cancel()
 	err := play.Run(ctx, cfg)
 	if dir := os.Getenv("HOLDFAST_VERIFY_KEEP"); dir != "" {
@@ -63,7 +70,13 @@ func played(t *testing.T, cfg play.Config) *history.History {
 // passes plays and wants a pass.
 func passes(t *testing.T, cfg play.Config) *verify.Report {
 	t.Helper()
-	r := verify.Judge(t.Context(), played(t, cfg), verify.Options{})
+	return judged(t, played(t, cfg))
+}
+
+// judged wants a pass.
+func judged(t *testing.T, h *history.History) *verify.Report {
+	t.Helper()
+	r := verify.Judge(t.Context(), h, verify.Options{})
 	for _, c := range r.Checks {
 		t.Logf("%-9s %s: %s", c.Verdict, c.ID, c.Summary)
 		for _, f := range c.Details {
@@ -118,27 +131,6 @@ func TestRedis(t *testing.T) {
 	}
 }
 
-// Servers of the run's own are stopped and crashed, too, and nothing of them is left.
-func TestLocalCluster(t *testing.T) {
-	t.Parallel()
-	h := played(t, play.Config{Cluster: "redis", Worker: workers(), For: 8 * time.Second, Seed: 4, Profile: play.Torture, TTL: time.Second})
-	r := verify.Judge(t.Context(), h, verify.Options{})
-	if r.Verdict != verify.Pass {
-		var out strings.Builder
-		_ = r.WriteText(&out)
-		t.Error(out.String())
-	}
-	seen := make(map[string]bool)
-	for _, e := range h.Events {
-		if e.Kind == history.KindFault && e.Worker == "" {
-			seen[e.Text] = true
-		}
-	}
-	if !seen["server stopped, 1"] || !seen["server crashed, 1"] {
-		t.Errorf("the server had %v", seen)
-	}
-}
-
 // A worker that begins while the backend is away waits for it.
 func TestWorkerBeginsWithoutABackend(t *testing.T) {
 	t.Parallel()
@@ -171,29 +163,5 @@ func TestWorkerBeginsWithoutABackend(t *testing.T) {
 	_ = orders.Close()
 	if err := <-ended; err != nil {
 		t.Error(err)
-	}
-}
-
-// TestTorture plays on every other store: workers are stopped and killed, and their
-// network is delayed, held, cut one way and both, reset and refused, its replies lost.
-// F1 to F7 of docs/faults.md.
-func TestTorture(t *testing.T) {
-	t.Parallel()
-	gate := make(chan struct{}, 2) // a cluster takes a small machine for itself
-	for name, start := range stores() {
-		switch name {
-		case "memory", "embedded", "sqlite", "redis": // see above; embedded is the store of holdfast
-			continue
-		}
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			gate <- struct{}{}
-			defer func() { <-gate }()
-			r := passes(t, play.Config{URL: start(t).url, Worker: workers(), For: 8 * time.Second, Seed: 1, Profile: play.Torture})
-			// No relay can stand before what a kubeconfig names: it has TLS.
-			if r.Counts.Kills == 0 || r.Counts.Freezes == 0 || r.Counts.Network == 0 && name != "kubernetes" || r.Counts.Grants == 0 {
-				t.Errorf("nothing was hurt: %+v", r.Counts)
-			}
-		})
 	}
 }

@@ -69,7 +69,7 @@ func Run(ctx context.Context, cfg Config) error {
 	var servers *cluster
 	if cfg.Cluster != "" {
 		var err error
-		if servers, err = startCluster(ctx, cfg.Cluster); err != nil {
+		if servers, err = startCluster(ctx, cfg.Cluster, cfg.Programs); err != nil {
 			return err
 		}
 		cfg.URL = servers.url
@@ -205,7 +205,7 @@ func (r *run) relay(ctx context.Context) error {
 func (r *run) untested() []string {
 	servers := "restarts, lost data, fail-over and full disks of the backend's servers: they are not ours to hurt"
 	if r.able.servers > 0 {
-		servers = "lost data and full disks of the servers, and faults of two of them at once"
+		servers = "lost data and full disks of the servers"
 	}
 	out := []string{
 		servers,

@@ -182,7 +182,7 @@ func overHTTP(t *testing.T) string {
 
 // TestSoak plays for as long as SOAK says on the backend that BACKEND names, with another
 // seed each minute, or as ROUND says, beginning with SEED, in the profile PROFILE: see
-// make chaos and make soak. It ends at the first violation, and when sizes grew that must not. SOAK_REPORT is
+// make soak. It ends at the first violation, and when sizes grew that must not. SOAK_REPORT is
 // a file to which what became of it is added. By itself it is a short gentle run in this
 // process.
 func TestSoak(t *testing.T) { //nolint:tparallel // one minute after the other

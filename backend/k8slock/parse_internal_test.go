@@ -1,0 +1,97 @@
+package k8slock
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Whatever the URL is: it is understood, or it is an *InvalidError which does not tell the
+// password.
+func FuzzURL(f *testing.F) {
+	for _, raw := range []string{
+		"kubernetes://", "kubernetes://ns?kubeconfig=/x&context=c", "kubernetes://ns/?foreign=10m&skew=1m", "kubernetes://ns?foreign=1ns", "kubernetes://a/b", "kubernetes://ns#x", "k8s://ns", "kubernetes://ns?skew=1m&skew=2m",
+	} {
+		f.Add(raw)
+	}
+	f.Fuzz(func(t *testing.T, raw string) {
+		const canary = "canary-7f3a"
+		for _, raw := range []string{raw, strings.Replace(raw, "://", "://u:"+canary+"@", 1)} {
+			got, err := parseURL(raw)
+			if err != nil && (!errors.Is(err, backend.ErrInvalid) || strings.Contains(err.Error(), canary)) {
+				t.Errorf("%q: %v", raw, err)
+			}
+			if err == nil && strings.ContainsAny(got.namespace, "/@:#") {
+				t.Errorf("%q: %+v", raw, got)
+			}
+		}
+	})
+}
+
+// FuzzKubeconfig reads files that nobody would write: an *InvalidError, which tells no token, or a cluster.
+func FuzzKubeconfig(f *testing.F) {
+	const file = `{current-context: a, contexts: [{name: a, context: {cluster: c, user: u, namespace: n}}],
+		clusters: [{name: c, cluster: {server: "https://h:1"}}], users: [{name: u, user: {token: canary-7f3a}}]}`
+	for _, s := range []string{
+		file, "", "a: [", "current-context: x", strings.Replace(file, "token:", "username:", 1), strings.Replace(file, "https", "ftp", 1),
+		strings.Replace(file, "token: canary-7f3a", "client-certificate-data: '!', client-key-data: eA==", 1),
+		strings.Replace(file, "token: canary-7f3a", "exec: {command: canary-7f3a}", 1),
+	} {
+		f.Add([]byte(s), "")
+	}
+	f.Fuzz(func(t *testing.T, text []byte, name string) {
+		_, err := parseKubeconfig(text, "kubeconfig", name)
+		if err != nil && (!errors.Is(err, backend.ErrInvalid) || !strings.Contains(name, "canary") && strings.Contains(err.Error(), "canary-7f3a")) {
+			t.Errorf("%q: %v", text, err)
+		}
+	})
+}
+
+// FuzzRecord reads what somebody has written to a Lease: what is understood is written, and
+// read again, as it was.
+func FuzzRecord(f *testing.F) {
+	for _, s := range []string{
+		"", "{", `{"name":"n"}`, `{"name":"other"}`, `{"name":"n","last":7,"line":[{"i":"a","s":"b","t":5},{"i":"c","s":"d","m":1,"l":3,"p":2}]}`,
+		`{"name":"n","id":"holdfast_a","line":[{"i":"a","s":"b","t":18446744073709551615,"g":-1}]}`, `{"name":"n","broken":{"l":["a"],"r":"x"}}`,
+	} {
+		f.Add(s, "holdfast_a")
+	}
+	f.Fuzz(func(t *testing.T, text, holder string) {
+		o := newObject(objectName("n"))
+		o.Metadata.ResourceVersion = "7"
+		o.Metadata.Annotations[stateKey] = text
+		o.Spec.HolderIdentity = holder
+		r, err := open("n", o)
+		if err != nil {
+			return
+		}
+		_ = r.describe()
+		_ = r.stalled()
+		sealed, err := r.seal(time.Unix(1, 0), time.Minute)
+		if err != nil {
+			return // it is too long
+		}
+		again, err := open("n", sealed)
+		if err != nil || len(again.Line) != len(r.Line) || again.Last != r.Last || again.foreign != r.foreign {
+			t.Errorf("%q by %q: %+v, and then %+v, %v", text, holder, r, again, err)
+		}
+	})
+}
+
+// FuzzObjectName: two locks never share an object, and Kubernetes takes every name.
+func FuzzObjectName(f *testing.F) {
+	for _, s := range []string{"a", "a.b", "A", "-a", "holdfast-lock-x", "a/b", strings.Repeat("a", 254), "é"} {
+		f.Add(s, "b")
+	}
+	f.Fuzz(func(t *testing.T, one, other string) {
+		if one != other && objectName(one) == objectName(other) {
+			t.Errorf("%q and %q are both %q", one, other, objectName(one))
+		}
+		if name := objectName(one); !isSubdomain(name) {
+			t.Errorf("%q is %q, which Kubernetes does not take", one, name)
+		}
+	})
+}

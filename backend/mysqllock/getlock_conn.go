@@ -1,0 +1,312 @@
+package mysqllock
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/connlease"
+)
+
+const (
+	// The server ends a connection over which nothing came for so many seconds. Its own end
+	// comes after the one in words.
+	restTime = `SET SESSION wait_timeout = %d`
+	// A row that is in the way is one that somebody marks: that does not take long.
+	lockSettings   = `SET SESSION innodb_lock_wait_timeout = 10`
+	getLock        = `GET_LOCK('%s', 0)`
+	releaseLock    = `RELEASE_LOCK('%s')`
+	releaseAll     = `DO RELEASE_ALL_LOCKS()`
+	addSession     = `INSERT INTO @sessions (conn, id, session, expires, made) VALUES (?, CONNECTION_ID(), ?, $NOW + ?, $NOW)`
+	extendSession  = `UPDATE @sessions SET expires = $NOW + ? WHERE conn = ?`
+	dropSession    = `DELETE FROM @sessions WHERE conn = ?`
+	dropLease      = `DELETE FROM @leases WHERE name = ? AND lease = ? AND conn = ?`
+	dropLeases     = `DELETE FROM @leases WHERE conn = ?`
+	readMarked     = `SELECT name, lease, reason, released FROM @leases WHERE conn = ? AND marked`
+	addLease       = `INSERT INTO @leases (name, lease, lockname, conn, owner, note, since) VALUES (?, ?, ?, ?, ?, ?, $NOW) ON DUPLICATE KEY UPDATE name = name`
+	addedLease     = `SELECT ROW_COUNT(), LAST_INSERT_ID(), $NOW`
+	isThere        = `SELECT 1 FROM @leases WHERE name = ? AND lease = ?`
+	deadSessions   = `SELECT conn FROM @sessions WHERE made < $NOW - 60000000 AND COALESCE(IS_USED_LOCK(conn) <> id, TRUE) LIMIT 1000`
+	mostTries      = 20
+	secondsToSpare = 1
+)
+
+var (
+	errNoLock  = errors.New("the server did not answer GET_LOCK: it was told to end the connection")
+	errNotHad  = errors.New("the connection did not have a lock that it had taken")
+	errTaken   = errors.New("another connection has the lock of this one's name")
+	errHungUp  = errors.New("the server ended the connection")
+	errNoWires = errors.New("there is no connection")
+)
+
+// getlockConn is a connection with the locks of a session.
+type getlockConn struct {
+	b    *UserLocks
+	name string // a user lock of its own
+	ttl  time.Duration
+	db   *sql.DB // with one connection
+	conn *sql.Conn
+	wire net.Conn
+}
+
+// connect makes a connection for a session.
+func (b *UserLocks) connect(ctx context.Context, id backend.SessionID, ttl time.Duration) (*getlockConn, error) {
+	c := &getlockConn{b: b, name: "hc" + strings.ToLower(rand.Text()), ttl: ttl}
+	conf := b.conf.Clone()
+	dial := conf.DialFunc
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	var mu sync.Mutex
+	conf.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		wire, err := dial(ctx, network, addr)
+		mu.Lock()
+		c.wire = wire
+		mu.Unlock()
+		return wire, err
+	}
+	made, err := configure(conf, b.leases.Life())
+	if err != nil {
+		return nil, err
+	}
+	c.db = sql.OpenDB(made)
+	c.db.SetMaxOpenConns(1)
+	if c.conn, err = c.db.Conn(ctx); err != nil {
+		_ = c.db.Close()
+		return nil, err //nolint:wrapcheck // see unavailable
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if c.wire == nil {
+		err = errNoWires
+	} else {
+		err = c.hello(ctx, id)
+	}
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// hello makes the connection known, and tidies up after those that are gone.
+func (c *getlockConn) hello(ctx context.Context, id backend.SessionID) error {
+	var got sql.NullBool
+	var dead []string
+	q := new(batch)
+	q.exec(lockSettings)
+	c.rest(q, c.ttl)
+	q.query(func(r *sql.Rows) error { return r.Scan(&got) }, "SELECT "+fmt.Sprintf(getLock, c.name))
+	q.query(func(r *sql.Rows) error {
+		var name string
+		err := r.Scan(&name)
+		dead = append(dead, name)
+		return err //nolint:wrapcheck // see unavailable
+	}, c.b.sql(deadSessions))
+	if err := q.run(ctx, c.conn); err != nil {
+		return err
+	}
+	if !got.Bool {
+		return errTaken
+	}
+	return c.write(ctx, func(q *batch) {
+		for _, name := range dead {
+			q.exec(c.b.sql(dropLeases), name)
+			q.exec(c.b.sql(dropSession), name)
+		}
+		q.exec(c.b.sql(addSession), c.name, string(id), c.ttl.Microseconds())
+	})
+}
+
+// rest tells the server when to end the connection unless something more comes.
+func (c *getlockConn) rest(q *batch, left time.Duration) {
+	seconds := (max(left, 0) + time.Second - 1) / time.Second
+	q.exec(fmt.Sprintf(restTime, seconds+secondsToSpare))
+}
+
+// write does statements in one transaction, again where it is in another's way. No lock
+// depends on it.
+func (c *getlockConn) write(ctx context.Context, fill func(*batch)) error {
+	for n := 1; ; n++ {
+		q := new(batch)
+		q.exec(begin)
+		fill(q)
+		q.exec(commit)
+		err := q.run(ctx, c.conn)
+		if err == nil || n >= mostTries || !transient(err) && code(err) != codeLockTimeout {
+			return err
+		}
+		if _, err := c.conn.ExecContext(ctx, "ROLLBACK"); err != nil {
+			return err //nolint:wrapcheck // the session is over
+		}
+	}
+}
+
+// Do does the work: the locks in one round trip, and what is known of them in another. When
+// anything fails the connection has to go, because what it has is not known then.
+func (c *getlockConn) Do(ctx context.Context, w *connlease.Work) error {
+	refused, err := c.lock(ctx, w)
+	if err != nil {
+		return err
+	}
+	if err := c.find(ctx, refused); err != nil {
+		return err
+	}
+	granted := 0
+	for _, t := range w.Try {
+		if t.Granted {
+			granted++
+		}
+	}
+	if len(w.Free)+granted == 0 && !w.End && !w.Renew {
+		if w.Look {
+			q := new(batch)
+			c.look(q, w)
+			return q.run(ctx, c.conn)
+		}
+		return nil
+	}
+	err = c.write(ctx, func(q *batch) {
+		w.Marked = nil
+		for _, l := range w.Free {
+			q.exec(c.b.sql(dropLease), l.Name, string(l.Lease), c.name)
+		}
+		if w.End {
+			q.exec(c.b.sql(dropLeases), c.name)
+			q.exec(c.b.sql(dropSession), c.name)
+			return
+		}
+		if w.Renew {
+			q.exec(c.b.sql(extendSession), c.ttl.Microseconds(), c.name)
+			c.look(q, w)
+		}
+		for _, t := range w.Try {
+			if t.Granted {
+				c.add(q, t)
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return c.undo(ctx, w.Try)
+}
+
+// lock gives back and takes locks, in that order, and gives the questions that were refused
+// for the first time.
+func (c *getlockConn) lock(ctx context.Context, w *connlease.Work) ([]*connlease.Try, error) {
+	q := new(batch)
+	c.rest(q, w.Left)
+	for _, l := range w.Free {
+		q.query(func(r *sql.Rows) error {
+			var had sql.NullBool
+			if err := r.Scan(&had); err != nil {
+				return err //nolint:wrapcheck // the session is over
+			}
+			if !had.Bool {
+				return errNotHad
+			}
+			return nil
+		}, "SELECT "+fmt.Sprintf(releaseLock, c.b.lockName(l.Name)))
+	}
+	if w.End {
+		q.exec(releaseAll)
+	}
+	var refused []*connlease.Try
+	for _, t := range w.Try {
+		q.query(func(r *sql.Rows) error {
+			var got sql.NullBool
+			if err := r.Scan(&got); err != nil {
+				return err //nolint:wrapcheck // the session is over
+			}
+			if !got.Valid {
+				return errNoLock
+			}
+			t.Granted = got.Bool
+			if !got.Bool && t.First {
+				refused = append(refused, t)
+			}
+			return nil
+		}, "SELECT "+fmt.Sprintf(getLock, c.b.lockName(t.Req.Name)))
+	}
+	return refused, q.run(ctx, c.conn)
+}
+
+// find sees whether another connection has the very leases that were refused.
+func (c *getlockConn) find(ctx context.Context, refused []*connlease.Try) error {
+	if len(refused) == 0 {
+		return nil
+	}
+	q := new(batch)
+	for _, t := range refused {
+		q.query(func(*sql.Rows) error { t.Foreign = true; return nil }, c.b.sql(isThere), t.Req.Name, string(t.Req.Lease))
+	}
+	return q.run(ctx, c.conn)
+}
+
+func (c *getlockConn) look(q *batch, w *connlease.Work) {
+	q.query(func(r *sql.Rows) error {
+		var m connlease.Told
+		err := r.Scan(&m.Name, &m.ID, &m.Reason, &m.Released)
+		w.Marked = append(w.Marked, m)
+		return err //nolint:wrapcheck // the session is over
+	}, c.b.sql(readMarked), c.name)
+}
+
+// add makes the row of a lease whose lock the connection has. Its number is the token: the
+// lock was had before.
+func (c *getlockConn) add(q *batch, t *connlease.Try) {
+	r := t.Req
+	q.exec(c.b.sql(addLease), r.Name, string(r.Lease), c.b.lockName(r.Name), c.name, r.Owner, r.Note)
+	q.query(func(rows *sql.Rows) error {
+		var made, token, since int64
+		if err := rows.Scan(&made, &token, &since); err != nil {
+			return err //nolint:wrapcheck // the session is over
+		}
+		t.Token = 0
+		if made == 1 {
+			t.Token, t.Since = fence.Token(token), time.UnixMicro(since) //nolint:gosec // it counts up from above 0
+		}
+		return nil
+	}, c.b.sql(addedLease))
+}
+
+// undo gives locks back whose lease has a row already: it was had before.
+func (c *getlockConn) undo(ctx context.Context, all []*connlease.Try) error {
+	for _, t := range all {
+		if !t.Granted || t.Token != 0 {
+			continue
+		}
+		if _, err := c.conn.ExecContext(ctx, "DO "+fmt.Sprintf(releaseLock, c.b.lockName(t.Req.Name))); err != nil {
+			return err //nolint:wrapcheck // the session is over
+		}
+		t.Granted, t.Foreign = false, true
+	}
+	return nil
+}
+
+// Wait waits until the server hangs up or ctx ends: it says nothing else without being
+// asked.
+func (c *getlockConn) Wait(ctx context.Context) error {
+	return hungUp(ctx, c.wire)
+}
+
+// Close hangs up, and waits for nothing.
+func (c *getlockConn) Close() {
+	if c.wire != nil {
+		_ = c.wire.SetDeadline(time.Now().Add(hangUpTime))
+	}
+	_ = c.db.Close()
+	_ = c.conn.Close()
+	if c.wire != nil {
+		_ = c.wire.Close()
+	}
+}

@@ -1,0 +1,271 @@
+package mysqllock
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	_ "embed"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/connlease"
+)
+
+//go:embed getlock.sql
+var getlockTables string
+
+const getlockVersion = 1
+
+const (
+	// What is out: the connection that made the row is there, and has the lock.
+	outLeases = ` FROM @leases e JOIN @sessions s ON s.conn = e.conn WHERE IS_USED_LOCK(s.conn) = s.id AND IS_USED_LOCK(e.lockname) = s.id`
+	lookOut   = `SELECT e.name, e.lease, s.session, e.owner, e.note, e.token, e.since, s.expires - $NOW` + outLeases
+	namesOut  = `SELECT DISTINCT e.name` + outLeases + ` AND e.name > ? AND LEFT(e.name, ?) = ? ORDER BY e.name LIMIT ?`
+	bumpToken = `INSERT INTO @leases (name, lease, lockname, conn, owner, note, since) VALUES ('', ?, '', '', '', '', $NOW)`
+	bumped    = `SELECT LAST_INSERT_ID()`
+	unbump    = `DELETE FROM @leases WHERE name = '' AND lease = ?`
+	markLease = `UPDATE @leases SET marked = TRUE, reason = ?, released = ? WHERE name = ? AND lease = ? AND conn = ?`
+	stillOut  = `SELECT e.lease, e.conn` + outLeases + ` AND e.name = ?`
+	victims   = `SELECT id FROM @sessions WHERE IS_USED_LOCK(conn) = id AND conn IN (%s)`
+	getMeta   = `SELECT version, @@global.read_only, @@global.innodb_flush_log_at_trx_commit FROM @meta WHERE id = 1`
+	putMeta   = `INSERT INTO @meta (id, version) VALUES (1, ?) ON DUPLICATE KEY UPDATE id = id`
+	// Tokens begin at the microseconds of the server's clock, so that they grow also when the
+	// tables are dropped and made again.
+	readStart = `SELECT $NOW`
+)
+
+// getlockStore is what package connlease asks.
+type getlockStore struct{ b *UserLocks }
+
+var _ connlease.Store = getlockStore{}
+
+// Setup sees to it that the tables are there.
+func (s getlockStore) Setup(ctx context.Context) error { return s.b.setup(ctx, "setup") }
+
+// Connect makes the connection of a session. The server says nothing by itself.
+func (s getlockStore) Connect(ctx context.Context, id backend.SessionID, ttl time.Duration, _ func(connlease.Note)) (connlease.Conn, error) {
+	c, err := s.b.connect(ctx, id, ttl)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Unavailable is the error as it is told.
+func (getlockStore) Unavailable(op string, mayHold bool, err error) error {
+	return unavailableAt(getlockName, op, mayHold, err)
+}
+
+// Look tells what is known of locks.
+func (s getlockStore) Look(ctx context.Context, names []string) (map[string]backend.LockInfo, error) {
+	all := make(map[string]backend.LockInfo)
+	q := new(batch)
+	q.query(func(r *sql.Rows) error {
+		var name string
+		h, err := scanHolder(r, &name)
+		all[name] = backend.LockInfo{Name: name, Limit: 1, Token: h.Token, Holders: append(all[name].Holders, h)}
+		return err
+	}, s.b.sql(lookOut)+" AND e.name IN ("+list("?", len(names))+") ORDER BY e.name, e.token", values(names)...)
+	return all, q.run(ctx, s.b.db)
+}
+
+func scanHolder(r *sql.Rows, name *string) (backend.Holder, error) {
+	var token, since, left int64
+	h := backend.Holder{Permits: 1}
+	err := r.Scan(name, &h.Lease, &h.Session, &h.Owner, &h.Note, &token, &since, &left)
+	h.Token, h.Since = fence.Token(token), time.UnixMicro(since) //nolint:gosec // it counts up from above 0
+	h.Left = max(time.Duration(left)*time.Microsecond, time.Millisecond)
+	return h, err //nolint:wrapcheck // see unavailable
+}
+
+// Names lists locks that are held.
+func (s getlockStore) Names(ctx context.Context, req backend.ListRequest, limit int) ([]string, error) {
+	var names []string
+	q := new(batch)
+	q.query(func(r *sql.Rows) error {
+		var name string
+		err := r.Scan(&name)
+		names = append(names, name)
+		return err //nolint:wrapcheck // see unavailable
+	}, s.b.sql(namesOut), req.After, len(req.Prefix), req.Prefix, limit)
+	return names, q.run(ctx, s.b.db)
+}
+
+// Mark asks for leases back, and raises the token: after those that are out were given, and
+// before any that is given later.
+func (s getlockStore) Mark(ctx context.Context, m connlease.Mark) (fence.Token, []connlease.Marked, error) {
+	var token int64
+	var hit []connlease.Marked
+	nonce := rand.Text()
+	q := new(batch)
+	q.query(func(r *sql.Rows) error {
+		var name, conn string
+		var since, number, left int64
+		h := backend.Holder{Permits: 1}
+		err := r.Scan(&name, &h.Lease, &h.Session, &h.Owner, &h.Note, &number, &since, &left, &conn)
+		h.Token, h.Since = fence.Token(number), time.UnixMicro(since) //nolint:gosec // it counts up from above 0
+		h.Left = max(time.Duration(left)*time.Microsecond, time.Millisecond)
+		if m.Lease == "" || m.Lease == h.Lease {
+			hit = append(hit, connlease.Marked{Holder: h, Key: connlease.Key{Name: name, ID: h.Lease}, Conn: conn})
+		}
+		return err //nolint:wrapcheck // see unavailable
+	}, strings.Replace(s.b.sql(lookOut), " FROM", ", e.conn FROM", 1)+" AND e.name = ? ORDER BY e.token", m.Name)
+	q.exec(s.b.sql(bumpToken), nonce)
+	q.query(func(r *sql.Rows) error { return r.Scan(&token) }, bumped)
+	q.exec(s.b.sql(unbump), nonce)
+	if err := q.run(ctx, s.b.db); err != nil {
+		return 0, nil, err
+	}
+	for _, x := range hit {
+		if err := s.mark(ctx, m, x); err != nil {
+			return 0, nil, err
+		}
+	}
+	return fence.Token(token), hit, nil //nolint:gosec // it counts up from above 0
+}
+
+// mark marks one lease. Another who marks it, or its holder, may be in the way.
+func (s getlockStore) mark(ctx context.Context, m connlease.Mark, x connlease.Marked) error {
+	for n := 1; ; n++ {
+		q := new(batch)
+		q.exec(s.b.sql(markLease), m.Reason, m.Released, m.Name, string(x.Key.ID), x.Conn)
+		err := q.run(ctx, s.b.db)
+		if err == nil || n >= mostTries || !transient(err) && code(err) != codeLockTimeout {
+			return err
+		}
+	}
+}
+
+// Out gives those of the leases of one lock that are out still.
+func (s getlockStore) Out(ctx context.Context, all []connlease.Marked) ([]connlease.Marked, error) {
+	if len(all) == 0 {
+		return nil, nil
+	}
+	still := make(map[[2]string]bool)
+	q := new(batch)
+	q.query(func(r *sql.Rows) error {
+		var k [2]string
+		err := r.Scan(&k[0], &k[1])
+		still[k] = true
+		return err //nolint:wrapcheck // see unavailable
+	}, s.b.sql(stillOut), all[0].Key.Name)
+	if err := q.run(ctx, s.b.db); err != nil {
+		return nil, err
+	}
+	var rest []connlease.Marked
+	for _, m := range all {
+		if still[[2]string{string(m.Key.ID), m.Conn}] {
+			rest = append(rest, m)
+		}
+	}
+	return rest, nil
+}
+
+// Terminate ends the connections that have the leases.
+func (s getlockStore) Terminate(ctx context.Context, all []connlease.Marked) error {
+	var conns []string
+	for _, m := range all {
+		conns = append(conns, m.Conn)
+	}
+	var ids []int64
+	q := new(batch)
+	q.query(func(r *sql.Rows) error {
+		var id int64
+		err := r.Scan(&id)
+		ids = append(ids, id)
+		return err //nolint:wrapcheck // see unavailable
+	}, s.b.sql(fmt.Sprintf(victims, list("?", len(conns)))), values(conns)...)
+	if err := q.run(ctx, s.b.db); err != nil {
+		return err
+	}
+	for _, id := range ids {
+		const noSuchThread = 1094
+		if _, err := s.b.db.ExecContext(ctx, fmt.Sprintf("KILL %d", id)); err != nil && code(err) != noSuchThread {
+			return err //nolint:wrapcheck // see unavailable
+		}
+	}
+	return nil
+}
+
+// Migrate makes the tables where they are not there. A user who may not do that needs them
+// made by another one, and granted: SELECT, INSERT, UPDATE and DELETE. Nothing happens when
+// they are there already.
+//
+// Errors: *backend.UnavailableError, with ErrNoSchema where the user may not make them, and
+// with ErrReadOnly; ErrNewer, ErrGalera and ErrForgetful, which are backend.ErrUnsupported;
+// ErrClosed; ctx's cause.
+func (b *UserLocks) Migrate(ctx context.Context) error { return b.leases.Ready(ctx, "migrate") }
+
+func (b *UserLocks) setup(ctx context.Context, op string) error {
+	err := b.check(ctx)
+	if code(err) == codeNoTable || errors.Is(err, sql.ErrNoRows) {
+		if err = b.create(ctx); err == nil {
+			err = b.check(ctx)
+		}
+	}
+	if denied(err) {
+		err = fmt.Errorf("%w: %w", ErrNoSchema, err)
+	}
+	if err != nil {
+		return unavailableAt(getlockName, op, false, err)
+	}
+	return nil
+}
+
+// check looks whether the server has locks to give, and the tables can be used. Whether it is
+// a node of a cluster comes first: nothing is made there.
+func (b *UserLocks) check(ctx context.Context) error {
+	var version, flush int
+	var readOnly bool
+	var galera string
+	q := new(batch)
+	q.query(func(r *sql.Rows) error { return r.Scan(new(string), &galera) }, readGalera)
+	if err := q.run(ctx, b.db); err != nil {
+		return err
+	}
+	if galera == "ON" {
+		return fmt.Errorf("%s: %w: %w", getlockName, ErrGalera, backend.ErrUnsupported)
+	}
+	found := false
+	q = new(batch)
+	q.query(func(r *sql.Rows) error { found = true; return r.Scan(&version, &readOnly, &flush) }, b.sql(getMeta))
+	if err := q.run(ctx, b.db); err != nil {
+		return err
+	}
+	unsupported := func(err error) error { return fmt.Errorf("%s: %w: %w", getlockName, err, backend.ErrUnsupported) }
+	switch {
+	case !found:
+		return sql.ErrNoRows
+	case flush == 0:
+		return unsupported(ErrForgetful)
+	case readOnly:
+		return ErrReadOnly
+	case version > getlockVersion:
+		return unsupported(fmt.Errorf("version %d, this program knows %d: %w", version, getlockVersion, ErrNewer))
+	}
+	return nil
+}
+
+// create makes the tables. Several may do it at once; the row of meta, which comes last, says
+// that everything is there.
+func (b *UserLocks) create(ctx context.Context) error {
+	var start int64
+	q := new(batch)
+	q.query(func(r *sql.Rows) error { return r.Scan(&start) }, b.sql(readStart))
+	if err := q.run(ctx, b.db); err != nil {
+		return err
+	}
+	q = new(batch)
+	for statement := range strings.SplitSeq(strings.ReplaceAll(getlockTables, "$START", strconv.FormatInt(start, 10)), ";\n") {
+		if strings.Contains(statement, "CREATE") {
+			q.exec(b.sql(statement))
+		}
+	}
+	q.exec(b.sql(putMeta), getlockVersion)
+	return q.run(ctx, b.db)
+}

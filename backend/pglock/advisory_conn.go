@@ -1,0 +1,284 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/connlease"
+)
+
+// idleMargin is how much later than a session's end the server ends its connection: the
+// end in words comes first.
+const idleMargin = 500 * time.Millisecond
+
+const (
+	advisoryChannel = "holdfast_"
+	wakePrefix      = "w"
+	markNote        = "m"
+)
+
+const (
+	// The server ends a connection over which nothing came for so long.
+	setIdle = `SELECT set_config('idle_session_timeout', $1, false)`
+	// A pooler in between has another number for the connection than the server itself.
+	hello      = `SELECT CASE WHEN pg_backend_pid()::bigint = $2 THEN pg_try_advisory_lock($1) END`
+	addSession = `INSERT INTO @sessions (conn, pid, session, expires, made)
+		VALUES ($1, pg_backend_pid(), $2, clock_timestamp() + $3 * interval '1 microsecond', clock_timestamp())`
+	// See advisory.sql. Whoever makes it at the same time is waited for.
+	keepEpoch     = `INSERT INTO @epoch (id, above) SELECT 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint ON CONFLICT DO NOTHING`
+	extendSession = `UPDATE @sessions SET expires = clock_timestamp() + $2 * interval '1 microsecond' WHERE conn = $1`
+	unlock        = `SELECT pg_advisory_unlock($1)`
+	unlockShared  = `SELECT pg_advisory_unlock_shared($1)`
+	unlockAll     = `SELECT pg_advisory_unlock_all()`
+	deleteLease   = `DELETE FROM @leases WHERE name = $1 AND lease = $2 AND conn = $3`
+	deleteWaiter  = `DELETE FROM @waiters WHERE name = $1 AND lease = $2 AND conn = $3`
+	readMarked    = `SELECT name, lease, reason, released FROM @leases WHERE conn = $1 AND marked`
+	// The lock first, and then the token: tokens rise in the order of the grants. What a
+	// lease of this name and ID has left behind says that it was had before.
+	try = `WITH old AS MATERIALIZED (SELECT FROM @leases WHERE name = $1 AND lease = $2),
+		got AS MATERIALIZED (SELECT CASE WHEN EXISTS (SELECT FROM old) THEN NULL
+			WHEN $4 THEN pg_try_advisory_lock_shared($3) ELSE pg_try_advisory_lock($3) END AS ok),
+		put AS (INSERT INTO @leases (name, lease, key, shared, conn, owner, note, token, since)
+			SELECT $1, $2, $3, $4, $5, $6, $7, nextval($9::text::regclass) + (SELECT above FROM @epoch), clock_timestamp() FROM got WHERE ok
+			ON CONFLICT DO NOTHING RETURNING token, since),
+		left_line AS (DELETE FROM @waiters WHERE name = $1 AND lease = $2 AND conn = $5 AND (SELECT ok FROM got)),
+		queued AS (INSERT INTO @waiters (name, lease, conn, shared, owner, note, asked)
+			SELECT $1, $2, $5, $4, $6, $7, clock_timestamp() FROM got WHERE NOT ok AND $8 ON CONFLICT DO NOTHING)
+		SELECT got.ok, put.token, put.since FROM got LEFT JOIN put ON true`
+	join = `INSERT INTO @waiters (name, lease, conn, shared, owner, note, asked)
+		VALUES ($1, $2, $3, $4, $5, $6, clock_timestamp()) ON CONFLICT DO NOTHING`
+	// The first in line is told, or all readers before the first writer.
+	wakeNext = `, line AS MATERIALIZED (SELECT w.name, w.conn, row_number() OVER (PARTITION BY w.name ORDER BY w.n) AS place,
+			count(*) FILTER (WHERE NOT w.shared) OVER (PARTITION BY w.name ORDER BY w.n) AS writers
+			FROM @waiters w JOIN names USING (name) JOIN @sessions s USING (conn) WHERE s.expires > clock_timestamp())
+		SELECT pg_notify('` + advisoryChannel + `' || conn, '` + wakePrefix + `' || name) FROM line WHERE place = 1 OR writers = 0`
+	wake        = `WITH names AS MATERIALIZED (SELECT DISTINCT unnest($1::text[]) COLLATE "C" AS name)` + wakeNext
+	leaveLine   = `DELETE FROM @waiters WHERE conn = $1`
+	leaveTable  = `DELETE FROM @sessions WHERE conn = $1`
+	leaveLeases = `WITH names AS (DELETE FROM @leases WHERE conn = $1 RETURNING name)` + wakeNext
+	// Rows of connections that are gone. One that is being made has its lock first.
+	sweepDead = `WITH dead AS (DELETE FROM @sessions s WHERE s.made < clock_timestamp() - interval '1 minute'
+			AND NOT EXISTS (SELECT FROM ($HELD) h WHERE h.key = s.conn AND h.pid = s.pid) RETURNING s.conn),
+		line AS (DELETE FROM @waiters w USING dead WHERE w.conn = dead.conn)
+		DELETE FROM @leases e USING dead WHERE e.conn = dead.conn`
+)
+
+// configure is how this value connects.
+func (b *Advisory) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
+	c := from.Copy()
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = dialTime
+	}
+	if c.ValidateConnect == nil { // a standby has locks of its own
+		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	if c.RuntimeParams["application_name"] == "" {
+		c.RuntimeParams["application_name"] = "holdfast"
+	}
+	maps.Copy(c.RuntimeParams, map[string]string{
+		"idle_session_timeout":             millis(time.Minute),
+		"client_connection_check_interval": millis(time.Second), // also while a statement runs
+		"default_transaction_isolation":    "read committed",
+		"synchronous_commit":               "on", // tokens are not to come back
+		"statement_timeout":                "0", "lock_timeout": "0", "jit": "off", "plan_cache_mode": "force_generic_plan",
+	})
+	dial := c.DialFunc
+	c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return b.wires.dial(ctx, dial, network, addr)
+	}
+	return c
+}
+
+// advisoryConn is a connection with the locks of a session.
+type advisoryConn struct {
+	b    *Advisory
+	id   int64
+	ttl  time.Duration
+	conn *pgx.Conn
+}
+
+// connect makes a connection for a session.
+func (b *Advisory) connect(ctx context.Context, id backend.SessionID, ttl time.Duration, hear func(connlease.Note)) (*advisoryConn, error) {
+	conf := b.conf.Copy()
+	conf.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) {
+		if name, ok := strings.CutPrefix(n.Payload, wakePrefix); ok {
+			hear(connlease.Note{Wake: name})
+		} else {
+			hear(connlease.Note{Marked: true})
+		}
+	}
+	conn, err := pgx.ConnectConfig(ctx, conf)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // see unavailable
+	}
+	c := &advisoryConn{b: b, id: rand.Int64(), ttl: ttl, conn: conn}
+	if err := c.hello(ctx, id); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// hello makes the connection known.
+func (c *advisoryConn) hello(ctx context.Context, id backend.SessionID) error {
+	var got *bool
+	if err := c.conn.QueryRow(ctx, hello, c.id, int64(c.conn.PgConn().PID())).Scan(&got); err != nil {
+		return err //nolint:wrapcheck // see unavailable
+	}
+	switch {
+	case got == nil:
+		return ErrPooler
+	case !*got:
+		return errTaken
+	}
+	q := new(pgx.Batch)
+	q.Queue(setIdle, millis(c.ttl+idleMargin))
+	q.Queue(c.b.sql(keepEpoch))
+	q.Queue(c.b.sql(sweepDead))
+	q.Queue(c.b.sql(addSession), c.id, string(id), c.ttl.Microseconds())
+	q.Queue("LISTEN " + c.channel())
+	return c.conn.SendBatch(ctx, q).Close() //nolint:wrapcheck // see unavailable
+}
+
+var errTaken = errors.New("another connection has the lock of this one's number")
+
+func (c *advisoryConn) channel() string { return advisoryChannel + strconv.FormatInt(c.id, 10) }
+
+// Wait waits until the server says something or ctx ends.
+func (c *advisoryConn) Wait(ctx context.Context) error {
+	err := c.conn.PgConn().WaitForNotification(ctx)
+	if err != nil && ctx.Err() != nil && !c.conn.IsClosed() {
+		return nil
+	}
+	return err //nolint:wrapcheck // the session is over
+}
+
+// Close hangs up.
+func (c *advisoryConn) Close() { hangUp(c.conn) }
+
+// Do does the work in one round trip and one transaction. Locks are not the
+// transaction's: when anything fails the connection has to go.
+func (c *advisoryConn) Do(ctx context.Context, w *connlease.Work) error {
+	q := new(pgx.Batch)
+	q.Queue(setIdle, millis(max(w.Left, time.Millisecond)+idleMargin))
+	var names []string
+	for _, l := range w.Free {
+		query := unlock
+		if l.Mode == backend.Shared {
+			query = unlockShared
+		}
+		q.Queue(query, c.b.key(l.Name)).QueryRow(func(r pgx.Row) error {
+			var had bool
+			if err := r.Scan(&had); err != nil {
+				return err //nolint:wrapcheck // the session is over
+			}
+			if !had {
+				return errNotHad
+			}
+			return nil
+		})
+		q.Queue(c.b.sql(deleteLease), l.Name, string(l.Lease), c.id)
+		names = append(names, l.Name)
+	}
+	for _, k := range w.Leave {
+		q.Queue(c.b.sql(deleteWaiter), k.Name, string(k.ID), c.id)
+		names = append(names, k.Name)
+	}
+	if len(names) > 0 {
+		q.Queue(c.b.sql(wake), names)
+	}
+	if w.End {
+		for _, query := range []string{leaveLine, leaveLeases, leaveTable} {
+			q.Queue(c.b.sql(query), c.id)
+		}
+		return c.end(ctx, q)
+	}
+	if w.Renew {
+		q.Queue(c.b.sql(extendSession), c.id, c.ttl.Microseconds())
+	}
+	if w.Renew || w.Look {
+		c.look(q, w)
+	}
+	for _, t := range w.Try {
+		c.try(q, t)
+	}
+	for _, r := range w.Join {
+		q.Queue(c.b.sql(join), r.Name, string(r.Lease), c.id, r.Mode == backend.Shared, r.Owner, r.Note)
+	}
+	if err := c.conn.SendBatch(ctx, q).Close(); err != nil {
+		return err //nolint:wrapcheck // the session is over
+	}
+	return c.undo(ctx, w.Try)
+}
+
+var errNotHad = errors.New("the connection did not have a lock that it had taken")
+
+// end gives everything back. The locks go first, so that who is woken can have them.
+func (c *advisoryConn) end(ctx context.Context, rest *pgx.Batch) error {
+	if _, err := c.conn.Exec(ctx, unlockAll); err != nil {
+		return err //nolint:wrapcheck // the session is over
+	}
+	return c.conn.SendBatch(ctx, rest).Close() //nolint:wrapcheck // the session is over
+}
+
+func (c *advisoryConn) look(q *pgx.Batch, w *connlease.Work) {
+	q.Queue(c.b.sql(readMarked), c.id).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			var m connlease.Told
+			if err := rows.Scan(&m.Name, &m.ID, &m.Reason, &m.Released); err != nil {
+				return err //nolint:wrapcheck // the session is over
+			}
+			w.Marked = append(w.Marked, m)
+		}
+		return rows.Err()
+	})
+}
+
+func (c *advisoryConn) try(q *pgx.Batch, t *connlease.Try) {
+	r := t.Req
+	q.Queue(c.b.sql(try), r.Name, string(r.Lease), c.b.key(r.Name), r.Mode == backend.Shared, c.id, r.Owner, r.Note, t.Queue, c.b.sql("@tokens")).
+		QueryRow(func(row pgx.Row) error {
+			var ok *bool
+			var token *int64
+			var since *time.Time
+			if err := row.Scan(&ok, &token, &since); err != nil {
+				return err //nolint:wrapcheck // the session is over
+			}
+			t.Granted = ok != nil && *ok
+			t.Foreign = ok == nil
+			if t.Granted && token != nil {
+				t.Token, t.Since = fence.Token(*token), *since //nolint:gosec // a sequence counts up from above 0
+			}
+			return nil
+		})
+}
+
+// undo gives back what was had together with another connection, which was faster with the
+// row of the same lease.
+func (c *advisoryConn) undo(ctx context.Context, all []*connlease.Try) error {
+	for _, t := range all {
+		if !t.Granted || t.Token != 0 {
+			continue
+		}
+		query := unlock
+		if t.Req.Mode == backend.Shared {
+			query = unlockShared
+		}
+		if _, err := c.conn.Exec(ctx, query, c.b.key(t.Req.Name)); err != nil {
+			return err //nolint:wrapcheck // the session is over
+		}
+		t.Granted, t.Foreign = false, true
+	}
+	return nil
+}

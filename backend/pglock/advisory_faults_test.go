@@ -1,0 +1,283 @@
+package pglock_test
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/pglock"
+	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// sessionsOf counts the connections with locks whose application is called so.
+func sessionsOf(s *testserver.PostgresServer, application string) int64 {
+	return s.Int(`SELECT count(DISTINCT l.pid) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+		WHERE l.locktype = 'advisory' AND a.application_name = $1`, application)
+}
+
+// heard waits for a loss.
+func heard(t *testing.T, lost <-chan backend.Loss) backend.Loss {
+	t.Helper()
+	select {
+	case x := <-lost:
+		return x
+	case <-time.After(leasetest.Patience):
+		t.Fatal("the loss was not told")
+		return backend.Loss{}
+	}
+}
+
+// C1: the server gives a lock to the connection that has it as often as it is asked. Who is
+// in the same session waits all the same, and a lease that is given back does not take the
+// others of its connection with it.
+func TestAdvisoryLocksAreNotReentrant(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	b, other := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), openAdvisory(t, advisoryURL(s, "postgres", s.Addr()))
+	id, theirs := leasetest.Session(t, b, time.Hour, nil), leasetest.Session(t, other, time.Hour, nil)
+	reader := func(id backend.SessionID) backend.AcquireRequest {
+		r := leasetest.Ask("n", id)
+		r.Mode, r.Wait = backend.Shared, false
+		return r
+	}
+	writer := func(id backend.SessionID) backend.AcquireRequest {
+		r := leasetest.Ask("n", id)
+		r.Wait = false
+		return r
+	}
+	refused := func(b backend.Backend, r backend.AcquireRequest) {
+		t.Helper()
+		if g, err := b.Acquire(leasetest.Within(t), r); !errors.Is(err, backend.ErrHeld) {
+			t.Errorf("%s: %+v, %v", r.Mode, g, err)
+		}
+	}
+	first, second := reader(id), reader(id)
+	leasetest.Take(t, b, first)
+	leasetest.Take(t, b, second)
+	refused(b, writer(id))
+	refused(other, writer(theirs))
+	leasetest.Give(t, b, first)
+	refused(b, writer(id))
+	refused(other, writer(theirs))
+	leasetest.Give(t, b, second)
+	w := writer(id)
+	leasetest.Take(t, b, w)
+	refused(b, writer(id))
+	refused(b, reader(id))
+	refused(other, reader(theirs))
+	leasetest.Give(t, b, w)
+	leasetest.Take(t, other, writer(theirs))
+}
+
+// C6, C7: the lock was had, and the answer is lost. Nothing is held when the session is over,
+// which the connection takes with it at once.
+func TestAdvisoryLostReply(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	proxy := chaos.Start(t, s.Addr())
+	b, other := openAdvisory(t, advisoryURL(s, "postgres", proxy.Addr())), openAdvisory(t, advisoryURL(s, "postgres", s.Addr()))
+	lost := make(chan backend.Loss, 1)
+	id := leasetest.Session(t, b, time.Hour, func(x backend.Loss) { lost <- x })
+	leasetest.Give(t, b, func() backend.AcquireRequest { r := leasetest.Ask("warm", id); leasetest.Take(t, b, r); return r }())
+	done := proxy.LoseReply(func(piece []byte) bool { return bytes.Contains(piece, []byte("the-lease-that-is-tried")) })
+	req := leasetest.Ask("n", id)
+	req.Lease = "the-lease-that-is-tried"
+	got := leasetest.Start(t, b, req)
+	<-done
+	leasetest.Eventually(t, "it is had", func() bool {
+		info, err := other.Inspect(leasetest.Within(t), "n")
+		return err == nil && len(info.Holders) == 1 && info.Holders[0].Lease == req.Lease
+	})
+	theirs := leasetest.Start(t, other, leasetest.Ask("n", leasetest.Session(t, other, time.Hour, nil)))
+	leasetest.InLine(t, other, "n", 1)
+	proxy.Reset()
+	if g := <-got; !errors.Is(g.Err, backend.ErrSessionLost) {
+		t.Errorf("the acquire: %+v", g)
+	}
+	heard(t, lost)
+	if g := <-theirs; g.Err != nil {
+		t.Error(g.Err)
+	}
+}
+
+// C12: the server is gone.
+func TestAdvisoryServerGone(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	proxy := chaos.Start(t, s.Addr())
+	leasetest.ServerGone(t, openAdvisory(t, advisoryURL(s, "postgres", proxy.Addr())), proxy)
+}
+
+// Two names have the same key: they exclude each other, falsely, and nothing else goes wrong.
+func TestAdvisoryCollision(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	b, other := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), openAdvisory(t, advisoryURL(s, "postgres", s.Addr()))
+	b.Collide()
+	other.Collide()
+	id, theirs := leasetest.Session(t, b, time.Hour, nil), leasetest.Session(t, other, time.Hour, nil)
+	one, two := leasetest.Ask("one", id), leasetest.Ask("two", id)
+	leasetest.Take(t, b, one)
+	leasetest.Take(t, b, two) // of the same session: it does not wait for itself
+	three := leasetest.Ask("three", theirs)
+	got := leasetest.Start(t, other, three)
+	leasetest.InLine(t, other, "three", 1)
+	leasetest.Give(t, b, one)
+	try := leasetest.Ask("two", theirs)
+	try.Wait = false
+	if _, err := other.Acquire(leasetest.Within(t), try); !errors.Is(err, backend.ErrHeld) {
+		t.Errorf("the other lock is held still: %v", err)
+	}
+	leasetest.Give(t, b, two)
+	if g := <-got; g.Err != nil {
+		t.Error(g.Err)
+	}
+}
+
+// B19: a pooler may give the next statement another connection, which has not the locks. It
+// is refused in every mode, also where it lets our settings pass.
+func TestAdvisoryPoolerIsRefused(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	const settings = "ignore_startup_parameters = idle_session_timeout,client_connection_check_interval,default_transaction_isolation,synchronous_commit,statement_timeout,lock_timeout,jit,plan_cache_mode"
+	for _, mode := range []string{"session", "transaction"} {
+		for _, more := range []string{"", settings} {
+			var extra []string
+			if more != "" {
+				extra = append(extra, more)
+			}
+			b := openAdvisory(t, advisoryURL(s, "postgres", testserver.PgBouncer(t, s, mode, extra...)))
+			err := b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+			if !errors.Is(err, pglock.ErrPooler) || !errors.Is(err, backend.ErrUnsupported) {
+				t.Errorf("%s, %q: %v", mode, more, err)
+			}
+		}
+	}
+	if n := s.Int(`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'`); n != 0 {
+		t.Errorf("%d locks are held", n)
+	}
+}
+
+// A role that may use the tables, and not make them, is enough once somebody made them; before
+// that it is told.
+func TestAdvisoryRoleThatMayOnlyUse(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	s.Exec(`CREATE ROLE app LOGIN`, `REVOKE CREATE ON DATABASE postgres FROM PUBLIC`)
+	b := openAdvisory(t, advisoryURL(s, "app", s.Addr()))
+	open := func() error {
+		return b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+	}
+	if err := open(); !errors.Is(err, pglock.ErrNoSchema) || !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("nobody made the tables: %v", err)
+	}
+	if err := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())).Migrate(leasetest.Within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := open(); !errors.Is(err, pglock.ErrNoSchema) {
+		t.Errorf("it may not use the tables: %v", err)
+	}
+	s.Exec(`GRANT USAGE ON SCHEMA holdfast_advisory TO app`, `GRANT USAGE ON SEQUENCE holdfast_advisory.tokens TO app`,
+		`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast_advisory TO app`)
+	id := leasetest.Session(t, b, time.Minute, nil)
+	r := leasetest.Ask("n", id)
+	leasetest.Take(t, b, r)
+	if res, err := b.Break(leasetest.Within(t), backend.BreakRequest{Name: "n"}); err != nil || len(res.Broken) != 1 {
+		t.Errorf("Break: %+v, %v", res, err)
+	}
+}
+
+// A server that takes no writes has no locks to give: a standby's are not the primary's.
+func TestAdvisoryReadOnlyIsRefused(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t, "default_transaction_read_only=on")
+	b := openAdvisory(t, advisoryURL(s, "postgres", s.Addr()))
+	err := b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+	if !errors.Is(err, backend.ErrUnavailable) {
+		t.Error(err)
+	}
+}
+
+// C13: the rows of a client that died go away with the next session, and what it had is not
+// told meanwhile.
+func TestAdvisoryDeadRows(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	b := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())+"&application_name=dead")
+	other := openAdvisory(t, advisoryURL(s, "postgres", s.Addr()))
+	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, time.Hour, nil)))
+	s.Int(`SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'dead'`)
+	leasetest.Eventually(t, "it is not told", func() bool {
+		info, err := other.Inspect(leasetest.Within(t), "n")
+		return err == nil && len(info.Holders) == 0
+	})
+	if n := s.Int(`SELECT count(*) FROM holdfast_advisory.leases`); n != 1 {
+		t.Fatalf("%d rows; the server said nothing to the client, which could not tidy up", n)
+	}
+	s.Exec(`UPDATE holdfast_advisory.sessions SET made = made - interval '1 hour'`)
+	leasetest.Session(t, other, time.Hour, nil)
+	if n := s.Int(`SELECT count(*) FROM holdfast_advisory.leases`); n != 0 {
+		t.Errorf("%d rows are left", n)
+	}
+}
+
+// C10, F22: the server ends the connection. The holder is told at once, though nobody asks
+// or renews, and a waiter has the lock though nobody notifies it.
+func TestAdvisoryConnectionTerminated(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	b := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())+"&application_name=victim")
+	leasetest.ConnectionEnded(t, b, openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), func() {
+		if n := terminate(s, "victim", 1); n != 1 {
+			t.Fatalf("%d connections of the victim have locks", n)
+		}
+	})
+}
+
+// terminate ends connections with locks whose application is called so.
+func terminate(s *testserver.PostgresServer, application string, most int) int64 {
+	return s.Int(`SELECT count(pg_terminate_backend(pid)) FROM (SELECT DISTINCT l.pid FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+		WHERE l.locktype = 'advisory' AND a.application_name = $1 LIMIT $2) x`, application, most)
+}
+
+// One connection has all the locks of a session, and those who wait in it do not keep the
+// others, or a renewal, from it.
+func TestAdvisoryManyLocksOnOneConnection(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	b := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())+"&application_name=many")
+	leasetest.ManyOnOneConnection(t, b, openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), func() int64 { return sessionsOf(s, "many") })
+}
+
+// F3, F1: nothing comes from the holder any more, and the server is not told of its end. It
+// ends the connection by itself, not before the TTL.
+func TestAdvisoryHolderCutOff(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	proxy := chaos.Start(t, s.Addr())
+	b := openAdvisory(t, advisoryURL(s, "postgres", proxy.Addr()))
+	leasetest.HolderCutOff(t, b, openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), proxy)
+}
+
+// C10: a holder that does not give back what it was asked for loses its connection.
+func TestAdvisoryBreakOfADeafHolder(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	proxy := chaos.Start(t, s.Addr())
+	b := openAdvisory(t, advisoryURL(s, "postgres", proxy.Addr()))
+	leasetest.BreakOfADeafHolder(t, b, openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), proxy)
+}
+
+// C2: the connections of those who take and give back the same few locks, readers and
+// writers, are ended again and again.
+func TestAdvisoryTerminatedUnderLoad(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	leasetest.EndedUnderLoad(t, func() backend.Backend {
+		return openAdvisory(t, advisoryURL(s, "postgres", s.Addr())+"&application_name=victim")
+	}, func() { terminate(s, "victim", 3) })
+}

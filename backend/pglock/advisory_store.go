@@ -1,0 +1,281 @@
+package pglock
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/connlease"
+)
+
+//go:embed advisory.sql
+var advisoryTables string
+
+const advisoryVersion = 1
+
+// heldLocks are the advisory locks of this database, and who has them.
+const heldLocks = `SELECT (l.classid::bigint << 32) | l.objid::bigint AS key, l.pid FROM pg_catalog.pg_locks l
+	WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
+	AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())`
+
+const (
+	advisoryReadVersion = `SELECT version, current_setting('server_encoding') FROM @meta`
+	advisoryAtATime     = `SELECT pg_advisory_xact_lock(hashtextextended('holdfast advisory schema', 0))`
+	// What is out: the connection that made the row is there, and has the lock.
+	outLeases = `WITH held AS MATERIALIZED ($HELD),
+		alive AS MATERIALIZED (SELECT s.* FROM @sessions s JOIN held h ON h.key = s.conn AND h.pid = s.pid),
+		out AS (SELECT e.*, s.session, s.expires, s.pid FROM @leases e JOIN alive s USING (conn)
+			WHERE EXISTS (SELECT FROM held h WHERE h.key = e.key AND h.pid = s.pid)) `
+	lookLeases = outLeases + `SELECT name, lease, session, owner, note, shared, token, since,
+		(extract(epoch FROM expires - clock_timestamp()) * 1000000)::bigint FROM out WHERE name = ANY($1) ORDER BY name, token`
+	lookWaiters = outLeases + `SELECT w.name, w.lease, s.session, w.owner, w.note, w.shared, w.asked
+		FROM @waiters w JOIN alive s USING (conn) WHERE w.name = ANY($1) ORDER BY w.name, w.n`
+	listHeld = outLeases + `SELECT DISTINCT name FROM out WHERE name > $1 AND starts_with(name, $2) ORDER BY name LIMIT $3`
+	// A connection is told that something was marked when the transaction is committed.
+	mark = outLeases + `, t AS MATERIALIZED (SELECT nextval($5::text::regclass) + coalesce((SELECT above FROM @epoch), 0) AS token),
+		hit AS (UPDATE @leases e SET marked = true, reason = $3, released = $4 FROM out o
+			WHERE e.name = o.name AND e.lease = o.lease AND e.name = $1 AND ($2 = '' OR e.lease = $2)
+			RETURNING e.lease, o.session, e.owner, e.note, e.shared, e.token, e.since, e.conn, o.expires)
+		SELECT t.token, h.lease, h.session, h.owner, h.note, h.shared, h.token, h.since, h.conn::text,
+		(extract(epoch FROM h.expires - clock_timestamp()) * 1000000)::bigint,
+		CASE WHEN h.conn IS NOT NULL THEN pg_notify('` + advisoryChannel + `' || h.conn, '` + markNote + `') END::text
+		FROM t LEFT JOIN hit h ON true ORDER BY h.token`
+	stillOut  = outLeases + `SELECT lease, conn::text FROM out WHERE name = $1 AND lease = ANY($2)`
+	terminate = `SELECT count(pg_terminate_backend(s.pid)) FROM @sessions s JOIN ($HELD) h ON h.key = s.conn AND h.pid = s.pid
+		WHERE s.conn::text = ANY($1)`
+)
+
+// advisoryStore is what package connlease asks.
+type advisoryStore struct{ b *Advisory }
+
+var _ connlease.Store = advisoryStore{}
+
+// Setup sees to it that the tables are there.
+func (s advisoryStore) Setup(ctx context.Context) error { return s.b.setup(ctx, "setup") }
+
+// Connect makes the connection of a session.
+func (s advisoryStore) Connect(ctx context.Context, id backend.SessionID, ttl time.Duration, hear func(connlease.Note)) (connlease.Conn, error) {
+	c, err := s.b.connect(ctx, id, ttl, hear)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Unavailable is the error as it is told.
+func (advisoryStore) Unavailable(op string, mayHold bool, err error) error {
+	for _, mine := range []error{ErrPooler, ErrOld} {
+		if errors.Is(err, mine) && !errors.Is(err, backend.ErrUnsupported) {
+			return fmt.Errorf("%s: %s: %w: %w", advisoryName, op, err, backend.ErrUnsupported)
+		}
+	}
+	if code(err) == codeNoSetting {
+		return fmt.Errorf("%s: %s: %w: %w", advisoryName, op, ErrOld, backend.ErrUnsupported)
+	}
+	return unavailableAt(advisoryName, op, mayHold, err)
+}
+
+// left is how much time there is; it is there, so that there is some.
+func left(micros int64) time.Duration {
+	return max(time.Duration(micros)*time.Microsecond, time.Millisecond)
+}
+
+func modeOf(shared bool) backend.Mode {
+	if shared {
+		return backend.Shared
+	}
+	return backend.Exclusive
+}
+
+// Look tells what is known of locks.
+func (s advisoryStore) Look(ctx context.Context, names []string) (map[string]backend.LockInfo, error) {
+	all := make(map[string]backend.LockInfo)
+	q := new(pgx.Batch)
+	q.Queue(s.b.sql(lookLeases), names).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			var name string
+			var shared bool
+			var micros int64
+			h := backend.Holder{Permits: 1}
+			if err := rows.Scan(&name, &h.Lease, &h.Session, &h.Owner, &h.Note, &shared, &h.Token, &h.Since, &micros); err != nil {
+				return err //nolint:wrapcheck // see unavailable
+			}
+			h.Mode, h.Left = modeOf(shared), left(micros)
+			info := all[name]
+			info.Name, info.Token, info.Holders = name, max(info.Token, h.Token), append(info.Holders, h)
+			if !shared {
+				info.Limit = 1
+			}
+			all[name] = info
+		}
+		return rows.Err()
+	})
+	q.Queue(s.b.sql(lookWaiters), names).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			var name string
+			var shared bool
+			w := backend.Waiter{Permits: 1}
+			if err := rows.Scan(&name, &w.Lease, &w.Session, &w.Owner, &w.Note, &shared, &w.Since); err != nil {
+				return err //nolint:wrapcheck // see unavailable
+			}
+			w.Mode = modeOf(shared)
+			info := all[name]
+			info.Name, info.Waiters = name, append(info.Waiters, w)
+			all[name] = info
+		}
+		return rows.Err()
+	})
+	return all, s.b.pool.SendBatch(ctx, q).Close() //nolint:wrapcheck // see unavailable
+}
+
+// Names lists locks that are held.
+func (s advisoryStore) Names(ctx context.Context, req backend.ListRequest, limit int) ([]string, error) {
+	rows, err := s.b.pool.Query(ctx, s.b.sql(listHeld), req.After, req.Prefix, limit)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // see unavailable
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string]) //nolint:wrapcheck // see unavailable
+}
+
+// Mark asks for leases back, and raises the token.
+func (s advisoryStore) Mark(ctx context.Context, m connlease.Mark) (fence.Token, []connlease.Marked, error) {
+	var token fence.Token
+	var hit []connlease.Marked
+	rows, err := s.b.pool.Query(ctx, s.b.sql(mark), m.Name, string(m.Lease), m.Reason, m.Released, s.b.sql("@tokens"))
+	if err != nil {
+		return 0, nil, err //nolint:wrapcheck // see unavailable
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var lease, session, owner, note, conn, told *string
+		var shared *bool
+		var victim, micros *int64
+		var since *time.Time
+		if err := rows.Scan(&token, &lease, &session, &owner, &note, &shared, &victim, &since, &conn, &micros, &told); err != nil {
+			return 0, nil, err //nolint:wrapcheck // see unavailable
+		}
+		if lease == nil {
+			continue
+		}
+		h := backend.Holder{
+			Lease: backend.LeaseID(*lease), Session: backend.SessionID(*session), Owner: *owner, Note: *note, Mode: modeOf(*shared), Permits: 1,
+			Token: fence.Token(*victim), Since: *since, Left: left(*micros), //nolint:gosec // it counts up from above 0
+		}
+		hit = append(hit, connlease.Marked{Holder: h, Key: connlease.Key{Name: m.Name, ID: h.Lease}, Conn: *conn})
+	}
+	return token, hit, rows.Err()
+}
+
+// Out gives those of the leases of one lock that are out still.
+func (s advisoryStore) Out(ctx context.Context, all []connlease.Marked) ([]connlease.Marked, error) {
+	if len(all) == 0 {
+		return nil, nil
+	}
+	var ids []string
+	for _, m := range all {
+		ids = append(ids, string(m.Key.ID))
+	}
+	rows, err := s.b.pool.Query(ctx, s.b.sql(stillOut), all[0].Key.Name, ids)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // see unavailable
+	}
+	defer rows.Close()
+	still := make(map[[2]string]bool)
+	for rows.Next() {
+		var k [2]string
+		if err := rows.Scan(&k[0], &k[1]); err != nil {
+			return nil, err //nolint:wrapcheck // see unavailable
+		}
+		still[k] = true
+	}
+	var rest []connlease.Marked
+	for _, m := range all {
+		if still[[2]string{string(m.Key.ID), m.Conn}] {
+			rest = append(rest, m)
+		}
+	}
+	return rest, rows.Err()
+}
+
+// Terminate ends the connections that have the leases.
+func (s advisoryStore) Terminate(ctx context.Context, all []connlease.Marked) error {
+	var conns []string
+	for _, m := range all {
+		conns = append(conns, m.Conn)
+	}
+	_, err := s.b.pool.Exec(ctx, s.b.sql(terminate), conns)
+	return err //nolint:wrapcheck // see unavailable
+}
+
+// Migrate makes the schema and its tables where they are not there. A role that may not do
+// that needs them made by another one, and granted: USAGE of the schema and of the sequence
+// in it, and SELECT, INSERT, UPDATE and DELETE of the tables. Nothing happens when they are
+// there already.
+//
+// Errors: *backend.UnavailableError, with ErrNoSchema where the role may not make them;
+// ErrNewer, ErrOld, ErrPooler and ErrEncoding, which are backend.ErrUnsupported; ErrClosed;
+// ctx's cause.
+func (b *Advisory) Migrate(ctx context.Context) error { return b.leases.Ready(ctx, "migrate") }
+
+func (b *Advisory) setup(ctx context.Context, op string) error {
+	err := b.check(ctx)
+	if c := code(err); c == codeNoTable || c == codeNoSchema || errors.Is(err, pgx.ErrNoRows) {
+		if err = b.create(ctx); err == nil {
+			err = b.check(ctx)
+		}
+	}
+	if code(err) == codeNoRight {
+		err = fmt.Errorf("%w: %w", ErrNoSchema, err)
+	}
+	if err != nil {
+		return advisoryStore{b}.Unavailable(op, false, err)
+	}
+	return nil
+}
+
+// check looks whether the tables are there and can be used.
+func (b *Advisory) check(ctx context.Context) error {
+	var version int
+	var encoding string
+	err := b.pool.QueryRow(ctx, b.sql(advisoryReadVersion)).Scan(&version, &encoding)
+	switch {
+	case err != nil:
+		return err //nolint:wrapcheck // see unavailable
+	case encoding != "UTF8":
+		return fmt.Errorf("%s: %q: %w: %w", advisoryName, encoding, ErrEncoding, backend.ErrUnsupported)
+	case version > advisoryVersion:
+		return fmt.Errorf("%s: version %d, this program knows %d: %w: %w", advisoryName, version, advisoryVersion, ErrNewer, backend.ErrUnsupported)
+	}
+	return nil
+}
+
+// create makes the schema, in one transaction. Two processes do not do it at once.
+func (b *Advisory) create(ctx context.Context) error {
+	return pgx.BeginFunc(ctx, b.pool, func(tx pgx.Tx) error { //nolint:wrapcheck // see unavailable
+		if _, err := tx.Exec(ctx, advisoryAtATime); err != nil {
+			return err //nolint:wrapcheck // see unavailable
+		}
+		quoted := pgx.Identifier{b.name}.Sanitize()
+		var space, tables bool
+		err := tx.QueryRow(ctx, `SELECT to_regnamespace($1) IS NOT NULL, to_regclass($2) IS NOT NULL`, quoted, quoted+".meta").Scan(&space, &tables)
+		if err != nil || tables {
+			return err //nolint:wrapcheck // see unavailable
+		}
+		queries := []string{b.sql(advisoryTables)}
+		if !space {
+			queries = append([]string{`CREATE SCHEMA ` + quoted}, queries...)
+		}
+		for _, q := range queries {
+			if _, err := tx.Exec(ctx, q, pgx.QueryExecModeSimpleProtocol); err != nil {
+				return err //nolint:wrapcheck // see unavailable
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,45 @@
+package pglock_test
+
+import (
+	"testing"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/backendtest"
+	"github.com/holdfast-io/holdfast/backend/pglock"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// advisoryURL is where another user connects to for advisory locks, or by another way.
+func advisoryURL(s *testserver.PostgresServer, user, addr string) string {
+	return "postgres+advisory" + s.URLOf(user, addr)[len("postgres"):]
+}
+
+// openAdvisory opens a backend that the test closes.
+func openAdvisory(t *testing.T, url string) *pglock.Advisory {
+	t.Helper()
+	b, err := pglock.OpenAdvisory(t.Context(), url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return b
+}
+
+func TestAdvisoryConformance(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	backendtest.Run(t, backendtest.Harness{
+		Open: func(t backendtest.T) backend.Backend {
+			b, err := pglock.OpenAdvisory(t.Context(), advisoryURL(s, "postgres", s.Addr()), nil)
+			if err != nil {
+				t.Fatalf("open: %v", err)
+			}
+			return b
+		},
+		Restart: func(backendtest.T) { s.Restart() },
+	})
+}

@@ -1,0 +1,36 @@
+package pglock_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// C3, F17: the server crashes, and loses the last numbers of the sequence, as it may. Tokens
+// grow all the same; after a restart in peace they go on from where they were.
+func TestAdvisoryTokensAfterACrash(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	b := openAdvisory(t, advisoryURL(s, "postgres", s.Addr()))
+	id := leasetest.Session(t, b, time.Hour, nil)
+	for _, name := range []string{"a", "b", "c"} {
+		leasetest.Take(t, b, leasetest.Ask(name, id))
+	}
+	last := leasetest.Take(t, b, leasetest.Ask("n", id))
+	s.Kill()
+	s.Start()
+	s.Exec(`SELECT setval('holdfast_advisory.tokens', 1)`)
+	next := leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, time.Hour, nil)))
+	if next <= last {
+		t.Errorf("token %d after %d and a crash", next, last)
+	}
+	s.Shutdown()
+	s.Start()
+	above := s.Int(`SELECT above FROM holdfast_advisory.epoch`)
+	again := leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, time.Hour, nil)))
+	if again <= next || s.Int(`SELECT above FROM holdfast_advisory.epoch`) != above {
+		t.Errorf("token %d after %d and a restart", again, next)
+	}
+}

@@ -1,0 +1,56 @@
+package pglock_test
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// Who says which authority to trust talks to a server that it vouches for, encrypted, or to
+// nobody.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	certs, others := testserver.NewCertificates(t), testserver.NewCertificates(t)
+	certs.For(t, "postgres")
+	s := testserver.Postgres(t, "ssl=on", "ssl_cert_file="+certs.ServerCert, "ssl_key_file="+certs.ServerKey)
+	plain := testserver.Postgres(t)
+	at := func(s *testserver.PostgresServer, parameters string) string {
+		base, _, _ := strings.Cut(strings.TrimPrefix(s.URL(), "postgres"), "?")
+		return base + "?application_name=app&" + parameters
+	}
+	both := func(rest string) map[string]backend.Backend {
+		return map[string]backend.Backend{"leases": open(t, "postgres"+rest), "advisory locks": openAdvisory(t, "postgres+advisory"+rest)}
+	}
+	trust := "sslmode=verify-full&sslrootcert=" + url.QueryEscape(certs.CA)
+	for name, b := range both(at(s, trust)) {
+		r := leasetest.Ask("n", leasetest.Session(t, b, time.Minute, nil))
+		if leasetest.Take(t, b, r) == 0 {
+			t.Errorf("%s: no token", name)
+		}
+		leasetest.Give(t, b, r)
+	}
+	const conns = `SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE application_name = 'app' AND ssl`
+	if ssl, open := s.Int(conns), s.Int(strings.Replace(conns, "AND ssl", "AND NOT ssl", 1)); ssl == 0 || open != 0 {
+		t.Errorf("%d connections are encrypted, %d are not", ssl, open)
+	}
+	refused := func(what, rest, why string) {
+		t.Helper()
+		for name, b := range both(rest) {
+			err := b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+			if !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), why) {
+				t.Errorf("%s, %s: %v", what, name, err)
+			}
+		}
+	}
+	refused("another authority", at(s, "sslmode=verify-full&sslrootcert="+url.QueryEscape(others.CA)), "certificate signed by unknown authority")
+	refused("a server without TLS", at(plain, trust), "refused TLS")
+	if n := plain.Int(`SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'holdfast%'`); n != 0 {
+		t.Errorf("%d schemas were made over a connection in plain text", n)
+	}
+}

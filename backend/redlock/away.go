@@ -1,0 +1,42 @@
+package redlock
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Away asks every node, and tells those that do not answer; it implements
+// backend.Redundant. Nodes are numbered as they were given, from 1. A node that answers
+// and does not vote yet, because it lost its data, is not away.
+//
+// Errors: *UnavailableError where no majority answers; ErrClosed; ctx's cause.
+func (b *Backend) Away(ctx context.Context) ([]string, error) {
+	ctx, cancel, err := b.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	// Beside the deadline of each request, which may be long: who asks wants to know now.
+	const atMost = 2 * time.Second
+	asking, stop := context.WithTimeout(ctx, atMost)
+	defer stop()
+	p := b.ask(args("inspect", "holdfast-away"), false)
+	err = p.collect(asking, func(answer) need { return everyone })
+	if err != nil && (ctx.Err() != nil || asking.Err() == nil) {
+		return nil, toKind(ctx, opInspect, err, false)
+	}
+	if p.good < b.majority {
+		return nil, toKind(ctx, opInspect, p.failure(), false)
+	}
+	var away []string
+	for i, err := range p.errs {
+		if p.pending[i] {
+			err = errTimeout
+		}
+		if err != nil {
+			away = append(away, fmt.Sprintf("node %d of %d is away: %v", i+1, len(b.nodes), err))
+		}
+	}
+	return away, nil
+}

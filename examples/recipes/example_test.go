@@ -1,0 +1,246 @@
+package recipes_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/examples/recipes"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// fleet makes clients of one store, as machines have them; on a real one each would call
+// open.URL(ctx, "redis://...").
+func fleet(n int, cfg holdfast.Config) ([]*holdfast.Client, func()) {
+	store := memlock.NewStore()
+	clients := make([]*holdfast.Client, n)
+	backends := make([]*memlock.Backend, n)
+	for i := range clients {
+		backends[i] = store.Open()
+		clients[i], _ = holdfast.New(backends[i], cfg)
+	}
+	return clients, func() {
+		for i, c := range clients {
+			_ = errors.Join(c.Close(context.Background()), backends[i].Close())
+		}
+	}
+}
+
+// A job runs once in the fleet, though the clocks of the machines differ and the job was
+// over long before the last of them came.
+func ExampleOncePerPeriod() {
+	machines, done := fleet(3, holdfast.Config{})
+	defer done()
+	for i, locks := range machines { // one after the other, as clocks do that differ
+		ran, err := recipes.OncePerPeriod(context.Background(), locks, "report", time.Hour,
+			func(context.Context, *holdfast.Lock) error { fmt.Println("the report is written"); return nil })
+		fmt.Println("machine", i, ran, err)
+	}
+	// Output:
+	// the report is written
+	// machine 0 true <nil>
+	// machine 1 false <nil>
+	// machine 2 false <nil>
+}
+
+// schema is a database that can be seen to be migrated.
+type schema struct {
+	mu      sync.Mutex
+	version int
+	steps   int
+}
+
+func (s *schema) Version(context.Context) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.version, nil
+}
+
+func (s *schema) Migrate(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version++
+	s.steps++
+	return nil
+}
+
+// Eight pods start at once; the schema goes from 0 to 3 in three steps.
+func ExampleMigrate() {
+	pods, done := fleet(8, holdfast.Config{})
+	defer done()
+	var s schema
+	var wg sync.WaitGroup
+	for _, locks := range pods {
+		wg.Go(func() {
+			if err := recipes.Migrate(context.Background(), locks, &s, 3); err != nil {
+				fmt.Println(err)
+			}
+		})
+	}
+	wg.Wait()
+	fmt.Println("version", s.version, "in", s.steps, "steps")
+	// Output: version 3 in 3 steps
+}
+
+// cache keeps one value.
+type cache struct {
+	mu    sync.Mutex
+	value string
+	fresh bool
+}
+
+func (c *cache) Get(context.Context, string) (string, bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.value, c.fresh, nil
+}
+
+func (c *cache) Put(_ context.Context, _, value string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.value, c.fresh = value, true
+	return nil
+}
+
+// Twenty want what nobody has: it is loaded once. Later it is stale: while one loads it,
+// the others get the old value at once.
+func ExampleLoad() {
+	machines, done := fleet(20, holdfast.Config{})
+	defer done()
+	ctx := context.Background()
+	var c cache
+	var wg sync.WaitGroup
+	loads := make(chan int, len(machines))
+	values := make(chan string, len(machines))
+	for i, locks := range machines {
+		wg.Go(func() {
+			v, err := recipes.Load(ctx, locks, &c, "prices", func(context.Context) (string, error) { loads <- i; return "v1", nil })
+			if err != nil {
+				fmt.Println(err)
+			}
+			values <- v
+		})
+	}
+	wg.Wait()
+	close(values)
+	same := 0
+	for v := range values {
+		if v == "v1" {
+			same++
+		}
+	}
+	fmt.Println(len(loads), "load,", same, "values")
+
+	c.fresh = false
+	v, err := recipes.Load(ctx, machines[0], &c, "prices", func(context.Context) (string, error) {
+		v, err := recipes.Load(context.Background(), machines[1], &c, "prices", nil) // meanwhile, elsewhere
+		fmt.Println("the others get", v, err)
+		return "v2", nil
+	})
+	fmt.Println("the loader gets", v, err)
+	// Output:
+	// 1 load, 20 values
+	// the others get v1 <nil>
+	// the loader gets v2 <nil>
+}
+
+// Three calls in a minute, whichever machines make them; and a window that is over lets
+// the next one through.
+func ExampleQuota() {
+	machines, done := fleet(4, holdfast.Config{})
+	defer done()
+	ctx := context.Background()
+	for i, locks := range machines {
+		q := recipes.Quota{Locks: locks, Name: "payment-api", Limit: 3, Window: time.Minute}
+		err := q.Take(ctx, false)
+		fmt.Println("call", i, err == nil, errors.Is(err, holdfast.ErrHeld))
+	}
+	short := recipes.Quota{Locks: machines[0], Name: "sms", Limit: 1, Window: 500 * time.Millisecond}
+	fmt.Println(short.Take(ctx, true), short.Take(ctx, true)) // the second one waits for the end of the first
+	// Output:
+	// call 0 true false
+	// call 1 true false
+	// call 2 true false
+	// call 3 false true
+	// <nil> <nil>
+}
+
+// Transfers to and fro between three accounts, all at once: none waits for ever, and no
+// money is lost.
+func ExampleTransfer() {
+	machines, done := fleet(6, holdfast.Config{})
+	defer done()
+	balance := map[string]*int{"ana": new(int), "bia": new(int), "caio": new(int)}
+	names := []string{"ana", "bia", "caio"}
+	for _, n := range names {
+		*balance[n] = 100
+	}
+	var wg sync.WaitGroup
+	for i, locks := range machines {
+		from, to := names[i%3], names[(i+1+i/3)%3] // each pair in both directions
+		wg.Go(func() {
+			for range 50 {
+				if err := recipes.Transfer(context.Background(), locks, from, to, func(context.Context) error {
+					*balance[from]--
+					*balance[to]++
+					return nil
+				}); err != nil {
+					fmt.Println(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	fmt.Println(*balance["ana"] + *balance["bia"] + *balance["caio"])
+	// Output: 300
+}
+
+// The work takes longer than the TTL, and the lock is held all the time.
+func ExampleLongWork() {
+	ctx := context.Background()
+	b := memlock.New()
+	defer b.Close()
+	locks, _ := holdfast.New(b, holdfast.Config{TTL: 5 * time.Second})
+	defer locks.Close(ctx)
+	untilAfterTheTTL := func(ctx context.Context, token fence.Token) error {
+		select {
+		case <-time.After(6 * time.Second):
+		case <-ctx.Done():
+		}
+		fmt.Println("first step, token", token)
+		return nil
+	}
+	second := func(_ context.Context, token fence.Token) error { fmt.Println("second step, token", token); return nil }
+	fmt.Println(recipes.LongWork(ctx, locks, "import", untilAfterTheTTL, second))
+	// Output:
+	// first step, token 1
+	// second step, token 1
+	// <nil>
+}
+
+// Two read at the same time, each on its own machine; nobody writes meanwhile.
+func ExampleRead() {
+	machines, done := fleet(3, holdfast.Config{})
+	defer done()
+	ctx := context.Background()
+	fmt.Println(recipes.Read(ctx, machines[0], "catalogue", func(context.Context) error {
+		return recipes.Read(ctx, machines[1], "catalogue", func(context.Context) error {
+			_, err := machines[2].TryAcquire(ctx, "catalogue")
+			fmt.Println("two read; a writer is refused:", errors.Is(err, holdfast.ErrHeld))
+			return nil
+		})
+	}))
+	fmt.Println(recipes.Write(ctx, machines[2], "catalogue", func(context.Context) error {
+		fmt.Println("one writes")
+		return nil
+	}))
+	// Output:
+	// two read; a writer is refused: true
+	// <nil>
+	// one writes
+	// <nil>
+}

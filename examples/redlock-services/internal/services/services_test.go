@@ -1,0 +1,330 @@
+package services_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend/redlock"
+	"github.com/holdfast-io/holdfast/examples/redlock-services/internal/services"
+	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// fleet makes clients as instances have them, on three real Redis servers of which one is
+// not there: a majority is enough.
+func fleet(t *testing.T, n int) []*holdfast.Client {
+	t.Helper()
+	nodes := testserver.RedisNodes(t, redlock.MinNodes)
+	nodes[0].Kill()
+	var all []*holdfast.Client
+	for range n {
+		b, err := redlock.Open(t.Context(), "redlock://"+testserver.RedisAddrs(nodes)+"?quarantine=off&timeout=10s", redlock.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := holdfast.New(b, holdfast.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = errors.Join(c.Close(context.WithoutCancel(t.Context())), b.Close()) })
+		all = append(all, c)
+	}
+	return all
+}
+
+func store(t *testing.T) *services.Store {
+	t.Helper()
+	s, err := services.OpenStore(t.Context(), filepath.Join(t.TempDir(), "data.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// together runs f so many times at once.
+func together(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { f(i) })
+	}
+	wg.Wait()
+}
+
+// meeting makes n callers wait for each other.
+func meeting(n int) func() {
+	var all sync.WaitGroup
+	all.Add(n)
+	return func() { all.Done(); all.Wait() }
+}
+
+func read[T any](t *testing.T, db *sql.DB, query string) []T {
+	t.Helper()
+	rows, err := db.QueryContext(t.Context(), query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	var all []T
+	for rows.Next() {
+		var v T
+		if err := rows.Scan(&v); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, v)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func execute(t *testing.T, db *sql.DB, query string, args ...any) {
+	t.Helper()
+	if _, err := db.ExecContext(t.Context(), query, args...); err != nil {
+		t.Error(err)
+	}
+}
+
+// Without a lock two instances find that the file is not done, and both process it.
+func TestFileWithoutLock(t *testing.T) {
+	t.Parallel()
+	db := store(t).DB()
+	var processed atomic.Int32
+	meet := meeting(2)
+	together(2, func(int) {
+		var n int
+		if err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM results WHERE file = 'a.csv'").Scan(&n); err != nil {
+			t.Error(err)
+		}
+		meet()
+		if n == 0 {
+			processed.Add(1)
+			execute(t, db, "INSERT INTO results VALUES ('a.csv', 'sum') ON CONFLICT DO NOTHING")
+		}
+	})
+	if processed.Load() != 2 {
+		t.Errorf("processed %d times: the fault has to show", processed.Load())
+	}
+}
+
+// With it one does: when they come together, and when one comes later.
+func TestFile(t *testing.T) {
+	t.Parallel()
+	s := store(t)
+	var processed, here atomic.Int32
+	instances := fleet(t, 4)
+	run := func(i int) {
+		f := services.Files{Locks: instances[i], Store: s, Process: func(context.Context, string) (string, error) {
+			processed.Add(1)
+			return "sum", nil
+		}}
+		done, err := f.Run(t.Context(), "a.csv")
+		if err != nil {
+			t.Error(err)
+		}
+		if done {
+			here.Add(1)
+		}
+	}
+	together(len(instances), run)
+	for i := range instances {
+		run(i)
+	}
+	if processed.Load() != 1 || here.Load() != 1 {
+		t.Errorf("processed %d times, and told of %d", processed.Load(), here.Load())
+	}
+}
+
+// An instance that has lost the lock on the way, and does not look, does not write: the
+// other one's result stays.
+func TestFileOfOneWhoLost(t *testing.T) {
+	t.Parallel()
+	s := store(t)
+	instances := fleet(t, 3)
+	second := services.Files{Locks: instances[1], Store: s, Process: func(context.Context, string) (string, error) { return "second", nil }}
+	first := services.Files{Locks: instances[0], Store: s, Process: func(context.Context, string) (string, error) {
+		// As if it had been stopped for longer than its lease.
+		if _, err := instances[2].Break(t.Context(), "file/a.csv", "test"); err != nil {
+			t.Error(err)
+		}
+		if done, err := second.Run(t.Context(), "a.csv"); !done || err != nil {
+			t.Errorf("the second one: %t, %v", done, err)
+		}
+		return "first", nil
+	}}
+	if done, err := first.Run(t.Context(), "a.csv"); done || !errors.Is(err, fence.ErrStale) && !errors.Is(err, holdfast.ErrLost) && !errors.Is(err, context.Canceled) {
+		t.Errorf("the first one: %t, %v", done, err)
+	}
+	if got := read[string](t, s.DB(), "SELECT result FROM results"); !slices.Equal(got, []string{"second"}) {
+		t.Errorf("results %q", got)
+	}
+}
+
+// Without a lock, two that read the same counter give the same ID.
+func TestIDsWithoutLock(t *testing.T) {
+	t.Parallel()
+	db := store(t).DB()
+	meet := meeting(2)
+	together(2, func(int) {
+		var last int
+		if err := db.QueryRowContext(t.Context(), "SELECT coalesce(max(last), 0) FROM counters WHERE category = 'NF'").Scan(&last); err != nil {
+			t.Error(err)
+		}
+		meet()
+		execute(t, db, "INSERT INTO counters VALUES ('NF', ?) ON CONFLICT DO UPDATE SET last = excluded.last", last+1)
+		execute(t, db, "INSERT INTO invoices VALUES (?, 'sale')", fmt.Sprintf("NF-%06d", last+1))
+	})
+	if got := read[string](t, db, "SELECT id FROM invoices"); len(got) != 2 || got[0] != got[1] {
+		t.Errorf("%q: the fault has to show", got)
+	}
+}
+
+// With it, IDs are each once and without gaps, though every third invoice fails.
+func TestIDs(t *testing.T) {
+	t.Parallel()
+	s := store(t)
+	instances := fleet(t, 3)
+	const each, failEvery = 9, 3
+	errInvoice := errors.New("the invoice is wrong")
+	together(len(instances), func(i int) {
+		g := services.IDs{Locks: instances[i], Store: s}
+		for n := range each {
+			_, err := g.Next(t.Context(), "NF", func(ctx context.Context, tx *sql.Tx, id string) error {
+				if _, err := tx.ExecContext(ctx, "INSERT INTO invoices VALUES (?, 'sale')", id); err != nil {
+					return err
+				}
+				if n%failEvery == 0 {
+					return errInvoice
+				}
+				return nil
+			})
+			if n%failEvery == 0 != errors.Is(err, errInvoice) || err != nil && n%failEvery != 0 {
+				t.Errorf("invoice %d: %v", n, err)
+			}
+		}
+	})
+	got := read[string](t, s.DB(), "SELECT id FROM invoices ORDER BY id")
+	if want := len(instances) * (each - each/failEvery); len(got) != want {
+		t.Fatalf("%d invoices, want %d", len(got), want)
+	}
+	for i, id := range got {
+		if want := fmt.Sprintf("NF-%06d", i+1); id != want {
+			t.Errorf("invoice %d is %s", i, id)
+		}
+	}
+}
+
+// source has changes, gives them three at a time, and counts who asks at once.
+type source struct {
+	total     int64
+	at, most  atomic.Int32
+	afterRead func()
+}
+
+func (s *source) Since(_ context.Context, seq int64) ([]services.Change, error) {
+	s.most.Store(max(s.most.Load(), s.at.Add(1)))
+	defer s.at.Add(-1)
+	if s.afterRead != nil {
+		s.afterRead()
+	}
+	var page []services.Change
+	for n := seq + 1; n <= s.total && len(page) < 3; n++ {
+		page = append(page, services.Change{Seq: n, Key: fmt.Sprintf("customer-%02d", n)})
+	}
+	return page, nil
+}
+
+// Without a lock, two that read the same page count its changes twice.
+func TestSyncWithoutLock(t *testing.T) {
+	t.Parallel()
+	db := store(t).DB()
+	src := &source{total: 3, afterRead: meeting(2)}
+	together(2, func(int) {
+		page, err := src.Since(t.Context(), 0)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, c := range page {
+			execute(t, db, "INSERT INTO synced VALUES (?, 1) ON CONFLICT DO UPDATE SET changes = changes + 1", c.Key)
+		}
+	})
+	if got := read[int](t, db, "SELECT changes FROM synced"); !slices.Equal(got, []int{2, 2, 2}) {
+		t.Errorf("changes %v: the fault has to show", got)
+	}
+}
+
+// With it one instance synchronises at a time, every change comes once, and the others are
+// told that somebody is at it.
+func TestSync(t *testing.T) {
+	t.Parallel()
+	s := store(t)
+	src := &source{total: 20}
+	instances := fleet(t, 3)
+	var changes, ran atomic.Int32
+	run := func(i int) {
+		job := services.Sync{Locks: instances[i], Store: s, Name: "crm", Source: src}
+		n, here, err := job.Run(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		changes.Add(int32(n))
+		if here {
+			ran.Add(1)
+		}
+	}
+	together(len(instances), run)
+	run(0) // nothing is new
+	if changes.Load() != 20 || src.most.Load() != 1 || ran.Load() < 2 {
+		t.Errorf("%d changes in %d runs, %d at once", changes.Load(), ran.Load(), src.most.Load())
+	}
+	if got := read[int](t, s.DB(), "SELECT changes FROM synced"); len(got) != 20 || slices.Max(got) != 1 {
+		t.Errorf("changes %v", got)
+	}
+}
+
+// The operation is tried so often, and is told why it was not had; it runs when the lock
+// becomes free between two tries; its own error ends it.
+func TestWithLock(t *testing.T) {
+	t.Parallel()
+	instances := fleet(t, 2)
+	held, err := instances[0].Acquire(t.Context(), "critical")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ran := 0
+	operation := func(_ context.Context, lock *holdfast.Lock) (fence.Token, error) { ran++; return lock.Token(), nil }
+	if _, err := services.WithLock(t.Context(), instances[1], "critical", services.Retry{First: time.Millisecond}, operation); !errors.Is(err, holdfast.ErrHeld) || ran != 0 {
+		t.Errorf("while it is held: ran %d times, %v", ran, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	if _, err := services.WithLock(ctx, instances[1], "critical", services.Retry{Tries: 10, First: time.Hour}, operation); !errors.Is(err, context.Canceled) || ran != 0 {
+		t.Errorf("given up: ran %d times, %v", ran, err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := held.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	token, err := services.WithLock(t.Context(), instances[1], "critical", services.Retry{Tries: 100, First: 10 * time.Millisecond, Factor: 1.2}, operation)
+	if err != nil || ran != 1 || token <= held.Token() {
+		t.Errorf("ran %d times with token %d after %d: %v", ran, token, held.Token(), err)
+	}
+	wg.Wait()
+	errOwn := errors.New("its own")
+	calls := 0
+	if _, err := services.WithLock(t.Context(), instances[0], "critical", services.Retry{}, func(context.Context, *holdfast.Lock) (int, error) { calls++; return 0, errOwn }); !errors.Is(err, errOwn) || calls != 1 {
+		t.Errorf("called %d times: %v", calls, err)
+	}
+}

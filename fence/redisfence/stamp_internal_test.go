@@ -1,0 +1,22 @@
+package redisfence
+
+import (
+	"testing"
+
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// FuzzStamp: what was written is read as it was, and nothing else breaks anything.
+func FuzzStamp(f *testing.F) {
+	f.Add("0000000001.0000000000000000007", uint32(1), uint64(7))
+	f.Add(" 1.-2", uint32(0), uint64(1)<<62)
+	f.Add("4294967296.1", ^uint32(0), uint64(1))
+	f.Fuzz(func(t *testing.T, text string, epoch uint32, n uint64) {
+		parseStamp(text)
+		token := fence.Token(n >> 1) // as great as tokens get
+		written := (&Guard{epoch: epoch}).stamp(token)
+		if e, got := parseStamp(written); e != epoch || got != token {
+			t.Errorf("%d.%d is written as %q and read as %d.%d", epoch, token, written, e, got)
+		}
+	})
+}

@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/observe/health"
+)
+
+func (a *app) doctorCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor",
+		Short: "Check the backend: is it there, how fast is it, what can it do",
+		Long: `Take and give back a lock on the backend, look at its servers, and say how that went:
+
+  healthy    locks can be had
+  degraded   they can, and something is wrong: it is slow, servers are away of which a
+             majority is left, or a setting or a version weakens what locks promise
+  unhealthy  none can be had
+
+Exit status 0, 1 or 74; 64 for a URL that makes no sense.`,
+		Example: `  holdfast doctor --backend redis://127.0.0.1:6379
+  holdfast doctor --backend redlock://a,b,c --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.doctor(cmd.Context()) },
+	}
+}
+
+const (
+	doctorTimeout = 15 * time.Second
+	doctorSamples = 5
+)
+
+func (a *app) doctor(ctx context.Context) error {
+	b, err := a.open(ctx)
+	if errors.Is(err, holdfast.ErrUnavailable) {
+		return a.diagnose(health.Report{Status: health.Unhealthy, Err: err}, nil)
+	}
+	if err != nil {
+		return err
+	}
+	defer b.Close()                                                                            //nolint:errcheck // what it could not give back is not of interest any more
+	c, err := holdfast.New(b, holdfast.Config{Timeout: doctorTimeout / 3, Logger: a.logger()}) //nolint:mnd // less than all
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		_ = c.Close(ctx)
+	}()
+	check, err := health.New(c, b, health.Config{Timeout: doctorTimeout, Samples: doctorSamples})
+	if err != nil {
+		return err
+	}
+	r := check.Check(ctx)
+	if err := context.Cause(ctx); err != nil {
+		return err // interrupted: that says nothing of the backend
+	}
+	caps := b.Capabilities()
+	return a.diagnose(r, &caps)
+}
+
+// diagnose prints the report, and gives the exit status. caps is nil where the backend could
+// not be opened.
+func (a *app) diagnose(r health.Report, caps *backend.Capabilities) error {
+	if err := a.printHealth(r, caps); err != nil {
+		return err
+	}
+	switch r.Status {
+	case health.Degraded:
+		return exitError(exitError1)
+	case health.Unhealthy:
+		return &statusError{exitAway, r.Err}
+	case health.Healthy:
+	}
+	return nil
+}
+
+func (a *app) printHealth(r health.Report, caps *backend.Capabilities) error {
+	if a.json {
+		out := map[string]any{"health": r.Status, "found": append([]string{}, r.Found...)}
+		if caps != nil {
+			out["backend"], out["capabilities"] = r.Backend, caps
+		}
+		if r.Took > 0 {
+			out["acquire_and_release_ms"] = float64(r.Took.Microseconds()) / 1000
+		}
+		return a.printJSON(out)
+	}
+	row := []string{string(r.Status), "-", "-", "-", "-", "-", "-"}
+	if caps != nil {
+		row = []string{
+			string(r.Status), caps.Name, "-", strconv.FormatBool(caps.FIFO), strconv.FormatBool(caps.Push), caps.TokenKind, caps.MinTTL.String(),
+		}
+		if r.Took > 0 {
+			row[2] = r.Took.Round(10 * time.Microsecond).String()
+		}
+	}
+	if err := a.table([]string{"HEALTH", "BACKEND", "ACQUIRE+RELEASE", "FIRST COME FIRST SERVED", "PUSH", "TOKENS", "SHORTEST TTL"}, [][]string{row}); err != nil {
+		return err
+	}
+	for _, f := range r.Found {
+		if _, err := fmt.Fprintln(a.stdout, f); err != nil {
+			return fmt.Errorf("write the answer: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,326 @@
+package connlease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Config says how leases are kept.
+type Config struct {
+	// Store is the database. Required.
+	Store Store
+	// Caps is what the backend can do.
+	Caps backend.Capabilities
+	// Wakes: who was refused with Try.Queue set is woken when the lock may be free.
+	Wakes bool
+	// Pause is how long a session with waiters rests before it tries again, given how long
+	// nothing has moved. Required.
+	Pause func(still time.Duration) time.Duration
+	// LookEvery is how often a session with leases looks whether they were marked. 0: it is
+	// told.
+	LookEvery time.Duration
+}
+
+// Leases keeps leases. Its methods may be called at once. Make it with New.
+type Leases struct {
+	cfg   Config
+	store Store
+
+	life context.Context         //nolint:containedctx // it is what Close ends
+	end  context.CancelCauseFunc // ends life
+	work sync.WaitGroup          // the goroutines
+	gate chan struct{}           // has room for one: who sets up
+	set  atomic.Bool             // it worked
+
+	mu       sync.Mutex // guards what follows
+	closed   bool
+	sessions map[backend.SessionID]*session
+	dead     map[backend.SessionID]time.Time // sessions that have ended, and when
+
+	closing sync.Once
+}
+
+// Remembered is how long what ended, or was abandoned, is kept from coming back: longer
+// than a late request can be on its way.
+const Remembered = 10 * time.Minute
+
+// New makes leases. It sends nothing. The caller closes them.
+func New(cfg Config) *Leases {
+	b := &Leases{
+		cfg: cfg, store: cfg.Store, gate: make(chan struct{}, 1),
+		sessions: make(map[backend.SessionID]*session), dead: make(map[backend.SessionID]time.Time),
+	}
+	b.life, b.end = context.WithCancelCause(context.Background())
+	return b
+}
+
+// Life ends when the leases are closed, with backend.ErrClosed.
+func (b *Leases) Life() context.Context { return b.life }
+
+// Close ends the sessions, with their leases, and the goroutines. It takes a second at most
+// where the database is away. Closing again does nothing.
+func (b *Leases) Close() {
+	b.closing.Do(func() {
+		b.mu.Lock()
+		b.closed = true
+		b.mu.Unlock()
+		b.end(backend.ErrClosed)
+		b.work.Wait()
+	})
+}
+
+const (
+	opOpen    = "open session"
+	opEnd     = "end session"
+	opRenew   = "renew"
+	opAcquire = "acquire"
+	opRelease = "release"
+	opInspect = "inspect"
+	opList    = "list"
+	opBreak   = "break"
+)
+
+// enter is the door of every call: its context also ends with Close. Errors: ErrClosed;
+// ctx's cause; those of Store.Setup.
+func (b *Leases) enter(ctx context.Context, op string) (context.Context, func(), error) {
+	if b.life.Err() != nil {
+		return nil, nil, backend.ErrClosed
+	}
+	if ctx.Err() != nil {
+		return nil, nil, context.Cause(ctx)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(b.life, func() { cancel(backend.ErrClosed) })
+	leave := func() { stop(); cancel(nil) }
+	if err := b.Ready(ctx, op); err != nil {
+		leave()
+		return nil, nil, err
+	}
+	return ctx, leave, nil
+}
+
+// Ready sees to it that Store.Setup worked once. Errors: ErrClosed; ctx's cause, in a
+// *backend.UnavailableError; those of Store.Setup.
+func (b *Leases) Ready(ctx context.Context, op string) error {
+	if b.set.Load() {
+		return nil
+	}
+	select {
+	case b.gate <- struct{}{}:
+	case <-ctx.Done():
+		return b.fail(ctx, op, false, context.Cause(ctx))
+	}
+	defer func() { <-b.gate }()
+	if b.set.Load() {
+		return nil
+	}
+	if err := b.store.Setup(ctx); err != nil {
+		return b.fail(ctx, op, false, err)
+	}
+	b.set.Store(true)
+	return nil
+}
+
+// fail is the error as it is told.
+func (b *Leases) fail(ctx context.Context, op string, mayHold bool, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, backend.ErrClosed), b.life.Err() != nil:
+		return backend.ErrClosed
+	case isKind(err):
+		return err
+	}
+	if ctx.Err() != nil {
+		err = cause(ctx)
+	}
+	return b.store.Unavailable(op, mayHold, err)
+}
+
+// cause tells both why ctx ended and how.
+func cause(ctx context.Context) error {
+	err := context.Cause(ctx)
+	if !errors.Is(err, ctx.Err()) {
+		err = fmt.Errorf("%w (%w)", err, ctx.Err())
+	}
+	return err
+}
+
+// isKind reports whether err is one of the answers of package backend.
+func isKind(err error) bool {
+	for _, kind := range []error{
+		backend.ErrHeld, backend.ErrLost, backend.ErrSessionLost, backend.ErrInvalid, backend.ErrUnsupported, backend.ErrUnavailable,
+	} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
+}
+
+// session gives a session that lives.
+func (b *Leases) session(id backend.SessionID) (*session, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s, ok := b.sessions[id]
+	if !ok || !isClosed(s.opened) || s.err != nil || isClosed(s.over) {
+		return nil, backend.ErrSessionLost
+	}
+	return s, nil
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// OpenSession makes a session or confirms it. Errors: *InvalidError, also for a TTL that
+// differs from the one it was opened with; ErrSessionLost; *UnavailableError; ErrClosed;
+// ctx's cause.
+func (b *Leases) OpenSession(ctx context.Context, req backend.SessionRequest) error {
+	if err := req.Validate(b.cfg.Caps); err != nil {
+		return err
+	}
+	ctx, leave, err := b.enter(ctx, opOpen)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	s, fresh, err := b.admit(req)
+	if err != nil {
+		return err
+	}
+	if fresh {
+		b.open(ctx, s)
+		return s.err
+	}
+	select {
+	case <-s.opened:
+	case <-ctx.Done():
+		return b.fail(ctx, opOpen, true, cause(ctx))
+	}
+	switch {
+	case s.err != nil:
+		return s.err
+	case s.ttl != req.TTL:
+		return &backend.InvalidError{Field: "ttl", Value: req.TTL.String(), Bound: s.ttl.String() + ", as it was opened"}
+	}
+	return b.fail(ctx, opOpen, true, s.renew(ctx))
+}
+
+// admit gives the session of the request, and whether it is new: then the caller has to
+// open it.
+func (b *Leases) admit(req backend.SessionRequest) (*session, bool, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, false, backend.ErrClosed
+	}
+	for id, at := range b.dead {
+		if time.Since(at) > Remembered {
+			delete(b.dead, id)
+		}
+	}
+	if _, dead := b.dead[req.ID]; dead {
+		return nil, false, backend.ErrSessionLost
+	}
+	if s, ok := b.sessions[req.ID]; ok {
+		return s, false, nil
+	}
+	s := newSession(b, req)
+	b.sessions[req.ID] = s
+	return s, true, nil
+}
+
+// open connects. What failed leaves nothing: the session may be opened again. The
+// connection is not tied to ctx.
+func (b *Leases) open(ctx context.Context, s *session) {
+	defer close(s.opened)
+	conn, err := b.store.Connect(ctx, s.id, s.ttl, s.hear)
+	s.conn = conn
+	s.deadline = time.Now().Add(s.ttl)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err == nil && !b.closed {
+		b.work.Go(s.run)
+		return
+	}
+	delete(b.sessions, s.id)
+	if err == nil {
+		b.work.Go(conn.Close)
+		err = backend.ErrClosed
+	}
+	s.err = b.fail(ctx, opOpen, true, err)
+}
+
+// EndSession gives back all that lives with the session. A session that is gone is success.
+// Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
+func (b *Leases) EndSession(ctx context.Context, id backend.SessionID) error {
+	if err := backend.ValidateSessionID(id); err != nil {
+		return err
+	}
+	if b.life.Err() != nil {
+		return backend.ErrClosed
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	b.mu.Lock()
+	s := b.sessions[id]
+	b.dead[id] = time.Now()
+	b.mu.Unlock()
+	if s == nil {
+		return nil
+	}
+	select {
+	case <-s.opened:
+	case <-ctx.Done():
+		return b.fail(ctx, opEnd, true, cause(ctx))
+	}
+	if s.err == nil { // otherwise it was never opened
+		s.finish()
+		select {
+		case <-s.over:
+		case <-ctx.Done():
+			return b.fail(ctx, opEnd, true, cause(ctx))
+		}
+	}
+	return nil
+}
+
+// Renew extends a session. Errors: *InvalidError, ErrUnsupported, *UnavailableError,
+// ErrClosed, ctx's cause. What became of it is in the result.
+func (b *Leases) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	if err := req.Validate(b.cfg.Caps); err != nil {
+		return backend.RenewResult{}, err
+	}
+	ctx, leave, err := b.enter(ctx, opRenew)
+	if err != nil {
+		return backend.RenewResult{}, err
+	}
+	defer leave()
+	if req.Session == "" {
+		return backend.RenewResult{}, nil
+	}
+	s, err := b.session(req.Session)
+	if err == nil {
+		err = s.renew(ctx)
+	}
+	switch {
+	case errors.Is(err, backend.ErrSessionLost):
+		return backend.RenewResult{SessionLost: true}, nil
+	case err != nil:
+		return backend.RenewResult{}, b.fail(ctx, opRenew, true, err)
+	}
+	return backend.RenewResult{Lost: s.losses()}, nil
+}

@@ -1,0 +1,295 @@
+package connlease
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// errRefused: it does not wait, and the lock is not free.
+var errRefused = errors.New("refused")
+
+// maxTries is how many locks are tried in one go.
+const maxTries = 256
+
+// gather is what is to be sent now; nil: nothing. The leases are those of the tries, and
+// those that join the line.
+func (s *session) gather() (*Work, []*lease, []*lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if s.ending || s.b.life.Err() != nil || !now.Before(s.deadline) {
+		s.ended = true
+		return &Work{End: true, Left: endTime}, nil, nil
+	}
+	w := &Work{Left: s.deadline.Sub(now), Renew: len(s.renews) > 0, Look: s.look || s.lookDue(now)}
+	s.look = false
+	if w.Look || w.Renew {
+		s.looked = now
+	}
+	for _, l := range s.freed {
+		w.Free = append(w.Free, &l.req)
+	}
+	for _, l := range s.left {
+		w.Leave = append(w.Leave, Key{l.req.Name, l.req.Lease})
+	}
+	if !s.again.IsZero() && !now.Before(s.again) {
+		s.again = time.Time{}
+		for name, p := range s.spots {
+			if _, woken := s.due[name]; !woken && len(p.line) > 0 {
+				s.due[name] = true
+			}
+		}
+	}
+	var trying []*lease
+	for name, byTimer := range s.due {
+		if len(trying) >= maxTries {
+			break
+		}
+		delete(s.due, name)
+		trying = append(trying, s.front(name, byTimer)...)
+	}
+	for _, l := range trying {
+		w.Try = append(w.Try, &Try{Req: &l.req, First: !isClosed(l.tried), Queue: l.wait})
+	}
+	joining := s.joining()
+	for _, l := range joining {
+		w.Join = append(w.Join, &l.req)
+	}
+	s.schedule(now)
+	if len(w.Free)+len(w.Leave)+len(w.Try)+len(w.Join) == 0 && !w.Renew && !w.Look {
+		return nil, nil, nil
+	}
+	return w, trying, joining
+}
+
+// joining are those that are to be in line in the store and are not tried. They are woken
+// like any other. The caller has mu.
+func (s *session) joining() []*lease {
+	var all []*lease
+	for _, l := range s.fresh {
+		if l.state == inLine && l.wait && !l.flying && !l.gone && !l.queued {
+			l.flying = true
+			all = append(all, l)
+		}
+	}
+	s.fresh = nil
+	return all
+}
+
+// lookDue reports whether it is time to look for marks, where nobody tells of them. The
+// caller has mu.
+func (s *session) lookDue(now time.Time) bool {
+	at := s.nextLook()
+	return !at.IsZero() && !now.Before(at)
+}
+
+// nextLook is when to look for marks; zero: not at all. The caller has mu.
+func (s *session) nextLook() time.Time {
+	if s.b.cfg.LookEvery == 0 || len(s.leases) == 0 {
+		return time.Time{}
+	}
+	return s.looked.Add(s.b.cfg.LookEvery)
+}
+
+// schedule sets when waiters try again in any case. The caller has mu.
+func (s *session) schedule(now time.Time) {
+	if !s.again.IsZero() {
+		return
+	}
+	for _, p := range s.spots {
+		if len(p.line) > 0 {
+			s.again = now.Add(s.b.cfg.Pause(now.Sub(s.moved)))
+			return
+		}
+	}
+}
+
+// front are those at the head of the line here that the leases which this session has let
+// through: the database would let any of them have the lock, because it is the same
+// connection. Those behind them who do not wait are refused. The caller has mu.
+func (s *session) front(name string, byTimer bool) []*lease {
+	p := s.spots[name]
+	if p == nil {
+		return nil
+	}
+	n := backend.Admit(claims(p.out), claims(p.line))
+	for _, l := range slices.Clone(p.line[n:]) {
+		if !l.wait {
+			s.drop(l, errRefused)
+		}
+	}
+	ready := slices.Clone(p.line[:min(n, len(p.line))])
+	for _, l := range ready {
+		l.flying, l.timer = true, byTimer
+	}
+	return ready
+}
+
+func claims(all []*lease) []backend.Claim {
+	cs := make([]backend.Claim, 0, len(all))
+	for _, l := range all {
+		cs = append(cs, l.req.Claim())
+	}
+	return cs
+}
+
+// spot finds what the session has of a lock, or makes it. The caller has mu.
+func (s *session) spot(name string) *spot {
+	p := s.spots[name]
+	if p == nil {
+		p = new(spot)
+		s.spots[name] = p
+	}
+	return p
+}
+
+// remove takes a lease out of its spot, and sees to it that whoever is at the head then is
+// tried: one that was never tried here is not woken. The caller has mu.
+func (s *session) remove(l *lease) {
+	name := l.req.Name
+	p := s.spots[name]
+	is := func(x *lease) bool { return x == l }
+	p.out, p.line = slices.DeleteFunc(p.out, is), slices.DeleteFunc(p.line, is)
+	if len(p.out)+len(p.line) == 0 {
+		delete(s.spots, name)
+		return
+	}
+	if len(p.line) > 0 && (!p.line[0].queued || !s.b.cfg.Wakes) {
+		s.due[name] = false
+	}
+}
+
+// drop takes a lease out of the line, for good. The caller has mu.
+func (s *session) drop(l *lease, err error) {
+	s.remove(l)
+	s.overWith(Key{l.req.Name, l.req.Lease}, l, err)
+	if !l.queued {
+		l.release()
+		return
+	}
+	s.left = append(s.left, l)
+	s.rouse()
+}
+
+// free gives a lease back that is out. The caller has mu.
+func (s *session) free(l *lease) {
+	s.remove(l)
+	delete(s.leases, Key{l.req.Name, l.req.Lease})
+	l.state = over
+	s.freed = append(s.freed, l)
+	s.rouse()
+}
+
+// settle takes the answers in.
+func (s *session) settle(w *Work, trying, joining []*lease) {
+	s.mu.Lock()
+	now := time.Now()
+	for _, l := range s.freed[:len(w.Free)] {
+		l.release()
+	}
+	s.freed = slices.Delete(s.freed, 0, len(w.Free))
+	for _, l := range s.left[:len(w.Leave)] {
+		l.release()
+	}
+	s.left = slices.Delete(s.left, 0, len(w.Leave))
+	for i, t := range w.Try {
+		s.answer(trying[i], t, now)
+	}
+	for _, l := range joining {
+		l.flying, l.queued, l.waited = false, true, true
+		l.answer()
+		if l.gone {
+			s.drop(l, backend.ErrLost)
+		}
+	}
+	losses := s.markedAre(w.Marked, now)
+	s.mu.Unlock()
+	if s.lost != nil && s.b.cfg.Caps.LossPush {
+		for _, x := range losses {
+			s.lost(x)
+		}
+	}
+}
+
+// renewed is called before the work is sent, and gives what to do when it was done: a
+// renewal that is asked for meanwhile needs another one.
+func (s *session) renewed(w *Work) func() {
+	if !w.Renew {
+		return func() {}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	renews := s.renews
+	s.renews = nil
+	return func() {
+		s.mu.Lock()
+		s.deadline = time.Now().Add(s.ttl)
+		s.mu.Unlock()
+		for _, done := range renews {
+			close(done)
+		}
+	}
+}
+
+// answer takes the answer to one question in. The caller has mu.
+func (s *session) answer(l *lease, t *Try, now time.Time) {
+	l.flying = false
+	switch {
+	case t.Granted:
+		p := s.spot(l.req.Name)
+		p.line = slices.DeleteFunc(p.line, func(x *lease) bool { return x == l })
+		p.out = append(p.out, l)
+		l.state, l.token, l.since, l.queued = out, t.Token, t.Since, false
+		s.moved = now
+		if l.gone {
+			l.err = backend.ErrLost
+		}
+		close(l.done)
+		l.answer()
+		if l.gone {
+			s.free(l)
+		}
+		if p := s.spots[l.req.Name]; p != nil && len(p.line) > 0 && !p.line[0].queued {
+			s.due[l.req.Name] = false // readers behind a reader
+		}
+	case t.Foreign:
+		s.drop(l, backend.ErrLost)
+	default:
+		fresh := t.Queue && !l.queued && s.b.cfg.Wakes
+		l.queued = l.queued || fresh
+		switch {
+		case l.gone:
+			s.drop(l, backend.ErrLost)
+		case !l.wait:
+			s.drop(l, errRefused)
+		default:
+			l.waited = true
+			l.answer()
+			if fresh { // the lock may have been freed in between
+				s.due[l.req.Name] = false
+			}
+		}
+	}
+}
+
+// markedAre gives back what was marked. The caller has mu.
+func (s *session) markedAre(all []Told, now time.Time) []backend.Loss {
+	var losses []backend.Loss
+	for _, m := range all {
+		l, ok := s.leases[m.Key]
+		if !ok || l.state != out {
+			continue
+		}
+		s.free(l)
+		if m.Released {
+			continue
+		}
+		x := backend.Loss{Session: s.id, Lease: m.ID, Cause: backend.CauseBroken, Reason: m.Reason}
+		losses = append(losses, x)
+		s.told = append(s.told, toldLoss{x, now.Add(s.ttl)})
+	}
+	return losses
+}

@@ -1,0 +1,290 @@
+package connlease
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// session is a session of the contract and the connection that it is tied to.
+type session struct {
+	b    *Leases
+	id   backend.SessionID
+	ttl  time.Duration
+	lost func(backend.Loss) // may be nil
+	conn Conn               // of run alone, once opened is closed
+
+	opened chan struct{} // closed when it was opened, or could not be
+	err    error         // why it could not; read after opened
+	over   chan struct{} // closed when the session has ended
+	kick   chan struct{} // capacity 1, never closed: there is something to do
+
+	mu        sync.Mutex // guards what follows
+	deadline  time.Time  // when it ends unless it is renewed; by the local clock
+	ending    bool       // somebody wants it to end
+	ended     bool
+	leases    map[Key]*lease
+	spots     map[string]*spot
+	abandoned map[Key]time.Time
+	told      []toldLoss
+
+	// What is to be sent next.
+	due    map[string]bool // locks to try; true: by the timer
+	fresh  []*lease        // that wait, and may have to be put in line without being tried
+	freed  []*lease        // out until they are sent
+	left   []*lease        // were in line
+	renews []chan struct{} // closed when the renewal is known to have worked
+	look   bool
+
+	moved  time.Time // when something changed for those who wait
+	looked time.Time // when marks were looked for
+	again  time.Time // when to try for them in any case
+}
+
+// toldLoss is a loss that renewals tell until until: one TTL long, so that a client that
+// lost the answer to one renewal hears it from the next one.
+type toldLoss struct {
+	loss  backend.Loss
+	until time.Time
+}
+
+// spot is what a session has of one lock.
+type spot struct {
+	out  []*lease
+	line []*lease // first come first
+}
+
+type state uint8
+
+const (
+	inLine state = iota
+	out
+	over
+)
+
+// lease is an acquisition: first in line, then out, then over.
+type lease struct {
+	req    backend.AcquireRequest
+	state  state
+	wait   bool // somebody waits, so that it stays in line when it is refused
+	flying bool // it is being tried
+	gone   bool // it is not wanted any more; if it is granted, it is given back
+	queued bool // there may be a place in line in the store
+	timer  bool // the newest question was not due to a wake-up
+
+	tried chan struct{} // closed at the first answer
+	done  chan struct{} // closed when it leaves the line
+	freed chan struct{} // closed when the store has nothing of it any more
+	err   error         // why it is over; read after done
+
+	token  fence.Token
+	since  time.Time
+	waited bool
+}
+
+func newSession(b *Leases, req backend.SessionRequest) *session {
+	return &session{
+		b: b, id: req.ID, ttl: req.TTL, lost: req.Lost, opened: make(chan struct{}), over: make(chan struct{}), kick: make(chan struct{}, 1),
+		leases: make(map[Key]*lease), spots: make(map[string]*spot), abandoned: make(map[Key]time.Time), due: make(map[string]bool),
+	}
+}
+
+func (s *session) rouse() {
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}
+
+// hear takes what the server says.
+func (s *session) hear(n Note) {
+	s.mu.Lock()
+	if n.Wake != "" && !s.ended {
+		s.due[n.Wake] = false
+	}
+	s.look = s.look || n.Marked
+	s.mu.Unlock()
+	s.rouse()
+}
+
+// finish has the session end.
+func (s *session) finish() {
+	s.mu.Lock()
+	s.ending = true
+	s.mu.Unlock()
+	s.rouse()
+}
+
+// renew extends the session. Errors: ErrSessionLost; ctx's cause.
+func (s *session) renew(ctx context.Context) error {
+	done := make(chan struct{})
+	s.mu.Lock()
+	s.renews = append(s.renews, done)
+	s.mu.Unlock()
+	s.rouse()
+	select {
+	case <-done:
+		return nil
+	case <-s.over:
+		return backend.ErrSessionLost
+	case <-ctx.Done():
+		return cause(ctx)
+	}
+}
+
+// losses are those that a renewal tells.
+func (s *session) losses() []backend.Loss {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	s.told = slices.DeleteFunc(s.told, func(t toldLoss) bool { return t.until.Before(now) })
+	var all []backend.Loss
+	for _, t := range s.told {
+		all = append(all, t.loss)
+	}
+	return all
+}
+
+var errExpired = errors.New("the session was not renewed")
+
+// run has the connection until the session is over.
+func (s *session) run() {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	// Whatever is under way when the backend is closed has a moment to end.
+	defer context.AfterFunc(s.b.life, func() {
+		s.rouse()
+		time.AfterFunc(hangUpTime, func() { cancel(backend.ErrClosed) })
+	})()
+	for {
+		w, trying, joining := s.gather()
+		if w == nil {
+			if err := s.rest(ctx); err != nil {
+				s.die(err)
+				return
+			}
+			continue
+		}
+		renewed := s.renewed(w)
+		if err := s.send(ctx, w); w.End || err != nil {
+			s.die(err)
+			return
+		}
+		s.settle(w, trying, joining)
+		renewed()
+	}
+}
+
+const (
+	// hangUpTime is how long a session has to give everything back when the backend is
+	// closed, and endTime when it ends otherwise. Then the connection is closed.
+	hangUpTime = time.Second
+	endTime    = 5 * time.Second
+)
+
+// send sends the work. An answer that comes after the session's end is of no use.
+func (s *session) send(ctx context.Context, w *Work) error {
+	s.mu.Lock()
+	at := s.deadline
+	s.mu.Unlock()
+	if w.End {
+		at = time.Now().Add(endTime)
+	}
+	ctx, cancel := context.WithDeadlineCause(ctx, at, errExpired)
+	defer cancel()
+	err := s.conn.Do(ctx, w)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return err
+}
+
+// rest listens until there is something to do.
+func (s *session) rest(ctx context.Context) error {
+	s.mu.Lock()
+	at := s.deadline
+	if !s.again.IsZero() && s.again.Before(at) {
+		at = s.again
+	}
+	if look := s.nextLook(); !look.IsZero() && look.Before(at) {
+		at = look
+	}
+	s.mu.Unlock()
+	ctx, cancel := context.WithDeadline(ctx, at)
+	defer cancel()
+	quit := make(chan struct{})
+	var helper sync.WaitGroup
+	helper.Go(func() {
+		select {
+		case <-s.kick:
+			cancel()
+		case <-quit:
+		case <-ctx.Done():
+		}
+	})
+	err := s.conn.Wait(ctx)
+	close(quit)
+	helper.Wait()
+	return err
+}
+
+// die ends the session, for the reason or, where that is nil, because it was to end.
+func (s *session) die(err error) {
+	s.conn.Close()
+	s.mu.Lock()
+	silent := s.ending || s.b.life.Err() != nil
+	why := backend.CauseSession
+	if errors.Is(err, errExpired) || !time.Now().Before(s.deadline) {
+		why = backend.CauseExpired
+	}
+	s.ended = true
+	for k, l := range s.leases {
+		s.overWith(k, l, backend.ErrSessionLost)
+		l.release()
+	}
+	for _, l := range slices.Concat(s.freed, s.left) {
+		l.release()
+	}
+	s.freed, s.left, s.fresh, s.spots, s.due = nil, nil, nil, nil, nil
+	s.mu.Unlock()
+	s.b.mu.Lock()
+	delete(s.b.sessions, s.id)
+	s.b.dead[s.id] = time.Now()
+	s.b.mu.Unlock()
+	close(s.over)
+	if s.lost != nil && !silent && s.b.cfg.Caps.LossPush {
+		s.lost(backend.Loss{Session: s.id, Cause: why})
+	}
+}
+
+// overWith ends a lease for good, and the wait of those who wait for it. The caller has mu.
+func (s *session) overWith(k Key, l *lease, err error) {
+	if s.leases[k] == l {
+		delete(s.leases, k)
+	}
+	if l.state == inLine {
+		l.err = err
+		close(l.done)
+	}
+	l.state = over
+	l.answer()
+}
+
+// answer says that there was a first answer.
+func (l *lease) answer() {
+	if !isClosed(l.tried) {
+		close(l.tried)
+	}
+}
+
+// release says that the store has nothing of it any more.
+func (l *lease) release() {
+	if !isClosed(l.freed) {
+		close(l.freed)
+	}
+}

@@ -1,0 +1,383 @@
+package connlease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Acquire takes the lock, or waits in line for it when req.Wait is set. When ctx ends
+// meanwhile the place in line stays. Errors: *InvalidError, *HeldError, ErrLost,
+// ErrSessionLost, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
+func (b *Leases) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
+	if err := req.Validate(b.cfg.Caps); err != nil {
+		return backend.Grant{}, err
+	}
+	ctx, leave, err := b.enter(ctx, opAcquire)
+	if err != nil {
+		return backend.Grant{}, err
+	}
+	defer leave()
+	asked := time.Now()
+	s, err := b.session(req.Session)
+	if err != nil {
+		return backend.Grant{}, b.fail(ctx, opAcquire, false, err)
+	}
+	l, err := s.join(req)
+	if err == nil {
+		err = s.await(ctx, l, req.Wait)
+	}
+	switch {
+	case errors.Is(err, errRefused):
+		return backend.Grant{}, b.held(ctx, req)
+	case err != nil:
+		return backend.Grant{}, b.inWait(ctx, s, l, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.ended || !time.Now().Before(s.deadline): // it ended on the way
+		return backend.Grant{}, b.fail(ctx, opAcquire, true, backend.ErrSessionLost)
+	case l.state != out:
+		return backend.Grant{}, backend.ErrLost
+	}
+	return backend.Grant{
+		Token: l.token, Asked: asked, Since: l.since, Waited: l.waited, ByTimer: l.waited && l.timer && b.cfg.Caps.Push,
+	}, nil
+}
+
+// inWait is the error of an acquisition that came to no end.
+func (b *Leases) inWait(ctx context.Context, s *session, l *lease, err error) error {
+	if ctx.Err() == nil || isKind(err) {
+		return b.fail(ctx, opAcquire, true, err)
+	}
+	s.mu.Lock()
+	sure := l != nil && isClosed(l.tried) && !l.flying
+	s.mu.Unlock()
+	if sure && !errors.Is(context.Cause(ctx), backend.ErrClosed) { // it stands in line, and no question is open
+		return context.Cause(ctx)
+	}
+	return b.fail(ctx, opAcquire, true, err)
+}
+
+// join finds the lease, or puts it at the end of the line here. Errors: ErrLost,
+// ErrSessionLost, errRefused.
+func (s *session) join(req backend.AcquireRequest) (*lease, error) {
+	k := Key{req.Name, req.Lease}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return nil, backend.ErrSessionLost
+	}
+	if _, dead := s.abandoned[k]; dead {
+		return nil, backend.ErrLost
+	}
+	if l, ok := s.leases[k]; ok {
+		if l.gone {
+			return nil, backend.ErrLost
+		}
+		l.wait = l.wait || req.Wait
+		return l, nil
+	}
+	p := s.spot(req.Name)
+	l := &lease{req: req, wait: req.Wait, tried: make(chan struct{}), done: make(chan struct{}), freed: make(chan struct{})}
+	if !req.Wait && backend.Admit(claims(p.out), append(claims(p.line), req.Claim())) <= len(p.line) {
+		if len(p.out)+len(p.line) == 0 {
+			delete(s.spots, req.Name)
+		}
+		return nil, errRefused
+	}
+	s.leases[k] = l
+	p.line = append(p.line, l)
+	if !s.waitsFor(p, l) {
+		s.due[req.Name] = false
+	}
+	if s.b.cfg.Wakes {
+		s.fresh = append(s.fresh, l)
+	}
+	s.moved = time.Now()
+	s.rouse()
+	return l, nil
+}
+
+// waitsFor reports whether one before the lease in line waits already, so that there is no
+// use in trying. The caller has mu.
+func (s *session) waitsFor(p *spot, l *lease) bool {
+	return l.wait && len(p.line) > 1 && p.line[0].queued && p.line[0].req.Mode == backend.Exclusive
+}
+
+// await waits for the lease to be out, or, unless it is to wait, for the first answer.
+// Errors: those of the lease; errRefused; ctx's cause.
+func (s *session) await(ctx context.Context, l *lease, wait bool) error {
+	if !wait {
+		select {
+		case <-l.tried:
+		case <-l.done:
+		case <-s.over:
+			return backend.ErrSessionLost
+		case <-ctx.Done():
+			return cause(ctx)
+		}
+		if !isClosed(l.done) {
+			return errRefused // it stands in line, because another call waits for it
+		}
+		return l.err
+	}
+	select {
+	case <-l.done:
+		return l.err
+	case <-ctx.Done():
+		return cause(ctx)
+	}
+}
+
+// held is the refusal of one who does not wait.
+func (b *Leases) held(ctx context.Context, req backend.AcquireRequest) error {
+	all, err := b.store.Look(ctx, []string{req.Name})
+	if err != nil { // it is held, by whomever
+		return &backend.HeldError{Name: req.Name}
+	}
+	info := all[req.Name]
+	ahead := len(info.Waiters)
+	if i := slices.IndexFunc(info.Waiters, func(w backend.Waiter) bool { return w.Lease == req.Lease }); i >= 0 {
+		ahead = i
+	}
+	return &backend.HeldError{Name: req.Name, Holders: info.Holders, Ahead: ahead}
+}
+
+// Release gives a lease back, or its place in line. With req.Abandon it can never be
+// granted afterwards. Errors: ErrLost where there is no such lease, unless req.Abandon is
+// set; *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
+func (b *Leases) Release(ctx context.Context, req backend.ReleaseRequest) error {
+	if err := req.Validate(); err != nil {
+		return err
+	}
+	ctx, leave, err := b.enter(ctx, opRelease)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	k := Key{req.Name, req.Lease}
+	s := b.sessionOf(k, req.Session)
+	var freed <-chan struct{}
+	if s != nil {
+		freed = s.leave(k, req.Abandon)
+	}
+	switch {
+	case freed != nil:
+		select {
+		case <-freed:
+			if isClosed(s.over) && !req.Abandon {
+				return backend.ErrLost // it may have gone with its session
+			}
+			return nil
+		case <-ctx.Done():
+			return b.fail(ctx, opRelease, true, cause(ctx))
+		}
+	case req.Abandon: // all that its session had is here, or gone with it
+		return nil
+	case s != nil && s.id == req.Session:
+		return b.fail(ctx, opRelease, false, backend.ErrLost)
+	}
+	// Somebody else has it, who is asked to give it back.
+	_, hit, err := b.store.Mark(ctx, Mark{Name: req.Name, Lease: req.Lease, Released: true})
+	if err == nil && len(hit) == 0 {
+		return backend.ErrLost
+	}
+	if err == nil {
+		err = b.yielded(ctx, hit)
+	}
+	return b.fail(ctx, opRelease, true, err)
+}
+
+// sessionOf is the session to ask about a lease; nil: none here.
+func (b *Leases) sessionOf(k Key, id backend.SessionID) *session {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s, ok := b.sessions[id]; ok && isClosed(s.opened) {
+		return s
+	}
+	for _, s := range b.sessions {
+		s.mu.Lock()
+		_, ok := s.leases[k]
+		s.mu.Unlock()
+		if ok {
+			return s
+		}
+	}
+	return nil
+}
+
+// leave gives up a lease, and gives a channel that says when the store has nothing of it
+// any more; nil: there is no such lease.
+func (s *session) leave(k Key, abandon bool) <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if abandon {
+		s.abandon(k)
+	}
+	l, ok := s.leases[k]
+	if !ok {
+		for _, l := range slices.Concat(s.freed, s.left) { // on its way
+			if abandon && l.req.Name == k.Name && l.req.Lease == k.ID {
+				return l.freed
+			}
+		}
+		return nil
+	}
+	switch {
+	case l.state == out:
+		s.free(l)
+	case l.flying:
+		l.gone = true
+	default:
+		s.drop(l, backend.ErrLost)
+	}
+	return l.freed
+}
+
+// abandon remembers that a lease must never be granted. The caller has mu.
+func (s *session) abandon(k Key) {
+	const many = 1000
+	now := time.Now()
+	if len(s.abandoned) >= many {
+		for k, at := range s.abandoned {
+			if now.Sub(at) > Remembered {
+				delete(s.abandoned, k)
+			}
+		}
+	}
+	s.abandoned[k] = now
+}
+
+// Inspect tells who holds the lock and, where the store knows it, who waits. Errors:
+// *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
+func (b *Leases) Inspect(ctx context.Context, name string) (backend.LockInfo, error) {
+	if err := backend.ValidateName(name); err != nil {
+		return backend.LockInfo{}, err
+	}
+	ctx, leave, err := b.enter(ctx, opInspect)
+	if err != nil {
+		return backend.LockInfo{}, err
+	}
+	defer leave()
+	all, err := b.store.Look(ctx, []string{name})
+	if err != nil {
+		return backend.LockInfo{}, b.fail(ctx, opInspect, false, err)
+	}
+	info := all[name]
+	info.Name = name
+	return info, nil
+}
+
+// List tells the locks that are held, by name. Errors: *InvalidError, *UnavailableError,
+// ErrClosed, ctx's cause.
+func (b *Leases) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
+	if err := req.Validate(); err != nil {
+		return backend.ListPage{}, err
+	}
+	ctx, leave, err := b.enter(ctx, opList)
+	if err != nil {
+		return backend.ListPage{}, err
+	}
+	defer leave()
+	limit := req.Limit
+	if limit == 0 {
+		limit = backend.MaxListLimit
+	}
+	var page backend.ListPage
+	names, err := b.store.Names(ctx, req, limit+1)
+	if err != nil {
+		return page, b.fail(ctx, opList, false, err)
+	}
+	if len(names) > limit {
+		names = names[:limit]
+		page.Next = names[limit-1]
+	}
+	if len(names) == 0 {
+		return page, nil
+	}
+	all, err := b.store.Look(ctx, names)
+	if err != nil {
+		return backend.ListPage{}, b.fail(ctx, opList, false, err)
+	}
+	for _, n := range names {
+		if info, ok := all[n]; ok { // it may be free by now
+			page.Locks = append(page.Locks, info)
+		}
+	}
+	return page, nil
+}
+
+// Break takes the lock from all its holders: they are asked to give it back, and their
+// connections are ended where they do not do so at once. Errors: *InvalidError,
+// *UnavailableError, ErrClosed, ctx's cause.
+func (b *Leases) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
+	if err := req.Validate(); err != nil {
+		return backend.BreakResult{}, err
+	}
+	ctx, leave, err := b.enter(ctx, opBreak)
+	if err != nil {
+		return backend.BreakResult{}, err
+	}
+	defer leave()
+	token, hit, err := b.store.Mark(ctx, Mark{Name: req.Name, Reason: req.Reason})
+	if err == nil {
+		err = b.yielded(ctx, hit)
+	}
+	if err != nil {
+		return backend.BreakResult{}, b.fail(ctx, opBreak, true, err)
+	}
+	res := backend.BreakResult{Token: token}
+	for _, m := range hit {
+		res.Broken = append(res.Broken, m.Holder)
+	}
+	return res, nil
+}
+
+const (
+	// patience is how long a holder may take to give back what it was asked for. One that
+	// is alive needs an instant, or half a second where nobody can tell it.
+	patience  = 5 * time.Second
+	firstLook = time.Millisecond
+	lastLook  = 50 * time.Millisecond
+)
+
+// yielded waits until none of the leases is out. A connection that does not give back what
+// was asked for is ended, with everything that it has.
+func (b *Leases) yielded(ctx context.Context, hit []Marked) error {
+	from := time.Now()
+	for pause := firstLook; ; pause = min(2*pause, lastLook) {
+		rest, err := b.store.Out(ctx, hit)
+		if err != nil || len(rest) == 0 {
+			return err
+		}
+		if time.Since(from) > patience {
+			if err := b.store.Terminate(ctx, rest); err != nil {
+				return err
+			}
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return cause(ctx)
+		}
+	}
+}
+
+// Watch is ErrUnsupported: there are no events. Other errors: *InvalidError, ErrClosed.
+func (b *Leases) Watch(_ context.Context, req backend.WatchRequest) error {
+	if err := backend.ValidatePrefix(req.Prefix); err != nil {
+		return err
+	}
+	if b.life.Err() != nil {
+		return backend.ErrClosed
+	}
+	return fmt.Errorf("watch: %w", backend.ErrUnsupported)
+}

@@ -1,0 +1,235 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/bench"
+)
+
+// The table of docs/choosing.md is what bench/results has: of each engine its newest run.
+// An engine that was not measured has no row.
+func TestMeasuredTable(t *testing.T) {
+	t.Parallel()
+	reports, err := readReports("../../bench/results")
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs := newest(reports)
+	if len(runs) == 0 {
+		t.Fatal("nothing was measured")
+	}
+	generated(t, "../../docs/choosing.md", "measured", measuredTable(runs, english()))
+	generated(t, "../../docs/choosing.pt-BR.md", "measured", measuredTable(runs, portuguese()))
+}
+
+// generated holds a part of a document to what it is made from, or writes it.
+func generated(t *testing.T, path, part, body string) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := replaceGenerated(string(text), part, body)
+	if err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	if want == string(text) {
+		return
+	}
+	if !*update {
+		t.Errorf("%s: the part %q is not what it is made from; make generate writes it anew:\n%s", path, part, body)
+		return
+	}
+	if err := os.WriteFile(path, []byte(want), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func readReports(dir string) ([]*bench.Report, error) {
+	paths, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	if err != nil {
+		return nil, err
+	}
+	var all []*bench.Report
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		r := &bench.Report{}
+		if err := json.Unmarshal(data, r); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+// measured is the newest run of ours on an engine.
+type measured struct {
+	engine string
+	report *bench.Report
+}
+
+// newest gives the newest report of each engine that has anything of ours, in the order of
+// the capability table; engines that it does not know come last.
+func newest(reports []*bench.Report) []measured {
+	latest := make(map[string]*bench.Report)
+	for _, r := range reports {
+		for i := range r.Results {
+			x := &r.Results[i]
+			if had := latest[x.Engine]; x.Kind == bench.KindOurs && len(x.Figures) > 0 && (had == nil || r.At.After(had.At)) {
+				latest[x.Engine] = r
+			}
+		}
+	}
+	order := []string{"memory", "sqlite", "redis", "redlock", "etcd", "zookeeper", "consul", "postgres", "mysql", "kubernetes", "holdfast"}
+	place := func(engine string) int {
+		if i := slices.Index(order, engine); i >= 0 {
+			return i
+		}
+		return len(order)
+	}
+	all := make([]measured, 0, len(latest))
+	for engine, r := range latest {
+		all = append(all, measured{engine, r})
+	}
+	slices.SortFunc(all, func(a, b measured) int {
+		if d := place(a.engine) - place(b.engine); d != 0 {
+			return d
+		}
+		return strings.Compare(a.engine, b.engine)
+	})
+	return all
+}
+
+// figure gives one of ours; "–" where it was not measured.
+func (m measured) figure(scenario string, metric bench.Metric) string {
+	for i := range m.report.Results {
+		x := &m.report.Results[i]
+		if x.Engine == m.engine && x.Scenario == scenario && x.Kind == bench.KindOurs {
+			if v, ok := x.Figures[metric]; ok {
+				return unitOf(metric).Format(v)
+			}
+		}
+	}
+	return "–"
+}
+
+func unitOf(metric bench.Metric) bench.Unit {
+	for _, info := range bench.Metrics() {
+		if info.Metric == metric {
+			return info.Unit
+		}
+	}
+	return bench.UnitRatio
+}
+
+// language is in which words the table is written.
+type language struct {
+	heads  []string
+	number func(string) string
+	run    string // of the foot: engine, version, date, commit, cores, rounds
+}
+
+func english() language {
+	return language{
+		[]string{
+			"store", "a free lock, alone", "free locks a second, 64 goroutines", "hand-over, 50 on one lock", "99 of 100 of those wait less than",
+			"fairness of the 50 (Jain)", "requests a second to keep 10,000 locks", "requests a second of 1,000 waiters",
+		},
+		func(s string) string { return s },
+		"- %s: version %s, measured on %s at commit %s, %d cores for clients and server, median of %d rounds\n",
+	}
+}
+
+func portuguese() language {
+	return language{
+		[]string{
+			"armazenamento", "um lock livre, sozinho", "locks livres por segundo, 64 goroutines", "passagem, 50 no mesmo lock", "99 de cada 100 deles esperam menos de",
+			"justiça entre os 50 (Jain)", "requisições por segundo para manter 10.000 locks", "requisições por segundo de 1.000 em espera",
+		},
+		func(s string) string { return strings.NewReplacer(".", ",", ",", ".").Replace(s) },
+		"- %s: versão %s, medido em %s no commit %s, %d núcleos para clientes e servidor, mediana de %d rodadas\n",
+	}
+}
+
+func measuredTable(runs []measured, l language) string {
+	var b strings.Builder
+	b.WriteString("| " + strings.Join(l.heads, " | ") + " |\n|" + strings.Repeat(" --- |", len(l.heads)) + "\n")
+	for _, m := range runs {
+		fmt.Fprintf(&b, "| %s |", m.engine)
+		for _, c := range []struct {
+			scenario string
+			metric   bench.Metric
+		}{
+			{"own/1", bench.PairP50},
+			{"own/64", bench.PairsPerSecond},
+			{"one/50", bench.HandOverP50},
+			{"one/50", bench.WaitP99},
+			{"one/50", bench.Fairness},
+			{"renew/10000", bench.RequestsPerSecond},
+			{"idle/1000", bench.RequestsPerSecond},
+		} {
+			fmt.Fprintf(&b, " %s |", l.number(m.figure(c.scenario, c.metric)))
+		}
+		b.WriteString("\n")
+	}
+	b.WriteString("\n")
+	for _, m := range runs {
+		version := "–"
+		if m.engine == "holdfast" {
+			version = m.report.Version // our server is of the run's own version
+		}
+		for _, e := range m.report.Engines {
+			if e.Name == m.engine && e.Version != "" {
+				version = e.Version
+			}
+		}
+		commit := m.report.Commit
+		fmt.Fprintf(&b, l.run, m.engine, version, m.report.At.UTC().Format(time.DateOnly), commit[:min(len(commit), 8)], m.report.Machine.Cores, m.report.Rounds)
+	}
+	return b.String()
+}
+
+// The newest run of an engine counts, also where an older report is read after it and where
+// a report is of several engines; one without any result has no row, and a scenario that
+// was left out a dash.
+func TestMeasuredIsNewest(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
+	report := func(day int, results ...bench.Result) *bench.Report {
+		r := &bench.Report{At: at.AddDate(0, 0, day), Commit: "0123456789", Rounds: 5, Results: results}
+		for _, x := range results {
+			r.Engines = append(r.Engines, bench.EngineInfo{Name: x.Engine, Version: strconv.Itoa(day)})
+		}
+		r.Engines = append(r.Engines, bench.EngineInfo{Name: "consul"}) // which is there, and has no result
+		return r
+	}
+	pairs := func(engine string, kind bench.Kind, n float64) bench.Result {
+		return bench.Result{Engine: engine, Scenario: "own/64", Kind: kind, Figures: bench.Figures{bench.PairsPerSecond: n}}
+	}
+	failed := bench.Result{Engine: "mysql", Scenario: "own/64", Kind: bench.KindOurs, Failed: "it was away"}
+	runs := newest([]*bench.Report{
+		report(2, pairs("redis", bench.KindOurs, 2222), pairs("redis", bench.KindRaw, 9), failed),
+		report(1, pairs("redis", bench.KindOurs, 1111), pairs("unheard-of", bench.KindOurs, 5), pairs("etcd", bench.KindOurs, 1234567)),
+		report(3, pairs("redis", bench.KindRaw, 3333)),
+	})
+	table := measuredTable(runs, portuguese())
+	lines := strings.Split(table, "\n")
+	want := []string{"| redis | – | 2.222 | – | – | – | – | – |", "| etcd | – | 1.234.567 | – | – | – | – | – |", "| unheard-of | – | 5 | – | – | – | – | – |"}
+	if got := lines[2:5]; !slices.Equal(got, want) || !strings.Contains(table, "redis: versão 2, medido em 2026-11-23 no commit 01234567") {
+		t.Errorf("got\n%s", table)
+	}
+	if strings.Contains(table, "mysql") || strings.Contains(table, "consul") {
+		t.Errorf("what was not measured has a row:\n%s", table)
+	}
+}

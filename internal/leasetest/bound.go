@@ -1,0 +1,197 @@
+package leasetest
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// inLine waits until one is in line, where that is told.
+func inLine(t *testing.T, b backend.Backend, name string) {
+	t.Helper()
+	if b.Capabilities().Push {
+		InLine(t, b, name, 1)
+	}
+}
+
+// ConnectionEnded (C10, F22): the server ends the connection that has the locks of b. The
+// holder is told at once, though nobody asks or renews, and a waiter has the lock.
+func ConnectionEnded(t *testing.T, b, other backend.Backend, end func()) {
+	t.Helper()
+	lost := make(chan backend.Loss, 1)
+	id := Session(t, b, time.Hour, func(x backend.Loss) { lost <- x })
+	held := Ask("n", id)
+	before := Take(t, b, held)
+	got := Start(t, other, Ask("n", Session(t, other, time.Hour, nil)))
+	inLine(t, other, "n")
+	end()
+	select {
+	case x := <-lost:
+		if x.Session != id || x.Lease != "" || x.Cause != backend.CauseSession {
+			t.Errorf("told %+v", x)
+		}
+	case <-time.After(Patience):
+		t.Error("the loss was not told")
+	}
+	if g := <-got; g.Err != nil || g.Grant.Token <= before {
+		t.Errorf("the waiter has %+v after token %d", g, before)
+	}
+	if res, err := b.Renew(Within(t), backend.RenewRequest{Session: id}); err != nil || !res.SessionLost {
+		t.Errorf("Renew: %+v, %v", res, err)
+	}
+	if err := b.Release(Within(t), backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: id}); !errors.Is(err, backend.ErrLost) {
+		t.Errorf("Release: %v", err)
+	}
+	if _, err := b.Acquire(Within(t), Ask("m", id)); !errors.Is(err, backend.ErrSessionLost) {
+		t.Errorf("Acquire: %v", err)
+	}
+}
+
+// ManyOnOneConnection (C4): one connection has all the locks of a session, and those who wait in
+// it do not keep the others, or a renewal, from it. conns counts the connections of b that
+// have locks.
+func ManyOnOneConnection(t *testing.T, b, other backend.Backend, conns func() int64) {
+	t.Helper()
+	const locks, waiters = 200, 40
+	id, theirs := Session(t, b, time.Hour, nil), Session(t, other, time.Hour, nil)
+	var held []backend.AcquireRequest
+	var waiting []<-chan Answer
+	for i := range waiters {
+		r := Ask("busy"+strconv.Itoa(i), theirs)
+		Take(t, other, r)
+		held = append(held, r)
+		waiting = append(waiting, Start(t, b, Ask(r.Name, id)))
+	}
+	var all sync.WaitGroup
+	for i := range locks {
+		all.Go(func() {
+			if _, err := b.Acquire(Within(t), Ask("n"+strconv.Itoa(i), id)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if res, err := b.Renew(Within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
+		t.Errorf("Renew: %+v, %v", res, err)
+	}
+	if n := conns(); n != 1 {
+		t.Errorf("%d connections have locks", n)
+	}
+	for i, r := range held {
+		Give(t, other, r)
+		if g := <-waiting[i]; g.Err != nil {
+			t.Error(g.Err)
+		}
+	}
+	if n := conns(); n != 1 {
+		t.Errorf("%d connections have locks", n)
+	}
+}
+
+// HolderCutOff (F3, C4): nothing comes from b any more, behind the proxy, and the server is
+// not told of its end. It frees the lock by itself, and not before the TTL; the holder is
+// told.
+func HolderCutOff(t *testing.T, b, other backend.Backend, proxy Proxy) {
+	t.Helper()
+	const ttl = 3 * time.Second
+	lost := make(chan struct{}, 1)
+	from := time.Now()
+	id := Session(t, b, ttl, func(backend.Loss) { lost <- struct{}{} })
+	before := Take(t, b, Ask("n", id))
+	got := Start(t, other, Ask("n", Session(t, other, time.Hour, nil)))
+	inLine(t, other, "n")
+	proxy.BlackHole()
+	g := <-got
+	if g.Err != nil || g.Grant.Token <= before {
+		t.Fatalf("the waiter has %+v after token %d", g, before)
+	}
+	if early := ttl - time.Since(from); early > 0 {
+		t.Errorf("the lock was free %s before the TTL was over", early)
+	}
+	select {
+	case <-lost:
+	case <-time.After(Patience):
+		t.Error("the holder was not told")
+	}
+}
+
+// BreakOfADeafHolder (C10): b, behind the proxy, does not give back what it was asked for. It
+// loses its connection.
+func BreakOfADeafHolder(t *testing.T, b, other backend.Backend, proxy Proxy) {
+	t.Helper()
+	held := Ask("n", Session(t, b, time.Hour, nil))
+	before := Take(t, b, held)
+	proxy.BlackHole()
+	res, err := other.Break(Within(t), backend.BreakRequest{Name: "n", Reason: "it sleeps"})
+	if err != nil || len(res.Broken) != 1 || res.Broken[0].Lease != held.Lease || res.Token <= before {
+		t.Fatalf("Break: %+v, %v", res, err)
+	}
+	r := Ask("n", Session(t, other, time.Hour, nil))
+	r.Wait = false
+	if g, err := other.Acquire(Within(t), r); err != nil || g.Token < res.Token {
+		t.Errorf("after the break: %+v, %v", g, err)
+	}
+}
+
+// EndedUnderLoad (C2): many take and give back the same few locks, writers and, where there
+// are such, readers, while end ends some of their connections. Tokens rise, and nobody waits
+// for ever.
+func EndedUnderLoad(t *testing.T, open func() backend.Backend, end func()) {
+	t.Helper()
+	const locks, workers, ends, between = 3, 8, 10, 40
+	stop, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var mu sync.Mutex
+	last := make(map[string]fence.Token) // of writers
+	var grants atomic.Int64
+	var all sync.WaitGroup
+	for i := range workers {
+		b := open()
+		readers := b.Capabilities().Shared
+		all.Go(func() {
+			for n := i; stop.Err() == nil; {
+				var over atomic.Bool
+				id := backend.NewSessionID()
+				if err := b.OpenSession(Within(t), backend.SessionRequest{ID: id, TTL: time.Hour, Lost: func(backend.Loss) { over.Store(true) }}); err != nil {
+					continue
+				}
+				for ; stop.Err() == nil && !over.Load(); n++ {
+					req := Ask("n"+strconv.Itoa(n%locks), id)
+					if readers && n%4 == 0 {
+						req.Mode = backend.Shared
+					}
+					g, err := b.Acquire(stop, req)
+					if err != nil {
+						continue
+					}
+					grants.Add(1)
+					mu.Lock()
+					// Who lost it meanwhile may be late to say so.
+					if req.Mode == backend.Exclusive && g.Token <= last[req.Name] && !over.Load() {
+						if info, err := b.Inspect(Within(t), req.Name); err == nil && len(info.Holders) == 1 && info.Holders[0].Lease == req.Lease {
+							t.Errorf("token %d after %d", g.Token, last[req.Name])
+						}
+					}
+					if req.Mode == backend.Exclusive {
+						last[req.Name] = max(last[req.Name], g.Token)
+					}
+					mu.Unlock()
+					_ = b.Release(Within(t), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: id})
+				}
+			}
+		})
+	}
+	for n := range ends {
+		Eventually(t, "they go on", func() bool { return grants.Load() >= int64(between*(n+1)) })
+		end()
+	}
+	cancel()
+	all.Wait()
+}

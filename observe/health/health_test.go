@@ -1,0 +1,230 @@
+package health_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/backend/redlock"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/observe/health"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func checker(t *testing.T, b backend.Backend, cfg health.Config) *health.Checker {
+	t.Helper()
+	if cfg.Timeout == 0 {
+		cfg.Timeout = time.Minute // on a machine that is busy
+	}
+	c, err := holdfast.New(b, holdfast.Config{Timeout: 3 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = errors.Join(c.Close(context.WithoutCancel(t.Context())), b.Close()) })
+	check, err := health.New(c, b, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return check
+}
+
+// get asks the checker over HTTP.
+func get(t *testing.T, c http.Handler) (int, map[string]any) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	c.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
+	var body map[string]any
+	if err := json.Unmarshal(w.Body.Bytes(), &body); err != nil {
+		t.Fatalf("%d %q: %v", w.Code, w.Body, err)
+	}
+	return w.Code, body
+}
+
+// Redlock on three real nodes: all there; one away, which is degraded, and says which; two
+// away, which is the end; and back.
+func TestRedlock(t *testing.T) {
+	t.Parallel()
+	nodes := testserver.RedisNodes(t, redlock.MinNodes)
+	b, err := redlock.Open(t.Context(), "redlock://"+testserver.RedisAddrs(nodes)+"?quarantine=off&timeout=5s", redlock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := checker(t, b, health.Config{Slow: time.Hour, Fresh: 1})
+	becomes := func(want health.Status, code int) map[string]any {
+		t.Helper()
+		for deadline := time.Now().Add(time.Minute); ; {
+			got, body := get(t, c)
+			if body["status"] == string(want) {
+				if got != code {
+					t.Errorf("%s is %d, want %d", want, got, code)
+				}
+				return body
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("want %s, is %v", want, body)
+			}
+		}
+	}
+	becomes(health.Healthy, http.StatusOK)
+	nodes[1].Kill()
+	found, _ := becomes(health.Degraded, http.StatusOK)["found"].([]any)
+	if len(found) != 1 {
+		t.Fatalf("found %v", found)
+	}
+	if text, _ := found[0].(string); !strings.HasPrefix(text, "node 2 of 3 is away: ") {
+		t.Errorf("found %v", found)
+	}
+	nodes[2].Process().Stop() // it hangs
+	if body := becomes(health.Unhealthy, http.StatusServiceUnavailable); !strings.Contains(body["error"].(string), "unavailable") {
+		t.Errorf("%v", body)
+	}
+	if _, err := b.Away(t.Context()); !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("Away: %v", err)
+	}
+	nodes[2].Process().Cont()
+	becomes(health.Degraded, http.StatusOK)
+	nodes[1].Start()
+	becomes(health.Healthy, http.StatusOK)
+}
+
+// store is a backend that knows something of its servers.
+type store struct {
+	backend.Backend
+	away, found []string
+	err         error
+	entered     chan struct{} // gets one when a lock is asked for, if it is not nil
+	wait        chan struct{} // closed when it may be had, if it is not nil
+	asked       atomic.Int32
+}
+
+func (s *store) Away(context.Context) ([]string, error)    { return s.away, s.err }
+func (s *store) Examine(context.Context) ([]string, error) { return s.found, s.err }
+
+func (s *store) Acquire(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
+	s.asked.Add(1)
+	if s.entered != nil {
+		s.entered <- struct{}{}
+		<-s.wait
+	}
+	return s.Backend.Acquire(ctx, r)
+}
+
+func TestFound(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		store *store
+		slow  time.Duration
+		want  []string
+	}{
+		"nothing":        {&store{}, time.Hour, nil},
+		"away":           {&store{away: []string{"a is away"}}, time.Hour, []string{"a is away"}},
+		"a setting":      {&store{found: []string{"fsync is off"}}, time.Hour, []string{"fsync is off"}},
+		"it cannot look": {&store{err: backend.ErrClosed}, time.Hour, []string{"which servers are away is not known", "the store could not be looked at"}},
+		"slow":           {&store{}, 1, []string{"it is slow"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := tc.store
+			s.Backend = memlock.New()
+			r := checker(t, s, health.Config{Slow: tc.slow, Samples: 3}).Check(t.Context())
+			want := health.Healthy
+			if len(tc.want) > 0 {
+				want = health.Degraded
+			}
+			if r.Status != want || r.Err != nil || r.Took <= 0 || r.Backend != "memory" || len(r.Found) != len(tc.want) || s.asked.Load() != 3 {
+				t.Fatalf("%+v, asked %d times", r, s.asked.Load())
+			}
+			for i, prefix := range tc.want {
+				if !strings.HasPrefix(r.Found[i], prefix) {
+					t.Errorf("found %q, want %q", r.Found[i], prefix)
+				}
+			}
+		})
+	}
+}
+
+// Checks of a fleet are not in each other's way; an exclusive holder of their lock is
+// somebody's mistake, and not the end of all locks.
+func TestTogether(t *testing.T) {
+	t.Parallel()
+	data := memlock.NewStore()
+	var wg sync.WaitGroup
+	for range 20 {
+		c := checker(t, data.Open(), health.Config{Slow: time.Hour, Samples: 20})
+		wg.Go(func() {
+			if r := c.Check(t.Context()); r.Status != health.Healthy {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+	wg.Wait()
+	b := data.Open()
+	c, err := holdfast.New(b, holdfast.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Acquire(t.Context(), health.Lock); err != nil {
+		t.Fatal(err)
+	}
+	if r := checker(t, data.Open(), health.Config{}).Check(t.Context()); r.Status != health.Degraded || len(r.Found) != 1 {
+		t.Errorf("%+v", r)
+	}
+	if err := errors.Join(c.Close(t.Context()), b.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// Requests that come together share one check, and one who hangs up does not end it.
+func TestShared(t *testing.T) {
+	t.Parallel()
+	s := &store{Backend: memlock.New(), entered: make(chan struct{}), wait: make(chan struct{})}
+	c := checker(t, s, health.Config{Slow: time.Hour, Fresh: time.Hour})
+	ctx, hangUp := context.WithCancel(t.Context())
+	var first sync.WaitGroup
+	first.Go(func() {
+		c.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil))
+	})
+	<-s.entered
+	hangUp()
+	first.Wait()
+	var wg sync.WaitGroup
+	for range 10 {
+		wg.Go(func() {
+			if code, body := get(t, c); code != http.StatusOK || body["status"] != "healthy" {
+				t.Errorf("%d %v", code, body)
+			}
+		})
+	}
+	close(s.wait)
+	wg.Wait()
+	if _, body := get(t, c); body["found"] == nil || s.asked.Load() != 1 {
+		t.Errorf("%v, asked %d times", body, s.asked.Load())
+	}
+	w := httptest.NewRecorder()
+	c.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil))
+	if w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") == "" {
+		t.Errorf("POST: %d", w.Code)
+	}
+}
+
+func TestBadConfig(t *testing.T) {
+	t.Parallel()
+	for _, cfg := range []health.Config{{Timeout: -1}, {Slow: -1}, {Fresh: -1}, {Samples: -1}} {
+		if _, err := health.New(nil, nil, cfg); !errors.Is(err, holdfast.ErrInvalid) {
+			t.Errorf("%+v: %v", cfg, err)
+		}
+	}
+}

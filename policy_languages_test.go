@@ -1,0 +1,102 @@
+package holdfast_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// A document in two languages says the same: what is code in the README in Portuguese
+// stands in the README, and the two that tell which store to take have the same tables, name
+// the same stores, tests and files, in the same order.
+func TestPolicyLanguages(t *testing.T) {
+	t.Parallel()
+	read := func(path string) string {
+		t.Helper()
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	english := read("README.md")
+	for _, line := range strange(read("README.pt-BR.md"), english) {
+		t.Errorf("README.pt-BR.md has code that README.md has not: %s", line)
+	}
+	for _, pair := range [][2]string{{"docs/choosing.md", "docs/choosing.pt-BR.md"}} {
+		en, pt := skeleton(read(pair[0])), skeleton(read(pair[1]))
+		for i := range max(len(en), len(pt)) {
+			var a, b string
+			if i < len(en) {
+				a = en[i]
+			}
+			if i < len(pt) {
+				b = pt[i]
+			}
+			if a != b {
+				t.Errorf("%s has %q where %s has %q", pair[0], a, pair[1], b)
+				break
+			}
+		}
+		if len(en) < 30 {
+			t.Errorf("%s: only %d things were compared", pair[0], len(en))
+		}
+	}
+}
+
+// strange are the lines of code of a text that the other has not.
+func strange(text, other string) []string {
+	var out []string
+	inside := false
+	for line := range strings.Lines(text) {
+		switch {
+		case strings.HasPrefix(line, "```"):
+			inside = !inside
+		case inside && !strings.Contains(other, line):
+			out = append(out, strings.TrimSpace(line))
+		}
+	}
+	return out
+}
+
+// skeleton is what of a text has no language: its headings as such, the rows of its tables by
+// their cells, and what is quoted as code or linked to, outside of what is generated.
+func skeleton(text string) []string {
+	text = regexp.MustCompile(`(?s)<!-- (\w+): generated.*?<!-- end of \w+ -->`).ReplaceAllString(text, "`generated: $1`")
+	tokens := regexp.MustCompile("(?m)^#+ |^\\|.*\\|$|`[^`]+`|\\]\\([^)]+\\)")
+	var out []string
+	for _, m := range tokens.FindAllString(text, -1) {
+		switch {
+		case strings.HasPrefix(m, "#"):
+			out = append(out, "a heading "+strings.TrimSpace(m))
+		case strings.HasPrefix(m, "|"):
+			out = append(out, "a row of "+strings.Repeat("|", strings.Count(m, "|")))
+			out = append(out, regexp.MustCompile("`[^`]+`|\\]\\([^)]+\\)").FindAllString(m, -1)...)
+		case strings.Contains(m, "choosing"): // each links to the other
+		default:
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// The rule finds what it must.
+func TestPolicyLanguagesCatches(t *testing.T) {
+	t.Parallel()
+	if got := strange("a\n```\nmake run\nmake rum\n```\n", "```\nmake run\n```\n"); len(got) != 1 || got[0] != "make rum" {
+		t.Errorf("%q", got)
+	}
+	same := "# A\n| `x` | b |\nsee [it](there.md) `C`\n"
+	for _, other := range []string{
+		"## A\n| `x` | b |\nsee [it](there.md) `C`\n", "# A\n| `y` | b |\nsee [it](there.md) `C`\n",
+		"# A\n| `x` | b | c |\nsee [it](there.md) `C`\n", "# A\n| `x` | b |\nsee [it](here.md) `C`\n", "# A\n| `x` | b |\nsee [it](there.md)\n",
+	} {
+		if strings.Join(skeleton(other), "\n") == strings.Join(skeleton(same), "\n") {
+			t.Errorf("%q passes for %q", other, same)
+		}
+	}
+	if a, b := skeleton(same), skeleton("# B\n| `x` | zwei |\nsiehe [es](there.md) `C`\n"); strings.Join(a, "\n") != strings.Join(b, "\n") {
+		t.Errorf("%q and %q", a, b)
+	}
+}

@@ -1,0 +1,144 @@
+package play_test
+
+import (
+	"cmp"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/verify/history"
+	"github.com/holdfast-io/holdfast/verify/play"
+)
+
+// programs are the commands of the servers that a cluster of the kind needs and that are
+// not in $PATH, or not in the version that we use.
+func programs(t *testing.T, kind string) map[string][]string {
+	t.Helper()
+	out := make(map[string][]string)
+	switch kind {
+	case "etcd":
+		out["etcd"] = []string{testserver.EtcdBinary(t)}
+	case "kubernetes":
+		out["etcd"] = []string{testserver.EtcdBinary(t)}
+		out["kube-apiserver"] = []string{testserver.Tool(t, "kube-apiserver")}
+	case "consul":
+		out["consul"] = []string{testserver.Tool(t, "consul")}
+	case "holdfast":
+		out["holdfast"] = []string{"/usr/bin/env", serverEnv + "=1", os.Args[0]}
+	}
+	return out
+}
+
+// tortured is what TestTorture plays on: every store that there is, with servers of its own
+// where it has any.
+func tortured() []string { return append(play.Clusters(), "embedded", "memory", "sqlite") }
+
+// torture is what a seed makes of a store: the seed decides which faults there are, when,
+// for whom and for how long.
+func torture(t *testing.T, name string, cfg play.Config) play.Config {
+	t.Helper()
+	cfg.Worker = workers()
+	switch name {
+	case "memory":
+		cfg.URL = "memory://"
+	case "embedded":
+		cfg.URL = "embedded://" + testserver.Dir(t)
+	case "sqlite":
+		cfg.URL = "sqlite://" + filepath.Join(testserver.Dir(t), "locks.db")
+	default:
+		cfg.Cluster, cfg.Programs = name, programs(t, name)
+	}
+	return cfg
+}
+
+// TestTorture plays on every store: workers are stopped and killed; their network is
+// delayed, held, cut one way and both, reset and refused, its replies lost; the servers are
+// stopped and crash, and where there are several they are stopped in turn. F1 to F9, F15 and
+// F17 of docs/faults.md. By itself it is a short part of that, always the same. CHAOS is
+// how long there are faults for each store, one after the other in an order that SEED
+// decides like everything else; BACKEND is the only one to play on, and PROFILE another
+// profile: see make chaos.
+func TestTorture(t *testing.T) { //nolint:tparallel // one store after the other, where that is asked for
+	t.Parallel()
+	seed, err := strconv.ParseUint(cmp.Or(os.Getenv("SEED"), "1"), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	long, err := time.ParseDuration(cmp.Or(os.Getenv("CHAOS"), "8s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := play.Config{For: long, Seed: seed, Profile: play.Profile(cmp.Or(os.Getenv("PROFILE"), string(play.Torture)))}
+	all := tortured()
+	rand.New(rand.NewPCG(seed, 0x0de4)).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	atOnce := 2 // a cluster takes a small machine for itself
+	if os.Getenv("CHAOS") != "" {
+		atOnce = 1
+		t.Logf("seed %d, %s for each of %s", seed, long, strings.Join(all, ", "))
+		t.Logf("again: make chaos SEED=%d FOR=%s PROFILE=%s", seed, long, cfg.Profile)
+	}
+	if only := os.Getenv("BACKEND"); only != "" {
+		if !slices.Contains(all, only) {
+			t.Fatalf("BACKEND is %q, and not one of %q", only, all)
+		}
+		all = []string{only}
+	}
+	gate := make(chan struct{}, atOnce)
+	for _, name := range all {
+		if cfg.Profile == play.Jepsen && (name == "memory" || name == "embedded") {
+			continue // one process, which nothing can stop
+		}
+		t.Run(name, func(t *testing.T) {
+			if atOnce > 1 {
+				t.Parallel()
+			}
+			gate <- struct{}{}
+			defer func() { <-gate }()
+			defer func() {
+				if t.Failed() {
+					t.Logf("again: make chaos SEED=%d FOR=%s PROFILE=%s BACKEND=%s", seed, long, cfg.Profile, name)
+				}
+			}()
+			hurtEnough(t, name, torture(t, name, cfg))
+		})
+	}
+}
+
+// hurtEnough wants a pass, and that it was one to speak of.
+func hurtEnough(t *testing.T, name string, cfg play.Config) {
+	t.Helper()
+	h := played(t, cfg)
+	r := judged(t, h)
+	if cfg.Profile != play.Torture {
+		return
+	}
+	kinds := make(map[string]bool)
+	for _, e := range h.Events {
+		if e.Kind == history.KindFault {
+			kind, _, _ := strings.Cut(e.Text, ", ")
+			kinds[kind] = kinds[kind] || e.Worker == ""
+		}
+	}
+	servers := 0
+	for kind, ofServers := range kinds {
+		if ofServers {
+			servers++
+			t.Logf("the servers had: %s", kind)
+		}
+	}
+	// No relay can stand before what a kubeconfig names: it has TLS. A file has no network,
+	// and nobody stops a worker that is a goroutine.
+	inside := name == "memory" || name == "embedded"
+	switch {
+	case r.Counts.Grants == 0, r.Counts.Kills == 0, r.Counts.Freezes == 0 && !inside,
+		len(kinds) == servers && name != "kubernetes" && name != "sqlite", cfg.Cluster != "" && servers == 0:
+		t.Errorf("too little was hurt: %+v, %v", r.Counts, slices.Sorted(maps.Keys(kinds)))
+	}
+}
