@@ -4,10 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"net/http"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/holdfast-io/holdfast"
@@ -56,10 +54,10 @@ func (d document) process(ctx context.Context, id int, paused func()) error {
 	return err
 }
 
-// TestWithoutLock: two servers find one piece in stock, and both sell it.
-func TestWithoutLock(t *testing.T) {
-	t.Parallel()
-	f := setUp(t, "INSERT INTO product VALUES (1, 1)")
+// testWithoutLock: two servers find one piece in stock, and both sell it.
+func testWithoutLock(f *fixture) {
+	t := f.t
+	f.exec("INSERT INTO product VALUES (1, 1)")
 	var read, wg sync.WaitGroup
 	read.Add(2)
 	for range 2 {
@@ -70,17 +68,17 @@ func TestWithoutLock(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := f.pg.Int("SELECT count(*) FROM reservation"); n != 2 {
+	if n := f.int("SELECT count(*) FROM reservation"); n != 2 {
 		t.Errorf("%d have the one piece: without a lock the fault has to show", n)
 	}
 }
 
-// TestTwoLocksForOneRow: the document's orders take from the stock under the lock of the
+// testTwoLocksForOneRow: the document's orders take from the stock under the lock of the
 // order, and its reservations under the lock of the product: each has its lock, and one
 // update is lost. Ours take the product's lock for both.
-func TestTwoLocksForOneRow(t *testing.T) {
-	t.Parallel()
-	f := setUp(t, "INSERT INTO product VALUES (1, 1), (2, 1)", "INSERT INTO orders (id, product, quantity) VALUES (7, 2, 1)")
+func testTwoLocksForOneRow(f *fixture) {
+	t := f.t
+	f.exec("INSERT INTO product VALUES (1, 1), (2, 1)", "INSERT INTO orders (id, product, quantity) VALUES (7, 2, 1)")
 	locks := f.client(holdfast.Config{})
 	var read, wg sync.WaitGroup
 	read.Add(2)
@@ -95,7 +93,7 @@ func TestTwoLocksForOneRow(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := f.pg.Int("SELECT count(*) FROM reservation WHERE product = 1"); n != 2 {
+	if n := f.int("SELECT count(*) FROM reservation WHERE product = 1"); n != 2 {
 		t.Errorf("%d have the one piece: two locks for one row have to show the fault", n)
 	}
 
@@ -107,16 +105,16 @@ func TestTwoLocksForOneRow(t *testing.T) {
 	if (a.status == http.StatusOK) == (b.status == http.StatusOK) || a.status+b.status != http.StatusOK+http.StatusBadRequest {
 		t.Errorf("the order: %d %s; the reservation: %d %s", a.status, a.text, b.status, b.text)
 	}
-	if n := f.pg.Int("SELECT (SELECT count(*) FROM charge) + (SELECT count(*) FROM reservation WHERE product = 2)"); n != 1 {
+	if n := f.int("SELECT (SELECT count(*) FROM charge) + (SELECT count(*) FROM reservation WHERE product = 2)"); n != 1 {
 		t.Errorf("%d have the one piece", n)
 	}
 }
 
-// TestLockIsNotEnough: the document's lock has an end, nobody renews it, and nothing checks
+// testLockIsNotEnough: the document's lock has an end, nobody renews it, and nothing checks
 // it: a server that sleeps past that end charges an order that another has charged.
-func TestLockIsNotEnough(t *testing.T) {
-	t.Parallel()
-	f := setUp(t, "INSERT INTO product VALUES (1, 9)", "INSERT INTO orders (id, product, quantity) VALUES (5, 1, 1)")
+func testLockIsNotEnough(f *fixture) {
+	t := f.t
+	f.exec("INSERT INTO product VALUES (1, 9)", "INSERT INTO orders (id, product, quantity) VALUES (5, 1, 1)")
 	locks := f.client(holdfast.Config{})
 	lock := func() *holdfast.Lock {
 		l, err := locks.Acquire(t.Context(), "order:5", holdfast.TTL(3*time.Second), holdfast.NoRenew())
@@ -133,62 +131,57 @@ func TestLockIsNotEnough(t *testing.T) {
 		}
 		_ = second.Release(t.Context())
 	})
-	if n := f.pg.Int("SELECT count(*) FROM charge"); err != nil || n != 2 {
+	if n := f.int("SELECT count(*) FROM charge"); err != nil || n != 2 {
 		t.Errorf("charged %d times (%v): without a token the fault has to show", n, err)
 	}
 }
 
-// TestToken is the same with the token, step by step: whoever slept past its lease writes
+// testToken is the same with the token, step by step: whoever slept past its lease writes
 // nothing, whether the next one has written already, or has only read.
-func TestToken(t *testing.T) {
-	t.Parallel()
-	for _, written := range []bool{false, true} {
-		t.Run(fmt.Sprintf("written=%t", written), func(t *testing.T) {
-			t.Parallel()
-			f := setUp(t, "INSERT INTO product VALUES (1, 9)", "INSERT INTO orders (id, product, quantity) VALUES (5, 1, 1)")
-			locks := f.client(holdfast.Config{})
-			stock := func() fence.Token { return f.lock(locks, "inventory:1").Token() }
+func testToken(f *fixture, written bool) {
+	t := f.t
+	f.exec("INSERT INTO product VALUES (1, 9)", "INSERT INTO orders (id, product, quantity) VALUES (5, 1, 1)")
+	locks := f.client(holdfast.Config{})
+	stock := func() fence.Token { return f.lock(locks, "inventory:1").Token() }
 
-			first := f.lock(locks, "order:5")
-			o, err := f.store.Pending(t.Context(), 5, first.Token())
-			if err != nil {
-				t.Fatal(err)
-			}
-			f.end(locks, "order:5") // it sleeps, and its lease ends
-			second := f.lock(locks, "order:5")
-			if o, err = f.store.Pending(t.Context(), 5, second.Token()); err != nil {
-				t.Fatal(err)
-			}
-			complete := func(token fence.Token) error {
-				defer f.end(locks, "inventory:1")
-				_, err := f.store.Complete(t.Context(), o, token, stock())
-				return err
-			}
-			if written {
-				err = complete(second.Token())
-			}
-			if late := complete(first.Token()); err != nil || !errors.Is(late, fence.ErrStale) {
-				t.Errorf("the second: %v; the first, late: %v", err, late)
-			}
-			if !written {
-				err = complete(second.Token())
-			}
-			if n := f.pg.Int("SELECT count(*) FROM charge"); err != nil || n != 1 {
-				t.Errorf("charged %d times (%v)", n, err)
-			}
-			if n := f.pg.Int("SELECT stock FROM product"); n != 8 {
-				t.Errorf("one of nine was sold, and %d are left", n)
-			}
-			// The stock has a token of its own.
-			late := f.lock(locks, "inventory:1")
-			f.end(locks, "inventory:1")
-			if _, err := f.store.Reserve(t.Context(), 1, 1, "", stock()); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := f.store.Reserve(t.Context(), 1, 1, "", late.Token()); !errors.Is(err, fence.ErrStale) {
-				t.Errorf("a late reservation: %v", err)
-			}
-		})
+	first := f.lock(locks, "order:5")
+	o, err := f.store.Pending(t.Context(), 5, first.Token())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.end(locks, "order:5") // it sleeps, and its lease ends
+	second := f.lock(locks, "order:5")
+	if o, err = f.store.Pending(t.Context(), 5, second.Token()); err != nil {
+		t.Fatal(err)
+	}
+	complete := func(token fence.Token) error {
+		defer f.end(locks, "inventory:1")
+		_, err := f.store.Complete(t.Context(), o, token, stock())
+		return err
+	}
+	if written {
+		err = complete(second.Token())
+	}
+	if late := complete(first.Token()); err != nil || !errors.Is(late, fence.ErrStale) {
+		t.Errorf("the second: %v; the first, late: %v", err, late)
+	}
+	if !written {
+		err = complete(second.Token())
+	}
+	if n := f.int("SELECT count(*) FROM charge"); err != nil || n != 1 {
+		t.Errorf("charged %d times (%v)", n, err)
+	}
+	if n := f.int("SELECT stock FROM product"); n != 8 {
+		t.Errorf("one of nine was sold, and %d are left", n)
+	}
+	// The stock has a token of its own.
+	late := f.lock(locks, "inventory:1")
+	f.end(locks, "inventory:1")
+	if _, err := f.store.Reserve(t.Context(), 1, 1, "", stock()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.store.Reserve(t.Context(), 1, 1, "", late.Token()); !errors.Is(err, fence.ErrStale) {
+		t.Errorf("a late reservation: %v", err)
 	}
 }
 

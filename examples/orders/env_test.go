@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -93,36 +94,68 @@ func start(t *testing.T, name string, args ...string) process {
 	return process{p, url}
 }
 
+// each runs the tests on one server, each on a database of its own.
+func each(t *testing.T, tests map[string]func(*fixture)) {
+	t.Helper()
+	pg := testserver.Postgres(t, "max_connections=200")
+	for name, test := range tests {
+		database := "test_" + strings.ToLower(name)
+		pg.Exec("CREATE DATABASE " + database)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // it goes on when all have been started
+			test(setUp(t, strings.Replace(pg.URL(), "/postgres?", "/"+database+"?", 1)))
+		})
+	}
+}
+
 // fixture is a database with the tables, and clients of its locks.
 type fixture struct {
 	t     *testing.T
-	pg    *testserver.PostgresServer
+	url   string
 	store *orders.Store
 	db    *sql.DB
 }
 
-func setUp(t *testing.T, fill ...string) *fixture {
+func setUp(t *testing.T, url string) *fixture {
 	t.Helper()
-	pg := testserver.Postgres(t)
-	store, err := orders.OpenStore(t.Context(), pg.URL())
+	store, err := orders.OpenStore(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(store.Close)
-	db, err := sql.Open("pgx", pg.URL())
+	db, err := sql.Open("pgx", url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	pg.Exec(fill...)
-	return &fixture{t, pg, store, db}
+	return &fixture{t, url, store, db}
+}
+
+// exec runs statements.
+func (f *fixture) exec(statements ...string) {
+	f.t.Helper()
+	for _, s := range statements {
+		if _, err := f.db.ExecContext(f.t.Context(), s); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+}
+
+// int runs a query of one number.
+func (f *fixture) int(query string, args ...any) int64 {
+	f.t.Helper()
+	var n int64
+	if err := f.db.QueryRowContext(f.t.Context(), query, args...).Scan(&n); err != nil {
+		f.t.Fatal(err)
+	}
+	return n
 }
 
 // client is a client of the locks in the same database.
 func (f *fixture) client(cfg holdfast.Config) *holdfast.Client {
 	t := f.t
 	t.Helper()
-	b, err := open.URL(t.Context(), f.pg.URL(), open.Options{})
+	b, err := open.URL(t.Context(), f.url, open.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

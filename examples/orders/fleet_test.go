@@ -21,24 +21,23 @@ const (
 	scarce      = 40 // of product 1, of which seventy are wanted
 )
 
-// TestFleet: 200 clients at three instances, of which one is killed, and another is stopped
+// testFleet: 200 clients at three instances, of which one is killed, and another is stopped
 // with a lock in its hands until its lease is over and somebody else has done its work; then
 // it wakes. Everybody asks until there is an answer. In the end all is counted.
-func TestFleet(t *testing.T) {
-	t.Parallel()
-	f := setUp(t,
-		fmt.Sprintf("INSERT INTO product VALUES (1, %d), (2, %d)", scarce, enough),
+func testFleet(f *fixture) {
+	t := f.t
+	f.exec(fmt.Sprintf("INSERT INTO product VALUES (1, %d), (2, %d)", scarce, enough),
 		fmt.Sprintf("INSERT INTO orders (id, product, quantity) SELECT n, 1 + n %% 2, 1 FROM generate_series(1, %d) n", orderCount),
 		fmt.Sprintf("INSERT INTO orders (id, product, quantity) VALUES (%d, 2, 1)", stuckOrder),
 		"CREATE TABLE seen (product bigint, before int, after int)",
 		`CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO seen VALUES (NEW.id, OLD.stock, NEW.stock); RETURN NULL; END'`,
 		"CREATE TRIGGER note AFTER UPDATE ON product FOR EACH ROW EXECUTE FUNCTION note()",
 	)
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var fleet []process
 	for _, name := range []string{"one", "two", "three"} {
-		fleet = append(fleet, start(t, name, "--database", f.pg.URL(), "--ttl", "6s"))
+		fleet = append(fleet, start(t, name, "--database", f.url, "--ttl", "6s"))
 	}
 	locks := f.client(holdfast.Config{})
 
@@ -181,23 +180,23 @@ func (f *fixture) judge(r *run) {
 		t.Fatalf("%d of %d clients have an answer", n, clients+1)
 	}
 	for what, n := range map[string]int64{
-		"orders that are pending":              f.pg.Int("SELECT count(*) FROM orders WHERE status = 'pending'"),
-		"orders charged more or less than due": f.pg.Int("SELECT count(*) FROM orders o WHERE (SELECT count(*) FROM charge c WHERE c.order_id = o.id) <> (o.status = 'completed')::int"),
-		"requests done twice":                  f.pg.Int("SELECT count(*) - count(DISTINCT request) FROM reservation"),
-		"times the stock was negative":         f.pg.Int("SELECT count(*) FROM seen WHERE after < 0"),
-		"updates of stock that were lost":      f.pg.Int("SELECT count(*) - count(DISTINCT (product, after)) FROM seen"),
-		"left of the scarce product":           f.pg.Int("SELECT stock FROM product WHERE id = 1"),
+		"orders that are pending":              f.int("SELECT count(*) FROM orders WHERE status = 'pending'"),
+		"orders charged more or less than due": f.int("SELECT count(*) FROM orders o WHERE (SELECT count(*) FROM charge c WHERE c.order_id = o.id) <> (o.status = 'completed')::int"),
+		"requests done twice":                  f.int("SELECT count(*) - count(DISTINCT request) FROM reservation"),
+		"times the stock was negative":         f.int("SELECT count(*) FROM seen WHERE after < 0"),
+		"updates of stock that were lost":      f.int("SELECT count(*) - count(DISTINCT (product, after)) FROM seen"),
+		"left of the scarce product":           f.int("SELECT stock FROM product WHERE id = 1"),
 	} {
 		if n != 0 {
 			t.Errorf("%s: %d", what, n)
 		}
 	}
 	const sold = "SELECT (SELECT count(*) FROM charge c JOIN orders o ON o.id = c.order_id WHERE o.product = $1) + (SELECT count(*) FROM reservation WHERE product = $1)"
-	if n := f.pg.Int(sold, 1); n != scarce {
+	if n := f.int(sold, 1); n != scarce {
 		t.Errorf("of %d there are, %d were sold", scarce, n)
 	}
 	everybody := int64(orderCount/2 + (clients-orderBuyers)/2 + 1)
-	if n, left := f.pg.Int(sold, 2), f.pg.Int("SELECT stock FROM product WHERE id = 2"); n != everybody || left != enough-everybody {
+	if n, left := f.int(sold, 2), f.int("SELECT stock FROM product WHERE id = 2"); n != everybody || left != enough-everybody {
 		t.Errorf("%d wanted the other product, %d have it, and %d of %d are left", everybody, n, left, enough)
 	}
 	for id := range r.charged {
@@ -206,7 +205,7 @@ func (f *fixture) judge(r *run) {
 		}
 	}
 	for i := orderBuyers; i < clients; i++ {
-		rows := f.pg.Int("SELECT count(*) FROM reservation WHERE request = $1", "client-"+strconv.Itoa(i))
+		rows := f.int("SELECT count(*) FROM reservation WHERE request = $1", "client-"+strconv.Itoa(i))
 		if told := r.reserved[i].Load(); (rows == 1) != told {
 			t.Errorf("client %d was told %t and has %d", i, told, rows)
 		}

@@ -13,10 +13,22 @@ import (
 	orders "github.com/holdfast-io/holdfast/examples/orders"
 )
 
-// TestOrder: an order is processed once, and the answers say what became of it.
-func TestOrder(t *testing.T) {
+// TestOrders runs everything on one server.
+func TestOrders(t *testing.T) {
 	t.Parallel()
-	f := setUp(t, "INSERT INTO product VALUES (1, 3)", "INSERT INTO orders (id, product, quantity) VALUES (1, 1, 2), (2, 1, 2), (3, 1, 1)")
+	each(t, map[string]func(*fixture){
+		"Fleet": testFleet, "WithoutLock": testWithoutLock, "TwoLocksForOneRow": testTwoLocksForOneRow, "LockIsNotEnough": testLockIsNotEnough,
+		"TokenAfterRead":  func(f *fixture) { testToken(f, false) },
+		"TokenAfterWrite": func(f *fixture) { testToken(f, true) },
+		"Order":           testOrder, "OrderBusy": testOrderBusy, "Reserve": testReserve, "StockBusy": testStockBusy,
+		"BadRequests": testBadRequests, "Start": testStart,
+	})
+}
+
+// testOrder: an order is processed once, and the answers say what became of it.
+func testOrder(f *fixture) {
+	t := f.t
+	f.exec("INSERT INTO product VALUES (1, 3)", "INSERT INTO orders (id, product, quantity) VALUES (1, 1, 2), (2, 1, 2), (3, 1, 1)")
 	url := f.serve(f.client(holdfast.Config{}), nil)
 	if a := expect(t, processOrder(t, url, 1), http.StatusOK); a.Status != orders.StatusCompleted {
 		t.Errorf("processed: %s", a.text)
@@ -35,16 +47,16 @@ func TestOrder(t *testing.T) {
 	if a := expect(t, do(t, http.MethodGet, url+"/inventory/1", "", ""), http.StatusOK); a.Stock != 0 {
 		t.Errorf("the stock is %s", a.text)
 	}
-	if n := f.pg.Int("SELECT count(*) FROM charge"); n != 2 {
+	if n := f.int("SELECT count(*) FROM charge"); n != 2 {
 		t.Errorf("%d charges", n)
 	}
 }
 
-// TestOrderBusy: while one instance works on an order the others say so at once. What the
+// testOrderBusy: while one instance works on an order the others say so at once. What the
 // payment provider refuses is not charged, and the order can be tried again.
-func TestOrderBusy(t *testing.T) {
-	t.Parallel()
-	f := setUp(t, "INSERT INTO product VALUES (1, 3)", "INSERT INTO orders (id, product, quantity) VALUES (1, 1, 2)")
+func testOrderBusy(f *fixture) {
+	t := f.t
+	f.exec("INSERT INTO product VALUES (1, 3)", "INSERT INTO orders (id, product, quantity) VALUES (1, 1, 2)")
 	asked, goOn := make(chan struct{}), make(chan error)
 	here := f.serve(f.client(holdfast.Config{}), func(context.Context, orders.Order) error {
 		close(asked)
@@ -59,16 +71,16 @@ func TestOrderBusy(t *testing.T) {
 	}
 	goOn <- errors.New("the card has expired")
 	expect(t, <-first, http.StatusServiceUnavailable)
-	if n := f.pg.Int("SELECT count(*) FROM charge"); n != 0 {
+	if n := f.int("SELECT count(*) FROM charge"); n != 0 {
 		t.Errorf("%d charges", n)
 	}
 	expect(t, processOrder(t, there, 1), http.StatusOK)
 }
 
-// TestReserve: a request that is named is done once.
-func TestReserve(t *testing.T) {
-	t.Parallel()
-	f := setUp(t, "INSERT INTO product VALUES (1, 5)")
+// testReserve: a request that is named is done once.
+func testReserve(f *fixture) {
+	t := f.t
+	f.exec("INSERT INTO product VALUES (1, 5)")
 	url := f.serve(f.client(holdfast.Config{}), nil)
 	if a := expect(t, reserveStock(t, url, 1, "r-1", 2), http.StatusOK); a.Remaining != 3 || a.Repeated {
 		t.Errorf("two of five: %s", a.text)
@@ -83,15 +95,15 @@ func TestReserve(t *testing.T) {
 	expect(t, reserveStock(t, url, 1, "", 1), http.StatusOK) // without a name each is another
 	expect(t, reserveStock(t, url, 1, "", 1), http.StatusOK)
 	expect(t, reserveStock(t, url, 2, "", 1), http.StatusNotFound)
-	if n := f.pg.Int("SELECT stock FROM product"); n != 1 {
+	if n := f.int("SELECT stock FROM product"); n != 1 {
 		t.Errorf("%d are left", n)
 	}
 }
 
-// TestStockBusy: a reservation waits for its turn for five seconds, and has it when it comes.
-func TestStockBusy(t *testing.T) {
-	t.Parallel()
-	f := setUp(t, "INSERT INTO product VALUES (1, 5)")
+// testStockBusy: a reservation waits for its turn for five seconds, and has it when it comes.
+func testStockBusy(f *fixture) {
+	t := f.t
+	f.exec("INSERT INTO product VALUES (1, 5)")
 	locks := f.client(holdfast.Config{})
 	url := f.serve(locks, nil)
 	lock := f.lock(locks, "inventory:1")
@@ -120,10 +132,10 @@ func TestStockBusy(t *testing.T) {
 	}
 }
 
-// TestBadRequests: every refusal is a problem that says what is wrong.
-func TestBadRequests(t *testing.T) {
-	t.Parallel()
-	f := setUp(t, "INSERT INTO product VALUES (1, 5)")
+// testBadRequests: every refusal is a problem that says what is wrong.
+func testBadRequests(f *fixture) {
+	t := f.t
+	f.exec("INSERT INTO product VALUES (1, 5)")
 	url := f.serve(f.client(holdfast.Config{}), nil)
 	for _, c := range []struct {
 		method, path, key, body string
@@ -148,16 +160,15 @@ func TestBadRequests(t *testing.T) {
 			t.Errorf("%s %s %.60s: %d %s", c.method, c.path, c.body, a.status, a.text)
 		}
 	}
-	if n := f.pg.Int("SELECT stock FROM product"); n != 5 {
+	if n := f.int("SELECT stock FROM product"); n != 5 {
 		t.Errorf("bad requests have left %d", n)
 	}
 }
 
-// TestStart: the command refuses what it cannot use, and fills a database for a
+// testStart: the command refuses what it cannot use, and fills a database for a
 // demonstration once.
-func TestStart(t *testing.T) {
-	t.Parallel()
-	f := setUp(t)
+func testStart(f *fixture) {
+	t := f.t
 	run := func(args ...string) error {
 		return orders.Run(t.Context(), append([]string{"--listen", "127.0.0.1:0"}, args...), nil, io.Discard, io.Discard)
 	}
@@ -165,18 +176,18 @@ func TestStart(t *testing.T) {
 	if err := run(); !errors.As(err, &bad) || bad.Field != "--database" {
 		t.Errorf("without a database: %v", err)
 	}
-	if err := run("--database", f.pg.URL(), "--ttl", "1ms"); !errors.As(err, &bad) || bad.Field != "ttl" {
+	if err := run("--database", f.url, "--ttl", "1ms"); !errors.As(err, &bad) || bad.Field != "ttl" {
 		t.Errorf("a millisecond: %v", err)
 	}
 	for range 2 {
-		p := start(t, "demo", "--database", f.pg.URL(), "--demo")
+		p := start(t, "demo", "--database", f.url, "--demo")
 		expect(t, do(t, http.MethodGet, p.url+"/orders/9", "", ""), http.StatusOK)
 		p.Terminate()
 		if err := p.Wait(time.Minute); err != nil {
 			t.Errorf("told to stop, it ended with %v: %s", err, p.Log())
 		}
 	}
-	if n := f.pg.Int("SELECT count(*) FROM orders"); n != 9 {
+	if n := f.int("SELECT count(*) FROM orders"); n != 9 {
 		t.Errorf("%d orders for a demonstration", n)
 	}
 	http.DefaultClient.CloseIdleConnections()

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"sync"
-	"testing"
 	"time"
 
 	tables "github.com/holdfast-io/holdfast/examples/tables"
@@ -80,32 +79,29 @@ func (f *fixture) two(how read, counted bool) []error {
 	return errs
 }
 
-// TestLostUpdate: without a lock two guests have one table, and one of the two was not counted.
-func TestLostUpdate(t *testing.T) {
-	t.Parallel()
-	f := setUp(t)
+// testLostUpdate: without a lock two guests have one table, and one of the two was not counted.
+func testLostUpdate(f *fixture) {
+	t := f.t
 	if errs := f.two(plain, true); errors.Join(errs...) != nil {
 		t.Errorf("without a lock both are told yes, not %v", errs)
 	}
 	f.count(2, 1)
 }
 
-// TestShareLetsBothWrite: FOR SHARE keeps nobody from reading FOR SHARE. The document's
+// testShareLetsBothWrite: FOR SHARE keeps nobody from reading FOR SHARE. The document's
 // reservation is a row of another table, so both write theirs, and nothing is noticed.
-func TestShareLetsBothWrite(t *testing.T) {
-	t.Parallel()
-	f := setUp(t)
+func testShareLetsBothWrite(f *fixture) {
+	t := f.t
 	if errs := f.two(shared, false); errors.Join(errs...) != nil {
 		t.Errorf("with FOR SHARE both are told yes, not %v", errs)
 	}
 	f.count(2, 0)
 }
 
-// TestShareDeadlocks: where the row that was read FOR SHARE is written, the update is not lost:
+// testShareDeadlocks: where the row that was read FOR SHARE is written, the update is not lost:
 // each waits for the other, the database ends one of them, and that one runs again.
-func TestShareDeadlocks(t *testing.T) {
-	t.Parallel()
-	f := setUp(t)
+func testShareDeadlocks(f *fixture) {
+	t := f.t
 	errs := f.two(shared, true)
 	if (errs[0] == nil) == (errs[1] == nil) || !errors.Is(errors.Join(errs...), rowlock.ErrDeadlock) || !rowlock.Again(errors.Join(errs...)) {
 		t.Fatalf("one has the table, and one met a deadlock: %v", errs)
@@ -117,11 +113,10 @@ func TestShareDeadlocks(t *testing.T) {
 	f.count(1, 1)
 }
 
-// TestUpdateWaits: with FOR UPDATE, which Reserve takes, the second cannot read before the first
+// testUpdateWaits: with FOR UPDATE, which Reserve takes, the second cannot read before the first
 // has committed, and reads what that has written.
-func TestUpdateWaits(t *testing.T) {
-	t.Parallel()
-	f := setUp(t)
+func testUpdateWaits(f *fixture) {
+	t := f.t
 	bar := f.open(patience)
 	at, err := time.Parse("2006-01-02T15:04:05", evening)
 	if err != nil {
@@ -133,7 +128,7 @@ func TestUpdateWaits(t *testing.T) {
 			_, err := bar.Reserve(t.Context(), 1, 2, at)
 			second <- err
 		}()
-		for f.pg.Int("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'") == 0 && len(second) == 0 {
+		for f.int("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 0 && len(second) == 0 {
 			continue
 		}
 		if len(second) > 0 {

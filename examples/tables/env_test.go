@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -70,31 +71,64 @@ const (
 	patience = 10 * time.Second // longer than anybody has to wait for a table here
 )
 
-// fixture is a database with table 1 and guests 1 to 100.
-type fixture struct {
-	t  *testing.T
-	pg *testserver.PostgresServer
-	db *sql.DB
+// each runs the tests on one server, each on a database of its own.
+func each(t *testing.T, tests map[string]func(*fixture)) {
+	t.Helper()
+	pg := testserver.Postgres(t, "max_connections=200")
+	for name, test := range tests {
+		database := "test_" + strings.ToLower(name)
+		pg.Exec("CREATE DATABASE " + database)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // it goes on when all have been started
+			test(setUp(t, strings.Replace(pg.URL(), "/postgres?", "/"+database+"?", 1)))
+		})
+	}
 }
 
-func setUp(t *testing.T) *fixture {
+// fixture is a database with table 1 and guests 1 to 100.
+type fixture struct {
+	t   *testing.T
+	url string
+	db  *sql.DB
+}
+
+func setUp(t *testing.T, url string) *fixture {
 	t.Helper()
-	f := &fixture{t: t, pg: testserver.Postgres(t)}
-	f.open(patience)
-	f.pg.Exec("INSERT INTO mesa (id, lugares) VALUES (1, 4)", "INSERT INTO usuario SELECT n, 'guest ' || n FROM generate_series(1, 100) n")
-	db, err := sql.Open("pgx", f.pg.URL())
+	db, err := sql.Open("pgx", url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	f.db = db
+	f := &fixture{t, url, db}
+	f.open(patience)
+	f.exec("INSERT INTO mesa (id, lugares) VALUES (1, 4)", "INSERT INTO usuario SELECT n, 'guest ' || n FROM generate_series(1, 100) n")
 	return f
+}
+
+// exec runs statements.
+func (f *fixture) exec(statements ...string) {
+	f.t.Helper()
+	for _, s := range statements {
+		if _, err := f.db.ExecContext(f.t.Context(), s); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+}
+
+// int runs a query of one number.
+func (f *fixture) int(query string, args ...any) int64 {
+	f.t.Helper()
+	var n int64
+	if err := f.db.QueryRowContext(f.t.Context(), query, args...).Scan(&n); err != nil {
+		f.t.Fatal(err)
+	}
+	return n
 }
 
 // open is an instance's way to the database.
 func (f *fixture) open(wait time.Duration) *tables.Bar {
 	f.t.Helper()
-	bar, err := tables.Open(f.t.Context(), f.pg.URL(), twoHours, wait)
+	bar, err := tables.Open(f.t.Context(), f.url, twoHours, wait)
 	if err != nil {
 		f.t.Fatal(err)
 	}

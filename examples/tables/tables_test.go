@@ -12,15 +12,23 @@ import (
 
 	tables "github.com/holdfast-io/holdfast/examples/tables"
 	"github.com/holdfast-io/holdfast/fence"
-	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
 const evening = "2026-12-24T20:00:00"
 
-// TestReservation: the answers of the document, and a Location that leads somewhere.
-func TestReservation(t *testing.T) {
+// TestTables runs everything on one server.
+func TestTables(t *testing.T) {
 	t.Parallel()
-	f := setUp(t)
+	each(t, map[string]func(*fixture){
+		"Reservation": testReservation, "OneTable": testOneTable, "Busy": testBusy, "BadRequests": testBadRequests, "Start": testStart,
+		"LostUpdate": testLostUpdate, "ShareLetsBothWrite": testShareLetsBothWrite, "ShareDeadlocks": testShareDeadlocks,
+		"UpdateWaits": testUpdateWaits,
+	})
+}
+
+// testReservation: the answers of the document, and a Location that leads somewhere.
+func testReservation(f *fixture) {
+	t := f.t
 	url := f.serve(patience)
 	made := expect(t, reserve(t, url, 1, 7, evening), http.StatusCreated)
 	if made.Table != 1 || made.Guest != 7 || made.From != evening || made.To != "2026-12-24T22:00:00" {
@@ -51,11 +59,10 @@ func TestReservation(t *testing.T) {
 	expect(t, do(t, http.MethodGet, url+"/mesas/2", ""), http.StatusNotFound)
 }
 
-// TestOneTable: of fifty guests at two instances one has the table; and of thirty who want it
+// testOneTable: of fifty guests at two instances one has the table; and of thirty who want it
 // on different days all have it, and each is counted.
-func TestOneTable(t *testing.T) {
-	t.Parallel()
-	f := setUp(t)
+func testOneTable(f *fixture) {
+	t := f.t
 	urls := []string{f.serve(patience), f.serve(patience)}
 	answers := make([]answer, 80)
 	var wg sync.WaitGroup
@@ -88,18 +95,17 @@ func TestOneTable(t *testing.T) {
 // count fails the test unless so many reservations are there, and so many were counted.
 func (f *fixture) count(made, counted int64) {
 	f.t.Helper()
-	if n := f.pg.Int("SELECT count(*) FROM reserva"); n != made {
+	if n := f.int("SELECT count(*) FROM reserva"); n != made {
 		f.t.Errorf("%d reservations, not %d", n, made)
 	}
-	if n := f.pg.Int("SELECT reservas FROM mesa WHERE id = 1"); n != counted {
+	if n := f.int("SELECT reservas FROM mesa WHERE id = 1"); n != counted {
 		f.t.Errorf("%d were counted, not %d", n, counted)
 	}
 }
 
-// TestBusy: nobody waits for ever for a row that somebody else has.
-func TestBusy(t *testing.T) {
-	t.Parallel()
-	f := setUp(t)
+// testBusy: nobody waits for ever for a row that somebody else has.
+func testBusy(f *fixture) {
+	t := f.t
 	url := f.serve(50 * time.Millisecond)
 	tx, err := f.db.BeginTx(t.Context(), nil)
 	if err != nil {
@@ -119,10 +125,9 @@ func TestBusy(t *testing.T) {
 	expect(t, reserve(t, url, 1, 1, evening), http.StatusCreated)
 }
 
-// TestBadRequests: every refusal is a problem that says what is wrong.
-func TestBadRequests(t *testing.T) {
-	t.Parallel()
-	f := setUp(t)
+// testBadRequests: every refusal is a problem that says what is wrong.
+func testBadRequests(f *fixture) {
+	t := f.t
 	url := f.serve(patience)
 	for _, c := range []struct {
 		method, path, body string
@@ -153,11 +158,10 @@ func TestBadRequests(t *testing.T) {
 	f.count(0, 0)
 }
 
-// TestStart: the command refuses what it cannot use, and fills a database for a
+// testStart: the command refuses what it cannot use, and fills a database for a
 // demonstration once.
-func TestStart(t *testing.T) {
-	t.Parallel()
-	pg := testserver.Postgres(t).URL()
+func testStart(f *fixture) {
+	t, pg := f.t, f.url
 	for field, args := range map[string][]string{
 		"--database": {}, "--stay": {"--database", pg, "--stay", "1s"}, "--wait": {"--database", pg, "--wait", "1h"},
 	} {
