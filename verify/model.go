@@ -103,7 +103,7 @@ func (g *game) lockModel(name string) (*lockModel, []act) {
 	slack := g.h.Header.SessionTTL + g.h.Header.ExpiryLag
 	for _, a := range g.locks[name] {
 		n := len(m.leases)
-		m.leases = append(m.leases, lease{a, a.earliestEnd()})
+		m.leases = append(m.leases, lease{a, a.earliestEnd(g.h.Header.Tied)})
 		if t, faulty := g.trouble(a, a.Call(), min(a.Return, a.proc.gone)); a.Verb == history.VerbAcquire && (faulty || !a.Granted()) || a.Outcome == history.Unknown {
 			if t == history.Infinity || t > g.h.End {
 				t = g.h.End
@@ -127,8 +127,9 @@ func (g *game) lockModel(name string) (*lockModel, []act) {
 }
 
 // earliestEnd is from when on the lease may be over on the backend: the latest deadline
-// that the worker was told of, or the call of whatever may have given it back.
-func (a *acquisition) earliestEnd() int64 {
+// that the worker was told of, or the call of whatever may have given it back. Tied: what a
+// worker that is killed had ends with it.
+func (a *acquisition) earliestEnd(tied bool) int64 {
 	end := a.deadline()
 	for _, o := range a.ops {
 		switch o.Verb { //nolint:exhaustive // only these can end a lease
@@ -138,7 +139,7 @@ func (a *acquisition) earliestEnd() int64 {
 			}
 		}
 	}
-	if !a.proc.killed {
+	if !a.proc.killed || tied {
 		end = min(end, a.proc.gone) // a client that closes gives everything back
 	}
 	return end

@@ -87,11 +87,19 @@ func capabilities(t *testing.T) []backend.Capabilities {
 	if err != nil {
 		t.Fatal(err)
 	}
+	advisory, err := pglock.OpenAdvisory(t.Context(), "postgres+advisory://127.0.0.1/postgres", nil) // nothing is sent
+	if err != nil {
+		t.Fatal(err)
+	}
+	named, err := mysqllock.OpenUserLocks(t.Context(), "mysql+getlock://127.0.0.1/test", nil) // nothing is sent
+	if err != nil {
+		t.Fatal(err)
+	}
 	cluster, err := k8slock.New(http.DefaultClient, "https://127.0.0.1", k8slock.Config{}) // nothing is sent
 	if err != nil {
 		t.Fatal(err)
 	}
-	all = append(all, ensemble, agent, database, other, cluster)
+	all = append(all, ensemble, agent, database, advisory, other, named, cluster)
 	all = slices.Insert(all, 3, backend.Backend(masters)) // beside the one Redis
 	node, err := open.Embedded(t.Context(), embedded.Config{DataDir: t.TempDir() + "/etcd"})
 	if err != nil {
@@ -132,6 +140,7 @@ func capabilityTable(all []backend.Capabilities) string {
 		{"loss told by push", func(c backend.Capabilities) string { return yes(c.LossPush) }},
 		{"one renewal for all leases", func(c backend.Capabilities) string { return yes(c.Sessions) }},
 		{"events", func(c backend.Capabilities) string { return yes(c.Watch) }},
+		{"leases outlive a broken connection", func(c backend.Capabilities) string { return yes(!c.Tied) }},
 		{"survives a restart of the store", func(c backend.Capabilities) string { return yes(c.Durable) }},
 		{"token from", func(c backend.Capabilities) string { return c.TokenKind }},
 		{"shortest TTL", func(c backend.Capabilities) string { return short(c.MinTTL) }},
