@@ -29,8 +29,8 @@ func TestPolicyFaultIndex(t *testing.T) {
 		if strings.HasPrefix(shown, "all:") || strings.Contains(shown, "all the others:") {
 			continue
 		}
-		for _, b := range []string{"sqlite", "redis", "redlock", "etcd", "zookeeper", "consul", "postgres", "mysql", "kubernetes", "holdfast"} {
-			if !regexp.MustCompile(`(^|[ ,;])` + b + `[,:]`).MatchString(shown) {
+		for _, b := range []string{"sqlite", "redis", "redlock", "etcd", "zookeeper", "consul", "postgres", "postgres+advisory", "mysql", "mysql+getlock", "kubernetes", "holdfast"} {
+			if !regexp.MustCompile(`(^|[ ,;])` + regexp.QuoteMeta(b) + `[,:]`).MatchString(shown) {
 				t.Errorf("docs/faults.md does not say what becomes of F%d on %s", n, b)
 			}
 		}

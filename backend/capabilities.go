@@ -15,6 +15,10 @@ type Capabilities struct {
 	// Bound: a session is tied to the connection of the backend value that opened it,
 	// and ends with that: Close ends it, and no other value can go on with it.
 	Bound bool
+	// Tied: the leases of a session end at once when the connection that it is bound to
+	// breaks, whatever breaks it, and not only with the TTL: C4 and C9 hold for as long as
+	// the connection stands. The holder is told as soon as this side sees the end of it.
+	Tied bool
 	// Shared leases without a limit.
 	Shared bool
 	// Permits: shared leases with a limit.

@@ -103,7 +103,7 @@ func (g *game) lockModel(name string) (*lockModel, []act) {
 	slack := g.h.Header.SessionTTL + g.h.Header.ExpiryLag
 	for _, a := range g.locks[name] {
 		n := len(m.leases)
-		m.leases = append(m.leases, lease{a, a.earliestEnd()})
+		m.leases = append(m.leases, lease{a, a.earliestEnd(g.h.Header.Tied)})
 		if t, open := g.unsettled(a); open {
 			excuses = append(excuses, interval{a.Call(), t + max(slack, a.TTL+slack)})
 		}
@@ -156,8 +156,9 @@ func (g *game) unsettled(a *acquisition) (int64, bool) {
 }
 
 // earliestEnd is from when on the lease may be over on the backend: the latest deadline
-// that the worker was told of, or the call of whatever may have given it back.
-func (a *acquisition) earliestEnd() int64 {
+// that the worker was told of, or the call of whatever may have given it back. Tied: what a
+// worker that is killed had ends with it.
+func (a *acquisition) earliestEnd(tied bool) int64 {
 	end := a.deadline()
 	for _, o := range a.ops {
 		switch o.Verb { //nolint:exhaustive // only these can end a lease
@@ -167,7 +168,7 @@ func (a *acquisition) earliestEnd() int64 {
 			}
 		}
 	}
-	if !a.proc.killed {
+	if !a.proc.killed || tied {
 		end = min(end, a.proc.gone) // a client that closes gives everything back
 	}
 	return end

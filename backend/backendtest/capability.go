@@ -45,6 +45,9 @@ func capabilitiesMakeSense(e *env) {
 	if !c.Sessions && !c.Timed {
 		e.Errorf("there are neither sessions nor timed leases: no lease is possible")
 	}
+	if c.Tied && !c.Bound {
+		e.Errorf("leases end with the connection, and sessions are not bound to any")
+	}
 	if c.LossPush && !c.Sessions {
 		e.Errorf("LossPush is claimed, but there is no session that a loss could be pushed to")
 	}

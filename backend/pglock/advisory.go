@@ -144,7 +144,7 @@ func (b *Advisory) sql(query string) string { return b.quoted.Replace(query) }
 // Capabilities says what can be done with advisory locks.
 func (b *Advisory) Capabilities() backend.Capabilities {
 	return backend.Capabilities{
-		Name: advisoryName, Sessions: true, Bound: true, Shared: true, Push: true, LossPush: true, TokenKind: "counter",
+		Name: advisoryName, Sessions: true, Bound: true, Tied: true, Shared: true, Push: true, LossPush: true, TokenKind: "counter",
 		MinTTL: time.Second, MaxTTL: 24 * time.Hour, ExpiryLag: 2 * time.Second,
 	}
 }

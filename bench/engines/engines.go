@@ -31,6 +31,8 @@ func Open(ctx context.Context, url string) (*bench.Engine, error) {
 		return Consul(ctx, url)
 	case "postgres", "postgresql":
 		return Postgres(ctx, url)
+	case "postgres+advisory":
+		return Advisory(ctx, url)
 	case "memory":
 		return Memory(), nil
 	default:

@@ -208,6 +208,26 @@ func TestPostgres(t *testing.T) {
 	}
 }
 
+// Locks that belong to a connection: those of PostgreSQL beside the bare statements, and ours
+// alone on those of MariaDB.
+func TestConnectionLocks(t *testing.T) {
+	t.Parallel()
+	for url, results := range map[string]int{
+		"postgres+advisory" + strings.TrimPrefix(testserver.Postgres(t).URL(), "postgres"): 3,
+		"mysql+getlock" + strings.TrimPrefix(testserver.MariaDB(t).URL(), "mysql"):         2,
+	} {
+		e, err := engines.Open(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := bench.Run(t.Context(), []*bench.Engine{e}, bench.Options{Rounds: 1, Budget: 100 * time.Millisecond, Only: []string{"own/8", "one/8"}})
+		if err := errors.Join(err, e.Close()); err != nil {
+			t.Fatal(err)
+		}
+		good(t, r, results)
+	}
+}
+
 // Ours alone on Kubernetes.
 func TestKubernetes(t *testing.T) {
 	t.Parallel()

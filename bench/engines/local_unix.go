@@ -133,6 +133,14 @@ func locals(self string) []local {
 			tb.Helper()
 			return started{url: testserver.Postgres(tb).URL()}
 		}},
+		{engine: "postgres+advisory", program: postgresProgram(), launch: func(tb testing.TB) started {
+			tb.Helper()
+			return started{url: "postgres+advisory" + strings.TrimPrefix(testserver.Postgres(tb).URL(), "postgres")}
+		}},
+		{engine: "mysql+getlock", program: "mariadb-install-db", launch: func(tb testing.TB) started {
+			tb.Helper()
+			return started{url: "mysql+getlock" + strings.TrimPrefix(testserver.MariaDB(tb).URL(), "mysql")}
+		}},
 	}
 	all = append(all, local{engine: "consul", program: builder(), launch: func(tb testing.TB) started {
 		tb.Helper()

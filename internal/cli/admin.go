@@ -138,7 +138,7 @@ func (a *app) migrateCommand() *cobra.Command {
 file, the tables in PostgreSQL, MySQL or MariaDB. Others keep no schema, and are only opened. Doing it again changes nothing.
 
 A role that may use the tables but not make them needs, from the one that made them: SELECT, INSERT, UPDATE and
-DELETE of all tables, and in PostgreSQL USAGE of the schema.`,
+DELETE of all tables, and in PostgreSQL USAGE of the schema and, for advisory locks, of its sequence.`,
 		Example: `  holdfast migrate --backend sqlite:///var/lib/holdfast/locks.db
   holdfast migrate --backend postgres://admin@db/app`,
 		Args: cobra.NoArgs,

@@ -108,6 +108,9 @@ func (b *Leases) enter(ctx context.Context, op string) (context.Context, func(),
 // Ready sees to it that Store.Setup worked once. Errors: ErrClosed; ctx's cause, in a
 // *backend.UnavailableError; those of Store.Setup.
 func (b *Leases) Ready(ctx context.Context, op string) error {
+	if b.life.Err() != nil {
+		return backend.ErrClosed
+	}
 	if b.set.Load() {
 		return nil
 	}

@@ -33,6 +33,10 @@ func TestCapabilityTable(t *testing.T) {
 	caps := capabilities(t)
 	generated(t, "../../README.md", "capabilities", capabilityTable(caps, func(s string) string { return s }))
 	generated(t, "../../docs/guarantees.md", "capabilities", capabilityTable(caps, func(s string) string { return s }))
+	for _, one := range caps { // each backend's page has its own column
+		page := "../../docs/backends/" + one.Name + ".md"
+		generated(t, page, "capabilities", capabilityTable([]backend.Capabilities{one}, func(s string) string { return s }))
+	}
 	generated(t, "../../README.pt-BR.md", "capabilities", capabilityTable(caps, inPortuguese(t)))
 }
 
@@ -97,11 +101,19 @@ func capabilities(t *testing.T) []backend.Capabilities {
 	if err != nil {
 		t.Fatal(err)
 	}
+	advisory, err := pglock.OpenAdvisory(t.Context(), "postgres+advisory://127.0.0.1/postgres", nil) // nothing is sent
+	if err != nil {
+		t.Fatal(err)
+	}
+	named, err := mysqllock.OpenUserLocks(t.Context(), "mysql+getlock://127.0.0.1/test", nil) // nothing is sent
+	if err != nil {
+		t.Fatal(err)
+	}
 	cluster, err := k8slock.New(http.DefaultClient, "https://127.0.0.1", k8slock.Config{}) // nothing is sent
 	if err != nil {
 		t.Fatal(err)
 	}
-	all = append(all, ensemble, agent, database, other, cluster)
+	all = append(all, ensemble, agent, database, advisory, other, named, cluster)
 	all = slices.Insert(all, 3, backend.Backend(masters)) // beside the one Redis
 	node, err := open.Embedded(t.Context(), embedded.Config{DataDir: t.TempDir() + "/etcd"})
 	if err != nil {
@@ -142,6 +154,7 @@ func capabilityTable(all []backend.Capabilities, say func(string) string) string
 		{"loss told by push", func(c backend.Capabilities) string { return yes(c.LossPush) }},
 		{"one renewal for all leases", func(c backend.Capabilities) string { return yes(c.Sessions) }},
 		{"events", func(c backend.Capabilities) string { return yes(c.Watch) }},
+		{"leases outlive a broken connection", func(c backend.Capabilities) string { return yes(!c.Tied) }},
 		{"survives a restart of the store", func(c backend.Capabilities) string { return yes(c.Durable) }},
 		{"token from", func(c backend.Capabilities) string { return c.TokenKind }},
 		{"shortest TTL", func(c backend.Capabilities) string { return short(c.MinTTL) }},

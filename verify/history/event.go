@@ -120,6 +120,9 @@ type Header struct {
 	ExpiryLag int64 `json:"expiry_lag,omitempty"`
 	// FIFO is true when the backend claims to serve in order.
 	FIFO bool `json:"fifo,omitempty"`
+	// Tied is true when the leases of a worker end with its connection, at the latest when it
+	// is killed.
+	Tied bool `json:"tied,omitempty"`
 	// Started is the wall time of the header, for people.
 	Started string `json:"started,omitempty"`
 	// Replay is the command that plays the same again.

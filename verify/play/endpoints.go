@@ -18,7 +18,7 @@ type endpoints struct {
 func defaultPorts() map[string]string {
 	return map[string]string{
 		"redis": "6379", "redlock": "6379", "etcd": "2379", "zookeeper": "2181", "holdfast": "7420", "consul": "8500", "postgres": "5432", "postgresql": "5432",
-		"mysql": "3306",
+		"postgres+advisory": "5432", "mysql": "3306", "mysql+getlock": "3306",
 	}
 }
 
@@ -30,7 +30,7 @@ func parseEndpoints(raw string) (endpoints, bool) {
 	if !ok || !known {
 		return endpoints{}, false
 	}
-	if strings.Contains(rest, "sslmode=verify") || scheme == "mysql" && strings.Contains(rest, "tls=true") {
+	if strings.Contains(rest, "sslmode=verify") || strings.HasPrefix(scheme, "mysql") && (strings.Contains(rest, "tls=true") || strings.Contains(rest, "ca=")) {
 		return endpoints{}, false
 	}
 	e := endpoints{scheme: scheme}

@@ -93,6 +93,7 @@ type abilities struct {
 	processes bool
 	relay     bool
 	link      bool // a wrapper around a backend in this process
+	tied      bool // leases end when a connection breaks: none is broken before its lease is over
 	servers   int  // that the run started
 }
 
@@ -110,7 +111,9 @@ func (a abilities) faults(p Profile) []fault {
 	if a.relay || a.link {
 		all = append(all, faultDelay, faultHold, faultHoldReplies, faultCut)
 	}
-	if a.relay {
+	if a.relay && a.tied {
+		all = append(all, faultCutReplies)
+	} else if a.relay {
 		all = append(all, faultCutReplies, faultReset, faultRefuse, faultHalfServer, faultHalfClient, faultLoseReply)
 	}
 	if a.servers > 0 {

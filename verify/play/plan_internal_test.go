@@ -23,6 +23,12 @@ func TestPlan(t *testing.T) {
 			}
 		}
 	}
+	for _, f := range plan(1, Torture, abilities{processes: true, relay: true, tied: true}, time.Second, time.Minute) {
+		switch f.fault { //nolint:exhaustive // the others break no connection before its lease is over
+		case faultReset, faultRefuse, faultHalfServer, faultHalfClient, faultLoseReply:
+			t.Errorf("%v where leases end with their connection", f.fault)
+		}
+	}
 	for _, f := range plan(1, Torture, abilities{link: true}, time.Second, time.Minute) {
 		if f.fault == faultFreeze || f.fault == faultReset {
 			t.Errorf("%v without a process and a relay", f.fault)
@@ -47,6 +53,10 @@ func TestEndpoints(t *testing.T) {
 		{"postgres://u@h/db?sslmode=verify-full", ""},
 		{"mysql://u:p@h/db", "mysql://u:p@x:1/db"},
 		{"mysql://u:p@h/db?tls=true", ""},
+		{"mysql://u:p@h/db?ca=x", ""},
+		{"mysql+getlock://u:p@h/db", "mysql+getlock://u:p@x:1/db"},
+		{"postgres+advisory://u@h/db", "postgres+advisory://u@x:1/db"},
+		{"postgres+advisory://u@h/db?sslmode=verify-ca", ""},
 		{"rediss://h", ""},
 		{"sqlite:///x", ""},
 		{"memory://", ""},

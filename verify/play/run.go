@@ -173,6 +173,7 @@ func (r *run) reach(ctx context.Context) error {
 func (r *run) relay(ctx context.Context) error {
 	r.able.processes = !inProcess(r.cfg.URL)
 	r.able.link = !r.able.processes
+	r.able.tied = r.caps.Tied
 	e, ok := parseEndpoints(r.cfg.URL)
 	r.able.relay = ok
 	if r.servers != nil {
@@ -227,6 +228,9 @@ func (r *run) untested() []string {
 	if _, ok := r.direct.(backend.Examiner); !ok && r.able.relay {
 		out = append(out, "the settings of the store behind the server: they cannot be seen from here")
 	}
+	if r.caps.Tied && r.able.relay {
+		out = append(out, "connections that break: the leases of this backend end with them, before their time")
+	}
 	switch r.cfg.Profile {
 	case Gentle:
 		out = append(out, "faults that are longer than the TTL: the profile is gentle")
@@ -252,7 +256,7 @@ func (r *run) head() error {
 	}
 	return r.out.Write(history.Event{Kind: history.KindHeader, At: now(), Header: &history.Header{
 		Version: history.Version, Seed: r.cfg.Seed, Profile: string(r.cfg.Profile), Backend: r.caps.Name, Prefix: r.prefix + "/",
-		Workers: r.measure.workers, SessionTTL: int64(r.ttl), ExpiryLag: int64(r.caps.ExpiryLag), FIFO: r.caps.FIFO,
+		Workers: r.measure.workers, SessionTTL: int64(r.ttl), ExpiryLag: int64(r.caps.ExpiryLag), FIFO: r.caps.FIFO, Tied: r.caps.Tied,
 		Started: time.Now().UTC().Format(time.RFC3339), Replay: r.cfg.Replay, NotTested: r.notTested,
 		Warnings: warnings,
 	}})

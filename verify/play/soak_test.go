@@ -44,12 +44,14 @@ func stores() map[string]func(t *testing.T) store {
 				s["file memory"] = info.Size()
 			}}
 		},
-		"redis":     onRedis,
-		"etcd":      onEtcd,
-		"zookeeper": onZooKeeper,
-		"consul":    onConsul,
-		"postgres":  onPostgres,
-		"mysql":     onMariaDB,
+		"redis":             onRedis,
+		"etcd":              onEtcd,
+		"zookeeper":         onZooKeeper,
+		"consul":            onConsul,
+		"postgres":          onPostgres,
+		"mysql":             onMariaDB,
+		"postgres+advisory": onAdvisory,
+		"mysql+getlock":     onUserLocks,
 		"redlock": func(t *testing.T) store {
 			t.Helper()
 			const nodes = 5
@@ -147,6 +149,33 @@ func onMariaDB(t *testing.T) store {
 		t.Helper()
 		for _, table := range []string{"locks", "leases", "sessions", "tombs", "losses"} {
 			s[table+" rows"] = one.Int("SELECT count(*) FROM holdfast_" + table)
+		}
+		s["server connections"] = one.Int("SELECT count(*) FROM information_schema.PROCESSLIST WHERE USER = 'root'")
+		s.process("server", one.Process().Pid())
+	}}
+}
+
+// onAdvisory and onUserLocks are the same servers with the locks of their own.
+func onAdvisory(t *testing.T) store {
+	t.Helper()
+	one := testserver.Postgres(t)
+	return store{"postgres+advisory" + strings.TrimPrefix(one.URL(), "postgres"), func(t *testing.T, s sizes) {
+		t.Helper()
+		for _, table := range []string{"leases", "sessions", "waiters"} {
+			s[table+" rows"] = one.Int("SELECT count(*) FROM holdfast_advisory." + table)
+		}
+		s["server connections"] = one.Int("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
+		s.process("server", one.Process().Pid())
+	}}
+}
+
+func onUserLocks(t *testing.T) store {
+	t.Helper()
+	one := testserver.MariaDB(t)
+	return store{"mysql+getlock" + strings.TrimPrefix(one.URL(), "mysql"), func(t *testing.T, s sizes) {
+		t.Helper()
+		for _, table := range []string{"leases", "sessions"} {
+			s[table+" rows"] = one.Int("SELECT count(*) FROM holdfast_getlock_" + table)
 		}
 		s["server connections"] = one.Int("SELECT count(*) FROM information_schema.PROCESSLIST WHERE USER = 'root'")
 		s.process("server", one.Process().Pid())
