@@ -31,6 +31,10 @@ func Open(ctx context.Context, url string) (*bench.Engine, error) {
 		return Consul(ctx, url)
 	case "postgres", "postgresql":
 		return Postgres(ctx, url)
+	case "mysql":
+		return MySQL(ctx, url)
+	case "kubernetes":
+		return Kubernetes(ctx, url)
 	case "memory":
 		return Memory(), nil
 	default:

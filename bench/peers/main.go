@@ -39,6 +39,10 @@ func peers(e *bench.Engine) []bench.Contender {
 		return []bench.Contender{consulLock()}
 	case "postgres":
 		return []bench.Contender{cirelloPglock(), advisoryLoop()}
+	case "mysql":
+		return []bench.Contender{getLockLoop()}
+	case "kubernetes":
+		return []bench.Contender{leaderElection()}
 	case "holdfast":
 		if e.Beside == "" {
 			return nil
