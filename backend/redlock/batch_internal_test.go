@@ -121,7 +121,7 @@ func lonely(t *testing.T, p redisprogram.Program) *node {
 	return b.nodes[0]
 }
 
-// ask has the node do the operations in one batch, and gives the answers as texts, without
+// askAll has the node do the operations in one batch, and gives the answers as texts, without
 // the times in them.
 func (n *node) askAll(t *testing.T, requests []request) []string {
 	t.Helper()
@@ -200,5 +200,41 @@ func TestShortWay(t *testing.T) {
 	}
 	if granted < rounds/10 {
 		t.Errorf("%d grants in %d rounds", granted, rounds)
+	}
+}
+
+// What the argument for the token and the late requests rests on, asked of one node.
+func TestNodeRefuses(t *testing.T) {
+	t.Parallel()
+	p, err := newProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := lonely(t, p)
+	now := time.Now().UnixMicro()
+	ask := func(lock, lease string, attempt, floor int64) request {
+		return request{
+			verb: opAcquire, lock: lock, own: []string{lock, lease, itoa(attempt), itoa(floor)},
+			terms: terms{ttl: "60000", mode: "s", permits: "1", limit: "0"},
+		}
+	}
+	for _, c := range []struct {
+		what string
+		ask  request
+		want string
+	}{
+		{"an attempt is given back before it comes", one("back", "late", "lease-0", "5", "1", "0"), "0 []"},
+		{"it comes", ask("late", "lease-0", 5, now), "S [5]"},
+		{"the next attempt", ask("late", "lease-0", 6, now), fmt.Sprint("G ", now, " 0 0")},
+		{"one of two leases", ask("two", "lease-1", 1, now), fmt.Sprint("G ", now, " 0 0")},
+		{"the other, whose token is greater", ask("two", "lease-2", 1, now), fmt.Sprint("G ", now+1, " 0 0")},
+		{"the token of the other", one("write", "two", "lease-1", itoa(now+1)), fmt.Sprintf("NO [%d]", now+1)},
+		{"a lesser token", one("write", "two", "lease-1", itoa(now)), fmt.Sprintf("NO [%d]", now+1)},
+		{"a greater token", one("write", "two", "lease-1", itoa(now+2)), "OK []"},
+		{"for a lease without a vote", one("write", "two", "lease-3", itoa(now+9)), fmt.Sprintf("NO [%d]", now+2)},
+	} {
+		if got := n.askAll(t, []request{c.ask})[0]; got != c.want {
+			t.Errorf("%s: %q; want %q", c.what, got, c.want)
+		}
 	}
 }
