@@ -26,8 +26,10 @@ func peers(e *bench.Engine) []bench.Contender {
 	switch e.Name {
 	case "redis":
 		return []bench.Contender{redsyncOne(), bsmRedislock(), rueidisLock(), redisLoop()}
-	case "redlock", "redlock-hung":
+	case "redlock":
 		return []bench.Contender{redsyncMany()}
+	case "redlock-hung":
+		return []bench.Contender{redsyncManyHung()}
 	case "etcd":
 		return []bench.Contender{
 			etcdConcurrency(),
