@@ -67,7 +67,6 @@ func fuzzed() map[string]string {
 // unfuzzed are functions with such a name that read nothing of others.
 func unfuzzed() map[string]string {
 	return map[string]string{
-		"backend/redislock.parseServerError": "cuts a text at its first space",
 		"internal/wire.decodeText":           "writes the text of an error",
 		"backend/k8slock.decode":             "hands an answer to encoding/json",
 		"examples/internal/web.Decode":       "hands a body of bounded size to encoding/json",

@@ -20,7 +20,7 @@ func Table(w io.Writer, r *Report) error {
 	fmt.Fprintf(out, "%s/%s, %d cores%s, %s, load %.2f before; medians of %d rounds of %s\n",
 		m.OS, m.Arch, m.Cores, prefixed(", ", m.CPU), m.Go, m.LoadFrom, r.Rounds, r.Budget)
 	for _, e := range r.Engines {
-		fmt.Fprintf(out, "%s %s%s\n", e.Name, e.Version, map[bool]string{true: ", started for this run"}[e.Local])
+		fmt.Fprintf(out, "%s%s%s\n", e.Name, prefixed(" ", e.Version), map[bool]string{true: ", started for this run"}[e.Local])
 	}
 	for _, text := range r.Missing {
 		fmt.Fprintf(out, "not measured: %s\n", text)

@@ -230,6 +230,11 @@ func (t *bearer) RoundTrip(req *http.Request) (*http.Response, error) {
 	return t.next.RoundTrip(req) //nolint:wrapcheck // it stands in for the transport
 }
 
+// CloseIdleConnections is that of the transport.
+func (t *bearer) CloseIdleConnections() {
+	(&http.Client{Transport: t.next}).CloseIdleConnections()
+}
+
 func (t *bearer) current() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

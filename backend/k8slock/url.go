@@ -44,6 +44,18 @@ func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, er
 	return c.open(Config{Namespace: t.namespace, Foreign: t.foreign, Skew: t.skew, Logger: logger})
 }
 
+// Client gives what Open would send its requests with, and the URL of the Leases of the
+// namespace: for what is not a lock, with the same connection settings and rights.
+// CloseIdleConnections of the client is how it is ended. Nothing is sent. Errors: those of
+// Open.
+func Client(rawURL string) (*http.Client, string, error) {
+	b, err := Open(context.Background(), rawURL, nil)
+	if err != nil {
+		return nil, "", err
+	}
+	return b.rest.client, b.rest.leases, nil
+}
+
 // open makes a backend with a client of its own.
 func (c *cluster) open(cfg Config) (*Backend, error) {
 	if cfg.Namespace == "" {

@@ -71,13 +71,14 @@ func list(part string, n int) string {
 	return strings.TrimSuffix(strings.Repeat(part+", ", n), ", ")
 }
 
-// anyOf is a condition for one of several leases, and its arguments.
-func anyOf(keys []sqllease.Key) (string, []any) {
+// anyOf is a condition for one of several leases, and its arguments. of is the table's name
+// and a dot, or empty.
+func anyOf(of string, keys []sqllease.Key) (string, []any) {
 	var args []any
 	for _, k := range keys {
 		args = append(args, k.Name, string(k.ID))
 	}
-	return "(" + strings.TrimSuffix(strings.Repeat("(name = ? AND lease = ?) OR ", len(keys)), " OR ") + ")", args
+	return "(" + strings.TrimSuffix(strings.Repeat("("+of+"name = ? AND "+of+"lease = ?) OR ", len(keys)), " OR ") + ")", args
 }
 
 // values are arguments.

@@ -105,7 +105,7 @@ func (s store) read(q *batch, scope *sqllease.Scope, v *sqllease.View) {
 		q.query(func(rows *sql.Rows) error { return scanLease(rows, v) }, s.b.sql(readLeases, list("?", len(scope.Names))), values(scope.Names)...)
 	}
 	if len(scope.Leases) > 0 {
-		where, args := anyOf(scope.Leases)
+		where, args := anyOf("", scope.Leases)
 		q.query(func(rows *sql.Rows) error {
 			var k sqllease.Key
 			err := rows.Scan(&k.Name, &k.ID)

@@ -3,6 +3,7 @@ package mysqllock
 import (
 	"context"
 	"database/sql"
+	"encoding/hex"
 	"strings"
 	"time"
 
@@ -27,14 +28,15 @@ const (
 	quickRow = `SELECT ? AS name, ? AS lease, ? AS session, ? AS mode, ? AS permits, ? AS cap, ? AS owner, ? AS note, ? AS reentrant, ? AS timed, ? AS ttl`
 	// A lease that was out before has another token.
 	quickGranted = `SELECT l.name, l.token, l.since FROM @leases l JOIN @locks k ON k.name = l.name
-		WHERE l.name = ? AND l.lease = ? AND l.token = k.last - ?`
-	// The lease is out, and nobody else has the lock or waits for it.
-	quickMay = `SELECT COUNT(*) INTO $@holdfast FROM @leases l LEFT JOIN @sessions s ON s.id = l.session
-		WHERE l.name = ? AND l.lease = ? AND l.held
+		WHERE %s AND l.token = k.last - ?`
+	// The leases that are out, where nobody else has the lock or waits for it: their IDs,
+	// as a list that may be searched. What was there before is not.
+	quickMay = `SELECT GROUP_CONCAT(HEX(l.lease)) INTO $@holdfast FROM @leases l LEFT JOIN @sessions s ON s.id = l.session
+		WHERE %s AND l.held
 			AND CASE WHEN l.timed THEN l.ends > $NOW ELSE s.cause = '' AND s.ends > $NOW END
 			AND NOT EXISTS (SELECT 1 FROM @leases o WHERE o.name = l.name AND o.lease <> l.lease)`
-	quickRelease  = `DELETE FROM @leases WHERE name = ? AND lease = ? AND $@holdfast = 1`
-	quickReleased = `SELECT ? FROM DUAL WHERE $@holdfast = 1`
+	quickReleased = `SELECT $@holdfast`
+	quickRelease  = `DELETE FROM @leases WHERE %s AND FIND_IN_SET(HEX(lease), $@holdfast)`
 )
 
 // Quick is one round trip.
@@ -53,7 +55,12 @@ func (s store) Quick(ctx context.Context, x *sqllease.Quick) error {
 		rows := strings.TrimSuffix(strings.Repeat(quickRow+" UNION ALL ", n), " UNION ALL ")
 		q.exec(s.b.sql(quickAcquire, rows), append(args, first)...)
 	}
-	for i := range x.Acquire {
+	if n := len(x.Acquire); n > 0 {
+		keys := make([]sqllease.Key, 0, n)
+		for i := range x.Acquire {
+			keys = append(keys, sqllease.Key{Name: x.Acquire[i].Name, ID: x.Acquire[i].Lease})
+		}
+		which, args := anyOf("l.", keys)
 		q.query(func(rows *sql.Rows) error {
 			var g sqllease.QuickGrant
 			var since int64
@@ -61,18 +68,45 @@ func (s store) Quick(ctx context.Context, x *sqllease.Quick) error {
 			g.Since = time.UnixMicro(since)
 			x.Granted = append(x.Granted, g)
 			return err //nolint:wrapcheck // see Unavailable
-		}, s.b.sql(quickGranted), x.Acquire[i].Name, string(x.Acquire[i].Lease), first)
+		}, s.b.sql(quickGranted, which), append(args, first)...)
 	}
-	for _, k := range x.Release {
-		q.exec(s.b.sql(quickMay), k.Name, string(k.ID))
-		q.exec(s.b.sql(quickRelease), k.Name, string(k.ID))
-		q.query(func(rows *sql.Rows) error {
-			var name string
-			err := rows.Scan(&name)
-			x.Released = append(x.Released, name)
-			return err //nolint:wrapcheck // see Unavailable
-		}, s.b.sql(quickReleased), k.Name)
+	if len(x.Release) > 0 {
+		s.quickRelease(q, x)
 	}
 	q.exec(commit)
 	return s.alone(ctx, q)
+}
+
+// quickRelease adds the statements that give leases back. Their IDs have to tell them apart:
+// of those that have the same, on different locks, the others go the long way.
+func (s store) quickRelease(q *batch, x *sqllease.Quick) {
+	names := make(map[string]string, len(x.Release))
+	keys := make([]sqllease.Key, 0, len(x.Release))
+	for _, k := range x.Release {
+		id := strings.ToUpper(hex.EncodeToString([]byte(k.ID)))
+		if _, twice := names[id]; !twice {
+			names[id] = k.Name
+			keys = append(keys, k)
+		}
+	}
+	// The server cuts a list off at so many bytes as its session says. An ID has 64 at
+	// most, in twice as many digits, and then comes a comma.
+	const each, least = 2*64 + 1, 1024
+	q.exec("SET SESSION group_concat_max_len = ?", max(least, each*len(keys)))
+	which, args := anyOf("l.", keys)
+	q.exec(s.b.sql(quickMay, which), args...)
+	which, args = anyOf("", keys)
+	q.exec(s.b.sql(quickRelease, which), args...)
+	q.query(func(rows *sql.Rows) error {
+		var list sql.NullString
+		if err := rows.Scan(&list); err != nil {
+			return err //nolint:wrapcheck // see Unavailable
+		}
+		for id := range strings.SplitSeq(list.String, ",") {
+			if name, ok := names[id]; ok {
+				x.Released = append(x.Released, name)
+			}
+		}
+		return nil
+	}, s.b.sql(quickReleased))
 }

@@ -2,7 +2,9 @@ package mysqllock_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -114,5 +116,40 @@ func TestQuickAskedAgain(t *testing.T) {
 	s.Exec("UPDATE test.holdfast_leases SET ends = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + 120000000 WHERE name = 'timed'")
 	if g, err := two.Acquire(leasetest.Within(t), timed); err != nil || g.Left > 2*time.Minute {
 		t.Errorf("%+v, %v; at most two minutes are left", g, err)
+	}
+}
+
+// Leases of many locks are given back in one statement, by their IDs: those that have the
+// same ID, on different locks, are told apart all the same. One that is not out is not
+// given back with the others.
+func TestSameIDOnManyLocks(t *testing.T) {
+	t.Parallel()
+	b := open(t, testserver.MariaDB(t).URL())
+	id := leasetest.Session(t, b, time.Hour, nil)
+	const locks = 48
+	one := leasetest.Ask("", id)
+	for round := range 3 {
+		var all sync.WaitGroup
+		errs := make([]error, 2*locks)
+		for i := range locks {
+			req := one
+			req.Name = fmt.Sprint("n", i)
+			leasetest.Take(t, b, req)
+		}
+		for i := range 2 * locks { // the second half was never there
+			all.Go(func() {
+				errs[i] = b.Release(t.Context(), backend.ReleaseRequest{Name: fmt.Sprint("n", i), Lease: one.Lease, Session: id})
+			})
+		}
+		all.Wait()
+		for i, err := range errs {
+			if lost := errors.Is(err, backend.ErrLost); err != nil && !lost || lost != (i >= locks) {
+				t.Errorf("round %d: lock %d: %v", round, i, err)
+			}
+		}
+		page, err := b.List(t.Context(), backend.ListRequest{})
+		if err != nil || len(page.Locks) != 0 {
+			t.Errorf("round %d: %d locks are left, %v", round, len(page.Locks), err)
+		}
 	}
 }

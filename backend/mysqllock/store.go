@@ -161,7 +161,7 @@ func (s store) Look(ctx context.Context, g *sqllease.Glance) error {
 	q := new(batch)
 	q.query(func(rows *sql.Rows) error { return scanTime(rows, &g.Now) }, s.b.sql(`SELECT $NOW`))
 	if len(keys) > 0 {
-		where, args := anyOf(keys)
+		where, args := anyOf("", keys)
 		q.query(func(rows *sql.Rows) error {
 			var r sqllease.LeaseRow
 			var since int64

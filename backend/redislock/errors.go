@@ -36,7 +36,7 @@ func toKind(op string, err error) error {
 	case errors.Is(err, backend.ErrClosed):
 		return backend.ErrClosed
 	case errors.As(err, &server):
-		return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: !refused(server.code), Err: describe(server)}
+		return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: !refused(server.Code), Err: describe(server)}
 	case errors.As(err, &sent):
 		return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: sent.sent, Err: sent.err}
 	default:
@@ -57,7 +57,7 @@ func refused(code string) bool {
 }
 
 func describe(e *serverError) error {
-	switch e.code {
+	switch e.Code {
 	case "WRONGTYPE", "HFFOREIGN":
 		return fmt.Errorf("%w (%w)", ErrForeignData, e)
 	default:

@@ -1,6 +1,10 @@
 package redislock
 
-import "strconv"
+import (
+	"strconv"
+
+	"github.com/holdfast-io/holdfast/internal/redisprogram"
+)
 
 // terms are what many acquires, or many releases, have in common: all that is sent of
 // them but the lock and the lease. See acquire.lua and release.lua.
@@ -135,7 +139,7 @@ func wordsOf(answers []reply, i int) ([]reply, error) {
 		if len(list) < 2 {
 			return nil, &sentError{sent: true, err: errReply}
 		}
-		return nil, &sentError{sent: true, err: parseServerError(list[1].s)}
+		return nil, &sentError{sent: true, err: redisprogram.NewServerError(list[1].s)}
 	}
 	return list, nil
 }

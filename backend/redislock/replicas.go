@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/holdfast-io/holdfast/internal/redisprogram"
 )
 
 const maxReplicas = 16
@@ -40,25 +42,25 @@ func replicationOf(cfg Config) *replication {
 // about what that connection wrote, and tells lies on any other. Something is written in
 // between, so that it is also about what others wrote before and the command only read: a
 // grant that was handed over, for one.
-func (l *rueidisLink) sendAndWait(ctx context.Context, cmd rueidis.Completed) (reply, error) {
+func (l *rueidisLink) sendAndWait(ctx context.Context, cmd rueidis.Completed) (rueidis.RedisMessage, error) {
 	const keep = time.Hour
 	r := l.replicas
-	got := l.client.DoMulti(undated{ctx}, cmd,
+	got := l.client.DoMulti(redisprogram.Undated(ctx), cmd,
 		l.client.B().Set().Key(r.key).Value("1").Px(keep).Build(),
 		l.client.B().Wait().Numreplicas(int64(r.n)).Timeout(r.timeout.Milliseconds()).Build())
 	msg, err := got[0].ToMessage()
 	if err != nil {
-		return reply{}, fromRueidis(err)
+		return rueidis.RedisMessage{}, fromRueidis(err)
 	}
 	if err := got[1].Error(); err != nil {
-		return reply{}, fmt.Errorf("%w: %w", ErrReplicas, fromRueidis(err))
+		return rueidis.RedisMessage{}, fmt.Errorf("%w: %w", ErrReplicas, fromRueidis(err))
 	}
 	n, err := got[2].AsInt64()
 	if err != nil {
-		return reply{}, fmt.Errorf("%w: %w", ErrReplicas, fromRueidis(err))
+		return rueidis.RedisMessage{}, fmt.Errorf("%w: %w", ErrReplicas, fromRueidis(err))
 	}
 	if n < int64(r.n) {
-		return reply{}, fmt.Errorf("%w: %s, and %s are needed", ErrReplicas, strconv.FormatInt(n, 10), strconv.Itoa(r.n))
+		return rueidis.RedisMessage{}, fmt.Errorf("%w: %s, and %s are needed", ErrReplicas, strconv.FormatInt(n, 10), strconv.Itoa(r.n))
 	}
-	return convert(&msg, 0)
+	return msg, nil
 }

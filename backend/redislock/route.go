@@ -10,6 +10,8 @@ import (
 	"sync"
 
 	"github.com/redis/rueidis"
+
+	"github.com/holdfast-io/holdfast/internal/redisprogram"
 )
 
 // router is the transport to whichever server of a Cluster, or of those that a Sentinel
@@ -19,7 +21,7 @@ import (
 // and a script that was let in on the new one would take what has not come yet for what is
 // not there. Whoever asks meanwhile is told that the backend is away.
 type router struct {
-	program  program
+	program  redisprogram.Program
 	replicas *replication
 	find     func(ctx context.Context) (addr string, err error)
 	dial     func(ctx context.Context, addr string) (rueidis.Client, error)
@@ -116,7 +118,7 @@ func (r *router) on(ctx context.Context, f func(*rueidisLink) error) error {
 		}
 		var refused *serverError
 		isAnswer := errors.As(err, &refused)
-		moved := isAnswer && (refused.code == "MOVED" || refused.code == "READONLY")
+		moved := isAnswer && (refused.Code == "MOVED" || refused.Code == "READONLY")
 		if !isAnswer || moved {
 			r.leave(l)
 		}
@@ -258,7 +260,7 @@ func (g *guides) findBySentinel(master string) func(context.Context) (string, er
 	return func(ctx context.Context) (string, error) {
 		votes, found := make(map[string]int), ""
 		err := g.each(ctx, func(ctx context.Context, c rueidis.Client, _ string) (string, error) {
-			addr, err := c.Do(undated{ctx}, c.B().Arbitrary("SENTINEL", "GET-MASTER-ADDR-BY-NAME").Args(master).Build()).AsStrSlice()
+			addr, err := c.Do(redisprogram.Undated(ctx), c.B().Arbitrary("SENTINEL", "GET-MASTER-ADDR-BY-NAME").Args(master).Build()).AsStrSlice()
 			switch {
 			case rueidis.IsRedisNil(err):
 				return "", fmt.Errorf("it does not know %s", shortQuote(master))
@@ -284,7 +286,7 @@ func (g *guides) findInCluster(key string) func(context.Context) (string, error)
 	return func(ctx context.Context) (string, error) {
 		found := ""
 		err := g.each(ctx, func(ctx context.Context, c rueidis.Client, host string) (string, error) {
-			err := c.Do(undated{ctx}, c.B().Exists().Key(key).Build()).Error()
+			err := c.Do(redisprogram.Undated(ctx), c.B().Exists().Key(key).Build()).Error()
 			if err == nil {
 				return host, nil
 			}
@@ -293,12 +295,12 @@ func (g *guides) findInCluster(key string) func(context.Context) (string, error)
 			if !errors.As(err, &refused) {
 				return "", err
 			}
-			switch f := strings.Fields(refused.text); {
-			case refused.code == "ASK" || refused.code == "TRYAGAIN": // it has the slot still
+			switch f := strings.Fields(refused.Text); {
+			case refused.Code == "ASK" || refused.Code == "TRYAGAIN": // it has the slot still
 				return host, nil
-			case refused.code == "MOVED" && len(f) == 3 && strings.HasPrefix(f[2], ":"): // on the same host
+			case refused.Code == "MOVED" && len(f) == 3 && strings.HasPrefix(f[2], ":"): // on the same host
 				return hostOf(host) + f[2], nil
-			case refused.code == "MOVED" && len(f) == 3:
+			case refused.Code == "MOVED" && len(f) == 3:
 				return f[2], nil
 			}
 			return "", err

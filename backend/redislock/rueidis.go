@@ -3,119 +3,48 @@ package redislock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
-	"strings"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/holdfast-io/holdfast/internal/redisprogram"
 )
 
 // rueidisLink is the transport over a rueidis client.
 type rueidisLink struct {
 	client   rueidis.Client
-	program  program
+	runner   *redisprogram.Runner
 	owned    bool         // the client is closed with the transport
 	replicas *replication // nil: nothing is waited for
-	scripts  atomic.Bool  // the server takes no functions, or none of ours
-
-	mu       sync.Mutex
-	identity string // the data that the script of that hash is for
-	hash     string
 }
 
-func newRueidisLink(client rueidis.Client, p program, owned bool) *rueidisLink {
-	return &rueidisLink{client: client, program: p, owned: owned}
+func newRueidisLink(client rueidis.Client, p redisprogram.Program, owned bool) *rueidisLink {
+	return &rueidisLink{client: client, runner: redisprogram.NewRunner(p), owned: owned}
 }
-
-// undated hides the deadline of a context. With a deadline and nothing else under way
-// rueidis reads the answer in the calling goroutine, where the end of the context is
-// not seen before the deadline.
-type undated struct {
-	context.Context //nolint:containedctx // it is a context
-}
-
-// Deadline says that there is none.
-func (undated) Deadline() (time.Time, bool) { return time.Time{}, false }
 
 func (l *rueidisLink) run(ctx context.Context, load bool, key string, args []string) (reply, error) {
-	if !l.scripts.Load() {
-		r, err := l.call(ctx, load, key, args)
-		if !unable(err) {
-			return r, err
-		}
-		l.scripts.Store(true)
+	msg, err := l.runner.Run(ctx, l.client.B(), l.send, load, args[0], key, args)
+	if err != nil {
+		return reply{}, err
 	}
-	return l.eval(ctx, load, key, args)
+	return convert(&msg, 0)
 }
 
-// call calls the function. A server whose memory is full refuses it, and is asked for the
-// one that adds nothing.
-func (l *rueidisLink) call(ctx context.Context, load bool, key string, args []string) (reply, error) {
-	if load {
-		if err := l.load(ctx); err != nil {
-			return reply{}, err
-		}
-	}
-	r, err := l.send(ctx, l.client.B().Fcall().Function(l.program.function).Numkeys(1).Key(key).Arg(args...).Build())
-	var refused *serverError
-	if errors.As(err, &refused) && refused.code == "OOM" {
-		return l.send(ctx, l.client.B().Fcall().Function(l.program.function+"_full").Numkeys(1).Key(key).Arg(args...).Build())
-	}
-	return r, err
-}
-
-// load gives the functions to the server, unless somebody was faster.
-func (l *rueidisLink) load(ctx context.Context) error {
-	_, err := l.send(ctx, l.client.B().FunctionLoad().FunctionCode(l.program.library).Build())
-	var refused *serverError
-	if errors.As(err, &refused) && strings.Contains(refused.text, "already exists") {
-		return nil
-	}
-	return err
-}
-
-// unable reports whether the server does not take functions from us: it is older than
-// Redis 7, or another that has none, or the user may not.
-func unable(err error) bool {
-	var refused *serverError
-	return errors.As(err, &refused) && (refused.code == "NOPERM" || strings.HasPrefix(refused.text, "unknown command"))
-}
-
-// eval runs the script, by its hash or by its text.
-func (l *rueidisLink) eval(ctx context.Context, load bool, key string, args []string) (reply, error) {
-	if load {
-		return l.send(ctx, l.client.B().Eval().Script(l.program.scriptFor(args[0])).Numkeys(1).Key(key).Arg(args...).Build())
-	}
-	return l.send(ctx, l.client.B().Evalsha().Sha1(l.hashFor(args[0])).Numkeys(1).Key(key).Arg(args...).Build())
-}
-
-func (l *rueidisLink) hashFor(identity string) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.hash == "" || l.identity != identity {
-		l.identity, l.hash = identity, hash(l.program.scriptFor(identity))
-	}
-	return l.hash
-}
-
-func (l *rueidisLink) send(ctx context.Context, cmd rueidis.Completed) (reply, error) {
+func (l *rueidisLink) send(ctx context.Context, cmd rueidis.Completed) (rueidis.RedisMessage, error) {
 	if l.replicas != nil {
 		return l.sendAndWait(ctx, cmd)
 	}
-	msg, err := l.client.Do(undated{ctx}, cmd).ToMessage()
+	msg, err := l.client.Do(redisprogram.Undated(ctx), cmd).ToMessage()
 	if err != nil {
-		return reply{}, fromRueidis(err)
+		return msg, fromRueidis(err)
 	}
-	return convert(&msg, 0)
+	return msg, nil
 }
 
 func (l *rueidisLink) config(ctx context.Context, globs ...string) (map[string]string, error) {
 	all := make(map[string]string)
 	for _, glob := range globs {
-		m, err := l.client.Do(undated{ctx}, l.client.B().ConfigGet().Parameter(glob).Build()).AsStrMap()
+		m, err := l.client.Do(redisprogram.Undated(ctx), l.client.B().ConfigGet().Parameter(glob).Build()).AsStrMap()
 		if err != nil {
 			return nil, fromRueidis(err)
 		}
@@ -125,7 +54,7 @@ func (l *rueidisLink) config(ctx context.Context, globs ...string) (map[string]s
 }
 
 func (l *rueidisLink) info(ctx context.Context, section string) (string, error) {
-	s, err := l.client.Do(undated{ctx}, l.client.B().Info().Section(section).Build()).ToString()
+	s, err := l.client.Do(redisprogram.Undated(ctx), l.client.B().Info().Section(section).Build()).ToString()
 	if err != nil {
 		return "", fromRueidis(err)
 	}
@@ -149,7 +78,7 @@ func (l *rueidisLink) listen(ctx context.Context, channel string, ready func(), 
 			}
 		},
 	})
-	if err := conn.Do(undated{ctx}, conn.B().Subscribe().Channel(channel).Build()).Error(); err != nil {
+	if err := conn.Do(redisprogram.Undated(ctx), conn.B().Subscribe().Channel(channel).Build()).Error(); err != nil {
 		drain(conn, broken)
 		return fromRueidis(err)
 	}
@@ -182,27 +111,6 @@ func (l *rueidisLink) close() {
 	if l.owned {
 		l.client.Close()
 	}
-}
-
-// fromRueidis tells the answers of the server from everything else. rueidis has taken the
-// ERR off the texts that begin with it.
-func fromRueidis(err error) error {
-	if err == nil {
-		return errors.New("redis: the connection was closed")
-	}
-	re, ok := rueidis.IsRedisErr(err)
-	if !ok {
-		return fmt.Errorf("redis: %w", err)
-	}
-	if re.IsNoScript() || strings.HasPrefix(re.Error(), "Function not found") {
-		return errUnknown
-	}
-	return parseServerError(re.Error())
-}
-
-func parseServerError(text string) *serverError {
-	code, _, _ := strings.Cut(text, " ")
-	return &serverError{code: code, text: text}
 }
 
 // maxDepth is deeper than any answer of the script.

@@ -3,6 +3,8 @@ package redislock
 import (
 	"context"
 	"errors"
+
+	"github.com/holdfast-io/holdfast/internal/redisprogram"
 )
 
 // transport is all that the protocol needs of a Redis client. The protocol does not
@@ -43,17 +45,13 @@ type noDial struct{}
 // withoutDial is a context in which no connection is made: errNoConnection instead.
 func withoutDial(ctx context.Context) context.Context { return context.WithValue(ctx, noDial{}, true) }
 
-// errUnknown: the server does not know the program.
-var errUnknown = errors.New("the program is not loaded")
-
 // serverError is an answer of the server that is an error.
-type serverError struct {
-	code string // its first word: "WRONGTYPE"
-	text string // all of it
-}
+type serverError = redisprogram.ServerError
 
-// Error is what the server said.
-func (e *serverError) Error() string { return "redis: " + e.text }
+// errUnknown: the server does not know the program.
+var errUnknown = redisprogram.ErrUnknown
+
+func fromRueidis(err error) error { return redisprogram.FromRueidis(err) }
 
 // reply is an answer of the server: a number, a text, or a list of replies. What the
 // server leaves out is an empty text.

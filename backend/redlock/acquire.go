@@ -162,7 +162,7 @@ func (a *acquisition) round(ctx context.Context) verdict {
 	}
 	began := time.Now()
 	bal := &ballot{got: make([]*ticket, len(b.nodes)), others: make([][]vote, len(b.nodes))}
-	bal.p = b.ask(a.args(), false)
+	bal.p = b.ask(a.request())
 	err = bal.p.collect(ctx, func(x answer) need {
 		bal.take(x)
 		return bal.needs(a)
@@ -189,13 +189,18 @@ func (a *acquisition) round(ctx context.Context) verdict {
 	return v
 }
 
-func (a *acquisition) args() []string {
+func (a *acquisition) request() request {
 	r, mode := &a.req, "x"
 	if r.Mode == backend.Shared {
 		mode = "s"
 	}
-	return args("acquire", r.Name, string(r.Lease), itoa(a.attempt), millis(r.TTL), mode,
-		strconv.Itoa(a.claim.Permits), strconv.Itoa(a.claim.Limit), itoa(a.b.clock()), r.Owner, r.Note)
+	return request{
+		verb: opAcquire, lock: r.Name, own: []string{r.Name, string(r.Lease), itoa(a.attempt), itoa(a.b.clock())},
+		terms: terms{
+			ttl: millis(r.TTL), mode: mode, permits: strconv.Itoa(a.claim.Permits), limit: strconv.Itoa(a.claim.Limit),
+			owner: r.Owner, note: r.Note,
+		},
+	}
 }
 
 // take notes what a node said.
@@ -237,7 +242,7 @@ func (bal *ballot) needs(a *acquisition) need {
 	switch {
 	case bal.lost:
 		return nobody
-	case bal.n+len(bal.p.pending) < a.quorum:
+	case bal.n+bal.p.left < a.quorum:
 		if a.blocked(bal, bal.p.silent()).kind != unsure {
 			return nobody
 		}
@@ -294,7 +299,7 @@ func tally(nodes [][]vote) map[backend.LeaseID]*contender {
 // judge says why there were too few votes.
 func (a *acquisition) judge(bal *ballot) verdict {
 	b, p := a.b, bal.p
-	n, bad := len(b.nodes), p.silent()-len(p.pending)
+	n, bad := len(b.nodes), p.silent()-p.left
 	a.mayHold = bal.n+p.unknown() >= a.quorum
 	why := a.blocked(bal, p.silent())
 	switch {
@@ -407,15 +412,15 @@ func untilEnd(cs []*contender) time.Duration {
 // giveBack takes back the votes of the attempt, also those that are still to come. told:
 // it may have been taken for the holder, so that those who wait must hear of it.
 func (a *acquisition) giveBack(bal *ballot, told bool) {
-	back := func(late bool) []string {
-		return args("back", a.req.Name, string(a.req.Lease), itoa(a.attempt), flag(late), flag(told))
+	back := func(late bool) *op {
+		return &op{request: one("back", a.req.Name, string(a.req.Lease), itoa(a.attempt), flag(late), flag(told)).owed()}
 	}
 	for i, n := range a.b.nodes {
 		switch err := bal.p.errs[i]; {
 		case bal.got[i] != nil:
-			n.submit(&op{args: back(false), debt: true})
+			n.submit(back(false))
 		case bal.p.pending[i] || err != nil && !unsent(err):
-			n.submit(&op{args: back(true), debt: true})
+			n.submit(back(true))
 		}
 	}
 	a.forget()
@@ -426,7 +431,7 @@ func (a *acquisition) giveUp() {
 	if a.attempt == 0 {
 		return
 	}
-	a.b.ask(args("back", a.req.Name, string(a.req.Lease), itoa(a.attempt), "1", "0"), true)
+	a.b.ask(one("back", a.req.Name, string(a.req.Lease), itoa(a.attempt), "1", "0").owed())
 	a.forget()
 }
 

@@ -21,7 +21,7 @@ func (b *Backend) Away(ctx context.Context) ([]string, error) {
 	const atMost = 2 * time.Second
 	asking, stop := context.WithTimeout(ctx, atMost)
 	defer stop()
-	p := b.ask(args("inspect", "holdfast-away"), false)
+	p := b.ask(one("inspect", "holdfast-away"))
 	err = p.collect(asking, func(answer) need { return everyone })
 	if err != nil && (ctx.Err() != nil || asking.Err() == nil) {
 		return nil, toKind(ctx, opInspect, err, false)

@@ -129,9 +129,4 @@ func millis(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Millisecond-1)/time.Millisecond), 10)
 }
 
-func newServerError(text string) *serverError {
-	code, _, _ := strings.Cut(text, " ")
-	return &serverError{code: code, text: text}
-}
-
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }

@@ -16,7 +16,8 @@
 //
 // # How it works
 //
-// Each node votes on its own, by one script (lua/node.lua), on its own clock. All nodes are
+// Each node votes on its own, by one program (the folder lua: a function of the server, or
+// a script where it takes none), on its own clock. All nodes are
 // asked at once, and whoever has a quorum of votes has the lease: a majority, or, with a
 // limit of c permits, floor(n*c/(c+1)) + 1 of n nodes, which is 4 of 5 for c of 2 and 3,
 // and all of 5 from 4 on. Nobody waits for the slowest. A node that did not answer once is
@@ -47,8 +48,10 @@
 // long.
 //
 //	hfr:m        the marker: since when the data is there
-//	hfr:l:NAME   hash of the votes that are out
-//	hfr:f:NAME   the counter; it outlives the lock by two days
+//	hfr:f:NAME   the counter, which outlives the lock by two days, and with it the vote of
+//	             a lock that has one, exclusive vote
+//	hfr:l:NAME   hash of the votes that are out otherwise
+//	hfr:c        zset of the names of the locks with a counter
 //	hfr:d:LEASE  an abandoned lease, or an attempt that was given back
 //	hfr:n        zset of the names of the locks
 //	hfr:w:NAME   channel: a lease was given back
@@ -56,10 +59,10 @@
 // # Requires
 //
 // Three or more masters, an odd number, of Redis 7.0 or newer or Valkey, on machines that
-// do not fail together: no replicas, no Cluster. Scripts allowed, maxmemory-policy
-// noeviction. With appendonly yes and appendfsync always a node that was restarted votes at
+// do not fail together: no replicas, no Cluster. Functions or scripts allowed,
+// maxmemory-policy noeviction. With appendonly yes and appendfsync always a node that was restarted votes at
 // once. The user needs the keys and channels that begin with the prefix, and the commands
-// of the script.
+// of the program, FCALL and FUNCTION LOAD, or EVAL and EVALSHA.
 //
 // # URL
 //

@@ -89,7 +89,7 @@ func unsent(err error) bool {
 		return true
 	}
 	server, ok := errors.AsType[*serverError](err)
-	return ok && refused(server.code)
+	return ok && refused(server.Code)
 }
 
 // refused reports whether a server that answers with this code has changed nothing. In a

@@ -32,7 +32,7 @@ type state struct {
 }
 
 func (b *Backend) look(ctx context.Context, name string) (backend.LockInfo, error) {
-	p := b.ask(args("inspect", name), false)
+	p := b.ask(one("inspect", name))
 	s := state{votes: make([][]vote, len(b.nodes))}
 	err := p.collect(ctx, func(x answer) need {
 		if x.err == nil {
@@ -109,7 +109,7 @@ func (b *Backend) list(ctx context.Context, req backend.ListRequest) (backend.Li
 	if limit == 0 {
 		limit = backend.MaxListLimit
 	}
-	p := b.ask(args("list", req.Prefix, req.After, strconv.Itoa(limit)), false)
+	p := b.ask(many("list", req.Prefix, req.After, strconv.Itoa(limit)))
 	states := make(map[string]*state)
 	horizon := "" // what comes after it, a node has not told
 	err := p.collect(ctx, func(x answer) need {

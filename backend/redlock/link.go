@@ -2,32 +2,39 @@ package redlock
 
 import (
 	"context"
-	"crypto/sha1" //nolint:gosec // Redis names scripts by it; nothing rests on its strength
 	"crypto/tls"
-	_ "embed" // the script
-	"encoding/hex"
+	"embed"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
-	"strings"
 	"sync"
-	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/holdfast-io/holdfast/internal/redisprogram"
 )
 
-//go:embed lua/node.lua
-var script string
+//go:embed lua/*.lua
+var sources embed.FS
+
+// newProgram is what a node runs. See the folder lua.
+func newProgram() (redisprogram.Program, error) {
+	p, err := redisprogram.New(sources, "node", "quick", "main")
+	if err != nil {
+		return p, fmt.Errorf("redlock: %w", err)
+	}
+	return p, nil
+}
 
 // link is all that the protocol needs of one node. Errors of the server are *serverError
-// or errNoScript; *unsentError means that nothing was sent; with all others it is not
+// or redisprogram.ErrUnknown; *unsentError means that nothing was sent; with all others it is not
 // known what became of the command.
 type link interface {
-	// eval runs the script for data of the identity that is the third of the arguments,
-	// below the key, by its hash or with load set by its text. It sends the command once:
-	// it never retries by itself.
-	eval(ctx context.Context, load bool, key string, args []string) ([]any, error)
+	// run runs the program for data of the identity that is the third of the arguments,
+	// below the key; with load set its text is sent along. It sends the command once: it
+	// never retries by itself.
+	run(ctx context.Context, load bool, key string, args []string) ([]any, error)
 
 	// exists reports whether there is such a key.
 	exists(ctx context.Context, key string) (bool, error)
@@ -56,17 +63,10 @@ type ear interface {
 	close()
 }
 
-// errNoScript: the server does not know the script by its hash.
-var errNoScript = errors.New("the script is not loaded")
-
 // serverError is an answer of a server that is an error.
-type serverError struct {
-	code string // its first word: "WRONGTYPE"
-	text string // all of it
-}
+type serverError = redisprogram.ServerError
 
-// Error is what the server said.
-func (e *serverError) Error() string { return "redis: " + e.text }
+func newServerError(text string) *serverError { return redisprogram.NewServerError(text) }
 
 // unsentError is why nothing was sent.
 type unsentError struct{ err error }
@@ -82,33 +82,19 @@ func (e *unsentError) Unwrap() error { return e.err }
 type rueidisLink struct {
 	option rueidis.ClientOption
 	owned  bool
+	runner *redisprogram.Runner
 
-	mu       sync.Mutex
-	client   rueidis.Client
-	closed   bool
-	identity string // the data that the script of that hash is for
-	hash     string
+	mu     sync.Mutex
+	client rueidis.Client
+	closed bool
 
 	wires wires
 }
 
-func newLink(client rueidis.Client, option rueidis.ClientOption) *rueidisLink {
-	l := &rueidisLink{client: client, option: option, owned: client == nil}
+func newLink(client rueidis.Client, option rueidis.ClientOption, p redisprogram.Program) *rueidisLink {
+	l := &rueidisLink{client: client, option: option, owned: client == nil, runner: redisprogram.NewRunner(p)}
 	l.option.DialCtxFn = l.wires.dial
 	return l
-}
-
-// scriptFor is the script for data of an identity: see node.lua.
-func scriptFor(key, identity string) string { return script + "-- " + key + " " + identity + "\n" }
-
-func (l *rueidisLink) hashFor(key, identity string) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.hash == "" || l.identity != identity {
-		sum := sha1.Sum([]byte(scriptFor(key, identity))) //nolint:gosec // see the import
-		l.identity, l.hash = identity, hex.EncodeToString(sum[:])
-	}
-	return l.hash
 }
 
 // wires are the connections of a link. A server that hangs while a connection is made
@@ -190,33 +176,25 @@ func (l *rueidisLink) connected() (rueidis.Client, error) {
 	return client, nil
 }
 
-// undated hides the deadline of a context. With a deadline and nothing else under way
-// rueidis reads the answer in the calling goroutine, where the end of the context is not
-// seen before the deadline.
-type undated struct {
-	context.Context //nolint:containedctx // it is a context
-}
-
-// Deadline says that there is none.
-func (undated) Deadline() (time.Time, bool) { return time.Time{}, false }
-
-func (l *rueidisLink) eval(ctx context.Context, load bool, key string, args []string) ([]any, error) {
+func (l *rueidisLink) run(ctx context.Context, load bool, key string, args []string) ([]any, error) {
 	client, err := l.connected()
 	if err != nil {
 		return nil, err
 	}
-	var cmd rueidis.Completed
-	if identity := args[2]; load {
-		cmd = client.B().Eval().Script(scriptFor(key, identity)).Numkeys(1).Key(key).Arg(args...).Build()
-	} else {
-		cmd = client.B().Evalsha().Sha1(l.hashFor(key, identity)).Numkeys(1).Key(key).Arg(args...).Build()
+	send := func(ctx context.Context, cmd rueidis.Completed) (rueidis.RedisMessage, error) {
+		m, err := client.Do(redisprogram.Undated(ctx), cmd).ToMessage()
+		if err != nil {
+			return m, fromRueidis(err)
+		}
+		return m, nil
 	}
-	answer, err := client.Do(undated{ctx}, cmd).ToAny()
+	m, err := l.runner.Run(ctx, client.B(), send, load, key+" "+args[2], key, args)
 	if err != nil {
-		return nil, fromRueidis(err)
+		return nil, err
 	}
+	answer, err := m.ToAny()
 	list, ok := answer.([]any)
-	if !ok {
+	if err != nil || !ok {
 		return nil, errAnswer
 	}
 	return list, nil
@@ -227,7 +205,7 @@ func (l *rueidisLink) exists(ctx context.Context, key string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	n, err := client.Do(undated{ctx}, client.B().Exists().Key(key).Build()).AsInt64()
+	n, err := client.Do(redisprogram.Undated(ctx), client.B().Exists().Key(key).Build()).AsInt64()
 	if err != nil {
 		return false, fromRueidis(err)
 	}
@@ -239,7 +217,7 @@ func (l *rueidisLink) config(ctx context.Context, glob string) (map[string]strin
 	if err != nil {
 		return nil, err
 	}
-	m, err := client.Do(undated{ctx}, client.B().ConfigGet().Parameter(glob).Build()).AsStrMap()
+	m, err := client.Do(redisprogram.Undated(ctx), client.B().ConfigGet().Parameter(glob).Build()).AsStrMap()
 	if err != nil {
 		return nil, fromRueidis(err)
 	}
@@ -283,7 +261,7 @@ func (l *rueidisLink) listen(_ context.Context, heard func(channel, message stri
 }
 
 func (e *rueidisEar) subscribe(ctx context.Context, channels ...string) error {
-	err := e.conn.Do(undated{ctx}, e.conn.B().Subscribe().Channel(channels...).Build()).Error()
+	err := e.conn.Do(redisprogram.Undated(ctx), e.conn.B().Subscribe().Channel(channels...).Build()).Error()
 	if err != nil {
 		return fromRueidis(err)
 	}
@@ -291,7 +269,7 @@ func (e *rueidisEar) subscribe(ctx context.Context, channels ...string) error {
 }
 
 func (e *rueidisEar) unsubscribe(ctx context.Context, channels ...string) error {
-	err := e.conn.Do(undated{ctx}, e.conn.B().Unsubscribe().Channel(channels...).Build()).Error()
+	err := e.conn.Do(redisprogram.Undated(ctx), e.conn.B().Unsubscribe().Channel(channels...).Build()).Error()
 	if err != nil {
 		return fromRueidis(err)
 	}
@@ -313,18 +291,8 @@ func (e *rueidisEar) close() {
 // fromRueidis tells the answers of the server, and what was not sent, from everything
 // else.
 func fromRueidis(err error) error {
-	if err == nil {
-		return errors.New("redis: the connection was closed")
-	}
-	re, ok := rueidis.IsRedisErr(err)
-	switch {
-	case ok && re.IsNoScript():
-		return errNoScript
-	case ok:
-		code, _, _ := strings.Cut(re.Error(), " ")
-		return &serverError{code: code, text: re.Error()}
-	case isDialError(err):
+	if err != nil && isDialError(err) {
 		return &unsentError{fmt.Errorf("redis: %w", err)}
 	}
-	return fmt.Errorf("redis: %w", err)
+	return redisprogram.FromRueidis(err)
 }

@@ -3,12 +3,12 @@ package redlock
 import (
 	"context"
 	"errors"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/redisprogram"
 )
 
 // Group commit: one request is under way to a node, and what is asked meanwhile travels in
@@ -25,9 +25,8 @@ const (
 
 // op is one operation on its way to a node.
 type op struct {
-	args []string
-	// debt is for what gives something back: a node that is down is told when it is back.
-	debt bool
+	request
+
 	// reply is called once, from any goroutine, and does not block. It may be nil.
 	reply func(answer []any, err error)
 }
@@ -85,7 +84,7 @@ func (n *node) owe(o *op) {
 	if len(n.debts) >= maxDebts {
 		n.debts = n.debts[1:] // it ends by itself
 	}
-	n.debts = append(n.debts, &op{args: o.args, debt: true})
+	n.debts = append(n.debts, &op{request: o.request})
 }
 
 // load takes the next batch off the queue. mu is held.
@@ -139,16 +138,15 @@ func (n *node) fly(batch []*op) bool {
 	defer timer.Stop()
 	ctx, cancel := context.WithTimeoutCause(n.b.wire, n.b.cfg.RequestTimeout, errTimeout)
 	defer cancel()
-	answers, err := n.exchange(ctx, batch)
+	sorted := batchOf(batch)
+	answers, err := n.exchange(ctx, sorted)
 	if !over.CompareAndSwap(false, true) {
 		return false
 	}
 	if err != nil {
 		return n.failed(batch, err)
 	}
-	for i, o := range batch {
-		o.tell(answerOf(answers, i))
-	}
+	sorted.tell(answers)
 	return true
 }
 
@@ -156,7 +154,7 @@ func (n *node) fly(batch []*op) bool {
 // error is an answer.
 func (n *node) failed(batch []*op, err error) bool {
 	server, ok := errors.AsType[*serverError](err)
-	if !ok || server.code == "LOADING" {
+	if !ok || server.Code == "LOADING" {
 		n.fail(batch, err)
 		return false
 	}
@@ -220,7 +218,7 @@ func (n *node) probe() error {
 	defer cancel()
 	done := make(chan error, 1)
 	n.b.work.Go(func() {
-		_, err := n.exchange(ctx, []*op{{args: []string{"ping", "0"}}})
+		_, err := n.exchange(ctx, batchOf([]*op{{request: many("ping")}}))
 		done <- err
 	})
 	select {
@@ -243,11 +241,11 @@ func (n *node) probe() error {
 	return nil
 }
 
-// exchange is one batch and its answers. The script is named by its hash. A server that
-// does not know it was restarted, or its scripts were flushed: then its text is sent, and
-// hello comes before everything else in the same execution. So a server that lost data
+// exchange is one batch and its answers. A server that does not know the program, or was
+// not greeted since it was started, does nothing: then hello comes before everything else
+// in the same execution. So a server that lost data
 // never executes an operation before it was asked whether it did.
-func (n *node) exchange(ctx context.Context, batch []*op) ([]any, error) {
+func (n *node) exchange(ctx context.Context, batch *batch) ([]any, error) {
 	const attempts = 4
 	load, greet := false, n.known() == ""
 	for range attempts {
@@ -255,9 +253,9 @@ func (n *node) exchange(ctx context.Context, batch []*op) ([]any, error) {
 		if err != nil {
 			return nil, err
 		}
-		r, err := n.link.eval(ctx, load, n.b.key("m"), args)
+		r, err := n.link.run(ctx, load, n.b.key("m"), args)
 		switch {
-		case errors.Is(err, errNoScript):
+		case errors.Is(err, redisprogram.ErrUnknown):
 			load, greet = true, true
 			continue
 		case err != nil && ctx.Err() != nil && n.b.wire.Err() == nil:
@@ -304,13 +302,9 @@ func (n *node) greeted(answers []any) ([]any, error) {
 }
 
 // compose gives the arguments of the script.
-func (n *node) compose(ctx context.Context, batch []*op, greet bool) ([]string, error) {
+func (n *node) compose(ctx context.Context, batch *batch, greet bool) ([]string, error) {
 	const head = 6
-	size := head
-	for _, o := range batch {
-		size += len(o.args)
-	}
-	args := append(make([]string, 0, size), n.b.longest, n.b.mode, n.known())
+	args := append(make([]string, 0, head+batch.size()), n.b.longest, n.b.mode, n.known())
 	if greet {
 		safe, err := n.safe(ctx)
 		if err != nil {
@@ -319,10 +313,7 @@ func (n *node) compose(ctx context.Context, batch []*op, greet bool) ([]string, 
 		first := n.b.fresh.Load() && n.known() == ""
 		args = append(args, "hello", flag(safe), flag(first))
 	}
-	for _, o := range batch {
-		args = append(args, o.args...)
-	}
-	return args, nil
+	return batch.write(args), nil
 }
 
 // safe reports whether what the server answers is on disk. One that does not tell its
@@ -354,26 +345,4 @@ func flag(b bool) string {
 		return "1"
 	}
 	return "0"
-}
-
-// answerOf gives the answer to operation i: a list that begins with a word or a number.
-func answerOf(answers []any, i int) ([]any, error) {
-	if i >= len(answers) {
-		return nil, errAnswer
-	}
-	list, ok := answers[i].([]any)
-	if !ok || len(list) == 0 {
-		return nil, errAnswer
-	}
-	if list[0] == "ERR" {
-		d := decoder{list: list[1:]}
-		text := d.text()
-		return nil, newServerError(text)
-	}
-	return list, nil
-}
-
-// args are those of an operation.
-func args(name string, a ...string) []string {
-	return append(append(make([]string, 0, len(a)+2), name, strconv.Itoa(len(a))), a...)
 }

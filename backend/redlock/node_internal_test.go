@@ -10,24 +10,27 @@ import (
 )
 
 // said is what the first node answers to one operation.
-func (p *panel) said(t *testing.T, name string, a ...string) []any {
+func (p *panel) said(t *testing.T, asked request) []any {
 	t.Helper()
 	type result struct {
 		list []any
 		err  error
 	}
 	got := make(chan result, 1)
-	p.nodes[0].submit(&op{args: args(name, a...), reply: func(list []any, err error) { got <- result{list, err} }})
+	p.nodes[0].submit(&op{request: asked, reply: func(list []any, err error) { got <- result{list, err} }})
 	r := <-got
 	if r.err != nil {
-		t.Fatalf("%s %q: %v", name, a, r.err)
+		t.Fatalf("%+v: %v", asked, r.err)
 	}
 	return r.list
 }
 
 // vote1 asks for a vote for one of the readers.
-func vote1(lease string, attempt int64) []string {
-	return []string{"n", lease, itoa(attempt), "60000", "s", "1", "0", "0", "owner", "note"}
+func vote1(lease string, attempt int64) request {
+	return request{
+		verb: opAcquire, lock: "n", own: []string{"n", lease, itoa(attempt), "0"},
+		terms: terms{ttl: "60000", mode: "s", permits: "1", limit: "0", owner: "owner", note: "note"},
+	}
 }
 
 // An attempt that was taken back before it came gets no vote, nor does one before it: a
@@ -36,15 +39,15 @@ func TestAttemptThatWasTakenBack(t *testing.T) {
 	t.Parallel()
 	p := newPanel(t, testserver.RedisNodes(t, 3, "--appendonly", "no"))
 	lease := string(backend.NewLeaseID())
-	if r := p.said(t, "back", "n", lease, "5", "1", "0"); r[0] != int64(0) {
+	if r := p.said(t, one("back", "n", lease, "5", "1", "0")); r[0] != int64(0) {
 		t.Fatalf("there was no vote, and %v was taken back", r)
 	}
 	for _, late := range []int64{4, 5} {
-		if r := p.said(t, "acquire", vote1(lease, late)...); r[0] != "S" {
+		if r := p.said(t, vote1(lease, late)); r[0] != "S" {
 			t.Errorf("attempt %d, which is over, got %v", late, r)
 		}
 	}
-	if r := p.said(t, "acquire", vote1(lease, 6)...); r[0] != "G" {
+	if r := p.said(t, vote1(lease, 6)); r[0] != "G" {
 		t.Errorf("the next attempt got %v", r)
 	}
 }
@@ -55,21 +58,21 @@ func TestTokenOfAnotherIsNotNoted(t *testing.T) {
 	t.Parallel()
 	p := newPanel(t, testserver.RedisNodes(t, 3, "--appendonly", "no"))
 	first, second := string(backend.NewLeaseID()), string(backend.NewLeaseID())
-	one := decoder{list: p.said(t, "acquire", vote1(first, 1)...)[1:]}
-	two := decoder{list: p.said(t, "acquire", vote1(second, 1)...)[1:]}
-	low, high := one.number(), two.number()
-	if one.err != nil || two.err != nil || low >= high {
-		t.Fatalf("tokens %d and %d, %v, %v", low, high, one.err, two.err)
+	lesser := decoder{list: p.said(t, vote1(first, 1))[1:]}
+	greater := decoder{list: p.said(t, vote1(second, 1))[1:]}
+	low, high := lesser.number(), greater.number()
+	if lesser.err != nil || greater.err != nil || low >= high {
+		t.Fatalf("tokens %d and %d, %v, %v", low, high, lesser.err, greater.err)
 	}
 	for _, token := range []int64{low, high} {
-		if r := p.said(t, "write", "n", first, itoa(token)); r[0] != "NO" {
+		if r := p.said(t, one("write", "n", first, itoa(token))); r[0] != "NO" {
 			t.Errorf("the first has the token %d noted, and the second has %d: %v", token, high, r)
 		}
 	}
-	if r := p.said(t, "write", "n", second, itoa(high)); r[0] != "OK" {
+	if r := p.said(t, one("write", "n", second, itoa(high))); r[0] != "OK" {
 		t.Errorf("its own: %v", r)
 	}
-	if r := p.said(t, "write", "n", first, itoa(high+1)); r[0] != "OK" {
+	if r := p.said(t, one("write", "n", first, itoa(high+1))); r[0] != "OK" {
 		t.Errorf("a greater one: %v", r)
 	}
 }

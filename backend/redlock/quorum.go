@@ -19,35 +19,40 @@ type answer struct {
 	err  error
 }
 
-// poll is one operation asked of several nodes at once.
+// poll is one operation asked of several nodes at once. What it has collected may be read
+// when collect has returned; nothing changes it afterwards.
 type poll struct {
 	b       *Backend
-	asked   time.Time // before the first request left
-	answers chan answer
-	pending map[int]bool // nodes that have not answered
-	errs    []error      // by node: what it did instead of answering
-	good    int          // nodes that answered
+	asked   time.Time     // before the first request left
+	pending []bool        // by node: it was asked, and has not answered
+	left    int           // how many those are
+	errs    []error       // by node: what it did instead of answering
+	good    int           // nodes that answered
+	over    chan struct{} // closed when enough is known
 
-	mu   sync.Mutex
-	late func(answer) // see leave
+	mu    sync.Mutex        // guards what follows, and while take is there what stands above
+	take  func(answer) need // of collect; nil before it, and when enough is known
+	hurry bool              // take needs those that are not slow
+	timer *time.Timer       // runs from when take did so first
+	tired bool              // it has run out
+	early []answer          // that nobody has taken
+	late  func(answer)      // see leave
 }
 
-// ask asks all nodes, or those named. debt: a node that is down is told when it is back.
-func (b *Backend) ask(a []string, debt bool, nodes ...int) *poll {
+// ask asks all nodes, or those named.
+func (b *Backend) ask(r request, nodes ...int) *poll {
+	p := &poll{b: b, asked: time.Now(), pending: make([]bool, len(b.nodes)), errs: make([]error, len(b.nodes)), over: make(chan struct{})}
 	if len(nodes) == 0 {
-		for i := range b.nodes {
-			nodes = append(nodes, i)
-		}
-	}
-	p := &poll{
-		b: b, asked: time.Now(), answers: make(chan answer, len(nodes)), pending: make(map[int]bool, len(nodes)),
-		errs: make([]error, len(b.nodes)),
+		nodes = b.all
 	}
 	for _, i := range nodes {
 		p.pending[i] = true
 	}
-	for _, i := range nodes {
-		b.nodes[i].submit(&op{args: a, debt: debt, reply: func(list []any, err error) { p.reply(answer{i, list, err}) }})
+	p.left = len(nodes)
+	ops := make([]op, len(nodes))
+	for k, i := range nodes {
+		ops[k] = op{request: r, reply: func(list []any, err error) { p.reply(answer{i, list, err}) }}
+		b.nodes[i].submit(&ops[k])
 	}
 	return p
 }
@@ -62,43 +67,84 @@ const (
 )
 
 // collect hands the answers to take until that needs no more, or all nodes have answered.
-// Answers that come later go to the late function that leave is given. The error is nil
-// unless ctx or the backend ended.
+// It is called once. take is called for one answer after the other, by whoever has it, so
+// that the caller is woken once; it must not block. Answers that come later go to the
+// function that leave is given. The error is nil unless ctx or the backend ended.
 func (p *poll) collect(ctx context.Context, take func(answer) need) error {
-	var late *time.Timer
-	var tired <-chan time.Time
-	for len(p.pending) > 0 {
-		select {
-		case a := <-p.answers:
-			delete(p.pending, a.node)
-			p.errs[a.node] = a.err
-			if a.err == nil {
-				p.good++
-			}
-			switch take(a) {
-			case nobody:
-				return nil
-			case everyone:
-				tired = nil
-				continue
-			case soon:
-			}
-			if late == nil {
-				// On a machine that is busy all of them are slow.
-				const times = 3
-				late = time.NewTimer(max(patience, times*time.Since(p.asked)))
-				defer late.Stop()
-			}
-			tired = late.C
-		case <-tired:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-p.b.base.Done():
-			return backend.ErrClosed
-		}
+	p.mu.Lock()
+	p.take = take
+	early := p.early
+	p.early = nil
+	for _, a := range early {
+		p.handle(a)
 	}
-	return nil
+	if p.left == 0 {
+		p.end()
+	}
+	p.mu.Unlock()
+	select {
+	case <-p.over:
+		return nil
+	case <-ctx.Done():
+	case <-p.b.base.Done():
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.take == nil:
+		return nil // it was decided all the same
+	case ctx.Err() != nil:
+		p.end()
+		return context.Cause(ctx)
+	default:
+		p.end()
+		return backend.ErrClosed
+	}
+}
+
+// handle notes an answer. mu is held.
+func (p *poll) handle(a answer) {
+	if p.take == nil {
+		p.early = append(p.early, a)
+		return
+	}
+	p.pending[a.node] = false
+	p.left--
+	p.errs[a.node] = a.err
+	if a.err == nil {
+		p.good++
+	}
+	need := p.take(a)
+	p.hurry = need == soon
+	switch {
+	case need == nobody, p.left == 0, p.hurry && p.tired:
+		p.end()
+	case p.hurry && p.timer == nil:
+		// On a machine that is busy all of them are slow.
+		const times = 3
+		p.timer = time.AfterFunc(max(patience, times*time.Since(p.asked)), p.tire)
+	}
+}
+
+// tire ends the wait for those that are slow.
+func (p *poll) tire() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.tired = true; p.hurry {
+		p.end()
+	}
+}
+
+// end has collect return. mu is held.
+func (p *poll) end() {
+	if p.take == nil {
+		return
+	}
+	p.take = nil
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	close(p.over)
 }
 
 // leave has late called with each answer that comes from now on. Nothing is collected
@@ -106,14 +152,11 @@ func (p *poll) collect(ctx context.Context, take func(answer) need) error {
 func (p *poll) leave(late func(answer)) {
 	p.mu.Lock()
 	p.late = late
+	early := p.early
+	p.early = nil
 	p.mu.Unlock()
-	for {
-		select {
-		case a := <-p.answers:
-			late(a)
-		default:
-			return
-		}
+	for _, a := range early {
+		late(a)
 	}
 }
 
@@ -121,7 +164,7 @@ func (p *poll) reply(a answer) {
 	p.mu.Lock()
 	late := p.late
 	if late == nil {
-		p.answers <- a // there is room for all
+		p.handle(a)
 	}
 	p.mu.Unlock()
 	if late != nil {
@@ -131,7 +174,7 @@ func (p *poll) reply(a answer) {
 
 // silent is how many of the nodes asked have not answered, or with an error.
 func (p *poll) silent() int {
-	n := len(p.pending)
+	n := p.left
 	for _, err := range p.errs {
 		n += toInt(err != nil)
 	}
@@ -140,7 +183,7 @@ func (p *poll) silent() int {
 
 // unknown is how many of the nodes asked may have done it without saying so.
 func (p *poll) unknown() int {
-	n := len(p.pending)
+	n := p.left
 	for _, err := range p.errs {
 		n += toInt(err != nil && !unsent(err))
 	}
@@ -151,8 +194,10 @@ func (p *poll) unknown() int {
 func (p *poll) failure() error {
 	errs := make([]error, len(p.errs))
 	copy(errs, p.errs)
-	for i := range p.pending {
-		errs[i] = errTimeout
+	for i, pending := range p.pending {
+		if pending {
+			errs[i] = errTimeout
+		}
 	}
 	return noQuorum(p.good, p.b.majority, errs)
 }

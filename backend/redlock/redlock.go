@@ -66,6 +66,7 @@ type Backend struct {
 	cfg      Config
 	caps     backend.Capabilities
 	nodes    []*node
+	all      []int // of all nodes
 	majority int
 	longest  string      // MaxTTL as the script takes it
 	mode     string      // "q": keep the quarantine
@@ -99,12 +100,16 @@ var _ backend.Backend = (*Backend)(nil)
 // *backend.InvalidError for a bad argument; *backend.UnavailableError where less than a
 // majority answered.
 func New(clients []rueidis.Client, cfg Config) (*Backend, error) {
+	p, err := newProgram()
+	if err != nil {
+		return nil, err
+	}
 	links := make([]link, len(clients))
 	for i, c := range clients {
 		if c == nil {
 			return nil, &backend.InvalidError{Field: "clients", Value: "nil", Bound: "clients"}
 		}
-		links[i] = newLink(c, rueidis.ClientOption{})
+		links[i] = newLink(c, rueidis.ClientOption{}, p)
 	}
 	return open(context.Background(), links, cfg)
 }
@@ -121,9 +126,13 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
+	p, err := newProgram()
+	if err != nil {
+		return nil, err
+	}
 	links := make([]link, len(t.options))
 	for i, o := range t.options {
-		links[i] = newLink(nil, o)
+		links[i] = newLink(nil, o, p)
 	}
 	return open(ctx, links, t.cfg)
 }
@@ -163,7 +172,8 @@ func newBackend(links []link, cfg Config) (*Backend, error) {
 	}
 	b.base, b.end = context.WithCancelCause(context.Background())
 	b.wire, b.cut = context.WithCancel(context.Background())
-	for _, l := range links {
+	for i, l := range links {
+		b.all = append(b.all, i)
 		b.nodes = append(b.nodes, &node{b: b, link: l, drained: make(chan struct{})})
 	}
 	return b, nil
@@ -256,7 +266,7 @@ collecting:
 // greet has the nodes note that they are in use: all of them, before anybody is granted
 // anything, so that a marker that is missing later tells that data was lost.
 func (b *Backend) greet(ctx context.Context) error {
-	p := b.ask(args("ping"), false)
+	p := b.ask(many("ping"))
 	return p.collect(ctx, func(answer) need {
 		if p.good >= b.majority {
 			return soon

@@ -27,7 +27,7 @@ func start(t testing.TB, args ...string) cluster {
 	for range nodes {
 		s := testserver.Redis(t, args...)
 		run, _, _ := strings.Cut(after(s.Info("server"), "run_id:"), "\r")
-		s.Do("SET", "hfr:m", "hfr1 1 1 "+run+" 1")
+		s.Do("SET", "hfr:m", "hfr2 1 1 "+run+" 1")
 		c = append(c, s)
 	}
 	return c
@@ -48,7 +48,23 @@ func (c cluster) url(params string) string {
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	c := start(t)
+	conformance(t)
+}
+
+// The same where the nodes take no functions: the program is a script then.
+func TestConformanceOfTheScript(t *testing.T) {
+	t.Parallel()
+	conformance(t, scriptsOnly()...)
+}
+
+// scriptsOnly are arguments of a node that takes no functions.
+func scriptsOnly() []string {
+	return []string{"--user", "default", "on", "nopass", "~*", "&*", "+@all", "-fcall", "-function"}
+}
+
+func conformance(t *testing.T, args ...string) {
+	t.Helper()
+	c := start(t, args...)
 	backendtest.Run(t, backendtest.Harness{
 		Open: func(t backendtest.T) backend.Backend {
 			b, err := redlock.Open(t.Context(), c.url("timeout=30s"), redlock.Config{})

@@ -28,7 +28,9 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	if req.Abandon {
 		b.quit(req.Name, req.Lease)
 	}
-	p := b.ask(args("release", req.Name, string(req.Lease), flag(req.Abandon)), true)
+	p := b.ask(request{
+		verb: opRelease, lock: req.Name, own: []string{req.Name, string(req.Lease)}, terms: terms{abandon: flag(req.Abandon)}, debt: true,
+	})
 	found := 0
 	err = p.collect(ctx, func(x answer) need {
 		if x.err == nil {
@@ -104,7 +106,7 @@ func (b *Backend) renew(ctx context.Context, leases []backend.TimedRenewal) ([]b
 	for i := range all {
 		all[i].quorum = b.majority
 	}
-	p := b.ask(args("renew", a...), false)
+	p := b.ask(many("renew", a...))
 	err := p.collect(ctx, func(x answer) need {
 		if x.err == nil {
 			p.errs[x.node] = note(&decoder{list: x.list}, b, all)
@@ -207,7 +209,7 @@ func (b *Backend) breakLock(ctx context.Context, name string) (backend.BreakResu
 	token := max(info.Token+1, fence.Token(b.clock())) //nolint:gosec // not negative
 	broken := make(map[string]bool)
 	for range attempts {
-		p := b.ask(args("break", append([]string{name, strconv.FormatUint(uint64(token), 10), by}, victims...)...), false)
+		p := b.ask(one("break", name, append([]string{strconv.FormatUint(uint64(token), 10), by}, victims...)...))
 		acks := 0
 		greatest := token
 		err := p.collect(ctx, func(x answer) need {

@@ -25,7 +25,7 @@ func TestRestartThatLosesVotes(t *testing.T) {
 		all = append(all, b)
 		for _, s := range c {
 			run, _, _ := strings.Cut(after(s.Info("server"), "run_id:"), "\r")
-			s.Do("SET", prefix+":m", "hfr1 1 1 "+run+" 1")
+			s.Do("SET", prefix+":m", "hfr2 1 1 "+run+" 1")
 		}
 	}
 	ask := func(b *redlock.Backend) error {

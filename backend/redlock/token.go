@@ -50,14 +50,14 @@ func (a *acquisition) conclude(ctx context.Context, bal *ballot) verdict {
 func (a *acquisition) inform(bal *ballot, token fence.Token) {
 	tell := func(i int, t *ticket) {
 		if t != nil && t.token != token {
-			fix := args("fix", a.req.Name, string(a.req.Lease), strconv.FormatUint(uint64(token), 10))
-			a.b.nodes[i].submit(&op{args: fix})
+			fix := one("fix", a.req.Name, string(a.req.Lease), strconv.FormatUint(uint64(token), 10))
+			a.b.nodes[i].submit(&op{request: fix})
 		}
 	}
 	for i, t := range bal.got {
 		tell(i, t)
 	}
-	if len(bal.p.pending) > 0 {
+	if bal.p.left > 0 {
 		bal.p.leave(func(x answer) {
 			if x.err == nil {
 				t, _ := readTicket(&decoder{list: x.list})
@@ -146,7 +146,7 @@ func (a *acquisition) write(ctx context.Context, token fence.Token, nodes []int,
 	if len(nodes) == 0 {
 		return 0, 0, nil
 	}
-	p := a.b.ask(args("write", a.req.Name, string(a.req.Lease), strconv.FormatUint(uint64(token), 10)), false, nodes...)
+	p := a.b.ask(one("write", a.req.Name, string(a.req.Lease), strconv.FormatUint(uint64(token), 10)), nodes...)
 	acks := 0
 	var greatest fence.Token
 	err := p.collect(ctx, func(x answer) need {

@@ -23,11 +23,11 @@ type switched struct {
 
 var errCut = errors.New("cut off")
 
-func (s *switched) eval(ctx context.Context, load bool, key string, a []string) ([]any, error) {
+func (s *switched) run(ctx context.Context, load bool, key string, a []string) ([]any, error) {
 	if s.cut.Load() {
 		return nil, errCut
 	}
-	return s.link.eval(ctx, load, key, a)
+	return s.link.run(ctx, load, key, a)
 }
 
 // panel is a value on real servers of which each can be cut off.
@@ -42,10 +42,14 @@ func newPanel(t *testing.T, servers []*testserver.RedisServer) *panel {
 	if err != nil {
 		t.Fatal(err)
 	}
+	program, err := newProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
 	p := &panel{}
 	var links []link
 	for _, o := range target.options {
-		s := &switched{link: newLink(nil, o)}
+		s := &switched{link: newLink(nil, o, program)}
 		p.switches = append(p.switches, s)
 		links = append(links, s)
 	}

@@ -160,7 +160,7 @@ func (a *acquisition) queue(ctx context.Context, w *waiter) (bool, error) {
 
 // isOut reports whether the lease may have a majority of the votes.
 func (a *acquisition) isOut(ctx context.Context) (bool, error) {
-	p := a.b.ask(args("has", a.req.Name, string(a.req.Lease)), false)
+	p := a.b.ask(one("has", a.req.Name, string(a.req.Lease)))
 	found := 0
 	err := p.collect(ctx, func(x answer) need {
 		d := decoder{list: x.list}

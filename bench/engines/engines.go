@@ -33,6 +33,10 @@ func Open(ctx context.Context, url string) (*bench.Engine, error) {
 		return Postgres(ctx, url)
 	case "postgres+advisory":
 		return Advisory(ctx, url)
+	case "mysql":
+		return MySQL(ctx, url)
+	case "kubernetes":
+		return Kubernetes(ctx, url)
 	case "memory":
 		return Memory(), nil
 	default:

@@ -136,7 +136,10 @@ func TestLocalMissing(t *testing.T) {
 func TestBadURL(t *testing.T) {
 	t.Parallel()
 	const secret = "canary-3f7a"
-	for _, url := range []string{"", "nope://x", "redis://u:" + secret + "@h:port", "redis://u:" + secret + "@h/x%zz"} {
+	for _, url := range []string{
+		"", "nope://x", "redis://u:" + secret + "@h:port", "redis://u:" + secret + "@h/x%zz",
+		"mysql://u:" + secret + "@h:port/db", "mysql://u:" + secret + "@h/db?tls=" + secret, "kubernetes://a/b",
+	} {
 		e, err := engines.Open(t.Context(), url)
 		if e != nil {
 			_ = e.Close()
@@ -228,7 +231,27 @@ func TestConnectionLocks(t *testing.T) {
 	}
 }
 
-// Ours alone on Kubernetes.
+// The same on MariaDB, by its own count of statements: the bare ones are two for each pair.
+func TestMySQL(t *testing.T) {
+	t.Parallel()
+	e, err := engines.Open(t.Context(), testserver.MariaDB(t).URL()+"?max_conns=4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := bench.Run(t.Context(), []*bench.Engine{e}, bench.Options{Rounds: 1, Budget: 100 * time.Millisecond, Only: []string{"own/8", "one/8"}})
+	if err := errors.Join(err, e.Close()); err != nil {
+		t.Fatal(err)
+	}
+	good(t, r, 3)
+	if n := r.Find("mysql", "own/8", "raw").Figures[bench.CommandsPerPair]; n < 2 || n > 3 { // and the settings of connections
+		t.Errorf("the bare statements: %g a pair, want 2", n)
+	}
+	if e.Version == "" || strings.ContainsAny(e.Version, "-+") {
+		t.Errorf("version %q", e.Version)
+	}
+}
+
+// The same on Kubernetes, which does not tell.
 func TestKubernetes(t *testing.T) {
 	t.Parallel()
 	server := testserver.Kubernetes(t)
@@ -240,7 +263,10 @@ func TestKubernetes(t *testing.T) {
 	if err := errors.Join(err, e.Close()); err != nil {
 		t.Fatal(err)
 	}
-	good(t, r, 2)
+	good(t, r, 3)
+	if e.Version == "" || strings.Contains(e.Version, "+") {
+		t.Errorf("version %q", e.Version)
+	}
 }
 
 // The same on Consul, which does not tell what it was sent.

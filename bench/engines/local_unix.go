@@ -141,6 +141,10 @@ func locals(self string) []local {
 			tb.Helper()
 			return started{url: "mysql+getlock" + strings.TrimPrefix(testserver.MariaDB(tb).URL(), "mysql")}
 		}},
+		{engine: "mysql", program: "mariadb-install-db", launch: func(tb testing.TB) started {
+			tb.Helper()
+			return started{url: testserver.MariaDB(tb).URL()}
+		}},
 	}
 	all = append(all, local{engine: "consul", program: builder(), launch: func(tb testing.TB) started {
 		tb.Helper()

@@ -26,8 +26,10 @@ func peers(e *bench.Engine) []bench.Contender {
 	switch e.Name {
 	case "redis":
 		return []bench.Contender{redsyncOne(), bsmRedislock(), rueidisLock(), redisLoop()}
-	case "redlock", "redlock-hung":
+	case "redlock":
 		return []bench.Contender{redsyncMany()}
+	case "redlock-hung":
+		return []bench.Contender{redsyncManyHung()}
 	case "etcd":
 		return []bench.Contender{
 			etcdConcurrency(),
@@ -39,6 +41,10 @@ func peers(e *bench.Engine) []bench.Contender {
 		return []bench.Contender{consulLock()}
 	case "postgres":
 		return []bench.Contender{cirelloPglock(), advisoryLoop()}
+	case "mysql":
+		return []bench.Contender{getLockLoop()}
+	case "kubernetes":
+		return []bench.Contender{leaderElection()}
 	case "holdfast":
 		if e.Beside == "" {
 			return nil

@@ -38,6 +38,15 @@ func TestPeers(t *testing.T) {
 			t.Helper()
 			return "consul://" + testserver.StartConsul(t, 1)[0].Addr()
 		}, 1},
+		"mysql": {func(t *testing.T) string {
+			t.Helper()
+			return testserver.MariaDB(t).URL()
+		}, 1},
+		"kubernetes": {func(t *testing.T) string {
+			t.Helper()
+			s := testserver.Kubernetes(t)
+			return "kubernetes://default?kubeconfig=" + s.Kubeconfig(s.Addr())
+		}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

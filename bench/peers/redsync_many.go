@@ -14,8 +14,19 @@ import (
 )
 
 // redsyncMany is github.com/go-redsync/redsync over go-redis on several servers: Redlock.
-func redsyncMany() bench.Contender {
-	return bench.Contender{Name: "redsync", Kind: bench.KindPeer, Can: bench.CanWait, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
+func redsyncMany() bench.Contender { return redsyncWith(bench.CanWait, 0) }
+
+// redsyncManyHung is the same where a server hangs. Each of its calls waits for that one, so
+// that a pair takes ten seconds: nobody has the time to measure how long its waiters wait.
+// All calls have a connection, or they would wait for each other besides.
+func redsyncManyHung() bench.Contender {
+	const most = 256
+	return redsyncWith(0, most)
+}
+
+// redsyncWith has so many connections to each server; 0: as many as go-redis has.
+func redsyncWith(can bench.Ability, conns int) bench.Contender {
+	return bench.Contender{Name: "redsync", Kind: bench.KindPeer, Can: can, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		hosts, err := engines.RedlockHosts(cfg.URL)
 		if err != nil {
 			return nil, err
@@ -23,7 +34,7 @@ func redsyncMany() bench.Contender {
 		l := &redsyncManyLocker{}
 		var pools []syncredis.Pool
 		for _, host := range hosts {
-			client := redis.NewClient(&redis.Options{Addr: host})
+			client := redis.NewClient(&redis.Options{Addr: host, PoolSize: conns})
 			l.clients = append(l.clients, client)
 			pools = append(pools, pool.NewPool(client))
 		}

@@ -2,10 +2,13 @@
 -- vote is worth is for the client to say. The protocol is written down in doc.go.
 --
 -- KEYS[1]  the marker, "PREFIX:m". All other keys are made from its prefix:
---   l:NAME   hash of the votes that are out, and "@", a summary
---   f:NAME   the counter: the greatest token seen, and who set it; it outlives the lock
+--   f:NAME   the counter: the greatest token seen, and who set it; it outlives the lock.
+--            With it the vote of a lock that has one, exclusive vote, and nothing else
+--   l:NAME   hash of the votes that are out otherwise, and "@", a summary
 --   d:LEASE  what must not get a vote (again): "*", or an attempt and all before it
 --   n        zset of the names of the locks with votes, by the instant the last one ends
+--   c        zset of the names of the locks with a counter, by when to look whether it may
+--            be forgotten
 --   w:NAME   channel: votes that were given back
 -- ARGV     max_ttl (ms), 'q' to keep the quarantine or '-', the identity of the data that
 --          the client knows, and then for each operation its name, how many arguments it
@@ -13,29 +16,47 @@
 -- Answer: 'OK' and an answer for each operation; or 'MARKER' when nothing was done, because
 -- the client must say hello first; or 'FORMAT'. After hello the identity comes first.
 --
--- Each identity has a script of its own: a remark at the end. So a process of the server
--- that was not asked yet whether it lost this data does not know the script.
+-- It is made of the files node, quick and main, and then function or script. As a function
+-- it is read once, and what is defined here stays from one execution to the next: begin
+-- sets all that belongs to one of them. As a script it is read anew each time, and each
+-- identity has a script of its own: a remark at the end. So a process of the server that
+-- was not asked yet whether it lost this data does not know the script; a function finds
+-- that it was not greeted.
 --
 -- Times are the node's, in microseconds. Numbers stay below 2^53, where a double counts
 -- exactly; they are written with %.0f, because tostring rounds them.
 
-local call = redis.call
-local P = string.sub(KEYS[1], 1, -2)
-local N = P .. 'n'
-local clock = call('TIME')
-local now = clock[1] * 1000000 + clock[2]
+local KEY, P, N, C -- of the prefix
+-- Of the execution:
+local call, ARGV
+local now
+local quarantine -- no vote is given before this instant
+local full -- the memory of the server is full: nothing may be added
+
+local function begin(keys, args, is_full)
+  call, ARGV, full = redis.call, args, is_full
+  if KEY ~= keys[1] then
+    KEY = keys[1]
+    P = string.sub(KEY, 1, -2)
+    N, C = P .. 'n', P .. 'c'
+  end
+  local clock = call('TIME')
+  now = clock[1] * 1000000 + clock[2]
+  quarantine = 0
+end
+
 local HOUR = 3600000000
-local KEEP = 172800000 -- ms: two days, longer than any TTL and than a clock may be wrong
+local KEEP = 172800000000 -- two days, longer than any TTL and than a clock may be wrong
 local TOMB = 300000 -- ms: longer than a request can be late
 local SHOWN = 64 -- votes that a refusal tells
-local quarantine = 0 -- no vote is given before this instant
 
 local function num(n)
   return string.format('%.0f', n)
 end
 
 -- A vote on record: its fields, joined by newlines. The texts hold no control characters.
-local RECORD = '^' .. string.rep('([^\n]*)\n', 9) .. '(.*)$'
+local F = '([^\n]*)\n' -- a library has no functions of strings while it is read
+local RECORD = '^' .. F .. F .. F .. F .. F .. F .. F .. F .. F .. '(.*)$'
 
 local function read(rec)
   local attempt, mode, permits, limit, token, final, ends, since, owner, note = string.match(rec, RECORD)
@@ -83,9 +104,63 @@ local function save(l, lease, rec)
   call('ZADD', N, num(l.max), l.name)
 end
 
+-- The counter of a lock, who set it, and the vote that is kept with it: a lease, its record
+-- and when it ends, nil when there is none. It may have ended. As text: the number and who
+-- set it, and then in a line of its own the end and the lease, and then the record.
+local function counter(name, text)
+  text = text or call('GET', P .. 'f:' .. name)
+  if not text then return 0, '' end
+  local n, by, rest = string.match(text, '^(%d+) ([^\n]*)(.*)$')
+  if not n then error({err = 'HFFOREIGN ' .. P .. 'f:' .. name}) end
+  if rest == '' then return tonumber(n), by end
+  local ends, lease, rec = string.match(rest, '^\n(%d+) ([^\n]*)\n(.*)$')
+  if not lease then error({err = 'HFFOREIGN ' .. P .. 'f:' .. name}) end
+  return tonumber(n), by, lease, rec, tonumber(ends)
+end
+
+-- Without a vote that was kept with it. Counters are followed by the clock, so that they
+-- tell themselves when they were used last.
+local function setcounter(name, n, by)
+  call('SET', P .. 'f:' .. name, num(n) .. ' ' .. by)
+  call('ZADD', C, 'NX', num(now + KEEP), name)
+end
+
+-- Forget counters that nobody has used for so long, a bounded piece at each call.
+local function forget()
+  for _, name in ipairs(call('ZRANGEBYSCORE', C, '-inf', num(now), 'LIMIT', 0, 100)) do
+    local ok, n, _, _, _, ends = pcall(counter, name)
+    local till = ok and n + KEEP or now + KEEP -- what is not ours stays
+    if ok and ends and ends > now and ends > till then till = ends end
+    if till > now then
+      call('ZADD', C, num(till), name)
+    else -- the clock has taken its place: see acquire
+      call('ZREM', C, name)
+      call('DEL', P .. 'f:' .. name)
+    end
+  end
+end
+
+-- Take the vote that is kept with the counter out of there, to where all of them have room.
+local function unfold(l)
+  local n, by, lease, rec = counter(l.name)
+  if not lease then return end
+  call('ZREM', N, '') -- a write that is allowed when memory is full: those after it are too
+  setcounter(l.name, n, by)
+  local h = read(rec)
+  if h.ends > now then
+    count(l, h)
+    save(l, lease, rec)
+    clear(l)
+  else
+    call('ZREM', N, l.name)
+  end
+end
+
 -- The lock as it is: nothing of it has ended. Gives the record of the lease, too.
 local function open(name, lease)
   local l = {name = name, key = P .. 'l:' .. name}
+  clear(l)
+  unfold(l)
   clear(l)
   local got = call('HMGET', l.key, '@', lease or '@')
   if not got[1] then return l, nil end
@@ -143,6 +218,14 @@ local function votes(l, most)
   return r
 end
 
+-- The votes of a lock for those who only look, and its counter.
+local function look(name)
+  local n, _, lease, rec, ends = counter(name)
+  if not lease then return votes((open(name))), n end
+  if ends > now then return {{lease, rec}}, n end
+  return {}, n
+end
+
 local function fits(l, mode, permits, limit)
   if l.n == 0 then return true end
   if mode == 'x' or l.x == 1 then return false end
@@ -150,27 +233,15 @@ local function fits(l, mode, permits, limit)
   return limit == 0 or l.used + permits <= limit
 end
 
-local function counter(name)
-  local text = call('GET', P .. 'f:' .. name)
-  if not text then return 0, '' end
-  local n, by = string.match(text, '^(%d+) (.*)$')
-  if not n then error({err = 'HFFOREIGN ' .. P .. 'f:' .. name}) end
-  return tonumber(n), by
-end
-
-local function setcounter(name, n, by)
-  call('SET', P .. 'f:' .. name, num(n) .. ' ' .. by, 'PX', KEEP)
-end
-
 local op = {}
 
--- acquire name lease attempt ttl mode permits limit floor owner note
--- -> G token left since final old | H now n votes... | Q left | L | S attempt | C
+-- acquire ttl mode permits limit owner note (name lease attempt floor)... An answer for
+-- each: -> G token left since final old | H now n votes... | Q left | L | S attempt | C
 -- G: the vote is given, old: to another attempt. H: others are in the way. Q: this node does not vote yet. L: the
 -- lease was given up for good. S: so was this attempt. C: the clocks are too far apart.
-op.acquire = function(i)
-  local name, lease, attempt, ttl, mode, permits, limit, floor =
-    ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), ARGV[i + 4], tonumber(ARGV[i + 5]), tonumber(ARGV[i + 6]), tonumber(ARGV[i + 7])
+local function acquire(t, i)
+  local ttl, mode, permits, limit = tonumber(ARGV[t]), ARGV[t + 1], tonumber(ARGV[t + 2]), tonumber(ARGV[t + 3])
+  local name, lease, attempt, floor = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
   local tomb = call('GET', P .. 'd:' .. lease)
   if tomb == '*' then return {'L'} end
   if tomb and tonumber(attempt) <= tonumber(tomb) then return {'S', tomb} end
@@ -186,6 +257,7 @@ op.acquire = function(i)
   end
   if not fits(l, mode, permits, limit) then return {'H', num(now), l.n, votes(l, SHOWN)} end
   if quarantine > now then return {'Q', num(quarantine - now)} end
+  if full then error({err = 'OOM the memory is full'}) end
   local ctr = counter(name)
   local token = ctr + 1
   if floor > token then token = floor end
@@ -193,11 +265,10 @@ op.acquire = function(i)
   if ctr == 0 and now - HOUR > token then token = now - HOUR end
   if token > now + HOUR then return {'C'} end
   local h = {attempt = attempt, mode = mode, permits = permits, limit = limit, token = token, final = '0',
-    ends = now + ttl * 1000, since = num(now), owner = ARGV[i + 8], note = ARGV[i + 9]}
+    ends = now + ttl * 1000, since = num(now), owner = ARGV[t + 4], note = ARGV[t + 5]}
   setcounter(name, token, lease)
   count(l, h)
   save(l, lease, written(h))
-  if now % 64 == 0 then call('ZREMRANGEBYSCORE', N, '-inf', num(now)) end
   return {'G', num(token), num(ttl * 1000), h.since, '0', 0}
 end
 
@@ -230,8 +301,10 @@ end
 
 -- has name lease -> 1 | 0
 op.has = function(i)
-  local _, rec = open(ARGV[i], ARGV[i + 1])
-  return {rec and 1 or 0}
+  for _, v in ipairs((look(ARGV[i]))) do
+    if v[1] == ARGV[i + 1] then return {1} end
+  end
+  return {0}
 end
 
 -- back name lease attempt late told -> 1 | 0
@@ -255,12 +328,12 @@ op.back = function(i)
   return {0}
 end
 
--- release name lease abandon -> 1 | 0
+-- release abandon (name lease)... An answer for each: -> 1 | 0
 -- A vote that is not there may still be asked for: requests can overtake each other.
-op.release = function(i)
+local function release(t, i)
   local name, lease = ARGV[i], ARGV[i + 1]
   local l, rec = open(name, lease)
-  if not rec or ARGV[i + 2] == '1' then call('SET', P .. 'd:' .. lease, '*', 'PX', TOMB) end
+  if not rec or ARGV[t] == '1' then call('SET', P .. 'd:' .. lease, '*', 'PX', TOMB) end
   if not rec then return {0} end
   drop(l, lease, read(rec))
   tell(name, lease)
@@ -268,12 +341,23 @@ op.release = function(i)
 end
 
 local function renew(name, lease, ttl)
+  local n, by, alone, own = counter(name)
+  if alone == lease then
+    local h = read(own)
+    if h.ends <= now then return {'L'} end
+    h.ends = now + ttl * 1000
+    call('ZREM', N, '') -- a write that is allowed when memory is full: those after it are too
+    call('SET', P .. 'f:' .. name, table.concat({num(n), ' ', by, '\n', num(h.ends), ' ', lease, '\n', written(h)}))
+    call('ZADD', N, num(h.ends), name)
+    return {'R', num(h.token), h.final, h.mode, h.limit}
+  end
   local l, rec = open(name, lease)
   if not rec then return {'L'} end
   local h = read(rec)
   h.ends = now + ttl * 1000
   if h.ends < l.min then l.min = h.ends end
   if h.ends > l.max then l.max = h.ends end
+  call('ZREM', N, '') -- as above
   save(l, lease, written(h))
   return {'R', num(h.token), h.final, h.mode, h.limit}
 end
@@ -289,7 +373,8 @@ end
 
 -- inspect name -> I now counter votes
 op.inspect = function(i)
-  return {'I', num(now), num((counter(ARGV[i]))), votes((open(ARGV[i])))}
+  local all, n = look(ARGV[i])
+  return {'I', num(now), num(n), all}
 end
 
 -- By bytes: Lua compares as the locale does.
@@ -312,8 +397,8 @@ op.list = function(i)
   table.sort(names, before)
   local r = {'T', num(now), #names > most and 1 or 0}
   for j = 1, math.min(#names, most) do
-    local l = open(names[j])
-    r[#r + 1] = {names[j], num((counter(names[j]))), votes(l)}
+    local all, n = look(names[j])
+    r[#r + 1] = {names[j], num(n), all}
   end
   return r
 end
@@ -321,6 +406,7 @@ end
 -- break name token by victims lease... -> OK broken... | NO counter broken...
 op['break'] = function(i)
   local name, token, by = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
+  open(name) -- the counter alone is set
   local ctr, whose = counter(name)
   local r = {'OK'}
   if ctr < token or (ctr == token and whose == by) then
@@ -341,52 +427,3 @@ op['break'] = function(i)
 end
 
 op.ping = function() return {'OK'} end
-
--- The marker says that the node has all that it ever wrote: 'hfr1 born longest run safe'.
---   born     since when it has
---   longest  the greatest max_ttl of all clients (ms): so long it does not vote after born
---   run      the server's run ID, safe: whether it then wrote everything to disk first
-local text = call('GET', KEYS[1])
-local born, longest, run, safe
-if text then
-  born, longest, run, safe = string.match(text, '^hfr1 (%d+) (%d+) (%S+) ([01])$')
-  if not born then return {'FORMAT'} end
-  born, longest = tonumber(born), tonumber(longest)
-end
-
-local mine, at, changed = tonumber(ARGV[1]), 4, false
-local answers = {'OK'}
-if ARGV[4] == 'hello' then
-  -- hello safe first. safe: the node writes everything to disk before it answers. first:
-  -- no node has a marker, so that nobody has ever used them together.
-  local function info(section, pattern)
-    local ok, all = pcall(call, 'INFO', section)
-    return ok and type(all) == 'string' and string.match(all, pattern) or nil
-  end
-  local id = info('server', 'run_id:(%w+)') or '-'
-  local sure = ARGV[5] == '1' and info('persistence', 'aof_enabled:(%d)') == '1'
-  if not text then
-    born, longest = now, mine
-    local uptime = info('server', 'uptime_in_seconds:(%d+)')
-    if ARGV[6] == '1' and uptime then
-      born = now - math.max(0, tonumber(uptime) - 1) * 1000000
-    end
-  elseif run ~= id and not (safe == '1' and sure) then
-    born = now -- what was written last may be lost
-  end
-  run, safe, at, changed = id, sure and '1' or '0', 7, true
-  answers[2] = run .. ' ' .. num(born)
-elseif not text or ARGV[3] ~= run .. ' ' .. num(born) then
-  return {'MARKER'}
-end
-if mine > longest then longest, changed = mine, true end
-if changed then call('SET', KEYS[1], table.concat({'hfr1', num(born), num(longest), run, safe}, ' ')) end
-if ARGV[2] == 'q' then quarantine = born + longest * 1000 end
-
-while ARGV[at] do
-  local ok, r = pcall(op[ARGV[at]], at + 2)
-  if not ok then r = {'ERR', type(r) == 'table' and r.err or tostring(r)} end
-  answers[#answers + 1] = r
-  at = at + 2 + tonumber(ARGV[at + 1])
-end
-return answers

@@ -1,4 +1,3 @@
-
 -- A function is refused as a whole when the memory is full, unless it says that it may
 -- run all the same. Then the client calls the second, which adds nothing.
 redis.register_function('NAME', function(keys, args)

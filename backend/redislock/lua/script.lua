@@ -1,3 +1,0 @@
-
-begin(KEYS, _G.ARGV, false) -- ARGV is the one of head.lua
-return execute(false)

@@ -1,0 +1,167 @@
+package redlock
+
+import "strconv"
+
+// terms are what many acquires, or many releases, have in common: all that is sent of
+// them but the lock and the lease. See quick.lua.
+type terms struct {
+	abandon string // of a release
+	// Of an acquire.
+	ttl, mode, permits, limit, owner, note string
+}
+
+// request is one operation as a node is asked for it.
+type request struct {
+	verb string
+	// lock is the one lock that the operation is about; empty for several.
+	lock string
+	// Of acquire and release, which travel with others that have the same terms: what is
+	// sent of each alone.
+	terms terms
+	own   []string
+	args  []string // of all others
+	// debt is for what gives something back: a node that is down is told when it is back.
+	debt bool
+}
+
+// one is an operation about one lock.
+func one(verb, lock string, a ...string) request {
+	return request{verb: verb, lock: lock, args: append([]string{lock}, a...)}
+}
+
+// many is an operation about several locks, or none.
+func many(verb string, a ...string) request { return request{verb: verb, args: a} }
+
+func (r request) owed() request {
+	r.debt = true
+	return r
+}
+
+func (r request) joins(other *request) bool {
+	return r.own != nil && other.own != nil && r.verb == other.verb && r.terms == other.terms
+}
+
+// The arguments of an operation that come before those of its leases.
+const acquireTerms, releaseTerms = 6, 1
+
+// batch is operations in the form in which they travel: acquire and release carry many
+// leases. A lease costs as much as what is sent of it alone.
+type batch struct {
+	ops    []*op
+	groups [][]int // of indices of ops
+}
+
+// manyGroups is how many groups an operation is compared with, from the last one back.
+const manyGroups = 8
+
+// batchOf sorts the operations into groups, in an order that no lock can tell from that of
+// the queue: one joins a group only when no group after that is about its lock. So what is
+// given back never comes before what it gives back.
+func batchOf(ops []*op) *batch {
+	b := &batch{ops: ops}
+	last := make(map[string]int, len(ops)) // by lock: the last group about it
+	first := 0                             // no group before it is joined
+	for i, o := range ops {
+		into := len(b.groups)
+		if o.own != nil {
+			for k := into - 1; k >= max(first, last[o.lock], len(b.groups)-manyGroups); k-- {
+				if ops[b.groups[k][0]].joins(&o.request) {
+					into = k
+					break
+				}
+			}
+		}
+		switch {
+		case into < len(b.groups):
+			b.groups[into] = append(b.groups[into], i)
+		case o.own != nil:
+			b.groups = append(b.groups, append(make([]int, 0, len(ops)-i), i))
+		default:
+			b.groups = append(b.groups, []int{i})
+		}
+		if last[o.lock] = into; o.lock == "" {
+			first = into + 1
+		}
+	}
+	return b
+}
+
+// size is how many strings write appends at most.
+func (b *batch) size() int {
+	const head = 2
+	n := 0
+	for _, g := range b.groups {
+		o := b.ops[g[0]]
+		n += head + acquireTerms + len(o.args) + len(g)*len(o.own)
+	}
+	return n
+}
+
+// write appends the arguments.
+func (b *batch) write(to []string) []string {
+	for _, g := range b.groups {
+		o := b.ops[g[0]]
+		t := &o.terms
+		to = append(to, o.verb)
+		switch {
+		case o.own == nil:
+			to = append(append(to, strconv.Itoa(len(o.args))), o.args...)
+		case o.verb == opAcquire:
+			to = append(to, strconv.Itoa(acquireTerms+len(g)*len(o.own)), t.ttl, t.mode, t.permits, t.limit, t.owner, t.note)
+		default:
+			to = append(to, strconv.Itoa(releaseTerms+len(g)*len(o.own)), t.abandon)
+		}
+		for _, i := range g {
+			to = append(to, b.ops[i].own...)
+		}
+	}
+	return to
+}
+
+// tell gives the operations their answers.
+func (b *batch) tell(answers []any) {
+	for k, g := range b.groups {
+		list, err := answerOf(answers, k)
+		o := b.ops[g[0]]
+		switch {
+		case err != nil, o.own == nil:
+			for _, i := range g {
+				b.ops[i].tell(list, err)
+			}
+		case list[0] == "EACH":
+			for n, i := range g {
+				b.ops[i].tell(answerOf(list[1:], n))
+			}
+		case list[0] == "ALL" && o.verb == opRelease:
+			for _, i := range g {
+				b.ops[i].tell([]any{int64(1)}, nil)
+			}
+		case list[0] == "ALL" && len(list) == 3: //nolint:mnd // ALL left since
+			for _, i := range g {
+				own := b.ops[i].own
+				b.ops[i].tell([]any{"G", own[len(own)-1], list[1], list[2], "0", int64(0)}, nil)
+			}
+		default:
+			for _, i := range g {
+				b.ops[i].tell(nil, errAnswer)
+			}
+		}
+	}
+}
+
+// answerOf gives answer i: a list that begins with a word or a number.
+func answerOf(answers []any, i int) ([]any, error) {
+	if i >= len(answers) {
+		return nil, errAnswer
+	}
+	list, ok := answers[i].([]any)
+	if !ok || len(list) == 0 {
+		return nil, errAnswer
+	}
+	if list[0] == "ERR" {
+		d := decoder{list: list[1:]}
+		text := d.text()
+		return nil, newServerError(text)
+	}
+	return list, nil
+}

@@ -1,0 +1,100 @@
+-- One operation of one lease, or of none, the long way.
+local function long(what, ...)
+  local ok, r = pcall(what, ...)
+  if ok then return r end
+  return {'ERR', type(r) == 'table' and r.err or tostring(r)}
+end
+
+-- An operation of many leases, each of so many arguments, which begin after so many. Gives
+-- those that went the short way, and the answers, of which theirs are missing.
+local function each(quick, slow, t, n, after, step)
+  local ok, done = pcall(quick, t, n)
+  if not ok then done = nil end -- what it wrote may be written again
+  if done and #done * step == n - after then return done end
+  local r, at = {'EACH'}, {}
+  for _, i in ipairs(done or {}) do at[i] = true end
+  for i = t + after, t + n - 1, step do
+    r[#r + 1] = not at[i] and long(slow, t, i) or false
+  end
+  return done, r
+end
+
+op.acquire = function(t, n)
+  if now % 64 == 0 then
+    call('ZREMRANGEBYSCORE', N, '-inf', num(now))
+    forget()
+  end
+  local _, r = each(take, acquire, t, n, 6, 4)
+  local left, since = num(tonumber(ARGV[t]) * 1000), num(now)
+  if not r then return {'ALL', left, since} end
+  for k = 2, #r do
+    r[k] = r[k] or {'G', ARGV[t + 6 + 4 * (k - 2) + 3], left, since, '0', 0}
+  end
+  return r
+end
+
+op.release = function(t, n)
+  local _, r = each(give, release, t, n, 1, 2)
+  if not r then return {'ALL'} end
+  for k = 2, #r do r[k] = r[k] or {1} end
+  return r
+end
+
+-- The marker says that the node has all that it ever wrote: 'hfr2 born longest run safe'.
+--   born     since when it has
+--   longest  the greatest max_ttl of all clients (ms): so long it does not vote after born
+--   run      the server's run ID, safe: whether it then wrote everything to disk first
+
+-- hello safe first. safe: the node writes everything to disk before it answers. first: no
+-- node has a marker, so that nobody has ever used them together. Gives born, run and safe.
+local function hello(born, run, safe)
+  local function info(section, pattern)
+    local ok, all = pcall(call, 'INFO', section)
+    return ok and type(all) == 'string' and string.match(all, pattern) or nil
+  end
+  local id = info('server', 'run_id:(%w+)') or '-'
+  local sure = ARGV[5] == '1' and info('persistence', 'aof_enabled:(%d)') == '1'
+  if not born then
+    born = now
+    local uptime = info('server', 'uptime_in_seconds:(%d+)')
+    if ARGV[6] == '1' and uptime then
+      born = now - math.max(0, tonumber(uptime) - 1) * 1000000
+    end
+  elseif run ~= id and not (safe == '1' and sure) then
+    born = now -- what was written last may be lost
+  end
+  return born, id, sure and '1' or '0'
+end
+
+local greeted = {} -- the markers' keys, and the identities that hello gave for them in this process
+
+-- remembers: what is defined here stays until the process ends.
+local function execute(remembers)
+  local text = call('GET', KEY)
+  local born, longest, run, safe
+  if text then
+    born, longest, run, safe = string.match(text, '^hfr2 (%d+) (%d+) (%S+) ([01])$')
+    if not born then return {'FORMAT'} end
+    born, longest = tonumber(born), tonumber(longest)
+  end
+  local mine, at, changed = tonumber(ARGV[1]), 4, false
+  local answers = {'OK'}
+  if ARGV[4] == 'hello' then
+    longest = longest or mine
+    born, run, safe = hello(born, run, safe)
+    at, changed = 7, true
+    answers[2] = run .. ' ' .. num(born)
+    greeted[KEY] = answers[2]
+  elseif not text or ARGV[3] ~= run .. ' ' .. num(born) or remembers and greeted[KEY] ~= ARGV[3] then
+    return {'MARKER'}
+  end
+  if mine > longest then longest, changed = mine, true end
+  if changed then call('SET', KEY, table.concat({'hfr2', num(born), num(longest), run, safe}, ' ')) end
+  if ARGV[2] == 'q' then quarantine = born + longest * 1000 end
+  while ARGV[at] do
+    local n = tonumber(ARGV[at + 1])
+    answers[#answers + 1] = long(op[ARGV[at]], at + 2, n)
+    at = at + 2 + n
+  end
+  return answers
+end

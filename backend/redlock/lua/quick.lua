@@ -1,0 +1,96 @@
+-- The short way: locks that nobody has, or that one has to itself, are voted for, or given
+-- back, as almost all are almost always. It does what acquire and release do, no more and
+-- no less, for many leases at once: what is read and written in common is so once for all
+-- of them, because a call of the server is what costs. A lease that is out of the ordinary
+-- gets no answer here, and takes the long way afterwards: what is done here is of different
+-- locks, so their order does not matter.
+
+-- The leases of an operation that are of different locks: where in ARGV each stands.
+local function apart(from, to, step)
+  local those, names = {}, {}
+  for i = from, to, step do
+    local name = ARGV[i]
+    if not names[name] then
+      names[name] = true
+      those[#those + 1] = i
+    end
+  end
+  return those
+end
+
+-- The arguments are those of acquire, of t up to t + n - 1. Gives the leases that have the
+-- vote: the token of each is its floor.
+local function take(t, n)
+  if quarantine > now or full or ARGV[t + 1] ~= 'x' then return nil end
+  local all = apart(t + 6, t + n - 1, 4)
+  local counters, held = {}, {}
+  for k, i in ipairs(all) do counters[k] = P .. 'f:' .. ARGV[i] end
+  local got = call('MGET', unpack(counters))
+  -- What must not be there. A counter that was not got may be of another type.
+  for k, i in ipairs(all) do
+    held[3 * k - 2], held[3 * k - 1] = P .. 'l:' .. ARGV[i], P .. 'd:' .. ARGV[i + 1]
+    held[3 * k] = got[k] and held[3 * k - 1] or counters[k]
+  end
+  local free = call('EXISTS', unpack(held)) == 0
+  local ends = now + tonumber(ARGV[t]) * 1000
+  local till, since = num(ends), num(now)
+  local middle = '\n' .. ARGV[t + 1] .. '\n' .. ARGV[t + 2] .. '\n' .. ARGV[t + 3] .. '\n'
+  local tail = '\n0\n' .. till .. '\n' .. since .. '\n' .. ARGV[t + 4] .. '\n' .. ARGV[t + 5]
+  local keep = num(now + KEEP)
+  local those, names, kept, votes = {}, {}, {}, {}
+  for k, i in ipairs(all) do
+    local floor, ctr, alone = tonumber(ARGV[i + 3]), 0, nil
+    if got[k] then
+      local _, ends
+      ctr, _, _, _, ends = counter(ARGV[i], got[k])
+      alone = ends and ends > now
+    end
+    -- The floor is the token: it is greater than the counter, and near the clock.
+    if not alone and floor > ctr and floor >= now - HOUR and floor <= now + HOUR
+      and (free or call('EXISTS', held[3 * k - 2], held[3 * k - 1], held[3 * k]) == 0) then
+      local c, token, lease = #those + 1, ARGV[i + 3], ARGV[i + 1]
+      those[c], names[2 * c - 1], names[2 * c] = i, till, ARGV[i]
+      if not got[k] then kept[#kept + 1], kept[#kept + 2] = keep, ARGV[i] end
+      votes[2 * c - 1] = counters[k]
+      votes[2 * c] = token .. ' ' .. lease .. '\n' .. till .. ' ' .. lease .. '\n' .. ARGV[i + 2] .. middle .. token .. tail
+    end
+  end
+  if #those == 0 then return nil end
+  call('ZADD', N, unpack(names)) -- when the memory is full this is refused
+  if #kept > 0 then call('ZADD', C, unpack(kept)) end
+  call('MSET', unpack(votes))
+  return those
+end
+
+-- Tell of many leases. To know who listens costs less than to speak to nobody.
+local function tellall(channels, leases)
+  local ok, ears = pcall(call, 'PUBSUB', 'NUMSUB', unpack(channels))
+  for c, lease in ipairs(leases) do
+    if not ok or ears[2 * c] > 0 then call('PUBLISH', channels[c], lease) end
+  end
+end
+
+-- The arguments are those of release, of t up to t + n - 1. Gives the leases that were given
+-- back.
+local function give(t, n)
+  if ARGV[t] ~= '0' then return nil end -- it is to be remembered
+  local all = apart(t + 1, t + n - 1, 2)
+  local keys = {}
+  for k, i in ipairs(all) do keys[k] = P .. 'f:' .. ARGV[i] end
+  local got = call('MGET', unpack(keys))
+  local those, names, counters, channels, leases = {}, {}, {}, {}, {}
+  for k, i in ipairs(all) do
+    local ctr, ends, lease
+    if got[k] then ctr, ends, lease = string.match(got[k], '^(%d+ [^\n]*)\n(%d+) ([^\n]*)\n') end
+    if lease == ARGV[i + 1] and tonumber(ends) > now then
+      local c = #those + 1
+      those[c], names[c], counters[2 * c - 1], counters[2 * c] = i, ARGV[i], keys[k], ctr
+      channels[c], leases[c] = P .. 'w:' .. ARGV[i], lease
+    end
+  end
+  if #those == 0 then return nil end
+  call('ZREM', N, unpack(names)) -- allowed when the memory is full, and those after it are too
+  call('MSET', unpack(counters))
+  tellall(channels, leases)
+  return those
+end
