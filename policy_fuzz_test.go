@@ -67,10 +67,10 @@ func fuzzed() map[string]string {
 // unfuzzed are functions with such a name that read nothing of others.
 func unfuzzed() map[string]string {
 	return map[string]string{
-		"internal/wire.decodeText":           "writes the text of an error",
-		"backend/k8slock.decode":             "hands an answer to encoding/json",
-		"examples/internal/web.Decode":       "hands a body of bounded size to encoding/json",
-		"examples/internal/web.Parse":        "hands arguments to package flag",
+		"internal/wire.decodeText":     "writes the text of an error",
+		"backend/k8slock.decode":       "hands an answer to encoding/json",
+		"examples/internal/web.Decode": "hands a body of bounded size to encoding/json",
+		"examples/internal/web.Parse":  "hands arguments to package flag",
 	}
 }
 
