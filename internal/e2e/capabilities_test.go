@@ -47,7 +47,7 @@ func inPortuguese(t *testing.T) func(string) string {
 		"yes": "sim", "no": "não",
 		"exclusive, with tokens": "exclusivo, com token", "leases with an end of their own": "leases com fim próprio",
 		"leases outlive a broken connection": "leases sobrevivem a uma conexão que cai",
-		"shared (readers)": "compartilhado (leitores)", "permits (semaphore)": "permissões (semáforo)",
+		"shared (readers)":                   "compartilhado (leitores)", "permits (semaphore)": "permissões (semáforo)",
 		"re-entry across processes": "reentrada entre processos", "first come, first served": "por ordem de chegada",
 		"hand-over by push": "passagem por push", "loss told by push": "perda avisada por push",
 		"one renewal for all leases": "uma renovação para todos os leases", "events": "eventos",
