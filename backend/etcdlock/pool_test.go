@@ -173,3 +173,35 @@ func TestSharedLeaseEndsForWhoDoesNotRenew(t *testing.T) {
 		}
 	}
 }
+
+// Renewals of one lease for different times take it from one etcd lease to another, and end
+// the one before: who renews that at the moment is not told that the lease is lost.
+func TestRenewalsThatCross(t *testing.T) {
+	t.Parallel()
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	b, other := direct(t, members), direct(t, members)
+	req := takeTimed(t, b, 1, time.Minute)[0]
+	var wg sync.WaitGroup
+	for _, from := range []*etcdlock.Backend{b, b, other, other} {
+		wg.Go(func() {
+			for n := range 60 {
+				ttl := time.Minute << (n % 2)
+				res, err := from.Renew(t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{
+					{Name: req.Name, Lease: req.Lease, TTL: ttl}, {Name: req.Name, Lease: req.Lease, TTL: ttl},
+				}})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for _, r := range res.Leases { // that others came between too often is said, too
+					if r.Err != nil && !errors.Is(r.Err, backend.ErrUnavailable) {
+						t.Errorf("renewal %d: %+v", n, r)
+						return
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	release(t, b, req)
+}

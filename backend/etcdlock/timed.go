@@ -51,7 +51,7 @@ func (b *Backend) renewTimed(ctx context.Context, reqs []backend.TimedRenewal) (
 		switch {
 		case e == nil:
 			res[i].Err = backend.ErrLost
-		case moves(e, reqs[i].TTL):
+		case moves(e, reqs[i].TTL) || ttls[e.lease] <= 0:
 			share := sharesLeases(reqs[i].TTL) && leases >= leasesAtOnce
 			if !share {
 				leases++
@@ -71,9 +71,6 @@ func (b *Backend) renewTimed(ctx context.Context, reqs []backend.TimedRenewal) (
 
 // kept is the renewal of a lease whose etcd lease has so many seconds now.
 func (b *Backend) kept(e *entry, ttl time.Duration, has int64) backend.Renewal {
-	if has <= 0 {
-		return backend.Renewal{Err: backend.ErrLost}
-	}
 	b.slots.renewed(leaseKey{e.name, e.id()}, ttl)
 	return backend.Renewal{Token: e.token(), Left: min(ttl, time.Duration(has)*time.Second)}
 }
@@ -97,26 +94,44 @@ func leftOf(e *entry, has time.Duration) time.Duration {
 	return min(has, ttl)
 }
 
-// renewMoving moves a timed lease, and where somebody else renewed it meanwhile, what that
-// one made of it.
+// renewMoving renews a timed lease that others may renew as well, who take it from one etcd
+// lease to another.
 func (b *Backend) renewMoving(ctx context.Context, e *entry, ttl time.Duration, share bool) backend.Renewal {
 	for range movesTried {
-		r, again := b.move(ctx, e, ttl, share)
-		if again == nil {
-			return r
-		}
-		if e = again; moves(e, ttl) {
+		if moves(e, ttl) {
+			r, again := b.move(ctx, e, ttl, share)
+			if again == nil {
+				return r
+			}
+			e = again
 			continue
 		}
 		ttls, err := b.keepAlive(ctx, []clientv3.LeaseID{e.lease})
 		if err != nil {
 			return backend.Renewal{Err: err}
 		}
-		return b.kept(e, ttl, ttls[e.lease])
+		if has := ttls[e.lease]; has > 0 {
+			return b.kept(e, ttl, has)
+		}
+		// Its etcd lease has ended: the lease has ended with it, unless it is on another.
+		was := e.lease
+		if e, err = b.findMoved(ctx, e); err != nil {
+			return backend.Renewal{Err: err}
+		}
+		if e == nil || e.lease == was {
+			return backend.Renewal{Err: backend.ErrLost}
+		}
 	}
 	return backend.Renewal{Err: &backend.UnavailableError{
 		Backend: name, Op: opRenew, MayHold: true, Err: errors.New("other renewals came between"),
 	}}
+}
+
+// findMoved is the entry of a timed lease as it is now; nil: the lease is not out.
+func (b *Backend) findMoved(ctx context.Context, e *entry) (*entry, error) {
+	found := make([]*entry, 1)
+	err := b.findTimed(ctx, []backend.TimedRenewal{{Name: e.name, Lease: e.id()}}, found)
+	return found[0], err
 }
 
 // move takes a timed lease to another etcd lease: one that it shares, or one of its own,
