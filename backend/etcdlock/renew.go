@@ -221,21 +221,17 @@ func (b *Backend) keepAliveEach(ctx context.Context, ids []clientv3.LeaseID, ttl
 
 // findTimed looks up timed leases that are out. nil is one that is not. Those whose
 // entry this value does not know are looked up by their claims first.
-func (b *Backend) findTimed(ctx context.Context, reqs []backend.TimedRenewal, found []*entry) error {
-	ids := make([]leaseKey, len(reqs))
-	for i, r := range reqs {
-		ids[i] = leaseKey{r.Name, r.Lease}
-	}
+func (b *Backend) findTimed(ctx context.Context, ids []leaseKey) ([]*entry, error) {
 	es, err := b.lookup(ctx, ids)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for i, e := range es {
-		if e != nil && e.timed() && e.Out {
-			found[i] = e
+		if e != nil && (!e.timed() || !e.Out) {
+			es[i] = nil
 		}
 	}
-	return nil
+	return es, nil
 }
 
 // lookup finds the entries of leases: nil where there is none. Of one that this value

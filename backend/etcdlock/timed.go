@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,12 +24,17 @@ const (
 
 // renewTimed extends timed leases.
 func (b *Backend) renewTimed(ctx context.Context, reqs []backend.TimedRenewal) ([]backend.Renewal, error) {
-	found := make([]*entry, len(reqs))
-	for from := 0; from < len(reqs); from += lookupsAtOnce {
-		to := min(from+lookupsAtOnce, len(reqs))
-		if err := b.findTimed(ctx, reqs[from:to], found[from:to]); err != nil {
+	all := make([]leaseKey, len(reqs))
+	for i, r := range reqs {
+		all[i] = leaseKey{r.Name, r.Lease}
+	}
+	found := make([]*entry, 0, len(reqs))
+	for part := range slices.Chunk(all, lookupsAtOnce) {
+		es, err := b.findTimed(ctx, part)
+		if err != nil {
 			return nil, err
 		}
+		found = append(found, es...)
 	}
 	var ids []clientv3.LeaseID
 	for i, e := range found {
@@ -129,9 +135,11 @@ func (b *Backend) renewMoving(ctx context.Context, e *entry, ttl time.Duration, 
 
 // findMoved is the entry of a timed lease as it is now; nil: the lease is not out.
 func (b *Backend) findMoved(ctx context.Context, e *entry) (*entry, error) {
-	found := make([]*entry, 1)
-	err := b.findTimed(ctx, []backend.TimedRenewal{{Name: e.name, Lease: e.id()}}, found)
-	return found[0], err
+	es, err := b.findTimed(ctx, []leaseKey{{e.name, e.id()}})
+	if err != nil {
+		return nil, err
+	}
+	return es[0], nil
 }
 
 // move takes a timed lease to another etcd lease: one that it shares, or one of its own,

@@ -3,6 +3,7 @@ package redislock_test
 import (
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -315,9 +316,12 @@ func prefixOf(text string) string {
 func TestAnAnswerFromBeforeTheWaiterJoined(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
+	cfg.RequestTimeout = patience // requests are held up here
 	other, b := open(t, s, cfg), open(t, s, cfg)
 	joining, join := make(chan struct{}, 8), make(chan struct{})
 	answered, read := make(chan struct{}, 8), make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(read) })
+	defer goOn()
 	var slow atomic.Bool
 	b.Intercept(func(op string, do func()) {
 		switch {
@@ -349,7 +353,7 @@ func TestAnAnswerFromBeforeTheWaiterJoined(t *testing.T) {
 		return nil
 	})
 	slow.Store(false)
-	close(read)
+	goOn()
 	release(t, b, first.granted(t))
 	release(t, b, second.granted(t))
 }
