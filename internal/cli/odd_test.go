@@ -204,7 +204,7 @@ func TestAbsurdInput(t *testing.T) {
 		{"gopher://x", []string{"ls"}, "gopher"},
 		{"sqlite://relative", []string{"ls"}, "backend"},
 		{"sqlite:///x?colour=red", []string{"ls"}, "colour"},
-		{"holdfast://127.0.0.1:7420?x=1", []string{"ls"}, "x"},
+		{"holdfast://127.0.0.1:7420?x=1", []string{"ls"}, "without parameters"},
 		{"holdfast://127.0.0.1:99999", []string{"ls"}, "port"},
 		{"redis://127.0.0.1:1/notanumber", []string{"ls"}, ""},
 		{"etcd://", []string{"ls"}, ""},
