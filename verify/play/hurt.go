@@ -14,23 +14,45 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// hurt goes through the plan. When it returns, all is healed.
+// hurt goes through the plan, that of the workers beside that of the servers. When it
+// returns, all is healed.
 func (r *run) hurt(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.For)
 	defer cancel()
+	var servers, workers []planned
+	for _, f := range plan(r.cfg.Seed, r.cfg.Profile, r.able, r.ttl, r.cfg.For) {
+		if f.fault.ofServers() {
+			f.worker = r.measure.workers // the place of the servers
+			servers = append(servers, f)
+		} else {
+			workers = append(workers, f)
+		}
+	}
 	begun := time.Now()
 	var under sync.WaitGroup
 	defer under.Wait()
-	for _, f := range plan(r.cfg.Seed, r.cfg.Profile, r.able, r.ttl, r.cfg.For) {
-		if !pause(ctx, time.Until(begun.Add(f.at))) || r.failed() != nil {
-			break
-		}
-		if f.fault.ofServers() {
-			f.worker = r.measure.workers // the place of the servers
+	under.Go(func() { r.follow(ctx, begun, servers, &under) })
+	r.follow(ctx, begun, workers, &under)
+	<-ctx.Done()
+}
+
+// follow begins faults when their times come, or when there is somebody to hurt, one fault
+// at a time for each.
+func (r *run) follow(ctx context.Context, begun time.Time, faults []planned, under *sync.WaitGroup) {
+	const look = 10 * time.Millisecond
+	for _, f := range faults {
+		if !pause(ctx, time.Until(begun.Add(f.at))) {
+			return
 		}
 		p, whom, free := r.occupy(f.worker)
-		if !free {
-			continue // one fault at a time for each
+		for ; !free; p, whom, free = r.occupy(f.worker) {
+			if !pause(ctx, look) {
+				return
+			}
+		}
+		if r.failed() != nil {
+			r.vacate(whom)
+			return
 		}
 		f.worker = whom
 		under.Go(func() {
@@ -42,7 +64,6 @@ func (r *run) hurt(ctx context.Context) {
 			r.inflict(ctx, p, f)
 		})
 	}
-	<-ctx.Done()
 }
 
 // occupy reserves a worker for a fault, or another one where it has a fault already, or the
