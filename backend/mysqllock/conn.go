@@ -31,6 +31,7 @@ const settings = `SET SESSION autocommit = 1, completion_type = 0, sql_mode = 'S
 type connector struct {
 	driver.Connector
 
+	conf *mysql.Config
 	life context.Context //nolint:containedctx // it is what Close ends
 }
 
@@ -64,7 +65,7 @@ func configure(from *mysql.Config, life context.Context) (driver.Connector, erro
 	if err != nil {
 		return nil, fmt.Errorf("connector: %w", err)
 	}
-	return connector{made, life}, nil
+	return connector{made, c, life}, nil
 }
 
 // Connect makes a connection and sets it up. It is broken off when the backend is closed.
@@ -72,7 +73,13 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(c.life, func() { cancel(backend.ErrClosed) })()
-	conn, err := c.Connector.Connect(ctx)
+	// With tls=preferred the driver notes in the configuration that a server has no TLS,
+	// and its connections share that: each of ours has one of its own.
+	own, err := mysql.NewConnector(c.conf)
+	if err != nil {
+		return nil, fmt.Errorf("connector: %w", err)
+	}
+	conn, err := own.Connect(ctx)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // see Unavailable
 	}

@@ -63,6 +63,11 @@ func MySQLPool(raw string, conns int) (*sql.DB, error) {
 	cfg.User = u.User.Username()
 	cfg.Passwd, _ = u.User.Password()
 	cfg.InterpolateParams = true
+	// The driver then makes each connection from a copy, in which it notes that a server has no TLS.
+	own := mysql.BeforeConnect(func(context.Context, *mysql.Config) error { return nil })
+	if err := cfg.Apply(own); err != nil {
+		return nil, bad
+	}
 	connector, err := mysql.NewConnector(cfg)
 	if err != nil { // its error may hold the password
 		return nil, bad
