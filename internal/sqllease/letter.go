@@ -170,12 +170,20 @@ func (b *Leases) Read(payload string) bool {
 const Hello = string(lineHello)
 
 // Hearing notes whether letters come from now on, and looks at everything: what was said
-// before is lost.
+// before is lost. It may have been said of those whose place in line, or session, is
+// committed and the answer on its way: they are looked at when it is here.
 func (b *Leases) Hearing(on bool) {
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.hearing = on
-	b.mu.Unlock()
-	b.lookAll()
+	for k := range b.waiting {
+		b.look.lookAt(k)
+	}
+	for id := range b.sessions {
+		b.look.session(id)
+	}
+	b.look.all = true
+	kick(b.toLook)
 }
 
 // Behind is greater than every text with the prefix that a name may be.

@@ -148,14 +148,6 @@ func (b *Leases) rouse() {
 	kick(b.toLook)
 }
 
-// lookAll looks at everything, because notifications may have been lost.
-func (b *Leases) lookAll() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.look.all = true
-	kick(b.toLook)
-}
-
 // lookAtLetters looks at what letters, or the alarm, say is to be looked at.
 func (b *Leases) lookAtLetters() {
 	for {
@@ -189,11 +181,16 @@ func (b *Leases) next() glance {
 		if _, said := b.look.leases[k]; !said && !g.all {
 			continue
 		}
+		left := false
 		for _, w := range ws {
 			if w.inLine {
 				g.waiters = append(g.waiters, w)
-				delete(b.look.leases, k)
+			} else {
+				left = true
 			}
+		}
+		if !left {
+			delete(b.look.leases, k)
 		}
 	}
 	for id, l := range b.sessions {
