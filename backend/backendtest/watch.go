@@ -97,14 +97,14 @@ func (w *watching) is(x backend.Event, kind backend.EventKind, l lease, reason s
 }
 
 // seesLine waits for the event of a waiter, where there is a line that it stands in,
-// behind a lease that runs out soon.
-func (w *watching) seesLine(x *waiter, behind lease) {
+// behind a lease that runs out e.ttl() after from.
+func (w *watching) seesLine(x *waiter, from span) {
 	e := w.e
 	if !e.caps.FIFO {
 		return
 	}
 	first := w.next(e.soon())
-	if first.Kind == backend.EventExpired && time.Since(behind.asked.from) >= e.ttl() {
+	if first.Kind == backend.EventExpired && time.Since(from.from) >= e.ttl() {
 		e.busy(errTooBusy)
 	}
 	w.is(first, backend.EventWaiting, x.waiting(), "")
@@ -165,22 +165,27 @@ func watchLine(e *env) {
 
 func watchExpiry(e *env) {
 	a := e.client()
-	check := func(take func(name string) lease) {
+	check := func(take func(name string) (lease, span)) {
 		name := e.name()
 		w := e.watch(e.open(), name)
-		l := take(name)
+		l, from := take(name)
 		w.sees(backend.EventAcquired, l, "")
 		next := a.start(a.ask(name))
-		w.seesLine(next, l)
+		w.seesLine(next, from)
 		w.seesWithin(e.ttl()+e.caps.ExpiryLag+e.soon(), backend.EventExpired, l, "")
 		w.sees(backend.EventAcquired, next.granted(), "")
 	}
 	if e.caps.Timed {
-		check(func(name string) lease { return a.take(a.ask(name, timed(e.ttl()), owner("w7"))) })
+		check(func(name string) (lease, span) {
+			l := a.take(a.ask(name, timed(e.ttl()), owner("w7")))
+			return l, l.asked
+		})
 	}
 	if e.caps.Sessions {
-		b := e.mortal()
-		check(func(name string) lease { return b.take(b.ask(name)) })
+		check(func(name string) (lease, span) {
+			b := e.mortal()
+			return b.take(b.ask(name)), b.opened
+		})
 	}
 }
 

@@ -238,8 +238,16 @@ func (p *Process) cleanup(interrupt os.Signal) {
 		p.Kill()
 	}
 	if p.t.Failed() {
-		p.t.Logf("the last output of %s (%d):\n%s", p.name, p.Pid(), p.Log())
+		p.t.Logf("the last output of %s (%d):\n%s", p.name, p.Pid(), lastLines(p.Log()))
 	}
+}
+
+// lastLines is what a failed test shows of a server: few enough lines that what failed
+// is still seen where only the end of a report is kept.
+func lastLines(log string) string {
+	const shown = 12
+	lines := strings.Split(strings.TrimSpace(log), "\n")
+	return strings.Join(lines[max(0, len(lines)-shown):], "\n")
 }
 
 // Dir makes a new folder with a short path, so that a Unix socket fits in it, and
