@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -92,7 +91,7 @@ func startPostgres(t *testing.T) func(*testing.T) engine {
 	s, name := testserver.Postgres(t), names()
 	return func(t *testing.T) engine {
 		t.Helper()
-		return openSQL(t, rowlock.Postgres, "pgx", postgresDatabase(s, name()))
+		return openSQL(t, rowlock.Postgres, "pgx", s.Database(t, name()).URL())
 	}
 }
 
@@ -113,12 +112,6 @@ func startMariaDB(d rowlock.Dialect) func(*testing.T) func(*testing.T) engine {
 func names() func() string {
 	var n atomic.Int64
 	return func() string { return "test" + strconv.FormatInt(n.Add(1), 10) }
-}
-
-// postgresDatabase makes a database and returns where it is.
-func postgresDatabase(s *testserver.PostgresServer, name string) string {
-	s.Exec("CREATE DATABASE " + name)
-	return strings.Replace(s.URL(), "/postgres?", "/"+name+"?", 1)
 }
 
 func openSQL(t *testing.T, d rowlock.Dialect, driver, dsn string) engine {
@@ -155,7 +148,7 @@ func startPgx(t *testing.T) func(*testing.T) engine {
 	s, name := testserver.Postgres(t), names()
 	return func(t *testing.T) engine {
 		t.Helper()
-		return openPgx(t, postgresDatabase(s, name()))
+		return openPgx(t, s.Database(t, name()).URL())
 	}
 }
 

@@ -29,8 +29,6 @@ const settings = `SET SESSION autocommit = 1, completion_type = 0, sql_mode = 'S
 
 // connector makes connections as this package needs them.
 type connector struct {
-	driver.Connector
-
 	conf *mysql.Config
 	life context.Context //nolint:containedctx // it is what Close ends
 }
@@ -61,12 +59,14 @@ func configure(from *mysql.Config, life context.Context) (driver.Connector, erro
 		}
 		return &trackedConn{Conn: conn, life: life}, nil
 	}
-	made, err := mysql.NewConnector(c)
-	if err != nil {
+	if _, err := mysql.NewConnector(c); err != nil { // what is wrong is told before the first connection
 		return nil, fmt.Errorf("connector: %w", err)
 	}
-	return connector{made, c, life}, nil
+	return connector{c, life}, nil
 }
+
+// Driver is the driver of its connections.
+func (connector) Driver() driver.Driver { return mysql.MySQLDriver{} }
 
 // Connect makes a connection and sets it up. It is broken off when the backend is closed.
 func (c connector) Connect(ctx context.Context) (driver.Conn, error) {

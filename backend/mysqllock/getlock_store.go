@@ -74,10 +74,12 @@ func (s getlockStore) Look(ctx context.Context, names []string) (map[string]back
 	return all, q.run(ctx, s.b.db)
 }
 
-func scanHolder(r *sql.Rows, name *string) (backend.Holder, error) {
+// scanHolder reads the columns of lookOut, and those that come after them.
+func scanHolder(r *sql.Rows, name *string, more ...any) (backend.Holder, error) {
 	var token, since, left int64
 	h := backend.Holder{Permits: 1}
-	err := r.Scan(name, &h.Lease, &h.Session, &h.Owner, &h.Note, &token, &since, &left)
+	columns := []any{name, &h.Lease, &h.Session, &h.Owner, &h.Note, &token, &since, &left}
+	err := r.Scan(append(columns, more...)...)
 	h.Token, h.Since = fence.Token(token), time.UnixMicro(since) //nolint:gosec // it counts up from above 0
 	h.Left = max(time.Duration(left)*time.Microsecond, time.Millisecond)
 	return h, err //nolint:wrapcheck // see unavailable
@@ -105,15 +107,11 @@ func (s getlockStore) Mark(ctx context.Context, m connlease.Mark) (fence.Token, 
 	q := new(batch)
 	q.query(func(r *sql.Rows) error {
 		var name, conn string
-		var since, number, left int64
-		h := backend.Holder{Permits: 1}
-		err := r.Scan(&name, &h.Lease, &h.Session, &h.Owner, &h.Note, &number, &since, &left, &conn)
-		h.Token, h.Since = fence.Token(number), time.UnixMicro(since) //nolint:gosec // it counts up from above 0
-		h.Left = max(time.Duration(left)*time.Microsecond, time.Millisecond)
+		h, err := scanHolder(r, &name, &conn)
 		if m.Lease == "" || m.Lease == h.Lease {
 			hit = append(hit, connlease.Marked{Holder: h, Key: connlease.Key{Name: name, ID: h.Lease}, Conn: conn})
 		}
-		return err //nolint:wrapcheck // see unavailable
+		return err
 	}, strings.Replace(s.b.sql(lookOut), " FROM", ", e.conn FROM", 1)+" AND e.name = ? ORDER BY e.token", m.Name)
 	q.exec(s.b.sql(bumpToken), nonce)
 	q.query(func(r *sql.Rows) error { return r.Scan(&token) }, bumped)

@@ -57,7 +57,7 @@ func (d document) process(ctx context.Context, id int, paused func()) error {
 // testWithoutLock: two servers find one piece in stock, and both sell it.
 func testWithoutLock(f *fixture) {
 	t := f.t
-	f.exec("INSERT INTO product VALUES (1, 1)")
+	f.Exec("INSERT INTO product VALUES (1, 1)")
 	var read, wg sync.WaitGroup
 	read.Add(2)
 	for range 2 {
@@ -68,7 +68,7 @@ func testWithoutLock(f *fixture) {
 		})
 	}
 	wg.Wait()
-	if n := f.int("SELECT count(*) FROM reservation"); n != 2 {
+	if n := f.Int("SELECT count(*) FROM reservation"); n != 2 {
 		t.Errorf("%d have the one piece: without a lock the fault has to show", n)
 	}
 }
@@ -78,7 +78,7 @@ func testWithoutLock(f *fixture) {
 // update is lost. Ours take the product's lock for both.
 func testTwoLocksForOneRow(f *fixture) {
 	t := f.t
-	f.exec("INSERT INTO product VALUES (1, 1), (2, 1)", "INSERT INTO orders (id, product, quantity) VALUES (7, 2, 1)")
+	f.Exec("INSERT INTO product VALUES (1, 1), (2, 1)", "INSERT INTO orders (id, product, quantity) VALUES (7, 2, 1)")
 	locks := f.client(holdfast.Config{})
 	var read, wg sync.WaitGroup
 	read.Add(2)
@@ -93,7 +93,7 @@ func testTwoLocksForOneRow(f *fixture) {
 		})
 	}
 	wg.Wait()
-	if n := f.int("SELECT count(*) FROM reservation WHERE product = 1"); n != 2 {
+	if n := f.Int("SELECT count(*) FROM reservation WHERE product = 1"); n != 2 {
 		t.Errorf("%d have the one piece: two locks for one row have to show the fault", n)
 	}
 
@@ -105,7 +105,7 @@ func testTwoLocksForOneRow(f *fixture) {
 	if (a.status == http.StatusOK) == (b.status == http.StatusOK) || a.status+b.status != http.StatusOK+http.StatusBadRequest {
 		t.Errorf("the order: %d %s; the reservation: %d %s", a.status, a.text, b.status, b.text)
 	}
-	if n := f.int("SELECT (SELECT count(*) FROM charge) + (SELECT count(*) FROM reservation WHERE product = 2)"); n != 1 {
+	if n := f.Int("SELECT (SELECT count(*) FROM charge) + (SELECT count(*) FROM reservation WHERE product = 2)"); n != 1 {
 		t.Errorf("%d have the one piece", n)
 	}
 }
@@ -114,7 +114,7 @@ func testTwoLocksForOneRow(f *fixture) {
 // it: a server that sleeps past that end charges an order that another has charged.
 func testLockIsNotEnough(f *fixture) {
 	t := f.t
-	f.exec("INSERT INTO product VALUES (1, 9)", "INSERT INTO orders (id, product, quantity) VALUES (5, 1, 1)")
+	f.Exec("INSERT INTO product VALUES (1, 9)", "INSERT INTO orders (id, product, quantity) VALUES (5, 1, 1)")
 	locks := f.client(holdfast.Config{})
 	lock := func() *holdfast.Lock {
 		l, err := locks.Acquire(t.Context(), "order:5", holdfast.TTL(3*time.Second), holdfast.NoRenew())
@@ -131,7 +131,7 @@ func testLockIsNotEnough(f *fixture) {
 		}
 		_ = second.Release(t.Context())
 	})
-	if n := f.int("SELECT count(*) FROM charge"); err != nil || n != 2 {
+	if n := f.Int("SELECT count(*) FROM charge"); err != nil || n != 2 {
 		t.Errorf("charged %d times (%v): without a token the fault has to show", n, err)
 	}
 }
@@ -140,7 +140,7 @@ func testLockIsNotEnough(f *fixture) {
 // nothing, whether the next one has written already, or has only read.
 func testToken(f *fixture, written bool) {
 	t := f.t
-	f.exec("INSERT INTO product VALUES (1, 9)", "INSERT INTO orders (id, product, quantity) VALUES (5, 1, 1)")
+	f.Exec("INSERT INTO product VALUES (1, 9)", "INSERT INTO orders (id, product, quantity) VALUES (5, 1, 1)")
 	locks := f.client(holdfast.Config{})
 	stock := func() fence.Token { return f.lock(locks, "inventory:1").Token() }
 
@@ -168,10 +168,10 @@ func testToken(f *fixture, written bool) {
 	if !written {
 		err = complete(second.Token())
 	}
-	if n := f.int("SELECT count(*) FROM charge"); err != nil || n != 1 {
+	if n := f.Int("SELECT count(*) FROM charge"); err != nil || n != 1 {
 		t.Errorf("charged %d times (%v)", n, err)
 	}
-	if n := f.int("SELECT stock FROM product"); n != 8 {
+	if n := f.Int("SELECT stock FROM product"); n != 8 {
 		t.Errorf("one of nine was sold, and %d are left", n)
 	}
 	// The stock has a token of its own.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,7 +12,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/signal"
-	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -73,24 +71,7 @@ type process struct {
 // start starts one and waits until it listens.
 func start(t *testing.T, name string, args ...string) process {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := testserver.Start(t, testserver.Command{
-		Path: exe, Args: append([]string{"--listen", "127.0.0.1:0", "--name", name}, args...), Env: []string{serviceEnv + "=" + name},
-		Interrupt: syscall.SIGTERM,
-	})
-	line := regexp.MustCompile(`listening on (http://\S+)\n`)
-	var url string
-	p.Await(time.Minute, func(context.Context) error {
-		found := line.FindStringSubmatch(p.Log())
-		if found == nil {
-			return errors.New("it does not listen")
-		}
-		url = found[1]
-		return nil
-	})
+	p, url := testserver.Service(t, serviceEnv+"="+name, append([]string{"--name", name}, args...)...)
 	return process{p, url}
 }
 
@@ -99,63 +80,42 @@ func each(t *testing.T, tests map[string]func(*fixture)) {
 	t.Helper()
 	pg := testserver.Postgres(t, "max_connections=200")
 	for name, test := range tests {
-		database := "test_" + strings.ToLower(name)
-		pg.Exec("CREATE DATABASE " + database)
 		t.Run(name, func(t *testing.T) {
+			database := pg.Database(t, "test_"+strings.ToLower(name))
 			t.Parallel() // it goes on when all have been started
-			test(setUp(t, strings.Replace(pg.URL(), "/postgres?", "/"+database+"?", 1)))
+			test(setUp(t, database))
 		})
 	}
 }
 
 // fixture is a database with the tables, and clients of its locks.
 type fixture struct {
+	*testserver.PostgresDatabase
 	t     *testing.T
-	url   string
 	store *orders.Store
 	db    *sql.DB
 }
 
-func setUp(t *testing.T, url string) *fixture {
+func setUp(t *testing.T, database *testserver.PostgresDatabase) *fixture {
 	t.Helper()
-	store, err := orders.OpenStore(t.Context(), url)
+	store, err := orders.OpenStore(t.Context(), database.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(store.Close)
-	db, err := sql.Open("pgx", url)
+	db, err := sql.Open("pgx", database.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	return &fixture{t, url, store, db}
-}
-
-// exec runs statements.
-func (f *fixture) exec(statements ...string) {
-	f.t.Helper()
-	for _, s := range statements {
-		if _, err := f.db.ExecContext(f.t.Context(), s); err != nil {
-			f.t.Fatal(err)
-		}
-	}
-}
-
-// int runs a query of one number.
-func (f *fixture) int(query string, args ...any) int64 {
-	f.t.Helper()
-	var n int64
-	if err := f.db.QueryRowContext(f.t.Context(), query, args...).Scan(&n); err != nil {
-		f.t.Fatal(err)
-	}
-	return n
+	return &fixture{database, t, store, db}
 }
 
 // client is a client of the locks in the same database.
 func (f *fixture) client(cfg holdfast.Config) *holdfast.Client {
 	t := f.t
 	t.Helper()
-	b, err := open.URL(t.Context(), f.url, open.Options{})
+	b, err := open.URL(t.Context(), f.URL(), open.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

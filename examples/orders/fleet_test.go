@@ -26,7 +26,7 @@ const (
 // it wakes. Everybody asks until there is an answer. In the end all is counted.
 func testFleet(f *fixture) {
 	t := f.t
-	f.exec(fmt.Sprintf("INSERT INTO product VALUES (1, %d), (2, %d)", scarce, enough),
+	f.Exec(fmt.Sprintf("INSERT INTO product VALUES (1, %d), (2, %d)", scarce, enough),
 		fmt.Sprintf("INSERT INTO orders (id, product, quantity) SELECT n, 1 + n %% 2, 1 FROM generate_series(1, %d) n", orderCount),
 		fmt.Sprintf("INSERT INTO orders (id, product, quantity) VALUES (%d, 2, 1)", stuckOrder),
 		"CREATE TABLE seen (product bigint, before int, after int)",
@@ -37,7 +37,7 @@ func testFleet(f *fixture) {
 	defer cancel()
 	var fleet []process
 	for _, name := range []string{"one", "two", "three"} {
-		fleet = append(fleet, start(t, name, "--database", f.url, "--ttl", "6s"))
+		fleet = append(fleet, start(t, name, "--database", f.URL(), "--ttl", "6s"))
 	}
 	locks := f.client(holdfast.Config{})
 
@@ -180,23 +180,23 @@ func (f *fixture) judge(r *run) {
 		t.Fatalf("%d of %d clients have an answer", n, clients+1)
 	}
 	for what, n := range map[string]int64{
-		"orders that are pending":              f.int("SELECT count(*) FROM orders WHERE status = 'pending'"),
-		"orders charged more or less than due": f.int("SELECT count(*) FROM orders o WHERE (SELECT count(*) FROM charge c WHERE c.order_id = o.id) <> (o.status = 'completed')::int"),
-		"requests done twice":                  f.int("SELECT count(*) - count(DISTINCT request) FROM reservation"),
-		"times the stock was negative":         f.int("SELECT count(*) FROM seen WHERE after < 0"),
-		"updates of stock that were lost":      f.int("SELECT count(*) - count(DISTINCT (product, after)) FROM seen"),
-		"left of the scarce product":           f.int("SELECT stock FROM product WHERE id = 1"),
+		"orders that are pending":              f.Int("SELECT count(*) FROM orders WHERE status = 'pending'"),
+		"orders charged more or less than due": f.Int("SELECT count(*) FROM orders o WHERE (SELECT count(*) FROM charge c WHERE c.order_id = o.id) <> (o.status = 'completed')::int"),
+		"requests done twice":                  f.Int("SELECT count(*) - count(DISTINCT request) FROM reservation"),
+		"times the stock was negative":         f.Int("SELECT count(*) FROM seen WHERE after < 0"),
+		"updates of stock that were lost":      f.Int("SELECT count(*) - count(DISTINCT (product, after)) FROM seen"),
+		"left of the scarce product":           f.Int("SELECT stock FROM product WHERE id = 1"),
 	} {
 		if n != 0 {
 			t.Errorf("%s: %d", what, n)
 		}
 	}
 	const sold = "SELECT (SELECT count(*) FROM charge c JOIN orders o ON o.id = c.order_id WHERE o.product = $1) + (SELECT count(*) FROM reservation WHERE product = $1)"
-	if n := f.int(sold, 1); n != scarce {
+	if n := f.Int(sold, 1); n != scarce {
 		t.Errorf("of %d there are, %d were sold", scarce, n)
 	}
 	everybody := int64(orderCount/2 + (clients-orderBuyers)/2 + 1)
-	if n, left := f.int(sold, 2), f.int("SELECT stock FROM product WHERE id = 2"); n != everybody || left != enough-everybody {
+	if n, left := f.Int(sold, 2), f.Int("SELECT stock FROM product WHERE id = 2"); n != everybody || left != enough-everybody {
 		t.Errorf("%d wanted the other product, %d have it, and %d of %d are left", everybody, n, left, enough)
 	}
 	for id := range r.charged {
@@ -205,7 +205,7 @@ func (f *fixture) judge(r *run) {
 		}
 	}
 	for i := orderBuyers; i < clients; i++ {
-		rows := f.int("SELECT count(*) FROM reservation WHERE request = $1", "client-"+strconv.Itoa(i))
+		rows := f.Int("SELECT count(*) FROM reservation WHERE request = $1", "client-"+strconv.Itoa(i))
 		if told := r.reserved[i].Load(); (rows == 1) != told {
 			t.Errorf("client %d was told %t and has %d", i, told, rows)
 		}

@@ -28,7 +28,7 @@ func TestOrders(t *testing.T) {
 // testOrder: an order is processed once, and the answers say what became of it.
 func testOrder(f *fixture) {
 	t := f.t
-	f.exec("INSERT INTO product VALUES (1, 3)", "INSERT INTO orders (id, product, quantity) VALUES (1, 1, 2), (2, 1, 2), (3, 1, 1)")
+	f.Exec("INSERT INTO product VALUES (1, 3)", "INSERT INTO orders (id, product, quantity) VALUES (1, 1, 2), (2, 1, 2), (3, 1, 1)")
 	url := f.serve(f.client(holdfast.Config{}), nil)
 	if a := expect(t, processOrder(t, url, 1), http.StatusOK); a.Status != orders.StatusCompleted {
 		t.Errorf("processed: %s", a.text)
@@ -47,7 +47,7 @@ func testOrder(f *fixture) {
 	if a := expect(t, do(t, http.MethodGet, url+"/inventory/1", "", ""), http.StatusOK); a.Stock != 0 {
 		t.Errorf("the stock is %s", a.text)
 	}
-	if n := f.int("SELECT count(*) FROM charge"); n != 2 {
+	if n := f.Int("SELECT count(*) FROM charge"); n != 2 {
 		t.Errorf("%d charges", n)
 	}
 }
@@ -56,7 +56,7 @@ func testOrder(f *fixture) {
 // payment provider refuses is not charged, and the order can be tried again.
 func testOrderBusy(f *fixture) {
 	t := f.t
-	f.exec("INSERT INTO product VALUES (1, 3)", "INSERT INTO orders (id, product, quantity) VALUES (1, 1, 2)")
+	f.Exec("INSERT INTO product VALUES (1, 3)", "INSERT INTO orders (id, product, quantity) VALUES (1, 1, 2)")
 	asked, goOn := make(chan struct{}), make(chan error)
 	here := f.serve(f.client(holdfast.Config{}), func(context.Context, orders.Order) error {
 		close(asked)
@@ -71,7 +71,7 @@ func testOrderBusy(f *fixture) {
 	}
 	goOn <- errors.New("the card has expired")
 	expect(t, <-first, http.StatusServiceUnavailable)
-	if n := f.int("SELECT count(*) FROM charge"); n != 0 {
+	if n := f.Int("SELECT count(*) FROM charge"); n != 0 {
 		t.Errorf("%d charges", n)
 	}
 	expect(t, processOrder(t, there, 1), http.StatusOK)
@@ -80,7 +80,7 @@ func testOrderBusy(f *fixture) {
 // testReserve: a request that is named is done once.
 func testReserve(f *fixture) {
 	t := f.t
-	f.exec("INSERT INTO product VALUES (1, 5)")
+	f.Exec("INSERT INTO product VALUES (1, 5)")
 	url := f.serve(f.client(holdfast.Config{}), nil)
 	if a := expect(t, reserveStock(t, url, 1, "r-1", 2), http.StatusOK); a.Remaining != 3 || a.Repeated {
 		t.Errorf("two of five: %s", a.text)
@@ -95,7 +95,7 @@ func testReserve(f *fixture) {
 	expect(t, reserveStock(t, url, 1, "", 1), http.StatusOK) // without a name each is another
 	expect(t, reserveStock(t, url, 1, "", 1), http.StatusOK)
 	expect(t, reserveStock(t, url, 2, "", 1), http.StatusNotFound)
-	if n := f.int("SELECT stock FROM product"); n != 1 {
+	if n := f.Int("SELECT stock FROM product"); n != 1 {
 		t.Errorf("%d are left", n)
 	}
 }
@@ -103,7 +103,7 @@ func testReserve(f *fixture) {
 // testStockBusy: a reservation waits for its turn for five seconds, and has it when it comes.
 func testStockBusy(f *fixture) {
 	t := f.t
-	f.exec("INSERT INTO product VALUES (1, 5)")
+	f.Exec("INSERT INTO product VALUES (1, 5)")
 	locks := f.client(holdfast.Config{})
 	url := f.serve(locks, nil)
 	lock := f.lock(locks, "inventory:1")
@@ -135,7 +135,7 @@ func testStockBusy(f *fixture) {
 // testBadRequests: every refusal is a problem that says what is wrong.
 func testBadRequests(f *fixture) {
 	t := f.t
-	f.exec("INSERT INTO product VALUES (1, 5)")
+	f.Exec("INSERT INTO product VALUES (1, 5)")
 	url := f.serve(f.client(holdfast.Config{}), nil)
 	for _, c := range []struct {
 		method, path, key, body string
@@ -160,7 +160,7 @@ func testBadRequests(f *fixture) {
 			t.Errorf("%s %s %.60s: %d %s", c.method, c.path, c.body, a.status, a.text)
 		}
 	}
-	if n := f.int("SELECT stock FROM product"); n != 5 {
+	if n := f.Int("SELECT stock FROM product"); n != 5 {
 		t.Errorf("bad requests have left %d", n)
 	}
 }
@@ -176,18 +176,18 @@ func testStart(f *fixture) {
 	if err := run(); !errors.As(err, &bad) || bad.Field != "--database" {
 		t.Errorf("without a database: %v", err)
 	}
-	if err := run("--database", f.url, "--ttl", "1ms"); !errors.As(err, &bad) || bad.Field != "ttl" {
+	if err := run("--database", f.URL(), "--ttl", "1ms"); !errors.As(err, &bad) || bad.Field != "ttl" {
 		t.Errorf("a millisecond: %v", err)
 	}
 	for range 2 {
-		p := start(t, "demo", "--database", f.url, "--demo")
+		p := start(t, "demo", "--database", f.URL(), "--demo")
 		expect(t, do(t, http.MethodGet, p.url+"/orders/9", "", ""), http.StatusOK)
 		p.Terminate()
 		if err := p.Wait(time.Minute); err != nil {
 			t.Errorf("told to stop, it ended with %v: %s", err, p.Log())
 		}
 	}
-	if n := f.int("SELECT count(*) FROM orders"); n != 9 {
+	if n := f.Int("SELECT count(*) FROM orders"); n != 9 {
 		t.Errorf("%d orders for a demonstration", n)
 	}
 	http.DefaultClient.CloseIdleConnections()

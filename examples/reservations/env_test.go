@@ -11,7 +11,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/signal"
-	"regexp"
 	"sync"
 	"syscall"
 	"testing"
@@ -54,23 +53,7 @@ type process struct {
 // start starts one and waits until it listens.
 func start(t *testing.T, args ...string) process {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := testserver.Start(t, testserver.Command{
-		Path: exe, Args: append([]string{"--listen", "127.0.0.1:0"}, args...), Env: []string{serviceEnv + "=1"}, Interrupt: syscall.SIGTERM,
-	})
-	line := regexp.MustCompile(`listening on (http://\S+)\n`)
-	var url string
-	p.Await(time.Minute, func(context.Context) error {
-		found := line.FindStringSubmatch(p.Log())
-		if found == nil {
-			return fmt.Errorf("it does not listen: %s", p.Log())
-		}
-		url = found[1]
-		return nil
-	})
+	p, url := testserver.Service(t, serviceEnv+"=1", args...)
 	return process{p, url}
 }
 

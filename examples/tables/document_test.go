@@ -128,7 +128,7 @@ func testUpdateWaits(f *fixture) {
 			_, err := bar.Reserve(t.Context(), 1, 2, at)
 			second <- err
 		}()
-		for f.int("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 0 && len(second) == 0 {
+		for f.Int("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 0 && len(second) == 0 {
 			continue
 		}
 		if len(second) > 0 {

@@ -13,7 +13,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/signal"
-	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -46,24 +45,7 @@ func TestMain(m *testing.M) {
 // start starts an instance in a process of its own and waits until it listens.
 func start(t *testing.T, args ...string) (*testserver.Process, string) {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := testserver.Start(t, testserver.Command{
-		Path: exe, Args: append([]string{"--listen", "127.0.0.1:0"}, args...), Env: []string{serviceEnv + "=1"}, Interrupt: syscall.SIGTERM,
-	})
-	line := regexp.MustCompile(`listening on (http://\S+)\n`)
-	var url string
-	p.Await(time.Minute, func(context.Context) error {
-		found := line.FindStringSubmatch(p.Log())
-		if found == nil {
-			return errors.New("it does not listen")
-		}
-		url = found[1]
-		return nil
-	})
-	return p, url
+	return testserver.Service(t, serviceEnv+"=1", args...)
 }
 
 const (
@@ -76,59 +58,38 @@ func each(t *testing.T, tests map[string]func(*fixture)) {
 	t.Helper()
 	pg := testserver.Postgres(t, "max_connections=200")
 	for name, test := range tests {
-		database := "test_" + strings.ToLower(name)
-		pg.Exec("CREATE DATABASE " + database)
 		t.Run(name, func(t *testing.T) {
+			database := pg.Database(t, "test_"+strings.ToLower(name))
 			t.Parallel() // it goes on when all have been started
-			test(setUp(t, strings.Replace(pg.URL(), "/postgres?", "/"+database+"?", 1)))
+			test(setUp(t, database))
 		})
 	}
 }
 
 // fixture is a database with table 1 and guests 1 to 100.
 type fixture struct {
-	t   *testing.T
-	url string
-	db  *sql.DB
+	*testserver.PostgresDatabase
+	t  *testing.T
+	db *sql.DB
 }
 
-func setUp(t *testing.T, url string) *fixture {
+func setUp(t *testing.T, database *testserver.PostgresDatabase) *fixture {
 	t.Helper()
-	db, err := sql.Open("pgx", url)
+	db, err := sql.Open("pgx", database.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	f := &fixture{t, url, db}
+	f := &fixture{database, t, db}
 	f.open(patience)
-	f.exec("INSERT INTO mesa (id, lugares) VALUES (1, 4)", "INSERT INTO usuario SELECT n, 'guest ' || n FROM generate_series(1, 100) n")
+	f.Exec("INSERT INTO mesa (id, lugares) VALUES (1, 4)", "INSERT INTO usuario SELECT n, 'guest ' || n FROM generate_series(1, 100) n")
 	return f
-}
-
-// exec runs statements.
-func (f *fixture) exec(statements ...string) {
-	f.t.Helper()
-	for _, s := range statements {
-		if _, err := f.db.ExecContext(f.t.Context(), s); err != nil {
-			f.t.Fatal(err)
-		}
-	}
-}
-
-// int runs a query of one number.
-func (f *fixture) int(query string, args ...any) int64 {
-	f.t.Helper()
-	var n int64
-	if err := f.db.QueryRowContext(f.t.Context(), query, args...).Scan(&n); err != nil {
-		f.t.Fatal(err)
-	}
-	return n
 }
 
 // open is an instance's way to the database.
 func (f *fixture) open(wait time.Duration) *tables.Bar {
 	f.t.Helper()
-	bar, err := tables.Open(f.t.Context(), f.url, twoHours, wait)
+	bar, err := tables.Open(f.t.Context(), f.URL(), twoHours, wait)
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -95,10 +95,10 @@ func testOneTable(f *fixture) {
 // count fails the test unless so many reservations are there, and so many were counted.
 func (f *fixture) count(made, counted int64) {
 	f.t.Helper()
-	if n := f.int("SELECT count(*) FROM reserva"); n != made {
+	if n := f.Int("SELECT count(*) FROM reserva"); n != made {
 		f.t.Errorf("%d reservations, not %d", n, made)
 	}
-	if n := f.int("SELECT reservas FROM mesa WHERE id = 1"); n != counted {
+	if n := f.Int("SELECT reservas FROM mesa WHERE id = 1"); n != counted {
 		f.t.Errorf("%d were counted, not %d", n, counted)
 	}
 }
@@ -161,7 +161,7 @@ func testBadRequests(f *fixture) {
 // testStart: the command refuses what it cannot use, and fills a database for a
 // demonstration once.
 func testStart(f *fixture) {
-	t, pg := f.t, f.url
+	t, pg := f.t, f.URL()
 	for field, args := range map[string][]string{
 		"--database": {}, "--stay": {"--database", pg, "--stay", "1s"}, "--wait": {"--database", pg, "--wait", "1h"},
 	} {

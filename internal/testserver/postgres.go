@@ -172,10 +172,40 @@ func (s *PostgresServer) Restart() {
 	s.Start()
 }
 
+// PostgresDatabase is a database of a server, as the superuser sees it.
+type PostgresDatabase struct {
+	t   testing.TB
+	url string
+}
+
+// Database makes a database for a test that shares the server with others.
+func (s *PostgresServer) Database(t testing.TB, name string) *PostgresDatabase {
+	t.Helper()
+	(&PostgresDatabase{t, s.URL()}).Exec("CREATE DATABASE " + name)
+	return &PostgresDatabase{t, strings.Replace(s.URL(), "/postgres?", "/"+name+"?", 1)}
+}
+
+func (s *PostgresServer) first() *PostgresDatabase { return &PostgresDatabase{s.t, s.URL()} }
+
 // Exec runs statements as the superuser, over a connection of its own.
 func (s *PostgresServer) Exec(statements ...string) {
 	s.t.Helper()
-	err := s.with(s.t.Context(), func(ctx context.Context, c *pgx.Conn) error {
+	s.first().Exec(statements...)
+}
+
+// Int runs a query of one number as the superuser, over a connection of its own.
+func (s *PostgresServer) Int(query string, args ...any) int64 {
+	s.t.Helper()
+	return s.first().Int(query, args...)
+}
+
+// URL is where the superuser connects to.
+func (d *PostgresDatabase) URL() string { return d.url }
+
+// Exec runs statements as the superuser, over a connection of its own.
+func (d *PostgresDatabase) Exec(statements ...string) {
+	d.t.Helper()
+	err := d.with(d.t.Context(), func(ctx context.Context, c *pgx.Conn) error {
 		for _, q := range statements {
 			if _, err := c.Exec(ctx, q); err != nil {
 				return fmt.Errorf("%s: %w", q, err)
@@ -184,27 +214,27 @@ func (s *PostgresServer) Exec(statements ...string) {
 		return nil
 	})
 	if err != nil {
-		s.t.Fatalf("testserver: postgres: %v", err)
+		d.t.Fatalf("testserver: postgres: %v", err)
 	}
 }
 
 // Int runs a query of one number as the superuser, over a connection of its own.
-func (s *PostgresServer) Int(query string, args ...any) int64 {
-	s.t.Helper()
+func (d *PostgresDatabase) Int(query string, args ...any) int64 {
+	d.t.Helper()
 	var n int64
-	err := s.with(s.t.Context(), func(ctx context.Context, c *pgx.Conn) error {
+	err := d.with(d.t.Context(), func(ctx context.Context, c *pgx.Conn) error {
 		return c.QueryRow(ctx, query, args...).Scan(&n)
 	})
 	if err != nil {
-		s.t.Fatalf("testserver: postgres: %s: %v", query, err)
+		d.t.Fatalf("testserver: postgres: %s: %v", query, err)
 	}
 	return n
 }
 
-func (s *PostgresServer) with(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
+func (d *PostgresDatabase) with(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	c, err := pgx.Connect(ctx, s.URL())
+	c, err := pgx.Connect(ctx, d.url)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
@@ -214,7 +244,7 @@ func (s *PostgresServer) with(ctx context.Context, f func(context.Context, *pgx.
 
 // ours reports whether the server that was started answers.
 func (s *PostgresServer) ours(ctx context.Context) error {
-	return s.with(ctx, func(ctx context.Context, c *pgx.Conn) error {
+	return s.first().with(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		var data string
 		if err := c.QueryRow(ctx, "SELECT current_setting('data_directory')").Scan(&data); err != nil {
 			return fmt.Errorf("data directory: %w", err)
