@@ -201,17 +201,18 @@ func timedOutlives(e *env) {
 // leftIsAll looks at what is told of leases that are granted in every way.
 func leftIsAll(e *env) {
 	a, b := e.client(), e.client()
-	whole := func(how string, l lease) {
+	since := func(from time.Time, how string, l lease) {
 		const coarse = 2 * time.Second
-		if least := e.long() - time.Since(l.asked.from) - coarse; l.Left < least {
+		if least := e.long() - time.Since(from) - coarse; l.Left < least {
 			e.Errorf("%s: Grant.Left is %s for a TTL of %s", how, l.Left, e.long())
 		}
 	}
+	whole := func(how string, l lease) { since(l.asked.from, how, l) }
 	of := func(opts ...option) []option { return append(opts, e.timed(e.long())) }
 	name := e.name()
 	l := a.take(a.ask(name, of()...))
 	whole("at once", l)
-	whole("asked twice", a.take(l.AcquireRequest))
+	since(l.asked.from, "asked twice", a.take(l.AcquireRequest))
 	if e.caps.FIFO {
 		w := b.join(b.ask(name, of()...))
 		a.give(l)
