@@ -123,9 +123,10 @@ func everyWaiter(e *env) {
 		c := clients[i%len(clients)]
 		line = append(line, c.start(c.ask(name)))
 	}
+	var grants atomic.Int64
 	fs := []func(){func() { clients[0].give(l) }}
 	for _, w := range line {
-		fs = append(fs, func() { w.c.give(w.granted()) })
+		fs = append(fs, func() { w.c.give(w.grantedWhile(&grants)) })
 	}
 	e.all(fs...)
 	e.free(name)

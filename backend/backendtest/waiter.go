@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -97,17 +98,41 @@ func (w *waiter) waits() {
 // returns waits for the end of the call.
 func (w *waiter) returns(within time.Duration) {
 	e := w.c.e
-	late := time.NewTimer(within)
-	defer late.Stop()
-	select {
-	case <-w.done:
-	case <-late.C:
+	if !w.over(within) {
 		e.Fatalf("Acquire of %s still waits after %s; Inspect tells %+v", describe(w.req), within, e.inspect(w.req.Name))
 	}
 }
 
 // granted waits for the grant, which has to come without any lease running out.
 func (w *waiter) granted() lease { return w.grantedWithin(w.c.e.soon()) }
+
+// grantedWhile waits for the grant for as long as the line goes on: grants counts those
+// of everybody in it.
+func (w *waiter) grantedWhile(grants *atomic.Int64) lease {
+	for seen := int64(-1); !w.over(w.c.e.soon()) && grants.Load() != seen; {
+		seen = grants.Load()
+	}
+	l := w.grantedWithin(0)
+	grants.Add(1)
+	return l
+}
+
+// over reports whether the call ends within d.
+func (w *waiter) over(d time.Duration) bool {
+	late := time.NewTimer(d)
+	defer late.Stop()
+	select {
+	case <-w.done:
+		return true
+	case <-late.C:
+	}
+	select {
+	case <-w.done:
+		return true
+	default:
+		return false
+	}
+}
 
 func (w *waiter) grantedWithin(d time.Duration) lease {
 	e := w.c.e

@@ -429,6 +429,14 @@ func TestCountersAreForgotten(t *testing.T) {
 	}
 	held := ask("held")
 	take(t, b, held)
+	eventually(t, func() error { // a majority was enough for the calls
+		for i, s := range c {
+			if n, _ := s.Do("EXISTS", "hfr:f:old", "hfr:f:used", "hfr:f:held").(int64); n != 3 || votes(s, "old")+votes(s, "used") != 0 || votes(s, "held") != 1 {
+				return fmt.Errorf("node %d has not done all that was asked", i)
+			}
+		}
+		return nil
+	})
 	for _, s := range c {
 		s.Do("SET", "hfr:f:old", "1 somebody")
 		s.Do("SET", "hfr:f:foreign", "something")

@@ -227,6 +227,25 @@ func TestReplacedFile(t *testing.T) {
 	}
 }
 
+// TestSocketSweptAtClose is of one that opens the file while another one closes it: it
+// finds a socket that nobody listens at, and removes it.
+func TestSocketSweptAtClose(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	b := mustOpen(t, path)
+	mustSession(t, b, time.Hour)
+	sockets, err := filepath.Glob(path + "-wake/*")
+	if err != nil || len(sockets) != 1 {
+		t.Fatalf("%q, %v; there has to be one socket", sockets, err)
+	}
+	if err := os.Remove(sockets[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+}
+
 // TestFullDisk fills the file up: what does not fit is refused, and has not
 // happened; what needs no space still works.
 func TestFullDisk(t *testing.T) {

@@ -164,8 +164,10 @@ func (m *mailbox) close() error {
 	}
 	err = errors.Join(err, unix.Close(m.out))
 	if m.dirf != nil {
-		if m.conn != nil {
-			err = errors.Join(err, os.Remove(filepath.Join(m.dir, m.name)))
+		if m.conn != nil { // somebody who sweeps may have removed it just now: nobody listens at it
+			if gone := os.Remove(filepath.Join(m.dir, m.name)); !errors.Is(gone, os.ErrNotExist) {
+				err = errors.Join(err, gone)
+			}
 		}
 		err = errors.Join(err, m.dirf.Close())
 		_ = os.Remove(m.dir) // succeeds for the last one
