@@ -15,6 +15,7 @@ func repetitionCases() []Case {
 		{ID: "C6", Name: "acquire-twice-is-one-grant", Rule: c6, run: acquireTwice},
 		{ID: "C6", Name: "acquire-twice-at-once", Rule: c6, run: acquireAtOnce},
 		{ID: "C6", Name: "acquire-twice-in-line", Rule: c6 + " and one place in line", Needs: needsFIFO, run: acquireInLine},
+		{ID: "C6", Name: "one-of-two-gives-up", Rule: "an acquire that is asked twice goes on when one of the two gives up", run: oneGivesUp},
 		{ID: "C6", Name: "a-new-session-adopts-the-place", Rule: "a waiting lease that is asked for under another session keeps its place, which is that session's from then on", Needs: func(c caps) bool { return c.FIFO && c.Sessions && !c.Bound }, run: adoptPlace},
 		{ID: "C6", Name: "a-new-session-adopts-no-lease", Rule: "a session lease that is out under another session is ErrLost: it will die with that one", Needs: needsSessions, run: adoptNoLease},
 		{ID: "C6", Name: "release-twice-frees-once", Rule: "a release asked twice frees once and harms no successor", run: releaseTwice},
@@ -97,6 +98,24 @@ func acquireInLine(e *env) {
 	behind.waits()
 	b.give(l1)
 	e.holds(name, behind.granted())
+}
+
+func oneGivesUp(e *env) {
+	a, b := e.client(), e.client()
+	for _, leaves := range []int{0, 1} {
+		name := e.name()
+		first := a.take(a.ask(name))
+		r := b.ask(name)
+		asked := []*waiter{b.join(r), b.join(r)}
+		e.inspect(name) // the second one has asked by now
+		asked[leaves].cancel(errGaveUp)
+		asked[leaves].returns(e.soon())
+		stays := asked[1-leaves]
+		stays.waits()
+		a.give(first)
+		b.give(stays.granted())
+		e.free(name)
+	}
 }
 
 func adoptPlace(e *env) {

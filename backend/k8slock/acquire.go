@@ -3,6 +3,7 @@ package k8slock
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -55,8 +56,8 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	return g, fail(ctx, opAcquire, err, true)
 }
 
-// ask notes that somebody asks for the lease. The context ends with the session, and when
-// the lease is given up. ErrLost: it was.
+// ask notes that somebody asks for the lease, as several may at once under one lease ID.
+// The context ends with the session, and when the lease is given up. ErrLost: it was.
 func (s *session) ask(ctx context.Context, k leaseKey) (context.Context, func(), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,19 +66,21 @@ func (s *session) ask(ctx context.Context, k leaseKey) (context.Context, func(),
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(s.life, cancel)
-	if before := s.asking[k]; before != nil {
-		both := cancel
-		cancel = func() { before(); both() }
-	}
-	s.asking[k] = cancel
+	me := &asker{cancel}
+	s.asking[k] = append(s.asking[k], me)
 	return ctx, func() {
 		s.mu.Lock()
-		delete(s.asking, k)
-		s.mu.Unlock()
+		defer s.mu.Unlock()
+		if s.asking[k] = slices.DeleteFunc(s.asking[k], func(x *asker) bool { return x == me }); len(s.asking[k]) == 0 {
+			delete(s.asking, k)
+		}
 		stop()
 		cancel()
 	}, nil
 }
+
+// asker is an Acquire under way.
+type asker struct{ stop context.CancelFunc }
 
 // mayHave reports whether the lease was not given up meanwhile.
 func (s *session) mayHave(k leaseKey) bool {

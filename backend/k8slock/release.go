@@ -61,11 +61,10 @@ func (b *Backend) leave(req backend.ReleaseRequest) {
 		if req.Abandon && s.id == req.Session {
 			s.abandon(k)
 		}
-		stop := s.asking[k]
-		s.mu.Unlock()
-		if stop != nil {
-			stop()
+		for _, x := range s.asking[k] {
+			x.stop()
 		}
+		s.mu.Unlock()
 	}
 }
 

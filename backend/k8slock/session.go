@@ -21,16 +21,16 @@ type session struct {
 	life context.Context         //nolint:containedctx // it is the session's
 	die  context.CancelCauseFunc // ends life
 
-	turn      chan struct{}                   // capacity 1: one request about it at a time
-	mu        sync.Mutex                      // guards what follows
-	ttl       time.Duration                   //
-	until     time.Time                       // it lives until then at least, by the local clock
-	losses    []backend.Loss                  // that Renew has not told yet
-	abandoned map[leaseKey]time.Time          // leases that must not come to life, and since when
-	asking    map[leaseKey]context.CancelFunc // acquires under way
-	swept     time.Time                       // when abandoned was looked through
-	pulse     uint64                          // the version of the newest renewal
-	maker     string                          // the value that made its object; empty: it is not made yet
+	turn      chan struct{}          // capacity 1: one request about it at a time
+	mu        sync.Mutex             // guards what follows
+	ttl       time.Duration          //
+	until     time.Time              // it lives until then at least, by the local clock
+	losses    []backend.Loss         // that Renew has not told yet
+	abandoned map[leaseKey]time.Time // leases that must not come to life, and since when
+	asking    map[leaseKey][]*asker  // acquires under way
+	swept     time.Time              // when abandoned was looked through
+	pulse     uint64                 // the version of the newest renewal
+	maker     string                 // the value that made its object; empty: it is not made yet
 }
 
 type leaseKey struct {
@@ -81,7 +81,7 @@ func (b *Backend) newSession(req backend.SessionRequest) (*session, error) {
 	if !ok {
 		s = &session{
 			b: b, id: req.ID, lost: req.Lost, ttl: req.TTL, turn: make(chan struct{}, 1),
-			abandoned: make(map[leaseKey]time.Time), asking: make(map[leaseKey]context.CancelFunc),
+			abandoned: make(map[leaseKey]time.Time), asking: make(map[leaseKey][]*asker),
 		}
 		if s.lost == nil {
 			s.lost = func(backend.Loss) {}

@@ -265,8 +265,8 @@ func (t *txn) answer(l *lease, id backend.SessionID) (backend.Grant, error) {
 		return backend.Grant{}, backend.ErrLost // it will die with the other session
 	}
 	g := backend.Grant{Token: l.fencing(), Asked: t.asked, Since: l.since, Waited: l.waited, Joined: l.joined}
-	if l.timed {
-		g.Left = l.ends.Sub(t.now)
+	if l.timed { // it may have been renewed after the clock was read
+		g.Left = min(l.ends.Sub(t.now), l.ttl)
 	}
 	return g, nil
 }
