@@ -458,6 +458,7 @@ func TestManyLeases(t *testing.T) {
 	t.Parallel()
 	const n = 10000
 	s, cfg := quick(t)
+	cfg.RequestTimeout = patience // on a busy machine one of the three may take long
 	b := open(t, s, cfg)
 	id := session(t, b, time.Hour)
 	var wg sync.WaitGroup
