@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/mysqllock"
+	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
@@ -73,6 +74,22 @@ func TestUserLocksConnectionKilled(t *testing.T) {
 	victim(s)
 	b := openUserLocks(t, getlockURL(s, "victim", s.Addr()))
 	leasetest.ConnectionEnded(t, b, openUserLocks(t, getlockURL(s, "root", s.Addr())), func() { killOne(t, s) })
+}
+
+// C10: so it is where there is nothing to look after.
+func TestUserLocksIdleConnectionKilled(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	victim(s)
+	b := openUserLocks(t, getlockURL(s, "victim", s.Addr()))
+	lost := make(chan backend.Loss, 1)
+	leasetest.Session(t, b, time.Hour, func(x backend.Loss) { lost <- x })
+	killOne(t, s)
+	select {
+	case <-lost:
+	case <-time.After(leasetest.Patience):
+		t.Error("the loss was not told")
+	}
 }
 
 // One connection has all the locks of a session, and those who wait in it do not keep the
@@ -176,5 +193,103 @@ func TestUserLocksUserThatMayOnlyUse(t *testing.T) {
 	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, time.Minute, nil)))
 	if res, err := b.Break(leasetest.Within(t), backend.BreakRequest{Name: "n"}); err != nil || len(res.Broken) != 1 {
 		t.Errorf("Break: %+v, %v", res, err)
+	}
+}
+
+// C13: the rows of a client that died go away with the next session, and what it had is not
+// told meanwhile.
+func TestUserLocksDeadRows(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	victim(s)
+	b, other := openUserLocks(t, getlockURL(s, "victim", s.Addr())), openUserLocks(t, getlockURL(s, "root", s.Addr()))
+	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, time.Hour, nil)))
+	if info, err := other.Inspect(leasetest.Within(t), "n"); err != nil || len(info.Holders) != 1 {
+		t.Fatalf("%+v, %v", info, err)
+	}
+	killOne(t, s)
+	leasetest.Eventually(t, "it is not told", func() bool {
+		info, err := other.Inspect(leasetest.Within(t), "n")
+		return err == nil && len(info.Holders) == 0
+	})
+	if n := s.Int("SELECT COUNT(*) FROM holdfast_getlock_leases"); n != 1 {
+		t.Fatalf("%d rows; the server said nothing to the client, which could not tidy up", n)
+	}
+	s.Exec("UPDATE test.holdfast_getlock_sessions SET made = made - 3600000000")
+	leasetest.Session(t, other, time.Hour, nil)
+	if n := s.Int("SELECT COUNT(*) FROM holdfast_getlock_leases"); n != 0 {
+		t.Errorf("%d rows are left", n)
+	}
+}
+
+// C2: somebody drops the tables. Tokens grow all the same.
+func TestUserLocksTablesMadeAgain(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	take := func() fence.Token {
+		b := openUserLocks(t, getlockURL(s, "root", s.Addr()))
+		req := leasetest.Ask("n", leasetest.Session(t, b, time.Hour, nil))
+		defer func() { leasetest.Give(t, b, req) }()
+		return leasetest.Take(t, b, req)
+	}
+	before := take()
+	s.Exec("DROP TABLE test.holdfast_getlock_sessions, test.holdfast_getlock_leases, test.holdfast_getlock_meta")
+	if after := take(); after <= before {
+		t.Errorf("token %d after %d", after, before)
+	}
+}
+
+// Tables of a later version, a replica, also for those who may write there, and a server
+// that forgets are refused.
+func TestUserLocksRefusedServers(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	for _, c := range []struct {
+		name, before, after string
+		want, kind          error
+	}{
+		{"fine", "SELECT 1", "SELECT 1", nil, nil},
+		{
+			"a later version", "UPDATE test.holdfast_getlock_meta SET version = version + 1",
+			"UPDATE test.holdfast_getlock_meta SET version = version - 1", mysqllock.ErrNewer, backend.ErrUnsupported,
+		},
+		{"a replica", "SET GLOBAL read_only = 1", "SET GLOBAL read_only = 0", mysqllock.ErrReadOnly, backend.ErrUnavailable},
+		{
+			"forgetful", "SET GLOBAL innodb_flush_log_at_trx_commit = 0", "SET GLOBAL innodb_flush_log_at_trx_commit = 1",
+			mysqllock.ErrForgetful, backend.ErrUnsupported,
+		},
+	} {
+		s.Exec(c.before)
+		err := openSession(t, openUserLocks(t, getlockURL(s, "root", s.Addr())))
+		if !errors.Is(err, c.want) || !errors.Is(err, c.kind) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		s.Exec(c.after)
+	}
+}
+
+// C9: a renewal that the server has not heard of is none.
+func TestUserLocksRenewalIsHeard(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	proxy := chaos.Start(t, s.Addr())
+	leasetest.RenewalIsHeard(t, openUserLocks(t, getlockURL(s, "root", proxy.Addr())), proxy)
+}
+
+// C1: names that a server would fold are names of several locks.
+func TestUserLocksNames(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	b, other := openUserLocks(t, getlockURL(s, "root", s.Addr())), openUserLocks(t, getlockURL(s, "root", s.Addr()))
+	mine, theirs := leasetest.Session(t, b, time.Hour, nil), leasetest.Session(t, other, time.Hour, nil)
+	for i, name := range []string{"name", "Name", "n\u00e4me", "na\u0308me", "name ", "name'", "name\\", "NAME"} {
+		req, by := leasetest.Ask(name, mine), b
+		if i%2 == 1 {
+			req, by = leasetest.Ask(name, theirs), other
+		}
+		req.Wait = false
+		if _, err := by.Acquire(leasetest.Within(t), req); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
 	}
 }

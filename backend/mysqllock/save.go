@@ -1,6 +1,7 @@
 package mysqllock
 
 import (
+	"database/sql"
 	"time"
 
 	"github.com/holdfast-io/holdfast/internal/sqllease"
@@ -11,6 +12,9 @@ import (
 const (
 	killSession = `INSERT INTO @sessions (id, ttl, ends, cause) VALUES (?, 0, ?, ?)
 		ON DUPLICATE KEY UPDATE cause = VALUES(cause), ends = LEAST(ends, VALUES(ends))`
+	// A statement has its clock from before it waits for a row: the row is locked first.
+	cutSession   = `UPDATE @sessions SET ends = LEAST(ends, $NOW + ttl) WHERE id = ? AND cause = ''`
+	cutLease     = `UPDATE @leases SET ends = LEAST(ends, $NOW + ttl) WHERE name = ? AND lease = ? AND held AND timed`
 	deleteLease  = `DELETE FROM @leases WHERE name = ? AND lease = ?`
 	updateLease  = `UPDATE @leases SET session = ?, held = ?, place = ?, token = ?, since = ?, ends = ?, joined = ? WHERE name = ? AND lease = ?`
 	insertLeases = `INSERT INTO @leases (name, lease, session, held, place, mode, permits, cap, owner, note, reentrant, timed, ttl, token, asked,
@@ -27,6 +31,14 @@ func (s store) save(q *batch, c *sqllease.Changes) {
 	now := c.Now.UnixMicro()
 	for _, x := range c.Killed {
 		q.exec(s.b.sql(killSession), string(x.ID), now, x.Cause)
+	}
+	for _, id := range c.CutSessions {
+		q.query(skip, s.b.sql(lockSession), string(id))
+		q.exec(s.b.sql(cutSession), string(id))
+	}
+	for _, k := range c.CutLeases {
+		q.query(skip, s.b.sql(lockLease), k.Name, string(k.ID))
+		q.exec(s.b.sql(cutLease), k.Name, string(k.ID))
 	}
 	for _, k := range c.Gone {
 		q.exec(s.b.sql(deleteLease), k.Name, string(k.ID))
@@ -52,6 +64,8 @@ func (s store) save(q *batch, c *sqllease.Changes) {
 		q.exec(s.b.sql(insertLosses), string(x.Session), string(x.Lease), string(x.Cause), x.Reason, x.Until.UnixMicro())
 	}
 }
+
+func skip(*sql.Rows) error { return nil }
 
 func row(l *sqllease.LeaseRow) []any {
 	return []any{

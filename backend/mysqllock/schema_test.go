@@ -34,7 +34,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-func openSession(t *testing.T, b *mysqllock.Backend) error {
+func openSession(t *testing.T, b backend.Backend) error {
 	t.Helper()
 	return b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
 }

@@ -140,9 +140,11 @@ func (s store) strings(ctx context.Context, query string, args ...any) ([]string
 const (
 	lookAtLeases   = `SELECT name, lease, session, held, timed, token, since, ends, joined FROM @leases WHERE %s`
 	lookAtSessions = `SELECT id FROM @sessions WHERE id IN (%s) AND cause = '' AND ends > $NOW`
-	// When the next of the leases of each lock can end.
-	lookAtEnds = `SELECT l.name, MIN(CASE WHEN l.held AND l.timed THEN l.ends
-			WHEN s.cause = '' THEN CASE WHEN l.timed THEN LEAST(s.ends, $NOW + l.ttl) ELSE s.ends END
+	// When the next of the leases of each lock can end. Now, where one is to be cut; see
+	// sqllease.Changes.
+	lookAtEnds = `SELECT l.name, MIN(CASE WHEN l.held AND l.timed AND l.ends <= $NOW + l.ttl + ? THEN l.ends
+			WHEN l.held AND l.timed THEN $NOW
+			WHEN s.cause = '' AND s.ends <= $NOW + s.ttl + ? THEN CASE WHEN l.timed THEN LEAST(s.ends, $NOW + l.ttl) ELSE s.ends END
 			ELSE $NOW END) - $NOW
 		FROM @leases l LEFT JOIN @sessions s ON s.id = l.session WHERE l.name IN (%s) GROUP BY l.name`
 )
@@ -181,13 +183,14 @@ func (s store) Look(ctx context.Context, g *sqllease.Glance) error {
 	}
 	if g.Ends && len(keys) > 0 {
 		of := values(slices.Collect(maps.Keys(names)))
+		slack := sqllease.ClockSlack.Microseconds()
 		q.query(func(rows *sql.Rows) error {
 			var name string
 			var left int64
 			err := rows.Scan(&name, &left)
 			g.Rest[name] = micros(left)
 			return err //nolint:wrapcheck // see Unavailable
-		}, s.b.sql(lookAtEnds, list("?", len(of))), of...)
+		}, s.b.sql(lookAtEnds, list("?", len(of))), append([]any{slack, slack}, of...)...)
 	}
 	if err := q.run(ctx, s.b.db); err != nil {
 		return err

@@ -16,10 +16,12 @@ const (
 			x.session = '' OR coalesce(s.cause = '' AND s.ends > clock_timestamp(), false)
 		FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS x (name, lease, session, n)
 		LEFT JOIN @leases l ON l.name = x.name AND l.lease = x.lease LEFT JOIN @sessions s ON s.id = x.session`
-	// When the next of the leases of each lock can end; see lease.bound.
+	// When the next of the leases of each lock can end; see lease.bound. Now, where one is to
+	// be cut; see Changes.
 	lookAtEnds = `SELECT l.name, (1000000 * extract(epoch FROM min(CASE
-				WHEN l.held AND l.timed THEN l.ends
-				WHEN s.cause = '' THEN CASE WHEN l.timed THEN least(s.ends, clock_timestamp() + l.ttl * interval '1 microsecond') ELSE s.ends END
+				WHEN l.held AND l.timed AND l.ends <= clock_timestamp() + (l.ttl + $2::bigint) * interval '1 microsecond' THEN l.ends
+				WHEN l.held AND l.timed THEN clock_timestamp()
+				WHEN s.cause = '' AND s.ends <= clock_timestamp() + (s.ttl + $2::bigint) * interval '1 microsecond' THEN CASE WHEN l.timed THEN least(s.ends, clock_timestamp() + l.ttl * interval '1 microsecond') ELSE s.ends END
 				ELSE clock_timestamp() END) - clock_timestamp()))::bigint
 		FROM @leases l LEFT JOIN @sessions s ON s.id = l.session WHERE l.name = ANY($1::text[]) GROUP BY l.name`
 	lookAtSessions = `SELECT x.id, coalesce(s.cause, 'gone'), coalesce(s.cause = '' AND s.ends > clock_timestamp(), false)
@@ -38,7 +40,7 @@ func (s store) Look(ctx context.Context, g *sqllease.Glance) error {
 		if len(g.Waiters) > 0 {
 			q.Queue(s.b.sql(lookAtLeases), names, leases, sessions).Query(func(rows pgx.Rows) error { return scanSeen(rows, &g.Seen) })
 			if g.Ends {
-				q.Queue(s.b.sql(lookAtEnds), names).Query(func(rows pgx.Rows) error { return scanRest(rows, g.Rest) })
+				q.Queue(s.b.sql(lookAtEnds), names, sqllease.ClockSlack.Microseconds()).Query(func(rows pgx.Rows) error { return scanRest(rows, g.Rest) })
 			}
 		}
 		if len(g.Sessions) > 0 {

@@ -12,6 +12,9 @@ const (
 	killSessions = `INSERT INTO @sessions AS s (id, ttl, ends, cause, addr)
 		SELECT id, 0, $1, cause, '' FROM unnest($2::text[], $3::text[]) AS x (id, cause) ORDER BY id
 		ON CONFLICT (id) DO UPDATE SET cause = excluded.cause, ends = least(s.ends, excluded.ends)`
+	cutSessions = `UPDATE @sessions SET ends = least(ends, clock_timestamp() + ttl * interval '1 microsecond') WHERE id = ANY($1::text[]) AND cause = ''`
+	cutLeases   = `UPDATE @leases l SET ends = least(l.ends, clock_timestamp() + l.ttl * interval '1 microsecond')
+		FROM unnest($1::text[], $2::text[]) AS x (name, lease) WHERE l.name = x.name AND l.lease = x.lease AND l.held AND l.timed`
 	deleteLeases = `DELETE FROM @leases l USING unnest($1::text[], $2::text[]) AS x (name, lease) WHERE l.name = x.name AND l.lease = x.lease`
 	insertLeases = `INSERT INTO @leases (name, lease, session, addr, held, place, mode, permits, cap, owner, note, reentrant, timed, ttl,
 			token, asked, since, ends, waited, joined)
@@ -40,6 +43,13 @@ func (s store) queueSave(q *pgx.Batch, c *sqllease.Changes) {
 			ids, causes = append(ids, string(x.ID)), append(causes, x.Cause)
 		}
 		q.Queue(s.b.sql(killSessions), c.Now, ids, causes)
+	}
+	if len(c.CutSessions) > 0 {
+		q.Queue(s.b.sql(cutSessions), texts(c.CutSessions))
+	}
+	if len(c.CutLeases) > 0 {
+		names, leases := columns(c.CutLeases)
+		q.Queue(s.b.sql(cutLeases), names, leases)
 	}
 	s.saveLeases(q, c)
 	if len(c.Lasts) > 0 {

@@ -26,11 +26,16 @@ func start(t testing.TB, args ...string) cluster {
 	var c cluster
 	for range nodes {
 		s := testserver.Redis(t, args...)
-		run, _, _ := strings.Cut(after(s.Info("server"), "run_id:"), "\r")
-		s.Do("SET", "hfr:m", "hfr2 1 1 "+run+" 1")
+		vouch(s)
 		c = append(c, s)
 	}
 	return c
+}
+
+// vouch writes a marker from long ago.
+func vouch(s *testserver.RedisServer) {
+	run, _, _ := strings.Cut(after(s.Info("server"), "run_id:"), "\r")
+	s.Do("SET", "hfr:m", "hfr2 1 1 "+run+" 1")
 }
 
 func after(s, sep string) string {

@@ -195,3 +195,17 @@ func EndedUnderLoad(t *testing.T, open func() backend.Backend, end func()) {
 	cancel()
 	all.Wait()
 }
+
+// RenewalIsHeard (C9): a renewal is a success when the server has heard of it, and not
+// before. b is behind the proxy.
+func RenewalIsHeard(t *testing.T, b backend.Backend, proxy Proxy) {
+	t.Helper()
+	id := Session(t, b, time.Hour, nil)
+	proxy.BlackHole()
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond) //nolint:mnd // no time is enough
+	defer cancel()
+	if res, err := b.Renew(ctx, backend.RenewRequest{Session: id}); !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("Renew: %+v, %v", res, err)
+	}
+	proxy.Reset()
+}

@@ -38,7 +38,7 @@ func TestMutantsApply(t *testing.T) {
 			t.Errorf("%s has %d mutants, and not ten", target, n)
 		}
 	}
-	for _, backend := range backends(t, root) {
+	for _, backend := range append(backends(t, root), "postgres+advisory", "mysql+getlock") {
 		if perTarget[backend] == 0 {
 			t.Errorf("there are no mutants of %s", backend)
 		}

@@ -111,6 +111,7 @@ type lease struct {
 
 	saved bool // there is a row
 	dirty bool // the row is not as it should be
+	cut   bool // the row says that it ends later, see txn.cut
 }
 
 // compare orders keys.
@@ -164,6 +165,7 @@ type session struct {
 	addr  string // the channel of who hears of its losses
 	known bool   // there is a row
 	dirty bool   // cause has to be written
+	cut   bool   // the row says that it ends later, see txn.cut
 }
 
 // alive reports whether the session lives at that time.
@@ -179,6 +181,9 @@ func (t *txn) leaseOf(r *LeaseRow) *lease {
 	}
 	if r.Held {
 		l.state = held
+		if l.timed {
+			l.ends, l.cut = t.cut(l.ends, l.ttl)
+		}
 	}
 	if r.Session != "" {
 		l.session = t.session(r.Session)

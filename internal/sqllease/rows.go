@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 )
@@ -53,8 +54,20 @@ func (t *txn) read(v *View, names []string) {
 	}
 }
 
+// cut is the end of something that lives for at most ttl from now on, and whether it was
+// later: then the server's clock went back since it was set. Unless it were cut, one whose
+// holder is dead would last for as long as the clock needs to be there again.
+func (t *txn) cut(ends time.Time, ttl time.Duration) (time.Time, bool) {
+	if ends.Sub(t.now) <= ttl+ClockSlack {
+		return ends, false
+	}
+	return t.now.Add(ttl), true
+}
+
 func (t *txn) readSession(r *SessionRow) {
-	*t.session(r.ID) = session{id: r.ID, ttl: r.TTL, ends: r.Ends, cause: r.Cause, addr: r.Addr, known: true}
+	s := session{id: r.ID, ttl: r.TTL, ends: r.Ends, cause: r.Cause, addr: r.Addr, known: true}
+	s.ends, s.cut = t.cut(s.ends, s.ttl)
+	*t.session(r.ID) = s
 }
 
 // again locks what seems to be over, and reads it again: it may have been renewed.
@@ -103,8 +116,11 @@ func (t *txn) doubtful(kill []backend.SessionID) ([]backend.SessionID, []Key) {
 func (t *txn) changes() *Changes {
 	c := &Changes{Now: t.now, Events: t.events, Buried: slices.SortedFunc(maps.Keys(t.tombs), Key.compare)}
 	for _, id := range slices.Sorted(maps.Keys(t.sessions)) {
-		if s := t.sessions[id]; s.dirty {
+		switch s := t.sessions[id]; {
+		case s.dirty:
 			c.Killed = append(c.Killed, SessionRow{ID: id, Cause: s.cause})
+		case s.cut && s.cause == "":
+			c.CutSessions = append(c.CutSessions, id)
 		}
 	}
 	for _, l := range t.gone {
@@ -115,6 +131,8 @@ func (t *txn) changes() *Changes {
 		lk := t.locks[name]
 		for _, l := range lk.all() {
 			switch {
+			case !l.dirty && l.cut:
+				c.CutLeases = append(c.CutLeases, l.key())
 			case !l.dirty:
 			case l.saved:
 				c.Changed = append(c.Changed, l.row())

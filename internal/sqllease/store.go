@@ -156,11 +156,16 @@ type Changes struct {
 	Losses  []LossRow
 	Letters []Letter
 	Events  []backend.Event
+	// Sessions, and timed leases, that are to live for their TTL from now on, and not for
+	// longer. They may have been renewed since they were read: the clock is read when their
+	// rows are locked.
+	CutSessions []backend.SessionID
+	CutLeases   []Key
 }
 
 // empty reports whether there is nothing to write.
 func (c *Changes) empty() bool {
-	return len(c.Killed)+len(c.Gone)+len(c.Changed)+len(c.Fresh)+len(c.Lasts)+len(c.Buried)+len(c.Losses)+len(c.Letters)+len(c.Events) == 0
+	return len(c.Killed)+len(c.Gone)+len(c.Changed)+len(c.Fresh)+len(c.Lasts)+len(c.Buried)+len(c.Losses)+len(c.Letters)+len(c.Events)+len(c.CutSessions)+len(c.CutLeases) == 0
 }
 
 // Last is the last number of a lock that was given.
@@ -185,6 +190,10 @@ type Letter struct {
 // Remembered is how long what ended, or was abandoned, is kept from coming back: longer
 // than a late request can be on its way.
 const Remembered = 10 * time.Minute
+
+// ClockSlack is how much longer than its TTL something may have to live before it is cut:
+// clocks are corrected a little all the time.
+const ClockSlack = time.Second
 
 // Quick is requests for locks that probably nobody else wants.
 //
@@ -230,7 +239,7 @@ type Renewed struct {
 // Glance is what there is to look at, and what is seen.
 type Glance struct {
 	Waiters  []Waiting
-	Ends     bool // also when the next of the leases of each lock can end
+	Ends     bool // also when the next of the leases of each lock can end; now where one is to be cut
 	Sessions []backend.SessionID
 
 	Now  time.Time

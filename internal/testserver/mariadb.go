@@ -26,6 +26,7 @@ type MariaDBServer struct {
 	dir      string
 	port     int
 	uid, gid uint32
+	clock    *Clock // nil: the machine's
 	proc     *Process
 }
 
@@ -138,7 +139,7 @@ func (s *MariaDBServer) Start() {
 		args = append(args, "--"+v)
 	}
 	s.proc = Start(s.t, Command{
-		Path: mariadbd(s.t), Dir: s.dir, User: s.uid, Group: s.gid, Args: args, Interrupt: syscall.SIGTERM,
+		Path: mariadbd(s.t), Dir: s.dir, User: s.uid, Group: s.gid, Env: s.clock.env(), Args: args, Interrupt: syscall.SIGTERM,
 	})
 	s.proc.Await(startTimeout, s.ours)
 }

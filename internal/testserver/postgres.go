@@ -30,6 +30,7 @@ type PostgresServer struct {
 	dir      string
 	port     int
 	uid, gid uint32
+	clock    *Clock // nil: the machine's
 	proc     *Process
 }
 
@@ -159,7 +160,7 @@ func (s *PostgresServer) Start() {
 		args = append(args, "-c", v)
 	}
 	s.proc = Start(s.t, Command{
-		Path: filepath.Join(s.bin, "postgres"), Dir: s.dir, User: s.uid, Group: s.gid, Args: args, Interrupt: syscall.SIGINT,
+		Path: filepath.Join(s.bin, "postgres"), Dir: s.dir, User: s.uid, Group: s.gid, Env: s.clock.env(), Args: args, Interrupt: syscall.SIGINT,
 	})
 	s.proc.Await(startTimeout, s.ours)
 }

@@ -28,6 +28,7 @@ type ZooKeeperServer struct {
 	t     testing.TB
 	dir   string
 	port  int
+	clock *Clock // nil: the machine's
 	proc  *Process
 	total int // of the ensemble
 }
@@ -80,7 +81,7 @@ maxClientCnxns=0
 func (s *ZooKeeperServer) launch() {
 	s.t.Helper()
 	s.proc = Start(s.t, Command{
-		Path: "java", Dir: s.dir,
+		Path: "java", Dir: s.dir, Env: s.clock.env(),
 		Args: []string{
 			"-Xmx192m", "-Xms32m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
 			// Empty containers go soon, and many at a time.

@@ -18,7 +18,7 @@ local function holders(l, most)
   local all = call('HGETALL', l.key)
   for i = 1, #all, 2 do
     if all[i] ~= '@' then
-      local e = ends(life(l.name, all[i], holder(all[i + 1])))
+      local e = lasts(life(l.name, all[i], holder(all[i + 1])))
       if e and e > now then
         r[#r + 1] = {all[i], all[i + 1], e - now}
         if #r == most then break end

@@ -226,6 +226,7 @@ local function join(i, name, lease)
     local e = call('ZSCORE', X, 's:' .. before)
     ends = e and tonumber(e) or now
   end
+  if ends > now + longest * 1000 then return nil end -- the clock went back
   if timed == '1' and now + ttl * 1000 < ends then ends = now + ttl * 1000 end
   call('HSET', T .. 's:' .. sid, lease, name)
   call('ZADD', q, seq + 1, lease)

@@ -54,6 +54,7 @@ local function hello(i)
     marker = parse(text)
     if not marker then foreign(KEY) end
     if marker.format ~= FORMAT then return {'FORMAT', marker.format} end
+    rebase()
     local till = marker.till
     if marker.run ~= run then
       -- Another process, or another server, has taken over what it has of the data.

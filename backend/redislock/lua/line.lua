@@ -76,7 +76,7 @@ end
 -- The instant until which a waiter surely blocks those behind it, whether it waits or
 -- is granted meanwhile: its session's end, or for a timed lease what it gets at least.
 local function blocks(w)
-  local e = ends('s:' .. w.sid) or now
+  local e = lasts('s:' .. w.sid) or now
   if w.timed and now + w.ttl * 1000 < e then
     e = now + w.ttl * 1000
   end
@@ -103,7 +103,7 @@ local function held(l)
   local min
   for i = 1, #all, 2 do
     if all[i] ~= '@' then
-      local e = ends(life(l.name, all[i], holder(all[i + 1]))) or now
+      local e = lasts(life(l.name, all[i], holder(all[i + 1]))) or now
       if not min or e < min then min = e end
     end
   end

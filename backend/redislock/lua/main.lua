@@ -28,7 +28,7 @@ return {
 
 end -- rest
 
-return {sweep = sweep, parse = parse, rest = rest, acquire = acquire, release = release, check = check}
+return {sweep = sweep, parse = parse, rebase = rebase, rest = rest, acquire = acquire, release = release, check = check}
 
 end -- library
 
@@ -105,8 +105,8 @@ end
 
 -- What the short way needs of the marker. It seldom changes.
 local function reading(text)
-  local till, long, seen, identity = string.match(text, '^hf1 1 (%d+) (%d+) (%d+) %d+ (%S+ %S+) [01]$')
-  return {text = text, till = tonumber(till), longest = tonumber(long), seen = tonumber(seen), identity = identity}
+  local till, long, seen, born, identity = string.match(text, '^hf1 1 (%d+) (%d+) (%d+) (%d+) (%S+ %S+) [01]$')
+  return {text = text, till = tonumber(till), longest = tonumber(long), seen = tonumber(seen), born = tonumber(born), identity = identity}
 end
 
 local read = {}
@@ -137,6 +137,12 @@ local function execute(remembers)
   end
   if read.identity ~= ARGV[1] or remembers and not greeted[read.identity] then return {'MARKER'} end
   till, longest, seen_at = read.till, read.longest, read.seen
+  if now < read.born then
+    lib = lib or library()
+    marker = lib.parse(text)
+    lib.rebase()
+    till = marker.till
+  end
   if ARGV[2] == 'q' then quarantine = till end
   local due = call('ZCOUNT', X, '-inf', instant) > 0
   local brief = not (due or watched or full or quarantine > now)

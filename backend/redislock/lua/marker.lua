@@ -21,6 +21,15 @@ local function mark()
     marker.generation, marker.run, marker.durable and '1' or '0'}, ' '))
 end
 
+-- The clock went back behind the beginning of this generation. How much of the quarantine is
+-- over is not known then: it begins anew, and does not wait for the clock to be there again.
+local function rebase()
+  if now >= marker.born then return end
+  marker.till = math.max(0, marker.till - (marker.born - now))
+  marker.born = now
+  if not full then mark() end
+end
+
 -- Note a TTL in use. longest never is less than the TTL of any lease that is out: it is
 -- halved only when all that were longer than the half have ended.
 local function note(ttl)

@@ -11,6 +11,21 @@ local function ends(member)
   return s and tonumber(s)
 end
 
+-- The same, for those who count on it. No session has more time left than its TTL, unless
+-- the clock went back since it was renewed: then it has that from now on. Otherwise one whose
+-- client is dead would last for as long as the clock needs to be there again. What a timed
+-- lease may have left is not on record.
+local function lasts(member)
+  local e = ends(member)
+  local sid = e and string.match(member, '^s:(.*)$')
+  local rec = sid and call('HGET', T .. 's:' .. sid, '@')
+  local ttl = rec and string.match(rec, '^(%d+) ')
+  if not ttl or e <= now + ttl * 1000 then return e end
+  e = now + ttl * 1000
+  if not full then call('ZADD', X, num(e), member) end
+  return e
+end
+
 local function alive(member)
   local s = ends(member)
   return s ~= nil and s ~= false and s > now

@@ -1,0 +1,103 @@
+package pglock_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// C8: who gives a lock back wakes the next, who would look by itself a second later.
+func TestAdvisoryReleaseWakes(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	b, other := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), openAdvisory(t, advisoryURL(s, "postgres", s.Addr()))
+	id, theirs := leasetest.Session(t, b, time.Hour, nil), leasetest.Session(t, other, time.Hour, nil)
+	const rounds = 20
+	woken := 0
+	for range rounds {
+		held, waits := leasetest.Ask("n", id), leasetest.Ask("n", theirs)
+		leasetest.Take(t, b, held)
+		got := leasetest.Start(t, other, waits)
+		leasetest.InLine(t, b, "n", 1)
+		leasetest.Give(t, b, held)
+		g := <-got
+		if g.Err != nil {
+			t.Fatal(g.Err)
+		}
+		if !g.Grant.ByTimer {
+			woken++
+		}
+		leasetest.Give(t, other, waits)
+	}
+	if woken <= rounds/2 {
+		t.Errorf("%d of %d were woken, the others found out by themselves", woken, rounds)
+	}
+}
+
+// C3: who waits for a lock of its own session is in line like any other.
+func TestAdvisoryLineOfOneSession(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	b, other := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), openAdvisory(t, advisoryURL(s, "postgres", s.Addr()))
+	id := leasetest.Session(t, b, time.Hour, nil)
+	held := leasetest.Ask("n", id)
+	leasetest.Take(t, b, held)
+	got := leasetest.Start(t, b, leasetest.Ask("n", id))
+	leasetest.InLine(t, other, "n", 1)
+	leasetest.Give(t, b, held)
+	if g := <-got; g.Err != nil {
+		t.Error(g.Err)
+	}
+}
+
+// C9: a renewal that the server has not heard of is none.
+func TestAdvisoryRenewalIsHeard(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	proxy := chaos.Start(t, s.Addr())
+	leasetest.RenewalIsHeard(t, openAdvisory(t, advisoryURL(s, "postgres", proxy.Addr())), proxy)
+}
+
+// C6: another connection writes the row of the same lease at the same moment. This one has
+// the lock of the server for an instant, and gives it back.
+func TestAdvisoryRowOfAnother(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	b := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())+"&application_name=late")
+	req := leasetest.Ask("n", leasetest.Session(t, b, time.Hour, nil))
+	conn, err := pgx.Connect(leasetest.Within(t), s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := conn.Begin(leasetest.Within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = tx.Exec(leasetest.Within(t), `INSERT INTO holdfast_advisory.leases (name, lease, key, shared, conn, owner, note, token, since)
+		VALUES ($1, $2, 0, false, 0, '', '', 1, clock_timestamp())`, req.Name, string(req.Lease))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := sessionsOf(s, "late")
+	got := leasetest.Start(t, b, req)
+	leasetest.Eventually(t, "it waits for the row", func() bool {
+		return s.Int(`SELECT count(*) FROM pg_stat_activity WHERE application_name = 'late' AND wait_event_type = 'Lock'`) == 1
+	})
+	if err := errors.Join(tx.Commit(leasetest.Within(t)), conn.Close(leasetest.Within(t))); err != nil {
+		t.Fatal(err)
+	}
+	if g := <-got; !errors.Is(g.Err, backend.ErrLost) {
+		t.Errorf("it has %+v", g)
+	}
+	locks := s.Int(`SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'advisory' AND a.application_name = 'late'`)
+	if locks != 1 || before != 1 {
+		t.Errorf("its connection has %d locks, and not only its own", locks)
+	}
+}

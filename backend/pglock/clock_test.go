@@ -1,0 +1,68 @@
+package pglock_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// withClock starts a server whose clock the test sets.
+func withClock(t *testing.T) (*testserver.PostgresServer, *testserver.Clock) {
+	t.Helper()
+	s, clock := testserver.Postgres(t), testserver.NewClock(t)
+	s.FakeTime(clock)
+	return s, clock
+}
+
+// F12: the server's clock jumps ahead.
+func TestServerClockAhead(t *testing.T) {
+	t.Parallel()
+	s, clock := withClock(t)
+	leasetest.ClockAhead(t, open(t, s.URL()), open(t, s.URL()), clock)
+}
+
+// F13: the server's clock jumps back.
+func TestServerClockBack(t *testing.T) {
+	t.Parallel()
+	s, clock := withClock(t)
+	leasetest.ClockBack(t, open(t, s.URL()), open(t, s.URL()), clock, true)
+}
+
+// F13: the locks of a connection are not the clock's.
+func TestAdvisoryServerClockBack(t *testing.T) {
+	t.Parallel()
+	s, clock := withClock(t)
+	b, other := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), openAdvisory(t, advisoryURL(s, "postgres", s.Addr()))
+	leasetest.ClockMovesNothing(t, b, other, clock, -leasetest.ClockJump)
+}
+
+// F12: when its clock jumps ahead, PostgreSQL may take connections for idle over which
+// something came just now, and end them. The holder of the lock is told, and whoever has it
+// then has a greater token.
+func TestAdvisoryServerClockAhead(t *testing.T) {
+	t.Parallel()
+	s, clock := withClock(t)
+	b, other := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), openAdvisory(t, advisoryURL(s, "postgres", s.Addr()))
+	lost := make(chan backend.Loss, 1)
+	id := leasetest.Session(t, b, leasetest.ClockJump/2, func(x backend.Loss) { lost <- x })
+	before := leasetest.Take(t, b, leasetest.Ask("n", id))
+	got := leasetest.Start(t, other, leasetest.Ask("n", leasetest.Session(t, other, 2*leasetest.ClockJump, nil)))
+	leasetest.InLine(t, other, "n", 1)
+	clock.Set(leasetest.ClockJump)
+	select {
+	case <-lost:
+		if g := <-got; g.Err != nil || g.Grant.Token <= before {
+			t.Errorf("the waiter has %+v after token %d", g, before)
+		}
+		if res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); err != nil || !res.SessionLost {
+			t.Errorf("Renew: %+v, %v", res, err)
+		}
+	case <-time.After(10 * time.Second): // it did not look at that clock
+		if res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost || len(got) > 0 {
+			t.Errorf("Renew: %+v, %v", res, err)
+		}
+	}
+}

@@ -1,0 +1,16 @@
+package zklock_test
+
+import (
+	"testing"
+
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// F12, F13: sessions are not measured with the clock that jumps.
+func TestServerClock(t *testing.T) {
+	t.Parallel()
+	s, clock := testserver.StartZooKeeper(t, 1)[0], testserver.NewClock(t)
+	s.FakeTime(clock)
+	leasetest.ClockMovesNothing(t, closing(t, s), closing(t, s), clock, leasetest.ClockJump, -leasetest.ClockJump)
+}
