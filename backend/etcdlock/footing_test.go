@@ -58,6 +58,9 @@ func TestDeposedLeaderEndsLeases(t *testing.T) {
 	timed := request("timed", s)
 	timed.Timed, timed.TTL = true, ttl
 	acquire(timed)
+	asked := request("asked", s)
+	asked.Timed, asked.TTL = true, ttl/2
+	acquire(asked)
 	renewal := backend.RenewRequest{Session: s, Leases: []backend.TimedRenewal{{Name: timed.Name, Lease: timed.Lease, TTL: ttl}}}
 	renew := func() {
 		t.Helper()
@@ -87,6 +90,7 @@ func TestDeposedLeaderEndsLeases(t *testing.T) {
 	eventually(t, func(ctx context.Context) (backend.RenewResult, error) {
 		return other.Renew(ctx, backend.RenewRequest{Session: os})
 	})
+	eventually(t, func(ctx context.Context) (backend.Grant, error) { return other.Acquire(ctx, asked) })
 	for _, id := range known {
 		eventually(t, func(ctx context.Context) (struct{}, error) {
 			if _, err := admin.Revoke(ctx, id); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
@@ -96,7 +100,7 @@ func TestDeposedLeaderEndsLeases(t *testing.T) {
 		})
 	}
 	renew()
-	for _, req := range []backend.AcquireRequest{own, shared, timed, theirs} {
+	for _, req := range []backend.AcquireRequest{own, shared, timed, asked, theirs} {
 		info := eventually(t, func(ctx context.Context) (backend.LockInfo, error) { return b.Inspect(ctx, req.Name) })
 		if len(info.Holders) != 1 || info.Holders[0].Lease != req.Lease {
 			t.Errorf("%s is with %+v", req.Name, info.Holders)
