@@ -73,6 +73,33 @@ func TestHandWrittenHistories(t *testing.T) {
 			s.proc(history.KindKill, 900, "3.1")
 			s.try(1500, 1510, "2.1", "y")
 		}},
+		{"a refusal that one explains who died in line, and whose place got its time again from a new leader", "", "", func(s *script) {
+			s.call(0, -1, "3.1", history.VerbAcquire, "z", history.Event{})
+			s.proc(history.KindKill, 100, "3.1")
+			s.fault(600, 1500, "") // of the servers
+			s.try(2000, 2010, "2.1", "y")
+		}},
+		{"a refusal long after that", "model", "answered \"held\"", func(s *script) {
+			s.call(0, -1, "3.1", history.VerbAcquire, "z", history.Event{})
+			s.proc(history.KindKill, 100, "3.1")
+			s.fault(600, 1500, "")
+			s.try(2600, 2610, "2.1", "y")
+		}},
+		{"a loss is told before its time, and the next has the lock", "model", "the backend told its loss before, at 0.5000s", func(s *script) {
+			s.got(0, 10, "1.1", "x", 1)
+			s.add(500, history.Event{Kind: history.KindLost, Worker: "1.1", Acq: "x", Deadline: 1000 * ms, Told: true})
+			s.got(510, 520, "2.1", "y", 2)
+		}},
+		{"a grant to two among many", "overlap model", "These alone have no order: worker 1.1 (exclusive, token 100, may end from 1.6000s on): acquire 0.6000s to 0.6100s; worker 2.1 (", func(s *script) {
+			for n := range int64(30) {
+				acq := strconv.FormatInt(n, 10)
+				s.got(20*n, 20*n+5, "1.1", acq, uint64(n+1))
+				s.released(20*n+6, 20*n+10, "1.1", acq)
+				s.try(20*n+2, 20*n+4, "3.1", "t"+acq)
+			}
+			s.got(600, 610, "1.1", "x", 100)
+			s.got(620, 630, "2.1", "y", 101)
+		}},
 		{"a grant to two", "overlap model", "granted twice: worker 1.1 (exclusive, token 1) and worker 2.1", func(s *script) {
 			s.got(0, 10, "1.1", "x", 1)
 			s.got(20, 30, "2.1", "y", 2)

@@ -62,7 +62,16 @@ func (g *game) model(ctx context.Context, limit time.Duration) Check {
 		switch result, why := m.search(ctx, acts, limit); result {
 		case porcupine.Ok:
 		case porcupine.Illegal:
-			c.violated(m.explain(g, name, why))
+			f := m.explain(g, name, why)
+			if few := m.fewest(ctx, acts); len(few) > 0 && len(few) < len(acts) {
+				f.Text += ". These alone have no order: " + m.tell(g, few)
+				for _, a := range few {
+					if !slices.Contains(f.Acqs, a.op.Acq) {
+						f.Acqs = append(f.Acqs, a.op.Acq)
+					}
+				}
+			}
+			c.violated(f)
 		case porcupine.Unknown:
 			c.open(Finding{Lock: name, At: g.h.Start, Text: fmt.Sprintf("the search for an order of %d calls of %q came to no end in %s", len(acts), name, limit)})
 		}
@@ -105,7 +114,7 @@ func (g *game) lockModel(name string) (*lockModel, []act) {
 		n := len(m.leases)
 		m.leases = append(m.leases, lease{a, a.earliestEnd(g.h.Header.Tied)})
 		if t, open := g.unsettled(a); open {
-			excuses = append(excuses, interval{a.Call(), t + max(slack, a.TTL+slack)})
+			excuses = append(excuses, interval{a.Call(), g.lives(t, max(slack, a.TTL+slack))})
 		}
 		if a.Granted() || a.Verb == history.VerbTry && a.Outcome == history.Held {
 			acts = append(acts, act{verb: a.Verb, lease: n, until: a.Return, op: a.Op})
@@ -121,6 +130,22 @@ func (g *game) lockModel(name string) (*lockModel, []act) {
 		acts[i].excused = slices.ContainsFunc(excuses, span.meets)
 	}
 	return m, acts
+}
+
+// lives is until when a lease may be out that is not renewed from t on. A store whose
+// servers are stopped or restarted, or that has a new leader afterwards, may give all leases
+// their whole time again.
+func (g *game) lives(t, life int64) int64 {
+	end := add(t, life)
+	for again := true; again; {
+		again = false
+		for _, f := range g.all {
+			if later := add(min(f.until, g.h.End), life); f.meets(interval{t, end}) && later > end {
+				end, again = later, true
+			}
+		}
+	}
+	return end
 }
 
 // unsettled is until when an acquisition may have had the lock on the backend without its
@@ -309,7 +334,7 @@ func (m *lockModel) explain(g *game, name string, orders [][]porcupine.Operation
 	for _, n := range s.leases() {
 		l := m.leases[n]
 		f.Acqs = append(f.Acqs, l.Acq)
-		state = append(state, fmt.Sprintf("worker %s (%s, token %d, may end from %s on)", l.Worker, mode(l.acquisition), l.Token, g.at(l.ends)))
+		state = append(state, l.tell(g))
 	}
 	holders := "nobody"
 	if len(state) > 0 {

@@ -25,12 +25,14 @@ type acquisition struct {
 	req    backend.AcquireRequest
 	claim  backend.Claim
 	sess   *session // nil: none
+	on     *footing // of sess, which the next change is made on
 	p      *placed
 	claimK string
 	tomb   string
 	asked  time.Time // before the newest question left
 	fresh  time.Time // when lease was made
 	lease  clientv3.LeaseID
+	term   uint64  // of lease: see footing
 	pool   *pooled // in place of lease; nil: none
 }
 
@@ -197,7 +199,7 @@ func (a *acquisition) record(out bool, root int64) record {
 	}
 	if a.req.Timed {
 		r.TTL = a.req.TTL.Milliseconds()
-		r.Out, r.Pooled = out, out && a.pool != nil
+		r.Out, r.Pooled, r.Term = out, out && a.pool != nil, a.term
 	}
 	return r
 }
@@ -246,6 +248,7 @@ func (a *acquisition) enqueue(ctx context.Context) (backend.Grant, error) {
 	}
 	for {
 		a.asked = time.Now()
+		a.step()
 		key, r := a.key(), a.record(false, 0)
 		resp, rev, err := a.b.commits.commit(ctx, opAcquire, &change{
 			name: a.req.Name, kind: kind, rides: kind == joins && a.b.lines.waits(a.req.Name), cmps: a.b.keys.headed(a.req.Name, a.req.Lease),
@@ -259,7 +262,7 @@ func (a *acquisition) enqueue(ctx context.Context) (backend.Grant, error) {
 		}
 		if in := resp.Responses[0].GetResponseTxn(); in.GetSucceeded() {
 			a.b.slots.stand(a.p, key, rev)
-			return a.linedUp(ctx, in, entry{record: r, key: key, rev: rev, mod: rev, lease: a.sess.lease})
+			return a.linedUp(ctx, in, entry{record: r, key: key, rev: rev, mod: rev, lease: a.on.lease})
 		}
 		f, err := a.see(ctx)
 		if err != nil {
@@ -276,18 +279,19 @@ func (a *acquisition) enqueue(ctx context.Context) (backend.Grant, error) {
 // does, or where something else is in the way.
 func (a *acquisition) goAhead(ctx context.Context) (backend.Grant, bool, error) {
 	a.asked = time.Now()
+	a.step()
 	k := a.b.keys
 	key, r := k.head(a.req.Name), a.record(false, 0)
 	resp, rev, err := a.b.commits.commit(ctx, opAcquire, &change{
 		name: a.req.Name,
 		cmps: a.ahead(),
-		then: a.puts(key, a.sess.lease, r),
+		then: a.puts(key, a.on.lease, r),
 	})
 	if err != nil || !resp.Succeeded {
 		return backend.Grant{}, false, err
 	}
 	a.b.slots.stand(a.p, key, rev)
-	g, err := a.out(ctx, entry{record: r, key: key, rev: rev, mod: rev, lease: a.sess.lease}, false)
+	g, err := a.out(ctx, entry{record: r, key: key, rev: rev, mod: rev, lease: a.on.lease}, false)
 	return g, true, err
 }
 
@@ -297,23 +301,31 @@ func (a *acquisition) ahead() []clientv3.Cmp {
 	return append(a.alive(), a.b.keys.untouched(a.req.Name).empty())
 }
 
-// alive is the condition that the session is there, if there is one.
+// step looks what the session hangs on, for the next change.
+func (a *acquisition) step() {
+	if a.sess != nil {
+		a.on = a.sess.on.Load()
+	}
+}
+
+// alive is the condition that the session is there, and hangs on what step saw, if there
+// is one.
 func (a *acquisition) alive() []clientv3.Cmp {
 	if a.sess == nil {
 		return nil
 	}
-	return []clientv3.Cmp{a.sess.present}
+	return []clientv3.Cmp{a.on.present}
 }
 
 // lineUp makes the entry, and asks what is before it.
 func (a *acquisition) lineUp(key string, r record) []clientv3.Op {
 	if a.req.Mode == backend.Exclusive {
 		last := a.b.keys.entries(a.req.Name).get(append(clientv3.WithLastCreate(), clientv3.WithKeysOnly())...)
-		return append([]clientv3.Op{last}, a.puts(key, a.sess.lease, r)...)
+		return append([]clientv3.Op{last}, a.puts(key, a.on.lease, r)...)
 	}
 	// The inner transaction does nothing: its conditions are the question. They are of
 	// the moment before the entry was made, so who comes later comes after it.
-	return append(a.puts(key, a.sess.lease, r), clientv3.OpTxn(a.clear(), nil, nil))
+	return append(a.puts(key, a.on.lease, r), clientv3.OpTxn(a.clear(), nil, nil))
 }
 
 // linedUp decides about an entry that has just been made.
@@ -369,6 +381,7 @@ func (a *acquisition) uncertain(err error) error {
 // join moves the entry out of the line to a lease that is out. It reports false when
 // that lease was gone by then.
 func (a *acquisition) join(ctx context.Context, own, root entry) (backend.Grant, bool, error) {
+	a.step()
 	lease, err := a.own(ctx)
 	if err != nil {
 		return backend.Grant{}, false, a.uncertain(err)
@@ -376,7 +389,7 @@ func (a *acquisition) join(ctx context.Context, own, root entry) (backend.Grant,
 	key := a.joinedKey()
 	resp, rev, err := a.commitOut(ctx, &change{
 		name: a.req.Name,
-		cmps: []clientv3.Cmp{created(own.key, own.rev), created(root.key, root.rev), absent(key)},
+		cmps: append(a.alive(), created(own.key, own.rev), created(root.key, root.rev), absent(key)),
 		then: append(a.puts(key, lease, a.record(true, root.rank())), clientv3.OpDelete(own.key)),
 	})
 	if err != nil {

@@ -68,6 +68,14 @@
 // should the push have failed. That a session was opened is remembered longer than it
 // lived, so that its ID never revives.
 //
+// Leaders that were deposed. One that is stopped, and goes on when there is another, ends
+// the leases that it knows, though they were renewed with the other one, and acknowledges
+// renewals of which that one hears nothing. So a renewal counts only where the read after
+// it finds the same term of etcd, and only on an etcd lease that was made in this term:
+// after each change of the leader the first renewal of a session moves it, with all that
+// it has, to a new etcd lease, in two requests and one more for each 60 keys. A timed lease
+// that is renewed moves as well.
+//
 // Timed leases. While one waits, its entry hangs on the session; at the head of the line
 // it moves to an etcd lease that is none of a session, and its TTL counts from then. A
 // crash in between is the death of the session. With a TTL of up to five minutes that is

@@ -30,6 +30,8 @@ type record struct {
 	Out bool `json:"out,omitempty"`
 	// Pooled is set when its etcd lease is that of others too, which nobody may revoke.
 	Pooled bool `json:"pooled,omitempty"`
+	// Term is that of footing, for the etcd lease of a timed lease that is out.
+	Term uint64 `json:"term,omitempty"`
 	// Asked and Since are wall-clock milliseconds, for people. Since is 0 while it
 	// is not known that the lease was granted later than it asked.
 	Asked int64 `json:"asked"`

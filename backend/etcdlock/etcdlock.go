@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -15,7 +16,8 @@ import (
 )
 
 const (
-	name = "etcd"
+	name    = "etcd"
+	opGrant = "grant a lease"
 
 	// DefaultPrefix is where the keys stand when Config.Prefix is empty.
 	DefaultPrefix = "holdfast"
@@ -92,6 +94,8 @@ type Backend struct {
 	pools   *pools
 	memory  memory
 	revoker *revoker
+
+	term atomic.Uint64 // the latest of etcd that was seen
 
 	mu       sync.Mutex
 	closed   bool
@@ -230,19 +234,25 @@ func (b *Backend) get(ctx context.Context, op, key string, opts ...clientv3.OpOp
 	return resp, nil
 }
 
-// grantLease makes an etcd lease that lives ttl, rounded up to whole seconds.
-func (b *Backend) grantLease(ctx context.Context, ttl time.Duration) (clientv3.LeaseID, error) {
+// grantLease makes an etcd lease that lives ttl, rounded up to whole seconds, and gives a
+// term that etcd had reached before: see footing.
+func (b *Backend) grantLease(ctx context.Context, ttl time.Duration) (clientv3.LeaseID, uint64, error) {
+	term, err := b.reached(ctx)
+	if err != nil {
+		return clientv3.NoLease, 0, err
+	}
 	rctx, cancel := b.request(ctx)
 	defer cancel()
 	resp, err := b.client.Grant(rctx, seconds(ttl))
 	if err != nil {
-		return clientv3.NoLease, fail(ctx, "grant a lease", err, false)
+		return clientv3.NoLease, 0, fail(ctx, opGrant, err, false)
 	}
+	b.saw(resp.RaftTerm)
 	if got := time.Duration(resp.TTL) * time.Second; got >= ttl+time.Second {
 		b.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "etcd keeps leases longer than asked for: raise Config.MinTTL, or lower the election timeout of etcd",
 			slog.Duration("asked", ttl), slog.Duration("given", got))
 	}
-	return resp.ID, nil
+	return resp.ID, term, nil
 }
 
 // seconds rounds up: a lease never ends early.

@@ -1,7 +1,10 @@
 package etcdlock
 
 import (
+	"context"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-io/holdfast/backend"
 )
@@ -104,4 +107,24 @@ func Batch(changes ...Change) []Change {
 		batch = append(batch, Change{p.name, p.kind, p.rides})
 	}
 	return batch
+}
+
+// Move takes a session to another etcd lease, as a new leader of etcd makes it necessary, and
+// gives the one that it was on.
+func (b *Backend) Move(ctx context.Context, id backend.SessionID) (clientv3.LeaseID, error) {
+	s, err := b.session(ctx, id)
+	if err != nil {
+		return clientv3.NoLease, err
+	}
+	term, err := b.readTerm(ctx, opRenew)
+	if err != nil {
+		return clientv3.NoLease, err
+	}
+	b.mu.Lock()
+	on := *s.on.Load()
+	was := on.lease
+	on.term = 0
+	s.on.Store(&on)
+	b.mu.Unlock()
+	return was, b.move(ctx, s, term)
 }

@@ -16,13 +16,14 @@ import (
 func (a *acquisition) own(ctx context.Context) (clientv3.LeaseID, error) {
 	if !a.req.Timed {
 		a.asked = time.Now()
-		return a.sess.lease, nil
+		return a.on.lease, nil
 	}
 	if sharesLeases(a.req.TTL) {
 		var err error
 		if a.pool, a.asked, err = a.b.pools.take(ctx, a.req.TTL); err != nil {
 			return clientv3.NoLease, err
 		}
+		a.term = a.pool.term
 		return a.pool.id, nil
 	}
 	if a.lease != clientv3.NoLease && time.Since(a.fresh) < a.req.TTL/8 {
@@ -32,7 +33,7 @@ func (a *acquisition) own(ctx context.Context) (clientv3.LeaseID, error) {
 	a.fresh = time.Now()
 	a.asked = a.fresh
 	var err error
-	a.lease, err = a.b.grantLease(ctx, a.req.TTL)
+	a.lease, a.term, err = a.b.grantLease(ctx, a.req.TTL)
 	return a.lease, err
 }
 
@@ -131,10 +132,11 @@ func before(st state, key string) state {
 // or the session, is not as it was.
 func (a *acquisition) adopt(ctx context.Context, e entry) (*entry, error) {
 	e.Session = string(a.req.Session)
+	a.step()
 	resp, rev, err := a.b.commits.commit(ctx, opAcquire, &change{
 		name: a.req.Name,
-		cmps: []clientv3.Cmp{created(e.key, e.rev), modified(e.key, e.mod), present(a.b.keys.session(a.sess.id))},
-		then: a.puts(e.key, a.sess.lease, e.record),
+		cmps: append(a.alive(), created(e.key, e.rev), modified(e.key, e.mod)),
+		then: a.puts(e.key, a.on.lease, e.record),
 	})
 	if err != nil {
 		return nil, err
@@ -142,7 +144,7 @@ func (a *acquisition) adopt(ctx context.Context, e entry) (*entry, error) {
 	if !resp.Succeeded {
 		return nil, nil //nolint:nilnil // nil is the answer: it is not as it was
 	}
-	e.mod, e.lease = rev, a.sess.lease
+	e.mod, e.lease = rev, a.on.lease
 	return &e, nil
 }
 
@@ -158,6 +160,10 @@ func (a *acquisition) outAgain(ctx context.Context, e entry) (backend.Grant, err
 	if err != nil {
 		return backend.Grant{}, a.uncertain(fail(ctx, opAcquire, err, true))
 	}
+	a.b.saw(resp.RaftTerm)
+	if e.Term < resp.RaftTerm {
+		return a.onNew(ctx, e)
+	}
 	// etcd rounds down to seconds: the last of them is next to nothing.
 	left := max(leftOf(&e, time.Duration(resp.TTL)*time.Second), time.Millisecond)
 	g := grantOf{rank: e.rank(), joined: e.zone == zoneJoined, left: left, since: e.since()}
@@ -165,6 +171,22 @@ func (a *acquisition) outAgain(ctx context.Context, e entry) (backend.Grant, err
 		g.pool = e.lease
 	}
 	return a.grant(g), nil
+}
+
+// onNew is the grant of a timed lease that is out already, since before etcd had the leader
+// that it has: the leader before may end it when its time by that one's clock is over. So it
+// moves, and its time begins again.
+func (a *acquisition) onNew(ctx context.Context, e entry) (backend.Grant, error) {
+	a.asked = time.Now()
+	r, again := a.b.moveTimed(ctx, &e, ttlOf(&e), e.Pooled)
+	switch {
+	case again != nil:
+		return backend.Grant{}, a.uncertain(errDeposed)
+	case r.Err != nil:
+		return backend.Grant{}, a.uncertain(r.Err)
+	}
+	at, _ := a.b.slots.find(a.p.leaseKey)
+	return a.grant(grantOf{rank: e.rank(), joined: e.zone == zoneJoined, left: r.Left, since: e.since(), pool: at.pool}), nil
 }
 
 // out turns an entry at the head of the line into a grant. A timed lease moves to an
@@ -221,7 +243,7 @@ func (a *acquisition) detach(ctx context.Context, e entry, waited bool) (backend
 		return backend.Grant{}, false, err
 	}
 	r := e.record
-	r.Out, r.Pooled, r.TTL, r.Since = true, a.pool != nil, a.req.TTL.Milliseconds(), time.Now().UnixMilli()
+	r.Out, r.Pooled, r.Term, r.TTL, r.Since = true, a.pool != nil, a.term, a.req.TTL.Milliseconds(), time.Now().UnixMilli()
 	resp, _, err := a.commitOut(ctx, &change{
 		name: a.req.Name,
 		cmps: []clientv3.Cmp{created(e.key, e.rev), modified(e.key, e.mod)},

@@ -37,13 +37,13 @@ func (b *Backend) memoryLease(ctx context.Context) (clientv3.LeaseID, error) {
 	case m.turn <- struct{}{}:
 		defer func() { <-m.turn }()
 	case <-ctx.Done():
-		return clientv3.NoLease, fail(ctx, "grant a lease", context.Cause(ctx), false)
+		return clientv3.NoLease, fail(ctx, opGrant, context.Cause(ctx), false)
 	}
 	if m.id != clientv3.NoLease && time.Since(m.made) < memoryTurn {
 		return m.id, nil
 	}
 	made := time.Now()
-	id, err := b.grantLease(ctx, memoryTTL)
+	id, _, err := b.grantLease(ctx, memoryTTL)
 	if err != nil {
 		return clientv3.NoLease, err
 	}

@@ -24,6 +24,7 @@ const (
 type pooled struct {
 	id     clientv3.LeaseID
 	asked  time.Time     // before etcd was asked for it
+	term   uint64        // that etcd had reached then
 	life   time.Duration // from then on, at least
 	users  int           // that took it
 	marker bool          // somebody puts, or has put, the key that tells of its end
@@ -78,7 +79,7 @@ func (ps *pools) take(ctx context.Context, ttl time.Duration) (*pooled, time.Tim
 	select {
 	case <-m.done:
 	case <-ctx.Done():
-		return nil, now, fail(ctx, "grant a lease", context.Cause(ctx), false)
+		return nil, now, fail(ctx, opGrant, context.Cause(ctx), false)
 	}
 	if m.err != nil {
 		return nil, now, m.err
@@ -102,7 +103,7 @@ func (ps *pools) make(life time.Duration) *making {
 
 func (ps *pools) grant(ctx context.Context, life time.Duration, m *making) {
 	asked := time.Now()
-	id, err := ps.b.grantLease(ctx, life)
+	id, term, err := ps.b.grantLease(ctx, life)
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	defer close(m.done)
@@ -111,7 +112,7 @@ func (ps *pools) grant(ctx context.Context, life time.Duration, m *making) {
 		m.err = err
 		return
 	}
-	m.pl = &pooled{id: id, asked: asked, life: life}
+	m.pl = &pooled{id: id, asked: asked, term: term, life: life}
 	ps.newest[life] = m.pl
 	for other, pl := range ps.newest {
 		if time.Since(pl.asked) > poolTTL+2*poolStep {

@@ -68,23 +68,28 @@ func isLost(err error) bool { return errors.Is(err, backend.ErrSessionLost) }
 // is gone, and an empty slice when all is well.
 func (b *Backend) renewSession(ctx context.Context, s *session) ([]backend.Loss, error) {
 	before := b.leasesOf(s)
-	ttls, err := b.keepAlive(ctx, []clientv3.LeaseID{s.lease})
+	on := s.on.Load()
+	ttls, term, err := b.keepAlive(ctx, append([]clientv3.LeaseID{on.lease}, on.old...))
 	if err != nil {
 		return nil, err
-	}
-	if ttls[s.lease] <= 0 {
-		b.end(s, true)
-		return nil, nil
 	}
 	// The record lives and dies with the etcd lease: reading it after the keep-alive
-	// proves that the lease which was extended is the session's.
+	// proves that the lease which was extended is the session's. That the lease is gone
+	// proves nothing by itself: a leader that was deposed while it slept never heard of it.
 	st, err := b.readSession(ctx, s)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if st.gone {
+	case st.gone:
 		b.end(s, true)
 		return nil, nil
+	case ttls[on.lease] <= 0 || term != st.term || s.on.Load() != on:
+		return nil, fail(ctx, opRenew, errDeposed, true)
+	case !on.stands(term):
+		before = b.slots.under(s)
+		if err := b.move(ctx, s, term); err != nil {
+			return nil, err
+		}
 	}
 	gone, err := b.audit(ctx, s, before)
 	if err != nil {
@@ -114,7 +119,8 @@ func (b *Backend) audit(ctx context.Context, s *session, before map[string]lease
 	}
 	rctx, cancel := b.request(ctx)
 	defer cancel()
-	resp, err := b.client.TimeToLive(rctx, s.lease, clientv3.WithAttachedKeys())
+	lease := s.on.Load().lease
+	resp, err := b.client.TimeToLive(rctx, lease, clientv3.WithAttachedKeys())
 	if err != nil {
 		if leaseGone(err) {
 			return nil, nil // the next renewal says so
@@ -141,36 +147,53 @@ func (b *Backend) audit(ctx context.Context, s *session, before map[string]lease
 			return nil, err
 		}
 		for i, id := range part {
-			if es[i] == nil {
+			switch {
+			case es[i] == nil:
 				gone = append(gone, backend.Loss{Session: s.id, Lease: id.id, Cause: backend.CauseGone})
+			case es[i].lease != lease && es[i].lease != s.on.Load().lease:
+				b.left(s, es[i].lease)
+				return nil, fail(ctx, opRenew, errLeft, true)
 			}
 		}
 	}
 	return gone, nil
 }
 
-// keepAlive extends etcd leases: 0 is the answer for one that is gone.
-func (b *Backend) keepAlive(ctx context.Context, ids []clientv3.LeaseID) (map[clientv3.LeaseID]int64, error) {
+// keepAlive extends etcd leases: 0 is the answer for one that is gone. With it comes the
+// term of who answered, or an earlier one: the answer counts where a read that is made
+// afterwards says the same.
+func (b *Backend) keepAlive(ctx context.Context, ids []clientv3.LeaseID) (map[clientv3.LeaseID]int64, uint64, error) {
 	rctx, cancel := b.request(ctx)
 	defer cancel()
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
-	ttls := make(map[clientv3.LeaseID]int64, len(ids))
+	answers := alive{ttls: make(map[clientv3.LeaseID]int64, len(ids)), term: noTerm}
 	var err error
 	if conn := b.client.ActiveConnection(); conn != nil {
-		err = keepAliveStream(rctx, pb.NewLeaseClient(conn), ids, ttls)
+		err = answers.stream(rctx, pb.NewLeaseClient(conn), ids)
 	} else {
-		err = b.keepAliveEach(rctx, ids, ttls)
+		err = answers.each(rctx, b.client, ids)
 	}
 	if err != nil {
-		return nil, fail(ctx, opRenew, err, true)
+		return nil, 0, fail(ctx, opRenew, err, true)
 	}
-	return ttls, nil
+	return answers.ttls, answers.term, nil
 }
 
-// keepAliveStream asks for all on one stream. clientv3.KeepAliveOnce would open one
-// for each, and spins while etcd is away.
-func keepAliveStream(ctx context.Context, lc pb.LeaseClient, ids []clientv3.LeaseID, ttls map[clientv3.LeaseID]int64) error {
+// alive is the answers to a keepAlive.
+type alive struct {
+	ttls map[clientv3.LeaseID]int64
+	term uint64 // the earliest
+}
+
+func (a *alive) add(id, ttl int64, term uint64) {
+	a.ttls[clientv3.LeaseID(id)] = ttl
+	a.term = min(a.term, term)
+}
+
+// stream asks for all on one stream. clientv3.KeepAliveOnce would open one for each, and
+// spins while etcd is away.
+func (a *alive) stream(ctx context.Context, lc pb.LeaseClient, ids []clientv3.LeaseID) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := lc.LeaseKeepAlive(ctx)
@@ -195,25 +218,25 @@ func keepAliveStream(ctx context.Context, lc pb.LeaseClient, ids []clientv3.Leas
 		if err != nil {
 			return err //nolint:wrapcheck // the caller maps it
 		}
-		ttls[clientv3.LeaseID(resp.ID)] = resp.TTL
+		a.add(resp.ID, resp.TTL, resp.GetHeader().GetRaftTerm())
 	}
-	if len(ttls) != len(ids) {
+	if len(a.ttls) != len(ids) {
 		return errShortAnswer
 	}
 	return nil
 }
 
-// keepAliveEach is for a client inside the process of etcd, which has no connection.
-func (b *Backend) keepAliveEach(ctx context.Context, ids []clientv3.LeaseID, ttls map[clientv3.LeaseID]int64) error {
+// each is for a client inside the process of etcd, which has no connection.
+func (a *alive) each(ctx context.Context, c *clientv3.Client, ids []clientv3.LeaseID) error {
 	for _, id := range ids {
-		resp, err := b.client.KeepAliveOnce(ctx, id)
+		resp, err := c.KeepAliveOnce(ctx, id)
 		switch {
 		case leaseGone(err):
-			ttls[id] = 0
+			a.add(int64(id), 0, noTerm)
 		case err != nil:
 			return err //nolint:wrapcheck // the caller maps it
 		default:
-			ttls[id] = resp.TTL
+			a.add(int64(id), resp.TTL, resp.RaftTerm)
 		}
 	}
 	return nil

@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"encoding/json"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -13,13 +14,12 @@ import (
 
 // session is what this backend value knows of a session.
 type session struct {
-	id    backend.SessionID
-	lease clientv3.LeaseID
-	ttl   time.Duration
-	done  chan struct{} // closed when the session is known to have ended
-	// present is the condition that the session is there: one for all its changes, so that
-	// it is asked once in each transaction.
-	present clientv3.Cmp
+	id   backend.SessionID
+	ttl  time.Duration
+	done chan struct{} // closed when the session is known to have ended
+	// on is what the session hangs on now. It is written with Backend.mu held.
+	on   atomic.Pointer[footing]
+	turn chan struct{} // capacity 1: held by who moves the session
 
 	// Guarded by Backend.mu.
 	over     bool
@@ -30,6 +30,8 @@ type session struct {
 // sessionRecord is the value of a session's key.
 type sessionRecord struct {
 	TTL int64 `json:"ttl"` // milliseconds
+	// Term is that of footing.
+	Term uint64 `json:"term,omitempty"`
 }
 
 // brokenRecord is the value of the key that tells a session of a broken lease, and of
@@ -94,12 +96,12 @@ func (b *Backend) create(ctx context.Context, req backend.SessionRequest) error 
 	if err != nil {
 		return err
 	}
-	lease, err := b.grantLease(ctx, req.TTL)
+	lease, term, err := b.grantLease(ctx, req.TTL)
 	if err != nil {
 		return err
 	}
 	key, opened := b.keys.session(req.ID), b.keys.opened(req.ID)
-	value := encode(sessionRecord{TTL: req.TTL.Milliseconds()})
+	value := encode(sessionRecord{TTL: req.TTL.Milliseconds(), Term: term})
 	resp, err := b.txn(ctx, op, true,
 		[]clientv3.Cmp{absent(key), absent(opened)},
 		[]clientv3.Op{
@@ -118,7 +120,7 @@ func (b *Backend) create(ctx context.Context, req backend.SessionRequest) error 
 		}
 		return err
 	case resp.Succeeded:
-		b.adopt(req.ID, lease, req.TTL, resp.Header.Revision, req.Lost)
+		b.adopt(req.ID, req.TTL, footing{lease: lease, term: term, rev: resp.Header.Revision}, resp.Header.Revision, req.Lost)
 		return nil
 	}
 	b.revoker.revoke(lease)
@@ -154,19 +156,19 @@ func (b *Backend) session(ctx context.Context, id backend.SessionID) (*session, 
 }
 
 func (b *Backend) adoptKV(id backend.SessionID, kv *mvccpb.KeyValue, rev int64) *session {
-	var r sessionRecord
-	_ = json.Unmarshal(kv.Value, &r) // a TTL of 0 is confirmed by nobody
-	return b.adopt(id, clientv3.LeaseID(kv.Lease), time.Duration(r.TTL)*time.Millisecond, rev, nil)
+	ttl, on := footingOf(kv)
+	return b.adopt(id, ttl, on, rev, nil)
 }
 
 // adopt notes a session that was alive at the revision, and watches over it.
-func (b *Backend) adopt(id backend.SessionID, lease clientv3.LeaseID, ttl time.Duration, rev int64, lost func(backend.Loss)) *session {
+func (b *Backend) adopt(id backend.SessionID, ttl time.Duration, on footing, rev int64, lost func(backend.Loss)) *session {
 	b.mu.Lock()
 	s, ok := b.sessions[id]
 	if !ok {
-		s = &session{id: id, lease: lease, ttl: ttl, done: make(chan struct{}), present: present(b.keys.session(id))}
+		s = &session{id: id, ttl: ttl, done: make(chan struct{}), turn: make(chan struct{}, 1)}
 		b.sessions[id] = s
 	}
+	b.stepLocked(s, on)
 	if lost != nil {
 		s.lost = lost
 	}
@@ -214,7 +216,7 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	s := b.sessions[id]
 	if s != nil {
 		s.lost = nil // who ends it need not be told
-		b.ending[id] = s.lease
+		b.ending[id] = s.on.Load().lease
 	}
 	b.mu.Unlock()
 	memory, err := b.memoryLease(ctx)
@@ -245,6 +247,9 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 		}
 	}
 	if s != nil {
+		for _, old := range s.on.Load().old {
+			b.revoker.revoke(old)
+		}
 		b.end(s, false)
 	}
 	b.mu.Lock()
@@ -331,6 +336,7 @@ func lossOf(id backend.SessionID, lease backend.LeaseID, value []byte) backend.L
 // sessionState is a session as etcd has it.
 type sessionState struct {
 	rev  int64
+	term uint64 // of etcd, when it was read
 	gone bool
 	lost []backend.Loss
 }
@@ -341,13 +347,16 @@ func (b *Backend) readSession(ctx context.Context, s *session) (sessionState, er
 	if err != nil {
 		return sessionState{}, err
 	}
-	st := sessionState{rev: resp.Header.Revision, gone: true}
+	st := sessionState{rev: resp.Header.Revision, term: resp.Header.RaftTerm, gone: true}
 	for _, kv := range resp.Kvs {
 		lease, ok := b.keys.parseSession(string(kv.Key))
 		switch {
 		case !ok:
 		case lease == "":
-			st.gone = clientv3.LeaseID(kv.Lease) != s.lease
+			_, on := footingOf(kv)
+			if st.gone = on.lease == clientv3.NoLease; !st.gone {
+				b.step(s, on) // somebody else may have moved it
+			}
 		default:
 			st.lost = append(st.lost, lossOf(s.id, lease, kv.Value))
 		}

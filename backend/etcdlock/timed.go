@@ -38,14 +38,14 @@ func (b *Backend) renewTimed(ctx context.Context, reqs []backend.TimedRenewal) (
 	}
 	var ids []clientv3.LeaseID
 	for i, e := range found {
-		if e != nil && !moves(e, reqs[i].TTL) {
+		if e != nil && !b.moves(e, reqs[i].TTL) {
 			ids = append(ids, e.lease)
 		}
 	}
 	var ttls map[clientv3.LeaseID]int64
 	if len(ids) > 0 {
 		var err error
-		if ttls, err = b.keepAlive(ctx, ids); err != nil {
+		if ttls, err = b.keepAliveSurely(ctx, ids); err != nil {
 			return nil, err
 		}
 	}
@@ -57,7 +57,7 @@ func (b *Backend) renewTimed(ctx context.Context, reqs []backend.TimedRenewal) (
 		switch {
 		case e == nil:
 			res[i].Err = backend.ErrLost
-		case moves(e, reqs[i].TTL) || ttls[e.lease] <= 0:
+		case b.moves(e, reqs[i].TTL) || ttls[e.lease] <= 0:
 			share := sharesLeases(reqs[i].TTL) && leases >= leasesAtOnce
 			if !share {
 				leases++
@@ -82,10 +82,10 @@ func (b *Backend) kept(e *entry, ttl time.Duration, has int64) backend.Renewal {
 }
 
 // moves reports whether the renewal of a timed lease takes it to another etcd lease: from
-// one that it shares, because that is not for it alone to renew, and where the TTL is
-// another, which etcd cannot change.
-func moves(e *entry, ttl time.Duration) bool {
-	return e.Pooled || seconds(ttlOf(e)) != seconds(ttl)
+// one that it shares, because that is not for it alone to renew; where the TTL is another,
+// which etcd cannot change; and from one that a deposed leader may revoke, see footing.
+func (b *Backend) moves(e *entry, ttl time.Duration) bool {
+	return e.Pooled || seconds(ttlOf(e)) != seconds(ttl) || e.Term < b.term.Load()
 }
 
 func ttlOf(e *entry) time.Duration { return time.Duration(e.TTL) * time.Millisecond }
@@ -104,19 +104,19 @@ func leftOf(e *entry, has time.Duration) time.Duration {
 // lease to another.
 func (b *Backend) renewMoving(ctx context.Context, e *entry, ttl time.Duration, share bool) backend.Renewal {
 	for range movesTried {
-		if moves(e, ttl) {
-			r, again := b.move(ctx, e, ttl, share)
+		if b.moves(e, ttl) {
+			r, again := b.moveTimed(ctx, e, ttl, share)
 			if again == nil {
 				return r
 			}
 			e = again
 			continue
 		}
-		ttls, err := b.keepAlive(ctx, []clientv3.LeaseID{e.lease})
+		ttls, err := b.keepAliveSurely(ctx, []clientv3.LeaseID{e.lease})
 		if err != nil {
 			return backend.Renewal{Err: err}
 		}
-		if has := ttls[e.lease]; has > 0 {
+		if has := ttls[e.lease]; has > 0 && !b.moves(e, ttl) {
 			return b.kept(e, ttl, has)
 		}
 		// Its etcd lease has ended: the lease has ended with it, unless it is on another.
@@ -124,7 +124,7 @@ func (b *Backend) renewMoving(ctx context.Context, e *entry, ttl time.Duration, 
 		if e, err = b.findMoved(ctx, e); err != nil {
 			return backend.Renewal{Err: err}
 		}
-		if e == nil || e.lease == was {
+		if e == nil || e.lease == was && ttls[was] <= 0 {
 			return backend.Renewal{Err: backend.ErrLost}
 		}
 	}
@@ -142,26 +142,27 @@ func (b *Backend) findMoved(ctx context.Context, e *entry) (*entry, error) {
 	return es[0], nil
 }
 
-// move takes a timed lease to another etcd lease: one that it shares, or one of its own,
+// moveTimed takes a timed lease to another etcd lease: one that it shares, or one of its own,
 // which is renewed from then on.
 // It gives the entry as it is where somebody else changed it meanwhile.
-func (b *Backend) move(ctx context.Context, e *entry, ttl time.Duration, share bool) (backend.Renewal, *entry) {
+func (b *Backend) moveTimed(ctx context.Context, e *entry, ttl time.Duration, share bool) (backend.Renewal, *entry) {
 	asked := time.Now()
 	var lease, shared clientv3.LeaseID
+	var term uint64
 	var pl *pooled
 	var err error
 	if share {
 		if pl, asked, err = b.pools.take(ctx, ttl); err == nil {
-			lease, shared = pl.id, pl.id
+			lease, shared, term = pl.id, pl.id, pl.term
 		}
 	} else {
-		lease, err = b.grantLease(ctx, ttl)
+		lease, term, err = b.grantLease(ctx, ttl)
 	}
 	if err != nil {
 		return backend.Renewal{Err: err}, nil
 	}
 	r := e.record
-	r.TTL, r.Pooled = ttl.Milliseconds(), share
+	r.TTL, r.Pooled, r.Term = ttl.Milliseconds(), share, term
 	id := leaseKey{e.name, e.id()}
 	resp, _, err := b.commitPooled(ctx, opRenew, pl, &change{
 		name: e.name,

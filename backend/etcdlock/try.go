@@ -46,6 +46,7 @@ func (a *acquisition) try(ctx context.Context) (backend.Grant, *state, error) {
 // tryOnce sends the transaction that takes the lock if it is as f says, or, where f
 // says nothing yet, if nothing is in the way at all.
 func (a *acquisition) tryOnce(ctx context.Context, f found, root *entry) (backend.Grant, *found, error) {
+	a.step()
 	lease, err := a.own(ctx)
 	if err != nil {
 		return backend.Grant{}, nil, err

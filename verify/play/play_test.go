@@ -54,9 +54,7 @@ func played(t *testing.T, cfg play.Config) *history.History {
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute+cfg.For)
 	defer cancel()
 	err := play.Run(ctx, cfg)
-	if dir := os.Getenv("HOLDFAST_VERIFY_KEEP"); dir != "" {
-		_ = os.WriteFile(filepath.Join(dir, filepath.Base(t.Name())+".jsonl"), text.Bytes(), 0o600)
-	}
+	keep(t, text.Bytes())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,6 +63,29 @@ func played(t *testing.T, cfg play.Config) *history.History {
 		t.Fatal(err)
 	}
 	return h
+}
+
+// keep keeps a history where HOLDFAST_VERIFY_KEEP says, and that of a test which fails in
+// any case, and says where: what happened once may take days to happen again.
+func keep(t *testing.T, text []byte) {
+	t.Helper()
+	text = bytes.Clone(text)
+	dir := os.Getenv("HOLDFAST_VERIFY_KEEP")
+	t.Cleanup(func() {
+		var err error
+		switch {
+		case dir == "" && !t.Failed():
+			return
+		case dir == "":
+			dir, err = os.MkdirTemp("", "holdfast-verify-failed-") //nolint:usetesting // it outlives the test
+		}
+		path := filepath.Join(dir, filepath.Base(t.Name())+".jsonl")
+		if err = errors.Join(err, os.WriteFile(path, text, 0o600)); err != nil {
+			t.Logf("the history is lost: %v", err)
+			return
+		}
+		t.Logf("the history: holdfast verify check %s", path)
+	})
 }
 
 // passes plays and wants a pass.
