@@ -72,21 +72,28 @@ type acquisition struct {
 }
 
 func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
-	path, err := a.enter(ctx)
+	e, err := a.enter(ctx)
 	if err != nil {
 		return backend.Grant{}, err
 	}
-	return a.stand(ctx, path)
+	return a.stand(ctx, e)
+}
+
+// standing is an entry that was found or made.
+type standing struct {
+	path  string
+	token fence.Token // where it was made just now; else 0
+	sole  bool        // it was the only one of its lock when it was made
 }
 
 // enter finds the entry of the lease, or makes it.
-func (a *acquisition) enter(ctx context.Context) (string, error) {
+func (a *acquisition) enter(ctx context.Context) (standing, error) {
 	select {
 	case a.mine.turn <- struct{}{}:
 	case <-a.s.over:
-		return "", backend.ErrSessionLost
+		return standing{}, backend.ErrSessionLost
 	case <-ctx.Done():
-		return "", &unsent{context.Cause(ctx)}
+		return standing{}, &unsent{context.Cause(ctx)}
 	}
 	done := func() { <-a.mine.turn }
 	path, unsure := a.mine.where(a.s)
@@ -102,12 +109,12 @@ func (a *acquisition) enter(ctx context.Context) (string, error) {
 		}
 		if err != nil {
 			done()
-			return "", err
+			return standing{}, err
 		}
 	}
 	if path != "" {
 		done()
-		return path, nil
+		return standing{path: path}, nil
 	}
 	return a.create(ctx, done)
 }
@@ -142,45 +149,67 @@ func (a *acquisition) settle(path string) {
 	a.s.mu.Lock()
 	defer a.s.mu.Unlock()
 	a.mine.path, a.mine.unsure = path, false
+	a.s.place(a.mine, a.req.Mode)
 }
 
 // create makes the entry. When its outcome is not known here, who asks again looks for
 // it first, and who abandons the lease does too. done is called when it is over, which
 // may be after the return.
-func (a *acquisition) create(ctx context.Context, done func()) (string, error) {
+func (a *acquisition) create(ctx context.Context, done func()) (standing, error) {
 	a.s.mu.Lock()
 	if a.mine.abandoned || ctx.Err() != nil {
 		defer a.s.mu.Unlock()
 		done()
 		if a.mine.abandoned {
-			return "", backend.ErrLost
+			return standing{}, backend.ErrLost
 		}
-		return "", &unsent{context.Cause(ctx)}
+		return standing{}, &unsent{context.Cause(ctx)}
 	}
 	a.mine.unsure = true
 	a.s.mu.Unlock()
-	data := content{Owner: a.req.Owner, Note: a.req.Note, TTL: int64(a.s.ttl)}.encode()
-	node := a.lock + "/" + prefix(a.req)
-	acl := a.b.cfg.acl()
-	path, err := call(ctx, a.s.link, func() (string, error) {
+	e, err := call(ctx, a.s.link, func() (standing, error) {
 		defer done()
-		path, err := a.s.link.conn.Create(node, data, zk.FlagEphemeral|zk.FlagSequence, acl)
-		for range 10 { // the container may be collected as soon as it is made
-			if !errors.Is(err, zk.ErrNoNode) {
-				break
-			}
-			if err := a.s.link.createContainer(a.lock, acl); err != nil {
-				return "", err
-			}
-			path, err = a.s.link.conn.Create(node, data, zk.FlagEphemeral|zk.FlagSequence, acl)
-		}
-		a.created(path, err)
-		return path, err
+		e, err := a.join()
+		a.created(e.path, err)
+		return e, err
 	})
 	if _, never := errors.AsType[*unsent](err); never {
 		done()
 	}
-	return path, err
+	return e, err
+}
+
+// join makes the entry, in one transaction with a write to its lock: that tells how many
+// there are now, and the ID of the transaction, which is the token: the leader counts
+// them, over all its terms.
+func (a *acquisition) join() (standing, error) {
+	acl := a.b.cfg.acl()
+	ops := []any{
+		&zk.CreateRequest{
+			Path: a.lock + "/" + prefix(a.req), Acl: acl, Flags: zk.FlagEphemeral | zk.FlagSequence,
+			Data: content{Owner: a.req.Owner, Note: a.req.Note, TTL: int64(a.s.ttl)}.encode(),
+		},
+		&zk.SetDataRequest{Path: a.lock, Version: -1},
+	}
+	var res []zk.MultiResponse
+	var err error
+	for range 10 { // the container may be collected as soon as it is made
+		if !a.b.made.known(a.lock) {
+			if err := a.s.link.createContainer(a.lock, acl); err != nil {
+				return standing{}, err
+			}
+		}
+		if res, err = a.s.pen.write(ops, a.lock); !errors.Is(err, zk.ErrNoNode) {
+			break
+		}
+		a.b.made.forget(a.lock)
+	}
+	if err != nil {
+		return standing{}, err
+	}
+	a.b.made.note(a.lock)
+	stat := res[1].Stat
+	return standing{path: res[0].String, token: fence.Token(stat.Mzxid), sole: stat.NumChildren == 1}, nil //nolint:gosec // it counts up from 0
 }
 
 // created notes how the create ended, also when nobody waited for it any more.
@@ -192,6 +221,7 @@ func (a *acquisition) created(path string, err error) {
 		a.s.b.work.Go(func() { _ = a.s.link.conn.Delete(path, -1) })
 	case err == nil:
 		a.mine.path, a.mine.unsure = path, false
+		a.s.place(a.mine, a.req.Mode)
 	case refused(err):
 		a.mine.unsure = false
 	}
@@ -222,46 +252,68 @@ func (b *Backend) look(ctx context.Context, l *link, lock string, catchUp bool) 
 }
 
 // stand sees the entry through to its grant.
-func (a *acquisition) stand(ctx context.Context, path string) (backend.Grant, error) {
-	node := path[strings.LastIndexByte(path, '/')+1:]
-	token, l, err := a.first(ctx, path)
+func (a *acquisition) stand(ctx context.Context, e standing) (backend.Grant, error) {
+	if e.sole && !isClosed(a.mine.gone) {
+		return a.grant(e.path, e.token, false), nil
+	}
+	waited := false
+	// Those that were there when it came stood before it.
+	stood := e.token != 0 && a.req.Wait && a.req.Mode == backend.Exclusive
+	if stood {
+		out, err := a.behindOwn(ctx, e.path)
+		if err != nil {
+			return backend.Grant{}, err
+		}
+		if out && !isClosed(a.mine.gone) {
+			return a.grant(e.path, e.token, true), nil
+		}
+	}
+	node := e.path[strings.LastIndexByte(e.path, '/')+1:]
+	token, l, err := a.first(ctx, e)
 	if err != nil {
 		return backend.Grant{}, err
 	}
-	waited := false
 	for {
 		i := l.find(a.req.Lease)
 		if i < 0 || l.all[i].node != node || isClosed(a.mine.gone) {
 			return backend.Grant{}, a.vanished(ctx)
 		}
-		if err := a.checkLimit(ctx, l, i, path); err != nil {
+		if err := a.checkLimit(ctx, l, i, e.path); err != nil {
 			return backend.Grant{}, err
 		}
 		if i < l.Out {
-			return a.grant(path, token, waited), nil
+			return a.grant(e.path, token, waited || stood), nil
 		}
 		if !a.req.Wait {
 			if !waited {
-				return backend.Grant{}, a.stepBack(ctx, l, i, path)
+				return backend.Grant{}, a.stepBack(ctx, l, i, e.path)
 			}
 			return backend.Grant{}, a.refusal(ctx, l, i)
 		}
 		waited = true
-		if l, err = a.next(ctx, l, i, path); err != nil {
+		var out bool
+		if l, out, err = a.next(ctx, l, i, e.path); err != nil {
 			return backend.Grant{}, err
+		}
+		if out && !isClosed(a.mine.gone) {
+			return a.grant(e.path, token, true), nil
 		}
 	}
 }
 
-// first asks for the token and for the line at once. The token is the ID of the
-// transaction that made the entry: the leader counts them, over all its terms.
-func (a *acquisition) first(ctx context.Context, path string) (fence.Token, line, error) {
+// first gives the line, and the token where it is not known yet: it is the ID of the
+// transaction that made the entry.
+func (a *acquisition) first(ctx context.Context, e standing) (fence.Token, line, error) {
+	if e.token != 0 {
+		l, err := a.look(ctx, false)
+		return e.token, l, err
+	}
 	var wg sync.WaitGroup
 	var l line
 	var lineErr error
 	wg.Go(func() { l, lineErr = a.look(ctx, false) })
 	stat, err := call(ctx, a.s.link, func() (*zk.Stat, error) {
-		there, stat, err := a.s.link.conn.Exists(path)
+		there, stat, err := a.s.link.conn.Exists(e.path)
 		if err == nil && !there {
 			return nil, zk.ErrNoNode
 		}
@@ -294,6 +346,7 @@ func (a *acquisition) vanished(ctx context.Context) error {
 func (s *session) forget(k leaseKey, o *own) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.unplace(o)
 	if s.leases[k] == o && !o.abandoned {
 		delete(s.leases, k)
 	}
@@ -340,6 +393,11 @@ func (a *acquisition) refusal(ctx context.Context, l line, ahead int) error {
 
 func (a *acquisition) grant(path string, token fence.Token, waited bool) backend.Grant {
 	since := time.Now()
+	if a.req.Mode == backend.Exclusive {
+		a.s.mu.Lock()
+		a.mine.alone = true
+		a.s.mu.Unlock()
+	}
 	if waited {
 		a.s.b.work.Go(func() { a.tellSince(path, since) })
 	}
@@ -363,35 +421,39 @@ func (a *acquisition) tellSince(path string, since time.Time) {
 	}
 }
 
-// next waits until the line has moved, and lists it.
-func (a *acquisition) next(ctx context.Context, l line, i int, path string) (line, error) {
-	moved, l, err := a.watch(ctx, l, i)
-	if err != nil || moved == nil {
-		return l, err
+// next waits until the line has moved, and lists it, or reports that the lease is out by
+// now.
+func (a *acquisition) next(ctx context.Context, l line, i int, path string) (line, bool, error) {
+	var w waking
+	if a.req.Mode == backend.Exclusive && !l.doubled && i > 0 && l.all[i-1].session == a.s.id {
+		w.moved, _ = a.s.follow(a.mine, spot{a.lock, l.all[i-1].place})
+	}
+	w.connected = a.s.link.connected.Load()
+	if j, one := l.Blocker(i); one {
+		var err error
+		w.line, w.mine, err = a.watchBoth(ctx, a.lock+"/"+l.all[j].node, path)
+		if errors.Is(err, zk.ErrNoNode) {
+			l, err = a.look(ctx, false)
+			return l, false, err
+		}
+		if err != nil {
+			return line{}, false, err
+		}
+		w.sole = i == 1 && a.req.Mode == backend.Exclusive && l.all[0].claim.Mode == backend.Exclusive && !l.doubled
+	} else {
+		events, now, err := a.watchLine(ctx)
+		if err != nil || events == nil {
+			return now, false, err
+		}
+		w.line = events
 	}
 	// A look now and then costs little, and finds what no watch told.
-	timer := time.NewTimer(safety)
-	defer timer.Stop()
-	gone, err := a.watchNode(ctx, path)
-	if errors.Is(err, zk.ErrNoNode) {
-		return line{}, a.vanished(ctx)
+	out, err := a.rest(ctx, w, safety)
+	if err != nil || out {
+		return line{}, out, err
 	}
-	if err != nil {
-		return line{}, err
-	}
-	select {
-	case <-moved:
-	case <-gone:
-	case <-timer.C:
-	case <-a.mine.gone:
-	case <-a.s.over:
-		return line{}, backend.ErrSessionLost
-	case <-a.s.link.over:
-		return line{}, backend.ErrSessionLost
-	case <-ctx.Done():
-		return line{}, context.Cause(ctx)
-	}
-	return a.look(ctx, false)
+	l, err = a.look(ctx, false)
+	return l, false, err
 }
 
 // watchNode gives a channel that says when the node has changed, or zk.ErrNoNode.
@@ -405,19 +467,9 @@ func (a *acquisition) watchNode(ctx context.Context, path string) (<-chan zk.Eve
 	})
 }
 
-// safety is when a waiter looks though nothing woke it.
-const safety = 30 * time.Second
-
-// watch gives a channel that says when the line moved, or, where that is nil, the line
-// as it is by now.
-func (a *acquisition) watch(ctx context.Context, l line, i int) (<-chan zk.Event, line, error) {
-	if j, one := l.Blocker(i); one {
-		events, err := a.watchNode(ctx, a.lock+"/"+l.all[j].node)
-		if errors.Is(err, zk.ErrNoNode) {
-			l, err = a.look(ctx, false)
-		}
-		return events, l, err
-	}
+// watchLine gives a channel that says when the line has changed, or, where that is nil,
+// the line as it is by now.
+func (a *acquisition) watchLine(ctx context.Context) (<-chan zk.Event, line, error) {
 	type listing struct {
 		nodes  []string
 		events <-chan zk.Event

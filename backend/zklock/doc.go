@@ -23,17 +23,27 @@
 //
 // Who is out. Nobody is overtaken, so who is out is always the front of the line, as far
 // as it fits. It follows from the names alone: no node says it, and nothing has to be
-// written when a lock is handed over. An acquisition is one create, and then one
-// question for the line and one for the node's transaction ID at the same time.
+// written when a lock is handed over. An acquisition is one transaction, which makes the
+// node and writes to its lock: the answer tells how many there are now. Who is the only
+// one has the lock; others look at the line.
 //
 // Token. The ID of the transaction that made the node (czxid): the leader counts them,
 // over all its terms. Not the sequence number, which begins again with the container.
 //
+// Group commit. What the goroutines of a session write while one transaction is under way
+// goes in the next one: many locks are taken and given back with one request, and one
+// entry of the log. Two that join one line never share one, since their tokens would be
+// the same. When the ensemble denies a transaction, nothing of it was done, and each part
+// is written by itself; when its answer is lost, each caller finds out by itself.
+//
 // A lost reply. The lease ID is in the node's name. Who asks again looks for it first.
 // There is never more than one create of a lease under way.
 //
-// Hand-over. A waiter watches the one node whose end it waits for: one watch fires for
-// each release. Those who wait for permits look at every change of their line, because
+// Hand-over. Within a session it takes no watch and no look: the transaction that deletes
+// the holder's node checks that the node right behind it is there, and that one has the
+// lock. A waiter behind another session watches the one node whose end it waits for: one
+// watch fires for each release, and where that was the only one before it, it has the lock
+// without a look. Who waits for long watches in any case. Those who wait for permits look at every change of their line, because
 // any of the permits may do.
 //
 // Sessions. A session of the contract is a ZooKeeper session with a connection of its

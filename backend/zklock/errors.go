@@ -52,7 +52,12 @@ func refused(err error) bool {
 	if _, ok := errors.AsType[*unsent](err); ok {
 		return true
 	}
-	for _, sure := range []error{zk.ErrNoServer, zk.ErrNoAuth, zk.ErrAuthFailed, zk.ErrInvalidACL, zk.ErrNoNode, zk.ErrNodeExists, zk.ErrBadArguments, zk.ErrNoChildrenForEphemerals} {
+	return errors.Is(err, zk.ErrNoServer) || errors.Is(err, zk.ErrAuthFailed) || denied(err)
+}
+
+// denied reports whether the ensemble has answered that it does not do it, and lives on.
+func denied(err error) bool {
+	for _, sure := range []error{zk.ErrNoAuth, zk.ErrInvalidACL, zk.ErrNoNode, zk.ErrNodeExists, zk.ErrBadArguments, zk.ErrNoChildrenForEphemerals} {
 		if errors.Is(err, sure) {
 			return true
 		}

@@ -321,7 +321,7 @@ func TestNoHerd(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]
 	b := closing(t, server)
-	id := session(t, b, 5*time.Minute, nil)
+	id := session(t, b, 10*time.Minute, nil)
 	const n = 1000
 	held := ask("n", id)
 	last := take(t, b, held)
@@ -330,10 +330,12 @@ func TestNoHerd(t *testing.T) {
 		token fence.Token
 	}
 	had := make(chan granted, n)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*patience) // for a thousand turns
+	t.Cleanup(cancel)
 	for range n {
 		req := ask("n", id)
 		go func() {
-			g, err := b.Acquire(within(t), req)
+			g, err := b.Acquire(ctx, req)
 			if err != nil {
 				t.Errorf("acquire: %v", err)
 			}
@@ -412,7 +414,9 @@ func TestWatchesComeBeforeAnswers(t *testing.T) {
 	server := testserver.StartZooKeeper(t, 1)[0]
 	proxy := chaos.Start(t, server.Addr())
 	b := through(t, proxy)
-	id := session(t, b, time.Minute, nil)
+	id := session(t, b, 5*time.Minute, nil)
+	// Those of one session tell each other: two take turns.
+	ids := []backend.SessionID{session(t, b, 5*time.Minute, nil), id}
 	held := ask("n", id)
 	take(t, b, held)
 	const waiters, breaks = 30, 20
@@ -422,7 +426,7 @@ func TestWatchesComeBeforeAnswers(t *testing.T) {
 	}
 	turns := make(chan turn, waiters)
 	for n := range waiters {
-		req := ask("n", id)
+		req := ask("n", ids[n%len(ids)])
 		go func() {
 			_, err := b.Acquire(within(t), req)
 			for errors.Is(err, backend.ErrUnavailable) { // it keeps its place

@@ -20,26 +20,29 @@ import (
 // reconnects within the session by itself, and makes a new session when it has expired;
 // a link that is for one session only does not let it dial then.
 type link struct {
-	conn   *zk.Conn
-	single bool // for one session only
-	over   chan struct{}
-	once   sync.Once     // closes over: the session has expired, or the link is closed
-	ready  chan struct{} // closed when there is a session, at first
-	first  sync.Once
-	given  atomic.Int64  // the session time-out that the ensemble gave, in nanoseconds
-	loop   chan struct{} // closed when the library's goroutine has ended
+	conn      *zk.Conn
+	single    bool // for one session only
+	over      chan struct{}
+	once      sync.Once     // closes over: the session has expired, or the link is closed
+	ready     chan struct{} // closed when there is a session, at first
+	first     sync.Once
+	connected atomic.Int64  // how often: see watched
+	given     atomic.Int64  // the session time-out that the ensemble gave, in nanoseconds
+	loop      chan struct{} // closed when the library's goroutine has ended
 
 	mu       sync.Mutex
 	shut     bool // no container is made any more
 	creating sync.WaitGroup
 }
 
+// sendBuffer is the library's, and bounds a request.
+const sendBuffer = 64 << 10
+
 var errOver = errors.New("the session is over")
 
 // newLink connects in the background; Connect of the library sends nothing by itself.
 func newLink(cfg *Config, timeout time.Duration, single bool) (*link, error) {
 	l := &link{single: single, over: make(chan struct{}), ready: make(chan struct{}), loop: make(chan struct{})}
-	const sendBuffer = 64 << 10 // of the library; the greatest request is far smaller
 	conn, events, err := zk.Connect(cfg.Servers, timeout,
 		zk.WithDialer(l.dial(cfg, timeout)), zk.WithEventCallback(l.event), zk.WithMaxConnBufferSize(sendBuffer),
 		zk.WithLogInfo(false), zk.WithLogger(logger{cfg.Logger}))
@@ -63,6 +66,7 @@ func (l *link) event(e zk.Event) {
 	switch {
 	case e.Type != zk.EventSession:
 	case e.State == zk.StateHasSession:
+		l.connected.Add(1)
 		l.first.Do(func() { close(l.ready) })
 	case e.State == zk.StateExpired && l.single:
 		l.end()

@@ -64,7 +64,8 @@ func parseEntry(node string) (entry, bool) {
 type line struct {
 	backend.Front
 
-	all []entry
+	all     []entry
+	doubled bool // there are several entries of one lease
 }
 
 // newLine sorts the nodes below a lock. Of several entries of one lease, which a create
@@ -82,6 +83,7 @@ func newLine(nodes []string) line {
 	l.all = slices.DeleteFunc(l.all, func(e entry) bool {
 		again := seen[e.lease]
 		seen[e.lease] = true
+		l.doubled = l.doubled || again
 		return again
 	})
 	claims := make([]backend.Claim, len(l.all))

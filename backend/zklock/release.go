@@ -36,17 +36,17 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	}
 	key := leaseKey{req.Name, req.Lease}
 	s := b.sessionOf(key, req.Session)
-	var path string
-	var l *link
+	var found bool
+	var err error
 	if s != nil {
-		l, path = s.link, s.leave(key, req.Abandon)
+		found, err = s.release(ctx, key, req)
 	} else {
-		var err error
+		var l *link
 		if l, err = b.controlLink(ctx); err != nil {
 			return fail(ctx, opRelease, err, false)
 		}
+		found, err = b.removeLease(ctx, l, req)
 	}
-	found, err := b.removeLease(ctx, l, req, path)
 	if s != nil && (err == nil || errors.Is(err, zk.ErrSessionExpired)) {
 		s.settle(key, req.Abandon)
 	}
@@ -83,14 +83,57 @@ func (b *Backend) sessionOf(k leaseKey, id backend.SessionID) *session {
 	return nil
 }
 
-// leave gives the path of the entry where that is certain, and has who waits for it stop.
-func (s *session) leave(k leaseKey, abandon bool) string {
+// release deletes the entry of a lease of the session: the one that is known, or, where
+// that is not certain, whatever there is of it. It reports whether there was one.
+func (s *session) release(ctx context.Context, k leaseKey, req backend.ReleaseRequest) (bool, error) {
+	o, path, to, toPath := s.leave(k, req.Abandon)
+	if path == "" {
+		return s.b.removeLease(ctx, s.link, req)
+	}
+	s.b.made.note(s.b.lockPath(req.Name))
+	_, err := call(ctx, s.link, func() (struct{}, error) {
+		ops := []any{&zk.DeleteRequest{Path: path, Version: -1}}
+		if to != nil {
+			_, err := s.pen.write(append(ops, &zk.CheckVersionRequest{Path: toPath, Version: -1}), "")
+			if !errors.Is(err, zk.ErrNoNode) {
+				s.released(o, to, err)
+				return struct{}{}, err
+			}
+		}
+		_, err := s.pen.write(ops, "") // the follower has gone, or this one
+		s.released(o, nil, err)
+		return struct{}{}, err
+	})
+	if errors.Is(err, zk.ErrNoNode) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// released notes how the delete of an entry ended, also when nobody waited for it any
+// more. Who follows looks, unless the lock was handed to it.
+func (s *session) released(o, to *own, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil && to != nil {
+		to.alone = true
+	}
+	if err == nil || errors.Is(err, zk.ErrNoNode) {
+		s.unplace(o)
+		return
+	}
+	o.wakeNext()
+}
+
+// leave has who waits for the lease stop. It gives the path of the entry where that is
+// certain, and who gets the lock then with the path of its entry, where that is.
+func (s *session) leave(k leaseKey, abandon bool) (*own, string, *own, string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o, ok := s.leases[k]
 	if !ok {
 		if !abandon {
-			return ""
+			return nil, "", nil, ""
 		}
 		o = newOwn()
 		s.leases[k] = o
@@ -101,10 +144,13 @@ func (s *session) leave(k leaseKey, abandon bool) string {
 	if !isClosed(o.gone) {
 		close(o.gone)
 	}
-	if o.unsure || abandon {
-		return ""
+	if o.unsure || abandon || o.path == "" {
+		return o, "", nil, ""
 	}
-	return o.path
+	if to := o.follower(); to != nil {
+		return o, o.path, to, to.path
+	}
+	return o, o.path, nil, ""
 }
 
 // settle forgets a lease that is known to be gone. One that was abandoned is remembered
@@ -112,8 +158,9 @@ func (s *session) leave(k leaseKey, abandon bool) string {
 func (s *session) settle(k leaseKey, abandoned bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !abandoned {
-		if o, ok := s.leases[k]; ok && !o.abandoned {
+	if o, ok := s.leases[k]; ok {
+		s.unplace(o)
+		if !abandoned && !o.abandoned {
 			delete(s.leases, k)
 		}
 	}
@@ -124,16 +171,9 @@ func (s *session) settle(k leaseKey, abandoned bool) {
 	}
 }
 
-// removeLease deletes the entry of the lease: the one at path, or, where that is not
-// known, whatever there is of it. It reports whether there was one.
-func (b *Backend) removeLease(ctx context.Context, l *link, req backend.ReleaseRequest, path string) (bool, error) {
-	if path != "" {
-		_, err := call(ctx, l, func() (struct{}, error) { return struct{}{}, l.conn.Delete(path, -1) })
-		if errors.Is(err, zk.ErrNoNode) {
-			return false, nil
-		}
-		return err == nil, err
-	}
+// removeLease deletes whatever entry there is of the lease. It reports whether there was
+// one.
+func (b *Backend) removeLease(ctx context.Context, l *link, req backend.ReleaseRequest) (bool, error) {
 	lock := b.lockPath(req.Name)
 	nodes, err := call(ctx, l, func() ([]string, error) {
 		if _, err := l.conn.Sync(b.cfg.Path); err != nil {

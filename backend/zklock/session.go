@@ -23,6 +23,7 @@ type session struct {
 	ttl  time.Duration
 	lost func(backend.Loss) // may be nil
 	link *link
+	pen  pen
 
 	opened chan struct{} // closed when it was opened, or could not be
 	err    error         // why it could not; read after opened
@@ -32,6 +33,7 @@ type session struct {
 	deadline time.Time  // when it ends unless it is renewed; by the local clock
 	ended    bool
 	leases   map[leaseKey]*own
+	entries  map[spot]*own  // of exclusive leases
 	losses   []backend.Loss // since the last renewal
 	renewed  chan struct{}  // capacity 1, never closed: the deadline moved
 }
@@ -51,6 +53,11 @@ type own struct {
 	abandoned bool          // it must never be granted
 	at        time.Time     // when it was abandoned
 	gone      chan struct{} // closed when it was released or abandoned here: who waits for it stops
+
+	// For what is handed over within the session: see follow.
+	alone bool          // it is exclusive and out
+	next  *own          // who is right behind it and waits for its end; exclusive
+	moved chan struct{} // closed when the one before has ended; nil: nobody waits
 }
 
 func newOwn() *own { return &own{turn: make(chan struct{}, 1), gone: make(chan struct{})} }
@@ -118,7 +125,7 @@ func (b *Backend) enter(req backend.SessionRequest) (*session, bool, error) {
 	}
 	s := &session{
 		b: b, id: req.ID, ttl: req.TTL, lost: req.Lost, opened: make(chan struct{}), over: make(chan struct{}),
-		leases: make(map[leaseKey]*own), renewed: make(chan struct{}, 1),
+		leases: make(map[leaseKey]*own), entries: make(map[spot]*own), renewed: make(chan struct{}, 1),
 	}
 	b.sessions[req.ID] = s
 	return s, true, nil
@@ -176,7 +183,7 @@ func (s *session) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.link = l
+	s.link, s.pen.link = l, l
 	if err := l.await(ctx); err != nil {
 		return &unsent{err}
 	}
@@ -445,6 +452,11 @@ func (s *session) tellBroken(n notice) {
 	loss := backend.Loss{Session: s.id, Lease: n.Lease, Cause: backend.CauseBroken, Reason: n.Reason}
 	s.mu.Lock()
 	s.losses = append(s.losses, loss)
+	for k, o := range s.leases {
+		if k.id == n.Lease {
+			o.wakeNext()
+		}
+	}
 	s.mu.Unlock()
 	if s.lost != nil {
 		s.lost(loss)

@@ -136,6 +136,8 @@ type Backend struct {
 	cfg  Config
 	caps backend.Capabilities
 
+	made containers
+
 	base context.Context         //nolint:containedctx // it is what Close ends
 	end  context.CancelCauseFunc // ends base
 

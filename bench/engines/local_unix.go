@@ -127,7 +127,7 @@ func locals(self string) []local {
 		}},
 		{engine: "zookeeper", program: "java", launch: func(tb testing.TB) started {
 			tb.Helper()
-			return started{url: "zookeeper://" + testserver.StartZooKeeper(tb, 1)[0].Addr()}
+			return started{url: "zookeeper://" + testserver.StartZooKeeper(tb, 1, testserver.AsInstalled)[0].Addr()}
 		}},
 		{engine: "postgres", program: postgresProgram(), launch: func(tb testing.TB) started {
 			tb.Helper()

@@ -30,17 +30,22 @@ type ZooKeeperServer struct {
 	port  int
 	clock *Clock // nil: the machine's
 	proc  *Process
-	total int // of the ensemble
+	total int      // of the ensemble
+	flags []string // more of them for java
 }
 
+// AsInstalled has a ZooKeeper collect empty containers as rarely as it does by default,
+// once a minute: for what measures.
+const AsInstalled = "-Dznode.container.checkIntervalMs=60000"
+
 // StartZooKeeper starts an ensemble of n servers; 1 is one that stands alone. They end
-// with the test. Session time-outs are from two ticks on.
-func StartZooKeeper(t testing.TB, n int) []*ZooKeeperServer {
+// with the test. Session time-outs are from two ticks on. Flags are more of those for java.
+func StartZooKeeper(t testing.TB, n int, flags ...string) []*ZooKeeperServer {
 	t.Helper()
 	servers := make([]*ZooKeeperServer, n)
 	var members strings.Builder
 	for i := range n {
-		servers[i] = &ZooKeeperServer{t: t, dir: Dir(t), port: FreePort(t), total: n}
+		servers[i] = &ZooKeeperServer{t: t, dir: Dir(t), port: FreePort(t), total: n, flags: flags}
 		if n > 1 {
 			fmt.Fprintf(&members, "server.%d=127.0.0.1:%d:%d\n", i+1, FreePort(t), FreePort(t))
 		}
@@ -80,15 +85,17 @@ maxClientCnxns=0
 
 func (s *ZooKeeperServer) launch() {
 	s.t.Helper()
+	args := []string{
+		"-Xmx192m", "-Xms32m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+		// Empty containers go soon, and many at a time.
+		"-Dznode.container.checkIntervalMs=200", "-Dznode.container.maxPerMinute=1000000",
+	}
+	args = append(args, s.flags...) // of two that say the same the last one counts
 	s.proc = Start(s.t, Command{
 		Path: "java", Dir: s.dir, Env: s.clock.env(),
-		Args: []string{
-			"-Xmx192m", "-Xms32m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-			// Empty containers go soon, and many at a time.
-			"-Dznode.container.checkIntervalMs=200", "-Dznode.container.maxPerMinute=1000000",
+		Args: append(args,
 			"-cp", "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar",
-			"org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(s.dir, "zoo.cfg"),
-		},
+			"org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(s.dir, "zoo.cfg")),
 	})
 }
 

@@ -1,0 +1,374 @@
+package zklock_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/zklock"
+	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// batched has f called n times at once while the answer to another request is held back,
+// so that what they write goes in one transaction, once ready has returned.
+func batched(t *testing.T, b *zklock.Backend, proxy *chaos.Proxy, id backend.SessionID, n int, f func(i int), ready func()) {
+	t.Helper()
+	first := ask("first", id)
+	take(t, b, first)
+	eventually(t, "nothing is under way", func() bool { return !b.Flying(id) })
+	proxy.Hold(chaos.Replies)
+	var all sync.WaitGroup
+	all.Go(func() {
+		if err := b.Release(within(t), backend.ReleaseRequest{Name: first.Name, Lease: first.Lease, Session: id}); err != nil && !errors.Is(err, backend.ErrUnavailable) {
+			t.Errorf("the first release: %v", err)
+		}
+	})
+	eventually(t, "the first release is under way", func() bool { return b.Flying(id) && b.Waiting(id) == 0 })
+	for i := range n {
+		all.Go(func() { f(i) })
+	}
+	eventually(t, "all wait for the next transaction", func() bool { return b.Waiting(id) == n })
+	ready()
+	all.Wait()
+}
+
+// persist takes as the client does: under the same lease ID until there is an answer.
+func persist(t *testing.T, b *zklock.Backend, req backend.AcquireRequest) (backend.Grant, error) {
+	t.Helper()
+	for ctx := within(t); ; {
+		g, err := b.Acquire(ctx, req)
+		if !errors.Is(err, backend.ErrUnavailable) || ctx.Err() != nil {
+			return g, err
+		}
+	}
+}
+
+// insist gives back until there is an answer. A lease that is lost by then was given back.
+func insist(t *testing.T, b *zklock.Backend, req backend.AcquireRequest) error {
+	t.Helper()
+	unknown := false
+	for ctx := within(t); ; unknown = true {
+		err := b.Release(ctx, backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session})
+		switch {
+		case unknown && errors.Is(err, backend.ErrLost):
+			return nil
+		case !errors.Is(err, backend.ErrUnavailable) || ctx.Err() != nil:
+			return err
+		}
+	}
+}
+
+func requests(id backend.SessionID, n int) []backend.AcquireRequest {
+	reqs := make([]backend.AcquireRequest, n)
+	for i := range reqs {
+		reqs[i] = ask(fmt.Sprintf("n%d", i), id)
+	}
+	return reqs
+}
+
+// together matches what is sent in one piece for the first and for the last of them.
+func together(reqs []backend.AcquireRequest) func(piece []byte) bool {
+	return func(piece []byte) bool {
+		return bytes.Contains(piece, []byte(reqs[0].Lease)) && bytes.Contains(piece, []byte(reqs[len(reqs)-1].Lease))
+	}
+}
+
+func empty(t *testing.T, b *zklock.Backend, reqs []backend.AcquireRequest) {
+	t.Helper()
+	for _, req := range reqs {
+		if info, err := b.Inspect(within(t), req.Name); err != nil || len(info.Holders)+len(info.Waiters) != 0 {
+			t.Errorf("something is left of %q: %+v, %v", req.Name, info, err)
+		}
+	}
+}
+
+// The answer to a transaction of many is lost: each of them finds out by itself what came
+// of it. There is no ghost, and no second grant.
+func TestLostBatchReply(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1, testserver.AsInstalled)[0]
+	proxy := chaos.Start(t, server.Addr())
+	b, other := through(t, proxy), closing(t, server)
+	id := session(t, b, 5*time.Minute, nil)
+	const n = 8
+	for _, req := range requests(id, n) { // the nodes are there
+		take(t, b, req)
+		give(t, b, req)
+	}
+	reqs := requests(id, n)
+	cut := func() {
+		lost := proxy.LoseReply(together(reqs))
+		proxy.Release(chaos.Replies)
+		<-lost
+		proxy.Reset()
+	}
+	tokens := make([]fence.Token, n)
+	batched(t, b, proxy, id, n, func(i int) {
+		g, err := persist(t, b, reqs[i])
+		if err != nil {
+			t.Errorf("acquire %d: %v", i, err)
+		}
+		tokens[i] = g.Token
+	}, cut)
+	for i, req := range reqs {
+		info, err := other.Inspect(within(t), req.Name)
+		if err != nil || len(info.Holders) != 1 || len(info.Waiters) != 0 || info.Holders[0].Lease != req.Lease || info.Holders[0].Token != tokens[i] {
+			t.Errorf("after the lost reply: %+v, %v; want one holder with token %d", info, err, tokens[i])
+		}
+	}
+	batched(t, b, proxy, id, n, func(i int) {
+		if err := insist(t, b, reqs[i]); err != nil {
+			t.Errorf("release %d: %v", i, err)
+		}
+	}, cut)
+	empty(t, other, reqs)
+}
+
+// One of many that share a transaction is denied: the others are written all the same.
+func TestOneOfABatchIsDenied(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1, testserver.AsInstalled)[0]
+	proxy := chaos.Start(t, server.Addr())
+	b, other := through(t, proxy), closing(t, server)
+	id := session(t, b, 5*time.Minute, nil)
+	const n, odd = 8, 3
+	reqs := requests(id, n)
+	for _, req := range reqs {
+		take(t, b, req)
+	}
+	// Somebody else gives one of them back.
+	if err := other.Release(within(t), backend.ReleaseRequest{Name: reqs[odd].Name, Lease: reqs[odd].Lease, Session: id}); err != nil {
+		t.Fatal(err)
+	}
+	var errs [n]error
+	batched(t, b, proxy, id, n, func(i int) {
+		errs[i] = b.Release(within(t), backend.ReleaseRequest{Name: reqs[i].Name, Lease: reqs[i].Lease, Session: id})
+	}, func() { proxy.Release(chaos.Replies) })
+	for i, err := range errs {
+		if i == odd && !errors.Is(err, backend.ErrLost) || i != odd && err != nil {
+			t.Errorf("release %d: %v", i, err)
+		}
+	}
+	empty(t, other, reqs)
+	// The node of one of the locks is gone.
+	conn := connect(t, server)
+	if err := conn.Delete("/holdfast/locks/"+reqs[odd].Name, -1); err != nil {
+		t.Fatal(err)
+	}
+	reqs = requests(id, n)
+	batched(t, b, proxy, id, n, func(i int) {
+		if _, err := b.Acquire(within(t), reqs[i]); err != nil {
+			t.Errorf("acquire %d: %v", i, err)
+		}
+	}, func() { proxy.Release(chaos.Replies) })
+	for _, req := range reqs {
+		give(t, b, req)
+	}
+	empty(t, other, reqs)
+}
+
+// Many join one line at once: each has a token of its own.
+func TestBatchOfOneLine(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1, testserver.AsInstalled)[0]
+	proxy := chaos.Start(t, server.Addr())
+	b := through(t, proxy)
+	id := session(t, b, 5*time.Minute, nil)
+	const n = 8
+	warm := ask("one", id) // the node is there
+	take(t, b, warm)
+	give(t, b, warm)
+	var mu sync.Mutex
+	var last fence.Token
+	batched(t, b, proxy, id, n, func(i int) {
+		req := ask("one", id)
+		g, err := b.Acquire(within(t), req)
+		if err != nil {
+			t.Errorf("acquire %d: %v", i, err)
+			return
+		}
+		mu.Lock()
+		if g.Token <= last {
+			t.Errorf("token %d after %d", g.Token, last)
+		}
+		last = g.Token
+		mu.Unlock()
+		give(t, b, req)
+	}, func() { proxy.Release(chaos.Replies) })
+}
+
+// The lock goes to one of the same session, and the answer that says so is lost: who waits
+// has it all the same, and is the only one.
+func TestLostHandOverReply(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	proxy := chaos.Start(t, server.Addr())
+	b, other := through(t, proxy), closing(t, server)
+	id := session(t, b, 5*time.Minute, nil)
+	held, next := ask("n", id), ask("n", id)
+	token := take(t, b, held)
+	had := make(chan backend.Grant, 1)
+	go func() {
+		g, err := persist(t, b, next)
+		if err != nil {
+			t.Errorf("the next: %v", err)
+		}
+		had <- g
+	}()
+	inLine(t, other, "n", 1)
+	lost := proxy.LoseReply(func(piece []byte) bool { return bytes.Contains(piece, []byte(held.Lease)) })
+	gave := make(chan error, 1)
+	go func() { gave <- insist(t, b, held) }()
+	<-lost
+	proxy.Reset()
+	if err := <-gave; err != nil {
+		t.Errorf("release: %v", err)
+	}
+	g := <-had
+	info, err := other.Inspect(within(t), "n")
+	if err != nil || len(info.Holders) != 1 || len(info.Waiters) != 0 || info.Holders[0].Lease != next.Lease || g.Token != info.Holders[0].Token || g.Token <= token {
+		t.Errorf("token %d after %d: %+v, %v", g.Token, token, info, err)
+	}
+	give(t, b, next)
+}
+
+// Who waits was given back by somebody else: the release of the one before does not hand
+// the lock to nobody.
+func TestFollowerIsGone(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	b, other := closing(t, server), closing(t, server)
+	id := session(t, b, 5*time.Minute, nil)
+	for range 5 {
+		held, next := ask("n", id), ask("n", id)
+		take(t, b, held)
+		had := make(chan error, 1)
+		go func() {
+			_, err := b.Acquire(within(t), next)
+			had <- err
+		}()
+		inLine(t, other, "n", 1)
+		if err := other.Release(within(t), backend.ReleaseRequest{Name: "n", Lease: next.Lease, Session: id}); err != nil {
+			t.Fatal(err)
+		}
+		give(t, b, held)
+		if err := <-had; !errors.Is(err, backend.ErrLost) {
+			t.Fatalf("who was given back: %v", err)
+		}
+		empty(t, other, []backend.AcquireRequest{held})
+	}
+}
+
+// Who gives up in the middle of the line does not let the one behind it out.
+func TestOneInTheMiddleGivesUp(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	b, other := closing(t, server), closing(t, server)
+	id := session(t, b, 5*time.Minute, nil)
+	held, middle, last := ask("n", id), ask("n", id), ask("n", id)
+	take(t, b, held)
+	wait := func(req backend.AcquireRequest, n int) <-chan error {
+		had := make(chan error, 1)
+		go func() {
+			_, err := b.Acquire(within(t), req)
+			had <- err
+		}()
+		inLine(t, other, "n", n)
+		return had
+	}
+	hadMiddle, hadLast := wait(middle, 1), wait(last, 2)
+	give(t, b, middle)
+	if err := <-hadMiddle; !errors.Is(err, backend.ErrLost) {
+		t.Errorf("who gave up: %v", err)
+	}
+	inLine(t, other, "n", 1)
+	select {
+	case err := <-hadLast:
+		t.Fatalf("out while another holds: %v", err)
+	default:
+	}
+	give(t, b, held)
+	if err := <-hadLast; err != nil {
+		t.Error(err)
+	}
+	give(t, b, last)
+}
+
+// spy counts the requests of a connection by what they are: the library writes one at a
+// time.
+type spy struct {
+	net.Conn
+	seen func(kind uint32)
+}
+
+func (s spy) Write(p []byte) (int, error) {
+	if len(p) >= 12 {
+		s.seen(binary.BigEndian.Uint32(p[8:12]))
+	}
+	return s.Conn.Write(p)
+}
+
+// A lock that nobody else wants is had with one request, and given back with one.
+func TestRequestsOfAPair(t *testing.T) {
+	t.Parallel()
+	const getChildren, multi = 12, 14
+	server := testserver.StartZooKeeper(t, 1, testserver.AsInstalled)[0]
+	var mu sync.Mutex
+	kinds := make(map[uint32]int)
+	b, err := zklock.New(zklock.Config{
+		Servers: []string{server.Addr()}, Tick: testserver.ZooKeeperTick, MaxSession: testserver.ZooKeeperMaxSession,
+		Dial: func(network, address string, timeout time.Duration) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), timeout)
+			defer cancel()
+			conn, err := new(net.Dialer).DialContext(ctx, network, address)
+			return spy{conn, func(kind uint32) {
+				mu.Lock()
+				defer mu.Unlock()
+				kinds[kind]++
+			}}, err
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := session(t, closed(t, b), 5*time.Minute, nil)
+	req := ask("n", id)
+	take(t, b, req)
+	give(t, b, req)
+	mu.Lock()
+	before := kinds[multi]
+	mu.Unlock()
+	const pairs = 20
+	for range pairs {
+		req := ask("n", id)
+		take(t, b, req)
+		give(t, b, req)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if got := kinds[multi] - before; got != 2*pairs || kinds[getChildren] != 0 {
+		t.Errorf("%d transactions and %d looks for %d pairs", got, kinds[getChildren], pairs)
+	}
+}
+
+// connect is a bare connection to the server.
+func connect(t *testing.T, server *testserver.ZooKeeperServer) *zk.Conn {
+	t.Helper()
+	conn, _, err := zk.Connect([]string{server.Addr()}, 30*time.Second, zk.WithLogInfo(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	return conn
+}

@@ -1,0 +1,25 @@
+package zklock
+
+import "github.com/holdfast-io/holdfast/backend"
+
+// Waiting is how many changes of a session wait for the next transaction.
+func (b *Backend) Waiting(id backend.SessionID) int {
+	s, err := b.session(id)
+	if err != nil {
+		return -1
+	}
+	s.pen.mu.Lock()
+	defer s.pen.mu.Unlock()
+	return len(s.pen.waiting)
+}
+
+// Flying reports whether a transaction of a session is under way.
+func (b *Backend) Flying(id backend.SessionID) bool {
+	s, err := b.session(id)
+	if err != nil {
+		return false
+	}
+	s.pen.mu.Lock()
+	defer s.pen.mu.Unlock()
+	return s.pen.flying
+}

@@ -1,0 +1,195 @@
+package zklock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// spot is a place in the line of a lock.
+type spot struct {
+	lock  string // path
+	place int32
+}
+
+// spotOf is where the entry of a path stands.
+func spotOf(path string) (spot, bool) {
+	place, err := strconv.ParseInt(path[strings.LastIndexByte(path, '.')+1:], 10, 32)
+	return spot{path[:strings.LastIndexByte(path, '/')], int32(place)}, err == nil
+}
+
+// A lock that goes from one exclusive lease of a session to another one of it needs no
+// watch and no look. Who is right behind an entry of its own session follows it: the
+// transaction that deletes the entry checks that the follower's is there. When the one
+// before was out, which means that nobody was before it, nobody is before the follower
+// then, and nobody can have come between: places only grow. All of that is what the
+// ensemble says with that one answer; what is remembered here only says whom to ask about.
+//
+// Whenever the one before ends in another way, the follower is woken to look.
+
+// place notes where the entry of an exclusive lease is, so that it can be followed. The
+// session's mu is held.
+func (s *session) place(o *own, mode backend.Mode) {
+	if at, ok := spotOf(o.path); ok && mode == backend.Exclusive && !isClosed(o.gone) {
+		s.entries[at] = o
+	}
+}
+
+// unplace forgets where the entry is, and wakes who follows. The session's mu is held.
+func (s *session) unplace(o *own) {
+	o.alone = false
+	o.wakeNext()
+	o.next = nil
+	if o.path == "" {
+		return
+	}
+	if at, ok := spotOf(o.path); ok && s.entries[at] == o {
+		delete(s.entries, at)
+	}
+}
+
+// wakeNext has the follower look. The session's mu is held.
+func (o *own) wakeNext() {
+	if o.next != nil && o.next.moved != nil && !isClosed(o.next.moved) {
+		close(o.next.moved)
+	}
+}
+
+// follow gives what says that the entry at the spot has ended, and its path; nil: it is
+// not one of the session.
+func (s *session) follow(mine *own, at spot) (<-chan struct{}, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, ok := s.entries[at]
+	if !ok || before == mine {
+		return nil, ""
+	}
+	if before.next != mine {
+		before.wakeNext()
+		before.next = mine
+	}
+	if mine.moved == nil || isClosed(mine.moved) {
+		mine.moved = make(chan struct{})
+	}
+	return mine.moved, before.path
+}
+
+// follower is who gets the lock when the entry is deleted; nil: that has to be looked at.
+// The session's mu is held.
+func (o *own) follower() *own {
+	if n := o.next; o.alone && n != nil && n.path != "" && !n.unsure && !n.abandoned && !isClosed(n.gone) {
+		return n
+	}
+	return nil
+}
+
+// isAlone reports whether the lease is known to be out, and alone.
+func (s *session) isAlone(o *own) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return o.alone
+}
+
+const (
+	// safety is when a waiter looks though nothing woke it.
+	safety = 30 * time.Second
+	// lookout is when one who follows an entry of its own session watches it too: it may
+	// be deleted by others. Most have the lock by then.
+	lookout = time.Second
+)
+
+// behindOwn waits behind the entry that was made right before this one, where it is one
+// of the same session. It reports whether it handed the lock over; else the line is to be
+// looked at.
+func (a *acquisition) behindOwn(ctx context.Context, path string) (bool, error) {
+	at, ok := spotOf(path)
+	if !ok || a.req.Mode != backend.Exclusive {
+		return false, nil
+	}
+	at.place--
+	moved, before := a.s.follow(a.mine, at)
+	if moved == nil {
+		return false, nil
+	}
+	out, err := a.rest(ctx, waking{moved: moved}, lookout)
+	if out || err != nil || isClosed(moved) || isClosed(a.mine.gone) {
+		return out, err
+	}
+	w := waking{moved: moved}
+	w.line, w.mine, err = a.watchBoth(ctx, before, path)
+	if errors.Is(err, zk.ErrNoNode) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return a.rest(ctx, w, safety)
+}
+
+// watchBoth watches two nodes; zk.ErrNoNode: one of them is not there.
+func (a *acquisition) watchBoth(ctx context.Context, one, two string) (<-chan zk.Event, <-chan zk.Event, error) {
+	var events [2]<-chan zk.Event
+	var errs [2]error
+	var both sync.WaitGroup
+	for i, path := range []string{one, two} {
+		both.Go(func() { events[i], errs[i] = a.watchNode(ctx, path) })
+	}
+	both.Wait()
+	return events[0], events[1], cmp.Or(errs[0], errs[1]) //nolint:wrapcheck // fail maps it
+}
+
+// waking is what may wake a waiter.
+type waking struct {
+	moved <-chan struct{} // the one before, of the same session, has ended
+	line  <-chan zk.Event // the line has changed
+	mine  <-chan zk.Event // its own entry has
+	// sole is true when the line is one exclusive lease that is out, and then this one, and
+	// both are watched since the session was connected so many times.
+	sole      bool
+	connected int64
+}
+
+// rest waits until something may have changed. It reports whether it is certain that the
+// lease is out now.
+func (a *acquisition) rest(ctx context.Context, w waking, within time.Duration) (bool, error) {
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	select {
+	case <-w.moved:
+	case e := <-w.line:
+		if w.sole && e.Type == zk.EventNodeDeleted && a.still(w) {
+			return true, nil
+		}
+	case <-w.mine:
+	case <-timer.C:
+	case <-a.mine.gone:
+		return false, nil
+	case <-a.s.over:
+		return false, backend.ErrSessionLost
+	case <-a.s.link.over:
+		return false, backend.ErrSessionLost
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	}
+	return a.s.isAlone(a.mine), nil
+}
+
+// still reports whether the own entry was there when that before it was deleted. The
+// ensemble tells what happens in the order in which it does, but not what happened while
+// the connection was broken.
+func (a *acquisition) still(w waking) bool {
+	select {
+	case <-w.mine:
+		return false
+	default:
+		return w.connected == a.s.link.connected.Load()
+	}
+}
