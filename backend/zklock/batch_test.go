@@ -278,25 +278,27 @@ func TestOneInTheMiddleGivesUp(t *testing.T) {
 	id := session(t, b, 5*time.Minute, nil)
 	held, middle, last := ask("n", id), ask("n", id), ask("n", id)
 	take(t, b, held)
-	wait := func(req backend.AcquireRequest, n int) <-chan error {
+	wait := func(ctx context.Context, req backend.AcquireRequest, n int) <-chan error {
 		had := make(chan error, 1)
 		go func() {
-			_, err := b.Acquire(within(t), req)
+			_, err := b.Acquire(ctx, req)
 			had <- err
 		}()
 		inLine(t, other, "n", n)
 		return had
 	}
-	hadMiddle, hadLast := wait(middle, 1), wait(last, 2)
-	give(t, b, middle)
-	if err := <-hadMiddle; !errors.Is(err, backend.ErrLost) {
+	ctx, leave := context.WithCancel(within(t))
+	hadMiddle, hadLast := wait(ctx, middle, 1), wait(within(t), last, 2)
+	leave() // it stays in line, and nobody waits for it
+	if err := <-hadMiddle; !errors.Is(err, context.Canceled) {
 		t.Errorf("who gave up: %v", err)
 	}
+	give(t, b, middle)
 	inLine(t, other, "n", 1)
 	select {
 	case err := <-hadLast:
 		t.Fatalf("out while another holds: %v", err)
-	default:
+	case <-time.After(time.Second): // it has looked by now
 	}
 	give(t, b, held)
 	if err := <-hadLast; err != nil {
