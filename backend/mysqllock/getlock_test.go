@@ -239,33 +239,11 @@ func TestUserLocksTablesMadeAgain(t *testing.T) {
 	}
 }
 
-// Tables of a later version, a replica, also for those who may write there, and a server
-// that forgets are refused.
+// The same servers are refused as with a table of leases.
 func TestUserLocksRefusedServers(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
-	for _, c := range []struct {
-		name, before, after string
-		want, kind          error
-	}{
-		{"fine", "SELECT 1", "SELECT 1", nil, nil},
-		{
-			"a later version", "UPDATE test.holdfast_getlock_meta SET version = version + 1",
-			"UPDATE test.holdfast_getlock_meta SET version = version - 1", mysqllock.ErrNewer, backend.ErrUnsupported,
-		},
-		{"a replica", "SET GLOBAL read_only = 1", "SET GLOBAL read_only = 0", mysqllock.ErrReadOnly, backend.ErrUnavailable},
-		{
-			"forgetful", "SET GLOBAL innodb_flush_log_at_trx_commit = 0", "SET GLOBAL innodb_flush_log_at_trx_commit = 1",
-			mysqllock.ErrForgetful, backend.ErrUnsupported,
-		},
-	} {
-		s.Exec(c.before)
-		err := openSession(t, openUserLocks(t, getlockURL(s, "root", s.Addr())))
-		if !errors.Is(err, c.want) || !errors.Is(err, c.kind) {
-			t.Errorf("%s: %v", c.name, err)
-		}
-		s.Exec(c.after)
-	}
+	refused(t, s, "test.holdfast_getlock_meta", func() backend.Backend { return openUserLocks(t, getlockURL(s, "root", s.Addr())) })
 }
 
 // C9: a renewal that the server has not heard of is none.

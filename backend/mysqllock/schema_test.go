@@ -77,13 +77,20 @@ func TestUserWhoMayOnlyUse(t *testing.T) {
 func TestRefusedServers(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
+	refused(t, s, "test.holdfast_meta", func() backend.Backend { return open(t, s.URL()) })
+}
+
+// refused makes the server, and the table with the version, such that the backends that are
+// opened refuse them, and as they were.
+func refused(t *testing.T, s *testserver.MariaDBServer, meta string, opened func() backend.Backend) {
+	t.Helper()
 	for _, c := range []struct {
 		name, before, after string
 		want, kind          error
 	}{
 		{"fine", "SELECT 1", "SELECT 1", nil, nil},
 		{
-			"a later version", "UPDATE test.holdfast_meta SET version = version + 1", "UPDATE test.holdfast_meta SET version = version - 1",
+			"a later version", "UPDATE " + meta + " SET version = version + 1", "UPDATE " + meta + " SET version = version - 1",
 			mysqllock.ErrNewer, backend.ErrUnsupported,
 		},
 		{"a replica", "SET GLOBAL read_only = 1", "SET GLOBAL read_only = 0", mysqllock.ErrReadOnly, backend.ErrUnavailable},
@@ -93,7 +100,7 @@ func TestRefusedServers(t *testing.T) {
 		},
 	} {
 		s.Exec(c.before)
-		err := openSession(t, open(t, s.URL()))
+		err := openSession(t, opened())
 		if !errors.Is(err, c.want) || !errors.Is(err, c.kind) {
 			t.Errorf("%s: %v", c.name, err)
 		}

@@ -9,32 +9,24 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// withClock starts a server whose clock the test sets.
-func withClock(t *testing.T) (*testserver.PostgresServer, *testserver.Clock) {
-	t.Helper()
-	s, clock := testserver.Postgres(t), testserver.NewClock(t)
-	s.FakeTime(clock)
-	return s, clock
-}
-
 // F12: the server's clock jumps ahead.
 func TestServerClockAhead(t *testing.T) {
 	t.Parallel()
-	s, clock := withClock(t)
+	s, clock := testserver.WithClock(t, testserver.Postgres(t))
 	leasetest.ClockAhead(t, open(t, s.URL()), open(t, s.URL()), clock)
 }
 
 // F13: the server's clock jumps back.
 func TestServerClockBack(t *testing.T) {
 	t.Parallel()
-	s, clock := withClock(t)
+	s, clock := testserver.WithClock(t, testserver.Postgres(t))
 	leasetest.ClockBack(t, open(t, s.URL()), open(t, s.URL()), clock, true)
 }
 
 // F13: the locks of a connection are not the clock's.
 func TestAdvisoryServerClockBack(t *testing.T) {
 	t.Parallel()
-	s, clock := withClock(t)
+	s, clock := testserver.WithClock(t, testserver.Postgres(t))
 	b, other := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), openAdvisory(t, advisoryURL(s, "postgres", s.Addr()))
 	leasetest.ClockMovesNothing(t, b, other, clock, -leasetest.ClockJump)
 }
@@ -44,7 +36,7 @@ func TestAdvisoryServerClockBack(t *testing.T) {
 // then has a greater token.
 func TestAdvisoryServerClockAhead(t *testing.T) {
 	t.Parallel()
-	s, clock := withClock(t)
+	s, clock := testserver.WithClock(t, testserver.Postgres(t))
 	b, other := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), openAdvisory(t, advisoryURL(s, "postgres", s.Addr()))
 	lost := make(chan backend.Loss, 1)
 	id := leasetest.Session(t, b, leasetest.ClockJump/2, func(x backend.Loss) { lost <- x })

@@ -12,8 +12,7 @@ import (
 // withClock starts a server whose clock the test sets.
 func withClock(t *testing.T) (*testserver.RedisServer, redislock.Config, *testserver.Clock) {
 	t.Helper()
-	s, clock := testserver.Redis(t), testserver.NewClock(t)
-	s.FakeTime(clock)
+	s, clock := testserver.WithClock(t, testserver.Redis(t))
 	cfg := redislock.Config{Quarantine: time.Millisecond}
 	settled(t, open(t, s, cfg))
 	return s, cfg, clock

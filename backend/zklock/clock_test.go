@@ -10,7 +10,6 @@ import (
 // F12, F13: sessions are not measured with the clock that jumps.
 func TestServerClock(t *testing.T) {
 	t.Parallel()
-	s, clock := testserver.StartZooKeeper(t, 1)[0], testserver.NewClock(t)
-	s.FakeTime(clock)
+	s, clock := testserver.WithClock(t, testserver.StartZooKeeper(t, 1)[0])
 	leasetest.ClockMovesNothing(t, closing(t, s), closing(t, s), clock, leasetest.ClockJump, -leasetest.ClockJump)
 }

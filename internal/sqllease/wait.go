@@ -297,7 +297,7 @@ func (w *waiter) see(x *Seen, asked, now time.Time, byTimer bool) bool {
 	case r.Held:
 		g := backend.Grant{Token: token(r.Token), Asked: asked, Since: r.Since, Waited: true, Joined: r.Joined}
 		if r.Timed { // it may have been granted after the clock was read
-			g.Left = r.Ends.Sub(later(now, r.Since))
+			g.Left = min(r.Ends.Sub(now), r.Ends.Sub(r.Since))
 		}
 		// One that was granted just now may be in a letter that is on its way.
 		g.ByTimer = byTimer && now.Sub(r.Since) > wayOfLetter
@@ -306,11 +306,4 @@ func (w *waiter) see(x *Seen, asked, now time.Time, byTimer bool) bool {
 		return false
 	}
 	return true
-}
-
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
 }

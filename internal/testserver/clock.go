@@ -50,6 +50,14 @@ func NewClock(t testing.TB) *Clock {
 	return c
 }
 
+// WithClock starts a server again, with a clock that the test sets, and gives both.
+func WithClock[S interface{ FakeTime(c *Clock) }](t testing.TB, s S) (S, *Clock) {
+	t.Helper()
+	c := NewClock(t)
+	s.FakeTime(c)
+	return s, c
+}
+
 // Set makes the clock jump to so much ahead of the time; less than 0 is behind it.
 func (c *Clock) Set(ahead time.Duration) {
 	c.t.Helper()
