@@ -3,6 +3,7 @@ package consullock
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -115,10 +116,24 @@ func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
 			return backend.Grant{}, a.refusal(l, len(l.all))
 		}
 	}
-	l, err := a.enter(ctx)
+	prefix := a.b.lockKey(a.req.Name)
+	if a.req.Wait && a.req.Mode == backend.Exclusive && a.b.hearsEnough(a.req.Name) {
+		// Others wait here: who is behind them need not see the line.
+		pairs, err := a.enter(ctx)
+		if err != nil {
+			return backend.Grant{}, err
+		}
+		place := createdOf(pairs, a.b.leaseKey(a.key))
+		if place == 0 {
+			return backend.Grant{}, errors.New("the key is not in the answer")
+		}
+		return a.wait(ctx, place, nil)
+	}
+	pairs, err := a.enter(ctx, &api.KVTxnOp{Verb: api.KVGetTree, Key: prefix})
 	if err != nil {
 		return backend.Grant{}, err
 	}
+	l := newLine(prefix, pairs)
 	i := l.find(a.req.Lease)
 	if i < 0 {
 		return backend.Grant{}, backend.ErrLost // it was taken away at once
@@ -130,7 +145,7 @@ func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
 	case i < l.Out:
 		return a.grant(l.all[i], false, false), nil
 	case a.req.Wait:
-		return a.wait(ctx, l.all[i].created)
+		return a.wait(ctx, l.all[i].created, &sight{line: l, index: l.all[i].modified}) // the index of this transaction
 	case inLine: // it keeps the place that it had
 		return backend.Grant{}, a.refusal(l, i)
 	}
@@ -141,36 +156,35 @@ func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
 	return backend.Grant{}, a.refusal(l, i)
 }
 
-// enter makes the key of the lease, and gives the line: one transaction, which may be
+// enter makes the key of the lease, and does more with it: one transaction, which may be
 // asked twice. A key that another session has is that one's, also when it only waits: it
 // may be granted before anybody could take it away.
-func (a *acquisition) enter(ctx context.Context) (line, error) {
+func (a *acquisition) enter(ctx context.Context, more ...*api.KVTxnOp) ([]*api.KVPair, error) {
 	value, err := json.Marshal(content{
 		Mode: a.req.Mode, Limit: a.req.Limit, Permits: a.req.Permits, Session: a.req.Session,
 		Owner: a.req.Owner, Note: a.req.Note, Since: time.Now().UnixNano(),
 	})
 	if err != nil {
-		return line{}, fmt.Errorf("encode the lease: %w", err)
+		return nil, fmt.Errorf("encode the lease: %w", err)
 	}
-	prefix := a.b.lockKey(a.req.Name)
+	ops := append(api.KVTxnOps{
+		{Verb: api.KVCheckNotExists, Key: a.b.abandonedKey(a.key)},
+		{Verb: api.KVLock, Key: a.b.leaseKey(a.key), Value: value, Session: a.s.uuid},
+	}, more...)
 	for failures := 0; ; failures++ {
-		pairs, err := a.b.txn(ctx, api.KVTxnOps{
-			{Verb: api.KVCheckNotExists, Key: a.b.abandonedKey(a.key)},
-			{Verb: api.KVLock, Key: a.b.leaseKey(a.key), Value: value, Session: a.s.uuid},
-			{Verb: api.KVGetTree, Key: prefix},
-		})
+		pairs, err := a.b.txn(ctx, ops)
 		switch {
 		case err == nil:
-			return newLine(prefix, pairs), nil
+			return pairs, nil
 		case isRefused(err, becauseExists, becauseHeld):
-			return line{}, backend.ErrLost
+			return nil, backend.ErrLost
 		case isRefused(err, becauseSession):
 			a.s.expire(backend.CauseGone)
-			return line{}, backend.ErrSessionLost
+			return nil, backend.ErrSessionLost
 		case !isRefused(err, becauseDelay):
-			return line{}, err
+			return nil, err
 		case !pause(ctx, failures): // it was another session's, which ended just now
-			return line{}, context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		}
 	}
 }

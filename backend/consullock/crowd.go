@@ -77,6 +77,10 @@ func (b *Backend) watchCrowd(ctx context.Context, byTimer bool) (bool, error) {
 	asking, again := context.WithCancel(ctx)
 	defer again()
 	members := b.gather(ctx, again)
+	since := make([]uint64, len(members))
+	for i, f := range members {
+		since[i] = f.known()
+	}
 	looking, cancel := patiently(ctx, 0, 0)
 	defer cancel()
 	pairs, meta, err := b.client.KV().List(b.locksKey(), consistent(looking))
@@ -89,21 +93,21 @@ func (b *Backend) watchCrowd(ctx context.Context, byTimer bool) (bool, error) {
 		byLock[prefix] = append(byLock[prefix], p)
 	}
 	waits := false
-	for _, f := range members {
+	for i, f := range members {
 		prefix := b.lockKey(f.name)
-		key, tree := f.tell(newLine(prefix, byLock[prefix]), meta.LastIndex, byTimer, again)
-		waits = waits || key != "" || tree
+		q := f.tell(&sight{newLine(prefix, byLock[prefix]), meta.LastIndex, since[i]}, byTimer, again)
+		waits = waits || q.key != "" || q.tree
 	}
 	defer func() {
 		for _, f := range members {
 			f.unwatch()
 		}
 	}()
-	key := ""
+	q := question{tree: true, index: meta.LastIndex}
 	if waits {
-		key = b.locksKey()
+		q.key = b.locksKey()
 	}
-	tired, err := b.changed(asking, key, waits, meta.LastIndex)
+	tired, err := b.changed(asking, q)
 	if asking.Err() != nil {
 		return false, nil
 	}

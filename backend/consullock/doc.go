@@ -34,6 +34,12 @@
 // lest an answer was lost. Where a process waits for more than 32 locks, the others share
 // one question, about all locks: a change anywhere makes it look at all of them then.
 //
+// Within a process a lock goes from hand to hand without a question: an acquire that has to
+// wait has seen the line, of which nothing can change but that somebody leaves, so that a
+// release knows who is next. Its transaction deletes the one key and reads the other; when
+// both were there the next one is told at once. Nothing is decided here that Consul did not:
+// where anything else happened, who follows the line looks at it as before.
+//
 // Consul's lock-delay keeps a key that was taken from its session from being locked
 // again, for 15 s where it is not told otherwise. Sessions ask for the least, 1 ms, and
 // each lease has a key of its own: it delays nobody. What it is for, the token does.

@@ -96,3 +96,18 @@ func isRefused(err error, reasons ...string) bool {
 	}
 	return false
 }
+
+// refusedOnly reports whether err is a transaction that was refused for one of its
+// operations, and for no other.
+func refusedOnly(err error, op int) bool {
+	e, ok := errors.AsType[*txnError](err)
+	if !ok {
+		return false
+	}
+	for _, x := range e.errs {
+		if x.OpIndex != op {
+			return false
+		}
+	}
+	return true
+}

@@ -84,3 +84,24 @@ func (l line) upTo(created uint64) line {
 func (l line) first(n int) line {
 	return line{Front: backend.Front{Claims: l.Claims[:n], Out: min(n, l.Out)}, all: l.all[:n]}
 }
+
+// behind is what is behind a place. All at it and before it are known to be gone.
+func (s sight) behind(place uint64) sight {
+	n := 0
+	for n < len(s.all) && s.all[n].created <= place {
+		n++
+	}
+	if n > 0 {
+		s.line = line{Front: backend.FrontOf(s.Claims[n:]), all: s.all[n:]}
+	}
+	return s
+}
+
+// places is where each lease stands.
+func (l line) places() map[backend.LeaseID]int {
+	all := make(map[backend.LeaseID]int, len(l.all))
+	for i, e := range l.all {
+		all[e.lease] = i
+	}
+	return all
+}

@@ -34,13 +34,33 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	if req.Abandon {
 		return fail(ctx, opRelease, b.remove(ctx, k), true)
 	}
-	// A get of what is not there refuses the transaction.
 	key := b.leaseKey(k)
-	_, err := b.txn(ctx, api.KVTxnOps{{Verb: api.KVGet, Key: key}, {Verb: api.KVDelete, Key: key}})
+	heir := b.heirTo(req.Name, key)
+	err := b.giveBack(ctx, req.Name, key, heir)
+	if heir != "" && refusedOnly(err, opOfHeir) {
+		err = b.giveBack(ctx, req.Name, key, "")
+	}
 	if isRefused(err, becauseAbsent) {
 		return backend.ErrLost
 	}
 	return fail(ctx, opRelease, err, true)
+}
+
+// opOfHeir is which operation of giveBack's transaction is about the heir.
+const opOfHeir = 2
+
+// giveBack deletes a key, and tells the heir where there is one. A get of what is not there
+// refuses the transaction.
+func (b *Backend) giveBack(ctx context.Context, lock, key, heir string) error {
+	ops := api.KVTxnOps{{Verb: api.KVGet, Key: key}, {Verb: api.KVDelete, Key: key}}
+	if heir != "" {
+		ops = append(ops, &api.KVTxnOp{Verb: api.KVGet, Key: heir})
+	}
+	pairs, err := b.txn(ctx, ops)
+	if heir != "" {
+		b.settle(lock, createdOf(pairs, key), pairs)
+	}
+	return err
 }
 
 // leave has who waits for the lease stop, and gives its session where that is here.

@@ -21,13 +21,27 @@ type follower struct {
 	waiters map[*waiter]struct{}
 	first   uint64             // the place of the first of them, which is watched; 0: none is
 	again   context.CancelFunc // ends the question that is under way, if it is about that one
+	heard   sight              // what they were told by, without those that were given back here since
+	moved   bool               // it is another than who waits was told by
+	passed  uint64             // the last place that was given back: it and all before it are gone
+	giving  chan struct{}      // closed when it is known what became of giving back the first; nil: nobody does
+}
+
+// sight is a line as it was at an index of the store.
+type sight struct {
+	line
+
+	index uint64
+	since uint64 // the index of what had been heard when it was asked for
 }
 
 // waiter is an Acquire that waits.
 type waiter struct {
 	lease   backend.LeaseID
 	created uint64       // of its key: its place
+	uuid    string       // of its session
 	verdict chan verdict // capacity 1: out, or gone
+	told    bool         // guarded by follower.mu
 }
 
 type verdict struct {
@@ -36,10 +50,10 @@ type verdict struct {
 	err     error
 }
 
-// wait waits until the lease is out.
-func (a *acquisition) wait(ctx context.Context, created uint64) (backend.Grant, error) {
-	w := &waiter{lease: a.req.Lease, created: created, verdict: make(chan verdict, 1)}
-	f := a.b.follow(a.req.Name, w)
+// wait waits until the lease is out. seen is the line behind which it came; nil: not known.
+func (a *acquisition) wait(ctx context.Context, created uint64, seen *sight) (backend.Grant, error) {
+	w := &waiter{lease: a.req.Lease, created: created, uuid: a.s.uuid, verdict: make(chan verdict, 1)}
+	f := a.b.follow(a.req.Name, w, seen)
 	defer a.b.unfollow(f, w)
 	select {
 	case v := <-w.verdict:
@@ -56,7 +70,7 @@ func (a *acquisition) wait(ctx context.Context, created uint64) (backend.Grant, 
 	}
 }
 
-func (b *Backend) follow(lock string, w *waiter) *follower {
+func (b *Backend) follow(lock string, w *waiter, seen *sight) *follower {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	f, ok := b.lines[lock]
@@ -64,12 +78,15 @@ func (b *Backend) follow(lock string, w *waiter) *follower {
 		f = &follower{name: lock, waiters: make(map[*waiter]struct{}), stop: func() {}, again: func() {}}
 		b.lines[lock] = f
 		if !b.closed {
-			b.start(f)
+			defer b.start(f) // once it knows of w
 		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.waiters[w] = struct{}{}
+	if seen != nil {
+		f.hear(seen)
+	}
 	if f.first == 0 || w.created < f.first {
 		f.again()
 	}
@@ -83,7 +100,7 @@ func (b *Backend) unfollow(f *follower, w *waiter) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.waiters, w)
-	if w.created == f.first {
+	if w.created == f.first && !w.told {
 		f.again()
 	}
 	if len(f.waiters) == 0 {
@@ -95,15 +112,16 @@ func (b *Backend) unfollow(f *follower, w *waiter) {
 // run looks at the line, tells those whose time has come, and waits for what the first
 // of the others waits for.
 func (b *Backend) run(ctx context.Context, f *follower) {
-	prefix := b.lockKey(f.name)
 	byTimer := false
 	for failures := 0; ctx.Err() == nil; {
-		asking, cancel := patiently(ctx, 0, 0)
-		pairs, meta, err := b.client.KV().List(prefix, consistent(asking))
-		cancel()
+		var seen *sight
+		var err error
+		if !f.recalls(ctx) {
+			seen, err = b.see(ctx, f)
+		}
 		if err == nil {
 			failures = 0
-			byTimer, err = b.watch(ctx, f, newLine(prefix, pairs), meta.LastIndex, byTimer)
+			byTimer, err = b.watch(ctx, f, seen, byTimer)
 		}
 		if err != nil {
 			if !pause(ctx, failures) {
@@ -114,37 +132,63 @@ func (b *Backend) run(ctx context.Context, f *follower) {
 	}
 }
 
-// watch tells those whose time has come by the line as it was at the index, and waits
-// until it may be another. It reports whether it only got tired of waiting.
-func (b *Backend) watch(ctx context.Context, f *follower, l line, index uint64, byTimer bool) (bool, error) {
+// see looks at the line of the follower.
+func (b *Backend) see(ctx context.Context, f *follower) (*sight, error) {
+	prefix, since := b.lockKey(f.name), f.known()
+	ctx, cancel := patiently(ctx, 0, 0)
+	defer cancel()
+	pairs, meta, err := b.client.KV().List(prefix, consistent(ctx))
+	if err != nil {
+		return nil, err
+	}
+	return &sight{newLine(prefix, pairs), meta.LastIndex, since}, nil
+}
+
+// watch tells those whose time has come by the line as it was seen, or by what was heard,
+// and waits until it may be another. It reports whether it only got tired of waiting.
+func (b *Backend) watch(ctx context.Context, f *follower, seen *sight, byTimer bool) (bool, error) {
 	asking, again := context.WithCancel(ctx)
 	defer again()
-	key, tree := f.tell(l, index, byTimer, again)
+	q := f.tell(seen, byTimer, again)
 	defer f.unwatch()
-	if tree {
-		key = b.lockKey(f.name)
+	if q.tree {
+		q.key = b.lockKey(f.name)
 	}
-	tired, err := b.changed(asking, key, tree, index)
+	tired, err := b.changed(asking, q)
 	if asking.Err() != nil {
 		return false, nil
 	}
 	return tired, err
 }
 
-// tell tells those who are out or gone, and gives the key that the first of the others
-// waits for, or true for the whole tree; neither: there are no others. From then on
-// again is called when another comes or goes who makes a difference.
-func (f *follower) tell(l line, index uint64, byTimer bool, again context.CancelFunc) (string, bool) {
+// question is what is asked of Consul, which answers when it is another than at the index.
+type question struct {
+	key   string // empty: nothing is asked
+	tree  bool   // all keys of the lock
+	index uint64
+}
+
+// tell tells those who are out or gone, by the line as it was seen; nil: by what was heard.
+// It gives the question about what the first of the others waits for. From then on again is
+// called when another comes or goes who makes a difference.
+func (f *follower) tell(seen *sight, byTimer bool, again context.CancelFunc) question {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.first, f.again = 0, again
+	if seen != nil {
+		f.take(seen)
+	}
+	l := f.heard
+	f.first, f.again, f.moved = 0, again, false
+	places := l.places()
 	first, unseen := -1, false
 	for w := range f.waiters {
-		i := l.find(w.lease)
+		i, ok := places[w.lease]
+		ok = ok && l.all[i].created == w.created
 		switch {
-		case i < 0 && w.created > index: // it came after the look
+		case w.told:
+		case !ok && w.created > l.index: // it came after the look
 			unseen = true
-		case i < 0 || l.all[i].created != w.created:
+		case !ok:
 			w.tell(verdict{err: backend.ErrLost})
 		case i < l.Out:
 			w.tell(verdict{entry: l.all[i], byTimer: byTimer})
@@ -156,13 +200,13 @@ func (f *follower) tell(l line, index uint64, byTimer bool, again context.Cancel
 		if unseen {
 			again()
 		}
-		return "", false
+		return question{index: l.index}
 	}
 	f.first = l.all[first].created
 	if j, one := l.Blocker(first); one {
-		return l.all[j].key, false
+		return question{key: l.all[j].key, index: l.index}
 	}
-	return "", true
+	return question{tree: true, index: l.index}
 }
 
 // unwatch notes that nothing is asked that could be asked in vain.
@@ -172,7 +216,9 @@ func (f *follower) unwatch() {
 	f.again = func() {}
 }
 
+// tell has follower.mu held.
 func (w *waiter) tell(v verdict) {
+	w.told = true
 	select {
 	case w.verdict <- v:
 	default: // it was told
@@ -182,22 +228,22 @@ func (w *waiter) tell(v verdict) {
 // safety is when the line is looked at though nothing was told.
 const safety = 30 * time.Second
 
-// changed waits until the key, or the tree, is another than at the index; with neither
-// until somebody comes or goes. It reports whether it only got tired of waiting.
-func (b *Backend) changed(ctx context.Context, key string, tree bool, index uint64) (bool, error) {
-	if key == "" && !tree {
+// changed waits for the answer to the question; without one until somebody comes or goes.
+// It reports whether it only got tired of waiting.
+func (b *Backend) changed(ctx context.Context, q question) (bool, error) {
+	if q.key == "" {
 		<-ctx.Done()
 		return false, nil
 	}
-	asking, cancel := patiently(ctx, index, safety)
+	asking, cancel := patiently(ctx, q.index, safety)
 	defer cancel()
-	opts := (&api.QueryOptions{WaitIndex: index, WaitTime: safety}).WithContext(asking)
+	opts := (&api.QueryOptions{WaitIndex: q.index, WaitTime: safety}).WithContext(asking)
 	var meta *api.QueryMeta
 	var err error
-	if tree {
-		_, meta, err = b.client.KV().Keys(key, "", opts)
+	if q.tree {
+		_, meta, err = b.client.KV().Keys(q.key, "", opts)
 	} else {
-		_, meta, err = b.client.KV().Get(key, opts)
+		_, meta, err = b.client.KV().Get(q.key, opts)
 	}
 	switch {
 	case err != nil && asking.Err() != nil && ctx.Err() == nil:
@@ -205,5 +251,5 @@ func (b *Backend) changed(ctx context.Context, key string, tree bool, index uint
 	case err != nil:
 		return false, err
 	}
-	return meta.LastIndex <= index, nil
+	return meta.LastIndex <= q.index, nil
 }

@@ -1,0 +1,294 @@
+package consullock_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/consullock"
+	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// looks counts the requests that read a whole line.
+type looks struct {
+	http.RoundTripper
+	n *atomic.Int64
+}
+
+func (l looks) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Query().Has("recurse") {
+		l.n.Add(1)
+	}
+	return l.RoundTripper.RoundTrip(r)
+}
+
+// turns checks what those have seen who had a lock for themselves.
+type turns struct {
+	inside atomic.Int64
+	mu     sync.Mutex
+	tokens []uint64
+}
+
+// one takes the lock for itself and gives it back.
+func (s *turns) one(t *testing.T, b *consullock.Backend, id backend.SessionID) {
+	t.Helper()
+	req := ask("n", id)
+	token := take(t, b, req)
+	if n := s.inside.Add(1); n != 1 {
+		t.Errorf("%d have the lock at once", n)
+	}
+	s.mu.Lock()
+	s.tokens = append(s.tokens, uint64(token))
+	s.mu.Unlock()
+	s.inside.Add(-1)
+	give(t, b, req)
+}
+
+// done checks that as many had the lock, in the order of their tokens.
+func (s *turns) done(t *testing.T, want int) {
+	t.Helper()
+	if len(s.tokens) != want || !slices.IsSorted(s.tokens) || len(slices.Compact(s.tokens)) != want {
+		t.Errorf("%d turns with tokens %d; want %d, each with a greater one", len(s.tokens), s.tokens, want)
+	}
+}
+
+// TestHeirsAskNothing: where a lock goes from hand to hand within a process, that costs what
+// is written and hardly anything that is asked: the next is told by the release, and what
+// the line is comes with the acquires.
+func TestHeirsAskNothing(t *testing.T) {
+	t.Parallel()
+	const goroutines, rounds = 40, 10
+	server := testserver.StartConsul(t, 1)[0]
+	var requests, lists atomic.Int64
+	pool := &http.Transport{MaxIdleConnsPerHost: 100}
+	t.Cleanup(pool.CloseIdleConnections)
+	c, err := api.NewClient(&api.Config{Address: server.Addr(), HttpClient: &http.Client{Transport: counted{looks{pool, &lists}, &requests}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := consullock.New(c, consullock.Config{MinTTL: testserver.ConsulMinTTL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed(t, b)
+	id := session(t, b, nil)
+	var seen turns
+	var all sync.WaitGroup
+	before := requests.Load()
+	for range goroutines {
+		all.Go(func() {
+			for range rounds {
+				seen.one(t, b, id)
+			}
+		})
+	}
+	all.Wait()
+	seen.done(t, goroutines*rounds)
+	// Two that write, and at most one about who has it now.
+	const pairs = goroutines * rounds
+	if n, l := requests.Load()-before, lists.Load(); n > 7*pairs/2 || l > pairs/8 {
+		t.Errorf("%d requests for %d hand-overs, of which %d look at the line", n, pairs, l)
+	} else {
+		t.Logf("%.2f requests for a hand-over, %.3f looks at the line", float64(n)/pairs, float64(l)/pairs)
+	}
+}
+
+// TestHeirIsGone: the key of the next in line was deleted behind our back. The lock is given
+// back all the same, that one is told that it has lost, and who comes after it has the lock.
+func TestHeirIsGone(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartConsul(t, 1)[0]
+	b := closing(t, server.Addr())
+	id := session(t, b, nil)
+	held, gone, next := ask("n", id), ask("n", id), ask("n", id)
+	take(t, b, held)
+	lost, had := make(chan error, 1), make(chan error, 1)
+	wait := func(req backend.AcquireRequest, result chan<- error) {
+		g, err := b.Acquire(within(t), req)
+		if err == nil && g.ByTimer {
+			err = errors.New("only the timer told")
+		}
+		result <- err
+	}
+	go wait(gone, lost)
+	inLine(t, b, "n", 1)
+	go wait(next, had)
+	inLine(t, b, "n", 2)
+	c, pool := client(t, server.Addr(), nil)
+	t.Cleanup(pool.CloseIdleConnections)
+	if _, err := c.KV().Delete("holdfast/locks/n/"+string(gone.Lease), (&api.WriteOptions{}).WithContext(within(t))); err != nil {
+		t.Fatal(err)
+	}
+	give(t, b, held)
+	if err := <-lost; !errors.Is(err, backend.ErrLost) {
+		t.Errorf("whose key was deleted has %v; want %v", err, backend.ErrLost)
+	}
+	if err := <-had; err != nil {
+		t.Errorf("who comes after it: %v", err)
+	}
+}
+
+// TestNoHeirToAPlace: who waits gives its place back, and nobody has the lock for that.
+func TestNoHeirToAPlace(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartConsul(t, 1)[0]
+	b := closing(t, server.Addr())
+	id := session(t, b, nil)
+	held := ask("n", id)
+	first := take(t, b, held)
+	const waiters = 3
+	var line [waiters]backend.AcquireRequest
+	var results [waiters]chan error
+	for i := range line {
+		line[i], results[i] = ask("n", id), make(chan error, 1)
+		go func() {
+			_, err := b.Acquire(within(t), line[i])
+			results[i] <- err
+		}()
+		inLine(t, b, "n", i+1)
+	}
+	give(t, b, line[waiters-1])
+	if err := <-results[waiters-1]; !errors.Is(err, backend.ErrLost) {
+		t.Errorf("whose place was given back has %v; want %v", err, backend.ErrLost)
+	}
+	inLine(t, b, "n", waiters-1)
+	if info, err := b.Inspect(within(t), "n"); err != nil || len(info.Holders) != 1 || info.Holders[0].Token != first {
+		t.Errorf("after that: %+v, %v; want the holder as before", info, err)
+	}
+	for i := range waiters - 1 {
+		select {
+		case err := <-results[i]:
+			t.Errorf("waiter %d has the lock beside its holder, or %v", i, err)
+		default:
+		}
+	}
+	give(t, b, held)
+	for i := range waiters - 1 {
+		if err := <-results[i]; err != nil {
+			t.Errorf("waiter %d: %v", i, err)
+		}
+		give(t, b, line[i])
+	}
+}
+
+// TestReplyToTheHeirIsLost: the lock is given back, and the answer that would tell the next
+// in line is lost: it is told all the same, and not by the timer.
+func TestReplyToTheHeirIsLost(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartConsul(t, 1)[0]
+	proxy := chaos.Start(t, server.Addr())
+	b := closing(t, proxy.Addr())
+	id := session(t, b, nil)
+	const attempts = 20 // until who waits is known here before the lock is given back
+	for range attempts {
+		if losesReplyToTheHeir(t, b, proxy, id) {
+			return
+		}
+	}
+	t.Error("no release asked for the heir")
+}
+
+// losesReplyToTheHeir reports whether there was such a reply.
+func losesReplyToTheHeir(t *testing.T, b *consullock.Backend, proxy *chaos.Proxy, id backend.SessionID) bool {
+	t.Helper()
+	held, heir := ask("n", id), ask("n", id)
+	take(t, b, held)
+	had := make(chan error, 1)
+	go func() {
+		g, err := b.Acquire(within(t), heir)
+		if err == nil && g.ByTimer {
+			err = errors.New("only the timer told")
+		}
+		had <- err
+	}()
+	inLine(t, b, "n", 1)
+	// Only the release names both.
+	lost := proxy.LoseReply(func(piece []byte) bool {
+		return bytes.Contains(piece, []byte(held.Lease)) && bytes.Contains(piece, []byte(heir.Lease))
+	})
+	released := make(chan error, 1)
+	go func() {
+		released <- b.Release(within(t), backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: id})
+	}()
+	var err error
+	sprung := false
+	select {
+	case <-lost:
+		sprung = true
+		proxy.Reset()
+		err = <-released
+	case err = <-released:
+	}
+	proxy.Heal()
+	if err != nil && !sprung || err != nil && !errors.Is(err, backend.ErrUnavailable) && !errors.Is(err, backend.ErrLost) {
+		t.Errorf("the release: %v", err)
+	}
+	if err := <-had; err != nil {
+		t.Errorf("the next in line: %v", err)
+	}
+	give(t, b, heir)
+	return sprung
+}
+
+// TestHeirsOfManyKinds: several processes want one lock, some for themselves, some to
+// read, some give up, again and again. Nobody has it beside who wants it for itself.
+func TestHeirsOfManyKinds(t *testing.T) {
+	t.Parallel()
+	const processes, goroutines, rounds = 3, 7, 12
+	server := testserver.StartConsul(t, 1)[0]
+	var seen turns
+	var readers atomic.Int64
+	var all sync.WaitGroup
+	for range processes {
+		b := closing(t, server.Addr())
+		id := session(t, b, nil)
+		for k := range goroutines {
+			all.Go(func() {
+				for range rounds {
+					switch k {
+					case 0:
+						req := ask("n", id)
+						req.Mode = backend.Shared
+						take(t, b, req)
+						readers.Add(1)
+						if n := seen.inside.Load(); n != 0 {
+							t.Errorf("%d have the lock for themselves beside a reader", n)
+						}
+						readers.Add(-1)
+						give(t, b, req)
+					case 1:
+						tiredOf(t, b, ask("n", id))
+					default:
+						seen.one(t, b, id)
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+	seen.done(t, processes*(goroutines-2)*rounds)
+	if info, err := closing(t, server.Addr()).Inspect(within(t), "n"); err != nil || len(info.Holders)+len(info.Waiters) != 0 {
+		t.Errorf("in the end: %+v, %v; want nobody", info, err)
+	}
+}
+
+// tiredOf asks for the lock, and gives up soon, whatever became of it.
+func tiredOf(t *testing.T, b *consullock.Backend, req backend.AcquireRequest) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(within(t), 5*time.Millisecond)
+	defer cancel()
+	_, _ = b.Acquire(ctx, req) // any outcome will do
+	if err := b.Release(within(t), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session, Abandon: true}); err != nil {
+		t.Errorf("give up: %v", err)
+	}
+}
