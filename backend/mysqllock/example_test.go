@@ -2,6 +2,7 @@ package mysqllock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/holdfast-io/holdfast"
@@ -30,4 +31,35 @@ func Example() { //nolint:testableexamples // it needs a server at a known place
 		return ctx.Err()
 	})
 	fmt.Println(err)
+}
+
+// The servers' own user locks (GET_LOCK): they are free the moment their connection ends.
+func ExampleUserLocks() { //nolint:testableexamples // likewise
+	ctx := context.Background()
+	b, err := mysqllock.OpenUserLocks(ctx, "mysql+getlock://app:secret@db.example.org/app?tls=true", nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer b.Close()
+	locks, err := holdfast.New(b, holdfast.Config{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer locks.Close(ctx)
+
+	lock, err := locks.TryAcquire(ctx, "nightly-report")
+	var held *holdfast.HeldError
+	switch {
+	case errors.As(err, &held):
+		fmt.Println("elsewhere:", held)
+		return
+	case err != nil:
+		fmt.Println(err)
+		return
+	}
+	// The work goes on in lock.Context(), which also ends at once when the connection does.
+	fmt.Println("token", lock.Token(), lock.Context().Err())
+	fmt.Println(lock.Release(ctx))
 }

@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/consullock"
 	"github.com/holdfast-io/holdfast/backend/k8slock"
 	"github.com/holdfast-io/holdfast/backend/memlock"
@@ -33,6 +35,7 @@ func TestCapabilityTable(t *testing.T) {
 	caps := capabilities(t)
 	generated(t, "../../README.md", "capabilities", capabilityTable(caps, func(s string) string { return s }))
 	generated(t, "../../docs/guarantees.md", "capabilities", capabilityTable(caps, func(s string) string { return s }))
+	generated(t, "../../docs/guarantees.md", "cases", caseTable(caps))
 	for _, one := range caps { // each backend's page has its own column
 		page := "../../docs/backends/" + one.Name + ".md"
 		generated(t, page, "capabilities", capabilityTable([]backend.Capabilities{one}, func(s string) string { return s }))
@@ -172,6 +175,39 @@ func capabilityTable(all []backend.Capabilities, say func(string) string) string
 		fmt.Fprintf(&b, "| %s |", say(r.label))
 		for _, c := range all {
 			fmt.Fprintf(&b, " %s |", say(r.cell(c)))
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+// caseTable is how many cases of the suite each backend passes, by the lines of the contract:
+// all that do not need what it does not have. A case is either run or left out for that.
+func caseTable(all []backend.Capabilities) string {
+	var lines []string // of the contract, in order
+	of := make(map[string][]backendtest.Case)
+	for _, c := range backendtest.Cases() {
+		if of[c.ID] = append(of[c.ID], c); len(of[c.ID]) == 1 {
+			lines = append(lines, c.ID)
+		}
+	}
+	slices.SortFunc(lines, func(x, y string) int { return cmp.Or(cmp.Compare(len(x), len(y)), cmp.Compare(x, y)) })
+	var b strings.Builder
+	b.WriteString("| | cases |")
+	for _, c := range all {
+		fmt.Fprintf(&b, " %s |", c.Name)
+	}
+	b.WriteString("\n| --- | --- |" + strings.Repeat(" --- |", len(all)) + "\n")
+	for _, id := range lines {
+		fmt.Fprintf(&b, "| %s | %d |", id, len(of[id]))
+		for _, caps := range all {
+			n := 0
+			for _, c := range of[id] {
+				if c.Needs == nil || c.Needs(caps) {
+					n++
+				}
+			}
+			fmt.Fprintf(&b, " %d |", n)
 		}
 		b.WriteString("\n")
 	}
