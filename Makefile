@@ -109,7 +109,7 @@ SEED    ?= 1
 PROFILE ?= torture
 
 .PHONY: soak
-soak: deps ## rounds of a minute on one real server, with another seed each, and a look at what grows: BACKEND=redis FOR=24h SEED=1 PROFILE=torture; it ends at the first violation
+soak: deps ## rounds of a minute on the same servers, which are stopped and crash too, with another seed each, and a look at what grows: BACKEND=redis FOR=24h SEED=1 PROFILE=torture; it ends at the first violation
 	SOAK='$(if $(filter file,$(origin FOR)),24h,$(FOR))' SEED='$(SEED)' PROFILE='$(PROFILE)' BACKEND='$(or $(BACKEND),sqlite)' $(GO) test -count=1 -v -run '^TestSoak$$' -timeout 0 ./verify/play
 
 .PHONY: simulate

@@ -14,13 +14,16 @@ import (
 
 // Config says what to play.
 type Config struct {
-	// URL of the backend. Required, without Cluster.
+	// URL of the backend. Required, without Cluster and Servers.
 	URL string
 	// Cluster starts servers for the run, which it stops and crashes then: one of
 	// [Clusters]. They have on disk what they answered, or a majority has: three of etcd,
 	// ZooKeeper or Consul, five for redlock, one of the others. The programs have to be on
 	// this machine. Optional.
 	Cluster string
+	// Servers are started already: the run hurts them as those of Cluster, and leaves them
+	// whole. Optional.
+	Servers *Servers
 	// Programs are commands of servers for Cluster that are not in $PATH, by the name that
 	// the program has as a rule: "consul", "holdfast". Optional.
 	Programs map[string][]string
@@ -65,6 +68,8 @@ func (c *Config) check() error {
 		return &backend.InvalidError{Field: "profile", Value: "jepsen", Bound: "another one: the workers of this backend are one process, which cannot be stopped"}
 	case c.Cluster != "" && (c.URL != "" || !slices.Contains(Clusters(), c.Cluster)):
 		return &backend.InvalidError{Field: "local-cluster", Value: fmt.Sprintf("%.20q", c.Cluster), Bound: "one of " + strings.Join(Clusters(), ", ") + ", and no URL"}
+	case c.Servers != nil && (c.URL != "" || c.Cluster != ""):
+		return &backend.InvalidError{Field: "servers", Value: "set", Bound: "no URL and no local-cluster beside them"}
 	case c.TTL < 0 || c.TTL > time.Minute:
 		return &backend.InvalidError{Field: "ttl", Value: c.TTL.String(), Bound: "at most 1m"}
 	case c.History == nil:

@@ -90,11 +90,12 @@ func (s sizes) own() {
 	s.process("test", os.Getpid())
 }
 
-// process adds the sizes of a process, where the system tells them.
+// process adds the sizes of a process, where the system tells them, to those of others of
+// that name.
 func (s sizes) process(name string, pid int) {
 	dir := "/proc/" + strconv.Itoa(pid)
 	if fds, err := os.ReadDir(filepath.Join(dir, "fd")); err == nil {
-		s[name+" descriptors"] = int64(len(fds))
+		s[name+" descriptors"] += int64(len(fds))
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "statm"))
 	if err != nil || name == "test" {
@@ -102,7 +103,7 @@ func (s sizes) process(name string, pid int) {
 	}
 	if fields := strings.Fields(string(text)); len(fields) > 1 {
 		if pages, err := strconv.ParseInt(fields[1], 10, 64); err == nil {
-			s[name+" memory"] = pages * int64(os.Getpagesize())
+			s[name+" memory"] += pages * int64(os.Getpagesize())
 		}
 	}
 }

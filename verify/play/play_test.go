@@ -152,7 +152,7 @@ func TestRedis(t *testing.T) {
 	}
 }
 
-// A worker that begins while the backend is away waits for it.
+// A worker that begins while the backend is away waits for it, and longer than for a lock.
 func TestWorkerBeginsWithoutABackend(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
@@ -167,11 +167,11 @@ func TestWorkerBeginsWithoutABackend(t *testing.T) {
 	go func() {
 		job, _ := json.Marshal(map[string]any{
 			"Worker": "1.1", "URL": "redis://" + relay.Addr() + "?quarantine=off", "Prefix": "p", "TTL": time.Second, "Tasks": 1,
-			"Pause": time.Millisecond, "Patience": time.Minute, "Gens": []int{0, 0, 0, 0},
+			"Pause": time.Millisecond, "Patience": 2 * time.Second, "Gens": []int{0, 0, 0, 0},
 		})
 		_, _ = fmt.Fprintf(orders, "%s\n", job)
 	}()
-	time.AfterFunc(300*time.Millisecond, relay.Heal)
+	time.AfterFunc(3*time.Second, relay.Heal)
 	lines := bufio.NewScanner(said)
 	if !lines.Scan() || !strings.Contains(lines.Text(), `"e":"start"`) {
 		t.Fatalf("the worker said %q", lines.Text())

@@ -66,23 +66,23 @@ func Run(ctx context.Context, cfg Config) error {
 	if _, err := readClock(); err != nil {
 		return err
 	}
-	var servers *cluster
 	if cfg.Cluster != "" {
-		var err error
-		if servers, err = startCluster(ctx, cfg.Cluster, cfg.Programs); err != nil {
+		servers, err := StartServers(ctx, cfg.Cluster, cfg.Programs)
+		if err != nil {
 			return err
 		}
-		cfg.URL = servers.url
+		cfg.Servers = servers
+		return errors.Join(runOn(ctx, cfg), servers.End())
 	}
-	err := runOn(ctx, cfg, servers)
-	if servers != nil {
-		err = errors.Join(err, servers.end())
-	}
-	return err
+	return runOn(ctx, cfg)
 }
 
 // runOn plays on a backend that is there.
-func runOn(ctx context.Context, cfg Config, servers *cluster) error {
+func runOn(ctx context.Context, cfg Config) error {
+	var servers *cluster
+	if cfg.Servers != nil {
+		servers, cfg.URL = cfg.Servers.cluster, cfg.Servers.URL()
+	}
 	seen := &look{}
 	b, err := open.URL(ctx, cfg.URL, open.Options{Logger: slog.New(seen)})
 	if err != nil {

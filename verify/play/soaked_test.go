@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/verify"
+	"github.com/holdfast-io/holdfast/verify/history"
 )
 
 // soaked is what became of a soak: one line of SOAK_REPORT.
@@ -23,6 +24,7 @@ type soaked struct {
 	Kills      int `json:"kills"`
 	Freezes    int `json:"freezes"`
 	Network    int `json:"network_faults"`
+	Servers    int `json:"server_faults"` // of servers that the soak has for that
 	Losses     int `json:"losses"`
 	Violations int `json:"violations"`
 	// Inconclusive is how many checks could not say: they are neither pass nor failure.
@@ -37,9 +39,15 @@ type soaked struct {
 }
 
 // add counts a round.
-func (s *soaked) add(r *verify.Report) {
+func (s *soaked) add(h *history.History, r *verify.Report) {
 	s.Rounds++
 	n := r.Counts
+	for _, e := range h.Events {
+		if e.Kind == history.KindFault && e.Worker == "" {
+			s.Servers++
+			n.Network--
+		}
+	}
 	s.Calls, s.Grants, s.Unanswered = s.Calls+n.Calls, s.Grants+n.Grants, s.Unanswered+n.Unknown
 	s.Kills, s.Freezes, s.Network, s.Losses = s.Kills+n.Kills, s.Freezes+n.Freezes, s.Network+n.Network, s.Losses+n.Losses
 	for _, c := range r.Checks {

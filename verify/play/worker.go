@@ -47,12 +47,18 @@ func Worker(ctx context.Context, in io.Reader, out io.Writer) error {
 }
 
 // openPatiently opens the backend. A worker that begins while the servers are away waits
-// for them, as it would if they went later.
+// for them, as it would if they went later: until its own faults and those of the servers,
+// which come one after the other, leave it a moment.
 func openPatiently(ctx context.Context, j job) (backend.Backend, error) {
-	ctx, cancel := context.WithTimeout(ctx, j.Patience)
+	ctx, cancel := context.WithTimeout(ctx, patientStart)
 	defer cancel()
+	try := func() (backend.Backend, error) {
+		ctx, cancel := context.WithTimeout(ctx, j.Patience)
+		defer cancel()
+		return open.URL(ctx, j.URL, open.Options{})
+	}
 	for {
-		b, err := open.URL(ctx, j.URL, open.Options{})
+		b, err := try()
 		if err == nil || !errors.Is(err, backend.ErrUnavailable) || !pause(ctx, 50*time.Millisecond) {
 			return b, err
 		}

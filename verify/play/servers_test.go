@@ -1,0 +1,71 @@
+package play_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/verify/history"
+	"github.com/holdfast-io/holdfast/verify/play"
+)
+
+// Servers that many runs play on are hurt in each, serve after it, and are gone in the end.
+func TestServersAreKept(t *testing.T) {
+	t.Parallel()
+	servers, err := play.StartServers(t.Context(), "redis", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := false
+	end := func() {
+		if ended {
+			return
+		}
+		ended = true
+		if err := servers.End(); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(end)
+	url, first := servers.URL(), servers.Pids()
+	crashes := 0
+	for seed := uint64(1); seed <= 2 || crashes == 0 && seed < 6 && !t.Failed(); seed++ {
+		h := played(t, play.Config{Servers: servers, Worker: workers(), For: 6 * time.Second, Seed: seed, Profile: play.Torture, TTL: time.Second})
+		judged(t, h)
+		for _, e := range h.Events {
+			if e.Kind == history.KindFault && e.Text == "server crashed, 1" {
+				crashes++
+			}
+		}
+		s := make(sizes)
+		look(t, "redis", url, s)
+		if s["keys"] == 0 {
+			t.Errorf("after round %d the servers have nothing of it: %v", seed, s)
+		}
+	}
+	if crashes == 0 || servers.URL() != url || slices.Equal(servers.Pids(), first) {
+		t.Errorf("%d crashes; %s was %s, processes %v were %v", crashes, servers.URL(), url, servers.Pids(), first)
+	}
+	end()
+	if s := make(sizes); lookAtRedis(t.Context(), url, s) == nil {
+		t.Errorf("they serve after their end: %v", s)
+	}
+}
+
+func TestServersAreInPlaceOfAURL(t *testing.T) {
+	t.Parallel()
+	for _, cfg := range []play.Config{
+		{Servers: new(play.Servers), URL: "memory://"},
+		{Servers: new(play.Servers), Cluster: "redis"},
+	} {
+		err := play.Run(t.Context(), cfg)
+		if bad, ok := errors.AsType[*backend.InvalidError](err); !ok || bad.Field != "servers" {
+			t.Errorf("%+v: %v", cfg, err)
+		}
+	}
+	if s, err := play.StartServers(t.Context(), "memory", nil); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("servers of memory: %v, %v", s, err)
+	}
+}
