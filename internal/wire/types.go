@@ -94,6 +94,31 @@ type RenewManyRequest struct {
 	Leases []LeaseRef `json:"leases"`
 }
 
+// BatchRequest is the body of POST /v1/leases/batch.
+type BatchRequest struct {
+	Acquire []BatchAcquire `json:"acquire,omitempty"`
+	Release []BatchRelease `json:"release,omitempty"`
+}
+
+// BatchAcquire is one lock to take if it is free: an [AcquireRequest] that does not wait,
+// with a lease that the client made. Fields that are 0 have their defaults.
+type BatchAcquire struct {
+	Name    string   `json:"name"`
+	Lease   string   `json:"lease"`
+	TTL     Duration `json:"ttl,omitzero"`
+	Owner   string   `json:"owner,omitempty"`
+	Shared  bool     `json:"shared,omitempty"`
+	Limit   int      `json:"limit,omitempty"`
+	Permits int      `json:"permits,omitempty"`
+	Note    string   `json:"note,omitempty"`
+}
+
+// BatchRelease is one lease to give back.
+type BatchRelease struct {
+	Name  string `json:"name"`
+	Lease string `json:"lease"`
+}
+
 // LeaseRef is one lease to renew.
 type LeaseRef struct {
 	Name  string   `json:"name"`
@@ -129,6 +154,29 @@ type RenewResult struct {
 	TTL       Duration    `json:"ttl,omitzero"`
 	ExpiresAt Time        `json:"expires_at,omitzero"`
 	Error     *Problem    `json:"error,omitempty"`
+}
+
+// What a BatchResult is of.
+const (
+	OpAcquire = "acquire"
+	OpRelease = "release"
+)
+
+// BatchResult is a line of the answer to POST /v1/leases/batch: what became of one item.
+// Error is set, or it worked; then Token, TTL and ExpiresAt of an acquire are as in [Grant].
+type BatchResult struct {
+	// Op and Item say which: the list, and the place in it, from 0.
+	Op        string      `json:"op"`
+	Item      int         `json:"item"`
+	Name      string      `json:"name"`
+	Lease     string      `json:"lease"`
+	Token     fence.Token `json:"token,omitzero"`
+	TTL       Duration    `json:"ttl,omitzero"`
+	ExpiresAt Time        `json:"expires_at,omitzero"`
+	Error     *Problem    `json:"error,omitempty"`
+	// Time is the server's wall clock, where there is an Error: what the times in it are
+	// to be compared with.
+	Time Time `json:"time,omitzero"`
 }
 
 // Lock is the state of a lock.
