@@ -95,6 +95,10 @@ func TestStrangeResults(t *testing.T) {
 	if g, err := b.granted(backend.AcquireRequest{TTL: time.Minute}, o[0]); err != nil || g.Left != time.Minute {
 		t.Errorf("a server that gives more than was asked for: %+v, %v", g, err)
 	}
+	o = b.readFor(threeItems(), strings.Replace(good, "1h", "10s", 1)+"\n")
+	if g, err := b.granted(backend.AcquireRequest{TTL: time.Minute}, o[0]); err != nil || g.Left != 10*time.Second {
+		t.Errorf("a lease that was out before: %+v, %v", g, err)
+	}
 	for _, change := range [][2]string{
 		{`"acquire"`, `"release"`},
 		{`"acquire"`, `"renew"`},

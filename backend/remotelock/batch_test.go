@@ -104,13 +104,11 @@ func TestAlone(t *testing.T) {
 func TestTravelAndWait(t *testing.T) {
 	t.Parallel()
 	s := newStation(t)
-	s.b.SetLate(10 * time.Millisecond)
 	holder := ask("x0")
 	if _, err := s.direct.Acquire(t.Context(), holder); err != nil {
 		t.Fatal(err)
 	}
 	wait := func(_ int, r *backend.AcquireRequest) { r.Wait = true }
-	s.b.SetLate(time.Hour)
 	s.busy()
 	first, _, done := s.acquireMany(2, wait)
 	s.queued(2)
@@ -134,24 +132,35 @@ func TestTravelAndWait(t *testing.T) {
 		})
 	}
 	line(first[0].Lease)
+	s.busy()
 	second, _, done2 := s.acquireMany(1, wait)
 	line(first[0].Lease, second[0].Lease)
+	s.open()
 	_, batches, _ := s.seen()
 	if len(batches) != 1 {
 		t.Errorf("%d batches: who comes second knows that there is a line", len(batches))
 	}
-	for i, next := range []struct {
-		before, lease backend.LeaseID
-		done          chan error
-	}{{holder.Lease, first[0].Lease, done[0]}, {first[0].Lease, second[0].Lease, done2[0]}} {
-		if err := s.direct.Release(t.Context(), backend.ReleaseRequest{Name: "x0", Lease: next.before}); err != nil {
+	hand := func(from, to backend.LeaseID, done chan error) {
+		t.Helper()
+		if err := s.direct.Release(t.Context(), backend.ReleaseRequest{Name: "x0", Lease: from}); err != nil {
 			t.Fatal(err)
 		}
-		if err := <-next.done; err != nil {
-			t.Errorf("waiter %d: %v", i, err)
+		if err := <-done; err != nil {
+			t.Error(err)
 		}
-		if h := s.holders("x0"); len(h) != 1 || h[0].Lease != next.lease {
+		if h := s.holders("x0"); len(h) != 1 || h[0].Lease != to {
 			t.Errorf("holders %+v", h)
 		}
+	}
+	hand(holder.Lease, first[0].Lease, done[0])
+	hand(first[0].Lease, second[0].Lease, done2[0])
+	// Nobody asks for it any more, and there was a line the last time.
+	s.busy()
+	third, _, done3 := s.acquireMany(1, wait)
+	line(third[0].Lease)
+	hand(second[0].Lease, third[0].Lease, done3[0])
+	s.open()
+	if _, batches, _ := s.seen(); len(batches) != 1 {
+		t.Errorf("%d batches: who comes later knows that there was a line", len(batches))
 	}
 }

@@ -23,18 +23,19 @@ import (
 
 const batchPath = "/v1/leases/batch"
 
-// station is a server that holds up what is asked of the lock "gate" until it is opened,
+// station is a server that holds up what is asked of the locks "gate/…" until it is opened,
 // and sees every request for the others.
 type station struct {
 	t      *testing.T
 	store  *memlock.Store
 	direct backend.Backend
 	b      *remotelock.Backend
-	gate   chan struct{} // closed: open
 	// batch serves a request for many; nil: the server does.
 	batch func(w http.ResponseWriter, r *http.Request, next http.Handler)
 
 	mu      sync.Mutex
+	gate    chan struct{}       // closed: open
+	gates   int                 // locks of that name so far
 	singles []string            // "POST name", of locks but the gate
 	batches []wire.BatchRequest // as they came
 	arrived []time.Time         // the batches
@@ -69,7 +70,7 @@ func newStation(t *testing.T) *station {
 
 func (s *station) watched(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		name, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v1/locks/"), "/")
+		name, _, _ := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), "/v1/locks/"), "/")
 		switch {
 		case r.URL.Path == batchPath:
 			body, err := io.ReadAll(r.Body)
@@ -86,8 +87,11 @@ func (s *station) watched(next http.Handler) http.Handler {
 				return
 			}
 		case strings.HasPrefix(name, "gate"):
+			s.mu.Lock()
+			gate := s.gate
+			s.mu.Unlock()
 			select {
-			case <-s.gate:
+			case <-gate:
 			case <-r.Context().Done():
 			}
 		case strings.HasPrefix(r.URL.Path, "/v1/locks/"):
@@ -99,18 +103,31 @@ func (s *station) watched(next http.Handler) http.Handler {
 	})
 }
 
-// open lets the gate's requests through.
-func (s *station) open() { close(s.gate) }
+// open lets the gate's requests through, those that are there.
+func (s *station) open() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.gate)
+	s.gate = make(chan struct{})
+}
+
+// through asks for a lock of the gate.
+func (s *station) through() chan error {
+	s.mu.Lock()
+	s.gates++
+	name := fmt.Sprint("gate/", s.gates)
+	s.mu.Unlock()
+	return s.async(func(ctx context.Context) error {
+		_, err := s.b.Acquire(ctx, ask(name))
+		return err
+	})
+}
 
 // busy has all flights under way, so that what is asked now travels together.
 func (s *station) busy() {
 	s.t.Helper()
-	for i := range remotelock.MaxFlights {
-		name := fmt.Sprint("gate", i)
-		s.async(func(ctx context.Context) error {
-			_, err := s.b.Acquire(ctx, ask(name))
-			return err
-		})
+	for range remotelock.MaxFlights {
+		s.through()
 	}
 	eventually(s.t, "all flights are under way", func() bool { return s.b.Flights() == remotelock.MaxFlights })
 }
