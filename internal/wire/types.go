@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -20,8 +21,8 @@ func (d Duration) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON takes a string of Go's syntax. A bare number is an error: it does
 // not say its unit.
 func (d *Duration) UnmarshalJSON(b []byte) error {
-	var s string
-	if err := json.Unmarshal(b, &s); err != nil || len(b) == 0 || b[0] != '"' {
+	s, ok := text(b)
+	if !ok {
 		return fmt.Errorf("duration %.40s: must be a string like \"30s\"", b)
 	}
 	v, err := time.ParseDuration(s)
@@ -30,6 +31,19 @@ func (d *Duration) UnmarshalJSON(b []byte) error {
 	}
 	*d = Duration(v)
 	return nil
+}
+
+// text is the string that a JSON value is.
+func text(b []byte) (string, bool) {
+	if len(b) < 2 || b[0] != '"' {
+		return "", false
+	}
+	if inside := b[1 : len(b)-1]; bytes.IndexByte(inside, '\\') < 0 {
+		return string(inside), true
+	}
+	var s string
+	err := json.Unmarshal(b, &s)
+	return s, err == nil
 }
 
 // String is the duration in Go's syntax.
@@ -51,8 +65,8 @@ func (t Time) MarshalJSON() ([]byte, error) {
 
 // UnmarshalJSON takes any RFC 3339 time.
 func (t *Time) UnmarshalJSON(b []byte) error {
-	var s string
-	if err := json.Unmarshal(b, &s); err != nil {
+	s, ok := text(b)
+	if !ok {
 		return fmt.Errorf("time %.40s: must be RFC 3339", b)
 	}
 	v, err := time.Parse(time.RFC3339Nano, s)
