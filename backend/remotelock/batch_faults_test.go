@@ -269,13 +269,22 @@ func TestBatchWithASlowLock(t *testing.T) {
 	t.Parallel()
 	s := newStation(t)
 	s.b.SetLate(10 * time.Millisecond)
-	for range remotelock.MaxFlights { // all of them are held up
-		s.through()
+	var gates [remotelock.MaxFlights]chan error
+	for i := range gates { // all flights are held up
+		gates[i] = s.through()
 	}
+	eventually(t, "they are at the gate", func() bool { return s.waiting() == len(gates) })
 	_, _, done := s.acquireMany(10, nil)
 	for i := range done {
 		if err := <-done[i]; err != nil {
 			t.Error(err)
+		}
+	}
+	for i := range gates {
+		select {
+		case err := <-gates[i]:
+			t.Errorf("the others had to wait until this had its answer: %v", err)
+		default:
 		}
 	}
 	s.open()
@@ -335,14 +344,14 @@ func TestBatchFits(t *testing.T) {
 			t.Fatalf("%s: %v", reqs[i].Name, err)
 		}
 	}
-	_, batches, _ := s.seen()
+	singles, batches, _ := s.seen()
 	for _, b := range batches {
 		if n := len(b.Acquire); n > remotelock.MaxItems {
 			t.Errorf("%d in one request", n)
 		}
 	}
-	if len(batches) < 3 {
-		t.Errorf("%d batches", len(batches))
+	if len(batches) < 3 || len(singles) > 10 {
+		t.Errorf("%d batches, and %d had to ask alone", len(batches), len(singles))
 	}
 }
 

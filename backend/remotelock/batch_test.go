@@ -119,6 +119,9 @@ func TestTravelAndWait(t *testing.T) {
 	line := func(want ...backend.LeaseID) {
 		t.Helper()
 		eventually(t, fmt.Sprintf("%d are in line", len(want)), func() bool {
+			if s.b.Queued() != 0 {
+				t.Fatal("who knows that there is a line waits to travel with others")
+			}
 			info, err := s.direct.Inspect(t.Context(), "x0")
 			if err != nil || len(info.Waiters) != len(want) {
 				return false

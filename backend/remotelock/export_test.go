@@ -6,7 +6,11 @@ import "time"
 func (b *Backend) SetPoll(d time.Duration) { b.poll = d }
 
 // SetLate changes how long a request keeps others from leaving.
-func (b *Backend) SetLate(d time.Duration) { b.together.late = d }
+func (b *Backend) SetLate(d time.Duration) {
+	b.together.mu.Lock()
+	defer b.together.mu.Unlock()
+	b.together.late = d
+}
 
 // Queued counts the operations that wait for others to answer before they leave.
 func (b *Backend) Queued() int {

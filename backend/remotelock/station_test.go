@@ -36,6 +36,7 @@ type station struct {
 	mu      sync.Mutex
 	gate    chan struct{}       // closed: open
 	gates   int                 // locks of that name so far
+	inside  int                 // requests that wait for it to be opened
 	singles []string            // "POST name", of locks but the gate
 	batches []wire.BatchRequest // as they came
 	arrived []time.Time         // the batches
@@ -89,11 +90,15 @@ func (s *station) watched(next http.Handler) http.Handler {
 		case strings.HasPrefix(name, "gate"):
 			s.mu.Lock()
 			gate := s.gate
+			s.inside++
 			s.mu.Unlock()
 			select {
 			case <-gate:
 			case <-r.Context().Done():
 			}
+			s.mu.Lock()
+			s.inside--
+			s.mu.Unlock()
 		case strings.HasPrefix(r.URL.Path, "/v1/locks/"):
 			s.mu.Lock()
 			s.singles = append(s.singles, r.Method+" "+name)
@@ -123,13 +128,21 @@ func (s *station) through() chan error {
 	})
 }
 
+// waiting is how many wait at the gate.
+func (s *station) waiting() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.inside
+}
+
 // busy has all flights under way, so that what is asked now travels together.
 func (s *station) busy() {
 	s.t.Helper()
+	eventually(s.t, "nothing is under way", func() bool { return s.b.Flights() == 0 })
 	for range remotelock.MaxFlights {
 		s.through()
 	}
-	eventually(s.t, "all flights are under way", func() bool { return s.b.Flights() == remotelock.MaxFlights })
+	eventually(s.t, "all flights are under way", func() bool { return s.waiting() == remotelock.MaxFlights })
 }
 
 func (s *station) queued(n int) {
