@@ -60,34 +60,39 @@ func (s *Server) parseAcquire(r *request) (ask, error) {
 	if err := wire.Decode(r.body, &a.AcquireRequest); err != nil {
 		return a, err
 	}
-	limits := s.cfg.Limits
-	switch {
-	case a.Wait < 0 || a.Wait > wire.Duration(limits.Wait):
-		return a, invalid("wait", a.Wait.String(), fmt.Sprintf("0s to %s; ask again to wait longer", limits.Wait))
-	case a.Limit < 0 || a.Limit > backend.MaxLimit:
-		return a, invalid("limit", strconv.Itoa(a.Limit), fmt.Sprintf("1 to %d", backend.MaxLimit))
-	case a.Permits < 1 || a.Permits > max(1, a.Limit):
-		return a, invalid("permits", strconv.Itoa(a.Permits), fmt.Sprintf("1 to the limit, %d", max(1, a.Limit)))
-	}
-	if err := s.checkTTL(time.Duration(a.TTL)); err != nil {
-		return a, err
-	}
-	if err := backend.ValidateText("note", a.Note, limits.Metadata); err != nil {
-		return a, err
-	}
-	if err := backend.ValidateText("owner", a.Owner, backend.MaxOwnerLen); err != nil {
-		return a, err
-	}
-	if a.Lease == "" {
-		return a, nil
-	}
-	a.theirs, a.lease = true, backend.LeaseID(a.Lease)
-	if err := backend.ValidateLeaseID(a.lease); err != nil {
+	if err := s.checkAsk(&a); err != nil || !a.theirs {
 		return a, err
 	}
 	var err error
 	a.keep, err = s.keepPlace(r.Header.Get(wire.HeaderKeepPlace))
 	return a, err
+}
+
+// checkAsk checks all but the name, and takes the lease over if the client made one.
+func (s *Server) checkAsk(a *ask) error {
+	limits := s.cfg.Limits
+	switch {
+	case a.Wait < 0 || a.Wait > wire.Duration(limits.Wait):
+		return invalid("wait", a.Wait.String(), fmt.Sprintf("0s to %s; ask again to wait longer", limits.Wait))
+	case a.Limit < 0 || a.Limit > backend.MaxLimit:
+		return invalid("limit", strconv.Itoa(a.Limit), fmt.Sprintf("1 to %d", backend.MaxLimit))
+	case a.Permits < 1 || a.Permits > max(1, a.Limit):
+		return invalid("permits", strconv.Itoa(a.Permits), fmt.Sprintf("1 to the limit, %d", max(1, a.Limit)))
+	}
+	if err := s.checkTTL(time.Duration(a.TTL)); err != nil {
+		return err
+	}
+	if err := backend.ValidateText("note", a.Note, limits.Metadata); err != nil {
+		return err
+	}
+	if err := backend.ValidateText("owner", a.Owner, backend.MaxOwnerLen); err != nil {
+		return err
+	}
+	if a.Lease == "" {
+		return nil
+	}
+	a.theirs, a.lease = true, backend.LeaseID(a.Lease)
+	return backend.ValidateLeaseID(a.lease)
 }
 
 func (s *Server) checkTTL(ttl time.Duration) error {
@@ -313,6 +318,17 @@ func (s *Server) answer(w http.ResponseWriter, r *request, a ask, lock *holdfast
 
 // granted notes a grant, and gives the answer.
 func (s *Server) granted(w http.ResponseWriter, r *request, a ask, lock *holdfast.Lock, g tapped) wire.Grant {
+	if g.Waited {
+		w.Header().Set(wire.HeaderWaited, time.Since(r.arrived).Round(time.Millisecond).String())
+		if took, ok := s.line.handover(a.name); ok {
+			s.metrics.HandedOver(took)
+		}
+	}
+	return s.enterGrant(r, a, lock, g)
+}
+
+// enterGrant notes a grant, whatever it waited.
+func (s *Server) enterGrant(r *request, a ask, lock *holdfast.Lock, g tapped) wire.Grant {
 	ends := lock.Deadline()
 	if !g.Asked.IsZero() {
 		ends = g.Asked.Add(g.Left)
@@ -321,12 +337,6 @@ func (s *Server) granted(w http.ResponseWriter, r *request, a ask, lock *holdfas
 	s.ledger.granted(leaseKey{a.name, a.lease}, lock.IsShared(), ends.Sub(now))
 	// The client counts from before it sent the request, which was before it arrived.
 	ttl := min(time.Duration(a.TTL), ends.Sub(r.arrived))
-	if g.Waited {
-		w.Header().Set(wire.HeaderWaited, now.Sub(r.arrived).Round(time.Millisecond).String())
-		if took, ok := s.line.handover(a.name); ok {
-			s.metrics.HandedOver(took)
-		}
-	}
 	return wire.Grant{
 		Name: a.name, Lease: string(a.lease), Token: lock.Token(), Owner: a.Owner,
 		TTL: wire.Duration(ttl.Truncate(time.Millisecond)), ExpiresAt: wire.Time{Time: now.Add(ends.Sub(now))},

@@ -77,6 +77,8 @@ type Limits struct {
 	MinTTL, MaxTTL time.Duration
 	// RenewBatch is the most leases in one renewal. Default: 1,000. Optional.
 	RenewBatch int
+	// Batch is the most acquires and releases in one request. Default: 256. Optional.
+	Batch int
 	// Connections in all, and from one IP address. More are closed at once. Default:
 	// 10,000 and 100. Optional.
 	Connections, ConnectionsPerIP int
@@ -115,6 +117,7 @@ func (l *Limits) defaults(c backend.Capabilities) {
 	orDefault(&l.MinTTL, time.Second)
 	orDefault(&l.MaxTTL, 24*time.Hour)
 	orDefault(&l.RenewBatch, 1000)
+	orDefault(&l.Batch, 256)
 	orDefault(&l.Connections, 10_000)
 	orDefault(&l.ConnectionsPerIP, 100)
 	orDefault(&l.Streams, 250)
@@ -156,7 +159,7 @@ func (c *Config) check(caps backend.Capabilities) error {
 	l := c.Limits
 	for name, n := range map[string]int{
 		"limits.headers": l.Headers, "limits.body": int(l.Body), "limits.metadata": l.Metadata,
-		"limits.renew_batch": l.RenewBatch, "limits.connections": l.Connections,
+		"limits.renew_batch": l.RenewBatch, "limits.batch": l.Batch, "limits.connections": l.Connections,
 		"limits.connections_per_ip": l.ConnectionsPerIP, "limits.streams": l.Streams,
 		"limits.waiters_per_lock": l.WaitersPerLock, "limits.acquires": l.Acquires, "limits.reads": l.Reads,
 		"limits.events": l.Events, "limits.holders": l.Holders, "limits.backlog": l.Backlog,

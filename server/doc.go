@@ -9,6 +9,7 @@
 //	PUT    /v1/locks/{name}/leases/{lease}   renew
 //	DELETE /v1/locks/{name}/leases/{lease}   release
 //	POST   /v1/leases/renew                  renew many
+//	POST   /v1/leases/batch                  acquire and release many
 //	GET    /v1/locks, /v1/locks/{name}       who holds, who waits
 //	DELETE /v1/locks/{name}                  break
 //	GET    /v1/events                        server-sent events
@@ -44,6 +45,16 @@
 // then keeps its turn. The place falls when that time, or the TTL of its session
 // (Config.PlaceTTL), is over. When the server stops, waiters get 503 with
 // Retry-After and every place of a client-made lease is left in line in this way.
+//
+// # Batches
+//
+// POST /v1/leases/batch takes many locks that are free, and gives many leases back, in one
+// request: a client with many callers is bound by the requests, and a backend that can makes
+// one transaction of them. Each item is checked, authorised, counted in its lane and done
+// as if it had come on its own. All are done at once, but the releases of a lock before its
+// acquires. The answer has a line for each, told when the backend has answered it: a
+// lock that takes long holds up no other. Nothing waits in line in a batch, and every lease
+// ID in it is the client's.
 //
 // # Limits
 //

@@ -87,7 +87,7 @@ func (s *Server) guard(w http.ResponseWriter, r *request) {
 		l := rt.lane(s.lanes)
 		if !l.enter(r.Context()) {
 			s.metrics.QuotaRejected(l.quota)
-			s.fail(w, r, &shed{status: http.StatusServiceUnavailable, what: "too many requests of this kind at once"})
+			s.fail(w, r, crowded())
 			return
 		}
 		defer l.leave()

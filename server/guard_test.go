@@ -54,7 +54,7 @@ func TestEveryRouteIsAuthorized(t *testing.T) {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		if len(asked) != 9 {
+		if len(asked) != 10 {
 			t.Errorf("asked about %v", asked)
 		}
 	}
@@ -63,7 +63,7 @@ func TestEveryRouteIsAuthorized(t *testing.T) {
 // teamA may do everything below team-a/ and nothing else.
 func teamA(_ *http.Request, act server.Action) error {
 	switch act.Verb {
-	case server.List, server.Watch, server.RenewMany, server.Status:
+	case server.List, server.Watch, server.RenewMany, server.Batch, server.Status:
 		return nil
 	case server.Acquire, server.Renew, server.Release, server.Read, server.Break:
 	}
@@ -149,7 +149,7 @@ func TestMethods(t *testing.T) {
 	a := start(t, server.Config{})
 	for path, allow := range map[string]string{
 		"/v1/locks": "GET, HEAD", lockPath("x"): "POST, GET, DELETE, HEAD", lockPath("x") + "/leases/0123456789abcdef": "PUT, DELETE",
-		"/v1/leases/renew": "POST", "/v1/events": "GET, HEAD", "/": "GET, HEAD",
+		"/v1/leases/renew": "POST", "/v1/leases/batch": "POST", "/v1/events": "GET, HEAD", "/": "GET, HEAD",
 	} {
 		for _, method := range []string{http.MethodPatch, http.MethodOptions, "BREW"} {
 			got := a.call(method, path, "")
@@ -188,7 +188,11 @@ func TestCrossOrigin(t *testing.T) {
 		{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://evil.example"}, {"Origin", "null"},
 	} {
 		for _, r := range []struct{ method, path string }{
-			{"POST", lockPath("x")}, {"DELETE", lockPath("x")}, {"PUT", lockPath("x") + "/leases/0123456789abcdef"}, {"POST", "/v1/leases/renew"},
+			{"POST", lockPath("x")},
+			{"DELETE", lockPath("x")},
+			{"PUT", lockPath("x") + "/leases/0123456789abcdef"},
+			{"POST", "/v1/leases/renew"},
+			{"POST", "/v1/leases/batch"},
 		} {
 			if got := a.call(r.method, r.path, "", h...); got.status != 403 {
 				t.Errorf("%s %s with %v: status %d, want 403", r.method, r.path, h, got.status)
@@ -198,7 +202,7 @@ func TestCrossOrigin(t *testing.T) {
 	if got := a.call("POST", lockPath("x"), "", "Sec-Fetch-Site", "same-origin"); got.status != 200 {
 		t.Errorf("same origin: status %d", got.status)
 	}
-	if n := metric(a, `holdfast_auth_failed_total{backend="memory"}`); n != 16 {
+	if n := metric(a, `holdfast_auth_failed_total{backend="memory"}`); n != 20 {
 		t.Errorf("auth_failed_total %v", n)
 	}
 }

@@ -115,10 +115,22 @@ func (s *Server) countRenewal(lease backend.TimedRenewal, got renewal) {
 // is out and a place in line alike. A lease that is neither is 410, and is made
 // unusable: an acquire of it that is still on its way cannot be granted any more.
 func (s *Server) release(w http.ResponseWriter, r *request) {
-	req := backend.ReleaseRequest{Name: r.name, Lease: r.lease}
-	s.line.release(r.name) // noted first: who is next may be through before the answer is here
+	if err := s.releaseLease(r.Context(), r.name, r.lease); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.cfg.Limits.WriteTimeout)); err != nil {
+		s.cfg.Logger.LogAttrs(r.Context(), slog.LevelDebug, "no write deadline", attrError(err))
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// releaseLease gives one lease back; see release.
+func (s *Server) releaseLease(ctx context.Context, name string, lease backend.LeaseID) error {
+	req := backend.ReleaseRequest{Name: name, Lease: lease}
+	s.line.release(name) // noted first: who is next may be through before the answer is here
 	unknown := false
-	err := s.patiently(r.Context(), func(ctx context.Context) error {
+	err := s.patiently(ctx, func(ctx context.Context) error {
 		err := s.b.Release(ctx, req)
 		if unknown && errors.Is(err, backend.ErrLost) {
 			return nil // an attempt before this one did it
@@ -130,17 +142,12 @@ func (s *Server) release(w http.ResponseWriter, r *request) {
 	})
 	if errors.Is(err, backend.ErrLost) {
 		req.Abandon = true
-		if abandoned := s.b.Release(r.Context(), req); abandoned != nil {
+		if abandoned := s.b.Release(ctx, req); abandoned != nil {
 			err = abandoned
 		}
 	}
-	if err != nil {
-		s.fail(w, r, err)
-		return
+	if err == nil {
+		s.ledger.ended(leaseKey{name, lease})
 	}
-	s.ledger.ended(leaseKey{r.name, r.lease})
-	if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.cfg.Limits.WriteTimeout)); err != nil {
-		s.cfg.Logger.LogAttrs(r.Context(), slog.LevelDebug, "no write deadline", attrError(err))
-	}
-	w.WriteHeader(http.StatusNoContent)
+	return err
 }

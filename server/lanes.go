@@ -34,12 +34,20 @@ func (l *lanes) reading() *lane   { return l.reads }
 func (l *lanes) streaming() *lane { return l.streams }
 func (l *lanes) holding() *lane   { return l.holders }
 
-// enter takes a slot, and reports whether there was one in time.
-func (l *lane) enter(ctx context.Context) bool {
+// enterNow takes a slot, and reports whether there was one.
+func (l *lane) enterNow() bool {
 	select {
 	case l.slots <- struct{}{}:
 		return true
 	default:
+		return false
+	}
+}
+
+// enter takes a slot, and reports whether there was one in time.
+func (l *lane) enter(ctx context.Context) bool {
+	if l.enterNow() {
+		return true
 	}
 	if l.patience == 0 {
 		return false

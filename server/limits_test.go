@@ -24,7 +24,7 @@ func TestDefaultLimits(t *testing.T) {
 	got := server.DefaultLimits(b.Capabilities())
 	want := server.Limits{
 		Body: 64 << 10, Headers: 16 << 10, Metadata: 1 << 10, Wait: time.Minute, MinTTL: time.Second, MaxTTL: 24 * time.Hour,
-		RenewBatch: 1000, Connections: 10_000, ConnectionsPerIP: 100, Streams: 250, WaitersPerLock: 1000,
+		RenewBatch: 1000, Batch: 256, Connections: 10_000, ConnectionsPerIP: 100, Streams: 250, WaitersPerLock: 1000,
 		Acquires: 4096, Reads: 256, Events: 256, Holders: 1024,
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, IdleTimeout: time.Minute, WriteTimeout: 10 * time.Second, Backlog: 256,
 	}

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/internal/wire"
 	"github.com/holdfast-io/holdfast/server"
 )
 
@@ -258,6 +260,14 @@ func (d document) verify(method, pattern string, got answer) error {
 	if !strings.Contains(kind, "json") {
 		return nil
 	}
+	if kind == wire.ContentTypeLines {
+		var errs []error
+		for i, line := range bytes.Split(bytes.TrimSuffix(got.body, []byte("\n")), []byte("\n")) {
+			v, err := number(line)
+			errs = append(errs, err, d.check(media["schema"], v, fmt.Sprintf("line %d", i)))
+		}
+		return errors.Join(errs...)
+	}
 	v, err := number(got.body)
 	if err != nil {
 		return err
@@ -329,6 +339,7 @@ const (
 	lockPattern  = "/v1/locks/{name}"
 	leasePattern = "/v1/locks/{name}/leases/{lease}"
 	renewPattern = "/v1/leases/renew"
+	batchPattern = "/v1/leases/batch"
 )
 
 func good(a *api, note noter) {
@@ -349,6 +360,9 @@ func good(a *api, note noter) {
 	try("GET", "/v1/locks", "?prefix=x&limit=1", "")
 	try("PUT", leasePattern, "", `{"ttl":"1m"}`)
 	try("POST", renewPattern, "", `{"leases":[{"name":"x","lease":"`+lease+`"},{"name":"x","lease":"bad"},{"name":"x","lease":"0000000000000000"}]}`)
+	try("POST", batchPattern, "", `{"acquire":[{"name":"b","lease":"my-own-lease-0002"},{"name":"x","lease":"my-own-lease-0003"}],`+
+		`"release":[{"name":"b","lease":"my-own-lease-0004"},{"name":"b","lease":"bad"}]}`)
+	try("POST", batchPattern, "", `{"release":[{"name":"b","lease":"my-own-lease-0002"}]}`)
 	try("DELETE", leasePattern, "", "")
 	note("POST", lockPattern, wait.get(a.t))
 	try("DELETE", leasePattern, "", "") // lost
@@ -412,7 +426,7 @@ func away(t *testing.T, note noter) {
 	first.next(t, "watching")
 	a.b.away.Store(true)
 	for _, r := range server.Routes() {
-		if r.Verb == server.Status && r.Pattern != "/readyz" || r.Verb == server.RenewMany {
+		if r.Verb == server.Status && r.Pattern != "/readyz" || r.Verb == server.RenewMany || r.Verb == server.Batch {
 			continue
 		}
 		note(r.Method, r.Pattern, a.call(r.Method, somePath(r.Pattern), ""))
@@ -424,6 +438,7 @@ func away(t *testing.T, note noter) {
 		t.Log(err) // the backend is away
 	}
 	note("POST", renewPattern, a.call("POST", renewPattern, `{}`))
+	note("POST", batchPattern, a.call("POST", batchPattern, `{}`))
 	note("POST", lockPattern, a.call("POST", lockPath("x"), `{}`))
 }
 

@@ -48,6 +48,11 @@ type shed struct {
 
 func (e *shed) Error() string { return e.what }
 
+// crowded: a lane is full.
+func crowded() error {
+	return &shed{status: http.StatusServiceUnavailable, what: "too many requests of this kind at once"}
+}
+
 // problemOf says how an error is told: the one place where that is decided.
 func problemOf(err error, now time.Time) wire.Problem {
 	if p, ok := guardProblem(err); ok {

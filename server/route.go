@@ -13,8 +13,8 @@ import (
 // Verb is what a request wants to do.
 type Verb string
 
-// The verbs. List, Watch and RenewMany are asked about as a whole, without a name;
-// then each lock is asked about on its own, with Read or Renew.
+// The verbs. List, Watch, RenewMany and Batch are asked about as a whole, without a name;
+// then each lock is asked about on its own, with Read, Renew, Acquire or Release.
 const (
 	Acquire   Verb = "acquire"
 	Renew     Verb = "renew"
@@ -24,6 +24,7 @@ const (
 	List      Verb = "list"
 	Watch     Verb = "watch"
 	RenewMany Verb = "renew_many"
+	Batch     Verb = "batch"
 	Status    Verb = "status" // health, readiness, metrics, the document, the page
 )
 
@@ -31,7 +32,7 @@ const (
 type Action struct {
 	Verb Verb
 	// Name of the lock: decoded once, valid, and exactly what the backend will get.
-	// Empty for List, Watch, RenewMany and Status.
+	// Empty for List, Watch, RenewMany, Batch and Status.
 	Name string
 	// Prefix of the names of a List or a Watch.
 	Prefix string
@@ -58,6 +59,7 @@ func routes() []route {
 		{"PUT", "/v1/locks/{name}/leases/{lease}", Renew, (*lanes).holding, nil, (*Server).renew},
 		{"DELETE", "/v1/locks/{name}/leases/{lease}", Release, (*lanes).holding, nil, (*Server).release},
 		{"POST", "/v1/leases/renew", RenewMany, (*lanes).holding, nil, (*Server).renewMany},
+		{"POST", "/v1/leases/batch", Batch, nil, nil, (*Server).batch}, // its items take the lanes of their own kind
 		{"GET", "/v1/locks", List, (*lanes).reading, []string{"prefix", "limit", "after"}, (*Server).list},
 		{"GET", "/v1/locks/{name}", Read, (*lanes).reading, nil, (*Server).inspect},
 		{"DELETE", "/v1/locks/{name}", Break, (*lanes).reading, []string{"reason"}, (*Server).breakLock},

@@ -20,6 +20,15 @@
 // the server's Config.PlaceTTL is over; the next poll takes it up again. A caller
 // that gives up sends DELETE, which also kills an acquire that is still on its way.
 //
+// Acquires and releases that are asked for at the same time travel in one request: two
+// requests are under way at most, and what is asked meanwhile travels in the next. Who is
+// alone sends the call for one, and a request that takes longer than 10 ms keeps nobody from
+// leaving. What travels with others does not stand in line. Where the lock turns out to be
+// held the acquire that waits asks once more, with the long poll, and so do at once those
+// that ask for a lock that others were waiting for lately, or that this client asks for
+// already. A server that does not know the call, or a proxy that does not let it pass, is not
+// asked for it again for five minutes.
+//
 // Time left is counted from before the request was sent. A grant that came at the
 // end of a long poll is asked for once more, so that the count begins late.
 //

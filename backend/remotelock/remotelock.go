@@ -46,6 +46,7 @@ type Backend struct {
 	caps  backend.Capabilities
 	poll  time.Duration
 
+	together *together
 	protocol protocol
 	// Behind protocol.door, where that is needed; see clients.
 	polls *http.Client // for acquires that wait, and events
@@ -99,6 +100,7 @@ func New(rawURL string, o Options) (*Backend, error) {
 		Shared: true, Permits: true, FIFO: true, Push: true, Watch: true, Durable: true, TokenKind: "revision",
 		MinTTL: wire.Duration(time.Second), MaxTTL: wire.Duration(24 * time.Hour), ExpiryLag: wire.Duration(time.Second),
 	})}
+	b.together = &together{b: b, late: lateTime, asking: make(map[string]int), crowded: make(map[string]struct{})}
 	b.polls, b.calls = newClient(o.TLS, false), newClient(o.TLS, false)
 	b.protocol = protocol{clear: base.Scheme == "http", door: make(chan struct{}, 1)}
 	b.life, b.end = context.WithCancelCause(context.Background())
@@ -171,18 +173,27 @@ func (b *Backend) Close() error {
 
 // begin counts a call, and gives it a context that ends with the backend too.
 func (b *Backend) begin(ctx context.Context) (context.Context, func(), error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return nil, nil, backend.ErrClosed
+	if err := b.enter(); err != nil {
+		return nil, nil, err
 	}
 	if ctx.Err() != nil {
+		b.work.Done()
 		return nil, nil, context.Cause(ctx)
 	}
-	b.work.Add(1)
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(b.life, func() { cancel(backend.ErrClosed) })
 	return ctx, func() { stop(); cancel(nil); b.work.Done() }, nil
+}
+
+// enter counts a call, until the caller says that it is over.
+func (b *Backend) enter() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return backend.ErrClosed
+	}
+	b.work.Add(1)
+	return nil
 }
 
 func joinClose(err error, b *Backend) error {

@@ -44,17 +44,19 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if req.Mode == backend.Shared && req.Limit == 1 {
 		return backend.Grant{}, fmt.Errorf("a semaphore of one permit (take an exclusive lease): %w", backend.ErrUnsupported)
 	}
-	waited := false
+	ask := b.first
 	for {
 		sent := time.Now()
-		grant, err := b.ask(ctx, req, waited)
+		grant, err := ask(ctx, req)
 		switch {
 		case err == nil && grant.Waited && time.Since(sent) > req.TTL/20:
 			return b.askAgain(ctx, req)
 		case !req.Wait || !errors.Is(err, backend.ErrHeld):
 			return grant, err
 		}
-		waited = true
+		ask = func(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
+			return b.ask(ctx, req, true)
+		}
 		if early := time.Since(sent) < b.poll/2; early && !pause(ctx, 20*time.Millisecond+rand.N(80*time.Millisecond)) {
 			return backend.Grant{}, context.Cause(ctx)
 		}
@@ -207,14 +209,11 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	if err := req.Validate(); err != nil {
 		return err
 	}
-	c := call{
-		op: "release", name: req.Name, method: http.MethodDelete, path: leasePath(req.Name, req.Lease), again: true, changes: true,
-	}
-	_, err := b.do(ctx, c)
+	err := b.releaseOnce(ctx, req.Name, req.Lease)
 	if err == nil && req.Abandon {
 		// It was there, and is not remembered: a request for it that is still on its
 		// way must not be granted. The second answer is that it is lost.
-		_, err = b.do(ctx, c)
+		err = b.releaseOnce(ctx, req.Name, req.Lease)
 	}
 	if req.Abandon && errors.Is(err, backend.ErrLost) {
 		return nil

@@ -36,8 +36,10 @@ func Decode(body []byte, v any) error {
 	if !utf8.Valid(body) {
 		return bad("body: must be valid UTF-8")
 	}
-	if err := scan(body); err != nil {
-		return err
+	if !quick(body) {
+		if err := scan(body); err != nil {
+			return err
+		}
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()

@@ -3,6 +3,9 @@ package wire
 // ContentTypeProblem is the media type of a Problem.
 const ContentTypeProblem = "application/problem+json"
 
+// ContentTypeLines is the media type of an answer that is a JSON object in each line.
+const ContentTypeLines = "application/x-ndjson"
+
 // The types of problems. They are stable: clients may act on them.
 const (
 	TypeHeld             = "urn:holdfast:problem:held"               // 409

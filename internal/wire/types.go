@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -20,8 +21,8 @@ func (d Duration) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON takes a string of Go's syntax. A bare number is an error: it does
 // not say its unit.
 func (d *Duration) UnmarshalJSON(b []byte) error {
-	var s string
-	if err := json.Unmarshal(b, &s); err != nil || len(b) == 0 || b[0] != '"' {
+	s, ok := text(b)
+	if !ok {
 		return fmt.Errorf("duration %.40s: must be a string like \"30s\"", b)
 	}
 	v, err := time.ParseDuration(s)
@@ -30,6 +31,19 @@ func (d *Duration) UnmarshalJSON(b []byte) error {
 	}
 	*d = Duration(v)
 	return nil
+}
+
+// text is the string that a JSON value is.
+func text(b []byte) (string, bool) {
+	if len(b) < 2 || b[0] != '"' {
+		return "", false
+	}
+	if inside := b[1 : len(b)-1]; bytes.IndexByte(inside, '\\') < 0 {
+		return string(inside), true
+	}
+	var s string
+	err := json.Unmarshal(b, &s)
+	return s, err == nil
 }
 
 // String is the duration in Go's syntax.
@@ -51,8 +65,8 @@ func (t Time) MarshalJSON() ([]byte, error) {
 
 // UnmarshalJSON takes any RFC 3339 time.
 func (t *Time) UnmarshalJSON(b []byte) error {
-	var s string
-	if err := json.Unmarshal(b, &s); err != nil {
+	s, ok := text(b)
+	if !ok {
 		return fmt.Errorf("time %.40s: must be RFC 3339", b)
 	}
 	v, err := time.Parse(time.RFC3339Nano, s)
@@ -94,6 +108,31 @@ type RenewManyRequest struct {
 	Leases []LeaseRef `json:"leases"`
 }
 
+// BatchRequest is the body of POST /v1/leases/batch.
+type BatchRequest struct {
+	Acquire []BatchAcquire `json:"acquire,omitempty"`
+	Release []BatchRelease `json:"release,omitempty"`
+}
+
+// BatchAcquire is one lock to take if it is free: an [AcquireRequest] that does not wait,
+// with a lease that the client made. Fields that are 0 have their defaults.
+type BatchAcquire struct {
+	Name    string   `json:"name"`
+	Lease   string   `json:"lease"`
+	TTL     Duration `json:"ttl,omitzero"`
+	Owner   string   `json:"owner,omitempty"`
+	Shared  bool     `json:"shared,omitempty"`
+	Limit   int      `json:"limit,omitempty"`
+	Permits int      `json:"permits,omitempty"`
+	Note    string   `json:"note,omitempty"`
+}
+
+// BatchRelease is one lease to give back.
+type BatchRelease struct {
+	Name  string `json:"name"`
+	Lease string `json:"lease"`
+}
+
 // LeaseRef is one lease to renew.
 type LeaseRef struct {
 	Name  string   `json:"name"`
@@ -129,6 +168,29 @@ type RenewResult struct {
 	TTL       Duration    `json:"ttl,omitzero"`
 	ExpiresAt Time        `json:"expires_at,omitzero"`
 	Error     *Problem    `json:"error,omitempty"`
+}
+
+// What a BatchResult is of.
+const (
+	OpAcquire = "acquire"
+	OpRelease = "release"
+)
+
+// BatchResult is a line of the answer to POST /v1/leases/batch: what became of one item.
+// Error is set, or it worked; then Token, TTL and ExpiresAt of an acquire are as in [Grant].
+type BatchResult struct {
+	// Op and Item say which: the list, and the place in it, from 0.
+	Op        string      `json:"op"`
+	Item      int         `json:"item"`
+	Name      string      `json:"name"`
+	Lease     string      `json:"lease"`
+	Token     fence.Token `json:"token,omitzero"`
+	TTL       Duration    `json:"ttl,omitzero"`
+	ExpiresAt Time        `json:"expires_at,omitzero"`
+	Error     *Problem    `json:"error,omitempty"`
+	// Time is the server's wall clock, where there is an Error: what the times in it are
+	// to be compared with.
+	Time Time `json:"time,omitzero"`
 }
 
 // Lock is the state of a lock.

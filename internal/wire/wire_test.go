@@ -168,6 +168,28 @@ func FuzzDecodeRenewMany(f *testing.F) {
 	})
 }
 
+func FuzzDecodeBatch(f *testing.F) {
+	f.Add([]byte(`{"acquire":[{"name":"x","lease":"0123456789abcdef","ttl":"30s","owner":"o","shared":true,"limit":3,"permits":2,"note":"n"}],"release":[{"name":"x","lease":"0123456789abcdeg"}]}`))
+	f.Add([]byte(`{"acquire":[{"name":"x","lease":"l","wait":"1s"}]}`))
+	f.Add([]byte(`{"release":[{}]}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		var v, again wire.BatchRequest
+		if err := wire.Decode(body, &v); err != nil {
+			return
+		}
+		b, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(v.Acquire) == 0 || len(v.Release) == 0 {
+			return // an empty list is not told
+		}
+		if err := wire.Decode(b, &again); err != nil || !reflect.DeepEqual(v, again) {
+			t.Fatalf("%q is %+v; encoded as %s it is %+v, %v", body, v, b, again, err)
+		}
+	})
+}
+
 // What a client reads from a server must not hurt it, whatever it is.
 func FuzzAnswers(f *testing.F) {
 	f.Add([]byte(`{"type":"t","status":409,"holders":[{"token":1,"since":"2026-11-20T11:30:05.999Z"}],"position":-1}`))

@@ -1,0 +1,259 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/wire"
+)
+
+// gather is how long a result waits for others to be sent with it: two writes cost more
+// than one, and who waits for a lock has waited longer than that already.
+const gather = 2 * time.Millisecond
+
+// batch serves POST /v1/leases/batch: acquires that do not wait, and releases, a result
+// each. All of them are asked of the backend at once, so that a backend that can puts them
+// into one request of its own; but the releases of a lock come before its acquires. Every
+// item is checked, authorised and counted on its own, and one that is refused does not keep
+// the others from what they asked for.
+//
+// The answer is a line for each item, in the order in which the backend answers. One
+// document would come as late as the slowest of its items: a lock on a backend that is away
+// for a moment would hold up all others of its client. To cut the slow ones off after a
+// time would make a slow backend slower, because all of them would be asked again. For the
+// same reason nothing waits in line here: a proxy may keep an answer until it is whole.
+func (s *Server) batch(w http.ResponseWriter, r *request) {
+	var req wire.BatchRequest
+	if err := wire.Decode(r.body, &req); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	n := len(req.Acquire) + len(req.Release)
+	if n == 0 || n > s.cfg.Limits.Batch {
+		s.fail(w, r, invalid("acquire and release", strconv.Itoa(n)+" items", fmt.Sprintf("1 to %d", s.cfg.Limits.Batch)))
+		return
+	}
+	acquiring, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	defer context.AfterFunc(s.stopping, func() { cancel(errStopping) })()
+	b := batch{s: s, r: r, results: make(chan wire.BatchResult, n)}
+	var work sync.WaitGroup
+	defer work.Wait() // they look at the request
+	before := b.releases(&work, req.Release)
+	for i, item := range req.Acquire {
+		a, err := b.parseItem(item)
+		lane := s.lanes.acquires // it counts each of them, as if it had come on its own
+		if err == nil && !lane.enterNow() {
+			s.metrics.QuotaRejected(lane.quota)
+			err = crowded()
+		}
+		if err != nil {
+			b.failed(wire.OpAcquire, i, item.Name, item.Lease, err)
+			continue
+		}
+		work.Go(func() {
+			defer lane.leave()
+			if released := before[a.name]; released != nil {
+				released.Wait()
+			}
+			b.acquire(acquiring, i, a)
+		})
+	}
+	b.tell(w, n)
+}
+
+// batch is one request for many acquires and releases.
+type batch struct {
+	s       *Server
+	r       *request
+	results chan wire.BatchResult // capacity: one for each item; gets one for each
+}
+
+// parseItem checks one acquire, and whether it is allowed.
+func (b *batch) parseItem(item wire.BatchAcquire) (ask, error) {
+	a := ask{name: item.Name, AcquireRequest: wire.AcquireRequest{
+		TTL: item.TTL, Owner: item.Owner, Shared: item.Shared, Limit: item.Limit, Permits: item.Permits, Note: item.Note, Lease: item.Lease,
+	}}
+	if a.TTL == 0 {
+		a.TTL = wire.Duration(b.s.cfg.DefaultTTL)
+	}
+	orDefault(&a.Permits, 1)
+	// Without a lease of the client's own, a grant whose line was lost would be nobody's.
+	if err := errors.Join(backend.ValidateName(a.name), backend.ValidateLeaseID(backend.LeaseID(a.Lease))); err != nil {
+		return a, err
+	}
+	if err := b.s.checkAsk(&a); err != nil {
+		return a, err
+	}
+	return a, b.s.authorize(b.r, Action{Verb: Acquire, Name: a.name})
+}
+
+// acquire takes one lock if it is free.
+func (b *batch) acquire(ctx context.Context, i int, a ask) {
+	lock, noted, err := b.s.tryTheirs(ctx, a)
+	if err == nil {
+		_, err = lock.Detach()
+	}
+	if err != nil {
+		b.failed(wire.OpAcquire, i, a.name, a.Lease, cause(ctx, err))
+		return
+	}
+	g := b.s.enterGrant(b.r, a, lock, noted)
+	b.results <- wire.BatchResult{Op: wire.OpAcquire, Item: i, Name: g.Name, Lease: g.Lease, Token: g.Token, TTL: g.TTL, ExpiresAt: g.ExpiresAt}
+}
+
+// parseRelease checks one release, and whether it is allowed.
+func (b *batch) parseRelease(item wire.BatchRelease) error {
+	lease := backend.LeaseID(item.Lease)
+	if err := errors.Join(backend.ValidateName(item.Name), backend.ValidateLeaseID(lease)); err != nil {
+		return err
+	}
+	return b.s.authorize(b.r, Action{Verb: Release, Name: item.Name, Lease: lease})
+}
+
+// releases gives the leases back. Each takes a place in the lane of holders; where there is
+// no more than one for all of them they go one after the other. It gives, by lock, what an
+// acquire of it has to wait for.
+func (b *batch) releases(work *sync.WaitGroup, items []wire.BatchRelease) map[string]*sync.WaitGroup {
+	before := make(map[string]*sync.WaitGroup)
+	var allowed []int
+	for i, item := range items {
+		if err := b.parseRelease(item); err != nil {
+			b.failed(wire.OpRelease, i, item.Name, item.Lease, err)
+			continue
+		}
+		allowed = append(allowed, i)
+		if before[item.Name] == nil {
+			before[item.Name] = new(sync.WaitGroup)
+		}
+		before[item.Name].Add(1)
+	}
+	if len(allowed) == 0 {
+		return nil
+	}
+	work.Go(func() {
+		release := func(i int) {
+			defer before[items[i].Name].Done()
+			b.release(i, items[i])
+		}
+		lane := b.s.lanes.holders
+		if !lane.enter(b.r.Context()) {
+			b.s.metrics.QuotaRejected(lane.quota)
+			for _, i := range allowed {
+				b.failed(wire.OpRelease, i, items[i].Name, items[i].Lease, crowded())
+				before[items[i].Name].Done()
+			}
+			return
+		}
+		defer lane.leave()
+		var all sync.WaitGroup
+		defer all.Wait()
+		for n, i := range allowed {
+			if n == len(allowed)-1 || !lane.enterNow() {
+				release(i) // in the place that this goroutine has
+				continue
+			}
+			all.Go(func() {
+				defer lane.leave()
+				release(i)
+			})
+		}
+	})
+	return before
+}
+
+func (b *batch) release(i int, item wire.BatchRelease) {
+	if err := b.s.releaseLease(b.r.Context(), item.Name, backend.LeaseID(item.Lease)); err != nil {
+		b.failed(wire.OpRelease, i, item.Name, item.Lease, err)
+		return
+	}
+	b.results <- wire.BatchResult{Op: wire.OpRelease, Item: i, Name: item.Name, Lease: item.Lease}
+}
+
+func (b *batch) failed(op string, i int, name, lease string, err error) {
+	now := time.Now()
+	p := problemOf(err, now)
+	b.results <- wire.BatchResult{Op: op, Item: i, Name: name, Lease: lease, Error: &p, Time: wire.Time{Time: now}}
+}
+
+// tell sends the results as they come, those that come together in one write. What cannot be
+// sent is waited for all the same: the client asks again, under the same leases.
+func (b *batch) tell(w http.ResponseWriter, n int) {
+	h := w.Header()
+	h.Set("Content-Type", wire.ContentTypeLines)
+	h.Set(wire.HeaderTime, wire.FormatTime(time.Now()))
+	var lines bytes.Buffer
+	enc := json.NewEncoder(&lines)
+	enc.SetEscapeHTML(true) // as put does
+	var failed error
+	for told := 0; told < n; {
+		some, err := b.gather(enc, n-told)
+		failed = errors.Join(failed, err)
+		if failed == nil {
+			failed = b.send(w, lines.Bytes(), some == n)
+		}
+		told += some
+		lines.Reset()
+	}
+	if failed != nil {
+		b.s.cfg.Logger.LogAttrs(b.r.Context(), slog.LevelDebug, "answer not written", attrError(failed))
+	}
+}
+
+// gather writes the next results, and gives their number: one that it waits for, and those of
+// the other ones left that come soon after it.
+func (b *batch) gather(enc *json.Encoder, left int) (int, error) {
+	var errs []error
+	add := func(res wire.BatchResult) {
+		if err := enc.Encode(res); err != nil {
+			errs = append(errs, fmt.Errorf("encode the answer: %w", err))
+		}
+	}
+	add(<-b.results)
+	if left == 1 {
+		return 1, errors.Join(errs...)
+	}
+	late := time.NewTimer(gather)
+	defer late.Stop()
+	for n := 1; ; n++ {
+		if n == left {
+			return n, errors.Join(errs...)
+		}
+		select {
+		case res := <-b.results:
+			add(res)
+		case <-late.C:
+			return n, errors.Join(errs...)
+		}
+	}
+}
+
+// send sends some lines. whole: they are all.
+func (b *batch) send(w http.ResponseWriter, lines []byte, whole bool) error {
+	c := http.NewResponseController(w)
+	if err := c.SetWriteDeadline(time.Now().Add(b.s.cfg.Limits.WriteTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return fmt.Errorf("set the deadline: %w", err)
+	}
+	if whole {
+		w.Header().Set("Content-Length", strconv.Itoa(len(lines)))
+	}
+	if _, err := w.Write(lines); err != nil {
+		return fmt.Errorf("write the answer: %w", err)
+	}
+	if whole {
+		return nil
+	}
+	if err := c.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return fmt.Errorf("send the answer: %w", err)
+	}
+	return nil
+}
