@@ -28,7 +28,7 @@ func TestClientLeavesNoConnection(t *testing.T) {
 	go func() { served <- srv.Serve(ln) }()
 	defer func() {
 		_ = srv.Close()
-		<-served
+		_ = <-served // that it is closed
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
