@@ -2,6 +2,7 @@ package remotelock
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -28,7 +29,9 @@ func TestClientLeavesNoConnection(t *testing.T) {
 	go func() { served <- srv.Serve(ln) }()
 	defer func() {
 		_ = srv.Close()
-		_ = <-served // that it is closed
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+			t.Errorf("serve: %v", err)
+		}
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
