@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"sync"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -124,8 +125,68 @@ func (b *Backend) request(ctx context.Context, c call) (*http.Request, error) {
 	return req, nil
 }
 
-// newClient makes a client with connections of its own.
-func newClient(conf *tls.Config, clearHTTP2 bool) *http.Client {
+// client is one of HTTP with connections of its own.
+type client struct {
+	*http.Client
+	wires *wires
+}
+
+// close ends all connections. That of a request which has just been given up is not idle
+// yet, and one that is being made has not been seen: the transport would keep both.
+func (c *client) close() {
+	c.CloseIdleConnections()
+	c.wires.close()
+}
+
+// wires are the connections of a client.
+type wires struct {
+	mu     sync.Mutex
+	closed bool
+	all    map[*connection]struct{}
+}
+
+// connection is one of them.
+type connection struct {
+	net.Conn
+	of *wires
+}
+
+func (w *wires) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // failed maps it
+	}
+	one := &connection{conn, w}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		_ = conn.Close()
+		return nil, net.ErrClosed
+	}
+	w.all[one] = struct{}{}
+	return one, nil
+}
+
+func (w *wires) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	for one := range w.all {
+		_ = one.Conn.Close()
+	}
+	clear(w.all)
+}
+
+// Close closes it and forgets it.
+func (c *connection) Close() error {
+	c.of.mu.Lock()
+	delete(c.of.all, c)
+	c.of.mu.Unlock()
+	return c.Conn.Close() //nolint:wrapcheck // it is one
+}
+
+// newClient makes a client.
+func newClient(conf *tls.Config, clearHTTP2 bool) *client {
 	var p http.Protocols
 	p.SetHTTP2(true)
 	if clearHTTP2 {
@@ -133,11 +194,12 @@ func newClient(conf *tls.Config, clearHTTP2 bool) *http.Client {
 	} else {
 		p.SetHTTP1(true)
 	}
-	return &http.Client{
+	all := &wires{all: make(map[*connection]struct{})}
+	return &client{wires: all, Client: &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport: &http.Transport{
 			Proxy:               http.ProxyFromEnvironment,
-			DialContext:         (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+			DialContext:         all.dial,
 			TLSClientConfig:     conf.Clone(),
 			TLSHandshakeTimeout: 5 * time.Second,
 			MaxIdleConnsPerHost: 64,
@@ -145,7 +207,7 @@ func newClient(conf *tls.Config, clearHTTP2 bool) *http.Client {
 			Protocols:           &p,
 			HTTP2:               &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second},
 		},
-	}
+	}}
 }
 
 // protocol finds out whether the server speaks HTTP/2 without TLS, the first time
@@ -157,11 +219,11 @@ type protocol struct {
 	until time.Time     // do not ask before: it did not answer in HTTP/2
 	pause time.Duration // between the last two questions
 	// first are the clients of HTTP/1 that were used before it did.
-	first []*http.Client
+	first []*client
 }
 
 // clients gives those for polls and for everything else.
-func (b *Backend) clients(ctx context.Context) (*http.Client, *http.Client, error) {
+func (b *Backend) clients(ctx context.Context) (*client, *client, error) {
 	p := &b.protocol
 	if !p.clear {
 		return b.polls, b.calls, nil
@@ -185,14 +247,14 @@ func (b *Backend) clients(ctx context.Context) (*http.Client, *http.Client, erro
 // restarting, and a thousand waiters would take a thousand connections for ever.
 func (b *Backend) settle(ctx context.Context) error {
 	const soonest, latest = 2 * time.Second, time.Minute
-	client := newClient(nil, true)
-	err := probe(ctx, client, b.base.String()+"/healthz")
+	asks := newClient(nil, true)
+	err := probe(ctx, asks, b.base.String()+"/healthz")
 	if err == nil {
-		b.protocol.first = []*http.Client{b.polls, b.calls}
-		b.polls, b.calls, b.protocol.known = newClient(nil, true), client, true
+		b.protocol.first = []*client{b.polls, b.calls}
+		b.polls, b.calls, b.protocol.known = newClient(nil, true), asks, true
 		return nil
 	}
-	client.CloseIdleConnections()
+	asks.close()
 	dial, isDial := errors.AsType[*net.OpError](err)
 	if isDial && dial.Op == "dial" || ctx.Err() != nil {
 		return err
@@ -203,7 +265,7 @@ func (b *Backend) settle(ctx context.Context) error {
 	return nil
 }
 
-func probe(ctx context.Context, client *http.Client, to string) error {
+func probe(ctx context.Context, c *client, to string) error {
 	const enough = 3 * time.Second // a server of HTTP/1 answers the first bytes at once
 	ctx, cancel := context.WithTimeout(ctx, enough)
 	defer cancel()
@@ -211,7 +273,7 @@ func probe(ctx context.Context, client *http.Client, to string) error {
 	if err != nil {
 		return err //nolint:wrapcheck // failed maps it
 	}
-	res, err := client.Do(req)
+	res, err := c.Do(req)
 	if err != nil {
 		return err //nolint:wrapcheck // failed maps it
 	}

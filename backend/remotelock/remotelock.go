@@ -49,8 +49,8 @@ type Backend struct {
 	together *together
 	protocol protocol
 	// Behind protocol.door, where that is needed; see clients.
-	polls *http.Client // for acquires that wait, and events
-	calls *http.Client // for everything else
+	polls *client // for acquires that wait, and events
+	calls *client // for everything else
 
 	life context.Context //nolint:containedctx // ends with ErrClosed when the backend is closed
 	end  context.CancelCauseFunc
@@ -166,7 +166,7 @@ func (b *Backend) Close() error {
 	b.end(backend.ErrClosed)
 	b.work.Wait()
 	for _, c := range append(b.protocol.first, b.polls, b.calls) {
-		c.CloseIdleConnections()
+		c.close()
 	}
 	return nil
 }

@@ -40,7 +40,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if isClosed(s.over) && err != nil && ctx.Err() == nil {
 		err = backend.ErrSessionLost
 	}
-	return g, fail(ctx, opAcquire, err, true)
+	return g, b.fail(ctx, opAcquire, err, true)
 }
 
 // join gives what is known of a lease. ErrLost: it was abandoned.
@@ -285,10 +285,16 @@ func (a *acquisition) stand(ctx context.Context, e standing) (backend.Grant, err
 			return a.grant(e.path, token, waited || stood), nil
 		}
 		if !a.req.Wait {
-			if !waited {
-				return backend.Grant{}, a.stepBack(ctx, l, i, e.path)
+			left, err := a.stepBack(ctx, l, i, e.path)
+			if err == nil && left {
+				err = a.refusal(ctx, l, i)
+			} else if err == nil {
+				l, err = a.look(ctx, false)
 			}
-			return backend.Grant{}, a.refusal(ctx, l, i)
+			if err != nil {
+				return backend.Grant{}, err
+			}
+			continue
 		}
 		waited = true
 		var out bool
@@ -367,28 +373,6 @@ func (a *acquisition) checkLimit(ctx context.Context, l line, i int, path string
 		return err
 	}
 	return &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: limit}
-}
-
-// stepBack leaves the line that filled up after it was looked at.
-func (a *acquisition) stepBack(ctx context.Context, l line, i int, path string) error {
-	if err := a.b.remove(ctx, a.s.link, path); err != nil {
-		return err
-	}
-	a.s.forget(leaseKey{a.req.Name, a.req.Lease}, a.mine)
-	return a.refusal(ctx, l, i)
-}
-
-func (a *acquisition) refusal(ctx context.Context, l line, ahead int) error {
-	if a.req.Mode == backend.Shared {
-		if limit, ok := backend.LimitInForce(l.Claims); ok && limit != a.req.Limit {
-			return &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: limit}
-		}
-	}
-	info, err := a.b.describe(ctx, a.s.link, a.req.Name, l.holders())
-	if err != nil {
-		return err
-	}
-	return &backend.HeldError{Name: a.req.Name, Holders: info.Holders, Ahead: max(0, ahead-l.Out)}
 }
 
 func (a *acquisition) grant(path string, token fence.Token, waited bool) backend.Grant {

@@ -10,6 +10,15 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
+// fail is like the function. A call that was under way when the backend was closed says so,
+// whatever it met first.
+func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) error {
+	if err != nil && b.base.Err() != nil {
+		return backend.ErrClosed
+	}
+	return fail(ctx, op, err, changes)
+}
+
 // fail maps an error of the client library to the kinds of package backend. changes
 // says that the request would have changed something: then it may have worked, unless it
 // is certain that it did not.

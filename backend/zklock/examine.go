@@ -22,7 +22,7 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 		version, mode, err := b.ask(ctx, addr)
 		switch {
 		case ctx.Err() != nil:
-			return nil, fail(ctx, "examine", context.Cause(ctx), false)
+			return nil, b.fail(ctx, "examine", context.Cause(ctx), false)
 		case err != nil:
 			out = append(out, fmt.Sprintf("the server %s does not answer, or not in plain text: its version was not looked at", addr))
 		case version == "":

@@ -28,14 +28,14 @@ func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, e
 	}
 	l, err := b.controlLink(ctx)
 	if err != nil {
-		return backend.LockInfo{}, fail(ctx, opInspect, err, false)
+		return backend.LockInfo{}, b.fail(ctx, opInspect, err, false)
 	}
 	now, err := b.look(ctx, l, b.lockPath(lock), true)
 	if err != nil {
-		return backend.LockInfo{}, fail(ctx, opInspect, err, false)
+		return backend.LockInfo{}, b.fail(ctx, opInspect, err, false)
 	}
 	info, err := b.describe(ctx, l, lock, now)
-	return info, fail(ctx, opInspect, err, false)
+	return info, b.fail(ctx, opInspect, err, false)
 }
 
 // sawClock notes the leader's wall clock, from a node that was written just now.
@@ -160,7 +160,7 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	}
 	page, err := b.list(ctx, &req)
 	if err != nil {
-		return backend.ListPage{}, fail(ctx, opList, err, false)
+		return backend.ListPage{}, b.fail(ctx, opList, err, false)
 	}
 	return page, nil
 }

@@ -43,7 +43,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	} else {
 		var l *link
 		if l, err = b.controlLink(ctx); err != nil {
-			return fail(ctx, opRelease, err, false)
+			return b.fail(ctx, opRelease, err, false)
 		}
 		found, err = b.removeLease(ctx, l, req)
 	}
@@ -58,7 +58,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 		}
 		return backend.ErrLost
 	case err != nil:
-		return fail(ctx, opRelease, err, true)
+		return b.fail(ctx, opRelease, err, true)
 	case !found && !req.Abandon:
 		return backend.ErrLost
 	}
@@ -216,7 +216,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 		err = b.makeNodes(ctx, l)
 	}
 	if err != nil {
-		return backend.BreakResult{}, fail(ctx, opBreak, err, false)
+		return backend.BreakResult{}, b.fail(ctx, opBreak, err, false)
 	}
 	for {
 		res, err := b.tryBreak(ctx, l, &req)
@@ -224,7 +224,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 		if errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrBadVersion) {
 			continue
 		}
-		return res, fail(ctx, opBreak, err, true)
+		return res, b.fail(ctx, opBreak, err, true)
 	}
 }
 

@@ -82,7 +82,7 @@ func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) e
 	select {
 	case <-s.opened:
 	case <-ctx.Done():
-		return fail(ctx, opOpen, context.Cause(ctx), true)
+		return b.fail(ctx, opOpen, context.Cause(ctx), true)
 	}
 	switch {
 	case s.err != nil:
@@ -163,7 +163,7 @@ func (s *session) open(ctx context.Context) {
 		s.b.work.Go(s.hear)
 		return
 	}
-	s.err = fail(ctx, opOpen, err, true)
+	s.err = s.b.fail(ctx, opOpen, err, true)
 	if errors.Is(s.err, backend.ErrSessionLost) { // it was lost while it was opened
 		s.err = &backend.UnavailableError{Backend: name, Op: opOpen, MayHold: true, Err: err}
 	}
@@ -244,7 +244,7 @@ func (s *session) renew(ctx context.Context) error {
 		return backend.ErrSessionLost
 	}
 	if err != nil {
-		return fail(ctx, opRenew, err, false)
+		return s.b.fail(ctx, opRenew, err, false)
 	}
 	s.b.sawClock(stat)
 	s.mu.Lock()
@@ -325,7 +325,7 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		return fail(ctx, opEnd, context.Cause(ctx), true)
+		return b.fail(ctx, opEnd, context.Cause(ctx), true)
 	}
 }
 

@@ -109,7 +109,9 @@ func (s *session) schedule(now time.Time) {
 
 // front are those at the head of the line here that the leases which this session has let
 // through: the database would let any of them have the lock, because it is the same
-// connection. Those behind them who do not wait are refused. The caller has mu.
+// connection. Those behind them who do not wait are refused: at once where this session has
+// the lock, and otherwise when it is known that those before them have it, or somebody else.
+// The caller has mu.
 func (s *session) front(name string, byTimer bool) []*lease {
 	p := s.spots[name]
 	if p == nil {
@@ -117,8 +119,13 @@ func (s *session) front(name string, byTimer bool) []*lease {
 	}
 	n := backend.Admit(claims(p.out), claims(p.line))
 	for _, l := range slices.Clone(p.line[n:]) {
-		if !l.wait {
+		switch {
+		case l.wait:
+		case n == 0:
 			s.drop(l, errRefused)
+		default:
+			l.flying = true
+			s.behind = append(s.behind, l)
 		}
 	}
 	ready := slices.Clone(p.line[:min(n, len(p.line))])
@@ -205,6 +212,7 @@ func (s *session) settle(w *Work, trying, joining []*lease) {
 			s.drop(l, backend.ErrLost)
 		}
 	}
+	s.refuseBehind()
 	losses := s.markedAre(w.Marked, now)
 	s.mu.Unlock()
 	if s.lost != nil && s.b.cfg.Caps.LossPush {
@@ -273,6 +281,31 @@ func (s *session) answer(l *lease, t *Try, now time.Time) {
 			}
 		}
 	}
+}
+
+// refuseBehind refuses those who do not wait and had others before them: the lock was asked
+// for after they came, for others. Where it is theirs now to ask for they are due. The
+// caller has mu.
+func (s *session) refuseBehind() {
+	for _, l := range s.behind {
+		l.flying = false
+		p := s.spots[l.req.Name]
+		switch {
+		case l.state == over:
+		case l.gone:
+			s.drop(l, backend.ErrLost)
+		case len(p.out) == 0 && p.line[0] == l:
+		case l.wait:
+			l.waited = true
+			l.answer()
+			if s.b.cfg.Wakes {
+				s.fresh = append(s.fresh, l)
+			}
+		default:
+			s.drop(l, errRefused)
+		}
+	}
+	s.behind = nil
 }
 
 // markedAre gives back what was marked. The caller has mu.

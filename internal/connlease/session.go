@@ -36,6 +36,7 @@ type session struct {
 	// What is to be sent next.
 	due    map[string]bool // locks to try; true: by the timer
 	fresh  []*lease        // that wait, and may have to be put in line without being tried
+	behind []*lease        // that do not wait, and are refused when those before them have their answer
 	freed  []*lease        // out until they are sent
 	left   []*lease        // were in line
 	renews []chan struct{} // closed when the renewal is known to have worked
@@ -250,7 +251,7 @@ func (s *session) die(err error) {
 	for _, l := range slices.Concat(s.freed, s.left) {
 		l.release()
 	}
-	s.freed, s.left, s.fresh, s.spots, s.due = nil, nil, nil, nil, nil
+	s.freed, s.left, s.fresh, s.behind, s.spots, s.due = nil, nil, nil, nil, nil, nil
 	s.mu.Unlock()
 	s.b.mu.Lock()
 	delete(s.b.sessions, s.id)

@@ -85,10 +85,7 @@ func (s *session) join(req backend.AcquireRequest) (*lease, error) {
 	}
 	p := s.spot(req.Name)
 	l := &lease{req: req, wait: req.Wait, tried: make(chan struct{}), done: make(chan struct{}), freed: make(chan struct{})}
-	if !req.Wait && backend.Admit(claims(p.out), append(claims(p.line), req.Claim())) <= len(p.line) {
-		if len(p.out)+len(p.line) == 0 {
-			delete(s.spots, req.Name)
-		}
+	if !req.Wait && len(p.out) > 0 && backend.Admit(claims(p.out), append(claims(p.line), req.Claim())) <= len(p.line) {
 		return nil, errRefused
 	}
 	s.leases[k] = l

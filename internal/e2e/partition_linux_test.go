@@ -28,28 +28,19 @@ func ensembles() map[string]func(t *testing.T) *ensemble {
 	return map[string]func(t *testing.T) *ensemble{
 		"etcd": func(t *testing.T) *ensemble {
 			t.Helper()
-			b := newBoard(t)
-			var peers []string
-			members := testserver.StartEtcd(t, testserver.EtcdOptions{Members: 3, Tick: 100, Reach: func(listens string) string {
-				peers = append(peers, listens)
-				return b.reach(listens)
-			}})
-			e := &ensemble{cut: func(i int) { b.cut(members[i].Pid(), peers[i]) }, heal: b.heal}
+			e, members := etcdOfThree(t)
 			for _, m := range members {
-				e.urls, e.processes = append(e.urls, "etcd://"+m.Addr()), append(e.processes, m.Process)
+				e.urls = append(e.urls, "etcd://"+m.Addr())
 			}
-			admin := members[0].Admin()
-			e.leader = func(t *testing.T) int {
-				t.Helper()
-				for i, m := range members {
-					ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-					status, err := admin.Status(ctx, m.Addr())
-					cancel()
-					if err == nil && status.Leader == status.Header.MemberId {
-						return i
-					}
-				}
-				return -1
+			return e
+		},
+		// An API server beside each member of etcd, which speaks to that one alone.
+		"kubernetes": func(t *testing.T) *ensemble {
+			t.Helper()
+			e, members := etcdOfThree(t)
+			for _, m := range members {
+				s := testserver.KubernetesOn(t, m)
+				e.urls = append(e.urls, "kubernetes://default?kubeconfig="+s.Kubeconfig(s.Addr()))
 			}
 			return e
 		},
@@ -74,6 +65,35 @@ func ensembles() map[string]func(t *testing.T) *ensemble {
 			return e
 		},
 	}
+}
+
+// etcdOfThree is an etcd whose members can be cut off from each other.
+func etcdOfThree(t *testing.T) (*ensemble, []*testserver.Etcd) {
+	t.Helper()
+	b := newBoard(t)
+	var peers []string
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{Members: 3, Tick: 100, Reach: func(listens string) string {
+		peers = append(peers, listens)
+		return b.reach(listens)
+	}})
+	e := &ensemble{cut: func(i int) { b.cut(members[i].Pid(), peers[i]) }, heal: b.heal}
+	for _, m := range members {
+		e.processes = append(e.processes, m.Process)
+	}
+	admin := members[0].Admin()
+	e.leader = func(t *testing.T) int {
+		t.Helper()
+		for i, m := range members {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			status, err := admin.Status(ctx, m.Addr())
+			cancel()
+			if err == nil && status.Leader == status.Header.MemberId {
+				return i
+			}
+		}
+		return -1
+	}
+	return e, members
 }
 
 // leading finds the server that says it leads.

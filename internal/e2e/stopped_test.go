@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -41,6 +42,16 @@ func pausable() map[string]func(t *testing.T) (string, []*testserver.Process) {
 			t.Helper()
 			s := testserver.StartConsul(t, 1)[0]
 			return "consul://" + s.Addr() + "?min_ttl=" + testserver.ConsulMinTTL.String(), []*testserver.Process{s.Process()}
+		},
+		"postgres+advisory": func(t *testing.T) (string, []*testserver.Process) {
+			t.Helper()
+			s := testserver.Postgres(t)
+			return "postgres+advisory" + strings.TrimPrefix(s.URL(), "postgres"), []*testserver.Process{s.Process()}
+		},
+		"mysql+getlock": func(t *testing.T) (string, []*testserver.Process) {
+			t.Helper()
+			s := testserver.MariaDB(t)
+			return "mysql+getlock" + strings.TrimPrefix(s.URL(), "mysql"), []*testserver.Process{s.Process()}
 		},
 	}
 }

@@ -22,8 +22,7 @@ import (
 )
 
 // KubernetesServer is an API server of Kubernetes of its own, on a free loopback port,
-// with an etcd of its own behind it and nothing else of a cluster: no nodes, no
-// controllers. Whoever shows the token may do everything. The methods fail the test when
+// with an etcd behind it and nothing else of a cluster: no nodes, no controllers. Whoever shows the token may do everything. The methods fail the test when
 // they fail; they belong to the test's goroutine.
 type KubernetesServer struct {
 	t      testing.TB
@@ -39,8 +38,14 @@ type KubernetesServer struct {
 // Kubernetes starts a server. It ends with the test.
 func Kubernetes(t testing.TB) *KubernetesServer {
 	t.Helper()
-	s := &KubernetesServer{t: t, binary: Tool(t, "kube-apiserver"), dir: Dir(t), port: FreePort(t), token: rand.Text(), locker: rand.Text()}
-	s.etcd = StartEtcd(t, EtcdOptions{NoFsync: true})[0]
+	return KubernetesOn(t, StartEtcd(t, EtcdOptions{NoFsync: true})[0])
+}
+
+// KubernetesOn starts a server that keeps everything in an etcd, or by one member of it. It
+// ends with the test.
+func KubernetesOn(t testing.TB, etcd *Etcd) *KubernetesServer {
+	t.Helper()
+	s := &KubernetesServer{t: t, binary: Tool(t, "kube-apiserver"), dir: Dir(t), port: FreePort(t), token: rand.Text(), locker: rand.Text(), etcd: etcd}
 	const bits = 2048
 	key, err := rsa.GenerateKey(rand.Reader, bits)
 	if err == nil {

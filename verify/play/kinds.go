@@ -22,15 +22,18 @@ import (
 // server has on disk what it answered, or the majority has.
 func kinds() map[string]func(context.Context, *cluster) error {
 	return map[string]func(context.Context, *cluster) error{
-		"redis":      func(_ context.Context, c *cluster) error { return c.redis() },
-		"redlock":    func(_ context.Context, c *cluster) error { return c.redlock() },
-		"etcd":       func(_ context.Context, c *cluster) error { return c.etcd() },
-		"zookeeper":  func(_ context.Context, c *cluster) error { return c.zooKeeper() },
-		"consul":     func(_ context.Context, c *cluster) error { return c.consul() },
-		"postgres":   func(ctx context.Context, c *cluster) error { return c.postgres(ctx) },
-		"mysql":      func(ctx context.Context, c *cluster) error { return c.mariaDB(ctx) },
-		"kubernetes": func(_ context.Context, c *cluster) error { return c.kubernetes() },
-		"holdfast":   func(_ context.Context, c *cluster) error { return c.holdfast() },
+		"redis":     func(_ context.Context, c *cluster) error { return c.redis() },
+		"redlock":   func(_ context.Context, c *cluster) error { return c.redlock() },
+		"etcd":      func(_ context.Context, c *cluster) error { return c.etcd() },
+		"zookeeper": func(_ context.Context, c *cluster) error { return c.zooKeeper() },
+		"consul":    func(_ context.Context, c *cluster) error { return c.consul() },
+		"postgres":  func(ctx context.Context, c *cluster) error { return c.postgres(ctx, "postgres") },
+		"mysql":     func(ctx context.Context, c *cluster) error { return c.mariaDB(ctx, "mysql") },
+		// The locks of these two end with their connections: their server is stopped, and does not crash.
+		"postgres+advisory": func(ctx context.Context, c *cluster) error { return c.postgres(ctx, "postgres+advisory") },
+		"mysql+getlock":     func(ctx context.Context, c *cluster) error { return c.mariaDB(ctx, "mysql+getlock") },
+		"kubernetes":        func(_ context.Context, c *cluster) error { return c.kubernetes() },
+		"holdfast":          func(_ context.Context, c *cluster) error { return c.holdfast() },
 	}
 }
 
@@ -177,8 +180,8 @@ func (c *cluster) consul() error {
 	return nil
 }
 
-// postgres is one server.
-func (c *cluster) postgres(ctx context.Context) error {
+// postgres is one server, for one of its backends.
+func (c *cluster) postgres(ctx context.Context, scheme string) error {
 	c.account = "postgres"
 	addrs, err := freeAddrs(1)
 	if err != nil {
@@ -188,13 +191,13 @@ func (c *cluster) postgres(ctx context.Context) error {
 	if err := c.once(ctx, "initdb", "-D", data, "-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C"); err != nil {
 		return err
 	}
-	c.url = "postgres://postgres@" + addrs[0] + "/postgres?sslmode=disable"
+	c.url = scheme + "://postgres@" + addrs[0] + "/postgres?sslmode=disable"
 	return c.add("postgres", addrs[0], c.url, "-D", data, "-p", port(addrs[0]), "-c", "listen_addresses=127.0.0.1",
 		"-c", "unix_socket_directories="+c.dir, "-c", "max_connections=300", "-c", "shared_buffers=32MB")
 }
 
-// mariaDB is one server.
-func (c *cluster) mariaDB(ctx context.Context) error {
+// mariaDB is one server, for one of its backends.
+func (c *cluster) mariaDB(ctx context.Context, scheme string) error {
 	c.account = "mysql"
 	addrs, err := freeAddrs(1)
 	if err != nil {
@@ -210,7 +213,7 @@ func (c *cluster) mariaDB(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.url = "mysql://root@" + addrs[0] + "/holdfast"
+	c.url = scheme + "://root@" + addrs[0] + "/holdfast"
 	return c.add("mariadbd", addrs[0], c.url, "--no-defaults", "--datadir="+data, "--port="+port(addrs[0]), "--bind-address=127.0.0.1",
 		"--tmpdir="+c.dir, "--socket="+filepath.Join(c.dir, "s.sock"), "--pid-file="+filepath.Join(c.dir, "pid"), "--skip-name-resolve",
 		"--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M", "--max-connections=300", "--init-file="+first)

@@ -25,7 +25,7 @@ import (
 func looks() map[string]func(ctx context.Context, url string, s sizes) error {
 	return map[string]func(context.Context, string, sizes) error{
 		"redis": lookAtRedis, "redlock": lookAtRedis, "etcd": lookAtEtcd, "zookeeper": lookAtZooKeeper, "consul": lookAtConsul,
-		"postgres": lookAtPostgres, "mysql": lookAtMySQL,
+		"postgres": lookAtPostgres, "postgres+advisory": lookAtAdvisory, "mysql": lookAtMySQL, "mysql+getlock": lookAtUserLocks,
 	}
 }
 
@@ -136,6 +136,22 @@ func lookAtMySQL(ctx context.Context, url string, s sizes) error {
 	q := map[string]string{"server connections": "SELECT count(*) FROM information_schema.PROCESSLIST WHERE USER = 'root'"}
 	for _, table := range []string{"locks", "leases", "sessions", "tombs", "losses"} {
 		q[table+" rows"] = "SELECT count(*) FROM holdfast_" + table
+	}
+	return count(ctx, "mysql", "root@tcp("+hosts(url)[0]+")/holdfast", q, s)
+}
+
+func lookAtAdvisory(ctx context.Context, url string, s sizes) error {
+	q := map[string]string{"server connections": "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"}
+	for _, table := range []string{"leases", "sessions", "waiters"} {
+		q[table+" rows"] = "SELECT count(*) FROM holdfast_advisory." + table
+	}
+	return count(ctx, "pgx", "postgres"+strings.TrimPrefix(url, "postgres+advisory"), q, s)
+}
+
+func lookAtUserLocks(ctx context.Context, url string, s sizes) error {
+	q := map[string]string{"server connections": "SELECT count(*) FROM information_schema.PROCESSLIST WHERE USER = 'root'"}
+	for _, table := range []string{"leases", "sessions"} {
+		q[table+" rows"] = "SELECT count(*) FROM holdfast_getlock_" + table
 	}
 	return count(ctx, "mysql", "root@tcp("+hosts(url)[0]+")/holdfast", q, s)
 }

@@ -117,7 +117,10 @@ func (a abilities) faults(p Profile) []fault {
 		all = append(all, faultCutReplies, faultReset, faultRefuse, faultHalfServer, faultHalfClient, faultLoseReply)
 	}
 	if a.servers > 0 {
-		all = append(all, faultServerStop, faultServerCrash)
+		all = append(all, faultServerStop)
+	}
+	if a.servers > 0 && !a.tied {
+		all = append(all, faultServerCrash)
 	}
 	if a.servers > 2 {
 		all = append(all, faultServersTurn)

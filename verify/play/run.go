@@ -229,7 +229,7 @@ func (r *run) untested() []string {
 		out = append(out, "the settings of the store behind the server: they cannot be seen from here")
 	}
 	if r.caps.Tied && r.able.relay {
-		out = append(out, "connections that break: the leases of this backend end with them, before their time")
+		out = append(out, "connections that break, and servers that crash: the leases of this backend end with them, before their time")
 	}
 	switch r.cfg.Profile {
 	case Gentle:

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -23,17 +22,13 @@ type store struct {
 }
 
 // start starts a store by the name that BACKEND takes: servers that the soak keeps for all its
-// rounds and hurts; or what has no server of its own, or leases that end when it is hurt.
+// rounds and hurts, or what has no server of its own.
 func start(t *testing.T, name string) store {
 	t.Helper()
 	nothing := func(*testing.T, sizes) {}
 	switch name {
 	case "sqlite":
 		return onSQLite(t)
-	case "postgres+advisory":
-		return onAdvisory(t)
-	case "mysql+getlock":
-		return onUserLocks(t)
 	case "memory":
 		return store{url: "memory://", look: nothing}
 	case "embedded":
@@ -70,34 +65,6 @@ func onSQLite(t *testing.T) store {
 			t.Fatal(err)
 		}
 		s["file memory"] = info.Size()
-	}}
-}
-
-// onAdvisory and onUserLocks are the servers of postgres and mysql with the locks of their own,
-// which end with a connection: nobody hurts them.
-func onAdvisory(t *testing.T) store {
-	t.Helper()
-	one := testserver.Postgres(t)
-	return store{url: "postgres+advisory" + strings.TrimPrefix(one.URL(), "postgres"), look: func(t *testing.T, s sizes) {
-		t.Helper()
-		for _, table := range []string{"leases", "sessions", "waiters"} {
-			s[table+" rows"] = one.Int("SELECT count(*) FROM holdfast_advisory." + table)
-		}
-		s["server connections"] = one.Int("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
-		s.process("server", one.Process().Pid())
-	}}
-}
-
-func onUserLocks(t *testing.T) store {
-	t.Helper()
-	one := testserver.MariaDB(t)
-	return store{url: "mysql+getlock" + strings.TrimPrefix(one.URL(), "mysql"), look: func(t *testing.T, s sizes) {
-		t.Helper()
-		for _, table := range []string{"leases", "sessions"} {
-			s[table+" rows"] = one.Int("SELECT count(*) FROM holdfast_getlock_" + table)
-		}
-		s["server connections"] = one.Int("SELECT count(*) FROM information_schema.PROCESSLIST WHERE USER = 'root'")
-		s.process("server", one.Process().Pid())
 	}}
 }
 

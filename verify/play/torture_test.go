@@ -39,9 +39,7 @@ func programs(t *testing.T, kind string) map[string][]string {
 
 // tortured is what TestTorture plays on: every store that there is, with servers of its own
 // where it has any.
-func tortured() []string {
-	return append(play.Clusters(), "embedded", "memory", "mysql+getlock", "postgres+advisory", "sqlite")
-}
+func tortured() []string { return append(play.Clusters(), "embedded", "memory", "sqlite") }
 
 // torture is what a seed makes of a store: the seed decides which faults there are, when,
 // for whom and for how long.
@@ -55,10 +53,6 @@ func torture(t *testing.T, name string, cfg play.Config) play.Config {
 		cfg.URL = "embedded://" + testserver.Dir(t)
 	case "sqlite":
 		cfg.URL = "sqlite://" + filepath.Join(testserver.Dir(t), "locks.db")
-	case "postgres+advisory": // its leases, and those of mysql+getlock, end when the server does
-		cfg.URL = onAdvisory(t).url
-	case "mysql+getlock":
-		cfg.URL = onUserLocks(t).url
 	default:
 		cfg.Cluster, cfg.Programs = name, programs(t, name)
 	}

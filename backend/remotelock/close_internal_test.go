@@ -1,0 +1,67 @@
+package remotelock
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+)
+
+// B: a request that is under way when its client ends has no connection any more, and one
+// that begins later gets none: the transport by itself would keep both.
+func TestClientLeavesNoConnection(t *testing.T) {
+	t.Parallel()
+	var p http.Protocols
+	p.SetUnencryptedHTTP2(true)
+	entered := make(chan struct{}, 1)
+	srv := &http.Server{Protocols: &p, ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		entered <- struct{}{}
+		<-r.Context().Done() // of the connection, too
+	})}
+	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ln) }()
+	defer func() {
+		_ = srv.Close()
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+			t.Errorf("serve: %v", err)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c := newClient(nil, true)
+	get := func() error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+ln.Addr().String(), http.NoBody)
+		if err != nil {
+			t.Error(err)
+			return nil
+		}
+		res, err := c.Do(req)
+		if err == nil {
+			_, _ = io.Copy(io.Discard, res.Body)
+			_ = res.Body.Close()
+		}
+		return err
+	}
+	got := make(chan error, 1)
+	go func() { got <- get() }()
+	<-entered
+	c.close()
+	if err := <-got; err == nil || ctx.Err() != nil {
+		t.Errorf("a request under way when the client ended: %v", err)
+	}
+	if err := get(); err == nil {
+		t.Error("a client that has ended makes connections")
+	}
+	c.wires.mu.Lock()
+	defer c.wires.mu.Unlock()
+	if n := len(c.wires.all); n != 0 {
+		t.Errorf("%d connections are left", n)
+	}
+}

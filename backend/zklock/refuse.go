@@ -1,0 +1,50 @@
+package zklock
+
+import (
+	"context"
+	"errors"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// mostChecks is how many of those before it who steps back looks after.
+const mostChecks = 100
+
+// stepBack leaves the line that filled up after it was looked at, and reports whether it
+// did: not when one of those before it has gone meanwhile, because it may be out then, and
+// others have been refused because of it.
+func (a *acquisition) stepBack(ctx context.Context, l line, i int, path string) (bool, error) {
+	before := l.all[max(0, i-mostChecks):i]
+	if a.req.Mode == backend.Exclusive { // out when all of them are gone
+		before = l.all[i-1 : i]
+	}
+	var ops []any
+	for _, e := range before {
+		ops = append(ops, &zk.CheckVersionRequest{Path: a.lock + "/" + e.node, Version: -1})
+	}
+	ops = append(ops, &zk.DeleteRequest{Path: path, Version: -1})
+	_, err := call(ctx, a.s.link, func() ([]zk.MultiResponse, error) { return a.s.pen.write(ops, "") })
+	if errors.Is(err, zk.ErrNoNode) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	a.s.forget(leaseKey{a.req.Name, a.req.Lease}, a.mine)
+	return true, nil
+}
+
+func (a *acquisition) refusal(ctx context.Context, l line, ahead int) error {
+	if a.req.Mode == backend.Shared {
+		if limit, ok := backend.LimitInForce(l.Claims); ok && limit != a.req.Limit {
+			return &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: limit}
+		}
+	}
+	info, err := a.b.describe(ctx, a.s.link, a.req.Name, l.holders())
+	if err != nil {
+		return err
+	}
+	return &backend.HeldError{Name: a.req.Name, Holders: info.Holders, Ahead: max(0, ahead-l.Out)}
+}

@@ -1,0 +1,192 @@
+package connlease_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/connlease"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+)
+
+// database has one lock, and wakes nobody.
+type database struct {
+	mu    sync.Mutex
+	taken bool // by another connection
+	token fence.Token
+	asked int                // questions that were answered
+	work  chan chan struct{} // not nil: each piece of work sends here what it waits for
+}
+
+func (d *database) Setup(context.Context) error { return nil }
+
+func (d *database) Connect(context.Context, backend.SessionID, time.Duration, func(connlease.Note)) (connlease.Conn, error) {
+	return connection{d}, nil
+}
+
+func (d *database) Look(context.Context, []string) (map[string]backend.LockInfo, error) {
+	return map[string]backend.LockInfo{}, nil
+}
+
+func (d *database) Names(context.Context, backend.ListRequest, int) ([]string, error) {
+	return nil, nil
+}
+
+func (d *database) Mark(context.Context, connlease.Mark) (fence.Token, []connlease.Marked, error) {
+	return 0, nil, nil
+}
+
+func (d *database) Out(context.Context, []connlease.Marked) ([]connlease.Marked, error) {
+	return nil, nil
+}
+
+func (d *database) Terminate(context.Context, []connlease.Marked) error { return nil }
+
+func (d *database) Unavailable(op string, mayHold bool, err error) error {
+	return &backend.UnavailableError{Backend: "database", Op: op, MayHold: mayHold, Err: err}
+}
+
+func (d *database) set(taken bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.taken = taken
+}
+
+func (d *database) questions() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.asked
+}
+
+// gate has each piece of work wait from now on. It gives where they say so, each with what is
+// to be closed for it to go on.
+func (d *database) gate() <-chan chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.work = make(chan chan struct{})
+	return d.work
+}
+
+type connection struct{ d *database }
+
+func (c connection) Do(ctx context.Context, w *connlease.Work) error {
+	c.d.mu.Lock()
+	work := c.d.work
+	c.d.mu.Unlock()
+	if work != nil && !w.End {
+		open := make(chan struct{})
+		select {
+		case work <- open:
+			<-open
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	for _, t := range w.Try {
+		c.d.asked++
+		if t.Granted = !c.d.taken; t.Granted {
+			c.d.token++
+			t.Token, t.Since = c.d.token, time.Now()
+		}
+	}
+	return nil
+}
+
+func (connection) Wait(ctx context.Context) error { <-ctx.Done(); return nil }
+
+func (connection) Close() {}
+
+// open gives leases on the database with a session, whose waiters ask by themselves after an hour.
+func open(t *testing.T, d *database) (*connlease.Leases, backend.SessionID) {
+	t.Helper()
+	b := connlease.New(connlease.Config{
+		Store: d, Pause: func(time.Duration) time.Duration { return time.Hour },
+		Caps: backend.Capabilities{Name: "database", Sessions: true, MinTTL: time.Second, MaxTTL: 24 * time.Hour},
+	})
+	t.Cleanup(b.Close)
+	id := backend.NewSessionID()
+	if err := b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: id, TTL: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	return b, id
+}
+
+// start starts an Acquire, and gives its error.
+func start(t *testing.T, b *connlease.Leases, req backend.AcquireRequest) <-chan error {
+	t.Helper()
+	ctx := leasetest.Within(t)
+	got := make(chan error, 1)
+	go func() {
+		_, err := b.Acquire(ctx, req)
+		got <- err
+	}()
+	return got
+}
+
+// C1: who does not wait is refused because somebody has the lock, and not because somebody
+// of the same session waits for it who does not know yet that it is free.
+func TestRefusalIsTrue(t *testing.T) {
+	t.Parallel()
+	d := &database{taken: true}
+	b, id := open(t, d)
+	waiter := start(t, b, leasetest.Ask("n", id))
+	leasetest.Eventually(t, "it waits", func() bool { return d.questions() == 1 })
+	d.set(false)
+	req := leasetest.Ask("n", id)
+	req.Wait = false
+	if err := <-start(t, b, req); !errors.Is(err, backend.ErrHeld) {
+		t.Errorf("behind a waiter: %v", err)
+	}
+	if d.questions() != 2 {
+		t.Error("it was refused, and nobody had the lock")
+	}
+	if err := <-waiter; err != nil {
+		t.Errorf("the waiter: %v", err)
+	}
+	if err := <-start(t, b, req); !errors.Is(err, backend.ErrHeld) || d.questions() != 2 {
+		t.Errorf("what the session has itself: %v, after %d questions", err, d.questions())
+	}
+}
+
+// Who does not wait, and is alone in line when those before it have gone, has its own answer.
+func TestThoseBeforeAreGone(t *testing.T) {
+	t.Parallel()
+	d := &database{taken: true}
+	b, id := open(t, d)
+	before := leasetest.Ask("n", id)
+	waiter := start(t, b, before)
+	leasetest.Eventually(t, "it waits", func() bool { return d.questions() == 1 })
+	work := d.gate()
+	req := leasetest.Ask("n", id)
+	req.Wait = false
+	got := start(t, b, req)
+	forTheOther := <-work
+	gone := make(chan error, 1)
+	go func() {
+		gone <- b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "n", Lease: before.Lease, Session: id, Abandon: true})
+	}()
+	again := before
+	again.Wait = false
+	leasetest.Eventually(t, "it is known that the waiter is gone", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, err := b.Acquire(ctx, again)
+		return errors.Is(err, backend.ErrLost)
+	})
+	close(forTheOther)
+	forItself := <-work
+	d.set(false)
+	close(forItself)
+	if err := errors.Join(<-gone, <-got); err != nil {
+		t.Errorf("alone in line for what is free: %v", err)
+	}
+	if err := <-waiter; !errors.Is(err, backend.ErrLost) {
+		t.Errorf("the one that went: %v", err)
+	}
+}
