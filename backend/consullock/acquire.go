@@ -134,26 +134,55 @@ func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
 		return backend.Grant{}, err
 	}
 	l := newLine(prefix, pairs)
-	i := l.find(a.req.Lease)
-	if i < 0 {
-		return backend.Grant{}, backend.ErrLost // it was taken away at once
+	for {
+		i := l.find(a.req.Lease)
+		if i < 0 {
+			return backend.Grant{}, backend.ErrLost // it was taken away at once
+		}
+		if err := a.checkLimit(ctx, l, i); err != nil {
+			return backend.Grant{}, err
+		}
+		switch {
+		case i < l.Out:
+			return a.grant(l.all[i], false, false), nil
+		case a.req.Wait:
+			return a.wait(ctx, l.all[i].created, &sight{line: l, index: l.all[i].modified}) // the index of this transaction
+		case inLine: // it keeps the place that it had
+			return backend.Grant{}, a.refusal(l, i)
+		}
+		left, err := a.stepBack(ctx, l, i)
+		if err == nil && left {
+			err = a.refusal(l, i)
+		} else if err == nil {
+			l, err = a.b.look(ctx, a.req.Name)
+		}
+		if err != nil {
+			return backend.Grant{}, err
+		}
 	}
-	if err := a.checkLimit(ctx, l, i); err != nil {
-		return backend.Grant{}, err
+}
+
+// mostChecks is how many of those before it who steps back looks after: a transaction has
+// 64 operations at most.
+const mostChecks = 60
+
+// stepBack leaves the line that filled up after it was looked at, and reports whether it
+// did: not when one of those before it has gone meanwhile, because it may be out then, and
+// others have been refused because of it.
+func (a *acquisition) stepBack(ctx context.Context, l line, i int) (bool, error) {
+	before := l.all[max(0, i-mostChecks):i]
+	if a.req.Mode == backend.Exclusive { // out when all of them are gone
+		before = l.all[i-1 : i]
 	}
-	switch {
-	case i < l.Out:
-		return a.grant(l.all[i], false, false), nil
-	case a.req.Wait:
-		return a.wait(ctx, l.all[i].created, &sight{line: l, index: l.all[i].modified}) // the index of this transaction
-	case inLine: // it keeps the place that it had
-		return backend.Grant{}, a.refusal(l, i)
+	var ops api.KVTxnOps
+	for _, e := range before {
+		ops = append(ops, &api.KVTxnOp{Verb: api.KVGet, Key: e.key})
 	}
-	// The line filled up after it was looked at.
-	if err := a.b.remove(ctx, a.key); err != nil {
-		return backend.Grant{}, err
+	_, err := a.b.txn(ctx, append(ops, &api.KVTxnOp{Verb: api.KVDelete, Key: a.b.leaseKey(a.key)}))
+	if isRefused(err, becauseAbsent) {
+		return false, nil
 	}
-	return backend.Grant{}, a.refusal(l, i)
+	return err == nil, err
 }
 
 // enter makes the key of the lease, and does more with it: one transaction, which may be

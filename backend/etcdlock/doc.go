@@ -107,7 +107,8 @@
 //
 // Remembering. Tombstones, and the memory of sessions, hang on an etcd lease of 15
 // minutes that is used for 5 and never renewed: they are there for 10 at least, and
-// nothing stays for ever. A lease whose acquire ended in an unknown outcome is buried
+// nothing stays for ever. An election gives every lease of etcd its whole time again: where
+// there is one in each quarter of an hour they stay until there is none. A lease whose acquire ended in an unknown outcome is buried
 // when it is released: its first request may still be on its way.
 //
 // # Requires

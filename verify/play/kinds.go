@@ -69,8 +69,7 @@ func (c *cluster) redises(n int) (string, error) {
 	return strings.Join(addrs, ","), err
 }
 
-// etcd is three members. They forget what is older than a few minutes, as those of any etcd
-// that is to last.
+// etcd is three members.
 func (c *cluster) etcd() error {
 	const n = 3
 	addrs, err := freeAddrs(2 * n)
@@ -82,7 +81,7 @@ func (c *cluster) etcd() error {
 		all = append(all, fmt.Sprintf("m%d=http://%s", i, addrs[n+i]))
 	}
 	for i := range n {
-		if err := c.etcdMember(fmt.Sprintf("m%d", i), addrs[i], addrs[n+i], strings.Join(all, ","), "--auto-compaction-retention=5m"); err != nil {
+		if err := c.etcdMember(fmt.Sprintf("m%d", i), addrs[i], addrs[n+i], strings.Join(all, ",")); err != nil {
 			return err
 		}
 	}
@@ -90,13 +89,11 @@ func (c *cluster) etcd() error {
 	return nil
 }
 
-func (c *cluster) etcdMember(name, addr, peer, all string, more ...string) error {
+func (c *cluster) etcdMember(name, addr, peer, all string) error {
 	client, peers := "http://"+addr, "http://"+peer
-	return c.add("etcd", addr, "etcd://"+addr, append([]string{
-		"--name", name, "--data-dir", filepath.Join(c.dir, name),
+	return c.add("etcd", addr, "etcd://"+addr, "--name", name, "--data-dir", filepath.Join(c.dir, name),
 		"--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peers,
-		"--initial-advertise-peer-urls", peers, "--initial-cluster", all, "--log-level", "error",
-	}, more...)...)
+		"--initial-advertise-peer-urls", peers, "--initial-cluster", all, "--log-level", "error")
 }
 
 // zooKeeper is three servers with short ticks: sessions of a few seconds need them.
