@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"cmp"
 	"context"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -83,18 +84,10 @@ type committed struct {
 // may or may not be made, which the error says.
 func (c *committer) commit(ctx context.Context, op string, ch *change) (*pb.TxnResponse, int64, error) {
 	ch.done = make(chan committed, 1)
-	// The caller is inside a call, so that Close waits for what it starts.
-	switch batch := c.enter(ch); len(batch) {
-	case 0:
-	case 1:
-		// Sent from the caller's goroutine, which is faster than to have it sent. What has
-		// come meanwhile is sent by another one.
-		c.send(ctx, batch)
-		if more := c.next(len(batch)); more != nil {
-			c.b.calls.Go(func() { c.run(more) })
-		}
-	default:
-		c.b.calls.Go(func() { c.run(batch) }) // the end of ctx is not the others'
+	if c.enter(ch) {
+		// Who asks at the same time, as the items of a request to our server do, comes along.
+		runtime.Gosched()
+		c.depart(ctx, ch, c.take())
 	}
 	select {
 	case r := <-ch.done:
@@ -115,26 +108,39 @@ func (c *committer) commit(ctx context.Context, op string, ch *change) (*pb.TxnR
 	}
 }
 
-// enter has the change sent, or gives what the caller has to send.
-func (c *committer) enter(ch *change) []*change {
+// depart sends what the caller of a change took. The caller is inside a call, so that Close
+// waits for what it starts.
+func (c *committer) depart(ctx context.Context, ch *change, batch []*change) {
+	switch {
+	case len(batch) == 0: // others have taken it
+	case len(batch) == 1 && batch[0] == ch:
+		// Sent from the caller's goroutine, which is faster than to have it sent. What has
+		// come meanwhile is sent by another one.
+		c.send(ctx, batch)
+		if more := c.next(len(batch)); more != nil {
+			c.b.calls.Go(func() { c.run(more) })
+		}
+	default:
+		c.b.calls.Go(func() { c.run(batch) }) // the end of ctx is not the others'
+	}
+}
+
+// enter has the change sent, or reports that the caller is to take what is pending and send it.
+func (c *committer) enter(ch *change) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case ch.rides:
 		c.riders[ch.name] = append(c.riders[ch.name], ch)
 		time.AfterFunc(c.patience, func() { c.hurry(ch) })
-		return nil
+		return false
 	case !c.room():
 		c.park(ch)
-		return nil
-	}
-	batch := []*change{ch} // nothing is pending
-	if rider := c.rider(ch); rider != nil {
-		batch = append(batch, rider)
+		return false
 	}
 	c.running++
-	c.underway += len(batch)
-	return batch
+	c.pending = append(c.pending, ch)
+	return true
 }
 
 // park has a change wait for the next transaction.

@@ -24,10 +24,10 @@
 // requests are under way at most, and what is asked meanwhile travels in the next. Who is
 // alone sends the call for one, and a request that takes longer than 10 ms keeps nobody from
 // leaving. What travels with others does not stand in line. Where the lock turns out to be
-// held the acquire that waits asks once more, with the long poll, and so do at once those
-// that ask for a lock that others were waiting for lately, or that this client asks for
-// already. A server that does not know the call, or a proxy that does not let it pass, is not
-// asked for it again for five minutes.
+// held the acquire that waits asks once more, with the long poll, and is in line from then
+// on. So that this is rare, an acquire of a lock that others were waiting for lately, or
+// that this client asks for already, is a long poll at once. A server that does not know the
+// call, or a proxy that does not let it pass, is not asked for it again for five minutes.
 //
 // Time left is counted from before the request was sent. A grant that came at the
 // end of a long poll is asked for once more, so that the count begins late.
