@@ -32,6 +32,30 @@ func (q *batch) exec(statement string, args ...any) {
 	}
 }
 
+// part is a piece of a statement, and its arguments.
+type part struct {
+	text string
+	args []any
+}
+
+// fill adds a statement with the parts in place of their names in braces.
+func (q *batch) fill(statement string, parts map[string]part) {
+	var text strings.Builder
+	var args []any
+	for {
+		before, rest, found := strings.Cut(statement, "{")
+		text.WriteString(before)
+		if !found {
+			break
+		}
+		name, after, _ := strings.Cut(rest, "}")
+		text.WriteString(parts[name].text)
+		args = append(args, parts[name].args...)
+		statement = after
+	}
+	q.exec(text.String(), args...)
+}
+
 // query adds a statement with rows, and what is done with each of them.
 func (q *batch) query(scan func(*sql.Rows) error, statement string, args ...any) {
 	q.exec(statement, args...)
@@ -91,10 +115,14 @@ func values[T ~string](all []T) []any {
 }
 
 // sql puts the expression for the server's clock and the prefix of the tables in. A
-// variable of the session is $@name.
+// variable of the session is $@name. What the arguments put in has none of those.
 func (b *Backend) sql(format string, args ...any) string {
-	if len(args) > 0 {
-		format = fmt.Sprintf(format, args...)
+	text, ok := b.texts.Load(format)
+	if !ok {
+		text, _ = b.texts.LoadOrStore(format, b.names.Replace(format))
 	}
-	return b.names.Replace(format)
+	if len(args) > 0 {
+		return fmt.Sprintf(text.(string), args...) //nolint:forcetypeassert // nothing else is put there
+	}
+	return text.(string) //nolint:forcetypeassert // nothing else is put there
 }

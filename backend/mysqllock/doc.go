@@ -32,8 +32,10 @@
 //	callers ──► queue ──► BEGIN, lock rows, clock, leases ──► rules ──► changes, COMMIT ──► answers
 //	                      one round trip                                one round trip
 //
-// A lock that nobody else wants is taken, and given back, in one: the row is locked, and the
-// lease is inserted or deleted where nothing stands against it.
+// A lock that nobody else wants is taken, and given back, in one: the rows of up to 63 locks
+// are locked, what stands against each is noted in a bit of a variable, and the leases of the
+// others are inserted, or deleted. What they have in common is written once: for the server
+// the text is most of the work.
 //
 // Statements of a round trip travel together (multi-statements), with their arguments
 // written into them by the client library: texts as binary literals. Names and IDs are
@@ -48,7 +50,8 @@
 // one it is found: a value that has waiters asks for all of them in one question, after an
 // eighth of the time in which nothing moved, but not before 2 ms and at the latest after
 // 250 ms. So a wait becomes longer by about an eighth, and a value at rest asks four times a
-// second, whatever the number of its waiters. A value without waiters asks nothing.
+// second, whatever the number of its waiters. So does one that waits for what is held under its
+// own sessions: only it can give that back. A value without waiters asks nothing.
 //
 // Numbers. Tokens, and places in line, come from the counter in the lock's row. They
 // begin at the microseconds of the server's clock of when the tables were made, so that

@@ -4,6 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -15,17 +18,26 @@ import (
 // lock was waited for.
 const (
 	// Numbers are taken here, more than are needed, so that the row need not be written
-	// again. What is not used is skipped. The rows are locked in the order of the list.
-	lockLocks = `INSERT INTO @locks (name, last, used) VALUES %s ON DUPLICATE KEY UPDATE last = last + ?, used = $NOW`
-	newLock   = `(?, (SELECT last_floor FROM @meta WHERE id = 1) + ?, $NOW)`
-	readLocks = `SELECT name, last FROM @locks WHERE name IN (%s)`
+	// again. What is not used is skipped. The rows are locked in the order of the list. A new
+	// row begins at the floor as it was known; whether that is high enough is looked at when
+	// numbers are given.
+	setNow    = `SET $@now = $NOW`
+	lockLocks = `INSERT INTO @locks (name, last, used) VALUES %s ON DUPLICATE KEY UPDATE last = last + ?, used = $@now`
+	// The same without numbers: rows that are there are not written.
+	holdLocks = `INSERT INTO @locks (name, last, used) VALUES %s ON DUPLICATE KEY UPDATE used = used`
+	newLock   = `(?, ?, $@now)`
 
-	readMeta     = `SELECT $NOW, last_floor FROM @meta WHERE id = 1`
+	// The clock, and the locks' numbers.
+	readMeta     = `SELECT $NOW, m.last_floor, NULL, 0 FROM @meta m WHERE m.id = 1`
+	readLocks    = `SELECT $NOW, m.last_floor, k.name, k.last FROM @meta m JOIN @locks k ON k.name IN (%s) WHERE m.id = 1`
 	readSessions = `SELECT id, ttl, ends, cause FROM @sessions WHERE id IN (%s)`
 	readLeases   = `SELECT l.name, l.lease, l.held, l.place, l.mode, l.permits, l.cap, l.owner, l.note, l.reentrant, l.timed, l.ttl,
 			l.token, l.asked, l.since, l.ends, l.waited, l.joined, l.session, s.ttl, s.ends, s.cause
 		FROM @leases l LEFT JOIN @sessions s ON s.id = l.session WHERE l.name IN (%s)`
-	readTombs = `SELECT name, lease FROM @tombs WHERE expires > $NOW AND %s`
+	// What readLeases leaves out of long lines.
+	countRest = `SELECT l.name, COUNT(*), MAX(IF(l.mode = ?, l.cap, -1)) FROM @leases l WHERE l.name IN (%s) AND NOT (%s) GROUP BY l.name`
+	// Leases of the one and of another may be among them, too.
+	readTombs = `SELECT name, lease FROM @tombs WHERE expires > $NOW AND name IN (%s) AND lease IN (%s)`
 
 	// What seems to be over is locked and looked at again: it may have been renewed. Each
 	// by its key: no other row is locked on the way.
@@ -48,7 +60,7 @@ func (s store) Begin(ctx context.Context, scope *sqllease.Scope) (sqllease.Tx, *
 	}
 	t, v, q := &txn{s: s, conn: conn}, &sqllease.View{Taken: make(map[string]int64, len(scope.Names))}, new(batch)
 	q.exec(begin)
-	s.lock(q, scope.Names, v)
+	s.lock(q, scope.Names)
 	s.read(q, scope, v)
 	if err := q.run(ctx, conn); err != nil {
 		t.End(ctx)
@@ -61,22 +73,23 @@ func (s store) Begin(ctx context.Context, scope *sqllease.Scope) (sqllease.Tx, *
 	return t, v, nil
 }
 
-func (s store) lock(q *batch, names []string, v *sqllease.View) {
+// lock locks the rows of locks, makes those that are not there, and takes numbers.
+func (s store) lock(q *batch, names []string) { s.rows(q, lockLocks, names, sqllease.Reserve) }
+
+// hold locks the rows of locks, and makes those that are not there.
+func (s store) hold(q *batch, names []string) { s.rows(q, holdLocks, names) }
+
+func (s store) rows(q *batch, statement string, names []string, more ...any) {
 	if len(names) == 0 {
 		return
 	}
-	var args []any
+	args := make([]any, 0, 2*len(names)+len(more)) //nolint:mnd // see newLock
+	first := s.b.floor.Load() + sqllease.Reserve
 	for _, name := range names {
-		args = append(args, name, sqllease.Reserve)
+		args = append(args, name, first)
 	}
-	q.exec(s.b.sql(lockLocks, list(newLock, len(names))), append(args, sqllease.Reserve)...)
-	q.query(func(rows *sql.Rows) error {
-		var name string
-		var last int64
-		err := rows.Scan(&name, &last)
-		v.Taken[name] = last
-		return err //nolint:wrapcheck // see Unavailable
-	}, s.b.sql(readLocks, list("?", len(names))), values(names)...)
+	q.exec(s.b.sql(setNow))
+	q.exec(s.b.sql(statement, list(s.b.sql(newLock), len(names))), append(args, more...)...)
 }
 
 // Read reads in one round trip.
@@ -92,27 +105,71 @@ func (s store) Read(ctx context.Context, names []string) (*sqllease.View, error)
 
 // read asks for everything in the scope.
 func (s store) read(q *batch, scope *sqllease.Scope, v *sqllease.View) {
+	numbers, args := s.b.sql(readMeta), []any(nil)
+	if v.Taken != nil && len(scope.Names) > 0 {
+		numbers, args = s.b.sql(readLocks, list("?", len(scope.Names))), values(scope.Names)
+	}
 	q.query(func(rows *sql.Rows) error {
-		var us int64
-		err := rows.Scan(&us, &v.Floor)
+		var us, last int64
+		var name sql.NullString
+		err := rows.Scan(&us, &v.Floor, &name, &last)
 		v.Now = time.UnixMicro(us)
+		s.b.floor.Store(v.Floor)
+		if name.Valid {
+			v.Taken[name.String] = last
+		}
 		return err //nolint:wrapcheck // see Unavailable
-	}, s.b.sql(readMeta))
+	}, numbers, args...)
 	if len(scope.Sessions) > 0 {
 		q.query(func(rows *sql.Rows) error { return scanSession(rows, v) }, s.b.sql(readSessions, list("?", len(scope.Sessions))), values(scope.Sessions)...)
 	}
 	if len(scope.Names) > 0 {
-		q.query(func(rows *sql.Rows) error { return scanLease(rows, v) }, s.b.sql(readLeases, list("?", len(scope.Names))), values(scope.Names)...)
+		s.readLeases(q, scope, v)
 	}
 	if len(scope.Leases) > 0 {
-		where, args := anyOf("", scope.Leases)
+		var names, leases []any
+		for _, k := range scope.Leases {
+			names, leases = append(names, k.Name), append(leases, string(k.ID))
+		}
+		n := list("?", len(names))
 		q.query(func(rows *sql.Rows) error {
 			var k sqllease.Key
 			err := rows.Scan(&k.Name, &k.ID)
 			v.Buried = append(v.Buried, k)
 			return err //nolint:wrapcheck // see Unavailable
-		}, s.b.sql(readTombs, where), args...)
+		}, s.b.sql(readTombs, n, n), append(names, leases...)...)
 	}
+}
+
+// readLeases asks for leases, and for what stands behind the front of long lines.
+func (s store) readLeases(q *batch, scope *sqllease.Scope, v *sqllease.View) {
+	names, args := list("?", len(scope.Names)), values(scope.Names)
+	if len(scope.Front) == 0 {
+		q.query(func(rows *sql.Rows) error { return scanLease(rows, v) }, s.b.sql(readLeases, names), args...)
+		return
+	}
+	which := []string{"l.held"}
+	var more []any
+	for _, name := range scope.Names {
+		place, long := scope.Front[name]
+		if !long {
+			place = math.MaxInt64
+		}
+		which = append(which, "l.name = ? AND l.place <= ?")
+		more = append(more, name, place)
+	}
+	for _, k := range slices.Concat(scope.Leases, scope.Back) {
+		which = append(which, "l.name = ? AND l.lease = ?")
+		more = append(more, k.Name, string(k.ID))
+	}
+	read := strings.Join(which, " OR ")
+	q.query(func(rows *sql.Rows) error { return scanLease(rows, v) }, s.b.sql(readLeases, names)+" AND ("+read+")", slices.Concat(args, more)...)
+	q.query(func(rows *sql.Rows) error {
+		var r sqllease.RestRow
+		err := rows.Scan(&r.Name, &r.Count, &r.Limit)
+		v.Rest = append(v.Rest, r)
+		return err //nolint:wrapcheck // see Unavailable
+	}, s.b.sql(countRest, names, read), slices.Concat([]any{int64(backend.Shared)}, args, more)...)
 }
 
 func scanSession(rows *sql.Rows, v *sqllease.View) error {

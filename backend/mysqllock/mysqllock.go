@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -41,6 +42,8 @@ type Backend struct {
 	conns  int
 	log    *slog.Logger
 	names  *strings.Replacer // @, $@ and $NOW in statements
+	texts  sync.Map          // statements with those put in, by what they were
+	floor  atomic.Int64      // meta.last_floor as it was read last; it only rises
 	leases *sqllease.Leases  // what does not depend on the database
 
 	closing sync.Once
@@ -61,7 +64,7 @@ func New(cfg Config) (*Backend, error) {
 		names: strings.NewReplacer("@@", "@@", "$@", "@", "@", cfg.Prefix, "$NOW", now),
 	}
 	b.leases = sqllease.New(sqllease.Config{
-		Store: store{b}, Name: backendName, Caps: b.Capabilities(), Quick: true,
+		Store: store{b}, Name: backendName, Caps: b.Capabilities(), Quick: maxQuick,
 		Rest:  sqllease.Rest{Least: 2 * time.Millisecond, Longest: 250 * time.Millisecond}, //nolint:mnd // see doc.go
 		Conns: cfg.MaxConns, Logger: b.log,
 	})

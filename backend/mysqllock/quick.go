@@ -3,110 +3,163 @@ package mysqllock
 import (
 	"context"
 	"database/sql"
-	"encoding/hex"
 	"strings"
 	"time"
 
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
-// An INSERT reads what it selects from without locks, under READ COMMITTED. A DELETE would
-// lock what it reads beside, as the row of the session, and wait for renewals: so what
-// decides is read before it, into a variable.
+// What a statement costs the server is for the most part its text: every literal in it is
+// parsed, resolved and freed again. So what leases have in common is written once, and rows
+// are made from those of the locks rather than from a list. What is known of each lock is a
+// bit of a number, at the lock's place in the list of names.
+//
+// Nothing but rows that are named is locked: what decides is read before, into a variable. A
+// DELETE would lock what it reads beside, as the row of the session, and wait for renewals.
 const (
-	// The lock has no leases at all, dead or alive. The statement is not that which locks
-	// the row, so it sees what was committed while the row was waited for.
-	quickAcquire = `INSERT INTO @leases (name, lease, session, held, place, mode, permits, cap, owner, note, reentrant, timed, ttl, token, asked,
-			since, ends, waited, joined)
-		SELECT x.name, x.lease, x.session, TRUE, k.last - ?, x.mode, x.permits, x.cap, x.owner, x.note, x.reentrant, x.timed, x.ttl, k.last - ?, $NOW,
-			$NOW, CASE WHEN x.timed THEN $NOW + x.ttl END, FALSE, FALSE
-		FROM (%s) x JOIN @locks k ON k.name = x.name JOIN @meta m ON m.id = 1
-		WHERE k.last - ? > m.last_floor
-			AND NOT EXISTS (SELECT 1 FROM @leases o WHERE o.name = x.name)
-			AND NOT EXISTS (SELECT 1 FROM @tombs t WHERE t.name = x.name AND t.lease = x.lease AND t.expires > $NOW)
-			AND (x.session = '' OR EXISTS (SELECT 1 FROM @sessions s WHERE s.id = x.session AND s.cause = '' AND s.ends > $NOW))`
-	quickRow = `SELECT ? AS name, ? AS lease, ? AS session, ? AS mode, ? AS permits, ? AS cap, ? AS owner, ? AS note, ? AS reentrant, ? AS timed, ? AS ttl`
-	// A lease that was out before has another token.
-	quickGranted = `SELECT l.name, l.token, l.since FROM @leases l JOIN @locks k ON k.name = l.name
-		WHERE %s AND l.token = k.last - ?`
-	// The leases that are out, where nobody else has the lock or waits for it: their IDs,
-	// as a list that may be searched. What was there before is not.
-	quickMay = `SELECT GROUP_CONCAT(HEX(l.lease)) INTO $@holdfast FROM @leases l LEFT JOIN @sessions s ON s.id = l.session
-		WHERE %s AND l.held
-			AND CASE WHEN l.timed THEN l.ends > $NOW ELSE s.cause = '' AND s.ends > $NOW END
-			AND NOT EXISTS (SELECT 1 FROM @leases o WHERE o.name = l.name AND o.lease <> l.lease)`
-	quickReleased = `SELECT $@holdfast`
-	quickRelease  = `DELETE FROM @leases WHERE %s AND FIND_IN_SET(HEX(lease), $@holdfast)`
+	// maxQuick is how many locks have a bit each. A number has one more, but the server takes
+	// that for a sign when it is in a variable, and then sets all the others.
+	maxQuick = 63
+
+	// Locks that have leases, dead or alive. The statement is not that which locks the rows,
+	// so it sees what was committed while they were waited for.
+	quickBusy = `SELECT BIT_OR(1 << FIELD(name, {names}) - 1) INTO $@busy FROM @leases WHERE name IN ({names})`
+	// Each lease is asked for one lock: another one that was abandoned there sends it the long
+	// way, at most.
+	quickAcquire = `INSERT INTO @leases (name, lease, session, mode, permits, cap, owner, note, reentrant, timed, ttl, ends, held, place, token,
+			asked, since, waited, joined)
+		SELECT k.name, {lease}, {session}, {mode}, {permits}, {cap}, {owner}, {note}, {reentrant}, {timed}, {ttl},
+			CASE WHEN {timed} THEN $NOW + {ttl} END, TRUE, k.last - {first}, k.last - {first}, $NOW, $NOW, FALSE, FALSE
+		FROM (SELECT name, last, FIELD(name, {names}) AS n FROM @locks WHERE name IN ({names})) k JOIN @meta m ON m.id = 1
+		WHERE k.last - {first} > m.last_floor
+			AND NOT $@busy >> k.n - 1 & 1
+			AND NOT EXISTS (SELECT 1 FROM @tombs t FORCE INDEX (PRIMARY) WHERE t.name = k.name AND t.lease IN ({leases}) AND t.expires > $NOW)
+			AND ({session} = '' OR EXISTS (SELECT 1 FROM @sessions s WHERE s.id = {session} AND s.cause = '' AND s.ends > $NOW))`
+	quickGranted = `SELECT name, lease, token, since, $@busy FROM @leases WHERE name IN ({names})`
+
+	// Locks whose one lease is the one that is given back, and out and not over.
+	quickMay = `SELECT BIT_OR(IF(x.lease = {lease} AND x.held
+				AND CASE WHEN x.timed THEN x.ends > $NOW ELSE s.cause = '' AND s.ends > $NOW END, 1 << x.n - 1, 0))
+			& ~BIT_OR(IF(x.lease <> {lease}, 1 << x.n - 1, 0)) INTO $@may
+		FROM (SELECT l.lease, l.session, l.held, l.timed, l.ends, FIELD(l.name, {names}) AS n FROM @leases l WHERE l.name IN ({names})) x
+			LEFT JOIN @sessions s ON s.id = x.session`
+	// From a list, which goes first: of a small table the server would read all, and lock it
+	// on the way.
+	quickRelease  = `DELETE l FROM ({which}) x STRAIGHT_JOIN @leases l ON l.name = x.name AND l.lease = x.lease WHERE $@may >> x.n & 1`
+	quickReleased = `SELECT $@may`
 )
 
 // Quick is one round trip.
 func (s store) Quick(ctx context.Context, x *sqllease.Quick) error {
 	q := new(batch)
 	q.exec(begin)
-	s.lock(q, x.Names, &sqllease.View{Taken: make(map[string]int64)})
-	const first = sqllease.Reserve - 1
-	if n := len(x.Acquire); n > 0 {
-		args := []any{first, first}
-		for i := range x.Acquire {
-			l := &x.Acquire[i]
-			args = append(args, l.Name, string(l.Lease), string(l.Session), int64(l.Claim.Mode), l.Claim.Permits, l.Claim.Limit, l.Claim.Owner, l.Note,
-				l.Claim.Reentrant, l.Timed, l.TTL.Microseconds())
-		}
-		rows := strings.TrimSuffix(strings.Repeat(quickRow+" UNION ALL ", n), " UNION ALL ")
-		q.exec(s.b.sql(quickAcquire, rows), append(args, first)...)
-	}
-	if n := len(x.Acquire); n > 0 {
-		keys := make([]sqllease.Key, 0, n)
-		for i := range x.Acquire {
-			keys = append(keys, sqllease.Key{Name: x.Acquire[i].Name, ID: x.Acquire[i].Lease})
-		}
-		which, args := anyOf("l.", keys)
-		q.query(func(rows *sql.Rows) error {
-			var g sqllease.QuickGrant
-			var since int64
-			err := rows.Scan(&g.Name, &g.Token, &since)
-			g.Since = time.UnixMicro(since)
-			x.Granted = append(x.Granted, g)
-			return err //nolint:wrapcheck // see Unavailable
-		}, s.b.sql(quickGranted, which), append(args, first)...)
-	}
-	if len(x.Release) > 0 {
+	if len(x.Acquire) > 0 {
+		s.quickAcquire(q, x)
+	} else {
 		s.quickRelease(q, x)
 	}
 	q.exec(commit)
 	return s.alone(ctx, q)
 }
 
-// quickRelease adds the statements that give leases back. Their IDs have to tell them apart:
-// of those that have the same, on different locks, the others go the long way.
-func (s store) quickRelease(q *batch, x *sqllease.Quick) {
-	names := make(map[string]string, len(x.Release))
-	keys := make([]sqllease.Key, 0, len(x.Release))
-	for _, k := range x.Release {
-		id := strings.ToUpper(hex.EncodeToString([]byte(k.ID)))
-		if _, twice := names[id]; !twice {
-			names[id] = k.Name
-			keys = append(keys, k)
-		}
+// quickAcquire adds the statements that take leases.
+func (s store) quickAcquire(q *batch, x *sqllease.Quick) {
+	names, leases := make([]any, len(x.Acquire)), make([]any, len(x.Acquire))
+	asked := make(map[string]int, len(x.Acquire))
+	for i := range x.Acquire {
+		l := &x.Acquire[i]
+		names[i], leases[i], asked[l.Name] = l.Name, string(l.Lease), i
 	}
-	// The server cuts a list off at so many bytes as its session says. An ID has 64 at
-	// most, in twice as many digits, and then comes a comma.
-	const each, least = 2*64 + 1, 1024
-	q.exec("SET SESSION group_concat_max_len = ?", max(least, each*len(keys)))
-	which, args := anyOf("l.", keys)
-	q.exec(s.b.sql(quickMay, which), args...)
-	which, args = anyOf("", keys)
-	q.exec(s.b.sql(quickRelease, which), args...)
-	q.query(func(rows *sql.Rows) error {
-		var list sql.NullString
-		if err := rows.Scan(&list); err != nil {
-			return err //nolint:wrapcheck // see Unavailable
+	column := func(of func(*sqllease.LeaseRow) any) part {
+		all := make([]any, len(x.Acquire))
+		for i := range x.Acquire {
+			all[i] = of(&x.Acquire[i])
 		}
-		for id := range strings.SplitSeq(list.String, ",") {
-			if name, ok := names[id]; ok {
-				x.Released = append(x.Released, name)
+		return chosen("k.n", all)
+	}
+	parts := map[string]part{
+		"names": in(names), "leases": in(leases), "first": {"?", []any{sqllease.Reserve - 1}},
+		"lease":     chosen("k.n", leases),
+		"session":   column(func(l *sqllease.LeaseRow) any { return string(l.Session) }),
+		"mode":      column(func(l *sqllease.LeaseRow) any { return int64(l.Claim.Mode) }),
+		"permits":   column(func(l *sqllease.LeaseRow) any { return int64(l.Claim.Permits) }),
+		"cap":       column(func(l *sqllease.LeaseRow) any { return int64(l.Claim.Limit) }),
+		"owner":     column(func(l *sqllease.LeaseRow) any { return l.Claim.Owner }),
+		"note":      column(func(l *sqllease.LeaseRow) any { return l.Note }),
+		"reentrant": column(func(l *sqllease.LeaseRow) any { return number(l.Claim.Reentrant) }),
+		"timed":     column(func(l *sqllease.LeaseRow) any { return number(l.Timed) }),
+		"ttl":       column(func(l *sqllease.LeaseRow) any { return l.TTL.Microseconds() }),
+	}
+	s.lock(q, x.Names)
+	q.fill(s.b.sql(quickBusy), parts)
+	q.fill(s.b.sql(quickAcquire), parts)
+	q.fill(s.b.sql(quickGranted), parts)
+	q.scans = append(q.scans, func(rows *sql.Rows) error {
+		var g sqllease.QuickGrant
+		var id string
+		var since int64
+		var busy uint64
+		err := rows.Scan(&g.Name, &id, &g.Token, &since, &busy)
+		g.Since = time.UnixMicro(since)
+		// One that was out before may be the same that is asked for now.
+		if i := asked[g.Name]; leases[i] == id && busy>>i&1 == 0 {
+			x.Granted = append(x.Granted, g)
+		}
+		return err //nolint:wrapcheck // see Unavailable
+	})
+}
+
+// quickRelease adds the statements that give leases back.
+func (s store) quickRelease(q *batch, x *sqllease.Quick) {
+	names, leases := make([]any, len(x.Release)), make([]any, len(x.Release))
+	for i, k := range x.Release {
+		names[i], leases[i] = k.Name, string(k.ID)
+	}
+	which := part{text: strings.TrimSuffix(strings.Repeat("SELECT ? AS name, ? AS lease, ? AS n UNION ALL ", len(names)), " UNION ALL ")}
+	for i := range names {
+		which.args = append(which.args, names[i], leases[i], i)
+	}
+	parts := map[string]part{"names": in(names), "lease": chosen("x.n", leases), "which": which}
+	s.hold(q, x.Names)
+	for _, statement := range []string{quickMay, quickRelease, quickReleased} {
+		q.fill(s.b.sql(statement), parts)
+	}
+	q.scans = append(q.scans, func(rows *sql.Rows) error {
+		var may uint64
+		err := rows.Scan(&may)
+		for i, k := range x.Release {
+			if may>>i&1 == 1 {
+				x.Released = append(x.Released, k.Name)
 			}
 		}
-		return nil
-	}, s.b.sql(quickReleased))
+		return err //nolint:wrapcheck // see Unavailable
+	})
+}
+
+// in is a list of values.
+func in(all []any) part { return part{list("?", len(all)), all} }
+
+// chosen is the value at the place that the column has, from 1: it is written once where all
+// are the same. Numbers are written as numbers.
+func chosen(column string, all []any) part {
+	same := true
+	for _, x := range all {
+		same = same && x == all[0]
+	}
+	if same {
+		return part{"?", all[:1]}
+	}
+	text := "ELT(" + column + ", " + list("?", len(all)) + ")"
+	if _, isText := all[0].(string); !isText {
+		text = "CAST(" + text + " AS SIGNED)"
+	}
+	return part{text, all}
+}
+
+// number is how a condition is written.
+func number(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
 }

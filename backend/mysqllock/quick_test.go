@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/mysqllock"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/sqllease"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -30,7 +32,7 @@ func TestQuickConditions(t *testing.T) {
 }
 
 // B12: a lock that nobody else wants takes one round trip each way: numbers of its row are
-// taken once.
+// taken once, for the lease.
 func TestOneRoundTripForFreeLocks(t *testing.T) {
 	t.Parallel()
 	const pairs = 20
@@ -49,7 +51,7 @@ func TestOneRoundTripForFreeLocks(t *testing.T) {
 			leasetest.Take(t, b, req)
 			leasetest.Give(t, b, req)
 		}
-		if n := s.Int("SELECT last FROM test.holdfast_locks") - before; n != 2*pairs*64 {
+		if n := s.Int("SELECT last FROM test.holdfast_locks") - before; n != pairs*64 {
 			t.Errorf("%d pairs took %d numbers", pairs, n)
 		}
 		if n := s.Int("SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'COM_BEGIN'") - questions; n != 2*pairs {
@@ -152,4 +154,119 @@ func TestSameIDOnManyLocks(t *testing.T) {
 			t.Errorf("round %d: %d locks are left, %v", round, len(page.Locks), err)
 		}
 	}
+}
+
+// As many as go together, in which nothing is the same, are taken as they were asked for.
+// Only those of them that are out are given back; the last of them too.
+func TestQuickTogether(t *testing.T) {
+	t.Parallel()
+	b := open(t, testserver.MariaDB(t).URL())
+	sessions := []backend.SessionID{leasetest.Session(t, b, time.Hour, nil), leasetest.Session(t, b, time.Hour, nil)}
+	ask := func(i int) sqllease.LeaseRow {
+		row := sqllease.LeaseRow{
+			Name: fmt.Sprintf("%02d", i), Lease: backend.NewLeaseID(), Session: sessions[i%2], Held: true, Note: fmt.Sprint("note ", i),
+			Claim: backend.Claim{Mode: backend.Exclusive, Owner: fmt.Sprint("owner ", i), Permits: 1, Limit: 1},
+		}
+		if i%3 == 0 {
+			row.Claim.Mode, row.Claim.Permits, row.Claim.Limit = backend.Shared, 1+i, 100+i
+		}
+		if i%5 == 0 {
+			row.Timed, row.TTL = true, time.Duration(i+60)*time.Minute
+		}
+		row.Claim.Reentrant = i%7 == 0
+		return row
+	}
+	take, give := new(sqllease.Quick), new(sqllease.Quick)
+	for i := range mysqllock.MaxQuick {
+		row := ask(i)
+		take.Names, take.Acquire = append(take.Names, row.Name), append(take.Acquire, row)
+		give.Names, give.Release = append(give.Names, row.Name), append(give.Release, sqllease.Key{Name: row.Name, ID: row.Lease})
+	}
+	leasetest.Give(t, b, taken(t, b)) // the tables are there
+	if err := b.Quick(leasetest.Within(t), take); err != nil || len(take.Granted) != mysqllock.MaxQuick {
+		t.Fatalf("%d were granted: %v", len(take.Granted), err)
+	}
+	for _, row := range take.Acquire {
+		info, err := b.Inspect(leasetest.Within(t), row.Name)
+		if err != nil || len(info.Holders) != 1 {
+			t.Fatalf("%s: %+v, %v", row.Name, info, err)
+		}
+		h, least := info.Holders[0], time.Duration(0)
+		if row.Timed {
+			row.Session, least = "", row.TTL-time.Minute
+		}
+		if h.Lease != row.Lease || h.Session != row.Session || h.Owner != row.Claim.Owner || h.Note != row.Note || h.Mode != row.Claim.Mode ||
+			h.Permits != row.Claim.Permits || row.Claim.Mode == backend.Shared && info.Limit != row.Claim.Limit ||
+			row.Timed && (h.Left > row.TTL || h.Left < least) {
+			t.Errorf("%+v was asked for; it is %+v, of at most %d", row, h, info.Limit)
+		}
+	}
+	if err := b.Quick(leasetest.Within(t), give); err != nil || len(give.Released) != mysqllock.MaxQuick {
+		t.Fatalf("%d were given back: %v", len(give.Released), err)
+	}
+	last := take.Acquire[mysqllock.MaxQuick-1:]
+	again, back := &sqllease.Quick{Names: []string{last[0].Name}, Acquire: last}, &sqllease.Quick{Names: give.Names, Release: give.Release}
+	if err := b.Quick(leasetest.Within(t), again); err != nil || len(again.Granted) != 1 {
+		t.Fatalf("%+v: %v", again.Granted, err)
+	}
+	if err := b.Quick(leasetest.Within(t), back); err != nil || len(back.Released) != 1 || back.Released[0] != last[0].Name {
+		t.Errorf("%q were given back, not the only one that was out: %v", back.Released, err)
+	}
+}
+
+// taken takes a lock.
+func taken(t *testing.T, b backend.Backend) backend.AcquireRequest {
+	t.Helper()
+	req := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute}
+	leasetest.Take(t, b, req)
+	return req
+}
+
+// B12: who waits for what is held under a session of the same value is told of its release
+// here, and looks rarely.
+func TestLooksBehindOwnHolder(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	b, other := open(t, s.URL()), open(t, s.URL())
+	b.KeepFromSweeping()
+	other.KeepFromSweeping()
+	mine, theirs := leasetest.Session(t, b, time.Hour, nil), leasetest.Session(t, other, time.Hour, nil)
+	held := leasetest.Ask("n", mine)
+	leasetest.Take(t, b, held)
+	next, last := leasetest.Ask("n", theirs), leasetest.Ask("n", mine)
+	first := leasetest.Ask("n", mine)
+	gotFirst := leasetest.Start(t, b, first)
+	leasetest.InLine(t, b, "n", 1)
+	selects := func() int64 {
+		return s.Int("SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'COM_SELECT'")
+	}
+	before, from := selects(), time.Now()
+	time.Sleep(time.Second)
+	n := selects() - before
+	if looks, most := n/4, int64(4*time.Since(from)/time.Second)+4; looks > most {
+		t.Errorf("%d looks in %s, not %d", looks, time.Since(from), most)
+	}
+	// To another value, and back: that is found.
+	gotNext := leasetest.Start(t, other, next)
+	leasetest.InLine(t, b, "n", 2)
+	gotLast := leasetest.Start(t, b, last)
+	leasetest.InLine(t, b, "n", 3)
+	leasetest.Give(t, b, held)
+	for _, x := range []struct {
+		got <-chan leasetest.Answer
+		b   backend.Backend
+		req backend.AcquireRequest
+	}{{gotFirst, b, first}, {gotNext, other, next}, {gotLast, b, last}} {
+		if g := <-x.got; g.Err != nil {
+			t.Fatal(g.Err)
+		}
+		leasetest.Give(t, x.b, x.req)
+	}
+}
+
+// C3: of a long line only the front is read.
+func TestLongLine(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	leasetest.LongLine(t, open(t, s.URL()), open(t, s.URL()))
 }

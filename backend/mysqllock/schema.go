@@ -17,7 +17,7 @@ var schema string
 const schemaVersion = 1
 
 const (
-	readVersion = `SELECT version, @@global.read_only, @@global.innodb_flush_log_at_trx_commit FROM @meta WHERE id = 1`
+	readVersion = `SELECT version, last_floor, @@global.read_only, @@global.innodb_flush_log_at_trx_commit FROM @meta WHERE id = 1`
 	readGalera  = `SHOW GLOBAL VARIABLES LIKE 'wsrep_on'`
 	// Numbers begin at the microseconds of the server's clock, so that they grow also
 	// when the tables are dropped and made again.
@@ -49,6 +49,7 @@ func (b *Backend) Migrate(ctx context.Context) error {
 // check looks whether the tables are there and can be used.
 func (b *Backend) check(ctx context.Context) error {
 	var version, flush int
+	var floor int64
 	var readOnly bool
 	unsupported := func(err error) error { return fmt.Errorf("%s: %w: %w", backendName, err, backend.ErrUnsupported) }
 	for try := 1; ; try++ {
@@ -63,7 +64,7 @@ func (b *Backend) check(ctx context.Context) error {
 		if err == nil {
 			found := false
 			q = new(batch)
-			q.query(func(r *sql.Rows) error { found = true; return r.Scan(&version, &readOnly, &flush) }, b.sql(readVersion))
+			q.query(func(r *sql.Rows) error { found = true; return r.Scan(&version, &floor, &readOnly, &flush) }, b.sql(readVersion))
 			if err = q.run(ctx, b.db); err == nil && found {
 				break
 			}
@@ -75,6 +76,7 @@ func (b *Backend) check(ctx context.Context) error {
 			return err
 		}
 	}
+	b.floor.Store(floor)
 	switch {
 	case flush == 0:
 		return unsupported(ErrForgetful)
@@ -93,7 +95,7 @@ func (b *Backend) create(ctx context.Context) error {
 		q := new(batch)
 		for statement := range strings.SplitSeq(schema, ";\n") {
 			if strings.Contains(statement, "CREATE") {
-				q.exec(b.sql("%s", statement))
+				q.exec(b.sql(statement))
 			}
 		}
 		q.exec(b.sql(makeMeta), schemaVersion)

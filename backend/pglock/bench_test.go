@@ -3,7 +3,6 @@ package pglock_test
 import (
 	"context"
 	"strconv"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/pglock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -34,16 +34,18 @@ func value(b *testing.B, s *testserver.PostgresServer) (*pglock.Backend, backend
 func BenchmarkPairs(b *testing.B) {
 	for _, goroutines := range []int{1, 64} {
 		b.Run("goroutines="+strconv.Itoa(goroutines), func(b *testing.B) {
-			v, id := value(b, testserver.Postgres(b))
-			parallel(b, goroutines, func(name string) error {
-				req := backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Session: id}
-				if _, err := v.Acquire(b.Context(), req); err != nil {
-					return err
-				}
-				return v.Release(b.Context(), backend.ReleaseRequest{Name: name, Lease: req.Lease, Session: id})
-			})
+			s := testserver.Postgres(b)
+			v, _ := value(b, s)
+			leasetest.BenchmarkPairs(b, v, goroutines, false, s.Process().CPU)
 		})
 	}
+}
+
+// BenchmarkOneLock is one lock that 50 goroutines want all the time.
+func BenchmarkOneLock(b *testing.B) {
+	s := testserver.Postgres(b)
+	v, _ := value(b, s)
+	leasetest.BenchmarkPairs(b, v, 50, true, s.Process().CPU) //nolint:mnd // as in the bench
 }
 
 // BenchmarkRawPairs is the least that can be called a lock in a table: INSERT a row,
@@ -59,12 +61,12 @@ func BenchmarkRawPairs(b *testing.B) {
 					b.Fatal(err)
 				}
 				defer pool.Close()
-				parallel(b, goroutines, func(name string) error {
+				leasetest.Parallel(b, goroutines, s.Process().CPU, func(ctx context.Context, name string) error {
 					id := string(backend.NewLeaseID())
-					if _, err := pool.Exec(b.Context(), `INSERT INTO raw VALUES ($1, $2)`, name, id); err != nil {
+					if _, err := pool.Exec(ctx, `INSERT INTO raw VALUES ($1, $2)`, name, id); err != nil {
 						return err
 					}
-					_, err := pool.Exec(b.Context(), `DELETE FROM raw WHERE name = $1 AND owner = $2`, name, id)
+					_, err := pool.Exec(ctx, `DELETE FROM raw WHERE name = $1 AND owner = $2`, name, id)
 					return err
 				})
 			})
@@ -130,32 +132,4 @@ func BenchmarkRoundTrip(b *testing.B) {
 			}
 		})
 	}
-}
-
-// parallel runs f b.N times over so many goroutines, each with a name of its own.
-func parallel(b *testing.B, goroutines int, f func(name string) error) {
-	b.Helper()
-	var n, done atomic.Int64
-	ended := make(chan error, goroutines)
-	b.ResetTimer()
-	for g := range goroutines {
-		go func() {
-			name := "bench/" + strconv.Itoa(g)
-			for n.Add(1) <= int64(b.N) {
-				if err := f(name); err != nil {
-					ended <- err
-					return
-				}
-				done.Add(1)
-			}
-			ended <- nil
-		}()
-	}
-	for range goroutines {
-		if err := <-ended; err != nil {
-			b.Error(err)
-		}
-	}
-	b.StopTimer()
-	b.ReportMetric(float64(done.Load())/b.Elapsed().Seconds(), "pairs/s")
 }

@@ -77,3 +77,10 @@ func TestLineAtRest(t *testing.T) {
 		}
 	}
 }
+
+// C3: of a long line only the front is read.
+func TestLongLine(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	leasetest.LongLine(t, open(t, s.URL()), open(t, s.URL()))
+}

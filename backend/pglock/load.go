@@ -2,6 +2,8 @@ package pglock
 
 import (
 	"context"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,9 +31,16 @@ const (
 	// The clock, and the sessions that are asked under.
 	readMeta = `SELECT clock_timestamp(), floor, watched > clock_timestamp(), s.id, s.ttl, s.ends, s.cause, s.addr
 		FROM @meta LEFT JOIN @sessions s ON s.id = ANY($1::text[])`
-	readLeases = `SELECT l.name, l.lease, l.addr, l.held, l.place, l.mode, l.permits, l.cap, l.owner, l.note, l.reentrant, l.timed, l.ttl,
+	leaseColumns = `SELECT l.name, l.lease, l.addr, l.held, l.place, l.mode, l.permits, l.cap, l.owner, l.note, l.reentrant, l.timed, l.ttl,
 			l.token, l.asked, l.since, l.ends, l.waited, l.joined, l.session, s.ttl, s.ends, s.cause, s.addr
-		FROM @leases l LEFT JOIN @sessions s ON s.id = l.session WHERE l.name = ANY($1::text[])`
+		FROM @leases l LEFT JOIN @sessions s ON s.id = l.session `
+	readLeases = leaseColumns + `WHERE l.name = ANY($1::text[])`
+	// The front of long lines, and some, and what is left out with that.
+	fronts    = `JOIN unnest($1::text[], $2::bigint[]) AS x (name, front) ON x.name = l.name `
+	isRead    = `(l.held OR l.place <= x.front OR l.lease = ANY($3::text[]))`
+	readFront = leaseColumns + fronts + `WHERE ` + isRead
+	countRest = `SELECT l.name, count(*), max(CASE l.mode WHEN $4::smallint THEN l.cap ELSE -1 END)
+		FROM @leases l ` + fronts + `WHERE NOT ` + isRead + ` GROUP BY l.name`
 	readTombs = `SELECT name, lease FROM unnest($1::text[], $2::text[]) AS x (name, lease) JOIN @tombs USING (name, lease) WHERE until > clock_timestamp()`
 
 	// What seems to be over is locked and looked at again: it may have been renewed.
@@ -94,7 +103,11 @@ func (s store) queueLock(q *pgx.Batch, names []string, v *sqllease.View) {
 // queueRead asks for everything in the scope. Rows are taken as they come.
 func (s store) queueRead(q *pgx.Batch, scope *sqllease.Scope, v *sqllease.View) {
 	q.Queue(s.b.sql(readMeta), texts(scope.Sessions)).Query(func(rows pgx.Rows) error { return scanMeta(rows, v) })
-	q.Queue(s.b.sql(readLeases), scope.Names).Query(func(rows pgx.Rows) error { return scanLeases(rows, v) })
+	if len(scope.Front) == 0 {
+		q.Queue(s.b.sql(readLeases), scope.Names).Query(func(rows pgx.Rows) error { return scanLeases(rows, v) })
+	} else {
+		s.queueFront(q, scope, v)
+	}
 	if len(scope.Leases) > 0 {
 		names, leases := columns(scope.Leases)
 		q.Queue(s.b.sql(readTombs), names, leases).Query(func(rows pgx.Rows) error {
@@ -106,6 +119,31 @@ func (s store) queueRead(q *pgx.Batch, scope *sqllease.Scope, v *sqllease.View) 
 			})
 		})
 	}
+}
+
+// queueFront asks for the front of long lines, and for what stands behind it.
+func (s store) queueFront(q *pgx.Batch, scope *sqllease.Scope, v *sqllease.View) {
+	var places []int64
+	for _, name := range scope.Names {
+		place, long := scope.Front[name]
+		if !long {
+			place = math.MaxInt64
+		}
+		places = append(places, place)
+	}
+	leases := []string{} // what is asked for on the other locks is read here, too
+	for _, k := range slices.Concat(scope.Leases, scope.Back) {
+		leases = append(leases, string(k.ID))
+	}
+	q.Queue(s.b.sql(readFront), scope.Names, places, leases).Query(func(rows pgx.Rows) error { return scanLeases(rows, v) })
+	q.Queue(s.b.sql(countRest), scope.Names, places, leases, int16(backend.Shared)).Query(func(rows pgx.Rows) error {
+		return each(rows, func() error {
+			var r sqllease.RestRow
+			err := rows.Scan(&r.Name, &r.Count, &r.Limit)
+			v.Rest = append(v.Rest, r)
+			return err //nolint:wrapcheck // see Unavailable
+		})
+	})
 }
 
 // scanMeta reads the clock, and the sessions beside it.

@@ -86,12 +86,14 @@ func New(cfg Config) (*Backend, error) {
 		idleLimit: millis(idleLimit), lockLimit: millis(lockLimit),
 		toListen: make(chan struct{}, 1),
 	}
+	quick := 0
 	if !b.deaf {
 		b.addr = "holdfast_" + strings.ToLower(rand.Text())
+		quick = maxQuick
 	}
 	const untold = 500 * time.Millisecond // while no notifications come
 	b.leases = sqllease.New(sqllease.Config{
-		Store: store{b}, Name: backendName, Caps: b.Capabilities(), Addr: b.addr, Quick: !b.deaf,
+		Store: store{b}, Name: backendName, Caps: b.Capabilities(), Addr: b.addr, Quick: quick,
 		Rest: sqllease.Rest{Least: untold, Longest: untold}, Conns: cfg.MaxConns, Logger: b.log,
 	})
 	b.wires = newWires(b.life())

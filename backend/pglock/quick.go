@@ -8,6 +8,9 @@ import (
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
+// maxQuick is how many locks are tried at once.
+const maxQuick = 256
+
 const (
 	// The lock has no leases at all, dead or alive. The statement is not that which locks
 	// the row, so it sees what was committed while the row was waited for.
@@ -42,7 +45,11 @@ func (s store) Quick(ctx context.Context, x *sqllease.Quick) error {
 	defer t.End(ctx)
 	q := new(pgx.Batch)
 	q.Queue(beginTxn) // whatever isolation is the server's default, each statement sees what was committed before it
-	q.Queue(s.b.sql(lockLocks), x.Names, int64(sqllease.Reserve))
+	numbers := int64(0)
+	if len(x.Acquire) > 0 {
+		numbers = sqllease.Reserve
+	}
+	q.Queue(s.b.sql(lockLocks), x.Names, numbers)
 	var rows leaseRows
 	for i := range x.Acquire {
 		rows.add(&x.Acquire[i])

@@ -20,8 +20,9 @@ type Config struct {
 	Caps backend.Capabilities
 	// Addr is where this value is told of grants and losses; empty: nowhere, it looks.
 	Addr string
-	// Quick: locks that nobody else wants are tried in one round trip first.
-	Quick bool
+	// Quick is how many locks that nobody else wants are tried in one round trip first; none
+	// is.
+	Quick int
 	// Rest is how often a value looks that is told nothing, while somebody waits.
 	Rest Rest
 	// Conns is how many connections there are, 3 or more.
@@ -36,7 +37,7 @@ type Leases struct {
 	name  string
 	caps  backend.Capabilities
 	addr  string // empty: this value is told nothing
-	quick bool
+	quick int    // of so many locks at once
 	pace  Rest
 	log   *slog.Logger
 
@@ -54,17 +55,21 @@ type Leases struct {
 	closed   bool
 	queue    []*request
 	flying   int
+	boarding bool                // a flight is about to take what is in the queue
 	busy     map[string]struct{} // locks in a flight
+	fronts   map[string]int64    // of long lines: see front.go
 	crowded  map[string]struct{} // locks that several want: see quick.go
 	look     letter              // what to look at next
 	waiting  map[Key][]*waiter
 	sessions map[backend.SessionID]*listener
-	hearing  bool        // letters come
-	moved    time.Time   // when something changed for those who wait
-	still    bool        // it does not put things in order: for tests
-	watchers int         // Watch calls under way
-	alarm    *time.Timer // to look when nobody says so
-	alarmAt  time.Time   // when; zero: it is not set
+	own      map[backend.SessionID]struct{} // that were opened here and have not ended
+	strange  map[string]struct{}            // locks with a line that others may free: see wait.go
+	hearing  bool                           // letters come
+	moved    time.Time                      // when something changed for those who wait
+	still    bool                           // it does not put things in order: for tests
+	watchers int                            // Watch calls under way
+	alarm    *time.Timer                    // to look when nobody says so
+	alarmAt  time.Time                      // when; zero: it is not set
 
 	closing sync.Once
 }
@@ -75,8 +80,9 @@ func New(cfg Config) *Leases {
 		store: cfg.Store, name: cfg.Name, caps: cfg.Caps, addr: cfg.Addr, quick: cfg.Quick, pace: cfg.Rest, log: cfg.Logger,
 		lone: make(chan struct{}, max(1, cfg.Conns/4)), maxFlights: min(2, cfg.Conns-2), //nolint:mnd // a quarter
 		gate: make(chan struct{}, 1), toLook: make(chan struct{}, 1), toSweep: make(chan struct{}, 1),
-		busy: make(map[string]struct{}), crowded: make(map[string]struct{}),
+		busy: make(map[string]struct{}), crowded: make(map[string]struct{}), fronts: make(map[string]int64),
 		waiting: make(map[Key][]*waiter), sessions: make(map[backend.SessionID]*listener),
+		own: make(map[backend.SessionID]struct{}), strange: make(map[string]struct{}),
 	}
 	b.life, b.end = context.WithCancelCause(context.Background())
 	b.alarm = time.AfterFunc(time.Hour, b.rouse)

@@ -17,6 +17,12 @@ type lock struct {
 	mine    int64 // the last one that this transaction may give without writing the row
 	holders group // in the order of their grants
 	line    group // first come first
+
+	// Those in line behind the place front were not read, but for some: so many, and the
+	// limit of those that are shared.
+	front     int64
+	rest      int
+	restLimit int
 }
 
 // group is leases in order, and what each of them takes.
@@ -64,8 +70,20 @@ func (l *lock) next() int64 {
 // admits reports whether the claim, which stands last in line, may be out now: it
 // fits and nobody is before it, or it joins by re-entry, which overtakes.
 func (l *lock) admits(c backend.Claim) bool {
-	return len(l.line.leases) == 1 && c.Fits(l.holders.claims) || l.joins(c) != nil
+	return l.rest == 0 && len(l.line.leases) == 1 && c.Fits(l.holders.claims) || l.joins(c) != nil
 }
+
+// limit is the limit in force, if there is one.
+func (l *lock) limit() (int, bool) {
+	limit, ok := backend.LimitInForce(l.holders.claims, l.line.claims)
+	if !ok && l.rest > 0 && l.restLimit >= 0 {
+		return l.restLimit, true
+	}
+	return limit, ok
+}
+
+// waiting is how many stand in line.
+func (l *lock) waiting() int { return len(l.line.leases) + l.rest }
 
 // joins is the lease that c may join, if any.
 func (l *lock) joins(c backend.Claim) *lease {

@@ -23,10 +23,25 @@ type quick struct {
 // maxCrowded bounds the locks that are known to be wanted by several.
 const maxCrowded = 1 << 12
 
-// isQuick reports whether to try. mu is held.
-func (b *Leases) isQuick(r *request) bool {
+// way is how a request is done.
+type way uint8
+
+const (
+	theLongWay way = iota
+	quickAcquire
+	quickRelease
+)
+
+// wayOf is how to try. mu is held.
+func (b *Leases) wayOf(r *request) way {
 	_, crowded := b.crowded[r.scope.Names[0]]
-	return r.quick != nil && !crowded && b.quick
+	switch {
+	case r.quick == nil || crowded || b.quick == 0:
+		return theLongWay
+	case r.quick.acquire != nil:
+		return quickAcquire
+	}
+	return quickRelease
 }
 
 // flyQuickly does those of the requests that it can, answers them, and gives the others
@@ -112,7 +127,7 @@ func (b *Leases) calmed(t *txn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for name, l := range t.locks {
-		if len(l.holders.leases)+len(l.line.leases) == 0 {
+		if len(l.holders.leases)+l.waiting() == 0 {
 			delete(b.crowded, name)
 		}
 	}

@@ -25,6 +25,7 @@ func (s *Scope) add(o *Scope) {
 	s.Names = append(s.Names, o.Names...)
 	s.Sessions = append(s.Sessions, o.Sessions...)
 	s.Leases = append(s.Leases, o.Leases...)
+	s.Back = append(s.Back, o.Back...)
 	s.Kill = append(s.Kill, o.Kill...)
 }
 
@@ -48,6 +49,10 @@ func (t *txn) read(v *View, names []string) {
 		} else {
 			l.lock.line.add(l)
 		}
+	}
+	for _, r := range v.Rest {
+		l := t.lock(r.Name)
+		l.rest, l.restLimit = r.Count, r.Limit
 	}
 	for _, k := range v.Buried {
 		t.buried[k] = struct{}{}

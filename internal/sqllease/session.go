@@ -50,6 +50,7 @@ func (b *Leases) OpenSession(ctx context.Context, req backend.SessionRequest) er
 func (b *Leases) opened(id backend.SessionID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.own[id] = struct{}{}
 	if l := b.sessions[id]; l != nil {
 		l.open = true
 	}
@@ -62,6 +63,7 @@ func (b *Leases) unlisten(id backend.SessionID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.sessions, id)
+	delete(b.own, id)
 }
 
 // EndSession gives back all that lives with the session, in one transaction. A session
@@ -192,6 +194,7 @@ func (b *Leases) tellLoss(x backend.Loss) {
 	}
 	if x.Lease == "" {
 		delete(b.sessions, x.Session)
+		delete(b.own, x.Session)
 	}
 	b.mu.Unlock()
 	if ok {

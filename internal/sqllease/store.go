@@ -94,7 +94,11 @@ type Scope struct {
 	Names    []string            // of the locks
 	Sessions []backend.SessionID // that are asked under
 	Leases   []Key               // that are asked for, and may have been abandoned
+	Back     []Key               // leases, or places in line, that are given back
 	Kill     []backend.SessionID // sessions that may be ended
+	// Front is up to which place a line is to be read: what stands behind is counted, but
+	// for Leases and Back. Lines of the other locks are read as they are.
+	Front map[string]int64
 }
 
 // Key is what a lease is known by: the same ID with another name is another lease.
@@ -112,7 +116,15 @@ type View struct {
 	Taken    map[string]int64
 	Sessions []SessionRow
 	Leases   []LeaseRow
-	Buried   []Key // abandoned leases among those asked for
+	Rest     []RestRow // of the locks in Front
+	Buried   []Key     // abandoned leases among those asked for
+}
+
+// RestRow is what stands in the line of a lock and was not read.
+type RestRow struct {
+	Name  string
+	Count int
+	Limit int // of those that are shared; -1: none is
 }
 
 // SessionRow is a row of the table of sessions.
@@ -195,7 +207,7 @@ const Remembered = 10 * time.Minute
 // clocks are corrected a little all the time.
 const ClockSlack = time.Second
 
-// Quick is requests for locks that probably nobody else wants.
+// Quick is requests for locks that probably nobody else wants: acquisitions, or releases.
 //
 // A lease is granted where the lock has no leases at all, dead or alive, nobody watches,
 // the lease was not abandoned and its session, if it has one, lives. The token is the first
@@ -204,7 +216,7 @@ const ClockSlack = time.Second
 type Quick struct {
 	Names   []string // of all locks, sorted
 	Acquire []LeaseRow
-	Release []Key
+	Release []Key // when there are no acquisitions
 
 	Granted  []QuickGrant
 	Released []string

@@ -25,6 +25,8 @@ type txn struct {
 	losses []LossRow
 	events []backend.Event
 
+	more []string // locks whose lines have to be read as they are: the transaction is done anew
+
 	letters map[string]*letter // for other backend values, by channel
 	after   []func()           // when it is committed
 }
@@ -113,7 +115,13 @@ func (t *txn) settle() {
 	for _, name := range t.names() {
 		l := t.locks[name]
 		for range backend.Admit(l.holders.claims, l.line.claims) {
+			if l.rest > 0 && l.line.leases[0].place > l.front {
+				break // some that were not read are before it
+			}
 			t.grant(l.line.leases[0])
+		}
+		if l.rest > 0 && (len(l.line.leases) == 0 || l.line.leases[0].place > l.front) {
+			t.more = append(t.more, name)
 		}
 	}
 }
@@ -171,6 +179,9 @@ func (t *txn) takeAgain(l *lease, req *backend.AcquireRequest) (*lease, error) {
 		l.session, l.dirty = s, true
 	}
 	if !req.Wait {
+		if l.lock.rest > 0 { // who stands before it
+			t.more = append(t.more, l.lock.name)
+		}
 		return nil, t.heldError(l.lock, slices.Index(l.lock.line.leases, l))
 	}
 	if l.addr != t.b.addr {
@@ -182,15 +193,15 @@ func (t *txn) takeAgain(l *lease, req *backend.AcquireRequest) (*lease, error) {
 // refuse says why a new lease with this claim can neither be out nor in line.
 func (t *txn) refuse(l *lock, c backend.Claim, wait bool) error {
 	if c.Mode == backend.Shared {
-		limit, ok := backend.LimitInForce(l.holders.claims, l.line.claims)
+		limit, ok := l.limit()
 		if ok && limit != c.Limit {
 			return &backend.LimitError{Name: l.name, Asked: c.Limit, InForce: limit}
 		}
 	}
-	if wait || l.joins(c) != nil || len(l.line.leases) == 0 && c.Fits(l.holders.claims) {
+	if wait || l.joins(c) != nil || l.waiting() == 0 && c.Fits(l.holders.claims) {
 		return nil
 	}
-	return t.heldError(l, len(l.line.leases))
+	return t.heldError(l, l.waiting())
 }
 
 func (t *txn) heldError(l *lock, ahead int) error {
@@ -320,6 +331,9 @@ func (t *txn) emit(kind backend.EventKind, l *lease, reason string) {
 // never below zero.
 func (t *txn) bound(l *lock) time.Duration {
 	d := longestRest
+	if l.rest > 0 {
+		d = unreadRest
+	}
 	for _, x := range l.all() {
 		d = min(d, x.bound(t.now))
 	}

@@ -70,7 +70,7 @@ func (b *Leases) Release(ctx context.Context, req backend.ReleaseRequest) error 
 	if err := req.Validate(); err != nil {
 		return err
 	}
-	r := &request{op: "release", scope: Scope{Names: []string{req.Name}}}
+	r := &request{op: "release", scope: Scope{Names: []string{req.Name}, Back: []Key{{req.Name, req.Lease}}}}
 	if !req.Abandon {
 		r.quick = &quick{lease: req.Lease}
 	}

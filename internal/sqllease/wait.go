@@ -2,6 +2,7 @@ package sqllease
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -34,6 +35,10 @@ const (
 // there: after an eighth of the time in which nothing moved, at least Least and at most
 // Longest. So a wait becomes longer by about an eighth, whatever it is, and those who wait
 // for long ask rarely. One look asks for all who wait.
+//
+// Where all that is waited for is held under sessions of this very value, it is given back
+// here, and who has it next is known with that: only who breaks a lease hands it over
+// elsewhere. Then Longest will do.
 type Rest struct {
 	Least, Longest time.Duration
 }
@@ -100,6 +105,37 @@ func (b *Leases) stands(w *waiter, place int64, asked, at time.Time) {
 	b.schedule(at)
 }
 
+// known notes whether others than this value may free the locks of a transaction. Whom a
+// grant goes to elsewhere gives it back elsewhere: that is looked for from now on.
+func (b *Leases) known(t *txn) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for name, l := range t.locks {
+		if l.waiting() == 0 || b.holdsAll(l) {
+			delete(b.strange, name)
+		} else if _, again := b.strange[name]; !again {
+			b.strange[name], b.moved = struct{}{}, t.asked
+			if len(b.waiting) > 0 {
+				b.schedule(t.asked.Add(longestRest))
+			}
+		}
+	}
+}
+
+// holdsAll reports whether all holders of the lock live under sessions that were opened
+// here. mu is held.
+func (b *Leases) holdsAll(l *lock) bool {
+	if len(l.holders.leases) == 0 {
+		return false
+	}
+	for _, h := range l.holders.leases {
+		if _, own := b.own[h.sessionID()]; h.timed || !own {
+			return false
+		}
+	}
+	return true
+}
+
 // forget notes that the call of the waiter returns.
 func (b *Leases) forget(w *waiter) {
 	b.mu.Lock()
@@ -127,7 +163,11 @@ func (b *Leases) schedule(at time.Time) {
 		at = rest
 	}
 	if !b.hearing {
-		if rest := now.Add(b.pace.after(now.Sub(b.moved))); at.After(rest) {
+		pause := b.pace.Longest
+		if len(b.strange) > 0 {
+			pause = b.pace.after(now.Sub(b.moved))
+		}
+		if rest := now.Add(pause); at.After(rest) {
 			at = rest
 		}
 	}
@@ -257,7 +297,12 @@ func (b *Leases) lookOnce(ctx context.Context) error {
 func (b *Leases) restUntil(asked time.Time, rest map[string]time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.waiting) == 0 {
+	names := make(map[string]struct{}, len(rest))
+	for k := range b.waiting {
+		names[k.Name] = struct{}{}
+	}
+	maps.DeleteFunc(b.strange, func(name string, _ struct{}) bool { _, waited := names[name]; return !waited })
+	if len(names) == 0 {
 		return
 	}
 	at := asked.Add(longestRest)
@@ -279,7 +324,7 @@ func (b *Leases) tend(name string) {
 	if b.closed {
 		return
 	}
-	r := &request{op: "tend", scope: Scope{Names: []string{name}}, run: func(*txn) error { return nil }, done: make(chan struct{})}
+	r := &request{op: "tend", scope: Scope{Names: []string{name}}, full: true, run: func(*txn) error { return nil }, done: make(chan struct{})}
 	b.queue = append(b.queue, r)
 	b.launch()
 }
