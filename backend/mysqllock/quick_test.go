@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/mysqllock"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 	"github.com/holdfast-io/holdfast/internal/testserver"
@@ -269,4 +270,15 @@ func TestLongLine(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
 	leasetest.LongLine(t, open(t, s.URL()), open(t, s.URL()))
+}
+
+// C8: who dies in a long line holds nobody up for longer than its TTL.
+func TestDeadInLongLine(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	proxy := chaos.Start(t, s.Addr())
+	b, other := open(t, s.URL()), open(t, s.URLOf("root", proxy.Addr()))
+	b.KeepFromSweeping()
+	t.Cleanup(proxy.Heal) // before they are closed
+	leasetest.DeadInLongLine(t, b, other, proxy.BlackHole)
 }

@@ -97,3 +97,43 @@ func LongLine(t *testing.T, b, other backend.Backend) {
 		t.Errorf("%d hold it and %d wait, %v", len(info.Holders), len(info.Waiters), err)
 	}
 }
+
+// DeadInLongLine (C8): one of those in a long line that are not read has a session that ends
+// long before all others', and is cut off. It has the lock when its turn comes, and who comes
+// next has it when that session is over. b and other are values of one store, and cut keeps
+// other from it.
+func DeadInLongLine(t *testing.T, b, other backend.Backend, cut func()) {
+	t.Helper()
+	const n, dead, ttl = 24, 20, 8 * time.Second
+	id, dies := Session(t, b, time.Hour, nil), Session(t, other, ttl, nil)
+	held := Ask("n", id)
+	Take(t, b, held)
+	asked, answers := make([]backend.AcquireRequest, n), make([]<-chan Answer, n)
+	for i := range n {
+		asked[i] = Ask("n", id)
+		v := b
+		if i == dead {
+			asked[i].Session, v = dies, other
+		}
+		answers[i] = Start(t, v, asked[i])
+		InLine(t, b, "n", i+1)
+	}
+	cut()
+	Give(t, b, held)
+	for i := range dead {
+		if g := <-answers[i]; g.Err != nil {
+			t.Fatalf("%d in line: %v", i, g.Err)
+		}
+		Give(t, b, asked[i])
+	}
+	from := time.Now()
+	for i := dead + 1; i < n; i++ {
+		if g := <-answers[i]; g.Err != nil {
+			t.Errorf("%d in line: %v", i, g.Err)
+		}
+		if took := time.Since(from); took > 2*ttl { // it ended after one at most
+			t.Errorf("%d in line had the lock after %s; the session of the one that is dead lasted %s", i, took, ttl)
+		}
+		Give(t, b, asked[i])
+	}
+}
