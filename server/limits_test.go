@@ -180,7 +180,9 @@ func TestWaitersPerLock(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{Limits: server.Limits{WaitersPerLock: 2}})
 	g := a.take("x", `{}`)
-	first, second := a.send("POST", lockPath("x"), `{"wait":"60s"}`), a.send("POST", lockPath("x"), `{"wait":"60s"}`)
+	for range 2 {
+		a.send("POST", lockPath("x"), `{"wait":"60s"}`)
+	}
 	a.waiters("x", 2)
 	got := a.call("POST", lockPath("x"), `{"wait":"60s"}`)
 	p := decode[wire.Problem](t, got)
@@ -195,16 +197,19 @@ func TestWaitersPerLock(t *testing.T) {
 	}
 	a.take("y", `{"wait":"1s"}`) // another lock
 	a.release("x", g.Lease, 204)
-	for _, l := range []*later{first, second} {
-		select {
-		case <-l.done:
-		default:
-			continue
-		}
-	}
-	eventually(t, "one has it", func() bool { return len(a.inspect("x").Waiters) == 1 })
+	// One has it: there is room in line, once the server has noted that too.
 	third := a.send("POST", lockPath("x"), `{"wait":"60s"}`)
-	a.waiters("x", 2)
+	eventually(t, "another waits in its place", func() bool {
+		select {
+		case <-third.done:
+			if third.err != nil || third.answer.status != 429 {
+				t.Fatalf("status %d, %v", third.answer.status, third.err)
+			}
+			third = a.send("POST", lockPath("x"), `{"wait":"60s"}`)
+		default:
+		}
+		return len(a.inspect("x").Waiters) == 2
+	})
 	third.cancel()
 }
 

@@ -117,19 +117,15 @@ func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
 		}
 	}
 	prefix := a.b.lockKey(a.req.Name)
-	if a.req.Wait && a.req.Mode == backend.Exclusive && a.b.hearsEnough(a.req.Name) {
-		// Others wait here: who is behind them need not see the line.
-		pairs, err := a.enter(ctx)
-		if err != nil {
-			return backend.Grant{}, err
-		}
-		place := createdOf(pairs, a.b.leaseKey(a.key))
-		if place == 0 {
-			return backend.Grant{}, errors.New("the key is not in the answer")
-		}
-		return a.wait(ctx, place, nil)
+	blind, joined := false, func() {}
+	if a.req.Wait && a.req.Mode == backend.Exclusive {
+		blind, joined = a.b.comes(a.req.Name)
+	}
+	if blind {
+		return a.waitBlind(ctx)
 	}
 	pairs, err := a.enter(ctx, &api.KVTxnOp{Verb: api.KVGetTree, Key: prefix})
+	joined()
 	if err != nil {
 		return backend.Grant{}, err
 	}
@@ -160,6 +156,19 @@ func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
 			return backend.Grant{}, err
 		}
 	}
+}
+
+// waitBlind joins the line without seeing it.
+func (a *acquisition) waitBlind(ctx context.Context) (backend.Grant, error) {
+	pairs, err := a.enter(ctx)
+	if err != nil {
+		return backend.Grant{}, err
+	}
+	place := createdOf(pairs, a.b.leaseKey(a.key))
+	if place == 0 {
+		return backend.Grant{}, errors.New("the key is not in the answer")
+	}
+	return a.wait(ctx, place, nil)
 }
 
 // mostChecks is how many of those before it who steps back looks after: a transaction has

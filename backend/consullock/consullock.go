@@ -52,6 +52,7 @@ type Backend struct {
 	sessions  map[backend.SessionID]*session
 	dead      map[backend.SessionID]*grave // sessions that have ended
 	lines     map[string]*follower         // of locks for which somebody here waits
+	coming    map[string]int               // who joins the line of a lock at this moment and sees it
 	hearing   int                          // sessions that have a question of their own
 	questions int                          // lines that have a question of their own
 	crowd     crowd                        // the other ones
@@ -86,7 +87,7 @@ func New(client *api.Client, cfg Config) (*Backend, error) {
 	}
 	b := &Backend{
 		cfg: cfg, client: client, sessions: make(map[backend.SessionID]*session), dead: make(map[backend.SessionID]*grave),
-		lines: make(map[string]*follower), crowd: crowd{members: make(map[*follower]struct{}), again: func() {}},
+		lines: make(map[string]*follower), coming: make(map[string]int), crowd: crowd{members: make(map[*follower]struct{}), again: func() {}},
 		caps: backend.Capabilities{
 			Name: name, Sessions: true, Bound: true, Shared: true, Permits: true, FIFO: true, Push: true, LossPush: true,
 			Durable: true, TokenKind: "revision", MinTTL: cfg.MinTTL, MaxTTL: maxTTL, ExpiryLag: lag, Doubles: true,

@@ -19,18 +19,39 @@ import (
 // where a lock goes on from hand to hand there is nothing to ask for.
 const hush = 10 * time.Millisecond
 
-// enough is how many have to be in a line that was heard for others to join it without
-// seeing it. To see a line costs more, the longer it is; and a short one is soon at its end.
-const enough = 16
+const (
+	// enough is how many have to be in a line that was heard for others to join it without
+	// seeing it. To see a line costs more, the longer it is; and a short one is soon at its
+	// end.
+	enough = 16
+	// atOnce is how many who come to a lock at the same time see its line. The others wait for
+	// what those have seen.
+	atOnce = 4
+)
 
-// hearsEnough reports whether somebody here waits in a line of which enough was heard.
-func (b *Backend) hearsEnough(lock string) bool {
+// comes reports whether who wants the lock for itself, and waits for it, need not see the line
+// that it joins: enough of that was heard, or others see it at this moment. The function is
+// to be called when it has joined.
+func (b *Backend) comes(lock string) (bool, func()) {
 	f := b.followerOf(lock)
-	if f == nil {
-		return false
+	blind := false
+	if f != nil {
+		blind = len(f.heard.all) > enough
+		f.mu.Unlock()
 	}
-	defer f.mu.Unlock()
-	return len(f.heard.all) > enough
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if blind || b.coming[lock] >= atOnce {
+		return true, func() {}
+	}
+	b.coming[lock]++
+	return false, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.coming[lock]--; b.coming[lock] == 0 {
+			delete(b.coming, lock)
+		}
+	}
 }
 
 // hear takes in what an acquire has seen of the line, if it is newer. mu is held.

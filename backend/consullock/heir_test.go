@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"slices"
 	"sync"
@@ -101,6 +102,64 @@ func TestHeirsAskNothing(t *testing.T) {
 	} else {
 		t.Logf("%.2f requests for a hand-over, %.3f looks at the line", float64(n)/pairs, float64(l)/pairs)
 	}
+}
+
+// trees counts the transactions that read a whole line.
+type trees struct {
+	http.RoundTripper
+	n *atomic.Int64
+}
+
+func (c trees) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Body != nil {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		if bytes.Contains(body, []byte("get-tree")) {
+			c.n.Add(1)
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+	}
+	return c.RoundTripper.RoundTrip(r)
+}
+
+// TestCrowdAtOnce: many come to a lock at the same time. Not each of them reads the line that
+// they become, which would be the square of their number.
+func TestCrowdAtOnce(t *testing.T) {
+	t.Parallel()
+	const waiters = 300
+	server := testserver.StartConsul(t, 1)[0]
+	other := closing(t, server.Addr())
+	held := ask("n", session(t, other, nil))
+	take(t, other, held)
+	var lists, read atomic.Int64
+	pool := &http.Transport{MaxIdleConnsPerHost: 64, MaxConnsPerHost: 64}
+	t.Cleanup(pool.CloseIdleConnections)
+	c, err := api.NewClient(&api.Config{Address: server.Addr(), HttpClient: &http.Client{Transport: trees{looks{pool, &lists}, &read}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := consullock.New(c, consullock.Config{MinTTL: testserver.ConsulMinTTL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed(t, b)
+	id := session(t, b, nil)
+	var seen turns
+	var all sync.WaitGroup
+	for range waiters {
+		all.Go(func() { seen.one(t, b, id) })
+	}
+	inLine(t, other, "n", waiters)
+	if n := read.Load() + lists.Load(); n > waiters/3 {
+		t.Errorf("%d who wait have read the line %d times", waiters, n)
+	} else {
+		t.Logf("the line was read %d times", n)
+	}
+	give(t, other, held)
+	all.Wait()
+	seen.done(t, waiters)
 }
 
 // TestHeirIsGone: the key of the next in line was deleted behind our back. The lock is given
