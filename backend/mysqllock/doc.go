@@ -1,5 +1,5 @@
 // Package mysqllock keeps leases in a MariaDB (10.6 or newer; tested with 10.11) or MySQL
-// (8.0 or newer; the suite was run once, by hand, with 9.7) database. It uses github.com/go-sql-driver/mysql.
+// (8.0 or newer; the suite was run by hand with 9.7.4) database. It uses github.com/go-sql-driver/mysql.
 //
 // There are two backends here. What follows is about the tables of leases; [UserLocks] keeps
 // locks as the servers' own user locks (GET_LOCK), and says itself what it promises.
