@@ -98,14 +98,14 @@ func deafWatch(b *bench) {
 
 // deafObserver: who hears of no renewals, takes nobody for dead who renews.
 func deafObserver(b *bench) {
-	const ttl = 4 * time.Second
+	const ttl = 10 * time.Second
 	p := b.process(ttl)
 	held, _ := p.take("a")
 	d := b.processOn(10*time.Minute, func(next http.RoundTripper) http.RoundTripper { return &deaf{next: next} })
 	_, got := d.wait("a")
 	tick := time.NewTicker(ttl / 5)
 	defer tick.Stop()
-	for end := time.Now().Add(3 * ttl); time.Now().Before(end); <-tick.C {
+	for end := time.Now().Add(2 * ttl); time.Now().Before(end); <-tick.C {
 		if res, err := p.Renew(b.Context(), backend.RenewRequest{Session: p.id}); err != nil || res.SessionLost {
 			b.Fatalf("%+v, %v", res, err)
 		}
