@@ -33,6 +33,23 @@ func (l looks) RoundTrip(r *http.Request) (*http.Response, error) {
 	return l.RoundTripper.RoundTrip(r)
 }
 
+// through opens a backend whose requests go through what wrap makes.
+func through(t *testing.T, server *testserver.ConsulServer, wrap func(http.RoundTripper) http.RoundTripper) *consullock.Backend {
+	t.Helper()
+	const conns = 64 // as Open's
+	pool := &http.Transport{MaxIdleConnsPerHost: conns, MaxConnsPerHost: conns}
+	t.Cleanup(pool.CloseIdleConnections)
+	c, err := api.NewClient(&api.Config{Address: server.Addr(), HttpClient: &http.Client{Transport: wrap(pool)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := consullock.New(c, consullock.Config{MinTTL: testserver.ConsulMinTTL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return closed(t, b)
+}
+
 // turns checks what those have seen who had a lock for themselves.
 type turns struct {
 	inside atomic.Int64
@@ -71,17 +88,7 @@ func TestHeirsAskNothing(t *testing.T) {
 	const goroutines, rounds = 40, 10
 	server := testserver.StartConsul(t, 1)[0]
 	var requests, lists atomic.Int64
-	pool := &http.Transport{MaxIdleConnsPerHost: 100}
-	t.Cleanup(pool.CloseIdleConnections)
-	c, err := api.NewClient(&api.Config{Address: server.Addr(), HttpClient: &http.Client{Transport: counted{looks{pool, &lists}, &requests}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := consullock.New(c, consullock.Config{MinTTL: testserver.ConsulMinTTL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed(t, b)
+	b := through(t, server, func(pool http.RoundTripper) http.RoundTripper { return counted{looks{pool, &lists}, &requests} })
 	id := session(t, b, nil)
 	var seen turns
 	var all sync.WaitGroup
@@ -134,17 +141,7 @@ func TestCrowdAtOnce(t *testing.T) {
 	held := ask("n", session(t, other, nil))
 	take(t, other, held)
 	var lists, read atomic.Int64
-	pool := &http.Transport{MaxIdleConnsPerHost: 64, MaxConnsPerHost: 64}
-	t.Cleanup(pool.CloseIdleConnections)
-	c, err := api.NewClient(&api.Config{Address: server.Addr(), HttpClient: &http.Client{Transport: trees{looks{pool, &lists}, &read}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := consullock.New(c, consullock.Config{MinTTL: testserver.ConsulMinTTL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed(t, b)
+	b := through(t, server, func(pool http.RoundTripper) http.RoundTripper { return trees{looks{pool, &lists}, &read} })
 	id := session(t, b, nil)
 	var seen turns
 	var all sync.WaitGroup
