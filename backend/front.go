@@ -35,3 +35,13 @@ func (f Front) Blocker(i int) (int, bool) {
 	}
 	return 0, false
 }
+
+// Decisive is where those begin, before the one at i and up to it, without any of whom it may be
+// out: it is refused in truth while they all are there. They are most at the most. One that is
+// exclusive is out when all before it are gone, so that the nearest will do.
+func (f Front) Decisive(i, most int) int {
+	if f.Claims[i].Mode == Exclusive {
+		return i - 1
+	}
+	return max(0, i-most)
+}

@@ -62,3 +62,13 @@ func FuzzSegment(f *testing.F) {
 		}
 	})
 }
+
+func TestDecisive(t *testing.T) {
+	t.Parallel()
+	f := backend.FrontOf(claimsOf("xrrrx"))
+	for _, c := range []struct{ i, most, from int }{{4, 60, 3}, {3, 60, 0}, {3, 2, 1}, {1, 1, 0}} {
+		if got := f.Decisive(c.i, c.most); got != c.from {
+			t.Errorf("%d, %d at the most: from %d, want %d", c.i, c.most, got, c.from)
+		}
+	}
+}

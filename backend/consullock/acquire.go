@@ -179,12 +179,8 @@ const mostChecks = 60
 // did: not when one of those before it has gone meanwhile, because it may be out then, and
 // others have been refused because of it.
 func (a *acquisition) stepBack(ctx context.Context, l line, i int) (bool, error) {
-	before := l.all[max(0, i-mostChecks):i]
-	if a.req.Mode == backend.Exclusive { // out when all of them are gone
-		before = l.all[i-1 : i]
-	}
 	var ops api.KVTxnOps
-	for _, e := range before {
+	for _, e := range l.all[l.Decisive(i, mostChecks):i] {
 		ops = append(ops, &api.KVTxnOp{Verb: api.KVGet, Key: e.key})
 	}
 	_, err := a.b.txn(ctx, append(ops, &api.KVTxnOp{Verb: api.KVDelete, Key: a.b.leaseKey(a.key)}))

@@ -3,8 +3,6 @@ package redislock_test
 import (
 	"context"
 	"strconv"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -13,6 +11,7 @@ import (
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -99,47 +98,8 @@ func BenchmarkHandOver(b *testing.B) {
 	})
 }
 
-// parallel runs f b.N times over so many goroutines, each with a name of its own. It
-// tells the time of the processor too, the server's and ours: on a busy machine that is
-// what can be compared.
+// parallel is leasetest's, on one server.
 func parallel(b *testing.B, s *testserver.RedisServer, goroutines int, f func(name string) error) {
 	b.Helper()
-	var n, done atomic.Int64
-	ended := make(chan error, goroutines)
-	servers, ours := s.CPU(), spent(b)
-	b.ReportAllocs()
-	b.ResetTimer()
-	for g := range goroutines {
-		go func() {
-			name := "bench/" + strconv.Itoa(g)
-			for n.Add(1) <= int64(b.N) {
-				if err := f(name); err != nil {
-					ended <- err
-					return
-				}
-				done.Add(1)
-			}
-			ended <- nil
-		}()
-	}
-	for range goroutines {
-		if err := <-ended; err != nil {
-			b.Error(err)
-		}
-	}
-	b.StopTimer()
-	pairs := float64(done.Load())
-	b.ReportMetric(pairs/b.Elapsed().Seconds(), "pairs/s")
-	b.ReportMetric(float64((s.CPU()-servers).Microseconds())/pairs, "server-us/pair")
-	b.ReportMetric(float64((spent(b)-ours).Microseconds())/pairs, "client-us/pair")
-}
-
-// spent is the time of the processor that this process has used.
-func spent(b *testing.B) time.Duration {
-	b.Helper()
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	leasetest.Parallel(b, goroutines, s.CPU, func(_ context.Context, name string) error { return f(name) })
 }

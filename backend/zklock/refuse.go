@@ -16,12 +16,8 @@ const mostChecks = 100
 // did: not when one of those before it has gone meanwhile, because it may be out then, and
 // others have been refused because of it.
 func (a *acquisition) stepBack(ctx context.Context, l line, i int, path string) (bool, error) {
-	before := l.all[max(0, i-mostChecks):i]
-	if a.req.Mode == backend.Exclusive { // out when all of them are gone
-		before = l.all[i-1 : i]
-	}
 	var ops []any
-	for _, e := range before {
+	for _, e := range l.all[l.Decisive(i, mostChecks):i] {
 		ops = append(ops, &zk.CheckVersionRequest{Path: a.lock + "/" + e.node, Version: -1})
 	}
 	ops = append(ops, &zk.DeleteRequest{Path: path, Version: -1})
