@@ -224,12 +224,16 @@ func waitersOverRestart(e *env) {
 		holder = e.on(e.open(), 2*e.ttl())
 	}
 	l := holder.take(holder.ask(name, e.timed(2*e.ttl())))
-	granted := make(chan lease, n)
+	type grant struct {
+		lease
+		to *client
+	}
+	granted := make(chan grant, n)
 	stop, cancel := context.WithTimeout(e.ctx, e.afterRestart())
 	defer cancel()
+	wait := func(c *client) { granted <- grant{c.persist(stop, name), c} }
 	for range n {
-		c := e.forgetful()
-		go func() { granted <- c.persist(stop, name) }()
+		go wait(e.forgetful())
 	}
 	if e.caps.FIFO && !e.poll(e.soon(), func() bool { return len(e.inspect(name).Waiters) == n }) {
 		e.Fatalf("%d wait; Inspect tells %+v", n, e.inspect(name).Waiters)
@@ -239,14 +243,20 @@ func waitersOverRestart(e *env) {
 	if e.caps.Durable {
 		tokens.last = l.Token
 	}
-	for i := range n {
+	for i := 0; i < n; {
 		select {
 		case x := <-granted:
 			if x.Token == 0 {
 				e.Fatalf("waiter %d was not granted the lock within %s of the restart", i, e.afterRestart())
 			}
 			tokens.next("the grant", x.Token)
-			if err := a.release(x.AcquireRequest); err != nil {
+			err := a.release(x.AcquireRequest)
+			switch {
+			case err == nil:
+				i++
+			case errors.Is(err, backend.ErrLost) && !e.caps.Durable:
+				go wait(x.to) // the store let go of the holder before it did of this one, and then went away
+			default:
 				e.Fatalf("Release of %s: %v; it was held", describe(x.AcquireRequest), err)
 			}
 		case <-stop.Done():
