@@ -201,7 +201,8 @@ func simulateFor(t *testing.T, long time.Duration) {
 		t.Fatal(err)
 	}
 	// There is memory enough, and nothing else to do with the time.
-	defer debug.SetGCPercent(debug.SetGCPercent(400))
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(1 << 30))
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	begun, before := time.Now(), processorTime(t)
 	var next, days, calls, grants atomic.Int64
 	var work sync.WaitGroup
@@ -230,13 +231,15 @@ func simulateFor(t *testing.T, long time.Duration) {
 		used.Round(time.Second), float64(calls.Load())/used.Seconds())
 }
 
-// paceOf is how slow a day is: most have leases of two minutes, which are held for half of
-// one; every twelfth is as crowded as it gets, with leases of 10 s.
+// paceOf is how slow a day is: most have leases of four minutes, which are held for one;
+// every twenty-fourth is as crowded as it gets, with leases of 10 s. Of the operations
+// about half are of each kind.
 func paceOf(seed uint64) int {
-	if seed%12 == 0 {
+	const slow = 24
+	if seed%slow == 0 {
 		return 1
 	}
-	return 12
+	return slow
 }
 
 // simulate gives how many operations of locks there were, and how many grants among them.
