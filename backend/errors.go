@@ -132,10 +132,9 @@ func (e *UnavailableError) Error() string {
 	return b.String()
 }
 
-// Unwrap makes it ErrUnavailable and its cause.
-func (e *UnavailableError) Unwrap() []error {
-	if e.Err == nil {
-		return []error{ErrUnavailable}
-	}
-	return []error{ErrUnavailable, e.Err}
-}
+// Is makes it ErrUnavailable. Clients ask again and again while a backend is away: this
+// way nothing is allocated for the question.
+func (e *UnavailableError) Is(target error) bool { return target == ErrUnavailable }
+
+// Unwrap is the cause.
+func (e *UnavailableError) Unwrap() error { return e.Err }

@@ -252,20 +252,22 @@ func validText(field, s string, limit int) error {
 }
 
 func validID(field, id string) error {
-	if len(id) < minIDLen || len(id) > maxIDLen || strings.ContainsFunc(id, outsideID) {
-		return invalid(field, quote(id), fmt.Sprintf("%d to %d characters of A-Z a-z 0-9 _ -", minIDLen, maxIDLen))
+	if len(id) >= minIDLen && len(id) <= maxIDLen && isWord(id) {
+		return nil
 	}
-	return nil
+	return invalid(field, quote(id), fmt.Sprintf("%d to %d characters of A-Z a-z 0-9 _ -", minIDLen, maxIDLen))
 }
 
-// outsideID reports whether a character is none of those that IDs are made of.
-func outsideID(r rune) bool {
-	switch {
-	case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '_', r == '-':
-		return false
-	default:
-		return true
+// isWord reports whether id has the characters that IDs are made of and no others.
+func isWord(id string) bool {
+	for _, r := range []byte(id) {
+		switch {
+		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '_', r == '-':
+		default:
+			return false
+		}
 	}
+	return true
 }
 
 func invalid(field, value, bound string) error {
