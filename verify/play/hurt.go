@@ -93,13 +93,17 @@ func (r *run) vacate(n int) {
 	r.busy[n] = false
 }
 
-// inflict does one fault and heals it after its time, or when ctx ends.
+// inflict does one fault and heals it after its time, or when ctx ends. One that must not be
+// healed before its time is left out where ctx ends before that.
 func (r *run) inflict(ctx context.Context, p *player, f planned) {
 	select {
 	case <-p.done: // ended by itself
 		r.fail(fmt.Errorf("verify: worker %s ended by itself: %w", p.id, p.err))
 		return
 	default:
+	}
+	if end, ok := ctx.Deadline(); ok && r.able.breaks(f.fault) && time.Until(end) < f.lasts {
+		return
 	}
 	switch f.fault { //nolint:exhaustive // the others are of the network
 	case faultKill:

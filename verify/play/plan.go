@@ -97,6 +97,13 @@ type abilities struct {
 	servers   int  // that the run started
 }
 
+// breaks reports whether a fault ends what holders have, unless it is healed only when that
+// is over: bytes are lost, so that the connection has to go when the network is well again,
+// and leases end with it.
+func (a abilities) breaks(f fault) bool {
+	return a.relay && a.tied && (f == faultCut || f == faultCutReplies)
+}
+
 func (a abilities) faults(p Profile) []fault {
 	var all []fault
 	if p == Jepsen {
@@ -127,7 +134,7 @@ func (a abilities) faults(p Profile) []fault {
 	}
 	if p == Gentle {
 		all = slices.DeleteFunc(all, func(f fault) bool {
-			return f == faultKill || f == faultFreeze || f == faultServerCrash || f == faultServersTurn
+			return f == faultKill || f == faultFreeze || f == faultServerCrash || f == faultServersTurn || a.breaks(f)
 		})
 	}
 	return all

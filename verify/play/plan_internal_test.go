@@ -29,6 +29,11 @@ func TestPlan(t *testing.T) {
 			t.Errorf("%v where leases end with their connection", f.fault)
 		}
 	}
+	for _, f := range plan(1, Gentle, abilities{processes: true, relay: true, tied: true}, time.Second, time.Minute) {
+		if f.fault == faultCut || f.fault == faultCutReplies {
+			t.Errorf("%v for %s, and then the connection goes, with leases of a second", f.fault, f.lasts)
+		}
+	}
 	for _, f := range plan(1, Torture, abilities{link: true}, time.Second, time.Minute) {
 		if f.fault == faultFreeze || f.fault == faultReset {
 			t.Errorf("%v without a process and a relay", f.fault)
