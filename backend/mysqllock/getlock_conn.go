@@ -150,8 +150,9 @@ func (c *getlockConn) write(ctx context.Context, fill func(*batch)) error {
 	}
 }
 
-// Do does the work: the locks in one round trip, and what is known of them in another. When
-// anything fails the connection has to go, because what it has is not known then.
+// Do does the work: the locks in one round trip, and what is known of them in another. Where
+// the server will not have the latter, locks that are new are given back. When anything else
+// fails the connection has to go, because what it has is not known then.
 func (c *getlockConn) Do(ctx context.Context, w *connlease.Work) error {
 	refused, err := c.lock(ctx, w)
 	if err != nil {
@@ -174,7 +175,23 @@ func (c *getlockConn) Do(ctx context.Context, w *connlease.Work) error {
 		}
 		return nil
 	}
-	err = c.write(ctx, func(q *batch) {
+	err = c.note(ctx, w)
+	if granted > 0 && answered(err) {
+		if failed := c.takeBack(ctx, w); failed != nil {
+			return errors.Join(err, failed)
+		}
+		w.WithoutNew(err)
+		err = c.note(ctx, w)
+	}
+	if err != nil {
+		return err
+	}
+	return c.undo(ctx, w.Try)
+}
+
+// note writes down what was done.
+func (c *getlockConn) note(ctx context.Context, w *connlease.Work) error {
+	return c.write(ctx, func(q *batch) {
 		w.Marked = nil
 		for _, l := range w.Free {
 			q.exec(c.b.sql(dropLease), l.Name, string(l.Lease), c.name)
@@ -194,10 +211,18 @@ func (c *getlockConn) Do(ctx context.Context, w *connlease.Work) error {
 			}
 		}
 	})
-	if err != nil {
-		return err
+}
+
+// takeBack gives back the locks that could not be written down.
+func (c *getlockConn) takeBack(ctx context.Context, w *connlease.Work) error {
+	q := new(batch)
+	q.exec("ROLLBACK")
+	for _, t := range w.Try {
+		if t.Granted {
+			q.exec("DO " + fmt.Sprintf(releaseLock, c.b.lockName(t.Req.Name)))
+		}
 	}
-	return c.undo(ctx, w.Try)
+	return q.run(ctx, c.conn)
 }
 
 // lock gives back and takes locks, in that order, and gives the questions that were refused

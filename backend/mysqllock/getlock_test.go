@@ -51,6 +51,16 @@ func TestUserLocksConformance(t *testing.T) {
 	})
 }
 
+// What the server will not write down.
+func TestUserLocksNotWrittenDown(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	url := getlockURL(s, "root", s.Addr())
+	leasetest.NotWrittenDown(t, openUserLocks(t, url), openUserLocks(t, url), func(note string) {
+		s.Exec(`ALTER TABLE holdfast_getlock_leases ADD CHECK (note <> '` + note + `')`)
+	})
+}
+
 // victim is a user of their own, so that a test can tell their connections.
 func victim(s *testserver.MariaDBServer) {
 	s.Exec("CREATE USER victim@'127.0.0.1'", "GRANT ALL ON test.* TO victim@'127.0.0.1'")

@@ -106,6 +106,7 @@ type advisoryConn struct {
 	id   int64
 	ttl  time.Duration
 	conn *pgx.Conn
+	has  map[int64]int // how often it has each lock, by key; none is not in it
 }
 
 // connect makes a connection for a session.
@@ -122,7 +123,7 @@ func (b *Advisory) connect(ctx context.Context, id backend.SessionID, ttl time.D
 	if err != nil {
 		return nil, err //nolint:wrapcheck // see unavailable
 	}
-	c := &advisoryConn{b: b, id: rand.Int64(), ttl: ttl, conn: conn}
+	c := &advisoryConn{b: b, id: rand.Int64(), ttl: ttl, conn: conn, has: make(map[int64]int)}
 	if err := c.hello(ctx, id); err != nil {
 		c.Close()
 		return nil, err
@@ -168,26 +169,57 @@ func (c *advisoryConn) Wait(ctx context.Context) error {
 func (c *advisoryConn) Close() { hangUp(c.conn) }
 
 // Do does the work in one round trip and one transaction. Locks are not the
-// transaction's: when anything fails the connection has to go.
+// transaction's: where it fails, those that it took are given back, and what is not new is
+// done in another one. When that is not possible the connection has to go.
 func (c *advisoryConn) Do(ctx context.Context, w *connlease.Work) error {
+	var done progress
+	for n := 1; ; n++ {
+		err := c.send(ctx, w, &done)
+		if err == nil {
+			break
+		}
+		if w.End || n == mostTimes || !ofRequest(err) || c.conn.IsClosed() {
+			return err
+		}
+		if failed := c.takeBack(ctx, w.Try, done.answered); failed != nil {
+			return errors.Join(err, failed)
+		}
+		switch {
+		case transient(err):
+		case len(w.Try)+len(w.Join) > 0:
+			w.WithoutNew(err)
+		default:
+			return err
+		}
+	}
+	if err := c.undo(ctx, w.Try); err != nil {
+		return err
+	}
+	c.count(w)
+	return nil
+}
+
+// mostTimes is how often a piece of work is sent at most.
+const mostTimes = 5
+
+// progress is how far a piece of work came. Locks that were given back are, whatever becomes
+// of the transaction.
+type progress struct {
+	freed    int // of Work.Free
+	answered int // of Work.Try
+}
+
+// send sends the work, without giving back again what was given back before.
+func (c *advisoryConn) send(ctx context.Context, w *connlease.Work, done *progress) error {
+	before := done.freed
+	done.answered, w.Marked = 0, nil
 	q := new(pgx.Batch)
 	q.Queue(setIdle, millis(max(w.Left, time.Millisecond)+idleMargin))
 	var names []string
-	for _, l := range w.Free {
-		query := unlock
-		if l.Mode == backend.Shared {
-			query = unlockShared
+	for i, l := range w.Free {
+		if i >= before {
+			c.unlock(q, l, &done.freed)
 		}
-		q.Queue(query, c.b.key(l.Name)).QueryRow(func(r pgx.Row) error {
-			var had bool
-			if err := r.Scan(&had); err != nil {
-				return err //nolint:wrapcheck // the session is over
-			}
-			if !had {
-				return errNotHad
-			}
-			return nil
-		})
 		q.Queue(c.b.sql(deleteLease), l.Name, string(l.Lease), c.id)
 		names = append(names, l.Name)
 	}
@@ -211,18 +243,76 @@ func (c *advisoryConn) Do(ctx context.Context, w *connlease.Work) error {
 		c.look(q, w)
 	}
 	for _, t := range w.Try {
-		c.try(q, t)
+		c.try(q, t, &done.answered)
 	}
 	for _, r := range w.Join {
 		q.Queue(c.b.sql(join), r.Name, string(r.Lease), c.id, r.Mode == backend.Shared, r.Owner, r.Note)
 	}
-	if err := c.conn.SendBatch(ctx, q).Close(); err != nil {
-		return err //nolint:wrapcheck // the session is over
-	}
-	return c.undo(ctx, w.Try)
+	return c.conn.SendBatch(ctx, q).Close() //nolint:wrapcheck // see Do
 }
 
 var errNotHad = errors.New("the connection did not have a lock that it had taken")
+
+var errUnsure = errors.New("whether the connection has a lock once more is not known")
+
+// unlock gives a lock back, and counts it.
+func (c *advisoryConn) unlock(q *pgx.Batch, l *backend.AcquireRequest, freed *int) {
+	q.Queue(unlockOf(l.Mode), c.b.key(l.Name)).QueryRow(func(r pgx.Row) error {
+		var had bool
+		if err := r.Scan(&had); err != nil {
+			return err //nolint:wrapcheck // the session is over
+		}
+		if !had {
+			return errNotHad
+		}
+		*freed++
+		return nil
+	})
+}
+
+func unlockOf(m backend.Mode) string {
+	if m == backend.Shared {
+		return unlockShared
+	}
+	return unlock
+}
+
+// takeBack gives back the locks that a transaction took which is undone. The statement that
+// failed may have taken one more: that is given back unasked, and the server says so with a
+// warning where there was none. It would be one of those that count where the connection had
+// the lock already.
+func (c *advisoryConn) takeBack(ctx context.Context, all []*connlease.Try, answered int) error {
+	took := make(map[int64]int)
+	for i, t := range all[:min(answered+1, len(all))] {
+		key := c.b.key(t.Req.Name)
+		switch {
+		case i < answered && !t.Granted:
+			continue
+		case i == answered && c.has[key]+took[key] > 0:
+			return errUnsure
+		}
+		if _, err := c.conn.Exec(ctx, unlockOf(t.Req.Mode), key); err != nil {
+			return err //nolint:wrapcheck // the session is over
+		}
+		took[key]++
+	}
+	return nil
+}
+
+// count keeps has.
+func (c *advisoryConn) count(w *connlease.Work) {
+	for _, l := range w.Free {
+		key := c.b.key(l.Name)
+		if c.has[key]--; c.has[key] <= 0 {
+			delete(c.has, key)
+		}
+	}
+	for _, t := range w.Try {
+		if t.Granted {
+			c.has[c.b.key(t.Req.Name)]++
+		}
+	}
+}
 
 // end gives everything back. The locks go first, so that who is woken can have them.
 func (c *advisoryConn) end(ctx context.Context, rest *pgx.Batch) error {
@@ -245,7 +335,7 @@ func (c *advisoryConn) look(q *pgx.Batch, w *connlease.Work) {
 	})
 }
 
-func (c *advisoryConn) try(q *pgx.Batch, t *connlease.Try) {
+func (c *advisoryConn) try(q *pgx.Batch, t *connlease.Try, answered *int) {
 	r := t.Req
 	q.Queue(c.b.sql(try), r.Name, string(r.Lease), c.b.key(r.Name), r.Mode == backend.Shared, c.id, r.Owner, r.Note, t.Queue, c.b.sql("@tokens")).
 		QueryRow(func(row pgx.Row) error {
@@ -255,11 +345,11 @@ func (c *advisoryConn) try(q *pgx.Batch, t *connlease.Try) {
 			if err := row.Scan(&ok, &token, &since); err != nil {
 				return err //nolint:wrapcheck // the session is over
 			}
-			t.Granted = ok != nil && *ok
-			t.Foreign = ok == nil
+			t.Granted, t.Foreign, t.Token = ok != nil && *ok, ok == nil, 0
 			if t.Granted && token != nil {
 				t.Token, t.Since = fence.Token(*token), *since //nolint:gosec // a sequence counts up from above 0
 			}
+			*answered++
 			return nil
 		})
 }
@@ -271,11 +361,7 @@ func (c *advisoryConn) undo(ctx context.Context, all []*connlease.Try) error {
 		if !t.Granted || t.Token != 0 {
 			continue
 		}
-		query := unlock
-		if t.Req.Mode == backend.Shared {
-			query = unlockShared
-		}
-		if _, err := c.conn.Exec(ctx, query, c.b.key(t.Req.Name)); err != nil {
+		if _, err := c.conn.Exec(ctx, unlockOf(t.Req.Mode), c.b.key(t.Req.Name)); err != nil {
 			return err //nolint:wrapcheck // the session is over
 		}
 		t.Granted, t.Foreign = false, true

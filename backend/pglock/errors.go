@@ -1,6 +1,7 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,17 +81,17 @@ func broken(err error) bool {
 	if errors.As(err, &connect) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return false
 	}
-	var pg *pgError
-	return !errors.As(err, &pg) || pg.Severity != "ERROR"
+	return !ofRequest(err)
 }
 
 func lockTimeout(err error) bool { return code(err) == codeLockTimeout }
 
-// ofRequest reports whether the error may be due to one of the requests of a flight, so
-// that the others may work without it.
+// ofRequest reports whether the server refused a statement, and goes on with the connection:
+// the error may be due to one of the requests of a flight, so that the others may work
+// without it. The word is told in the language of the server, too; poolers know one only.
 func ofRequest(err error) bool {
-	var pg *pgError
-	return errors.As(err, &pg) && pg.Severity == "ERROR"
+	pg, ok := errors.AsType[*pgError](err)
+	return ok && cmp.Or(pg.SeverityUnlocalized, pg.Severity) == "ERROR"
 }
 
 // refused reports whether the error of a commit says that nothing was changed: the

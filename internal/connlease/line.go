@@ -202,8 +202,12 @@ func (s *session) settle(w *Work, trying, joining []*lease) {
 		l.release()
 	}
 	s.left = slices.Delete(s.left, 0, len(w.Leave))
-	for i, t := range w.Try {
-		s.answer(trying[i], t, now)
+	if w.Refused != nil {
+		s.refuse(slices.Concat(trying, joining), s.b.store.Unavailable(opAcquire, false, w.Refused))
+		trying, joining = nil, nil
+	}
+	for i, l := range trying {
+		s.answer(l, w.Try[i], now)
 	}
 	for _, l := range joining {
 		l.flying, l.queued, l.waited = false, true, true
@@ -218,6 +222,18 @@ func (s *session) settle(w *Work, trying, joining []*lease) {
 	if s.lost != nil && s.b.cfg.Caps.LossPush {
 		for _, x := range losses {
 			s.lost(x)
+		}
+	}
+}
+
+// refuse has those come to nothing that the database would not hear of. The caller has mu.
+func (s *session) refuse(all []*lease, err error) {
+	for _, l := range all {
+		l.flying = false
+		if l.gone {
+			s.drop(l, backend.ErrLost)
+		} else {
+			s.drop(l, err)
 		}
 	}
 }

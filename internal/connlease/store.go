@@ -71,7 +71,8 @@ type Store interface {
 
 // Conn is a connection that has locks. One goroutine uses it.
 type Conn interface {
-	// Do does the work. After an error the connection is of no use.
+	// Do does the work. After an error the connection is of no use, and all that it has is
+	// lost: what can be refused without that is told in Work.Refused.
 	Do(ctx context.Context, w *Work) error
 	// Wait waits until the server says something or ctx ends: both are no error. An error
 	// says that the connection is gone.
@@ -116,6 +117,15 @@ type Work struct {
 
 	// Marked are the leases that were found to be marked.
 	Marked []Told
+	// Refused is why the database would not do Try and Join, which are not done then, none of
+	// them. All else is, and what the connection has is known.
+	Refused error
+}
+
+// WithoutNew is the work without what is new, Try and Join: what is left to do when the
+// database refused those, for the reason.
+func (w *Work) WithoutNew(reason error) {
+	w.Try, w.Join, w.Refused = nil, nil, reason
 }
 
 // Told is what the session is told of a lease that was marked.

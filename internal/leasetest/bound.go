@@ -209,3 +209,58 @@ func RenewalIsHeard(t *testing.T, b backend.Backend, proxy Proxy) {
 	}
 	proxy.Reset()
 }
+
+// NotWrittenDown has the database refuse the row of a lock, as it does on a full disk: who
+// asked is told, and that nothing is held. The lock is free for others, and nobody loses what
+// the session has. forbid has it refuse all rows with a note.
+func NotWrittenDown(t *testing.T, b, other backend.Backend, forbid func(note string)) {
+	t.Helper()
+	const note = "too much"
+	id := Session(t, b, time.Hour, func(x backend.Loss) { t.Errorf("lost: %+v", x) })
+	theirs := Session(t, other, time.Hour, nil)
+	held := Ask("held", id)
+	Take(t, b, held)
+	forbid(note)
+	modes := []backend.Mode{backend.Exclusive}
+	if b.Capabilities().Shared {
+		modes = append(modes, backend.Shared)
+	}
+	for _, mode := range modes {
+		for _, wait := range []bool{false, true} {
+			r := Ask("n", id)
+			r.Mode, r.Note, r.Wait = mode, note, wait
+			_, err := b.Acquire(Within(t), r)
+			var away *backend.UnavailableError
+			if !errors.As(err, &away) || away.MayHold {
+				t.Fatalf("%s, waiting %v: %v", mode, wait, err)
+			}
+			free(t, other, Ask("n", theirs))
+			r = Ask("n", id)
+			r.Mode = mode
+			free(t, b, r)
+		}
+	}
+	// One that waits, and is refused when its time has come.
+	theirLock, mine := Ask("n", theirs), Ask("n", id)
+	mine.Note = note
+	Take(t, other, theirLock)
+	got := Start(t, b, mine)
+	inLine(t, other, "n")
+	Give(t, other, theirLock)
+	if g := <-got; !errors.Is(g.Err, backend.ErrUnavailable) {
+		t.Errorf("one that waited: %+v", g)
+	}
+	free(t, other, Ask("n", theirs))
+	if res, err := b.Renew(Within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost || len(res.Lost) > 0 {
+		t.Errorf("renew: %+v, %v", res, err)
+	}
+	Give(t, b, held)
+}
+
+// free takes a lock that is free, and gives it back.
+func free(t *testing.T, b backend.Backend, r backend.AcquireRequest) {
+	t.Helper()
+	r.Wait = false
+	Take(t, b, r)
+	Give(t, b, r)
+}

@@ -1,0 +1,34 @@
+package pglock
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// A server says how bad it is in its own language, and in English beside that. Poolers and
+// servers before 9.6 say it once.
+func TestSeverityInAnotherLanguage(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name      string
+		err       error
+		ofRequest bool
+	}{
+		{"refused, in German", &pgconn.PgError{Severity: "FEHLER", SeverityUnlocalized: "ERROR"}, true},
+		{"refused, by a pooler", &pgconn.PgError{Severity: "ERROR"}, true},
+		{"refused, with words around it", fmt.Errorf("do: %w", &pgconn.PgError{Severity: "ERROR", SeverityUnlocalized: "ERROR"}), true},
+		{"the end, in German", &pgconn.PgError{Severity: "FATAL", SeverityUnlocalized: "FATAL"}, false},
+		{"the end of the server", &pgconn.PgError{Severity: "PANIK", SeverityUnlocalized: "PANIC"}, false},
+		{"a broken connection", errors.New("unexpected EOF"), false},
+	} {
+		if got := ofRequest(c.err); got != c.ofRequest {
+			t.Errorf("%s: the request's own is %v", c.name, got)
+		}
+		if got := broken(c.err); got == c.ofRequest {
+			t.Errorf("%s: broken is %v", c.name, got)
+		}
+	}
+}
