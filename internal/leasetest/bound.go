@@ -251,10 +251,38 @@ func NotWrittenDown(t *testing.T, b, other backend.Backend, forbid func(note str
 		t.Errorf("one that waited: %+v", g)
 	}
 	free(t, other, Ask("n", theirs))
+	manyNotWrittenDown(t, b, id, note)
 	if res, err := b.Renew(Within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost || len(res.Lost) > 0 {
 		t.Errorf("renew: %+v, %v", res, err)
 	}
 	Give(t, b, held)
+}
+
+// manyNotWrittenDown asks for many locks at once, some with the note. Others may be refused
+// beside those, because they were asked for together; of none is anything left, so that all
+// can be had under the same lease.
+func manyNotWrittenDown(t *testing.T, b backend.Backend, id backend.SessionID, note string) {
+	t.Helper()
+	const many = 24
+	all, got := make([]backend.AcquireRequest, many), make([]<-chan Answer, many)
+	for i := range all {
+		all[i] = Ask(strconv.Itoa(i), id)
+		all[i].Wait = false
+		asked := all[i]
+		if i%4 == 3 {
+			asked.Note = note
+		}
+		got[i] = Start(t, b, asked)
+	}
+	for i, r := range all {
+		if g := <-got[i]; g.Err != nil {
+			if !errors.Is(g.Err, backend.ErrUnavailable) {
+				t.Errorf("one of many: %v", g.Err)
+			}
+			Take(t, b, r)
+		}
+		Give(t, b, r)
+	}
 }
 
 // free takes a lock that is free, and gives it back.
