@@ -252,18 +252,22 @@ func NotWrittenDown(t *testing.T, b, other backend.Backend, forbid func(note str
 	}
 	free(t, other, Ask("n", theirs))
 	manyNotWrittenDown(t, b, id, note)
+	for i := range many {
+		free(t, other, Ask(strconv.Itoa(i), theirs))
+	}
 	if res, err := b.Renew(Within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost || len(res.Lost) > 0 {
 		t.Errorf("renew: %+v, %v", res, err)
 	}
 	Give(t, b, held)
 }
 
+const many = 24
+
 // manyNotWrittenDown asks for many locks at once, some with the note. Others may be refused
 // beside those, because they were asked for together; of none is anything left, so that all
 // can be had under the same lease.
 func manyNotWrittenDown(t *testing.T, b backend.Backend, id backend.SessionID, note string) {
 	t.Helper()
-	const many = 24
 	all, got := make([]backend.AcquireRequest, many), make([]<-chan Answer, many)
 	for i := range all {
 		all[i] = Ask(strconv.Itoa(i), id)
