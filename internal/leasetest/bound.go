@@ -261,6 +261,7 @@ func NotWrittenDown(t *testing.T, b, other backend.Backend, forbid func(note str
 	Give(t, b, held)
 }
 
+// many is how many ask at once.
 const many = 24
 
 // manyNotWrittenDown asks for many locks at once, some with the note. Others may be refused
