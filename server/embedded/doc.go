@@ -23,9 +23,9 @@
 //	shortest lease    1 s        1 s         (MinTTL)
 //
 // A node alone has nobody to mistake a pause for a death, so its short election makes
-// the start fast and nothing else. History is compacted every minute: waiters and
-// watchers that were away for longer read again. The log of etcd is quiet: errors go
-// to Config.Logger.
+// the start fast and nothing else. History is compacted every minute, and at a start but
+// for the last 10,000 changes: waiters and watchers that were away for longer read
+// again. The log of etcd is quiet: errors go to Config.Logger.
 //
 // # When the disk quota is reached
 //

@@ -9,10 +9,12 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 
@@ -347,6 +349,41 @@ func TestQuota(t *testing.T) {
 }
 
 // A folder that belongs to something else is left as it is.
+// A node that is started again and again has history of a bounded length, and its last.
+func TestStartForgets(t *testing.T) {
+	t.Parallel()
+	const changes, kept = 10_500, 10_000
+	dir := testserver.Dir(t)
+	e := start(t, embedded.Config{DataDir: dir})
+	var writers sync.WaitGroup
+	for range 50 {
+		writers.Go(func() {
+			for range changes / 50 {
+				if _, err := e.Client().Put(t.Context(), "k", "v"); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	writers.Wait()
+	got, err := e.Client().Get(t.Context(), "k")
+	if err := errors.Join(err, e.Close()); err != nil {
+		t.Fatal(err)
+	}
+	last := got.Header.Revision
+	e = start(t, embedded.Config{DataDir: dir})
+	for _, c := range []struct {
+		revision int64
+		there    bool
+	}{{2, false}, {last - kept - 1, false}, {last - kept + 100, true}} {
+		_, err := e.Client().Get(t.Context(), "k", clientv3.WithRev(c.revision))
+		if c.there && err != nil || !c.there && !errors.Is(err, rpctypes.ErrCompacted) {
+			t.Errorf("revision %d of %d: %v", c.revision, last, err)
+		}
+	}
+}
+
 func TestForeignFolder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
