@@ -1,0 +1,124 @@
+package consullock
+
+import (
+	"context"
+	"encoding/json"
+	"math/rand/v2"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// notice is what a break tells the session of its victim.
+type notice struct {
+	Lease  backend.LeaseID `json:"l"`
+	Reason string          `json:"r,omitempty"`
+}
+
+// listen has a session hear of its losses at once, where there is a connection for that.
+// A client has one session; only where many clients share a backend the last of them
+// learn it by their next renewal.
+func (b *Backend) listen(s *session) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.hearing >= maxHearing {
+		return
+	}
+	b.hearing++
+	b.work.Go(func() {
+		s.hear()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.hearing--
+	})
+}
+
+// hear tells the losses that are written to the session's notices, and that the session
+// is gone: with it the key is.
+func (s *session) hear() {
+	var index uint64
+	for failures := 0; s.life.Err() == nil; {
+		now, err := s.read(s.life, index)
+		if err != nil {
+			if !pause(s.life, failures) {
+				return
+			}
+			failures++
+			continue
+		}
+		failures = 0
+		index = nextIndex(index, now)
+	}
+}
+
+// read reads the notices, once they are other than at the index, and tells what is new.
+// ErrSessionLost: the session is gone. It is asked of a leader that is sure to be it, and
+// to know what was written: one that was just elected knows less for a moment.
+func (s *session) read(ctx context.Context, index uint64) (uint64, error) {
+	ctx, cancel := patiently(ctx, index, longPoll)
+	defer cancel()
+	opts := consistent(ctx)
+	opts.WaitIndex, opts.WaitTime = index, longPoll
+	pair, meta, err := s.b.client.KV().Get(s.b.noticeKey(s.uuid), opts)
+	if err != nil {
+		return 0, err
+	}
+	if pair == nil || pair.Session != s.uuid {
+		s.expire(backend.CauseGone)
+		return 0, backend.ErrSessionLost
+	}
+	var notices []notice
+	_ = json.Unmarshal(pair.Value, &notices) // what is not ours says nothing
+	for _, n := range notices {
+		s.tellBroken(n)
+	}
+	return meta.LastIndex, nil
+}
+
+// patiently bounds a question that Consul keeps for wait, when there is an index: it adds
+// a sixteenth to that (developer.hashicorp.com/consul/api-docs/features/blocking). What
+// takes longer is on a connection that is dead and does not say so.
+func patiently(ctx context.Context, index uint64, wait time.Duration) (context.Context, context.CancelFunc) {
+	const answer = 10 * time.Second
+	if index == 0 {
+		return context.WithTimeout(ctx, answer)
+	}
+	return context.WithTimeout(ctx, wait+wait/16+answer)
+}
+
+// nextIndex is the index to wait behind. One that went back begins again:
+// developer.hashicorp.com/consul/api-docs/features/blocking.
+func nextIndex(old, now uint64) uint64 {
+	if now < old {
+		return 0
+	}
+	return max(1, now)
+}
+
+// pause waits before the next try, longer each time; false: ctx has ended.
+func pause(ctx context.Context, failures int) bool {
+	const first, most = 20 * time.Millisecond, 2 * time.Second
+	d := min(first<<min(failures, 10), most)
+	timer := time.NewTimer(d/2 + rand.N(d))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (s *session) tellBroken(n notice) {
+	loss := backend.Loss{Session: s.id, Lease: n.Lease, Cause: backend.CauseBroken, Reason: n.Reason}
+	s.b.mu.Lock()
+	known := s.told[n.Lease]
+	if !known {
+		s.told[n.Lease] = true
+		s.losses = append(s.losses, loss)
+	}
+	s.b.mu.Unlock()
+	if s.lost != nil && !known {
+		s.lost(loss)
+	}
+}
