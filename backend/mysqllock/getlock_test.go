@@ -122,6 +122,15 @@ func TestUserLocksHolderCutOff(t *testing.T) {
 	leasetest.HolderCutOff(t, b, openUserLocks(t, getlockURL(s, "root", s.Addr())), proxy)
 }
 
+// The server counts a whole TTL from a renewal on.
+func TestUserLocksCutOffAfterARenewal(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	proxy := chaos.Start(t, s.Addr())
+	b := openUserLocks(t, getlockURL(s, "root", proxy.Addr()))
+	leasetest.CutOffAfterARenewal(t, b, openUserLocks(t, getlockURL(s, "root", s.Addr())), proxy)
+}
+
 // C10: a holder that does not give back what it was asked for loses its connection.
 func TestUserLocksBreakOfADeafHolder(t *testing.T) {
 	t.Parallel()

@@ -263,6 +263,15 @@ func TestAdvisoryHolderCutOff(t *testing.T) {
 	leasetest.HolderCutOff(t, b, openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), proxy)
 }
 
+// The server counts a whole TTL from a renewal on.
+func TestAdvisoryCutOffAfterARenewal(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	proxy := chaos.Start(t, s.Addr())
+	b := openAdvisory(t, advisoryURL(s, "postgres", proxy.Addr()))
+	leasetest.CutOffAfterARenewal(t, b, openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), proxy)
+}
+
 // C10: a holder that does not give back what it was asked for loses its connection.
 func TestAdvisoryBreakOfADeafHolder(t *testing.T) {
 	t.Parallel()

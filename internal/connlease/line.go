@@ -26,6 +26,9 @@ func (s *session) gather() (*Work, []*lease, []*lease) {
 	}
 	w := &Work{Left: s.deadline.Sub(now), Renew: len(s.renews) > 0, Look: s.look || s.lookDue(now)}
 	s.look = false
+	if w.Renew {
+		w.Left = s.ttl // its holders count on all of that from now on
+	}
 	if w.Look || w.Renew {
 		s.looked = now
 	}

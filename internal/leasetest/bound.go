@@ -122,6 +122,30 @@ func HolderCutOff(t *testing.T, b, other backend.Backend, proxy Proxy) {
 	}
 }
 
+// CutOffAfterARenewal (F3, C1): a session was renewed late in its time, and then nothing comes
+// from b any more, behind the proxy. Its holder believes for a whole TTL from the renewal
+// on, and for that long nobody else has the lock.
+func CutOffAfterARenewal(t *testing.T, b, other backend.Backend, proxy Proxy) {
+	t.Helper()
+	const ttl = 6 * time.Second
+	id := Session(t, b, ttl, nil)
+	Take(t, b, Ask("n", id))
+	got := Start(t, other, Ask("n", Session(t, other, time.Hour, nil)))
+	inLine(t, other, "n")
+	time.Sleep(ttl * 2 / 3) //nolint:mnd // so much of its time is over
+	renewed := time.Now()
+	if res, err := b.Renew(Within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
+		t.Fatalf("renew: %+v, %v", res, err)
+	}
+	proxy.BlackHole()
+	if g := <-got; g.Err != nil {
+		t.Fatal(g.Err)
+	}
+	if early := ttl - time.Since(renewed); early > 0 {
+		t.Errorf("the lock was free %s before the time of the holder was over", early)
+	}
+}
+
 // BreakOfADeafHolder (C10): b, behind the proxy, does not give back what it was asked for. It
 // loses its connection.
 func BreakOfADeafHolder(t *testing.T, b, other backend.Backend, proxy Proxy) {
