@@ -109,8 +109,8 @@ SEED    ?= 1
 PROFILE ?= torture
 
 .PHONY: soak
-soak: deps ## rounds of a minute on the same servers, which are stopped and crash too, with another seed each, and a look at what grows: BACKEND=redis FOR=24h SEED=1 PROFILE=torture; it ends at the first violation
-	SOAK='$(if $(filter file,$(origin FOR)),24h,$(FOR))' SEED='$(SEED)' PROFILE='$(PROFILE)' BACKEND='$(or $(BACKEND),sqlite)' $(GO) test -count=1 -v -run '^TestSoak$$' -timeout 0 ./verify/play
+soak: deps ## rounds of a minute on the same servers, which are stopped and crash too, with another seed each, and a look at what grows: BACKEND=redis FOR=24h SEED=1 PROFILE=torture TTL=2s; it ends at the first violation
+	SOAK='$(if $(filter file,$(origin FOR)),24h,$(FOR))' SEED='$(SEED)' PROFILE='$(PROFILE)' BACKEND='$(or $(BACKEND),sqlite)' TTL='$(TTL)' $(GO) test -count=1 -v -run '^TestSoak$$' -timeout 0 ./verify/play
 
 .PHONY: simulate
 simulate: ## the client against a backend with seeded faults, in simulated time, for FOR on all processors (SEED=)

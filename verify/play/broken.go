@@ -27,6 +27,7 @@ func Faults() []Broken {
 		{"every fifth refusal is a grant", []string{"overlap"}, grantsTwice},
 		{"looks whether the lock is free, and takes it then", []string{"overlap"}, looksFirst},
 		{"leases end after 60 % of their TTL", []string{"overlap", "model"}, endsEarly},
+		{"every other renewal is lost, and told as done", []string{"overlap", "model"}, losesRenewals},
 		{"tells twice the time that is left", []string{"overlap", "model"}, tellsMore},
 		{"anybody releases anybody's lock", []string{"overlap", "model"}, releasesAny},
 		{"a renewal revives what is lost", []string{"model"}, revives},
@@ -260,6 +261,17 @@ func losesWakeUp(b backend.Backend) backend.Backend {
 			return backend.Grant{}, context.Cause(ctx)
 		}
 		return g, err
+	}}
+}
+
+// losesRenewals harms only who falls silent right after such a renewal, with a lock in hand.
+func losesRenewals(b backend.Backend) backend.Backend {
+	var n atomic.Int64
+	return &twisted{Backend: b, renew: func(ctx context.Context, r backend.RenewRequest) (backend.RenewResult, error) {
+		if len(r.Leases) == 0 && n.Add(1)%2 == 0 {
+			return backend.RenewResult{}, nil
+		}
+		return b.Renew(ctx, r)
 	}}
 }
 

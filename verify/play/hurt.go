@@ -102,6 +102,13 @@ func (r *run) inflict(ctx context.Context, p *player, f planned) {
 		return
 	default:
 	}
+	if f.keep {
+		lead := r.ttl / 4 //nolint:mnd // some locks are had by then
+		p.send(order{Keep: lead + f.lasts})
+		if !pause(ctx, lead) {
+			return
+		}
+	}
 	if end, ok := ctx.Deadline(); ok && r.able.breaks(f.fault) && time.Until(end) < f.lasts {
 		return
 	}

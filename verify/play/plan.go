@@ -52,6 +52,10 @@ func (p Profile) measure() measure {
 	return measure{workers: 4, tasks: 3, rate: 200, every: 700 * time.Millisecond}
 }
 
+// tasksOf is how many tasks a worker has: all that there may be, one less, and so on down to
+// one, and from the beginning. One that does little has to keep a lock by renewals alone.
+func (m measure) tasksOf(worker int) int { return m.tasks - worker%m.tasks }
+
 // fault is what can be done to a worker.
 type fault string
 
@@ -146,6 +150,7 @@ type planned struct {
 	fault  fault
 	worker int
 	lasts  time.Duration
+	keep   bool // the worker keeps what it has, so that the fault meets a holder
 }
 
 // plan is the faults of a run: the same for the same arguments. Those of workers are dealt
@@ -168,6 +173,7 @@ func plan(seed uint64, p Profile, a abilities, ttl, long time.Duration) []planne
 			for range max(1, m.victims) {
 				f := planned{at: at, fault: deal(), worker: r.IntN(m.workers)}
 				f.lasts = f.length(r, p, ttl)
+				f.keep = r.IntN(2) == 0 && (p == Standard || p == Torture)
 				out = append(out, f)
 			}
 		}

@@ -26,6 +26,9 @@ type job struct {
 type order struct {
 	// Gens are the generations of the names from here on.
 	Gens []int `json:"gens,omitempty"`
+	// Keep: what is had, or taken from now on, is kept for so long, as far as it goes. Then a
+	// fault comes to somebody who holds something.
+	Keep time.Duration `json:"keep,omitempty"`
 	// Op is set in the answer of the resource to the read or write of that number.
 	Op      int64           `json:"op,omitempty"`
 	Outcome history.Outcome `json:"outcome,omitempty"`

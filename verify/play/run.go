@@ -322,7 +322,7 @@ func (r *run) start(ctx context.Context, n int) error {
 	r.lives[n]++
 	j := job{
 		Worker: fmt.Sprintf("%d.%d", n+1, r.lives[n]), URL: r.urls[n], Prefix: r.prefix, TTL: r.ttl,
-		Seed: r.cfg.Seed + uint64(n+1)<<32 + uint64(r.lives[n])<<48, Tasks: r.measure.tasks, //nolint:gosec // both are small and above 0
+		Seed: r.cfg.Seed + uint64(n+1)<<32 + uint64(r.lives[n])<<48, Tasks: r.measure.tasksOf(n), //nolint:gosec // both are small and above 0
 		Pause:    time.Second * time.Duration(r.measure.workers*r.measure.tasks) / time.Duration(r.measure.rate),
 		Patience: 2*r.slack() + 6*time.Second, Gens: slices.Clone(r.gens),
 		Jepsen: r.cfg.Profile == Jepsen,

@@ -69,10 +69,11 @@ func onSQLite(t *testing.T) store {
 }
 
 // TestSoak plays for as long as SOAK says on the backend that BACKEND names, with another
-// seed each minute, or as ROUND says, beginning with SEED, in the profile PROFILE: see
-// make soak. Servers are the same for all rounds, and hurt too: see start. It ends at the first violation, and when sizes grew that must not. SOAK_REPORT is
-// a file to which what became of it is added. By itself it is a short gentle run in this
-// process.
+// seed each minute, or as ROUND says, beginning with SEED, in the profile PROFILE, with leases
+// of TTL, or as long as otherwise: see make soak. Servers are the same for all rounds, and
+// hurt too: see start. It ends at the first violation, and when sizes grew that must not.
+// SOAK_REPORT is a file to which what became of it is added. By itself it is a short gentle
+// run in this process.
 func TestSoak(t *testing.T) { //nolint:tparallel // one minute after the other
 	t.Parallel()
 	long, err := time.ParseDuration(cmp.Or(os.Getenv("SOAK"), "2s"))
@@ -90,6 +91,10 @@ func TestSoak(t *testing.T) { //nolint:tparallel // one minute after the other
 	if err != nil {
 		t.Fatal(err)
 	}
+	ttl, err := time.ParseDuration(cmp.Or(os.Getenv("TTL"), "0s"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	if profile == play.Jepsen {
 		piece = 2 * time.Minute // as Jepsen's
 	}
@@ -98,7 +103,7 @@ func TestSoak(t *testing.T) { //nolint:tparallel // one minute after the other
 		t.Run(fmt.Sprintf("seed-%d", seed), func(t *testing.T) {
 			h := played(t, play.Config{
 				URL: where.url, Servers: where.servers, Worker: workers(), Seed: seed, Profile: profile,
-				For: min(piece, max(2*time.Second, time.Until(end))),
+				For: min(piece, max(2*time.Second, time.Until(end))), TTL: ttl,
 			})
 			sum.add(h, judged(t, h))
 			now := make(sizes)

@@ -203,17 +203,23 @@ func (g *grip) use(ctx context.Context) {
 	g.update(ctx, d)
 }
 
+// lookEvery is how often a holder looks whether it has the lock still, and is to keep it.
+const lookEvery = 20 * time.Millisecond
+
+// left is for how long to keep a lock that was to be kept until end.
+func (t *task) left(end int64) time.Duration { return time.Duration(max(end, t.keep.Load()) - now()) }
+
 // hold keeps the lock and looks at it now and then. It reports whether it is held still.
 func (g *grip) hold(ctx context.Context, d time.Duration) bool {
 	for end := now() + int64(d); ; {
 		if !g.look() {
 			return false
 		}
-		left := time.Duration(end - now())
+		left := g.t.left(end)
 		if left <= 0 {
 			return true
 		}
-		step, cancel := context.WithTimeout(ctx, min(left, 20*time.Millisecond))
+		step, cancel := context.WithTimeout(ctx, min(left, lookEvery))
 		select {
 		case <-step.Done():
 		case <-g.lock.Context().Done():
@@ -240,8 +246,15 @@ func (g *grip) update(ctx context.Context, d time.Duration) {
 
 func (g *grip) updateBlind(ctx context.Context, d time.Duration) {
 	bases := g.read()
-	if pause(ctx, d) {
-		g.write(bases)
+	for end := now() + int64(d); ; {
+		left := g.t.left(end)
+		if left <= 0 {
+			g.write(bases)
+			return
+		}
+		if !pause(ctx, min(left, lookEvery)) {
+			return
+		}
 	}
 }
 

@@ -92,6 +92,7 @@ type worker struct {
 	past   *spy // the backend, past the client
 	caps   backend.Capabilities
 	ops    atomic.Int64
+	keep   atomic.Int64 // until when what is had is kept
 	mu     sync.Mutex
 	gens   []int
 	asked  map[int64]chan order // reads and writes under way
@@ -155,6 +156,9 @@ func (w *worker) listen(orders *bufio.Scanner) {
 		w.mu.Lock()
 		if o.Gens != nil {
 			w.gens = o.Gens
+		}
+		if o.Keep > 0 {
+			w.keep.Store(now() + int64(o.Keep))
 		}
 		if ch, ok := w.asked[o.Op]; ok {
 			ch <- o
