@@ -132,7 +132,13 @@ func CutOffAfterARenewal(t *testing.T, b, other backend.Backend, proxy Proxy) {
 	Take(t, b, Ask("n", id))
 	got := Start(t, other, Ask("n", Session(t, other, time.Hour, nil)))
 	inLine(t, other, "n")
-	time.Sleep(ttl * 2 / 3) //nolint:mnd // so much of its time is over
+	late := time.NewTimer(ttl * 2 / 3) //nolint:mnd // so much of its time is over
+	defer late.Stop()
+	select {
+	case <-late.C:
+	case g := <-got:
+		t.Fatalf("the waiter has %+v, while the lock is held", g)
+	}
 	renewed := time.Now()
 	if res, err := b.Renew(Within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
 		t.Fatalf("renew: %+v, %v", res, err)
