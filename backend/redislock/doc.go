@@ -51,8 +51,9 @@
 // A server that has no marker has lost its data, or is new. It grants nothing until the
 // longest TTL in use has passed since it was started: at least Config.Quarantine. A
 // server that has been up for longer than that is used at once. A process of the server
-// that was not greeted yet for this data does nothing but tell so: hello compares its run
-// with the one in the marker, and so finds out whether it may have lost what came last.
+// that was not greeted yet for this data does nothing but tell so: hello compares its run,
+// and its replication ID if it was made the master, with those in the marker, and so finds
+// out whether it may have lost what came last.
 // Then the data is of a new generation, and all sessions of the one before are over: what
 // they hold may be what is missing.
 //

@@ -12,15 +12,16 @@ end
 
 local SHOWN = 16 -- holders that a refusal names
 
--- The holders, as pairs of lease, record and time left.
-local function holders(l, most)
+-- The holders, as lease, record and time left. With dead those too that have none left: what
+-- they live by may have gone from the records.
+local function holders(l, most, dead)
   local r = {}
   local all = call('HGETALL', l.key)
   for i = 1, #all, 2 do
     if all[i] ~= '@' then
-      local e = lasts(life(l.name, all[i], holder(all[i + 1])))
-      if e and e > now then
-        r[#r + 1] = {all[i], all[i + 1], e - now}
+      local e = lasts(life(l.name, all[i], holder(all[i + 1]))) or now
+      if dead or e > now then
+        r[#r + 1] = {all[i], all[i + 1], math.max(0, e - now)}
         if #r == most then break end
       end
     end
@@ -92,6 +93,7 @@ local function acquire(i, name, lease)
   if mode == 's' and l.shared > 0 and l.limit ~= limit then return {'LIMIT', l.limit} end
   if l.line > 0 and (not clean or till > 0 and l.n == 0) then
     advance(l) -- the quarantine may be over, or those in line dead
+    save(l) -- whatever becomes of this request
   end
   local h = {sid = sid, mode = mode, permits = permits, since = num(now), timed = timed, reentrant = reentrant, flag = '-',
     chan = chan, owner = owner, note = note_}

@@ -53,12 +53,12 @@ local function breaklock(i)
   if not t then return {'CLOCK'} end
   local r = {'OK', t}
   if l.n == 0 then return r end
-  for _, out in ipairs(holders(l, -1)) do
+  for _, out in ipairs(holders(l, -1, true)) do
     local lease, h = out[1], holder(out[2])
     r[#r + 1] = out
     withdraw(l, lease, h)
     local chan = h.chan
-    if not h.timed then
+    if not h.timed and alive('s:' .. h.sid) then
       broken(h.sid, lease, reason)
       chan = session(h.sid).chan
     end
