@@ -32,7 +32,8 @@
 //	f           the greatest token so far, of all locks
 //	s:SESSION   hash of what the session holds and waits for
 //	d:ID        an ID that must not come to life (again)
-//	e, c:...    channels: events, and one for each backend value
+//	v           the name of the stream of events, while somebody watches
+//	e:..., c:... channels: events, and one for each backend value
 //
 // A release, a break, the end of a session and the expiry of a lease all run the same
 // advance: it grants to the head of the line for as long as it fits, and publishes each

@@ -205,7 +205,7 @@ func slotMoves(t *testing.T, watched bool) {
 	c := testserver.StartRedisCluster(t, 3)
 	b := openURL(t, "redis+cluster://"+testserver.RedisAddrs(c.Masters())+"?timeout=5s&quarantine=off")
 	settled(t, b)
-	id := session(t, b, 10*time.Minute)
+	id, losses := lossy(t, b, 10*time.Minute)
 	held := acquire(t, b, backend.AcquireRequest{Name: "n", Session: id})
 	timed := acquire(t, b, backend.AcquireRequest{Name: "t", Timed: true, TTL: 10 * time.Minute})
 	slot := c.Slot("{hf0}:m")
@@ -253,6 +253,11 @@ func slotMoves(t *testing.T, watched bool) {
 		}
 	}
 	t.Logf("%d refusals", rounds)
+	select {
+	case <-losses:
+	default:
+		t.Error("nobody was told that the data may not be all there")
+	}
 	release(t, b, held)
 	release(t, b, timed)
 	if next := acquire(t, b, backend.AcquireRequest{Name: "n", Session: id}); next.Token <= held.Token {

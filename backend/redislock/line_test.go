@@ -395,3 +395,50 @@ func pushesGoNowhere(t *testing.T, s *testserver.RedisServer, lease backend.Leas
 	f[8] = "nobody"
 	s.Do("HSET", "{hf0}:w:one", string(lease), strings.Join(f, "\n"))
 }
+
+// Who asks for a lease in line without waiting for it is told who has the lock. Whoever waits
+// for it goes on waiting, and is told by push.
+func TestAskedMeanwhile(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b := open(t, s, cfg)
+	id := session(t, b, time.Hour)
+	held := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	a := ask(t, b, backend.AcquireRequest{Name: "one", Session: id, Timed: true, TTL: time.Hour})
+	inLine(t, b, "one", 1)
+	for _, session := range []backend.SessionID{id, ""} {
+		req := a.AcquireRequest
+		req.Wait, req.Session = false, session
+		if _, err := b.Acquire(within(t, patience), req); !errors.Is(err, backend.ErrHeld) {
+			t.Errorf("session %q: %v", session, err)
+		}
+	}
+	release(t, b, held)
+	if l := a.granted(t); l.ByTimer {
+		t.Errorf("the grant is %+v", l.Grant)
+	}
+}
+
+// A refusal names some of the holders. It does not read all of them.
+func TestRefusedByMany(t *testing.T) {
+	t.Parallel()
+	const n, shown = 100, 16
+	s, cfg := quick(t)
+	b := open(t, s, cfg)
+	id := session(t, b, time.Hour)
+	req := func() backend.AcquireRequest {
+		return backend.AcquireRequest{Name: "one", Lease: backend.NewLeaseID(), Session: id, Mode: backend.Shared, Limit: n}
+	}
+	for range n {
+		acquire(t, b, req())
+	}
+	s.ResetStats()
+	_, err := b.Acquire(within(t, patience), req())
+	var held *backend.HeldError
+	if !errors.As(err, &held) || len(held.Holders) != shown {
+		t.Errorf("%v", err)
+	}
+	if calls := s.CommandStats()["hgetall"]; calls > 0 {
+		t.Errorf("all holders were read %d times", calls)
+	}
+}

@@ -16,7 +16,12 @@ local SHOWN = 16 -- holders that a refusal names
 -- they live by may have gone from the records.
 local function holders(l, most, dead)
   local r = {}
-  local all = call('HGETALL', l.key)
+  local all
+  if most > 0 and l.n > MANY then
+    all = call('HRANDFIELD', l.key, most + 1, 'WITHVALUES')
+  else
+    all = call('HGETALL', l.key)
+  end
   for i = 1, #all, 2 do
     if all[i] ~= '@' then
       local e = lasts(life(l.name, all[i], holder(all[i + 1]))) or now
@@ -38,6 +43,9 @@ local function again(l, rec, lease, sid, wait, chan)
   end
   local w = inline(l, lease)
   if not w then return nil end
+  -- Who does not wait may have no session, and has no channel: those it waits with stay.
+  if sid == '' then sid = w.sid end
+  if chan == '' then chan = w.chan end
   if sid ~= w.sid or chan ~= w.chan then
     if not alive('s:' .. sid) then return {'SESSION'} end
     if sid ~= w.sid then

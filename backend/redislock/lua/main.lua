@@ -119,7 +119,7 @@ local function execute(remembers)
   -- Cluster, a program can use the keys that are here, until it comes to one that is not: so
   -- it ends before it has begun.
   local known = call('MGET', KEY, T .. 'v', T .. '-')
-  watched = known[2] and true
+  watched = known[2]
   if ARGV[3] == 'hello' then
     lib = lib or library()
     local welcome = find('hello')(5)
