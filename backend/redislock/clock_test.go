@@ -1,9 +1,12 @@
 package redislock_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
@@ -30,4 +33,39 @@ func TestServerClockBack(t *testing.T) {
 	t.Parallel()
 	s, cfg, clock := withClock(t)
 	leasetest.ClockBack(t, open(t, s, cfg), open(t, s, cfg), clock, false)
+}
+
+// The longest TTL in use is known for as long as any lease may be out that has it, however
+// many shorter ones are taken meanwhile; a long time later it is forgotten.
+func TestLongestTTLIsRemembered(t *testing.T) {
+	t.Parallel()
+	s, cfg, clock := withClock(t)
+	b := open(t, s, cfg)
+	longest := func() string {
+		marker, _ := s.Do("GET", "{hf0}:m").(string)
+		return strings.Fields(marker)[3]
+	}
+	const hour = "3600000"
+	at := func(d time.Duration, want bool) {
+		t.Helper()
+		clock.Set(d)
+		for _, reentrant := range []bool{false, true} { // the short way and the long way
+			acquire(t, b, backend.AcquireRequest{
+				Name: fmt.Sprint(d, reentrant), Timed: true, TTL: redislock.MinTTL, Owner: "o", Reentrant: reentrant,
+			})
+		}
+		if got := longest(); (got == hour) != want {
+			t.Errorf("after %s: %s ms", d, got)
+		}
+	}
+	held := acquire(t, b, backend.AcquireRequest{Name: "one", Timed: true, TTL: time.Hour})
+	at(30*time.Minute, true)
+	r, err := b.Renew(t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: held.Name, Lease: held.Lease, TTL: time.Hour}}})
+	if err != nil || r.Leases[0].Err != nil {
+		t.Fatalf("renew: %+v, %v", r, err)
+	}
+	at(80*time.Minute, true) // it is out until 90
+	acquire(t, b, backend.AcquireRequest{Name: "two", Timed: true, TTL: time.Hour})
+	at(130*time.Minute, true) // until 140
+	at(6*time.Hour, false)
 }

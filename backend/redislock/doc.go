@@ -32,7 +32,8 @@
 //	f           the greatest token so far, of all locks
 //	s:SESSION   hash of what the session holds and waits for
 //	d:ID        an ID that must not come to life (again)
-//	e, c:...    channels: events, and one for each backend value
+//	v           the name of the stream of events, while somebody watches
+//	e:..., c:... channels: events, and one for each backend value
 //
 // A release, a break, the end of a session and the expiry of a lease all run the same
 // advance: it grants to the head of the line for as long as it fits, and publishes each
@@ -51,8 +52,9 @@
 // A server that has no marker has lost its data, or is new. It grants nothing until the
 // longest TTL in use has passed since it was started: at least Config.Quarantine. A
 // server that has been up for longer than that is used at once. A process of the server
-// that was not greeted yet for this data does nothing but tell so: hello compares its run
-// with the one in the marker, and so finds out whether it may have lost what came last.
+// that was not greeted yet for this data does nothing but tell so: hello compares its run,
+// and its replication ID if it was made the master, with those in the marker, and so finds
+// out whether it may have lost what came last.
 // Then the data is of a new generation, and all sessions of the one before are over: what
 // they hold may be what is missing.
 //

@@ -192,13 +192,26 @@ func TestHandOverWithReplicas(t *testing.T) {
 // what is held, whichever keys have moved; and afterwards all is as it was.
 func TestSlotMoves(t *testing.T) {
 	t.Parallel()
+	for name, watched := range map[string]bool{"quiet": false, "watched": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			slotMoves(t, watched)
+		})
+	}
+}
+
+func slotMoves(t *testing.T, watched bool) {
+	t.Helper()
 	c := testserver.StartRedisCluster(t, 3)
 	b := openURL(t, "redis+cluster://"+testserver.RedisAddrs(c.Masters())+"?timeout=5s&quarantine=off")
 	settled(t, b)
-	id := session(t, b, 10*time.Minute)
+	id, losses := lossy(t, b, 10*time.Minute)
 	held := acquire(t, b, backend.AcquireRequest{Name: "n", Session: id})
 	timed := acquire(t, b, backend.AcquireRequest{Name: "t", Timed: true, TTL: 10 * time.Minute})
 	slot := c.Slot("{hf0}:m")
+	if watched { // then no key is missing of those that every request reads
+		c.Owner("{hf0}:m").Do("SET", "{hf0}:v", "1")
+	}
 	rounds := 0
 	for _, first := range []string{"{hf0}:m", "{hf0}:o:n", "{hf0}:f", "{hf0}:x", "{hf0}:s:" + string(id)} {
 		from := c.Owner("{hf0}:m")
@@ -240,6 +253,11 @@ func TestSlotMoves(t *testing.T) {
 		}
 	}
 	t.Logf("%d refusals", rounds)
+	select {
+	case <-losses:
+	default:
+		t.Error("nobody was told that the data may not be all there")
+	}
 	release(t, b, held)
 	release(t, b, timed)
 	if next := acquire(t, b, backend.AcquireRequest{Name: "n", Session: id}); next.Token <= held.Token {

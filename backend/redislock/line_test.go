@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
 // A thousand waiters on one lock, in one value: they cost nothing at rest, and each
@@ -129,14 +130,7 @@ func TestLostPush(t *testing.T) {
 	a := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
 	inLine(t, b, "one", 1)
 	renew()
-	// The push goes where nobody listens.
-	rec, ok := s.Do("HGET", "{hf0}:w:one", string(a.Lease)).(string)
-	if !ok {
-		t.Fatal("no record of the waiter")
-	}
-	f := strings.Split(rec, "\n")
-	f[8] = "nobody"
-	s.Do("HSET", "{hf0}:w:one", string(a.Lease), strings.Join(f, "\n"))
+	pushesGoNowhere(t, s, a.Lease)
 	release(t, b, held)
 	if l := a.granted(t); !l.ByTimer || l.Token <= held.Token {
 		t.Errorf("the grant is %+v", l.Grant)
@@ -356,4 +350,95 @@ func TestAnAnswerFromBeforeTheWaiterJoined(t *testing.T) {
 	goOn()
 	release(t, b, first.granted(t))
 	release(t, b, second.granted(t))
+}
+
+// Of many who wait here for one lock, who asked last may be the first in line: it asked
+// before, and was away for a while. A push to it that gets lost costs the timer, too.
+func TestLostPushOfOneAmongMany(t *testing.T) {
+	t.Parallel()
+	const n = 70
+	s, cfg := quick(t)
+	b, other := open(t, s, cfg), open(t, s, cfg)
+	id := session(t, b, time.Hour)
+	held := acquire(t, other, backend.AcquireRequest{Name: "one", Session: session(t, other, time.Hour)})
+	first := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	inLine(t, other, "one", 1)
+	for range n {
+		ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	}
+	inLine(t, other, "one", 1+n)
+	first.cancel(nil)
+	_ = first.ends(t)
+	again := ask(t, b, first.AcquireRequest)
+	eventually(t, func() error {
+		if !b.KnownInLine(again.Lease) {
+			return errors.New("it is not back")
+		}
+		return nil
+	})
+	pushesGoNowhere(t, s, again.Lease)
+	release(t, other, held)
+	s.Do("CLIENT", "KILL", "TYPE", "pubsub") // all are asked for when it listens again
+	if l := again.granted(t); !l.ByTimer {
+		t.Errorf("the grant is %+v", l.Grant)
+	}
+}
+
+// pushesGoNowhere has what is pushed to a waiter go where nobody listens.
+func pushesGoNowhere(t *testing.T, s *testserver.RedisServer, lease backend.LeaseID) {
+	t.Helper()
+	rec, ok := s.Do("HGET", "{hf0}:w:one", string(lease)).(string)
+	if !ok {
+		t.Fatal("no record of the waiter")
+	}
+	f := strings.Split(rec, "\n")
+	f[8] = "nobody"
+	s.Do("HSET", "{hf0}:w:one", string(lease), strings.Join(f, "\n"))
+}
+
+// Who asks for a lease in line without waiting for it is told who has the lock. Whoever waits
+// for it goes on waiting, and is told by push.
+func TestAskedMeanwhile(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b := open(t, s, cfg)
+	id := session(t, b, time.Hour)
+	held := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	a := ask(t, b, backend.AcquireRequest{Name: "one", Session: id, Timed: true, TTL: time.Hour})
+	inLine(t, b, "one", 1)
+	for _, session := range []backend.SessionID{id, ""} {
+		req := a.AcquireRequest
+		req.Wait, req.Session = false, session
+		if _, err := b.Acquire(within(t, patience), req); !errors.Is(err, backend.ErrHeld) {
+			t.Errorf("session %q: %v", session, err)
+		}
+	}
+	release(t, b, held)
+	if l := a.granted(t); l.ByTimer {
+		t.Errorf("the grant is %+v", l.Grant)
+	}
+}
+
+// A refusal names some of the holders. It does not read all of them.
+func TestRefusedByMany(t *testing.T) {
+	t.Parallel()
+	const n, shown = 100, 16
+	s, cfg := quick(t)
+	b := open(t, s, cfg)
+	id := session(t, b, time.Hour)
+	req := func() backend.AcquireRequest {
+		return backend.AcquireRequest{Name: "one", Lease: backend.NewLeaseID(), Session: id, Mode: backend.Shared, Limit: n}
+	}
+	for range n {
+		acquire(t, b, req())
+	}
+	s.ResetStats()
+	_, err := b.Acquire(within(t, patience), req())
+	var held *backend.HeldError
+	if !errors.As(err, &held) || len(held.Holders) != shown {
+		t.Errorf("%v", err)
+	}
+	if calls := s.CommandStats()["hgetall"]; calls > 0 {
+		t.Errorf("all holders were read %d times", calls)
+	}
 }

@@ -3,6 +3,7 @@ package redislock_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -334,5 +335,64 @@ func quarantineOfEveryPrefix(t *testing.T, args ...string) {
 			}
 			return err
 		})
+	}
+}
+
+// A replica takes over behind one address, and both have everything on disk: what had not
+// come yet is missing all the same.
+func TestQuarantineAfterATakeOver(t *testing.T) {
+	t.Parallel()
+	s, replica := withReplica(t)
+	cfg := redislock.Config{Quarantine: time.Millisecond}
+	b := open(t, s, cfg)
+	settled(t, b)
+	if !b.Capabilities().Durable {
+		t.Fatal("it is not durable")
+	}
+	id := session(t, b, time.Hour)
+	eventually(t, func() error {
+		if replica.Do("EXISTS", "{hf0}:s:"+string(id)) != int64(1) {
+			return errors.New("it is behind")
+		}
+		return nil
+	})
+	replica.Do("REPLICAOF", "NO", "ONE")
+	acquire(t, b, backend.AcquireRequest{Name: "one", Session: id}) // nobody else has it
+	next := open(t, replica, cfg)
+	_, err := try(t, next, "one", id)
+	quarantined(t, err, 50*time.Minute)
+}
+
+// A replica takes over and hands back, and nobody asked it anything meanwhile: what it had
+// not got is missing where it was granted.
+func TestQuarantineAfterATakeOverAndBack(t *testing.T) {
+	t.Parallel()
+	s, replica := withReplica(t)
+	cfg := redislock.Config{Quarantine: time.Millisecond}
+	b, off := open(t, s, cfg), open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine})
+	settled(t, b)
+	follow := func(s, master *testserver.RedisServer) {
+		host, port, _ := strings.Cut(master.Addr(), ":")
+		s.Do("REPLICAOF", host, port)
+		follows(t, s)
+	}
+	for round := range 2 {
+		name, id := fmt.Sprint("lock", round), session(t, off, time.Hour)
+		eventually(t, func() error {
+			if replica.Do("EXISTS", "{hf0}:s:"+string(id)) != int64(1) {
+				return errors.New("it is behind")
+			}
+			return nil
+		})
+		replica.Do("REPLICAOF", "NO", "ONE")
+		acquire(t, off, backend.AcquireRequest{Name: name, Session: id})
+		follow(s, replica)
+		s.Do("REPLICAOF", "NO", "ONE")
+		if n := s.Do("EXISTS", "{hf0}:o:"+name); n != int64(0) {
+			t.Fatalf("the grant is there (%v): nothing was lost, and nothing is tested", n)
+		}
+		_, err := try(t, b, name, session(t, b, time.Hour))
+		quarantined(t, err, 50*time.Minute)
+		follow(replica, s)
 	}
 }

@@ -195,7 +195,7 @@ func (c Config) withDefaults() (Config, error) {
 func (b *Backend) examine(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.RequestTimeout)
 	defer cancel()
-	settings, err := b.link.config(ctx, "maxmemory*", "append*")
+	settings, err := b.link.config(ctx, "maxmemory*", "*append*")
 	if err != nil {
 		b.cfg.Logger.LogAttrs(ctx, slog.LevelDebug, "redis does not tell its settings", slog.String("error", err.Error()))
 		return false
@@ -205,7 +205,7 @@ func (b *Backend) examine(ctx context.Context) bool {
 			"redis may evict keys when its memory is full: leases and tokens can be lost; set maxmemory-policy to noeviction",
 			slog.String("maxmemory_policy", policy), slog.String("maxmemory", settings["maxmemory"]))
 	}
-	return settings["appendonly"] == "yes" && settings["appendfsync"] == "always"
+	return settings["appendonly"] == "yes" && settings["appendfsync"] == "always" && settings["no-appendfsync-on-rewrite"] != "yes"
 }
 
 // hello gives the arguments of the operation of that name, but for the generation.

@@ -43,7 +43,7 @@ func replicationOf(cfg Config) *replication {
 // between, so that it is also about what others wrote before and the command only read: a
 // grant that was handed over, for one.
 func (l *rueidisLink) sendAndWait(ctx context.Context, cmd rueidis.Completed) (rueidis.RedisMessage, error) {
-	const keep = time.Hour
+	const keep = 2 * MaxTTL // so that it is there when the memory is full: see waitFull
 	r := l.replicas
 	got := l.client.DoMulti(redisprogram.Undated(ctx), cmd,
 		l.client.B().Set().Key(r.key).Value("1").Px(keep).Build(),
@@ -52,15 +52,44 @@ func (l *rueidisLink) sendAndWait(ctx context.Context, cmd rueidis.Completed) (r
 	if err != nil {
 		return rueidis.RedisMessage{}, fromRueidis(err)
 	}
-	if err := got[1].Error(); err != nil {
-		return rueidis.RedisMessage{}, fmt.Errorf("%w: %w", ErrReplicas, fromRueidis(err))
-	}
 	n, err := got[2].AsInt64()
+	if written := got[1].Error(); written != nil {
+		if n, err = 0, fromRueidis(written); isFull(err) {
+			n, err = l.waitFull(ctx, keep)
+		}
+	}
 	if err != nil {
-		return rueidis.RedisMessage{}, fmt.Errorf("%w: %w", ErrReplicas, fromRueidis(err))
+		// Of what was asked itself this says nothing: it was done, and must not be taken for
+		// refused, or be asked again.
+		return rueidis.RedisMessage{}, fmt.Errorf("%w: %s", ErrReplicas, err.Error())
 	}
 	if n < int64(r.n) {
 		return rueidis.RedisMessage{}, fmt.Errorf("%w: %s, and %s are needed", ErrReplicas, strconv.FormatInt(n, 10), strconv.Itoa(r.n))
 	}
 	return msg, nil
+}
+
+// waitFull waits for the replicas where the memory of the server is full: then nothing may be
+// written but what adds nothing.
+func (l *rueidisLink) waitFull(ctx context.Context, keep time.Duration) (int64, error) {
+	r := l.replicas
+	got := l.client.DoMulti(redisprogram.Undated(ctx),
+		l.client.B().Pexpire().Key(r.key).Milliseconds(keep.Milliseconds()).Build(),
+		l.client.B().Wait().Numreplicas(int64(r.n)).Timeout(r.timeout.Milliseconds()).Build())
+	switch there, err := got[0].AsInt64(); {
+	case err != nil:
+		return 0, fromRueidis(err)
+	case there == 0:
+		return 0, errors.New("the memory is full, and nothing can be written")
+	}
+	n, err := got[1].AsInt64()
+	if err != nil {
+		return 0, fromRueidis(err)
+	}
+	return n, nil
+}
+
+func isFull(err error) bool {
+	server, ok := errors.AsType[*serverError](err)
+	return ok && server.Code == "OOM"
 }

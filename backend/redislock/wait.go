@@ -46,9 +46,9 @@ const (
 	jitter = 8 * time.Millisecond
 	// idle is the least time between two questions about one lock.
 	idle = 20 * time.Millisecond
-	// askedAtOnce is how many waiters of one lock one question names. Grants are in order,
-	// so that those who asked first are the ones to ask for.
-	askedAtOnce = 64
+	// askedAtOnce is how many waiters of one lock one question names. All are asked for: who
+	// comes first here need not do so there.
+	askedAtOnce = 256
 )
 
 // wait joins the line and waits for the lock.
@@ -194,19 +194,12 @@ func (b *Backend) fire(l *watched) {
 	defer b.work.Done()
 	l.at = time.Time{}
 	var asked []question
-	for _, w := range l.waiters[:min(len(l.waiters), askedAtOnce)] {
+	for _, w := range l.waiters {
 		asked = append(asked, question{w, w.inLine})
 	}
 	b.mu.Unlock()
 
-	args := []string{l.name, itoa(len(asked))}
-	for _, w := range asked {
-		args = append(args, string(w.req.Lease), string(w.req.Session))
-	}
-	answer, at, err := b.engine.do(b.base, true, "check", args...)
-	if err == nil {
-		err = b.settle(l, asked, answer, at)
-	}
+	err := b.inquire(l, asked)
 	if err == nil {
 		return
 	}
@@ -218,6 +211,24 @@ func (b *Backend) fire(l *watched) {
 			w.tell(verdict{err: toKind(opAcquire, err)})
 		}
 	}
+}
+
+// inquire asks for the waiters, so many at a time.
+func (b *Backend) inquire(l *watched, waiters []question) error {
+	for asked := range slices.Chunk(waiters, askedAtOnce) {
+		args := []string{l.name, itoa(len(asked))}
+		for _, w := range asked {
+			args = append(args, string(w.req.Lease), string(w.req.Session))
+		}
+		answer, at, err := b.engine.do(b.base, true, "check", args...)
+		if err == nil {
+			err = b.settle(l, asked, answer, at)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // question is a waiter that the server is asked about.

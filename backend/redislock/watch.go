@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"crypto/rand"
 	"strings"
 	"time"
 
@@ -50,11 +51,15 @@ func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver f
 
 // watch listens in one goroutine and delivers in this one.
 func (b *Backend) watch(ctx context.Context, cancel context.CancelCauseFunc, prefix string, deliver func(backend.Event)) error {
+	stream, err := b.announce(ctx)
+	if err != nil {
+		return err
+	}
 	events := make(chan backend.Event, watchRoom)
 	ready := make(chan struct{})
 	ended := make(chan error, 1)
 	b.work.Go(func() {
-		ended <- b.link.listen(ctx, b.tag+"e", func() { close(ready) }, func(payload string) {
+		ended <- b.link.listen(ctx, b.tag+"e:"+stream, func() { close(ready) }, func(payload string) {
 			if e, ok := parseEvent(payload); ok && strings.HasPrefix(e.Name, prefix) {
 				select {
 				case events <- e:
@@ -64,13 +69,15 @@ func (b *Backend) watch(ctx context.Context, cancel context.CancelCauseFunc, pre
 			}
 		})
 	})
-	err := b.relay(ctx, events, ready, ended, deliver)
+	err = b.relay(ctx, stream, events, ready, ended, deliver)
 	cancel(err)
 	<-ended //nolint:errcheck // relay has seen it
 	return err
 }
 
-func (b *Backend) relay(ctx context.Context, events <-chan backend.Event, ready <-chan struct{}, ended chan error, deliver func(backend.Event)) error {
+func (b *Backend) relay(
+	ctx context.Context, stream string, events <-chan backend.Event, ready <-chan struct{}, ended chan error, deliver func(backend.Event),
+) error {
 	late := time.NewTimer(b.cfg.RequestTimeout)
 	defer late.Stop()
 	select {
@@ -83,7 +90,7 @@ func (b *Backend) relay(ctx context.Context, events <-chan backend.Event, ready 
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if _, err := b.announce(ctx); err != nil {
+	if err := b.keepWatching(ctx, stream); err != nil {
 		return err
 	}
 	deliver(backend.Event{Kind: backend.EventWatching})
@@ -94,12 +101,8 @@ func (b *Backend) relay(ctx context.Context, events <-chan backend.Event, ready 
 		case e := <-events:
 			deliver(e)
 		case <-tick.C:
-			known, err := b.announce(ctx)
-			if err != nil {
+			if err := b.keepWatching(ctx, stream); err != nil {
 				return err
-			}
-			if !known {
-				return &sentError{err: errMissed}
 			}
 		case err := <-ended:
 			ended <- err
@@ -110,13 +113,22 @@ func (b *Backend) relay(ctx context.Context, events <-chan backend.Event, ready 
 	}
 }
 
-// announce keeps the events coming. It reports whether they came until now.
-func (b *Backend) announce(ctx context.Context) (bool, error) {
-	answer, _, err := b.engine.do(ctx, true, "watch", millis(watchTTL))
+// keepWatching keeps the events of the stream coming. It is errMissed where they did not.
+func (b *Backend) keepWatching(ctx context.Context, stream string) error {
+	now, err := b.announce(ctx)
+	if err == nil && now != stream {
+		err = &sentError{err: errMissed}
+	}
+	return err
+}
+
+// announce has the events published, and gives the stream on which they are.
+func (b *Backend) announce(ctx context.Context) (string, error) {
+	answer, _, err := b.engine.do(ctx, true, "watch", millis(watchTTL), rand.Text())
 	if err != nil {
-		return false, err
+		return "", err
 	}
 	d := decoder{list: answer[1:]}
-	known := d.int() == 1
-	return known, d.err
+	stream := d.text()
+	return stream, d.err
 }

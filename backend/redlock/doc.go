@@ -54,6 +54,7 @@
 //	hfr:c        zset of the names of the locks with a counter
 //	hfr:d:LEASE  an abandoned lease, or an attempt that was given back
 //	hfr:n        zset of the names of the locks
+//	hfr:t        what a page of List is taken from, within one call
 //	hfr:w:NAME   channel: a lease was given back
 //
 // # Requires

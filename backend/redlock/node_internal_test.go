@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -105,6 +106,102 @@ func TestOneOfSeveralEnds(t *testing.T) {
 		}
 		if time.Now().After(end) {
 			t.Fatalf("the fourth permit was out for 2 s, and nobody has it a minute later: %v", err)
+		}
+	}
+}
+
+// A token is not noted where data may have been lost: what the node knows of greater ones
+// may be what is missing. Nor does the node vote.
+func TestTokenIsNotNotedInQuarantine(t *testing.T) {
+	t.Parallel()
+	servers := testserver.RedisNodes(t, 3, "--appendonly", "no")
+	p := newPanel(t, servers)
+	lease := string(backend.NewLeaseID())
+	token := decoder{list: p.said(t, vote1(lease, 1))[1:]}
+	higher := itoa(token.number() + 1)
+	p.mode = "q" // as one who keeps the quarantine, which has just begun here
+	if r := p.said(t, one("write", "n", lease, higher)); r[0] != "NO" {
+		t.Errorf("a token was noted: %v", r)
+	}
+	if r := p.said(t, vote1(string(backend.NewLeaseID()), 1)); r[0] != "Q" {
+		t.Errorf("a vote was given: %v", r)
+	}
+	p.mode = "-"
+	if r := p.said(t, one("write", "n", lease, higher)); r[0] != "OK" {
+		t.Errorf("without a quarantine: %v", r)
+	}
+}
+
+// An operator's clock that is hours ahead does not push the counters there: nobody could
+// have the lock until the clocks of the nodes are there.
+func TestBreakWithTheClockAhead(t *testing.T) {
+	t.Parallel()
+	p := newPanel(t, testserver.RedisNodes(t, 3, "--appendonly", "no"))
+	const ahead = 2 * time.Hour
+	take := func() error {
+		_, err := p.Acquire(t.Context(), backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute})
+		return err
+	}
+	if err := take(); err != nil {
+		t.Fatal(err)
+	}
+	p.clock = func() int64 { return time.Now().Add(ahead).UnixMicro() }
+	if _, err := p.Break(t.Context(), backend.BreakRequest{Name: "n"}); !errors.Is(err, ErrClock) || !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("%v; want ErrClock", err)
+	}
+	p.clock = func() int64 { return time.Now().UnixMicro() }
+	if err := take(); !errors.Is(err, backend.ErrHeld) {
+		t.Errorf("nothing was broken, and the lock is not held: %v", err)
+	}
+	if _, err := p.Break(t.Context(), backend.BreakRequest{Name: "n"}); err != nil {
+		t.Error(err)
+	}
+	if err := take(); err != nil {
+		t.Errorf("after it was broken: %v", err)
+	}
+}
+
+// A page of many locks does not hold up a node, and is in the order of bytes.
+func TestListOfMany(t *testing.T) {
+	t.Parallel()
+	servers := testserver.RedisNodes(t, 3, "--appendonly", "no")
+	p := newPanel(t, servers)
+	const many = 100_000
+	for _, s := range servers {
+		s.Do("EVAL", `for i = 1, ARGV[1] do redis.call('ZADD', KEYS[1], ARGV[2] + i, 'the same beginning of all names/' .. i) end`,
+			"1", "hfr:n", itoa(many), itoa(time.Now().Add(time.Hour).UnixMicro()))
+	}
+	names := []string{"a", "B", "b/1", "b/10", "b/2", "é"}
+	for _, name := range names {
+		_, err := p.Acquire(t.Context(), backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Timed: true, TTL: DefaultMaxTTL})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, s := range servers {
+		t.Logf("a node was busy for %s", s.CPU())
+	}
+	var listed []string
+	for after, pages := "", 0; pages == 0 || after != ""; pages++ {
+		page, err := p.List(t.Context(), backend.ListRequest{Prefix: "b", After: after, Limit: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range page.Locks {
+			listed = append(listed, l.Name)
+		}
+		after = page.Next
+	}
+	if fmt.Sprint(listed) != "[b/1 b/10 b/2]" {
+		t.Errorf("with a prefix: %q", listed)
+	}
+	if _, err := p.List(t.Context(), backend.ListRequest{Limit: 10}); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range servers {
+		t.Logf("a node was busy for %s", s.CPU())
+		if n, _ := s.Do("EXISTS", "hfr:t").(int64); n > 0 {
+			t.Error("something is left behind")
 		}
 	}
 }

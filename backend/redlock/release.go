@@ -210,16 +210,19 @@ func (b *Backend) breakLock(ctx context.Context, name string) (backend.BreakResu
 	broken := make(map[string]bool)
 	for range attempts {
 		p := b.ask(one("break", name, append([]string{strconv.FormatUint(uint64(token), 10), by}, victims...)...))
-		acks := 0
+		acks, apart := 0, 0
 		greatest := token
 		err := p.collect(ctx, func(x answer) need {
 			if x.err != nil {
 				return everyone
 			}
 			d := decoder{list: x.list}
-			if d.text() == "OK" {
+			switch d.text() {
+			case "OK":
 				acks++
-			} else {
+			case "C":
+				apart++
+			default:
 				greatest = max(greatest, fence.Token(d.number())) //nolint:gosec // not negative
 			}
 			for len(d.list) > 0 {
@@ -240,6 +243,8 @@ func (b *Backend) breakLock(ctx context.Context, name string) (backend.BreakResu
 			return res, nil
 		case p.good < b.majority:
 			return backend.BreakResult{}, p.failure()
+		case p.good-apart < b.majority:
+			return backend.BreakResult{}, ErrClock
 		}
 		token = greatest + 1
 		if !b.sleep(ctx, jitter(time.Millisecond)) {

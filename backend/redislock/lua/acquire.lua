@@ -12,15 +12,21 @@ end
 
 local SHOWN = 16 -- holders that a refusal names
 
--- The holders, as pairs of lease, record and time left.
-local function holders(l, most)
+-- The holders, as lease, record and time left. With dead those too that have none left: what
+-- they live by may have gone from the records.
+local function holders(l, most, dead)
   local r = {}
-  local all = call('HGETALL', l.key)
+  local all
+  if most > 0 and l.n > MANY then
+    all = call('HRANDFIELD', l.key, most + 1, 'WITHVALUES')
+  else
+    all = call('HGETALL', l.key)
+  end
   for i = 1, #all, 2 do
     if all[i] ~= '@' then
-      local e = lasts(life(l.name, all[i], holder(all[i + 1])))
-      if e and e > now then
-        r[#r + 1] = {all[i], all[i + 1], e - now}
+      local e = lasts(life(l.name, all[i], holder(all[i + 1]))) or now
+      if dead or e > now then
+        r[#r + 1] = {all[i], all[i + 1], math.max(0, e - now)}
         if #r == most then break end
       end
     end
@@ -37,6 +43,9 @@ local function again(l, rec, lease, sid, wait, chan)
   end
   local w = inline(l, lease)
   if not w then return nil end
+  -- Who does not wait may have no session, and has no channel: those it waits with stay.
+  if sid == '' then sid = w.sid end
+  if chan == '' then chan = w.chan end
   if sid ~= w.sid or chan ~= w.chan then
     if not alive('s:' .. sid) then return {'SESSION'} end
     if sid ~= w.sid then
@@ -92,6 +101,7 @@ local function acquire(i, name, lease)
   if mode == 's' and l.shared > 0 and l.limit ~= limit then return {'LIMIT', l.limit} end
   if l.line > 0 and (not clean or till > 0 and l.n == 0) then
     advance(l) -- the quarantine may be over, or those in line dead
+    save(l) -- whatever becomes of this request
   end
   local h = {sid = sid, mode = mode, permits = permits, since = num(now), timed = timed, reentrant = reentrant, flag = '-',
     chan = chan, owner = owner, note = note_}

@@ -53,12 +53,12 @@ local function breaklock(i)
   if not t then return {'CLOCK'} end
   local r = {'OK', t}
   if l.n == 0 then return r end
-  for _, out in ipairs(holders(l, -1)) do
+  for _, out in ipairs(holders(l, -1, true)) do
     local lease, h = out[1], holder(out[2])
     r[#r + 1] = out
     withdraw(l, lease, h)
     local chan = h.chan
-    if not h.timed then
+    if not h.timed and alive('s:' .. h.sid) then
       broken(h.sid, lease, reason)
       chan = session(h.sid).chan
     end
@@ -70,10 +70,12 @@ local function breaklock(i)
   return r
 end
 
--- watch ttl -> OK known: whether somebody was watching until now
+-- watch ttl fresh -> OK stream: of the events from now on, and for as long as somebody watches.
+-- It is fresh where nobody has until now. Channels are the same for all databases of a
+-- server; the stream is on record in this one.
 local function watch(i)
-  local known = call('EXISTS', T .. 'v')
   if full then crowded() end
-  call('SET', T .. 'v', '1', 'PX', ARGV[i])
-  return {'OK', known}
+  local stream = call('GET', T .. 'v') or ARGV[i + 1]
+  call('SET', T .. 'v', stream, 'PX', ARGV[i])
+  return {'OK', stream}
 end

@@ -32,7 +32,7 @@ local clean -- nothing that has ended is still on record
 local quarantine -- nothing is granted before this instant
 local marker -- what the marker says, once somebody needs all of it; marker.lua
 local till, longest, seen_at -- of the marker
-local watched -- does anybody watch the events?
+local watched -- the name of the stream of events, while anybody watches
 local full -- the memory of the server is full: nothing may be added
 local answers -- 'OK', and then one for each operation
 local asked, lives_until -- the session that was asked for last, and when it ends

@@ -31,6 +31,13 @@ local function hello(i)
   if longest > wait then wait = longest end
   local run = info('server', 'run_id:(%w+)') or '-'
   durable = durable and info('persistence', 'aof_enabled:(%d)') == '1'
+  -- A server that was made the master has had another replication ID. Each time it is, it has
+  -- what the one before it had sent, and that alone, whatever is on disk.
+  local second = info('replication', 'master_replid2:(%w+)')
+  local promoted = not second or string.match(second, '[^0]') ~= nil
+  if promoted then
+    run = run .. '/' .. (info('replication', 'master_replid:(%w+)') or '-')
+  end
   -- The server started before this instant. Its uptime is in whole seconds, rounded up
   -- or down.
   local uptime = info('server', 'uptime_in_seconds:(%d+)')
@@ -56,13 +63,12 @@ local function hello(i)
     if marker.format ~= FORMAT then return {'FORMAT', marker.format} end
     rebase()
     local till = marker.till
-    if marker.run ~= run then
+    if marker.run ~= run and (promoted or string.match(marker.run, '^[^/]*') ~= run) then
       -- Another process, or another server, has taken over what it has of the data.
-      if not (marker.durable and durable) then
+      if promoted or not (marker.durable and durable) then
         if marker.longest > wait then wait = marker.longest end
         local from = started
-        local second = info('replication', 'master_replid2:(%w+)')
-        if not second or string.match(second, '[^0]') then from = now end
+        if promoted then from = now end
         till = from + wait * 1000
         -- What was written last may be missing, and a session that is there does not know
         -- which of its leases are not: all of them are over.

@@ -160,7 +160,10 @@ local function advance(l, changed)
   while l.line > 0 and quarantine <= now do
     local lease = call('ZRANGE', l.q, 0, 0)[1]
     local rec = lease and call('HGET', l.w, lease)
-    if not rec then foreign(l.q) end
+    if not rec then
+      save(l)
+      foreign(l.q)
+    end
     local w = waiter(rec)
     if not alive('s:' .. w.sid) then
       drop(l, lease, w, 'S')
@@ -168,7 +171,11 @@ local function advance(l, changed)
     elseif not fits(l, w.mode, w.permits, w.limit) then
       break
     else
-      local t = tokens(1)
+      local ok, t = pcall(tokens, 1)
+      if not ok then
+        save(l) -- what was done before stays done
+        error(t, 0)
+      end
       if not t then break end
       unqueue(l, lease)
       if w.timed then

@@ -46,7 +46,9 @@ local function long(op, i, name, lease)
   lib = lib or library()
   local ok, r = pcall(find(op), i, name, lease)
   if not ok then
-    r = {'ERR', type(r) == 'table' and r.err or tostring(r)}
+    local text = type(r) == 'table' and r.err or tostring(r)
+    if string.find(text, '^READONLY') then error({err = text}) end -- nothing was done, nor will be: another server has the data
+    r = {'ERR', text}
   end
   return r
 end
@@ -113,8 +115,11 @@ local read = {}
 
 -- remembers: what is defined here stays until the process ends.
 local function execute(remembers)
-  local known = call('MGET', KEY, T .. 'v')
-  watched = known[2] and true
+  -- There is no such key as the last. While a slot is on its way to another server of a
+  -- Cluster, a program can use the keys that are here, until it comes to one that is not: so
+  -- it ends before it has begun.
+  local known = call('MGET', KEY, T .. 'v', T .. '-')
+  watched = known[2]
   if ARGV[3] == 'hello' then
     lib = lib or library()
     local welcome = find('hello')(5)

@@ -4,7 +4,8 @@
 -- until    nothing is granted before it (us)
 -- longest  no lease in use has a longer TTL (ms); seen: when such a one was last used
 -- born     when this generation of the data began (us)
--- run      the server's run ID, durable: whether it then wrote everything to disk first
+-- run      the server's run ID, and its replication ID if it was made the master;
+-- durable  whether it then wrote everything to disk first
 
 local FORMAT = 'hf1 1'
 

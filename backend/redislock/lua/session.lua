@@ -16,7 +16,7 @@ local function opensession(i)
     local all = call('HGETALL', key)
     for j = 1, #all, 2 do
       if all[j] ~= '@' and all[j] ~= '!' then
-        nudge(lock(all[j + 1]))
+        if call('EXISTS', T .. 'q:' .. all[j + 1]) == 1 then nudge(lock(all[j + 1])) end
       end
     end
   end

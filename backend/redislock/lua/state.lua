@@ -108,7 +108,7 @@ end
 
 local function event(kind, name, lease, h, reason)
   if watched then
-    call('PUBLISH', T .. 'e', table.concat({kind, name, lease, h.owner, h.mode, h.token or '0', num(now), reason or ''}, '\n'))
+    call('PUBLISH', T .. 'e:' .. watched, table.concat({kind, name, lease, h.owner, h.mode, h.token or '0', num(now), reason or ''}, '\n'))
   end
 end
 

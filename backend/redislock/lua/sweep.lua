@@ -1,6 +1,7 @@
 -- The sweep: what has ended is taken off the records, a bounded piece at each call, and
 -- handed to those who wait. A call that finds more than its piece left looks at its own
--- lock by itself (purge): no decision is ever made on what has ended.
+-- lock by itself (purge): no decision is ever made on what has ended. What cannot be read is
+-- left as it is, where nothing is granted on it, and stops nobody else.
 
 -- The lease of a session that is no more.
 local function orphan(name, lease, sid, ended)
@@ -53,7 +54,7 @@ local function reap(sid, budget)
     for i = 1, #kv, 2 do
       if kv[i] ~= '@' and kv[i] ~= '!' then
         if budget <= 0 then return 0 end
-        orphan(kv[i + 1], kv[i], sid, s.ended)
+        if not pcall(orphan, kv[i + 1], kv[i], sid, s.ended) then call('HDEL', key, kv[i]) end
         budget = budget - 1
       end
     end
@@ -90,11 +91,13 @@ local function sweep(budget)
       if budget <= 0 then return false end
       local sid = string.match(member, '^s:(.*)$')
       if sid then
-        budget = reap(sid, budget)
+        local ok, rest = pcall(reap, sid, budget)
+        if not ok then call('ZREM', X, member) end
+        budget = ok and rest or budget - 1
       else
         local lease, name = string.match(member, '^t:([^:]*):(.*)$')
         if not lease then foreign(X) end
-        lapse(lease, name)
+        if not pcall(lapse, lease, name) then call('ZREM', X, member) end
         budget = budget - 1
       end
     end

@@ -9,6 +9,7 @@
 --   n        zset of the names of the locks with votes, by the instant the last one ends
 --   c        zset of the names of the locks with a counter, by when to look whether it may
 --            be forgotten
+--   t        list: the names in order, for as long as a page of them is made
 --   w:NAME   channel: votes that were given back
 -- ARGV     max_ttl (ms), 'q' to keep the quarantine or '-', the identity of the data that
 --          the client knows, and then for each operation its name, how many arguments it
@@ -274,12 +275,13 @@ end
 
 -- write name lease token -> OK | NO counter
 -- The token that the lease has on all nodes. It is taken only while the vote is out, and
--- while no other lease had as great a one here.
+-- while no other lease had as great a one here, as far as is known: what was lost may be
+-- greater.
 op.write = function(i)
   local name, lease, token = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
   local l, rec = open(name, lease)
   local ctr, by = counter(name)
-  if not rec or ctr > token or (ctr == token and by ~= lease) then return {'NO', num(ctr)} end
+  if quarantine > now or not rec or ctr > token or (ctr == token and by ~= lease) then return {'NO', num(ctr)} end
   setcounter(name, token, lease)
   local h = read(rec)
   h.token, h.final = token, '1'
@@ -386,15 +388,21 @@ local function before(a, b)
   return #a < #b
 end
 
--- list prefix after most -> T now more (name counter votes)...
+-- list prefix after most -> T now more (name counter votes)... The server sorts the names: that
+-- takes Lua so long that the node would be away meanwhile.
 op.list = function(i)
   local prefix, after, most = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
   call('ZREMRANGEBYSCORE', N, '-inf', num(now))
-  local names = {}
-  for _, name in ipairs(call('ZRANGE', N, 0, -1)) do
-    if string.sub(name, 1, #prefix) == prefix and before(after, name) then names[#names + 1] = name end
+  local sorted = P .. 't'
+  local from, to = 0, call('SORT', N, 'ALPHA', 'STORE', sorted) -- with STORE it is by bytes
+  while from < to do
+    local middle = math.floor((from + to) / 2)
+    local name = call('LINDEX', sorted, middle)
+    if before(after, name) and not before(name, prefix) then to = middle else from = middle + 1 end
   end
-  table.sort(names, before)
+  local names = call('LRANGE', sorted, from, from + most)
+  call('UNLINK', sorted)
+  while #names > 0 and string.sub(names[#names], 1, #prefix) ~= prefix do names[#names] = nil end
   local r = {'T', num(now), #names > most and 1 or 0}
   for j = 1, math.min(#names, most) do
     local all, n = look(names[j])
@@ -403,9 +411,10 @@ op.list = function(i)
   return r
 end
 
--- break name token by victims lease... -> OK broken... | NO counter broken...
+-- break name token by victims lease... -> OK broken... | NO counter broken... | C: as for acquire
 op['break'] = function(i)
   local name, token, by = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
+  if token > now + HOUR then return {'C'} end
   open(name) -- the counter alone is set
   local ctr, whose = counter(name)
   local r = {'OK'}
