@@ -18,7 +18,8 @@ import (
 // granted is given back in the background.
 //
 // Errors: ErrHeld after Wait; the cause of ctx; ErrInvalid and ErrUnsupported,
-// before anything is sent; ErrUnavailable; ErrDeadlock; ErrClosed.
+// before anything is sent; ErrUnavailable; ErrDeadlock; ErrClosed. With the context of a
+// lock that was resumed, and is asked for again, also ErrLost when it has ended.
 func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption) (*Lock, error) {
 	s, err := c.settings(opts)
 	if err != nil {
@@ -45,7 +46,8 @@ func (c *Client) TryAcquire(ctx context.Context, name string, opts ...AcquireOpt
 // is released when f has returned, and not before, also when ctx has ended by then.
 //
 // Errors: those of Acquire; what f returned; ErrLost when the lock was lost while f
-// ran, also if f returned nil. They are joined where there are several.
+// ran, also if f returned nil, and ErrReleased when f released it. They are joined where
+// there are several.
 func (c *Client) Do(ctx context.Context, name string, f func(context.Context, *Lock) error, opts ...AcquireOption) error {
 	lock, err := c.Acquire(ctx, name, opts...)
 	if err != nil {
@@ -82,7 +84,8 @@ func (l *Lock) releaseQuietly(ctx context.Context) {
 
 // AcquireAll takes all the locks or none. It asks in one order, that of the names,
 // so that two callers never wait for each other; a name given twice counts once.
-// The options are for each of them, Wait for all together.
+// The options are for each of them, Wait for all together. When it fails, what it had is
+// given back, in the background where ctx has ended; AtLeast does not count then.
 //
 // Errors: as for Acquire.
 func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...AcquireOption) (Locks, error) {
@@ -113,13 +116,26 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Acquire
 			err = locks.lost()
 		}
 		if err != nil {
-			for _, l := range slices.Backward(locks) {
-				l.releaseQuietly(ctx)
-			}
+			c.undo(ctx, locks)
 			return nil, err
 		}
 	}
 	return locks, nil
+}
+
+// undo gives back what an AcquireAll had that failed: in the background where ctx has
+// ended, and where the backend is away. AtLeast is for who has all of them.
+func (c *Client) undo(ctx context.Context, locks Locks) {
+	done, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	for _, l := range slices.Backward(locks) {
+		if !l.joined {
+			c.mu.Lock()
+			l.h.floor = 0
+			c.mu.Unlock()
+		}
+		_ = l.Release(done) // it goes on in the background, or is lost
+	}
 }
 
 // lost is why the first of the locks that is lost was lost.
@@ -154,7 +170,7 @@ func (c *Client) Resume(ctx context.Context, lease Lease, opts ...ResumeOption) 
 		return nil, c.opErr("resume", lease.Name, err)
 	}
 	defer done()
-	h := &hold{c: c, id: lease, owner: s.owner, timed: true}
+	h := &hold{c: c, id: lease, owner: s.owner, timed: true, life: s.ttl, unread: true}
 	if !s.noRenew {
 		h.ttl = s.ttl
 	}
@@ -252,18 +268,68 @@ func (c *Client) reenter(ctx context.Context, req backend.AcquireRequest) (*Lock
 		return nil, nil //nolint:nilnil // neither is an answer here: go on
 	}
 	h := outer.h
+	if err := c.read(ctx, h); err != nil {
+		return nil, err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.check(h)
 	if !h.held {
 		return nil, nil //nolint:nilnil // as above
 	}
-	if h.shared && req.Mode == backend.Exclusive {
-		return nil, fmt.Errorf("exclusive, while the caller holds it shared: %w", ErrDeadlock)
+	if err := h.covers(req); err != nil {
+		return nil, err
 	}
-	lock := &Lock{h: h, values: context.WithoutCancel(ctx)}
+	lock := &Lock{h: h, values: context.WithoutCancel(ctx), joined: true}
 	h.handles = append(h.handles, lock)
 	return lock, nil
+}
+
+// covers tells why the lease is not what req asks for. Client.mu is held.
+func (h *hold) covers(req backend.AcquireRequest) error {
+	switch {
+	case !h.shared:
+		return nil // it has the whole lock
+	case req.Mode == backend.Exclusive:
+		return fmt.Errorf("exclusive, while the caller holds it shared: %w", ErrDeadlock)
+	case req.Limit != h.limit:
+		return &LimitError{Name: req.Name, Asked: req.Limit, InForce: h.limit}
+	case req.Permits > h.permits:
+		return fmt.Errorf("%d permits, while the caller holds %d: %w", req.Permits, h.permits, ErrDeadlock)
+	}
+	return nil
+}
+
+// read learns what a lease takes that was resumed: nobody but the backend knows.
+func (c *Client) read(ctx context.Context, h *hold) error {
+	c.mu.Lock()
+	c.check(h)
+	known := !h.unread || !h.held
+	c.mu.Unlock()
+	if known {
+		return nil
+	}
+	var info LockInfo
+	err := c.retry(ctx, func(ctx context.Context) error {
+		got, err := c.b.Inspect(ctx, h.id.Name)
+		info = got
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, x := range info.Holders {
+		if x.Lease == h.id.ID {
+			h.shared, h.permits, h.unread = x.Mode == backend.Shared, max(1, x.Permits), false
+			if h.shared {
+				h.limit = info.Limit
+			}
+			return nil
+		}
+	}
+	return &LostError{Name: h.id.Name, Token: h.token, Cause: CauseGone}
 }
 
 // grant turns an answer of the backend into a lock, unless its time is over already

@@ -82,7 +82,8 @@ func (a *acquisition) prepare(ctx context.Context) (*hold, error) {
 	}
 	h := &hold{
 		c: c, id: Lease{Name: a.req.Name, ID: a.req.Lease}, owner: a.req.Owner,
-		shared: a.req.Mode == backend.Shared, sess: sess, timed: a.req.Timed,
+		shared: a.req.Mode == backend.Shared, limit: a.req.Limit, permits: a.req.Permits,
+		sess: sess, timed: a.req.Timed, life: a.req.TTL,
 	}
 	if a.req.Timed && !a.s.noRenew {
 		h.ttl = a.req.TTL
@@ -233,11 +234,13 @@ func (a *acquisition) fail(ctx, within context.Context, h *hold, err error) erro
 	} else if ctx.Err() != nil {
 		err = joinCause(ctx, a.away)
 	}
-	if !a.unknown {
+	switch {
+	case a.unknown:
+		c.cfg.Events.ambiguous("acquire")
+		a.abandon()
+	case len(a.givenUp) == 0:
 		return err
 	}
-	c.cfg.Events.ambiguous("acquire")
-	a.abandon()
 	mayHold := a.s.lease != "" || !errors.Is(err, ErrHeld) // a refusal after a wait: it has left the line, or will
 	return &OpError{Op: "acquire", Name: a.req.Name, Backend: c.caps.Name, MayHold: mayHold, Err: err}
 }

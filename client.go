@@ -138,16 +138,20 @@ func (c *Client) Stats() Stats {
 }
 
 // Close gives back every lock that the client renews, and ends its session. Their
-// contexts end first, with CauseClosed. Leases taken with NoRenew stay on the
-// backend until their end. Acquisitions under way and later calls get ErrClosed.
-// When ctx ends before the backend has answered, Close returns its cause; then
-// what was held is free when its TTL is over. Closing again does nothing.
+// contexts end first, with CauseClosed. Leases taken with NoRenew, and those that
+// AtLeast keeps, stay on the backend until their end. Acquisitions under way and later
+// calls get ErrClosed.
+//
+// When ctx ends before the backend has answered, Close gives up and returns its cause;
+// where the backend is away it gives up after some Config.Timeout, with ErrUnavailable.
+// Then what was held is free when its TTL is over. Close waits for calls that are under
+// way, each for a third of Config.Timeout at most, and for hooks. Closing again waits
+// for the first Close.
 func (c *Client) Close(ctx context.Context) error {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
-		<-c.kept
-		return nil
+		return c.opErr("close", "", c.closedBefore(ctx))
 	}
 	c.closed = true
 	sess, opening := c.sess, c.opening
@@ -176,6 +180,21 @@ func (c *Client) Close(ctx context.Context) error {
 	return c.opErr("close", "", err)
 }
 
+// closedBefore waits for the Close that came first.
+func (c *Client) closedBefore(ctx context.Context) error {
+	select {
+	case <-c.kept:
+		return nil
+	default:
+	}
+	select {
+	case <-c.kept:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // giveBack returns everything to the backend and waits for what is being settled.
 func (c *Client) giveBack(ctx context.Context, sess *session, op *opening, give []*hold) error {
 	if op != nil {
@@ -186,20 +205,36 @@ func (c *Client) giveBack(ctx context.Context, sess *session, op *opening, give 
 			return context.Cause(ctx)
 		}
 	}
-	var errs []error
-	if sess != nil {
-		errs = append(errs, c.retryWith(ctx, pause, func(ctx context.Context) error { return c.b.EndSession(ctx, sess.id) }))
-	}
-	for _, h := range give {
-		err := c.retryWith(ctx, pause, func(ctx context.Context) error { return c.b.Release(ctx, h.releaseRequest(true)) })
-		errs = append(errs, err)
-	}
+	away := c.endAll(ctx, sess, give)
 	settled := make(chan struct{})
 	go func() { c.work.Wait(); close(settled) }()
+	patience := time.NewTimer(c.cfg.Timeout + longestPause) // each is tried once more
+	defer patience.Stop()
 	select {
 	case <-settled:
+		return away
 	case <-ctx.Done():
-		errs = append(errs, context.Cause(ctx))
+		return errors.Join(away, context.Cause(ctx))
+	case <-patience.C:
+		err := &UnavailableError{Backend: c.caps.Name, Op: "close", MayHold: true, Err: context.DeadlineExceeded}
+		return errors.Join(away, err)
+	}
+}
+
+// endAll ends the session and the leases. Where the backend does not answer for one of
+// them it does not for the others.
+func (c *Client) endAll(ctx context.Context, sess *session, give []*hold) error {
+	var errs []error
+	if sess != nil {
+		err := c.retryWith(ctx, pause, func(ctx context.Context) error { return c.b.EndSession(ctx, sess.id) })
+		errs = append(errs, err)
+	}
+	for _, h := range give {
+		if err := errors.Join(errs...); isUnavailable(err) || ctx.Err() != nil {
+			break
+		}
+		err := c.retryWith(ctx, pause, func(ctx context.Context) error { return c.b.Release(ctx, h.releaseRequest(true)) })
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

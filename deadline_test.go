@@ -213,3 +213,28 @@ func TestContextsLookAtTheClock(t *testing.T) {
 		}
 	})
 }
+
+// C9: two readings of the clock may differ by a moment, the later one the smaller.
+func TestDeadlineWhereTheClockGoesBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := newFaults(t)
+		f.Backend = mute{f.Backend}
+		c := newClient(t, f, holdfast.Config{TTL: 10 * time.Second})
+		lock := mustAcquire(t, c, "n", holdfast.NoRenew(), holdfast.TTL(5*time.Second))
+		done := lock.Context().Done()
+		time.Sleep(4850 * time.Millisecond)
+		var asked atomic.Bool
+		c.SetAsleep(func() time.Duration { // the keeper's first look is too late by a tenth of a second
+			if asked.CompareAndSwap(false, true) {
+				return 100 * time.Millisecond
+			}
+			return 0
+		})
+		select {
+		case <-done:
+		case <-time.After(time.Second):
+			t.Error("nobody looks at the deadline any more")
+		}
+	})
+}

@@ -14,7 +14,8 @@
 // within the limit. A holder's [Lock.Context] ends before its lease can end on
 // the backend, whatever the network does. It is counted on the local monotonic
 // clock from before the last acknowledged request left, with a margin of 1 % of
-// the TTL and 2 ms, and it includes time that the machine was suspended.
+// the TTL and 2 ms. On Linux it includes time that the machine was suspended;
+// elsewhere it does where Go's monotonic clock does.
 //
 // No lock service can stop a process that is paused past its lease, nor a packet
 // that is already on its way. Give [Lock.Token] to the resource and let it refuse

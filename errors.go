@@ -29,8 +29,8 @@ var (
 	ErrClosed = backend.ErrClosed
 	// ErrReleased: the lock was released by its holder.
 	ErrReleased = errors.New("lock was released")
-	// ErrDeadlock: the caller waits for itself: it holds the lock shared and asks
-	// for it exclusively.
+	// ErrDeadlock: the caller would wait for itself: it holds the lock shared and asks
+	// for it exclusively, or for more permits than it holds.
 	ErrDeadlock = errors.New("would wait for itself")
 )
 

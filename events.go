@@ -7,8 +7,10 @@ import (
 )
 
 // Events are hooks for metrics, logs and tests. Each is optional. They are called
-// from the goroutine in which the thing happened, with no lock held; a hook must
-// not block, and may be called from many goroutines at once.
+// from the goroutine in which the thing happened, with no lock held; a hook may be
+// called from many goroutines at once, and must not block: renewals and deadlines may
+// wait for it. So it may ask a Lock what it knows, but must not wait for the backend,
+// nor close the client, which would wait for the hook.
 type Events struct {
 	// Acquired: a lock was granted.
 	Acquired func(AcquiredEvent)

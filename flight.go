@@ -24,6 +24,7 @@ type flight struct {
 // more time than it asks for, be it answered or not. Client.mu is held.
 func (h *hold) takeOff(now instant, ttl time.Duration) *flight {
 	h.deadline = min(h.deadline, now+instant(ttl-drift(ttl)))
+	h.life = max(h.life, ttl)
 	h.renewAt = min(h.renewAt, h.c.nextRenewal(now, ttl))
 	f := &flight{hold: h, ttl: ttl, least: ttl}
 	if h.doubt > 0 {

@@ -99,3 +99,60 @@ func mustRelease(t *testing.T, lock *holdfast.Lock) {
 		t.Error(err)
 	}
 }
+
+// C8: the session ends while two of one client wait under one lease ID, and one has left.
+func TestGivenLeaseIsWaitedForTwice(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := newFaults(t)
+		c := newClient(t, f, holdfast.Config{TTL: 10 * time.Second})
+		mustAcquire(t, c, "warm")
+		hang := func(ctx context.Context, _ func() (backend.Grant, error)) (backend.Grant, error) {
+			<-ctx.Done()
+			return backend.Grant{}, context.Cause(ctx)
+		}
+		f.acquire.Store(&hang)
+		id := holdfast.NewLeaseID()
+		wait := func(ctx context.Context) error {
+			_, err := c.Acquire(ctx, "n", holdfast.NoRenew(), holdfast.WithLease(id), holdfast.TTL(time.Hour))
+			return err
+		}
+		long, end := context.WithCancel(t.Context())
+		got := make(chan error, 1)
+		go func() { got <- wait(long) }()
+		soon, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_ = wait(soon)
+		before := f.acquires.Load()
+		f.hangRenew()
+		time.Sleep(30 * time.Second)
+		if f.acquires.Load() == before {
+			t.Error("the session has ended, and who waited was not told")
+		}
+		f.renew.Store(nil)
+		end()
+		mayHold(t, <-got)
+	})
+}
+
+// C10: who asked for one lease ID twice has two locks of one lease, and both end with it.
+func TestGivenLeaseIsBrokenForBoth(t *testing.T) {
+	t.Parallel()
+	f, store := newFaults(t)
+	c, operator := newClient(t, f, holdfast.Config{}), newClient(t, openStore(t, store), holdfast.Config{})
+	id := holdfast.NewLeaseID()
+	var locks []*holdfast.Lock
+	for range 4 {
+		locks = append(locks, mustAcquire(t, c, "n", holdfast.NoRenew(), holdfast.WithLease(id)))
+	}
+	if _, err := operator.Break(t.Context(), "n", "test"); err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range locks {
+		select {
+		case <-l.Context().Done():
+		case <-time.After(10 * time.Second):
+			t.Error("it was broken, and one of those who have it was not told")
+		}
+	}
+}

@@ -47,11 +47,15 @@ type hold struct {
 	id     Lease
 	owner  string
 	shared bool
-	sess   *session      // that the lease, or its place in line, was asked under; may be nil
-	timed  bool          // it has its own end
-	ttl    time.Duration // what renewals ask for; 0: it is not renewed one by one
-	floor  time.Duration // AtLeast
-	late   bool          // an attempt to acquire it was cut short, and may still arrive
+	// Of a shared lease: what re-entry may have of it.
+	limit, permits int
+	unread         bool          // it was resumed: what it takes is known to the backend only
+	sess           *session      // that the lease, or its place in line, was asked under; may be nil
+	timed          bool          // it has its own end
+	ttl            time.Duration // what renewals ask for; 0: it is not renewed one by one
+	floor          time.Duration // AtLeast
+	late           bool          // an attempt to acquire it was cut short, and may still arrive
+	life           time.Duration // the longest TTL that was asked for; 0: it has none of its own
 
 	token    fence.Token
 	since    instant
@@ -95,7 +99,7 @@ func (c *Client) enter(h *hold) {
 	if h.timed {
 		c.timed[h] = struct{}{}
 		if h.sess != nil { // its place in line was the session's; the lease is not
-			delete(h.sess.leases, h.id.ID)
+			h.sess.forget(h)
 		}
 	} else {
 		h.sess.held++
@@ -127,7 +131,7 @@ func (c *Client) leave(h *hold) {
 	c.unschedule(&h.entry)
 	delete(c.timed, h)
 	if h.sess != nil {
-		delete(h.sess.leases, h.id.ID)
+		h.sess.forget(h)
 		delete(h.sess.watched, h)
 		if h.held && !h.timed {
 			h.sess.held--
@@ -157,10 +161,13 @@ func (c *Client) lose(h *hold, cause Cause, reason string, err error) {
 // check ends h if its time is over, without waiting for the keeper: it may be late,
 // and after a suspension it is. Client.mu is held.
 func (c *Client) check(h *hold) {
-	if !h.held {
-		return
+	if h.held {
+		c.checkAt(h, c.clock.now())
 	}
-	now := c.clock.now()
+}
+
+// checkAt is check, at a reading of the clock. Client.mu is held.
+func (c *Client) checkAt(h *hold, now instant) {
 	if !h.timed && now >= h.sess.deadline {
 		c.loseSession(h.sess, CauseDeadline, h.sess.lastErr)
 	}
@@ -174,7 +181,7 @@ func (c *Client) expire(h *hold, now instant) {
 	switch {
 	case h.until > 0 && now >= h.until:
 		c.lose(h, CauseAtMost, "", nil)
-		c.settle(h.releaseRequest(true), h.ttl)
+		c.settle(h.releaseRequest(true), h.life)
 	case h.ttl == 0:
 		c.lose(h, CauseEnded, "", nil)
 	default:
@@ -188,7 +195,7 @@ func (h *hold) wake(c *Client, now instant, b *batch) {
 		return
 	}
 	if now >= h.ends() {
-		c.check(h)
+		c.checkAt(h, now) // not at another reading, which can be a moment less
 		return
 	}
 	if h.timed && h.ttl > 0 && !h.renewing && now >= h.renewAt {

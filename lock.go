@@ -33,6 +33,7 @@ type Lock struct {
 	cancel  context.CancelCauseFunc
 	renewed chan struct{}
 	gone    error // why this handle is no longer one; nil while it is
+	joined  bool  // by re-entry; never changes
 }
 
 // Name of the lock.
@@ -48,8 +49,13 @@ func (l *Lock) Lease() Lease { return l.h.id }
 // Owner that the lock was asked for.
 func (l *Lock) Owner() string { return l.h.owner }
 
-// IsShared reports whether the lock is held together with others.
-func (l *Lock) IsShared() bool { return l.h.shared }
+// IsShared reports whether the lock is held together with others. Of a lease that was
+// resumed that is not known before re-entry has asked the backend: false.
+func (l *Lock) IsShared() bool {
+	l.h.c.mu.Lock()
+	defer l.h.c.mu.Unlock()
+	return l.h.shared
+}
 
 // Context ends when the lock is lost or released, and before the lease can end on
 // the backend. context.Cause tells: a *LostError or ErrReleased. Its Err looks at the
@@ -150,8 +156,9 @@ func (l *Lock) Renewed() <-chan struct{} {
 // again; that may be sooner than before. Other leases live with the client's
 // session: it is renewed, and ttl must not be above Config.TTL.
 //
-// Errors: ErrLost, ErrInvalid, ErrUnavailable, the cause of ctx. When the error is not
-// ErrLost, the lock is held as before, but may end after ttl if that is sooner.
+// Errors: ErrLost; ErrReleased after a release; ErrInvalid, ErrUnavailable, the cause of
+// ctx. After the last three the lock is held as before, but may end after ttl if that is
+// sooner.
 func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	c, h := l.h.c, l.h
 	if err := c.caps.ValidateTTL(ttl); err != nil {
@@ -221,7 +228,8 @@ func (c *Client) extended(h *hold, f *flight, sent, now instant, res backend.Ren
 
 // Detach makes this process stop minding a lease that was taken with NoRenew: its
 // context ends with ErrReleased, and the lease lives on until its end. Another
-// process may Resume it. Other leases are ErrUnsupported: nobody would renew them.
+// process may Resume it. Other leases are ErrUnsupported: nobody would renew them. After
+// a release the error is ErrReleased, after a loss ErrLost.
 func (l *Lock) Detach() (Lease, error) {
 	c, h := l.h.c, l.h
 	c.mu.Lock()
@@ -277,14 +285,15 @@ type locksContext struct {
 }
 
 func (x locksContext) Value(key any) any {
-	k, ok := key.(heldKey)
-	for _, l := range x.locks {
-		if !ok {
-			return l.values.Value(key)
+	if k, ok := key.(heldKey); ok {
+		for _, l := range x.locks {
+			if k.c == l.h.c && k.name == l.h.id.Name {
+				return l
+			}
 		}
-		if k.c == l.h.c && k.name == l.h.id.Name {
-			return l
-		}
+	}
+	if len(x.locks) > 0 {
+		return x.locks[0].values.Value(key)
 	}
 	return x.Context.Value(key)
 }

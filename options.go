@@ -79,7 +79,8 @@ func Shared() AcquireOption {
 
 // Limit makes the lock a semaphore of n permits, 1 to 1,048,576, of which the
 // lease takes one, or as many as Permits says. All who hold or wait for permits of
-// one lock must give the same limit; otherwise *LimitError. Limit(1) is a mutex.
+// one lock must give the same limit; otherwise *LimitError. Limit(1) is a mutex, also
+// with Shared.
 func Limit(n int) AcquireOption {
 	return acquireFunc(func(s *settings) error {
 		if n < 1 || n > backend.MaxLimit {
@@ -194,7 +195,7 @@ func (c *Client) request(name string, s settings) backend.AcquireRequest {
 	r := backend.AcquireRequest{
 		Name: name, Owner: s.owner, Note: s.note, Reentrant: s.reentrant, Wait: s.wait != 0,
 	}
-	if s.shared || s.limit > 1 {
+	if s.limit > 1 || s.shared && s.limit != 1 { // one of at most one is alone
 		r.Mode = backend.Shared
 		r.Permits = 1
 		if s.limit > 1 {

@@ -20,6 +20,9 @@ import (
 //     ended. The release goes on in the background, and with its TTL the lease is
 //     free at the latest.
 //
+// With AtLeast the lease stays for as long as that says; released means that it will not
+// be renewed after that.
+//
 // A context that has ended already does not keep the lock from being released: that
 // is done in the background then.
 func (l *Lock) Release(ctx context.Context) error {
@@ -30,7 +33,7 @@ func (l *Lock) Release(ctx context.Context) error {
 	if errors.Is(err, ErrReleased) {
 		err = fmt.Errorf("%w: released before", ErrLost)
 	}
-	last := err == nil && l.leave()
+	last, shared := err == nil && l.leave(), h.shared
 	if last {
 		c.work.Add(1)
 	}
@@ -41,7 +44,7 @@ func (l *Lock) Release(ctx context.Context) error {
 		defer c.work.Done()
 		err = c.giveUp(ctx, h)
 		c.cfg.Events.released(ReleasedEvent{
-			Lock: h.id, Token: h.token, Shared: h.shared, Held: time.Duration(c.clock.now() - h.since), Err: err,
+			Lock: h.id, Token: h.token, Shared: shared, Held: time.Duration(c.clock.now() - h.since), Err: err,
 		})
 	}
 	return c.opErr("release", h.id.Name, err)
@@ -71,8 +74,8 @@ func (l *Lock) leave() bool {
 // whose acquire may still arrive once more is abandoned, so that it is not granted again,
 // to nobody.
 func (c *Client) giveUp(ctx context.Context, h *hold) error {
-	if stay := h.floor - time.Duration(c.clock.now()-h.since); h.floor > 0 && stay > 0 {
-		return c.leaveFor(ctx, h, stay)
+	if h.stays() > 0 {
+		return c.leaveAlone(ctx, h)
 	}
 	unknown := false
 	for n := 0; ; n++ {
@@ -86,18 +89,24 @@ func (c *Client) giveUp(ctx context.Context, h *hold) error {
 		case errors.Is(err, backend.ErrSessionLost):
 			return &LostError{Name: h.id.Name, Token: h.token, Cause: CauseSession}
 		case errors.Is(err, ErrClosed):
-			return err
+			return &OpError{Op: "release", Name: h.id.Name, Backend: c.caps.Name, MayHold: true, Err: err}
 		}
 		unknown = true
-		if isUnavailable(err) && c.clock.now() < h.lastEnd() && pause(ctx, backoff(n)) {
+		if isUnavailable(err) && c.clock.now() < h.lastEnd() && c.pause(ctx, backoff(n)) {
 			continue
 		}
-		c.cfg.Events.ambiguous("release")
-		c.mu.Lock()
-		c.settle(h.releaseRequest(true), h.ttl)
-		c.mu.Unlock()
-		return &OpError{Op: "release", Name: h.id.Name, Backend: c.caps.Name, MayHold: true, Err: fmt.Errorf("goes on in the background: %w", err)}
+		req := h.releaseRequest(true)
+		return c.goOn(h, err, func(ctx context.Context) error { return c.b.Release(ctx, req) })
 	}
+}
+
+// goOn leaves to the background what err kept from being done with h.
+func (c *Client) goOn(h *hold, err error, f func(context.Context) error) error {
+	c.cfg.Events.ambiguous("release")
+	c.mu.Lock()
+	c.settleBy(h.releaseRequest(true), h.life, f)
+	c.mu.Unlock()
+	return &OpError{Op: "release", Name: h.id.Name, Backend: c.caps.Name, MayHold: true, Err: fmt.Errorf("goes on in the background: %w", err)}
 }
 
 // lastEnd is when the lease is over on this side whatever happens.
@@ -107,22 +116,40 @@ func (h *hold) lastEnd() instant {
 	return h.ends()
 }
 
-// leaveFor lets the lease end by itself after stay.
-func (c *Client) leaveFor(ctx context.Context, h *hold, stay time.Duration) error {
-	req := backend.RenewRequest{Leases: []backend.TimedRenewal{{
-		Name: h.id.Name, Lease: h.id.ID, TTL: min(max(stay, c.caps.MinTTL), c.caps.MaxTTL),
-	}}}
-	err := c.retry(ctx, func(ctx context.Context) error {
-		res, err := c.b.Renew(ctx, req)
-		if err == nil && len(res.Leases) == 1 {
-			err = res.Leases[0].Err
+// stays is for how long the lease has to stay out yet: see AtLeast.
+func (h *hold) stays() time.Duration {
+	if h.floor == 0 {
+		return 0
+	}
+	return h.floor - time.Duration(h.c.clock.now()-h.since)
+}
+
+// leaveAlone lets the lease end by itself when it has stayed for long enough.
+func (c *Client) leaveAlone(ctx context.Context, h *hold) error {
+	leave := func(ctx context.Context) error {
+		stay := h.stays()
+		if stay <= 0 {
+			return c.b.Release(ctx, h.releaseRequest(true))
 		}
-		return err
-	})
-	if errors.Is(err, ErrLost) {
+		res, err := c.b.Renew(ctx, backend.RenewRequest{Leases: []backend.TimedRenewal{{
+			Name: h.id.Name, Lease: h.id.ID, TTL: min(max(stay, c.caps.MinTTL), c.caps.MaxTTL),
+		}}})
+		switch {
+		case err != nil:
+			return err
+		case len(res.Leases) != 1:
+			return &UnavailableError{Backend: c.caps.Name, Op: "renew", Err: errAnswer}
+		}
+		return res.Leases[0].Err
+	}
+	err := c.retry(ctx, leave)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, ErrLost):
 		return &LostError{Name: h.id.Name, Token: h.token, Cause: CauseGone}
 	}
-	return err
+	return c.goOn(h, err, leave)
 }
 
 // settle makes sure, in the background, that the lease is gone: an acquire that
@@ -130,22 +157,27 @@ func (c *Client) leaveFor(ctx context.Context, h *hold, stay time.Duration) erro
 // gives up when the lease has ended by itself, which one of a session does not do
 // while that is renewed. Client.mu is held.
 func (c *Client) settle(req backend.ReleaseRequest, ttl time.Duration) {
+	req.Abandon = true
+	c.settleBy(req, ttl, func(ctx context.Context) error { return c.b.Release(ctx, req) })
+}
+
+// settleBy is settle with its own way to end the lease. Client.mu is held.
+func (c *Client) settleBy(req backend.ReleaseRequest, ttl time.Duration, end func(context.Context) error) {
 	if c.background.Err() != nil {
 		return
 	}
-	req.Abandon = true
 	c.work.Go(func() {
 		life := 2 * max(ttl, c.cfg.TTL)
-		end := time.Now().Add(life)
+		over := time.Now().Add(life)
 		for n := 0; ; n++ {
-			err := c.try(c.background, func(ctx context.Context) error { return c.b.Release(ctx, req) })
+			err := c.try(c.background, end)
 			if err == nil || errors.Is(err, ErrLost) || errors.Is(err, backend.ErrSessionLost) {
 				return
 			}
 			if c.sessionLives(req.Session) {
-				end = time.Now().Add(life)
+				over = time.Now().Add(life)
 			}
-			if !isUnavailable(err) || time.Now().After(end) || !pause(c.background, backoff(n)) {
+			if !isUnavailable(err) || time.Now().After(over) || !pause(c.background, backoff(n)) {
 				c.log().LogAttrs(c.background, levelWarn, "a lease of unknown state was left to its end", attrName(req.Name), attrError(err))
 				return
 			}
@@ -216,10 +248,13 @@ func joinCause(ctx context.Context, err error) error {
 	}
 }
 
+// longestPause is the most that backoff gives.
+const longestPause = 2 * time.Second
+
 // backoff is how long to wait before the next attempt: 10 ms, doubling to 2 s, with
 // jitter.
 func backoff(n int) time.Duration {
-	d := min(10*time.Millisecond<<min(n, 8), 2*time.Second)
+	d := min(10*time.Millisecond<<min(n, 8), longestPause)
 	return d/2 + rand.N(d/2)
 }
 

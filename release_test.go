@@ -128,3 +128,57 @@ func TestReleaseUnderFaults(t *testing.T) {
 		})
 	})
 }
+
+// What is left to the background goes on for as long as the lease lasts.
+func TestReleaseGoesOn(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	for name, tc := range map[string]struct {
+		opts   []holdfast.AcquireOption
+		extend time.Duration // 0: not
+		away   time.Duration
+		until  time.Duration // from the grant on
+	}{
+		"a long lease that is not renewed": {[]holdfast.AcquireOption{holdfast.TTL(day), holdfast.NoRenew()}, 0, time.Hour, 0},
+		"one that was made long":           {[]holdfast.AcquireOption{holdfast.TTL(time.Minute), holdfast.NoRenew()}, day, time.Hour, 0},
+		"a dead context and AtLeast":       {[]holdfast.AcquireOption{holdfast.TTL(day), holdfast.AtLeast(time.Minute)}, 0, 0, time.Minute},
+		"away for longer than AtLeast":     {[]holdfast.AcquireOption{holdfast.TTL(day), holdfast.AtLeast(time.Minute)}, 0, time.Hour, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f, store := newFaults(t)
+				c := newClient(t, f, holdfast.Config{TTL: 10 * time.Second})
+				other := openStore(t, store)
+				lock := mustAcquire(t, c, "n", tc.opts...)
+				begun := time.Now()
+				if tc.extend > 0 {
+					if err := lock.Extend(t.Context(), tc.extend); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if tc.away > 0 {
+					away := func(context.Context, func() error) error { return unavailable(false) }
+					f.release.Store(&away)
+					f.hangRenew()
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				cancel()
+				mayHold(t, lock.Release(ctx))
+				time.Sleep(tc.away)
+				f.release.Store(nil)
+				f.renew.Store(nil)
+				if tc.until > 0 {
+					time.Sleep(tc.until - time.Since(begun) - time.Second)
+					if info, err := other.Inspect(t.Context(), "n"); err != nil || len(info.Holders) != 1 {
+						t.Errorf("gone before its time: %+v, %v", info, err)
+					}
+				}
+				time.Sleep(10 * time.Second)
+				if info, err := other.Inspect(t.Context(), "n"); err != nil || len(info.Holders) != 0 {
+					t.Errorf("still there: %+v, %v", info.Holders, err)
+				}
+			})
+		})
+	}
+}

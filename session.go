@@ -78,6 +78,9 @@ func (c *Client) openSession(op *opening) {
 
 	c.mu.Lock()
 	c.opening = nil
+	if err == nil && s.ended { // the loss was told before the answer came
+		err = backend.ErrSessionLost
+	}
 	if err == nil && c.closed {
 		err = ErrClosed
 		op.sess = s // for Close, which ends it
@@ -143,13 +146,23 @@ func (c *Client) loseSession(s *session, cause Cause, err error) {
 	if c.sess == s {
 		c.sess = nil
 	}
-	for _, h := range s.leases {
-		if interrupt, ok := c.waiting[h]; ok {
+	for h, interrupt := range c.waiting {
+		if h.sess == s {
 			interrupt(backend.ErrSessionLost)
 		}
+	}
+	for _, h := range s.leases {
 		if !h.timed { // only its place in line was the session's
 			c.lose(h, cause, "", err)
 		}
+	}
+}
+
+// forget takes h out of the leases of the session. Another h may have taken its place
+// there: see WithLease.
+func (s *session) forget(h *hold) {
+	if s.leases[h.id.ID] == h {
+		delete(s.leases, h.id.ID)
 	}
 }
 
@@ -183,13 +196,17 @@ func (c *Client) applyLoss(s *session, l backend.Loss) {
 		return
 	}
 	if h, ok := s.leases[l.Lease]; ok {
+		again := h.held && h.late
 		c.lose(h, l.Cause, l.Reason, nil)
-		return
+		if again && !h.timed {
+			// What was lost may be the grant to an attempt whose answer was lost. The one
+			// after it has been granted anew then, and the session would keep that for ever.
+			c.settle(h.releaseRequest(true), h.life)
+		}
 	}
-	for h := range c.timed {
+	for h := range c.timed { // more than one where the lease was asked for again: see WithLease
 		if h.id.ID == l.Lease {
 			c.lose(h, l.Cause, l.Reason, nil)
-			return
 		}
 	}
 }

@@ -117,7 +117,10 @@ func (s *Server) keepPlace(header string) (time.Duration, error) {
 func (a ask) options() []holdfast.AcquireOption {
 	opts := []holdfast.AcquireOption{
 		holdfast.NoRenew(), holdfast.TTL(time.Duration(a.TTL)), holdfast.Wait(time.Duration(a.Wait)),
-		holdfast.Owner(a.Owner), holdfast.Note(a.Note), holdfast.Limit(max(1, a.Limit)), holdfast.Permits(a.Permits),
+		holdfast.Owner(a.Owner), holdfast.Note(a.Note), holdfast.Permits(a.Permits),
+	}
+	if a.Limit > 1 { // 1 says nothing: who shares it is a reader
+		opts = append(opts, holdfast.Limit(a.Limit))
 	}
 	if a.theirs {
 		opts = append(opts, holdfast.WithLease(a.lease))

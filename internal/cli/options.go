@@ -16,6 +16,7 @@ type lockOptions struct {
 	try             bool
 	shared          bool
 	limit, permits  int
+	limitGiven      bool
 	owner, note     string
 	atLeast, atMost time.Duration
 }
@@ -35,14 +36,19 @@ func (o *lockOptions) add(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("try", "wait")
 	cmd.PreRun = nil
 	f.SortFlags = false
-	cmd.PersistentPreRun = func(cmd *cobra.Command, _ []string) { o.waitGiven = cmd.Flags().Changed("wait") }
+	cmd.PersistentPreRun = func(cmd *cobra.Command, _ []string) {
+		o.waitGiven, o.limitGiven = cmd.Flags().Changed("wait"), cmd.Flags().Changed("limit")
+	}
 }
 
 func (o *lockOptions) options() ([]holdfast.AcquireOption, error) {
 	if o.ttl <= 0 {
 		return nil, usageError("ttl", "%s: must be above 0", o.ttl)
 	}
-	opts := []holdfast.AcquireOption{holdfast.TTL(o.ttl), holdfast.Limit(o.limit), holdfast.Permits(o.permits)}
+	opts := []holdfast.AcquireOption{holdfast.TTL(o.ttl), holdfast.Permits(o.permits)}
+	if o.limitGiven { // else those who share the lock are readers, however many
+		opts = append(opts, holdfast.Limit(o.limit))
+	}
 	switch {
 	case o.try:
 		opts = append(opts, holdfast.Wait(0))

@@ -98,6 +98,27 @@ func TestLimit(t *testing.T) { //nolint:tparallel // one crowd at a time
 	}
 }
 
+// --shared is for any number of readers, and with --limit 1 for one.
+func TestSharedWithLimit(t *testing.T) {
+	t.Parallel()
+	url := sqliteURL(t)
+	for _, tc := range []struct {
+		name   string
+		flags  []string
+		status int
+	}{
+		{"readers", []string{"--shared"}, 0},
+		{"three", []string{"--shared", "--limit", "3"}, 0},
+		{"one", []string{"--shared", "--limit", "1"}, 75},
+	} {
+		inner := append([]string{binary, "run", "--try"}, append(tc.flags, tc.name, "--", "true")...)
+		outer := append(append([]string{"run"}, tc.flags...), tc.name, "--")
+		if got := run(t, command(t, url, append(outer, inner...)...)); got.status != tc.status {
+			t.Errorf("%s, one inside another: %+v", tc.name, got)
+		}
+	}
+}
+
 // beating is a holder whose command, and a child of that, write the time again and again.
 type beating struct {
 	cmd  *exec.Cmd

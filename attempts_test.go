@@ -1,0 +1,104 @@
+package holdfast_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// A session whose loss is told before it is known to be open: the next one is opened, and
+// nobody waits for the end of that one.
+func TestSessionLostWhileOpening(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := newFaults(t)
+		f.Backend = &stillborn{Backend: f.Backend}
+		c := newClient(t, f, holdfast.Config{TTL: time.Hour})
+		begun := time.Now()
+		lock := mustAcquire(t, c, "n")
+		if took := time.Since(begun); took > 5*time.Second || lock.Err() != nil {
+			t.Errorf("after %s: %v", took, lock.Err())
+		}
+	})
+}
+
+// stillborn loses its first session before it answers.
+type stillborn struct {
+	backend.Backend
+	opened atomic.Bool
+}
+
+func (b *stillborn) OpenSession(ctx context.Context, r backend.SessionRequest) error {
+	err := b.Backend.OpenSession(ctx, r)
+	if b.opened.CompareAndSwap(false, true) {
+		_ = b.EndSession(ctx, r.ID)
+		r.Lost(backend.Loss{Session: r.ID, Cause: backend.CauseSession})
+		sleep(ctx, time.Second)
+	}
+	return err
+}
+
+// C10, C7: an attempt is granted, its answer is lost, and the lease is broken before the
+// next attempt, which is granted anew. Renewals tell the loss once more: the new grant
+// must not stay with the session, for nobody.
+func TestLossOfAnEarlierAttempt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, store := newFaults(t)
+		c := newClient(t, f, holdfast.Config{TTL: 10 * time.Second})
+		operator := openStore(t, store)
+		drop := func(_ context.Context, call func() (backend.Grant, error)) (backend.Grant, error) {
+			f.acquire.Store(nil)
+			if _, err := call(); err != nil {
+				t.Error(err)
+			}
+			if _, err := operator.Break(t.Context(), backend.BreakRequest{Name: "n", Reason: "test"}); err != nil {
+				t.Error(err)
+			}
+			synctest.Wait() // the keeper has heard of it
+			return backend.Grant{}, unavailable(true)
+		}
+		f.acquire.Store(&drop)
+		lock := mustAcquire(t, c, "n")
+		time.Sleep(time.Minute)
+		info, err := operator.Inspect(t.Context(), "n")
+		if err != nil || (lock.Err() == nil) != (len(info.Holders) == 1) {
+			t.Errorf("here: %v; on the backend: %+v, %v", lock.Err(), info.Holders, err)
+		}
+	})
+}
+
+// C12: what an earlier attempt left, and is not known to be gone, may be held.
+func TestGivenUpMayBeHeld(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, store := newFaults(t)
+		c := newClient(t, f, holdfast.Config{TTL: time.Hour})
+		away := func(context.Context, func() error) error { return unavailable(false) }
+		f.release.Store(&away)
+		fate := func(_ context.Context, call func() (backend.Grant, error)) (backend.Grant, error) {
+			switch f.acquires.Load() {
+			case 1:
+				_, _ = call()
+				return backend.Grant{}, unavailable(true)
+			case 2:
+				return backend.Grant{}, backend.ErrLost
+			}
+			return backend.Grant{}, unavailable(false)
+		}
+		f.acquire.Store(&fate)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := c.Acquire(ctx, "n")
+		if info, _ := openStore(t, store).Inspect(t.Context(), "n"); len(info.Holders) != 1 {
+			t.Fatalf("%+v", info)
+		}
+		mayHold(t, err)
+		f.release.Store(nil)
+	})
+}

@@ -1,0 +1,161 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Limit(1) is a mutex, also for who says Shared too: a limit may come from a
+// configuration.
+func TestSemaphoreOfOne(t *testing.T) {
+	t.Parallel()
+	f, _ := newFaults(t)
+	c := newClient(t, f, holdfast.Config{})
+	mustAcquire(t, c, "n", holdfast.Shared(), holdfast.Limit(1))
+	for name, opts := range map[string][]holdfast.AcquireOption{
+		"both": {holdfast.Shared(), holdfast.Limit(1)}, "limit": {holdfast.Limit(1)}, "reader": {holdfast.Shared()},
+	} {
+		if _, err := c.TryAcquire(t.Context(), "n", opts...); !errors.Is(err, holdfast.ErrHeld) {
+			t.Errorf("%s, beside the one permit of one: %v", name, err)
+		}
+	}
+}
+
+// A lease that was resumed is shared when it was taken shared: re-entry does not make it
+// exclusive.
+func TestReentryIntoResumed(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		opts   []holdfast.AcquireOption
+		denied error
+	}{
+		"exclusive": {nil, nil},
+		"shared":    {[]holdfast.AcquireOption{holdfast.Shared()}, holdfast.ErrDeadlock},
+		"permits":   {[]holdfast.AcquireOption{holdfast.Limit(3)}, holdfast.ErrDeadlock},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, store := newFaults(t)
+			c := newClient(t, f, holdfast.Config{})
+			lease, err := mustAcquire(t, c, "n", append(tc.opts, holdfast.NoRenew())...).Detach()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(tc.opts) > 0 {
+				mustAcquire(t, newClient(t, openStore(t, store), holdfast.Config{}), "n", tc.opts...)
+			}
+			lock, err := c.Resume(t.Context(), lease)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.TryAcquire(lock.Context(), "n"); !errors.Is(err, tc.denied) || (err == nil) != (tc.denied == nil) {
+				t.Errorf("exclusive: %v", err)
+			}
+			if lock.IsShared() != (tc.opts != nil) {
+				t.Errorf("it is shared: %v", lock.IsShared())
+			}
+			again, err := c.TryAcquire(lock.Context(), "n", tc.opts...)
+			if err != nil || again.Token() != lock.Token() {
+				t.Errorf("as it was taken: %v", err)
+			}
+			if _, err := newClient(t, openStore(t, store), holdfast.Config{Owner: "operator"}).Break(t.Context(), "n", "test"); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// Nobody knows what the resumed lease takes while the backend is away, or when it is gone.
+func TestReentryIntoUnknown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, store := newFaults(t)
+		blind := &blind{Backend: f}
+		c := newClient(t, blind, holdfast.Config{Timeout: 2 * time.Second})
+		lease, err := mustAcquire(t, c, "n", holdfast.Shared(), holdfast.NoRenew()).Detach()
+		if err != nil {
+			t.Fatal(err)
+		}
+		lock, err := c.Resume(t.Context(), lease)
+		if err != nil {
+			t.Fatal(err)
+		}
+		blind.on.Store(true)
+		if _, err := c.TryAcquire(lock.Context(), "n"); !errors.Is(err, holdfast.ErrUnavailable) {
+			t.Errorf("with the backend away: %v", err)
+		}
+		blind.on.Store(false)
+		if err := openStore(t, store).Release(t.Context(), backend.ReleaseRequest{Name: lease.Name, Lease: lease.ID}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.TryAcquire(lock.Context(), "n"); !errors.Is(err, holdfast.ErrLost) {
+			t.Errorf("with the lease gone: %v", err)
+		}
+	})
+}
+
+// blind cannot tell who holds what.
+type blind struct {
+	backend.Backend
+	on atomic.Bool
+}
+
+func (b *blind) Inspect(ctx context.Context, name string) (backend.LockInfo, error) {
+	if b.on.Load() {
+		return backend.LockInfo{}, unavailable(false)
+	}
+	return b.Backend.Inspect(ctx, name)
+}
+
+// Re-entry gives no more than is held.
+func TestReentryIntoPermits(t *testing.T) {
+	t.Parallel()
+	f, _ := newFaults(t)
+	c := newClient(t, f, holdfast.Config{})
+	lock := mustAcquire(t, c, "n", holdfast.Limit(5), holdfast.Permits(2))
+	if _, err := c.TryAcquire(lock.Context(), "n", holdfast.Limit(5), holdfast.Permits(3)); !errors.Is(err, holdfast.ErrDeadlock) {
+		t.Errorf("three permits where two are held: %v", err)
+	}
+	for _, opt := range []holdfast.AcquireOption{holdfast.Limit(3), holdfast.Shared()} {
+		if _, err := c.TryAcquire(lock.Context(), "n", opt); !errors.Is(err, holdfast.ErrLimit) {
+			t.Errorf("another limit: %v", err)
+		}
+	}
+	for permits := 1; permits <= 2; permits++ {
+		if _, err := c.TryAcquire(lock.Context(), "n", holdfast.Limit(5), holdfast.Permits(permits)); err != nil {
+			t.Errorf("%d permits: %v", permits, err)
+		}
+	}
+	if n := f.acquires.Load(); n != 1 {
+		t.Errorf("%d requests", n)
+	}
+}
+
+// The context of several locks belongs to the locks around them too: who takes one of
+// those with it does not wait for itself.
+func TestReentryAroundSeveral(t *testing.T) {
+	t.Parallel()
+	f, _ := newFaults(t)
+	c := newClient(t, f, holdfast.Config{})
+	err := c.Do(t.Context(), "outer", func(ctx context.Context, outer *holdfast.Lock) error {
+		locks, err := c.AcquireAll(ctx, []string{"a", "b"})
+		if err != nil {
+			return err
+		}
+		again, err := c.TryAcquire(locks.Context(), "outer")
+		if err == nil && again.Token() != outer.Token() {
+			t.Error("another lease")
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
