@@ -116,7 +116,8 @@ const ownSignals = "signals"
 func interruptible(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	minded := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
+	signal.Notify(signals, slices.DeleteFunc(minded, signal.Ignored)...) // nohup ignores one of them
 	go func() {
 		select {
 		case s := <-signals:
@@ -129,6 +130,11 @@ func interruptible(ctx context.Context) (context.Context, func()) {
 	}()
 	return ctx, func() { signal.Stop(signals); cancel(nil) }
 }
+
+// surviveUnread keeps this process alive when it says something and nobody reads its standard
+// output or error any more, from here to its end: what it holds is worth more. The commands
+// that it starts are ended by SIGPIPE as ever.
+func surviveUnread() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{

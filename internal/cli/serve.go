@@ -69,6 +69,7 @@ that shows the locks live.`,
 func (a *app) serve(ctx context.Context, o serveOptions) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	surviveUnread()
 	if err := checkAddress(o.listen); err != nil { // before anything is made on the disk
 		return err
 	}
