@@ -285,7 +285,8 @@ func (s *Server) lookAgain(ctx context.Context, a ask, held *backend.HeldError) 
 	if !slices.ContainsFunc(held.Holders, func(h backend.Holder) bool { return h.Lease == a.lease }) {
 		return nil, tapped{}, held
 	}
-	return s.tryTheirs(ctx, a)
+	lock, grant, err := s.tryTheirs(ctx, a)
+	return lock, grant, s.stillUnknown(a, true, err)
 }
 
 // guest makes a client with a session of its own. The function ends it, after the time

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -76,5 +77,37 @@ func TestReleaseWithoutAnAnswer(t *testing.T) {
 	p := want[wire.Problem](a, 503, "DELETE", lockPath("x")+"/leases/my-own-lease-0001", "")
 	if p.Type != wire.TypeUnavailable {
 		t.Errorf("%+v", p)
+	}
+}
+
+// late is a real backend that grants to who waits without a word, and then is not there.
+type late struct {
+	backend.Backend
+	granted atomic.Bool
+}
+
+func (l *late) Acquire(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
+	switch {
+	case l.granted.Load():
+		return backend.Grant{}, &backend.UnavailableError{Backend: "memory", Op: "acquire", Err: errAway}
+	case !r.Wait:
+		return backend.Grant{}, &backend.HeldError{Name: r.Name}
+	}
+	if _, err := l.Backend.Acquire(ctx, r); err != nil {
+		return backend.Grant{}, err
+	}
+	l.granted.Store(true)
+	<-ctx.Done()
+	return backend.Grant{}, context.Cause(ctx)
+}
+
+// A lease that is seen to be out when the wait is over may be had, also when it cannot be asked
+// for any more.
+func TestSeenAndNotAnswered(t *testing.T) {
+	t.Parallel()
+	a := serve(t, &faulty{Backend: &late{Backend: memlock.NewStore().Open()}}, server.Config{Timeout: 300 * time.Millisecond})
+	p := want[wire.Problem](a, 503, "POST", lockPath("x"), `{"lease":"my-own-lease-0001","wait":"300ms"}`)
+	if held := a.inspect("x").Holders; len(held) != 1 || p.MayHold == nil || !*p.MayHold {
+		t.Errorf("the holders are %+v, and the client is told %+v", held, p)
 	}
 }
