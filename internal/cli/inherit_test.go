@@ -146,3 +146,46 @@ func TestIgnoredSignals(t *testing.T) {
 		}
 	}
 }
+
+// Who waits in line is stopped by Ctrl-Z as anybody is, and goes on with fg.
+func TestStopWhileWaiting(t *testing.T) {
+	t.Parallel()
+	url := sqliteURL(t)
+	held := run(t, command(t, url, "acquire", "--ttl", "1h", "n", "--json"))
+	x := openTerminal(t, url)
+	for _, verb := range []string{"run", "elect"} {
+		x.types("holdfast " + verb + " n -- echo it was h'a'd\n")
+		x.sees("waiting for")
+		x.types(ctrlZ)
+		x.sees("Stopped")
+		x.sees("> ")
+		x.types("fg\n")
+		x.sees("holdfast " + verb)
+		if verb == "run" {
+			x.types(ctrlC)
+			x.sees("> ")
+			continue
+		}
+		if got := run(t, command(t, url, "release", "n", field(t, held.out, "lease"))); got.status != 0 {
+			t.Fatalf("%+v", got)
+		}
+		x.sees("it was had")
+	}
+}
+
+// The table is as large as the terminal: a line that is too wide for it, of letters that take
+// two columns as well, does not push the others off. q ends it, and leaves the terminal as it was.
+func TestTopOnATerminal(t *testing.T) {
+	t.Parallel()
+	url := sqliteURL(t)
+	run(t, command(t, url, "acquire", "--ttl", "1h", strings.Repeat("鎖", 70)))
+	x := openTerminal(t, url)
+	x.types("holdfast top\n")
+	const noWrap, wrap = "\x1b[?7l", "\x1b[?7h"
+	x.sees(noWrap)
+	x.sees(strings.Repeat("鎖", 40))
+	x.types("q")
+	x.sees(wrap)
+	x.types("echo b'a'ck\n")
+	x.sees("back\r\n")
+}

@@ -147,10 +147,14 @@ func (a *app) acquireOrSignal(ctx context.Context, c *holdfast.Client, name stri
 		for {
 			select {
 			case s := <-signals:
-				if n, ok := s.(syscall.Signal); ok && ends(n) {
+				n, _ := s.(syscall.Signal)
+				if ends(n) {
 					got.Store(int64(n))
 					cancel()
 					return
+				}
+				if n == syscall.SIGTSTP {
+					_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) // it would have stopped us
 				}
 			case <-notice.C:
 				a.tellHolder(ctx, c, name)
@@ -188,15 +192,13 @@ func (a *app) tellHolder(ctx context.Context, c *holdfast.Client, name string) {
 }
 
 // mindSignals gives the signals that are passed on to the command, until the function is
-// called. What was ignored when this process was started, as by nohup, still is, and the
-// command ignores it too.
+// called. The command ignores what is ignored here.
 func mindSignals() (<-chan os.Signal, func()) {
-	passedOn := []os.Signal{
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, minded(
 		syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
 		syscall.SIGWINCH, syscall.SIGCONT, syscall.SIGTSTP, syscall.SIGALRM,
-	}
-	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, slices.DeleteFunc(passedOn, signal.Ignored)...)
+	)...)
 	surviveUnread()
 	return signals, func() { signal.Stop(signals) }
 }
