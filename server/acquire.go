@@ -204,6 +204,7 @@ func (s *Server) neverHad(err error) error {
 // little longer where the lock was not had and that was asked for.
 func (s *Server) acquireTheirs(ctx context.Context, w http.ResponseWriter, r *request, a ask) {
 	client, t, end := s.guests, (*tap)(nil), func(time.Duration) {}
+	unknown := false // whether the try was granted
 	if a.Wait > 0 && s.line.alone(a.name) {
 		// A free lock is had without a session, which would cost more than all the rest.
 		// What came of a try that was cut short is what the wait finds, under the same ID.
@@ -216,12 +217,13 @@ func (s *Server) acquireTheirs(ctx context.Context, w http.ResponseWriter, r *re
 			s.tellTheirs(ctx, w, r, a, lock, grant, err)
 			return
 		}
+		unknown = !errors.Is(err, backend.ErrHeld) && *mayHold(err)
 		a.Wait = max(wire.Duration(time.Millisecond), a.Wait-wire.Duration(time.Since(asked)))
 	}
 	if a.Wait > 0 {
 		var err error
 		if client, t, end, err = s.guest(); err != nil {
-			s.fail(w, r, err)
+			s.fail(w, r, s.stillUnknown(a, unknown, err))
 			return
 		}
 	}
@@ -231,7 +233,7 @@ func (s *Server) acquireTheirs(ctx context.Context, w http.ResponseWriter, r *re
 	if held, ok := errors.AsType[*backend.HeldError](err); ok && a.Wait > 0 {
 		lock, grant, err = s.lookAgain(ctx, a, held)
 	}
-	if s.tellTheirs(ctx, w, r, a, lock, grant, err) {
+	if s.tellTheirs(ctx, w, r, a, lock, grant, s.stillUnknown(a, unknown, err)) {
 		end(0)
 		return
 	}
@@ -239,6 +241,19 @@ func (s *Server) acquireTheirs(ctx context.Context, w http.ResponseWriter, r *re
 		t.leave.Store(true)
 	}
 	end(a.keep)
+}
+
+// stillUnknown has an error say that the lease may be out, where a question before it was not
+// answered: whether the last one was ever sent says nothing of that.
+func (s *Server) stillUnknown(a ask, unknown bool, err error) error {
+	if err == nil || !unknown {
+		return err
+	}
+	if op, ok := errors.AsType[*holdfast.OpError](err); ok {
+		op.MayHold = true
+		return err
+	}
+	return &holdfast.OpError{Op: "acquire", Name: a.name, Backend: s.caps.Name, MayHold: true, Err: err}
 }
 
 // tellTheirs answers an acquire of a lease ID that the client made, and reports whether it has
@@ -273,7 +288,8 @@ func (s *Server) lookAgain(ctx context.Context, a ask, held *backend.HeldError) 
 	if !slices.ContainsFunc(held.Holders, func(h backend.Holder) bool { return h.Lease == a.lease }) {
 		return nil, tapped{}, held
 	}
-	return s.tryTheirs(ctx, a)
+	lock, grant, err := s.tryTheirs(ctx, a)
+	return lock, grant, s.stillUnknown(a, true, err)
 }
 
 // guest makes a client with a session of its own. The function ends it, after the time

@@ -127,6 +127,8 @@ func (s *Server) release(w http.ResponseWriter, r *request) {
 
 // releaseLease gives one lease back; see release.
 func (s *Server) releaseLease(ctx context.Context, name string, lease backend.LeaseID) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout) // for both questions
+	defer cancel()
 	req := backend.ReleaseRequest{Name: name, Lease: lease}
 	s.line.release(name) // noted first: who is next may be through before the answer is here
 	unknown := false

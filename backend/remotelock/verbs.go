@@ -44,19 +44,22 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if req.Mode == backend.Shared && req.Limit == 1 {
 		return backend.Grant{}, fmt.Errorf("a semaphore of one permit (take an exclusive lease): %w", backend.ErrUnsupported)
 	}
-	ask := b.first
+	ask, stood := b.first, false
 	for {
 		sent := time.Now()
 		grant, err := ask(ctx, req)
+		if stood {
+			err = stillUnknown(err)
+		}
 		switch {
 		case err == nil && grant.Waited && time.Since(sent) > req.TTL/20:
 			return b.askAgain(ctx, req)
 		case !req.Wait || !errors.Is(err, backend.ErrHeld):
 			return grant, err
 		}
-		ask = func(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
+		ask, stood = func(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 			return b.ask(ctx, req, true)
-		}
+		}, true
 		if early := time.Since(sent) < b.poll/2; early && !pause(ctx, 20*time.Millisecond+rand.N(80*time.Millisecond)) {
 			return backend.Grant{}, context.Cause(ctx)
 		}
@@ -71,7 +74,16 @@ func (b *Backend) askAgain(ctx context.Context, req backend.AcquireRequest) (bac
 	if errors.Is(err, backend.ErrHeld) {
 		err = fmt.Errorf("acquire: granted, and gone by now: %w", backend.ErrLost)
 	}
-	return grant, err
+	return grant, stillUnknown(err)
+}
+
+// stillUnknown is for a question after one that was granted, or that left its place in line:
+// the lease may be out, whatever became of the last.
+func stillUnknown(err error) error {
+	if away, ok := errors.AsType[*backend.UnavailableError](err); ok {
+		away.MayHold = true
+	}
+	return err
 }
 
 // ask is one request to acquire.

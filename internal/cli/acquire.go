@@ -67,6 +67,7 @@ func (a *app) acquire(ctx context.Context, name string, opts []holdfast.AcquireO
 		return err
 	}
 	defer done()
+	surviveUnread()
 	lock, err := c.Acquire(ctx, name, opts...)
 	if err != nil {
 		return err

@@ -116,7 +116,7 @@ const ownSignals = "signals"
 func interruptible(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(signals, minded(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)...)
 	go func() {
 		select {
 		case s := <-signals:
@@ -130,6 +130,15 @@ func interruptible(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { signal.Stop(signals); cancel(nil) }
 }
 
+// minded are those of the signals that were not ignored when this process was started, as nohup
+// does it, and the & of a script: to mind them would be to hear what is not meant for us.
+func minded(signals ...os.Signal) []os.Signal { return slices.DeleteFunc(signals, signal.Ignored) }
+
+// surviveUnread keeps this process alive when it says something and nobody reads its standard
+// output or error any more, from here to its end: what it holds is worth more. The commands
+// that it starts are ended by SIGPIPE as ever.
+func surviveUnread() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
+
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "holdfast",
@@ -139,12 +148,14 @@ n at once; first come, first served; each with a fencing token.
 
 The backend is where the locks live. It is --backend or HOLDFAST_BACKEND, a URL:
   sqlite:///path                 one file, for the processes of one host (the default)
-  redis://host:6379              one Redis; rediss:// for TLS
+  redis://host:6379              one Redis; rediss:// for TLS, redis+unix:// for a socket
   redis+cluster://host1,host2    a Redis Cluster; redis+sentinel://host1,host2/name
   redlock://host1,host2,host3    a majority of Redis servers; redlocks:// for TLS
   etcd://host1:2379,host2:2379   etcd; etcds:// for TLS
   zookeeper://host1,host2/path   ZooKeeper
   consul://host:8500             Consul; consuls:// for TLS
+  postgres://user@host/database  PostgreSQL; postgres+advisory:// for its advisory locks
+  mysql://user@host/database     MariaDB or MySQL; mysql+getlock:// for their user locks
   kubernetes://namespace         Kubernetes
   holdfast://host:7420           a Holdfast server; holdfasts:// for TLS
   embedded:///path               an etcd in this process

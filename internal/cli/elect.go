@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"strings"
 	"syscall"
 	"time"
@@ -82,9 +81,8 @@ func (a *app) elect(ctx context.Context, name string, argv []string, o *lockOpti
 		return err
 	}
 	defer done()
-	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, passedOn()...)
-	defer signal.Stop(signals)
+	signals, stop := mindSignals()
+	defer stop()
 	for {
 		err := a.runOnce(ctx, client, name, argv, opts, o.ttl, grace, signals)
 		if once || !errors.Is(err, holdfast.ErrLost) {

@@ -107,10 +107,6 @@ type guardian struct {
 // startGuardian runs this program once more as the guardian, of that group if there is
 // one already.
 func startGuardian(group ...int) (*guardian, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find this program: %w", err)
-	}
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("make a pipe: %w", err)
@@ -125,7 +121,7 @@ func startGuardian(group ...int) (*guardian, error) {
 	for _, g := range group {
 		args = append(args, strconv.Itoa(g))
 	}
-	p, err := os.StartProcess(self, args, &os.ProcAttr{
+	p, err := os.StartProcess(thisProgram, args, &os.ProcAttr{
 		Env:   []string{"PATH=" + os.Getenv("PATH")}, // no secrets
 		Files: []*os.File{r, null, null},
 		Sys:   &syscall.SysProcAttr{Setpgid: true},

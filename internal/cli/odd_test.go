@@ -200,6 +200,7 @@ func TestAbsurdInput(t *testing.T) {
 		{url, []string{"serve", "--listen", "nowhere"}, "listen"},
 		{url, []string{"serve", "--listen", "127.0.0.1:99999"}, "listen"},
 		{url, []string{"serve", "--listen", "0.0.0.0:0"}, "listen"},
+		{url, []string{"serve", "--listen", ":0"}, "anonymous"},
 		{"nonsense", []string{"ls"}, "backend"},
 		{"gopher://x", []string{"ls"}, "gopher"},
 		{"sqlite://relative", []string{"ls"}, "backend"},
@@ -233,6 +234,9 @@ func TestAbsurdInput(t *testing.T) {
 	}
 	if _, err := os.Stat(marker); err == nil {
 		t.Error("a command was run")
+	}
+	if _, err := os.Stat(filepath.Join(state, "holdfast", "serve")); err == nil {
+		t.Error("serve made its folder")
 	}
 	if got := run(t, command(t, url, "ls")); got.status != 0 || got.out != "" {
 		t.Errorf("locks were left: %+v", got)

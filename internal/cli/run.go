@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -99,9 +100,8 @@ func (a *app) run(ctx context.Context, name string, argv []string, o *lockOption
 	}
 	defer done()
 
-	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, passedOn()...)
-	defer signal.Stop(signals)
+	signals, stop := mindSignals()
+	defer stop()
 	return a.runOnce(ctx, client, name, argv, opts, o.ttl, grace, signals)
 }
 
@@ -147,10 +147,14 @@ func (a *app) acquireOrSignal(ctx context.Context, c *holdfast.Client, name stri
 		for {
 			select {
 			case s := <-signals:
-				if n, ok := s.(syscall.Signal); ok && ends(n) {
+				n, _ := s.(syscall.Signal)
+				if ends(n) {
 					got.Store(int64(n))
 					cancel()
 					return
+				}
+				if n == syscall.SIGTSTP {
+					_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) // it would have stopped us
 				}
 			case <-notice.C:
 				a.tellHolder(ctx, c, name)
@@ -187,11 +191,16 @@ func (a *app) tellHolder(ctx context.Context, c *holdfast.Client, name string) {
 	a.warn("waiting for %q, held by %s since %s", name, h.Owner, h.Since.Local().Format(time.TimeOnly))
 }
 
-func passedOn() []os.Signal {
-	return []os.Signal{
+// mindSignals gives the signals that are passed on to the command, until the function is
+// called. The command ignores what is ignored here.
+func mindSignals() (<-chan os.Signal, func()) {
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, minded(
 		syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
 		syscall.SIGWINCH, syscall.SIGCONT, syscall.SIGTSTP, syscall.SIGALRM,
-	}
+	)...)
+	surviveUnread()
+	return signals, func() { signal.Stop(signals) }
 }
 
 func ends(s syscall.Signal) bool {
@@ -243,8 +252,14 @@ func killMargin(ttl time.Duration) time.Duration {
 	return min(max(ttl/50, 20*time.Millisecond), 500*time.Millisecond)
 }
 
+// childEnv is our environment, with the lock in it. What a "holdfast run" around this one put
+// there is taken out: of two values the command would see the first.
 func (a *app) childEnv(lock *holdfast.Lock) []string {
-	return append(os.Environ(),
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return slices.Contains([]string{"HOLDFAST_LOCK", "HOLDFAST_TOKEN", "HOLDFAST_LEASE"}, name)
+	})
+	return append(env,
 		"HOLDFAST_LOCK="+lock.Name(), "HOLDFAST_TOKEN="+strconv.FormatUint(uint64(lock.Token()), 10),
 		"HOLDFAST_LEASE="+string(lock.Lease().ID))
 }

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"runtime"
+	"strconv"
 	"sync"
 	"syscall"
 
@@ -24,6 +26,9 @@ type child struct {
 // execCommand is the hidden subcommand that becomes the command: see gate.
 const execCommand = "internal-exec"
 
+// thisProgram is the file that this process runs, also when it was replaced or removed since.
+const thisProgram = "/proc/self/exe"
+
 // startChild starts a process that is to become the command, and has a group of its own
 // already. It waits until the function that is given back lets it go: by then the
 // guardian must know the group, so that at no moment a command runs which nobody would
@@ -35,10 +40,6 @@ func startChild(argv, env []string, stdio [3]*os.File, t control) (*child, func(
 	if err != nil {
 		return nil, nil, err
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return nil, nil, fmt.Errorf("find this program: %w", err)
-	}
 	gate, open, err := os.Pipe()
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a pipe: %w", err)
@@ -48,34 +49,62 @@ func startChild(argv, env []string, stdio [3]*os.File, t control) (*child, func(
 	if t.first {
 		attr.Foreground, attr.Ctty = true, t.tty
 	}
-	p, err := os.StartProcess(self, append([]string{"holdfast", execCommand, path}, argv...), &os.ProcAttr{
-		Env: env, Files: []*os.File{stdio[0], stdio[1], stdio[2], gate}, Sys: attr,
-	})
+	files, own := passedFiles(stdio)
+	pid, _, err := syscall.StartProcess( //nolint:gosec // this is what it is for
+		thisProgram, append([]string{"holdfast", execCommand, strconv.Itoa(own), path}, argv...),
+		&syscall.ProcAttr{Env: env, Files: append(files, gate.Fd()), Sys: attr},
+	)
+	runtime.KeepAlive(stdio)
 	if err != nil {
-		return nil, nil, errors.Join(err, open.Close())
+		return nil, nil, errors.Join(fmt.Errorf("start: %w", err), open.Close())
 	}
-	c := &child{pid: p.Pid}
-	_ = p.Release() // it is waited for below, so that a stop is seen too
-	return c, func() error {
+	return &child{pid: pid}, func() error {
 		_, err := open.Write([]byte{1})
 		return errors.Join(err, open.Close())
 	}, nil
 }
 
-// gate is the main of the process that becomes the command: path, and the arguments with
-// the command's own name first. It does so when a byte comes; when the pipe ends without
-// one, the process that holds the lock is gone.
+// passedFiles are the standard streams, and those above them that this process was started
+// with and the command is to have as well, such as a socket that is listened on already: up
+// to the first number that is not taken, which it gives too.
+func passedFiles(stdio [3]*os.File) ([]uintptr, int) {
+	files := make([]uintptr, 0, len(stdio)+1)
+	for _, f := range stdio {
+		fd := ^uintptr(0) // closed
+		if f != nil {
+			fd = f.Fd()
+		}
+		files = append(files, fd)
+	}
+	for {
+		n := len(files)
+		flags, err := unix.FcntlInt(uintptr(n), unix.F_GETFD, 0)
+		if err != nil || flags&unix.FD_CLOEXEC != 0 { // all of our own are closed by exec
+			return files, n
+		}
+		files = append(files, uintptr(n))
+	}
+}
+
+// gate is the main of the process that becomes the command: the descriptor of the pipe,
+// path, and the arguments with the command's own name first. It does so when a byte comes;
+// when the pipe ends without one, the process that holds the lock is gone.
 func gate(args []string, stderr io.Writer) int {
-	if len(args) < 2 {
+	if len(args) < 3 {
 		return exitInternal
 	}
-	pipe := os.NewFile(3, "gate")
+	fd, err := strconv.Atoi(args[0])
+	if err != nil {
+		return exitInternal
+	}
+	args = args[1:]
+	pipe := os.NewFile(uintptr(fd), "gate")
 	if n, err := pipe.Read(make([]byte, 1)); n != 1 {
 		fmt.Fprintf(stderr, "holdfast: %s was not started: %v\n", args[1], err)
 		return exitInternal
 	}
 	_ = pipe.Close()
-	err := syscall.Exec(args[0], args[1:], os.Environ()) //nolint:gosec // this is what it is for
+	err = syscall.Exec(args[0], args[1:], os.Environ()) //nolint:gosec // this is what it is for
 	fmt.Fprintf(stderr, "holdfast: %s: %v\n", args[1], err)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 127

@@ -43,7 +43,8 @@ leases and tokens.
 SIGTERM or Ctrl-C stops it: those who wait get an answer, leases stay.
 
 There is no authentication yet: it refuses to listen beyond this host unless
---anonymous says that this is meant.
+--anonymous says that this is meant. The nodes of a cluster, too, trust whoever reaches
+their peer URLs: give them a network of their own.
 
 The API is described at /openapi.json, the metrics are at /metrics, and / is a page
 that shows the locks live.`,
@@ -67,9 +68,10 @@ that shows the locks live.`,
 }
 
 func (a *app) serve(ctx context.Context, o serveOptions) error {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(ctx, minded(syscall.SIGINT, syscall.SIGTERM)...)
 	defer stop()
-	if err := checkAddress(o.listen); err != nil { // before anything is made on the disk
+	surviveUnread()
+	if err := checkAddress(o.listen, o.anonymous); err != nil { // before anything is made on the disk
 		return err
 	}
 	b, err := a.store(ctx, o)
@@ -94,14 +96,18 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 	return errors.Join(err, b.Close())
 }
 
-// checkAddress refuses what can never be listened on.
-func checkAddress(listen string) error {
-	_, port, err := net.SplitHostPort(listen)
+// checkAddress refuses what can never be listened on, or is not to be.
+func checkAddress(listen string, anonymous bool) error {
+	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
 		return usageError("listen", "%q: must be HOST:PORT", listen)
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 		return usageError("listen", "%q: the port must be 0 to 65535", listen)
+	}
+	ip, err := netip.ParseAddr(host)
+	if !anonymous && (host == "" || err == nil && !ip.IsLoopback()) { // of a name the server will see
+		return usageError("listen", "%q: must be on this host's loopback, unless --anonymous says that everybody may come", listen)
 	}
 	return nil
 }

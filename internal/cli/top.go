@@ -57,8 +57,9 @@ func (a *app) top(ctx context.Context, c *holdfast.Client, prefix string, every 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer a.rawKeys(cancel)()
-	fmt.Fprint(a.stdout, "\x1b[?1049h\x1b[?25l")       // a screen of its own, no cursor
-	defer fmt.Fprint(a.stdout, "\x1b[?25h\x1b[?1049l") // as it was
+	// A screen of its own, no cursor, and what is too wide is cut: a letter may be two columns wide.
+	fmt.Fprint(a.stdout, "\x1b[?1049h\x1b[?25l\x1b[?7l")
+	defer fmt.Fprint(a.stdout, "\x1b[?7h\x1b[?25h\x1b[?1049l") // as it was
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -75,7 +76,7 @@ func (a *app) top(ctx context.Context, c *holdfast.Client, prefix string, every 
 func (a *app) screen(ctx context.Context, c *holdfast.Client, prefix string) string {
 	width, height := 80, 24
 	if f, ok := a.stdout.(*os.File); ok {
-		if w, h, err := term.GetSize(int(f.Fd())); err == nil {
+		if w, h, err := term.GetSize(int(f.Fd())); err == nil && w > 0 && h > 0 {
 			width, height = w, h
 		}
 	}

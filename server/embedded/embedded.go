@@ -324,7 +324,9 @@ func (e *Etcd) alone(ec *embed.Config, cfg Config) error {
 		}
 		e.socket = dir
 	}
-	ec.ListenPeerUrls = []url.URL{{Scheme: "unix", Path: filepath.Join(dir, "peer.sock")}}
+	// etcd takes the whole path of the socket from the host, and without one listens where
+	// every user of the machine reaches it.
+	ec.ListenPeerUrls = []url.URL{{Scheme: "unix", Host: filepath.Join(dir, "peer.sock")}}
 	// The advertised one is written into the data: it must not depend on the folder.
 	ec.AdvertisePeerUrls = []url.URL{{Scheme: "unix", Host: "alone"}}
 	ec.InitialCluster = cfg.Name + "=unix://alone"

@@ -1,0 +1,61 @@
+package remotelock_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/remotelock"
+	"github.com/holdfast-io/holdfast/internal/wire"
+)
+
+// A server that refuses a question says nothing of those before it: the lease may have been
+// granted to one of them, or to the place in line that is kept after it.
+func TestRefusedAfterAPoll(t *testing.T) {
+	t.Parallel()
+	lease := backend.NewLeaseID()
+	for name, first := range map[string]func(w http.ResponseWriter){
+		"the poll was granted": func(w http.ResponseWriter) {
+			time.Sleep(100 * time.Millisecond) // longer than a twentieth of the TTL: it is asked for once more
+			w.Header().Set(wire.HeaderWaited, "100ms")
+			fmt.Fprintf(w, `{"name":"x","lease":%q,"token":5,"ttl":"1s","expires_at":"2026-11-20T11:30:05.999Z"}`, lease)
+		},
+		"the poll stood in line": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", wire.ContentTypeProblem)
+			w.WriteHeader(http.StatusConflict)
+			fmt.Fprintf(w, `{"type":%q,"holders":[],"position":1}`, wire.TypeHeld)
+		},
+	} {
+		var asked atomic.Int64
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPost && asked.Add(1) == 1 {
+				first(w)
+				return
+			}
+			w.Header().Set("Content-Type", wire.ContentTypeProblem)
+			w.WriteHeader(http.StatusServiceUnavailable)
+			fmt.Fprintf(w, `{"type":%q,"may_hold":false}`, wire.TypeOverloaded)
+		}))
+		b, err := remotelock.New("holdfast"+strings.TrimPrefix(s.URL, "http"), remotelock.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = b.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Lease: lease, Timed: true, TTL: time.Second, Wait: true})
+		if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
+			t.Errorf("%s: %v, want one that may hold the lease", name, err)
+		}
+		if n := asked.Load(); n != 2 {
+			t.Errorf("%s: asked %d times, want 2", name, n)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+		s.Close()
+	}
+}

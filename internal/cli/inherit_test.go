@@ -1,0 +1,191 @@
+package cli_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A command under two locks is told of the inner one: its token must not be that of another
+// lock, which a resource may take for a newer one.
+func TestRunWithinRun(t *testing.T) {
+	t.Parallel()
+	url := sqliteURL(t)
+	got := run(t, command(t, url, "run", "outer", "--", binary, "run", "inner", "--", "sh", "-c",
+		`echo "$HOLDFAST_LOCK $HOLDFAST_LEASE $HOLDFAST_TOKEN"; env | grep -c ^HOLDFAST_TOKEN=; "$0" show inner --json`, binary))
+	lines := strings.SplitN(got.out, "\n", 3)
+	if got.status != 0 || len(lines) != 3 {
+		t.Fatalf("%+v", got)
+	}
+	if want := "inner " + field(t, lines[2], "lease") + " " + field(t, lines[2], "token"); lines[0] != want || lines[1] != "1" {
+		t.Errorf("the command was told %q, %s tokens, want %q", lines[0], lines[1], want)
+	}
+}
+
+// The command has the files that holdfast was started with, and none of holdfast's own.
+func TestFilesArePassedOn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	in, out := filepath.Join(dir, "in"), filepath.Join(dir, "out")
+	if err := os.WriteFile(in, []byte("from the third\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	script := `exec "$0" run n -- sh -c 'cat <&3 >&4; ls -l /proc/$$/fd >&4' 3<"$1" 4>"$2"`
+	cmd := command(t, sqliteURL(t))
+	cmd.Path, cmd.Args = "/bin/sh", []string{"sh", "-c", script, binary, in, out}
+	if got := run(t, cmd); got.status != 0 {
+		t.Fatalf("%+v", got)
+	}
+	text, open, _ := strings.Cut(read(t, out), "\n")
+	if text != "from the third" {
+		t.Errorf("the command read %q", text)
+	}
+	// Of pipes it has its standard output and error, which this test made; 5 would be holdfast's.
+	if strings.Contains(open, "locks.db") || strings.Contains(open, " 5 -> ") {
+		t.Errorf("the command has\n%s", open)
+	}
+}
+
+// A holder whose program was replaced, or removed, while it waited runs its command.
+func TestProgramRemovedMeanwhile(t *testing.T) {
+	t.Parallel()
+	url := sqliteURL(t)
+	held := run(t, command(t, url, "acquire", "--ttl", "1h", "n", "--json"))
+	other := filepath.Join(t.TempDir(), "holdfast")
+	if err := os.Link(binary, other); err != nil {
+		t.Fatal(err)
+	}
+	waiting := command(t, url, "run", "n", "--", "true")
+	waiting.Path = other
+	if err := waiting.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, time.Minute, "it waits", func() bool {
+		return strings.Contains(run(t, command(t, url, "show", "n", "--json")).out, `"position": 1`)
+	})
+	if err := os.Remove(other); err != nil {
+		t.Fatal(err)
+	}
+	if got := run(t, command(t, url, "release", "n", field(t, held.out, "lease"))); got.status != 0 {
+		t.Fatalf("%+v", got)
+	}
+	if err := waiting.Wait(); err != nil {
+		t.Errorf("the command was not run: %v", err)
+	}
+}
+
+// Nobody reads what is said: a lease that could not be told is given back, and a command goes
+// on under its lock.
+func TestBrokenPipe(t *testing.T) {
+	t.Parallel()
+	url := sqliteURL(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	acquire := command(t, url, "acquire", "--ttl", "1h", "n")
+	acquire.Stdout = w
+	if err := acquire.Run(); err == nil || acquire.ProcessState.ExitCode() != 1 {
+		t.Errorf("acquire: %v, want status 1", err)
+	}
+	if got := run(t, command(t, url, "run", "--try", "n", "--", "true")); got.status != 0 {
+		t.Errorf("the lock is not free: %+v", got)
+	}
+	for _, verb := range []string{"run", "elect"} {
+		// It is told to end when the lock is taken away, which nobody reads either. The command
+		// itself is told of a broken pipe as it always is.
+		ready := filepath.Join(t.TempDir(), "ready")
+		quiet := command(t, url, verb, verb, "--", "sh", "-c", `(echo >&2; exit 3); test $? = 141 || exit 4; exec 2>/dev/null
+			trap 'echo told >"$0"; exit' TERM; echo ready >"$0"; while :; do sleep 0.01; done`, ready)
+		if verb == "elect" {
+			quiet.Args = slices.Insert(quiet.Args, 2, "--once")
+		}
+		quiet.Stderr = w
+		if err := quiet.Start(); err != nil {
+			t.Fatal(err)
+		}
+		await(t, time.Minute, "the command runs", func() bool { return read(t, ready) != "" || quiet.Process.Signal(syscall.Signal(0)) != nil })
+		if got := run(t, command(t, url, "break", verb, "--reason", "test", "--yes")); got.status != 0 {
+			t.Fatalf("%+v", got)
+		}
+		if err := quiet.Wait(); err == nil || quiet.ProcessState.ExitCode() != 70 || read(t, ready) != "told" {
+			t.Errorf("%s: %v, and the command was %q, want status 70, and told", verb, err, read(t, ready))
+		}
+	}
+}
+
+// What was ignored when holdfast was started stays ignored, by the command too: as with nohup,
+// or behind an & in a script.
+func TestIgnoredSignals(t *testing.T) {
+	t.Parallel()
+	for name, signal := range map[string]syscall.Signal{"HUP": syscall.SIGHUP, "INT": syscall.SIGINT} {
+		ready := filepath.Join(t.TempDir(), "ready")
+		cmd := command(t, sqliteURL(t))
+		cmd.Path, cmd.Args = "/bin/sh", []string{
+			"sh", "-c", `trap '' ` + name + `; exec "$0" run n -- sh -c 'trap "exit 3" USR1; echo ready >"$0"; while :; do sleep 0.01; done' "$1"`, binary, ready,
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		await(t, time.Minute, "the command runs", func() bool { return read(t, ready) != "" })
+		for _, s := range []syscall.Signal{signal, syscall.SIGUSR1} { // they are passed on in order
+			if err := cmd.Process.Signal(s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 3 {
+			t.Errorf("%s: %v, want status 3", name, err)
+		}
+	}
+}
+
+// Who waits in line is stopped by Ctrl-Z as anybody is, and goes on with fg.
+func TestStopWhileWaiting(t *testing.T) {
+	t.Parallel()
+	url := sqliteURL(t)
+	held := run(t, command(t, url, "acquire", "--ttl", "1h", "n", "--json"))
+	x := openTerminal(t, url)
+	for _, verb := range []string{"run", "elect"} {
+		x.types("holdfast " + verb + " n -- echo it was h'a'd\n")
+		x.sees("waiting for")
+		x.types(ctrlZ)
+		x.sees("Stopped")
+		x.sees("> ")
+		x.types("fg\n")
+		x.sees("holdfast " + verb)
+		if verb == "run" {
+			x.types(ctrlC)
+			x.sees("> ")
+			continue
+		}
+		if got := run(t, command(t, url, "release", "n", field(t, held.out, "lease"))); got.status != 0 {
+			t.Fatalf("%+v", got)
+		}
+		x.sees("it was had")
+	}
+}
+
+// The table is as large as the terminal: a line that is too wide for it, of letters that take
+// two columns as well, does not push the others off. q ends it, and leaves the terminal as it was.
+func TestTopOnATerminal(t *testing.T) {
+	t.Parallel()
+	url := sqliteURL(t)
+	run(t, command(t, url, "acquire", "--ttl", "1h", strings.Repeat("鎖", 70)))
+	x := openTerminal(t, url)
+	x.types("holdfast top\n")
+	const noWrap, wrap = "\x1b[?7l", "\x1b[?7h"
+	x.sees(noWrap)
+	x.sees(strings.Repeat("鎖", 40))
+	x.types("q")
+	x.sees(wrap)
+	x.types("echo b'a'ck\n")
+	x.sees("back\r\n")
+}

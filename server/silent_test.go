@@ -1,0 +1,113 @@
+package server_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/internal/wire"
+	"github.com/holdfast-io/holdfast/server"
+)
+
+// silent is a real backend that does what it is asked and does not answer: a free lock is
+// granted, a session is not opened, and a lease that is not there is made unusable, all of it
+// without a word before the caller's context ends, or the test.
+type silent struct {
+	backend.Backend
+	over chan struct{}
+}
+
+// startSilent serves such a one.
+func startSilent(t *testing.T, cfg server.Config) *api {
+	t.Helper()
+	s := &silent{memlock.NewStore().Open(), make(chan struct{})}
+	a := serve(t, &faulty{Backend: s}, cfg)
+	t.Cleanup(func() { close(s.over) })
+	return a
+}
+
+func (s *silent) none(ctx context.Context, op string) error {
+	select {
+	case <-ctx.Done():
+	case <-s.over:
+	}
+	return &backend.UnavailableError{Backend: "memory", Op: op, MayHold: op == "acquire", Err: errAway}
+}
+
+func (s *silent) OpenSession(ctx context.Context, _ backend.SessionRequest) error {
+	return s.none(ctx, "open session")
+}
+
+func (s *silent) Acquire(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
+	if _, err := s.Backend.Acquire(context.WithoutCancel(ctx), r); err != nil {
+		return backend.Grant{}, err
+	}
+	return backend.Grant{}, s.none(ctx, "acquire")
+}
+
+func (s *silent) Release(ctx context.Context, r backend.ReleaseRequest) error {
+	if err := s.Backend.Release(context.WithoutCancel(ctx), r); err != nil || !r.Abandon {
+		return err
+	}
+	return s.none(ctx, "release")
+}
+
+// A wait that is over before the backend has answered may have worked, whatever was asked
+// after the question that counted: a client that is told otherwise leaves the lease out.
+func TestWaitWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	a := startSilent(t, server.Config{})
+	p := want[wire.Problem](a, 503, "POST", lockPath("x"), `{"lease":"my-own-lease-0001","wait":"300ms"}`)
+	held := a.inspect("x").Holders
+	if len(held) != 1 || held[0].Lease != "my-own-lease-0001" {
+		t.Fatalf("the holders are %+v", held)
+	}
+	if p.MayHold == nil || !*p.MayHold {
+		t.Errorf("the client has the lock, and is told %+v", p)
+	}
+}
+
+// A release does not wait for the backend longer than it may.
+func TestReleaseWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	a := startSilent(t, server.Config{Timeout: 300 * time.Millisecond})
+	p := want[wire.Problem](a, 503, "DELETE", lockPath("x")+"/leases/my-own-lease-0001", "")
+	if p.Type != wire.TypeUnavailable {
+		t.Errorf("%+v", p)
+	}
+}
+
+// late is a real backend that grants to who waits without a word, and then is not there.
+type late struct {
+	backend.Backend
+	granted atomic.Bool
+}
+
+func (l *late) Acquire(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
+	switch {
+	case l.granted.Load():
+		return backend.Grant{}, &backend.UnavailableError{Backend: "memory", Op: "acquire", Err: errAway}
+	case !r.Wait:
+		return backend.Grant{}, &backend.HeldError{Name: r.Name}
+	}
+	if _, err := l.Backend.Acquire(ctx, r); err != nil {
+		return backend.Grant{}, err
+	}
+	l.granted.Store(true)
+	<-ctx.Done()
+	return backend.Grant{}, context.Cause(ctx)
+}
+
+// A lease that is seen to be out when the wait is over may be had, also when it cannot be asked
+// for any more.
+func TestSeenAndNotAnswered(t *testing.T) {
+	t.Parallel()
+	a := serve(t, &faulty{Backend: &late{Backend: memlock.NewStore().Open()}}, server.Config{Timeout: 300 * time.Millisecond})
+	p := want[wire.Problem](a, 503, "POST", lockPath("x"), `{"lease":"my-own-lease-0001","wait":"300ms"}`)
+	if held := a.inspect("x").Holders; len(held) != 1 || p.MayHold == nil || !*p.MayHold {
+		t.Errorf("the holders are %+v, and the client is told %+v", held, p)
+	}
+}
