@@ -417,6 +417,10 @@ func TestAskedMeanwhile(t *testing.T) {
 	if l := a.granted(t); l.ByTimer {
 		t.Errorf("the grant is %+v", l.Grant)
 	}
+	// A timed lease that waited does not stay with the session under which it did.
+	if n := s.Do("HLEN", "{hf0}:s:"+string(id)); n != int64(1) {
+		t.Errorf("the session has %v fields", n)
+	}
 }
 
 // A refusal names some of the holders. It does not read all of them.

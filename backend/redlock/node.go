@@ -319,14 +319,14 @@ func (n *node) compose(ctx context.Context, batch *batch, greet bool) ([]string,
 // safe reports whether what the server answers is on disk. One that does not tell its
 // settings counts as one that loses data.
 func (n *node) safe(ctx context.Context) (bool, error) {
-	settings, err := n.link.config(ctx, "append*")
+	settings, err := n.link.config(ctx, "*append*")
 	if err != nil {
 		if _, ok := errors.AsType[*serverError](err); ok {
 			return false, nil
 		}
 		return false, &unsentError{err}
 	}
-	return settings["appendonly"] == "yes" && settings["appendfsync"] == "always", nil
+	return settings["appendonly"] == "yes" && settings["appendfsync"] == "always" && settings["no-appendfsync-on-rewrite"] != "yes", nil
 }
 
 // close takes nothing more on. What it gives is closed when all that was queued is sent.

@@ -205,3 +205,44 @@ func TestListOfMany(t *testing.T) {
 		}
 	}
 }
+
+// A lease is out for as long as a quorum of its votes, and not for as long as the last of
+// them: one that was asked for again is told so much and no more.
+func TestLeftIsThatOfTheQuorum(t *testing.T) {
+	t.Parallel()
+	p := newPanel(t, testserver.RedisNodes(t, 3, "--appendonly", "no"))
+	req := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute}
+	if _, err := p.Acquire(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	const others = 0b110
+	p.cutOff(t, others)
+	longer := backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: req.Name, Lease: req.Lease, TTL: DefaultMaxTTL}}}
+	if r, err := p.Renew(t.Context(), longer); err == nil && r.Leases[0].Err == nil {
+		t.Fatalf("one of three renewed it: %+v", r)
+	}
+	p.cutOff(t, 0)
+	g, err := p.Acquire(t.Context(), req)
+	if err != nil || g.Left > req.TTL {
+		t.Errorf("it has %s left, %v", g.Left, err)
+	}
+}
+
+// A permit is renewed by as many nodes as it takes to get one: by fewer there would be room
+// for one more than there are.
+func TestPermitIsRenewedByItsQuorum(t *testing.T) {
+	t.Parallel()
+	p := newPanel(t, testserver.RedisNodes(t, 3, "--appendonly", "no"))
+	req := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute, Mode: backend.Shared, Limit: 2}
+	if _, err := p.Acquire(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	renew := backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: req.Name, Lease: req.Lease, TTL: time.Minute}}}
+	for cut, want := range map[int]bool{0: true, 0b100: false} {
+		p.cutOff(t, cut)
+		r, err := p.Renew(t.Context(), renew)
+		if got := err == nil && r.Leases[0].Err == nil; got != want {
+			t.Errorf("nodes %03b away: %+v, %v", cut, r, err)
+		}
+	}
+}
