@@ -2,6 +2,7 @@ package holdfast_test
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -100,5 +101,56 @@ func TestGivenUpMayBeHeld(t *testing.T) {
 		}
 		mayHold(t, err)
 		f.release.Store(nil)
+	})
+}
+
+// C10, C14: a lease that is broken while its grant is on the way is not had.
+func TestGrantThatWasBrokenOnTheWayIsNotHeld(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, store := newFaults(t)
+		c := newClient(t, f, holdfast.Config{TTL: time.Hour})
+		operator := openStore(t, store)
+		late := func(_ context.Context, call func() (backend.Grant, error)) (backend.Grant, error) {
+			f.acquire.Store(nil)
+			g, err := call()
+			if _, err := operator.Break(t.Context(), backend.BreakRequest{Name: "n", Reason: "test"}); err != nil {
+				t.Error(err)
+			}
+			synctest.Wait() // the keeper has heard of it
+			return g, err
+		}
+		f.acquire.Store(&late)
+		lock := mustAcquire(t, c, "n")
+		info, err := operator.Inspect(t.Context(), "n")
+		if err != nil || len(info.Holders) != 1 || info.Holders[0].Token != lock.Token() || lock.Err() != nil {
+			t.Errorf("held here with token %d, %v; on the backend: %+v, %v", lock.Token(), lock.Err(), info.Holders, err)
+		}
+	})
+}
+
+// C13: a grant that arrives when the client is being closed is given back.
+func TestGrantThatComesAfterClose(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, store := newFaults(t)
+		c := newClient(t, f, holdfast.Config{})
+		closed := make(chan error, 1)
+		late := func(_ context.Context, call func() (backend.Grant, error)) (backend.Grant, error) {
+			g, err := call()
+			go func() { closed <- c.Close(context.WithoutCancel(t.Context())) }()
+			synctest.Wait() // it waits for this call
+			return g, err
+		}
+		f.acquire.Store(&late)
+		if lock, err := c.Acquire(t.Context(), "n", holdfast.TTL(time.Hour)); !errors.Is(err, holdfast.ErrClosed) {
+			t.Errorf("%v, %v", lock, err)
+		}
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+		if info, err := openStore(t, store).Inspect(t.Context(), "n"); err != nil || len(info.Holders) != 0 {
+			t.Errorf("left: %+v, %v", info.Holders, err)
+		}
 	})
 }
