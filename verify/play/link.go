@@ -18,7 +18,8 @@ type link struct {
 	mu      sync.Mutex
 	held    [2]bool // requests, replies
 	delay   time.Duration
-	dead    bool // for good: the worker was killed
+	dead    bool  // for good: the worker was killed
+	died    int64 // when that was
 	changed chan struct{}
 	cut     chan struct{} // closed when what is under way is lost
 }
@@ -49,10 +50,17 @@ func (l *link) lose() {
 
 func (l *link) kill() {
 	l.set(func() {
-		l.dead = true
+		l.dead, l.died = true, now()
 		close(l.cut)
 		l.cut = make(chan struct{})
 	})
+}
+
+// deadAt reports whether the worker was dead at an instant.
+func (l *link) deadAt(t int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.dead && t > l.died
 }
 
 // pass waits until the link lets something through.

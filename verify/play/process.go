@@ -77,8 +77,8 @@ func (p *player) listen(out io.Reader, hear func(history.Event)) {
 		if err != nil {
 			continue // cut short by the end of its writer
 		}
-		if p.link != nil && p.killed() {
-			continue // what a dead process would not have said
+		if p.link != nil && p.link.deadAt(e.At) {
+			continue // a dead process would not have said it; what it had said before counts
 		}
 		if e.Kind == history.KindStart {
 			p.once.Do(func() { close(p.begun) })
