@@ -105,7 +105,8 @@ func LongLine(t *testing.T, b, other backend.Backend) {
 func DeadInLongLine(t *testing.T, b, other backend.Backend, cut func()) {
 	t.Helper()
 	const n, dead, ttl = 24, 20, 8 * time.Second
-	id, dies := Session(t, b, time.Hour, nil), Session(t, other, ttl, nil)
+	id := Session(t, b, time.Hour, nil)
+	var dies backend.SessionID
 	held := Ask("n", id)
 	Take(t, b, held)
 	asked, answers := make([]backend.AcquireRequest, n), make([]<-chan Answer, n)
@@ -113,10 +114,16 @@ func DeadInLongLine(t *testing.T, b, other backend.Backend, cut func()) {
 		asked[i] = Ask("n", id)
 		v := b
 		if i == dead {
+			dies = Session(t, other, ttl, nil)
 			asked[i].Session, v = dies, other
 		}
 		answers[i] = Start(t, v, asked[i])
 		InLine(t, b, "n", i+1)
+		if i >= dead { // it lives until it is cut off, however long this takes
+			if res, err := other.Renew(Within(t), backend.RenewRequest{Session: dies}); err != nil || res.SessionLost {
+				t.Fatalf("renew: %+v, %v", res, err)
+			}
+		}
 	}
 	cut()
 	Give(t, b, held)
