@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	ossignal "os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -30,9 +31,21 @@ func TestMain(m *testing.M) {
 	if out, err := build.CombinedOutput(); err != nil {
 		panic(fmt.Sprintf("build: %v\n%s", err, out))
 	}
+	heed()
 	status := m.Run()
 	_ = os.RemoveAll(dir)
 	os.Exit(status)
+}
+
+// heed has the commands of the tests heed signals also where the tests were started with some
+// ignored (nohup, a job in the background), which commands inherit, and mind: a signal that
+// is listened to is not ignored in a child.
+func heed() {
+	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGTSTP} {
+		if ossignal.Ignored(s) {
+			ossignal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
 }
 
 // command is holdfast with these arguments on that backend.
