@@ -270,6 +270,12 @@ func (c *advisoryConn) unlock(q *pgx.Batch, l *backend.AcquireRequest, freed *in
 	})
 }
 
+// giveBack gives a lock back by itself.
+func (c *advisoryConn) giveBack(ctx context.Context, l *backend.AcquireRequest) error {
+	_, err := c.conn.Exec(ctx, unlockOf(l.Mode), c.b.key(l.Name))
+	return err //nolint:wrapcheck // the session is over
+}
+
 func unlockOf(m backend.Mode) string {
 	if m == backend.Shared {
 		return unlockShared
@@ -291,8 +297,8 @@ func (c *advisoryConn) takeBack(ctx context.Context, all []*connlease.Try, answe
 		case i == answered && c.has[key]+took[key] > 0:
 			return errUnsure
 		}
-		if _, err := c.conn.Exec(ctx, unlockOf(t.Req.Mode), key); err != nil {
-			return err //nolint:wrapcheck // the session is over
+		if err := c.giveBack(ctx, t.Req); err != nil {
+			return err
 		}
 		took[key]++
 	}
@@ -361,8 +367,8 @@ func (c *advisoryConn) undo(ctx context.Context, all []*connlease.Try) error {
 		if !t.Granted || t.Token != 0 {
 			continue
 		}
-		if _, err := c.conn.Exec(ctx, unlockOf(t.Req.Mode), c.b.key(t.Req.Name)); err != nil {
-			return err //nolint:wrapcheck // the session is over
+		if err := c.giveBack(ctx, t.Req); err != nil {
+			return err
 		}
 		t.Granted, t.Foreign = false, true
 	}

@@ -160,7 +160,8 @@ func (e *Etcd) start(ctx context.Context, cfg Config) error {
 	}
 	e.client = v3client.New(e.node.Server)
 	e.client.Watcher = watcher(e.node.Server, e.client)
-	return e.forget(ctx)
+	e.forget(ctx)
+	return nil
 }
 
 // keptAtStart is how many changes of those before its start a node keeps.
@@ -168,16 +169,11 @@ const keptAtStart = 10_000
 
 // forget drops old history. The clock for that begins anew with each start: a node that
 // never is up for as long as that takes would keep all it ever did.
-func (e *Etcd) forget(ctx context.Context) error {
-	status, err := e.client.Status(ctx, "")
-	if err != nil {
-		return fmt.Errorf("embedded: status: %w", err)
-	}
-	if rev := status.Header.Revision; rev > keptAtStart {
+func (e *Etcd) forget(ctx context.Context) {
+	if rev := e.node.Server.KV().Rev(); rev > keptAtStart {
 		// It fails where that is forgotten already.
 		_, _ = e.client.Compact(ctx, rev-keptAtStart)
 	}
-	return nil
 }
 
 // Client gives a client that calls the node directly. Close closes it.

@@ -18,8 +18,7 @@ type link struct {
 	mu      sync.Mutex
 	held    [2]bool // requests, replies
 	delay   time.Duration
-	dead    bool  // for good: the worker was killed
-	died    int64 // when that was
+	died    int64 // when the worker was killed, for good; 0: it lives
 	changed chan struct{}
 	cut     chan struct{} // closed when what is under way is lost
 }
@@ -50,7 +49,7 @@ func (l *link) lose() {
 
 func (l *link) kill() {
 	l.set(func() {
-		l.dead, l.died = true, now()
+		l.died = now()
 		close(l.cut)
 		l.cut = make(chan struct{})
 	})
@@ -60,7 +59,7 @@ func (l *link) kill() {
 func (l *link) deadAt(t int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.dead && t > l.died
+	return l.died != 0 && t > l.died
 }
 
 // pass waits until the link lets something through.
@@ -68,7 +67,7 @@ func (l *link) pass(ctx context.Context, direction int) error {
 	l.mu.Lock()
 	cut := l.cut
 	for n := 0; ; n++ {
-		held, dead, delay, changed := l.held[direction], l.dead, l.delay, l.changed
+		held, dead, delay, changed := l.held[direction], l.died != 0, l.delay, l.changed
 		l.mu.Unlock()
 		switch {
 		case dead:

@@ -175,7 +175,7 @@ func startInside(ctx context.Context, b backend.Backend, j job, hear func(histor
 func (p *player) killed() bool {
 	p.link.mu.Lock()
 	defer p.link.mu.Unlock()
-	return p.link.dead
+	return p.link.died != 0
 }
 
 // ignoreAway forgives a worker that could not say good-bye.
