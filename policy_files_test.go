@@ -1,0 +1,71 @@
+package holdfast_test
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"testing"
+	"testing/fstest"
+)
+
+// largest is how many bytes a file of the repository has at most: who clones it gets all
+// of them, for ever. What is built is larger, nearly always.
+const largest = 1 << 20
+
+// What a build leaves where it ran is not committed with the rest. The nested modules are
+// looked at too.
+func TestPolicyFiles(t *testing.T) {
+	t.Parallel()
+	faults, err := largeFiles(os.DirFS("."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fault := range faults {
+		t.Error(fault)
+	}
+}
+
+func TestPolicyFilesCatches(t *testing.T) {
+	t.Parallel()
+	large := &fstest.MapFile{Data: make([]byte, largest+1)}
+	faults, err := largeFiles(fstest.MapFS{
+		"bench/peers/peers": large, "bench/peers/main.go": {Data: make([]byte, largest)},
+		"bin/holdfast": large, ".data/db": large, ".git/pack": large, "play.test": large, "a/cpu.prof": large, "a/b.out": large,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"bench/peers/peers: 1048577 bytes, more than 1048576"}; !slices.Equal(faults, want) {
+		t.Errorf("%q, want %q", faults, want)
+	}
+}
+
+// largeFiles passes over what .gitignore keeps out.
+func largeFiles(fsys fs.FS) ([]string, error) {
+	var faults []string
+	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if name == "bin" || name == ".data" || name == ".git" {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if slices.Contains([]string{".test", ".prof", ".out"}, path.Ext(name)) {
+			return nil
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if info.Size() > largest {
+			faults = append(faults, fmt.Sprintf("%s: %d bytes, more than %d", name, info.Size(), largest))
+		}
+		return nil
+	})
+	return faults, err
+}
