@@ -41,12 +41,13 @@ type AdvisoryConfig struct {
 //
 // A session is a connection, and all its locks are on that. The server frees them when the
 // connection ends, however it ends, and ends it itself when nothing came over it for the TTL
-// (idle_session_timeout). The holder hears of the end of its connection at once. There are no
-// timed leases, no permits, no re-entry across processes and no events, and waiters are
-// served in no promised order: a lock is only ever tried, never waited for in the server, so
-// that one connection is enough for all of them. Who was refused is put into a table, and
-// whoever gives the lock back notifies the first there; who comes at that moment may be
-// faster. A waiter tries once a second in any case: nobody notifies for a holder that died.
+// (idle_session_timeout, and TCP's own where it waits for the rest of a request). The holder
+// hears of the end of its connection at once. There are no timed leases, no permits, no
+// re-entry across processes and no events, and waiters are served in no promised order: a lock
+// is only ever tried, never waited for in the server, so that one connection is enough for all
+// of them. Who was refused is put into a table, and whoever gives the lock back notifies the
+// first there; who comes at that moment may be faster. A waiter tries once a second in any
+// case: nobody notifies for a holder that died.
 //
 // The key of a lock is 64 bits of the SHA-256 of the schema and its name. Two names with the
 // same key exclude each other in different sessions, and do no other harm; among a million

@@ -31,6 +31,10 @@ const (
 const (
 	// The server ends a connection over which nothing came for so long.
 	setIdle = `SELECT set_config('idle_session_timeout', $1, false)`
+	// In the middle of a request it waits without a bound; its kernel finds out that nobody
+	// is there. Where it can't set them, as on another system, that is in its log only.
+	setKeepalive = `SELECT set_config('tcp_keepalives_idle', $1, false), set_config('tcp_keepalives_interval', '1', false),
+		set_config('tcp_keepalives_count', '3', false), set_config('tcp_user_timeout', $2, false)`
 	// A pooler in between has another number for the connection than the server itself.
 	hello      = `SELECT CASE WHEN pg_backend_pid()::bigint = $2 THEN pg_try_advisory_lock($1) END`
 	addSession = `INSERT INTO @sessions (conn, pid, session, expires, made)
@@ -145,11 +149,19 @@ func (c *advisoryConn) hello(ctx context.Context, id backend.SessionID) error {
 	}
 	q := new(pgx.Batch)
 	q.Queue(setIdle, millis(c.ttl+idleMargin))
+	q.Queue(setKeepalive, wholeSeconds(c.ttl+idleMargin), millis(c.ttl+idleMargin))
 	q.Queue(c.b.sql(keepEpoch))
 	q.Queue(c.b.sql(sweepDead))
 	q.Queue(c.b.sql(addSession), c.id, string(id), c.ttl.Microseconds())
 	q.Queue("LISTEN " + c.channel())
 	return c.conn.SendBatch(ctx, q).Close() //nolint:wrapcheck // see unavailable
+}
+
+// wholeSeconds is not less than d, which is at least what the holder believes, nor more than
+// Linux takes (tcp(7), TCP_KEEPIDLE).
+func wholeSeconds(d time.Duration) string {
+	const most = 32767 * time.Second
+	return strconv.FormatInt(int64((min(d, most)+time.Second-1)/time.Second), 10)
 }
 
 var errTaken = errors.New("another connection has the lock of this one's number")
