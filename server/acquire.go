@@ -34,12 +34,12 @@ func (s *Server) acquire(w http.ResponseWriter, r *request) {
 		return
 	}
 	if a.Wait > 0 {
-		leave, ok := s.line.join(a.name, s.cfg.Limits.WaitersPerLock)
+		leave, ok := s.line.join(a.name, a.lease, s.cfg.Limits.WaitersPerLock)
 		if !ok {
 			s.metrics.QuotaRejected(observe.QuotaWaiters)
 			s.fail(w, r, &shed{
 				status: http.StatusTooManyRequests,
-				what:   fmt.Sprintf("at most %d requests may wait here for one lock", s.cfg.Limits.WaitersPerLock),
+				what:   fmt.Sprintf("at most %d may wait here for one lock", s.cfg.Limits.WaitersPerLock),
 			})
 			return
 		}
@@ -222,7 +222,7 @@ func (s *Server) acquireTheirs(ctx context.Context, w http.ResponseWriter, r *re
 	}
 	if a.Wait > 0 {
 		var err error
-		if client, t, end, err = s.guest(); err != nil {
+		if client, t, end, err = s.guest(a); err != nil {
 			s.fail(w, r, s.stillUnknown(a, unknown, err))
 			return
 		}
@@ -293,8 +293,8 @@ func (s *Server) lookAgain(ctx context.Context, a ask, held *backend.HeldError) 
 }
 
 // guest makes a client with a session of its own. The function ends it, after the time
-// that it is given.
-func (s *Server) guest() (*holdfast.Client, *tap, func(keep time.Duration), error) {
+// that it is given; so long the place counts.
+func (s *Server) guest(a ask) (*holdfast.Client, *tap, func(keep time.Duration), error) {
 	t := &tap{Backend: s.b}
 	c, err := holdfast.New(t, s.clientConfig())
 	if err != nil {
@@ -302,7 +302,9 @@ func (s *Server) guest() (*holdfast.Client, *tap, func(keep time.Duration), erro
 	}
 	s.guestCount.Add(1)
 	end := func(keep time.Duration) {
+		leave := s.line.keep(a.name, a.lease)
 		s.settle(func(done context.Context) {
+			defer leave()
 			defer s.guestCount.Add(-1)
 			s.endGuest(done, c, t, keep)
 		})

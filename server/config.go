@@ -85,8 +85,8 @@ type Limits struct {
 	// Streams is the most requests at once on one HTTP/2 connection. Default: 250.
 	// Optional.
 	Streams int
-	// WaitersPerLock is how many requests may wait here for one lock. Default: 1,000.
-	// Optional.
+	// WaitersPerLock is how many may wait here for one lock: requests, and those whose
+	// place is kept for them until they ask again. Default: 1,000. Optional.
 	WaitersPerLock int
 	// Acquires, Reads, Events and Holders are how many requests of a lane are served
 	// at once: acquisitions, those that wait too; looking and breaking; event

@@ -213,6 +213,31 @@ func TestWaitersPerLock(t *testing.T) {
 	third.cancel()
 }
 
+// A place that is kept is one of those in line, until its time is over; who asks again for its
+// lease has it.
+func TestKeptPlacesPerLock(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{Limits: server.Limits{WaitersPerLock: 2}})
+	a.take("x", `{}`)
+	ask := func(lease, keep string) int {
+		t.Helper()
+		return a.call("POST", lockPath("x"), `{"wait":"1ms","lease":"my-own-lease-`+lease+`"}`, wire.HeaderKeepPlace, keep).status
+	}
+	for _, c := range []struct {
+		lease, keep string
+		want        int
+	}{{"0001", "14s", 409}, {"0001", "14s", 409}, {"0002", "14s", 409}, {"0003", "14s", 429}, {"0001", "14s", 409}} {
+		if got := ask(c.lease, c.keep); got != c.want {
+			t.Errorf("lease %s: status %d, want %d", c.lease, got, c.want)
+		}
+	}
+	if got := a.call("POST", lockPath("x"), `{"wait":"1ms"}`); got.status != 429 {
+		t.Errorf("a lease of the server's: status %d", got.status)
+	}
+	a.take("y", `{"wait":"1s"}`) // another lock
+	eventually(t, "a place is free again", func() bool { return ask("0003", "0s") == 409 })
+}
+
 // A poll may wait for so long and no longer; what is configured is what is told.
 func TestWaitLimit(t *testing.T) {
 	t.Parallel()

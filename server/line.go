@@ -4,32 +4,75 @@ import (
 	"container/list"
 	"sync"
 	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
 )
 
-// line counts the requests that wait here, for the limit and for the metrics.
-// The order of the line is the backend's.
+// line counts the requests that wait here, and the places that are kept for those who ask
+// again, for the limit and for the metrics. The order of the line is the backend's.
 type line struct {
 	mu       sync.Mutex
-	waiting  map[string]int
-	ages     *list.List           // time.Time, oldest first
-	released map[string]time.Time // when a lock with waiters was last released here
+	waiting  map[string]int                     // requests
+	leases   map[string]map[backend.LeaseID]int // requests and kept places; "" where the server makes the ID
+	ages     *list.List                         // time.Time, oldest first
+	released map[string]time.Time               // when a lock with waiters was last released here
 }
 
 func newLine() *line {
-	return &line{waiting: make(map[string]int), ages: list.New(), released: make(map[string]time.Time)}
+	return &line{
+		waiting: make(map[string]int), leases: make(map[string]map[backend.LeaseID]int),
+		ages: list.New(), released: make(map[string]time.Time),
+	}
 }
 
-// join counts one more who waits for the lock, unless there are limit already. The
-// function that it gives counts one less.
-func (l *line) join(name string, limit int) (func(), bool) {
+// join counts one more who waits for the lock, unless there are limit already. Who asks again
+// for the lease of a place that is kept has that. The function that it gives counts one less.
+func (l *line) join(name string, lease backend.LeaseID, limit int) (func(), bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.waiting[name] >= limit {
+	again := lease != "" && l.leases[name][lease] > 0
+	if l.waiting[name] >= limit || !again && l.places(name) >= limit {
 		return nil, false
 	}
 	l.waiting[name]++
+	l.add(name, lease)
 	age := l.ages.PushBack(time.Now())
-	return func() { l.leave(name, age) }, true
+	return func() { l.leave(name, lease, age) }, true
+}
+
+// keep counts a place that is kept for a lease until the function that it gives is called.
+func (l *line) keep(name string, lease backend.LeaseID) func() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.add(name, lease)
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.remove(name, lease)
+	}
+}
+
+// places is how many there are: a lease has one, however many ask for it.
+func (l *line) places(name string) int {
+	all := l.leases[name]
+	return len(all) + max(0, all[""]-1)
+}
+
+func (l *line) add(name string, lease backend.LeaseID) {
+	if l.leases[name] == nil {
+		l.leases[name] = make(map[backend.LeaseID]int)
+	}
+	l.leases[name][lease]++
+}
+
+func (l *line) remove(name string, lease backend.LeaseID) {
+	all := l.leases[name]
+	if all[lease]--; all[lease] == 0 {
+		delete(all, lease)
+	}
+	if len(all) == 0 {
+		delete(l.leases, name)
+	}
 }
 
 // alone reports whether no more than one request waits here for the lock.
@@ -39,9 +82,10 @@ func (l *line) alone(name string) bool {
 	return l.waiting[name] <= 1
 }
 
-func (l *line) leave(name string, age *list.Element) {
+func (l *line) leave(name string, lease backend.LeaseID, age *list.Element) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.remove(name, lease)
 	l.ages.Remove(age)
 	if l.waiting[name]--; l.waiting[name] == 0 {
 		delete(l.waiting, name)
