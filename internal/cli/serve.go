@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -27,6 +28,7 @@ type serveOptions struct {
 	name        string
 	cluster     []string
 	listenPeers string
+	peerTLS     embedded.TLS
 	anonymous   bool
 }
 
@@ -44,7 +46,7 @@ SIGTERM or Ctrl-C stops it: those who wait get an answer, leases stay.
 
 There is no authentication yet: it refuses to listen beyond this host unless
 --anonymous says that this is meant. The nodes of a cluster, too, trust whoever reaches
-their peer URLs: give them a network of their own.
+their peer URLs, unless those are https: then it must have a certificate of --peer-ca.
 
 The API is described at /openapi.json, the metrics are at /metrics, and / is a page
 that shows the locks live.`,
@@ -63,6 +65,9 @@ that shows the locks live.`,
 	f.StringVar(&o.name, "name", "", "name of this node in the cluster")
 	f.StringSliceVar(&o.cluster, "cluster", nil, "all nodes, as NAME=PEER-URL, separated by commas")
 	f.StringVar(&o.listenPeers, "listen-peers", "", "address to listen on for the other nodes, if it is not that of the node's URL")
+	f.StringVar(&o.peerTLS.Cert, "peer-cert", "", "certificate of this node for the others, where the URLs in --cluster are https (PEM file)")
+	f.StringVar(&o.peerTLS.Key, "peer-key", "", "key of --peer-cert (PEM file)")
+	f.StringVar(&o.peerTLS.CA, "peer-ca", "", "authority that the certificates of all nodes are from (PEM file)")
 	f.BoolVar(&o.anonymous, "anonymous", false, "listen beyond this host, though anybody who connects may do everything")
 	return cmd
 }
@@ -129,9 +134,12 @@ func (a *app) store(ctx context.Context, o serveOptions) (backend.Backend, error
 	if err != nil {
 		return nil, err
 	}
+	if err := o.checkPeerTLS(peers); err != nil {
+		return nil, err
+	}
 	if a.backend != "" {
-		if len(peers) > 0 || o.dataDir != "" || o.name != "" {
-			return nil, usageError("backend", "must not be given together with --data-dir, --name or --cluster, which are of the embedded etcd")
+		if len(peers) > 0 || o.dataDir != "" || o.name != "" || o.listenPeers != "" {
+			return nil, usageError("backend", "must not be given together with --data-dir, --name, --cluster or --listen-peers, which are of the embedded etcd")
 		}
 		return a.open(ctx)
 	}
@@ -143,9 +151,11 @@ func (a *app) store(ctx context.Context, o serveOptions) (backend.Backend, error
 	if o.dataDir, err = filepath.Abs(o.dataDir); err != nil {
 		return nil, fmt.Errorf("data-dir: %w", err)
 	}
-	return open.Embedded(ctx, embedded.Config{
-		DataDir: o.dataDir, Name: o.name, Cluster: peers, ListenPeers: o.listenPeers, Logger: a.logger(),
-	})
+	conf := embedded.Config{DataDir: o.dataDir, Name: o.name, Cluster: peers, ListenPeers: o.listenPeers, Logger: a.logger()}
+	if o.peerTLS != (embedded.TLS{}) {
+		conf.PeerTLS = &o.peerTLS
+	}
+	return open.Embedded(ctx, conf)
 }
 
 func peersOf(cluster []string) ([]embedded.Peer, error) {
@@ -159,6 +169,31 @@ func peersOf(cluster []string) ([]embedded.Peer, error) {
 	}
 	return peers, nil
 }
+
+// checkPeerTLS refuses certificates that would not be used, and the want of them.
+func (o serveOptions) checkPeerTLS(peers []embedded.Peer) error {
+	t := o.peerTLS
+	if t == (embedded.TLS{}) {
+		if i := slices.IndexFunc(peers, isHTTPS); i >= 0 {
+			return usageError("peer-cert", "must be given with --peer-key and --peer-ca, as %s is https", peers[i].URL)
+		}
+		return nil
+	}
+	if t.Cert == "" || t.Key == "" || t.CA == "" {
+		return usageError("peer-cert", "must be given together with --peer-key and --peer-ca")
+	}
+	if len(peers) == 0 {
+		return usageError("peer-cert", "must not be given without --cluster")
+	}
+	for _, p := range peers {
+		if !isHTTPS(p) {
+			return usageError("cluster", "%s: must be https, as --peer-cert is given", p.URL)
+		}
+	}
+	return nil
+}
+
+func isHTTPS(p embedded.Peer) bool { return strings.HasPrefix(p.URL, "https://") }
 
 // stateDir is a folder of the user for what is to survive.
 func stateDir(name string) (string, error) {

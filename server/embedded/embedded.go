@@ -45,9 +45,11 @@ type Peer struct {
 	URL string
 }
 
-// TLS is how the nodes of a cluster know each other: files in PEM.
+// TLS is how the nodes of a cluster know each other: files in PEM. They are read again for
+// each new connection, so that they can be replaced.
 type TLS struct {
-	// Cert and Key of this node, for both ends of a connection. Required.
+	// Cert and Key of this node, for both ends of a connection: the certificate is a server's
+	// and a client's (extended key usage), and has the host of the node's URL. Required.
 	Cert, Key string
 	// CA that the certificates of all nodes are from. Required.
 	CA string
@@ -67,7 +69,7 @@ type Config struct {
 	// ListenPeers is where this node listens for the others, "0.0.0.0:2380", if that is
 	// not the host and port of its own URL. Optional.
 	ListenPeers string
-	// PeerTLS is required where the URLs in Cluster are https. Optional.
+	// PeerTLS is required where the URLs in Cluster are https, as then all must be. Optional.
 	PeerTLS *TLS
 	// ListenClients are URLs for other programs, as etcdctl: "http://127.0.0.1:2379",
 	// "unix:///run/etcd.sock". There is no authentication. Default: none. Optional.
@@ -252,7 +254,13 @@ func (c *Config) complete() error {
 }
 
 func (c *Config) checkCluster() error {
+	if t := c.PeerTLS; t != nil && (t.Cert == "" || t.Key == "" || t.CA == "") {
+		return errors.New("embedded: TLS between the nodes: certificate, key and CA must all be given")
+	}
 	if len(c.Cluster) == 0 {
+		if c.PeerTLS != nil {
+			return errors.New("embedded: TLS between the nodes: there is no cluster")
+		}
 		return nil
 	}
 	if c.own() == nil {
@@ -264,8 +272,11 @@ func (c *Config) checkCluster() error {
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Port() == "" || u.Path != "" {
 			return fmt.Errorf("embedded: URL of %q: must be http://host:port or https://host:port", p.Name)
 		}
-		if u.Scheme == "https" && c.PeerTLS == nil {
+		switch tls := u.Scheme == "https"; {
+		case tls && c.PeerTLS == nil:
 			return errors.New("embedded: https between the nodes: the certificates must be given")
+		case !tls && c.PeerTLS != nil:
+			return fmt.Errorf("embedded: URL of %q: must be https, as there are certificates", p.Name)
 		}
 		if seen[p.Name] || seen[p.URL] || strings.ContainsAny(p.Name, ",=") || p.Name == "" {
 			return fmt.Errorf("embedded: node %q: name and URL must be unique in the cluster", p.Name)

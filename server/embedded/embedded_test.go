@@ -177,6 +177,9 @@ func TestBadConfig(t *testing.T) {
 		"url":        {DataDir: dir, Name: "a", Cluster: []embedded.Peer{{Name: "a", URL: "127.0.0.1:1"}}},
 		"twice":      {DataDir: dir, Name: "a", Cluster: []embedded.Peer{{Name: "a", URL: "http://127.0.0.1:1"}, {Name: "a", URL: "http://127.0.0.1:2"}}},
 		"no tls":     {DataDir: dir, Name: "a", Cluster: []embedded.Peer{{Name: "a", URL: "https://127.0.0.1:1"}}},
+		"half tls":   {DataDir: dir, Name: "a", Cluster: []embedded.Peer{{Name: "a", URL: "https://127.0.0.1:1"}}, PeerTLS: &embedded.TLS{Cert: "c", Key: "k"}},
+		"tls, http":  {DataDir: dir, Name: "a", Cluster: []embedded.Peer{{Name: "a", URL: "http://127.0.0.1:1"}}, PeerTLS: &embedded.TLS{Cert: "c", Key: "k", CA: "a"}},
+		"tls, alone": {DataDir: dir, PeerTLS: &embedded.TLS{Cert: "c", Key: "k", CA: "a"}},
 		"not a host": {DataDir: dir, Name: "a", ListenPeers: "x", Cluster: []embedded.Peer{{Name: "a", URL: "http://127.0.0.1:1"}}},
 	} {
 		if e, err := embedded.Start(t.Context(), cfg); err == nil {
