@@ -3,8 +3,8 @@ package holdfast_test
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -143,14 +143,18 @@ type referee struct {
 	mu      sync.Mutex
 	holders map[string]map[*holdfast.Lock]bool
 	last    map[string]fence.Token
+	broken  map[holdfast.LeaseID]bool // who has one is told in time, and may believe until then
 	grants  int
-	calls   atomic.Int64 // of Acquire, Extend and Release
+	calls   atomic.Int64 // of Acquire, Extend, Release and Break, and of the first and last of these for each of several locks
 }
 
 func (r *referee) enter(l *holdfast.Lock, limit int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.grants++
+	if r.broken[l.Lease().ID] {
+		return
+	}
 	if r.holders[l.Name()] == nil {
 		r.holders[l.Name()] = make(map[*holdfast.Lock]bool)
 	}
@@ -175,6 +179,22 @@ func (r *referee) leave(l *holdfast.Lock) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.holders[l.Name()], l)
+}
+
+// take has an operator take a lock from all who hold it. The operator's requests meet no
+// faults: what was broken is known.
+func (r *referee) take(ctx context.Context, c *holdfast.Client, name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.calls.Add(1)
+	result, err := c.Break(ctx, name, "simulated")
+	if err != nil && ctx.Err() == nil {
+		r.t.Errorf("%s: break: %v", name, err)
+	}
+	for _, victim := range result.Broken {
+		r.broken[victim.Lease] = true
+	}
+	maps.DeleteFunc(r.holders[name], func(l *holdfast.Lock, _ bool) bool { return r.broken[l.Lease().ID] })
 }
 
 // TestSimulation is eight hours of it. HOLDFAST_SIMULATE is for how long to go on, by the
@@ -247,7 +267,9 @@ func paceOf(seed uint64) int {
 func simulate(t *testing.T, seed uint64, length time.Duration, pace int) (int64, int64) {
 	t.Helper()
 	store := memlock.NewStore()
-	r := &referee{t: t, holders: make(map[string]map[*holdfast.Lock]bool), last: make(map[string]fence.Token)}
+	r := &referee{
+		t: t, holders: make(map[string]map[*holdfast.Lock]bool), last: make(map[string]fence.Token), broken: make(map[holdfast.LeaseID]bool),
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), length)
 	defer cancel()
 	var players sync.WaitGroup
@@ -262,7 +284,8 @@ func simulate(t *testing.T, seed uint64, length time.Duration, pace int) (int64,
 		c.SetAsleep(nil)
 		clients, weathers = append(clients, c), append(weathers, w)
 		for j := range uint64(3) {
-			players.Go(func() { play(ctx, c, r, rand.New(rand.NewPCG(seed, 100+10*i+j)), pace) })
+			p := player{Client: c, referee: r, rand: rand.New(rand.NewPCG(seed, 100+10*i+j)), pace: pace}
+			players.Go(func() { p.play(ctx) })
 		}
 	}
 	players.Wait()
@@ -286,58 +309,4 @@ func simulate(t *testing.T, seed uint64, length time.Duration, pace int) (int64,
 	}
 	t.Logf("%s simulated, %d operations, %d grants", length, r.calls.Load(), r.grants)
 	return r.calls.Load(), int64(r.grants)
-}
-
-// play takes locks in every way until ctx ends.
-func play(ctx context.Context, c *holdfast.Client, r *referee, rnd *rand.Rand, pace int) {
-	ms := func(n int) time.Duration { return time.Duration(pace*n) * time.Millisecond }
-	for ctx.Err() == nil {
-		name := fmt.Sprintf("lock-%d", rnd.IntN(3))
-		var opts []holdfast.AcquireOption
-		limit := 0
-		switch rnd.IntN(8) {
-		case 0:
-			opts = append(opts, holdfast.Shared())
-		case 1:
-			name, limit = "semaphore", 2
-			opts = append(opts, holdfast.Limit(2))
-		case 2:
-			opts = append(opts, holdfast.TTL(ms(5000)))
-		case 3:
-			opts = append(opts, holdfast.Wait(ms(rnd.IntN(3000))))
-		case 4:
-			opts = append(opts, holdfast.NoRenew(), holdfast.TTL(ms(4000)))
-		}
-		patience, cancel := context.WithTimeout(ctx, ms(1000*(1+rnd.IntN(30))))
-		r.calls.Add(1)
-		lock, err := c.Acquire(patience, name, opts...)
-		cancel()
-		if err != nil {
-			if errors.Is(err, holdfast.ErrInvalid) {
-				r.t.Error(err)
-			}
-			sleep(ctx, ms(rnd.IntN(1000)))
-			continue
-		}
-		r.enter(lock, limit)
-		work := time.Duration(rnd.ExpFloat64() * float64(ms(2000)))
-		if sleep(lock.Context(), work/2) && rnd.IntN(2) == 0 {
-			// Longer or shorter than before. A failure leaves it as it was, or lost.
-			ttl := ms(2000 + rnd.IntN(20_000))
-			extending, cancel := context.WithTimeout(lock.Context(), time.Duration(rnd.IntN(3000))*time.Millisecond)
-			r.calls.Add(1)
-			_ = lock.Extend(extending, ttl)
-			cancel()
-		}
-		sleep(lock.Context(), work/2)
-		r.calls.Add(1)
-		r.leave(lock) // it stops believing before it releases, or when it was told
-		if rnd.IntN(10) > 0 {
-			done, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(rnd.IntN(2000))*time.Millisecond)
-			_ = lock.Release(done)
-			cancel()
-		} else {
-			_ = lock.Release(ctx)
-		}
-	}
 }
