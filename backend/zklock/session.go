@@ -178,7 +178,7 @@ func (s *session) open(ctx context.Context) {
 }
 
 func (s *session) connect(ctx context.Context) error {
-	asked := s.ttl + s.b.cfg.margin()
+	asked := (s.ttl + s.b.cfg.margin() + time.Millisecond - 1).Truncate(time.Millisecond) // of which ZooKeeper knows no parts
 	l, err := newLink(&s.b.cfg, asked, true)
 	if err != nil {
 		return err
