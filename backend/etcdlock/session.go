@@ -247,8 +247,12 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 		}
 	}
 	if s != nil {
-		for _, old := range s.on.Load().old {
-			b.revoker.revoke(old)
+		// Also where it moved, and the answer was lost: what it has is where it was.
+		on := s.on.Load()
+		for _, old := range append([]clientv3.LeaseID{on.lease}, on.old...) {
+			if old != lease {
+				b.revoker.revoke(old)
+			}
 		}
 		b.end(s, false)
 	}
