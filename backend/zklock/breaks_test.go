@@ -1,7 +1,7 @@
 package zklock_test
 
 import (
-	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -73,7 +73,7 @@ func TestLongReasons(t *testing.T) {
 	id := session(t, b, 5*time.Minute, tell)
 	const breaks = 50
 	for n := range breaks {
-		req := ask(fmt.Sprint(n), id)
+		req := ask(strconv.Itoa(n), id)
 		take(t, b, req)
 		// Each of these takes six bytes in JSON.
 		if _, err := other.Break(within(t), backend.BreakRequest{Name: req.Name, Reason: strings.Repeat("<", 1000)}); err != nil {

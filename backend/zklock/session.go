@@ -470,7 +470,7 @@ func (s *session) tellMissing() error {
 	for path, id := range paths {
 		there, _, err := s.link.conn.Exists(path)
 		if err != nil {
-			return err //nolint:wrapcheck // the caller asks again
+			return err
 		}
 		if !there {
 			s.tell(backend.Loss{Session: s.id, Lease: id, Cause: backend.CauseGone})
