@@ -146,3 +146,47 @@ func TestCloseWhenAway(t *testing.T) {
 		}
 	}
 }
+
+// TestRenewedAndCutOff: a session that was silent for a while, as one whose process was
+// stopped, is renewed through a server that dies right after: the leader had heard nothing
+// of it since before. What the renewal says holds.
+func TestRenewedAndCutOff(t *testing.T) {
+	t.Parallel()
+	servers := testserver.StartZooKeeper(t, 3)
+	var follower *testserver.ZooKeeperServer
+	var rest []*testserver.ZooKeeperServer
+	for _, s := range servers {
+		if follower == nil && !s.Leads() {
+			follower = s
+		} else {
+			rest = append(rest, s)
+		}
+	}
+	proxy := chaos.Start(t, follower.Addr())
+	b, other := through(t, proxy), closing(t, rest...)
+	const ttl, silent = 10 * time.Second, 5 * time.Second
+	id := session(t, b, ttl, nil)
+	take(t, b, ask("n", id))
+	had := make(chan time.Time, 1)
+	next := ask("n", session(t, other, time.Minute, nil))
+	go func() {
+		if _, err := other.Acquire(within(t), next); err != nil {
+			t.Errorf("the next: %v", err)
+		}
+		had <- time.Now()
+	}()
+	inLine(t, other, "n", 1)
+	proxy.Hold(chaos.Requests)
+	<-time.After(silent) // it is the silence that matters
+	before := time.Now()
+	proxy.Release(chaos.Requests)
+	res, err := b.Renew(within(t), backend.RenewRequest{Session: id})
+	follower.Kill()
+	proxy.BlackHole()
+	if err != nil || res.SessionLost {
+		t.Skipf("the machine is too slow for this: %+v, %v", res, err)
+	}
+	if early := before.Add(ttl).Sub(<-had); early > 0 {
+		t.Errorf("granted %s before the TTL was over", early)
+	}
+}

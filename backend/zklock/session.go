@@ -31,6 +31,7 @@ type session struct {
 
 	mu       sync.Mutex // guards what follows
 	deadline time.Time  // when it ends unless it is renewed; by the local clock
+	contact  contact
 	ended    bool
 	leases   map[leaseKey]*own
 	entries  map[spot]*own  // of exclusive leases
@@ -199,7 +200,9 @@ func (s *session) connect(ctx context.Context) error {
 	if err := s.enroll(ctx); err != nil {
 		return err
 	}
-	s.deadline = time.Now().Add(s.ttl)
+	now := time.Now()
+	s.deadline = now.Add(s.ttl)
+	s.contact = contact{answered: now, since: now.Add(-s.b.cfg.Tick)} // the leader itself has made it
 	return nil
 }
 
@@ -238,15 +241,23 @@ func (s *session) renew(ctx context.Context) error {
 	if late {
 		return backend.ErrSessionLost
 	}
-	stat, err := call(ctx, s.link, func() (*zk.Stat, error) { return s.link.conn.Set(s.b.sessionPath(s.id), nil, -1) })
-	if errors.Is(err, zk.ErrNoNode) {
-		s.expire(backend.CauseGone)
-		return backend.ErrSessionLost
+	for steady := false; !steady; {
+		err := s.settled(ctx)
+		sent := time.Now()
+		var stat *zk.Stat
+		if err == nil {
+			stat, err = call(ctx, s.link, func() (*zk.Stat, error) { return s.link.conn.Set(s.b.sessionPath(s.id), nil, -1) })
+		}
+		if errors.Is(err, zk.ErrNoNode) {
+			s.expire(backend.CauseGone)
+			return backend.ErrSessionLost
+		}
+		if err != nil {
+			return s.b.fail(ctx, opRenew, err, false)
+		}
+		s.b.sawClock(stat)
+		steady = s.heard(sent)
 	}
-	if err != nil {
-		return s.b.fail(ctx, opRenew, err, false)
-	}
-	s.b.sawClock(stat)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -371,6 +382,10 @@ func (s *session) finish() bool {
 	return true
 }
 
+// beatsAtOnce is how many beats may be without an answer: where the ensemble is slow its
+// answers come as steadily as elsewhere, only later.
+const beatsAtOnce = 8
+
 // keep ends the session when nobody has renewed it for its TTL, and lets the ensemble
 // hear of it every half tick until then: see Config.margin.
 func (s *session) keep() {
@@ -380,7 +395,7 @@ func (s *session) keep() {
 	defer end.Stop()
 	var beats sync.WaitGroup
 	defer beats.Wait()
-	busy := make(chan struct{}, 1)
+	busy := make(chan struct{}, beatsAtOnce)
 	for {
 		select {
 		case <-s.over:
@@ -402,9 +417,11 @@ func (s *session) keep() {
 			case busy <- struct{}{}:
 				beats.Go(func() {
 					defer func() { <-busy }()
-					_, _, _ = s.link.conn.Exists(s.b.sessionPath(s.id))
+					if _, _, err := s.link.conn.Exists(s.b.sessionPath(s.id)); err == nil {
+						s.heard(time.Now())
+					}
 				})
-			default: // the last one is not answered yet
+			default: // they are not answered
 			}
 		}
 	}
