@@ -53,6 +53,7 @@ func newLink(cfg *Config, timeout time.Duration, single bool) (*link, error) {
 		single: single, over: make(chan struct{}), ready: make(chan struct{}), loop: make(chan struct{}), known: make(chan struct{}),
 	}
 	conn, events, err := zk.Connect(cfg.Servers, timeout,
+		zk.WithHostProvider(&hosts{lookup: cfg.lookup, over: l.over}),
 		zk.WithDialer(l.dial(cfg, timeout)), zk.WithEventCallback(l.event), zk.WithMaxConnBufferSize(sendBuffer),
 		zk.WithLogInfo(false), zk.WithLogger(logger{cfg.Logger}))
 	if err != nil {

@@ -38,6 +38,8 @@ type Config struct {
 	Dial func(network, address string, timeout time.Duration) (net.Conn, error)
 	// Logger gets what the client library says, at level Debug. Default: none. Optional.
 	Logger *slog.Logger
+
+	lookup func(ctx context.Context, host string) ([]string, error) // the resolver, but in tests
 }
 
 const (
@@ -111,6 +113,9 @@ func (c *Config) withDefaults() error {
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.lookup == nil {
+		c.lookup = net.DefaultResolver.LookupHost
 	}
 	return nil
 }
