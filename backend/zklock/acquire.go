@@ -34,7 +34,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		return backend.Grant{}, err
 	}
 	g, err := a.run(ctx)
-	if err == nil && s.left() <= 0 { // it ended on the way
+	if err == nil && (s.left() <= 0 || isClosed(s.over)) { // it ended on the way
 		return backend.Grant{}, backend.ErrSessionLost
 	}
 	if isClosed(s.over) && err != nil && ctx.Err() == nil {

@@ -84,7 +84,7 @@ func (l *link) identify(digest []byte) {
 			close(l.known)
 			return
 		}
-		pause := time.NewTimer(identifyPause)
+		pause := time.NewTimer(retryPause)
 		select {
 		case <-pause.C:
 		case <-l.over:
@@ -93,9 +93,6 @@ func (l *link) identify(digest []byte) {
 		}
 	}
 }
-
-// identifyPause is between two attempts to say who the user is.
-const identifyPause = 20 * time.Millisecond
 
 // event is called by the library, and must not block.
 func (l *link) event(e zk.Event) {
@@ -111,8 +108,11 @@ func (l *link) event(e zk.Event) {
 
 func (l *link) end() { l.once.Do(func() { close(l.over) }) }
 
-// close ends the session on the ensemble, where that can be reached within a second.
+// close ends the session on the ensemble, where that can be reached within two seconds.
 func (l *link) close() {
+	if l.single {
+		l.reach()
+	}
 	l.end()
 	l.mu.Lock()
 	l.shut = true
@@ -135,8 +135,36 @@ func (l *link) close() {
 	<-l.loop
 }
 
-// closePatience bounds how long the end of a link waits for what is under way.
-const closePatience = time.Second
+// reach waits until the ensemble answers: the library says that a session is over on the
+// connection that it has, and where that has just broken, to nobody.
+func (l *link) reach() {
+	ctx, cancel := context.WithTimeout(context.Background(), reachPatience)
+	defer cancel()
+	for isClosed(l.ready) && !isClosed(l.over) && ctx.Err() == nil {
+		_, err := call(ctx, l, func() (bool, error) {
+			there, _, err := l.conn.Exists("/")
+			return there, err
+		})
+		if err == nil {
+			return
+		}
+		pause := time.NewTimer(retryPause)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+		}
+		pause.Stop()
+	}
+}
+
+const (
+	// closePatience bounds how long the end of a link waits for what is under way.
+	closePatience = time.Second
+	// reachPatience is more than the second that the library waits before it connects again.
+	reachPatience = 2 * time.Second
+	// retryPause is between two attempts to be heard.
+	retryPause = 20 * time.Millisecond
+)
 
 // createContainer makes a node that the ensemble collects when it is empty; one that is
 // there already is success. The library's CreateContainer looks at the answer after Close

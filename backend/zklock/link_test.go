@@ -190,3 +190,30 @@ func TestRenewedAndCutOff(t *testing.T) {
 		t.Errorf("granted %s before the TTL was over", early)
 	}
 }
+
+// TestEndWhileReconnecting: a session that is ended while its connection is being made again
+// gives back what it has.
+func TestEndWhileReconnecting(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	for _, end := range []struct {
+		how string
+		f   func(*zklock.Backend, backend.SessionID) error
+	}{
+		{"EndSession", func(b *zklock.Backend, id backend.SessionID) error { return b.EndSession(within(t), id) }},
+		{"Close", func(b *zklock.Backend, _ backend.SessionID) error { return b.Close() }},
+	} {
+		proxy := chaos.Start(t, server.Addr())
+		b, other := through(t, proxy), closing(t, server)
+		id := session(t, b, 5*time.Minute, nil)
+		take(t, b, ask(end.how, id))
+		proxy.Reset()
+		if err := end.f(b, id); err != nil {
+			t.Errorf("%s: %v", end.how, err)
+		}
+		eventually(t, "it is given back by "+end.how, func() bool {
+			info, err := other.Inspect(within(t), end.how)
+			return err == nil && len(info.Holders) == 0
+		})
+	}
+}

@@ -340,8 +340,8 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	}
 }
 
-// close ends the session, and waits until the ensemble has heard of it, for a second at
-// most.
+// close ends the session, and waits until the ensemble has heard of it, for three seconds
+// at most.
 func (s *session) close() {
 	<-s.opened
 	if s.finish() {

@@ -186,7 +186,7 @@ func New(cfg Config) (*Backend, error) {
 func (b *Backend) Capabilities() backend.Capabilities { return b.caps }
 
 // Close ends the sessions that were opened here, with their leases, the connections and
-// the goroutines. It takes a second at most where the ensemble is away; then the
+// the goroutines. It takes three seconds at most where the ensemble is away; then the
 // sessions end with their time. Closing again does nothing.
 func (b *Backend) Close() error {
 	b.closing.Do(func() {
