@@ -226,7 +226,14 @@ func TestNoSpaceToRemember(t *testing.T) {
 	if !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("%v: nothing can be remembered", err)
 	}
-	if r := receive(t, waits); r.err != nil {
-		t.Error(r.err)
+	r := receive(t, waits)
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	if err := other.EndSession(t.Context(), r.req.Session); err != nil {
+		t.Errorf("end: %v", err)
+	}
+	if info, err := b.Inspect(t.Context(), "lock"); err != nil || len(info.Holders) != 0 {
+		t.Errorf("%+v, %v: its session was ended", info, err)
 	}
 }
