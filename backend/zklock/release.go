@@ -267,7 +267,7 @@ func (b *Backend) tryBreak(ctx context.Context, l *link, req *backend.BreakReque
 
 // What a session is told of breaks at most, in number and in bytes: the newest of them. Of
 // the others it finds out by itself.
-const maxNotices, maxNotified = 100, 32 << 10
+const maxNotices, maxNotified = 100, 8 << 10
 
 // notify is the operation that adds to the notices of a session; zk.ErrNoNode: it is gone.
 func (b *Backend) notify(ctx context.Context, l *link, id backend.SessionID, fresh []notice) (*zk.SetDataRequest, error) {
