@@ -450,7 +450,7 @@ func (s *session) hear() {
 				}
 			}
 			if missed {
-				err = s.tellMissing()
+				err = s.tellMissing(told)
 				missed = err != nil
 			}
 		}
@@ -475,11 +475,11 @@ func (s *session) hear() {
 
 // tellMissing tells the leases whose entries are not there any more, though they were not
 // given back here: their notices made room for newer ones.
-func (s *session) tellMissing() error {
+func (s *session) tellMissing(told map[backend.LeaseID]bool) error {
 	paths := make(map[string]backend.LeaseID)
 	s.mu.Lock()
 	for k, o := range s.leases {
-		if o.path != "" && !isClosed(o.gone) {
+		if o.path != "" && !isClosed(o.gone) && !told[k.id] {
 			paths[o.path] = k.id
 		}
 	}
@@ -490,6 +490,7 @@ func (s *session) tellMissing() error {
 			return err
 		}
 		if !there {
+			told[id] = true
 			s.tell(backend.Loss{Session: s.id, Lease: id, Cause: backend.CauseGone})
 		}
 	}
