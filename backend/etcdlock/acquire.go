@@ -7,6 +7,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -62,6 +63,9 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	}
 	a.p = b.slots.take(leaseKey{req.Name, req.Lease})
 	g, err := a.run(ctx)
+	if noSpace(err) {
+		g, err = a.afterNoSpace(ctx, err)
+	}
 	if !final(err) {
 		b.suspects.add(req.Lease)
 	}
@@ -90,6 +94,21 @@ func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
 		return a.enqueue(ctx)
 	}
 	return backend.Grant{}, a.held(ctx, *st)
+}
+
+// afterNoSpace finds out what came of a request for which etcd had no space: it may have
+// been done, but since it was answered it will not be done later.
+func (a *acquisition) afterNoSpace(ctx context.Context, cause error) (backend.Grant, error) {
+	f, err := a.see(ctx)
+	switch {
+	case final(err) && err != nil:
+		return backend.Grant{}, err
+	case err != nil:
+		return backend.Grant{}, cause
+	case f.claimed:
+		return a.again(ctx)
+	}
+	return backend.Grant{}, &backend.UnavailableError{Backend: name, Op: opAcquire, Err: rpctypes.ErrNoSpace}
 }
 
 // held says who has the lock.
@@ -143,7 +162,15 @@ func (a *acquisition) see(ctx context.Context) (found, error) {
 	if err != nil {
 		return found{}, err
 	}
-	return a.explain((*pb.TxnResponse)(resp), resp.Header.Revision)
+	f, err := a.explain((*pb.TxnResponse)(resp), resp.Header.Revision)
+	if err == nil && !f.claimed && a.sess != nil && a.on != nil {
+		for _, kv := range resp.Responses[2].GetResponseRange().Kvs {
+			if clientv3.LeaseID(kv.Lease) != a.on.lease { // it has moved, and the answer was lost
+				_, err = a.b.readSession(ctx, a.sess)
+			}
+		}
+	}
+	return f, err
 }
 
 // explain gives what was found, or the reason why the lease cannot be had. A slot that

@@ -71,8 +71,10 @@ func refused(err error) bool {
 	if errors.Is(err, errUnsent) || errors.Is(err, clientv3.ErrNoAvailableEndpoints) {
 		return true
 	}
+	// Not ErrNoSpace: the member that notices first that there is no space does what it was
+	// asked for, and says so then (quotaApplierV3 in etcd's apply package).
 	for _, sure := range []error{
-		rpctypes.ErrNoSpace, rpctypes.ErrTooManyRequests, rpctypes.ErrRequestTooLarge, rpctypes.ErrTooManyOps,
+		rpctypes.ErrTooManyRequests, rpctypes.ErrRequestTooLarge, rpctypes.ErrTooManyOps,
 		rpctypes.ErrDuplicateKey, rpctypes.ErrEmptyKey, rpctypes.ErrLeaseNotFound, rpctypes.ErrLeaseTTLTooLarge,
 		rpctypes.ErrUserEmpty, rpctypes.ErrAuthFailed, rpctypes.ErrPermissionDenied, rpctypes.ErrPermissionNotGranted,
 		rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision, rpctypes.ErrInvalidAuthMgmt,
@@ -104,6 +106,8 @@ func is(err, want error) bool {
 }
 
 func leaseGone(err error) bool { return is(err, rpctypes.ErrLeaseNotFound) }
+
+func noSpace(err error) bool { return is(err, rpctypes.ErrNoSpace) }
 
 // plain drops what gRPC puts around a message.
 func plain(err error) error {

@@ -104,6 +104,7 @@ type Backend struct {
 	ending   map[backend.SessionID]clientv3.LeaseID // whose EndSession is not over
 	dead     *idSet[backend.SessionID]              // sessions that were seen dead
 	suspects *idSet[backend.LeaseID]                // leases whose acquire may still be on its way
+	unsure   *idSet[backend.LeaseID]                // timed leases of which a move may be
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -133,6 +134,7 @@ func New(client *clientv3.Client, cfg Config) (*Backend, error) {
 		ending:   make(map[backend.SessionID]clientv3.LeaseID),
 		dead:     newIDSet[backend.SessionID](),
 		suspects: newIDSet[backend.LeaseID](),
+		unsure:   newIDSet[backend.LeaseID](),
 	}
 	b.base, b.cancel = context.WithCancelCause(context.Background())
 	b.commits = &committer{b: b, riders: make(map[string][]*change), patience: rideTime}

@@ -82,6 +82,13 @@ func (s *idSet[K]) add(id K) {
 	s.young[id] = struct{}{}
 }
 
+func (s *idSet[K]) drop(id K) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.young, id)
+	delete(s.old, id)
+}
+
 func (s *idSet[K]) has(id K) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -55,13 +55,20 @@ func sharesLeases(ttl time.Duration) bool { return ttl <= poolTTL }
 // poolLife is how long an etcd lease lives that timed leases of that TTL share.
 func poolLife(ttl time.Duration) time.Duration { return ttl.Truncate(poolStep) + poolStep }
 
-// covers reports whether what is asked for at that moment lasts for its TTL.
-func (p *pooled) covers(asked time.Time, ttl time.Duration) bool {
-	return !asked.Add(ttl).After(p.asked.Add(p.life))
+// late is by how much what is asked for at that moment outlasts the etcd lease; 0 or less:
+// it lasts for its TTL. The monotonic clock stands still while the machine is suspended, the
+// wall clock does not: whichever says that more time has passed is right, or errs on the
+// side of a lease that is made for nothing.
+func (p *pooled) late(asked time.Time, ttl time.Duration) time.Duration {
+	passed := max(asked.Sub(p.asked), asked.Round(0).Sub(p.asked.Round(0)))
+	return passed + ttl - p.life
 }
 
+// covers reports whether what is asked for at that moment lasts for its TTL.
+func (p *pooled) covers(asked time.Time, ttl time.Duration) bool { return p.late(asked, ttl) <= 0 }
+
 // take gives an etcd lease that lasts for the TTL from the moment that it gives, which is
-// now, or where etcd was slow, the one at which etcd was asked.
+// now, or where etcd was slow, an earlier one.
 func (ps *pools) take(ctx context.Context, ttl time.Duration) (*pooled, time.Time, error) {
 	life := poolLife(ttl)
 	ps.mu.Lock()
@@ -84,10 +91,8 @@ func (ps *pools) take(ctx context.Context, ttl time.Duration) (*pooled, time.Tim
 	if m.err != nil {
 		return nil, now, m.err
 	}
-	if now = time.Now(); !m.pl.covers(now, ttl) {
-		now = m.pl.asked
-	}
-	return m.pl, now, nil
+	now = time.Now()
+	return m.pl, now.Add(-max(0, m.pl.late(now, ttl))), nil
 }
 
 // make asks for an etcd lease, unless that is under way. ps.mu is held.

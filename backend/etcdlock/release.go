@@ -26,7 +26,12 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	}
 	defer leave()
 	id := leaseKey{req.Name, req.Lease}
-	found, err := b.release(ctx, id, req.Abandon || b.suspects.has(req.Lease))
+	bury := req.Abandon || b.suspects.has(req.Lease)
+	found, err := b.release(ctx, id, bury)
+	if bury && noSpace(err) {
+		// It cannot be remembered, and so this is to be asked again; but others can have it.
+		_, _ = b.release(ctx, id, false)
+	}
 	if err != nil {
 		return err
 	}
@@ -44,7 +49,12 @@ const opRelease = "release"
 // is buried can never be had again.
 func (b *Backend) release(ctx context.Context, id leaseKey, bury bool) (bool, error) {
 	if at, ok := b.slots.find(id); ok {
-		return b.remove(ctx, id, at, bury)
+		if found, err := b.remove(ctx, id, at, bury); found || err != nil || !bury {
+			return found, err
+		}
+		// One whose answer was lost may have joined a lease, and stands elsewhere then.
+		b.slots.drop(id)
+		bury = false
 	}
 	if bury {
 		// The tombstone goes first: what it does not keep out is there afterwards.

@@ -219,16 +219,20 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 		b.ending[id] = s.on.Load().lease
 	}
 	b.mu.Unlock()
-	memory, err := b.memoryLease(ctx)
-	if err != nil {
-		return err
-	}
 	// The record goes first: watchers then know that the leases did not expire.
-	resp, err := b.txn(ctx, op, true, nil, []clientv3.Op{
+	ops := []clientv3.Op{
 		clientv3.OpDelete(b.keys.session(id), clientv3.WithPrevKV()),
 		clientv3.OpDelete(b.keys.broken(id, "\x01"), clientv3.WithRange(b.keys.sessionAll(id).to)),
-		clientv3.OpPut(b.keys.opened(id), "", clientv3.WithLease(memory)),
-	}, nil)
+	}
+	memory, err := b.memoryLease(ctx)
+	var resp *clientv3.TxnResponse
+	if err == nil {
+		remember := clientv3.OpPut(b.keys.opened(id), "", clientv3.WithLease(memory))
+		resp, err = b.txn(ctx, op, true, nil, append(ops, remember), nil)
+	}
+	if noSpace(err) { // it is remembered since it was opened, for as long as a late request can live
+		resp, err = b.txn(ctx, op, true, nil, ops, nil)
+	}
 	if err != nil {
 		if leaseGone(err) {
 			b.forgetMemory(memory)
@@ -247,8 +251,12 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 		}
 	}
 	if s != nil {
-		for _, old := range s.on.Load().old {
-			b.revoker.revoke(old)
+		// Also where it moved, and the answer was lost: what it has is where it was.
+		on := s.on.Load()
+		for _, old := range append([]clientv3.LeaseID{on.lease}, on.old...) {
+			if old != lease {
+				b.revoker.revoke(old)
+			}
 		}
 		b.end(s, false)
 	}

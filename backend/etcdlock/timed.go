@@ -83,9 +83,11 @@ func (b *Backend) kept(e *entry, ttl time.Duration, has int64) backend.Renewal {
 
 // moves reports whether the renewal of a timed lease takes it to another etcd lease: from
 // one that it shares, because that is not for it alone to renew; where the TTL is another,
-// which etcd cannot change; and from one that a deposed leader may revoke, see footing.
+// which etcd cannot change; from one that a deposed leader may revoke, see footing; and where
+// an earlier move may arrive yet, to an etcd lease that was made before: what is written
+// again it does not find as it was.
 func (b *Backend) moves(e *entry, ttl time.Duration) bool {
-	return e.Pooled || seconds(ttlOf(e)) != seconds(ttl) || e.Term < b.term.Load()
+	return e.Pooled || seconds(ttlOf(e)) != seconds(ttl) || e.Term < b.term.Load() || b.unsure.has(e.id())
 }
 
 func ttlOf(e *entry) time.Duration { return time.Duration(e.TTL) * time.Millisecond }
@@ -170,17 +172,22 @@ func (b *Backend) moveTimed(ctx context.Context, e *entry, ttl time.Duration, sh
 		then: b.puts(id, e.key, lease, r),
 		els:  []clientv3.Op{clientv3.OpGet(e.key)},
 	})
+	if mayHold(err) {
+		b.unsure.add(e.id())
+	}
 	switch {
 	case leaseGone(err):
 		return backend.Renewal{Err: &backend.UnavailableError{Backend: name, Op: opRenew, MayHold: true, Err: err}}, nil
 	case err != nil:
 		return backend.Renewal{Err: err}, nil // the etcd lease is left to its end: the entry may be on it
 	case !resp.Succeeded:
+		b.unsure.drop(e.id())
 		if !share {
 			b.revoker.revoke(lease)
 		}
 		return b.overtaken(resp, e)
 	}
+	b.unsure.drop(e.id())
 	if e.alone() {
 		b.revoker.revoke(e.lease)
 	}

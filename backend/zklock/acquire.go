@@ -34,7 +34,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		return backend.Grant{}, err
 	}
 	g, err := a.run(ctx)
-	if err == nil && s.left() <= 0 { // it ended on the way
+	if err == nil && (s.left() <= 0 || isClosed(s.over)) { // it ended on the way
 		return backend.Grant{}, backend.ErrSessionLost
 	}
 	if isClosed(s.over) && err != nil && ctx.Err() == nil {
@@ -217,13 +217,31 @@ func (a *acquisition) created(path string, err error) {
 	a.s.mu.Lock()
 	defer a.s.mu.Unlock()
 	switch {
-	case err == nil && a.mine.abandoned:
-		a.s.b.work.Go(func() { _ = a.s.link.conn.Delete(path, -1) })
+	case a.mine.abandoned && !refused(err):
+		a.s.b.work.Go(a.clear)
 	case err == nil:
 		a.mine.path, a.mine.unsure = path, false
 		a.s.place(a.mine, a.req.Mode)
 	case refused(err):
 		a.mine.unsure = false
+	}
+}
+
+// clear deletes what the create of a lease made that had been abandoned before: whoever did
+// so was told that nothing is left, and asks no more.
+func (a *acquisition) clear() {
+	for {
+		_, err := a.b.removeLease(a.b.base, a.s.link, backend.ReleaseRequest{Name: a.req.Name, Lease: a.req.Lease})
+		if err == nil {
+			return
+		}
+		pause := time.NewTimer(a.b.cfg.Tick / 2)
+		select {
+		case <-pause.C:
+		case <-a.s.over: // it went with its session
+			pause.Stop()
+			return
+		}
 	}
 }
 

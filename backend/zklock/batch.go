@@ -39,7 +39,7 @@ const (
 	// maxTogether is how many transactions are under way at once, at most.
 	maxTogether = 64
 	// What a transaction has at most. The library sends no more than sendBuffer at once.
-	maxOps, maxBatch = 200, sendBuffer / 2
+	maxOps, maxBatch = 200, 32 << 10
 	// opSize is what an operation takes besides its texts, at most.
 	opSize = 150
 )

@@ -374,3 +374,36 @@ func connect(t *testing.T, server *testserver.ZooKeeperServer) *zk.Conn {
 	t.Cleanup(conn.Close)
 	return conn
 }
+
+// TestAbandonedBeforeItLeft: a lease that was abandoned while its create had not left yet,
+// and whose create then loses its answer, leaves nothing in the line.
+func TestAbandonedBeforeItLeft(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	proxy := chaos.Start(t, server.Addr())
+	b, other := through(t, proxy), closing(t, server)
+	id := session(t, b, 5*time.Minute, nil)
+	take(t, other, ask("n", session(t, other, 5*time.Minute, nil)))
+	thaw := b.Freeze(id)
+	req := ask("n", id)
+	ctx, cancel := context.WithCancel(t.Context())
+	gaveUp := make(chan error, 1)
+	go func() {
+		_, err := b.Acquire(ctx, req)
+		gaveUp <- err
+	}()
+	eventually(t, "the create waits", func() bool { return b.Waiting(id) == 1 })
+	cancel()
+	if err := <-gaveUp; err == nil {
+		t.Fatal("granted to nobody")
+	}
+	if err := b.Release(within(t), backend.ReleaseRequest{Name: "n", Lease: req.Lease, Session: id, Abandon: true}); err != nil {
+		t.Fatal(err)
+	}
+	lost := proxy.LoseReply(func(piece []byte) bool { return bytes.Contains(piece, []byte(req.Lease)) })
+	thaw()
+	<-lost
+	inLine(t, other, "n", 1) // it arrived
+	proxy.Reset()
+	inLine(t, other, "n", 0)
+}

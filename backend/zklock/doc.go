@@ -51,7 +51,8 @@
 // server that has lost its leader goes on answering for a while. Servers tell the leader
 // who is alive every half tick, and one may die before it has told: so the session is
 // asked to live for one and a half ticks longer than its TTL, and sends something every
-// half tick. It is ended here when nobody has renewed it for its TTL. When the process
+// half tick. After a silence of more than a tick a renewal waits until the leader has been told:
+// three quarters of a tick. It is ended here when nobody has renewed it for its TTL. When the process
 // is dead it ends by itself, which takes the TTL and up to three and a half ticks
 // (Capabilities.ExpiryLag, 7 s with ZooKeeper's default of 2 s).
 //

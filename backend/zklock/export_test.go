@@ -23,3 +23,16 @@ func (b *Backend) Flying(id backend.SessionID) bool {
 	defer s.pen.mu.Unlock()
 	return s.pen.flying
 }
+
+// Freeze keeps what a session writes from leaving, until the function that it gives is
+// called.
+func (b *Backend) Freeze(id backend.SessionID) func() {
+	s, err := b.session(id)
+	if err != nil {
+		return func() {}
+	}
+	s.pen.mu.Lock()
+	defer s.pen.mu.Unlock()
+	s.pen.flying = true
+	return func() { go s.pen.fly() }
+}

@@ -29,21 +29,31 @@ type link struct {
 	connected atomic.Int64  // how often: see watched
 	given     atomic.Int64  // the session time-out that the ensemble gave, in nanoseconds
 	loop      chan struct{} // closed when the library's goroutine has ended
+	known     chan struct{} // closed when the ensemble knows who the user is
 
 	mu       sync.Mutex
-	shut     bool // no container is made any more
+	shut     bool  // no container is made any more, and no connection
+	wire     *wire // the newest connection; nil: there was none
 	creating sync.WaitGroup
 }
 
-// sendBuffer is the library's, and bounds a request.
-const sendBuffer = 64 << 10
+// sendBuffer is the library's, and bounds a request. After a connection broke the library
+// says what it watches in requests of up to 128 KiB: one that does not fit is not sent, and
+// nothing is watched any more.
+const sendBuffer = 192 << 10
 
-var errOver = errors.New("the session is over")
+var (
+	errOver = errors.New("the session is over")
+	errLess = errors.New("the server gives sessions less time than this one was given")
+)
 
 // newLink connects in the background; Connect of the library sends nothing by itself.
 func newLink(cfg *Config, timeout time.Duration, single bool) (*link, error) {
-	l := &link{single: single, over: make(chan struct{}), ready: make(chan struct{}), loop: make(chan struct{})}
+	l := &link{
+		single: single, over: make(chan struct{}), ready: make(chan struct{}), loop: make(chan struct{}), known: make(chan struct{}),
+	}
 	conn, events, err := zk.Connect(cfg.Servers, timeout,
+		zk.WithHostProvider(&hosts{lookup: cfg.lookup, over: l.over}),
 		zk.WithDialer(l.dial(cfg, timeout)), zk.WithEventCallback(l.event), zk.WithMaxConnBufferSize(sendBuffer),
 		zk.WithLogInfo(false), zk.WithLogger(logger{cfg.Logger}))
 	if err != nil {
@@ -55,10 +65,33 @@ func newLink(cfg *Config, timeout time.Duration, single bool) (*link, error) {
 		for range events { // they come by the callback as well
 		}
 	}()
-	if cfg.User != "" {
-		go func() { _ = conn.AddAuth("digest", []byte(cfg.User+":"+cfg.Password)) }() // it waits for the connection
+	if cfg.User == "" {
+		close(l.known)
+	} else {
+		go l.identify([]byte(cfg.User + ":" + cfg.Password))
 	}
 	return l, nil
+}
+
+// identify says who the user is. The library says it again on each later connection, when
+// it was told once; while nobody can be reached it gives up, and when the connection breaks
+// at that moment the next one may not know.
+func (l *link) identify(digest []byte) {
+	for {
+		connected := l.connected.Load()
+		err := l.conn.AddAuth("digest", digest) // it waits for the connection
+		if err == nil && connected == l.connected.Load() {
+			close(l.known)
+			return
+		}
+		pause := time.NewTimer(retryPause)
+		select {
+		case <-pause.C:
+		case <-l.over:
+			pause.Stop()
+			return
+		}
+	}
 }
 
 // event is called by the library, and must not block.
@@ -75,8 +108,11 @@ func (l *link) event(e zk.Event) {
 
 func (l *link) end() { l.once.Do(func() { close(l.over) }) }
 
-// close ends the session on the ensemble, where that can be reached within a second.
+// close ends the session on the ensemble, where that can be reached within two seconds.
 func (l *link) close() {
+	if l.single {
+		l.reach()
+	}
 	l.end()
 	l.mu.Lock()
 	l.shut = true
@@ -90,11 +126,45 @@ func (l *link) close() {
 	case <-patience.C: // a server that hangs
 	}
 	l.conn.Close()
+	l.mu.Lock()
+	last := l.wire
+	l.mu.Unlock()
+	if last != nil {
+		_ = last.Close() // the library would wait for a server that hangs, for most of the session's time
+	}
 	<-l.loop
 }
 
-// closePatience bounds how long the end of a link waits for what is under way.
-const closePatience = time.Second
+// reach waits until the ensemble answers: the library says that a session is over on the
+// connection that it has, and where that has just broken, to nobody.
+func (l *link) reach() {
+	ctx, cancel := context.WithTimeout(context.Background(), reachPatience)
+	defer cancel()
+	for isClosed(l.ready) && !isClosed(l.over) && ctx.Err() == nil {
+		_, err := call(ctx, l, func() (bool, error) {
+			there, _, err := l.conn.Exists("/")
+			return there, err
+		})
+		if err == nil {
+			return
+		}
+		pause := time.NewTimer(retryPause)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+		}
+		pause.Stop()
+	}
+}
+
+const (
+	// closePatience bounds how long the end of a link waits for what is under way.
+	closePatience = time.Second
+	// reachPatience is more than the second that the library waits before it connects again.
+	reachPatience = 2 * time.Second
+	// retryPause is between two attempts to be heard.
+	retryPause = 20 * time.Millisecond
+)
 
 // createContainer makes a node that the ensemble collects when it is empty; one that is
 // there already is success. The library's CreateContainer looks at the answer after Close
@@ -127,9 +197,16 @@ func (l *link) dial(cfg *Config, timeout time.Duration) zk.Dialer {
 		if err != nil {
 			return nil, err
 		}
-		return &wire{
-			Conn: conn, link: l, patience: max(patience, timeout/4), again: isClosed(l.ready), watches: make(chan struct{}),
-		}, nil
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.shut {
+			_ = conn.Close()
+			return nil, errOver
+		}
+		l.wire = &wire{
+			Conn: conn, link: l, asked: timeout, patience: max(patience, timeout/4), again: isClosed(l.ready), watches: make(chan struct{}),
+		}
+		return l.wire, nil
 	}
 }
 
@@ -142,9 +219,14 @@ func (l *link) dial(cfg *Config, timeout time.Duration) zk.Dialer {
 // transaction was the last that it heard of. It reads the latter while other requests are
 // answered already, which makes it later (a data race, too): a change of the line from
 // between would never be told. So answers are held back until the watches have left.
+//
+// A server says on each connection how much time it gives, and it is that which the
+// ensemble counts from then on. Where that is less than the session was made with, because
+// the server is set up in another way, the session is over: it could end before its TTL.
 type wire struct {
 	net.Conn
 	link     *link
+	asked    time.Duration // the session time-out
 	patience time.Duration
 	head     []byte        // of the first answer
 	size     int           // of the first answer; 0 while it is not known
@@ -189,8 +271,13 @@ func (w *wire) Read(p []byte) (int, error) {
 		if len(w.head) >= headSize {
 			w.size = lengthSize + int(binary.BigEndian.Uint32(w.head))
 			ms := int32(binary.BigEndian.Uint32(w.head[timeoutAt:headSize])) //nolint:gosec // it is an int32
-			w.link.given.Store(int64(ms) * int64(time.Millisecond))
+			given := time.Duration(ms) * time.Millisecond
+			w.link.given.Store(int64(given))
 			w.head = nil
+			if w.link.single && w.again && given < w.asked {
+				w.link.end()
+				return 0, errLess
+			}
 			_ = w.Conn.SetReadDeadline(time.Time{})
 		}
 	}
@@ -248,16 +335,18 @@ type unsent struct{ err error }
 func (e *unsent) Error() string { return e.err.Error() }
 func (e *unsent) Unwrap() error { return e.err }
 
-// await waits until there is a session.
+// await waits until there is a session, of the user's.
 func (l *link) await(ctx context.Context) error {
-	select {
-	case <-l.ready:
-		return nil
-	case <-l.over:
-		return backend.ErrClosed
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	for _, done := range []<-chan struct{}{l.ready, l.known} {
+		select {
+		case <-done:
+		case <-l.over:
+			return backend.ErrClosed
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
+	return nil
 }
 
 // logger passes on what the library says.

@@ -124,4 +124,6 @@ func (c content) encode() []byte {
 type notice struct {
 	Lease  backend.LeaseID `json:"l"`
 	Reason string          `json:"r,omitempty"`
+	// Cut is set in the first of them where there were older ones, which made room.
+	Cut bool `json:"c,omitempty"`
 }

@@ -265,8 +265,9 @@ func (b *Backend) tryBreak(ctx context.Context, l *link, req *backend.BreakReque
 	return backend.BreakResult{Broken: info.Holders, Token: fence.Token(res[0].Stat.Mzxid)}, nil //nolint:gosec // it counts up from 0
 }
 
-// maxNotices bounds how many breaks a session is told of: the newest of them.
-const maxNotices = 100
+// What a session is told of breaks at most, in number and in bytes: the newest of them. Of
+// the others it finds out by itself.
+const maxNotices, maxNotified = 100, 8 << 10
 
 // notify is the operation that adds to the notices of a session; zk.ErrNoNode: it is gone.
 func (b *Backend) notify(ctx context.Context, l *link, id backend.SessionID, fresh []notice) (*zk.SetDataRequest, error) {
@@ -288,10 +289,17 @@ func (b *Backend) notify(ctx context.Context, l *link, id backend.SessionID, fre
 	var all []notice
 	_ = json.Unmarshal(old.data, &all)
 	all = append(all, fresh...)
-	all = all[max(0, len(all)-maxNotices):]
-	data, err := json.Marshal(all)
-	if err != nil {
-		return nil, fmt.Errorf("encode notices: %w", err)
+	for most := maxNotices; ; most /= 2 {
+		if len(all) > most {
+			all = all[len(all)-most:]
+			all[0].Cut = true
+		}
+		data, err := json.Marshal(all)
+		if err != nil {
+			return nil, fmt.Errorf("encode notices: %w", err)
+		}
+		if len(data) <= maxNotified || most == 1 {
+			return &zk.SetDataRequest{Path: path, Data: data, Version: old.version}, nil
+		}
 	}
-	return &zk.SetDataRequest{Path: path, Data: data, Version: old.version}, nil
 }

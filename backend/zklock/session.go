@@ -31,6 +31,7 @@ type session struct {
 
 	mu       sync.Mutex // guards what follows
 	deadline time.Time  // when it ends unless it is renewed; by the local clock
+	contact  contact
 	ended    bool
 	leases   map[leaseKey]*own
 	entries  map[spot]*own  // of exclusive leases
@@ -178,7 +179,7 @@ func (s *session) open(ctx context.Context) {
 }
 
 func (s *session) connect(ctx context.Context) error {
-	asked := s.ttl + s.b.cfg.margin()
+	asked := (s.ttl + s.b.cfg.margin() + time.Millisecond - 1).Truncate(time.Millisecond) // of which ZooKeeper knows no parts
 	l, err := newLink(&s.b.cfg, asked, true)
 	if err != nil {
 		return err
@@ -199,7 +200,9 @@ func (s *session) connect(ctx context.Context) error {
 	if err := s.enroll(ctx); err != nil {
 		return err
 	}
-	s.deadline = time.Now().Add(s.ttl)
+	now := time.Now()
+	s.deadline = now.Add(s.ttl)
+	s.contact = contact{answered: now, since: now.Add(-s.b.cfg.Tick)} // the leader itself has made it
 	return nil
 }
 
@@ -238,15 +241,23 @@ func (s *session) renew(ctx context.Context) error {
 	if late {
 		return backend.ErrSessionLost
 	}
-	stat, err := call(ctx, s.link, func() (*zk.Stat, error) { return s.link.conn.Set(s.b.sessionPath(s.id), nil, -1) })
-	if errors.Is(err, zk.ErrNoNode) {
-		s.expire(backend.CauseGone)
-		return backend.ErrSessionLost
+	for steady := false; !steady; {
+		err := s.settled(ctx)
+		sent := time.Now()
+		var stat *zk.Stat
+		if err == nil {
+			stat, err = call(ctx, s.link, func() (*zk.Stat, error) { return s.link.conn.Set(s.b.sessionPath(s.id), nil, -1) })
+		}
+		if errors.Is(err, zk.ErrNoNode) {
+			s.expire(backend.CauseGone)
+			return backend.ErrSessionLost
+		}
+		if err != nil {
+			return s.b.fail(ctx, opRenew, err, false)
+		}
+		s.b.sawClock(stat)
+		steady = s.heard(sent)
 	}
-	if err != nil {
-		return s.b.fail(ctx, opRenew, err, false)
-	}
-	s.b.sawClock(stat)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -329,8 +340,8 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	}
 }
 
-// close ends the session, and waits until the ensemble has heard of it, for a second at
-// most.
+// close ends the session, and waits until the ensemble has heard of it, for three seconds
+// at most.
 func (s *session) close() {
 	<-s.opened
 	if s.finish() {
@@ -371,6 +382,10 @@ func (s *session) finish() bool {
 	return true
 }
 
+// beatsAtOnce is how many beats may be without an answer: where the ensemble is slow its
+// answers come as steadily as elsewhere, only later.
+const beatsAtOnce = 8
+
 // keep ends the session when nobody has renewed it for its TTL, and lets the ensemble
 // hear of it every half tick until then: see Config.margin.
 func (s *session) keep() {
@@ -380,7 +395,7 @@ func (s *session) keep() {
 	defer end.Stop()
 	var beats sync.WaitGroup
 	defer beats.Wait()
-	busy := make(chan struct{}, 1)
+	busy := make(chan struct{}, beatsAtOnce)
 	for {
 		select {
 		case <-s.over:
@@ -402,9 +417,11 @@ func (s *session) keep() {
 			case busy <- struct{}{}:
 				beats.Go(func() {
 					defer func() { <-busy }()
-					_, _, _ = s.link.conn.Exists(s.b.sessionPath(s.id))
+					if _, _, err := s.link.conn.Exists(s.b.sessionPath(s.id)); err == nil {
+						s.heard(time.Now())
+					}
 				})
-			default: // the last one is not answered yet
+			default: // they are not answered
 			}
 		}
 	}
@@ -419,8 +436,24 @@ func (s *session) left() time.Duration {
 // hear tells the losses that are written to the session's notices.
 func (s *session) hear() {
 	told := make(map[backend.LeaseID]bool)
+	missed := false // there were notices that nobody has read
 	for {
 		data, _, events, err := s.link.conn.GetW(s.b.noticePath(s.id))
+		if err == nil {
+			var notices []notice
+			_ = json.Unmarshal(data, &notices) // what is not ours says nothing
+			missed = missed || len(notices) > 0 && notices[0].Cut && !told[notices[0].Lease]
+			for _, n := range notices {
+				if !told[n.Lease] {
+					told[n.Lease] = true
+					s.tell(backend.Loss{Session: s.id, Lease: n.Lease, Cause: backend.CauseBroken, Reason: n.Reason})
+				}
+			}
+			if missed {
+				err = s.tellMissing(told)
+				missed = err != nil
+			}
+		}
 		if err != nil {
 			if isClosed(s.over) || isClosed(s.link.over) || errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrSessionExpired) {
 				return // keep minds the end of the session
@@ -432,14 +465,6 @@ func (s *session) hear() {
 				return
 			}
 		}
-		var notices []notice
-		_ = json.Unmarshal(data, &notices) // what is not ours says nothing
-		for _, n := range notices {
-			if !told[n.Lease] {
-				told[n.Lease] = true
-				s.tellBroken(n)
-			}
-		}
 		select {
 		case <-events:
 		case <-s.over:
@@ -448,12 +473,35 @@ func (s *session) hear() {
 	}
 }
 
-func (s *session) tellBroken(n notice) {
-	loss := backend.Loss{Session: s.id, Lease: n.Lease, Cause: backend.CauseBroken, Reason: n.Reason}
+// tellMissing tells the leases whose entries are not there any more, though they were not
+// given back here: their notices made room for newer ones.
+func (s *session) tellMissing(told map[backend.LeaseID]bool) error {
+	paths := make(map[string]backend.LeaseID)
+	s.mu.Lock()
+	for k, o := range s.leases {
+		if o.path != "" && !isClosed(o.gone) && !told[k.id] {
+			paths[o.path] = k.id
+		}
+	}
+	s.mu.Unlock()
+	for path, id := range paths {
+		there, _, err := s.link.conn.Exists(path)
+		if err != nil {
+			return err
+		}
+		if !there {
+			told[id] = true
+			s.tell(backend.Loss{Session: s.id, Lease: id, Cause: backend.CauseGone})
+		}
+	}
+	return nil
+}
+
+func (s *session) tell(loss backend.Loss) {
 	s.mu.Lock()
 	s.losses = append(s.losses, loss)
 	for k, o := range s.leases {
-		if k.id == n.Lease {
+		if k.id == loss.Lease {
 			o.wakeNext()
 		}
 	}

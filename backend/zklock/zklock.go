@@ -38,6 +38,8 @@ type Config struct {
 	Dial func(network, address string, timeout time.Duration) (net.Conn, error)
 	// Logger gets what the client library says, at level Debug. Default: none. Optional.
 	Logger *slog.Logger
+
+	lookup func(ctx context.Context, host string) ([]string, error) // the resolver, but in tests
 }
 
 const (
@@ -112,6 +114,9 @@ func (c *Config) withDefaults() error {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	if c.lookup == nil {
+		c.lookup = net.DefaultResolver.LookupHost
+	}
 	return nil
 }
 
@@ -181,7 +186,7 @@ func New(cfg Config) (*Backend, error) {
 func (b *Backend) Capabilities() backend.Capabilities { return b.caps }
 
 // Close ends the sessions that were opened here, with their leases, the connections and
-// the goroutines. It takes a second at most where the ensemble is away; then the
+// the goroutines. It takes three seconds at most where the ensemble is away; then the
 // sessions end with their time. Closing again does nothing.
 func (b *Backend) Close() error {
 	b.closing.Do(func() {

@@ -36,6 +36,9 @@ type EtcdOptions struct {
 	// Tick is the heartbeat, in milliseconds; an election takes ten, and leases live
 	// 15 or more, rounded up to seconds. Default: 50.
 	Tick int
+	// Quota is how many bytes it keeps at most, before it raises an alarm. Default: etcd's
+	// own. Optional.
+	Quota int
 	// Debian runs the etcd of Debian's package instead of the newest. Optional.
 	Debian bool
 	// Certificates makes it speak TLS only, with clients that show one of its own.
@@ -115,6 +118,9 @@ func newEtcd(tb testing.TB, name string, o EtcdOptions) *Etcd {
 		"--heartbeat-interval", strconv.Itoa(tick), "--election-timeout", strconv.Itoa(10*tick),
 		"--bcrypt-cost", "4", // the least: a test opens many connections
 		"--logger", "zap", "--log-level", "fatal", "--log-outputs", "stderr")
+	if o.Quota > 0 {
+		m.args = append(m.args, "--quota-backend-bytes", strconv.Itoa(o.Quota))
+	}
 	if o.NoFsync {
 		m.args = append(m.args, "--unsafe-no-fsync")
 	}

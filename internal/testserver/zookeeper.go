@@ -32,6 +32,10 @@ type ZooKeeperServer struct {
 	proc  *Process
 	total int      // of the ensemble
 	flags []string // more of them for java
+
+	id         int    // in the ensemble
+	members    string // as its servers know them
+	maxSession time.Duration
 }
 
 // AsInstalled has a ZooKeeper collect empty containers as rarely as it does by default,
@@ -45,13 +49,14 @@ func StartZooKeeper(t testing.TB, n int, flags ...string) []*ZooKeeperServer {
 	servers := make([]*ZooKeeperServer, n)
 	var members strings.Builder
 	for i := range n {
-		servers[i] = &ZooKeeperServer{t: t, dir: Dir(t), port: FreePort(t), total: n, flags: flags}
+		servers[i] = &ZooKeeperServer{t: t, dir: Dir(t), port: FreePort(t), total: n, flags: flags, id: i + 1, maxSession: ZooKeeperMaxSession}
 		if n > 1 {
 			fmt.Fprintf(&members, "server.%d=127.0.0.1:%d:%d\n", i+1, FreePort(t), FreePort(t))
 		}
 	}
-	for i, s := range servers {
-		s.configure(i+1, members.String())
+	for _, s := range servers {
+		s.members = members.String()
+		s.configure()
 		s.launch()
 	}
 	for _, s := range servers {
@@ -60,7 +65,15 @@ func StartZooKeeper(t testing.TB, n int, flags ...string) []*ZooKeeperServer {
 	return servers
 }
 
-func (s *ZooKeeperServer) configure(id int, members string) {
+// SetMaxSession says how long the sessions are at most that the server gives when it is
+// started the next time.
+func (s *ZooKeeperServer) SetMaxSession(d time.Duration) {
+	s.t.Helper()
+	s.maxSession = d
+	s.configure()
+}
+
+func (s *ZooKeeperServer) configure() {
 	s.t.Helper()
 	config := fmt.Sprintf(`tickTime=%d
 initLimit=20
@@ -72,10 +85,10 @@ clientPortAddress=127.0.0.1
 admin.enableServer=false
 4lw.commands.whitelist=srvr,mntr,conf,cons
 maxClientCnxns=0
-%s`, ZooKeeperTick.Milliseconds(), ZooKeeperMaxSession.Milliseconds(), filepath.Join(s.dir, "data"), s.port, members)
+%s`, ZooKeeperTick.Milliseconds(), s.maxSession.Milliseconds(), filepath.Join(s.dir, "data"), s.port, s.members)
 	err := errors.Join(
 		os.MkdirAll(filepath.Join(s.dir, "data"), 0o700),
-		os.WriteFile(filepath.Join(s.dir, "data", "myid"), []byte(strconv.Itoa(id)), 0o600),
+		os.WriteFile(filepath.Join(s.dir, "data", "myid"), []byte(strconv.Itoa(s.id)), 0o600),
 		os.WriteFile(filepath.Join(s.dir, "zoo.cfg"), []byte(config), 0o600),
 	)
 	if err != nil {

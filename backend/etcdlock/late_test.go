@@ -1,0 +1,239 @@
+package etcdlock_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/etcdlock"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+var errLost = status.Error(codes.Unavailable, "the answer was lost")
+
+// fate is what becomes of the next transaction that has a text in it.
+type fate struct {
+	text string
+	do   func(req *pb.TxnRequest, send func() error) error
+	met  chan struct{} // closed when there was one
+}
+
+// postman gives a backend whose next transactions have a fate.
+func postman(t *testing.T, members []*testserver.Etcd) (*etcdlock.Backend, func(text string, do func(*pb.TxnRequest, func() error) error) <-chan struct{}) {
+	t.Helper()
+	var next atomic.Pointer[fate]
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: testserver.Endpoints(members), Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				send := func() error { return invoke(ctx, method, req, reply, cc, opts...) }
+				f := next.Load()
+				if txn, ok := req.(*pb.TxnRequest); ok && f != nil && strings.Contains(txn.String(), f.text) && next.CompareAndSwap(f, nil) {
+					defer close(f.met)
+					return f.do(txn, send)
+				}
+				return send()
+			})},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	b, err := etcdlock.New(client, etcdlock.Config{MinTTL: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	return b, func(text string, do func(*pb.TxnRequest, func() error) error) <-chan struct{} {
+		f := &fate{text, do, make(chan struct{})}
+		next.Store(f)
+		return f.met
+	}
+}
+
+// lost has a transaction done, and its answer lost.
+func lost(_ *pb.TxnRequest, send func() error) error {
+	if err := send(); err != nil {
+		return err
+	}
+	return errLost
+}
+
+// What has joined a lease, and whose answer was lost, is abandoned like any other: it is
+// not where it stood in line any more.
+func TestAbandonedJoin(t *testing.T) {
+	t.Parallel()
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	other := direct(t, members)
+	b, next := postman(t, members)
+	first, joins := request("lock", kept(t, other)), request("lock", kept(t, b))
+	for _, r := range []*backend.AcquireRequest{&first, &joins} {
+		r.Owner, r.Reentrant = "o", true
+	}
+	if _, err := other.Acquire(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	next(`\"root\":`, lost)
+	if _, err := b.Acquire(t.Context(), joins); !errors.Is(err, backend.ErrUnavailable) {
+		t.Fatalf("a lost answer is %v", err)
+	}
+	if err := b.Release(t.Context(), backend.ReleaseRequest{Name: "lock", Lease: joins.Lease, Session: joins.Session, Abandon: true}); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := other.Inspect(t.Context(), "lock"); err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != first.Lease {
+		t.Errorf("%+v, %v; want the first alone", info, err)
+	}
+}
+
+// etcd does what it has no space for once: it says so, and raises the alarm, after it did
+// it. The lease is held then.
+func TestNoSpaceAfterTheFact(t *testing.T) {
+	t.Parallel()
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	other := direct(t, members)
+	b, next := postman(t, members)
+	req := request("lock", kept(t, b))
+	next(string(req.Lease), func(_ *pb.TxnRequest, send func() error) error {
+		if err := send(); err != nil {
+			return err
+		}
+		return rpctypes.ErrGRPCNoSpace
+	})
+	if _, err := b.Acquire(t.Context(), req); err != nil {
+		t.Error(err)
+	}
+	release(t, b, req)
+	if r := receive(t, start(t.Context(), other, request("lock", kept(t, other)))); r.err != nil {
+		t.Error(r.err)
+	}
+}
+
+// A renewal that would shorten a lease, and arrives late, does not end it before what a
+// later renewal was told.
+func TestShorterRenewalComesLate(t *testing.T) {
+	t.Parallel()
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	c := raw(t, members)
+	b, next := postman(t, members)
+	const long, short = time.Minute, 10 * time.Second
+	req := timed("lock", long)
+	if _, err := b.Acquire(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	renew := func(ttl time.Duration) backend.Renewal {
+		t.Helper()
+		res, err := b.Renew(t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: req.Name, Lease: req.Lease, TTL: ttl}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.Leases[0]
+	}
+	if r := renew(long); r.Err != nil { // on an etcd lease of its own from here on
+		t.Fatal(r.Err)
+	}
+	var late *pb.TxnRequest
+	met := next(string(req.Lease), func(txn *pb.TxnRequest, _ func() error) error {
+		late = txn
+		return errLost
+	})
+	if r := renew(short); !errors.Is(r.Err, backend.ErrUnavailable) {
+		t.Fatalf("a lost renewal: %+v", r)
+	}
+	<-met
+	if r := renew(long); r.Err != nil || r.Left <= short {
+		t.Fatalf("%+v", r)
+	}
+	if resp, err := pb.NewKVClient(c.ActiveConnection()).Txn(t.Context(), late); err != nil || resp.Succeeded {
+		t.Errorf("%v, %v: the lease is on an etcd lease that was made before it was renewed", resp, err)
+	}
+	info, err := b.Inspect(t.Context(), "lock")
+	if err != nil || len(info.Holders) != 1 || info.Holders[0].Left <= short {
+		t.Errorf("%+v, %v: told to have a minute", info, err)
+	}
+	if r := renew(long); r.Err != nil { // and goes on
+		t.Error(r.Err)
+	}
+}
+
+// A session that has moved, and whose answer was lost, goes on, and ends with all that it has.
+func TestMoveWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	other := direct(t, members)
+	b, next := postman(t, members)
+	s := kept(t, b)
+	held := request("held", s)
+	if _, err := b.Acquire(t.Context(), held); err != nil {
+		t.Fatal(err)
+	}
+	next("/s/", lost)
+	if _, err := b.Move(t.Context(), s); !errors.Is(err, backend.ErrUnavailable) {
+		t.Fatalf("a move without an answer: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for _, wait := range []bool{true, false} {
+		req := request("more", s)
+		req.Wait = wait
+		if _, err := b.Acquire(ctx, req); err != nil {
+			t.Fatalf("wait %v: %v", wait, err)
+		}
+		release(t, b, req)
+	}
+	if err := b.EndSession(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "what the session had is free", func() bool {
+		info, err := other.Inspect(t.Context(), "held")
+		return err == nil && len(info.Holders) == 0
+	})
+}
+
+// What is given back while etcd has no space is free, also where etcd cannot remember that.
+func TestNoSpaceToRemember(t *testing.T) {
+	t.Parallel()
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{Quota: 4 << 20})
+	b, other, c := direct(t, members), direct(t, members), raw(t, members)
+	held := request("lock", kept(t, b))
+	if _, err := b.Acquire(t.Context(), held); err != nil {
+		t.Fatal(err)
+	}
+	waits := start(t.Context(), other, request("lock", kept(t, other)))
+	await(t, "one waits", func() bool { return other.Waiting("lock") == 1 })
+	for err := error(nil); !errors.Is(err, rpctypes.ErrNoSpace); {
+		_, err = c.Put(t.Context(), "other", strings.Repeat("x", 1<<20))
+		if err != nil && !errors.Is(err, rpctypes.ErrNoSpace) {
+			t.Fatal(err)
+		}
+	}
+	_, err := b.Acquire(t.Context(), request("free", held.Session))
+	if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || away.MayHold {
+		t.Errorf("%v: it is not held", err)
+	}
+	err = b.Release(t.Context(), backend.ReleaseRequest{Name: "lock", Lease: held.Lease, Session: held.Session, Abandon: true})
+	if !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("%v: nothing can be remembered", err)
+	}
+	r := receive(t, waits)
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	if err := other.EndSession(t.Context(), r.req.Session); err != nil {
+		t.Errorf("end: %v", err)
+	}
+	if info, err := b.Inspect(t.Context(), "lock"); err != nil || len(info.Holders) != 0 {
+		t.Errorf("%+v, %v: its session was ended", info, err)
+	}
+}

@@ -1,0 +1,86 @@
+package zklock_test
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// losses collects what a session is told.
+func losses() (chan backend.Loss, func(backend.Loss)) {
+	told := make(chan backend.Loss, 1000)
+	return told, func(l backend.Loss) { told <- l }
+}
+
+func awaitLoss(t *testing.T, told <-chan backend.Loss) backend.Loss {
+	t.Helper()
+	select {
+	case l := <-told:
+		return l
+	case <-time.After(patience):
+		t.Fatal("the loss was not told")
+		return backend.Loss{}
+	}
+}
+
+// TestManyAreBroken: all that one break takes from a session is told, also where that is
+// more than its notices hold.
+func TestManyAreBroken(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	b, other := closing(t, server), closing(t, server)
+	told, tell := losses()
+	id := session(t, b, 5*time.Minute, tell)
+	const readers = 150
+	had := make(chan backend.LeaseID, readers)
+	for range readers {
+		req := ask("n", id)
+		req.Mode = backend.Shared
+		go func() {
+			if _, err := b.Acquire(within(t), req); err != nil {
+				t.Errorf("acquire: %v", err)
+			}
+			had <- req.Lease
+		}()
+	}
+	out := make(map[backend.LeaseID]bool)
+	for range readers {
+		out[<-had] = true
+	}
+	res, err := other.Break(within(t), backend.BreakRequest{Name: "n", Reason: "stuck"})
+	if err != nil || len(res.Broken) != readers {
+		t.Fatalf("broke %d of %d: %v", len(res.Broken), readers, err)
+	}
+	for len(out) > 0 {
+		l := awaitLoss(t, told)
+		if l.Cause != backend.CauseBroken && l.Cause != backend.CauseGone {
+			t.Errorf("told %+v", l)
+		}
+		delete(out, l.Lease)
+	}
+}
+
+// TestLongReasons: a session can be told of more breaks than fit into one request.
+func TestLongReasons(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	b, other := closing(t, server), closing(t, server)
+	told, tell := losses()
+	id := session(t, b, 5*time.Minute, tell)
+	const breaks = 50
+	for n := range breaks {
+		req := ask(strconv.Itoa(n), id)
+		take(t, b, req)
+		// Each of these takes six bytes in JSON.
+		if _, err := other.Break(within(t), backend.BreakRequest{Name: req.Name, Reason: strings.Repeat("<", 1000)}); err != nil {
+			t.Fatalf("break %d: %v", n, err)
+		}
+		if l := awaitLoss(t, told); l.Lease != req.Lease {
+			t.Fatalf("break %d: told %+v", n, l)
+		}
+	}
+}

@@ -1,0 +1,67 @@
+package zklock
+
+import (
+	"context"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// contact is how steadily the ensemble has answered a session. The server that a session
+// talks to tells the leader every half tick which sessions live. Where nothing was answered
+// for longer than a tick, because the process was stopped or the network stood still, the
+// leader may know of nothing since before that: if that server dies now, the session
+// ends by what the leader knows, before the time that a renewal would say. So a renewal
+// counts only when the server has had the time to tell. See Config.margin.
+type contact struct {
+	answered time.Time // the newest answer
+	since    time.Time // the first answer after the newest silence
+}
+
+// answer notes that the ensemble has answered. The session's mu is held.
+func (c *contact) answer(now time.Time, tick time.Duration) {
+	if between(c.answered, now) > tick {
+		c.since = now
+	}
+	c.answered = now
+}
+
+// steadyIn is how long to wait until the leader has been told. The session's mu is held.
+func (c *contact) steadyIn(now time.Time, tick time.Duration) time.Duration {
+	return tick/2 + tick/4 - now.Sub(c.since)
+}
+
+// between is the time between two readings of the clocks: also that which the machine was
+// suspended for, which the monotonic clock does not count.
+func between(from, to time.Time) time.Duration {
+	return max(to.Sub(from), to.Round(0).Sub(from.Round(0)))
+}
+
+// heard notes that the ensemble has answered what left at that moment, and reports whether the
+// leader had heard of the session shortly before that.
+func (s *session) heard(sent time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.contact.answer(time.Now(), s.b.cfg.Tick)
+	return s.contact.steadyIn(sent, s.b.cfg.Tick) <= 0
+}
+
+// settled waits until a renewal may count.
+func (s *session) settled(ctx context.Context) error {
+	s.mu.Lock()
+	in := s.contact.steadyIn(time.Now(), s.b.cfg.Tick)
+	s.mu.Unlock()
+	if in <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(in)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-s.over:
+		return backend.ErrSessionLost
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,219 @@
+package zklock_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/zklock"
+	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// TestManyWatchesComeBack: a session that watches more than the library's buffer for
+// requests would hold hears of a break also after its connection broke.
+func TestManyWatchesComeBack(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	proxy := chaos.Start(t, server.Addr())
+	b, other := through(t, proxy), closing(t, server)
+	told, tell := losses()
+	id, others := session(t, b, 5*time.Minute, tell), session(t, other, 5*time.Minute, nil)
+	held := ask("held", id)
+	take(t, b, held)
+	ctx, cancel := context.WithCancel(t.Context())
+	const waits = 150 // twice 300 bytes for each
+	waiters := make(chan error, waits)
+	for n := range waits {
+		name := fmt.Sprint(strings.Repeat("n", 200), n)
+		take(t, other, ask(name, others))
+		go func() {
+			_, err := b.Acquire(ctx, ask(name, id))
+			waiters <- err
+		}()
+	}
+	defer func() {
+		cancel()
+		for range waits {
+			if err := <-waiters; err == nil {
+				t.Error("granted what another session holds")
+			}
+		}
+	}()
+	const notices = 2
+	eventually(t, "all watch", func() bool { return server.Count("zk_watch_count") == 2*waits+notices })
+	proxy.Reset()
+	eventually(t, "it is connected again", func() bool {
+		_, err := b.Renew(within(t), backend.RenewRequest{Session: id})
+		return err == nil
+	})
+	if _, err := other.Break(within(t), backend.BreakRequest{Name: "held"}); err != nil {
+		t.Fatal(err)
+	}
+	if l := awaitLoss(t, told); l.Lease != held.Lease {
+		t.Errorf("told %+v, and %s was broken", l, held.Lease)
+	}
+}
+
+// TestLessTime: a server that gives sessions less time than this one needs ends it, and
+// the holder is told at once: renewals would be good for less than its TTL.
+func TestLessTime(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	b := closing(t, server)
+	told, tell := losses()
+	id := session(t, b, 5*time.Minute, tell)
+	take(t, b, ask("n", id))
+	server.Kill()
+	server.SetMaxSession(10 * time.Second)
+	server.Start()
+	if l := awaitLoss(t, told); l.Lease != "" || l.Session != id {
+		t.Errorf("told %+v; want the end of the session", l)
+	}
+	if res, err := b.Renew(within(t), backend.RenewRequest{Session: id}); err != nil || !res.SessionLost {
+		t.Errorf("a renewal: %+v, %v", res, err)
+	}
+}
+
+// TestOddTTL: a TTL that is not in whole milliseconds is as good as any.
+func TestOddTTL(t *testing.T) {
+	t.Parallel()
+	b := closing(t, testserver.StartZooKeeper(t, 1)...)
+	take(t, b, ask("n", session(t, b, time.Minute/7, nil)))
+}
+
+// TestUserWhenAway: a connection that was made while the ensemble was away says who it is
+// all the same.
+func TestUserWhenAway(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	proxy := chaos.Start(t, server.Addr())
+	cfg := zklock.Config{
+		Servers: []string{server.Addr()}, Tick: testserver.ZooKeeperTick, MaxSession: testserver.ZooKeeperMaxSession,
+		User: "u", Password: "secret",
+	}
+	there, err := zklock.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed(t, there)
+	take(t, there, ask("n", session(t, there, 5*time.Minute, nil)))
+	cfg.Servers = []string{proxy.Addr()}
+	b, err := zklock.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed(t, b)
+	proxy.Refuse()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // the library has tried twice by then
+	defer cancel()
+	if _, err := b.Inspect(ctx, "n"); err == nil {
+		t.Fatal("an answer from nobody")
+	}
+	proxy.Heal()
+	eventually(t, "it may look", func() bool {
+		info, err := b.Inspect(within(t), "n")
+		if err != nil {
+			t.Log(err)
+		}
+		return err == nil && len(info.Holders) == 1
+	})
+}
+
+// TestCloseWhenAway: a server that hangs does not keep a backend from being closed.
+func TestCloseWhenAway(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	proxy := chaos.Start(t, server.Addr())
+	b := through(t, proxy)
+	take(t, b, ask("n", session(t, b, 10*time.Minute, nil)))
+	proxy.BlackHole()
+	done := make(chan error, 1)
+	go func() { done <- b.Close() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Error("close waits for a server that does not answer")
+		proxy.Reset()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestRenewedAndCutOff: a session that was silent for a while, as one whose process was
+// stopped, is renewed through a server that dies right after: the leader had heard nothing
+// of it since before. What the renewal says holds.
+func TestRenewedAndCutOff(t *testing.T) {
+	t.Parallel()
+	servers := testserver.StartZooKeeper(t, 3)
+	var follower *testserver.ZooKeeperServer
+	var rest []*testserver.ZooKeeperServer
+	for _, s := range servers {
+		if follower == nil && !s.Leads() {
+			follower = s
+		} else {
+			rest = append(rest, s)
+		}
+	}
+	proxy := chaos.Start(t, follower.Addr())
+	b, other := through(t, proxy), closing(t, rest...)
+	const ttl, silent = 20 * time.Second, 5 * time.Second
+	id := session(t, b, ttl, nil)
+	take(t, b, ask("n", id))
+	had := make(chan time.Time, 1)
+	next := ask("n", session(t, other, time.Minute, nil))
+	go func() {
+		if _, err := other.Acquire(within(t), next); err != nil {
+			t.Errorf("the next: %v", err)
+		}
+		had <- time.Now()
+	}()
+	inLine(t, other, "n", 1)
+	proxy.Hold(chaos.Requests)
+	<-time.After(silent) // it is the silence that matters
+	before := time.Now()
+	proxy.Release(chaos.Requests)
+	res, err := b.Renew(within(t), backend.RenewRequest{Session: id})
+	follower.Kill()
+	proxy.BlackHole()
+	if err != nil || res.SessionLost {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	if early := before.Add(ttl).Sub(<-had); early > 0 {
+		t.Errorf("granted %s before the TTL was over", early)
+	}
+}
+
+// TestEndWhileReconnecting: a session that is ended while its connection is being made again
+// gives back what it has.
+func TestEndWhileReconnecting(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	for _, end := range []struct {
+		how string
+		f   func(*zklock.Backend, backend.SessionID) error
+	}{
+		{"EndSession", func(b *zklock.Backend, id backend.SessionID) error { return b.EndSession(within(t), id) }},
+		{"Close", func(b *zklock.Backend, _ backend.SessionID) error { return b.Close() }},
+	} {
+		proxy := chaos.Start(t, server.Addr())
+		b, other := through(t, proxy), closing(t, server)
+		id := session(t, b, 5*time.Minute, nil)
+		take(t, b, ask(end.how, id))
+		proxy.Reset()
+		if err := end.f(b, id); err != nil {
+			t.Errorf("%s: %v", end.how, err)
+		}
+		eventually(t, "it is given back by "+end.how, func() bool {
+			info, err := other.Inspect(within(t), end.how)
+			return err == nil && len(info.Holders) == 0
+		})
+	}
+}
