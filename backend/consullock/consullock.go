@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -43,6 +44,8 @@ type Backend struct {
 	caps   backend.Capabilities
 	client *api.Client
 	owned  *http.Client // of Open, closed by Close
+
+	onAgent atomic.Bool // a session is tied to the node of the agent
 
 	base context.Context         //nolint:containedctx // it is what Close ends
 	end  context.CancelCauseFunc // ends base

@@ -66,6 +66,7 @@ const (
 	becauseDelay   = "lock delay"
 	becauseExists  = "\" exists"
 	becauseHeld    = "lock is already held"
+	becauseNode    = "Missing node registration"
 	becauseSession = "invalid session"
 	becauseStale   = "index is stale"
 )

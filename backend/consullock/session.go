@@ -173,9 +173,7 @@ func (s *session) open(ctx context.Context) {
 }
 
 func (s *session) create(ctx context.Context) error {
-	uuid, _, err := s.b.client.Session().CreateNoChecks(&api.SessionEntry{
-		Name: s.b.cfg.Prefix, TTL: s.ttl.String(), Behavior: api.SessionBehaviorDelete, LockDelay: leastDelay,
-	}, (&api.WriteOptions{}).WithContext(ctx))
+	uuid, err := s.b.create(ctx, s.ttl)
 	if err != nil {
 		return err
 	}
