@@ -44,6 +44,8 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		return backend.Grant{}, backend.ErrSessionLost
 	case err != nil && s.life.Err() != nil && ctx.Err() == nil:
 		return backend.Grant{}, backend.ErrSessionLost
+	case err == nil:
+		s.has(a.key)
 	}
 	return g, fail(ctx, opAcquire, err, true)
 }
@@ -61,6 +63,13 @@ func (s *session) join(k leaseKey) (*own, error) {
 	}
 	o.waiters++
 	return o, nil
+}
+
+// has notes that the lease is out.
+func (s *session) has(k leaseKey) {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	s.out[k] = struct{}{}
 }
 
 // isAbandoned reports whether the lease was given up meanwhile.

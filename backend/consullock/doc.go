@@ -66,7 +66,8 @@
 // # When the lock is lost
 //
 // When the session was not renewed in time, or an operator ended it in Consul; when an
-// operator broke the lock; when the process ends. All of it is pushed.
+// operator broke the lock; when the process ends. All of it is pushed. That somebody deleted
+// the key of a lease the next renewal finds out, or where more than 64 are out one after it.
 //
 // # Do not use when
 //

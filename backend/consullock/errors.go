@@ -67,6 +67,7 @@ const (
 	becauseExists  = "\" exists"
 	becauseHeld    = "lock is already held"
 	becauseNode    = "Missing node registration"
+	becauseOther   = "failed session check"
 	becauseSession = "invalid session"
 	becauseStale   = "index is stale"
 )

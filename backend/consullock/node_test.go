@@ -62,3 +62,47 @@ func TestNodeIsDenied(t *testing.T) {
 	look("enough", keys+`session "holdfast" { policy = "write" } node "holdfast" { policy = "write" }`, false)
 	look("once-it-is-there", keys+`session "holdfast" { policy = "write" }`, false)
 }
+
+// TestDeletedKeyIsALoss: an operator deletes the key of a lease, and another has the lock. The
+// holder is told by its next renewal; of what it gave back, or was told to be broken, nothing.
+func TestDeletedKeyIsALoss(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartConsul(t, 1)[0]
+	told := make(chan backend.Loss, 10)
+	b, other := closing(t, server.Addr()), closing(t, server.Addr())
+	id := session(t, b, func(l backend.Loss) { told <- l })
+	kept, held, broken, given := ask("kept", id), ask("n", id), ask("m", id), ask("o", id)
+	for _, req := range []backend.AcquireRequest{kept, held, broken, given} {
+		take(t, b, req)
+	}
+	give(t, b, given)
+	if _, err := other.Break(within(t), backend.BreakRequest{Name: "m", Reason: "why"}); err != nil {
+		t.Fatal(err)
+	}
+	operator, pool := client(t, server.Addr(), nil)
+	defer pool.CloseIdleConnections()
+	if _, err := operator.KV().Delete("holdfast/locks/n/"+string(held.Lease), nil); err != nil {
+		t.Fatal(err)
+	}
+	take(t, other, ask("n", session(t, other, nil)))
+	for range 2 {
+		if res, err := b.Renew(within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
+			t.Fatalf("%+v, %v", res, err)
+		}
+	}
+	want := map[backend.LeaseID]backend.Cause{held.Lease: backend.CauseGone, broken.Lease: backend.CauseBroken}
+	for range 2 {
+		select {
+		case l := <-told:
+			if want[l.Lease] != l.Cause {
+				t.Errorf("told %+v", l)
+			}
+			delete(want, l.Lease)
+		default:
+			t.Fatalf("not told of %+v by the renewals", want)
+		}
+	}
+	if len(told) > 0 {
+		t.Errorf("told %+v", <-told)
+	}
+}

@@ -68,6 +68,9 @@ func (b *Backend) leave(k leaseKey, req backend.ReleaseRequest) *session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, s := range b.sessions {
+		delete(s.out, k)
+	}
+	for _, s := range b.sessions {
 		if s.ended || !s.isOpen() {
 			continue
 		}
