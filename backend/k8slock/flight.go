@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,8 +25,9 @@ type change struct {
 	// done is closed when it has happened, or err says why not.
 	done chan struct{}
 	err  error
-	// sent is true when the request that has it may have worked. Backend.mu guards it.
-	sent bool
+	// sent is true when the request that has it may have worked; left when its caller was told
+	// that it was not sent, so that it must not be any more. Backend.mu guards them.
+	sent, left bool
 }
 
 // flight makes the changes of one lock.
@@ -70,6 +72,7 @@ func (b *Backend) do(ctx context.Context, lock string, c *change) error {
 	if c.sent {
 		return context.Cause(ctx)
 	}
+	c.left = true
 	return &unsentError{context.Cause(ctx)}
 }
 
@@ -142,8 +145,8 @@ func (b *Backend) land(lock string, f *flight, batch []*change) (int, error) {
 		if err := b.prune(ctx, r); err != nil {
 			return len(batch), err
 		}
-		refused := false
-		for _, c := range batch {
+		refused, here := false, b.here(batch)
+		for _, c := range here {
 			refused = c.apply(r) || refused
 		}
 		switch {
@@ -169,7 +172,9 @@ func (b *Backend) land(lock string, f *flight, batch []*change) (int, error) {
 		if err != nil {
 			return len(batch), err
 		}
-		b.mark(batch, f)
+		if !b.mark(here, f) {
+			continue // somebody left
+		}
 		written, err := b.rest.update(ctx, o)
 		if err == nil {
 			f.sure(b)
@@ -201,14 +206,26 @@ func creates(batch []*change) bool {
 	return false
 }
 
-// mark notes that the changes are on their way from now on.
-func (b *Backend) mark(batch []*change, f *flight) {
+// here are the changes whose callers still wait for them.
+func (b *Backend) here(batch []*change) []*change {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(batch), func(c *change) bool { return c.left })
+}
+
+// mark notes that the changes are on their way from now on; false: one of the callers has left,
+// and nothing was noted.
+func (b *Backend) mark(batch []*change, f *flight) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if slices.ContainsFunc(batch, func(c *change) bool { return c.left }) {
+		return false
+	}
 	f.doubt = true
 	for _, c := range batch {
 		c.sent = true
 	}
+	return true
 }
 
 // sure notes that no earlier write can work any more: they are all based on what is no
