@@ -478,16 +478,19 @@ func (b *Backend) tidy(lock string, wait time.Duration) {
 	}
 }
 
-// untidy reports whether the lock has leases of sessions that are no more, or waits for
-// nothing.
+// untidy reports whether the lock has leases of sessions that are no more, or that nobody has
+// told of, or waits for nothing.
 func (b *Backend) untidy(lock string) bool {
-	b.mirror.mu.Lock()
-	seen := b.mirror.objects[objectName(lock)]
-	b.mirror.mu.Unlock()
-	if seen == nil || seen.record == nil {
+	m := &b.mirror
+	m.mu.Lock()
+	seen := m.objects[objectName(lock)]
+	known := seen != nil && seen.record != nil
+	strange := known && m.strangers(seen.record)
+	m.mu.Unlock()
+	if !known {
 		return false
 	}
-	if seen.record.stalled() {
+	if strange || seen.record.stalled() {
 		return true
 	}
 	b.mu.Lock()
