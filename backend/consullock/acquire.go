@@ -47,7 +47,11 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	case err == nil:
 		s.has(a.key)
 	}
-	return g, fail(ctx, opAcquire, err, true)
+	err = fail(ctx, opAcquire, err, true)
+	if away, ok := errors.AsType[*backend.UnavailableError](err); ok && a.entered {
+		away.MayHold = true // whatever was refused since
+	}
+	return g, err
 }
 
 // join notes that somebody asks for the lease. ErrLost: it was abandoned.
@@ -110,6 +114,8 @@ type acquisition struct {
 	key   leaseKey
 	mine  *own
 	asked time.Time
+
+	entered bool // the key was made, and may be there
 }
 
 func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
@@ -218,6 +224,7 @@ func (a *acquisition) enter(ctx context.Context, more ...*api.KVTxnOp) ([]*api.K
 		pairs, err := a.b.txn(ctx, ops)
 		switch {
 		case err == nil:
+			a.entered = true
 			return pairs, nil
 		case isRefused(err, becauseExists, becauseHeld):
 			return nil, backend.ErrLost
