@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/k8slock"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -24,6 +26,7 @@ func TestHostile(t *testing.T) {
 		"hand-over-in-a-full-line": handOverInAFullLine, "given-up-while-it-is-read": givenUpWhileItIsRead,
 		"watch-that-ends-at-once": watchThatEndsAtOnce, "stranger-in-line": strangerInLine,
 		"not-found-by-a-proxy": notFoundByAProxy, "alive-to-the-hasty": aliveToTheHasty,
+		"many-to-present": manyToPresent,
 	} {
 		server.Namespace(name)
 		t.Run(name, func(t *testing.T) {
@@ -229,4 +232,44 @@ func aliveToTheHasty(b *bench) {
 		}
 		_ = q.Close()
 	}
+}
+
+// manyToPresent: it takes longer than a renewal may to write all locks again for client-go. They
+// are written with the next ones, before client-go could take them.
+func manyToPresent(b *bench) {
+	const locks, each, foreign = 30, 150 * time.Millisecond, 40 * time.Second
+	x := &tap{}
+	p := b.startWith(k8slock.Config{Foreign: foreign}, 6*time.Second, func(next http.RoundTripper) http.RoundTripper { x.next = next; return x })
+	names := make(map[string]bool)
+	for i := range locks {
+		req, _ := p.take(fmt.Sprintf("lock-%d", i))
+		names[req.Name] = true
+	}
+	taken := time.Now()
+	var mu sync.Mutex
+	x.set(func(req *http.Request, next http.RoundTripper) (*http.Response, error) {
+		_, name, _ := strings.Cut(req.URL.Path, "/leases/")
+		if req.Method != http.MethodPut || !strings.HasPrefix(name, "lock-") {
+			return next.RoundTrip(req)
+		}
+		time.Sleep(each)
+		res, err := next.RoundTrip(req)
+		if err == nil && res.StatusCode == http.StatusOK {
+			mu.Lock()
+			defer mu.Unlock()
+			delete(names, name)
+		}
+		return res, err
+	})
+	b.until("written again", func() bool {
+		ctx, cancel := context.WithTimeout(b.Context(), 2*time.Second)
+		defer cancel()
+		res, err := p.Renew(ctx, backend.RenewRequest{Session: p.id})
+		if err != nil || res.SessionLost {
+			b.Fatalf("after %s: %+v, %v", time.Since(taken), res, err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		return len(names) == 0
+	})
 }
