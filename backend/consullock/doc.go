@@ -16,7 +16,7 @@
 // # How it works
 //
 // Each client has one session of Consul, whose end deletes all keys that it locks. It is tied
-// to a node "holdfast" of the catalog, which it makes and which is of no agent: Consul ends the
+// to a node "holdfast-sessions" of the catalog, which it makes and which is of no agent: Consul ends the
 // sessions of a node at once when that leaves the cluster, and an agent that is restarted
 // leaves. The keys:
 //
@@ -50,7 +50,7 @@
 // # Requires
 //
 // Consul 1.7 or newer. With ACLs: a token that may write keys below the prefix, sessions on
-// the node "holdfast", and that node, which need not be where it is there already. Without
+// the node "holdfast-sessions", and that node, which need not be where it is there already. Without
 // those two, sessions on the agent's node do; then nobody may hold a lock while the agent
 // leaves the cluster, and Examine warns of it. Consul takes 200 connections from one address where it is
 // not told otherwise (limits.http_max_conns_per_client). Open makes up to 64, of which a

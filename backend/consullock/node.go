@@ -14,7 +14,7 @@ import (
 // their TTL, when it leaves the cluster; and an agent that is restarted leaves, with the
 // sessions of all who would have to be told of it through that agent. This one is of no agent, so
 // that it never leaves.
-const node = "holdfast"
+const node = "holdfast-sessions"
 
 // onAgent is what is said where the sessions are the agent's all the same.
 const onAgent = "the token may not register the node \"" + node + "\", or not write sessions on it: sessions are tied to the agent's node, and end at once when the agent leaves the cluster, which it may do when it is restarted: another may have the lock then before its holder knows"

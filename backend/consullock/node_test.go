@@ -59,8 +59,8 @@ func TestNodeIsDenied(t *testing.T) {
 	}
 	const keys = `key_prefix "holdfast/" { policy = "write" } operator = "read" `
 	look("few", keys+`session_prefix "n" { policy = "write" }`, true)
-	look("enough", keys+`session "holdfast" { policy = "write" } node "holdfast" { policy = "write" }`, false)
-	look("once-it-is-there", keys+`session "holdfast" { policy = "write" }`, false)
+	look("enough", keys+`session "holdfast-sessions" { policy = "write" } node "holdfast-sessions" { policy = "write" }`, false)
+	look("once-it-is-there", keys+`session "holdfast-sessions" { policy = "write" }`, false)
 }
 
 // TestDeletedKeyIsALoss: an operator deletes the key of a lease, and another has the lock. The
