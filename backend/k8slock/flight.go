@@ -306,8 +306,12 @@ func (b *Backend) verify(ctx context.Context, r *record) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	now, known := b.rest.clock.said()
 	for id := range ids {
-		if s := b.mirror.stale(sessionName(id), b.rest.clock.now(), b.cfg.Skew); s != nil {
+		if !known {
+			break
+		}
+		if s := b.mirror.stale(sessionName(id), now, b.cfg.Skew); s != nil {
 			b.bury(s)
 			live = live && !b.hasEnded(id)
 		}

@@ -1,12 +1,14 @@
 package k8slock_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,7 +28,7 @@ func TestHostile(t *testing.T) {
 		"hand-over-in-a-full-line": handOverInAFullLine, "given-up-while-it-is-read": givenUpWhileItIsRead,
 		"watch-that-ends-at-once": watchThatEndsAtOnce, "stranger-in-line": strangerInLine,
 		"not-found-by-a-proxy": notFoundByAProxy, "alive-to-the-hasty": aliveToTheHasty,
-		"many-to-present": manyToPresent,
+		"many-to-present": manyToPresent, "answers-without-a-date": answersWithoutADate,
 	} {
 		server.Namespace(name)
 		t.Run(name, func(t *testing.T) {
@@ -272,4 +274,34 @@ func manyToPresent(b *bench) {
 		defer mu.Unlock()
 		return len(names) == 0
 	})
+}
+
+// answersWithoutADate: the clocks of the API server and of this machine are years apart, and
+// something takes the Date out of the answers. Who does not wait takes nobody for dead.
+func answersWithoutADate(b *bench) {
+	p := b.process(time.Minute)
+	held, _ := p.take("a")
+	x := &tap{}
+	times := regexp.MustCompile(`"time":"[^"]+"`)
+	x.set(func(req *http.Request, next http.RoundTripper) (*http.Response, error) {
+		res, err := next.RoundTrip(req)
+		if err != nil {
+			return nil, err
+		}
+		res.Header.Del("Date")
+		if req.Method != http.MethodGet || strings.Contains(req.URL.RawQuery, "watch=1") {
+			return res, nil
+		}
+		text, err := io.ReadAll(res.Body)
+		if err != nil {
+			return nil, err
+		}
+		res.Body = io.NopCloser(bytes.NewReader(times.ReplaceAll(text, []byte(`"time":"2020-01-01T00:00:00Z"`))))
+		return res, nil
+	})
+	q := b.processOn(time.Minute, func(next http.RoundTripper) http.RoundTripper { x.next = next; return x })
+	if _, err := q.Acquire(b.Context(), q.ask("a")); !errors.Is(err, backend.ErrHeld) {
+		b.Errorf("asked while another holds it: %v", err)
+	}
+	p.holders("a", held)
 }
