@@ -172,7 +172,8 @@ func (b *Backend) land(lock string, f *flight, batch []*change) (int, error) {
 		if err != nil {
 			return len(batch), err
 		}
-		if !b.mark(here, f) {
+		doubt, ok := b.mark(here, f)
+		if !ok {
 			continue // somebody left
 		}
 		written, err := b.rest.update(ctx, o)
@@ -183,6 +184,9 @@ func (b *Backend) land(lock string, f *flight, batch []*change) (int, error) {
 		}
 		if !isStatus(err, http.StatusConflict, http.StatusNotFound) {
 			return len(batch), err
+		}
+		if !doubt {
+			f.sure(b) // this one did nothing, and there is no other
 		}
 		if conflicts++; !pause(ctx, conflicts) {
 			return len(batch), context.Cause(ctx)
@@ -213,23 +217,24 @@ func (b *Backend) here(batch []*change) []*change {
 	return slices.DeleteFunc(slices.Clone(batch), func(c *change) bool { return c.left })
 }
 
-// mark notes that the changes are on their way from now on; false: one of the callers has left,
-// and nothing was noted.
-func (b *Backend) mark(batch []*change, f *flight) bool {
+// mark notes that the changes are on their way from now on, and gives the doubt that there was
+// before. The second result is false where one of the callers has left: nothing was noted.
+func (b *Backend) mark(batch []*change, f *flight) (bool, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if slices.ContainsFunc(batch, func(c *change) bool { return c.left }) {
-		return false
+		return false, false
 	}
+	doubt := f.doubt
 	f.doubt = true
 	for _, c := range batch {
 		c.sent = true
 	}
-	return true
+	return doubt, true
 }
 
-// sure notes that no earlier write can work any more: they are all based on what is no
-// more.
+// sure notes that no write can work any more: they are all based on what is no more, or were
+// refused.
 func (f *flight) sure(b *Backend) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -29,6 +29,7 @@ func TestHostile(t *testing.T) {
 		"watch-that-ends-at-once": watchThatEndsAtOnce, "stranger-in-line": strangerInLine,
 		"not-found-by-a-proxy": notFoundByAProxy, "alive-to-the-hasty": aliveToTheHasty,
 		"many-to-present": manyToPresent, "answers-without-a-date": answersWithoutADate,
+		"nothing-is-remembered": nothingIsRemembered,
 	} {
 		server.Namespace(name)
 		t.Run(name, func(t *testing.T) {
@@ -304,4 +305,20 @@ func answersWithoutADate(b *bench) {
 		b.Errorf("asked while another holds it: %v", err)
 	}
 	p.holders("a", held)
+}
+
+// nothingIsRemembered: a write is refused because another was faster, and there is none after it.
+// Nothing is kept of that lock: names may be many.
+func nothingIsRemembered(b *bench) {
+	p := b.processOn(time.Minute, func(next http.RoundTripper) http.RoundTripper { return &deaf{next: next} })
+	q := b.process(time.Minute)
+	for i := range 5 {
+		req, _ := p.take(fmt.Sprintf("lock-%d", i))
+		p.give(req)
+		q.take(req.Name) // of which p does not hear
+		if _, err := p.Acquire(b.Context(), p.ask(req.Name)); !errors.Is(err, backend.ErrHeld) {
+			b.Fatal(err)
+		}
+	}
+	b.until("forgotten", func() bool { return p.Flights() == 0 })
 }
