@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 )
@@ -89,10 +90,11 @@ func (c *Client) Watch(ctx context.Context, prefix string, deliver func(Event)) 
 	defer cancel()
 	failures := 0
 	for {
-		err := c.b.Watch(ctx, backend.WatchRequest{Prefix: prefix}, func(e Event) {
-			failures = 0
-			deliver(e)
-		})
+		begun := time.Now()
+		err := c.b.Watch(ctx, backend.WatchRequest{Prefix: prefix}, deliver)
+		if time.Since(begun) > 2*longestPause {
+			failures = 0 // that it has begun is no success: one may break at its beginning each time
+		}
 		if !isUnavailable(err) || !pause(ctx, backoff(failures)) {
 			if cause := context.Cause(ctx); cause != nil {
 				err = cause

@@ -92,14 +92,22 @@ func (e *Elector) Campaign(ctx context.Context) (*Term, error) {
 
 // stand is the beginning of Run and Campaign. A term that is not over is in the way.
 func (e *Elector) stand() error {
-	term := e.Term()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.standing || term != nil {
-		return ErrRunning
+	for {
+		e.mu.Lock()
+		newest := e.term
+		e.mu.Unlock()
+		over := newest == nil || newest.Err() != nil // which calls hooks: not with mu held
+		e.mu.Lock()
+		if e.standing || e.term == newest {
+			defer e.mu.Unlock()
+			if e.standing || !over {
+				return ErrRunning
+			}
+			e.standing = true
+			return nil
+		}
+		e.mu.Unlock() // a term began meanwhile
 	}
-	e.standing = true
-	return nil
 }
 
 // sit is their end.

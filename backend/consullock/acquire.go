@@ -44,8 +44,14 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		return backend.Grant{}, backend.ErrSessionLost
 	case err != nil && s.life.Err() != nil && ctx.Err() == nil:
 		return backend.Grant{}, backend.ErrSessionLost
+	case err == nil:
+		s.has(a.key)
 	}
-	return g, fail(ctx, opAcquire, err, true)
+	err = fail(ctx, opAcquire, err, true)
+	if away, ok := errors.AsType[*backend.UnavailableError](err); ok && a.entered {
+		away.MayHold = true // whatever was refused since
+	}
+	return g, err
 }
 
 // join notes that somebody asks for the lease. ErrLost: it was abandoned.
@@ -61,6 +67,13 @@ func (s *session) join(k leaseKey) (*own, error) {
 	}
 	o.waiters++
 	return o, nil
+}
+
+// has notes that the lease is out.
+func (s *session) has(k leaseKey) {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	s.out[k] = struct{}{}
 }
 
 // isAbandoned reports whether the lease was given up meanwhile.
@@ -101,6 +114,8 @@ type acquisition struct {
 	key   leaseKey
 	mine  *own
 	asked time.Time
+
+	entered bool // the key was made, and may be there
 }
 
 func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
@@ -209,6 +224,7 @@ func (a *acquisition) enter(ctx context.Context, more ...*api.KVTxnOp) ([]*api.K
 		pairs, err := a.b.txn(ctx, ops)
 		switch {
 		case err == nil:
+			a.entered = true
 			return pairs, nil
 		case isRefused(err, becauseExists, becauseHeld):
 			return nil, backend.ErrLost

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -43,6 +44,8 @@ type Backend struct {
 	caps   backend.Capabilities
 	client *api.Client
 	owned  *http.Client // of Open, closed by Close
+
+	onAgent atomic.Bool // a session is tied to the node of the agent
 
 	base context.Context         //nolint:containedctx // it is what Close ends
 	end  context.CancelCauseFunc // ends base
@@ -100,13 +103,13 @@ func New(client *api.Client, cfg Config) (*Backend, error) {
 func validatePrefix(p string) error {
 	bad := len(p) > backend.MaxNameLen
 	for seg := range strings.SplitSeq(p, "/") {
-		bad = bad || seg == ""
+		bad = bad || seg == "" || seg == "." || seg == ".."
 		for i := range len(seg) {
 			bad = bad || !backend.IsSegmentByte(seg[i]) && seg[i] != '.'
 		}
 	}
 	if bad {
-		return &backend.InvalidError{Field: "prefix", Value: strconv.QuoteToGraphic(p), Bound: `like "team/locks", of letters, digits and -_.:@=+,`}
+		return &backend.InvalidError{Field: "prefix", Value: strconv.QuoteToGraphic(p), Bound: `like "team/locks", without "." and "..", of letters, digits and -_.:@=+,`}
 	}
 	return nil
 }

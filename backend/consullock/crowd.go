@@ -77,13 +77,16 @@ func (b *Backend) watchCrowd(ctx context.Context, byTimer bool) (bool, error) {
 	asking, again := context.WithCancel(ctx)
 	defer again()
 	members := b.gather(ctx, again)
-	since := make([]uint64, len(members))
+	since, came := make([]uint64, len(members)), make([]uint64, len(members))
 	for i, f := range members {
-		since[i] = f.known()
+		since[i], came[i] = f.known()
 	}
 	looking, cancel := patiently(ctx, 0, 0)
 	defer cancel()
 	pairs, meta, err := b.client.KV().List(b.locksKey(), consistent(looking))
+	if err == nil && meta.LastIndex == 0 {
+		err = errNoIndex
+	}
 	if err != nil {
 		return false, err
 	}
@@ -95,7 +98,7 @@ func (b *Backend) watchCrowd(ctx context.Context, byTimer bool) (bool, error) {
 	waits := false
 	for i, f := range members {
 		prefix := b.lockKey(f.name)
-		q := f.tell(&sight{newLine(prefix, byLock[prefix]), meta.LastIndex, since[i]}, byTimer, again)
+		q := f.tell(&sight{newLine(prefix, byLock[prefix]), meta.LastIndex, since[i], came[i]}, byTimer, again)
 		waits = waits || q.key != "" || q.tree
 	}
 	defer func() {

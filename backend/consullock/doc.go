@@ -15,7 +15,10 @@
 //
 // # How it works
 //
-// Each client has one session of Consul, whose end deletes all keys that it locks:
+// Each client has one session of Consul, whose end deletes all keys that it locks. It is tied
+// to a node "holdfast-sessions" of the catalog, which it makes and which is of no agent: Consul ends the
+// sessions of a node at once when that leaves the cluster, and an agent that is restarted
+// leaves. The keys:
 //
 //	PREFIX/locks/NAME/LEASE   out or in line; NAME with %XX for what is not a segment
 //	PREFIX/notices/SESSION    what the session is to be told: breaks
@@ -46,8 +49,10 @@
 //
 // # Requires
 //
-// Consul 1.7 or newer. With ACLs: a token that may write keys below the prefix, and
-// sessions on the agent's node. Consul takes 200 connections from one address where it is
+// Consul 1.7 or newer. With ACLs: a token that may write keys below the prefix, sessions on
+// the node "holdfast-sessions", and that node, which need not be where it is there already. Without
+// those two, sessions on the agent's node do; then nobody may hold a lock while the agent
+// leaves the cluster, and Examine warns of it. Consul takes 200 connections from one address where it is
 // not told otherwise (limits.http_max_conns_per_client). Open makes up to 64, of which a
 // process that waits for one lock keeps two busy: raise the limit for an agent that more
 // than a few busy processes share. With New it is the client that bounds them
@@ -61,7 +66,8 @@
 // # When the lock is lost
 //
 // When the session was not renewed in time, or an operator ended it in Consul; when an
-// operator broke the lock; when the process ends. All of it is pushed.
+// operator broke the lock; when the process ends. All of it is pushed. That somebody deleted
+// the key of a lease the next renewal finds out, or where more than 64 are out one after it.
 //
 // # Do not use when
 //

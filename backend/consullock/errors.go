@@ -66,6 +66,8 @@ const (
 	becauseDelay   = "lock delay"
 	becauseExists  = "\" exists"
 	becauseHeld    = "lock is already held"
+	becauseNode    = "Missing node registration"
+	becauseOther   = "failed session check"
 	becauseSession = "invalid session"
 	becauseStale   = "index is stale"
 )

@@ -13,6 +13,9 @@ import (
 func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 	opts := (&api.QueryOptions{}).WithContext(ctx)
 	var out []string
+	if b.onAgent.Load() {
+		out = append(out, onAgent)
+	}
 	peers, err := b.client.Status().PeersWithQueryOptions(opts)
 	if err != nil {
 		return nil, fail(ctx, "examine", err, false)

@@ -388,7 +388,7 @@ func TestLeaderIsKilled(t *testing.T) {
 func TestBadURL(t *testing.T) {
 	t.Parallel()
 	for _, rawURL := range []string{
-		"consul://h:0x", "consul://h?what=1", "consul://h?ca=x", "consul://:tok@h:99999", "consul://h/a//b", "consul://h?min_ttl=-1s",
+		"consul://h:0x", "consul://h?what=1", "consul://h?ca=x", "consul://:tok@h:99999", "consul://h/a//b", "consul://h/..", "consul://h/a/./b", "consul://h?min_ttl=-1s",
 		"consul://h#f", "consul://h\x00", "http://h", "consuls://h?cert=only",
 	} {
 		b, err := consullock.Open(t.Context(), rawURL, nil)

@@ -62,11 +62,11 @@ func (f *follower) hear(seen *sight) {
 	}
 }
 
-// known is the index of what was heard.
-func (f *follower) known() uint64 {
+// known is the index of what was heard, and how many have come to wait.
+func (f *follower) known() (uint64, uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.heard.index
+	return f.heard.index, f.came
 }
 
 // take takes in the line as it was seen, unless what was heard meanwhile is newer. Where it

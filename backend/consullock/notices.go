@@ -3,8 +3,11 @@ package consullock
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"math/rand/v2"
 	"time"
+
+	"github.com/hashicorp/consul/api"
 
 	"github.com/holdfast-io/holdfast/backend"
 )
@@ -109,12 +112,61 @@ func pause(ctx context.Context, failures int) bool {
 	}
 }
 
-func (s *session) tellBroken(n notice) {
-	loss := backend.Loss{Session: s.id, Lease: n.Lease, Cause: backend.CauseBroken, Reason: n.Reason}
+// missGone looks for keys of leases that are out that somebody deleted by hand, of which nobody
+// tells: others may have the lock then. One request looks for as many as go into it; where
+// more are out, those that chance decides on.
+func (s *session) missGone(ctx context.Context) {
+	const most = 64 // that Consul takes in a transaction
+	var keys []leaseKey
+	var ops api.KVTxnOps
 	s.b.mu.Lock()
-	known := s.told[n.Lease]
+	for k := range s.out {
+		if len(ops) == most {
+			break
+		}
+		keys = append(keys, k)
+		ops = append(ops, &api.KVTxnOp{Verb: api.KVCheckSession, Key: s.b.leaseKey(k), Session: s.uuid})
+	}
+	s.b.mu.Unlock()
+	if len(ops) == 0 {
+		return
+	}
+	ok, res, _, err := s.b.client.KV().Txn(ops, consistent(ctx))
+	if err != nil || ok {
+		return // another time
+	}
+	if _, err := s.read(ctx, 0); err != nil {
+		return // it would be told of a break, too
+	}
+	for _, e := range res.Errors {
+		one := &txnError{api.TxnErrors{e}}
+		if e.OpIndex < len(keys) && isRefused(one, becauseAbsent, becauseOther) {
+			s.tellGone(keys[e.OpIndex])
+		}
+	}
+}
+
+// tellGone tells that a lease is no more, unless it was given back meanwhile.
+func (s *session) tellGone(k leaseKey) {
+	s.b.mu.Lock()
+	_, out := s.out[k]
+	s.b.mu.Unlock()
+	if out {
+		s.tell(backend.Loss{Session: s.id, Lease: k.id, Cause: backend.CauseGone})
+	}
+}
+
+func (s *session) tellBroken(n notice) {
+	s.tell(backend.Loss{Session: s.id, Lease: n.Lease, Cause: backend.CauseBroken, Reason: n.Reason})
+}
+
+// tell tells of a lease that was lost, once.
+func (s *session) tell(loss backend.Loss) {
+	s.b.mu.Lock()
+	maps.DeleteFunc(s.out, func(k leaseKey, _ struct{}) bool { return k.id == loss.Lease })
+	known := s.told[loss.Lease]
 	if !known {
-		s.told[n.Lease] = true
+		s.told[loss.Lease] = true
 		s.losses = append(s.losses, loss)
 	}
 	s.b.mu.Unlock()

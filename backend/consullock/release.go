@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -67,6 +68,9 @@ func (b *Backend) giveBack(ctx context.Context, lock, key, heir string) error {
 func (b *Backend) leave(k leaseKey, req backend.ReleaseRequest) *session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	for _, s := range b.sessions {
+		delete(s.out, k)
+	}
 	for _, s := range b.sessions {
 		if s.ended || !s.isOpen() {
 			continue
@@ -166,8 +170,28 @@ type breaking struct {
 // and each needs two.
 const maxVictims = 30
 
-// maxNotices bounds how many breaks a session is told of: the newest of them.
-const maxNotices = 100
+const (
+	// maxNotices bounds how many breaks a session is told of: the newest of them.
+	maxNotices = 100
+	// maxOld bounds the bytes of those that were there before. Consul takes half a MiB in a
+	// transaction, in base 64, with the notices of as many sessions as there are victims.
+	maxOld = 8 << 10
+)
+
+// encode puts fresh notices behind those that were there, as many of them as there is room for.
+func encode(old, fresh []notice) ([]byte, error) {
+	for {
+		all := slices.Concat(old, fresh)
+		value, err := json.Marshal(all[max(0, len(all)-maxNotices):])
+		if err != nil {
+			return nil, fmt.Errorf("encode the notices: %w", err)
+		}
+		if len(value) <= maxOld || len(old) == 0 {
+			return value, nil
+		}
+		old = old[(len(old)+1)/2:]
+	}
+}
 
 // tryBreak deletes the keys of the holders and tells their sessions, in one transaction,
 // whose index is the token. It reports whether that was the last of them.
@@ -204,10 +228,9 @@ func (b *Backend) tryBreak(ctx context.Context, br *breaking) (bool, error) {
 		}
 		var all []notice
 		_ = json.Unmarshal(pair.Value, &all)
-		all = append(all, fresh...)
-		value, err := json.Marshal(all[max(0, len(all)-maxNotices):])
+		value, err := encode(all, fresh)
 		if err != nil {
-			return false, fmt.Errorf("encode the notices: %w", err)
+			return false, err
 		}
 		ops = append(ops, &api.KVTxnOp{Verb: api.KVCAS, Key: pair.Key, Index: pair.ModifyIndex, Value: value})
 	}

@@ -53,6 +53,7 @@ type session struct {
 	deadline time.Time // when it ends unless it is renewed
 	ended    bool
 	leases   map[leaseKey]*own
+	out      map[leaseKey]struct{}    // what was granted and not given back
 	losses   []backend.Loss           // since the last renewal
 	told     map[backend.LeaseID]bool // breaks that were told
 	renewed  chan struct{}            // capacity 1, never closed: the deadline moved
@@ -123,7 +124,7 @@ func (b *Backend) enter(req backend.SessionRequest) (*session, bool, error) {
 	}
 	s := &session{
 		b: b, id: req.ID, ttl: req.TTL, lost: req.Lost, opened: make(chan struct{}),
-		leases: make(map[leaseKey]*own), told: make(map[backend.LeaseID]bool), renewed: make(chan struct{}, 1),
+		leases: make(map[leaseKey]*own), out: make(map[leaseKey]struct{}), told: make(map[backend.LeaseID]bool), renewed: make(chan struct{}, 1),
 	}
 	s.life, s.end = context.WithCancel(b.base)
 	b.sessions[req.ID] = s
@@ -173,9 +174,7 @@ func (s *session) open(ctx context.Context) {
 }
 
 func (s *session) create(ctx context.Context) error {
-	uuid, _, err := s.b.client.Session().CreateNoChecks(&api.SessionEntry{
-		Name: s.b.cfg.Prefix, TTL: s.ttl.String(), Behavior: api.SessionBehaviorDelete, LockDelay: leastDelay,
-	}, (&api.WriteOptions{}).WithContext(ctx))
+	uuid, err := s.b.create(ctx, s.ttl)
 	if err != nil {
 		return err
 	}
@@ -216,6 +215,7 @@ func (s *session) renew(ctx context.Context) error {
 	if _, err := s.read(ctx, 0); errors.Is(err, backend.ErrSessionLost) {
 		return err
 	}
+	s.missGone(ctx)
 	return nil // the renewal itself was answered
 }
 

@@ -2,6 +2,7 @@ package consullock
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -19,6 +20,7 @@ type follower struct {
 
 	mu      sync.Mutex
 	waiters map[*waiter]struct{}
+	came    uint64             // how many have come to wait
 	first   uint64             // the place of the first of them, which is watched; 0: none is
 	again   context.CancelFunc // ends the question that is under way, if it is about that one
 	heard   sight              // what they were told by, without those that were given back here since
@@ -33,12 +35,14 @@ type sight struct {
 
 	index uint64
 	since uint64 // the index of what had been heard when it was asked for
+	came  uint64 // how many had come to wait then: those of them that are not in it are gone
 }
 
 // waiter is an Acquire that waits.
 type waiter struct {
 	lease   backend.LeaseID
 	created uint64       // of its key: its place
+	came    uint64       // which of the follower's it is
 	uuid    string       // of its session
 	verdict chan verdict // capacity 1: out, or gone
 	told    bool         // guarded by follower.mu
@@ -83,6 +87,8 @@ func (b *Backend) follow(lock string, w *waiter, seen *sight) *follower {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.came++
+	w.came = f.came
 	f.waiters[w] = struct{}{}
 	if seen != nil {
 		f.hear(seen)
@@ -134,15 +140,23 @@ func (b *Backend) run(ctx context.Context, f *follower) {
 
 // see looks at the line of the follower.
 func (b *Backend) see(ctx context.Context, f *follower) (*sight, error) {
-	prefix, since := b.lockKey(f.name), f.known()
+	prefix := b.lockKey(f.name)
+	since, came := f.known()
 	ctx, cancel := patiently(ctx, 0, 0)
 	defer cancel()
 	pairs, meta, err := b.client.KV().List(prefix, consistent(ctx))
+	if err == nil && meta.LastIndex == 0 {
+		err = errNoIndex
+	}
 	if err != nil {
 		return nil, err
 	}
-	return &sight{newLine(prefix, pairs), meta.LastIndex, since}, nil
+	return &sight{newLine(prefix, pairs), meta.LastIndex, since, came}, nil
 }
+
+// errNoIndex is for an answer that is not Consul's: the client library takes any 404 for "there is
+// nothing", and what stands before Consul may give one.
+var errNoIndex = errors.New("the answer has no index")
 
 // watch tells those whose time has come by the line as it was seen, or by what was heard,
 // and waits until it may be another. It reports whether it only got tired of waiting.
@@ -186,7 +200,7 @@ func (f *follower) tell(seen *sight, byTimer bool, again context.CancelFunc) que
 		ok = ok && l.all[i].created == w.created
 		switch {
 		case w.told:
-		case !ok && w.created > l.index: // it came after the look
+		case !ok && w.created > l.index && (seen == nil || w.came > seen.came): // it came after the look
 			unseen = true
 		case !ok:
 			w.tell(verdict{err: backend.ErrLost})

@@ -155,7 +155,7 @@ func (a *acquisition) join(r *record) (entry, error) {
 		Lease: req.Lease, Session: req.Session, Mode: req.Mode, Limit: req.Limit, Permits: req.Permits,
 		Owner: req.Owner, Note: req.Note, Asked: clock.UnixMilli(),
 	})
-	r.changed = true
+	r.changed, r.joined = true, true
 	r.promote(clock)
 	return r.Line[len(r.Line)-1], nil
 }

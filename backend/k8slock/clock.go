@@ -35,6 +35,14 @@ func (c *clock) now() time.Time {
 	return c.read()
 }
 
+// said is the server's time; false: it never told, as where a proxy leaves that out of its
+// answers. Then now is the time of this machine, which is good for people alone.
+func (c *clock) said() (time.Time, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.read(), !c.at.IsZero()
+}
+
 // read is now. c.mu is held.
 func (c *clock) read() time.Time {
 	if c.at.IsZero() {

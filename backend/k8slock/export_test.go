@@ -14,3 +14,10 @@ func OpenInPod(folder, host, port string) (*Backend, error) {
 // SetIdle sets after how long a lock's object is deleted that nobody needs. Before the first
 // call.
 func (b *Backend) SetIdle(d time.Duration) { b.idle = d }
+
+// Flights is of how many locks something is remembered here.
+func (b *Backend) Flights() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.flights)
+}

@@ -144,10 +144,22 @@ func (b *bench) processOn(ttl time.Duration, more func(http.RoundTripper) http.R
 
 func (b *bench) start(ttl time.Duration, more func(http.RoundTripper) http.RoundTripper, set func(*k8slock.Backend)) *process {
 	b.Helper()
+	return b.startAs(k8slock.Config{}, ttl, more, set)
+}
+
+// startWith is a process with a configuration of its own.
+func (b *bench) startWith(cfg k8slock.Config, ttl time.Duration, more func(http.RoundTripper) http.RoundTripper) *process {
+	b.Helper()
+	return b.startAs(cfg, ttl, more, func(*k8slock.Backend) {})
+}
+
+func (b *bench) startAs(cfg k8slock.Config, ttl time.Duration, more func(http.RoundTripper) http.RoundTripper, set func(*k8slock.Backend)) *process {
+	b.Helper()
+	cfg.Namespace, cfg.Skew = b.namespace, time.Second
 	w := &wire{count: make(map[string]int)}
 	p := &process{bench: b, wire: w, id: backend.NewSessionID(), ttl: ttl, lost: make(chan backend.Loss, 100)}
 	var err error
-	if p.Backend, err = k8slock.New(&http.Client{Transport: w}, "https://"+b.server.Addr(), k8slock.Config{Namespace: b.namespace, Skew: time.Second}); err != nil {
+	if p.Backend, err = k8slock.New(&http.Client{Transport: w}, "https://"+b.server.Addr(), cfg); err != nil {
 		b.Fatal(err)
 	}
 	set(p.Backend)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,8 +25,9 @@ type change struct {
 	// done is closed when it has happened, or err says why not.
 	done chan struct{}
 	err  error
-	// sent is true when the request that has it may have worked. Backend.mu guards it.
-	sent bool
+	// sent is true when the request that has it may have worked; left when its caller was told
+	// that it was not sent, so that it must not be any more. Backend.mu guards them.
+	sent, left bool
 }
 
 // flight makes the changes of one lock.
@@ -70,6 +72,7 @@ func (b *Backend) do(ctx context.Context, lock string, c *change) error {
 	if c.sent {
 		return context.Cause(ctx)
 	}
+	c.left = true
 	return &unsentError{context.Cause(ctx)}
 }
 
@@ -142,8 +145,8 @@ func (b *Backend) land(lock string, f *flight, batch []*change) (int, error) {
 		if err := b.prune(ctx, r); err != nil {
 			return len(batch), err
 		}
-		refused := false
-		for _, c := range batch {
+		refused, here := false, b.here(batch)
+		for _, c := range here {
 			refused = c.apply(r) || refused
 		}
 		switch {
@@ -169,7 +172,10 @@ func (b *Backend) land(lock string, f *flight, batch []*change) (int, error) {
 		if err != nil {
 			return len(batch), err
 		}
-		b.mark(batch, f)
+		doubt, ok := b.mark(here, f)
+		if !ok {
+			continue // somebody left
+		}
 		written, err := b.rest.update(ctx, o)
 		if err == nil {
 			f.sure(b)
@@ -178,6 +184,9 @@ func (b *Backend) land(lock string, f *flight, batch []*change) (int, error) {
 		}
 		if !isStatus(err, http.StatusConflict, http.StatusNotFound) {
 			return len(batch), err
+		}
+		if !doubt {
+			f.sure(b) // this one did nothing, and there is no other
 		}
 		if conflicts++; !pause(ctx, conflicts) {
 			return len(batch), context.Cause(ctx)
@@ -201,18 +210,31 @@ func creates(batch []*change) bool {
 	return false
 }
 
-// mark notes that the changes are on their way from now on.
-func (b *Backend) mark(batch []*change, f *flight) {
+// here are the changes whose callers still wait for them.
+func (b *Backend) here(batch []*change) []*change {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(batch), func(c *change) bool { return c.left })
+}
+
+// mark notes that the changes are on their way from now on, and gives the doubt that there was
+// before. The second result is false where one of the callers has left: nothing was noted.
+func (b *Backend) mark(batch []*change, f *flight) (bool, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if slices.ContainsFunc(batch, func(c *change) bool { return c.left }) {
+		return false, false
+	}
+	doubt := f.doubt
 	f.doubt = true
 	for _, c := range batch {
 		c.sent = true
 	}
+	return doubt, true
 }
 
-// sure notes that no earlier write can work any more: they are all based on what is no
-// more.
+// sure notes that no write can work any more: they are all based on what is no more, or were
+// refused.
 func (f *flight) sure(b *Backend) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -289,8 +311,12 @@ func (b *Backend) verify(ctx context.Context, r *record) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	now, known := b.rest.clock.said()
 	for id := range ids {
-		if s := b.mirror.stale(sessionName(id), b.rest.clock.now(), b.cfg.Skew); s != nil {
+		if !known {
+			break
+		}
+		if s := b.mirror.stale(sessionName(id), now, b.cfg.Skew); s != nil {
 			b.bury(s)
 			live = live && !b.hasEnded(id)
 		}

@@ -180,7 +180,7 @@ func content(folder, field, path string, data []byte) ([]byte, error) {
 // transport speaks HTTP/2 where the server does, on one connection, and finds out soon
 // when that is dead.
 func (c *cluster) transport() (*wires, error) {
-	const idle, ping = 90 * time.Second, 15 * time.Second
+	const idle, ping = 90 * time.Second, 5 * time.Second
 	w := &wires{dialer: net.Dialer{Timeout: attempt, KeepAlive: ping}, open: make(map[*wire]struct{})}
 	t := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, IdleConnTimeout: idle, MaxIdleConnsPerHost: 16,

@@ -20,8 +20,14 @@ const (
 	stateKey    = "holdfast.io/state" // annotation: record or sessionState in JSON
 )
 
-// maxState bounds the state of a lock: Kubernetes takes 256 KiB of annotations.
-const maxState = 240 << 10
+const (
+	// maxState bounds the state of a lock that somebody joins: Kubernetes takes 256 KiB of
+	// annotations.
+	maxState = 240 << 10
+	// growth is by how much the state may grow with each one that waits when it is granted: by
+	// the time and the token. A lock has to have room for that, or it could not be handed over.
+	growth = len(`,"g":1700000000000,"t":18446744073709551615`)
+)
 
 // errFull says that no more fit in line.
 var errFull = errors.New("the line of the lock is as long as a Lease can hold")
@@ -72,6 +78,7 @@ type record struct {
 	object  *object
 	foreign bool // somebody else's leader election has it
 	changed bool
+	joined  bool // somebody came into line with this change
 	grants  int  // with this change
 	touch   bool // to be written even as it is, where an older write may be on its way
 }
@@ -206,7 +213,7 @@ func (r *record) seal(now time.Time, duration time.Duration) (*object, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode the lock: %w", err)
 	}
-	if len(text) > maxState {
+	if r.joined && len(text)+growth*(len(r.Line)-r.out()) > maxState {
 		return nil, errFull
 	}
 	o.Metadata.Labels[kindLabel] = kindLock

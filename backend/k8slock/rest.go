@@ -104,10 +104,11 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("the API server answered %d: %s", e.code, e.message)
 }
 
-// isStatus reports whether err is one of the answers.
+// isStatus reports whether err is one of the answers. That something is not there has to be
+// said in the words of an API server: what stands before it may say 404 of everything.
 func isStatus(err error, codes ...int) bool {
 	s, ok := errors.AsType[*statusError](err)
-	return ok && slices.Contains(codes, s.code)
+	return ok && slices.Contains(codes, s.code) && (s.code != http.StatusNotFound || s.reason == "NotFound")
 }
 
 // rest speaks with the API server.

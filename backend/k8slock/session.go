@@ -1,12 +1,14 @@
 package k8slock
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -284,7 +286,7 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 			return err
 		}
 		b.checkStream(pulse)
-		return s.present(ctx)
+		return s.present(ctx, ttl)
 	}()
 	switch {
 	case isKindOf(err, backend.ErrSessionLost):
@@ -300,30 +302,54 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	return res, nil
 }
 
-// present writes the locks of the session again whose holder client-go would stop to
-// believe in otherwise.
-func (s *session) present(ctx context.Context) error {
+// present writes the locks of the session again whose holder client-go would stop to believe in
+// otherwise: as many as there is time for, as the others can wait for the next renewal. A
+// renewal counts only when those were written that client-go could take before it is over.
+func (s *session) present(ctx context.Context, ttl time.Duration) error {
+	const parts = 12 // of the TTL is one for what can wait
+	type late struct {
+		lock     string
+		age      time.Duration
+		pressing bool
+	}
 	m := &s.b.mirror
-	var due []string
+	var due []late
 	m.mu.Lock()
 	for at, leases := range m.held {
 		seen := m.objects[at]
 		if seen == nil || seen.record == nil {
 			continue
 		}
-		third := time.Duration(seen.object.Spec.LeaseDurationSeconds) * time.Second / 3
+		d, age := time.Duration(seen.object.Spec.LeaseDurationSeconds)*time.Second, time.Since(seen.since)
 		for _, owner := range leases {
-			if owner == s && time.Since(seen.since) > third {
-				due = append(due, seen.lock)
+			if owner == s && age > d/3 {
+				due = append(due, late{seen.lock, age, age+ttl > d-d/8})
 				break
 			}
 		}
 	}
 	m.mu.Unlock()
-	for _, lock := range due {
+	slices.SortFunc(due, func(a, b late) int {
+		if a.pressing != b.pressing && a.pressing {
+			return -1
+		} else if a.pressing != b.pressing {
+			return 1
+		}
+		return cmp.Compare(b.age, a.age)
+	})
+	unhurried, cancel := context.WithTimeout(ctx, ttl/parts)
+	defer cancel()
+	for _, l := range due {
+		within := unhurried
+		if l.pressing {
+			within = ctx
+		}
 		c := &change{apply: func(r *record) bool { r.changed = r.changed || r.out() > 0; return false }}
-		if err := s.b.do(ctx, lock, c); err != nil {
+		if err := s.b.do(within, l.lock, c); err != nil && l.pressing {
 			return err
+		}
+		if !l.pressing && unhurried.Err() != nil {
+			break
 		}
 	}
 	return nil
@@ -478,16 +504,19 @@ func (b *Backend) tidy(lock string, wait time.Duration) {
 	}
 }
 
-// untidy reports whether the lock has leases of sessions that are no more, or waits for
-// nothing.
+// untidy reports whether the lock has leases of sessions that are no more, or that nobody has
+// told of, or waits for nothing.
 func (b *Backend) untidy(lock string) bool {
-	b.mirror.mu.Lock()
-	seen := b.mirror.objects[objectName(lock)]
-	b.mirror.mu.Unlock()
-	if seen == nil || seen.record == nil {
+	m := &b.mirror
+	m.mu.Lock()
+	seen := m.objects[objectName(lock)]
+	known := seen != nil && seen.record != nil
+	strange := known && m.strangers(seen.record)
+	m.mu.Unlock()
+	if !known {
 		return false
 	}
-	if seen.record.stalled() {
+	if strange || seen.record.stalled() {
 		return true
 	}
 	b.mu.Lock()

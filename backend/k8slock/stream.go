@@ -54,13 +54,19 @@ func (b *Backend) follow(ctx context.Context) error {
 	}
 }
 
-// watchFor is how long one watch lasts.
-const watchFor = 5 * time.Minute
+const (
+	// watchFor is how long one watch lasts.
+	watchFor = 5 * time.Minute
+	// young is a watch that has not lasted: it may not have heard yet of what was written
+	// before, and when it ends the next one may end as soon.
+	young = time.Second
+)
 
 func (b *Backend) run() {
 	st := &b.stream
 	version := ""
 	for failures := 0; b.base.Err() == nil; {
+		begun := time.Now()
 		next, err := b.listen(version)
 		if b.base.Err() != nil {
 			return
@@ -73,11 +79,13 @@ func (b *Backend) run() {
 			st.tried = make(chan struct{})
 		}
 		st.mu.Unlock()
-		if err == nil {
+		if err == nil && time.Since(begun) > young {
 			failures = 0
 			continue
 		}
-		b.cfg.Logger.WarnContext(b.base, "the watch of the Leases broke", slog.Any("error", err))
+		if err != nil {
+			b.cfg.Logger.WarnContext(b.base, "the watch of the Leases broke", slog.Any("error", err))
+		}
 		failures++
 		if !pause(b.base, failures) {
 			return
@@ -216,7 +224,6 @@ func (b *Backend) checkStream(version uint64) {
 	st := &b.stream
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	const young = time.Second
 	if st.at < version && st.again != nil && time.Since(st.begun) > young {
 		st.again()
 	}

@@ -30,6 +30,7 @@ type ConsulServer struct {
 	dir    string
 	port   int
 	token  string // of ACLs; empty: there are none
+	serf   string // where those who join the cluster ask
 	proc   *Process
 }
 
@@ -99,6 +100,7 @@ func Tool(t testing.TB, name string) string {
 
 func (s *ConsulServer) configure(i int, serf []string, connections int) {
 	s.t.Helper()
+	s.serf = serf[i]
 	_, own, _ := strings.Cut(serf[i], ":")
 	port, err := strconv.Atoi(own)
 	if err != nil {
@@ -124,6 +126,28 @@ func (s *ConsulServer) configure(i int, serf []string, connections int) {
 	if err != nil {
 		s.t.Fatalf("testserver: consul: %v", err)
 	}
+}
+
+// Agent starts a client agent in the cluster of the server, as each machine has one where Consul
+// is used as it is meant to be. It leaves the cluster when its process is terminated.
+func (s *ConsulServer) Agent() *ConsulServer {
+	s.t.Helper()
+	a := &ConsulServer{t: s.t, binary: s.binary, dir: Dir(s.t), port: FreePort(s.t)}
+	config, err := json.Marshal(map[string]any{
+		"node_name": "agent" + strconv.Itoa(a.port), "data_dir": filepath.Join(a.dir, "data"), "bind_addr": "127.0.0.1", "client_addr": "127.0.0.1",
+		"disable_update_check": true, "disable_host_node_id": true, "connect": map[string]any{"enabled": false},
+		"ports":      map[string]any{"http": a.port, "server": FreePort(s.t), "serf_lan": FreePort(s.t), "serf_wan": -1, "dns": -1, "grpc": -1},
+		"retry_join": []string{s.serf}, "retry_interval": "200ms",
+	})
+	if err == nil {
+		err = os.WriteFile(filepath.Join(a.dir, "config.json"), config, 0o600)
+	}
+	if err != nil {
+		s.t.Fatalf("testserver: consul: %v", err)
+	}
+	a.launch()
+	a.proc.Await(startTimeout, a.ours)
+	return a
 }
 
 func (s *ConsulServer) launch() {

@@ -1,0 +1,44 @@
+package consullock
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+)
+
+// node is what sessions are tied to. Consul ends the sessions of a node at once, whatever
+// their TTL, when it leaves the cluster; and an agent that is restarted leaves, with the
+// sessions of all who would have to be told of it through that agent. This one is of no agent, so
+// that it never leaves.
+const node = "holdfast-sessions"
+
+// onAgent is what is said where the sessions are the agent's all the same.
+const onAgent = "the token may not register the node \"" + node + "\", or not write sessions on it: sessions are tied to the agent's node, and end at once when the agent leaves the cluster, which it may do when it is restarted: another may have the lock then before its holder knows"
+
+// create makes a session of Consul.
+func (b *Backend) create(ctx context.Context, ttl time.Duration) (string, error) {
+	entry := &api.SessionEntry{Name: b.cfg.Prefix, Node: node, TTL: ttl.String(), Behavior: api.SessionBehaviorDelete, LockDelay: leastDelay}
+	opts := (&api.WriteOptions{}).WithContext(ctx)
+	uuid, _, err := b.client.Session().CreateNoChecks(entry, opts)
+	if err != nil && strings.Contains(err.Error(), becauseNode) {
+		// It may be made by several at once.
+		_, err = b.client.Catalog().Register(&api.CatalogRegistration{Node: node, Address: "127.0.0.1"}, opts)
+		if err == nil {
+			uuid, _, err = b.client.Session().CreateNoChecks(entry, opts)
+		}
+	}
+	var status api.StatusError
+	denied := errors.As(err, &status) && status.Code == http.StatusForbidden
+	if denied {
+		entry.Node = ""
+		uuid, _, err = b.client.Session().CreateNoChecks(entry, opts)
+	}
+	if err == nil && denied && !b.onAgent.Swap(true) {
+		b.cfg.Logger.WarnContext(ctx, onAgent)
+	}
+	return uuid, err
+}

@@ -1,0 +1,108 @@
+package consullock_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/consullock"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// TestAgentLeaves: the agent that the holder speaks with leaves the cluster, as one does that is
+// restarted. The holder cannot be told of anything then: nobody else has the lock before the
+// lease has run out.
+func TestAgentLeaves(t *testing.T) {
+	t.Parallel()
+	const ttl = 10 * time.Second
+	server := testserver.StartConsul(t, 1)[0]
+	agent := server.Agent()
+	b, other := open(t, agent.Addr()), closing(t, server.Addr())
+	t.Cleanup(func() { _ = b.Close() })
+	id := backend.NewSessionID()
+	if err := b.OpenSession(within(t), backend.SessionRequest{ID: id, TTL: ttl}); err != nil {
+		t.Fatal(err)
+	}
+	take(t, b, ask("n", id))
+	asked := time.Now()
+	if res, err := b.Renew(within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	agent.Process().Terminate()
+	<-agent.Process().Ended()
+	take(t, other, ask("n", session(t, other, nil)))
+	if took := time.Since(asked); took < ttl {
+		t.Errorf("another has the lock %s after the renewal; the TTL is %s", took, ttl)
+	}
+}
+
+// TestNodeIsDenied: where the token may have sessions on the agent's node alone, that is said.
+func TestNodeIsDenied(t *testing.T) {
+	t.Parallel()
+	const management = "5b5bd0a1-3f4c-4b4e-9a0e-4bd4d3a2f001"
+	server := testserver.StartConsulACL(t, management)
+	look := func(name, rules string, want bool) {
+		secret := newToken(t, server.Addr(), management, name, rules)
+		b, err := consullock.Open(t.Context(), "consul://:"+secret+"@"+server.Addr(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		closed(t, b)
+		take(t, b, ask("n"+name, session(t, b, nil)))
+		found, err := b.Examine(context.WithoutCancel(t.Context()))
+		if err != nil || slices.ContainsFunc(found, func(s string) bool { return strings.Contains(s, "agent's node") }) != want {
+			t.Errorf("%s: %q, %v", name, found, err)
+		}
+	}
+	const keys = `key_prefix "holdfast/" { policy = "write" } operator = "read" `
+	look("few", keys+`session_prefix "n" { policy = "write" }`, true)
+	look("enough", keys+`session "holdfast-sessions" { policy = "write" } node "holdfast-sessions" { policy = "write" }`, false)
+	look("once-it-is-there", keys+`session "holdfast-sessions" { policy = "write" }`, false)
+}
+
+// TestDeletedKeyIsALoss: an operator deletes the key of a lease, and another has the lock. The
+// holder is told by its next renewal; of what it gave back, or was told to be broken, nothing.
+func TestDeletedKeyIsALoss(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartConsul(t, 1)[0]
+	told := make(chan backend.Loss, 10)
+	b, other := closing(t, server.Addr()), closing(t, server.Addr())
+	id := session(t, b, func(l backend.Loss) { told <- l })
+	kept, held, broken, given := ask("kept", id), ask("n", id), ask("m", id), ask("o", id)
+	for _, req := range []backend.AcquireRequest{kept, held, broken, given} {
+		take(t, b, req)
+	}
+	give(t, b, given)
+	if _, err := other.Break(within(t), backend.BreakRequest{Name: "m", Reason: "why"}); err != nil {
+		t.Fatal(err)
+	}
+	operator, pool := client(t, server.Addr(), nil)
+	defer pool.CloseIdleConnections()
+	if _, err := operator.KV().Delete("holdfast/locks/n/"+string(held.Lease), nil); err != nil {
+		t.Fatal(err)
+	}
+	take(t, other, ask("n", session(t, other, nil)))
+	for range 2 {
+		if res, err := b.Renew(within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
+			t.Fatalf("%+v, %v", res, err)
+		}
+	}
+	want := map[backend.LeaseID]backend.Cause{held.Lease: backend.CauseGone, broken.Lease: backend.CauseBroken}
+	for range 2 {
+		select {
+		case l := <-told:
+			if want[l.Lease] != l.Cause {
+				t.Errorf("told %+v", l)
+			}
+			delete(want, l.Lease)
+		default:
+			t.Fatalf("not told of %+v by the renewals", want)
+		}
+	}
+	if len(told) > 0 {
+		t.Errorf("told %+v", <-told)
+	}
+}

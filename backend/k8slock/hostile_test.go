@@ -1,0 +1,324 @@
+package k8slock_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/k8slock"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// TestHostile: one server, and for each case a namespace of its own.
+func TestHostile(t *testing.T) {
+	t.Parallel()
+	server := testserver.Kubernetes(t)
+	for name, test := range map[string]func(*bench){
+		"hand-over-in-a-full-line": handOverInAFullLine, "given-up-while-it-is-read": givenUpWhileItIsRead,
+		"watch-that-ends-at-once": watchThatEndsAtOnce, "stranger-in-line": strangerInLine,
+		"not-found-by-a-proxy": notFoundByAProxy, "alive-to-the-hasty": aliveToTheHasty,
+		"many-to-present": manyToPresent, "answers-without-a-date": answersWithoutADate,
+		"nothing-is-remembered": nothingIsRemembered,
+	} {
+		server.Namespace(name)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(&bench{T: t, server: server, namespace: name})
+		})
+	}
+}
+
+// tap is a wire on which a test does what it likes; nil: the request passes.
+type tap struct {
+	next http.RoundTripper
+	on   atomic.Pointer[func(*http.Request, http.RoundTripper) (*http.Response, error)]
+}
+
+func (x *tap) RoundTrip(req *http.Request) (*http.Response, error) {
+	if on := x.on.Load(); on != nil {
+		return (*on)(req, x.next)
+	}
+	return x.next.RoundTrip(req)
+}
+
+func (x *tap) set(on func(*http.Request, http.RoundTripper) (*http.Response, error)) { x.on.Store(&on) }
+
+func (b *bench) tapped(ttl time.Duration) (*process, *tap) {
+	b.Helper()
+	x := &tap{}
+	return b.processOn(ttl, func(next http.RoundTripper) http.RoundTripper { x.next = next; return x }), x
+}
+
+func isGet(req *http.Request, object string) bool {
+	return req.Method == http.MethodGet && strings.Contains(req.URL.Path, "/leases/"+object)
+}
+
+func answer(req *http.Request, status int, body string) *http.Response {
+	return &http.Response{StatusCode: status, Header: make(http.Header), Request: req, Body: io.NopCloser(strings.NewReader(body))}
+}
+
+// handOverInAFullLine: as many readers wait as fit. The writer before them can give the lock
+// back all the same: they are all granted then, which takes more room than to wait does.
+func handOverInAFullLine(b *bench) {
+	p, q := b.process(10*time.Minute), b.process(10*time.Minute)
+	first, _ := q.take("a")
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	const atOnce, most, note = 100, 1000, 500
+	full := make(chan struct{})
+	var once sync.Once
+	results := make(chan error, most)
+	asked := 0
+	for over := false; !over && asked < most; {
+		for range atOnce {
+			asked++
+			go func() {
+				req := p.ask("a")
+				req.Wait, req.Mode, req.Note = true, backend.Shared, strings.Repeat("x", note)
+				_, err := p.Acquire(ctx, req)
+				if err != nil && strings.Contains(err.Error(), "as long as a Lease can hold") {
+					once.Do(func() { close(full) })
+				}
+				results <- err
+			}()
+		}
+		b.until("in line, or refused", func() bool {
+			select {
+			case <-full:
+				over = true
+				return true
+			default:
+			}
+			info, err := q.Inspect(b.Context(), "a")
+			return err == nil && len(info.Waiters) == asked
+		})
+	}
+	q.give(first)
+	granted := 0
+	for range asked {
+		if err := soon(b, "the grant of a reader", results); err == nil {
+			granted++
+		} else if !errors.Is(err, backend.ErrUnavailable) {
+			b.Error(err)
+		}
+	}
+	if granted < 100 {
+		b.Errorf("%d granted", granted)
+	}
+}
+
+// givenUpWhileItIsRead: who asks gives up while the lock is being read for it. It is told that
+// nothing was sent, and nothing is.
+func givenUpWhileItIsRead(b *bench) {
+	p, x := b.tapped(time.Minute)
+	reading, open := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	x.set(func(req *http.Request, next http.RoundTripper) (*http.Response, error) {
+		if isGet(req, "a") {
+			once.Do(func() { close(reading); <-open })
+		}
+		return next.RoundTrip(req)
+	})
+	ctx, cancel := context.WithCancel(b.Context())
+	failed := make(chan error, 1)
+	go func() {
+		_, err := p.Acquire(ctx, p.ask("a"))
+		failed <- err
+	}()
+	soon(b, "the question", reading)
+	cancel()
+	if err := soon(b, "the end", failed); !errors.Is(err, backend.ErrUnavailable) || mayHold(err) {
+		b.Fatalf("given up before anything was sent: %v", err)
+	}
+	close(open)
+	req, _ := p.take("a") // behind the other, if that is still under way
+	p.holders("a", req)
+}
+
+// watchThatEndsAtOnce: something takes the watch and ends it at once, each time. It is asked
+// for again, but not in circles.
+func watchThatEndsAtOnce(b *bench) {
+	x := &tap{}
+	var watches atomic.Int64
+	x.set(func(req *http.Request, next http.RoundTripper) (*http.Response, error) {
+		if strings.Contains(req.URL.RawQuery, "watch=1") {
+			watches.Add(1)
+			return answer(req, http.StatusOK, ""), nil
+		}
+		return next.RoundTrip(req)
+	})
+	b.processOn(time.Minute, func(next http.RoundTripper) http.RoundTripper { x.next = next; return x })
+	b.until("asked for", func() bool { return watches.Load() > 0 })
+	before := watches.Load()
+	time.Sleep(3 * time.Second)
+	if n := watches.Load() - before; n > 100 {
+		b.Errorf("%d watches in three seconds", n)
+	} else {
+		b.Logf("%d watches in three seconds", n)
+	}
+}
+
+// strangerInLine: the line has a session that is no more and of which nobody told, and the
+// question for it fails. It is asked again.
+func strangerInLine(b *bench) {
+	p := b.process(10 * time.Minute)
+	q, x := b.tapped(10 * time.Minute)
+	p.take("a")
+	_, got := q.wait("a")
+	var failed atomic.Int64
+	x.set(func(req *http.Request, next http.RoundTripper) (*http.Response, error) {
+		if isGet(req, "holdfast-session-") && failed.Add(1) == 1 {
+			return answer(req, http.StatusInternalServerError, "{}"), nil
+		}
+		return next.RoundTrip(req)
+	})
+	var o map[string]any
+	if err := json.Unmarshal([]byte(b.send(http.MethodGet, "/a", "")), &o); err != nil {
+		b.Fatal(err)
+	}
+	text, err := json.Marshal(o)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.send(http.MethodPut, "/a", strings.ReplaceAll(string(text), string(p.id), string(backend.NewSessionID())))
+	if g := soon(b, "the grant", got); g.err != nil {
+		b.Error(g.err)
+	}
+	if failed.Load() == 0 {
+		b.Error("nobody asked for the session")
+	}
+}
+
+// notFoundByAProxy: what stands before the API server says 404 of a session that lives. Its
+// lock is not granted to another.
+func notFoundByAProxy(b *bench) {
+	p := b.process(10 * time.Minute)
+	held, _ := p.take("a")
+	q, x := b.tapped(10 * time.Minute)
+	x.set(func(req *http.Request, next http.RoundTripper) (*http.Response, error) {
+		if isGet(req, "holdfast-session-") {
+			return answer(req, http.StatusNotFound, "default backend - 404"), nil
+		}
+		return next.RoundTrip(req)
+	})
+	if g, err := q.Acquire(b.Context(), q.ask("a")); err == nil {
+		b.Errorf("granted while another holds it: %+v", g)
+	}
+	p.holders("a", held)
+}
+
+// aliveToTheHasty: who asks and does not wait takes nobody for dead who renews.
+func aliveToTheHasty(b *bench) {
+	const ttl = 4 * time.Second
+	p := b.process(ttl)
+	p.take("a")
+	tick := time.NewTicker(ttl / 8)
+	defer tick.Stop()
+	for end := time.Now().Add(3 * ttl); time.Now().Before(end); <-tick.C {
+		if res, err := p.Renew(b.Context(), backend.RenewRequest{Session: p.id}); err != nil || res.SessionLost {
+			b.Fatalf("%+v, %v", res, err)
+		}
+		q := b.process(time.Minute)
+		if _, err := q.Acquire(b.Context(), q.ask("a")); !errors.Is(err, backend.ErrHeld) {
+			b.Fatalf("asked while another renews: %v", err)
+		}
+		_ = q.Close()
+	}
+}
+
+// manyToPresent: it takes longer than a renewal may to write all locks again for client-go. They
+// are written with the next ones, before client-go could take them.
+func manyToPresent(b *bench) {
+	const locks, each, foreign = 30, 150 * time.Millisecond, 40 * time.Second
+	x := &tap{}
+	p := b.startWith(k8slock.Config{Foreign: foreign}, 6*time.Second, func(next http.RoundTripper) http.RoundTripper { x.next = next; return x })
+	names := make(map[string]bool)
+	for i := range locks {
+		req, _ := p.take(fmt.Sprintf("lock-%d", i))
+		names[req.Name] = true
+	}
+	taken := time.Now()
+	var mu sync.Mutex
+	x.set(func(req *http.Request, next http.RoundTripper) (*http.Response, error) {
+		_, name, _ := strings.Cut(req.URL.Path, "/leases/")
+		if req.Method != http.MethodPut || !strings.HasPrefix(name, "lock-") {
+			return next.RoundTrip(req)
+		}
+		time.Sleep(each)
+		res, err := next.RoundTrip(req)
+		if err == nil && res.StatusCode == http.StatusOK {
+			mu.Lock()
+			defer mu.Unlock()
+			delete(names, name)
+		}
+		return res, err
+	})
+	b.until("written again", func() bool {
+		ctx, cancel := context.WithTimeout(b.Context(), 2*time.Second)
+		defer cancel()
+		res, err := p.Renew(ctx, backend.RenewRequest{Session: p.id})
+		if err != nil || res.SessionLost {
+			b.Fatalf("after %s: %+v, %v", time.Since(taken), res, err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		return len(names) == 0
+	})
+}
+
+// answersWithoutADate: the clocks of the API server and of this machine are years apart, and
+// something takes the Date out of the answers. Who does not wait takes nobody for dead.
+func answersWithoutADate(b *bench) {
+	p := b.process(time.Minute)
+	held, _ := p.take("a")
+	x := &tap{}
+	times := regexp.MustCompile(`"time":"[^"]+"`)
+	x.set(func(req *http.Request, next http.RoundTripper) (*http.Response, error) {
+		res, err := next.RoundTrip(req)
+		if err != nil {
+			return nil, err
+		}
+		res.Header.Del("Date")
+		if req.Method != http.MethodGet || strings.Contains(req.URL.RawQuery, "watch=1") {
+			return res, nil
+		}
+		text, err := io.ReadAll(res.Body)
+		if err != nil {
+			return nil, err
+		}
+		res.Body = io.NopCloser(bytes.NewReader(times.ReplaceAll(text, []byte(`"time":"2020-01-01T00:00:00Z"`))))
+		return res, nil
+	})
+	q := b.processOn(time.Minute, func(next http.RoundTripper) http.RoundTripper { x.next = next; return x })
+	if _, err := q.Acquire(b.Context(), q.ask("a")); !errors.Is(err, backend.ErrHeld) {
+		b.Errorf("asked while another holds it: %v", err)
+	}
+	p.holders("a", held)
+}
+
+// nothingIsRemembered: a write is refused because another was faster, and there is none after it.
+// Nothing is kept of that lock: names may be many.
+func nothingIsRemembered(b *bench) {
+	p := b.processOn(time.Minute, func(next http.RoundTripper) http.RoundTripper { return &deaf{next: next} })
+	q := b.process(time.Minute)
+	for i := range 5 {
+		req, _ := p.take(fmt.Sprintf("lock-%d", i))
+		p.give(req)
+		q.take(req.Name) // of which p does not hear
+		if _, err := p.Acquire(b.Context(), p.ask(req.Name)); !errors.Is(err, backend.ErrHeld) {
+			b.Fatal(err)
+		}
+	}
+	b.until("forgotten", func() bool { return p.Flights() == 0 })
+}
