@@ -2,7 +2,6 @@ package zklock
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"sync"
 	"time"
@@ -431,82 +430,4 @@ func (s *session) left() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return time.Until(s.deadline)
-}
-
-// hear tells the losses that are written to the session's notices.
-func (s *session) hear() {
-	told := make(map[backend.LeaseID]bool)
-	missed := false // there were notices that nobody has read
-	for {
-		data, _, events, err := s.link.conn.GetW(s.b.noticePath(s.id))
-		if err == nil {
-			var notices []notice
-			_ = json.Unmarshal(data, &notices) // what is not ours says nothing
-			missed = missed || len(notices) > 0 && notices[0].Cut && !told[notices[0].Lease]
-			for _, n := range notices {
-				if !told[n.Lease] {
-					told[n.Lease] = true
-					s.tell(backend.Loss{Session: s.id, Lease: n.Lease, Cause: backend.CauseBroken, Reason: n.Reason})
-				}
-			}
-			if missed {
-				err = s.tellMissing(told)
-				missed = err != nil
-			}
-		}
-		if err != nil {
-			if isClosed(s.over) || isClosed(s.link.over) || errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrSessionExpired) {
-				return // keep minds the end of the session
-			}
-			select {
-			case <-time.After(s.b.cfg.Tick / 2):
-				continue
-			case <-s.over:
-				return
-			}
-		}
-		select {
-		case <-events:
-		case <-s.over:
-			return
-		}
-	}
-}
-
-// tellMissing tells the leases whose entries are not there any more, though they were not
-// given back here: their notices made room for newer ones.
-func (s *session) tellMissing(told map[backend.LeaseID]bool) error {
-	paths := make(map[string]backend.LeaseID)
-	s.mu.Lock()
-	for k, o := range s.leases {
-		if o.path != "" && !isClosed(o.gone) && !told[k.id] {
-			paths[o.path] = k.id
-		}
-	}
-	s.mu.Unlock()
-	for path, id := range paths {
-		there, _, err := s.link.conn.Exists(path)
-		if err != nil {
-			return err
-		}
-		if !there {
-			told[id] = true
-			s.tell(backend.Loss{Session: s.id, Lease: id, Cause: backend.CauseGone})
-		}
-	}
-	return nil
-}
-
-func (s *session) tell(loss backend.Loss) {
-	s.mu.Lock()
-	s.losses = append(s.losses, loss)
-	for k, o := range s.leases {
-		if k.id == loss.Lease {
-			o.wakeNext()
-		}
-	}
-	s.mu.Unlock()
-	if s.lost != nil {
-		s.lost(loss)
-	}
 }
