@@ -142,7 +142,9 @@ func (b *Leases) Renew(ctx context.Context, req backend.RenewRequest) (backend.R
 		return backend.RenewResult{}, b.Ready(ctx, "renew")
 	}
 	r, at := newRenewals(req)
-	err := b.direct(ctx, "renew", func(ctx context.Context) error {
+	// A renewal of a lease that comes late shortens what a later one gave it. The caller, who
+	// knows what it asks for, is told of each that may do so.
+	err := b.directly(ctx, "renew", len(r.Leases) == 0, func(ctx context.Context) error {
 		r.SessionLost, r.Lost, r.Renewed = false, nil, make(map[int]Renewed)
 		return b.store.Renew(ctx, r)
 	})
