@@ -1,6 +1,7 @@
 package pglock_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -69,6 +70,32 @@ func TestPoolerIsSeen(t *testing.T) {
 		t.Errorf("token %d after %d, %v", g.Grant.Token, before, g.Err)
 	}
 	leasetest.Give(t, b, second)
+}
+
+// B: the server behind a pooler becomes a standby. The pooler keeps our connections, over
+// which nothing works any more: the other server of the URL is found all the same.
+func TestPoolerOfAStandbyIsLeft(t *testing.T) {
+	t.Parallel()
+	first, second := testserver.Postgres(t), testserver.Postgres(t)
+	if err := open(t, second.URL()).Migrate(leasetest.Within(t)); err != nil {
+		t.Fatal(err)
+	}
+	addr := testserver.PgBouncer(t, first, "transaction")
+	b := open(t, first.URLOf("postgres", addr+","+second.Addr())+"&listen=false")
+	b.KeepFromSweeping() // that would make a second connection some time
+	ask := func(ctx context.Context) (backend.Grant, error) {
+		return b.Acquire(ctx, backend.AcquireRequest{Name: string(backend.NewLeaseID()), Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour})
+	}
+	if _, err := ask(leasetest.Within(t)); err != nil {
+		t.Fatal(err)
+	}
+	first.Demote()
+	if _, err := leasetest.Insist(t, ask); err != nil {
+		t.Fatal(err)
+	}
+	if n := second.Int(`SELECT count(*) FROM holdfast.leases`); n != 1 {
+		t.Errorf("%d leases on the new primary", n)
+	}
 }
 
 // B20, B22: a server that ends connections which rest, and a pool that has made all its
