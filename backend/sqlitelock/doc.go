@@ -87,10 +87,10 @@
 // shared as a whole: containers that mount the file alone do not see its log, and
 // destroy it.
 //
-// Nobody else may write, rename, link or replace the file while it is in use. A file
-// that was replaced is noticed at the next call, and nothing is done any more
-// (ErrReplaced), but what is in the new file is not known to the holders of the old
-// one until then.
+// Nobody else may write, rename, link or replace the file while it is in use, nor take
+// away those with the suffixes -wal and -shm. A file that was replaced, or has lost one of
+// those, is noticed at the next call, and nothing is done any more (ErrReplaced), but what
+// is in the new file is not known to the holders of the old one until then.
 //
 // The files are made for their owner only. Other users of the host who have to share
 // them need the rights to the database, the files with the suffixes -wal, -shm and

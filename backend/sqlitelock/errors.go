@@ -26,8 +26,8 @@ var (
 	ErrReadOnly = errors.New("the lock file cannot be written")
 	// ErrFull: the disk, or the quota, is full.
 	ErrFull = errors.New("no space for the lock file")
-	// ErrReplaced: the file was deleted, replaced or taken over by another machine
-	// while it was open. The backend value grants nothing any more.
+	// ErrReplaced: the file, its log or the log's index was deleted, replaced or taken over
+	// by another machine while it was open. The backend value grants nothing any more.
 	ErrReplaced = errors.New("the lock file was replaced")
 	// ErrSync: the disk did not confirm a write. What was written may be lost with
 	// the power; the backend value grants nothing any more.

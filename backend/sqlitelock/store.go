@@ -34,6 +34,7 @@ type store struct {
 	stmts map[string]*sql.Stmt
 	wal   *os.File // SQLite's log, only to sync it: no locks are on that file
 	made  os.FileInfo
+	log   [2]os.FileInfo // the log and its index, once they are there
 
 	reserve    int64         // how many tokens are reserved at a time
 	aroundSync func() func() // for tests that lose the power
@@ -212,6 +213,11 @@ func (s *store) prepare(ctx context.Context, h host, log *slog.Logger) error {
 	if s.wal, err = os.OpenFile(s.path+"-wal", os.O_RDWR, 0); err != nil {
 		return fmt.Errorf("write-ahead log: %w", err)
 	}
+	for i, path := range s.besides() {
+		if s.log[i], err = os.Stat(path); err != nil {
+			return fmt.Errorf("write-ahead log: %w", err)
+		}
+	}
 	if !changed {
 		return nil
 	}
@@ -290,11 +296,26 @@ func (s *store) reboot(ctx context.Context, h host) error {
 		h.boot, wall.UnixMicro(), s.reserve, now, wall.UnixNano())
 }
 
-// replaced reports that the path does not name the file any more.
+// besides are the log and its index.
+func (s *store) besides() [2]string { return [2]string{s.path + "-wal", s.path + "-shm"} }
+
+// replaced reports that the path does not name the file any more, or that somebody has taken
+// the log away, or its index, which has SQLite's locks: who opens the file then has others.
 func (s *store) replaced() error {
-	info, err := os.Stat(s.path)
-	if errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(info, s.made) {
-		return fmt.Errorf("%s: %w", s.path, ErrReplaced)
+	err := same(s.path, s.made)
+	for i, path := range s.besides() {
+		if err == nil && s.log[i] != nil {
+			err = same(path, s.log[i])
+		}
+	}
+	return err
+}
+
+// same reports, as an error, that a path does not name the file any more.
+func same(path string, made os.FileInfo) error {
+	info, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(info, made) {
+		return fmt.Errorf("%s: %w", path, ErrReplaced)
 	}
 	if err != nil {
 		return fmt.Errorf("lock file: %w", err)
