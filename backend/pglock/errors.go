@@ -97,8 +97,16 @@ func lockTimeout(err error) bool { return code(err) == codeLockTimeout }
 // without it. The word is told in the language of the server, too; poolers know one only.
 func ofRequest(err error) bool {
 	pg, ok := errors.AsType[*pgError](err)
-	return ok && cmp.Or(pg.SeverityUnlocalized, pg.Severity) == "ERROR"
+	return ok && cmp.Or(pg.SeverityUnlocalized, pg.Severity) == "ERROR" && !lostByPooler(err)
 }
+
+// ended reports whether the server says itself that it ends the connection.
+func ended(err error) bool { return code(err) != "" && broken(err) && !lostByPooler(err) }
+
+// lostByPooler reports whether it may be a pooler that says that its connection to the server
+// broke (class 08), some of them in the words of a refusal. The server goes on with what it
+// was sent.
+func lostByPooler(err error) bool { return strings.HasPrefix(code(err), "08") }
 
 // refused reports whether the error of a commit says that nothing was changed: the
 // server says so itself, and goes on with the connection. Anything else leaves it

@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/pglock"
+	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
@@ -96,6 +97,18 @@ func TestPoolerOfAStandbyIsLeft(t *testing.T) {
 	if n := second.Int(`SELECT count(*) FROM holdfast.leases`); n != 1 {
 		t.Errorf("%d leases on the new primary", n)
 	}
+}
+
+// B: the server's end of a pooler's connection breaks while a reply is on its way. The pooler
+// says so in the words of a server that ends a connection; but what was asked may still be on
+// its way to the server.
+func TestPoolerLosesTheServer(t *testing.T) {
+	t.Parallel()
+	server := testserver.Postgres(t)
+	proxy := chaos.Start(t, server.Addr())
+	_, port, _ := strings.Cut(proxy.Addr(), ":")
+	addr := testserver.PgBouncer(t, server, "transaction", "[databases]", "postgres = host=127.0.0.1 port="+port)
+	leasetest.LostRenewalReply(t, open(t, server.URLOf("postgres", addr)+"&listen=false"), proxy)
 }
 
 // B20, B22: a server that ends connections which rest, and a pool that has made all its
