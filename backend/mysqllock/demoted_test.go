@@ -30,7 +30,7 @@ func TestDemoted(t *testing.T) {
 		}
 	}
 	for _, user := range []string{"app", "root"} {
-		t.Run(user, func(t *testing.T) { demoted(t, user, old, primary) })
+		demoted(t, user, old, primary)
 	}
 }
 
@@ -76,7 +76,7 @@ func demoted(t *testing.T, user string, old, primary *testserver.MariaDBServer) 
 		},
 	} {
 		if err := call(); !errors.Is(err, mysqllock.ErrReadOnly) || !errors.Is(err, backend.ErrUnavailable) {
-			t.Errorf("%s on a read-only server: %v", what, err)
+			t.Errorf("%s: %s on a read-only server: %v", user, what, err)
 		}
 	}
 	addr.Store(primary.Addr())
@@ -85,6 +85,6 @@ func demoted(t *testing.T, user string, old, primary *testserver.MariaDBServer) 
 		t.Fatal(err)
 	}
 	if n := primary.Int("SELECT COUNT(*) FROM holdfast_leases"); n != before+1 {
-		t.Errorf("%d leases on the new primary, and %d before", n, before)
+		t.Errorf("%s: %d leases on the new primary, and %d before", user, n, before)
 	}
 }
