@@ -47,8 +47,11 @@
 // namespace is taken out. The file knows the ID of the boot that its times belong
 // to. The first process to open it in another boot ends the sessions, and gives timed
 // leases what they have left by the wall clock, but never more than they had when
-// the file was last written. A process that finds another boot in the file while it
-// has it open (two machines share it after all) does nothing any more.
+// the file was last written. While processes of a boot have the file open those of another
+// are refused (ErrOtherBoot): containers of LXC and systemd-nspawn are told a boot of their
+// own, and cannot share a file with their host or with each other. A process that finds
+// another boot in the file while it has it open (two machines share it after all) does
+// nothing any more.
 //
 // Expiry. The first transaction after an end ends what is over, and hands over what
 // that freed, before it does anything else. So nobody sees, or is overtaken by, what

@@ -199,6 +199,9 @@ func (s *store) check(ctx context.Context) error {
 // it wrote is on the disk afterwards. The caller has the turn.
 func (s *store) prepare(ctx context.Context, h host, log *slog.Logger) error {
 	steady := context.WithoutCancel(ctx)
+	if err := s.unused(ctx, h); err != nil {
+		return err
+	}
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
@@ -225,6 +228,34 @@ func (s *store) prepare(ctx context.Context, h host, log *slog.Logger) error {
 		return err
 	}
 	return untilFree(ctx, func() error { return s.once(steady, "UPDATE meta SET durable = reserved") })
+}
+
+// unused refuses a file of another boot that somebody has open: what lives with processes of
+// that boot is not over. A container may be told a boot of its own, and a machine may share
+// the file after all. The caller has the turn.
+func (s *store) unused(ctx context.Context, h host) error {
+	var made int
+	boot := h.boot
+	err := untilFree(ctx, func() error {
+		err := s.read(ctx, "SELECT count(*) FROM sqlite_schema WHERE name = 'meta'", &made)
+		if err == nil && made > 0 {
+			err = s.read(ctx, "SELECT boot FROM meta", &boot)
+		}
+		return err
+	})
+	if err != nil || boot == h.boot {
+		return err
+	}
+	// SQLite takes the log off only where nobody else has the file open.
+	var mode string
+	err = s.read(ctx, "PRAGMA journal_mode = DELETE", &mode)
+	if busy(err) || err == nil && mode != "delete" {
+		return fmt.Errorf("%s: %w", s.path, ErrOtherBoot)
+	}
+	if err != nil {
+		return err
+	}
+	return s.read(ctx, "PRAGMA journal_mode = WAL", &mode)
 }
 
 // bring makes the tables, or takes them over from another boot.
