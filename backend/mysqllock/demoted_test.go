@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -31,6 +32,17 @@ func TestDemoted(t *testing.T) {
 	}
 	for _, user := range []string{"app", "root"} {
 		demoted(t, user, old, primary)
+	}
+}
+
+// MariaDB 12 says in words what others say with a number.
+func TestReadOnlyInWords(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	for said, want := range map[string]int64{"0": 0, "1": 1, "'OFF'": 0, "'ON'": 1, "'NO_LOCK'": 1, "'NO_LOCK_NO_ADMIN'": 1} {
+		if got := s.Int("SELECT " + strings.ReplaceAll(mysqllock.IsReadOnly, "@@global.read_only", said)); got != want {
+			t.Errorf("%s: %d", said, got)
+		}
 	}
 }
 

@@ -29,8 +29,8 @@ const (
 
 	// The clock, and the locks' numbers. A server may become a replica while we are connected,
 	// and a user who may write there does not notice: see primary.
-	readMeta     = `SELECT $NOW, m.last_floor, NULL, 0, @@global.read_only FROM @meta m WHERE m.id = 1`
-	readLocks    = `SELECT $NOW, m.last_floor, k.name, k.last, @@global.read_only FROM @meta m JOIN @locks k ON k.name IN (%s) WHERE m.id = 1`
+	readMeta     = `SELECT $NOW, m.last_floor, NULL, 0, $READONLY FROM @meta m WHERE m.id = 1`
+	readLocks    = `SELECT $NOW, m.last_floor, k.name, k.last, $READONLY FROM @meta m JOIN @locks k ON k.name IN (%s) WHERE m.id = 1`
 	readSessions = `SELECT id, ttl, ends, cause FROM @sessions WHERE id IN (%s)`
 	readLeases   = `SELECT l.name, l.lease, l.held, l.place, l.mode, l.permits, l.cap, l.owner, l.note, l.reentrant, l.timed, l.ttl,
 			l.token, l.asked, l.since, l.ends, l.waited, l.joined, l.session, s.ttl, s.ends, s.cause

@@ -32,7 +32,7 @@ const (
 			CASE WHEN {timed} THEN $NOW + {ttl} END, TRUE, k.last - {first}, k.last - {first}, $NOW, $NOW, FALSE, FALSE
 		FROM (SELECT name, last, FIELD(name, {names}) AS n FROM @locks WHERE name IN ({names})) k JOIN @meta m ON m.id = 1
 		WHERE k.last - {first} > m.last_floor
-			AND NOT @@global.read_only
+			AND NOT ($READONLY)
 			AND NOT $@busy >> k.n - 1 & 1
 			AND NOT EXISTS (SELECT 1 FROM @tombs t FORCE INDEX (PRIMARY) WHERE t.name = k.name AND t.lease IN ({leases}) AND t.expires > $NOW)
 			AND ({session} = '' OR EXISTS (SELECT 1 FROM @sessions s WHERE s.id = {session} AND s.cause = '' AND s.ends > $NOW))`
@@ -47,7 +47,7 @@ const (
 	// From a list, which goes first: of a small table the server would read all, and lock it
 	// on the way.
 	quickRelease  = `DELETE l FROM ({which}) x STRAIGHT_JOIN @leases l ON l.name = x.name AND l.lease = x.lease WHERE $@may >> x.n & 1`
-	quickReleased = `SELECT $@may, @@global.read_only`
+	quickReleased = `SELECT $@may, $READONLY`
 )
 
 // Quick is one round trip.

@@ -45,10 +45,10 @@ const (
 	openSession = `INSERT INTO @sessions (id, ttl, ends, cause) VALUES (?, ?, $NOW + ?, '') ON DUPLICATE KEY UPDATE
 		ttl = IF(cause = '' AND ends > $NOW, VALUES(ttl), ttl), ends = IF(cause = '' AND ends > $NOW, VALUES(ends), ends)`
 	renewSession   = `UPDATE @sessions SET ends = $NOW + ttl WHERE id = ? AND cause = '' AND ends > $NOW`
-	sessionLives   = `SELECT @@global.read_only FROM @sessions WHERE id = ? AND cause = '' AND ends > $NOW`
+	sessionLives   = `SELECT $READONLY FROM @sessions WHERE id = ? AND cause = '' AND ends > $NOW`
 	readLosses     = `SELECT session, lease, cause, reason FROM @losses WHERE session = ? AND expires > $NOW`
 	renewLease     = `UPDATE @leases SET ttl = ?, ends = $NOW + ? WHERE name = ? AND lease = ? AND held AND timed AND ends > $NOW`
-	renewedLease   = `SELECT token, ends - $NOW, @@global.read_only FROM @leases WHERE name = ? AND lease = ? AND held AND timed AND ends > $NOW`
+	renewedLease   = `SELECT token, ends - $NOW, $READONLY FROM @leases WHERE name = ? AND lease = ? AND held AND timed AND ends > $NOW`
 	locksOfSession = `SELECT DISTINCT name FROM @leases WHERE session = ? AND NOT (held AND timed) LIMIT 2000`
 	listNames      = `SELECT DISTINCT l.name FROM @leases l LEFT JOIN @sessions s ON s.id = l.session
 		WHERE l.name > ? AND l.name >= ? AND l.name < ? AND LEFT(l.name, ?) = ?
@@ -169,7 +169,7 @@ func (s store) Look(ctx context.Context, g *sqllease.Glance) error {
 		names[w.Key.Name], sessions[w.Session] = struct{}{}, struct{}{}
 	}
 	q := new(batch)
-	q.query(func(rows *sql.Rows) error { return scanTime(rows, &g.Now) }, s.b.sql(`SELECT $NOW, @@global.read_only`))
+	q.query(func(rows *sql.Rows) error { return scanTime(rows, &g.Now) }, s.b.sql(`SELECT $NOW, $READONLY`))
 	if len(keys) > 0 {
 		where, args := anyOf("", keys)
 		q.query(func(rows *sql.Rows) error {
