@@ -51,7 +51,6 @@ const (
 	codeLockTimeout   = "55P03"
 	codeProtocol      = "08P01" // PgBouncer's, for what it does not know
 	codeReadOnly      = "25006"
-	codeUnsupported   = "0A000" // also of a standby, to a transaction that says that it writes
 	codeNoTable       = "42P01"
 	codeNoSchema      = "3F000"
 	codeNoRight       = "42501"
@@ -88,7 +87,7 @@ func broken(err error) bool {
 // demoted reports whether the server does not take what only the primary takes. A pooler
 // keeps our connections when the server behind it becomes a standby: new ones are looked at
 // before they are used.
-func demoted(err error) bool { return code(err) == codeReadOnly || code(err) == codeUnsupported }
+func demoted(err error) bool { return code(err) == codeReadOnly }
 
 func lockTimeout(err error) bool { return code(err) == codeLockTimeout }
 

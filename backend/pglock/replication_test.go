@@ -2,6 +2,7 @@ package pglock_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -46,5 +47,33 @@ func TestGrantsWaitForTheStandby(t *testing.T) {
 	s.Exec(`ALTER SYSTEM RESET synchronous_standby_names`, `SELECT pg_reload_conf()`)
 	if g := <-got; g.Err != nil {
 		t.Error(g.Err)
+	}
+}
+
+// C1: a primary is told to write nothing by its settings, as before a switchover. Connections
+// to it stay, and nothing is granted over them any more.
+func TestPrimaryMadeReadOnly(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	for _, deaf := range []string{"", "&listen=false"} {
+		b := open(t, s.URL()+deaf)
+		b.KeepFromSweeping()
+		id := leasetest.Session(t, b, time.Hour, nil)
+		leasetest.Take(t, b, leasetest.Ask("kept"+deaf, id))
+		s.Exec(`ALTER SYSTEM SET default_transaction_read_only = on`, `SELECT pg_reload_conf()`)
+		setting := func(want string) func() bool {
+			return func() bool {
+				return s.Int(`SELECT count(*) FROM pg_settings WHERE name = 'default_transaction_read_only' AND setting = $1`, want) == 1
+			}
+		}
+		leasetest.Eventually(t, "it is read-only", setting("on"))
+		if g, err := b.Acquire(leasetest.Within(t), leasetest.Ask("n"+deaf, id)); !errors.Is(err, backend.ErrUnavailable) {
+			t.Errorf("granted by a read-only server: %+v, %v", g, err)
+		}
+		s.Exec(`ALTER SYSTEM RESET default_transaction_read_only`, `SELECT pg_reload_conf()`)
+		leasetest.Eventually(t, "it is not", setting("off"))
+		if res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
+			t.Errorf("Renew: %+v, %v", res, err)
+		}
 	}
 }
