@@ -97,6 +97,25 @@ func broken(err error) bool {
 	return false
 }
 
+// demoted reports whether the server became a replica, or is about to: what comes after it
+// may be found under the same address already, and connections to the old one stay.
+func demoted(err error) bool {
+	switch code(err) {
+	case codeReadOnly, codeReadOnlyTxn, codeInReadOnly:
+		return true
+	}
+	return errors.Is(err, ErrReadOnly)
+}
+
+// primary is the error of a row that says beside whether the server is read-only. Somebody
+// who may write there all the same must not take it for the primary.
+func primary(readOnly bool, err error) error {
+	if err == nil && readOnly {
+		return ErrReadOnly
+	}
+	return err
+}
+
 func denied(err error) bool {
 	switch code(err) {
 	case codeDenied, codeDeniedDB, codeDeniedColumn, codeDeniedAny:
@@ -115,8 +134,7 @@ func unavailableAt(name, op string, mayHold bool, err error) error {
 	if errors.Is(err, backend.ErrClosed) || errors.Is(err, backend.ErrUnsupported) || errors.Is(err, backend.ErrInvalid) {
 		return err
 	}
-	switch code(err) {
-	case codeReadOnly, codeReadOnlyTxn, codeInReadOnly:
+	if demoted(err) && !errors.Is(err, ErrReadOnly) {
 		err = errors.Join(ErrReadOnly, err)
 	}
 	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: err}

@@ -8,7 +8,7 @@ import (
 
 // facts are what the settings of a server say of its promises. Everybody may read them.
 const (
-	facts = `SELECT @@global.innodb_flush_log_at_trx_commit, @@global.innodb_doublewrite, @@global.read_only, @@global.log_bin, @@global.sync_binlog`
+	facts = `SELECT @@global.innodb_flush_log_at_trx_commit, @@global.innodb_doublewrite, $READONLY, @@global.log_bin, @@global.sync_binlog`
 	// Replicas that are connected; without the right to see them there are none.
 	replicas = `SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%'`
 	semiSync = `SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_%_status'`
@@ -21,7 +21,7 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 	var doublewrite string
 	var readOnly, log, waits bool
 	q := new(batch)
-	q.query(func(r *sql.Rows) error { return r.Scan(&flush, &doublewrite, &readOnly, &log, &syncLog) }, facts)
+	q.query(func(r *sql.Rows) error { return r.Scan(&flush, &doublewrite, &readOnly, &log, &syncLog) }, b.sql(facts))
 	q.query(func(r *sql.Rows) error { return r.Scan(&standbys) }, replicas)
 	q.query(func(r *sql.Rows) error {
 		var name, value string

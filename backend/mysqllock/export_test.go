@@ -18,6 +18,9 @@ func (b *Backend) Sweep(ctx context.Context, age time.Duration) { store{b}.Sweep
 // Quick does what it can of requests in one round trip.
 func (b *Backend) Quick(ctx context.Context, q *sqllease.Quick) error { return store{b}.Quick(ctx, q) }
 
+// IsReadOnly is the expression for it.
+const IsReadOnly = isReadOnly
+
 // MaxQuick is how many of them there may be.
 const MaxQuick = maxQuick
 

@@ -36,6 +36,14 @@ func TestLostCommitReply(t *testing.T) {
 	leasetest.LostCommitReply(t, open(t, s.URLOf("root", proxy.Addr())), open(t, s.URL()), proxy)
 }
 
+// B: the reply to a renewal is lost.
+func TestLostRenewalReply(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	proxy := chaos.Start(t, s.Addr())
+	leasetest.LostRenewalReply(t, open(t, s.URLOf("root", proxy.Addr())), proxy)
+}
+
 // C12: the server is gone.
 func TestServerGone(t *testing.T) {
 	t.Parallel()

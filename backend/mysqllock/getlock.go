@@ -97,7 +97,7 @@ func NewUserLocks(cfg UserLocksConfig) (*UserLocks, error) {
 	}
 	b := &UserLocks{
 		conf: cfg.Conn, log: same.Logger, prefix: cfg.Prefix,
-		names: strings.NewReplacer("@@", "@@", "$@", "@", "@", cfg.Prefix, "$NOW", now),
+		names: words(cfg.Prefix),
 	}
 	b.leases = connlease.New(connlease.Config{Store: getlockStore{b}, Caps: b.Capabilities(), Pause: getlockPause, LookEvery: lookEvery})
 	c, err := configure(cfg.Conn, b.leases.Life())

@@ -32,7 +32,7 @@ const (
 	markLease = `UPDATE @leases SET marked = TRUE, reason = ?, released = ? WHERE name = ? AND lease = ? AND conn = ?`
 	stillOut  = `SELECT e.lease, e.conn` + outLeases + ` AND e.name = ?`
 	victims   = `SELECT id FROM @sessions WHERE IS_USED_LOCK(conn) = id AND conn IN (%s)`
-	getMeta   = `SELECT version, @@global.read_only, @@global.innodb_flush_log_at_trx_commit FROM @meta WHERE id = 1`
+	getMeta   = `SELECT version, $READONLY, @@global.innodb_flush_log_at_trx_commit FROM @meta WHERE id = 1`
 	putMeta   = `INSERT INTO @meta (id, version) VALUES (1, ?) ON DUPLICATE KEY UPDATE id = id`
 	// Tokens begin at the microseconds of the server's clock, so that they grow also when the
 	// tables are dropped and made again.

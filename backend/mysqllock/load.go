@@ -27,9 +27,10 @@ const (
 	holdLocks = `INSERT INTO @locks (name, last, used) VALUES %s ON DUPLICATE KEY UPDATE used = used`
 	newLock   = `(?, ?, $@now)`
 
-	// The clock, and the locks' numbers.
-	readMeta     = `SELECT $NOW, m.last_floor, NULL, 0 FROM @meta m WHERE m.id = 1`
-	readLocks    = `SELECT $NOW, m.last_floor, k.name, k.last FROM @meta m JOIN @locks k ON k.name IN (%s) WHERE m.id = 1`
+	// The clock, and the locks' numbers. A server may become a replica while we are connected,
+	// and a user who may write there does not notice: see primary.
+	readMeta     = `SELECT $NOW, m.last_floor, NULL, 0, $READONLY FROM @meta m WHERE m.id = 1`
+	readLocks    = `SELECT $NOW, m.last_floor, k.name, k.last, $READONLY FROM @meta m JOIN @locks k ON k.name IN (%s) WHERE m.id = 1`
 	readSessions = `SELECT id, ttl, ends, cause FROM @sessions WHERE id IN (%s)`
 	readLeases   = `SELECT l.name, l.lease, l.held, l.place, l.mode, l.permits, l.cap, l.owner, l.note, l.reentrant, l.timed, l.ttl,
 			l.token, l.asked, l.since, l.ends, l.waited, l.joined, l.session, s.ttl, s.ends, s.cause
@@ -112,13 +113,14 @@ func (s store) read(q *batch, scope *sqllease.Scope, v *sqllease.View) {
 	q.query(func(rows *sql.Rows) error {
 		var us, last int64
 		var name sql.NullString
-		err := rows.Scan(&us, &v.Floor, &name, &last)
+		var readOnly bool
+		err := rows.Scan(&us, &v.Floor, &name, &last, &readOnly)
 		v.Now = time.UnixMicro(us)
 		s.b.floor.Store(v.Floor)
 		if name.Valid {
 			v.Taken[name.String] = last
 		}
-		return err //nolint:wrapcheck // see Unavailable
+		return primary(readOnly, err)
 	}, numbers, args...)
 	if len(scope.Sessions) > 0 {
 		q.query(func(rows *sql.Rows) error { return scanSession(rows, v) }, s.b.sql(readSessions, list("?", len(scope.Sessions))), values(scope.Sessions)...)

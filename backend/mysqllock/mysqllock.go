@@ -41,7 +41,7 @@ type Backend struct {
 	db     *sql.DB
 	conns  int
 	log    *slog.Logger
-	names  *strings.Replacer // @, $@ and $NOW in statements
+	names  *strings.Replacer // @, $@, $NOW and $READONLY in statements
 	texts  sync.Map          // statements with those put in, by what they were
 	floor  atomic.Int64      // meta.last_floor as it was read last; it only rises
 	leases *sqllease.Leases  // what does not depend on the database
@@ -61,7 +61,7 @@ func New(cfg Config) (*Backend, error) {
 	}
 	b := &Backend{
 		conns: cfg.MaxConns, log: cfg.Logger,
-		names: strings.NewReplacer("@@", "@@", "$@", "@", "@", cfg.Prefix, "$NOW", now),
+		names: words(cfg.Prefix),
 	}
 	b.leases = sqllease.New(sqllease.Config{
 		Store: store{b}, Name: backendName, Caps: b.Capabilities(), Quick: maxQuick,
@@ -83,6 +83,15 @@ func New(cfg Config) (*Backend, error) {
 // now is the server's clock: microseconds since 1970, in UTC, at the beginning of the
 // statement. UNIX_TIMESTAMP would take local time for it, which is not unique.
 const now = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`
+
+// isReadOnly is whether the server is read-only, 0 or 1. The variable is a number, and from
+// MariaDB 12 on a word.
+const isReadOnly = `CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF')`
+
+// words are what stands for something else in statements.
+func words(prefix string) *strings.Replacer {
+	return strings.NewReplacer("@@", "@@", "$@", "@", "@", prefix, "$NOW", now, "$READONLY", isReadOnly)
+}
 
 func (c *Config) withDefaults() error {
 	if c.Conn == nil {

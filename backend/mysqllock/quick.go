@@ -32,6 +32,7 @@ const (
 			CASE WHEN {timed} THEN $NOW + {ttl} END, TRUE, k.last - {first}, k.last - {first}, $NOW, $NOW, FALSE, FALSE
 		FROM (SELECT name, last, FIELD(name, {names}) AS n FROM @locks WHERE name IN ({names})) k JOIN @meta m ON m.id = 1
 		WHERE k.last - {first} > m.last_floor
+			AND NOT ($READONLY)
 			AND NOT $@busy >> k.n - 1 & 1
 			AND NOT EXISTS (SELECT 1 FROM @tombs t FORCE INDEX (PRIMARY) WHERE t.name = k.name AND t.lease IN ({leases}) AND t.expires > $NOW)
 			AND ({session} = '' OR EXISTS (SELECT 1 FROM @sessions s WHERE s.id = {session} AND s.cause = '' AND s.ends > $NOW))`
@@ -46,7 +47,7 @@ const (
 	// From a list, which goes first: of a small table the server would read all, and lock it
 	// on the way.
 	quickRelease  = `DELETE l FROM ({which}) x STRAIGHT_JOIN @leases l ON l.name = x.name AND l.lease = x.lease WHERE $@may >> x.n & 1`
-	quickReleased = `SELECT $@may`
+	quickReleased = `SELECT $@may, $READONLY`
 )
 
 // Quick is one round trip.
@@ -126,13 +127,16 @@ func (s store) quickRelease(q *batch, x *sqllease.Quick) {
 	}
 	q.scans = append(q.scans, func(rows *sql.Rows) error {
 		var may uint64
-		err := rows.Scan(&may)
+		var readOnly bool
+		if err := rows.Scan(&may, &readOnly); err != nil || readOnly {
+			return primary(readOnly, err)
+		}
 		for i, k := range x.Release {
 			if may>>i&1 == 1 {
 				x.Released = append(x.Released, k.Name)
 			}
 		}
-		return err //nolint:wrapcheck // see Unavailable
+		return nil
 	})
 }
 

@@ -17,7 +17,7 @@ var schema string
 const schemaVersion = 1
 
 const (
-	readVersion = `SELECT version, last_floor, @@global.read_only, @@global.innodb_flush_log_at_trx_commit FROM @meta WHERE id = 1`
+	readVersion = `SELECT version, last_floor, $READONLY, @@global.innodb_flush_log_at_trx_commit FROM @meta WHERE id = 1`
 	readGalera  = `SHOW GLOBAL VARIABLES LIKE 'wsrep_on'`
 	// Numbers begin at the microseconds of the server's clock, so that they grow also
 	// when the tables are dropped and made again.

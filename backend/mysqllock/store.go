@@ -28,7 +28,7 @@ func (s store) Unavailable(op string, mayHold bool, err error) error {
 // Fault says what an error means.
 func (s store) Fault(err error) sqllease.Fault {
 	return sqllease.Fault{
-		Answered: answered(err), Unsent: unsent(err), Ended: code(err) != 0 && broken(err), Transient: transient(err), Locked: code(err) == codeLockTimeout, Broken: broken(err),
+		Answered: answered(err), Unsent: unsent(err), Ended: code(err) != 0 && broken(err), Transient: transient(err), Locked: code(err) == codeLockTimeout, Broken: broken(err) || demoted(err),
 	}
 }
 
@@ -45,10 +45,10 @@ const (
 	openSession = `INSERT INTO @sessions (id, ttl, ends, cause) VALUES (?, ?, $NOW + ?, '') ON DUPLICATE KEY UPDATE
 		ttl = IF(cause = '' AND ends > $NOW, VALUES(ttl), ttl), ends = IF(cause = '' AND ends > $NOW, VALUES(ends), ends)`
 	renewSession   = `UPDATE @sessions SET ends = $NOW + ttl WHERE id = ? AND cause = '' AND ends > $NOW`
-	sessionLives   = `SELECT 1 FROM @sessions WHERE id = ? AND cause = '' AND ends > $NOW`
+	sessionLives   = `SELECT $READONLY FROM @sessions WHERE id = ? AND cause = '' AND ends > $NOW`
 	readLosses     = `SELECT session, lease, cause, reason FROM @losses WHERE session = ? AND expires > $NOW`
 	renewLease     = `UPDATE @leases SET ttl = ?, ends = $NOW + ? WHERE name = ? AND lease = ? AND held AND timed AND ends > $NOW`
-	renewedLease   = `SELECT token, ends - $NOW FROM @leases WHERE name = ? AND lease = ? AND held AND timed AND ends > $NOW`
+	renewedLease   = `SELECT token, ends - $NOW, $READONLY FROM @leases WHERE name = ? AND lease = ? AND held AND timed AND ends > $NOW`
 	locksOfSession = `SELECT DISTINCT name FROM @leases WHERE session = ? AND NOT (held AND timed) LIMIT 2000`
 	listNames      = `SELECT DISTINCT l.name FROM @leases l LEFT JOIN @sessions s ON s.id = l.session
 		WHERE l.name > ? AND l.name >= ? AND l.name < ? AND LEFT(l.name, ?) = ?
@@ -62,9 +62,16 @@ func (s store) OpenSession(ctx context.Context, id backend.SessionID, ttl time.D
 	q := new(batch)
 	q.exec(begin)
 	q.exec(s.b.sql(openSession), string(id), us, us)
-	q.query(func(*sql.Rows) error { alive = true; return nil }, s.b.sql(sessionLives), string(id))
+	q.query(func(rows *sql.Rows) error { alive = true; return scanLives(rows) }, s.b.sql(sessionLives), string(id))
 	q.exec(commit)
 	return alive, s.alone(ctx, q)
+}
+
+// scanLives reads what is told of a session that lives.
+func scanLives(rows *sql.Rows) error {
+	var readOnly bool
+	err := rows.Scan(&readOnly)
+	return primary(readOnly, err)
 }
 
 // Renew is one round trip. Leases are renewed in one order by all.
@@ -74,7 +81,7 @@ func (s store) Renew(ctx context.Context, r *sqllease.Renewals) error {
 	if r.Session != "" {
 		r.SessionLost = true
 		q.exec(s.b.sql(renewSession), string(r.Session))
-		q.query(func(*sql.Rows) error { r.SessionLost = false; return nil }, s.b.sql(sessionLives), string(r.Session))
+		q.query(func(rows *sql.Rows) error { r.SessionLost = false; return scanLives(rows) }, s.b.sql(sessionLives), string(r.Session))
 		q.query(func(rows *sql.Rows) error { return scanLoss(rows, &r.Lost) }, s.b.sql(readLosses), string(r.Session))
 	}
 	order := make([]int, len(r.Leases))
@@ -93,9 +100,10 @@ func (s store) Renew(ctx context.Context, r *sqllease.Renewals) error {
 		k := r.Leases[i]
 		q.query(func(rows *sql.Rows) error {
 			var token, left int64
-			err := rows.Scan(&token, &left)
+			var readOnly bool
+			err := rows.Scan(&token, &left, &readOnly)
 			r.Renewed[i] = sqllease.Renewed{Token: token, Left: micros(left)}
-			return err //nolint:wrapcheck // see Unavailable
+			return primary(readOnly, err)
 		}, s.b.sql(renewedLease), k.Name, string(k.ID))
 	}
 	q.exec(commit)
@@ -161,7 +169,7 @@ func (s store) Look(ctx context.Context, g *sqllease.Glance) error {
 		names[w.Key.Name], sessions[w.Session] = struct{}{}, struct{}{}
 	}
 	q := new(batch)
-	q.query(func(rows *sql.Rows) error { return scanTime(rows, &g.Now) }, s.b.sql(`SELECT $NOW`))
+	q.query(func(rows *sql.Rows) error { return scanTime(rows, &g.Now) }, s.b.sql(`SELECT $NOW, $READONLY`))
 	if len(keys) > 0 {
 		where, args := anyOf("", keys)
 		q.query(func(rows *sql.Rows) error {
@@ -204,9 +212,10 @@ func (s store) Look(ctx context.Context, g *sqllease.Glance) error {
 
 func scanTime(rows *sql.Rows, at *time.Time) error {
 	var us int64
-	err := rows.Scan(&us)
+	var readOnly bool
+	err := rows.Scan(&us, &readOnly)
 	*at = time.UnixMicro(us)
-	return err //nolint:wrapcheck // see Unavailable
+	return primary(readOnly, err)
 }
 
 func scanLoss(rows *sql.Rows, all *[]backend.Loss) error {

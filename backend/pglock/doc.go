@@ -14,8 +14,8 @@
 // replication where that matters.
 //
 // A lease is measured on the server's clock (clock_timestamp), which is a wall clock:
-// setting it ahead ends leases early, and setting it back makes them last longer.
-// Tokens do not come from it.
+// setting it ahead ends leases early, and setting it back makes them last longer; so does
+// a fail-over to a server whose clock is ahead, or behind. Tokens do not come from it.
 //
 // Released leases are not remembered. Abandoned leases, and sessions that have ended,
 // are remembered for ten minutes. The row of a lock that nobody has used for ten minutes

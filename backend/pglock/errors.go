@@ -84,6 +84,11 @@ func broken(err error) bool {
 	return !ofRequest(err)
 }
 
+// demoted reports whether the server does not take what only the primary takes. A pooler
+// keeps our connections when the server behind it becomes a standby: new ones are looked at
+// before they are used.
+func demoted(err error) bool { return code(err) == codeReadOnly }
+
 func lockTimeout(err error) bool { return code(err) == codeLockTimeout }
 
 // ofRequest reports whether the server refused a statement, and goes on with the connection:
@@ -91,8 +96,16 @@ func lockTimeout(err error) bool { return code(err) == codeLockTimeout }
 // without it. The word is told in the language of the server, too; poolers know one only.
 func ofRequest(err error) bool {
 	pg, ok := errors.AsType[*pgError](err)
-	return ok && cmp.Or(pg.SeverityUnlocalized, pg.Severity) == "ERROR"
+	return ok && cmp.Or(pg.SeverityUnlocalized, pg.Severity) == "ERROR" && !lostByPooler(err)
 }
+
+// ended reports whether the server says itself that it ends the connection.
+func ended(err error) bool { return code(err) != "" && broken(err) && !lostByPooler(err) }
+
+// lostByPooler reports whether it may be a pooler that says that its connection to the server
+// broke (class 08), some of them in the words of a refusal. The server goes on with what it
+// was sent.
+func lostByPooler(err error) bool { return strings.HasPrefix(code(err), "08") }
 
 // refused reports whether the error of a commit says that nothing was changed: the
 // server says so itself, and goes on with the connection. Anything else leaves it

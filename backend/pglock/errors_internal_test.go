@@ -23,6 +23,7 @@ func TestSeverityInAnotherLanguage(t *testing.T) {
 		{"the end, in German", &pgconn.PgError{Severity: "FATAL", SeverityUnlocalized: "FATAL"}, false},
 		{"the end of the server", &pgconn.PgError{Severity: "PANIK", SeverityUnlocalized: "PANIC"}, false},
 		{"a broken connection", errors.New("unexpected EOF"), false},
+		{"that of an old pooler to the server", &pgconn.PgError{Severity: "ERROR", Code: "08P01"}, false},
 	} {
 		if got := ofRequest(c.err); got != c.ofRequest {
 			t.Errorf("%s: the request's own is %v", c.name, got)

@@ -13,6 +13,9 @@ func (b *Backend) KeepFromSweeping() { b.leases.KeepStill() }
 // Sweep puts everything in order that was over for so long.
 func (b *Backend) Sweep(ctx context.Context, age time.Duration) { store{b}.Sweep(ctx, "", age) }
 
+// Strange is how many locks with a line are remembered that others may free.
+func (b *Backend) Strange() int { return b.leases.Strange() }
+
 // DecodeEvent reads an event.
 func DecodeEvent(payload string) bool {
 	_, ok := decodeEvent(payload)

@@ -60,6 +60,14 @@ func TestLostCommitReply(t *testing.T) {
 	leasetest.LostCommitReply(t, open(t, s.URLOf("postgres", proxy.Addr())), open(t, s.URL()), proxy)
 }
 
+// B: the reply to a renewal is lost.
+func TestLostRenewalReply(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	proxy := chaos.Start(t, s.Addr())
+	leasetest.LostRenewalReply(t, open(t, s.URLOf("postgres", proxy.Addr())), proxy)
+}
+
 // F10: an operator terminates all our connections, the one that listens among them. A
 // waiter is granted its lock, and nobody else sees an error.
 func TestConnectionsTerminated(t *testing.T) {

@@ -99,3 +99,30 @@ func TestDeadInLongLine(t *testing.T) {
 	t.Cleanup(proxy.Heal) // before they are closed
 	leasetest.DeadInLongLine(t, b, other, proxy.BlackHole)
 }
+
+// B: who gives locks back that only others wait for remembers none of them.
+func TestLinesOfOthersAreForgotten(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	b, other := open(t, s.URL()), open(t, s.URL())
+	mine, theirs := leasetest.Session(t, b, time.Hour, nil), leasetest.Session(t, other, time.Hour, nil)
+	var waits []<-chan leasetest.Answer
+	for _, name := range []string{"one", "two", "three"} {
+		held := leasetest.Ask(name, mine)
+		leasetest.Take(t, b, held)
+		for n := range 3 {
+			waits = append(waits, leasetest.Start(t, other, leasetest.Ask(name, theirs)))
+			leasetest.InLine(t, other, name, n+1)
+		}
+		leasetest.Give(t, b, held)
+	}
+	if n := b.Strange(); n != 0 {
+		t.Errorf("%d locks are remembered, for nobody who waits", n)
+	}
+	if err := other.EndSession(leasetest.Within(t), theirs); err != nil {
+		t.Error(err)
+	}
+	for _, got := range waits {
+		<-got
+	}
+}

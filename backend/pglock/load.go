@@ -17,7 +17,8 @@ import (
 // after that is read in statements of its own, and so sees what was committed
 // while the lock was waited for.
 const (
-	beginTxn = `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE`
+	// Who may not write by the server's settings does not: see demoted.
+	beginTxn = `BEGIN ISOLATION LEVEL READ COMMITTED`
 	// A process that sleeps in the middle of a transaction must not keep the others
 	// from the locks, and one whose operator has turned durability off must not grant
 	// what a crash forgets.

@@ -1,6 +1,7 @@
 package pglock_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/pglock"
+	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
@@ -69,6 +71,44 @@ func TestPoolerIsSeen(t *testing.T) {
 		t.Errorf("token %d after %d, %v", g.Grant.Token, before, g.Err)
 	}
 	leasetest.Give(t, b, second)
+}
+
+// B: the server behind a pooler becomes a standby. The pooler keeps our connections, over
+// which nothing works any more: the other server of the URL is found all the same.
+func TestPoolerOfAStandbyIsLeft(t *testing.T) {
+	t.Parallel()
+	first, second := testserver.Postgres(t), testserver.Postgres(t)
+	if err := open(t, second.URL()).Migrate(leasetest.Within(t)); err != nil {
+		t.Fatal(err)
+	}
+	addr := testserver.PgBouncer(t, first, "transaction")
+	b := open(t, first.URLOf("postgres", addr+","+second.Addr())+"&listen=false")
+	b.KeepFromSweeping() // that would make a second connection some time
+	ask := func(ctx context.Context) (backend.Grant, error) {
+		return b.Acquire(ctx, backend.AcquireRequest{Name: string(backend.NewLeaseID()), Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour})
+	}
+	if _, err := ask(leasetest.Within(t)); err != nil {
+		t.Fatal(err)
+	}
+	first.Demote()
+	if _, err := leasetest.Insist(t, ask); err != nil {
+		t.Fatal(err)
+	}
+	if n := second.Int(`SELECT count(*) FROM holdfast.leases`); n != 1 {
+		t.Errorf("%d leases on the new primary", n)
+	}
+}
+
+// B: the server's end of a pooler's connection breaks while a reply is on its way. The pooler
+// says so in the words of a server that ends a connection; but what was asked may still be on
+// its way to the server.
+func TestPoolerLosesTheServer(t *testing.T) {
+	t.Parallel()
+	server := testserver.Postgres(t)
+	proxy := chaos.Start(t, server.Addr())
+	_, port, _ := strings.Cut(proxy.Addr(), ":")
+	addr := testserver.PgBouncer(t, server, "transaction", "[databases]", "postgres = host=127.0.0.1 port="+port)
+	leasetest.LostRenewalReply(t, open(t, server.URLOf("postgres", addr)+"&listen=false"), proxy)
 }
 
 // B20, B22: a server that ends connections which rest, and a pool that has made all its

@@ -110,6 +110,31 @@ func TestSweep(t *testing.T) {
 	}
 }
 
+// B: what is over goes away also while somebody watches, for however long.
+func TestSweepWhileWatched(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	b := open(t, s.URL())
+	ctx, cancel := context.WithCancel(t.Context())
+	watching, ended := make(chan struct{}, 1), make(chan error, 1)
+	go func() {
+		ended <- b.Watch(ctx, backend.WatchRequest{}, func(e backend.Event) {
+			if e.Kind == backend.EventWatching {
+				watching <- struct{}{}
+			}
+		})
+	}()
+	<-watching
+	for range 2 { // the first time may have been set before somebody watched
+		s.Exec(`INSERT INTO holdfast.tombs (name, lease, until) VALUES ('n', 'l', clock_timestamp() - interval '1 hour')`)
+		leasetest.Eventually(t, "it is gone", func() bool { return s.Int(`SELECT count(*) FROM holdfast.tombs`) == 0 })
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
 // A server that does not wait for its disk is made to, in our transactions.
 func TestCommitsAreDurable(t *testing.T) {
 	t.Parallel()

@@ -46,8 +46,8 @@ func (s store) Unavailable(op string, mayHold bool, err error) error {
 // Fault says what an error means.
 func (s store) Fault(err error) sqllease.Fault {
 	return sqllease.Fault{
-		Answered: refused(err), Unsent: pgconn.SafeToRetry(err) || code(err) == codeRested, Ended: code(err) != "" && broken(err),
-		Transient: transient(err), Locked: lockTimeout(err), Broken: broken(err),
+		Answered: refused(err), Unsent: pgconn.SafeToRetry(err) || code(err) == codeRested, Ended: ended(err),
+		Transient: transient(err), Locked: lockTimeout(err), Broken: broken(err) || demoted(err),
 	}
 }
 

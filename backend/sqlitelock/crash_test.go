@@ -3,6 +3,7 @@
 package sqlitelock_test
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -138,14 +139,48 @@ func TestRebootWithAWrongClock(t *testing.T) {
 	}
 }
 
-// TestTwoBoots has a second machine use the file, as through a shared disk that is
-// not known to be one: the first one grants nothing any more.
+// TestTwoBoots opens a file that processes of another boot have open, as those of a container
+// that is told a boot of its own: it is refused, and they keep their locks. When they have
+// gone it is a reboot.
 func TestTwoBoots(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
 	one, two := machine{boot: "one", wall: time.Now()}, machine{boot: "two", wall: time.Now()}
+	a := open(t, path, sqlitelock.WithHost(one.host()))
+	sess := mustSession(t, a, time.Hour)
+	ask := backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: sess}
+	g, err := a.Acquire(t.Context(), ask)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sqlitelock.Open(t.Context(), path, sqlitelock.WithHost(two.host())); !errors.Is(err, sqlitelock.ErrOtherBoot) || !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("Open: %v; it has to be ErrOtherBoot", err)
+	}
+	if again, err := a.Acquire(t.Context(), ask); err != nil || again.Token != g.Token {
+		t.Errorf("what was held is %+v, %v", again, err)
+	}
+	closed(t, a)
+	b := mustOpen(t, path, sqlitelock.WithHost(two.host()))
+	if next, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: mustSession(t, b, time.Hour)}); err != nil || next.Token <= g.Token {
+		t.Errorf("Acquire: %+v, %v, after token %d", next, err, g.Token)
+	}
+}
+
+// TestTwoMachines has a second machine use the file, as through a shared disk that is not
+// known to be one, and without the first one's locks: the first one grants nothing any more.
+func TestTwoMachines(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	one := machine{boot: "one", wall: time.Now()}
 	a := mustOpen(t, path, sqlitelock.WithHost(one.host()))
-	mustOpen(t, path, sqlitelock.WithHost(two.host()))
+	db, err := sql.Open("sqlite", path)
+	if err == nil {
+		_, err = db.ExecContext(t.Context(), "UPDATE meta SET boot = 'two'")
+		err = errors.Join(err, db.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := a.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour}); !errors.Is(err, sqlitelock.ErrReplaced) {
 		t.Errorf("Acquire: %v; it has to be ErrReplaced", err)
 	}

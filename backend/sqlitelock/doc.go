@@ -47,8 +47,11 @@
 // namespace is taken out. The file knows the ID of the boot that its times belong
 // to. The first process to open it in another boot ends the sessions, and gives timed
 // leases what they have left by the wall clock, but never more than they had when
-// the file was last written. A process that finds another boot in the file while it
-// has it open (two machines share it after all) does nothing any more.
+// the file was last written. While processes of a boot have the file open those of another
+// are refused (ErrOtherBoot): containers of LXC and systemd-nspawn are told a boot of their
+// own, and cannot share a file with their host or with each other. A process that finds
+// another boot in the file while it has it open (two machines share it after all) does
+// nothing any more.
 //
 // Expiry. The first transaction after an end ends what is over, and hands over what
 // that freed, before it does anything else. So nobody sees, or is overtaken by, what
@@ -87,10 +90,10 @@
 // shared as a whole: containers that mount the file alone do not see its log, and
 // destroy it.
 //
-// Nobody else may write, rename, link or replace the file while it is in use. A file
-// that was replaced is noticed at the next call, and nothing is done any more
-// (ErrReplaced), but what is in the new file is not known to the holders of the old
-// one until then.
+// Nobody else may write, rename, link or replace the file while it is in use, nor take
+// away those with the suffixes -wal and -shm. A file that was replaced, or has lost one of
+// those, is noticed at the next call, and nothing is done any more (ErrReplaced), but what
+// is in the new file is not known to the holders of the old one until then.
 //
 // The files are made for their owner only. Other users of the host who have to share
 // them need the rights to the database, the files with the suffixes -wal, -shm and

@@ -26,9 +26,12 @@ var (
 	ErrReadOnly = errors.New("the lock file cannot be written")
 	// ErrFull: the disk, or the quota, is full.
 	ErrFull = errors.New("no space for the lock file")
-	// ErrReplaced: the file was deleted, replaced or taken over by another machine
-	// while it was open. The backend value grants nothing any more.
+	// ErrReplaced: the file, its log or the log's index was deleted, replaced or taken over
+	// by another machine while it was open. The backend value grants nothing any more.
 	ErrReplaced = errors.New("the lock file was replaced")
+	// ErrOtherBoot: processes of another boot have the file open: those of another container
+	// that is told a boot of its own, or of another machine. It was not changed.
+	ErrOtherBoot = errors.New("the lock file is in use by another boot or machine")
 	// ErrSync: the disk did not confirm a write. What was written may be lost with
 	// the power; the backend value grants nothing any more.
 	ErrSync = errors.New("the disk did not confirm a write")

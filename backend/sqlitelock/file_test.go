@@ -227,6 +227,30 @@ func TestReplacedFile(t *testing.T) {
 	}
 }
 
+// TestReplacedLog takes the files beside the file away while it is in use, as somebody does
+// who puts a copy of the file back, or cleans up: who opens it then has a log and locks of
+// their own, so nothing is granted any more by whom had it open.
+func TestReplacedLog(t *testing.T) {
+	t.Parallel()
+	for _, suffixes := range [][]string{{"-wal"}, {"-shm"}, {"-wal", "-shm"}} {
+		t.Run(fmt.Sprint(suffixes), func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "locks.db")
+			b := mustOpen(t, path)
+			sess := mustSession(t, b, time.Minute)
+			for _, suffix := range suffixes {
+				if err := os.Remove(path + suffix); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: sess})
+			if !errors.Is(err, sqlitelock.ErrReplaced) || !errors.Is(err, backend.ErrUnavailable) {
+				t.Errorf("Acquire: %v; it has to be ErrReplaced", err)
+			}
+		})
+	}
+}
+
 // TestSocketSweptAtClose is of one that opens the file while another one closes it: it
 // finds a socket that nobody listens at, and removes it.
 func TestSocketSweptAtClose(t *testing.T) {

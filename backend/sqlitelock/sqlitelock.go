@@ -102,7 +102,7 @@ func WithLogger(log *slog.Logger) Option {
 //
 // Errors: *backend.InvalidError for a bad target; *FileSystemError for a file system
 // that machines share; ErrNewer; *backend.UnavailableError with ErrForeign,
-// ErrCorrupt, ErrReadOnly, ErrFull or what the system says; ctx's cause.
+// ErrCorrupt, ErrReadOnly, ErrFull, ErrOtherBoot or what the system says; ctx's cause.
 func Open(ctx context.Context, target string, opts ...Option) (*Backend, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)

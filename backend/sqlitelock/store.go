@@ -34,6 +34,7 @@ type store struct {
 	stmts map[string]*sql.Stmt
 	wal   *os.File // SQLite's log, only to sync it: no locks are on that file
 	made  os.FileInfo
+	log   [2]os.FileInfo // the log and its index, once they are there
 
 	reserve    int64         // how many tokens are reserved at a time
 	aroundSync func() func() // for tests that lose the power
@@ -198,6 +199,9 @@ func (s *store) check(ctx context.Context) error {
 // it wrote is on the disk afterwards. The caller has the turn.
 func (s *store) prepare(ctx context.Context, h host, log *slog.Logger) error {
 	steady := context.WithoutCancel(ctx)
+	if err := s.unused(ctx, h); err != nil {
+		return err
+	}
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
@@ -212,6 +216,11 @@ func (s *store) prepare(ctx context.Context, h host, log *slog.Logger) error {
 	if s.wal, err = os.OpenFile(s.path+"-wal", os.O_RDWR, 0); err != nil {
 		return fmt.Errorf("write-ahead log: %w", err)
 	}
+	for i, path := range s.besides() {
+		if s.log[i], err = os.Stat(path); err != nil {
+			return fmt.Errorf("write-ahead log: %w", err)
+		}
+	}
 	if !changed {
 		return nil
 	}
@@ -219,6 +228,34 @@ func (s *store) prepare(ctx context.Context, h host, log *slog.Logger) error {
 		return err
 	}
 	return untilFree(ctx, func() error { return s.once(steady, "UPDATE meta SET durable = reserved") })
+}
+
+// unused refuses a file of another boot that somebody has open: what lives with processes of
+// that boot is not over. A container may be told a boot of its own, and a machine may share
+// the file after all. The caller has the turn.
+func (s *store) unused(ctx context.Context, h host) error {
+	var made int
+	boot := h.boot
+	err := untilFree(ctx, func() error {
+		err := s.read(ctx, "SELECT count(*) FROM sqlite_schema WHERE name = 'meta'", &made)
+		if err == nil && made > 0 {
+			err = s.read(ctx, "SELECT boot FROM meta", &boot)
+		}
+		return err
+	})
+	if err != nil || boot == h.boot {
+		return err
+	}
+	// SQLite takes the log off only where nobody else has the file open.
+	var mode string
+	err = s.read(ctx, "PRAGMA journal_mode = DELETE", &mode)
+	if busy(err) || err == nil && mode != "delete" {
+		return fmt.Errorf("%s: %w", s.path, ErrOtherBoot)
+	}
+	if err != nil {
+		return err
+	}
+	return s.read(ctx, "PRAGMA journal_mode = WAL", &mode)
 }
 
 // bring makes the tables, or takes them over from another boot.
@@ -290,11 +327,26 @@ func (s *store) reboot(ctx context.Context, h host) error {
 		h.boot, wall.UnixMicro(), s.reserve, now, wall.UnixNano())
 }
 
-// replaced reports that the path does not name the file any more.
+// besides are the log and its index.
+func (s *store) besides() [2]string { return [2]string{s.path + "-wal", s.path + "-shm"} }
+
+// replaced reports that the path does not name the file any more, or that somebody has taken
+// the log away, or its index, which has SQLite's locks: who opens the file then has others.
 func (s *store) replaced() error {
-	info, err := os.Stat(s.path)
-	if errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(info, s.made) {
-		return fmt.Errorf("%s: %w", s.path, ErrReplaced)
+	err := same(s.path, s.made)
+	for i, path := range s.besides() {
+		if err == nil && s.log[i] != nil {
+			err = same(path, s.log[i])
+		}
+	}
+	return err
+}
+
+// same reports, as an error, that a path does not name the file any more.
+func same(path string, made os.FileInfo) error {
+	info, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(info, made) {
+		return fmt.Errorf("%s: %w", path, ErrReplaced)
 	}
 	if err != nil {
 		return fmt.Errorf("lock file: %w", err)

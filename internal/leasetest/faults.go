@@ -179,6 +179,34 @@ func LostCommitReply(t *testing.T, b, other backend.Backend, proxy Proxy) {
 	}
 }
 
+// LostRenewalReply (B): the reply to the renewal of a timed lease is lost with the connection,
+// on the way of b, which is through the proxy. The renewal may still come to the server, after
+// a longer one, and shorten the lease: the caller is told, also where asking again would work.
+func LostRenewalReply(t *testing.T, b backend.Backend, proxy Proxy) {
+	t.Helper()
+	req := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour}
+	Take(t, b, req)
+	renew := func(ctx context.Context) (backend.RenewResult, error) {
+		return b.Renew(ctx, backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: req.Name, Lease: req.Lease, TTL: time.Minute}}})
+	}
+	lost := proxy.LoseReply(func(piece []byte) bool { return bytes.Contains(piece, []byte(req.Lease)) })
+	ctx := Within(t)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := renew(ctx)
+		failed <- err
+	}()
+	<-lost
+	proxy.Reset()
+	if err := <-failed; !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("a renewal that may still be on its way: %v", err)
+	}
+	proxy.Heal()
+	if res, err := Insist(t, renew); err != nil || res.Leases[0].Err != nil {
+		t.Errorf("renewed again: %+v, %v", res, err)
+	}
+}
+
 // Sweep (C2): the rows of locks that nobody uses go away, while others use them. Tokens
 // never go back. left counts the rows of locks and leases. One session lives on.
 func Sweep(t *testing.T, open func() backend.Backend, sweep func(context.Context), left func() int64) {

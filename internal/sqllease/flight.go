@@ -353,7 +353,7 @@ func (b *Leases) transact(ctx context.Context, t *txn, reqs []*request) (bool, e
 		b.readAll(t.more)
 		return true, errMore
 	}
-	if c := t.changes(); !c.empty() {
+	if c := t.changes(); t.found || !c.empty() {
 		if refused, err := tx.Commit(ctx, c); err != nil {
 			return refused, err
 		}

@@ -145,9 +145,14 @@ func (b *Leases) Watching(n int) {
 	kick(b.toSweep)
 }
 
-// direct asks the store outside of flights. What it asks may be done twice: a connection
-// that broke while nobody used it is not an error.
+// direct asks the store outside of flights. What it asks may be done twice, and late: a
+// connection that broke while nobody used it is not an error.
 func (b *Leases) direct(ctx context.Context, op string, ask func(context.Context) error) error {
+	return b.directly(ctx, op, true, ask)
+}
+
+// directly is direct. late: what is asked may also be done after what is asked for next.
+func (b *Leases) directly(ctx context.Context, op string, late bool, ask func(context.Context) error) error {
 	if err := b.Ready(ctx, op); err != nil {
 		return err
 	}
@@ -162,10 +167,16 @@ func (b *Leases) direct(ctx context.Context, op string, ask func(context.Context
 			return backend.ErrClosed
 		case ctx.Err() != nil:
 			return b.store.Unavailable(op, true, context.Cause(ctx))
-		case within.Err() != nil || !b.Again(err, try, true):
+		case within.Err() != nil || !b.Again(err, try, true) || !late && b.onItsWay(err):
 			return b.store.Unavailable(op, true, err)
 		}
 	}
+}
+
+// onItsWay reports whether what failed may still come to the server.
+func (b *Leases) onItsWay(err error) bool {
+	f := b.store.Fault(err)
+	return !f.Answered && !f.Unsent && !f.Ended
 }
 
 // opLook is what is done for waiters at rest.

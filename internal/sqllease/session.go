@@ -142,7 +142,9 @@ func (b *Leases) Renew(ctx context.Context, req backend.RenewRequest) (backend.R
 		return backend.RenewResult{}, b.Ready(ctx, "renew")
 	}
 	r, at := newRenewals(req)
-	err := b.direct(ctx, "renew", func(ctx context.Context) error {
+	// A renewal of a lease that comes late shortens what a later one gave it. The caller, who
+	// knows what it asks for, is told of each that may do so.
+	err := b.directly(ctx, "renew", len(r.Leases) == 0, func(ctx context.Context) error {
 		r.SessionLost, r.Lost, r.Renewed = false, nil, make(map[int]Renewed)
 		return b.store.Renew(ctx, r)
 	})
@@ -185,8 +187,10 @@ func newRenewals(req backend.RenewRequest) (*Renewals, map[Key]int) {
 // tellLoss tells a loss to the listener of the session, once.
 func (b *Leases) tellLoss(x backend.Loss) {
 	b.mu.Lock()
+	var tell func(backend.Loss)
 	l, ok := b.sessions[x.Session]
 	if ok {
+		tell = l.tell // which another OpenSession of it replaces
 		if _, again := l.told[x.Lease]; again || b.closed {
 			ok = false
 		}
@@ -198,6 +202,6 @@ func (b *Leases) tellLoss(x backend.Loss) {
 	}
 	b.mu.Unlock()
 	if ok {
-		l.tell(x)
+		tell(x)
 	}
 }

@@ -80,8 +80,8 @@ type Fault struct {
 	Transient bool
 	// Locked: somebody else has the row of a lock for too long.
 	Locked bool
-	// Broken: the connection broke, perhaps while nobody used it. One that could not be
-	// made is not broken.
+	// Broken: the connection broke, perhaps while nobody used it, or it leads to a server that
+	// is not the primary any more. One that could not be made is not broken.
 	Broken bool
 }
 

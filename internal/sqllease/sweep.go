@@ -19,6 +19,7 @@ const (
 // uses, and one whose callers only wait, sends nothing.
 func (b *Leases) sweepNowAndThen() {
 	var cursor string
+	swept := time.Now()
 	for {
 		select {
 		case <-b.toSweep:
@@ -28,8 +29,9 @@ func (b *Leases) sweepNowAndThen() {
 		if b.keepsStill() {
 			continue
 		}
-		pause := sweepEvery/2 + rand.N(sweepEvery)
-		if b.watched() {
+		every := sweepEvery/2 + rand.N(sweepEvery)
+		pause := every
+		if b.watched() { // perhaps for ever
 			pause = watchEvery
 			kick(b.toSweep)
 		}
@@ -42,7 +44,8 @@ func (b *Leases) sweepNowAndThen() {
 		}
 		ctx, cancel := context.WithTimeout(b.life, flightTime)
 		b.sweepDead(ctx)
-		if pause > watchEvery {
+		if time.Since(swept) >= every {
+			swept = time.Now()
 			if cursor = b.store.Sweep(ctx, cursor, Remembered); cursor != "" {
 				kick(b.toSweep)
 			}

@@ -26,6 +26,9 @@ type txn struct {
 	events []backend.Event
 
 	more []string // locks whose lines have to be read as they are: the transaction is done anew
+	// found: an answer is about a lease that was there. Who wrote it may not have heard that
+	// the standbys have it, and they may not: it is told after a commit, which waits for them.
+	found bool
 
 	letters map[string]*letter // for other backend values, by channel
 	after   []func()           // when it is committed
@@ -168,6 +171,7 @@ func ceil(d time.Duration) time.Duration {
 
 // takeAgain answers a request that was asked before: C6.
 func (t *txn) takeAgain(l *lease, req *backend.AcquireRequest) (*lease, error) {
+	t.found = true
 	if l.state == held {
 		return l, nil
 	}

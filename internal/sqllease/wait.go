@@ -105,11 +105,22 @@ func (b *Leases) stands(w *waiter, place int64, asked, at time.Time) {
 	b.schedule(at)
 }
 
+// Strange is how many locks with a line are remembered that others may free. It is for tests.
+func (b *Leases) Strange() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.strange)
+}
+
 // known notes whether others than this value may free the locks of a transaction. Whom a
 // grant goes to elsewhere gives it back elsewhere: that is looked for from now on.
 func (b *Leases) known(t *txn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if len(b.waiting) == 0 { // who comes to wait looks at its lock again
+		clear(b.strange)
+		return
+	}
 	for name, l := range t.locks {
 		if l.waiting() == 0 || b.holdsAll(l) {
 			delete(b.strange, name)

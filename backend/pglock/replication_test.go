@@ -1,0 +1,79 @@
+package pglock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// F11: where commits wait for a standby, nothing is told that it may not have. A grant whose
+// commit was broken off while it waited is there for everybody to see, and the standby that
+// takes over may not know of it: who asks again waits for the standby as well.
+func TestGrantsWaitForTheStandby(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	b := open(t, s.URL()+"&listen=false") // nothing is tried in one round trip first
+	id := leasetest.Session(t, b, time.Hour, nil)
+	s.Exec(`ALTER SYSTEM SET synchronous_standby_names = 'away'`, `SELECT pg_reload_conf()`)
+	leasetest.Eventually(t, "commits wait for a standby", func() bool {
+		return s.Int(`SELECT count(*) FROM pg_settings WHERE name = 'synchronous_standby_names' AND setting = 'away'`) == 1
+	})
+	const waiting = `FROM pg_stat_activity WHERE wait_event = 'SyncRep'`
+	req := leasetest.Ask("n", id)
+	got := make(chan leasetest.Answer, 1)
+	go func() {
+		g, err := leasetest.Insist(t, func(ctx context.Context) (backend.Grant, error) { return b.Acquire(ctx, req) })
+		got <- leasetest.Answer{Grant: g, Err: err}
+	}()
+	var first int64
+	leasetest.Eventually(t, "the commit waits", func() bool {
+		first = s.Int(`SELECT coalesce(max(pid), 0) ` + waiting)
+		return first != 0
+	})
+	s.Int(`SELECT pg_terminate_backend($1)::int`, first)
+	leasetest.Eventually(t, "who asks again waits, too", func() bool {
+		select {
+		case g := <-got:
+			t.Fatalf("granted while no standby has it: %+v", g)
+		default:
+		}
+		return s.Int(`SELECT count(*) `+waiting+` AND pid <> $1`, first) == 1
+	})
+	s.Exec(`ALTER SYSTEM RESET synchronous_standby_names`, `SELECT pg_reload_conf()`)
+	if g := <-got; g.Err != nil {
+		t.Error(g.Err)
+	}
+}
+
+// C1: a primary is told to write nothing by its settings, as before a switchover. Connections
+// to it stay, and nothing is granted over them any more.
+func TestPrimaryMadeReadOnly(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	for _, deaf := range []string{"", "&listen=false"} {
+		b := open(t, s.URL()+deaf)
+		b.KeepFromSweeping()
+		id := leasetest.Session(t, b, time.Hour, nil)
+		leasetest.Take(t, b, leasetest.Ask("kept"+deaf, id))
+		s.Exec(`ALTER SYSTEM SET default_transaction_read_only = on`, `SELECT pg_reload_conf()`)
+		setting := func(want string) func() bool {
+			return func() bool {
+				return s.Int(`SELECT count(*) FROM pg_settings WHERE name = 'default_transaction_read_only' AND setting = $1`, want) == 1
+			}
+		}
+		leasetest.Eventually(t, "it is read-only", setting("on"))
+		if g, err := b.Acquire(leasetest.Within(t), leasetest.Ask("n"+deaf, id)); !errors.Is(err, backend.ErrUnavailable) {
+			t.Errorf("granted by a read-only server: %+v, %v", g, err)
+		}
+		s.Exec(`ALTER SYSTEM RESET default_transaction_read_only`, `SELECT pg_reload_conf()`)
+		leasetest.Eventually(t, "it is not", setting("off"))
+		if res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
+			t.Errorf("Renew: %+v, %v", res, err)
+		}
+	}
+}
