@@ -45,15 +45,26 @@ func (c *Client) List(ctx context.Context, o ListOptions) (ListPage, error) {
 
 // Break takes the lock from all who hold it: an operator's act. The token is raised,
 // the holders learn it with CauseBroken and the reason, and the first in line have
-// the lock. The client's owner is named as the actor.
+// the lock. The client's owner is named as the actor. It is not asked for again where it may
+// have been done: that would take the lock from whoever has it since.
 //
-// Errors: as for Inspect.
+// Errors: as for Inspect. OpError.MayHold says that it may have been done.
 func (c *Client) Break(ctx context.Context, name, reason string) (BreakResult, error) {
 	req := backend.BreakRequest{Name: name, Reason: reason, Actor: c.cfg.Owner}
 	if err := req.Validate(); err != nil {
 		return BreakResult{}, c.opErr("break", name, err)
 	}
-	return ask(ctx, c, "break", name, func(ctx context.Context) (BreakResult, error) { return c.b.Break(ctx, req) })
+	return ask(ctx, c, "break", name, func(ctx context.Context) (BreakResult, error) {
+		res, err := c.b.Break(ctx, req)
+		away, ok := errors.AsType[*UnavailableError](err)
+		switch {
+		case ok && away.MayHold:
+			err = &lastError{err}
+		case !ok && err != nil && ctx.Err() != nil:
+			err = &lastError{&UnavailableError{Backend: c.caps.Name, Op: "break", MayHold: true, Err: err}}
+		}
+		return res, err
+	})
 }
 
 // ask asks until there is an answer.

@@ -204,6 +204,11 @@ func (c *Client) try(ctx context.Context, f func(context.Context) error) error {
 	return err
 }
 
+// lastError is what f gives where it must not be called again.
+type lastError struct{ err error }
+
+func (e *lastError) Error() string { return e.err.Error() }
+
 // retry calls f until it gives anything but ErrUnavailable, ctx ends, or
 // Config.Timeout is over.
 func (c *Client) retry(ctx context.Context, f func(context.Context) error) error {
@@ -217,6 +222,9 @@ func (c *Client) retryWith(ctx context.Context, pause func(context.Context, time
 	var away error
 	for n := 0; ; n++ {
 		err := c.try(within, f)
+		if last, ok := errors.AsType[*lastError](err); ok {
+			return joinCause(ctx, last.err)
+		}
 		switch {
 		case err == nil || !isUnavailable(err) && within.Err() == nil:
 			return err
