@@ -35,6 +35,38 @@ func TestDemoted(t *testing.T) {
 	}
 }
 
+// C1, C10: the same for user locks, which are the server's own and not written down. A session
+// ends where it would be renewed, and gives its locks up; none is opened.
+func TestUserLocksDemoted(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	s.Exec("CREATE USER app@'127.0.0.1'", "GRANT ALL ON test.* TO app@'127.0.0.1'")
+	for _, user := range []string{"app", "root"} {
+		b := openUserLocks(t, getlockURL(s, user, s.Addr()))
+		lost := make(chan backend.Loss, 1)
+		id := leasetest.Session(t, b, time.Hour, func(x backend.Loss) { lost <- x })
+		leasetest.Take(t, b, leasetest.Ask(user, id))
+		s.Exec("SET GLOBAL read_only = 1")
+		ctx := leasetest.Within(t)
+		if _, err := b.Acquire(ctx, leasetest.Ask(user+" more", id)); err == nil {
+			t.Errorf("%s: granted by a read-only server", user)
+		}
+		if res, err := b.Renew(ctx, backend.RenewRequest{Session: id}); err == nil && !res.SessionLost {
+			t.Errorf("%s: renewed by a read-only server", user)
+		}
+		select {
+		case <-lost:
+		case <-ctx.Done():
+			t.Errorf("%s: the holder was not told", user)
+		}
+		if err := b.OpenSession(ctx, backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Hour}); !errors.Is(err, backend.ErrUnavailable) {
+			t.Errorf("%s: a session on a read-only server: %v", user, err)
+		}
+		s.Exec("SET GLOBAL read_only = 0")
+		leasetest.Take(t, b, leasetest.Ask(user, leasetest.Session(t, b, time.Hour, nil)))
+	}
+}
+
 // MariaDB 12 says in words what others say with a number.
 func TestReadOnlyInWords(t *testing.T) {
 	t.Parallel()

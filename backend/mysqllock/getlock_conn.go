@@ -133,11 +133,17 @@ func (c *getlockConn) rest(q *batch, left time.Duration) {
 }
 
 // write does statements in one transaction, again where it is in another's way. No lock
-// depends on it.
+// depends on it. A server that became a replica has other locks than its primary, and a user
+// who may write there does not notice: then the connection has to go.
 func (c *getlockConn) write(ctx context.Context, fill func(*batch)) error {
 	for n := 1; ; n++ {
 		q := new(batch)
 		q.exec(begin)
+		q.query(func(r *sql.Rows) error {
+			var readOnly bool
+			err := r.Scan(&readOnly)
+			return primary(readOnly, err)
+		}, c.b.sql(`SELECT $READONLY`))
 		fill(q)
 		q.exec(commit)
 		err := q.run(ctx, c.conn)
