@@ -241,7 +241,7 @@ func TestClockAfterWait(t *testing.T) {
 	}
 	got := leasetest.Start(t, b, leasetest.Ask("n", id))
 	leasetest.Eventually(t, "it waits for the row", func() bool {
-		return s.Int("SELECT count(*) FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'") > 0
+		return transactions(s, "trx_state = 'LOCK WAIT'") > 0
 	})
 	waited := s.Int("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))")
 	if err := tx.Commit(); err != nil {

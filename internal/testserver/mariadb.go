@@ -212,6 +212,11 @@ func (s *MariaDBServer) ours(ctx context.Context) error {
 		if filepath.Clean(data) != s.data() {
 			return errors.New("another server answers")
 		}
+		// A node of Galera refuses whatever is about a table until it is ready.
+		var users int
+		if err := c.QueryRowContext(ctx, "SELECT COUNT(*) FROM mysql.global_priv").Scan(&users); err != nil {
+			return fmt.Errorf("look at a table: %w", err)
+		}
 		return nil
 	})
 }
