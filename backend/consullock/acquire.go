@@ -242,7 +242,7 @@ func (a *acquisition) enter(ctx context.Context, more ...*api.KVTxnOp) ([]*api.K
 // look lists the line.
 func (b *Backend) look(ctx context.Context, lock string) (line, error) {
 	prefix := b.lockKey(lock)
-	pairs, _, err := b.client.KV().List(prefix, consistent(ctx))
+	pairs, _, err := b.below(ctx, prefix)
 	return newLine(prefix, pairs), err
 }
 

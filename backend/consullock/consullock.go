@@ -2,6 +2,7 @@ package consullock
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -186,6 +187,22 @@ func (b *Backend) tokenKey() string { return b.cfg.Prefix + "/token" }
 // consistent asks the leader, who makes sure that it is the leader.
 func consistent(ctx context.Context) *api.QueryOptions {
 	return (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx)
+}
+
+// errNoIndex is for an answer that is not Consul's: the client library takes any 404 for "there is
+// nothing", and what stands before Consul may give one.
+var errNoIndex = errors.New("the answer has no index")
+
+// below gives the keys below a prefix, as they are, and the index of the look.
+func (b *Backend) below(ctx context.Context, prefix string) (api.KVPairs, uint64, error) {
+	pairs, meta, err := b.client.KV().List(prefix, consistent(ctx))
+	if err != nil {
+		return nil, 0, err
+	}
+	if meta.LastIndex == 0 {
+		return nil, 0, errNoIndex
+	}
+	return pairs, meta.LastIndex, nil
 }
 
 // txn does all of the operations or none. *txnError: none, and why.

@@ -83,10 +83,7 @@ func (b *Backend) watchCrowd(ctx context.Context, byTimer bool) (bool, error) {
 	}
 	looking, cancel := patiently(ctx, 0, 0)
 	defer cancel()
-	pairs, meta, err := b.client.KV().List(b.locksKey(), consistent(looking))
-	if err == nil && meta.LastIndex == 0 {
-		err = errNoIndex
-	}
+	pairs, index, err := b.below(looking, b.locksKey())
 	if err != nil {
 		return false, err
 	}
@@ -98,7 +95,7 @@ func (b *Backend) watchCrowd(ctx context.Context, byTimer bool) (bool, error) {
 	waits := false
 	for i, f := range members {
 		prefix := b.lockKey(f.name)
-		q := f.tell(&sight{newLine(prefix, byLock[prefix]), meta.LastIndex, since[i], came[i]}, byTimer, again)
+		q := f.tell(&sight{newLine(prefix, byLock[prefix]), index, since[i], came[i]}, byTimer, again)
 		waits = waits || q.key != "" || q.tree
 	}
 	defer func() {
@@ -106,7 +103,7 @@ func (b *Backend) watchCrowd(ctx context.Context, byTimer bool) (bool, error) {
 			f.unwatch()
 		}
 	}()
-	q := question{tree: true, index: meta.LastIndex}
+	q := question{tree: true, index: index}
 	if waits {
 		q.key = b.locksKey()
 	}

@@ -2,7 +2,6 @@ package consullock
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -144,19 +143,12 @@ func (b *Backend) see(ctx context.Context, f *follower) (*sight, error) {
 	since, came := f.known()
 	ctx, cancel := patiently(ctx, 0, 0)
 	defer cancel()
-	pairs, meta, err := b.client.KV().List(prefix, consistent(ctx))
-	if err == nil && meta.LastIndex == 0 {
-		err = errNoIndex
-	}
+	pairs, index, err := b.below(ctx, prefix)
 	if err != nil {
 		return nil, err
 	}
-	return &sight{newLine(prefix, pairs), meta.LastIndex, since, came}, nil
+	return &sight{newLine(prefix, pairs), index, since, came}, nil
 }
-
-// errNoIndex is for an answer that is not Consul's: the client library takes any 404 for "there is
-// nothing", and what stands before Consul may give one.
-var errNoIndex = errors.New("the answer has no index")
 
 // watch tells those whose time has come by the line as it was seen, or by what was heard,
 // and waits until it may be another. It reports whether it only got tired of waiting.

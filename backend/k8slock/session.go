@@ -1,14 +1,12 @@
 package k8slock
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -300,59 +298,6 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	res := backend.RenewResult{Lost: s.losses}
 	s.losses = nil
 	return res, nil
-}
-
-// present writes the locks of the session again whose holder client-go would stop to believe in
-// otherwise: as many as there is time for, as the others can wait for the next renewal. A
-// renewal counts only when those were written that client-go could take before it is over.
-func (s *session) present(ctx context.Context, ttl time.Duration) error {
-	const parts = 12 // of the TTL is one for what can wait
-	type late struct {
-		lock     string
-		age      time.Duration
-		pressing bool
-	}
-	m := &s.b.mirror
-	var due []late
-	m.mu.Lock()
-	for at, leases := range m.held {
-		seen := m.objects[at]
-		if seen == nil || seen.record == nil {
-			continue
-		}
-		d, age := time.Duration(seen.object.Spec.LeaseDurationSeconds)*time.Second, time.Since(seen.since)
-		for _, owner := range leases {
-			if owner == s && age > d/3 {
-				due = append(due, late{seen.lock, age, age+ttl > d-d/8})
-				break
-			}
-		}
-	}
-	m.mu.Unlock()
-	slices.SortFunc(due, func(a, b late) int {
-		if a.pressing != b.pressing && a.pressing {
-			return -1
-		} else if a.pressing != b.pressing {
-			return 1
-		}
-		return cmp.Compare(b.age, a.age)
-	})
-	unhurried, cancel := context.WithTimeout(ctx, ttl/parts)
-	defer cancel()
-	for _, l := range due {
-		within := unhurried
-		if l.pressing {
-			within = ctx
-		}
-		c := &change{apply: func(r *record) bool { r.changed = r.changed || r.out() > 0; return false }}
-		if err := s.b.do(within, l.lock, c); err != nil && l.pressing {
-			return err
-		}
-		if !l.pressing && unhurried.Err() != nil {
-			break
-		}
-	}
-	return nil
 }
 
 // lose tells of a loss, and again with the next renewal.

@@ -235,12 +235,8 @@ func (a *acquisition) clear() {
 		if err == nil {
 			return
 		}
-		pause := time.NewTimer(a.b.cfg.Tick / 2)
-		select {
-		case <-pause.C:
-		case <-a.s.over: // it went with its session
-			pause.Stop()
-			return
+		if !pause(a.b.cfg.Tick/2, a.s.over) {
+			return // it went with its session
 		}
 	}
 }

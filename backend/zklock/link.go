@@ -84,13 +84,21 @@ func (l *link) identify(digest []byte) {
 			close(l.known)
 			return
 		}
-		pause := time.NewTimer(retryPause)
-		select {
-		case <-pause.C:
-		case <-l.over:
-			pause.Stop()
+		if !pause(retryPause, l.over) {
 			return
 		}
+	}
+}
+
+// pause waits for so long; false: it was over before.
+func pause(d time.Duration, over <-chan struct{}) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-over:
+		return false
 	}
 }
 
@@ -148,12 +156,7 @@ func (l *link) reach() {
 		if err == nil {
 			return
 		}
-		pause := time.NewTimer(retryPause)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-		}
-		pause.Stop()
+		pause(retryPause, ctx.Done())
 	}
 }
 
