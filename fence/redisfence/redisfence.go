@@ -56,7 +56,7 @@ func FenceKey(key string) string {
 	_, rest, _ := strings.Cut(key, "{")
 	tag, _, tagged := strings.Cut(rest, "}")
 	if tagged && tag != "" || strings.Contains(key, "}") { // the latter cannot be put between braces: see Run
-		return "holdfast:fence:" + key
+		return "holdfast:fence::" + key // and never what another key has: that goes on with a brace
 	}
 	return "holdfast:fence:{" + key + "}"
 }

@@ -142,7 +142,7 @@ func TestManyAtOnce(t *testing.T) {
 func TestFenceKey(t *testing.T) {
 	t.Parallel()
 	for key, want := range map[string]string{
-		"a": "holdfast:fence:{a}", "{t}a": "holdfast:fence:{t}a", "a{t}": "holdfast:fence:a{t}", "a{": "holdfast:fence:{a{}",
+		"a": "holdfast:fence:{a}", "{a}": "holdfast:fence::{a}", "{t}a": "holdfast:fence::{t}a", "a{t}": "holdfast:fence::a{t}", "a{": "holdfast:fence:{a{}",
 	} {
 		if got := redisfence.FenceKey(key); got != want || tag(got) != tag(key) {
 			t.Errorf("FenceKey(%q) = %q, in the slot of %q; want %q, in that of %q", key, got, tag(got), want, tag(key))

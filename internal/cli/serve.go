@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -134,12 +133,9 @@ func (a *app) store(ctx context.Context, o serveOptions) (backend.Backend, error
 	if err != nil {
 		return nil, err
 	}
-	if err := o.checkPeerTLS(peers); err != nil {
-		return nil, err
-	}
 	if a.backend != "" {
-		if len(peers) > 0 || o.dataDir != "" || o.name != "" || o.listenPeers != "" {
-			return nil, usageError("backend", "must not be given together with --data-dir, --name, --cluster or --listen-peers, which are of the embedded etcd")
+		if len(peers) > 0 || o.dataDir != "" || o.name != "" || o.listenPeers != "" || o.peerTLS != (embedded.TLS{}) {
+			return nil, usageError("backend", "must not be given together with --data-dir, --name, --cluster, --listen-peers, --peer-cert, --peer-key or --peer-ca, which are of the embedded etcd")
 		}
 		return a.open(ctx)
 	}
@@ -169,31 +165,6 @@ func peersOf(cluster []string) ([]embedded.Peer, error) {
 	}
 	return peers, nil
 }
-
-// checkPeerTLS refuses certificates that would not be used, and the want of them.
-func (o serveOptions) checkPeerTLS(peers []embedded.Peer) error {
-	t := o.peerTLS
-	if t == (embedded.TLS{}) {
-		if i := slices.IndexFunc(peers, isHTTPS); i >= 0 {
-			return usageError("peer-cert", "must be given with --peer-key and --peer-ca, as %s is https", peers[i].URL)
-		}
-		return nil
-	}
-	if t.Cert == "" || t.Key == "" || t.CA == "" {
-		return usageError("peer-cert", "must be given together with --peer-key and --peer-ca")
-	}
-	if len(peers) == 0 {
-		return usageError("peer-cert", "must not be given without --cluster")
-	}
-	for _, p := range peers {
-		if !isHTTPS(p) {
-			return usageError("cluster", "%s: must be https, as --peer-cert is given", p.URL)
-		}
-	}
-	return nil
-}
-
-func isHTTPS(p embedded.Peer) bool { return strings.HasPrefix(p.URL, "https://") }
 
 // stateDir is a folder of the user for what is to survive.
 func stateDir(name string) (string, error) {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -18,6 +19,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+
+	"github.com/holdfast-io/holdfast/backend"
 )
 
 const (
@@ -93,8 +96,8 @@ type Etcd struct {
 // Start runs a node and waits until it is ready: in a cluster, until enough nodes are
 // there to elect a leader. ctx bounds the start only.
 //
-// Errors: a bad configuration; a data folder that is in use; what etcd says; ctx's
-// cause.
+// Errors: ErrInvalid, before anything is made; a data folder that is in use; what etcd
+// says; ctx's cause.
 func Start(ctx context.Context, cfg Config) (*Etcd, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -232,7 +235,7 @@ func (e *Etcd) Close() error {
 // complete checks the configuration and fills in the defaults.
 func (c *Config) complete() error {
 	if c.DataDir == "" {
-		return errors.New("embedded: data folder: must be given")
+		return invalid("data folder", "", "the path of a folder")
 	}
 	var err error
 	if c.DataDir, err = filepath.Abs(c.DataDir); err != nil {
@@ -247,41 +250,72 @@ func (c *Config) complete() error {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	if strings.ContainsAny(c.Name, ",=") {
-		return fmt.Errorf("embedded: name %q: must be without comma and equals sign", c.Name)
+	if !isName(c.Name) {
+		return invalid("name", c.Name, "without comma and equals sign")
+	}
+	if c.Quota < 0 {
+		return invalid("quota", strconv.FormatInt(c.Quota, 10), "0 bytes or more")
 	}
 	return c.checkCluster()
 }
 
+// isName reports whether etcd can take it into its list of the nodes.
+func isName(s string) bool { return s != "" && !strings.ContainsAny(s, ",=") }
+
+// invalid is what the configuration is refused with.
+func invalid(field, value, bound string) error {
+	return fmt.Errorf("embedded: %w", &backend.InvalidError{Field: field, Value: strconv.Quote(value), Bound: bound})
+}
+
 func (c *Config) checkCluster() error {
-	if t := c.PeerTLS; t != nil && (t.Cert == "" || t.Key == "" || t.CA == "") {
-		return errors.New("embedded: TLS between the nodes: certificate, key and CA must all be given")
-	}
 	if len(c.Cluster) == 0 {
-		if c.PeerTLS != nil {
-			return errors.New("embedded: TLS between the nodes: there is no cluster")
-		}
-		return nil
+		return c.checkAlone()
 	}
 	if c.own() == nil {
-		return fmt.Errorf("embedded: name %q: must be one of those in the cluster", c.Name)
+		return invalid("name", c.Name, "one of those in the cluster")
+	}
+	if _, _, err := net.SplitHostPort(c.ListenPeers); err != nil && c.ListenPeers != "" {
+		return invalid("listen-peers", c.ListenPeers, "HOST:PORT")
 	}
 	seen := make(map[string]bool)
 	for _, p := range c.Cluster {
 		u, err := url.Parse(p.URL)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Port() == "" || u.Path != "" {
-			return fmt.Errorf("embedded: URL of %q: must be http://host:port or https://host:port", p.Name)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Port() == "" || u.Scheme+"://"+u.Host != p.URL {
+			return invalid("URL of node", p.Name, "http://host:port or https://host:port, and no more") // it may have a password
 		}
-		switch tls := u.Scheme == "https"; {
-		case tls && c.PeerTLS == nil:
-			return errors.New("embedded: https between the nodes: the certificates must be given")
-		case !tls && c.PeerTLS != nil:
-			return fmt.Errorf("embedded: URL of %q: must be https, as there are certificates", p.Name)
-		}
-		if seen[p.Name] || seen[p.URL] || strings.ContainsAny(p.Name, ",=") || p.Name == "" {
-			return fmt.Errorf("embedded: node %q: name and URL must be unique in the cluster", p.Name)
+		if seen[p.Name] || seen[p.URL] || !isName(p.Name) {
+			return invalid("node", p.Name+"="+p.URL, "the only one with its name, which is without comma and equals sign, and with its URL")
 		}
 		seen[p.Name], seen[p.URL] = true, true
+		if err := c.PeerTLS.check(p.URL, u.Scheme == "https"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkAlone refuses what only a cluster has.
+func (c *Config) checkAlone() error {
+	if c.PeerTLS != nil {
+		return invalid("peer certificate", c.PeerTLS.Cert, "given with a cluster only")
+	}
+	if c.ListenPeers != "" {
+		return invalid("listen-peers", c.ListenPeers, "given with a cluster only")
+	}
+	return nil
+}
+
+// check refuses certificates that a node would not use, and the want of them.
+func (t *TLS) check(node string, https bool) error {
+	switch {
+	case t == nil && https:
+		return invalid("peer certificate", "", "given with its key and authority, as "+node+" is https")
+	case t == nil:
+		return nil
+	case t.Cert == "" || t.Key == "" || t.CA == "":
+		return invalid("peer certificate", t.Cert, "given together with its key and its authority")
+	case !https:
+		return invalid("URL", node, "https, as the nodes have certificates")
 	}
 	return nil
 }
@@ -347,9 +381,6 @@ func clustered(ec *embed.Config, cfg Config) error {
 	}
 	listen := *own
 	if cfg.ListenPeers != "" {
-		if _, _, err := net.SplitHostPort(cfg.ListenPeers); err != nil {
-			return fmt.Errorf("embedded: address for peers: %w", err)
-		}
 		listen.Host = cfg.ListenPeers
 	}
 	ec.ListenPeerUrls, ec.AdvertisePeerUrls = []url.URL{listen}, []url.URL{*own}

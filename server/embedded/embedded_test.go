@@ -181,11 +181,20 @@ func TestBadConfig(t *testing.T) {
 		"tls, http":  {DataDir: dir, Name: "a", Cluster: []embedded.Peer{{Name: "a", URL: "http://127.0.0.1:1"}}, PeerTLS: &embedded.TLS{Cert: "c", Key: "k", CA: "a"}},
 		"tls, alone": {DataDir: dir, PeerTLS: &embedded.TLS{Cert: "c", Key: "k", CA: "a"}},
 		"not a host": {DataDir: dir, Name: "a", ListenPeers: "x", Cluster: []embedded.Peer{{Name: "a", URL: "http://127.0.0.1:1"}}},
+		"no peers":   {DataDir: dir, Name: "a", ListenPeers: "127.0.0.1:1"},
+		"quota":      {DataDir: dir, Quota: -1},
+		"password":   {DataDir: dir, Name: "a", Cluster: []embedded.Peer{{Name: "a", URL: "http://u:sesame@127.0.0.1:1"}}},
 	} {
-		if e, err := embedded.Start(t.Context(), cfg); err == nil {
-			t.Errorf("%s: started", name)
+		e, err := embedded.Start(t.Context(), cfg)
+		if err == nil {
 			_ = e.Close()
 		}
+		if bad, ok := errors.AsType[*backend.InvalidError](err); !ok || bad.Field == "" || strings.Contains(err.Error(), "sesame") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("made, and then refused: %v, %v", left, err)
 	}
 }
 
