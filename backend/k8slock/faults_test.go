@@ -199,11 +199,23 @@ func (p *process) ask(name string) backend.AcquireRequest {
 func (p *process) take(name string) (backend.AcquireRequest, backend.Grant) {
 	p.Helper()
 	req := p.ask(name)
-	g, err := p.Acquire(p.Context(), req)
+	g, err := p.acquire(req)
 	if err != nil {
 		p.Fatal(err)
 	}
 	return req, g
+}
+
+// acquire asks once more where a busy machine has not answered in time.
+func (p *process) acquire(req backend.AcquireRequest) (backend.Grant, error) {
+	p.Helper()
+	var g backend.Grant
+	var err error
+	p.until("answered", func() bool {
+		g, err = p.Acquire(p.Context(), req)
+		return !errors.Is(err, backend.ErrUnavailable)
+	})
+	return g, err //nolint:wrapcheck // it is the test's
 }
 
 func (p *process) give(req backend.AcquireRequest) {

@@ -237,44 +237,52 @@ func aliveToTheHasty(b *bench) {
 	}
 }
 
-// manyToPresent: it takes longer than a renewal may to write all locks again for client-go. They
-// are written with the next ones, before client-go could take them.
+// manyToPresent: it takes longer than there is time for to write all locks again for client-go.
+// A renewal writes some of them, and the others when client-go could take them.
 func manyToPresent(b *bench) {
-	const locks, each, foreign = 30, 150 * time.Millisecond, 40 * time.Second
+	const locks, each, foreign, ttl = 30, 300 * time.Millisecond, 5 * time.Minute, time.Minute
+	const most = int(ttl/12/each) + 1 // a twelfth of the TTL is for those that can wait
 	x := &tap{}
-	p := b.startWith(k8slock.Config{Foreign: foreign}, 6*time.Second, func(next http.RoundTripper) http.RoundTripper { x.next = next; return x })
-	names := make(map[string]bool)
+	p := b.startWith(k8slock.Config{Foreign: foreign}, ttl, func(next http.RoundTripper) http.RoundTripper { x.next = next; return x })
 	for i := range locks {
-		req, _ := p.take(fmt.Sprintf("lock-%d", i))
-		names[req.Name] = true
+		p.take(fmt.Sprintf("lock-%d", i))
 	}
-	taken := time.Now()
 	var mu sync.Mutex
+	written := make(map[string]int)
 	x.set(func(req *http.Request, next http.RoundTripper) (*http.Response, error) {
 		_, name, _ := strings.Cut(req.URL.Path, "/leases/")
 		if req.Method != http.MethodPut || !strings.HasPrefix(name, "lock-") {
 			return next.RoundTrip(req)
 		}
-		time.Sleep(each)
-		res, err := next.RoundTrip(req)
-		if err == nil && res.StatusCode == http.StatusOK {
-			mu.Lock()
-			defer mu.Unlock()
-			delete(names, name)
-		}
-		return res, err
-	})
-	b.until("written again", func() bool {
-		ctx, cancel := context.WithTimeout(b.Context(), 2*time.Second)
-		defer cancel()
-		res, err := p.Renew(ctx, backend.RenewRequest{Session: p.id})
-		if err != nil || res.SessionLost {
-			b.Fatalf("after %s: %+v, %v", time.Since(taken), res, err)
-		}
+		time.Sleep(each) // the server takes its time
 		mu.Lock()
 		defer mu.Unlock()
-		return len(names) == 0
+		written[name]++
+		return next.RoundTrip(req)
 	})
+	renew := func() int {
+		p.until("renewed", func() bool {
+			res, err := p.Renew(b.Context(), backend.RenewRequest{Session: p.id})
+			if res.SessionLost {
+				b.Fatal("the session is lost")
+			}
+			return err == nil
+		})
+		mu.Lock()
+		defer mu.Unlock()
+		return len(written)
+	}
+	if n := renew(); n != 0 {
+		b.Errorf("%d locks were written again at once", n)
+	}
+	p.Age(foreign * 2 / 5)
+	if n := renew(); n == 0 || n > most {
+		b.Errorf("%d locks were written again while all can wait, and should have been 1 to %d", n, most)
+	}
+	p.Age(foreign * 3 / 10)
+	if n := renew(); n != locks {
+		b.Errorf("%d locks of %d were written again while client-go could take them before the next renewal", n, locks)
+	}
 }
 
 // answersWithoutADate: the clocks of the API server and of this machine are years apart, and

@@ -358,7 +358,7 @@ func deadToTheHasty(b *bench) {
 	try := func() error {
 		q := b.process(time.Minute)
 		defer q.Close()
-		_, err := q.Acquire(b.Context(), q.ask("a"))
+		_, err := q.acquire(q.ask("a"))
 		return err
 	}
 	b.until("granted to who does not wait", func() bool {
