@@ -215,7 +215,7 @@ func (p *process) acquire(req backend.AcquireRequest) (backend.Grant, error) {
 		g, err = p.Acquire(p.Context(), req)
 		return !errors.Is(err, backend.ErrUnavailable)
 	})
-	return g, err //nolint:wrapcheck // it is the test's
+	return g, err
 }
 
 func (p *process) give(req backend.AcquireRequest) {
