@@ -237,27 +237,29 @@ func aliveToTheHasty(b *bench) {
 	}
 }
 
-// manyToPresent: it takes longer than there is time for to write all locks again for client-go.
-// A renewal writes some of them, and the others when client-go could take them.
+// manyToPresent: there is no time to write all locks again for client-go. A renewal counts
+// without those that can wait, and not without those that client-go could take.
 func manyToPresent(b *bench) {
-	const locks, each, foreign, ttl = 30, 300 * time.Millisecond, 5 * time.Minute, time.Minute
-	const most = int(ttl/12/each) + 1 // a twelfth of the TTL is for those that can wait
+	const locks, foreign = 30, 5 * time.Minute
 	x := &tap{}
-	p := b.startWith(k8slock.Config{Foreign: foreign}, ttl, func(next http.RoundTripper) http.RoundTripper { x.next = next; return x })
+	p := b.startWith(k8slock.Config{Foreign: foreign}, time.Minute, func(next http.RoundTripper) http.RoundTripper { x.next = next; return x })
 	for i := range locks {
 		p.take(fmt.Sprintf("lock-%d", i))
 	}
 	var mu sync.Mutex
-	written := make(map[string]int)
+	asked := make(map[string]bool)
+	answers := make(chan struct{})
 	x.set(func(req *http.Request, next http.RoundTripper) (*http.Response, error) {
 		_, name, _ := strings.Cut(req.URL.Path, "/leases/")
-		if req.Method != http.MethodPut || !strings.HasPrefix(name, "lock-") {
-			return next.RoundTrip(req)
+		if req.Method == http.MethodPut && strings.HasPrefix(name, "lock-") {
+			mu.Lock()
+			asked[name] = true
+			mu.Unlock()
+			select {
+			case <-answers:
+			case <-req.Context().Done():
+			}
 		}
-		time.Sleep(each) // the server takes its time
-		mu.Lock()
-		defer mu.Unlock()
-		written[name]++
 		return next.RoundTrip(req)
 	})
 	renew := func() int {
@@ -270,15 +272,16 @@ func manyToPresent(b *bench) {
 		})
 		mu.Lock()
 		defer mu.Unlock()
-		return len(written)
+		return len(asked)
 	}
 	if n := renew(); n != 0 {
 		b.Errorf("%d locks were written again at once", n)
 	}
 	p.Age(foreign * 2 / 5)
-	if n := renew(); n == 0 || n > most {
-		b.Errorf("%d locks were written again while all can wait, and should have been 1 to %d", n, most)
+	if n := renew(); n != 1 {
+		b.Errorf("%d locks were to be written again while all can wait and the first is not answered", n)
 	}
+	close(answers)
 	p.Age(foreign * 3 / 10)
 	if n := renew(); n != locks {
 		b.Errorf("%d locks of %d were written again while client-go could take them before the next renewal", n, locks)

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -235,7 +234,7 @@ func (e *Etcd) Close() error {
 // complete checks the configuration and fills in the defaults.
 func (c *Config) complete() error {
 	if c.DataDir == "" {
-		return invalid("data folder", "", "the path of a folder")
+		return invalid("data-dir", c.DataDir, "the path of a folder")
 	}
 	var err error
 	if c.DataDir, err = filepath.Abs(c.DataDir); err != nil {
@@ -254,7 +253,7 @@ func (c *Config) complete() error {
 		return invalid("name", c.Name, "without comma and equals sign")
 	}
 	if c.Quota < 0 {
-		return invalid("quota", strconv.FormatInt(c.Quota, 10), "0 bytes or more")
+		return invalid("quota", c.Quota, "0 bytes or more")
 	}
 	return c.checkCluster()
 }
@@ -262,9 +261,10 @@ func (c *Config) complete() error {
 // isName reports whether etcd can take it into its list of the nodes.
 func isName(s string) bool { return s != "" && !strings.ContainsAny(s, ",=") }
 
-// invalid is what the configuration is refused with.
-func invalid(field, value, bound string) error {
-	return fmt.Errorf("embedded: %w", &backend.InvalidError{Field: field, Value: strconv.Quote(value), Bound: bound})
+// invalid is what the configuration is refused with. Fields are called as the flags of the
+// server's command are.
+func invalid(field string, value any, bound string) error {
+	return fmt.Errorf("embedded: %w", &backend.InvalidError{Field: field, Value: fmt.Sprintf("%#v", value), Bound: bound})
 }
 
 func (c *Config) checkCluster() error {
@@ -274,17 +274,17 @@ func (c *Config) checkCluster() error {
 	if c.own() == nil {
 		return invalid("name", c.Name, "one of those in the cluster")
 	}
-	if _, _, err := net.SplitHostPort(c.ListenPeers); err != nil && c.ListenPeers != "" {
+	if _, _, err := net.SplitHostPort(c.ListenPeers); c.ListenPeers != "" && err != nil {
 		return invalid("listen-peers", c.ListenPeers, "HOST:PORT")
 	}
 	seen := make(map[string]bool)
 	for _, p := range c.Cluster {
 		u, err := url.Parse(p.URL)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Port() == "" || u.Scheme+"://"+u.Host != p.URL {
-			return invalid("URL of node", p.Name, "http://host:port or https://host:port, and no more") // it may have a password
+			return invalid("cluster", p.Name, "given with http://host:port or https://host:port, and no more") // the URL may have a password
 		}
 		if seen[p.Name] || seen[p.URL] || !isName(p.Name) {
-			return invalid("node", p.Name+"="+p.URL, "the only one with its name, which is without comma and equals sign, and with its URL")
+			return invalid("cluster", p.Name+"="+p.URL, "the only one with its name, which is without comma and equals sign, and with its URL")
 		}
 		seen[p.Name], seen[p.URL] = true, true
 		if err := c.PeerTLS.check(p.URL, u.Scheme == "https"); err != nil {
@@ -297,7 +297,7 @@ func (c *Config) checkCluster() error {
 // checkAlone refuses what only a cluster has.
 func (c *Config) checkAlone() error {
 	if c.PeerTLS != nil {
-		return invalid("peer certificate", c.PeerTLS.Cert, "given with a cluster only")
+		return invalid("peer-cert", c.PeerTLS.Cert, "given with a cluster only")
 	}
 	if c.ListenPeers != "" {
 		return invalid("listen-peers", c.ListenPeers, "given with a cluster only")
@@ -309,13 +309,13 @@ func (c *Config) checkAlone() error {
 func (t *TLS) check(node string, https bool) error {
 	switch {
 	case t == nil && https:
-		return invalid("peer certificate", "", "given with its key and authority, as "+node+" is https")
+		return invalid("peer-cert", "", "given together with peer-key and peer-ca, as "+node+" is https")
 	case t == nil:
 		return nil
 	case t.Cert == "" || t.Key == "" || t.CA == "":
-		return invalid("peer certificate", t.Cert, "given together with its key and its authority")
+		return invalid("peer-cert", t.Cert, "given together with peer-key and peer-ca")
 	case !https:
-		return invalid("URL", node, "https, as the nodes have certificates")
+		return invalid("cluster", node, "https, as peer-cert is given")
 	}
 	return nil
 }
