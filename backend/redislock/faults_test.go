@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -70,7 +71,7 @@ func TestNothingIsLeft(t *testing.T) {
 		acquire(t, b, backend.AcquireRequest{Name: fmt.Sprintf("timed/%d", i), Timed: true, TTL: ttl})
 	}
 	other := open(t, s, cfg)
-	eventually(t, func() error {
+	leasetest.Succeeds(t, func() error {
 		page, err := other.List(t.Context(), backend.ListRequest{})
 		if err == nil && len(page.Locks) > 0 {
 			err = fmt.Errorf("%d locks are left", len(page.Locks))
@@ -191,7 +192,7 @@ func TestServerStopped(t *testing.T) {
 	if next := a.granted(t); next.Token <= held.Token {
 		t.Errorf("token %d after %d", next.Token, held.Token)
 	}
-	eventually(t, func() error {
+	leasetest.Succeeds(t, func() error {
 		r, err := b.Renew(t.Context(), backend.RenewRequest{Session: dead})
 		if err == nil && !r.SessionLost {
 			t.Fatal("the session was renewed")
@@ -232,7 +233,7 @@ func TestGhosts(t *testing.T) {
 		t.Errorf("acquire: %v", err)
 	}
 	s.Process().Cont()
-	eventually(t, func() error { // it was executed
+	leasetest.Succeeds(t, func() error { // it was executed
 		info, err := other.Inspect(t.Context(), "one")
 		if err == nil && len(info.Holders) != 1 {
 			err = errors.New("not executed")

@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -76,7 +77,7 @@ func lossy(t *testing.T, b *redislock.Backend, ttl time.Duration) (backend.Sessi
 // keepAsking renews until the loss is told, as a client does.
 func keepAsking(t *testing.T, b *redislock.Backend, id backend.SessionID, losses <-chan backend.Loss) {
 	t.Helper()
-	eventually(t, func() error {
+	leasetest.Succeeds(t, func() error {
 		select {
 		case <-losses:
 			return nil
@@ -125,7 +126,7 @@ func TestFailOverLosesAGrant(t *testing.T) {
 	}
 	keepAsking(t, a, id, losses)
 	var next lease
-	eventually(t, func() error {
+	leasetest.Succeeds(t, func() error {
 		g, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "n", Lease: "after-the-fail-over", Timed: true, TTL: time.Minute})
 		next = lease{Grant: g}
 		return err
@@ -158,7 +159,7 @@ func TestFailOverWithReplicas(t *testing.T) {
 		t.Errorf("renew while the replica is stopped: %v; want ErrReplicas", err)
 	}
 	g.Replica.Process().Cont()
-	eventually(t, func() error {
+	leasetest.Succeeds(t, func() error {
 		_, err := b.Renew(t.Context(), backend.RenewRequest{Session: id})
 		return err
 	})
@@ -241,7 +242,7 @@ func slotMoves(t *testing.T, watched bool) {
 			}
 		}
 		c.EndMove(slot, from, to)
-		eventually(t, func() error {
+		leasetest.Succeeds(t, func() error {
 			info, err := b.Inspect(t.Context(), "n")
 			if err == nil && (len(info.Holders) != 1 || info.Holders[0].Token != held.Token) {
 				t.Fatalf("after the move: %+v", info)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -37,7 +38,7 @@ func TestRefusedAfterTheLineMoved(t *testing.T) {
 	second := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
 	inLine(t, other, "one", 2)
 	s.Do("CONFIG", "SET", "maxmemory", "1mb")
-	eventually(t, func() error {
+	leasetest.Succeeds(t, func() error {
 		_, err := other.Acquire(t.Context(), backend.AcquireRequest{Name: "one", Lease: backend.NewLeaseID(), Session: otherID, Wait: true})
 		if err == nil || !strings.Contains(err.Error(), "OOM") {
 			t.Fatalf("with the memory full: %v", err)
@@ -75,7 +76,7 @@ func withReplica(t *testing.T, args ...string) (*testserver.RedisServer, *testse
 
 func follows(t *testing.T, replica *testserver.RedisServer) {
 	t.Helper()
-	eventually(t, func() error {
+	leasetest.Succeeds(t, func() error {
 		if !strings.Contains(replica.Info("replication"), "master_link_status:up") {
 			return errors.New("it does not follow yet")
 		}
@@ -233,7 +234,7 @@ func TestBreakOfWhatNobodyHolds(t *testing.T) {
 	_ = a.ends(t)
 	again.Session = id
 	a = ask(t, b, again)
-	eventually(t, func() error {
+	leasetest.Succeeds(t, func() error {
 		if !b.KnownInLine(a.Lease) {
 			return errors.New("it is not in line")
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -96,7 +97,7 @@ func TestListenerKilled(t *testing.T) {
 func firstOf(t *testing.T, b *redislock.Backend, as ...*asking) lease {
 	t.Helper()
 	var held backend.LeaseID
-	eventually(t, func() error {
+	leasetest.Succeeds(t, func() error {
 		info, err := b.Inspect(t.Context(), as[0].Name)
 		if err == nil && len(info.Holders) != 1 {
 			err = errors.New("nobody has it")
@@ -224,7 +225,7 @@ func TestLineGoesOn(t *testing.T) {
 			again := before.AcquireRequest
 			again.Session = session(e.t, e.dead, short)
 			ask(e.t, e.dead, again)
-			eventually(e.t, func() error {
+			leasetest.Succeeds(e.t, func() error {
 				info, err := e.b.Inspect(e.t.Context(), e.name)
 				if err == nil && len(info.Waiters) == 2 && info.Waiters[0].Session != again.Session {
 					err = errors.New("not adopted yet")
@@ -340,7 +341,7 @@ func TestAnAnswerFromBeforeTheWaiterJoined(t *testing.T) {
 	<-joining
 	<-answered // when the timed lease has run out
 	close(join)
-	eventually(t, func() error {
+	leasetest.Succeeds(t, func() error {
 		if !b.KnownInLine(second.Lease) {
 			return errors.New("the second is not in line")
 		}
@@ -370,7 +371,7 @@ func TestLostPushOfOneAmongMany(t *testing.T) {
 	first.cancel(nil)
 	_ = first.ends(t)
 	again := ask(t, b, first.AcquireRequest)
-	eventually(t, func() error {
+	leasetest.Succeeds(t, func() error {
 		if !b.KnownInLine(again.Lease) {
 			return errors.New("it is not back")
 		}

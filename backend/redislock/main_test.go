@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -43,7 +44,7 @@ func within(t testing.TB, d time.Duration) context.Context {
 func settled(t testing.TB, b *redislock.Backend) {
 	t.Helper()
 	req := backend.AcquireRequest{Name: "settled", Lease: backend.NewLeaseID(), Timed: true, TTL: redislock.MinTTL}
-	eventually(t, func() error {
+	leasetest.Succeeds(t, func() error {
 		_, err := b.Acquire(t.Context(), req)
 		return err
 	})
@@ -97,29 +98,10 @@ func release(t testing.TB, b *redislock.Backend, l lease) {
 	}
 }
 
-// eventually waits until f gives nil.
-func eventually(t testing.TB, f func() error) {
-	t.Helper()
-	ctx := within(t, patience)
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatal(err)
-		}
-	}
-}
-
 // inLine waits until so many wait for the lock.
 func inLine(t testing.TB, b *redislock.Backend, name string, n int) {
 	t.Helper()
-	eventually(t, func() error {
+	leasetest.Succeeds(t, func() error {
 		info, err := b.Inspect(t.Context(), name)
 		if err == nil && len(info.Waiters) != n {
 			err = fmt.Errorf("%d wait for %q, not %d", len(info.Waiters), name, n)

@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -72,7 +73,7 @@ func TestQuarantineOfTheLongestTTL(t *testing.T) {
 	acquire(t, b, backend.AcquireRequest{Name: "timed", Session: id, Timed: true, TTL: time.Hour})
 	s.RestartEmpty()
 	var err error
-	eventually(t, func() error { // its connections have to be made anew
+	leasetest.Succeeds(t, func() error { // its connections have to be made anew
 		if _, err = try(t, b, "one", id); errors.Is(err, backend.ErrSessionLost) {
 			return nil
 		}
@@ -157,7 +158,7 @@ func TestFlushAllBeforeAStranger(t *testing.T) {
 	if err := stranger.Close(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	leasetest.Succeeds(t, func() error {
 		if all, _ := s.Do("PUBSUB", "CHANNELS", "*").([]any); len(all) > 0 {
 			return fmt.Errorf("%v are listened to", all)
 		}
@@ -189,7 +190,7 @@ func TestQuarantineAfterARestart(t *testing.T) {
 				<-time.After(2 * time.Second) // it is on disk by now
 			}
 			s.Restart()
-			eventually(t, func() error {
+			leasetest.Succeeds(t, func() error {
 				info, err := b.Inspect(t.Context(), "one")
 				if err == nil && (len(info.Holders) != 1 || info.Holders[0].Lease != held.Lease) {
 					t.Fatalf("after the restart it is held by %+v", info.Holders)
@@ -272,7 +273,7 @@ func TestRestartEmptyUnderLoad(t *testing.T) {
 	}
 	for range 3 {
 		before := count()
-		eventually(t, func() error {
+		leasetest.Succeeds(t, func() error {
 			if n := count() - before; n < 5 {
 				return fmt.Errorf("%d grants", n)
 			}
@@ -325,7 +326,7 @@ func quarantineOfEveryPrefix(t *testing.T, args ...string) {
 	}
 	s.Restart() // as of the SAVE: the leases are forgotten, the sessions are not
 	for i, b := range all {
-		eventually(t, func() error { // its connections have to be made anew
+		leasetest.Succeeds(t, func() error { // its connections have to be made anew
 			_, err := try(t, b, "one", ids[i])
 			if err == nil {
 				t.Fatalf("partition %d: granted, though it is held", i)
@@ -350,7 +351,7 @@ func TestQuarantineAfterATakeOver(t *testing.T) {
 		t.Fatal("it is not durable")
 	}
 	id := session(t, b, time.Hour)
-	eventually(t, func() error {
+	leasetest.Succeeds(t, func() error {
 		if replica.Do("EXISTS", "{hf0}:s:"+string(id)) != int64(1) {
 			return errors.New("it is behind")
 		}
@@ -378,7 +379,7 @@ func TestQuarantineAfterATakeOverAndBack(t *testing.T) {
 	}
 	for round := range 2 {
 		name, id := fmt.Sprint("lock", round), session(t, off, time.Hour)
-		eventually(t, func() error {
+		leasetest.Succeeds(t, func() error {
 			if replica.Do("EXISTS", "{hf0}:s:"+string(id)) != int64(1) {
 				return errors.New("it is behind")
 			}

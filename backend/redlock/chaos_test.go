@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redlock"
 	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 )
 
 // relayed are servers that one process reaches through relays.
@@ -91,8 +92,8 @@ func TestVotesThatCameLate(t *testing.T) {
 			return nil
 		}
 	}
-	eventually(t, counted(nodes/2+1, nodes))
-	eventually(t, counted(0, 0))
+	leasetest.Succeeds(t, counted(nodes/2+1, nodes))
+	leasetest.Succeeds(t, counted(0, 0))
 	for _, p := range relays {
 		p.Release(chaos.Replies)
 	}

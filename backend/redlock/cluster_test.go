@@ -115,22 +115,3 @@ func votes(s *testserver.RedisServer, name string) int64 {
 	}
 	return n
 }
-
-// eventually waits until f gives nil.
-func eventually(t testing.TB, f func() error) {
-	t.Helper()
-	ctx := within(t, patience)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatal(err)
-		}
-	}
-}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redlock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -66,7 +67,7 @@ func TestThreeAway(t *testing.T) {
 		}
 	}
 	for _, s := range c[:2] {
-		eventually(t, func() error {
+		leasetest.Succeeds(t, func() error {
 			if n := votes(s, "n"); n != 0 {
 				return fmt.Errorf("%d votes of a node are left", n)
 			}
@@ -88,7 +89,7 @@ func TestThreeAway(t *testing.T) {
 	for _, s := range c[2:] {
 		s.Start()
 	}
-	eventually(t, func() error {
+	leasetest.Succeeds(t, func() error {
 		for i, s := range c {
 			if n := votes(s, "held"); n != 0 {
 				return fmt.Errorf("node %d has %d votes of what was given back", i+1, n)
@@ -123,7 +124,7 @@ func TestLateRequestLeavesNoGhost(t *testing.T) {
 		give(t, b, r)
 	}
 	hung.Process().Cont()
-	eventually(t, func() error {
+	leasetest.Succeeds(t, func() error {
 		for i := range 20 {
 			if n := votes(hung, fmt.Sprintf("ghost/%d", i)); n != 0 {
 				return fmt.Errorf("ghost/%d has %d votes", i, n)
@@ -192,7 +193,7 @@ func TestQuarantineIsTold(t *testing.T) {
 			c[3].Kill()
 			c[4].Kill()
 			// Once it is up it says that it does not vote; until then it is away.
-			eventually(t, func() error {
+			leasetest.Succeeds(t, func() error {
 				_, err := b.Acquire(t.Context(), ask("n"))
 				var away *backend.UnavailableError
 				if !errors.As(err, &away) || !errors.Is(err, redlock.ErrQuarantine) {
@@ -247,7 +248,7 @@ func TestPushWithTwoHung(t *testing.T) {
 			_, err := b.Acquire(t.Context(), r)
 			got <- err
 		}()
-		eventually(t, func() error { // it listens
+		leasetest.Succeeds(t, func() error { // it listens
 			for _, s := range c[2:] {
 				if n, _ := s.Do("PUBSUB", "NUMSUB", "hfr:w:n").([]any); len(n) < 2 || n[1] != int64(1) {
 					return fmt.Errorf("subscriptions: %v", n)
@@ -306,7 +307,7 @@ func TestCountersAreForgotten(t *testing.T) {
 	}
 	held := ask("held")
 	take(t, b, held)
-	eventually(t, func() error { // a majority was enough for the calls
+	leasetest.Succeeds(t, func() error { // a majority was enough for the calls
 		for i, s := range c {
 			if n, _ := s.Do("EXISTS", "hfr:f:old", "hfr:f:used", "hfr:f:held").(int64); n != 3 || votes(s, "old")+votes(s, "used") != 0 || votes(s, "held") != 1 {
 				return fmt.Errorf("node %d has not done all that was asked", i)
@@ -319,7 +320,7 @@ func TestCountersAreForgotten(t *testing.T) {
 		s.Do("SET", "hfr:f:foreign", "something")
 		s.Do("ZADD", "hfr:c", "1", "old", "1", "used", "1", "held", "1", "foreign", "1", "gone")
 	}
-	eventually(t, func() error {
+	leasetest.Succeeds(t, func() error {
 		r := ask("other")
 		take(t, b, r)
 		give(t, b, r)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 )
 
 // machine is a host to play, with clocks that a test moves.
@@ -382,7 +383,7 @@ func lostLetter(t *testing.T, busy bool) {
 		g, err := waiter.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: sess, Wait: true})
 		had <- result{g, err}
 	}()
-	eventually(t, "a waiter", func() bool {
+	leasetest.Eventually(t, "a waiter", func() bool {
 		info, err := holder.Inspect(t.Context(), "x")
 		return err == nil && len(info.Waiters) == 1
 	})

@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 )
 
 // other opens the file as a program that is not ours.
@@ -199,7 +200,7 @@ func TestReplacedFile(t *testing.T) {
 				_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: sess, Wait: true})
 				waited <- err
 			}()
-			eventually(t, "a waiter", func() bool {
+			leasetest.Eventually(t, "a waiter", func() bool {
 				info, err := b.Inspect(t.Context(), "x")
 				return err == nil && len(info.Waiters) == 1
 			})

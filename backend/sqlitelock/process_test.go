@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 )
 
 // slack is how late a busy machine may make anything.
@@ -230,7 +231,7 @@ func TestHandOverIsPushed(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.tell("go")
-		eventually(t, "a waiter", func() bool {
+		leasetest.Eventually(t, "a waiter", func() bool {
 			info, err := b.Inspect(t.Context(), "x")
 			return err == nil && len(info.Waiters) == 1
 		})
@@ -255,22 +256,6 @@ func TestHandOverIsPushed(t *testing.T) {
 	t.Logf("hand-over between processes: p50 %s, p99 %s; %d of %d by timer", took[rounds/2], took[rounds*99/100], timers, rounds)
 	if took[rounds/2] > sqlitelock.Recheck/4 {
 		t.Errorf("the median hand-over took %s", took[rounds/2])
-	}
-}
-
-// eventually waits until f says so.
-func eventually(tb testing.TB, what string, f func() bool) {
-	tb.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	late := time.NewTimer(time.Minute)
-	defer late.Stop()
-	for !f() {
-		select {
-		case <-tick.C:
-		case <-late.C:
-			tb.Fatalf("there is not: %s", what)
-		}
 	}
 }
 

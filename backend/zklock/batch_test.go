@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/zklock"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -26,7 +27,7 @@ func batched(t *testing.T, b *zklock.Backend, proxy *chaos.Proxy, id backend.Ses
 	t.Helper()
 	first := ask("first", id)
 	take(t, b, first)
-	eventually(t, "nothing is under way", func() bool { return !b.Flying(id) })
+	leasetest.Eventually(t, "nothing is under way", func() bool { return !b.Flying(id) })
 	proxy.Hold(chaos.Replies)
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -34,11 +35,11 @@ func batched(t *testing.T, b *zklock.Backend, proxy *chaos.Proxy, id backend.Ses
 			t.Errorf("the first release: %v", err)
 		}
 	})
-	eventually(t, "the first release is under way", func() bool { return b.Flying(id) && b.Waiting(id) == 0 })
+	leasetest.Eventually(t, "the first release is under way", func() bool { return b.Flying(id) && b.Waiting(id) == 0 })
 	for i := range n {
 		all.Go(func() { f(i) })
 	}
-	eventually(t, "all wait for the next transaction", func() bool { return b.Waiting(id) == n })
+	leasetest.Eventually(t, "all wait for the next transaction", func() bool { return b.Waiting(id) == n })
 	ready()
 	all.Wait()
 }
@@ -392,7 +393,7 @@ func TestAbandonedBeforeItLeft(t *testing.T) {
 		_, err := b.Acquire(ctx, req)
 		gaveUp <- err
 	}()
-	eventually(t, "the create waits", func() bool { return b.Waiting(id) == 1 })
+	leasetest.Eventually(t, "the create waits", func() bool { return b.Waiting(id) == 1 })
 	cancel()
 	if err := <-gaveUp; err == nil {
 		t.Fatal("granted to nobody")

@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/zklock"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -83,24 +84,9 @@ func give(t *testing.T, b *zklock.Backend, req backend.AcquireRequest) {
 	}
 }
 
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !cond() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatalf("not within %s: %s", patience, what)
-		}
-	}
-}
-
 func inLine(t *testing.T, b *zklock.Backend, name string, n int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%d in line for %q", n, name), func() bool {
+	leasetest.Eventually(t, fmt.Sprintf("%d in line for %q", n, name), func() bool {
 		info, err := b.Inspect(within(t), name)
 		return err == nil && len(info.Waiters) == n
 	})
@@ -160,7 +146,7 @@ func TestTokenStays(t *testing.T) {
 	}
 	give(t, b, first)
 	token := <-got
-	eventually(t, "the entry is told since when", func() bool {
+	leasetest.Eventually(t, "the entry is told since when", func() bool {
 		info, err := b.Inspect(within(t), "n")
 		if err != nil || len(info.Holders) != 1 || info.Holders[0].Token != token {
 			t.Fatalf("%+v, %v; want token %d", info, err, token)
@@ -262,7 +248,7 @@ func TestEnsemble(t *testing.T) {
 		func(s *testserver.ZooKeeperServer) { s.Process().Stop() },
 	} {
 		var leader *testserver.ZooKeeperServer
-		eventually(t, "a leader", func() bool {
+		leasetest.Eventually(t, "a leader", func() bool {
 			for _, s := range servers {
 				if s.Leads() {
 					leader = s
@@ -291,7 +277,7 @@ func TestEnsemble(t *testing.T) {
 		}()
 		inLine(t, from, "n", 1)
 		hurt(leader)
-		eventually(t, "the release", func() bool {
+		leasetest.Eventually(t, "the release", func() bool {
 			err := from.Release(within(t), backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: held.Session})
 			if err != nil && !errors.Is(err, backend.ErrUnavailable) && !errors.Is(err, backend.ErrLost) {
 				t.Fatalf("round %d: release: %v", round, err)
@@ -346,7 +332,7 @@ func TestNoHerd(t *testing.T) {
 	// Each watches its own node, which the one behind it watches too; the first watches the
 	// holder's, and the session its notices.
 	const others = 2
-	eventually(t, "all watch", func() bool { return server.Count("zk_watch_count") == n+others })
+	leasetest.Eventually(t, "all watch", func() bool { return server.Count("zk_watch_count") == n+others })
 	give(t, b, held)
 	next := <-had
 	if left := server.Count("zk_watch_count"); left != n+others-1 {
@@ -363,7 +349,7 @@ func TestNoHerd(t *testing.T) {
 		}
 		next = <-had
 	}
-	eventually(t, "the container is collected", func() bool {
+	leasetest.Eventually(t, "the container is collected", func() bool {
 		page, err := b.List(within(t), backend.ListRequest{})
 		return err == nil && len(page.Locks) == 0 && server.Count("zk_ephemerals_count") == 2
 	})
@@ -453,7 +439,7 @@ func TestWatchesComeBeforeAnswers(t *testing.T) {
 	for range breaks {
 		before := answered.Load()
 		proxy.Reset()
-		eventually(t, "requests are answered again", func() bool { return answered.Load() > before+40 })
+		leasetest.Eventually(t, "requests are answered again", func() bool { return answered.Load() > before+40 })
 	}
 	stop()
 	busy.Wait()

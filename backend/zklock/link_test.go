@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/zklock"
 	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -44,9 +45,9 @@ func TestManyWatchesComeBack(t *testing.T) {
 		}
 	}()
 	const notices = 2
-	eventually(t, "all watch", func() bool { return server.Count("zk_watch_count") == 2*waits+notices })
+	leasetest.Eventually(t, "all watch", func() bool { return server.Count("zk_watch_count") == 2*waits+notices })
 	proxy.Reset()
-	eventually(t, "it is connected again", func() bool {
+	leasetest.Eventually(t, "it is connected again", func() bool {
 		_, err := b.Renew(within(t), backend.RenewRequest{Session: id})
 		return err == nil
 	})
@@ -114,7 +115,7 @@ func TestUserWhenAway(t *testing.T) {
 		t.Fatal("an answer from nobody")
 	}
 	proxy.Heal()
-	eventually(t, "it may look", func() bool {
+	leasetest.Eventually(t, "it may look", func() bool {
 		info, err := b.Inspect(within(t), "n")
 		if err != nil {
 			t.Log(err)
@@ -211,7 +212,7 @@ func TestEndWhileReconnecting(t *testing.T) {
 		if err := end.f(b, id); err != nil {
 			t.Errorf("%s: %v", end.how, err)
 		}
-		eventually(t, "it is given back by "+end.how, func() bool {
+		leasetest.Eventually(t, "it is given back by "+end.how, func() bool {
 			info, err := other.Inspect(within(t), end.how)
 			return err == nil && len(info.Holders) == 0
 		})

@@ -1,5 +1,5 @@
-// Package leasetest is what the tests of backends that keep leases in a database share:
-// how to ask for a lock in a test, and faults that each of them must get over.
+// Package leasetest is what the tests of backends share: how to wait for what must happen, how
+// to ask for a lock in a test, and faults that each of those with a database must get over.
 package leasetest
 
 import (
@@ -58,19 +58,36 @@ func Give(t *testing.T, b backend.Backend, req backend.AcquireRequest) {
 }
 
 // Eventually waits until the condition is true.
-func Eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
+func Eventually(tb testing.TB, what string, cond func() bool) {
+	tb.Helper()
+	if !patiently(cond) {
+		tb.Fatalf("not within %s: %s", Patience, what)
+	}
+}
+
+// Succeeds waits until f gives nil.
+func Succeeds(tb testing.TB, f func() error) {
+	tb.Helper()
+	var err error
+	if !patiently(func() bool { err = f(); return err == nil }) {
+		tb.Fatal(err)
+	}
+}
+
+// patiently asks again and again, and reports whether it became true.
+func patiently(cond func() bool) bool {
 	deadline := time.NewTimer(Patience)
 	defer deadline.Stop()
-	tick := time.NewTicker(10 * time.Millisecond)
+	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !cond() {
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			t.Fatalf("not within %s: %s", Patience, what)
+			return false
 		}
 	}
+	return true
 }
 
 // InLine waits until so many are in line.
