@@ -222,7 +222,10 @@ func TestEnsemble(t *testing.T) {
 	a, b := closing(t, servers...), closing(t, servers...)
 	lost := make(chan backend.Loss, 10)
 	tell := func(l backend.Loss) { lost <- l }
-	ids := map[*zklock.Backend]backend.SessionID{a: session(t, a, 10*time.Second, tell), b: session(t, b, 10*time.Second, tell)}
+	// The others give a leader that hangs up after ten ticks, which are five seconds, and
+	// need some for another one: on a busy machine as many again.
+	const ttl = 20 * time.Second
+	ids := map[*zklock.Backend]backend.SessionID{a: session(t, a, ttl, tell), b: session(t, b, ttl, tell)}
 	stop := make(chan struct{})
 	var keepers sync.WaitGroup
 	for x, id := range ids { // as the client does

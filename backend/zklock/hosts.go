@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -11,7 +12,9 @@ import (
 // hosts tells the library where to connect. The library's own looks the names up once, when
 // the connection is made, and makes its caller wait for that: servers that have moved to
 // other addresses since, as the pods of a cluster do, are never found again. This one
-// looks them up whenever it has been through all addresses in vain.
+// looks them up whenever it has been through all addresses in vain. And it leaves one that
+// hangs out for a while: the others may need a moment to find another leader, and who asks
+// the one that hangs meanwhile waits for that for nothing.
 type hosts struct {
 	lookup func(ctx context.Context, host string) ([]string, error)
 	over   <-chan struct{} // ends a lookup
@@ -21,6 +24,8 @@ type hosts struct {
 	addrs   []string
 	at      int // the next of addrs
 	tried   int // of addrs, since there was a connection
+	hangs   string
+	until   time.Time // for so long hangs is left out
 }
 
 // lookupPatience is for all names together.
@@ -55,6 +60,13 @@ func (h *hosts) Next() (string, bool) {
 	return h.addrs[h.at%len(h.addrs)], again
 }
 
+// silent leaves an address out for so long, in later rounds, where there are others.
+func (h *hosts) silent(addr string, d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.hangs, h.until = addr, time.Now().Add(d)
+}
+
 // Connected notes that the newest address is good.
 func (h *hosts) Connected() {
 	h.mu.Lock()
@@ -85,6 +97,12 @@ func (h *hosts) find() {
 		}
 		for _, addr := range found {
 			addrs = append(addrs, net.JoinHostPort(addr, port))
+		}
+	}
+	if time.Now().Before(h.until) {
+		others := slices.DeleteFunc(slices.Clone(addrs), func(a string) bool { return a == h.hangs })
+		if len(others) > 0 {
+			addrs = others
 		}
 	}
 	rand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })

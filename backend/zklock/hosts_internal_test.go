@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -133,4 +135,95 @@ func TestHostsInTurn(t *testing.T) {
 			t.Errorf("after a connection, address %d: all tried: %v", i, again)
 		}
 	}
+}
+
+// An address that hangs is left out for a while, unless there is no other.
+func TestHostThatHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		over := make(chan struct{})
+		defer close(over)
+		h := &hosts{lookup: func(_ context.Context, host string) ([]string, error) { return []string{host}, nil }, over: over}
+		if err := h.Init([]string{"a:1", "b:2", "c:3"}); err != nil {
+			t.Fatal(err)
+		}
+		round := func(want ...string) {
+			t.Helper()
+			first, _ := h.Next()
+			got := []string{first}
+			for range h.Len() - 1 {
+				addr, again := h.Next()
+				if again {
+					t.Errorf("all tried after %q", got)
+				}
+				got = append(got, addr)
+			}
+			if slices.Sort(got); !slices.Equal(got, want) {
+				t.Errorf("%q, want %q", got, want)
+			}
+		}
+		round("a:1", "b:2", "c:3")
+		h.silent("b:2", 3*time.Second)
+		round("a:1", "c:3")
+		h.silent("c:3", 3*time.Second)
+		time.Sleep(2 * time.Second)
+		round("a:1", "b:2")
+		time.Sleep(time.Second)
+		round("a:1", "b:2", "c:3")
+		if err := h.Init([]string{"b:2", "b:2"}); err != nil {
+			t.Fatal(err)
+		}
+		h.silent("b:2", time.Minute)
+		round("b:2", "b:2")
+	})
+}
+
+// deadlines is a connection that notes until when it is read.
+type deadlines struct {
+	net.Conn
+	reads time.Time
+	err   error
+}
+
+func (d *deadlines) SetReadDeadline(t time.Time) error {
+	d.reads = t
+	return nil
+}
+
+func (d *deadlines) Read([]byte) (int, error) { return 0, d.err }
+
+// A server that says nothing has a quarter of the session time-out for its first answer and
+// half of it later on, whatever the library would give it, and is not asked first again.
+func TestSilentServer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const timeout = 12 * time.Second
+		l := new(link)
+		l.given.Store(int64(timeout))
+		conn := &deadlines{err: os.ErrDeadlineExceeded}
+		w := &wire{Conn: conn, link: l, addr: "a:1", asked: timeout, patience: timeout / 4}
+		until := func(asked, want time.Duration) {
+			t.Helper()
+			if err := w.SetReadDeadline(time.Now().Add(asked)); err != nil {
+				t.Fatal(err)
+			}
+			if got := time.Until(conn.reads); got != want {
+				t.Errorf("asked for %s: %s, want %s", asked, got, want)
+			}
+		}
+		until(80*time.Second, 3*time.Second)
+		w.size = 1 // it has answered
+		until(8*time.Second, 6*time.Second)
+		until(time.Second, time.Second)
+		if err := w.SetReadDeadline(time.Time{}); err != nil || !conn.reads.IsZero() {
+			t.Errorf("no deadline: %s, %v", conn.reads, err)
+		}
+		if _, err := w.Read(nil); err == nil || l.hosts.hangs != "a:1" || time.Until(l.hosts.until) != 3*time.Second {
+			t.Errorf("%v; left out: %q for %s", err, l.hosts.hangs, time.Until(l.hosts.until))
+		}
+		l.hosts.hangs, conn.err = "", net.ErrClosed
+		if _, err := w.Read(nil); err == nil || l.hosts.hangs != "" {
+			t.Errorf("%v; left out: %q", err, l.hosts.hangs)
+		}
+	})
 }

@@ -30,6 +30,7 @@ type link struct {
 	given     atomic.Int64  // the session time-out that the ensemble gave, in nanoseconds
 	loop      chan struct{} // closed when the library's goroutine has ended
 	known     chan struct{} // closed when the ensemble knows who the user is
+	hosts     hosts
 
 	mu       sync.Mutex
 	shut     bool  // no container is made any more, and no connection
@@ -52,8 +53,9 @@ func newLink(cfg *Config, timeout time.Duration, single bool) (*link, error) {
 	l := &link{
 		single: single, over: make(chan struct{}), ready: make(chan struct{}), loop: make(chan struct{}), known: make(chan struct{}),
 	}
+	l.hosts.lookup, l.hosts.over = cfg.lookup, l.over
 	conn, events, err := zk.Connect(cfg.Servers, timeout,
-		zk.WithHostProvider(&hosts{lookup: cfg.lookup, over: l.over}),
+		zk.WithHostProvider(&l.hosts),
 		zk.WithDialer(l.dial(cfg, timeout)), zk.WithEventCallback(l.event), zk.WithMaxConnBufferSize(sendBuffer),
 		zk.WithLogInfo(false), zk.WithLogger(logger{cfg.Logger}))
 	if err != nil {
@@ -207,7 +209,7 @@ func (l *link) dial(cfg *Config, timeout time.Duration) zk.Dialer {
 			return nil, errOver
 		}
 		l.wire = &wire{
-			Conn: conn, link: l, asked: timeout, patience: max(patience, timeout/4), again: isClosed(l.ready), watches: make(chan struct{}),
+			Conn: conn, link: l, addr: address, asked: timeout, patience: max(patience, timeout/4), again: isClosed(l.ready), watches: make(chan struct{}),
 		}
 		return l.wire, nil
 	}
@@ -215,8 +217,9 @@ func (l *link) dial(cfg *Config, timeout time.Duration) zk.Dialer {
 
 // wire is a connection whose first answer is read along: it has the session time-out,
 // which the library does not tell. Until then it does not wait for as long as the
-// library would, which is many times the time-out: a server that hangs while others
-// live must not cost the session.
+// library would, which is many times the time-out, and afterwards for half of it, where the
+// library would take two thirds: a server that hangs while others live must not cost the
+// session. The library lets the server answer every third of it.
 //
 // When the library has connected again it tells the ensemble what it watches, and which
 // transaction was the last that it heard of. It reads the latter while other requests are
@@ -229,6 +232,7 @@ func (l *link) dial(cfg *Config, timeout time.Duration) zk.Dialer {
 type wire struct {
 	net.Conn
 	link     *link
+	addr     string
 	asked    time.Duration // the session time-out
 	patience time.Duration
 	head     []byte        // of the first answer
@@ -251,7 +255,11 @@ const kindAt, kindEnd, kindSetWatches = 8, 12, 101
 const watchesLate = 250 * time.Millisecond
 
 func (w *wire) SetReadDeadline(t time.Time) error {
-	if latest := time.Now().Add(w.patience); w.size == 0 && (t.IsZero() || t.After(latest)) {
+	now := time.Now()
+	if latest := now.Add(w.patience); w.size == 0 && (t.IsZero() || t.After(latest)) {
+		t = latest
+	}
+	if latest := now.Add(w.given() / 2); w.size > 0 && t.After(latest) {
 		t = latest
 	}
 	return w.Conn.SetReadDeadline(t) //nolint:wrapcheck // the library compares what a connection says
@@ -268,6 +276,9 @@ func (w *wire) Read(p []byte) (int, error) {
 		}
 	}
 	n, err := w.Conn.Read(p)
+	if late := net.Error(nil); errors.As(err, &late) && late.Timeout() {
+		w.link.hosts.silent(w.addr, w.asked/4)
+	}
 	w.read += n
 	if w.size == 0 {
 		w.head = append(w.head, p[:min(n, headSize)]...)
@@ -286,6 +297,9 @@ func (w *wire) Read(p []byte) (int, error) {
 	}
 	return n, err //nolint:wrapcheck // as above
 }
+
+// given is the session time-out that the ensemble gave.
+func (w *wire) given() time.Duration { return time.Duration(w.link.given.Load()) }
 
 // Write sends one request, as the library does. The very first has another form.
 func (w *wire) Write(p []byte) (int, error) {

@@ -309,13 +309,19 @@ func manyNotWrittenDown(t *testing.T, b backend.Backend, id backend.SessionID, n
 		}
 		got[i] = Start(t, b, asked)
 	}
+	var refused []backend.AcquireRequest
 	for i, r := range all {
-		if g := <-got[i]; g.Err != nil {
-			if !errors.Is(g.Err, backend.ErrUnavailable) {
-				t.Errorf("one of many: %v", g.Err)
-			}
-			Take(t, b, r)
+		switch g := <-got[i]; {
+		case errors.Is(g.Err, backend.ErrUnavailable):
+			refused = append(refused, r)
+		case g.Err != nil:
+			t.Errorf("one of many: %v", g.Err)
 		}
+	}
+	for _, r := range refused { // now that no question is open which they could be asked with
+		Take(t, b, r)
+	}
+	for _, r := range all {
 		Give(t, b, r)
 	}
 }
