@@ -47,7 +47,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	case err == nil:
 		s.has(a.key)
 	}
-	err = fail(ctx, opAcquire, err, true)
+	err = b.fail(ctx, opAcquire, err, true)
 	if away, ok := errors.AsType[*backend.UnavailableError](err); ok && a.entered {
 		away.MayHold = true // whatever was refused since
 	}

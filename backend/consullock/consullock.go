@@ -160,9 +160,7 @@ func (b *Backend) background(f func()) {
 
 // within is ctx, which also ends when the backend is closed.
 func (b *Backend) within(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(b.base, func() { cancel(backend.ErrClosed) })
-	return ctx, func() { stop(); cancel(nil) }
+	return backend.Within(ctx, b.base)
 }
 
 // The keys. All of a session's are locked by it, and deleted with it.

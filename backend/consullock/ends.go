@@ -29,14 +29,14 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 		select {
 		case <-s.opened:
 		case <-ctx.Done():
-			return fail(ctx, opEnd, context.Cause(ctx), true)
+			return b.fail(ctx, opEnd, context.Cause(ctx), true)
 		}
 		s.finish()
 		g = b.graveOf(id)
 	}
 	if err := b.destroy(ctx, g); err != nil {
 		b.background(func() { b.layFor(g) }) // also when nobody asks again
-		return fail(ctx, opEnd, err, true)
+		return b.fail(ctx, opEnd, err, true)
 	}
 	return nil
 }

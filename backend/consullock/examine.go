@@ -18,7 +18,7 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 	}
 	peers, err := b.client.Status().PeersWithQueryOptions(opts)
 	if err != nil {
-		return nil, fail(ctx, "examine", err, false)
+		return nil, b.fail(ctx, "examine", err, false)
 	}
 	if len(peers) < 3 { //nolint:mnd // of which a majority survives the loss of one
 		out = append(out, fmt.Sprintf("the cluster has %d servers: it does not survive the loss of one", len(peers)))
@@ -30,7 +30,7 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 		if refused(err) {
 			return append(out, "the settings of the agent were not looked at: the token has no agent:read"), nil
 		}
-		return nil, fail(ctx, "examine", err, false)
+		return nil, b.fail(ctx, "examine", err, false)
 	}
 	if least, err := time.ParseDuration(self.DebugConfig.SessionTTLMin); err == nil && least > b.cfg.MinTTL {
 		out = append(out, fmt.Sprintf("session_ttl_min of the agent is %s, and min_ttl here is %s: shorter sessions are refused", least, b.cfg.MinTTL))

@@ -23,7 +23,7 @@ func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, e
 	}
 	l, err := b.look(ctx, lock)
 	if err != nil {
-		return backend.LockInfo{}, fail(ctx, opInspect, err, false)
+		return backend.LockInfo{}, b.fail(ctx, opInspect, err, false)
 	}
 	return describe(lock, l), nil
 }
@@ -65,7 +65,7 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	}
 	page, err := b.list(ctx, &req)
 	if err != nil {
-		return backend.ListPage{}, fail(ctx, opList, err, false)
+		return backend.ListPage{}, b.fail(ctx, opList, err, false)
 	}
 	return page, nil
 }

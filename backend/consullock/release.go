@@ -30,10 +30,10 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	k := leaseKey{req.Name, req.Lease}
 	s := b.leave(k, req)
 	if s != nil && req.Abandon {
-		return fail(ctx, opRelease, b.abandon(ctx, s, k), true)
+		return b.fail(ctx, opRelease, b.abandon(ctx, s, k), true)
 	}
 	if req.Abandon {
-		return fail(ctx, opRelease, b.remove(ctx, k), true)
+		return b.fail(ctx, opRelease, b.remove(ctx, k), true)
 	}
 	key := b.leaseKey(k)
 	heir := b.heirTo(req.Name, key)
@@ -44,7 +44,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	if isRefused(err, becauseAbsent) {
 		return backend.ErrLost
 	}
-	return fail(ctx, opRelease, err, true)
+	return b.fail(ctx, opRelease, err, true)
 }
 
 // opOfHeir is which operation of giveBack's transaction is about the heir.
@@ -149,11 +149,11 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 		stale := isRefused(err, becauseStale) // somebody came or went between the look and the act
 		switch {
 		case err != nil && !stale:
-			return backend.BreakResult{}, fail(ctx, opBreak, err, true)
+			return backend.BreakResult{}, b.fail(ctx, opBreak, err, true)
 		case done:
 			return br.res, nil
 		case stale && !pause(ctx, failures):
-			return backend.BreakResult{}, fail(ctx, opBreak, context.Cause(ctx), true)
+			return backend.BreakResult{}, b.fail(ctx, opBreak, context.Cause(ctx), true)
 		}
 	}
 }

@@ -94,7 +94,7 @@ func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) e
 	select {
 	case <-s.opened:
 	case <-ctx.Done():
-		return fail(ctx, opOpen, context.Cause(ctx), true)
+		return b.fail(ctx, opOpen, context.Cause(ctx), true)
 	}
 	switch {
 	case s.err != nil:
@@ -164,7 +164,7 @@ func (s *session) open(ctx context.Context) {
 		s.b.listen(s)
 		return
 	}
-	s.err = fail(ctx, opOpen, err, true)
+	s.err = s.b.fail(ctx, opOpen, err, true)
 	s.end()
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
@@ -204,7 +204,7 @@ func (s *session) renew(ctx context.Context) error {
 		err = s.confirmGone(ctx)
 	}
 	if err != nil {
-		return fail(ctx, opRenew, err, false)
+		return s.b.fail(ctx, opRenew, err, false)
 	}
 	if err := s.extend(); err != nil {
 		return err

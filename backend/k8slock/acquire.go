@@ -53,7 +53,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if u, ok := errors.AsType[*unsentError](err); ok {
 		return backend.Grant{}, &backend.UnavailableError{Backend: name, Op: opAcquire, Err: u}
 	}
-	return g, fail(ctx, opAcquire, err, true)
+	return g, b.fail(ctx, opAcquire, err, true)
 }
 
 // ask notes that somebody asks for the lease, as several may at once under one lease ID.

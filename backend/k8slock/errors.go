@@ -25,11 +25,12 @@ const (
 // fail maps an error to the kinds of package backend. changes says that the request would
 // have changed something: then it may have worked, unless the API server says that it did
 // not.
-func fail(ctx context.Context, op string, err error, changes bool) error {
+func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(context.Cause(ctx), backend.ErrClosed), errors.Is(err, backend.ErrClosed):
+	case b.base.Err() != nil, errors.Is(context.Cause(ctx), backend.ErrClosed), errors.Is(err, backend.ErrClosed):
+		// Also where a call that was under way met something else first.
 		return backend.ErrClosed
 	case isKind(err):
 		return err

@@ -64,11 +64,11 @@ func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, e
 		return backend.LockInfo{Name: lock}, nil
 	}
 	if err != nil {
-		return backend.LockInfo{}, fail(ctx, opInspect, err, false)
+		return backend.LockInfo{}, b.fail(ctx, opInspect, err, false)
 	}
 	b.learn(o)
 	info, err := b.view(asking, lock, o, func(id backend.SessionID) (bool, error) { return b.lives(asking, id, true) })
-	return info, fail(ctx, opInspect, err, false)
+	return info, b.fail(ctx, opInspect, err, false)
 }
 
 // view is the state of a lock without what belongs to sessions that are no more, and with
@@ -109,10 +109,10 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	defer done()
 	objects, _, err := b.rest.list(asking)
 	if err != nil {
-		return backend.ListPage{}, fail(ctx, opList, err, false)
+		return backend.ListPage{}, b.fail(ctx, opList, err, false)
 	}
 	page, err := b.page(asking, &req, objects)
-	return page, fail(ctx, opList, err, false)
+	return page, b.fail(ctx, opList, err, false)
 }
 
 func (b *Backend) page(ctx context.Context, req *backend.ListRequest, objects []*object) (backend.ListPage, error) {

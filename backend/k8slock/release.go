@@ -43,7 +43,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	if err == nil && !req.Abandon {
 		err = outcome
 	}
-	return fail(ctx, opRelease, err, true)
+	return b.fail(ctx, opRelease, err, true)
 }
 
 // leave has who waits for the lease stop, and remembers that it was abandoned.
@@ -112,7 +112,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 		return backend.BreakResult{}, &backend.UnavailableError{Backend: name, Op: opBreak, Err: u}
 	}
 	if err != nil {
-		return backend.BreakResult{}, fail(ctx, opBreak, err, true)
+		return backend.BreakResult{}, b.fail(ctx, opBreak, err, true)
 	}
 	return res, nil
 }

@@ -50,14 +50,14 @@ func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) e
 		return context.Cause(ctx)
 	}
 	if err := b.follow(ctx); err != nil {
-		return fail(ctx, opOpen, err, false)
+		return b.fail(ctx, opOpen, err, false)
 	}
 	s, err := b.newSession(req)
 	if err != nil {
 		return err
 	}
 	if err := s.begin(ctx); err != nil {
-		return fail(ctx, opOpen, err, false)
+		return b.fail(ctx, opOpen, err, false)
 	}
 	defer s.end()
 	asked := time.Now()
@@ -65,7 +65,7 @@ func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) e
 	if err == nil {
 		s.extend(asked, req.TTL)
 	}
-	return fail(ctx, opOpen, err, true)
+	return b.fail(ctx, opOpen, err, true)
 }
 
 func (b *Backend) newSession(req backend.SessionRequest) (*session, error) {
@@ -270,7 +270,7 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 		return backend.RenewResult{}, err
 	}
 	if err := s.begin(ctx); err != nil {
-		return backend.RenewResult{}, fail(ctx, opRenew, err, false)
+		return backend.RenewResult{}, b.fail(ctx, opRenew, err, false)
 	}
 	defer s.end()
 	asked := time.Now()
@@ -290,7 +290,7 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	case isKindOf(err, backend.ErrSessionLost):
 		return backend.RenewResult{SessionLost: true}, nil
 	case err != nil:
-		return backend.RenewResult{}, fail(ctx, opRenew, err, false)
+		return backend.RenewResult{}, b.fail(ctx, opRenew, err, false)
 	}
 	s.extend(asked, ttl)
 	s.mu.Lock()
@@ -326,7 +326,7 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	case err != nil:
 		return err
 	}
-	return fail(ctx, opEnd, b.remove(ctx, s), true)
+	return b.fail(ctx, opEnd, b.remove(ctx, s), true)
 }
 
 // remove deletes the session's object.

@@ -322,9 +322,7 @@ func (b *Backend) Close() error {
 
 // within is ctx, which also ends when the value is closed.
 func (b *Backend) within(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(b.base, func() { cancel(backend.ErrClosed) })
-	return ctx, func() { stop(); cancel(nil) }
+	return backend.Within(ctx, b.base)
 }
 
 // begin is the beginning of every call.

@@ -211,9 +211,7 @@ func (b *Backend) Close() error {
 
 // within is ctx, which also ends when the backend is closed.
 func (b *Backend) within(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(b.base, func() { cancel(backend.ErrClosed) })
-	return ctx, func() { stop(); cancel(nil) }
+	return backend.Within(ctx, b.base)
 }
 
 // controlLink is the connection for what belongs to no session.

@@ -122,9 +122,8 @@ func (b *Leases) Close() {
 // that a question may take.
 func (b *Leases) Within(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithTimeoutCause(ctx, flightTime, context.DeadlineExceeded)
-	ctx, end := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(b.life, func() { end(backend.ErrClosed) })
-	return ctx, func() { stop(); end(nil); cancel() }
+	ctx, leave := backend.Within(ctx, b.life)
+	return ctx, func() { leave(); cancel() }
 }
 
 // InUse has things put in order now and then, from now on.
