@@ -48,7 +48,7 @@ type Client struct {
 	background context.Context //nolint:containedctx // the life of the work that belongs to no call
 	stop       context.CancelFunc
 	closing    context.Context //nolint:containedctx // ends with ErrClosed when Close begins
-	startClose context.CancelFunc
+	startClose context.CancelCauseFunc
 	work       sync.WaitGroup // settlements and renewals under way
 	kick       chan struct{}  // wakes the keeper; capacity 1
 	kept       chan struct{}  // closed when the keeper has ended
@@ -87,7 +87,7 @@ func New(b backend.Backend, cfg Config) (*Client, error) {
 	}
 	c.grid = rand.N(c.cfg.TTL)
 	c.background, c.stop = context.WithCancel(context.Background())
-	c.closing, c.startClose = context.WithCancel(context.Background())
+	c.closing, c.startClose = context.WithCancelCause(context.Background())
 	go c.keep()
 	return c, nil
 }
@@ -170,7 +170,7 @@ func (c *Client) Close(ctx context.Context) error {
 	}
 	events := c.takeEvents()
 	c.mu.Unlock()
-	c.startClose()
+	c.startClose(ErrClosed)
 	c.emit(events)
 
 	err := c.giveBack(ctx, sess, opening, give)

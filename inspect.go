@@ -130,9 +130,7 @@ func (c *Client) begin() (func(), error) {
 // untilClosed gives a context that ends with ctx, and with ErrClosed when the client
 // is closed.
 func (c *Client) untilClosed(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(c.closing, func() { cancel(ErrClosed) })
-	return ctx, func() { stop(); cancel(nil) }
+	return backend.Within(ctx, c.closing)
 }
 
 const levelWarn = slog.LevelWarn

@@ -417,11 +417,16 @@ func (c *client) renewLease(r backend.AcquireRequest, ttl time.Duration) backend
 	return c.renew(req).Leases[0]
 }
 
-// inspect tells the state of a lock.
+// inspect tells the state of a lock. A backend may give up sooner than a busy machine is late.
 func (e *env) inspect(name string) backend.LockInfo {
 	ctx, cancel := e.within(e.soon())
 	defer cancel()
-	info, err := e.anyBackend().Inspect(ctx, name)
+	var info backend.LockInfo
+	var err error
+	e.poll(e.soon(), func() bool {
+		info, err = e.anyBackend().Inspect(ctx, name)
+		return !errors.Is(err, backend.ErrUnavailable)
+	})
 	if err != nil {
 		e.Fatalf("Inspect of %q: %v", name, err)
 	}

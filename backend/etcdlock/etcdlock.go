@@ -185,9 +185,8 @@ func (b *Backend) enter(ctx context.Context) (context.Context, func(), error) {
 		return nil, nil, backend.ErrClosed
 	}
 	b.calls.Add(1)
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(b.base, func() { cancel(backend.ErrClosed) })
-	return ctx, func() { stop(); cancel(nil); b.calls.Done() }, nil
+	ctx, leave := backend.Within(ctx, b.base)
+	return ctx, func() { leave(); b.calls.Done() }, nil
 }
 
 // background runs f until it returns. Its context ends with Close.

@@ -180,9 +180,8 @@ func (b *Backend) begin(ctx context.Context) (context.Context, func(), error) {
 		b.work.Done()
 		return nil, nil, context.Cause(ctx)
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(b.life, func() { cancel(backend.ErrClosed) })
-	return ctx, func() { stop(); cancel(nil); b.work.Done() }, nil
+	ctx, leave := backend.Within(ctx, b.life)
+	return ctx, func() { leave(); b.work.Done() }, nil
 }
 
 // enter counts a call, until the caller says that it is over.

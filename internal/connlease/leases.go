@@ -95,9 +95,7 @@ func (b *Leases) enter(ctx context.Context, op string) (context.Context, func(),
 	if ctx.Err() != nil {
 		return nil, nil, context.Cause(ctx)
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(b.life, func() { cancel(backend.ErrClosed) })
-	leave := func() { stop(); cancel(nil) }
+	ctx, leave := backend.Within(ctx, b.life)
 	if err := b.Ready(ctx, op); err != nil {
 		leave()
 		return nil, nil, err
