@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/consullock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -32,15 +33,15 @@ func TestRights(t *testing.T) {
 	const sessions = `session_prefix "" { policy = "write" }`
 	all, _ := with("all", sessions+` key_prefix "team/locks/" { policy = "write" }`)
 	id := session(t, all, nil)
-	held := ask("n", id)
-	first := take(t, all, held)
-	res, err := all.Break(within(t), backend.BreakRequest{Name: "n", Reason: "why"})
+	held := leasetest.Ask("n", id)
+	first := leasetest.Take(t, all, held)
+	res, err := all.Break(leasetest.Within(t), backend.BreakRequest{Name: "n", Reason: "why"})
 	if err != nil || len(res.Broken) != 1 || res.Token <= first {
 		t.Errorf("break: %+v, %v", res, err)
 	}
-	held = ask("n", id)
-	take(t, all, held)
-	page, err := all.List(within(t), backend.ListRequest{})
+	held = leasetest.Ask("n", id)
+	leasetest.Take(t, all, held)
+	page, err := all.List(leasetest.Within(t), backend.ListRequest{})
 	if err != nil || len(page.Locks) != 1 {
 		t.Errorf("list: %+v, %v", page, err)
 	}
@@ -50,7 +51,7 @@ func TestRights(t *testing.T) {
 	theirs := session(t, reader, nil)
 	for what, call := range map[string]func(ctx context.Context) error{
 		"acquire a lock that is free": func(ctx context.Context) error {
-			_, err := reader.Acquire(ctx, ask("free", theirs))
+			_, err := reader.Acquire(ctx, leasetest.Ask("free", theirs))
 			return err
 		},
 		"release": func(ctx context.Context) error {
@@ -64,7 +65,7 @@ func TestRights(t *testing.T) {
 			return err
 		},
 	} {
-		ctx, cancel := context.WithTimeout(within(t), patience/2)
+		ctx, cancel := context.WithTimeout(leasetest.Within(t), leasetest.Patience/2)
 		err := call(ctx)
 		var away *backend.UnavailableError
 		switch {
@@ -77,12 +78,12 @@ func TestRights(t *testing.T) {
 		}
 		cancel()
 	}
-	if info, err := all.Inspect(within(t), "n"); err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != held.Lease {
+	if info, err := all.Inspect(leasetest.Within(t), "n"); err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != held.Lease {
 		t.Errorf("who had the lock has it: %+v, %v", info, err)
 	}
 
 	nobody, secret := with("nobody", `key_prefix "else/" { policy = "write" }`)
-	err = nobody.OpenSession(within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+	err = nobody.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
 	if !errors.Is(err, backend.ErrUnavailable) || strings.Contains(err.Error(), secret) {
 		t.Errorf("a session without the right to one: %v", err)
 	}

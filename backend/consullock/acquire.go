@@ -248,8 +248,7 @@ func (b *Backend) look(ctx context.Context, lock string) (line, error) {
 
 // remove deletes the key of a lease, which may be gone.
 func (b *Backend) remove(ctx context.Context, k leaseKey) error {
-	_, err := b.client.KV().Delete(b.leaseKey(k), (&api.WriteOptions{}).WithContext(ctx))
-	return err
+	return b.delete(ctx, b.leaseKey(k))
 }
 
 // checkLimit gives the place back when another limit is in force.

@@ -193,6 +193,8 @@ var errNoIndex = errors.New("the answer has no index")
 
 // below gives the keys below a prefix, as they are, and the index of the look.
 func (b *Backend) below(ctx context.Context, prefix string) (api.KVPairs, uint64, error) {
+	ctx, cancel := answering(ctx)
+	defer cancel()
 	pairs, meta, err := b.client.KV().List(prefix, consistent(ctx))
 	if err != nil {
 		return nil, 0, err
@@ -203,8 +205,18 @@ func (b *Backend) below(ctx context.Context, prefix string) (api.KVPairs, uint64
 	return pairs, meta.LastIndex, nil
 }
 
+// get gives a key as it is; nil: there is none.
+func (b *Backend) get(ctx context.Context, key string) (*api.KVPair, error) {
+	ctx, cancel := answering(ctx)
+	defer cancel()
+	pair, _, err := b.client.KV().Get(key, consistent(ctx))
+	return pair, err
+}
+
 // txn does all of the operations or none. *txnError: none, and why.
 func (b *Backend) txn(ctx context.Context, ops api.KVTxnOps) ([]*api.KVPair, error) {
+	ctx, cancel := answering(ctx)
+	defer cancel()
 	ok, res, _, err := b.client.KV().Txn(ops, (&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {
 		return nil, err
@@ -213,4 +225,12 @@ func (b *Backend) txn(ctx context.Context, ops api.KVTxnOps) ([]*api.KVPair, err
 		return nil, &txnError{res.Errors}
 	}
 	return res.Results, nil
+}
+
+// delete deletes a key, which may be gone.
+func (b *Backend) delete(ctx context.Context, key string) error {
+	ctx, cancel := answering(ctx)
+	defer cancel()
+	_, err := b.client.KV().Delete(key, (&api.WriteOptions{}).WithContext(ctx))
+	return err
 }

@@ -80,6 +80,8 @@ func (b *Backend) destroy(ctx context.Context, g *grave) error {
 	if uuid == "" {
 		return nil
 	}
+	ctx, cancel := answering(ctx)
+	defer cancel()
 	if _, err := b.client.Session().Destroy(uuid, (&api.WriteOptions{}).WithContext(ctx)); err != nil {
 		return err
 	}

@@ -11,6 +11,8 @@ import (
 // Examine asks how many servers there are, and what the agent is set to. It implements
 // backend.Examiner.
 func (b *Backend) Examine(ctx context.Context) ([]string, error) {
+	ctx, cancel := answering(ctx)
+	defer cancel()
 	opts := (&api.QueryOptions{}).WithContext(ctx)
 	var out []string
 	if b.onAgent.Load() {

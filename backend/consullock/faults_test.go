@@ -2,7 +2,6 @@ package consullock_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -18,11 +17,9 @@ import (
 	"github.com/holdfast-io/holdfast/backend/consullock"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
-
-// patience is for what must happen, on a machine however busy.
-const patience = time.Minute
 
 // closing opens a backend that the test closes.
 func closing(t *testing.T, addr string) *consullock.Backend {
@@ -40,55 +37,9 @@ func closed(t *testing.T, b *consullock.Backend) *consullock.Backend {
 	return b
 }
 
-func within(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 func session(t *testing.T, b *consullock.Backend, lost func(backend.Loss)) backend.SessionID {
 	t.Helper()
-	id := backend.NewSessionID()
-	if err := b.OpenSession(within(t), backend.SessionRequest{ID: id, TTL: 10 * time.Minute, Lost: lost}); err != nil {
-		t.Fatalf("open session: %v", err)
-	}
-	return id
-}
-
-func ask(name string, id backend.SessionID) backend.AcquireRequest {
-	return backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Session: id, Wait: true}
-}
-
-func take(t *testing.T, b *consullock.Backend, req backend.AcquireRequest) fence.Token {
-	t.Helper()
-	g, err := b.Acquire(within(t), req)
-	if err != nil {
-		t.Fatalf("acquire %q: %v", req.Name, err)
-	}
-	return g.Token
-}
-
-func give(t *testing.T, b *consullock.Backend, req backend.AcquireRequest) {
-	t.Helper()
-	if err := b.Release(within(t), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session}); err != nil {
-		t.Fatalf("release %q: %v", req.Name, err)
-	}
-}
-
-func inLine(t *testing.T, b *consullock.Backend, name string, n int) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		info, err := b.Inspect(within(t), name)
-		if err == nil && len(info.Waiters) == n {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %d in line for %q: %+v, %v", patience, n, name, info, err)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	return leasetest.Session(t, b, 10*time.Minute, lost)
 }
 
 // TestLostReply: the reply to the acquire is lost: there is no ghost, and the same lease
@@ -99,14 +50,14 @@ func TestLostReply(t *testing.T) {
 	proxy := chaos.Start(t, server.Addr())
 	b, other := closing(t, proxy.Addr()), closing(t, server.Addr())
 	id := session(t, b, nil)
-	req := ask("n", id)
+	req := leasetest.Ask("n", id)
 	lost := proxy.LoseReply(func(piece []byte) bool { return bytes.Contains(piece, []byte(req.Lease)) })
 	had := make(chan error, 1)
 	var grant backend.Grant
 	go func() {
 		var err error
 		for { // as the client does: under the same lease ID
-			if grant, err = b.Acquire(within(t), req); !errors.Is(err, backend.ErrUnavailable) {
+			if grant, err = b.Acquire(leasetest.Within(t), req); !errors.Is(err, backend.ErrUnavailable) {
 				break
 			}
 		}
@@ -117,12 +68,12 @@ func TestLostReply(t *testing.T) {
 	if err := <-had; err != nil {
 		t.Fatal(err)
 	}
-	info, err := other.Inspect(within(t), "n")
+	info, err := other.Inspect(leasetest.Within(t), "n")
 	if err != nil || len(info.Holders) != 1 || len(info.Waiters) != 0 || info.Holders[0].Token != grant.Token || info.Holders[0].Lease != req.Lease {
 		t.Errorf("after the lost reply: %+v, %v; want one holder with token %d", info, err, grant.Token)
 	}
-	give(t, b, req)
-	if info, err := other.Inspect(within(t), "n"); err != nil || len(info.Holders)+len(info.Waiters) != 0 {
+	leasetest.Give(t, b, req)
+	if info, err := other.Inspect(leasetest.Within(t), "n"); err != nil || len(info.Holders)+len(info.Waiters) != 0 {
 		t.Errorf("after the release: %+v, %v; want nobody", info, err)
 	}
 }
@@ -136,11 +87,11 @@ func TestSessionIsDestroyed(t *testing.T) {
 	told := make(chan backend.Loss, 1)
 	one := session(t, a, func(l backend.Loss) { told <- l })
 	two := session(t, b, nil)
-	held := ask("n", one)
-	first := take(t, a, held)
+	held := leasetest.Ask("n", one)
+	first := leasetest.Take(t, a, held)
 	next := make(chan fence.Token, 1)
-	go func() { next <- take(t, b, ask("n", two)) }()
-	inLine(t, b, "n", 1)
+	go func() { next <- leasetest.Take(t, b, leasetest.Ask("n", two)) }()
+	leasetest.InLine(t, b, "n", 1)
 	destroyHolder(t, server.Addr(), held)
 	destroyed := time.Now()
 	if loss := <-told; loss.Session != one || loss.Lease != "" {
@@ -152,7 +103,7 @@ func TestSessionIsDestroyed(t *testing.T) {
 	if took := time.Since(destroyed); took > lockDelay/2 {
 		t.Errorf("the next has it after %s: Consul's lock-delay is %s", took, lockDelay)
 	}
-	if err := a.Release(within(t), backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: one}); !errors.Is(err, backend.ErrLost) {
+	if err := a.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: one}); !errors.Is(err, backend.ErrLost) {
 		t.Errorf("release of a lease that is gone: %v", err)
 	}
 }
@@ -164,20 +115,20 @@ func TestNothingIsLeft(t *testing.T) {
 	server := testserver.StartConsul(t, 1)[0]
 	a, b := closing(t, server.Addr()), closing(t, server.Addr())
 	one, two := session(t, a, nil), session(t, b, nil)
-	held := ask("n", one)
-	take(t, a, held)
-	go func() { _, _ = b.Acquire(within(t), ask("n", two)) }()
-	inLine(t, b, "n", 1)
+	held := leasetest.Ask("n", one)
+	leasetest.Take(t, a, held)
+	go func() { _, _ = b.Acquire(leasetest.Within(t), leasetest.Ask("n", two)) }()
+	leasetest.InLine(t, b, "n", 1)
 	destroyHolder(t, server.Addr(), held)
-	abandoned := ask("m", two)
-	if err := b.Release(within(t), backend.ReleaseRequest{Name: "m", Lease: abandoned.Lease, Session: two, Abandon: true}); err != nil {
+	abandoned := leasetest.Ask("m", two)
+	if err := b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "m", Lease: abandoned.Lease, Session: two, Abandon: true}); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.EndSession(within(t), two); err != nil {
+	if err := b.EndSession(leasetest.Within(t), two); err != nil {
 		t.Fatal(err)
 	}
 	three := session(t, b, nil)
-	take(t, b, ask("o", three))
+	leasetest.Take(t, b, leasetest.Ask("o", three))
 	if err := errors.Join(a.Close(), b.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +136,7 @@ func TestNothingIsLeft(t *testing.T) {
 	var keys []string
 	var sessions []*api.SessionEntry
 	ours := func(e *api.SessionEntry) bool { return e.Name == "holdfast" } // the others are the test server's
-	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(leasetest.Patience); ; time.Sleep(20 * time.Millisecond) {
 		var err, err2 error
 		keys, _, err = look.KV().Keys("", "", nil)
 		sessions, _, err2 = look.Session().List(nil)
@@ -212,11 +163,11 @@ func TestEndsAtItsTTL(t *testing.T) {
 	id := backend.NewSessionID()
 	told := make(chan backend.Loss, 1)
 	asked := time.Now()
-	if err := a.OpenSession(within(t), backend.SessionRequest{ID: id, TTL: ttl, Lost: func(l backend.Loss) { told <- l }}); err != nil {
+	if err := a.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: id, TTL: ttl, Lost: func(l backend.Loss) { told <- l }}); err != nil {
 		t.Fatal(err)
 	}
-	take(t, a, ask("n", id))
-	take(t, b, ask("n", two))
+	leasetest.Take(t, a, leasetest.Ask("n", id))
+	leasetest.Take(t, b, leasetest.Ask("n", two))
 	if took := time.Since(asked); took < ttl || took > ttl*15/8 {
 		t.Errorf("the next has it %s after the session was opened, whose TTL is %s", took, ttl)
 	}
@@ -270,8 +221,8 @@ func TestNoHerd(t *testing.T) {
 		backends = append(backends, closed(t, b))
 		sessions = append(sessions, session(t, b, nil))
 	}
-	held := ask("n", sessions[0])
-	last := take(t, backends[0], held)
+	held := leasetest.Ask("n", sessions[0])
+	last := leasetest.Take(t, backends[0], held)
 	type turn struct {
 		i     int
 		token fence.Token
@@ -281,15 +232,15 @@ func TestNoHerd(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range processes * waiters {
 		p := (i * 7) % processes
-		req := ask("n", sessions[p])
+		req := leasetest.Ask("n", sessions[p])
 		wg.Go(func() {
-			g, err := backends[p].Acquire(within(t), req)
+			g, err := backends[p].Acquire(leasetest.Within(t), req)
 			if err != nil {
 				t.Errorf("waiter %d: %v", i, err)
 			}
 			turns <- turn{i, g.Token, req}
 		})
-		inLine(t, backends[0], "n", i+1)
+		leasetest.InLine(t, backends[0], "n", i+1)
 	}
 	atRest := quiet(&requests)
 	// A process may look again, or ask again, just then: never each of those who wait.
@@ -297,14 +248,14 @@ func TestNoHerd(t *testing.T) {
 		t.Errorf("%d requests in a second by those who wait at rest", atRest)
 	}
 	before := requests.Load()
-	give(t, backends[0], held)
+	leasetest.Give(t, backends[0], held)
 	for want := range processes * waiters {
 		got := <-turns
 		if got.i != want || got.token <= last {
 			t.Fatalf("waiter %d has the lock with token %d; it is the turn of %d, and the last was %d", got.i, got.token, want, last)
 		}
 		last = got.token
-		give(t, backends[got.i*7%processes], got.req)
+		leasetest.Give(t, backends[got.i*7%processes], got.req)
 	}
 	wg.Wait()
 	// A release, the question that the release answers, a look at the line by who asked,
@@ -348,24 +299,24 @@ func TestLeaderIsKilled(t *testing.T) {
 	other := closing(t, servers[(leader+2)%3].Addr())
 	lost := make(chan backend.Loss, 4)
 	one, two := session(t, b, func(l backend.Loss) { lost <- l }), session(t, other, func(l backend.Loss) { lost <- l })
-	held := ask("n", one)
-	first := take(t, b, held)
+	held := leasetest.Ask("n", one)
+	first := leasetest.Take(t, b, held)
 	next := make(chan error, 1)
-	req := ask("n", two)
+	req := leasetest.Ask("n", two)
 	go func() {
 		for {
-			_, err := other.Acquire(within(t), req)
+			_, err := other.Acquire(leasetest.Within(t), req)
 			if !errors.Is(err, backend.ErrUnavailable) {
 				next <- err
 				return
 			}
 		}
 	}()
-	inLine(t, b, "n", 1)
+	leasetest.InLine(t, b, "n", 1)
 	servers[leader].Kill()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(leasetest.Patience)
 	for {
-		err := b.Release(within(t), backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: one})
+		err := b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: one})
 		if err == nil || errors.Is(err, backend.ErrLost) {
 			break
 		}
@@ -376,7 +327,7 @@ func TestLeaderIsKilled(t *testing.T) {
 	if err := <-next; err != nil {
 		t.Fatalf("the waiter: %v", err)
 	}
-	info, err := other.Inspect(within(t), "n")
+	info, err := other.Inspect(leasetest.Within(t), "n")
 	if err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != req.Lease || info.Holders[0].Token <= first {
 		t.Errorf("%+v, %v; the first token was %d", info, err, first)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/consullock"
 	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -60,8 +61,8 @@ type turns struct {
 // one takes the lock for itself and gives it back.
 func (s *turns) one(t *testing.T, b *consullock.Backend, id backend.SessionID) {
 	t.Helper()
-	req := ask("n", id)
-	token := take(t, b, req)
+	req := leasetest.Ask("n", id)
+	token := leasetest.Take(t, b, req)
 	if n := s.inside.Add(1); n != 1 {
 		t.Errorf("%d have the lock at once", n)
 	}
@@ -69,7 +70,7 @@ func (s *turns) one(t *testing.T, b *consullock.Backend, id backend.SessionID) {
 	s.tokens = append(s.tokens, uint64(token))
 	s.mu.Unlock()
 	s.inside.Add(-1)
-	give(t, b, req)
+	leasetest.Give(t, b, req)
 }
 
 // done checks that as many had the lock, in the order of their tokens.
@@ -138,8 +139,8 @@ func TestCrowdAtOnce(t *testing.T) {
 	const waiters = 300
 	server := testserver.StartConsul(t, 1)[0]
 	other := closing(t, server.Addr())
-	held := ask("n", session(t, other, nil))
-	take(t, other, held)
+	held := leasetest.Ask("n", session(t, other, nil))
+	leasetest.Take(t, other, held)
 	var lists, read atomic.Int64
 	b := through(t, server, func(pool http.RoundTripper) http.RoundTripper { return trees{looks{pool, &lists}, &read} })
 	id := session(t, b, nil)
@@ -148,13 +149,13 @@ func TestCrowdAtOnce(t *testing.T) {
 	for range waiters {
 		all.Go(func() { seen.one(t, b, id) })
 	}
-	inLine(t, other, "n", waiters)
+	leasetest.InLine(t, other, "n", waiters)
 	if n := read.Load() + lists.Load(); n > waiters/3 {
 		t.Errorf("%d who wait have read the line %d times", waiters, n)
 	} else {
 		t.Logf("the line was read %d times", n)
 	}
-	give(t, other, held)
+	leasetest.Give(t, other, held)
 	all.Wait()
 	seen.done(t, waiters)
 }
@@ -166,26 +167,26 @@ func TestHeirIsGone(t *testing.T) {
 	server := testserver.StartConsul(t, 1)[0]
 	b := closing(t, server.Addr())
 	id := session(t, b, nil)
-	held, gone, next := ask("n", id), ask("n", id), ask("n", id)
-	take(t, b, held)
+	held, gone, next := leasetest.Ask("n", id), leasetest.Ask("n", id), leasetest.Ask("n", id)
+	leasetest.Take(t, b, held)
 	lost, had := make(chan error, 1), make(chan error, 1)
 	wait := func(req backend.AcquireRequest, result chan<- error) {
-		g, err := b.Acquire(within(t), req)
+		g, err := b.Acquire(leasetest.Within(t), req)
 		if err == nil && g.ByTimer {
 			err = errors.New("only the timer told")
 		}
 		result <- err
 	}
 	go wait(gone, lost)
-	inLine(t, b, "n", 1)
+	leasetest.InLine(t, b, "n", 1)
 	go wait(next, had)
-	inLine(t, b, "n", 2)
+	leasetest.InLine(t, b, "n", 2)
 	c, pool := client(t, server.Addr(), nil)
 	t.Cleanup(pool.CloseIdleConnections)
-	if _, err := c.KV().Delete("holdfast/locks/n/"+string(gone.Lease), (&api.WriteOptions{}).WithContext(within(t))); err != nil {
+	if _, err := c.KV().Delete("holdfast/locks/n/"+string(gone.Lease), (&api.WriteOptions{}).WithContext(leasetest.Within(t))); err != nil {
 		t.Fatal(err)
 	}
-	give(t, b, held)
+	leasetest.Give(t, b, held)
 	if err := <-lost; !errors.Is(err, backend.ErrLost) {
 		t.Errorf("whose key was deleted has %v; want %v", err, backend.ErrLost)
 	}
@@ -200,25 +201,25 @@ func TestNoHeirToAPlace(t *testing.T) {
 	server := testserver.StartConsul(t, 1)[0]
 	b := closing(t, server.Addr())
 	id := session(t, b, nil)
-	held := ask("n", id)
-	first := take(t, b, held)
+	held := leasetest.Ask("n", id)
+	first := leasetest.Take(t, b, held)
 	const waiters = 3
 	var line [waiters]backend.AcquireRequest
 	var results [waiters]chan error
 	for i := range line {
-		line[i], results[i] = ask("n", id), make(chan error, 1)
+		line[i], results[i] = leasetest.Ask("n", id), make(chan error, 1)
 		go func() {
-			_, err := b.Acquire(within(t), line[i])
+			_, err := b.Acquire(leasetest.Within(t), line[i])
 			results[i] <- err
 		}()
-		inLine(t, b, "n", i+1)
+		leasetest.InLine(t, b, "n", i+1)
 	}
-	give(t, b, line[waiters-1])
+	leasetest.Give(t, b, line[waiters-1])
 	if err := <-results[waiters-1]; !errors.Is(err, backend.ErrLost) {
 		t.Errorf("whose place was given back has %v; want %v", err, backend.ErrLost)
 	}
-	inLine(t, b, "n", waiters-1)
-	if info, err := b.Inspect(within(t), "n"); err != nil || len(info.Holders) != 1 || info.Holders[0].Token != first {
+	leasetest.InLine(t, b, "n", waiters-1)
+	if info, err := b.Inspect(leasetest.Within(t), "n"); err != nil || len(info.Holders) != 1 || info.Holders[0].Token != first {
 		t.Errorf("after that: %+v, %v; want the holder as before", info, err)
 	}
 	for i := range waiters - 1 {
@@ -228,12 +229,12 @@ func TestNoHeirToAPlace(t *testing.T) {
 		default:
 		}
 	}
-	give(t, b, held)
+	leasetest.Give(t, b, held)
 	for i := range waiters - 1 {
 		if err := <-results[i]; err != nil {
 			t.Errorf("waiter %d: %v", i, err)
 		}
-		give(t, b, line[i])
+		leasetest.Give(t, b, line[i])
 	}
 }
 
@@ -257,24 +258,24 @@ func TestReplyToTheHeirIsLost(t *testing.T) {
 // losesReplyToTheHeir reports whether there was such a reply.
 func losesReplyToTheHeir(t *testing.T, b *consullock.Backend, proxy *chaos.Proxy, id backend.SessionID) bool {
 	t.Helper()
-	held, heir := ask("n", id), ask("n", id)
-	take(t, b, held)
+	held, heir := leasetest.Ask("n", id), leasetest.Ask("n", id)
+	leasetest.Take(t, b, held)
 	had := make(chan error, 1)
 	go func() {
-		g, err := b.Acquire(within(t), heir)
+		g, err := b.Acquire(leasetest.Within(t), heir)
 		if err == nil && g.ByTimer {
 			err = errors.New("only the timer told")
 		}
 		had <- err
 	}()
-	inLine(t, b, "n", 1)
+	leasetest.InLine(t, b, "n", 1)
 	// Only the release names both.
 	lost := proxy.LoseReply(func(piece []byte) bool {
 		return bytes.Contains(piece, []byte(held.Lease)) && bytes.Contains(piece, []byte(heir.Lease))
 	})
 	released := make(chan error, 1)
 	go func() {
-		released <- b.Release(within(t), backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: id})
+		released <- b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: id})
 	}()
 	var err error
 	sprung := false
@@ -292,7 +293,7 @@ func losesReplyToTheHeir(t *testing.T, b *consullock.Backend, proxy *chaos.Proxy
 	if err := <-had; err != nil {
 		t.Errorf("the next in line: %v", err)
 	}
-	give(t, b, heir)
+	leasetest.Give(t, b, heir)
 	return sprung
 }
 
@@ -313,17 +314,17 @@ func TestHeirsOfManyKinds(t *testing.T) {
 				for range rounds {
 					switch k {
 					case 0:
-						req := ask("n", id)
+						req := leasetest.Ask("n", id)
 						req.Mode = backend.Shared
-						take(t, b, req)
+						leasetest.Take(t, b, req)
 						readers.Add(1)
 						if n := seen.inside.Load(); n != 0 {
 							t.Errorf("%d have the lock for themselves beside a reader", n)
 						}
 						readers.Add(-1)
-						give(t, b, req)
+						leasetest.Give(t, b, req)
 					case 1:
-						tiredOf(t, b, ask("n", id))
+						tiredOf(t, b, leasetest.Ask("n", id))
 					default:
 						seen.one(t, b, id)
 					}
@@ -333,7 +334,7 @@ func TestHeirsOfManyKinds(t *testing.T) {
 	}
 	all.Wait()
 	seen.done(t, processes*(goroutines-2)*rounds)
-	if info, err := closing(t, server.Addr()).Inspect(within(t), "n"); err != nil || len(info.Holders)+len(info.Waiters) != 0 {
+	if info, err := closing(t, server.Addr()).Inspect(leasetest.Within(t), "n"); err != nil || len(info.Holders)+len(info.Waiters) != 0 {
 		t.Errorf("in the end: %+v, %v; want nobody", info, err)
 	}
 }
@@ -341,10 +342,10 @@ func TestHeirsOfManyKinds(t *testing.T) {
 // tiredOf asks for the lock, and gives up soon, whatever became of it.
 func tiredOf(t *testing.T, b *consullock.Backend, req backend.AcquireRequest) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(within(t), 5*time.Millisecond)
+	ctx, cancel := context.WithTimeout(leasetest.Within(t), 5*time.Millisecond)
 	defer cancel()
 	_, _ = b.Acquire(ctx, req) // any outcome will do
-	if err := b.Release(within(t), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session, Abandon: true}); err != nil {
+	if err := b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session, Abandon: true}); err != nil {
 		t.Errorf("give up: %v", err)
 	}
 }

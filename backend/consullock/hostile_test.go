@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/consullock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -57,9 +58,9 @@ func TestRefusedInLine(t *testing.T) {
 	server := testserver.StartConsul(t, 1)[0]
 	b, x := tapped(t, server.Addr())
 	other := closing(t, server.Addr())
-	id, first := session(t, b, nil), ask("n", session(t, other, nil))
+	id, first := session(t, b, nil), leasetest.Ask("n", session(t, other, nil))
 	first.Mode, first.Limit = backend.Shared, 1
-	take(t, other, first)
+	leasetest.Take(t, other, first)
 	on := func(r *http.Request) *http.Response {
 		if r.Method != http.MethodDelete {
 			return nil
@@ -67,13 +68,13 @@ func TestRefusedInLine(t *testing.T) {
 		return &http.Response{StatusCode: http.StatusTooManyRequests, Header: make(http.Header), Request: r, Body: io.NopCloser(strings.NewReader("too many"))}
 	}
 	x.on.Store(&on)
-	req := ask("n", id)
+	req := leasetest.Ask("n", id)
 	req.Mode, req.Limit = backend.Shared, 2
-	_, err := b.Acquire(within(t), req)
+	_, err := b.Acquire(leasetest.Within(t), req)
 	if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
 		t.Errorf("refused after it was in line: %v", err)
 	}
-	if info, err := other.Inspect(within(t), "n"); err != nil || len(info.Holders)+len(info.Waiters) != 2 {
+	if info, err := other.Inspect(leasetest.Within(t), "n"); err != nil || len(info.Holders)+len(info.Waiters) != 2 {
 		t.Errorf("it is not there: %+v, %v", info, err)
 	}
 }
@@ -85,7 +86,7 @@ func TestSnapshotIsRestored(t *testing.T) {
 	server := testserver.StartConsul(t, 1)[0]
 	b, x := tapped(t, server.Addr())
 	other := closing(t, server.Addr())
-	take(t, other, ask("n", session(t, other, nil)))
+	leasetest.Take(t, other, leasetest.Ask("n", session(t, other, nil)))
 	id := session(t, b, nil)
 	operator, pool := client(t, server.Addr(), nil)
 	defer pool.CloseIdleConnections()
@@ -99,10 +100,10 @@ func TestSnapshotIsRestored(t *testing.T) {
 	}
 	had := make(chan error, 1)
 	go func() {
-		_, err := b.Acquire(within(t), ask("n", id))
+		_, err := b.Acquire(leasetest.Within(t), leasetest.Ask("n", id))
 		had <- err
 	}()
-	inLine(t, other, "n", 1)
+	leasetest.InLine(t, other, "n", 1)
 	before := x.n.Load()
 	if err := operator.Snapshot().Restore(nil, bytes.NewReader(saved)); err != nil {
 		t.Fatal(err)
@@ -122,8 +123,8 @@ func TestAnswersOfAProxy(t *testing.T) {
 	server := testserver.StartConsul(t, 1)[0]
 	b, x := tapped(t, server.Addr())
 	other := closing(t, server.Addr())
-	first := ask("n", session(t, other, nil))
-	take(t, other, first)
+	first := leasetest.Ask("n", session(t, other, nil))
+	leasetest.Take(t, other, first)
 	id := session(t, b, nil)
 	var answered atomic.Int64
 	until := time.Now().Add(3 * time.Second)
@@ -137,11 +138,11 @@ func TestAnswersOfAProxy(t *testing.T) {
 	x.on.Store(&on)
 	had := make(chan error, 1)
 	go func() {
-		_, err := b.Acquire(within(t), ask("n", id))
+		_, err := b.Acquire(leasetest.Within(t), leasetest.Ask("n", id))
 		had <- err
 	}()
-	inLine(t, other, "n", 1)
-	give(t, other, first)
+	leasetest.InLine(t, other, "n", 1)
+	leasetest.Give(t, other, first)
 	if err := <-had; err != nil {
 		t.Error(err)
 	}
@@ -165,11 +166,11 @@ func TestLongReasons(t *testing.T) {
 	reason := strings.Repeat("<", backend.MaxNoteLen) // each of them six bytes of JSON
 	for range breaks {
 		for _, id := range ids {
-			req := ask("n", id)
+			req := leasetest.Ask("n", id)
 			req.Mode = backend.Shared
-			take(t, b, req)
+			leasetest.Take(t, b, req)
 		}
-		res, err := operator.Break(within(t), backend.BreakRequest{Name: "n", Reason: reason})
+		res, err := operator.Break(leasetest.Within(t), backend.BreakRequest{Name: "n", Reason: reason})
 		if err != nil || len(res.Broken) != sessions {
 			t.Fatalf("%d broken, %v", len(res.Broken), err)
 		}

@@ -71,7 +71,9 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 }
 
 func (b *Backend) list(ctx context.Context, req *backend.ListRequest) (backend.ListPage, error) {
-	keys, _, err := b.client.KV().Keys(b.locksKey()+backend.EscapeSegment(req.Prefix), "", consistent(ctx))
+	asking, cancel := answering(ctx)
+	defer cancel()
+	keys, _, err := b.client.KV().Keys(b.locksKey()+backend.EscapeSegment(req.Prefix), "", consistent(asking))
 	if err != nil {
 		return backend.ListPage{}, err
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -22,8 +23,8 @@ func TestManyLocks(t *testing.T) {
 	id, theirs := session(t, b, nil), session(t, other, nil)
 	held := make([]backend.AcquireRequest, locks)
 	for i := range held {
-		held[i] = ask(fmt.Sprintf("n/%d", i), theirs)
-		take(t, other, held[i])
+		held[i] = leasetest.Ask(fmt.Sprintf("n/%d", i), theirs)
+		leasetest.Take(t, other, held[i])
 	}
 	stop := make(chan struct{})
 	var renewals, waiting sync.WaitGroup
@@ -35,7 +36,7 @@ func TestManyLocks(t *testing.T) {
 				return
 			case <-tick.C:
 			}
-			if res, err := b.Renew(within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
+			if res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
 				t.Errorf("renewal: %+v, %v", res, err)
 				return
 			}
@@ -43,9 +44,9 @@ func TestManyLocks(t *testing.T) {
 	})
 	for i := range held {
 		waiting.Go(func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*patience)
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*leasetest.Patience)
 			defer cancel()
-			req := ask(held[i].Name, id)
+			req := leasetest.Ask(held[i].Name, id)
 			g, err := b.Acquire(ctx, req)
 			if err != nil || g.ByTimer {
 				t.Errorf("wait for %q: %+v, %v", req.Name, g, err)
@@ -53,11 +54,11 @@ func TestManyLocks(t *testing.T) {
 		})
 	}
 	for i := range held {
-		inLine(t, other, held[i].Name, 1)
+		leasetest.InLine(t, other, held[i].Name, 1)
 	}
 	start := time.Now()
 	for i := range held {
-		give(t, other, held[i])
+		leasetest.Give(t, other, held[i])
 	}
 	waiting.Wait()
 	t.Logf("%d hand-overs took %s", locks, time.Since(start))
@@ -76,30 +77,30 @@ func TestJoinsTheCrowd(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	var waiting sync.WaitGroup
 	for i := range others {
-		req := ask(fmt.Sprintf("other/%d", i), theirs)
-		take(t, other, req)
+		req := leasetest.Ask(fmt.Sprintf("other/%d", i), theirs)
+		leasetest.Take(t, other, req)
 		req.Lease, req.Session = backend.NewLeaseID(), id
 		waiting.Go(func() {
 			if g, err := b.Acquire(ctx, req); !errors.Is(err, context.Canceled) {
 				t.Errorf("%q is held: %+v, %v", req.Name, g, err)
 			}
 		})
-		inLine(t, other, req.Name, 1)
+		leasetest.InLine(t, other, req.Name, 1)
 	}
 	for i := range rounds {
-		held, req := ask("n", theirs), ask("n", id)
-		take(t, other, held)
+		held, req := leasetest.Ask("n", theirs), leasetest.Ask("n", id)
+		leasetest.Take(t, other, held)
 		var gives sync.WaitGroup
 		gives.Go(func() {
 			time.Sleep(time.Duration(i%20) * 100 * time.Microsecond)
-			give(t, other, held)
+			leasetest.Give(t, other, held)
 		})
-		g, err := b.Acquire(within(t), req)
+		g, err := b.Acquire(leasetest.Within(t), req)
 		gives.Wait()
 		if err != nil || g.ByTimer {
 			t.Fatalf("round %d: %+v, %v", i, g, err)
 		}
-		give(t, b, req)
+		leasetest.Give(t, b, req)
 	}
 	leave()
 	waiting.Wait()

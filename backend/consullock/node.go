@@ -22,6 +22,8 @@ const onAgent = "the token may not register the node \"" + node + "\", or not wr
 // create makes a session of Consul.
 func (b *Backend) create(ctx context.Context, ttl time.Duration) (string, error) {
 	entry := &api.SessionEntry{Name: b.cfg.Prefix, Node: node, TTL: ttl.String(), Behavior: api.SessionBehaviorDelete, LockDelay: leastDelay}
+	ctx, cancel := answering(ctx)
+	defer cancel()
 	opts := (&api.WriteOptions{}).WithContext(ctx)
 	uuid, _, err := b.client.Session().CreateNoChecks(entry, opts)
 	if err != nil && strings.Contains(err.Error(), becauseNode) {

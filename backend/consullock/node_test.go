@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/consullock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -23,17 +24,17 @@ func TestAgentLeaves(t *testing.T) {
 	b, other := open(t, agent.Addr()), closing(t, server.Addr())
 	t.Cleanup(func() { _ = b.Close() })
 	id := backend.NewSessionID()
-	if err := b.OpenSession(within(t), backend.SessionRequest{ID: id, TTL: ttl}); err != nil {
+	if err := b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: id, TTL: ttl}); err != nil {
 		t.Fatal(err)
 	}
-	take(t, b, ask("n", id))
+	leasetest.Take(t, b, leasetest.Ask("n", id))
 	asked := time.Now()
-	if res, err := b.Renew(within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
+	if res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
 		t.Fatalf("%+v, %v", res, err)
 	}
 	agent.Process().Terminate()
 	<-agent.Process().Ended()
-	take(t, other, ask("n", session(t, other, nil)))
+	leasetest.Take(t, other, leasetest.Ask("n", session(t, other, nil)))
 	if took := time.Since(asked); took < ttl {
 		t.Errorf("another has the lock %s after the renewal; the TTL is %s", took, ttl)
 	}
@@ -51,7 +52,7 @@ func TestNodeIsDenied(t *testing.T) {
 			t.Fatal(err)
 		}
 		closed(t, b)
-		take(t, b, ask("n"+name, session(t, b, nil)))
+		leasetest.Take(t, b, leasetest.Ask("n"+name, session(t, b, nil)))
 		found, err := b.Examine(context.WithoutCancel(t.Context()))
 		if err != nil || slices.ContainsFunc(found, func(s string) bool { return strings.Contains(s, "agent's node") }) != want {
 			t.Errorf("%s: %q, %v", name, found, err)
@@ -71,12 +72,12 @@ func TestDeletedKeyIsALoss(t *testing.T) {
 	told := make(chan backend.Loss, 10)
 	b, other := closing(t, server.Addr()), closing(t, server.Addr())
 	id := session(t, b, func(l backend.Loss) { told <- l })
-	kept, held, broken, given := ask("kept", id), ask("n", id), ask("m", id), ask("o", id)
+	kept, held, broken, given := leasetest.Ask("kept", id), leasetest.Ask("n", id), leasetest.Ask("m", id), leasetest.Ask("o", id)
 	for _, req := range []backend.AcquireRequest{kept, held, broken, given} {
-		take(t, b, req)
+		leasetest.Take(t, b, req)
 	}
-	give(t, b, given)
-	if _, err := other.Break(within(t), backend.BreakRequest{Name: "m", Reason: "why"}); err != nil {
+	leasetest.Give(t, b, given)
+	if _, err := other.Break(leasetest.Within(t), backend.BreakRequest{Name: "m", Reason: "why"}); err != nil {
 		t.Fatal(err)
 	}
 	operator, pool := client(t, server.Addr(), nil)
@@ -84,9 +85,9 @@ func TestDeletedKeyIsALoss(t *testing.T) {
 	if _, err := operator.KV().Delete("holdfast/locks/n/"+string(held.Lease), nil); err != nil {
 		t.Fatal(err)
 	}
-	take(t, other, ask("n", session(t, other, nil)))
+	leasetest.Take(t, other, leasetest.Ask("n", session(t, other, nil)))
 	for range 2 {
-		if res, err := b.Renew(within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
+		if res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
 			t.Fatalf("%+v, %v", res, err)
 		}
 	}

@@ -3,8 +3,10 @@ package consullock
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"math/rand/v2"
+	"net/http/httptrace"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -78,15 +80,32 @@ func (s *session) read(ctx context.Context, index uint64) (uint64, error) {
 	return meta.LastIndex, nil
 }
 
+const (
+	// answerTime is how long an answer may be on its way. What takes longer is on a connection
+	// that is dead and does not say so.
+	answerTime = 10 * time.Second
+	// turnTime is how long a request may wait for a connection where all are busy.
+	turnTime = time.Minute
+)
+
+var errSilent = errors.New("no answer came in time")
+
+// answering bounds a request that Consul answers at once. Each has such a bound: a caller may
+// wait for a lock for as long as it likes, and must not wait for an answer that never comes.
+func answering(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	late := time.AfterFunc(turnTime, func() { cancel(errSilent) })
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { late.Reset(answerTime) }})
+	return ctx, func() { late.Stop(); cancel(nil) }
+}
+
 // patiently bounds a question that Consul keeps for wait, when there is an index: it adds
-// a sixteenth to that (developer.hashicorp.com/consul/api-docs/features/blocking). What
-// takes longer is on a connection that is dead and does not say so.
+// a sixteenth to that (developer.hashicorp.com/consul/api-docs/features/blocking).
 func patiently(ctx context.Context, index uint64, wait time.Duration) (context.Context, context.CancelFunc) {
-	const answer = 10 * time.Second
 	if index == 0 {
-		return context.WithTimeout(ctx, answer)
+		return answering(ctx)
 	}
-	return context.WithTimeout(ctx, wait+wait/16+answer)
+	return context.WithTimeout(ctx, wait+wait/16+answerTime)
 }
 
 // nextIndex is the index to wait behind. One that went back begins again:

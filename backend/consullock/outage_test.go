@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -21,19 +22,19 @@ func TestEndAskedTwice(t *testing.T) {
 	proxy := chaos.Start(t, server.Addr())
 	b, other := closing(t, proxy.Addr()), closing(t, server.Addr())
 	id := session(t, b, nil)
-	take(t, b, ask("n", id))
+	leasetest.Take(t, b, leasetest.Ask("n", id))
 	proxy.BlackHole()
-	ctx, cancel := context.WithTimeout(within(t), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(leasetest.Within(t), 300*time.Millisecond)
 	defer cancel()
 	if err := b.EndSession(ctx, id); !errors.Is(err, backend.ErrUnavailable) {
 		t.Fatalf("end of a session that cannot be told: %v", err)
 	}
 	proxy.Heal()
 	proxy.Reset()
-	if err := b.EndSession(within(t), id); err != nil {
+	if err := b.EndSession(leasetest.Within(t), id); err != nil {
 		t.Fatalf("end of the session, asked again: %v", err)
 	}
-	if info, err := other.Inspect(within(t), "n"); err != nil || len(info.Holders) != 0 {
+	if info, err := other.Inspect(leasetest.Within(t), "n"); err != nil || len(info.Holders) != 0 {
 		t.Errorf("the session has ended: %+v, %v", info, err)
 	}
 }
@@ -48,16 +49,16 @@ func TestEndsWhenItCan(t *testing.T) {
 	const ttl = 15 * time.Second
 	lost := make(chan backend.Loss, 1)
 	id := backend.NewSessionID()
-	if err := b.OpenSession(within(t), backend.SessionRequest{ID: id, TTL: ttl, Lost: func(l backend.Loss) { lost <- l }}); err != nil {
+	if err := b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: id, TTL: ttl, Lost: func(l backend.Loss) { lost <- l }}); err != nil {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	take(t, b, ask("n", id))
+	leasetest.Take(t, b, leasetest.Ask("n", id))
 	proxy.BlackHole()
 	<-lost
 	time.Sleep(1500 * time.Millisecond) // longer than it takes to give up a question
 	proxy.Heal()
-	take(t, other, ask("n", session(t, other, nil)))
+	leasetest.Take(t, other, leasetest.Ask("n", session(t, other, nil)))
 	if took := time.Since(start); took < ttl || took > 2*ttl-3*time.Second {
 		t.Errorf("free after %s; the TTL is %s", took, ttl)
 	}
@@ -72,27 +73,27 @@ func TestSilentConnection(t *testing.T) {
 	proxy := chaos.Start(t, server.Addr())
 	b, other := closing(t, proxy.Addr()), closing(t, server.Addr())
 	id, theirs := session(t, b, nil), session(t, other, nil)
-	first := ask("n", theirs)
-	take(t, other, first)
-	mine := ask("m", id)
-	take(t, b, mine)
+	first := leasetest.Ask("n", theirs)
+	leasetest.Take(t, other, first)
+	mine := leasetest.Ask("m", id)
+	leasetest.Take(t, b, mine)
 	had := make(chan error, 1)
-	next := ask("n", id)
+	next := leasetest.Ask("n", id)
 	go func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*leasetest.Patience)
 		defer cancel()
 		_, err := b.Acquire(ctx, next)
 		had <- err
 	}()
-	inLine(t, other, "n", 1)
+	leasetest.InLine(t, other, "n", 1)
 	proxy.DropServerHalf() // the server's ends are gone, and nobody says so to the client's
-	give(t, other, first)
-	if _, err := other.Break(within(t), backend.BreakRequest{Name: "m", Reason: "why"}); err != nil {
+	leasetest.Give(t, other, first)
+	if _, err := other.Break(leasetest.Within(t), backend.BreakRequest{Name: "m", Reason: "why"}); err != nil {
 		t.Fatal(err)
 	}
 	var told []backend.Loss
 	for answered := 0; len(told) == 0; {
-		ctx, cancel := context.WithTimeout(within(t), 5*time.Second) // its connection may be a silent one too
+		ctx, cancel := context.WithTimeout(leasetest.Within(t), 5*time.Second) // its connection may be a silent one too
 		res, err := b.Renew(ctx, backend.RenewRequest{Session: id})
 		cancel()
 		if told = res.Lost; err == nil {
@@ -120,17 +121,17 @@ func TestRestartsLoseNothing(t *testing.T) {
 	lost := make(chan backend.Loss, 10)
 	id := session(t, b, func(l backend.Loss) { lost <- l })
 	for range 400 { // so that there is something to read
-		req := ask("filler", id)
-		take(t, b, req)
-		give(t, b, req)
+		req := leasetest.Ask("filler", id)
+		leasetest.Take(t, b, req)
+		leasetest.Give(t, b, req)
 	}
-	held := ask("n", id)
-	last := take(t, b, held)
-	waits := ask("n", id)
+	held := leasetest.Ask("n", id)
+	last := leasetest.Take(t, b, held)
+	waits := leasetest.Ask("n", id)
 	next := make(chan fence.Token, 1)
 	go func() {
 		for {
-			g, err := b.Acquire(within(t), waits)
+			g, err := b.Acquire(leasetest.Within(t), waits)
 			if errors.Is(err, backend.ErrUnavailable) {
 				continue
 			}
@@ -141,7 +142,7 @@ func TestRestartsLoseNothing(t *testing.T) {
 			return
 		}
 	}()
-	inLine(t, b, "n", 1)
+	leasetest.InLine(t, b, "n", 1)
 	stop := make(chan struct{})
 	var renewals sync.WaitGroup
 	for range 4 {
@@ -152,7 +153,7 @@ func TestRestartsLoseNothing(t *testing.T) {
 					return
 				default:
 				}
-				res, err := b.Renew(within(t), backend.RenewRequest{Session: id})
+				res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id})
 				if res.SessionLost || err != nil && !errors.Is(err, backend.ErrUnavailable) {
 					t.Errorf("renewal: %+v, %v", res, err)
 					return
@@ -171,11 +172,11 @@ func TestRestartsLoseNothing(t *testing.T) {
 		t.Fatalf("told of a loss: %+v", l)
 	default:
 	}
-	info, err := b.Inspect(within(t), "n")
+	info, err := b.Inspect(leasetest.Within(t), "n")
 	if err != nil || len(info.Holders) != 1 || info.Holders[0].Token != last || len(info.Waiters) != 1 {
 		t.Fatalf("after the restarts: %+v, %v; want the holder of token %d", info, err, last)
 	}
-	give(t, b, held)
+	leasetest.Give(t, b, held)
 	if token := <-next; token <= last {
 		t.Errorf("token %d after %d", token, last)
 	}
@@ -190,7 +191,7 @@ func TestBreakOfMany(t *testing.T) {
 	b := closing(t, server.Addr())
 	id := session(t, b, nil)
 	permit := func() backend.AcquireRequest {
-		req := ask("n", id)
+		req := leasetest.Ask("n", id)
 		req.Mode, req.Limit = backend.Shared, limit
 		return req
 	}
@@ -198,20 +199,20 @@ func TestBreakOfMany(t *testing.T) {
 	var last fence.Token
 	for range limit {
 		req := permit()
-		last = take(t, b, req)
+		last = leasetest.Take(t, b, req)
 		out[req.Lease] = true
 	}
 	var waiting sync.WaitGroup
 	for range limit {
 		req := permit()
 		waiting.Go(func() {
-			if g, err := b.Acquire(within(t), req); err != nil || g.Token <= last {
+			if g, err := b.Acquire(leasetest.Within(t), req); err != nil || g.Token <= last {
 				t.Errorf("who waits: %+v, %v", g, err)
 			}
 		})
 	}
-	inLine(t, b, "n", limit)
-	res, err := b.Break(within(t), backend.BreakRequest{Name: "n"})
+	leasetest.InLine(t, b, "n", limit)
+	res, err := b.Break(leasetest.Within(t), backend.BreakRequest{Name: "n"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,28 +234,28 @@ func TestPlaceIsKept(t *testing.T) {
 	server := testserver.StartConsul(t, 1)[0]
 	b := closing(t, server.Addr())
 	id := session(t, b, nil)
-	held := ask("n", id)
-	take(t, b, held)
-	req := ask("n", id)
-	ctx, cancel := context.WithCancel(within(t))
+	held := leasetest.Ask("n", id)
+	leasetest.Take(t, b, held)
+	req := leasetest.Ask("n", id)
+	ctx, cancel := context.WithCancel(leasetest.Within(t))
 	had := make(chan error, 1)
 	go func() {
 		_, err := b.Acquire(ctx, req)
 		had <- err
 	}()
-	inLine(t, b, "n", 1)
+	leasetest.InLine(t, b, "n", 1)
 	cancel()
 	if err := <-had; !errors.Is(err, context.Canceled) {
 		t.Errorf("who stops waiting: %v", err)
 	}
 	now := req
 	now.Wait = false
-	if _, err := b.Acquire(within(t), now); !errors.Is(err, backend.ErrHeld) {
+	if _, err := b.Acquire(leasetest.Within(t), now); !errors.Is(err, backend.ErrHeld) {
 		t.Errorf("asked without waiting: %v", err)
 	}
-	inLine(t, b, "n", 1)
-	give(t, b, held)
-	if g, err := b.Acquire(within(t), now); err != nil {
+	leasetest.InLine(t, b, "n", 1)
+	leasetest.Give(t, b, held)
+	if g, err := b.Acquire(leasetest.Within(t), now); err != nil {
 		t.Errorf("it is out: %+v, %v", g, err)
 	}
 }
@@ -266,21 +267,21 @@ func TestPlaceOfAnotherSession(t *testing.T) {
 	server := testserver.StartConsul(t, 1)[0]
 	b, other := closing(t, server.Addr()), closing(t, server.Addr())
 	one, two := session(t, b, nil), session(t, other, nil)
-	held := ask("n", one)
-	take(t, b, held)
-	req := ask("n", one)
+	held := leasetest.Ask("n", one)
+	leasetest.Take(t, b, held)
+	req := leasetest.Ask("n", one)
 	had := make(chan error, 1)
 	go func() {
-		_, err := b.Acquire(within(t), req)
+		_, err := b.Acquire(leasetest.Within(t), req)
 		had <- err
 	}()
-	inLine(t, b, "n", 1)
+	leasetest.InLine(t, b, "n", 1)
 	again := req
 	again.Session = two
-	if _, err := other.Acquire(within(t), again); !errors.Is(err, backend.ErrLost) {
+	if _, err := other.Acquire(leasetest.Within(t), again); !errors.Is(err, backend.ErrLost) {
 		t.Errorf("asked under another session: %v", err)
 	}
-	give(t, b, held)
+	leasetest.Give(t, b, held)
 	if err := <-had; err != nil {
 		t.Errorf("the first: %v", err)
 	}
@@ -293,13 +294,13 @@ func TestLockDelay(t *testing.T) {
 	server := testserver.StartConsul(t, 1)[0]
 	b := closing(t, server.Addr())
 	told := make(chan backend.Loss, 1)
-	req := ask("n", session(t, b, func(l backend.Loss) { told <- l }))
-	take(t, b, req)
+	req := leasetest.Ask("n", session(t, b, func(l backend.Loss) { told <- l }))
+	leasetest.Take(t, b, req)
 	destroyHolder(t, server.Addr(), req)
 	<-told
 	req.Session = session(t, b, nil)
 	start := time.Now()
-	take(t, b, req)
+	leasetest.Take(t, b, req)
 	if took := time.Since(start); took > lockDelay/2 {
 		t.Errorf("locked again after %s", took)
 	}

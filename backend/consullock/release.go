@@ -127,7 +127,7 @@ func (s *session) forgetAbandoned() {
 	}
 	s.b.background(func() {
 		for _, k := range old {
-			_, _ = s.b.client.KV().Delete(s.b.abandonedKey(k), (&api.WriteOptions{}).WithContext(s.life)) // else it goes with the session
+			_ = s.b.delete(s.life, s.b.abandonedKey(k)) // else it goes with the session
 		}
 	})
 }
@@ -219,7 +219,7 @@ func (b *Backend) tryBreak(ctx context.Context, br *breaking) (bool, error) {
 		bySession[e.uuid] = append(bySession[e.uuid], notice{Lease: e.lease, Reason: br.req.Reason})
 	}
 	for uuid, fresh := range bySession {
-		pair, _, err := b.client.KV().Get(b.noticeKey(uuid), consistent(ctx))
+		pair, err := b.get(ctx, b.noticeKey(uuid))
 		if err != nil {
 			return false, err
 		}

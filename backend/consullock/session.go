@@ -199,7 +199,9 @@ func (s *session) renew(ctx context.Context) error {
 	if late {
 		return backend.ErrSessionLost
 	}
-	entry, _, err := s.b.client.Session().Renew(s.uuid, (&api.WriteOptions{}).WithContext(ctx))
+	asking, answered := answering(ctx)
+	entry, _, err := s.b.client.Session().Renew(s.uuid, (&api.WriteOptions{}).WithContext(asking))
+	answered()
 	if err == nil && entry == nil {
 		err = s.confirmGone(ctx)
 	}
@@ -237,6 +239,8 @@ func (s *session) extend() error {
 // confirmGone asks whether the session is gone, after an answer by a leader that may have
 // been too new to know it. ErrSessionLost: it is.
 func (s *session) confirmGone(ctx context.Context) error {
+	ctx, cancel := answering(ctx)
+	defer cancel()
 	entry, _, err := s.b.client.Session().Info(s.uuid, consistent(ctx))
 	switch {
 	case err != nil:

@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -68,7 +70,7 @@ func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, er
 	if t.tls {
 		scheme = "https"
 	}
-	owned := &http.Client{Transport: transport}
+	owned := &http.Client{Transport: wary{transport}}
 	client, err := api.NewClient(&api.Config{
 		Address: t.address, Scheme: scheme, HttpClient: owned, Token: t.token,
 		Datacenter: t.datacenter, Namespace: t.namespace, Partition: t.partition,
@@ -84,6 +86,20 @@ func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, er
 	return b, nil
 }
 
+// wary is a transport that trusts no idle connection any more when an answer did not come in
+// time: what forgot one connection has forgotten the others as well, and each would take as long.
+type wary struct{ *http.Transport }
+
+// RoundTrip sends the request.
+func (t wary) RoundTrip(req *http.Request) (*http.Response, error) {
+	res, err := t.Transport.RoundTrip(req)
+	why := context.Cause(req.Context())
+	if err != nil && (errors.Is(why, errSilent) || errors.Is(why, context.DeadlineExceeded)) {
+		t.CloseIdleConnections()
+	}
+	return res, err //nolint:wrapcheck // it stands in for the transport
+}
+
 // transport keeps as many connections as questions need, and some for what is not kept
 // waiting. What comes when all are busy waits for its turn: Consul would refuse it.
 func (t *target) transport() (*http.Transport, error) {
@@ -91,6 +107,7 @@ func (t *target) transport() (*http.Transport, error) {
 	tr := &http.Transport{
 		MaxConnsPerHost: connections, MaxIdleConns: connections, MaxIdleConnsPerHost: connections,
 		IdleConnTimeout: idle, Proxy: http.ProxyFromEnvironment,
+		DialContext: (&net.Dialer{Timeout: answerTime, KeepAlive: answerTime}).DialContext,
 	}
 	if !t.tls {
 		return tr, nil

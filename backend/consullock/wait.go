@@ -141,8 +141,6 @@ func (b *Backend) run(ctx context.Context, f *follower) {
 func (b *Backend) see(ctx context.Context, f *follower) (*sight, error) {
 	prefix := b.lockKey(f.name)
 	since, came := f.known()
-	ctx, cancel := patiently(ctx, 0, 0)
-	defer cancel()
 	pairs, index, err := b.below(ctx, prefix)
 	if err != nil {
 		return nil, err

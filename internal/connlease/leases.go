@@ -53,7 +53,7 @@ const Remembered = 10 * time.Minute
 // New makes leases. It sends nothing. The caller closes them.
 func New(cfg Config) *Leases {
 	b := &Leases{
-		cfg: cfg, store: cfg.Store, gate: make(chan struct{}, 1),
+		cfg: cfg, store: bounded{cfg.Store}, gate: make(chan struct{}, 1),
 		sessions: make(map[backend.SessionID]*session), dead: make(map[backend.SessionID]time.Time),
 	}
 	b.life, b.end = context.WithCancelCause(context.Background())

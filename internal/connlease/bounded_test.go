@@ -1,0 +1,115 @@
+package connlease_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/connlease"
+)
+
+// silent is a database that does not answer the question with this name; its connections do
+// what they are asked.
+type silent struct {
+	database
+
+	question string
+}
+
+func (s *silent) ask(ctx context.Context, question string) error {
+	if question != s.question {
+		return nil
+	}
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+func (s *silent) Setup(ctx context.Context) error {
+	if err := s.ask(ctx, "setup"); err != nil {
+		return s.Unavailable("setup", false, err)
+	}
+	return nil
+}
+
+func (s *silent) Connect(ctx context.Context, _ backend.SessionID, _ time.Duration, _ func(connlease.Note)) (connlease.Conn, error) {
+	return connection{&s.database}, s.ask(ctx, "connect")
+}
+
+func (s *silent) Look(ctx context.Context, _ []string) (map[string]backend.LockInfo, error) {
+	return nil, s.ask(ctx, "look")
+}
+
+func (s *silent) Names(ctx context.Context, _ backend.ListRequest, _ int) ([]string, error) {
+	return []string{"n"}, s.ask(ctx, "names")
+}
+
+func (s *silent) Mark(ctx context.Context, _ connlease.Mark) (fence.Token, []connlease.Marked, error) {
+	return 1, []connlease.Marked{{}}, s.ask(ctx, "mark")
+}
+
+func (s *silent) Out(ctx context.Context, all []connlease.Marked) ([]connlease.Marked, error) {
+	if s.question == "terminate" {
+		return all, nil
+	}
+	return nil, s.ask(ctx, "out")
+}
+
+func (s *silent) Terminate(ctx context.Context, _ []connlease.Marked) error {
+	return s.ask(ctx, "terminate")
+}
+
+// The database does not answer, and does not say that it is gone; the caller has set no time
+// limit. The call ends all the same.
+func TestSilentDatabase(t *testing.T) {
+	t.Parallel()
+	type call = func(context.Context, *connlease.Leases) error
+	open := func(ctx context.Context, b *connlease.Leases) error {
+		return b.OpenSession(ctx, backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Hour})
+	}
+	inspect := func(ctx context.Context, b *connlease.Leases) error {
+		_, err := b.Inspect(ctx, "n")
+		return err
+	}
+	list := func(ctx context.Context, b *connlease.Leases) error {
+		_, err := b.List(ctx, backend.ListRequest{})
+		return err
+	}
+	breaks := func(ctx context.Context, b *connlease.Leases) error {
+		_, err := b.Break(ctx, backend.BreakRequest{Name: "n"})
+		return err
+	}
+	release := func(ctx context.Context, b *connlease.Leases) error {
+		return b.Release(ctx, backend.ReleaseRequest{Name: "n", Lease: backend.NewLeaseID()})
+	}
+	for question, c := range map[string]struct {
+		do   call
+		most time.Duration
+	}{
+		"setup": {inspect, time.Minute}, "connect": {open, 10 * time.Second}, "look": {inspect, 10 * time.Second},
+		"names": {list, 10 * time.Second}, "mark": {release, 10 * time.Second}, "out": {breaks, 10 * time.Second},
+		"terminate": {breaks, 16 * time.Second}, // after the five seconds that a holder has
+	} {
+		t.Run(question, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := &silent{question: question}
+				b := connlease.New(connlease.Config{
+					Store: s, Pause: func(time.Duration) time.Duration { return time.Hour },
+					Caps: backend.Capabilities{Name: "database", Sessions: true, MinTTL: time.Second, MaxTTL: 24 * time.Hour},
+				})
+				defer b.Close()
+				begun := time.Now()
+				if err := c.do(context.WithoutCancel(t.Context()), b); !errors.Is(err, backend.ErrUnavailable) {
+					t.Errorf("%v", err)
+				}
+				if took := time.Since(begun); took > c.most {
+					t.Errorf("after %s, at most %s", took, c.most)
+				}
+			})
+		})
+	}
+}
