@@ -41,27 +41,28 @@ func replicationOf(cfg Config) *replication {
 // sendAndWait sends the command and waits for the replicas, on one connection: WAIT is
 // about what that connection wrote, and tells lies on any other. Something is written in
 // between, so that it is also about what others wrote before and the command only read: a
-// grant that was handed over, for one.
+// grant that was handed over, for one. It adds nothing, so that a full memory allows it.
 func (l *rueidisLink) sendAndWait(ctx context.Context, cmd rueidis.Completed) (rueidis.RedisMessage, error) {
-	const keep = 2 * MaxTTL // so that it is there when the memory is full: see waitFull
 	r := l.replicas
 	got := l.client.DoMulti(redisprogram.Undated(ctx), cmd,
-		l.client.B().Set().Key(r.key).Value("1").Px(keep).Build(),
-		l.client.B().Wait().Numreplicas(int64(r.n)).Timeout(r.timeout.Milliseconds()).Build())
+		l.client.B().Pexpire().Key(r.key).Milliseconds(keepKey.Milliseconds()).Build(), l.wait())
 	msg, err := got[0].ToMessage()
 	if err != nil {
 		return rueidis.RedisMessage{}, fromRueidis(err)
 	}
-	n, err := got[2].AsInt64()
-	if written := got[1].Error(); written != nil {
-		if n, err = 0, fromRueidis(written); isFull(err) {
-			n, err = l.waitFull(ctx, keep)
-		}
+	var n int64
+	there, err := got[1].AsInt64()
+	switch {
+	case err != nil:
+	case there == 0:
+		n, err = l.waitAnew(ctx)
+	default:
+		n, err = got[2].AsInt64()
 	}
 	if err != nil {
 		// Of what was asked itself this says nothing: it was done, and must not be taken for
 		// refused, or be asked again.
-		return rueidis.RedisMessage{}, fmt.Errorf("%w: %s", ErrReplicas, err.Error())
+		return rueidis.RedisMessage{}, fmt.Errorf("%w: %s", ErrReplicas, fromRueidis(err).Error())
 	}
 	if n < int64(r.n) {
 		return rueidis.RedisMessage{}, fmt.Errorf("%w: %s, and %s are needed", ErrReplicas, strconv.FormatInt(n, 10), strconv.Itoa(r.n))
@@ -69,27 +70,22 @@ func (l *rueidisLink) sendAndWait(ctx context.Context, cmd rueidis.Completed) (r
 	return msg, nil
 }
 
-// waitFull waits for the replicas where the memory of the server is full: then nothing may be
-// written but what adds nothing.
-func (l *rueidisLink) waitFull(ctx context.Context, keep time.Duration) (int64, error) {
-	r := l.replicas
-	got := l.client.DoMulti(redisprogram.Undated(ctx),
-		l.client.B().Pexpire().Key(r.key).Milliseconds(keep.Milliseconds()).Build(),
-		l.client.B().Wait().Numreplicas(int64(r.n)).Timeout(r.timeout.Milliseconds()).Build())
-	switch there, err := got[0].AsInt64(); {
-	case err != nil:
-		return 0, fromRueidis(err)
-	case there == 0:
-		return 0, errors.New("the memory is full, and nothing can be written")
+// keepKey is for how long the key is kept that is written: longer than anybody may go without
+// a request and have a lease.
+const keepKey = 2 * MaxTTL
+
+// waitAnew waits for the replicas where the key is not there yet. The connection may be
+// another one, which is made where there is none: what was asked has been done, and is not
+// asked again over one that others make.
+func (l *rueidisLink) waitAnew(ctx context.Context) (int64, error) {
+	got := l.client.DoMulti(redisprogram.Undated(withDial(ctx)),
+		l.client.B().Set().Key(l.replicas.key).Value("1").Px(keepKey).Build(), l.wait())
+	if err := got[0].Error(); err != nil {
+		return 0, err //nolint:wrapcheck // the caller does
 	}
-	n, err := got[1].AsInt64()
-	if err != nil {
-		return 0, fromRueidis(err)
-	}
-	return n, nil
+	return got[1].AsInt64() //nolint:wrapcheck // as above
 }
 
-func isFull(err error) bool {
-	server, ok := errors.AsType[*serverError](err)
-	return ok && server.Code == "OOM"
+func (l *rueidisLink) wait() rueidis.Completed {
+	return l.client.B().Wait().Numreplicas(int64(l.replicas.n)).Timeout(l.replicas.timeout.Milliseconds()).Build()
 }

@@ -45,6 +45,9 @@ type noDial struct{}
 // withoutDial is a context in which no connection is made: errNoConnection instead.
 func withoutDial(ctx context.Context) context.Context { return context.WithValue(ctx, noDial{}, true) }
 
+// withDial takes that back.
+func withDial(ctx context.Context) context.Context { return context.WithValue(ctx, noDial{}, nil) }
+
 // serverError is an answer of the server that is an error.
 type serverError = redisprogram.ServerError
 
