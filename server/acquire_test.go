@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/wire"
 	"github.com/holdfast-io/holdfast/server"
 )
@@ -223,10 +224,10 @@ func TestFailOver(t *testing.T) {
 	}
 	before := session()
 	second := two.send("POST", lockPath("x"), body)
-	eventually(t, "the second server has taken over the place", func() bool { return session() != before })
+	leasetest.Eventually(t, "the second server has taken over the place", func() bool { return session() != before })
 	first.cancel()
 	<-first.done
-	eventually(t, "the first server has let go", func() bool { return metric(one, "holdfast_sessions{backend=\"memory\"}") == 0 })
+	leasetest.Eventually(t, "the first server has let go", func() bool { return metric(one, "holdfast_sessions{backend=\"memory\"}") == 0 })
 	one.release("x", g.Lease, 204)
 	got := second.get(t)
 	if got.status != 200 {

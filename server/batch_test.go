@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/wire"
 	"github.com/holdfast-io/holdfast/server"
 )
@@ -303,7 +304,7 @@ func TestBatchIsCutShort(t *testing.T) {
 	if err := <-hangsUp; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	eventually(t, "x is taken", func() bool {
+	leasetest.Eventually(t, "x is taken", func() bool {
 		info, err := a.b.Inspect(t.Context(), "x")
 		return err == nil && len(info.Holders) == 1
 	})

@@ -19,6 +19,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/wire"
 	"github.com/holdfast-io/holdfast/server"
 )
@@ -230,24 +231,10 @@ func (a *api) release(name, lease string, status int) {
 }
 
 // eventually waits until ok is true.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("not in %s: %s", patience, what)
-		}
-	}
-}
 
 func (a *api) waiters(name string, n int) {
 	a.t.Helper()
-	eventually(a.t, "the line has the right length", func() bool { return len(a.inspect(name).Waiters) == n })
+	leasetest.Eventually(a.t, "the line has the right length", func() bool { return len(a.inspect(name).Waiters) == n })
 }
 
 // later is a request under way.

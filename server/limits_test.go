@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/wire"
 	"github.com/holdfast-io/holdfast/server"
 )
@@ -132,7 +133,7 @@ func TestSlowReading(t *testing.T) {
 	if _, err := io.WriteString(conn, "GET /v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the stream is there", func() bool { return a.srv.Streams() == 1 })
+	leasetest.Eventually(t, "the stream is there", func() bool { return a.srv.Streams() == 1 })
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	name, owner := strings.Repeat("<", 512), strings.Repeat("<", 256) // six bytes each in an event
@@ -167,7 +168,7 @@ func TestConnectionLimits(t *testing.T) {
 			t.Errorf("%+v: the fourth connection got %q, %v", l, b, err)
 		}
 		open[0].Close()
-		eventually(t, "a place is free again", func() bool {
+		leasetest.Eventually(t, "a place is free again", func() bool {
 			c := dial(t, a)
 			_, _ = io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
 			b, _ := io.ReadAll(c)
@@ -199,7 +200,7 @@ func TestWaitersPerLock(t *testing.T) {
 	a.release("x", g.Lease, 204)
 	// One has it: there is room in line, once the server has noted that too.
 	third := a.send("POST", lockPath("x"), `{"wait":"60s"}`)
-	eventually(t, "another waits in its place", func() bool {
+	leasetest.Eventually(t, "another waits in its place", func() bool {
 		select {
 		case <-third.done:
 			if third.err != nil || third.answer.status != 429 {
@@ -235,7 +236,7 @@ func TestKeptPlacesPerLock(t *testing.T) {
 		t.Errorf("a lease of the server's: status %d", got.status)
 	}
 	a.take("y", `{"wait":"1s"}`) // another lock
-	eventually(t, "a place is free again", func() bool { return ask("0003", "0s") == 409 })
+	leasetest.Eventually(t, "a place is free again", func() bool { return ask("0003", "0s") == 409 })
 }
 
 // A poll may wait for so long and no longer; what is configured is what is told.
@@ -267,7 +268,7 @@ func TestReservedLane(t *testing.T) {
 	for i := range line {
 		line[i] = a.send("POST", lockPath("x"), `{"wait":"60s"}`)
 	}
-	eventually(t, "all slots are taken", func() bool {
+	leasetest.Eventually(t, "all slots are taken", func() bool {
 		info, err := a.b.Inspect(t.Context(), "x")
 		return err == nil && len(info.Waiters) == slots
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/wire"
 	"github.com/holdfast-io/holdfast/server"
 )
@@ -98,10 +99,10 @@ func TestReady(t *testing.T) {
 		t.Errorf("readyz %+v", r)
 	}
 	a.b.away.Store(true)
-	eventually(t, "readyz tells that the backend is away", func() bool { return a.call("GET", "/readyz", "").status == 503 })
+	leasetest.Eventually(t, "readyz tells that the backend is away", func() bool { return a.call("GET", "/readyz", "").status == 503 })
 	want[wire.Health](a, 200, "GET", "/healthz", "")
 	a.b.away.Store(false)
-	eventually(t, "readyz tells that the backend is back", func() bool { return a.call("GET", "/readyz", "").status == 200 })
+	leasetest.Eventually(t, "readyz tells that the backend is back", func() bool { return a.call("GET", "/readyz", "").status == 200 })
 }
 
 // Nobody opens a server to the network by accident.
@@ -164,7 +165,7 @@ func TestMetrics(t *testing.T) {
 	want[wire.Break](a, 200, "DELETE", lockPath("x"), "")
 	want[wire.Problem](a, 410, "PUT", lockPath("x")+"/leases/"+h.Lease, `{"ttl":"10s"}`)
 	a.take("short", `{"ttl":"1s","shared":true}`)
-	eventually(t, "what ended is not held", func() bool { return metric(a, `holdfast_held{backend="memory",mode="shared"}`) == 0 })
+	leasetest.Eventually(t, "what ended is not held", func() bool { return metric(a, `holdfast_held{backend="memory",mode="shared"}`) == 0 })
 	for series, n := range map[string]float64{
 		`holdfast_acquire_total{backend="memory",mode="exclusive",result="acquired"}`:   3,
 		`holdfast_acquire_total{backend="memory",mode="exclusive",result="held"}`:       1,
@@ -204,7 +205,7 @@ func TestRenewalsTravelTogether(t *testing.T) {
 	for i, g := range grants {
 		sent[i] = a.send("PUT", lockPath(g.Name)+"/leases/"+g.Lease, `{"ttl":"1m"}`)
 	}
-	eventually(t, "the renewals wait for the backend", func() bool { return a.srv.Queued()+b.inside() == n })
+	leasetest.Eventually(t, "the renewals wait for the backend", func() bool { return a.srv.Queued()+b.inside() == n })
 	close(b.gate)
 	for i, l := range sent {
 		got := l.get(t)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/wire"
 	"github.com/holdfast-io/holdfast/server"
 )
@@ -107,8 +108,8 @@ func TestGoneBeforeItWasTold(t *testing.T) {
 	if got, err := a.do(ctx, "POST", lockPath("x"), `{"ttl":"1h"}`); err == nil {
 		t.Fatalf("answer %d %s", got.status, got.body)
 	}
-	eventually(t, "the lock is free", func() bool { return len(a.inspect("x").Holders) == 0 })
-	eventually(t, "it is counted", func() bool { return metric(a, givenBack) == 1 && metric(a, left) == 0 && metric(a, heldNow) == 0 })
+	leasetest.Eventually(t, "the lock is free", func() bool { return len(a.inspect("x").Holders) == 0 })
+	leasetest.Eventually(t, "it is counted", func() bool { return metric(a, givenBack) == 1 && metric(a, left) == 0 && metric(a, heldNow) == 0 })
 	if lines := log.lines("a grant was not told to its client: the lease is given back"); len(lines) != 1 || lines[0]["lock"] != "x" {
 		t.Errorf("log: %v", log.String())
 	}
@@ -130,7 +131,7 @@ func TestPerhapsTold(t *testing.T) {
 	if got, err := cut.do(ctx, "POST", lockPath("x"), `{"ttl":"1h"}`); err == nil && len(got.body) > 0 {
 		t.Fatalf("answer %d %s", got.status, got.body)
 	}
-	eventually(t, "it is counted", func() bool { return metric(a, left) == 1 && metric(a, givenBack) == 0 && metric(a, heldNow) == 1 })
+	leasetest.Eventually(t, "it is counted", func() bool { return metric(a, left) == 1 && metric(a, givenBack) == 0 && metric(a, heldNow) == 1 })
 	if err := a.stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +156,7 @@ func TestOverBeforeItWasTold(t *testing.T) {
 			t.Errorf("lease %q: status %d: %s", lease, got.status, got.body)
 		}
 		if status != 200 {
-			eventually(t, "the lock is free", func() bool { return len(a.inspect("x").Holders) == 0 })
+			leasetest.Eventually(t, "the lock is free", func() bool { return len(a.inspect("x").Holders) == 0 })
 		}
 	}
 }
@@ -185,7 +186,7 @@ func TestNoPlaceIsKeptForAHolder(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{PlaceTTL: 10 * time.Minute})
 	a.call("POST", lockPath("x"), `{"wait":"10s","lease":"my-own-lease-0001"}`, wire.HeaderKeepPlace, "9m")
-	eventually(t, "its session is ended", func() bool { return metric(a, `holdfast_sessions{backend="memory"}`) == 0 })
+	leasetest.Eventually(t, "its session is ended", func() bool { return metric(a, `holdfast_sessions{backend="memory"}`) == 0 })
 	if h := a.inspect("x").Holders; len(h) != 1 {
 		t.Errorf("holders %+v", h)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/k8slock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -170,7 +171,8 @@ func (b *bench) startAs(cfg k8slock.Config, ttl time.Duration, more func(http.Ro
 		_ = p.Close()
 		transport.CloseIdleConnections()
 	})
-	if err := p.OpenSession(b.Context(), backend.SessionRequest{ID: p.id, TTL: ttl, Lost: func(l backend.Loss) { p.lost <- l }}); err != nil {
+	open := backend.SessionRequest{ID: p.id, TTL: ttl, Lost: func(l backend.Loss) { p.lost <- l }}
+	if _, err := leasetest.Insist(b.T, func(ctx context.Context) (struct{}, error) { return struct{}{}, p.OpenSession(ctx, open) }); err != nil {
 		b.Fatal(err)
 	}
 	return p
@@ -206,22 +208,31 @@ func (p *process) take(name string) (backend.AcquireRequest, backend.Grant) {
 	return req, g
 }
 
-// acquire asks once more where a busy machine has not answered in time.
 func (p *process) acquire(req backend.AcquireRequest) (backend.Grant, error) {
 	p.Helper()
-	var g backend.Grant
-	var err error
-	p.until("answered", func() bool {
-		g, err = p.Acquire(p.Context(), req)
-		return !errors.Is(err, backend.ErrUnavailable)
-	})
-	return g, err
+	return leasetest.Insist(p.T, func(ctx context.Context) (backend.Grant, error) { return p.Acquire(ctx, req) })
 }
 
 func (p *process) give(req backend.AcquireRequest) {
 	p.Helper()
-	if err := p.Release(p.Context(), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session}); err != nil {
+	calls := 0
+	_, err := leasetest.Insist(p.T, func(ctx context.Context) (struct{}, error) {
+		calls++
+		return struct{}{}, p.Release(ctx, backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session})
+	})
+	if err != nil && (calls == 1 || !errors.Is(err, backend.ErrLost)) { // it may have worked before
 		p.Fatal(err)
+	}
+}
+
+// renew renews the session, which has to live.
+func (p *process) renew() {
+	p.Helper()
+	res, err := leasetest.Insist(p.T, func(ctx context.Context) (backend.RenewResult, error) {
+		return p.Renew(ctx, backend.RenewRequest{Session: p.id})
+	})
+	if err != nil || res.SessionLost {
+		p.Fatalf("%+v, %v", res, err)
 	}
 }
 
@@ -281,7 +292,7 @@ func soon[T any](b *bench, what string, c <-chan T) T {
 
 func (p *process) holders(name string, want ...backend.AcquireRequest) {
 	p.Helper()
-	info, err := p.Inspect(p.Context(), name)
+	info, err := leasetest.Insist(p.T, func(ctx context.Context) (backend.LockInfo, error) { return p.Inspect(ctx, name) })
 	if err != nil {
 		p.Fatal(err)
 	}
@@ -382,9 +393,7 @@ func lostRenewal(b *bench) {
 	if _, err := p.Renew(b.Context(), backend.RenewRequest{Session: p.id}); !errors.Is(err, backend.ErrUnavailable) {
 		b.Fatalf("Renew whose answer is lost: %v", err)
 	}
-	if res, err := p.Renew(b.Context(), backend.RenewRequest{Session: p.id}); err != nil || res.SessionLost {
-		b.Fatalf("%+v, %v", res, err)
-	}
+	p.renew()
 }
 
 // lateRenewal: a renewal that arrives after the session was ended does not bring it back.

@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
@@ -236,7 +237,7 @@ func TestBatchClose(t *testing.T) {
 	_, _, done := s.acquireMany(2, nil)
 	s.queued(2)
 	s.open()
-	eventually(t, "the batch is on its way", func() bool { _, batches, _ := s.seen(); return len(batches) == 1 })
+	leasetest.Eventually(t, "the batch is on its way", func() bool { _, batches, _ := s.seen(); return len(batches) == 1 })
 	if err := s.b.Close(); err != nil {
 		t.Error(err)
 	}
@@ -273,7 +274,7 @@ func TestBatchWithASlowLock(t *testing.T) {
 	for i := range gates { // all flights are held up
 		gates[i] = s.through()
 	}
-	eventually(t, "they are at the gate", func() bool { return s.waiting() == len(gates) })
+	leasetest.Eventually(t, "they are at the gate", func() bool { return s.waiting() == len(gates) })
 	_, _, done := s.acquireMany(10, nil)
 	for i := range done {
 		if err := <-done[i]; err != nil {
@@ -318,7 +319,7 @@ func TestBatchWithASlowLock(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	eventually(t, "the one that is late keeps nobody from leaving", func() bool { return s.b.Flights() == 0 })
+	leasetest.Eventually(t, "the one that is late keeps nobody from leaving", func() bool { return s.b.Flights() == 0 })
 	close(hold)
 	if err := <-all; err != nil {
 		t.Error(err)
@@ -398,7 +399,7 @@ func TestServerRestartUnderLoad(t *testing.T) {
 	progress := func(what string) {
 		t.Helper()
 		from := pairs.Load()
-		eventually(t, what, func() bool { return pairs.Load() > from+5*callers })
+		leasetest.Eventually(t, what, func() bool { return pairs.Load() > from+5*callers })
 	}
 	progress("they begin")
 	first.kill()

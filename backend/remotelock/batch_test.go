@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 )
 
 // What is asked at once travels in one request, and each caller has its own answer: also
@@ -96,7 +97,7 @@ func TestAlone(t *testing.T) {
 	if len(batches) != 0 || fmt.Sprint(singles) != "[POST x DELETE x]" {
 		t.Errorf("%d batches, and alone %q", len(batches), singles)
 	}
-	eventually(t, "all have landed", func() bool { return s.b.Flights() == 0 })
+	leasetest.Eventually(t, "all have landed", func() bool { return s.b.Flights() == 0 })
 }
 
 // A lock that others have: who would wait is in line one question later, and the next ones
@@ -118,7 +119,7 @@ func TestTravelAndWait(t *testing.T) {
 	}
 	line := func(want ...backend.LeaseID) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("%d are in line", len(want)), func() bool {
+		leasetest.Eventually(t, fmt.Sprintf("%d are in line", len(want)), func() bool {
 			if s.b.Queued() != 0 {
 				t.Fatal("who knows that there is a line waits to travel with others")
 			}

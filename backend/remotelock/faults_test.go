@@ -19,24 +19,11 @@ import (
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
 	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/server"
 )
 
 // eventually waits until ok is true.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("not in %s: %s", patience, what)
-		}
-	}
-}
 
 func remote(t *testing.T, url string) *remotelock.Backend {
 	t.Helper()
@@ -96,7 +83,7 @@ func (w *taken) get(t *testing.T) *holdfast.Lock {
 
 func inLine(t *testing.T, b backend.Backend, name string, owners ...string) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("the line is %v", owners), func() bool {
+	leasetest.Eventually(t, fmt.Sprintf("the line is %v", owners), func() bool {
 		info, err := b.Inspect(t.Context(), name)
 		if err != nil || len(info.Waiters) != len(owners) {
 			return false
@@ -294,7 +281,7 @@ func TestManyWaiters(t *testing.T) {
 	for i := range line {
 		line[i] = acquire(t, c, "x", "w")
 	}
-	eventually(t, "all are in line", func() bool {
+	leasetest.Eventually(t, "all are in line", func() bool {
 		info, err := direct.Inspect(t.Context(), "x")
 		return err == nil && len(info.Waiters) == n
 	})
@@ -306,7 +293,7 @@ func TestManyWaiters(t *testing.T) {
 	}
 	for range n {
 		var got *holdfast.Lock
-		eventually(t, "the next one has it", func() bool {
+		leasetest.Eventually(t, "the next one has it", func() bool {
 			for i, w := range line {
 				select {
 				case <-w.done:

@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/wire"
 	"github.com/holdfast-io/holdfast/server"
 )
@@ -138,16 +139,16 @@ func (s *station) waiting() int {
 // busy has all flights under way, so that what is asked now travels together.
 func (s *station) busy() {
 	s.t.Helper()
-	eventually(s.t, "nothing is under way", func() bool { return s.b.Flights() == 0 })
+	leasetest.Eventually(s.t, "nothing is under way", func() bool { return s.b.Flights() == 0 })
 	for range remotelock.MaxFlights {
 		s.through()
 	}
-	eventually(s.t, "all flights are under way", func() bool { return s.waiting() == remotelock.MaxFlights })
+	leasetest.Eventually(s.t, "all flights are under way", func() bool { return s.waiting() == remotelock.MaxFlights })
 }
 
 func (s *station) queued(n int) {
 	s.t.Helper()
-	eventually(s.t, fmt.Sprintf("%d wait to travel", n), func() bool { return s.b.Queued() == n })
+	leasetest.Eventually(s.t, fmt.Sprintf("%d wait to travel", n), func() bool { return s.b.Queued() == n })
 }
 
 func (s *station) async(f func(context.Context) error) chan error {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/server"
 )
 
@@ -31,7 +32,7 @@ func newStoppableAt(t *testing.T, store *memlock.Store, addr string) *stoppable 
 		t.Fatal(err)
 	}
 	var ln net.Listener
-	eventually(t, "the port is free", func() bool {
+	leasetest.Eventually(t, "the port is free", func() bool {
 		ln, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", addr)
 		return err == nil
 	})

@@ -25,13 +25,13 @@ import (
 // so that what they write goes in one transaction, once ready has returned.
 func batched(t *testing.T, b *zklock.Backend, proxy *chaos.Proxy, id backend.SessionID, n int, f func(i int), ready func()) {
 	t.Helper()
-	first := ask("first", id)
-	take(t, b, first)
+	first := leasetest.Ask("first", id)
+	leasetest.Take(t, b, first)
 	leasetest.Eventually(t, "nothing is under way", func() bool { return !b.Flying(id) })
 	proxy.Hold(chaos.Replies)
 	var all sync.WaitGroup
 	all.Go(func() {
-		if err := b.Release(within(t), backend.ReleaseRequest{Name: first.Name, Lease: first.Lease, Session: id}); err != nil && !errors.Is(err, backend.ErrUnavailable) {
+		if err := b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: first.Name, Lease: first.Lease, Session: id}); err != nil && !errors.Is(err, backend.ErrUnavailable) {
 			t.Errorf("the first release: %v", err)
 		}
 	})
@@ -47,7 +47,7 @@ func batched(t *testing.T, b *zklock.Backend, proxy *chaos.Proxy, id backend.Ses
 // persist takes as the client does: under the same lease ID until there is an answer.
 func persist(t *testing.T, b *zklock.Backend, req backend.AcquireRequest) (backend.Grant, error) {
 	t.Helper()
-	for ctx := within(t); ; {
+	for ctx := leasetest.Within(t); ; {
 		g, err := b.Acquire(ctx, req)
 		if !errors.Is(err, backend.ErrUnavailable) || ctx.Err() != nil {
 			return g, err
@@ -59,7 +59,7 @@ func persist(t *testing.T, b *zklock.Backend, req backend.AcquireRequest) (backe
 func insist(t *testing.T, b *zklock.Backend, req backend.AcquireRequest) error {
 	t.Helper()
 	unknown := false
-	for ctx := within(t); ; unknown = true {
+	for ctx := leasetest.Within(t); ; unknown = true {
 		err := b.Release(ctx, backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session})
 		switch {
 		case unknown && errors.Is(err, backend.ErrLost):
@@ -73,7 +73,7 @@ func insist(t *testing.T, b *zklock.Backend, req backend.AcquireRequest) error {
 func requests(id backend.SessionID, n int) []backend.AcquireRequest {
 	reqs := make([]backend.AcquireRequest, n)
 	for i := range reqs {
-		reqs[i] = ask(fmt.Sprintf("n%d", i), id)
+		reqs[i] = leasetest.Ask(fmt.Sprintf("n%d", i), id)
 	}
 	return reqs
 }
@@ -88,7 +88,7 @@ func together(reqs []backend.AcquireRequest) func(piece []byte) bool {
 func empty(t *testing.T, b *zklock.Backend, reqs []backend.AcquireRequest) {
 	t.Helper()
 	for _, req := range reqs {
-		if info, err := b.Inspect(within(t), req.Name); err != nil || len(info.Holders)+len(info.Waiters) != 0 {
+		if info, err := b.Inspect(leasetest.Within(t), req.Name); err != nil || len(info.Holders)+len(info.Waiters) != 0 {
 			t.Errorf("something is left of %q: %+v, %v", req.Name, info, err)
 		}
 	}
@@ -101,11 +101,11 @@ func TestLostBatchReply(t *testing.T) {
 	server := testserver.StartZooKeeper(t, 1, testserver.AsInstalled)[0]
 	proxy := chaos.Start(t, server.Addr())
 	b, other := through(t, proxy), closing(t, server)
-	id := session(t, b, 5*time.Minute, nil)
+	id := leasetest.Session(t, b, 5*time.Minute, nil)
 	const n = 8
 	for _, req := range requests(id, n) { // the nodes are there
-		take(t, b, req)
-		give(t, b, req)
+		leasetest.Take(t, b, req)
+		leasetest.Give(t, b, req)
 	}
 	reqs := requests(id, n)
 	cut := func() {
@@ -123,7 +123,7 @@ func TestLostBatchReply(t *testing.T) {
 		tokens[i] = g.Token
 	}, cut)
 	for i, req := range reqs {
-		info, err := other.Inspect(within(t), req.Name)
+		info, err := other.Inspect(leasetest.Within(t), req.Name)
 		if err != nil || len(info.Holders) != 1 || len(info.Waiters) != 0 || info.Holders[0].Lease != req.Lease || info.Holders[0].Token != tokens[i] {
 			t.Errorf("after the lost reply: %+v, %v; want one holder with token %d", info, err, tokens[i])
 		}
@@ -142,19 +142,19 @@ func TestOneOfABatchIsDenied(t *testing.T) {
 	server := testserver.StartZooKeeper(t, 1, testserver.AsInstalled)[0]
 	proxy := chaos.Start(t, server.Addr())
 	b, other := through(t, proxy), closing(t, server)
-	id := session(t, b, 5*time.Minute, nil)
+	id := leasetest.Session(t, b, 5*time.Minute, nil)
 	const n, odd = 8, 3
 	reqs := requests(id, n)
 	for _, req := range reqs {
-		take(t, b, req)
+		leasetest.Take(t, b, req)
 	}
 	// Somebody else gives one of them back.
-	if err := other.Release(within(t), backend.ReleaseRequest{Name: reqs[odd].Name, Lease: reqs[odd].Lease, Session: id}); err != nil {
+	if err := other.Release(leasetest.Within(t), backend.ReleaseRequest{Name: reqs[odd].Name, Lease: reqs[odd].Lease, Session: id}); err != nil {
 		t.Fatal(err)
 	}
 	var errs [n]error
 	batched(t, b, proxy, id, n, func(i int) {
-		errs[i] = b.Release(within(t), backend.ReleaseRequest{Name: reqs[i].Name, Lease: reqs[i].Lease, Session: id})
+		errs[i] = b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: reqs[i].Name, Lease: reqs[i].Lease, Session: id})
 	}, func() { proxy.Release(chaos.Replies) })
 	for i, err := range errs {
 		if i == odd && !errors.Is(err, backend.ErrLost) || i != odd && err != nil {
@@ -169,12 +169,12 @@ func TestOneOfABatchIsDenied(t *testing.T) {
 	}
 	reqs = requests(id, n)
 	batched(t, b, proxy, id, n, func(i int) {
-		if _, err := b.Acquire(within(t), reqs[i]); err != nil {
+		if _, err := b.Acquire(leasetest.Within(t), reqs[i]); err != nil {
 			t.Errorf("acquire %d: %v", i, err)
 		}
 	}, func() { proxy.Release(chaos.Replies) })
 	for _, req := range reqs {
-		give(t, b, req)
+		leasetest.Give(t, b, req)
 	}
 	empty(t, other, reqs)
 }
@@ -185,16 +185,16 @@ func TestBatchOfOneLine(t *testing.T) {
 	server := testserver.StartZooKeeper(t, 1, testserver.AsInstalled)[0]
 	proxy := chaos.Start(t, server.Addr())
 	b := through(t, proxy)
-	id := session(t, b, 5*time.Minute, nil)
+	id := leasetest.Session(t, b, 5*time.Minute, nil)
 	const n = 8
-	warm := ask("one", id) // the node is there
-	take(t, b, warm)
-	give(t, b, warm)
+	warm := leasetest.Ask("one", id) // the node is there
+	leasetest.Take(t, b, warm)
+	leasetest.Give(t, b, warm)
 	var mu sync.Mutex
 	var last fence.Token
 	batched(t, b, proxy, id, n, func(i int) {
-		req := ask("one", id)
-		g, err := b.Acquire(within(t), req)
+		req := leasetest.Ask("one", id)
+		g, err := b.Acquire(leasetest.Within(t), req)
 		if err != nil {
 			t.Errorf("acquire %d: %v", i, err)
 			return
@@ -205,7 +205,7 @@ func TestBatchOfOneLine(t *testing.T) {
 		}
 		last = g.Token
 		mu.Unlock()
-		give(t, b, req)
+		leasetest.Give(t, b, req)
 	}, func() { proxy.Release(chaos.Replies) })
 }
 
@@ -216,9 +216,9 @@ func TestLostHandOverReply(t *testing.T) {
 	server := testserver.StartZooKeeper(t, 1)[0]
 	proxy := chaos.Start(t, server.Addr())
 	b, other := through(t, proxy), closing(t, server)
-	id := session(t, b, 5*time.Minute, nil)
-	held, next := ask("n", id), ask("n", id)
-	token := take(t, b, held)
+	id := leasetest.Session(t, b, 5*time.Minute, nil)
+	held, next := leasetest.Ask("n", id), leasetest.Ask("n", id)
+	token := leasetest.Take(t, b, held)
 	had := make(chan backend.Grant, 1)
 	go func() {
 		g, err := persist(t, b, next)
@@ -227,7 +227,7 @@ func TestLostHandOverReply(t *testing.T) {
 		}
 		had <- g
 	}()
-	inLine(t, other, "n", 1)
+	leasetest.InLine(t, other, "n", 1)
 	lost := proxy.LoseReply(func(piece []byte) bool { return bytes.Contains(piece, []byte(held.Lease)) })
 	gave := make(chan error, 1)
 	go func() { gave <- insist(t, b, held) }()
@@ -237,11 +237,11 @@ func TestLostHandOverReply(t *testing.T) {
 		t.Errorf("release: %v", err)
 	}
 	g := <-had
-	info, err := other.Inspect(within(t), "n")
+	info, err := other.Inspect(leasetest.Within(t), "n")
 	if err != nil || len(info.Holders) != 1 || len(info.Waiters) != 0 || info.Holders[0].Lease != next.Lease || g.Token != info.Holders[0].Token || g.Token <= token {
 		t.Errorf("token %d after %d: %+v, %v", g.Token, token, info, err)
 	}
-	give(t, b, next)
+	leasetest.Give(t, b, next)
 }
 
 // Who waits was given back by somebody else: the release of the one before does not hand
@@ -250,20 +250,20 @@ func TestFollowerIsGone(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]
 	b, other := closing(t, server), closing(t, server)
-	id := session(t, b, 5*time.Minute, nil)
+	id := leasetest.Session(t, b, 5*time.Minute, nil)
 	for range 5 {
-		held, next := ask("n", id), ask("n", id)
-		take(t, b, held)
+		held, next := leasetest.Ask("n", id), leasetest.Ask("n", id)
+		leasetest.Take(t, b, held)
 		had := make(chan error, 1)
 		go func() {
-			_, err := b.Acquire(within(t), next)
+			_, err := b.Acquire(leasetest.Within(t), next)
 			had <- err
 		}()
-		inLine(t, other, "n", 1)
-		if err := other.Release(within(t), backend.ReleaseRequest{Name: "n", Lease: next.Lease, Session: id}); err != nil {
+		leasetest.InLine(t, other, "n", 1)
+		if err := other.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "n", Lease: next.Lease, Session: id}); err != nil {
 			t.Fatal(err)
 		}
-		give(t, b, held)
+		leasetest.Give(t, b, held)
 		if err := <-had; !errors.Is(err, backend.ErrLost) {
 			t.Fatalf("who was given back: %v", err)
 		}
@@ -276,36 +276,36 @@ func TestOneInTheMiddleGivesUp(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]
 	b, other := closing(t, server), closing(t, server)
-	id := session(t, b, 5*time.Minute, nil)
-	held, middle, last := ask("n", id), ask("n", id), ask("n", id)
-	take(t, b, held)
+	id := leasetest.Session(t, b, 5*time.Minute, nil)
+	held, middle, last := leasetest.Ask("n", id), leasetest.Ask("n", id), leasetest.Ask("n", id)
+	leasetest.Take(t, b, held)
 	wait := func(ctx context.Context, req backend.AcquireRequest, n int) <-chan error {
 		had := make(chan error, 1)
 		go func() {
 			_, err := b.Acquire(ctx, req)
 			had <- err
 		}()
-		inLine(t, other, "n", n)
+		leasetest.InLine(t, other, "n", n)
 		return had
 	}
-	ctx, leave := context.WithCancel(within(t))
-	hadMiddle, hadLast := wait(ctx, middle, 1), wait(within(t), last, 2)
+	ctx, leave := context.WithCancel(leasetest.Within(t))
+	hadMiddle, hadLast := wait(ctx, middle, 1), wait(leasetest.Within(t), last, 2)
 	leave() // it stays in line, and nobody waits for it
 	if err := <-hadMiddle; !errors.Is(err, context.Canceled) {
 		t.Errorf("who gave up: %v", err)
 	}
-	give(t, b, middle)
-	inLine(t, other, "n", 1)
+	leasetest.Give(t, b, middle)
+	leasetest.InLine(t, other, "n", 1)
 	select {
 	case err := <-hadLast:
 		t.Fatalf("out while another holds: %v", err)
 	case <-time.After(time.Second): // it has looked by now
 	}
-	give(t, b, held)
+	leasetest.Give(t, b, held)
 	if err := <-hadLast; err != nil {
 		t.Error(err)
 	}
-	give(t, b, last)
+	leasetest.Give(t, b, last)
 }
 
 // spy counts the requests of a connection by what they are: the library writes one at a
@@ -345,18 +345,18 @@ func TestRequestsOfAPair(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id := session(t, closed(t, b), 5*time.Minute, nil)
-	req := ask("n", id)
-	take(t, b, req)
-	give(t, b, req)
+	id := leasetest.Session(t, closed(t, b), 5*time.Minute, nil)
+	req := leasetest.Ask("n", id)
+	leasetest.Take(t, b, req)
+	leasetest.Give(t, b, req)
 	mu.Lock()
 	before := kinds[multi]
 	mu.Unlock()
 	const pairs = 20
 	for range pairs {
-		req := ask("n", id)
-		take(t, b, req)
-		give(t, b, req)
+		req := leasetest.Ask("n", id)
+		leasetest.Take(t, b, req)
+		leasetest.Give(t, b, req)
 	}
 	mu.Lock()
 	defer mu.Unlock()
@@ -383,10 +383,10 @@ func TestAbandonedBeforeItLeft(t *testing.T) {
 	server := testserver.StartZooKeeper(t, 1)[0]
 	proxy := chaos.Start(t, server.Addr())
 	b, other := through(t, proxy), closing(t, server)
-	id := session(t, b, 5*time.Minute, nil)
-	take(t, other, ask("n", session(t, other, 5*time.Minute, nil)))
+	id := leasetest.Session(t, b, 5*time.Minute, nil)
+	leasetest.Take(t, other, leasetest.Ask("n", leasetest.Session(t, other, 5*time.Minute, nil)))
 	thaw := b.Freeze(id)
-	req := ask("n", id)
+	req := leasetest.Ask("n", id)
 	ctx, cancel := context.WithCancel(t.Context())
 	gaveUp := make(chan error, 1)
 	go func() {
@@ -398,13 +398,13 @@ func TestAbandonedBeforeItLeft(t *testing.T) {
 	if err := <-gaveUp; err == nil {
 		t.Fatal("granted to nobody")
 	}
-	if err := b.Release(within(t), backend.ReleaseRequest{Name: "n", Lease: req.Lease, Session: id, Abandon: true}); err != nil {
+	if err := b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "n", Lease: req.Lease, Session: id, Abandon: true}); err != nil {
 		t.Fatal(err)
 	}
 	lost := proxy.LoseReply(func(piece []byte) bool { return bytes.Contains(piece, []byte(req.Lease)) })
 	thaw()
 	<-lost
-	inLine(t, other, "n", 1) // it arrived
+	leasetest.InLine(t, other, "n", 1) // it arrived
 	proxy.Reset()
-	inLine(t, other, "n", 0)
+	leasetest.InLine(t, other, "n", 0)
 }

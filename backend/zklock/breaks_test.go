@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -21,7 +22,7 @@ func awaitLoss(t *testing.T, told <-chan backend.Loss) backend.Loss {
 	select {
 	case l := <-told:
 		return l
-	case <-time.After(patience):
+	case <-time.After(leasetest.Patience):
 		t.Fatal("the loss was not told")
 		return backend.Loss{}
 	}
@@ -34,14 +35,14 @@ func TestManyAreBroken(t *testing.T) {
 	server := testserver.StartZooKeeper(t, 1)[0]
 	b, other := closing(t, server), closing(t, server)
 	told, tell := losses()
-	id := session(t, b, 5*time.Minute, tell)
+	id := leasetest.Session(t, b, 5*time.Minute, tell)
 	const readers = 150
 	had := make(chan backend.LeaseID, readers)
 	for range readers {
-		req := ask("n", id)
+		req := leasetest.Ask("n", id)
 		req.Mode = backend.Shared
 		go func() {
-			if _, err := b.Acquire(within(t), req); err != nil {
+			if _, err := b.Acquire(leasetest.Within(t), req); err != nil {
 				t.Errorf("acquire: %v", err)
 			}
 			had <- req.Lease
@@ -51,7 +52,7 @@ func TestManyAreBroken(t *testing.T) {
 	for range readers {
 		out[<-had] = true
 	}
-	res, err := other.Break(within(t), backend.BreakRequest{Name: "n", Reason: "stuck"})
+	res, err := other.Break(leasetest.Within(t), backend.BreakRequest{Name: "n", Reason: "stuck"})
 	if err != nil || len(res.Broken) != readers {
 		t.Fatalf("broke %d of %d: %v", len(res.Broken), readers, err)
 	}
@@ -70,13 +71,13 @@ func TestLongReasons(t *testing.T) {
 	server := testserver.StartZooKeeper(t, 1)[0]
 	b, other := closing(t, server), closing(t, server)
 	told, tell := losses()
-	id := session(t, b, 5*time.Minute, tell)
+	id := leasetest.Session(t, b, 5*time.Minute, tell)
 	const breaks = 50
 	for n := range breaks {
-		req := ask(strconv.Itoa(n), id)
-		take(t, b, req)
+		req := leasetest.Ask(strconv.Itoa(n), id)
+		leasetest.Take(t, b, req)
 		// Each of these takes six bytes in JSON.
-		if _, err := other.Break(within(t), backend.BreakRequest{Name: req.Name, Reason: strings.Repeat("<", 1000)}); err != nil {
+		if _, err := other.Break(leasetest.Within(t), backend.BreakRequest{Name: req.Name, Reason: strings.Repeat("<", 1000)}); err != nil {
 			t.Fatalf("break %d: %v", n, err)
 		}
 		if l := awaitLoss(t, told); l.Lease != req.Lease {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,9 +17,6 @@ import (
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
-
-// patience is for what must happen, on a machine however busy.
-const patience = time.Minute
 
 // closing opens a backend that the test closes.
 func closing(t *testing.T, servers ...*testserver.ZooKeeperServer) *zklock.Backend {
@@ -48,50 +44,6 @@ func through(t *testing.T, proxy *chaos.Proxy) *zklock.Backend {
 	return closed(t, b)
 }
 
-func within(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-func session(t *testing.T, b *zklock.Backend, ttl time.Duration, lost func(backend.Loss)) backend.SessionID {
-	t.Helper()
-	id := backend.NewSessionID()
-	if err := b.OpenSession(within(t), backend.SessionRequest{ID: id, TTL: ttl, Lost: lost}); err != nil {
-		t.Fatalf("open session: %v", err)
-	}
-	return id
-}
-
-func ask(name string, id backend.SessionID) backend.AcquireRequest {
-	return backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Session: id, Wait: true}
-}
-
-func take(t *testing.T, b *zklock.Backend, req backend.AcquireRequest) fence.Token {
-	t.Helper()
-	g, err := b.Acquire(within(t), req)
-	if err != nil {
-		t.Fatalf("acquire %q: %v", req.Name, err)
-	}
-	return g.Token
-}
-
-func give(t *testing.T, b *zklock.Backend, req backend.AcquireRequest) {
-	t.Helper()
-	if err := b.Release(within(t), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session}); err != nil {
-		t.Fatalf("release %q: %v", req.Name, err)
-	}
-}
-
-func inLine(t *testing.T, b *zklock.Backend, name string, n int) {
-	t.Helper()
-	leasetest.Eventually(t, fmt.Sprintf("%d in line for %q", n, name), func() bool {
-		info, err := b.Inspect(within(t), name)
-		return err == nil && len(info.Waiters) == n
-	})
-}
-
 // B: the reply to the create is lost: there is no ghost, and the same lease asked again
 // is the same grant.
 func TestLostCreateReply(t *testing.T) {
@@ -99,16 +51,16 @@ func TestLostCreateReply(t *testing.T) {
 	server := testserver.StartZooKeeper(t, 1)[0]
 	proxy := chaos.Start(t, server.Addr())
 	b, other := through(t, proxy), closing(t, server)
-	id := session(t, b, time.Minute, nil)
-	take(t, b, ask("warm", id)) // the nodes are there
-	req := ask("n", id)
+	id := leasetest.Session(t, b, time.Minute, nil)
+	leasetest.Take(t, b, leasetest.Ask("warm", id)) // the nodes are there
+	req := leasetest.Ask("n", id)
 	lost := proxy.LoseReply(func(piece []byte) bool { return bytes.Contains(piece, []byte(req.Lease)) })
 	had := make(chan error, 1)
 	var grant backend.Grant
 	go func() {
 		var err error
 		for { // as the client does: under the same lease ID
-			if grant, err = b.Acquire(within(t), req); !errors.Is(err, backend.ErrUnavailable) {
+			if grant, err = b.Acquire(leasetest.Within(t), req); !errors.Is(err, backend.ErrUnavailable) {
 				break
 			}
 		}
@@ -119,12 +71,12 @@ func TestLostCreateReply(t *testing.T) {
 	if err := <-had; err != nil {
 		t.Fatal(err)
 	}
-	info, err := other.Inspect(within(t), "n")
+	info, err := other.Inspect(leasetest.Within(t), "n")
 	if err != nil || len(info.Holders) != 1 || len(info.Waiters) != 0 || info.Holders[0].Token != grant.Token || info.Holders[0].Lease != req.Lease {
 		t.Errorf("after the lost reply: %+v, %v; want one holder with token %d", info, err, grant.Token)
 	}
-	give(t, b, req)
-	if info, err := other.Inspect(within(t), "n"); err != nil || len(info.Holders)+len(info.Waiters) != 0 {
+	leasetest.Give(t, b, req)
+	if info, err := other.Inspect(leasetest.Within(t), "n"); err != nil || len(info.Holders)+len(info.Waiters) != 0 {
 		t.Errorf("something is left: %+v, %v", info, err)
 	}
 }
@@ -134,26 +86,26 @@ func TestLostCreateReply(t *testing.T) {
 func TestTokenStays(t *testing.T) {
 	t.Parallel()
 	b := closing(t, testserver.StartZooKeeper(t, 1)...)
-	id := session(t, b, 10*time.Second, nil)
-	first, second := ask("n", id), ask("n", id)
-	take(t, b, first)
+	id := leasetest.Session(t, b, 10*time.Second, nil)
+	first, second := leasetest.Ask("n", id), leasetest.Ask("n", id)
+	leasetest.Take(t, b, first)
 	got := make(chan fence.Token, 1)
-	go func() { got <- take(t, b, second) }()
-	inLine(t, b, "n", 1)
-	before, err := b.Inspect(within(t), "n")
+	go func() { got <- leasetest.Take(t, b, second) }()
+	leasetest.InLine(t, b, "n", 1)
+	before, err := b.Inspect(leasetest.Within(t), "n")
 	if err != nil {
 		t.Fatal(err)
 	}
-	give(t, b, first)
+	leasetest.Give(t, b, first)
 	token := <-got
 	leasetest.Eventually(t, "the entry is told since when", func() bool {
-		info, err := b.Inspect(within(t), "n")
+		info, err := b.Inspect(leasetest.Within(t), "n")
 		if err != nil || len(info.Holders) != 1 || info.Holders[0].Token != token {
 			t.Fatalf("%+v, %v; want token %d", info, err, token)
 		}
 		return info.Holders[0].Since.After(before.Waiters[0].Since)
 	})
-	if again := take(t, b, second); again != token {
+	if again := leasetest.Take(t, b, second); again != token {
 		t.Errorf("asked again: token %d, and it was %d", again, token)
 	}
 }
@@ -168,24 +120,24 @@ func TestHolderIsCutOff(t *testing.T) {
 	b, other := through(t, proxy), closing(t, server)
 	const ttl = 8 * time.Second // time to get in line, also on a busy machine
 	lost := make(chan time.Time, 1)
-	id := session(t, b, ttl, func(l backend.Loss) {
+	id := leasetest.Session(t, b, ttl, func(l backend.Loss) {
 		if l.Lease == "" {
 			lost <- time.Now()
 		}
 	})
-	first := take(t, b, ask("n", id))
-	next := ask("n", session(t, other, time.Minute, nil))
+	first := leasetest.Take(t, b, leasetest.Ask("n", id))
+	next := leasetest.Ask("n", leasetest.Session(t, other, time.Minute, nil))
 	had := make(chan backend.Grant, 1)
 	go func() {
-		g, err := other.Acquire(within(t), next)
+		g, err := other.Acquire(leasetest.Within(t), next)
 		if err != nil {
 			t.Errorf("the next: %v", err)
 		}
 		had <- g
 	}()
-	inLine(t, other, "n", 1)
+	leasetest.InLine(t, other, "n", 1)
 	before := time.Now()
-	if res, err := b.Renew(within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
+	if res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
 		t.Fatalf("%+v, %v", res, err)
 	}
 	renewed := time.Now()
@@ -209,7 +161,7 @@ func TestHolderIsCutOff(t *testing.T) {
 	default:
 		t.Error("the next has the lock, and the holder does not know")
 	}
-	if _, err := b.Acquire(within(t), ask("n", id)); !errors.Is(err, backend.ErrSessionLost) {
+	if _, err := b.Acquire(leasetest.Within(t), leasetest.Ask("n", id)); !errors.Is(err, backend.ErrSessionLost) {
 		t.Errorf("acquire under the dead session: %v", err)
 	}
 }
@@ -225,7 +177,7 @@ func TestEnsemble(t *testing.T) {
 	// The others give a leader that hangs up after ten ticks, which are five seconds, and
 	// need some for another one: on a busy machine as many again.
 	const ttl = 20 * time.Second
-	ids := map[*zklock.Backend]backend.SessionID{a: session(t, a, ttl, tell), b: session(t, b, ttl, tell)}
+	ids := map[*zklock.Backend]backend.SessionID{a: leasetest.Session(t, a, ttl, tell), b: leasetest.Session(t, b, ttl, tell)}
 	stop := make(chan struct{})
 	var keepers sync.WaitGroup
 	for x, id := range ids { // as the client does
@@ -244,8 +196,8 @@ func TestEnsemble(t *testing.T) {
 		})
 	}
 	defer func() { close(stop); keepers.Wait() }()
-	held := ask("n", ids[a])
-	last := take(t, a, held)
+	held := leasetest.Ask("n", ids[a])
+	last := leasetest.Take(t, a, held)
 	for round, hurt := range []func(*testserver.ZooKeeperServer){
 		func(s *testserver.ZooKeeperServer) { s.Kill() },
 		func(s *testserver.ZooKeeperServer) { s.Process().Stop() },
@@ -263,11 +215,11 @@ func TestEnsemble(t *testing.T) {
 		if round%2 == 1 {
 			from, to = b, a
 		}
-		next := ask("n", ids[to])
+		next := leasetest.Ask("n", ids[to])
 		had := make(chan fence.Token, 1)
 		go func() {
 			for {
-				g, err := to.Acquire(within(t), next)
+				g, err := to.Acquire(leasetest.Within(t), next)
 				if errors.Is(err, backend.ErrUnavailable) {
 					continue
 				}
@@ -278,10 +230,10 @@ func TestEnsemble(t *testing.T) {
 				return
 			}
 		}()
-		inLine(t, from, "n", 1)
+		leasetest.InLine(t, from, "n", 1)
 		hurt(leader)
 		leasetest.Eventually(t, "the release", func() bool {
-			err := from.Release(within(t), backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: held.Session})
+			err := from.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: held.Session})
 			if err != nil && !errors.Is(err, backend.ErrUnavailable) && !errors.Is(err, backend.ErrLost) {
 				t.Fatalf("round %d: release: %v", round, err)
 			}
@@ -310,19 +262,19 @@ func TestNoHerd(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]
 	b := closing(t, server)
-	id := session(t, b, 10*time.Minute, nil)
+	id := leasetest.Session(t, b, 10*time.Minute, nil)
 	const n = 1000
-	held := ask("n", id)
-	last := take(t, b, held)
+	held := leasetest.Ask("n", id)
+	last := leasetest.Take(t, b, held)
 	type granted struct {
 		req   backend.AcquireRequest
 		token fence.Token
 	}
 	had := make(chan granted, n)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*patience) // for a thousand turns
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*leasetest.Patience) // for a thousand turns
 	t.Cleanup(cancel)
 	for range n {
-		req := ask("n", id)
+		req := leasetest.Ask("n", id)
 		go func() {
 			g, err := b.Acquire(ctx, req)
 			if err != nil {
@@ -331,12 +283,12 @@ func TestNoHerd(t *testing.T) {
 			had <- granted{req, g.Token}
 		}()
 	}
-	inLine(t, b, "n", n)
+	leasetest.InLine(t, b, "n", n)
 	// Each watches its own node, which the one behind it watches too; the first watches the
 	// holder's, and the session its notices.
 	const others = 2
 	leasetest.Eventually(t, "all watch", func() bool { return server.Count("zk_watch_count") == n+others })
-	give(t, b, held)
+	leasetest.Give(t, b, held)
 	next := <-had
 	if left := server.Count("zk_watch_count"); left != n+others-1 {
 		t.Errorf("%d watches are left of %d: one has to fire for a release", left, n+others)
@@ -346,14 +298,14 @@ func TestNoHerd(t *testing.T) {
 			t.Fatalf("grant %d: token %d after %d", i, next.token, last)
 		}
 		last = next.token
-		give(t, b, next.req)
+		leasetest.Give(t, b, next.req)
 		if i == n {
 			break
 		}
 		next = <-had
 	}
 	leasetest.Eventually(t, "the container is collected", func() bool {
-		page, err := b.List(within(t), backend.ListRequest{})
+		page, err := b.List(leasetest.Within(t), backend.ListRequest{})
 		return err == nil && len(page.Locks) == 0 && server.Count("zk_ephemerals_count") == 2
 	})
 }
@@ -372,14 +324,14 @@ func TestUserAndBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	closed(t, b)
-	take(t, b, ask("n", session(t, b, time.Minute, nil)))
+	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, time.Minute, nil)))
 	cfg.User, cfg.Password = "v", "other"
 	stranger, err := zklock.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	closed(t, stranger)
-	err = stranger.OpenSession(within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+	err = stranger.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
 	if !errors.Is(err, backend.ErrUnavailable) || strings.Contains(err.Error(), "other") {
 		t.Errorf("a stranger's session: %v", err)
 	}
@@ -390,7 +342,7 @@ func TestUserAndBounds(t *testing.T) {
 	}
 	closed(t, wide)
 	var bad *backend.InvalidError
-	err = wide.OpenSession(within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: 30 * time.Minute})
+	err = wide.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: 30 * time.Minute})
 	if !errors.As(err, &bad) || bad.Field != "ttl" {
 		t.Errorf("a session that is too long: %v", err)
 	}
@@ -403,11 +355,11 @@ func TestWatchesComeBeforeAnswers(t *testing.T) {
 	server := testserver.StartZooKeeper(t, 1)[0]
 	proxy := chaos.Start(t, server.Addr())
 	b := through(t, proxy)
-	id := session(t, b, 5*time.Minute, nil)
+	id := leasetest.Session(t, b, 5*time.Minute, nil)
 	// Those of one session tell each other: two take turns.
-	ids := []backend.SessionID{session(t, b, 5*time.Minute, nil), id}
-	held := ask("n", id)
-	take(t, b, held)
+	ids := []backend.SessionID{leasetest.Session(t, b, 5*time.Minute, nil), id}
+	held := leasetest.Ask("n", id)
+	leasetest.Take(t, b, held)
 	const waiters, breaks = 30, 20
 	type turn struct {
 		req backend.AcquireRequest
@@ -415,15 +367,15 @@ func TestWatchesComeBeforeAnswers(t *testing.T) {
 	}
 	turns := make(chan turn, waiters)
 	for n := range waiters {
-		req := ask("n", ids[n%len(ids)])
+		req := leasetest.Ask("n", ids[n%len(ids)])
 		go func() {
-			_, err := b.Acquire(within(t), req)
+			_, err := b.Acquire(leasetest.Within(t), req)
 			for errors.Is(err, backend.ErrUnavailable) { // it keeps its place
-				_, err = b.Acquire(within(t), req)
+				_, err = b.Acquire(leasetest.Within(t), req)
 			}
 			turns <- turn{req, err}
 		}()
-		inLine(t, b, "n", n+1)
+		leasetest.InLine(t, b, "n", n+1)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	var busy sync.WaitGroup
@@ -446,12 +398,12 @@ func TestWatchesComeBeforeAnswers(t *testing.T) {
 	}
 	stop()
 	busy.Wait()
-	give(t, b, held)
+	leasetest.Give(t, b, held)
 	for range waiters {
 		next := <-turns
 		if next.err != nil {
 			t.Fatal(next.err)
 		}
-		give(t, b, next.req)
+		leasetest.Give(t, b, next.req)
 	}
 }

@@ -22,17 +22,17 @@ func TestManyWatchesComeBack(t *testing.T) {
 	proxy := chaos.Start(t, server.Addr())
 	b, other := through(t, proxy), closing(t, server)
 	told, tell := losses()
-	id, others := session(t, b, 5*time.Minute, tell), session(t, other, 5*time.Minute, nil)
-	held := ask("held", id)
-	take(t, b, held)
+	id, others := leasetest.Session(t, b, 5*time.Minute, tell), leasetest.Session(t, other, 5*time.Minute, nil)
+	held := leasetest.Ask("held", id)
+	leasetest.Take(t, b, held)
 	ctx, cancel := context.WithCancel(t.Context())
 	const waits = 150 // twice 300 bytes for each
 	waiters := make(chan error, waits)
 	for n := range waits {
 		name := fmt.Sprint(strings.Repeat("n", 200), n)
-		take(t, other, ask(name, others))
+		leasetest.Take(t, other, leasetest.Ask(name, others))
 		go func() {
-			_, err := b.Acquire(ctx, ask(name, id))
+			_, err := b.Acquire(ctx, leasetest.Ask(name, id))
 			waiters <- err
 		}()
 	}
@@ -48,10 +48,10 @@ func TestManyWatchesComeBack(t *testing.T) {
 	leasetest.Eventually(t, "all watch", func() bool { return server.Count("zk_watch_count") == 2*waits+notices })
 	proxy.Reset()
 	leasetest.Eventually(t, "it is connected again", func() bool {
-		_, err := b.Renew(within(t), backend.RenewRequest{Session: id})
+		_, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id})
 		return err == nil
 	})
-	if _, err := other.Break(within(t), backend.BreakRequest{Name: "held"}); err != nil {
+	if _, err := other.Break(leasetest.Within(t), backend.BreakRequest{Name: "held"}); err != nil {
 		t.Fatal(err)
 	}
 	if l := awaitLoss(t, told); l.Lease != held.Lease {
@@ -66,15 +66,15 @@ func TestLessTime(t *testing.T) {
 	server := testserver.StartZooKeeper(t, 1)[0]
 	b := closing(t, server)
 	told, tell := losses()
-	id := session(t, b, 5*time.Minute, tell)
-	take(t, b, ask("n", id))
+	id := leasetest.Session(t, b, 5*time.Minute, tell)
+	leasetest.Take(t, b, leasetest.Ask("n", id))
 	server.Kill()
 	server.SetMaxSession(10 * time.Second)
 	server.Start()
 	if l := awaitLoss(t, told); l.Lease != "" || l.Session != id {
 		t.Errorf("told %+v; want the end of the session", l)
 	}
-	if res, err := b.Renew(within(t), backend.RenewRequest{Session: id}); err != nil || !res.SessionLost {
+	if res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); err != nil || !res.SessionLost {
 		t.Errorf("a renewal: %+v, %v", res, err)
 	}
 }
@@ -83,7 +83,7 @@ func TestLessTime(t *testing.T) {
 func TestOddTTL(t *testing.T) {
 	t.Parallel()
 	b := closing(t, testserver.StartZooKeeper(t, 1)...)
-	take(t, b, ask("n", session(t, b, time.Minute/7, nil)))
+	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, time.Minute/7, nil)))
 }
 
 // TestUserWhenAway: a connection that was made while the ensemble was away says who it is
@@ -101,7 +101,7 @@ func TestUserWhenAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	closed(t, there)
-	take(t, there, ask("n", session(t, there, 5*time.Minute, nil)))
+	leasetest.Take(t, there, leasetest.Ask("n", leasetest.Session(t, there, 5*time.Minute, nil)))
 	cfg.Servers = []string{proxy.Addr()}
 	b, err := zklock.New(cfg)
 	if err != nil {
@@ -116,7 +116,7 @@ func TestUserWhenAway(t *testing.T) {
 	}
 	proxy.Heal()
 	leasetest.Eventually(t, "it may look", func() bool {
-		info, err := b.Inspect(within(t), "n")
+		info, err := b.Inspect(leasetest.Within(t), "n")
 		if err != nil {
 			t.Log(err)
 		}
@@ -130,7 +130,7 @@ func TestCloseWhenAway(t *testing.T) {
 	server := testserver.StartZooKeeper(t, 1)[0]
 	proxy := chaos.Start(t, server.Addr())
 	b := through(t, proxy)
-	take(t, b, ask("n", session(t, b, 10*time.Minute, nil)))
+	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, 10*time.Minute, nil)))
 	proxy.BlackHole()
 	done := make(chan error, 1)
 	go func() { done <- b.Close() }()
@@ -139,7 +139,7 @@ func TestCloseWhenAway(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(patience):
+	case <-time.After(leasetest.Patience):
 		t.Error("close waits for a server that does not answer")
 		proxy.Reset()
 		if err := <-done; err != nil {
@@ -166,22 +166,22 @@ func TestRenewedAndCutOff(t *testing.T) {
 	proxy := chaos.Start(t, follower.Addr())
 	b, other := through(t, proxy), closing(t, rest...)
 	const ttl, silent = 20 * time.Second, 5 * time.Second
-	id := session(t, b, ttl, nil)
-	take(t, b, ask("n", id))
+	id := leasetest.Session(t, b, ttl, nil)
+	leasetest.Take(t, b, leasetest.Ask("n", id))
 	had := make(chan time.Time, 1)
-	next := ask("n", session(t, other, time.Minute, nil))
+	next := leasetest.Ask("n", leasetest.Session(t, other, time.Minute, nil))
 	go func() {
-		if _, err := other.Acquire(within(t), next); err != nil {
+		if _, err := other.Acquire(leasetest.Within(t), next); err != nil {
 			t.Errorf("the next: %v", err)
 		}
 		had <- time.Now()
 	}()
-	inLine(t, other, "n", 1)
+	leasetest.InLine(t, other, "n", 1)
 	proxy.Hold(chaos.Requests)
 	<-time.After(silent) // it is the silence that matters
 	before := time.Now()
 	proxy.Release(chaos.Requests)
-	res, err := b.Renew(within(t), backend.RenewRequest{Session: id})
+	res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id})
 	follower.Kill()
 	proxy.BlackHole()
 	if err != nil || res.SessionLost {
@@ -201,19 +201,19 @@ func TestEndWhileReconnecting(t *testing.T) {
 		how string
 		f   func(*zklock.Backend, backend.SessionID) error
 	}{
-		{"EndSession", func(b *zklock.Backend, id backend.SessionID) error { return b.EndSession(within(t), id) }},
+		{"EndSession", func(b *zklock.Backend, id backend.SessionID) error { return b.EndSession(leasetest.Within(t), id) }},
 		{"Close", func(b *zklock.Backend, _ backend.SessionID) error { return b.Close() }},
 	} {
 		proxy := chaos.Start(t, server.Addr())
 		b, other := through(t, proxy), closing(t, server)
-		id := session(t, b, 5*time.Minute, nil)
-		take(t, b, ask(end.how, id))
+		id := leasetest.Session(t, b, 5*time.Minute, nil)
+		leasetest.Take(t, b, leasetest.Ask(end.how, id))
 		proxy.Reset()
 		if err := end.f(b, id); err != nil {
 			t.Errorf("%s: %v", end.how, err)
 		}
 		leasetest.Eventually(t, "it is given back by "+end.how, func() bool {
-			info, err := other.Inspect(within(t), end.how)
+			info, err := other.Inspect(leasetest.Within(t), end.how)
 			return err == nil && len(info.Holders) == 0
 		})
 	}
