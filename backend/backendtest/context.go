@@ -35,9 +35,9 @@ func waitDeadline(e *env) {
 	l := a.take(a.ask(name))
 	r := b.ask(name)
 	r.Wait = true
+	from := time.Now() // before the time of the context begins
 	ctx, cancel := context.WithTimeout(e.ctx, patience)
 	defer cancel()
-	from := time.Now()
 	g, err := b.b.Acquire(ctx, r)
 	took := time.Since(from)
 	if err == nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, backend.ErrUnavailable) {
