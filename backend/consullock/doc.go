@@ -36,6 +36,7 @@
 // so a release wakes one process, however many wait. Every half minute it looks again,
 // lest an answer was lost. Where a process waits for more than 32 locks, the others share
 // one question, about all locks: a change anywhere makes it look at all of them then.
+// Any other request has ten seconds to be answered, however long its caller would wait.
 //
 // Within a process a lock goes from hand to hand without a question: an acquire that has to
 // wait has seen the line, of which nothing can change but that somebody leaves, so that a
