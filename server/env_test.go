@@ -230,8 +230,6 @@ func (a *api) release(name, lease string, status int) {
 	}
 }
 
-// eventually waits until ok is true.
-
 func (a *api) waiters(name string, n int) {
 	a.t.Helper()
 	leasetest.Eventually(a.t, "the line has the right length", func() bool { return len(a.inspect(name).Waiters) == n })

@@ -2,6 +2,7 @@ package consullock_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -133,23 +134,18 @@ func TestNothingIsLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	look, _ := client(t, server.Addr(), nil)
-	var keys []string
-	var sessions []*api.SessionEntry
 	ours := func(e *api.SessionEntry) bool { return e.Name == "holdfast" } // the others are the test server's
-	for end := time.Now().Add(leasetest.Patience); ; time.Sleep(20 * time.Millisecond) {
-		var err, err2 error
-		keys, _, err = look.KV().Keys("", "", nil)
-		sessions, _, err2 = look.Session().List(nil)
+	leasetest.Succeeds(t, func() error {
+		keys, _, err := look.KV().Keys("", "", nil)
+		sessions, _, err2 := look.Session().List(nil)
 		if err = errors.Join(err, err2); err != nil {
 			t.Fatal(err)
 		}
-		if len(keys) == 0 && !slices.ContainsFunc(sessions, ours) {
-			return
+		if len(keys) > 0 || slices.ContainsFunc(sessions, ours) {
+			return fmt.Errorf("left behind: keys %q, %d sessions", keys, len(sessions))
 		}
-		if time.Now().After(end) {
-			t.Fatalf("left behind: keys %q, %d sessions", keys, len(sessions))
-		}
-	}
+		return nil
+	})
 }
 
 // TestEndsAtItsTTL: a session that nobody renews is over at its TTL as long as its process
@@ -314,15 +310,11 @@ func TestLeaderIsKilled(t *testing.T) {
 	}()
 	leasetest.InLine(t, b, "n", 1)
 	servers[leader].Kill()
-	deadline := time.Now().Add(leasetest.Patience)
-	for {
-		err := b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: one})
-		if err == nil || errors.Is(err, backend.ErrLost) {
-			break
-		}
-		if !errors.Is(err, backend.ErrUnavailable) || time.Now().After(deadline) {
-			t.Fatalf("release: %v", err)
-		}
+	err := leasetest.InsistOn(t, func(ctx context.Context) error {
+		return b.Release(ctx, backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: one})
+	})
+	if err != nil && !errors.Is(err, backend.ErrLost) { // asked twice
+		t.Fatalf("release: %v", err)
 	}
 	if err := <-next; err != nil {
 		t.Fatalf("the waiter: %v", err)

@@ -19,11 +19,12 @@ import (
 func TestSilentAnswers(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartConsul(t, 1)[0]
+	type do = func(context.Context, *consullock.Backend, backend.SessionID, backend.AcquireRequest) error
 	type call struct {
 		request string // has this in it
-		do      func(context.Context, *consullock.Backend, backend.SessionID, backend.AcquireRequest) error
+		do      do
 	}
-	acquire := func(wait bool) func(context.Context, *consullock.Backend, backend.SessionID, backend.AcquireRequest) error {
+	acquire := func(wait bool) do {
 		lease := backend.NewLeaseID()
 		return func(ctx context.Context, b *consullock.Backend, id backend.SessionID, held backend.AcquireRequest) error {
 			_, err := b.Acquire(ctx, backend.AcquireRequest{Name: "free " + held.Name, Lease: lease, Session: id, Wait: wait})
@@ -80,7 +81,7 @@ func TestSilentAnswers(t *testing.T) {
 				t.Fatalf("no answer: %v, %v", err, ctx.Err())
 			}
 			<-dropped
-			if _, err := leasetest.Insist(t, func(ctx context.Context) (struct{}, error) { return struct{}{}, c.do(ctx, b, id, held) }); err != nil {
+			if err := leasetest.InsistOn(t, func(ctx context.Context) error { return c.do(ctx, b, id, held) }); err != nil {
 				t.Errorf("asked again: %v", err)
 			}
 		})

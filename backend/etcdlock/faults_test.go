@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
 	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -57,17 +58,11 @@ func request(name string, s backend.SessionID) backend.AcquireRequest {
 // eventually repeats a call while etcd is away.
 func eventually[V any](t *testing.T, f func(context.Context) (V, error)) V {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	for {
-		v, err := f(ctx)
-		if err == nil {
-			return v
-		}
-		if !errors.Is(err, backend.ErrUnavailable) || ctx.Err() != nil {
-			t.Fatal(err)
-		}
+	v, err := leasetest.Insist(t, f)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return v
 }
 
 type result struct {

@@ -172,7 +172,7 @@ func (b *bench) startAs(cfg k8slock.Config, ttl time.Duration, more func(http.Ro
 		transport.CloseIdleConnections()
 	})
 	open := backend.SessionRequest{ID: p.id, TTL: ttl, Lost: func(l backend.Loss) { p.lost <- l }}
-	if _, err := leasetest.Insist(b.T, func(ctx context.Context) (struct{}, error) { return struct{}{}, p.OpenSession(ctx, open) }); err != nil {
+	if err := leasetest.InsistOn(b.T, func(ctx context.Context) error { return p.OpenSession(ctx, open) }); err != nil {
 		b.Fatal(err)
 	}
 	return p
@@ -216,9 +216,9 @@ func (p *process) acquire(req backend.AcquireRequest) (backend.Grant, error) {
 func (p *process) give(req backend.AcquireRequest) {
 	p.Helper()
 	calls := 0
-	_, err := leasetest.Insist(p.T, func(ctx context.Context) (struct{}, error) {
+	err := leasetest.InsistOn(p.T, func(ctx context.Context) error {
 		calls++
-		return struct{}{}, p.Release(ctx, backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session})
+		return p.Release(ctx, backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session})
 	})
 	if err != nil && (calls == 1 || !errors.Is(err, backend.ErrLost)) { // it may have worked before
 		p.Fatal(err)

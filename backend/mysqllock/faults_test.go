@@ -86,8 +86,8 @@ func TestConnectionsKilled(t *testing.T) {
 		next := leasetest.Start(t, holder, held)
 		leasetest.InLine(t, holder, "n", 1)
 		s.Exec("KILL USER victim")
-		_, err := leasetest.Insist(t, func(ctx context.Context) (struct{}, error) {
-			return struct{}{}, b.Release(ctx, backend.ReleaseRequest{Name: "n", Lease: waits.Lease, Session: theirs})
+		err := leasetest.InsistOn(t, func(ctx context.Context) error {
+			return b.Release(ctx, backend.ReleaseRequest{Name: "n", Lease: waits.Lease, Session: theirs})
 		})
 		if err != nil && !errors.Is(err, backend.ErrLost) { // it may have been released by a call whose reply was lost
 			t.Fatal(err)

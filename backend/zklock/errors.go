@@ -10,24 +10,16 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// fail is like the function. A call that was under way when the backend was closed says so,
-// whatever it met first.
-func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) error {
-	if err != nil && b.base.Err() != nil {
-		return backend.ErrClosed
-	}
-	return fail(ctx, op, err, changes)
-}
-
 // fail maps an error of the client library to the kinds of package backend. changes
 // says that the request would have changed something: then it may have worked, unless it
 // is certain that it did not.
-func fail(ctx context.Context, op string, err error, changes bool) error {
+func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) error {
 	var own *backend.UnavailableError
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(context.Cause(ctx), backend.ErrClosed), errors.Is(err, backend.ErrClosed):
+	case b.base.Err() != nil, errors.Is(context.Cause(ctx), backend.ErrClosed), errors.Is(err, backend.ErrClosed):
+		// Also where a call that was under way met something else first.
 		return backend.ErrClosed
 	case errors.As(err, &own), isKind(err):
 		return err

@@ -255,11 +255,11 @@ const kindAt, kindEnd, kindSetWatches = 8, 12, 101
 const watchesLate = 250 * time.Millisecond
 
 func (w *wire) SetReadDeadline(t time.Time) error {
-	now := time.Now()
-	if latest := now.Add(w.patience); w.size == 0 && (t.IsZero() || t.After(latest)) {
-		t = latest
+	patience, answered := w.patience, w.size > 0
+	if answered {
+		patience = time.Duration(w.link.given.Load()) / 2
 	}
-	if latest := now.Add(w.given() / 2); w.size > 0 && t.After(latest) {
+	if latest := time.Now().Add(patience); t.After(latest) || t.IsZero() && !answered {
 		t = latest
 	}
 	return w.Conn.SetReadDeadline(t) //nolint:wrapcheck // the library compares what a connection says
@@ -297,9 +297,6 @@ func (w *wire) Read(p []byte) (int, error) {
 	}
 	return n, err //nolint:wrapcheck // as above
 }
-
-// given is the session time-out that the ensemble gave.
-func (w *wire) given() time.Duration { return time.Duration(w.link.given.Load()) }
 
 // Write sends one request, as the library does. The very first has another form.
 func (w *wire) Write(p []byte) (int, error) {

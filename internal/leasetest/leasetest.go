@@ -117,6 +117,13 @@ func Start(t *testing.T, b backend.Backend, req backend.AcquireRequest) <-chan A
 	return got
 }
 
+// InsistOn is Insist for what is answered with an error alone.
+func InsistOn(t *testing.T, call func(context.Context) error) error {
+	t.Helper()
+	_, err := Insist(t, func(ctx context.Context) (struct{}, error) { return struct{}{}, call(ctx) })
+	return err
+}
+
 // Insist asks until there is an answer.
 func Insist[T any](t *testing.T, call func(context.Context) (T, error)) (T, error) {
 	t.Helper()

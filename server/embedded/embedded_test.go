@@ -21,6 +21,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 	"github.com/holdfast-io/holdfast/server/embedded"
 )
@@ -225,16 +226,8 @@ func open(t *testing.T, b backend.Backend) backend.SessionID {
 // eventually repeats a call while the store is away.
 func eventually(t *testing.T, f func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	for {
-		err := f(ctx)
-		if err == nil {
-			return
-		}
-		if !errors.Is(err, backend.ErrUnavailable) || ctx.Err() != nil {
-			t.Fatal(err)
-		}
+	if err := leasetest.InsistOn(t, f); err != nil {
+		t.Fatal(err)
 	}
 }
 
