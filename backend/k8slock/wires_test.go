@@ -217,6 +217,7 @@ func requests(b *bench) {
 	req, _ := p.take("lock-0")
 	expect(b, "to acquire what was locked before", p.wire.counted(), map[string]int{http.MethodPut: 1})
 	_, got := q.wait("lock-0")
+	p.holders("lock-0", req) // it knows of who waits: else it writes to what is no more, and once again
 	q.wire.counted()
 	p.wire.counted()
 	p.give(req)
