@@ -112,6 +112,18 @@ PROFILE ?= torture
 soak: deps ## rounds of a minute on the same servers, which are stopped and crash too, with another seed each, and a look at what grows: BACKEND=redis FOR=24h SEED=1 PROFILE=torture TTL=2s; it ends at the first violation
 	SOAK='$(if $(filter file,$(origin FOR)),24h,$(FOR))' SEED='$(SEED)' PROFILE='$(PROFILE)' BACKEND='$(or $(BACKEND),sqlite)' TTL='$(TTL)' $(GO) test -count=1 -v -run '^TestSoak$$' -timeout 0 ./verify/play
 
+.PHONY: crash
+crash: deps ## a store is killed KILLS times under load, on a slow disk: BACKEND=mysql, mysql+getlock, postgres, postgres+advisory, redis, etcd, zookeeper, consul, kubernetes
+	HOLDFAST_KILLS='$(KILLS)' $(GO) test -count=1 -v -run '$(or $(crash-test-$(BACKEND)),^TestConformance$$)/^restart$$/^C2$$/^killed-under-load$$' -timeout 0 ./backend/$(or $(crash-folder-$(BACKEND)),$(BACKEND)lock)
+KILLS   ?= 200
+crash-folder-mysql+getlock     = mysqllock
+crash-test-mysql+getlock       = ^TestUserLocksConformance$$
+crash-folder-postgres          = pglock
+crash-folder-postgres+advisory = pglock
+crash-test-postgres+advisory   = ^TestAdvisoryConformance$$
+crash-folder-zookeeper         = zklock
+crash-folder-kubernetes        = k8slock
+
 .PHONY: simulate
 simulate: ## the client against a backend with seeded faults, in simulated time, for FOR on all processors (SEED=)
 	HOLDFAST_SIMULATE='$(FOR)' SEED='$(SEED)' $(GO) test -count=1 -v -run '^TestSimulation$$/^long$$' -timeout 0 . | grep -v '^ *\(===\|---\|sim_test.go.*simulated, \)'

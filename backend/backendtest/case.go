@@ -70,6 +70,7 @@ func Cases() []Case {
 		closeCases(),
 		lateCases(),
 		restartCases(),
+		crashCases(),
 	)
 }
 
@@ -121,7 +122,7 @@ func (e *env) timeLimit() time.Duration {
 	const work, waits, restarts = 2 * time.Minute, 8, 4
 	d := work + waits*(e.ttl()+e.caps.ExpiryLag+e.h.Slack)
 	if e.c.Restarts {
-		d += restarts * e.afterRestart()
+		d += time.Duration(restarts+e.h.Kills) * e.afterRestart()
 	}
 	return d
 }
@@ -239,12 +240,16 @@ func (e *env) Fatalf(format string, args ...any) {
 
 // endIfFailed ends the case when it has failed.
 func (e *env) endIfFailed() {
-	e.mu.Lock()
-	failed := len(e.failures) > 0
-	e.mu.Unlock()
-	if failed {
+	if e.failed() {
 		runtime.Goexit()
 	}
+}
+
+// failed reports whether a failure was noted.
+func (e *env) failed() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.failures) > 0
 }
 
 // maxFailures bounds what one case tells.

@@ -39,6 +39,15 @@ type Harness struct {
 	Restart func(t T)
 	// NoRestart is the reason why there is no Restart. Optional.
 	NoRestart string
+	// SlowDisk makes each sync of the store's disk, and each write to its log, take some
+	// milliseconds, until fast is called, also across Restart: so that what the store lets
+	// clients read before it is durable is lost by a crash. Optional.
+	SlowDisk func(t T) (fast func())
+	// NoSlowDisk is the reason why there is no SlowDisk. Optional.
+	NoSlowDisk string
+	// Kills is how often C2/killed-under-load restarts the store. 0 is 3; the variable
+	// HOLDFAST_KILLS sets it for a soak. Optional.
+	Kills int
 	// TTL of the cases that wait for something to expire. 0 is the greater of
 	// Capabilities.MinTTL and one second. Optional.
 	TTL time.Duration
@@ -54,6 +63,7 @@ const (
 	defaultTTL      = time.Second
 	defaultSlack    = 30 * time.Second
 	defaultParallel = 16
+	defaultKills    = 3
 )
 
 // withDefaults fills in what the caller left to the suite.
@@ -66,6 +76,9 @@ func (h Harness) withDefaults(caps backend.Capabilities) Harness {
 	}
 	if h.Parallel <= 0 {
 		h.Parallel = defaultParallel
+	}
+	if h.Kills <= 0 {
+		h.Kills = defaultKills
 	}
 	return h
 }

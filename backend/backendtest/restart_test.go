@@ -3,6 +3,7 @@ package backendtest_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/fence"
 )
 
 // server makes a memlock store that can be restarted: calls under way are cut, and the
@@ -21,9 +23,29 @@ type server struct {
 	// next gives the store after a restart.
 	next func(old *memlock.Store) *memlock.Store
 
+	// undoes: what was handed over last is handed over once more after a restart.
+	undoes bool
+
 	mu    sync.Mutex
 	store *memlock.Store
 	conns []*conn
+	told  map[string]fence.Token // of the last hand-over of each lock
+	again map[string]fence.Token // of those that the restart has undone
+}
+
+// hand is a grant as it is reported.
+func (s *server) hand(name string, g backend.Grant) backend.Grant {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.undoes || !g.Waited {
+		return g
+	}
+	if undone, ok := s.again[name]; ok {
+		delete(s.again, name)
+		g.Token = undone
+	}
+	s.told[name] = g.Token
+	return g
 }
 
 func (s *server) open(backendtest.T) backend.Backend {
@@ -38,6 +60,7 @@ func (s *server) restart(backendtest.T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.store = s.next(s.store)
+	s.again = maps.Clone(s.told)
 	for _, c := range s.conns {
 		c.mu.Lock()
 		_ = c.Backend.Close()
@@ -88,6 +111,9 @@ func (c *conn) EndSession(ctx context.Context, id backend.SessionID) error {
 
 func (c *conn) Acquire(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
 	g, err := c.now().Acquire(ctx, r)
+	if err == nil {
+		g = c.s.hand(r.Name, g)
+	}
 	return g, c.away(err)
 }
 
@@ -122,12 +148,14 @@ func TestRestart(t *testing.T) {
 		name    string
 		durable bool
 		next    func(*memlock.Store) *memlock.Store
+		undoes  bool
 		caught  []string
 	}{
-		{"keeps its data", true, keeps, nil},
-		{"keeps its data and does not claim it", false, keeps, nil},
-		{"loses its data and claims to keep it", true, loses, []string{"C1", "C2", "C4", "C5"}},
-		{"loses its counter", false, loses, []string{"C2"}},
+		{"keeps its data", true, keeps, false, nil},
+		{"keeps its data and does not claim it", false, keeps, false, nil},
+		{"loses its data and claims to keep it", true, loses, false, []string{"C1", "C2", "C4", "C5"}},
+		{"loses its counter", false, loses, false, []string{"C2"}},
+		{"reports what a crash undoes", true, keeps, true, []string{"C2"}},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			t.Parallel()
@@ -137,7 +165,7 @@ func TestRestart(t *testing.T) {
 					continue
 				}
 				synctest.Test(t, func(t *testing.T) {
-					s := &server{durable: x.durable, next: x.next, store: memlock.NewStore()}
+					s := &server{durable: x.durable, next: x.next, undoes: x.undoes, store: memlock.NewStore(), told: make(map[string]fence.Token)}
 					r := c.Run(t.Context(), backendtest.Harness{Open: s.open, Restart: s.restart, TTL: time.Minute, Slack: time.Millisecond})
 					for _, f := range r.Failures {
 						t.Log(f)

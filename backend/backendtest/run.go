@@ -2,16 +2,26 @@ package backendtest
 
 import (
 	"context"
+	"os"
+	"strconv"
 	"testing"
 )
 
 // Run runs all cases that apply to the backend, each as a subtest with the name of
 // its ID and its own: "C1/exclusive-excludes". Many are under way at once, see
 // Harness.Parallel, except those that restart the store: they follow one by one.
-// Cases that a -run pattern leaves out are not run.
+// Cases that a -run pattern leaves out are not run. The variable HOLDFAST_KILLS sets
+// Harness.Kills.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
 	caps := capabilities(t, h)
+	if kills := os.Getenv("HOLDFAST_KILLS"); kills != "" {
+		n, err := strconv.Atoi(kills)
+		if err != nil || n <= 0 {
+			t.Fatalf("HOLDFAST_KILLS is %q: it has to be a number above 0", kills)
+		}
+		h.Kills = n
+	}
 	h = h.withDefaults(caps)
 	if caps.Durable && h.Restart == nil && h.NoRestart == "" {
 		t.Errorf("C2: %s claims to be durable: give Harness.Restart, or say in NoRestart why not", caps.Name)

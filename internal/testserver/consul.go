@@ -29,8 +29,9 @@ type ConsulServer struct {
 	binary string
 	dir    string
 	port   int
-	token  string // of ACLs; empty: there are none
-	serf   string // where those who join the cluster ask
+	token  string    // of ACLs; empty: there are none
+	serf   string    // where those who join the cluster ask
+	disk   *SlowDisk // nil: the machine's
 	proc   *Process
 }
 
@@ -152,7 +153,8 @@ func (s *ConsulServer) Agent() *ConsulServer {
 
 func (s *ConsulServer) launch() {
 	s.t.Helper()
-	s.proc = Start(s.t, Command{Path: s.binary, Dir: s.dir, Args: []string{"agent", "-config-file", filepath.Join(s.dir, "config.json"), "-log-level", "warn"}})
+	args := []string{"agent", "-config-file", filepath.Join(s.dir, "config.json"), "-log-level", "warn"}
+	s.proc = Start(s.t, s.disk.static(Command{Path: s.binary, Dir: s.dir, Args: args}))
 }
 
 // Addr is the address for clients, "127.0.0.1:port".

@@ -61,6 +61,7 @@ type Etcd struct {
 	member string // folder of the data
 	addr   string
 	admin  clientv3.Config // how the tests ask it
+	disk   *SlowDisk       // nil: the machine's
 }
 
 // StartEtcd starts an etcd of one member or more, built from the module that the
@@ -199,7 +200,10 @@ func (e *Etcd) Again() {
 	e.start()
 }
 
-func (e *Etcd) start() { e.Process = Start(e.t, Command{Path: e.bin, Args: e.args, Dir: e.member}) }
+func (e *Etcd) start() {
+	e.t.Helper()
+	e.Process = Start(e.t, e.disk.static(Command{Path: e.bin, Args: e.args, Dir: e.member}))
+}
 
 // awaitReady waits until the member answers a linearizable read, and proves that it is
 // ours by its name, which is random.

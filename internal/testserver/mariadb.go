@@ -26,7 +26,8 @@ type MariaDBServer struct {
 	dir      string
 	port     int
 	uid, gid uint32
-	clock    *Clock // nil: the machine's
+	clock    *Clock    // nil: the machine's
+	disk     *SlowDisk // nil: the machine's
 	proc     *Process
 }
 
@@ -139,7 +140,7 @@ func (s *MariaDBServer) Start() {
 		args = append(args, "--"+v)
 	}
 	s.proc = Start(s.t, Command{
-		Path: mariadbd(s.t), Dir: s.dir, User: s.uid, Group: s.gid, Env: s.clock.env(), Args: args, Interrupt: syscall.SIGTERM,
+		Path: mariadbd(s.t), Dir: s.dir, User: s.uid, Group: s.gid, Env: preload(s.clock, s.disk), Args: args, Interrupt: syscall.SIGTERM,
 	})
 	s.proc.Await(startTimeout, s.ours)
 }

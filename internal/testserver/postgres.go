@@ -30,7 +30,8 @@ type PostgresServer struct {
 	dir      string
 	port     int
 	uid, gid uint32
-	clock    *Clock // nil: the machine's
+	clock    *Clock    // nil: the machine's
+	disk     *SlowDisk // nil: the machine's
 	proc     *Process
 }
 
@@ -160,7 +161,7 @@ func (s *PostgresServer) Start() {
 		args = append(args, "-c", v)
 	}
 	s.proc = Start(s.t, Command{
-		Path: filepath.Join(s.bin, "postgres"), Dir: s.dir, User: s.uid, Group: s.gid, Env: s.clock.env(), Args: args, Interrupt: syscall.SIGINT,
+		Path: filepath.Join(s.bin, "postgres"), Dir: s.dir, User: s.uid, Group: s.gid, Env: preload(s.clock, s.disk), Args: args, Interrupt: syscall.SIGINT,
 	})
 	s.proc.Await(startTimeout, s.ours)
 }

@@ -24,7 +24,8 @@ type RedisServer struct {
 	dir      string
 	port     int
 	password string
-	clock    *Clock // nil: the machine's
+	clock    *Clock    // nil: the machine's
+	disk     *SlowDisk // nil: the machine's
 	proc     *Process
 }
 
@@ -186,7 +187,7 @@ func (s *RedisServer) DoContext(ctx context.Context, args ...string) (any, error
 func (s *RedisServer) start() {
 	s.t.Helper()
 	s.proc = Start(s.t, Command{
-		Path: "redis-server", Dir: s.dir, Env: s.clock.env(),
+		Path: "redis-server", Dir: s.dir, Env: preload(s.clock, s.disk),
 		Args: append([]string{
 			"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--unixsocket", s.Socket(), "--dir", s.dir,
 			"--save", "", "--appendonly", "yes", "--appendfsync", "always", "--loglevel", "notice",

@@ -28,7 +28,8 @@ type ZooKeeperServer struct {
 	t     testing.TB
 	dir   string
 	port  int
-	clock *Clock // nil: the machine's
+	clock *Clock    // nil: the machine's
+	disk  *SlowDisk // nil: the machine's
 	proc  *Process
 	total int      // of the ensemble
 	flags []string // more of them for java
@@ -105,7 +106,7 @@ func (s *ZooKeeperServer) launch() {
 	}
 	args = append(args, s.flags...) // of two that say the same the last one counts
 	s.proc = Start(s.t, Command{
-		Path: "java", Dir: s.dir, Env: s.clock.env(),
+		Path: "java", Dir: s.dir, Env: preload(s.clock, s.disk),
 		Args: append(args,
 			"-cp", "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar",
 			"org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(s.dir, "zoo.cfg")),

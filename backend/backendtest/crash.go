@@ -1,0 +1,236 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+func crashCases() []Case {
+	return []Case{{
+		ID: "C2", Name: "killed-under-load",
+		Rule:     "what a client was told survives a crash: no token is reported to two leases, tokens rise, leases do not overlap, and what was given back stays so",
+		Restarts: true,
+		// A store that forgets its leases grants nothing for as long as they could last, unless
+		// they end with their connections.
+		Needs: func(c caps) bool { return c.Durable || c.Bound },
+		run:   killedUnderLoad,
+	}}
+}
+
+// crowd is clients who hand few locks over to each other while their store crashes.
+type crowd struct {
+	e    *env
+	stop context.Context //nolint:containedctx // it ends the acquisitions of all of them
+	news chan struct{}   // capacity 1: there is another grant
+
+	mu     sync.Mutex
+	grants int
+	locks  map[string]*reported
+}
+
+// reported is what clients were told about one lock.
+type reported struct {
+	last   fence.Token
+	holder backend.LeaseID // empty: none
+	tokens map[fence.Token]backend.LeaseID
+}
+
+// killedUnderLoad kills the store again and again, each time right after a client was told
+// of a grant, and mostly of one that another client handed over. On a disk that is slow the
+// store has not made much of what clients could read durable by then.
+func killedUnderLoad(e *env) {
+	const locks, values, workers, between = 3, 3, 12, 12
+	stop, cancel := context.WithCancel(e.ctx)
+	defer cancel()
+	c := &crowd{e: e, stop: stop, news: make(chan struct{}, 1), locks: make(map[string]*reported)}
+	var names []string
+	for range locks {
+		names = append(names, e.name())
+		c.locks[names[len(names)-1]] = &reported{tokens: make(map[fence.Token]backend.LeaseID)}
+	}
+	var opened []backend.Backend
+	for range values {
+		opened = append(opened, e.open())
+	}
+	var members []*client
+	for i := range workers {
+		members = append(members, e.on(opened[i%values], e.long()))
+	}
+	fast := func() {}
+	if e.h.SlowDisk != nil {
+		fast = e.h.SlowDisk(e)
+	}
+	var all sync.WaitGroup
+	for i, m := range members {
+		all.Go(func() {
+			for n := i; stop.Err() == nil; n++ {
+				c.once(m, names[n%locks])
+			}
+		})
+	}
+	for range e.h.Kills {
+		if !c.await(between) {
+			break
+		}
+		e.restart()
+	}
+	c.await(between)
+	cancel()
+	fast()
+	all.Wait()
+	e.endIfFailed()
+	for _, name := range names {
+		if !e.poll(e.afterRestart(), func() bool { info := e.inspect(name); return len(info.Holders)+len(info.Waiters) == 0 }) {
+			e.free(name)
+		}
+	}
+	e.Logf("%d grants, %d kills, slow disk: %t", c.grants, e.h.Kills, e.h.SlowDisk != nil)
+}
+
+// await waits for so many grants more, and reports false when the case has failed.
+func (c *crowd) await(more int) bool {
+	c.mu.Lock()
+	enough := c.grants + more
+	c.mu.Unlock()
+	limit := time.NewTimer(c.e.afterRestart())
+	defer limit.Stop()
+	for {
+		select {
+		case <-c.news:
+		case <-limit.C:
+			c.e.Errorf("no grants for %s; clients wait for %d locks that all of them give back", c.e.afterRestart(), len(c.locks))
+			return false
+		case <-c.stop.Done():
+			return false
+		}
+		c.mu.Lock()
+		reached := c.grants >= enough
+		c.mu.Unlock()
+		switch {
+		case c.e.failed():
+			return false
+		case reached:
+			return true
+		}
+	}
+}
+
+// once acquires a lock and releases it.
+func (c *crowd) once(m *client, name string) {
+	c.mu.Lock()
+	floor := c.locks[name].last
+	c.mu.Unlock()
+	req, g, ok := c.acquire(m, name)
+	if !ok {
+		return
+	}
+	c.granted(&req, g, floor)
+	c.mu.Lock()
+	if r := c.locks[name]; r.holder == req.Lease {
+		r.holder = ""
+	}
+	c.mu.Unlock()
+	c.release(m, &req)
+}
+
+// acquire asks until the lock is granted: under another lease ID where the session was lost.
+func (c *crowd) acquire(m *client, name string) (backend.AcquireRequest, backend.Grant, bool) {
+	req := m.ask(name)
+	req.Wait = true
+	for c.stop.Err() == nil {
+		g, err := m.b.Acquire(c.stop, req)
+		switch {
+		case err == nil:
+			return req, g, true
+		case c.stop.Err() != nil:
+		case errors.Is(err, backend.ErrSessionLost) && !c.e.caps.Durable:
+			m.sess = backend.NewSessionID()
+			if err := m.open(); err != nil && !errors.Is(err, backend.ErrUnavailable) {
+				c.e.Errorf("OpenSession after a crash: %v", err)
+			}
+			req = m.ask(name)
+			req.Wait = true
+		case !errors.Is(err, backend.ErrUnavailable):
+			c.e.Errorf("Acquire of %s while the store crashes: %v", describe(req), err)
+			return req, g, false
+		}
+		c.pause()
+	}
+	give := giveBack(req)
+	give.Abandon = true
+	c.insist("Release with Abandon", func(ctx context.Context) error { return m.b.Release(ctx, give) })
+	return req, backend.Grant{}, false
+}
+
+// granted checks a grant against all that were reported before. floor is the last token of
+// the lock that was reported before the lock was asked for.
+func (c *crowd) granted(req *backend.AcquireRequest, g backend.Grant, floor fence.Token) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.locks[req.Name]
+	if other, again := r.tokens[g.Token]; again {
+		c.e.Errorf("token %d was reported to the leases %s and %s", g.Token, other, req.Lease)
+	}
+	if g.Token <= floor {
+		c.e.Errorf("token %d was reported to %s, which asked after token %d was reported", g.Token, req.Lease, floor)
+	}
+	// Where sessions survive, and none of them runs out here, each holder gives back what it
+	// was granted before it is granted to another.
+	if c.e.caps.Durable {
+		if r.holder != "" {
+			c.e.Errorf("token %d was granted to %s while %s holds token %d", g.Token, req.Lease, r.holder, r.last)
+		} else if g.Token <= r.last {
+			c.e.Errorf("token %d was reported to %s after token %d", g.Token, req.Lease, r.last)
+		}
+	}
+	r.tokens[g.Token], r.holder, r.last = req.Lease, req.Lease, max(r.last, g.Token)
+	c.grants++
+	select {
+	case c.news <- struct{}{}:
+	default:
+	}
+}
+
+// release gives a lease back. It may be gone where an attempt before may have done that.
+func (c *crowd) release(m *client, req *backend.AcquireRequest) {
+	attempts := 0
+	err := c.insist("Release", func(ctx context.Context) error {
+		attempts++
+		return m.b.Release(ctx, giveBack(*req))
+	})
+	if errors.Is(err, backend.ErrLost) && attempts == 1 && c.e.caps.Durable {
+		c.e.Errorf("Release of %s: %v; it was granted, and nobody took it away", describe(*req), err)
+	}
+}
+
+// insist repeats a call while the store is unavailable, and returns its last error, which is
+// nil, ErrLost or ErrSessionLost.
+func (c *crowd) insist(what string, call func(context.Context) error) error {
+	var err error
+	answered := c.e.poll(c.e.afterRestart(), func() bool {
+		ctx, cancel := c.e.within(c.e.soon())
+		defer cancel()
+		err = call(ctx)
+		return !errors.Is(err, backend.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded)
+	})
+	if !answered || err != nil && !errors.Is(err, backend.ErrLost) && !errors.Is(err, backend.ErrSessionLost) {
+		c.e.Errorf("%s while the store crashes: %v", what, err)
+	}
+	return err
+}
+
+// pause rests before an acquisition is repeated.
+func (c *crowd) pause() {
+	const rest = 10 * time.Millisecond
+	t := time.NewTimer(rest)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-c.stop.Done():
+	}
+}
