@@ -19,6 +19,7 @@ func fuzzed() map[string]string {
 		"backend.UnescapeSegment":         "FuzzSegment",
 		"backend.ValidateName":            "FuzzValidateName",
 		"fence.Parse":                     "FuzzParse",
+		"fence.ParseStamp":                "FuzzParseStamp",
 		"fence/redisfence.parseStamp":     "FuzzStamp",
 		"backend/consullock.parseURL":     "FuzzURL",
 		"backend/etcdlock.decode":         "FuzzKeys",

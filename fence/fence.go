@@ -11,12 +11,19 @@
 // lives elsewhere: sqlfence, in the transaction that writes; redisfence, in the script
 // that writes; httpfence, at the door of a service.
 //
+// # Moving to another lock store
+//
+// Tokens of two stores do not compare: the first token of the new store may be smaller than
+// the newest token of the old one, and then the guard refuses every write. [Stamp] is a token
+// with the epoch of the store that issued it. Give the new store a greater epoch. A token of
+// another epoch is [ErrEpoch], which no retry cures, and not [ErrStale], which a new
+// acquisition cures.
+//
 // The package imports nothing but the standard library, so that a resource can check
 // tokens without depending on a lock.
 package fence
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 )
@@ -48,29 +55,6 @@ func Parse(s string) (Token, error) {
 	}
 	return Token(n), nil
 }
-
-// ErrStale says that a token greater than the one given was seen before: the lock has
-// gone to somebody else since. Nothing was written. It is final for that lease: take the
-// lock again.
-var ErrStale = errors.New("the fencing token is stale")
-
-// StaleError tells more. It is ErrStale.
-type StaleError struct {
-	Resource string
-	Token    Token // that was given
-	Newest   Token // that was seen before; 0: not known
-}
-
-// Error says which token, of which resource, and what was seen.
-func (e *StaleError) Error() string {
-	if e.Newest == 0 {
-		return fmt.Sprintf("%s: token %d of %q", ErrStale, e.Token, e.Resource)
-	}
-	return fmt.Sprintf("%s: token %d of %q, and %d was seen before", ErrStale, e.Token, e.Resource, e.Newest)
-}
-
-// Unwrap makes it ErrStale.
-func (*StaleError) Unwrap() error { return ErrStale }
 
 // InvalidError names what a guard was given that it cannot use. Nothing was written.
 type InvalidError struct {

@@ -50,8 +50,8 @@ func TestEpochs(t *testing.T) {
 		t.Fatalf("the first token of a greater epoch: %v", err)
 	}
 	err := old.Check("a", 2_000_000)
-	var stale *fence.StaleError
-	if !errors.As(err, &stale) || stale.Newest != 0 {
+	var epoch *fence.EpochError
+	if !errors.As(err, &epoch) || errors.Is(err, fence.ErrStale) || epoch.Want != (fence.Stamp{Epoch: 1, Token: 3}) {
 		t.Errorf("a token of the epoch before: %v", err)
 	}
 	if err := now.Check("a", 2); !errors.Is(err, fence.ErrStale) {

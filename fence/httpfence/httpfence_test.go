@@ -40,6 +40,16 @@ func writes(r *http.Request) string {
 	return "stock"
 }
 
+// guarded is the service behind the gate, for callers that are all allowed.
+func guarded(t *testing.T, s *service, gate httpfence.Gate, resource func(*http.Request) string) http.Handler {
+	t.Helper()
+	h, err := httpfence.Handler(s, httpfence.Config{Authorize: httpfence.Authenticated, Resource: resource, Gate: gate})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
 func serve(t *testing.T, h http.Handler) (string, *http.Client) {
 	t.Helper()
 	srv := httptest.NewServer(h)
@@ -84,7 +94,7 @@ func put(ctx context.Context, t *testing.T, c *http.Client, url, n string, heade
 func TestLateWriter(t *testing.T) {
 	t.Parallel()
 	s := &service{}
-	url, c := serve(t, httpfence.Handler(s, httpfence.InProcess(fence.NewGuard()), writes))
+	url, c := serve(t, guarded(t, s, httpfence.InProcess(fence.NewGuard()), writes))
 	first, second := httpfence.WithToken(t.Context(), 33), httpfence.WithToken(t.Context(), 34)
 	if status, body := put(second, t, c, url, "7"); status != 204 {
 		t.Fatal(status, body)
@@ -107,12 +117,22 @@ func TestLateWriter(t *testing.T) {
 func TestBadRequests(t *testing.T) {
 	t.Parallel()
 	s := &service{}
-	url, c := serve(t, httpfence.Handler(s, httpfence.InProcess(fence.NewGuard()), writes))
+	url, c := serve(t, guarded(t, s, httpfence.InProcess(fence.NewGuard()), writes))
 	for name, tc := range map[string]struct {
 		headers []string
 		want    int
 	}{
 		"none":     {nil, http.StatusPreconditionRequired},
+		"plus":     {[]string{"+11"}, http.StatusBadRequest},
+		"zeros":    {[]string{"011"}, http.StatusBadRequest},
+		"hex":      {[]string{"0xff"}, http.StatusBadRequest},
+		"2^64+11":  {[]string{"18446744073709551627"}, http.StatusBadRequest},
+		"Unicode":  {[]string{"\uff11"}, http.StatusBadRequest},
+		"spaced":   {[]string{"1 1"}, http.StatusBadRequest},
+		"epoch 0":  {[]string{"0:11"}, http.StatusBadRequest},
+		"no epoch": {[]string{":11"}, http.StatusBadRequest},
+		"greatest": {[]string{"9223372036854775807"}, http.StatusBadRequest},
+		"epoch 1":  {[]string{"1:11"}, http.StatusConflict},
 		"empty":    {[]string{""}, http.StatusBadRequest},
 		"zero":     {[]string{"0"}, http.StatusBadRequest},
 		"negative": {[]string{"-1"}, http.StatusBadRequest},
@@ -140,8 +160,8 @@ func TestBadRequests(t *testing.T) {
 func TestGateFails(t *testing.T) {
 	t.Parallel()
 	s := &service{}
-	gate := httpfence.At(func(context.Context, string, fence.Token) error { return errors.New("postgres://u:secret@db is away") })
-	url, c := serve(t, httpfence.Handler(s, gate, writes))
+	gate := httpfence.At(func(context.Context, string, fence.Stamp) error { return errors.New("postgres://u:secret@db is away") })
+	url, c := serve(t, guarded(t, s, gate, writes))
 	status, body := put(httpfence.WithToken(t.Context(), 5), t, c, url, "1")
 	if status != http.StatusServiceUnavailable || s.stock != "" {
 		t.Errorf("%d, stock %q", status, s.stock)
@@ -149,7 +169,7 @@ func TestGateFails(t *testing.T) {
 	if text, _ := body["detail"].(string); strings.Contains(text, "secret") {
 		t.Errorf("it tells %q", text)
 	}
-	long := httpfence.Handler(s, httpfence.InProcess(fence.NewGuard()), func(*http.Request) string { return strings.Repeat("x", 600) })
+	long := guarded(t, s, httpfence.InProcess(fence.NewGuard()), func(*http.Request) string { return strings.Repeat("x", 600) })
 	url, c = serve(t, long)
 	if status, _ := put(httpfence.WithToken(t.Context(), 5), t, c, url, "1"); status != http.StatusBadRequest {
 		t.Errorf("a resource that is too long: %d", status)
@@ -162,14 +182,14 @@ func TestAt(t *testing.T) {
 	t.Parallel()
 	s := &service{}
 	var asked []string
-	gate := httpfence.At(func(_ context.Context, resource string, token fence.Token) error {
-		asked = append(asked, resource+" "+token.String())
-		if token < 3 {
-			return &fence.StaleError{Resource: resource, Token: token, Newest: 3}
+	gate := httpfence.At(func(_ context.Context, resource string, s fence.Stamp) error {
+		asked = append(asked, resource+" "+s.String())
+		if s.Token < 3 {
+			return &fence.StaleError{Resource: resource, Token: s.Token, Newest: 3}
 		}
 		return nil
 	})
-	url, c := serve(t, httpfence.Handler(s, gate, writes))
+	url, c := serve(t, guarded(t, s, gate, writes))
 	if status, _ := put(httpfence.WithToken(t.Context(), 3), t, c, url, "1"); status != http.StatusNoContent {
 		t.Error(status)
 	}

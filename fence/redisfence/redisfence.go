@@ -2,7 +2,8 @@
 //
 //	guard := redisfence.New(redisfence.Rueidis(client))
 //	err := guard.Set(ctx, "stock:7", "41", lock.Token())
-//	// errors.Is(err, fence.ErrStale): somebody else has had the lock since; nothing was written
+//	// errors.Is(err, fence.ErrStale): the lock has been granted to another client since; nothing was written
+//	// errors.Is(err, fence.ErrEpoch): the locks have moved to another store: see fence.Stamp
 //
 // The greatest token of a key is kept in another key beside it, in the same slot of a
 // Cluster. It has no end: it must outlive whatever a late write could harm.
@@ -37,7 +38,7 @@ func Rueidis(c rueidis.Client) Eval {
 	}
 }
 
-// Guard refuses stale tokens. Its methods may be called at once.
+// Guard refuses stale tokens. Its methods are safe for concurrent use.
 type Guard struct {
 	eval  Eval
 	epoch uint32
@@ -63,7 +64,8 @@ func FenceKey(key string) string {
 
 // Set sets the key to the value, unless the token is stale.
 //
-// Errors: *fence.StaleError and *fence.InvalidError: nothing was written; Redis' own.
+// Errors: *fence.StaleError, *fence.EpochError and *fence.InvalidError: nothing was written;
+// Redis' own.
 func (g *Guard) Set(ctx context.Context, key, value string, t fence.Token) error {
 	_, err := g.Run(ctx, key, t, "return redis.call('SET', KEYS[1], ARGV[1])", nil, []string{value})
 	return err
@@ -86,42 +88,52 @@ local KEYS, ARGV = {unpack(KEYS, 2)}, {unpack(ARGV, 2)}
 // its ARGV are args. On a Cluster all keys have to be of one slot, and a key that holds a
 // brace has to hold a whole hash tag.
 //
-// The token counts as seen also when the script fails. It gives what the script returned.
+// The token counts as seen also when the script fails. It returns what the script returned.
 //
-// Errors: *fence.StaleError and *fence.InvalidError: the script was not run; Redis' own.
+// Errors: *fence.StaleError, *fence.EpochError and *fence.InvalidError: the script was not run;
+// Redis' own.
 func (g *Guard) Run(ctx context.Context, key string, t fence.Token, script string, more, args []string) (any, error) {
-	if err := fence.Validate(key, t); err != nil {
+	return g.RunStamp(ctx, key, fence.Stamp{Epoch: g.epoch, Token: t}, script, more, args)
+}
+
+// RunStamp is Run for a token that was presented with its epoch. Another epoch than that of
+// the guard is *fence.EpochError, and nothing is sent.
+func (g *Guard) RunStamp(ctx context.Context, key string, s fence.Stamp, script string, more, args []string) (any, error) {
+	if err := fence.ValidateStamp(key, s, g.epoch); err != nil {
 		return nil, err
 	}
 	keys := append([]string{FenceKey(key), key}, more...)
-	v, err := g.eval(ctx, prelude+script, keys, append([]string{g.stamp(t)}, args...))
+	v, err := g.eval(ctx, prelude+script, keys, append([]string{format(s)}, args...))
 	if err == nil {
 		return v, nil
 	}
 	if _, text, ok := strings.Cut(err.Error(), stale); ok {
-		epoch, newest := parseStamp(text)
-		return nil, fence.Stale(key, g.epoch, t, epoch, newest)
+		if newest, ok := parseStamp(text); ok {
+			return nil, fence.Refusal(key, s, newest)
+		}
+		return nil, &fence.StaleError{Resource: key, Token: s.Token}
 	}
 	return nil, fmt.Errorf("fenced write of %q: %w", key, err)
 }
 
 const epochDigits, tokenDigits = 10, 19
 
-func (g *Guard) stamp(t fence.Token) string {
-	return fmt.Sprintf("%0*d.%0*d", epochDigits, g.epoch, tokenDigits, t)
+// format is the stamp as the fence key has it.
+func format(s fence.Stamp) string {
+	return fmt.Sprintf("%0*d.%0*d", epochDigits, s.Epoch, tokenDigits, s.Token)
 }
 
-// parseStamp reads what the script answered; zeros for what is none.
-func parseStamp(text string) (uint32, fence.Token) {
-	text = strings.TrimSpace(text)
-	first, second, _ := strings.Cut(text, ".")
+// parseStamp reads what the script answered. It reports false for what format cannot have
+// written.
+func parseStamp(text string) (fence.Stamp, bool) {
+	first, second, _ := strings.Cut(strings.TrimSpace(text), ".")
 	epoch, err := strconv.ParseUint(first, 10, 32)
 	if err != nil {
-		return 0, 0
+		return fence.Stamp{}, false
 	}
 	token, err := strconv.ParseUint(second, 10, 63)
 	if err != nil {
-		return uint32(epoch), 0
+		return fence.Stamp{}, false
 	}
-	return uint32(epoch), fence.Token(token)
+	return fence.Stamp{Epoch: uint32(epoch), Token: fence.Token(token)}, true
 }

@@ -102,16 +102,34 @@ func TestRun(t *testing.T) {
 
 func TestEpochs(t *testing.T) {
 	t.Parallel()
-	_, old := connect(t)
+	c, old := connect(t)
 	ctx := t.Context()
 	now := old.Epoch(1)
 	if err := errors.Join(old.Set(ctx, "k", "1", 1000), now.Set(ctx, "k", "2", 2)); err != nil {
 		t.Fatal(err)
 	}
 	err := old.Set(ctx, "k", "3", 2000)
-	var stale *fence.StaleError
-	if !errors.As(err, &stale) || stale.Newest != 0 {
+	var epoch *fence.EpochError
+	if !errors.As(err, &epoch) || errors.Is(err, fence.ErrStale) || epoch.Want != (fence.Stamp{Epoch: 1, Token: 2}) {
 		t.Errorf("a token of the epoch before: %v", err)
+	}
+	for _, s := range []fence.Stamp{{Token: 5}, {Epoch: 2, Token: 5}} { // an epoch that is presented is never believed
+		if _, err := now.RunStamp(ctx, "k", s, "return redis.call('DEL', KEYS[1])", nil, nil); !errors.Is(err, fence.ErrEpoch) {
+			t.Errorf("the stamp %v at a guard of epoch 1: %v", s, err)
+		}
+	}
+	if v := get(t, c, "k"); v != "2" {
+		t.Errorf("what was refused has written %q", v)
+	}
+	if _, err := now.RunStamp(ctx, "k", fence.Stamp{Epoch: 1, Token: 3}, "return redis.call('SET', KEYS[1], 5)", nil, nil); err != nil {
+		t.Error(err)
+	}
+	const redis, etcd = 1_790_000_000_000_000, 4711
+	if err := old.Set(ctx, "moved", "1", redis); err != nil {
+		t.Fatal(err)
+	}
+	if err := old.Set(ctx, "moved", "2", etcd); !errors.Is(err, fence.ErrEpoch) {
+		t.Errorf("locks that moved without an epoch: %v", err)
 	}
 	if err := now.Set(ctx, "k", "4", 1); !errors.Is(err, fence.ErrStale) {
 		t.Errorf("a token that went back: %v", err)

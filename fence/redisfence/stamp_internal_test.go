@@ -13,10 +13,10 @@ func FuzzStamp(f *testing.F) {
 	f.Add("4294967296.1", ^uint32(0), uint64(1))
 	f.Fuzz(func(t *testing.T, text string, epoch uint32, n uint64) {
 		parseStamp(text)
-		token := fence.Token(n >> 1) // as great as tokens get
-		written := (&Guard{epoch: epoch}).stamp(token)
-		if e, got := parseStamp(written); e != epoch || got != token {
-			t.Errorf("%d.%d is written as %q and read as %d.%d", epoch, token, written, e, got)
+		stamp := fence.Stamp{Epoch: epoch, Token: fence.Token(n >> 1)} // as great as tokens get
+		written := format(stamp)
+		if got, ok := parseStamp(written); !ok || got != stamp {
+			t.Errorf("%v is written as %q and read as %v, %t", stamp, written, got, ok)
 		}
 	})
 }

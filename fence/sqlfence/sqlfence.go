@@ -6,7 +6,8 @@
 //		_, err := tx.ExecContext(ctx, "UPDATE stock SET n = n - 1 WHERE id = 7")
 //		return err
 //	})
-//	// errors.Is(err, fence.ErrStale): somebody else has had the lock since; nothing was written
+//	// errors.Is(err, fence.ErrStale): the lock has been granted to another client since; nothing was written
+//	// errors.Is(err, fence.ErrEpoch): the locks have moved to another store: see fence.Stamp
 //
 // The guard keeps the greatest token of each resource in a table of its own. The check
 // writes that row, so that the database itself makes the next one wait until the
@@ -48,7 +49,7 @@ type Config struct {
 	Epoch uint32
 }
 
-// Guard refuses stale tokens. Its methods may be called at once.
+// Guard refuses stale tokens. Its methods are safe for concurrent use.
 type Guard struct {
 	dialect Dialect
 	table   string
@@ -98,14 +99,20 @@ type Tx interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// Do runs write in a transaction of its own, after Check, and commits it. A write of the
-// same resource waits meanwhile.
+// Do runs write in a transaction of its own, after Check, and commits it. Another write of
+// the same resource waits until then.
 //
-// Errors: *fence.StaleError and *fence.InvalidError: nothing was written; what write
-// returned: nothing was written; the database's, of which that of the commit may mean
-// either, as ever.
+// Errors: *fence.StaleError, *fence.EpochError and *fence.InvalidError: nothing was written;
+// what write returned: nothing was written; the database's, of which that of the commit may
+// mean either, as ever.
 func (g *Guard) Do(ctx context.Context, db *sql.DB, resource string, t fence.Token, write func(*sql.Tx) error) error {
-	if err := fence.Validate(resource, t); err != nil {
+	return g.DoStamp(ctx, db, resource, fence.Stamp{Epoch: g.epoch, Token: t}, write)
+}
+
+// DoStamp is Do for a token that was presented with its epoch. Another epoch than that of the
+// guard is *fence.EpochError, and nothing is sent.
+func (g *Guard) DoStamp(ctx context.Context, db *sql.DB, resource string, s fence.Stamp, write func(*sql.Tx) error) error {
+	if err := fence.ValidateStamp(resource, s, g.epoch); err != nil {
 		return err
 	}
 	tx, err := db.BeginTx(ctx, nil)
@@ -113,7 +120,7 @@ func (g *Guard) Do(ctx context.Context, db *sql.DB, resource string, t fence.Tok
 		return fmt.Errorf("begin a fenced write of %q: %w", resource, err)
 	}
 	defer func() { _ = tx.Rollback() }() // nothing, once it is committed
-	if err := g.Check(ctx, tx, resource, t); err != nil {
+	if err := g.CheckStamp(ctx, tx, resource, s); err != nil {
 		return err
 	}
 	if err := write(tx); err != nil {
@@ -132,12 +139,18 @@ func (g *Guard) Do(ctx context.Context, db *sql.DB, resource string, t fence.Tok
 // another one was committed meanwhile: then the transaction is to be tried again, as for
 // any write.
 //
-// Errors: *fence.StaleError, *fence.InvalidError, the database's.
+// Errors: *fence.StaleError, *fence.EpochError, *fence.InvalidError, the database's.
 func (g *Guard) Check(ctx context.Context, tx Tx, resource string, t fence.Token) error {
-	if err := fence.Validate(resource, t); err != nil {
+	return g.CheckStamp(ctx, tx, resource, fence.Stamp{Epoch: g.epoch, Token: t})
+}
+
+// CheckStamp is Check for a token that was presented with its epoch. Another epoch than that
+// of the guard is *fence.EpochError, and nothing is sent.
+func (g *Guard) CheckStamp(ctx context.Context, tx Tx, resource string, s fence.Stamp) error {
+	if err := fence.ValidateStamp(resource, s, g.epoch); err != nil {
 		return err
 	}
-	res, err := tx.ExecContext(ctx, g.upsert(), g.key(resource), int64(g.epoch), int64(t)) //nolint:gosec // valid tokens fit
+	res, err := tx.ExecContext(ctx, g.upsert(), g.key(resource), int64(s.Epoch), int64(s.Token)) //nolint:gosec // valid tokens fit
 	if err != nil {
 		return fmt.Errorf("check the fencing token of %q: %w", resource, err)
 	}
@@ -151,15 +164,14 @@ func (g *Guard) Check(ctx context.Context, tx Tx, resource string, t fence.Token
 		}
 	}
 	// The row is locked by now, so what is read stays so.
-	var epoch uint32
-	var newest int64
-	if err := tx.QueryRowContext(ctx, g.lookup(), g.key(resource)).Scan(&epoch, &newest); err != nil {
+	var newest fence.Stamp
+	if err := tx.QueryRowContext(ctx, g.lookup(), g.key(resource)).Scan(&newest.Epoch, &newest.Token); err != nil {
 		return fmt.Errorf("read the fencing token of %q: %w", resource, err)
 	}
-	if epoch == g.epoch && fence.Token(newest) == t { //nolint:gosec // as it was written
+	if newest == s {
 		return nil
 	}
-	return fence.Stale(resource, g.epoch, t, epoch, fence.Token(newest)) //nolint:gosec // as it was written
+	return fence.Refusal(resource, s, newest)
 }
 
 // key is the resource as the table has it: MySQL compares text as people do, and bytes as
@@ -210,7 +222,8 @@ func (g *Guard) lookup() string {
 //		"UPDATE stock SET n = n - 1, token = $1 WHERE id = $2 AND token <= $1", lock.Token(), 7)
 //
 // The statement itself compares and writes. When it wrote no row, the token was stale, or
-// there is no such row, which is *fence.StaleError too. With MySQL the connection needs
+// there is no such row, which is *fence.StaleError too. There is no epoch in it: where the
+// locks may move to another store, use a Guard. With MySQL the connection needs
 // CLIENT_FOUND_ROWS (clientFoundRows=true): without it a row that is written as it was
 // does not count.
 //

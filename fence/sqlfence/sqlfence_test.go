@@ -272,8 +272,25 @@ func TestEpochs(t *testing.T) {
 		if err := now.Do(ctx, db, "stock:7", 2, set(ctx, 9)); err != nil {
 			t.Errorf("the first token of the new store: %v", err)
 		}
-		if err := old.Do(ctx, db, "stock:7", 2000, set(ctx, 7)); !errors.Is(err, fence.ErrStale) {
+		err = old.Do(ctx, db, "stock:7", 2000, set(ctx, 7))
+		var epoch *fence.EpochError
+		if !errors.As(err, &epoch) || errors.Is(err, fence.ErrStale) || epoch.Want != (fence.Stamp{Epoch: 1, Token: 2}) {
 			t.Errorf("a token of the old store: %v", err)
+		}
+		for _, s := range []fence.Stamp{{Token: 5}, {Epoch: 2, Token: 5}} { // an epoch that is presented is never believed
+			if err := now.DoStamp(ctx, db, "stock:7", s, set(ctx, 7)); !errors.Is(err, fence.ErrEpoch) {
+				t.Errorf("the stamp %v at a guard of epoch 1: %v", s, err)
+			}
+		}
+		if err := now.DoStamp(ctx, db, "stock:7", fence.Stamp{Epoch: 1, Token: 2}, set(ctx, 9)); err != nil {
+			t.Errorf("the holder, with its epoch: %v", err)
+		}
+		const redis, etcd = 1_790_000_000_000_000, 4711
+		if err := old.Do(ctx, db, "moved", redis, set(ctx, 9)); err != nil {
+			t.Fatal(err)
+		}
+		if err := old.Do(ctx, db, "moved", etcd, set(ctx, 7)); !errors.Is(err, fence.ErrEpoch) {
+			t.Errorf("locks that moved without an epoch: %v", err)
 		}
 		if err := now.Do(ctx, db, "stock:7", 1, set(ctx, 7)); !errors.Is(err, fence.ErrStale) {
 			t.Errorf("a token that went back: %v", err)
