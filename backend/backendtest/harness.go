@@ -39,9 +39,8 @@ type Harness struct {
 	Restart func(t T)
 	// NoRestart is the reason why there is no Restart. Optional.
 	NoRestart string
-	// SlowDisk makes each sync of the store's disk, and each write to its log, take some
-	// milliseconds, until fast is called, also across Restart: so that what the store lets
-	// clients read before it is durable is lost by a crash. Optional.
+	// SlowDisk makes each sync of the store's log take some milliseconds, until fast is
+	// called, also across Restart. Restart loses what was not synced. Optional.
 	SlowDisk func(t T) (fast func())
 	// NoSlowDisk is the reason why there is no SlowDisk. Optional.
 	NoSlowDisk string

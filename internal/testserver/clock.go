@@ -43,6 +43,14 @@ func (c *Clock) Set(ahead time.Duration) {
 	c.shim.set(ahead.Milliseconds())
 }
 
+// env is what a program needs to have this clock; that of no clock is nothing.
+func (c *Clock) env() []string {
+	if c == nil {
+		return nil
+	}
+	return []string{"LD_PRELOAD=" + c.library, c.shim.variable + "=" + c.shim.file}
+}
+
 // FakeTime starts the server again, with a clock that the test sets.
 func (s *RedisServer) FakeTime(c *Clock) {
 	s.t.Helper()

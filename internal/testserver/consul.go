@@ -154,7 +154,7 @@ func (s *ConsulServer) Agent() *ConsulServer {
 func (s *ConsulServer) launch() {
 	s.t.Helper()
 	args := []string{"agent", "-config-file", filepath.Join(s.dir, "config.json"), "-log-level", "warn"}
-	s.proc = Start(s.t, s.disk.static(Command{Path: s.binary, Dir: s.dir, Args: args}))
+	s.proc = Start(s.t, Command{Path: s.binary, Dir: s.dir, Args: args, Disk: s.disk})
 }
 
 // Addr is the address for clients, "127.0.0.1:port".

@@ -202,7 +202,7 @@ func (e *Etcd) Again() {
 
 func (e *Etcd) start() {
 	e.t.Helper()
-	e.Process = Start(e.t, e.disk.static(Command{Path: e.bin, Args: e.args, Dir: e.member}))
+	e.Process = Start(e.t, Command{Path: e.bin, Args: e.args, Dir: e.member, Disk: e.disk})
 }
 
 // awaitReady waits until the member answers a linearizable read, and proves that it is

@@ -140,7 +140,7 @@ func (s *MariaDBServer) Start() {
 		args = append(args, "--"+v)
 	}
 	s.proc = Start(s.t, Command{
-		Path: mariadbd(s.t), Dir: s.dir, User: s.uid, Group: s.gid, Env: preload(s.clock, s.disk), Args: args, Interrupt: syscall.SIGTERM,
+		Path: mariadbd(s.t), Dir: s.dir, User: s.uid, Group: s.gid, Env: s.clock.env(), Disk: s.disk, Args: args, Interrupt: syscall.SIGTERM,
 	})
 	s.proc.Await(startTimeout, s.ours)
 }

@@ -161,7 +161,7 @@ func (s *PostgresServer) Start() {
 		args = append(args, "-c", v)
 	}
 	s.proc = Start(s.t, Command{
-		Path: filepath.Join(s.bin, "postgres"), Dir: s.dir, User: s.uid, Group: s.gid, Env: preload(s.clock, s.disk), Args: args, Interrupt: syscall.SIGINT,
+		Path: filepath.Join(s.bin, "postgres"), Dir: s.dir, User: s.uid, Group: s.gid, Env: s.clock.env(), Disk: s.disk, Args: args, Interrupt: syscall.SIGINT,
 	})
 	s.proc.Await(startTimeout, s.ours)
 }

@@ -46,6 +46,8 @@ type Command struct {
 	// User and Group run it as another user, for servers that refuse to run as
 	// root. Both zero: as the test does. Optional.
 	User, Group uint32
+	// Disk is the disk of its logs. Optional.
+	Disk *SlowDisk
 	// Interrupt ends the process with this signal at the end of the test, instead
 	// of SIGKILL, and with SIGKILL after a while. Optional.
 	Interrupt os.Signal
@@ -87,6 +89,11 @@ func Start(t testing.TB, c Command) *Process {
 		t.Fatalf("testserver: log of %s: %v", c.Path, err)
 	}
 	p := &Process{t: t, name: filepath.Base(path), dir: c.Dir, logFrom: from, ended: make(chan struct{})}
+	attend := func(<-chan struct{}) {}
+	if c.Disk != nil {
+		c, attend = c.Disk.launch(path, c)
+		path = c.Path
+	}
 	//nolint:gosec,noctx // a test's own program, which outlives any one call
 	p.cmd = exec.Command(path, c.Args...)
 	p.cmd.Dir = c.Dir
@@ -94,8 +101,11 @@ func Start(t testing.TB, c Command) *Process {
 	p.cmd.Stdout, p.cmd.Stderr = out, out
 	p.cmd.SysProcAttr = sysProcAttr(c)
 	if err := p.start(); err != nil {
+		close(p.ended)
+		attend(p.ended)
 		t.Fatalf("testserver: start %s: %v", path, err)
 	}
+	attend(p.ended)
 	t.Cleanup(func() { p.cleanup(c.Interrupt) })
 	return p
 }

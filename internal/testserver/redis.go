@@ -187,7 +187,7 @@ func (s *RedisServer) DoContext(ctx context.Context, args ...string) (any, error
 func (s *RedisServer) start() {
 	s.t.Helper()
 	s.proc = Start(s.t, Command{
-		Path: "redis-server", Dir: s.dir, Env: preload(s.clock, s.disk),
+		Path: "redis-server", Dir: s.dir, Env: s.clock.env(), Disk: s.disk,
 		Args: append([]string{
 			"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--unixsocket", s.Socket(), "--dir", s.dir,
 			"--save", "", "--appendonly", "yes", "--appendfsync", "always", "--loglevel", "notice",

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 )
 
@@ -75,20 +74,4 @@ func (s *shim) set(n int64) {
 	if err != nil {
 		s.t.Fatalf("testserver: %s: %v", s.variable, err)
 	}
-}
-
-// preload is the environment of a server that has a clock and a disk of the test's, or
-// neither: a nil one adds nothing.
-func preload(c *Clock, d *SlowDisk) []string {
-	var libraries, env []string
-	if c != nil {
-		libraries, env = append(libraries, c.library), append(env, c.shim.variable+"="+c.shim.file)
-	}
-	if d != nil {
-		libraries, env = append(libraries, d.library), append(env, d.shim.variable+"="+d.shim.file)
-	}
-	if len(libraries) == 0 {
-		return nil
-	}
-	return append(env, "LD_PRELOAD="+strings.Join(libraries, ":"))
 }

@@ -3,7 +3,12 @@
 package testserver
 
 import (
-	_ "embed" // for the shims
+	"crypto/rand"
+	_ "embed" // for the launcher
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -11,49 +16,55 @@ import (
 //go:embed shim/disk.c
 var diskShim []byte
 
-//go:embed shim/syncs.c
-var syncsShim []byte
-
 // SlowSync is a delay for [SlowDisk.Slow] with which a server can be killed many times a
 // minute: longer than a client takes to learn of a commit and the test to kill the server.
 const SlowSync = 20 * time.Millisecond
 
-// SlowDisk is a disk of servers that a test makes slow and fast while they run (F28). Each of
-// their syncs waits before it is done, and so does each write to the log of those that go
-// through the C library: MariaDB, PostgreSQL, Redis and ZooKeeper. What is written in Go asks
-// the kernel itself, which hands the syncs to a supervisor: etcd, Consul.
+// SlowDisk is a disk of servers with a cache that is lost in a power failure (F28). What a
+// server writes to its log stays in the cache until the server syncs the log, and a sync takes
+// as long as the test says. The cache is lost when the server ends, so that killing it is a
+// power failure: after the restart the log has what was synced, and nothing else. SIGKILL alone
+// loses nothing that has reached the kernel.
 //
-// Nothing fails or is lost by that alone. It makes the time between a commit that others see
-// and one that survives a crash as long as the test likes: kill the server within it.
+// It works for servers in any language: the kernel hands their calls to the test (seccomp).
+// The logs are those of Redis, PostgreSQL, MariaDB, ZooKeeper, etcd and Consul. All other
+// files are the machine's, and writes that go around write and pwrite, such as writev, are
+// durable at once.
 //
 // A server with UseDisk can have one; several servers can have the same one. How to:
 //
 //	s, disk := testserver.WithSlowDisk(t, testserver.MariaDB(t))
-//	disk.Slow(20 * time.Millisecond)
-//	s.Restart()
+//	disk.Slow(testserver.SlowSync)
+//	s.Kill()
+//	disk.Without(s.Start)
 //	disk.Fast()
 //
-// Slow and Fast may be called while a server starts, runs, or is gone. They belong to the
-// test's goroutine. An etcd has to sync its disk: EtcdOptions.NoFsync leaves nothing to slow
-// down. It takes gcc, and for what is written in Go Linux 5.5.
+// Slow and Fast may be called from any goroutine, while a server starts, runs, or is gone. An
+// etcd has to sync its disk: with EtcdOptions.NoFsync all that it wrote is lost. It takes gcc
+// and Linux 5.19; the test fails where it does not work.
 type SlowDisk struct {
-	shim     *shim  // its number is the microseconds of the delay
-	library  string // for the C library
-	launcher string // for the others: it runs what follows it
+	t        testing.TB
+	launcher string // runs what follows it
+	delay    atomic.Int64
+	all      sync.WaitGroup
+
+	mu   sync.Mutex
+	runs map[string]<-chan struct{} // closed when the newest run in a folder has ended
 }
 
-// NewSlowDisk makes a disk that is as fast as the machine's, until Slow.
+// NewSlowDisk makes a disk whose syncs take no time, until Slow.
 func NewSlowDisk(t testing.TB) *SlowDisk {
 	t.Helper()
-	s := newShim(t, "DISK_SHIM")
-	return &SlowDisk{
-		shim:     s,
-		library:  s.build("disk.so", diskShim, "-shared", "-fPIC"),
-		launcher: s.build("syncs", syncsShim, "-pthread"),
+	if runtime.GOOS != "linux" {
+		t.Fatal("testserver: a slow disk takes Linux, whose seccomp hands the calls of a server to the test")
 	}
+	d := &SlowDisk{t: t, runs: make(map[string]<-chan struct{})}
+	d.launcher = newShim(t, "").build("disk", diskShim)
+	t.Cleanup(d.all.Wait)
+	return d
 }
 
-// WithSlowDisk starts a server again, with a disk that the test makes slow, and returns both.
+// WithSlowDisk starts a server again, on a disk that the test makes slow, and returns both.
 func WithSlowDisk[S interface{ UseDisk(d *SlowDisk) }](t testing.TB, s S) (S, *SlowDisk) {
 	t.Helper()
 	d := NewSlowDisk(t)
@@ -61,29 +72,57 @@ func WithSlowDisk[S interface{ UseDisk(d *SlowDisk) }](t testing.TB, s S) (S, *S
 	return s, d
 }
 
-// Slow makes each sync, and each write to a log, wait for the delay before it is done. It
-// holds for those that begin from now on.
-func (d *SlowDisk) Slow(delay time.Duration) {
-	d.shim.t.Helper()
-	d.shim.set(delay.Microseconds())
-}
+// Slow makes each sync of a log take the delay. It holds for those that begin from now on.
+func (d *SlowDisk) Slow(delay time.Duration) { d.delay.Store(int64(delay)) }
 
 // Fast ends that.
-func (d *SlowDisk) Fast() {
-	d.shim.t.Helper()
-	d.shim.set(0)
+func (d *SlowDisk) Fast() { d.Slow(0) }
+
+// Without runs f with a fast disk: to start a server, which may sync its log often.
+func (d *SlowDisk) Without(f func()) {
+	delay := d.delay.Swap(0)
+	f()
+	d.delay.Store(delay)
 }
 
-// static has a program that does not go through the C library use the disk. A nil disk leaves
-// the command as it is.
-func (d *SlowDisk) static(c Command) Command {
-	if d == nil {
-		return c
+// launch makes the command, whose program is at the path, one that runs on the disk. The
+// function is to be called with the end of the process.
+func (d *SlowDisk) launch(path string, c Command) (Command, func(ended <-chan struct{})) {
+	d.t.Helper()
+	// The run before may be writing still what was being synced when it was killed.
+	d.mu.Lock()
+	before := d.runs[c.Dir]
+	d.mu.Unlock()
+	if before != nil {
+		select {
+		case <-before:
+		case <-time.After(endTimeout):
+			d.t.Fatalf("testserver: slow disk: the server before runs still in %s", c.Dir)
+		}
 	}
-	c.Args = append([]string{c.Path}, c.Args...)
-	c.Path = d.launcher
-	c.Env = append(c.Env, d.shim.variable+"="+d.shim.file)
-	return c
+	name := "holdfast-disk-" + rand.Text()
+	socket, err := net.ListenUnix("unix", &net.UnixAddr{Name: "@" + name, Net: "unix"})
+	if err != nil {
+		d.t.Fatalf("testserver: slow disk: %v", err)
+	}
+	over := make(chan struct{})
+	d.mu.Lock()
+	d.runs[c.Dir] = over
+	d.mu.Unlock()
+	d.all.Go(func() {
+		defer close(over)
+		if err := d.serve(socket); err != nil {
+			d.t.Errorf("testserver: slow disk: %v", err)
+		}
+	})
+	c.Path, c.Args = d.launcher, append([]string{path}, c.Args...)
+	c.Env = append(c.Env, "DISK_SOCKET="+name)
+	return c, func(ended <-chan struct{}) {
+		go func() {
+			<-ended
+			_ = socket.Close() // a program that never ran does not connect
+		}()
+	}
 }
 
 // UseDisk starts the server again, on a disk that the test makes slow.

@@ -69,6 +69,22 @@ func TestSlowDisk(t *testing.T) {
 	}
 }
 
+// F28: what a server has not synced is lost when it is killed, and what it has synced is not.
+func TestUnsyncedIsLost(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct {
+		policy string
+		keeps  bool
+	}{{"no", false}, {"always", true}} {
+		s, _ := testserver.WithSlowDisk(t, testserver.Redis(t, "--appendfsync", x.policy))
+		s.Do("SET", "a", "7")
+		s.Restart()
+		if got := s.Do("GET", "a"); (got == "7") != x.keeps {
+			t.Errorf("appendfsync %s: after the server was killed there is %v", x.policy, got)
+		}
+	}
+}
+
 func put(t *testing.T, url string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

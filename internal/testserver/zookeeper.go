@@ -106,7 +106,7 @@ func (s *ZooKeeperServer) launch() {
 	}
 	args = append(args, s.flags...) // of two that say the same the last one counts
 	s.proc = Start(s.t, Command{
-		Path: "java", Dir: s.dir, Env: preload(s.clock, s.disk),
+		Path: "java", Dir: s.dir, Env: s.clock.env(), Disk: s.disk,
 		Args: append(args,
 			"-cp", "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar",
 			"org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(s.dir, "zoo.cfg")),

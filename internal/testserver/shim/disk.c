@@ -1,81 +1,86 @@
-// A slow disk, for a server that goes through the C library: preloaded into it, see slowdisk.go. While the number in the
-// file that DISK_SHIM names is not 0, each sync, and each write to the log of a database, waits for so many microseconds
-// before it is done. The kernel keeps what was written when a process is killed: what such a server loses by that is what
-// it has committed in its own memory and not written yet, which is why the writes are slow, too.
+// Runs a program whose writes and syncs are decided elsewhere: every such call of it, and of the processes that it
+// starts, waits for an answer from the one who has the listener, which this sends over the socket that DISK_SOCKET
+// names. The program keeps the process ID. It may be written in any language: this is the kernel's seccomp, and not a
+// library that is loaded into it. See slowdisk_linux.go.
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <stdint.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/uio.h>
-#include <time.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
 #include <unistd.h>
 
-static volatile int64_t *delay;
+#if defined(__x86_64__)
+#define HERE AUDIT_ARCH_X86_64
+#elif defined(__aarch64__)
+#define HERE AUDIT_ARCH_AARCH64
+#else
+#error "the filter does not know this architecture"
+#endif
 
-__attribute__((constructor)) static void begin(void) {
-	const char *path = getenv("DISK_SHIM");
-	int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-	if (file < 0)
-		return;
-	void *page = mmap(0, sizeof *delay, PROT_READ, MAP_SHARED, file, 0);
-	close(file);
-	if (page != MAP_FAILED)
-		delay = page;
+#define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
+#define ASK_FOR(call, to) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (call), (to), 0)
+
+static int fail(const char *what) {
+	fprintf(stderr, "slow disk: %s: %s\n", what, strerror(errno));
+	return 125;
 }
 
-static void rest(void) {
-	int64_t us = delay ? *delay : 0;
-	if (us <= 0)
-		return;
-	int before = errno;
-	struct timespec left = {us / 1000000, us % 1000000 * 1000};
-	while (nanosleep(&left, &left) && errno == EINTR)
-		;
-	errno = before;
-}
-
-// The logs of MariaDB, MySQL, PostgreSQL, Redis and ZooKeeper.
-static void rest_if_log(int fd) {
-	static const char *const logs[] = {"/ib_logfile", "/#ib_redo", "/pg_wal/", "/appendonly", "/version-2/log."};
-	char link[32], path[4096];
-	if (!delay || *delay <= 0)
-		return;
-	int before = errno;
-	snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-	ssize_t n = readlink(link, path, sizeof path - 1);
-	errno = before;
-	if (n <= 0 || path[0] != '/')
-		return; // a socket, a pipe
-	path[n] = 0;
-	for (size_t i = 0; i < sizeof logs / sizeof *logs; i++)
-		if (strstr(path, logs[i])) {
-			rest();
-			return;
-		}
-}
-
-// slow puts a function in place of the one of that name: it waits, and calls that one.
-#define slow(type, name, wait, params, args) \
-	type name params { \
-		static type(*real) params; \
-		if (!real) \
-			real = (type(*) params)dlsym(RTLD_NEXT, #name); \
-		wait; \
-		return real args; \
+int main(int argc, char **argv) {
+	const char *name = getenv("DISK_SOCKET");
+	if (argc < 2 || !name) {
+		fprintf(stderr, "slow disk: usage: DISK_SOCKET=name %s PROGRAM [ARGUMENT...]\n", argv[0]);
+		return 125;
 	}
+	// An abstract address: no file, so that it does not matter which user the program runs as.
+	struct sockaddr_un to = {.sun_family = AF_UNIX};
+	size_t length = strlen(name);
+	if (length + 1 > sizeof to.sun_path)
+		return fail("DISK_SOCKET is too long");
+	memcpy(to.sun_path + 1, name, length);
+	int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (s < 0 || connect(s, (struct sockaddr *)&to, offsetof(struct sockaddr_un, sun_path) + 1 + length))
+		return fail("connect");
 
-slow(int, fsync, rest(), (int fd), (fd))
-slow(int, fdatasync, rest(), (int fd), (fd))
-slow(int, sync_file_range, rest(), (int fd, off64_t at, off64_t n, unsigned flags), (fd, at, n, flags))
-slow(int, msync, rest(), (void *at, size_t n, int flags), (at, n, flags))
-slow(ssize_t, write, rest_if_log(fd), (int fd, const void *from, size_t n), (fd, from, n))
-slow(ssize_t, writev, rest_if_log(fd), (int fd, const struct iovec *from, int n), (fd, from, n))
-slow(ssize_t, pwrite, rest_if_log(fd), (int fd, const void *from, size_t n, off_t at), (fd, from, n, at))
-slow(ssize_t, pwrite64, rest_if_log(fd), (int fd, const void *from, size_t n, off64_t at), (fd, from, n, at))
-slow(ssize_t, pwritev, rest_if_log(fd), (int fd, const struct iovec *from, int n, off_t at), (fd, from, n, at))
-slow(ssize_t, pwritev64, rest_if_log(fd), (int fd, const struct iovec *from, int n, off64_t at), (fd, from, n, at))
+	struct sock_filter filter[] = {
+		LOAD(arch),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, HERE, 0, 5),
+		LOAD(nr),
+		ASK_FOR(__NR_write, 4),
+		ASK_FOR(__NR_pwrite64, 3),
+		ASK_FOR(__NR_fsync, 2),
+		ASK_FOR(__NR_fdatasync, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+	};
+	struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+		return fail("no_new_privs");
+	// A signal does not take a call back that was received: it would be done twice.
+	int listener = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER,
+		SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, &program);
+	if (listener < 0)
+		return fail("seccomp with a listener, which takes Linux 5.19");
+
+	char one = 1, control[CMSG_SPACE(sizeof listener)] = {0};
+	struct iovec data = {&one, 1};
+	struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+	struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+	rights->cmsg_level = SOL_SOCKET;
+	rights->cmsg_type = SCM_RIGHTS;
+	rights->cmsg_len = CMSG_LEN(sizeof listener);
+	memcpy(CMSG_DATA(rights), &listener, sizeof listener);
+	if (sendmsg(s, &message, 0) != 1)
+		return fail("send the listener");
+	close(s);
+	close(listener);
+	execvp(argv[1], argv + 1);
+	return fail(argv[1]);
+}

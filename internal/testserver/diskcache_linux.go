@@ -1,0 +1,359 @@
+package testserver
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// diskRun is one run of a program on a SlowDisk. Its calls to write and to sync, and those of
+// the processes that it starts, are held up by the kernel until they are answered here
+// (seccomp_unotify(2)). The fields belong to the goroutine that serves the run.
+type diskRun struct {
+	disk      *SlowDisk
+	listener  int
+	syncing   sync.WaitGroup
+	processes map[uint32]int // the kernel's handles of them, by thread
+	files     map[fileID]*logFile
+}
+
+type fileID struct{ device, inode uint64 }
+
+// logFile is a log with what is not synced yet.
+type logFile struct {
+	file *os.File   // an opening of its own: it has no position, and does not append
+	turn sync.Mutex // one sync at a time
+
+	mu      sync.Mutex
+	cache   []piece
+	written int   // pieces, since the start
+	end     int64 // of the log, with what is in the cache
+}
+
+type piece struct {
+	at   int64
+	data []byte
+}
+
+// notification is struct seccomp_notif of linux/seccomp.h.
+type notification struct {
+	id   uint64
+	pid  uint32 // of the thread
+	_    uint32
+	call int32
+	_    uint32
+	_    uint64
+	args [6]uint64
+}
+
+// answer is struct seccomp_notif_resp.
+type answer struct {
+	id    uint64
+	value int64
+	err   int32
+	flags uint32
+}
+
+// serve takes the listener of a program that was started, and answers its calls until the
+// program, and all that it started, is gone. The cache is lost then.
+func (d *SlowDisk) serve(socket *net.UnixListener) error {
+	listener, err := receiveFile(socket)
+	_ = socket.Close() // nobody else connects
+	if err != nil || listener < 0 {
+		return err
+	}
+	r := &diskRun{disk: d, listener: listener, processes: make(map[uint32]int), files: make(map[fileID]*logFile)}
+	defer r.end()
+	for {
+		// This wait ends when no process is left; a receive does not, on older kernels.
+		events := []unix.PollFd{{Fd: int32(listener), Events: unix.POLLIN}} //nolint:gosec // a file descriptor is small
+		if _, err := unix.Poll(events, -1); errors.Is(err, unix.EINTR) {
+			continue
+		} else if err != nil {
+			return fmt.Errorf("wait: %w", err)
+		}
+		if events[0].Revents&unix.POLLIN == 0 {
+			return nil
+		}
+		var n notification
+		errno := ioctl(listener, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&n)) //nolint:gosec // the kernel's interface
+		if errno == 0 {
+			r.decide(n)
+		} else if errno != unix.ENOENT && errno != unix.EINTR { // those say that the caller was killed
+			return fmt.Errorf("receive: %w", errno)
+		}
+	}
+}
+
+// receiveFile returns the file that the launcher sends, or -1 where it ended before that.
+func receiveFile(socket *net.UnixListener) (int, error) {
+	conn, err := socket.AcceptUnix()
+	if errors.Is(err, net.ErrClosed) {
+		return -1, nil
+	} else if err != nil {
+		return -1, fmt.Errorf("accept: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	const size = 4 // of a file descriptor
+	control := make([]byte, syscall.CmsgSpace(size))
+	_, n, _, _, err := conn.ReadMsgUnix(make([]byte, 1), control) //nolint:dogsled // the rest is of no use
+	if err != nil || n == 0 {
+		return -1, nil // the launcher was killed
+	}
+	messages, err := syscall.ParseSocketControlMessage(control[:n])
+	if err != nil || len(messages) != 1 {
+		return -1, fmt.Errorf("%d control messages: %w", len(messages), err)
+	}
+	files, err := syscall.ParseUnixRights(&messages[0])
+	if err != nil || len(files) != 1 {
+		return -1, fmt.Errorf("%d files: %w", len(files), err)
+	}
+	return files[0], nil
+}
+
+func ioctl(fd int, request uintptr, arg unsafe.Pointer) syscall.Errno {
+	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), request, uintptr(arg))
+	return errno
+}
+
+// decide answers a call, or has it answered. One that is not about a log is done as it is.
+func (r *diskRun) decide(n notification) {
+	path, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", n.pid, n.args[0]))
+	if err != nil || !isLog(path) {
+		r.reply(n, answer{flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE})
+		return
+	}
+	f, written, err := r.perform(n)
+	switch {
+	case err != nil:
+		r.fail(n, path, err)
+	case f == nil:
+		r.reply(n, answer{value: written})
+	default:
+		f.mu.Lock()
+		upTo := f.written
+		f.mu.Unlock()
+		r.syncing.Go(func() {
+			if err := r.sync(n, f, upTo); err != nil {
+				r.fail(n, path, err)
+				return
+			}
+			r.reply(n, answer{value: written})
+		})
+	}
+}
+
+// perform does the call on a log, and returns how much it wrote. It leaves the sync that the
+// call is, or that it ends with: then the log is returned.
+func (r *diskRun) perform(n notification) (*logFile, int64, error) {
+	fd, err := r.open(n)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	f, err := r.file(fd)
+	if err != nil || f == nil {
+		return nil, 0, err
+	}
+	if n.call == unix.SYS_FSYNC || n.call == unix.SYS_FDATASYNC {
+		return f, 0, nil
+	}
+	data, err := memory(n.pid, n.args[1], n.args[2])
+	if err != nil {
+		return nil, 0, err
+	}
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	if err != nil {
+		return nil, 0, fmt.Errorf("its flags: %w", err)
+	}
+	if n.call == unix.SYS_PWRITE64 {
+		f.keep(int64(n.args[3]), data) //nolint:gosec // an offset
+	} else if err := f.write(fd, flags&unix.O_APPEND != 0, data); err != nil {
+		return nil, 0, err
+	}
+	if flags&unix.O_DSYNC == 0 { // O_SYNC has its bit, too
+		f = nil
+	}
+	return f, int64(len(data)), nil
+}
+
+// open is the file that the call is about, which the caller has open too.
+func (r *diskRun) open(n notification) (int, error) {
+	for again := false; ; again = true {
+		process, err := r.process(n.pid)
+		if err != nil {
+			return 0, err
+		}
+		fd, err := unix.PidfdGetfd(process, int(n.args[0]), 0) //nolint:gosec // a file descriptor is small
+		if errors.Is(err, unix.ESRCH) && !again {              // another process had this number before
+			_ = unix.Close(process)
+			delete(r.processes, n.pid)
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("get its file: %w", err)
+		}
+		return fd, nil
+	}
+}
+
+// process is the kernel's handle of the process that a thread is of.
+func (r *diskRun) process(thread uint32) (int, error) {
+	if handle, ok := r.processes[thread]; ok {
+		return handle, nil
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", thread))
+	if err != nil {
+		return 0, err //nolint:wrapcheck // it names the file
+	}
+	_, after, _ := strings.Cut(string(status), "\nTgid:")
+	var leader, handle int
+	if _, err = fmt.Sscan(after, &leader); err == nil {
+		handle, err = unix.PidfdOpen(leader, 0)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("the process of thread %d: %w", thread, err)
+	}
+	r.processes[thread] = handle
+	return handle, nil
+}
+
+// file is the log that fd is; nil: it is a folder.
+func (r *diskRun) file(fd int) (*logFile, error) {
+	var info unix.Stat_t
+	if err := unix.Fstat(fd, &info); err != nil {
+		return nil, fmt.Errorf("fstat: %w", err)
+	}
+	id := fileID{info.Dev, info.Ino}
+	if f := r.files[id]; f != nil || info.Mode&unix.S_IFMT != unix.S_IFREG {
+		return f, nil
+	}
+	file, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), os.O_WRONLY, 0)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // it names the file
+	}
+	f := &logFile{file: file, end: info.Size}
+	r.files[id] = f
+	return f, nil
+}
+
+// memory is a piece of that of a process.
+func memory(thread uint32, at, size uint64) ([]byte, error) {
+	data := make([]byte, size)
+	if size == 0 {
+		return data, nil
+	}
+	local := []unix.Iovec{{Base: &data[0]}}
+	local[0].SetLen(len(data))
+	remote := []unix.RemoteIovec{{Base: uintptr(at), Len: len(data)}}
+	if got, err := unix.ProcessVMReadv(int(thread), local, remote, 0); err != nil || got != len(data) {
+		return nil, fmt.Errorf("read %d of %d bytes of its memory: %w", got, len(data), err)
+	}
+	return data, nil
+}
+
+// write keeps data that is written at the position of the caller's file, and moves that behind
+// it.
+func (f *logFile) write(fd int, appends bool, data []byte) error {
+	at, err := unix.Seek(fd, 0, io.SeekCurrent)
+	if err != nil {
+		return fmt.Errorf("its position: %w", err)
+	}
+	if appends {
+		f.mu.Lock()
+		at = f.end
+		f.mu.Unlock()
+	}
+	f.keep(at, data)
+	if _, err := unix.Seek(fd, at+int64(len(data)), io.SeekStart); err != nil {
+		return fmt.Errorf("move its position: %w", err)
+	}
+	return nil
+}
+
+func (f *logFile) keep(at int64, data []byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cache = append(f.cache, piece{at, data})
+	f.written++
+	f.end = max(f.end, at+int64(len(data)))
+}
+
+// sync writes what was in the cache when so much was written, after the delay of the disk. It
+// is lost when the caller is killed before.
+func (r *diskRun) sync(n notification, f *logFile, upTo int) error {
+	f.turn.Lock()
+	defer f.turn.Unlock()
+	if delay := time.Duration(r.disk.delay.Load()); delay > 0 && r.lives(n) {
+		<-time.After(delay)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !r.lives(n) {
+		return nil
+	}
+	synced := max(0, len(f.cache)-(f.written-upTo))
+	for _, p := range f.cache[:synced] {
+		if _, err := f.file.WriteAt(p.data, p.at); err != nil {
+			return fmt.Errorf("write: %w", err)
+		}
+	}
+	f.cache = slices.Clone(f.cache[synced:])
+	return nil
+}
+
+// lives reports whether the caller was not killed yet.
+func (r *diskRun) lives(n notification) bool {
+	return ioctl(r.listener, unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&n.id)) == 0 //nolint:gosec // the kernel's interface
+}
+
+// fail fails the call, and the test, unless the caller was killed meanwhile.
+func (r *diskRun) fail(n notification, path string, err error) {
+	if !r.lives(n) {
+		return
+	}
+	r.disk.t.Errorf("testserver: slow disk: %s: %v", path, err)
+	r.reply(n, answer{err: -int32(unix.EIO)})
+}
+
+// reply answers a call, unless the caller was killed meanwhile.
+func (r *diskRun) reply(n notification, a answer) {
+	a.id = n.id
+	if errno := ioctl(r.listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&a)); errno != 0 && errno != unix.ENOENT { //nolint:gosec // the kernel's interface
+		r.disk.t.Errorf("testserver: slow disk: reply: %v", errno)
+	}
+}
+
+// end loses the cache. What was being synced is written before it returns.
+func (r *diskRun) end() {
+	r.syncing.Wait()
+	for _, f := range r.files {
+		_ = f.file.Close() // what counts has been written
+	}
+	for _, handle := range r.processes {
+		_ = unix.Close(handle)
+	}
+	_ = unix.Close(r.listener)
+}
+
+// isLog reports whether the file is a log of the servers of this package.
+func isLog(path string) bool {
+	folder, name := filepath.Base(filepath.Dir(path)), filepath.Base(path)
+	return strings.HasSuffix(name, ".aof") || // Redis
+		folder == "pg_wal" || // PostgreSQL
+		strings.HasPrefix(name, "ib_logfile") || // MariaDB
+		folder == "version-2" && strings.HasPrefix(name, "log.") || // ZooKeeper
+		strings.HasSuffix(name, ".wal") || folder == "wal.tmp" || // etcd
+		name == "raft.db" // Consul
+}
