@@ -3,6 +3,9 @@ package holdfast
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -25,6 +28,7 @@ var errWaitOver = errors.New("the time to wait is over")
 
 // run asks until the lock is had, or there is no more reason to ask.
 func (a *acquisition) run(ctx context.Context) (*Lock, *backend.Grant, error) {
+	c := a.c
 	within, cancel := a.bound(ctx)
 	defer cancel()
 	for n := 0; ; n++ {
@@ -36,9 +40,17 @@ func (a *acquisition) run(ctx context.Context) (*Lock, *backend.Grant, error) {
 				return lock, &grant, nil
 			}
 		}
-		if !a.again(within, err, n) {
-			return nil, nil, a.fail(ctx, within, h, err)
+		if a.again(within, err, n) {
+			continue
 		}
+		if a.s.wait > 0 && isOver(ctx, within) && !isUnavailable(err) && c.closing.Err() == nil {
+			var lock *Lock
+			var grant backend.Grant
+			if lock, grant, err = a.last(ctx); err == nil {
+				return lock, &grant, nil
+			}
+		}
+		return nil, nil, a.fail(ctx, within, err)
 	}
 }
 
@@ -123,7 +135,17 @@ func (a *acquisition) attempt(ctx, within context.Context, h *hold) (*Lock, back
 // isAnswer reports whether err is what a backend said, not that it was cut short.
 func isAnswer(err error) bool {
 	return errors.Is(err, ErrHeld) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrUnsupported) ||
-		errors.Is(err, ErrLost) || errors.Is(err, backend.ErrSessionLost)
+		errors.Is(err, ErrLost) || errors.Is(err, backend.ErrSessionLost) || errors.Is(err, ErrQuarantine)
+}
+
+// isRefusal reports whether err says why the lock was not had: there is no more to ask.
+func isRefusal(err error) bool {
+	return errors.Is(err, ErrHeld) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrUnsupported) || errors.Is(err, ErrQuarantine)
+}
+
+// isOver reports whether within has ended because Wait is over, and nothing else has.
+func isOver(ctx, within context.Context) bool {
+	return errors.Is(context.Cause(within), errWaitOver) && ctx.Err() == nil
 }
 
 // begins makes h known, so that a loss told while it is on its way is not missed.
@@ -172,6 +194,11 @@ func (a *acquisition) again(within context.Context, err error, n int) bool {
 		// Granted and lost before it was ours, or abandoned: this ID is used up.
 		a.abandon()
 		return a.s.lease == "" && c.pause(within, min(backoff(n), 100*time.Millisecond))
+	case errors.Is(err, ErrQuarantine):
+		errors.As(err, &away)
+		a.away = err
+		a.unknown = a.unknown || away != nil && away.MayHold
+		return c.sitOut(within, err) && a.s.wait != 0
 	case within.Err() != nil:
 		return false
 	case errors.As(err, &away):
@@ -217,22 +244,81 @@ func (a *acquisition) settleRequest() backend.ReleaseRequest {
 	return backend.ReleaseRequest{Name: a.req.Name, Lease: a.req.Lease, Session: a.req.Session, Abandon: true}
 }
 
-// fail says why the lock was not had, and sees to it that it is not held.
-func (a *acquisition) fail(ctx, within context.Context, h *hold, err error) error {
+// last asks once more when Wait is over: who asks without waiting is told who has the lock,
+// or why nobody does. A lease that was granted meanwhile is had. What stands in line leaves.
+func (a *acquisition) last(ctx context.Context) (*Lock, backend.Grant, error) {
 	c := a.c
-	if c.closing.Err() != nil {
-		err = ErrClosed
+	within, cancel := context.WithTimeout(ctx, min(c.cfg.Timeout, time.Second))
+	defer cancel()
+	h, err := a.prepare(within)
+	var grant backend.Grant
+	if err == nil {
+		a.req.Wait = false
+		var lock *Lock
+		if lock, grant, err = a.attempt(ctx, within, h); err == nil {
+			return lock, grant, nil
+		}
+		if a.s.lease == "" && c.b.Release(within, a.settleRequest()) == nil {
+			a.unknown = false
+		}
 	}
-	waitOver := errors.Is(context.Cause(within), errWaitOver) && ctx.Err() == nil
-	if waitOver && a.away == nil && h != nil {
-		err = a.tooLong(ctx)
-	} else if waitOver {
-		err = a.away
-		if err == nil {
+	c.warnQuarantine(err)
+	if !isRefusal(err) && !isUnavailable(err) && ctx.Err() == nil {
+		err = &UnavailableError{
+			Backend: c.caps.Name, Op: "acquire", MayHold: a.unknown,
+			Err: fmt.Errorf("who has the lock is not known: %v", err), //nolint:errorlint // a loss of the place is no loss of the lock
+		}
+	}
+	return nil, grant, err
+}
+
+// sitOut waits for as long as a quarantine lasts, a second at most: another client may end
+// it sooner. It reports false when within ended.
+func (c *Client) sitOut(within context.Context, err error) bool {
+	c.warnQuarantine(err)
+	const shortest, longest, jitter = time.Millisecond, time.Second, 10 * time.Millisecond
+	left := longest
+	if q, ok := errors.AsType[*QuarantineError](err); ok {
+		left = min(max(q.Left, shortest), longest)
+	}
+	return c.pause(within, left+rand.N(jitter))
+}
+
+// warnQuarantine logs a quarantine, once.
+func (c *Client) warnQuarantine(err error) {
+	q, ok := errors.AsType[*QuarantineError](err)
+	if !ok {
+		return
+	}
+	const slack = 2 * time.Second // the end is never told exactly
+	c.mu.Lock()
+	known := q.Until.Before(c.warned)
+	if !known {
+		c.warned = q.Until.Add(slack)
+	}
+	c.mu.Unlock()
+	if !known {
+		c.log().LogAttrs(c.background, levelWarn, "no lock is granted yet: the store is in quarantine", slog.String("backend", q.Backend),
+			slog.String("reason", q.Reason), slog.Duration("for", q.Left.Round(time.Millisecond)),
+			slog.Time("until", q.Until), slog.String("turned_off_by", q.Parameter))
+	}
+}
+
+// fail says why the lock was not had, and sees to it that it is not held.
+func (a *acquisition) fail(ctx, within context.Context, err error) error {
+	c := a.c
+	if q, ok := errors.AsType[*QuarantineError](a.away); ok && q.Until.Before(time.Now()) {
+		a.away = nil // since then it was waited for something else
+	}
+	switch {
+	case c.closing.Err() != nil:
+		err = ErrClosed
+	case ctx.Err() != nil:
+		err = joinCause(ctx, a.away)
+	case isOver(ctx, within) && !isRefusal(err) && !isUnavailable(err):
+		if err = a.away; err == nil {
 			err = &UnavailableError{Backend: c.caps.Name, Op: "acquire", MayHold: a.unknown, Err: context.DeadlineExceeded}
 		}
-	} else if ctx.Err() != nil {
-		err = joinCause(ctx, a.away)
 	}
 	switch {
 	case a.unknown:
@@ -243,28 +329,4 @@ func (a *acquisition) fail(ctx, within context.Context, h *hold, err error) erro
 	}
 	mayHold := a.s.lease != "" || !errors.Is(err, ErrHeld) // a refusal after a wait: it has left the line, or will
 	return &OpError{Op: "acquire", Name: a.req.Name, Backend: c.caps.Name, MayHold: mayHold, Err: err}
-}
-
-// tooLong leaves the line after Wait, and tells who has the lock.
-func (a *acquisition) tooLong(ctx context.Context) error {
-	c := a.c
-	if a.s.wait == 0 {
-		return &UnavailableError{Backend: c.caps.Name, Op: "acquire", MayHold: true, Err: context.DeadlineExceeded}
-	}
-	ctx, cancel := context.WithTimeout(ctx, min(c.cfg.Timeout, time.Second))
-	defer cancel()
-	held := &HeldError{Name: a.req.Name}
-	if info, err := c.b.Inspect(ctx, a.req.Name); err == nil {
-		held.Holders = info.Holders
-		for _, w := range info.Waiters {
-			if w.Lease == a.req.Lease {
-				break
-			}
-			held.Ahead++
-		}
-	}
-	if a.s.lease == "" && c.b.Release(ctx, a.settleRequest()) == nil {
-		a.unknown = false
-	}
-	return held
 }

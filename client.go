@@ -64,6 +64,7 @@ type Client struct {
 	timed   map[*hold]struct{}    // timed leases that are held
 	waiting map[*hold]interrupter // acquisitions under way that can be interrupted
 	notes   []note                // events to emit when mu is free
+	warned  time.Time             // until when the log knows of a quarantine
 }
 
 // interrupter ends an acquisition that is under way.

@@ -25,6 +25,9 @@ var (
 	ErrUnsupported = backend.ErrUnsupported
 	// ErrUnavailable: the backend is away. See UnavailableError.
 	ErrUnavailable = backend.ErrUnavailable
+	// ErrQuarantine: the backend is there and grants nothing yet, because it is new or lost
+	// data. It is ErrUnavailable too. See QuarantineError.
+	ErrQuarantine = backend.ErrQuarantine
 	// ErrClosed: the client or its backend was closed.
 	ErrClosed = backend.ErrClosed
 	// ErrReleased: the lock was released by its holder.
@@ -40,6 +43,7 @@ type (
 	InvalidError     = backend.InvalidError
 	LimitError       = backend.LimitError
 	UnavailableError = backend.UnavailableError
+	QuarantineError  = backend.QuarantineError
 )
 
 // OpError says what was being done, to which lock, on which backend.

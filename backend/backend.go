@@ -50,7 +50,12 @@ type Backend interface {
 	//     remembers abandoned leases for as long as a late request can live; of
 	//     the others it need not remember anything once they are gone.
 	//  4. Grant if the lock allows it and nobody is in line before it; otherwise
-	//     join the end of the line, or *HeldError when req.Wait is false.
+	//     join the end of the line, or *HeldError when req.Wait is false. A *HeldError
+	//     names a holder, or says how many stand in line: a lock that nobody holds or
+	//     waits for is never refused as held.
+	//  5. A store that is new or lost data grants nothing for a while. Then a request
+	//     that it would grant otherwise gets *QuarantineError, with req.Wait too: the
+	//     caller retries.
 	//
 	// When ctx ends while the lease is in line, Acquire returns ctx's cause and
 	// may leave the place behind: the caller follows with Release, Abandon set.

@@ -24,6 +24,9 @@ var (
 	ErrUnsupported = errors.New("not supported by this backend")
 	// ErrUnavailable: the backend is away or refuses for now. See UnavailableError.
 	ErrUnavailable = errors.New("backend is unavailable")
+	// ErrQuarantine: the backend answers and grants nothing for a while. It is
+	// ErrUnavailable too. See QuarantineError.
+	ErrQuarantine = errors.New("in quarantine")
 	// ErrClosed: the backend value was closed.
 	ErrClosed = errors.New("backend is closed")
 )
@@ -123,7 +126,7 @@ func (e *UnavailableError) Error() string {
 	if e.Err != nil {
 		fmt.Fprintf(&b, ": %v", e.Err)
 	}
-	if e.RetryAfter > 0 {
+	if e.RetryAfter > 0 && !errors.Is(e.Err, ErrQuarantine) { // which names the time itself
 		fmt.Fprintf(&b, " (again in %s)", e.RetryAfter.Round(time.Millisecond))
 	}
 	if e.MayHold {
@@ -138,3 +141,48 @@ func (e *UnavailableError) Is(target error) bool { return target == ErrUnavailab
 
 // Unwrap is the cause.
 func (e *UnavailableError) Unwrap() error { return e.Err }
+
+// QuarantineError says that the store answers but grants nothing yet: it is new, or lost
+// data, and leases that it does not know of may still be held. It is ErrQuarantine and
+// ErrUnavailable. Backends return it inside an *UnavailableError, see its method
+// Unavailable.
+type QuarantineError struct {
+	// Backend is the store in quarantine. Behind a server of Holdfast it is not the one
+	// that the client asked: "redis".
+	Backend string
+	// Reason is why, for people: "the server is new or lost its data".
+	Reason string
+	// Left is how long the quarantine lasted still when the store answered, above 0.
+	Left time.Duration
+	// Until is when it ends, by the clock of this process, for people.
+	Until time.Time
+	// Parameter of the backend's URL that turns the quarantine off, with its value:
+	// "quarantine=off". It is for a store that is known to be new, and for tests.
+	Parameter string
+}
+
+// Error says for how long, why, and what can be done.
+func (e *QuarantineError) Error() string {
+	var b strings.Builder
+	unit := 10 * time.Millisecond
+	if e.Left > time.Second {
+		unit = 100 * time.Millisecond
+	}
+	fmt.Fprintf(&b, "%s is in quarantine for another %s: %s, and leases that it does not know of may still be held",
+		e.Backend, max(e.Left.Round(unit), unit), e.Reason)
+	if e.Parameter != "" {
+		fmt.Fprintf(&b, " (a new or a test server needs no quarantine: ?%s)", e.Parameter)
+	}
+	return b.String()
+}
+
+// Is makes it ErrQuarantine and ErrUnavailable.
+func (e *QuarantineError) Is(target error) bool {
+	return target == ErrQuarantine || target == ErrUnavailable
+}
+
+// Unavailable returns the error of an operation that the quarantine refused. mayHold says
+// that an earlier request for the same lease may have worked.
+func (e *QuarantineError) Unavailable(backend, op string, mayHold bool) *UnavailableError {
+	return &UnavailableError{Backend: backend, Op: op, MayHold: mayHold, RetryAfter: e.Left, Err: e}
+}

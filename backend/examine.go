@@ -22,3 +22,13 @@ type Redundant interface {
 	// cause.
 	Away(ctx context.Context) ([]string, error)
 }
+
+// Guarded is a Backend whose store can be in quarantine: see QuarantineError.
+type Guarded interface {
+	// Quarantined asks whether the store grants locks, and returns nil where it does. It
+	// changes nothing, and may be called at any time before Close.
+	//
+	// Errors: *UnavailableError, around a *QuarantineError while there is a quarantine;
+	// ErrClosed; ctx's cause.
+	Quarantined(ctx context.Context) error
+}

@@ -205,8 +205,9 @@ func (s *Server) neverHad(err error) error {
 func (s *Server) acquireTheirs(ctx context.Context, w http.ResponseWriter, r *request, a ask) {
 	client, t, end := s.guests, (*tap)(nil), func(time.Duration) {}
 	unknown := false // whether the try was granted
-	if a.Wait > 0 && s.line.alone(a.name) {
-		// A free lock is had without a session, which would cost more than all the rest.
+	if a.Wait > 0 && (s.line.alone(a.name) || s.quarantined()) {
+		// A free lock is had without a session, which would cost more than all the rest. And
+		// in a quarantine nobody waits in line: the client is told, and asks again.
 		// What came of a try that was cut short is what the wait finds, under the same ID.
 		asked := time.Now()
 		within, cancel := context.WithTimeout(ctx, time.Duration(a.Wait))

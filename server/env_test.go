@@ -33,7 +33,8 @@ const patience = 20 * time.Second
 type faulty struct {
 	backend.Backend
 	away   atomic.Bool
-	opened atomic.Int64 // sessions that were asked for
+	until  atomic.Pointer[time.Time] // there is a quarantine until then
+	opened atomic.Int64              // sessions that were asked for
 }
 
 var errAway = errors.New("cut off by the test")
@@ -43,6 +44,15 @@ func (f *faulty) fault(op string) error {
 		return &backend.UnavailableError{Backend: "memory", Op: op, MayHold: true, Err: errAway}
 	}
 	return nil
+}
+
+func (f *faulty) Quarantined(context.Context) error {
+	until := f.until.Load()
+	if until == nil || time.Until(*until) <= 0 {
+		return nil
+	}
+	q := &backend.QuarantineError{Backend: "memory", Reason: "it is a test", Left: time.Until(*until), Until: *until, Parameter: "quarantine=off"}
+	return q.Unavailable("memory", "acquire", false)
 }
 
 func (f *faulty) OpenSession(ctx context.Context, r backend.SessionRequest) error {
@@ -55,6 +65,9 @@ func (f *faulty) OpenSession(ctx context.Context, r backend.SessionRequest) erro
 
 func (f *faulty) Acquire(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
 	if err := f.fault("acquire"); err != nil {
+		return backend.Grant{}, err
+	}
+	if err := f.Quarantined(ctx); err != nil {
 		return backend.Grant{}, err
 	}
 	return f.Backend.Acquire(ctx, r)

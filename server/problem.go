@@ -63,6 +63,7 @@ func problemOf(err error, now time.Time) wire.Problem {
 	}
 	p := wire.Problem{Detail: err.Error()}
 	held, isHeld := errors.AsType[*backend.HeldError](err)
+	q, inQuarantine := errors.AsType[*backend.QuarantineError](err)
 	switch {
 	case isHeld:
 		p.Type, p.Title, p.Status = wire.TypeHeld, "Lock is held", http.StatusConflict
@@ -81,6 +82,11 @@ func problemOf(err error, now time.Time) wire.Problem {
 		if lost, ok := errors.AsType[*holdfast.LostError](err); ok {
 			p.Cause, p.Reason = string(lost.Cause), lost.Reason
 		}
+	case inQuarantine:
+		p.Type, p.Title, p.Status = wire.TypeQuarantine, "Nothing is granted yet", http.StatusServiceUnavailable
+		p.Detail = q.Error()
+		p.Backend, p.Reason, p.Left, p.Parameter = q.Backend, q.Reason, wire.Duration(q.Left), q.Parameter
+		p.MayHold = mayHold(err)
 	case errors.Is(err, backend.ErrUnsupported):
 		p.Type, p.Title, p.Status = wire.TypeUnsupported, "Not supported by the backend", http.StatusNotImplemented
 	default:
@@ -157,8 +163,15 @@ func mayHold(err error) *bool {
 }
 
 // fail answers with the problem that err is.
-func (s *Server) fail(w http.ResponseWriter, r *request, err error) {
+func (s *Server) fail(w http.ResponseWriter, r *request, err error) { s.failWith(w, r, err, nil) }
+
+// failWith also tells the capabilities of the backend.
+func (s *Server) failWith(w http.ResponseWriter, r *request, err error, caps *wire.Capabilities) {
 	p := problemOf(err, time.Now())
+	p.Capabilities = caps
+	if p.Type == wire.TypeQuarantine {
+		s.noteQuarantine(err)
+	}
 	switch p.Status {
 	case http.StatusConflict, http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		w.Header().Set("Retry-After", strconv.Itoa(retryAfter(p, err)))
@@ -175,6 +188,9 @@ func retryAfter(p wire.Problem, err error) int {
 	d := time.Second
 	if away, ok := errors.AsType[*backend.UnavailableError](err); ok {
 		d = max(d, away.RetryAfter)
+	}
+	if p.Type == wire.TypeQuarantine { // it does not end sooner
+		return int(math.Ceil(d.Seconds()))
 	}
 	if held, ok := errors.AsType[*backend.HeldError](err); ok && p.Status == http.StatusConflict && len(held.Holders) > 0 {
 		left := most

@@ -30,6 +30,8 @@ type Server struct {
 	renewer     *renewer
 	hub         *hub
 	ready       readiness
+	guarded     backend.Guarded // the backend, where it can be in quarantine
+	quarantine  atomic.Int64    // until when it is, in nanoseconds of the wall clock
 	document    []byte
 
 	own    *holdfast.Client // for the lease IDs that the server makes
@@ -75,6 +77,7 @@ func New(b backend.Backend, cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("new server: %w", err)
 	}
 	s.b = s.metrics.Backend(b)
+	s.guarded, _ = b.(backend.Guarded)
 	s.ledger = newLedger(s.metrics)
 	s.renewer = &renewer{b: s.b, most: caps.MaxRenew, timeout: cfg.Timeout}
 	s.hub = newHub(s.b, cfg.Limits.Backlog)
@@ -133,6 +136,14 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		}
 		failed <- h.Serve(s.limited(ln))
 	}()
+	if s.guarded != nil {
+		s.settle(func(ctx context.Context) { // the log tells of a quarantine before anybody asks
+			ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+			defer cancel()
+			defer context.AfterFunc(s.stopping, cancel)()
+			s.noteQuarantine(s.guarded.Quarantined(ctx))
+		})
+	}
 	var err error
 	select {
 	case err = <-failed:

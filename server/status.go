@@ -5,6 +5,7 @@ import (
 	"context"
 	_ "embed" // for the OpenAPI document
 	"errors"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"sync"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/dashboard"
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
@@ -47,29 +49,53 @@ func (r *readiness) check(ctx context.Context, s *Server) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readyTimeout)
 	defer cancel()
 	_, r.err = s.b.Inspect(ctx, readyName)
+	if r.err == nil && s.guarded != nil {
+		r.err = s.guarded.Quarantined(ctx)
+	}
 	r.asked = time.Now()
+	s.noteQuarantine(r.err)
 	return r.err
 }
+
+// noteQuarantine remembers a quarantine of the backend, and logs it once.
+func (s *Server) noteQuarantine(err error) {
+	q, ok := errors.AsType[*backend.QuarantineError](err)
+	if !ok {
+		return
+	}
+	const slack = 2 * time.Second // its end is never told exactly
+	if known := s.quarantine.Swap(q.Until.Add(slack).UnixNano()); q.Until.UnixNano() > known {
+		s.cfg.Logger.LogAttrs(context.Background(), levelWarn, "no lock is granted yet: the store is in quarantine",
+			slog.String("backend", q.Backend), slog.String("reason", q.Reason), slog.Duration("for", q.Left.Round(time.Millisecond)),
+			slog.Time("until", q.Until), slog.String("turned_off_by", q.Parameter))
+	}
+}
+
+// quarantined reports whether the backend was in quarantine when it was asked last.
+func (s *Server) quarantined() bool { return time.Now().UnixNano() < s.quarantine.Load() }
 
 // healthz serves GET /healthz: the process answers.
 func (s *Server) healthz(w http.ResponseWriter, r *request) {
 	s.write(w, r, http.StatusOK, wire.Health{Status: "ok"})
 }
 
-// readyz serves GET /readyz: the backend answers, and the server is not stopping.
+// readyz serves GET /readyz: the backend answers and grants locks, and the server is not
+// stopping.
 func (s *Server) readyz(w http.ResponseWriter, r *request) {
 	if s.stopping.Err() != nil {
 		s.fail(w, r, errStopping)
 		return
 	}
-	if err := s.ready.check(r.Context(), s); err != nil {
+	caps := wire.FromCapabilities(s.caps, s.cfg.Limits.MinTTL, s.cfg.Limits.MaxTTL, s.cfg.Limits.Wait)
+	err := s.ready.check(r.Context(), s)
+	switch {
+	case errors.Is(err, backend.ErrQuarantine): // who opens a connection now may wait for its end
+		s.failWith(w, r, err, caps)
+	case err != nil:
 		s.fail(w, r, err)
-		return
+	default:
+		s.write(w, r, http.StatusOK, wire.Health{Status: "ready", Backend: s.caps.Name, Capabilities: caps})
 	}
-	s.write(w, r, http.StatusOK, wire.Health{
-		Status: "ready", Backend: s.caps.Name,
-		Capabilities: wire.FromCapabilities(s.caps, s.cfg.Limits.MinTTL, s.cfg.Limits.MaxTTL, s.cfg.Limits.Wait),
-	})
 }
 
 // metricsPage serves GET /metrics.

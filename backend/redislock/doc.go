@@ -51,7 +51,10 @@
 //
 // A server that has no marker has lost its data, or is new. It grants nothing until the
 // longest TTL in use has passed since it was started: at least Config.Quarantine. A
-// server that has been up for longer than that is used at once. A process of the server
+// server that has been up for longer than that is used at once. Who asks meanwhile gets
+// *backend.QuarantineError, those too who would wait: nobody joins a line that nobody is
+// before. Clients that listen greet the server as soon as they are connected again, so
+// that it hears of their TTLs before the quarantine is over. A process of the server
 // that was not greeted yet for this data does nothing but tell so: hello compares its run,
 // and its replication ID if it was made the master, with those in the marker, and so finds
 // out whether it may have lost what came last.

@@ -12,10 +12,6 @@ var (
 	// ErrForeignData says that a key of Holdfast holds what Holdfast did not write.
 	// Nothing is granted on it. It comes inside a *backend.UnavailableError.
 	ErrForeignData = errors.New("a key holds what Holdfast did not write")
-	// ErrQuarantine says that the server has lost data, and that nothing is granted
-	// until the leases which it forgot have ended. It comes inside a
-	// *backend.UnavailableError with RetryAfter set.
-	ErrQuarantine = errors.New("the server lost its data: nothing is granted until forgotten leases have ended")
 	// ErrClockBehind says that the server's clock is more than an hour behind the last
 	// token of the lock, so that a token might not grow. It comes inside a
 	// *backend.UnavailableError.
@@ -85,14 +81,33 @@ func refusal(op string, d *decoder, name string, limit int) error {
 			return e
 		}
 	case "QUARANTINE":
-		e := &backend.UnavailableError{Backend: backendName, Op: op, RetryAfter: max(d.micros(), time.Millisecond), Err: ErrQuarantine}
+		left := max(d.micros(), time.Millisecond)
+		e := &backend.QuarantineError{
+			Backend: backendName, Reason: whyQuarantined(d.text()), Left: left, Until: time.Now().Add(left), Parameter: "quarantine=off",
+		}
 		if d.err == nil {
-			return e
+			return e.Unavailable(backendName, op, false)
 		}
 	case "CLOCK":
 		return &backend.UnavailableError{Backend: backendName, Op: op, Err: ErrClockBehind}
 	}
 	return toKind(op, &sentError{sent: true, err: errReply})
+}
+
+// whyQuarantined is the reason for people: see lua/marker.lua.
+func whyQuarantined(reason string) string {
+	switch reason {
+	case "n":
+		return "the server is new or lost its data"
+	case "l":
+		return "the server lost its data"
+	case "r":
+		return "the server was restarted and may lack what was written last"
+	case "p":
+		return "the server was made the master and may lack what was written last"
+	default:
+		return "the server may have lost data"
+	}
 }
 
 // readOnly is for operations after which nothing is held that was not held before.

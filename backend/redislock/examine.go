@@ -5,6 +5,19 @@ import (
 	"strings"
 )
 
+// Quarantined asks the server whether it grants locks. It implements backend.Guarded.
+func (b *Backend) Quarantined(ctx context.Context) error {
+	const op = "ready"
+	answer, _, err := b.engine.do(ctx, false, op)
+	if err != nil {
+		return readOnly(toKind(op, err))
+	}
+	if d := (decoder{list: answer}); d.text() == "OK" {
+		return nil
+	}
+	return refusal(op, &decoder{list: answer}, "", 0)
+}
+
 // Examine asks the server for its part in replication. It implements backend.Examiner.
 // A policy that evicts keys is told to the logger when the backend is opened, and whether
 // grants are on disk is Capabilities.Durable.

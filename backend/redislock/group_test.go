@@ -121,7 +121,7 @@ func TestFailOverLosesAGrant(t *testing.T) {
 	// The one that held it learns of it before anybody else can have it.
 	b := openURL(t, url+"5s")
 	_, err := b.Acquire(within(t, patience), backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: redislock.MinTTL})
-	if !errors.Is(err, redislock.ErrQuarantine) {
+	if !errors.Is(err, backend.ErrQuarantine) {
 		t.Fatalf("acquire after the fail-over: %v; want ErrQuarantine", err)
 	}
 	keepAsking(t, a, id, losses)

@@ -21,8 +21,8 @@ import (
 // nobody is granted beside it.
 func TestRefusedAfterTheLineMoved(t *testing.T) {
 	t.Parallel()
-	s := testserver.Redis(t)
-	cfg := redislock.Config{Quarantine: 4 * time.Second, RequestTimeout: patience}
+	s, cfg := quick(t)
+	cfg.RequestTimeout = patience
 	b, other := open(t, s, cfg), open(t, s, cfg)
 	checks := make(chan struct{})
 	goOn := func() { close(checks) }
@@ -33,13 +33,19 @@ func TestRefusedAfterTheLineMoved(t *testing.T) {
 		do()
 	})
 	id, otherID := session(t, b, time.Hour), session(t, other, time.Hour)
+	before := acquire(t, other, backend.AcquireRequest{Name: "one", Session: otherID})
 	first := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
 	inLine(t, other, "one", 1)
 	second := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
 	inLine(t, other, "one", 2)
+	quarantineFor(t, s, 4*time.Second)
+	release(t, other, before)
 	s.Do("CONFIG", "SET", "maxmemory", "1mb")
 	leasetest.Succeeds(t, func() error {
 		_, err := other.Acquire(t.Context(), backend.AcquireRequest{Name: "one", Lease: backend.NewLeaseID(), Session: otherID, Wait: true})
+		if errors.Is(err, backend.ErrQuarantine) {
+			return err
+		}
 		if err == nil || !strings.Contains(err.Error(), "OOM") {
 			t.Fatalf("with the memory full: %v", err)
 		}

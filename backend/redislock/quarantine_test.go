@@ -3,6 +3,7 @@ package redislock_test
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -25,8 +26,57 @@ func try(t testing.TB, b *redislock.Backend, name string, id backend.SessionID) 
 func quarantined(t testing.TB, err error, d time.Duration) {
 	t.Helper()
 	var away *backend.UnavailableError
-	if !errors.As(err, &away) || !errors.Is(err, redislock.ErrQuarantine) || away.MayHold || away.RetryAfter < d {
+	if !errors.As(err, &away) || !errors.Is(err, backend.ErrQuarantine) || away.MayHold || away.RetryAfter < d {
 		t.Errorf("in quarantine for %s or more: %v", d, err)
+	}
+}
+
+// quarantineFor has the server grant nothing for so long, as a client does that knew of a
+// longer TTL than the others.
+func quarantineFor(t testing.TB, s *testserver.RedisServer, d time.Duration) {
+	t.Helper()
+	now, _ := s.Do("TIME").([]any)
+	marker := strings.Fields(fmt.Sprint(s.Do("GET", "{hf0}:m")))
+	seconds, err := strconv.ParseInt(fmt.Sprint(now[0]), 10, 64)
+	if err != nil || len(marker) < 3 {
+		t.Fatalf("time %v, marker %q: %v", now, marker, err)
+	}
+	marker[2] = fmt.Sprint(time.Unix(seconds+1, 0).Add(d).UnixMicro())
+	s.Do("SET", "{hf0}:m", strings.Join(marker, " "))
+}
+
+// Those who stood in line when the quarantine began keep their places: they are granted in
+// their order when it is over, and told of it when they ask.
+func TestQuarantineOfThoseInLine(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b := open(t, s, cfg)
+	id := session(t, b, time.Minute)
+	l := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	first := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	inLine(t, b, "one", 1)
+	second := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	inLine(t, b, "one", 2)
+	began := time.Now()
+	quarantineFor(t, s, 2*time.Second)
+	_, err := try(t, b, "one", id)
+	if held, ok := errors.AsType[*backend.HeldError](err); !ok || len(held.Holders) != 1 {
+		t.Errorf("while it is held: %v", err)
+	}
+	release(t, b, l)
+	again := first.AcquireRequest
+	again.Wait = false
+	_, err = b.Acquire(within(t, patience), again)
+	quarantined(t, err, time.Millisecond)
+	_, err = try(t, b, "one", id)
+	quarantined(t, err, time.Millisecond)
+	l = first.granted(t)
+	if took := time.Since(began); took < 2*time.Second {
+		t.Errorf("granted after %s", took)
+	}
+	release(t, b, l)
+	if next := second.granted(t); next.Token <= l.Token {
+		t.Errorf("token %d after %d", next.Token, l.Token)
 	}
 }
 
@@ -39,10 +89,17 @@ func TestQuarantineOfAFreshServer(t *testing.T) {
 	id := session(t, b, time.Minute)
 	_, err := try(t, b, "one", id)
 	quarantined(t, err, time.Millisecond)
-	first := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	inLine(t, b, "one", 1)
-	second := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	inLine(t, b, "one", 2)
+	// Who would wait is refused, too: nobody stands in a line that nobody is before.
+	first := backend.AcquireRequest{Name: "one", Lease: backend.NewLeaseID(), Session: id, Wait: true}
+	_, err = b.Acquire(within(t, patience), first)
+	quarantined(t, err, time.Millisecond)
+	inLine(t, b, "one", 0)
+	quarantined(t, b.Quarantined(t.Context()), time.Millisecond)
+	q, _ := errors.AsType[*backend.QuarantineError](err)
+	if q == nil || q.Backend != "redis" || q.Parameter != "quarantine=off" || q.Left <= 0 || time.Until(q.Until) > 7*time.Second ||
+		q.Reason != "the server is new or lost its data" {
+		t.Errorf("told %+v", q)
+	}
 
 	// Who does not want it does not keep it.
 	off := open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine})
@@ -50,13 +107,15 @@ func TestQuarantineOfAFreshServer(t *testing.T) {
 	if _, err := try(t, off, "two", offID); err != nil {
 		t.Errorf("with the quarantine off: %v", err)
 	}
-	l := first.granted(t)
+	leasetest.Succeeds(t, func() error {
+		_, err := b.Acquire(within(t, patience), first)
+		return err
+	})
 	if took := time.Since(began); took < 4*time.Second {
 		t.Errorf("granted after %s", took)
 	}
-	release(t, b, l)
-	if next := second.granted(t); next.Token <= l.Token {
-		t.Errorf("token %d after %d", next.Token, l.Token)
+	if err := b.Quarantined(t.Context()); err != nil {
+		t.Errorf("after the quarantine: %v", err)
 	}
 	// It is over for good.
 	if _, err := try(t, open(t, s, redislock.Config{}), "three", id); err != nil {
@@ -81,6 +140,25 @@ func TestQuarantineOfTheLongestTTL(t *testing.T) {
 	})
 	_, err = try(t, b, "one", session(t, b, time.Minute))
 	quarantined(t, err, 59*time.Minute)
+}
+
+// A holder with a longer TTL than the others know of asks nothing for a long time. When the
+// server comes back without its data, it tells the server as soon as it is connected again.
+func TestHoldersTellOfTheirTTLs(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	holder := open(t, s, cfg)
+	id := sessionWith(t, holder, time.Hour, func(backend.Loss) {})
+	acquire(t, holder, backend.AcquireRequest{Name: "one", Session: id})
+	s.RestartEmpty()
+	stranger := open(t, s, redislock.Config{Quarantine: patience})
+	leasetest.Succeeds(t, func() error {
+		err := stranger.Quarantined(t.Context())
+		if q, ok := errors.AsType[*backend.QuarantineError](err); !ok || q.Left < 59*time.Minute {
+			return fmt.Errorf("nobody has told of the hour: %w", err)
+		}
+		return nil
+	})
 }
 
 // FLUSHALL: who knew the data keeps the quarantine, its sessions are lost, and everybody
@@ -331,7 +409,7 @@ func quarantineOfEveryPrefix(t *testing.T, args ...string) {
 			if err == nil {
 				t.Fatalf("partition %d: granted, though it is held", i)
 			}
-			if errors.Is(err, redislock.ErrQuarantine) {
+			if errors.Is(err, backend.ErrQuarantine) {
 				return nil
 			}
 			return err

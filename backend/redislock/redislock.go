@@ -47,7 +47,8 @@ type Config struct {
 	RequestTimeout time.Duration
 	// Quarantine is for how long a server that lost its data grants nothing: at least
 	// so long, and at least the longest TTL that this value has used or seen in use.
-	// NoQuarantine, or any negative value: it is not kept, and after a loss of data a
+	// NoQuarantine, or any negative value, is for a server that is known to be new, and for
+	// tests: the quarantine is not kept, and after a loss of data a
 	// lock can be granted while a holder from before still believes in it. Default:
 	// DefaultQuarantine. Optional.
 	Quarantine time.Duration

@@ -378,6 +378,16 @@ func (b *Backend) subscribed(e *ear) {
 	for _, l := range b.locks {
 		b.schedule(l, time.Now())
 	}
+	b.greetAgain()
+}
+
+// greetAgain has any operation done: where the server lost its data, that tells it how long
+// the leases may last that it forgot. When this one fails the next one does. mu is held.
+func (b *Backend) greetAgain() {
+	if b.closed {
+		return
+	}
+	b.work.Go(func() { _, _, _ = b.engine.do(b.base, true, "ping") })
 }
 
 // hear acts on one push. It does not block.
@@ -405,10 +415,7 @@ func (b *Backend) hear(payload string) {
 			b.schedule(l, time.Now().Add(p.left))
 		}
 	case pushFlushed:
-		b.work.Go(func() {
-			// Any operation finds out. When this one fails the next one does.
-			_, _, _ = b.engine.do(b.base, true, "ping")
-		})
+		b.greetAgain()
 	}
 }
 

@@ -70,7 +70,7 @@ type verdict struct {
 	kind  outcome
 	grant backend.Grant
 	err   error         // of failed, and of held
-	again time.Duration // of held, split and unready: when it is worth asking again
+	again time.Duration // of held and split: when it is worth asking again
 }
 
 type outcome uint8
@@ -80,7 +80,6 @@ const (
 	held            // others have it
 	split           // nobody can have it: ask again
 	unsure          // others may have it, as far as nodes that do not answer may know
-	unready         // too few nodes vote yet
 	failed
 )
 
@@ -96,7 +95,7 @@ func (a *acquisition) try(ctx context.Context) (backend.Grant, error) {
 		case split:
 		case unsure:
 			doubts++
-		case held, unready, failed:
+		case held, failed:
 			return backend.Grant{}, v.err
 		}
 		if time.Since(began) > trying || doubts > mostUnsure {
@@ -316,11 +315,8 @@ func (a *acquisition) judge(bal *ballot) verdict {
 	case n-bad-bal.clocks < a.quorum:
 		return verdict{kind: failed, err: ErrClock}
 	case n-bad-bal.clocks-len(bal.unripe) < a.quorum:
-		slices.Sort(bal.unripe)
 		lacking := a.quorum - (n - bad - bal.clocks - len(bal.unripe))
-		wait := max(bal.unripe[lacking-1], time.Millisecond)
-		err := &backend.UnavailableError{Backend: backendName, Op: opAcquire, RetryAfter: wait, Err: ErrQuarantine}
-		return verdict{kind: unready, err: err, again: wait}
+		return verdict{kind: failed, err: inQuarantine(opAcquire, n, bal.unripe, lacking, a.mayHold)}
 	}
 	return why
 }

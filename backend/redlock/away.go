@@ -6,6 +6,43 @@ import (
 	"time"
 )
 
+// Quarantined asks the nodes whether enough of them vote. It implements backend.Guarded.
+// Errors: *UnavailableError, around a *QuarantineError where a majority would vote but for
+// those that may have lost data; ErrClosed; ctx's cause.
+func (b *Backend) Quarantined(ctx context.Context) error {
+	ctx, cancel, err := b.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	votes := 0
+	var unripe []time.Duration
+	p := b.ask(many(opReady))
+	err = p.collect(ctx, func(x answer) need {
+		d := decoder{list: x.list}
+		switch {
+		case x.err != nil:
+		case d.text() == "Q":
+			unripe = append(unripe, micros(d.number()))
+		default:
+			votes++
+		}
+		if votes >= b.majority {
+			return nobody
+		}
+		return everyone
+	})
+	switch {
+	case err != nil:
+		return toKind(ctx, opReady, err, false)
+	case votes >= b.majority:
+		return nil
+	case votes+len(unripe) < b.majority:
+		return toKind(ctx, opReady, p.failure(), false)
+	}
+	return inQuarantine(opReady, len(b.nodes), unripe, b.majority-votes, false)
+}
+
 // Away asks every node, and tells those that do not answer; it implements
 // backend.Redundant. Nodes are numbered as they were given, from 1. A node that answers
 // and does not vote yet, because it lost its data, is not away.

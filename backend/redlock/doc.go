@@ -44,7 +44,8 @@
 //
 // A node that may have lost data does not vote until Config.MaxTTL has passed: it finds
 // that its marker is missing, or that it was restarted without having written everything
-// to disk. Nodes that nobody ever used, all of them, vote once they have been up for so
+// to disk. While too few vote, who asks gets *backend.QuarantineError. Nodes that nobody ever
+// used, all of them, vote once they have been up for so
 // long.
 //
 //	hfr:m        the marker: since when the data is there

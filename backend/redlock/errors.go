@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
+	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 )
@@ -13,10 +15,6 @@ var (
 	// ErrNoQuorum says that too few nodes answered. It comes inside a
 	// *backend.UnavailableError, with what the nodes said.
 	ErrNoQuorum = errors.New("too few nodes answered")
-	// ErrQuarantine says that too few nodes vote yet: the others may have lost data, and
-	// do not vote until what they forgot has ended. It comes inside a
-	// *backend.UnavailableError with RetryAfter set.
-	ErrQuarantine = errors.New("too few nodes vote yet: the others may have lost data, and leases that they forgot may be out")
 	// ErrClock says that the clock of this process, or the counter of the lock, is more
 	// than an hour ahead of the clocks of the nodes. It comes inside a
 	// *backend.UnavailableError.
@@ -39,6 +37,7 @@ const (
 	opInspect = "inspect"
 	opList    = "list"
 	opBreak   = "break"
+	opReady   = "ready"
 )
 
 // toKind maps every error of a call to a kind of package backend: the only place where
@@ -81,6 +80,18 @@ func noQuorum(answered, needed int, errs []error) error {
 		}
 	}
 	return errors.Join(all...)
+}
+
+// inQuarantine is for a call that too few of n nodes vote on. unripe has how long each of
+// those that do not vote will go on with that, and lacking is how many of them are needed.
+func inQuarantine(op string, n int, unripe []time.Duration, lacking int, mayHold bool) *backend.UnavailableError {
+	slices.Sort(unripe)
+	left := max(unripe[lacking-1], time.Millisecond)
+	e := &backend.QuarantineError{
+		Backend: backendName, Left: left, Until: time.Now().Add(left), Parameter: "quarantine=off",
+		Reason: fmt.Sprintf("%d of the %d nodes are new or lost data", len(unripe), n),
+	}
+	return e.Unavailable(backendName, op, mayHold)
 }
 
 // unsent reports whether the node that gave the error has done nothing.

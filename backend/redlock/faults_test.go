@@ -196,8 +196,11 @@ func TestQuarantineIsTold(t *testing.T) {
 			leasetest.Succeeds(t, func() error {
 				_, err := b.Acquire(t.Context(), ask("n"))
 				var away *backend.UnavailableError
-				if !errors.As(err, &away) || !errors.Is(err, redlock.ErrQuarantine) {
+				if !errors.As(err, &away) || !errors.Is(err, backend.ErrQuarantine) {
 					return fmt.Errorf("acquire: %w; want ErrQuarantine", err)
+				}
+				if q, ok := errors.AsType[*backend.QuarantineError](b.Quarantined(t.Context())); !ok || q.Left <= 50*time.Minute {
+					t.Errorf("Quarantined: %v", q)
 				}
 				if away.RetryAfter <= 50*time.Minute || away.RetryAfter > time.Hour {
 					return fmt.Errorf("again in %s; max_ttl is 1h", away.RetryAfter)

@@ -49,7 +49,7 @@ func TestRestartThatLosesVotes(t *testing.T) {
 			if err == nil {
 				t.Fatalf("prefix %d: granted, though it is held", i)
 			}
-			if errors.Is(err, redlock.ErrQuarantine) {
+			if errors.Is(err, backend.ErrQuarantine) {
 				break
 			}
 			if time.Now().After(deadline) {

@@ -27,8 +27,7 @@ const (
 	idle = 20 * time.Millisecond
 	// lingers is for how long the subscription is kept when nobody waits any more.
 	lingers = time.Second
-	// longestDoubt bounds the pause where nodes do not answer who may know of more votes,
-	// and of a quarantine, which others may end.
+	// longestDoubt bounds the pause where nodes do not answer who may know of more votes.
 	longestDoubt = time.Second
 	// maxHeard bounds the releases that a lock remembers.
 	maxHeard = 64
@@ -108,8 +107,6 @@ func (a *acquisition) wait(ctx context.Context) (backend.Grant, error) {
 				return backend.Grant{}, err
 			}
 			continue
-		case v.kind == unready:
-			rest = min(v.again, longestDoubt)
 		case v.kind == unsure:
 			doubt = min(2*doubt, longestDoubt)
 			rest = jitter(doubt)

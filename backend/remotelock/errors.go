@@ -53,6 +53,9 @@ func (b *Backend) problem(c call, p wire.Problem, header http.Header) error {
 	case wire.TypeUnauthenticated, wire.TypeForbidden:
 		return invalid("credentials", "as given", "allowed to do this: "+p.Detail)
 	}
+	if p.Type == wire.TypeQuarantine {
+		return quarantine(p).Unavailable(name, c.op, c.changes && (p.MayHold == nil || *p.MayHold))
+	}
 	away := &backend.UnavailableError{
 		Backend: name, Op: c.op, MayHold: c.changes, RetryAfter: retryAfter(header),
 		Err: fmt.Errorf("the server answered %s", text(p)), //nolint:err113 // it is what the server said
@@ -69,6 +72,12 @@ func (b *Backend) problem(c call, p wire.Problem, header http.Header) error {
 		away.MayHold = c.changes && *p.MayHold
 	}
 	return away
+}
+
+// quarantine is that of the server's store.
+func quarantine(p wire.Problem) *backend.QuarantineError {
+	left := max(time.Duration(p.Left), time.Millisecond)
+	return &backend.QuarantineError{Backend: p.Backend, Reason: p.Reason, Left: left, Until: time.Now().Add(left), Parameter: p.Parameter}
 }
 
 func text(p wire.Problem) string {

@@ -30,6 +30,7 @@ type call struct {
 	waits    time.Duration // how long the server may wait with the answer
 	again    bool          // may be sent twice
 	changes  bool          // leases: without an answer, who knows
+	refusal  *wire.Problem // gets what the server said instead; nil: it is not wanted
 }
 
 // maxAnswer bounds what is read of an answer.
@@ -74,6 +75,9 @@ func (b *Backend) decode(c call, res *http.Response, body []byte) error {
 		}
 	}
 	p.Status = res.StatusCode
+	if c.refusal != nil {
+		*c.refusal = p
+	}
 	return b.problem(c, p, res.Header)
 }
 

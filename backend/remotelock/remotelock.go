@@ -3,6 +3,7 @@ package remotelock
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -71,8 +72,8 @@ func Open(ctx context.Context, rawURL string, o Options) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	var ready wire.Health
-	if _, err := b.do(ctx, call{op: "open", method: http.MethodGet, path: "/readyz", out: &ready}); err != nil {
+	ready, err := b.ready(ctx, "open")
+	if err != nil && !errors.Is(err, backend.ErrQuarantine) { // whose end a client may wait for
 		return nil, joinClose(err, b)
 	}
 	if ready.Capabilities == nil {
@@ -81,6 +82,25 @@ func Open(ctx context.Context, rawURL string, o Options) (*Backend, error) {
 	b.caps = capabilities(*ready.Capabilities)
 	b.poll = min(poll, time.Duration(ready.Capabilities.MaxWait))
 	return b, nil
+}
+
+// Quarantined asks the server whether its store grants locks. It implements
+// backend.Guarded.
+func (b *Backend) Quarantined(ctx context.Context) error {
+	_, err := b.ready(ctx, "ready")
+	return err
+}
+
+// ready asks whether the server's backend can be used, and what it can do. A server whose
+// store is in quarantine says both.
+func (b *Backend) ready(ctx context.Context, op string) (wire.Health, error) {
+	var ready wire.Health
+	var refusal wire.Problem
+	_, err := b.do(ctx, call{op: op, method: http.MethodGet, path: "/readyz", out: &ready, refusal: &refusal})
+	if ready.Capabilities == nil {
+		ready.Capabilities = refusal.Capabilities
+	}
+	return ready, err
 }
 
 // New makes a Backend without asking the server anything. It takes the server's

@@ -13,8 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/bench"
 	"github.com/holdfast-io/holdfast/bench/engines"
+	"github.com/holdfast-io/holdfast/open"
 )
 
 // Peers gives the contenders of others on an engine.
@@ -234,11 +236,32 @@ func (a *app) benchEngines(ctx context.Context, o *benchOptions) ([]*bench.Engin
 	if len(o.engines) > 0 {
 		return nil, nil, usageError("engine", "is for servers that are started here, and --backend names one that is there")
 	}
+	if err := a.grants(ctx, url); err != nil {
+		return nil, nil, err
+	}
 	e, err := engines.Open(ctx, url)
 	if err != nil {
 		return nil, nil, err
 	}
 	return []*bench.Engine{e}, nil, nil
+}
+
+// grants says why nothing could be measured on a server that is in quarantine: whoever waits
+// for its locks looks like one that hangs.
+func (a *app) grants(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	b, err := open.URL(ctx, url, open.Options{Logger: a.logger()})
+	if err != nil {
+		return err
+	}
+	defer b.Close() //nolint:errcheck // the answer is had
+	if guarded, ok := b.(backend.Guarded); ok {
+		if err := guarded.Quarantined(ctx); errors.Is(err, backend.ErrQuarantine) {
+			return fmt.Errorf("nothing can be measured: %w", err)
+		}
+	}
+	return nil
 }
 
 // benchProgress tells what is measured: on a terminal in one line that is written over.

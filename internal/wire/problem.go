@@ -14,6 +14,7 @@ const (
 	TypeLimit            = "urn:holdfast:problem:limit"              // 400
 	TypeUnsupported      = "urn:holdfast:problem:unsupported"        // 501
 	TypeUnavailable      = "urn:holdfast:problem:unavailable"        // 503: the backend is away
+	TypeQuarantine       = "urn:holdfast:problem:quarantine"         // 503: the store grants nothing yet
 	TypeOverloaded       = "urn:holdfast:problem:overloaded"         // 503: too much at once
 	TypeStopping         = "urn:holdfast:problem:stopping"           // 503: the server stops
 	TypeTooMany          = "urn:holdfast:problem:too-many"           // 429
@@ -45,7 +46,14 @@ type Problem struct {
 	Position int `json:"position,omitempty"`
 	// MayHold: the request may have worked all the same.
 	MayHold *bool `json:"may_hold,omitempty"`
-	// Cause and Reason of a loss, where they are known.
+	// Cause and Reason of a loss, where they are known. A quarantine has a Reason, too.
 	Cause  string `json:"cause,omitempty"`
 	Reason string `json:"reason,omitempty"`
+	// Of a quarantine: which store is in it, how long it lasts still, and the parameter of
+	// the store's URL that turns it off.
+	Backend   string   `json:"backend,omitempty"`
+	Left      Duration `json:"left,omitzero"`
+	Parameter string   `json:"parameter,omitempty"`
+	// Capabilities of the backend, where GET /readyz refuses for a quarantine.
+	Capabilities *Capabilities `json:"capabilities,omitempty"`
 }

@@ -34,6 +34,13 @@ local function holders(l, most, dead)
   return r
 end
 
+-- The refusal while nothing is granted, and why: see marker.lua. nil: there is no quarantine.
+local function refused()
+  if quarantine <= now then return nil end
+  marker = marker or parse(call('GET', KEY))
+  return {'QUARANTINE', quarantine - now, string.match(marker.generation, '%.(%a)$') or '-'}
+end
+
 -- Out already, or in line already: the same question was asked before. nil: neither.
 local function again(l, rec, lease, sid, wait, chan)
   if rec then
@@ -63,7 +70,10 @@ local function again(l, rec, lease, sid, wait, chan)
   if rec then return granted(l, lease, holder(rec)) end
   local rank = call('ZRANK', l.q, lease)
   if not rank then return {'SESSION'} end
-  if not wait then return {'HELD', rank, holders(l, SHOWN)} end
+  if not wait then
+    if l.n == 0 then return refused() or {'CLOCK'} end -- the line would have moved
+    return {'HELD', rank, holders(l, SHOWN)}
+  end
   local ahead
   if rank > 0 then
     ahead = call('HGET', l.w, call('ZRANGE', l.q, rank - 1, rank - 1)[1])
@@ -86,7 +96,9 @@ end
 
 -- acquire sid ttl limit reentrant wait mode permits channel owner note (name lease)...
 -- ttl is 0 for leases that live with their session. An answer for each:
--- -> G... | WAIT left | HELD ahead holders | LOST | SESSION | LIMIT limit | QUARANTINE left | CLOCK
+-- -> G... | WAIT left | HELD ahead holders | LOST | SESSION | LIMIT limit | QUARANTINE left reason | CLOCK
+-- Where nobody holds the lock and the quarantine alone is in the way, nobody new joins the
+-- line either: the caller is told, and asks again.
 local function acquire(i, name, lease)
   local sid, ttl, limit, reentrant, wait = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), ARGV[i + 3], ARGV[i + 4] == '1'
   local mode, permits, chan, owner, note_ = ARGV[i + 5], tonumber(ARGV[i + 6]), ARGV[i + 7], ARGV[i + 8], ARGV[i + 9]
@@ -107,16 +119,23 @@ local function acquire(i, name, lease)
     chan = chan, owner = owner, note = note_}
   local joined = reentrant == '1' and joins(l, owner)
   local free = l.line == 0 and fits(l, mode, permits, limit)
+  if (free or l.n == 0) and not joined then
+    local no = refused()
+    if no then
+      save(l)
+      return no
+    end
+  end
   if full and (joined or free or wait) then crowded() end
   if joined then
     h.token, h.flag = joined.token, 'j'
-  elseif free and quarantine <= now then
+  elseif free then
     local t = tokens(1)
     if not t then return {'CLOCK'} end
     h.token = num(t)
   elseif not wait then
     save(l)
-    if free then return {'QUARANTINE', quarantine - now} end
+    if l.n == 0 then return {'CLOCK'} end -- as above
     return {'HELD', l.line, holders(l, SHOWN)}
   end
   enforce(l, mode, limit)

@@ -46,6 +46,7 @@ local function hello(i)
   if not text then
     marker = {format = FORMAT, till = 0, longest = longest, seen = now, born = now, generation = fresh, run = run, durable = durable}
     local others = listeners(chan)
+    marker.generation = fresh .. ((#others > 0 or known ~= '' and longest > 0) and '.l' or '.n')
     if not quiet then
       if #others > 0 or (known ~= '' and longest > 0) then
         marker.till = now + wait * 1000
@@ -72,7 +73,7 @@ local function hello(i)
         till = from + wait * 1000
         -- What was written last may be missing, and a session that is there does not know
         -- which of its leases are not: all of them are over.
-        marker.generation, marker.born = fresh, now
+        marker.generation, marker.born = fresh .. (promoted and '.p' or '.r'), now
       end
       marker.run, marker.durable = run, durable
     elseif known ~= '' and known ~= marker.generation and longest > 0 then

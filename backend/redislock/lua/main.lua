@@ -24,6 +24,7 @@ return {
   ['break'] = breaklock,
   watch = watch,
   ping = function() return {'OK'} end,
+  ready = function() return refused() or {'OK'} end,
 }
 
 end -- rest

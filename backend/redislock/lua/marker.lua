@@ -4,6 +4,9 @@
 -- until    nothing is granted before it (us)
 -- longest  no lease in use has a longer TTL (ms); seen: when such a one was last used
 -- born     when this generation of the data began (us)
+-- generation a name, a dot, and why it began: 'n' the server had no data, 'l' and others
+--          knew what it had had; 'r' it was restarted, or 'p' made the master, and may lack
+--          what was written last
 -- run      the server's run ID, and its replication ID if it was made the master;
 -- durable  whether it then wrote everything to disk first
 

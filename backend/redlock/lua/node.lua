@@ -436,3 +436,9 @@ op['break'] = function(i)
 end
 
 op.ping = function() return {'OK'} end
+
+-- ready -> OK | Q left: whether the node votes
+op.ready = function()
+  if quarantine > now then return {'Q', num(quarantine - now)} end
+  return {'OK'}
+end
