@@ -73,6 +73,8 @@ func unfuzzed() map[string]string {
 	return map[string]string{
 		"internal/wire.decodeText":     "writes the text of an error",
 		"backend/k8slock.decode":       "hands an answer to encoding/json",
+		"server/embedded.decodeBoot":   "hands a value to encoding/json",
+		"server/embedded.parseID":      "hands a value to strconv",
 		"examples/internal/web.Decode": "hands a body of bounded size to encoding/json",
 		"examples/internal/web.Parse":  "hands arguments to package flag",
 	}

@@ -48,6 +48,9 @@ type Config struct {
 	// Heartbeat is how often a silent event stream gets a comment. Default: 15 s.
 	// Optional.
 	Heartbeat time.Duration
+	// Cluster is managed at /v1/cluster, and /readyz and /metrics tell of it. Default: none,
+	// the store is somebody else's. Optional.
+	Cluster Cluster
 	// Limits of what clients may ask for and take up. Default: see Limits. Optional.
 	Limits Limits
 	// Registry gets the metrics, and is what /metrics tells. Default: a new one.

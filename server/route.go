@@ -25,6 +25,7 @@ const (
 	Watch     Verb = "watch"
 	RenewMany Verb = "renew_many"
 	Batch     Verb = "batch"
+	Manage    Verb = "manage" // the cluster of the server's own store: its members and its data
 	Status    Verb = "status" // health, readiness, metrics, the document, the page
 )
 
@@ -32,13 +33,13 @@ const (
 type Action struct {
 	Verb Verb
 	// Name of the lock: decoded once, valid, and exactly what the backend will get.
-	// Empty for List, Watch, RenewMany, Batch and Status.
+	// Empty for List, Watch, RenewMany, Batch, Manage and Status.
 	Name string
 	// Prefix of the names of a List or a Watch.
 	Prefix string
 	// Lease of a Renew or a Release.
 	Lease backend.LeaseID
-	// Path of a Status request: "/metrics".
+	// Path of a Status request, "/metrics", or of a Manage request, "/v1/cluster/remove".
 	Path string
 }
 
@@ -81,14 +82,19 @@ type request struct {
 	route   *route
 	name    string
 	lease   backend.LeaseID
-	params  url.Values
-	body    []byte
+	// actionName is the last segment of a change of the cluster.
+	actionName string
+	params     url.Values
+	body       []byte
 }
 
 func (r *request) action() Action {
 	a := Action{Verb: r.route.verb, Name: r.name, Lease: r.lease, Prefix: r.params.Get("prefix")}
-	if a.Verb == Status {
+	switch a.Verb {
+	case Status:
 		a.Path = r.route.pattern
+	case Manage:
+		a.Path = r.URL.Path
 	}
 	return a
 }
@@ -146,6 +152,8 @@ func (r *request) decodeVars(vars map[string]string) error {
 			return invalid(key, "in the path", "percent-encoded")
 		}
 		switch key {
+		case "action":
+			r.actionName = v
 		case "name":
 			r.name, err = v, backend.ValidateName(v)
 		case "lease":

@@ -76,6 +76,12 @@ func New(b backend.Backend, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("new server: %w", err)
 	}
+	if cfg.Cluster != nil {
+		s.table = append(s.table, clusterRoutes()...)
+		if err := clusterMetrics(cfg.Registry, cfg.Cluster); err != nil {
+			return nil, fmt.Errorf("new server: %w", err)
+		}
+	}
 	s.b = s.metrics.Backend(b)
 	s.guarded, _ = b.(backend.Guarded)
 	s.ledger = newLedger(s.metrics)

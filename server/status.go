@@ -86,6 +86,10 @@ func (s *Server) readyz(w http.ResponseWriter, r *request) {
 		s.fail(w, r, errStopping)
 		return
 	}
+	if err := s.unready(); err != nil {
+		s.fail(w, r, err)
+		return
+	}
 	caps := wire.FromCapabilities(s.caps, s.cfg.Limits.MinTTL, s.cfg.Limits.MaxTTL, s.cfg.Limits.Wait)
 	err := s.ready.check(r.Context(), s)
 	switch {

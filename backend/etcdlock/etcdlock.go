@@ -122,14 +122,10 @@ func New(client *clientv3.Client, cfg Config) (*Backend, error) {
 		return nil, &backend.InvalidError{Field: "client", Value: "nil", Bound: "a client of etcd"}
 	}
 	b := &Backend{
-		cfg:    cfg,
-		client: client,
-		keys:   keys{prefix: cfg.Prefix + "/"},
-		caps: backend.Capabilities{
-			Name: name, Sessions: true, Timed: true, Shared: true, Permits: true, Reentrant: true, FIFO: true,
-			Push: true, LossPush: true, Watch: true, Durable: true, TokenKind: "revision",
-			MinTTL: cfg.MinTTL, MaxTTL: maxTTL, ExpiryLag: expiryLag, MaxRenew: maxRenew,
-		},
+		cfg:      cfg,
+		client:   client,
+		keys:     keys{prefix: cfg.Prefix + "/"},
+		caps:     cfg.capabilities(),
 		sessions: make(map[backend.SessionID]*session),
 		ending:   make(map[backend.SessionID]clientv3.LeaseID),
 		dead:     newIDSet[backend.SessionID](),
@@ -145,6 +141,22 @@ func New(client *clientv3.Client, cfg Config) (*Backend, error) {
 	b.revoker = newRevoker(b)
 	b.background(b.checkVersions)
 	return b, nil
+}
+
+// Capabilities returns those of a Backend with this configuration, which need not be connected.
+//
+// Errors: *backend.InvalidError.
+func (c Config) Capabilities() (backend.Capabilities, error) {
+	c, err := c.withDefaults()
+	return c.capabilities(), err
+}
+
+func (c Config) capabilities() backend.Capabilities {
+	return backend.Capabilities{
+		Name: name, Sessions: true, Timed: true, Shared: true, Permits: true, Reentrant: true, FIFO: true,
+		Push: true, LossPush: true, Watch: true, Durable: true, TokenKind: "revision",
+		MinTTL: c.MinTTL, MaxTTL: maxTTL, ExpiryLag: expiryLag, MaxRenew: maxRenew,
+	}
 }
 
 // Capabilities says that everything can be done. ExpiryLag holds while the leader of

@@ -282,7 +282,7 @@ func TestCompletionAndHelp(t *testing.T) {
 		t.Errorf("names are not completed: %+v", got)
 	}
 	help := run(t, command(t, url, "help")).out
-	for _, sub := range []string{"run", "serve", "acquire", "renew", "release", "ls", "show", "break", "watch", "top", "doctor", "migrate", "version", "completion"} {
+	for _, sub := range []string{"run", "serve", "acquire", "renew", "release", "ls", "show", "break", "watch", "top", "doctor", "migrate", "cluster", "version", "completion"} {
 		if !strings.Contains(help, "\n  "+sub+" ") {
 			t.Errorf("help does not name %s", sub)
 		}

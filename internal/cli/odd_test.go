@@ -201,6 +201,7 @@ func TestAbsurdInput(t *testing.T) {
 		{"", []string{"serve", "--cluster", "holdfast=https://127.0.0.1:1", "--peer-cert", "x", "--peer-key", "y"}, "peer-ca"},
 		{"", []string{"serve", "--cluster", "holdfast=http://127.0.0.1:1", "--peer-cert", "x", "--peer-key", "y", "--peer-ca", "z"}, "https"},
 		{"", []string{"serve", "--peer-cert", "x", "--peer-key", "y", "--peer-ca", "z"}, "must be given with a cluster"},
+		{"", []string{"serve", "--anonymous", "--name", "a", "--cluster", "a=http://10.0.0.1:2380"}, "peer-cert"},
 		{"", []string{"serve", "--name", "a,b"}, "name"},
 		{"", []string{"serve", "--listen-peers", "127.0.0.1:1"}, "cluster"},
 		{"", []string{"serve", "--backend", url, "--peer-ca", "z"}, "peer-ca"},

@@ -44,14 +44,19 @@ leases and tokens.
 SIGTERM or Ctrl-C stops it: those who wait get an answer, leases stay.
 
 There is no authentication yet: it refuses to listen beyond this host unless
---anonymous says that this is meant. The nodes of a cluster, too, trust whoever reaches
-their peer URLs, unless those are https: then it must have a certificate of --peer-ca.
+--anonymous says that this is meant. The nodes of a cluster know each other by
+certificates: beyond this host by --peer-cert, --peer-key and --peer-ca, and on it, with
+http on the loopback, by an authority of the user in the state folder.
+
+A node with an empty folder and --cluster never forms a cluster by itself: it waits until
+one on the list lets it in, or until "holdfast cluster init" is called on one node, once.
 
 The API is described at /openapi.json, the metrics are at /metrics, and / is a page
 that shows the locks live.`,
 		Example: `  holdfast serve
   holdfast serve --backend redis://127.0.0.1:6379
-  holdfast serve --name a --cluster a=http://10.0.0.1:2380,b=http://10.0.0.2:2380,c=http://10.0.0.3:2380
+  holdfast serve --name a --cluster a=http://127.0.0.1:2381,b=http://127.0.0.1:2382,c=http://127.0.0.1:2383
+  holdfast cluster init --backend holdfast://127.0.0.1:7420
 
   curl -X POST localhost:7420/v1/locks/order:123 -d '{"ttl":"30s","wait":"10s"}'`,
 		Args: cobra.NoArgs,
@@ -62,7 +67,7 @@ that shows the locks live.`,
 	f.StringVar(&o.dataDir, "data-dir", "", "folder of the embedded etcd (default: serve in the state folder of the user)")
 	cmd.Annotations = map[string]string{ownSignals: "a signal drains the server"}
 	f.StringVar(&o.name, "name", "", "name of this node in the cluster")
-	f.StringSliceVar(&o.cluster, "cluster", nil, "all nodes, as NAME=PEER-URL, separated by commas")
+	f.StringSliceVar(&o.cluster, "cluster", nil, "the nodes of the cluster, this one too, as NAME=PEER-URL, separated by commas")
 	f.StringVar(&o.listenPeers, "listen-peers", "", "address to listen on for the other nodes, if it is not that of the node's URL")
 	f.StringVar(&o.peerTLS.Cert, "peer-cert", "", "certificate of this node for the others, where the URLs in --cluster are https (PEM file)")
 	f.StringVar(&o.peerTLS.Key, "peer-key", "", "key of --peer-cert (PEM file)")
@@ -78,12 +83,13 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 	if err := checkAddress(o.listen, o.anonymous); err != nil { // before anything is made on the disk
 		return err
 	}
-	b, err := a.store(ctx, o)
+	st, err := a.store(ctx, o)
 	if err != nil {
 		return err
 	}
+	b := st.Backend
 	srv, err := server.New(b, server.Config{
-		Anonymous: o.anonymous, Version: Version, Logger: a.logger(), Limits: limitsFor(o.listen),
+		Anonymous: o.anonymous, Version: Version, Logger: a.logger(), Limits: limitsFor(o.listen), Cluster: st.cluster(),
 	})
 	if err != nil {
 		return errors.Join(err, b.Close())
@@ -93,7 +99,19 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 		return errors.Join(&statusError{status: exitError1, err: fmt.Errorf("listen: %w", err)}, b.Close())
 	}
 	a.warn("serving %s on http://%s", b.Capabilities().Name, ln.Addr())
-	err = srv.Serve(ctx, ln)
+	serving, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	go func() {
+		select {
+		case err := <-st.ended():
+			end(err)
+		case <-serving.Done():
+		}
+	}()
+	err = srv.Serve(serving, ln)
+	if why := context.Cause(serving); ctx.Err() == nil && why != nil {
+		err = errors.Join(why, err) // the node ended by itself
+	}
 	if err == nil {
 		a.warn("stopped")
 	}
@@ -127,31 +145,79 @@ func limitsFor(listen string) server.Limits {
 	return l
 }
 
-// store is where the locks live: the backend that was named, or an etcd of our own.
-func (a *app) store(ctx context.Context, o serveOptions) (backend.Backend, error) {
+// store is where the locks live: the backend that was named, or a node of our own.
+type store struct {
+	backend.Backend
+	node *embedded.Etcd // nil: a backend that was named
+}
+
+func (s store) cluster() server.Cluster {
+	if s.node == nil {
+		return nil
+	}
+	return clusterNode{s.node}
+}
+
+// ended receives why the node ended by itself; never, where there is none.
+func (s store) ended() <-chan error {
+	if s.node == nil {
+		return nil
+	}
+	return s.node.Err()
+}
+
+func (a *app) store(ctx context.Context, o serveOptions) (store, error) {
 	peers, err := peersOf(o.cluster)
 	if err != nil {
-		return nil, err
+		return store{}, err
 	}
 	if a.backend != "" {
 		if len(peers) > 0 || o.dataDir != "" || o.name != "" || o.listenPeers != "" || o.peerTLS != (embedded.TLS{}) {
-			return nil, usageError("backend", "must not be given together with --data-dir, --name, --cluster, --listen-peers, --peer-cert, --peer-key or --peer-ca, which are of the embedded etcd")
+			return store{}, usageError("backend", "must not be given together with --data-dir, --name, --cluster, --listen-peers, --peer-cert, --peer-key or --peer-ca, which are of the embedded etcd")
 		}
-		return a.open(ctx)
+		b, err := a.open(ctx)
+		return store{Backend: b}, err
 	}
-	if o.dataDir == "" {
-		if o.dataDir, err = stateDir("serve"); err != nil {
-			return nil, err
+	conf, err := a.nodeConfig(o, peers)
+	if err != nil {
+		return store{}, err
+	}
+	b, node, err := open.Node(conf)
+	if err != nil {
+		return store{}, err
+	}
+	if len(peers) == 0 { // it waits for nobody: who can connect finds it ready
+		select {
+		case <-node.Ready():
+		case err := <-node.Err():
+			return store{}, errors.Join(err, b.Close())
+		case <-ctx.Done():
+			return store{}, errors.Join(context.Cause(ctx), b.Close())
 		}
 	}
-	if o.dataDir, err = filepath.Abs(o.dataDir); err != nil {
-		return nil, fmt.Errorf("data-dir: %w", err)
-	}
+	return store{Backend: b, node: node}, nil
+}
+
+// nodeConfig is how the flags describe the node.
+func (a *app) nodeConfig(o serveOptions, peers []embedded.Peer) (embedded.Config, error) {
 	conf := embedded.Config{DataDir: o.dataDir, Name: o.name, Cluster: peers, ListenPeers: o.listenPeers, Logger: a.logger()}
+	var err error
+	if conf.DataDir == "" {
+		if conf.DataDir, err = stateDir("serve"); err != nil {
+			return conf, err
+		}
+	}
+	if conf.DataDir, err = filepath.Abs(conf.DataDir); err != nil {
+		return conf, fmt.Errorf("data-dir: %w", err)
+	}
 	if o.peerTLS != (embedded.TLS{}) {
 		conf.PeerTLS = &o.peerTLS
+	} else if len(peers) > 0 {
+		if conf.LocalCA, err = stateDir("peers.pem"); err != nil {
+			return conf, err
+		}
 	}
-	return open.Embedded(ctx, conf)
+	return conf, nil
 }
 
 func peersOf(cluster []string) ([]embedded.Peer, error) {

@@ -34,6 +34,9 @@ func TestServeClusterTLS(t *testing.T) {
 			"--peer-cert", certs.ServerCert, "--peer-key", certs.ServerKey, "--peer-ca", certs.CA,
 		}}))
 	}
+	nodes[0].Await(time.Minute, func(ctx context.Context) error {
+		return exec.CommandContext(ctx, binary, "cluster", "init", "--backend", "holdfast://"+addrs[0]).Run()
+	})
 	for i, n := range nodes {
 		n.Await(time.Minute, func(ctx context.Context) error {
 			return exec.CommandContext(ctx, binary, "doctor", "--backend", "holdfast://"+addrs[i]).Run()

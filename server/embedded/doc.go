@@ -37,9 +37,19 @@
 //
 // # A cluster
 //
-// Every node is started with the same Cluster and Token, and an own Name out of it. Two
-// of three are enough to go on. A node that lost its data folder is not let in again
-// under its name: remove and add the member with etcdctl, through ListenClients. The
-// peer endpoint lets anybody in who reaches it unless PeerTLS is set: without it, bind
-// it to a network that you trust.
+// Every node is started with the same Cluster, and an own Name out of it. A node with an empty
+// folder never forms a cluster by itself: it waits until a node on the list that is in a
+// cluster lets it in, or until Init is called on it, once for all nodes. What joins has no vote
+// before it has all the data. Two of three are enough to continue.
+//
+// The data folder has a file node.json beside etcd's data: which member of which cluster this
+// is, and who the others are. Before etcd runs, and could vote, the folder is held against it,
+// and the other nodes are asked what they know of this one. ErrRefused is for a folder of
+// another node, one that lost its data, one that was copied or put back from a backup, and for
+// a node that the cluster has removed or knows with data while its folder is empty. What cannot
+// be told apart is a folder that was put back as a block device or a virtual machine's disk,
+// while no other node is there that has heard of the minute before.
+//
+// The peer port is this package's own, and asks for a certificate: PeerTLS, or for the nodes
+// of one user on the loopback of one host one of LocalCA. It serves what members need.
 package embedded

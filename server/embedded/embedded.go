@@ -5,21 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
-
-	"github.com/holdfast-io/holdfast/backend"
 )
 
 const (
@@ -35,137 +30,125 @@ const (
 	compactEvery                 = "1m"
 	dirMode                      = 0o700
 	etcdDir                      = "etcd" // in the data folder
+	// mostLearners is how many nodes may join at the same time.
+	mostLearners = 8
 	// longestSocket is what fits into the address of a Unix socket everywhere.
 	longestSocket = 100
 )
 
-// Peer is a node of a cluster.
-type Peer struct {
-	// Name of the node, unique in the cluster. Required.
-	Name string
-	// URL where its peers reach it: "https://10.0.0.1:2380". Required.
-	URL string
-}
-
-// TLS is how the nodes of a cluster know each other: files in PEM. They are read again for
-// each new connection, so that they can be replaced.
-type TLS struct {
-	// Cert and Key of this node, for both ends of a connection: the certificate is a server's
-	// and a client's (extended key usage), and has the host of the node's URL. Required.
-	Cert, Key string
-	// CA that the certificates of all nodes are from. Required.
-	CA string
-}
-
-// Config says how to run the node.
-type Config struct {
-	// DataDir is where everything is kept. It is made if it is not there. Required.
-	DataDir string
-	// Name of this node; one of the names in Cluster, if that is given. Default:
-	// DefaultName. Optional.
-	Name string
-	// Cluster is all the nodes, this one included. Empty: the node is alone. Optional.
-	Cluster []Peer
-	// Token tells clusters apart that could reach each other by mistake. Optional.
-	Token string
-	// ListenPeers is where this node listens for the others, "0.0.0.0:2380", if that is
-	// not the host and port of its own URL. Optional.
-	ListenPeers string
-	// PeerTLS is required where the URLs in Cluster are https, as then all must be. Optional.
-	PeerTLS *TLS
-	// ListenClients are URLs for other programs, as etcdctl: "http://127.0.0.1:2379",
-	// "unix:///run/etcd.sock". There is no authentication. Default: none. Optional.
-	ListenClients []string
-	// Quota is how large the data may grow, in bytes. Default: DefaultQuota. Optional.
-	Quota int64
-	// Logger gets the errors of etcd. Default: none. Optional.
-	Logger *slog.Logger
-}
-
-// Etcd is a node that runs. Its methods may be called at once from many goroutines.
+// Etcd is a node: it runs, or waits to be let into a cluster. Its methods are safe for
+// concurrent use.
 type Etcd struct {
+	cfg    Config
+	lock   *os.File
+	socket string   // folder to remove at the end; may be empty
+	peers  *peerNet // nil without a list
+	raft   atomic.Pointer[http.Handler]
+
+	mu     sync.Mutex
+	rec    *record // replaced as a whole; nil with an empty folder
+	state  string
+	why    string // what it waits for
 	node   *embed.Etcd
 	client *clientv3.Client
-	lock   *os.File
-	socket string // folder to remove at the end; may be empty
+	down   map[string]bool // members that did not answer a moment ago, by name
+
+	joining sync.Mutex // held while a cluster is joined, or the decision to form one is written
+
+	stop   context.CancelFunc
+	ready  chan struct{} // closed when the node serves
+	ended  chan struct{} // closed when run has returned
+	err    error         // of run; to be read after ended
+	errs   chan error
 	once   sync.Once
 	closed chan struct{}
 }
 
-// Start runs a node and waits until it is ready: in a cluster, until enough nodes are
-// there to elect a leader. ctx bounds the start only.
+// Open starts a node, and returns while it waits for its cluster: see Ready, Err and Status.
 //
-// Errors: ErrInvalid, before anything is made; a data folder that is in use; what etcd
-// says; ctx's cause.
-func Start(ctx context.Context, cfg Config) (*Etcd, error) {
+// Errors: ErrInvalid, before anything is made; a data folder that is in use or belongs to
+// another user; ErrRefused where the folder is not that of the node in cfg; an address that is
+// in use.
+func Open(cfg Config) (*Etcd, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
 	if err := makeDir(cfg.DataDir); err != nil {
 		return nil, fmt.Errorf("embedded: data folder: %w", err)
 	}
-	e := &Etcd{closed: make(chan struct{})}
+	ctx, stop := context.WithCancel(context.Background())
+	e := &Etcd{
+		cfg: cfg, stop: stop, ready: make(chan struct{}), ended: make(chan struct{}),
+		errs: make(chan error, 1), closed: make(chan struct{}),
+	}
 	var err error
 	if e.lock, err = lockDir(cfg.DataDir); err != nil {
+		stop()
 		return nil, fmt.Errorf("embedded: data folder %s: %w", cfg.DataDir, err)
 	}
-	if err := e.start(ctx, cfg); err != nil {
+	err = e.check()
+	if err == nil && len(cfg.Cluster) > 0 {
+		e.peers, err = listenPeers(cfg, http.HandlerFunc(e.servePeer))
+	}
+	if err != nil {
+		close(e.ended)
 		return nil, errors.Join(err, e.Close())
 	}
+	go func() {
+		defer close(e.ended)
+		if e.err = e.run(ctx); e.err != nil {
+			e.errs <- e.err
+		}
+	}()
 	return e, nil
 }
 
-// makeDir makes the folder, or closes one that is there to everybody else: but never one
-// that belongs to something else, such as /tmp.
-func makeDir(dir string) error {
-	if err := os.MkdirAll(dir, dirMode); err != nil {
-		return err //nolint:wrapcheck // it names the folder
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err //nolint:wrapcheck // it names the folder
-	}
-	known := 0 // of a start that did not get far, or of a new file system
-	ours := false
-	for _, e := range entries {
-		switch e.Name() {
-		case etcdDir:
-			ours = true
-		case "lock", "peer.sock", "lost+found":
-			known++
-		}
-	}
-	ours = ours || known == len(entries)
-	if !ours {
-		return fmt.Errorf("%s: must be empty, or have the data of a node in it", dir)
-	}
-	return os.Chmod(dir, dirMode) //nolint:wrapcheck // it names the folder
-}
-
-func (e *Etcd) start(ctx context.Context, cfg Config) error {
-	ec, err := e.config(cfg)
-	if err != nil {
-		return err
-	}
+// Start is Open, and waits until the node serves: in a cluster, until it was let in, and
+// enough nodes are there to elect a leader. ctx bounds the start only.
+//
+// Errors: those of Open; what Err tells; ctx's cause.
+func Start(ctx context.Context, cfg Config) (*Etcd, error) {
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
-	if e.node, err = embed.StartEtcd(ec); err != nil {
-		return fmt.Errorf("embedded: start: %w", err)
+	e, err := Open(cfg)
+	if err != nil {
+		return nil, err
 	}
 	select {
-	case <-e.node.Server.ReadyNotify():
-	case <-e.node.Server.StopNotify():
-		return errors.New("embedded: the node stopped while it started; the log says why")
-	case err := <-e.node.Err():
-		return fmt.Errorf("embedded: start: %w", err)
+	case <-e.ready:
+		return e, nil
+	case <-e.ended:
+		return nil, errors.Join(e.err, e.Close())
 	case <-ctx.Done():
-		return fmt.Errorf("embedded: start: %w", context.Cause(ctx))
+		return nil, errors.Join(fmt.Errorf("embedded: start: %w: %s", context.Cause(ctx), e.Waiting()), e.Close())
 	}
-	e.client = v3client.New(e.node.Server)
-	e.client.Watcher = watcher(e.node.Server, e.client)
-	e.forget(ctx)
-	return nil
+}
+
+// Ready is closed when the node serves for the first time.
+func (e *Etcd) Ready() <-chan struct{} { return e.ready }
+
+func (e *Etcd) log() *slog.Logger { return e.cfg.Logger }
+
+// say keeps what the node waits for, and logs it where it is new.
+func (e *Etcd) say(why string) {
+	e.mu.Lock()
+	old := e.why
+	e.why = why
+	e.mu.Unlock()
+	switch {
+	case why == old:
+	case why == "" && e.peers != nil:
+		e.log().Warn("the node serves", "node", e.cfg.Name)
+	case why != "":
+		e.log().Warn(why)
+	}
+}
+
+func (e *Etcd) recorded() *record {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.rec
 }
 
 // keptAtStart is how many changes of those before its start a node keeps.
@@ -180,11 +163,15 @@ func (e *Etcd) forget(ctx context.Context) {
 	}
 }
 
-// Client gives a client that calls the node directly. Close closes it.
-func (e *Etcd) Client() *clientv3.Client { return e.client }
+// Client returns a client that calls the node directly; nil before Ready. Close closes it.
+func (e *Etcd) Client() *clientv3.Client {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.client
+}
 
 // Err receives what ended the node, and is closed by Close.
-func (e *Etcd) Err() <-chan error { return e.node.Err() }
+func (e *Etcd) Err() <-chan error { return e.errs }
 
 // Reclaim makes room after the quota was reached: it drops all history, gives the
 // space back to the file system, and takes the alarm back. The node answers nobody
@@ -213,14 +200,20 @@ func (e *Etcd) Close() error {
 	var err error
 	e.once.Do(func() {
 		defer close(e.closed)
+		e.stop()
+		<-e.ended
+		close(e.errs)
 		if e.client != nil {
 			_ = e.client.Close() // it says that its context ended
 		}
 		if e.node != nil {
 			e.node.Close()
 		}
+		if e.peers != nil {
+			err = e.peers.close()
+		}
 		if e.socket != "" {
-			err = os.RemoveAll(e.socket)
+			err = errors.Join(err, os.RemoveAll(e.socket))
 		}
 		err = errors.Join(err, e.lock.Close())
 	})
@@ -231,168 +224,55 @@ func (e *Etcd) Close() error {
 	return nil
 }
 
-// complete checks the configuration and fills in the defaults.
-func (c *Config) complete() error {
-	if c.DataDir == "" {
-		return invalid("data-dir", c.DataDir, "the path of a folder")
-	}
-	var err error
-	if c.DataDir, err = filepath.Abs(c.DataDir); err != nil {
-		return fmt.Errorf("embedded: data folder: %w", err)
-	}
-	if c.Name == "" {
-		c.Name = DefaultName
-	}
-	if c.Quota == 0 {
-		c.Quota = DefaultQuota
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
-	if !isName(c.Name) {
-		return invalid("name", c.Name, "without comma and equals sign")
-	}
-	if c.Quota < 0 {
-		return invalid("quota", c.Quota, "0 bytes or more")
-	}
-	return c.checkCluster()
-}
-
-// isName reports whether etcd can take it into its list of the nodes.
-func isName(s string) bool { return s != "" && !strings.ContainsAny(s, ",=") }
-
-// invalid is what the configuration is refused with. Fields are called as the flags of the
-// server's command are.
-func invalid(field string, value any, bound string) error {
-	return fmt.Errorf("embedded: %w", &backend.InvalidError{Field: field, Value: fmt.Sprintf("%#v", value), Bound: bound})
-}
-
-func (c *Config) checkCluster() error {
-	if len(c.Cluster) == 0 {
-		return c.checkAlone()
-	}
-	if c.own() == nil {
-		return invalid("name", c.Name, "one of those in the cluster")
-	}
-	if _, _, err := net.SplitHostPort(c.ListenPeers); c.ListenPeers != "" && err != nil {
-		return invalid("listen-peers", c.ListenPeers, "HOST:PORT")
-	}
-	seen := make(map[string]bool)
-	for _, p := range c.Cluster {
-		u, err := url.Parse(p.URL)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Port() == "" || u.Scheme+"://"+u.Host != p.URL {
-			return invalid("cluster", p.Name, "given with http://host:port or https://host:port, and no more") // the URL may have a password
-		}
-		if seen[p.Name] || seen[p.URL] || !isName(p.Name) {
-			return invalid("cluster", p.Name+"="+p.URL, "the only one with its name, which is without comma and equals sign, and with its URL")
-		}
-		seen[p.Name], seen[p.URL] = true, true
-		if err := c.PeerTLS.check(p.URL, u.Scheme == "https"); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// checkAlone refuses what only a cluster has.
-func (c *Config) checkAlone() error {
-	if c.PeerTLS != nil {
-		return invalid("peer-cert", c.PeerTLS.Cert, "given with a cluster only")
-	}
-	if c.ListenPeers != "" {
-		return invalid("listen-peers", c.ListenPeers, "given with a cluster only")
-	}
-	return nil
-}
-
-// check refuses certificates that a node would not use, and the want of them.
-func (t *TLS) check(node string, https bool) error {
-	switch {
-	case t == nil && https:
-		return invalid("peer-cert", "", "given together with peer-key and peer-ca, as "+node+" is https")
-	case t == nil:
-		return nil
-	case t.Cert == "" || t.Key == "" || t.CA == "":
-		return invalid("peer-cert", t.Cert, "given together with peer-key and peer-ca")
-	case !https:
-		return invalid("cluster", node, "https, as peer-cert is given")
-	}
-	return nil
-}
-
-func (c *Config) own() *Peer {
-	i := slices.IndexFunc(c.Cluster, func(p Peer) bool { return p.Name == c.Name })
-	if i < 0 {
-		return nil
-	}
-	return &c.Cluster[i]
-}
-
-// config translates.
-func (e *Etcd) config(cfg Config) (*embed.Config, error) {
+// config is what every start of etcd has in common.
+func (e *Etcd) config() (*embed.Config, error) {
 	ec := embed.NewConfig()
-	ec.Name, ec.Dir = cfg.Name, filepath.Join(cfg.DataDir, etcdDir)
-	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(bridge(cfg.Logger))
+	ec.Name, ec.Dir = e.cfg.Name, filepath.Join(e.cfg.DataDir, etcdDir)
+	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(bridge(e.cfg.Logger))
 	ec.AutoCompactionMode, ec.AutoCompactionRetention = embed.CompactorModePeriodic, compactEvery
-	ec.QuotaBackendBytes = cfg.Quota
+	ec.QuotaBackendBytes = e.cfg.Quota
 	ec.TickMs, ec.ElectionMs = clusterTick, clusterElection
-	ec.ListenClientUrls, ec.AdvertiseClientUrls = []url.URL{}, []url.URL{}
-	for _, raw := range cfg.ListenClients {
+	ec.MaxLearners = mostLearners
+	ec.ListenClientUrls = []url.URL{}
+	// What has started advertises an address: by that etcd itself refuses a second start of it
+	// with an empty folder.
+	ec.AdvertiseClientUrls = []url.URL{{Scheme: "unix", Host: "holdfast"}}
+	for _, raw := range e.cfg.ListenClients {
 		u, err := url.Parse(raw)
 		if err != nil {
 			return nil, fmt.Errorf("embedded: address for clients: %w", err)
 		}
 		ec.ListenClientUrls = append(ec.ListenClientUrls, *u)
-		ec.AdvertiseClientUrls = append(ec.AdvertiseClientUrls, *u)
+		ec.AdvertiseClientUrls = ec.ListenClientUrls
 	}
-	if cfg.Token != "" {
-		ec.InitialClusterToken = cfg.Token
+	if e.peers == nil {
+		ec.TickMs, ec.ElectionMs = aloneTick, aloneElection
+	} else {
+		ec.PeerTLSInfo = e.peers.info
 	}
-	if len(cfg.Cluster) == 0 {
-		return ec, e.alone(ec, cfg)
+	own, err := url.Parse(e.cfg.peerURL())
+	if err != nil {
+		return nil, fmt.Errorf("embedded: peer URL: %w", err)
 	}
-	return ec, clustered(ec, cfg)
+	ec.AdvertisePeerUrls = []url.URL{*own}
+	return ec, e.hide(ec)
 }
 
-// alone gives the node a peer endpoint that nobody reaches.
-func (e *Etcd) alone(ec *embed.Config, cfg Config) error {
-	ec.TickMs, ec.ElectionMs = aloneTick, aloneElection
-	dir := cfg.DataDir
+// hide has etcd listen for its peers where nobody reaches it. Those of a cluster arrive at a
+// port of ours, see listenPeers.
+func (e *Etcd) hide(ec *embed.Config) error {
+	dir := e.cfg.DataDir
 	if len(dir) > longestSocket-len("/peer.sock") {
-		var err error
-		if dir, err = os.MkdirTemp("", "holdfast-"); err != nil {
-			return fmt.Errorf("embedded: folder for the socket: %w", err)
+		if e.socket == "" {
+			var err error
+			if e.socket, err = os.MkdirTemp("", "holdfast-"); err != nil {
+				return fmt.Errorf("embedded: folder for the socket: %w", err)
+			}
 		}
-		e.socket = dir
+		dir = e.socket
 	}
 	// etcd takes the whole path of the socket from the host, and without one listens where
 	// every user of the machine reaches it.
 	ec.ListenPeerUrls = []url.URL{{Scheme: "unix", Host: filepath.Join(dir, "peer.sock")}}
-	// The advertised one is written into the data: it must not depend on the folder.
-	ec.AdvertisePeerUrls = []url.URL{{Scheme: "unix", Host: "alone"}}
-	ec.InitialCluster = cfg.Name + "=unix://alone"
-	return nil
-}
-
-func clustered(ec *embed.Config, cfg Config) error {
-	own, err := url.Parse(cfg.own().URL)
-	if err != nil {
-		return fmt.Errorf("embedded: URL of %q: %w", cfg.Name, err)
-	}
-	listen := *own
-	if cfg.ListenPeers != "" {
-		listen.Host = cfg.ListenPeers
-	}
-	ec.ListenPeerUrls, ec.AdvertisePeerUrls = []url.URL{listen}, []url.URL{*own}
-	if cfg.PeerTLS != nil {
-		ec.PeerTLSInfo = transport.TLSInfo{
-			CertFile: cfg.PeerTLS.Cert, KeyFile: cfg.PeerTLS.Key, TrustedCAFile: cfg.PeerTLS.CA, ClientCertAuth: true,
-		}
-	}
-	members := make([]string, len(cfg.Cluster))
-	for i, p := range cfg.Cluster {
-		members[i] = p.Name + "=" + p.URL
-	}
-	ec.InitialCluster = strings.Join(members, ",")
 	return nil
 }

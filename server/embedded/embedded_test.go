@@ -31,6 +31,7 @@ const (
 	envName    = "HOLDFAST_TEST_EMBEDDED_NAME"
 	envCluster = "HOLDFAST_TEST_EMBEDDED_CLUSTER"
 	envClients = "HOLDFAST_TEST_EMBEDDED_CLIENTS"
+	envCA      = "HOLDFAST_TEST_EMBEDDED_CA"
 	patience   = 60 * time.Second
 )
 
@@ -49,7 +50,7 @@ func TestMain(m *testing.M) {
 func node() error {
 	cfg := embedded.Config{
 		DataDir: os.Getenv(envDir), Name: os.Getenv(envName), ListenClients: []string{os.Getenv(envClients)},
-		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		LocalCA: os.Getenv(envCA), Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	for part := range strings.SplitSeq(os.Getenv(envCluster), ",") {
 		if name, url, ok := strings.Cut(part, "="); ok {
@@ -58,9 +59,14 @@ func node() error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	e, err := embedded.Start(ctx, cfg)
+	e, err := embedded.Open(cfg)
 	if err != nil {
 		return err
+	}
+	if len(cfg.Cluster) > 0 && cfg.Cluster[0].Name == cfg.Name {
+		for e.Init(ctx) != nil && ctx.Err() == nil { // the first on the list forms the cluster, when the others are there
+			time.Sleep(50 * time.Millisecond)
+		}
 	}
 	select {
 	case <-ctx.Done():
@@ -77,7 +83,7 @@ type process struct {
 	addr string
 }
 
-func startProcess(t *testing.T, name, cluster string) *process {
+func startProcess(t *testing.T, name, cluster, ca string) *process {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -86,7 +92,7 @@ func startProcess(t *testing.T, name, cluster string) *process {
 	dir := testserver.Dir(t)
 	p := &process{t: t, addr: fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))}
 	p.cmd = testserver.Command{Path: exe, Dir: dir, Env: []string{
-		envDir + "=" + filepath.Join(dir, "data"), envName + "=" + name, envCluster + "=" + cluster, envClients + "=http://" + p.addr,
+		envDir + "=" + filepath.Join(dir, "data"), envName + "=" + name, envCluster + "=" + cluster, envClients + "=http://" + p.addr, envCA + "=" + ca,
 	}}
 	p.start()
 	return p
@@ -183,6 +189,10 @@ func TestBadConfig(t *testing.T) {
 		"tls, alone": {DataDir: dir, PeerTLS: &embedded.TLS{Cert: "c", Key: "k", CA: "a"}},
 		"not a host": {DataDir: dir, Name: "a", ListenPeers: "x", Cluster: []embedded.Peer{{Name: "a", URL: "http://127.0.0.1:1"}}},
 		"no peers":   {DataDir: dir, Name: "a", ListenPeers: "127.0.0.1:1"},
+		"no ca":      {DataDir: dir, Name: "a", Cluster: []embedded.Peer{{Name: "a", URL: "http://127.0.0.1:1"}}},
+		"plain http": {DataDir: dir, Name: "a", LocalCA: "x", Cluster: []embedded.Peer{{Name: "a", URL: "http://10.0.0.1:1"}}},
+		"one beyond": {DataDir: dir, Name: "a", LocalCA: "x", Cluster: []embedded.Peer{{Name: "a", URL: "http://127.0.0.1:1"}, {Name: "b", URL: "http://10.0.0.1:1"}}},
+		"all hosts":  {DataDir: dir, Name: "a", LocalCA: "x", ListenPeers: "0.0.0.0:1", Cluster: []embedded.Peer{{Name: "a", URL: "http://127.0.0.1:1"}}},
 		"quota":      {DataDir: dir, Quota: -1},
 		"password":   {DataDir: dir, Name: "a", Cluster: []embedded.Peer{{Name: "a", URL: "http://u:sesame@127.0.0.1:1"}}},
 	} {
@@ -244,7 +254,7 @@ func acquire(t *testing.T, b backend.Backend, req backend.AcquireRequest) backen
 
 func TestKill(t *testing.T) {
 	t.Parallel()
-	p := startProcess(t, "one", "")
+	p := startProcess(t, "one", "", "")
 	p.ready()
 	b := client(t, p)
 	s := open(t, b)
@@ -295,8 +305,9 @@ func TestClusterWithoutOneNode(t *testing.T) {
 		cluster = append(cluster, fmt.Sprintf("n%d=http://127.0.0.1:%d", i, testserver.FreePort(t)))
 	}
 	nodes := make([]*process, 3)
+	ca := filepath.Join(testserver.Dir(t), "peers.pem")
 	for i := range nodes {
-		nodes[i] = startProcess(t, fmt.Sprintf("n%d", i), strings.Join(cluster, ","))
+		nodes[i] = startProcess(t, fmt.Sprintf("n%d", i), strings.Join(cluster, ","), ca)
 	}
 	for _, n := range nodes {
 		n.ready()

@@ -29,9 +29,14 @@ func (c core) With(fields []zapcore.Field) zapcore.Core {
 }
 
 // harmless are errors that are none: the first start of a node, which has no storage
-// version yet, and the end of its sockets when it is closed.
+// version yet, the end of its sockets when it is closed, and a start that failed, of which the
+// caller gets the error.
 func harmless(message string) bool {
-	return message == "failed to update storage version" || message == "setting up serving from embedded etcd failed."
+	switch message {
+	case "failed to update storage version", "setting up serving from embedded etcd failed.", "bootstrap failed":
+		return true
+	}
+	return false
 }
 
 // Check adds the core to what is going to be written.

@@ -1,0 +1,175 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/wire"
+)
+
+// Cluster is the cluster of which the server's own store is a node. Its methods must be safe for
+// concurrent use. An error that is backend.ErrInvalid is 400, one that is ErrClusterRefused 409,
+// and any other 503.
+type Cluster interface {
+	// Waiting is what the node waits for before it can grant a lock; empty when it can.
+	Waiting() string
+	// Unreachable are the members that did not answer a moment ago.
+	Unreachable() []string
+	// Status is told to the client as JSON.
+	Status(ctx context.Context) any
+	// Init forms a new cluster.
+	Init(ctx context.Context) error
+	// Add makes a member of a node before it starts.
+	Add(ctx context.Context, name, url string) error
+	// Remove takes a member out for good.
+	Remove(ctx context.Context, name string) error
+	// Promote gives a member its vote.
+	Promote(ctx context.Context, name string) error
+	// Snapshot writes all data of the cluster.
+	Snapshot(ctx context.Context, w io.Writer) error
+}
+
+// ErrClusterRefused is for a Cluster that does not make a change: trying again will not help.
+var ErrClusterRefused = errors.New("refused")
+
+// clusterRoutes are there where Config.Cluster is.
+func clusterRoutes() []route {
+	return []route{
+		{"GET", "/v1/cluster", Manage, nil, nil, (*Server).clusterStatus},
+		{"GET", "/v1/cluster/snapshot", Manage, (*lanes).reading, nil, (*Server).clusterSnapshot},
+		{"POST", "/v1/cluster/{action}", Manage, nil, nil, (*Server).changeCluster},
+	}
+}
+
+// clusterTimeout is for a change of the members, which needs a majority.
+const clusterTimeout = 30 * time.Second
+
+// clusterChange is the body of a change: what to do, and to which node.
+type clusterChange struct {
+	Name string `json:"name"`
+	URL  string `json:"url"`
+}
+
+// unready is why the server's own store cannot grant anything; nil where it can, or is another's.
+func (s *Server) unready() error {
+	if s.cfg.Cluster == nil {
+		return nil
+	}
+	why := s.cfg.Cluster.Waiting()
+	if why == "" {
+		return nil
+	}
+	return &backend.UnavailableError{Backend: s.caps.Name, Op: "ready", Err: errors.New(why)}
+}
+
+// clusterStatus serves GET /v1/cluster.
+func (s *Server) clusterStatus(w http.ResponseWriter, r *request) {
+	s.write(w, r, http.StatusOK, s.cfg.Cluster.Status(r.Context()))
+}
+
+// changeCluster serves POST /v1/cluster/{action}.
+func (s *Server) changeCluster(w http.ResponseWriter, r *request) {
+	c := s.cfg.Cluster
+	var change clusterChange
+	if len(r.body) > 0 {
+		if err := wire.Decode(r.body, &change); err != nil {
+			s.fail(w, r, err)
+			return
+		}
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), clusterTimeout)
+	defer cancel()
+	var err error
+	switch r.actionName {
+	case "init":
+		err = c.Init(ctx)
+	case "add":
+		err = c.Add(ctx, change.Name, change.URL)
+	case "remove":
+		err = c.Remove(ctx, change.Name)
+	case "promote":
+		err = c.Promote(ctx, change.Name)
+	default:
+		s.fail(w, r, invalid("action", short(r.actionName), "init, add, remove or promote"))
+		return
+	}
+	s.cfg.Logger.LogAttrs(ctx, levelWarn, "cluster", slog.String("action", r.actionName), slog.String("node", change.Name),
+		slog.String("principal", s.principal(r.Request)), slog.Bool("done", err == nil))
+	if err != nil {
+		s.fail(w, r, clusterError(err))
+		return
+	}
+	s.write(w, r, http.StatusOK, c.Status(ctx))
+}
+
+func clusterError(err error) error {
+	switch {
+	case errors.Is(err, ErrClusterRefused):
+		return &refusal{http.StatusConflict, err}
+	case errors.Is(err, backend.ErrInvalid), errors.Is(err, backend.ErrUnavailable):
+		return err
+	default:
+		return &backend.UnavailableError{Op: "cluster", Err: err}
+	}
+}
+
+// clusterSnapshot serves GET /v1/cluster/snapshot.
+func (s *Server) clusterSnapshot(w http.ResponseWriter, r *request) {
+	out := &snapshotWriter{w: w, s: s}
+	err := s.cfg.Cluster.Snapshot(r.Context(), out)
+	switch {
+	case err == nil:
+	case !out.begun:
+		s.fail(w, r, clusterError(err))
+	default:
+		// A snapshot that is cut short must not look like one: the connection breaks.
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// snapshotWriter writes an answer of any length, each part under a deadline of its own.
+type snapshotWriter struct {
+	w     http.ResponseWriter
+	s     *Server
+	begun bool
+}
+
+func (o *snapshotWriter) Write(p []byte) (int, error) {
+	if !o.begun {
+		o.begun = true
+		o.w.Header().Set("Content-Type", "application/octet-stream")
+	}
+	o.s.deadline(o.w)
+	n, err := o.w.Write(p)
+	if err != nil {
+		return n, fmt.Errorf("write the snapshot: %w", err)
+	}
+	return n, nil
+}
+
+// clusterMetrics registers what an alert needs.
+func clusterMetrics(reg prometheus.Registerer, c Cluster) error {
+	unreachable := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "holdfast_cluster_unreachable_members", Help: "Members of the cluster that did not answer this node a moment ago.",
+	}, func() float64 { return float64(len(c.Unreachable())) })
+	waiting := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "holdfast_cluster_waiting", Help: "1 while this node waits for its cluster and grants nothing: no majority, or not let in.",
+	}, func() float64 {
+		if c.Waiting() == "" {
+			return 0
+		}
+		return 1
+	})
+	if err := errors.Join(reg.Register(unreachable), reg.Register(waiting)); err != nil {
+		return fmt.Errorf("metrics of the cluster: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,438 @@
+package embedded_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/etcdlock"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/server/embedded"
+)
+
+// fleet is nodes of one host that a test starts and stops as it likes.
+type fleet struct {
+	t    *testing.T
+	dir  string
+	list []embedded.Peer
+
+	mu    sync.Mutex
+	nodes map[string]*embedded.Etcd
+}
+
+func newFleet(t *testing.T, names ...string) *fleet {
+	t.Helper()
+	f := &fleet{t: t, dir: testserver.Dir(t), nodes: make(map[string]*embedded.Etcd)}
+	for _, name := range names {
+		f.list = append(f.list, embedded.Peer{Name: name, URL: fmt.Sprintf("http://127.0.0.1:%d", testserver.FreePort(t))})
+	}
+	t.Cleanup(func() { f.close(names...) })
+	return f
+}
+
+func (f *fleet) folder(name string) string { return filepath.Join(f.dir, name) }
+
+func (f *fleet) config(name string) embedded.Config {
+	return embedded.Config{DataDir: f.folder(name), Name: name, Cluster: f.list, LocalCA: filepath.Join(f.dir, "peers.pem")}
+}
+
+// open starts a node, which need not get anywhere.
+func (f *fleet) open(name string) *embedded.Etcd {
+	f.t.Helper()
+	e, err := embedded.Open(f.config(name))
+	if err != nil {
+		f.t.Errorf("%s: %v", name, err)
+		f.t.FailNow()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.nodes[name] = e
+	return e
+}
+
+// openAll starts nodes in the same moment.
+func (f *fleet) openAll(names ...string) {
+	f.t.Helper()
+	var starting sync.WaitGroup
+	for _, name := range names {
+		starting.Go(func() { f.open(name) })
+	}
+	starting.Wait()
+}
+
+func (f *fleet) node(name string) *embedded.Etcd {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.nodes[name]
+}
+
+func (f *fleet) close(names ...string) {
+	f.t.Helper()
+	for _, name := range names {
+		e := f.node(name)
+		if e == nil {
+			continue
+		}
+		if err := e.Close(); err != nil {
+			f.t.Errorf("close %s: %v", name, err)
+		}
+		f.mu.Lock()
+		delete(f.nodes, name)
+		f.mu.Unlock()
+	}
+}
+
+// ready waits until nodes serve.
+func (f *fleet) ready(names ...string) {
+	f.t.Helper()
+	for _, name := range names {
+		e := f.node(name)
+		select {
+		case <-e.Ready():
+		case err := <-e.Err():
+			f.t.Fatalf("%s ended: %v", name, err)
+		case <-time.After(patience):
+			f.t.Fatalf("%s: %s", name, e.Waiting())
+		}
+	}
+}
+
+// formed is a cluster of all the nodes.
+func formed(t *testing.T, names ...string) *fleet {
+	t.Helper()
+	f := newFleet(t, names...)
+	f.openAll(names...)
+	f.init(names[0])
+	f.ready(names...)
+	return f
+}
+
+func (f *fleet) init(name string) {
+	f.t.Helper()
+	f.insist("form a cluster", func(ctx context.Context) error { return f.node(name).Init(ctx) })
+}
+
+// insist repeats what may fail for a while.
+func (f *fleet) insist(what string, do func(context.Context) error) {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
+	defer cancel()
+	for {
+		err := do(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			f.t.Fatalf("%s: %v", what, err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// says waits until a node says that it waits for something.
+func (f *fleet) says(name, what string) {
+	f.t.Helper()
+	f.insist(name, func(context.Context) error {
+		if got := f.node(name).Waiting(); !strings.Contains(got, what) {
+			return fmt.Errorf("it waits for %q, and not for %q", got, what)
+		}
+		return nil
+	})
+}
+
+// refused waits until a node has ended, and says why.
+func (f *fleet) refused(name, what string) {
+	f.t.Helper()
+	select {
+	case err := <-f.node(name).Err():
+		if !errors.Is(err, embedded.ErrRefused) || !strings.Contains(err.Error(), what) {
+			f.t.Errorf("%s ended: %v; want %q", name, err, what)
+		}
+	case <-time.After(patience):
+		f.t.Errorf("%s was not refused; it waits for %q", name, f.node(name).Waiting())
+	}
+	f.close(name)
+}
+
+func (f *fleet) wipe(name string) {
+	f.t.Helper()
+	if err := os.RemoveAll(f.folder(name)); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// acquire takes a lock for an hour at a node, and returns its token; 0 where it is held.
+func (f *fleet) acquire(node, name string) uint64 {
+	f.t.Helper()
+	b, err := etcdlock.New(f.node(node).Client(), etcdlock.Config{MinTTL: embedded.MinTTL})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer func() { _ = b.Close() }()
+	var g backend.Grant
+	lease := backend.NewLeaseID()
+	f.insist("acquire "+name+" at "+node, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		g, err = b.Acquire(ctx, backend.AcquireRequest{Name: name, Lease: lease, Timed: true, TTL: time.Hour})
+		if errors.Is(err, backend.ErrHeld) {
+			return nil
+		}
+		return err
+	})
+	return uint64(g.Token)
+}
+
+// Nodes with empty folders that are told of each other form nothing, and wait. One is told to,
+// and the others join it.
+func TestFormation(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, "a", "b", "c")
+	f.open("b")
+	f.says("b", "no answer from a, c")
+	if err := f.node("b").Init(t.Context()); !errors.Is(err, embedded.ErrRefused) || !strings.Contains(err.Error(), "does not answer") {
+		t.Errorf("a cluster is formed while other nodes may have one: %v", err)
+	}
+	f.openAll("a", "c")
+	f.says("a", "b, c wait as well; to form a new cluster")
+	f.says("b", "a, c wait as well")
+	f.says("c", "a, b wait as well")
+	f.init("a")
+	f.ready("a", "b", "c")
+	if err := f.node("b").Init(t.Context()); !errors.Is(err, embedded.ErrRefused) {
+		t.Errorf("a second cluster: %v", err)
+	}
+	s := f.node("c").Status(t.Context())
+	if !s.Ready || s.Majority != 2 || s.Leader == "" || len(s.Members) != 3 || slices.ContainsFunc(s.Members, func(m embedded.MemberStatus) bool { return m.Learner || m.State != "running" }) {
+		t.Errorf("Status: %+v", s)
+	}
+	if token := f.acquire("a", "pay"); token == 0 || f.acquire("c", "pay") != 0 {
+		t.Errorf("pay: token %d at a, and c grants it as well", token)
+	}
+}
+
+// Two nodes are told to form a cluster at the same time: never do both.
+func TestFormedByTwo(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, "a", "b")
+	f.openAll("a", "b")
+	f.says("a", "b wait as well")
+	f.says("b", "a wait as well")
+	formed := 0
+	f.insist("form a cluster", func(ctx context.Context) error {
+		var both sync.WaitGroup
+		var errs [2]error
+		for i, name := range []string{"a", "b"} {
+			both.Go(func() { errs[i] = f.node(name).Init(ctx) })
+		}
+		both.Wait()
+		for _, err := range errs {
+			if err == nil {
+				formed++
+			} else if !errors.Is(err, embedded.ErrRefused) {
+				t.Error(err)
+			}
+		}
+		if formed == 0 {
+			return errors.Join(errs[:]...)
+		}
+		return nil
+	})
+	if formed != 1 {
+		t.Errorf("%d clusters were formed", formed)
+	}
+	f.ready("a", "b")
+	if a, b := f.node("a").Status(t.Context()), f.node("b").Status(t.Context()); a.Cluster != b.Cluster || len(a.Members) != 2 {
+		t.Errorf("two clusters: %+v, %+v", a, b)
+	}
+}
+
+// A node that lost its data is refused beside the others, and in every order of starts without
+// a majority that remembers it cannot make one. This is how a lock was granted twice.
+func TestWipedNode(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(*fleet){
+		"beside the others": func(f *fleet) { f.open("b"); f.open("a"); f.ready("a", "b"); f.open("c") },
+		"the old one first": func(f *fleet) { f.open("a"); f.says("a", "1 of 3"); f.open("c") },
+		"the wiped first":   func(f *fleet) { f.open("c"); f.says("c", "no answer from a, b"); f.open("a") },
+		"at the same time":  func(f *fleet) { f.openAll("a", "c") },
+		"all together":      func(f *fleet) { f.openAll("a", "b", "c") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := formed(t, "a", "b", "c")
+			f.close("a")
+			first := f.acquire("b", "pay") // of b and c; a does not know
+			f.close("b", "c")
+			f.wipe("c")
+			start(f)
+			if f.node("b") == nil {
+				f.says("c", "a, which knows c as a member that had data")
+				f.says("a", "waiting for a majority: 1 of 3 nodes are there")
+				if err := f.node("c").Init(t.Context()); !errors.Is(err, embedded.ErrRefused) {
+					t.Errorf("c forms a cluster: %v", err)
+				}
+				f.open("b")
+			}
+			f.refused("c", `c has lost its data: "holdfast cluster remove c", then start it again`)
+			f.ready("a", "b")
+			if token := f.acquire("a", "pay"); token != 0 {
+				t.Errorf("granted twice: tokens %d and %d", first, token)
+			}
+			f.insist("remove c", func(ctx context.Context) error { return f.node("a").Remove(ctx, "c") })
+			f.open("c")
+			f.ready("c")
+			if token := f.acquire("c", "pay"); token != 0 {
+				t.Errorf("granted twice: tokens %d and %d", first, token)
+			}
+		})
+	}
+}
+
+// A node alone grows to three, beside nodes with empty folders, which join it.
+func TestGrowAndShrink(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, "a", "b", "c")
+	alone := f.config("a")
+	alone.Name, alone.Cluster = "", nil
+	e, err := embedded.Start(t.Context(), alone)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.nodes["a"] = e
+	first := f.acquire("a", "pay")
+	f.close("a")
+	f.openAll("b", "c", "a")
+	f.ready("a", "b", "c")
+	if a, b := f.node("a").Status(t.Context()), f.node("b").Status(t.Context()); a.Cluster != b.Cluster || a.Majority != 2 || len(a.Members) != 3 {
+		t.Errorf("two clusters: %+v, %+v", a, b)
+	}
+	if token := f.acquire("c", "pay"); token != 0 {
+		t.Errorf("granted twice: tokens %d and %d", first, token)
+	}
+	for _, name := range []string{"c", "b"} {
+		f.insist("remove "+name, func(ctx context.Context) error { return f.node("a").Remove(ctx, name) })
+		f.refused(name, name+" was removed from the cluster")
+		f.open(name)
+		f.refused(name, name+" was removed from the cluster")
+	}
+	if token := f.acquire("a", "pay"); token != 0 {
+		t.Errorf("granted twice: tokens %d and %d", first, token)
+	}
+	f.insist("a knows that it is alone", func(context.Context) error {
+		if n := len(f.node("a").Status(t.Context()).Members); n != 1 {
+			return fmt.Errorf("%d members", n)
+		}
+		data, err := os.ReadFile(filepath.Join(f.folder("a"), "node.json"))
+		if err == nil && strings.Contains(string(data), f.list[1].URL[len("http"):]) {
+			err = errors.New("its record has b")
+		}
+		return err
+	})
+	f.close("a")
+	alone.Name = "a"
+	if e, err = embedded.Start(t.Context(), alone); err != nil {
+		t.Fatal(err)
+	}
+	f.nodes["a"] = e
+	if token := f.acquire("a", "pay"); token != 0 {
+		t.Errorf("granted twice: tokens %d and %d", first, token)
+	}
+}
+
+// A folder that is not what the flags say is refused, and so is one that was copied or put back.
+func TestOtherFolder(t *testing.T) {
+	t.Parallel()
+	f := formed(t, "a", "b")
+	f.close("a", "b")
+	change := func(name string, change func(*embedded.Config)) error {
+		cfg := f.config(name)
+		change(&cfg)
+		e, err := embedded.Open(cfg)
+		if err == nil {
+			_ = e.Close()
+		}
+		return err
+	}
+	elsewhere := slices.Clone(f.list)
+	elsewhere[1].URL = fmt.Sprintf("http://127.0.0.1:%d", testserver.FreePort(t))
+	for _, c := range []struct {
+		what   string
+		change func(*embedded.Config)
+		says   string
+	}{
+		{"renamed", func(c *embedded.Config) { c.DataDir = f.folder("b") }, "is the folder of b, and not of a"},
+		{"without the list", func(c *embedded.Config) { c.Cluster = nil }, "in a cluster with b: start it with --cluster"},
+		{"b is elsewhere", func(c *embedded.Config) { c.Cluster = elsewhere }, "and the cluster says b=https://127.0.0.1"},
+		{"copied", func(c *embedded.Config) {
+			if err := os.CopyFS(f.folder("copy"), os.DirFS(c.DataDir)); err != nil {
+				t.Error(err)
+			}
+			c.DataDir = f.folder("copy")
+		}, "is a copy of the data of a"},
+		{"put back", func(c *embedded.Config) {
+			wal := filepath.Join(f.folder("b"), "etcd", "member", "wal")
+			if err := errors.Join(os.CopyFS(f.folder("wal"), os.DirFS(wal)), os.RemoveAll(wal), os.CopyFS(wal, os.DirFS(f.folder("wal")))); err != nil {
+				t.Error(err)
+			}
+			c.Name, c.DataDir = "b", f.folder("b")
+		}, "or was put back from one"},
+	} {
+		if err := change("a", c.change); !errors.Is(err, embedded.ErrRefused) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v; want %q", c.what, err, c.says)
+		}
+	}
+	if err := os.RemoveAll(filepath.Join(f.folder("a"), "etcd")); err != nil {
+		t.Fatal(err)
+	}
+	if err := change("a", func(*embedded.Config) {}); !errors.Is(err, embedded.ErrRefused) || !strings.Contains(err.Error(), "is gone") {
+		t.Errorf("without its data: %v", err)
+	}
+}
+
+// The peer port of nodes on the loopback is not open to who has none of their certificates: not
+// the members, not raft, not the calls of etcd's clients, and not what nodes ask each other.
+func TestStrangersAtThePeerPort(t *testing.T) {
+	t.Parallel()
+	f := formed(t, "a", "b")
+	addr := strings.TrimPrefix(f.list[0].URL, "http://")
+	stranger := &tls.Config{InsecureSkipVerify: true} //nolint:gosec // a stranger does not care
+	for _, scheme := range []string{"http", "https"} {
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: stranger, DisableKeepAlives: true}}
+		for _, path := range []string{"/members", "/version", "/raft", "/raft/probing", "/leases", "/holdfast/node", "/holdfast/join"} {
+			res, err := client.Get(scheme + "://" + addr + path) //nolint:noctx // it has no time-out to wait for
+			if err != nil {
+				continue
+			}
+			body, _ := io.ReadAll(res.Body)
+			_ = res.Body.Close()
+			if res.StatusCode != http.StatusBadRequest || !strings.Contains(string(body), "HTTP request to an HTTPS server") {
+				t.Errorf("%s %s: %d %s", scheme, path, res.StatusCode, body)
+			}
+		}
+		c, err := clientv3.New(clientv3.Config{Endpoints: []string{scheme + "://" + addr}, TLS: stranger})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		if _, err := c.Get(ctx, "k"); err == nil {
+			t.Errorf("%s: the peer port answers clients of etcd", scheme)
+		}
+		cancel()
+		_ = c.Close()
+	}
+}

@@ -1,0 +1,113 @@
+package embedded
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// etcdParts are the folders of etcd's that are told apart from copies.
+func etcdParts() []string {
+	member := filepath.Join(etcdDir, "member")
+	return []string{etcdDir, member, filepath.Join(member, "snap"), filepath.Join(member, "wal")}
+}
+
+// makeDir makes the folder, or closes one that is there to everybody else: but never one
+// that belongs to something or somebody else, such as /tmp.
+func makeDir(dir string) error {
+	if err := os.MkdirAll(dir, dirMode); err != nil {
+		return err //nolint:wrapcheck // it names the folder
+	}
+	if err := checkOwn(dir); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err //nolint:wrapcheck // it names the folder
+	}
+	known := 0 // of a start that did not get far, or of a new file system
+	ours := false
+	for _, e := range entries {
+		switch e.Name() {
+		case etcdDir, recordFile:
+			ours = true
+		case "lock", "peer.sock", "tls", recordFile + ".tmp":
+			known++
+		case "lost+found":
+			known++
+			continue // of the file system, and of root
+		default:
+			continue
+		}
+		if err := checkOwn(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	ours = ours || known == len(entries)
+	if !ours {
+		return fmt.Errorf("%s: must be empty, or have the data of a node in it", dir)
+	}
+	for _, part := range etcdParts() {
+		if err := checkOwn(filepath.Join(dir, part)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return os.Chmod(dir, dirMode) //nolint:wrapcheck // it names the folder
+}
+
+// checkOwn refuses a symbolic link, which whoever may write its folder can point elsewhere, and
+// what belongs to another user, who could change it while the node runs.
+func checkOwn(path string) error {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err //nolint:wrapcheck // it names the file
+	}
+	if info.Mode()&os.ModeSymlink != 0 {
+		return fmt.Errorf("%s: is a symbolic link; name the folder itself", path)
+	}
+	return checkOwner(path, info)
+}
+
+// hasData reports whether etcd has run in the folder.
+func hasData(dir string) (bool, error) {
+	_, err := os.Lstat(filepath.Join(dir, etcdDir, "member", "wal"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err //nolint:wrapcheck // it names the folder
+}
+
+// places returns what tells the folders of etcd apart from copies of them, as far as they exist.
+func places(dir string) (map[string]string, error) {
+	all := make(map[string]string)
+	for _, part := range etcdParts() {
+		p, err := place(filepath.Join(dir, part))
+		switch {
+		case errors.Is(err, fs.ErrNotExist) || err == nil && p == "":
+		case err != nil:
+			return nil, err
+		default:
+			all[filepath.ToSlash(part)] = p
+		}
+	}
+	return all, nil
+}
+
+// checkPlaces refuses a folder that was copied, or put back from a copy: the member that it is
+// may have said more since than the copy knows, and may still run elsewhere.
+func (r *record) checkPlaces(dir string) error {
+	now, err := places(dir)
+	if err != nil {
+		return err
+	}
+	for part, was := range r.Places {
+		if is := now[part]; is != was {
+			return fmt.Errorf("%s is a copy of the data of %s, or was put back from one (%s is not the folder that was written): "+
+				"a copy can have forgotten what %s has said since. Where other nodes are left: \"holdfast cluster remove %s\", then start it with an empty folder; "+
+				"where this is all that is left: \"holdfast cluster reclaim\": %w", dir, r.Name, part, r.Name, r.Name, ErrRefused)
+		}
+	}
+	return nil
+}
