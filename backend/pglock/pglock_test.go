@@ -15,7 +15,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	s := testserver.Postgres(t)
+	s, disk := testserver.WithSlowDisk(t, testserver.Postgres(t))
 	backendtest.Run(t, backendtest.Harness{
 		Open: func(t backendtest.T) backend.Backend {
 			b, err := pglock.Open(t.Context(), s.URL(), nil)
@@ -24,14 +24,15 @@ func TestConformance(t *testing.T) {
 			}
 			return b
 		},
-		Restart: func(backendtest.T) { s.Restart() },
+		Restart:  func(backendtest.T) { s.Kill(); disk.Without(s.Start) },
+		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
 	})
 }
 
 // TestConformanceDeaf runs the suite as behind a pooler: without notifications.
 func TestConformanceDeaf(t *testing.T) {
 	t.Parallel()
-	s := testserver.Postgres(t)
+	s, disk := testserver.WithSlowDisk(t, testserver.Postgres(t))
 	backendtest.Run(t, backendtest.Harness{
 		Open: func(t backendtest.T) backend.Backend {
 			b, err := pglock.Open(t.Context(), s.URL()+"&listen=false&schema=deaf", nil)
@@ -40,6 +41,7 @@ func TestConformanceDeaf(t *testing.T) {
 			}
 			return b
 		},
-		Restart: func(backendtest.T) { s.Restart() },
+		Restart:  func(backendtest.T) { s.Kill(); disk.Without(s.Start) },
+		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
 	})
 }
