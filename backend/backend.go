@@ -87,6 +87,15 @@ type Backend interface {
 	// grant, and the token returned, are greater than the victims' tokens. Waiters
 	// stay and the first of them are granted. Breaking a lock that nobody holds is
 	// success with no holders in the result.
+	//
+	// The victims are those who held the lock when the break began. They are fixed
+	// before any of them loses it: nobody who is granted the lock by the break, or
+	// while it is under way, is one of them. The result names each victim once, and
+	// nobody whose release was a success. A break of many may take several steps, none
+	// of which grants the lock to a waiter beside a victim in its way. Where it fails
+	// between them the rest of the victims still hold, and the error is an
+	// *UnavailableError with MayHold set, or ErrClosed. Break is never repeated then by
+	// itself: it could take the lock from those who came later.
 	Break(ctx context.Context, req BreakRequest) (BreakResult, error)
 
 	// Watch calls deliver with the events of locks whose names start with

@@ -186,3 +186,19 @@ func (e *QuarantineError) Is(target error) bool {
 func (e *QuarantineError) Unavailable(backend, op string, mayHold bool) *UnavailableError {
 	return &UnavailableError{Backend: backend, Op: op, MayHold: mayHold, RetryAfter: e.Left, Err: e}
 }
+
+// PartDone is the error of a call of several steps after one of them may have changed
+// something: whatever became of the last request, the call may have worked, and must not be
+// repeated. It returns err as an *UnavailableError with MayHold set; ErrClosed and nil stay
+// as they are.
+func PartDone(name, op string, err error) error {
+	if err == nil || errors.Is(err, ErrClosed) {
+		return err
+	}
+	all := UnavailableError{Backend: name, Op: op, MayHold: true, Err: err}
+	var last *UnavailableError
+	if errors.As(err, &last) {
+		all.Err, all.RetryAfter = last.Err, last.RetryAfter
+	}
+	return &all
+}

@@ -63,6 +63,7 @@ func Cases() []Case {
 		deadWaiterCases(),
 		leftCases(),
 		breakCases(),
+		breakManyCases(),
 		watchCases(),
 		inputCases(),
 		capabilityCases(),

@@ -119,6 +119,7 @@ type client struct {
 	opened span              // the newest call that opened or renewed the session
 	ttl    time.Duration     // of the session
 	losses chan backend.Loss
+	told   func(backend.Loss) // gets the losses in place of the channel; nil: the channel does
 }
 
 // span is the time that a call took.
@@ -131,9 +132,12 @@ func (e *env) client() *client { return e.on(e.open(), e.long()) }
 func (e *env) mortal() *client { return e.on(e.open(), e.ttl()) }
 
 // on opens a session on b.
-func (e *env) on(b backend.Backend, ttl time.Duration) *client {
+func (e *env) on(b backend.Backend, ttl time.Duration) *client { return e.onTelling(b, ttl, nil) }
+
+// onTelling opens a session on b. told, if it is not nil, gets its losses.
+func (e *env) onTelling(b backend.Backend, ttl time.Duration, told func(backend.Loss)) *client {
 	const plenty = 1024
-	c := &client{e: e, b: b, ttl: ttl, losses: make(chan backend.Loss, plenty)}
+	c := &client{e: e, b: b, ttl: ttl, losses: make(chan backend.Loss, plenty), told: told}
 	if !e.caps.Sessions {
 		return c
 	}
@@ -181,6 +185,10 @@ func (c *client) open() error {
 
 // lost takes note of a loss. It does not block.
 func (c *client) lost(l backend.Loss) {
+	if c.told != nil {
+		c.told(l)
+		return
+	}
 	select {
 	case c.losses <- l:
 	default:

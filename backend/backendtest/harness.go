@@ -56,6 +56,11 @@ type Harness struct {
 	// Parallel is how many cases Run has under way at once. They mostly wait, so it
 	// has nothing to do with the number of processors. 0 is 16. Optional.
 	Parallel int
+	// Holders is how many shared holders the case that breaks a lock of many makes, with the
+	// longest name, and one in 16 with the longest owner and note. 0 is 5,000. A store that cannot keep as many for one
+	// lock, or needs more than about ten seconds to make them, says fewer, and why beside it.
+	// Optional.
+	Holders int
 }
 
 const (
@@ -78,6 +83,9 @@ func (h Harness) withDefaults(caps backend.Capabilities) Harness {
 	}
 	if h.Kills <= 0 {
 		h.Kills = defaultKills
+	}
+	if h.Holders <= 0 {
+		h.Holders = manyHolders
 	}
 	return h
 }

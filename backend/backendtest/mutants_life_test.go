@@ -241,6 +241,20 @@ func identityMutants() []mutant {
 	}
 }
 
+// partOfMany is more than any other case breaks at a time.
+const partOfMany = 24
+
+// breakOfMany does something else after a break of more than partOfMany.
+func breakOfMany(then func(context.Context, backend.Backend, backend.BreakRequest, backend.BreakResult) (backend.BreakResult, error)) *hooks {
+	return &hooks{breaks: func(ctx context.Context, b backend.Backend, r backend.BreakRequest) (backend.BreakResult, error) {
+		res, err := b.Break(ctx, r)
+		if err != nil || len(res.Broken) <= partOfMany {
+			return res, err
+		}
+		return then(ctx, b, r, res)
+	}}
+}
+
 func toldMutants() []mutant {
 	return []mutant{
 		{"breaks without telling by push", []string{"C10"}, func() *hooks {
@@ -255,6 +269,29 @@ func toldMutants() []mutant {
 				res.Lost = nil
 				return res, err
 			}}
+		}},
+		{"breaks many in parts, and takes the lock from those whom the first part let in", []string{"C10"}, func() *hooks {
+			return breakOfMany(func(ctx context.Context, b backend.Backend, r backend.BreakRequest, res backend.BreakResult) (backend.BreakResult, error) {
+				_, err := b.Break(ctx, r)
+				return res, err
+			})
+		}},
+		{"names only the last part of many that it broke", []string{"C10"}, func() *hooks {
+			return breakOfMany(func(_ context.Context, _ backend.Backend, _ backend.BreakRequest, res backend.BreakResult) (backend.BreakResult, error) {
+				res.Broken = res.Broken[partOfMany:]
+				return res, nil
+			})
+		}},
+		{"names one of many twice", []string{"C10"}, func() *hooks {
+			return breakOfMany(func(_ context.Context, _ backend.Backend, _ backend.BreakRequest, res backend.BreakResult) (backend.BreakResult, error) {
+				res.Broken = append(res.Broken, res.Broken[0])
+				return res, nil
+			})
+		}},
+		{"fails after a part of many, and says that nothing was done", []string{"C10"}, func() *hooks {
+			return breakOfMany(func(context.Context, backend.Backend, backend.BreakRequest, backend.BreakResult) (backend.BreakResult, error) {
+				return backend.BreakResult{}, &backend.UnavailableError{Backend: "mutant", Op: "break", Err: errors.New("connection reset")}
+			})
 		}},
 		{"does not tell that a session is lost", []string{"C5", "C10"}, func() *hooks {
 			return &hooks{renew: func(ctx context.Context, b backend.Backend, r backend.RenewRequest) (backend.RenewResult, error) {

@@ -8,6 +8,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/consullock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -29,5 +30,6 @@ func TestConformance(t *testing.T) {
 	backendtest.Run(t, backendtest.Harness{
 		Open:    func(t backendtest.T) backend.Backend { return open(t, server.Addr()) },
 		Restart: func(backendtest.T) { server.Restart() },
+		Holders: leasetest.Holders(200), // each who comes reads the line
 	})
 }

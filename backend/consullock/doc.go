@@ -23,7 +23,7 @@
 //	PREFIX/locks/NAME/LEASE   out or in line; NAME with %XX for what is not a segment
 //	PREFIX/notices/SESSION    what the session is to be told: breaks
 //	PREFIX/abandoned/LEASE/NAME   a lease that must not come to life
-//	PREFIX/token              written by every break, whose token is its index
+//	PREFIX/token              written by a break of a lock that nobody holds, whose token is its index
 //
 // The line of a lock is its keys in the order of their CreateIndex, and who is out is the
 // front of it as far as it fits: nobody writes that down, so nothing can disagree. To

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http/httptrace"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -18,6 +19,8 @@ import (
 type notice struct {
 	Lease  backend.LeaseID `json:"l"`
 	Reason string          `json:"r,omitempty"`
+	// Cut is set in the first of them where there were older ones, which made room.
+	Cut bool `json:"c,omitempty"`
 }
 
 // listen has a session hear of its losses at once, where there is a connection for that.
@@ -74,10 +77,72 @@ func (s *session) read(ctx context.Context, index uint64) (uint64, error) {
 	}
 	var notices []notice
 	_ = json.Unmarshal(pair.Value, &notices) // what is not ours says nothing
+	return meta.LastIndex, s.take(ctx, notices)
+}
+
+// take tells what is in the notices, and finds out about those that made room before anybody
+// read them.
+func (s *session) take(ctx context.Context, notices []notice) error {
+	s.b.mu.Lock()
+	missed := len(notices) > 0 && notices[0].Cut && !s.heard[notices[0].Lease]
+	for _, n := range notices {
+		s.heard[n.Lease] = true
+	}
+	s.missed = s.missed || missed
+	missed = s.missed
+	s.b.mu.Unlock()
 	for _, n := range notices {
 		s.tellBroken(n)
 	}
-	return meta.LastIndex, nil
+	if !missed {
+		return nil
+	}
+	s.b.mu.Lock()
+	s.missed = false
+	out := slices.Collect(maps.Keys(s.out))
+	s.b.mu.Unlock()
+	for keys := range slices.Chunk(out, maxTxnOps) {
+		if err := s.tellMissing(ctx, keys); err != nil {
+			s.b.mu.Lock()
+			s.missed = true
+			s.b.mu.Unlock()
+			return err
+		}
+	}
+	return nil
+}
+
+// tellMissing tells those of the leases whose keys are not there any more, or not the
+// session's.
+func (s *session) tellMissing(ctx context.Context, keys []leaseKey) error {
+	gone, err := s.absent(ctx, keys)
+	for _, k := range gone {
+		s.tellGone(k)
+	}
+	return err
+}
+
+// absent gives those of the leases whose keys are not there, or not the session's: as many as
+// go into one transaction.
+func (s *session) absent(ctx context.Context, keys []leaseKey) ([]leaseKey, error) {
+	var ops api.KVTxnOps
+	for _, k := range keys {
+		ops = append(ops, &api.KVTxnOp{Verb: api.KVCheckSession, Key: s.b.leaseKey(k), Session: s.uuid})
+	}
+	asking, cancel := answering(ctx)
+	defer cancel()
+	ok, res, _, err := s.b.client.KV().Txn(ops, consistent(asking))
+	if err != nil || ok {
+		return nil, err
+	}
+	var gone []leaseKey
+	for _, e := range res.Errors {
+		one := &txnError{api.TxnErrors{e}}
+		if e.OpIndex < len(keys) && isRefused(one, becauseAbsent, becauseOther) {
+			gone = append(gone, keys[e.OpIndex])
+		}
+	}
+	return gone, nil
 }
 
 const (
@@ -135,33 +200,27 @@ func pause(ctx context.Context, failures int) bool {
 // tells: others may have the lock then. One request looks for as many as go into it; where
 // more are out, those that chance decides on.
 func (s *session) missGone(ctx context.Context) {
-	const most = 64 // that Consul takes in a transaction
 	var keys []leaseKey
-	var ops api.KVTxnOps
 	s.b.mu.Lock()
 	for k := range s.out {
-		if len(ops) == most {
+		if len(keys) == maxTxnOps {
 			break
 		}
 		keys = append(keys, k)
-		ops = append(ops, &api.KVTxnOp{Verb: api.KVCheckSession, Key: s.b.leaseKey(k), Session: s.uuid})
 	}
 	s.b.mu.Unlock()
-	if len(ops) == 0 {
+	if len(keys) == 0 {
 		return
 	}
-	ok, res, _, err := s.b.client.KV().Txn(ops, consistent(ctx))
-	if err != nil || ok {
+	gone, err := s.absent(ctx, keys)
+	if err != nil || len(gone) == 0 {
 		return // another time
 	}
 	if _, err := s.read(ctx, 0); err != nil {
 		return // it would be told of a break, too
 	}
-	for _, e := range res.Errors {
-		one := &txnError{api.TxnErrors{e}}
-		if e.OpIndex < len(keys) && isRefused(one, becauseAbsent, becauseOther) {
-			s.tellGone(keys[e.OpIndex])
-		}
+	for _, k := range gone {
+		s.tellGone(k)
 	}
 }
 

@@ -56,6 +56,8 @@ type session struct {
 	out      map[leaseKey]struct{}    // what was granted and not given back
 	losses   []backend.Loss           // since the last renewal
 	told     map[backend.LeaseID]bool // breaks that were told
+	heard    map[backend.LeaseID]bool // breaks whose notices were read
+	missed   bool                     // there were notices that nobody has read
 	renewed  chan struct{}            // capacity 1, never closed: the deadline moved
 }
 
@@ -124,7 +126,8 @@ func (b *Backend) enter(req backend.SessionRequest) (*session, bool, error) {
 	}
 	s := &session{
 		b: b, id: req.ID, ttl: req.TTL, lost: req.Lost, opened: make(chan struct{}),
-		leases: make(map[leaseKey]*own), out: make(map[leaseKey]struct{}), told: make(map[backend.LeaseID]bool), renewed: make(chan struct{}, 1),
+		leases: make(map[leaseKey]*own), out: make(map[leaseKey]struct{}), told: make(map[backend.LeaseID]bool), heard: make(map[backend.LeaseID]bool),
+		renewed: make(chan struct{}, 1),
 	}
 	s.life, s.end = context.WithCancel(b.base)
 	b.sessions[req.ID] = s

@@ -2,6 +2,7 @@ package etcdlock
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -9,12 +10,19 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// breakAtOnce is how many leases one transaction breaks. A semaphore with more
-// holders is broken in several.
-const breakAtOnce = 24
+// breakAtOnce is how many leases one transaction breaks. Each needs up to five operations
+// with keys and reasons of a few kilobytes: so many stay below the 1.5 MiB and, counted as in
+// batchSize, below the 128 operations that etcd takes.
+const breakAtOnce = 32
 
-// Break takes the lock from all its holders, in one transaction, which also tells
-// their sessions and the watchers. The token is its revision.
+const opBreak = "break"
+
+// Break takes the lock from all its holders, which also tells their sessions and the
+// watchers. The first read fixes who they are: all leases with tokens up to the greatest of
+// them. Nobody who gets the lock later has such a token, but for those who join a victim by
+// re-entry, and share its token: they lose it, too. Where the holders are more than
+// breakAtOnce, they lose the lock in several transactions, each of which leaves those in line
+// who cannot share it with the rest. If it fails between them, the rest hold it still.
 //
 // Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
@@ -26,74 +34,109 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 		return backend.BreakResult{}, err
 	}
 	defer leave()
+	br := &breaking{b: b, req: req}
 	for n := 0; ; n++ {
-		st, rev, err := b.read(ctx, req.Name)
-		if err != nil {
-			return backend.BreakResult{}, err
-		}
-		if len(st.holders) == 0 {
-			return backend.BreakResult{Token: token(rev)}, nil
-		}
-		res := backend.BreakResult{Broken: b.holders(ctx, st.holders, breakAtOnce)}
-		done := true
-		for from := 0; from < len(st.holders) && done; from += breakAtOnce {
-			part := st.holders[from:min(from+breakAtOnce, len(st.holders))]
-			if rev, done, err = b.breakPart(ctx, req, part, rev, len(st.holders) <= breakAtOnce); err != nil {
-				return backend.BreakResult{}, err
-			}
-		}
-		if done {
-			res.Token = token(rev)
-			return res, nil
-		}
-		if !pause(ctx, nil, delay(n)) {
-			return backend.BreakResult{}, fail(ctx, "break", context.Cause(ctx), false)
+		done, err := br.pass(ctx)
+		switch {
+		case done:
+			return br.res, nil
+		case err != nil && !leaseGone(err):
+			return backend.BreakResult{}, br.fail(err)
+		case !pause(ctx, nil, delay(n)):
+			return backend.BreakResult{}, br.fail(fail(ctx, opBreak, context.Cause(ctx), false))
 		}
 	}
 }
 
-// breakPart deletes these entries, if they are all there still. strict means that
-// nobody else may have got in since the revision.
-func (b *Backend) breakPart(ctx context.Context, req backend.BreakRequest, part []entry, since int64, strict bool) (int64, bool, error) {
+// breaking is a Break under way.
+type breaking struct {
+	b     *Backend
+	req   backend.BreakRequest
+	res   backend.BreakResult
+	upTo  int64 // the greatest rank of a victim; 0: not read yet
+	begun bool  // something was changed
+}
+
+// fail is the error of a break that has perhaps changed something.
+func (br *breaking) fail(err error) error {
+	if br.begun {
+		return backend.PartDone(name, opBreak, err)
+	}
+	return err
+}
+
+// pass reads who is to lose the lock, and takes it from them. It reports whether none is left.
+// leaseGone: the etcd lease that something was to hang on was gone, and nothing of that part
+// was done.
+func (br *breaking) pass(ctx context.Context) (bool, error) {
+	st, rev, err := br.b.read(ctx, br.req.Name)
+	if err != nil {
+		return false, err
+	}
+	if br.upTo == 0 {
+		if len(st.holders) == 0 {
+			br.res.Token = token(rev)
+			return true, nil
+		}
+		br.upTo = st.holders[len(st.holders)-1].rank()
+		br.res.Token = token(br.upTo + 1)
+	}
+	victims := slices.DeleteFunc(append(st.holders, st.line...), func(e entry) bool { return e.rank() > br.upTo })
+	told := br.b.holders(ctx, victims, breakAtOnce)
+	joinable := false
+	for from := 0; from < len(victims); from += breakAtOnce {
+		to := min(from+breakAtOnce, len(victims))
+		if err := br.part(ctx, victims[from:to], told[from:to]); err != nil {
+			return false, err
+		}
+	}
+	for i := range victims {
+		joinable = joinable || victims[i].Reentrant
+	}
+	return !joinable, nil // one who joined meanwhile has a victim's token
+}
+
+// part deletes those of these entries that are there still. told describes them.
+func (br *breaking) part(ctx context.Context, part []entry, told []backend.Holder) error {
+	b := br.b
 	memory, err := b.memoryLease(ctx)
 	if err != nil {
-		return 0, false, err
+		return err
 	}
-	var cmps []clientv3.Cmp
-	if strict && part[0].mode() == backend.Shared {
-		cmps = append(cmps, b.keys.entries(req.Name).unchanged(since))
-	}
-	note := brokenRecord{Lock: req.Name, Reason: req.Reason, Actor: req.Actor, At: time.Now().UnixMilli()}
-	told := encode(note)
+	note := brokenRecord{Lock: br.req.Name, Reason: br.req.Reason, Actor: br.req.Actor, At: time.Now().UnixMilli()}
+	text := encode(note)
 	var ops []clientv3.Op
 	for i := range part {
 		e := &part[i]
-		cmps = append(cmps, created(e.key, e.rev))
-		ops = append(ops,
-			clientv3.OpDelete(e.key), clientv3.OpDelete(b.keys.claim(req.Name, e.id())),
-			clientv3.OpPut(b.keys.tombstone(req.Name, e.id()), "", clientv3.WithLease(memory)))
-		if e.Session != "" {
-			ops = append(ops, b.tellBroken(backend.SessionID(e.Session), e, told)...)
+		then := []clientv3.Op{
+			clientv3.OpDelete(e.key), clientv3.OpDelete(b.keys.claim(br.req.Name, e.id())),
+			clientv3.OpPut(b.keys.tombstone(br.req.Name, e.id()), "", clientv3.WithLease(memory)),
 		}
+		if e.Session != "" {
+			then = append(then, b.tellBroken(backend.SessionID(e.Session), e, text)...)
+		}
+		ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{created(e.key, e.rev)}, then, nil))
 		note.Leases = append(note.Leases, string(e.id()))
 	}
-	ops = append(ops, clientv3.OpPut(b.keys.note(req.Name), encode(note), clientv3.WithLease(memory)))
-	resp, err := b.txn(ctx, "break", true, cmps, ops, nil)
+	ops = append(ops, clientv3.OpPut(b.keys.note(br.req.Name), encode(note), clientv3.WithLease(memory)))
+	resp, err := b.txn(ctx, opBreak, true, nil, ops, nil)
+	if leaseGone(err) {
+		b.forgetMemory(memory)
+	}
 	if err != nil {
-		if leaseGone(err) {
-			b.forgetMemory(memory)
-		}
-		return 0, false, err
+		return err
 	}
-	if !resp.Succeeded {
-		return 0, false, nil
-	}
+	br.begun = true
 	for i := range part {
+		if !resp.Responses[i].GetResponseTxn().GetSucceeded() {
+			continue // it had left
+		}
+		br.res.Broken = append(br.res.Broken, told[i])
 		if part[i].alone() {
 			b.revoker.revoke(part[i].lease)
 		}
 	}
-	return resp.Header.Revision, true, nil
+	return nil
 }
 
 // tellBroken writes to the session of the victim, if that lives. The etcd lease of

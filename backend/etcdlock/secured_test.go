@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -52,6 +53,7 @@ func TestConformanceSecured(t *testing.T) {
 		Open:    func(t backendtest.T) backend.Backend { return openURL(t, rawURL) },
 		Restart: func(backendtest.T) { m.Restart() },
 		TTL:     shortest,
+		Holders: leasetest.Holders(1000),
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/k8slock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -30,5 +31,6 @@ func TestConformance(t *testing.T) {
 	backendtest.Run(t, backendtest.Harness{
 		Open:    func(t backendtest.T) backend.Backend { return open(t, kubeconfig) },
 		Restart: func(backendtest.T) { server.Restart() },
+		Holders: leasetest.Holders(16), // all are in one object, which each who comes writes
 	})
 }

@@ -37,14 +37,18 @@ const (
 	lookWaiters = outLeases + `SELECT w.name, w.lease, s.session, w.owner, w.note, w.shared, w.asked
 		FROM @waiters w JOIN alive s USING (conn) WHERE w.name = ANY($1) ORDER BY w.name, w.n`
 	listHeld = outLeases + `SELECT DISTINCT name FROM out WHERE name > $1 AND starts_with(name, $2) ORDER BY name LIMIT $3`
-	// A connection is told that something was marked when the transaction is committed.
+	// A connection is told that something was marked when the transaction is committed. The rows
+	// are locked in order, so that two breaks of a lock wait for each other, and the second sees
+	// what the first has marked.
 	mark = outLeases + `, t AS MATERIALIZED (SELECT nextval($5::text::regclass) + coalesce((SELECT above FROM @epoch), 0) AS token),
-		hit AS (UPDATE @leases e SET marked = true, reason = $3, released = $4 FROM out o
-			WHERE e.name = o.name AND e.lease = o.lease AND e.name = $1 AND ($2 = '' OR e.lease = $2)
-			RETURNING e.lease, o.session, e.owner, e.note, e.shared, e.token, e.since, e.conn, o.expires)
+		todo AS MATERIALIZED (SELECT lease, marked FROM @leases WHERE name = $1 AND ($2 = '' OR lease = $2) ORDER BY lease FOR UPDATE),
+		hit AS (UPDATE @leases e SET marked = true, reason = CASE WHEN d.marked THEN e.reason ELSE $3 END,
+				released = CASE WHEN d.marked THEN e.released ELSE $4 END FROM out o, todo d
+			WHERE e.name = o.name AND e.lease = o.lease AND e.lease = d.lease AND e.name = $1
+			RETURNING e.lease, o.session, e.owner, e.note, e.shared, e.token, e.since, e.conn, o.expires, d.marked AS before)
 		SELECT t.token, h.lease, h.session, h.owner, h.note, h.shared, h.token, h.since, h.conn::text,
 		(extract(epoch FROM h.expires - clock_timestamp()) * 1000000)::bigint,
-		CASE WHEN h.conn IS NOT NULL THEN pg_notify('` + advisoryChannel + `' || h.conn, '` + markNote + `') END::text
+		CASE WHEN h.conn IS NOT NULL THEN pg_notify('` + advisoryChannel + `' || h.conn, '` + markNote + `') END::text, coalesce(h.before, false)
 		FROM t LEFT JOIN hit h ON true ORDER BY h.token`
 	stillOut  = outLeases + `SELECT lease, conn::text FROM out WHERE name = $1 AND lease = ANY($2)`
 	terminate = `SELECT count(pg_terminate_backend(s.pid)) FROM @sessions s JOIN ($HELD) h ON h.key = s.conn AND h.pid = s.pid
@@ -157,7 +161,8 @@ func (s advisoryStore) Mark(ctx context.Context, m connlease.Mark) (fence.Token,
 		var shared *bool
 		var victim, micros *int64
 		var since *time.Time
-		if err := rows.Scan(&token, &lease, &session, &owner, &note, &shared, &victim, &since, &conn, &micros, &told); err != nil {
+		var before bool
+		if err := rows.Scan(&token, &lease, &session, &owner, &note, &shared, &victim, &since, &conn, &micros, &told, &before); err != nil {
 			return 0, nil, err //nolint:wrapcheck // see unavailable
 		}
 		if lease == nil {
@@ -167,7 +172,7 @@ func (s advisoryStore) Mark(ctx context.Context, m connlease.Mark) (fence.Token,
 			Lease: backend.LeaseID(*lease), Session: backend.SessionID(*session), Owner: *owner, Note: *note, Mode: modeOf(*shared), Permits: 1,
 			Token: fence.Token(*victim), Since: *since, Left: left(*micros), //nolint:gosec // it counts up from above 0
 		}
-		hit = append(hit, connlease.Marked{Holder: h, Key: connlease.Key{Name: m.Name, ID: h.Lease}, Conn: *conn})
+		hit = append(hit, connlease.Marked{Holder: h, Key: connlease.Key{Name: m.Name, ID: h.Lease}, Conn: *conn, Before: before})
 	}
 	return token, hit, rows.Err()
 }

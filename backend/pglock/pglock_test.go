@@ -8,6 +8,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/pglock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -15,7 +16,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	s, disk := testserver.WithSlowDisk(t, testserver.Postgres(t))
+	s := testserver.Postgres(t)
 	backendtest.Run(t, backendtest.Harness{
 		Open: func(t backendtest.T) backend.Backend {
 			b, err := pglock.Open(t.Context(), s.URL(), nil)
@@ -24,15 +25,15 @@ func TestConformance(t *testing.T) {
 			}
 			return b
 		},
-		Restart:  func(backendtest.T) { s.Kill(); disk.Without(s.Start) },
-		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
+		Restart: func(backendtest.T) { s.Restart() },
+		Holders: leasetest.Holders(500), // each transaction reads all of them
 	})
 }
 
 // TestConformanceDeaf runs the suite as behind a pooler: without notifications.
 func TestConformanceDeaf(t *testing.T) {
 	t.Parallel()
-	s, disk := testserver.WithSlowDisk(t, testserver.Postgres(t))
+	s := testserver.Postgres(t)
 	backendtest.Run(t, backendtest.Harness{
 		Open: func(t backendtest.T) backend.Backend {
 			b, err := pglock.Open(t.Context(), s.URL()+"&listen=false&schema=deaf", nil)
@@ -41,7 +42,7 @@ func TestConformanceDeaf(t *testing.T) {
 			}
 			return b
 		},
-		Restart:  func(backendtest.T) { s.Kill(); disk.Without(s.Start) },
-		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
+		Restart: func(backendtest.T) { s.Restart() },
+		Holders: leasetest.Holders(500), // each transaction reads all of them
 	})
 }

@@ -30,6 +30,7 @@ func TestConformanceBehindAPooler(t *testing.T) {
 			return b
 		},
 		NoRestart: "the server itself is restarted by TestConformance",
+		Holders:   leasetest.Holders(500),
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/redlock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -71,6 +72,7 @@ func conformance(t *testing.T, args ...string) {
 	t.Helper()
 	c := start(t, args...)
 	backendtest.Run(t, backendtest.Harness{
+		Holders: leasetest.Holders(200), // each vote of five names all holders
 		Open: func(t backendtest.T) backend.Backend {
 			b, err := redlock.Open(t.Context(), c.url("timeout=30s"), redlock.Config{})
 			if err != nil {

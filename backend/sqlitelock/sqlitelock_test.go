@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 )
 
 func TestMain(m *testing.M) {
@@ -36,5 +37,6 @@ func TestConformance(t *testing.T) {
 		},
 		NoRestart: "there is no server; what survives a crash and a reboot has its own tests",
 		TTL:       suiteTTL,
+		Holders:   leasetest.Holders(1000), // each transaction reads all of them
 	})
 }

@@ -56,8 +56,9 @@
 // is dead it ends by itself, which takes the TTL and up to three and a half ticks
 // (Capabilities.ExpiryLag, 7 s with ZooKeeper's default of 2 s).
 //
-// Break. One transaction deletes the nodes of the holders and writes it to the notices
-// of their sessions; its ID is the new token.
+// Break. A transaction deletes the nodes of the holders, or of as many of them as go into
+// it, and writes it to the notices of their sessions. Who they are is fixed by the first
+// look. The new token is the one after the greatest of theirs.
 //
 // # Requires
 //

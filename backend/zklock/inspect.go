@@ -78,8 +78,11 @@ func (b *Backend) describe(ctx context.Context, l *link, lock string, now line) 
 	type node struct {
 		content content
 		stat    *zk.Stat
-		renewed time.Time // when the session of a holder was
 		gone    bool
+	}
+	renewed, err := b.renewals(ctx, l, now.all[:now.Out])
+	if err != nil {
+		return backend.LockInfo{}, err
 	}
 	nodes := make([]node, len(now.all))
 	var wg sync.WaitGroup
@@ -93,13 +96,8 @@ func (b *Backend) describe(ctx context.Context, l *link, lock string, now line) 
 			defer func() { <-slots }()
 			n, err := call(ctx, l, func() (node, error) {
 				data, stat, err := l.conn.Get(path + "/" + e.node)
-				n := node{stat: stat, renewed: clock}
+				n := node{stat: stat}
 				_ = json.Unmarshal(data, &n.content) // for people only
-				if err == nil && i < now.Out {
-					if there, session, err := l.conn.Exists(b.sessionPath(e.session)); err == nil && there {
-						n.renewed = time.UnixMilli(session.Mtime)
-					}
-				}
 				return n, err
 			})
 			if errors.Is(err, zk.ErrNoNode) {
@@ -136,15 +134,55 @@ func (b *Backend) describe(ctx context.Context, l *link, lock string, now line) 
 		if e.claim.Mode == backend.Exclusive {
 			info.Limit = 1
 		}
+		at, ok := renewed[e.session]
+		if !ok {
+			at = clock
+		}
 		token := fence.Token(n.stat.Czxid) //nolint:gosec // it counts up from 0
 		info.Token = max(info.Token, token)
 		info.Holders = append(info.Holders, backend.Holder{
 			Lease: e.lease, Session: e.session, Owner: n.content.Owner, Note: n.content.Note, Mode: e.claim.Mode,
 			Permits: e.claim.Permits, Token: token, Since: since,
-			Left: max(0, n.renewed.Add(time.Duration(n.content.TTL)).Sub(clock)),
+			Left: max(0, at.Add(time.Duration(n.content.TTL)).Sub(clock)),
 		})
 	}
 	return info, nil
+}
+
+// renewals reads when the sessions of the entries were renewed, by the leader's wall clock.
+// Those that are gone are left out.
+func (b *Backend) renewals(ctx context.Context, l *link, all []entry) (map[backend.SessionID]time.Time, error) {
+	renewed := make(map[backend.SessionID]time.Time)
+	asked := make(map[backend.SessionID]bool)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var failed error
+	slots := make(chan struct{}, gets)
+	for _, e := range all {
+		if asked[e.session] {
+			continue
+		}
+		asked[e.session] = true
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			stat, err := call(ctx, l, func() (*zk.Stat, error) {
+				there, stat, err := l.conn.Exists(b.sessionPath(e.session))
+				if !there {
+					stat = nil
+				}
+				return stat, err
+			})
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil && stat != nil {
+				renewed[e.session] = time.UnixMilli(stat.Mtime)
+			}
+			failed = errors.Join(failed, err)
+		})
+	}
+	wg.Wait()
+	return renewed, failed
 }
 
 // List tells the locks that are held or waited for, by name. It reads the names of all

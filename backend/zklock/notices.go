@@ -13,14 +13,18 @@ import (
 // hear tells the losses that are written to the session's notices.
 func (s *session) hear() {
 	told := make(map[backend.LeaseID]bool)
+	// read are the leases whose notices were read. Others may have been told as missing while
+	// the break that took them was under way, and say nothing about those before them.
+	read := make(map[backend.LeaseID]bool)
 	missed := false // there were notices that nobody has read
 	for {
 		data, _, events, err := s.link.conn.GetW(s.b.noticePath(s.id))
 		if err == nil {
 			var notices []notice
 			_ = json.Unmarshal(data, &notices) // what is not ours says nothing
-			missed = missed || len(notices) > 0 && notices[0].Cut && !told[notices[0].Lease]
+			missed = missed || len(notices) > 0 && notices[0].Cut && !read[notices[0].Lease]
 			for _, n := range notices {
+				read[n.Lease] = true
 				if !told[n.Lease] {
 					told[n.Lease] = true
 					s.tell(backend.Loss{Session: s.id, Lease: n.Lease, Cause: backend.CauseBroken, Reason: n.Reason})
@@ -53,22 +57,26 @@ func (s *session) hear() {
 // tellMissing tells the leases whose entries are not there any more, though they were not
 // given back here: their notices made room for newer ones.
 func (s *session) tellMissing(told map[backend.LeaseID]bool) error {
-	paths := make(map[string]backend.LeaseID)
+	type held struct {
+		id  backend.LeaseID
+		own *own
+	}
+	paths := make(map[string]held)
 	s.mu.Lock()
 	for k, o := range s.leases {
 		if o.path != "" && !isClosed(o.gone) && !told[k.id] {
-			paths[o.path] = k.id
+			paths[o.path] = held{k.id, o}
 		}
 	}
 	s.mu.Unlock()
-	for path, id := range paths {
+	for path, h := range paths {
 		there, _, err := s.link.conn.Exists(path)
 		if err != nil {
 			return err
 		}
-		if !there {
-			told[id] = true
-			s.tell(backend.Loss{Session: s.id, Lease: id, Cause: backend.CauseGone})
+		if !there && !isClosed(h.own.gone) { // else it was given back meanwhile
+			told[h.id] = true
+			s.tell(backend.Loss{Session: s.id, Lease: h.id, Cause: backend.CauseGone})
 		}
 	}
 	return nil

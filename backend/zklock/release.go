@@ -2,15 +2,12 @@ package zklock
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/fence"
 )
 
 // remove deletes a node that may be gone.
@@ -198,108 +195,4 @@ func (b *Backend) removeLease(ctx context.Context, l *link, req backend.ReleaseR
 		}
 	}
 	return found, nil
-}
-
-// Break takes the lock from all its holders. Errors: *InvalidError, *UnavailableError,
-// ErrClosed, ctx's cause.
-func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
-	if err := req.Validate(); err != nil {
-		return backend.BreakResult{}, err
-	}
-	ctx, cancel := b.within(ctx)
-	defer cancel()
-	if ctx.Err() != nil {
-		return backend.BreakResult{}, context.Cause(ctx)
-	}
-	l, err := b.controlLink(ctx)
-	if err == nil {
-		err = b.makeNodes(ctx, l)
-	}
-	if err != nil {
-		return backend.BreakResult{}, b.fail(ctx, opBreak, err, false)
-	}
-	for {
-		res, err := b.tryBreak(ctx, l, &req)
-		// Somebody came or went between the look and the act.
-		if errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrBadVersion) {
-			continue
-		}
-		return res, b.fail(ctx, opBreak, err, true)
-	}
-}
-
-// tryBreak deletes the entries of the holders and tells their sessions, all in one
-// transaction, whose ID is the token. A session that is gone cannot be told: its entries
-// go by themselves.
-func (b *Backend) tryBreak(ctx context.Context, l *link, req *backend.BreakRequest) (backend.BreakResult, error) {
-	lock := b.lockPath(req.Name)
-	now, err := b.look(ctx, l, lock, true)
-	if err != nil {
-		return backend.BreakResult{}, err
-	}
-	victims := now.holders()
-	info, err := b.describe(ctx, l, req.Name, victims)
-	if err != nil {
-		return backend.BreakResult{}, err
-	}
-	ops := []any{&zk.SetDataRequest{Path: b.locksPath(), Version: -1}}
-	bySession := make(map[backend.SessionID][]notice)
-	for _, e := range victims.all {
-		ops = append(ops, &zk.DeleteRequest{Path: lock + "/" + e.node, Version: -1})
-		bySession[e.session] = append(bySession[e.session], notice{Lease: e.lease, Reason: req.Reason})
-	}
-	for id, fresh := range bySession {
-		op, err := b.notify(ctx, l, id, fresh)
-		switch {
-		case errors.Is(err, zk.ErrNoNode): // the session is gone
-		case err != nil:
-			return backend.BreakResult{}, err
-		default:
-			ops = append(ops, op)
-		}
-	}
-	res, err := call(ctx, l, func() ([]zk.MultiResponse, error) { return l.conn.Multi(ops...) })
-	if err != nil {
-		return backend.BreakResult{}, err
-	}
-	return backend.BreakResult{Broken: info.Holders, Token: fence.Token(res[0].Stat.Mzxid)}, nil //nolint:gosec // it counts up from 0
-}
-
-// What a session is told of breaks at most, in number and in bytes: the newest of them. Of
-// the others it finds out by itself.
-const maxNotices, maxNotified = 100, 8 << 10
-
-// notify is the operation that adds to the notices of a session; zk.ErrNoNode: it is gone.
-func (b *Backend) notify(ctx context.Context, l *link, id backend.SessionID, fresh []notice) (*zk.SetDataRequest, error) {
-	type found struct {
-		data    []byte
-		version int32
-	}
-	path := b.noticePath(id)
-	old, err := call(ctx, l, func() (found, error) {
-		data, stat, err := l.conn.Get(path)
-		if err != nil {
-			return found{}, err
-		}
-		return found{data, stat.Version}, nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	var all []notice
-	_ = json.Unmarshal(old.data, &all)
-	all = append(all, fresh...)
-	for most := maxNotices; ; most /= 2 {
-		if len(all) > most {
-			all = all[len(all)-most:]
-			all[0].Cut = true
-		}
-		data, err := json.Marshal(all)
-		if err != nil {
-			return nil, fmt.Errorf("encode notices: %w", err)
-		}
-		if len(data) <= maxNotified || most == 1 {
-			return &zk.SetDataRequest{Path: path, Data: data, Version: old.version}, nil
-		}
-	}
 }

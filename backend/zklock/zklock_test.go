@@ -8,6 +8,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/zklock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -33,5 +34,6 @@ func TestConformance(t *testing.T) {
 	backendtest.Run(t, backendtest.Harness{
 		Open:    func(t backendtest.T) backend.Backend { return open(t, server) },
 		Restart: func(backendtest.T) { server.Restart() },
+		Holders: leasetest.Holders(500), // each who comes lists the line
 	})
 }

@@ -165,4 +165,6 @@ type Marked struct {
 	backend.Holder
 	Key  Key
 	Conn string // the connection, in words of the store
+	// Before: it was marked already. Who marked it names it; this caller only waits for its end.
+	Before bool
 }

@@ -331,7 +331,9 @@ func (b *Leases) Break(ctx context.Context, req backend.BreakRequest) (backend.B
 	}
 	res := backend.BreakResult{Token: token}
 	for _, m := range hit {
-		res.Broken = append(res.Broken, m.Holder)
+		if !m.Before {
+			res.Broken = append(res.Broken, m.Holder)
+		}
 	}
 	return res, nil
 }

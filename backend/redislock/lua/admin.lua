@@ -53,18 +53,21 @@ local function breaklock(i)
   if not t then return {'CLOCK'} end
   local r = {'OK', t}
   if l.n == 0 then return r end
+  local lines = {} -- by session, written once: thousands of its leases may be broken
   for _, out in ipairs(holders(l, -1, true)) do
     local lease, h = out[1], holder(out[2])
     r[#r + 1] = out
     withdraw(l, lease, h)
     local chan = h.chan
     if not h.timed and alive('s:' .. h.sid) then
-      broken(h.sid, lease, reason)
+      lines[h.sid] = lines[h.sid] or {}
+      table.insert(lines[h.sid], lease .. '\t' .. reason)
       chan = session(h.sid).chan
     end
     push(chan, 'l', h.sid, lease, 'broken', reason)
     event('broken', name, lease, h, reason)
   end
+  for sid, told in pairs(lines) do broken(sid, told) end
   advance(l, true)
   save(l)
   return r

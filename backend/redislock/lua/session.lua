@@ -45,10 +45,10 @@ end
 
 -- The leases of a session that were broken and not acknowledged: field '!', one per
 -- line, lease and reason with a tab between.
-local function broken(sid, lease, reason)
+local function broken(sid, lines)
   local key = T .. 's:' .. sid
   local list = call('HGET', key, '!')
-  call('HSET', key, '!', (list and list .. '\n' or '') .. lease .. '\t' .. reason)
+  call('HSET', key, '!', (list and list .. '\n' or '') .. table.concat(lines, '\n'))
 end
 
 local function acknowledge(key, list, acks)

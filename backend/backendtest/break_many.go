@@ -1,0 +1,338 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+func breakManyCases() []Case {
+	const once = "a break takes the lock from exactly those who held it when it began, each once, and names them; it takes nothing from those that it lets in"
+	const half = "a break that fails half-way says that it may have worked, lets in no waiter beside a holder in its way, and can be finished by another"
+	return []Case{
+		{ID: "C10", Name: "a-break-of-many-holders", Rule: once, Needs: needsSharing, run: manyBroken},
+		{ID: "C10", Name: "a-break-of-a-full-semaphore", Rule: once, Needs: func(c caps) bool { return c.Permits }, run: fullBroken},
+		{ID: "C10", Name: "a-break-beside-arrivals", Rule: once, Needs: func(c caps) bool { return c.Shared }, run: breakBesideArrivals},
+		{ID: "C10", Name: "two-breaks-side-by-side", Rule: once, Needs: needsSharing, run: twoBreaks},
+		{ID: "C10", Name: "a-break-cut-short", Rule: half, Needs: needsSharing, run: breakCutShort(false)},
+		{ID: "C10", Name: "a-break-whose-process-ends", Rule: half, Needs: needsSharing, run: breakCutShort(true)},
+	}
+}
+
+func needsSharing(c caps) bool { return c.Shared || c.Permits }
+
+// manyBroken: the holders are as many as the store's harness says, and some of them leave while
+// the break is under way. An exclusive waiter gets in when all of them are gone.
+func manyBroken(e *env) { breakAll(e, e.gather(e.h.Holders, !e.caps.Shared)) }
+
+// fullBroken: waiters get in as soon as there is room.
+func fullBroken(e *env) { breakAll(e, e.gather(min(fewHolders, e.h.Holders), true)) }
+
+func breakAll(e *env, c *sharers) {
+	sharing, exclusive, last := c.line(min(sharerLine, len(c.holders)))
+	over := make(chan struct{})
+	left := make(chan map[backend.LeaseID]bool, 1)
+	go func() {
+		left <- c.leave(c.holders[len(c.holders)-min(sharerLeavers, len(c.holders)/4):], sharing, over)
+	}()
+	began := time.Now()
+	ctx, cancel := e.within(e.soon())
+	defer cancel()
+	res, err := e.anyBackend().Break(ctx, backend.BreakRequest{Name: c.name, Reason: strings.Repeat("r", backend.MaxNoteLen), Actor: "suite"})
+	close(over)
+	gone := <-left
+	if err != nil {
+		e.Fatalf("Break of %d holders: %v", len(c.holders), err)
+	}
+	e.Logf("%d of %d holders were broken in %s", len(res.Broken), len(c.holders), time.Since(began).Round(time.Millisecond))
+	victims := c.victimsOf(tokensOf(c.holders), res)
+	c.checkHolders(victims, gone)
+	c.settle(victims, len(gone), sharing, exclusive, last)
+	c.checkTold(victims)
+}
+
+// settle checks what came of those in line: those that the break let in keep the lock. Each
+// holder who left made room for one of them, who may have been there when the break began.
+func (c *sharers) settle(victims map[backend.LeaseID]backend.Holder, room int, sharing []*waiter, exclusive, last *waiter) {
+	e := c.e
+	if _, ok := victims[exclusive.req.Lease]; ok {
+		e.Fatalf("the exclusive waiter %s is named as broken; all others stood in its way", exclusive.req.Lease)
+	}
+	hit := 0
+	for _, w := range append(slices.Clone(sharing), last) {
+		if _, ok := victims[w.req.Lease]; ok {
+			hit++
+		}
+	}
+	if hit > room {
+		e.Fatalf("%d of those in line are named as broken; only %d holders left before the break, so it let in the others itself", hit, room)
+	}
+	if !e.caps.FIFO {
+		c.settleInAnyOrder(victims, append(sharing, exclusive, last))
+		return
+	}
+	in := make(map[backend.LeaseID]fence.Token)
+	for _, w := range sharing {
+		if l, ok := w.outcome(victims); ok {
+			in[l.Lease] = l.Token
+		}
+	}
+	c.after(victims, in)
+	if len(in) > 0 {
+		exclusive.waits()
+		c.checkOut(in)
+		for _, w := range sharing {
+			if _, ok := in[w.req.Lease]; ok {
+				w.c.give(lease{AcquireRequest: w.req, Grant: w.grant})
+			}
+		}
+	}
+	x := exclusive.granted()
+	c.checkOut(map[backend.LeaseID]fence.Token{x.Lease: x.Token})
+	last.waits()
+	exclusive.c.give(x)
+	l := last.granted()
+	c.checkOut(map[backend.LeaseID]fence.Token{l.Lease: l.Token})
+	c.after(victims, map[backend.LeaseID]fence.Token{x.Lease: x.Token, l.Lease: l.Token})
+}
+
+// outcome waits for the end of a waiter's call, and reports whether the waiter has the lock. A
+// victim may have lost it before the call returned.
+func (w *waiter) outcome(victims map[backend.LeaseID]backend.Holder) (lease, bool) {
+	if _, broken := victims[w.req.Lease]; !broken {
+		return w.granted(), true
+	}
+	w.returns(w.c.e.soon())
+	if w.err != nil && !errors.Is(w.err, backend.ErrLost) {
+		w.c.e.Fatalf("Acquire of %s, which a break took: %v; it has to be granted, or ErrLost", describe(w.req), w.err)
+	}
+	return lease{AcquireRequest: w.req, Grant: w.grant}, false
+}
+
+// settleInAnyOrder is settle where the store promises no order: each waiter that is granted
+// gives the lock back, so that all are granted in the end.
+func (c *sharers) settleInAnyOrder(victims map[backend.LeaseID]backend.Holder, all []*waiter) {
+	in := make([]fence.Token, len(all))
+	c.e.times(len(all), func(i int) {
+		if l, ok := all[i].outcome(victims); ok {
+			in[i] = l.Token
+			all[i].c.give(l)
+		}
+	})
+	survivors := make(map[backend.LeaseID]fence.Token)
+	for i, w := range all {
+		if in[i] > 0 {
+			survivors[w.req.Lease] = in[i]
+		}
+	}
+	c.after(victims, survivors)
+}
+
+// breakBesideArrivals: nothing is in the way of those who arrive while the break is under way.
+// Each of them is either a victim, or came after all victims and keeps the lock.
+func breakBesideArrivals(e *env) {
+	c := e.gather(min(fewHolders, e.h.Holders), false)
+	over := make(chan struct{})
+	arrived := make([][]lease, len(c.clients))
+	var all sync.WaitGroup
+	var first sync.WaitGroup // everybody has arrived once
+	first.Add(len(c.clients))
+	for i, k := range c.clients {
+		all.Go(func() {
+			begun := sync.OnceFunc(first.Done)
+			defer begun()
+			for len(arrived[i]) < fewHolders {
+				r := c.ask(k)
+				r.Wait = true
+				g, err := c.insist(k, r)
+				if err != nil && !errors.Is(err, backend.ErrLost) { // it was broken before it returned
+					e.Errorf("Acquire of %s beside a break: %v; it has to be granted", describe(r), err)
+					return
+				}
+				arrived[i] = append(arrived[i], lease{AcquireRequest: r, Grant: g})
+				begun()
+				select {
+				case <-over:
+					return
+				default:
+				}
+			}
+		})
+	}
+	first.Wait()
+	leavers := len(c.holders) / 8
+	gone := make(chan map[backend.LeaseID]bool, 1)
+	go func() { gone <- c.leave(c.holders[:leavers], nil, over) }()
+	res := e.breakLock(c.name, "arrivals")
+	close(over)
+	all.Wait()
+	e.endIfFailed()
+	left := <-gone
+	come := slices.Concat(arrived...)
+	victims := c.victimsOf(tokensOf(c.holders), res)
+	c.checkHolders(victims, left)
+	stay := make(map[backend.LeaseID]fence.Token)
+	for _, l := range come {
+		if _, ok := victims[l.Lease]; !ok {
+			stay[l.Lease] = l.Token
+		} else if l.Token >= res.Token { // of one whose grant was under way the break may know an older one
+			e.Errorf("Break returned token %d; a victim was granted %d", res.Token, l.Token)
+		}
+	}
+	e.Logf("%d were broken; %d arrived beside the break, and %d of them stay", len(victims), len(come), len(stay))
+	if e.caps.TokenKind != "clock" { // there grants that are under way together have no order
+		c.after(victims, stay)
+	}
+	c.checkOut(stay)
+	c.checkTold(victims)
+}
+
+// twoBreaks: each holder is a victim of one of two breaks, and not of both. One of them may
+// take the lock from who was let in by the other, and from nobody behind.
+func twoBreaks(e *env) {
+	c := e.gather(min(fewHolders, e.h.Holders), false)
+	k := e.client()
+	ahead := k.start(k.ask(c.name))
+	c.lined(ahead)
+	behind := k.start(k.ask(c.name))
+	c.lined(behind)
+	values := []backend.Backend{e.open(), e.open()}
+	results := make([]backend.BreakResult, len(values))
+	e.times(len(values), func(i int) {
+		ctx, cancel := e.within(e.soon())
+		defer cancel()
+		var err error
+		if results[i], err = values[i].Break(ctx, backend.BreakRequest{Name: c.name, Reason: "two"}); err != nil {
+			e.Fatalf("Break beside another one: %v", err)
+		}
+	})
+	victims := c.victimsOf(tokensOf(c.holders), results...)
+	c.checkHolders(victims, nil)
+	line := []*waiter{ahead, behind}
+	survivors := make(map[backend.LeaseID]fence.Token)
+	for len(line) > 0 {
+		i := firstDone(e, line)
+		l, ok := line[i].outcome(victims)
+		line = slices.Delete(line, i, i+1)
+		if ok {
+			e.holds(c.name, l)
+			k.give(l)
+			survivors[l.Lease] = l.Token
+		}
+	}
+	if len(survivors) == 0 {
+		e.Errorf("both of those in line are named as broken; two breaks can let in one of them before they end")
+	}
+	c.after(victims, survivors)
+}
+
+// breakCutShort ends the context of a break, or closes the value that it was called on, as soon
+// as it has taken the lock from somebody.
+func breakCutShort(closes bool) func(*env) {
+	return func(e *env) {
+		c := e.gather(min(fewHolders, e.h.Holders), true)
+		sharing, exclusive, last := c.line(min(sharerLine, len(c.holders)))
+		breaker := e.open()
+		ctx, cancel := context.WithCancel(e.ctx)
+		defer cancel()
+		over := make(chan struct{})
+		var err error
+		go func() {
+			defer close(over)
+			_, err = breaker.Break(ctx, backend.BreakRequest{Name: c.name, Reason: "cut short"})
+		}()
+		c.awaitPart(sharing, over)
+		if closes {
+			if err := breaker.Close(); err != nil {
+				e.Errorf("Close: %v", err)
+			}
+		} else {
+			cancel()
+		}
+		<-over
+		c.checkCut(err, exclusive)
+		c.finish(sharing, exclusive, last)
+	}
+}
+
+// checkCut checks the state of the lock after a break that returned err.
+func (c *sharers) checkCut(err error, exclusive *waiter) {
+	e := c.e
+	info := e.inspect(c.name)
+	out := make(map[backend.LeaseID]bool)
+	used := 0
+	for _, h := range info.Holders {
+		out[h.Lease] = true
+		used += h.Permits
+	}
+	rest := 0
+	for _, l := range c.holders {
+		if out[l.Lease] {
+			rest++
+		}
+	}
+	e.Logf("Break returned %v; %d of %d holders are left", err, rest, len(c.holders))
+	var away *backend.UnavailableError
+	switch {
+	case err == nil && rest > 0:
+		e.Errorf("Break returned success; %d of those who held still hold", rest)
+	case err != nil && rest < len(c.holders) && !errors.Is(err, backend.ErrClosed) && (!errors.As(err, &away) || !away.MayHold):
+		e.Errorf("Break returned %v (%s); it took the lock from %d holders, so MayHold has to be set", err, mayHold(away), len(c.holders)-rest)
+	}
+	if c.limit > 0 && used > c.limit {
+		e.Errorf("%d permits of %d are out", used, c.limit)
+	}
+	if rest > 0 && out[exclusive.req.Lease] {
+		e.Errorf("the exclusive waiter has the lock beside %d holders", rest)
+	}
+}
+
+func mayHold(u *backend.UnavailableError) string {
+	if u == nil {
+		return "not an *UnavailableError"
+	}
+	return fmt.Sprintf("MayHold %t", u.MayHold)
+}
+
+// finish breaks the lock again. Those whom the first break let in lose it, too; nobody else in
+// line does.
+func (c *sharers) finish(sharing []*waiter, exclusive, last *waiter) {
+	e := c.e
+	before := make(map[backend.LeaseID]bool)
+	for _, h := range e.inspect(c.name).Holders {
+		before[h.Lease] = true
+	}
+	res := e.breakLock(c.name, "the rest")
+	victims := c.victimsOf(tokensOf(c.holders), res)
+	for _, l := range c.holders {
+		if _, broken := victims[l.Lease]; broken != before[l.Lease] {
+			e.Errorf("holder %s was out before the second break: %t; it is named as broken: %t", l.Lease, before[l.Lease], broken)
+		}
+	}
+	all := sharing
+	if e.caps.FIFO {
+		all = append(all, exclusive, last)
+	}
+	for _, w := range all {
+		if l, ok := w.outcome(victims); ok {
+			w.c.give(l)
+		} else if err := w.c.release(w.req); !errors.Is(err, backend.ErrLost) {
+			e.Errorf("Release of a broken lease: %v; it has to be ErrLost", err)
+		}
+	}
+	if !e.caps.FIFO {
+		c.settleInAnyOrder(victims, []*waiter{exclusive, last})
+	}
+	for _, l := range c.holders[:min(4, len(c.holders))] {
+		if err := c.clientOf(l).release(l.AcquireRequest); !errors.Is(err, backend.ErrLost) {
+			e.Errorf("Release of a broken lease: %v; it has to be ErrLost", err)
+		}
+	}
+}
