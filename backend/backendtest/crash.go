@@ -122,6 +122,7 @@ func (c *crowd) await(more int) bool {
 
 // once acquires a lock and releases it.
 func (c *crowd) once(m *client, name string) {
+	c.keep(m)
 	c.mu.Lock()
 	floor := c.locks[name].last
 	c.mu.Unlock()
@@ -136,6 +137,25 @@ func (c *crowd) once(m *client, name string) {
 	}
 	c.mu.Unlock()
 	c.release(m, &req)
+}
+
+// keep renews the session of a client now and then.
+func (c *crowd) keep(m *client) {
+	const share = 8
+	if m.sess == "" || time.Since(m.opened.from) < m.ttl/share {
+		return
+	}
+	from := time.Now()
+	err := c.insist("Renew", func(ctx context.Context) error {
+		res, err := m.b.Renew(ctx, backend.RenewRequest{Session: m.sess})
+		if res.SessionLost {
+			err = backend.ErrSessionLost
+		}
+		return err
+	})
+	if err == nil {
+		m.opened = span{from, time.Now()}
+	}
 }
 
 // acquire asks until the lock is granted: under another lease ID where the session was lost.

@@ -53,6 +53,11 @@
 // second, whatever the number of its waiters. So does one that waits for what is held under its
 // own sessions: only it can give that back. A value without waiters asks nothing.
 //
+// The disk. InnoDB shows a commit to others before its log is written, and a crash undoes it
+// then. So an answer that rests on a read, as the grant that a waiter finds, is returned after
+// a commit of a write of one's own, which makes all before it in the log durable: a row of the
+// value's in the table of what was abandoned, written once for all that a question has found.
+//
 // Numbers. Tokens, and places in line, come from the counter in the lock's row. They
 // begin at the microseconds of the server's clock of when the tables were made, so that
 // they also grow when the tables are dropped and made again.

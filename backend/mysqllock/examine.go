@@ -40,7 +40,7 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 		{flush != 1, fmt.Sprintf("innodb_flush_log_at_trx_commit is %d: a crash of the machine loses grants, and a lock may then be granted twice", flush)},
 		{doublewrite == "0" || doublewrite == "OFF", "innodb_doublewrite is off: a crash of the machine can damage the tables"},
 		{readOnly, "this server is read-only: it takes no locks"},
-		{log && syncLog == 0, "sync_binlog is 0: after a crash of the machine replicas may have grants that this server has lost"},
+		{log && syncLog != 1, fmt.Sprintf("sync_binlog is %d: a crash of the machine loses grants, and a lock may then be granted twice", syncLog)},
 		{
 			standbys > 0 && !waits,
 			fmt.Sprintf("%d replicas replicate asynchronously: a fail-over loses the newest grants, and a lock may then be granted twice", standbys),

@@ -38,7 +38,7 @@ func openUserLocks(t *testing.T, url string) *mysqllock.UserLocks {
 
 func TestUserLocksConformance(t *testing.T) {
 	t.Parallel()
-	s := testserver.MariaDB(t)
+	s, disk := testserver.WithSlowDisk(t, testserver.MariaDB(t))
 	backendtest.Run(t, backendtest.Harness{
 		Open: func(t backendtest.T) backend.Backend {
 			b, err := mysqllock.OpenUserLocks(t.Context(), getlockURL(s, "root", s.Addr()), nil)
@@ -47,7 +47,8 @@ func TestUserLocksConformance(t *testing.T) {
 			}
 			return b
 		},
-		Restart: func(backendtest.T) { s.Restart() },
+		Restart:  func(backendtest.T) { s.Kill(); disk.Without(s.Start) },
+		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
 	})
 }
 

@@ -1,6 +1,7 @@
 package mysqllock
 
 import (
+	"crypto/rand"
 	"database/sql"
 	"log/slog"
 	"strconv"
@@ -45,6 +46,7 @@ type Backend struct {
 	texts  sync.Map          // statements with those put in, by what they were
 	floor  atomic.Int64      // meta.last_floor as it was read last; it only rises
 	leases *sqllease.Leases  // what does not depend on the database
+	syncs  string            // what the row is called that this value writes: see store.Sync
 
 	closing sync.Once
 }
@@ -61,7 +63,7 @@ func New(cfg Config) (*Backend, error) {
 	}
 	b := &Backend{
 		conns: cfg.MaxConns, log: cfg.Logger,
-		names: words(cfg.Prefix),
+		names: words(cfg.Prefix), syncs: rand.Text(),
 	}
 	b.leases = sqllease.New(sqllease.Config{
 		Store: store{b}, Name: backendName, Caps: b.Capabilities(), Quick: maxQuick,

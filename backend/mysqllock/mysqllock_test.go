@@ -16,7 +16,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	s := testserver.MariaDB(t)
+	s, disk := testserver.WithSlowDisk(t, testserver.MariaDB(t))
 	backendtest.Run(t, backendtest.Harness{
 		Open: func(t backendtest.T) backend.Backend {
 			b, err := mysqllock.Open(t.Context(), s.URL(), nil)
@@ -25,7 +25,8 @@ func TestConformance(t *testing.T) {
 			}
 			return b
 		},
-		Restart: func(backendtest.T) { s.Restart() },
-		Holders: leasetest.Holders(500), // each transaction reads all of them
+		Restart:  func(backendtest.T) { s.Kill(); disk.Without(s.Start) },
+		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
+		Holders:  leasetest.Holders(500), // each transaction reads all of them
 	})
 }

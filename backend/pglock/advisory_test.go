@@ -31,7 +31,7 @@ func openAdvisory(t *testing.T, url string) *pglock.Advisory {
 
 func TestAdvisoryConformance(t *testing.T) {
 	t.Parallel()
-	s := testserver.Postgres(t)
+	s, disk := testserver.WithSlowDisk(t, testserver.Postgres(t))
 	backendtest.Run(t, backendtest.Harness{
 		Open: func(t backendtest.T) backend.Backend {
 			b, err := pglock.OpenAdvisory(t.Context(), advisoryURL(s, "postgres", s.Addr()), nil)
@@ -40,6 +40,7 @@ func TestAdvisoryConformance(t *testing.T) {
 			}
 			return b
 		},
-		Restart: func(backendtest.T) { s.Restart() },
+		Restart:  func(backendtest.T) { s.Kill(); disk.Without(s.Start) },
+		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
 	})
 }

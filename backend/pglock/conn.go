@@ -48,8 +48,23 @@ func (b *Backend) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
 	c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return b.wires.dial(ctx, dial, network, addr)
 	}
+	notice := c.OnNotice
+	c.OnNotice = func(conn *pgconn.PgConn, n *pgconn.Notice) {
+		if n.Routine == notWaited {
+			_ = conn.Conn().Close()
+		}
+		if notice != nil {
+			notice(conn, n)
+		}
+	}
 	return c
 }
+
+// notWaited is where the server warns, in whatever language, that a commit succeeds without
+// the standby: its wait was cancelled, as by statement_timeout. That is no answer to rest on.
+// The connection is closed, so that what became of the commit is not known, and whoever asks
+// again waits for the standby.
+const notWaited = "SyncRepWaitForLSN"
 
 func (b *Backend) poolConfig(conns int) (*pgxpool.Config, error) {
 	pc, err := pgxpool.ParseConfig("")

@@ -74,7 +74,8 @@
 // PostgreSQL 12 or newer, a database in UTF-8, and the primary: a standby is refused.
 // A role that may create a schema, or one that has what [Backend.Migrate] says. A
 // server-wide synchronous_commit=off is turned on again for our transactions; what else
-// it says is kept. Connections: up to max_conns (8), one more that listens, and one for
+// it says is kept, as it was when a connection was made. Where commits wait for standbys, so
+// does every answer, also one that rests on what was read. Connections: up to max_conns (8), one more that listens, and one for
 // each Watch.
 //
 // A pooler that gives every transaction another connection (PgBouncer's transaction

@@ -177,15 +177,8 @@ func TestServerGone(t *testing.T) {
 	leasetest.ServerGone(t, open(t, s.URLOf("postgres", proxy.Addr())), proxy)
 }
 
-// F9: the server is killed again and again while many ask.
-func TestKilledUnderLoad(t *testing.T) {
-	t.Parallel()
-	s := testserver.Postgres(t)
-	leasetest.KilledUnderLoad(t, func() backend.Backend { return open(t, s.URL()) }, s.Restart)
-}
-
-// The same where the server's default is a snapshot for each transaction, in which what was
-// committed while a row was waited for is not seen.
+// F9: the server is killed again and again while many ask, and its default is a snapshot for
+// each transaction, in which what was committed while a row was waited for is not seen.
 func TestKilledUnderLoadWithSnapshots(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t, "default_transaction_isolation=repeatable read")

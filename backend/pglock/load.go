@@ -21,16 +21,16 @@ const (
 	beginTxn = `BEGIN ISOLATION LEVEL READ COMMITTED`
 	// A process that sleeps in the middle of a transaction must not keep the others
 	// from the locks, and one whose operator has turned durability off must not grant
-	// what a crash forgets.
+	// what a crash forgets: neither now nor by new settings while it is connected.
 	guardTxn = `SELECT set_config('idle_in_transaction_session_timeout', $1, $3), set_config('lock_timeout', $2, $3),
-		CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', $3) END`
+		set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, $3)`
 	// Numbers are taken here, more than are needed, so that the row need not be written
 	// again. What is not used is skipped.
 	lockLocks = `INSERT INTO @locks AS l (name, last, used) SELECT n, floor + $2::bigint, clock_timestamp() FROM @meta, unnest($1::text[]) AS n ORDER BY n
 		ON CONFLICT (name) DO UPDATE SET last = l.last + $2::bigint, used = clock_timestamp() RETURNING l.name, l.last`
 
 	// The clock, and the sessions that are asked under.
-	readMeta = `SELECT clock_timestamp(), floor, watched > clock_timestamp(), s.id, s.ttl, s.ends, s.cause, s.addr
+	readMeta = `SELECT clock_timestamp(), floor, watched > clock_timestamp(), ` + isEarly + `, s.id, s.ttl, s.ends, s.cause, s.addr
 		FROM @meta LEFT JOIN @sessions s ON s.id = ANY($1::text[])`
 	leaseColumns = `SELECT l.name, l.lease, l.addr, l.held, l.place, l.mode, l.permits, l.cap, l.owner, l.note, l.reentrant, l.timed, l.ttl,
 			l.token, l.asked, l.since, l.ends, l.waited, l.joined, l.session, s.ttl, s.ends, s.cause, s.addr
@@ -154,7 +154,7 @@ func scanMeta(rows pgx.Rows, v *sqllease.View) error {
 		var id, cause, addr *string
 		var ttl *int64
 		var ends *time.Time
-		if err := rows.Scan(&v.Now, &v.Floor, &v.Watched, &id, &ttl, &ends, &cause, &addr); err != nil {
+		if err := rows.Scan(&v.Now, &v.Floor, &v.Watched, &v.Early, &id, &ttl, &ends, &cause, &addr); err != nil {
 			return err //nolint:wrapcheck // see Unavailable
 		}
 		if id != nil {

@@ -36,7 +36,7 @@ func (s store) Look(ctx context.Context, g *sqllease.Glance) error {
 		names, leases, sessions = append(names, w.Key.Name), append(leases, string(w.Key.ID)), append(sessions, string(w.Session))
 	}
 	return s.batch(ctx, func(q *pgx.Batch) {
-		q.Queue(`SELECT clock_timestamp()`).QueryRow(func(row pgx.Row) error { return row.Scan(&g.Now) })
+		q.Queue(`SELECT clock_timestamp(), ` + isEarly).QueryRow(func(row pgx.Row) error { return row.Scan(&g.Now, &g.Early) })
 		if len(g.Waiters) > 0 {
 			q.Queue(s.b.sql(lookAtLeases), names, leases, sessions).Query(func(rows pgx.Rows) error { return scanSeen(rows, &g.Seen) })
 			if g.Ends {

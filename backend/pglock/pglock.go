@@ -58,6 +58,7 @@ type Backend struct {
 	lockLimit    string
 
 	leases   *sqllease.Leases // what does not depend on the database
+	syncs    string           // what the row is called that this value writes: see store.Sync
 	toListen chan struct{}    // capacity 1, sent to without waiting, never closed
 
 	wires   *wires
@@ -84,7 +85,7 @@ func New(cfg Config) (*Backend, error) {
 	b := &Backend{
 		log: cfg.Logger, deaf: cfg.Deaf, schema: pgx.Identifier{cfg.Schema}.Sanitize(), eventChannel: "holdfast_" + hash(cfg.Schema),
 		idleLimit: millis(idleLimit), lockLimit: millis(lockLimit),
-		toListen: make(chan struct{}, 1),
+		toListen: make(chan struct{}, 1), syncs: rand.Text(),
 	}
 	quick := 0
 	if !b.deaf {

@@ -16,7 +16,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	s := testserver.Postgres(t)
+	s, disk := testserver.WithSlowDisk(t, testserver.Postgres(t))
 	backendtest.Run(t, backendtest.Harness{
 		Open: func(t backendtest.T) backend.Backend {
 			b, err := pglock.Open(t.Context(), s.URL(), nil)
@@ -25,15 +25,16 @@ func TestConformance(t *testing.T) {
 			}
 			return b
 		},
-		Restart: func(backendtest.T) { s.Restart() },
-		Holders: leasetest.Holders(500), // each transaction reads all of them
+		Restart:  func(backendtest.T) { s.Kill(); disk.Without(s.Start) },
+		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
+		Holders:  leasetest.Holders(500), // each transaction reads all of them
 	})
 }
 
 // TestConformanceDeaf runs the suite as behind a pooler: without notifications.
 func TestConformanceDeaf(t *testing.T) {
 	t.Parallel()
-	s := testserver.Postgres(t)
+	s, disk := testserver.WithSlowDisk(t, testserver.Postgres(t))
 	backendtest.Run(t, backendtest.Harness{
 		Open: func(t backendtest.T) backend.Backend {
 			b, err := pglock.Open(t.Context(), s.URL()+"&listen=false&schema=deaf", nil)
@@ -42,7 +43,8 @@ func TestConformanceDeaf(t *testing.T) {
 			}
 			return b
 		},
-		Restart: func(backendtest.T) { s.Restart() },
-		Holders: leasetest.Holders(500), // each transaction reads all of them
+		Restart:  func(backendtest.T) { s.Kill(); disk.Without(s.Start) },
+		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
+		Holders:  leasetest.Holders(500), // each transaction reads all of them
 	})
 }

@@ -19,10 +19,7 @@ func TestGrantsWaitForTheStandby(t *testing.T) {
 	s := testserver.Postgres(t)
 	b := open(t, s.URL()+"&listen=false") // nothing is tried in one round trip first
 	id := leasetest.Session(t, b, time.Hour, nil)
-	s.Exec(`ALTER SYSTEM SET synchronous_standby_names = 'away'`, `SELECT pg_reload_conf()`)
-	leasetest.Eventually(t, "commits wait for a standby", func() bool {
-		return s.Int(`SELECT count(*) FROM pg_settings WHERE name = 'synchronous_standby_names' AND setting = 'away'`) == 1
-	})
+	standbyIsAway(t, s)
 	const waiting = `FROM pg_stat_activity WHERE wait_event = 'SyncRep'`
 	req := leasetest.Ask("n", id)
 	got := make(chan leasetest.Answer, 1)
@@ -47,6 +44,61 @@ func TestGrantsWaitForTheStandby(t *testing.T) {
 	s.Exec(`ALTER SYSTEM RESET synchronous_standby_names`, `SELECT pg_reload_conf()`)
 	if g := <-got; g.Err != nil {
 		t.Error(g.Err)
+	}
+}
+
+// standbyIsAway has commits wait for a standby, which never comes.
+func standbyIsAway(t *testing.T, s *testserver.PostgresServer) {
+	t.Helper()
+	s.Exec(`ALTER SYSTEM SET synchronous_standby_names = 'away'`, `SELECT pg_reload_conf()`)
+	leasetest.Eventually(t, "commits wait for a standby", func() bool {
+		return s.Int(`SELECT count(*) FROM pg_settings WHERE name = 'synchronous_standby_names' AND setting = 'away'`) == 1
+	})
+}
+
+// F11: a lock is handed over by a commit whose wait for the standby was broken off. The waiter
+// can see its grant, in a notification or in the table, and is not told before the standby has
+// it.
+func TestHandOversWaitForTheStandby(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	for _, deaf := range []string{"", "&listen=false"} {
+		holder, b := open(t, s.URL()+deaf), open(t, s.URL()+deaf)
+		holder.KeepFromSweeping()
+		b.KeepFromSweeping()
+		mine, theirs := leasetest.Session(t, holder, time.Hour, nil), leasetest.Session(t, b, time.Hour, nil)
+		held := leasetest.Ask("n"+deaf, mine)
+		leasetest.Take(t, holder, held)
+		got := leasetest.Start(t, b, leasetest.Ask("n"+deaf, theirs))
+		leasetest.InLine(t, holder, "n"+deaf, 1)
+		standbyIsAway(t, s)
+		released := make(chan error, 1)
+		ctx := leasetest.Within(t)
+		go func() {
+			released <- holder.Release(ctx, backend.ReleaseRequest{Name: held.Name, Lease: held.Lease, Session: mine})
+		}()
+		const waiting = `FROM pg_stat_activity WHERE wait_event = 'SyncRep'`
+		var first int64
+		leasetest.Eventually(t, "the commit of the release waits", func() bool {
+			first = s.Int(`SELECT coalesce(max(pid), 0) ` + waiting)
+			return first != 0
+		})
+		s.Int(`SELECT pg_cancel_backend($1)::int`, first) // as statement_timeout does: the commit succeeds, with a warning
+		if err := <-released; !errors.Is(err, backend.ErrUnavailable) {
+			t.Errorf("Release was answered with %v while no standby has it", err)
+		}
+		leasetest.Eventually(t, "the waiter waits for the standby", func() bool {
+			select {
+			case g := <-got:
+				t.Fatalf("told while no standby has it: %+v", g)
+			default:
+			}
+			return s.Int(`SELECT count(*) `+waiting+` AND query LIKE '%tombs%' AND pid <> $1`, first) == 1
+		})
+		s.Exec(`ALTER SYSTEM RESET synchronous_standby_names`, `SELECT pg_reload_conf()`)
+		if g := <-got; g.Err != nil || !g.Grant.Waited {
+			t.Errorf("the waiter: %+v", g)
+		}
 	}
 }
 

@@ -135,17 +135,33 @@ func TestSweepWhileWatched(t *testing.T) {
 	}
 }
 
-// A server that does not wait for its disk is made to, in our transactions.
+// A server that does not wait for its disk is made to, in our transactions; also one that is
+// told not to while we are connected.
 func TestCommitsAreDurable(t *testing.T) {
 	t.Parallel()
-	s := testserver.Postgres(t, "synchronous_commit=off", "wal_writer_delay=10s", "autovacuum=off")
+	t.Run("from the start", func(t *testing.T) { t.Parallel(); commitsAreDurable(t, "synchronous_commit=off") })
+	t.Run("while connected", func(t *testing.T) {
+		t.Parallel()
+		commitsAreDurable(t, "max_connections=200", `ALTER SYSTEM SET synchronous_commit = off`, `SELECT pg_reload_conf()`)
+	})
+}
+
+func commitsAreDurable(t *testing.T, setting string, later ...string) {
+	t.Helper()
+	s := testserver.Postgres(t, setting, "wal_writer_delay=10s", "autovacuum=off")
 	b := open(t, s.URL())
 	id := leasetest.Session(t, b, time.Hour, nil)
 	req := leasetest.Ask("n", id)
+	s.Exec(later...)
+	leasetest.Eventually(t, "the setting holds", func() bool {
+		return s.Int(`SELECT count(*) FROM pg_settings WHERE name = 'synchronous_commit' AND setting = 'off'`) == 1
+	})
 	token := leasetest.Take(t, b, req)
 	s.Restart()
-	if again, err := leasetest.Insist(t, func(ctx context.Context) (backend.Grant, error) { return b.Acquire(ctx, req) }); err != nil || again.Token != token {
-		t.Errorf("after a crash: %+v, %v; the lease was granted with token %d", again, err, token)
+	// Not by asking for it again: what was lost would be granted anew, with the same token.
+	info, err := leasetest.Insist(t, func(ctx context.Context) (backend.LockInfo, error) { return b.Inspect(ctx, "n") })
+	if err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != req.Lease || info.Holders[0].Token != token {
+		t.Errorf("after a crash: %+v, %v; the lease was granted with token %d", info, err, token)
 	}
 }
 

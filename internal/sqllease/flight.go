@@ -35,6 +35,7 @@ type request struct {
 	// returns is the answer.
 	run   func(*txn) error
 	full  bool   // lines are to be read as they are
+	mute  bool   // nobody is told the answer
 	quick *quick // it may be done in one round trip
 	fate  atomic.Uint32
 	gone  atomic.Bool   // nobody waits for the answer any more
@@ -353,7 +354,7 @@ func (b *Leases) transact(ctx context.Context, t *txn, reqs []*request) (bool, e
 		b.readAll(t.more)
 		return true, errMore
 	}
-	if c := t.changes(); t.found || !c.empty() {
+	if c := t.changes(); rests(reqs, answers) || !c.empty() {
 		if refused, err := tx.Commit(ctx, c); err != nil {
 			return refused, err
 		}

@@ -16,6 +16,7 @@ import (
 // true then.
 type letter struct {
 	all      bool // look at everything
+	early    bool // it may come before what it is about survives a crash: its reader looks
 	leases   map[Key]struct{}
 	sessions map[backend.SessionID]struct{}
 	ended    []*lease // of the sender: their leases, in the order of their news
@@ -53,7 +54,7 @@ const maxPayload = 7900
 func (l *letter) encode() []string {
 	var lines []string
 	for _, x := range l.ended {
-		if x.state != held || x.timed {
+		if x.state != held || x.timed || l.early {
 			lines = append(lines, string(lineLease)+string(x.id)+"\t"+x.lock.name+"\n")
 			continue
 		}

@@ -31,7 +31,7 @@ func (s *Scope) add(o *Scope) {
 
 // read takes what was read with the rows of the locks locked, or without.
 func (t *txn) read(v *View, names []string) {
-	t.now, t.watched = v.Now, v.Watched
+	t.now, t.watched, t.early = v.Now, v.Watched, v.Early
 	for _, name := range names {
 		// What the floor says was committed when the rows of the locks were locked: a row
 		// that was made anew has no number that was given before.

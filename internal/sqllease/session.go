@@ -36,8 +36,10 @@ func (b *Leases) OpenSession(ctx context.Context, req backend.SessionRequest) er
 		return err
 	})
 	if err == nil && !alive {
-		err = backend.ErrSessionLost
 		b.unlisten(req.ID)
+		if err = b.synced(ctx, "open session"); err == nil {
+			err = backend.ErrSessionLost
+		}
 	}
 	if err == nil {
 		b.opened(req.ID)
@@ -95,7 +97,7 @@ func (b *Leases) EndSession(ctx context.Context, id backend.SessionID) error {
 		// that for a while. When it had ended before, this was done by who ended it. There
 		// may be more locks than are listed at once.
 		if !lived && !again {
-			return nil
+			return b.synced(ctx, op)
 		}
 	}
 }
@@ -150,6 +152,11 @@ func (b *Leases) Renew(ctx context.Context, req backend.RenewRequest) (backend.R
 	})
 	if err != nil {
 		return backend.RenewResult{}, err
+	}
+	if r.SessionLost || len(r.Renewed) < len(r.Leases) { // it has read that, and perhaps written nothing
+		if err := b.synced(ctx, "renew"); err != nil {
+			return backend.RenewResult{}, err
+		}
 	}
 	res := backend.RenewResult{SessionLost: r.SessionLost, Lost: r.Lost}
 	if res.SessionLost {

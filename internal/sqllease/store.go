@@ -36,6 +36,10 @@ type Store interface {
 	Names(ctx context.Context, req backend.ListRequest) ([]string, error)
 	// Look reads what became of those who wait or listen.
 	Look(ctx context.Context, g *Glance) error
+	// Sync returns when all that any statement has read before it was called survives a
+	// crash: it commits a write of its own, which is behind all that in the database's log. It
+	// does nothing where statements never read anything else.
+	Sync(ctx context.Context) error
 
 	// Dead lists locks in which something was over so long ago.
 	Dead(ctx context.Context, age time.Duration) ([]string, error)
@@ -112,6 +116,7 @@ type View struct {
 	Now     time.Time // the server's clock, read when the rows were locked
 	Floor   int64     // not less than any number of a lock whose row was deleted
 	Watched bool      // somebody wants events
+	Early   bool      // others see what the transaction commits before that survives: see Store.Sync
 	// Taken is the greatest number of each lock that the transaction may give.
 	Taken    map[string]int64
 	Sessions []SessionRow
@@ -256,7 +261,9 @@ type Glance struct {
 
 	Now  time.Time
 	Seen []Seen
-	Rest map[string]time.Duration // of each lock, by its name
+	// Early: what was read may be undone by a crash, or by a fail-over. See Store.Sync.
+	Early bool
+	Rest  map[string]time.Duration // of each lock, by its name
 	// Losses of the sessions, and those that are no more, each without a lease.
 	Losses []backend.Loss
 }

@@ -15,6 +15,7 @@ type txn struct {
 	asked   time.Time // a local time from before now
 	now     time.Time // the server's clock, read with the rows of the locks locked
 	watched bool      // somebody wants events
+	early   bool      // others see it before it survives a crash: see early.go
 
 	locks    map[string]*lock
 	sessions map[backend.SessionID]*session
@@ -26,9 +27,6 @@ type txn struct {
 	events []backend.Event
 
 	more []string // locks whose lines have to be read as they are: the transaction is done anew
-	// found: an answer is about a lease that was there. Who wrote it may not have heard that
-	// the standbys have it, and they may not: it is told after a commit, which waits for them.
-	found bool
 
 	letters map[string]*letter // for other backend values, by channel
 	after   []func()           // when it is committed
@@ -171,7 +169,6 @@ func ceil(d time.Duration) time.Duration {
 
 // takeAgain answers a request that was asked before: C6.
 func (t *txn) takeAgain(l *lease, req *backend.AcquireRequest) (*lease, error) {
-	t.found = true
 	if l.state == held {
 		return l, nil
 	}
@@ -310,7 +307,7 @@ func (t *txn) bury(k Key) {
 func (t *txn) letterTo(addr string) *letter {
 	l := t.letters[addr]
 	if l == nil {
-		l = new(letter)
+		l = &letter{early: t.early}
 		t.letters[addr] = l
 	}
 	return l

@@ -276,10 +276,20 @@ func (b *Leases) lookOnce(ctx context.Context) error {
 	}
 	asked := time.Now()
 	err := b.direct(ctx, opLook, func(ctx context.Context) error {
-		ask.Seen, ask.Losses, ask.Rest = nil, nil, make(map[string]time.Duration)
+		ask.Seen, ask.Losses, ask.Rest, ask.Early = nil, nil, make(map[string]time.Duration), false
 		asked = time.Now()
 		return b.store.Look(ctx, ask)
 	})
+	verdicts := make(map[*waiter]verdict)
+	for i := range ask.Seen {
+		x := &ask.Seen[i]
+		if v, ok := g.waiters[x.N].see(x, asked, ask.Now, g.all && b.addr != ""); ok {
+			verdicts[g.waiters[x.N]] = v
+		}
+	}
+	if err == nil && ask.Early && len(verdicts)+len(ask.Losses) > 0 {
+		err = b.synced(ctx, opLook)
+	}
 	if err != nil {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -288,11 +298,9 @@ func (b *Leases) lookOnce(ctx context.Context) error {
 		}
 		return err
 	}
-	for i := range ask.Seen {
-		x := &ask.Seen[i]
-		if g.waiters[x.N].see(x, asked, ask.Now, g.all && b.addr != "") {
-			b.stir(asked)
-		}
+	for w, v := range verdicts {
+		w.give(v)
+		b.stir(asked)
 	}
 	for _, x := range ask.Losses {
 		b.tellLoss(x)
@@ -335,21 +343,21 @@ func (b *Leases) tend(name string) {
 	if b.closed {
 		return
 	}
-	r := &request{op: "tend", scope: Scope{Names: []string{name}}, full: true, run: func(*txn) error { return nil }, done: make(chan struct{})}
+	r := &request{op: "tend", scope: Scope{Names: []string{name}}, full: true, mute: true, run: func(*txn) error { return nil }, done: make(chan struct{})}
 	b.queue = append(b.queue, r)
 	b.launch()
 }
 
-// see tells the waiter what a look found, and reports whether it waits no more.
-func (w *waiter) see(x *Seen, asked, now time.Time, byTimer bool) bool {
+// see returns what a look found of the waiter, and whether it waits no more.
+func (w *waiter) see(x *Seen, asked, now time.Time, byTimer bool) (verdict, bool) {
 	r := &x.Row
 	switch {
 	case x.There && r.Held && !r.Timed && r.Session != w.session:
-		w.give(verdict{err: backend.ErrLost}) // it will die with the other session
+		return verdict{err: backend.ErrLost}, true // it will die with the other session
 	case x.There && r.Held && !r.Timed && !x.Own, !x.There && !x.Own, x.There && !r.Held && !x.Own:
-		w.give(verdict{err: backend.ErrSessionLost})
+		return verdict{err: backend.ErrSessionLost}, true
 	case !x.There:
-		w.give(verdict{err: backend.ErrLost})
+		return verdict{err: backend.ErrLost}, true
 	case r.Held:
 		g := backend.Grant{Token: token(r.Token), Asked: asked, Since: r.Since, Waited: true, Joined: r.Joined}
 		if r.Timed { // it may have been granted after the clock was read
@@ -357,9 +365,7 @@ func (w *waiter) see(x *Seen, asked, now time.Time, byTimer bool) bool {
 		}
 		// One that was granted just now may be in a letter that is on its way.
 		g.ByTimer = byTimer && now.Sub(r.Since) > wayOfLetter
-		w.give(verdict{grant: g})
-	default:
-		return false
+		return verdict{grant: g}, true
 	}
-	return true
+	return verdict{}, false
 }

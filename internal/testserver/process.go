@@ -153,8 +153,9 @@ func (p *Process) Signal(s os.Signal) {
 func (p *Process) Kill() {
 	p.t.Helper()
 	p.wanted.Store(true)
-	children := descendants(p.Pid())
 	if !p.gone() {
+		p.Signal(syscall.SIGSTOP) // it starts no more of them while they are listed
+		children := descendants(p.Pid())
 		p.Signal(syscall.SIGKILL)
 		signalAll(children, syscall.SIGKILL)
 	}
