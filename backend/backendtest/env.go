@@ -265,7 +265,17 @@ func (c *client) acquire(r backend.AcquireRequest) (backend.Grant, error) {
 	ctx, cancel := c.e.within(c.e.soon())
 	defer cancel()
 	c.tidy(r)
-	return c.b.Acquire(ctx, r)
+	g, err := c.b.Acquire(ctx, r)
+	c.e.checkRefusal(r, err)
+	return g, err
+}
+
+// checkRefusal holds a refusal against the contract: it names somebody who is in the way.
+func (e *env) checkRefusal(r backend.AcquireRequest, err error) {
+	held, ok := errors.AsType[*backend.HeldError](err)
+	if errors.Is(err, backend.ErrHeld) && (!ok || len(held.Holders) == 0 && held.Ahead == 0) {
+		e.Errorf("Acquire of %s: %v; a HeldError names a holder, or says how many stand in line before", describe(r), err)
+	}
 }
 
 // tidy sees to it that a timed lease is gone when the case is over.

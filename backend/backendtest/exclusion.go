@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 )
@@ -15,6 +16,7 @@ func exclusionCases() []Case {
 		{ID: "C1", Name: "exclusive-excludes", Rule: c1, run: exclusiveExcludes},
 		{ID: "C1", Name: "one-session-excludes-itself", Rule: "two leases of one session exclude each other: only the lease ID counts", run: oneSession},
 		{ID: "C1", Name: "one-of-many-wins", Rule: c1, run: oneOfMany},
+		{ID: "C1", Name: "refusals-name-somebody", Rule: "a lock that nobody holds or waits for is never called held", run: refusalsName},
 		{ID: "C1", Name: "shared-leases-share", Rule: c1, Needs: needsShared, run: sharedShares},
 		{ID: "C1", Name: "permits-up-to-the-limit", Rule: c1, Needs: needsPermits, run: permitsUpToLimit},
 		{ID: "C1", Name: "names-never-collide", Rule: "distinct names are distinct locks, and equal names one lock: nothing is folded, trimmed or cut", run: namesNeverCollide},
@@ -82,7 +84,7 @@ func oneOfMany(e *env) {
 			switch {
 			case err == nil:
 				winners.Add(1)
-			case !errors.Is(err, backend.ErrHeld):
+			case !errors.Is(err, backend.ErrHeld) && (e.caps.FIFO || !errors.Is(err, backend.ErrUnavailable)):
 				e.Fatalf("Acquire of %s: %v", describe(r), err)
 			}
 		})
@@ -95,6 +97,37 @@ func oneOfMany(e *env) {
 			e.Fatalf("%d of %d that asked at once were granted; it has to be one", n, sessions*each)
 		}
 	}
+}
+
+// refusalsName has a lock taken and given back again and again by several clients: a holder
+// that leaves between a refusal and the question who it was is named all the same.
+func refusalsName(e *env) {
+	const clients, enough, rounds, atMost = 4, 2000, 20_000, time.Second
+	name := e.name()
+	all := make([]*client, clients)
+	e.times(clients, func(i int) { all[i] = e.client() })
+	ctx, cancel := e.within(e.soon())
+	defer cancel()
+	began := time.Now()
+	var refusals atomic.Int64
+	e.times(clients, func(i int) {
+		for range rounds {
+			if refusals.Load() >= enough || time.Since(began) > atMost {
+				return
+			}
+			r := all[i].ask(name)
+			_, err := all[i].b.Acquire(ctx, r)
+			e.checkRefusal(r, err)
+			switch {
+			case err == nil:
+				all[i].give(lease{AcquireRequest: r})
+			case errors.Is(err, backend.ErrHeld):
+				refusals.Add(1)
+			case e.caps.FIFO || !errors.Is(err, backend.ErrUnavailable): // where there are votes they may split
+				e.Fatalf("Acquire of %s: %v", describe(r), err)
+			}
+		}
+	})
 }
 
 func sharedShares(e *env) {

@@ -3,6 +3,7 @@ package backendtest_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -122,6 +123,24 @@ func exclusionMutants() []mutant {
 			}}
 		}},
 		{"looks first and takes then", []string{"C1"}, looksFirst},
+		{"asks who holds it when it has refused", []string{"C1"}, func() *hooks {
+			return &hooks{acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
+				g, err := b.Acquire(ctx, r)
+				held, ok := errors.AsType[*backend.HeldError](err)
+				if !ok {
+					return g, err
+				}
+				for range 100 { // that is another request, which takes its time
+					runtime.Gosched()
+				}
+				info, failed := b.Inspect(ctx, r.Name)
+				if failed != nil {
+					return g, failed
+				}
+				held.Holders, held.Ahead = info.Holders, len(info.Waiters)
+				return g, err
+			}}
+		}},
 		{"does not enforce the limit", []string{"C1", "C3", "C11"}, func() *hooks {
 			return &hooks{acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
 				if r.Limit > 0 && r.Validate(b.Capabilities()) == nil {

@@ -306,7 +306,7 @@ func (a *acquisition) judge(bal *ballot) verdict {
 		return verdict{kind: failed, err: backend.ErrLost}
 	case bal.stale > 0:
 		a.b.attempt(bal.stale)
-		return verdict{kind: split, err: a.refusal(nil)}
+		return verdict{kind: split, err: errContended}
 	case why.kind == held:
 		a.mayHold = false
 		return why
@@ -332,8 +332,9 @@ func (a *acquisition) tooFew(p *poll) error {
 // blocked says whether those in the way can have the lock: only who has a quorum does.
 // silent is how many nodes may know of more votes.
 func (a *acquisition) blocked(bal *ballot, silent int) verdict {
-	var sure, maybe []*contender
+	var sure, maybe, all []*contender
 	for _, c := range tally(bal.others) {
+		all = append(all, c)
 		switch q := a.b.quorum(c.claim); {
 		case c.n >= q:
 			sure = append(sure, c)
@@ -342,14 +343,16 @@ func (a *acquisition) blocked(bal *ballot, silent int) verdict {
 			maybe = append(maybe, c)
 		}
 	}
+	if bal.more && len(sure) == 0 {
+		sure = all // so many share it that a node names a part of them, and each another
+	}
 	if bal.more || !a.fits(sure) {
 		return verdict{kind: held, err: a.refusal(sure), again: untilEnd(sure)}
 	}
-	v := verdict{kind: split, err: a.refusal(maybe)}
 	if !a.fits(maybe) {
-		v.kind = unsure
+		return verdict{kind: unsure, err: a.refusal(maybe)}
 	}
-	return v
+	return verdict{kind: split, err: errContended}
 }
 
 func claims(cs []*contender) []backend.Claim {

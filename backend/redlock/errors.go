@@ -23,6 +23,9 @@ var (
 	// another version wrote. It comes inside a *backend.UnavailableError.
 	ErrForeignData = errors.New("a key holds what this version of Holdfast did not write")
 
+	// errContended: several asked at once and split the votes, so that nobody holds the lock.
+	errContended = errors.New("several clients split the votes: nobody holds the lock")
+
 	errTimeout = errors.New("no answer within the request timeout")
 	errAnswer  = errors.New("an answer that the script does not give")
 	errDown    = errors.New("the node does not answer")

@@ -42,5 +42,11 @@ func (a *acquisition) refusal(ctx context.Context, l line, ahead int) error {
 	if err != nil {
 		return err
 	}
-	return &backend.HeldError{Name: a.req.Name, Holders: info.Holders, Ahead: max(0, ahead-l.Out)}
+	held := &backend.HeldError{Name: a.req.Name, Holders: info.Holders, Ahead: max(0, ahead-l.Out)}
+	if len(held.Holders) == 0 { // they left since the line was read: then they were in the way
+		for _, e := range l.all[:l.Out] {
+			held.Holders = append(held.Holders, backend.Holder{Lease: e.lease, Session: e.session, Mode: e.claim.Mode, Permits: e.claim.Permits})
+		}
+	}
+	return held
 }

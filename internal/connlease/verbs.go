@@ -27,13 +27,26 @@ func (b *Leases) Acquire(ctx context.Context, req backend.AcquireRequest) (backe
 	if err != nil {
 		return backend.Grant{}, b.fail(ctx, opAcquire, false, err)
 	}
-	l, err := s.join(req)
-	if err == nil {
-		err = s.await(ctx, l, req.Wait)
+	var l *lease
+	for range mostRefusals {
+		if l, err = s.join(req); err == nil {
+			err = s.await(ctx, l, req.Wait)
+		}
+		if !errors.Is(err, errRefused) {
+			break
+		}
+		held, why := b.held(ctx, req)
+		if why != nil {
+			return backend.Grant{}, why
+		}
+		if held != nil {
+			return backend.Grant{}, held
+		}
+		// It was free again when it was asked who has it.
 	}
 	switch {
 	case errors.Is(err, errRefused):
-		return backend.Grant{}, b.held(ctx, req)
+		return backend.Grant{}, b.fail(ctx, opAcquire, false, errBusy)
 	case err != nil:
 		return backend.Grant{}, b.inWait(ctx, s, l, err)
 	}
@@ -132,18 +145,27 @@ func (s *session) await(ctx context.Context, l *lease, wait bool) error {
 	}
 }
 
-// held is the refusal of one who does not wait.
-func (b *Leases) held(ctx context.Context, req backend.AcquireRequest) error {
+// mostRefusals is how often a lock is tried that is free each time it is asked who has it.
+const mostRefusals = 8
+
+var errBusy = errors.New("the lock changes hands so fast that nobody can be named who holds it")
+
+// held is the refusal of one who does not wait. It is nil where nobody has the lock any more.
+// Errors: *UnavailableError, ErrClosed, ctx's cause.
+func (b *Leases) held(ctx context.Context, req backend.AcquireRequest) (*backend.HeldError, error) {
 	all, err := b.store.Look(ctx, []string{req.Name})
-	if err != nil { // it is held, by whomever
-		return &backend.HeldError{Name: req.Name}
+	if err != nil {
+		return nil, b.fail(ctx, opAcquire, false, err)
 	}
 	info := all[req.Name]
 	ahead := len(info.Waiters)
 	if i := slices.IndexFunc(info.Waiters, func(w backend.Waiter) bool { return w.Lease == req.Lease }); i >= 0 {
 		ahead = i
 	}
-	return &backend.HeldError{Name: req.Name, Holders: info.Holders, Ahead: ahead}
+	if len(info.Holders) == 0 && ahead == 0 {
+		return nil, nil //nolint:nilnil // nobody is an answer here
+	}
+	return &backend.HeldError{Name: req.Name, Holders: info.Holders, Ahead: ahead}, nil
 }
 
 // Release gives a lease back, or its place in line. With req.Abandon it can never be
