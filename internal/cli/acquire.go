@@ -85,7 +85,9 @@ func (a *app) printGrant(lock *holdfast.Lock, o *lockOptions, export bool) error
 		TTL: o.ttl.String(), ExpiresAt: stamp(time.Now().Add(time.Until(lock.Deadline()))),
 	}
 	if export {
-		_, err := fmt.Fprintf(a.stdout, "export HOLDFAST_LOCK=%s HOLDFAST_LEASE=%s HOLDFAST_TOKEN=%d\n", shellQuote(out.Name), shellQuote(out.Lease), out.Token)
+		// For a shell that takes it as it is. Nothing of it comes from a server: the name is an
+		// argument of this command, and the lease ID was made here.
+		_, err := fmt.Fprintf(raw(a.stdout), "export HOLDFAST_LOCK=%s HOLDFAST_LEASE=%s HOLDFAST_TOKEN=%d\n", shellQuote(out.Name), shellQuote(out.Lease), out.Token)
 		return err
 	}
 	return a.printLease(out)

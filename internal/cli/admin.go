@@ -77,8 +77,7 @@ func (a *app) breakLock(ctx context.Context, c *holdfast.Client, name, reason st
 		}
 		return a.printJSON(map[string]any{"name": name, "token": uint64(res.Token), "broken": broken})
 	}
-	_, err = fmt.Fprintf(a.stdout, "%s: %d lost it; tokens are above %d now\n", name, len(res.Broken), res.Token-1)
-	return err
+	return a.line(a.stdout, "%s: %d lost it; tokens are above %d now", name, len(res.Broken), res.Token-1)
 }
 
 func (a *app) watchCommand() *cobra.Command {
@@ -127,7 +126,7 @@ func (a *app) printEvent(e holdfast.Event) {
 	if e.Token > 0 {
 		token = strconv.FormatUint(uint64(e.Token), 10)
 	}
-	fmt.Fprintf(a.stdout, "%s  %-9s %-9s %-16s token %s  %s %s\n", e.At.Local().Format("15:04:05.000"), e.Kind, e.Mode, e.Owner, token, e.Name, e.Reason)
+	_ = a.line(a.stdout, "%s  %-9s %-9s %-16s token %s  %s %s", e.At.Local().Format("15:04:05.000"), e.Kind, e.Mode, e.Owner, token, e.Name, e.Reason)
 }
 
 func (a *app) migrateCommand() *cobra.Command {
@@ -162,8 +161,7 @@ DELETE of all tables, and in PostgreSQL USAGE of the schema and, for advisory lo
 			if a.json {
 				return a.printJSON(map[string]any{"backend": name, "ready": true})
 			}
-			_, err = fmt.Fprintf(a.stdout, "%s is ready\n", name)
-			return err
+			return a.line(a.stdout, "%s is ready", name)
 		},
 	}
 }

@@ -83,7 +83,7 @@ func (a *app) benchWorkerCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: benchWorker, Hidden: true, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return bench.Work(cmd.Context(), a.stdin, a.stdout, func(ctx context.Context, url, beside string) (*bench.Engine, error) {
+			return bench.Work(cmd.Context(), a.stdin, raw(a.stdout), func(ctx context.Context, url, beside string) (*bench.Engine, error) {
 				e, err := engines.Open(ctx, url)
 				if err == nil {
 					e.Beside = beside
@@ -114,7 +114,7 @@ func (a *app) benchPeers(ctx context.Context) error {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, path, a.args...) //nolint:gosec // a program of ours, with this one's arguments
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.stdin, a.stdout, a.stderr
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.stdin, raw(a.stdout), raw(a.stderr)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	err = cmd.Run()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
@@ -280,7 +280,8 @@ func (a *app) benchProgress() func(bench.Step) {
 				spent := time.Since(begin)
 				left = ", " + (spent * time.Duration(s.Total-s.Done) / time.Duration(s.Done)).Round(time.Second).String() + " left"
 			}
-			fmt.Fprintf(a.stderr, "\r\x1b[K%d/%d %s %s, round %d%s", s.Done+1, s.Total, what, s.Contender, s.Round, left)
+			a.clearLine()
+			fmt.Fprintf(a.stderr, "%d/%d %s %s, round %d%s", s.Done+1, s.Total, what, s.Contender, s.Round, left)
 			return
 		}
 		if what != last {
@@ -292,6 +293,8 @@ func (a *app) benchProgress() func(bench.Step) {
 
 func (a *app) clearProgress() {
 	if !a.quiet && a.isTerminal(a.stderr) {
-		fmt.Fprint(a.stderr, "\r\x1b[K")
+		a.clearLine()
 	}
 }
+
+func (a *app) clearLine() { a.control(a.stderr, "\r\x1b[K") }

@@ -39,11 +39,11 @@ const Version = "0.1.0-dev"
 // app is what the subcommands share.
 type app struct {
 	stdin   io.Reader
-	stdout  io.Writer
-	stderr  io.Writer
-	args    []string // of the command line
-	peers   Peers    // for bench; nil: not in this program
-	backend string   // --backend
+	stdout  io.Writer // a visibleWriter
+	stderr  io.Writer // likewise
+	args    []string  // of the command line
+	peers   Peers     // for bench; nil: not in this program
+	backend string    // --backend
 	json    bool
 	quiet   bool
 	verbose bool
@@ -61,11 +61,12 @@ func RunWithPeers(ctx context.Context, args []string, stdin io.Reader, stdout, s
 		return guard(stdin, args[1:])
 	}
 	if len(args) > 1 && args[0] == execCommand {
-		return gate(args[1:], stderr)
+		return gate(args[1:], visible(stderr))
 	}
 	if len(args) == 1 && args[0] == verifyWorkerCommand {
 		return verifyWorker(ctx, stdin, stdout, stderr)
 	}
+	stdout, stderr = visible(stdout), visible(stderr)
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, peers: peers}
 	a.args = args
 	root := a.root()
@@ -241,19 +242,19 @@ func (a *app) logger() *slog.Logger {
 // warn tells people something, on standard error.
 func (a *app) warn(format string, args ...any) {
 	if !a.quiet {
-		fmt.Fprintf(a.stderr, "holdfast: "+format+"\n", args...)
+		_ = a.line(a.stderr, "holdfast: "+format, args...)
 	}
 }
 
 func (a *app) isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
+	f, ok := raw(w).(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // stdio is what the command under a lock gets. What is not a file is closed for it.
 func (a *app) stdio() [3]*os.File {
 	in, _ := a.stdin.(*os.File)
-	out, _ := a.stdout.(*os.File)
-	errs, _ := a.stderr.(*os.File)
+	out, _ := raw(a.stdout).(*os.File)
+	errs, _ := raw(a.stderr).(*os.File)
 	return [3]*os.File{in, out, errs}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	ossignal "os/signal"
@@ -67,11 +68,18 @@ type result struct {
 
 func run(t *testing.T, cmd *exec.Cmd) result {
 	t.Helper()
-	var out, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &stderr
+	var out interface {
+		io.Writer
+		fmt.Stringer
+	} = &bytes.Buffer{}
+	if w, ok := cmd.Stdout.(*trigger); ok {
+		out = w
+	}
+	var stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = out, &stderr
 	err := cmd.Run()
 	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
+	if err != nil && !errors.As(err, &exit) && !errors.Is(err, context.Canceled) {
 		t.Fatalf("%v: %v", cmd.Args, err)
 	}
 	return result{cmd.ProcessState.ExitCode(), out.String(), stderr.String()}

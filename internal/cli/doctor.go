@@ -108,7 +108,7 @@ func (a *app) printHealth(r health.Report, caps *backend.Capabilities) error {
 		return err
 	}
 	for _, f := range r.Found {
-		if _, err := fmt.Fprintln(a.stdout, f); err != nil {
+		if err := a.line(a.stdout, "%s", f); err != nil {
 			return fmt.Errorf("write the answer: %w", err)
 		}
 	}

@@ -143,8 +143,9 @@ func (a *app) printLeader(name string, l elector.Leader) {
 			"leader": map[string]any{"owner": l.Candidate, "note": l.Value, "token": uint64(l.Token), "since": stamp(l.Since)},
 		})
 	case l.Token == 0:
-		fmt.Fprintf(a.stdout, "%s  nobody leads %s\n", time.Now().Format("15:04:05.000"), name)
+		_ = a.line(a.stdout, "%s  nobody leads %s", time.Now().Format("15:04:05.000"), name)
 	default:
-		fmt.Fprintln(a.stdout, strings.TrimSpace(fmt.Sprintf("%s  %s leads %s, term %d  %s", time.Now().Format("15:04:05.000"), l.Candidate, name, l.Token, l.Value)))
+		text := fmt.Sprintf("%s  %s leads %s, term %d  %s", time.Now().Format("15:04:05.000"), l.Candidate, name, l.Token, l.Value)
+		_ = a.line(a.stdout, "%s", strings.TrimSpace(text))
 	}
 }

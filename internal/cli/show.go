@@ -194,8 +194,7 @@ func (a *app) showCommand() *cobra.Command {
 
 func (a *app) printLock(info holdfast.LockInfo) error {
 	if len(info.Holders) == 0 && len(info.Waiters) == 0 {
-		_, err := fmt.Fprintf(a.stdout, "%s is free\n", info.Name)
-		return err
+		return a.line(a.stdout, "%s is free", info.Name)
 	}
 	rows := make([][]string, 0, len(info.Holders)+len(info.Waiters))
 	for _, h := range info.Holders {
@@ -214,7 +213,11 @@ func (a *app) table(head []string, rows [][]string) error {
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, strings.Join(head, "\t"))
 	for _, r := range rows {
-		fmt.Fprintln(w, strings.Join(r, "\t"))
+		cells := make([]string, len(r))
+		for i, cell := range r {
+			cells[i] = oneLine(cell)
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
 	return w.Flush()
 }
@@ -237,7 +240,9 @@ func (a *app) completeNames(cmd *cobra.Command, args []string, prefix string) ([
 	}
 	names := make([]string, 0, len(page.Locks))
 	for _, l := range page.Locks {
-		names = append(names, l.Name)
+		if oneLine(l.Name) == l.Name { // a shell takes one per line, and prints them
+			names = append(names, l.Name)
+		}
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
 }

@@ -72,8 +72,20 @@ func (a *app) sayError(err error, status int) {
 		_ = json.NewEncoder(a.stderr).Encode(map[string]any{"error": err.Error(), "status": status})
 		return
 	}
-	fmt.Fprintf(a.stderr, "holdfast: %v\n", err)
+	for i, part := range parts(err) {
+		_ = a.line(a.stderr, "%s%v", [...]string{"holdfast: ", "  "}[min(i, 1)], part)
+	}
 	if _, ok := errors.AsType[*usage](err); ok {
 		fmt.Fprintln(a.stderr, `Try "holdfast help" or add --help.`)
 	}
+}
+
+// parts are the errors that errors.Join has made one of, or the one. A newline that is in an
+// error makes no part: the text may be a server's.
+func parts(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if ok && errors.Join(joined.Unwrap()...).Error() == err.Error() {
+		return joined.Unwrap()
+	}
+	return []error{err}
 }

@@ -58,12 +58,12 @@ func (a *app) top(ctx context.Context, c *holdfast.Client, prefix string, every 
 	defer cancel()
 	defer a.rawKeys(cancel)()
 	// A screen of its own, no cursor, and what is too wide is cut: a letter may be two columns wide.
-	fmt.Fprint(a.stdout, "\x1b[?1049h\x1b[?25l\x1b[?7l")
-	defer fmt.Fprint(a.stdout, "\x1b[?7h\x1b[?25h\x1b[?1049l") // as it was
+	a.control(a.stdout, "\x1b[?1049h\x1b[?25l\x1b[?7l")
+	defer a.control(a.stdout, "\x1b[?7h\x1b[?25h\x1b[?1049l") // as it was
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
-		fmt.Fprint(a.stdout, a.screen(ctx, c, prefix))
+		a.control(a.stdout, a.screen(ctx, c, prefix))
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -72,17 +72,18 @@ func (a *app) top(ctx context.Context, c *holdfast.Client, prefix string, every 
 	}
 }
 
-// screen is one picture of the table, cut to the terminal.
+// screen is one picture of the table, cut to the terminal. What a server has sent is visible in
+// it; the rest drives the terminal.
 func (a *app) screen(ctx context.Context, c *holdfast.Client, prefix string) string {
 	width, height := 80, 24
-	if f, ok := a.stdout.(*os.File); ok {
+	if f, ok := raw(a.stdout).(*os.File); ok {
 		if w, h, err := term.GetSize(int(f.Fd())); err == nil && w > 0 && h > 0 {
 			width, height = w, h
 		}
 	}
 	var text bytes.Buffer
 	view := *a
-	view.stdout, view.stderr = &text, &text
+	view.stdout, view.stderr = visible(&text), visible(&text)
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	locks, _, err := listAll(ctx, c, prefix, "", 0)
@@ -91,10 +92,10 @@ func (a *app) screen(ctx context.Context, c *holdfast.Client, prefix string) str
 		held += len(l.Holders)
 		waiting += len(l.Waiters)
 	}
-	fmt.Fprintf(&text, "holdfast top   %s   %s   %d locks, %d held, %d waiting   (q quits)\n\n",
+	fmt.Fprintf(view.stdout, "holdfast top   %s   %s   %d locks, %d held, %d waiting   (q quits)\n\n",
 		c.Capabilities().Name, time.Now().Format(time.TimeOnly), len(locks), held, waiting)
 	if err != nil {
-		fmt.Fprintf(&text, "%v\n", err)
+		_ = view.line(view.stdout, "%v", err)
 	} else {
 		_ = view.printLocks(locks)
 	}
