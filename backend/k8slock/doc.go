@@ -8,7 +8,8 @@
 // # Guarantees
 //
 // C1 to C14 as far as they are declared: no leases with an end of their own, no re-entry
-// across processes, no events. Leases live with their session, and that with the process.
+// across processes, no events. Leases live with their session, and that with the backend value
+// that opened it (Capabilities.Bound): to every other value it is ErrSessionLost.
 // Kubernetes ends nothing by itself: a session is over when some process of this package
 // has seen it unrenewed for its TTL, by its own monotonic clock and from when it saw the
 // newest renewal: no two clocks are compared. So a lock may stay with a process that died

@@ -26,6 +26,7 @@ func TestFaults(t *testing.T) {
 		"reply-of-a-renewal-lost": lostRenewal, "renewal-after-the-end": lateRenewal, "object-deleted": objectDeleted,
 		"deaf-watch": deafWatch, "deaf-observer": deafObserver, "broken-watch": brokenWatch, "conflicts": conflicts, "requests": requests, "refused": refused, "full-line": fullLine,
 		"names": names, "garbage": garbage, "unused": unused, "dead-to-the-hasty": deadToTheHasty,
+		"forgotten-writes": forgottenWrites, "strange-session": strangeSession,
 	} {
 		server.Namespace(name)
 		t.Run(name, func(t *testing.T) {

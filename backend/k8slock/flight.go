@@ -36,6 +36,8 @@ type flight struct {
 	running bool
 	// doubt: a write of ours may still be on its way. What it is based on has to go.
 	doubt bool
+	// settling: settle ends the doubt, if nothing else does before.
+	settling bool
 }
 
 // do makes a change and waits for it, as long as its context lets it.
@@ -91,8 +93,13 @@ func (b *Backend) fly(lock string, f *flight) {
 		b.mu.Lock()
 		batch := f.batch()
 		if len(batch) == 0 {
-			if f.running = false; !f.doubt {
+			f.running = false
+			switch {
+			case !f.doubt:
 				delete(b.flights, lock)
+			case !f.settling && !b.closed:
+				f.settling = true
+				b.work.Go(func() { b.settle(lock, f) })
 			}
 			b.mu.Unlock()
 			return
@@ -106,6 +113,35 @@ func (b *Backend) fly(lock string, f *flight) {
 		}
 		f.queue = f.queue[n:]
 		b.mu.Unlock()
+	}
+}
+
+// settle ends the doubt about a lock that nobody uses any more: it writes the lock as it is, so
+// that what the write in doubt is based on is no more. Otherwise each lost reply would leave a
+// flight behind for as long as the process lives.
+func (b *Backend) settle(lock string, f *flight) {
+	const soonest, latest = 200 * time.Millisecond, 30 * time.Second
+	for wait := soonest; ; wait = min(2*wait, latest) {
+		timer := time.NewTimer(wait/2 + rand.N(wait/2))
+		select {
+		case <-timer.C:
+		case <-b.base.Done():
+			timer.Stop()
+			return
+		}
+		b.mu.Lock()
+		if !f.doubt {
+			f.settling = false
+			if !f.running && b.flights[lock] == f {
+				delete(b.flights, lock)
+			}
+			b.mu.Unlock()
+			return
+		}
+		b.mu.Unlock()
+		ctx, cancel := context.WithTimeout(b.base, attempt)
+		_ = b.do(ctx, lock, &change{apply: func(r *record) bool { r.touch = true; return false }}) // else again
+		cancel()
 	}
 }
 
@@ -161,7 +197,11 @@ func (b *Backend) land(lock string, f *flight, batch []*change) (int, error) {
 				continue
 			}
 		}
-		if !r.changed && (!r.touch || !f.doubt) || base.version() == 0 {
+		if base.version() == 0 {
+			f.sure(b) // there is no object: all that was written to it on a condition has failed or will
+			return len(batch), nil
+		}
+		if !r.changed && (!r.touch || !f.doubt) {
 			return len(batch), nil
 		}
 		o, err := r.seal(b.rest.clock.now(), b.foreign(r))

@@ -148,9 +148,6 @@ func (b *Backend) Close() error {
 		defer cancel()
 		var all sync.WaitGroup
 		for _, s := range sessions {
-			if s.isGuest() {
-				continue // another value has made it
-			}
 			all.Go(func() { _ = b.remove(ctx, s) }) // else it ends with its time
 		}
 		all.Wait()

@@ -30,7 +30,6 @@ type session struct {
 	asking    map[leaseKey][]*asker  // acquires under way
 	swept     time.Time              // when abandoned was looked through
 	pulse     uint64                 // the version of the newest renewal
-	maker     string                 // the value that made its object; empty: it is not made yet
 }
 
 type leaseKey struct {
@@ -38,7 +37,8 @@ type leaseKey struct {
 	id   backend.LeaseID
 }
 
-// OpenSession makes a session, or confirms one that lives and takes its TTL on. Errors:
+// OpenSession makes a session, or confirms one that lives and takes its TTL on. A session that
+// another backend value has opened is ErrSessionLost here, and lives on there. Errors:
 // *InvalidError, ErrSessionLost, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) error {
 	if err := req.Validate(b.caps); err != nil {
@@ -112,14 +112,13 @@ func (s *session) open(ctx context.Context, ttl time.Duration) error {
 		if s.b.mirror.known(sessionName(s.id)) != nil {
 			return s.renew(ctx, ttl)
 		}
-		o, err := s.object(newObject(sessionName(s.id)), ttl, s.b.value)
+		o, err := s.object(newObject(sessionName(s.id)), ttl)
 		if err != nil {
 			return err
 		}
 		made, err := s.b.rest.create(ctx, o)
 		switch {
 		case err == nil:
-			_, _ = s.madeBy(made)
 			return s.made(made, ttl)
 		case !isStatus(err, http.StatusConflict):
 			return err
@@ -145,15 +144,15 @@ func (s *session) made(o *object, ttl time.Duration) error {
 }
 
 // object is the session's as it is to be written now.
-func (s *session) object(base *object, ttl time.Duration, maker string) (*object, error) {
-	text, err := json.Marshal(sessionState{ID: s.id, TTL: ttl, Value: maker})
+func (s *session) object(base *object, ttl time.Duration) (*object, error) {
+	text, err := json.Marshal(sessionState{ID: s.id, TTL: ttl, Value: s.b.value})
 	if err != nil {
 		return nil, fmt.Errorf("encode the session: %w", err)
 	}
 	o := base.clone()
 	o.Metadata.Labels[kindLabel] = kindSession
 	o.Metadata.Annotations[stateKey] = string(text)
-	o.Spec.HolderIdentity = "holdfast_" + maker
+	o.Spec.HolderIdentity = "holdfast_" + s.b.value
 	o.Spec.LeaseDurationSeconds = int32((ttl + time.Second - 1) / time.Second) //nolint:gosec // a day at most
 	o.Spec.RenewTime = &microTime{s.b.rest.clock.now()}
 	if o.Spec.AcquireTime == nil {
@@ -162,23 +161,11 @@ func (s *session) object(base *object, ttl time.Duration, maker string) (*object
 	return o, nil
 }
 
-// madeBy gives the value that made the object, and reports false where that is another
-// than of the one that was opened.
-func (s *session) madeBy(o *object) (string, bool) {
+// isOurs reports whether this value has made the object of the session. A session is bound to
+// the value that opened it: see Capabilities.Bound.
+func (s *session) isOurs(o *object) bool {
 	state, ok := readSession(o)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.maker == "" {
-		s.maker = state.Value
-	}
-	return state.Value, ok && state.Value == s.maker
-}
-
-// isGuest reports whether another value has made the session.
-func (s *session) isGuest() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.maker != "" && s.maker != s.b.value
+	return ok && state.Value == s.b.value
 }
 
 // renew writes the session's object again, if it is the one that was made. It never makes
@@ -199,12 +186,11 @@ func (s *session) renew(ctx context.Context, ttl time.Duration) error {
 				return backend.ErrSessionLost
 			}
 		}
-		maker, ok := s.madeBy(base)
-		if !ok {
-			s.b.gone(s.id) // somebody has made another one with this ID
+		if !s.isOurs(base) {
+			s.b.disown(s)
 			return backend.ErrSessionLost
 		}
-		o, err := s.object(base, ttl, maker)
+		o, err := s.object(base, ttl)
 		if err != nil {
 			return err
 		}
@@ -352,12 +338,40 @@ func (b *Backend) remove(ctx context.Context, s *session) error {
 			return nil
 		}
 	}
+	if !s.isOurs(o) {
+		b.disown(s)
+		return nil
+	}
 	if err := b.rest.remove(ctx, at, o.Metadata.UID, ""); err != nil && !isStatus(err, http.StatusNotFound, http.StatusConflict) {
 		return err
 	}
 	b.absent(at, o.version()+1)
 	b.gone(s.id)
 	return nil
+}
+
+// disown forgets a session whose object another value has made. That session lives, with all
+// that it holds: unlike one that is gone, its leases stay where they are.
+func (b *Backend) disown(s *session) {
+	b.mu.Lock()
+	if b.sessions[s.id] == s {
+		delete(b.sessions, s.id)
+	}
+	b.mu.Unlock()
+	m := &b.mirror
+	m.mu.Lock()
+	for at, leases := range m.held {
+		for lease, owner := range leases {
+			if owner == s {
+				m.unhold(at, lease)
+			}
+		}
+	}
+	m.mu.Unlock()
+	if s.life.Err() == nil {
+		s.die(backend.ErrSessionLost)
+		s.lost(backend.Loss{Session: s.id, Cause: backend.CauseSession})
+	}
 }
 
 // gone takes note that a session is no more: its leases are nobody's from now on.
@@ -404,19 +418,9 @@ func (b *Backend) gone(id backend.SessionID) {
 		}
 		locks = append(locks, l)
 	}
-	if s != nil {
-		for at, leases := range m.held {
-			for lease, owner := range leases {
-				if owner == s {
-					m.unhold(at, lease)
-				}
-			}
-		}
-	}
 	m.mu.Unlock()
-	if s != nil && s.life.Err() == nil {
-		s.die(backend.ErrSessionLost)
-		s.lost(backend.Loss{Session: id, Cause: backend.CauseSession})
+	if s != nil {
+		b.disown(s)
 	}
 	for _, l := range locks {
 		b.background(func() { b.tidy(l.name, l.wait) })
