@@ -70,7 +70,8 @@ func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, er
 	if t.tls {
 		scheme = "https"
 	}
-	owned := &http.Client{Transport: wary{transport}}
+	// A redirect would carry the token to whoever it names.
+	owned := &http.Client{Transport: wary{transport}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	client, err := api.NewClient(&api.Config{
 		Address: t.address, Scheme: scheme, HttpClient: owned, Token: t.token,
 		Datacenter: t.datacenter, Namespace: t.namespace, Partition: t.partition,
@@ -106,7 +107,7 @@ func (t *target) transport() (*http.Transport, error) {
 	const connections, idle = 2 * maxQuestions, 90 * time.Second
 	tr := &http.Transport{
 		MaxConnsPerHost: connections, MaxIdleConns: connections, MaxIdleConnsPerHost: connections,
-		IdleConnTimeout: idle, Proxy: http.ProxyFromEnvironment,
+		IdleConnTimeout: idle, Proxy: proxyOf,
 		DialContext: (&net.Dialer{Timeout: answerTime, KeepAlive: answerTime}).DialContext,
 	}
 	if !t.tls {
@@ -131,6 +132,15 @@ func (t *target) transport() (*http.Transport, error) {
 		tr.TLSClientConfig.Certificates = []tls.Certificate{cert}
 	}
 	return tr, nil
+}
+
+// proxyOf is the proxy of the environment, for HTTPS alone: that one gets a tunnel. A proxy of
+// plain HTTP would read the token.
+func proxyOf(r *http.Request) (*url.URL, error) {
+	if r.URL.Scheme != "https" {
+		return nil, nil //nolint:nilnil // no proxy: see http.Transport
+	}
+	return http.ProxyFromEnvironment(r) //nolint:wrapcheck // it stands in for it
 }
 
 func badURL(value, bound string) error {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -183,7 +184,7 @@ func (c *cluster) transport() (*wires, error) {
 	const idle, ping = 90 * time.Second, 5 * time.Second
 	w := &wires{dialer: net.Dialer{Timeout: attempt, KeepAlive: ping}, open: make(map[*wire]struct{})}
 	t := &http.Transport{
-		Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, IdleConnTimeout: idle, MaxIdleConnsPerHost: 16,
+		Proxy: proxyOf, ForceAttemptHTTP2: true, IdleConnTimeout: idle, MaxIdleConnsPerHost: 16,
 		TLSHandshakeTimeout: attempt, HTTP2: &http.HTTP2Config{SendPingTimeout: ping, PingTimeout: ping},
 		DialContext:     w.dial,
 		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.serverName, InsecureSkipVerify: c.insecure}, //nolint:gosec // the kubeconfig says so
@@ -206,6 +207,15 @@ func (c *cluster) transport() (*wires, error) {
 	}
 	w.Transport = t
 	return w, nil
+}
+
+// proxyOf is the proxy of the environment, for HTTPS alone: that one gets a tunnel. A proxy of
+// plain HTTP would read the token.
+func proxyOf(r *http.Request) (*url.URL, error) {
+	if r.URL.Scheme != "https" {
+		return nil, nil //nolint:nilnil // no proxy: see http.Transport
+	}
+	return http.ProxyFromEnvironment(r) //nolint:wrapcheck // it stands in for it
 }
 
 // bearer shows a token, which is read again from its file now and then: a pod's lives for

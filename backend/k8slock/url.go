@@ -65,7 +65,12 @@ func (c *cluster) open(cfg Config) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := New(&http.Client{Transport: &bearer{next: transport, token: c.token, file: c.tokenFile}}, c.server, cfg)
+	client := &http.Client{
+		Transport: &bearer{next: transport, token: c.token, file: c.tokenFile},
+		// A redirect would carry the token to whoever it names.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	b, err := New(client, c.server, cfg)
 	if err != nil {
 		return nil, err
 	}

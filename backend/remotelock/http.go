@@ -202,7 +202,7 @@ func newClient(conf *tls.Config, clearHTTP2 bool) *client {
 	return &client{wires: all, Client: &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport: &http.Transport{
-			Proxy:               http.ProxyFromEnvironment,
+			Proxy:               proxyOf,
 			DialContext:         all.dial,
 			TLSClientConfig:     conf.Clone(),
 			TLSHandshakeTimeout: 5 * time.Second,
@@ -267,6 +267,15 @@ func (b *Backend) settle(ctx context.Context) error {
 	p.pause = min(max(2*p.pause, soonest), latest)
 	p.until = time.Now().Add(p.pause)
 	return nil
+}
+
+// proxyOf is the proxy of the environment, for HTTPS alone: that one gets a tunnel. A proxy of
+// plain HTTP would read the token.
+func proxyOf(r *http.Request) (*url.URL, error) {
+	if r.URL.Scheme != "https" {
+		return nil, nil //nolint:nilnil // no proxy: see http.Transport
+	}
+	return http.ProxyFromEnvironment(r) //nolint:wrapcheck // it stands in for it
 }
 
 func probe(ctx context.Context, c *client, to string) error {

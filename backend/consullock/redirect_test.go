@@ -1,0 +1,40 @@
+package consullock_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/consullock"
+)
+
+// TestRedirect: where a server sends us on, the token does not follow.
+func TestRedirect(t *testing.T) {
+	t.Parallel()
+	stolen := make(chan string, 100)
+	thief := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { stolen <- r.Header.Get("X-Consul-Token") }))
+	defer thief.Close()
+	asked := make(chan struct{}, 100)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		http.Redirect(w, r, thief.URL, http.StatusTemporaryRedirect)
+	}))
+	defer server.Close()
+	b, err := consullock.Open(t.Context(), "consul://:secret@"+strings.TrimPrefix(server.URL, "http://"), nil)
+	if err == nil {
+		defer b.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		err = b.OpenSession(ctx, backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+	}
+	if err == nil || len(asked) == 0 {
+		t.Errorf("a server that redirects: %v, asked %d times", err, len(asked))
+	}
+	if len(stolen) > 0 {
+		t.Errorf("the redirect was followed, with the token %q", <-stolen)
+	}
+}
