@@ -113,14 +113,15 @@ soak: deps ## rounds of a minute on the same servers, which are stopped and cras
 	SOAK='$(if $(filter file,$(origin FOR)),24h,$(FOR))' SEED='$(SEED)' PROFILE='$(PROFILE)' BACKEND='$(or $(BACKEND),sqlite)' TTL='$(TTL)' $(GO) test -count=1 -v -run '^TestSoak$$' -timeout 0 ./verify/play
 
 .PHONY: crash
-crash: deps ## a store is killed KILLS times under load, on a slow disk: BACKEND=mysql, mysql+getlock, postgres, postgres+advisory, redis, etcd, zookeeper, consul, kubernetes
-	HOLDFAST_KILLS='$(KILLS)' $(GO) test -count=1 -v -run '$(or $(crash-test-$(BACKEND)),^TestConformance$$)/^restart$$/^C2$$/^killed-under-load$$' -timeout 0 ./backend/$(or $(crash-folder-$(BACKEND)),$(BACKEND)lock)
+crash: deps ## a store is killed KILLS times under load, on a slow disk: BACKEND=mysql, mysql+getlock, postgres, postgres+advisory, sqlite, redis, etcd, zookeeper, consul, kubernetes
+	HOLDFAST_KILLS='$(KILLS)' $(GO) test -count=1 -v -run '$(or $(crash-run-$(BACKEND)),$(or $(crash-test-$(BACKEND)),^TestConformance$$)/^restart$$/^C2$$/^killed-under-load$$)' -timeout 0 ./backend/$(or $(crash-folder-$(BACKEND)),$(BACKEND)lock)
 KILLS   ?= 200
 crash-folder-mysql+getlock     = mysqllock
 crash-test-mysql+getlock       = ^TestUserLocksConformance$$
 crash-folder-postgres          = pglock
 crash-folder-postgres+advisory = pglock
 crash-test-postgres+advisory   = ^TestAdvisoryConformance$$
+crash-run-sqlite               = ^TestKilledUnderLoad$$
 crash-folder-zookeeper         = zklock
 crash-folder-kubernetes        = k8slock
 
