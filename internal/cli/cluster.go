@@ -53,7 +53,7 @@ are no majority: see reclaim.`),
 		a.clusterChangeCommand("promote NAME", "promote", "Give a node its vote that has caught up",
 			`Give a node that has joined its vote. That happens by itself, when the node has caught up:
 the command says why it does not.`),
-		a.clusterSnapshotCommand(),
+		a.clusterSnapshotCommand(), a.clusterRestoreCommand(), a.clusterReclaimCommand(),
 	)
 	return cmd
 }

@@ -50,9 +50,6 @@ func (r *record) next() boot {
 // cannot: a cluster that was stopped as a whole has to start again. It returns what to wait for.
 func (e *Etcd) checkPeers(ctx context.Context) (string, error) {
 	rec := e.recorded()
-	if rec.Member == "" { // etcd did not get as far as telling
-		return "", nil
-	}
 	var movers []Peer
 	for _, h := range e.peers.ask(ctx, e.others(), true) {
 		if ctx.Err() != nil {
@@ -62,7 +59,7 @@ func (e *Etcd) checkPeers(ctx context.Context) (string, error) {
 			continue
 		}
 		if h.info.Cluster != rec.Cluster {
-			return "", fmt.Errorf("embedded: %s is in the cluster %s, and %s has the data of the cluster %s: %w", h.peer.Name, h.info.Cluster, e.cfg.Name, rec.Cluster, ErrRefused)
+			return "", fmt.Errorf("embedded: %s is in the cluster %s, and %s has the data of another one, %q: only one of them may run: %w", h.peer.Name, h.info.Cluster, e.cfg.Name, rec.Cluster, ErrRefused)
 		}
 		own := slices.IndexFunc(h.info.Members, func(m recordMember) bool { return m.ID == rec.Member })
 		if h.info.Confirmed && own < 0 {

@@ -33,7 +33,8 @@ func (c core) With(fields []zapcore.Field) zapcore.Core {
 // caller gets the error.
 func harmless(message string) bool {
 	switch message {
-	case "failed to update storage version", "setting up serving from embedded etcd failed.", "bootstrap failed":
+	case "failed to update storage version", "setting up serving from embedded etcd failed.", "bootstrap failed",
+		"rejecting promote learner: learner is not ready": // it asks again
 		return true
 	}
 	return false

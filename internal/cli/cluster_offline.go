@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-io/holdfast/server/embedded"
+)
+
+// nodeFlags describe the node of a data folder, as those of serve do.
+func nodeFlags(cmd *cobra.Command, o *serveOptions) {
+	f := cmd.Flags()
+	f.StringVar(&o.dataDir, "data-dir", "", "folder of the node, which must be stopped (default: as of serve)")
+	f.StringVar(&o.name, "name", "", "as of serve")
+	f.StringSliceVar(&o.cluster, "cluster", nil, "as of serve")
+	f.StringVar(&o.peerTLS.Cert, "peer-cert", "", "as of serve")
+	f.StringVar(&o.peerTLS.Key, "peer-key", "", "as of serve")
+	f.StringVar(&o.peerTLS.CA, "peer-ca", "", "as of serve")
+}
+
+func (a *app) offlineConfig(o serveOptions) (embedded.Config, error) {
+	peers, err := peersOf(o.cluster)
+	if err != nil {
+		return embedded.Config{}, err
+	}
+	return a.nodeConfig(o, peers)
+}
+
+func (a *app) clusterRestoreCommand() *cobra.Command {
+	var o serveOptions
+	cmd := &cobra.Command{
+		Use:   "restore FILE",
+		Short: "Make a new cluster of one node out of a snapshot",
+		Long: `Fill the empty data folder of a node that is stopped with a snapshot, as a new cluster of
+this node alone. Start it with the same flags then, and the others with empty folders: they
+join it.
+
+Tokens go on above every one that was granted before. Locks that were granted after the
+snapshot are not known any more: stop their holders, or check tokens where the data is.`,
+		Example: `  holdfast cluster restore holdfast.db --data-dir /var/lib/holdfast --name a --cluster a=...,b=...,c=...`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			conf, err := a.offlineConfig(o)
+			if err != nil {
+				return err
+			}
+			if err := embedded.Restore(conf, args[0]); err != nil {
+				return err
+			}
+			return a.printRestored(conf.DataDir, args[0])
+		},
+	}
+	nodeFlags(cmd, &o)
+	return cmd
+}
+
+func (a *app) printRestored(dir, from string) error {
+	if a.json {
+		return a.printJSON(map[string]any{"data_dir": dir, "from": from})
+	}
+	_, err := fmt.Fprintf(a.stdout, "%s: a new cluster of one node, from %s; start it, and the others with empty folders\n", dir, from)
+	return err
+}
+
+// reclaimTime bounds the start of etcd that reads the folder.
+const reclaimTime = 5 * time.Minute
+
+func (a *app) clusterReclaimCommand() *cobra.Command {
+	var o serveOptions
+	var lost []string
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "reclaim --give-up NAME,NAME",
+		Short: "Go on from one node when the majority is lost for good",
+		Long: `Make a new cluster of one node out of the data folder of a node that is stopped, when more
+than half of the nodes will never come back. Of the nodes that are left take the one with
+the greatest revision in "holdfast cluster status".
+
+Every other member must be named: it is given up for good, and refused when it comes back
+with its data. What the majority has agreed on without this node is forgotten: a lock can be
+granted that a holder still believes to have. Stop the holders, or check tokens where the
+data is: they go on above every one of before. The former data is kept beside the new.
+
+It asks for the names again where there is a terminal, and else needs --yes.`,
+		Example: `  holdfast cluster reclaim --data-dir /var/lib/holdfast --name a --cluster a=...,b=...,c=... --give-up b,c`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			conf, err := a.offlineConfig(o)
+			if err != nil {
+				return err
+			}
+			if err := a.confirmLoss(lost, yes); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), reclaimTime)
+			defer cancel()
+			if err := embedded.ReclaimAlone(ctx, conf, lost); err != nil {
+				return err
+			}
+			return a.printRestored(conf.DataDir, "what this node had")
+		},
+	}
+	nodeFlags(cmd, &o)
+	cmd.Flags().StringSliceVar(&lost, "give-up", nil, "all other members, which are lost for good")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do it, without asking")
+	return cmd
+}
+
+// confirmLoss has somebody type the names of the nodes that are given up.
+func (a *app) confirmLoss(lost []string, yes bool) error {
+	if yes {
+		return nil
+	}
+	if a.terminal() < 0 {
+		return usageError("yes", "nothing was done; add --yes to give up %s for good", strings.Join(lost, ", "))
+	}
+	fmt.Fprintf(a.stderr, "holdfast: locks may be granted that their holders still believe to have. Type the names of the nodes that are lost for good: ")
+	line, err := bufio.NewReader(a.stdin).ReadString('\n')
+	typed := strings.FieldsFunc(line, func(r rune) bool { return r == ',' || r <= ' ' })
+	slices.Sort(typed)
+	if err != nil || !slices.Equal(typed, slices.Sorted(slices.Values(lost))) {
+		return usageError("give-up", "nothing was done: that is not %s", strings.Join(lost, ", "))
+	}
+	return nil
+}

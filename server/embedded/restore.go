@@ -1,0 +1,199 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/etcdutl/v3/snapshot"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+)
+
+// revisionBump is by how much a restore raises the revision, out of which tokens are made: above
+// whatever was granted since the data was saved. At 10,000 changes a second that is for a day.
+const revisionBump = 1_000_000_000
+
+// Restore makes the data folder of a new cluster of one node out of a file that Snapshot wrote.
+// The folder must be empty. The node is started afterwards with the same configuration, and
+// others join it with empty folders.
+//
+// Every token that is granted afterwards is above every one that was granted before. Leases
+// that were granted after the snapshot are not known: their holders learn it by their next
+// renewal, and until then another client can be granted the same lock with a greater token.
+// Leases of the snapshot have their whole TTL.
+//
+// Errors: ErrInvalid; ErrRefused where the folder has data; what the file system says, or
+// etcd of a file that is no snapshot.
+func Restore(cfg Config, file string) error {
+	return offline(cfg, func(cfg Config) error {
+		if rec, err := readRecord(cfg.DataDir); err != nil || rec != nil {
+			return errors.Join(err, fmt.Errorf("%s has the data of a node: restore into an empty folder: %w", cfg.DataDir, ErrRefused))
+		}
+		if data, err := hasData(cfg.DataDir); err != nil || data {
+			return errors.Join(err, fmt.Errorf("%s has the data of a node: restore into an empty folder: %w", cfg.DataDir, ErrRefused))
+		}
+		return restore(cfg, file, filepath.Join(cfg.DataDir, etcdDir), false)
+	})
+}
+
+// offline runs f on the folder of a node that is stopped, with the lock of the folder.
+func offline(cfg Config, f func(Config) error) error {
+	if err := cfg.complete(); err != nil {
+		return err
+	}
+	if err := makeDir(cfg.DataDir); err != nil {
+		return fmt.Errorf("embedded: data folder: %w", err)
+	}
+	lock, err := lockDir(cfg.DataDir)
+	if err != nil {
+		return fmt.Errorf("embedded: data folder %s: %w", cfg.DataDir, err)
+	}
+	defer func() { _ = lock.Close() }()
+	if err := f(cfg); err != nil {
+		return fmt.Errorf("embedded: %w", err)
+	}
+	return nil
+}
+
+// restore writes etcd's data out of a file, as a new cluster of this node. In place of an
+// older folder the new one is put as a whole.
+func restore(cfg Config, file, dir string, ofFolder bool) error {
+	fresh := dir + ".new"
+	if err := os.RemoveAll(fresh); err != nil {
+		return err //nolint:wrapcheck // it names the folder
+	}
+	token := randomMark()
+	err := snapshot.NewV3(bridge(cfg.Logger)).Restore(snapshot.RestoreConfig{
+		SnapshotPath: file, Name: cfg.Name, OutputDataDir: fresh, PeerURLs: []string{cfg.peerURL()},
+		InitialCluster: cfg.Name + "=" + cfg.peerURL(), InitialClusterToken: token,
+		RevisionBump: revisionBump, MarkCompacted: true,
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("restore %s: %w", file, err), os.RemoveAll(fresh))
+	}
+	if ofFolder {
+		old := fmt.Sprintf("%s.before-%s", dir, time.Now().UTC().Format("20060102T150405.000"))
+		if err := os.Rename(dir, old); err != nil {
+			return err //nolint:wrapcheck // it names the folder
+		}
+	}
+	// In every moment either the data is whole, or a record that says that there was data has
+	// the start refused.
+	rec := &record{State: stateStarted, Name: cfg.Name, URL: cfg.peerURL(), Token: token}
+	if err := rec.write(cfg.DataDir); err != nil {
+		return err
+	}
+	return errors.Join(os.Rename(fresh, dir), syncDir(cfg.DataDir))
+}
+
+// ReclaimAlone makes a cluster of this node alone out of the folder of one whose cluster has lost
+// its majority for good. lost must name every other member: they are given up, and refused when
+// they come back. What is in the folder is kept beside it.
+//
+// What a majority without this node has agreed on since is forgotten: a lock that was granted
+// there can be granted again. Every token is above every one of before, so that a resource that
+// checks them refuses the former holder. The node must be stopped, and so must the others be.
+// ctx bounds the start of etcd.
+//
+// Errors: ErrInvalid where lost is not the other members; ErrRefused without data; what etcd says.
+func ReclaimAlone(ctx context.Context, cfg Config, lost []string) error {
+	return offline(cfg, func(cfg Config) error {
+		rec, err := readRecord(cfg.DataDir)
+		if err != nil {
+			return err
+		}
+		if data, err := hasData(cfg.DataDir); err != nil || !data {
+			return errors.Join(err, fmt.Errorf("%s has no data to go on from: %w", cfg.DataDir, ErrRefused))
+		}
+		others := []string{}
+		if rec != nil {
+			if rec.Name != cfg.Name {
+				return invalid("name", cfg.Name, "the node's, "+rec.Name)
+			}
+			for _, m := range rec.Members {
+				if m.ID != rec.Member {
+					others = append(others, nameOr(m))
+				}
+			}
+		}
+		slices.Sort(others)
+		given := slices.Sorted(slices.Values(lost))
+		if !slices.Equal(others, given) {
+			return invalid("give-up", strings.Join(given, ","), "all other members, as this node knows them: "+strings.Join(others, ","))
+		}
+		return reclaim(ctx, cfg)
+	})
+}
+
+func nameOr(m recordMember) string {
+	if m.Name != "" {
+		return m.Name
+	}
+	return m.ID
+}
+
+// reclaim starts etcd by itself, which drops what was never agreed on, and restores what it has.
+func reclaim(ctx context.Context, cfg Config) error {
+	e := &Etcd{cfg: cfg}
+	e.cfg.Cluster, e.cfg.PeerTLS, e.cfg.ListenPeers, e.cfg.ListenClients = nil, nil, "", nil
+	defer func() {
+		if e.socket != "" {
+			_ = os.RemoveAll(e.socket)
+		}
+	}()
+	file := filepath.Join(cfg.DataDir, "reclaim.db")
+	// etcd changes what it is started on: a copy of the folder is what can be gone back to.
+	work := filepath.Join(cfg.DataDir, etcdDir+".work")
+	if err := errors.Join(os.RemoveAll(work), os.CopyFS(work, os.DirFS(filepath.Join(cfg.DataDir, etcdDir)))); err != nil {
+		return err //nolint:wrapcheck // it names the folder
+	}
+	defer func() { _ = errors.Join(os.RemoveAll(work), os.Remove(file)) }()
+	ec, err := e.config()
+	if err != nil {
+		return err
+	}
+	ec.Dir, ec.ForceNewCluster = work, true
+	if err := save(ctx, ec, file); err != nil {
+		return err
+	}
+	return restore(cfg, file, filepath.Join(cfg.DataDir, etcdDir), true)
+}
+
+// save writes a snapshot of an etcd that is started for it.
+func save(ctx context.Context, ec *embed.Config, file string) error {
+	node, err := embed.StartEtcd(ec)
+	if err != nil {
+		return fmt.Errorf("start etcd alone: %w", err)
+	}
+	defer node.Close()
+	select {
+	case <-node.Server.ReadyNotify():
+	case <-node.Server.StopNotify():
+		return errors.New("etcd stopped while it started; the log says why")
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	c := v3client.New(node.Server)
+	defer func() { _ = c.Close() }()
+	r, err := c.Snapshot(ctx)
+	if err != nil {
+		return fmt.Errorf("snapshot: %w", err)
+	}
+	defer func() { _ = r.Close() }()
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, keyMode) //nolint:gosec // in the data folder
+	if err != nil {
+		return err //nolint:wrapcheck // it names the file
+	}
+	_, err = io.Copy(f, r)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("snapshot: %w", err)
+	}
+	return nil
+}
