@@ -214,6 +214,28 @@ func (a *app) askCluster(ctx context.Context, method, path string, in any) (*emb
 	return &s, nil
 }
 
+// membersDown are the nodes behind a Holdfast server that do not run, a sentence each. A server
+// on another store, or one that does not let this client see it, has none.
+func (a *app) membersDown(ctx context.Context) []string {
+	if url, err := a.url(); err != nil || !strings.HasPrefix(url, "holdfast") {
+		return nil
+	}
+	s, err := a.askCluster(ctx, http.MethodGet, "", nil)
+	if err != nil {
+		return nil
+	}
+	var down []string
+	for _, m := range s.Members {
+		switch {
+		case m.State != "running":
+			down = append(down, fmt.Sprintf("the node %s of the cluster is down (%s)", m.Name, m.State))
+		case m.Learner:
+			down = append(down, fmt.Sprintf("the node %s of the cluster has no vote yet", m.Name))
+		}
+	}
+	return down
+}
+
 func (a *app) sendCluster(ctx context.Context, method, path string, in any) (*http.Response, error) {
 	base, token, err := a.nodeURL()
 	if err != nil {

@@ -65,6 +65,12 @@ func (a *app) doctor(ctx context.Context) error {
 		return err // interrupted: that says nothing of the backend
 	}
 	caps := b.Capabilities()
+	if found := a.membersDown(ctx); len(found) > 0 {
+		r.Found = append(r.Found, found...)
+		if r.Status == health.Healthy {
+			r.Status = health.Degraded
+		}
+	}
 	return a.diagnose(r, &caps)
 }
 

@@ -3,6 +3,7 @@ package embedded_test
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -435,4 +436,142 @@ func TestStrangersAtThePeerPort(t *testing.T) {
 		cancel()
 		_ = c.Close()
 	}
+}
+
+// A copy that no file system can tell apart, as of a whole disk: the others know of a later
+// start of the member than the copy does, and refuse it, and the copy is told so.
+func TestOldDisk(t *testing.T) {
+	t.Parallel()
+	f := formed(t, "a", "b", "c")
+	f.acquire("a", "x")
+	f.close("c")
+	disk := filepath.Join(f.dir, "disk")
+	if err := os.CopyFS(disk, os.DirFS(f.folder("c"))); err != nil {
+		t.Fatal(err)
+	}
+	f.open("c")
+	f.ready("c")
+	f.insist("the others know of the start", func(context.Context) error {
+		own := bootOf(t, f.folder("c"), "c")
+		for _, name := range []string{"a", "b"} {
+			if got := bootOf(t, f.folder(name), "c"); got != own || own == "" {
+				return fmt.Errorf("%s knows %q of c, which says %q", name, got, own)
+			}
+		}
+		return nil
+	})
+	f.close("c")
+	f.wipe("c")
+	if err := errors.Join(os.CopyFS(f.folder("c"), os.DirFS(disk)), forgetPlaces(f.folder("c"))); err != nil {
+		t.Fatal(err)
+	}
+	f.open("c")
+	f.refused("c", "this one is older, or a clone")
+	// Also where the others have just been started themselves, and have no majority yet.
+	f.close("a", "b")
+	f.open("a")
+	f.open("c")
+	f.refused("c", "this one is older, or a clone")
+}
+
+// record is what a test reads of node.json.
+type record struct {
+	Members []struct{ ID, Name string } `json:"members"`
+	Boots   map[string]struct {
+		Number int
+		Mark   string
+	} `json:"boots"`
+}
+
+// bootOf is the last start of a member that a folder knows of.
+func bootOf(t *testing.T, folder, member string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(folder, "node.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r record
+	if err := json.Unmarshal(data, &r); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range r.Members {
+		if b, ok := r.Boots[m.ID]; ok && m.Name == member {
+			return fmt.Sprint(b)
+		}
+	}
+	return ""
+}
+
+// forgetPlaces makes a folder one that is not known to be a copy.
+func forgetPlaces(folder string) error {
+	path := filepath.Join(folder, "node.json")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var all map[string]any
+	if err := json.Unmarshal(data, &all); err != nil {
+		return err
+	}
+	delete(all, "places")
+	if data, err = json.Marshal(all); err != nil {
+		return err
+	}
+	return os.WriteFile(path, data, 0o600)
+}
+
+// A changed peer URL is carried out by the others before the node starts.
+func TestMoved(t *testing.T) {
+	t.Parallel()
+	f := formed(t, "a", "b", "c")
+	f.close("c")
+	moved := fmt.Sprintf("http://127.0.0.1:%d", testserver.FreePort(t))
+	f.list = slices.Clone(f.list)
+	f.list[2].URL = moved
+	f.open("c")
+	f.ready("c")
+	f.insist("a knows where c is", func(context.Context) error {
+		for _, m := range f.node("a").Status(t.Context()).Members {
+			if m.Name == "c" && m.State == "running" && strings.HasSuffix(m.URL, strings.TrimPrefix(moved, "http")) {
+				return nil
+			}
+		}
+		return errors.New("it does not")
+	})
+	f.acquire("c", "x")
+}
+
+// A data folder that is a link, or belongs to another user, is refused.
+func TestFolderOfOthers(t *testing.T) {
+	t.Parallel()
+	dir := testserver.Dir(t)
+	real, link := filepath.Join(dir, "real"), filepath.Join(dir, "link")
+	e, err := embedded.Start(t.Context(), embedded.Config{DataDir: real})
+	if err := errors.Join(err, e.Close(), os.Symlink(real, link)); err != nil {
+		t.Fatal(err)
+	}
+	refused := func(what, dir, says string) {
+		t.Helper()
+		e, err := embedded.Open(embedded.Config{DataDir: dir})
+		if err == nil {
+			_ = e.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	refused("a link", link, "is a symbolic link")
+	wal := filepath.Join(real, "etcd", "member", "wal")
+	if err := errors.Join(os.Rename(wal, filepath.Join(dir, "wal")), os.Symlink(filepath.Join(dir, "wal"), wal)); err != nil {
+		t.Fatal(err)
+	}
+	refused("a link within", real, "is a symbolic link")
+	if os.Getuid() != 0 {
+		return // only root can make a folder of somebody else
+	}
+	other := filepath.Join(dir, "other")
+	if err := errors.Join(os.Mkdir(other, 0o700), os.Chown(other, 65534, 65534)); err != nil {
+		t.Fatal(err)
+	}
+	refused("of another user", other, "belongs to the user with the ID 65534")
 }

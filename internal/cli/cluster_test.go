@@ -1,0 +1,134 @@
+//go:build unix
+
+package cli_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/server/embedded"
+)
+
+// trio is three nodes on the loopback.
+type trio struct {
+	t     *testing.T
+	dir   string
+	peers []string
+	addrs []string
+	nodes []*testserver.Process
+}
+
+func startTrio(t *testing.T) *trio {
+	t.Helper()
+	c := &trio{t: t, dir: testserver.Dir(t), nodes: make([]*testserver.Process, 3)}
+	for _, name := range []string{"a", "b", "c"} {
+		c.peers = append(c.peers, fmt.Sprintf("%s=http://127.0.0.1:%d", name, testserver.FreePort(t)))
+		c.addrs = append(c.addrs, fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t)))
+	}
+	for i := range c.nodes {
+		c.start(i)
+	}
+	return c
+}
+
+func (c *trio) folder(i int) string { return filepath.Join(c.dir, c.peers[i][:1]) }
+
+func (c *trio) flags(i int) []string {
+	return []string{"--data-dir", c.folder(i), "--name", c.peers[i][:1], "--cluster", strings.Join(c.peers, ",")}
+}
+
+func (c *trio) start(i int) {
+	c.nodes[i] = testserver.Start(c.t, testserver.Command{
+		Path: binary, Args: append([]string{"serve", "--listen", c.addrs[i]}, c.flags(i)...), Env: []string{"XDG_STATE_HOME=" + c.dir},
+	})
+}
+
+// cluster runs a subcommand on a node.
+func (c *trio) cluster(i int, args ...string) result {
+	return run(c.t, command(c.t, "holdfast://"+c.addrs[i], append([]string{"cluster"}, args...)...))
+}
+
+func (c *trio) status(i int) embedded.Status {
+	c.t.Helper()
+	r := c.cluster(i, "status", "--json")
+	var s embedded.Status
+	if err := json.Unmarshal([]byte(r.out), &s); err != nil {
+		c.t.Fatalf("%v: %+v", err, r)
+	}
+	return s
+}
+
+// becomes waits until the status of a node has an exit status.
+func (c *trio) becomes(i, status int) {
+	c.t.Helper()
+	c.nodes[i].Await(time.Minute, func(context.Context) error {
+		if r := c.cluster(i, "status"); r.status != status {
+			return fmt.Errorf("%+v", r)
+		}
+		return nil
+	})
+}
+
+// Nodes that wait say so; the commands form a cluster, take a node out of it whose data is gone,
+// and let it in again, while verify plays on it.
+func TestClusterReplacedUnderLoad(t *testing.T) {
+	t.Parallel()
+	c := startTrio(t)
+	c.becomes(0, 74)
+	c.nodes[0].Await(time.Minute, func(context.Context) error {
+		if r := c.cluster(0, "init"); r.status != 0 {
+			return fmt.Errorf("%+v", r)
+		}
+		return nil
+	})
+	for i := range c.nodes {
+		c.becomes(i, 0)
+	}
+	if r := c.cluster(1, "init"); r.status != 1 || !strings.Contains(r.stderr, "in a cluster already") {
+		t.Errorf("a second cluster: %+v", r)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	verify := exec.CommandContext(ctx, binary, "verify", "--backend", "holdfast://"+c.addrs[0], "--for", "8s", "--profile", "gentle")
+	type verdict struct {
+		out []byte
+		err error
+	}
+	judged := make(chan verdict, 1)
+	go func() {
+		out, err := verify.CombinedOutput()
+		judged <- verdict{out, err}
+	}()
+	c.nodes[2].Kill()
+	c.becomes(0, 1)
+	if r := run(t, command(t, "holdfast://"+c.addrs[0], "doctor")); r.status != 1 || !strings.Contains(r.out, "the node c of the cluster is down") {
+		t.Errorf("doctor: %+v", r)
+	}
+	if err := os.RemoveAll(c.folder(2)); err != nil {
+		t.Fatal(err)
+	}
+	lost := exec.CommandContext(ctx, binary, append([]string{"serve", "--listen", c.addrs[2]}, c.flags(2)...)...)
+	lost.Env = append(os.Environ(), "XDG_STATE_HOME="+c.dir)
+	if out, err := lost.CombinedOutput(); err == nil || !strings.Contains(string(out), `c has lost its data: "holdfast cluster remove c", then start it again`) {
+		t.Errorf("without its data: %v, %s", err, out)
+	}
+	if r := c.cluster(1, "remove", "c"); r.status != 0 {
+		t.Fatalf("%+v", r)
+	}
+	c.start(2)
+	c.becomes(2, 0)
+	if s := c.status(0); len(s.Members) != 3 || s.Majority != 2 {
+		t.Errorf("%+v", s)
+	}
+	if v := <-judged; v.err != nil {
+		t.Errorf("verify: %v\n%s", v.err, v.out)
+	}
+}

@@ -1,0 +1,122 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/server"
+)
+
+// nodes is a cluster that remembers what it was asked for.
+type nodes struct {
+	waiting string
+	err     error
+	asked   []string
+}
+
+func (n *nodes) Waiting() string            { return n.waiting }
+func (n *nodes) Unreachable() []string      { return []string{"c"} }
+func (n *nodes) Status(context.Context) any { return map[string]string{"name": "a"} }
+func (n *nodes) Init(context.Context) error { n.asked = append(n.asked, "init"); return n.err }
+func (n *nodes) Add(_ context.Context, name, url string) error {
+	n.asked = append(n.asked, "add "+name+" "+url)
+	return n.err
+}
+func (n *nodes) Remove(_ context.Context, name string) error {
+	n.asked = append(n.asked, "remove "+name)
+	return n.err
+}
+func (n *nodes) Promote(_ context.Context, name string) error {
+	n.asked = append(n.asked, "promote "+name)
+	return n.err
+}
+func (n *nodes) Snapshot(_ context.Context, w io.Writer) error {
+	n.asked = append(n.asked, "snapshot")
+	if n.err != nil {
+		return n.err
+	}
+	_, err := io.WriteString(w, "all of it")
+	return err
+}
+
+// The cluster is asked for what the request says, and for nothing by who must not manage it, nor
+// by a page of another site. What it refuses is told as that.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	n := &nodes{}
+	allowed := true
+	a := start(t, server.Config{Cluster: n, Authorize: func(_ *http.Request, act server.Action) error {
+		if act.Verb == server.Manage && (!allowed || !strings.HasPrefix(act.Path, "/v1/cluster")) {
+			return errors.New("no")
+		}
+		return nil
+	}})
+	for _, c := range []struct {
+		method, path, body, asks string
+		status                   int
+	}{
+		{"GET", "/v1/cluster", "", "", 200},
+		{"POST", "/v1/cluster/init", "", "init", 200},
+		{"POST", "/v1/cluster/add", `{"name":"d","url":"u"}`, "add d u", 200},
+		{"POST", "/v1/cluster/remove", `{"name":"c"}`, "remove c", 200},
+		{"POST", "/v1/cluster/promote", `{"name":"c"}`, "promote c", 200},
+		{"GET", "/v1/cluster/snapshot", "", "snapshot", 200},
+		{"POST", "/v1/cluster/forget", "", "", 400},
+		{"POST", "/v1/cluster/remove", `{"node":"c"}`, "", 400},
+	} {
+		n.asked = nil
+		if got := a.call(c.method, c.path, c.body); got.status != c.status || strings.Join(n.asked, ", ") != c.asks {
+			t.Errorf("%s %s: status %d, asked for %q", c.method, c.path, got.status, n.asked)
+		}
+		n.asked, allowed = nil, false
+		if got := a.call(c.method, c.path, c.body); got.status != 403 || len(n.asked) > 0 {
+			t.Errorf("%s %s, not allowed: status %d, asked for %q", c.method, c.path, got.status, n.asked)
+		}
+		allowed = true
+		if c.method == "POST" {
+			if got := a.call(c.method, c.path, c.body, "Sec-Fetch-Site", "cross-site"); got.status != 403 || len(n.asked) > 0 {
+				t.Errorf("%s %s, from another site: status %d, asked for %q", c.method, c.path, got.status, n.asked)
+			}
+		}
+	}
+	for err, status := range map[error]int{
+		server.ErrClusterRefused: 409, errors.New("no majority"): 503, &backend.InvalidError{Field: "name"}: 400,
+	} {
+		n.err = err
+		for _, path := range []string{"/v1/cluster/init", "/v1/cluster/add", "/v1/cluster/remove", "/v1/cluster/promote"} {
+			if got := a.call("POST", path, ""); got.status != status {
+				t.Errorf("%s that fails with %v: status %d", path, err, got.status)
+			}
+		}
+		if got := a.call("GET", "/v1/cluster/snapshot", ""); got.status != status {
+			t.Errorf("a snapshot that fails with %v: status %d", err, got.status)
+		}
+	}
+	n.waiting = "waiting for b"
+	if got := a.call("GET", "/readyz", ""); got.status != 503 || !strings.Contains(string(got.body), "waiting for b") {
+		t.Errorf("readyz: %d %s", got.status, got.body)
+	}
+	if got := a.call("GET", "/healthz", ""); got.status != 200 {
+		t.Errorf("healthz: %d", got.status)
+	}
+	got := a.call("GET", "/metrics", "")
+	for _, line := range []string{"holdfast_cluster_unreachable_members 1", "holdfast_cluster_waiting 1"} {
+		if !strings.Contains(string(got.body), line) {
+			t.Errorf("the metrics do not say %s", line)
+		}
+	}
+}
+
+// A server on another store has no cluster.
+func TestNoCluster(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{})
+	if got := a.call("GET", "/v1/cluster", ""); got.status != 404 {
+		t.Errorf("status %d", got.status)
+	}
+}
