@@ -26,10 +26,11 @@ func open(t backendtest.T, addr string) *consullock.Backend {
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartConsul(t, 1)[0]
+	server, disk := testserver.WithSlowDisk(t, testserver.StartConsul(t, 1)[0])
 	backendtest.Run(t, backendtest.Harness{
-		Open:    func(t backendtest.T) backend.Backend { return open(t, server.Addr()) },
-		Restart: func(backendtest.T) { server.Restart() },
-		Holders: leasetest.Holders(200), // each who comes reads the line
+		Open:     func(t backendtest.T) backend.Backend { return open(t, server.Addr()) },
+		Restart:  func(backendtest.T) { server.Restart() },
+		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
+		Holders:  leasetest.Holders(200), // each who comes reads the line
 	})
 }

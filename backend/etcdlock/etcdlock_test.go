@@ -32,22 +32,26 @@ func openURL(t backendtest.T, url string) *etcdlock.Backend {
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	member, disk := testserver.WithSlowDisk(t, testserver.StartEtcd(t, testserver.EtcdOptions{})[0])
+	members := []*testserver.Etcd{member}
 	backendtest.Run(t, backendtest.Harness{
-		Open:    func(t backendtest.T) backend.Backend { return open(t, members) },
-		Restart: func(backendtest.T) { members[0].Restart() },
-		TTL:     shortest,
+		Open:     func(t backendtest.T) backend.Backend { return open(t, members) },
+		Restart:  func(backendtest.T) { member.Restart() },
+		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
+		TTL:      shortest,
 	})
 }
 
 // TestConformanceOfDebian runs the suite against the etcd 3.4 that Debian packages.
 func TestConformanceOfDebian(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{Debian: true, NoFsync: true})
+	member, disk := testserver.WithSlowDisk(t, testserver.StartEtcd(t, testserver.EtcdOptions{Debian: true})[0])
+	members := []*testserver.Etcd{member}
 	backendtest.Run(t, backendtest.Harness{
-		Open:    func(t backendtest.T) backend.Backend { return open(t, members) },
-		Restart: func(backendtest.T) { members[0].Restart() },
-		TTL:     shortest,
-		Holders: leasetest.Holders(1000), // the other cluster has as many as there can be
+		Open:     func(t backendtest.T) backend.Backend { return open(t, members) },
+		Restart:  func(backendtest.T) { member.Restart() },
+		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
+		TTL:      shortest,
+		Holders:  leasetest.Holders(1000), // the other cluster has as many as there can be
 	})
 }

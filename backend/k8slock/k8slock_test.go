@@ -26,11 +26,16 @@ func open(t backendtest.T, kubeconfig string) *k8slock.Backend {
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	server := testserver.Kubernetes(t)
+	etcd, disk := testserver.WithSlowDisk(t, testserver.StartEtcd(t, testserver.EtcdOptions{})[0])
+	server := testserver.KubernetesOn(t, etcd)
 	kubeconfig := server.Kubeconfig(server.Addr())
+	restart := server.Restart
 	backendtest.Run(t, backendtest.Harness{
 		Open:    func(t backendtest.T) backend.Backend { return open(t, kubeconfig) },
-		Restart: func(backendtest.T) { server.Restart() },
-		Holders: leasetest.Holders(16), // all are in one object, which each who comes writes
+		Restart: func(backendtest.T) { restart() },
+		// What the API server tells, also from its watch cache, is what this etcd has: that is
+		// killed then, and the API server tells on.
+		SlowDisk: func(backendtest.T) func() { restart = etcd.Restart; disk.Slow(testserver.SlowSync); return disk.Fast },
+		Holders:  leasetest.Holders(16), // all are in one object, which each who comes writes
 	})
 }

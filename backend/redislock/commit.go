@@ -35,9 +35,9 @@ type engine struct {
 	key     string // of the marker
 	mode    string // "q": keep the quarantine
 	timeout time.Duration
-	hello   func() []string // the arguments of hello
-	learn   func(welcome)   // called with what hello answered
-	base    context.Context //nolint:containedctx // the life of the engine: ends with close
+	hello   func(ctx context.Context, again bool) ([]string, error) // the arguments of hello; again: the server may be set up in another way
+	learn   func(welcome)                                           // called with what hello answered
+	base    context.Context                                         //nolint:containedctx // the life of the engine: ends with close
 	cancel  context.CancelFunc
 	work    sync.WaitGroup
 
@@ -293,7 +293,10 @@ func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, time.T
 	m := manifestOf(batch)
 	load, greet := false, !e.acquainted()
 	for range attempts {
-		args := e.compose(&m, greet)
+		args, err := e.compose(ctx, &m, greet)
+		if err != nil {
+			return nil, time.Time{}, &sentError{err: err}
+		}
 		asked := time.Now()
 		r, err := e.link.run(ctx, load, e.key, args)
 		switch {
@@ -340,19 +343,23 @@ func (e *engine) acquainted() bool {
 }
 
 // compose gives the arguments of the program.
-func (e *engine) compose(m *manifest, greet bool) []string {
+func (e *engine) compose(ctx context.Context, m *manifest, greet bool) ([]string, error) {
 	e.mu.Lock()
 	identity := e.identity
 	e.mu.Unlock()
 	var hello []string
 	if greet {
-		hello = append([]string{identity}, e.hello()...)
+		rest, err := e.hello(ctx, identity != "")
+		if err != nil {
+			return nil, err
+		}
+		hello = append([]string{identity}, rest...)
 	}
 	args := append(make([]string, 0, m.size+len(hello)+4), identity, e.mode)
 	if greet {
 		args = append(append(args, "hello", strconv.Itoa(len(hello))), hello...)
 	}
-	return m.write(args)
+	return m.write(args), nil
 }
 
 // welcomed takes hello's answer off the front of the others.

@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"strings"
 )
 
@@ -18,9 +19,9 @@ func (b *Backend) Quarantined(ctx context.Context) error {
 	return refusal(op, &decoder{list: answer}, "", 0)
 }
 
-// Examine asks the server for its part in replication. It implements backend.Examiner.
-// A policy that evicts keys is told to the logger when the backend is opened, and whether
-// grants are on disk is Capabilities.Durable.
+// Examine asks the server for its part in replication, and whether what it answers is on
+// disk. It implements backend.Examiner. A policy that evicts keys is told to the logger when
+// the backend is opened.
 func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.RequestTimeout)
 	defer cancel()
@@ -33,7 +34,21 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), ":")
 		facts[key] = value
 	}
+	run, settings, err := b.syncedRun(ctx)
+	if _, refused := errors.AsType[*serverError](err); err != nil && !refused {
+		return nil, toKind("examine", err)
+	}
 	var out []string
+	// Behind Sentinel and in a Cluster it does not matter what is on disk, and is not asked.
+	if settings["appendonly"] != "" && run == "" {
+		loses := "what this server answers may not be on its disk (appendonly " + settings["appendonly"] + ", appendfsync " +
+			settings["appendfsync"] + ", no-appendfsync-on-rewrite " + settings["no-appendfsync-on-rewrite"] + "): "
+		if b.cfg.Quarantine < 0 {
+			out = append(out, loses+"after a crash a lock may be granted while its holder works; set appendonly yes and appendfsync always, or leave the quarantine on")
+		} else {
+			out = append(out, loses+"a restart ends all leases, and nothing is granted for the quarantine; with appendonly yes and appendfsync always leases survive it")
+		}
+	}
 	if facts["role"] == "slave" {
 		out = append(out, "this server is a replica: it takes no locks, and one that is made the primary may have lost some")
 	}

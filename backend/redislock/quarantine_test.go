@@ -293,6 +293,38 @@ func TestQuarantineAfterARestart(t *testing.T) {
 	}
 }
 
+// A client that was there before learns that the server does not sync any more what it
+// answers: whether a restart lost something is not for it to say by what was once.
+func TestQuarantineAfterOtherSettings(t *testing.T) {
+	t.Parallel()
+	s, _ := quick(t)
+	b := open(t, s, redislock.Config{Quarantine: 20 * time.Minute})
+	id := session(t, b, time.Hour)
+	s.Restart()
+	s.Do("CONFIG", "SET", "appendfsync", "everysec")
+	leasetest.Succeeds(t, func() error { return renewed(t, b, id) }) // nothing was lost before
+	findings, err := b.Examine(t.Context())
+	if err != nil || len(findings) != 1 || !strings.Contains(findings[0], "appendfsync everysec") {
+		t.Errorf("Examine: %q, %v", findings, err)
+	}
+	s.Restart()
+	leasetest.Succeeds(t, func() error {
+		_, err := b.Inspect(t.Context(), "n")
+		return err
+	})
+	_, err = try(t, b, "n", session(t, b, time.Minute))
+	quarantined(t, err, 50*time.Minute)
+}
+
+func renewed(t *testing.T, b *redislock.Backend, id backend.SessionID) error {
+	t.Helper()
+	r, err := b.Renew(t.Context(), backend.RenewRequest{Session: id})
+	if r.SessionLost {
+		t.Error("the session is lost")
+	}
+	return err
+}
+
 // Under load the server is killed and starts empty, twice: no two holders at a time
 // believe that they have the lock, and tokens grow.
 func TestRestartEmptyUnderLoad(t *testing.T) {

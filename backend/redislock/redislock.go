@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -80,7 +81,8 @@ type Backend struct {
 	locks    map[string]*watched
 	waiting  map[backend.LeaseID]*waiter
 	doubts   map[backend.LeaseID]doubt
-	longest  int64 // ms: the longest TTL that this value has used, or seen in use
+	longest  int64  // ms: the longest TTL that this value has used, or seen in use
+	synced   string // see syncedRun; as it was when the value was made
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -148,10 +150,10 @@ func newBackend(ctx context.Context, link transport, direct bool, cfg Config) (*
 	// One partition: on one server there is no reason for more. See doc.go.
 	b.tag = "{" + cfg.Prefix + "0}:"
 	b.channel = b.tag + "c:" + rand.Text()
-	durable := b.examine(ctx)
+	b.synced = b.examine(ctx)
 	b.caps = backend.Capabilities{
 		Name: backendName, Sessions: true, Timed: true, Shared: true, Permits: true, Reentrant: true, FIFO: true, Push: true, LossPush: true,
-		Watch: true, Durable: durable, TokenKind: "clock", MinTTL: MinTTL, MaxTTL: MaxTTL, ExpiryLag: expiryLag,
+		Watch: true, Durable: b.synced != "", TokenKind: "clock", MinTTL: MinTTL, MaxTTL: MaxTTL, ExpiryLag: expiryLag,
 	}
 	mode := "q"
 	if cfg.Quarantine < 0 {
@@ -190,38 +192,68 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// examine looks at the settings of the server. It reports whether a grant that was
-// answered is on disk. A server that does not tell its settings counts as one that
-// loses them.
-func (b *Backend) examine(ctx context.Context) bool {
+// examine warns of settings of the server that endanger leases, and returns syncedRun. A
+// server that does not tell its settings counts as one that loses what it answered.
+func (b *Backend) examine(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.RequestTimeout)
 	defer cancel()
-	settings, err := b.link.config(ctx, "maxmemory*", "*append*")
+	run, settings, err := b.syncedRun(ctx)
 	if err != nil {
 		b.cfg.Logger.LogAttrs(ctx, slog.LevelDebug, "redis does not tell its settings", slog.String("error", err.Error()))
-		return false
+		return ""
+	}
+	if run == "" && b.cfg.Quarantine < 0 {
+		b.cfg.Logger.LogAttrs(ctx, slog.LevelWarn,
+			"redis may lose locks in a crash, and grant them again while their holders work: set appendonly yes and appendfsync always, or leave the quarantine on",
+			slog.String("appendonly", settings["appendonly"]), slog.String("appendfsync", settings["appendfsync"]))
 	}
 	if policy := settings["maxmemory-policy"]; policy != "" && policy != "noeviction" {
 		b.cfg.Logger.LogAttrs(ctx, slog.LevelWarn,
 			"redis may evict keys when its memory is full: leases and tokens can be lost; set maxmemory-policy to noeviction",
 			slog.String("maxmemory_policy", policy), slog.String("maxmemory", settings["maxmemory"]))
 	}
-	return settings["appendonly"] == "yes" && settings["appendfsync"] == "always" && settings["no-appendfsync-on-rewrite"] != "yes"
+	return run
 }
 
-// hello gives the arguments of the operation of that name, but for the generation.
-func (b *Backend) hello() []string {
+// syncedRun returns the ID of the server's run if what it answers is on disk, and its settings. The
+// ID is empty where it is not. It is asked for first: the settings of a later run do not pass
+// for those of this one.
+func (b *Backend) syncedRun(ctx context.Context) (string, map[string]string, error) {
+	text, err := b.link.info(ctx, "server")
+	if err != nil {
+		return "", nil, err
+	}
+	settings, err := b.link.config(ctx, "maxmemory*", "*append*")
+	if err != nil {
+		return "", nil, err
+	}
+	if settings["appendonly"] != "yes" || settings["appendfsync"] != "always" || settings["no-appendfsync-on-rewrite"] == "yes" {
+		return "", settings, nil
+	}
+	_, after, _ := strings.Cut(text, "run_id:")
+	run, _, _ := strings.Cut(after, "\r")
+	return run, settings, nil
+}
+
+// hello returns the arguments of the operation of that name, but for the identity. again says
+// that another hello was answered before: the server may have been restarted with other
+// settings since.
+func (b *Backend) hello(ctx context.Context, again bool) ([]string, error) {
+	synced := b.synced
+	if again {
+		var err error
+		synced, _, err = b.syncedRun(ctx)
+		if _, refused := errors.AsType[*serverError](err); err != nil && !refused {
+			return nil, err
+		}
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	wait := "0"
 	if b.cfg.Quarantine > 0 {
 		wait = millis(b.cfg.Quarantine)
 	}
-	durable := "0"
-	if b.caps.Durable {
-		durable = "1"
-	}
-	return []string{rand.Text(), wait, itoa(b.longest), durable, b.channel}
+	return []string{rand.Text(), wait, itoa(b.longest), synced, b.channel}, nil
 }
 
 // learn takes note of what the server said to hello. When the data of the generation

@@ -23,7 +23,7 @@ func TestConformanceOfTheScript(t *testing.T) {
 
 func conformance(t *testing.T, args ...string) {
 	t.Helper()
-	s := testserver.Redis(t, args...)
+	s, disk := testserver.WithSlowDisk(t, testserver.Redis(t, args...))
 	// With the quarantine on, and over: a server that was just started may have lost data.
 	cfg := redislock.Config{Quarantine: time.Second}
 	settled(t, open(t, s, cfg))
@@ -35,6 +35,7 @@ func conformance(t *testing.T, args ...string) {
 			}
 			return b
 		},
-		Restart: func(backendtest.T) { s.Restart() },
+		Restart:  func(backendtest.T) { s.Restart() },
+		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
 	})
 }

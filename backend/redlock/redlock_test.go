@@ -70,7 +70,10 @@ func scriptsOnly() []string {
 
 func conformance(t *testing.T, args ...string) {
 	t.Helper()
-	c := start(t, args...)
+	c, disk := start(t, args...), testserver.NewSlowDisk(t)
+	for _, s := range c {
+		s.UseDisk(disk)
+	}
 	backendtest.Run(t, backendtest.Harness{
 		Holders: leasetest.Holders(200), // each vote of five names all holders
 		Open: func(t backendtest.T) backend.Backend {
@@ -81,9 +84,14 @@ func conformance(t *testing.T, args ...string) {
 			return b
 		},
 		Restart: func(backendtest.T) {
+			// All at once: no node tells what another forgot.
 			for _, s := range c {
-				s.Restart()
+				s.Kill()
+			}
+			for _, s := range c {
+				s.Start()
 			}
 		},
+		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
 	})
 }

@@ -30,10 +30,11 @@ func open(t backendtest.T, servers ...*testserver.ZooKeeperServer) *zklock.Backe
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server, disk := testserver.WithSlowDisk(t, testserver.StartZooKeeper(t, 1)[0])
 	backendtest.Run(t, backendtest.Harness{
-		Open:    func(t backendtest.T) backend.Backend { return open(t, server) },
-		Restart: func(backendtest.T) { server.Restart() },
-		Holders: leasetest.Holders(500), // each who comes lists the line
+		Open:     func(t backendtest.T) backend.Backend { return open(t, server) },
+		Restart:  func(backendtest.T) { server.Restart() },
+		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
+		Holders:  leasetest.Holders(500), // each who comes lists the line
 	})
 }

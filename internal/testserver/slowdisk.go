@@ -7,6 +7,7 @@ import (
 	_ "embed" // for the launcher
 	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -49,7 +50,7 @@ type SlowDisk struct {
 	all      sync.WaitGroup
 
 	mu   sync.Mutex
-	runs map[string]<-chan struct{} // closed when the newest run in a folder has ended
+	runs []diskProcess
 }
 
 // NewSlowDisk makes a disk whose syncs take no time, until Slow.
@@ -58,7 +59,7 @@ func NewSlowDisk(t testing.TB) *SlowDisk {
 	if runtime.GOOS != "linux" {
 		t.Fatal("testserver: a slow disk takes Linux, whose seccomp hands the calls of a server to the test")
 	}
-	d := &SlowDisk{t: t, runs: make(map[string]<-chan struct{})}
+	d := &SlowDisk{t: t}
 	d.launcher = newShim(t, "").build("disk", diskShim)
 	t.Cleanup(d.all.Wait)
 	return d
@@ -85,32 +86,22 @@ func (d *SlowDisk) Without(f func()) {
 	d.delay.Store(delay)
 }
 
+// diskProcess is a run of a program on a disk: the process, and the answers to its calls.
+type diskProcess struct{ ended, answered <-chan struct{} }
+
 // launch makes the command, whose program is at the path, one that runs on the disk. The
 // function is to be called with the end of the process.
 func (d *SlowDisk) launch(path string, c Command) (Command, func(ended <-chan struct{})) {
 	d.t.Helper()
-	// The run before may be writing still what was being synced when it was killed.
-	d.mu.Lock()
-	before := d.runs[c.Dir]
-	d.mu.Unlock()
-	if before != nil {
-		select {
-		case <-before:
-		case <-time.After(endTimeout):
-			d.t.Fatalf("testserver: slow disk: the server before runs still in %s", c.Dir)
-		}
-	}
+	d.settle()
 	name := "holdfast-disk-" + rand.Text()
 	socket, err := net.ListenUnix("unix", &net.UnixAddr{Name: "@" + name, Net: "unix"})
 	if err != nil {
 		d.t.Fatalf("testserver: slow disk: %v", err)
 	}
-	over := make(chan struct{})
-	d.mu.Lock()
-	d.runs[c.Dir] = over
-	d.mu.Unlock()
+	answered := make(chan struct{})
 	d.all.Go(func() {
-		defer close(over)
+		defer close(answered)
 		if err := d.serve(socket); err != nil {
 			d.t.Errorf("testserver: slow disk: %v", err)
 		}
@@ -118,11 +109,37 @@ func (d *SlowDisk) launch(path string, c Command) (Command, func(ended <-chan st
 	c.Path, c.Args = d.launcher, append([]string{path}, c.Args...)
 	c.Env = append(c.Env, "DISK_SOCKET="+name)
 	return c, func(ended <-chan struct{}) {
+		d.mu.Lock()
+		d.runs = append(d.runs, diskProcess{ended, answered})
+		d.mu.Unlock()
 		go func() {
 			<-ended
 			_ = socket.Close() // a program that never ran does not connect
 		}()
 	}
+}
+
+// settle waits until nothing is written any more of what the processes synced that are gone:
+// one that is started next may read it.
+func (d *SlowDisk) settle() {
+	d.t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	limit := time.NewTimer(endTimeout)
+	defer limit.Stop()
+	d.runs = slices.DeleteFunc(d.runs, func(p diskProcess) bool {
+		select {
+		case <-p.ended:
+		default:
+			return false
+		}
+		select {
+		case <-p.answered:
+		case <-limit.C:
+			d.t.Fatal("testserver: slow disk: what a server started still runs")
+		}
+		return true
+	})
 }
 
 // UseDisk starts the server again, on a disk that the test makes slow.

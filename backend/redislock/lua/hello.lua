@@ -20,17 +20,18 @@ local function listeners(mine)
   return others
 end
 
--- hello identity fresh quarantine longest durable channel -> OK identity until longest
+-- hello identity fresh quarantine longest synced channel -> OK identity until longest
 -- identity: of the data that the client knows, or ''; see main.lua. fresh: a name for a new
 -- generation. quarantine: how long to wait after a loss (ms); 0: not at all. longest: the
--- longest TTL that the client has used (ms).
+-- longest TTL that the client has used (ms). synced: the run of the server that the client saw set up to write to disk
+-- before it answers; ''.
 local function hello(i)
-  local known, fresh, wait, longest, durable, chan =
-    string.match(ARGV[i], '^%S*'), ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]), ARGV[i + 4] == '1', ARGV[i + 5]
+  local known, fresh, wait, longest, synced, chan =
+    string.match(ARGV[i], '^%S*'), ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]), ARGV[i + 4], ARGV[i + 5]
   local quiet = wait == 0
   if longest > wait then wait = longest end
   local run = info('server', 'run_id:(%w+)') or '-'
-  durable = durable and info('persistence', 'aof_enabled:(%d)') == '1'
+  local durable = synced == run and info('persistence', 'aof_enabled:(%d)') == '1'
   -- A server that was made the master has had another replication ID. Each time it is, it has
   -- what the one before it had sent, and that alone, whatever is on disk.
   local second = info('replication', 'master_replid2:(%w+)')

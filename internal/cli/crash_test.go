@@ -1,0 +1,76 @@
+package cli_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/backendtest"
+	"github.com/holdfast-io/holdfast/backend/remotelock"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// F28: the server is killed under load on a slow disk, together with the etcd in its process.
+func TestServerKilledOnASlowDisk(t *testing.T) {
+	t.Parallel()
+	dir, disk := testserver.Dir(t), testserver.NewSlowDisk(t)
+	addr := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))
+	start := func() *testserver.Process {
+		p := testserver.Start(t, testserver.Command{
+			Path: binary, Args: []string{"serve", "--listen", addr, "--data-dir", filepath.Join(dir, "data")}, Dir: dir, Disk: disk,
+		})
+		p.Await(time.Minute, func(ctx context.Context) error { return ready(ctx, addr) })
+		return p
+	}
+	p := start()
+	kills := 5
+	if n, err := strconv.Atoi(os.Getenv("HOLDFAST_KILLS")); err == nil {
+		kills = n
+	}
+	cases := backendtest.Cases()
+	c := cases[slices.IndexFunc(cases, func(c backendtest.Case) bool { return c.Name == "killed-under-load" })]
+	r := c.Run(t.Context(), backendtest.Harness{
+		Open: func(t backendtest.T) backend.Backend {
+			b, err := remotelock.Open(t.Context(), "holdfast://"+addr, remotelock.Options{})
+			if err != nil {
+				t.Fatalf("open: %v", err)
+			}
+			return b
+		},
+		Restart:  func(backendtest.T) { p.Kill(); p = start() },
+		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
+		Kills:    kills,
+	})
+	if r.Skipped != "" {
+		t.Errorf("it was not run: %s", r.Skipped)
+	}
+	for _, failure := range r.Failures {
+		t.Error(failure)
+	}
+	for _, line := range r.Log {
+		t.Log(line)
+	}
+}
+
+func ready(ctx context.Context, addr string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	if res.StatusCode != http.StatusOK {
+		err = fmt.Errorf("readyz: %s", res.Status)
+	}
+	_ = res.Body.Close()
+	return err
+}
