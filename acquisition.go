@@ -214,7 +214,7 @@ func (a *acquisition) again(within context.Context, err error, n int) bool {
 // acquisition: to its caller it is free.
 func (a *acquisition) heldByOurs(err error) bool {
 	held, ok := errors.AsType[*HeldError](err)
-	return ok && len(held.Holders) > 0 && !slices.ContainsFunc(held.Holders, func(h Holder) bool { return !slices.Contains(a.givenUp, h.Lease) })
+	return ok && len(held.Holders) > 0 && held.Count <= len(held.Holders) && !slices.ContainsFunc(held.Holders, func(h Holder) bool { return !slices.Contains(a.givenUp, h.Lease) })
 }
 
 // sessionGone takes note that the backend does not know the session any more.

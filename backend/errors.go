@@ -33,8 +33,13 @@ var (
 
 // HeldError says who has the lock. It is ErrHeld.
 type HeldError struct {
-	Name    string
+	Name string
+	// Holders are leases that are out, in order of their grants: all of them, or, where
+	// they are more, MaxHeldHolders of them.
 	Holders []Holder
+	// Count is how many leases are out, as far as the backend knows without reading all
+	// of them: at least len(Holders), once NewHeldError has made the error.
+	Count int
 	// Ahead is how many stand in line before the one who asked.
 	Ahead int
 }
@@ -55,7 +60,7 @@ func (e *HeldError) Error() string {
 		if h.Left > 0 {
 			fmt.Fprintf(&b, ", for %s more unless renewed", h.Left.Round(time.Millisecond))
 		}
-		if n := len(e.Holders) - 1; n > 0 {
+		if n := max(e.Count, len(e.Holders)) - 1; n > 0 {
 			fmt.Fprintf(&b, ", and by %d more", n)
 		}
 	}

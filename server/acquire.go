@@ -44,6 +44,11 @@ func (s *Server) acquire(w http.ResponseWriter, r *request) {
 			return
 		}
 		defer leave()
+		if err := s.admit(r.Context(), s.lanes.waits); err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		defer s.lanes.waits.leave()
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
@@ -63,7 +68,10 @@ func (s *Server) parseAcquire(r *request) (ask, error) {
 	if err := s.checkAsk(&a); err != nil || !a.theirs {
 		return a, err
 	}
-	var err error
+	err := s.authorize(r, Action{Verb: Acquire, Name: a.name, Lease: a.lease})
+	if err != nil {
+		return a, err
+	}
 	a.keep, err = s.keepPlace(r.Header.Get(wire.HeaderKeepPlace))
 	return a, err
 }
@@ -286,7 +294,8 @@ func (s *Server) lookAgain(ctx context.Context, a ask, held *backend.HeldError) 
 			Backend: s.caps.Name, Op: "acquire", MayHold: true, Err: errors.New("the wait ended as the line moved, or the backend did not answer"),
 		}
 	}
-	if !slices.ContainsFunc(held.Holders, func(h backend.Holder) bool { return h.Lease == a.lease }) {
+	all := held.Count <= len(held.Holders) // who is one of many is perhaps not named
+	if all && !slices.ContainsFunc(held.Holders, func(h backend.Holder) bool { return h.Lease == a.lease }) {
 		return nil, tapped{}, held
 	}
 	lock, grant, err := s.tryTheirs(ctx, a)
@@ -296,7 +305,7 @@ func (s *Server) lookAgain(ctx context.Context, a ask, held *backend.HeldError) 
 // guest makes a client with a session of its own. The function ends it, after the time
 // that it is given; so long the place counts.
 func (s *Server) guest(a ask) (*holdfast.Client, *tap, func(keep time.Duration), error) {
-	t := &tap{Backend: s.b}
+	t := &tap{Backend: s.b, s: s}
 	c, err := holdfast.New(t, s.clientConfig())
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("wait in line: %w", err)
@@ -356,7 +365,8 @@ func (s *Server) enterGrant(r *request, a ask, lock *holdfast.Lock, g tapped) wi
 		ends = g.Asked.Add(g.Left)
 	}
 	now := time.Now()
-	s.ledger.granted(leaseKey{a.name, a.lease}, lock.IsShared(), ends.Sub(now))
+	s.ledger.granted(leaseKey{a.name, a.lease}, lock.IsShared(), ends.Sub(now), s.owner(r))
+	r.conn.holds()
 	// The client counts from before it sent the request, which was before it arrived.
 	ttl := min(time.Duration(a.TTL), ends.Sub(r.arrived))
 	return wire.Grant{

@@ -45,7 +45,7 @@ func (s *Server) batch(w http.ResponseWriter, r *request) {
 	acquiring, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	defer context.AfterFunc(s.stopping, func() { cancel(errStopping) })()
-	b := batch{s: s, r: r, results: make(chan wire.BatchResult, n)}
+	b := batch{s: s, r: r, results: make(chan wire.BatchResult, n), holders: &allowance{left: batchBytes}}
 	var work sync.WaitGroup
 	defer work.Wait() // they look at the request
 	before := b.releases(&work, req.Release)
@@ -76,6 +76,7 @@ type batch struct {
 	s       *Server
 	r       *request
 	results chan wire.BatchResult // capacity: one for each item; gets one for each
+	holders *allowance            // for the refusals
 }
 
 // parseItem checks one acquire, and whether it is allowed.
@@ -94,7 +95,7 @@ func (b *batch) parseItem(item wire.BatchAcquire) (ask, error) {
 	if err := b.s.checkAsk(&a); err != nil {
 		return a, err
 	}
-	return a, b.s.authorize(b.r, Action{Verb: Acquire, Name: a.name})
+	return a, b.s.authorize(b.r, Action{Verb: Acquire, Name: a.name, Lease: a.lease})
 }
 
 // acquire takes one lock if it is free.
@@ -120,55 +121,61 @@ func (b *batch) parseRelease(item wire.BatchRelease) error {
 	return b.s.authorize(b.r, Action{Verb: Release, Name: item.Name, Lease: lease})
 }
 
-// releases gives the leases back. Each takes a place in the lane of holders; where there is
-// no more than one for all of them they go one after the other. It gives, by lock, what an
+// releases gives the leases back. Each takes a place in its lane; where there is no more than
+// one for all of them they go one after the other. It gives, by lock, what an
 // acquire of it has to wait for.
 func (b *batch) releases(work *sync.WaitGroup, items []wire.BatchRelease) map[string]*sync.WaitGroup {
 	before := make(map[string]*sync.WaitGroup)
-	var allowed []int
+	var holders, claims []int
 	for i, item := range items {
 		if err := b.parseRelease(item); err != nil {
 			b.failed(wire.OpRelease, i, item.Name, item.Lease, err)
 			continue
 		}
-		allowed = append(allowed, i)
+		if b.s.knows(b.r, leaseKey{item.Name, backend.LeaseID(item.Lease)}) {
+			holders = append(holders, i)
+		} else {
+			claims = append(claims, i)
+		}
 		if before[item.Name] == nil {
 			before[item.Name] = new(sync.WaitGroup)
 		}
 		before[item.Name].Add(1)
 	}
-	if len(allowed) == 0 {
-		return nil
+	for known, some := range map[bool][]int{true: holders, false: claims} {
+		if len(some) > 0 {
+			work.Go(func() { b.releaseAll(b.s.lanes.of(known), items, some, before) })
+		}
 	}
-	work.Go(func() {
-		release := func(i int) {
-			defer before[items[i].Name].Done()
-			b.release(i, items[i])
-		}
-		lane := b.s.lanes.holders
-		if !lane.enter(b.r.Context()) {
-			b.s.metrics.QuotaRejected(lane.quota)
-			for _, i := range allowed {
-				b.failed(wire.OpRelease, i, items[i].Name, items[i].Lease, crowded())
-				before[items[i].Name].Done()
-			}
-			return
-		}
-		defer lane.leave()
-		var all sync.WaitGroup
-		defer all.Wait()
-		for n, i := range allowed {
-			if n == len(allowed)-1 || !lane.enterNow() {
-				release(i) // in the place that this goroutine has
-				continue
-			}
-			all.Go(func() {
-				defer lane.leave()
-				release(i)
-			})
-		}
-	})
 	return before
+}
+
+// releaseAll gives some of the leases back, in a lane.
+func (b *batch) releaseAll(lane *lane, items []wire.BatchRelease, some []int, before map[string]*sync.WaitGroup) {
+	release := func(i int) {
+		defer before[items[i].Name].Done()
+		b.release(i, items[i])
+	}
+	if err := b.s.admit(b.r.Context(), lane); err != nil {
+		for _, i := range some {
+			b.failed(wire.OpRelease, i, items[i].Name, items[i].Lease, err)
+			before[items[i].Name].Done()
+		}
+		return
+	}
+	defer lane.leave()
+	var all sync.WaitGroup
+	defer all.Wait()
+	for n, i := range some {
+		if n == len(some)-1 || !lane.enterNow() {
+			release(i) // in the place that this goroutine has
+			continue
+		}
+		all.Go(func() {
+			defer lane.leave()
+			release(i)
+		})
+	}
 }
 
 func (b *batch) release(i int, item wire.BatchRelease) {
@@ -181,7 +188,8 @@ func (b *batch) release(i int, item wire.BatchRelease) {
 
 func (b *batch) failed(op string, i int, name, lease string, err error) {
 	now := time.Now()
-	p := problemOf(err, now)
+	p := b.s.conceal(b.r, name, problemOf(err, now))
+	b.holders.trim(&p)
 	b.results <- wire.BatchResult{Op: op, Item: i, Name: name, Lease: lease, Error: &p, Time: wire.Time{Time: now}}
 }
 

@@ -44,7 +44,7 @@ var ErrClusterRefused = errors.New("refused")
 func clusterRoutes() []route {
 	return []route{
 		{"GET", "/v1/cluster", Manage, nil, nil, (*Server).clusterStatus},
-		{"GET", "/v1/cluster/snapshot", Manage, (*lanes).reading, nil, (*Server).clusterSnapshot},
+		{"GET", "/v1/cluster/snapshot", Manage, reading, nil, (*Server).clusterSnapshot},
 		{"POST", "/v1/cluster/{action}", Manage, nil, nil, (*Server).changeCluster},
 	}
 }

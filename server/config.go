@@ -17,13 +17,18 @@ import (
 type Config struct {
 	// Authorize decides on every request, before anything of it is acted on; a batch
 	// is asked about element by element, and lists and streams leave out what it
-	// refuses. The request's body has not been read. An error is 403, or 401 if it
+	// refuses. The request's body has not been read. An acquire that names a lease is
+	// asked about a second time, with that. A caller who may not Break a lock is never
+	// told the lease IDs of it. An error is 403, or 401 if it
 	// is ErrUnauthenticated; its text is told to the client. It must be safe for
 	// concurrent use. Default: everyone who can connect may do everything; Serve then
 	// refuses a listener beyond this host unless Anonymous is set. Optional.
 	Authorize func(r *http.Request, a Action) error
-	// Principal names who sends the request, for the audit. Default: the remote
-	// address. Optional.
+	// Principal names who sends the request, for the audit, and always by the same name.
+	// With Authorize, what was granted to one principal is no other's to take over, renew
+	// or release, even under the right lease ID; this server remembers that of the leases
+	// that it granted itself, until it is restarted. Default: the remote address, for the
+	// audit only. Optional.
 	Principal func(r *http.Request) string
 	// Anonymous lets Serve listen beyond this host without Authorize. Optional.
 	Anonymous bool
@@ -82,8 +87,9 @@ type Limits struct {
 	RenewBatch int
 	// Batch is the most acquires and releases in one request. Default: 256. Optional.
 	Batch int
-	// Connections in all, and from one IP address. More are closed at once. Default:
-	// 10,000 and 100. Optional.
+	// Connections in all, and from one IP address. One more takes the place of one that
+	// no request is served on, if there is one: of one by which no holder of a lease came
+	// before any other. Default: 10,000 and 100. Optional.
 	Connections, ConnectionsPerIP int
 	// Streams is the most requests at once on one HTTP/2 connection. Default: 250.
 	// Optional.
@@ -92,8 +98,9 @@ type Limits struct {
 	// place is kept for them until they ask again. Default: 1,000. Optional.
 	WaitersPerLock int
 	// Acquires, Reads, Events and Holders are how many requests of a lane are served
-	// at once: acquisitions, those that wait too; looking and breaking; event
-	// streams; renewals and releases. Default: 4,096, 256, 256 and 1,024. Optional.
+	// at once: acquisitions, of which seven in eight may wait; looking and breaking; event
+	// streams; renewals and releases of leases that are known here, and an eighth of that
+	// for others. Default: 4,096, 32, 256 and 1,024. Optional.
 	Acquires, Reads, Events, Holders int
 	// ReadHeaderTimeout, ReadTimeout and IdleTimeout are those of http.Server.
 	// Default: 5 s, 15 s and 60 s. Optional.
@@ -126,7 +133,7 @@ func (l *Limits) defaults(c backend.Capabilities) {
 	orDefault(&l.Streams, 250)
 	orDefault(&l.WaitersPerLock, 1000)
 	orDefault(&l.Acquires, 4096)
-	orDefault(&l.Reads, 256)
+	orDefault(&l.Reads, 32)
 	orDefault(&l.Events, 256)
 	orDefault(&l.Holders, 1024)
 	orDefault(&l.ReadHeaderTimeout, 5*time.Second)

@@ -63,4 +63,19 @@
 // Acquires, reads and streams have lanes of their own, apart from the lane of
 // renewals and releases: an overload sheds acquires and never makes a holder lose
 // its lock. See [Limits] for the numbers.
+//
+// Renewals and releases of leases that this server granted or renewed come before those
+// of leases that it does not know. How many acquires the backend decides on at the same
+// time, and how many lists are read and encoded, is bounded by the number of processors.
+// A refusal names at most 16 holders, and as many as fit into 32 KiB, however many there
+// are; those of a batch share 32 KiB. A page of a list ends early where it is over 1 MiB.
+// Where there are too many connections, a new one takes the place of one that no request
+// is served on, and that of a holder of a lease last.
+//
+// # Who is told lease IDs
+//
+// Whoever knows the ID of a lease can take it over, renew it and release it. Where
+// Config.Authorize decides, the lease IDs of a lock are told to those only who may break
+// it: refusals, lists and events have empty ones for the others. With Config.Principal, the
+// ID alone is not enough: see there.
 package server

@@ -21,12 +21,15 @@ type sse struct {
 }
 
 // listen opens an event stream and reads it.
-func listen(t *testing.T, a *api, path string) *sse {
+func listen(t *testing.T, a *api, path string, header ...string) *sse {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.base+path, http.NoBody)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
 	}
 	res, err := a.http.Do(req)
 	if err != nil {

@@ -2,6 +2,7 @@ package server
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 )
@@ -48,7 +49,38 @@ func DefaultLimits(c backend.Capabilities) Limits {
 
 // Queued counts the renewals that wait for a call.
 func (s *Server) Queued() int {
-	s.renewer.mu.Lock()
-	defer s.renewer.mu.Unlock()
-	return len(s.renewer.queue)
+	n := 0
+	for _, r := range []*renewer{s.renewer, s.claims} {
+		r.mu.Lock()
+		for _, leases := range r.queue {
+			n += len(leases)
+		}
+		r.mu.Unlock()
+	}
+	return n
+}
+
+// TriesPerCPU is how many acquires for each processor are under way at once.
+const TriesPerCPU = triesPerCPU
+
+// Turns gives the calls that requests of so many leases become: of each call, how many
+// leases of which request.
+func Turns(most int, requests ...int) [][]int {
+	r := &renewer{most: most}
+	for i, n := range requests {
+		leases := make([]pending, n)
+		for k := range leases {
+			leases[k].lease.TTL = time.Duration(i)
+		}
+		r.queue = append(r.queue, leases)
+	}
+	var calls [][]int
+	for batch := r.takeLocked(); len(batch) > 0; batch = r.takeLocked() {
+		call := make([]int, len(requests))
+		for _, p := range batch {
+			call[p.lease.TTL]++
+		}
+		calls = append(calls, call)
+	}
+	return calls
 }

@@ -34,7 +34,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			return // the connection is gone
 		}
 	}
-	s.guard(w, &request{Request: req, arrived: arrived})
+	conn, _ := req.Context().Value(connKey{}).(*limitedConn)
+	s.guard(w, &request{Request: req, arrived: arrived, conn: conn})
 }
 
 // guard decides whether a request is served. Its order matters: what is wrong with
@@ -76,6 +77,7 @@ func (s *Server) guard(w http.ResponseWriter, r *request) {
 		s.fail(w, r, err)
 		return
 	}
+	defer r.conn.serve()()
 	// The read deadline was for the request. A long poll or a stream outlives it, and
 	// must not look like a client that hung up. In HTTP/2 it is for the body alone.
 	if r.ProtoMajor < 2 {
@@ -84,10 +86,9 @@ func (s *Server) guard(w http.ResponseWriter, r *request) {
 		}
 	}
 	if rt.lane != nil {
-		l := rt.lane(s.lanes)
-		if !l.enter(r.Context()) {
-			s.metrics.QuotaRejected(l.quota)
-			s.fail(w, r, crowded())
+		l := rt.lane(s, r)
+		if err := s.admit(r.Context(), l); err != nil {
+			s.fail(w, r, err)
 			return
 		}
 		defer l.leave()
@@ -122,12 +123,18 @@ func (s *Server) noRoute(w http.ResponseWriter, r *request, allow []string) {
 	})
 }
 
-// authorize asks Config.Authorize.
+// authorize asks Config.Authorize. To know a lease ID is not enough: what was granted here
+// to one principal is no other's to take over, renew or release.
 func (s *Server) authorize(r *request, a Action) error {
 	if s.cfg.Authorize == nil {
 		return nil
 	}
 	err := s.cfg.Authorize(r.Request, a)
+	if err == nil && a.Lease != "" && s.cfg.Principal != nil {
+		if who, known := s.ledger.owner(leaseKey{a.Name, a.Lease}); known && who != s.cfg.Principal(r.Request) {
+			err = errNotYours
+		}
+	}
 	if err == nil {
 		return nil
 	}
@@ -224,6 +231,15 @@ func bodyError(err error) error {
 		return &refusal{http.StatusRequestTimeout, errors.New("the body did not arrive in time")}
 	}
 	return &refusal{http.StatusBadRequest, errors.New("the body could not be read")}
+}
+
+// owner is who a lease is granted to that r asks for: empty unless the program names its
+// callers.
+func (s *Server) owner(r *request) string {
+	if s.cfg.Authorize == nil || s.cfg.Principal == nil {
+		return ""
+	}
+	return s.cfg.Principal(r.Request)
 }
 
 // principal names who sends the request, for the audit.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/holdfast-io/holdfast"
@@ -26,7 +27,7 @@ func (s *Server) renew(w http.ResponseWriter, r *request) {
 		return
 	}
 	lease := backend.TimedRenewal{Name: r.name, Lease: r.lease, TTL: time.Duration(req.TTL)}
-	got := s.renewer.renew(r.Context(), []backend.TimedRenewal{lease})
+	got := s.renewerOf(s.knows(r, leaseKey{r.name, r.lease})).renew(r.Context(), []backend.TimedRenewal{lease})
 	if err := got[0].Err; err != nil {
 		s.countRenewal(lease, got[0])
 		s.fail(w, r, err)
@@ -48,25 +49,67 @@ func (s *Server) renewMany(w http.ResponseWriter, r *request) {
 		return
 	}
 	out := wire.RenewManyResponse{Leases: make([]wire.RenewResult, len(req.Leases))}
-	var ask []backend.TimedRenewal
-	var at []int
+	var holders, claims renewals
 	for i, ref := range req.Leases {
 		lease, err := s.parseRef(r, ref)
-		if err != nil {
+		switch {
+		case err != nil:
 			out.Leases[i] = failed(ref, err)
-			continue
+		case s.knows(r, leaseKey{lease.Name, lease.Lease}):
+			holders.add(lease, i)
+		default:
+			claims.add(lease, i)
 		}
-		ask, at = append(ask, lease), append(at, i)
 	}
-	for i, got := range s.renewer.renew(r.Context(), ask) {
-		if got.Err != nil {
-			s.countRenewal(ask[i], got)
-			out.Leases[at[i]] = failed(req.Leases[at[i]], got.Err)
-			continue
-		}
-		out.Leases[at[i]] = s.renewed(ask[i], got)
-	}
+	// Those that are known here do not wait for the others to be let in.
+	var both sync.WaitGroup
+	both.Go(func() { s.renewAll(r, true, holders, out.Leases) })
+	s.renewAll(r, false, claims, out.Leases)
+	both.Wait()
 	s.write(w, r, http.StatusOK, out)
+}
+
+// renewals are some of the leases of a request.
+type renewals struct {
+	leases []backend.TimedRenewal
+	at     []int // where they are in the request
+}
+
+func (some *renewals) add(lease backend.TimedRenewal, at int) {
+	some.leases, some.at = append(some.leases, lease), append(some.at, at)
+}
+
+// renewAll renews leases that are known here, or some that are not, in their lane, and fills
+// in what became of them.
+func (s *Server) renewAll(r *request, known bool, some renewals, out []wire.RenewResult) {
+	if len(some.leases) == 0 {
+		return
+	}
+	l := s.lanes.of(known)
+	if err := s.admit(r.Context(), l); err != nil {
+		for i, lease := range some.leases {
+			out[some.at[i]] = failed(wire.LeaseRef{Name: lease.Name, Lease: string(lease.Lease)}, err)
+		}
+		return
+	}
+	defer l.leave()
+	for i, got := range s.renewerOf(known).renew(r.Context(), some.leases) {
+		lease := some.leases[i]
+		if got.Err != nil {
+			s.countRenewal(lease, got)
+			out[some.at[i]] = failed(wire.LeaseRef{Name: lease.Name, Lease: string(lease.Lease)}, got.Err)
+			continue
+		}
+		out[some.at[i]] = s.renewed(lease, got)
+	}
+}
+
+// renewerOf is what renews leases that are known here, or those that are not.
+func (s *Server) renewerOf(known bool) *renewer {
+	if known {
+		return s.renewer
+	}
+	return s.claims
 }
 
 func (s *Server) parseRef(r *request, ref wire.LeaseRef) (backend.TimedRenewal, error) {

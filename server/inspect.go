@@ -30,24 +30,59 @@ func (s *Server) list(w http.ResponseWriter, r *request) {
 		s.fail(w, r, err)
 		return
 	}
-	locks, next, err := s.visible(r, req)
+	page, err := s.encodeList(r, req)
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
+	if _, err := s.send(w, r, http.StatusOK, page); err != nil {
+		s.unwritten(r, err)
+	}
+}
+
+// encodeList reads a page and encodes it, in its turn. The client reads it after that.
+func (s *Server) encodeList(r *request, req backend.ListRequest) ([]byte, error) {
+	if err := s.admit(r.Context(), s.lanes.lists); err != nil {
+		return nil, err
+	}
+	defer s.lanes.lists.leave()
+	locks, next, err := s.visible(r, req)
+	if err != nil {
+		return nil, err
+	}
 	now := time.Now()
 	out := wire.List{Locks: make([]wire.Lock, len(locks)), Next: next}
 	for i, l := range locks {
-		out.Locks[i] = wire.FromLock(l, now, wantsLeases(r))
+		out.Locks[i] = s.told(r, l, now)
 	}
-	s.write(w, r, http.StatusOK, out)
+	return encode(out)
 }
 
+// told is the state of a lock as the caller may see it.
+func (s *Server) told(r *request, l backend.LockInfo, now time.Time) wire.Lock {
+	hidden := s.hidesLeases(r, l.Name)
+	out := wire.FromLock(l, now, wantsLeases(r) && !hidden)
+	if hidden {
+		withoutLeases(out.Holders)
+	}
+	return out
+}
+
+const (
+	// listStep is how many locks the backend is asked for at once.
+	listStep = 100
+	// listBytes ends a page early: locks may have thousands of holders each.
+	listBytes = 1 << 20
+)
+
 // visible reads pages until it has as many locks as were asked for that the caller may
-// see. The cursor is one of them: the backend's own may be the name of another.
+// see, or enough to fill an answer. The cursor is one of them: the backend's own may be the
+// name of another.
 func (s *Server) visible(r *request, req backend.ListRequest) ([]backend.LockInfo, string, error) {
 	var seen []backend.LockInfo
+	size, most := 0, req.Limit
 	for {
+		req.Limit = min(most-len(seen), listStep)
 		var page backend.ListPage
 		err := s.patiently(r.Context(), func(ctx context.Context) error {
 			var err error
@@ -62,7 +97,8 @@ func (s *Server) visible(r *request, req backend.ListRequest) ([]backend.LockInf
 				continue
 			}
 			seen = append(seen, l)
-			if more := page.Next != "" || i < len(page.Locks)-1; len(seen) == req.Limit && more {
+			size += lockSize(l)
+			if more := page.Next != "" || i < len(page.Locks)-1; more && (len(seen) == most || size >= listBytes) {
 				return seen, l.Name, nil
 			}
 		}
@@ -71,6 +107,18 @@ func (s *Server) visible(r *request, req backend.ListRequest) ([]backend.LockInf
 		}
 		req.After = page.Next
 	}
+}
+
+// lockSize is about how many bytes a lock takes in an answer.
+func lockSize(l backend.LockInfo) int {
+	n := holderFrame + len(l.Name)
+	for _, h := range l.Holders {
+		n += holderFrame + len(h.Owner) + len(h.Note)
+	}
+	for _, w := range l.Waiters {
+		n += holderFrame + len(w.Owner) + len(w.Note)
+	}
+	return n
 }
 
 func wantsLeases(r *request) bool { return r.Header.Get(wire.HeaderWaiterLeases) == "true" }
@@ -88,7 +136,7 @@ func (s *Server) inspect(w http.ResponseWriter, r *request) {
 		return
 	}
 	info.Name = r.name
-	s.write(w, r, http.StatusOK, wire.FromLock(info, time.Now(), wantsLeases(r)))
+	s.write(w, r, http.StatusOK, s.told(r, info, time.Now()))
 }
 
 // breakLock serves DELETE /v1/locks/{name}: an operator's act. It is asked of the

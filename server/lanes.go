@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"runtime"
 	"time"
 
 	"github.com/holdfast-io/holdfast/observe"
@@ -18,21 +19,70 @@ type lane struct {
 // lanes are apart, so that an overload in one leaves the others alone. Those who
 // hold locks have their own, and it waits where the others shed: a renewal that is
 // a little late is better than one that is refused.
-type lanes struct{ acquires, reads, streams, holders *lane }
+//
+// The last two bound work, not requests: what runs at the same time shares the
+// processors with the renewals, and each step of a renewal waits behind all of it.
+type lanes struct {
+	acquires, reads, streams *lane
+	// waits are the acquires that wait, which leave a part of acquires to the others.
+	waits *lane
+	// holders are renewals and releases of leases that were granted or renewed here, and
+	// claims are those of leases that this server does not know: a flood of lease IDs that
+	// never were does not hold up the renewal of one that is out.
+	holders, claims *lane
+	// tries are acquires, while the backend decides on them without a wait.
+	tries *lane
+	// lists read, decode and encode up to a thousand locks each.
+	lists *lane
+}
+
+// triesPerCPU is how many acquires for each processor the backend decides on at once: more
+// than a backend puts into one commit, and so few that a renewal behind them is not late.
+const triesPerCPU = 16
 
 func newLanes(l Limits) *lanes {
+	cpus := runtime.GOMAXPROCS(0)
+	of := func(n int, q observe.Quota, patience time.Duration) *lane {
+		return &lane{make(chan struct{}, max(1, n)), q, patience}
+	}
 	return &lanes{
-		acquires: &lane{make(chan struct{}, l.Acquires), observe.QuotaAcquires, 0},
-		reads:    &lane{make(chan struct{}, l.Reads), observe.QuotaReads, 100 * time.Millisecond},
-		streams:  &lane{make(chan struct{}, l.Events), observe.QuotaStreams, 0},
-		holders:  &lane{make(chan struct{}, l.Holders), observe.QuotaHolders, 5 * time.Second},
+		acquires: of(l.Acquires, observe.QuotaAcquires, 0),
+		waits:    of(l.Acquires-l.Acquires/8, observe.QuotaAcquires, 0),
+		reads:    of(l.Reads, observe.QuotaReads, time.Second),
+		streams:  of(l.Events, observe.QuotaStreams, 0),
+		holders:  of(l.Holders, observe.QuotaHolders, 5*time.Second),
+		claims:   of(l.Holders/8, observe.QuotaHolders, 2*time.Second),
+		tries:    of(triesPerCPU*cpus, observe.QuotaAcquires, 5*time.Second),
+		lists:    of(cpus-1, observe.QuotaReads, 5*time.Second),
 	}
 }
 
-func (l *lanes) acquiring() *lane { return l.acquires }
-func (l *lanes) reading() *lane   { return l.reads }
-func (l *lanes) streaming() *lane { return l.streams }
-func (l *lanes) holding() *lane   { return l.holders }
+func acquiring(s *Server, _ *request) *lane { return s.lanes.acquires }
+func reading(s *Server, _ *request) *lane   { return s.lanes.reads }
+func streaming(s *Server, _ *request) *lane { return s.lanes.streams }
+
+// holding is the lane of a renewal or a release of one lease.
+func holding(s *Server, r *request) *lane {
+	return s.lanes.of(s.knows(r, leaseKey{r.name, r.lease}))
+}
+
+// of is the lane of renewals and releases of leases that are known here, or not.
+func (l *lanes) of(known bool) *lane {
+	if known {
+		return l.holders
+	}
+	return l.claims
+}
+
+// knows reports whether the lease was granted or renewed here, and is not known to have
+// ended. The connection of the request is then that of a holder.
+func (s *Server) knows(r *request, k leaseKey) bool {
+	known := s.ledger.knows(k)
+	if known {
+		r.conn.holds()
+	}
+	return known
+}
 
 // enterNow takes a slot, and reports whether there was one.
 func (l *lane) enterNow() bool {
@@ -65,3 +115,12 @@ func (l *lane) enter(ctx context.Context) bool {
 }
 
 func (l *lane) leave() { <-l.slots }
+
+// admit takes a slot in time; the error says that there was none, and is counted.
+func (s *Server) admit(ctx context.Context, l *lane) error {
+	if l.enter(ctx) {
+		return nil
+	}
+	s.metrics.QuotaRejected(l.quota)
+	return crowded()
+}

@@ -8,9 +8,9 @@ import (
 	"github.com/holdfast-io/holdfast/observe"
 )
 
-// ledger remembers the leases that were granted here, for the metrics only: what is
-// held is the backend's to say. A lease that another server renews is thought to
-// have ended here.
+// ledger remembers the leases that were granted or renewed here, for the metrics, and to
+// tell holders from others where there is not enough for all: what is held is the
+// backend's to say. A lease that another server renews is thought to have ended here.
 type ledger struct {
 	m      *observe.Metrics
 	mu     sync.Mutex
@@ -26,6 +26,10 @@ type leaseKey struct {
 type entry struct {
 	since, ends time.Time
 	shared      bool
+	// who it was granted to, where Config.Principal names that.
+	who string
+	// unseen: it was renewed here and not granted, and the metrics have not counted it.
+	unseen bool
 }
 
 const firstSweep = 1024
@@ -35,18 +39,23 @@ func newLedger(m *observe.Metrics) *ledger {
 }
 
 // granted enters a lease that the metrics have counted as held. One that was known
-// is counted once only.
-func (l *ledger) granted(k leaseKey, shared bool, left time.Duration) {
+// is counted once only, and stays who's it was.
+func (l *ledger) granted(k leaseKey, shared bool, left time.Duration, who string) {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if e, known := l.leases[k]; known {
+	if e, known := l.leases[k]; known && !e.unseen {
 		e.ends = now.Add(left)
 		l.leases[k] = e
 		l.m.Again(shared)
 		return
 	}
-	l.leases[k] = entry{since: now, ends: now.Add(left), shared: shared}
+	l.enterLocked(k, entry{since: now, ends: now.Add(left), shared: shared, who: who})
+}
+
+func (l *ledger) enterLocked(k leaseKey, e entry) {
+	now := time.Now()
+	l.leases[k] = e
 	if len(l.leases) >= l.sweepN {
 		l.sweepLocked(now)
 		l.sweepN = max(firstSweep, 2*len(l.leases))
@@ -59,13 +68,30 @@ func (l *ledger) renewed(k leaseKey, left time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e, known := l.leases[k]
-	if !known {
+	if !known || e.unseen {
 		l.m.RenewedUnseen()
+		l.enterLocked(k, entry{since: now, ends: now.Add(left), unseen: true})
 		return
 	}
 	l.m.Renewed(1, max(0, e.ends.Sub(now)))
 	e.ends = now.Add(left)
 	l.leases[k] = e
+}
+
+// knows reports whether the lease is in the ledger.
+func (l *ledger) knows(k leaseKey) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, known := l.leases[k]
+	return known
+}
+
+// owner is who a lease was granted to, and whether that is known.
+func (l *ledger) owner(k leaseKey) (string, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e, known := l.leases[k]
+	return e.who, known && !e.unseen
 }
 
 // ended takes a lease out.
@@ -74,7 +100,9 @@ func (l *ledger) ended(k leaseKey) {
 	defer l.mu.Unlock()
 	if e, known := l.leases[k]; known {
 		delete(l.leases, k)
-		l.m.Ended(e.shared, time.Since(e.since))
+		if !e.unseen {
+			l.m.Ended(e.shared, time.Since(e.since))
+		}
 	}
 }
 
@@ -89,7 +117,9 @@ func (l *ledger) sweepLocked(now time.Time) {
 	for k, e := range l.leases {
 		if now.After(e.ends) {
 			delete(l.leases, k)
-			l.m.Ended(e.shared, e.ends.Sub(e.since))
+			if !e.unseen {
+				l.m.Ended(e.shared, e.ends.Sub(e.since))
+			}
 		}
 	}
 }

@@ -1,6 +1,9 @@
 package server
 
 import (
+	"container/list"
+	"context"
+	"crypto/tls"
 	"net"
 	"net/netip"
 	"sync"
@@ -8,34 +11,72 @@ import (
 	"github.com/holdfast-io/holdfast/observe"
 )
 
-// limited gives a listener that closes connections over the limits at once, so that
-// they cost nothing but the accept.
+// limited gives a listener that keeps the number of connections within the limits, and
+// closes those over them at once, so that they cost nothing but the accept.
 func (s *Server) limited(ln net.Listener) net.Listener {
-	return &limitedListener{Listener: ln, s: s, perIP: make(map[netip.Addr]int)}
+	return &limitedListener{Listener: ln, s: s, all: newPeer(), perIP: make(map[netip.Addr]*peer)}
 }
 
+// limitedListener counts connections. Where a limit is reached, a new connection takes
+// the place of one that no request is served on: of the one that was idle for longest, and
+// of one that no holder of a lease came by before any other. So whoever opens connections
+// and keeps them silent, or sends requests on them a byte at a time, does not keep a renewal
+// out.
 type limitedListener struct {
 	net.Listener
 	s     *Server
 	mu    sync.Mutex
-	all   int
-	perIP map[netip.Addr]int
+	all   *peer
+	perIP map[netip.Addr]*peer
+}
+
+// peer is the connections from everywhere, or from one address.
+type peer struct {
+	n int
+	// strangers and holders are the connections that no request is served on, those that
+	// were for longest first: of *limitedConn.
+	strangers, holders list.List
+}
+
+func newPeer() *peer { return new(peer) }
+
+func (p *peer) idle(holder bool) *list.List {
+	if holder {
+		return &p.holders
+	}
+	return &p.strangers
+}
+
+// oldest is the connection to close for another one; nil: there is none.
+func (p *peer) oldest() *limitedConn {
+	for _, l := range []*list.List{&p.strangers, &p.holders} {
+		if front := l.Front(); front != nil {
+			c, _ := front.Value.(*limitedConn)
+			return c
+		}
+	}
+	return nil
 }
 
 // Accept gives the next connection within the limits.
 func (l *limitedListener) Accept() (net.Conn, error) {
 	for {
-		c, err := l.Listener.Accept()
+		conn, err := l.Listener.Accept()
 		if err != nil {
 			return nil, err //nolint:wrapcheck // net/http looks at it
 		}
-		ip := remoteIP(c)
-		if quota, ok := l.admit(ip); !ok {
+		c := &limitedConn{Conn: conn, l: l, ip: remoteIP(conn)}
+		closed, quota := l.admit(c)
+		if closed != nil {
+			_ = closed.Conn.Close()
+		}
+		if quota != "" {
 			l.s.metrics.QuotaRejected(quota)
-			_ = c.Close()
+		}
+		if closed == c {
 			continue
 		}
-		return &limitedConn{Conn: c, leave: sync.OnceFunc(func() { l.leave(ip) })}, nil
+		return c, nil
 	}
 }
 
@@ -48,36 +89,130 @@ func remoteIP(c net.Conn) netip.Addr {
 	return netip.Addr{}
 }
 
-func (l *limitedListener) admit(ip netip.Addr) (observe.Quota, bool) {
+// admit counts a new connection. It returns the connection that is to be closed because of
+// a limit, which may be the new one, and the limit.
+func (l *limitedListener) admit(c *limitedConn) (*limitedConn, observe.Quota) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.all >= l.s.cfg.Limits.Connections {
-		return observe.QuotaConnections, false
+	from := l.perIP[c.ip]
+	if from == nil {
+		from = newPeer()
 	}
-	if ip.IsValid() && l.perIP[ip] >= l.s.cfg.Limits.ConnectionsPerIP {
-		return observe.QuotaPerIP, false
+	var closed *limitedConn
+	var quota observe.Quota
+	switch limits := l.s.cfg.Limits; {
+	case c.ip.IsValid() && from.n >= limits.ConnectionsPerIP:
+		closed, quota = from.oldest(), observe.QuotaPerIP
+	case l.all.n >= limits.Connections:
+		closed, quota = l.all.oldest(), observe.QuotaConnections
 	}
-	l.all++
-	l.perIP[ip]++
-	return "", true
+	switch {
+	case closed != nil:
+		l.removeLocked(closed)
+	case quota != "":
+		return c, quota
+	}
+	l.perIP[c.ip] = from // it may have been removed with its last connection
+	c.peers = [2]*peer{l.all, from}
+	for _, p := range c.peers {
+		p.n++
+	}
+	l.restLocked(c)
+	return closed, quota
 }
 
-func (l *limitedListener) leave(ip netip.Addr) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all--
-	if l.perIP[ip]--; l.perIP[ip] == 0 {
-		delete(l.perIP, ip)
+// restLocked enters a connection among those that no request is served on.
+func (l *limitedListener) restLocked(c *limitedConn) {
+	for i, p := range c.peers {
+		c.at[i] = p.idle(c.holder).PushBack(c)
 	}
 }
 
+// wakeLocked takes it out again.
+func (l *limitedListener) wakeLocked(c *limitedConn) {
+	for i, p := range c.peers {
+		if c.at[i] != nil {
+			p.idle(c.holder).Remove(c.at[i])
+			c.at[i] = nil
+		}
+	}
+}
+
+// removeLocked counts a connection no more.
+func (l *limitedListener) removeLocked(c *limitedConn) {
+	if c.gone {
+		return
+	}
+	c.gone = true
+	l.wakeLocked(c)
+	for _, p := range c.peers {
+		p.n--
+	}
+	if c.peers[1].n == 0 {
+		delete(l.perIP, c.ip)
+	}
+}
+
+// limitedConn is one connection. Its fields are the listener's to guard.
 type limitedConn struct {
 	net.Conn
-	leave func()
+	l      *limitedListener
+	ip     netip.Addr
+	peers  [2]*peer // all, and those from its address
+	at     [2]*list.Element
+	serves int  // requests
+	holder bool // it carried a request of one who holds a lease
+	gone   bool
 }
 
 // Close gives the place back.
 func (c *limitedConn) Close() error {
-	c.leave()
+	c.l.mu.Lock()
+	c.l.removeLocked(c)
+	c.l.mu.Unlock()
 	return c.Conn.Close() //nolint:wrapcheck // net/http looks at it
+}
+
+// serve notes that a request is served, until the function that it returns is called. The
+// receiver may be nil.
+func (c *limitedConn) serve() func() {
+	if c == nil {
+		return func() {}
+	}
+	c.l.mu.Lock()
+	defer c.l.mu.Unlock()
+	if c.serves++; c.serves == 1 {
+		c.l.wakeLocked(c)
+	}
+	return c.rest
+}
+
+func (c *limitedConn) rest() {
+	c.l.mu.Lock()
+	defer c.l.mu.Unlock()
+	if c.serves--; c.serves == 0 && !c.gone {
+		c.l.restLocked(c)
+	}
+}
+
+// holds notes, while a request is served, that it is from one who holds a lease. The
+// receiver may be nil.
+func (c *limitedConn) holds() {
+	if c == nil {
+		return
+	}
+	c.l.mu.Lock()
+	defer c.l.mu.Unlock()
+	c.holder = true
+}
+
+// connKey finds the connection of a request.
+type connKey struct{}
+
+// withConn is the ConnContext of the server.
+func withConn(ctx context.Context, c net.Conn) context.Context {
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
+	return context.WithValue(ctx, connKey{}, c)
 }

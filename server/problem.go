@@ -67,7 +67,8 @@ func problemOf(err error, now time.Time) wire.Problem {
 	switch {
 	case isHeld:
 		p.Type, p.Title, p.Status = wire.TypeHeld, "Lock is held", http.StatusConflict
-		p.Holders, p.Position = wire.FromHolders(held.Holders, now), held.Ahead+1
+		p.Holders, _ = fitting(wire.FromHolders(backend.FirstHolders(held.Holders), now), refusalBytes)
+		p.HolderCount, p.Position = max(held.Count, len(held.Holders)), held.Ahead+1
 		p.Detail = held.Error()
 	case errors.Is(err, backend.ErrHeld):
 		p.Type, p.Title, p.Status = wire.TypeHeld, "Lock is held", http.StatusConflict
@@ -167,7 +168,7 @@ func (s *Server) fail(w http.ResponseWriter, r *request, err error) { s.failWith
 
 // failWith also tells the capabilities of the backend.
 func (s *Server) failWith(w http.ResponseWriter, r *request, err error, caps *wire.Capabilities) {
-	p := problemOf(err, time.Now())
+	p := s.conceal(r, r.name, problemOf(err, time.Now()))
 	p.Capabilities = caps
 	if p.Type == wire.TypeQuarantine {
 		s.noteQuarantine(err)
@@ -206,8 +207,12 @@ func retryAfter(p wire.Problem, err error) int {
 // client that is gone is not the server's trouble; writeChecked is for those who must know.
 func (s *Server) write(w http.ResponseWriter, r *request, status int, v any) {
 	if _, err := s.put(w, r, status, v); err != nil {
-		s.cfg.Logger.LogAttrs(r.Context(), slog.LevelDebug, "answer not written", slog.String("error", err.Error()))
+		s.unwritten(r, err)
 	}
+}
+
+func (s *Server) unwritten(r *request, err error) {
+	s.cfg.Logger.LogAttrs(r.Context(), slog.LevelDebug, "answer not written", attrError(err))
 }
 
 // writeChecked reports whether any of the answer may have reached the client. What the
@@ -226,18 +231,34 @@ func (s *Server) writeChecked(w http.ResponseWriter, r *request, status int, v a
 
 // put writes an answer, and reports whether any of it may have left.
 func (s *Server) put(w http.ResponseWriter, r *request, status int, v any) (bool, error) {
+	b, err := encode(v)
+	if err != nil {
+		return false, err
+	}
+	if _, isProblem := v.(wire.Problem); isProblem {
+		w.Header().Set("Content-Type", wire.ContentTypeProblem)
+	}
+	return s.send(w, r, status, b)
+}
+
+// encode gives the JSON of an answer.
+func encode(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(true) // an answer is never taken for a page, whatever the names in it
 	if err := enc.Encode(v); err != nil {
-		return false, fmt.Errorf("encode the answer: %w", err)
+		return nil, fmt.Errorf("encode the answer: %w", err)
 	}
-	w.Header().Set("Content-Type", "application/json")
-	if _, isProblem := v.(wire.Problem); isProblem {
-		w.Header().Set("Content-Type", wire.ContentTypeProblem)
+	return b.Bytes(), nil
+}
+
+// send writes the JSON of an answer, and reports whether any of it may have left.
+func (s *Server) send(w http.ResponseWriter, r *request, status int, b []byte) (bool, error) {
+	if w.Header().Get("Content-Type") == "" {
+		w.Header().Set("Content-Type", "application/json")
 	}
 	w.Header().Set(wire.HeaderTime, wire.FormatTime(time.Now()))
-	w.Header().Set("Content-Length", strconv.Itoa(b.Len()))
+	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
 	c := http.NewResponseController(w)
 	if err := c.SetWriteDeadline(time.Now().Add(s.cfg.Limits.WriteTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return false, fmt.Errorf("set the deadline: %w", err)
@@ -246,7 +267,7 @@ func (s *Server) put(w http.ResponseWriter, r *request, status int, v any) (bool
 	if r.Method == http.MethodHead {
 		return true, nil
 	}
-	if _, err := w.Write(b.Bytes()); err != nil {
+	if _, err := w.Write(b); err != nil {
 		return true, fmt.Errorf("write the answer: %w", err)
 	}
 	return true, nil

@@ -11,18 +11,36 @@ import (
 
 // renewer puts renewals that come in at once into one call of the backend: while a
 // call is under way the next one fills. A call that hangs does not stop the others:
-// there may be several.
+// there may be several. Requests take turns: one with a thousand leases holds up one
+// with a single lease no more than one with a few.
 type renewer struct {
 	b       backend.Backend
-	most    int // leases in one call; 0: any number
+	most    int // leases in one call
+	calls   int // at the same time
 	timeout time.Duration
 
 	mu      sync.Mutex
-	queue   []pending
+	queue   [][]pending // by request; none is empty
 	flights int
 }
 
-const maxFlights = 4
+const (
+	// callsForHolders and callsForClaims are how many calls of the backend renew leases at
+	// the same time: those that are known here, and the others.
+	callsForHolders, callsForClaims = 4, 1
+	// mostRenewals is how many leases one call names, where the backend has no bound.
+	mostRenewals = 1000
+	// turn is how many leases of one request are renewed before another has its turn.
+	turn = 64
+)
+
+func newRenewer(b backend.Backend, calls int, timeout time.Duration) *renewer {
+	most := mostRenewals
+	if n := b.Capabilities().MaxRenew; n > 0 {
+		most = min(most, n)
+	}
+	return &renewer{b: b, most: most, calls: calls, timeout: timeout}
+}
 
 // pending is a renewal in the queue.
 type pending struct {
@@ -45,9 +63,12 @@ func (r *renewer) renew(ctx context.Context, leases []backend.TimedRenewal) []re
 		answers[i] = make(chan renewal, 1)
 		batch[i] = pending{lease: l, done: answers[i]}
 	}
+	if len(batch) == 0 {
+		return nil
+	}
 	r.mu.Lock()
-	r.queue = append(r.queue, batch...)
-	fly := r.flights < maxFlights
+	r.queue = append(r.queue, batch)
+	fly := r.flights < r.calls
 	if fly {
 		r.flights++
 	}
@@ -70,11 +91,7 @@ func (r *renewer) renew(ctx context.Context, leases []backend.TimedRenewal) []re
 func (r *renewer) fly() {
 	for {
 		r.mu.Lock()
-		batch := r.queue
-		if r.most > 0 && len(batch) > r.most {
-			batch = batch[:r.most:r.most]
-		}
-		r.queue = r.queue[len(batch):]
+		batch := r.takeLocked()
 		if len(batch) == 0 {
 			r.queue = nil
 			r.flights--
@@ -84,6 +101,22 @@ func (r *renewer) fly() {
 		r.mu.Unlock()
 		r.call(batch)
 	}
+}
+
+// takeLocked takes the leases of the next call out of the queue. A request of which some
+// are left goes to the end of it.
+func (r *renewer) takeLocked() []pending {
+	var batch []pending
+	for len(r.queue) > 0 && len(batch) < r.most {
+		first := r.queue[0]
+		r.queue = r.queue[1:]
+		n := min(len(first), turn, r.most-len(batch))
+		batch = append(batch, first[:n]...)
+		if n < len(first) {
+			r.queue = append(r.queue, first[n:])
+		}
+	}
+	return batch
 }
 
 var errShortAnswer = errors.New("the backend answered for another number of leases")

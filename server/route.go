@@ -48,7 +48,7 @@ type route struct {
 	method  string
 	pattern string // segments; {name} and {lease} stand for one, decoded
 	verb    Verb
-	lane    func(*lanes) *lane
+	lane    func(*Server, *request) *lane
 	query   []string // the parameters that it may have
 	handle  func(*Server, http.ResponseWriter, *request)
 }
@@ -56,15 +56,15 @@ type route struct {
 // routes is the whole API. The guard serves nothing else.
 func routes() []route {
 	return []route{
-		{"POST", "/v1/locks/{name}", Acquire, (*lanes).acquiring, nil, (*Server).acquire},
-		{"PUT", "/v1/locks/{name}/leases/{lease}", Renew, (*lanes).holding, nil, (*Server).renew},
-		{"DELETE", "/v1/locks/{name}/leases/{lease}", Release, (*lanes).holding, nil, (*Server).release},
-		{"POST", "/v1/leases/renew", RenewMany, (*lanes).holding, nil, (*Server).renewMany},
-		{"POST", "/v1/leases/batch", Batch, nil, nil, (*Server).batch}, // its items take the lanes of their own kind
-		{"GET", "/v1/locks", List, (*lanes).reading, []string{"prefix", "limit", "after"}, (*Server).list},
-		{"GET", "/v1/locks/{name}", Read, (*lanes).reading, nil, (*Server).inspect},
-		{"DELETE", "/v1/locks/{name}", Break, (*lanes).reading, []string{"reason"}, (*Server).breakLock},
-		{"GET", "/v1/events", Watch, (*lanes).streaming, []string{"prefix"}, (*Server).events},
+		{"POST", "/v1/locks/{name}", Acquire, acquiring, nil, (*Server).acquire},
+		{"PUT", "/v1/locks/{name}/leases/{lease}", Renew, holding, nil, (*Server).renew},
+		{"DELETE", "/v1/locks/{name}/leases/{lease}", Release, holding, nil, (*Server).release},
+		{"POST", "/v1/leases/renew", RenewMany, nil, nil, (*Server).renewMany}, // takes the lanes of its leases
+		{"POST", "/v1/leases/batch", Batch, nil, nil, (*Server).batch},         // its items take the lanes of their own kind
+		{"GET", "/v1/locks", List, reading, []string{"prefix", "limit", "after"}, (*Server).list},
+		{"GET", "/v1/locks/{name}", Read, reading, nil, (*Server).inspect},
+		{"DELETE", "/v1/locks/{name}", Break, reading, []string{"reason"}, (*Server).breakLock},
+		{"GET", "/v1/events", Watch, streaming, []string{"prefix"}, (*Server).events},
 		{"GET", "/healthz", Status, nil, nil, (*Server).healthz},
 		{"GET", "/readyz", Status, nil, nil, (*Server).readyz},
 		{"GET", "/metrics", Status, nil, nil, (*Server).metricsPage},
@@ -86,6 +86,7 @@ type request struct {
 	actionName string
 	params     url.Values
 	body       []byte
+	conn       *limitedConn // nil where Serve did not accept it
 }
 
 func (r *request) action() Action {

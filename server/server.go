@@ -27,7 +27,8 @@ type Server struct {
 	metrics     *observe.Metrics
 	line        *line
 	ledger      *ledger
-	renewer     *renewer
+	renewer     *renewer // of leases that are known here
+	claims      *renewer // of the others
 	hub         *hub
 	ready       readiness
 	guarded     backend.Guarded // the backend, where it can be in quarantine
@@ -85,7 +86,8 @@ func New(b backend.Backend, cfg Config) (*Server, error) {
 	s.b = s.metrics.Backend(b)
 	s.guarded, _ = b.(backend.Guarded)
 	s.ledger = newLedger(s.metrics)
-	s.renewer = &renewer{b: s.b, most: caps.MaxRenew, timeout: cfg.Timeout}
+	s.renewer = newRenewer(s.b, callsForHolders, cfg.Timeout)
+	s.claims = newRenewer(s.b, callsForClaims, cfg.Timeout)
 	s.hub = newHub(s.b, cfg.Limits.Backlog)
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	if err := s.makeClients(); err != nil {
@@ -96,10 +98,10 @@ func New(b backend.Backend, cfg Config) (*Server, error) {
 
 func (s *Server) makeClients() error {
 	var err error
-	if s.own, err = holdfast.New(&tap{Backend: s.b}, s.clientConfig()); err != nil {
+	if s.own, err = holdfast.New(&tap{Backend: s.b, s: s}, s.clientConfig()); err != nil {
 		return fmt.Errorf("client: %w", err)
 	}
-	if s.guests, err = holdfast.New(&tap{Backend: s.b}, s.clientConfig()); err != nil {
+	if s.guests, err = holdfast.New(&tap{Backend: s.b, s: s}, s.clientConfig()); err != nil {
 		return errors.Join(fmt.Errorf("client: %w", err), s.own.Close(context.Background()))
 	}
 	return nil
@@ -194,6 +196,7 @@ func (s *Server) httpServer(ctx context.Context) *http.Server {
 		ReadHeaderTimeout: l.ReadHeaderTimeout,
 		ReadTimeout:       l.ReadTimeout,
 		IdleTimeout:       l.IdleTimeout,
+		ConnContext:       withConn,
 		MaxHeaderBytes:    l.Headers, // net/http lets a few KiB more pass; the guard does not
 		ErrorLog:          slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),
 		Protocols:         &protocols,

@@ -8,9 +8,11 @@ import (
 )
 
 // tap stands between a client of package holdfast and the backend. It notes the
-// grants, which the client keeps to itself.
+// grants, which the client keeps to itself, and bounds the work that the acquires of
+// all clients make for the backend.
 type tap struct {
 	backend.Backend
+	s *Server
 	// leave the places in line when the client is closed.
 	leave atomic.Bool
 }
@@ -30,8 +32,14 @@ func tapping(ctx context.Context) (context.Context, *tapped) {
 	return context.WithValue(ctx, tappedKey{}, grant), grant
 }
 
-// Acquire notes the grant.
+// Acquire notes the grant. One that does not wait takes its turn.
 func (t *tap) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
+	if !req.Wait {
+		if err := t.s.admit(ctx, t.s.lanes.tries); err != nil {
+			return backend.Grant{}, err
+		}
+		defer t.s.lanes.tries.leave()
+	}
 	g, err := t.Backend.Acquire(ctx, req)
 	if note, ok := ctx.Value(tappedKey{}).(*tapped); ok && err == nil {
 		*note = tapped{g, req.Session}

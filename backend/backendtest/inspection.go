@@ -14,6 +14,8 @@ func inspectionCases() []Case {
 		{ID: "C1", Name: "shared-holders-are-told", Rule: told, Needs: needsPermits, run: sharedHoldersTold},
 		{ID: "C3", Name: "the-line-is-told", Rule: told, Needs: needsFIFO, run: lineTold},
 		{ID: "C1", Name: "a-refusal-tells-who-holds", Rule: told, run: refusalTells},
+		{ID: "C1", Name: "a-refusal-by-many-is-small", Rule: "A HeldError names at most MaxHeldHolders of those who hold the lock, and counts all", Needs: needsShared, run: refusalByMany},
+		{ID: "C1", Name: "a-refusal-by-all-permits-is-small", Rule: "A HeldError names at most MaxHeldHolders of those who hold the lock, and counts all", Needs: needsPermits, run: refusalByPermits},
 		{ID: "C1", Name: "list-is-sorted-and-paged", Rule: "List tells the locks that are held or waited for, in order of their names, page by page", run: listPaged},
 		{ID: "C1", Name: "a-prefix-is-taken-as-it-is", Rule: "List tells the locks whose names start with the prefix, byte by byte", run: prefixAsIs},
 	}
@@ -141,6 +143,62 @@ func refusalTells(e *env) {
 	b.join(b.ask(name))
 	if held = b.refusal(b.ask(name)); held.Ahead != 2 {
 		e.Errorf("two stand in line; HeldError.Ahead is %d", held.Ahead)
+	}
+}
+
+// aCrowd is more than any backend reads of a lock in one piece.
+const aCrowd = 40
+
+// refusalByMany has a lock with more holders than a refusal names. Who is decided about
+// by only a part of them must be refused for the same reasons as by all.
+func refusalByMany(e *env) {
+	a, b := e.client(), e.client()
+	name := e.name()
+	out := e.fill(a, name, shared)
+	e.checkMany(b.refusal(b.ask(name)), out, 0)
+	l := b.take(b.ask(name, shared))
+	b.give(l)
+	if !e.caps.FIFO {
+		return
+	}
+	writer := b.join(b.ask(name))
+	e.checkMany(b.refusal(b.ask(name, shared)), out, 1)
+	e.checkMany(b.refusal(b.ask(name)), out, 1)
+	writer.waits()
+	e.times(len(out), func(i int) { a.give(out[i]) })
+	e.holds(name, writer.granted())
+}
+
+func refusalByPermits(e *env) {
+	a, b := e.client(), e.client()
+	name := e.name()
+	out := e.fill(a, name, permits(aCrowd, 1))
+	e.checkMany(b.refusal(b.ask(name, permits(aCrowd, 1))), out, 0)
+	e.checkMany(b.refusal(b.ask(name)), out, 0)
+	a.give(out[0])
+	l := b.take(b.ask(name, permits(aCrowd, 1)))
+	e.checkMany(b.refusal(b.ask(name, permits(aCrowd, 1))), append(out[1:], l), 0)
+}
+
+// fill takes a lock for aCrowd leases.
+func (e *env) fill(c *client, name string, o option) []lease {
+	out := make([]lease, aCrowd)
+	e.times(len(out), func(i int) { out[i] = c.take(c.ask(name, o)) })
+	return out
+}
+
+// checkMany checks a refusal by the leases that are out, with so many in line before.
+func (e *env) checkMany(held *backend.HeldError, out []lease, ahead int) {
+	if n := len(held.Holders); n == 0 || n > backend.MaxHeldHolders {
+		e.Errorf("%d leases are out; HeldError names %d, not 1 to %d", len(out), n, backend.MaxHeldHolders)
+	}
+	if held.Count != len(out) || held.Ahead != ahead {
+		e.Errorf("%d leases are out and %d stand in line; HeldError counts %d and %d", len(out), ahead, held.Count, held.Ahead)
+	}
+	for _, h := range held.Holders {
+		if !slices.ContainsFunc(out, func(l lease) bool { return l.Lease == h.Lease && l.Token == h.Token }) {
+			e.Errorf("HeldError names the holder %+v, which is not out", h)
+		}
 	}
 }
 

@@ -272,7 +272,8 @@ func (a *acquisition) refusal(l line, ahead int) error {
 			return &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: limit}
 		}
 	}
-	return &backend.HeldError{Name: a.req.Name, Holders: describe(a.req.Name, l.holders()).Holders, Ahead: max(0, ahead-l.Out)}
+	named := describe(a.req.Name, l.first(min(l.Out, backend.MaxHeldHolders)))
+	return backend.NewHeldError(a.req.Name, named.Holders, l.Out, max(0, ahead-l.Out))
 }
 
 func (a *acquisition) grant(e entry, waited, byTimer bool) backend.Grant {

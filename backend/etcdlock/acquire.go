@@ -113,7 +113,8 @@ func (a *acquisition) afterNoSpace(ctx context.Context, cause error) (backend.Gr
 
 // held says who has the lock.
 func (a *acquisition) held(ctx context.Context, st state) error {
-	return &backend.HeldError{Name: a.req.Name, Holders: a.b.holders(ctx, st.holders, heldTold), Ahead: len(st.line)}
+	named := a.b.holders(ctx, backend.FirstHolders(st.holders), heldTold)
+	return backend.NewHeldError(a.req.Name, named, max(st.out, len(st.holders)), max(st.ahead, len(st.line)))
 }
 
 // guards are the conditions of everything that makes an entry with a claim. Besides, the
@@ -207,10 +208,14 @@ func (a *acquisition) explain(resp *pb.TxnResponse, rev int64) (found, error) {
 	return f, nil
 }
 
-// complete makes sure that the whole queue is known.
+// complete makes sure that what decides is known: the whole queue, unless the claim is
+// decided without it.
 func (a *acquisition) complete(ctx context.Context, f found) (found, error) {
 	if f.all {
 		return f, nil
+	}
+	if f, ok, err := a.decide(ctx); ok || err != nil {
+		return f, err
 	}
 	st, rev, err := a.b.read(ctx, a.req.Name)
 	f.st, f.rev, f.all = st, rev, true

@@ -133,6 +133,12 @@ func (e *entry) since() time.Time {
 // state is a lock at one revision.
 type state struct {
 	holders, line []entry
+	// out and ahead are how many hold the lock and stand in line, at least, where holders
+	// and line are only the front of the queue; 0: they are all.
+	out, ahead int
+	// refused is set where holders and line are only the front of a queue in which
+	// something further back is in the way of the claim.
+	refused bool
 }
 
 // judge says who holds the lock: the longest part of the queue, from its head, that
@@ -193,7 +199,9 @@ func (s *state) joinable(c backend.Claim) *entry {
 }
 
 // admits reports whether a claim that comes last may be out at once.
-func (s *state) admits(c backend.Claim) bool { return len(s.line) == 0 && c.Fits(claims(s.holders)) }
+func (s *state) admits(c backend.Claim) bool {
+	return !s.refused && len(s.line) == 0 && c.Fits(claims(s.holders))
+}
 
 func claims(es []entry) []backend.Claim {
 	cs := make([]backend.Claim, len(es))

@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -41,6 +42,60 @@ func (a *acquisition) try(ctx context.Context) (backend.Grant, *state, error) {
 		}
 		f = *next
 	}
+}
+
+// decide finds out about a long queue without reading all of it: whoever is refused by
+// thousands of readers costs no more than who is refused by one. It reports false where
+// the permits of all decide, or which lease is to be joined.
+//
+// What it returns is of one revision. Only a queue of nothing but readers admits a claim
+// that is judged by the front of it.
+func (a *acquisition) decide(ctx context.Context) (found, bool, error) {
+	if a.req.Reentrant {
+		return found{}, false, nil
+	}
+	k, lock := a.b.keys, a.req.Name
+	resp, err := a.b.txn(ctx, opAcquire, false, nil, []clientv3.Op{
+		k.exclusive(lock).get(clientv3.WithLimit(1), clientv3.WithKeysOnly()),
+		k.joined(lock).get(clientv3.WithLimit(1), clientv3.WithKeysOnly()),
+		k.entries(lock).get(clientv3.WithLimit(glance)),
+	}, nil)
+	if err != nil {
+		return found{}, false, err
+	}
+	get := func(i int) *pb.RangeResponse { return resp.Responses[i].GetResponseRange() }
+	f := found{rev: resp.Header.Revision, all: true, st: judge(k.decodeAll(get(2).Kvs))}
+	total := int(get(2).Count)
+	if total <= glance { // it has become short
+		return f, true, nil
+	}
+	readers := get(0).Count+get(1).Count == 0
+	limit, _ := backend.LimitInForce(claims(f.st.holders), claims(f.st.line))
+	switch {
+	case readers && limit == 0: // all of them are out
+		f.st.out = total
+		return f, true, nil
+	case readers && a.req.Mode == backend.Shared && total < limit:
+		return f, false, nil
+	}
+	// It is refused: by an exclusive lease, wherever that stands, by shared ones if it is
+	// exclusive, or because each of the others has a permit. Who holds the lock stands at
+	// the head.
+	head, err := a.b.get(ctx, opAcquire, k.entries(lock).from, clientv3.WithRange(k.entries(lock).to), clientv3.WithRev(f.rev),
+		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend), clientv3.WithLimit(glance))
+	if err != nil {
+		return found{}, false, err
+	}
+	f.st = judge(k.decodeAll(head.Kvs))
+	f.st.refused, f.st.out = true, len(f.st.holders)
+	if len(f.st.line) == 0 { // they are more; not counted are readers behind a writer, and permits
+		f.st.out = total - int(get(0).Count)
+		if limit > 0 {
+			f.st.out = min(f.st.out, limit)
+		}
+	}
+	f.st.ahead = total - f.st.out
+	return f, true, nil
 }
 
 // tryOnce sends the transaction that takes the lock if it is as f says, or, where f

@@ -166,7 +166,7 @@ func (a *acquisition) refusal(r *record, ahead int) error {
 			return &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: limit}
 		}
 	}
-	return &backend.HeldError{Name: a.req.Name, Holders: r.describe().Holders, Ahead: max(0, ahead-r.out())}
+	return backend.NewHeldError(a.req.Name, r.describe().Holders, 0, max(0, ahead-r.out()))
 }
 
 func (a *acquisition) grant(e entry, waited, byTimer bool) (backend.Grant, error) {

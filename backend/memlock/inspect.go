@@ -64,13 +64,13 @@ func (s *Store) info(l *lock) backend.LockInfo {
 	}
 	return backend.LockInfo{
 		Name: l.name, Limit: limit, Token: l.token,
-		Holders: s.holders(l), Waiters: l.waiters(),
+		Holders: s.holders(l.holders.leases), Waiters: l.waiters(),
 	}
 }
 
-func (s *Store) holders(l *lock) []backend.Holder {
-	holders := make([]backend.Holder, 0, len(l.holders.leases))
-	for _, h := range l.holders.leases {
+func (s *Store) holders(leases []*lease) []backend.Holder {
+	holders := make([]backend.Holder, 0, len(leases))
+	for _, h := range leases {
 		x := backend.Holder{
 			Lease: h.id, Owner: h.claim.Owner, Note: h.note, Mode: h.claim.Mode, Permits: h.claim.Permits,
 			Token: h.token, Since: h.since,

@@ -146,7 +146,8 @@ func (s *Store) refuse(l *lock, c backend.Claim, wait bool) error {
 }
 
 func (s *Store) heldError(l *lock, ahead int) error {
-	return &backend.HeldError{Name: l.name, Holders: s.holders(l), Ahead: ahead}
+	out := l.holders.leases
+	return backend.NewHeldError(l.name, s.holders(backend.FirstHolders(out)), len(out), ahead)
 }
 
 // admits reports whether the claim, which stands last in line, may be out now: it

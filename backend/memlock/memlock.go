@@ -185,7 +185,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	res := backend.BreakResult{Token: b.store.nextToken()}
 	if l, ok := b.store.locks[req.Name]; ok {
 		l.token = res.Token
-		res.Broken = b.store.holders(l)
+		res.Broken = b.store.holders(l.holders.leases)
 		for _, h := range slices.Clone(l.holders.leases) {
 			b.store.breakLease(h, req.Reason)
 		}

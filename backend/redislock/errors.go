@@ -75,10 +75,10 @@ func refusal(op string, d *decoder, name string, limit int) error {
 			return e
 		}
 	case "HELD":
-		e := &backend.HeldError{Name: name, Ahead: int(d.int()), Holders: d.holders()}
-		sortHolders(e.Holders)
+		ahead, holders, count := d.int(), d.holders(), d.int()
+		sortHolders(holders)
 		if d.err == nil {
-			return e
+			return backend.NewHeldError(name, holders, int(count), int(ahead))
 		}
 	case "QUARANTINE":
 		left := max(d.micros(), time.Millisecond)

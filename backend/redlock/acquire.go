@@ -116,6 +116,7 @@ type ballot struct {
 	n      int       // votes
 	others [][]vote  // by node: who is in the way
 	more   bool      // a node did not tell all who are
+	most   int       // of those in the way on one node that did not tell all
 	unripe []time.Duration
 	lost   bool
 	stale  int64
@@ -219,7 +220,9 @@ func (bal *ballot) take(x answer) {
 	case "H":
 		now, n := d.number(), d.number()
 		bal.others[x.node] = d.votes(now)
-		bal.more = bal.more || int64(len(bal.others[x.node])) < n
+		if int64(len(bal.others[x.node])) < n {
+			bal.more, bal.most = true, max(bal.most, int(n))
+		}
 	case "Q":
 		bal.unripe = append(bal.unripe, micros(d.number()))
 	case "L":
@@ -347,10 +350,10 @@ func (a *acquisition) blocked(bal *ballot, silent int) verdict {
 		sure = all // so many share it that a node names a part of them, and each another
 	}
 	if bal.more || !a.fits(sure) {
-		return verdict{kind: held, err: a.refusal(sure), again: untilEnd(sure)}
+		return verdict{kind: held, err: a.refusal(sure, bal.most), again: untilEnd(sure)}
 	}
 	if !a.fits(maybe) {
-		return verdict{kind: unsure, err: a.refusal(maybe)}
+		return verdict{kind: unsure, err: a.refusal(maybe, bal.most)}
 	}
 	return verdict{kind: split, err: errContended}
 }
@@ -372,16 +375,18 @@ func (a *acquisition) fits(cs []*contender) bool {
 	return a.claim.Fits(out)
 }
 
-func (a *acquisition) refusal(cs []*contender) error {
+// refusal names those in the way; count is how many votes one node has, where it did not
+// tell all of them.
+func (a *acquisition) refusal(cs []*contender, count int) error {
 	if limit, ok := backend.LimitInForce(claims(cs)); ok && a.claim.Mode == backend.Shared && limit != a.claim.Limit {
 		return &backend.LimitError{Name: a.req.Name, Asked: a.claim.Limit, InForce: limit}
 	}
-	e := &backend.HeldError{Name: a.req.Name}
+	var holders []backend.Holder
 	for _, c := range cs {
-		e.Holders = append(e.Holders, c.holder())
+		holders = append(holders, c.holder())
 	}
-	sortHolders(e.Holders)
-	return e
+	sortHolders(holders)
+	return backend.NewHeldError(a.req.Name, holders, count, 0)
 }
 
 func (v *vote) holder() backend.Holder {

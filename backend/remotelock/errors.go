@@ -35,9 +35,7 @@ func (b *Backend) failed(ctx context.Context, c call, err error) error {
 func (b *Backend) problem(c call, p wire.Problem, header http.Header) error {
 	switch p.Type {
 	case wire.TypeHeld:
-		held := &backend.HeldError{Name: c.name, Holders: wire.ToHolders(p.Holders, clockOf(header))}
-		held.Ahead = max(0, p.Position-1)
-		return held
+		return backend.NewHeldError(c.name, wire.ToHolders(p.Holders, clockOf(header)), p.HolderCount, max(0, p.Position-1))
 	case wire.TypeLost:
 		return fmt.Errorf("%s: %w", c.op, backend.ErrLost)
 	case wire.TypeLimit:

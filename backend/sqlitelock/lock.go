@@ -163,7 +163,8 @@ func (t *txn) refuse(l *lock, c backend.Claim, wait bool) error {
 }
 
 func (t *txn) heldError(l *lock, ahead int) error {
-	return &backend.HeldError{Name: l.name, Holders: t.holders(l), Ahead: ahead}
+	out := l.holders.leases
+	return backend.NewHeldError(l.name, t.holders(backend.FirstHolders(out)), len(out), ahead)
 }
 
 // admits reports whether the claim, which stands last in line, may be out now: it

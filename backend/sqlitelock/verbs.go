@@ -146,7 +146,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 		t.durable = t.telling(res.Token)
 		l := t.lock(req.Name)
 		if len(l.holders.leases) > 0 {
-			res.Broken = t.holders(l)
+			res.Broken = t.holders(l.holders.leases)
 		}
 		for _, h := range slices.Clone(l.holders.leases) {
 			t.lose(h, backend.EventBroken, backend.CauseBroken, req.Reason)
@@ -215,7 +215,7 @@ func (t *txn) list(req *backend.ListRequest) backend.ListPage {
 
 func (t *txn) info(l *lock) backend.LockInfo {
 	limit, _ := backend.LimitInForce(l.holders.claims, l.line.claims)
-	info := backend.LockInfo{Name: l.name, Holders: t.holders(l)}
+	info := backend.LockInfo{Name: l.name, Holders: t.holders(l.holders.leases)}
 	for _, h := range l.holders.leases {
 		if h.claim.Mode == backend.Exclusive {
 			limit = 1
@@ -232,9 +232,9 @@ func (t *txn) info(l *lock) backend.LockInfo {
 	return info
 }
 
-func (t *txn) holders(l *lock) []backend.Holder {
+func (t *txn) holders(leases []*lease) []backend.Holder {
 	var holders []backend.Holder
-	for _, h := range l.holders.leases {
+	for _, h := range leases {
 		x := backend.Holder{
 			Lease: h.id, Owner: h.claim.Owner, Note: h.note, Mode: h.claim.Mode, Permits: h.claim.Permits,
 			Token: h.token, Since: time.Unix(0, h.since),

@@ -100,8 +100,11 @@ func (l line) find(id backend.LeaseID) int {
 }
 
 // holders is the front of the line alone.
-func (l line) holders() line {
-	return line{Front: backend.Front{Claims: l.Claims[:l.Out], Out: l.Out}, all: l.all[:l.Out]}
+func (l line) holders() line { return l.first(l.Out) }
+
+// first is the line as far as its first n.
+func (l line) first(n int) line {
+	return line{Front: backend.Front{Claims: l.Claims[:n], Out: min(n, l.Out)}, all: l.all[:n]}
 }
 
 // content is what is in an entry's node, for people.

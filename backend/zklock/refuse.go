@@ -38,15 +38,15 @@ func (a *acquisition) refusal(ctx context.Context, l line, ahead int) error {
 			return &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: limit}
 		}
 	}
-	info, err := a.b.describe(ctx, a.s.link, a.req.Name, l.holders())
+	info, err := a.b.describe(ctx, a.s.link, a.req.Name, l.first(min(l.Out, backend.MaxHeldHolders)))
 	if err != nil {
 		return err
 	}
-	held := &backend.HeldError{Name: a.req.Name, Holders: info.Holders, Ahead: max(0, ahead-l.Out)}
-	if len(held.Holders) == 0 { // they left since the line was read: then they were in the way
-		for _, e := range l.all[:l.Out] {
-			held.Holders = append(held.Holders, backend.Holder{Lease: e.lease, Session: e.session, Mode: e.claim.Mode, Permits: e.claim.Permits})
+	holders := info.Holders
+	if len(holders) == 0 { // they left since the line was read: then they were in the way
+		for _, e := range backend.FirstHolders(l.all[:l.Out]) {
+			holders = append(holders, backend.Holder{Lease: e.lease, Session: e.session, Mode: e.claim.Mode, Permits: e.claim.Permits})
 		}
 	}
-	return held
+	return backend.NewHeldError(a.req.Name, holders, l.Out, max(0, ahead-l.Out))
 }

@@ -165,7 +165,7 @@ func (b *Leases) held(ctx context.Context, req backend.AcquireRequest) (*backend
 	if len(info.Holders) == 0 && ahead == 0 {
 		return nil, nil //nolint:nilnil // nobody is an answer here
 	}
-	return &backend.HeldError{Name: req.Name, Holders: info.Holders, Ahead: ahead}, nil
+	return backend.NewHeldError(req.Name, info.Holders, 0, ahead), nil
 }
 
 // Release gives a lease back, or its place in line. With req.Abandon it can never be

@@ -206,7 +206,8 @@ func (t *txn) refuse(l *lock, c backend.Claim, wait bool) error {
 }
 
 func (t *txn) heldError(l *lock, ahead int) error {
-	return &backend.HeldError{Name: l.name, Holders: t.holders(l), Ahead: ahead}
+	out := l.holders.leases
+	return backend.NewHeldError(l.name, t.holders(backend.FirstHolders(out)), len(out), ahead)
 }
 
 // grant moves a lease from the line to the holders.
@@ -343,7 +344,7 @@ func (t *txn) bound(l *lock) time.Duration {
 
 func (t *txn) info(l *lock) backend.LockInfo {
 	limit, _ := backend.LimitInForce(l.holders.claims, l.line.claims)
-	info := backend.LockInfo{Name: l.name, Holders: t.holders(l)}
+	info := backend.LockInfo{Name: l.name, Holders: t.holders(l.holders.leases)}
 	for _, h := range l.holders.leases {
 		if h.claim.Mode == backend.Exclusive {
 			limit = 1
@@ -360,9 +361,9 @@ func (t *txn) info(l *lock) backend.LockInfo {
 	return info
 }
 
-func (t *txn) holders(l *lock) []backend.Holder {
+func (t *txn) holders(leases []*lease) []backend.Holder {
 	var holders []backend.Holder
-	for _, h := range l.holders.leases {
+	for _, h := range leases {
 		x := backend.Holder{
 			Lease: h.id, Owner: h.claim.Owner, Note: h.note, Mode: h.claim.Mode, Permits: h.claim.Permits,
 			Token: h.fencing(), Since: h.since, Left: h.left(t.now),

@@ -100,7 +100,7 @@ func (b *Leases) Break(ctx context.Context, req backend.BreakRequest) (backend.B
 	var res backend.BreakResult
 	err := b.do(ctx, &request{op: "break", scope: Scope{Names: []string{req.Name}}, run: func(t *txn) error {
 		l := t.lock(req.Name)
-		res = backend.BreakResult{Token: token(l.next()), Broken: t.holders(l)}
+		res = backend.BreakResult{Token: token(l.next()), Broken: t.holders(l.holders.leases)}
 		for _, h := range slices.Clone(l.holders.leases) {
 			t.lose(h, backend.EventBroken, backend.CauseBroken, req.Reason)
 		}

@@ -40,8 +40,11 @@ type Problem struct {
 	Bound string `json:"bound,omitempty"`
 	// InForce is the limit in force, where another was asked for; 0: none.
 	InForce *int `json:"in_force,omitempty"`
-	// Holders of a lock that is held.
+	// Holders of a lock that is held: some of them, where they are many.
 	Holders []Holder `json:"holders,omitzero"`
+	// HolderCount is how many leases are out, as far as that is known without reading
+	// all of them. 0, of an older server: as many as Holders has.
+	HolderCount int `json:"holder_count,omitempty"`
 	// Position in line: 1 is next. Of one who does not wait: where it would be.
 	Position int `json:"position,omitempty"`
 	// MayHold: the request may have worked all the same.

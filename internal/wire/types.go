@@ -203,6 +203,7 @@ type Lock struct {
 
 // Holder is a lease that is out.
 type Holder struct {
+	// Lease is empty where the caller may not break the lock.
 	Lease     string      `json:"lease"`
 	Owner     string      `json:"owner"`
 	Token     fence.Token `json:"token"`
@@ -221,7 +222,7 @@ type Waiter struct {
 	Note     string `json:"note"`
 	Since    Time   `json:"since"`
 	Position int    `json:"position"`
-	// Lease is told to those who ask for it with HeaderWaiterLeases.
+	// Lease is told to those who ask for it with HeaderWaiterLeases, and may break the lock.
 	Lease string `json:"lease,omitempty"`
 }
 

@@ -72,7 +72,7 @@ local function again(l, rec, lease, sid, wait, chan)
   if not rank then return {'SESSION'} end
   if not wait then
     if l.n == 0 then return refused() or {'CLOCK'} end -- the line would have moved
-    return {'HELD', rank, holders(l, SHOWN)}
+    return {'HELD', rank, holders(l, SHOWN), l.n}
   end
   local ahead
   if rank > 0 then
@@ -96,7 +96,7 @@ end
 
 -- acquire sid ttl limit reentrant wait mode permits channel owner note (name lease)...
 -- ttl is 0 for leases that live with their session. An answer for each:
--- -> G... | WAIT left | HELD ahead holders | LOST | SESSION | LIMIT limit | QUARANTINE left reason | CLOCK
+-- -> G... | WAIT left | HELD ahead holders count | LOST | SESSION | LIMIT limit | QUARANTINE left reason | CLOCK
 -- Where nobody holds the lock and the quarantine alone is in the way, nobody new joins the
 -- line either: the caller is told, and asks again.
 local function acquire(i, name, lease)
@@ -136,7 +136,7 @@ local function acquire(i, name, lease)
   elseif not wait then
     save(l)
     if l.n == 0 then return {'CLOCK'} end -- as above
-    return {'HELD', l.line, holders(l, SHOWN)}
+    return {'HELD', l.line, holders(l, SHOWN), l.n}
   end
   enforce(l, mode, limit)
   if timed then note(ttl) end
