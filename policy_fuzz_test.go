@@ -64,6 +64,7 @@ func fuzzed() map[string]string {
 		"verify/history.ParseLine":        "FuzzRead",
 		"verify/history.Read":             "FuzzRead",
 		"verify/play.Shown":               "FuzzEndpoints",
+		"verify/play.decodeRecord":        "FuzzRecord",
 		"verify/play.parseEndpoints":      "FuzzEndpoints",
 	}
 }

@@ -18,9 +18,16 @@
 //   - liveness: whoever waits for a lock that is free gets it within the TTL, the lag of
 //     the backend and two seconds, unless a fault stands in between.
 //   - loss: a holder whose deadline passed is told within 50 ms, not counting time in
-//     which its process did not run; within 500 ms on a machine that is short of
-//     processors at that moment.
+//     which its process did not run; within 500 ms and twice the time for
+//     which some worker was short of a processor about then; that time is added to the bound
+//     of liveness, too.
 //   - rest: nothing is left behind: no lease, no waiter, no goroutine.
+//
+// # In memory
+//
+// [Judge] judges a history that is in memory. A [Referee] judges one that is being recorded,
+// and keeps a window of it: each lock is checked by itself, when nobody has used it for a
+// while. The players use many locks, and change their names, so that this is soon.
 //
 // # Verdicts
 //

@@ -9,12 +9,14 @@ import (
 
 // game is a history, ordered by who did what to which lock.
 type game struct {
-	h     *history.History
-	acqs  map[string]*acquisition
-	locks map[string][]*acquisition // in the order of their calls
-	procs map[string]*process
-	all   []interval // faults of the network that were for all workers
-	names []string   // of the locks, in order
+	h      *history.History
+	acqs   map[string]*acquisition
+	locks  map[string][]*acquisition // in the order of their calls
+	procs  map[string]*process
+	all    []interval // faults of the network that were for all workers
+	stalls []interval // of all processes, with an empty one at the end; nil: not asked for yet
+	names  []string   // of the locks, in order
+	floor  uint64     // the highest token of what was judged before of the lock
 }
 
 // acquisition is one acquire with all that was done with its lease.
@@ -41,25 +43,21 @@ func (i interval) meets(j interval) bool {
 	return i.from < j.until && j.from < i.until
 }
 
-// process is one life of a worker.
-type process struct {
-	frozen []interval
-	stalls []interval
-	faults []interval // of the network, for this worker
-	gone   int64      // killed, or ended in order; Infinity while it lives
-	killed bool
+// newGame makes a game of a whole history.
+func newGame(h *history.History) *game {
+	f := newField()
+	for i := range h.Events {
+		f.add(&h.Events[i])
+	}
+	return f.game(h, h.Start)
 }
 
-func newGame(h *history.History) *game {
-	g := &game{
-		h: h, acqs: make(map[string]*acquisition), locks: make(map[string][]*acquisition),
-		procs: make(map[string]*process),
-	}
-	g.processes()
-	for i := range h.Ops {
-		o := &h.Ops[i]
+// order reads who did what to which lock.
+func (g *game) order(process func(worker string) *process) {
+	for i := range g.h.Ops {
+		o := &g.h.Ops[i]
 		if o.Acquires() {
-			a := &acquisition{Op: o, proc: g.process(o.Worker)}
+			a := &acquisition{Op: o, proc: process(o.Worker)}
 			if o.Granted() {
 				a.held = append(a.held, moment{o.Return, o.Deadline})
 			}
@@ -67,11 +65,11 @@ func newGame(h *history.History) *game {
 			g.locks[o.Lock] = append(g.locks[o.Lock], a)
 		}
 	}
-	for i := range h.Ops {
-		g.follow(&h.Ops[i])
+	for i := range g.h.Ops {
+		g.follow(&g.h.Ops[i])
 	}
-	for i := range h.Events {
-		g.learn(&h.Events[i])
+	for i := range g.h.Events {
+		g.learn(&g.h.Events[i])
 	}
 	for _, a := range g.acqs {
 		slices.SortFunc(a.held, func(x, y moment) int { return cmp.Compare(x.at, y.at) })
@@ -80,68 +78,6 @@ func newGame(h *history.History) *game {
 		g.names = append(g.names, name)
 	}
 	slices.Sort(g.names)
-	return g
-}
-
-func (g *game) process(worker string) *process {
-	p, ok := g.procs[worker]
-	if !ok {
-		p = &process{gone: history.Infinity}
-		g.procs[worker] = p
-	}
-	return p
-}
-
-// processes reads when each worker ran, and which faults it had.
-func (g *game) processes() {
-	type key struct{ worker, text string }
-	faults := make(map[key]int64)
-	frozen := make(map[string]int64)
-	ended := func(k key, until int64) {
-		from, ok := faults[k]
-		if !ok {
-			return
-		}
-		delete(faults, k)
-		if k.worker == "" {
-			g.all = append(g.all, interval{from, until})
-			return
-		}
-		p := g.process(k.worker)
-		p.faults = append(p.faults, interval{from, until})
-	}
-	for _, e := range g.h.Events {
-		k := key{e.Worker, e.Text}
-		switch e.Kind { //nolint:exhaustive // the others say nothing of processes
-		case history.KindFault:
-			ended(k, e.At)
-			faults[k] = e.At
-		case history.KindHeal:
-			ended(k, e.At)
-		case history.KindFreeze:
-			frozen[e.Worker] = e.At
-		case history.KindThaw:
-			if from, ok := frozen[e.Worker]; ok {
-				p := g.process(e.Worker)
-				p.frozen = append(p.frozen, interval{from, e.At})
-				delete(frozen, e.Worker)
-			}
-		case history.KindStall:
-			p := g.process(e.Worker)
-			p.stalls = append(p.stalls, interval{e.At - e.Took, e.At})
-		case history.KindKill, history.KindEnd:
-			p := g.process(e.Worker)
-			p.gone = min(p.gone, e.At)
-			p.killed = p.killed || e.Kind == history.KindKill
-		}
-	}
-	for k := range faults {
-		ended(k, g.h.End)
-	}
-	for worker, from := range frozen {
-		p := g.process(worker)
-		p.frozen = append(p.frozen, interval{from, history.Infinity})
-	}
 }
 
 // follow adds a call to the acquisition that it is about.
@@ -198,12 +134,17 @@ func (a *acquisition) deadline() int64 {
 	return d
 }
 
-// beliefs are when the worker surely believed that it held the lock. They may touch.
+// beliefs are when the worker surely believed that it held the lock. They may touch. A
+// lock that is held at one moment and at a later one was held in between: a lost lease
+// never comes back.
 func (a *acquisition) beliefs() []interval {
 	over := a.over()
 	var out []interval
-	for _, m := range a.held {
+	for i, m := range a.held {
 		b := interval{m.at, min(m.deadline, over)}
+		if i+1 < len(a.held) {
+			b.until = min(over, max(b.until, a.held[i+1].at))
+		}
 		for _, f := range a.proc.frozen {
 			if f.from <= m.at && m.at < f.until {
 				b.until = b.from // it ran a little after it was told to stop

@@ -45,48 +45,49 @@ type Counts struct {
 	Releases int `json:"releases"`
 }
 
-// Judge looks at a history with every checker. ctx ends the model check, which is
-// inconclusive then; the others are quick.
-func Judge(ctx context.Context, h *history.History, o Options) *Report {
+func (o Options) withDefaults() Options {
 	if o.ModelTime == 0 {
 		o.ModelTime = 10 * time.Second
 	}
 	if o.MinGrants == 0 {
 		o.MinGrants = 20
 	}
-	g := newGame(h)
-	r := &Report{Verdict: Pass, Header: h.Header, Counts: g.counts(), Seconds: float64(h.End-h.Start) / 1e9}
-	register, writes := g.registers()
-	liveness, waits := g.liveness()
-	r.Registers, r.Waits = writes, waits
-	r.Checks = []Check{g.overlap(), g.tokens(), register, g.model(ctx, o.ModelTime), liveness, g.losses(), g.rest(), g.enough(o.MinGrants)}
-	for _, c := range r.Checks {
-		r.Verdict = r.Verdict.and(c.Verdict)
-	}
-	return r
+	return o
 }
 
-// enough asks whether a pass would mean anything.
-func (g *game) enough(grants int) Check {
+// Judge runs every check on a history that is in memory; for one that is being recorded
+// see [Referee]. When ctx ends, the search of the model ends, which is inconclusive then.
+func Judge(ctx context.Context, h *history.History, o Options) *Report {
+	o = o.withDefaults()
+	t := newTally()
+	t.judge(ctx, newGame(h), o.ModelTime)
+	return t.report(h.Header, h.Start, h.End, h.Complete, 0, o)
+}
+
+// enough is the check that a pass would mean something.
+func enough(n Counts, end int64, complete bool, late, grants int) Check {
 	c := newCheck("traffic", "enough happened for the answer to mean something")
-	n := g.counts()
 	if n.Grants < grants {
-		c.open(Finding{At: g.h.End, Text: fmt.Sprintf("%d grants; less than %d say nothing", n.Grants, grants)})
+		c.open(Finding{At: end, Text: fmt.Sprintf("%d grants; less than %d say nothing", n.Grants, grants)})
 	}
-	if !g.h.Complete {
-		c.open(Finding{At: g.h.End, Text: "the recording was cut short"})
+	if late > 0 {
+		c.open(Finding{At: end, Text: fmt.Sprintf("%d events came after their part of the history was judged", late)})
+	}
+	if !complete {
+		c.open(Finding{At: end, Text: "the recording was cut short"})
 	}
 	c.Summary = fmt.Sprintf("%d calls, %d grants, %d of unknown outcome; %d kills, %d freezes, %d network faults",
 		n.Calls, n.Grants, n.Unknown, n.Kills, n.Freezes, n.Network)
 	return c
 }
 
-func (g *game) counts() Counts {
-	n := Counts{Locks: len(g.names), Calls: len(g.h.Ops)}
-	workers := make(map[string]bool)
+// count counts the calls and events of a game.
+func (g *game) count(t *tally) {
+	n := &t.counts
+	n.Calls += len(g.h.Ops)
 	for i := range g.h.Ops {
 		o := &g.h.Ops[i]
-		workers[o.Worker] = true
+		t.workers[o.Worker] = true
 		if o.Granted() {
 			n.Grants++
 		}
@@ -97,11 +98,12 @@ func (g *game) counts() Counts {
 			n.Releases++
 		}
 	}
-	n.Workers = len(workers)
 	for _, e := range g.h.Events {
 		switch e.Kind { //nolint:exhaustive // the others are not counted
 		case history.KindKill:
-			n.Kills++
+			if e.Text == "" { // of a process
+				n.Kills++
+			}
 		case history.KindFreeze:
 			n.Freezes++
 		case history.KindFault:
@@ -110,5 +112,4 @@ func (g *game) counts() Counts {
 			n.Losses++
 		}
 	}
-	return n
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-io/holdfast/verify/history"
@@ -39,10 +40,7 @@ type Waits struct {
 }
 
 // liveness finds waiters that a free lock did not go to.
-func (g *game) liveness() (Check, Waits) {
-	c := newCheck("liveness", "a free lock goes to who waits for it")
-	var w Waits
-	var times []int64
+func (g *game) liveness(t *tally) {
 	slack := g.h.Header.SessionTTL + g.h.Header.ExpiryLag
 	bound := slack + grace
 	for _, name := range g.names {
@@ -52,28 +50,25 @@ func (g *game) liveness() (Check, Waits) {
 				continue
 			}
 			if a.Granted() && !a.Shared {
-				times = append(times, a.Return-a.Call())
+				t.waits.add(a.Return - a.Call())
+			}
+			waited := g.waited(a)
+			if waited.until-waited.from <= t.idle {
+				continue // it cannot have waited for longer in vain
 			}
 			hard, soft := g.others(held, a)
-			idle, at := longest(g.waited(a), slices.Concat(hard, g.excuses(a)), slices.Concat(soft, a.proc.stalls))
-			w.Idle = max(w.Idle, idle)
-			if idle > bound {
-				c.violated(Finding{
+			idle, at := longest(waited, slices.Concat(hard, g.excuses(a)), slices.Concat(soft, a.proc.stalls))
+			t.idle = max(t.idle, min(idle, bound)) // each wait beyond the bound is a finding
+			t.longest = max(t.longest, idle)
+			if most := bound + g.starved(interval{at, at + idle}); idle > most {
+				t.liveness.violated(Finding{
 					Lock: name, At: at, Until: at + idle, Acqs: []string{a.Acq},
 					Text: fmt.Sprintf("worker %s waited for %q while nobody had it: %.2f s, %s; the bound is %.2f s",
-						a.Worker, name, float64(idle)/1e9, g.span(at, at+idle), float64(bound)/1e9),
+						a.Worker, name, float64(idle)/1e9, g.span(at, at+idle), float64(most)/1e9),
 				})
 			}
 		}
 	}
-	slices.Sort(times)
-	if n := len(times); n > 0 {
-		w.Granted, w.Median, w.P99, w.Max = n, times[n/2], times[min(n-1, n*99/100)], times[n-1]
-	}
-	w.Fairness = g.fairness()
-	c.Summary = fmt.Sprintf("longest wait for a free lock %.0f ms; waits %.1f ms in the middle, %.0f ms at most; fairness %.2f",
-		float64(w.Idle)/1e6, float64(w.Median)/1e6, float64(w.Max)/1e6, w.Fairness)
-	return c, w
 }
 
 // waited is when the worker stood in line and was there to be served.
@@ -260,13 +255,12 @@ func union(parts []interval) []interval {
 	return out
 }
 
-// fairness is Jain's index over the grants of each worker, whichever life it was in.
-func (g *game) fairness() float64 {
-	grants := make(map[string]float64)
+// shares counts the grants of each worker, over all its lives.
+func (g *game) shares(grants map[string]float64) {
 	for i := range g.h.Ops {
 		o := &g.h.Ops[i]
 		if o.Verb == history.VerbAcquire {
-			worker, _, _ := cutLast(o.Worker)
+			worker, _, _ := strings.Cut(o.Worker, ".")
 			n := 0.0
 			if o.Outcome == history.OK {
 				n = 1
@@ -274,6 +268,10 @@ func (g *game) fairness() float64 {
 			grants[worker] += n
 		}
 	}
+}
+
+// fairness is Jain's index over the grants of each worker.
+func fairness(grants map[string]float64) float64 {
 	var sum, squares float64
 	for _, n := range grants {
 		sum += n
@@ -285,29 +283,16 @@ func (g *game) fairness() float64 {
 	return math.Round(100*sum*sum/(float64(len(grants))*squares)) / 100
 }
 
-// cutLast cuts "2.1" into worker and life.
-func cutLast(worker string) (string, string, bool) {
-	for i := len(worker) - 1; i >= 0; i-- {
-		if worker[i] == '.' {
-			return worker[:i], worker[i+1:], true
-		}
-	}
-	return worker, "", false
-}
-
 // losses finds holders that were told too late that their deadline had passed.
-func (g *game) losses() Check {
-	c := newCheck("loss", "a holder is told when its lease may be over")
-	var n, told int
-	var worst int64
+func (g *game) losses(t *tally) {
 	for _, name := range g.names {
 		for _, a := range g.locks[name] {
 			if a.lost == nil {
 				continue
 			}
-			n++
+			t.lost++
 			if a.lost.Told {
-				told++
+				t.told++
 			}
 			late := a.lost.At - a.lost.Deadline
 			span := interval{a.lost.Deadline, a.lost.At}
@@ -321,9 +306,9 @@ func (g *game) losses() Check {
 					}
 				}
 			}
-			worst = max(worst, late)
+			t.latest = max(t.latest, late)
 			if bound := g.lateBound(span); late > bound {
-				c.violated(Finding{
+				t.loss.violated(Finding{
 					Lock: name, At: a.lost.Deadline, Until: a.lost.At, Acqs: []string{a.Acq},
 					Text: fmt.Sprintf("worker %s was told of the loss of %q %.0f ms after its deadline at %s; the bound is %d ms",
 						a.Worker, name, float64(late)/1e6, g.at(a.lost.Deadline), bound/1e6),
@@ -331,37 +316,47 @@ func (g *game) losses() Check {
 			}
 		}
 	}
-	c.Summary = fmt.Sprintf("%d losses, %d told by the backend; at most %.1f ms after the deadline", n, told, float64(worst)/1e6)
-	return c
 }
 
 // lateBound is how late a loss may be told: more, when some worker had to wait for a
 // processor about then.
 func (g *game) lateBound(span interval) int64 {
-	about := interval{span.from - grace/4, span.until + grace/4}
-	for _, p := range g.procs {
-		if slices.ContainsFunc(p.stalls, about.meets) {
-			return lateLossBusy
-		}
+	if d := g.starved(interval{span.from - grace/4, span.until + grace/4}); d > 0 {
+		return lateLossBusy + d
 	}
 	return lateLoss
 }
 
+// starved is how much longer what takes time may take about a span: the time in which some
+// worker did not run for want of a processor, and as much again for what had piled up.
+func (g *game) starved(span interval) int64 {
+	if g.stalls == nil {
+		var all []interval
+		for _, p := range g.procs {
+			all = append(all, p.stalls...)
+		}
+		g.stalls = append(union(all), interval{})
+	}
+	about := interval{span.from - grace, span.until + grace}
+	d := int64(0)
+	for _, s := range g.stalls {
+		d += max(0, min(s.until, about.until)-max(s.from, about.from))
+	}
+	return 2 * d
+}
+
 // rest finds what was left behind.
-func (g *game) rest() Check {
-	c := newCheck("rest", "nothing is left behind")
-	ended := 0
+func (g *game) rest(t *tally) {
+	c := &t.rest
 	for _, e := range g.h.Events {
 		switch e.Kind { //nolint:exhaustive // the others leave nothing
 		case history.KindLeft:
 			c.violated(Finding{Lock: e.Lock, At: e.At, Text: fmt.Sprintf("after all workers had ended and their time was over, %q had: %s", e.Lock, e.Text)})
 		case history.KindEnd:
-			ended++
+			t.ended++
 			if e.After > e.Before {
 				c.violated(Finding{At: e.At, Text: fmt.Sprintf("worker %s began with %d goroutines and ended with %d: %s", e.Worker, e.Before, e.After, e.Text)})
 			}
 		}
 	}
-	c.Summary = fmt.Sprintf("%d workers ended in order, %d things left", ended, c.Found)
-	return c
 }

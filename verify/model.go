@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/maphash"
@@ -15,7 +16,8 @@ import (
 )
 
 // The model is one lock whose leases may end at any time from their deadline on, and
-// never before. Two things keep the search small. A lease ends in the model only when
+// never before. Three things keep the search small. Tokens grow with each grant, so that
+// the order of the grants is known before the search begins. A lease ends in the model only when
 // another grant needs it gone: nothing that was seen asks for an earlier end. And what
 // has an unknown outcome is not part of the sequence: an acquire that may have worked is
 // an excuse for a refusal, a release that may have worked makes the end of its lease
@@ -36,29 +38,32 @@ type act struct {
 	until int64
 	// excused is set for a refusal that a call of unknown outcome explains.
 	excused bool
-	op      *history.Op
+	// rank is the place of a grant in the order of the tokens, from 1.
+	rank int
+	op   *history.Op
 }
 
 // lockState is the state of the model. It is comparable.
 type lockState struct {
 	held  string // the leases that are out, as numbers with a comma behind each
 	token uint64
+	rank  int   // of the last grant
 	now   int64 // it is not before this
 }
 
 // lockModel is the model of one lock.
 type lockModel struct {
 	leases []lease
+	floor  uint64 // tokens are above it
 	seed   maphash.Seed
 }
 
 // model looks for an order of the calls in which a lock would have answered the same.
-func (g *game) model(ctx context.Context, limit time.Duration) Check {
-	c := newCheck("model", "there is an order of all calls in which a lock would answer the same")
-	var ops int
+func (g *game) model(ctx context.Context, limit time.Duration, t *tally) {
+	c := &t.model
 	for _, name := range g.names {
 		m, acts := g.lockModel(name)
-		ops += len(acts)
+		t.ordered += len(acts)
 		switch result, why := m.search(ctx, acts, limit); result {
 		case porcupine.Ok:
 		case porcupine.Illegal:
@@ -76,8 +81,6 @@ func (g *game) model(ctx context.Context, limit time.Duration) Check {
 			c.open(Finding{Lock: name, At: g.h.Start, Text: fmt.Sprintf("the search for an order of %d calls of %q came to no end in %s", len(acts), name, limit)})
 		}
 	}
-	c.Summary = fmt.Sprintf("%d calls on %d locks, each lock by itself; %d without an order or without an answer", ops, len(g.names), c.Found)
-	return c
 }
 
 // search gives the acts that could not be ordered, with the longest order of others, when
@@ -90,13 +93,14 @@ func (m *lockModel) search(ctx context.Context, acts []act, limit time.Duration)
 		return porcupine.Unknown, nil
 	}
 	ops := make([]porcupine.Operation, len(acts))
-	for i, a := range acts {
+	for i, a := range ranked(acts) {
 		ops[i] = porcupine.Operation{ClientId: i, Input: a, Call: a.op.Call(), Return: a.until}
 	}
-	result, info := porcupine.CheckOperationsVerbose(m.porcupine(), ops, limit)
+	result := porcupine.CheckOperationsTimeout(m.porcupine(), ops, limit)
 	if result != porcupine.Illegal {
 		return result, nil
 	}
+	_, info := porcupine.CheckOperationsVerbose(m.porcupine(), ops, limit) // once more, for what to say of it
 	var orders [][]porcupine.Operation
 	for _, p := range info.PartialLinearizationsOperations() {
 		orders = append(orders, p...)
@@ -104,9 +108,25 @@ func (m *lockModel) search(ctx context.Context, acts []act, limit time.Duration)
 	return result, append(orders, ops)
 }
 
+// ranked gives a copy of acts in which each grant has its rank.
+func ranked(acts []act) []act {
+	acts = slices.Clone(acts)
+	var grants []*act
+	for i := range acts {
+		if acts[i].op.Granted() {
+			grants = append(grants, &acts[i])
+		}
+	}
+	slices.SortStableFunc(grants, func(a, b *act) int { return cmp.Compare(a.op.Token, b.op.Token) })
+	for i, a := range grants {
+		a.rank = i + 1
+	}
+	return acts
+}
+
 // lockModel translates the history of a lock.
 func (g *game) lockModel(name string) (*lockModel, []act) {
-	m := &lockModel{seed: maphash.MakeSeed()}
+	m := &lockModel{seed: maphash.MakeSeed(), floor: g.floor}
 	var acts []act
 	var excuses []interval
 	slack := g.h.Header.SessionTTL + g.h.Header.ExpiryLag
@@ -201,7 +221,7 @@ func (a *acquisition) earliestEnd(tied bool) int64 {
 
 func (m *lockModel) porcupine() porcupine.Model {
 	model := porcupine.NondeterministicModel{
-		Init: func() []any { return []any{lockState{}} },
+		Init: func() []any { return []any{lockState{token: m.floor}} },
 		Step: func(state, input, _ any) []any {
 			var next []any
 			for _, s := range m.step(state.(lockState), input.(act)) {
@@ -228,7 +248,7 @@ func (m *lockModel) step(s lockState, a act) []lockState {
 	switch a.verb { //nolint:exhaustive // the others are not in the sequence
 	case history.VerbAcquire, history.VerbTry:
 		switch {
-		case a.op.Outcome == history.OK && a.op.Token > s.token:
+		case a.op.Outcome == history.OK && a.rank == s.rank+1 && a.op.Token > s.token:
 			return m.grant(nil, s, held, a)
 		case a.op.Outcome == history.Held && (len(held) > 0 || a.excused):
 			return []lockState{s}
@@ -251,7 +271,7 @@ func (m *lockModel) step(s lockState, a act) []lockState {
 func (m *lockModel) grant(out []lockState, s lockState, held []int, a act) []lockState {
 	if m.fits(held, a.lease) {
 		s.held = join(append(slices.Clone(held), a.lease))
-		s.token = a.op.Token
+		s.token, s.rank = a.op.Token, a.rank
 		return append(out, s)
 	}
 	for i, n := range held {
@@ -313,7 +333,7 @@ func (m *lockModel) explain(g *game, name string, orders [][]porcupine.Operation
 		}
 	}
 	placed := make(map[int]bool)
-	s := lockState{}
+	s := lockState{token: m.floor}
 	for _, o := range longest {
 		placed[o.ClientId] = true
 		if next := m.step(s, o.Input.(act)); len(next) > 0 {

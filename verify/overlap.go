@@ -14,10 +14,8 @@ type belief struct {
 	*acquisition
 }
 
-// overlap finds beliefs that should not have been at once.
-func (g *game) overlap() Check {
-	c := newCheck("overlap", "no two workers believe at once")
-	n := 0
+// overlap finds beliefs that conflict and overlap in time.
+func (g *game) overlap(t *tally) {
 	for _, name := range g.names {
 		var all []belief
 		for _, a := range g.locks[name] {
@@ -25,12 +23,10 @@ func (g *game) overlap() Check {
 				all = append(all, belief{i, a})
 			}
 		}
-		n += len(all)
+		t.beliefs += len(all)
 		slices.SortFunc(all, func(x, y belief) int { return cmp.Compare(x.from, y.from) })
-		g.sweep(&c, name, all)
+		g.sweep(&t.overlap, name, all)
 	}
-	c.Summary = fmt.Sprintf("%d beliefs on %d locks, %d overlaps", n, len(g.names), c.Found)
-	return c
 }
 
 // sweep goes through beliefs in the order of their beginnings and looks at each with
@@ -83,9 +79,8 @@ func mode(a *acquisition) string {
 }
 
 // tokens finds tokens that are there twice, or in the wrong order.
-func (g *game) tokens() Check {
-	c := newCheck("tokens", "tokens are unique and grow")
-	n := 0
+func (g *game) tokens(t *tally) {
+	c := &t.tokens
 	for _, name := range g.names {
 		var granted []*acquisition
 		seen := make(map[uint64]*acquisition)
@@ -93,7 +88,6 @@ func (g *game) tokens() Check {
 			if !a.Granted() {
 				continue
 			}
-			n++
 			granted = append(granted, a)
 			if first, twice := seen[a.Token]; twice || a.Token == 0 {
 				text := "a grant without a token"
@@ -105,7 +99,7 @@ func (g *game) tokens() Check {
 			}
 			seen[a.Token] = a
 		}
-		g.tokenOrder(&c, name, granted)
+		g.tokenOrder(c, name, granted)
 	}
 	for i := range g.h.Ops {
 		o := &g.h.Ops[i]
@@ -116,17 +110,21 @@ func (g *game) tokens() Check {
 			})
 		}
 	}
-	c.Summary = fmt.Sprintf("%d grants, %d faults", n, c.Found)
-	return c
 }
 
 // tokenOrder compares each grant with the greatest token of those that had returned
-// before it was asked for.
+// before it was asked for. What was judged before had returned before all of them.
 func (g *game) tokenOrder(c *Check, name string, granted []*acquisition) {
 	byReturn := slices.SortedFunc(slices.Values(granted), func(x, y *acquisition) int { return cmp.Compare(x.Return, y.Return) })
 	var top *acquisition
 	next := 0
 	for _, a := range granted { // in the order of the calls
+		if a.Token <= g.floor {
+			c.violated(Finding{
+				Lock: name, At: a.Return, Acqs: []string{a.Acq},
+				Text: fmt.Sprintf("the token of %q went back: %d had been given long before, and %d was given to who asked at %s", name, g.floor, a.Token, g.at(a.Call())),
+			})
+		}
 		for ; next < len(byReturn) && byReturn[next].Return < a.Call(); next++ {
 			if top == nil || byReturn[next].Token > top.Token {
 				top = byReturn[next]

@@ -47,6 +47,8 @@ type Check struct {
 	Summary string    `json:"summary"`
 	Found   int       `json:"found"`
 	Details []Finding `json:"findings,omitempty"` // the first of them
+
+	notify func(check string, f Finding) // optional
 }
 
 // violated adds a finding that breaks the rule.
@@ -58,6 +60,9 @@ func (c *Check) violated(f Finding) {
 func (c *Check) add(f Finding) {
 	if c.Found++; len(c.Details) < maxFindings {
 		c.Details = append(c.Details, f)
+	}
+	if c.notify != nil {
+		c.notify(c.ID, f)
 	}
 }
 

@@ -1,8 +1,10 @@
 package verify_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,18 +97,6 @@ func permits(k, limit int) func(*history.Event) {
 
 func onLock(name string) func(*history.Event) { return func(e *history.Event) { e.Lock = name } }
 
-func (s *script) judge() *verify.Report {
-	s.t.Helper()
-	end := s.events[len(s.events)-1].At
-	h, err := history.New(append(s.events, history.Event{Kind: history.KindFooter, At: end}))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
-	defer cancel()
-	return verify.Judge(ctx, h, verify.Options{MinGrants: -1})
-}
-
 // violated lists the checks that found a violation, and what they said.
 func violated(r *verify.Report) (string, string) {
 	var ids, texts []string
@@ -119,4 +109,31 @@ func violated(r *verify.Report) (string, string) {
 		}
 	}
 	return strings.Join(ids, " "), strings.Join(texts, "\n")
+}
+
+// judge judges the history at once, and as it comes in; the two agree.
+func (s *script) judge() *verify.Report {
+	s.t.Helper()
+	end := s.events[len(s.events)-1].At
+	events := append(s.events, history.Event{Kind: history.KindFooter, At: end})
+	h, err := history.New(events)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	defer cancel()
+	whole := verify.Judge(ctx, h, verify.Options{MinGrants: -1})
+	referee := verify.NewReferee(ctx, verify.Options{MinGrants: -1}, nil)
+	slices.SortStableFunc(events, func(a, b history.Event) int { return cmp.Compare(a.At, b.At) })
+	for _, e := range events {
+		if err := referee.Add(e); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	r := referee.Report()
+	ids, texts := violated(whole)
+	if now, other := violated(r); now != ids || other != texts || r.Counts != whole.Counts || r.Waits != whole.Waits {
+		s.t.Errorf("judged at once: %q %s %+v\nas it comes in: %q %s %+v", ids, texts, whole.Counts, now, other, r.Counts)
+	}
+	return r
 }

@@ -46,11 +46,13 @@ type verifyOptions struct {
 	ttl     time.Duration
 	reports []string
 	cluster string
+	rate    int
 }
 
 func (a *app) verifyCommand() *cobra.Command {
 	var o verifyOptions
 	var selfTest bool
+	var rarity int
 	cmd := &cobra.Command{
 		Use:   "verify [URL]",
 		Short: "Torture a backend and judge whether it keeps its promises",
@@ -60,7 +62,7 @@ lock, whether tokens grew, whether a resource that checks tokens lost an update,
 there is an order of all calls that explains every answer, and whether anybody was left
 waiting or anything was left behind.
 
-It harms nothing: all locks are under a random prefix, the rate is bounded, all faults
+It harms nothing: all locks are under a random prefix, the rate is bounded (--rate), all faults
 are in the workers and in relays before them, and everything is given back. The report
 says what was not tested. With --local-cluster it starts servers of its own, with the
 programs of this machine, and stops and crashes those too, where there are several also
@@ -77,7 +79,7 @@ Exit status: 0 pass; 1 violation; 2 inconclusive; 3 could not run; 64 bad usage.
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if selfTest {
-				return a.verifySelfTest(cmd.Context(), o.seed)
+				return a.verifySelfTest(cmd.Context(), o.seed, rarity)
 			}
 			if len(args) == 1 {
 				a.backend = args[0]
@@ -93,9 +95,11 @@ Exit status: 0 pass; 1 violation; 2 inconclusive; 3 could not run; 64 bad usage.
 	f.Uint64Var(&o.seed, "seed", 0, "of the plan (default: random)")
 	f.StringVar(&o.profile, "profile", string(play.Standard), "gentle, standard, torture, or jepsen: only an exclusive lock whose holders are stopped")
 	f.DurationVar(&o.ttl, "ttl", 0, "of the leases (default: 2s, or the least that the backend takes)")
+	f.IntVar(&o.rate, "rate", 0, "how many locks to ask for in a second at most (default: by the profile, 1000 to 8000)")
 	f.StringArrayVar(&o.reports, "report", nil, "write to this file; see above")
 	f.StringVar(&o.cluster, "local-cluster", "", "start servers for the run, and stop and crash them too: "+strings.Join(play.Clusters(), ", "))
 	f.BoolVar(&selfTest, "self-test", false, "play on locks that are broken on purpose: each must be caught; takes a minute")
+	f.IntVar(&rarity, "rarity", often, "of the faults of --self-test: one grant in so many; 10000 takes a quarter of an hour")
 	f.SortFlags = false
 	cmd.AddCommand(a.verifyCheckCommand())
 	return cmd
@@ -149,35 +153,32 @@ func (a *app) verify(ctx context.Context, o verifyOptions) error {
 	for o.seed == 0 {
 		o.seed = uint64(time.Now().UnixNano())
 	}
-	file, kept, err := historyFile(o.reports)
+	h, err := newHearing(ctx, o.reports)
 	if err != nil {
 		return &statusError{exitNoRun, err}
 	}
-	out := bufio.NewWriterSize(file, 1<<20)
 	err = play.Run(ctx, play.Config{
 		URL: url, Cluster: o.cluster, For: o.long, Seed: o.seed, Profile: play.Profile(o.profile), TTL: o.ttl,
-		Worker: []string{self, verifyWorkerCommand}, Programs: map[string][]string{"holdfast": {self}}, Replay: o.again(url), History: out,
+		Worker: []string{self, verifyWorkerCommand}, Programs: map[string][]string{"holdfast": {self}}, Replay: o.again(url),
+		Rate: o.rate, Record: h.record,
 		Log: func(text string) { a.warn("%s", text) },
 	})
-	err = errors.Join(err, out.Flush(), file.Close())
+	report := h.referee.Report()
+	err = errors.Join(err, h.close())
 	if err != nil {
-		if !kept {
-			_ = os.Remove(file.Name())
-		}
 		if ctx.Err() != nil || statusOf(err) == exitUsage {
 			return err
 		}
 		return &statusError{exitNoRun, err}
 	}
-	err = a.judgeFile(ctx, file.Name(), o.reports)
-	switch {
-	case kept:
-	case err == nil:
-		_ = os.Remove(file.Name())
-	default:
-		a.warn("the history is in %s", file.Name())
+	if report.Verdict != verify.Pass && h.file == nil {
+		name, err := keepEvidence(h.referee.Evidence())
+		if err != nil {
+			return &statusError{exitNoRun, err}
+		}
+		defer a.warn("the evidence, judged again by holdfast verify check, is in %s", name)
 	}
-	return err
+	return a.sayVerdict(report, h.referee.Evidence(), o.reports)
 }
 
 // again is the command that plays the same once more. It has no password.
@@ -190,29 +191,76 @@ func (o *verifyOptions) again(url string) string {
 	if o.ttl > 0 {
 		s += " --ttl " + o.ttl.String()
 	}
+	if o.rate > 0 {
+		s += fmt.Sprintf(" --rate %d", o.rate)
+	}
 	return s
 }
 
-// historyFile is where the history goes, and whether it stays there.
-func historyFile(reports []string) (*os.File, bool, error) {
-	for _, name := range reports {
-		if filepath.Ext(name) == ".jsonl" {
-			f, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600) //nolint:gosec // the caller names it
-			return f, true, err
-		}
-	}
-	f, err := os.CreateTemp("", "holdfast-verify-*.jsonl")
-	return f, false, err
+// hearing is where the events of a run go: to the referee, and to the file that was asked
+// for, if any.
+type hearing struct {
+	referee *verify.Referee
+	file    *os.File // nil: the history is not kept
+	out     *bufio.Writer
+	lines   *history.Writer
 }
 
-// judgeFile judges a history, prints the verdict, writes the reports, and gives the exit
-// status.
+func newHearing(ctx context.Context, reports []string) (*hearing, error) {
+	h := &hearing{referee: verify.NewReferee(ctx, verify.Options{}, nil)}
+	for _, name := range reports {
+		if filepath.Ext(name) != ".jsonl" {
+			continue
+		}
+		f, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600) //nolint:gosec // the caller names it
+		if err != nil {
+			h.referee.Report() // which ends it
+			return nil, err
+		}
+		h.file, h.out = f, bufio.NewWriterSize(f, 1<<20)
+		h.lines = history.NewWriter(h.out)
+		break
+	}
+	return h, nil
+}
+
+func (h *hearing) record(e history.Event) error {
+	if h.lines != nil {
+		if err := h.lines.Write(e); err != nil {
+			return err
+		}
+	}
+	return h.referee.Add(e)
+}
+
+func (h *hearing) close() error {
+	if h.file == nil {
+		return nil
+	}
+	return errors.Join(h.out.Flush(), h.file.Close())
+}
+
+// keepEvidence writes what shows a verdict to a file, and returns its name.
+func keepEvidence(h *history.History) (string, error) {
+	f, err := os.CreateTemp("", "holdfast-verify-*.jsonl")
+	if err != nil {
+		return "", err
+	}
+	out := bufio.NewWriterSize(f, 1<<20)
+	return f.Name(), errors.Join(history.Write(out, h), out.Flush(), f.Close())
+}
+
+// judgeFile judges a history that was recorded.
 func (a *app) judgeFile(ctx context.Context, name string, reports []string) error {
 	h, err := readHistory(name)
 	if err != nil {
 		return &statusError{exitNoRun, err}
 	}
-	r := verify.Judge(ctx, h, verify.Options{})
+	return a.sayVerdict(verify.Judge(ctx, h, verify.Options{}), h, reports)
+}
+
+// sayVerdict prints the verdict, writes the reports, and returns the exit status.
+func (a *app) sayVerdict(r *verify.Report, h *history.History, reports []string) error {
 	for _, name := range reports {
 		if err := writeReport(r, h, name); err != nil {
 			return &statusError{exitNoRun, err}

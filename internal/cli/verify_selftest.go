@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -14,32 +13,57 @@ import (
 	"github.com/holdfast-io/holdfast/verify/play"
 )
 
-// atOnce is how many broken locks are played on at once: they wait more than they work.
-const atOnce = 8
+const (
+	// maxRarity bounds --rarity: what is rarer is not to be found in a minute.
+	maxRarity = 1_000_000
+	// often is a rarity with which a fault shows soon also where several are played at a time.
+	often = 200
+	// oftenRate is how many locks are asked for then in a second, of each.
+	oftenRate = 1500
+	// trialTime is how long a fault may take to be found.
+	trialTime = time.Minute
+	// soundTime is how long a lock is played on that is not broken.
+	soundTime = 5 * time.Second
+	// trialTTL of the leases.
+	trialTTL = time.Second
+)
 
 // trial is what became of one lock of the self-test.
 type trial struct {
-	Name    string         `json:"name"`
-	Want    []string       `json:"want,omitempty"` // one of these checks
+	Name string   `json:"name"`
+	Want []string `json:"want,omitempty"` // one of these checks
+	// Rarity: one grant, wait or release in so many is faulty.
+	Rarity  int            `json:"rarity,omitempty"`
 	Caught  []string       `json:"caught"`
 	Good    bool           `json:"good"`
 	Verdict verify.Verdict `json:"verdict"`
-	Seconds float64        `json:"seconds"`
-	Error   string         `json:"error,omitempty"`
+	// Seconds from the first grant to the finding, or to the end. Without a finding it is how
+	// long was played.
+	Seconds float64 `json:"seconds"`
+	Grants  int     `json:"grants"` // until then
+	Calls   int     `json:"calls"`
+	Error   string  `json:"error,omitempty"`
 }
 
 // verifySelfTest plays on locks that are broken on purpose, and on one that is not. The
 // broken ones must be caught, each by a check that is meant to; the other must pass.
-func (a *app) verifySelfTest(ctx context.Context, seed uint64) error {
+func (a *app) verifySelfTest(ctx context.Context, seed uint64, rarity int) error {
+	if rarity < 1 || rarity > maxRarity {
+		return usageError("rarity", "%d: must be 1 to %d", rarity, maxRarity)
+	}
 	broken := append([]play.Broken{{Name: "nothing is broken"}}, play.Faults()...)
 	trials := make([]trial, len(broken))
+	atOnce, rate := 1, 0 // a rare fault takes what the machine can do
+	if rarity <= often {
+		atOnce, rate = 8, oftenRate
+	}
 	var work sync.WaitGroup
 	slots := make(chan struct{}, atOnce)
 	for i, b := range broken {
+		slots <- struct{}{}
 		work.Go(func() {
-			slots <- struct{}{}
 			defer func() { <-slots }()
-			trials[i] = tryBroken(ctx, b, seed)
+			trials[i] = playTrial(ctx, b, seed, rarity, rate)
 			a.warn("%s: %s", b.Name, trials[i].says())
 		})
 	}
@@ -62,65 +86,86 @@ func (a *app) verifySelfTest(ctx context.Context, seed uint64) error {
 	return nil
 }
 
-// plays is how often a broken lock is played on at most: on a busy machine so little may happen
-// in one play that the fault does not show.
-const plays = 3
-
-// tryBroken plays until the fault is found; on a lock that is not broken once.
-func tryBroken(ctx context.Context, b play.Broken, seed uint64) trial {
+// playTrial plays until the fault is found.
+func playTrial(ctx context.Context, b play.Broken, seed uint64, rarity, rate int) trial {
 	t := trial{Name: b.Name, Want: b.Caught}
-	begun := time.Now()
-	for n := range uint64(plays) {
-		t.play(ctx, b, seed+n)
-		t.Seconds = time.Since(begun).Seconds()
-		if t.Good || t.Error != "" || len(b.Caught) == 0 {
-			break
-		}
-	}
-	return t
-}
-
-func (t *trial) play(ctx context.Context, b play.Broken, seed uint64) {
 	if ctx.Err() != nil {
 		t.Error = context.Cause(ctx).Error()
-		return
+		return t
 	}
-	var text bytes.Buffer
-	err := play.Run(ctx, play.Config{URL: "memory://", For: 4 * time.Second, Seed: seed, Profile: play.Torture, TTL: time.Second, Break: b.Break, History: &text})
+	long := soundTime
+	if len(b.Caught) > 0 {
+		long, t.Rarity = trialTime, rarity
+	}
+	if b.Fixed > 0 {
+		t.Rarity = b.Fixed
+	}
+	found := make(chan struct{})
+	var once sync.Once
+	var mu sync.Mutex // of what is counted
+	var begun time.Time
+	var seconds float64
+	var grants, calls, grantsThen, callsThen int
+	referee := verify.NewReferee(ctx, verify.Options{}, func(check string, _ verify.Finding) {
+		if slices.Contains(b.Caught, check) {
+			once.Do(func() {
+				mu.Lock()
+				seconds, grantsThen, callsThen = time.Since(begun).Seconds(), grants, calls
+				mu.Unlock()
+				close(found)
+			})
+		}
+	})
+	err := play.Run(ctx, play.Config{
+		URL: "memory://", For: long, Seed: seed, Profile: play.Torture, TTL: trialTTL, Break: b.Break, Rarity: rarity, Rate: rate, Found: found,
+		Record: func(e history.Event) error {
+			mu.Lock()
+			switch {
+			case e.Kind == history.KindCall:
+				calls++
+			case e.Kind == history.KindReturn && e.Outcome == history.OK && e.Token > 0:
+				grants++
+				if begun.IsZero() {
+					begun = time.Now()
+				}
+			}
+			mu.Unlock()
+			return referee.Add(e)
+		},
+	})
+	r := referee.Report()
 	if err != nil {
 		t.Error = err.Error()
-		return
+		return t
 	}
-	h, err := history.Read(&text)
-	if err != nil {
-		t.Error = err.Error()
-		return
-	}
-	r := verify.Judge(ctx, h, verify.Options{})
-	t.Verdict, t.Caught = r.Verdict, nil
+	t.Verdict = r.Verdict
 	for _, c := range r.Checks {
 		if c.Verdict == verify.Violation {
 			t.Caught = append(t.Caught, c.ID)
 		}
 	}
-	if len(b.Caught) == 0 {
-		t.Good = r.Verdict == verify.Pass
-	} else {
-		t.Good = slices.ContainsFunc(b.Caught, func(id string) bool { return slices.Contains(t.Caught, id) })
+	select {
+	case <-found:
+		t.Good, t.Seconds, t.Grants, t.Calls = true, seconds, grantsThen, callsThen
+	default:
+		t.Good = len(b.Caught) == 0 && r.Verdict == verify.Pass
+		t.Seconds, t.Grants, t.Calls = r.Seconds, r.Counts.Grants, r.Counts.Calls
 	}
+	return t
 }
 
 // says is the outcome in words.
 func (t *trial) says() string {
+	much := fmt.Sprintf("%.1f s and %d grants", t.Seconds, t.Grants)
 	switch {
 	case t.Error != "":
 		return "could not be played: " + t.Error
 	case len(t.Want) == 0:
-		return string(t.Verdict)
+		return fmt.Sprintf("%s after %s", t.Verdict, much)
 	case t.Good:
-		return fmt.Sprintf("caught in %.0f s by %s", t.Seconds, strings.Join(t.Caught, ", "))
+		return fmt.Sprintf("one in %d is found after %s by %s", t.Rarity, much, strings.Join(t.Caught, ", "))
 	default:
-		return fmt.Sprintf("MISSED: caught by %q, not by %s", t.Caught, strings.Join(t.Want, " or "))
+		return fmt.Sprintf("MISSED in %s: one in %d; found by %q, not by %s", much, t.Rarity, t.Caught, strings.Join(t.Want, " or "))
 	}
 }
 
@@ -134,8 +179,10 @@ func (a *app) printTrials(trials []trial, missed int) error {
 	}
 	if !a.quiet {
 		for _, t := range trials {
-			fmt.Fprintf(a.stdout, "  %-55s %s\n", t.Name, t.says())
+			fmt.Fprintf(a.stdout, "  %-65s %s\n", t.Name, t.says())
 		}
+		fmt.Fprintf(a.stdout, "\nEach fault is of one grant, wait or release in so many, on a store in the memory with leases of %s.\n"+
+			"On a slower store a minute has fewer grants, and finds only what is less rare: the report of a run has its number of grants.\n\n", trialTTL)
 	}
 	_, err := fmt.Fprintln(a.stdout, verdict)
 	return err

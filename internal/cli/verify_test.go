@@ -107,7 +107,7 @@ func TestVerifyTellsNoSecret(t *testing.T) {
 // Every lock that is broken on purpose is caught, and the one that is not passes.
 func TestVerifySelfTest(t *testing.T) {
 	t.Parallel()
-	r := run(t, command(t, "", "verify", "--self-test", "--json", "--quiet"))
+	r := run(t, command(t, "", "verify", "--self-test", "--rarity", "20", "--json", "--quiet"))
 	var got struct {
 		Trials []struct {
 			Name    string
@@ -121,12 +121,12 @@ func TestVerifySelfTest(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.out), &got); err != nil {
 		t.Fatalf("%v\n%s%s", err, r.out, r.stderr)
 	}
-	if len(got.Trials) < 16 {
+	if len(got.Trials) < 18 {
 		t.Errorf("%d trials", len(got.Trials))
 	}
 	for _, c := range got.Trials {
 		t.Logf("%s: %v in %.0f s", c.Name, c.Caught, c.Seconds)
-		if !c.Good || c.Seconds > 60 {
+		if !c.Good {
 			t.Errorf("%s: %+v", c.Name, c)
 		}
 	}

@@ -6,7 +6,9 @@
 // # The format
 //
 // A history is a file of JSON lines. The first is the header, the last the footer; a
-// history without a footer was cut short. Lines need not be in order of their times.
+// history without a footer was cut short. Lines need not be in order of their times; for a
+// referee that judges while the history is recorded, those of one worker have to be, and a
+// worker that has nothing to say says tick.
 //
 //	{"e":"header","t":…,"version":1,"seed":7,"backend":"redis","ttl":2000000000,…}
 //	{"e":"call","t":…,"w":"2.1","op":4,"verb":"acquire","lock":"a","acq":"2.1-4"}

@@ -22,6 +22,7 @@ const (
 	KindFreeze Kind = "freeze" // a worker is about to be stopped
 	KindThaw   Kind = "thaw"   // a worker is about to run again
 	KindStall  Kind = "stall"  // a worker did not run for Took until t, for want of a processor
+	KindTick   Kind = "tick"   // a worker has reported what it saw until t
 	KindFault  Kind = "fault"  // a fault of the network begins
 	KindHeal   Kind = "heal"   // and ends
 	KindQuiet  Kind = "quiet"  // all faults are over
@@ -71,6 +72,9 @@ type Event struct {
 	At   int64 `json:"t"`
 	// Worker is a process: "2.1" is the first life of the second worker.
 	Worker string `json:"w,omitempty"`
+	// In is the process of a worker that is not one by itself, at its start: what is done to
+	// the process is done to the worker.
+	In string `json:"in,omitempty"`
 	// Op pairs a call with its return, within a worker.
 	Op   int64  `json:"op,omitempty"`
 	Verb Verb   `json:"verb,omitempty"`

@@ -60,6 +60,35 @@ func (w *Writer) Write(e Event) error {
 	return w.err
 }
 
+// Write writes a whole history, which Read reads again.
+func Write(out io.Writer, h *History) error {
+	w := NewWriter(out)
+	err := w.Write(Event{Kind: KindHeader, At: h.Start, Header: &h.Header})
+	for i := range h.Ops {
+		o := &h.Ops[i]
+		call := o.Event
+		call.Outcome, call.Token, call.Deadline, call.Text, call.Told = "", 0, 0, "", false
+		err = errors.Join(err, w.Write(call))
+		if o.Return != Infinity {
+			err = errors.Join(err, w.Write(Event{
+				Kind: KindReturn, At: o.Return, Worker: o.Worker, Op: o.Op, Outcome: o.Outcome, Token: o.Token, Deadline: o.Deadline, Text: o.Text, Told: o.Told,
+			}))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, e := range h.Events {
+		if err := w.Write(e); err != nil {
+			return err
+		}
+	}
+	if h.Complete {
+		err = errors.Join(err, w.Write(Event{Kind: KindFooter, At: h.End}))
+	}
+	return err
+}
+
 // ParseLine reads one line. It checks what can be checked of an event alone.
 func ParseLine(line []byte) (Event, error) {
 	d := json.NewDecoder(bytes.NewReader(line))
@@ -71,8 +100,8 @@ func ParseLine(line []byte) (Event, error) {
 	if d.More() {
 		return Event{}, fmt.Errorf("%w: more than one value on the line", ErrFormat)
 	}
-	if err := e.check(); err != nil {
-		return Event{}, fmt.Errorf("%w: %w", ErrFormat, err)
+	if err := e.Check(); err != nil {
+		return Event{}, err
 	}
 	return e, nil
 }
@@ -103,6 +132,17 @@ func Read(r io.Reader) (*History, error) {
 	return New(events)
 }
 
+// Check checks what can be checked of an event alone: required fields, and that kind, verb
+// and outcome are known.
+//
+// Errors: an error of kind [ErrFormat].
+func (e *Event) Check() error {
+	if err := e.check(); err != nil {
+		return fmt.Errorf("%w: %w", ErrFormat, err)
+	}
+	return nil
+}
+
 func (e *Event) check() error {
 	switch e.Kind {
 	case KindHeader:
@@ -128,7 +168,7 @@ func (e *Event) check() error {
 			return fmt.Errorf("%s: register must be bare or guarded, lock is required, and the value of a write", e.Kind)
 		}
 		return e.checkOutcome(OK, Refused)
-	case KindStart, KindEnd, KindKill, KindFreeze, KindThaw, KindStall:
+	case KindStart, KindEnd, KindKill, KindFreeze, KindThaw, KindStall, KindTick:
 		if e.Worker == "" || e.Took < 0 {
 			return fmt.Errorf("%s: w is required, and took not below 0", e.Kind)
 		}

@@ -3,6 +3,8 @@ package play
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,29 +20,92 @@ type Broken struct {
 	Name string
 	// Caught are the checks of the referee of which one has to see it.
 	Caught []string
-	Break  func(backend.Backend) backend.Backend
+	// Break breaks a backend: for each rarity grants there is one fault, at the next
+	// opportunity. That nobody need come to feel: a lease that ends too early may be one that
+	// was given back before.
+	Break func(b backend.Backend, rarity int) backend.Backend
+	// Fixed is the rarity of a fault that Break does not choose; 0 is none.
+	Fixed int
 }
+
+// clockDivisor is how rare the fault of [unluckyClock] is.
+const clockDivisor = 211
 
 // Faults lists the broken locks. Each value of Break is for one run.
 func Faults() []Broken {
 	return []Broken{
-		{"every fifth refusal is a grant", []string{"overlap"}, grantsTwice},
-		{"looks whether the lock is free, and takes it then", []string{"overlap"}, looksFirst},
-		{"leases end after 60 % of their TTL", []string{"overlap", "model"}, endsEarly},
-		{"every other renewal is lost, and told as done", []string{"overlap", "model"}, losesRenewals},
-		{"tells twice the time that is left", []string{"overlap", "model"}, tellsMore},
-		{"anybody releases anybody's lock", []string{"overlap", "model"}, releasesAny},
-		{"a renewal revives what is lost", []string{"model"}, revives},
-		{"readers are let in to a writer", []string{"overlap"}, readersPass},
-		{"the limit of a semaphore is not enforced", []string{"overlap"}, noLimit},
-		{"names that differ in case are one lock", []string{"model", "liveness"}, foldsNames},
-		{"the token goes back now and then", []string{"tokens"}, tokenBack},
-		{"the same token for two grants", []string{"tokens"}, tokenTwice},
-		{"every fifth release does nothing", []string{"liveness"}, forgetsRelease},
-		{"every fifth wake-up is lost", []string{"liveness"}, losesWakeUp},
-		{"who gave up waiting is granted the lock all the same", []string{"liveness"}, ghostWaiter},
-		{"the sessions of the dead live on", []string{"liveness", "rest"}, undead},
+		{"it grants beside a holder", []string{"overlap"}, grantsTwice, 0},
+		{"it grants beside a holder when its clock is divisible by 211 µs", []string{"overlap"}, unluckyClock, clockDivisor},
+		{"it reads that the lock is free, and takes it 2 ms later", []string{"overlap"}, looksFirst, 0},
+		{"a lease ends after 60 % of its TTL", []string{"overlap", "model"}, endsEarly, 0},
+		{"the renewals of a lease are lost, and reported as done", []string{"overlap", "model"}, losesRenewals, 0},
+		{"it reports twice the time that is left", []string{"overlap", "model"}, tellsMore, 0},
+		{"anybody releases somebody's lock", []string{"overlap", "model"}, releasesAny, 0},
+		{"a renewal revives what is lost", []string{"model"}, revives, 0},
+		{"a reader is let in to a writer", []string{"overlap"}, readersPass, 0},
+		{"the limit of a semaphore is not enforced", []string{"overlap"}, noLimit, 0},
+		{"a name is taken for one that differs in case", []string{"overlap", "model", "liveness"}, foldsNames, 0},
+		{"the token goes back", []string{"tokens"}, tokenBack, 0},
+		{"the same token for two grants", []string{"tokens"}, tokenTwice, 0},
+		{"a release does nothing", []string{"liveness"}, forgetsRelease, 0},
+		{"a wake-up is lost", []string{"liveness"}, losesWakeUp, 0},
+		{"who gave up waiting is granted the lock all the same", []string{"liveness"}, ghostWaiter, 0},
+		{"a lease of the dead lives on", []string{"liveness", "rest"}, undead, 0},
 	}
+}
+
+// dice decides when a backend is faulty: once for each rarity grants, by chance.
+type dice struct {
+	backend.Backend
+	rarity int
+	due    atomic.Int64
+}
+
+func newDice(b backend.Backend, rarity int) *dice { return &dice{Backend: b, rarity: max(1, rarity)} }
+
+// Acquire counts the grants.
+func (d *dice) Acquire(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
+	g, err := d.Backend.Acquire(ctx, r)
+	if err == nil && rand.IntN(d.rarity) == 0 {
+		d.due.Add(1)
+	}
+	return g, err
+}
+
+// faulty reports whether a fault is due; it is done with then, unless spared.
+func (d *dice) faulty() bool {
+	if d.due.Load() <= 0 {
+		return false
+	}
+	if d.due.Add(-1) < 0 {
+		d.due.Add(1)
+		return false
+	}
+	return true
+}
+
+// spared puts back a fault for which there was no opportunity.
+func (d *dice) spared() { d.due.Add(1) }
+
+// marked are the leases whose grant is a faulty one.
+type marked struct {
+	mu  sync.Mutex
+	ids map[backend.LeaseID]bool
+}
+
+func (m *marked) add(id backend.LeaseID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ids == nil {
+		m.ids = make(map[backend.LeaseID]bool)
+	}
+	m.ids[id] = true
+}
+
+func (m *marked) has(id backend.LeaseID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ids[id]
 }
 
 // twisted is a backend with some of its methods replaced.
@@ -93,72 +158,191 @@ func (b *twisted) Close() error {
 	return b.Backend.Close()
 }
 
-func grantsTwice(b backend.Backend) backend.Backend {
-	var n atomic.Int64
+// beside is a grant that is no lease at all, so that nothing else is broken than that.
+func beside(h backend.Holder, ttl time.Duration) backend.Grant {
+	return backend.Grant{Token: h.Token + 1, Asked: time.Now(), Left: ttl}
+}
+
+// grantBeside grants a lock that is with a holder of whom that is wanted. It reports false
+// when there is none.
+func grantBeside(ctx context.Context, b backend.Backend, r backend.AcquireRequest, wanted func(backend.Holder) bool) (backend.Grant, bool) {
+	info, err := b.Inspect(ctx, r.Name)
+	if err != nil || len(info.Holders) == 0 || !wanted(info.Holders[0]) {
+		return backend.Grant{}, false
+	}
+	return beside(info.Holders[0], r.TTL), true
+}
+
+// grants is a backend that grants some requests beside some holders when a fault is due.
+func grants(b backend.Backend, rarity int, some func(backend.AcquireRequest) bool, wanted func(backend.Holder) bool) backend.Backend {
+	d := newDice(b, rarity)
+	return &twisted{Backend: d, acquire: func(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
+		if some(r) && d.faulty() {
+			if g, ok := grantBeside(ctx, b, r, wanted); ok {
+				return g, nil
+			}
+			d.spared()
+		}
+		return d.Acquire(ctx, r)
+	}}
+}
+
+func anybody(backend.Holder) bool { return true }
+
+func exclusive(r backend.AcquireRequest) bool { return r.Mode == backend.Exclusive }
+
+func grantsTwice(b backend.Backend, rarity int) backend.Backend {
+	return grants(b, rarity, exclusive, anybody)
+}
+
+func unluckyClock(b backend.Backend, _ int) backend.Backend {
 	return &twisted{Backend: b, acquire: func(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
-		g, err := b.Acquire(ctx, r)
+		if exclusive(r) && time.Now().UnixMicro()%clockDivisor == 0 {
+			if g, ok := grantBeside(ctx, b, r, anybody); ok {
+				return g, nil
+			}
+		}
+		return b.Acquire(ctx, r)
+	}}
+}
+
+func readersPass(b backend.Backend, rarity int) backend.Backend {
+	return grants(b, rarity, func(r backend.AcquireRequest) bool { return r.Mode == backend.Shared && r.Limit == 0 },
+		func(h backend.Holder) bool { return h.Mode == backend.Exclusive })
+}
+
+// noLimit grants to who would be refused only for the limit.
+func noLimit(b backend.Backend, rarity int) backend.Backend {
+	d := newDice(b, rarity)
+	return &twisted{Backend: d, acquire: func(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
+		if r.Limit == 0 || !d.faulty() {
+			return d.Acquire(ctx, r)
+		}
+		try := r
+		try.Wait = false
+		g, err := b.Acquire(ctx, try)
 		held, ok := errors.AsType[*backend.HeldError](err)
-		if ok && len(held.Holders) > 0 && n.Add(1)%5 == 0 {
-			return backend.Grant{Token: held.Holders[0].Token + 1, Asked: time.Now(), Left: r.TTL}, nil
+		switch {
+		case ok && len(held.Holders) > 0 && held.Holders[0].Mode == backend.Shared:
+			return beside(held.Holders[0], r.TTL), nil
+		case ok:
+			d.spared()
+			return d.Acquire(ctx, r)
 		}
+		d.spared()
 		return g, err
 	}}
 }
 
-// looksFirst is the classic race. What is taken in it is no lease at all, so that nothing
-// else is broken than that.
-func looksFirst(b backend.Backend) backend.Backend {
-	return &twisted{Backend: b, acquire: func(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
+// looksFirst is the classic race.
+func looksFirst(b backend.Backend, rarity int) backend.Backend {
+	d := newDice(b, rarity)
+	return &twisted{Backend: d, acquire: func(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
+		if !exclusive(r) || !d.faulty() {
+			return d.Acquire(ctx, r)
+		}
 		info, err := b.Inspect(ctx, r.Name)
-		free := err == nil && len(info.Holders) == 0
+		if err != nil || len(info.Holders) > 0 {
+			d.spared()
+			return d.Acquire(ctx, r)
+		}
 		pause(ctx, 2*time.Millisecond)
-		if !free || !r.Wait {
-			return b.Acquire(ctx, r)
+		if g, ok := grantBeside(ctx, b, r, anybody); ok {
+			return g, nil
 		}
-		r.Wait = false
-		g, err := b.Acquire(ctx, r)
-		if held, ok := errors.AsType[*backend.HeldError](err); ok && len(held.Holders) > 0 {
-			return backend.Grant{Token: held.Holders[0].Token + 1, Asked: time.Now(), Left: r.TTL}, nil
-		}
-		return g, err
+		return d.Acquire(ctx, r)
 	}}
 }
 
-func endsEarly(b backend.Backend) backend.Backend {
-	const part = 0.6
-	short := func(d time.Duration) time.Duration { return time.Duration(float64(d) * part) }
-	long := func(d time.Duration) time.Duration { return time.Duration(float64(d) / part) }
+// timers end leases behind the back of their holders.
+type timers struct {
+	ctx  context.Context //nolint:containedctx // of the timers, not of a call
+	stop context.CancelFunc
+	work sync.WaitGroup
+}
+
+func newTimers() *timers {
+	t := &timers{}
+	t.ctx, t.stop = context.WithCancel(context.Background())
+	return t
+}
+
+func (t *timers) after(d time.Duration, f func(context.Context)) {
+	t.work.Go(func() {
+		if pause(t.ctx, d) {
+			f(t.ctx)
+		}
+	})
+}
+
+func (t *timers) shut() { t.stop(); t.work.Wait() }
+
+// sessionTTLs remembers how long the sessions live.
+type sessionTTLs struct{ m sync.Map }
+
+func (s *sessionTTLs) of(r backend.AcquireRequest) time.Duration {
+	if r.Timed {
+		return r.TTL
+	}
+	ttl, _ := s.m.Load(r.Session)
+	d, _ := ttl.(time.Duration)
+	return d
+}
+
+// ends is a backend of which a faulty lease ends when a part of its TTL is over, whatever is
+// renewed.
+func ends(b backend.Backend, rarity int, part float64, some func(backend.AcquireRequest) bool) backend.Backend {
+	d, t, ttls := newDice(b, rarity), newTimers(), &sessionTTLs{}
 	return &twisted{
-		Backend: b,
+		Backend: d,
 		open: func(ctx context.Context, r backend.SessionRequest) error {
-			r.TTL, r.Lost = short(r.TTL), nil
+			ttls.m.Store(r.ID, r.TTL)
+			r.Lost = nil // or the holder would learn of it
 			return b.OpenSession(ctx, r)
 		},
 		acquire: func(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
-			r.TTL = short(r.TTL)
-			g, err := b.Acquire(ctx, r)
-			g.Left = long(g.Left)
+			g, err := d.Acquire(ctx, r)
+			if err == nil && some(r) && d.faulty() {
+				t.after(time.Duration(part*float64(ttls.of(r))), func(ctx context.Context) {
+					_ = b.Release(ctx, backend.ReleaseRequest{Name: r.Name, Lease: r.Lease, Session: r.Session})
+				})
+			}
 			return g, err
 		},
+		shut: t.shut,
 	}
 }
 
-func tellsMore(b backend.Backend) backend.Backend {
-	return &twisted{Backend: b, acquire: func(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
-		g, err := b.Acquire(ctx, r)
-		g.Left *= 2
+func endsEarly(b backend.Backend, rarity int) backend.Backend {
+	return ends(b, rarity, 0.6, func(backend.AcquireRequest) bool { return true })
+}
+
+// losesRenewals harms only who keeps a lock for longer than its TTL.
+func losesRenewals(b backend.Backend, rarity int) backend.Backend {
+	return ends(b, rarity, 1, func(r backend.AcquireRequest) bool { return !r.Timed })
+}
+
+func tellsMore(b backend.Backend, rarity int) backend.Backend {
+	d := newDice(b, rarity)
+	return &twisted{Backend: d, acquire: func(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
+		g, err := d.Acquire(ctx, r)
+		if err == nil && r.Timed && d.faulty() {
+			g.Left *= 2
+		}
 		return g, err
 	}}
 }
 
-func releasesAny(b backend.Backend) backend.Backend {
-	return &twisted{Backend: b, release: func(ctx context.Context, r backend.ReleaseRequest) error {
+func releasesAny(b backend.Backend, rarity int) backend.Backend {
+	d := newDice(b, rarity)
+	return &twisted{Backend: d, release: func(ctx context.Context, r backend.ReleaseRequest) error {
 		err := b.Release(ctx, r)
-		if !errors.Is(err, backend.ErrLost) {
+		if !errors.Is(err, backend.ErrLost) || !d.faulty() {
 			return err
 		}
-		info, err := b.Inspect(ctx, r.Name)
-		if err != nil || len(info.Holders) == 0 {
+		info, err2 := b.Inspect(ctx, r.Name)
+		if err2 != nil || len(info.Holders) == 0 {
+			d.spared()
 			return err
 		}
 		h := info.Holders[0]
@@ -166,11 +350,12 @@ func releasesAny(b backend.Backend) backend.Backend {
 	}}
 }
 
-func revives(b backend.Backend) backend.Backend {
-	return &twisted{Backend: b, renew: func(ctx context.Context, r backend.RenewRequest) (backend.RenewResult, error) {
+func revives(b backend.Backend, rarity int) backend.Backend {
+	d := newDice(b, rarity)
+	return &twisted{Backend: d, renew: func(ctx context.Context, r backend.RenewRequest) (backend.RenewResult, error) {
 		res, err := b.Renew(ctx, r)
 		for i := range res.Leases {
-			if errors.Is(res.Leases[i].Err, backend.ErrLost) {
+			if errors.Is(res.Leases[i].Err, backend.ErrLost) && d.faulty() {
 				res.Leases[i] = backend.Renewal{Token: 1, Left: r.Leases[i].TTL}
 			}
 		}
@@ -178,85 +363,82 @@ func revives(b backend.Backend) backend.Backend {
 	}}
 }
 
-func readersPass(b backend.Backend) backend.Backend {
-	return &twisted{Backend: b, acquire: func(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
-		if r.Mode != backend.Shared || r.Limit > 0 {
-			return b.Acquire(ctx, r)
+// foldsNames takes a lock under another name.
+func foldsNames(b backend.Backend, rarity int) backend.Backend {
+	d := newDice(b, rarity)
+	folded := &marked{}
+	name := func(name string, id backend.LeaseID) string {
+		if folded.has(id) {
+			return strings.ToLower(name)
 		}
-		info, err := b.Inspect(ctx, r.Name)
-		if err == nil && len(info.Holders) > 0 && info.Holders[0].Mode == backend.Exclusive {
-			return backend.Grant{Token: info.Holders[0].Token + 1, Asked: time.Now(), Left: r.TTL}, nil
-		}
-		return b.Acquire(ctx, r)
-	}}
-}
-
-func noLimit(b backend.Backend) backend.Backend {
-	return &twisted{Backend: b, acquire: func(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
-		r.Limit, r.Permits = 0, 0
-		return b.Acquire(ctx, r)
-	}}
-}
-
-func foldsNames(b backend.Backend) backend.Backend {
+		return name
+	}
 	return &twisted{
-		Backend: b,
+		Backend: d,
 		acquire: func(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
-			r.Name = strings.ToLower(r.Name)
-			return b.Acquire(ctx, r)
+			if strings.ToLower(r.Name) != r.Name && d.faulty() {
+				folded.add(r.Lease)
+			}
+			r.Name = name(r.Name, r.Lease)
+			return d.Acquire(ctx, r)
 		},
 		renew: func(ctx context.Context, r backend.RenewRequest) (backend.RenewResult, error) {
-			for i := range r.Leases {
-				r.Leases[i].Name = strings.ToLower(r.Leases[i].Name)
+			for i, l := range r.Leases {
+				r.Leases[i].Name = name(l.Name, l.Lease)
 			}
 			return b.Renew(ctx, r)
 		},
 		release: func(ctx context.Context, r backend.ReleaseRequest) error {
-			r.Name = strings.ToLower(r.Name)
+			r.Name = name(r.Name, r.Lease)
 			return b.Release(ctx, r)
 		},
 	}
 }
 
-// withTokens is a backend whose acquires give other tokens.
-func withTokens(b backend.Backend, f func(fence.Token) fence.Token) backend.Backend {
-	return &twisted{Backend: b, acquire: func(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
-		g, err := b.Acquire(ctx, r)
+// withTokens is a backend whose acquires return other tokens. last is that of the grant
+// before.
+func withTokens(b backend.Backend, rarity int, f func(last fence.Token) fence.Token) backend.Backend {
+	d := newDice(b, rarity)
+	var mu sync.Mutex
+	lasts := make(map[string]fence.Token)
+	return &twisted{Backend: d, acquire: func(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
+		g, err := d.Acquire(ctx, r)
 		if err == nil {
-			g.Token = f(g.Token)
+			mu.Lock()
+			defer mu.Unlock()
+			last := lasts[r.Name]
+			lasts[r.Name] = g.Token
+			if last > 1 && d.faulty() {
+				g.Token = f(last)
+			}
 		}
 		return g, err
 	}}
 }
 
-func tokenBack(b backend.Backend) backend.Backend {
-	return withTokens(b, func(t fence.Token) fence.Token {
-		if t%9 == 0 {
-			return t - 8
-		}
-		return t
-	})
+func tokenBack(b backend.Backend, rarity int) backend.Backend {
+	return withTokens(b, rarity, func(last fence.Token) fence.Token { return last - 1 })
 }
 
-func tokenTwice(b backend.Backend) backend.Backend {
-	return withTokens(b, func(t fence.Token) fence.Token { return t/2 + 1 })
+func tokenTwice(b backend.Backend, rarity int) backend.Backend {
+	return withTokens(b, rarity, func(last fence.Token) fence.Token { return last })
 }
 
-func forgetsRelease(b backend.Backend) backend.Backend {
-	var n atomic.Int64
-	return &twisted{Backend: b, release: func(ctx context.Context, r backend.ReleaseRequest) error {
-		if n.Add(1)%5 == 0 {
+func forgetsRelease(b backend.Backend, rarity int) backend.Backend {
+	d := newDice(b, rarity)
+	return &twisted{Backend: d, release: func(ctx context.Context, r backend.ReleaseRequest) error {
+		if d.faulty() {
 			return nil
 		}
 		return b.Release(ctx, r)
 	}}
 }
 
-func losesWakeUp(b backend.Backend) backend.Backend {
-	var n atomic.Int64
-	return &twisted{Backend: b, acquire: func(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
-		g, err := b.Acquire(ctx, r)
-		if err == nil && g.Waited && n.Add(1)%5 == 0 {
+func losesWakeUp(b backend.Backend, rarity int) backend.Backend {
+	d := newDice(b, rarity)
+	return &twisted{Backend: d, acquire: func(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
+		g, err := d.Acquire(ctx, r)
+		if err == nil && g.Waited && d.faulty() {
 			<-ctx.Done()
 			return backend.Grant{}, context.Cause(ctx)
 		}
@@ -264,50 +446,53 @@ func losesWakeUp(b backend.Backend) backend.Backend {
 	}}
 }
 
-// losesRenewals harms only who falls silent right after such a renewal, with a lock in hand.
-func losesRenewals(b backend.Backend) backend.Backend {
-	var n atomic.Int64
-	return &twisted{Backend: b, renew: func(ctx context.Context, r backend.RenewRequest) (backend.RenewResult, error) {
-		if len(r.Leases) == 0 && n.Add(1)%2 == 0 {
-			return backend.RenewResult{}, nil
+func ghostWaiter(b backend.Backend, rarity int) backend.Backend {
+	d := newDice(b, rarity)
+	return &twisted{Backend: d, release: func(ctx context.Context, r backend.ReleaseRequest) error {
+		if !r.Abandon || !d.faulty() {
+			return b.Release(ctx, r)
 		}
-		return b.Renew(ctx, r)
-	}}
-}
-
-func ghostWaiter(b backend.Backend) backend.Backend {
-	return &twisted{Backend: b, release: func(ctx context.Context, r backend.ReleaseRequest) error {
 		info, err := b.Inspect(ctx, r.Name)
-		if err == nil && r.Abandon {
-			for _, w := range info.Waiters {
-				if w.Lease == r.Lease {
-					return nil
-				}
-			}
+		if err == nil && slices.ContainsFunc(info.Waiters, func(w backend.Waiter) bool { return w.Lease == r.Lease }) {
+			return nil
 		}
+		d.spared()
 		return b.Release(ctx, r)
 	}}
 }
 
-// undead renews every session that was ever opened.
-func undead(b backend.Backend) backend.Backend {
-	ctx, stop := context.WithCancel(context.Background())
-	var work sync.WaitGroup
+// undead keeps a faulty lease under a session of its own, which does not end.
+func undead(b backend.Backend, rarity int) backend.Backend {
+	const life = time.Minute
+	d, t, theirs, own := newDice(b, rarity), newTimers(), &marked{}, backend.NewSessionID()
+	var begin sync.Once
+	session := func(r backend.LeaseID, s backend.SessionID) backend.SessionID {
+		if s != "" && theirs.has(r) {
+			return own
+		}
+		return s
+	}
 	return &twisted{
-		Backend: b,
-		open: func(c context.Context, r backend.SessionRequest) error {
-			err := b.OpenSession(c, r)
-			if err == nil {
-				work.Go(func() {
-					for pause(ctx, r.TTL/4) {
-						if _, err := b.Renew(ctx, backend.RenewRequest{Session: r.ID}); err != nil {
-							return
-						}
+		Backend: d,
+		acquire: func(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
+			begin.Do(func() {
+				_ = b.OpenSession(ctx, backend.SessionRequest{ID: own, TTL: life})
+				t.work.Go(func() {
+					for pause(t.ctx, life/4) {
+						_, _ = b.Renew(t.ctx, backend.RenewRequest{Session: own})
 					}
 				})
+			})
+			if r.Session != "" && d.faulty() {
+				theirs.add(r.Lease)
 			}
-			return err
+			r.Session = session(r.Lease, r.Session)
+			return d.Acquire(ctx, r)
 		},
-		shut: func() { stop(); work.Wait() },
+		release: func(ctx context.Context, r backend.ReleaseRequest) error {
+			r.Session = session(r.Lease, r.Session)
+			return b.Release(ctx, r)
+		},
+		shut: t.shut,
 	}
 }

@@ -3,13 +3,14 @@ package play
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/verify/history"
 )
 
 // Config says what to play.
@@ -41,14 +42,26 @@ type Config struct {
 	Worker []string
 	// Replay is the command that plays the same again, for the history. Optional.
 	Replay string
-	// History gets the events as lines. Required.
-	History io.Writer
+	// Rate is how many locks are asked for in a second at most. A machine or a backend that
+	// is slower gets less. Default: that of the profile. Optional.
+	Rate int
+	// Record is called with each event of the history, one at a time. It may block for a
+	// while, and the workers wait then. An error ends the run. Required.
+	Record func(history.Event) error
 	// Log is told what happens, for people. Optional.
 	Log func(text string)
 	// Break wraps a backend that lives in this process: for locks that are broken on
 	// purpose. Optional.
-	Break func(backend.Backend) backend.Backend
+	Break func(b backend.Backend, rarity int) backend.Backend
+	// Rarity is what Break gets. Default: 1. Optional.
+	Rarity int
+	// Found ends the run when it is closed, without giving back what is held: what was played
+	// for is seen. Optional.
+	Found <-chan struct{}
 }
+
+// maxRate is more than two processors can do.
+const maxRate = 100_000
 
 func (c *Config) check() error {
 	c.For = cmp.Or(c.For, time.Minute)
@@ -72,14 +85,26 @@ func (c *Config) check() error {
 		return &backend.InvalidError{Field: "servers", Value: "set", Bound: "no URL and no local-cluster beside them"}
 	case c.TTL < 0 || c.TTL > time.Minute:
 		return &backend.InvalidError{Field: "ttl", Value: c.TTL.String(), Bound: "at most 1m"}
-	case c.History == nil:
-		return &backend.InvalidError{Field: "history", Value: "nil", Bound: "a writer"}
+	case c.Rate < 0 || c.Rate > maxRate:
+		return &backend.InvalidError{Field: "rate", Value: strconv.Itoa(c.Rate), Bound: fmt.Sprintf("1 to %d", maxRate)}
+	case c.Record == nil:
+		return &backend.InvalidError{Field: "record", Value: "nil", Bound: "a function"}
 	case len(c.Worker) == 0 && !inProcess(c.URL):
 		return &backend.InvalidError{Field: "worker", Value: "[]", Bound: "the command of a worker"}
 	case c.Break != nil && !inProcess(c.URL):
 		return &backend.InvalidError{Field: "break", Value: "set", Bound: "a backend that lives in this process"}
 	}
 	return nil
+}
+
+// found reports whether the run is to end.
+func (c *Config) found() bool {
+	select {
+	case <-c.Found:
+		return true
+	default:
+		return false
+	}
 }
 
 // ttl is what the leases get on a backend.

@@ -8,6 +8,14 @@
 // workers in that process: they cannot be stopped, and their network is a wrapper around
 // the backend.
 //
+// # Density
+//
+// A fault of one grant in thousands is found where there are thousands of grants. Beside a few
+// tasks that do everything that a client can do, each worker has a crowd: tasks that hold one
+// of a few contended locks for a moment, tasks that hold one of many for about its TTL, and
+// clients that die with what they hold. Some workers have no fault at any moment, so that
+// there is traffic. A worker whose machine or backend is slow asks for less.
+//
 // What is done when follows from the seed: the plan of the faults exactly, and what each
 // worker chooses. The machine's timing is not part of the seed, so the same seed gives the
 // same sort of trouble, not the same history.

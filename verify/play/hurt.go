@@ -78,6 +78,9 @@ func (r *run) occupy(n int) (*player, int, bool) {
 		r.busy[n] = true
 		return nil, n, free
 	}
+	if r.hurting() >= r.measure.hurt {
+		return nil, n, false
+	}
 	for i := range all {
 		if k := (n + i) % all; !r.busy[k] {
 			r.busy[k] = true
@@ -85,6 +88,17 @@ func (r *run) occupy(n int) (*player, int, bool) {
 		}
 	}
 	return nil, n, false
+}
+
+// hurting is how many workers have a fault. r.mu is locked.
+func (r *run) hurting() int {
+	n := 0
+	for _, busy := range r.busy[:len(r.players)] {
+		if busy {
+			n++
+		}
+	}
+	return n
 }
 
 func (r *run) vacate(n int) {

@@ -33,7 +33,8 @@ func TestNoCutIsHealedBeforeItsTime(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			var told bytes.Buffer
-			r := &run{out: history.NewWriter(&told), relays: make([][]*chaos.Proxy, 1), able: abilities{relay: true, tied: c.tied}}
+			record := history.NewWriter(&told).Write
+			r := &run{cfg: Config{Record: record}, relays: make([][]*chaos.Proxy, 1), able: abilities{relay: true, tied: c.tied}}
 			ctx, cancel := context.WithTimeout(t.Context(), c.left)
 			defer cancel()
 			r.inflict(ctx, &player{done: make(chan struct{})}, planned{fault: c.fault, lasts: 10 * time.Millisecond})

@@ -3,8 +3,8 @@
 package play
 
 import (
-	"strings"
 	"testing"
+	"time"
 
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/verify/history"
@@ -17,16 +17,15 @@ func TestLastWordsOfTheKilled(t *testing.T) {
 	p := newPlayer("1.1")
 	p.link = newLink(memlock.New())
 	t.Cleanup(func() { _ = p.link.Close() })
-	var said strings.Builder
-	w := newWorker(job{Worker: "1.1"}, &said)
+	var heard []history.Kind
+	hear := func(e history.Event) { heard = append(heard, e.Kind) }
+	w := newWorker(job{Worker: "1.1", TTL: time.Second}, &recorder{direct: func(e history.Event) { p.pass(e, hear) }})
 	w.tell(history.Event{Kind: history.KindCall, Op: 1, Verb: history.VerbRelease, Lock: "n", Acq: "1.1-1"})
 	p.link.kill()
 	for now() <= p.link.died {
 		continue
 	}
 	w.tell(history.Event{Kind: history.KindReturn, Op: 1, Outcome: history.OK})
-	var heard []history.Kind
-	p.listen(strings.NewReader(said.String()), func(e history.Event) { heard = append(heard, e.Kind) })
 	if len(heard) != 1 || heard[0] != history.KindCall {
 		t.Errorf("heard %q, want the call alone", heard)
 	}

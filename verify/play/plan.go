@@ -37,19 +37,26 @@ type measure struct {
 	rate    int           // acquires per second at most, of all workers
 	every   time.Duration // between two faults, in the middle
 	victims int           // of each fault; 0 is one
+	hurt    int           // workers with a fault at a time, at most; the others keep the locks busy
+	// The crowd: see there. brief and long are of each worker.
+	brief, briefLocks, long int
 }
+
+// deepRate is how many acquires there are per second of the tasks that do a little of
+// everything, of all workers.
+func (m measure) deepRate() int { return min(m.rate, 200) } //nolint:mnd // they talk to the resource, too
 
 func (p Profile) measure() measure {
 	switch p {
 	case Gentle:
-		return measure{workers: 3, tasks: 2, rate: 60, every: 2 * time.Second}
+		return measure{workers: 4, tasks: 2, rate: 1000, every: 2 * time.Second, hurt: 2, brief: 8, briefLocks: 10, long: 30}
 	case Torture:
-		return measure{workers: 6, tasks: 3, rate: 400, every: 250 * time.Millisecond}
+		return measure{workers: 8, tasks: 3, rate: 8000, every: 250 * time.Millisecond, hurt: 4, brief: 16, briefLocks: 20, long: 220}
 	case Jepsen:
-		return measure{workers: 5, tasks: 1, rate: 50, every: 5 * time.Second, victims: 2}
+		return measure{workers: 5, tasks: 1, rate: 50, every: 5 * time.Second, victims: 2, hurt: 5}
 	case Standard:
 	}
-	return measure{workers: 4, tasks: 3, rate: 200, every: 700 * time.Millisecond}
+	return measure{workers: 6, tasks: 3, rate: 4000, every: 700 * time.Millisecond, hurt: 2, brief: 16, briefLocks: 15, long: 120}
 }
 
 // tasksOf is how many tasks a worker has: all that there may be, one less, and so on down to
@@ -114,7 +121,7 @@ func (a abilities) faults(p Profile) []fault {
 		return []fault{faultFreeze}
 	}
 	if a.processes {
-		all = append(all, faultFreeze, faultFreeze)
+		all = append(all, faultFreeze, faultFreeze, faultKill)
 	}
 	if a.processes || a.link {
 		all = append(all, faultKill)

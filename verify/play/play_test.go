@@ -2,7 +2,7 @@ package play_test
 
 import (
 	"bufio"
-	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -46,73 +47,96 @@ func TestMain(m *testing.M) {
 
 func workers() []string { return []string{"/usr/bin/env", workerEnv + "=1", os.Args[0]} }
 
-// played plays and reads the history back.
-func played(t *testing.T, cfg play.Config) *history.History {
+// calmRate is how many locks a test asks for in a second, unless RATE says: other tests run
+// beside it.
+const calmRate = 400
+
+// outcome is what became of a run.
+type outcome struct {
+	*verify.Report
+	faults []history.Event // those that began
+}
+
+// played plays, and wants a pass.
+func played(t *testing.T, cfg play.Config) outcome {
 	t.Helper()
-	var text bytes.Buffer
-	cfg.History, cfg.Log = &text, func(s string) { t.Log(s) }
+	var out outcome
+	rate, err := strconv.Atoi(cmp.Or(os.Getenv("RATE"), strconv.Itoa(calmRate)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Rate = rate
+	referee := verify.NewReferee(t.Context(), verify.Options{}, nil)
+	cfg.Log = func(s string) { t.Log(s) }
+	file := recording(t)
+	cfg.Record = func(e history.Event) error {
+		if e.Kind == history.KindFault {
+			out.faults = append(out.faults, e)
+		}
+		if file != nil {
+			if err := file.Write(e); err != nil {
+				return err
+			}
+		}
+		return referee.Add(e)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute+cfg.For)
 	defer cancel()
-	err := play.Run(ctx, cfg)
-	keep(t, text.Bytes())
-	if err != nil {
-		t.Fatal(err)
-	}
-	h, err := history.Read(&text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return h
-}
-
-// keep keeps a history where HOLDFAST_VERIFY_KEEP says, and that of a test which fails in
-// any case, and says where: what happened once may take days to happen again.
-func keep(t *testing.T, text []byte) {
-	t.Helper()
-	text = bytes.Clone(text)
-	dir := os.Getenv("HOLDFAST_VERIFY_KEEP")
-	t.Cleanup(func() {
-		var err error
-		switch {
-		case dir == "" && !t.Failed():
-			return
-		case dir == "":
-			dir, err = os.MkdirTemp("", "holdfast-verify-failed-") //nolint:usetesting // it outlives the test
-		}
-		path := filepath.Join(dir, filepath.Base(t.Name())+".jsonl")
-		if err = errors.Join(err, os.WriteFile(path, text, 0o600)); err != nil {
-			t.Logf("the history is lost: %v", err)
-			return
-		}
-		t.Logf("the history: holdfast verify check %s", path)
-	})
-}
-
-// passes plays and wants a pass.
-func passes(t *testing.T, cfg play.Config) *verify.Report {
-	t.Helper()
-	return judged(t, played(t, cfg))
-}
-
-// judged wants a pass.
-func judged(t *testing.T, h *history.History) *verify.Report {
-	t.Helper()
-	r := verify.Judge(t.Context(), h, verify.Options{})
-	for _, c := range r.Checks {
+	err = play.Run(ctx, cfg)
+	out.Report = referee.Report()
+	for _, c := range out.Checks {
 		t.Logf("%-9s %s: %s", c.Verdict, c.ID, c.Summary)
 		for _, f := range c.Details {
 			t.Log("  ", f.Text)
 		}
 	}
-	if r.Verdict != verify.Pass {
-		t.Errorf("the verdict is %q", r.Verdict)
+	if err != nil {
+		keep(t, referee.Evidence())
+		t.Fatal(err)
 	}
-	return r
+	if out.Verdict != verify.Pass {
+		keep(t, referee.Evidence())
+		t.Errorf("the verdict is %q", out.Verdict)
+	}
+	return out
+}
+
+// recording is the file of the whole history, in the folder that HOLDFAST_VERIFY_KEEP names,
+// or nil.
+func recording(t *testing.T) *history.Writer {
+	t.Helper()
+	dir := os.Getenv("HOLDFAST_VERIFY_KEEP")
+	if dir == "" {
+		return nil
+	}
+	f, err := os.Create(filepath.Join(dir, filepath.Base(t.Name())+".jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := bufio.NewWriterSize(f, 1<<20)
+	t.Cleanup(func() {
+		if err := errors.Join(out.Flush(), f.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return history.NewWriter(out)
+}
+
+// keep keeps what shows why a test fails, and logs where: what happened once may take days
+// to happen again.
+func keep(t *testing.T, h *history.History) {
+	t.Helper()
+	f, err := os.CreateTemp("", "holdfast-verify-failed-*.jsonl") //nolint:usetesting // it outlives the test
+	if err != nil {
+		t.Logf("the evidence is lost: %v", err)
+		return
+	}
+	t.Logf("the evidence: holdfast verify check %s (%v)", f.Name(), errors.Join(history.Write(f, h), f.Close()))
 }
 
 func TestSQLite(t *testing.T) {
 	t.Parallel()
-	r := passes(t, play.Config{
+	r := played(t, play.Config{
 		URL: "sqlite://" + filepath.Join(testserver.Dir(t), "locks.db"), Worker: workers(),
 		For: 6 * time.Second, Seed: 1, Profile: play.Torture, TTL: time.Second,
 	})
@@ -123,7 +147,7 @@ func TestSQLite(t *testing.T) {
 
 func TestMemory(t *testing.T) {
 	t.Parallel()
-	r := passes(t, play.Config{URL: "memory://", For: 6 * time.Second, Seed: 1, Profile: play.Torture, TTL: time.Second})
+	r := played(t, play.Config{URL: "memory://", For: 6 * time.Second, Seed: 1, Profile: play.Torture, TTL: time.Second})
 	if r.Counts.Kills == 0 || r.Counts.Network == 0 || r.Counts.Losses == 0 {
 		t.Errorf("nothing was hurt: %+v", r.Counts)
 	}
@@ -132,7 +156,7 @@ func TestMemory(t *testing.T) {
 func TestRedis(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t, "--maxmemory-policy", "allkeys-lru", "--appendfsync", "everysec")
-	r := passes(t, play.Config{
+	r := played(t, play.Config{
 		URL: "redis://" + server.Addr() + "?quarantine=off", Worker: workers(),
 		For: 8 * time.Second, Seed: 1, Profile: play.Torture, TTL: time.Second,
 	})
@@ -172,15 +196,12 @@ func TestWorkerBeginsWithoutABackend(t *testing.T) {
 		_, _ = fmt.Fprintf(orders, "%s\n", job)
 	}()
 	time.AfterFunc(3*time.Second, relay.Heal)
-	lines := bufio.NewScanner(said)
-	if !lines.Scan() || !strings.Contains(lines.Text(), `"e":"start"`) {
-		t.Fatalf("the worker said %q", lines.Text())
+	first := make([]byte, 1<<10)
+	n, err := said.Read(first)
+	if err != nil || !strings.Contains(string(first[:n]), `"e":"start"`) {
+		t.Fatalf("the worker said %q, %v", first[:n], err)
 	}
-	go func() {
-		for lines.Scan() {
-			continue
-		}
-	}()
+	go func() { _, _ = io.Copy(io.Discard, said) }()
 	_ = orders.Close()
 	if err := <-ended; err != nil {
 		t.Error(err)

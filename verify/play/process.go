@@ -70,21 +70,30 @@ func (p *player) feed(j job, in io.WriteCloser) {
 
 // listen passes on what the worker says until it is gone.
 func (p *player) listen(out io.Reader, hear func(history.Event)) {
-	lines := bufio.NewScanner(out)
-	lines.Buffer(make([]byte, 64<<10), 1<<20)
-	for lines.Scan() {
-		e, err := history.ParseLine(lines.Bytes())
-		if err != nil {
-			continue // cut short by the end of its writer
+	in := bufio.NewReaderSize(out, 1<<18)
+	codec := newCodec(p.id)
+	var body []byte
+	for {
+		var err error
+		if body, err = readRecord(in, body); err != nil {
+			_, _ = io.Copy(io.Discard, in) // cut short by the end of its writer; or it writes nonsense, and must not wait
+			return
 		}
-		if p.link != nil && p.link.deadAt(e.At) {
-			continue // a dead process would not have said it; what it had said before counts
+		if e, err := codec.decodeRecord(body); err == nil {
+			p.pass(e, hear)
 		}
-		if e.Kind == history.KindStart {
-			p.once.Do(func() { close(p.begun) })
-		}
-		hear(e)
 	}
+}
+
+// pass passes on an event.
+func (p *player) pass(e history.Event, hear func(history.Event)) {
+	if p.link != nil && p.link.deadAt(e.At) {
+		return // a dead process would not have said it; what it had said before counts
+	}
+	if e.Kind == history.KindStart && e.Worker == p.id {
+		p.once.Do(func() { close(p.begun) })
+	}
+	hear(e)
 }
 
 // startProcess starts a worker as a child. It dies with this process.
@@ -150,22 +159,17 @@ func startInside(ctx context.Context, b backend.Backend, j job, hear func(histor
 	p.link = newLink(b)
 	ctx, p.stop = context.WithCancel(ctx)
 	ordersOut, ordersIn := io.Pipe()
-	saidOut, saidIn := io.Pipe()
 	go p.feed(j, ordersIn)
 	go func() {
 		lines := bufio.NewScanner(ordersOut)
 		lines.Scan() // the job, which is known
-		w := newWorker(j, saidIn)
+		w := newWorker(j, &recorder{direct: func(e history.Event) { p.pass(e, hear) }})
 		closing, err := w.run(ctx, p.link, lines)
 		p.err = ignoreAway(err)
 		if !p.killed() {
 			w.record(history.Event{Kind: history.KindEnd, At: closing, Worker: j.Worker})
 		}
 		_ = ordersOut.Close()
-		_ = saidIn.Close()
-	}()
-	go func() {
-		p.listen(saidOut, hear)
 		p.stop()
 		close(p.done)
 	}()

@@ -20,6 +20,7 @@ type job struct {
 	// Jepsen plays only that: see the profile.
 	Jepsen bool
 	Gens   []int // of the names of each slot, at the start
+	Crowd  crowd
 }
 
 // order is a line that a worker reads after its job.

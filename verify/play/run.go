@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -39,7 +40,8 @@ type run struct {
 	able      abilities
 	prefix    string
 	direct    backend.Backend // not over a relay
-	out       *history.Writer
+	out       sync.Mutex      // of Record
+	scale     float64         // how much of a crowd the backend can serve: 1 is all
 	resource  *registers
 	relays    [][]*chaos.Proxy // of each worker, one for each endpoint
 	urls      []string         // of each worker, over its relays
@@ -50,7 +52,9 @@ type run struct {
 	lives   []int
 	busy    []bool // a fault is on; the last one is for the servers
 	gens    []int
-	counts  map[string]int // calls of each name
+	counts  map[string]int   // calls of each name, but for those of the crowd
+	used    map[string]int64 // when each name of the crowd was used last
+	pruned  int64            // when old ones were dropped
 	failure error
 }
 
@@ -89,16 +93,28 @@ func runOn(ctx context.Context, cfg Config) error {
 		return err
 	}
 	if cfg.Break != nil {
-		b = cfg.Break(b)
+		b = cfg.Break(b, max(1, cfg.Rarity))
 	}
 	r := &run{
-		cfg: cfg, servers: servers, seen: seen, caps: b.Capabilities(), direct: b, out: history.NewWriter(cfg.History), resource: newRegisters(),
-		measure: cfg.Profile.measure(), counts: make(map[string]int), gens: make([]int, len(slots())),
+		cfg: cfg, servers: servers, seen: seen, caps: b.Capabilities(), direct: b, resource: newRegisters(),
+		measure: cfg.Profile.measure(), counts: make(map[string]int), used: make(map[string]int64), gens: make([]int, len(slots())),
 		prefix: "holdfast-verify/" + strings.ToLower(rand.Text()),
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if cfg.Found != nil {
+		go func() {
+			select {
+			case <-cfg.Found:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+	}
 	err = r.play(ctx)
+	if cfg.found() {
+		err = nil // whatever the end of the run broke
+	}
 	for _, relays := range r.relays {
 		for _, p := range relays {
 			err = errors.Join(err, p.Close())
@@ -136,8 +152,14 @@ func (r *run) play(ctx context.Context) error {
 	}
 	r.cfg.Log(fmt.Sprintf("%d workers on %s, TTL %s, seed %d: faults for %s", n, r.caps.Name, r.ttl, r.cfg.Seed, r.cfg.For))
 	r.hurt(ctx)
+	if r.cfg.found() {
+		return r.failed()
+	}
 	r.tell(history.Event{Kind: history.KindQuiet})
 	pause(ctx, r.slack()+settleTime)
+	if r.cfg.found() {
+		return r.failed()
+	}
 	r.cfg.Log("all is healed; the workers end")
 	r.stopAll()
 	r.sweep(context.WithoutCancel(ctx))
@@ -147,7 +169,7 @@ func (r *run) play(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("verify: ended before its time: %w", context.Cause(ctx))
 	}
-	return r.out.Write(history.Event{Kind: history.KindFooter, At: now()})
+	return r.write(history.Event{Kind: history.KindFooter, At: now()})
 }
 
 // slack is how long a lease can outlive its holder.
@@ -254,7 +276,7 @@ func (r *run) head() error {
 	for _, text := range warnings {
 		r.cfg.Log("warning: " + text)
 	}
-	return r.out.Write(history.Event{Kind: history.KindHeader, At: now(), Header: &history.Header{
+	return r.write(history.Event{Kind: history.KindHeader, At: now(), Header: &history.Header{
 		Version: history.Version, Seed: r.cfg.Seed, Profile: string(r.cfg.Profile), Backend: r.caps.Name, Prefix: r.prefix + "/",
 		Workers: r.measure.workers, SessionTTL: int64(r.ttl), ExpiryLag: int64(r.caps.ExpiryLag), FIFO: r.caps.FIFO, Tied: r.caps.Tied,
 		Started: time.Now().UTC().Format(time.RFC3339), Replay: r.cfg.Replay, NotTested: r.notTested,
@@ -262,9 +284,15 @@ func (r *run) head() error {
 	}})
 }
 
-// record writes an event; a failure ends the run.
+func (r *run) write(e history.Event) error {
+	r.out.Lock()
+	defer r.out.Unlock()
+	return r.cfg.Record(e)
+}
+
+// record records an event; a failure ends the run.
 func (r *run) record(e history.Event) {
-	if err := r.out.Write(e); err != nil {
+	if err := r.write(e); err != nil {
 		r.fail(err)
 	}
 }
@@ -294,15 +322,22 @@ func (r *run) hear(p *player, e history.Event) {
 		p.send(r.resource.serve(e, r.record))
 		return
 	case history.KindCall:
-		r.count(e.Lock)
+		r.count(e.Lock, e.At)
 	}
 	r.record(e)
 }
 
 // count counts a call, and gives a lock that had many another name.
-func (r *run) count(lock string) {
+func (r *run) count(lock string, at int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if strings.HasPrefix(lock, r.prefix+crowdNames) {
+		if r.used[lock] = at; at > r.pruned+longPeriod {
+			r.pruned = at
+			maps.DeleteFunc(r.used, func(_ string, last int64) bool { return last < at-longPeriod })
+		}
+		return
+	}
 	if r.counts[lock]++; r.counts[lock] != rotateAfter {
 		return
 	}
@@ -323,9 +358,9 @@ func (r *run) start(ctx context.Context, n int) error {
 	j := job{
 		Worker: fmt.Sprintf("%d.%d", n+1, r.lives[n]), URL: r.urls[n], Prefix: r.prefix, TTL: r.ttl,
 		Seed: r.cfg.Seed + uint64(n+1)<<32 + uint64(r.lives[n])<<48, Tasks: r.measure.tasksOf(n), //nolint:gosec // both are small and above 0
-		Pause:    time.Second * time.Duration(r.measure.workers*r.measure.tasks) / time.Duration(r.measure.rate),
+		Pause:    time.Second * time.Duration(r.measure.workers*r.measure.tasks) / time.Duration(r.measure.deepRate()),
 		Patience: 2*r.slack() + 6*time.Second, Gens: slices.Clone(r.gens),
-		Jepsen: r.cfg.Profile == Jepsen,
+		Jepsen: r.cfg.Profile == Jepsen, Crowd: r.crowd(),
 	}
 	r.mu.Unlock()
 	var p *player
@@ -401,7 +436,9 @@ func (r *run) stopAll() {
 
 // killAll leaves no worker behind, whatever happened.
 func (r *run) killAll() {
+	var work sync.WaitGroup
 	for _, p := range r.current() {
-		p.kill()
+		work.Go(p.kill)
 	}
+	work.Wait()
 }

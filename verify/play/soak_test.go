@@ -101,11 +101,11 @@ func TestSoak(t *testing.T) { //nolint:tparallel // one minute after the other
 	sum := soaked{Backend: name, Profile: string(profile), Seed: seed, Begun: time.Now()}
 	for end := time.Now().Add(long); time.Now().Before(end) && !t.Failed(); seed++ {
 		t.Run(fmt.Sprintf("seed-%d", seed), func(t *testing.T) {
-			h := played(t, play.Config{
+			r := played(t, play.Config{
 				URL: where.url, Servers: where.servers, Worker: workers(), Seed: seed, Profile: profile,
 				For: min(piece, max(2*time.Second, time.Until(end))), TTL: ttl,
 			})
-			sum.add(h, judged(t, h))
+			sum.add(r)
 			now := make(sizes)
 			now.own()
 			where.look(t, now)

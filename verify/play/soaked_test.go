@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/verify"
-	"github.com/holdfast-io/holdfast/verify/history"
 )
 
 // soaked is what became of a soak: one line of SOAK_REPORT.
@@ -39,11 +38,11 @@ type soaked struct {
 }
 
 // add counts a round.
-func (s *soaked) add(h *history.History, r *verify.Report) {
+func (s *soaked) add(r outcome) {
 	s.Rounds++
 	n := r.Counts
-	for _, e := range h.Events {
-		if e.Kind == history.KindFault && e.Worker == "" {
+	for _, e := range r.faults {
+		if e.Worker == "" {
 			s.Servers++
 			n.Network--
 		}

@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// spy is a backend that remembers under which session a lease was asked for, which a
+// spy is a backend that remembers under which session a lease was granted, which a
 // call past the client needs.
 type spy struct {
 	backend.Backend
@@ -21,10 +21,13 @@ func newSpy(b backend.Backend) *spy {
 
 // Acquire remembers the session.
 func (s *spy) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
-	s.mu.Lock()
-	s.sessions[req.Lease] = req.Session
-	s.mu.Unlock()
-	return s.Backend.Acquire(ctx, req)
+	g, err := s.Backend.Acquire(ctx, req)
+	if err == nil {
+		s.mu.Lock()
+		s.sessions[req.Lease] = req.Session
+		s.mu.Unlock()
+	}
+	return g, err
 }
 
 // forget gives the session of a lease, once.

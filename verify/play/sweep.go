@@ -3,6 +3,7 @@
 package play
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -99,12 +100,31 @@ func (r *run) warm(ctx context.Context) error {
 		r.cfg.Log(fmt.Sprintf("the backend grants nothing yet; waiting for up to %s", patientStart))
 	})
 	defer patience.Stop()
-	err = locks.Do(ctx, r.prefix+"/ready", func(context.Context, *holdfast.Lock) error { return nil })
+	nothing := func(context.Context, *holdfast.Lock) error { return nil }
+	err = locks.Do(ctx, r.prefix+"/ready", nothing)
+	if err == nil {
+		err = r.measureSpeed(func() error { return locks.Do(ctx, r.prefix+"/ready", nothing) })
+	}
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.slack())
 	defer cancel()
 	if err = errors.Join(err, locks.Close(closing)); err != nil {
 		return fmt.Errorf("verify: the backend does not grant a first lock: %w", err)
 	}
+	return nil
+}
+
+// measureSpeed decides how large the crowd is: one that waits for a backend most of the time
+// says no more than a smaller one.
+func (r *run) measureSpeed(lock func() error) error {
+	const times, quick = 5, 5 * time.Millisecond
+	begun := time.Now()
+	for range times {
+		if err := lock(); err != nil {
+			return err
+		}
+	}
+	took := time.Since(begun) / times
+	r.scale = min(1, float64(quick)/float64(max(1, took)))
 	return nil
 }
 
@@ -143,7 +163,7 @@ func (r *run) takeAll(ctx context.Context) error {
 		return err
 	}
 	r.mu.Lock()
-	names := slices.Sorted(maps.Keys(r.counts))
+	names := r.swept()
 	r.mu.Unlock()
 	tasks := make(chan string)
 	var work sync.WaitGroup
@@ -164,6 +184,19 @@ func (r *run) takeAll(ctx context.Context) error {
 	close(tasks)
 	work.Wait()
 	return c.end(ctx)
+}
+
+// maxSwept bounds how many locks of the crowd are taken once more.
+const maxSwept = 300
+
+// swept are the names that are taken once more: all, but of the crowd's only those that were
+// used last. r.mu is locked.
+func (r *run) swept() []string {
+	crowd := slices.SortedFunc(maps.Keys(r.used), func(a, b string) int { return cmp.Compare(r.used[b], r.used[a]) })
+	names := slices.Collect(maps.Keys(r.counts))
+	names = append(names, crowd[:min(len(crowd), maxSwept)]...)
+	slices.Sort(names)
+	return names
 }
 
 // look waits until the backend has nothing under the prefix, and tells what it has after

@@ -350,11 +350,21 @@ func (g *grip) end() {
 	if t.chance(5) {
 		limit = t.upTo(2 * time.Millisecond) // gives up on the release
 	}
+	g.release(limit)
+}
+
+// release gives the lock back, and reports whether that is sure.
+func (g *grip) release(limit time.Duration) bool {
+	var err error
+	begun := time.Now()
 	g.call(history.VerbRelease, func() (history.Event, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
-		return history.Event{}, g.lock.Release(ctx)
+		err = g.lock.Release(ctx)
+		return history.Event{}, err
 	})
+	g.t.pace.took(time.Since(begun))
+	return err == nil
 }
 
 // stale does what a client never does: it renews and releases what is over.
@@ -373,7 +383,15 @@ func (g *grip) stale(session backend.SessionID) {
 			return history.Event{}, err
 		})
 	}
+	g.staleRelease(session)
+}
+
+// staleRelease releases what is over, past the client.
+func (g *grip) staleRelease(session backend.SessionID) {
+	lease := g.lock.Lease()
 	g.call(history.VerbStaleRelease, func() (history.Event, error) {
-		return history.Event{}, t.past.Release(ctx, backend.ReleaseRequest{Name: lease.Name, Lease: lease.ID, Session: session})
+		ctx, cancel := context.WithTimeout(context.Background(), g.t.TTL)
+		defer cancel()
+		return history.Event{}, g.t.past.Release(ctx, backend.ReleaseRequest{Name: lease.Name, Lease: lease.ID, Session: session})
 	})
 }

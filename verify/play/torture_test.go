@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/internal/testserver"
-	"github.com/holdfast-io/holdfast/verify/history"
 	"github.com/holdfast-io/holdfast/verify/play"
 )
 
@@ -131,17 +130,14 @@ func hurtEnough(t *testing.T, name string, cfg play.Config) {
 // hurt plays once, and says where too little was hurt.
 func hurt(t *testing.T, name string, cfg play.Config) string {
 	t.Helper()
-	h := played(t, cfg)
-	r := judged(t, h)
+	r := played(t, cfg)
 	if cfg.Profile != play.Torture {
 		return ""
 	}
 	kinds := make(map[string]bool)
-	for _, e := range h.Events {
-		if e.Kind == history.KindFault {
-			kind, _, _ := strings.Cut(e.Text, ", ")
-			kinds[kind] = kinds[kind] || e.Worker == ""
-		}
+	for _, e := range r.faults {
+		kind, _, _ := strings.Cut(e.Text, ", ")
+		kinds[kind] = kinds[kind] || e.Worker == ""
 	}
 	servers := 0
 	for kind, ofServers := range kinds {

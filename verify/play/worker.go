@@ -32,7 +32,7 @@ func Worker(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err := json.Unmarshal(lines.Bytes(), &j); err != nil {
 		return fmt.Errorf("verify: the job of a worker: %w", err)
 	}
-	w := newWorker(j, out)
+	w := newWorker(j, newRecorder(j.Worker, out))
 	b, err := openPatiently(ctx, j)
 	if err != nil {
 		return err
@@ -43,7 +43,8 @@ func Worker(ctx context.Context, in io.Reader, out io.Writer) error {
 	if end.After > before {
 		end.Text = stacks()
 	}
-	return errors.Join(err, w.out.Write(end))
+	w.record(end)
+	return errors.Join(err, w.rec.failed())
 }
 
 // openPatiently opens the backend. A worker that begins while the servers are away waits
@@ -87,30 +88,37 @@ func stacks() string {
 // worker is one client with its tasks.
 type worker struct {
 	job
-	out    *history.Writer
-	locks  *holdfast.Client
-	past   *spy // the backend, past the client
-	caps   backend.Capabilities
-	ops    atomic.Int64
-	keep   atomic.Int64 // until when what is had is kept
-	mu     sync.Mutex
-	gens   []int
-	asked  map[int64]chan order // reads and writes under way
-	closed bool
+	rec   *recorder
+	pace  *pacer
+	locks *holdfast.Client
+	past  *spy // the backend, past the client
+	caps  backend.Capabilities
+	ops   atomic.Int64
+	// crowded counts the tasks of the crowd.
+	crowded atomic.Uint64
+	keep    atomic.Int64 // until when what is had is kept
+	mu      sync.Mutex
+	gens    []int
+	asked   map[int64]chan order // reads and writes under way
+	closed  bool
 }
 
-func newWorker(j job, out io.Writer) *worker {
-	return &worker{job: j, out: history.NewWriter(out), gens: j.Gens, asked: make(map[int64]chan order)}
+func newWorker(j job, rec *recorder) *worker {
+	return &worker{job: j, rec: rec, pace: newPacer(j.Crowd.Rate, j.TTL), gens: j.Gens, asked: make(map[int64]chan order)}
 }
 
-// record writes an event as it is. When nobody reads any more, the end of the orders
-// tells so.
-func (w *worker) record(e history.Event) { _ = w.out.Write(e) }
+// record writes an event as it is.
+func (w *worker) record(e history.Event) { w.rec.record(e) }
 
-// tell writes an event of now.
+// tell writes an event of now. It is out of the process when tell returns, but for a
+// return: that of a worker which is killed meanwhile has an unknown outcome.
 func (w *worker) tell(e history.Event) {
-	e.At, e.Worker = now(), w.Worker
-	w.record(e)
+	e.Worker = w.Worker
+	if e.Kind == history.KindReturn {
+		w.rec.later(e)
+		return
+	}
+	w.rec.now(e)
 }
 
 // run plays until it is told to stop. It tells when it began to close the client: from
@@ -133,6 +141,7 @@ func (w *worker) run(ctx context.Context, b backend.Backend, orders *bufio.Scann
 		r := rand.New(rand.NewPCG(w.Seed, uint64(n)))
 		work.Go(func() { (&task{worker: w, r: r}).play(ctx) })
 	}
+	w.gather(ctx, &work)
 	work.Wait()
 	closing := now()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*w.TTL)
@@ -201,12 +210,13 @@ func (w *worker) name(slot int) string {
 	return fmt.Sprintf("%s/%s.%d", w.Prefix, slots()[slot].name, w.gens[slot])
 }
 
-// watchStalls tells when the process did not run.
+// watchStalls reports when the process did not run, which makes the crowd slower, and often
+// that all was reported.
 func (w *worker) watchStalls(ctx context.Context) {
 	const every = int64(10 * time.Millisecond)
 	tick := time.NewTicker(time.Duration(every))
 	defer tick.Stop()
-	for last := now(); ; {
+	for last, n := now(), 1; ; n++ {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -215,6 +225,11 @@ func (w *worker) watchStalls(ctx context.Context) {
 		t := now()
 		if late := t - last - every; late > 2*every {
 			w.tell(history.Event{Kind: history.KindStall, Took: late})
+			w.pace.stalled(time.Duration(late))
+		}
+		if n%10 == 0 {
+			w.tell(history.Event{Kind: history.KindTick})
+			w.pace.adjust()
 		}
 		last = t
 	}

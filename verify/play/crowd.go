@@ -1,0 +1,186 @@
+package play
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/verify/history"
+)
+
+// crowd is what makes a run dense, beside the tasks that do a little of everything: tasks
+// that hold a lock for a moment, many for each lock, and tasks that hold one for about as
+// long as a lease lives. A fault of one grant in thousands needs the first when it lets two
+// in at once, and the second when it is about the end of a lease.
+type crowd struct {
+	Brief      int // tasks of a worker that hold locks for a moment
+	BriefLocks int // of all workers
+	Long       int // tasks of a worker that hold locks for about the TTL
+	LongLocks  int // of all workers
+	Mortals    int // locks that each client takes which dies
+	Rate       int // acquires per second of a worker, at most
+}
+
+// The names of the crowd's locks change with the time, the same for all workers: the
+// referee judges a lock by itself, and forgets it when nobody uses it any more.
+const (
+	crowdNames  = "/crowd/"
+	briefPeriod = int64(3 * time.Second)
+	longPeriod  = int64(20 * time.Second)
+)
+
+// gather starts the crowd of a worker.
+func (w *worker) gather(ctx context.Context, work *sync.WaitGroup) {
+	const streams = uint64(1) << 32 // of random numbers, apart from those of the other tasks
+	begin := func(n int, f func(*task, context.Context)) {
+		for range n {
+			t := &task{worker: w, r: rand.New(rand.NewPCG(w.Seed, w.crowded.Add(1)+streams))}
+			work.Go(func() {
+				for w.pace.wait(ctx) {
+					f(t, ctx)
+				}
+			})
+		}
+	}
+	begin(w.Crowd.Brief, (*task).mingle)
+	begin(w.Crowd.Long, (*task).linger)
+	work.Go(func() { w.mortals(ctx) })
+}
+
+// briefSlot is the kind of a lock of the crowd, and its name: two mutexes whose names differ
+// in case only, readers and writers, a semaphore, and so on. The first locks are always
+// held and waited for, the last ones are free now and then.
+func (t *task) briefSlot() (slot, string) {
+	const kinds = 5
+	x := t.r.Float64()
+	i := int(x * x * float64(t.Crowd.BriefLocks))
+	s := slot{name: "brief"}
+	switch i % kinds {
+	case 1, 4:
+		s.name, s.shared = "rw", true
+	case 2:
+		s.name, s.shared, s.limit = "permits", true, 3
+	case 3:
+		s.name = "Brief"
+	}
+	return s, fmt.Sprintf("%s%s%s-%d.%d", t.Prefix, crowdNames, s.name, i/kinds, now()/briefPeriod)
+}
+
+// mingle holds a lock for a moment that many want.
+func (t *task) mingle(ctx context.Context) {
+	s, name := t.briefSlot()
+	call := history.Event{Kind: history.KindCall, Verb: history.VerbAcquire, Lock: name}
+	opts := t.mode(s, &call)
+	patience := t.Patience
+	switch k := t.r.IntN(100); {
+	case k < 15:
+		call.Verb = history.VerbTry
+	case k < 30:
+		patience = t.upTo(4 * time.Millisecond) // gives up
+	case k < 60:
+		patience = t.upTo(t.TTL) // so that a lock which a fault keeps does not keep all tasks
+	}
+	wait, cancel := context.WithTimeout(ctx, patience)
+	g := t.acquire(wait, s, call, opts)
+	cancel()
+	if g == nil {
+		return
+	}
+	if k := t.r.IntN(100); k >= 20 {
+		d := t.upTo(2 * time.Millisecond)
+		if k >= 80 {
+			d *= 4
+		}
+		pause(ctx, d)
+	}
+	g.look()
+	g.endBriefly()
+}
+
+// endBriefly gives the lock back, and sometimes once more, past the client, which must
+// harm no successor.
+func (g *grip) endBriefly() {
+	t := g.t
+	session := t.past.forget(g.lock.Lease().ID)
+	if g.lock.Err() != nil {
+		g.gone()
+		return
+	}
+	if !g.release(t.TTL) || !t.chance(40) {
+		return
+	}
+	if t.chance(50) {
+		pause(context.Background(), t.upTo(500*time.Microsecond))
+	}
+	g.staleRelease(session)
+}
+
+func (t *task) longName() string {
+	return fmt.Sprintf("%s%slong-%d.%d", t.Prefix, crowdNames, t.r.IntN(t.Crowd.LongLocks), now()/longPeriod)
+}
+
+// linger holds a lock for about the TTL: renewed, or to the end of a lease that nobody
+// renews. Others wait for it.
+func (t *task) linger(ctx context.Context) {
+	call := history.Event{Kind: history.KindCall, Verb: history.VerbAcquire, Lock: t.longName()}
+	d := t.TTL*6/10 + t.upTo(t.TTL*9/10)
+	var opts []holdfast.AcquireOption
+	if t.caps.Timed && t.chance(50) {
+		short := max(t.caps.MinTTL, t.TTL/4)
+		call.TTL = int64(short)
+		opts = append(opts, holdfast.NoRenew(), holdfast.TTL(short))
+	}
+	wait, cancel := context.WithTimeout(ctx, t.Patience)
+	g := t.acquire(wait, slot{name: "long"}, call, opts)
+	cancel()
+	if g == nil {
+		return
+	}
+	if g.until > 0 && !t.chance(10) {
+		d = time.Duration(g.until-now()) + time.Second // to its end
+	}
+	g.keep(ctx, d)
+	g.look()
+	g.end()
+}
+
+// keep keeps the lock for a time, or for as long as it is to be kept, unless it is lost.
+func (g *grip) keep(ctx context.Context, d time.Duration) {
+	for end := now() + int64(d); ; {
+		left := g.t.left(end)
+		if left <= 0 {
+			return
+		}
+		timer := time.NewTimer(left)
+		select {
+		case <-timer.C:
+		case <-g.lock.Context().Done():
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil || g.lock.Err() != nil {
+			return
+		}
+	}
+}
+
+// crowd is what there is of it for each worker.
+func (r *run) crowd() crowd {
+	m := r.measure
+	if m.brief == 0 {
+		return crowd{}
+	}
+	rate := cmp.Or(r.cfg.Rate, m.rate)
+	scale := min(r.scale, float64(rate)/float64(m.rate))
+	part := func(n int) int { return max(1, int(float64(n)*scale)) }
+	return crowd{
+		Brief: max(4, part(m.brief)), BriefLocks: m.briefLocks, //nolint:mnd // some have to meet
+		Long: part(m.long), LongLocks: part(m.long * m.workers * 6 / 10), //nolint:mnd // for most of them there is a waiter
+		Mortals: part(m.long / 4), //nolint:mnd // two of them live at a time
+		Rate:    max(1, rate/m.workers),
+	}
+}

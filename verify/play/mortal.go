@@ -1,0 +1,71 @@
+package play
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/verify/history"
+)
+
+// A process is killed a few times in a minute. So that many leases lose their holder, each
+// worker has clients that die too: of one moment to the next nothing that they send arrives
+// any more, and nothing that is sent to them.
+
+// clientDied is the text of a kill that is of a client in a worker, not of a process.
+const clientDied = "a client in the process"
+
+// mortals starts one such client after the other, until ctx ends.
+func (w *worker) mortals(ctx context.Context) {
+	if w.caps.Bound || w.caps.Tied || w.Crowd.Mortals == 0 {
+		return // they share the connection of the worker, with which their sessions would live
+	}
+	var lives sync.WaitGroup
+	defer lives.Wait()
+	for n := 1; w.pace.wait(ctx); n++ {
+		lives.Go(func() { w.mortal(ctx, n) })
+		if !pause(ctx, w.TTL/2) {
+			return
+		}
+	}
+}
+
+// mortal takes locks, and dies with them.
+func (w *worker) mortal(ctx context.Context, n int) {
+	l := newLink(w.past.Backend)
+	id := fmt.Sprintf("%s.m%d", w.Worker, n)
+	locks, err := holdfast.New(l, holdfast.Config{TTL: w.TTL, Owner: "verify " + id, Timeout: w.TTL})
+	if err != nil {
+		return // the run has made such a client before
+	}
+	j := w.job
+	j.Worker = id
+	own := newWorker(j, &recorder{direct: func(e history.Event) {
+		if !l.deadAt(e.At) {
+			w.record(e)
+		}
+	}})
+	own.pace, own.locks, own.past, own.caps = w.pace, locks, newSpy(l), w.caps
+	own.tell(history.Event{Kind: history.KindStart, In: w.Worker})
+	life, end := context.WithTimeout(ctx, w.TTL/2)
+	defer end()
+	var work sync.WaitGroup
+	for i := range w.Crowd.Mortals {
+		t := &task{worker: own, r: rand.New(rand.NewPCG(w.Seed+uint64(n)<<1, uint64(i)))} //nolint:gosec // both are small
+		work.Go(func() {
+			call := history.Event{Kind: history.KindCall, Verb: history.VerbAcquire, Lock: t.longName()}
+			if g := t.acquire(life, slot{name: "long"}, call, nil); g != nil {
+				<-life.Done()
+			}
+		})
+	}
+	<-life.Done()
+	l.kill()
+	w.record(history.Event{Kind: history.KindKill, At: l.died, Worker: id, Text: clientDied})
+	work.Wait()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.TTL)
+	defer cancel()
+	_ = locks.Close(ctx) // nothing of it arrives; the sessions end with their TTL
+}

@@ -1,0 +1,70 @@
+package play
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// pacer bounds how fast a worker asks for locks. A machine that is short of processors makes
+// it slower: what has to wait for a processor, a renewal above all, says little of a lock.
+type pacer struct {
+	mu    sync.Mutex
+	most  float64 // per second
+	rate  float64
+	next  time.Time
+	slow  time.Duration // the longest that a release took, since the last adjustment
+	bound time.Duration // of it
+}
+
+// The bounds of the pace, and how fast it changes.
+const (
+	leastRate  = 5.0
+	firstShare = 0.25
+	slower     = 0.7
+	faster     = 1.08
+)
+
+// newPacer makes a pacer for leases of a TTL. Releases that take a good part of that make it
+// slower.
+func newPacer(most int, ttl time.Duration) *pacer {
+	return &pacer{most: float64(most), rate: max(leastRate, firstShare*float64(most)), bound: ttl / 8} //nolint:mnd // renewals have a third of it
+}
+
+// wait waits for the next turn, and reports whether ctx lived on.
+func (p *pacer) wait(ctx context.Context) bool {
+	p.mu.Lock()
+	t := time.Now()
+	if p.next.Before(t) {
+		p.next = t
+	}
+	turn := p.next
+	p.next = turn.Add(time.Duration(float64(time.Second) / p.rate))
+	p.mu.Unlock()
+	if d := turn.Sub(t); d > 0 {
+		return pause(ctx, d)
+	}
+	return ctx.Err() == nil
+}
+
+// stalled notes for how long the worker did not run.
+func (p *pacer) stalled(d time.Duration) { p.took(2 * d) } // once for the request, once for the answer
+
+// took notes how long a call took that nobody can be in the way of.
+func (p *pacer) took(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.slow = max(p.slow, d)
+}
+
+// adjust changes the pace, ten times in a second.
+func (p *pacer) adjust() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.slow > p.bound {
+		p.rate = max(leastRate, p.rate*slower)
+	} else {
+		p.rate = min(max(leastRate, p.most), p.rate*faster)
+	}
+	p.slow = 0
+}

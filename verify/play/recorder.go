@@ -1,0 +1,104 @@
+package play
+
+import (
+	"io"
+	"sync"
+
+	"github.com/holdfast-io/holdfast/verify/history"
+)
+
+// recorder passes on what a worker sees, in the order in which it is recorded. A worker may
+// be killed at any moment, and what it did before must be known then: a call is made only
+// when its record is out of the process. Records of goroutines that come at the same time
+// travel in one write.
+type recorder struct {
+	direct func(history.Event) // for a worker in the process of the run; or the rest
+
+	out     io.Writer
+	mu      sync.Mutex
+	written sync.Cond
+	codec   *codec
+	buf     []byte
+	spare   []byte
+	added   int64 // records
+	passed  int64 // of them, to out
+	writing bool
+	err     error
+}
+
+func newRecorder(worker string, out io.Writer) *recorder {
+	r := &recorder{out: out, codec: newCodec(worker)}
+	r.written.L = &r.mu
+	return r
+}
+
+// now records an event of this moment. When it returns the event is out.
+func (r *recorder) now(e history.Event) {
+	if r.direct != nil {
+		e.At = now()
+		r.direct(e)
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e.At = now() // in the order of the records
+	r.add(&e, true)
+}
+
+// later records an event of this moment that may be lost when the worker is killed.
+func (r *recorder) later(e history.Event) {
+	if r.direct != nil {
+		e.At = now()
+		r.direct(e)
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e.At = now()
+	r.add(&e, false)
+}
+
+// record records an event of a time that it has.
+func (r *recorder) record(e history.Event) {
+	if r.direct != nil {
+		r.direct(e)
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.add(&e, true)
+}
+
+// add adds an event. The first who comes writes, for those who come meanwhile too. When
+// nobody reads any more, the end of the orders tells the worker.
+func (r *recorder) add(e *history.Event, wait bool) {
+	var err error
+	if r.buf, err = r.codec.append(r.buf, e); err != nil {
+		r.err = err
+	}
+	r.added++
+	mine := r.added
+	for r.writing {
+		if !wait || r.passed >= mine || r.err != nil {
+			return
+		}
+		r.written.Wait()
+	}
+	for r.passed < mine && r.err == nil {
+		r.writing = true
+		buf, until := r.buf, r.added
+		r.buf = r.spare[:0]
+		r.mu.Unlock()
+		_, err := r.out.Write(buf)
+		r.mu.Lock()
+		r.writing, r.spare, r.passed, r.err = false, buf, until, err
+		r.written.Broadcast()
+	}
+}
+
+// failed is why nothing can be recorded any more, or nil.
+func (r *recorder) failed() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.err
+}
