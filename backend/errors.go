@@ -201,8 +201,7 @@ func PartDone(name, op string, err error) error {
 		return err
 	}
 	all := UnavailableError{Backend: name, Op: op, MayHold: true, Err: err}
-	var last *UnavailableError
-	if errors.As(err, &last) {
+	if last, ok := errors.AsType[*UnavailableError](err); ok {
 		all.Err, all.RetryAfter = last.Err, last.RetryAfter
 	}
 	return &all

@@ -72,5 +72,5 @@ func ValidateStamp(resource string, s Stamp, epoch uint32) error {
 // ZooKeeper, Consul, Kubernetes). The day is for a store whose clock is ahead of the caller's.
 func Ceiling(now time.Time) Token {
 	const day = 24 * time.Hour
-	return Token(max(0, now.Add(day).UnixMicro())) //nolint:gosec // not negative
+	return Token(max(0, now.Add(day).UnixMicro()))
 }

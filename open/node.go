@@ -20,7 +20,7 @@ func Node(cfg embedded.Config) (backend.Backend, *embedded.Etcd, error) {
 	conf := etcdlock.Config{MinTTL: embedded.MinTTL, Logger: cfg.Logger}
 	caps, err := conf.Capabilities()
 	if err != nil {
-		return nil, nil, err //nolint:wrapcheck // it names the field
+		return nil, nil, err
 	}
 	node, err := embedded.Open(cfg)
 	if err != nil {
@@ -57,7 +57,7 @@ func (b *waitingNode) get(op string) (*etcdlock.Backend, error) {
 	}
 	inner, err := etcdlock.New(b.node.Client(), b.conf)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it names the field
+		return nil, err
 	}
 	b.inner = inner
 	return inner, nil
@@ -72,7 +72,7 @@ func (b *waitingNode) OpenSession(ctx context.Context, req backend.SessionReques
 	if err != nil {
 		return err
 	}
-	return in.OpenSession(ctx, req) //nolint:wrapcheck // it stands for it
+	return in.OpenSession(ctx, req)
 }
 
 // EndSession is that of etcdlock.
@@ -81,7 +81,7 @@ func (b *waitingNode) EndSession(ctx context.Context, id backend.SessionID) erro
 	if err != nil {
 		return err
 	}
-	return in.EndSession(ctx, id) //nolint:wrapcheck // it stands for it
+	return in.EndSession(ctx, id)
 }
 
 // Acquire is that of etcdlock.
@@ -90,7 +90,7 @@ func (b *waitingNode) Acquire(ctx context.Context, req backend.AcquireRequest) (
 	if err != nil {
 		return backend.Grant{}, err
 	}
-	return in.Acquire(ctx, req) //nolint:wrapcheck // it stands for it
+	return in.Acquire(ctx, req)
 }
 
 // Renew is that of etcdlock.
@@ -99,7 +99,7 @@ func (b *waitingNode) Renew(ctx context.Context, req backend.RenewRequest) (back
 	if err != nil {
 		return backend.RenewResult{}, err
 	}
-	return in.Renew(ctx, req) //nolint:wrapcheck // it stands for it
+	return in.Renew(ctx, req)
 }
 
 // Release is that of etcdlock.
@@ -108,7 +108,7 @@ func (b *waitingNode) Release(ctx context.Context, req backend.ReleaseRequest) e
 	if err != nil {
 		return err
 	}
-	return in.Release(ctx, req) //nolint:wrapcheck // it stands for it
+	return in.Release(ctx, req)
 }
 
 // Inspect is that of etcdlock.
@@ -117,7 +117,7 @@ func (b *waitingNode) Inspect(ctx context.Context, name string) (backend.LockInf
 	if err != nil {
 		return backend.LockInfo{}, err
 	}
-	return in.Inspect(ctx, name) //nolint:wrapcheck // it stands for it
+	return in.Inspect(ctx, name)
 }
 
 // List is that of etcdlock.
@@ -126,7 +126,7 @@ func (b *waitingNode) List(ctx context.Context, req backend.ListRequest) (backen
 	if err != nil {
 		return backend.ListPage{}, err
 	}
-	return in.List(ctx, req) //nolint:wrapcheck // it stands for it
+	return in.List(ctx, req)
 }
 
 // Break is that of etcdlock.
@@ -135,7 +135,7 @@ func (b *waitingNode) Break(ctx context.Context, req backend.BreakRequest) (back
 	if err != nil {
 		return backend.BreakResult{}, err
 	}
-	return in.Break(ctx, req) //nolint:wrapcheck // it stands for it
+	return in.Break(ctx, req)
 }
 
 // Watch is that of etcdlock.
@@ -144,7 +144,7 @@ func (b *waitingNode) Watch(ctx context.Context, req backend.WatchRequest, deliv
 	if err != nil {
 		return err
 	}
-	return in.Watch(ctx, req, deliver) //nolint:wrapcheck // it stands for it
+	return in.Watch(ctx, req, deliver)
 }
 
 // Close closes the backend, then its node.

@@ -131,7 +131,7 @@ func (s *Server) clusterSnapshot(w http.ResponseWriter, r *request) {
 		s.fail(w, r, clusterError(err))
 	default:
 		// A snapshot that is cut short must not look like one: the connection breaks.
-		panic(http.ErrAbortHandler)
+		panic(http.ErrAbortHandler) //nolint:forbidigo // it is how net/http is told
 	}
 }
 

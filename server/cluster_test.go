@@ -27,14 +27,17 @@ func (n *nodes) Add(_ context.Context, name, url string) error {
 	n.asked = append(n.asked, "add "+name+" "+url)
 	return n.err
 }
+
 func (n *nodes) Remove(_ context.Context, name string) error {
 	n.asked = append(n.asked, "remove "+name)
 	return n.err
 }
+
 func (n *nodes) Promote(_ context.Context, name string) error {
 	n.asked = append(n.asked, "promote "+name)
 	return n.err
 }
+
 func (n *nodes) Snapshot(_ context.Context, w io.Writer) error {
 	n.asked = append(n.asked, "snapshot")
 	if n.err != nil {

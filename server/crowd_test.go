@@ -75,8 +75,8 @@ func TestListPageIsSmall(t *testing.T) {
 		names = append(names, name)
 	}
 	var got []string
-	after, pages := "", 0
-	for pages = 1; ; pages++ {
+	after, pages := "", 1
+	for ; ; pages++ {
 		page := want[wire.List](a, 200, "GET", "/v1/locks?prefix=crowd%2F&limit=1000&after="+after, "")
 		for _, l := range page.Locks {
 			got = append(got, l.Name)
@@ -229,7 +229,7 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 				t.Fatal(err)
 			}
 			res, err := http.ReadResponse(answers, nil)
-			if err != nil || res.StatusCode != 200 {
+			if err != nil || res.StatusCode != http.StatusOK {
 				t.Fatalf("%+v: the connection of a holder was not kept: %+v, %v", l, res, err)
 			}
 			_, _ = io.Copy(io.Discard, res.Body)

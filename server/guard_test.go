@@ -65,7 +65,7 @@ func teamA(_ *http.Request, act server.Action) error {
 	switch act.Verb {
 	case server.List, server.Watch, server.RenewMany, server.Batch, server.Status:
 		return nil
-	case server.Acquire, server.Renew, server.Release, server.Read, server.Break:
+	case server.Acquire, server.Renew, server.Release, server.Read, server.Break, server.Manage:
 	}
 	if strings.HasPrefix(act.Name, "team-a/") {
 		return nil

@@ -157,7 +157,7 @@ func TestConnectionLimits(t *testing.T) {
 				t.Fatal(err)
 			}
 			res, err := http.ReadResponse(bufio.NewReader(c), nil)
-			if err != nil || res.StatusCode != 200 {
+			if err != nil || res.StatusCode != http.StatusOK {
 				t.Fatalf("%+v, %v", res, err)
 			}
 			open = append(open, c)

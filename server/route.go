@@ -91,7 +91,7 @@ type request struct {
 
 func (r *request) action() Action {
 	a := Action{Verb: r.route.verb, Name: r.name, Lease: r.lease, Prefix: r.params.Get("prefix")}
-	switch a.Verb {
+	switch a.Verb { //nolint:exhaustive // the others have no path
 	case Status:
 		a.Path = r.route.pattern
 	case Manage:

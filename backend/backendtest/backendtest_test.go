@@ -25,6 +25,10 @@ type verdict struct {
 	failures []string
 }
 
+// holders is how many share a lock that is broken: enough for several steps of a break, and few
+// enough for every broken backend to be tried under the race detector.
+const holders = 100
+
 // judge runs every case against a store of its own that the hooks break. Time is
 // simulated: a case that waits for ever takes no longer than the others.
 func judge(t *testing.T, mutate func() *hooks) verdict {
@@ -37,9 +41,10 @@ func judge(t *testing.T, mutate func() *hooks) verdict {
 		synctest.Test(t, func(t *testing.T) {
 			store, h := memlock.NewStore(), mutate()
 			r := c.Run(t.Context(), backendtest.Harness{
-				Open:  func(backendtest.T) backend.Backend { return mutated{store.Open(), h} },
-				TTL:   time.Minute,
-				Slack: 10 * time.Millisecond,
+				Open:    func(backendtest.T) backend.Backend { return mutated{store.Open(), h} },
+				TTL:     time.Minute,
+				Slack:   10 * time.Millisecond,
+				Holders: holders,
 			})
 			if len(r.Failures) > 0 {
 				v.ids = append(v.ids, c.ID)

@@ -197,7 +197,7 @@ func breakBesideArrivals(e *env) {
 // twoBreaks: each holder is a victim of one of two breaks, and not of both. One of them may
 // take the lock from who was let in by the other, and from nobody behind.
 func twoBreaks(e *env) {
-	c := e.gather(min(fewHolders, e.h.Holders), false)
+	c := e.gather(min(fewHolders, e.h.Holders), !e.caps.Shared)
 	k := e.client()
 	ahead := k.start(k.ask(c.name))
 	c.lined(ahead)

@@ -68,9 +68,10 @@ func killedUnderLoad(e *env) {
 	var all sync.WaitGroup
 	for i, m := range members {
 		all.Go(func() {
-			for n := i; stop.Err() == nil; n++ {
+			for n := i; stop.Err() == nil && !e.failed(); n++ {
 				c.once(m, names[n%locks])
 			}
+			c.signal() // await does not wait for more grants once the case has failed
 		})
 	}
 	for range e.h.Kills {
@@ -210,6 +211,11 @@ func (c *crowd) granted(req *backend.AcquireRequest, g backend.Grant, floor fenc
 	}
 	r.tokens[g.Token], r.holder, r.last = req.Lease, req.Lease, max(r.last, g.Token)
 	c.grants++
+	c.signal()
+}
+
+// signal has await look again.
+func (c *crowd) signal() {
 	select {
 	case c.news <- struct{}{}:
 	default:

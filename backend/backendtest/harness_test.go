@@ -271,8 +271,9 @@ func runAll(t *testing.T, open func(*memlock.Store) backend.Backend) []string {
 		synctest.Test(t, func(t *testing.T) {
 			store := memlock.NewStore()
 			r := c.Run(t.Context(), backendtest.Harness{
-				Open:  func(backendtest.T) backend.Backend { return open(store) },
-				Slack: 50 * time.Millisecond,
+				Open:    func(backendtest.T) backend.Backend { return open(store) },
+				Slack:   50 * time.Millisecond,
+				Holders: holders,
 			})
 			failures = append(failures, r.Failures...)
 		})

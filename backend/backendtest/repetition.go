@@ -230,7 +230,7 @@ func openEndTwice(e *env) {
 	defer cancel()
 	err := b.b.OpenSession(ctx, backend.SessionRequest{ID: a.sess, TTL: e.long()})
 	// Where sessions are bound, another value may refuse, or open one that is its own.
-	if err != nil && !(e.caps.Bound && errors.Is(err, backend.ErrSessionLost)) {
+	if err != nil && (!e.caps.Bound || !errors.Is(err, backend.ErrSessionLost)) {
 		e.Fatalf("OpenSession of a session that lives by another backend value: %v", err)
 	}
 	e.holds(name, l)

@@ -166,7 +166,7 @@ func TestRestart(t *testing.T) {
 				}
 				synctest.Test(t, func(t *testing.T) {
 					s := &server{durable: x.durable, next: x.next, undoes: x.undoes, store: memlock.NewStore(), told: make(map[string]fence.Token)}
-					r := c.Run(t.Context(), backendtest.Harness{Open: s.open, Restart: s.restart, TTL: time.Minute, Slack: time.Millisecond})
+					r := c.Run(t.Context(), backendtest.Harness{Open: s.open, Restart: s.restart, Kills: 20, TTL: time.Minute, Slack: time.Millisecond})
 					for _, f := range r.Failures {
 						t.Log(f)
 					}

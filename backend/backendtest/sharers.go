@@ -201,10 +201,12 @@ func (c *sharers) checkTold(victims map[backend.LeaseID]backend.Holder) {
 	}
 }
 
-// line puts shared waiters in line, then an exclusive one, then another shared one. Where the
+// line puts shared waiters in line, then an exclusive one, then another shared one, and
+// returns them in that order. Where the
 // store has no limits, nothing but the exclusive one waits, and those behind it.
-func (c *sharers) line(n int) (sharing []*waiter, exclusive, last *waiter) {
+func (c *sharers) line(n int) ([]*waiter, *waiter, *waiter) {
 	e := c.e
+	var sharing []*waiter
 	if c.limit > 0 {
 		for i := range n {
 			sharing = append(sharing, c.clients[i%sharerClients].start(c.ask(c.clients[i%sharerClients])))
@@ -212,9 +214,9 @@ func (c *sharers) line(n int) (sharing []*waiter, exclusive, last *waiter) {
 		c.lined(sharing...)
 	}
 	k := e.client()
-	exclusive = k.start(k.ask(c.name))
+	exclusive := k.start(k.ask(c.name))
 	c.lined(exclusive)
-	last = k.start(c.ask(k))
+	last := k.start(c.ask(k))
 	c.lined(last)
 	return sharing, exclusive, last
 }

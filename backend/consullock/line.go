@@ -72,15 +72,6 @@ func (l line) find(id backend.LeaseID) int {
 // holders is the front of the line alone.
 func (l line) holders() line { return l.first(l.Out) }
 
-// upTo is the line as far as those that were made no later than created.
-func (l line) upTo(created uint64) line {
-	n := 0
-	for n < len(l.all) && l.all[n].created <= created {
-		n++
-	}
-	return l.first(n)
-}
-
 func (l line) first(n int) line {
 	return line{Front: backend.Front{Claims: l.Claims[:n], Out: min(n, l.Out)}, all: l.all[:n]}
 }

@@ -55,12 +55,12 @@ func TestServerGone(t *testing.T) {
 // F28: InnoDB shows a commit to others before it is on the disk, which is slow. Who learns by
 // reading of a grant, or of the end of a lease, is not told before it is there: then the server
 // is killed, and it is as they were told.
-func TestWhatIsToldSurvives(t *testing.T) {
+func TestWhatIsToldSurvives(t *testing.T) { //nolint:tparallel // one server, which each of them kills
 	t.Parallel()
 	s, disk := testserver.WithSlowDisk(t, testserver.MariaDB(t))
 	const waiter = "the grant of a waiter"
 	type ask func(b *mysqllock.Backend, held, mine backend.AcquireRequest) error
-	for what, learn := range map[string]ask{
+	for what, learn := range map[string]ask{ //nolint:paralleltest // as above
 		waiter: func(b *mysqllock.Backend, _, mine backend.AcquireRequest) error {
 			return (<-leasetest.Start(t, b, mine)).Err
 		},

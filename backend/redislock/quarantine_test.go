@@ -41,7 +41,7 @@ func quarantineFor(t testing.TB, s *testserver.RedisServer, d time.Duration) {
 	if err != nil || len(marker) < 3 {
 		t.Fatalf("time %v, marker %q: %v", now, marker, err)
 	}
-	marker[2] = fmt.Sprint(time.Unix(seconds+1, 0).Add(d).UnixMicro())
+	marker[2] = strconv.FormatInt(time.Unix(seconds+1, 0).Add(d).UnixMicro(), 10)
 	s.Do("SET", "{hf0}:m", strings.Join(marker, " "))
 }
 

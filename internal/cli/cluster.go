@@ -217,7 +217,7 @@ func (a *app) askCluster(ctx context.Context, method, path string, in any) (*emb
 // membersDown are the nodes behind a Holdfast server that do not run, a sentence each. A server
 // on another store, or one that does not let this client see it, has none.
 func (a *app) membersDown(ctx context.Context) []string {
-	if url, err := a.url(); err != nil || !strings.HasPrefix(url, "holdfast") {
+	if to, err := a.url(); err != nil || !strings.HasPrefix(to, "holdfast") {
 		return nil
 	}
 	s, err := a.askCluster(ctx, http.MethodGet, "", nil)

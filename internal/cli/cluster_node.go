@@ -35,13 +35,13 @@ func (n clusterNode) Promote(ctx context.Context, name string) error {
 // refusedAs makes the server's error of the node's.
 func refusedAs(err error) error {
 	if errors.Is(err, embedded.ErrRefused) {
-		return &clusterRefusal{err}
+		return &clusterRefusedError{err}
 	}
 	return err
 }
 
-// clusterRefusal is what the server answers with as refused.
-type clusterRefusal struct{ err error }
+// clusterRefusedError is what the server answers with as refused.
+type clusterRefusedError struct{ err error }
 
-func (e *clusterRefusal) Error() string   { return e.err.Error() }
-func (e *clusterRefusal) Unwrap() []error { return []error{e.err, server.ErrClusterRefused} }
+func (e *clusterRefusedError) Error() string   { return e.err.Error() }
+func (e *clusterRefusedError) Unwrap() []error { return []error{e.err, server.ErrClusterRefused} }

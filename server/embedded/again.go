@@ -84,7 +84,7 @@ func (e *Etcd) moveBy(ctx context.Context, rec *record, movers []Peer) (string, 
 	if own == aloneURL {
 		return "", nil // it was the last of its cluster: settle changes it
 	}
-	why := fmt.Sprintf("waiting for the cluster to change the peer URL of %s from %s to %s", e.cfg.Name, rec.URL, own)
+	why := []string{fmt.Sprintf("waiting for the cluster to change the peer URL of %s from %s to %s", e.cfg.Name, rec.URL, own)}
 	for _, p := range movers {
 		ctx, cancel := context.WithTimeout(ctx, actTimeout)
 		var done struct{}
@@ -94,7 +94,7 @@ func (e *Etcd) moveBy(ctx context.Context, rec *record, movers []Peer) (string, 
 			return "", fmt.Errorf("embedded: %w", err)
 		}
 		if err != nil {
-			why += ": " + err.Error()
+			why = append(why, err.Error())
 			continue
 		}
 		moved := rec.clone()
@@ -106,7 +106,7 @@ func (e *Etcd) moveBy(ctx context.Context, rec *record, movers []Peer) (string, 
 		}
 		return "", e.keep(moved)
 	}
-	return why, nil
+	return strings.Join(why, ": "), nil
 }
 
 // compare holds what a peer knows of this node's starts, and what this node knows of the

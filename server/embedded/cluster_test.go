@@ -411,7 +411,7 @@ func TestStrangersAtThePeerPort(t *testing.T) {
 	t.Parallel()
 	f := formed(t, "a", "b")
 	addr := strings.TrimPrefix(f.list[0].URL, "http://")
-	stranger := &tls.Config{InsecureSkipVerify: true} //nolint:gosec // a stranger does not care
+	stranger := &tls.Config{InsecureSkipVerify: true}
 	for _, scheme := range []string{"http", "https"} {
 		client := &http.Client{Transport: &http.Transport{TLSClientConfig: stranger, DisableKeepAlives: true}}
 		for _, path := range []string{"/members", "/version", "/raft", "/raft/probing", "/leases", "/holdfast/node", "/holdfast/join"} {
@@ -545,9 +545,9 @@ func TestMoved(t *testing.T) {
 func TestFolderOfOthers(t *testing.T) {
 	t.Parallel()
 	dir := testserver.Dir(t)
-	real, link := filepath.Join(dir, "real"), filepath.Join(dir, "link")
-	e, err := embedded.Start(t.Context(), embedded.Config{DataDir: real})
-	if err := errors.Join(err, e.Close(), os.Symlink(real, link)); err != nil {
+	folder, link := filepath.Join(dir, "real"), filepath.Join(dir, "link")
+	e, err := embedded.Start(t.Context(), embedded.Config{DataDir: folder})
+	if err := errors.Join(err, e.Close(), os.Symlink(folder, link)); err != nil {
 		t.Fatal(err)
 	}
 	refused := func(what, dir, says string) {
@@ -561,11 +561,11 @@ func TestFolderOfOthers(t *testing.T) {
 		}
 	}
 	refused("a link", link, "is a symbolic link")
-	wal := filepath.Join(real, "etcd", "member", "wal")
+	wal := filepath.Join(folder, "etcd", "member", "wal")
 	if err := errors.Join(os.Rename(wal, filepath.Join(dir, "wal")), os.Symlink(filepath.Join(dir, "wal"), wal)); err != nil {
 		t.Fatal(err)
 	}
-	refused("a link within", real, "is a symbolic link")
+	refused("a link within", folder, "is a symbolic link")
 	if os.Getuid() != 0 {
 		return // only root can make a folder of somebody else
 	}

@@ -139,9 +139,9 @@ func (e *Etcd) say(why string) {
 	switch {
 	case why == old:
 	case why == "" && e.peers != nil:
-		e.log().Warn("the node serves", "node", e.cfg.Name)
+		e.log().Warn("the node serves", slog.String("node", e.cfg.Name))
 	case why != "":
-		e.log().Warn(why)
+		e.log().Warn("the node does not serve yet", slog.String("node", e.cfg.Name), slog.String("why", why))
 	}
 }
 

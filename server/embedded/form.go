@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -410,9 +411,7 @@ func (e *Etcd) startEtcd(set func(*embed.Config)) error {
 func (r *record) clone() *record {
 	c := *r
 	c.Members, c.Places, c.Boots = slices.Clone(r.Members), nil, make(map[string]boot, len(r.Boots))
-	for id, b := range r.Boots {
-		c.Boots[id] = b
-	}
+	maps.Copy(c.Boots, r.Boots)
 	c.Places = r.Places // it is replaced as a whole
 	return &c
 }

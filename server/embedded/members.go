@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strings"
 
@@ -108,7 +109,7 @@ func (e *Etcd) add(ctx context.Context, c *clientv3.Client, name, url string) (*
 	if _, err := c.Put(ctx, keyNames+hexID(res.Member.ID), name); err != nil {
 		return nil, fmt.Errorf("add %s: write its name: %w", name, err)
 	}
-	e.log().Warn("a node was added to the cluster", "node", name, "url", url)
+	e.log().WarnContext(ctx, "a node was added to the cluster", slog.String("node", name), slog.String("url", url))
 	return res.Member, nil
 }
 
@@ -135,7 +136,7 @@ func (e *Etcd) promote(ctx context.Context, id uint64) error {
 	if _, err := c.MemberPromote(ctx, id); err != nil && !errors.Is(err, rpctypes.ErrMemberNotLearner) {
 		return fmt.Errorf("promote %s: %w", list.Members[i].Name, err)
 	}
-	e.log().Warn("a node has its vote", "node", list.Members[i].Name)
+	e.log().WarnContext(ctx, "a node has its vote", slog.String("node", list.Members[i].Name))
 	return nil
 }
 
@@ -160,7 +161,7 @@ func (e *Etcd) move(ctx context.Context, id uint64, url string) error {
 	if _, err := c.MemberUpdate(ctx, id, []string{url}); err != nil {
 		return fmt.Errorf("change the peer URL: %w", err)
 	}
-	e.log().Warn("the peer URL of a node was changed", "member", hexID(id), "url", url)
+	e.log().WarnContext(ctx, "the peer URL of a node was changed", slog.String("member", hexID(id)), slog.String("url", url))
 	return nil
 }
 
@@ -218,7 +219,7 @@ func (e *Etcd) Remove(ctx context.Context, name string) error {
 	}
 	_, _ = e.client.Delete(ctx, keyNames+hexID(id)) // what stays of it does no harm: the ID is never used again
 	_, _ = e.client.Delete(ctx, keyBoots+hexID(id))
-	e.log().Warn("a node was removed from the cluster", "node", name)
+	e.log().WarnContext(ctx, "a node was removed from the cluster", slog.String("node", name))
 	return nil
 }
 

@@ -3,6 +3,7 @@ package embedded
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -35,7 +36,7 @@ func (e *Etcd) mind(ctx context.Context) error {
 		case <-again.C:
 			// A copy of the folder that is older than this is known by it.
 			if !e.recorded().alone() {
-				e.log().Debug("start written again", "error", errText(e.enlist(ctx)))
+				e.log().DebugContext(ctx, "start written again", slog.String("error", errText(e.enlist(ctx))))
 			}
 		case <-t.C:
 			if err := e.learn(ctx); err != nil {
@@ -76,7 +77,7 @@ func (e *Etcd) learn(ctx context.Context) error {
 	// From this node's own data: it must not need a majority.
 	got, err := e.client.Get(ctx, keyBoots, clientv3.WithPrefix(), clientv3.WithSerializable())
 	if err != nil {
-		return nil //nolint:nilerr // the next time
+		return nil
 	}
 	for _, kv := range got.Kvs {
 		id := strings.TrimPrefix(string(kv.Key), keyBoots)
@@ -103,7 +104,7 @@ func (e *Etcd) sayLeader(before, now uint64) {
 	case now == 0:
 		e.log().Warn("the cluster has no leader: nothing is granted until a majority has elected one")
 	case before != 0 || e.peers != nil:
-		e.log().Info("the leader changed", "leader", e.nameOf(now))
+		e.log().Info("the leader changed", slog.String("leader", e.nameOf(now)))
 	}
 }
 
@@ -136,12 +137,12 @@ func (e *Etcd) look(ctx context.Context) {
 	e.mu.Unlock()
 	for name := range down {
 		if !before[name] {
-			e.log().Warn("a node of the cluster is not reached", "node", name)
+			e.log().WarnContext(ctx, "a node of the cluster is not reached", slog.String("node", name))
 		}
 	}
 	for name := range before {
 		if !down[name] {
-			e.log().Warn("a node of the cluster is reached again, or was removed", "node", name)
+			e.log().WarnContext(ctx, "a node of the cluster is reached again, or was removed", slog.String("node", name))
 		}
 	}
 }

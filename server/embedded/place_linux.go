@@ -3,6 +3,7 @@ package embedded
 import (
 	"fmt"
 	"os"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,7 +17,7 @@ func place(path string) (string, error) {
 		return "", &os.PathError{Op: "statx", Path: path, Err: err}
 	}
 	if st.Mask&unix.STATX_BTIME == 0 {
-		return fmt.Sprint(st.Ino), nil
+		return strconv.FormatUint(st.Ino, 10), nil
 	}
 	return fmt.Sprintf("%d %d.%09d", st.Ino, st.Btime.Sec, st.Btime.Nsec), nil
 }

@@ -67,7 +67,7 @@ func offline(cfg Config, f func(Config) error) error {
 func restore(cfg Config, file, dir string, ofFolder bool) error {
 	fresh := dir + ".new"
 	if err := os.RemoveAll(fresh); err != nil {
-		return err //nolint:wrapcheck // it names the folder
+		return fmt.Errorf("data folder: %w", err)
 	}
 	token := randomMark()
 	err := snapshot.NewV3(bridge(cfg.Logger)).Restore(snapshot.RestoreConfig{
@@ -81,7 +81,7 @@ func restore(cfg Config, file, dir string, ofFolder bool) error {
 	if ofFolder {
 		old := fmt.Sprintf("%s.before-%s", dir, time.Now().UTC().Format("20060102T150405.000"))
 		if err := os.Rename(dir, old); err != nil {
-			return err //nolint:wrapcheck // it names the folder
+			return fmt.Errorf("data folder: %w", err)
 		}
 	}
 	// In every moment either the data is whole, or a record that says that there was data has
@@ -152,7 +152,7 @@ func reclaim(ctx context.Context, cfg Config) error {
 	// etcd changes what it is started on: a copy of the folder is what can be gone back to.
 	work := filepath.Join(cfg.DataDir, etcdDir+".work")
 	if err := errors.Join(os.RemoveAll(work), os.CopyFS(work, os.DirFS(filepath.Join(cfg.DataDir, etcdDir)))); err != nil {
-		return err //nolint:wrapcheck // it names the folder
+		return err
 	}
 	defer func() { _ = errors.Join(os.RemoveAll(work), os.Remove(file)) }()
 	ec, err := e.config()
