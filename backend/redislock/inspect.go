@@ -63,7 +63,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	}
 	answer, _, err := b.engine.do(ctx, true, "break", req.Name, req.Reason)
 	if err != nil {
-		return backend.BreakResult{}, readOnly(toKind(op, err))
+		return backend.BreakResult{}, toKind(op, err)
 	}
 	d := decoder{list: answer}
 	if d.text() != "OK" {
