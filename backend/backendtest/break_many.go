@@ -140,6 +140,7 @@ func (c *sharers) settleInAnyOrder(victims map[backend.LeaseID]backend.Holder, a
 func breakBesideArrivals(e *env) {
 	c := e.gather(min(fewHolders, e.h.Holders), false)
 	over := make(chan struct{})
+	most := max(1, len(c.holders)/len(c.clients)) // of each: twice the holders is what the store has to keep up with
 	arrived := make([][]lease, len(c.clients))
 	var all sync.WaitGroup
 	var first sync.WaitGroup // everybody has arrived once
@@ -148,7 +149,7 @@ func breakBesideArrivals(e *env) {
 		all.Go(func() {
 			begun := sync.OnceFunc(first.Done)
 			defer begun()
-			for len(arrived[i]) < fewHolders {
+			for len(arrived[i]) < most {
 				r := c.ask(k)
 				r.Wait = true
 				g, err := c.insist(k, r)

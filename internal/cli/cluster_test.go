@@ -97,7 +97,7 @@ func TestClusterReplacedUnderLoad(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	verify := exec.CommandContext(ctx, binary, "verify", "--backend", "holdfast://"+c.addrs[0], "--for", "8s", "--profile", "gentle")
+	verify := exec.CommandContext(ctx, binary, "verify", "--backend", "holdfast://"+c.addrs[0], "--for", "8s", "--profile", "gentle", "--rate", "100")
 	type verdict struct {
 		out []byte
 		err error
