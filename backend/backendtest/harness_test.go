@@ -272,7 +272,7 @@ func runAll(t *testing.T, open func(*memlock.Store) backend.Backend) []string {
 			store := memlock.NewStore()
 			r := c.Run(t.Context(), backendtest.Harness{
 				Open:    func(backendtest.T) backend.Backend { return open(store) },
-				Slack:   50 * time.Millisecond,
+				Slack:   5 * time.Second,
 				Holders: holders,
 			})
 			failures = append(failures, r.Failures...)
