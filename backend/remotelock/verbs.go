@@ -291,6 +291,9 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	var got wire.Break
 	c.out = &got
 	answer, err := b.do(ctx, c)
+	if _, known := errors.AsType[*backend.UnavailableError](err); !known && err != nil && ctx.Err() != nil {
+		err = backend.PartDone(name, c.op, err) // the server may carry it out all the same
+	}
 	return backend.BreakResult{Token: got.Token, Broken: wire.ToHolders(got.Broken, clockOf(answer))}, err
 }
 
