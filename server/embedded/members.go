@@ -31,6 +31,19 @@ func (e *Etcd) running() (*clientv3.Client, error) {
 	return e.client, nil
 }
 
+// list returns the members as the cluster has agreed on them, with the client to change them by.
+func (e *Etcd) list(ctx context.Context) (*clientv3.Client, *clientv3.MemberListResponse, error) {
+	c, err := e.running()
+	if err != nil {
+		return nil, nil, err
+	}
+	list, err := c.MemberList(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("the members of the cluster: %w", err)
+	}
+	return c, list, nil
+}
+
 // lostData is what a node is told that the cluster knows, and that has nothing.
 func lostData(name string) error {
 	return fmt.Errorf("%s has lost its data: \"holdfast cluster remove %s\", then start it again: %w", name, name, ErrRefused)
@@ -39,13 +52,9 @@ func lostData(name string) error {
 // letIn adds a node with an empty folder as a learner, or finds it added. A majority confirms
 // the list that it decides by.
 func (e *Etcd) letIn(ctx context.Context, name, url string) (*joinAnswer, error) {
-	c, err := e.running()
+	c, list, err := e.list(ctx)
 	if err != nil {
 		return nil, err
-	}
-	list, err := c.MemberList(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("the members of the cluster: %w", err)
 	}
 	member, err := e.find(ctx, c, list.Members, name, url)
 	if err != nil {
@@ -116,13 +125,9 @@ func (e *Etcd) add(ctx context.Context, c *clientv3.Client, name, url string) (*
 // promote gives a learner its vote. A member that has not said its name yet has none: so a
 // member without a name has never voted, and may begin with nothing.
 func (e *Etcd) promote(ctx context.Context, id uint64) error {
-	c, err := e.running()
+	c, list, err := e.list(ctx)
 	if err != nil {
 		return err
-	}
-	list, err := c.MemberList(ctx)
-	if err != nil {
-		return fmt.Errorf("the members of the cluster: %w", err)
 	}
 	i := slices.IndexFunc(list.Members, func(m *pb.Member) bool { return m.ID == id })
 	switch {
@@ -142,13 +147,9 @@ func (e *Etcd) promote(ctx context.Context, id uint64) error {
 
 // move changes the peer URL of a member.
 func (e *Etcd) move(ctx context.Context, id uint64, url string) error {
-	c, err := e.running()
+	c, list, err := e.list(ctx)
 	if err != nil {
 		return err
-	}
-	list, err := c.MemberList(ctx)
-	if err != nil {
-		return fmt.Errorf("the members of the cluster: %w", err)
 	}
 	for _, m := range list.Members {
 		if m.ID != id && slices.Contains(m.PeerURLs, url) {
