@@ -109,7 +109,7 @@ type Limits struct {
 	// begun. Default: 10 s. Optional.
 	WriteTimeout time.Duration
 	// Backlog is how many events an event stream may lag behind before it is
-	// dropped. Default: 256. Optional.
+	// dropped. Default: 8192. Optional.
 	Backlog int
 }
 
@@ -140,7 +140,7 @@ func (l *Limits) defaults(c backend.Capabilities) {
 	orDefault(&l.ReadTimeout, 15*time.Second)
 	orDefault(&l.IdleTimeout, time.Minute)
 	orDefault(&l.WriteTimeout, 10*time.Second)
-	orDefault(&l.Backlog, 256)
+	orDefault(&l.Backlog, 8192)
 	l.MinTTL = max(l.MinTTL, c.MinTTL)
 	l.MaxTTL = min(l.MaxTTL, c.MaxTTL)
 }

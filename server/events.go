@@ -34,8 +34,12 @@ func (s *Server) events(w http.ResponseWriter, r *request) {
 	for {
 		var err error
 		select {
-		case e := <-sub.events:
-			err = s.tell(r, out, e)
+		case <-sub.more:
+			for _, e := range s.hub.take(sub) {
+				if err = s.tell(r, out, e); err != nil {
+					return
+				}
+			}
 		case <-beat.C:
 			err = out.comment("beat")
 		case <-sub.ended:

@@ -24,11 +24,12 @@ type hub struct {
 	work   sync.WaitGroup
 }
 
-// subscription is one stream.
+// subscription is one stream. Hub.mu guards lag.
 type subscription struct {
 	prefix string
-	events chan backend.Event // capacity: backlog
-	ended  chan struct{}      // closed when why is set: no more events come
+	lag    []backend.Event // that were not taken, backlog of them at most
+	more   chan struct{}   // capacity 1: there may be some
+	ended  chan struct{}   // closed when why is set: no more events come
 	why    error
 }
 
@@ -40,7 +41,7 @@ func newHub(b backend.Backend, backlog int) *hub {
 
 // subscribe begins a stream. Its first event is EventWatching.
 func (h *hub) subscribe(prefix string) *subscription {
-	sub := &subscription{prefix: prefix, events: make(chan backend.Event, h.backlog), ended: make(chan struct{})}
+	sub := &subscription{prefix: prefix, more: make(chan struct{}, 1), ended: make(chan struct{})}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
@@ -49,7 +50,7 @@ func (h *hub) subscribe(prefix string) *subscription {
 	}
 	h.subs[sub] = struct{}{}
 	if h.live {
-		sub.events <- backend.Event{Kind: backend.EventWatching, At: time.Now()}
+		sub.add(backend.Event{Kind: backend.EventWatching, At: time.Now()})
 	}
 	if h.cancel == nil {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -74,6 +75,24 @@ func (h *hub) stopLocked() {
 		h.cancel()
 		h.cancel, h.live = nil, false
 	}
+}
+
+// add puts an event behind the others. Hub.mu is held.
+func (sub *subscription) add(e backend.Event) {
+	sub.lag = append(sub.lag, e)
+	select {
+	case sub.more <- struct{}{}:
+	default:
+	}
+}
+
+// take gives the events that have come. Those of a stream that has ended are lost.
+func (h *hub) take(sub *subscription) []backend.Event {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := sub.lag
+	sub.lag = nil
+	return all
 }
 
 // end is called once, by the one who took sub out of the hub.
@@ -136,12 +155,12 @@ func (h *hub) deliver(ctx context.Context, e backend.Event) {
 		if e.Kind != backend.EventWatching && !strings.HasPrefix(e.Name, sub.prefix) {
 			continue
 		}
-		select {
-		case sub.events <- e:
-		default:
+		if len(sub.lag) == h.backlog {
 			delete(h.subs, sub)
 			sub.end(errSlow)
+			continue
 		}
+		sub.add(e)
 	}
 	if len(h.subs) == 0 {
 		h.stopLocked()

@@ -27,7 +27,7 @@ func TestDefaultLimits(t *testing.T) {
 		Body: 64 << 10, Headers: 16 << 10, Metadata: 1 << 10, Wait: time.Minute, MinTTL: time.Second, MaxTTL: 24 * time.Hour,
 		RenewBatch: 1000, Batch: 256, Connections: 10_000, ConnectionsPerIP: 100, Streams: 250, WaitersPerLock: 1000,
 		Acquires: 4096, Reads: 32, Events: 256, Holders: 1024,
-		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, IdleTimeout: time.Minute, WriteTimeout: 10 * time.Second, Backlog: 256,
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, IdleTimeout: time.Minute, WriteTimeout: 10 * time.Second, Backlog: 8192,
 	}
 	if got != want {
 		t.Errorf("default limits\n%+v, want\n%+v", got, want)

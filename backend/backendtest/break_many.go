@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ func breakManyCases() []Case {
 	const once = "a break takes the lock from exactly those who held it when it began, each once, and names them; it takes nothing from those that it lets in"
 	const half = "a break that fails half-way says that it may have worked, lets in no waiter beside a holder in its way, and can be finished by another"
 	return []Case{
+		{ID: "C10", Name: "a-break-beside-one-arrival", Rule: once, Needs: func(c caps) bool { return c.TokenKind != "clock" }, run: breakBesideOne},
 		{ID: "C10", Name: "a-break-of-many-holders", Rule: once, Needs: needsSharing, run: manyBroken},
 		{ID: "C10", Name: "a-break-of-a-full-semaphore", Rule: once, Needs: func(c caps) bool { return c.Permits }, run: fullBroken},
 		{ID: "C10", Name: "a-break-beside-arrivals", Rule: once, Needs: func(c caps) bool { return c.Shared }, run: breakBesideArrivals},
@@ -133,6 +135,42 @@ func (c *sharers) settleInAnyOrder(victims map[backend.LeaseID]backend.Holder, a
 		}
 	}
 	c.after(victims, survivors)
+}
+
+// breakBesideOne: somebody takes a free lock while it is broken. Either the break found that
+// grant, or it came after the break, with a token that is not below the break's.
+func breakBesideOne(e *env) {
+	const rounds, budget = 60, 2 * time.Second
+	c, stop := e.client(), time.Now().Add(budget)
+	broken := 0
+	for i := 0; i < rounds && time.Now().Before(stop); i++ {
+		r := c.ask(e.name())
+		r.Wait = true
+		var w *waiter
+		var res backend.BreakResult
+		e.all(func() {
+			e.until(time.Now().Add(rand.N(2 * time.Millisecond)))
+			w = c.start(r)
+		}, func() {
+			e.until(time.Now().Add(rand.N(2 * time.Millisecond)))
+			res = e.breakLock(r.Name, "beside one")
+		})
+		victims := make(map[backend.LeaseID]backend.Holder)
+		for _, h := range res.Broken {
+			victims[h.Lease] = h
+		}
+		l, stays := w.outcome(victims)
+		broken += len(victims)
+		switch {
+		case stays && l.Token < res.Token:
+			e.Fatalf("the grant beside a break has token %d, and was not broken; the break gave %d", l.Token, res.Token)
+		case stays:
+			c.give(l)
+		case l.Token >= res.Token:
+			e.Fatalf("the victim was granted %d; the break gave %d", l.Token, res.Token)
+		}
+	}
+	e.Logf("%d were broken", broken)
 }
 
 // breakBesideArrivals: nothing is in the way of those who arrive while the break is under way.
@@ -328,8 +366,16 @@ func (c *sharers) finish(sharing []*waiter, exclusive, last *waiter) {
 			e.Errorf("Release of a broken lease: %v; it has to be ErrLost", err)
 		}
 	}
-	if !e.caps.FIFO {
-		c.settleInAnyOrder(victims, []*waiter{exclusive, last})
+	if !e.caps.FIFO { // so last may have come in before the first break, which does not tell whom it took the lock from
+		e.times(2, func(i int) {
+			w := []*waiter{exclusive, last}[i]
+			if _, ok := w.outcome(victims); !ok {
+				return
+			}
+			if err := w.c.release(w.req); err != nil && (w != last || !errors.Is(err, backend.ErrLost)) {
+				e.Errorf("Release of %s after a break was finished: %v", describe(w.req), err)
+			}
+		})
 	}
 	for _, l := range c.holders[:min(4, len(c.holders))] {
 		if err := c.clientOf(l).release(l.AcquireRequest); !errors.Is(err, backend.ErrLost) {

@@ -213,7 +213,8 @@ func (c *sharers) line(n int) ([]*waiter, *waiter, *waiter) {
 		}
 		c.lined(sharing...)
 	}
-	k := e.client()
+	k := e.onTelling(e.open(), e.long(), c.note)
+	c.clients = append(c.clients, k)
 	exclusive := k.start(k.ask(c.name))
 	c.lined(exclusive)
 	last := k.start(c.ask(k))

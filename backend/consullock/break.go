@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -92,28 +93,37 @@ func encode(old, fresh []notice) ([]byte, error) {
 }
 
 // look finds the victims. The token is the one after the greatest of theirs: Consul counts its
-// changes, so whatever is granted later has it or a greater one.
+// changes, so whatever is granted later has it or a greater one. Where there is nobody a change
+// of its own gives the token, and who was granted the lock before that is a victim.
 func (br *breaking) look(ctx context.Context) error {
+	if err := br.find(ctx, math.MaxUint64); err != nil || len(br.rest) > 0 {
+		return err
+	}
+	pairs, err := br.b.txn(ctx, api.KVTxnOps{{Verb: api.KVSet, Key: br.b.tokenKey(), Value: []byte(rand.Text())}})
+	if err == nil && len(pairs) == 0 {
+		err = errors.New("the token is not in the answer")
+	}
+	if err != nil {
+		return err
+	}
+	br.res.Token = fence.Token(pairs[0].ModifyIndex)
+	return br.find(ctx, br.res.Token)
+}
+
+// find takes those as victims whose token is below.
+func (br *breaking) find(ctx context.Context, below fence.Token) error {
 	l, err := br.b.look(ctx, br.req.Name)
 	if err != nil {
 		return err
 	}
 	victims := l.holders()
 	for i, h := range describe(br.req.Name, victims).Holders {
-		br.rest = append(br.rest, victim{victims.all[i], h})
-		br.res.Token = h.Token + 1
+		if h.Token < below {
+			br.rest = append(br.rest, victim{victims.all[i], h})
+			br.res.Token = h.Token + 1
+		}
 	}
-	if len(br.rest) > 0 {
-		return nil
-	}
-	pairs, err := br.b.txn(ctx, api.KVTxnOps{{Verb: api.KVSet, Key: br.b.tokenKey(), Value: []byte(rand.Text())}})
-	if err == nil && len(pairs) == 0 {
-		err = errors.New("the token is not in the answer")
-	}
-	if err == nil {
-		br.res.Token = fence.Token(pairs[0].ModifyIndex)
-	}
-	return err
+	return nil
 }
 
 // part deletes the keys of the oldest victims and tells their sessions, in one transaction.

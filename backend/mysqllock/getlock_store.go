@@ -30,6 +30,7 @@ const (
 	bumped    = `SELECT LAST_INSERT_ID()`
 	unbump    = `DELETE FROM @leases WHERE name = '' AND lease = ?`
 	markLease = `UPDATE @leases SET marked = TRUE, reason = ?, released = ? WHERE name = ? AND lease = ? AND conn = ?`
+	hasRow    = `SELECT EXISTS (SELECT 1 FROM @leases e JOIN @sessions s ON s.conn = e.conn WHERE e.lockname = ? AND s.id = ? AND IS_USED_LOCK(s.conn) = s.id)`
 	stillOut  = `SELECT e.lease, e.conn` + outLeases + ` AND e.name = ?`
 	victims   = `SELECT id FROM @sessions WHERE IS_USED_LOCK(conn) = id AND conn IN (%s)`
 	getMeta   = `SELECT version, $READONLY, @@global.innodb_flush_log_at_trx_commit FROM @meta WHERE id = 1`
@@ -98,24 +99,30 @@ func (s getlockStore) Names(ctx context.Context, req backend.ListRequest, limit 
 	return names, q.run(ctx, s.b.db)
 }
 
-// Mark asks for leases back, and raises the token: after those that are out were given, and
-// before any that is given later.
+// Mark asks for leases back, and raises the token first: the victims are those with a lower one.
+// The row of one who had the lock by then may not be there yet: it is waited for where the lock
+// is to be taken from whoever has it.
 func (s getlockStore) Mark(ctx context.Context, m connlease.Mark) (fence.Token, []connlease.Marked, error) {
-	var token int64
+	token, err := m.Below, error(nil)
+	if token == 0 {
+		token, err = s.raise(ctx)
+	}
+	if err == nil && m.Lease == "" {
+		err = s.landed(ctx, s.b.lockName(m.Name))
+	}
+	if err != nil {
+		return 0, nil, err
+	}
 	var hit []connlease.Marked
-	nonce := rand.Text()
 	q := new(batch)
 	q.query(func(r *sql.Rows) error {
 		var name, conn string
 		h, err := scanHolder(r, &name, &conn)
-		if m.Lease == "" || m.Lease == h.Lease {
+		if h.Token < token && (m.Lease == "" || m.Lease == h.Lease) {
 			hit = append(hit, connlease.Marked{Holder: h, Key: connlease.Key{Name: name, ID: h.Lease}, Conn: conn})
 		}
 		return err
 	}, strings.Replace(s.b.sql(lookOut), " FROM", ", e.conn FROM", 1)+" AND e.name = ? ORDER BY e.token", m.Name)
-	q.exec(s.b.sql(bumpToken), nonce)
-	q.query(func(r *sql.Rows) error { return r.Scan(&token) }, bumped)
-	q.exec(s.b.sql(unbump), nonce)
 	if err := q.run(ctx, s.b.db); err != nil {
 		return 0, nil, err
 	}
@@ -124,7 +131,54 @@ func (s getlockStore) Mark(ctx context.Context, m connlease.Mark) (fence.Token, 
 			return 0, nil, err
 		}
 	}
-	return fence.Token(token), hit, nil //nolint:gosec // it counts up from above 0
+	return token, hit, nil
+}
+
+// raise draws a token.
+func (s getlockStore) raise(ctx context.Context) (fence.Token, error) {
+	var token int64
+	nonce := rand.Text()
+	q := new(batch)
+	q.exec(s.b.sql(bumpToken), nonce)
+	q.query(func(r *sql.Rows) error { return r.Scan(&token) }, bumped)
+	q.exec(s.b.sql(unbump), nonce)
+	err := q.run(ctx, s.b.db)
+	return fence.Token(token), err //nolint:gosec // it counts up from above 0
+}
+
+// landed waits until who has the user lock has its row. One for whom that takes longer than any
+// work of ours was cut off in the middle of it: its connection is ended.
+func (s getlockStore) landed(ctx context.Context, lockName string) error {
+	const patience, first, last = 5 * time.Second, time.Millisecond, 50 * time.Millisecond
+	began := time.Now()
+	var whose int64
+	for pause := first; ; pause = min(2*pause, last) {
+		var id sql.NullInt64
+		var has bool
+		q := new(batch)
+		q.query(func(r *sql.Rows) error { return r.Scan(&id) }, `SELECT IS_USED_LOCK(?)`, lockName)
+		if err := q.run(ctx, s.b.db); err != nil || !id.Valid || whose != 0 && id.Int64 != whose {
+			return err
+		}
+		whose = id.Int64
+		q = new(batch)
+		q.query(func(r *sql.Rows) error { return r.Scan(&has) }, s.b.sql(hasRow), lockName, whose)
+		if err := q.run(ctx, s.b.db); err != nil || has {
+			return err
+		}
+		if time.Since(began) > patience {
+			if err := s.kill(ctx, whose); err != nil {
+				return err
+			}
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // mark marks one lease. Another who marks it, or its holder, may be in the way.
@@ -182,10 +236,18 @@ func (s getlockStore) Terminate(ctx context.Context, all []connlease.Marked) err
 		return err
 	}
 	for _, id := range ids {
-		const noSuchThread = 1094
-		if _, err := s.b.db.ExecContext(ctx, fmt.Sprintf("KILL %d", id)); err != nil && code(err) != noSuchThread {
-			return err //nolint:wrapcheck // see unavailable
+		if err := s.kill(ctx, id); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// kill ends a connection, which may be gone.
+func (s getlockStore) kill(ctx context.Context, id int64) error {
+	const noSuchThread = 1094
+	if _, err := s.b.db.ExecContext(ctx, fmt.Sprintf("KILL %d", id)); err != nil && code(err) != noSuchThread {
+		return err //nolint:wrapcheck // see unavailable
 	}
 	return nil
 }

@@ -1,11 +1,13 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -70,12 +72,14 @@ const (
 	wake        = `WITH names AS MATERIALIZED (SELECT DISTINCT unnest($1::text[]) COLLATE "C" AS name)` + wakeNext
 	leaveLine   = `DELETE FROM @waiters WHERE conn = $1`
 	leaveTable  = `DELETE FROM @sessions WHERE conn = $1`
-	leaveLeases = `WITH names AS (DELETE FROM @leases WHERE conn = $1 RETURNING name)` + wakeNext
+	leaveLeases = `WITH mine AS MATERIALIZED (SELECT name, lease FROM @leases WHERE conn = $1 ORDER BY name, lease FOR UPDATE),
+		names AS (DELETE FROM @leases e USING mine m WHERE e.name = m.name AND e.lease = m.lease AND e.conn = $1 RETURNING e.name)` + wakeNext
 	// Rows of connections that are gone. One that is being made has its lock first.
 	sweepDead = `WITH dead AS (DELETE FROM @sessions s WHERE s.made < clock_timestamp() - interval '1 minute'
 			AND NOT EXISTS (SELECT FROM ($HELD) h WHERE h.key = s.conn AND h.pid = s.pid) RETURNING s.conn),
-		line AS (DELETE FROM @waiters w USING dead WHERE w.conn = dead.conn)
-		DELETE FROM @leases e USING dead WHERE e.conn = dead.conn`
+		line AS (DELETE FROM @waiters w USING dead WHERE w.conn = dead.conn),
+		theirs AS MATERIALIZED (SELECT e.name, e.lease, e.conn FROM @leases e JOIN dead USING (conn) ORDER BY e.name, e.lease FOR UPDATE OF e)
+		DELETE FROM @leases e USING theirs t WHERE e.name = t.name AND e.lease = t.lease AND e.conn = t.conn`
 )
 
 // configure is how this value connects.
@@ -184,6 +188,10 @@ func (c *advisoryConn) Close() { hangUp(c.conn) }
 // transaction's: where it fails, those that it took are given back, and what is not new is
 // done in another one. When that is not possible the connection has to go.
 func (c *advisoryConn) Do(ctx context.Context, w *connlease.Work) error {
+	// Who breaks a lock has its rows in this order, too: so nobody waits in a circle.
+	slices.SortFunc(w.Free, func(x, y *backend.AcquireRequest) int {
+		return cmp.Or(strings.Compare(x.Name, y.Name), cmp.Compare(x.Lease, y.Lease))
+	})
 	var done progress
 	for n := 1; ; n++ {
 		err := c.send(ctx, w, &done)
@@ -193,8 +201,10 @@ func (c *advisoryConn) Do(ctx context.Context, w *connlease.Work) error {
 		if w.End || n == mostTimes || !ofRequest(err) || c.conn.IsClosed() {
 			return err
 		}
-		if failed := c.takeBack(ctx, w.Try, done.answered); failed != nil {
-			return errors.Join(err, failed)
+		if done.trying {
+			if failed := c.takeBack(ctx, w.Try, done.answered); failed != nil {
+				return errors.Join(err, failed)
+			}
 		}
 		switch {
 		case transient(err):
@@ -217,16 +227,16 @@ const mostTimes = 5
 // progress is how far a piece of work came. Locks that were given back are, whatever becomes
 // of the transaction.
 type progress struct {
-	freed    int // of Work.Free
-	answered int // of Work.Try
+	freed    int  // of Work.Free
+	trying   bool // all before Work.Try was answered
+	answered int  // of Work.Try
 }
 
 // send sends the work, without giving back again what was given back before.
 func (c *advisoryConn) send(ctx context.Context, w *connlease.Work, done *progress) error {
 	before := done.freed
-	done.answered, w.Marked = 0, nil
+	done.trying, done.answered, w.Marked = false, 0, nil
 	q := new(pgx.Batch)
-	q.Queue(setIdle, millis(max(w.Left, time.Millisecond)+idleMargin))
 	var names []string
 	for i, l := range w.Free {
 		if i >= before {
@@ -242,7 +252,9 @@ func (c *advisoryConn) send(ctx context.Context, w *connlease.Work, done *progre
 	if len(names) > 0 {
 		q.Queue(c.b.sql(wake), names)
 	}
+	rest := millis(max(w.Left, time.Millisecond) + idleMargin)
 	if w.End {
+		q.Queue(setIdle, rest)
 		for _, query := range []string{leaveLine, leaveLeases, leaveTable} {
 			q.Queue(c.b.sql(query), c.id)
 		}
@@ -254,6 +266,7 @@ func (c *advisoryConn) send(ctx context.Context, w *connlease.Work, done *progre
 	if w.Renew || w.Look {
 		c.look(q, w)
 	}
+	q.Queue(setIdle, rest).Exec(func(pgconn.CommandTag) error { done.trying = true; return nil })
 	for _, t := range w.Try {
 		c.try(q, t, &done.answered)
 	}

@@ -5,6 +5,8 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -38,10 +40,13 @@ const (
 		FROM @waiters w JOIN alive s USING (conn) WHERE w.name = ANY($1) ORDER BY w.name, w.n`
 	listHeld = outLeases + `SELECT DISTINCT name FROM out WHERE name > $1 AND starts_with(name, $2) ORDER BY name LIMIT $3`
 	// A connection is told that something was marked when the transaction is committed. The rows
-	// are locked in order, so that two breaks of a lock wait for each other, and the second sees
-	// what the first has marked.
-	mark = outLeases + `, t AS MATERIALIZED (SELECT nextval($5::text::regclass) + coalesce((SELECT above FROM @epoch), 0) AS token),
-		todo AS MATERIALIZED (SELECT lease, marked FROM @leases WHERE name = $1 AND ($2 = '' OR lease = $2) ORDER BY lease FOR UPDATE),
+	// are locked in the order of all who lock several, so that two breaks of a lock wait for each
+	// other, and the second sees what the first has marked. $6 is the token of a break that looks
+	// again: it draws no other, and later grants are not its business.
+	mark = outLeases + `, t AS MATERIALIZED (SELECT CASE WHEN $6::bigint > 0 THEN $6 ELSE
+			nextval($5::text::regclass) + coalesce((SELECT above FROM @epoch), 0) END AS token),
+		todo AS MATERIALIZED (SELECT lease, marked FROM @leases WHERE name = $1 AND ($2 = '' OR lease = $2) AND ($6 = 0 OR token < $6)
+			ORDER BY lease FOR UPDATE),
 		hit AS (UPDATE @leases e SET marked = true, reason = CASE WHEN d.marked THEN e.reason ELSE $3 END,
 				released = CASE WHEN d.marked THEN e.released ELSE $4 END FROM out o, todo d
 			WHERE e.name = o.name AND e.lease = o.lease AND e.lease = d.lease AND e.name = $1
@@ -50,6 +55,12 @@ const (
 		(extract(epoch FROM h.expires - clock_timestamp()) * 1000000)::bigint,
 		CASE WHEN h.conn IS NOT NULL THEN pg_notify('` + advisoryChannel + `' || h.conn, '` + markNote + `') END::text, coalesce(h.before, false)
 		FROM t LEFT JOIN hit h ON true ORDER BY h.token`
+	// Who has the lock, and is in a transaction: its number, and the process. Neither locks nor
+	// this are of a snapshot: what has ended when this is read can be seen by the next statement.
+	inFlight = `WITH held AS MATERIALIZED ($HELD)
+		SELECT v.virtualtransaction, v.pid FROM pg_catalog.pg_locks v
+		WHERE v.locktype = 'virtualxid' AND v.granted AND v.virtualxid = v.virtualtransaction AND v.pid IN (SELECT h.pid FROM held h WHERE h.key = $1)`
+	hangUpOn  = `SELECT count(pg_terminate_backend(pid)) FROM unnest($1::integer[]) AS pid`
 	stillOut  = outLeases + `SELECT lease, conn::text FROM out WHERE name = $1 AND lease = ANY($2)`
 	terminate = `SELECT count(pg_terminate_backend(s.pid)) FROM @sessions s JOIN ($HELD) h ON h.key = s.conn AND h.pid = s.pid
 		WHERE s.conn::text = ANY($1)`
@@ -147,11 +158,80 @@ func (s advisoryStore) Names(ctx context.Context, req backend.ListRequest, limit
 	return pgx.CollectRows(rows, pgx.RowTo[string]) //nolint:wrapcheck // see unavailable
 }
 
-// Mark asks for leases back, and raises the token.
+// Mark asks for leases back, and raises the token. Who had the lock at that time and has not
+// committed the row has a lower token, and cannot be seen: a later look, for those below, waits
+// for it.
 func (s advisoryStore) Mark(ctx context.Context, m connlease.Mark) (fence.Token, []connlease.Marked, error) {
+	if m.Below > 0 {
+		if err := s.landed(ctx, s.b.key(m.Name)); err != nil {
+			return 0, nil, err
+		}
+	}
+	for n := 1; ; n++ {
+		token, hit, err := s.mark(ctx, m)
+		if err == nil || n == mostTimes || !transient(err) {
+			return token, hit, err
+		}
+	}
+}
+
+// landed waits until the transactions have ended in which those are who have the lock now. One
+// that takes longer than any work of ours is of a client that was cut off in the middle of it:
+// its connection is ended.
+func (s advisoryStore) landed(ctx context.Context, key int64) error {
+	const patience, first, last = 5 * time.Second, time.Millisecond, 50 * time.Millisecond
+	began := time.Now()
+	all, err := s.flying(ctx, key)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	for pause := first; ; pause = min(2*pause, last) {
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		}
+		now, err := s.flying(ctx, key)
+		if err != nil {
+			return err
+		}
+		maps.DeleteFunc(all, func(number string, _ int32) bool { _, ok := now[number]; return !ok })
+		if len(all) == 0 {
+			return nil
+		}
+		if time.Since(began) > patience {
+			if _, err := s.b.pool.Exec(ctx, hangUpOn, slices.Collect(maps.Values(all))); err != nil {
+				return err //nolint:wrapcheck // see unavailable
+			}
+		}
+	}
+}
+
+// flying are the transactions of those who have the lock, and their processes.
+func (s advisoryStore) flying(ctx context.Context, key int64) (map[string]int32, error) {
+	rows, err := s.b.pool.Query(ctx, s.b.sql(inFlight), key)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // see unavailable
+	}
+	defer rows.Close()
+	all := make(map[string]int32)
+	for rows.Next() {
+		var number string
+		var pid int32
+		if err := rows.Scan(&number, &pid); err != nil {
+			return nil, err //nolint:wrapcheck // see unavailable
+		}
+		all[number] = pid
+	}
+	return all, rows.Err() //nolint:wrapcheck // see unavailable
+}
+
+func (s advisoryStore) mark(ctx context.Context, m connlease.Mark) (fence.Token, []connlease.Marked, error) {
 	var token fence.Token
 	var hit []connlease.Marked
-	rows, err := s.b.pool.Query(ctx, s.b.sql(mark), m.Name, string(m.Lease), m.Reason, m.Released, s.b.sql("@tokens"))
+	rows, err := s.b.pool.Query(ctx, s.b.sql(mark), m.Name, string(m.Lease), m.Reason, m.Released, s.b.sql("@tokens"), int64(m.Below)) //nolint:gosec // as it came from there
 	if err != nil {
 		return 0, nil, err //nolint:wrapcheck // see unavailable
 	}

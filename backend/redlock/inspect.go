@@ -32,8 +32,17 @@ type state struct {
 }
 
 func (b *Backend) look(ctx context.Context, name string) (backend.LockInfo, error) {
+	s, silent, err := b.readState(ctx, name)
+	if err != nil {
+		return backend.LockInfo{}, err
+	}
+	return b.describe(name, s, silent), nil
+}
+
+// readState asks the nodes about a lock. The second result is how many did not answer.
+func (b *Backend) readState(ctx context.Context, name string) (*state, int, error) {
 	p := b.ask(one("inspect", name))
-	s := state{votes: make([][]vote, len(b.nodes))}
+	s := &state{votes: make([][]vote, len(b.nodes))}
 	err := p.collect(ctx, func(x answer) need {
 		if x.err == nil {
 			d := decoder{list: x.list}
@@ -44,13 +53,10 @@ func (b *Backend) look(ctx context.Context, name string) (backend.LockInfo, erro
 		}
 		return everyone
 	})
-	switch {
-	case err != nil:
-		return backend.LockInfo{}, err
-	case p.good < b.majority:
-		return backend.LockInfo{}, p.failure()
+	if err == nil && p.good < b.majority {
+		err = p.failure()
 	}
-	return b.describe(name, &s, p.silent()), nil
+	return s, p.silent(), err
 }
 
 func (s *state) add(node int, d *decoder, now int64) {

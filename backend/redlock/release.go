@@ -195,19 +195,21 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 }
 
 // breakLock looks who holds the lock, and then takes it from these, under a token that is
-// settled like that of a grant.
+// settled like that of a grant. A holder who gives its lease back meanwhile has done so where it
+// found a majority of its votes, and is a victim otherwise.
 func (b *Backend) breakLock(ctx context.Context, name string) (backend.BreakResult, error) {
-	info, err := b.look(ctx, name)
+	s, silent, err := b.readState(ctx, name)
 	if err != nil {
 		return backend.BreakResult{}, err
 	}
 	const attempts = 16
+	info, votes := b.describe(name, s, silent), tally(s.votes)
 	by, victims := string(backend.NewLeaseID()), []string{strconv.Itoa(len(info.Holders))}
 	for _, h := range info.Holders {
 		victims = append(victims, string(h.Lease))
 	}
 	token := max(info.Token+1, fence.Token(b.clock())) //nolint:gosec // not negative
-	broken := make(map[string]bool)
+	taken := make(map[backend.LeaseID]int) // votes
 	for range attempts {
 		p := b.ask(one("break", name, append([]string{strconv.FormatUint(uint64(token), 10), by}, victims...)...))
 		acks, apart := 0, 0
@@ -226,7 +228,7 @@ func (b *Backend) breakLock(ctx context.Context, name string) (backend.BreakResu
 				greatest = max(greatest, fence.Token(d.number())) //nolint:gosec // not negative
 			}
 			for len(d.list) > 0 {
-				broken[d.text()] = true
+				taken[backend.LeaseID(d.text())]++
 			}
 			return everyone // who is up
 		})
@@ -236,7 +238,7 @@ func (b *Backend) breakLock(ctx context.Context, name string) (backend.BreakResu
 		case acks >= b.majority:
 			res := backend.BreakResult{Token: token}
 			for _, h := range info.Holders {
-				if broken[string(h.Lease)] {
+				if n := taken[h.Lease]; n > 0 && n > votes[h.Lease].n-b.majority {
 					res.Broken = append(res.Broken, h)
 				}
 			}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/go-zookeeper/zk"
@@ -69,8 +70,23 @@ type breaking struct {
 }
 
 // look finds the victims. The token is the one after the greatest of theirs: the ensemble
-// counts its transactions, so whatever is granted later has it or a greater one.
+// counts its transactions, so whatever is granted later has it or a greater one. Where there is
+// nobody a change of its own gives the token, and who was granted the lock before that is a
+// victim.
 func (br *breaking) look(ctx context.Context) error {
+	if err := br.find(ctx, math.MaxUint64); err != nil || len(br.rest) > 0 {
+		return err
+	}
+	stat, err := call(ctx, br.l, func() (*zk.Stat, error) { return br.l.conn.Set(br.b.locksPath(), nil, -1) })
+	if err != nil {
+		return err
+	}
+	br.res.Token = fence.Token(stat.Mzxid) //nolint:gosec // it counts up from 0
+	return br.find(ctx, br.res.Token)
+}
+
+// find takes those as victims whose token is below.
+func (br *breaking) find(ctx context.Context, below fence.Token) error {
 	now, err := br.b.look(ctx, br.l, br.lock, true)
 	if err != nil {
 		return err
@@ -80,23 +96,22 @@ func (br *breaking) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var token fence.Token
 	for _, h := range info.Holders {
-		br.told[h.Lease] = h
-		br.res.Token = max(br.res.Token, h.Token+1)
+		if h.Token < below {
+			br.told[h.Lease] = h
+			token = max(token, h.Token+1)
+		}
 	}
 	for _, e := range victims.all {
 		if _, ok := br.told[e.lease]; ok { // else it has left
 			br.rest = append(br.rest, e)
 		}
 	}
-	if len(br.rest) > 0 {
-		return nil
+	if token > 0 {
+		br.res.Token = token
 	}
-	stat, err := call(ctx, br.l, func() (*zk.Stat, error) { return br.l.conn.Set(br.b.locksPath(), nil, -1) })
-	if err == nil {
-		br.res.Token = fence.Token(stat.Mzxid) //nolint:gosec // it counts up from 0
-	}
-	return err
+	return nil
 }
 
 // part deletes the entries of the oldest victims and tells their sessions, in one transaction.

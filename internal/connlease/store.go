@@ -58,7 +58,8 @@ type Store interface {
 	// Names lists locks that are held, in order, up to the limit.
 	Names(ctx context.Context, req backend.ListRequest, limit int) ([]string, error)
 	// Mark asks the connections that have these leases to give them back, and raises the
-	// token.
+	// token, or keeps to Mark.Below. A lease that is out and cannot be seen yet is found by a
+	// later Mark with Below.
 	Mark(ctx context.Context, m Mark) (fence.Token, []Marked, error)
 	// Out gives those of the leases that are out still.
 	Out(ctx context.Context, all []Marked) ([]Marked, error)
@@ -158,6 +159,9 @@ type Mark struct {
 	Reason string
 	// Released: it is not a loss.
 	Released bool
+	// Below is the token of an earlier Mark: it stays, and leases with a lower one are marked,
+	// also those that could not be seen then. 0: a new token, and all leases.
+	Below fence.Token
 }
 
 // Marked is a lease that was marked.

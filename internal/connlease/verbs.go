@@ -333,7 +333,8 @@ func (b *Leases) List(ctx context.Context, req backend.ListRequest) (backend.Lis
 }
 
 // Break takes the lock from all its holders: they are asked to give it back, and their
-// connections are ended where they do not do so at once. Errors: *InvalidError,
+// connections are ended where they do not do so at once. Others may be on their way to the lock,
+// with a token below the break's: it looks until there are none. Errors: *InvalidError,
 // *UnavailableError, ErrClosed, ctx's cause.
 func (b *Leases) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
 	if err := req.Validate(); err != nil {
@@ -344,20 +345,25 @@ func (b *Leases) Break(ctx context.Context, req backend.BreakRequest) (backend.B
 		return backend.BreakResult{}, err
 	}
 	defer leave()
-	token, hit, err := b.store.Mark(ctx, Mark{Name: req.Name, Reason: req.Reason})
-	if err == nil {
-		err = b.yielded(ctx, hit)
-	}
-	if err != nil {
-		return backend.BreakResult{}, b.fail(ctx, opBreak, true, err)
-	}
-	res := backend.BreakResult{Token: token}
-	for _, m := range hit {
-		if !m.Before {
-			res.Broken = append(res.Broken, m.Holder)
+	var res backend.BreakResult
+	for looks := 1; ; looks++ {
+		token, hit, err := b.store.Mark(ctx, Mark{Name: req.Name, Reason: req.Reason, Below: res.Token})
+		if err == nil {
+			err = b.yielded(ctx, hit)
+		}
+		if err != nil {
+			return backend.BreakResult{}, b.fail(ctx, opBreak, true, err)
+		}
+		res.Token = token
+		for _, m := range hit {
+			if !m.Before {
+				res.Broken = append(res.Broken, m.Holder)
+			}
+		}
+		if looks > 1 && len(hit) == 0 {
+			return res, nil
 		}
 	}
-	return res, nil
 }
 
 const (
