@@ -2,6 +2,7 @@ package pglock
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sync"
 	"time"
@@ -51,6 +52,7 @@ func (b *Backend) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
 	notice := c.OnNotice
 	c.OnNotice = func(conn *pgconn.PgConn, n *pgconn.Notice) {
 		if n.Routine == notWaited {
+			conn.CustomData()[notWaited] = true // the answer may have been read together with the warning
 			_ = conn.Conn().Close()
 		}
 		if notice != nil {
@@ -65,6 +67,18 @@ func (b *Backend) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
 // The connection is closed, so that what became of the commit is not known, and whoever asks
 // again waits for the standby.
 const notWaited = "SyncRepWaitForLSN"
+
+// errNotWaited is the same of a commit whose answer was read all the same.
+var errNotWaited = errors.New("the commit did not wait for the standby: the wait was cancelled")
+
+// send sends a batch that commits something.
+func send(ctx context.Context, conn *pgxpool.Conn, q *pgx.Batch) error {
+	err := conn.SendBatch(ctx, q).Close()
+	if err == nil && conn.Conn().PgConn().CustomData()[notWaited] != nil {
+		err = errNotWaited
+	}
+	return err //nolint:wrapcheck // see unavailable
+}
 
 func (b *Backend) poolConfig(conns int) (*pgxpool.Config, error) {
 	pc, err := pgxpool.ParseConfig("")

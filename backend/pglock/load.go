@@ -234,7 +234,7 @@ func (t *txn) Commit(ctx context.Context, c *sqllease.Changes) (bool, error) {
 // commit sends the batch with the commit.
 func (t *txn) commit(ctx context.Context, q *pgx.Batch) error {
 	q.Queue(`COMMIT`)
-	err := t.conn.SendBatch(ctx, q).Close()
+	err := send(ctx, t.conn, q)
 	if err == nil && t.conn.Conn().PgConn().TxStatus() != 'I' {
 		err = errNotCommitted
 	}

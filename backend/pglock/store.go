@@ -18,12 +18,17 @@ var _ sqllease.Store = store{}
 
 // batch sends statements that are one transaction, unless they say otherwise.
 func (s store) batch(ctx context.Context, fill func(*pgx.Batch)) error {
+	conn, err := s.b.pool.Acquire(ctx)
+	if err != nil {
+		return err //nolint:wrapcheck // see Unavailable
+	}
+	defer conn.Release()
 	q := new(pgx.Batch)
 	if s.b.deaf { // otherwise the connection has it
 		q.Queue(guardTxn, s.b.idleLimit, s.b.lockLimit, true)
 	}
 	fill(q)
-	return s.b.pool.SendBatch(ctx, q).Close() //nolint:wrapcheck // see Unavailable
+	return send(ctx, conn, q)
 }
 
 // Migrate sees to it that the tables are there. The value is in use then, and listens.
