@@ -19,12 +19,12 @@ func breakManyCases() []Case {
 	const half = "a break that fails half-way says that it may have worked, lets in no waiter beside a holder in its way, and can be finished by another"
 	return []Case{
 		{ID: "C10", Name: "a-break-beside-one-arrival", Rule: once, Needs: func(c caps) bool { return c.TokenKind != "clock" }, run: breakBesideOne},
-		{ID: "C10", Name: "a-break-of-many-holders", Rule: once, Needs: needsSharing, run: manyBroken},
-		{ID: "C10", Name: "a-break-of-a-full-semaphore", Rule: once, Needs: func(c caps) bool { return c.Permits }, run: fullBroken},
-		{ID: "C10", Name: "a-break-beside-arrivals", Rule: once, Needs: func(c caps) bool { return c.Shared }, run: breakBesideArrivals},
-		{ID: "C10", Name: "two-breaks-side-by-side", Rule: once, Needs: needsSharing, run: twoBreaks},
-		{ID: "C10", Name: "a-break-cut-short", Rule: half, Needs: needsSharing, run: breakCutShort(false)},
-		{ID: "C10", Name: "a-break-whose-process-ends", Rule: half, Needs: needsSharing, run: breakCutShort(true)},
+		{ID: "C10", Name: "a-break-of-many-holders", Crowds: true, Rule: once, Needs: needsSharing, run: manyBroken},
+		{ID: "C10", Name: "a-break-of-a-full-semaphore", Crowds: true, Rule: once, Needs: func(c caps) bool { return c.Permits }, run: fullBroken},
+		{ID: "C10", Name: "a-break-beside-arrivals", Crowds: true, Rule: once, Needs: func(c caps) bool { return c.Shared }, run: breakBesideArrivals},
+		{ID: "C10", Name: "two-breaks-side-by-side", Crowds: true, Rule: once, Needs: needsSharing, run: twoBreaks},
+		{ID: "C10", Name: "a-break-cut-short", Crowds: true, Rule: half, Needs: needsSharing, run: breakCutShort(false)},
+		{ID: "C10", Name: "a-break-whose-process-ends", Crowds: true, Rule: half, Needs: needsSharing, run: breakCutShort(true)},
 	}
 }
 

@@ -25,6 +25,9 @@ type Case struct {
 	// Restarts is true when the case restarts the store: it needs Harness.Restart, and
 	// nothing else may run on the store meanwhile.
 	Restarts bool
+	// Crowds is true when the case has many leases and processes of its own: Run runs one such
+	// case at a time, so that each has most of a small machine.
+	Crowds bool
 	// Needs says what a backend must be capable of for the case to apply. Nil is:
 	// nothing.
 	Needs func(backend.Capabilities) bool

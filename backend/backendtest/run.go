@@ -26,7 +26,7 @@ func Run(t *testing.T, h Harness) {
 	if caps.Durable && h.Restart == nil && h.NoRestart == "" {
 		t.Errorf("C2: %s claims to be durable: give Harness.Restart, or say in NoRestart why not", caps.Name)
 	}
-	gate := make(chan struct{}, h.Parallel)
+	gate, crowd := make(chan struct{}, h.Parallel), make(chan struct{}, 1)
 	t.Run("cases", func(t *testing.T) {
 		for _, c := range Cases() {
 			if c.Restarts {
@@ -35,7 +35,11 @@ func Run(t *testing.T, h Harness) {
 			t.Run(c.ID+"/"+c.Name, func(t *testing.T) {
 				// The case runs in the background from here on; the subtest only
 				// waits for it, so that -parallel does not bound how many wait.
-				result := c.start(t.Context(), h, gate)
+				gates := []chan struct{}{gate}
+				if c.Crowds {
+					gates = []chan struct{}{crowd, gate}
+				}
+				result := c.start(t.Context(), h, gates)
 				t.Parallel()
 				report(t, <-result)
 			})
@@ -53,12 +57,14 @@ func Run(t *testing.T, h Harness) {
 	})
 }
 
-// start runs the case in the background as soon as the gate lets it through.
-func (c Case) start(ctx context.Context, h Harness, gate chan struct{}) <-chan Result {
+// start runs the case in the background as soon as the gates let it through, one after the other.
+func (c Case) start(ctx context.Context, h Harness, gates []chan struct{}) <-chan Result {
 	result := make(chan Result, 1)
 	go func() {
-		gate <- struct{}{}
-		defer func() { <-gate }()
+		for _, g := range gates {
+			g <- struct{}{}
+			defer func() { <-g }()
+		}
 		result <- c.Run(ctx, h)
 	}()
 	return result
