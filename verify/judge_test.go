@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/holdfast-io/holdfast/verify"
 	"github.com/holdfast-io/holdfast/verify/history"
@@ -323,6 +324,24 @@ func TestTooLittleIsInconclusive(t *testing.T) {
 	}
 	if c := r.Checks[len(r.Checks)-1]; c.ID != "traffic" || c.Found != 2 {
 		t.Errorf("got %+v", c)
+	}
+}
+
+// A wait that is too long by the default may be what such a machine does.
+func TestGrace(t *testing.T) {
+	t.Parallel()
+	s := newScript(t)
+	s.got(0, 10, "1.1", "x", 1)
+	s.released(100, 110, "1.1", "x")
+	s.call(50, 9000, "2.1", history.VerbAcquire, "y", history.Event{Outcome: history.Unknown})
+	h, err := history.New(append(s.events, history.Event{Kind: history.KindFooter, At: 10_000 * ms}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for grace, want := range map[time.Duration]string{0: "liveness", 10 * time.Second: ""} {
+		if ids, _ := violated(verify.Judge(t.Context(), h, verify.Options{MinGrants: -1, Grace: grace})); ids != want {
+			t.Errorf("with a grace of %s: violated %q, want %q", grace, ids, want)
+		}
 	}
 }
 

@@ -40,9 +40,9 @@ type Waits struct {
 }
 
 // liveness finds waiters that a free lock did not go to.
-func (g *game) liveness(t *tally) {
+func (g *game) liveness(t *tally, grace time.Duration) {
 	slack := g.h.Header.SessionTTL + g.h.Header.ExpiryLag
-	bound := slack + grace
+	bound := slack + int64(grace)
 	for _, name := range g.names {
 		held := g.heldTimes(name, slack)
 		for _, a := range g.locks[name] {

@@ -315,7 +315,7 @@ func (r *Referee) judge() {
 	defer close(r.idle)
 	for g := range r.parts {
 		before := r.tally.found()
-		r.tally.judge(r.ctx, g, r.o.ModelTime)
+		r.tally.judge(r.ctx, g, r.o)
 		r.evidence.keep(g.h, r.tally.found() > before)
 	}
 }
@@ -336,7 +336,7 @@ func (r *Referee) Report() *Report {
 	close(r.parts)
 	<-r.idle
 	of := &history.History{Header: w.header, Complete: true, Events: w.events, Start: w.start, End: w.end}
-	r.tally.judge(r.ctx, w.field.game(of, w.start), r.o.ModelTime) // what is about no lock
+	r.tally.judge(r.ctx, w.field.game(of, w.start), r.o) // what is about no lock
 	return r.tally.report(w.header, w.start, w.end, w.complete, w.late, r.o)
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/holdfast-io/holdfast/verify/history"
 )
@@ -62,8 +61,8 @@ func (t *tally) found() int {
 	return n
 }
 
-// judge checks a game. ctx and limit bound the search of the model for each lock.
-func (t *tally) judge(ctx context.Context, g *game, limit time.Duration) {
+// judge checks a game. ctx bounds the search of the model.
+func (t *tally) judge(ctx context.Context, g *game, o Options) {
 	for _, name := range g.names {
 		t.locks[name] = true
 	}
@@ -72,8 +71,8 @@ func (t *tally) judge(ctx context.Context, g *game, limit time.Duration) {
 	g.overlap(t)
 	g.tokens(t)
 	g.registers(t)
-	g.model(ctx, limit, t)
-	g.liveness(t)
+	g.model(ctx, o.ModelTime, t)
+	g.liveness(t, o.Grace)
 	g.losses(t)
 	g.rest(t)
 }

@@ -31,6 +31,6 @@ func TestConformance(t *testing.T) {
 		Open:     func(t backendtest.T) backend.Backend { return open(t, server.Addr()) },
 		Restart:  func(backendtest.T) { server.Restart() },
 		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
-		Holders:  leasetest.Holders(48), // each who comes reads the line
+		Holders:  leasetest.Holders(200), // each who comes reads the line
 	})
 }

@@ -36,6 +36,6 @@ func TestConformance(t *testing.T) {
 		// What the API server tells, also from its watch cache, is what this etcd has: that is
 		// killed then, and the API server tells on.
 		SlowDisk: func(backendtest.T) func() { restart = etcd.Restart; disk.Slow(testserver.SlowSync); return disk.Fast },
-		Holders:  leasetest.Holders(16), // all are in one object, which each who comes writes
+		Holders:  leasetest.Holders(64), // all are in one object, which each who comes writes
 	})
 }

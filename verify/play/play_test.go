@@ -66,7 +66,7 @@ func played(t *testing.T, cfg play.Config) outcome {
 		t.Fatal(err)
 	}
 	cfg.Rate = rate
-	referee := verify.NewReferee(t.Context(), verify.Options{}, nil)
+	referee := verify.NewReferee(t.Context(), verify.Options{Grace: 15 * time.Second}, nil) // the servers share the machine with other tests
 	cfg.Log = func(s string) { t.Log(s) }
 	file := recording(t)
 	cfg.Record = func(e history.Event) error {
