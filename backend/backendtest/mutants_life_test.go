@@ -293,6 +293,18 @@ func toldMutants() []mutant {
 				return backend.BreakResult{}, &backend.UnavailableError{Backend: "mutant", Op: "break", Err: errors.New("connection reset")}
 			})
 		}},
+		{"looks who has the lock before it draws the token of a break", []string{"C10"}, func() *hooks {
+			return &hooks{breaks: func(ctx context.Context, b backend.Backend, r backend.BreakRequest) (backend.BreakResult, error) {
+				if before, err := b.Inspect(ctx, r.Name); err != nil || len(before.Holders) > 0 {
+					return b.Break(ctx, r)
+				}
+				time.Sleep(time.Millisecond)
+				if now, err := b.Inspect(ctx, r.Name); err == nil && len(now.Holders) > 0 {
+					return backend.BreakResult{Token: now.Token + 1}, nil
+				}
+				return b.Break(ctx, r)
+			}}
+		}},
 		{"does not tell that a session is lost", []string{"C5", "C10"}, func() *hooks {
 			return &hooks{renew: func(ctx context.Context, b backend.Backend, r backend.RenewRequest) (backend.RenewResult, error) {
 				res, err := b.Renew(ctx, r)
