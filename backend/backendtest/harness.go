@@ -40,7 +40,8 @@ type Harness struct {
 	// NoRestart is the reason why there is no Restart. Optional.
 	NoRestart string
 	// SlowDisk makes each sync of the store's log take some milliseconds, until fast is
-	// called, also across Restart. Restart loses what was not synced. Optional.
+	// called, also across Restart. Restart loses what was not synced. Nil is an error for a
+	// backend that claims to be durable and has Restart, unless NoSlowDisk says why. Optional.
 	SlowDisk func(t T) (fast func())
 	// NoSlowDisk is the reason why there is no SlowDisk. Optional.
 	NoSlowDisk string

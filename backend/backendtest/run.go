@@ -26,6 +26,9 @@ func Run(t *testing.T, h Harness) {
 	if caps.Durable && h.Restart == nil && h.NoRestart == "" {
 		t.Errorf("C2: %s claims to be durable: give Harness.Restart, or say in NoRestart why not", caps.Name)
 	}
+	if caps.Durable && h.Restart != nil && h.SlowDisk == nil && h.NoSlowDisk == "" {
+		t.Errorf("C2: %s claims to be durable: give Harness.SlowDisk, or say in NoSlowDisk why not", caps.Name)
+	}
 	gate, crowd := make(chan struct{}, h.Parallel), make(chan struct{}, 1)
 	t.Run("cases", func(t *testing.T) {
 		for _, c := range Cases() {

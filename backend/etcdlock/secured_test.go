@@ -50,10 +50,11 @@ func TestConformanceSecured(t *testing.T) {
 	m, certs := secured(t)
 	rawURL := securedURL(m, url.UserPassword(user, password), files(certs))
 	backendtest.Run(t, backendtest.Harness{
-		Open:    func(t backendtest.T) backend.Backend { return openURL(t, rawURL) },
-		Restart: func(backendtest.T) { m.Restart() },
-		TTL:     shortest,
-		Holders: leasetest.Holders(1000),
+		Open:       func(t backendtest.T) backend.Backend { return openURL(t, rawURL) },
+		Restart:    func(backendtest.T) { m.Restart() },
+		NoSlowDisk: "TestConformance has the same server on one",
+		TTL:        shortest,
+		Holders:    leasetest.Holders(1000),
 	})
 }
 
