@@ -225,7 +225,7 @@ func (s advisoryStore) flying(ctx context.Context, key int64) (map[string]int32,
 		}
 		all[number] = pid
 	}
-	return all, rows.Err() //nolint:wrapcheck // see unavailable
+	return all, rows.Err()
 }
 
 func (s advisoryStore) mark(ctx context.Context, m connlease.Mark) (fence.Token, []connlease.Marked, error) {

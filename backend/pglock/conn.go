@@ -77,7 +77,7 @@ func send(ctx context.Context, conn *pgxpool.Conn, q *pgx.Batch) error {
 	if err == nil && conn.Conn().PgConn().CustomData()[notWaited] != nil {
 		err = errNotWaited
 	}
-	return err //nolint:wrapcheck // see unavailable
+	return err
 }
 
 func (b *Backend) poolConfig(conns int) (*pgxpool.Config, error) {

@@ -209,7 +209,7 @@ func (b *Backend) breakLock(ctx context.Context, name string) (backend.BreakResu
 		victims = append(victims, string(h.Lease))
 	}
 	token := max(info.Token+1, fence.Token(b.clock())) //nolint:gosec // not negative
-	taken := make(map[backend.LeaseID]int) // votes
+	taken := make(map[backend.LeaseID]int)             // votes
 	for range attempts {
 		p := b.ask(one("break", name, append([]string{strconv.FormatUint(uint64(token), 10), by}, victims...)...))
 		acks, apart := 0, 0
