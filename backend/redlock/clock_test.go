@@ -19,7 +19,7 @@ func withClock(t *testing.T, n int) (cluster, *testserver.Clock) {
 	t.Helper()
 	c, clock := start(t), testserver.NewClock(t)
 	for _, s := range c[:n] {
-		s.FakeTime(clock)
+		testserver.FakeTime(s, clock)
 		vouch(s)
 	}
 	return c, clock

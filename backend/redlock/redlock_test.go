@@ -72,7 +72,7 @@ func conformance(t *testing.T, args ...string) {
 	t.Helper()
 	c, disk := start(t, args...), testserver.NewSlowDisk(t)
 	for _, s := range c {
-		s.UseDisk(disk)
+		testserver.UseDisk(s, disk)
 	}
 	backendtest.Run(t, backendtest.Harness{
 		Holders: leasetest.Holders(200), // each vote of five names all holders

@@ -25,13 +25,14 @@ const ConsulMinTTL = 500 * time.Millisecond
 // ConsulServer is a Consul server of its own: alone, or one of a cluster. The methods
 // fail the test when they fail; they belong to the test's goroutine.
 type ConsulServer struct {
+	ownDisk
+
 	t      testing.TB
 	binary string
 	dir    string
 	port   int
-	token  string    // of ACLs; empty: there are none
-	serf   string    // where those who join the cluster ask
-	disk   *SlowDisk // nil: the machine's
+	token  string // of ACLs; empty: there are none
+	serf   string // where those who join the cluster ask
 	proc   *Process
 }
 
@@ -236,3 +237,5 @@ func (s *ConsulServer) ours(ctx context.Context) error {
 	_, err = s.call(ctx, http.MethodPut, "/v1/session/destroy/"+session.ID, "")
 	return err
 }
+
+func (s *ConsulServer) again() { s.Restart() }

@@ -52,6 +52,8 @@ type EtcdOptions struct {
 // Etcd is one member: a process that can be killed, stopped and started again with
 // its data.
 type Etcd struct {
+	ownDisk
+
 	*Process
 
 	t      testing.TB
@@ -61,7 +63,6 @@ type Etcd struct {
 	member string // folder of the data
 	addr   string
 	admin  clientv3.Config // how the tests ask it
-	disk   *SlowDisk       // nil: the machine's
 }
 
 // StartEtcd starts an etcd of one member or more, built from the module that the
@@ -257,3 +258,5 @@ func EtcdBinary(tb testing.TB) string {
 	tb.Fatalf("testserver: etcd was built, but is not there: %s", out)
 	return ""
 }
+
+func (e *Etcd) again() { e.Restart() }

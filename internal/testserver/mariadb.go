@@ -21,13 +21,14 @@ import (
 // password; the database "test" is there and empty. The methods that take no context fail
 // the test when they fail; they belong to the test's goroutine.
 type MariaDBServer struct {
+	ownTime
+	ownDisk
+
 	t        testing.TB
 	settings []string
 	dir      string
 	port     int
 	uid, gid uint32
-	clock    *Clock    // nil: the machine's
-	disk     *SlowDisk // nil: the machine's
 	proc     *Process
 }
 
@@ -220,4 +221,10 @@ func (s *MariaDBServer) ours(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+func (s *MariaDBServer) again() {
+	s.t.Helper()
+	s.Shutdown()
+	s.Start()
 }

@@ -24,14 +24,15 @@ import (
 // who connects is believed (trust); the superuser is "postgres". The methods that take
 // no context fail the test when they fail; they belong to the test's goroutine.
 type PostgresServer struct {
+	ownTime
+	ownDisk
+
 	t        testing.TB
 	settings []string
 	bin      string
 	dir      string
 	port     int
 	uid, gid uint32
-	clock    *Clock    // nil: the machine's
-	disk     *SlowDisk // nil: the machine's
 	proc     *Process
 }
 
@@ -256,4 +257,10 @@ func (s *PostgresServer) ours(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+func (s *PostgresServer) again() {
+	s.t.Helper()
+	s.Shutdown()
+	s.Start()
 }

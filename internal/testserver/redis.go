@@ -19,13 +19,14 @@ import (
 // socket, with everything on disk before it is answered. The methods that take no
 // context fail the test when they fail; they belong to the test's goroutine.
 type RedisServer struct {
+	ownTime
+	ownDisk
+
 	t        testing.TB
 	args     []string
 	dir      string
 	port     int
 	password string
-	clock    *Clock    // nil: the machine's
-	disk     *SlowDisk // nil: the machine's
 	proc     *Process
 }
 
@@ -209,3 +210,5 @@ func (s *RedisServer) ours(ctx context.Context) error {
 	_, err = s.DoContext(ctx, "DBSIZE") // refused while it loads
 	return err
 }
+
+func (s *RedisServer) again() { s.Restart() }

@@ -66,10 +66,10 @@ func NewSlowDisk(t testing.TB) *SlowDisk {
 }
 
 // WithSlowDisk starts a server again, on a disk that the test makes slow, and returns both.
-func WithSlowDisk[S interface{ UseDisk(d *SlowDisk) }](t testing.TB, s S) (S, *SlowDisk) {
+func WithSlowDisk[S disked](t testing.TB, s S) (S, *SlowDisk) {
 	t.Helper()
 	d := NewSlowDisk(t)
-	s.UseDisk(d)
+	UseDisk(s, d)
 	return s, d
 }
 
@@ -142,47 +142,20 @@ func (d *SlowDisk) settle() {
 	})
 }
 
-// UseDisk starts the server again, on a disk that the test makes slow.
-func (s *RedisServer) UseDisk(d *SlowDisk) {
-	s.t.Helper()
-	s.disk = d
-	s.Restart()
-}
-
-// UseDisk starts the server again, on a disk that the test makes slow.
-func (s *PostgresServer) UseDisk(d *SlowDisk) {
-	s.t.Helper()
-	s.disk = d
-	s.Shutdown()
-	s.Start()
-}
-
-// UseDisk starts the server again, on a disk that the test makes slow.
-func (s *MariaDBServer) UseDisk(d *SlowDisk) {
-	s.t.Helper()
-	s.disk = d
-	s.Shutdown()
-	s.Start()
-}
-
-// UseDisk starts the server again, on a disk that the test makes slow.
-func (s *ZooKeeperServer) UseDisk(d *SlowDisk) {
-	s.t.Helper()
-	s.disk = d
-	s.Restart()
-}
-
-// UseDisk starts the server again, on a disk that the test makes slow.
-func (s *ConsulServer) UseDisk(d *SlowDisk) {
-	s.t.Helper()
-	s.disk = d
-	s.Restart()
-}
-
-// UseDisk starts the member again, on a disk that the test makes slow. A member of a cluster
+// UseDisk starts a server again, on a disk that the test makes slow. A member of a cluster
 // answers only while most of them run.
-func (e *Etcd) UseDisk(d *SlowDisk) {
-	e.t.Helper()
-	e.disk = d
-	e.Restart()
+func UseDisk(s disked, d *SlowDisk) {
+	s.setDisk(d)
+	s.again()
 }
+
+// disked is a server whose disk can be made slow.
+type disked interface {
+	setDisk(d *SlowDisk)
+	again()
+}
+
+// ownDisk is the disk of a server.
+type ownDisk struct{ disk *SlowDisk } // nil: the machine's
+
+func (o *ownDisk) setDisk(d *SlowDisk) { o.disk = d }

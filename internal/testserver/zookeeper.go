@@ -25,11 +25,12 @@ const ZooKeeperMaxSession = 15 * time.Minute
 // ZooKeeperServer is a ZooKeeper server of its own: alone, or one of an ensemble. The
 // methods fail the test when they fail; they belong to the test's goroutine.
 type ZooKeeperServer struct {
+	ownTime
+	ownDisk
+
 	t     testing.TB
 	dir   string
 	port  int
-	clock *Clock    // nil: the machine's
-	disk  *SlowDisk // nil: the machine's
 	proc  *Process
 	total int      // of the ensemble
 	flags []string // more of them for java
@@ -210,3 +211,5 @@ func (s *ZooKeeperServer) ours(ctx context.Context) error {
 	}
 	return nil
 }
+
+func (s *ZooKeeperServer) again() { s.Restart() }
