@@ -36,6 +36,9 @@ func (s *Server) events(w http.ResponseWriter, r *request) {
 		select {
 		case <-sub.more:
 			for _, e := range s.hub.take(sub) {
+				if s.stopping.Err() != nil {
+					break // it is told below
+				}
 				if err = s.tell(r, out, e); err != nil {
 					return
 				}

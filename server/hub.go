@@ -80,19 +80,28 @@ func (h *hub) stopLocked() {
 // add puts an event behind the others. Hub.mu is held.
 func (sub *subscription) add(e backend.Event) {
 	sub.lag = append(sub.lag, e)
+	sub.rouse()
+}
+
+func (sub *subscription) rouse() {
 	select {
 	case sub.more <- struct{}{}:
 	default:
 	}
 }
 
-// take gives the events that have come. Those of a stream that has ended are lost.
+// take gives the next events that have come. Those of a stream that has ended are lost.
 func (h *hub) take(sub *subscription) []backend.Event {
+	const most = 64
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	all := sub.lag
-	sub.lag = nil
-	return all
+	next := sub.lag[:min(len(sub.lag), most)]
+	if sub.lag = sub.lag[len(next):]; len(sub.lag) > 0 {
+		sub.rouse()
+	} else {
+		sub.lag = nil
+	}
+	return next
 }
 
 // end is called once, by the one who took sub out of the hub.

@@ -134,6 +134,8 @@ func (s getlockStore) Mark(ctx context.Context, m connlease.Mark) (fence.Token, 
 	return token, hit, nil
 }
 
+var errNotLanded = errors.New("somebody took the lock and has not written it down: break it again")
+
 // raise draws a token.
 func (s getlockStore) raise(ctx context.Context) (fence.Token, error) {
 	var token int64
@@ -146,8 +148,8 @@ func (s getlockStore) raise(ctx context.Context) (fence.Token, error) {
 	return fence.Token(token), err //nolint:gosec // it counts up from above 0
 }
 
-// landed waits until who has the user lock has its row. One for whom that takes longer than any
-// work of ours was cut off in the middle of it: its connection is ended.
+// landed waits until who has the user lock has its row. One for whom that takes long was cut off
+// in the middle of its work, or came after the token was drawn: it keeps its connection.
 func (s getlockStore) landed(ctx context.Context, lockName string) error {
 	const patience, first, last = 5 * time.Second, time.Millisecond, 50 * time.Millisecond
 	began := time.Now()
@@ -167,9 +169,7 @@ func (s getlockStore) landed(ctx context.Context, lockName string) error {
 			return err
 		}
 		if time.Since(began) > patience {
-			if err := s.kill(ctx, whose); err != nil {
-				return err
-			}
+			return errNotLanded
 		}
 		timer := time.NewTimer(pause)
 		select {

@@ -255,7 +255,7 @@ func (c *advisoryConn) send(ctx context.Context, w *connlease.Work, done *progre
 	rest := millis(max(w.Left, time.Millisecond) + idleMargin)
 	if w.End {
 		q.Queue(setIdle, rest)
-		for _, query := range []string{leaveLine, leaveLeases, leaveTable} {
+		for _, query := range []string{leaveTable, leaveLeases, leaveLine} { // as sweepDead does: nobody waits in a circle
 			q.Queue(c.b.sql(query), c.id)
 		}
 		return c.end(ctx, q)

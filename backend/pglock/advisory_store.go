@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -55,12 +54,11 @@ const (
 		(extract(epoch FROM h.expires - clock_timestamp()) * 1000000)::bigint,
 		CASE WHEN h.conn IS NOT NULL THEN pg_notify('` + advisoryChannel + `' || h.conn, '` + markNote + `') END::text, coalesce(h.before, false)
 		FROM t LEFT JOIN hit h ON true ORDER BY h.token`
-	// Who has the lock, and is in a transaction: its number, and the process. Neither locks nor
-	// this are of a snapshot: what has ended when this is read can be seen by the next statement.
+	// The transactions of those who have the lock. Neither locks nor this are of a snapshot: what
+	// has ended when this is read can be seen by the next statement.
 	inFlight = `WITH held AS MATERIALIZED ($HELD)
-		SELECT v.virtualtransaction, v.pid FROM pg_catalog.pg_locks v
+		SELECT v.virtualtransaction FROM pg_catalog.pg_locks v
 		WHERE v.locktype = 'virtualxid' AND v.granted AND v.virtualxid = v.virtualtransaction AND v.pid IN (SELECT h.pid FROM held h WHERE h.key = $1)`
-	hangUpOn  = `SELECT count(pg_terminate_backend(pid)) FROM unnest($1::integer[]) AS pid`
 	stillOut  = outLeases + `SELECT lease, conn::text FROM out WHERE name = $1 AND lease = ANY($2)`
 	terminate = `SELECT count(pg_terminate_backend(s.pid)) FROM @sessions s JOIN ($HELD) h ON h.key = s.conn AND h.pid = s.pid
 		WHERE s.conn::text = ANY($1)`
@@ -175,9 +173,9 @@ func (s advisoryStore) Mark(ctx context.Context, m connlease.Mark) (fence.Token,
 	}
 }
 
-// landed waits until the transactions have ended in which those are who have the lock now. One
-// that takes longer than any work of ours is of a client that was cut off in the middle of it:
-// its connection is ended.
+// landed waits until the transactions have ended in which those are who have the lock now. Where
+// one takes long the client was cut off in the middle of it, or the commit waits for something:
+// its connection stays, as it may have come after the token was drawn.
 func (s advisoryStore) landed(ctx context.Context, key int64) error {
 	const patience, first, last = 5 * time.Second, time.Millisecond, 50 * time.Millisecond
 	began := time.Now()
@@ -197,35 +195,25 @@ func (s advisoryStore) landed(ctx context.Context, key int64) error {
 		if err != nil {
 			return err
 		}
-		maps.DeleteFunc(all, func(number string, _ int32) bool { _, ok := now[number]; return !ok })
+		all = slices.DeleteFunc(all, func(number string) bool { return !slices.Contains(now, number) })
 		if len(all) == 0 {
 			return nil
 		}
 		if time.Since(began) > patience {
-			if _, err := s.b.pool.Exec(ctx, hangUpOn, slices.Collect(maps.Values(all))); err != nil {
-				return err //nolint:wrapcheck // see unavailable
-			}
+			return errInFlight
 		}
 	}
 }
 
-// flying are the transactions of those who have the lock, and their processes.
-func (s advisoryStore) flying(ctx context.Context, key int64) (map[string]int32, error) {
+var errInFlight = errors.New("the transaction of one who has the lock does not end: break it again")
+
+// flying are the transactions of those who have the lock.
+func (s advisoryStore) flying(ctx context.Context, key int64) ([]string, error) {
 	rows, err := s.b.pool.Query(ctx, s.b.sql(inFlight), key)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // see unavailable
 	}
-	defer rows.Close()
-	all := make(map[string]int32)
-	for rows.Next() {
-		var number string
-		var pid int32
-		if err := rows.Scan(&number, &pid); err != nil {
-			return nil, err //nolint:wrapcheck // see unavailable
-		}
-		all[number] = pid
-	}
-	return all, rows.Err()
+	return pgx.CollectRows(rows, pgx.RowTo[string]) //nolint:wrapcheck // see unavailable
 }
 
 func (s advisoryStore) mark(ctx context.Context, m connlease.Mark) (fence.Token, []connlease.Marked, error) {

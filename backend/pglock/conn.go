@@ -75,6 +75,7 @@ var errNotWaited = errors.New("the commit did not wait for the standby: the wait
 func send(ctx context.Context, conn *pgxpool.Conn, q *pgx.Batch) error {
 	err := conn.SendBatch(ctx, q).Close()
 	if err == nil && conn.Conn().PgConn().CustomData()[notWaited] != nil {
+		_ = conn.Conn().Close(ctx) // so that the pool does not keep it
 		err = errNotWaited
 	}
 	return err

@@ -196,7 +196,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 
 // breakLock looks who holds the lock, and then takes it from these, under a token that is
 // settled like that of a grant. A holder who gives its lease back meanwhile has done so where it
-// found a majority of its votes, and is a victim otherwise.
+// found a majority of its votes, and is a victim otherwise, as far as the nodes answer.
 func (b *Backend) breakLock(ctx context.Context, name string) (backend.BreakResult, error) {
 	s, silent, err := b.readState(ctx, name)
 	if err != nil {

@@ -85,16 +85,20 @@ func (br *breaking) look(ctx context.Context) error {
 	return br.find(ctx, br.res.Token)
 }
 
-// find takes those as victims whose token is below.
+// find takes those as victims whose token is below. Where all of the front left while they were
+// read, others have the lock by now.
 func (br *breaking) find(ctx context.Context, below fence.Token) error {
-	now, err := br.b.look(ctx, br.l, br.lock, true)
-	if err != nil {
-		return err
-	}
-	victims := now.holders()
-	info, err := br.b.describe(ctx, br.l, br.req.Name, victims)
-	if err != nil {
-		return err
+	var victims line
+	var info backend.LockInfo
+	for again := true; again; again = len(victims.all) > 0 && len(info.Holders) == 0 {
+		now, err := br.b.look(ctx, br.l, br.lock, true)
+		if err != nil {
+			return err
+		}
+		victims = now.holders()
+		if info, err = br.b.describe(ctx, br.l, br.req.Name, victims); err != nil {
+			return err
+		}
 	}
 	var token fence.Token
 	for _, h := range info.Holders {

@@ -346,6 +346,7 @@ func (b *Leases) Break(ctx context.Context, req backend.BreakRequest) (backend.B
 	}
 	defer leave()
 	var res backend.BreakResult
+	named := make(map[backend.LeaseID]bool)
 	for looks := 1; ; looks++ {
 		token, hit, err := b.store.Mark(ctx, Mark{Name: req.Name, Reason: req.Reason, Below: res.Token})
 		if err == nil {
@@ -356,9 +357,10 @@ func (b *Leases) Break(ctx context.Context, req backend.BreakRequest) (backend.B
 		}
 		res.Token = token
 		for _, m := range hit {
-			if !m.Before {
+			if !m.Before && !named[m.Key.ID] { // its row may be there a bit longer
 				res.Broken = append(res.Broken, m.Holder)
 			}
+			named[m.Key.ID] = true
 		}
 		if looks > 1 && len(hit) == 0 {
 			return res, nil
