@@ -202,7 +202,7 @@ func (b *Backend) breakLock(ctx context.Context, name string) (backend.BreakResu
 	if err != nil {
 		return backend.BreakResult{}, err
 	}
-	const attempts = 16
+	const attempts, leastMargin = 16, 256
 	info, votes := b.describe(name, s, silent), tally(s.votes)
 	by, victims := string(backend.NewLeaseID()), []string{strconv.Itoa(len(info.Holders))}
 	for _, h := range info.Holders {
@@ -210,7 +210,7 @@ func (b *Backend) breakLock(ctx context.Context, name string) (backend.BreakResu
 	}
 	token := max(info.Token+1, fence.Token(b.clock())) //nolint:gosec // not negative
 	taken := make(map[backend.LeaseID]int)             // votes
-	for range attempts {
+	for n := range attempts {
 		p := b.ask(one("break", name, append([]string{strconv.FormatUint(uint64(token), 10), by}, victims...)...))
 		acks, apart := 0, 0
 		greatest := token
@@ -238,7 +238,7 @@ func (b *Backend) breakLock(ctx context.Context, name string) (backend.BreakResu
 		case acks >= b.majority:
 			res := backend.BreakResult{Token: token}
 			for _, h := range info.Holders {
-				if n := taken[h.Lease]; n > 0 && n > votes[h.Lease].n-b.majority {
+				if k := taken[h.Lease]; k > 0 && k > votes[h.Lease].n-b.majority {
 					res.Broken = append(res.Broken, h)
 				}
 			}
@@ -248,7 +248,9 @@ func (b *Backend) breakLock(ctx context.Context, name string) (backend.BreakResu
 		case p.good-apart < b.majority:
 			return backend.BreakResult{}, ErrClock
 		}
-		token = greatest + 1
+		// Whoever asks raises it to the clock, in microseconds. The margin is soon more than a round
+		// trip takes.
+		token = greatest + leastMargin<<n
 		if !b.sleep(ctx, jitter(time.Millisecond)) {
 			return backend.BreakResult{}, context.Cause(ctx)
 		}
