@@ -83,7 +83,7 @@ func holding(t *testing.T, s *testserver.PostgresServer, id backend.LeaseID) pgx
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	tx, err := conn.Begin(leasetest.Within(t))
 	if err != nil {
 		t.Fatal(err)
