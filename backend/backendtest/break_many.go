@@ -141,18 +141,22 @@ func (c *sharers) settleInAnyOrder(victims map[backend.LeaseID]backend.Holder, a
 // grant, or it came after the break, with a token that is not below the break's.
 func breakBesideOne(e *env) {
 	const rounds, budget = 60, 2 * time.Second
-	c, stop := e.client(), time.Now().Add(budget)
+	c, stop, took := e.client(), time.Now().Add(budget), time.Millisecond
 	broken := 0
 	for i := 0; i < rounds && time.Now().Before(stop); i++ {
 		r := c.ask(e.name())
 		r.Wait = true
 		var w *waiter
 		var res backend.BreakResult
+		before := took // so that the break comes at any moment of the way to the lock
 		e.all(func() {
 			e.until(time.Now().Add(rand.N(2 * time.Millisecond)))
+			began := time.Now()
 			w = c.start(r)
+			w.over(e.soon())
+			took = max(time.Since(began), time.Millisecond)
 		}, func() {
-			e.until(time.Now().Add(rand.N(2 * time.Millisecond)))
+			e.until(time.Now().Add(rand.N(2*time.Millisecond + before)))
 			res = e.breakLock(r.Name, "beside one")
 		})
 		victims := make(map[backend.LeaseID]backend.Holder)
