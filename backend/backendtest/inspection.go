@@ -155,7 +155,7 @@ func refusalByMany(e *env) {
 	a, b := e.client(), e.client()
 	name := e.name()
 	out := e.fill(a, name, shared)
-	e.checkMany(b.refusal(b.ask(name)), out, 0)
+	e.checkMany(e.complete(b, b.ask(name), len(out)), out, 0)
 	l := b.take(b.ask(name, shared))
 	b.give(l)
 	if !e.caps.FIFO {
@@ -173,11 +173,11 @@ func refusalByPermits(e *env) {
 	a, b := e.client(), e.client()
 	name := e.name()
 	out := e.fill(a, name, permits(aCrowd, 1))
-	e.checkMany(b.refusal(b.ask(name, permits(aCrowd, 1))), out, 0)
+	e.checkMany(e.complete(b, b.ask(name, permits(aCrowd, 1)), len(out)), out, 0)
 	e.checkMany(b.refusal(b.ask(name)), out, 0)
 	a.give(out[0])
 	l := b.take(b.ask(name, permits(aCrowd, 1)))
-	e.checkMany(b.refusal(b.ask(name, permits(aCrowd, 1))), append(out[1:], l), 0)
+	e.checkMany(e.complete(b, b.ask(name, permits(aCrowd, 1)), len(out)), append(out[1:], l), 0)
 }
 
 // fill takes a lock for aCrowd leases, one after the other: acquisitions side by side that do not
@@ -188,6 +188,16 @@ func (*env) fill(c *client, name string, o option) []lease {
 		out[i] = c.take(c.ask(name, o))
 	}
 	return out
+}
+
+// complete gives a refusal. Where a lease is out as soon as a majority of nodes knows of it, each
+// node that is asked may not know of another one yet: then it counts all of them soon.
+func (e *env) complete(c *client, r backend.AcquireRequest, out int) *backend.HeldError {
+	held := c.refusal(r)
+	if e.caps.TokenKind == "clock" {
+		e.poll(e.soon(), func() bool { held = c.refusal(r); return held.Count == out })
+	}
+	return held
 }
 
 // checkMany checks a refusal by the leases that are out, with so many in line before.

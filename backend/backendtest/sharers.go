@@ -151,6 +151,16 @@ func (c *sharers) renew(ctx context.Context, k *client) {
 	}
 }
 
+// lostFor reports whether the session of a holder was told of its loss, for this reason.
+func (c *sharers) lostFor(l lease, reason string) bool {
+	return c.e.poll(c.e.soon(), func() bool {
+		c.renew(c.e.ctx, c.clientOf(l))
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.told[l.Lease].Reason == reason
+	})
+}
+
 // anyTold reports whether a loss was reported.
 func (c *sharers) anyTold() bool {
 	c.mu.Lock()

@@ -54,7 +54,7 @@ type Backend struct {
 	cfg    Config
 	caps   backend.Capabilities
 	rest   rest
-	owned  *wires          // of Open, closed by Close
+	owned  *transport      // of Open, closed by Close
 	value  string          // names this value in its sessions
 	idle   time.Duration   // after which a lock's object is deleted
 	kick   chan struct{}   // capacity 1: look at the ends of sessions again

@@ -180,13 +180,13 @@ func content(folder, field, path string, data []byte) ([]byte, error) {
 
 // transport speaks HTTP/2 where the server does, on one connection, and finds out soon
 // when that is dead.
-func (c *cluster) transport() (*wires, error) {
+func (c *cluster) transport() (*transport, error) {
 	const idle, ping = 90 * time.Second, 5 * time.Second
-	w := &wires{dialer: net.Dialer{Timeout: attempt, KeepAlive: ping}, open: make(map[*wire]struct{})}
+	w := new(transport)
 	t := &http.Transport{
 		Proxy: proxyOf, ForceAttemptHTTP2: true, IdleConnTimeout: idle, MaxIdleConnsPerHost: 16,
 		TLSHandshakeTimeout: attempt, HTTP2: &http.HTTP2Config{SendPingTimeout: ping, PingTimeout: ping},
-		DialContext:     w.dial,
+		DialContext:     w.conns.Dial(&net.Dialer{Timeout: attempt, KeepAlive: ping}),
 		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.serverName, InsecureSkipVerify: c.insecure}, //nolint:gosec // the kubeconfig says so
 	}
 	if c.proxy != "" {

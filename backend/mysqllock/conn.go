@@ -10,6 +10,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/conns"
 )
 
 const (
@@ -34,7 +35,7 @@ type connector struct {
 }
 
 // configure is how this value connects.
-func configure(from *mysql.Config, life context.Context) (driver.Connector, error) { //nolint:revive // the context is not that of the call
+func configure(from *mysql.Config, life context.Context, open *conns.Set) (driver.Connector, error) { //nolint:revive // the context is not that of the call
 	c := from.Clone()
 	if c.Timeout == 0 {
 		c.Timeout = dialTime
@@ -57,7 +58,7 @@ func configure(from *mysql.Config, life context.Context) (driver.Connector, erro
 		if tcp, ok := conn.(*net.TCPConn); ok {
 			_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: dialTime, Interval: 2 * time.Second, Count: 3}) //nolint:mnd // noticed after 11 s
 		}
-		return &trackedConn{Conn: conn, life: life}, nil
+		return open.Add(conn) //nolint:wrapcheck // it stands for the dialer
 	}
 	if _, err := mysql.NewConnector(c); err != nil { // what is wrong is told before the first connection
 		return nil, fmt.Errorf("connector: %w", err)
@@ -92,20 +93,4 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, err //nolint:wrapcheck // see Unavailable
 	}
 	return conn, nil
-}
-
-// trackedConn lets a goodbye not take long when the backend is closed: the other side may
-// not be there.
-type trackedConn struct {
-	net.Conn
-
-	life context.Context //nolint:containedctx // it is what Close ends
-}
-
-// Write writes.
-func (c *trackedConn) Write(p []byte) (int, error) {
-	if c.life.Err() != nil {
-		_ = c.SetWriteDeadline(time.Now().Add(hangUpTime))
-	}
-	return c.Conn.Write(p) //nolint:wrapcheck // it stands for the connection
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/connlease"
+	"github.com/holdfast-io/holdfast/internal/conns"
 )
 
 const (
@@ -56,6 +57,7 @@ type UserLocksConfig struct {
 // A node of a Galera cluster is refused, with ErrGalera: its user locks are its own.
 type UserLocks struct {
 	db     *sql.DB // for what needs no lock
+	open   conns.Set
 	conf   *mysql.Config
 	log    *slog.Logger
 	prefix string
@@ -100,7 +102,7 @@ func NewUserLocks(cfg UserLocksConfig) (*UserLocks, error) {
 		names: words(cfg.Prefix),
 	}
 	b.leases = connlease.New(connlease.Config{Store: getlockStore{b}, Caps: b.Capabilities(), Pause: getlockPause, LookEvery: lookEvery})
-	c, err := configure(cfg.Conn, b.leases.Life())
+	c, err := configure(cfg.Conn, b.leases.Life(), &b.open)
 	if err != nil {
 		b.leases.Close()
 		return nil, unavailableAt(getlockName, "open", false, err)
@@ -145,6 +147,7 @@ func (b *UserLocks) Capabilities() backend.Capabilities {
 func (b *UserLocks) Close() error {
 	b.closing.Do(func() {
 		b.leases.Close()
+		b.open.HangUp(hangUpTime)
 		_ = b.db.Close()
 	})
 	return nil

@@ -73,7 +73,7 @@ func (b *UserLocks) connect(ctx context.Context, id backend.SessionID, ttl time.
 		mu.Unlock()
 		return wire, err
 	}
-	made, err := configure(conf, b.leases.Life())
+	made, err := configure(conf, b.leases.Life(), &b.open)
 	if err != nil {
 		return nil, err
 	}

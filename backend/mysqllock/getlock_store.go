@@ -151,34 +151,24 @@ func (s getlockStore) raise(ctx context.Context) (fence.Token, error) {
 // landed waits until who has the user lock has its row. One for whom that takes long was cut off
 // in the middle of its work, or came after the token was drawn: it keeps its connection.
 func (s getlockStore) landed(ctx context.Context, lockName string) error {
-	const patience, first, last = 5 * time.Second, time.Millisecond, 50 * time.Millisecond
-	began := time.Now()
 	var whose int64
-	for pause := first; ; pause = min(2*pause, last) {
+	return connlease.Poll(ctx, func(late bool) (bool, error) {
 		var id sql.NullInt64
 		var has bool
 		q := new(batch)
 		q.query(func(r *sql.Rows) error { return r.Scan(&id) }, `SELECT IS_USED_LOCK(?)`, lockName)
 		if err := q.run(ctx, s.b.db); err != nil || !id.Valid || whose != 0 && id.Int64 != whose {
-			return err
+			return true, err
 		}
 		whose = id.Int64
 		q = new(batch)
 		q.query(func(r *sql.Rows) error { return r.Scan(&has) }, s.b.sql(hasRow), lockName, whose)
-		if err := q.run(ctx, s.b.db); err != nil || has {
-			return err
+		err := q.run(ctx, s.b.db)
+		if err == nil && !has && late {
+			err = errNotLanded
 		}
-		if time.Since(began) > patience {
-			return errNotLanded
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return context.Cause(ctx)
-		}
-	}
+		return has, err
+	})
 }
 
 // mark marks one lease. Another who marks it, or its holder, may be in the way.
@@ -235,19 +225,11 @@ func (s getlockStore) Terminate(ctx context.Context, all []connlease.Marked) err
 	if err := q.run(ctx, s.b.db); err != nil {
 		return err
 	}
+	const noSuchThread = 1094 // it is gone
 	for _, id := range ids {
-		if err := s.kill(ctx, id); err != nil {
-			return err
+		if _, err := s.b.db.ExecContext(ctx, fmt.Sprintf("KILL %d", id)); err != nil && code(err) != noSuchThread {
+			return err //nolint:wrapcheck // see unavailable
 		}
-	}
-	return nil
-}
-
-// kill ends a connection, which may be gone.
-func (s getlockStore) kill(ctx context.Context, id int64) error {
-	const noSuchThread = 1094
-	if _, err := s.b.db.ExecContext(ctx, fmt.Sprintf("KILL %d", id)); err != nil && code(err) != noSuchThread {
-		return err //nolint:wrapcheck // see unavailable
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/conns"
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
@@ -40,7 +41,8 @@ type Config struct {
 // methods may be called at once from many goroutines. Make it with Open or New.
 type Backend struct {
 	db     *sql.DB
-	conns  int
+	conns  int       // at most
+	open   conns.Set // those there are
 	log    *slog.Logger
 	names  *strings.Replacer // @, $@, $NOW and $READONLY in statements
 	texts  sync.Map          // statements with those put in, by what they were
@@ -70,7 +72,7 @@ func New(cfg Config) (*Backend, error) {
 		Rest:  sqllease.Rest{Least: 2 * time.Millisecond, Longest: 250 * time.Millisecond}, //nolint:mnd // see doc.go
 		Conns: cfg.MaxConns, Logger: b.log,
 	})
-	c, err := configure(cfg.Conn, b.leases.Life())
+	c, err := configure(cfg.Conn, b.leases.Life(), &b.open)
 	if err != nil {
 		b.leases.Close()
 		return nil, unavailable("open", false, err)
@@ -132,6 +134,7 @@ func (b *Backend) Capabilities() backend.Capabilities {
 func (b *Backend) Close() error {
 	b.closing.Do(func() {
 		b.leases.Close()
+		b.open.HangUp(hangUpTime)
 		_ = b.db.Close()
 	})
 	return nil

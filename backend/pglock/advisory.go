@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/connlease"
+	"github.com/holdfast-io/holdfast/internal/conns"
 )
 
 const (
@@ -59,7 +60,7 @@ type AdvisoryConfig struct {
 type Advisory struct {
 	conf   *pgx.ConnConfig // of a connection with locks
 	pool   *pgxpool.Pool   // for everything else
-	wires  *wires
+	conns  conns.Set
 	log    *slog.Logger
 	name   string // of the schema
 	quoted *strings.Replacer
@@ -111,7 +112,6 @@ func NewAdvisory(cfg AdvisoryConfig) (*Advisory, error) {
 	}
 	b.key = b.hashed
 	b.leases = connlease.New(connlease.Config{Store: advisoryStore{b}, Caps: b.Capabilities(), Wakes: true, Pause: advisoryPause})
-	b.wires = newWires(b.leases.Life())
 	b.conf = b.configure(cfg.Conn)
 	pc, err := pgxpool.ParseConfig("")
 	if err == nil {
@@ -155,7 +155,7 @@ func (b *Advisory) Capabilities() backend.Capabilities {
 func (b *Advisory) Close() error {
 	b.closing.Do(func() {
 		b.leases.Close()
-		b.wires.hangUp()
+		b.conns.HangUp(hangUpTime)
 		b.pool.Close()
 	})
 	return nil

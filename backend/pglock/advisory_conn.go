@@ -6,7 +6,6 @@ import (
 	"errors"
 	"maps"
 	"math/rand/v2"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -101,10 +100,7 @@ func (b *Advisory) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
 		"synchronous_commit":               "on", // tokens are not to come back
 		"statement_timeout":                "0", "lock_timeout": "0", "jit": "off", "plan_cache_mode": "force_generic_plan",
 	})
-	dial := c.DialFunc
-	c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		return b.wires.dial(ctx, dial, network, addr)
-	}
+	c.DialFunc = dial(c.DialFunc, b.leases.Life(), &b.conns)
 	return c
 }
 

@@ -177,32 +177,18 @@ func (s advisoryStore) Mark(ctx context.Context, m connlease.Mark) (fence.Token,
 // one takes long the client was cut off in the middle of it, or the commit waits for something:
 // its connection stays, as it may have come after the token was drawn.
 func (s advisoryStore) landed(ctx context.Context, key int64) error {
-	const patience, first, last = 5 * time.Second, time.Millisecond, 50 * time.Millisecond
-	began := time.Now()
 	all, err := s.flying(ctx, key)
 	if err != nil || len(all) == 0 {
 		return err
 	}
-	for pause := first; ; pause = min(2*pause, last) {
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return context.Cause(ctx)
-		}
+	return connlease.Poll(ctx, func(late bool) (bool, error) {
 		now, err := s.flying(ctx, key)
-		if err != nil {
-			return err
-		}
 		all = slices.DeleteFunc(all, func(number string) bool { return !slices.Contains(now, number) })
-		if len(all) == 0 {
-			return nil
+		if err == nil && len(all) > 0 && late {
+			err = errInFlight
 		}
-		if time.Since(began) > patience {
-			return errInFlight
-		}
-	}
+		return len(all) == 0, err
+	})
 }
 
 var errInFlight = errors.New("the transaction of one who has the lock does not end: break it again")

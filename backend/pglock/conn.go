@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/conns"
 )
 
 const (
@@ -45,10 +45,7 @@ func (b *Backend) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
 		c.DefaultQueryExecMode = pgx.QueryExecModeExec
 		c.StatementCacheCapacity, c.DescriptionCacheCapacity = 0, 0
 	}
-	dial := c.DialFunc
-	c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		return b.wires.dial(ctx, dial, network, addr)
-	}
+	c.DialFunc = dial(c.DialFunc, b.life(), &b.conns)
 	notice := c.OnNotice
 	c.OnNotice = func(conn *pgconn.PgConn, n *pgconn.Notice) {
 		if n.Routine == notWaited {
@@ -104,72 +101,20 @@ func (b *Backend) guard(ctx context.Context, conn *pgx.Conn) error {
 	return err //nolint:wrapcheck // see unavailable
 }
 
-// wires are the connections of a value to the network.
-type wires struct {
-	life context.Context //nolint:containedctx // it is what Close ends
-
-	mu     sync.Mutex // guards what follows
-	conns  map[*trackedConn]struct{}
-	hungUp time.Time // when the last word is said; zero: not yet
-}
-
-func newWires(life context.Context) *wires {
-	return &wires{life: life, conns: make(map[*trackedConn]struct{})}
-}
-
-// dial makes a connection that Close closes, whatever the library still does with it,
-// and that the kernel watches, so that one to a host that is gone is noticed where
-// nothing is sent over it.
-func (w *wires) dial(ctx context.Context, dial pgconn.DialFunc, network, addr string) (net.Conn, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(w.life, func() { cancel(backend.ErrClosed) })()
-	conn, err := dial(ctx, network, addr)
-	if err != nil {
-		return nil, err
-	}
-	if tcp, ok := conn.(*net.TCPConn); ok {
-		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: dialTime, Interval: 2 * time.Second, Count: 3}) //nolint:mnd // noticed after 11 s
-	}
-	c := &trackedConn{Conn: conn, w: w}
-	w.mu.Lock()
-	w.conns[c] = struct{}{}
-	w.mu.Unlock()
-	return c, nil
-}
-
-// trackedConn is one of wires.conns.
-type trackedConn struct {
-	net.Conn
-	w *wires
-}
-
-// SetDeadline sets it, but lets nothing last longer once the backend has hung up: the
-// library says goodbye for up to 15 s.
-func (c *trackedConn) SetDeadline(at time.Time) error {
-	c.w.mu.Lock()
-	defer c.w.mu.Unlock()
-	if last := c.w.hungUp; !last.IsZero() && (at.IsZero() || at.After(last)) {
-		at = last
-	}
-	return c.Conn.SetDeadline(at) //nolint:wrapcheck // it stands for the connection
-}
-
-// Close closes it.
-func (c *trackedConn) Close() error {
-	c.w.mu.Lock()
-	delete(c.w.conns, c)
-	c.w.mu.Unlock()
-	return c.Conn.Close() //nolint:wrapcheck // it stands for the connection
-}
-
-// hangUp lets nothing be sent or received for longer than a moment. It is called when
-// nobody uses the connections any more.
-func (w *wires) hangUp() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.hungUp = time.Now().Add(hangUpTime)
-	for c := range w.conns {
-		_ = c.Conn.SetDeadline(w.hungUp)
+// dial makes connections that Close ends, whatever the library still does with them, and that the
+// kernel watches, so that one to a host that is gone is noticed where nothing is sent over it.
+func dial(from pgconn.DialFunc, life context.Context, open *conns.Set) pgconn.DialFunc { //nolint:revive // the context is not that of the call
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer context.AfterFunc(life, func() { cancel(backend.ErrClosed) })()
+		conn, err := from(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		if tcp, ok := conn.(*net.TCPConn); ok {
+			_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: dialTime, Interval: 2 * time.Second, Count: 3}) //nolint:mnd // noticed after 11 s
+		}
+		return open.Add(conn) //nolint:wrapcheck // see unavailable
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/conns"
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
@@ -61,7 +62,7 @@ type Backend struct {
 	syncs    string           // what the row is called that this value writes: see store.Sync
 	toListen chan struct{}    // capacity 1, sent to without waiting, never closed
 
-	wires   *wires
+	conns   conns.Set
 	closing sync.Once
 }
 
@@ -97,7 +98,6 @@ func New(cfg Config) (*Backend, error) {
 		Store: store{b}, Name: backendName, Caps: b.Capabilities(), Addr: b.addr, Quick: quick,
 		Rest: sqllease.Rest{Least: untold, Longest: untold}, Conns: cfg.MaxConns, Logger: b.log,
 	})
-	b.wires = newWires(b.life())
 	b.conf = b.configure(cfg.Conn)
 	pc, err := b.poolConfig(cfg.MaxConns)
 	if err == nil {
@@ -175,7 +175,7 @@ func (b *Backend) Capabilities() backend.Capabilities {
 func (b *Backend) Close() error {
 	b.closing.Do(func() {
 		b.leases.Close()
-		b.wires.hangUp()
+		b.conns.HangUp(hangUpTime)
 		b.pool.Close()
 	})
 	return nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/holdfast-io/holdfast/internal/conns"
 	"github.com/holdfast-io/holdfast/internal/redisprogram"
 )
 
@@ -88,70 +89,30 @@ type rueidisLink struct {
 	client rueidis.Client
 	closed bool
 
-	wires wires
+	conns conns.Set
 }
 
 func newLink(client rueidis.Client, option rueidis.ClientOption, p redisprogram.Program) *rueidisLink {
 	l := &rueidisLink{client: client, option: option, owned: client == nil, runner: redisprogram.NewRunner(p)}
-	l.option.DialCtxFn = l.wires.dial
+	l.option.DialCtxFn = l.dial
 	return l
 }
 
-// wires are the connections of a link. A server that hangs while a connection is made
-// holds up the client library, which knows no way to give up but a time-out: closing the
-// connection is one.
-type wires struct {
-	mu     sync.Mutex
-	open   map[net.Conn]struct{}
-	closed bool
-}
-
-func (w *wires) dial(ctx context.Context, addr string, dialer *net.Dialer, secure *tls.Config) (net.Conn, error) {
+// dial makes a connection that close ends. A server that hangs while a connection is made holds
+// up the client library, which knows no way to give up but a time-out: closing the connection
+// is one.
+func (l *rueidisLink) dial(ctx context.Context, addr string, dialer *net.Dialer, secure *tls.Config) (net.Conn, error) {
 	conn, err := dialer.DialContext(ctx, "tcp", addr)
+	if err == nil {
+		conn, err = l.conns.Add(conn)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("dial: %w", err)
 	}
-	w.mu.Lock()
-	if w.closed {
-		w.mu.Unlock()
-		return nil, errors.Join(net.ErrClosed, conn.Close())
-	}
-	if w.open == nil {
-		w.open = make(map[net.Conn]struct{})
-	}
-	w.open[conn] = struct{}{}
-	w.mu.Unlock()
-	known := &wire{Conn: conn, gone: func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		delete(w.open, conn)
-	}}
 	if secure != nil {
-		return tls.Client(known, secure), nil
+		return tls.Client(conn, secure), nil
 	}
-	return known, nil
-}
-
-func (w *wires) close() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.closed = true
-	for conn := range w.open {
-		_ = conn.Close() // whoever uses it hears of it
-	}
-}
-
-// wire is a connection that is known while it is open.
-type wire struct {
-	net.Conn
-
-	gone func()
-}
-
-// Close closes the connection.
-func (w *wire) Close() error {
-	w.gone()
-	return w.Conn.Close() //nolint:wrapcheck // it stands for the connection
+	return conn, nil
 }
 
 // connected gives the client. Only one caller at a time makes the connection; it takes
@@ -225,7 +186,7 @@ func (l *rueidisLink) config(ctx context.Context, glob string) (map[string]strin
 }
 
 func (l *rueidisLink) close() {
-	l.wires.close()
+	l.conns.Close()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true

@@ -59,9 +59,7 @@ func TestClientLeavesNoConnection(t *testing.T) {
 	if err := get(); err == nil {
 		t.Error("a client that has ended makes connections")
 	}
-	c.wires.mu.Lock()
-	defer c.wires.mu.Unlock()
-	if n := len(c.wires.all); n != 0 {
+	if n := c.conns.Len(); n != 0 {
 		t.Errorf("%d connections are left", n)
 	}
 }

@@ -12,10 +12,10 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"sync"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/conns"
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
@@ -132,61 +132,14 @@ func (b *Backend) request(ctx context.Context, c call) (*http.Request, error) {
 // client is one of HTTP with connections of its own.
 type client struct {
 	*http.Client
-	wires *wires
+	conns *conns.Set
 }
 
 // close ends all connections. That of a request which has just been given up is not idle
 // yet, and one that is being made has not been seen: the transport would keep both.
 func (c *client) close() {
 	c.CloseIdleConnections()
-	c.wires.close()
-}
-
-// wires are the connections of a client.
-type wires struct {
-	mu     sync.Mutex
-	closed bool
-	all    map[*connection]struct{}
-}
-
-// connection is one of them.
-type connection struct {
-	net.Conn
-	of *wires
-}
-
-func (w *wires) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	conn, err := (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}).DialContext(ctx, network, addr)
-	if err != nil {
-		return nil, err //nolint:wrapcheck // failed maps it
-	}
-	one := &connection{conn, w}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.closed {
-		_ = conn.Close()
-		return nil, net.ErrClosed
-	}
-	w.all[one] = struct{}{}
-	return one, nil
-}
-
-func (w *wires) close() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.closed = true
-	for one := range w.all {
-		_ = one.Conn.Close()
-	}
-	clear(w.all)
-}
-
-// Close closes it and forgets it.
-func (c *connection) Close() error {
-	c.of.mu.Lock()
-	delete(c.of.all, c)
-	c.of.mu.Unlock()
-	return c.Conn.Close() //nolint:wrapcheck // it is one
+	c.conns.Close()
 }
 
 // newClient makes a client.
@@ -198,12 +151,12 @@ func newClient(conf *tls.Config, clearHTTP2 bool) *client {
 	} else {
 		p.SetHTTP1(true)
 	}
-	all := &wires{all: make(map[*connection]struct{})}
-	return &client{wires: all, Client: &http.Client{
+	all := new(conns.Set)
+	return &client{conns: all, Client: &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport: &http.Transport{
 			Proxy:               proxyOf,
-			DialContext:         all.dial,
+			DialContext:         all.Dial(&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}),
 			TLSClientConfig:     conf.Clone(),
 			TLSHandshakeTimeout: 5 * time.Second,
 			MaxIdleConnsPerHost: 64,

@@ -368,27 +368,32 @@ func (b *Leases) Break(ctx context.Context, req backend.BreakRequest) (backend.B
 	}
 }
 
-const (
-	// patience is how long a holder may take to give back what it was asked for. One that
-	// is alive needs an instant, or half a second where nobody can tell it.
-	patience  = 5 * time.Second
-	firstLook = time.Millisecond
-	lastLook  = 50 * time.Millisecond
-)
-
 // yielded waits until none of the leases is out. A connection that does not give back what
-// was asked for is ended, with everything that it has.
+// was asked for is ended, with everything that it has. A holder that is alive needs an instant,
+// or half a second where nobody can tell it.
 func (b *Leases) yielded(ctx context.Context, hit []Marked) error {
-	from := time.Now()
-	for pause := firstLook; ; pause = min(2*pause, lastLook) {
+	return Poll(ctx, func(late bool) (bool, error) {
 		rest, err := b.store.Out(ctx, hit)
 		if err != nil || len(rest) == 0 {
-			return err
+			return true, err
 		}
-		if time.Since(from) > patience {
-			if err := b.store.Terminate(ctx, rest); err != nil {
-				return err
-			}
+		if late {
+			err = b.store.Terminate(ctx, rest)
+		}
+		return false, err
+	})
+}
+
+// Poll looks until what it looks for is there, at first after a millisecond and then less and
+// less often. Late tells look that this has taken longer than anybody needs who is alive: 5 s.
+// Errors: that of look, ctx's cause.
+func Poll(ctx context.Context, look func(late bool) (done bool, err error)) error {
+	const patience, first, last = 5 * time.Second, time.Millisecond, 50 * time.Millisecond
+	from := time.Now()
+	for pause := first; ; pause = min(2*pause, last) {
+		done, err := look(time.Since(from) > patience)
+		if err != nil || done {
+			return err
 		}
 		timer := time.NewTimer(pause)
 		select {

@@ -233,6 +233,7 @@ func (p *Process) gone() bool {
 }
 
 func (p *Process) cleanup(interrupt os.Signal) {
+	ended := p.gone() && p.wanted.Load() // what it said is older than what failed
 	switch {
 	case p.gone() && !p.wanted.Load():
 		p.t.Errorf("testserver: %s (%d) ended by itself: %v", p.name, p.Pid(), p.err)
@@ -249,7 +250,7 @@ func (p *Process) cleanup(interrupt os.Signal) {
 	if !p.gone() {
 		p.Kill()
 	}
-	if p.t.Failed() {
+	if p.t.Failed() && !ended {
 		p.t.Logf("the last output of %s (%d):\n%s", p.name, p.Pid(), lastLines(p.Log()))
 	}
 }

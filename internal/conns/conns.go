@@ -1,0 +1,119 @@
+// Package conns knows the connections that a client of a store has to the network. A client
+// library that is closed may wait for a server that is gone, or keep a connection that it was
+// still making: Close of a backend ends them all the same.
+package conns
+
+import (
+	"context"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Set is the connections of one client that are open. The zero value is an empty set. Its
+// methods may be called from several goroutines at once.
+type Set struct {
+	mu   sync.Mutex
+	open map[*conn]struct{}
+	over bool      // what is added is closed
+	last time.Time // when the last word is said; zero: at any time
+}
+
+// conn is a connection in a Set.
+type conn struct {
+	net.Conn
+
+	of *Set
+}
+
+// rawConn is one that the client library can ask whether the other side is there still.
+type rawConn struct {
+	*conn
+	syscall.Conn
+}
+
+// Add puts a connection into the set until it is closed, and gives what stands for it. After
+// Close or HangUp it closes the connection, and the error is net.ErrClosed.
+func (s *Set) Add(made net.Conn) (net.Conn, error) {
+	c := &conn{Conn: made, of: s}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		_ = made.Close()
+		return nil, net.ErrClosed
+	}
+	if s.open == nil {
+		s.open = make(map[*conn]struct{})
+	}
+	s.open[c] = struct{}{}
+	if raw, ok := made.(syscall.Conn); ok {
+		return rawConn{c, raw}, nil
+	}
+	return c, nil
+}
+
+// Dial is a DialContext of d whose connections are in the set.
+func (s *Set) Dial(d *net.Dialer) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		made, err := d.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err //nolint:wrapcheck // it stands for the dialer
+		}
+		return s.Add(made)
+	}
+}
+
+// Len is how many connections are open.
+func (s *Set) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.open)
+}
+
+// Close closes all connections. Whoever uses one hears of it.
+func (s *Set) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
+	for c := range s.open {
+		_ = c.Conn.Close()
+	}
+	clear(s.open)
+}
+
+// HangUp lets the connections be used for so long at most, for a goodbye.
+func (s *Set) HangUp(within time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over, s.last = true, time.Now().Add(within)
+	for c := range s.open {
+		_ = c.Conn.SetDeadline(s.last)
+	}
+}
+
+// Close closes it.
+func (c *conn) Close() error {
+	c.of.mu.Lock()
+	delete(c.of.open, c)
+	c.of.mu.Unlock()
+	return c.Conn.Close() //nolint:wrapcheck // it stands for the connection
+}
+
+// SetDeadline sets both deadlines: after HangUp not to a later time than its.
+func (c *conn) SetDeadline(at time.Time) error { return c.until(at, c.Conn.SetDeadline) }
+
+// SetReadDeadline is SetDeadline for reading.
+func (c *conn) SetReadDeadline(at time.Time) error { return c.until(at, c.Conn.SetReadDeadline) }
+
+// SetWriteDeadline is SetDeadline for writing.
+func (c *conn) SetWriteDeadline(at time.Time) error { return c.until(at, c.Conn.SetWriteDeadline) }
+
+func (c *conn) until(at time.Time, set func(time.Time) error) error {
+	c.of.mu.Lock() // HangUp is before this or after it
+	defer c.of.mu.Unlock()
+	if last := c.of.last; !last.IsZero() && (at.IsZero() || at.After(last)) {
+		at = last
+	}
+	return set(at)
+}
