@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/conns"
 )
 
 const name = "consul"
@@ -44,7 +44,7 @@ type Backend struct {
 	cfg    Config
 	caps   backend.Capabilities
 	client *api.Client
-	owned  *http.Client // of Open, closed by Close
+	owned  *conns.HTTP // of Open, closed by Close
 
 	onAgent atomic.Bool // a session is tied to the node of the agent
 
@@ -143,7 +143,7 @@ func (b *Backend) Close() error {
 		all.Wait()
 		b.work.Wait()
 		if b.owned != nil {
-			b.owned.CloseIdleConnections()
+			b.owned.Close()
 		}
 	})
 	return nil

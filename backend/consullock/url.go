@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/conns"
 )
 
 const (
@@ -70,8 +71,7 @@ func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, er
 	if t.tls {
 		scheme = "https"
 	}
-	// A redirect would carry the token to whoever it names.
-	owned := &http.Client{Transport: wary{transport}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	owned := &http.Client{Transport: wary{transport}, CheckRedirect: conns.Stay}
 	client, err := api.NewClient(&api.Config{
 		Address: t.address, Scheme: scheme, HttpClient: owned, Token: t.token,
 		Datacenter: t.datacenter, Namespace: t.namespace, Partition: t.partition,
@@ -83,17 +83,17 @@ func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, er
 	if err != nil {
 		return nil, err
 	}
-	b.owned = owned
+	b.owned = transport
 	return b, nil
 }
 
 // wary is a transport that trusts no idle connection any more when an answer did not come in
 // time: what forgot one connection has forgotten the others as well, and each would take as long.
-type wary struct{ *http.Transport }
+type wary struct{ *conns.HTTP }
 
 // RoundTrip sends the request.
 func (t wary) RoundTrip(req *http.Request) (*http.Response, error) {
-	res, err := t.Transport.RoundTrip(req)
+	res, err := t.HTTP.RoundTrip(req)
 	why := context.Cause(req.Context())
 	if err != nil && (errors.Is(why, errSilent) || errors.Is(why, context.DeadlineExceeded)) {
 		t.CloseIdleConnections()
@@ -103,13 +103,10 @@ func (t wary) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // transport keeps as many connections as questions need, and some for what is not kept
 // waiting. What comes when all are busy waits for its turn: Consul would refuse it.
-func (t *target) transport() (*http.Transport, error) {
+func (t *target) transport() (*conns.HTTP, error) {
 	const connections, idle = 2 * maxQuestions, 90 * time.Second
-	tr := &http.Transport{
-		MaxConnsPerHost: connections, MaxIdleConns: connections, MaxIdleConnsPerHost: connections,
-		IdleConnTimeout: idle, Proxy: proxyOf,
-		DialContext: (&net.Dialer{Timeout: answerTime, KeepAlive: answerTime}).DialContext,
-	}
+	tr := conns.NewHTTP(&net.Dialer{Timeout: answerTime, KeepAlive: answerTime})
+	tr.MaxConnsPerHost, tr.MaxIdleConns, tr.MaxIdleConnsPerHost, tr.IdleConnTimeout = connections, connections, connections, idle
 	if !t.tls {
 		return tr, nil
 	}
@@ -132,15 +129,6 @@ func (t *target) transport() (*http.Transport, error) {
 		tr.TLSClientConfig.Certificates = []tls.Certificate{cert}
 	}
 	return tr, nil
-}
-
-// proxyOf is the proxy of the environment, for HTTPS alone: that one gets a tunnel. A proxy of
-// plain HTTP would read the token.
-func proxyOf(r *http.Request) (*url.URL, error) {
-	if r.URL.Scheme != "https" {
-		return nil, nil //nolint:nilnil // no proxy: see http.Transport
-	}
-	return http.ProxyFromEnvironment(r) //nolint:wrapcheck // it stands in for it
 }
 
 func badURL(value, bound string) error {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/conns"
 )
 
 const name = "kubernetes"
@@ -54,7 +55,7 @@ type Backend struct {
 	cfg    Config
 	caps   backend.Capabilities
 	rest   rest
-	owned  *transport      // of Open, closed by Close
+	owned  *conns.HTTP     // of Open, closed by Close
 	value  string          // names this value in its sessions
 	idle   time.Duration   // after which a lock's object is deleted
 	kick   chan struct{}   // capacity 1: look at the ends of sessions again
@@ -153,7 +154,7 @@ func (b *Backend) Close() error {
 		all.Wait()
 		b.work.Wait()
 		if b.owned != nil {
-			b.owned.close()
+			b.owned.Close()
 		}
 	})
 	return nil

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -17,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/conns"
 )
 
 // cluster is how to reach an API server, and as whom.
@@ -180,15 +180,12 @@ func content(folder, field, path string, data []byte) ([]byte, error) {
 
 // transport speaks HTTP/2 where the server does, on one connection, and finds out soon
 // when that is dead.
-func (c *cluster) transport() (*transport, error) {
+func (c *cluster) transport() (*conns.HTTP, error) {
 	const idle, ping = 90 * time.Second, 5 * time.Second
-	w := new(transport)
-	t := &http.Transport{
-		Proxy: proxyOf, ForceAttemptHTTP2: true, IdleConnTimeout: idle, MaxIdleConnsPerHost: 16,
-		TLSHandshakeTimeout: attempt, HTTP2: &http.HTTP2Config{SendPingTimeout: ping, PingTimeout: ping},
-		DialContext:     w.conns.Dial(&net.Dialer{Timeout: attempt, KeepAlive: ping}),
-		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.serverName, InsecureSkipVerify: c.insecure}, //nolint:gosec // the kubeconfig says so
-	}
+	t := conns.NewHTTP(&net.Dialer{Timeout: attempt, KeepAlive: ping})
+	t.ForceAttemptHTTP2, t.IdleConnTimeout, t.MaxIdleConnsPerHost, t.TLSHandshakeTimeout = true, idle, 16, attempt
+	t.HTTP2 = &http.HTTP2Config{SendPingTimeout: ping, PingTimeout: ping}
+	t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.serverName, InsecureSkipVerify: c.insecure} //nolint:gosec // the kubeconfig says so
 	if c.proxy != "" {
 		return nil, badFile("proxy-url", c.proxy, "left out; HTTPS_PROXY is used")
 	}
@@ -205,17 +202,7 @@ func (c *cluster) transport() (*transport, error) {
 		}
 		t.TLSClientConfig.Certificates = []tls.Certificate{cert}
 	}
-	w.Transport = t
-	return w, nil
-}
-
-// proxyOf is the proxy of the environment, for HTTPS alone: that one gets a tunnel. A proxy of
-// plain HTTP would read the token.
-func proxyOf(r *http.Request) (*url.URL, error) {
-	if r.URL.Scheme != "https" {
-		return nil, nil //nolint:nilnil // no proxy: see http.Transport
-	}
-	return http.ProxyFromEnvironment(r) //nolint:wrapcheck // it stands in for it
+	return t, nil
 }
 
 // bearer shows a token, which is read again from its file now and then: a pod's lives for

@@ -12,6 +12,7 @@ import (
 	"unicode"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/conns"
 )
 
 // Open makes a backend with a client of its own, which Close closes:
@@ -66,9 +67,8 @@ func (c *cluster) open(cfg Config) (*Backend, error) {
 		return nil, err
 	}
 	client := &http.Client{
-		Transport: &bearer{next: transport, token: c.token, file: c.tokenFile},
-		// A redirect would carry the token to whoever it names.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport:     &bearer{next: transport, token: c.token, file: c.tokenFile},
+		CheckRedirect: conns.Stay,
 	}
 	b, err := New(client, c.server, cfg)
 	if err != nil {

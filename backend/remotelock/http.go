@@ -132,39 +132,27 @@ func (b *Backend) request(ctx context.Context, c call) (*http.Request, error) {
 // client is one of HTTP with connections of its own.
 type client struct {
 	*http.Client
-	conns *conns.Set
+	transport *conns.HTTP
 }
 
-// close ends all connections. That of a request which has just been given up is not idle
-// yet, and one that is being made has not been seen: the transport would keep both.
-func (c *client) close() {
-	c.CloseIdleConnections()
-	c.conns.Close()
-}
+// close ends all connections.
+func (c *client) close() { c.transport.Close() }
 
 // newClient makes a client.
 func newClient(conf *tls.Config, clearHTTP2 bool) *client {
-	var p http.Protocols
-	p.SetHTTP2(true)
+	t := conns.NewHTTP(&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second})
+	t.TLSClientConfig, t.TLSHandshakeTimeout = conf.Clone(), 5*time.Second
+	t.MaxIdleConnsPerHost = 64
+	t.IdleConnTimeout = 45 * time.Second // before the server's, so that it is not met half closed
+	t.HTTP2 = &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second}
+	t.Protocols = new(http.Protocols)
+	t.Protocols.SetHTTP2(true)
 	if clearHTTP2 {
-		p.SetUnencryptedHTTP2(true)
+		t.Protocols.SetUnencryptedHTTP2(true)
 	} else {
-		p.SetHTTP1(true)
+		t.Protocols.SetHTTP1(true)
 	}
-	all := new(conns.Set)
-	return &client{conns: all, Client: &http.Client{
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: &http.Transport{
-			Proxy:               proxyOf,
-			DialContext:         all.Dial(&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}),
-			TLSClientConfig:     conf.Clone(),
-			TLSHandshakeTimeout: 5 * time.Second,
-			MaxIdleConnsPerHost: 64,
-			IdleConnTimeout:     45 * time.Second, // before the server's, so that it is not met half closed
-			Protocols:           &p,
-			HTTP2:               &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second},
-		},
-	}}
+	return &client{transport: t, Client: &http.Client{Transport: t, CheckRedirect: conns.Stay}}
 }
 
 // protocol finds out whether the server speaks HTTP/2 without TLS, the first time
@@ -220,15 +208,6 @@ func (b *Backend) settle(ctx context.Context) error {
 	p.pause = min(max(2*p.pause, soonest), latest)
 	p.until = time.Now().Add(p.pause)
 	return nil
-}
-
-// proxyOf is the proxy of the environment, for HTTPS alone: that one gets a tunnel. A proxy of
-// plain HTTP would read the token.
-func proxyOf(r *http.Request) (*url.URL, error) {
-	if r.URL.Scheme != "https" {
-		return nil, nil //nolint:nilnil // no proxy: see http.Transport
-	}
-	return http.ProxyFromEnvironment(r) //nolint:wrapcheck // it stands in for it
 }
 
 func probe(ctx context.Context, c *client, to string) error {

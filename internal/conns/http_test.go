@@ -1,4 +1,4 @@
-package remotelock
+package conns_test
 
 import (
 	"context"
@@ -8,11 +8,13 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/holdfast-io/holdfast/internal/conns"
 )
 
-// B: a request that is under way when its client ends has no connection any more, and one
+// A request that is under way when its client ends has no connection any more, and one
 // that begins later gets none: the transport by itself would keep both.
-func TestClientLeavesNoConnection(t *testing.T) {
+func TestHTTPLeavesNoConnection(t *testing.T) {
 	t.Parallel()
 	var p http.Protocols
 	p.SetUnencryptedHTTP2(true)
@@ -35,7 +37,9 @@ func TestClientLeavesNoConnection(t *testing.T) {
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	c := newClient(nil, true)
+	h := conns.NewHTTP(new(net.Dialer))
+	h.Protocols = &p
+	c := &http.Client{Transport: h}
 	get := func() error {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+ln.Addr().String(), http.NoBody)
 		if err != nil {
@@ -52,14 +56,27 @@ func TestClientLeavesNoConnection(t *testing.T) {
 	got := make(chan error, 1)
 	go func() { got <- get() }()
 	<-entered
-	c.close()
+	h.Close()
 	if err := <-got; err == nil || ctx.Err() != nil {
 		t.Errorf("a request under way when the client ended: %v", err)
 	}
 	if err := get(); err == nil {
 		t.Error("a client that has ended makes connections")
 	}
-	if n := c.conns.Len(); n != 0 {
+	if n := h.Open(); n != 0 {
 		t.Errorf("%d connections are left", n)
+	}
+}
+
+// A proxy that the environment names never reads what is sent without
+// TLS.
+func TestNoProxyInTheClear(t *testing.T) {
+	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://locks.example/", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if proxy, err := conns.NewHTTP(new(net.Dialer)).Proxy(req); proxy != nil || err != nil {
+		t.Errorf("plain HTTP goes to the proxy %v, %v", proxy, err)
 	}
 }
