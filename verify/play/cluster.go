@@ -25,9 +25,9 @@ import (
 	"github.com/holdfast-io/holdfast/open"
 )
 
-// serverStart is how long a server may take to serve. A virtual machine, an election and
-// a busy processor take their time.
-const serverStart = 90 * time.Second
+// serverStart is how long a server may take to serve; one that ends is noticed at once. A
+// kube-apiserver needs a quarter of a minute of two processors for itself.
+const serverStart = 4 * time.Minute
 
 // errServerEnded is what became of a server that ended by itself.
 var errServerEnded = errors.New("the server ended")
