@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -111,6 +112,28 @@ func TestCluster(t *testing.T) {
 	for _, line := range []string{"holdfast_cluster_unreachable_members 1", "holdfast_cluster_waiting 1"} {
 		if !strings.Contains(string(got.body), line) {
 			t.Errorf("the metrics do not say %s", line)
+		}
+	}
+}
+
+// Where nobody is asked who may do what, the cluster is managed from this host: a stranger could
+// take away its members, and read all that it keeps.
+func TestClusterFromElsewhere(t *testing.T) {
+	t.Parallel()
+	n := &nodes{}
+	a := start(t, server.Config{Cluster: n, Anonymous: true})
+	for from, status := range map[string]int{
+		"192.0.2.1:1234": 403, "[2001:db8::1]:1234": 403, "127.0.0.1:1234": 200, "[::1]:1234": 200, "[::ffff:127.0.0.1]:1234": 200, "@": 200,
+	} {
+		for _, c := range [][2]string{{"GET", "/v1/cluster/snapshot"}, {"POST", "/v1/cluster/init"}} {
+			n.asked = nil
+			req := httptest.NewRequestWithContext(t.Context(), c[0], "http://127.0.0.1"+c[1], http.NoBody)
+			req.RemoteAddr = from
+			answer := httptest.NewRecorder()
+			a.srv.ServeHTTP(answer, req)
+			if answer.Code != status || (len(n.asked) > 0) != (status == 200) {
+				t.Errorf("%s %s from %s: status %d, asked for %q", c[0], c[1], from, answer.Code, n.asked)
+			}
 		}
 	}
 }

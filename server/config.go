@@ -30,7 +30,8 @@ type Config struct {
 	// that it granted itself, until it is restarted. Default: the remote address, for the
 	// audit only. Optional.
 	Principal func(r *http.Request) string
-	// Anonymous lets Serve listen beyond this host without Authorize. Optional.
+	// Anonymous lets Serve listen beyond this host without Authorize. The cluster is managed
+	// from this host even so. Optional.
 	Anonymous bool
 	// TLS makes Serve speak TLS (give it a plain listener: a tls.Listener would hide
 	// the connections' addresses). Default: plain HTTP. Optional.

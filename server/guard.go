@@ -125,11 +125,15 @@ func (s *Server) noRoute(w http.ResponseWriter, r *request, allow []string) {
 
 // authorize asks Config.Authorize. To know a lease ID is not enough: what was granted here
 // to one principal is no other's to take over, renew or release.
+// Where nobody is asked, who manages the cluster is on this host.
 func (s *Server) authorize(r *request, a Action) error {
-	if s.cfg.Authorize == nil {
-		return nil
+	var err error
+	switch {
+	case s.cfg.Authorize != nil:
+		err = s.cfg.Authorize(r.Request, a)
+	case a.Verb == Manage && !fromHere(r.Request):
+		err = errNotHere
 	}
-	err := s.cfg.Authorize(r.Request, a)
 	if err == nil && a.Lease != "" && s.cfg.Principal != nil {
 		if who, known := s.ledger.owner(leaseKey{a.Name, a.Lease}); known && who != s.cfg.Principal(r.Request) {
 			err = errNotYours
@@ -143,6 +147,14 @@ func (s *Server) authorize(r *request, a Action) error {
 		return &refusal{http.StatusUnauthorized, err}
 	}
 	return &refusal{http.StatusForbidden, err}
+}
+
+var errNotHere = errors.New("the cluster is managed from the host of a node, or by whom Config.Authorize lets")
+
+// fromHere reports whether a request comes over the loopback or a Unix socket.
+func fromHere(r *http.Request) bool {
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	return err != nil || from.Addr().Unmap().IsLoopback()
 }
 
 // allowed reports whether the caller may see the lock, without counting a refusal:

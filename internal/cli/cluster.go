@@ -29,7 +29,8 @@ func (a *app) clusterCommand() *cobra.Command {
 
 A node is reached through --backend holdfast://HOST:PORT (default: HOLDFAST_BACKEND if that
 is such a URL, else holdfast://127.0.0.1:7420); restore and reclaim work on the data folder
-of a node that is stopped. docs/operations.md says when to use which.`,
+of a node that is stopped. docs/operations.md says when to use which.
+A node that runs --anonymous is managed from its own host.`,
 		Example: `  holdfast cluster init --backend holdfast://a:7420
   holdfast cluster status --backend holdfast://b:7420
   holdfast cluster remove c`,
