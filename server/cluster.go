@@ -40,12 +40,14 @@ type Cluster interface {
 // ErrClusterRefused is for a Cluster that does not make a change: trying again will not help.
 var ErrClusterRefused = errors.New("refused")
 
+const clusterPath = "/v1/cluster"
+
 // clusterRoutes are there where Config.Cluster is.
 func clusterRoutes() []route {
 	return []route{
-		{"GET", "/v1/cluster", Manage, nil, nil, (*Server).clusterStatus},
-		{"GET", "/v1/cluster/snapshot", Manage, reading, nil, (*Server).clusterSnapshot},
-		{"POST", "/v1/cluster/{action}", Manage, nil, nil, (*Server).changeCluster},
+		{"GET", clusterPath, Manage, nil, nil, (*Server).clusterStatus},
+		{"GET", clusterPath + "/snapshot", Manage, reading, nil, (*Server).clusterSnapshot},
+		{"POST", clusterPath + "/{action}", Manage, nil, nil, (*Server).changeCluster},
 	}
 }
 

@@ -135,6 +135,12 @@ func TestClusterFromElsewhere(t *testing.T) {
 				t.Errorf("%s %s from %s: status %d, asked for %q", c[0], c[1], from, answer.Code, n.asked)
 			}
 		}
+		req := httptest.NewRequestWithContext(t.Context(), "GET", "http://127.0.0.1/v1/cluster", http.NoBody)
+		req.RemoteAddr = from
+		answer := httptest.NewRecorder()
+		if a.srv.ServeHTTP(answer, req); answer.Code != 200 {
+			t.Errorf("the status, from %s: %d", from, answer.Code)
+		}
 	}
 }
 

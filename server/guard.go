@@ -125,13 +125,14 @@ func (s *Server) noRoute(w http.ResponseWriter, r *request, allow []string) {
 
 // authorize asks Config.Authorize. To know a lease ID is not enough: what was granted here
 // to one principal is no other's to take over, renew or release.
-// Where nobody is asked, who manages the cluster is on this host.
+// Where nobody is asked, who changes the cluster or copies its data is on this host; its status has
+// no secrets.
 func (s *Server) authorize(r *request, a Action) error {
 	var err error
 	switch {
 	case s.cfg.Authorize != nil:
 		err = s.cfg.Authorize(r.Request, a)
-	case a.Verb == Manage && !fromHere(r.Request):
+	case a.Verb == Manage && r.route.pattern != clusterPath && !fromHere(r.Request):
 		err = errNotHere
 	}
 	if err == nil && a.Lease != "" && s.cfg.Principal != nil {

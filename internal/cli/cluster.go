@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/holdfast-io/holdfast/internal/conns"
 	"github.com/holdfast-io/holdfast/internal/wire"
 	"github.com/holdfast-io/holdfast/server/embedded"
 )
@@ -257,9 +258,9 @@ func (a *app) sendCluster(ctx context.Context, method, path string, in any) (*ht
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
-	client := &http.Client{Transport: &http.Transport{
-		DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext, ResponseHeaderTimeout: time.Minute, DisableKeepAlives: true,
-	}}
+	transport := conns.NewHTTP(&net.Dialer{Timeout: 10 * time.Second})
+	transport.ResponseHeaderTimeout, transport.DisableKeepAlives = time.Minute, true
+	client := &http.Client{Transport: transport, CheckRedirect: conns.Stay}
 	res, err := client.Do(req)
 	if err != nil {
 		if why := context.Cause(ctx); why != nil {
