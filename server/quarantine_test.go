@@ -93,3 +93,40 @@ func TestQuarantineOverHTTP(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A client may be opened while the store of the server is unavailable:
+// the calls report that, and one that waits has the lock when it has ended.
+func TestOpenedWhileTheStoreIsAway(t *testing.T) {
+	t.Parallel()
+	f := &faulty{Backend: memlock.NewStore().Open()}
+	f.away.Store(true)
+	a := serve(t, f, server.Config{})
+	b, err := remotelock.Open(t.Context(), strings.Replace(a.base, "http:", "holdfast:", 1), remotelock.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	if caps := b.Capabilities(); caps.MaxTTL == 0 || !caps.Timed {
+		t.Errorf("its capabilities are %+v", caps)
+	}
+	if err := b.Quarantined(t.Context()); !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrQuarantine) {
+		t.Errorf("a server whose store is away is ready: %v", err)
+	}
+	c, err := holdfast.New(b, holdfast.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close(context.WithoutCancel(t.Context())) })
+	if _, err := c.Acquire(t.Context(), "a", holdfast.Wait(0)); !errors.Is(err, holdfast.ErrUnavailable) || errors.Is(err, holdfast.ErrHeld) {
+		t.Errorf("Acquire: %v", err)
+	}
+	granted := make(chan error, 1)
+	go func() {
+		_, err := c.Acquire(t.Context(), "b", holdfast.Wait(patience))
+		granted <- err
+	}()
+	f.away.Store(false)
+	if err := <-granted; err != nil {
+		t.Error(err)
+	}
+}

@@ -82,24 +82,18 @@ func (s *Server) healthz(w http.ResponseWriter, r *request) {
 // readyz serves GET /readyz: the backend answers and grants locks, and the server is not
 // stopping.
 func (s *Server) readyz(w http.ResponseWriter, r *request) {
-	if s.stopping.Err() != nil {
-		s.fail(w, r, errStopping)
-		return
-	}
-	if err := s.unready(); err != nil {
-		s.fail(w, r, err)
-		return
+	err := s.stopping.Err()
+	if err != nil {
+		err = errStopping
+	} else if err = s.unready(); err == nil {
+		err = s.ready.check(r.Context(), s)
 	}
 	caps := wire.FromCapabilities(s.caps, s.cfg.Limits.MinTTL, s.cfg.Limits.MaxTTL, s.cfg.Limits.Wait)
-	err := s.ready.check(r.Context(), s)
-	switch {
-	case errors.Is(err, backend.ErrQuarantine): // who opens a connection now may wait for its end
+	if err != nil { // the capabilities do not depend on it: a client that opens now may wait until it has ended
 		s.failWith(w, r, err, caps)
-	case err != nil:
-		s.fail(w, r, err)
-	default:
-		s.write(w, r, http.StatusOK, wire.Health{Status: "ready", Backend: s.caps.Name, Capabilities: caps})
+		return
 	}
+	s.write(w, r, http.StatusOK, wire.Health{Status: "ready", Backend: s.caps.Name, Capabilities: caps})
 }
 
 // metricsPage serves GET /metrics.

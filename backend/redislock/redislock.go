@@ -34,7 +34,8 @@ const (
 	maxPrefixLen = 32
 )
 
-// NoQuarantine turns the quarantine off: see Config.Quarantine.
+// NoQuarantine turns the quarantine off, for the tests of a program, whose server was just
+// started and holds nothing: see Config.Quarantine and the example "Testing".
 const NoQuarantine time.Duration = -1
 
 // Config says how to use a server.

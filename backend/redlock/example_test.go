@@ -52,3 +52,29 @@ func ExampleOpen() {
 	fmt.Println(err)
 	// Output: nodes 2: must be an odd number, 3 to 15
 }
+
+// The tests of a program start a server of their own, which is new and holds nothing. They set
+// NoQuarantine, so that the first lock is granted immediately; in a URL it is
+// ?quarantine=off. No other program should: it would grant a lock twice after a server lost its
+// data. (There is no output to compare: the tests of this package do the same.)
+func Example_testing() { //nolint:testableexamples // it needs servers at known places
+	ctx := context.Background()
+	b, err := redlock.Open(ctx, "redlock://127.0.0.1:6379,127.0.0.1:6380,127.0.0.1:6381", redlock.Config{NoQuarantine: true})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer b.Close()
+	locks, err := holdfast.New(b, holdfast.Config{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer locks.Close(ctx)
+	lock, err := locks.Acquire(ctx, "order:123", holdfast.Wait(0))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(lock.Release(ctx))
+}

@@ -52,8 +52,10 @@ type Config struct {
 	// Nobody waits for it meanwhile where the others are enough. Default:
 	// DefaultRequestTimeout. Optional.
 	RequestTimeout time.Duration
-	// NoQuarantine has nodes vote that may have lost data. Then a lock can be granted while
-	// a holder from before still believes in it. Default: false. Optional.
+	// NoQuarantine is for the tests of a program, whose servers were just started and hold
+	// nothing (see the example "Testing"), and for servers that are known to be new. Nodes vote
+	// that may have lost data: after a loss a lock can be granted while a holder from before
+	// still believes in it. Default: false. Optional.
 	NoQuarantine bool
 	// Logger gets what nobody is there to return an error to. Default: none. Optional.
 	Logger *slog.Logger

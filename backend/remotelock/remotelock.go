@@ -63,17 +63,23 @@ type Backend struct {
 
 var _ backend.Backend = (*Backend)(nil)
 
-// Open makes a Backend and asks the server what its backend can do.
+// Open makes a Backend and asks the server what its backend can do. It succeeds where the
+// server answers that it cannot grant locks now, because its store is unavailable or in
+// quarantine, or elects a leader: the calls of the Backend report that, and a
+// holdfast.Client retries them.
 //
 // Errors: *InvalidError for a bad URL, and when the server refuses the credentials;
-// *UnavailableError when it does not answer or its backend is away; ctx's cause.
+// *UnavailableError when the server does not answer; ctx's cause.
 func Open(ctx context.Context, rawURL string, o Options) (*Backend, error) {
 	b, err := New(rawURL, o)
 	if err != nil {
 		return nil, err
 	}
 	ready, err := b.ready(ctx, "open")
-	if err != nil && !errors.Is(err, backend.ErrQuarantine) { // whose end a client may wait for
+	switch {
+	case err == nil:
+	case ready.Capabilities != nil && errors.Is(err, backend.ErrUnavailable): // it may have ended by the first call
+	default:
 		return nil, joinClose(err, b)
 	}
 	if ready.Capabilities == nil {
@@ -91,8 +97,8 @@ func (b *Backend) Quarantined(ctx context.Context) error {
 	return err
 }
 
-// ready asks whether the server's backend can be used, and what it can do. A server whose
-// store is in quarantine says both.
+// ready asks whether the server's backend can be used, and what it can do. A server that
+// grants no locks now reports both.
 func (b *Backend) ready(ctx context.Context, op string) (wire.Health, error) {
 	var ready wire.Health
 	var refusal wire.Problem

@@ -62,11 +62,12 @@ HOLDFAST_TOKEN, which renew and release look at where they get no arguments.`,
 }
 
 func (a *app) acquire(ctx context.Context, name string, opts []holdfast.AcquireOption, o *lockOptions, export bool) error {
-	c, done, err := a.client(ctx, holdfast.Config{Owner: o.owner})
+	c, done, err := a.clientFor(ctx, o, holdfast.Config{Owner: o.owner})
 	if err != nil {
 		return err
 	}
 	defer done()
+	opts = append(opts, o.waits()...) // what is left of the wait
 	surviveUnread()
 	lock, err := c.Acquire(ctx, name, opts...)
 	if err != nil {

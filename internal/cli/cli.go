@@ -208,9 +208,51 @@ func (a *app) open(ctx context.Context) (backend.Backend, error) {
 	return open.URL(ctx, url, open.Options{Logger: a.logger()})
 }
 
+// openWithin retries open while the backend is unavailable and wait has not elapsed. It warns
+// of the first failure. It returns how much of the wait is left.
+func (a *app) openWithin(ctx context.Context, wait time.Duration) (backend.Backend, time.Duration, error) {
+	const firstPause, longestPause = 50 * time.Millisecond, time.Second
+	began := time.Now()
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		b, err := a.open(ctx)
+		left := wait - time.Since(began)
+		switch {
+		case err == nil && pause == firstPause:
+			return b, wait, nil
+		case err == nil:
+			return b, max(left, 0), nil
+		case left <= 0, ctx.Err() != nil, !errors.Is(err, backend.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded):
+			return nil, 0, err
+		case pause == firstPause:
+			a.warn("%v; retrying until --wait has elapsed", err)
+		}
+		select {
+		case <-time.After(min(pause, left)):
+		case <-ctx.Done():
+			return nil, 0, err
+		}
+	}
+}
+
 // client opens the backend. The function closes both.
 func (a *app) client(ctx context.Context, cfg holdfast.Config) (*holdfast.Client, func(), error) {
 	b, err := a.open(ctx)
+	return a.clientOf(ctx, b, err, cfg)
+}
+
+// clientFor is client for a command that takes a lock: with --wait the backend may be
+// unavailable for that long. What is left of the wait is for the lock.
+func (a *app) clientFor(ctx context.Context, o *lockOptions, cfg holdfast.Config) (*holdfast.Client, func(), error) {
+	if o.try || !o.waitGiven || o.wait <= 0 {
+		return a.client(ctx, cfg)
+	}
+	b, left, err := a.openWithin(ctx, o.wait)
+	o.wait = left
+	return a.clientOf(ctx, b, err, cfg)
+}
+
+// clientOf makes the client of a backend, unless err says that there is none.
+func (a *app) clientOf(ctx context.Context, b backend.Backend, err error, cfg holdfast.Config) (*holdfast.Client, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}

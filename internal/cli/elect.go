@@ -76,11 +76,12 @@ func (a *app) elect(ctx context.Context, name string, argv []string, o *lockOpti
 	if err != nil {
 		return err
 	}
-	client, done, err := a.client(ctx, holdfast.Config{TTL: o.ttl, Owner: o.owner})
+	client, done, err := a.clientFor(ctx, o, holdfast.Config{TTL: o.ttl, Owner: o.owner})
 	if err != nil {
 		return err
 	}
 	defer done()
+	opts = append(opts, o.waits()...) // what is left of the wait
 	signals, stop := mindSignals()
 	defer stop()
 	for {

@@ -24,7 +24,7 @@ type lockOptions struct {
 func (o *lockOptions) add(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.DurationVar(&o.ttl, "ttl", 30*time.Second, "how long the lease lives without a renewal")
-	f.DurationVar(&o.wait, "wait", 0, "how long to wait in line (default: as long as it takes)")
+	f.DurationVar(&o.wait, "wait", 0, "how long to wait, in line and for the backend (default: in line as long as it takes)")
 	f.BoolVar(&o.try, "try", false, "do not wait")
 	f.BoolVar(&o.shared, "shared", false, "together with other shared holders, such as readers")
 	f.IntVar(&o.limit, "limit", 1, "how many may hold the lock at once")
@@ -49,12 +49,7 @@ func (o *lockOptions) options() ([]holdfast.AcquireOption, error) {
 	if o.limitGiven { // else those who share the lock are readers, however many
 		opts = append(opts, holdfast.Limit(o.limit))
 	}
-	switch {
-	case o.try:
-		opts = append(opts, holdfast.Wait(0))
-	case o.waitGiven:
-		opts = append(opts, holdfast.Wait(o.wait))
-	}
+	opts = append(opts, o.waits()...)
 	if o.shared {
 		opts = append(opts, holdfast.Shared())
 	}
@@ -71,4 +66,15 @@ func (o *lockOptions) options() ([]holdfast.AcquireOption, error) {
 		opts = append(opts, holdfast.AtMost(o.atMost))
 	}
 	return opts, nil
+}
+
+// waits is the option for how long to wait, where a flag says so.
+func (o *lockOptions) waits() []holdfast.AcquireOption {
+	switch {
+	case o.try:
+		return []holdfast.AcquireOption{holdfast.Wait(0)}
+	case o.waitGiven:
+		return []holdfast.AcquireOption{holdfast.Wait(o.wait)}
+	}
+	return nil
 }

@@ -57,6 +57,6 @@ type Problem struct {
 	Backend   string   `json:"backend,omitempty"`
 	Left      Duration `json:"left,omitzero"`
 	Parameter string   `json:"parameter,omitempty"`
-	// Capabilities of the backend, where GET /readyz refuses for a quarantine.
+	// Capabilities of the backend, where GET /readyz refuses.
 	Capabilities *Capabilities `json:"capabilities,omitempty"`
 }

@@ -1,0 +1,94 @@
+//go:build unix
+
+package cli_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// waiting starts a command that waits for its backend. The function returns its exit status
+// and what it printed.
+func waiting(t *testing.T, cmd *exec.Cmd, stderr io.Writer) func() (int, string) {
+	t.Helper()
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return func() (int, string) {
+		_ = cmd.Wait()
+		return cmd.ProcessState.ExitCode(), out.String()
+	}
+}
+
+// With --wait a server that is started later is waited for: it is a failure for a moment, such
+// as that of a lock. What is left of the wait is for the lock.
+func TestBackendThatComesWithinTheWait(t *testing.T) {
+	t.Parallel()
+	dir, port := testserver.Dir(t), testserver.FreePort(t)
+	addr := fmt.Sprintf("127.0.0.1:%d", port)
+	lines, stderr := io.Pipe()
+	ended := waiting(t, command(t, "holdfast://"+addr, "run", "--wait", "2m", "job", "--", "echo", "done"), stderr)
+	said := make(chan string, 1)
+	go func() {
+		first, _ := bufio.NewReader(lines).ReadString('\n')
+		said <- first
+		_, _ = io.Copy(io.Discard, lines)
+	}()
+	if first := <-said; !strings.Contains(first, "retrying until --wait has elapsed") || !strings.Contains(first, "unavailable") {
+		t.Errorf("it says %q", first)
+	}
+	startServer(t, dir, port)
+	if status, out := ended(); status != 0 || out != "done\n" {
+		t.Errorf("status %d, %q", status, out)
+	}
+	began := time.Now()
+	const wait = 300 * time.Millisecond
+	none := "holdfast://" + fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))
+	if got := run(t, command(t, none, "acquire", "--wait", wait.String(), "job")); got.status != 74 || time.Since(began) < wait {
+		t.Errorf("after %s: %+v", time.Since(began), got)
+	}
+	if got := run(t, command(t, none, "run", "--try", "job", "--", "true")); got.status != 74 || strings.Contains(got.stderr, "retrying") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A command that is started while the servers elect a leader waits for the lock like any other.
+func TestStartedDuringAnElection(t *testing.T) {
+	t.Parallel()
+	c := startTrio(t)
+	url := "holdfast://" + c.addrs[0]
+	before := waiting(t, command(t, url, "run", "--wait", "3m", "early", "--", "echo", "done"), io.Discard)
+	c.nodes[0].Await(time.Minute, func(context.Context) error {
+		if r := c.cluster(0, "init"); r.status != 0 {
+			return fmt.Errorf("%+v", r)
+		}
+		return nil
+	})
+	if status, out := before(); status != 0 || out != "done\n" {
+		t.Errorf("started before the cluster was formed: status %d, %q", status, out)
+	}
+	for i := range c.nodes {
+		c.becomes(i, 0)
+	}
+	c.nodes[1].Kill()
+	c.nodes[2].Kill()
+	without := waiting(t, command(t, url, "run", "--wait", "3m", "late", "--", "echo", "done"), io.Discard)
+	// Started after it, and at its end before the others are back.
+	if got := run(t, command(t, url, "run", "--try", "other", "--", "true")); got.status != 74 {
+		t.Errorf("without a majority: %+v", got)
+	}
+	c.start(1)
+	if status, out := without(); status != 0 || out != "done\n" {
+		t.Errorf("started without a leader: status %d, %q", status, out)
+	}
+}
