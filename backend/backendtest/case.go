@@ -60,6 +60,7 @@ func Cases() []Case {
 		tokenCases(),
 		orderCases(),
 		expiryCases(),
+		loadCases(),
 		identityCases(),
 		repetitionCases(),
 		abandonCases(),

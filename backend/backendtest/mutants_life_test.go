@@ -151,9 +151,40 @@ func lifeMutants() []mutant {
 				return b.EndSession(ctx, id)
 			}}
 		}},
+		{"renews a session when nothing else was asked of the value for a moment", []string{"C4"}, renewsLast},
 		{"stays open", []string{"C13"}, func() *hooks {
 			return &hooks{close: func(backend.Backend) error { return nil }}
 		}},
+	}
+}
+
+// renewsLast lets the renewal of a session wait until its backend value has been at rest for a
+// moment: behind everything else, however much that is.
+func renewsLast() *hooks {
+	const moment = 150 * time.Millisecond
+	var newest sync.Map // when the newest call of a value began
+	return &hooks{
+		acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
+			newest.Store(b, time.Now())
+			return b.Acquire(ctx, r)
+		},
+		release: func(ctx context.Context, b backend.Backend, r backend.ReleaseRequest) error {
+			newest.Store(b, time.Now())
+			return b.Release(ctx, r)
+		},
+		renew: func(ctx context.Context, b backend.Backend, r backend.RenewRequest) (backend.RenewResult, error) {
+			if r.Session == "" || r.Validate(b.Capabilities()) != nil {
+				return b.Renew(ctx, r)
+			}
+			for at, ok := newest.Load(b); ok && time.Since(at.(time.Time)) < moment; at, ok = newest.Load(b) {
+				select {
+				case <-time.After(moment / 10):
+				case <-ctx.Done():
+					return backend.RenewResult{}, &backend.UnavailableError{Backend: "mutant", Op: "renew", Err: context.Cause(ctx)}
+				}
+			}
+			return b.Renew(ctx, r)
+		},
 	}
 }
 
