@@ -106,20 +106,20 @@ func (s *Server) changeCluster(w http.ResponseWriter, r *request) {
 	s.cfg.Logger.LogAttrs(ctx, levelWarn, "cluster", slog.String("action", r.actionName), slog.String("node", change.Name),
 		slog.String("principal", s.principal(r.Request)), slog.Bool("done", err == nil))
 	if err != nil {
-		s.fail(w, r, clusterError(err))
+		s.fail(w, r, s.clusterError(err))
 		return
 	}
 	s.write(w, r, http.StatusOK, c.Status(ctx))
 }
 
-func clusterError(err error) error {
+func (s *Server) clusterError(err error) error {
 	switch {
 	case errors.Is(err, ErrClusterRefused):
 		return &refusal{http.StatusConflict, err}
 	case errors.Is(err, backend.ErrInvalid), errors.Is(err, backend.ErrUnavailable):
 		return err
 	default:
-		return &backend.UnavailableError{Op: "cluster", Err: err}
+		return &backend.UnavailableError{Backend: s.caps.Name, Op: "cluster", Err: err}
 	}
 }
 
@@ -130,7 +130,7 @@ func (s *Server) clusterSnapshot(w http.ResponseWriter, r *request) {
 	switch {
 	case err == nil:
 	case !out.begun:
-		s.fail(w, r, clusterError(err))
+		s.fail(w, r, s.clusterError(err))
 	default:
 		// A snapshot that is cut short must not look like one: the connection breaks.
 		panic(http.ErrAbortHandler) //nolint:forbidigo // it is how net/http is told

@@ -5,11 +5,13 @@ package cli_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,12 +80,9 @@ func (c *trio) becomes(i, status int) {
 	})
 }
 
-// Nodes that wait say so; the commands form a cluster, take a node out of it whose data is gone,
-// and let it in again, while verify plays on it.
-func TestClusterReplacedUnderLoad(t *testing.T) {
-	t.Parallel()
-	c := startTrio(t)
-	c.becomes(0, 74)
+// form has the first node form a cluster, and waits for the others.
+func (c *trio) form() {
+	c.t.Helper()
 	c.nodes[0].Await(time.Minute, func(context.Context) error {
 		if r := c.cluster(0, "init"); r.status != 0 {
 			return fmt.Errorf("%+v", r)
@@ -93,6 +92,69 @@ func TestClusterReplacedUnderLoad(t *testing.T) {
 	for i := range c.nodes {
 		c.becomes(i, 0)
 	}
+}
+
+// offline runs a subcommand on the folder of a node that is stopped.
+func (c *trio) offline(i int, args ...string) result {
+	cmd := command(c.t, "", slices.Concat([]string{"cluster"}, args, c.flags(i))...)
+	cmd.Env = append(cmd.Env, "XDG_STATE_HOME="+c.dir)
+	return run(c.t, cmd)
+}
+
+// What is asked of a cluster is done or refused in words, and a lock that is held stays held: over
+// a restored snapshot, and where one node goes on alone.
+func TestClusterCommands(t *testing.T) {
+	t.Parallel()
+	c := startTrio(t)
+	c.form()
+	want := func(r result, status int, says string) {
+		t.Helper()
+		if r.status != status || !strings.Contains(r.out+r.stderr, says) {
+			t.Errorf("status %d, want %d and %q: %s%s", r.status, status, says, r.out, r.stderr)
+		}
+	}
+	holds := func(i int) {
+		t.Helper()
+		want(run(t, command(t, "holdfast://"+c.addrs[i], "acquire", "kept", "--ttl", "1h", "--wait", "0s")), 75, "kept")
+	}
+	want(run(t, command(t, "holdfast://"+c.addrs[0], "acquire", "kept", "--ttl", "1h")), 0, "")
+	want(c.cluster(0, "promote", "b"), 0, "majority 2") // it has its vote
+	want(c.cluster(0, "add", "d"), 64, "NAME=PEER-URL")
+	want(c.cluster(0, "add", fmt.Sprintf("d=http://127.0.0.1:%d", testserver.FreePort(t))), 0, "learner")
+	want(c.cluster(1, "promote", "d"), 74, "has not started")
+	want(c.cluster(1, "remove", "d"), 0, "majority 2")
+	want(c.cluster(1, "remove", "d"), 1, "d")
+	file := filepath.Join(c.dir, "snapshot.db")
+	want(c.cluster(2, "snapshot", file), 0, file)
+	want(c.cluster(2, "snapshot", file), 1, "exists")
+	want(c.offline(0, "restore", file), 1, "")
+	for _, n := range c.nodes {
+		n.Kill()
+	}
+	want(c.offline(0, "restore", file), 1, "")
+	if err := errors.Join(os.RemoveAll(c.folder(0)), os.RemoveAll(c.folder(1))); err != nil {
+		t.Fatal(err)
+	}
+	want(c.offline(0, "restore", file), 0, "a new cluster of one node")
+	c.start(0)
+	c.becomes(0, 0)
+	holds(0)
+	c.nodes[0].Kill()
+	want(c.offline(2, "reclaim", "--give-up", "a,b"), 64, "--yes")
+	want(c.offline(2, "reclaim", "--give-up", "a", "--yes"), 64, "b")
+	want(c.offline(2, "reclaim", "--give-up", "a,b", "--yes"), 0, "a new cluster of one node")
+	c.start(2)
+	c.becomes(2, 0)
+	holds(2)
+}
+
+// Nodes that wait say so; the commands form a cluster, take a node out of it whose data is gone,
+// and let it in again, while verify plays on it.
+func TestClusterReplacedUnderLoad(t *testing.T) {
+	t.Parallel()
+	c := startTrio(t)
+	c.becomes(0, 74)
+	c.form()
 	if r := c.cluster(1, "init"); r.status != 1 || !strings.Contains(r.stderr, "in a cluster already") {
 		t.Errorf("a second cluster: %+v", r)
 	}

@@ -109,6 +109,9 @@ func (e *Etcd) run(ctx context.Context) error {
 		err = e.settle(ctx)
 	}
 	if err == nil {
+		err = e.learn(ctx) // a node that is killed now knows the others when it starts again
+	}
+	if err == nil {
 		close(e.ready)
 		err = e.mind(ctx)
 	}

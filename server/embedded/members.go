@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -201,8 +202,23 @@ func (e *Etcd) Add(ctx context.Context, name, url string) error {
 			return fmt.Errorf("embedded: %s with %s is a member already: %w", m.Name, strings.Join(m.PeerURLs, " "), ErrRefused)
 		}
 	}
-	_, err = e.add(ctx, c, name, url)
-	return err
+	// etcd adds nobody where a member is down, or has been there for less than five seconds.
+	const enough = 10 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, enough)
+	defer cancel()
+	for {
+		_, err := e.add(ctx, c, name, url)
+		if !errors.Is(err, rpctypes.ErrUnhealthy) {
+			return err
+		}
+		pause := time.NewTimer(askEvery)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return fmt.Errorf("embedded: every member has to be there: %w", err)
+		}
+	}
 }
 
 // Remove takes a node out of the cluster for good: its data is refused from then on, and with

@@ -77,7 +77,7 @@ func (e *Etcd) learn(ctx context.Context) error {
 	// From this node's own data: it must not need a majority.
 	got, err := e.client.Get(ctx, keyBoots, clientv3.WithPrefix(), clientv3.WithSerializable())
 	if err != nil {
-		return nil
+		got = new(clientv3.GetResponse) // what the cluster said of its members is known all the same
 	}
 	for _, kv := range got.Kvs {
 		id := strings.TrimPrefix(string(kv.Key), keyBoots)

@@ -8,12 +8,15 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+
+	"github.com/holdfast-io/holdfast/backend"
 )
 
 // revisionBump is by how much a restore raises the revision, out of which tokens are made: above
@@ -115,7 +118,7 @@ func ReclaimAlone(ctx context.Context, cfg Config, lost []string) error {
 		others := []string{}
 		if rec != nil {
 			if rec.Name != cfg.Name {
-				return invalid("name", cfg.Name, "the node's, "+rec.Name)
+				return &backend.InvalidError{Field: "name", Value: strconv.Quote(cfg.Name), Bound: "the node's, " + rec.Name}
 			}
 			for _, m := range rec.Members {
 				if m.ID != rec.Member {
@@ -126,7 +129,7 @@ func ReclaimAlone(ctx context.Context, cfg Config, lost []string) error {
 		slices.Sort(others)
 		given := slices.Sorted(slices.Values(lost))
 		if !slices.Equal(others, given) {
-			return invalid("give-up", strings.Join(given, ","), "all other members, as this node knows them: "+strings.Join(others, ","))
+			return &backend.InvalidError{Field: "give-up", Value: strconv.Quote(strings.Join(given, ",")), Bound: "all other members, as this node knows them: " + strings.Join(others, ",")}
 		}
 		return reclaim(ctx, cfg)
 	})
