@@ -66,7 +66,8 @@ It harms nothing: all locks are under a random prefix, the rate is bounded (--ra
 are in the workers and in relays before them, and everything is given back. The report
 says what was not tested. With --local-cluster it starts servers of its own, with the
 programs of this machine, and stops and crashes those too, where there are several also
-in turn, until none is left.
+in turn, until none is left. Of "--local-cluster holdfast", three nodes, one at a time is
+stopped, killed, or loses its data: then it is removed from the cluster and joins it again.
 
 --report writes to a file, by its extension: .jsonl the history, which "verify check"
 judges again; .json the verdict; .xml the verdict as JUnit; .html the verdict with a

@@ -36,19 +36,30 @@ var errServerEnded = errors.New("the server ended")
 // what they wrote to the disk, in a folder that goes with them.
 type cluster struct {
 	url      string
+	each     []string // the URL of each worker in turn; empty: url is that of all
 	dir      string
 	programs map[string][]string // see Config.Programs
 	members  []*member
 	account  string // whom the servers run as where this process is root's, which they refuse
+	// form makes a cluster of servers that were started. Optional.
+	form func(context.Context) error
+	// replace puts back a member that has lost its data, as an operator does. Optional: where
+	// it is nil no member loses its data.
+	replace func(context.Context, *member) error
+	// apart: no two servers may be away at the same time.
+	apart bool
 }
 
 // member is one server.
 type member struct {
 	name string // of the program, for people
 	argv []string
+	env  []string // beside that of this process
 	addr string
 	url  string // of this server as a backend of its own; empty: that it listens will do
 	cred *syscall.Credential
+	node string // its name in a cluster whose members have names
+	data string // the folder that is deleted when it loses its data
 	// trace is for how long what the server had under way when it crashed may hold up others.
 	trace time.Duration
 	mu    sync.Mutex
@@ -76,6 +87,9 @@ func startCluster(ctx context.Context, kind string, programs map[string][]string
 		if err == nil && c.oneByOne(kind) {
 			err = m.ready(ctx)
 		}
+	}
+	if err == nil && c.form != nil {
+		err = c.form(ctx)
 	}
 	for _, m := range c.members {
 		if err == nil {
@@ -209,6 +223,7 @@ func (m *member) start() error {
 	said := &tail{}
 	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = said, said, sysProcAttr()
 	cmd.SysProcAttr.Credential = m.cred
+	cmd.Env = append(os.Environ(), m.env...)
 	gone := make(chan struct{})
 	started := make(chan error, 1)
 	go func() {
@@ -252,6 +267,20 @@ func (m *member) ready(ctx context.Context) error {
 			return fmt.Errorf("verify: %s does not serve: %w: %s", m.name, err, said.text())
 		}
 	}
+}
+
+// ended is closed when the process of the server is gone.
+func (m *member) ended() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.gone
+}
+
+// last is the end of what the server wrote.
+func (m *member) last() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.said.text()
 }
 
 // serves asks the server for a lock, where it is a backend by itself: many listen long

@@ -19,8 +19,10 @@ type Config struct {
 	URL string
 	// Cluster starts servers for the run, which it stops and crashes then: one of
 	// [Clusters]. They have on disk what they answered, or a majority has: three of etcd,
-	// ZooKeeper or Consul, five for redlock, one of the others. The programs have to be on
-	// this machine. Optional.
+	// ZooKeeper, Consul or Holdfast, five for redlock, one of the others. The servers of
+	// Holdfast are hurt one at a time, and lose their data too: a node whose folder is deleted
+	// is removed from the cluster and joins it again. The programs have to be on this machine.
+	// Optional.
 	Cluster string
 	// Servers are started already: the run hurts them as those of Cluster, and leaves them
 	// whole. Optional.

@@ -230,6 +230,8 @@ func (r *run) hurtServer(ctx context.Context, f planned) {
 		hurt[0].crash()
 		pause(ctx, r.ttl/4)
 		err = hurt[0].revive(context.WithoutCancel(ctx))
+	case faultServerWiped:
+		err = r.servers.wipe(context.WithoutCancel(ctx), hurt[0])
 	case faultServersTurn:
 		stopInTurn(ctx, hurt, f)
 	}
@@ -241,7 +243,7 @@ func (r *run) hurtServer(ctx context.Context, f planned) {
 	if err != nil {
 		r.fail(err)
 	}
-	if f.fault == faultServerCrash {
+	if f.fault == faultServerCrash || f.fault == faultServerWiped {
 		pause(context.WithoutCancel(ctx), hurt[0].trace)
 	}
 	r.tell(history.Event{Kind: history.KindHeal, Text: text})

@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // kinds are the clusters that can be started, each with what adds its members. Every
@@ -33,7 +32,7 @@ func kinds() map[string]func(context.Context, *cluster) error {
 		"postgres+advisory": func(ctx context.Context, c *cluster) error { return c.postgres(ctx, "postgres+advisory") },
 		"mysql+getlock":     func(ctx context.Context, c *cluster) error { return c.mariaDB(ctx, "mysql+getlock") },
 		"kubernetes":        func(_ context.Context, c *cluster) error { return c.kubernetes() },
-		"holdfast":          func(_ context.Context, c *cluster) error { return c.holdfast() },
+		"holdfast":          func(_ context.Context, c *cluster) error { return c.holdfast() }, // see nodes.go
 	}
 }
 
@@ -254,20 +253,4 @@ users:
 		"--secure-port="+port(addrs[0]), "--cert-dir="+certs, "--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file="+key, "--service-account-signing-key-file="+key, "--service-cluster-ip-range=10.0.0.0/24",
 		"--authorization-mode=RBAC", "--token-auth-file="+tokens, "--endpoint-reconciler-type=none")
-}
-
-// holdfast is our own server, on the etcd that it brings. The places of those who waited at
-// it when it crashed stay in line for a while.
-func (c *cluster) holdfast() error {
-	const places = 15 * time.Second // server.Config.PlaceTTL
-	addrs, err := freeAddrs(1)
-	if err != nil {
-		return err
-	}
-	c.url = "holdfast://" + addrs[0]
-	if err := c.add("holdfast", addrs[0], c.url, "serve", "--listen", addrs[0], "--data-dir", filepath.Join(c.dir, "data")); err != nil {
-		return err
-	}
-	c.members[0].trace = places
-	return nil
 }

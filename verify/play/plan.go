@@ -83,12 +83,14 @@ const (
 	faultServerCrash fault = "server crashed"
 	// One after the other is stopped, until none is left, and they go on in another order.
 	faultServersTurn fault = "servers stopped in turn"
+	// A server is killed, its data deleted, and it is put back as an operator does it.
+	faultServerWiped fault = "server wiped"
 )
 
 // harmful faults last longer than a lease: who holds a lock loses it.
 func (f fault) harmful() bool {
 	switch f { //nolint:exhaustive // the others are short
-	case faultFreeze, faultKill, faultHold, faultHoldReplies, faultCut, faultCutReplies, faultServerStop, faultServerCrash, faultServersTurn:
+	case faultFreeze, faultKill, faultHold, faultHoldReplies, faultCut, faultCutReplies, faultServerStop, faultServerCrash, faultServersTurn, faultServerWiped:
 		return true
 	}
 	return false
@@ -96,7 +98,11 @@ func (f fault) harmful() bool {
 
 // ofServers faults are of the servers that the run started.
 func (f fault) ofServers() bool {
-	return f == faultServerStop || f == faultServerCrash || f == faultServersTurn
+	switch f { //nolint:exhaustive // the others are of workers
+	case faultServerStop, faultServerCrash, faultServersTurn, faultServerWiped:
+		return true
+	}
+	return false
 }
 
 // abilities is what faults there can be.
@@ -106,6 +112,8 @@ type abilities struct {
 	link      bool // a wrapper around a backend in this process
 	tied      bool // leases end when a connection breaks: none is broken before its lease is over
 	servers   int  // that the run started
+	apart     bool // no two of them are away at the same time
+	wipe      bool // one of them can lose its data
 }
 
 // breaks reports whether a fault ends what holders have, unless it is healed only when that
@@ -140,12 +148,15 @@ func (a abilities) faults(p Profile) []fault {
 	if a.servers > 0 && !a.tied {
 		all = append(all, faultServerCrash)
 	}
-	if a.servers > 2 {
+	if a.servers > 2 && !a.apart {
 		all = append(all, faultServersTurn)
+	}
+	if a.wipe {
+		all = append(all, faultServerWiped)
 	}
 	if p == Gentle {
 		all = slices.DeleteFunc(all, func(f fault) bool {
-			return f == faultKill || f == faultFreeze || f == faultServerCrash || f == faultServersTurn || a.breaks(f)
+			return f == faultKill || f == faultFreeze || f.ofServers() && f != faultServerStop || a.breaks(f)
 		})
 	}
 	return all

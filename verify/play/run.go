@@ -196,15 +196,20 @@ func (r *run) relay(ctx context.Context) error {
 	r.able.processes = !inProcess(r.cfg.URL)
 	r.able.link = !r.able.processes
 	r.able.tied = r.caps.Tied
-	e, ok := parseEndpoints(r.cfg.URL)
-	r.able.relay = ok
+	_, r.able.relay = parseEndpoints(r.cfg.URL)
+	each := []string{r.cfg.URL}
 	if r.servers != nil {
-		r.able.servers = len(r.servers.members)
+		r.able.servers, r.able.apart, r.able.wipe = len(r.servers.members), r.servers.apart, r.servers.replace != nil
+		if len(r.servers.each) > 0 {
+			each = r.servers.each
+		}
 	}
 	r.notTested = r.untested()
-	for range r.measure.workers {
+	for n := range r.measure.workers {
+		url := each[n%len(each)]
+		e, ok := parseEndpoints(url)
 		if !ok {
-			r.urls = append(r.urls, r.cfg.URL)
+			r.urls = append(r.urls, url)
 			continue
 		}
 		var hosts []string
@@ -227,7 +232,10 @@ func (r *run) relay(ctx context.Context) error {
 // untested is what a run on this backend leaves out.
 func (r *run) untested() []string {
 	servers := "restarts, lost data, fail-over and full disks of the backend's servers: they are not ours to hurt"
-	if r.able.servers > 0 {
+	switch {
+	case r.able.wipe:
+		servers = "lost data of more than one server at a time, and full disks of the servers"
+	case r.able.servers > 0:
 		servers = "lost data and full disks of the servers"
 	}
 	out := []string{

@@ -1,0 +1,137 @@
+//go:build unix
+
+package play
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// holdfast is three nodes of our own server, on the etcd that each of them brings. The workers
+// use one node each, in turn: what one node grants the others must know. A waiter's place
+// stays in the queue for a while when the node crashes at which it waited.
+func (c *cluster) holdfast() error {
+	const (
+		n      = 3
+		places = 15 * time.Second // server.Config.PlaceTTL
+	)
+	addrs, err := freeAddrs(2 * n)
+	if err != nil {
+		return err
+	}
+	var list []string
+	for i := range n {
+		list = append(list, fmt.Sprintf("n%d=http://%s", i+1, addrs[n+i]))
+	}
+	for i, addr := range addrs[:n] {
+		node := fmt.Sprintf("n%d", i+1)
+		data := filepath.Join(c.dir, node)
+		err := c.add("holdfast", addr, "holdfast://"+addr,
+			"serve", "--listen", addr, "--data-dir", data, "--name", node, "--cluster", strings.Join(list, ","))
+		if err != nil {
+			return err
+		}
+		m := c.members[i]
+		m.node, m.data, m.trace = node, data, places
+		m.env = []string{"XDG_STATE_HOME=" + c.dir} // the certificates of the peers end with the run
+		c.each = append(c.each, m.url)
+	}
+	c.url = c.each[0]
+	c.apart, c.form, c.replace = true, c.formNodes, c.replaceNode
+	return nil
+}
+
+// formNodes makes a cluster of nodes that wait with empty folders. The command is refused until
+// all of them answer.
+func (c *cluster) formNodes(ctx context.Context) error {
+	if err := c.manage(ctx, c.members[0], "init"); err != nil {
+		return err
+	}
+	return c.whole(ctx)
+}
+
+// whole waits until every node reports that all members run and have their votes. A node that
+// is lost before that may take the majority with it.
+func (c *cluster) whole(ctx context.Context) error {
+	for _, m := range c.members {
+		if err := c.manage(ctx, m, "status"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wipe takes the data of a member: it is killed, its folder deleted, and it is put back.
+func (c *cluster) wipe(ctx context.Context, m *member) error {
+	if err := c.whole(ctx); err != nil {
+		return err
+	}
+	m.crash()
+	if err := os.RemoveAll(m.data); err != nil {
+		return fmt.Errorf("verify: delete the data of a server: %w", err)
+	}
+	return c.replace(ctx, m)
+}
+
+// replaceNode does what docs/operations.md says of a node whose disk is lost. Before that the
+// node is started with its empty folder, as a supervisor does by itself: it must be refused,
+// or wait.
+func (c *cluster) replaceNode(ctx context.Context, m *member) error {
+	const supervised = 10 * time.Second
+	if err := m.start(); err != nil {
+		return err
+	}
+	select {
+	case <-m.ended():
+	case <-time.After(supervised):
+		if m.serves(ctx) == nil {
+			return fmt.Errorf("verify: %s grants locks with an empty folder, and was not let into the cluster again", m.node)
+		}
+		m.crash()
+	}
+	other := c.members[(slices.Index(c.members, m)+1)%len(c.members)]
+	if err := c.manage(ctx, other, "remove", m.node); err != nil {
+		return err
+	}
+	if err := m.revive(ctx); err != nil {
+		return err
+	}
+	return c.whole(ctx)
+}
+
+// manage runs a subcommand of "holdfast cluster" on a node until it succeeds. It fails for a
+// while after a start or the loss of the leader.
+func (c *cluster) manage(ctx context.Context, on *member, args ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, serverStart)
+	defer cancel()
+	argv, err := c.program("holdfast")
+	if err != nil {
+		return err
+	}
+	argv = slices.Concat(argv, []string{"cluster"}, args, []string{"--backend", on.url})
+	for {
+		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // this program itself
+		cmd.Dir, cmd.SysProcAttr = c.dir, sysProcAttr()
+		cmd.Env = append(os.Environ(), on.env...)
+		out, err := cmd.CombinedOutput()
+		if err == nil || args[0] == "remove" && bytes.Contains(out, []byte("there is no member")) { // the reply before was lost
+			return nil
+		}
+		select {
+		case <-on.ended():
+			return fmt.Errorf("verify: %s: %w: %s", on.node, errServerEnded, on.last())
+		default:
+		}
+		if !pause(ctx, 200*time.Millisecond) {
+			return errors.Join(fmt.Errorf("verify: holdfast cluster %s on %s: %w: %.500s", strings.Join(args, " "), on.node, err, out), context.Cause(ctx))
+		}
+	}
+}
