@@ -199,6 +199,16 @@ func (w *waiter) tell(v verdict) {
 	}
 }
 
+// see tells the waiter what the record says of it.
+func (w *waiter) see(r *record, byTimer bool) {
+	switch i := r.find(w.lease); {
+	case i < 0:
+		w.tell(verdict{err: backend.ErrLost})
+	case r.Line[i].Token > 0:
+		w.tell(verdict{entry: r.Line[i], byTimer: byTimer})
+	}
+}
+
 // safety is when the lock is read though nothing was told.
 const safety = 30 * time.Second
 
@@ -234,20 +244,16 @@ func (b *Backend) queue(at string, w *waiter) func() {
 		m.waiters[at] = make(map[*waiter]struct{})
 	}
 	m.waiters[at][w] = struct{}{}
-	var losses []func()
 	s := m.objects[at]
 	switch {
 	case s == nil:
 		w.tell(verdict{err: backend.ErrLost})
-	case s.record != nil:
-		losses = m.tell(at, s.record, false)
+	case s.record != nil: // the others were told of it when it was learnt
+		w.see(s.record, false)
 	}
 	wait, due := m.due(at, s)
 	foreign := s != nil && s.record != nil && s.record.foreign
 	m.mu.Unlock()
-	for _, f := range losses {
-		f()
-	}
 	if due {
 		b.background(func() { b.tidy(s.lock, wait) })
 	}
@@ -266,6 +272,11 @@ func (b *Backend) queue(at string, w *waiter) func() {
 
 // look reads the lock and tells who waits for it here, as found by a timer.
 func (a *acquisition) look(ctx context.Context) {
+	free, err := a.b.slot(ctx, nil)
+	defer free()
+	if err != nil {
+		return // again in a while
+	}
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
 	o, err := a.b.rest.get(ctx, a.at)

@@ -12,6 +12,21 @@ type clock struct {
 	mu     sync.Mutex
 	at     time.Time // when it was seen, by the local monotonic clock
 	server time.Time // what it was then
+	answer time.Time // when the newest answer came, by the local monotonic clock
+}
+
+// answered takes note of an answer that has come just now.
+func (c *clock) answered() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.answer = time.Now()
+}
+
+// silence is for how long no answer has come.
+func (c *clock) silence() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Since(c.answer)
 }
 
 // saw takes note of the Date of an answer that has come just now.

@@ -28,11 +28,13 @@
 //
 // A lock's Lease says in an annotation who is out and who waits, in order. Every change is
 // one write of it, on condition that nobody has written in between (resourceVersion): who
-// gives a lock back writes the next one in as its holder with the same write. What
-// several callers of one process want of one lock travels together. Each process watches
-// the Leases of this package in the namespace: the hand-over is one event. The watch is
-// found dead when it does not tell of the process's own renewals. Every half minute a
-// waiter reads its lock, lest something was lost.
+// gives a lock back writes the next one in as its holder with the same write. What several
+// callers of one process want of one lock travels together. A process has at most 32
+// changes of locks and reads of them under way, and its renewals are sent beside those: an
+// API server that is sent a thousand requests at the same time answers no renewal in time.
+// Each process watches the Leases of this package in the namespace: the hand-over is one
+// event. The watch is found dead when it is silent and has not told of the process's own
+// renewals. Every half minute a waiter reads its lock, lest something was lost.
 //
 // The token is made of the resourceVersion that the granting write replaces, times 1024,
 // and of its place among the grants of that write. Resource versions are the store's

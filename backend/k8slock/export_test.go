@@ -2,6 +2,9 @@ package k8slock
 
 import "time"
 
+// RecordsAtOnce is how many requests about locks a value has under way at most.
+const RecordsAtOnce = recordsAtOnce
+
 // OpenInPod is Open in a pod, whose service account is in the folder.
 func OpenInPod(folder, host, port string) (*Backend, error) {
 	c, err := inCluster(folder, host, port)

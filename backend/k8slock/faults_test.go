@@ -27,6 +27,7 @@ func TestFaults(t *testing.T) {
 		"deaf-watch": deafWatch, "deaf-observer": deafObserver, "broken-watch": brokenWatch, "conflicts": conflicts, "requests": requests, "refused": refused, "full-line": fullLine,
 		"names": names, "garbage": garbage, "unused": unused, "dead-to-the-hasty": deadToTheHasty,
 		"forgotten-writes": forgottenWrites, "strange-session": strangeSession,
+		"many-at-once": manyAtOnce,
 	} {
 		server.Namespace(name)
 		t.Run(name, func(t *testing.T) {

@@ -22,6 +22,8 @@ type change struct {
 	apply func(*record) bool
 	// creates says that the object is made where there is none.
 	creates bool
+	// pressing: a renewal waits for it. It comes before those that wait, and needs no slot.
+	pressing bool
 	// done is closed when it has happened, or err says why not.
 	done chan struct{}
 	err  error
@@ -34,6 +36,8 @@ type change struct {
 type flight struct {
 	queue   []*change
 	running bool
+	flying  int           // how many of the queue, from the first, are on their way
+	hurry   chan struct{} // capacity 1: a pressing change has come
 	// doubt: a write of ours may still be on its way. What it is based on has to go.
 	doubt bool
 	// settling: settle ends the doubt, if nothing else does before.
@@ -50,10 +54,18 @@ func (b *Backend) do(ctx context.Context, lock string, c *change) error {
 	}
 	f, ok := b.flights[lock]
 	if !ok {
-		f = &flight{}
+		f = &flight{hurry: make(chan struct{}, 1)}
 		b.flights[lock] = f
 	}
-	f.queue = append(f.queue, c)
+	if c.pressing {
+		f.queue = slices.Insert(f.queue, f.flying, c)
+		select {
+		case f.hurry <- struct{}{}:
+		default: // it has been told
+		}
+	} else {
+		f.queue = append(f.queue, c)
+	}
 	if !f.running {
 		f.running = true
 		b.work.Go(func() { b.fly(lock, f) })
@@ -78,7 +90,7 @@ func (b *Backend) do(ctx context.Context, lock string, c *change) error {
 	return &unsentError{context.Cause(ctx)}
 }
 
-// unsentError is the end of a caller's context before anything was sent.
+// unsentError is the end of a caller's context, or patience, before anything was sent.
 type unsentError struct{ cause error }
 
 func (e *unsentError) Error() string { return e.cause.Error() }
@@ -89,30 +101,74 @@ const maxBatch = 256
 
 // fly makes changes until there are none. There is one for each lock.
 func (b *Backend) fly(lock string, f *flight) {
-	for {
+	for b.isAsked(lock, f) {
+		free, err := b.slot(b.base, f.hurry)
 		b.mu.Lock()
-		batch := f.batch()
-		if len(batch) == 0 {
-			f.running = false
-			switch {
-			case !f.doubt:
-				delete(b.flights, lock)
-			case !f.settling && !b.closed:
-				f.settling = true
-				b.work.Go(func() { b.settle(lock, f) })
-			}
-			b.mu.Unlock()
-			return
+		batch := f.batch() // with those who have come meanwhile
+		f.flying = len(batch)
+		select {
+		case <-f.hurry: // what presses is in the batch
+		default:
 		}
 		b.mu.Unlock()
-		n, err := b.land(lock, f, batch)
+		n := len(batch)
+		if err == nil && n > 0 {
+			n, err = b.land(lock, f, batch)
+		}
+		free()
 		b.mu.Lock()
 		for _, c := range batch[:n] {
 			c.err = err
 			close(c.done)
 		}
-		f.queue = f.queue[n:]
+		f.queue, f.flying = f.queue[n:], 0
 		b.mu.Unlock()
+	}
+}
+
+// isAsked reports whether there are changes to be made, and otherwise ends the flight.
+func (b *Backend) isAsked(lock string, f *flight) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(f.batch()) > 0 {
+		return true
+	}
+	f.running = false
+	switch {
+	case !f.doubt:
+		delete(b.flights, lock)
+	case !f.settling && !b.closed:
+		f.settling = true
+		b.work.Go(func() { b.settle(lock, f) })
+	}
+	return false
+}
+
+var errSilent = errors.New("the API server does not answer the requests before it")
+
+// slot waits until fewer than recordsAtOnce things about locks are under way here, or until
+// hurry says that this one cannot wait. The caller calls the function that it returns when it is
+// done. Errors: *unsentError where no answer has come for as long as a request may take; ctx's
+// cause.
+func (b *Backend) slot(ctx context.Context, hurry <-chan struct{}) (func(), error) {
+	free := func() { <-b.slots }
+	none := func() {}
+	timer := time.NewTimer(attempt)
+	defer timer.Stop()
+	for {
+		select {
+		case b.slots <- struct{}{}:
+			return free, nil
+		case <-hurry:
+			return none, nil
+		case <-timer.C:
+			if b.rest.clock.silence() >= attempt {
+				return none, &unsentError{errSilent}
+			}
+			timer.Reset(attempt)
+		case <-ctx.Done():
+			return none, context.Cause(ctx)
+		}
 	}
 }
 

@@ -57,6 +57,11 @@ func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, e
 	if ctx.Err() != nil {
 		return backend.LockInfo{}, context.Cause(ctx)
 	}
+	free, err := b.slot(ctx, nil)
+	defer free()
+	if err != nil {
+		return backend.LockInfo{}, b.fail(ctx, opInspect, err, false)
+	}
 	asking, done := context.WithTimeout(ctx, attempt)
 	defer done()
 	o, err := b.rest.get(asking, objectName(lock))
@@ -104,6 +109,11 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	defer cancel()
 	if ctx.Err() != nil {
 		return backend.ListPage{}, context.Cause(ctx)
+	}
+	free, err := b.slot(ctx, nil)
+	defer free()
+	if err != nil {
+		return backend.ListPage{}, b.fail(ctx, opList, err, false)
 	}
 	asking, done := context.WithTimeout(ctx, attempt)
 	defer done()

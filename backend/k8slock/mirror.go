@@ -1,6 +1,7 @@
 package k8slock
 
 import (
+	"encoding/json"
 	"slices"
 	"sync"
 	"time"
@@ -16,6 +17,9 @@ type mirror struct {
 	objects map[string]*seen
 	waiters map[string]map[*waiter]struct{} // by the name of the lock's object
 	held    map[string]map[backend.LeaseID]*session
+	// sessions are those whose objects are known, and ends counts those that were known.
+	sessions map[backend.SessionID]struct{}
+	ends     uint64
 }
 
 // seen is an object as it was seen last.
@@ -24,7 +28,11 @@ type seen struct {
 	at      time.Time // when this version was first seen, by the local clock
 	session *sessionState
 	lock    string
-	record  *record // of a lock; nil: it cannot be read
+	record  *record // of a lock; nil: it cannot be read. It is not changed.
+	// Of the record: stalled is what it says, once judged; familiar is mirror.ends + 1 of when all
+	// sessions in it were known. A thousand waiters of one line ask for both.
+	judged, stalled bool
+	familiar        uint64
 	// foreign is the spec with which client-go's holder was seen, since.
 	foreign spec
 	since   time.Time
@@ -34,6 +42,16 @@ func (m *mirror) init() {
 	m.objects = make(map[string]*seen)
 	m.waiters = make(map[string]map[*waiter]struct{})
 	m.held = make(map[string]map[backend.LeaseID]*session)
+	m.sessions = make(map[backend.SessionID]struct{})
+}
+
+// forget takes an object away. m.mu is held.
+func (m *mirror) forget(at string) {
+	if s := m.objects[at]; s != nil && s.session != nil {
+		delete(m.sessions, s.session.ID)
+		m.ends++
+	}
+	delete(m.objects, at)
 }
 
 // known is the newest version that was seen; nil: none. It is not to be changed.
@@ -109,6 +127,10 @@ func margin(ttl time.Duration) time.Duration { return ttl/64 + 50*time.Milliseco
 func (b *Backend) learn(o *object) {
 	m := &b.mirror
 	at := o.Metadata.Name
+	if m.version(at) >= o.version() {
+		return
+	}
+	s := read(o) // which takes long for a long line: not while renewals wait for m.mu
 	var losses []func()
 	m.mu.Lock()
 	old := m.objects[at]
@@ -116,23 +138,23 @@ func (b *Backend) learn(o *object) {
 		m.mu.Unlock()
 		return
 	}
-	s := &seen{object: o, at: time.Now()}
+	if s.session == nil {
+		m.forget(at)
+	}
 	m.objects[at] = s
+	s.at = time.Now()
 	s.foreign, s.since = o.Spec, s.at
 	if old != nil && sameHolder(&old.object.Spec, &o.Spec) {
 		s.since = old.since
 	}
 	schedule := false
-	if state, ok := readSession(o); ok {
-		s.session = &state
+	switch {
+	case s.session != nil:
+		m.sessions[s.session.ID] = struct{}{}
 		schedule = true
-	} else if lock, ok := nameOf(o); ok {
-		s.lock = lock
-		s.record, _ = open(lock, o) // what cannot be read is told by who asks for it
-		if s.record != nil {
-			losses = m.tell(at, s.record, false)
-			schedule = s.record.foreign
-		}
+	case s.record != nil:
+		losses = m.tell(at, s.record, false)
+		schedule = s.record.foreign
 	}
 	wait, due := m.due(at, s)
 	m.mu.Unlock()
@@ -147,6 +169,28 @@ func (b *Backend) learn(o *object) {
 	}
 }
 
+// read reads an object: a session, a lock, or neither.
+func read(o *object) *seen {
+	s := &seen{object: o}
+	if state, ok := readSession(o); ok {
+		s.session = &state
+		return s
+	}
+	var st state
+	if o.Metadata.Labels[kindLabel] != kindLock {
+		return s
+	}
+	switch err := json.Unmarshal([]byte(o.Metadata.Annotations[stateKey]), &st); {
+	case err != nil: // who asks for the lock is told
+		if lock, ok := nameOf(o); ok {
+			s.lock = lock
+		}
+	case objectName(st.Name) == o.Metadata.Name:
+		s.lock, s.record = st.Name, st.of(o)
+	}
+	return s
+}
+
 // due reports whether who waits here has to write the lock for it to go on, and when. What
 // is one for all is for the process of the first in line; the others do it in case that
 // one does not. m.mu is held.
@@ -154,10 +198,13 @@ func (m *mirror) due(at string, s *seen) (time.Duration, bool) {
 	if s == nil || s.record == nil || len(m.waiters[at]) == 0 {
 		return 0, false
 	}
-	if m.strangers(s.record) {
+	if m.strangers(s) {
 		return 0, true
 	}
-	if !s.record.stalled() {
+	if !s.judged {
+		s.judged, s.stalled = true, s.record.stalled()
+	}
+	if !s.stalled {
 		return 0, false
 	}
 	first := s.record.first()
@@ -169,13 +216,18 @@ func (m *mirror) due(at string, s *seen) (time.Duration, bool) {
 	return later(), true
 }
 
-// strangers reports whether the line has sessions that nobody has told of. m.mu is held.
-func (m *mirror) strangers(r *record) bool {
-	for _, e := range r.Line {
-		if m.objects[sessionName(e.Session)] == nil {
+// strangers reports whether the line of a lock has sessions that nobody has told of. m.mu is
+// held.
+func (m *mirror) strangers(s *seen) bool {
+	if s.familiar == m.ends+1 {
+		return false
+	}
+	for _, e := range s.record.Line {
+		if _, ok := m.sessions[e.Session]; !ok {
 			return true
 		}
 	}
+	s.familiar = m.ends + 1
 	return false
 }
 
@@ -255,7 +307,7 @@ func (b *Backend) absent(at string, version uint64) {
 		m.mu.Unlock()
 		return
 	}
-	delete(m.objects, at)
+	m.forget(at)
 	var losses []func()
 	if s.record != nil {
 		losses = m.tell(at, &record{}, false)

@@ -41,7 +41,7 @@ func (s *session) present(ctx context.Context, ttl time.Duration) error {
 		if pressing {
 			within = ctx
 		}
-		c := &change{apply: func(r *record) bool { r.changed = r.changed || r.out() > 0; return false }}
+		c := &change{pressing: pressing, apply: func(r *record) bool { r.changed = r.changed || r.out() > 0; return false }}
 		if err := s.b.do(within, l.lock, c); err != nil && pressing {
 			return err
 		}

@@ -92,24 +92,29 @@ const (
 
 // open reads the state of a lock's object.
 func open(lock string, o *object) (*record, error) {
-	r := &record{object: o}
+	var st state
 	if text, ok := o.Metadata.Annotations[stateKey]; ok {
-		if err := json.Unmarshal([]byte(text), &r.state); err != nil {
+		if err := json.Unmarshal([]byte(text), &st); err != nil {
 			return nil, fmt.Errorf("the annotation %s of Lease %q: %w", stateKey, o.Metadata.Name, err)
 		}
-		if r.Name != lock {
-			return nil, fmt.Errorf("object %q is of lock %q", o.Metadata.Name, r.Name)
+		if st.Name != lock {
+			return nil, fmt.Errorf("object %q is of lock %q", o.Metadata.Name, st.Name)
 		}
 	}
-	r.Name = lock
-	r.Line = slices.Clone(r.Line)
+	st.Name = lock
+	return st.of(o), nil
+}
+
+// of is the record of the state that the object has.
+func (s state) of(o *object) *record {
+	r := &record{state: s, object: o}
 	if holder := o.Spec.HolderIdentity; holder != r.Identity {
 		// client-go took the lock, and may have given it back since.
 		r.foreign = holder != ""
 		r.drop(func(e entry) bool { return e.Token > 0 })
 		r.Identity = ""
 	}
-	return r, nil
+	return r
 }
 
 // nameOf is the lock that an object is of. The second result is false for what is none.

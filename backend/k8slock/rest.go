@@ -211,6 +211,7 @@ func (r *rest) send(ctx context.Context, method, path string, in any) (io.ReadCl
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", method, bare(err))
 	}
+	r.clock.answered()
 	r.clock.saw(res.Header.Get("Date"))
 	if res.StatusCode < http.StatusMultipleChoices {
 		return res.Body, nil

@@ -387,7 +387,7 @@ func (b *Backend) gone(id backend.SessionID) {
 	b.mu.Unlock()
 	m := &b.mirror
 	m.mu.Lock()
-	delete(m.objects, sessionName(id))
+	m.forget(sessionName(id))
 	type lock struct {
 		name string
 		wait time.Duration
@@ -460,7 +460,7 @@ func (b *Backend) untidy(lock string) bool {
 	m.mu.Lock()
 	seen := m.objects[objectName(lock)]
 	known := seen != nil && seen.record != nil
-	strange := known && m.strangers(seen.record)
+	strange := known && m.strangers(seen)
 	m.mu.Unlock()
 	if !known {
 		return false

@@ -24,6 +24,7 @@ type stream struct {
 	tried  chan struct{}      // closed, and made anew, with each attempt that failed
 	again  context.CancelFunc // ends the watch under way
 	begun  time.Time          // when the watch under way began
+	heard  time.Time          // when it told of something last
 	number int                // of watches
 }
 
@@ -172,7 +173,7 @@ func (b *Backend) heard(kind string, raw json.RawMessage) (string, error) {
 		b.absent(o.Metadata.Name, o.version())
 	}
 	b.stream.mu.Lock()
-	b.stream.at = max(b.stream.at, o.version())
+	b.stream.at, b.stream.heard = max(b.stream.at, o.version()), time.Now()
 	b.stream.mu.Unlock()
 	return o.Metadata.ResourceVersion, nil
 }
@@ -219,12 +220,13 @@ func (b *Backend) relist() (string, error) {
 }
 
 // checkStream sees that the watch has told of a write of this process that was made a
-// while ago, and begins again where it did not: a connection can be dead and not say so.
+// while ago, and begins again where it did not: a connection can be dead and not say so. One
+// that tells of other things is late: to begin again would make it later.
 func (b *Backend) checkStream(version uint64) {
 	st := &b.stream
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if st.at < version && st.again != nil && time.Since(st.begun) > young {
+	if st.at < version && st.again != nil && time.Since(st.begun) > young && time.Since(st.heard) > young {
 		st.again()
 	}
 }
@@ -303,7 +305,13 @@ func (b *Backend) endOver() time.Duration {
 		b.background(func() { b.sweep(unused) })
 	}
 	for _, s := range over {
-		b.background(func() { b.bury(s) })
+		b.background(func() {
+			free, err := b.slot(b.base, nil)
+			defer free()
+			if err == nil {
+				b.bury(s)
+			}
+		})
 	}
 	for _, lock := range locks {
 		b.background(func() { b.tidy(lock, 0) })
