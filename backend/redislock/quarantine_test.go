@@ -212,8 +212,8 @@ func TestFlushAll(t *testing.T) {
 	}
 }
 
-// A value that connects after data was lost, while others that knew it still listen,
-// keeps the quarantine too; one that finds a server with nobody around does not.
+// A value that connects after data was lost keeps the quarantine too, whether others that
+// knew it still listen or not: a lease can be held by a process that has no connection.
 func TestFlushAllBeforeAStranger(t *testing.T) {
 	t.Parallel()
 	s := testserver.Redis(t)
@@ -230,22 +230,49 @@ func TestFlushAllBeforeAStranger(t *testing.T) {
 	id := session(t, stranger, time.Minute)
 	_, err := try(t, stranger, "one", id)
 	quarantined(t, err, time.Second)
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := stranger.Close(); err != nil {
-		t.Fatal(err)
-	}
-	leasetest.Succeeds(t, func() error {
-		if all, _ := s.Do("PUBSUB", "CHANNELS", "*").([]any); len(all) > 0 {
-			return fmt.Errorf("%v are listened to", all)
-		}
-		return nil
-	})
-	s.FlushAll()
-	next := open(t, s, cfg)
-	if _, err := try(t, next, "one", session(t, next, time.Minute)); err != nil {
-		t.Errorf("nobody was there who could hold anything: %v", err)
+}
+
+// The same where nobody is left who listens: the server knows that it was emptied. It was up
+// for longer than the quarantine, which would be over if it were new.
+func TestEmptiedBeforeAStranger(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		args  []string
+		empty func(*testserver.RedisServer)
+	}{
+		{"flushed", nil, (*testserver.RedisServer).FlushAll},
+		{"flushed, functions too", nil, func(s *testserver.RedisServer) { s.FlushAll(); s.Do("FUNCTION", "FLUSH") }},
+		{"deleted", nil, func(s *testserver.RedisServer) {
+			for _, key := range s.Do("KEYS", "*").([]any) {
+				s.Do("DEL", key.(string))
+			}
+		}},
+		{"a script", scriptsOnly(), func(s *testserver.RedisServer) { s.FlushAll(); s.Do("CONFIG", "RESETSTAT") }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := testserver.Redis(t, c.args...)
+			cfg := redislock.Config{Quarantine: 3 * time.Second}
+			b := open(t, s, cfg)
+			settled(t, b)
+			if _, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "one", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute}); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.Close(); err != nil { // the lease lives on without it
+				t.Fatal(err)
+			}
+			leasetest.Succeeds(t, func() error {
+				if all, _ := s.Do("PUBSUB", "CHANNELS", "*").([]any); len(all) > 0 {
+					return fmt.Errorf("%v are listened to", all)
+				}
+				return nil
+			})
+			c.empty(s)
+			next := open(t, s, cfg)
+			_, err := try(t, next, "one", session(t, next, time.Minute))
+			quarantined(t, err, time.Second)
+		})
 	}
 }
 

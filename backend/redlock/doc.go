@@ -44,9 +44,9 @@
 //
 // A node that may have lost data does not vote until Config.MaxTTL has passed: it finds
 // that its marker is missing, or that it was restarted without having written everything
-// to disk. While too few vote, who asks gets *backend.QuarantineError. Nodes that nobody ever
-// used, all of them, vote once they have been up for so
-// long.
+// to disk. While too few vote, who asks gets *backend.QuarantineError. New nodes, all of
+// them, vote once they have been up for so long; nodes that were emptied while they were up, or
+// that take no functions, are not known to be new.
 //
 //	hfr:m        the marker: since when the data is there
 //	hfr:f:NAME   the counter, which outlives the lock by two days, and with it the vote of

@@ -25,6 +25,9 @@ local X -- zset: what lives, by the instant it ends
 local N -- zset: the names of the locks that are held or waited for
 local LAST -- the greatest token so far, of all locks
 
+-- Of the process: the markers for which hello was said; nil in a script, which forgets.
+local served
+
 -- Of the execution.
 local call, ARGV
 local now, instant -- the same, as a number and as text

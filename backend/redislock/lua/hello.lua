@@ -47,9 +47,14 @@ local function hello(i)
   if not text then
     marker = {format = FORMAT, till = 0, longest = longest, seen = now, born = now, generation = fresh, run = run, durable = durable}
     local others = listeners(chan)
-    marker.generation = fresh .. ((#others > 0 or known ~= '' and longest > 0) and '.l' or '.n')
+    -- The server is new, or was emptied while it was up: then leases may be held by processes
+    -- that do not listen. This process remembers that it had a marker, and the server counts
+    -- how often it was emptied.
+    local lost = #others > 0 or known ~= '' and longest > 0 or not served or served[KEY]
+      or info('commandstats', 'cmdstat_flush%a+:calls')
+    marker.generation = fresh .. (lost and '.l' or '.n')
     if not quiet then
-      if #others > 0 or (known ~= '' and longest > 0) then
+      if lost then
         marker.till = now + wait * 1000
       elseif started + wait * 1000 > now then
         marker.till = started + wait * 1000
@@ -85,5 +90,6 @@ local function hello(i)
     if marker.durable and not durable then marker.durable = false end
     mark()
   end
+  if served then served[KEY] = true end
   return {'OK', marker.generation .. ' ' .. marker.run, marker.till, marker.longest}
 end

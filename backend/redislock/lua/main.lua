@@ -116,6 +116,7 @@ local read = {}
 
 -- remembers: what is defined here stays until the process ends.
 local function execute(remembers)
+  if remembers then served = served or {} end
   -- There is no such key as the last. While a slot is on its way to another server of a
   -- Cluster, a program can use the keys that are here, until it comes to one that is not: so
   -- it ends before it has begun.

@@ -45,9 +45,13 @@ end
 --   longest  the greatest max_ttl of all clients (ms): so long it does not vote after born
 --   run      the server's run ID, safe: whether it then wrote everything to disk first
 
+local greeted = {} -- the markers' keys, and the identities that hello gave for them in this process
+
 -- hello safe first. safe: the node writes everything to disk before it answers. first: no
--- node has a marker, so that nobody has ever used them together. Gives born, run and safe.
-local function hello(born, run, safe)
+-- node has a marker. Then they are new, or all of them were emptied while they were up, which
+-- this process remembers where it had greeted a client before, and counts: a script cannot
+-- remember. remembers: see execute. Gives born, run and safe.
+local function hello(born, run, safe, remembers)
   local function info(section, pattern)
     local ok, all = pcall(call, 'INFO', section)
     return ok and type(all) == 'string' and string.match(all, pattern) or nil
@@ -57,7 +61,8 @@ local function hello(born, run, safe)
   if not born then
     born = now
     local uptime = info('server', 'uptime_in_seconds:(%d+)')
-    if ARGV[6] == '1' and uptime then
+    local emptied = not remembers or greeted[KEY] or info('commandstats', 'cmdstat_flush%a+:calls')
+    if ARGV[6] == '1' and uptime and not emptied then
       born = now - math.max(0, tonumber(uptime) - 1) * 1000000
     end
   elseif run ~= id and not (safe == '1' and sure) then
@@ -65,8 +70,6 @@ local function hello(born, run, safe)
   end
   return born, id, sure and '1' or '0'
 end
-
-local greeted = {} -- the markers' keys, and the identities that hello gave for them in this process
 
 -- remembers: what is defined here stays until the process ends.
 local function execute(remembers)
@@ -81,7 +84,7 @@ local function execute(remembers)
   local answers = {'OK'}
   if ARGV[4] == 'hello' then
     longest = longest or mine
-    born, run, safe = hello(born, run, safe)
+    born, run, safe = hello(born, run, safe, remembers)
     at, changed = 7, true
     answers[2] = run .. ' ' .. num(born)
     greeted[KEY] = answers[2]

@@ -1,0 +1,72 @@
+package redlock_test
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// All nodes are emptied while a lease is held, and the first that uses them afterwards is a
+// process that has not done so before: to it they are new nodes. They have been up for longer
+// than max_ttl, and vote only when the lease has ended.
+func TestEmptiedBeforeAStranger(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		args  []string
+		empty func(*testserver.RedisServer)
+	}{
+		{"flushed, functions too", nil, func(s *testserver.RedisServer) { s.FlushAll(); s.Do("FUNCTION", "FLUSH") }},
+		{"deleted", nil, func(s *testserver.RedisServer) {
+			for _, key := range s.Do("KEYS", "*").([]any) {
+				s.Do("DEL", key.(string))
+			}
+		}},
+		{"a script", scriptsOnly(), func(s *testserver.RedisServer) { s.FlushAll(); s.Do("CONFIG", "RESETSTAT") }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			emptiedBeforeAStranger(t, c.args, c.empty)
+		})
+	}
+}
+
+func emptiedBeforeAStranger(t *testing.T, args []string, empty func(*testserver.RedisServer)) {
+	t.Helper()
+	const params, ttl = "max_ttl=10s&timeout=30s", 10 * time.Second
+	c := start(t, args...)
+	for _, s := range c {
+		leasetest.Succeeds(t, func() error {
+			up, _, _ := strings.Cut(after(s.Info("server"), "uptime_in_seconds:"), "\r")
+			if n, err := strconv.Atoi(up); err != nil || n < 12 {
+				return fmt.Errorf("up for %q s", up)
+			}
+			return nil
+		})
+	}
+	holder := c.open(t, params)
+	held := ask("n", func(r *backend.AcquireRequest) { r.TTL = ttl })
+	g := take(t, holder, held)
+	if err := holder.Close(); err != nil { // the lease lives on without it
+		t.Fatal(err)
+	}
+	for _, s := range c {
+		empty(s)
+	}
+	stranger := c.open(t, params)
+	next := ask("n", func(r *backend.AcquireRequest) { r.TTL = ttl })
+	_, err := stranger.Acquire(within(t, patience), next)
+	switch {
+	case err == nil && time.Since(g.Asked) < g.Left:
+		t.Fatal("granted twice")
+	case !errors.Is(err, backend.ErrQuarantine) && time.Since(g.Asked) < g.Left:
+		t.Errorf("told %v", err)
+	}
+}
