@@ -40,7 +40,7 @@ func BreakBesideAGrant(t *testing.T, b, other backend.Backend, gate Gate) {
 		res, err := other.Break(ctx, backend.BreakRequest{Name: "n"})
 		first <- broken{res, err}
 	}()
-	// A break that does not wait is over after two looks.
+	// A break that does not wait returns after two looks.
 	const many = 10
 	var got broken
 	over := false
@@ -53,7 +53,7 @@ func BreakBesideAGrant(t *testing.T, b, other backend.Backend, gate Gate) {
 		return over || gate.Asked() >= before+many
 	})
 	if over && got.err == nil {
-		t.Errorf("the break is over, and a grant is on its way that it has not found: %+v", got.res)
+		t.Errorf("the break has returned, and has not found the grant that is on its way: %+v", got.res)
 	}
 	gate.Open()
 	if !over {
