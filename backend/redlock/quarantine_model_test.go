@@ -71,7 +71,7 @@ func (m waitModel) next(r waitRule, f func(waitModel, string)) {
 		m.begin(c, f)
 		for i := range modelNodes {
 			if me := &m.clients[c]; me.valid > 0 && me.got&(1<<i) == 0 {
-				m.arrive(c, i, r, f)
+				m.arrive(c, i, f)
 			}
 		}
 	}
@@ -151,7 +151,7 @@ func (m waitModel) begin(c int, f func(waitModel, string)) {
 
 // arrive has a node execute the request of the round. When the round does not count any more
 // its requests do no harm: a vote that nobody counts only keeps others out.
-func (m waitModel) arrive(c, i int, r waitRule, f func(waitModel, string)) {
+func (m waitModel) arrive(c, i int, f func(waitModel, string)) {
 	me, n := &m.clients[c], &m.nodes[i]
 	mine := n.vote == int8(c)+1
 	if n.vote != 0 && !mine || !mine && (me.rounds == 2 || n.till > 0) {
