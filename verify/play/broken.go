@@ -47,7 +47,7 @@ func Faults() []Broken {
 		{"a name is taken for one that differs in case", []string{"overlap", "model", "liveness"}, foldsNames, 0},
 		{"the token goes back", []string{"tokens"}, tokenBack, 0},
 		{"the same token for two grants", []string{"tokens"}, tokenTwice, 0},
-		{"a release does nothing", []string{"liveness"}, forgetsRelease, 0},
+		{"a release does nothing", []string{"model", "liveness"}, forgetsRelease, 0},
 		{"a wake-up is lost", []string{"liveness"}, losesWakeUp, 0},
 		{"who gave up waiting is granted the lock all the same", []string{"liveness"}, ghostWaiter, 0},
 		{"a lease of the dead lives on", []string{"liveness", "rest"}, undead, 0},

@@ -30,7 +30,7 @@ type crowd struct {
 const (
 	crowdNames  = "/crowd/"
 	briefPeriod = int64(3 * time.Second)
-	longPeriod  = int64(20 * time.Second)
+	longPeriod  = int64(8 * time.Second)
 )
 
 // gather starts the crowd of a worker.
@@ -84,9 +84,7 @@ func (t *task) mingle(ctx context.Context) {
 	case k < 60:
 		patience = t.upTo(t.TTL) // so that a lock which a fault keeps does not keep all tasks
 	}
-	wait, cancel := context.WithTimeout(ctx, patience)
-	g := t.acquire(wait, s, call, opts)
-	cancel()
+	g := t.contend(ctx, patience, s, call, opts)
 	if g == nil {
 		return
 	}
@@ -134,9 +132,7 @@ func (t *task) linger(ctx context.Context) {
 		call.TTL = int64(short)
 		opts = append(opts, holdfast.NoRenew(), holdfast.TTL(short))
 	}
-	wait, cancel := context.WithTimeout(ctx, t.Patience)
-	g := t.acquire(wait, slot{name: "long"}, call, opts)
-	cancel()
+	g := t.contend(ctx, t.Patience, slot{name: "long"}, call, opts)
 	if g == nil {
 		return
 	}

@@ -56,7 +56,7 @@ func (w *worker) mortal(ctx context.Context, n int) {
 		t := &task{worker: own, r: rand.New(rand.NewPCG(w.Seed+uint64(n)<<1, uint64(i)))} //nolint:gosec // both are small
 		work.Go(func() {
 			call := history.Event{Kind: history.KindCall, Verb: history.VerbAcquire, Lock: t.longName()}
-			if g := t.acquire(life, slot{name: "long"}, call, nil); g != nil {
+			if g := t.contend(life, t.TTL, slot{name: "long"}, call, nil); g != nil {
 				<-life.Done()
 			}
 		})
