@@ -58,7 +58,7 @@ func configure(from *mysql.Config, life context.Context, open *conns.Set) (drive
 		if tcp, ok := conn.(*net.TCPConn); ok {
 			_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: dialTime, Interval: 2 * time.Second, Count: 3}) //nolint:mnd // noticed after 11 s
 		}
-		return open.Add(conn) //nolint:wrapcheck // it stands for the dialer
+		return open.Add(conn)
 	}
 	if _, err := mysql.NewConnector(c); err != nil { // what is wrong is told before the first connection
 		return nil, fmt.Errorf("connector: %w", err)

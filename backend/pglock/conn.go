@@ -78,13 +78,13 @@ func send(ctx context.Context, conn *pgxpool.Conn, q *pgx.Batch) error {
 	return err
 }
 
-func (b *Backend) poolConfig(conns int) (*pgxpool.Config, error) {
+func (b *Backend) poolConfig(most int) (*pgxpool.Config, error) {
 	pc, err := pgxpool.ParseConfig("")
 	if err != nil {
 		return nil, err //nolint:wrapcheck // see unavailable
 	}
 	pc.ConnConfig = b.conf
-	pc.MaxConns, pc.MinConns = int32(conns), 0 //nolint:gosec // at most 1000
+	pc.MaxConns, pc.MinConns = int32(most), 0 //nolint:gosec // at most 1000
 	if !b.deaf {
 		pc.AfterConnect = b.guard
 	}
@@ -115,6 +115,6 @@ func dial(from pgconn.DialFunc, life context.Context, open *conns.Set) pgconn.Di
 		if tcp, ok := conn.(*net.TCPConn); ok {
 			_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: dialTime, Interval: 2 * time.Second, Count: 3}) //nolint:mnd // noticed after 11 s
 		}
-		return open.Add(conn) //nolint:wrapcheck // see unavailable
+		return open.Add(conn)
 	}
 }
