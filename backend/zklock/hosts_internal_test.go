@@ -3,6 +3,7 @@ package zklock
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"slices"
@@ -191,6 +192,39 @@ func (d *deadlines) SetReadDeadline(t time.Time) error {
 }
 
 func (d *deadlines) Read([]byte) (int, error) { return 0, d.err }
+
+// Who waits for a server that has said nothing for ten seconds gets another connection, however
+// long the session may be silent; one that says something now and then is waited for.
+func TestSilentConnection(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const every, times = 4 * time.Second, 5
+		near, far := net.Pipe()
+		l := &link{over: make(chan struct{})}
+		dial := l.dial(&Config{Dial: func(string, string, time.Duration) (net.Conn, error) { return near, nil }}, time.Hour)
+		conn, err := dial("tcp", "a:1", time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour) // nobody waits
+		began := time.Now()
+		go func() {
+			for range times {
+				time.Sleep(every)
+				if _, err := far.Write([]byte{0}); err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+		_, err = call(t.Context(), l, func() (struct{}, error) {
+			_, err := io.ReadFull(conn, make([]byte, times+1))
+			return struct{}{}, err
+		})
+		if took := time.Since(began) - times*every; !errors.Is(err, io.ErrClosedPipe) || took < silence || took > 2*silence || l.hosts.hangs != "a:1" {
+			t.Errorf("%v, %s after its last word; %q is left out", err, took, l.hosts.hangs)
+		}
+	})
+}
 
 // A server that says nothing has a quarter of the session time-out for its first answer and
 // half of it later on, whatever the library would give it, and is not asked first again.

@@ -209,7 +209,7 @@ func (l *link) dial(cfg *Config, timeout time.Duration) zk.Dialer {
 			return nil, errOver
 		}
 		l.wire = &wire{
-			Conn: conn, link: l, addr: address, asked: timeout, patience: max(patience, timeout/4), again: isClosed(l.ready), watches: make(chan struct{}),
+			Conn: conn, link: l, addr: address, asked: timeout, patience: max(patience, min(timeout/4, silence)), again: isClosed(l.ready), watches: make(chan struct{}), made: time.Now(),
 		}
 		return l.wire, nil
 	}
@@ -235,9 +235,11 @@ type wire struct {
 	addr     string
 	asked    time.Duration // the session time-out
 	patience time.Duration
-	head     []byte        // of the first answer
-	size     int           // of the first answer; 0 while it is not known
-	read     int           // bytes so far
+	head     []byte // of the first answer
+	size     int    // of the first answer; 0 while it is not known
+	read     int    // bytes so far
+	made     time.Time
+	heard    atomic.Int64  // when the server said something last, in nanoseconds since it was made
 	again    bool          // there was a session before, and so there may be watches
 	watches  chan struct{} // closed when the watches have left, and when the connection is closed
 	once     sync.Once     // closes watches
@@ -276,6 +278,9 @@ func (w *wire) Read(p []byte) (int, error) {
 		}
 	}
 	n, err := w.Conn.Read(p)
+	if n > 0 {
+		w.heard.Store(int64(time.Since(w.made)))
+	}
 	if late := net.Error(nil); errors.As(err, &late) && late.Timeout() {
 		w.link.hosts.silent(w.addr, w.asked/4)
 	}
@@ -312,6 +317,21 @@ func (w *wire) Close() error {
 	return w.Conn.Close() //nolint:wrapcheck // as above
 }
 
+// silence is for how long a server may say nothing at all while somebody waits for it.
+const silence = 10 * time.Second
+
+// hangUp closes the connection where it was silent for too long, and somebody has waited since:
+// a firewall may have forgotten it, or the server hangs. The library would notice that after half of
+// the session's time-out, which can be hours, and connects again within the session.
+func (l *link) hangUp(since time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.wire != nil && min(time.Since(since), time.Since(l.wire.made)-time.Duration(l.wire.heard.Load())) >= silence {
+		l.hosts.silent(l.wire.addr, l.wire.asked/4)
+		_ = l.wire.Close()
+	}
+}
+
 // call has f done, which takes no context, and gives up waiting for it when ctx ends or
 // the link is over. What f did then is not known.
 func call[T any](ctx context.Context, l *link, f func() (T, error)) (T, error) {
@@ -328,18 +348,24 @@ func call[T any](ctx context.Context, l *link, f func() (T, error)) (T, error) {
 		v, err := f()
 		done <- answer{v, err}
 	}()
-	select {
-	case a := <-done:
+	from, silent := time.Now(), time.NewTicker(silence/2)
+	defer silent.Stop()
+	for {
 		select {
-		case <-l.over: // it may have been answered by another session
+		case a := <-done:
+			select {
+			case <-l.over: // it may have been answered by another session
+				return none, zk.ErrSessionExpired
+			default:
+				return a.value, a.err
+			}
+		case <-silent.C:
+			l.hangUp(from)
+		case <-ctx.Done():
+			return none, context.Cause(ctx)
+		case <-l.over:
 			return none, zk.ErrSessionExpired
-		default:
-			return a.value, a.err
 		}
-	case <-ctx.Done():
-		return none, context.Cause(ctx)
-	case <-l.over:
-		return none, zk.ErrSessionExpired
 	}
 }
 
