@@ -21,7 +21,7 @@ func loadCases() []Case {
 
 const (
 	// loadTTL is the least TTL of the holder: short, and fair to a busy machine.
-	loadTTL = 5 * time.Second
+	loadTTL = 15 * time.Second
 	// loadFor is how long the load lasts where renewals succeed. It never ends before the renewal
 	// that is under way has succeeded: one that waits for the end of the load would succeed then.
 	loadFor = 2 * time.Second

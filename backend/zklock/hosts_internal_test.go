@@ -206,6 +206,9 @@ func TestSilentConnection(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if w, ok := conn.(*wire); !ok || w.patience != silence/2 {
+			t.Errorf("the first answer may take %s", w.patience)
+		}
 		time.Sleep(time.Hour) // nobody waits
 		began := time.Now()
 		go func() {

@@ -209,7 +209,7 @@ func (l *link) dial(cfg *Config, timeout time.Duration) zk.Dialer {
 			return nil, errOver
 		}
 		l.wire = &wire{
-			Conn: conn, link: l, addr: address, asked: timeout, patience: max(patience, min(timeout/4, silence)), again: isClosed(l.ready), watches: make(chan struct{}), made: time.Now(),
+			Conn: conn, link: l, addr: address, asked: timeout, patience: max(patience, min(timeout/4, silence/2)), again: isClosed(l.ready), watches: make(chan struct{}), made: time.Now(),
 		}
 		return l.wire, nil
 	}
@@ -317,7 +317,8 @@ func (w *wire) Close() error {
 	return w.Conn.Close() //nolint:wrapcheck // as above
 }
 
-// silence is for how long a server may say nothing at all while somebody waits for it.
+// silence is for how long a server may say nothing at all while somebody waits for it. For its first
+// answer it has half of that: one that has just started may never answer who came too early.
 const silence = 10 * time.Second
 
 // hangUp closes the connection where it was silent for too long, and somebody has waited since:
