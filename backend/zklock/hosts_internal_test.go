@@ -219,10 +219,13 @@ func TestSilentConnection(t *testing.T) {
 				}
 			}
 		}()
-		_, err = call(t.Context(), l, func() (struct{}, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		_, err = call(ctx, l, func() (struct{}, error) {
 			_, err := io.ReadFull(conn, make([]byte, times+1))
 			return struct{}{}, err
 		})
+		_ = near.Close()
 		if took := time.Since(began) - times*every; !errors.Is(err, io.ErrClosedPipe) || took < silence || took > 2*silence || l.hosts.hangs != "a:1" {
 			t.Errorf("%v, %s after its last word; %q is left out", err, took, l.hosts.hangs)
 		}
