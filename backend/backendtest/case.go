@@ -28,6 +28,9 @@ type Case struct {
 	// Crowds is true when the case has many leases and processes of its own: Run runs one such
 	// case at a time, so that each has most of a small machine.
 	Crowds bool
+	// Alone is true when the case asks as much of the store as it can: Run runs no other one
+	// beside it.
+	Alone bool
 	// Needs says what a backend must be capable of for the case to apply. Nil is:
 	// nothing.
 	Needs func(backend.Capabilities) bool

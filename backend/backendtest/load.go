@@ -15,7 +15,7 @@ import (
 func loadCases() []Case {
 	const rule = "the load of others, on other locks and on the same backend value, delays no renewal for long: a client that renews on schedule keeps what it holds"
 	return []Case{
-		{ID: "C4", Name: "a-holder-lives-under-load", Crowds: true, Rule: rule, run: holderUnderLoad},
+		{ID: "C4", Name: "a-holder-lives-under-load", Alone: true, Rule: rule, run: holderUnderLoad},
 	}
 }
 

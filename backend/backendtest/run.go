@@ -3,6 +3,7 @@ package backendtest
 import (
 	"context"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 )
@@ -39,7 +40,10 @@ func Run(t *testing.T, h Harness) {
 				// The case runs in the background from here on; the subtest only
 				// waits for it, so that -parallel does not bound how many wait.
 				gates := []chan struct{}{gate}
-				if c.Crowds {
+				switch {
+				case c.Alone: // all places, so that one at a time takes them
+					gates = append([]chan struct{}{crowd}, slices.Repeat(gates, h.Parallel)...)
+				case c.Crowds:
 					gates = []chan struct{}{crowd, gate}
 				}
 				result := c.start(t.Context(), h, gates)
