@@ -24,7 +24,7 @@ func (t *task) contend(ctx context.Context, patience time.Duration, s slot, call
 		return t.acquire(wait, s, call, opts)
 	}
 	answered, done := make(chan struct{}), make(chan struct{})
-	rival := &task{worker: t.worker, r: rand.New(rand.NewPCG(t.r.Uint64(), t.r.Uint64()))} //nolint:gosec // a plan
+	rival := &task{worker: t.worker, r: rand.New(rand.NewPCG(t.r.Uint64(), t.r.Uint64()))}
 	go func() {
 		defer close(done)
 		rival.try(ctx, s, call, answered)
