@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -123,7 +124,7 @@ func TestClusterFromElsewhere(t *testing.T) {
 	n := &nodes{}
 	a := start(t, server.Config{Cluster: n, Anonymous: true})
 	for from, status := range map[string]int{
-		"192.0.2.1:1234": 403, "[2001:db8::1]:1234": 403, "127.0.0.1:1234": 200, "[::1]:1234": 200, "[::ffff:127.0.0.1]:1234": 200, "@": 200,
+		"192.0.2.1:1234": 403, "[2001:db8::1]:1234": 403, "127.0.0.1:1234": 200, "[::1]:1234": 200, "[::ffff:127.0.0.1]:1234": 200, "@": 403, "127.0.0.1": 403, "203.0.113.7": 403, "": 403,
 	} {
 		for _, c := range [][2]string{{"GET", "/v1/cluster/snapshot"}, {"POST", "/v1/cluster/init"}} {
 			n.asked = nil
@@ -133,6 +134,23 @@ func TestClusterFromElsewhere(t *testing.T) {
 			a.srv.ServeHTTP(answer, req)
 			if answer.Code != status || (len(n.asked) > 0) != (status == 200) {
 				t.Errorf("%s %s from %s: status %d, asked for %q", c[0], c[1], from, answer.Code, n.asked)
+			}
+		}
+		for _, how := range []string{"a proxy", "a Unix socket"} {
+			ctx := t.Context()
+			if how == "a Unix socket" {
+				ctx = context.WithValue(ctx, http.LocalAddrContextKey, &net.UnixAddr{Name: "/s", Net: "unix"})
+			}
+			req := httptest.NewRequestWithContext(ctx, "POST", "http://127.0.0.1/v1/cluster/init", http.NoBody)
+			req.RemoteAddr = from
+			want := 200
+			if how == "a proxy" {
+				req.Header.Set("X-Forwarded-For", "127.0.0.1")
+				want = 403
+			}
+			answer := httptest.NewRecorder()
+			if a.srv.ServeHTTP(answer, req); answer.Code != want {
+				t.Errorf("by %s, from %q: status %d, want %d", how, from, answer.Code, want)
 			}
 		}
 		req := httptest.NewRequestWithContext(t.Context(), "GET", "http://127.0.0.1/v1/cluster", http.NoBody)

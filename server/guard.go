@@ -152,10 +152,19 @@ func (s *Server) authorize(r *request, a Action) error {
 
 var errNotHere = errors.New("the cluster is managed from the host of a node, or by whom Config.Authorize lets")
 
-// fromHere reports whether a request comes over the loopback or a Unix socket.
+// fromHere reports whether a request comes over the loopback or a Unix socket, and not from
+// elsewhere by way of a proxy.
 func fromHere(r *http.Request) bool {
+	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Real-Ip"} {
+		if len(r.Header[name]) > 0 {
+			return false
+		}
+	}
+	if _, ok := r.Context().Value(http.LocalAddrContextKey).(*net.UnixAddr); ok {
+		return true
+	}
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
-	return err != nil || from.Addr().Unmap().IsLoopback()
+	return err == nil && from.Addr().Unmap().IsLoopback()
 }
 
 // allowed reports whether the caller may see the lock, without counting a refusal:

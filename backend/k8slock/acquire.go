@@ -270,11 +270,13 @@ func (b *Backend) queue(at string, w *waiter) func() {
 	}
 }
 
-// look reads the lock and tells who waits for it here, as found by a timer.
+// look reads the lock and tells who waits for it here, as found by a timer. It does not wait for its
+// turn: who waits for the lock would not hear meanwhile that it is granted.
 func (a *acquisition) look(ctx context.Context) {
-	free, err := a.b.slot(ctx, nil)
-	defer free()
-	if err != nil {
+	select {
+	case a.b.slots <- struct{}{}:
+		defer func() { <-a.b.slots }()
+	default:
 		return // again in a while
 	}
 	ctx, cancel := context.WithTimeout(ctx, attempt)

@@ -36,6 +36,7 @@ type seen struct {
 	// foreign is the spec with which client-go's holder was seen, since.
 	foreign spec
 	since   time.Time
+	burying bool // it is about to be deleted: not once more
 }
 
 func (m *mirror) init() {
@@ -43,6 +44,13 @@ func (m *mirror) init() {
 	m.waiters = make(map[string]map[*waiter]struct{})
 	m.held = make(map[string]map[backend.LeaseID]*session)
 	m.sessions = make(map[backend.SessionID]struct{})
+}
+
+// buried notes that an attempt to delete an object has ended.
+func (m *mirror) buried(s *seen) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s.burying = false
 }
 
 // forget takes an object away. m.mu is held.
@@ -127,14 +135,15 @@ func margin(ttl time.Duration) time.Duration { return ttl/64 + 50*time.Milliseco
 func (b *Backend) learn(o *object) {
 	m := &b.mirror
 	at := o.Metadata.Name
-	if m.version(at) >= o.version() {
+	before := m.known(at)
+	if before != nil && before.version() >= o.version() {
 		return
 	}
 	s := read(o) // which takes long for a long line: not while renewals wait for m.mu
 	var losses []func()
 	m.mu.Lock()
 	old := m.objects[at]
-	if old != nil && old.object.version() >= o.version() {
+	if old != nil && old.object.version() >= o.version() || old == nil && before != nil { // it was deleted meanwhile
 		m.mu.Unlock()
 		return
 	}

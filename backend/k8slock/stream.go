@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -277,7 +278,9 @@ func (b *Backend) endOver() time.Duration {
 		case s.session != nil:
 			left := s.session.TTL + margin(s.session.TTL) - time.Since(s.at)
 			if left <= 0 {
-				over = append(over, s)
+				if !s.burying {
+					over = append(over, s)
+				}
 				left = again
 			}
 			next = min(next, left)
@@ -291,16 +294,21 @@ func (b *Backend) endOver() time.Duration {
 		case s.record != nil && s.record.idle():
 			left := b.idle - now.Sub(s.object.written())
 			if left <= 0 {
-				unused = append(unused, s)
+				if !s.burying {
+					unused = append(unused, s)
+				}
 				left = longest
 			}
 			next = min(next, left+again)
 		}
 	}
-	m.mu.Unlock()
 	if len(unused) > most {
 		unused, next = unused[:most], min(next, again)
 	}
+	for _, s := range slices.Concat(over, unused) {
+		s.burying = true
+	}
+	m.mu.Unlock()
 	if len(unused) > 0 {
 		b.background(func() { b.sweep(unused) })
 	}
@@ -308,9 +316,13 @@ func (b *Backend) endOver() time.Duration {
 		b.background(func() {
 			free, err := b.slot(b.base, nil)
 			defer free()
-			if err == nil {
+			m.mu.Lock()
+			there := m.objects[s.object.Metadata.Name] == s
+			m.mu.Unlock()
+			if err == nil && there {
 				b.bury(s)
 			}
+			m.buried(s)
 		})
 	}
 	for _, lock := range locks {
@@ -323,6 +335,7 @@ func (b *Backend) endOver() time.Duration {
 // seen. Tokens grow all the same: see record.nextToken.
 func (b *Backend) sweep(unused []*seen) {
 	for _, s := range unused {
+		defer b.mirror.buried(s)
 		ctx, cancel := context.WithTimeout(b.base, attempt)
 		at := s.object.Metadata.Name
 		err := b.rest.remove(ctx, at, s.object.Metadata.UID, s.object.Metadata.ResourceVersion)

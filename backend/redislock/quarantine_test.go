@@ -3,6 +3,7 @@ package redislock_test
 import (
 	"errors"
 	"fmt"
+	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -274,6 +275,42 @@ func TestEmptiedBeforeAStranger(t *testing.T) {
 			quarantined(t, err, time.Second)
 		})
 	}
+}
+
+// A replica that has been up for long is made the master before it was sent the marker: it is not
+// a new server.
+func TestPromotedWithoutAMarker(t *testing.T) {
+	t.Parallel()
+	master, replica := testserver.Redis(t), testserver.Redis(t)
+	cfg := redislock.Config{Quarantine: 3 * time.Second}
+	host, port, err := net.SplitHostPort(master.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	replica.Do("REPLICAOF", host, port)
+	leasetest.Eventually(t, "the replica follows", func() bool {
+		return strings.Contains(replica.Info("replication"), "master_link_status:up")
+	})
+	replica.Do("REPLICAOF", "127.0.0.1", "1") // the link breaks
+	b := open(t, master, cfg)
+	settled(t, b)
+	acquire(t, b, backend.AcquireRequest{Name: "one", Session: session(t, b, time.Minute)})
+	leasetest.Eventually(t, "it has been up for longer than the quarantine", func() bool { return uptime(t, replica) > 5 })
+	replica.Do("REPLICAOF", "NO", "ONE")
+	next := open(t, replica, cfg)
+	_, err = try(t, next, "one", session(t, next, time.Minute))
+	quarantined(t, err, time.Second)
+}
+
+func uptime(t *testing.T, s *testserver.RedisServer) int {
+	t.Helper()
+	_, rest, _ := strings.Cut(s.Info("server"), "uptime_in_seconds:")
+	up, _, _ := strings.Cut(rest, "\r")
+	n, err := strconv.Atoi(up)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // A restart with data: no quarantine when everything was on disk before it was answered,

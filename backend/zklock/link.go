@@ -239,7 +239,8 @@ type wire struct {
 	size     int    // of the first answer; 0 while it is not known
 	read     int    // bytes so far
 	made     time.Time
-	heard    atomic.Int64  // when the server said something last, in nanoseconds since it was made
+	heard    atomic.Int64 // when the server said something last, in nanoseconds since it was made
+	closed   atomic.Bool
 	again    bool          // there was a session before, and so there may be watches
 	watches  chan struct{} // closed when the watches have left, and when the connection is closed
 	once     sync.Once     // closes watches
@@ -313,6 +314,7 @@ func (w *wire) Write(p []byte) (int, error) {
 
 // Close lets nobody wait for the watches any more.
 func (w *wire) Close() error {
+	w.closed.Store(true)
 	w.once.Do(func() { close(w.watches) })
 	return w.Conn.Close() //nolint:wrapcheck // as above
 }
@@ -326,11 +328,13 @@ const silence = 10 * time.Second
 // the session's time-out, which can be hours, and connects again within the session.
 func (l *link) hangUp(since time.Time) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.wire != nil && min(time.Since(since), time.Since(l.wire.made)-time.Duration(l.wire.heard.Load())) >= silence {
-		l.hosts.silent(l.wire.addr, l.wire.asked/4)
-		_ = l.wire.Close()
+	w := l.wire
+	l.mu.Unlock()
+	if w == nil || w.closed.Load() || min(time.Since(since), time.Since(w.made)-time.Duration(w.heard.Load())) < silence {
+		return
 	}
+	l.hosts.silent(w.addr, w.asked/4)
+	_ = w.Close()
 }
 
 // call has f done, which takes no context, and gives up waiting for it when ctx ends or

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -214,14 +215,18 @@ func (a *app) openWithin(ctx context.Context, wait time.Duration) (backend.Backe
 	const firstPause, longestPause = 50 * time.Millisecond, time.Second
 	began := time.Now()
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		b, err := a.open(ctx)
+		within, cancel := context.WithTimeout(ctx, max(wait-time.Since(began), time.Second))
+		b, err := a.open(within)
+		cancel()
 		left := wait - time.Since(began)
 		switch {
 		case err == nil && pause == firstPause:
 			return b, wait, nil
 		case err == nil:
 			return b, max(left, 0), nil
-		case left <= 0, ctx.Err() != nil, !errors.Is(err, backend.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded):
+		case ctx.Err() != nil:
+			return nil, 0, context.Cause(ctx)
+		case left <= 0, !errors.Is(err, backend.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded):
 			return nil, 0, err
 		case pause == firstPause:
 			a.warn("%v; retrying until --wait has elapsed", err)
@@ -229,7 +234,7 @@ func (a *app) openWithin(ctx context.Context, wait time.Duration) (backend.Backe
 		select {
 		case <-time.After(min(pause, left)):
 		case <-ctx.Done():
-			return nil, 0, err
+			return nil, 0, context.Cause(ctx)
 		}
 	}
 }
@@ -240,10 +245,11 @@ func (a *app) client(ctx context.Context, cfg holdfast.Config) (*holdfast.Client
 	return a.clientOf(ctx, b, err, cfg)
 }
 
-// clientFor is client for a command that takes a lock: with --wait the backend may be
-// unavailable for that long. What is left of the wait is for the lock.
+// clientFor is client for a command that takes a lock: with --wait a Holdfast server may be
+// unavailable for that long, as while it restarts. What is left of the wait is for the lock. Other
+// stores do not tell that from a wrong password.
 func (a *app) clientFor(ctx context.Context, o *lockOptions, cfg holdfast.Config) (*holdfast.Client, func(), error) {
-	if o.try || !o.waitGiven || o.wait <= 0 {
+	if to, err := a.url(); err != nil || !strings.HasPrefix(to, "holdfast") || o.try || !o.waitGiven || o.wait <= 0 {
 		return a.client(ctx, cfg)
 	}
 	b, left, err := a.openWithin(ctx, o.wait)

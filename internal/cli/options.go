@@ -24,7 +24,7 @@ type lockOptions struct {
 func (o *lockOptions) add(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.DurationVar(&o.ttl, "ttl", 30*time.Second, "how long the lease lives without a renewal")
-	f.DurationVar(&o.wait, "wait", 0, "how long to wait, in line and for the backend (default: in line as long as it takes)")
+	f.DurationVar(&o.wait, "wait", 0, "how long to wait, in line and for a Holdfast server (default: in line as long as it takes)")
 	f.BoolVar(&o.try, "try", false, "do not wait")
 	f.BoolVar(&o.shared, "shared", false, "together with other shared holders, such as readers")
 	f.IntVar(&o.limit, "limit", 1, "how many may hold the lock at once")

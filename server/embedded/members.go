@@ -204,9 +204,7 @@ func (e *Etcd) Add(ctx context.Context, name, url string) error {
 	}
 	// etcd adds nobody where a member is down, or has been there for less than five seconds.
 	const enough = 10 * time.Second
-	ctx, cancel := context.WithTimeout(ctx, enough)
-	defer cancel()
-	for {
+	for end := time.Now().Add(enough); ; {
 		_, err := e.add(ctx, c, name, url)
 		if !errors.Is(err, rpctypes.ErrUnhealthy) {
 			return err
@@ -216,6 +214,9 @@ func (e *Etcd) Add(ctx context.Context, name, url string) error {
 		case <-pause.C:
 		case <-ctx.Done():
 			pause.Stop()
+			end = time.Now()
+		}
+		if !time.Now().Before(end) {
 			return fmt.Errorf("embedded: every member has to be there: %w", err)
 		}
 	}

@@ -49,9 +49,10 @@ local function hello(i)
     local others = listeners(chan)
     -- The server is new, or was emptied while it was up: then leases may be held by processes
     -- that do not listen. This process remembers that it had a marker, and the server counts
-    -- how often it was emptied.
-    local lost = #others > 0 or known ~= '' and longest > 0 or not served or served[KEY]
-      or info('commandstats', 'cmdstat_flush%a+:calls')
+    -- how often it was emptied. One that was made the master may not have been sent the marker,
+    -- and one of a Cluster may have the slot of a master that is lost.
+    local lost = promoted or #others > 0 or known ~= '' and longest > 0 or not served or served[KEY]
+      or info('commandstats', 'cmdstat_flush%a+:calls') or info('cluster', 'cluster_enabled:(1)')
     marker.generation = fresh .. (lost and '.l' or '.n')
     if not quiet then
       if lost then

@@ -1,0 +1,70 @@
+package k8slock
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+)
+
+// A session that is over is deleted once, however often somebody looks while its turn has not
+// come: many processes of a node that died are over at the same time, and each event has everybody
+// look.
+func TestBuriedOnce(t *testing.T) {
+	t.Parallel()
+	const dead, looks = 50, 100
+	var deletes atomic.Int64
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodDelete {
+			deletes.Add(1)
+		}
+		http.Error(w, `{"kind":"Status","reason":"NotFound","code":404}`, http.StatusNotFound)
+	}))
+	t.Cleanup(srv.Close)
+	b, err := New(srv.Client(), srv.URL, Config{Namespace: "default"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	for range cap(b.slots) {
+		b.slots <- struct{}{}
+	}
+	m := &b.mirror
+	for i := range dead {
+		id := backend.NewSessionID()
+		text, err := json.Marshal(sessionState{ID: id, TTL: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := newObject(sessionName(id))
+		o.Metadata.Labels[kindLabel], o.Metadata.Annotations[stateKey] = kindSession, string(text)
+		o.Metadata.ResourceVersion = strconv.Itoa(10 + i)
+		b.learn(o)
+		m.mu.Lock()
+		m.objects[o.Metadata.Name].at = time.Now().Add(-time.Minute)
+		m.mu.Unlock()
+	}
+	for range looks {
+		b.endOver()
+	}
+	for range cap(b.slots) {
+		<-b.slots
+	}
+	leasetest.Eventually(t, "all are deleted", func() bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return len(m.objects) == 0
+	})
+	if err := b.Close(); err != nil { // it waits for those under way
+		t.Fatal(err)
+	}
+	if n := deletes.Load(); n != dead {
+		t.Errorf("%d requests to delete %d sessions", n, dead)
+	}
+}
