@@ -84,8 +84,8 @@ func TestQuarantineOfThoseInLine(t *testing.T) {
 // A server that was just started and has no data may have lost it.
 func TestQuarantineOfAFreshServer(t *testing.T) {
 	t.Parallel()
+	began := time.Now() // of the server, too
 	s := testserver.Redis(t)
-	began := time.Now()
 	b := open(t, s, redislock.Config{Quarantine: 5 * time.Second})
 	id := session(t, b, time.Minute)
 	_, err := try(t, b, "one", id)

@@ -135,7 +135,7 @@ func (s *MariaDBServer) Start() {
 	args := []string{
 		"--no-defaults", "--datadir=" + s.data(), "--port=" + strconv.Itoa(s.port), "--bind-address=127.0.0.1", "--tmpdir=" + s.dir,
 		"--socket=" + filepath.Join(s.dir, "s.sock"), "--pid-file=" + filepath.Join(s.dir, "pid"), "--skip-name-resolve",
-		"--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M", "--max-connections=300",
+		"--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M", "--max-connections=300", "--back-log=1000", // a test connects at once for a hundred sessions
 	}
 	for _, v := range s.settings {
 		args = append(args, "--"+v)
