@@ -87,6 +87,7 @@ clientPortAddress=127.0.0.1
 admin.enableServer=false
 4lw.commands.whitelist=srvr,mntr,conf,cons
 maxClientCnxns=0
+clientPortListenBacklog=1000
 %s`, ZooKeeperTick.Milliseconds(), s.maxSession.Milliseconds(), filepath.Join(s.dir, "data"), s.port, s.members)
 	err := errors.Join(
 		os.MkdirAll(filepath.Join(s.dir, "data"), 0o700),
