@@ -180,7 +180,7 @@ func (c *crowd) acquire(m *client, name string) (backend.AcquireRequest, backend
 			c.e.Errorf("Acquire of %s while the store crashes: %v", describe(req), err)
 			return req, g, false
 		}
-		c.pause()
+		pause(c.stop, 10*time.Millisecond)
 	}
 	give := giveBack(req)
 	give.Abandon = true
@@ -248,15 +248,4 @@ func (c *crowd) insist(what string, call func(context.Context) error) error {
 		c.e.Errorf("%s while the store crashes: %v", what, err)
 	}
 	return err
-}
-
-// pause rests before an acquisition is repeated.
-func (c *crowd) pause() {
-	const rest = 10 * time.Millisecond
-	t := time.NewTimer(rest)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-c.stop.Done():
-	}
 }

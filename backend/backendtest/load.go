@@ -166,7 +166,7 @@ func (h *underLoad) renewOnce() error {
 func (h *underLoad) watchMachine() {
 	const tick = 10 * time.Millisecond
 	h.workers.Go(func() {
-		for last := time.Now(); h.pause(tick); last = time.Now() {
+		for last := time.Now(); pause(h.ctx, tick); last = time.Now() {
 			h.stall.Store(max(h.stall.Load(), int64(time.Since(last)-tick)))
 		}
 	})
@@ -202,7 +202,7 @@ func (h *underLoad) load(c *client) {
 // for the load is no failure.
 func (h *underLoad) repeat(f func(context.Context) error) {
 	const parts = 500
-	for h.pause(rand.N(h.ttl / parts)) {
+	for pause(h.ctx, rand.N(h.ttl/parts)) {
 		err := f(h.ctx)
 		switch {
 		case err == nil || errors.Is(err, backend.ErrUnavailable):
@@ -215,14 +215,14 @@ func (h *underLoad) repeat(f func(context.Context) error) {
 	}
 }
 
-// pause waits, and reports false when the load ends.
-func (h *underLoad) pause(d time.Duration) bool {
+// pause waits, and reports false when ctx ends.
+func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
 		return true
-	case <-h.ctx.Done():
+	case <-ctx.Done():
 		return false
 	}
 }

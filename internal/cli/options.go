@@ -49,7 +49,6 @@ func (o *lockOptions) options() ([]holdfast.AcquireOption, error) {
 	if o.limitGiven { // else those who share the lock are readers, however many
 		opts = append(opts, holdfast.Limit(o.limit))
 	}
-	opts = append(opts, o.waits()...)
 	if o.shared {
 		opts = append(opts, holdfast.Shared())
 	}
@@ -68,7 +67,7 @@ func (o *lockOptions) options() ([]holdfast.AcquireOption, error) {
 	return opts, nil
 }
 
-// waits is the option for how long to wait, where a flag says so.
+// waits is the option for how long to wait, where a flag says so: of clientFor, what is left.
 func (o *lockOptions) waits() []holdfast.AcquireOption {
 	switch {
 	case o.try:
