@@ -16,7 +16,9 @@
 //     which a lock with leases would have answered the same. Leases may end at any time
 //     after their deadline and never before it.
 //   - liveness: whoever waits for a lock that is free gets it within the TTL, the lag of
-//     the backend and two seconds, unless a fault stands in between.
+//     the backend and two seconds, unless a fault stands in between: one of the worker's own,
+//     or one of another that may have been granted the lock unseen. Where the backend keeps
+//     the line that is somebody who came before, or less than a second later.
 //   - loss: a holder whose deadline passed is told within 50 ms, not counting time in
 //     which its process did not run; within 500 ms and twice the time for
 //     which some worker was short of a processor about then; that time is added to the bound

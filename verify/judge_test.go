@@ -264,6 +264,30 @@ func TestHandWrittenHistories(t *testing.T) {
 				s.released(at+20, at+30, "3.1", acq)
 			}
 		}},
+		{"a wait while others, whose network is away, may have had the lock", "", "", func(s *script) {
+			s.fault(0, 8000, "3.1")
+			s.call(50, 9000, "2.1", history.VerbAcquire, "y", history.Event{Outcome: history.Unknown})
+			s.call(2000, 8500, "3.1", history.VerbAcquire, "z", history.Event{Outcome: history.Unknown})
+		}},
+		{"a wait in a line that is kept, behind one whose network is away", "", "", func(s *script) {
+			s.fifo()
+			s.fault(0, 8000, "3.1")
+			s.call(50, 9000, "2.1", history.VerbAcquire, "y", history.Event{Outcome: history.Unknown})
+			s.call(40, 8500, "3.1", history.VerbAcquire, "z", history.Event{Outcome: history.Unknown})
+		}},
+		{"a wait in a line that is kept, before one whose network is away", "liveness", "worker 2.1 waited", func(s *script) {
+			s.fifo()
+			s.fault(0, 8000, "3.1")
+			s.call(50, 9000, "2.1", history.VerbAcquire, "y", history.Event{Outcome: history.Unknown})
+			s.call(2000, 8500, "3.1", history.VerbAcquire, "z", history.Event{Outcome: history.Unknown})
+		}},
+		{"nobody is woken in a line that is kept, while others come and give up at once", "liveness", "worker 2.1 waited", func(s *script) {
+			s.fifo()
+			s.call(50, 9000, "2.1", history.VerbAcquire, "y", history.Event{Outcome: history.Unknown})
+			for at := int64(100); at < 9000; at += 100 {
+				s.call(at, at+4, "3.1", history.VerbAcquire, strconv.FormatInt(at, 10), history.Event{Outcome: history.Unknown})
+			}
+		}},
 		{"nobody is woken for as long as the network is away", "", "", func(s *script) {
 			s.got(0, 10, "1.1", "x", 1)
 			s.released(100, 110, "1.1", "x")

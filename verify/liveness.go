@@ -18,6 +18,9 @@ const (
 	// farewell is how long a worker that gives up in line, without a fault, may have the
 	// lock that it was given at that moment.
 	farewell = int64(200 * time.Millisecond)
+	// overtaking is how much later than another a call may be made and still come to the line
+	// before it.
+	overtaking = int64(time.Second)
 	// lateLoss is how long after its deadline a holder may be told, while its process runs.
 	lateLoss = int64(50 * time.Millisecond)
 	// lateLossBusy is the same on a machine that is short of processors at that time.
@@ -82,6 +85,8 @@ type taken struct {
 	*acquisition
 	// soft time is taken off a wait, and does not break it in two.
 	soft bool
+	// maybe: the worker was not told of a grant.
+	maybe bool
 }
 
 // heldTimes are generous: until its end is known, a lease may be out.
@@ -106,14 +111,14 @@ func (g *game) maybeHeld(a *acquisition, slack int64) []taken {
 	var out []taken
 	end := min(a.Return, a.proc.gone)
 	for _, f := range g.troubles(a, interval{a.Call(), end}) {
-		out = append(out, taken{interval: interval{f.from, add(f.until, slack)}, acquisition: a})
+		out = append(out, taken{interval: interval{f.from, add(f.until, slack)}, acquisition: a, maybe: true})
 	}
 	switch {
 	case end == history.Infinity || a.Granted():
 	case a.proc.gone < a.Return: // it died or ended in line: C8
-		out = append(out, taken{interval: interval{end, end + slack}, acquisition: a})
+		out = append(out, taken{interval: interval{end, end + slack}, acquisition: a, maybe: true})
 	default:
-		out = append(out, taken{interval: interval{end, end + farewell}, acquisition: a, soft: true})
+		out = append(out, taken{interval: interval{end, end + farewell}, acquisition: a, soft: true, maybe: true})
 	}
 	return out
 }
@@ -173,12 +178,14 @@ func (g *game) trouble(a *acquisition, from, until int64) (int64, bool) {
 	return end, len(list) > 0
 }
 
-// others are the times of all but one.
+// others are the times of all but one. Where the line is kept, a call that came later than
+// that one's was not granted before it in silence.
 func (g *game) others(held []taken, a *acquisition) ([]interval, []interval) {
 	var hard, soft []interval
 	for _, t := range held {
 		switch {
 		case t.acquisition == a:
+		case t.maybe && g.h.Header.FIFO && t.Call() > a.Call()+overtaking:
 		case t.soft:
 			soft = append(soft, t.interval)
 		default:

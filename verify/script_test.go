@@ -34,6 +34,9 @@ func newScript(t *testing.T) *script {
 	return s
 }
 
+// fifo says that the backend keeps the line.
+func (s *script) fifo() { s.events[0].FIFO = true }
+
 func (s *script) add(at int64, e history.Event) {
 	e.At = at * ms
 	s.events = append(s.events, e)

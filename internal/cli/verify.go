@@ -96,7 +96,7 @@ Exit status: 0 pass; 1 violation; 2 inconclusive; 3 could not run; 64 bad usage.
 	f.Uint64Var(&o.seed, "seed", 0, "of the plan (default: random)")
 	f.StringVar(&o.profile, "profile", string(play.Standard), "gentle, standard, torture, or jepsen: only an exclusive lock whose holders are stopped")
 	f.DurationVar(&o.ttl, "ttl", 0, "of the leases (default: 2s, or the least that the backend takes)")
-	f.IntVar(&o.rate, "rate", 0, "how many locks to ask for in a second at most (default: by the profile, 1000 to 8000)")
+	f.IntVar(&o.rate, "rate", 0, "how many locks to ask for in a second at most (default: by the profile, 1000 to 12000)")
 	f.StringArrayVar(&o.reports, "report", nil, "write to this file; see above")
 	f.StringVar(&o.cluster, "local-cluster", "", "start servers for the run, and stop and crash them too: "+strings.Join(play.Clusters(), ", "))
 	f.BoolVar(&selfTest, "self-test", false, "play on locks that are broken on purpose: each must be caught; takes a minute")

@@ -380,7 +380,11 @@ func foldsNames(b backend.Backend, rarity int) backend.Backend {
 				folded.add(r.Lease)
 			}
 			r.Name = name(r.Name, r.Lease)
-			return d.Acquire(ctx, r)
+			g, err := d.Acquire(ctx, r)
+			if err != nil && folded.has(r.Lease) {
+				d.spared() // there was no grant
+			}
+			return g, err
 		},
 		renew: func(ctx context.Context, r backend.RenewRequest) (backend.RenewResult, error) {
 			for i, l := range r.Leases {
@@ -461,37 +465,60 @@ func ghostWaiter(b backend.Backend, rarity int) backend.Backend {
 	}}
 }
 
-// undead keeps a faulty lease under a session of its own, which does not end.
+// undead renews a session in the place of its client, which has not done so for too long.
 func undead(b backend.Backend, rarity int) backend.Backend {
-	const life = time.Minute
-	d, t, theirs, own := newDice(b, rarity), newTimers(), &marked{}, backend.NewSessionID()
-	var begin sync.Once
-	session := func(r backend.LeaseID, s backend.SessionID) backend.SessionID {
-		if s != "" && theirs.has(r) {
-			return own
-		}
-		return s
+	const look = 20 * time.Millisecond
+	type life struct{ ttl, until time.Duration }
+	d, t, begun := newDice(b, rarity), newTimers(), time.Now()
+	var mu sync.Mutex
+	lives := make(map[backend.SessionID]life) // of sessions that their clients renew
+	renewed := func(id backend.SessionID, ttl time.Duration) {
+		lives[id] = life{ttl, time.Since(begun) + ttl}
 	}
+	haunt := func(id backend.SessionID, ttl time.Duration) {
+		for pause(t.ctx, ttl/4) { //nolint:mnd // as clients do, and a little oftener
+			if _, err := b.Renew(t.ctx, backend.RenewRequest{Session: id}); err != nil {
+				return // it was ended in order
+			}
+		}
+	}
+	t.work.Go(func() {
+		for pause(t.ctx, look) {
+			mu.Lock()
+			for id, l := range lives {
+				if l.until-time.Since(begun) > l.ttl/3 { //nolint:mnd // a client that lives would have renewed twice
+					continue
+				}
+				delete(lives, id)
+				if !d.faulty() {
+					continue
+				}
+				if _, err := b.Renew(t.ctx, backend.RenewRequest{Session: id}); err != nil {
+					d.spared() // its client had ended it
+					continue
+				}
+				t.work.Go(func() { haunt(id, l.ttl) })
+			}
+			mu.Unlock()
+		}
+	})
 	return &twisted{
 		Backend: d,
-		acquire: func(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
-			begin.Do(func() {
-				_ = b.OpenSession(ctx, backend.SessionRequest{ID: own, TTL: life})
-				t.work.Go(func() {
-					for pause(t.ctx, life/4) {
-						_, _ = b.Renew(t.ctx, backend.RenewRequest{Session: own})
-					}
-				})
-			})
-			if r.Session != "" && d.faulty() {
-				theirs.add(r.Lease)
-			}
-			r.Session = session(r.Lease, r.Session)
-			return d.Acquire(ctx, r)
+		open: func(ctx context.Context, r backend.SessionRequest) error {
+			err := b.OpenSession(ctx, r)
+			mu.Lock()
+			defer mu.Unlock()
+			renewed(r.ID, r.TTL)
+			return err
 		},
-		release: func(ctx context.Context, r backend.ReleaseRequest) error {
-			r.Session = session(r.Lease, r.Session)
-			return b.Release(ctx, r)
+		renew: func(ctx context.Context, r backend.RenewRequest) (backend.RenewResult, error) {
+			res, err := b.Renew(ctx, r)
+			mu.Lock()
+			defer mu.Unlock()
+			if l, ok := lives[r.Session]; ok && err == nil {
+				renewed(r.Session, l.ttl)
+			}
+			return res, err
 		},
 		shut: t.shut,
 	}

@@ -13,8 +13,11 @@
 // A fault of one grant in thousands is found where there are thousands of grants. Beside a few
 // tasks that do everything that a client can do, each worker has a crowd: tasks that hold one
 // of a few contended locks for a moment, tasks that hold one of many for about its TTL, and
-// clients that die with what they hold. Some workers have no fault at any moment, so that
-// there is traffic. A worker whose machine or backend is slow asks for less.
+// clients that die with what they hold. A worker whose machine or backend is slow asks for less.
+//
+// A fault excuses a worker that waits in vain, and those who wait behind it. So that a lock
+// which is lost shows, some workers never have a fault and use some locks alone, and one more,
+// the heir, asks for each lock that a client had when it died.
 //
 // What is done when follows from the seed: the plan of the faults exactly, and what each
 // worker chooses. The machine's timing is not part of the seed, so the same seed gives the

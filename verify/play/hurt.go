@@ -81,8 +81,9 @@ func (r *run) occupy(n int) (*player, int, bool) {
 	if r.hurting() >= r.measure.hurt {
 		return nil, n, false
 	}
-	for i := range all {
-		if k := (n + i) % all; !r.busy[k] {
+	mortal := all - r.measure.spared
+	for i := range mortal {
+		if k := (n + i) % mortal; !r.busy[k] {
 			r.busy[k] = true
 			return r.players[k], k, true
 		}

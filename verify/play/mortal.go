@@ -14,6 +14,9 @@ import (
 // worker has clients that die too: of one moment to the next nothing that they send arrives
 // any more, and nothing that is sent to them.
 
+// mortalMark comes between the names of a worker and the number of its client.
+const mortalMark = ".m"
+
 // clientDied is the text of a kill that is of a client in a worker, not of a process.
 const clientDied = "a client in the process"
 
@@ -35,7 +38,7 @@ func (w *worker) mortals(ctx context.Context) {
 // mortal takes locks, and dies with them.
 func (w *worker) mortal(ctx context.Context, n int) {
 	l := newLink(w.past.Backend)
-	id := fmt.Sprintf("%s.m%d", w.Worker, n)
+	id := fmt.Sprintf("%s%s%d", w.Worker, mortalMark, n)
 	locks, err := holdfast.New(l, holdfast.Config{TTL: w.TTL, Owner: "verify " + id, Timeout: w.TTL})
 	if err != nil {
 		return // the run has made such a client before

@@ -17,7 +17,7 @@ func TestPlan(t *testing.T) {
 			t.Errorf("%s: the plan does not follow from the seed: %v", p, first)
 		}
 		for _, f := range first {
-			if f.at >= long || f.worker >= p.measure().workers || p == Gentle && (f.lasts >= ttl || f.fault == faultKill || f.fault == faultFreeze) ||
+			if f.at >= long || f.worker >= p.measure().workers-p.measure().spared || p == Gentle && (f.lasts >= ttl || f.fault == faultKill || f.fault == faultFreeze) ||
 				p == Jepsen && f.fault != faultFreeze || f.fault.harmful() && p != Gentle && f.lasts < ttl {
 				t.Errorf("%s: %+v", p, f)
 			}
@@ -41,6 +41,25 @@ func TestPlan(t *testing.T) {
 	}
 	if got := plan(1, Gentle, abilities{processes: true}, time.Second, time.Minute); got != nil {
 		t.Errorf("faults without a network: %v", got)
+	}
+}
+
+// Where all workers that may be hurt have a fault, or as many as may be at a time, nobody else
+// gets one.
+func TestSparedWorkersAreNotHurt(t *testing.T) {
+	t.Parallel()
+	for _, p := range Profiles() {
+		m := p.measure()
+		m.hurt = m.workers
+		r := &run{measure: m, busy: make([]bool, m.workers+1), players: make([]*player, m.workers)}
+		for n := range m.workers - m.spared {
+			if _, whom, ok := r.occupy(0); !ok || whom != n {
+				t.Errorf("%s: fault %d is for worker %d, %v", p, n, whom, ok)
+			}
+		}
+		if _, whom, ok := r.occupy(0); ok {
+			t.Errorf("%s: worker %d is spared, and has a fault", p, whom)
+		}
 	}
 }
 

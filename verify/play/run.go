@@ -45,6 +45,7 @@ type run struct {
 	resource  *registers
 	relays    [][]*chaos.Proxy // of each worker, one for each endpoint
 	urls      []string         // of each worker, over its relays
+	heir      *heir
 	notTested []string
 
 	mu      sync.Mutex
@@ -123,8 +124,7 @@ func runOn(ctx context.Context, cfg Config) error {
 	return errors.Join(err, b.Close())
 }
 
-func (r *run) play(ctx context.Context) error {
-	var err error
+func (r *run) play(ctx context.Context) (err error) {
 	if r.ttl, err = r.cfg.ttl(r.caps); err != nil {
 		return err
 	}
@@ -147,6 +147,10 @@ func (r *run) play(ctx context.Context) error {
 	if err := r.probe(ctx); err != nil {
 		return err
 	}
+	if r.heir, err = r.newHeir(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.heir.end(ctx)) }()
 	if err := r.startAll(ctx); err != nil {
 		return err
 	}
@@ -161,6 +165,9 @@ func (r *run) play(ctx context.Context) error {
 		return r.failed()
 	}
 	r.cfg.Log("all is healed; the workers end")
+	if err := r.heir.end(ctx); err != nil {
+		return err
+	}
 	r.stopAll()
 	r.sweep(context.WithoutCancel(ctx))
 	if err := r.failed(); err != nil {
@@ -332,6 +339,7 @@ func (r *run) hear(p *player, e history.Event) {
 	case history.KindCall:
 		r.count(e.Lock, e.At)
 	}
+	r.heir.hear(e)
 	r.record(e)
 }
 
@@ -367,8 +375,8 @@ func (r *run) start(ctx context.Context, n int) error {
 		Worker: fmt.Sprintf("%d.%d", n+1, r.lives[n]), URL: r.urls[n], Prefix: r.prefix, TTL: r.ttl,
 		Seed: r.cfg.Seed + uint64(n+1)<<32 + uint64(r.lives[n])<<48, Tasks: r.measure.tasksOf(n), //nolint:gosec // both are small and above 0
 		Pause:    time.Second * time.Duration(r.measure.workers*r.measure.tasks) / time.Duration(r.measure.deepRate()),
-		Patience: 2*r.slack() + 6*time.Second, Gens: slices.Clone(r.gens),
-		Jepsen: r.cfg.Profile == Jepsen, Crowd: r.crowd(),
+		Patience: r.patience(), Gens: slices.Clone(r.gens),
+		Jepsen: r.cfg.Profile == Jepsen, Crowd: r.crowd(n),
 	}
 	r.mu.Unlock()
 	var p *player

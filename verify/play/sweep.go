@@ -167,7 +167,7 @@ func (r *run) takeAll(ctx context.Context) error {
 	r.mu.Unlock()
 	tasks := make(chan string)
 	var work sync.WaitGroup
-	limited, cancel := context.WithTimeout(ctx, 2*r.slack()+6*time.Second)
+	limited, cancel := context.WithTimeout(ctx, r.patience())
 	defer cancel()
 	for range 16 {
 		work.Go(func() {

@@ -1,0 +1,121 @@
+//go:build unix
+
+package play
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-io/holdfast/verify/history"
+)
+
+// heir asks for each lock that a client had when it died. It is in the process of the run
+// and has no faults, so nothing excuses a lock that it waits for in vain.
+type heir struct {
+	*calm
+	ctx   context.Context //nolint:containedctx // of its calls
+	stop  context.CancelFunc
+	calls sync.WaitGroup
+	slots chan struct{} // of the calls at a time; what is more is not asked for
+
+	mu     sync.Mutex
+	ended  bool
+	asked  map[callID]string   // the locks of acquires under way
+	estate map[string][]string // the locks that each client had
+}
+
+// callID names a call of a client.
+type callID struct {
+	worker string
+	op     int64
+}
+
+const (
+	heirName  = "heir.1"
+	heirSlots = 256
+)
+
+func (r *run) newHeir(ctx context.Context) (*heir, error) {
+	c, err := r.calm(heirName)
+	if err != nil {
+		return nil, err
+	}
+	h := &heir{calm: c, slots: make(chan struct{}, heirSlots), asked: make(map[callID]string), estate: make(map[string][]string)}
+	h.ctx, h.stop = context.WithCancel(context.WithoutCancel(ctx))
+	return h, nil
+}
+
+// hear follows the clients that die, see [worker.mortal].
+func (h *heir) hear(e history.Event) {
+	process, _, dies := strings.Cut(e.Worker, mortalMark)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch id := (callID{e.Worker, e.Op}); {
+	case h.ended:
+	case !dies && (e.Kind == history.KindKill || e.Kind == history.KindEnd):
+		h.forget(process + mortalMark)
+	case !dies:
+	case e.Kind == history.KindCall && (e.Verb == history.VerbAcquire || e.Verb == history.VerbTry):
+		h.asked[id] = e.Lock
+	case e.Kind == history.KindReturn:
+		if lock, ok := h.asked[id]; ok && e.Outcome == history.OK {
+			h.estate[e.Worker] = append(h.estate[e.Worker], lock)
+		}
+		delete(h.asked, id)
+	case e.Kind == history.KindKill:
+		for _, lock := range h.estate[e.Worker] {
+			h.inherit(lock)
+		}
+		h.forget(e.Worker)
+	}
+}
+
+// forget drops what is known of the clients whose names begin so. h.mu is locked.
+func (h *heir) forget(clients string) {
+	for id := range h.asked {
+		if strings.HasPrefix(id.worker, clients) {
+			delete(h.asked, id)
+		}
+	}
+	for worker := range h.estate {
+		if strings.HasPrefix(worker, clients) {
+			delete(h.estate, worker)
+		}
+	}
+}
+
+// inherit asks for a lock in another goroutine. h.mu is locked.
+func (h *heir) inherit(lock string) {
+	select {
+	case h.slots <- struct{}{}:
+	default:
+		return
+	}
+	h.calls.Go(func() {
+		defer func() { <-h.slots }()
+		ctx, cancel := context.WithTimeout(h.ctx, h.patience())
+		defer cancel()
+		if give, err := h.take(ctx, history.VerbAcquire, lock); err == nil {
+			give()
+		}
+	})
+}
+
+// end gives up what it waits for. It may be called twice.
+func (h *heir) end(ctx context.Context) error {
+	h.mu.Lock()
+	ended := h.ended
+	h.ended = true
+	h.mu.Unlock()
+	if ended {
+		return nil
+	}
+	h.stop()
+	h.calls.Wait()
+	return h.calm.end(ctx)
+}
+
+// patience is how long a task waits for a lock that it does not give up soon.
+func (r *run) patience() time.Duration { return 2*r.slack() + 6*time.Second }
