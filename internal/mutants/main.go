@@ -2,10 +2,11 @@
 // catch them: a test that nothing can fail says nothing. The sources are not touched; the
 // compiler is given the changed file in the place of the one that is there.
 //
-//	go run ./internal/mutants [-only text] [-at-once n] [target...]
+//	go run ./internal/mutants [-only text] [-at-once n] [-compile] [target...]
 //
-// A target is the name of a file in data, such as redis. Exit status: 0 when all were
-// caught, 1 when one was not, 2 when one could not be tried.
+// A target is the name of a file in data, such as redis. With -compile no test is run: that is
+// how to find a mutant that the compiler refuses. Exit status: 0 when all were caught, 1 when
+// one was not, 2 when one could not be tried.
 package main
 
 import (
@@ -30,10 +31,11 @@ import (
 func main() {
 	only := flag.String("only", "", "only those whose name has this in it")
 	atOnce := flag.Int("at-once", 1, "how many are tried at once")
+	compile := flag.Bool("compile", false, "only compile them")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	status, err := run(ctx, *only, *atOnce, flag.Args())
+	status, err := run(ctx, *only, *atOnce, *compile, flag.Args())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		status = 2
@@ -42,7 +44,7 @@ func main() {
 	os.Exit(status)
 }
 
-func run(ctx context.Context, only string, atOnce int, targets []string) (int, error) {
+func run(ctx context.Context, only string, atOnce int, compile bool, targets []string) (int, error) {
 	all, err := mutants()
 	if err != nil {
 		return 0, err
@@ -66,7 +68,11 @@ func run(ctx context.Context, only string, atOnce int, targets []string) (int, e
 		gate <- struct{}{}
 		work.Go(func() {
 			defer func() { <-gate }()
-			v, says := all[i].try(ctx, filepath.Join(dir, strconv.Itoa(i)))
+			f := all[i].try
+			if compile {
+				f = all[i].compile
+			}
+			v, says := f(ctx, filepath.Join(dir, strconv.Itoa(i)))
 			mu.Lock()
 			defer mu.Unlock()
 			counts[v]++
@@ -74,7 +80,11 @@ func run(ctx context.Context, only string, atOnce int, targets []string) (int, e
 		})
 	}
 	work.Wait()
-	fmt.Printf("%d mutants: %d caught, %d survived, %d could not be tried\n", len(all), counts[caught], counts[survived], counts[untried])
+	if compile {
+		fmt.Printf("%d mutants: %d compile, %d do not\n", len(all), counts[compiles], counts[untried])
+	} else {
+		fmt.Printf("%d mutants: %d caught, %d survived, %d could not be tried\n", len(all), counts[caught], counts[survived], counts[untried])
+	}
 	switch {
 	case counts[untried] > 0:
 		return 2, nil
@@ -90,6 +100,7 @@ const (
 	caught   verdict = "caught"
 	survived verdict = "SURVIVED"
 	untried  verdict = "untried"
+	compiles verdict = "compiles"
 )
 
 // patience is how long the tests may take. A mutant that makes them hang is caught.
@@ -129,6 +140,19 @@ func (m *mutant) try(ctx context.Context, dir string) (verdict, string) {
 		}
 	}
 	return caught, fmt.Sprintf("%s, %s", by, took)
+}
+
+// compile compiles the mutant and runs nothing.
+func (m *mutant) compile(ctx context.Context, dir string) (verdict, string) {
+	overlay, err := m.overlay(dir)
+	if err != nil {
+		return untried, err.Error()
+	}
+	out, err := exec.CommandContext(ctx, "go", "build", "-overlay", overlay, "-o", os.DevNull, "./"+filepath.Dir(m.file)).CombinedOutput() //nolint:gosec // our own data
+	if err != nil {
+		return untried, fmt.Sprintf("%v: %s", err, out)
+	}
+	return compiles, ""
 }
 
 // overlay writes the changed file, and what tells the compiler of it.

@@ -69,8 +69,11 @@ func (c *cluster) whole(ctx context.Context) error {
 	return nil
 }
 
-// wipe takes the data of a member: it is killed, its folder deleted, and it is put back.
+// wipe takes the data of a member: it is killed, its folder deleted, and it is put back, all
+// within the time that a server may take to start.
 func (c *cluster) wipe(ctx context.Context, m *member) error {
+	ctx, cancel := context.WithTimeout(ctx, serverStart)
+	defer cancel()
 	if err := c.whole(ctx); err != nil {
 		return err
 	}
