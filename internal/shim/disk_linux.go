@@ -71,7 +71,7 @@ type answer struct {
 // program, and all that it started, is gone. The cache is lost then.
 func (d *Disk) serve(socket *net.UnixListener) error {
 	listener, err := receiveFile(socket)
-	_ = socket.Close() // nobody else connects
+	_ = socket.Close() // no other program connects
 	if err != nil || listener < 0 {
 		return err
 	}
@@ -339,7 +339,7 @@ func (r *diskRun) reply(n notification, a answer) {
 	}
 }
 
-// end loses the cache. What was being synced is written before it returns.
+// end loses the cache. It returns when the syncs under way have been written.
 func (r *diskRun) end() {
 	r.syncing.Wait()
 	for _, f := range r.files {

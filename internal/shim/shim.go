@@ -33,7 +33,7 @@ func build(ctx context.Context, dir, name string, source []byte, flags ...string
 		return "", fmt.Errorf("shim: %w", err)
 	}
 	cmd := exec.CommandContext(ctx, gcc, append([]string{"-O2", "-Wall", "-Werror", "-o", built, path}, flags...)...) //nolint:gosec // our own source
-	cmd.Dir, cmd.Env = dir, append(os.Environ(), "TMPDIR="+dir) // where it leaves files when it is killed
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "TMPDIR="+dir)                                                       // where it leaves files when it is killed
 	isolate(cmd)
 	if out, err := cmd.CombinedOutput(); ctx.Err() != nil {
 		return "", fmt.Errorf("shim: gcc: %w", context.Cause(ctx))

@@ -223,7 +223,7 @@ func (m *member) powerFailure(ctx context.Context) {
 }
 
 // jump lets the clock of a server jump. One that measures leases is stepped back for good, and
-// the fault lasts until every lease from before is over, for which the server's TTL was longer.
+// the fault lasts until every lease from before has ended, which the step made longer.
 func (r *run) jump(ctx context.Context, m *member, f planned) error {
 	if r.servers.shims.jumps == jumpsBack {
 		m.behind += stepBack

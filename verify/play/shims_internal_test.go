@@ -109,7 +109,7 @@ func TestCrashLosesWhatIsNotSynced(t *testing.T) {
 		settings []string
 		keeps    bool
 	}{{nil, true}, {[]string{"--appendfsync", "no"}, false}} {
-		t.Run(fmt.Sprint(x.keeps), func(t *testing.T) {
+		t.Run(strconv.FormatBool(x.keeps), func(t *testing.T) {
 			t.Parallel()
 			c := shimmedCluster(t, "redis", x.settings...)
 			m := c.members[0]
@@ -170,7 +170,7 @@ func TestClocksOfServersJump(t *testing.T) {
 		}
 		return time.Until(time.Unix(seconds, micros*1000))
 	}
-	for n := time.Duration(1); n <= mostBack/stepBack; n++ {
+	for n := 1; n <= int(mostBack/stepBack); n++ {
 		hurt := c.victims(planned{fault: faultClock})
 		if len(hurt) != 1 {
 			t.Fatalf("after %d steps: %v", n-1, hurt)
@@ -178,7 +178,7 @@ func TestClocksOfServersJump(t *testing.T) {
 		if err := r.jump(t.Context(), m, planned{fault: faultClock}); err != nil {
 			t.Fatal(err)
 		}
-		if m.behind != n*stepBack {
+		if m.behind != time.Duration(n)*stepBack {
 			t.Errorf("after %d steps it is behind by %s", n, m.behind)
 		}
 	}
