@@ -59,6 +59,30 @@ func TestClockOfOneNode(t *testing.T) {
 	}
 }
 
+// F12, not promised: the clock of one node jumps ahead, and the lease has the votes of a bare
+// majority, because two nodes were down when it was granted. Without that node's vote another
+// client is granted the lock. Its token is greater, and the holder is told by its next renewal.
+func TestClockOfOneNodeOfABareMajority(t *testing.T) {
+	t.Parallel()
+	c, clock := withClock(t, 1)
+	b, other := c.open(t, slow), c.open(t, slow)
+	for _, s := range c[nodes/2+1:] {
+		s.Kill()
+	}
+	held := ask("n")
+	before := take(t, b, held).Token
+	for _, s := range c[nodes/2+1:] {
+		s.Start()
+	}
+	clock.Set(jump)
+	if token := take(t, other, ask("n", waiting)).Token; token <= before {
+		t.Errorf("token %d after %d", token, before)
+	}
+	if renewed(t, b, held) {
+		t.Error("it was renewed")
+	}
+}
+
 // F12: the clocks of all nodes jump ahead. The lease is over, its holder is told by the next
 // renewal, and the token of the next is greater.
 func TestClocksOfAllNodesAhead(t *testing.T) {

@@ -3,30 +3,32 @@
 package testserver
 
 import (
-	_ "embed" // for the shim
 	"testing"
 	"time"
+
+	"github.com/holdfast-io/holdfast/internal/shim"
 )
 
-//go:embed shim/clock.c
-var clockShim []byte
-
-// Clock is the wall clock of servers, which a test sets while they run: it jumps, as that of
-// a machine does whose time is corrected. Their other clocks, and how long they sleep, stay
-// as they are. It works in programs that ask the C library for the time: Redis, PostgreSQL,
-// MariaDB and what runs in Java do; what is written in Go asks the kernel itself.
+// Clock is the wall clock of servers, which a test sets while they run: see [shim.Clock].
 //
 // A server with FakeTime has one. Its methods belong to the test's goroutine.
 type Clock struct {
-	shim    *shim // its number is the milliseconds that are added
-	library string
+	t     testing.TB
+	clock *shim.Clock
 }
 
 // NewClock makes a clock that tells the time, until it jumps.
 func NewClock(t testing.TB) *Clock {
 	t.Helper()
-	s := newShim(t, "CLOCK_SHIM")
-	return &Clock{shim: s, library: s.build("clock.so", clockShim, "-shared", "-fPIC")}
+	clocks, err := shim.NewClocks(t.Context(), Dir(t))
+	if err != nil {
+		t.Fatalf("testserver: clock: %v", err)
+	}
+	clock, err := clocks.Clock("clock")
+	if err != nil {
+		t.Fatalf("testserver: %v", err)
+	}
+	return &Clock{t, clock}
 }
 
 // WithClock starts a server again, with a clock that the test sets, and gives both.
@@ -56,8 +58,10 @@ func (o *ownTime) setClock(c *Clock) { o.clock = c }
 
 // Set makes the clock jump to so much ahead of the time; less than 0 is behind it.
 func (c *Clock) Set(ahead time.Duration) {
-	c.shim.t.Helper()
-	c.shim.set(ahead.Milliseconds())
+	c.t.Helper()
+	if err := c.clock.Set(ahead); err != nil {
+		c.t.Fatalf("testserver: %v", err)
+	}
 }
 
 // env is what a program needs to have this clock; that of no clock is nothing.
@@ -65,5 +69,5 @@ func (c *Clock) env() []string {
 	if c == nil {
 		return nil
 	}
-	return []string{"LD_PRELOAD=" + c.library, c.shim.variable + "=" + c.shim.file}
+	return c.clock.Env()
 }

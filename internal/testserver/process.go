@@ -89,17 +89,16 @@ func Start(t testing.TB, c Command) *Process {
 		t.Fatalf("testserver: log of %s: %v", c.Path, err)
 	}
 	p := &Process{t: t, name: filepath.Base(path), dir: c.Dir, logFrom: from, ended: make(chan struct{})}
-	attend := func(<-chan struct{}) {}
-	if c.Disk != nil {
-		c, attend = c.Disk.launch(path, c)
-		path = c.Path
-	}
 	//nolint:gosec,noctx // a test's own program, which outlives any one call
 	p.cmd = exec.Command(path, c.Args...)
 	p.cmd.Dir = c.Dir
 	p.cmd.Env = append(os.Environ(), c.Env...)
 	p.cmd.Stdout, p.cmd.Stderr = out, out
 	p.cmd.SysProcAttr = sysProcAttr(c)
+	attend := func(<-chan struct{}) {}
+	if c.Disk != nil {
+		attend = c.Disk.launch(p.cmd)
+	}
 	if err := p.start(); err != nil {
 		close(p.ended)
 		attend(p.ended)

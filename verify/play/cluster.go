@@ -22,6 +22,7 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/shim"
 	"github.com/holdfast-io/holdfast/open"
 )
 
@@ -48,6 +49,7 @@ type cluster struct {
 	replace func(context.Context, *member) error
 	// apart: no two servers may be away at the same time.
 	apart bool
+	shims shims
 }
 
 // member is one server.
@@ -62,10 +64,16 @@ type member struct {
 	data string // the folder that is deleted when it loses its data
 	// trace is for how long what the server had under way when it crashed may hold up others.
 	trace time.Duration
-	mu    sync.Mutex
-	cmd   *exec.Cmd
-	gone  chan struct{} // closed when the process is
-	said  *tail
+	// diskless: it keeps nothing itself.
+	diskless bool
+	disk     *shim.Disk    // nil: the machine's
+	clock    *shim.Clock   // nil: the machine's
+	behind   time.Duration // by how much its clock was stepped back
+
+	mu   sync.Mutex
+	cmd  *exec.Cmd
+	gone chan struct{} // closed when the process is
+	said *tail
 }
 
 // startCluster starts the servers of a kind with the programs of this machine.
@@ -79,6 +87,9 @@ func startCluster(ctx context.Context, kind string, programs map[string][]string
 		err = prepare(ctx, c)
 	} else {
 		err = &backend.InvalidError{Field: "local-cluster", Value: fmt.Sprintf("%.20q", kind), Bound: "one of " + strings.Join(Clusters(), ", ")}
+	}
+	if err == nil {
+		err = c.addShims(ctx)
 	}
 	for _, m := range c.members {
 		if err == nil {
@@ -224,6 +235,10 @@ func (m *member) start() error {
 	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = said, said, sysProcAttr()
 	cmd.SysProcAttr.Credential = m.cred
 	cmd.Env = append(os.Environ(), m.env...)
+	attend, err := m.shimmed(cmd)
+	if err != nil {
+		return fmt.Errorf("verify: start %s: %w", m.name, err)
+	}
 	gone := make(chan struct{})
 	started := make(chan error, 1)
 	go func() {
@@ -231,11 +246,12 @@ func (m *member) start() error {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
+		attend(gone)
 		started <- err
 		if err == nil {
 			_ = cmd.Wait() // it is killed; and where it ended by itself, ready or the run says so
-			close(gone)
 		}
+		close(gone)
 	}()
 	if err := <-started; err != nil {
 		return fmt.Errorf("verify: start %s: %w", m.name, err)
@@ -372,8 +388,9 @@ func (c *cluster) end() error {
 	for _, m := range slices.Backward(c.members) {
 		m.crash()
 	}
-	if err := os.RemoveAll(c.dir); err != nil {
-		return fmt.Errorf("verify: remove the folder of the servers: %w", err)
+	err := c.settleDisks()
+	if e := os.RemoveAll(c.dir); e != nil {
+		err = errors.Join(err, fmt.Errorf("verify: remove the folder of the servers: %w", e))
 	}
-	return nil
+	return err
 }

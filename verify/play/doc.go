@@ -29,4 +29,12 @@
 // per second is bounded. At the end everything is given back, and what is left under the
 // prefix is looked for. No fault touches the backend: a worker's relay is the most that
 // breaks.
+//
+// # Servers of the run
+//
+// [Config.Cluster] starts servers, which the run may hurt: they stop and crash. Where the
+// machine can do it (package internal/shim), their disks are slow at times and lose in a
+// crash what was not synced, and their wall clocks jump. A clock that measures leases is only
+// stepped back, by a second in all: no backend promises that locks stay exclusive when it is
+// put ahead. A fault of the servers is an excuse for every worker.
 package play

@@ -4,8 +4,10 @@ package play
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -211,14 +213,16 @@ func inflictLink(ctx context.Context, l *link, f planned) {
 	l.heal()
 }
 
-// hurtServer stops or crashes one server, or all in turn. The event is for all workers, and
+// hurtServer stops or crashes one server, or all in turn, or slows disks, or sets a clock. The event is for all workers, and
 // it is over when the servers serve again, which can take an election.
 func (r *run) hurtServer(ctx context.Context, f planned) {
-	n := int(f.at/time.Millisecond) % len(r.servers.members)
-	hurt := r.servers.members[n : n+1]
-	text := fmt.Sprintf("%s, %d", f.fault, n+1)
-	if f.fault == faultServersTurn {
-		hurt, text = r.servers.members, string(f.fault)
+	hurt := r.servers.victims(f)
+	if len(hurt) == 0 {
+		return
+	}
+	text := string(f.fault)
+	if len(hurt) == 1 {
+		text = fmt.Sprintf("%s, %d", f.fault, slices.Index(r.servers.members, hurt[0])+1)
 	}
 	r.tell(history.Event{Kind: history.KindFault, Text: text})
 	var err error
@@ -228,14 +232,19 @@ func (r *run) hurtServer(ctx context.Context, f planned) {
 		pause(ctx, f.lasts)
 		hurt[0].signal(syscall.SIGCONT)
 	case faultServerCrash:
-		hurt[0].crash()
+		hurt[0].powerFailure(ctx)
 		pause(ctx, r.ttl/4)
 		err = hurt[0].revive(context.WithoutCancel(ctx))
 	case faultServerWiped:
 		err = r.servers.wipe(context.WithoutCancel(ctx), hurt[0])
 	case faultServersTurn:
 		stopInTurn(ctx, hurt, f)
+	case faultSlowDisk:
+		slowDisks(ctx, hurt, f)
+	case faultClock:
+		err = r.jump(ctx, hurt[0], f)
 	}
+	err = errors.Join(err, r.servers.shims.failure())
 	for _, m := range hurt {
 		if err == nil {
 			err = m.ready(context.WithoutCancel(ctx))

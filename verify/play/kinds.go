@@ -39,6 +39,7 @@ func kinds() map[string]func(context.Context, *cluster) error {
 // redis is one server. A Redis that is new does not grant for as long as the longest
 // lease that may be out; here that is known.
 func (c *cluster) redis() error {
+	c.shims.jumps = jumpsBack
 	addrs, err := c.redises(1)
 	c.url = "redis://" + addrs + "?quarantine=5s"
 	return err
@@ -47,6 +48,7 @@ func (c *cluster) redis() error {
 // redlock is five servers, of which two may be away.
 func (c *cluster) redlock() error {
 	const nodes = 5
+	c.shims.jumps = jumpsBack
 	addrs, err := c.redises(nodes)
 	c.url = "redlock://" + addrs + "?max_ttl=10s"
 	return err
@@ -129,6 +131,7 @@ func (c *cluster) zooKeeper() error {
 			return err
 		}
 	}
+	c.shims.jumps = jumpsFar
 	c.url = "zookeeper://" + strings.Join(addrs[:n], ",") + "?tick=500ms"
 	return nil
 }
@@ -178,7 +181,7 @@ func (c *cluster) consul() error {
 
 // postgres is one server, for one of its backends.
 func (c *cluster) postgres(ctx context.Context, scheme string) error {
-	c.account = "postgres"
+	c.account, c.shims.jumps = "postgres", jumpsBack
 	addrs, err := freeAddrs(1)
 	if err != nil {
 		return err
@@ -194,7 +197,10 @@ func (c *cluster) postgres(ctx context.Context, scheme string) error {
 
 // mariaDB is one server, for one of its backends.
 func (c *cluster) mariaDB(ctx context.Context, scheme string) error {
-	c.account = "mysql"
+	c.account, c.shims.jumps = "mysql", jumpsBack
+	if scheme == "mysql+getlock" {
+		c.shims.jumps = jumpsFar
+	}
 	addrs, err := freeAddrs(1)
 	if err != nil {
 		return err
@@ -249,8 +255,12 @@ users:
 		return err
 	}
 	c.url = "kubernetes://default?kubeconfig=" + settings
-	return c.add("kube-apiserver", addrs[0], c.url, "--etcd-servers=http://"+addrs[1], "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1",
+	err = c.add("kube-apiserver", addrs[0], c.url, "--etcd-servers=http://"+addrs[1], "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1",
 		"--secure-port="+port(addrs[0]), "--cert-dir="+certs, "--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file="+key, "--service-account-signing-key-file="+key, "--service-cluster-ip-range=10.0.0.0/24",
 		"--authorization-mode=RBAC", "--token-auth-file="+tokens, "--endpoint-reconciler-type=none")
+	if err == nil {
+		c.members[1].diskless = true
+	}
+	return err
 }

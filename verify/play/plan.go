@@ -88,6 +88,8 @@ const (
 	faultServersTurn fault = "servers stopped in turn"
 	// A server is killed, its data deleted, and it is put back as an operator does it.
 	faultServerWiped fault = "server wiped"
+	faultSlowDisk    fault = "slow disk"               // of one server, or of all
+	faultClock       fault = "clock of a server jumps" // as is promised to be survived
 )
 
 // harmful faults last longer than a lease: who holds a lock loses it.
@@ -102,7 +104,7 @@ func (f fault) harmful() bool {
 // ofServers faults are of the servers that the run started.
 func (f fault) ofServers() bool {
 	switch f { //nolint:exhaustive // the others are of workers
-	case faultServerStop, faultServerCrash, faultServersTurn, faultServerWiped:
+	case faultServerStop, faultServerCrash, faultServersTurn, faultServerWiped, faultSlowDisk, faultClock:
 		return true
 	}
 	return false
@@ -117,6 +119,8 @@ type abilities struct {
 	servers   int  // that the run started
 	apart     bool // no two of them are away at the same time
 	wipe      bool // one of them can lose its data
+	disks     bool // of them can be slow
+	clocks    bool // of them can be set
 }
 
 // breaks reports whether a fault ends what holders have, unless it is healed only when that
@@ -157,9 +161,15 @@ func (a abilities) faults(p Profile) []fault {
 	if a.wipe {
 		all = append(all, faultServerWiped)
 	}
+	if a.disks {
+		all = append(all, faultSlowDisk)
+	}
+	if a.clocks {
+		all = append(all, faultClock)
+	}
 	if p == Gentle {
 		all = slices.DeleteFunc(all, func(f fault) bool {
-			return f == faultKill || f == faultFreeze || f.ofServers() && f != faultServerStop || a.breaks(f)
+			return f == faultKill || f == faultFreeze || f.ofServers() && f != faultServerStop && f != faultSlowDisk || a.breaks(f)
 		})
 	}
 	return all

@@ -207,6 +207,8 @@ func (r *run) relay(ctx context.Context) error {
 	each := []string{r.cfg.URL}
 	if r.servers != nil {
 		r.able.servers, r.able.apart, r.able.wipe = len(r.servers.members), r.servers.apart, r.servers.replace != nil
+		r.servers.checkShims()
+		r.able.disks, r.able.clocks = r.servers.shims.noDisk == nil, r.servers.shims.noClock == nil
 		if len(r.servers.each) > 0 {
 			each = r.servers.each
 		}
@@ -238,19 +240,15 @@ func (r *run) relay(ctx context.Context) error {
 
 // untested is what a run on this backend leaves out.
 func (r *run) untested() []string {
-	servers := "restarts, lost data, fail-over and full disks of the backend's servers: they are not ours to hurt"
+	servers := "restarts, lost data, fail-over, slow and full disks of the backend's servers: they are not ours to hurt"
 	switch {
 	case r.able.wipe:
 		servers = "lost data of more than one server at a time, and full disks of the servers"
 	case r.able.servers > 0:
 		servers = "lost data and full disks of the servers"
 	}
-	out := []string{
-		servers,
-		"clocks that jump",
-		"workers on several machines",
-		"the order of the line: how fair it was is measured, not judged",
-	}
+	out := append([]string{servers}, r.untestedShims()...)
+	out = append(out, "workers on several machines", "the order of the line: how fair it was is measured, not judged")
 	if !r.able.relay {
 		scheme, _, _ := strings.Cut(r.cfg.URL, ":")
 		switch {

@@ -1,12 +1,17 @@
 package play_test
 
 import (
+	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/verify/history"
 	"github.com/holdfast-io/holdfast/verify/play"
 )
 
@@ -65,5 +70,31 @@ func TestServersAreInPlaceOfAURL(t *testing.T) {
 	}
 	if s, err := play.StartServers(t.Context(), "memory", nil); !errors.Is(err, backend.ErrInvalid) {
 		t.Errorf("servers of memory: %v, %v", s, err)
+	}
+}
+
+// A run that is interrupted leaves no process of its own, and no folder.
+func TestInterruptedRunLeavesNothing(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	cfg := torture(t, "redis", play.Config{For: time.Minute, Seed: 1, Profile: play.Torture})
+	cfg.Record = func(history.Event) error { return nil }
+	ctx, cancel := context.WithCancelCause(t.Context())
+	interrupted := errors.New("interrupted")
+	cfg.Log = func(text string) {
+		if strings.Contains(text, "faults for") {
+			time.AfterFunc(3*time.Second, func() { cancel(interrupted) })
+		}
+	}
+	if err := play.Run(ctx, cfg); !errors.Is(err, interrupted) {
+		t.Errorf("it ended with %v", err)
+	}
+	if left, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(left) > 0 {
+		t.Errorf("it left %v, %v", left, err)
+	}
+	lists, _ := filepath.Glob("/proc/self/task/*/children")
+	for _, list := range lists {
+		if b, err := os.ReadFile(list); err == nil && len(b) > 0 {
+			t.Errorf("it left the processes %s", b)
+		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/verify/history"
 	"github.com/holdfast-io/holdfast/verify/play"
 )
 
@@ -146,6 +147,7 @@ func hurt(t *testing.T, name string, cfg play.Config) string {
 			t.Logf("the servers had: %s", kind)
 		}
 	}
+	withShims(t, cfg, r.Header)
 	// No relay can stand before what a kubeconfig names: it has TLS. A file has no network,
 	// and nobody stops a worker that is a goroutine.
 	inside := name == "memory" || name == "embedded"
@@ -155,4 +157,19 @@ func hurt(t *testing.T, name string, cfg play.Config) string {
 		return fmt.Sprintf("in %s too little was hurt: %+v, %v", cfg.For, r.Counts, slices.Sorted(maps.Keys(kinds)))
 	}
 	return ""
+}
+
+// withShims wants every server to have had its logs on the disk of the run, and its clock where
+// it is not written in Go.
+func withShims(t *testing.T, cfg play.Config, h history.Header) {
+	t.Helper()
+	if cfg.Cluster == "" {
+		return
+	}
+	inGo := slices.Contains([]string{"etcd", "consul", "kubernetes", "holdfast"}, cfg.Cluster)
+	for _, text := range h.NotTested {
+		if strings.HasPrefix(text, "slow disks") || strings.HasPrefix(text, "clocks that jump: ") != inGo && strings.HasPrefix(text, "clocks") {
+			t.Errorf("not tested: %s", text)
+		}
+	}
 }

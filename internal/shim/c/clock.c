@@ -1,4 +1,4 @@
-// A wall clock that a test sets, for a server that takes its time from the C library: preloaded into it, see clock.go.
+// A wall clock that is set from outside, for a server that takes its time from the C library: preloaded, see clock.go.
 // The milliseconds to be added stand in the file that CLOCK_SHIM names, and are read anew each time. Other clocks, and
 // how long something sleeps, are the kernel's.
 #define _GNU_SOURCE

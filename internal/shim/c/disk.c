@@ -1,7 +1,7 @@
 // Runs a program whose writes and syncs are decided elsewhere: every such call of it, and of the processes that it
 // starts, waits for an answer from the one who has the listener, which this sends over the socket that DISK_SOCKET
 // names. The program keeps the process ID. It may be written in any language: this is the kernel's seccomp, and not a
-// library that is loaded into it. See slowdisk_linux.go.
+// library that is loaded into it. See disk_linux.go.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/audit.h>

@@ -1,4 +1,4 @@
-package testserver
+package shim
 
 import (
 	"errors"
@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,11 +19,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// diskRun is one run of a program on a SlowDisk. Its calls to write and to sync, and those of
+// diskRun is one run of a program on a Disk. Its calls to write and to sync, and those of
 // the processes that it starts, are held up by the kernel until they are answered here
 // (seccomp_unotify(2)). The fields belong to the goroutine that serves the run.
 type diskRun struct {
-	disk      *SlowDisk
+	disk      *Disk
 	listener  int
 	syncing   sync.WaitGroup
 	processes map[uint32]int // the kernel's handles of them, by thread
@@ -68,9 +69,9 @@ type answer struct {
 
 // serve takes the listener of a program that was started, and answers its calls until the
 // program, and all that it started, is gone. The cache is lost then.
-func (d *SlowDisk) serve(socket *net.UnixListener) error {
+func (d *Disk) serve(socket *net.UnixListener) error {
 	listener, err := receiveFile(socket)
-	_ = socket.Close() // nobody else connects
+	_ = socket.Close() // no other program connects
 	if err != nil || listener < 0 {
 		return err
 	}
@@ -311,6 +312,7 @@ func (r *diskRun) sync(n notification, f *logFile, upTo int) error {
 		}
 	}
 	f.cache = slices.Clone(f.cache[synced:])
+	r.disk.syncs.Add(1)
 	return nil
 }
 
@@ -319,13 +321,13 @@ func (r *diskRun) lives(n notification) bool {
 	return ioctl(r.listener, unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&n.id)) == 0 //nolint:gosec // the kernel's interface
 }
 
-// fail fails the call, and the test, unless the caller was killed meanwhile. A process that is
+// fail fails the call, and reports that, unless the caller was killed meanwhile. A process that is
 // ending may have a call left that is still waiting.
 func (r *diskRun) fail(n notification, path string, err error) {
 	if !r.lives(n) || errors.Is(err, unix.ESRCH) || errors.Is(err, fs.ErrNotExist) {
 		return
 	}
-	r.disk.t.Errorf("testserver: slow disk: %s: %v", path, err)
+	r.disk.report(fmt.Errorf("shim: disk: %s: %w", path, err))
 	r.reply(n, answer{err: -int32(unix.EIO)})
 }
 
@@ -333,11 +335,11 @@ func (r *diskRun) fail(n notification, path string, err error) {
 func (r *diskRun) reply(n notification, a answer) {
 	a.id = n.id
 	if errno := ioctl(r.listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&a)); errno != 0 && errno != unix.ENOENT { //nolint:gosec // the kernel's interface
-		r.disk.t.Errorf("testserver: slow disk: reply: %v", errno)
+		r.disk.report(fmt.Errorf("shim: disk: reply: %w", errno))
 	}
 }
 
-// end loses the cache. What was being synced is written before it returns.
+// end loses the cache. It returns when the syncs under way have been written.
 func (r *diskRun) end() {
 	r.syncing.Wait()
 	for _, f := range r.files {
@@ -349,7 +351,7 @@ func (r *diskRun) end() {
 	_ = unix.Close(r.listener)
 }
 
-// isLog reports whether the file is a log of the servers of this package.
+// isLog reports whether the file is the log of a server that this package knows.
 func isLog(path string) bool {
 	folder, name := filepath.Base(filepath.Dir(path)), filepath.Base(path)
 	return strings.HasSuffix(name, ".aof") || // Redis
@@ -358,4 +360,10 @@ func isLog(path string) bool {
 		folder == "version-2" && strings.HasPrefix(name, "log.") || // ZooKeeper
 		strings.HasSuffix(name, ".wal") || folder == "wal.tmp" || // etcd
 		name == "raft.db" // Consul
+}
+
+// isolate keeps the terminal's signals from a compiler, and ends what it has started with it.
+func isolate(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 }

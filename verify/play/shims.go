@@ -1,0 +1,273 @@
+//go:build unix
+
+package play
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/holdfast-io/holdfast/internal/shim"
+)
+
+const (
+	// slowSync is what a sync of a log takes on a slow disk, as on a worn disk or one that a
+	// neighbour uses. A client learns of a commit in less, so that a power failure finds what
+	// clients could see and no disk has. A renewal, which waits for a few syncs, takes a
+	// small part of the shortest TTL of one second.
+	slowSync = 50 * time.Millisecond
+	// stepBack is by how much a clock is stepped back that measures leases, and mostBack is by
+	// how much in all. It is never put right: that would end leases early, which no store
+	// promises to survive. Tokens of Redis and of PostgreSQL's advisory locks begin at the
+	// clock where the last one is not known, and a lease that is not renewed ends later by as
+	// much: both stay far below the allowances of the backends and of the referee.
+	stepBack = 250 * time.Millisecond
+	mostBack = time.Second
+	// farJump is by how much a clock jumps that measures nothing: more than any lease.
+	farJump = time.Hour
+)
+
+// jumps is how the clock of a server may jump while locks stay exclusive: docs/guarantees.md.
+type jumps int
+
+const (
+	jumpsNone jumps = iota // written in Go: the clock cannot be set
+	jumpsBack              // leases are measured with it, so that it is only stepped back
+	jumpsFar               // nothing is measured with it
+)
+
+// shims are what stands between the servers and the machine.
+type shims struct {
+	jumps jumps
+	// noDisk and noClock say why there is no slow disk and no clock; nil: there is one.
+	noDisk, noClock error
+
+	mu     sync.Mutex
+	failed error
+}
+
+// errNoLog is of servers whose logs the slow disk does not know.
+var errNoLog = errors.New("the servers did not write a log that is known")
+
+// errOwnClock is of servers that do not follow the clock.
+var errOwnClock = errors.New("the servers do not take their time from the C library")
+
+// addShims gives the members slow disks and clocks, where the machine can.
+func (c *cluster) addShims(ctx context.Context) error {
+	dir := filepath.Join(c.dir, "shims")
+	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // the servers read it
+		return fmt.Errorf("verify: a folder for the servers: %w", err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // also where the umask forbids that
+		return fmt.Errorf("verify: a folder for the servers: %w", err)
+	}
+	c.shims.noDisk = c.addDisks(ctx, dir)
+	c.shims.noClock = c.addClocks(ctx, dir)
+	for _, err := range []error{c.shims.noDisk, c.shims.noClock} {
+		if err != nil && !errors.Is(err, shim.ErrUnsupported) {
+			return fmt.Errorf("verify: a shim for the servers: %w", err)
+		}
+	}
+	return nil
+}
+
+func (c *cluster) addDisks(ctx context.Context, dir string) error {
+	launcher, err := shim.NewLauncher(ctx, dir)
+	if err != nil {
+		return err
+	}
+	attr := sysProcAttr()
+	if attr.Credential, err = c.credential(); err != nil {
+		return err
+	}
+	if err := launcher.Try(ctx, c.dir, attr); err != nil {
+		return err
+	}
+	for _, m := range c.members {
+		if !m.diskless {
+			m.disk = launcher.Disk(c.shims.fail)
+		}
+	}
+	return nil
+}
+
+func (c *cluster) addClocks(ctx context.Context, dir string) error {
+	if c.shims.jumps == jumpsNone {
+		return fmt.Errorf("%w: the servers are written in Go and ask the kernel for the time", shim.ErrUnsupported)
+	}
+	clocks, err := shim.NewClocks(ctx, dir)
+	if err != nil {
+		return err
+	}
+	attr := sysProcAttr()
+	if attr.Credential, err = c.credential(); err != nil {
+		return err
+	}
+	if err := clocks.Try(ctx, attr); err != nil {
+		return err
+	}
+	for i, m := range c.members {
+		if m.clock, err = clocks.Clock(fmt.Sprintf("m%d", i+1)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fail notes that a shim failed: what the servers did after that says nothing of them.
+func (s *shims) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed = errors.Join(s.failed, err)
+}
+
+// failure is what failed of the shims since the last call.
+func (s *shims) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.failed
+	s.failed = nil
+	return err
+}
+
+// checkShims finds out whether servers that have granted locks use their disks and clocks.
+func (c *cluster) checkShims() {
+	for _, m := range c.members {
+		if m.disk != nil && m.disk.Syncs() == 0 {
+			c.shims.noDisk = errNoLog
+		}
+		m.mu.Lock()
+		pid := m.cmd.Process.Pid
+		m.mu.Unlock()
+		if m.clock != nil && !m.clock.In(pid) {
+			c.shims.noClock = errOwnClock
+		}
+	}
+}
+
+// shimmed gives a command, which is not started yet, the disk and the clock of the member. The
+// function must be called after the start, with the end of the process.
+func (m *member) shimmed(cmd *exec.Cmd) (func(ended <-chan struct{}), error) {
+	if m.clock != nil {
+		cmd.Env = append(cmd.Env, m.clock.Env()...)
+	}
+	if m.disk == nil {
+		return func(<-chan struct{}) {}, nil
+	}
+	return m.disk.Launch(cmd)
+}
+
+// settleDisks waits until no disk writes any more. All servers have ended.
+func (c *cluster) settleDisks() error {
+	var err error
+	for _, m := range c.members {
+		if m.disk != nil {
+			err = errors.Join(err, m.disk.Settle())
+		}
+	}
+	return errors.Join(err, c.shims.failure())
+}
+
+// victims are the members that a fault is for: all, or the one that chance names, among those
+// that can have it. There may be none.
+func (c *cluster) victims(f planned) []*member {
+	able := c.members
+	switch f.fault { //nolint:exhaustive // every server can have the others
+	case faultServersTurn:
+		return able
+	case faultSlowDisk:
+		able = slices.DeleteFunc(slices.Clone(able), func(m *member) bool { return m.disk == nil })
+		if len(able) > 0 && f.at/time.Millisecond/16%2 == 0 {
+			return able
+		}
+	case faultClock:
+		able = slices.DeleteFunc(slices.Clone(able), func(m *member) bool {
+			return m.clock == nil || c.shims.jumps == jumpsBack && m.behind+stepBack > mostBack
+		})
+	}
+	if len(able) == 0 {
+		return nil
+	}
+	n := int(f.at/time.Millisecond) % len(able)
+	return able[n : n+1]
+}
+
+// slowDisks makes the syncs of servers slow for the length of a fault.
+func slowDisks(ctx context.Context, hurt []*member, f planned) {
+	for _, m := range hurt {
+		m.disk.Slow(slowSync)
+	}
+	pause(ctx, f.lasts)
+	for _, m := range hurt {
+		m.disk.Fast()
+	}
+}
+
+// powerFailure kills a server. Its disk, where it has one, is slow before that, so that there is
+// something which is not synced, and fast again when the server is started.
+func (m *member) powerFailure(ctx context.Context) {
+	if m.disk == nil {
+		m.crash()
+		return
+	}
+	m.disk.Slow(slowSync)
+	pause(ctx, 10*slowSync) //nolint:mnd // some syncs, each with writes after it
+	m.crash()
+	m.disk.Fast()
+}
+
+// jump lets the clock of a server jump. One that measures leases is stepped back for good, and
+// the fault lasts until every lease from before has ended, which the step made longer.
+func (r *run) jump(ctx context.Context, m *member, f planned) error {
+	if r.servers.shims.jumps == jumpsBack {
+		m.behind += stepBack
+		if err := m.clock.Set(-m.behind); err != nil {
+			return err
+		}
+		pause(context.WithoutCancel(ctx), r.slack()+stepBack)
+		return nil
+	}
+	ahead := farJump
+	if f.at/time.Millisecond/16%2 == 0 {
+		ahead = -ahead
+	}
+	if err := m.clock.Set(ahead); err != nil {
+		return err
+	}
+	pause(ctx, f.lasts)
+	return m.clock.Set(0)
+}
+
+// untestedShims is what a run leaves out of slow disks and of clocks that jump.
+func (r *run) untestedShims() []string {
+	var out []string
+	all := r.able.faults(r.cfg.Profile)
+	if r.servers != nil && !slices.Contains(all, faultSlowDisk) {
+		out = append(out, "slow disks, and what a failure of the power takes from the servers: "+r.whyNot(r.servers.shims.noDisk))
+	}
+	switch {
+	case r.servers == nil:
+		out = append(out, "clocks that jump")
+	case !slices.Contains(all, faultClock):
+		out = append(out, "clocks that jump: "+r.whyNot(r.servers.shims.noClock))
+	case r.servers.shims.jumps == jumpsBack:
+		out = append(out, fmt.Sprintf("clocks that jump, but for those of the servers, which are stepped back by %s at most", mostBack))
+	default:
+		out = append(out, "clocks that jump, but for that of one server at a time")
+	}
+	return out
+}
+
+// whyNot is why a fault is left out: the machine, or else the profile.
+func (r *run) whyNot(err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("the profile is %s", r.cfg.Profile)
+}
