@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -88,6 +89,14 @@ func (c *cluster) addDisks(ctx context.Context, dir string) error {
 	}
 	if err := launcher.Try(ctx, c.dir, attr); err != nil {
 		return err
+	}
+	// A server waits for an answer of this process with each write. While the referee and the
+	// relays keep all processors of the Go scheduler busy, a goroutine that comes back from the
+	// kernel waits for one for up to 10 ms. More of them leave that to the kernel, which is
+	// quicker. They stay: other servers of this process may run.
+	const processors = 8
+	if runtime.GOMAXPROCS(0) < processors {
+		runtime.GOMAXPROCS(processors)
 	}
 	for _, m := range c.members {
 		if !m.diskless {
