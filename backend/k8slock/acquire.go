@@ -209,8 +209,8 @@ func (w *waiter) see(r *record, byTimer bool) {
 	}
 }
 
-// safety is when the lock is read though nothing was told.
-const safety = 30 * time.Second
+// defaultSafety is after how long a waiter reads its lock though nothing was told.
+const defaultSafety = 30 * time.Second
 
 // wait waits until the lease is out. The watch tells; that it may have lost something
 // costs a timer.
@@ -218,7 +218,7 @@ func (a *acquisition) wait(ctx context.Context) (backend.Grant, error) {
 	w := &waiter{lease: a.req.Lease, verdict: make(chan verdict, 1)}
 	leave := a.b.queue(a.at, w)
 	defer leave()
-	timer := time.NewTimer(safety)
+	timer := time.NewTimer(a.b.safety)
 	defer timer.Stop()
 	for {
 		select {
@@ -231,7 +231,7 @@ func (a *acquisition) wait(ctx context.Context) (backend.Grant, error) {
 			return backend.Grant{}, context.Cause(ctx)
 		case <-timer.C:
 			a.look(ctx)
-			timer.Reset(safety)
+			timer.Reset(a.b.safety)
 		}
 	}
 }
@@ -285,19 +285,5 @@ func (a *acquisition) look(ctx context.Context) {
 	if err != nil {
 		return // again in a while
 	}
-	r, err := open(a.req.Name, o)
-	if err != nil {
-		return
-	}
-	m := &a.b.mirror
-	m.mu.Lock()
-	var losses []func()
-	if known := m.objects[a.at]; known == nil || known.object.version() < o.version() {
-		losses = m.tell(a.at, r, true)
-	}
-	m.mu.Unlock()
-	for _, f := range losses {
-		f()
-	}
-	a.b.learn(o)
+	a.b.learnBy(o, true)
 }

@@ -18,6 +18,10 @@ func OpenInPod(folder, host, port string) (*Backend, error) {
 // call.
 func (b *Backend) SetIdle(d time.Duration) { b.idle = d }
 
+// SetSafety sets after how long a waiter reads its lock though nothing was told. Before the
+// first call.
+func (b *Backend) SetSafety(d time.Duration) { b.safety = d }
+
 // Flights is of how many locks something is remembered here.
 func (b *Backend) Flights() int {
 	b.mu.Lock()

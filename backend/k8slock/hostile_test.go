@@ -29,7 +29,7 @@ func TestHostile(t *testing.T) {
 		"watch-that-ends-at-once": watchThatEndsAtOnce, "stranger-in-line": strangerInLine,
 		"not-found-by-a-proxy": notFoundByAProxy, "alive-to-the-hasty": aliveToTheHasty,
 		"many-to-present": manyToPresent, "answers-without-a-date": answersWithoutADate,
-		"nothing-is-remembered": nothingIsRemembered,
+		"nothing-is-remembered": nothingIsRemembered, "found-by-a-timer": foundByATimer,
 	} {
 		server.Namespace(name)
 		t.Run(name, func(t *testing.T) {
@@ -115,6 +115,51 @@ func handOverInAFullLine(b *bench) {
 	}
 	if granted < 100 {
 		b.Errorf("%d granted", granted)
+	}
+}
+
+// foundByATimer: the watch says nothing. A waiter whose timer reads the lock tells the others who
+// were granted it too, and none of them is told that it was lost.
+func foundByATimer(b *bench) {
+	const readers, note = 100, 1000
+	first := b.process(time.Minute)
+	held, _ := first.take("a")
+	x := &tap{}
+	x.set(func(req *http.Request, next http.RoundTripper) (*http.Response, error) {
+		res, err := next.RoundTrip(req)
+		if err == nil && strings.Contains(req.URL.RawQuery, "watch=1") {
+			silent, end := io.Pipe()
+			go func(body io.ReadCloser) {
+				<-req.Context().Done()
+				_ = body.Close()
+				_ = end.CloseWithError(req.Context().Err())
+			}(res.Body)
+			res.Body = silent
+		}
+		return res, err
+	})
+	p := b.start(time.Minute, func(next http.RoundTripper) http.RoundTripper { x.next = next; return x },
+		func(k *k8slock.Backend) { k.SetSafety(2 * time.Second) })
+	results := make(chan granted, readers)
+	for range readers {
+		go func() {
+			req := p.ask("a")
+			req.Wait, req.Mode, req.Note = true, backend.Shared, strings.Repeat("x", note)
+			g, err := p.Acquire(b.Context(), req)
+			results <- granted{g, err}
+		}()
+	}
+	b.until("in line", func() bool {
+		info, err := first.Inspect(b.Context(), "a")
+		return err == nil && len(info.Waiters) == readers
+	})
+	first.give(held)
+	for range readers {
+		if g := soon(b, "the grant of a reader", results); g.err != nil {
+			b.Error(g.err)
+		} else if !g.grant.ByTimer {
+			b.Errorf("granted by the watch: %+v", g.grant)
+		}
 	}
 }
 

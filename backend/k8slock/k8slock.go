@@ -63,6 +63,7 @@ type Backend struct {
 	owned  *conns.HTTP     // of Open, closed by Close
 	value  string          // names this value in its sessions
 	idle   time.Duration   // after which a lock's object is deleted
+	safety time.Duration   // after which a waiter reads its lock by itself
 	kick   chan struct{}   // capacity 1: look at the ends of sessions again
 	slots  chan struct{}   // has as many as recordsAtOnce: what is under way about locks
 	base   context.Context //nolint:containedctx // it is what Close ends
@@ -120,7 +121,7 @@ func New(client *http.Client, server string, cfg Config) (*Backend, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	b := &Backend{
-		cfg: cfg, value: rand.Text(), idle: defaultIdle, kick: make(chan struct{}, 1), sessions: make(map[backend.SessionID]*session),
+		cfg: cfg, value: rand.Text(), idle: defaultIdle, safety: defaultSafety, kick: make(chan struct{}, 1), sessions: make(map[backend.SessionID]*session),
 		ended: make(map[backend.SessionID]time.Time), flights: make(map[string]*flight), slots: make(chan struct{}, recordsAtOnce),
 		rest: rest{
 			client: client, clock: &clock{},

@@ -132,7 +132,11 @@ func margin(ttl time.Duration) time.Duration { return ttl/64 + 50*time.Milliseco
 
 // learn takes note of an object, tells those who wait for what it says, and those who lost
 // something by it.
-func (b *Backend) learn(o *object) {
+func (b *Backend) learn(o *object) { b.learnBy(o, false) }
+
+// learnBy is learn; byTimer: a timer found it, and not the watch. Those who wait are told of
+// nothing that is not in the mirror: a grant is compared with what that says.
+func (b *Backend) learnBy(o *object, byTimer bool) {
 	m := &b.mirror
 	at := o.Metadata.Name
 	before := m.known(at)
@@ -162,7 +166,7 @@ func (b *Backend) learn(o *object) {
 		m.sessions[s.session.ID] = struct{}{}
 		schedule = true
 	case s.record != nil:
-		losses = m.tell(at, s.record, false)
+		losses = m.tell(at, s.record, byTimer)
 		schedule = s.record.foreign
 	}
 	wait, due := m.due(at, s)
