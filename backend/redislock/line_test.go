@@ -143,7 +143,7 @@ func TestLostPush(t *testing.T) {
 // counts on the wrong one is late by an hour.
 func TestLineGoesOn(t *testing.T) {
 	t.Parallel()
-	const short = 300 * time.Millisecond
+	const short = 2 * time.Second
 	const hour = time.Hour
 	cases := map[string]func(e *lineEnv) *asking{
 		"the holder dies": func(e *lineEnv) *asking {
