@@ -68,8 +68,8 @@ func (a *acquisition) bound(ctx context.Context) (context.Context, context.Cance
 }
 
 // prepare chooses the session and the lease ID of the next attempt. The lease ID stays the same, so
-// that a lost reply does not mean two grants. Only a new session brings a new lease ID: a lease of
-// the old session that was granted after all would die with that session.
+// that a lost reply does not mean two grants. A new session brings a new lease ID: a lease of the
+// old session that was granted after all would die with that session.
 func (a *acquisition) prepare(ctx context.Context) (*hold, error) {
 	c := a.c
 	var sess *session

@@ -25,7 +25,7 @@ type Config struct {
 	// Timeout is how long a call that does not wait for a lock retries while the backend is
 	// unavailable. The call's context may end it sooner. Default: 10 s. Optional.
 	Timeout time.Duration
-	// Logger receives errors of background work, which has no caller to return them to. Default:
+	// Logger receives problems that no call returns, such as those of background work. Default:
 	// none. Optional.
 	Logger *slog.Logger
 	// Events are hooks for metrics and tests. Optional.

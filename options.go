@@ -48,7 +48,7 @@ type Option interface {
 
 // TTL sets how long the lease lives on the backend without a renewal. The bounds are those of the
 // backend. Default: Config.TTL. A TTL that differs from the client's makes the lease a timed lease,
-// which is renewed separately from the session.
+// which needs renewals of its own.
 func TTL(d time.Duration) Option {
 	return anyFunc(func(s *settings) error {
 		if d <= 0 {

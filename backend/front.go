@@ -36,10 +36,10 @@ func (f Front) Blocker(i int) (int, bool) {
 	return 0, false
 }
 
-// Decisive returns the start of the range of predecessors, at most most of them, that must all
-// remain for waiter i to stay blocked: while they are all there, refusing it is correct, and when
-// any of them is gone, it may be granted. An exclusive claim is held only when all before it are
-// gone, so its nearest predecessor suffices.
+// Decisive returns the start of the range of decisive predecessors of waiter i. While all of them
+// are there, refusing the waiter is correct; when any of them is gone, it may be granted. The range
+// ends before i and has at most the given number of claims. An exclusive claim is held only when
+// all before it are gone, so its nearest predecessor suffices.
 func (f Front) Decisive(i, most int) int {
 	if f.Claims[i].Mode == Exclusive {
 		return i - 1

@@ -43,7 +43,7 @@ import (
 
 // Options configure URL.
 type Options struct {
-	// Logger receives errors of background work, which has no caller to return them to. Default:
+	// Logger receives problems that no call returns, such as those of background work. Default:
 	// none. Optional.
 	Logger *slog.Logger
 }
