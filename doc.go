@@ -1,6 +1,7 @@
 // Package holdfast provides distributed locks with one contract on every backend: exclusive, shared
 // and n-permit locks, granted first come, first served. Every grant carries a fencing token, and a
-// holder learns in time that it has lost its lock.
+// holder learns in time that it has lost its lock. [Client.Capabilities] reports what the backend
+// can and cannot do.
 //
 //	locks, err := holdfast.New(b, holdfast.Config{})
 //	lock, err := locks.Acquire(ctx, "order:123")

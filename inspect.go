@@ -21,8 +21,8 @@ type (
 	EventKind   = backend.EventKind
 )
 
-// Inspect returns the holders of the lock and its waiters, in order. A free lock yields an empty
-// LockInfo and a nil error.
+// Inspect returns the holders of the lock and its waiters, in order. A free lock yields a LockInfo
+// without holders and a nil error.
 //
 // Errors: ErrInvalid, ErrUnsupported, ErrUnavailable, ErrClosed, the cause of ctx.
 func (c *Client) Inspect(ctx context.Context, name string) (LockInfo, error) {
