@@ -95,7 +95,7 @@ func TestCloseAgain(t *testing.T) {
 	})
 }
 
-// An AcquireAll that fails leaves nothing behind, and does not wait for the release.
+// An AcquireAll that fails leaves nothing behind, and the clean-up does not delay it past its context.
 func TestAcquireAllFails(t *testing.T) {
 	t.Parallel()
 	t.Run("at least", func(t *testing.T) {
