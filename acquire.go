@@ -10,16 +10,16 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Acquire takes the lock, and waits in line for as long as ctx, and Wait, let it.
-// ctx ends the waiting only: it does not end the lock.
+// Acquire blocks until the lock is granted, ctx is done, or Wait elapses. ctx ends only the
+// waiting: it does not end the lock.
 //
-// While the backend is away it goes on trying, under the same lease ID, so that a
-// lost reply never means two grants. When it gives up, whatever may have been
-// granted is given back in the background.
+// While the backend is unavailable Acquire retries under the same lease ID, so a lost reply never
+// means two grants. When it fails, a lease that may have been granted is released in the
+// background.
 //
-// Errors: ErrHeld after Wait; the cause of ctx; ErrInvalid and ErrUnsupported,
-// before anything is sent; ErrUnavailable; ErrDeadlock; ErrClosed. With the context of a
-// lock that was resumed, and is asked for again, also ErrLost when it has ended.
+// Errors: ErrHeld after Wait; the cause of ctx; ErrInvalid and ErrUnsupported, before anything is
+// sent; ErrUnavailable; ErrDeadlock; ErrClosed. With the context of a resumed lock that is acquired
+// again, also ErrLost when that lock has ended.
 func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption) (*Lock, error) {
 	s, err := c.settings(opts)
 	if err != nil {
@@ -28,10 +28,10 @@ func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption
 	return c.take(ctx, name, s)
 }
 
-// TryAcquire takes the lock if it is free, and does not wait in line. While the
-// backend is away it goes on trying for Config.Timeout.
+// TryAcquire acquires the lock if it is free and does not wait in the queue. While the backend is
+// unavailable it retries for Config.Timeout.
 //
-// Errors: as for Acquire; ErrHeld comes with a *HeldError that says who has it.
+// Errors: as for Acquire. ErrHeld comes with a *HeldError that names the holders.
 func (c *Client) TryAcquire(ctx context.Context, name string, opts ...AcquireOption) (*Lock, error) {
 	s, err := c.settings(opts)
 	if err != nil {
@@ -41,13 +41,12 @@ func (c *Client) TryAcquire(ctx context.Context, name string, opts ...AcquireOpt
 	return c.take(ctx, name, s)
 }
 
-// Do runs f while it holds the lock. The context that f gets ends with ctx, and when
-// the lock is lost; its Err looks at the clock, as that of [Lock.Context] does. The lock
-// is released when f has returned, and not before, also when ctx has ended by then.
+// Do runs f while it holds the lock. The context passed to f ends with ctx, and when the lock is
+// lost. Its Err reads the clock, as that of [Lock.Context] does. The lock is released when f has
+// returned and not before, even if ctx has ended by then.
 //
-// Errors: those of Acquire; what f returned; ErrLost when the lock was lost while f
-// ran, also if f returned nil, and ErrReleased when f released it. They are joined where
-// there are several.
+// Errors: those of Acquire; what f returned; ErrLost when the lock was lost while f ran, even if f
+// returned nil; ErrReleased when f released it. Several errors are joined.
 func (c *Client) Do(ctx context.Context, name string, f func(context.Context, *Lock) error, opts ...AcquireOption) error {
 	lock, err := c.Acquire(ctx, name, opts...)
 	if err != nil {
@@ -58,7 +57,7 @@ func (c *Client) Do(ctx context.Context, name string, f func(context.Context, *L
 	stop := context.AfterFunc(lockCtx, func() { cancel(context.Cause(lockCtx)) })
 	defer cancel(nil)
 	defer stop()
-	defer lock.releaseQuietly(ctx) // only where f panics; otherwise it is released by then
+	defer lock.releaseQuietly(ctx) // only if f panics; otherwise it is released by then
 	err = f(&lookingContext{Context: inner, end: cancel, locks: Locks{lock}}, lock)
 	if lost := lock.Err(); lost != nil {
 		return errors.Join(err, c.opErr("do", name, lost))
@@ -82,10 +81,10 @@ func (l *Lock) releaseQuietly(ctx context.Context) {
 	}
 }
 
-// AcquireAll takes all the locks or none. It asks in one order, that of the names,
-// so that two callers never wait for each other; a name given twice counts once.
-// The options are for each of them, Wait for all together. When it fails, what it had is
-// given back, in the background where ctx has ended; AtLeast does not count then.
+// AcquireAll acquires all the locks or none. It acquires them in the order of their names, so that
+// two callers never wait for each other. A name given twice counts once. The options apply to each
+// lock, but Wait bounds all of them together. When AcquireAll fails, it releases the locks that it
+// acquired, in the background if ctx has ended. AtLeast does not count then.
 //
 // Errors: as for Acquire.
 func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...AcquireOption) (Locks, error) {
@@ -123,8 +122,8 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Acquire
 	return locks, nil
 }
 
-// undo gives back what an AcquireAll had that failed: in the background where ctx has
-// ended, and where the backend is away. AtLeast is for who has all of them.
+// undo releases the locks of an AcquireAll that failed. It does so in the background if ctx has
+// ended or the backend is unavailable. AtLeast applies only if all of them were acquired.
 func (c *Client) undo(ctx context.Context, locks Locks) {
 	done, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
@@ -134,11 +133,11 @@ func (c *Client) undo(ctx context.Context, locks Locks) {
 			l.h.floor = 0
 			c.mu.Unlock()
 		}
-		_ = l.Release(done) // it goes on in the background, or is lost
+		_ = l.Release(done) // it continues in the background, or is lost
 	}
 }
 
-// lost is why the first of the locks that is lost was lost.
+// lost returns why the first lost lock was lost, or nil.
 func (ls Locks) lost() error {
 	for _, l := range ls {
 		if err := l.Err(); err != nil {
@@ -148,11 +147,10 @@ func (ls Locks) lost() error {
 	return nil
 }
 
-// Resume holds, from here on, a timed lease that another process took with NoRenew
-// and handed over. It is renewed for TTL, by default Config.TTL, from now on.
+// Resume takes over a timed lease that another process acquired with NoRenew and handed over. From
+// now on it is renewed for TTL, by default Config.TTL.
 //
-// Errors: ErrLost when it has ended; ErrInvalid, ErrUnavailable, ErrClosed, the
-// cause of ctx.
+// Errors: ErrLost when it has ended; ErrInvalid, ErrUnavailable, ErrClosed, the cause of ctx.
 func (c *Client) Resume(ctx context.Context, lease Lease, opts ...ResumeOption) (*Lock, error) {
 	s := settings{owner: c.cfg.Owner}
 	err := errors.Join(backend.ValidateName(lease.Name), backend.ValidateLeaseID(lease.ID))
@@ -228,8 +226,8 @@ func resultOf(ctx context.Context, err error) Result {
 	}
 }
 
-// takeOrJoin gives another handle of a lock that ctx belongs to, or acquires. The
-// grant is nil for a handle.
+// takeOrJoin returns another handle of a lock that ctx belongs to, or acquires the lock. The grant
+// is nil for a handle.
 func (c *Client) takeOrJoin(ctx context.Context, name string, s settings) (*Lock, *backend.Grant, error) {
 	req := c.request(name, s)
 	if err := c.validate(req); err != nil {
@@ -252,7 +250,7 @@ func (c *Client) takeOrJoin(ctx context.Context, name string, s settings) (*Lock
 	return a.run(ctx)
 }
 
-// validate checks the request before anything is sent. The IDs are made later.
+// validate checks the request before anything is sent, with placeholders for the IDs.
 func (c *Client) validate(req backend.AcquireRequest) error {
 	req.Lease = "0000000000000000"
 	if c.caps.Sessions {
@@ -261,11 +259,11 @@ func (c *Client) validate(req backend.AcquireRequest) error {
 	return req.Validate(c.caps)
 }
 
-// reenter gives another handle of the lease that ctx belongs to.
+// reenter returns another handle of the lease that ctx belongs to, or nil if there is none.
 func (c *Client) reenter(ctx context.Context, req backend.AcquireRequest) (*Lock, error) {
 	outer, ok := ctx.Value(heldKey{c, req.Name}).(*Lock)
 	if !ok {
-		return nil, nil //nolint:nilnil // neither is an answer here: go on
+		return nil, nil //nolint:nilnil // neither a lock nor an error: the caller acquires
 	}
 	h := outer.h
 	if err := c.read(ctx, h); err != nil {
@@ -285,11 +283,11 @@ func (c *Client) reenter(ctx context.Context, req backend.AcquireRequest) (*Lock
 	return lock, nil
 }
 
-// covers tells why the lease is not what req asks for. Client.mu is held.
+// covers returns an error if the lease does not include what req asks for. Client.mu is held.
 func (h *hold) covers(req backend.AcquireRequest) error {
 	switch {
 	case !h.shared:
-		return nil // it has the whole lock
+		return nil // an exclusive lease includes everything
 	case req.Mode == backend.Exclusive:
 		return fmt.Errorf("exclusive, while the caller holds it shared: %w", ErrDeadlock)
 	case req.Limit != h.limit:
@@ -300,7 +298,7 @@ func (h *hold) covers(req backend.AcquireRequest) error {
 	return nil
 }
 
-// read learns what a lease takes that was resumed: nobody but the backend knows.
+// read fetches the mode and permits of a resumed lease, which only the backend knows.
 func (c *Client) read(ctx context.Context, h *hold) error {
 	c.mu.Lock()
 	c.check(h)
@@ -332,8 +330,8 @@ func (c *Client) read(ctx context.Context, h *hold) error {
 	return &LostError{Name: h.id.Name, Token: h.token, Cause: CauseGone}
 }
 
-// grant turns an answer of the backend into a lock, unless its time is over already
-// (C14). sent is from before the request left whose answer grant.Left is.
+// grant turns a grant of the backend into a lock, unless the lease has already ended (C14). sent is
+// an instant before the departure of the request that g.Left answers.
 func (c *Client) grant(ctx context.Context, h *hold, s settings, g backend.Grant, sent instant) (*Lock, error) {
 	lock := &Lock{h: h, values: context.WithoutCancel(ctx)}
 	c.mu.Lock()

@@ -12,21 +12,21 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// acquisition is one call of Acquire, over as many attempts as it takes.
+// acquisition is one call of Acquire, with as many attempts as it needs.
 type acquisition struct {
 	c       *Client
 	req     backend.AcquireRequest
 	s       settings
-	unknown bool  // an attempt was cut short: the lease may be out
+	unknown bool  // an attempt was cut short: the lease may be held
 	away    error // the last ErrUnavailable
-	// givenUp are the leases of earlier attempts that are given back in the background:
-	// until that is done they may have the lock.
+	// givenUp are the leases of earlier attempts that are being released in the background. Until
+	// that is done they may hold the lock.
 	givenUp []LeaseID
 }
 
 var errWaitOver = errors.New("the time to wait is over")
 
-// run asks until the lock is had, or there is no more reason to ask.
+// run makes attempts until the lock is granted or a further attempt is pointless.
 func (a *acquisition) run(ctx context.Context) (*Lock, *backend.Grant, error) {
 	c := a.c
 	within, cancel := a.bound(ctx)
@@ -54,8 +54,8 @@ func (a *acquisition) run(ctx context.Context) (*Lock, *backend.Grant, error) {
 	}
 }
 
-// bound is for how long to go on: as long as the caller wants to wait, and where it
-// does not want to wait, for as long as the backend may be away.
+// bound limits the attempts to the time that the caller wants to wait, or, if it does not want to
+// wait, to the time for which an unavailable backend is retried.
 func (a *acquisition) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	switch {
 	case a.s.wait < 0:
@@ -67,10 +67,9 @@ func (a *acquisition) bound(ctx context.Context) (context.Context, context.Cance
 	}
 }
 
-// prepare finds the session and the lease ID of the next attempt. The lease ID is
-// the same as before, so that a reply that was lost does not mean two grants; except
-// that with a new session comes a new one: a lease of the old session that was
-// granted after all would die with that.
+// prepare chooses the session and the lease ID of the next attempt. The lease ID stays the same, so
+// that a lost reply does not mean two grants. A new session brings a new lease ID: a lease of the
+// old session that was granted after all would die with that session.
 func (a *acquisition) prepare(ctx context.Context) (*hold, error) {
 	c := a.c
 	var sess *session
@@ -103,7 +102,7 @@ func (a *acquisition) prepare(ctx context.Context) (*hold, error) {
 	return h, nil
 }
 
-// attempt asks once.
+// attempt sends one request.
 func (a *acquisition) attempt(ctx, within context.Context, h *hold) (*Lock, backend.Grant, error) {
 	c := a.c
 	within, interrupt := context.WithCancelCause(within)
@@ -132,23 +131,23 @@ func (a *acquisition) attempt(ctx, within context.Context, h *hold) (*Lock, back
 	return lock, grant, nil
 }
 
-// isAnswer reports whether err is what a backend said, not that it was cut short.
+// isAnswer reports whether err is an answer of the backend, rather than a call that was cut short.
 func isAnswer(err error) bool {
 	return errors.Is(err, ErrHeld) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrUnsupported) ||
 		errors.Is(err, ErrLost) || errors.Is(err, backend.ErrSessionLost) || errors.Is(err, ErrQuarantine)
 }
 
-// isRefusal reports whether err says why the lock was not had: there is no more to ask.
+// isRefusal reports whether err says why the lock was not granted, so that a retry is pointless.
 func isRefusal(err error) bool {
 	return errors.Is(err, ErrHeld) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrUnsupported) || errors.Is(err, ErrQuarantine)
 }
 
-// isOver reports whether within has ended because Wait is over, and nothing else has.
+// isOver reports whether within has ended only because Wait has elapsed.
 func isOver(ctx, within context.Context) bool {
 	return errors.Is(context.Cause(within), errWaitOver) && ctx.Err() == nil
 }
 
-// begins makes h known, so that a loss told while it is on its way is not missed.
+// begins registers h, so that a loss reported while its request is in progress is not missed.
 func (c *Client) begins(h *hold, interrupt interrupter) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -164,7 +163,7 @@ func (c *Client) begins(h *hold, interrupt interrupter) error {
 	return nil
 }
 
-// ends forgets h, which was not granted.
+// ends removes h, which was not granted.
 func (c *Client) ends(h *hold) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,7 +177,7 @@ func (c *Client) stopWaiting(h *hold) {
 	delete(c.waiting, h)
 }
 
-// again reports whether to ask again after err, and waits first where that is due.
+// again reports whether to retry after err. It pauses first if a pause is due.
 func (a *acquisition) again(within context.Context, err error, n int) bool {
 	c := a.c
 	var away *UnavailableError
@@ -191,7 +190,7 @@ func (a *acquisition) again(within context.Context, err error, n int) bool {
 		c.sessionGone(a.req.Session)
 		return c.pause(within, min(backoff(n), 100*time.Millisecond))
 	case errors.Is(err, ErrLost):
-		// Granted and lost before it was ours, or abandoned: this ID is used up.
+		// Granted and lost before it became ours, or abandoned: this ID cannot be used again.
 		a.abandon()
 		return a.s.lease == "" && c.pause(within, min(backoff(n), 100*time.Millisecond))
 	case errors.Is(err, ErrQuarantine):
@@ -210,14 +209,14 @@ func (a *acquisition) again(within context.Context, err error, n int) bool {
 	}
 }
 
-// heldByOurs reports whether nobody has the lock but an earlier attempt of this very
-// acquisition: to its caller it is free.
+// heldByOurs reports whether only earlier attempts of this acquisition hold the lock. For the
+// caller it is then free.
 func (a *acquisition) heldByOurs(err error) bool {
 	held, ok := errors.AsType[*HeldError](err)
 	return ok && len(held.Holders) > 0 && held.Count <= len(held.Holders) && !slices.ContainsFunc(held.Holders, func(h Holder) bool { return !slices.Contains(a.givenUp, h.Lease) })
 }
 
-// sessionGone takes note that the backend does not know the session any more.
+// sessionGone ends the client's session if it is id, which the backend no longer knows.
 func (c *Client) sessionGone(id backend.SessionID) {
 	c.mu.Lock()
 	s := c.sess
@@ -227,7 +226,7 @@ func (c *Client) sessionGone(id backend.SessionID) {
 	}
 }
 
-// abandon gives up the lease ID in the background; the next attempt has another.
+// abandon releases the lease ID in the background. The next attempt has another ID.
 func (a *acquisition) abandon() {
 	c := a.c
 	c.mu.Lock()
@@ -244,8 +243,9 @@ func (a *acquisition) settleRequest() backend.ReleaseRequest {
 	return backend.ReleaseRequest{Name: a.req.Name, Lease: a.req.Lease, Session: a.req.Session, Abandon: true}
 }
 
-// last asks once more when Wait is over: who asks without waiting is told who has the lock,
-// or why nobody does. A lease that was granted meanwhile is had. What stands in line leaves.
+// last makes one more attempt, without waiting, when Wait has elapsed: its refusal says who holds
+// the lock, or why no client does. If the lease was granted in the meantime, the caller gets it.
+// The place in the queue is released.
 func (a *acquisition) last(ctx context.Context) (*Lock, backend.Grant, error) {
 	c := a.c
 	within, cancel := context.WithTimeout(ctx, min(c.cfg.Timeout, time.Second))
@@ -266,14 +266,14 @@ func (a *acquisition) last(ctx context.Context) (*Lock, backend.Grant, error) {
 	if !isRefusal(err) && !isUnavailable(err) && ctx.Err() == nil {
 		err = &UnavailableError{
 			Backend: c.caps.Name, Op: "acquire", MayHold: a.unknown,
-			Err: fmt.Errorf("who has the lock is not known: %v", err), //nolint:errorlint // a loss of the place is no loss of the lock
+			Err: fmt.Errorf("who has the lock is not known: %v", err), //nolint:errorlint // the loss of a place is not the loss of the lock
 		}
 	}
 	return nil, grant, err
 }
 
-// sitOut waits for as long as a quarantine lasts, a second at most: another client may end
-// it sooner. It reports false when within ended.
+// sitOut waits until a quarantine ends, but at most a second, because another client may end it
+// sooner. It reports false when within has ended.
 func (c *Client) sitOut(within context.Context, err error) bool {
 	c.warnQuarantine(err)
 	const shortest, longest, jitter = time.Millisecond, time.Second, 10 * time.Millisecond
@@ -284,13 +284,13 @@ func (c *Client) sitOut(within context.Context, err error) bool {
 	return c.pause(within, left+rand.N(jitter))
 }
 
-// warnQuarantine logs a quarantine, once.
+// warnQuarantine logs a quarantine once.
 func (c *Client) warnQuarantine(err error) {
 	q, ok := errors.AsType[*QuarantineError](err)
 	if !ok {
 		return
 	}
-	const slack = 2 * time.Second // the end is never told exactly
+	const slack = 2 * time.Second // the reported end is never exact
 	c.mu.Lock()
 	known := q.Until.Before(c.warned)
 	if !known {
@@ -304,11 +304,11 @@ func (c *Client) warnQuarantine(err error) {
 	}
 }
 
-// fail says why the lock was not had, and sees to it that it is not held.
+// fail returns why the lock was not granted, and makes sure that it is not held.
 func (a *acquisition) fail(ctx, within context.Context, err error) error {
 	c := a.c
 	if q, ok := errors.AsType[*QuarantineError](a.away); ok && q.Until.Before(time.Now()) {
-		a.away = nil // since then it was waited for something else
+		a.away = nil // the quarantine has ended: the wait since then had another reason
 	}
 	switch {
 	case c.closing.Err() != nil:
@@ -327,6 +327,6 @@ func (a *acquisition) fail(ctx, within context.Context, err error) error {
 	case len(a.givenUp) == 0:
 		return err
 	}
-	mayHold := a.s.lease != "" || !errors.Is(err, ErrHeld) // a refusal after a wait: it has left the line, or will
+	mayHold := a.s.lease != "" || !errors.Is(err, ErrHeld) // a refusal after a wait: it has left the queue, or will
 	return &OpError{Op: "acquire", Name: a.req.Name, Backend: c.caps.Name, MayHold: mayHold, Err: err}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// A session whose loss is told before it is known to be open: the next one is opened, and
-// nobody waits for the end of that one.
+// The loss of a session is reported before the session is known to be open: the next one is opened,
+// and no call waits for the end of the first.
 func TestSessionLostWhileOpening(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -44,9 +44,9 @@ func (b *stillborn) OpenSession(ctx context.Context, r backend.SessionRequest) e
 	return err
 }
 
-// C10, C7: an attempt is granted, its answer is lost, and the lease is broken before the
-// next attempt, which is granted anew. Renewals tell the loss once more: the new grant
-// must not stay with the session, for nobody.
+// C10, C7: an attempt is granted, its answer is lost, and the lease is broken before the next
+// attempt, which is granted again. Renewals report the loss once more: the new grant must not stay
+// with the session without a holder.
 func TestLossOfAnEarlierAttempt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestLossOfAnEarlierAttempt(t *testing.T) {
 			if _, err := operator.Break(t.Context(), backend.BreakRequest{Name: "n", Reason: "test"}); err != nil {
 				t.Error(err)
 			}
-			synctest.Wait() // the keeper has heard of it
+			synctest.Wait() // the renewer has received it
 			return backend.Grant{}, unavailable(true)
 		}
 		f.acquire.Store(&drop)
@@ -74,7 +74,7 @@ func TestLossOfAnEarlierAttempt(t *testing.T) {
 	})
 }
 
-// C12: what an earlier attempt left, and is not known to be gone, may be held.
+// C12: a lease of an earlier attempt that is not known to be gone may be held.
 func TestGivenUpMayBeHeld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestGivenUpMayBeHeld(t *testing.T) {
 	})
 }
 
-// C10, C14: a lease that is broken while its grant is on the way is not had.
+// C10, C14: a lease that is broken while its grant is on the way is not acquired.
 func TestGrantThatWasBrokenOnTheWayIsNotHeld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestGrantThatWasBrokenOnTheWayIsNotHeld(t *testing.T) {
 			if _, err := operator.Break(t.Context(), backend.BreakRequest{Name: "n", Reason: "test"}); err != nil {
 				t.Error(err)
 			}
-			synctest.Wait() // the keeper has heard of it
+			synctest.Wait() // the renewer has received it
 			return g, err
 		}
 		f.acquire.Store(&late)
@@ -129,7 +129,7 @@ func TestGrantThatWasBrokenOnTheWayIsNotHeld(t *testing.T) {
 	})
 }
 
-// C13: a grant that arrives when the client is being closed is given back.
+// C13: a grant that arrives while the client is being closed is released.
 func TestGrantThatComesAfterClose(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

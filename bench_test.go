@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/memlock"
 )
 
-// What the client itself costs: the backend is in the process and answers at once.
+// The cost of the client itself: the backend is in the process and answers immediately.
 func BenchmarkAcquireRelease(b *testing.B) {
 	for _, parallel := range []int{1, 64} {
 		b.Run(fmt.Sprintf("goroutines=%d", parallel), func(b *testing.B) {
@@ -41,8 +41,8 @@ func BenchmarkAcquireRelease(b *testing.B) {
 	}
 }
 
-// BenchmarkLeaseMemory tells the bytes that a held lease takes in the client and in
-// the memory backend together.
+// BenchmarkLeaseMemory reports the bytes that a held lease takes in the client and in the memory
+// backend together.
 func BenchmarkLeaseMemory(b *testing.B) {
 	store := memlock.New()
 	defer store.Close()

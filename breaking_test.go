@@ -25,8 +25,8 @@ func (b *breakage) Break(ctx context.Context, req backend.BreakRequest) (backend
 	return call()
 }
 
-// A break that may have been done is not asked for again: who has the lock since would lose it,
-// too. One that was not done is.
+// A break that may have been done is not retried: a retry would take the lock from its new holder.
+// A break that was not done is retried.
 func TestBreakOnce(t *testing.T) {
 	t.Parallel()
 	lost := func(_ context.Context, call func() (backend.BreakResult, error)) (backend.BreakResult, error) {

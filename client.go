@@ -13,20 +13,20 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Config configures a Client. The zero value is good.
+// Config configures a Client. The zero value is ready to use.
 type Config struct {
-	// TTL is how long the backend keeps the client's session, and with it its
-	// leases, without hearing from it; it is the default of timed leases too. A
-	// holder that dies blocks the others for so long. Default: 30 s, or what the
-	// backend's bounds allow. Optional.
-	TTL time.Duration
-	// Owner is told to people who look at a lock. Default: "host:pid". Optional.
-	Owner string
-	// Timeout is how long a call that does not wait for a lock goes on trying while
-	// the backend is away. Its context may end it sooner. Default: 10 s. Optional.
-	Timeout time.Duration
-	// Logger gets what nobody is there to return an error to. Default: none.
+	// TTL is how long the backend keeps the client's session, and the leases of that session,
+	// without a renewal. It is also the default TTL of timed leases. When a holder dies, its locks
+	// stay held for this long. Default: 30 s, or the nearest value within the backend's bounds.
 	// Optional.
+	TTL time.Duration
+	// Owner identifies the client to people who inspect a lock. Default: "host:pid". Optional.
+	Owner string
+	// Timeout is how long a call that does not wait for a lock retries while the backend is
+	// unavailable. The call's context may end it sooner. Default: 10 s. Optional.
+	Timeout time.Duration
+	// Logger receives problems that no call returns, such as those of background work. Default:
+	// none. Optional.
 	Logger *slog.Logger
 	// Events are hooks for metrics and tests. Optional.
 	Events *Events
@@ -37,41 +37,41 @@ const (
 	defaultTimeout = 10 * time.Second
 )
 
-// Client takes locks on one backend. Make one for a program and share it. All its
-// methods may be called at once.
+// Client acquires locks on one backend. A program normally creates one Client and shares it. All
+// its methods are safe for concurrent use.
 type Client struct {
 	b     backend.Backend
 	caps  backend.Capabilities
 	cfg   Config
 	clock clock
 
-	background context.Context //nolint:containedctx // the life of the work that belongs to no call
+	background context.Context //nolint:containedctx // the lifetime of the work that belongs to no call
 	stop       context.CancelFunc
 	closing    context.Context //nolint:containedctx // ends with ErrClosed when Close begins
 	startClose context.CancelCauseFunc
-	work       sync.WaitGroup // settlements and renewals under way
-	kick       chan struct{}  // wakes the keeper; capacity 1
-	kept       chan struct{}  // closed when the keeper has ended
-	grid       time.Duration  // random part of the renewal times, so that clients do not beat together
+	work       sync.WaitGroup // settlements and renewals in progress
+	kick       chan struct{}  // wakes the renewer; capacity 1
+	kept       chan struct{}  // closed when the renewer has ended
+	grid       time.Duration  // random phase of the renewal times, so that clients do not renew in step
 
 	mu      sync.Mutex
 	closed  bool
 	sess    *session              // nil when there is none
 	opening *opening              // nil when no session is being opened
-	due     schedule              // what the keeper has to do, soonest first
-	planned instant               // when the keeper wakes next
-	losses  []lossNote            // told by the backend, not yet acted on
+	due     schedule              // the renewer's schedule, soonest first
+	planned instant               // when the renewer wakes next
+	losses  []lossNote            // reported by the backend, not yet applied
 	timed   map[*hold]struct{}    // timed leases that are held
-	waiting map[*hold]interrupter // acquisitions under way that can be interrupted
-	notes   []note                // events to emit when mu is free
-	warned  time.Time             // until when the log knows of a quarantine
+	waiting map[*hold]interrupter // acquisitions in progress that can be interrupted
+	notes   []note                // events to emit after mu is unlocked
+	warned  time.Time             // the quarantine has been logged up to this time
 }
 
-// interrupter ends an acquisition that is under way.
+// interrupter ends an acquisition in progress.
 type interrupter = context.CancelCauseFunc
 
-// New makes a client of b. It sends nothing yet. Close the client before the
-// backend; Close does not close b.
+// New returns a client of b. It sends nothing. Close the client before the backend: Close does not
+// close b.
 //
 // A field of cfg that is out of bounds is an *InvalidError.
 func New(b backend.Backend, cfg Config) (*Client, error) {
@@ -116,17 +116,17 @@ func (c *Client) defaults() error {
 	return backend.ValidateText("owner", c.cfg.Owner, backend.MaxOwnerLen)
 }
 
-// Capabilities says what the client's backend can do.
+// Capabilities returns the capabilities of the client's backend.
 func (c *Client) Capabilities() backend.Capabilities { return c.caps }
 
-// Stats counts what a client has.
+// Stats counts the leases, acquisitions and sessions of a client.
 type Stats struct {
-	Held     int // leases, shared ones too
-	Waiting  int // acquisitions under way
+	Held     int // leases, including shared ones
+	Waiting  int // acquisitions in progress
 	Sessions int // 0 or 1
 }
 
-// Stats tells what the client has at the moment.
+// Stats returns the client's current counts.
 func (c *Client) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,16 +138,14 @@ func (c *Client) Stats() Stats {
 	return s
 }
 
-// Close gives back every lock that the client renews, and ends its session. Their
-// contexts end first, with CauseClosed. Leases taken with NoRenew, and those that
-// AtLeast keeps, stay on the backend until their end. Acquisitions under way and later
-// calls get ErrClosed.
+// Close releases every lock that the client renews and ends its session. The contexts of the locks
+// end first, with CauseClosed. Leases acquired with NoRenew, and those that AtLeast keeps, stay on
+// the backend until they end. Acquisitions in progress and later calls return ErrClosed.
 //
-// When ctx ends before the backend has answered, Close gives up and returns its cause;
-// where the backend is away it gives up after some Config.Timeout, with ErrUnavailable.
-// Then what was held is free when its TTL is over. Close waits for calls that are under
-// way, each for a third of Config.Timeout at most, and for hooks. Closing again waits
-// for the first Close.
+// If ctx ends before the backend has answered, Close returns the cause of ctx. If the backend is
+// unavailable, Close returns ErrUnavailable within a few times Config.Timeout. In both cases a lock
+// that was held becomes free when its TTL has elapsed. Close waits for calls in progress, each for
+// a third of Config.Timeout at most, and for hooks. A second Close waits for the first.
 func (c *Client) Close(ctx context.Context) error {
 	c.mu.Lock()
 	if c.closed {
@@ -181,7 +179,7 @@ func (c *Client) Close(ctx context.Context) error {
 	return c.opErr("close", "", err)
 }
 
-// closedBefore waits for the Close that came first.
+// closedBefore waits for the first Close to finish.
 func (c *Client) closedBefore(ctx context.Context) error {
 	select {
 	case <-c.kept:
@@ -196,7 +194,7 @@ func (c *Client) closedBefore(ctx context.Context) error {
 	}
 }
 
-// giveBack returns everything to the backend and waits for what is being settled.
+// giveBack releases everything on the backend and waits for the settlements in progress.
 func (c *Client) giveBack(ctx context.Context, sess *session, op *opening, give []*hold) error {
 	if op != nil {
 		select {
@@ -209,7 +207,7 @@ func (c *Client) giveBack(ctx context.Context, sess *session, op *opening, give 
 	away := c.endAll(ctx, sess, give)
 	settled := make(chan struct{})
 	go func() { c.work.Wait(); close(settled) }()
-	patience := time.NewTimer(c.cfg.Timeout + longestPause) // each is tried once more
+	patience := time.NewTimer(c.cfg.Timeout + longestPause) // each gets one more attempt
 	defer patience.Stop()
 	select {
 	case <-settled:
@@ -222,8 +220,8 @@ func (c *Client) giveBack(ctx context.Context, sess *session, op *opening, give 
 	}
 }
 
-// endAll ends the session and the leases. Where the backend does not answer for one of
-// them it does not for the others.
+// endAll ends the session and the leases. It stops at the first unavailable answer: a backend that
+// does not answer for one lease does not answer for the others.
 func (c *Client) endAll(ctx context.Context, sess *session, give []*hold) error {
 	var errs []error
 	if sess != nil {
@@ -240,7 +238,7 @@ func (c *Client) endAll(ctx context.Context, sess *session, give []*hold) error 
 	return errors.Join(errs...)
 }
 
-// log gives the logger, or one that drops everything.
+// log returns the configured logger, or one that discards everything.
 func (c *Client) log() *slog.Logger {
 	if c.cfg.Logger == nil {
 		return slog.New(slog.DiscardHandler)

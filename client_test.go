@@ -61,7 +61,7 @@ func TestTokensGrowAndHolderIsNamed(t *testing.T) {
 	}
 }
 
-// Re-entry counts up, sends nothing, and frees with the last handle.
+// Re-entry counts up, sends nothing, and releases with the last handle.
 func TestReentry(t *testing.T) {
 	t.Parallel()
 	f, store := newFaults(t)
@@ -89,7 +89,7 @@ func TestReentry(t *testing.T) {
 		if _, err := other.TryAcquire(ctx, "n"); !errors.Is(err, holdfast.ErrHeld) {
 			t.Errorf("the inner release freed the lock: %v", err)
 		}
-		// Another client of the same program is somebody else (B24).
+		// Another client of the same program is a separate client (B24).
 		return nil
 	})
 	if err != nil {
@@ -137,7 +137,7 @@ func TestGoroutinesOfOneClientExclude(t *testing.T) {
 	}
 }
 
-// B9: a renewal that failed is tried again, and the lock becomes held again.
+// B9: a failed renewal is retried, and the lock becomes held again.
 func TestRenewalRecovers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -163,7 +163,7 @@ func TestRenewalRecovers(t *testing.T) {
 	})
 }
 
-// B3, C6: the reply to an acquire is lost; it is asked again under the same lease ID.
+// B3, C6: the reply to an acquire is lost; the acquire is retried under the same lease ID.
 func TestLostReplyOfAcquireIsOneGrant(t *testing.T) {
 	t.Parallel()
 	f, store := newFaults(t)
@@ -185,15 +185,15 @@ func TestLostReplyOfAcquireIsOneGrant(t *testing.T) {
 	}
 }
 
-// B3, B4, C7: the caller gives up while the request is on its way and is granted
-// later: it is given back although the caller's context has ended.
+// B3, B4, C7: the caller gives up while the request is on its way, and the request is granted
+// later: the lease is released although the caller's context has ended.
 func TestAcquireThatTimesOutIsGivenBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f, store := newFaults(t)
 		c := newClient(t, f, holdfast.Config{TTL: time.Hour})
 		late := func(ctx context.Context, call func() (backend.Grant, error)) (backend.Grant, error) {
-			_, err := call() // it works, but nobody hears of it
+			_, err := call() // it works, but its answer is lost
 			if err != nil {
 				return backend.Grant{}, err
 			}
@@ -215,8 +215,8 @@ func TestAcquireThatTimesOutIsGivenBack(t *testing.T) {
 	})
 }
 
-// C10: a broken lock ends at once, with the operator's reason; B1: releasing it then
-// does not touch the next holder.
+// C10: a broken lock ends immediately, with the operator's reason; B1: releasing it then does not
+// affect the next holder.
 func TestBreak(t *testing.T) {
 	t.Parallel()
 	f, store := newFaults(t)
@@ -247,8 +247,8 @@ func TestBreak(t *testing.T) {
 	}
 }
 
-// The session ends on the backend: everything is lost at once, and the client goes
-// on with another session.
+// The session ends on the backend: everything is lost immediately, and the client continues with
+// another session.
 func TestSessionLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -299,7 +299,7 @@ func TestWaitIsOver(t *testing.T) {
 	})
 }
 
-// C12: the backend is away: the call ends with its context, and tries within it.
+// C12: the backend is unavailable: the call ends with its context, and retries until then.
 func TestBackendAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -337,8 +337,8 @@ func TestBackendAway(t *testing.T) {
 	})
 }
 
-// F25: the machine was suspended. The first look after it wakes says lost, though no
-// timer has fired, and the keeper ends the context soon after.
+// F25: the machine was suspended. The first check after it wakes reports lost, though no timer has
+// fired, and the renewer ends the context soon after.
 func TestSuspend(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -418,8 +418,8 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// C7, K8: an attempt that was cut short reaches the backend after its lease was granted
-// to a retry and released: it must not be granted again, to nobody.
+// C7, K8: an attempt that was cut short reaches the backend after its lease was granted to a retry
+// and released: it must not be granted again, without a holder.
 func TestLateAcquireAfterReleaseIsRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

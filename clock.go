@@ -9,16 +9,16 @@ import (
 // including time that the machine was suspended.
 type instant time.Duration
 
-// clock counts local time. Go's monotonic clock stands still while a machine is
-// suspended, but a lease does not: asleep adds what was missed.
+// clock counts local time. Go's monotonic clock stands still while a machine is suspended, but a
+// lease does not: asleep adds the time that the clock missed.
 type clock struct {
 	base    time.Time
-	asleep  asleepFunc // nil where it is not known
+	asleep  asleepFunc // nil where it is unknown
 	asleep0 time.Duration
 }
 
-// asleepFunc tells for how long the machine was suspended in all, when now has just been
-// read from time.Now.
+// asleepFunc returns how long the machine has been suspended in total. now was read from time.Now
+// immediately before.
 type asleepFunc func(now time.Time) time.Duration
 
 func newClock() clock {
@@ -35,8 +35,8 @@ func (c *clock) now() instant {
 	return c.at(t, c.missedAt(t))
 }
 
-// missed is how long the machine was suspended since the client was made, to the
-// millisecond: below that it is the time that reading two clocks takes.
+// missed returns how long the machine has been suspended since the client was made, in whole
+// milliseconds: a smaller value is only the time taken to read two clocks.
 func (c *clock) missed() time.Duration { return c.missedAt(time.Now()) }
 
 func (c *clock) missedAt(now time.Time) time.Duration {
@@ -46,45 +46,45 @@ func (c *clock) missedAt(now time.Time) time.Duration {
 	return max(0, c.asleep(now)-c.asleep0).Truncate(time.Millisecond)
 }
 
-// at translates a reading of time.Now. missed is what missed said before t was
-// read: the result is never later than the truth.
+// at converts a reading of time.Now. missed is a result of missed from before t was read, so the
+// instant is never later than the truth.
 func (c *clock) at(t time.Time, missed time.Duration) instant {
 	return instant(t.Sub(c.base) + missed)
 }
 
-// time translates an instant for people and timers.
+// time converts an instant for people and timers.
 func (c *clock) time(i instant) time.Time {
 	return c.base.Add(time.Duration(i) - c.missed())
 }
 
-// sleepWatch spares the two system calls for as long as nothing points to a suspension.
-// When a machine wakes up, the kernel moves the wall clock and CLOCK_BOOTTIME on in the
-// same step (__timekeeping_inject_sleeptime in kernel/time/timekeeping.c), and both
-// readings of time.Now come without a system call. So where the wall clock and the
-// monotonic one have moved alike, the machine was not suspended between; where they
-// have not, it was that, or somebody has set the wall clock, and the kernel is asked.
+// sleepWatch avoids two system calls while nothing indicates a suspension. When a machine wakes up,
+// the kernel advances the wall clock and CLOCK_BOOTTIME in the same step
+// (__timekeeping_inject_sleeptime in kernel/time/timekeeping.c), and time.Now returns the wall
+// clock and the monotonic clock without a system call. If both have advanced by the same amount,
+// the machine was not suspended in between. If not, either it was suspended or the wall clock was
+// set, and sleepWatch asks the kernel.
 type sleepWatch struct {
 	ask  func() time.Duration
 	last atomic.Pointer[sleepReading]
 }
 
-// sleepReading is what the kernel said.
+// sleepReading is one answer of the kernel.
 type sleepReading struct {
 	at     time.Duration // by the monotonic clock
-	apart  time.Duration // of the wall clock from the monotonic one
+	apart  time.Duration // difference of the wall clock from the monotonic one
 	asleep time.Duration
 }
 
-// What may pass without asking the kernel.
+// The bounds within which the kernel is not asked.
 const (
-	// apartAtMost is below what counts as suspended at all, and above what an adjusted
+	// apartAtMost is below the shortest time that counts as suspended, and above what an adjusted
 	// wall clock gains in a second (0.5 ms, adjtimex(2)).
 	apartAtMost = time.Millisecond / 2
-	// readingLasts is for a wall clock that is set back by just what a suspension took.
+	// readingLasts covers a wall clock that is set back by exactly the length of a suspension.
 	readingLasts = 100 * time.Millisecond
 )
 
-// asleep is for how long the machine was suspended in all; at and apart are as in
+// asleep returns how long the machine has been suspended in total. at and apart are as in
 // sleepReading.
 func (s *sleepWatch) asleep(at, apart time.Duration) time.Duration {
 	if r := s.last.Load(); r != nil && (apart-r.apart).Abs() < apartAtMost && (at-r.at).Abs() < readingLasts {
@@ -95,7 +95,7 @@ func (s *sleepWatch) asleep(at, apart time.Duration) time.Duration {
 	return asleep
 }
 
-// drift is the margin by which a lease ends earlier here than on the backend:
-// for clocks that run at rates less than 1 % apart, and for rounding to
-// milliseconds on the way.
+// drift returns the margin by which a lease ends earlier on this side than on the backend. It
+// covers clocks whose rates differ by less than 1 %, and the rounding to milliseconds in requests
+// and answers.
 func drift(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millisecond }

@@ -13,10 +13,9 @@ const (
 	clockBoottime  = 7
 )
 
-// suspendedTime gives a function that tells how long the machine was suspended
-// since it booted: CLOCK_BOOTTIME counts that time, CLOCK_MONOTONIC does not.
-// Both are read from the kernel, so the answer is the same inside a bubble of
-// testing/synctest, where time.Now is not.
+// suspendedTime returns a function that reports how long the machine has been suspended since it
+// booted: CLOCK_BOOTTIME counts that time, CLOCK_MONOTONIC does not. Both are read from the kernel,
+// so the result is the same inside a bubble of testing/synctest, where time.Now is not.
 func suspendedTime() asleepFunc {
 	if _, ok := readClock(clockBoottime); !ok {
 		return nil
@@ -29,9 +28,9 @@ func suspendedTime() asleepFunc {
 	}
 }
 
-// askKernel reads CLOCK_BOOTTIME between two readings of CLOCK_MONOTONIC. What passes
-// between two readings counts as suspended, which errs on the side of an early end; where
-// that is much, the thread was held up, and asks again.
+// askKernel reads CLOCK_BOOTTIME between two readings of CLOCK_MONOTONIC. The time between two
+// readings counts as suspended, which errs towards an early end. If that time is long, the thread
+// was delayed, and askKernel reads again.
 func askKernel() time.Duration {
 	const tries, much = 4, 50 * time.Microsecond
 	least := time.Duration(math.MaxInt64)
@@ -50,6 +49,6 @@ func askKernel() time.Duration {
 
 func readClock(id uintptr) (time.Duration, bool) {
 	var ts syscall.Timespec
-	_, _, errno := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, id, uintptr(unsafe.Pointer(&ts)), 0) //nolint:gosec // the address of a local, for the length of the call
+	_, _, errno := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, id, uintptr(unsafe.Pointer(&ts)), 0) //nolint:gosec // the address of a local, for the duration of the call
 	return time.Duration(ts.Nano()), errno == 0
 }

@@ -2,5 +2,5 @@
 
 package holdfast
 
-// suspendedTime: nothing is known of suspension here.
+// suspendedTime returns nil: suspension cannot be measured here.
 func suspendedTime() asleepFunc { return nil }

@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-io/holdfast"
 )
 
-// The kernel is asked for how long the machine was suspended when the wall clock and the
-// monotonic one moved apart, and now and then.
+// The kernel is asked how long the machine was suspended when the wall clock and the monotonic one
+// have moved apart, and at intervals.
 func TestKernelIsAskedWhenClocksMoveApart(t *testing.T) {
 	t.Parallel()
 	asked := 0

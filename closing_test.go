@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Close ends with its context, and with the time for which a call goes on trying,
-// whatever is under way.
+// Close ends with its context, and after the time for which a call is retried, whatever is in
+// progress.
 func TestCloseWhileTheBackendIsAway(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
@@ -68,7 +68,7 @@ func TestCloseWhileTheBackendIsAway(t *testing.T) {
 	}
 }
 
-// Closing again waits for the first, but for no longer than its context lets it.
+// A second Close waits for the first, but no longer than its context.
 func TestCloseAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -95,7 +95,7 @@ func TestCloseAgain(t *testing.T) {
 	})
 }
 
-// An AcquireAll that fails leaves nothing behind, and is not kept by that.
+// An AcquireAll that fails leaves nothing behind, and the clean-up does not delay it past its context.
 func TestAcquireAllFails(t *testing.T) {
 	t.Parallel()
 	t.Run("at least", func(t *testing.T) {

@@ -12,10 +12,10 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// When a lock is over on this side, and why that is never too late.
+// When a lock ends on this side, and why that is never too late.
 
-// C9, B8: with every renewal unanswered the context ends at sent + TTL - drift, not
-// later, and before the lease ends on the backend.
+// C9, B8: if no renewal is answered the context ends at sent + TTL - drift, not later, and before
+// the lease ends on the backend.
 func TestContextEndsAtDeadline(t *testing.T) {
 	t.Parallel()
 	for _, opts := range [][]holdfast.AcquireOption{nil, {holdfast.TTL(7 * time.Second)}} {
@@ -55,8 +55,8 @@ func TestContextEndsAtDeadline(t *testing.T) {
 	}
 }
 
-// B10, C9: a renewal counts from when it left, however long its answer takes: the lease
-// on the backend does.
+// B10, C9: a renewal counts from its departure, however long its answer takes, because the lease on
+// the backend does.
 func TestRenewalCountsFromItsRequest(t *testing.T) {
 	t.Parallel()
 	for _, opts := range [][]holdfast.AcquireOption{nil, {holdfast.TTL(7 * time.Second)}} {
@@ -85,10 +85,10 @@ func TestRenewalCountsFromItsRequest(t *testing.T) {
 	}
 }
 
-// C14, K6: the answer is so late that the lease has run out: it is not held.
+// C14, K6: the answer is so late that the lease has expired: the lock is not held.
 func TestGrantThatRanOutOnTheWayIsNotHeld(t *testing.T) {
 	t.Parallel()
-	// Also where the backend does not tell losses: the clock alone has to do.
+	// Also if the backend does not report losses: the clock alone must suffice.
 	for _, told := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			f, _ := newFaults(t)
@@ -117,7 +117,7 @@ func TestGrantThatRanOutOnTheWayIsNotHeld(t *testing.T) {
 	}
 }
 
-// mute tells no losses.
+// mute reports no losses.
 type mute struct{ backend.Backend }
 
 func (m mute) OpenSession(ctx context.Context, r backend.SessionRequest) error {
@@ -131,8 +131,8 @@ func (m mute) Renew(ctx context.Context, r backend.RenewRequest) (backend.RenewR
 	return res, err
 }
 
-// C6: a first attempt was granted and nobody heard of it, the lease is lost, and not given
-// back yet when another one is asked for. Nobody else has the lock: it is not told to be held.
+// C6: a first attempt was granted but its answer was lost. The lease is lost, and not released yet,
+// when another one is requested. No other client has the lock, so it is not reported as held.
 func TestTryIsNotHeldByItsOwnAttempt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -142,7 +142,7 @@ func TestTryIsNotHeldByItsOwnAttempt(t *testing.T) {
 		lost := func(_ context.Context, call func() (backend.Grant, error)) (backend.Grant, error) {
 			if asked++; asked > 1 {
 				f.acquire.Store(nil)
-				return backend.Grant{}, backend.ErrLost // as when the session has ended meanwhile
+				return backend.Grant{}, backend.ErrLost // as when the session has ended in the meantime
 			}
 			if _, err := call(); err != nil {
 				t.Error(err)
@@ -162,7 +162,7 @@ func TestTryIsNotHeldByItsOwnAttempt(t *testing.T) {
 		if err := lock.Release(t.Context()); err != nil {
 			t.Error(err)
 		}
-		// What somebody else has is held at once.
+		// A lock of another client is reported as held immediately.
 		other := newClient(t, f, holdfast.Config{TTL: 30 * time.Second})
 		mustAcquire(t, other, "n")
 		begun := time.Now()
@@ -172,8 +172,8 @@ func TestTryIsNotHeldByItsOwnAttempt(t *testing.T) {
 	})
 }
 
-// C9: this process was stopped, and what runs first when it goes on is the holder, not a
-// timer. Whichever context it was given, it must not find it alive.
+// C9: this process was stopped, and the first code to run when it resumes is the holder's, not a
+// timer. Whichever context the holder was given, it must not find it alive.
 func TestContextsLookAtTheClock(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -214,7 +214,7 @@ func TestContextsLookAtTheClock(t *testing.T) {
 	})
 }
 
-// C9: two readings of the clock may differ by a moment, the later one the smaller.
+// C9: two readings of the clock may differ slightly, and the later one may be the smaller.
 func TestDeadlineWhereTheClockGoesBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -225,7 +225,7 @@ func TestDeadlineWhereTheClockGoesBack(t *testing.T) {
 		done := lock.Context().Done()
 		time.Sleep(4850 * time.Millisecond)
 		var asked atomic.Bool
-		c.SetAsleep(func() time.Duration { // the keeper's first look is too late by a tenth of a second
+		c.SetAsleep(func() time.Duration { // the renewer's first reading is too late by a tenth of a second
 			if asked.CompareAndSwap(false, true) {
 				return 100 * time.Millisecond
 			}

@@ -9,35 +9,35 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// The kinds of error. Test with errors.Is. Every error that a method of this
-// package returns is an *OpError around one of these, around the cause of a
-// context that ended, or around what the caller's own function returned.
+// The kinds of error. Test with errors.Is. Every error that a method of this package returns is an
+// *OpError around one of these, around the cause of a context that ended, or around what the
+// caller's own function returned.
 var (
-	// ErrHeld: others hold the lock, or are in line before. See HeldError.
+	// ErrHeld: other clients hold the lock, or are ahead in the queue. See HeldError.
 	ErrHeld = backend.ErrHeld
-	// ErrLost: the lease is over, and this is final. See LostError.
+	// ErrLost: the lease has ended, and this is final. See LostError.
 	ErrLost = backend.ErrLost
-	// ErrInvalid: the request is bad, nothing was sent. See InvalidError.
+	// ErrInvalid: the request is invalid, and nothing was sent. See InvalidError.
 	ErrInvalid = backend.ErrInvalid
 	// ErrLimit: another limit is in force. See LimitError. It is ErrInvalid too.
 	ErrLimit = backend.ErrLimit
 	// ErrUnsupported: the backend cannot do this.
 	ErrUnsupported = backend.ErrUnsupported
-	// ErrUnavailable: the backend is away. See UnavailableError.
+	// ErrUnavailable: the backend is unavailable. See UnavailableError.
 	ErrUnavailable = backend.ErrUnavailable
-	// ErrQuarantine: the backend is there and grants nothing yet, because it is new or lost
-	// data. It is ErrUnavailable too. See QuarantineError.
+	// ErrQuarantine: the backend answers but grants nothing yet, because it is new or lost data. It
+	// is ErrUnavailable too. See QuarantineError.
 	ErrQuarantine = backend.ErrQuarantine
 	// ErrClosed: the client or its backend was closed.
 	ErrClosed = backend.ErrClosed
 	// ErrReleased: the lock was released by its holder.
 	ErrReleased = errors.New("lock was released")
-	// ErrDeadlock: the caller would wait for itself: it holds the lock shared and asks
-	// for it exclusively, or for more permits than it holds.
+	// ErrDeadlock: the caller would wait for itself. It holds the lock shared and requests it
+	// exclusively, or requests more permits than it holds.
 	ErrDeadlock = errors.New("would wait for itself")
 )
 
-// What the errors of the kinds above carry; see package backend.
+// The error types of the kinds above; see package backend.
 type (
 	HeldError        = backend.HeldError
 	InvalidError     = backend.InvalidError
@@ -46,18 +46,18 @@ type (
 	QuarantineError  = backend.QuarantineError
 )
 
-// OpError says what was being done, to which lock, on which backend.
+// OpError names the operation that failed, the lock and the backend.
 type OpError struct {
 	Op      string // "acquire"
 	Name    string // of the lock; may be empty
 	Backend string // "redis"
-	// MayHold is true when the lease may be out on the backend all the same. It is
-	// being given back in the background, and at the latest it ends with its TTL.
+	// MayHold is true when the lease may be held on the backend in spite of the error. It is being
+	// released in the background, and ends with its TTL at the latest.
 	MayHold bool
 	Err     error
 }
 
-// Error is like: acquire "order:123" on redis: ...
+// Error returns a text such as: acquire "order:123" on redis: ...
 func (e *OpError) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Op)
@@ -68,7 +68,7 @@ func (e *OpError) Error() string {
 	return b.String()
 }
 
-// Unwrap gives what happened.
+// Unwrap returns the underlying error.
 func (e *OpError) Unwrap() error { return e.Err }
 
 // Cause is why a lock was lost.
@@ -77,25 +77,25 @@ type Cause = backend.Cause
 // The causes of a loss.
 const (
 	CauseBroken   = backend.CauseBroken  // an operator broke the lock
-	CauseExpired  = backend.CauseExpired // the backend ended the lease at its time
+	CauseExpired  = backend.CauseExpired // the lease expired on the backend
 	CauseSession  = backend.CauseSession // the backend ended the client's session
 	CauseGone     = backend.CauseGone    // the backend does not have the lease
 	CauseDeadline = Cause("deadline")    // no renewal was acknowledged in time
-	CauseEnded    = Cause("ended")       // a lease that is not renewed came to its end
+	CauseEnded    = Cause("ended")       // a lease that is not renewed reached its end
 	CauseAtMost   = Cause("at_most")     // it was held for as long as AtMost allows
 	CauseClosed   = Cause("closed")      // the client was closed
 )
 
-// LostError says which lock was lost and why. It is ErrLost.
+// LostError names the lock that was lost and the cause. It is ErrLost.
 type LostError struct {
 	Name   string
 	Token  fence.Token
 	Cause  Cause
-	Reason string // of an operator who broke the lock
-	Err    error  // the last error of a renewal, where that was the cause
+	Reason string // given by the operator who broke the lock
+	Err    error  // the last error of a renewal, if that was the cause
 }
 
-// Error names the lock, the token and the cause.
+// Error returns a text with the lock, the token and the cause.
 func (e *LostError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "lock %q (token %d) is lost: %s", e.Name, e.Token, causeText(e.Cause))
@@ -108,7 +108,7 @@ func (e *LostError) Error() string {
 	return b.String()
 }
 
-// Unwrap makes it ErrLost and its cause.
+// Unwrap returns ErrLost and, if it is set, Err.
 func (e *LostError) Unwrap() []error {
 	if e.Err == nil {
 		return []error{ErrLost}
@@ -139,7 +139,7 @@ func causeText(c Cause) string {
 	}
 }
 
-// opErr wraps err once.
+// opErr wraps err in an *OpError unless it is one already.
 func (c *Client) opErr(op, name string, err error) error {
 	if err == nil {
 		return nil

@@ -6,58 +6,58 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// Events are hooks for metrics, logs and tests. Each is optional. They are called
-// from the goroutine in which the thing happened, with no lock held; a hook may be
-// called from many goroutines at once, and must not block: renewals and deadlines may
-// wait for it. So it may ask a Lock what it knows, but must not wait for the backend,
-// nor close the client, which would wait for the hook.
+// Events are hooks for metrics, logs and tests. Each is optional. A hook runs in the goroutine in
+// which the event happened, with no lock of the client held. It may be called from several
+// goroutines concurrently. It must not block, because renewals and deadlines may wait for it: it
+// may call the methods of a Lock that send nothing, but must not wait for the backend, and must not
+// close the client, which would wait for the hook.
 type Events struct {
 	// Acquired: a lock was granted.
 	Acquired func(AcquiredEvent)
-	// Failed: an acquisition came to nothing.
+	// Failed: an acquisition failed.
 	Failed func(FailedEvent)
-	// Waiting: the number of acquisitions under way changed by delta.
+	// Waiting: the number of acquisitions in progress changed by delta.
 	Waiting func(delta int)
-	// Released: a lock was given back by its holder.
+	// Released: a lock was released by its holder.
 	Released func(ReleasedEvent)
 	// Lost: a lock was lost.
 	Lost func(LostEvent)
-	// AtRisk: a renewal failed; the leases are held still.
+	// AtRisk: a renewal failed; the leases are still held.
 	AtRisk func(AtRiskEvent)
-	// Renewed: an attempt to renew came to its end, well or not.
+	// Renewed: an attempt to renew has ended, successfully or not.
 	Renewed func(RenewedEvent)
 	// Ambiguous: the outcome of an operation is unknown and is being settled in
 	// the background.
 	Ambiguous func(op string)
 }
 
-// AcquiredEvent tells of a grant.
+// AcquiredEvent describes a grant.
 type AcquiredEvent struct {
 	Lock   Lease
 	Token  fence.Token
 	Shared bool
-	// Waited from the call to the grant.
+	// Waited is the time from the call to the grant.
 	Waited time.Duration
-	// InLine: it was not free at once.
+	// InLine: the lock was not free immediately.
 	InLine bool
-	// ByTimer: the grant was found by a timer: a push was lost.
+	// ByTimer: the grant was found by a timer, because a notification was lost.
 	ByTimer bool
 }
 
-// Result says how an acquisition ended.
+// Result is the outcome of an acquisition.
 type Result string
 
 // The results.
 const (
 	ResultAcquired    Result = "acquired"
-	ResultHeld        Result = "held"        // others have it, also after Wait
+	ResultHeld        Result = "held"        // other clients hold it, also after Wait
 	ResultCanceled    Result = "canceled"    // the caller's context ended
-	ResultUnavailable Result = "unavailable" // the backend is away
+	ResultUnavailable Result = "unavailable" // the backend is unavailable
 	ResultInvalid     Result = "invalid"     // the request is bad or not supported
 	ResultError       Result = "error"       // anything else
 )
 
-// FailedEvent tells of an acquisition that came to nothing.
+// FailedEvent describes an acquisition that failed.
 type FailedEvent struct {
 	Name   string
 	Shared bool
@@ -66,7 +66,7 @@ type FailedEvent struct {
 	Err    error
 }
 
-// ReleasedEvent tells of a release. Err is set when its outcome is not known.
+// ReleasedEvent describes a release. Err is set when its outcome is unknown.
 type ReleasedEvent struct {
 	Lock   Lease
 	Token  fence.Token
@@ -75,7 +75,7 @@ type ReleasedEvent struct {
 	Err    error
 }
 
-// LostEvent tells of a loss.
+// LostEvent describes a loss.
 type LostEvent struct {
 	Lock   Lease
 	Token  fence.Token
@@ -85,17 +85,17 @@ type LostEvent struct {
 	Reason string
 }
 
-// AtRiskEvent tells that a renewal failed.
+// AtRiskEvent describes a failed renewal.
 type AtRiskEvent struct {
 	Leases int           // how many are at risk
 	Left   time.Duration // until they are lost
 	Err    error
 }
 
-// RenewedEvent tells of one request to renew.
+// RenewedEvent describes one request to renew.
 type RenewedEvent struct {
-	Leases int           // how many it was for
-	Margin time.Duration // what was left when it was acknowledged: the leading indicator of loss
+	Leases int           // how many leases it renewed
+	Margin time.Duration // the time that was left when it was acknowledged: the leading indicator of loss
 	Took   time.Duration
 	Err    error
 }

@@ -31,8 +31,8 @@ func Example() {
 	// Output: held with token 1
 }
 
-// Do is the shortest way: the context ends when the lock is lost, and the lock is
-// released when the function has returned.
+// Do is the shortest way: the context ends when the lock is lost, and the lock is released when the
+// function has returned.
 func ExampleClient_Do() {
 	ctx := context.Background()
 	b := memlock.New()
@@ -41,7 +41,7 @@ func ExampleClient_Do() {
 	defer locks.Close(ctx)
 
 	err := locks.Do(ctx, "order:123", func(ctx context.Context, lock *holdfast.Lock) error {
-		// Give the token to the resource, and let it refuse a smaller one.
+		// Pass the token to the resource, and let it refuse a smaller one.
 		fmt.Println("charging with token", lock.Token())
 		return ctx.Err()
 	})
@@ -51,7 +51,7 @@ func ExampleClient_Do() {
 	// <nil>
 }
 
-// A lock that is not free says who has it.
+// The error for a lock that is not free names the holder.
 func ExampleClient_TryAcquire() {
 	ctx := context.Background()
 	store := memlock.NewStore()
@@ -74,7 +74,7 @@ func ExampleClient_TryAcquire() {
 	// Output: held by b (nightly), token 1
 }
 
-// A semaphore: at most three at once.
+// A semaphore: at most three holders at the same time.
 func ExampleLimit() {
 	ctx := context.Background()
 	b := memlock.New()
@@ -93,8 +93,8 @@ func ExampleLimit() {
 	// 4 false
 }
 
-// A reservation falls by itself, and outlives the process that made it. Another one
-// can go on with it.
+// A reservation ends by itself, and outlives the process that made it. Another process can take it
+// over.
 func ExampleClient_Resume() {
 	ctx := context.Background()
 	store := memlock.NewStore()
@@ -113,8 +113,8 @@ func ExampleClient_Resume() {
 	// Output: true <nil>
 }
 
-// Several locks at once are taken in one order by everybody, so that nobody waits
-// for anybody in a circle.
+// Every caller acquires several locks in the same order, so that callers never wait for each other
+// in a circle.
 func ExampleClient_AcquireAll() {
 	ctx := context.Background()
 	b := memlock.New()

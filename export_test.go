@@ -2,8 +2,8 @@ package holdfast
 
 import "time"
 
-// SetAsleep replaces what the client's clock takes for the time that the machine
-// was suspended. nil: it never is, and the keeper does not look for it.
+// SetAsleep replaces the client's measure of the time that the machine was suspended. With nil the
+// machine is never suspended, and the renewer does not check for it.
 func (c *Client) SetAsleep(asleep func() time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -14,11 +14,12 @@ func (c *Client) SetAsleep(asleep func() time.Duration) {
 	c.wakeKeeper()
 }
 
-// Drift is the margin of a lease.
+// Drift exposes drift.
 func Drift(ttl time.Duration) time.Duration { return drift(ttl) }
 
-// SleepWatch gives the function that asks the kernel, where that is due, for how long the
-// machine was suspended: when the monotonic clock is at, and the wall clock so far apart.
+// SleepWatch returns a function that asks the kernel, if that is due, how long the machine has been
+// suspended. Its arguments are the reading of the monotonic clock and the difference of the wall
+// clock from it.
 func SleepWatch(ask func() time.Duration) func(at, apart time.Duration) time.Duration {
 	s := &sleepWatch{ask: ask}
 	return s.asleep

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend/memlock"
 )
 
-// faults is a backend with a fault before or after any call. The lock itself is the
-// reference backend; what is tested here is what the client makes of the faults.
+// faults is a backend with a fault before or after any call. The lock itself is the reference
+// backend; the tests check how the client handles the faults.
 type faults struct {
 	backend.Backend
 	caps      func(*backend.Capabilities)
@@ -76,7 +76,7 @@ func unavailable(mayHold bool) error {
 	return &backend.UnavailableError{Backend: "memory", Op: "test", MayHold: mayHold, Err: errWire}
 }
 
-// hangRenew answers no renewal.
+// hangRenew leaves every renewal without an answer.
 func (f *faults) hangRenew() {
 	hang := func(ctx context.Context, _ func() (backend.RenewResult, error)) (backend.RenewResult, error) {
 		<-ctx.Done()
@@ -92,7 +92,7 @@ func newFaults(t *testing.T) (*faults, *memlock.Store) {
 	return f, store
 }
 
-// openStore gives another backend value on the store, as another process would have.
+// openStore returns another backend value on the store, as another process would have.
 func openStore(t *testing.T, store *memlock.Store) backend.Backend {
 	t.Helper()
 	b := store.Open()
@@ -100,7 +100,7 @@ func openStore(t *testing.T, store *memlock.Store) backend.Backend {
 	return b
 }
 
-// newClient makes a client that is closed, with its backend, when the test ends.
+// newClient returns a client that is closed, with its backend, when the test ends.
 func newClient(t *testing.T, b backend.Backend, cfg holdfast.Config) *holdfast.Client {
 	t.Helper()
 	c, err := holdfast.New(b, cfg)

@@ -8,20 +8,21 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// flight is a renewal of a timed lease that is under way. Renewals may ask for different
-// times, and reach the backend in another order than they left in, or after their answer
-// was given up: then the one that asked for less shortens the lease behind the back of
-// the one that asked for more. All fields are guarded by Client.mu.
+// flight is a renewal of a timed lease that is in progress. Renewals may ask for different TTLs.
+// They may reach the backend in another order than they were sent in, or after the client has
+// stopped waiting for their answer. Then a renewal with a shorter TTL silently shortens the lease
+// of one with a longer TTL. All fields are guarded by Client.mu.
 type flight struct {
 	hold *hold
 	ttl  time.Duration
-	// least is what the lease has when this one is answered, whatever the order: the
-	// shortest of this TTL and those of all that may reach the backend after it.
+	// least is the TTL that the lease has when this renewal is answered, in whatever order they
+	// arrive: the shortest of this TTL and those of all renewals that may reach the backend after
+	// it.
 	least time.Duration
 }
 
-// takeOff notes that a renewal is about to leave. From here on the lease may have no
-// more time than it asks for, be it answered or not. Client.mu is held.
+// takeOff records that a renewal is about to be sent. From now on the lease may have no more time
+// than that renewal asks for, whether it is answered or not. Client.mu is held.
 func (h *hold) takeOff(now instant, ttl time.Duration) *flight {
 	h.deadline = min(h.deadline, now+instant(ttl-drift(ttl)))
 	h.life = max(h.life, ttl)
@@ -38,7 +39,7 @@ func (h *hold) takeOff(now instant, ttl time.Duration) *flight {
 	return f
 }
 
-// land notes that the renewal was answered, or given up. Client.mu is held.
+// land records that the renewal was answered or given up. Client.mu is held.
 func (f *flight) land(err error) {
 	h := f.hold
 	h.flights = slices.DeleteFunc(h.flights, func(other *flight) bool { return other == f })

@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// C6: with a lease ID of the caller's own the same acquisition may be asked for by
-// another client. What the first does not know the outcome of, the second may have: the
-// first never gives it back behind its back.
+// C6: with a lease ID made by the caller, another client may retry the same acquisition. A lease
+// whose outcome the first client does not know may be held by the second: the first never releases
+// it without the second's knowledge.
 func TestGivenLeaseIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	const ttl = time.Minute
@@ -100,7 +100,7 @@ func mustRelease(t *testing.T, lock *holdfast.Lock) {
 	}
 }
 
-// C8: the session ends while two of one client wait under one lease ID, and one has left.
+// C8: the session ends while two calls of one client wait under one lease ID, and one has left.
 func TestGivenLeaseIsWaitedForTwice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -135,7 +135,8 @@ func TestGivenLeaseIsWaitedForTwice(t *testing.T) {
 	})
 }
 
-// C10: who asked for one lease ID twice has two locks of one lease, and both end with it.
+// C10: a caller that acquired twice with one lease ID has two locks of one lease, and both end with
+// it.
 func TestGivenLeaseIsBrokenForBoth(t *testing.T) {
 	t.Parallel()
 	f, store := newFaults(t)

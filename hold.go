@@ -8,22 +8,22 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// State is where a lock stands.
+// State is the state of a lock.
 type State uint8
 
 const (
-	// Held: the lease is out and its renewals are acknowledged.
+	// Held: the lease is held and its renewals are acknowledged.
 	Held State = iota + 1
-	// AtRisk: the lease is out, but the last renewal failed. It becomes Held again,
-	// or Lost at its deadline.
+	// AtRisk: the lease is held, but the last renewal failed. It becomes Held again, or Lost at its
+	// deadline.
 	AtRisk
-	// Lost: the lease is over. Final.
+	// Lost: the lease has ended. Final.
 	Lost
-	// Released: its holder gave the lock back. Final.
+	// Released: the holder released the lock. Final.
 	Released
 )
 
-// String is "held", "at risk", "lost" or "released".
+// String returns "held", "at risk", "lost" or "released".
 func (s State) String() string {
 	switch s {
 	case Held:
@@ -39,40 +39,40 @@ func (s State) String() string {
 	}
 }
 
-// hold is a lease of this client: what one or more Locks are handles of. All
-// fields that change are guarded by Client.mu.
+// hold is a lease of this client, shared by the Locks that are handles of it. All fields that
+// change are guarded by Client.mu.
 type hold struct {
 	entry
 	c      *Client
 	id     Lease
 	owner  string
 	shared bool
-	// Of a shared lease: what re-entry may have of it.
+	// The limit and permits of a shared lease, which bound what re-entry may ask for.
 	limit, permits int
-	unread         bool          // it was resumed: what it takes is known to the backend only
-	sess           *session      // that the lease, or its place in line, was asked under; may be nil
-	timed          bool          // it has its own end
-	ttl            time.Duration // what renewals ask for; 0: it is not renewed one by one
+	unread         bool          // resumed, and its mode and permits are not read from the backend yet
+	sess           *session      // the session of the lease or of its place in the queue; may be nil
+	timed          bool          // it has an end of its own
+	ttl            time.Duration // the TTL that renewals ask for; 0: it is not renewed individually
 	floor          time.Duration // AtLeast
 	late           bool          // an attempt to acquire it was cut short, and may still arrive
-	life           time.Duration // the longest TTL that was asked for; 0: it has none of its own
+	life           time.Duration // the longest TTL that was requested; 0: it has no TTL of its own
 
 	token    fence.Token
 	since    instant
-	held     bool // granted, and not over
+	held     bool // granted, and not ended
 	err      error
 	handles  []*Lock
 	deadline instant // of a timed lease
 	until    instant // AtMost; 0: none
 	renewAt  instant
-	renewing bool          // by the keeper
-	flights  []*flight     // renewals of the lease by itself that are under way
-	doubt    time.Duration // the shortest TTL that a renewal without an answer asked for; 0: none
+	renewing bool          // by the renewer
+	flights  []*flight     // renewals of this lease alone that are in progress
+	doubt    time.Duration // the shortest TTL of a renewal with unknown outcome; 0: none
 	failures int
 	lastErr  error
 }
 
-// ends is when the lease ends here if nothing is renewed.
+// ends returns when the lease ends on this side if nothing is renewed.
 func (h *hold) ends() instant {
 	d := h.deadline
 	if !h.timed {
@@ -92,13 +92,13 @@ func (h *hold) releaseRequest(abandon bool) backend.ReleaseRequest {
 	return r
 }
 
-// enter counts h among what is held. Client.mu is held.
+// enter adds h to the held leases. Client.mu is held.
 func (c *Client) enter(h *hold) {
 	h.held = true
 	h.entry.owner = h
 	if h.timed {
 		c.timed[h] = struct{}{}
-		if h.sess != nil { // its place in line was the session's; the lease is not
+		if h.sess != nil { // the place in the queue belonged to the session; the lease does not
 			h.sess.forget(h)
 		}
 	} else {
@@ -107,7 +107,7 @@ func (c *Client) enter(h *hold) {
 	c.reschedule(h)
 }
 
-// next is when the keeper has to look at h by itself, if at all.
+// next returns when the renewer has to handle h individually, if at all.
 func (h *hold) next() (instant, bool) {
 	if !h.timed {
 		return h.until, h.until > 0
@@ -119,14 +119,14 @@ func (h *hold) next() (instant, bool) {
 	return at, true
 }
 
-// reschedule makes the keeper look at h when its next instant comes. Client.mu is held.
+// reschedule makes the renewer handle h at its next instant. Client.mu is held.
 func (c *Client) reschedule(h *hold) {
 	if at, ok := h.next(); ok && h.held {
 		c.schedule(&h.entry, at)
 	}
 }
 
-// leave takes h out of everything that counts or watches it. Client.mu is held.
+// leave removes h from every count and schedule. Client.mu is held.
 func (c *Client) leave(h *hold) {
 	c.unschedule(&h.entry)
 	delete(c.timed, h)
@@ -158,15 +158,15 @@ func (c *Client) lose(h *hold, cause Cause, reason string, err error) {
 	}
 }
 
-// check ends h if its time is over, without waiting for the keeper: it may be late,
-// and after a suspension it is. Client.mu is held.
+// check ends h if its deadline has passed. It does not wait for the renewer, which may be late, and
+// which is late after a suspension. Client.mu is held.
 func (c *Client) check(h *hold) {
 	if h.held {
 		c.checkAt(h, c.clock.now())
 	}
 }
 
-// checkAt is check, at a reading of the clock. Client.mu is held.
+// checkAt is check at a given reading of the clock. Client.mu is held.
 func (c *Client) checkAt(h *hold, now instant) {
 	if !h.timed && now >= h.sess.deadline {
 		c.loseSession(h.sess, CauseDeadline, h.sess.lastErr)
@@ -176,7 +176,7 @@ func (c *Client) checkAt(h *hold, now instant) {
 	}
 }
 
-// expire ends h, whose time is over. Client.mu is held.
+// expire ends h, whose deadline has passed. Client.mu is held.
 func (c *Client) expire(h *hold, now instant) {
 	switch {
 	case h.until > 0 && now >= h.until:
@@ -189,7 +189,7 @@ func (c *Client) expire(h *hold, now instant) {
 	}
 }
 
-// wake does what is due. The keeper calls it with Client.mu held.
+// wake does what is due at now. The renewer calls it with Client.mu held.
 func (h *hold) wake(c *Client, now instant, b *batch) {
 	if !h.held {
 		return
@@ -205,8 +205,8 @@ func (h *hold) wake(c *Client, now instant, b *batch) {
 	c.reschedule(h)
 }
 
-// extend notes that the backend gave a timed lease left more, counted from sent.
-// It may shorten it. Client.mu is held.
+// extend records that the backend granted a timed lease another left, counted from sent. That may
+// shorten the lease. Client.mu is held.
 func (h *hold) extend(sent instant, left time.Duration) {
 	h.deadline = sent + instant(left-drift(left))
 	h.renewAt = h.c.nextRenewal(sent, left)
@@ -214,7 +214,7 @@ func (h *hold) extend(sent instant, left time.Duration) {
 	h.tellRenewed()
 }
 
-// tellRenewed tells those who asked that the deadline moved. Client.mu is held.
+// tellRenewed signals the channels of Renewed that the deadline has moved. Client.mu is held.
 func (h *hold) tellRenewed() {
 	for _, l := range h.handles {
 		if l.renewed != nil {
@@ -226,14 +226,14 @@ func (h *hold) tellRenewed() {
 	}
 }
 
-// heldKey finds the lock that a context belongs to, for re-entry.
+// heldKey is the context key under which re-entry finds the lock of a context.
 type heldKey struct {
 	c    *Client
 	name string
 }
 
-// lockContext is the context of a lock. Its Err looks at the clock, so that it is
-// right also when the timer that closes Done is late.
+// lockContext is the context of a lock. Its Err reads the clock, so it is correct even if the timer
+// that closes Done is late.
 type lockContext struct {
 	context.Context //nolint:containedctx // this is a context
 	lock            *Lock
@@ -254,8 +254,8 @@ func (x *lockContext) Value(key any) any {
 	return x.Context.Value(key)
 }
 
-// lookingContext ends with its locks. Its Err looks at the clock as that of a lock does:
-// a child of a lock's context would say what the last timer said.
+// lookingContext ends with its locks. Its Err reads the clock, as that of a lock's context does: an
+// ordinary child of that context would only know what the last timer reported.
 type lookingContext struct {
 	context.Context //nolint:containedctx // this is a context
 	end             context.CancelCauseFunc

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// What Inspect, List, Break and Watch tell; see package backend.
+// The types of Inspect, List, Break and Watch; see package backend.
 type (
 	LockInfo    = backend.LockInfo
 	Holder      = backend.Holder
@@ -21,8 +21,8 @@ type (
 	EventKind   = backend.EventKind
 )
 
-// Inspect tells who holds the lock and who waits for it, in order. A lock that
-// nobody has is an answer, not an error.
+// Inspect returns the holders of the lock and its waiters, in order. A free lock yields a LockInfo
+// without holders and a nil error.
 //
 // Errors: ErrInvalid, ErrUnsupported, ErrUnavailable, ErrClosed, the cause of ctx.
 func (c *Client) Inspect(ctx context.Context, name string) (LockInfo, error) {
@@ -32,8 +32,8 @@ func (c *Client) Inspect(ctx context.Context, name string) (LockInfo, error) {
 	return ask(ctx, c, "inspect", name, func(ctx context.Context) (LockInfo, error) { return c.b.Inspect(ctx, name) })
 }
 
-// List tells the locks that are held or waited for, in the order of their names,
-// page by page: see [ListOptions].
+// List returns the locks that are held or waited for, in the order of their names, page by page:
+// see [ListOptions].
 //
 // Errors: as for Inspect.
 func (c *Client) List(ctx context.Context, o ListOptions) (ListPage, error) {
@@ -43,12 +43,12 @@ func (c *Client) List(ctx context.Context, o ListOptions) (ListPage, error) {
 	return ask(ctx, c, "list", o.Prefix, func(ctx context.Context) (ListPage, error) { return c.b.List(ctx, o) })
 }
 
-// Break takes the lock from all who hold it: an operator's act. The token is raised,
-// the holders learn it with CauseBroken and the reason, and the first in line have
-// the lock. The client's owner is named as the actor. It is not asked for again where it may
-// have been done: that would take the lock from whoever has it since.
+// Break takes the lock from all its holders. It is meant for operators. It raises the token, ends
+// the holders' leases with CauseBroken and the reason, and grants the lock to the first waiters.
+// The client's owner is named as the actor. Break is never retried after an ambiguous failure: a
+// retry could evict a later holder.
 //
-// Errors: as for Inspect. OpError.MayHold says that it may have been done.
+// Errors: as for Inspect. OpError.MayHold means that the break may have been done.
 func (c *Client) Break(ctx context.Context, name, reason string) (BreakResult, error) {
 	req := backend.BreakRequest{Name: name, Reason: reason, Actor: c.cfg.Owner}
 	if err := req.Validate(); err != nil {
@@ -67,7 +67,7 @@ func (c *Client) Break(ctx context.Context, name, reason string) (BreakResult, e
 	})
 }
 
-// ask asks until there is an answer.
+// ask calls f until it gets an answer, as retry does.
 func ask[T any](ctx context.Context, c *Client, op, name string, f func(context.Context) (T, error)) (T, error) {
 	var answer T
 	done, err := c.begin()
@@ -82,10 +82,9 @@ func ask[T any](ctx context.Context, c *Client, op, name string, f func(context.
 	return answer, c.opErr(op, name, err)
 }
 
-// Watch calls deliver with the events of the locks whose names start with prefix,
-// until ctx ends. When the stream breaks Watch begins again by itself: an
-// EventWatching says that it has begun, and that events before it may be missing.
-// deliver must not block for long.
+// Watch calls deliver with the events of the locks whose names start with prefix, until ctx ends.
+// When the stream breaks, Watch starts it again. An EventWatching reports that the stream has
+// begun, and that events before it may be missing. deliver must not block for long.
 //
 // Errors: the cause of ctx, ErrInvalid, ErrUnsupported, ErrClosed.
 func (c *Client) Watch(ctx context.Context, prefix string, deliver func(Event)) error {
@@ -104,7 +103,7 @@ func (c *Client) Watch(ctx context.Context, prefix string, deliver func(Event)) 
 		begun := time.Now()
 		err := c.b.Watch(ctx, backend.WatchRequest{Prefix: prefix}, deliver)
 		if time.Since(begun) > 2*longestPause {
-			failures = 0 // that it has begun is no success: one may break at its beginning each time
+			failures = 0 // starting is not a success: a stream may break at its start each time
 		}
 		if !isUnavailable(err) || !pause(ctx, backoff(failures)) {
 			if cause := context.Cause(ctx); cause != nil {
@@ -116,7 +115,7 @@ func (c *Client) Watch(ctx context.Context, prefix string, deliver func(Event)) 
 	}
 }
 
-// begin counts an operation, so that Close waits for it.
+// begin counts an operation in progress, so that Close waits for it.
 func (c *Client) begin() (func(), error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,8 +126,7 @@ func (c *Client) begin() (func(), error) {
 	return c.work.Done, nil
 }
 
-// untilClosed gives a context that ends with ctx, and with ErrClosed when the client
-// is closed.
+// untilClosed returns a context that ends with ctx, or with ErrClosed when the client is closed.
 func (c *Client) untilClosed(ctx context.Context) (context.Context, context.CancelFunc) {
 	return backend.Within(ctx, c.closing)
 }

@@ -10,25 +10,24 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// The keeper is one goroutine and one heap. It starts renewals and ends what has
-// not been renewed in time. It never waits for the backend: renewals run in
-// goroutines of their own, and the deadlines go on counting meanwhile.
+// The renewer is one goroutine and one heap. It starts renewals and ends what was not renewed in
+// time. It never waits for the backend: renewals run in goroutines of their own, while the
+// deadlines keep counting.
 
-// suspendTick is how often the keeper looks at the clock while something is held:
-// timers stand still while a machine is suspended, so that a deadline may have
-// passed before its timer fires.
+// suspendTick is how often the renewer reads the clock while something is held. Timers stand still
+// while a machine is suspended, so a deadline may have passed before its timer fires.
 const suspendTick = 250 * time.Millisecond
 
-// entry is a place in the keeper's schedule.
+// entry is a place in the renewer's schedule.
 type entry struct {
 	at    instant
-	index int // in the heap, plus 1; 0 when it is not there
+	index int // in the heap, plus 1; 0 when it is not in the heap
 	owner interface {
 		wake(c *Client, now instant, b *batch)
 	}
 }
 
-type schedule []*entry //nolint:recvcheck // as package heap wants it
+type schedule []*entry //nolint:recvcheck // package heap requires both kinds of receiver
 
 func (s schedule) Len() int           { return len(s) }
 func (s schedule) Less(i, j int) bool { return s[i].at < s[j].at }
@@ -37,14 +36,14 @@ func (s schedule) Swap(i, j int) {
 	s[i].index, s[j].index = i+1, j+1
 }
 
-// Push is for package heap.
+// Push implements heap.Interface.
 func (s *schedule) Push(x any) {
 	e := x.(*entry)
 	*s = append(*s, e)
 	e.index = len(*s)
 }
 
-// Pop is for package heap.
+// Pop implements heap.Interface.
 func (s *schedule) Pop() any {
 	e := (*s)[len(*s)-1]
 	(*s)[len(*s)-1] = nil
@@ -53,7 +52,7 @@ func (s *schedule) Pop() any {
 	return e
 }
 
-// schedule puts e into the heap, or moves it. Client.mu is held.
+// schedule adds e to the heap, or moves it. Client.mu is held.
 func (c *Client) schedule(e *entry, at instant) {
 	e.at = at
 	if e.index == 0 {
@@ -66,7 +65,7 @@ func (c *Client) schedule(e *entry, at instant) {
 	}
 }
 
-// unschedule takes e out of the heap. Client.mu is held.
+// unschedule removes e from the heap. Client.mu is held.
 func (c *Client) unschedule(e *entry) {
 	if e.index > 0 {
 		heap.Remove(&c.due, e.index-1)
@@ -80,13 +79,13 @@ func (c *Client) wakeKeeper() {
 	}
 }
 
-// batch is what one turn of the keeper found to renew.
+// batch is what one turn of the renewer found to renew.
 type batch struct {
 	session *session
 	timed   []*flight
 }
 
-// keep is the keeper.
+// keep runs the renewer.
 func (c *Client) keep() {
 	defer close(c.kept)
 	timer := time.NewTimer(0)
@@ -102,7 +101,7 @@ func (c *Client) keep() {
 	}
 }
 
-// turn does everything that is due and says how long there is nothing to do.
+// turn does everything that is due and returns the time until the next turn.
 func (c *Client) turn() time.Duration {
 	var b batch
 	c.mu.Lock()
@@ -129,11 +128,10 @@ func (c *Client) turn() time.Duration {
 	return idle
 }
 
-// renewalsAtOnce bounds the requests under way where one request cannot name all.
+// renewalsAtOnce bounds the concurrent requests where one request cannot name all leases.
 const renewalsAtOnce = 4
 
-// startRenewals sends the batch, in as few requests as the backend allows.
-// Client.mu is held.
+// startRenewals sends the batch in as few requests as the backend allows. Client.mu is held.
 func (c *Client) startRenewals(b batch) {
 	if b.session == nil && len(b.timed) == 0 {
 		return
@@ -191,8 +189,8 @@ func (c *Client) renew(b batch) {
 
 var errAnswer = errors.New("the answer does not fit the question")
 
-// patience is how long to wait for the answer: a fifth of the TTL, and never more than
-// half of what is left, so that one request that gets no answer leaves time for others.
+// patience returns how long to wait for the answer: a fifth of the TTL, and at most half of the
+// time left, so that a request without an answer leaves time for others.
 func (c *Client) patience(b batch) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -209,7 +207,7 @@ func (c *Client) patience(b batch) time.Duration {
 
 const maxPatience = time.Minute
 
-// request is what to send for the batch.
+// request builds the request for the batch.
 func (b batch) request() backend.RenewRequest {
 	var req backend.RenewRequest
 	if b.session != nil {
@@ -241,7 +239,7 @@ func (c *Client) sessionRenewed(s *session, sent, now instant, res backend.Renew
 		c.loseSession(s, CauseSession, nil)
 		return
 	case now >= s.deadline:
-		// Too late: whoever looked meanwhile was told that it is lost.
+		// Too late: a caller that checked in the meantime was told that it is lost.
 		c.loseSession(s, CauseDeadline, s.lastErr)
 		return
 	default:
@@ -253,14 +251,14 @@ func (c *Client) sessionRenewed(s *session, sent, now instant, res backend.Renew
 	c.schedule(&s.entry, s.next())
 }
 
-// retryIn is how long to wait after a renewal that failed, with jitter, when there is
-// left until the deadline.
+// retryIn returns how long to wait after a failed renewal, with jitter. left is the time until the
+// deadline.
 func retryIn(ttl time.Duration, left instant, failures int) instant {
 	d := max(0, min(ttl/60<<min(failures, 4), ttl/8, time.Duration(left)/4))
 	return instant(max(d/2+rand.N(d/2+1), time.Millisecond))
 }
 
-// The events of a critical section are collected and emitted after it.
+// note is an event of a critical section, collected there and emitted after it.
 type note interface{ emit(e *Events) }
 
 type (
@@ -273,14 +271,14 @@ func (n renewedNote) emit(e *Events) { e.renewed(n.RenewedEvent) }
 func (n atRiskNote) emit(e *Events)  { e.atRisk(n.AtRiskEvent) }
 func (n lostNote) emit(e *Events)    { e.lost(n.LostEvent) }
 
-// event keeps n for emit. Client.mu is held.
+// event collects n for emit. Client.mu is held.
 func (c *Client) event(n note) {
 	if c.cfg.Events != nil {
 		c.notes = append(c.notes, n)
 	}
 }
 
-// takeEvents gives what is to be emitted once Client.mu is free. It is held.
+// takeEvents returns the events to emit once Client.mu is unlocked. Client.mu is held.
 func (c *Client) takeEvents() []note {
 	notes := c.notes
 	c.notes = nil

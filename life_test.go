@@ -56,7 +56,7 @@ func TestAtLeastAtMostNoRenew(t *testing.T) {
 	})
 }
 
-// A reservation outlives its client; another process goes on with it.
+// A reservation outlives its client; another process takes it over.
 func TestDetachAndResume(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -175,8 +175,8 @@ func TestAcquireAll(t *testing.T) {
 	}
 }
 
-// Do tells of a loss even when the function did not look, and releases only after
-// the function has returned (B25).
+// Do reports a loss even if the function did not check for it, and releases only after the function
+// has returned (B25).
 func TestDo(t *testing.T) {
 	t.Parallel()
 	f, store := newFaults(t)
@@ -215,7 +215,7 @@ func TestDo(t *testing.T) {
 	}
 }
 
-// C13: Close gives back what is held, ends those who wait, and goes on refusing.
+// C13: Close releases the held locks, ends all waits, and refuses later calls.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -265,8 +265,8 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestRenewalsThatPass: a renewal for a shorter time arrives after an extension for a
-// longer one, and shortens the lease after all. Here it is not believed to be longer.
+// TestRenewalsThatPass: a renewal with a shorter TTL arrives after an extension with a longer one,
+// and so shortens the lease. This side does not consider the lease longer than it is.
 func TestRenewalsThatPass(t *testing.T) {
 	t.Parallel()
 	const short, long = 10 * time.Second, 2 * time.Minute
@@ -277,7 +277,7 @@ func TestRenewalsThatPass(t *testing.T) {
 				f, store := newFaults(t)
 				c := newClient(t, f, holdfast.Config{})
 				lock := mustAcquire(t, c, "n", holdfast.TTL(short))
-				// The first renewal, the keeper's, is under way for a while.
+				// The first renewal, the renewer's, is in progress for a while.
 				first := make(chan struct{})
 				slow := func(_ context.Context, call func() (backend.RenewResult, error)) (backend.RenewResult, error) {
 					f.renew.Store(nil)
@@ -295,7 +295,7 @@ func TestRenewalsThatPass(t *testing.T) {
 				}
 				f.renew.Store(&slow)
 				<-first
-				// The extension overtakes it, but its answer comes later.
+				// The extension overtakes it, but its answer arrives later.
 				fast := func(_ context.Context, call func() (backend.RenewResult, error)) (backend.RenewResult, error) {
 					f.hangRenew()
 					r, err := call()
@@ -312,7 +312,7 @@ func TestRenewalsThatPass(t *testing.T) {
 	}
 }
 
-// mustEndHereFirst checks that the lock is not believed to live longer than it does.
+// mustEndHereFirst checks that this side does not consider the lock alive for longer than it is.
 func mustEndHereFirst(t *testing.T, lock *holdfast.Lock, store *memlock.Store) {
 	t.Helper()
 	info, err := openStore(t, store).Inspect(t.Context(), lock.Name())

@@ -17,52 +17,52 @@ type LeaseID = backend.LeaseID
 // NewLeaseID makes a lease ID for WithLease.
 func NewLeaseID() LeaseID { return backend.NewLeaseID() }
 
-// Lease is what another process needs to go on with a timed lease: see
-// [Client.Resume]. Who knows it can release the lock.
+// Lease identifies a timed lease, so that another process can take it over with [Client.Resume].
+// Any client that knows it can release the lock.
 type Lease struct {
 	Name string
 	ID   LeaseID
 }
 
-// Lock is a lock that was granted. Its methods may be called at once.
+// Lock is a granted lock. Its methods are safe for concurrent use.
 type Lock struct {
 	h      *hold
-	values context.Context //nolint:containedctx // whose values Context has
+	values context.Context //nolint:containedctx // the source of the values of Context
 	// Guarded by Client.mu:
-	ctx     *lockContext // made when somebody asks
+	ctx     *lockContext // made by the first call of Context
 	cancel  context.CancelCauseFunc
 	renewed chan struct{}
-	gone    error // why this handle is no longer one; nil while it is
+	gone    error // why this handle has ended; nil while it is valid
 	joined  bool  // by re-entry; never changes
 }
 
-// Name of the lock.
+// Name returns the name of the lock.
 func (l *Lock) Name() string { return l.h.id.Name }
 
-// Token is the fencing token: greater than that of every grant of this lock before
-// it. Give it to the resource with every write.
+// Token returns the fencing token. It is greater than that of every earlier grant of this lock.
+// Send it to the resource with every write.
 func (l *Lock) Token() fence.Token { return l.h.token }
 
-// Lease names the lock and the lease, for Resume and for the HTTP API.
+// Lease returns the name and the lease ID, for Resume and for the HTTP API.
 func (l *Lock) Lease() Lease { return l.h.id }
 
-// Owner that the lock was asked for.
+// Owner returns the owner that the lock was acquired with.
 func (l *Lock) Owner() string { return l.h.owner }
 
-// IsShared reports whether the lock is held together with others. Of a lease that was
-// resumed that is not known before re-entry has asked the backend: false.
+// IsShared reports whether the lock was acquired in shared mode. For a resumed lease it is false
+// until re-entry has read the mode from the backend.
 func (l *Lock) IsShared() bool {
 	l.h.c.mu.Lock()
 	defer l.h.c.mu.Unlock()
 	return l.h.shared
 }
 
-// Context ends when the lock is lost or released, and before the lease can end on
-// the backend. context.Cause tells: a *LostError or ErrReleased. Its Err looks at the
-// clock, so that it is right also when this process was stopped and no timer has fired
-// since; contexts made from it end with the timer. It has the values of the context
-// that the lock was acquired with, but not its end. Taking the same lock with it, or
-// with a child of it, counts up and sends nothing.
+// Context returns a context that ends when the lock is lost or released, and before the lease can
+// end on the backend. Its context.Cause is a *LostError or ErrReleased. Its Err reads the clock, so
+// it is correct even if this process was stopped and no timer has fired since. Contexts derived
+// from it end with the timer. It has the values of the context that the lock was acquired with, but
+// not that context's end. Acquiring the same lock with it, or with a child of it, re-enters the
+// lock and sends nothing.
 func (l *Lock) Context() context.Context {
 	c := l.h.c
 	c.mu.Lock()
@@ -84,7 +84,7 @@ func (l *Lock) end(err error) {
 	}
 }
 
-// over tells why the handle is no longer good. Client.mu is held.
+// over returns why the handle has ended, or nil. Client.mu is held.
 func (l *Lock) over() error {
 	if l.gone != nil {
 		return l.gone
@@ -101,8 +101,8 @@ func (l *Lock) checkNow() {
 	c.emit(events)
 }
 
-// Err is nil while the lock is held, then ErrReleased or a *LostError. It looks at
-// the clock, and sends nothing.
+// Err returns nil while the lock is held, then ErrReleased or a *LostError. It reads the clock and
+// sends nothing.
 func (l *Lock) Err() error {
 	l.checkNow()
 	l.h.c.mu.Lock()
@@ -110,7 +110,7 @@ func (l *Lock) Err() error {
 	return l.over()
 }
 
-// State tells where the lock stands. It looks at the clock, and sends nothing.
+// State returns the state of the lock. It reads the clock and sends nothing.
 func (l *Lock) State() State {
 	err := l.Err()
 	l.h.c.mu.Lock()
@@ -127,8 +127,8 @@ func (l *Lock) State() State {
 	}
 }
 
-// Deadline is when the lock ends if no renewal is acknowledged any more. It moves
-// with every renewal. The time has a monotonic reading.
+// Deadline returns when the lock ends if no further renewal is acknowledged. Every renewal moves
+// it. The time has a monotonic reading.
 func (l *Lock) Deadline() time.Time {
 	c := l.h.c
 	c.mu.Lock()
@@ -136,9 +136,8 @@ func (l *Lock) Deadline() time.Time {
 	return c.clock.time(l.h.ends())
 }
 
-// Renewed gives a channel that receives after the deadline moved. It keeps one
-// value: a slow reader misses nothing but repetitions. It is never closed; wait for
-// Context too.
+// Renewed returns a channel that receives a value after the deadline has moved. The channel holds
+// one value: a slow reader misses only repetitions. It is never closed, so wait for Context too.
 func (l *Lock) Renewed() <-chan struct{} {
 	c := l.h.c
 	c.mu.Lock()
@@ -152,13 +151,12 @@ func (l *Lock) Renewed() <-chan struct{} {
 	return l.renewed
 }
 
-// Extend renews the lease now. A timed lease ends ttl from now, unless it is renewed
-// again; that may be sooner than before. Other leases live with the client's
-// session: it is renewed, and ttl must not be above Config.TTL.
+// Extend renews the lease now. A timed lease then ends ttl from now unless it is renewed again,
+// which may be sooner than before. Another lease lives with the client's session: Extend renews the
+// session, and ttl must not exceed Config.TTL.
 //
-// Errors: ErrLost; ErrReleased after a release; ErrInvalid, ErrUnavailable, the cause of
-// ctx. After the last three the lock is held as before, but may end after ttl if that is
-// sooner.
+// Errors: ErrLost; ErrReleased after a release; ErrInvalid, ErrUnavailable, the cause of ctx. After
+// the last three the lock is still held, but may end after ttl if that is sooner.
 func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	c, h := l.h.c, l.h
 	if err := c.caps.ValidateTTL(ttl); err != nil {
@@ -177,7 +175,7 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	return c.opErr("extend", h.id.Name, err)
 }
 
-// extendOnce renews the lease by one request.
+// extendOnce renews the lease with one request.
 func (c *Client) extendOnce(ctx context.Context, h *hold, ttl time.Duration) error {
 	var req backend.RenewRequest
 	var f *flight
@@ -204,7 +202,7 @@ func (c *Client) extendOnce(ctx context.Context, h *hold, ttl time.Duration) err
 	return err
 }
 
-// extended applies the answer to Extend. Client.mu is held.
+// extended applies the answer to a request of Extend. Client.mu is held.
 func (c *Client) extended(h *hold, f *flight, sent, now instant, res backend.RenewResult, err error) error {
 	if !h.timed {
 		if err == nil {
@@ -226,10 +224,10 @@ func (c *Client) extended(h *hold, f *flight, sent, now instant, res backend.Ren
 	return answer.Err
 }
 
-// Detach makes this process stop minding a lease that was taken with NoRenew: its
-// context ends with ErrReleased, and the lease lives on until its end. Another
-// process may Resume it. Other leases are ErrUnsupported: nobody would renew them. After
-// a release the error is ErrReleased, after a loss ErrLost.
+// Detach stops this process from managing a lease that was acquired with NoRenew. The lock's
+// context ends with ErrReleased, and the lease lives on until its end. Another process may Resume
+// it. For other leases the error is ErrUnsupported, because no process would renew them. After a
+// release the error is ErrReleased, after a loss ErrLost.
 func (l *Lock) Detach() (Lease, error) {
 	c, h := l.h.c, l.h
 	c.mu.Lock()
@@ -252,10 +250,10 @@ func (l *Lock) Detach() (Lease, error) {
 	return h.id, c.opErr("detach", h.id.Name, err)
 }
 
-// Locks are several locks that were taken together.
+// Locks are several locks that were acquired together.
 type Locks []*Lock
 
-// Release releases all of them, the last one first. The errors are joined.
+// Release releases all of them in reverse order. The errors are joined.
 func (ls Locks) Release(ctx context.Context) error {
 	errs := make([]error, 0, len(ls))
 	for _, l := range slices.Backward(ls) {
@@ -264,8 +262,9 @@ func (ls Locks) Release(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Context ends when the first of the locks is lost or released, with its cause. Its Err
-// looks at the clock. Taking one of the locks with it counts up, as with Lock.Context.
+// Context returns a context that ends when the first of the locks is lost or released, with its
+// cause. Its Err reads the clock. Acquiring one of the locks with it re-enters that lock, as with
+// Lock.Context.
 func (ls Locks) Context() context.Context {
 	ctx, cancel := context.WithCancelCause(locksContext{Context: context.Background(), locks: ls})
 	endWith := func(one context.Context) {
@@ -277,8 +276,8 @@ func (ls Locks) Context() context.Context {
 	return &lookingContext{Context: ctx, end: cancel, locks: ls}
 }
 
-// locksContext has the values of several locks: itself for re-entry, and those of the
-// context that the first was acquired with.
+// locksContext supplies the values of several locks: the lock itself for re-entry, and the values
+// of the context that the first was acquired with.
 type locksContext struct {
 	context.Context //nolint:containedctx // this is a context
 	locks           Locks

@@ -8,17 +8,17 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// AcquireOption changes one acquisition. Bounds are checked before anything is
-// sent; a bad value is an *InvalidError from the call that it was given to.
+// AcquireOption changes one acquisition. Bounds are checked before anything is sent. A bad value is
+// an *InvalidError from the call that received the option.
 type AcquireOption interface{ acquire(s *settings) error }
 
 // ResumeOption changes how a lease is resumed.
 type ResumeOption interface{ resume(s *settings) error }
 
-// settings are what the options of one call add up to.
+// settings is the combined effect of the options of one call.
 type settings struct {
-	ttl       time.Duration // 0: the client's
-	wait      time.Duration // negative: as long as the context lets it
+	ttl       time.Duration // 0: the client's TTL
+	wait      time.Duration // negative: until the context ends
 	shared    bool
 	limit     int // 0: not given
 	permits   int // 0: not given
@@ -40,15 +40,15 @@ type anyFunc func(s *settings) error
 func (f anyFunc) acquire(s *settings) error { return f(s) }
 func (f anyFunc) resume(s *settings) error  { return f(s) }
 
-// Option is good for every call that takes options.
+// Option is accepted by every call that takes options.
 type Option interface {
 	AcquireOption
 	ResumeOption
 }
 
-// TTL is how long the lease lives on the backend without a renewal. Bounds: those
-// of the backend. Default: Config.TTL. Another TTL than the client's makes it a
-// timed lease, which is renewed on its own account.
+// TTL sets how long the lease lives on the backend without a renewal. The bounds are those of the
+// backend. Default: Config.TTL. A TTL that differs from the client's makes the lease a timed lease,
+// which needs renewals of its own.
 func TTL(d time.Duration) Option {
 	return anyFunc(func(s *settings) error {
 		if d <= 0 {
@@ -59,8 +59,8 @@ func TTL(d time.Duration) Option {
 	})
 }
 
-// Wait bounds how long to wait in line; when it is over the error is ErrHeld.
-// Zero does not wait. Default for Acquire: as long as its context lets it.
+// Wait bounds the time spent in the queue. After d the error is ErrHeld. Zero does not wait. By
+// default Acquire waits until its context ends.
 func Wait(d time.Duration) AcquireOption {
 	return acquireFunc(func(s *settings) error {
 		if d < 0 {
@@ -71,16 +71,15 @@ func Wait(d time.Duration) AcquireOption {
 	})
 }
 
-// Shared takes the lock together with other shared holders: as a reader, or, with
-// Limit, as one of at most n.
+// Shared acquires the lock together with other shared holders: as a reader, or, with Limit, as one
+// of at most n.
 func Shared() AcquireOption {
 	return acquireFunc(func(s *settings) error { s.shared = true; return nil })
 }
 
-// Limit makes the lock a semaphore of n permits, 1 to 1,048,576, of which the
-// lease takes one, or as many as Permits says. All who hold or wait for permits of
-// one lock must give the same limit; otherwise *LimitError. Limit(1) is a mutex, also
-// with Shared.
+// Limit makes the lock a semaphore of n permits, 1 to 1,048,576. The lease takes one permit, or as
+// many as Permits says. All holders and waiters of one lock must use the same limit; another limit
+// is a *LimitError. Limit(1) is a mutex, also with Shared.
 func Limit(n int) AcquireOption {
 	return acquireFunc(func(s *settings) error {
 		if n < 1 || n > backend.MaxLimit {
@@ -91,7 +90,7 @@ func Limit(n int) AcquireOption {
 	})
 }
 
-// Permits is how many permits the lease takes, 1 to the limit. Default: 1.
+// Permits sets how many permits the lease takes, from 1 to the limit. Default: 1.
 func Permits(k int) AcquireOption {
 	return acquireFunc(func(s *settings) error {
 		if k < 1 {
@@ -102,20 +101,20 @@ func Permits(k int) AcquireOption {
 	})
 }
 
-// Owner says who asks, for people, and for re-entry with Reentrant. At most 256
-// bytes. Default: Config.Owner.
+// Owner names the caller, for people and for re-entry with Reentrant. At most 256 bytes. Default:
+// Config.Owner.
 func Owner(owner string) AcquireOption {
 	return acquireFunc(func(s *settings) error { s.owner = owner; return nil })
 }
 
-// Note is free text for people. At most 1,024 bytes.
+// Note attaches free text for people. At most 1,024 bytes.
 func Note(note string) AcquireOption {
 	return acquireFunc(func(s *settings) error { s.note = note; return nil })
 }
 
-// AtLeast keeps the lock for d after the grant, also when it is released before
-// that, and when its process dies: for schedules, where the work is shorter than
-// the difference of the clocks that start it.
+// AtLeast keeps the lock for d after the grant, even if it is released before that or its process
+// dies. It is meant for schedules, where the work may take less time than the clocks that start it
+// differ by.
 func AtLeast(d time.Duration) AcquireOption {
 	return acquireFunc(func(s *settings) error {
 		if d <= 0 {
@@ -126,8 +125,7 @@ func AtLeast(d time.Duration) AcquireOption {
 	})
 }
 
-// AtMost gives the lock up d after the grant, renewing or not; the cause is
-// CauseAtMost.
+// AtMost ends the lock d after the grant, even if it is being renewed. The cause is CauseAtMost.
 func AtMost(d time.Duration) Option {
 	return anyFunc(func(s *settings) error {
 		if d <= 0 {
@@ -138,30 +136,29 @@ func AtMost(d time.Duration) Option {
 	})
 }
 
-// NoRenew takes a lease that falls by itself when its TTL is over: a reservation.
-// It outlives the client, also its Close.
+// NoRenew acquires a lease that ends by itself when its TTL has elapsed: a reservation. It outlives
+// the client, also its Close.
 func NoRenew() Option {
 	return anyFunc(func(s *settings) error { s.noRenew = true; return nil })
 }
 
-// Reentrant joins the exclusive lease that is out when that was taken with
-// Reentrant by the same Owner, also in another process. Both have the same token,
-// and the lock is free when both are released. Within one process re-entry needs
-// no option: pass on the context of the lock.
+// Reentrant joins the exclusive lease that is held, if that was acquired with Reentrant by the same
+// Owner, also in another process. Both have the same token, and the lock is free when both are
+// released. Within one process re-entry needs no option: pass on the context of the lock.
 func Reentrant() AcquireOption {
 	return acquireFunc(func(s *settings) error { s.reentrant = true; return nil })
 }
 
-// WithLease uses a lease ID that the caller made (16 to 64 characters of A-Z a-z
-// 0-9 _ -), so that the same acquisition can be asked for again, from another
-// process too, without being granted twice. It needs NoRenew.
+// WithLease uses a lease ID made by the caller (16 to 64 characters of A-Z a-z 0-9 _ -). The same
+// acquisition can then be retried, also from another process, without being granted twice. It needs
+// NoRenew.
 //
-// A client that does not get the lock, or does not know whether it has, gives nothing
-// back then: somebody may have asked again with the same ID, and hold by now what would
-// be given back. So after any error but ErrInvalid and ErrUnsupported the lease may be
-// out, or may be granted yet where it waits in line, until its TTL is over. To have done
-// with it, ask again, and release it; or let the client be for this acquisition alone, and
-// close it: the place in line goes with it.
+// A client that does not get the lock, or does not know whether it did, releases nothing: another
+// client may have retried with the same ID, and a release would end the lease that it now holds. So
+// after any error but ErrInvalid and ErrUnsupported, the lease may be held until its TTL has
+// elapsed, or may still be granted from its place in the queue. To clean up, acquire again with the
+// same ID and release the lock. Or use a client for this acquisition alone and close it: its place
+// in the queue is then removed.
 func WithLease(id LeaseID) AcquireOption {
 	return acquireFunc(func(s *settings) error { s.lease = id; return backend.ValidateLeaseID(id) })
 }
@@ -170,8 +167,8 @@ func invalid(field, value, bound string) error {
 	return &InvalidError{Field: field, Value: value, Bound: bound}
 }
 
-// settings applies the options of an acquisition and checks what only their
-// combination can tell.
+// settings applies the options of an acquisition and checks those that are valid only in
+// combination.
 func (c *Client) settings(opts []AcquireOption) (settings, error) {
 	s := settings{wait: -1, owner: c.cfg.Owner}
 	for _, o := range opts {
@@ -190,12 +187,12 @@ func (c *Client) settings(opts []AcquireOption) (settings, error) {
 	return s, nil
 }
 
-// request is what the settings ask of the backend, without the IDs.
+// request builds the backend request for the settings, without the IDs.
 func (c *Client) request(name string, s settings) backend.AcquireRequest {
 	r := backend.AcquireRequest{
 		Name: name, Owner: s.owner, Note: s.note, Reentrant: s.reentrant, Wait: s.wait != 0,
 	}
-	if s.limit > 1 || s.shared && s.limit != 1 { // one of at most one is alone
+	if s.limit > 1 || s.shared && s.limit != 1 { // a limit of one admits a single holder
 		r.Mode = backend.Shared
 		r.Permits = 1
 		if s.limit > 1 {

@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-io/holdfast/open"
 )
 
-// Every backend has a page with the same headings, in the same order: who compares two of
-// them finds the same thing in the same place. Every scheme that a URL may have is under
-// URL of one page, and every test that a page names is there.
+// Every backend has a page with the same headings in the same order, so that a reader who compares
+// two backends finds the same topic in the same place. Every scheme that a URL may have is under
+// URL of one page, and every test that a page names exists.
 func TestPolicyBackendPages(t *testing.T) {
 	t.Parallel()
 	headings := []string{"Guarantees", "How it works", "Requires", "URL", "When the lock is lost", "Do not use when"}

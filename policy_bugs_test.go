@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Every test that docs/bugs.md names is there.
+// Every test that docs/bugs.md names exists.
 func TestPolicyBugIndex(t *testing.T) {
 	t.Parallel()
 	index, err := os.ReadFile("docs/bugs.md")
@@ -27,8 +27,8 @@ func TestPolicyBugIndex(t *testing.T) {
 	}
 }
 
-// missingTests are the tests and the cases of the suite that a text names and that are
-// not there. A text that names few is not what it should be.
+// missingTests returns the tests and the cases of the suite that a text names and that do not
+// exist. A text that names few is incomplete.
 func missingTests(t *testing.T, text string) []string {
 	t.Helper()
 	var sources strings.Builder

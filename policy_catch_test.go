@@ -133,12 +133,12 @@ func TestPolicyAcceptsWhatIsGood(t *testing.T) {
 type policyCase struct {
 	rule  string
 	name  string // of the file
-	text  string // empty: the file is taken away
-	fault string // what the rule says, or a part of it
+	text  string // empty: the file is removed
+	fault string // the rule's message, or a part of it
 }
 
-// TestPolicyCatches gives each rule files that break it. The fault must be found,
-// by that rule and by no other.
+// TestPolicyCatches gives each rule files that break it. The fault must be found by that rule and
+// by no other.
 func TestPolicyCatches(t *testing.T) {
 	t.Parallel()
 	const doc = "// Package x is a package.\npackage x\n\n"

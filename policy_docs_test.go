@@ -50,7 +50,7 @@ func checkDocComments(m *moduleSources) []string {
 	return faults
 }
 
-// exportedFunc is the name of a function or method that others can call.
+// exportedFunc returns the name of a function or method that other packages can call.
 func exportedFunc(f *ast.FuncDecl) (string, bool) {
 	if !f.Name.IsExported() {
 		return "", false
@@ -75,9 +75,8 @@ func exportedFunc(f *ast.FuncDecl) (string, bool) {
 	}
 }
 
-// eachExported calls fault with what others can name of a declaration: types,
-// methods of interfaces, constants and variables. In a group, the comment of the
-// group will do.
+// eachExported calls fault with the exported names of a declaration: types, methods of interfaces,
+// constants and variables. In a group, the comment of the group suffices.
 func eachExported(g *ast.GenDecl, fault func(n ast.Node, name string, docs ...*ast.CommentGroup)) {
 	if g.Tok == token.IMPORT {
 		return
@@ -102,8 +101,8 @@ func eachExported(g *ast.GenDecl, fault func(n ast.Node, name string, docs ...*a
 	}
 }
 
-// documented reports whether any method of i has a comment: the comment of the type
-// speaks for all of them or for none.
+// documented reports whether any method of i has a comment. If none has, the comment of the type
+// describes all of them.
 func documented(i *ast.InterfaceType) bool {
 	return slices.ContainsFunc(i.Methods.List, func(f *ast.Field) bool { return f.Doc != nil })
 }
@@ -118,7 +117,7 @@ func eachMethod(of string, i *ast.InterfaceType, fault func(n ast.Node, name str
 	}
 }
 
-// docFault says what is wrong with the first comment that is there.
+// docFault returns what is wrong with the first comment that exists.
 func docFault(docs ...*ast.CommentGroup) string {
 	for _, doc := range docs {
 		if doc == nil {

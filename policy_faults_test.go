@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Every fault is in docs/faults.md, with a word on every backend, and every test that is
-// named there is there.
+// Every fault is in docs/faults.md, with a word on every backend, and every test that is named
+// there exists.
 func TestPolicyFaultIndex(t *testing.T) {
 	t.Parallel()
 	index, err := os.ReadFile("docs/faults.md")

@@ -10,12 +10,12 @@ import (
 	"testing/fstest"
 )
 
-// largest is how many bytes a file of the repository has at most: who clones it gets all
-// of them, for ever. What is built is larger, nearly always.
+// largest is the maximum size of a file of the repository in bytes: every clone contains all files,
+// for ever. Build output is nearly always larger.
 const largest = 1 << 20
 
-// What a build leaves where it ran is not committed with the rest. The nested modules are
-// looked at too.
+// Build output that is left in its folder is not committed with the rest. The nested modules are
+// checked too.
 func TestPolicyFiles(t *testing.T) {
 	t.Parallel()
 	faults, err := largeFiles(os.DirFS("."))
@@ -42,7 +42,7 @@ func TestPolicyFilesCatches(t *testing.T) {
 	}
 }
 
-// largeFiles passes over what .gitignore keeps out.
+// largeFiles ignores the files that .gitignore excludes.
 func largeFiles(fsys fs.FS) ([]string, error) {
 	var faults []string
 	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// fuzzed says which fuzz target feeds a function that reads what others wrote: URLs, keys,
-// messages, answers, requests, files, names. A target is in the tests of the same folder
+// fuzzed maps each function that parses foreign input (URLs, keys, messages, answers, requests,
+// files, names) to the fuzz target that feeds it. A target is in the tests of the same folder
 // unless it is named with one.
 func fuzzed() map[string]string {
 	return map[string]string{
@@ -69,7 +69,7 @@ func fuzzed() map[string]string {
 	}
 }
 
-// unfuzzed are functions with such a name that read nothing of others.
+// unfuzzed are functions with such a name that parse no foreign input.
 func unfuzzed() map[string]string {
 	return map[string]string{
 		"internal/wire.decodeText":     "writes the text of an error",
@@ -81,8 +81,8 @@ func unfuzzed() map[string]string {
 	}
 }
 
-// TestPolicyFuzz: whatever parses or decodes is fuzzed. The seeds, and what once made a
-// target fail, under testdata/fuzz, run with every go test.
+// TestPolicyFuzz: every function that parses or decodes is fuzzed. The seeds, and inputs that once
+// made a target fail, are under testdata/fuzz and run with every go test.
 func TestPolicyFuzz(t *testing.T) {
 	t.Parallel()
 	m, err := parseModule(os.DirFS("."))

@@ -16,9 +16,9 @@ import (
 	"strings"
 )
 
-// importRule says what a folder may import of this module. The first rule whose
-// pattern matches is the folder's. A pattern is one of path.Match, or ends in
-// "/..." for everything below. Tests may import what they like.
+// importRule lists what a folder may import of this module. The first rule whose pattern matches
+// applies to the folder. A pattern is one of path.Match, or ends in "/..." for everything below.
+// Tests may import anything.
 type importRule struct {
 	folder string
 	allow  []string
@@ -80,7 +80,7 @@ func folderMatches(pattern, folder string) bool {
 	return ok
 }
 
-// own is the folder that an import path of this module names.
+// own returns the folder that an import path of this module names.
 func (m *moduleSources) own(importPath string) (string, bool) {
 	if importPath == m.path {
 		return ".", true
@@ -109,10 +109,9 @@ func checkImports(m *moduleSources) []string {
 	return faults
 }
 
-// family is the maker of a package that is neither ours nor the standard
-// library's: "github.com/redis", "k8s.io". Packages that go with whatever uses
-// them have none: golang.org/x, and gRPC, whose status codes are the errors of
-// etcd's client.
+// family returns the maker of a package that is neither ours nor the standard library's:
+// "github.com/redis", "k8s.io". Packages that come with whatever uses them have none: golang.org/x,
+// and gRPC, whose status codes are the errors of etcd's client.
 func (m *moduleSources) family(importPath string) string {
 	host, rest, _ := strings.Cut(importPath, "/")
 	if _, ours := m.own(importPath); ours || !strings.Contains(host, ".") || importPath == "C" {
@@ -153,8 +152,8 @@ func checkOneClient(m *moduleSources) []string {
 	return faults
 }
 
-// weights are the clients of the stores, each with the folders that may bring it
-// into a program.
+// weights are the client libraries of the stores, each with the folders that may bring it into a
+// program.
 func weights() map[string][]string {
 	etcd := []string{"backend/etcdlock", "server/embedded"}
 	return map[string][]string{
@@ -170,8 +169,8 @@ func weights() map[string][]string {
 	}
 }
 
-// weighed are the packages that a program imports for a part of what there is.
-// The others are programs themselves, or know every backend.
+// weighed are the packages that a program imports for a part of the module. The others are programs
+// themselves, or know every backend.
 func weighed(folder string) bool {
 	return !slices.ContainsFunc([]string{"open", "internal/...", "cmd/...", "examples/...", "verify", "verify/...", "bench", "bench/..."},
 		func(pattern string) bool { return folderMatches(pattern, folder) })
@@ -206,7 +205,7 @@ func checkWeight(m *moduleSources) []string {
 
 func (m *moduleSources) importPath(folder string) string { return path.Join(m.path, folder) }
 
-// importGraph is who imports whom, for the packages of the module.
+// importGraph returns the imports of each package of the module.
 func (m *moduleSources) importGraph() map[string][]string {
 	graph := make(map[string][]string)
 	for s := range m.code() {
@@ -216,7 +215,7 @@ func (m *moduleSources) importGraph() map[string][]string {
 	return graph
 }
 
-// addForeign adds what the packages of others import, which the go command knows.
+// addForeign adds the imports of foreign packages, which the go command knows.
 func addForeign(m *moduleSources, graph map[string][]string) error {
 	foreign := make(map[string]bool)
 	for _, imports := range graph {
@@ -237,9 +236,8 @@ func addForeign(m *moduleSources, graph map[string][]string) error {
 	return readList(out, graph)
 }
 
-// goList asks the go command for packages of others and all that they compile.
-// What it says of those can change with go.mod and go.sum only; the two are read
-// here, so that the test cache knows of them.
+// goList asks the go command for foreign packages and everything that they compile. Its answer can
+// change only with go.mod and go.sum. Both are read here, so that the test cache knows of them.
 func goList(ctx context.Context) func(packages []string) ([]byte, error) {
 	return func(packages []string) ([]byte, error) {
 		for _, name := range []string{"go.mod", "go.sum"} {
@@ -281,8 +279,8 @@ func readList(out []byte, graph map[string][]string) error {
 	}
 }
 
-// reach gives every package that from compiles, each with the one that imports it
-// on a shortest way.
+// reach returns every package that from compiles, each with the package that imports it on a
+// shortest path.
 func reach(graph map[string][]string, from string) map[string]string {
 	way := map[string]string{from: ""}
 	for next := []string{from}; len(next) > 0; next = next[1:] {
@@ -296,7 +294,7 @@ func reach(graph map[string][]string, from string) map[string]string {
 	return way
 }
 
-// trail is the way to p in words.
+// trail returns the path to p in words.
 func trail(way map[string]string, p string) string {
 	steps := []string{p}
 	for p = way[p]; p != ""; p = way[p] {

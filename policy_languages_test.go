@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// A document in two languages says the same: what is code in the README in Portuguese
-// stands in the README, and the two that tell which store to take have the same tables, name
-// the same stores, tests and files, in the same order.
+// A document in two languages has the same content. The code in the README in Portuguese is also in
+// the README. The two documents on choosing a store have the same tables, and name the same stores,
+// tests and files, in the same order.
 func TestPolicyLanguages(t *testing.T) {
 	t.Parallel()
 	read := func(path string) string {
@@ -45,7 +45,7 @@ func TestPolicyLanguages(t *testing.T) {
 	}
 }
 
-// strange are the lines of code of a text that the other has not.
+// strange returns the lines of code of one text that the other does not have.
 func strange(text, other string) []string {
 	var out []string
 	inside := false
@@ -60,8 +60,9 @@ func strange(text, other string) []string {
 	return out
 }
 
-// skeleton is what of a text has no language: its headings as such, the rows of its tables by
-// their cells, and what is quoted as code or linked to, outside of what is generated.
+// skeleton returns the parts of a text that do not depend on the language: its headings as such,
+// the rows of its tables by their cells, and its quoted code and links, without the generated
+// parts.
 func skeleton(text string) []string {
 	text = regexp.MustCompile(`(?s)<!-- (\w+): generated.*?<!-- end of \w+ -->`).ReplaceAllString(text, "`generated: $1`")
 	tokens := regexp.MustCompile("(?m)^#+ |^\\|.*\\|$|`[^`]+`|\\]\\([^)]+\\)")
@@ -81,7 +82,7 @@ func skeleton(text string) []string {
 	return out
 }
 
-// The rule finds what it must.
+// The rule finds the faults that it must find.
 func TestPolicyLanguagesCatches(t *testing.T) {
 	t.Parallel()
 	if got := strange("a\n```\nmake run\nmake rum\n```\n", "```\nmake run\n```\n"); len(got) != 1 || got[0] != "make rum" {

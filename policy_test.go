@@ -17,11 +17,10 @@ import (
 	"testing"
 )
 
-// TestPolicy keeps the rules about the sources that a compiler does not. It parses
-// them itself, through package os, so that a change to any of them, or a new file,
-// takes the test's result out of the test cache; an answer of the go command would
-// not. The rules know folders by pattern: a new folder falls under them by itself.
-// TestPolicyCatches shows each rule something that it must catch.
+// TestPolicy checks rules about the sources that a compiler does not. It parses the sources itself,
+// through package os, so that a change to any of them, or a new file, invalidates the cached test
+// result; an answer of the go command would not. The rules match folders by pattern, so a new
+// folder is covered by itself. TestPolicyCatches gives each rule something that it must catch.
 func TestPolicy(t *testing.T) {
 	t.Parallel()
 	m, err := parseModule(os.DirFS("."))
@@ -65,8 +64,8 @@ func policyRules() []policyRule {
 	}
 }
 
-// moduleSources are all Go files of the module. Nested modules, testdata and
-// folders that begin with a dot or an underscore are not part of it.
+// moduleSources are all Go files of the module. Nested modules, testdata and folders whose name
+// begins with a dot or an underscore are not part of it.
 type moduleSources struct {
 	path    string // of the module
 	fset    *token.FileSet
@@ -114,7 +113,7 @@ func parseModule(fsys fs.FS) (*moduleSources, error) {
 	return m, err
 }
 
-// enter says whether a folder belongs to the module.
+// enter reports whether a folder belongs to the module.
 func enter(fsys fs.FS, name string) error {
 	base := path.Base(name)
 	if name == "." {
@@ -149,7 +148,7 @@ func (m *moduleSources) parse(fsys fs.FS, name string) error {
 	return nil
 }
 
-// folders are those with Go files that are not tests, in order.
+// folders returns those with Go files that are not tests, in order.
 func (m *moduleSources) folders() []string {
 	set := make(map[string]bool)
 	for s := range m.code() {
@@ -169,13 +168,13 @@ func (m *moduleSources) code() func(yield func(*goSource) bool) {
 	}
 }
 
-// at says where n is: "backend/doc.go:12".
+// at returns the position of n: "backend/doc.go:12".
 func (m *moduleSources) at(n ast.Node) string {
 	pos := m.fset.Position(n.Pos())
 	return fmt.Sprintf("%s:%d", pos.Filename, pos.Line)
 }
 
-// imports are the import paths of a file.
+// imports returns the import paths of a file.
 func (s *goSource) imports() map[string]*ast.ImportSpec {
 	specs := make(map[string]*ast.ImportSpec)
 	for _, spec := range s.file.Imports {
@@ -315,7 +314,7 @@ func checkBackendFiles(m *moduleSources) []string {
 	return faults
 }
 
-// packageDoc is the text above the package clause of one file.
+// packageDoc returns the text above the package clause of one file.
 func (m *moduleSources) packageDoc(name string) string {
 	for _, s := range m.sources {
 		if s.name == name && s.file.Doc != nil {

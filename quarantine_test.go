@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// quarantined has the backend grant nothing for so long.
+// quarantined makes the backend grant nothing for the given time.
 func (f *faults) quarantined(d time.Duration) {
 	until := time.Now().Add(d)
 	refuse := func(_ context.Context, do func() (backend.Grant, error)) (backend.Grant, error) {
@@ -46,8 +46,8 @@ func (l *logged) lines(with string) int {
 	return strings.Count(l.text.String(), with)
 }
 
-// A store in quarantine is unavailable, for a time and a reason that are told: the lock is
-// not held, and nothing may be out.
+// A store in quarantine is unavailable. The remaining time and the reason are reported. The lock is
+// not held, and no lease may be held.
 func TestQuarantine(t *testing.T) {
 	t.Parallel()
 	f, _ := newFaults(t)
@@ -85,7 +85,7 @@ func TestQuarantine(t *testing.T) {
 	}
 }
 
-// Who waits has the lock when the quarantine is over.
+// A waiter gets the lock when the quarantine has ended.
 func TestQuarantineEnds(t *testing.T) {
 	t.Parallel()
 	f, _ := newFaults(t)
@@ -103,7 +103,7 @@ func TestQuarantineEnds(t *testing.T) {
 	if err := lock.Release(t.Context()); err != nil {
 		t.Error(err)
 	}
-	// It was long ago when the lock turns out to be held.
+	// The quarantine ended long before the lock turns out to be held.
 	lock, err = c.Acquire(t.Context(), "a")
 	if err != nil {
 		t.Fatal(err)
@@ -117,8 +117,8 @@ func TestQuarantineEnds(t *testing.T) {
 	}
 }
 
-// When Wait is over the store is asked who has the lock. Where it does not say, the lock is
-// not called held; where the lock was granted just then, it is had.
+// When Wait has elapsed, the store is asked for the holder of the lock. If it does not answer, the
+// lock is not called held. If the lock was granted just then, the caller has it.
 func TestWaitEndsWithTheTruth(t *testing.T) {
 	t.Parallel()
 	f, store := newFaults(t)

@@ -12,8 +12,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Limit(1) is a mutex, also for who says Shared too: a limit may come from a
-// configuration.
+// Limit(1) is a mutex, also together with Shared: a limit may come from a configuration.
 func TestSemaphoreOfOne(t *testing.T) {
 	t.Parallel()
 	f, _ := newFaults(t)
@@ -28,8 +27,7 @@ func TestSemaphoreOfOne(t *testing.T) {
 	}
 }
 
-// A lease that was resumed is shared when it was taken shared: re-entry does not make it
-// exclusive.
+// A resumed lease is shared if it was acquired shared: re-entry does not make it exclusive.
 func TestReentryIntoResumed(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -72,7 +70,8 @@ func TestReentryIntoResumed(t *testing.T) {
 	}
 }
 
-// Nobody knows what the resumed lease takes while the backend is away, or when it is gone.
+// The mode of the resumed lease is unknown while the backend is unavailable, or when the lease is
+// gone.
 func TestReentryIntoUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -101,7 +100,7 @@ func TestReentryIntoUnknown(t *testing.T) {
 	})
 }
 
-// blind cannot tell who holds what.
+// blind does not know the holders.
 type blind struct {
 	backend.Backend
 	on atomic.Bool
@@ -114,7 +113,7 @@ func (b *blind) Inspect(ctx context.Context, name string) (backend.LockInfo, err
 	return b.Backend.Inspect(ctx, name)
 }
 
-// Re-entry gives no more than is held.
+// Re-entry grants no more than is held.
 func TestReentryIntoPermits(t *testing.T) {
 	t.Parallel()
 	f, _ := newFaults(t)
@@ -138,7 +137,7 @@ func TestReentryIntoPermits(t *testing.T) {
 	}
 }
 
-// The context of several locks belongs to the locks around them too: who takes one of
+// The context of several locks also belongs to the locks around them: a caller that acquires one of
 // those with it does not wait for itself.
 func TestReentryAroundSeveral(t *testing.T) {
 	t.Parallel()

@@ -10,21 +10,20 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Release gives the lock back. Its context ends first. Where re-entry made several
-// handles of one lease, the last of them gives it back.
+// Release releases the lock. Its context ends first. If re-entry made several handles of one lease,
+// the last handle releases the lease.
 //
 //   - nil: released.
 //   - ErrLost: it was lost before, or this handle was released already. Nothing was
 //     changed.
-//   - anything else, with OpError.MayHold set: the outcome is not known when ctx
-//     ended. The release goes on in the background, and with its TTL the lease is
-//     free at the latest.
+//   - any other error, with OpError.MayHold set: the outcome was unknown when ctx
+//     ended. The release continues in the background, and the lease is free when
+//     its TTL has elapsed at the latest.
 //
-// With AtLeast the lease stays for as long as that says; released means that it will not
-// be renewed after that.
+// With AtLeast the lease stays for as long as that says. Released then means that the lease will
+// not be renewed after that.
 //
-// A context that has ended already does not keep the lock from being released: that
-// is done in the background then.
+// A context that has already ended does not prevent the release: it is then done in the background.
 func (l *Lock) Release(ctx context.Context) error {
 	c, h := l.h.c, l.h
 	c.mu.Lock()
@@ -50,8 +49,8 @@ func (l *Lock) Release(ctx context.Context) error {
 	return c.opErr("release", h.id.Name, err)
 }
 
-// leave ends the handle, and the hold when it was the last. It reports whether it
-// was. Client.mu is held.
+// leave ends the handle, and the hold if it was the last handle. It reports whether it was.
+// Client.mu is held.
 func (l *Lock) leave() bool {
 	h := l.h
 	l.gone = ErrReleased
@@ -70,9 +69,9 @@ func (l *Lock) leave() bool {
 	return true
 }
 
-// giveUp tells the backend that the lease is over, or how long it is to stay. A lease
-// whose acquire may still arrive once more is abandoned, so that it is not granted again,
-// to nobody.
+// giveUp tells the backend that the lease has ended, or how long it is to stay. If a request to
+// acquire the lease may still arrive, the lease is abandoned, so that it is not granted again
+// without a holder.
 func (c *Client) giveUp(ctx context.Context, h *hold) error {
 	if h.stays() > 0 {
 		return c.leaveAlone(ctx, h)
@@ -82,7 +81,7 @@ func (c *Client) giveUp(ctx context.Context, h *hold) error {
 		err := c.try(ctx, func(ctx context.Context) error { return c.b.Release(ctx, h.releaseRequest(h.late)) })
 		switch {
 		case err == nil, errors.Is(err, ErrLost) && unknown:
-			// Unknown before: that release worked, or the lease ended since.
+			// The outcome was unknown before: that release worked, or the lease has ended since.
 			return nil
 		case errors.Is(err, ErrLost):
 			return &LostError{Name: h.id.Name, Token: h.token, Cause: CauseGone}
@@ -100,7 +99,7 @@ func (c *Client) giveUp(ctx context.Context, h *hold) error {
 	}
 }
 
-// goOn leaves to the background what err kept from being done with h.
+// goOn hands to the background the work on h that err interrupted.
 func (c *Client) goOn(h *hold, err error, f func(context.Context) error) error {
 	c.cfg.Events.ambiguous("release")
 	c.mu.Lock()
@@ -109,14 +108,14 @@ func (c *Client) goOn(h *hold, err error, f func(context.Context) error) error {
 	return &OpError{Op: "release", Name: h.id.Name, Backend: c.caps.Name, MayHold: true, Err: fmt.Errorf("goes on in the background: %w", err)}
 }
 
-// lastEnd is when the lease is over on this side whatever happens.
+// lastEnd returns when the lease ends on this side in any case.
 func (h *hold) lastEnd() instant {
 	h.c.mu.Lock()
 	defer h.c.mu.Unlock()
 	return h.ends()
 }
 
-// stays is for how long the lease has to stay out yet: see AtLeast.
+// stays returns how much longer the lease has to stay held: see AtLeast.
 func (h *hold) stays() time.Duration {
 	if h.floor == 0 {
 		return 0
@@ -124,7 +123,7 @@ func (h *hold) stays() time.Duration {
 	return h.floor - time.Duration(h.c.clock.now()-h.since)
 }
 
-// leaveAlone lets the lease end by itself when it has stayed for long enough.
+// leaveAlone lets the lease end by itself when its time for AtLeast has elapsed.
 func (c *Client) leaveAlone(ctx context.Context, h *hold) error {
 	leave := func(ctx context.Context) error {
 		stay := h.stays()
@@ -152,16 +151,15 @@ func (c *Client) leaveAlone(ctx context.Context, h *hold) error {
 	return c.goOn(h, err, leave)
 }
 
-// settle makes sure, in the background, that the lease is gone: an acquire that
-// failed, timed out or was cancelled may have worked, and a release may not. It
-// gives up when the lease has ended by itself, which one of a session does not do
-// while that is renewed. Client.mu is held.
+// settle ensures, in the background, that the lease is gone: an acquire that failed, timed out or
+// was cancelled may have worked, and a release may not have. It stops when the lease has ended by
+// itself, which a lease of a session does not do while the session is renewed. Client.mu is held.
 func (c *Client) settle(req backend.ReleaseRequest, ttl time.Duration) {
 	req.Abandon = true
 	c.settleBy(req, ttl, func(ctx context.Context) error { return c.b.Release(ctx, req) })
 }
 
-// settleBy is settle with its own way to end the lease. Client.mu is held.
+// settleBy is settle with a given way to end the lease. Client.mu is held.
 func (c *Client) settleBy(req backend.ReleaseRequest, ttl time.Duration, end func(context.Context) error) {
 	if c.background.Err() != nil {
 		return
@@ -185,15 +183,15 @@ func (c *Client) settleBy(req backend.ReleaseRequest, ttl time.Duration, end fun
 	})
 }
 
-// sessionLives reports whether the session is the one that is renewed.
+// sessionLives reports whether id is the session that is being renewed.
 func (c *Client) sessionLives(id backend.SessionID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return id != "" && c.sess != nil && c.sess.id == id && !c.sess.ended
 }
 
-// try makes one attempt, short enough that a connection on which nothing is answered
-// does not use up the time of the others.
+// try makes one attempt. It is short enough that a connection that answers nothing does not use up
+// the time of the other attempts.
 func (c *Client) try(ctx context.Context, f func(context.Context) error) error {
 	within, cancel := context.WithTimeout(ctx, c.cfg.Timeout/3)
 	defer cancel()
@@ -204,18 +202,18 @@ func (c *Client) try(ctx context.Context, f func(context.Context) error) error {
 	return err
 }
 
-// lastError is what f gives where it must not be called again.
+// lastError marks an error of f after which f must not be called again.
 type lastError struct{ err error }
 
 func (e *lastError) Error() string { return e.err.Error() }
 
-// retry calls f until it gives anything but ErrUnavailable, ctx ends, or
-// Config.Timeout is over.
+// retry calls f until it returns anything but ErrUnavailable, ctx ends, or Config.Timeout has
+// elapsed.
 func (c *Client) retry(ctx context.Context, f func(context.Context) error) error {
 	return c.retryWith(ctx, c.pause, f)
 }
 
-// retryWith is retry with its own way to wait between attempts.
+// retryWith is retry with a given way to pause between attempts.
 func (c *Client) retryWith(ctx context.Context, pause func(context.Context, time.Duration) bool, f func(context.Context) error) error {
 	within, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
@@ -243,7 +241,7 @@ func (c *Client) retryWith(ctx context.Context, pause func(context.Context, time
 	}
 }
 
-// joinCause is why ctx ended, if it did, and err.
+// joinCause returns the cause of ctx, if ctx has ended, joined with err.
 func joinCause(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	switch {
@@ -256,17 +254,16 @@ func joinCause(ctx context.Context, err error) error {
 	}
 }
 
-// longestPause is the most that backoff gives.
+// longestPause bounds the result of backoff.
 const longestPause = 2 * time.Second
 
-// backoff is how long to wait before the next attempt: 10 ms, doubling to 2 s, with
-// jitter.
+// backoff returns how long to wait before the next attempt: 10 ms, doubling to 2 s, with jitter.
 func backoff(n int) time.Duration {
 	d := min(10*time.Millisecond<<min(n, 8), longestPause)
 	return d/2 + rand.N(d/2)
 }
 
-// pause waits, and reports false when ctx ended or the client is being closed.
+// pause waits for d. It reports false when ctx has ended or the client is being closed.
 func (c *Client) pause(ctx context.Context, d time.Duration) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -274,7 +271,7 @@ func (c *Client) pause(ctx context.Context, d time.Duration) bool {
 	return pause(ctx, d)
 }
 
-// pause waits, and reports false when ctx ended.
+// pause waits for d. It reports false when ctx has ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-io/holdfast"
 )
 
-// Release keeps its word whatever the network does.
+// Release keeps its promise whatever the network does.
 func TestReleaseUnderFaults(t *testing.T) {
 	t.Parallel()
 	t.Run("lost reply", func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestReleaseUnderFaults(t *testing.T) {
 	})
 }
 
-// What is left to the background goes on for as long as the lease lasts.
+// Background work continues for as long as the lease lasts.
 func TestReleaseGoesOn(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour

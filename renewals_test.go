@@ -11,8 +11,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// 100,000 leases cost one request a renewal, one goroutine, and under 1 KiB each on
-// this side.
+// 100,000 leases cost one request per renewal, one goroutine, and under 1 KiB each on this side.
 func TestManyLeasesOneRenewal(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 100_000} {
@@ -40,7 +39,7 @@ func TestManyLeasesOneRenewal(t *testing.T) {
 	}
 }
 
-// Timed leases of one TTL travel together, in chunks where the backend bounds them.
+// Timed leases of one TTL share requests, in chunks if the backend bounds them.
 func TestTimedLeasesAreRenewedTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -8,32 +8,32 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// session is the client's liveness on the backend. All fields are guarded by
-// Client.mu, but for id and ttl, which never change.
+// session is the client's session on the backend. All fields are guarded by Client.mu, except id
+// and ttl, which never change.
 type session struct {
 	entry
 	id       backend.SessionID
 	ttl      time.Duration
-	deadline instant // when it ends here, before it can end on the backend
+	deadline instant // its end on this side, before it can end on the backend
 	renewAt  instant
 	renewing bool
-	failures int // renewals that failed since the last that did not
+	failures int // renewals that failed since the last success
 	lastErr  error
 	ended    bool
 	leases   map[LeaseID]*hold // held or being acquired
-	held     int               // of leases, those that are held
+	held     int               // the number of leases that are held
 	watched  map[*hold]struct{}
 }
 
-// opening is a session that is being opened, for all who wait for it.
+// opening is a session that is being opened, shared by the calls that wait for it.
 type opening struct {
 	done chan struct{} // closed when sess and err are set
 	sess *session
 	err  error
 }
 
-// liveSession gives the session, and opens it first where there is none. The
-// opening goes on when ctx ends, for the others.
+// liveSession returns the session, and opens one first if there is none. Opening continues after
+// ctx has ended, for the other callers.
 func (c *Client) liveSession(ctx context.Context) (*session, error) {
 	c.mu.Lock()
 	if c.closed {
@@ -78,7 +78,7 @@ func (c *Client) openSession(op *opening) {
 
 	c.mu.Lock()
 	c.opening = nil
-	if err == nil && s.ended { // the loss was told before the answer came
+	if err == nil && s.ended { // the loss was reported before the answer arrived
 		err = backend.ErrSessionLost
 	}
 	if err == nil && c.closed {
@@ -102,7 +102,7 @@ func (c *Client) openSession(op *opening) {
 	c.emit(events)
 }
 
-// extend notes that a request that left at sent was acknowledged.
+// extend records that a request that left at sent was acknowledged.
 func (s *session) extend(c *Client, sent instant) {
 	s.deadline = max(s.deadline, sent+instant(s.ttl-drift(s.ttl)))
 	s.renewAt = c.nextRenewal(sent, s.ttl)
@@ -112,7 +112,7 @@ func (s *session) extend(c *Client, sent instant) {
 	}
 }
 
-// next is when the keeper has to look at the session.
+// next returns when the renewer has to handle the session.
 func (s *session) next() instant {
 	if s.renewing {
 		return s.deadline
@@ -120,7 +120,7 @@ func (s *session) next() instant {
 	return min(s.deadline, s.renewAt)
 }
 
-// wake does what is due. The keeper calls it with Client.mu held.
+// wake does what is due at now. The renewer calls it with Client.mu held.
 func (s *session) wake(c *Client, now instant, b *batch) {
 	if s.ended {
 		return
@@ -136,7 +136,7 @@ func (s *session) wake(c *Client, now instant, b *batch) {
 	c.schedule(&s.entry, s.next())
 }
 
-// loseSession ends the session here, and every lease of it. Client.mu is held.
+// loseSession ends the session on this side, with every lease of it. Client.mu is held.
 func (c *Client) loseSession(s *session, cause Cause, err error) {
 	if s.ended {
 		return
@@ -152,28 +152,28 @@ func (c *Client) loseSession(s *session, cause Cause, err error) {
 		}
 	}
 	for _, h := range s.leases {
-		if !h.timed { // only its place in line was the session's
+		if !h.timed { // only its place in the queue belonged to the session
 			c.lose(h, cause, "", err)
 		}
 	}
 }
 
-// forget takes h out of the leases of the session. Another h may have taken its place
-// there: see WithLease.
+// forget removes h from the leases of the session. Another hold may have replaced it there: see
+// WithLease.
 func (s *session) forget(h *hold) {
 	if s.leases[h.id.ID] == h {
 		delete(s.leases, h.id.ID)
 	}
 }
 
-// lossNote is a loss that the backend told.
+// lossNote is a loss that the backend reported.
 type lossNote struct {
 	session *session
 	loss    backend.Loss
 }
 
-// tellLoss takes note of a loss. It may be called by the backend with its own
-// locks held: it must not call the backend, nor run hooks.
+// tellLoss records a loss. The backend may call it with its own locks held, so it must not call the
+// backend or run hooks.
 func (c *Client) tellLoss(s *session, l backend.Loss) {
 	c.mu.Lock()
 	c.losses = append(c.losses, lossNote{s, l})
@@ -181,7 +181,7 @@ func (c *Client) tellLoss(s *session, l backend.Loss) {
 	c.wakeKeeper()
 }
 
-// act on what the backend told. Client.mu is held.
+// actOnLosses applies the recorded losses. Client.mu is held.
 func (c *Client) actOnLosses() {
 	losses := c.losses
 	c.losses = nil
@@ -199,19 +199,19 @@ func (c *Client) applyLoss(s *session, l backend.Loss) {
 		again := h.held && h.late
 		c.lose(h, l.Cause, l.Reason, nil)
 		if again && !h.timed {
-			// What was lost may be the grant to an attempt whose answer was lost. The one
-			// after it has been granted anew then, and the session would keep that for ever.
+			// The lost lease may be the grant to an attempt whose answer was lost. Then the next
+			// attempt was granted again, and the session would keep that lease for ever.
 			c.settle(h.releaseRequest(true), h.life)
 		}
 	}
-	for h := range c.timed { // more than one where the lease was asked for again: see WithLease
+	for h := range c.timed { // several if the lease was acquired again: see WithLease
 		if h.id.ID == l.Lease {
 			c.lose(h, l.Cause, l.Reason, nil)
 		}
 	}
 }
 
-// sessionIsLost takes note that the backend answered ErrSessionLost.
+// sessionIsLost records that the backend answered ErrSessionLost.
 func (c *Client) sessionIsLost(s *session) {
 	c.mu.Lock()
 	c.loseSession(s, CauseSession, nil)
@@ -220,15 +220,15 @@ func (c *Client) sessionIsLost(s *session) {
 	c.emit(events)
 }
 
-// nextRenewal is when to renew what was renewed at sent: after a third of the TTL,
-// on a grid, so that leases of one TTL fall due together and travel in one request.
+// nextRenewal returns when to renew what was renewed at sent: after a third of the TTL, on a grid,
+// so that leases of one TTL fall due together and share one request.
 func (c *Client) nextRenewal(sent instant, ttl time.Duration) instant {
 	step := instant(max(ttl/12, time.Millisecond))
 	offset := instant(c.grid) % step
 	return (sent+instant(ttl/3)-offset)/step*step + offset
 }
 
-// isUnavailable reports whether asking again may help.
+// isUnavailable reports whether a retry may help.
 func isUnavailable(err error) bool {
 	return errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrClosed)
 }

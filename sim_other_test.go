@@ -7,5 +7,5 @@ import (
 	"time"
 )
 
-// processorTime is not known here: the clock on the wall stands for it.
+// processorTime is unknown here: the wall clock replaces it.
 func processorTime(*testing.T) time.Duration { return time.Duration(time.Now().UnixNano()) }

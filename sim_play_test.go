@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast"
 )
 
-// player is one of the simulation: it takes and gives back locks in every way there is.
+// player is one client of the simulation: it acquires and releases locks in every possible way.
 type player struct {
 	*holdfast.Client
 	referee *referee
@@ -18,15 +18,15 @@ type player struct {
 	pace    int
 }
 
-// ms is so many milliseconds, or longer on a slow day.
+// ms returns n milliseconds, or longer on a slow day.
 func (p *player) ms(n int) time.Duration { return time.Duration(p.pace*n) * time.Millisecond }
 
-// upTo is a time up to n milliseconds, whatever the day.
+// upTo returns a random time up to n milliseconds, on any day.
 func (p *player) upTo(n int) time.Duration { return time.Duration(p.rand.IntN(n)) * time.Millisecond }
 
 func (p *player) lock() string { return fmt.Sprintf("lock-%d", p.rand.IntN(3)) }
 
-// play goes on until ctx ends.
+// play runs until ctx ends.
 func (p *player) play(ctx context.Context) {
 	for ctx.Err() == nil {
 		switch p.rand.IntN(24) {
@@ -44,7 +44,7 @@ func (p *player) play(ctx context.Context) {
 	}
 }
 
-// one takes one lock, perhaps for longer or more than once, and gives it back.
+// one acquires one lock, perhaps for longer or more than once, and releases it.
 func (p *player) one(ctx context.Context) {
 	name, limit := p.lock(), 0
 	take := p.Acquire
@@ -90,7 +90,7 @@ func (p *player) one(ctx context.Context) {
 	p.giveBack(ctx, lock, lock)
 }
 
-// several takes locks of which others take some, in whatever order they are named.
+// several acquires locks of which other players acquire some, in whatever order they are named.
 func (p *player) several(ctx context.Context) {
 	names := []string{p.lock(), p.lock(), p.lock()}
 	patience, cancel := context.WithTimeout(ctx, p.ms(1000*(1+p.rand.IntN(30))))
@@ -116,7 +116,7 @@ func (p *player) refused(ctx context.Context, err error) {
 	sleep(ctx, p.ms(p.rand.IntN(1000)))
 }
 
-// extend makes it last longer or shorter than before. A failure leaves it as it was, or lost.
+// extend makes the lease longer or shorter than before. After a failure it is as before, or lost.
 func (p *player) extend(lock *holdfast.Lock) {
 	ttl := p.ms(2000 + p.rand.IntN(20_000))
 	extending, cancel := context.WithTimeout(lock.Context(), p.upTo(3000))
@@ -125,7 +125,7 @@ func (p *player) extend(lock *holdfast.Lock) {
 	_ = lock.Extend(extending, ttl)
 }
 
-// again takes what it has, which needs nobody.
+// again acquires a lock that the player holds, which needs no other client.
 func (p *player) again(lock *holdfast.Lock) {
 	p.referee.calls.Add(1)
 	inner, err := p.Acquire(lock.Context(), lock.Name())
@@ -144,7 +144,7 @@ func (p *player) again(lock *holdfast.Lock) {
 	}
 }
 
-// giveBack stops believing before it releases, or when it was told.
+// giveBack stops considering the lock held before it releases, or when it was told of the loss.
 func (p *player) giveBack(ctx context.Context, had interface{ Release(context.Context) error }, locks ...*holdfast.Lock) {
 	for _, l := range locks {
 		p.referee.calls.Add(1)

@@ -22,12 +22,12 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// The real client, simulated hours of it, against the reference backend behind a
-// network that delays, drops and swallows. What is checked is what users care about:
-// no two holders believe at the same time, and tokens grow.
+// The real client, for simulated hours, against the reference backend behind a network that delays,
+// drops and swallows. The test checks what users care about: no two holders consider the lock
+// theirs at the same time, and tokens grow.
 
-// weather is a network with a fault for every seventh or so request, and now and then a
-// storm in which nothing gets through.
+// weather is a network with a fault for about every seventh request, and occasionally a storm in
+// which nothing gets through.
 type weather struct {
 	backend.Backend
 	mu    sync.Mutex
@@ -37,7 +37,7 @@ type weather struct {
 	late  sync.WaitGroup
 }
 
-// lateMost is how late a request arrives whose connection broke, at most.
+// lateMost is the maximum delay of a request whose connection broke.
 const lateMost = 5 * time.Second
 
 func (w *weather) draw() (int, time.Duration) {
@@ -56,7 +56,7 @@ func (w *weather) draw() (int, time.Duration) {
 	return fate, time.Duration(w.rand.ExpFloat64() * float64(2*time.Millisecond))
 }
 
-// pass is one request and its answer.
+// pass carries one request and its answer.
 func pass[T any](ctx context.Context, w *weather, call func(context.Context) (T, error)) (T, error) {
 	var none T
 	fate, delay := w.draw()
@@ -67,12 +67,12 @@ func pass[T any](ctx context.Context, w *weather, call func(context.Context) (T,
 		return none, context.Cause(ctx)
 	}
 	switch fate {
-	case 1: // the request is lost, and nobody says so
+	case 1: // the request is lost without an error
 		<-ctx.Done()
 		return none, unavailable(true)
 	case 2: // refused
 		return none, unavailable(false)
-	case 3: // the answer is lost, and nobody says so
+	case 3: // the answer is lost without an error
 		_, _ = call(ctx)
 		<-ctx.Done()
 		return none, unavailable(true)
@@ -137,13 +137,13 @@ func (w *weather) Release(ctx context.Context, r backend.ReleaseRequest) error {
 	return err
 }
 
-// referee sees who believes to hold what.
+// referee records which clients consider themselves holders.
 type referee struct {
 	t       *testing.T
 	mu      sync.Mutex
 	holders map[string]map[*holdfast.Lock]bool
 	last    map[string]fence.Token
-	broken  map[holdfast.LeaseID]bool // who has one is told in time, and may believe until then
+	broken  map[holdfast.LeaseID]bool // their holders are told in time, and may consider the lock theirs until then
 	grants  int
 	calls   atomic.Int64 // of Acquire, Extend, Release and Break, and of the first and last of these for each of several locks
 }
@@ -181,8 +181,8 @@ func (r *referee) leave(l *holdfast.Lock) {
 	delete(r.holders[l.Name()], l)
 }
 
-// take has an operator take a lock from all who hold it. The operator's requests meet no
-// faults: what was broken is known.
+// take makes an operator break a lock. The operator's requests meet no faults, so the broken leases
+// are known.
 func (r *referee) take(ctx context.Context, c *holdfast.Client, name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -197,8 +197,8 @@ func (r *referee) take(ctx context.Context, c *holdfast.Client, name string) {
 	maps.DeleteFunc(r.holders[name], func(l *holdfast.Lock, _ bool) bool { return r.broken[l.Lease().ID] })
 }
 
-// TestSimulation is eight hours of it. HOLDFAST_SIMULATE is for how long to go on, by the
-// clock on the wall, with another seed for each day, beginning with SEED: see make simulate.
+// TestSimulation simulates eight hours. HOLDFAST_SIMULATE is how long to continue, by the wall
+// clock, with another seed for each day, beginning with SEED: see make simulate.
 func TestSimulation(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(8) {
@@ -212,7 +212,7 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// simulateFor simulates day after day on all processors, and says how much that was.
+// simulateFor simulates day after day on all processors, and reports how many.
 func simulateFor(t *testing.T, long time.Duration) {
 	t.Helper()
 	const piece = 24 * time.Hour
@@ -220,8 +220,8 @@ func simulateFor(t *testing.T, long time.Duration) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What is alive is little, and to collect it is cheap: a heap about as large as the
-	// processor's cache is a third faster than one that is collected once in a while.
+	// Little memory is alive, and collecting it is cheap: a heap about as large as the processor's
+	// cache is a third faster than one that is rarely collected.
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(int64(runtime.GOMAXPROCS(0)) * 64 << 20))
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	begun, before := time.Now(), processorTime(t)
@@ -252,9 +252,9 @@ func simulateFor(t *testing.T, long time.Duration) {
 		used.Round(time.Second), float64(calls.Load())/used.Seconds())
 }
 
-// paceOf is how slow a day is: most have leases of four minutes, which are held for one;
-// every twenty-fourth is as crowded as it gets, with leases of 10 s. Of the operations
-// about half are of each kind.
+// paceOf returns how slow a day is. On most days leases have four minutes and are held for one.
+// Every twenty-fourth day is as crowded as possible, with leases of 10 s. About half of the
+// operations are of each kind.
 func paceOf(seed uint64) int {
 	const slow = 24
 	if seed%slow == 0 {
@@ -263,8 +263,8 @@ func paceOf(seed uint64) int {
 	return slow
 }
 
-// simulate gives how many operations of locks there were, and how many grants among them.
-// All times but those of the network are longer by pace.
+// simulate returns how many operations of locks there were, and how many of them were grants. All
+// times except those of the network are longer by pace.
 func simulate(t *testing.T, seed uint64, length time.Duration, pace int) (int64, int64) {
 	t.Helper()
 	store := memlock.NewStore()
@@ -295,10 +295,10 @@ func simulate(t *testing.T, seed uint64, length time.Duration, pace int) (int64,
 		_ = c.Close(done)
 		cancel()
 	}
-	for _, w := range weathers { // a client that is not closed goes on renewing, and starts others
+	for _, w := range weathers { // a client that is not closed continues to renew, and starts others
 		w.late.Wait()
 	}
-	// C13: when all are gone and their time is over, nothing is left.
+	// C13: when all clients are gone and all leases have expired, nothing is left.
 	time.Sleep(time.Duration(pace) * time.Minute)
 	b := openStore(t, store)
 	page, err := b.List(t.Context(), backend.ListRequest{})

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// processorTime is what this process has had of the processors: on a machine that others use
-// too the clock on the wall says little about what is fast.
+// processorTime returns the processor time of this process. On a machine with other load the wall
+// clock says little about speed.
 func processorTime(t *testing.T) time.Duration {
 	t.Helper()
 	var u syscall.Rusage

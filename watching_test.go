@@ -32,8 +32,8 @@ func (b *brief) Watch(ctx context.Context, _ backend.WatchRequest, deliver func(
 	return &backend.UnavailableError{Backend: "test", Op: "watch", Err: errors.New("the stream broke")}
 }
 
-// A stream that breaks at its beginning each time, as through a proxy that takes no
-// streams, is asked for less and less often; one that broke after it had lasted, at once.
+// A stream that breaks at its start each time, as through a proxy that does not support streams, is
+// retried less and less often. A stream that broke after it had lasted is retried immediately.
 func TestWatchThatBreaksAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -49,7 +49,7 @@ func TestWatchThatBreaksAtOnce(t *testing.T) {
 			t.Errorf("a stream that breaks at once was asked for %d times in a minute", n)
 		}
 		b.lasts.Store(int64(time.Minute))
-		time.Sleep(5 * time.Second) // the next one lasts
+		time.Sleep(5 * time.Second) // the next stream lasts
 		lasting := *b.at.Load()
 		time.Sleep(time.Minute)
 		if late := b.at.Load().Sub(lasting) - time.Minute; late < 0 || late > 100*time.Millisecond {

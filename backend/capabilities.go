@@ -2,22 +2,22 @@ package backend
 
 import "time"
 
-// Capabilities is what a backend can do. A capability that is claimed is tested,
-// and one that is not is tested to be refused.
+// Capabilities describes what a backend can do. Tests check that a claimed capability works, and
+// that an unclaimed one is refused.
 type Capabilities struct {
 	// Name of the backend, for errors, logs and metrics: "redis".
 	Name string
 	// Sessions: one renewal keeps all leases of a client.
 	Sessions bool
-	// Timed: leases with an end of their own, which outlive the process that took
-	// them. At least one of Sessions and Timed is true.
+	// Timed: leases with an end of their own, which outlive the process that acquired them. At
+	// least one of Sessions and Timed is true.
 	Timed bool
-	// Bound: a session is tied to the connection of the backend value that opened it,
-	// and ends with that: Close ends it, and no other value can go on with it.
+	// Bound: a session is tied to the connection of the backend value that opened it, and ends with
+	// it. Close ends it, and no other value can take it over.
 	Bound bool
-	// Tied: the leases of a session end at once when the connection that it is bound to
-	// breaks, whatever breaks it, and not only with the TTL: C4 and C9 hold for as long as
-	// the connection stands. The holder is told as soon as this side sees the end of it.
+	// Tied: the leases of a session end as soon as the connection that it is bound to breaks, for
+	// whatever reason, and not only with the TTL. C4 and C9 hold for as long as the connection
+	// exists. The holder is told as soon as this side sees the end of the connection.
 	Tied bool
 	// Shared leases without a limit.
 	Shared bool
@@ -25,24 +25,24 @@ type Capabilities struct {
 	Permits bool
 	// Reentrant: leases of one owner join across processes.
 	Reentrant bool
-	// FIFO: C3 holds. Otherwise waiters are served in no promised order.
+	// FIFO: C3 holds. Otherwise the order of waiters is not defined.
 	FIFO bool
 	// Push: a hand-over reaches the waiter without polling.
 	Push bool
-	// LossPush: a loss reaches the holder without waiting for its next renewal.
+	// LossPush: the holder learns of a loss without waiting for its next renewal.
 	LossPush bool
 	// Watch: Backend.Watch works.
 	Watch bool
 	// Durable: leases and tokens survive a restart of the store.
 	Durable bool
-	// TokenKind says where tokens come from: "revision", "counter", "clock".
+	// TokenKind is the source of the tokens: "revision", "counter", "clock".
 	TokenKind string
-	// MinTTL and MaxTTL bound what may be asked for.
+	// MinTTL and MaxTTL bound the TTLs that may be requested.
 	MinTTL, MaxTTL time.Duration
-	// ExpiryLag bounds how much later than its TTL a lease is free.
+	// ExpiryLag bounds how much later than its TTL a lease becomes free.
 	ExpiryLag time.Duration
-	// Doubles: where the process that holds it died, a lease may live for twice its TTL,
-	// and ExpiryLag.
+	// Doubles: after its holder's process has died, a lease may live for twice its TTL plus
+	// ExpiryLag.
 	Doubles bool
 	// MaxRenew is how many timed leases one Renew may name; 0: any number.
 	MaxRenew int

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Endpoint completes "host", "host:port", "[ipv6]" or "[ipv6]:port", as they stand in
-// URLs, to what net.Dial takes. The second result is false for what is none of these. For backends whose
-// URLs have several hosts, which package net/url does not read.
+// Endpoint completes "host", "host:port", "[ipv6]" or "[ipv6]:port", as they appear in URLs, to an
+// address for net.Dial. The second result is false for any other text. It is for backends whose
+// URLs have several hosts, which package net/url does not parse.
 func Endpoint(host, defaultPort string) (string, bool) {
 	if host == "" || strings.ContainsAny(host, "%\\\"<>^`{|}@/ ") {
 		return "", false
@@ -16,7 +16,7 @@ func Endpoint(host, defaultPort string) (string, bool) {
 	h, port, err := net.SplitHostPort(host)
 	if err != nil {
 		h, port = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"), defaultPort
-		if strings.Contains(h, ":") != (h != host) { // an address of IPv6 needs brackets
+		if strings.Contains(h, ":") != (h != host) { // an IPv6 address needs brackets
 			return "", false
 		}
 	}

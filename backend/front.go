@@ -1,26 +1,26 @@
 package backend
 
-// Front is a line of leases in a store in which nobody writes down who is out. As nobody
-// is overtaken, those that are out are always the front of the line: as far as it fits.
-// It is for backends without re-entry, which overtakes.
+// Front is a queue of leases in a store that does not record which leases are held. As no waiter is
+// overtaken, the held leases are always the front of the queue, as far as it fits. Front is for
+// backends without re-entry, because a re-entrant lease overtakes.
 type Front struct {
-	// Claims of all who are out or wait, in order.
+	// Claims of all holders and waiters, in order.
 	Claims []Claim
-	// Out is how many of them are out.
+	// Out is how many of them are held.
 	Out int
 }
 
-// FrontOf says who of a line is out.
+// FrontOf returns the Front of a queue, with the number of claims that are held.
 func FrontOf(line []Claim) Front { return Front{Claims: line, Out: Admit(nil, line)} }
 
-// Admits reports whether a claim that comes last would be out at once.
+// Admits reports whether a claim at the end of the queue would be held immediately.
 func (f Front) Admits(c Claim) bool { return f.Out == len(f.Claims) && c.Fits(f.Claims) }
 
-// Blocker is the one whose end the waiter at i waits for. The second result is false when
-// any of those before it may do. One that is exclusive needs all before it to be gone, and
-// a reader those that are exclusive: the nearest of them is the last to go, as a rule; when
-// it is gone, the line is looked at again. With permits, a lease that is given back
-// anywhere may be enough.
+// Blocker returns the index of the claim whose end the waiter at i should wait for. The second
+// result is false when the end of any claim before it may be enough. An exclusive claim needs all
+// claims before it to be gone, and a reader all exclusive ones. The nearest of them is usually the
+// last to go; when it is gone, the waiter reads the queue again. With permits, the release of any
+// lease may be enough.
 func (f Front) Blocker(i int) (int, bool) {
 	switch c := f.Claims[i]; {
 	case c.Mode == Exclusive:
@@ -36,9 +36,10 @@ func (f Front) Blocker(i int) (int, bool) {
 	return 0, false
 }
 
-// Decisive is where those begin, before the one at i and up to it, without any of whom it may be
-// out: it is refused in truth while they all are there. They are most at the most. One that is
-// exclusive is out when all before it are gone, so that the nearest will do.
+// Decisive returns the start of the range of decisive predecessors of waiter i. While all of them
+// are there, refusing the waiter is correct; when any of them is gone, it may be granted. The range
+// ends before i and has at most the given number of claims. An exclusive claim is held only when
+// all before it are gone, so its nearest predecessor suffices.
 func (f Front) Decisive(i, most int) int {
 	if f.Claims[i].Mode == Exclusive {
 		return i - 1

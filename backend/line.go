@@ -2,7 +2,7 @@ package backend
 
 import "slices"
 
-// Claim is what a lease, or a request for one, takes of its lock.
+// Claim is what a lease, or a request for one, occupies of its lock.
 type Claim struct {
 	Mode      Mode
 	Limit     int // 0: none
@@ -11,14 +11,14 @@ type Claim struct {
 	Reentrant bool
 }
 
-// Joins reports whether c may join h, a lease that is out, by re-entry.
+// Joins reports whether c may join h, a held lease, by re-entry.
 func (c Claim) Joins(h Claim) bool {
 	return c.Mode == Exclusive && h.Mode == Exclusive &&
 		c.Reentrant && h.Reentrant && c.Owner != "" && c.Owner == h.Owner
 }
 
-// Fits reports whether c may be out together with the leases that are: the rule
-// of C1. Leases that joined one another by re-entry count as one.
+// Fits reports whether c may be held together with the leases in out, which are held: the rule of
+// C1. Leases that joined one another by re-entry count as one.
 func (c Claim) Fits(out []Claim) bool {
 	if len(out) == 0 {
 		return true
@@ -36,9 +36,8 @@ func (c Claim) Fits(out []Claim) bool {
 	return c.Limit == 0 || taken <= c.Limit
 }
 
-// Admit says how many of those in line, from its head, may join those that are
-// out: the rule of C3. It stops at the first that does not fit, so that nobody
-// is overtaken.
+// Admit returns how many waiters of the queue line, from its head, may be granted beside the leases
+// in out: the rule of C3. It stops at the first that does not fit, so that no waiter is overtaken.
 func Admit(out, line []Claim) int {
 	out = slices.Clip(out)
 	for i, c := range line {
@@ -50,8 +49,8 @@ func Admit(out, line []Claim) int {
 	return len(line)
 }
 
-// LimitInForce is the limit of the shared claims among those out and in line,
-// and whether there are any. Exclusive claims have no opinion.
+// LimitInForce returns the limit of the shared claims among those given, and whether there are any.
+// Exclusive claims have no limit.
 func LimitInForce(claims ...[]Claim) (int, bool) {
 	for _, cs := range claims {
 		for _, c := range cs {

@@ -110,9 +110,9 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// TestAdmitProperties checks Admit against its definition on random lines: what it
-// admits is compatible with what is out, one by one, and the next does not fit; and
-// it leaves its arguments alone.
+// TestAdmitProperties checks Admit against its definition on random queues: what it admits is
+// compatible with the holders, one by one, and the next does not fit; and it leaves its arguments
+// unchanged.
 func TestAdmitProperties(t *testing.T) {
 	t.Parallel()
 	const limit = 4
@@ -157,7 +157,7 @@ func TestAdmitProperties(t *testing.T) {
 	}
 }
 
-// compatible is C1, written another way.
+// compatible is C1, written in another way.
 func compatible(t *testing.T, out []backend.Claim, limit int) {
 	t.Helper()
 	exclusives, taken := 0, 0

@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// EscapeSegment makes of the name of a lock one segment of a path: bytes that mean
-// something in paths, or that stores do not allow there, become %XX. Letters, digits and
-// -_:@=+, stay.
+// EscapeSegment encodes the name of a lock as one segment of a path. Bytes that have a meaning in
+// paths, or that stores do not allow there, become %XX. Letters, digits and -_:@=+, stay.
 func EscapeSegment(name string) string {
 	var b strings.Builder
 	for i := range len(name) {
@@ -21,8 +20,8 @@ func EscapeSegment(name string) string {
 	return b.String()
 }
 
-// UnescapeSegment is the inverse of EscapeSegment. The second result is false for what
-// that does not make.
+// UnescapeSegment is the inverse of EscapeSegment. The second result is false for text that
+// EscapeSegment does not produce.
 func UnescapeSegment(segment string) (string, bool) {
 	var b strings.Builder
 	for i := 0; i < len(segment); i++ {

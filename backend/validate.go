@@ -20,9 +20,9 @@ const (
 	maxIDLen     = 64
 )
 
-// ValidateName checks the name of a lock: 1 to MaxNameLen bytes of valid UTF-8
-// without control characters, whose segments between slashes are not empty, "."
-// or "..". It is taken as it is: nothing is folded, trimmed or repaired.
+// ValidateName checks the name of a lock: 1 to MaxNameLen bytes of valid UTF-8 without control
+// characters, whose segments between slashes are not empty, "." or "..". The name is used as it is:
+// nothing is folded, trimmed or repaired.
 func ValidateName(name string) error {
 	switch {
 	case name == "":
@@ -41,12 +41,11 @@ func ValidateName(name string) error {
 	return nil
 }
 
-// ValidatePrefix checks the prefix of a list or a watch: empty, or like a name
-// that is not finished yet.
+// ValidatePrefix checks the prefix of a list or a watch: empty, or the beginning of a name.
 func ValidatePrefix(prefix string) error { return validText("prefix", prefix, MaxNameLen) }
 
-// ValidateText checks free text: at most limit bytes of valid UTF-8 without
-// control characters. field is the name that the error gives.
+// ValidateText checks free text: at most limit bytes of valid UTF-8 without control characters.
+// field is the field name in the error.
 func ValidateText(field, s string, limit int) error { return validText(field, s, limit) }
 
 // ValidateLeaseID checks a lease ID: 16 to 64 characters of A-Z a-z 0-9 _ -.
@@ -55,7 +54,7 @@ func ValidateLeaseID(id LeaseID) error { return validID("lease", string(id)) }
 // ValidateSessionID checks a session ID: 16 to 64 characters of A-Z a-z 0-9 _ -.
 func ValidateSessionID(id SessionID) error { return validID("session", string(id)) }
 
-// ValidateTTL checks a time to live against what the backend can keep.
+// ValidateTTL checks a TTL against the bounds of the backend.
 func (c Capabilities) ValidateTTL(ttl time.Duration) error {
 	if ttl < c.MinTTL || ttl > c.MaxTTL {
 		return invalid("ttl", ttl.String(), fmt.Sprintf("%s to %s", c.MinTTL, c.MaxTTL))
@@ -63,8 +62,8 @@ func (c Capabilities) ValidateTTL(ttl time.Duration) error {
 	return nil
 }
 
-// Validate checks the request against the bounds and against what the backend
-// can do: *InvalidError or ErrUnsupported.
+// Validate checks the request against the bounds and against the backend's capabilities:
+// *InvalidError or ErrUnsupported.
 func (r SessionRequest) Validate(c Capabilities) error {
 	if !c.Sessions {
 		return fmt.Errorf("sessions: %w", ErrUnsupported)
@@ -75,8 +74,8 @@ func (r SessionRequest) Validate(c Capabilities) error {
 	return c.ValidateTTL(r.TTL)
 }
 
-// Validate checks the request against the bounds and against what the backend
-// can do: *InvalidError or ErrUnsupported.
+// Validate checks the request against the bounds and against the backend's capabilities:
+// *InvalidError or ErrUnsupported.
 func (r AcquireRequest) Validate(c Capabilities) error {
 	if err := ValidateName(r.Name); err != nil {
 		return err
@@ -167,8 +166,8 @@ func (r AcquireRequest) validateLife(c Capabilities) error {
 	return ValidateSessionID(r.Session)
 }
 
-// Validate checks the request against the bounds and against what the backend
-// can do: *InvalidError or ErrUnsupported.
+// Validate checks the request against the bounds and against the backend's capabilities:
+// *InvalidError or ErrUnsupported.
 func (r RenewRequest) Validate(c Capabilities) error {
 	if r.Session != "" {
 		if !c.Sessions {
@@ -258,7 +257,7 @@ func validID(field, id string) error {
 	return invalid(field, quote(id), fmt.Sprintf("%d to %d characters of A-Z a-z 0-9 _ -", minIDLen, maxIDLen))
 }
 
-// isWord reports whether id has the characters that IDs are made of and no others.
+// isWord reports whether id consists only of the characters allowed in IDs.
 func isWord(id string) bool {
 	for _, r := range []byte(id) {
 		switch {
@@ -274,8 +273,7 @@ func invalid(field, value, bound string) error {
 	return &InvalidError{Field: field, Value: value, Bound: bound}
 }
 
-// quote shortens what a caller gave, so that an error never carries more than a
-// line of it.
+// quote shortens a caller's value, so that an error carries at most one line of it.
 func quote(s string) string {
 	const most = 64
 	if len(s) > most {

@@ -215,8 +215,8 @@ func TestOtherRequestsValidate(t *testing.T) {
 	}
 }
 
-// FuzzValidateName compares ValidateName with the rule written another way, and
-// checks that its error can be shown: one short line of valid text.
+// FuzzValidateName compares ValidateName with the rule written in another way, and checks that its
+// error can be shown: one short line of valid text.
 func FuzzValidateName(f *testing.F) {
 	for _, s := range []string{"", "a", "a/b", "a//b", "/", "..", "a/..", "é", "\xff", "a\x00", "{a}", strings.Repeat("x", 512), strings.Repeat("x", 513), "a\u0085"} {
 		f.Add(s)

@@ -2,12 +2,13 @@ package backend
 
 import "context"
 
-// Within is ctx, which also ends when life does, with its cause: a backend's calls end when it
-// is closed. Where life is over already it has ended: what looks at it next sends nothing.
-// The caller calls the function in the end.
+// Within returns a context that ends with ctx, and also when life ends, with life's cause: a
+// backend's calls end when it is closed. If life has already ended, the context has ended too when
+// Within returns, so that the next step that checks it sends nothing. The caller must call the
+// returned function when it is done.
 func Within(ctx, life context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	if life.Err() != nil { // AfterFunc would say so a little later, from another goroutine
+	if life.Err() != nil { // AfterFunc would report it a little later, from another goroutine
 		cancel(context.Cause(life))
 	}
 	stop := context.AfterFunc(life, func() { cancel(context.Cause(life)) })

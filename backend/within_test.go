@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// A call's context ends with the backend; one that begins after the end has ended already,
+// A call's context ends with the backend. A context made after the backend's end has already ended,
 // and the backend keeps nothing of it.
 func TestWithin(t *testing.T) {
 	t.Parallel()
@@ -29,7 +29,7 @@ func TestWithin(t *testing.T) {
 	if err := context.Cause(left); !errors.Is(err, context.Canceled) {
 		t.Errorf("left: %v", err)
 	}
-	for range 1000 { // each time, and not most of the time
+	for range 1000 { // every time, and not only most of the time
 		after, leave := backend.Within(t.Context(), life)
 		if err := context.Cause(after); !errors.Is(err, backend.ErrClosed) {
 			t.Fatalf("after the end: %v", err)

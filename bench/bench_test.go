@@ -49,7 +49,7 @@ func TestEvenPercentile(t *testing.T) {
 	t.Parallel()
 	greedy := make([]time.Duration, 1000)
 	starved := []time.Duration{time.Second}
-	// One of four is served at once, again and again; the others wait.
+	// One of four is served immediately, every time; the others wait.
 	each := [][]time.Duration{greedy, starved, starved, starved, nil}
 	for p, want := range map[float64]time.Duration{0.25: 0, 0.26: time.Second, 0.5: time.Second, 0.99: time.Second} {
 		if got := bench.EvenPercentile(each, p); got != want {
@@ -177,8 +177,8 @@ func mutex(token func() uint64) locker {
 	}
 }
 
-// A contender that gives the lock to everybody is found out, and so is one that gives the
-// same token twice.
+// A contender that grants the lock to every caller is detected, and so is one that issues the same
+// token twice.
 func TestDoubleHoldIsSeen(t *testing.T) {
 	t.Parallel()
 	everybody := contender("everybody", func(context.Context, string) (bench.Held, error) {
@@ -213,7 +213,7 @@ func TestDoubleHoldIsSeen(t *testing.T) {
 	}
 }
 
-// A contender that fails is out of its scenario, with its reason; the other goes on.
+// A contender that fails drops out of its scenario, with its reason; the other continues.
 func TestFailureIsTold(t *testing.T) {
 	t.Parallel()
 	bad := contender("bad", func(context.Context, string) (bench.Held, error) {
@@ -240,7 +240,7 @@ func TestFailureIsTold(t *testing.T) {
 	}
 }
 
-// Who waited in vain counts with what it waited.
+// A goroutine that never got the lock counts with the time that it waited.
 func TestStarvingCounts(t *testing.T) {
 	t.Parallel()
 	var granted atomic.Bool
@@ -262,7 +262,7 @@ func TestStarvingCounts(t *testing.T) {
 	}
 }
 
-// Rounds are turn about, and each begins with another.
+// The contenders run in turn, and each round begins with another one.
 func TestTurnAbout(t *testing.T) {
 	t.Parallel()
 	lock := func(context.Context, string) (bench.Held, error) { return bench.Held{Unlock: free}, nil }
@@ -288,7 +288,7 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
-// The ratio is that of the rounds, not of their medians.
+// The ratio is the median of the rounds' ratios, not the ratio of their medians.
 func TestRatio(t *testing.T) {
 	t.Parallel()
 	of := func(values ...float64) *bench.Result {
@@ -309,8 +309,8 @@ func TestRatio(t *testing.T) {
 	}
 }
 
-// With some, a lock lives as long as the context that it was taken with: it does so while
-// it is measured what holding it costs.
+// With some contenders a lock lives as long as the context that it was acquired with. It must live
+// while the cost of holding it is measured.
 func TestHoldingKeepsTheContext(t *testing.T) {
 	t.Parallel()
 	var ended atomic.Int64

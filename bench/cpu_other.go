@@ -4,5 +4,5 @@ package bench
 
 import "time"
 
-// cpuTime is what this process has used so far; negative where it is not known.
+// cpuTime returns a negative value: the CPU time is unknown here.
 func cpuTime() time.Duration { return -1 }

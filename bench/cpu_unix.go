@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// cpuTime is what this process has used so far; negative where it is not known.
+// cpuTime returns the CPU time of this process so far; negative if it is unknown.
 func cpuTime() time.Duration {
 	var use syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &use); err != nil {

@@ -11,20 +11,20 @@ import (
 	"time"
 )
 
-// crowd is goroutines that take locks and give them back until the time is over.
+// crowd is a group of goroutines that acquire and release locks until the time is up.
 type crowd struct {
 	goroutines int
 	one        bool          // all want the same lock
 	work       time.Duration // how long each keeps it
-	cycles     int           // how many grants for each goroutine there must be at least
+	cycles     int           // the minimum number of grants for each goroutine
 	limit      int           // permits of the lock; 0 without shared: exclusive
-	writeEvery int           // with shared: every so manieth goroutine is exclusive; 0: none
+	writeEvery int           // with shared: every writeEvery-th goroutine is exclusive; 0: none
 	shared     bool
-	stretch    int // how many times the budget it takes; 0: one
-	clients    int // that they share evenly; 0: one
+	stretch    int // how many times the budget it runs; 0: one
+	clients    int // the number of clients, shared evenly; 0: one
 }
 
-// scene is what the goroutines of a crowd share.
+// scene is the state that the goroutines of a crowd share.
 type scene struct {
 	crowd
 	prefix  string
@@ -39,7 +39,7 @@ type scene struct {
 type spot struct {
 	Referee
 	name     string
-	released atomic.Int64 // when the release was called, since begin; 0: taken note of
+	released atomic.Int64 // when the release was called, since begin; 0: already used
 }
 
 // worker is one goroutine of a crowd.
@@ -48,8 +48,8 @@ type worker struct {
 	locker    Locker
 	spot      *spot
 	exclusive bool
-	guard     *guard // for many processes; nil: there is one
-	guarded   int64  // double holds that it saw
+	guard     *guard // for several processes; nil: there is only one
+	guarded   int64  // double holds that the guard saw
 	timer     *time.Timer
 	waits     []time.Duration
 	pairs     []time.Duration
@@ -80,7 +80,7 @@ func (c crowd) run(ctx context.Context, t *Trial) (Figures, error) {
 	return figures, nil
 }
 
-// measure opens the clients, and closes them.
+// measure opens the clients, runs the crowd, and closes the clients.
 func (s *scene) measure(ctx context.Context, t *Trial) (Figures, error) {
 	var lockers []Locker
 	var closers []func() error
@@ -139,14 +139,14 @@ func (s *scene) workers(lockers []Locker) []*worker {
 	return workers
 }
 
-// warm opens what a contender opens late: each goroutine has a lock of its own once.
+// warm opens what a contender opens lazily: each goroutine acquires a lock of its own once.
 func (s *scene) warm(ctx context.Context, workers []*worker) error {
 	return s.each(ctx, workers, func(ctx context.Context, i int, w *worker) error {
 		return pairOnce(ctx, w.locker, s.prefix+"warm/"+strconv.Itoa(s.first+i))
 	}, func(context.Context) {})
 }
 
-// stampede has all of them run until the time is over, and tells how long that was.
+// stampede runs all workers until the time is up, and returns the elapsed time.
 func (s *scene) stampede(ctx context.Context, workers []*worker, budget time.Duration) (time.Duration, error) {
 	var elapsed time.Duration
 	s.begin = time.Now()
@@ -158,8 +158,7 @@ func (s *scene) stampede(ctx context.Context, workers []*worker, budget time.Dur
 	return elapsed, err
 }
 
-// pass waits until the time is over, and goes on for a while until everybody can have had
-// a turn.
+// pass waits until the time is up, and some time longer until every goroutine can have had a turn.
 func (s *scene) pass(ctx context.Context, budget time.Duration) {
 	const patience = 8
 	wanted := int64(s.cycles * s.goroutines)
@@ -173,14 +172,14 @@ func (s *scene) pass(ctx context.Context, budget time.Duration) {
 		}
 		spent, grants := time.Since(s.begin), s.grants.Load()
 		over := spent >= max(budget, patience*budget/time.Duration(max(1, s.stretch))) || spent >= budget && grants >= wanted
-		if over && (grants > 0 || spent >= stopTimeout) { // without a grant there is nothing to tell, on a machine however busy
+		if over && (grants > 0 || spent >= stopTimeout) { // without a grant there is nothing to report, however busy the machine is
 			return
 		}
 	}
 }
 
-// each runs f for all workers at once. The context of f ends with the first error, and
-// after wait where that stopped them.
+// each runs f for all workers concurrently. The context of f ends with the first error, and after
+// wait if wait stopped the scene.
 func (s *scene) each(ctx context.Context, workers []*worker, f func(ctx context.Context, i int, w *worker) error, wait func(failed context.Context)) error {
 	failed, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -222,15 +221,15 @@ func (w *worker) loop(ctx context.Context) error {
 	return nil
 }
 
-// pair takes the lock once and gives it back.
+// pair acquires and releases the lock once.
 func (w *worker) pair(ctx context.Context) error {
 	asked := time.Now()
 	held, err := w.take(ctx)
 	got := time.Now()
 	if err != nil {
 		if w.stopped.Load() && ctx.Err() != nil {
-			w.waits = append(w.waits, got.Sub(asked)) // it would have waited for longer
-			return nil                                //nolint:nilerr // the time is over
+			w.waits = append(w.waits, got.Sub(asked)) // a lower bound: it would have waited longer
+			return nil                                //nolint:nilerr // the time is up
 		}
 		return err
 	}
@@ -247,7 +246,7 @@ func (w *worker) pair(ctx context.Context) error {
 	if w.one && w.exclusive {
 		w.spot.released.Store(int64(gave.Sub(w.begin)))
 	}
-	// The lock is given back also when the time is over.
+	// The lock is released even if the time is up.
 	if err := held.Unlock(context.WithoutCancel(ctx)); err != nil {
 		return fmt.Errorf("unlock: %w", err)
 	}
@@ -311,7 +310,7 @@ func (w *worker) toil(ctx context.Context) {
 	}
 }
 
-// figures sums up what the workers noted.
+// figures summarises the samples of the workers.
 func (s *scene) figures(workers []*worker, elapsed time.Duration) Figures {
 	var waits, pairs, handOvers []time.Duration
 	var held time.Duration
@@ -345,7 +344,7 @@ func (s *scene) figures(workers []*worker, elapsed time.Duration) Figures {
 	return f
 }
 
-// times notes the percentiles of the samples, and the longest.
+// times records the percentiles of the samples, and the longest.
 func (f Figures) times(samples []time.Duration, p50, p99, longest Metric) {
 	if len(samples) == 0 {
 		return

@@ -5,7 +5,7 @@ import "maps"
 // Metric is the name of a figure. Times are in seconds, sizes in bytes.
 type Metric string
 
-// The figures. What a scenario does not measure is not there.
+// The figures. A figure that a scenario does not measure is missing.
 const (
 	PairsPerSecond    Metric = "pairs_per_second"    // acquire and release
 	PairP50           Metric = "pair_p50"            // acquire and release, without the work between
@@ -15,26 +15,26 @@ const (
 	WaitP99           Metric = "wait_p99"            //
 	WaitMax           Metric = "wait_max"            //
 	WaitP99Share      Metric = "wait_p99_share"      // WaitP99 / (waiters x mean hand-over): 1 is even
-	HandOverP50       Metric = "hand_over_p50"       // release called to next holder's return
+	HandOverP50       Metric = "hand_over_p50"       // from the call of release to the return of the next holder's call
 	HandOverP99       Metric = "hand_over_p99"       //
 	HandOverMax       Metric = "hand_over_max"       //
 	HandOverPings     Metric = "hand_over_p50_pings" // HandOverP50 / PingP50 of the same round
-	PingP50           Metric = "ping_p50"            // the cheapest round trip, nobody else there
-	Fairness          Metric = "jain"                // of the grants of each waiter
+	PingP50           Metric = "ping_p50"            // the cheapest round trip, without other load
+	Fairness          Metric = "jain"                // Jain's index of the grants of each waiter
 	Utilisation       Metric = "utilisation"         // time held / time
-	RequestsPerPair   Metric = "requests_per_pair"   // what the server was sent
-	CommandsPerPair   Metric = "commands_per_pair"   // what the server executed
+	RequestsPerPair   Metric = "requests_per_pair"   // sent to the server
+	CommandsPerPair   Metric = "commands_per_pair"   // executed by the server
 	RequestsPerSecond Metric = "requests_per_second" //
 	CPU               Metric = "cpu"                 // of this process, in cores
 	BytesEach         Metric = "bytes_each"          // heap and stacks of this process, for each lock or waiter
 	GoroutinesEach    Metric = "goroutines_each"     //
-	Goroutines        Metric = "goroutines"          // that came with the locks, in all
+	Goroutines        Metric = "goroutines"          // started for the locks, in total
 	DoubleHolds       Metric = "double_holds"        // must be 0
 	TokenFaults       Metric = "token_faults"        // must be 0
-	Grants            Metric = "grants"              // that were checked
+	Grants            Metric = "grants"              // grants that were checked
 )
 
-// Unit is how a figure is written for people.
+// Unit is how a figure is formatted for people.
 type Unit uint8
 
 // The units.
@@ -45,13 +45,13 @@ const (
 	UnitBytes               // 1,024 B
 )
 
-// MetricInfo tells how to deal with a figure.
+// MetricInfo describes a figure.
 type MetricInfo struct {
 	Metric Metric
-	// Label is the head of its column.
+	// Label is the title of its column.
 	Label string
 	Unit  Unit
-	// Merge makes one of those of all rounds.
+	// Merge combines the values of all rounds into one.
 	Merge func(rounds []float64) float64
 }
 
@@ -86,10 +86,10 @@ func Metrics() []MetricInfo {
 	}
 }
 
-// Figures are those of one round, or of all.
+// Figures are the figures of one round, or of all rounds.
 type Figures map[Metric]float64
 
-// merge makes one of those of all rounds. What any round has is there.
+// merge combines the figures of all rounds. A figure that any round has is in the result.
 func merge(rounds []Figures) Figures {
 	all := make(Figures)
 	for _, info := range Metrics() {

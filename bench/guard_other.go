@@ -4,7 +4,7 @@ package bench
 
 import "errors"
 
-// guard is there on Unix only.
+// guard exists on Unix only.
 type guard struct{}
 
 func openGuard(string) (*guard, error) { return nil, errors.ErrUnsupported }

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// guard is a file that who has a lock locks too, so that the kernel sees two of them at
-// once, whatever processes they are in. It belongs to one goroutine.
+// guard is a file that the holder of a lock locks too, so that the kernel detects two holders at
+// the same time, in whatever processes they are. It belongs to one goroutine.
 type guard struct{ file *os.File }
 
 func openGuard(path string) (*guard, error) {
@@ -21,7 +21,7 @@ func openGuard(path string) (*guard, error) {
 	return &guard{f}, nil
 }
 
-// enter reports whether nobody else is there.
+// enter reports whether there is no other holder.
 func (g *guard) enter() bool {
 	for {
 		err := syscall.Flock(int(g.file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -31,7 +31,7 @@ func (g *guard) enter() bool {
 	}
 }
 
-// leave lets the next one in.
+// leave admits the next holder.
 func (g *guard) leave() {
 	for errors.Is(syscall.Flock(int(g.file.Fd()), syscall.LOCK_UN), syscall.EINTR) {
 		continue

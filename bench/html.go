@@ -11,7 +11,7 @@ import (
 //go:embed page.html
 var page string
 
-// HTML writes the report as a page with plots, which needs nothing from anywhere.
+// HTML writes the report as a self-contained page with plots.
 //
 // Errors: those of w.
 func HTML(w io.Writer, r *Report) error {
@@ -31,7 +31,7 @@ func HTML(w io.Writer, r *Report) error {
 	return nil
 }
 
-// pageView is what page.html shows.
+// pageView is the data of page.html.
 type pageView struct {
 	*Report
 
@@ -53,7 +53,7 @@ type rowView struct {
 	Failed    string
 }
 
-// plotView is one figure of all contenders: a bar for each, and a dot for each round.
+// plotView is one figure of all contenders: a bar for each contender, and a dot for each round.
 type plotView struct {
 	Label  string
 	Log    bool
@@ -69,7 +69,7 @@ type barView struct {
 	Dots       []float64
 }
 
-// plotted are the figures that are worth a plot.
+// plotted returns the figures that are worth a plot.
 func plotted() []Metric {
 	return []Metric{PairsPerSecond, PairP50, WaitP99, HandOverP50, Fairness, Utilisation, RequestsPerPair, RequestsPerSecond, BytesEach, GoroutinesEach, CPU}
 }
@@ -103,7 +103,7 @@ func (r *Report) sectionView(engine, scenario string) sectionView {
 const (
 	barHeight = 22
 	plotWidth = 300.0
-	decades   = 30 // more than this factor between the largest and the smallest: logarithmic
+	decades   = 30 // a greater factor between the largest and the smallest makes the scale logarithmic
 )
 
 func plot(c MetricInfo, results []Result) plotView {

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// schema is the version of the form of a Report.
+// schema is the version of the format of a Report.
 const schema = 1
 
-// NewReport is an empty report about a run that begins now, here.
+// NewReport returns an empty report of a run that begins now on this machine.
 func NewReport(o Options) *Report {
 	r := &Report{
 		Schema: schema, At: time.Now().UTC().Truncate(time.Second), Rounds: o.Rounds, Budget: o.Budget,
@@ -32,7 +32,7 @@ func NewReport(o Options) *Report {
 	return r
 }
 
-// cpuModel is what Linux calls the processor; empty elsewhere.
+// cpuModel returns Linux's name of the processor; empty elsewhere.
 func cpuModel() string {
 	text, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
@@ -46,7 +46,7 @@ func cpuModel() string {
 	return ""
 }
 
-// load is the load average of the last minute; 0 where it is not known.
+// load returns the load average of the last minute; 0 if it is unknown.
 func load() float64 {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// processes is so many programs with so many goroutines each, on locks of their own or all
-// on one. The referee is the kernel: who has the lock also locks a file of this host.
+// processes is n processes of several goroutines each, either with a lock for each goroutine or all
+// on one lock. The referee is the kernel: the holder of a lock also locks a file of this host.
 func processes(n, goroutines int, one bool) Scenario {
 	p := fleet{processes: n, goroutines: goroutines, one: one}
 	id, title := fmt.Sprintf("procs/%dx%d/own", n, goroutines), ", each with a lock of its own"
@@ -35,9 +35,9 @@ type fleet struct {
 	one                   bool
 }
 
-// order is what a process is told on its standard input, in one line. Then it says that it
-// is ready; a line makes it begin, and the end of the input makes it stop and say what it
-// noted.
+// order is the first line of a process's standard input: what to do. Then the process reports that
+// it is ready. The next line makes it begin, and the end of the input makes it stop and report its
+// notes.
 type order struct {
 	URL        string        `json:"url"`
 	Beside     string        `json:"beside"`
@@ -47,10 +47,10 @@ type order struct {
 	First      int           `json:"first"` // number of its first goroutine
 	Goroutines int           `json:"goroutines"`
 	One        bool          `json:"one"`
-	Guards     string        `json:"guards"` // folder of the files that are locked
+	Guards     string        `json:"guards"` // folder of the lock files
 }
 
-// notes are what a process noted.
+// notes are the measurements of a process.
 type notes struct {
 	Workers     []workerNotes `json:"workers"`
 	Doubles     int64         `json:"doubles"`
@@ -94,7 +94,7 @@ func (p fleet) run(ctx context.Context, t *Trial) (Figures, error) {
 	return p.lead(ctx, crew, t.Budget)
 }
 
-// lead has all begin and end together.
+// lead makes all processes begin and end together.
 func (p fleet) lead(ctx context.Context, crew []*process, budget time.Duration) (Figures, error) {
 	for _, c := range crew {
 		if err := c.awaitReady(); err != nil {
@@ -111,7 +111,7 @@ func (p fleet) lead(ctx context.Context, crew []*process, budget time.Duration) 
 		return nil, err
 	}
 	for _, c := range crew {
-		_ = c.in.Close() // what it says next tells
+		_ = c.in.Close() // a failure shows in what the process writes next
 	}
 	elapsed := time.Since(begin)
 	s := &scene{crowd: crowd{goroutines: p.processes * p.goroutines, one: p.one}}
@@ -133,7 +133,7 @@ func (p fleet) lead(ctx context.Context, crew []*process, budget time.Duration) 
 	return f, nil
 }
 
-// process is one of the programs.
+// process is one of the worker processes.
 type process struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -163,9 +163,9 @@ func startProcess(ctx context.Context, command []string, o *order) (*process, er
 	return c, nil
 }
 
-// end waits for the process, and kills it first where it is still there.
+// end kills the process if it still runs, and waits for it.
 func (c *process) end() {
-	_ = c.cmd.Process.Kill() // it may be gone
+	_ = c.cmd.Process.Kill() // it may have ended
 	_ = c.cmd.Wait()         // it was killed, or its notes were read
 }
 
@@ -188,19 +188,19 @@ func (c *process) notes() (*notes, error) {
 	return &n, nil
 }
 
-// fault says what went wrong in a process.
+// fault returns the error of a process that failed.
 func (c *process) fault(line string, err error) error {
-	c.end() // so that all that it said is there
+	c.end() // so that all of its output has arrived
 	if text := strings.TrimSpace(c.err.String()); text != "" {
 		return fmt.Errorf("a process: %s", text)
 	}
 	return fmt.Errorf("a process said %q: %w", strings.TrimSpace(line), errors.Join(err, io.ErrUnexpectedEOF))
 }
 
-// Work is what a process of the scenarios with many does: it takes its order from in, and
-// says on out what it noted. Find gives the engine at a URL, with its contenders.
+// Work runs one process of the scenarios with several processes: it reads its order from in, and
+// writes what it measured to out. find returns the engine at a URL, with its contenders.
 //
-// Errors: those of in, out and find; what fails later is told on out.
+// Errors: those of in, out and find. Later failures are reported on out.
 func Work(ctx context.Context, in io.Reader, out io.Writer, find func(ctx context.Context, url, beside string) (*Engine, error)) error {
 	lines := bufio.NewReader(in)
 	text, err := lines.ReadString('\n')
@@ -265,7 +265,7 @@ func (o *order) measure(ctx context.Context, locker Locker, lines *bufio.Reader,
 	err := s.each(ctx, workers, func(ctx context.Context, _ int, w *worker) error { return w.loop(ctx) }, func(failed context.Context) {
 		ended := make(chan struct{})
 		go func() {
-			_, _ = io.Copy(io.Discard, lines) // to the end
+			_, _ = io.Copy(io.Discard, lines) // until the end of the input
 			close(ended)
 		}()
 		select {
@@ -289,7 +289,7 @@ func (o *order) measure(ctx context.Context, locker Locker, lines *bufio.Reader,
 	return n, nil
 }
 
-// spotName is the name of the lock of a goroutine.
+// spotName returns the lock name of a goroutine.
 func (s *scene) spotName(i int) string {
 	if s.one {
 		return s.prefix + "one"

@@ -2,7 +2,7 @@ package bench
 
 import "sync/atomic"
 
-// Referee watches the grants of one lock. All methods may be called at once.
+// Referee checks the grants of one lock. All methods are safe for concurrent use.
 type Referee struct {
 	inside  atomic.Int64 // exclusive holders in the upper half, shared ones in the lower
 	last    atomic.Uint64
@@ -12,7 +12,7 @@ type Referee struct {
 
 const oneExclusive = int64(1) << 32
 
-// EnterExclusive notes that somebody has the lock alone. Token is 0 where there is none.
+// EnterExclusive records an exclusive grant. token is 0 if there is none.
 func (r *Referee) EnterExclusive(token uint64) {
 	if r.inside.Add(oneExclusive) != oneExclusive {
 		r.doubles.Add(1)
@@ -22,11 +22,11 @@ func (r *Referee) EnterExclusive(token uint64) {
 	}
 }
 
-// LeaveExclusive notes that the holder is about to give it back.
+// LeaveExclusive records that the exclusive holder is about to release the lock.
 func (r *Referee) LeaveExclusive() { r.inside.Add(-oneExclusive) }
 
-// EnterShared notes that somebody has the lock with others: with any number of them, or
-// with a limit above 0 with limit - 1.
+// EnterShared records a shared grant. It allows any number of shared holders, or, with a limit
+// above 0, at most limit.
 func (r *Referee) EnterShared(limit int) {
 	n := r.inside.Add(1)
 	if n >= oneExclusive || limit > 0 && n > int64(limit) {
@@ -34,11 +34,11 @@ func (r *Referee) EnterShared(limit int) {
 	}
 }
 
-// LeaveShared notes that a shared holder is about to give it back.
+// LeaveShared records that a shared holder is about to release the lock.
 func (r *Referee) LeaveShared() { r.inside.Add(-1) }
 
-// Doubles is how often somebody entered who must not have been let in.
+// Doubles returns how often a grant conflicted with another holder.
 func (r *Referee) Doubles() int64 { return r.doubles.Load() }
 
-// TokenFaults is how often a token was not greater than the one before.
+// TokenFaults returns how often a token was not greater than the one before.
 func (r *Referee) TokenFaults() int64 { return r.faults.Load() }

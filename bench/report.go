@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Report is what a run found.
+// Report is the result of a run.
 type Report struct {
-	// Schema is the version of the form of this document.
+	// Schema is the version of the document's format.
 	Schema  int           `json:"schema"`
 	At      time.Time     `json:"at"`
 	Version string        `json:"version"`
@@ -19,14 +19,14 @@ type Report struct {
 	Rounds  int           `json:"rounds"`
 	Budget  time.Duration `json:"budget_ns"` // of one trial
 	Engines []EngineInfo  `json:"engines"`
-	// Missing says which engines were not measured, and why.
+	// Missing names the engines that were not measured, and why.
 	Missing []string `json:"missing,omitempty"`
 	Results []Result `json:"results"`
-	// Verdicts are about the targets of the engines that were measured.
+	// Verdicts are the targets of the measured engines, with what was measured.
 	Verdicts []Verdict `json:"targets"`
 }
 
-// Machine is where it was measured.
+// Machine is the machine of the run.
 type Machine struct {
 	OS       string  `json:"os"`
 	Arch     string  `json:"arch"`
@@ -52,11 +52,11 @@ type Result struct {
 	Kind      Kind      `json:"kind"`
 	Rounds    []Figures `json:"rounds"`
 	Figures   Figures   `json:"figures"`
-	// Failed says why there are no more rounds than there are.
+	// Failed says why there are fewer rounds than requested.
 	Failed string `json:"failed,omitempty"`
 }
 
-// JSON writes the report as indented JSON, which encoding/json reads back.
+// JSON writes the report as indented JSON, which encoding/json can decode.
 //
 // Errors: those of w.
 func JSON(w io.Writer, r *Report) error {
@@ -68,7 +68,7 @@ func JSON(w io.Writer, r *Report) error {
 	return nil
 }
 
-// Find gives the result of a contender; nil when it was not measured.
+// Find returns the result of a contender; nil if it was not measured.
 func (r *Report) Find(engine, scenario, contender string) *Result {
 	i := slices.IndexFunc(r.Results, func(x Result) bool {
 		return x.Engine == engine && x.Scenario == scenario && x.Contender == contender
@@ -79,8 +79,9 @@ func (r *Report) Find(engine, scenario, contender string) *Result {
 	return &r.Results[i]
 }
 
-// Ratio is the median of a's figure over b's, round by round: what else the machine did
-// in a round is in both. It reports false where a round has not got both.
+// Ratio returns the median of a's figure divided by b's, round by round, so that other load on the
+// machine in a round affects both. It skips rounds that do not have both figures, and reports false
+// if no round has both.
 func Ratio(a, b *Result, m Metric) (float64, bool) {
 	if a == nil || b == nil {
 		return 0, false
@@ -96,8 +97,8 @@ func Ratio(a, b *Result, m Metric) (float64, bool) {
 	return Median(ratios), len(ratios) > 0
 }
 
-// Doubles is how often a lock of ours was given to two at once, and how often a token was
-// not greater than the one before. Both must be 0.
+// Doubles returns how often one of our locks was held twice at the same time, plus how often a
+// token was not greater than the one before. It must be 0.
 func (r *Report) Doubles() float64 {
 	sum := 0.0
 	for _, x := range r.Results {

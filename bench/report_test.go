@@ -15,8 +15,7 @@ import (
 	"github.com/holdfast-io/holdfast/bench"
 )
 
-// sample is a report in which ours is twice as fast as the bare commands, and slower than
-// one peer.
+// sample is a report in which ours is twice as fast as the bare commands, and slower than one peer.
 func sample() *bench.Report {
 	figures := func(pairs, p50 float64) bench.Figures {
 		return bench.Figures{bench.PairsPerSecond: pairs, bench.PairP50: p50, bench.DoubleHolds: 0, bench.Grants: 1000}
@@ -57,7 +56,7 @@ func TestJSONRoundTrip(t *testing.T) {
 	}
 }
 
-// The page is well-formed, has a plot for each figure, and asks nobody for anything.
+// The page is well-formed, has a plot for each figure, and loads nothing.
 func TestHTML(t *testing.T) {
 	t.Parallel()
 	var text bytes.Buffer
@@ -151,7 +150,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// Every target is about a scenario and a figure that there are.
+// Every target names a scenario and a figure that exist.
 func TestTargets(t *testing.T) {
 	t.Parallel()
 	scenarios := make(map[string]bool)

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Options say how to measure.
+// Options configure a run.
 type Options struct {
 	// Rounds of each scenario. Default: 5. Optional.
 	Rounds int
@@ -27,14 +27,14 @@ type Options struct {
 	Contenders []string
 	// MaxWaiters leaves out scenarios with more waiters. Default: no bound. Optional.
 	MaxWaiters int
-	// Worker is a command that calls Work, for the scenarios with many processes. Default:
-	// they are left out. Optional.
+	// Worker is a command that calls Work, for the scenarios with several processes. Default: these
+	// scenarios are skipped. Optional.
 	Worker []string
-	// Progress is told what is done. Optional.
+	// Progress is called when a trial begins. Optional.
 	Progress func(Step)
 }
 
-// Step is one trial that begins.
+// Step is one trial that is about to begin.
 type Step struct {
 	Engine, Scenario, Contender string
 	Round                       int // from 1 on; one above Rounds: the metered pass
@@ -68,11 +68,10 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Run measures all that there is of the engines, and gives what it found. A contender
-// that fails is out of its scenario, with the reason in its result; the others go on.
+// Run measures all scenarios on the engines and returns the report. A contender that fails drops
+// out of its scenario, with the reason in its result; the others continue.
 //
-// Errors: *backend.InvalidError for options out of bounds; ctx's cause, with what was
-// found so far.
+// Errors: *backend.InvalidError for options out of bounds; ctx's cause, with the results so far.
 func Run(ctx context.Context, engines []*Engine, o Options) (*Report, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -133,14 +132,14 @@ func (o Options) plan(engines []*Engine) []part {
 
 func matches(patterns []string, name string) bool {
 	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool {
-		ok, _ := path.Match(p, name) // they were checked
+		ok, _ := path.Match(p, name) // the patterns were checked
 		return ok
 	})
 }
 
 func (p *part) metered() bool { return p.scenario.Metered && p.engine.Meter != nil }
 
-// rounds are those that are timed.
+// rounds returns the number of timed rounds.
 func (p *part) rounds(o Options) int {
 	if p.scenario.Rounds > 0 {
 		return min(p.scenario.Rounds, o.Rounds)
@@ -156,7 +155,7 @@ func (p *part) steps(o Options) int {
 	return rounds * len(p.contenders)
 }
 
-// run takes the contenders turn about; another one begins each round.
+// run runs the contenders in turn; each round begins with another one.
 func (p *part) run(ctx context.Context, o Options, progress func(Step)) []Result {
 	results := make([]Result, len(p.contenders))
 	for i, c := range p.contenders {
@@ -205,5 +204,5 @@ func (p *part) trial(ctx context.Context, o Options, i int, metered bool) (Figur
 	return figures, err
 }
 
-// meteredBudget is enough for a mean.
+// meteredBudget is long enough for a mean.
 const meteredBudget = 300 * time.Millisecond

@@ -7,23 +7,23 @@ import (
 	"time"
 )
 
-// Scenario is one thing that is done with each contender.
+// Scenario is one workload, run with each contender.
 type Scenario struct {
 	// ID is its name: "own/64". Required.
 	ID string
-	// Title says what is done, for people. Required.
+	// Title describes the workload, for people. Required.
 	Title string
-	// Needs is what a contender must be able to do. Optional.
+	// Needs are the abilities that a contender must have. Optional.
 	Needs Ability
-	// Waiters is how many wait at once; engines may be too slow for many. Optional.
+	// Waiters is the number of concurrent waiters; an engine may be too slow for many. Optional.
 	Waiters int
 	// Processes is true when Run starts processes with Trial.Worker. Optional.
 	Processes bool
-	// Rounds are how many are enough. Default: as many as are asked for. Optional.
+	// Rounds is the number of rounds that suffice. Default: the number requested. Optional.
 	Rounds int
-	// Run does it once. Required.
+	// Run runs it once. Required.
 	Run func(ctx context.Context, t *Trial) (Figures, error)
-	// Metered is true when Run is to be run once more for what the server counts.
+	// Metered is true when Run is to run once more to count the server's work.
 	Metered bool
 }
 
@@ -33,17 +33,17 @@ type Trial struct {
 	Contender *Contender
 	// Budget is how long to measure.
 	Budget time.Duration
-	// Worker is the command that calls Work.
+	// Worker is a command that calls Work.
 	Worker []string
 	// TTL of the locks.
 	TTL time.Duration
 	// Prefix of the names of locks: new for each trial.
 	Prefix string
-	// Metered asks for what the server counts instead of for times.
+	// Metered asks for counts of the server's work instead of times.
 	Metered bool
 }
 
-// Scenarios lists all there are, in the order in which they are run.
+// Scenarios returns all scenarios in the order in which they are run.
 func Scenarios() []Scenario {
 	var all []Scenario
 	for _, n := range []int{1, 8, 64, 256} {
@@ -62,7 +62,7 @@ func Scenarios() []Scenario {
 	return append(all, idle(1000))
 }
 
-// own is n goroutines, each with a lock that nobody else wants.
+// own is n goroutines, each with an uncontended lock.
 func own(n int) Scenario {
 	c := crowd{goroutines: n}
 	return Scenario{
@@ -73,7 +73,7 @@ func own(n int) Scenario {
 
 // contended is n goroutines that all want the same lock all the time.
 func contended(n int, work time.Duration) Scenario {
-	// The longer the line, the longer it takes to see who starves.
+	// The longer the queue, the longer it takes to see starvation.
 	c := crowd{goroutines: n, one: true, work: work, cycles: minCycles, stretch: max(1, n/300)}
 	id, title := fmt.Sprintf("one/%d", n), goroutines(n)+" that all want one lock, again and again"
 	if work > 0 {
@@ -83,14 +83,14 @@ func contended(n int, work time.Duration) Scenario {
 	return Scenario{ID: id, Title: title, Needs: CanWait, Waiters: n, Run: c.run, Metered: true}
 }
 
-// handOver is two clients that take one lock in turn: the other waits by the time that it
-// is given back.
+// handOver is two clients that acquire one lock in turn: when one releases it, the other already
+// waits.
 func handOver() Scenario {
 	c := crowd{goroutines: 2, one: true, clients: 2, work: time.Millisecond, cycles: 1}
 	return Scenario{ID: "hand/2", Title: "2 clients that hand one lock to and fro", Needs: CanWait, Waiters: 2, Run: c.run}
 }
 
-// sharing is n goroutines that read under one lock, of which every so manieth writes.
+// sharing is n goroutines that read under one lock; every writeEvery-th of them writes.
 func sharing(n, writeEvery int) Scenario {
 	c := crowd{goroutines: n, one: true, shared: true, writeEvery: writeEvery, cycles: 1}
 	return Scenario{
@@ -108,11 +108,11 @@ func permits(n, limit int) Scenario {
 	}
 }
 
-// minCycles is how often each waiter of a fair lock has had its turn at least: with
-// fewer, who had one more and who had one less would look like unfairness.
+// minCycles is the minimum number of turns of each waiter of a fair lock. With fewer, a difference
+// of one turn would look like unfairness.
 const minCycles = 6
 
-// open opens the contender and gives what closes it.
+// open opens the contender and returns the function that closes it.
 func (t *Trial) open(ctx context.Context, parallel int) (Locker, func() error, error) {
 	locker, err := t.Contender.Open(ctx, Config{URL: t.Engine.URL, TTL: t.TTL, Parallel: parallel})
 	if err != nil {
@@ -133,7 +133,7 @@ const (
 	stopTimeout  = 60 * time.Second
 )
 
-// ping is the median round trip while nobody else is there; 0 where the engine has none.
+// ping returns the median round trip without other load; 0 if the engine has no Ping.
 func (t *Trial) ping(ctx context.Context) (float64, error) {
 	if t.Engine.Ping == nil {
 		return 0, nil

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// renewing is one client that holds n locks and does nothing: what keeping them costs.
+// renewing is one client that holds n locks and does nothing else: it measures the cost of keeping
+// them.
 func renewing(n int) Scenario {
 	return Scenario{
 		ID: fmt.Sprintf("renew/%d", n), Title: fmt.Sprintf("%d locks that one client holds and renews", n),
@@ -20,7 +21,7 @@ func renewing(n int) Scenario {
 	}
 }
 
-// idle is n goroutines in line for a lock that is not given back: what waiting costs.
+// idle is n goroutines that wait for a lock that is not released: it measures the cost of waiting.
 func idle(n int) Scenario {
 	return Scenario{
 		ID: fmt.Sprintf("idle/%d", n), Title: fmt.Sprintf("%d goroutines that wait for one lock, which is not given back", n),
@@ -30,15 +31,15 @@ func idle(n int) Scenario {
 }
 
 const (
-	// standingRounds are enough for what hardly varies.
+	// standingRounds suffice for figures that hardly vary.
 	standingRounds = 2
-	// takers take the locks that are held.
+	// takers is the number of goroutines that acquire the locks to hold.
 	takers = 64
-	// takeTimeout bounds that.
+	// takeTimeout bounds the time for that.
 	takeTimeout = 90 * time.Second
 )
 
-// standingTTL makes for three renewals or so while it is measured.
+// standingTTL is such that about three renewals happen while it is measured.
 func (t *Trial) standingTTL() time.Duration { return max(6*t.Budget, time.Second) }
 
 func (t *Trial) hold(ctx context.Context, n int) (Figures, error) {
@@ -52,13 +53,13 @@ func (t *Trial) hold(ctx context.Context, n int) (Figures, error) {
 }
 
 func (t *Trial) holding(ctx context.Context, locker Locker, n int) (Figures, error) {
-	locks := make([]Held, n) // before the memory is looked at
-	// What is there for any number of locks is opened by the first.
+	locks := make([]Held, n) // allocated before the memory is measured
+	// The first lock opens what does not depend on the number of locks.
 	if err := pairOnce(ctx, locker, t.Prefix+"warm"); err != nil {
 		return nil, err
 	}
 	before := footprint()
-	// With some, a lock ends with the context that it was taken with.
+	// With some contenders a lock ends with the context that it was acquired with.
 	taking, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	err := inParallel(ctx, n, func(within context.Context, i int) error {
@@ -85,7 +86,7 @@ func (t *Trial) holding(ctx context.Context, locker Locker, n int) (Figures, err
 	})
 }
 
-// pairOnce takes a lock and gives it back.
+// pairOnce acquires and releases a lock.
 func pairOnce(ctx context.Context, locker Locker, name string) error {
 	held, err := locker.Lock(ctx, name)
 	if err != nil {
@@ -141,7 +142,7 @@ func (t *Trial) waiting(ctx context.Context, locker Locker, name string, n int) 
 	close(failed)
 	for e := range failed {
 		err = errors.Join(err, e)
-		break // one of a thousand will do
+		break // one of a thousand is enough
 	}
 	if err != nil {
 		return nil, err
@@ -151,7 +152,7 @@ func (t *Trial) waiting(ctx context.Context, locker Locker, name string, n int) 
 	return f, nil
 }
 
-// settled waits until all are in line, and looks what they cost.
+// settled waits until all are in the queue, and measures what they cost.
 func (t *Trial) settled(ctx context.Context, before mark, n int) (Figures, error) {
 	if err := pause(ctx, 2*t.Budget); err != nil {
 		return nil, err
@@ -165,8 +166,7 @@ func (t *Trial) settled(ctx context.Context, before mark, n int) (Figures, error
 	return f, nil
 }
 
-// rest looks for one TTL at what the process does, and for another at what the server is
-// sent.
+// rest measures for one TTL what the process uses, and for another what the server is sent.
 func (t *Trial) rest(ctx context.Context) (Figures, error) {
 	spent, begin := cpuTime(), time.Now()
 	if err := pause(ctx, t.TTL); err != nil {
@@ -194,22 +194,22 @@ func (t *Trial) rest(ctx context.Context) (Figures, error) {
 	return f, nil
 }
 
-// mark is what the process has at a moment.
+// mark is the resource use of the process at one moment.
 type mark struct {
 	bytes      float64
 	goroutines int
 }
 
-// footprint counts what is in use after a collection.
+// footprint returns the resource use after a garbage collection.
 func footprint() mark {
 	runtime.GC()
-	runtime.GC() // what the first one only gave to finalizers
+	runtime.GC() // what the first collection only passed to finalizers
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return mark{bytes: float64(m.HeapAlloc + m.StackInuse), goroutines: runtime.NumGoroutine()}
 }
 
-// minus tells what each of n costs, and how many goroutines came besides those of the
+// minus returns the cost of each of n, and how many goroutines were started besides those of the
 // bench.
 func (m mark) minus(before mark, n, own int) Figures {
 	goroutines := float64(m.goroutines - before.goroutines - own)

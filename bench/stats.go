@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Percentile is the smallest of the samples that p of them, 0 to 1, do not exceed: the
-// nearest rank. It sorts the samples. Of no samples it is 0.
+// Percentile returns the smallest sample that is not exceeded by a fraction p, 0 to 1, of the
+// samples: the nearest rank. It sorts the samples. Without samples it returns 0.
 func Percentile[T cmp.Ordered](samples []T, p float64) T {
 	if len(samples) == 0 {
 		var zero T
@@ -19,9 +19,9 @@ func Percentile[T cmp.Ordered](samples []T, p float64) T {
 	return samples[min(max(rank, 0), len(samples)-1)]
 }
 
-// EvenPercentile is Percentile of the samples of several, each of whom counts the same,
-// however many samples it has: who takes a lock ten thousand times at once must not hide
-// the others, who waited for it.
+// EvenPercentile is Percentile over the samples of several goroutines, each with the same weight,
+// however many samples it has: a goroutine that acquires a lock ten thousand times in a row must
+// not hide the others, which waited for it.
 func EvenPercentile(each [][]time.Duration, p float64) time.Duration {
 	type sample struct {
 		d      time.Duration
@@ -38,7 +38,7 @@ func EvenPercentile(each [][]time.Duration, p float64) time.Duration {
 		}
 	}
 	slices.SortFunc(all, func(a, b sample) int { return cmp.Compare(a.d, b.d) })
-	const slack = 1e-9 // of adding up
+	const slack = 1e-9 // for rounding errors of the sum
 	below := 0.0
 	for _, s := range all {
 		below += s.weight
@@ -49,8 +49,8 @@ func EvenPercentile(each [][]time.Duration, p float64) time.Duration {
 	return 0
 }
 
-// Median is the middle of the values, or the mean of the two in the middle. Of no values
-// it is 0. The values stay in their order.
+// Median returns the middle value, or the mean of the two middle values. Without values it returns
+// 0. It does not reorder the values.
 func Median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -63,8 +63,8 @@ func Median(values []float64) float64 {
 	return (sorted[mid-1] + sorted[mid]) / 2
 }
 
-// Jain is the index of fairness of R. Jain: 1 when all have the same, 1/n when one of n
-// has everything. Of nothing at all it is 0.
+// Jain returns R. Jain's index of fairness: 1 when all shares are equal, 1/n when one of n has
+// everything, 0 when all shares are 0.
 func Jain(shares []float64) float64 {
 	var sum, squares float64
 	for _, x := range shares {

@@ -34,7 +34,7 @@ func Table(w io.Writer, r *Report) error {
 	return out.err
 }
 
-// verdicts writes how it compares with the targets.
+// verdicts writes the comparison with the targets.
 func (r *Report) verdicts(w io.Writer) {
 	if len(r.Verdicts) == 0 {
 		return
@@ -90,7 +90,7 @@ func (r *Report) section(w io.Writer, engine, scenario string) {
 	}
 }
 
-// against is how much faster ours is than x.
+// against returns how many times faster ours is than x.
 func (r *Report) against(x *Result) string {
 	if x.Kind == KindOurs {
 		return ""
@@ -105,7 +105,7 @@ func (r *Report) against(x *Result) string {
 	return "-"
 }
 
-// Section gives the results of one scenario on one engine.
+// Section returns the results of one scenario on one engine.
 func (r *Report) Section(engine, scenario string) []Result {
 	var section []Result
 	for _, x := range r.Results {
@@ -116,7 +116,7 @@ func (r *Report) Section(engine, scenario string) []Result {
 	return section
 }
 
-// Columns are the figures that any of the results has.
+// Columns returns the figures that any of the results has.
 func Columns(results []Result) []MetricInfo {
 	var columns []MetricInfo
 	for _, info := range Metrics() {

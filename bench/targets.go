@@ -2,18 +2,19 @@ package bench
 
 import "fmt"
 
-// Target is what we mean to reach: a bound on a figure of ours, or on its ratio to
-// somebody else's.
+// Target is a performance goal: a bound on a figure of ours, or on its ratio to the figure of
+// another contender.
 type Target struct {
 	Engine   string `json:"engine"`
 	Scenario string `json:"scenario"`
 	Metric   Metric `json:"metric"`
-	// Over is the contender whose figure ours is divided by; empty: ours alone counts.
+	// Over is the contender by whose figure ours is divided; empty: the figure of ours itself is
+	// bounded.
 	Over string `json:"over,omitempty"`
-	// AtMost is true for a bound from above.
+	// AtMost is true for an upper bound.
 	AtMost bool    `json:"at_most"`
 	Bound  float64 `json:"bound"`
-	// Why says what stands behind it, for people.
+	// Why is the reason for the target, for people.
 	Why string `json:"why"`
 }
 
@@ -21,14 +22,14 @@ type Target struct {
 type Verdict struct {
 	Target
 
-	// Measured is false when the run did not have what it takes; then Value and Met mean
+	// Measured is false when the run did not have the needed results; then Value and Met mean
 	// nothing.
 	Measured bool    `json:"measured"`
 	Value    float64 `json:"value"`
 	Met      bool    `json:"met"`
 }
 
-// Targets lists what we mean to reach.
+// Targets returns all performance goals.
 func Targets() []Target {
 	all := []Target{
 		target("redis", "own/64", PairsPerSecond, "raw", 1, "as fast as the two bare commands, with a line and a token"),
@@ -75,13 +76,13 @@ func target(engine, scenario string, m Metric, over string, bound float64, why s
 	return Target{Engine: engine, Scenario: scenario, Metric: m, Over: over, Bound: bound, Why: why}
 }
 
-// atMost makes the bound one from above.
+// atMost makes the bound an upper bound.
 func atMost(t Target) Target {
 	t.AtMost = true
 	return t
 }
 
-// Judge compares the report with the targets of the engines that it has.
+// Judge compares the report with the targets of its engines.
 func Judge(r *Report, targets []Target) []Verdict {
 	var verdicts []Verdict
 	for _, t := range targets {
@@ -108,7 +109,7 @@ func (t *Target) value(r *Report) (float64, bool) {
 	return value, ok
 }
 
-// ours is our own result; nil when there is none.
+// ours returns our own result; nil if there is none.
 func (r *Report) ours(engine, scenario string) *Result {
 	for i, x := range r.Results {
 		if x.Engine == engine && x.Scenario == scenario && x.Kind == KindOurs {
@@ -127,7 +128,7 @@ func (r *Report) has(engine string) bool {
 	return false
 }
 
-// Label is what is bounded: "own/64 pairs/s / raw".
+// Label returns what is bounded: "own/64 pairs/s / raw".
 func (t *Target) Label() string {
 	label := string(t.Metric)
 	for _, info := range Metrics() {
@@ -141,7 +142,7 @@ func (t *Target) Label() string {
 	return t.Scenario + " " + label
 }
 
-// Wanted is the bound, for people.
+// Wanted returns the bound, for people.
 func (t *Target) Wanted() string {
 	sign := ">="
 	if t.AtMost {
@@ -150,7 +151,7 @@ func (t *Target) Wanted() string {
 	return fmt.Sprintf("%s %s", sign, shortNumber(t.Bound))
 }
 
-// Got is what was measured, for people.
+// Got returns what was measured, for people.
 func (v *Verdict) Got() string {
 	if !v.Measured {
 		return "-"
@@ -158,7 +159,7 @@ func (v *Verdict) Got() string {
 	return shortNumber(v.Value)
 }
 
-// State is "met", "MISSED" or "not measured".
+// State returns "met", "MISSED" or "not measured".
 func (v *Verdict) State() string {
 	switch {
 	case !v.Measured:

@@ -23,9 +23,9 @@ import (
 
 const (
 	pausedTTL = 8 * time.Second
-	// longTTL is so long that nothing of the tests happens because it is over.
+	// longTTL is so long that it never elapses in a test.
 	longTTL = 4 * time.Minute
-	// patience is how long to wait for what must come.
+	// patience bounds the wait for something that must happen.
 	patience = 2 * time.Minute
 )
 
@@ -108,7 +108,7 @@ func serve(t *testing.T) string {
 	return "holdfast://" + ln.Addr().String()
 }
 
-// over makes a client with a connection of its own.
+// over returns a client with a connection of its own.
 func over(t *testing.T, url string, cfg holdfast.Config) *holdfast.Client {
 	t.Helper()
 	b, err := open.URL(t.Context(), url, open.Options{})
@@ -144,7 +144,8 @@ func await(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// inLine waits until the candidate of that name is in line, where the backend knows it.
+// inLine waits until the candidate of that name is in the queue, where the backend reports its
+// queue.
 func inLine(t *testing.T, e *elector.Elector, c *holdfast.Client, name string) {
 	t.Helper()
 	if !c.Capabilities().FIFO {
@@ -159,7 +160,7 @@ func inLine(t *testing.T, e *elector.Elector, c *holdfast.Client, name string) {
 	})
 }
 
-// witness notes whom an observer was told of.
+// witness records the leaders that were reported to an observer.
 type witness struct {
 	mu   sync.Mutex
 	seen []elector.Leader
@@ -184,7 +185,7 @@ func (w *witness) watch(t *testing.T, e *elector.Elector) {
 	})
 }
 
-// saw waits until the observer was told of the leader of that term.
+// saw waits until the leader of that term was reported to the observer.
 func (w *witness) saw(t *testing.T, name string, term int64) {
 	t.Helper()
 	await(t, "the observer knows "+name, func() bool {
@@ -196,10 +197,10 @@ func (w *witness) saw(t *testing.T, name string, term int64) {
 	})
 }
 
-// C9, F1: the leader's process is stopped past its lease. The next in line leads with a
-// greater token. When the first one goes on, its context is over before it can look, and
-// was never alive when the other led; it is told, stands again, and leads again when the
-// other shuts down.
+// C9, F1: the leader's process is stopped past its lease. The next in the queue leads with a
+// greater token. When the first one resumes, its context has ended before it can check it, and the
+// context was never alive while the other led. The first learns of its loss, campaigns again, and
+// leads again when the other shuts down.
 func TestLeaderStopped(t *testing.T) {
 	t.Parallel()
 	for name, start := range stores() {
@@ -267,10 +268,10 @@ func TestLeaderStopped(t *testing.T) {
 	}
 }
 
-// Leaders shut down one after the other, and the next in line leads by the push of the
-// resignation: no lease comes to its end meanwhile, and it is not a timer that finds each of
-// the grants (one may be faster than the push). Nobody leads while the context of one before
-// is alive.
+// Leaders shut down one after the other, and the next in the queue leads by the push of the
+// resignation. No lease reaches its end in the meantime, and not every grant may be found by a
+// timer (one may be faster than the push). No candidate leads while the context of an earlier
+// leader is alive.
 func TestHandOver(t *testing.T) {
 	t.Parallel()
 	for name, start := range stores() {
@@ -325,8 +326,8 @@ func TestHandOver(t *testing.T) {
 					inLine(t, es[0], c, id)
 				}
 				if !c.Capabilities().FIFO && i == 1 {
-					// No line: of several that wait any may be the next. And nothing tells
-					// that one waits; whether it does or comes later, it leads.
+					// No queue: any of several waiters may be the next. And the backend does not
+					// report that one waits; whether it waits or comes later, it leads.
 					stops[0](errShutdown)
 					follow(t, leads, 1)
 					stops[1](errShutdown)
@@ -352,7 +353,7 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// follow waits for the next leader, who must be that one.
+// follow waits for the next leader, which must be the given one.
 func follow(t *testing.T, leads <-chan int, want int) {
 	t.Helper()
 	select {

@@ -10,46 +10,45 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// ErrRunning says that Run or Campaign was called while the elector is a candidate or leads.
+// ErrRunning means that Run or Campaign was called while the elector is a candidate or leads.
 var ErrRunning = errors.New("the elector is in the election already")
 
-// Config configures an Elector. The zero value is good.
+// Config configures an Elector. The zero value is ready to use.
 type Config struct {
-	// Candidate is who stands, for people: at most 256 bytes. Default: the owner of
-	// the client, "host:pid". Optional.
+	// Candidate names the candidate, for people: at most 256 bytes. Default: the owner of the
+	// client, "host:pid". Optional.
 	Candidate string
-	// Value is told to those who observe the election, such as the address at which
-	// the leader is reached: at most 1,024 bytes. Optional.
+	// Value is reported to observers of the election, such as the address of the leader: at most
+	// 1,024 bytes. Optional.
 	Value string
-	// Rest is how long, about, Run stays out of the election after a term, so that a
-	// function that returns at once does not turn in circles. Default: 1 s. Optional.
+	// Rest is approximately how long Run stays out of the election after a term, so that a lead
+	// function that returns immediately does not loop without a pause. Default: 1 s. Optional.
 	Rest time.Duration
 	// Events are hooks for logs, metrics and tests. Optional.
 	Events Events
 }
 
-// Events are hooks of Run. Each is optional; they are called by Run, in order, and Run
-// waits for them.
+// Events are hooks of Run. Each is optional. Run calls them in order and waits for them.
 type Events struct {
 	// Gained: the elector leads.
 	Gained func(*Term)
-	// Lost: the term ended without the leader's will; err is a *holdfast.LostError,
-	// joined with what the function returned, if that is more than its context's error.
+	// Lost: the term ended without the leader's will. err is a *holdfast.LostError, joined with the
+	// error of the function if that is more than its context's error.
 	Lost func(term *Term, err error)
-	// Resigned: the leader gave the term up; err is set when the backend has not
-	// confirmed that: then the term ends on the backend with its TTL at the latest.
+	// Resigned: the leader gave the term up. err is set when the backend has not confirmed that;
+	// then the term ends on the backend with its TTL at the latest.
 	Resigned func(term *Term, err error)
 }
 
 const (
 	defaultRest = time.Second
-	// resignPatience bounds how long Run waits for a resignation to be confirmed. It
-	// goes on in the background after that.
+	// resignPatience bounds how long Run waits for a resignation to be confirmed. After that the
+	// resignation continues in the background.
 	resignPatience = 5 * time.Second
 )
 
-// Elector is a candidate of one election. Its methods may be called at once. It starts
-// no goroutine of its own outside of its methods, and needs no Close.
+// Elector is a candidate of one election. Its methods are safe for concurrent use. It starts no
+// goroutine that outlives its methods, and needs no Close.
 type Elector struct {
 	locks *holdfast.Client
 	name  string
@@ -57,14 +56,14 @@ type Elector struct {
 
 	mu       sync.Mutex
 	standing bool  // Run, or Campaign, has not returned
-	term     *Term // the newest; nil: none yet
+	term     *Term // the newest; nil: none so far
 }
 
-// New makes a candidate of the election name. It sends nothing. All candidates of an
-// election use the same backend and name; the name is that of the lock.
+// New returns a candidate of the election name. It sends nothing. All candidates of an election use
+// the same backend and name; the name is that of the lock.
 //
-// Errors: *holdfast.InvalidError for a negative Rest. Name, Candidate and Value are
-// checked by the first call that uses them.
+// Errors: *holdfast.InvalidError for a negative Rest. Name, Candidate and Value are checked by the
+// first call that uses them.
 func New(locks *holdfast.Client, name string, cfg Config) (*Elector, error) {
 	if cfg.Rest < 0 {
 		return nil, &holdfast.InvalidError{Field: "Config.Rest", Value: cfg.Rest.String(), Bound: "0s or more"}
@@ -75,11 +74,11 @@ func New(locks *holdfast.Client, name string, cfg Config) (*Elector, error) {
 	return &Elector{locks: locks, name: name, cfg: cfg}, nil
 }
 
-// Name of the election.
+// Name returns the name of the election.
 func (e *Elector) Name() string { return e.name }
 
-// Campaign waits until the elector leads, or ctx ends. ctx ends the waiting only, not
-// the term. Resign the term when it is over.
+// Campaign waits until the elector leads or ctx ends. ctx ends only the waiting, not the term. Call
+// Resign to end the term.
 //
 // Errors: those of holdfast.Client.Acquire; ErrRunning.
 func (e *Elector) Campaign(ctx context.Context) (*Term, error) {
@@ -90,13 +89,13 @@ func (e *Elector) Campaign(ctx context.Context) (*Term, error) {
 	return e.campaign(ctx)
 }
 
-// stand is the beginning of Run and Campaign. A term that is not over is in the way.
+// stand begins Run or Campaign. It fails while a term lasts.
 func (e *Elector) stand() error {
 	for {
 		e.mu.Lock()
 		newest := e.term
 		e.mu.Unlock()
-		over := newest == nil || newest.Err() != nil // which calls hooks: not with mu held
+		over := newest == nil || newest.Err() != nil // calls hooks, so mu must not be held
 		e.mu.Lock()
 		if e.standing || e.term == newest {
 			defer e.mu.Unlock()
@@ -106,11 +105,11 @@ func (e *Elector) stand() error {
 			e.standing = true
 			return nil
 		}
-		e.mu.Unlock() // a term began meanwhile
+		e.mu.Unlock() // a term began in the meantime
 	}
 }
 
-// sit is their end.
+// sit ends Run or Campaign.
 func (e *Elector) sit() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -136,8 +135,8 @@ func (e *Elector) campaign(ctx context.Context) (*Term, error) {
 	return t, nil
 }
 
-// Term is the term that the elector leads; nil when it does not lead. It looks at the
-// clock, and sends nothing.
+// Term returns the term that the elector leads, or nil if it does not lead. It reads the clock and
+// sends nothing.
 func (e *Elector) Term() *Term {
 	e.mu.Lock()
 	t := e.term
@@ -148,28 +147,28 @@ func (e *Elector) Term() *Term {
 	return t
 }
 
-// Term is a time for which the elector leads. Its methods may be called at once.
+// Term is a period in which the elector leads. Its methods are safe for concurrent use.
 type Term struct {
 	lock  *holdfast.Lock
 	began time.Time
 }
 
-// Context ends when the term does: before another can lead. context.Cause tells why: a
-// *holdfast.LostError or holdfast.ErrReleased.
+// Context returns a context that ends when the term does: before another can lead. Its
+// context.Cause is a *holdfast.LostError or holdfast.ErrReleased.
 func (t *Term) Context() context.Context { return t.lock.Context() }
 
-// Token is the number of the term: the fencing token, greater than that of every term
-// before it. Give it to whatever the leader writes to.
+// Token returns the number of the term: the fencing token, greater than that of every earlier term.
+// Pass it to every resource that the leader writes to.
 func (t *Term) Token() fence.Token { return t.lock.Token() }
 
-// Began is when the elector learnt that it leads. The time has a monotonic reading.
+// Began returns when the elector learnt that it leads. The time has a monotonic reading.
 func (t *Term) Began() time.Time { return t.began }
 
-// Err is nil while the term lasts, then holdfast.ErrReleased or a *holdfast.LostError.
-// It looks at the clock, and sends nothing.
+// Err returns nil while the term lasts, then holdfast.ErrReleased or a *holdfast.LostError. It
+// reads the clock and sends nothing.
 func (t *Term) Err() error { return t.lock.Err() }
 
-// Resign ends the term: its context ends first, and then the next in line leads.
+// Resign ends the term: its context ends first, and then the next in the queue leads.
 //
-// Errors: those of holdfast.Lock.Release: holdfast.ErrLost when it was over before.
+// Errors: those of holdfast.Lock.Release; holdfast.ErrLost if the term had ended before.
 func (t *Term) Resign(ctx context.Context) error { return t.lock.Release(ctx) }

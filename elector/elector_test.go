@@ -19,12 +19,12 @@ import (
 
 const election, ttl = "scheduler", 10 * time.Second
 
-// away is a backend that can be out of reach: calls hang until their context ends.
+// away is a backend that can be unreachable: calls hang until their context ends.
 type away struct {
 	backend.Backend
 	cut     atomic.Bool
 	noWatch bool
-	inspect func() backend.LockInfo // what Inspect answers; nil: the truth
+	inspect func() backend.LockInfo // the answer of Inspect; nil: the true one
 }
 
 func (a *away) Capabilities() backend.Capabilities {
@@ -69,7 +69,7 @@ func (a *away) Release(ctx context.Context, req backend.ReleaseRequest) error {
 	return a.Backend.Release(ctx, req)
 }
 
-// client makes a client on the store, with a backend value of its own.
+// client returns a client on the store, with a backend value of its own.
 func client(t *testing.T, store *memlock.Store, owner string) (*holdfast.Client, *away) {
 	t.Helper()
 	return clientOn(t, &away{Backend: store.Open()}, owner)
@@ -99,16 +99,16 @@ func candidate(t *testing.T, c *holdfast.Client, cfg elector.Config) *elector.El
 	return e
 }
 
-// stage sees who leads: never two.
+// stage observes who leads: never two at the same time.
 type stage struct {
 	t       *testing.T
 	mu      sync.Mutex
-	leading []context.Context // of all who ever led
+	leading []context.Context // of all leaders so far
 	tokens  []fence.Token
 }
 
-// lead leads until its context ends. The contexts of all before it have ended, though
-// their goroutines may not have seen it.
+// lead leads until its context ends. The contexts of all earlier leaders have ended, though their
+// goroutines may not have seen it.
 func (s *stage) lead(ctx context.Context, term *elector.Term) error {
 	s.mu.Lock()
 	for _, before := range s.leading {
@@ -128,8 +128,8 @@ func (s *stage) terms() int {
 	return len(s.tokens)
 }
 
-// TestLossEndsTheTermInTime cuts the leader off: its context ends before another leads,
-// it is told, it stands again when the backend is back, and the tokens grow.
+// TestLossEndsTheTermInTime cuts the leader off. Its context ends before another leads, it learns
+// of the loss, it campaigns again when the backend is back, and the tokens grow.
 func TestLossEndsTheTermInTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -179,7 +179,7 @@ func TestLossEndsTheTermInTime(t *testing.T) {
 	})
 }
 
-// TestShutdownHandsOver ends a leader's Run: the next in line leads at once, in order.
+// TestShutdownHandsOver ends a leader's Run: the next in the queue leads immediately, in order.
 func TestShutdownHandsOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -224,7 +224,7 @@ func TestShutdownHandsOver(t *testing.T) {
 	})
 }
 
-// TestLeadReturns tells what becomes of what the function returns.
+// TestLeadReturns checks what happens to the function's result.
 func TestLeadReturns(t *testing.T) {
 	t.Parallel()
 	errOwn := errors.New("its own")
@@ -303,7 +303,7 @@ func TestPanicResigns(t *testing.T) {
 	})
 }
 
-// TestOnlyOnce: an elector stands once at a time.
+// TestOnlyOnce: an elector campaigns once at a time.
 func TestOnlyOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -344,7 +344,7 @@ func TestOnlyOnce(t *testing.T) {
 	})
 }
 
-// TestObserve watches a line of leaders, with events and without.
+// TestObserve observes a sequence of leaders, with events and without.
 func TestObserve(t *testing.T) {
 	t.Parallel()
 	for _, noWatch := range []bool{false, true} {
@@ -396,8 +396,8 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-// TestObserveOldAnswers gives an observer answers that are older than the one before, as
-// a server that lags does: it ends with what is true, and sees no older term.
+// TestObserveOldAnswers gives an observer answers that are older than the one before, as a lagging
+// server does. The observer ends with the true leader, and sees no older term.
 func TestObserveOldAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -426,7 +426,7 @@ func TestObserveOldAnswers(t *testing.T) {
 	})
 }
 
-// TestBadInput is refused with a typed error, before anything is sent.
+// TestBadInput: bad input is refused with a typed error, before anything is sent.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	c, _ := client(t, memlock.NewStore(), "")

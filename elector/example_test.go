@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast/elector"
 )
 
-// Run stands in the election until its context ends, or the leader's work is done.
+// Run campaigns until its context ends, or the leader's work is done.
 func ExampleElector_Run() {
 	ctx := context.Background()
 	b := memlock.New() // or open.URL(ctx, "redis://..."), or any other
@@ -23,7 +23,7 @@ func ExampleElector_Run() {
 	err := e.Run(ctx, func(ctx context.Context, term *elector.Term) error {
 		leader, _ := e.Leader(ctx)
 		fmt.Printf("%s leads at %s, term %d\n", leader.Candidate, leader.Value, term.Token())
-		return errDone // nil would resign, and stand again
+		return errDone // nil would resign and campaign again
 	})
 	fmt.Println(err)
 	// Output:

@@ -10,28 +10,28 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// ErrNoLeader says that nobody leads at the moment.
+// ErrNoLeader means that no candidate leads at the moment.
 var ErrNoLeader = errors.New("nobody leads")
 
-// Leader is who leads, as the backend had it when it was asked: it may be over by now.
+// Leader is the leader, as the backend had it when it was asked: the term may have ended since.
 type Leader struct {
 	Candidate string // Config.Candidate of the leader
 	Value     string // Config.Value of the leader
-	// Token is the number of the term; 0: nobody leads.
+	// Token is the number of the term; 0: no leader.
 	Token fence.Token
 	Since time.Time // by the backend's wall clock
 	// Self: it is this elector.
 	Self bool
 }
 
-// Candidate is who waits for the leader's end.
+// Candidate is a waiter in the election's queue.
 type Candidate struct {
 	Candidate string
 	Value     string
 	Since     time.Time // by the backend's wall clock
 }
 
-// Leader tells who leads. Candidates and observers may call it.
+// Leader returns the current leader. Candidates and observers may call it.
 //
 // Errors: ErrNoLeader; those of holdfast.Client.Inspect.
 func (e *Elector) Leader(ctx context.Context) (Leader, error) {
@@ -46,8 +46,8 @@ func (e *Elector) Leader(ctx context.Context) (Leader, error) {
 	return l, nil
 }
 
-// Candidates tells who waits in line: the first will be the next leader where the
-// backend is first come, first served.
+// Candidates returns the waiters in the queue. The first will be the next leader, if the backend is
+// first come, first served.
 //
 // Errors: those of holdfast.Client.Inspect.
 func (e *Elector) Candidates(ctx context.Context) ([]Candidate, error) {
@@ -68,7 +68,7 @@ func (e *Elector) leaderOf(info holdfast.LockInfo) Leader {
 	}
 	h := info.Holders[0]
 	if h.Mode != (holdfast.Holder{}).Mode {
-		return Leader{} // who shares the lock keeps others from leading, and does not lead
+		return Leader{} // a shared holder keeps others from leading, but does not lead
 	}
 	t := e.Term()
 	return Leader{
@@ -78,19 +78,19 @@ func (e *Elector) leaderOf(info holdfast.LockInfo) Leader {
 }
 
 const (
-	// observeEvery is how often the backend is asked where it has no events.
+	// observeEvery is the interval between reads of a backend without events.
 	observeEvery = 2 * time.Second
-	// observeAtLeast is how often it is asked where it has: for an event that nobody
-	// got, and never more than that.
+	// observeAtLeast is the interval between reads of a backend with events, in case an event was
+	// lost.
 	observeAtLeast = time.Minute
 )
 
-// Observe calls deliver with the leader as it is, and then whenever another leads or
-// nobody does (a Leader with Token 0), until ctx ends. Where leaders change quickly some
-// are left out, but never the newest. Terms are delivered in order: what is older than
-// what was delivered is not. While the backend is away nothing is delivered.
+// Observe calls deliver with the current leader, and then whenever the leader changes or there is
+// none (a Leader with Token 0), until ctx ends. When leaders change quickly, some are skipped, but
+// never the newest. Terms are delivered in order: a term older than the last one delivered is
+// skipped. While the backend is unavailable nothing is delivered.
 //
-// It asks the backend when an event says so, and every two seconds where the backend
+// Observe reads from the backend when an event says so, or about every two seconds if the backend
 // has no events.
 //
 // Errors: the cause of ctx, ErrInvalid, ErrUnsupported, ErrClosed of package holdfast.
@@ -110,15 +110,15 @@ func (e *Elector) Observe(ctx context.Context, deliver func(Leader)) error {
 		close(watched)
 	}
 	defer func() { cancel(nil); <-watched }()
-	current := fence.MaxToken // of the leader that was delivered last; none was
+	current := fence.MaxToken // token of the leader delivered last; none so far
 	var newest fence.Token
 	for {
 		info, err := e.locks.Inspect(ctx, e.name)
 		pause := every
 		switch {
 		case err == nil:
-			// An answer can be older than the one before it, where several servers give
-			// them: an older term is not delivered, and the newest one may be again.
+			// Where several servers answer, an answer can be older than the one before it. An older
+			// term is not delivered, but the newest one may be delivered again.
 			now := e.leaderOf(info)
 			if now.Token != current && (now.Token >= newest || now.Token == 0) {
 				deliver(now)
@@ -137,11 +137,11 @@ func (e *Elector) Observe(ctx context.Context, deliver func(Leader)) error {
 	}
 }
 
-// watch reports on news that something has happened to the election, until ctx ends.
+// watch sends on news when something has happened to the election, until ctx ends.
 func (e *Elector) watch(ctx context.Context, news chan<- struct{}) error {
 	return e.locks.Watch(ctx, e.name, func(ev holdfast.Event) {
 		if ev.Name != "" && ev.Name != e.name {
-			return // another one whose name begins the same
+			return // another lock whose name begins with this one
 		}
 		select {
 		case news <- struct{}{}:
@@ -150,7 +150,7 @@ func (e *Elector) watch(ctx context.Context, news chan<- struct{}) error {
 	})
 }
 
-// await waits for news, and for no longer than about d.
+// await waits for news, but no longer than about d.
 func await(ctx context.Context, news <-chan struct{}, d time.Duration) error {
 	timer := time.NewTimer(d/2 + rand.N(d))
 	defer timer.Stop()

@@ -22,7 +22,7 @@ import (
 	"github.com/holdfast-io/holdfast/open"
 )
 
-// candidateURL makes this program a candidate in a process of its own; see candidateMain.
+// candidateURL turns this program into a candidate in a process of its own; see candidateMain.
 const candidateURL = "HOLDFAST_TEST_CANDIDATE_URL"
 
 func TestMain(m *testing.M) {
@@ -45,13 +45,13 @@ func now() (int64, error) {
 	return ts.Nano(), nil
 }
 
-// candidateMain stands in the election until its input ends, and says what happens:
+// candidateMain campaigns until its input ends, and reports what happens:
 //
 //	gained TOKEN            it leads
 //	led TOKEN AT            the function has returned; AT is when its context was last alive
 //	lost TOKEN, resigned TOKEN
 //
-// The first line of its input makes the leader look at its context without a pause.
+// The first line of its input makes the leader check its context without a pause.
 func candidateMain(url string, in io.Reader, out io.Writer) error {
 	ctx, stop := context.WithCancelCause(context.Background())
 	defer stop(nil)
@@ -73,7 +73,7 @@ func candidateMain(url string, in io.Reader, out io.Writer) error {
 				close(spin)
 			}
 		}
-		stop(errShutdown) // the process is told to shut down, or the test is gone
+		stop(errShutdown) // the process is told to shut down, or the test has ended
 	}()
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(out, format+"\n", args...) }
 	e, err := elector.New(c, election, elector.Config{Candidate: "a", Value: "a:80", Events: elector.Events{
@@ -93,7 +93,7 @@ func candidateMain(url string, in io.Reader, out io.Writer) error {
 		spin = nil // the next term only waits
 		last := int64(0)
 		for {
-			// The clock first: the context was alive at that time, if it is after it.
+			// Read the clock first: if the context is alive afterwards, it was alive at that time.
 			at, err := now()
 			if err != nil {
 				return err
@@ -120,13 +120,13 @@ type process struct {
 	t     *testing.T
 	cmd   *exec.Cmd
 	in    io.WriteCloser
-	lines chan string // closed when it is gone
+	lines chan string // closed when the process has ended
 }
 
 func startCandidate(t *testing.T, url string) *process {
 	t.Helper()
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0])
-	// One thread: whoever runs next when it goes on runs alone.
+	// One thread: the goroutine that runs first when the process resumes runs alone.
 	cmd.Env = append(os.Environ(), candidateURL+"="+url, "GOMAXPROCS=1")
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
@@ -152,7 +152,7 @@ func startCandidate(t *testing.T, url string) *process {
 		p.signal(syscall.SIGCONT)
 		end := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() })
 		defer end.Stop()
-		for range p.lines { // until it is gone
+		for range p.lines { // until the process has ended
 		}
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("the candidate: %v", err)
@@ -175,7 +175,7 @@ func (p *process) tell(line string) {
 	}
 }
 
-// says waits for a line that begins with the word, and gives the numbers in it.
+// says waits for a line that begins with the word, and returns the numbers in it.
 func (p *process) says(word string) [2]int64 {
 	p.t.Helper()
 	deadline := time.NewTimer(patience)

@@ -10,16 +10,16 @@ import (
 	"github.com/holdfast-io/holdfast"
 )
 
-// Run stands in the election and calls lead each time the elector leads, until ctx ends
-// or lead fails. The context that lead gets ends when the term does, and with ctx; its Err
-// looks at the clock, as that of [Term.Context] does. lead has to return soon after that,
-// and Run waits for it: it is never called while it runs.
+// Run campaigns and calls lead each time the elector leads, until ctx ends or lead fails. The
+// context passed to lead ends when the term does, and with ctx. Its Err reads the clock, as that of
+// [Term.Context] does. lead must return soon after its context ended. Run waits for lead, so lead
+// is never called concurrently.
 //
-// When lead returns, or ctx ends, the term is resigned, and the next in line leads. After
-// a nil error, and after a term that was lost, Run stands again, behind those who wait.
+// When lead returns, or ctx ends, Run resigns the term, and the next in the queue leads. After a
+// nil error, and after a lost term, Run campaigns again, at the end of the queue.
 //
 // Errors: the cause of ctx; what lead returned, unless the term was lost; those of
-// holdfast.Client.Acquire, of which ErrUnavailable is not one; ErrRunning.
+// holdfast.Client.Acquire, but never ErrUnavailable; ErrRunning.
 func (e *Elector) Run(ctx context.Context, lead func(context.Context, *Term) error) error {
 	if lead == nil {
 		return &holdfast.InvalidError{Field: "lead", Value: "nil", Bound: "a function"}
@@ -42,9 +42,9 @@ func (e *Elector) Run(ctx context.Context, lead func(context.Context, *Term) err
 	}
 }
 
-// serve leads one term. The error is nil when the elector should stand again.
+// serve leads one term. The error is nil when the elector should campaign again.
 func (e *Elector) serve(ctx context.Context, term *Term, lead func(context.Context, *Term) error) error {
-	defer term.lock.Release(context.WithoutCancel(ctx)) //nolint:errcheck // for a panic; else it was released before
+	defer term.lock.Release(context.WithoutCancel(ctx)) //nolint:errcheck // for a panic; otherwise it was released before
 	if f := e.cfg.Events.Gained; f != nil {
 		f(term)
 	}
@@ -72,15 +72,15 @@ func during(ctx context.Context, term *Term, lead func(context.Context, *Term) e
 	return lead(&termContext{Context: leading, term: term, end: end}, term)
 }
 
-// termContext is what lead gets. A leader that was stopped and goes on may look at its
-// context before any timer has fired: Err looks at the clock.
+// termContext is the context of lead. A leader that was stopped and resumes may check its context
+// before any timer has fired, so Err reads the clock.
 type termContext struct {
 	context.Context //nolint:containedctx // this is a context
 	term            *Term
 	end             context.CancelCauseFunc
 }
 
-// Err is nil while the term lasts and the context of Run does.
+// Err returns nil while both the term and the context of Run last.
 func (x *termContext) Err() error {
 	if err := x.Context.Err(); err != nil {
 		return err
@@ -91,7 +91,7 @@ func (x *termContext) Err() error {
 	return x.Context.Err()
 }
 
-// over is for a term that ended while lead ran: it was lost, or lead resigned it.
+// over handles a term that ended while lead ran: it was lost, or lead resigned it.
 func (e *Elector) over(ctx context.Context, term *Term, why, err error) error {
 	if errors.Is(why, holdfast.ErrReleased) {
 		if f := e.cfg.Events.Resigned; f != nil {
@@ -110,7 +110,7 @@ func (e *Elector) over(ctx context.Context, term *Term, why, err error) error {
 		return context.Cause(ctx)
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, holdfast.ErrReleased) {
-		return nil // what it made of its context's end
+		return nil // how lead reported the end of its context
 	}
 	return err
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-io/holdfast/elector"
 )
 
-// TestCampaignsAtOnce: of many calls at once one leads and the others are told that the elector
-// is in the election, also those that come as the term begins: who was let in then would wait in
-// line behind itself.
+// TestCampaignsAtOnce: of many concurrent calls one leads, and the others return ErrRunning, also
+// those that come as the term begins: a call let in then would wait in the queue behind its own
+// elector.
 func TestCampaignsAtOnce(t *testing.T) {
 	t.Parallel()
 	const rounds, calls, patience = 3000, 8, 30 * time.Second

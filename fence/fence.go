@@ -1,15 +1,13 @@
-// Package fence holds the fencing token, the number that makes a late write
-// harmless.
+// Package fence provides the fencing token, the number that makes a late write harmless.
 //
-// A lock service cannot stop a process that pauses past its lease, nor a packet
-// that is already on its way. What it can do is give every grant of a lock a
-// number greater than the number of every grant before it. A resource that
-// remembers the greatest number it has seen, and refuses a smaller one in the
-// same atomic step as the write, is safe whatever its clients do.
+// A lock service cannot stop a process that pauses past its lease, nor a packet that is already on
+// its way. But it can give every grant of a lock a number greater than the number of every earlier
+// grant. A resource that remembers the greatest number it has seen, and refuses a smaller one in
+// the same atomic step as the write, is safe whatever its clients do.
 //
-// [Guard] does that for what lives in one process. Below it are guards for data that
-// lives elsewhere: sqlfence, in the transaction that writes; redisfence, in the script
-// that writes; httpfence, at the door of a service.
+// [Guard] does that for data in one process. The packages below it have guards for data elsewhere:
+// sqlfence, in the transaction that writes; redisfence, in the script that writes; httpfence, in
+// front of an HTTP service.
 //
 // # Moving to another lock store
 //
@@ -34,17 +32,17 @@ import (
 // JSON carries it as a number.
 type Token uint64
 
-// MaxToken is the greatest token that any backend gives: 2^63 - 1.
+// MaxToken is the greatest token that any backend issues: 2^63 - 1.
 const MaxToken Token = 1<<63 - 1
 
 // Valid reports whether t can be the token of a grant: not zero and not above
 // [MaxToken].
 func (t Token) Valid() bool { return t > 0 && t <= MaxToken }
 
-// String is the token in decimal digits.
+// String returns the token in decimal digits.
 func (t Token) String() string { return strconv.FormatUint(uint64(t), 10) }
 
-// Parse reads a token as String writes it: decimal digits, and nothing else.
+// Parse parses a token as String writes it: decimal digits, and nothing else.
 //
 // Errors: *InvalidError.
 func Parse(s string) (Token, error) {
@@ -56,7 +54,7 @@ func Parse(s string) (Token, error) {
 	return Token(n), nil
 }
 
-// InvalidError names what a guard was given that it cannot use. Nothing was written.
+// InvalidError names an argument that a guard cannot use. Nothing was written.
 type InvalidError struct {
 	Field string
 	Value string
@@ -71,7 +69,7 @@ func (e *InvalidError) Error() string {
 // MaxResourceLen is the longest name of a resource, in bytes: as for locks.
 const MaxResourceLen = 512
 
-// Validate checks what is given to a guard.
+// Validate checks the arguments of a guard.
 //
 // Errors: *InvalidError.
 func Validate(resource string, t Token) error {

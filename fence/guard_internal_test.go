@@ -2,8 +2,8 @@ package fence
 
 import "testing"
 
-// TestForgetKeepsUsers: what a waiting writer has in its hands is not forgotten: two writers
-// of one resource would not know of each other.
+// TestForgetKeepsUsers: the state that a waiting writer uses is not forgotten: otherwise two
+// writers of one resource would not know of each other.
 func TestForgetKeepsUsers(t *testing.T) {
 	t.Parallel()
 	g := NewGuard()

@@ -38,7 +38,8 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestEpochs: what moves to another store of locks begins again, and the old one is out.
+// TestEpochs: a resource that moves to another lock store begins again, and the old store is
+// refused.
 func TestEpochs(t *testing.T) {
 	t.Parallel()
 	old := fence.NewGuard()
@@ -82,13 +83,13 @@ func TestInvalid(t *testing.T) {
 	}
 }
 
-// TestGuardIsAtomic: while one writes, no other token of the resource gets in, and those
-// of other resources do.
+// TestGuardIsAtomic: while one write runs, no other token of the resource is admitted, and those of
+// other resources are.
 func TestGuardIsAtomic(t *testing.T) {
 	t.Parallel()
 	g := fence.NewGuard()
 	var wg sync.WaitGroup
-	newest, written := fence.Token(0), 0 // guarded by g alone: the race detector sees
+	newest, written := fence.Token(0), 0 // guarded by g alone, as the race detector confirms
 	for i := range fence.Token(200) {
 		wg.Go(func() {
 			err := g.Do("a", i+1, func() error {
@@ -110,8 +111,8 @@ func TestGuardIsAtomic(t *testing.T) {
 	}
 }
 
-// TestLateWriter is the story that tokens are for: a holder sleeps past its lease, the
-// next one writes, and then the first wakes and writes what it had in mind.
+// TestLateWriter is the case that tokens are for: a holder sleeps past its lease, the next one
+// writes, and then the first wakes and writes what it had decided.
 func TestLateWriter(t *testing.T) {
 	t.Parallel()
 	for name, guarded := range map[string]bool{"with the guard": true, "without": false} {
@@ -145,7 +146,7 @@ func TestLateWriter(t *testing.T) {
 	}
 }
 
-// take takes the lock for a moment, as another process would.
+// take acquires and releases the lock, as another process would.
 func take(t *testing.T, store *memlock.Store) *holdfast.Lock {
 	t.Helper()
 	b := store.Open()

@@ -5,16 +5,15 @@ import (
 	"fmt"
 )
 
-// ErrStale says that the guard has seen a greater token: the lock has been granted to
-// another client since. Nothing was written. It is final for that lease; acquire the lock
-// again.
+// ErrStale means that the guard has seen a greater token: the lock has since been granted to
+// another client. Nothing was written. It is final for that lease; acquire the lock again.
 var ErrStale = errors.New("the fencing token is stale")
 
-// StaleError says which token was refused, and because of which one. It is ErrStale.
+// StaleError names the refused token and the newer one. It is ErrStale.
 type StaleError struct {
 	Resource string
 	Token    Token // that was presented
-	Newest   Token // that the guard has seen; 0: not known
+	Newest   Token // that the guard has seen; 0: unknown
 }
 
 // Error names the resource, the token and the newest token that was seen.
@@ -25,22 +24,22 @@ func (e *StaleError) Error() string {
 	return fmt.Sprintf("%s: token %d of %q, and %d was seen before", ErrStale, e.Token, e.Resource, e.Newest)
 }
 
-// Unwrap makes it ErrStale.
+// Unwrap returns ErrStale.
 func (*StaleError) Unwrap() error { return ErrStale }
 
-// ErrEpoch says that the token does not compare with those that the guard accepts: it is of
-// another epoch, or of another lock store. Nothing was written. It is not ErrStale: acquiring
-// the lock again does not help. An operator has to give all parties the same lock store and
-// the same epoch.
+// ErrEpoch means that the token does not compare with those that the guard accepts: it is of
+// another epoch, or of another lock store. Nothing was written. It is not ErrStale: acquiring the
+// lock again does not help. An operator has to give all parties the same lock store and the same
+// epoch.
 var ErrEpoch = errors.New("the fencing token is of another lock store or epoch")
 
-// EpochError says which stamp was refused, and because of which one. It is ErrEpoch.
+// EpochError names the refused stamp and the stamp that refused it. It is ErrEpoch.
 type EpochError struct {
 	Resource string
 	// Given is the stamp that was presented.
 	Given Stamp
-	// Want is the newest stamp of the resource. Where the guard has not compared it with one,
-	// it is the epoch of the guard, with token 0.
+	// Want is the newest stamp of the resource. If the guard did not compare the two, it is the
+	// epoch of the guard, with token 0.
 	Want Stamp
 }
 
@@ -57,19 +56,18 @@ func (e *EpochError) Error() string {
 	}
 }
 
-// Unwrap makes it ErrEpoch.
+// Unwrap returns ErrEpoch.
 func (*EpochError) Unwrap() error { return ErrEpoch }
 
-// Refusal returns the error of a guard that has found the presented stamp to be less than
-// the newest one of the resource: *EpochError where the two do not compare, and *StaleError
-// where they do.
+// Refusal returns the error of a guard that has found the presented stamp to be less than the
+// newest one of the resource: *EpochError if the two do not compare, and *StaleError if they do.
 //
-// Within one epoch a token bears no sign of its store. One case can be told all the same. The
-// tokens of Redis, Redlock, PostgreSQL, MySQL and SQLite are readings of a clock in
-// microseconds, or counters that began at one. So no token of theirs is less than half of
-// another, and a token that is less than half of a newest one in that range is of another
-// store. In all other cases the error is *StaleError: no distance between two revisions
-// proves that they are of two stores.
+// Within one epoch a token does not identify its store. One case can be recognised all the same.
+// The tokens of Redis, Redlock, PostgreSQL, MySQL and SQLite are readings of a clock in
+// microseconds, or counters that began at such a reading. So no token of theirs is less than half
+// of another, and a token that is less than half of a newest one in that range is of another store.
+// In all other cases the error is *StaleError: no distance between two revisions proves that they
+// are of two stores.
 func Refusal(resource string, given, newest Stamp) error {
 	if given.Epoch != newest.Epoch || isClock(newest.Token) && given.Token < newest.Token/2 {
 		return &EpochError{Resource: resource, Given: given, Want: newest}
@@ -84,11 +82,11 @@ func isClock(t Token) bool {
 	return t >= from && t < to
 }
 
-// ErrFull says that the guard remembers as many resources as it may, and this is another one.
+// ErrFull means that the guard remembers as many resources as it may, and this is another one.
 // Nothing was written.
 var ErrFull = errors.New("the guard remembers as many resources as it may")
 
-// FullError says how many those are. It is ErrFull.
+// FullError names the resource and the bound. It is ErrFull.
 type FullError struct {
 	Resource string
 	Max      int
@@ -99,15 +97,15 @@ func (e *FullError) Error() string {
 	return fmt.Sprintf("%s: %d; %q is not among them: raise Config.MaxResources, or forget resources that no late write can reach", ErrFull, e.Max, e.Resource)
 }
 
-// Unwrap makes it ErrFull.
+// Unwrap returns ErrFull.
 func (*FullError) Unwrap() error { return ErrFull }
 
-// ErrJump says that the token exceeds what its lock store can have issued by now. Nothing was
-// written or remembered. Whoever presented it is wrong or hostile: remembered, it would shut
-// out the rightful holder.
+// ErrJump means that the token exceeds what its lock store can have issued by now. Nothing was
+// written or remembered. The client that presented it is wrong or hostile: if remembered, the token
+// would shut out the rightful holder.
 var ErrJump = errors.New("the fencing token is greater than the lock store can have issued")
 
-// JumpError says which token was refused, and the bound. It is ErrJump.
+// JumpError names the refused token and the bound. It is ErrJump.
 type JumpError struct {
 	Resource string
 	Token    Token
@@ -119,5 +117,5 @@ func (e *JumpError) Error() string {
 	return fmt.Sprintf("%s: token %d of %q, and the bound is %d", ErrJump, e.Token, e.Resource, e.Max)
 }
 
-// Unwrap makes it ErrJump.
+// Unwrap returns ErrJump.
 func (*JumpError) Unwrap() error { return ErrJump }

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Stamp is a token with the epoch of the lock store that issued it. Every stamp of a greater
-// epoch is greater than every stamp of a smaller one, whatever their tokens. Epoch 0 is that
-// of a store that nothing was moved from.
+// Stamp is a token with the epoch of the lock store that issued it. Every stamp of a greater epoch
+// is greater than every stamp of a smaller one, whatever their tokens. Epoch 0 is the epoch of a
+// store before any move.
 type Stamp struct {
 	Epoch uint32
 	Token Token
@@ -20,9 +20,9 @@ func (s Stamp) Compare(t Stamp) int {
 	return cmp.Or(cmp.Compare(s.Epoch, t.Epoch), cmp.Compare(s.Token, t.Token))
 }
 
-// String returns the text form: EPOCH:TOKEN in decimal digits, and the token alone for
-// epoch 0, so that programs that know of no epochs read it as ever. Such a program cannot
-// take a token of a later epoch for its own: fence.Parse refuses the colon.
+// String returns the text form: EPOCH:TOKEN in decimal digits, and the token alone for epoch 0, so
+// that programs without epochs still parse it. Such a program cannot mistake a token of a later
+// epoch for one of its own: fence.Parse refuses the colon.
 func (s Stamp) String() string {
 	if s.Epoch == 0 {
 		return s.Token.String()
@@ -30,7 +30,7 @@ func (s Stamp) String() string {
 	return strconv.FormatUint(uint64(s.Epoch), 10) + ":" + s.Token.String()
 }
 
-// ParseStamp reads a stamp as String writes it, and nothing else: each stamp has one text.
+// ParseStamp parses a stamp as String writes it, and nothing else: each stamp has one text.
 //
 // Errors: *InvalidError.
 func ParseStamp(text string) (Stamp, error) {
@@ -51,9 +51,9 @@ func ParseStamp(text string) (Stamp, error) {
 	return Stamp{Epoch: uint32(epoch), Token: t}, nil
 }
 
-// ValidateStamp checks a stamp that was presented to a guard of the epoch.
+// ValidateStamp checks a stamp that was presented to a guard of the given epoch.
 //
-// Errors: *InvalidError; *EpochError where the stamp is of another epoch. Also a greater one:
+// Errors: *InvalidError; *EpochError if the stamp is of another epoch, even a greater one:
 // otherwise any client could declare the newest epoch and shut out all others.
 func ValidateStamp(resource string, s Stamp, epoch uint32) error {
 	if err := Validate(resource, s.Token); err != nil {
@@ -65,11 +65,11 @@ func ValidateStamp(resource string, s Stamp, epoch uint32) error {
 	return nil
 }
 
-// Ceiling returns the greatest token that a lock store can plausibly have issued at the given
-// time: the microseconds of Unix time a day later. The stores of this module issue readings
-// of a clock in microseconds (Redis, Redlock), counters that began at one and grow by less
-// than one a microsecond (PostgreSQL, MySQL, SQLite), or revisions, which are smaller (etcd,
-// ZooKeeper, Consul, Kubernetes). The day is for a store whose clock is ahead of the caller's.
+// Ceiling returns the greatest token that a lock store can plausibly have issued at the given time:
+// the microseconds of Unix time one day later. The stores of this module issue readings of a clock
+// in microseconds (Redis, Redlock), counters that began at such a reading and grow by less than one
+// a microsecond (PostgreSQL, MySQL, SQLite), or revisions, which are smaller (etcd, ZooKeeper,
+// Consul, Kubernetes). The extra day allows for a store whose clock is ahead of the caller's.
 func Ceiling(now time.Time) Token {
 	const day = 24 * time.Hour
 	return Token(max(0, now.Add(day).UnixMicro()))

@@ -38,7 +38,7 @@ func TestStampOrder(t *testing.T) {
 	}
 }
 
-// TestAnotherStore: what no retry cures is ErrEpoch and not ErrStale, and the other way round.
+// TestAnotherStore: an error that no retry cures is ErrEpoch and not ErrStale, and the reverse.
 func TestAnotherStore(t *testing.T) {
 	t.Parallel()
 	const redis = 1_790_000_000_000_000
@@ -66,9 +66,9 @@ func TestAnotherStore(t *testing.T) {
 	}
 }
 
-// TestMovedWithoutAnEpoch: the locks of a guarded resource move from Redis to etcd, and
-// nobody has raised the epoch. All is refused, by the error that says so; the epoch cures it,
-// and the tokens of before are out.
+// TestMovedWithoutAnEpoch: the locks of a guarded resource move from Redis to etcd, and the epoch
+// was not raised. All writes are refused, with the error that says so. Raising the epoch cures it,
+// and the earlier tokens are refused.
 func TestMovedWithoutAnEpoch(t *testing.T) {
 	t.Parallel()
 	const redis, etcd = 1_790_000_000_000_000, 4711
@@ -90,7 +90,7 @@ func TestMovedWithoutAnEpoch(t *testing.T) {
 	}
 }
 
-// TestStampOfAnotherEpoch: a presented epoch is compared and never believed.
+// TestStampOfAnotherEpoch: a presented epoch is compared and never trusted.
 func TestStampOfAnotherEpoch(t *testing.T) {
 	t.Parallel()
 	g := fence.NewGuard().Epoch(2)
@@ -107,8 +107,8 @@ func TestStampOfAnotherEpoch(t *testing.T) {
 	}
 }
 
-// TestFull: the guard takes no more resources than it may, forgets none by itself, and goes on
-// with those that it knows.
+// TestFull: the guard accepts no more resources than it may, forgets none by itself, and still
+// works for those that it knows.
 func TestFull(t *testing.T) {
 	t.Parallel()
 	g, err := fence.New(fence.Config{MaxResources: 2})
@@ -140,8 +140,8 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestRefusedTakesNoRoom: what is refused leaves nothing in the guard, and Forget waits for
-// the write under way.
+// TestRefusedTakesNoRoom: a refused stamp leaves nothing in the guard, and Forget waits for the
+// write in progress.
 func TestRefusedTakesNoRoom(t *testing.T) {
 	t.Parallel()
 	g, err := fence.New(fence.Config{MaxResources: 1})
@@ -208,7 +208,7 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// TestCeiling: above every token of a clock that is less than a day ahead.
+// TestCeiling: the ceiling is above every token of a clock that is less than a day ahead.
 func TestCeiling(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_790_000_000, 0)

@@ -23,16 +23,16 @@ func ops() []string {
 	return []string{opOpenSession, opEndSession, opAcquire, opRenew, opRelease, opInspect, opList, opBreak}
 }
 
-// The kinds of error that count as failures. What is an answer (held, lost, bad
-// input, a context that ended) is none.
+// The kinds of error that count as failures. An answer (held, lost, bad input, a context that
+// ended) is not a failure.
 const (
 	kindUnavailable = "unavailable"
 	kindClosed      = "closed"
 	kindOther       = "other"
 )
 
-// Backend gives a backend that does what b does and counts its calls. Watch, Close
-// and Capabilities are not counted.
+// Backend returns a backend that behaves like b and counts its calls. Watch, Close and Capabilities
+// are not counted.
 func (m *Metrics) Backend(b backend.Backend) backend.Backend { return &counted{Backend: b, m: m} }
 
 type counted struct {
@@ -57,7 +57,7 @@ func kindOf(ctx context.Context, err error) string {
 	case errors.Is(err, backend.ErrClosed):
 		return kindClosed
 	case ctx.Err() != nil:
-		return "" // the caller ended it, with a cause of its own
+		return "" // the caller ended it, for its own reason
 	}
 	for _, answer := range []error{
 		backend.ErrHeld, backend.ErrLost, backend.ErrSessionLost, backend.ErrInvalid, backend.ErrUnsupported,

@@ -12,26 +12,26 @@ type Quota string
 
 // The quotas.
 const (
-	QuotaConnections Quota = "connections" // in all
+	QuotaConnections Quota = "connections" // in total
 	QuotaPerIP       Quota = "connections_per_ip"
 	QuotaWaiters     Quota = "waiters_per_lock"
-	QuotaAcquires    Quota = "acquires" // at once
+	QuotaAcquires    Quota = "acquires" // concurrent
 	QuotaReads       Quota = "reads"
 	QuotaStreams     Quota = "streams"
-	QuotaHolders     Quota = "holders" // the lane of renewals and releases
+	QuotaHolders     Quota = "holders" // admission of renewals and releases
 )
 
 func quotas() []Quota {
 	return []Quota{QuotaConnections, QuotaPerIP, QuotaWaiters, QuotaAcquires, QuotaReads, QuotaStreams, QuotaHolders}
 }
 
-// Untold is what became of a grant of the server whose answer failed.
+// Untold is the fate of a grant of the server whose answer failed.
 type Untold string
 
 // The fates.
 const (
 	UntoldGivenBack Untold = "given_back" // nothing of the answer was sent
-	UntoldLeft      Untold = "left"       // to its end: it may have been told
+	UntoldLeft      Untold = "left"       // left to expire: the client may know of it
 )
 
 func untolds() []Untold { return []Untold{UntoldGivenBack, UntoldLeft} }
@@ -43,7 +43,7 @@ func mode(shared bool) string {
 	return "exclusive"
 }
 
-// Events gives the hooks for holdfast.Config. They do not block.
+// Events returns the hooks for holdfast.Config. They do not block.
 func (m *Metrics) Events() *holdfast.Events {
 	return &holdfast.Events{
 		Acquired: m.acquired,
@@ -83,24 +83,23 @@ func (m *Metrics) renewed(e holdfast.RenewedEvent) {
 	}
 }
 
-// Ended counts one lease less that is out, after it was held for held.
+// Ended counts the end of one lease that was held for held.
 func (m *Metrics) Ended(shared bool, held time.Duration) {
 	m.held.WithLabelValues(mode(shared)).Dec()
 	m.hold.WithLabelValues(mode(shared)).Observe(held.Seconds())
 }
 
-// Lost counts a loss that a holder was told of.
+// Lost counts a loss that was reported to a holder.
 func (m *Metrics) Lost(cause holdfast.Cause) { m.lost.WithLabelValues(string(cause)).Inc() }
 
-// Renewed counts a renewal of so many leases that was acknowledged when margin was
-// left.
+// Renewed counts an acknowledged renewal of several leases; margin is the time that was left.
 func (m *Metrics) Renewed(leases int, margin time.Duration) {
 	m.renewals.WithLabelValues(renewOK).Add(float64(leases))
 	m.margin.Observe(margin.Seconds())
 }
 
-// RenewFailed counts a renewal of one lease that was not acknowledged. lost says
-// that the lease is no more.
+// RenewFailed counts a renewal of one lease that was not acknowledged. lost reports that the lease
+// is gone.
 func (m *Metrics) RenewFailed(lost bool) {
 	if lost {
 		m.renewals.WithLabelValues(renewLost).Inc()
@@ -109,8 +108,7 @@ func (m *Metrics) RenewFailed(lost bool) {
 	m.renewals.WithLabelValues(renewError).Inc()
 }
 
-// RenewedUnseen counts a renewal whose margin is not known: another process
-// granted the lease.
+// RenewedUnseen counts a renewal whose margin is unknown because another process granted the lease.
 func (m *Metrics) RenewedUnseen() { m.renewals.WithLabelValues(renewOK).Inc() }
 
 // HandedOver observes the time from a release to the next grant.
@@ -131,5 +129,5 @@ func (m *Metrics) Untold(fate Untold) { m.untold.WithLabelValues(string(fate)).I
 // AuthFailed counts a request that the guard refused.
 func (m *Metrics) AuthFailed() { m.auth.Inc() }
 
-// Again undoes the count of one lease that is out: the grant was told before.
+// Again undoes the count of one held lease: the same grant was counted before.
 func (m *Metrics) Again(shared bool) { m.held.WithLabelValues(mode(shared)).Dec() }

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds what has to happen soon, on a busy machine.
+// patience bounds the wait for something that has to happen soon, on a busy machine.
 const patience = 20 * time.Second
 
 func fresh(t *testing.T) (*observe.Metrics, *prometheus.Registry) {
@@ -40,8 +40,8 @@ func fresh(t *testing.T) (*observe.Metrics, *prometheus.Registry) {
 	return m, reg
 }
 
-// gather gives every sample by its series: counters and gauges by their value,
-// histograms by their _count and _sum.
+// gather returns every sample by its series: counters and gauges by their value, histograms by
+// their _count and _sum.
 func gather(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := reg.Gather()
@@ -69,7 +69,7 @@ func gather(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 	return out
 }
 
-// expect compares what changed since before.
+// expect compares the changes since the last reading.
 func expect(t *testing.T, reg *prometheus.Registry, before, want map[string]float64) {
 	t.Helper()
 	after := gather(t, reg)
@@ -183,7 +183,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// What is asked for at every scrape.
+// The values that are read at every scrape.
 func TestFunctions(t *testing.T) {
 	t.Parallel()
 	_, reg := fresh(t)
@@ -221,7 +221,7 @@ func keys(m map[string]float64) func(func(string) bool) {
 	}
 }
 
-// answering gives the same error to everything.
+// answering returns the same error from every call.
 type answering struct {
 	backend.Backend
 	err error
@@ -250,7 +250,8 @@ func (b answering) Break(context.Context, backend.BreakRequest) (backend.BreakRe
 	return backend.BreakResult{}, b.err
 }
 
-// Every call of a backend is timed and passed on; only what is no answer is an error.
+// Every call of a backend is timed and passed on; only an error that is not an answer counts as a
+// failure.
 func TestBackendCalls(t *testing.T) {
 	t.Parallel()
 	ended, cancel := context.WithCancel(t.Context())
@@ -309,8 +310,8 @@ func TestBackendCalls(t *testing.T) {
 	}
 }
 
-// A whole life with a real client: what happened is told, and the lock's name, its owner
-// and its note are in no label.
+// A whole life with a real client: every event is reported, and the lock's name, its owner and its
+// note are in no label.
 func TestClient(t *testing.T) {
 	t.Parallel()
 	m, reg := fresh(t)
@@ -381,7 +382,7 @@ func TestRegisteredTwice(t *testing.T) {
 	}
 }
 
-// Names and help are as Prometheus wants them, and the documentation has them all.
+// Names and help follow Prometheus' conventions, and the documentation lists them all.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	_, reg := fresh(t)

@@ -12,23 +12,23 @@ import (
 	"github.com/holdfast-io/holdfast"
 )
 
-// Options of NewPrometheus.
+// Options configure NewPrometheus.
 type Options struct {
-	// Backend is the label of that name: "redis". Default: "unknown". Optional.
+	// Backend is the value of the label backend: "redis". Default: "unknown". Optional.
 	Backend string
-	// Version is told by build_info. Default: that of the module in the running
+	// Version is reported by build_info. Default: the version of the main module of the running
 	// program. Optional.
 	Version string
-	// OldestWaiter gives the age of the oldest waiter, 0 when there is none. It is
-	// called at every scrape and must not block. Default: no such metric. Optional.
+	// OldestWaiter returns the age of the oldest waiter, 0 when there is none. It is called at every
+	// scrape and must not block. Default: the metric does not exist. Optional.
 	OldestWaiter func() time.Duration
-	// Sessions gives how many sessions there are on the backend. It is called at
-	// every scrape and must not block. Default: no such metric. Optional.
+	// Sessions returns the number of sessions on the backend. It is called at every scrape and must
+	// not block. Default: the metric does not exist. Optional.
 	Sessions func() int
 }
 
-// Metrics are the metrics of one client, or server, on one backend. All methods may
-// be called at once.
+// Metrics are the metrics of one client, or server, on one backend. All methods are safe for
+// concurrent use.
 type Metrics struct {
 	acquires  *prometheus.CounterVec
 	wait      *prometheus.HistogramVec
@@ -74,10 +74,10 @@ const (
 	renewError = "error"
 )
 
-// NewPrometheus makes the metrics and registers them with reg.
+// NewPrometheus creates the metrics and registers them with reg.
 //
-// The error is that of the registration: two clients on one backend share one
-// Metrics, or use registerers with a label of their own.
+// The error is that of the registration. Two clients on one backend must share one Metrics, or use
+// registerers with a label of their own.
 func NewPrometheus(reg prometheus.Registerer, o Options) (*Metrics, error) {
 	if o.Backend == "" {
 		o.Backend = "unknown"
@@ -127,7 +127,7 @@ func version(given string) string {
 	return "unknown"
 }
 
-// zeros makes every series that can be, so that its first event is a rise.
+// zeros creates every possible series, so that its first event shows as an increase.
 func (m *Metrics) zeros() {
 	for _, mode := range modes() {
 		for _, r := range results() {
@@ -160,7 +160,7 @@ func (m *Metrics) zeros() {
 	}
 }
 
-// factory registers metrics and remembers the errors.
+// factory registers metrics and collects the errors.
 type factory struct {
 	reg prometheus.Registerer
 	err error

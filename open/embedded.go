@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-io/holdfast/server/embedded"
 )
 
-// Embedded starts an etcd in this process and gives the backend on it, which closes it.
+// Embedded starts an etcd in this process and returns a backend on it. Closing the backend stops
+// the etcd.
 //
 // Errors: those of embedded.Start and etcdlock.New.
 func Embedded(ctx context.Context, cfg embedded.Config) (backend.Backend, error) {
@@ -27,7 +28,7 @@ func Embedded(ctx context.Context, cfg embedded.Config) (backend.Backend, error)
 	return &withNode{Backend: b, node: node}, nil
 }
 
-// withNode is a backend that has its store with it.
+// withNode is a backend that owns its store.
 type withNode struct {
 	backend.Backend
 	node *embedded.Etcd

@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-io/holdfast/server/embedded"
 )
 
-// Node starts a node of a cluster and returns while it may still wait for that. Until it serves,
-// calls of the backend fail with *backend.UnavailableError that says what the node waits for.
-// The backend closes the node.
+// Node starts a node of a cluster and returns while it may still wait for the cluster. Until the
+// node serves, calls of the backend fail with a *backend.UnavailableError that says what the node
+// waits for. Closing the backend stops the node.
 //
 // Errors: those of embedded.Open.
 func Node(cfg embedded.Config) (backend.Backend, *embedded.Etcd, error) {
@@ -29,7 +29,7 @@ func Node(cfg embedded.Config) (backend.Backend, *embedded.Etcd, error) {
 	return &waitingNode{node: node, conf: conf, caps: caps}, node, nil
 }
 
-// waitingNode is a backend whose store comes later.
+// waitingNode is a backend whose store becomes ready later.
 type waitingNode struct {
 	node *embedded.Etcd
 	conf etcdlock.Config
@@ -40,7 +40,7 @@ type waitingNode struct {
 	closed bool
 }
 
-// get returns the backend on the node that serves.
+// get returns the backend on the node, once the node serves.
 func (b *waitingNode) get(op string) (*etcdlock.Backend, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -63,10 +63,10 @@ func (b *waitingNode) get(op string) (*etcdlock.Backend, error) {
 	return inner, nil
 }
 
-// Capabilities are those of etcd.
+// Capabilities returns those of etcdlock with the node's configuration.
 func (b *waitingNode) Capabilities() backend.Capabilities { return b.caps }
 
-// OpenSession is that of etcdlock.
+// OpenSession calls that of etcdlock.
 func (b *waitingNode) OpenSession(ctx context.Context, req backend.SessionRequest) error {
 	in, err := b.get("open session")
 	if err != nil {
@@ -75,7 +75,7 @@ func (b *waitingNode) OpenSession(ctx context.Context, req backend.SessionReques
 	return in.OpenSession(ctx, req)
 }
 
-// EndSession is that of etcdlock.
+// EndSession calls that of etcdlock.
 func (b *waitingNode) EndSession(ctx context.Context, id backend.SessionID) error {
 	in, err := b.get("end session")
 	if err != nil {
@@ -84,7 +84,7 @@ func (b *waitingNode) EndSession(ctx context.Context, id backend.SessionID) erro
 	return in.EndSession(ctx, id)
 }
 
-// Acquire is that of etcdlock.
+// Acquire calls that of etcdlock.
 func (b *waitingNode) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	in, err := b.get("acquire")
 	if err != nil {
@@ -93,7 +93,7 @@ func (b *waitingNode) Acquire(ctx context.Context, req backend.AcquireRequest) (
 	return in.Acquire(ctx, req)
 }
 
-// Renew is that of etcdlock.
+// Renew calls that of etcdlock.
 func (b *waitingNode) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
 	in, err := b.get("renew")
 	if err != nil {
@@ -102,7 +102,7 @@ func (b *waitingNode) Renew(ctx context.Context, req backend.RenewRequest) (back
 	return in.Renew(ctx, req)
 }
 
-// Release is that of etcdlock.
+// Release calls that of etcdlock.
 func (b *waitingNode) Release(ctx context.Context, req backend.ReleaseRequest) error {
 	in, err := b.get("release")
 	if err != nil {
@@ -111,7 +111,7 @@ func (b *waitingNode) Release(ctx context.Context, req backend.ReleaseRequest) e
 	return in.Release(ctx, req)
 }
 
-// Inspect is that of etcdlock.
+// Inspect calls that of etcdlock.
 func (b *waitingNode) Inspect(ctx context.Context, name string) (backend.LockInfo, error) {
 	in, err := b.get("inspect")
 	if err != nil {
@@ -120,7 +120,7 @@ func (b *waitingNode) Inspect(ctx context.Context, name string) (backend.LockInf
 	return in.Inspect(ctx, name)
 }
 
-// List is that of etcdlock.
+// List calls that of etcdlock.
 func (b *waitingNode) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
 	in, err := b.get("list")
 	if err != nil {
@@ -129,7 +129,7 @@ func (b *waitingNode) List(ctx context.Context, req backend.ListRequest) (backen
 	return in.List(ctx, req)
 }
 
-// Break is that of etcdlock.
+// Break calls that of etcdlock.
 func (b *waitingNode) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
 	in, err := b.get("break")
 	if err != nil {
@@ -138,7 +138,7 @@ func (b *waitingNode) Break(ctx context.Context, req backend.BreakRequest) (back
 	return in.Break(ctx, req)
 }
 
-// Watch is that of etcdlock.
+// Watch calls that of etcdlock.
 func (b *waitingNode) Watch(ctx context.Context, req backend.WatchRequest, deliver func(backend.Event)) error {
 	in, err := b.get("watch")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package open turns a URL into a backend: the one public package that knows every
-// backend. A program that names its backend itself should import that alone.
+// Package open opens a backend by its URL. It is the one public package that knows every backend. A
+// program with a fixed backend should import only that backend.
 //
 //	memory://                      in this process
 //	sqlite:///path                 a file, for the processes of one host
@@ -15,8 +15,8 @@
 //	holdfast://host:7420           a Holdfast server; holdfasts:// with TLS
 //	embedded:///path               an etcd in this process
 //
-// What the parameters are is told by the package of each backend. One that it does not
-// know is an error.
+// The package of each backend documents the parameters of its URLs. An unknown parameter is an
+// error.
 package open
 
 import (
@@ -41,16 +41,16 @@ import (
 	"github.com/holdfast-io/holdfast/backend/zklock"
 )
 
-// Options of URL.
+// Options configure URL.
 type Options struct {
-	// Logger is told what nobody is there to return an error to. Default: none.
-	// Optional.
+	// Logger receives problems that no call returns, such as those of background work. Default:
+	// none. Optional.
 	Logger *slog.Logger
 }
 
 type opener func(ctx context.Context, url string, o Options) (backend.Backend, error)
 
-// schemes is what there is.
+// schemes maps each scheme to its opener.
 func schemes() map[string]opener {
 	return map[string]opener{
 		"memory":            openMemory,
@@ -81,13 +81,13 @@ func schemes() map[string]opener {
 	}
 }
 
-// Schemes lists the schemes that URL knows, in order.
+// Schemes returns the schemes that URL knows, sorted.
 func Schemes() []string { return slices.Sorted(maps.Keys(schemes())) }
 
 // URL opens the backend that the URL names. The caller closes it.
 //
-// Errors: *backend.InvalidError for a URL that makes no sense, without its password;
-// *backend.UnavailableError where the backend has to be reached for that; ctx's cause.
+// Errors: *backend.InvalidError for an invalid URL, without its password; *backend.UnavailableError
+// if the backend must be reached and cannot be; ctx's cause.
 func URL(ctx context.Context, url string, o Options) (backend.Backend, error) {
 	scheme, _, ok := strings.Cut(url, ":")
 	open, known := schemes()[scheme]
@@ -103,8 +103,7 @@ func URL(ctx context.Context, url string, o Options) (backend.Backend, error) {
 	return b, nil
 }
 
-// shown is what of a URL that is not understood may be told: never what may be a
-// password.
+// shown returns the part of an invalid URL that may appear in an error: never a possible password.
 func shown(scheme string, ok bool) string {
 	if !ok || len(scheme) > 20 {
 		return "(not a URL)"

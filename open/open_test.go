@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A URL is all that changes between backends.
+// Only the URL changes between backends.
 func TestURL(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{
@@ -37,8 +37,8 @@ func TestURL(t *testing.T) {
 	}
 }
 
-// What is not understood is an *InvalidError that names what would be right, and never
-// tells what may be a password.
+// An invalid URL is an *InvalidError that names what is allowed, and never shows a possible
+// password.
 func TestBadURL(t *testing.T) {
 	t.Parallel()
 	const secret = "canary-5e1d"
@@ -60,7 +60,7 @@ func TestBadURL(t *testing.T) {
 	}
 }
 
-// Whatever a URL of an unknown scheme is, nothing of what follows the scheme is told.
+// For a URL of an unknown scheme, the error shows nothing of what follows the scheme.
 func FuzzUnknownScheme(f *testing.F) {
 	f.Add("x", "u:p@h")
 	f.Add("", "")

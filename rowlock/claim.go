@@ -8,43 +8,42 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// Batch says which rows a worker wants: any so many of those that match.
+// Batch selects the rows that a worker wants: up to Limit of those that match.
 type Batch struct {
-	// Limit is how many rows at most, 1 to MaxKeys. Required.
+	// Limit is the maximum number of rows, 1 to MaxKeys. Required.
 	Limit int
-	// Where is a condition in SQL that the rows meet, such as "state = 'ready' AND run_at
-	// <= now()". It is text of the program, never made of what came from outside: values
-	// go to Args, and are written $1 and so on with PostgreSQL, ? otherwise. An index that
-	// serves it and Order keeps MySQL and MariaDB from locking more rows than they give.
-	// Default: every row. Optional.
+	// Where is a condition in SQL that the rows meet, such as "state = 'ready' AND run_at <=
+	// now()". It is text of the program and must never contain input from outside: values belong in
+	// Args, and are written $1 and so on with PostgreSQL, ? otherwise. An index that serves Where
+	// and Order keeps MySQL and MariaDB from locking more rows than they return. Default: every
+	// row. Optional.
 	Where string
 	// Args are the values of Where, at most MaxArgs. Optional.
 	Args []any
-	// Order are the columns by which the first are taken. Default: the key. Optional.
+	// Order are the columns that decide which rows are first. Default: the key. Optional.
 	Order []string
-	// Columns are what is read. Default: the key. Optional.
+	// Columns are the columns to read. Default: the key. Optional.
 	Columns []string
-	// Scan is called with each row, in their order. An error of it ends the call and is
-	// its result; the transaction can go on only to be rolled back. It must not use the
-	// transaction. Required: a worker has to know what it got.
+	// Scan is called with each row, in their order. If it returns an error, the call ends and
+	// returns that error, and the transaction can only be rolled back. Scan must not use the
+	// transaction. Required: a worker has to know which rows it got.
 	Scan func(Row) error
 }
 
-// Claim locks, exclusively, the first rows that match and that nobody else has, and returns
-// how many. It never waits for a row; 0 with no error says that there is nothing to do.
+// Claim locks, exclusively, the first rows that match and that no other transaction has locked, and
+// returns how many. It never waits for a row; 0 with a nil error means that there is nothing to do.
 //
-// No row is given to two workers: it stays locked until the transaction ends. So do the
-// work, write that it is done (in the same transaction, so that the row matches no more),
-// and commit. When the worker dies, its connection does, and the database rolls back and
-// gives the rows to the next one that asks. A worker that is cut off without a word keeps
-// its rows until the database notices (tcp_keepalives_idle, and
-// idle_in_transaction_session_timeout of PostgreSQL, bound that).
+// No row is given to two workers: it stays locked until the transaction ends. So do the work,
+// record that it is done (in the same transaction, so that the row no longer matches), and commit.
+// When the worker dies, its connection closes, and the database rolls back and offers the rows to
+// the next Claim. If a worker is cut off without its connection being closed, its rows stay locked
+// until the database notices (tcp_keepalives_idle, and idle_in_transaction_session_timeout of
+// PostgreSQL, bound that).
 //
-// What the worker does outside of the database it may do twice: when it dies between that
-// and its commit.
+// Work outside the database may be done twice: if the worker dies between that work and its commit.
 //
-// Errors: *LockError (ErrDeadlock, ErrConflict); *fence.InvalidError, with nothing sent; of
-// Scan; of the database.
+// Errors: *LockError (ErrDeadlock, ErrConflict); *fence.InvalidError, with nothing sent; those of
+// Scan; those of the database.
 func (l *Locker) Claim(ctx context.Context, tx Tx, b Batch) (int, error) {
 	query, err := l.claimQuery(b)
 	if err != nil {

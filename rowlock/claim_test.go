@@ -18,7 +18,7 @@ import (
 
 const jobs = 60
 
-// queue makes a table of jobs, and one that counts how often each was done.
+// queue creates a table of jobs, and one that counts how often each was done.
 func (e engine) queue() {
 	e.exec("CREATE TABLE jobs (id INT PRIMARY KEY, state VARCHAR(10) NOT NULL, rank_ INT NOT NULL)")
 	e.exec("CREATE TABLE done (id INT NOT NULL, worker INT NOT NULL)")
@@ -69,8 +69,8 @@ func (e engine) round(ctx context.Context, worker int, between func([]int)) (int
 	return n, errors.Join(err, tx.commit(ctx))
 }
 
-// testClaimOrder: the first by the order, no more than the limit, and two at once have
-// different ones.
+// testClaimOrder: a claim returns the first rows by the order, no more than the limit, and two
+// concurrent claims have different rows.
 func testClaimOrder(e engine) {
 	t := e.t
 	e.queue()
@@ -99,7 +99,7 @@ func (e engine) allDone(n int) {
 	}
 }
 
-// testClaimAll: many workers, every job once.
+// testClaimAll: many workers do every job once.
 func testClaimAll(e engine) {
 	e.queue()
 	var wg sync.WaitGroup
@@ -125,8 +125,8 @@ func (e engine) drain(worker int) {
 	}
 }
 
-// testClaimDeadWorker: a worker that is a process of its own is killed with jobs in its
-// hands. They are done by others, once.
+// testClaimDeadWorker: a worker in a process of its own is killed while it has jobs. Other workers
+// do them, once.
 func testClaimDeadWorker(e engine) {
 	t := e.t
 	e.queue()
@@ -159,9 +159,9 @@ func testClaimDeadWorker(e engine) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait() // killed: that is how it ended
+	_ = cmd.Wait() // it was killed
 	e.drain(3)
-	// The database may take a moment to see that the worker is gone.
+	// The database may need a moment to see that the worker has died.
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(time.Minute); e.text("SELECT COUNT(*) FROM jobs WHERE state = 'ready'") != "0" && time.Now().Before(end); <-tick.C {
@@ -172,8 +172,8 @@ func testClaimDeadWorker(e engine) {
 
 func isWorker() bool { return os.Getenv("ROWLOCK_WORKER") != "" }
 
-// work is the worker's program: it claims, writes that it did the work, says so, and waits
-// for its death before it commits.
+// work is the worker's program: it claims, records that it did the work, reports that, and waits to
+// be killed before it commits.
 func work() {
 	err := func() error {
 		d, err := strconv.Atoi(os.Getenv("ROWLOCK_WORKER"))

@@ -1,6 +1,5 @@
-// Package rowlock locks rows of PostgreSQL, MySQL and MariaDB within the caller's own
-// transaction: where what is to be kept from others is a row, the database that has it
-// keeps the best lock.
+// Package rowlock locks rows of PostgreSQL, MySQL and MariaDB within the caller's own transaction.
+// If the thing to protect is a row, the best lock is the one of the database that stores it.
 //
 //	tables, err := rowlock.New(rowlock.Postgres, rowlock.Config{Table: "mesa", Key: "id"})
 //	...
@@ -12,26 +11,24 @@
 //		Keys: []any{1}, Columns: []string{"reserved"}, Timeout: 2 * time.Second,
 //		Scan: func(row rowlock.Row) error { return row.Scan(&reserved) },
 //	})
-//	if errors.Is(err, rowlock.ErrBusy) { ... } // somebody is at it; the transaction can go on
-//	// until tx ends nobody else reads this row to write it
+//	if errors.Is(err, rowlock.ErrBusy) { ... } // another transaction has the row; this one can continue
+//	// until tx ends no other transaction reads this row to write it
 //
-// Two who read a row, decide, and write it lose one of the two writes: the lost update.
-// A lock that is taken with the read, and kept until the commit, is what prevents it. Read
-// what you decide by with Columns, not by a SELECT before.
+// If two transactions read a row, decide, and write it, one of the two writes is lost: the lost
+// update. A lock that is acquired with the read and kept until the commit prevents it. Read the
+// columns that you decide by with Columns, not with an earlier SELECT.
 //
-// A row lock needs no lease and no fencing token: it ends with the transaction, and a
-// transaction that was ended writes nothing. It does not go further than the database. For
-// what is outside of it take a lock of package holdfast.
+// A row lock needs no lease and no fencing token: it ends with the transaction, and a transaction
+// that has ended writes nothing. It protects only the database. For anything outside the database
+// use a lock of package holdfast.
 //
-// [Locker.Claim] gives a worker the next rows that no other worker has: a queue in a
-// table.
+// [Locker.Claim] gives a worker the next rows that no other worker has: a job queue in a table.
 //
-// Names of tables and columns are quoted, values are parameters: nothing that comes from
-// outside becomes SQL, but for [Batch].Where, which is the program's own text.
+// Names of tables and columns are quoted, and values are parameters. No input from outside becomes
+// SQL, except [Batch].Where, which is the program's own text.
 //
-// The package imports no driver. MySQL's statements differ from MariaDB's in the words
-// for a shared lock and in the time-out: MySQL has one for each session only, which is set
-// before and set back after; when the transaction is ended from elsewhere in between, as by
-// the end of the context that it was begun with, the connection goes back to the pool with
-// it.
+// The package imports no driver. MySQL's statements differ from MariaDB's in the words for a shared
+// lock and in the time-out. MySQL has only one time-out for each session, which is set before and
+// restored after. If the transaction is ended from elsewhere in between, for example by the end of
+// the context that it was begun with, the connection returns to the pool with that time-out.
 package rowlock

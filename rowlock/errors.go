@@ -8,33 +8,33 @@ import (
 
 // The kinds of error. Test with errors.Is; LockError carries the details.
 var (
-	// ErrBusy: another transaction has a row. NoWait found that, or the time-out ran out.
+	// ErrBusy: another transaction has locked a row. NoWait found that, or the time-out elapsed.
 	ErrBusy = errors.New("row is locked")
 	// ErrDeadlock: two transactions waited for each other, and the database ended this
 	// one. Roll it back and run it again from its start.
 	ErrDeadlock = errors.New("deadlock")
-	// ErrConflict: the row was changed after this transaction had begun to read, and its
-	// isolation (repeatable read or above) does not let it see that. Roll it back and run
-	// it again from its start.
+	// ErrConflict: the row was changed after this transaction had begun to read, and its isolation
+	// (repeatable read or above) does not let it see the change. Roll it back and run it again from
+	// its start.
 	ErrConflict = errors.New("row has changed since the transaction began")
-	// ErrMissing: a row is not there, so nothing was locked for it.
+	// ErrMissing: a row does not exist, so nothing was locked for it.
 	ErrMissing = errors.New("row is not there")
 )
 
-// LockError is what the database said about a lock. It is its Kind and its Err.
+// LockError reports a lock that the database refused. It is its Kind and its Err.
 type LockError struct {
 	// Kind is ErrBusy, ErrDeadlock or ErrConflict.
 	Kind error
-	// Table is which; empty where Explain made the error.
+	// Table is the table; empty if Explain made the error.
 	Table string
-	// Over says that the transaction cannot go on: the caller has to roll it back, and
-	// may run it again from its start. Otherwise it is as it was before the call.
+	// Over reports that the transaction cannot continue: the caller has to roll it back, and may
+	// run it again from its start. Otherwise the transaction is as it was before the call.
 	Over bool
-	// Err is what the driver gave.
+	// Err is the driver's error.
 	Err error
 }
 
-// Error says what happened, in which table, and whether the transaction can go on.
+// Error states what happened, in which table, and whether the transaction can continue.
 func (e *LockError) Error() string {
 	where, over := "", ""
 	if e.Table != "" {
@@ -46,28 +46,28 @@ func (e *LockError) Error() string {
 	return fmt.Sprintf("%v%s: %v%s", e.Kind, where, e.Err, over)
 }
 
-// Unwrap makes it its kind and its cause.
+// Unwrap returns the kind and the cause.
 func (e *LockError) Unwrap() []error { return []error{e.Kind, e.Err} }
 
-// MissingError says that fewer rows are there than keys were given. It is ErrMissing. What
-// was found is locked.
+// MissingError reports that fewer rows exist than keys were given. It is ErrMissing. The rows that
+// were found are locked.
 type MissingError struct {
 	Table  string
 	Asked  int
 	Locked int
 }
 
-// Error says how many of how many.
+// Error states how many of the rows were found and locked.
 func (e *MissingError) Error() string {
 	return fmt.Sprintf("%v: %d of %d rows of table %q were found and locked", ErrMissing, e.Locked, e.Asked, e.Table)
 }
 
-// Unwrap makes it ErrMissing.
+// Unwrap returns ErrMissing.
 func (*MissingError) Unwrap() error { return ErrMissing }
 
-// Explain maps an error of the caller's own statement or commit, where a deadlock, a
-// time-out or a conflict may show as well, to a LockError that wraps it. Any other error,
-// and nil, it gives back as it is.
+// Explain maps an error of the caller's own statement or commit, which may also report a deadlock,
+// a time-out or a conflict, to a LockError that wraps it. It returns any other error, and nil,
+// unchanged.
 func Explain(err error) error {
 	if _, done := errors.AsType[*LockError](err); done {
 		return err
@@ -78,14 +78,15 @@ func Explain(err error) error {
 	return err
 }
 
-// Again reports whether the transaction that failed with err is worth running again from
-// its start: it met a deadlock or a conflict.
+// Again reports whether a transaction that failed with err is worth running again from its start,
+// because it met a deadlock or a conflict.
 func Again(err error) bool {
 	kind := kindOf(err)
 	return kind != nil && !errors.Is(kind, ErrBusy)
 }
 
-// kindOf is the one place that knows what databases say; nil for everything else.
+// kindOf maps the errors of databases to the kinds of this package, and all other errors to nil. It
+// is the only place that knows them.
 func kindOf(err error) error {
 	for _, kind := range []error{ErrBusy, ErrDeadlock, ErrConflict} {
 		if errors.Is(err, kind) {
@@ -115,9 +116,9 @@ func kindOf(err error) error {
 	return nil
 }
 
-// mysqlNumber is the number of a *mysql.MySQLError in the chain, and 0 where there is
-// none. It is found by its name and field, since it has no method, so that this package need not
-// import the driver.
+// mysqlNumber returns the number of a *mysql.MySQLError in the chain, or 0 if there is none. The
+// error type has no method for it, so it is found by its name and its field. This way the package
+// need not import the driver.
 func mysqlNumber(err error) uint64 {
 	for err != nil {
 		if v := reflect.Indirect(reflect.ValueOf(err)); v.Kind() == reflect.Struct && v.Type().Name() == "MySQLError" {

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-io/holdfast/rowlock"
 )
 
-// recorder is a database that knows nothing and keeps what it is asked.
+// recorder is a database without data that records the statements it gets.
 type recorder struct{ queries []string }
 
 func (r *recorder) Connect(context.Context) (driver.Conn, error) { return &recorderConn{r}, nil }
@@ -34,7 +34,7 @@ func (c *recorderConn) QueryContext(_ context.Context, q string, _ []driver.Name
 	return &noRows{left: strings.Count(q, "@@")}, nil
 }
 
-// noRows is no row, or a setting.
+// noRows is a result without rows, or with a setting.
 type noRows struct{ left int }
 
 func (*noRows) Columns() []string { return []string{"a"} }
@@ -48,7 +48,7 @@ func (n *noRows) Next(dest []driver.Value) error {
 	return nil
 }
 
-// recorded is what a locker sends.
+// recorded returns the statements that a locker sends.
 func recorded(t *testing.T, d rowlock.Dialect, cfg rowlock.Config, f func(*rowlock.Locker, rowlock.Tx) error) (string, error) {
 	t.Helper()
 	r := &recorder{}
@@ -67,7 +67,8 @@ func recorded(t *testing.T, d rowlock.Dialect, cfg rowlock.Config, f func(*rowlo
 	return strings.Join(r.queries, "; "), err
 }
 
-// TestStatements: the words of MySQL, for which there is no server here, and of the others.
+// TestStatements checks the statements of MySQL, for which there is no server here, and of the
+// others.
 func TestStatements(t *testing.T) {
 	t.Parallel()
 	cfg := rowlock.Config{Schema: "bar", Table: "mesa", Key: "id"}
@@ -104,7 +105,7 @@ func TestStatements(t *testing.T) {
 	}
 }
 
-// testNames: any character in a name, on the real thing.
+// testNames: any character is allowed in a name, on the real databases.
 func testNames(e engine) {
 	t := e.t
 	mark := "`"
@@ -144,8 +145,8 @@ func testScanError(e engine) {
 	}
 }
 
-// TestRollbackOnTimeout: a server that rolls back everything when a row is busy. To go on
-// would write outside of any transaction, so that is told.
+// TestRollbackOnTimeout: a server that rolls back everything when a row is busy. Continuing would
+// write outside of any transaction, so the error says that the transaction has ended.
 func TestRollbackOnTimeout(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t, "innodb-rollback-on-timeout=ON")

@@ -12,53 +12,51 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// Busy is what to do when another transaction has a row.
+// Busy selects what to do when another transaction has locked a row.
 type Busy uint8
 
-// What to do when another transaction has a row.
+// The values of Busy.
 const (
-	Wait       Busy = iota // until it is free, or the time-out is over
-	NoWait                 // give ErrBusy at once
+	Wait       Busy = iota // until it is free, or the time-out has elapsed
+	NoWait                 // return ErrBusy immediately
 	SkipLocked             // leave it out
 )
 
 // MaxTimeout is the longest time-out.
 const MaxTimeout = 24 * time.Hour
 
-// Request says which rows, and how to lock them.
+// Request selects rows and how to lock them.
 type Request struct {
 	// Keys name the rows, each once, 1 to MaxKeys. Their order does not matter: rows are
 	// locked in the order of the keys as the database compares them, so that two calls
 	// with the same keys do not wait for each other. Required.
 	Keys []any
-	// Shared lets others lock the rows shared too, and keeps out those who write.
-	// Default: exclusive. Optional.
+	// Shared allows other transactions to lock the rows shared too, and keeps out writers. Default:
+	// exclusive. Optional.
 	Shared bool
-	// Busy is what to do when another transaction has a row. Default: Wait. Optional.
+	// Busy selects what to do when another transaction has locked a row. Default: Wait. Optional.
 	Busy Busy
-	// Timeout is how long to wait for any one row: 1 ms to MaxTimeout, with Wait only.
-	// MySQL and MariaDB count in whole seconds; a part of one counts as one. Default: as
-	// long as the connection is set to. Optional.
+	// Timeout is how long to wait for any one row: 1 ms to MaxTimeout, with Wait only. MySQL and
+	// MariaDB count in whole seconds, rounded up. Default: the setting of the connection. Optional.
 	Timeout time.Duration
-	// Columns are read from the rows as they are once they are locked, which a SELECT
-	// before the lock, and in MySQL at repeatable read also one after it, is not. Default:
-	// the key. Optional.
+	// Columns are read from the rows as they are once they are locked. A SELECT before the lock
+	// does not read them so, nor, in MySQL at repeatable read, does one after it. Default: the key.
+	// Optional.
 	Columns []string
-	// Scan is called with each row, in the order of the keys. An error of it ends the call
-	// and is its result; the transaction can go on only to be rolled back. It must not
-	// use the transaction. Optional.
+	// Scan is called with each row, in the order of the keys. If it returns an error, the call ends
+	// and returns that error, and the transaction can only be rolled back. Scan must not use the
+	// transaction. Optional.
 	Scan func(Row) error
 }
 
-// Lock locks rows until the caller's transaction ends, and returns how many. Each is then
-// as it was when it was locked, and nobody else changes it.
+// Lock locks rows until the caller's transaction ends, and returns how many. Each row then is as it
+// was when it was locked, and no other transaction changes it.
 //
-// With NoWait or a Timeout the transaction is as it was before after ErrBusy, except that
-// MySQL and MariaDB keep the locks of the rows before the busy one. Otherwise see
-// LockError.Over.
+// After ErrBusy from NoWait or a Timeout the transaction is as it was before, except that MySQL and
+// MariaDB keep the locks of the rows before the busy one. Otherwise see LockError.Over.
 //
 // Errors: *LockError (ErrBusy, ErrDeadlock, ErrConflict); *MissingError, unless rows may be
-// skipped; *fence.InvalidError, with nothing sent; of Scan; of the database.
+// skipped; *fence.InvalidError, with nothing sent; those of Scan; those of the database.
 func (l *Locker) Lock(ctx context.Context, tx Tx, r Request) (int, error) {
 	query, err := l.lockQuery(r)
 	if err != nil {
@@ -117,7 +115,7 @@ func (r Request) validate() error {
 	seen := make(map[any]bool, len(r.Keys))
 	for i, k := range r.Keys {
 		if !reflect.ValueOf(k).Comparable() {
-			continue // the database says what it thinks of it
+			continue // the database judges it
 		}
 		if seen[k] {
 			return &fence.InvalidError{Field: "keys[" + strconv.Itoa(i) + "]", Value: fmt.Sprintf("%.64q", fmt.Sprint(k)), Bound: "another than those before it"}
@@ -127,7 +125,7 @@ func (r Request) validate() error {
 	return nil
 }
 
-// read runs a SELECT that locks, and counts its rows.
+// read runs a locking SELECT and counts its rows.
 func (*Locker) read(ctx context.Context, tx Tx, query string, args []any, scan func(Row) error, n *int) error {
 	return tx.query(ctx, query, args, func(row Row) error {
 		*n++
@@ -138,7 +136,7 @@ func (*Locker) read(ctx context.Context, tx Tx, query string, args []any, scan f
 	})
 }
 
-// fail says which table, and what became of the transaction.
+// fail adds the table and the state of the transaction to an error.
 func (l *Locker) fail(err error, over bool) error {
 	if err == nil {
 		return nil
@@ -155,10 +153,10 @@ const (
 	back      = "ROLLBACK TO SAVEPOINT holdfast_rowlock"
 )
 
-// guarded runs f behind a savepoint, so that the caller's transaction can go on when a row
-// is busy: PostgreSQL would fail it otherwise. MySQL keeps a transaction over a time-out
-// unless it is set to innodb_rollback_on_timeout, which shows by the savepoint's being
-// gone; going on then would write outside of any transaction.
+// guarded runs f behind a savepoint, so that the caller's transaction can continue when a row is
+// busy: PostgreSQL would otherwise fail it. MySQL keeps a transaction after a time-out unless
+// innodb_rollback_on_timeout is set. In that case the savepoint is gone, and continuing would write
+// outside of any transaction.
 func (l *Locker) guarded(ctx context.Context, tx Tx, f func() error) error {
 	if err := tx.exec(ctx, savepoint); err != nil {
 		return l.fail(err, true)
@@ -180,7 +178,7 @@ func (l *Locker) guarded(ctx context.Context, tx Tx, f func() error) error {
 	return l.fail(err, false)
 }
 
-// timed runs f with the time-out set, and sets it back to what it was.
+// timed runs f with the time-out set, and restores the previous value.
 func (l *Locker) timed(ctx context.Context, tx Tx, d time.Duration, f func() error) error {
 	var get, set string
 	var was, to any
@@ -202,11 +200,11 @@ func (l *Locker) timed(ctx context.Context, tx Tx, d time.Duration, f func() err
 	}
 	err := f()
 	if err != nil && l.dialect == Postgres {
-		return err // going back to the savepoint, or the end of the transaction, sets it back
+		return err // the rollback to the savepoint, or the end of the transaction, restores it
 	}
-	// Also when the caller has gone: the session outlives the transaction.
+	// Also when the caller's context has ended: the session outlives the transaction.
 	return errors.Join(err, tx.exec(context.WithoutCancel(ctx), set, was))
 }
 
-// seconds are whole ones, rounded up.
+// seconds returns d in whole seconds, rounded up.
 func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }

@@ -9,52 +9,53 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// Dialect is what the database understands.
+// Dialect is the SQL dialect of the database.
 type Dialect uint8
 
-// The dialects. MySQL and MariaDB differ in how a shared lock and a time-out are written.
+// The dialects. MySQL and MariaDB differ in the syntax of a shared lock and of a time-out.
 const (
 	Postgres Dialect = iota + 1 // 9.5 or newer
 	MySQL                       // 8.0 or newer
 	MariaDB                     // 10.6 or newer
 )
 
-// maxIdentifier is the longest name of a table or a column, in bytes: PostgreSQL cuts what
-// is longer, and would find another table.
+// maxIdentifier is the longest name of a table or a column, in bytes: PostgreSQL truncates longer
+// names, and would find another table.
 const maxIdentifier = 63
 
-// MaxKeys is how many rows one call locks at most, and MaxArgs how many values a Where may
-// have.
+// MaxKeys is the maximum number of rows that one call locks, and MaxArgs the maximum number of
+// values of a Where.
 const (
 	MaxKeys = 1000
 	MaxArgs = 1000
 )
 
-// Config says which rows.
+// Config names a table and its key.
 type Config struct {
-	// Schema is where the table is, or the database in the words of MySQL. Default: where
-	// the connection looks. Optional.
+	// Schema is the schema of the table; in MySQL, the database. Default: the connection's search
+	// order. Optional.
 	Schema string
-	// Table is its name, as the catalogue has it: PostgreSQL makes lower case of what was
-	// written without quotes. It is quoted, so any character will do. Required.
+	// Table is the name of the table as the catalogue has it: PostgreSQL converts a name that was
+	// written without quotes to lower case. The name is quoted, so any character is allowed.
+	// Required.
 	Table string
-	// Key is the column that names a row. It has to have a unique index: without one,
-	// MySQL and MariaDB lock every row of the table. Required.
+	// Key is the column that identifies a row. It must have a unique index: without one, MySQL and
+	// MariaDB lock every row of the table. Required.
 	Key string
 }
 
-// Locker locks rows of one table. Its methods may be called at once, each with a
+// Locker locks rows of one table. Its methods are safe for concurrent use, each call with a
 // transaction of its own.
 type Locker struct {
 	dialect Dialect
-	name    string // as it was given, for errors
+	name    string // as given, for errors
 	table   string // quoted
 	key     string // quoted
 }
 
-// New makes a locker. It sends nothing.
+// New returns a locker. It sends nothing.
 //
-// Errors: *fence.InvalidError for a dialect or a name that there cannot be.
+// Errors: *fence.InvalidError for an invalid dialect or name.
 func New(d Dialect, cfg Config) (*Locker, error) {
 	if d < Postgres || d > MariaDB {
 		return nil, &fence.InvalidError{Field: "dialect", Value: strconv.Itoa(int(d)), Bound: "Postgres, MySQL or MariaDB"}
@@ -76,7 +77,7 @@ func New(d Dialect, cfg Config) (*Locker, error) {
 	return l, err
 }
 
-// quote makes an identifier of a name, whatever is in it.
+// quote converts any name to a quoted identifier.
 func (l *Locker) quote(field, name string) (string, error) {
 	if name == "" || len(name) > maxIdentifier || !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
 		return "", &fence.InvalidError{
@@ -91,7 +92,7 @@ func (l *Locker) quote(field, name string) (string, error) {
 	return mark + strings.ReplaceAll(name, mark, mark+mark) + mark, nil
 }
 
-// columns are the names quoted, with commas; the key where there are none.
+// columns returns the quoted names, separated by commas, or the key if there are none.
 func (l *Locker) columns(field string, names []string) (string, error) {
 	if len(names) == 0 {
 		return l.key, nil
@@ -107,7 +108,7 @@ func (l *Locker) columns(field string, names []string) (string, error) {
 	return strings.Join(quoted, ", "), nil
 }
 
-// param is how the n-th parameter is written, from 1.
+// param returns the placeholder of the n-th parameter, counted from 1.
 func (l *Locker) param(n int) string {
 	if l.dialect == Postgres {
 		return "$" + strconv.Itoa(n)
@@ -115,7 +116,7 @@ func (l *Locker) param(n int) string {
 	return "?"
 }
 
-// clause is how the lock is asked for at the end of a SELECT.
+// clause returns the locking clause at the end of a SELECT.
 func (l *Locker) clause(shared bool, busy Busy) string {
 	c := " FOR UPDATE"
 	switch {

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// engine is a database, and a way to it, on which the same tests run.
+// engine is a database, and a driver for it, on which the same tests run.
 type engine struct {
 	t       *testing.T
 	dialect rowlock.Dialect
@@ -45,9 +45,8 @@ type transaction struct {
 	rollback func(context.Context) error
 }
 
-// TestEngines runs every case on every engine, each in a database of its own with a table
-// of four rows of which none is reserved. The MySQL dialect runs on MariaDB, for the words
-// that both have.
+// TestEngines runs every case on every engine, each in a database of its own with a table of four
+// rows, none of them reserved. The MySQL dialect runs on MariaDB, for the syntax that both have.
 func TestEngines(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T) func(*testing.T) engine{
@@ -108,7 +107,7 @@ func startMariaDB(d rowlock.Dialect) func(*testing.T) func(*testing.T) engine {
 	}
 }
 
-// names gives another name of a database each time.
+// names returns a new name of a database each time.
 func names() func() string {
 	var n atomic.Int64
 	return func() string { return "test" + strconv.FormatInt(n.Add(1), 10) }
@@ -207,7 +206,7 @@ func (e engine) exec(query string) {
 	}
 }
 
-// text is what a query of one value gives in a transaction of its own.
+// text returns the result of a query of one value in a transaction of its own.
 func (e engine) text(query string) string {
 	t := e.t
 	t.Helper()
@@ -240,7 +239,7 @@ func (e engine) lock(tx transaction, r rowlock.Request) int {
 	return n
 }
 
-// soon gives what comes within a minute.
+// soon returns what arrives within a minute.
 func soon[T any](t *testing.T, c <-chan T) T {
 	t.Helper()
 	select {
@@ -252,8 +251,8 @@ func soon[T any](t *testing.T, c <-chan T) T {
 	}
 }
 
-// testWaits: who asks for a row that another has, waits until that one commits, and then
-// reads what it wrote.
+// testWaits: a transaction that locks a row of another waits until that one commits, and then reads
+// what it wrote.
 func testWaits(e engine) {
 	t := e.t
 	first, second := e.tx(), e.tx()
@@ -282,7 +281,7 @@ func testWaits(e engine) {
 	}
 }
 
-// testBusy: every way not to wait for ever, and the transaction can go on.
+// testBusy: every way to bound the wait, and the transaction can continue.
 func testBusy(e engine) {
 	t := e.t
 	holder, tx := e.tx(), e.tx()
@@ -320,11 +319,11 @@ func testBusy(e engine) {
 	}
 }
 
-// testShared: shared goes with shared and not with exclusive.
+// testShared: shared locks are compatible with shared ones and not with exclusive ones.
 func testShared(e engine) {
 	t := e.t
 	if e.dialect == rowlock.MySQL {
-		return // FOR SHARE is not MariaDB's; TestStatements has its words
+		return // MariaDB has no FOR SHARE; TestStatements checks its syntax
 	}
 	one, other := e.tx(), e.tx()
 	e.lock(one, rowlock.Request{Keys: []any{1}, Shared: true})
@@ -348,7 +347,7 @@ func testShared(e engine) {
 	}
 }
 
-// testTheTimeoutIsSetBack after success and after failure.
+// testTheTimeoutIsSetBack: the time-out is restored after success and after failure.
 func testTheTimeoutIsSetBack(e engine) {
 	t := e.t
 	look, set := "SELECT @@SESSION.innodb_lock_wait_timeout", "SET SESSION innodb_lock_wait_timeout = 33"
@@ -375,7 +374,7 @@ func testTheTimeoutIsSetBack(e engine) {
 	}
 }
 
-// testMissing: a row that is not there locks nothing, and that is told.
+// testMissing: a key without a row locks nothing, and the error says so.
 func testMissing(e engine) {
 	t := e.t
 	n, err := e.tables().Lock(t.Context(), e.tx().Tx, rowlock.Request{Keys: []any{1, 99, 2}})
@@ -385,7 +384,7 @@ func testMissing(e engine) {
 	}
 }
 
-// testDeadlock: of two that wait for each other one is told, and can do it again.
+// testDeadlock: of two transactions that wait for each other one gets the error, and can run again.
 func testDeadlock(e engine) {
 	t := e.t
 	one, other := e.tx(), e.tx()
@@ -409,8 +408,8 @@ func testDeadlock(e engine) {
 	}
 }
 
-// testOneOrder: many that lock the same rows, each naming them in another order, never
-// wait for each other in a ring.
+// testOneOrder: many transactions that lock the same rows, each with another order of keys, never
+// wait for each other in a cycle.
 func testOneOrder(e engine) {
 	t := e.t
 	orders := [][]any{{1, 2, 3, 4}, {4, 3, 2, 1}, {2, 4, 1, 3}, {3, 1, 4, 2}}
@@ -441,8 +440,8 @@ func testOneOrder(e engine) {
 	}
 }
 
-// testConflict: a row that has changed since a transaction at repeatable read began. MySQL
-// reads it as it is now; PostgreSQL says so.
+// testConflict: a row has changed since a transaction at repeatable read began. MySQL reads its
+// current state; PostgreSQL returns an error.
 func testConflict(e engine) {
 	t := e.t
 	tx := e.isolated(sql.LevelRepeatableRead)

@@ -11,11 +11,11 @@ import (
 	"github.com/holdfast-io/holdfast/rowlock"
 )
 
-// errTaken is what a guest is told whose table is reserved already.
+// errTaken is returned to a guest whose table is already reserved.
 var errTaken = errors.New("the table is reserved")
 
-// guest reserves table 1 as the document on tables in a bar has it: read whether it is
-// free, decide, write. read is how it reads, and decided is called between.
+// guest reserves table 1 as the document on tables in a bar describes it: read whether it is free,
+// decide, write. read is how the guest reads, and decided is called between.
 func (e engine) guest(ctx context.Context, n int, read func(transaction) (int, error), decided func()) error {
 	tx, err := e.begin(ctx, sql.LevelDefault)
 	if err != nil {
@@ -36,7 +36,7 @@ func (e engine) guest(ctx context.Context, n int, read func(transaction) (int, e
 	return tx.commit(ctx)
 }
 
-// reserve lets two guests ask at once and returns how many were told that they have it.
+// reserve runs two guests concurrently and returns how many were told that they have the table.
 func (e engine) reserve(read func(transaction) (int, error), decided func()) int {
 	t := e.t
 	t.Helper()
@@ -59,7 +59,7 @@ func (e engine) reserve(read func(transaction) (int, error), decided func()) int
 	return have
 }
 
-// testLostUpdate: without a lock two guests have one table, as in the document.
+// testLostUpdate: without a lock two guests get one table, as in the document.
 func testLostUpdate(e engine) {
 	t := e.t
 	var both sync.WaitGroup // each decides only when the other has read too
@@ -76,7 +76,8 @@ func testLostUpdate(e engine) {
 	}
 }
 
-// testNoLostUpdate: with the row locked as it is read, one has it and the other is told.
+// testNoLostUpdate: with the row locked as it is read, one guest gets the table and the other is
+// told that it is taken.
 func testNoLostUpdate(e engine) {
 	t := e.t
 	for range 20 {
@@ -94,7 +95,7 @@ func testNoLostUpdate(e engine) {
 	}
 }
 
-// testExplain: the deadlock shows in the caller's own statements.
+// testExplain: the deadlock occurs in the caller's own statements.
 func testExplain(e engine) {
 	t := e.t
 	one, other := e.tx(), e.tx()

@@ -5,20 +5,19 @@ import (
 	"database/sql"
 )
 
-// Tx is the caller's transaction: of database/sql by SQL, of pgx by Pgx. What is locked
-// stays locked until the caller commits or rolls back.
+// Tx is the caller's transaction: of database/sql with SQL, of pgx with Pgx. Locked rows stay
+// locked until the caller commits or rolls back.
 type Tx struct {
 	query func(ctx context.Context, query string, args []any, each func(Row) error) error
 }
 
-// Row is one row that was locked. Scan reads its columns, in the order in which they were
-// asked for, as sql.Rows.Scan does.
+// Row is a locked row. Scan reads its columns, in the requested order, as sql.Rows.Scan does.
 type Row interface {
 	Scan(dest ...any) error
 }
 
-// SQL is a transaction of database/sql. Its driver tells errors of PostgreSQL by a method
-// SQLState, as pgx and lib/pq do, or those of MySQL by a field Number, as go-sql-driver
+// SQL returns the Tx of a database/sql transaction. Its driver must report errors of PostgreSQL by
+// a method SQLState, as pgx and lib/pq do, or those of MySQL by a field Number, as go-sql-driver
 // does.
 func SQL(tx *sql.Tx) Tx {
 	return Tx{query: func(ctx context.Context, query string, args []any, each func(Row) error) error {
@@ -36,9 +35,9 @@ func SQL(tx *sql.Tx) Tx {
 	}}
 }
 
-// PgxTx is a pgx.Tx, said so that this package need not import pgx. R is pgx.Rows. Commit
-// and Rollback are not called: they are there so that no pool and no connection is taken
-// for a transaction, on which a row lock would end with its own statement.
+// PgxTx is pgx.Tx, restated so that this package need not import pgx. R is pgx.Rows. Commit and
+// Rollback are not called. They are required so that no pool or connection is mistaken for a
+// transaction: on those a row lock would end with its own statement.
 type PgxTx[R PgxRows] interface {
 	Query(ctx context.Context, query string, args ...any) (R, error)
 	Commit(ctx context.Context) error
@@ -53,7 +52,7 @@ type PgxRows interface {
 	Close()
 }
 
-// Pgx is a transaction of pgx: rowlock.Pgx(tx).
+// Pgx returns the Tx of a pgx transaction: rowlock.Pgx(tx).
 func Pgx[R PgxRows](tx PgxTx[R]) Tx {
 	return Tx{query: func(ctx context.Context, query string, args []any, each func(Row) error) error {
 		rows, err := tx.Query(ctx, query, args...)
@@ -70,7 +69,7 @@ func Pgx[R PgxRows](tx PgxTx[R]) Tx {
 	}}
 }
 
-// exec runs a statement that gives nothing back.
+// exec runs a statement that returns no rows.
 func (tx Tx) exec(ctx context.Context, query string, args ...any) error {
 	return tx.query(ctx, query, args, func(Row) error { return nil })
 }

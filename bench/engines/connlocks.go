@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-io/holdfast/bench"
 )
 
-// Advisory is the engine at a URL of pglock.OpenAdvisory. It is PostgreSQL, with its own
-// locks in place of leases in tables.
+// Advisory returns the engine at a URL of pglock.OpenAdvisory: PostgreSQL, with its own locks in
+// place of leases in tables.
 func Advisory(ctx context.Context, raw string) (*bench.Engine, error) {
 	e, err := Postgres(ctx, plainPostgres(raw))
 	if err != nil {
@@ -25,9 +25,9 @@ func plainPostgres(raw string) string {
 	return "postgres" + strings.TrimPrefix(raw, "postgres+advisory")
 }
 
-// rawAdvisory is a session advisory lock that is waited for in the server, on a connection
-// that is taken from a pool until it is given back. It has no token, and each lock and each
-// waiter has a connection for itself: it is a limit, not a lock.
+// rawAdvisory is a session advisory lock that waits in the server, on a connection that is taken
+// from a pool until the release. It has no token, and each lock and each waiter occupies a
+// connection: it is a limit, not a lock.
 func rawAdvisory() bench.Contender {
 	return bench.Contender{Name: "raw", Kind: bench.KindRaw, Open: func(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
 		pool, err := PostgresPool(ctx, plainPostgres(cfg.URL))

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-io/holdfast/bench"
 )
 
-// Consul is the engine at a URL of consullock. Consul tells nobody how many requests it
-// got.
+// Consul returns the engine at a URL of consullock. Consul does not report how many requests it
+// received.
 func Consul(ctx context.Context, raw string) (*bench.Engine, error) {
 	cfg, err := ConsulConfig(raw)
 	if err != nil {
@@ -53,7 +53,7 @@ func askConsul(ctx context.Context, client *api.Client) (map[string]map[string]a
 	return self, nil
 }
 
-// ConsulConfig is how Consul's own client reaches what a URL names, without TLS.
+// ConsulConfig returns the configuration of Consul's own client for a URL, without TLS.
 func ConsulConfig(raw string) (*api.Config, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Scheme != "consul" {
@@ -68,9 +68,9 @@ func ConsulConfig(raw string) (*api.Config, error) {
 	return cfg, nil
 }
 
-// rawConsul is the least that can be said to Consul for a lock: a key that is put and
-// deleted. Nothing is compared, and nothing ends with its owner: it is a limit, not a lock.
-// It has a connection for each call under way, as consullock has.
+// rawConsul is the minimum of requests for a lock on Consul: a key that is put and deleted. Nothing
+// is compared, and nothing ends with its owner: it is a limit, not a lock. It has a connection for
+// each call in progress, as consullock has.
 func rawConsul() bench.Contender {
 	return bench.Contender{Name: "raw", Kind: bench.KindRaw, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		c, err := ConsulConfig(cfg.URL)

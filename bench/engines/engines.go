@@ -12,10 +12,9 @@ import (
 	"github.com/holdfast-io/holdfast/bench"
 )
 
-// Open reaches the engine that a URL names, as package open has it. The caller closes it.
+// Open connects to the engine that a URL of package open names. The caller closes it.
 //
-// Errors: *backend.InvalidError for a URL that makes no sense; *backend.UnavailableError
-// where nobody answers.
+// Errors: *backend.InvalidError for an invalid URL; *backend.UnavailableError if no server answers.
 func Open(ctx context.Context, url string) (*bench.Engine, error) {
 	scheme, _, _ := strings.Cut(url, ":")
 	switch scheme {
@@ -44,7 +43,7 @@ func Open(ctx context.Context, url string) (*bench.Engine, error) {
 	}
 }
 
-// other is our client alone, on a backend whose bare commands are not measured.
+// other has our client alone, on a backend whose bare commands are not measured.
 func other(ctx context.Context, scheme, url string) (*bench.Engine, error) {
 	locker, err := openOurs(ctx, bench.Config{URL: url})
 	if err != nil {
@@ -56,14 +55,13 @@ func other(ctx context.Context, scheme, url string) (*bench.Engine, error) {
 	return &bench.Engine{Name: scheme, URL: url, Contenders: []bench.Contender{Ours()}, Close: func() error { return nil }}, nil
 }
 
-// Local starts a server of each engine whose program is there, on free ports of the
-// loopback, with data that is removed at the end. Only are the engines that are wanted;
-// none are all. Self is the path of the command holdfast, which serves; empty: that engine
-// is not there. What was not there is in missing, with the reason. Closing an engine ends
-// its server.
+// Local starts a server of each engine whose program is installed, on free ports of the loopback
+// interface, with data that is removed at the end. only names the wanted engines; empty: all. self
+// is the path of the command holdfast, which the engine holdfast runs; if it is empty, that engine
+// is missing. missing has the engines that are not installed, with the reason. Closing an engine
+// ends its server.
 //
-// Errors: *backend.InvalidError for an engine that is not known; a server that is there
-// and does not start.
+// Errors: *backend.InvalidError for an unknown engine; an installed server that does not start.
 func Local(ctx context.Context, only []string, self string) (all []*bench.Engine, missing []string, _ error) { //nolint:nonamedreturns // two lists
 	known := []string{"memory"}
 	for _, l := range locals(self) {
@@ -95,7 +93,7 @@ func Local(ctx context.Context, only []string, self string) (all []*bench.Engine
 	return all, missing, nil
 }
 
-// started is a server that was started.
+// started is a running server.
 type started struct {
 	url    string
 	beside string // see bench.Engine.Beside

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// Every kind of scenario runs on memory, and nothing is held twice.
+// Every kind of scenario runs on memory, and no lock is held twice.
 func TestSmoke(t *testing.T) {
 	t.Parallel()
 	e := engines.Memory()
@@ -48,7 +48,7 @@ func TestStanding(t *testing.T) {
 	}
 }
 
-// good fails the test unless so many scenarios went well.
+// good fails the test unless the given number of scenarios succeeded.
 func good(t *testing.T, r *bench.Report, want int) {
 	t.Helper()
 	if len(r.Results) != want {
@@ -64,8 +64,8 @@ func good(t *testing.T, r *bench.Report, want int) {
 	}
 }
 
-// Our client and the bare commands run on Redis, and the server's own count of what the
-// bare commands send is what they are: two for each pair.
+// Our client and the bare commands run on Redis, and the server's own count of the requests of the
+// bare commands is correct: two for each pair.
 func TestRedis(t *testing.T) {
 	t.Parallel()
 	e, err := engines.Open(t.Context(), "redis://"+testserver.Redis(t, "--appendonly", "no").Addr()+"?quarantine=off")
@@ -98,7 +98,8 @@ func TestRedis(t *testing.T) {
 	}
 }
 
-// A server that is there but does not start is an error, and what was started is ended.
+// A server that is installed but does not start is an error, and the servers that were started are
+// ended.
 func TestLocal(t *testing.T) {
 	t.Parallel()
 	all, missing, err := engines.Local(t.Context(), []string{"redis"}, "")
@@ -116,7 +117,7 @@ func TestLocal(t *testing.T) {
 	}
 }
 
-// A program that is not there is told.
+// A program that is not installed is reported.
 func TestLocalMissing(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	all, missing, err := engines.Local(t.Context(), []string{"memory", "sqlite", "redis", "etcd"}, "")
@@ -150,8 +151,8 @@ func TestBadURL(t *testing.T) {
 	}
 }
 
-// The same on etcd, by its own metrics: the bare commands are two requests and two
-// proposals for each pair.
+// The same on etcd, by its own metrics: the bare commands are two requests and two proposals for
+// each pair.
 func TestEtcd(t *testing.T) {
 	t.Parallel()
 	e, err := engines.Open(t.Context(), "etcd://"+testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})[0].Addr())
@@ -194,7 +195,7 @@ func TestZooKeeper(t *testing.T) {
 	}
 }
 
-// The same on PostgreSQL, which does not tell either.
+// The same on PostgreSQL, which does not report a count either.
 func TestPostgres(t *testing.T) {
 	t.Parallel()
 	e, err := engines.Open(t.Context(), testserver.Postgres(t).URL()+"&max_conns=4")
@@ -211,8 +212,8 @@ func TestPostgres(t *testing.T) {
 	}
 }
 
-// Locks that belong to a connection: those of PostgreSQL beside the bare statements, and ours
-// alone on those of MariaDB.
+// Locks that belong to a connection: those of PostgreSQL beside the bare statements, and ours alone
+// on those of MariaDB.
 func TestConnectionLocks(t *testing.T) {
 	t.Parallel()
 	for url, results := range map[string]int{
@@ -251,7 +252,7 @@ func TestMySQL(t *testing.T) {
 	}
 }
 
-// The same on Kubernetes, which does not tell.
+// The same on Kubernetes, which does not report a count.
 func TestKubernetes(t *testing.T) {
 	t.Parallel()
 	server := testserver.Kubernetes(t)
@@ -269,7 +270,7 @@ func TestKubernetes(t *testing.T) {
 	}
 }
 
-// The same on Consul, which does not tell what it was sent.
+// The same on Consul, which does not report how many requests it received.
 func TestConsul(t *testing.T) {
 	t.Parallel()
 	e, err := engines.Open(t.Context(), "consul://"+testserver.StartConsul(t, 1)[0].Addr())

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-io/holdfast/bench"
 )
 
-// Etcd is the engine at a URL of etcdlock. Over TLS there is our client alone.
+// Etcd returns the engine at a URL of etcdlock. Over TLS it has our client alone.
 func Etcd(ctx context.Context, raw string) (*bench.Engine, error) {
 	cfg, err := EtcdConfig(raw)
 	if err != nil {
@@ -50,14 +50,14 @@ func Etcd(ctx context.Context, raw string) (*bench.Engine, error) {
 
 const connectTimeout = 10 * time.Second
 
-// EtcdConfig is how etcd's own client reaches what a URL names, without TLS.
+// EtcdConfig returns the configuration of etcd's own client for a URL, without TLS.
 func EtcdConfig(raw string) (clientv3.Config, error) {
 	cfg := clientv3.Config{Logger: zap.NewNop(), DialTimeout: connectTimeout}
 	rest, ok := strings.CutPrefix(raw, "etcd://")
 	if !ok {
 		return cfg, &backend.InvalidError{Field: "backend", Value: `"etcds://…"`, Bound: "etcd://, without TLS, for what is not ours"}
 	}
-	rest, _, _ = strings.Cut(rest, "?") // ours alone knows those
+	rest, _, _ = strings.Cut(rest, "?") // only our client knows the parameters
 	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
 		name, password, _ := strings.Cut(rest[:i], ":")
 		var errName, errPassword error
@@ -78,8 +78,8 @@ func EtcdConfig(raw string) (clientv3.Config, error) {
 	return cfg, nil
 }
 
-// rawEtcd is the least that can be said to etcd for a lock: put and delete. Nothing is
-// compared, and nothing ends with its owner: it is a limit, not a lock.
+// rawEtcd is the minimum of requests for a lock on etcd: put and delete. Nothing is compared, and
+// nothing ends with its owner: it is a limit, not a lock.
 func rawEtcd() bench.Contender {
 	return bench.Contender{Name: "raw", Kind: bench.KindRaw, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		c, err := EtcdConfig(cfg.URL)
@@ -115,8 +115,8 @@ func (l *rawEtcdLocker) Close(context.Context) error {
 	return nil
 }
 
-// meterEtcd counts the messages that the members got from clients, in streams too, and
-// the proposals that the first of them committed: what went through the log of all.
+// meterEtcd counts the messages that the members received from clients, also in streams, and the
+// proposals that the first member committed: those went through the log of all members.
 func meterEtcd(ctx context.Context, endpoints []string) (func() (bench.Load, error), error) {
 	before, err := etcdLoad(ctx, endpoints)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-io/holdfast/bench"
 )
 
-// Kubernetes is the engine at a URL of k8slock. The API server counts its requests, but not
-// as one who asks for that may see them.
+// Kubernetes returns the engine at a URL of k8slock. The API server counts its requests, but a
+// client with the permissions for Leases cannot read the counts.
 func Kubernetes(ctx context.Context, raw string) (*bench.Engine, error) {
 	l, err := openRawKubernetes(raw)
 	if err != nil {
@@ -34,9 +34,9 @@ func Kubernetes(ctx context.Context, raw string) (*bench.Engine, error) {
 	}, nil
 }
 
-// rawKubernetes is the least that can be said to an API server for a lock: a Lease that is
-// made and deleted, through the client that k8slock has. It has no token and no line,
-// nobody may wait for it, and nothing ends with its owner: it is a limit, not a lock.
+// rawKubernetes is the minimum of requests for a lock on an API server: a Lease that is created and
+// deleted, through the client that k8slock uses. It has no token and no queue, it cannot wait, and
+// nothing ends with its owner: it is a limit, not a lock.
 func rawKubernetes() bench.Contender {
 	return bench.Contender{Name: "raw", Kind: bench.KindRaw, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		return openRawKubernetes(cfg.URL)
@@ -56,13 +56,13 @@ type rawKubernetesLocker struct {
 	leases string
 }
 
-// version is that of the server: the cheapest of its answers that is not from a file.
+// version returns the server's version: the cheapest of its answers that is not read from a file.
 func (l *rawKubernetesLocker) version(ctx context.Context) (string, error) {
 	server, _, _ := strings.Cut(l.leases, "/apis/")
 	text, err := l.ask(ctx, http.MethodGet, server+"/version", "")
 	_, after, _ := strings.Cut(text, `"gitVersion": "v`)
 	version, _, _ := strings.Cut(after, `"`)
-	version, _, _ = strings.Cut(version, "+") // of the build
+	version, _, _ = strings.Cut(version, "+") // without the build metadata
 	return version, err
 }
 
@@ -87,8 +87,8 @@ func (l *rawKubernetesLocker) ask(ctx context.Context, method, url, body string)
 	return string(text), nil
 }
 
-// KubernetesName makes the name of an object of the name of a lock of the bench, which is
-// of letters, digits, dashes and slashes.
+// KubernetesName converts the name of a lock of the bench, which consists of letters, digits,
+// dashes and slashes, to the name of an object.
 func KubernetesName(lock string) string {
 	return strings.ToLower(strings.ReplaceAll(lock, "/", "-"))
 }

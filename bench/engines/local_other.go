@@ -10,7 +10,7 @@ import (
 // local is a server that can be started here.
 type local struct{ engine, program string }
 
-// locals are none: servers are started on Unix only.
+// locals returns none: servers are started on Unix only.
 func locals(string) []local { return nil }
 
 func (local) start(context.Context) (started, func() error, error) {

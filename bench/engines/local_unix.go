@@ -21,12 +21,12 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// stage is what the servers of package testserver belong to instead of a test: they are
-// started, watched and ended by the same code as in the tests.
+// stage owns the servers of package testserver in place of a test, so that the same code starts,
+// watches and ends them as in the tests.
 type stage struct {
-	testing.TB // for the method that only package testing has; none of its others is called
+	testing.TB // for the method that only package testing has; no other method of it is called
 
-	ctx context.Context //nolint:containedctx // it is what a test has
+	ctx context.Context //nolint:containedctx // a test has one too
 
 	mu       sync.Mutex
 	cleanups []func()
@@ -54,7 +54,7 @@ func (s *stage) Failed() bool {
 func (s *stage) Errorf(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.errs = append(s.errs, fmt.Errorf(format, args...)) //nolint:err113 // it is what a test would print
+	s.errs = append(s.errs, fmt.Errorf(format, args...)) //nolint:err113 // the text that a test would print
 }
 
 func (s *stage) Fatalf(format string, args ...any) {
@@ -62,7 +62,7 @@ func (s *stage) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// play runs f as a test would be, in a goroutine that a failure ends.
+// play runs f as a test would, in a goroutine that a failure ends.
 func (s *stage) play(f func()) error {
 	done := make(chan struct{})
 	go func() {
@@ -75,7 +75,7 @@ func (s *stage) play(f func()) error {
 	return errors.Join(s.errs...)
 }
 
-// close ends the servers, the last one first.
+// close ends the servers in reverse order.
 func (s *stage) close() error {
 	return s.play(func() {
 		s.mu.Lock()
@@ -88,7 +88,7 @@ func (s *stage) close() error {
 	})
 }
 
-// start starts a server and gives its URL, and what ends it.
+// start starts a server and returns its URL, and the function that ends it.
 func (l local) start(ctx context.Context) (started, func() error, error) {
 	s := newStage(ctx)
 	var at started
@@ -101,11 +101,11 @@ func (l local) start(ctx context.Context) (started, func() error, error) {
 // local is a server that can be started here.
 type local struct {
 	engine  string
-	program string // that it needs; empty: none
+	program string // the program that it needs; empty: none
 	launch  func(tb testing.TB) started
 }
 
-// locals are the servers that can be started here. Self is the command holdfast, or empty.
+// locals returns the servers that can be started here. self is the command holdfast, or empty.
 func locals(self string) []local {
 	all := []local{
 		{engine: "sqlite", launch: func(tb testing.TB) started {
@@ -163,7 +163,7 @@ func locals(self string) []local {
 	return all
 }
 
-// postgresProgram is what makes a cluster, which Debian keeps out of $PATH.
+// postgresProgram returns the program that creates a cluster, which Debian does not put in $PATH.
 func postgresProgram() string {
 	if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb"); len(found) > 0 {
 		return slices.Max(found)
@@ -171,15 +171,15 @@ func postgresProgram() string {
 	return "initdb"
 }
 
-// builder is the script of this repository that builds Consul and the API server of
-// Kubernetes, which is nowhere where the sources of this program are not.
+// builder returns the script of this repository that builds Consul and the API server of
+// Kubernetes, or nothing if the sources of this program are not there.
 func builder() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Join(filepath.Dir(file), "..", "..", "scripts", "tool")
 }
 
-// launchRedlock starts servers for redlock, of which some hang: they take connections, and
-// do not answer.
+// launchRedlock starts servers for redlock, some of which hang: they accept connections but do not
+// answer.
 func launchRedlock(tb testing.TB, hung int) started {
 	tb.Helper()
 	nodes := testserver.RedisNodes(tb, redlockNodes, "--appendonly", "no")
@@ -189,15 +189,15 @@ func launchRedlock(tb testing.TB, hung int) started {
 	return started{url: "redlock://" + testserver.RedisAddrs(nodes) + "?quarantine=off"}
 }
 
-// launchRedis starts a server that writes nothing to the disk: the protocol is measured,
-// not the disk. It is new, so nothing can have been granted before it started.
+// launchRedis starts a server that writes nothing to the disk: the protocol is measured, not the
+// disk. The server is new, so nothing can have been granted before it started.
 func launchRedis(tb testing.TB) started {
 	tb.Helper()
 	return started{url: "redis://" + testserver.Redis(tb, "--appendonly", "no").Addr() + "?quarantine=off"}
 }
 
-// launchEtcd starts the etcd of this module where its sources are, and otherwise the one
-// that is installed. It syncs what it writes, as etcd does.
+// launchEtcd starts the etcd of this module if its sources are there, and otherwise the installed
+// one. It syncs its writes, as etcd does by default.
 func launchEtcd(tb testing.TB) string {
 	tb.Helper()
 	list := exec.CommandContext(tb.Context(), "go", "list", "-m")

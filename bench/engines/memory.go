@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-io/holdfast/bench"
 )
 
-// Memory is our client without any server: what the client itself costs.
+// Memory has our client without a server: it measures the cost of the client itself.
 func Memory() *bench.Engine {
 	store := memlock.New()
 	contender := Ours()

@@ -14,11 +14,11 @@ import (
 	"github.com/holdfast-io/holdfast/bench"
 )
 
-// mysqlConns is how many connections mysqllock has, and so what the bare statements have.
+// mysqlConns is the number of connections of mysqllock, and so of the bare statements.
 const mysqlConns = 8
 
-// MySQL is the engine at a URL of mysqllock, which is MariaDB too. The server counts
-// statements and not round trips: one that carries several counts as so many requests.
+// MySQL returns the engine at a URL of mysqllock, for MariaDB too. The server counts statements,
+// not round trips: a request with several statements counts as several requests.
 func MySQL(ctx context.Context, raw string) (*bench.Engine, error) {
 	db, err := MySQLPool(raw, mysqlConns)
 	if err != nil {
@@ -42,9 +42,9 @@ func MySQL(ctx context.Context, raw string) (*bench.Engine, error) {
 	return e, nil
 }
 
-// MySQLPool is connections to what a URL of mysqllock names: so many at most. Statements
-// carry their arguments, as mysqllock's do: each is one round trip. Of the parameters only
-// tls is used.
+// MySQLPool opens a pool of at most conns connections to the server of a mysqllock URL. Statements
+// carry their arguments, as mysqllock's do, so each is one round trip. Of the parameters only tls
+// is used.
 func MySQLPool(raw string, conns int) (*sql.DB, error) {
 	bad := &backend.InvalidError{Field: "backend", Value: `"mysql://…"`, Bound: "mysql://user:password@host:port/database"}
 	u, err := url.Parse(raw)
@@ -63,13 +63,14 @@ func MySQLPool(raw string, conns int) (*sql.DB, error) {
 	cfg.User = u.User.Username()
 	cfg.Passwd, _ = u.User.Password()
 	cfg.InterpolateParams = true
-	// The driver then makes each connection from a copy, in which it notes that a server has no TLS.
+	// The driver then makes each connection from a copy, in which it records that a server has no
+	// TLS.
 	own := mysql.BeforeConnect(func(context.Context, *mysql.Config) error { return nil })
 	if err := cfg.Apply(own); err != nil {
 		return nil, bad
 	}
 	connector, err := mysql.NewConnector(cfg)
-	if err != nil { // its error may hold the password
+	if err != nil { // its error may contain the password
 		return nil, bad
 	}
 	db := sql.OpenDB(connector)
@@ -78,7 +79,7 @@ func MySQLPool(raw string, conns int) (*sql.DB, error) {
 	return db, nil
 }
 
-// meterMySQL counts with the server's own counter.
+// meterMySQL reads the server's own counter.
 func meterMySQL(ctx context.Context, db *sql.DB) (func() (bench.Load, error), error) {
 	before, err := questions(ctx, db)
 	if err != nil {
@@ -86,7 +87,7 @@ func meterMySQL(ctx context.Context, db *sql.DB) (func() (bench.Load, error), er
 	}
 	return func() (bench.Load, error) {
 		after, err := questions(ctx, db)
-		// The second question is in the count that it answers with.
+		// The second reading includes its own query.
 		n := after - before - 1
 		return bench.Load{Requests: n, Commands: n}, err
 	}, nil
@@ -101,10 +102,9 @@ func questions(ctx context.Context, db *sql.DB) (int64, error) {
 	return n, nil
 }
 
-// rawMySQL is the least that can be called a lock in a table: a row that is inserted and
-// deleted, through the driver and with as many connections as mysqllock has. It has no
-// token and no line, nobody may wait for it, and nothing ends with its owner: it is a limit,
-// not a lock.
+// rawMySQL is the minimum that can be called a lock in a table: a row that is inserted and deleted,
+// through the driver and with as many connections as mysqllock has. It has no token and no queue,
+// it cannot wait, and nothing ends with its owner: it is a limit, not a lock.
 func rawMySQL() bench.Contender {
 	return bench.Contender{Name: "raw", Kind: bench.KindRaw, Open: func(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
 		db, err := MySQLPool(cfg.URL, mysqlConns)

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast/open"
 )
 
-// Ours is our client on whatever backend the URL names.
+// Ours is our client on the backend that the URL names.
 func Ours() bench.Contender {
 	return bench.Contender{
 		Name: "holdfast", Kind: bench.KindOurs,

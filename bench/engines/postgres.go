@@ -13,11 +13,11 @@ import (
 	"github.com/holdfast-io/holdfast/bench"
 )
 
-// postgresConns is how many connections pglock has, and so what the others here have.
+// postgresConns is the number of connections of pglock, and so of the other contenders here.
 const postgresConns = 8
 
-// Postgres is the engine at a URL of pglock. PostgreSQL tells nobody how many requests it
-// got, unless an extension is loaded at its start.
+// Postgres returns the engine at a URL of pglock. PostgreSQL does not report how many requests it
+// received, unless an extension is loaded at its start.
 func Postgres(ctx context.Context, raw string) (*bench.Engine, error) {
 	pool, err := PostgresPool(ctx, raw)
 	if err != nil {
@@ -41,8 +41,8 @@ func Postgres(ctx context.Context, raw string) (*bench.Engine, error) {
 	return e, nil
 }
 
-// PostgresPool is connections to what a URL of pglock names, as many as that has. Its
-// parameters are left out.
+// PostgresPool opens a pool to the server of a pglock URL, with as many connections as pglock has.
+// The parameters of the URL are ignored.
 func PostgresPool(ctx context.Context, raw string) (*pgxpool.Pool, error) {
 	bad := &backend.InvalidError{Field: "backend", Value: `"postgres://…"`, Bound: "postgres://user:password@host:port/database"}
 	u, err := url.Parse(raw)
@@ -55,7 +55,7 @@ func PostgresPool(ctx context.Context, raw string) (*pgxpool.Pool, error) {
 	}
 	u.RawQuery = q.Encode()
 	cfg, err := pgxpool.ParseConfig(u.String())
-	if err != nil { // its error may hold the password
+	if err != nil { // its error may contain the password
 		return nil, bad
 	}
 	cfg.MaxConns = postgresConns
@@ -66,10 +66,9 @@ func PostgresPool(ctx context.Context, raw string) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-// rawPostgres is the least that can be called a lock in a table: a row that is inserted and
-// deleted, through the client library and with as many connections as pglock has. It has no
-// token and no line, nobody may wait for it, and nothing ends with its owner: it is a limit,
-// not a lock.
+// rawPostgres is the minimum that can be called a lock in a table: a row that is inserted and
+// deleted, through the client library and with as many connections as pglock has. It has no token
+// and no queue, it cannot wait, and nothing ends with its owner: it is a limit, not a lock.
 func rawPostgres() bench.Contender {
 	return bench.Contender{Name: "raw", Kind: bench.KindRaw, Open: func(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
 		pool, err := PostgresPool(ctx, cfg.URL)

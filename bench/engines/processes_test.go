@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-io/holdfast/bench/engines"
 )
 
-// asWorker makes this program one of the processes of the bench.
+// asWorker turns this program into one of the processes of the bench.
 const asWorker = "HOLDFAST_TEST_WORKER"
 
 func TestMain(m *testing.M) {
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// findWithEverybody adds a contender that gives the lock to everybody.
+// findWithEverybody adds a contender that grants the lock to every caller.
 func findWithEverybody(ctx context.Context, url, _ string) (*bench.Engine, error) {
 	e, err := engines.Open(ctx, url)
 	if err == nil {
@@ -54,7 +54,8 @@ func (everybodyLocker) Close(context.Context) error { return nil }
 
 func worker() []string { return []string{"env", asWorker + "=1", os.Args[0]} }
 
-// Many processes on one file: nothing is held twice, and who would is seen.
+// Many processes on one file: no lock is held twice, and a contender that grants it twice is
+// detected.
 func TestProcesses(t *testing.T) {
 	t.Parallel()
 	e, err := findWithEverybody(t.Context(), "sqlite://"+filepath.Join(t.TempDir(), "locks.db"), "")
@@ -81,7 +82,7 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// A process that cannot do what it is told says why.
+// A process that cannot carry out its order says why.
 func TestProcessFails(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -109,7 +110,7 @@ func TestProcessFails(t *testing.T) {
 	}
 }
 
-// Without a command for them, and on a store of one process, they are left out.
+// Without a worker command, and on a store of one process, these scenarios are skipped.
 func TestNoProcesses(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]bench.Options{"no command": {}, "private": {Worker: worker()}} {

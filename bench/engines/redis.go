@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-io/holdfast/bench"
 )
 
-// Redis is the engine at a URL of redislock. Only host, port, user, password and database
-// are used by the bare commands.
+// Redis returns the engine at a URL of redislock. The bare commands use only host, port, user,
+// password and database.
 func Redis(ctx context.Context, raw string) (*bench.Engine, error) {
 	option, err := RedisOption(raw)
 	if err != nil {
@@ -42,15 +42,15 @@ func Redis(ctx context.Context, raw string) (*bench.Engine, error) {
 	return e, nil
 }
 
-// RedisOption is how rueidis reaches what a URL names, with its own defaults otherwise.
+// RedisOption returns the options of rueidis for a URL, with its own defaults otherwise.
 func RedisOption(raw string) (rueidis.ClientOption, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
 		return rueidis.ClientOption{}, &backend.InvalidError{Field: "backend", Value: `"redis://…"`, Bound: "a URL that can be parsed"}
 	}
-	u.RawQuery = "" // ours alone knows those
+	u.RawQuery = "" // only our client knows the parameters
 	option, err := rueidis.ParseURL(u.String())
-	if err != nil { // its error may hold the password
+	if err != nil { // its error may contain the password
 		return rueidis.ClientOption{}, &backend.InvalidError{Field: "backend", Value: `"redis://…"`, Bound: "redis://user:password@host:port/database"}
 	}
 	option.ForceSingleClient = true
@@ -66,9 +66,9 @@ func infoField(info, name string) string {
 	return ""
 }
 
-// rawRedis is the least that can be said to Redis for a lock: SET NX PX and DEL, through
-// the client library that redislock has. It has no token and no line, nobody may wait for
-// it, and the DEL would delete somebody else's lock: it is a limit, not a lock.
+// rawRedis is the minimum of commands for a lock on Redis: SET NX PX and DEL, through the client
+// library that redislock uses. It has no token and no queue, it cannot wait, and the DEL would
+// delete another owner's lock: it is a limit, not a lock.
 func rawRedis() bench.Contender {
 	return bench.Contender{Name: "raw", Kind: bench.KindRaw, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		option, err := RedisOption(cfg.URL)
@@ -108,8 +108,8 @@ func (l *rawRedisLocker) Close(context.Context) error {
 	return nil
 }
 
-// meterRedis counts what the server is sent with MONITOR, where the commands of scripts
-// are marked, and what it executes with INFO, where they are not.
+// meterRedis counts the requests with MONITOR, where the commands of scripts are marked, and the
+// executed commands with INFO, where they are not.
 func meterRedis(ctx context.Context, client rueidis.Client, option rueidis.ClientOption) (func() (bench.Load, error), error) {
 	m, err := monitor(ctx, option)
 	if err != nil {
@@ -124,19 +124,19 @@ func meterRedis(ctx context.Context, client rueidis.Client, option rueidis.Clien
 		if err != nil {
 			return bench.Load{}, errors.Join(err, m.conn.Close())
 		}
-		// What comes after this command is not counted.
+		// The commands after this one are not counted.
 		token := string(backend.NewLeaseID())
 		err = client.Do(ctx, client.B().Echo().Message(token).Build()).Error()
 		if err != nil {
 			return bench.Load{}, errors.Join(fmt.Errorf("ECHO: %w", err), m.conn.Close())
 		}
 		requests, err := m.until(token)
-		// The two INFO are not theirs.
+		// The two INFO commands are the meter's own.
 		return bench.Load{Requests: requests - 2, Commands: after - before - 1}, err
 	}, nil
 }
 
-// commandCalls is how many commands the server has executed, with those in scripts.
+// commandCalls returns how many commands the server has executed, including those in scripts.
 func commandCalls(ctx context.Context, client rueidis.Client) (int64, error) {
 	info, err := client.Do(ctx, client.B().Info().Section("commandstats").Build()).ToString()
 	if err != nil {
@@ -157,7 +157,7 @@ func commandCalls(ctx context.Context, client rueidis.Client) (int64, error) {
 	return sum, nil
 }
 
-// monitoring is a connection on which the server tells every command.
+// monitoring is a connection on which the server reports every command.
 type monitoring struct {
 	conn net.Conn
 	told chan string // tokens of ECHO, and "" at the end
@@ -203,8 +203,8 @@ func monitor(ctx context.Context, option rueidis.ClientOption) (*monitoring, err
 	return m, nil
 }
 
-// read counts until the connection is closed: +1700000000.123456 [0 127.0.0.1:1] "SET" ...
-// A command of a script has "lua" for the address.
+// read counts until the connection is closed: +1700000000.123456 [0 127.0.0.1:1] "SET" ... A
+// command of a script has "lua" as its address.
 func (m *monitoring) read(r *bufio.Reader) {
 	defer close(m.told)
 	for {
@@ -226,7 +226,7 @@ func (m *monitoring) read(r *bufio.Reader) {
 	}
 }
 
-// until gives the number of requests before the ECHO of the token.
+// until returns the number of requests before the ECHO of the token.
 func (m *monitoring) until(token string) (int64, error) {
 	got, ok := <-m.told
 	err := m.conn.Close()

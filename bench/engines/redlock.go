@@ -14,14 +14,13 @@ import (
 	"github.com/holdfast-io/holdfast/bench"
 )
 
-// redlockNodes is how many servers are started for the engine.
+// redlockNodes is the number of servers that are started for the engine.
 const redlockNodes = 5
 
-// redlockDial bounds how long a server is waited for that takes a connection and says
-// nothing.
+// redlockDial bounds the wait for a server that accepts a connection but does not answer.
 const redlockDial = time.Second
 
-// Redlock is the engine at a URL of package redlock. The bare commands use the hosts alone.
+// Redlock returns the engine at a URL of package redlock. The bare commands use only the hosts.
 func Redlock(ctx context.Context, raw string) (*bench.Engine, error) {
 	nodes, err := redlockClients(raw)
 	if err != nil {
@@ -41,7 +40,7 @@ func Redlock(ctx context.Context, raw string) (*bench.Engine, error) {
 	return e, nil
 }
 
-// RedlockHosts are the hosts of a URL of package redlock, with their ports.
+// RedlockHosts returns the hosts of a URL of package redlock, with their ports.
 func RedlockHosts(raw string) ([]string, error) {
 	_, rest, _ := strings.Cut(raw, "://")
 	rest, _, _ = strings.Cut(rest, "?")
@@ -57,7 +56,7 @@ func RedlockHosts(raw string) ([]string, error) {
 	return hosts, nil
 }
 
-// redlockClients connects to those that answer, which have to be a majority.
+// redlockClients connects to the servers that answer, which must be a majority.
 func redlockClients(raw string) ([]rueidis.Client, error) {
 	hosts, err := RedlockHosts(raw)
 	if err != nil {
@@ -86,10 +85,9 @@ func closeClients(nodes []rueidis.Client) {
 	}
 }
 
-// rawRedlock is the least that can be said for a lock on a majority: SET NX PX and DEL to
-// all of those that answered in the beginning, of which more than half have to agree. It
-// has no token and no line, nobody may wait for it, and the DEL would delete somebody
-// else's lock: it is a limit, not a lock.
+// rawRedlock is the minimum of commands for a lock on a majority: SET NX PX and DEL to all servers
+// that answered at the start, of which more than half must agree. It has no token and no queue, it
+// cannot wait, and the DEL would delete another owner's lock: it is a limit, not a lock.
 func rawRedlock() bench.Contender {
 	return bench.Contender{Name: "raw", Kind: bench.KindRaw, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		nodes, err := redlockClients(cfg.URL)
@@ -105,8 +103,8 @@ type rawRedlockLocker struct {
 	ttl   int64
 }
 
-// everywhere runs a command on all servers at once, most of which have to do it. It waits
-// for all of them, lest what comes next overtakes it.
+// everywhere runs a command on all servers concurrently; most of them must execute it. It waits for
+// all of them, so that the next command cannot overtake it.
 func (l *rawRedlockLocker) everywhere(ctx context.Context, command func(rueidis.Builder) rueidis.Completed) error {
 	results := make(chan error, len(l.nodes))
 	for _, c := range l.nodes {

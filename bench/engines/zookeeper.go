@@ -16,8 +16,7 @@ import (
 	"github.com/holdfast-io/holdfast/bench"
 )
 
-// ZooKeeper is the engine at a URL of zklock. With a user in the URL there is our client
-// alone.
+// ZooKeeper returns the engine at a URL of zklock. With a user in the URL it has our client alone.
 func ZooKeeper(ctx context.Context, raw string) (*bench.Engine, error) {
 	servers, err := ZooKeeperServers(raw)
 	if err != nil {
@@ -39,14 +38,14 @@ func ZooKeeper(ctx context.Context, raw string) (*bench.Engine, error) {
 	}
 	stats, err := zooKeeperStats(ctx, servers[0])
 	if err != nil { // these commands must be allowed, and often are not
-		return e, nil //nolint:nilerr // it is a figure less
+		return e, nil //nolint:nilerr // only this figure is missing
 	}
 	e.Version, _, _ = strings.Cut(stats["zk_version"], "-")
 	e.Meter = func(ctx context.Context) (func() (bench.Load, error), error) { return meterZooKeeper(ctx, servers) }
 	return e, nil
 }
 
-// ZooKeeperServers are the addresses in a URL of zklock.
+// ZooKeeperServers returns the addresses in a URL of zklock.
 func ZooKeeperServers(raw string) ([]string, error) {
 	rest, ok := strings.CutPrefix(raw, "zookeeper://")
 	rest, _, _ = strings.Cut(rest, "?")
@@ -65,7 +64,7 @@ func ZooKeeperServers(raw string) ([]string, error) {
 	return servers, nil
 }
 
-// ZooKeeperConn is a session of go-zookeeper, which is there when it is given.
+// ZooKeeperConn returns a go-zookeeper session that is connected.
 func ZooKeeperConn(ctx context.Context, servers []string) (*zk.Conn, error) {
 	conn, events, err := zk.Connect(servers, connectTimeout, zk.WithLogger(silent{}), zk.WithLogInfo(false))
 	if err != nil {
@@ -90,16 +89,16 @@ func ZooKeeperConn(ctx context.Context, servers []string) (*zk.Conn, error) {
 	}
 }
 
-// silent is a logger of go-zookeeper.
+// silent is a logger of go-zookeeper that discards everything.
 type silent struct{}
 
 func (silent) Printf(string, ...any) {}
 
-// ZooKeeperPath is the node for the name of a lock: all are beside each other.
+// ZooKeeperPath returns the node for the name of a lock: all nodes are siblings.
 func ZooKeeperPath(name string) string { return "/" + strings.ReplaceAll(name, "/", "-") }
 
-// rawZooKeeper is the least that can be said to ZooKeeper for a lock: create and delete. It
-// does not wait, and nothing ends with its owner: it is a limit, not a lock.
+// rawZooKeeper is the minimum of requests for a lock on ZooKeeper: create and delete. It does not
+// wait, and nothing ends with its owner: it is a limit, not a lock.
 func rawZooKeeper() bench.Contender {
 	return bench.Contender{Name: "raw", Kind: bench.KindRaw, Open: func(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
 		servers, err := ZooKeeperServers(cfg.URL)
@@ -134,8 +133,8 @@ func (l *rawZooKeeperLocker) Close(context.Context) error {
 	return nil
 }
 
-// meterZooKeeper counts the packets that the servers got from clients. Commands of their
-// own they do not tell.
+// meterZooKeeper counts the packets that the servers received from clients. The servers do not
+// report a count of commands.
 func meterZooKeeper(ctx context.Context, servers []string) (func() (bench.Load, error), error) {
 	packets := func() (int64, error) {
 		var sum int64
@@ -158,12 +157,12 @@ func meterZooKeeper(ctx context.Context, servers []string) (func() (bench.Load, 
 	}
 	return func() (bench.Load, error) {
 		after, err := packets()
-		n := after - before - int64(len(servers)) // the question itself
+		n := after - before - int64(len(servers)) // the meter's own question
 		return bench.Load{Requests: n, Commands: n}, err
 	}, nil
 }
 
-// zooKeeperStats asks a server for what its command mntr tells.
+// zooKeeperStats returns what the command mntr of a server reports.
 func zooKeeperStats(ctx context.Context, server string) (map[string]string, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", server)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-io/holdfast/fence/httpfence"
 )
 
-// raw sends the header lines as they are, and gives the status of the answer.
+// raw sends the header lines unchanged, and returns the status of the answer.
 func raw(t *testing.T, url, lines string) int {
 	t.Helper()
 	var d net.Dialer
@@ -66,8 +66,8 @@ func TestRawHeaders(t *testing.T) {
 	}
 }
 
-// TestStrangers: who is not allowed reaches neither the guard nor the handler, whatever the
-// token and the name.
+// TestStrangers: a caller that is not allowed reaches neither the guard nor the handler, whatever
+// the token and the name.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	s, asked := &service{}, 0
@@ -109,8 +109,8 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestBounds: an authorized caller that invents names, or jumps, is refused in words; those
-// who are known go on.
+// TestBounds: an authorized caller that invents names, or jumps, is refused with an explanation;
+// known resources still work.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	s := &service{}
@@ -134,8 +134,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestCeiling: the bound follows the clock, fits the tokens of Redis, and is the caller's to
-// set.
+// TestCeiling: the bound follows the clock, fits the tokens of Redis, and can be set by the caller.
 func TestCeiling(t *testing.T) {
 	t.Parallel()
 	s := &service{}
@@ -161,8 +160,8 @@ func TestCeiling(t *testing.T) {
 	}
 }
 
-// TestEpochs: the transport carries the epoch, the handler sees it, and a token of another
-// epoch is told from a stale one.
+// TestEpochs: the transport carries the epoch, the handler sees it, and a token of another epoch is
+// distinguished from a stale one.
 func TestEpochs(t *testing.T) {
 	t.Parallel()
 	s := &service{}
@@ -189,7 +188,7 @@ func TestEpochs(t *testing.T) {
 	}
 }
 
-// TestIncomplete: a handler that would let anybody in is not made.
+// TestIncomplete: a handler that would admit every caller is not created.
 func TestIncomplete(t *testing.T) {
 	t.Parallel()
 	whole := httpfence.Config{Authorize: httpfence.Authenticated, Resource: writes, Gate: httpfence.InProcess(fence.NewGuard())}

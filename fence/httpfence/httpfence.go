@@ -12,12 +12,12 @@
 //
 // # Authentication comes first
 //
-// A guard remembers the greatest token that it was shown. A caller that may show it any
-// token can shut out the rightful holder for good, and a caller that may invent resources
-// can fill the guard. So a token is looked at only after Config.Authorize has accepted the
-// caller, for this resource. Two bounds limit what an authorized caller can do by mistake:
-// Config.Ceiling refuses tokens that no lock store can have issued, and fence.Config bounds
-// the number of resources and the jump of a token.
+// A guard remembers the greatest token that it was shown. A caller that may show it any token can
+// shut out the rightful holder for good, and a caller that may invent resources can fill the guard.
+// So a token is read only after Config.Authorize has accepted the caller for this resource. Two
+// bounds limit what an authorized caller can do by mistake: Config.Ceiling refuses tokens that no
+// lock store can have issued, and fence.Config bounds the number of resources and the jump of a
+// token.
 package httpfence
 
 import (
@@ -30,8 +30,8 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// Header has the token, as fence.Stamp writes it: decimal digits, after the epoch and a colon
-// where the epoch is not 0.
+// Header is the name of the header with the token in the form of fence.Stamp: decimal digits, after
+// the epoch and a colon if the epoch is not 0.
 const Header = "Holdfast-Token"
 
 type stampKey struct{}
@@ -59,17 +59,17 @@ func Token(ctx context.Context) (fence.Token, bool) {
 	return s.Token, ok
 }
 
-// Transport sends the stamp of the request's context, where it has one and the request
-// has no Header yet. It is safe for concurrent use.
+// Transport sends the stamp of the request's context, if it has one and the request has no Header
+// yet. It is safe for concurrent use.
 type Transport struct {
-	// Base does the rest. Default: http.DefaultTransport. Optional.
+	// Base sends the request. Default: http.DefaultTransport. Optional.
 	Base http.RoundTripper
 }
 
 // RoundTrip sends the request. Errors: those of Base.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if s, ok := Stamp(r.Context()); ok && r.Header.Get(Header) == "" {
-		r = r.Clone(r.Context()) // it is the caller's: http.RoundTripper
+		r = r.Clone(r.Context()) // http.RoundTripper must not modify the caller's request
 		r.Header.Set(Header, s.String())
 	}
 	base := t.Base
@@ -79,21 +79,20 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return base.RoundTrip(r) //nolint:wrapcheck // it is passed on
 }
 
-// Gate serves a request, or returns an error of package fence and does not.
+// Gate serves a request, or returns an error of package fence without serving it.
 type Gate func(ctx context.Context, resource string, s fence.Stamp, serve func()) error
 
-// InProcess is the gate for data that this process alone writes: while a request is
-// served no other one of the same resource is, so that no later token can come in
-// between.
+// InProcess is the gate for data that only this process writes. While a request is served, no other
+// request of the same resource is, so no later token can come in between.
 func InProcess(g *fence.Guard) Gate {
 	return func(_ context.Context, resource string, s fence.Stamp, serve func()) error {
 		return g.DoStamp(resource, s, func() error { serve(); return nil })
 	}
 }
 
-// At is a gate that checks before it serves. A request with a later token may be served
-// after the check: whatever is written has to be checked again where it is written, with the
-// Stamp of the request's context.
+// At is a gate that checks before it serves. A request with a later token may be served after the
+// check, so every write has to be checked again where it is done, with the Stamp of the request's
+// context.
 func At(check func(ctx context.Context, resource string, s fence.Stamp) error) Gate {
 	return func(ctx context.Context, resource string, s fence.Stamp, serve func()) error {
 		if err := check(ctx, resource, s); err != nil {
@@ -104,26 +103,26 @@ func At(check func(ctx context.Context, resource string, s fence.Stamp) error) G
 	}
 }
 
-// Config says what Handler guards, and for whom.
+// Config configures Handler.
 type Config struct {
-	// Authorize reports whether the caller may write the resource. Where it may not, Authorize
-	// has written the answer, such as 401 or 403, and nothing of the request reaches the
-	// guard. Use Authenticated where a handler in front has decided already. Required.
+	// Authorize reports whether the caller may write the resource. If it may not, Authorize has
+	// written the answer, such as 401 or 403, and nothing of the request reaches the guard. Use
+	// Authenticated if an earlier handler has already decided. Required.
 	Authorize func(w http.ResponseWriter, r *http.Request, resource string) bool
-	// Resource names what a request writes, as the holders of its lock know it. Empty: the
-	// request needs no token, and is served without Authorize. Return only names of things
-	// that exist, or bound what a caller can invent. Required.
+	// Resource returns the name of what a request writes, as the holders of its lock know it.
+	// Empty: the request needs no token, and is served without Authorize. Return only names of
+	// things that exist, or bound what a caller can invent. Required.
 	Resource func(*http.Request) string
 	// Gate compares and remembers tokens. Required.
 	Gate Gate
-	// Ceiling is the greatest token that is accepted at a time. Tokens above it are refused
+	// Ceiling returns the greatest token that is accepted at a time. Tokens above it are refused
 	// before the gate sees them. Default: fence.Ceiling, which fits every lock store of this
 	// module; a store with greater tokens, such as nanoseconds, needs its own. Optional.
 	Ceiling func(now time.Time) fence.Token
 }
 
-// Authenticated is the Authorize of a handler that only authenticated callers reach, each of
-// which may write every resource:
+// Authenticated is the Authorize of a handler that only authenticated callers reach, each of whom
+// may write every resource:
 //
 //	authenticate(guarded) // the order: authentication, and then the token
 func Authenticated(http.ResponseWriter, *http.Request, string) bool { return true }
@@ -137,7 +136,7 @@ func Authenticated(http.ResponseWriter, *http.Request, string) bool { return tru
 //   - 412 Precondition Failed: it is stale. The body has the token that was seen before.
 //   - 409 Conflict: it is of another lock store or epoch: see fence.ErrEpoch.
 //   - 507 Insufficient Storage: the guard remembers as many resources as it may.
-//   - 503 Service Unavailable: the gate could not tell.
+//   - 503 Service Unavailable: the gate could not check the token.
 //
 // The bodies are problem+json (RFC 9457).
 //
@@ -199,7 +198,7 @@ func presented(r *http.Request, resource string, ceiling fence.Token) (fence.Sta
 	return s, nil
 }
 
-// problem is a body of RFC 9457.
+// problem is a problem+json body (RFC 9457).
 type problem struct {
 	Type   string      `json:"type"`
 	Title  string      `json:"title"`
@@ -232,7 +231,7 @@ func problemOf(err error, s fence.Stamp) problem {
 			Title: "Too many resources", Status: http.StatusInsufficientStorage,
 			Detail: "This service cannot guard one more resource. Nothing was done.",
 		}
-	default: // not the text: it may contain what a stranger must not know
+	default: // not the text of the error: it may contain what a stranger must not know
 		return problem{Title: "Fencing token not checked", Status: http.StatusServiceUnavailable, Detail: "Whether the token is stale could not be found out. Nothing was done."}
 	}
 }
@@ -242,5 +241,5 @@ func refuse(w http.ResponseWriter, p problem) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(p.Status)
-	_ = json.NewEncoder(w).Encode(p) // who does not read it is gone
+	_ = json.NewEncoder(w).Encode(p) // a caller that does not read it has hung up
 }

@@ -32,7 +32,7 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// writes names what is guarded: writes of the stock.
+// writes returns the name of the guarded resource: writes of the stock.
 func writes(r *http.Request) string {
 	if r.Method == http.MethodGet {
 		return ""
@@ -40,7 +40,7 @@ func writes(r *http.Request) string {
 	return "stock"
 }
 
-// guarded is the service behind the gate, for callers that are all allowed.
+// guarded returns the service behind the gate, for callers that are all allowed.
 func guarded(t *testing.T, s *service, gate httpfence.Gate, resource func(*http.Request) string) http.Handler {
 	t.Helper()
 	h, err := httpfence.Handler(s, httpfence.Config{Authorize: httpfence.Authenticated, Resource: resource, Gate: gate})
@@ -58,7 +58,7 @@ func serve(t *testing.T, h http.Handler) (string, *http.Client) {
 	return srv.URL, &http.Client{Transport: &httpfence.Transport{Base: base}}
 }
 
-// put sends a write, with the headers on top of what the transport sends.
+// put sends a write, with the given headers besides those of the transport.
 func put(ctx context.Context, t *testing.T, c *http.Client, url, n string, headers ...string) (int, map[string]any) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPut, url+"?n="+n, nil)
@@ -89,7 +89,7 @@ func put(ctx context.Context, t *testing.T, c *http.Client, url, n string, heade
 	return res.StatusCode, body
 }
 
-// TestLateWriter: the late request is refused, and says behind which token; without the
+// TestLateWriter: the late request is refused, and the answer names the newer token; without the
 // guard the data is lost.
 func TestLateWriter(t *testing.T) {
 	t.Parallel()
@@ -148,15 +148,15 @@ func TestBadRequests(t *testing.T) {
 	if s.stock != "" {
 		t.Error("a bad request was served")
 	}
-	res, err := c.Get(url) //nolint:noctx // what is not guarded needs no token
+	res, err := c.Get(url) //nolint:noctx // an unguarded request needs no token
 	if err != nil || res.StatusCode != http.StatusNoContent {
 		t.Errorf("%v, %v", res, err)
 	}
 	res.Body.Close()
 }
 
-// TestGateFails: whatever is the matter with the gate, the request is not served, and its
-// secrets are not told.
+// TestGateFails: however the gate fails, the request is not served, and the gate's secrets are not
+// shown.
 func TestGateFails(t *testing.T) {
 	t.Parallel()
 	s := &service{}
@@ -176,8 +176,8 @@ func TestGateFails(t *testing.T) {
 	}
 }
 
-// TestAt: a gate that checks elsewhere gets what is to be checked, and the handler has the
-// token for the write.
+// TestAt: a gate that checks elsewhere gets the arguments to check, and the handler has the token
+// for the write.
 func TestAt(t *testing.T) {
 	t.Parallel()
 	s := &service{}

@@ -5,8 +5,8 @@
 //	// errors.Is(err, fence.ErrStale): the lock has been granted to another client since; nothing was written
 //	// errors.Is(err, fence.ErrEpoch): the locks have moved to another store: see fence.Stamp
 //
-// The greatest token of a key is kept in another key beside it, in the same slot of a
-// Cluster. It has no end: it must outlive whatever a late write could harm.
+// The greatest token of a key is kept in another key beside it, in the same slot of a Cluster. It
+// does not expire: it must outlive whatever a late write could harm.
 package redisfence
 
 import (
@@ -27,7 +27,7 @@ import (
 //	}
 type Eval func(ctx context.Context, script string, keys, args []string) (any, error)
 
-// Rueidis runs scripts by a rueidis client, named by their hashes.
+// Rueidis returns an Eval that runs scripts with a rueidis client, by their hashes.
 func Rueidis(c rueidis.Client) Eval {
 	return func(ctx context.Context, script string, keys, args []string) (any, error) {
 		v, err := rueidis.NewLuaScript(script).Exec(ctx, c, keys, args).ToAny()
@@ -44,20 +44,20 @@ type Guard struct {
 	epoch uint32
 }
 
-// New makes a guard. It sends nothing.
+// New returns a guard. It sends nothing.
 func New(eval Eval) *Guard { return &Guard{eval: eval} }
 
-// Epoch gives the same guard for the tokens of another lock store: see fence.Guard.
+// Epoch returns the same guard for the tokens of another lock store: see fence.Guard.
 func (g *Guard) Epoch(n uint32) *Guard { return &Guard{eval: g.eval, epoch: n} }
 
-// FenceKey is where the greatest token of a key is kept.
+// FenceKey returns the key that holds the greatest token of the given key.
 func FenceKey(key string) string {
-	// What is between the first { and the next } decides about the slot, unless it is
-	// empty: redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec.
+	// The text between the first { and the next } decides the slot, unless it is empty:
+	// redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec.
 	_, rest, _ := strings.Cut(key, "{")
 	tag, _, tagged := strings.Cut(rest, "}")
 	if tagged && tag != "" || strings.Contains(key, "}") { // the latter cannot be put between braces: see Run
-		return "holdfast:fence::" + key // and never what another key has: that goes on with a brace
+		return "holdfast:fence::" + key // never the fence key of another key: that continues with a brace
 	}
 	return "holdfast:fence:{" + key + "}"
 }
@@ -71,11 +71,11 @@ func (g *Guard) Set(ctx context.Context, key, value string, t fence.Token) error
 	return err
 }
 
-// stale is what the script answers.
+// stale is the prefix of the script's error for a stale stamp.
 const stale = "HFSTALE "
 
-// prelude checks the stamp. Stamps are padded with zeros, so that they compare as text:
-// numbers of Lua lose digits above 2^53.
+// prelude checks the stamp. Stamps are padded with zeros, so that they compare as text: Lua numbers
+// lose digits above 2^53.
 const prelude = `
 local newest = redis.call('GET', KEYS[1])
 if newest and newest > ARGV[1] then return redis.error_reply('` + stale + `' .. newest) end
@@ -83,12 +83,12 @@ redis.call('SET', KEYS[1], ARGV[1])
 local KEYS, ARGV = {unpack(KEYS, 2)}, {unpack(ARGV, 2)}
 `
 
-// Run runs a script that writes, unless the token is stale: check and script are one
-// execution, and nothing comes in between. Its KEYS[1] is the key, and more may follow;
-// its ARGV are args. On a Cluster all keys have to be of one slot, and a key that holds a
-// brace has to hold a whole hash tag.
+// Run runs a script that writes, unless the token is stale. The check and the script are one
+// execution, so nothing comes in between. KEYS[1] of the script is the key, and more may follow;
+// its ARGV are args. On a Cluster all keys must be in one slot, and a key that contains a brace
+// must contain a whole hash tag.
 //
-// The token counts as seen also when the script fails. It returns what the script returned.
+// It returns what the script returned. The token counts as seen even if the script fails.
 //
 // Errors: *fence.StaleError, *fence.EpochError and *fence.InvalidError: the script was not run;
 // Redis' own.
@@ -118,13 +118,12 @@ func (g *Guard) RunStamp(ctx context.Context, key string, s fence.Stamp, script 
 
 const epochDigits, tokenDigits = 10, 19
 
-// format is the stamp as the fence key has it.
+// format returns the stamp in the form of the fence key.
 func format(s fence.Stamp) string {
 	return fmt.Sprintf("%0*d.%0*d", epochDigits, s.Epoch, tokenDigits, s.Token)
 }
 
-// parseStamp reads what the script answered. It reports false for what format cannot have
-// written.
+// parseStamp parses the script's answer. It reports false for text that format cannot have written.
 func parseStamp(text string) (fence.Stamp, bool) {
 	first, second, _ := strings.Cut(strings.TrimSpace(text), ".")
 	epoch, err := strconv.ParseUint(first, 10, 32)

@@ -37,8 +37,8 @@ func get(t *testing.T, c rueidis.Client, key string) string {
 	return v
 }
 
-// TestLateWriter: a write with a smaller token is refused, and the data is intact; the
-// same without the guard loses it.
+// TestLateWriter: a write with a smaller token is refused, and the data is intact; the same write
+// without the guard loses it.
 func TestLateWriter(t *testing.T) {
 	t.Parallel()
 	c, g := connect(t)
@@ -56,7 +56,7 @@ func TestLateWriter(t *testing.T) {
 			t.Errorf("token %d: %v, stock %s", token, err, get(t, c, "stock"))
 		}
 	}
-	// Numbers of Lua would not tell these two apart.
+	// Lua numbers could not tell these two apart.
 	if err := g.Set(ctx, "stock", "0", fence.MaxToken-1); !errors.Is(err, fence.ErrStale) {
 		t.Errorf("one below the greatest: %v", err)
 	}
@@ -113,7 +113,7 @@ func TestEpochs(t *testing.T) {
 	if !errors.As(err, &epoch) || errors.Is(err, fence.ErrStale) || epoch.Want != (fence.Stamp{Epoch: 1, Token: 2}) {
 		t.Errorf("a token of the epoch before: %v", err)
 	}
-	for _, s := range []fence.Stamp{{Token: 5}, {Epoch: 2, Token: 5}} { // an epoch that is presented is never believed
+	for _, s := range []fence.Stamp{{Token: 5}, {Epoch: 2, Token: 5}} { // a presented epoch is never trusted
 		if _, err := now.RunStamp(ctx, "k", s, "return redis.call('DEL', KEYS[1])", nil, nil); !errors.Is(err, fence.ErrEpoch) {
 			t.Errorf("the stamp %v at a guard of epoch 1: %v", s, err)
 		}
@@ -136,7 +136,7 @@ func TestEpochs(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce: what is there at the end is of the greatest token.
+// TestManyAtOnce: the value at the end belongs to the greatest token.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
 	c, g := connect(t)
@@ -156,7 +156,7 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestFenceKey: it is in the slot of the key, on a Cluster.
+// TestFenceKey: the fence key is in the slot of the key, on a Cluster.
 func TestFenceKey(t *testing.T) {
 	t.Parallel()
 	for key, want := range map[string]string{
@@ -168,7 +168,7 @@ func TestFenceKey(t *testing.T) {
 	}
 }
 
-// tag is what the slot of a key is made from.
+// tag returns the part of a key that determines its slot.
 func tag(key string) string {
 	if _, rest, ok := strings.Cut(key, "{"); ok {
 		if in, _, ok := strings.Cut(rest, "}"); ok && in != "" {

@@ -6,7 +6,7 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// FuzzStamp: what was written is read as it was, and nothing else breaks anything.
+// FuzzStamp: a written stamp is read unchanged, and no other text causes a failure.
 func FuzzStamp(f *testing.F) {
 	f.Add("0000000001.0000000000000000007", uint32(1), uint64(7))
 	f.Add(" 1.-2", uint32(0), uint64(1)<<62)

@@ -1,5 +1,5 @@
-// Package sqlfence refuses stale fencing tokens in the transaction that writes, on
-// PostgreSQL, MySQL, MariaDB and SQLite, by database/sql and with any driver.
+// Package sqlfence refuses stale fencing tokens in the transaction that writes, on PostgreSQL,
+// MySQL, MariaDB and SQLite, through database/sql and any driver.
 //
 //	guard, err := sqlfence.New(sqlfence.Postgres, sqlfence.Config{})
 //	err = guard.Do(ctx, db, "stock:7", lock.Token(), func(tx *sql.Tx) error {
@@ -9,9 +9,9 @@
 //	// errors.Is(err, fence.ErrStale): the lock has been granted to another client since; nothing was written
 //	// errors.Is(err, fence.ErrEpoch): the locks have moved to another store: see fence.Stamp
 //
-// The guard keeps the greatest token of each resource in a table of its own. The check
-// writes that row, so that the database itself makes the next one wait until the
-// transaction is over: between the check and the commit nobody can come.
+// The guard keeps the greatest token of each resource in a table of its own. The check writes that
+// row, so the database itself makes the next check wait until the transaction has ended: no other
+// write comes between the check and the commit.
 package sqlfence
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// Dialect is what the database understands.
+// Dialect is the SQL dialect of the database.
 type Dialect uint8
 
 // The dialects.
@@ -37,13 +37,13 @@ const (
 	SQLite
 )
 
-// DefaultTable is where the tokens are when Config.Table is empty.
+// DefaultTable is the table of the tokens when Config.Table is empty.
 const DefaultTable = "holdfast_fence"
 
-// Config configures a Guard. The zero value is good.
+// Config configures a Guard. The zero value is ready to use.
 type Config struct {
-	// Table is its name, with its schema before it where it has one. Default:
-	// DefaultTable. Optional.
+	// Table is the name of the table, after its schema if it has one. Default: DefaultTable.
+	// Optional.
 	Table string
 	// Epoch is for the tokens of another lock store: see fence.Guard. Default: 0. Optional.
 	Epoch uint32
@@ -56,10 +56,10 @@ type Guard struct {
 	epoch   uint32
 }
 
-// New makes a guard. It sends nothing; the table is made by Migrate, or by whoever runs
-// what Schema gives.
+// New returns a guard. It sends nothing. The table is created by Migrate, or by running the
+// statement of Schema.
 //
-// Errors: *fence.InvalidError for a dialect or a table that there cannot be.
+// Errors: *fence.InvalidError for an invalid dialect or table.
 func New(d Dialect, cfg Config) (*Guard, error) {
 	if d < Postgres || d > SQLite {
 		return nil, &fence.InvalidError{Field: "dialect", Value: strconv.Itoa(int(d)), Bound: "Postgres, MySQL or SQLite"}
@@ -71,7 +71,7 @@ func New(d Dialect, cfg Config) (*Guard, error) {
 	return &Guard{dialect: d, table: table, epoch: cfg.Epoch}, nil
 }
 
-// Schema is the statement that makes the table where there is none.
+// Schema returns the statement that creates the table if it does not exist.
 func (g *Guard) Schema() string {
 	key, options := "TEXT", ""
 	if g.dialect == MySQL {
@@ -85,7 +85,7 @@ type Execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// Migrate makes the table where there is none. Errors: the database's.
+// Migrate creates the table if it does not exist. Errors: the database's.
 func (g *Guard) Migrate(ctx context.Context, db Execer) error {
 	if _, err := db.ExecContext(ctx, g.Schema()); err != nil {
 		return fmt.Errorf("make the table of fencing tokens: %w", err)
@@ -99,12 +99,12 @@ type Tx interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// Do runs write in a transaction of its own, after Check, and commits it. Another write of
-// the same resource waits until then.
+// Do runs write in a transaction of its own, after Check, and commits it. Another write of the same
+// resource waits until then.
 //
-// Errors: *fence.StaleError, *fence.EpochError and *fence.InvalidError: nothing was written;
-// what write returned: nothing was written; the database's, of which that of the commit may
-// mean either, as ever.
+// Errors: *fence.StaleError, *fence.EpochError and *fence.InvalidError: nothing was written; what
+// write returned: nothing was written; the database's. As with every commit, after an error of the
+// commit the outcome may be either.
 func (g *Guard) Do(ctx context.Context, db *sql.DB, resource string, t fence.Token, write func(*sql.Tx) error) error {
 	return g.DoStamp(ctx, db, resource, fence.Stamp{Epoch: g.epoch, Token: t}, write)
 }
@@ -119,7 +119,7 @@ func (g *Guard) DoStamp(ctx context.Context, db *sql.DB, resource string, s fenc
 	if err != nil {
 		return fmt.Errorf("begin a fenced write of %q: %w", resource, err)
 	}
-	defer func() { _ = tx.Rollback() }() // nothing, once it is committed
+	defer func() { _ = tx.Rollback() }() // no effect after the commit
 	if err := g.CheckStamp(ctx, tx, resource, s); err != nil {
 		return err
 	}
@@ -132,12 +132,11 @@ func (g *Guard) DoStamp(ctx context.Context, db *sql.DB, resource string, s fenc
 	return nil
 }
 
-// Check refuses a stale token, and remembers this one when the transaction is committed.
-// Call it before the first write, and roll back when it gives an error.
+// Check refuses a stale token, and remembers this one when the transaction is committed. Call it
+// before the first write, and roll back if it returns an error.
 //
-// Where the isolation is repeatable read or above, the database may fail it because
-// another one was committed meanwhile: then the transaction is to be tried again, as for
-// any write.
+// At isolation repeatable read or above, the database may fail it because another transaction was
+// committed in the meantime. Then retry the transaction, as for any write.
 //
 // Errors: *fence.StaleError, *fence.EpochError, *fence.InvalidError, the database's.
 func (g *Guard) Check(ctx context.Context, tx Tx, resource string, t fence.Token) error {
@@ -163,7 +162,7 @@ func (g *Guard) CheckStamp(ctx context.Context, tx Tx, resource string, s fence.
 			return nil
 		}
 	}
-	// The row is locked by now, so what is read stays so.
+	// The row is locked by now, so the values read cannot change.
 	var newest fence.Stamp
 	if err := tx.QueryRowContext(ctx, g.lookup(), g.key(resource)).Scan(&newest.Epoch, &newest.Token); err != nil {
 		return fmt.Errorf("read the fencing token of %q: %w", resource, err)
@@ -174,8 +173,8 @@ func (g *Guard) CheckStamp(ctx context.Context, tx Tx, resource string, s fence.
 	return fence.Refusal(resource, s, newest)
 }
 
-// key is the resource as the table has it: MySQL compares text as people do, and bytes as
-// they are.
+// key returns the resource as the table stores it. MySQL compares text by its collation, and bytes
+// exactly.
 func (g *Guard) key(resource string) any {
 	if g.dialect == MySQL {
 		return []byte(resource)
@@ -183,8 +182,8 @@ func (g *Guard) key(resource string) any {
 	return resource
 }
 
-// upsert writes the greater stamp. In MySQL assignments happen from left to right, so the
-// token, which needs the old epoch, comes first.
+// upsert returns the statement that writes the greater stamp. MySQL assigns from left to right, so
+// the token, which needs the old epoch, comes first.
 func (g *Guard) upsert() string {
 	switch g.dialect {
 	case MySQL:
@@ -216,16 +215,15 @@ func (g *Guard) lookup() string {
 	return q + "$1"
 }
 
-// Exec is the form of one statement, for a row that has a column for its token:
+// Exec guards a single statement, for a row that has a column for its token:
 //
 //	sqlfence.Exec(ctx, db, "stock:7", lock.Token(),
 //		"UPDATE stock SET n = n - 1, token = $1 WHERE id = $2 AND token <= $1", lock.Token(), 7)
 //
-// The statement itself compares and writes. When it wrote no row, the token was stale, or
-// there is no such row, which is *fence.StaleError too. There is no epoch in it: where the
-// locks may move to another store, use a Guard. With MySQL the connection needs
-// CLIENT_FOUND_ROWS (clientFoundRows=true): without it a row that is written as it was
-// does not count.
+// The statement itself compares and writes. If it wrote no row, the token was stale or there is no
+// such row; both are *fence.StaleError. It has no epoch: if the locks may move to another store,
+// use a Guard. With MySQL the connection needs CLIENT_FOUND_ROWS (clientFoundRows=true): without it
+// a row that is written with unchanged values does not count.
 //
 // Errors: *fence.StaleError, *fence.InvalidError, the database's.
 func Exec(ctx context.Context, db Execer, resource string, t fence.Token, query string, args ...any) (sql.Result, error) {

@@ -42,7 +42,7 @@ func openPostgres(t *testing.T) *sql.DB {
 	return open(t, "pgx", testserver.Postgres(t).URL())
 }
 
-// openMariaDB counts the rows that a statement found, as Exec needs it.
+// openMariaDB counts the rows that a statement matched, as Exec needs it.
 func openMariaDB(t *testing.T) *sql.DB {
 	t.Helper()
 	return open(t, "mysql", testserver.MariaDB(t).DSN()+"?clientFoundRows=true")
@@ -66,7 +66,7 @@ func openSQLite(t *testing.T) *sql.DB {
 	return db
 }
 
-// fixture is what a test has.
+// fixture is what each test gets.
 type fixture struct {
 	t      *testing.T
 	engine engine
@@ -74,7 +74,7 @@ type fixture struct {
 	guard  *sqlfence.Guard
 }
 
-// each runs the test on each engine, with the table made, and a table of stock.
+// each runs the test on each engine, after creating the guard's table and a table of stock.
 func each(t *testing.T, f func(fixture)) {
 	t.Helper()
 	for name, e := range engines() {
@@ -114,7 +114,7 @@ func stock(t *testing.T, db *sql.DB) int {
 	return n
 }
 
-// set writes what the holder has in mind.
+// set writes what the holder has decided.
 func set(ctx context.Context, n int) func(*sql.Tx) error {
 	return func(tx *sql.Tx) error {
 		res, err := tx.ExecContext(ctx, map[int]string{9: "UPDATE stock SET n = 9 WHERE id = 7", 7: "UPDATE stock SET n = 7 WHERE id = 7"}[n])
@@ -126,8 +126,8 @@ func set(ctx context.Context, n int) func(*sql.Tx) error {
 	}
 }
 
-// TestLateWriter: the one with the smaller token writes after the other; nothing of its
-// transaction stays.
+// TestLateWriter: the holder with the smaller token writes after the other; nothing of its
+// transaction remains.
 func TestLateWriter(t *testing.T) {
 	t.Parallel()
 	each(t, func(x fixture) {
@@ -156,7 +156,7 @@ func TestLateWriter(t *testing.T) {
 	})
 }
 
-// TestWithoutTheGuard: the same story, and the data is lost.
+// TestWithoutTheGuard: the same case without the guard, and the data is lost.
 func TestWithoutTheGuard(t *testing.T) {
 	t.Parallel()
 	each(t, func(x fixture) {
@@ -192,8 +192,8 @@ func TestNothingIsRemembered(t *testing.T) {
 	})
 }
 
-// TestTheRowWaits: between the check and the commit of one, another one of the resource
-// cannot check: it waits, and sees the first.
+// TestTheRowWaits: between the check and the commit of one transaction, another check of the
+// resource waits, and then sees the first.
 func TestTheRowWaits(t *testing.T) {
 	t.Parallel()
 	each(t, func(x fixture) {
@@ -230,8 +230,8 @@ func TestTheRowWaits(t *testing.T) {
 	})
 }
 
-// TestManyAtOnce: whatever comes in whatever order, what is there at the end is of the
-// greatest token.
+// TestManyAtOnce: in whatever order writes come, the value at the end belongs to the greatest
+// token.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
 	each(t, func(x fixture) {
@@ -277,7 +277,7 @@ func TestEpochs(t *testing.T) {
 		if !errors.As(err, &epoch) || errors.Is(err, fence.ErrStale) || epoch.Want != (fence.Stamp{Epoch: 1, Token: 2}) {
 			t.Errorf("a token of the old store: %v", err)
 		}
-		for _, s := range []fence.Stamp{{Token: 5}, {Epoch: 2, Token: 5}} { // an epoch that is presented is never believed
+		for _, s := range []fence.Stamp{{Token: 5}, {Epoch: 2, Token: 5}} { // a presented epoch is never trusted
 			if err := now.DoStamp(ctx, db, "stock:7", s, set(ctx, 7)); !errors.Is(err, fence.ErrEpoch) {
 				t.Errorf("the stamp %v at a guard of epoch 1: %v", s, err)
 			}
@@ -301,7 +301,7 @@ func TestEpochs(t *testing.T) {
 	})
 }
 
-// TestExec: the form of one statement.
+// TestExec checks the form with a single statement.
 func TestExec(t *testing.T) {
 	t.Parallel()
 	each(t, func(x fixture) {

@@ -1,16 +1,16 @@
-// Package health tells whether locks can be had: healthy, degraded or unhealthy, in a
+// Package health reports whether locks can be acquired: healthy, degraded or unhealthy, in a
 // program and over HTTP.
 //
 //	check, err := health.New(locks, b, health.Config{})
 //	http.Handle("/healthz/locks", check)
 //	report := check.Check(ctx)
 //
-// A check takes a lock and gives it back, shared, so that checks of a whole fleet are not in
-// each other's way, and of one name, so that they leave no more than one lock does. It asks the servers behind the backend
-// which of them are away (backend.Redundant), and looks for what weakens them
-// (backend.Examiner). Degraded says that locks can be had, but slowly, or with a minority
-// of the servers away, or with something that should be seen to. It is not a reason to
-// take a program out of service; unhealthy is.
+// A check acquires a lock and releases it. The lock is shared, so that the checks of a whole fleet
+// do not block each other, and it has a fixed name, so that they leave no more than one lock does.
+// The check asks the servers behind the backend which of them are unavailable (backend.Redundant),
+// and for anything that weakens them (backend.Examiner). Degraded means that locks can be acquired,
+// but slowly, or with a minority of the servers unavailable, or with a finding that needs
+// attention. It is not a reason to take a program out of service; unhealthy is.
 package health
 
 import (
@@ -24,40 +24,40 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Status is how it stands.
+// Status is the result of a check.
 type Status string
 
 // The statuses.
 const (
 	Healthy   Status = "healthy"
-	Degraded  Status = "degraded"  // locks can be had; Report.Found says what is wrong
-	Unhealthy Status = "unhealthy" // none could be had; Report.Err says why
+	Degraded  Status = "degraded"  // locks can be acquired; Report.Found says what is wrong
+	Unhealthy Status = "unhealthy" // no lock could be acquired; Report.Err says why
 )
 
-// Config configures a Checker. The zero value is good.
+// Config configures a Checker. The zero value is ready to use.
 type Config struct {
 	// Timeout bounds a check. Default: 5 s. Optional.
 	Timeout time.Duration
-	// Slow is from where on taking and giving back a lock counts as slow. Default:
-	// 250 ms. Optional.
+	// Slow is the duration of one acquire and release above which a check is degraded. Default: 250
+	// ms. Optional.
 	Slow time.Duration
-	// Samples are how many locks are taken, one after the other; the fastest counts.
-	// Default: 1. Optional.
+	// Samples is how many locks are acquired, one after the other; the fastest counts. Default: 1.
+	// Optional.
 	Samples int
-	// Fresh is for how long ServeHTTP gives the result of a check to others: who asks it
-	// often costs the backend no more. Default: 1 s. Optional.
+	// Fresh is how long ServeHTTP reuses the result of a check, so that frequent requests cost the
+	// backend no more. Default: 1 s. Optional.
 	Fresh time.Duration
 }
 
-// Report is what a check found.
+// Report is the result of a check in detail.
 type Report struct {
 	Status  Status
 	Backend string // its name: "redlock"
-	// Took is how long it took to take a lock and give it back; 0 when that failed.
+	// Took is how long one acquire and release took; 0 if that failed.
 	Took time.Duration
-	// Found is what is wrong and does not keep locks from being had, a sentence each.
+	// Found are the problems that do not prevent locks from being acquired, a sentence each.
 	Found []string
-	// Err is why none could be had. It has no secrets, but addresses.
+	// Err is why no lock could be acquired. It contains no secrets, but may contain addresses.
 	Err error
 }
 
@@ -67,7 +67,7 @@ const (
 	defaultFresh   = time.Second
 )
 
-// Checker checks one client's backend. Its methods may be called at once.
+// Checker checks one client's backend. Its methods are safe for concurrent use.
 type Checker struct {
 	locks  *holdfast.Client
 	b      backend.Backend
@@ -75,8 +75,8 @@ type Checker struct {
 	shared shared
 }
 
-// New makes a checker. b is the backend of the client itself, not one that wraps it: it is
-// asked what it knows of its servers. Nothing is sent yet, and nothing is to be closed.
+// New returns a checker. b must be the backend of the client itself, not one that wraps it, because
+// it is asked about its servers. New sends nothing, and there is nothing to close.
 //
 // Errors: *holdfast.InvalidError for a field of cfg below zero.
 func New(locks *holdfast.Client, b backend.Backend, cfg Config) (*Checker, error) {
@@ -99,15 +99,15 @@ func New(locks *holdfast.Client, b backend.Backend, cfg Config) (*Checker, error
 	return &Checker{locks: locks, b: b, cfg: cfg}, nil
 }
 
-// Check checks, for no longer than Config.Timeout, and than ctx lets it. A check that was
-// cut short is unhealthy.
+// Check runs one check, which ends after Config.Timeout or with ctx. A check that was cut short is
+// unhealthy.
 func (c *Checker) Check(ctx context.Context) Report {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
 	r := Report{Status: Healthy, Backend: c.locks.Capabilities().Name}
 	took, err := c.pair(ctx)
 	switch {
-	case errors.Is(err, holdfast.ErrHeld): // the store has decided that: locks can be had
+	case errors.Is(err, holdfast.ErrHeld): // the store decided that, so locks can be acquired
 		r.Found = append(r.Found, "the lock of the check could not be had: "+err.Error())
 	case err != nil:
 		r.Status, r.Err = Unhealthy, err
@@ -129,7 +129,7 @@ func (c *Checker) Check(ctx context.Context) Report {
 	return r
 }
 
-// orError is what ask found, or that it could not look.
+// orError returns the findings of ask, and its error as one more finding.
 func orError(failed string, ask func(context.Context) ([]string, error), ctx context.Context) []string { //nolint:revive // the context is for the function
 	found, err := ask(ctx)
 	if err != nil {
@@ -138,10 +138,10 @@ func orError(failed string, ask func(context.Context) ([]string, error), ctx con
 	return found
 }
 
-// Lock is the name of the lock that checks take.
+// Lock is the name of the lock that checks acquire.
 const Lock = "holdfast-health"
 
-// pair takes the lock and gives it back.
+// pair acquires and releases the lock, and returns the time of the fastest sample.
 func (c *Checker) pair(ctx context.Context) (time.Duration, error) {
 	best := time.Duration(0)
 	for i := range c.cfg.Samples {
@@ -160,8 +160,8 @@ func (c *Checker) pair(ctx context.Context) (time.Duration, error) {
 	return best, nil
 }
 
-// acquire takes the lock together with other checks; where the backend has no shared locks,
-// one after the other.
+// acquire acquires the lock together with other checks, or, if the backend has no shared locks,
+// after them.
 func (c *Checker) acquire(ctx context.Context) (*holdfast.Lock, error) {
 	note := holdfast.Note("a health check")
 	if !c.locks.Capabilities().Shared {

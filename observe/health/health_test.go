@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func checker(t *testing.T, b backend.Backend, cfg health.Config) *health.Checker {
 	t.Helper()
 	if cfg.Timeout == 0 {
-		cfg.Timeout = time.Minute // on a machine that is busy
+		cfg.Timeout = time.Minute // for a busy machine
 	}
 	c, err := holdfast.New(b, holdfast.Config{Timeout: 3 * time.Second})
 	if err != nil {
@@ -41,7 +41,7 @@ func checker(t *testing.T, b backend.Backend, cfg health.Config) *health.Checker
 	return check
 }
 
-// get asks the checker over HTTP.
+// get calls the checker over HTTP.
 func get(t *testing.T, c http.Handler) (int, map[string]any) {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -53,8 +53,8 @@ func get(t *testing.T, c http.Handler) (int, map[string]any) {
 	return w.Code, body
 }
 
-// Redlock on three real nodes: all there; one away, which is degraded, and says which; two
-// away, which is the end; and back.
+// Redlock on three real nodes: all are available; one is unavailable, which is degraded and named
+// in the report; two are unavailable, which is unhealthy; and back.
 func TestRedlock(t *testing.T) {
 	t.Parallel()
 	nodes := testserver.RedisNodes(t, redlock.MinNodes)
@@ -100,13 +100,13 @@ func TestRedlock(t *testing.T) {
 	becomes(health.Healthy, http.StatusOK)
 }
 
-// store is a backend that knows something of its servers.
+// store is a backend that knows about its servers.
 type store struct {
 	backend.Backend
 	away, found []string
 	err         error
-	entered     chan struct{} // gets one when a lock is asked for, if it is not nil
-	wait        chan struct{} // closed when it may be had, if it is not nil
+	entered     chan struct{} // receives when a lock is requested, if it is not nil
+	wait        chan struct{} // closed when the lock may be granted, if it is not nil
 	asked       atomic.Int32
 }
 
@@ -165,8 +165,8 @@ func (e exclusive) Capabilities() backend.Capabilities {
 	return c
 }
 
-// Checks of a fleet are not in each other's way; an exclusive holder of their lock is
-// somebody's mistake, and not the end of all locks.
+// Checks of a fleet do not block each other. An exclusive holder of their lock is a mistake, and
+// does not mean that no lock can be acquired.
 func TestTogether(t *testing.T) {
 	t.Parallel()
 	data := memlock.NewStore()
@@ -178,7 +178,7 @@ func TestTogether(t *testing.T) {
 		}
 		c := checker(t, b, health.Config{Slow: time.Hour, Samples: 20})
 		wg.Go(func() {
-			// Who cannot share waits for those who do, and these are told of it.
+			// A check that cannot share waits for those that do, and they report it.
 			if r := c.Check(t.Context()); r.Status == health.Unhealthy || i%4 == 0 && r.Status != health.Healthy {
 				t.Errorf("%+v", r)
 			}
@@ -201,7 +201,7 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// Requests that come together share one check, and one who hangs up does not end it.
+// Requests that arrive together share one check, and a caller that hangs up does not end it.
 func TestShared(t *testing.T) {
 	t.Parallel()
 	s := &store{Backend: memlock.New(), entered: make(chan struct{}), wait: make(chan struct{})}

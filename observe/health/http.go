@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// shared is the check that those who ask at once share.
+// shared is the check that concurrent requests share.
 type shared struct {
 	mu      sync.Mutex
-	running chan struct{} // closed when the check is done; nil: none is under way
+	running chan struct{} // closed when the check is done; nil: no check is in progress
 	last    Report
-	at      time.Time // when the last one was done; zero: never
+	at      time.Time // when the last check was done; zero: never
 }
 
-// answer is the report as JSON.
+// answer is the JSON form of a report.
 type answer struct {
 	Status  Status   `json:"status"`
 	Backend string   `json:"backend"`
@@ -25,8 +25,8 @@ type answer struct {
 	Error   string   `json:"error,omitempty"`
 }
 
-// MarshalJSON writes the report as an object: status, backend, acquire_and_release_ms,
-// found, and error where there is one.
+// MarshalJSON encodes the report as an object: status, backend, acquire_and_release_ms, found, and
+// error if there is one.
 func (r Report) MarshalJSON() ([]byte, error) {
 	a := answer{Status: r.Status, Backend: r.Backend, TookMS: float64(r.Took.Microseconds()) / 1000, Found: r.Found}
 	if a.Found == nil {
@@ -38,10 +38,9 @@ func (r Report) MarshalJSON() ([]byte, error) {
 	return json.Marshal(a) //nolint:wrapcheck // it cannot fail
 }
 
-// ServeHTTP answers GET and HEAD with the report as JSON: status 200 when locks can be had,
-// also when that is degraded, and 503 when they cannot. Requests that come together, or
-// within Config.Fresh, share one check. The report names servers: it is for those who run
-// the program.
+// ServeHTTP answers GET and HEAD with the report as JSON: status 200 if locks can be acquired, even
+// if degraded, and 503 if they cannot. Requests that arrive together, or within Config.Fresh, share
+// one check. The report names servers: it is for the program's operators.
 func (c *Checker) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
@@ -50,7 +49,7 @@ func (c *Checker) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	r, ok := c.recent(req.Context())
 	if !ok {
-		return // the caller has gone
+		return // the caller has hung up
 	}
 	body, err := json.Marshal(r)
 	if err != nil {
@@ -62,11 +61,11 @@ func (c *Checker) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if r.Status == Unhealthy {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	_, _ = w.Write(append(body, '\n')) // who hung up does not want to know
+	_, _ = w.Write(append(body, '\n')) // a caller that hung up needs no answer
 }
 
-// recent is the result of a check that is under way or was done just now, or of a new one.
-// It reports false when ctx ended before that.
+// recent returns the result of a check that is in progress or was done within Config.Fresh, or of a
+// new one. It reports false when ctx ended before that.
 func (c *Checker) recent(ctx context.Context) (Report, bool) {
 	s := &c.shared
 	s.mu.Lock()
@@ -76,7 +75,7 @@ func (c *Checker) recent(ctx context.Context) (Report, bool) {
 			return s.last, true
 		}
 		s.running = make(chan struct{})
-		// It goes on when the first one who asked hangs up: others wait for it.
+		// The check continues when its first caller hangs up, because other callers wait for it.
 		go c.run(context.WithoutCancel(ctx))
 	}
 	running := s.running
