@@ -67,7 +67,7 @@
 // slot, or the server that more than half of the sentinels name. It is located again when it
 // answers MOVED or READONLY, or does not answer. ASK is not followed: while a slot is
 // migrating, a script on the new server would treat keys that have not arrived as keys that
-// do not exist. What is on disk counts for nothing there, so a restarted server keeps the
+// do not exist. Data on disk counts for nothing there, so a restarted server keeps the
 // quarantine.
 //
 // With Config.Replicas each request is followed by WAIT on the same connection, and a lease

@@ -20,7 +20,6 @@ import (
 // It follows MOVED, and never ASK. While a slot is migrating its keys are on two servers, and
 // a script that was let in on the new one would take keys that have not arrived for keys that
 // do not exist. A caller gets an error during that time: the backend is unavailable.
-// not there. Whoever asks meanwhile is told that the backend is away.
 type router struct {
 	program  redisprogram.Program
 	replicas *replication

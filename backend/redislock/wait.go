@@ -366,8 +366,8 @@ func (b *Backend) keepListening(e *ear) {
 	}
 }
 
-// subscribed is called each time the server has confirmed the subscription. What was pushed
-// since it broke is lost, so all waiters are checked.
+// subscribed is called each time the server has confirmed the subscription. Notifications
+// since it broke are lost, so all waiters are checked.
 func (b *Backend) subscribed(e *ear) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
