@@ -18,12 +18,13 @@
 //
 // Each node votes independently, by one program (the folder lua: a function of the server, or
 // a script if it takes none) and its own clock. All nodes are asked concurrently, and a lease
-// with a quorum of votes is held: a majority, or, with a limit of c permits, floor(n*c/(c+1))
-// + 1 of n nodes, which is 4 of 5 for c of 2 and 3, and all of 5 from 4 on. An acquire that
-// has its quorum does not wait for the slowest node. A node that once did not answer is taken
-// for down: it gets nothing but a probe, and the releases that it missed when it is up again.
-// So as a rule a node that hangs costs an acquire 20 ms, or three times what the other nodes
-// took if that is longer, and only until Config.RequestTimeout has passed.
+// with a quorum of votes is held. A quorum is a majority, or, with a limit of c permits,
+// floor(n*c/(c+1)) + 1 of n nodes, which is 4 of 5 for c of 2 and 3, and all of 5 from 4 on.
+// An acquire that has its quorum does not wait for the slowest node. A node that once did not
+// answer is taken for down. It gets nothing but a probe until it is up again, and then the
+// releases that it missed. So as a rule a node that hangs costs an acquire 20 ms, or three
+// times what the other nodes took if that is longer, and only until Config.RequestTimeout has
+// passed.
 //
 // A lease is valid for its TTL, less the time since before the first request was sent and an
 // allowance for clocks, 1 % of the TTL and 2 ms. Votes that do not reach a quorum are

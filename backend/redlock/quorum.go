@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// patience is how long nodes that have not answered are waited for when a majority has
-// answered without deciding. A node that hangs costs this much, until it is taken for down.
+// patience is how long, at least, nodes that have not answered are waited for when a majority
+// has answered without deciding. A node that hangs costs this much, until it is taken for down.
 const patience = 20 * time.Millisecond
 
 // answer is what a node answered.
@@ -68,7 +68,7 @@ const (
 
 // collect passes the answers to take until it needs no more, or all nodes have answered. It
 // is called once. take is called for one answer after the other, by the goroutine that
-// received it, so that the caller is woken once; it must not block. Later answers go to the
+// has it, so that the caller is woken once; it must not block. Later answers go to the
 // function passed to leave. The error is nil unless ctx or the backend ended.
 func (p *poll) collect(ctx context.Context, take func(answer) need) error {
 	p.mu.Lock()

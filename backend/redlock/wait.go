@@ -17,8 +17,8 @@ import (
 // has a timer, set to when the leases in its way can end.
 
 const (
-	// gather is how long a majority is waited for to publish the same release: an earlier
-	// round finds too few votes.
+	// gather is how long a majority is waited for to publish the same release: a round
+	// before that would find too few votes.
 	gather = 3 * time.Millisecond
 	// confirm is how long a subscription is waited for before the next round is run anyway.
 	confirm = 100 * time.Millisecond
@@ -88,7 +88,7 @@ func (a *acquisition) wait(ctx context.Context) (backend.Grant, error) {
 	byTimer, doubt := false, idle
 	for {
 		select {
-		case <-w.wake: // the round sees what it was sent for
+		case <-w.wake: // the next round sees what the signal was for
 		default:
 		}
 		listening := b.listening(l)
@@ -305,8 +305,8 @@ func (b *Backend) subscribe(l *line) {
 	}
 }
 
-// confirmed is called when a node has confirmed the subscription. The first waiter runs
-// another round: a release may have been published before.
+// confirmed is called when a node has confirmed the subscription. Once a majority has, another
+// round is run: a release may have been published before.
 func (b *Backend) confirmed(node int, channel string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
