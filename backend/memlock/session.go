@@ -29,7 +29,7 @@ type notice struct {
 	loss backend.Loss
 }
 
-// brokenLease is a loss that renewals report until until. That is one TTL, so that a client
+// brokenLease is a loss that renewals report up to until. That is one TTL, so that a client
 // that lost the reply to one renewal gets it from the next one, or has lost the session by
 // then.
 type brokenLease struct {

@@ -10,8 +10,9 @@ import (
 )
 
 // Acquire takes the lock, or waits for it in the queue. It costs one request, and one
-// notification for a lease that waited. A timed lease that waited takes another request,
-// which returns its remaining time. See backend.Backend.
+// notification for a lease that waited. Another request follows for a timed lease that waited,
+// to learn its remaining time, and with Config.Replicas for every lease that waited. See
+// backend.Backend.
 func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	if err := req.Validate(b.caps); err != nil {
 		return backend.Grant{}, err

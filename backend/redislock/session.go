@@ -108,7 +108,8 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 const renewAtOnce = 1000
 
 // Renew extends the session and the timed leases. It takes one request for each 1,000 timed
-// leases, and one for the session whatever the number of its leases. See backend.Backend.
+// leases, and at least one, whatever the number of leases under the session. See
+// backend.Backend.
 func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
 	if err := req.Validate(b.caps); err != nil {
 		return backend.RenewResult{}, err

@@ -90,9 +90,9 @@ func (b *Backend) conclude(ctx context.Context, w *waiter, v verdict) (backend.G
 	if v.err != nil || !v.timed && b.cfg.Replicas == 0 {
 		return v.grant, v.err
 	}
-	// A notification contains neither the time at which it was sent, and so not the remaining
-	// time, nor whether the replicas have the grant. The check does not join the queue again
-	// if the lease has ended in the meantime.
+	// A notification does not say when it was sent, so the remaining time is unknown. Nor does
+	// it say whether the replicas have the grant. The check does not join the queue again if
+	// the lease has ended in the meantime.
 	answer, asked, err := b.engine.do(ctx, true, "check", w.req.Name, "1", string(w.req.Lease), string(w.req.Session))
 	if err != nil {
 		b.doubt(w.req)
@@ -203,7 +203,7 @@ func (b *Backend) fire(l *watched) {
 	if err == nil {
 		return
 	}
-	// They are retried under the same lease ID, and keep their places.
+	// Their callers retry under the same lease ID, and they keep their places.
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, w := range l.waiters {
@@ -252,9 +252,9 @@ func (b *Backend) settle(l *watched, waiters []question, answer []reply, asked t
 		if d.err != nil {
 			return &sentError{sent: true, err: d.err}
 		}
-		// A waiter that the server does not know may not have reached it yet, or may have
-		// reached it since. If such a waiter failed now as lost, its place would be left to a
-		// ghost.
+		// The request of a waiter that the server does not know may not have reached it yet,
+		// and may have done so since. If the waiter were now reported as lost, it would leave
+		// its place to a ghost.
 		if v := b.judge(items, asked); v != nil && (v.err == nil || w.known) {
 			w.tell(*v)
 			more = more || v.err == nil

@@ -206,7 +206,7 @@ func (c Config) withDefaults() (Config, error) {
 const openPatience = 250 * time.Millisecond
 
 // survey queries the nodes for the first time. A node whose request failed is down from the
-// start; one that has only not answered yet is not.
+// start. A node that merely has not answered yet is not.
 func (b *Backend) survey(ctx context.Context) error {
 	type seen struct {
 		node         int
