@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/memlock"
 )
 
-// Two backend values on one store are what two processes would have.
+// Two Backends on one store are what two processes would have.
 func Example() {
 	ctx := context.Background()
 	store := memlock.NewStore()

@@ -7,14 +7,14 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// deadline is the end of a session or of a timed lease that is out: of the one that
-// is not nil.
+// deadline is the end of a session or of a timed lease that is held: of the one that is not
+// nil.
 type deadline struct {
 	ofSession *session
 	ofLease   *lease
 	ends      instant
-	// due is its key in the schedule. It may be before ends: a renewal, which is
-	// what happens most, only moves ends, and the key follows when it comes up.
+	// due is its key in the schedule. It may be before ends: a renewal, which is the most
+	// frequent operation, only moves ends, and the key follows when it comes up.
 	due   instant
 	index int // in the schedule, plus 1; 0: it is not there
 }
@@ -22,27 +22,27 @@ type deadline struct {
 // schedule is a heap of deadlines.
 type schedule []*deadline
 
-// Len is for package heap.
+// Len implements heap.Interface.
 func (s *schedule) Len() int { return len(*s) }
 
-// Less is for package heap.
+// Less implements heap.Interface.
 func (s *schedule) Less(i, j int) bool { return (*s)[i].due < (*s)[j].due }
 
-// Swap is for package heap.
+// Swap implements heap.Interface.
 func (s *schedule) Swap(i, j int) {
 	q := *s
 	q[i], q[j] = q[j], q[i]
 	q[i].index, q[j].index = i+1, j+1
 }
 
-// Push is for package heap.
+// Push implements heap.Interface.
 func (s *schedule) Push(x any) {
 	d := x.(*deadline) //nolint:forcetypeassert // only deadlines are pushed
 	*s = append(*s, d)
 	d.index = len(*s)
 }
 
-// Pop is for package heap.
+// Pop implements heap.Interface.
 func (s *schedule) Pop() any {
 	last := len(*s) - 1
 	d := (*s)[last]
@@ -71,8 +71,8 @@ func (s *Store) unschedule(d *deadline) {
 	}
 }
 
-// expire ends what is over by now. It hands nothing over: a waiter whose session is
-// over at the same moment must not be granted.
+// expire ends what has expired. It hands nothing over: a waiter whose session expires at the
+// same moment must not be granted.
 func (s *Store) expire() {
 	for len(s.due) > 0 && s.due[0].due <= s.now {
 		switch d := s.due[0]; {
@@ -88,8 +88,7 @@ func (s *Store) expire() {
 	}
 }
 
-// arm sets the timer to the next end. A timer that fires too early sets itself
-// again.
+// arm sets the timer to the next end. A timer that fires too early is set again.
 func (s *Store) arm() {
 	if s.opened == 0 || len(s.due) == 0 || s.timerAt <= s.due[0].due {
 		return
@@ -103,7 +102,7 @@ func (s *Store) arm() {
 	}
 }
 
-// tick is what the timer does: enter and leave do all the work.
+// tick runs when the timer fires: enter and leave do all the work.
 func (s *Store) tick() {
 	s.enter()
 	s.timerAt = never
@@ -138,7 +137,7 @@ func (m *memory[K]) has(k K) bool {
 	return ok
 }
 
-// add remembers k from now on, and forgets what is old.
+// add remembers k from now on, and forgets keys that are too old.
 func (m *memory[K]) add(k K, now instant) {
 	m.since[k] = now
 	m.queue = append(m.queue, memo[K]{k, now})

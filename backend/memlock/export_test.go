@@ -2,7 +2,7 @@ package memlock
 
 import "github.com/holdfast-io/holdfast/backend"
 
-// Kept is how much a store keeps: locks, leases, sessions, things that can expire,
+// Kept returns how much a store keeps: locks, leases, sessions, things that can expire,
 // abandoned leases and ended sessions that it remembers.
 func (s *Store) Kept() [6]int {
 	s.enter()
@@ -17,7 +17,7 @@ func (s *Store) Armed() bool {
 	return s.timerAt != never
 }
 
-// Stall gives back a lease and then keeps the store busy while f runs: whoever was
+// Stall releases a lease and then keeps the store busy while f runs: a waiter that was
 // granted the lock learns it only afterwards.
 func (s *Store) Stall(name string, id backend.LeaseID, f func()) {
 	s.enter()
@@ -27,5 +27,5 @@ func (s *Store) Stall(name string, id backend.LeaseID, f func()) {
 	f()
 }
 
-// MaxBehind is how many events a watcher may be behind.
+// MaxBehind is the number of undelivered events that a watcher may have.
 const MaxBehind = maxBehind

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Inspect tells who holds the lock and who waits. Errors: *InvalidError, ErrClosed,
-// ctx's cause.
+// Inspect returns the lock's holders and waiters. Errors: *InvalidError, ErrClosed, ctx's
+// cause.
 func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, error) {
 	if err := backend.ValidateName(name); err != nil {
 		return backend.LockInfo{}, err
@@ -25,7 +25,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, e
 	return backend.LockInfo{Name: name}, nil
 }
 
-// List tells the locks that are held or waited for, by name. Errors: *InvalidError,
+// List returns the locks that are held or waited for, by name. Errors: *InvalidError,
 // ErrClosed, ctx's cause.
 func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
 	if err := req.Validate(); err != nil {

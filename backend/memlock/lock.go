@@ -8,16 +8,16 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// lock is a lock that somebody holds or waits for.
+// lock is a lock that is held or waited for.
 type lock struct {
 	name    string
 	token   fence.Token // the greatest so far
 	holders group       // in the order of their grants
-	line    group       // first come first
+	line    group       // in order of arrival
 	changed bool        // it is in Store.changed
 }
 
-// group is leases in order, and what each of them takes.
+// group is a list of leases in order, with the claim of each.
 type group struct {
 	leases []*lease
 	claims []backend.Claim
@@ -36,43 +36,43 @@ func (g *group) remove(l *lease) {
 	g.claims = slices.Delete(g.claims, i, i+1)
 }
 
-// state is where a lease stands.
+// state is the stage that a lease has reached.
 type state uint8
 
 const (
-	waiting state = iota // in line
-	held                 // out
-	over                 // gone, for good
+	waiting state = iota // queued
+	held                 // granted
+	over                 // ended, for good
 )
 
-// lease is an acquisition: first, perhaps, in line, then out, then over.
+// lease is an acquisition: first perhaps queued, then granted, then ended.
 type lease struct {
-	deadline // of a timed lease that is out
+	deadline // of a timed lease that is held
 	id       backend.LeaseID
 	lock     *lock
 	claim    backend.Claim
 	note     string
 	timed    bool
 	ttl      time.Duration
-	// session is the one that the place in line belongs to, and the lease when it is
-	// not timed. A timed lease that is out keeps it only to know whom to tell of its
-	// loss. Nil: none.
+	// session is the session that the place in the queue belongs to, and that a lease belongs
+	// to unless it is timed. A timed lease that is held keeps it only to report its loss
+	// there. Nil: none.
 	session *session
 	slot    int // in session.leases
 
 	state  state
-	asked  time.Time // when it joined the line
+	asked  time.Time // when it joined the queue
 	token  fence.Token
 	since  time.Time // of the grant
 	joined bool      // by re-entry
-	// left is closed when the lease leaves the line, and is nil when it never stood
-	// there.
+	// left is closed when the lease leaves the queue, and is nil when it never was in the
+	// queue.
 	left chan struct{}
-	err  error // why it is over
+	err  error // why it ended
 }
 
-// take is the heart of Acquire: the lease is out afterwards, or in line, or there is
-// an error and nothing has changed.
+// take is the core of Acquire: afterwards the lease is held or queued, or an error is
+// returned and nothing has changed.
 func (s *Store) take(req *backend.AcquireRequest) (*lease, error) {
 	key := leaseKey{req.Name, req.Lease}
 	if l, ok := s.leases[key]; ok {
@@ -109,7 +109,7 @@ func (s *Store) take(req *backend.AcquireRequest) (*lease, error) {
 	return l, nil
 }
 
-// takeAgain answers a request that was asked before: C6.
+// takeAgain answers a repeated request: C6.
 func (s *Store) takeAgain(l *lease, req *backend.AcquireRequest) (*lease, error) {
 	if l.state == held {
 		return l, nil
@@ -131,7 +131,8 @@ func (s *Store) takeAgain(l *lease, req *backend.AcquireRequest) (*lease, error)
 	return l, nil
 }
 
-// refuse says why a new lease with this claim can neither be out nor in line.
+// refuse returns the reason why a new lease with this claim can neither be granted nor
+// queued.
 func (s *Store) refuse(l *lock, c backend.Claim, wait bool) error {
 	if c.Mode == backend.Shared {
 		limit, ok := backend.LimitInForce(l.holders.claims, l.line.claims)
@@ -150,13 +151,13 @@ func (s *Store) heldError(l *lock, ahead int) error {
 	return backend.NewHeldError(l.name, s.holders(backend.FirstHolders(out)), len(out), ahead)
 }
 
-// admits reports whether the claim, which stands last in line, may be out now: it
-// fits and nobody is before it, or it joins by re-entry, which overtakes.
+// admits reports whether the claim, which is last in the queue, may be granted now: it fits
+// and no waiter is ahead of it, or it joins by re-entry, which overtakes.
 func (l *lock) admits(c backend.Claim) bool {
 	return len(l.line.leases) == 1 && c.Fits(l.holders.claims) || l.joins(c) != nil
 }
 
-// joins is the lease that c may join, if any.
+// joins returns the lease that c may join, if any.
 func (l *lock) joins(c backend.Claim) *lease {
 	for i, h := range l.holders.claims {
 		if c.Joins(h) {
@@ -166,7 +167,7 @@ func (l *lock) joins(c backend.Claim) *lease {
 	return nil
 }
 
-// grant moves a lease from the line to the holders.
+// grant moves a lease from the queue to the holders.
 func (s *Store) grant(l *lease) {
 	l.lock.line.remove(l)
 	if h := l.lock.joins(l.claim); h != nil {
@@ -190,8 +191,7 @@ func (s *Store) grant(l *lease) {
 	s.emit(backend.EventAcquired, l, "")
 }
 
-// end takes a lease out of everything, for good. What it held is handed over by the
-// next settle.
+// end removes a lease everywhere, for good. The next settle hands over what it held.
 func (s *Store) end(l *lease, err error, event backend.EventKind, reason string) {
 	was := l.state
 	switch was {
@@ -214,14 +214,14 @@ func (s *Store) end(l *lease, err error, event backend.EventKind, reason string)
 	s.emit(event, l, reason)
 }
 
-// answer is what an Acquire of the lease under that session is told, when the lease
-// is not in line.
+// answer returns the result of an Acquire of the lease under that session, when the lease is
+// not queued.
 func (s *Store) answer(l *lease, id backend.SessionID) (backend.Grant, error) {
 	switch {
 	case l.state != held:
 		return backend.Grant{}, l.err
 	case !l.timed && l.session.id != id:
-		return backend.Grant{}, backend.ErrLost // it will die with the other session
+		return backend.Grant{}, backend.ErrLost // it ends with the other session
 	}
 	g := backend.Grant{
 		Token: l.token, Asked: s.epoch.Add(time.Duration(s.now)), Since: l.since,

@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Backend is a connection to a Store. It implements backend.Backend; its methods
-// may be called at once from many goroutines.
+// Backend is a connection to a Store. It implements backend.Backend. Its methods are safe for
+// concurrent use.
 type Backend struct {
 	store  *Store
 	done   chan struct{} // closed by Close
@@ -20,7 +20,7 @@ var _ backend.Backend = (*Backend)(nil)
 
 const name = "memory"
 
-// Capabilities says that everything can be done, except to survive the process.
+// Capabilities reports that the backend can do everything, except survive the process.
 func (b *Backend) Capabilities() backend.Capabilities {
 	return backend.Capabilities{
 		Name:      name,
@@ -42,8 +42,8 @@ func (b *Backend) Capabilities() backend.Capabilities {
 	}
 }
 
-// enter is the door of the calls: it is shut for one whose context has ended, and
-// when b is closed. A call that got in leaves by Store.leave.
+// enter begins a call. It returns an error if the call's context has ended or b is closed.
+// Otherwise the store is locked, and the call must end with Store.leave.
 func (b *Backend) enter(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -56,8 +56,8 @@ func (b *Backend) enter(ctx context.Context) error {
 	return nil
 }
 
-// OpenSession makes a session or confirms it. Errors: *InvalidError; ErrSessionLost
-// for an ID that has ended; ErrClosed; ctx's cause.
+// OpenSession creates a session or confirms it. Errors: *InvalidError; ErrSessionLost for an
+// ID that has ended; ErrClosed; ctx's cause.
 func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) error {
 	if err := req.Validate(b.Capabilities()); err != nil {
 		return err
@@ -69,8 +69,8 @@ func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) e
 	return b.store.openSession(b, &req)
 }
 
-// EndSession gives back all that lives with the session. A session that is gone is
-// success. Errors: *InvalidError, ErrClosed, ctx's cause.
+// EndSession releases everything that lives with the session. It succeeds if the session does
+// not exist. Errors: *InvalidError, ErrClosed, ctx's cause.
 func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	if err := backend.ValidateSessionID(id); err != nil {
 		return err
@@ -85,8 +85,8 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	return nil
 }
 
-// Acquire takes the lock, or waits in line for it when req.Wait is set. When ctx
-// ends meanwhile the place in line stays. Errors: *InvalidError, *LimitError,
+// Acquire takes the lock, or waits for it in the queue when req.Wait is set. If ctx ends
+// during the wait, the place in the queue stays. Errors: *InvalidError, *LimitError,
 // *HeldError, ErrLost, ErrSessionLost, ErrClosed, ctx's cause.
 func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	if err := req.Validate(b.Capabilities()); err != nil {
@@ -108,7 +108,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	return b.store.answer(l, req.Session)
 }
 
-// acquire gives the grant, or the lease that is in line for it.
+// acquire returns the grant, or the lease that is queued for it.
 func (b *Backend) acquire(ctx context.Context, req *backend.AcquireRequest) (*lease, backend.Grant, error) {
 	if err := b.enter(ctx); err != nil {
 		return nil, backend.Grant{}, err
@@ -122,8 +122,8 @@ func (b *Backend) acquire(ctx context.Context, req *backend.AcquireRequest) (*le
 	return nil, grant, err
 }
 
-// Renew extends a session and timed leases. Errors: *InvalidError, ErrClosed, ctx's
-// cause. What became of each is in the result.
+// Renew extends a session and timed leases. The outcome of each is in the result. Errors:
+// *InvalidError, ErrClosed, ctx's cause.
 func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
 	if err := req.Validate(b.Capabilities()); err != nil {
 		return backend.RenewResult{}, err
@@ -146,9 +146,9 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	return res, nil
 }
 
-// Release gives a lease back, or its place in line. With req.Abandon it can never be
-// granted afterwards. Errors: ErrLost where there is no such lease, unless
-// req.Abandon is set; *InvalidError; ErrClosed; ctx's cause.
+// Release releases a lease, or its place in the queue. With req.Abandon it can never be
+// granted afterwards. Errors: ErrLost if there is no such lease, unless req.Abandon is set;
+// *InvalidError; ErrClosed; ctx's cause.
 func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error {
 	if err := req.Validate(); err != nil {
 		return err
@@ -193,8 +193,8 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	return res, nil
 }
 
-// Close makes the calls under way, and all later ones, return ErrClosed. The leases
-// stay in the store. Closing again does nothing. It never fails.
+// Close makes the calls in progress, and all later ones, return ErrClosed. The leases stay in
+// the store. Closing again does nothing. The error is always nil.
 func (b *Backend) Close() error {
 	b.store.enter()
 	defer b.store.leave()

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/memlock"
 )
 
-// process is a session on a backend value, and what it was told.
+// process is a session on a Backend, and the losses reported to it.
 type process struct {
 	*memlock.Backend
 	id backend.SessionID
@@ -32,7 +32,7 @@ func start(t *testing.T, s *memlock.Store, ttl time.Duration) *process {
 	return p
 }
 
-// lost calls the backend, which it may: it is called with nothing locked.
+// lost calls the backend, which is allowed: it is called with nothing locked.
 func (p *process) lost(l backend.Loss) {
 	_ = p.Capabilities()
 	if _, err := p.Inspect(context.Background(), "any"); err != nil && !errors.Is(err, backend.ErrClosed) {
@@ -43,7 +43,7 @@ func (p *process) lost(l backend.Loss) {
 	p.losses = append(p.losses, l)
 }
 
-// told gives what was told since the last time.
+// told returns the losses reported since the last call.
 func (p *process) told() []backend.Loss {
 	synctest.Wait()
 	p.mu.Lock()
@@ -82,7 +82,8 @@ func TestLossesArePushed(t *testing.T) {
 		if got := a.told(); len(got) > 0 {
 			t.Errorf("nothing was lost; told was %+v", got)
 		}
-		// A session that another process ends is a loss; one that ends itself is not.
+		// A session that another process ends is a loss; one that a process ends itself is
+		// not.
 		c := start(t, s, time.Hour)
 		if err := a.EndSession(t.Context(), c.id); err != nil {
 			t.Error(err)
@@ -100,8 +101,8 @@ func TestLossesArePushed(t *testing.T) {
 	})
 }
 
-// TestBreakIsToldForOneTTL checks that a client that lost the reply to a renewal hears
-// of a break from the next one.
+// TestBreakIsToldForOneTTL checks that a client that lost the reply to a renewal gets a break
+// from the next one.
 func TestBreakIsToldForOneTTL(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -124,7 +125,7 @@ func TestBreakIsToldForOneTTL(t *testing.T) {
 	})
 }
 
-// TestNothingIsKept checks that a store forgets: at once what is over, and after ten
+// TestNothingIsKept checks that a store forgets: immediately what has ended, and after ten
 // minutes what it must not grant again.
 func TestNothingIsKept(t *testing.T) {
 	t.Parallel()
@@ -148,7 +149,7 @@ func TestNothingIsKept(t *testing.T) {
 			t.Errorf("kept %v, want %v", got, want)
 		}
 		time.Sleep(10 * time.Minute)
-		a := start(t, s, time.Minute) // what was remembered goes when more is to be
+		a := start(t, s, time.Minute) // old entries go when new ones are added
 		if err := a.Release(t.Context(), backend.ReleaseRequest{Name: "x", Lease: backend.NewLeaseID(), Abandon: true}); err != nil {
 			t.Error(err)
 		}
@@ -164,8 +165,8 @@ func TestNothingIsKept(t *testing.T) {
 	})
 }
 
-// TestTimerStopsWithTheLastValue checks that a store that nobody uses does nothing, and
-// that what ran out meanwhile is over when somebody comes back.
+// TestTimerStopsWithTheLastValue checks that a store without open Backends does nothing, and
+// that what expired in between has ended when a Backend is opened again.
 func TestTimerStopsWithTheLastValue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -198,8 +199,8 @@ func TestTimerStopsWithTheLastValue(t *testing.T) {
 	})
 }
 
-// TestExpiryIsExact checks that the timer fires in the very moment, also after many
-// renewals, which only move the end.
+// TestExpiryIsExact checks that the timer fires exactly on time, also after many renewals,
+// which only move the end.
 func TestExpiryIsExact(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -257,7 +258,7 @@ func TestSlowWatcherIsToldThatEventsAreMissing(t *testing.T) {
 	})
 }
 
-// TestTryKeepsThePlace asks once, without waiting, for a lease that stands in line.
+// TestTryKeepsThePlace repeats a request once, without waiting, for a lease that is queued.
 func TestTryKeepsThePlace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -290,8 +291,8 @@ func TestTryKeepsThePlace(t *testing.T) {
 	})
 }
 
-// TestGrantThatRanOutOnTheWayIsLost keeps a waiter from learning of its grant until
-// that has run out.
+// TestGrantThatRanOutOnTheWayIsLost keeps a waiter from learning of its grant until it has
+// expired.
 func TestGrantThatRanOutOnTheWayIsLost(t *testing.T) {
 	t.Parallel()
 	const ttl = time.Millisecond
@@ -390,7 +391,7 @@ func pair(ctx context.Context, tb testing.TB, b backend.Backend, r backend.Acqui
 	}
 }
 
-// BenchmarkPair is one acquire and release without anybody else.
+// BenchmarkPair is one uncontended acquire and release.
 func BenchmarkPair(b *testing.B) {
 	m := memlock.New()
 	defer func() { _ = m.Close() }()
@@ -405,7 +406,7 @@ func BenchmarkPair(b *testing.B) {
 	}
 }
 
-// BenchmarkHandOver is one acquire and release while others wait in line.
+// BenchmarkHandOver is one acquire and release while others are queued.
 func BenchmarkHandOver(b *testing.B) {
 	s := memlock.NewStore()
 	const each = 50

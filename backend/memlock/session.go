@@ -12,12 +12,12 @@ type session struct {
 	deadline
 	id        backend.SessionID
 	ttl       time.Duration
-	leases    []*lease // out, except the timed ones, and in line; in no order
+	leases    []*lease // held, except the timed ones, and queued; in no order
 	listeners []listener
 	broken    []brokenLease
 }
 
-// listener is who wants to be told of losses: one for each backend value.
+// listener receives losses. There is at most one for each Backend.
 type listener struct {
 	via  *Backend
 	tell func(backend.Loss)
@@ -29,9 +29,9 @@ type notice struct {
 	loss backend.Loss
 }
 
-// brokenLease is a loss that renewals tell until until: one TTL long, so that a
-// client that lost the reply to one renewal hears it from the next one, or has lost
-// the session by then.
+// brokenLease is a loss that renewals report up to until. That is one TTL, so that a client
+// that lost the reply to one renewal gets it from the next one, or has lost the session by
+// then.
 type brokenLease struct {
 	loss  backend.Loss
 	until instant
@@ -50,7 +50,7 @@ func (x *session) remove(l *lease) {
 	x.leases = x.leases[:last]
 }
 
-// liveSession finds a session; none for the empty ID.
+// liveSession returns a session; nil for the empty ID.
 func (s *Store) liveSession(id backend.SessionID) (*session, error) {
 	if id == "" {
 		return nil, nil //nolint:nilnil // no session was asked for, and that is right
@@ -62,7 +62,7 @@ func (s *Store) liveSession(id backend.SessionID) (*session, error) {
 	return x, nil
 }
 
-// openSession makes the session or confirms it. It never revives one.
+// openSession creates the session or confirms it. It never revives one.
 func (s *Store) openSession(via *Backend, req *backend.SessionRequest) error {
 	if s.ended.has(req.ID) {
 		return backend.ErrSessionLost
@@ -82,8 +82,8 @@ func (s *Store) openSession(via *Backend, req *backend.SessionRequest) error {
 	return nil
 }
 
-// endSession ends everything that lives with the session. Listeners are told, but
-// not those of the backend value that asked for it.
+// endSession ends everything that lives with the session. Listeners are notified, except
+// those of the Backend that called it.
 func (s *Store) endSession(x *session, by *Backend, event backend.EventKind, cause backend.Cause) {
 	delete(s.sessions, x.id)
 	s.unschedule(&x.deadline)
@@ -94,8 +94,8 @@ func (s *Store) endSession(x *session, by *Backend, event backend.EventKind, cau
 	s.tell(x, by, backend.Loss{Session: x.id, Cause: cause})
 }
 
-// renewSession extends the session and gives the losses it has to be told, or false
-// when there is no such session.
+// renewSession extends the session and returns the losses to report to it, or false when
+// there is no such session.
 func (s *Store) renewSession(id backend.SessionID) ([]backend.Loss, bool) {
 	x, ok := s.sessions[id]
 	if !ok {
@@ -110,7 +110,7 @@ func (s *Store) renewSession(id backend.SessionID) ([]backend.Loss, bool) {
 	return lost, true
 }
 
-// renewLease extends, or shortens, a timed lease that is out.
+// renewLease extends, or shortens, a timed lease that is held.
 func (s *Store) renewLease(r backend.TimedRenewal) backend.Renewal {
 	l, ok := s.leases[leaseKey{r.Name, r.Lease}]
 	if !ok || !l.timed || l.state != held {
@@ -120,14 +120,13 @@ func (s *Store) renewLease(r backend.TimedRenewal) backend.Renewal {
 	return backend.Renewal{Token: l.token, Left: r.TTL}
 }
 
-// breakLease takes a lease away from its holder, and sees to it that it is told.
+// breakLease takes a lease from its holder, and reports that to the holder.
 func (s *Store) breakLease(l *lease, reason string) {
 	s.end(l, backend.ErrLost, backend.EventBroken, reason)
 	s.tellLoss(l, backend.CauseBroken, reason)
 }
 
-// tellLoss tells the session of a lease that the lease is no more: at once, and with
-// its renewals.
+// tellLoss reports the loss of a lease to its session: immediately, and with its renewals.
 func (s *Store) tellLoss(l *lease, cause backend.Cause, reason string) {
 	x := l.session
 	if x == nil || s.sessions[x.id] != x {

@@ -8,14 +8,13 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// Store keeps the leases. It plays the server: the backend values that Open gives
-// share its locks and nothing else. Its methods may be called at once from many
-// goroutines.
+// Store keeps the leases. It plays the server: the Backends that Open returns share its locks
+// and nothing else. Its methods are safe for concurrent use.
 type Store struct {
-	epoch time.Time // what instants count from; never changes
+	epoch time.Time // instants count from it; never changes
 
-	mu       sync.Mutex // guards what follows, and the fields of all that is in it
-	now      instant    // when the call that is in the store happens
+	mu       sync.Mutex // guards the fields below, and the fields of everything in them
+	now      instant    // the time of the call that is in the store
 	token    fence.Token
 	locks    map[string]*lock // those with a holder or a waiter
 	leases   map[leaseKey]*lease
@@ -25,13 +24,13 @@ type Store struct {
 	abandoned memory[leaseKey]
 	ended     memory[backend.SessionID]
 
-	changed  []*lock // that may have something to hand over, or to be forgotten
-	spare    []*lock // forgotten, to be used again
+	changed  []*lock // that may have something to hand over, or may be forgotten
+	spare    []*lock // forgotten, for reuse
 	told     []notice
 	watchers map[*watcher]struct{}
 
-	opened  int         // backend values that are open
-	timer   *time.Timer // ends what nobody asks about
+	opened  int         // the number of open Backends
+	timer   *time.Timer // expires what is due while there are no calls
 	timerAt instant     // when it fires; never: it is not set
 }
 
@@ -40,14 +39,13 @@ type instant time.Duration
 
 const never instant = 1<<63 - 1
 
-// leaseKey is what a lease is known by: the same ID with another name is another
-// lease.
+// leaseKey identifies a lease: the same ID with another name is another lease.
 type leaseKey struct {
 	name string
 	id   backend.LeaseID
 }
 
-// NewStore makes an empty store.
+// NewStore creates an empty store.
 func NewStore() *Store {
 	return &Store{
 		epoch:     time.Now(),
@@ -61,11 +59,11 @@ func NewStore() *Store {
 	}
 }
 
-// New makes a store of its own and the one backend value on it.
+// New creates a store of its own and the one Backend on it.
 func New() *Backend { return NewStore().Open() }
 
-// Open gives another backend value on the store, as another process would have one.
-// Close it when it is not needed any more.
+// Open returns another Backend on the store, as another process would have one. Close it when
+// it is not needed any more.
 func (s *Store) Open() *Backend {
 	s.enter()
 	defer s.leave()
@@ -73,8 +71,8 @@ func (s *Store) Open() *Backend {
 	return &Backend{store: s, done: make(chan struct{})}
 }
 
-// enter locks the store and brings it up to the present: what is over is ended, and
-// what that freed is handed over. Every enter is followed by a leave.
+// enter locks the store and brings it up to the present: it ends what has expired, and hands
+// over what that freed. Every enter is followed by a leave.
 func (s *Store) enter() {
 	s.mu.Lock()
 	s.now = instant(time.Since(s.epoch))
@@ -82,8 +80,8 @@ func (s *Store) enter() {
 	s.settle()
 }
 
-// leave hands over what the call freed, unlocks the store and then tells the losses:
-// whoever is told may call the store.
+// leave hands over what the call freed, unlocks the store and then reports the losses: a
+// listener may call the store.
 func (s *Store) leave() {
 	s.settle()
 	s.arm()
@@ -95,13 +93,14 @@ func (s *Store) leave() {
 	}
 }
 
-// wall is the present for people. It has no monotonic part: it is not to count with.
+// wall returns the current time for display. It has no monotonic part: it is not for
+// computing.
 func (s *Store) wall() time.Time {
 	return s.epoch.Add(time.Duration(s.now)).Round(0)
 }
 
-// settle hands every lock that changed to those in line that it now has room for,
-// and forgets those that nobody holds or waits for.
+// settle grants every lock that changed to the waiters that it now has room for, and forgets
+// locks that are neither held nor waited for.
 func (s *Store) settle() {
 	for len(s.changed) > 0 {
 		l := s.changed[len(s.changed)-1]
@@ -116,7 +115,7 @@ func (s *Store) settle() {
 	}
 }
 
-// lock finds the lock, or makes it.
+// lock returns the lock, and creates it if needed.
 func (s *Store) lock(name string) *lock {
 	if l, ok := s.locks[name]; ok {
 		return l
@@ -142,7 +141,7 @@ func (s *Store) forget(l *lock) {
 	}
 }
 
-// touch notes that the lock changed, for settle.
+// touch marks the lock as changed, for settle.
 func (s *Store) touch(l *lock) {
 	if !l.changed {
 		l.changed = true
@@ -150,7 +149,7 @@ func (s *Store) touch(l *lock) {
 	}
 }
 
-// nextToken raises the counter.
+// nextToken increments the counter and returns it.
 func (s *Store) nextToken() fence.Token {
 	s.token++
 	return s.token

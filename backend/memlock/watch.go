@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// watcher is a Watch under way.
+// watcher is a Watch in progress.
 type watcher struct {
 	prefix string
 	events []backend.Event // not delivered yet
@@ -17,12 +17,12 @@ type watcher struct {
 	some   chan struct{}   // capacity 1: there is something to do
 }
 
-// maxBehind is how many events a watcher may be behind.
+// maxBehind is the number of undelivered events that a watcher may have.
 const maxBehind = 1 << 16
 
 var errBehind = errors.New("the watcher fell behind")
 
-// emit tells the watchers what happened to a lease.
+// emit sends the watchers an event of a lease.
 func (s *Store) emit(kind backend.EventKind, l *lease, reason string) {
 	if len(s.watchers) == 0 {
 		return
@@ -54,10 +54,10 @@ func (w *watcher) add(e backend.Event) {
 	}
 }
 
-// Watch delivers the events of locks whose names start with req.Prefix, the first
-// of them EventWaiting, until ctx ends; the error is then ctx's cause. Other errors:
-// *InvalidError, ErrClosed, and *UnavailableError when deliver is so slow that 65536
-// events are waiting for it.
+// Watch delivers the events of locks whose names start with req.Prefix, until ctx ends; the
+// error is then ctx's cause. The first event is EventWatching. Other errors: *InvalidError,
+// ErrClosed, and *UnavailableError when deliver is so slow that 65536 events are waiting for
+// it.
 func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver func(backend.Event)) error {
 	if err := backend.ValidatePrefix(req.Prefix); err != nil {
 		return err
@@ -91,7 +91,7 @@ func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver f
 	}
 }
 
-// take empties the watcher.
+// take returns the events of the watcher and empties it.
 func (b *Backend) take(w *watcher) ([]backend.Event, bool) {
 	b.store.enter()
 	defer b.store.leave()

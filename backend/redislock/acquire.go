@@ -9,9 +9,10 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Acquire takes the lock, or waits in line for it. It is one request, and one push for
-// a lease that waited; a timed lease that waited takes another request, which tells how
-// much time it has. See backend.Backend.
+// Acquire takes the lock, or waits for it in the queue. It costs one request, and one
+// notification for a lease that waited. Another request follows for a timed lease that waited,
+// to learn its remaining time, and with Config.Replicas for every lease that waited. See
+// backend.Backend.
 func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	if err := req.Validate(b.caps); err != nil {
 		return backend.Grant{}, err
@@ -33,11 +34,10 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	}
 }
 
-// What operations are called.
+// Names of operations.
 const opAcquire, opRelease = "acquire", "release"
 
-// ask sends the request. Where it is not known what became of it, the lease is in doubt
-// from then on.
+// ask sends the request. If its outcome is unknown, the lease is in doubt from then on.
 func (b *Backend) ask(ctx context.Context, req backend.AcquireRequest, channel string) (outcome, error) {
 	t := terms{
 		session: string(req.Session), ttl: "0", limit: strconv.Itoa(req.Limit), reentrant: flag(req.Reentrant), wait: flag(req.Wait),
@@ -61,7 +61,7 @@ func (b *Backend) ask(ctx context.Context, req backend.AcquireRequest, channel s
 	return outcome{}, err
 }
 
-// accept makes the grant of an answer that is one.
+// accept returns the grant of an answer that is one.
 func (b *Backend) accept(req backend.AcquireRequest, o outcome) (backend.Grant, error) {
 	if o.answer != nil {
 		d := decoder{list: o.answer[1:]}
@@ -79,7 +79,7 @@ func (b *Backend) refused(req backend.AcquireRequest, answer []reply) error {
 	return refusal(opAcquire, &d, req.Name, req.Limit)
 }
 
-// doubt is an acquire whose request may still be under way: when its lease is released,
+// doubt is an acquire whose request may still be in progress. When its lease is released,
 // that request must not grant it again.
 type doubt struct {
 	session backend.SessionID
@@ -87,7 +87,7 @@ type doubt struct {
 }
 
 const (
-	doubtFor   = 10 * time.Minute // longer than a request can be under way
+	doubtFor   = 10 * time.Minute // longer than a request can be in progress
 	manyDoubts = 1000
 )
 
@@ -105,9 +105,9 @@ func (b *Backend) doubt(req backend.AcquireRequest) {
 	b.doubts[req.Lease] = doubt{session: req.Session, until: now.Add(doubtFor)}
 }
 
-// Release gives the lease back. With req.Abandon, and when an acquire of the lease was
-// never answered, the server remembers that it must not be granted any more, for the
-// session's TTL and at least five minutes. See backend.Backend.
+// Release releases the lease. With req.Abandon, or when an acquire of the lease was never
+// answered, the server records that the lease must not be granted any more, for the session's
+// TTL and at least five minutes. See backend.Backend.
 func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error {
 	if err := req.Validate(); err != nil {
 		return err

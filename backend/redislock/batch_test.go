@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// TestBatches: what many operations do in one execution, most of them by the short way or
-// the middle way, is what they do one after the other by the long way.
+// TestBatches: many operations in one execution, most of them by the short way or the middle
+// way, have the same result as one after the other by the long way.
 func TestBatches(t *testing.T) {
 	t.Parallel()
 	inBothForms(t, batches)
@@ -25,20 +25,20 @@ func batches(t *testing.T, args ...string) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			t.Parallel()
-			// The same server; the answers and what is on record are compared, but for
-			// times and tokens.
+			// The same server; the answers and the records are compared, except for times and
+			// tokens.
 			open := func(prefix string) *redislock.Backend {
 				return open(t, s, redislock.Config{Prefix: fmt.Sprint(prefix, "-", seed), Quarantine: redislock.NoQuarantine})
 			}
 			together, apart := open("together"), open("apart")
-			// Where somebody watches, everything goes the long way.
+			// With a watcher, everything takes the long way.
 			s.Do("SET", fmt.Sprintf("{apart-%d0}:v", seed), "1")
 			g := &generator{Rand: rand.New(rand.NewPCG(seed, 1)), granted: make(map[string]int64), asked: make(map[string][]string)}
 			opening := [][]string{{"session.open", "session-0", "3600000", ""}, {"session.open", "session-1", "3600000", ""}}
 			g.compare(t, together, apart, opening)
 			for i := range 100 {
 				g.compare(t, together, apart, g.batch())
-				if i%7 == 6 { // who looks makes the records of both alike
+				if i%7 == 6 { // a read makes the records of both alike
 					g.compareRecords(t, s, together, apart)
 				}
 			}
@@ -66,7 +66,7 @@ func (g *generator) compare(t *testing.T, together, apart *redislock.Backend, op
 	}
 }
 
-// note remembers the tokens that leases were granted with at once.
+// note records the tokens that leases were granted with immediately.
 func (g *generator) note(op []string, answer []redislock.Reply) {
 	if op[0] != "acquire" && op[0] != "release" {
 		return
@@ -85,8 +85,8 @@ func (g *generator) compareRecords(t *testing.T, s *testserver.RedisServer, toge
 	}
 }
 
-// onRecord is who has what and who waits, without times and tokens, and how much every key
-// holds.
+// onRecord returns the holders and waiters, without times and tokens, and the size of every
+// key.
 func onRecord(t *testing.T, s *testserver.RedisServer, b *redislock.Backend, granted map[string]int64) string {
 	t.Helper()
 	page, err := b.List(t.Context(), backend.ListRequest{})
@@ -134,13 +134,13 @@ func onRecord(t *testing.T, s *testserver.RedisServer, b *redislock.Backend, gra
 type generator struct {
 	*rand.Rand
 
-	granted map[string]int64    // by lock and lease: the token of what was granted at once
+	granted map[string]int64    // by lock and lease: the token of an immediate grant
 	asked   map[string][]string // by lock: its leases, the newest last
 	n       int                 // leases
 }
 
-// batch has the operations of clients that are alike as a rule: then what they ask for
-// travels together.
+// batch returns the operations of clients that are alike as a rule: then their requests are
+// sent together.
 func (g *generator) batch() [][]string {
 	ops := make([][]string, 1+g.IntN(12))
 	terms, alike := g.terms(), g.IntN(2) == 0
@@ -155,7 +155,7 @@ func (g *generator) batch() [][]string {
 
 func (g *generator) one(of ...string) string { return of[g.IntN(len(of))] }
 
-// lease is one that was asked for not long ago.
+// lease returns a lease that was requested not long ago.
 func (g *generator) lease(name string) string {
 	const recent = 4
 	all := g.asked[name]
@@ -181,7 +181,7 @@ func (g *generator) op(terms []string) []string {
 			return []string{"break", name, "why"}
 		}
 	}
-	lease := g.lease(name) // again, or what is over
+	lease := g.lease(name) // again, or one that has ended
 	if g.IntN(5) > 0 {
 		g.n++
 		lease = fmt.Sprint("lease", g.n)
@@ -190,7 +190,7 @@ func (g *generator) op(terms []string) []string {
 	return append(append([]string{"acquire"}, terms...), name, lease)
 }
 
-// terms are what acquires have in common.
+// terms returns what acquires have in common.
 func (g *generator) terms() []string {
 	session := fmt.Sprint("session-", g.IntN(2))
 	if g.IntN(8) == 0 {

@@ -15,14 +15,14 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// memory is a server that writes nothing to disk, for measuring the protocol and not
-// the disk.
+// memory starts a server that writes nothing to disk, to measure the protocol and not the
+// disk.
 func memory(b *testing.B) *testserver.RedisServer {
 	b.Helper()
 	return testserver.Redis(b, "--appendonly", "no")
 }
 
-// BenchmarkPairs is acquire and release of a lock that nobody else wants.
+// BenchmarkPairs is acquire and release of an uncontended lock.
 func BenchmarkPairs(b *testing.B) {
 	for _, goroutines := range []int{1, 8, 64} {
 		b.Run("goroutines="+strconv.Itoa(goroutines), func(b *testing.B) {
@@ -61,8 +61,8 @@ func BenchmarkClientPairs(b *testing.B) {
 	}
 }
 
-// BenchmarkRawPairs is the least that can be called a lock on Redis: SET NX PX, and a
-// script that compares and deletes. No line, no token, no session.
+// BenchmarkRawPairs is the least that can be called a lock on Redis: SET NX PX, and a script
+// that compares and deletes. No queue, no token, no session.
 func BenchmarkRawPairs(b *testing.B) {
 	del := rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
 	for _, goroutines := range []int{1, 8, 64} {
@@ -84,7 +84,7 @@ func BenchmarkRawPairs(b *testing.B) {
 	}
 }
 
-// BenchmarkHandOver is one lock that 64 goroutines want all the time.
+// BenchmarkHandOver is one lock that 64 goroutines always contend for.
 func BenchmarkHandOver(b *testing.B) {
 	s := memory(b)
 	v := open(b, s, redislock.Config{Quarantine: redislock.NoQuarantine})

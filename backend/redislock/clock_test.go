@@ -28,15 +28,15 @@ func TestServerClockAhead(t *testing.T) {
 	leasetest.ClockAhead(t, open(t, s, cfg), open(t, s, cfg), clock)
 }
 
-// F13: the server's clock jumps back. What a timed lease had left is not known then.
+// F13: the server's clock jumps back. The remaining time of a timed lease is not known then.
 func TestServerClockBack(t *testing.T) {
 	t.Parallel()
 	s, cfg, clock := withClock(t)
 	leasetest.ClockBack(t, open(t, s, cfg), open(t, s, cfg), clock, false)
 }
 
-// The longest TTL in use is known for as long as any lease may be out that has it, however
-// many shorter ones are taken meanwhile; a long time later it is forgotten.
+// The longest TTL in use is known for as long as any lease with it may be held, however many
+// shorter ones are taken in the meantime. Long afterwards it is forgotten.
 func TestLongestTTLIsRemembered(t *testing.T) {
 	t.Parallel()
 	s, cfg, clock := withClock(t)
@@ -64,7 +64,7 @@ func TestLongestTTLIsRemembered(t *testing.T) {
 	if err != nil || r.Leases[0].Err != nil {
 		t.Fatalf("renew: %+v, %v", r, err)
 	}
-	at(80*time.Minute, true) // it is out until 90
+	at(80*time.Minute, true) // it is held until 90
 	acquire(t, b, backend.AcquireRequest{Name: "two", Timed: true, TTL: time.Hour})
 	at(130*time.Minute, true) // until 140
 	at(6*time.Hour, false)

@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Bounds of group commit: how many requests are under way at once, and how many
-// operations one of them carries. What is asked while all of them are under way
-// travels in the next.
+// Bounds of group commit: the number of requests in progress at the same time, and the number
+// of operations in one of them. Operations that are called while all requests are in progress
+// are sent with the next.
 const (
 	maxFlights = 2
 	maxBatch   = 128
@@ -26,23 +26,22 @@ var (
 	errFormat  = errors.New("the data on the server has another format")
 )
 
-// engine sends operations to the server, those that are asked at the same time in one
-// request. A caller is never blocked by the network: it waits for its answer or for
-// the end of its context.
+// engine sends operations to the server, concurrent ones in one request. A caller is never
+// blocked by the network: it waits for its answer or for the end of its context.
 type engine struct {
 	link    transport
 	direct  bool   // link.run in a context of withoutDial never waits for a connection
 	key     string // of the marker
 	mode    string // "q": keep the quarantine
 	timeout time.Duration
-	hello   func(ctx context.Context, again bool) ([]string, error) // the arguments of hello; again: the server may be set up in another way
-	learn   func(welcome)                                           // called with what hello answered
+	hello   func(ctx context.Context, again bool) ([]string, error) // the arguments of hello; again: the server may have other settings now
+	learn   func(welcome)                                           // called with the answer of hello
 	base    context.Context                                         //nolint:containedctx // the life of the engine: ends with close
 	cancel  context.CancelFunc
 	work    sync.WaitGroup
 
 	mu       sync.Mutex
-	urgent   []*call // goes before queue
+	urgent   []*call // sent before queue
 	queue    []*call
 	flights  int
 	closed   bool
@@ -55,37 +54,38 @@ type welcome struct {
 	longest int64 // ms
 }
 
-// call is one operation on its way, or one lease of an operation of many.
+// call is one operation on its way to the server, or one lease of an operation of many
+// leases.
 type call struct {
 	op string
-	// Of acquire and release: what the operation has in common for all its leases, and
-	// the lease.
+	// For acquire and release: what all leases of the operation have in common, and the
+	// lease.
 	terms       terms
 	name, lease string
-	args        []string // of all others
+	args        []string // of all other operations
 	outcome     outcome  // valid once done has received
 	done        chan struct{}
 	sent        bool // guarded by engine.mu
 }
 
-// outcome is an answer, or why there is none.
+// outcome is an answer, or the reason why there is none.
 type outcome struct {
-	answer  []reply // a word and what follows it; nil when the lease was granted, or given back, the short way
+	answer  []reply // a word and what follows it; nil when the lease was granted or released the short way
 	granted granted
 	asked   time.Time
 	err     error
 }
 
-// sentError is why there is no answer. sent: the operation may have been executed.
+// sentError is the reason why there is no answer. sent: the operation may have been executed.
 type sentError struct {
 	sent bool
 	err  error
 }
 
-// Error is the cause's.
+// Error returns the text of the cause.
 func (e *sentError) Error() string { return e.err.Error() }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *sentError) Unwrap() error { return e.err }
 
 func newEngine(link transport, key, mode string, timeout time.Duration) *engine {
@@ -93,15 +93,15 @@ func newEngine(link transport, key, mode string, timeout time.Duration) *engine 
 	return &engine{link: link, key: key, mode: mode, timeout: timeout, base: base, cancel: cancel}
 }
 
-// do runs one operation that is not of many leases. asked is a reading of the clock from
-// before the request left that the answer came to. An urgent one goes before all that
-// wait. The error is a *sentError, or what the server said of this operation.
+// do runs one operation that does not carry many leases. The time that it returns was read
+// before the answered request was sent. An urgent operation is sent before all that are
+// queued. The error is a *sentError, or the server's error for this operation.
 func (e *engine) do(ctx context.Context, urgent bool, op string, args ...string) ([]reply, time.Time, error) {
 	o := e.await(ctx, &call{op: op, args: args}, urgent)
 	return o.answer, o.asked, o.err
 }
 
-// await has the call done. See do for the error.
+// await runs the call and returns its outcome. See do for the error.
 func (e *engine) await(ctx context.Context, c *call, urgent bool) outcome {
 	if e.direct && e.boards() {
 		return e.flyAlone(ctx, c)
@@ -109,7 +109,8 @@ func (e *engine) await(ctx context.Context, c *call, urgent bool) outcome {
 	return e.submit(ctx, c, urgent)
 }
 
-// boards reports whether the caller is a flight itself, because nobody else waits for one.
+// boards reports whether the caller sends its call itself, because no other call is queued.
+// It then counts as a flight.
 func (e *engine) boards() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -121,8 +122,8 @@ func (e *engine) boards() bool {
 	return true
 }
 
-// result waits for the outcome of a call that others send. When the engine is closed they
-// end at once.
+// result waits for the outcome of a call that another goroutine sends. When the engine is
+// closed such calls end immediately.
 func (e *engine) result(ctx context.Context, c *call) outcome {
 	select {
 	case <-c.done:
@@ -132,8 +133,8 @@ func (e *engine) result(ctx context.Context, c *call) outcome {
 	}
 }
 
-// submit queues the call, starts a flight when not all are under way, and waits for the
-// outcome.
+// submit queues the call, starts a flight unless the maximum is in progress, and waits for
+// the outcome.
 func (e *engine) submit(ctx context.Context, c *call, urgent bool) outcome {
 	c.done = make(chan struct{}, 1)
 	if err := e.enqueue(c, urgent); err != nil {
@@ -160,9 +161,9 @@ func (e *engine) enqueue(c *call, urgent bool) error {
 	return nil
 }
 
-// flyAlone sends a call that nobody shares a request with from the goroutine of its
-// caller: nobody has to be woken for it. Only where that needs a connection first it is
-// left to others, because making one does not end with the context.
+// flyAlone sends a call that shares its request with no other, from the goroutine of its
+// caller, so that no other goroutine has to be woken for it. If that needs a new connection
+// first, the call is submitted instead, because dialling does not end with the context.
 func (e *engine) flyAlone(ctx context.Context, c *call) outcome {
 	trip, cancel := context.WithTimeoutCause(ctx, e.timeout, errTimeout)
 	stop := context.AfterFunc(e.base, cancel)
@@ -183,7 +184,7 @@ func (e *engine) flyAlone(ctx context.Context, c *call) outcome {
 	return outcome{err: err}
 }
 
-// goOn ends a flight, and has another goroutine send what was asked meanwhile.
+// goOn ends a flight, and starts a goroutine for the calls that were queued during it.
 func (e *engine) goOn() {
 	batch := e.land()
 	if len(batch) == 0 {
@@ -198,7 +199,7 @@ func (e *engine) goOn() {
 	e.takeOff(batch)
 }
 
-// forget takes the call out of the queue. It reports whether it was sent before.
+// forget removes the call from the queue. It reports whether the call was sent before.
 func (e *engine) forget(c *call) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -208,7 +209,7 @@ func (e *engine) forget(c *call) bool {
 	return c.sent
 }
 
-// load takes the next batch off the queues. mu is held.
+// load takes the next batch from the queues. mu is held.
 func (e *engine) load() []*call {
 	n := min(len(e.urgent), maxBatch)
 	m := min(len(e.queue), maxBatch-n)
@@ -220,7 +221,7 @@ func (e *engine) load() []*call {
 	return batch
 }
 
-// rest is what is left of a queue without the first n.
+// rest returns the queue without its first n calls.
 func rest(queue []*call, n int) []*call {
 	clear(queue[:n])
 	if n == len(queue) {
@@ -238,7 +239,7 @@ func (e *engine) takeOff(batch []*call) {
 	})
 }
 
-// land gives the next batch, or ends the flight.
+// land returns the next batch, or ends the flight.
 func (e *engine) land() []*call {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -249,8 +250,8 @@ func (e *engine) land() []*call {
 	return batch
 }
 
-// fly sends one batch and hands out the answers. It reports false when that took too
-// long: the callers were told, and another flight took its place.
+// fly sends one batch and delivers the answers. It returns false if that took too long: the
+// callers have got an error by then, and another flight has taken its place.
 func (e *engine) fly(batch []*call) bool {
 	var over atomic.Bool
 	timer := time.AfterFunc(e.timeout, func() {
@@ -271,7 +272,7 @@ func (e *engine) fly(batch []*call) bool {
 	return true
 }
 
-// hand gives each call of the batch its answer.
+// hand delivers to each call of the batch its answer.
 func hand(batch []*call, answers []outcome, asked time.Time, err error) {
 	for i, c := range batch {
 		o := outcome{asked: asked, err: err}
@@ -284,10 +285,10 @@ func hand(batch []*call, answers []outcome, asked time.Time, err error) {
 	}
 }
 
-// exchange is one batch and its answers. A server that does not know the program, or
-// has not been greeted since it was started, does nothing: then hello is sent before
-// everything else in the same execution. So a server that lost data never executes an
-// operation before it has been asked whether it did.
+// exchange sends one batch and returns its answers. A server that does not know the program,
+// or has not been greeted since it was started, does nothing. Then hello is sent before the
+// operations, in the same execution. So a server that lost data never executes an operation
+// before hello has checked for the loss.
 func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, time.Time, error) {
 	const attempts = 4
 	m := manifestOf(batch)
@@ -304,7 +305,7 @@ func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, time.T
 			load, greet = true, true
 			continue
 		case errors.Is(err, errNoConnection) && ctx.Value(noDial{}) == nil:
-			continue // it was somebody else who would not make one
+			continue // the call that refused to dial was another one
 		case err != nil:
 			if e.base.Err() != nil {
 				err = backend.ErrClosed
@@ -335,14 +336,14 @@ func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, time.T
 	return nil, time.Time{}, &sentError{err: errors.New("the server keeps losing its functions or its data")}
 }
 
-// acquainted reports whether hello was answered once.
+// acquainted reports whether hello was ever answered.
 func (e *engine) acquainted() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.identity != ""
 }
 
-// compose gives the arguments of the program.
+// compose returns the arguments of the program.
 func (e *engine) compose(ctx context.Context, m *manifest, greet bool) ([]string, error) {
 	e.mu.Lock()
 	identity := e.identity
@@ -362,7 +363,7 @@ func (e *engine) compose(ctx context.Context, m *manifest, greet bool) ([]string
 	return m.write(args), nil
 }
 
-// welcomed takes hello's answer off the front of the others.
+// welcomed takes hello's answer off the front of the answers.
 func (e *engine) welcomed(answers []reply) ([]reply, error) {
 	hello, err := wordsOf(answers, 0)
 	if err != nil {
@@ -370,7 +371,7 @@ func (e *engine) welcomed(answers []reply) ([]reply, error) {
 	}
 	d := decoder{list: hello[1:]}
 	identity := d.text()
-	d.int() // until when nothing is granted: told where it matters
+	d.int() // until when nothing is granted: returned where it matters
 	w := welcome{longest: d.int()}
 	generation, _, ok := strings.Cut(identity, " ")
 	if d.err != nil || !ok {
@@ -385,7 +386,7 @@ func (e *engine) welcomed(answers []reply) ([]reply, error) {
 	return answers[1:], nil
 }
 
-// close ends all calls and waits until everything that was started is gone.
+// close ends all calls and waits until everything that was started has ended.
 func (e *engine) close() {
 	e.mu.Lock()
 	e.closed = true

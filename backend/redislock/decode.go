@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// decoder reads an answer of the script from its front. It never panics: after the
-// first thing that does not fit, err is set and all it gives are zero values.
+// decoder reads an answer of the script from its front. It never panics: after the first
+// mismatch err is set, and all methods return zero values.
 type decoder struct {
 	list []reply
 	err  error
@@ -42,7 +42,7 @@ func (d *decoder) int() int64 {
 
 func (d *decoder) items() []reply { return d.next(listReply).list }
 
-// micros is a duration in microseconds.
+// micros returns a duration in microseconds.
 func (d *decoder) micros() time.Duration { return micros(d.int(), &d.err) }
 
 func (d *decoder) instant() time.Time { return time.UnixMicro(d.int()) }
@@ -57,13 +57,13 @@ func micros(n int64, err *error) time.Duration {
 	return time.Duration(n) * time.Microsecond
 }
 
-// granted is a grant as the script tells it.
+// granted is a grant as the script returns it.
 type granted struct {
 	token fence.Token
 	since time.Time
 	left  time.Duration // 0 for a lease that lives with its session
 	flag  string        // "w" waited, "j" joined, "-" neither
-	fresh bool          // granted by the call that tells it
+	fresh bool          // granted by the call that returned it
 }
 
 // grant reads what follows a "G".

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/redislock"
 )
 
-// FuzzReply decodes answers that no script gives: nothing panics.
+// FuzzReply decodes answers that no script returns: nothing panics.
 func FuzzReply(f *testing.F) {
 	record := "sid\nx\n1\n17\n18\n0\n1\n-\nchan\nowner\nnote"
 	f.Add("name\x00#1\x00#7\x00[\x00[\x00lease\x00" + record + "\x00#5\x00]\x00]\x00[\x00]")
@@ -23,7 +23,7 @@ func FuzzReply(f *testing.F) {
 	})
 }
 
-// parseReplies makes an answer of words: "#n" is a number, "[" and "]" enclose a list.
+// parseReplies converts words to an answer: "#n" is a number, "[" and "]" enclose a list.
 func parseReplies(words []string) []redislock.Reply {
 	stack := [][]redislock.Reply{nil}
 	for _, w := range words {
@@ -47,7 +47,7 @@ func parseReplies(words []string) []redislock.Reply {
 	return stack[0]
 }
 
-// FuzzPush reads messages that anybody may have published.
+// FuzzPush parses messages that any client may have published.
 func FuzzPush(f *testing.F) {
 	for _, payload := range []string{
 		"g\nlease\n17\n18\n1", "d\nlease\nS", "l\nsid\nlease\nbroken\nwhy", "t\nname\n1000", "f", "", "\n", "t\nname\n-1",

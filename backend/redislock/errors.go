@@ -9,11 +9,11 @@ import (
 )
 
 var (
-	// ErrForeignData says that a key of Holdfast holds what Holdfast did not write.
-	// Nothing is granted on it. It comes inside a *backend.UnavailableError.
+	// ErrForeignData means that a key of Holdfast holds data that Holdfast did not write.
+	// Nothing is granted on it. It is wrapped in a *backend.UnavailableError.
 	ErrForeignData = errors.New("a key holds what Holdfast did not write")
-	// ErrClockBehind says that the server's clock is more than an hour behind the last
-	// token of the lock, so that a token might not grow. It comes inside a
+	// ErrClockBehind means that the server's clock is more than an hour behind the last token
+	// of the lock, so that a token might not grow. It is wrapped in a
 	// *backend.UnavailableError.
 	ErrClockBehind = errors.New("the server's clock is more than an hour behind the last token of the lock")
 
@@ -21,8 +21,7 @@ var (
 	errMissed    = errors.New("events may have been missed")
 )
 
-// toKind maps every error of a call to a kind of package backend: the only place where
-// that is done.
+// toKind maps every error of a call to a kind of package backend. No other function does.
 func toKind(op string, err error) error {
 	var sent *sentError
 	var server *serverError
@@ -40,8 +39,8 @@ func toKind(op string, err error) error {
 	}
 }
 
-// refused reports whether a server that answers with this code has changed nothing.
-// In a script the codes about writing come with its first write.
+// refused reports whether a server that answers with this code has changed nothing. In a
+// script the codes about writing are returned at its first write.
 func refused(code string) bool {
 	switch code {
 	case "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "MASTERDOWN", "NOREPLICAS", "MISCONF", "BUSY",
@@ -61,7 +60,7 @@ func describe(e *serverError) error {
 	}
 }
 
-// refusal maps what the script said instead of a success.
+// refusal maps an answer of the script that is not a success to an error.
 func refusal(op string, d *decoder, name string, limit int) error {
 	word := d.text()
 	switch word {
@@ -94,7 +93,7 @@ func refusal(op string, d *decoder, name string, limit int) error {
 	return toKind(op, &sentError{sent: true, err: errReply})
 }
 
-// whyQuarantined is the reason for people: see lua/marker.lua.
+// whyQuarantined returns the reason in words: see lua/marker.lua.
 func whyQuarantined(reason string) string {
 	switch reason {
 	case "n":
@@ -110,7 +109,7 @@ func whyQuarantined(reason string) string {
 	}
 }
 
-// readOnly is for operations after which nothing is held that was not held before.
+// readOnly clears MayHold, for operations that cannot make the caller a holder.
 func readOnly(err error) error {
 	if away, ok := errors.AsType[*backend.UnavailableError](err); ok {
 		away.MayHold = false

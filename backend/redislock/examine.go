@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// Quarantined asks the server whether it grants locks. It implements backend.Guarded.
+// Quarantined returns nil if the server grants locks, else an error. It implements
+// backend.Guarded.
 func (b *Backend) Quarantined(ctx context.Context) error {
 	const op = "ready"
 	answer, _, err := b.engine.do(ctx, false, op)
@@ -19,9 +20,9 @@ func (b *Backend) Quarantined(ctx context.Context) error {
 	return refusal(op, &decoder{list: answer}, "", 0)
 }
 
-// Examine asks the server for its part in replication, and whether what it answers is on
-// disk. It implements backend.Examiner. A policy that evicts keys is told to the logger when
-// the backend is opened.
+// Examine queries the server's role in replication, and whether its answers are on disk. It
+// implements backend.Examiner. An eviction policy that can delete keys is logged when the
+// Backend is opened, not here.
 func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.RequestTimeout)
 	defer cancel()
@@ -39,7 +40,8 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 		return nil, toKind("examine", err)
 	}
 	var out []string
-	// Behind Sentinel and in a Cluster it does not matter what is on disk, and is not asked.
+	// Behind Sentinel and in a Cluster the settings for the disk do not matter, and are not
+	// read.
 	if settings["appendonly"] != "" && run == "" {
 		loses := "what this server answers may not be on its disk (appendonly " + settings["appendonly"] + ", appendfsync " +
 			settings["appendfsync"] + ", no-appendfsync-on-rewrite " + settings["no-appendfsync-on-rewrite"] + "): "

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/redislock"
 )
 
-// A program gives the client that it has already. (There is no output to compare: the
+// A program passes the client that it has already. (There is no output to compare: the
 // example is compiled, and the tests run the same against a real server.)
 func Example() { //nolint:testableexamples // it needs a server at a known place
 	ctx := context.Background()
@@ -40,10 +40,10 @@ func Example() { //nolint:testableexamples // it needs a server at a known place
 	fmt.Println(err)
 }
 
-// The tests of a program start a server of their own, which is new and holds nothing. They set
-// NoQuarantine, so that the first lock is granted immediately; in a URL it is
-// ?quarantine=off. No other program should: it would grant a lock twice after a server lost its
-// data. (There is no output to compare: the tests of this package do the same.)
+// The tests of a program start a server of their own, which is new and holds nothing. They
+// set NoQuarantine, so that the first lock is granted immediately; in a URL it is
+// ?quarantine=off. No other program should: it would grant a lock twice after a server lost
+// its data. (There is no output to compare: the tests of this package do the same.)
 func Example_testing() { //nolint:testableexamples // it needs a server at a known place
 	ctx := context.Background()
 	b, err := redislock.Open(ctx, "redis://127.0.0.1:6379", redislock.Config{Quarantine: redislock.NoQuarantine})

@@ -9,18 +9,18 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Internals that the tests look at.
+// Internals for the tests.
 
-// ParsePush reads a push.
+// ParsePush reports whether the payload is a valid notification.
 func ParsePush(payload string) bool {
 	_, ok := parsePush(payload)
 	return ok
 }
 
-// ParseEvent reads an event.
+// ParseEvent parses an event.
 func ParseEvent(payload string) (backend.Event, bool) { return parseEvent(payload) }
 
-// ParsedURL is what a URL says, in words.
+// ParsedURL is the content of a URL.
 type ParsedURL struct {
 	Address, Username, Password, ServerName, ClientName string
 	DB                                                  int
@@ -28,7 +28,7 @@ type ParsedURL struct {
 	Config                                              Config
 }
 
-// ParseURL reads a URL.
+// ParseURL parses a URL.
 func ParseURL(raw string) (ParsedURL, error) {
 	t, err := parseURL(raw, Config{})
 	if err != nil {
@@ -48,17 +48,17 @@ func ParseURL(raw string) (ParsedURL, error) {
 // Reply is an answer of the server.
 type Reply = reply
 
-// Text, Int and List make replies.
+// Text returns a text reply.
 func Text(s string) Reply { return reply{s: s} }
 
-// Int is a number.
+// Int returns a number.
 func Int(n int64) Reply { return reply{kind: intReply, n: n} }
 
-// List is a list.
+// List returns a list.
 func List(list ...Reply) Reply { return reply{kind: listReply, list: list} }
 
-// DecodeAll decodes an answer in every way that there is, and returns what the decoders
-// made of it.
+// DecodeAll decodes an answer in every way that there is, and returns the errors of the
+// decoders.
 func DecodeAll(answer []Reply) []error {
 	var errs []error
 	d := decoder{list: answer}
@@ -85,7 +85,7 @@ func DecodeAll(answer []Reply) []error {
 	return errs
 }
 
-// Exec has the server do operations in one execution of the program, or each in its own,
+// Exec makes the server run operations in one execution of the program, or each in its own,
 // but in the same order. An acquire or a release is of one lease: the last two arguments.
 func (b *Backend) Exec(ctx context.Context, together bool, ops [][]string) ([][]Reply, error) {
 	batch := make([]*call, len(ops))
@@ -128,7 +128,7 @@ func callOf(op []string) *call {
 	return c
 }
 
-// words are what the server would have said the long way.
+// words returns the answer that the server would have sent the long way.
 func (o *outcome) words(op string) []reply {
 	switch {
 	case o.err != nil:
@@ -142,8 +142,8 @@ func (o *outcome) words(op string) []reply {
 	return []reply{Text("G"), Int(int64(g.token)), Int(g.since.UnixMicro()), Int(g.left.Microseconds()), Text(g.flag)}
 }
 
-// Words gives an answer as text, with what differs from run to run left out: tokens, and
-// times but for the minutes.
+// Words returns an answer as text, without what differs from run to run: tokens, and times
+// except for the minutes.
 func Words(answer []Reply) string {
 	var b strings.Builder
 	for i, r := range answer {
@@ -164,8 +164,8 @@ func Words(answer []Reply) string {
 	return b.String()
 }
 
-// Intercept lets f stand between the backend and the server: it gets what an operation
-// is called and sends the request with do. Call it before there are operations.
+// Intercept puts f between the backend and the server: f gets the name of an operation and
+// sends the request with do. Call it before the first operation.
 func (b *Backend) Intercept(f func(op string, do func())) {
 	b.engine.link = intercepted{b.engine.link, f}
 }
@@ -182,16 +182,16 @@ func (i intercepted) run(ctx context.Context, load bool, key string, args []stri
 	return r, err
 }
 
-// Word is the first of an answer, and Number reads a number of it.
+// Word returns the first word of an answer.
 func Word(answer []Reply) string { return answer[0].s }
 
-// Number is the number that r is.
+// Number returns the number that r is.
 func Number(r Reply) int64 { return r.n }
 
-// Tag is what all keys of the value begin with.
+// Tag returns the beginning of all keys of the Backend.
 func (b *Backend) Tag() string { return b.tag }
 
-// KnownInLine reports whether the server has said that a lease is in line.
+// KnownInLine reports whether the server has confirmed that a lease is in the queue.
 func (b *Backend) KnownInLine(lease backend.LeaseID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

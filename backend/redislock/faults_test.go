@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// The server forgets its functions and scripts at any time: nobody notices.
+// The server forgets its functions and scripts at any time: no client notices.
 func TestProgramIsForgotten(t *testing.T) {
 	t.Parallel()
 	inBothForms(t, programIsForgotten)
@@ -50,8 +50,8 @@ func programIsForgotten(t *testing.T, args ...string) {
 	release(t, b, last)
 }
 
-// When all have died nothing is left but what tokens need and what keeps the dead dead,
-// and that goes by itself.
+// When all clients have died nothing is left but what tokens need and what keeps the dead
+// dead, and that expires by itself.
 func TestNothingIsLeft(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
@@ -98,8 +98,8 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 }
 
-// A dead session with more leases than one sweep collects: no decision is made on what
-// is still on record, and the line of each lock goes on.
+// A dead session with more leases than one sweep collects: no decision is made on what is
+// still on record, and the queue of each lock moves on.
 func TestManyLeasesOfTheDead(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
@@ -118,8 +118,8 @@ func TestManyLeasesOfTheDead(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// Another, that ends after it, waits for some of them. When the server looks again both
-	// have ended.
+	// Another session, that ends after it, waits for some of them. When the server runs again
+	// both have ended.
 	deadToo := session(t, b, ttl)
 	var waiting []*asking
 	for i := n - 20; i < n; i++ {
@@ -160,8 +160,8 @@ func TestManyLeasesOfTheDead(t *testing.T) {
 	}
 }
 
-// The server is frozen for longer than a TTL: the holder has lost its lease when it
-// thaws, and who waits has it.
+// The server is frozen for longer than a TTL: when it runs again the holder has lost its
+// lease, and the waiter has it.
 func TestServerStopped(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
@@ -186,7 +186,7 @@ func TestServerStopped(t *testing.T) {
 
 	if err := a.ends(t); err != nil && !errors.Is(err, backend.ErrUnavailable) {
 		t.Fatalf("acquire: %v", err)
-	} else if err != nil { // its question was asked in vain: it asks again
+	} else if err != nil { // its request was lost: it retries
 		a = ask(t, b, a.AcquireRequest)
 	}
 	if next := a.granted(t); next.Token <= held.Token {
@@ -201,15 +201,15 @@ func TestServerStopped(t *testing.T) {
 	})
 }
 
-// An acquire that nobody waits for any more is executed later all the same. When it was
-// abandoned meanwhile, nobody gets the lock by it.
+// An acquire whose caller has given up is executed later nevertheless. If it was abandoned in
+// the meantime, it grants the lock to no client.
 func TestGhosts(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
 	b, other := open(t, s, cfg), open(t, s, cfg)
 	id, otherID := session(t, b, time.Hour), session(t, other, time.Hour)
 
-	// The request overtakes its own abandonment, or the reverse: both at once, often.
+	// The request overtakes its own abandonment, or the reverse: both concurrently, often.
 	for range 200 {
 		req := backend.AcquireRequest{Name: "one", Lease: backend.NewLeaseID(), Session: id, Timed: true, TTL: time.Hour}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
@@ -240,7 +240,7 @@ func TestGhosts(t *testing.T) {
 		}
 		return err
 	})
-	// An ordinary release of a lease in doubt keeps it from being granted again, too.
+	// An ordinary release of a lease in doubt prevents a later grant, too.
 	release(t, b, lease{AcquireRequest: req})
 	if _, err := b.Acquire(t.Context(), req); !errors.Is(err, backend.ErrLost) {
 		t.Errorf("acquire after the release of a lease in doubt: %v", err)
@@ -286,7 +286,7 @@ func TestForeignKeys(t *testing.T) {
 		s.Do("DEL", "{hf0}:f")
 	}
 	s.Do("RENAME", "aside", "{hf0}:f")
-	// One bad lock does not harm the others that travel with it.
+	// One bad lock does not harm the others that are sent with it.
 	var wg sync.WaitGroup
 	for i := range 200 {
 		wg.Go(func() {
@@ -317,7 +317,7 @@ func TestForeignKeys(t *testing.T) {
 	}
 }
 
-// With the memory full nothing is acquired, but what is held is kept and given back.
+// With the memory full nothing is acquired, but what is held is kept and released.
 func TestMemoryFull(t *testing.T) {
 	t.Parallel()
 	inBothForms(t, memoryFull)
@@ -352,7 +352,7 @@ func memoryFull(t *testing.T, args ...string) {
 	}
 }
 
-// A replica takes no writes: that is known to have changed nothing.
+// A replica refuses writes: it is known that nothing was changed.
 func TestReplica(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
@@ -436,7 +436,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// A server that may evict keys is told of.
+// A server that may evict keys is logged.
 func TestEvictionWarning(t *testing.T) {
 	t.Parallel()
 	s := testserver.Redis(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")

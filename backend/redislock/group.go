@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// The schemes of several servers of which one has the data.
+// The schemes for several servers of which one has the data.
 const (
 	kindCluster  = "cluster"
 	kindSentinel = "sentinel"
@@ -19,7 +19,7 @@ const (
 )
 
 // groupURL recognises redis+cluster:// and redis+sentinel://, and those with rediss. It
-// gives the kind, and what the URL would be for one server.
+// returns the kind, and the URL as it would be for one server.
 func groupURL(raw string) (string, string, bool) {
 	scheme, rest, ok := strings.Cut(raw, "://")
 	base, kind, ok2 := strings.Cut(scheme, "+")
@@ -29,8 +29,8 @@ func groupURL(raw string) (string, string, bool) {
 	return kind, base + "://" + rest, true
 }
 
-// parseGroup reads the URL of several servers. Package net/url does not read several hosts:
-// the rest is read as the URL of the first of them.
+// parseGroup parses the URL of several servers. Package net/url does not parse several hosts,
+// so the rest is parsed as the URL of the first of them.
 func parseGroup(kind, rest string, cfg Config) (*target, error) {
 	scheme, rest, _ := strings.Cut(rest, "://")
 	authority, tail := rest, ""
@@ -76,7 +76,7 @@ func parseGroup(kind, rest string, cfg Config) (*target, error) {
 	return t, nil
 }
 
-// openGroup opens a value on several servers of which one has the data.
+// openGroup creates a Backend on several servers of which one has the data.
 func openGroup(ctx context.Context, t *target) (*Backend, error) {
 	p, err := newProgram()
 	if err != nil {
@@ -95,7 +95,7 @@ func openGroup(ctx context.Context, t *target) (*Backend, error) {
 		},
 	}
 	if t.master != "" {
-		// The user and the password are those of the servers.
+		// The user and the password are those of the servers, not of the sentinels.
 		g.option.Username, g.option.Password, g.option.SelectDB, g.option.ClientName = "", "", 0, ""
 		r.find = g.findBySentinel(t.master)
 	}
@@ -107,7 +107,7 @@ func openGroup(ctx context.Context, t *target) (*Backend, error) {
 	return b, nil
 }
 
-// secureFor has the certificate of a server be for its host.
+// secureFor returns the option for one server, whose certificate must be for its host.
 func secureFor(option rueidis.ClientOption, addr string) rueidis.ClientOption {
 	option.InitAddress = []string{addr}
 	if option.TLSConfig != nil && option.TLSConfig.ServerName == "" {

@@ -60,7 +60,7 @@ func TestConformanceSentinel(t *testing.T) {
 	}
 }
 
-// lossy is a session that tells what it lost.
+// lossy opens a session that reports its losses.
 func lossy(t *testing.T, b *redislock.Backend, ttl time.Duration) (backend.SessionID, <-chan backend.Loss) {
 	t.Helper()
 	const plenty = 16
@@ -74,7 +74,7 @@ func lossy(t *testing.T, b *redislock.Backend, ttl time.Duration) (backend.Sessi
 	return id, losses
 }
 
-// keepAsking renews until the loss is told, as a client does.
+// keepAsking renews until the loss is reported, as a client does.
 func keepAsking(t *testing.T, b *redislock.Backend, id backend.SessionID, losses <-chan backend.Loss) {
 	t.Helper()
 	leasetest.Succeeds(t, func() error {
@@ -93,9 +93,9 @@ func keepAsking(t *testing.T, b *redislock.Backend, id backend.SessionID, losses
 	})
 }
 
-// Replication is asynchronous: the newest grant is not on the replica that takes over. It
-// is not granted again before the holder was told that it is lost and its time is over,
-// and then with a greater token.
+// Replication is asynchronous: the newest grant is not on the replica that takes over. The
+// lock is not granted again before the loss was reported to the holder and its time has
+// expired, and then with a greater token.
 func TestFailOverLosesAGrant(t *testing.T) {
 	t.Parallel()
 	const ttl = 20 * time.Second
@@ -118,7 +118,7 @@ func TestFailOverLosesAGrant(t *testing.T) {
 	if n := g.Replica.Do("EXISTS", "{hf0}:o:n"); n != int64(0) {
 		t.Fatalf("the replica has the grant (%v): nothing was lost, and nothing is tested", n)
 	}
-	// The one that held it learns of it before anybody else can have it.
+	// The holder is notified before another client can have it.
 	b := openURL(t, url+"5s")
 	_, err := b.Acquire(within(t, patience), backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: redislock.MinTTL})
 	if !errors.Is(err, backend.ErrQuarantine) {
@@ -139,7 +139,7 @@ func TestFailOverLosesAGrant(t *testing.T) {
 	}
 }
 
-// With WAIT what only the master has is no grant: whoever asks is told that it may hold
+// With WAIT a write that only the master has is no grant: the caller is told that it may hold
 // the lock, and does not.
 func TestFailOverWithReplicas(t *testing.T) {
 	t.Parallel()
@@ -149,7 +149,7 @@ func TestFailOverWithReplicas(t *testing.T) {
 	id := session(t, b, 10*time.Minute)
 	held := acquire(t, b, backend.AcquireRequest{Name: "n", Session: id})
 	g.Replica.Process().Stop()
-	// WAIT on another connection says what is not so; ours is on the one that wrote.
+	// WAIT on another connection returns a wrong answer; ours is on the one that wrote.
 	_, err := b.Acquire(within(t, patience), backend.AcquireRequest{Name: "m", Lease: backend.NewLeaseID(), Session: id})
 	var away *backend.UnavailableError
 	if !errors.As(err, &away) || !errors.Is(err, redislock.ErrReplicas) || !away.MayHold {
@@ -163,7 +163,7 @@ func TestFailOverWithReplicas(t *testing.T) {
 		_, err := b.Renew(t.Context(), backend.RenewRequest{Session: id})
 		return err
 	})
-	// What counts as a grant is there after the fail-over.
+	// A grant that counts exists after the fail-over.
 	g.Master.Kill()
 	g.AwaitMaster(g.Replica)
 	if rec := fmt.Sprint(g.Replica.Do("GET", "{hf0}:o:n")); !strings.HasPrefix(rec, "u"+string(held.Lease)+"\n") {
@@ -189,8 +189,8 @@ func TestHandOverWithReplicas(t *testing.T) {
 	g.Replica.Process().Cont()
 }
 
-// A slot is on its way from one server to another: its keys are on both. Nobody is granted
-// what is held, whichever keys have moved; and afterwards all is as it was.
+// A slot is migrating from one server to another: its keys are on both. No client is granted
+// what is held, whichever keys have moved; and afterwards everything is as before.
 func TestSlotMoves(t *testing.T) {
 	t.Parallel()
 	for name, watched := range map[string]bool{"quiet": false, "watched": true} {
@@ -210,7 +210,7 @@ func slotMoves(t *testing.T, watched bool) {
 	held := acquire(t, b, backend.AcquireRequest{Name: "n", Session: id})
 	timed := acquire(t, b, backend.AcquireRequest{Name: "t", Timed: true, TTL: 10 * time.Minute})
 	slot := c.Slot("{hf0}:m")
-	if watched { // then no key is missing of those that every request reads
+	if watched { // then none of the keys is missing that every request reads
 		c.Owner("{hf0}:m").Do("SET", "{hf0}:v", "1")
 	}
 	rounds := 0
@@ -266,7 +266,7 @@ func slotMoves(t *testing.T, watched bool) {
 	}
 }
 
-// A waiter waits on while the slot moves, and is woken on the new server.
+// A waiter keeps waiting while the slot moves, and is woken on the new server.
 func TestWaiterOverAMove(t *testing.T) {
 	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3)
@@ -286,7 +286,7 @@ func TestWaiterOverAMove(t *testing.T) {
 	w.granted(t)
 }
 
-// The servers of a group that cannot be reached, or do not know it, are told by name; a
+// The servers of a group that cannot be reached, or do not know it, are reported by name; a
 // password never is.
 func TestGroupThatIsNotThere(t *testing.T) {
 	t.Parallel()

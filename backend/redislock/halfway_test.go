@@ -14,11 +14,11 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// What is refused half-way leaves nothing half-done.
+// A request that is refused half-way leaves nothing half-done.
 
-// A quarantine is over, some stand in line, and the memory is full. Who asks next is
-// refused, and has granted to the first of them by the way: that is on record, so that
-// nobody is granted beside it.
+// A quarantine has ended, some leases are queued, and the memory is full. The next request is
+// refused, and has granted to the first in the queue on the way: that is on record, so that
+// no other lease is granted beside it.
 func TestRefusedAfterTheLineMoved(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
@@ -54,7 +54,7 @@ func TestRefusedAfterTheLineMoved(t *testing.T) {
 		}
 		return nil
 	})
-	goOn() // those who wait look again
+	goOn() // the waiters check again
 	l := first.granted(t)
 	for range 3 {
 		if _, err := other.Exec(t.Context(), true, [][]string{{"check", "one", "0"}}); err != nil {
@@ -69,7 +69,7 @@ func TestRefusedAfterTheLineMoved(t *testing.T) {
 	release(t, b, second.granted(t))
 }
 
-// withReplica is a server, and one that follows it.
+// withReplica starts a server, and a replica of it.
 func withReplica(t *testing.T, args ...string) (*testserver.RedisServer, *testserver.RedisServer) {
 	t.Helper()
 	s := testserver.Redis(t, args...)
@@ -90,8 +90,7 @@ func follows(t *testing.T, replica *testserver.RedisServer) {
 	})
 }
 
-// Where replicas are waited for too, what is held is kept and given back while the memory
-// is full.
+// With Config.Replicas too, what is held is kept and released while the memory is full.
 func TestMemoryFullWithReplicas(t *testing.T) {
 	t.Parallel()
 	s, _ := withReplica(t)
@@ -114,8 +113,8 @@ func TestMemoryFullWithReplicas(t *testing.T) {
 	release(t, b, a.granted(t))
 }
 
-// What was done, and then not heard of by the replicas, whatever the reason, is not done
-// again, and may have worked.
+// A request that was executed, and then not confirmed by the replicas, whatever the reason,
+// is not executed again, and may have worked.
 func TestRefusedAfterItWasDone(t *testing.T) {
 	t.Parallel()
 	s, _ := withReplica(t)
@@ -147,8 +146,8 @@ func TestRefusedAfterItWasDone(t *testing.T) {
 	}
 }
 
-// One lock that cannot be read does not stop the sweep, and with it everybody: what else
-// the dead had goes to those who wait for it.
+// One lock that cannot be read does not stop the sweep, and so every client: what else the
+// dead session had goes to its waiters.
 func TestForeignKeyOfTheDead(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
@@ -179,8 +178,8 @@ func TestForeignKeyOfTheDead(t *testing.T) {
 	}
 }
 
-// The greatest token cannot be read as a lock is handed over: the lock is free all the
-// same, and goes on to the next one when it can be read again.
+// The greatest token cannot be read as a lock is handed over: the lock is free nevertheless,
+// and goes to the next waiter when the token can be read again.
 func TestForeignTokenAtAHandOver(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
@@ -203,7 +202,7 @@ func TestForeignTokenAtAHandOver(t *testing.T) {
 }
 
 // A server that became a replica refuses a batch as a whole, as a function and as a script:
-// then another is looked for that is not.
+// then another server is located.
 func TestReplicaRefusesTheBatch(t *testing.T) {
 	t.Parallel()
 	inBothForms(t, func(t *testing.T, args ...string) {
@@ -223,8 +222,8 @@ func TestReplicaRefusesTheBatch(t *testing.T) {
 	})
 }
 
-// Who holds the lock is not known any more: its session went from the records, as by an
-// operator's hand. Break frees it.
+// The holder of the lock is not known any more: its session was removed from the records, as
+// by an operator. Break frees the lock.
 func TestBreakOfWhatNobodyHolds(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)

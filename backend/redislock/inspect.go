@@ -6,7 +6,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Inspect tells who has the lock and who waits for it. See backend.Backend.
+// Inspect returns the lock's holders and waiters. See backend.Backend.
 func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, error) {
 	const op = "inspect"
 	if err := backend.ValidateName(name); err != nil {
@@ -25,7 +25,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, e
 	return info, nil
 }
 
-// List tells the locks that are held or waited for, in order of their names. See
+// List returns the locks that are held or waited for, in order of their names. See
 // backend.Backend.
 func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
 	const op = "list"
@@ -55,7 +55,7 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	return page, nil
 }
 
-// Break takes the lock from its holders. They are told by push. See backend.Backend.
+// Break takes the lock from its holders and notifies them by push. See backend.Backend.
 func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
 	const op = "break"
 	if err := req.Validate(); err != nil {

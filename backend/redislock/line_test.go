@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// A thousand waiters on one lock, in one value: they cost nothing at rest, and each
-// hand-over is one call of the script and one push.
+// A thousand waiters on one lock, in one Backend: they send nothing while they wait, and each
+// hand-over is one call of the script and one notification.
 func TestThousandWaiters(t *testing.T) {
 	t.Parallel()
 	const n = 1000
@@ -68,8 +68,8 @@ func TestThousandWaiters(t *testing.T) {
 	release(t, b, last)
 }
 
-// The connection that listens is killed again and again: who waits is asked for when it
-// listens again.
+// The subscribed connection is killed again and again: the waiters are checked when it is
+// subscribed again.
 func TestListenerKilled(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
@@ -93,7 +93,7 @@ func TestListenerKilled(t *testing.T) {
 	}
 }
 
-// firstOf waits for whichever has the lock.
+// firstOf waits for the one that gets the lock.
 func firstOf(t *testing.T, b *redislock.Backend, as ...*asking) lease {
 	t.Helper()
 	var held backend.LeaseID
@@ -116,7 +116,7 @@ func firstOf(t *testing.T, b *redislock.Backend, as ...*asking) lease {
 	return lease{}
 }
 
-// A push that gets lost costs the timer, and is told.
+// A lost notification costs the timer, and is reported.
 func TestLostPush(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
@@ -138,9 +138,9 @@ func TestLostPush(t *testing.T) {
 	}
 }
 
-// Whoever stands before a waiter, and however it got there: when it dies, the line goes
-// on within its TTL. All other sessions live for an hour here, so that a timer which
-// counts on the wrong one is late by an hour.
+// Whatever is ahead of a waiter, and however it got there: when it dies, the queue moves on
+// within its TTL. All other sessions live for an hour here, so that a timer that counts on
+// the wrong one is late by an hour.
 func TestLineGoesOn(t *testing.T) {
 	t.Parallel()
 	const short = 2 * time.Second
@@ -240,7 +240,7 @@ func TestLineGoesOn(t *testing.T) {
 	for name, f := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// Keys of its own: nobody else's calls move this line on.
+			// Keys of its own: no other test's calls move this queue.
 			cfg := cfg
 			cfg.Prefix = prefixOf(name)
 			e := &lineEnv{t: t, b: open(t, s, cfg), dead: open(t, s, cfg), name: "one"}
@@ -250,7 +250,7 @@ func TestLineGoesOn(t *testing.T) {
 	}
 }
 
-// lineEnv is a lock, a value, and another value for those who die.
+// lineEnv is a lock, a Backend, and another Backend for the clients that die.
 type lineEnv struct {
 	t       *testing.T
 	b, dead *redislock.Backend
@@ -296,18 +296,18 @@ func (e *lineEnv) leaves(a *asking) {
 	}
 }
 
-// dies does nothing, and says so: nobody renews.
+// dies does nothing: a dead client does not renew.
 func (e *lineEnv) dies(any) {}
 
-// prefixOf is a prefix of keys made of a text.
+// prefixOf returns a key prefix made of a text.
 func prefixOf(text string) string {
 	text = strings.ReplaceAll(text, " ", "-")
 	return text[:min(len(text), 32)]
 }
 
-// The server is asked what became of a waiter, and does not know it yet; then the waiter
-// joins the line, and only then the answer is read. The waiter is in line all the same: to
-// be told that it is lost would leave its place to a ghost, which nobody gives back.
+// The server is asked about a waiter, and does not know it yet; then the waiter joins the
+// queue, and only then the answer is read. The waiter is in the queue nevertheless: if it
+// failed as lost, it would leave its place to a ghost, which no client releases.
 func TestAnAnswerFromBeforeTheWaiterJoined(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
@@ -339,7 +339,7 @@ func TestAnAnswerFromBeforeTheWaiterJoined(t *testing.T) {
 	slow.Store(true)
 	second := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
 	<-joining
-	<-answered // when the timed lease has run out
+	<-answered // when the timed lease has expired
 	close(join)
 	leasetest.Succeeds(t, func() error {
 		if !b.KnownInLine(second.Lease) {
@@ -353,8 +353,8 @@ func TestAnAnswerFromBeforeTheWaiterJoined(t *testing.T) {
 	release(t, b, second.granted(t))
 }
 
-// Of many who wait here for one lock, who asked last may be the first in line: it asked
-// before, and was away for a while. A push to it that gets lost costs the timer, too.
+// Of many waiters here for one lock, the last may be the first in the queue: it asked before,
+// and was interrupted for a while. A lost notification to it costs the timer, too.
 func TestLostPushOfOneAmongMany(t *testing.T) {
 	t.Parallel()
 	const n = 70
@@ -379,13 +379,13 @@ func TestLostPushOfOneAmongMany(t *testing.T) {
 	})
 	pushesGoNowhere(t, s, again.Lease)
 	release(t, other, held)
-	s.Do("CLIENT", "KILL", "TYPE", "pubsub") // all are asked for when it listens again
+	s.Do("CLIENT", "KILL", "TYPE", "pubsub") // all are checked when it is subscribed again
 	if l := again.granted(t); !l.ByTimer {
 		t.Errorf("the grant is %+v", l.Grant)
 	}
 }
 
-// pushesGoNowhere has what is pushed to a waiter go where nobody listens.
+// pushesGoNowhere redirects the notifications of a waiter to a channel without subscribers.
 func pushesGoNowhere(t *testing.T, s *testserver.RedisServer, lease backend.LeaseID) {
 	t.Helper()
 	rec, ok := s.Do("HGET", "{hf0}:w:one", string(lease)).(string)
@@ -397,8 +397,8 @@ func pushesGoNowhere(t *testing.T, s *testserver.RedisServer, lease backend.Leas
 	s.Do("HSET", "{hf0}:w:one", string(lease), strings.Join(f, "\n"))
 }
 
-// Who asks for a lease in line without waiting for it is told who has the lock. Whoever waits
-// for it goes on waiting, and is told by push.
+// A call for a queued lease that does not wait returns the holders of the lock. A call that
+// waits for it keeps waiting, and is notified by push.
 func TestAskedMeanwhile(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)

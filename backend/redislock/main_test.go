@@ -31,7 +31,7 @@ func open(t testing.TB, s *testserver.RedisServer, cfg redislock.Config) *redisl
 	return b
 }
 
-// within is a context for what must happen, on a machine however busy.
+// within returns a context for what must happen, on a machine however busy.
 func within(t testing.TB, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -39,8 +39,8 @@ func within(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-// settled waits until the server grants again after its start. It uses the least TTL,
-// because the longest in use decides how long a quarantine is.
+// settled waits until the server grants again after its start. It uses the minimum TTL,
+// because the longest in use determines the length of a quarantine.
 func settled(t testing.TB, b *redislock.Backend) {
 	t.Helper()
 	req := backend.AcquireRequest{Name: "settled", Lease: backend.NewLeaseID(), Timed: true, TTL: redislock.MinTTL}
@@ -48,7 +48,7 @@ func settled(t testing.TB, b *redislock.Backend) {
 		_, err := b.Acquire(t.Context(), req)
 		return err
 	})
-	// It may have ended already.
+	// The lease may have ended already.
 	_ = b.Release(t.Context(), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease})
 }
 
@@ -67,16 +67,16 @@ func sessionWith(t testing.TB, b *redislock.Backend, ttl time.Duration, lost fun
 	return id
 }
 
-// patience is for what must happen.
+// patience bounds what must happen.
 const patience = time.Minute
 
-// lease is a grant and what it was asked with.
+// lease is a grant and its request.
 type lease struct {
 	backend.AcquireRequest
 	backend.Grant
 }
 
-// acquire takes the lock, which must work. The lease ID is made up where none is given.
+// acquire takes the lock, which must work. It generates the lease ID if none is given.
 func acquire(t testing.TB, b *redislock.Backend, req backend.AcquireRequest) lease {
 	t.Helper()
 	if req.Lease == "" {
@@ -89,7 +89,7 @@ func acquire(t testing.TB, b *redislock.Backend, req backend.AcquireRequest) lea
 	return lease{req, g}
 }
 
-// release gives the lease back, which must work.
+// release releases the lease, which must work.
 func release(t testing.TB, b *redislock.Backend, l lease) {
 	t.Helper()
 	err := b.Release(within(t, patience), backend.ReleaseRequest{Name: l.Name, Lease: l.Lease, Session: l.Session})
@@ -98,7 +98,7 @@ func release(t testing.TB, b *redislock.Backend, l lease) {
 	}
 }
 
-// inLine waits until so many wait for the lock.
+// inLine waits until n leases wait for the lock.
 func inLine(t testing.TB, b *redislock.Backend, name string, n int) {
 	t.Helper()
 	leasetest.Succeeds(t, func() error {
@@ -110,7 +110,7 @@ func inLine(t testing.TB, b *redislock.Backend, name string, n int) {
 	})
 }
 
-// asking is an Acquire under way.
+// asking is an Acquire in progress.
 type asking struct {
 	backend.AcquireRequest
 	cancel context.CancelCauseFunc
@@ -163,13 +163,12 @@ func (a *asking) granted(t testing.TB) lease {
 	return lease{a.AcquireRequest, a.grant}
 }
 
-// scriptsOnly are arguments of a server that takes no functions, as those before Redis 7.
+// scriptsOnly returns arguments of a server without functions, like those before Redis 7.
 func scriptsOnly() []string {
 	return []string{"--user", "default", "on", "nopass", "~*", "&*", "+@all", "-fcall", "-function"}
 }
 
-// inBothForms runs a test where the program is a function of the server, and where it is a
-// script.
+// inBothForms runs a test with the program as a function of the server, and as a script.
 func inBothForms(t *testing.T, test func(t *testing.T, args ...string)) {
 	t.Helper()
 	for form, args := range map[string][]string{"function": nil, "script": scriptsOnly()} {
@@ -180,7 +179,7 @@ func inBothForms(t *testing.T, test func(t *testing.T, args ...string)) {
 	}
 }
 
-// quick is a server that grants at once and keeps its data.
+// quick starts a server that grants immediately and keeps its data.
 func quick(t testing.TB, args ...string) (*testserver.RedisServer, redislock.Config) {
 	t.Helper()
 	s := testserver.Redis(t, args...)

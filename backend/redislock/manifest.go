@@ -6,8 +6,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/redisprogram"
 )
 
-// terms are what many acquires, or many releases, have in common: all that is sent of
-// them but the lock and the lease. See acquire.lua and release.lua.
+// terms are what many acquires, or many releases, have in common: everything that is sent
+// for them except the lock and the lease. See acquire.lua and release.lua.
 type terms struct {
 	session string
 	abandon string // of a release
@@ -15,21 +15,21 @@ type terms struct {
 	ttl, limit, reentrant, wait, mode, permits, channel, owner, note string
 }
 
-// manifest is a batch in the form in which it travels: operations, of which acquire and
-// release carry many leases. A lease costs as much as what is sent of it alone.
+// manifest is a batch as it is sent: operations, of which acquire and release carry many
+// leases. A lease adds only its own name and ID.
 type manifest struct {
 	batch  []*call
 	groups []group
-	size   int // of what write appends
+	size   int // the number of arguments that write appends
 }
 
-// group is one operation: the calls it answers, as they stand in the batch.
+// group is one operation: the calls that it answers, by their index in the batch.
 type group struct {
 	first *call
 	calls []int
 }
 
-// manyGroups is how many groups a call is compared with, from the last one back.
+// manyGroups is the number of groups that a call is compared with, from the last one back.
 const manyGroups = 8
 
 func manifestOf(batch []*call) manifest {
@@ -58,7 +58,7 @@ func (m *manifest) add(i int, c *call) {
 	m.size += head + acquireTerms + lease
 }
 
-// How many terms there are.
+// The number of terms of each operation.
 const acquireTerms, releaseTerms = 10, 2
 
 // write appends the arguments.
@@ -84,7 +84,7 @@ func (m *manifest) write(args []string) []string {
 	return args
 }
 
-// outcomes gives the calls of the batch their answers.
+// outcomes returns the outcomes of the calls of the batch.
 func (m *manifest) outcomes(answers []reply) []outcome {
 	all := make([]outcome, len(m.batch))
 	for i := range m.groups {
@@ -104,7 +104,7 @@ func (m *manifest) outcomes(answers []reply) []outcome {
 	return all
 }
 
-// share takes the answer of an operation of many leases apart.
+// share splits the answer of an operation of many leases.
 func (g *group) share(answer []reply, all []outcome) {
 	d := decoder{list: answer}
 	switch word := d.text(); {
@@ -129,7 +129,7 @@ func (g *group) share(answer []reply, all []outcome) {
 	}
 }
 
-// wordsOf gives answer i: a list that begins with a word.
+// wordsOf returns answer i, which must be a list that begins with a word.
 func wordsOf(answers []reply, i int) ([]reply, error) {
 	if i >= len(answers) || answers[i].kind != listReply || len(answers[i].list) == 0 || answers[i].list[0].kind != textReply {
 		return nil, &sentError{sent: true, err: errReply}

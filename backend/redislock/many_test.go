@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// One renewal keeps ten thousand leases, and ending the session gives them back in
-// three requests.
+// One renewal keeps ten thousand leases, and ending the session releases them in three
+// requests.
 func TestManyLeases(t *testing.T) {
 	t.Parallel()
 	const n = 10000
@@ -52,7 +52,7 @@ func TestManyLeases(t *testing.T) {
 	}
 }
 
-// A session that ran out is told to who listens, as soon as anybody's request finds it.
+// The end of a session is reported to its listener, as soon as any client's request finds it.
 func TestExpiryIsTold(t *testing.T) {
 	t.Parallel()
 	s := testserver.Redis(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// push is a message of the script to a client, on the client's one channel.
+// push is a notification from the script to a client, on the client's one channel.
 type push struct {
 	kind    pushKind
 	lease   backend.LeaseID
@@ -28,14 +28,14 @@ type pushKind byte
 
 const (
 	pushGrant   pushKind = 'g' // a waiter has the lock
-	pushDropped pushKind = 'd' // a waiter left the line without it
+	pushDropped pushKind = 'd' // a waiter left the queue without it
 	pushLoss    pushKind = 'l' // a lease, or without one a session, is lost
-	pushTimer   pushKind = 't' // what stands before the waiters of a lock can end so soon
+	pushTimer   pushKind = 't' // how soon what is ahead of a lock's waiters can end
 	pushFlushed pushKind = 'f' // the server lost its data
 )
 
-// parsePush reads a message. It reports false for one that the script does not send:
-// anybody may publish on a channel.
+// parsePush parses a notification. It returns false for one that the script does not send:
+// any client may publish on a channel.
 func parsePush(payload string) (push, bool) {
 	f := strings.Split(payload, "\n")
 	d := decoder{}
@@ -62,7 +62,7 @@ func parsePush(payload string) (push, bool) {
 	return p, d.err == nil
 }
 
-// parseEvent reads a message of the channel of events.
+// parseEvent parses a message of the event channel.
 func parseEvent(payload string) (backend.Event, bool) {
 	f := strings.Split(payload, "\n")
 	const fields = 8
@@ -78,8 +78,8 @@ func parseEvent(payload string) (backend.Event, bool) {
 	return e, d.err == nil
 }
 
-// millis writes a duration as the script takes it: in milliseconds, rounded up, so that
-// nothing ends before its time.
+// millis formats a duration for the script: in milliseconds, rounded up, so that nothing ends
+// before its time.
 func millis(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Millisecond-1)/time.Millisecond), 10)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// try asks once.
+// try acquires without waiting.
 func try(t testing.TB, b *redislock.Backend, name string, id backend.SessionID) (backend.Grant, error) {
 	t.Helper()
 	return b.Acquire(within(t, patience), backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Session: id})
@@ -32,8 +32,8 @@ func quarantined(t testing.TB, err error, d time.Duration) {
 	}
 }
 
-// quarantineFor has the server grant nothing for so long, as a client does that knew of a
-// longer TTL than the others.
+// quarantineFor makes the server grant nothing for d, as a client does that knew of a longer
+// TTL than the others.
 func quarantineFor(t testing.TB, s *testserver.RedisServer, d time.Duration) {
 	t.Helper()
 	now, _ := s.Do("TIME").([]any)
@@ -46,8 +46,8 @@ func quarantineFor(t testing.TB, s *testserver.RedisServer, d time.Duration) {
 	s.Do("SET", "{hf0}:m", strings.Join(marker, " "))
 }
 
-// Those who stood in line when the quarantine began keep their places: they are granted in
-// their order when it is over, and told of it when they ask.
+// Leases that were queued when the quarantine began keep their places: they are granted in
+// their order when it has ended, and their callers learn of it from their next request.
 func TestQuarantineOfThoseInLine(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
@@ -90,7 +90,7 @@ func TestQuarantineOfAFreshServer(t *testing.T) {
 	id := session(t, b, time.Minute)
 	_, err := try(t, b, "one", id)
 	quarantined(t, err, time.Millisecond)
-	// Who would wait is refused, too: nobody stands in a line that nobody is before.
+	// A waiter is refused, too: none joins the queue of a lock that has no holder.
 	first := backend.AcquireRequest{Name: "one", Lease: backend.NewLeaseID(), Session: id, Wait: true}
 	_, err = b.Acquire(within(t, patience), first)
 	quarantined(t, err, time.Millisecond)
@@ -102,7 +102,7 @@ func TestQuarantineOfAFreshServer(t *testing.T) {
 		t.Errorf("told %+v", q)
 	}
 
-	// Who does not want it does not keep it.
+	// A client that turned the quarantine off does not keep it.
 	off := open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine})
 	offID := session(t, off, time.Minute)
 	if _, err := try(t, off, "two", offID); err != nil {
@@ -118,13 +118,13 @@ func TestQuarantineOfAFreshServer(t *testing.T) {
 	if err := b.Quarantined(t.Context()); err != nil {
 		t.Errorf("after the quarantine: %v", err)
 	}
-	// It is over for good.
+	// It has ended for good.
 	if _, err := try(t, open(t, s, redislock.Config{}), "three", id); err != nil {
 		t.Errorf("after the quarantine: %v", err)
 	}
 }
 
-// The longest TTL in use decides, where it is longer than what was configured.
+// The longest TTL in use decides, if it is longer than the configured quarantine.
 func TestQuarantineOfTheLongestTTL(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
@@ -133,7 +133,7 @@ func TestQuarantineOfTheLongestTTL(t *testing.T) {
 	acquire(t, b, backend.AcquireRequest{Name: "timed", Session: id, Timed: true, TTL: time.Hour})
 	s.RestartEmpty()
 	var err error
-	leasetest.Succeeds(t, func() error { // its connections have to be made anew
+	leasetest.Succeeds(t, func() error { // its connections must be made again
 		if _, err = try(t, b, "one", id); errors.Is(err, backend.ErrSessionLost) {
 			return nil
 		}
@@ -143,8 +143,9 @@ func TestQuarantineOfTheLongestTTL(t *testing.T) {
 	quarantined(t, err, 59*time.Minute)
 }
 
-// A holder with a longer TTL than the others know of asks nothing for a long time. When the
-// server comes back without its data, it tells the server as soon as it is connected again.
+// A holder with a longer TTL than the others know of sends nothing for a long time. When the
+// server comes back without its data, the holder reports its TTL as soon as it has
+// reconnected.
 func TestHoldersTellOfTheirTTLs(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
@@ -162,8 +163,8 @@ func TestHoldersTellOfTheirTTLs(t *testing.T) {
 	})
 }
 
-// FLUSHALL: who knew the data keeps the quarantine, its sessions are lost, and everybody
-// who listens is told at once.
+// FLUSHALL: a client that knew the data keeps the quarantine, its sessions are lost, and
+// every listener is notified immediately.
 func TestFlushAll(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
@@ -175,7 +176,7 @@ func TestFlushAll(t *testing.T) {
 	inLine(t, b, "one", 1)
 
 	s.FlushAll()
-	// Any call by anybody finds out, and the first value is told by push.
+	// Any call of any client finds out, and the first Backend is notified by push.
 	if _, err := other.Inspect(t.Context(), "one"); err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +198,7 @@ func TestFlushAll(t *testing.T) {
 	_, err := try(t, fresh, "one", session(t, fresh, time.Minute))
 	quarantined(t, err, 50*time.Second)
 
-	// Tokens grow all the same.
+	// Tokens grow nevertheless.
 	off := open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine})
 	last := held.Token
 	for range 5 {
@@ -213,28 +214,28 @@ func TestFlushAll(t *testing.T) {
 	}
 }
 
-// A value that connects after data was lost keeps the quarantine too, whether others that
-// knew it still listen or not: a lease can be held by a process that has no connection.
+// A Backend that connects after data was lost keeps the quarantine too, whether others that
+// knew the data still listen or not: a lease can be held by a process that has no connection.
 func TestFlushAllBeforeAStranger(t *testing.T) {
 	t.Parallel()
 	s := testserver.Redis(t)
 	cfg := redislock.Config{Quarantine: 5 * time.Second}
 	b := open(t, s, cfg)
 	settled(t, b)
-	// As package holdfast does, it wants to be told of losses, and so it listens.
+	// As in package holdfast, the session has a loss callback, and so the Backend listens.
 	if _, err := try(t, b, "one", sessionWith(t, b, time.Minute, func(backend.Loss) {})); err != nil {
 		t.Fatal(err)
 	}
 	s.FlushAll()
-	// The server is up for longer than the quarantine; but somebody listens.
+	// The server has been up for longer than the quarantine; but there is a listener.
 	stranger := open(t, s, cfg)
 	id := session(t, stranger, time.Minute)
 	_, err := try(t, stranger, "one", id)
 	quarantined(t, err, time.Second)
 }
 
-// The same where nobody is left who listens: the server knows that it was emptied. It was up
-// for longer than the quarantine, which would be over if it were new.
+// The same without any listener: the server knows that it was emptied. It has been up for
+// longer than the quarantine, which would have ended if it were new.
 func TestEmptiedBeforeAStranger(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -277,8 +278,8 @@ func TestEmptiedBeforeAStranger(t *testing.T) {
 	}
 }
 
-// A replica that has been up for long is made the master before it was sent the marker: it is not
-// a new server.
+// A replica that has been up for long is promoted before it was sent the marker: it is not a
+// new server.
 func TestPromotedWithoutAMarker(t *testing.T) {
 	t.Parallel()
 	master, replica := testserver.Redis(t), testserver.Redis(t)
@@ -313,8 +314,8 @@ func uptime(t *testing.T, s *testserver.RedisServer) int {
 	return n
 }
 
-// A restart with data: no quarantine when everything was on disk before it was answered,
-// else one, because the last second may be missing.
+// A restart with data: no quarantine if everything was on disk before it was answered,
+// otherwise one, because the last second may be missing.
 func TestQuarantineAfterARestart(t *testing.T) {
 	t.Parallel()
 	for _, fsync := range []string{"always", "everysec"} {
@@ -347,7 +348,7 @@ func TestQuarantineAfterARestart(t *testing.T) {
 				return
 			}
 			quarantined(t, err, 50*time.Minute)
-			release(t, b, held) // what is held is given back and renewed all the same
+			release(t, b, held) // what is held is released and renewed nevertheless
 			if r, err := b.Renew(t.Context(), backend.RenewRequest{Session: id}); err != nil || r.SessionLost {
 				t.Errorf("renew: %+v %v", r, err)
 			}
@@ -357,8 +358,8 @@ func TestQuarantineAfterARestart(t *testing.T) {
 	}
 }
 
-// A client that was there before learns that the server does not sync any more what it
-// answers: whether a restart lost something is not for it to say by what was once.
+// A client from before learns that the server does not sync its answers any more: the old
+// settings do not decide whether a restart lost something.
 func TestQuarantineAfterOtherSettings(t *testing.T) {
 	t.Parallel()
 	s, _ := quick(t)
@@ -389,8 +390,8 @@ func renewed(t *testing.T, b *redislock.Backend, id backend.SessionID) error {
 	return err
 }
 
-// Under load the server is killed and starts empty, twice: no two holders at a time
-// believe that they have the lock, and tokens grow.
+// Under load the server is killed and starts empty, twice: no two holders believe at the same
+// time that they have the lock, and tokens grow.
 func TestRestartEmptyUnderLoad(t *testing.T) {
 	t.Parallel()
 	s := testserver.Redis(t)
@@ -469,7 +470,7 @@ func TestRestartEmptyUnderLoad(t *testing.T) {
 	}
 }
 
-// Two prefixes on one server, or two databases of it: each asks for itself whether the
+// Two prefixes on one server, or two of its databases: each finds out for itself whether the
 // restart lost data, although another was faster to ask.
 func TestQuarantineOfEveryPrefix(t *testing.T) {
 	t.Parallel()
@@ -500,7 +501,7 @@ func quarantineOfEveryPrefix(t *testing.T, args ...string) {
 	}
 	s.Restart() // as of the SAVE: the leases are forgotten, the sessions are not
 	for i, b := range all {
-		leasetest.Succeeds(t, func() error { // its connections have to be made anew
+		leasetest.Succeeds(t, func() error { // its connections must be made again
 			_, err := try(t, b, "one", ids[i])
 			if err == nil {
 				t.Fatalf("partition %d: granted, though it is held", i)
@@ -514,7 +515,7 @@ func quarantineOfEveryPrefix(t *testing.T, args ...string) {
 }
 
 // A replica takes over behind one address, and both have everything on disk: what had not
-// come yet is missing all the same.
+// arrived yet is missing nevertheless.
 func TestQuarantineAfterATakeOver(t *testing.T) {
 	t.Parallel()
 	s, replica := withReplica(t)
@@ -532,14 +533,14 @@ func TestQuarantineAfterATakeOver(t *testing.T) {
 		return nil
 	})
 	replica.Do("REPLICAOF", "NO", "ONE")
-	acquire(t, b, backend.AcquireRequest{Name: "one", Session: id}) // nobody else has it
+	acquire(t, b, backend.AcquireRequest{Name: "one", Session: id}) // no other client has it
 	next := open(t, replica, cfg)
 	_, err := try(t, next, "one", id)
 	quarantined(t, err, 50*time.Minute)
 }
 
-// A replica takes over and hands back, and nobody asked it anything meanwhile: what it had
-// not got is missing where it was granted.
+// A replica takes over and hands back, and got no request in between: what it had not
+// received is missing where it was granted.
 func TestQuarantineAfterATakeOverAndBack(t *testing.T) {
 	t.Parallel()
 	s, replica := withReplica(t)

@@ -24,9 +24,9 @@ const (
 	MaxTTL = 24 * time.Hour
 	// DefaultPrefix begins the names of all keys and channels.
 	DefaultPrefix = "hf"
-	// DefaultQuarantine is Config.Quarantine where none is given.
+	// DefaultQuarantine is the default of Config.Quarantine.
 	DefaultQuarantine = 30 * time.Second
-	// DefaultRequestTimeout is Config.RequestTimeout where none is given.
+	// DefaultRequestTimeout is the default of Config.RequestTimeout.
 	DefaultRequestTimeout = 3 * time.Second
 
 	backendName  = "redis"
@@ -34,42 +34,41 @@ const (
 	maxPrefixLen = 32
 )
 
-// NoQuarantine turns the quarantine off, for the tests of a program, whose server was just
-// started and holds nothing: see Config.Quarantine and the example "Testing".
+// NoQuarantine turns the quarantine off. It is for the tests of a program, whose server was
+// just started and holds nothing: see Config.Quarantine and the example "Testing".
 const NoQuarantine time.Duration = -1
 
-// Config says how to use a server.
+// Config configures a Backend.
 type Config struct {
 	// Prefix begins the names of all keys and channels, inside a hash tag: "{hf0}:...".
-	// Values with different prefixes do not see each other. 1 to 32 characters of
-	// a-z A-Z 0-9 _ -. Default: DefaultPrefix. Optional.
+	// Backends with different prefixes do not see each other. 1 to 32 characters of a-z A-Z
+	// 0-9 _ -. Default: DefaultPrefix. Optional.
 	Prefix string
-	// RequestTimeout bounds every request, so that a connection which swallows
-	// everything holds up no call for longer. Default: DefaultRequestTimeout. Optional.
+	// RequestTimeout bounds every request, so that a connection that never answers blocks no
+	// call for longer. Default: DefaultRequestTimeout. Optional.
 	RequestTimeout time.Duration
-	// Quarantine is for how long a server that lost its data grants nothing: at least
-	// so long, and at least the longest TTL that this value has used or seen in use.
-	// NoQuarantine, or any negative value, is for a server that is known to be new, and for
-	// tests: the quarantine is not kept, and after a loss of data a
-	// lock can be granted while a holder from before still believes in it. Default:
-	// DefaultQuarantine. Optional.
+	// Quarantine is the time for which a server that lost its data grants nothing. It is
+	// extended to the longest TTL that this Backend has used or seen in use. NoQuarantine, or
+	// any negative value, turns it off, for a server that is known to be new and for tests:
+	// after a loss of data a lock can then be granted while a holder from before still relies
+	// on it. Default: DefaultQuarantine. Optional.
 	Quarantine time.Duration
-	// Replicas is how many replicas have to have a grant before it counts (WAIT), and a
-	// renewal and a release. Without so many nothing is granted. 0 to 16. Default: 0, none.
+	// Replicas is the number of replicas that must have a grant, a renewal or a release
+	// before it counts (WAIT). Without so many nothing is granted. 0 to 16. Default: 0, none.
 	// Optional.
 	Replicas int
-	// Logger is told of a server whose settings endanger the leases. Optional.
+	// Logger receives warnings about server settings that endanger the leases. Optional.
 	Logger *slog.Logger
 }
 
-// Backend keeps leases on one Redis server. Make it with New or Open.
+// Backend keeps leases on one Redis server. Create it with New or Open.
 type Backend struct {
 	cfg     Config
 	caps    backend.Capabilities
 	link    transport
 	engine  *engine
 	tag     string          // "{hf0}:"
-	channel string          // of this value
+	channel string          // of this Backend
 	base    context.Context //nolint:containedctx // the life of the value: ends with Close
 	cancel  context.CancelFunc
 	work    sync.WaitGroup
@@ -77,33 +76,33 @@ type Backend struct {
 
 	mu       sync.Mutex
 	closed   bool
-	ear      *ear // nil until something has to be heard
+	ear      *ear // nil until the first subscription is needed
 	sessions map[backend.SessionID]*session
 	locks    map[string]*watched
 	waiting  map[backend.LeaseID]*waiter
 	doubts   map[backend.LeaseID]doubt
-	longest  int64  // ms: the longest TTL that this value has used, or seen in use
-	synced   string // see syncedRun; as it was when the value was made
+	longest  int64  // ms: the longest TTL that this Backend has used, or seen in use
+	synced   string // see syncedRun; as it was when the Backend was created
 }
 
 var _ backend.Backend = (*Backend)(nil)
 
-// New uses the server that the client is connected to. The client stays the caller's:
-// Close does not close it. It must not be one of a Redis Cluster, which Open is for, nor one
-// that sends commands to replicas. For connections that swallow everything to be found out in
-// time, its Dialer.Timeout and ConnWriteTimeout should be seconds.
+// New returns a Backend on the server that the client is connected to. The caller keeps the
+// client: Close does not close it. The client must not be one of a Redis Cluster, which Open
+// is for, nor one that sends commands to replicas. Its Dialer.Timeout and ConnWriteTimeout
+// should be seconds, so that connections that never answer are detected in time.
 //
-// New asks the server a few questions, each bounded by Config.RequestTimeout. The
-// error is *backend.InvalidError for a bad Config, else *backend.UnavailableError.
+// New sends the server a few requests, each bounded by Config.RequestTimeout. The error is
+// *backend.InvalidError for a bad Config, else *backend.UnavailableError.
 func New(client rueidis.Client, cfg Config) (*Backend, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	return open(ctx, client, cfg, false)
 }
 
-// Open connects to the server that a URL names; see the package documentation for its
-// form. What the URL says overrides cfg. Close closes the connections. An error never
-// holds the password: it is *backend.InvalidError or *backend.UnavailableError.
+// Open connects to the server that a URL names; see the package documentation for its form.
+// The URL's settings override cfg. Close closes the connections. The error is
+// *backend.InvalidError or *backend.UnavailableError, and never contains the password.
 func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 	target, err := parseURL(rawURL, cfg)
 	if err != nil {
@@ -134,7 +133,7 @@ func open(ctx context.Context, client rueidis.Client, cfg Config, owned bool) (*
 	return b, nil
 }
 
-// newBackend makes a value over any transport. direct: see engine.
+// newBackend creates a Backend over any transport. For direct see engine.
 func newBackend(ctx context.Context, link transport, direct bool, cfg Config) (*Backend, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -193,8 +192,9 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// examine warns of settings of the server that endanger leases, and returns syncedRun. A
-// server that does not tell its settings counts as one that loses what it answered.
+// examine logs a warning for server settings that endanger leases, and returns the run ID of
+// syncedRun. A server that does not report its settings counts as one that may lose what it
+// answered.
 func (b *Backend) examine(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.RequestTimeout)
 	defer cancel()
@@ -216,9 +216,9 @@ func (b *Backend) examine(ctx context.Context) string {
 	return run
 }
 
-// syncedRun returns the ID of the server's run if what it answers is on disk, and its settings. The
-// ID is empty where it is not. It is asked for first: the settings of a later run do not pass
-// for those of this one.
+// syncedRun returns the server's run ID if its answers are on disk, and its settings. The ID
+// is empty if they are not. The run ID is read first, so that the settings of a later run are
+// not taken for those of this one.
 func (b *Backend) syncedRun(ctx context.Context) (string, map[string]string, error) {
 	text, err := b.link.info(ctx, "server")
 	if err != nil {
@@ -236,9 +236,9 @@ func (b *Backend) syncedRun(ctx context.Context) (string, map[string]string, err
 	return run, settings, nil
 }
 
-// hello returns the arguments of the operation of that name, but for the identity. again says
-// that another hello was answered before: the server may have been restarted with other
-// settings since.
+// hello returns the arguments of the operation hello, except for the identity. again means
+// that an earlier hello was answered: the server may have been restarted with other settings
+// since.
 func (b *Backend) hello(ctx context.Context, again bool) ([]string, error) {
 	synced := b.synced
 	if again {
@@ -257,8 +257,8 @@ func (b *Backend) hello(ctx context.Context, again bool) ([]string, error) {
 	return []string{rand.Text(), wait, itoa(b.longest), synced, b.channel}, nil
 }
 
-// learn takes note of what the server said to hello. When the data of the generation
-// that was known is gone, so is every session in it.
+// learn processes the answer to hello. When the known generation of the data is gone, all its
+// sessions are lost.
 func (b *Backend) learn(w welcome) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -268,7 +268,7 @@ func (b *Backend) learn(w welcome) {
 	}
 	for id, s := range b.sessions {
 		if !s.open {
-			continue // it is being opened in the data that there is now
+			continue // it is being opened in the data that exists now
 		}
 		delete(b.sessions, id)
 		s.tell(backend.Loss{Session: id, Cause: backend.CauseGone})
@@ -278,20 +278,20 @@ func (b *Backend) learn(w welcome) {
 	}
 }
 
-// uses notes a TTL in use: after a loss of data nothing may be granted for so long.
+// uses records a TTL in use: after a loss of data nothing may be granted for that long.
 func (b *Backend) uses(ttl time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.longest = max(b.longest, int64((ttl+time.Millisecond-1)/time.Millisecond))
 }
 
-// Capabilities says what the backend can do. Durable is as the server was set up when
-// the value was made: appendonly yes and appendfsync always.
+// Capabilities reports what the backend can do. Durable reflects the server's settings when
+// the Backend was created: appendonly yes and appendfsync always.
 func (b *Backend) Capabilities() backend.Capabilities { return b.caps }
 
-// Close ends the goroutines and connections of the value, within
-// Config.RequestTimeout. Calls under way get backend.ErrClosed. The client that was
-// given to New stays open. Closing again does nothing. The error is always nil.
+// Close ends the goroutines and connections of the Backend, within Config.RequestTimeout.
+// Calls in progress return backend.ErrClosed. The client that was passed to New stays open.
+// Closing again does nothing. The error is always nil.
 func (b *Backend) Close() error {
 	b.closing.Do(b.stop)
 	return nil
@@ -312,8 +312,8 @@ func (b *Backend) stop() {
 	b.link.close()
 }
 
-// sortHolders puts holders in the order of their grants. Those that joined one another
-// have one token.
+// sortHolders sorts holders in the order of their grants. Holders that joined one another
+// have the same token.
 func sortHolders(hs []backend.Holder) {
 	slices.SortFunc(hs, func(x, y backend.Holder) int {
 		return cmp.Or(cmp.Compare(x.Token, y.Token), x.Since.Compare(y.Since), cmp.Compare(x.Lease, y.Lease))

@@ -15,7 +15,7 @@ func TestConformance(t *testing.T) {
 	conformance(t)
 }
 
-// TestConformanceOfTheScript is the same where the server takes no functions.
+// TestConformanceOfTheScript is the same with a server that takes no functions.
 func TestConformanceOfTheScript(t *testing.T) {
 	t.Parallel()
 	conformance(t, scriptsOnly()...)
@@ -24,7 +24,7 @@ func TestConformanceOfTheScript(t *testing.T) {
 func conformance(t *testing.T, args ...string) {
 	t.Helper()
 	s, disk := testserver.WithSlowDisk(t, testserver.Redis(t, args...))
-	// With the quarantine on, and over: a server that was just started may have lost data.
+	// With the quarantine on, and ended: a server that was just started may have lost data.
 	cfg := redislock.Config{Quarantine: time.Second}
 	settled(t, open(t, s, cfg))
 	backendtest.Run(t, backendtest.Harness{

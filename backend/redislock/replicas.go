@@ -14,34 +14,35 @@ import (
 
 const maxReplicas = 16
 
-// ErrReplicas says that too few replicas had a write in time: see Config.Replicas. What was
-// asked may have worked. It comes inside a *backend.UnavailableError.
+// ErrReplicas means that too few replicas had a write in time: see Config.Replicas. The
+// request may have worked. It is wrapped in a *backend.UnavailableError.
 var ErrReplicas = errors.New("too few replicas have the write")
 
-// replication is how many replicas have to have what was done before it counts.
+// replication is the number of replicas that must have a write before it counts.
 type replication struct {
 	n       int
 	timeout time.Duration
-	key     string // that is written: see sendAndWait
+	key     string // the key that is written: see sendAndWait
 }
 
-// replicationOf is nil where nothing is waited for.
+// replicationOf returns nil if no replicas are waited for.
 func replicationOf(cfg Config) *replication {
 	if cfg.Replicas == 0 {
 		return nil
 	}
 	full, err := cfg.withDefaults()
 	if err != nil {
-		return nil // it is told by who uses it
+		return nil // the caller reports it
 	}
 	const share = 2 // of the time of a request
 	return &replication{n: cfg.Replicas, timeout: full.RequestTimeout / share, key: "{" + full.Prefix + "0}:k"}
 }
 
-// sendAndWait sends the command and waits for the replicas, on one connection: WAIT is
-// about what that connection wrote, and tells lies on any other. Something is written in
-// between, so that it is also about what others wrote before and the command only read: a
-// grant that was handed over, for one. It adds nothing, so that a full memory allows it.
+// sendAndWait sends the command and waits for the replicas, on one connection: WAIT covers
+// what that connection wrote, and returns a wrong answer on any other. A key is written in
+// between, so that WAIT also covers what other connections wrote before and the command only
+// read, such as a grant by hand-over. This write adds nothing, so that a full memory allows
+// it.
 func (l *rueidisLink) sendAndWait(ctx context.Context, cmd rueidis.Completed) (rueidis.RedisMessage, error) {
 	r := l.replicas
 	got := l.client.DoMulti(redisprogram.Undated(ctx), cmd,
@@ -60,8 +61,8 @@ func (l *rueidisLink) sendAndWait(ctx context.Context, cmd rueidis.Completed) (r
 		n, err = got[2].AsInt64()
 	}
 	if err != nil {
-		// Of what was asked itself this says nothing: it was done, and must not be taken for
-		// refused, or be asked again.
+		// This says nothing about the command itself: it was executed, and must neither be
+		// taken for refused nor be retried.
 		return rueidis.RedisMessage{}, fmt.Errorf("%w: %s", ErrReplicas, fromRueidis(err).Error())
 	}
 	if n < int64(r.n) {
@@ -70,13 +71,13 @@ func (l *rueidisLink) sendAndWait(ctx context.Context, cmd rueidis.Completed) (r
 	return msg, nil
 }
 
-// keepKey is for how long the key is kept that is written: longer than anybody may go without
-// a request and have a lease.
+// keepKey is how long the written key is kept: longer than any client can hold a lease
+// without a request.
 const keepKey = 2 * MaxTTL
 
-// waitAnew waits for the replicas where the key is not there yet. The connection may be
-// another one, which is made where there is none: what was asked has been done, and is not
-// asked again over one that others make.
+// waitAnew waits for the replicas if the key does not exist yet. It may use another
+// connection, and dials if there is none: the command was executed, and must not be retried
+// by a call that may dial.
 func (l *rueidisLink) waitAnew(ctx context.Context) (int64, error) {
 	got := l.client.DoMulti(redisprogram.Undated(withDial(ctx)),
 		l.client.B().Set().Key(l.replicas.key).Value("1").Px(keepKey).Build(), l.wait())

@@ -14,25 +14,25 @@ import (
 	"github.com/holdfast-io/holdfast/internal/redisprogram"
 )
 
-// router is the transport to whichever server of a Cluster, or of those that a Sentinel
-// watches over, has the data now. All keys share a slot, so that is one server at a time.
+// router is the transport to the server of a Cluster, or of a Sentinel group, that has the
+// data now. All keys share a slot, so that is one server at a time.
 //
-// It follows MOVED, and never ASK: while a slot is on its way its keys are on two servers,
-// and a script that was let in on the new one would take what has not come yet for what is
-// not there. Whoever asks meanwhile is told that the backend is away.
+// It follows MOVED, and never ASK. While a slot is migrating its keys are on two servers, and
+// a script that was let in on the new one would take keys that have not arrived for keys that
+// do not exist. A caller gets an error during that time: the backend is unavailable.
 type router struct {
 	program  redisprogram.Program
 	replicas *replication
 	find     func(ctx context.Context) (addr string, err error)
 	dial     func(ctx context.Context, addr string) (rueidis.Client, error)
-	finding  chan struct{} // capacity 1: one looks at a time
+	finding  chan struct{} // capacity 1: one goroutine at a time locates the server
 
 	mu      sync.Mutex
 	current *routed
 	closed  bool
 }
 
-// routed is the link to one server, for as long as that has the data.
+// routed is the link to one server, for as long as that server has the data.
 type routed struct {
 	*rueidisLink
 
@@ -40,10 +40,10 @@ type routed struct {
 	end  context.CancelFunc
 }
 
-// errClosedLink: the transport was closed.
+// errClosedLink means that the transport was closed.
 var errClosedLink = errors.New("redis: the connections were closed")
 
-// to gives the link to the server that has the data, as far as is known.
+// to returns the link to the server that has the data, as far as is known.
 func (r *router) to(ctx context.Context) (*routed, error) {
 	if l, err := r.known(); l != nil || err != nil {
 		return l, err
@@ -55,7 +55,7 @@ func (r *router) to(ctx context.Context) (*routed, error) {
 		return nil, context.Cause(ctx)
 	}
 	if l, err := r.known(); l != nil || err != nil {
-		return l, err // somebody else was faster
+		return l, err // another goroutine was faster
 	}
 	addr, err := r.find(ctx)
 	if err != nil {
@@ -88,8 +88,8 @@ func (r *router) known() (*routed, error) {
 	return r.current, nil
 }
 
-// leave forgets a server that has not, or may not have, the data any more. Requests under
-// way there get an error, of which it is not known what became of them.
+// leave drops the link to a server that does not, or may not, have the data any more.
+// Requests in progress there fail with an unknown outcome.
 func (r *router) leave(l *routed) {
 	r.mu.Lock()
 	same := r.current == l
@@ -103,8 +103,8 @@ func (r *router) leave(l *routed) {
 	}
 }
 
-// on calls f with the link. What a server refused because it has not the data is asked of
-// the one that has.
+// on calls f with the link. A request that a server refused because it does not have the data
+// is sent to the server that has it.
 func (r *router) on(ctx context.Context, f func(*rueidisLink) error) error {
 	const attempts = 3
 	var err error
@@ -142,7 +142,8 @@ func (r *router) run(ctx context.Context, load bool, key string, args []string) 
 	return got, err
 }
 
-// config leaves out what is on disk: it says nothing of the server that takes over.
+// config leaves out the settings for the disk: they say nothing about a server that takes
+// over.
 func (r *router) config(ctx context.Context, _ ...string) (map[string]string, error) {
 	var got map[string]string
 	err := r.on(ctx, func(l *rueidisLink) error {
@@ -163,8 +164,8 @@ func (r *router) info(ctx context.Context, section string) (string, error) {
 	return got, err
 }
 
-// listen listens at the server that has the data. When that is another, the connection
-// breaks, because leave closes it.
+// listen subscribes at the server that has the data. When another server takes over, the
+// connection breaks, because leave closes it.
 func (r *router) listen(ctx context.Context, channel string, ready func(), deliver func(payload string)) error {
 	l, err := r.to(ctx)
 	if err != nil {
@@ -188,16 +189,17 @@ func (r *router) close() {
 	}
 }
 
-// errMoved: another server has the data now.
+// errMoved means that another server has the data now.
 var errMoved = errors.New("redis: another server has the data now")
 
-// guides are the servers that know which one has the data.
+// guides are the servers that know which server has the data.
 type guides struct {
 	option rueidis.ClientOption // to reach them
 	hosts  []string
 }
 
-// each asks all of them at once and calls take with what each said, until that has enough.
+// each queries all of them concurrently and calls take with each answer, until take returns
+// true.
 func (g *guides) each(ctx context.Context, ask func(context.Context, rueidis.Client, string) (string, error), take func(string) bool) error {
 	type said struct {
 		text string
@@ -239,13 +241,13 @@ func (g *guides) each(ctx context.Context, ask func(context.Context, rueidis.Cli
 	return errors.Join(append(errs, errNobodyKnows)...)
 }
 
-// bounded has the connection of a client end with ctx, also while it is being made.
+// bounded makes the connection of a client end with ctx, also while it is being made.
 func bounded(ctx context.Context, option rueidis.ClientOption) rueidis.ClientOption {
 	dial := option.DialCtxFn
 	option.DialCtxFn = func(_ context.Context, addr string, d *net.Dialer, secure *tls.Config) (net.Conn, error) {
 		conn, err := dial(ctx, addr, d, secure)
 		if err == nil {
-			context.AfterFunc(ctx, func() { _ = conn.Close() }) // who uses it hears of it
+			context.AfterFunc(ctx, func() { _ = conn.Close() }) // the user of the connection gets the error
 		}
 		return conn, err
 	}
@@ -254,8 +256,8 @@ func bounded(ctx context.Context, option rueidis.ClientOption) rueidis.ClientOpt
 
 var errNobodyKnows = errors.New("redis: nobody knows which server has the data")
 
-// findBySentinel asks all sentinels. More than half of them have to name the same server:
-// one that was cut off from the others may name the one before.
+// findBySentinel queries all sentinels. More than half of them must name the same server: one
+// that was cut off from the others may name the previous master.
 func (g *guides) findBySentinel(master string) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		votes, found := make(map[string]int), ""
@@ -281,7 +283,7 @@ func (g *guides) findBySentinel(master string) func(context.Context) (string, er
 	}
 }
 
-// findInCluster asks for a key: who has its slot answers, and the others say who has it.
+// findInCluster requests a key: the owner of its slot answers, and the others name the owner.
 func (g *guides) findInCluster(key string) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		found := ""
@@ -296,7 +298,7 @@ func (g *guides) findInCluster(key string) func(context.Context) (string, error)
 				return "", err
 			}
 			switch f := strings.Fields(refused.Text); {
-			case refused.Code == "ASK" || refused.Code == "TRYAGAIN": // it has the slot still
+			case refused.Code == "ASK" || refused.Code == "TRYAGAIN": // it still has the slot
 				return host, nil
 			case refused.Code == "MOVED" && len(f) == 3 && strings.HasPrefix(f[2], ":"): // on the same host
 				return hostOf(host) + f[2], nil

@@ -15,7 +15,7 @@ type rueidisLink struct {
 	client   rueidis.Client
 	runner   *redisprogram.Runner
 	owned    bool         // the client is closed with the transport
-	replicas *replication // nil: nothing is waited for
+	replicas *replication // nil: no replicas are waited for
 }
 
 func newRueidisLink(client rueidis.Client, p redisprogram.Program, owned bool) *rueidisLink {
@@ -63,7 +63,7 @@ func (l *rueidisLink) info(ctx context.Context, section string) (string, error) 
 
 func (l *rueidisLink) listen(ctx context.Context, channel string, ready func(), deliver func(payload string)) error {
 	conn, release := l.client.Dedicate()
-	// The connection is closed, not given back: nothing of ours is left on it.
+	// The connection is closed, not returned to the pool: nothing of ours is left on it.
 	defer release()
 	defer conn.Close()
 	confirmed := make(chan struct{}, 1)

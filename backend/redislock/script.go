@@ -10,7 +10,7 @@ import (
 //go:embed lua/*.lua
 var sources embed.FS
 
-// newProgram is what the server runs. See the folder lua.
+// newProgram returns the program that the server runs. See the folder lua.
 func newProgram() (redisprogram.Program, error) {
 	p, err := redisprogram.New(sources,
 		"head", "state", "line", "sweep", "marker", "acquire", "release", "hello", "session", "admin", "main")

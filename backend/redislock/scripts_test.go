@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// B18: a server that forbids scripts, as some that are managed by others do, is refused
-// when the backend is opened. There is no weaker way that looks first and takes then.
+// B18: a server that forbids scripts, as some managed ones do, is refused when the backend is
+// opened. There is no weaker way that first reads and then takes.
 func TestScriptsForbidden(t *testing.T) {
 	t.Parallel()
 	s := testserver.Redis(t)
@@ -32,8 +32,8 @@ func TestScriptsForbidden(t *testing.T) {
 	}
 }
 
-// B15: WAIT tells of the writes of its own connection only, and a pool gives it another
-// one. Nothing here asks for it, and nothing is promised of replicas.
+// B15: WAIT covers the writes of its own connection only, and a pool gives it another one.
+// Nothing here uses it, and nothing is promised of replicas.
 func TestReplicasAreNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	s := testserver.Redis(t)

@@ -7,22 +7,22 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// session is what this value knows of a session that was opened through it.
+// session is what this Backend knows of a session that was opened through it.
 type session struct {
 	lost func(backend.Loss)
-	told []string // broken leases that a renewal told, to be acknowledged by the next
+	told []string // broken leases that a renewal returned, to be acknowledged by the next
 	open bool     // the server has confirmed it
 }
 
-// tell must be called with Backend.mu held or not: lost does not block.
+// tell may be called with or without Backend.mu held: lost does not block.
 func (s *session) tell(l backend.Loss) {
 	if s.lost != nil {
 		s.lost(l)
 	}
 }
 
-// OpenSession makes the session, or confirms it. See backend.Backend. Where req.Lost is
-// set, the value listens for losses from before the session is there.
+// OpenSession creates the session, or confirms it. See backend.Backend. If req.Lost is set,
+// the Backend is subscribed to losses before the session exists.
 func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) error {
 	const op = "open session"
 	if err := req.Validate(b.caps); err != nil {
@@ -59,8 +59,8 @@ func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) e
 	return nil
 }
 
-// remember makes the session known, before anything can be pushed about it. It reports
-// whether it was known.
+// remember registers the session before anything can be pushed about it. It reports whether
+// it was registered already.
 func (b *Backend) remember(req backend.SessionRequest) (*session, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -84,8 +84,8 @@ func (b *Backend) forgetSession(id backend.SessionID) {
 	}
 }
 
-// EndSession gives back everything of the session: one request for each 5,000 leases.
-// The session is over with the first of them. See backend.Backend.
+// EndSession releases everything that belongs to the session, with one request for each 5,000
+// leases. The session ends with the first of them. See backend.Backend.
 func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	const op = "end session"
 	if err := backend.ValidateSessionID(id); err != nil {
@@ -104,11 +104,12 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	}
 }
 
-// renewAtOnce is how many timed leases one operation renews.
+// renewAtOnce is the number of timed leases that one operation renews.
 const renewAtOnce = 1000
 
-// Renew extends the session and the timed leases: one request for each 1,000 timed
-// leases, and one whatever the number of leases under the session. See backend.Backend.
+// Renew extends the session and the timed leases. It takes one request for each 1,000 timed
+// leases, and at least one, whatever the number of leases under the session. See
+// backend.Backend.
 func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
 	if err := req.Validate(b.caps); err != nil {
 		return backend.RenewResult{}, err
@@ -190,7 +191,7 @@ func decodeRenewal(answer []reply, req backend.RenewRequest) (backend.RenewResul
 	return result, nil
 }
 
-// told are the losses that the last renewal told.
+// told returns the losses that the last renewal returned.
 func (b *Backend) told(id backend.SessionID) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -200,7 +201,7 @@ func (b *Backend) told(id backend.SessionID) []string {
 	return nil
 }
 
-// renewed takes note of what a renewal told.
+// renewed records the losses that a renewal returned.
 func (b *Backend) renewed(id backend.SessionID, r backend.RenewResult, acks []string) {
 	if id == "" {
 		return

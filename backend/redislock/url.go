@@ -23,8 +23,8 @@ import (
 type target struct {
 	cfg    Config
 	option rueidis.ClientOption
-	hosts  []string // of a Cluster, or of sentinels: who knows which server has the data
-	master string   // that the sentinels watch over
+	hosts  []string // of a Cluster, or of sentinels: the servers that know which one has the data
+	master string   // name that the sentinels have for the servers
 }
 
 const (
@@ -39,8 +39,8 @@ const (
 	connections = 1 // a power of two: 2 connections carry the requests
 )
 
-// parseURL reads a URL. Its errors are *backend.InvalidError and never hold the
-// password, nor anything else of the URL but names of parameters and their values.
+// parseURL parses a URL. Its errors are *backend.InvalidError and contain neither the
+// password nor any other part of the URL except names of parameters and their values.
 func parseURL(raw string, cfg Config) (*target, error) {
 	if kind, rest, ok := groupURL(raw); ok {
 		return parseGroup(kind, rest, cfg)
@@ -111,15 +111,15 @@ func (t *target) address(u *url.URL) error {
 func (t *target) database(field, text string) error {
 	db, err := strconv.Atoi(text)
 	if err != nil || db < 0 || db >= maxDatabase {
-		// A URL that is mistyped can have its password in the path.
+		// A mistyped URL can have its password in the path.
 		return &backend.InvalidError{Field: field, Value: "(not shown)", Bound: "the number of a database"}
 	}
 	t.option.SelectDB = db
 	return nil
 }
 
-// parameters reads what follows the question mark. What is not known is refused: a
-// setting that is misspelled must not be a setting that is not there.
+// parameters reads the query. An unknown parameter is refused: a misspelled setting must not
+// be silently ignored.
 func (t *target) parameters(query url.Values) error {
 	known := []string{"ca", "cert", "client_name", "db", "key", "prefix", "quarantine", "replicas", "server_name", "timeout"}
 	for name, values := range query {
@@ -201,12 +201,12 @@ func (t *target) secure(query url.Values) error {
 	return nil
 }
 
-// tune sets up the client for what redislock does with it.
+// tune configures the client for the needs of redislock.
 func (t *target) tune() {
 	o := &t.option
 	o.ForceSingleClient = true
-	o.DisableCache = true     // nothing is cached
-	o.DisableRetry = true     // whoever asks decides whether to ask again
+	o.DisableCache = true
+	o.DisableRetry = true     // the caller decides whether to retry
 	o.AlwaysPipelining = true // a request is never read in the goroutine that sent it
 	o.PipelineMultiplex = connections
 	o.ReadBufferEachConn, o.WriteBufferEachConn, o.RingScaleEachConn = bufferSize, bufferSize, ringScale
@@ -232,7 +232,7 @@ func dialTCP(ctx context.Context, addr string, dialer *net.Dialer, secure *tls.C
 	return dial(ctx, "tcp", addr)
 }
 
-// connect makes a client. It returns when ctx ends, at the latest.
+// connect creates a client. It returns when ctx ends, at the latest.
 func connect(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, error) {
 	type dialled struct {
 		client rueidis.Client
@@ -262,8 +262,8 @@ func connect(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, 
 	}
 }
 
-// shownName is the name of a parameter, unless it may be something else: a URL that is
-// mistyped can have its password there.
+// shownName returns the name of a parameter, unless it may be something else: a mistyped URL
+// can have its password there.
 func shownName(name string) string {
 	if strings.Trim(name, "abcdefghijklmnopqrstuvwxyz_") != "" {
 		return "(not shown)"

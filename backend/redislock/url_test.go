@@ -69,8 +69,8 @@ var badURLs = []string{
 	"unix://host/x", "unix:///", "redis+unix://relative", "redis://u:" + secret + "@h?unknown=1",
 }
 
-// Whatever the URL is: it is understood, or it is an *InvalidError which does not tell
-// the password.
+// Whatever the URL is: it is understood, or it is an *InvalidError that does not contain the
+// password.
 func FuzzURL(f *testing.F) {
 	for _, raw := range badURLs {
 		f.Add(raw)
@@ -149,7 +149,7 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// A value over the program's own client leaves it open.
+// A Backend over the program's own client leaves it open.
 func TestNew(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)

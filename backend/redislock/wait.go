@@ -10,50 +10,50 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// A waiter sends nothing while it waits. It is woken by a push. Against pushes that get
-// lost there is one timer for each lock that this value waits for, set to the instant at
-// which what stands before its waiters can end; when it fires, one request asks what
-// became of them.
+// A waiter sends nothing while it waits. It is woken by a notification. Against lost
+// notifications there is one timer for each lock that this Backend waits for, set to the
+// earliest instant at which what is ahead of its waiters can end. When it fires, one request
+// asks for the state of those waiters.
 
 // waiter is one Acquire that waits.
 type waiter struct {
 	req    backend.AcquireRequest
-	result chan verdict // has room for one; the first counts
-	inLine bool         // the server has said so; guarded by Backend.mu
+	result chan verdict // capacity 1; the first verdict counts
+	inLine bool         // confirmed by the server; guarded by Backend.mu
 	next   *waiter      // another one for the same lease; guarded by Backend.mu
 }
 
-// verdict is what became of a waiter.
+// verdict is the end of a waiter: a grant or an error.
 type verdict struct {
 	grant backend.Grant
-	timed bool // pushed, and how much time is left is not known
+	timed bool // pushed, and the remaining time is not known
 	err   error
 }
 
-// watched is a lock that this value waits for. All fields are guarded by Backend.mu.
+// watched is a lock that this Backend waits for. All fields are guarded by Backend.mu.
 type watched struct {
 	name    string
-	waiters []*waiter   // in the order in which they asked
+	waiters []*waiter   // in order of arrival here
 	first   [1]*waiter  // room for waiters: there is seldom more than one
 	timer   *time.Timer // nil until there is something to wait for
 	at      time.Time   // when the timer fires; zero: it is not set
 }
 
 const (
-	// margin is how much later than the earliest instant the timer fires, with jitter,
-	// so that not all clients ask at once.
+	// margin is how much later than the earliest instant the timer fires. jitter is added to
+	// it, so that not all clients ask at the same time.
 	margin = 2 * time.Millisecond
 	jitter = 8 * time.Millisecond
-	// idle is the least time between two questions about one lock.
+	// idle is the minimum time between two requests about one lock.
 	idle = 20 * time.Millisecond
-	// askedAtOnce is how many waiters of one lock one question names. All are asked for: who
-	// comes first here need not do so there.
+	// askedAtOnce is the number of waiters of one lock that one request names. All waiters
+	// are asked about: the first one here need not be the first on the server.
 	askedAtOnce = 256
 )
 
-// wait joins the line and waits for the lock.
+// wait joins the queue and waits for the lock.
 func (b *Backend) wait(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
-	// First listen, then ask: what happens after the question is heard.
+	// Subscribe first, then ask: no notification after the request is missed.
 	if err := b.listen(ctx, opAcquire); err != nil {
 		return backend.Grant{}, err
 	}
@@ -85,14 +85,14 @@ func (b *Backend) wait(ctx context.Context, req backend.AcquireRequest) (backend
 	}
 }
 
-// conclude turns the verdict into the answer of Acquire.
+// conclude turns the verdict into the result of Acquire.
 func (b *Backend) conclude(ctx context.Context, w *waiter, v verdict) (backend.Grant, error) {
 	if v.err != nil || !v.timed && b.cfg.Replicas == 0 {
 		return v.grant, v.err
 	}
-	// A push does not tell when it was sent, so it does not tell how much time is left; nor
-	// whether the replicas have the grant.
-	// The question does not join the line again, should the lease have ended meanwhile.
+	// A notification does not say when it was sent, so the remaining time is unknown. Nor does
+	// it say whether the replicas have the grant. The check does not join the queue again if
+	// the lease has ended in the meantime.
 	answer, asked, err := b.engine.do(ctx, true, "check", w.req.Name, "1", string(w.req.Lease), string(w.req.Session))
 	if err != nil {
 		b.doubt(w.req)
@@ -114,7 +114,7 @@ func (b *Backend) conclude(ctx context.Context, w *waiter, v verdict) (backend.G
 	return found.grant, nil
 }
 
-// enter makes the waiter known, before anything can be pushed to it.
+// enter registers the waiter, before anything can be pushed to it.
 func (b *Backend) enter(req backend.AcquireRequest) *waiter {
 	w := &waiter{req: req, result: make(chan verdict, 1)}
 	b.mu.Lock()
@@ -131,7 +131,7 @@ func (b *Backend) enter(req backend.AcquireRequest) *waiter {
 	return w
 }
 
-// leave forgets the waiter.
+// leave removes the waiter.
 func (b *Backend) leave(w *waiter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -159,7 +159,7 @@ func (b *Backend) leave(w *waiter) {
 	}
 }
 
-// stands notes that the waiter is in line, and that nothing changes before at.
+// stands records that the waiter is in the queue, and that nothing changes before at.
 func (b *Backend) stands(w *waiter, at time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -183,7 +183,7 @@ func (b *Backend) schedule(l *watched, at time.Time) {
 	}
 }
 
-// fire asks what became of the waiters of a lock.
+// fire asks for the state of the waiters of a lock.
 func (b *Backend) fire(l *watched) {
 	b.mu.Lock()
 	if b.closed || b.locks[l.name] != l {
@@ -203,7 +203,7 @@ func (b *Backend) fire(l *watched) {
 	if err == nil {
 		return
 	}
-	// They ask again under the same lease ID, and keep their places.
+	// Their callers retry under the same lease ID, and they keep their places.
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, w := range l.waiters {
@@ -213,7 +213,7 @@ func (b *Backend) fire(l *watched) {
 	}
 }
 
-// inquire asks for the waiters, so many at a time.
+// inquire asks about the waiters, at most askedAtOnce in one request.
 func (b *Backend) inquire(l *watched, waiters []question) error {
 	for asked := range slices.Chunk(waiters, askedAtOnce) {
 		args := []string{l.name, itoa(len(asked))}
@@ -234,10 +234,10 @@ func (b *Backend) inquire(l *watched, waiters []question) error {
 // question is a waiter that the server is asked about.
 type question struct {
 	*waiter
-	known bool // it was known to be in line before the server was asked
+	known bool // it was known to be in the queue before the request
 }
 
-// settle tells the waiters what the server said, and sets the timer.
+// settle delivers the server's answer to the waiters, and sets the timer.
 func (b *Backend) settle(l *watched, waiters []question, answer []reply, asked time.Time) error {
 	d := decoder{list: answer}
 	if d.text() != "OK" {
@@ -252,8 +252,9 @@ func (b *Backend) settle(l *watched, waiters []question, answer []reply, asked t
 		if d.err != nil {
 			return &sentError{sent: true, err: d.err}
 		}
-		// What the server does not know may not have reached it yet. It may have done so
-		// since: who is told now that it is lost would leave its place to a ghost.
+		// The request of a waiter that the server does not know may not have reached it yet,
+		// and may have done so since. If the waiter were now reported as lost, it would leave
+		// its place to a ghost.
 		if v := b.judge(items, asked); v != nil && (v.err == nil || w.known) {
 			w.tell(*v)
 			more = more || v.err == nil
@@ -267,7 +268,7 @@ func (b *Backend) settle(l *watched, waiters []question, answer []reply, asked t
 	return nil
 }
 
-// judge reads what check says of one waiter; nil: it waits.
+// judge reads the result of check for one waiter. It returns nil while the waiter waits.
 func (b *Backend) judge(items []reply, asked time.Time) *verdict {
 	d := decoder{list: items}
 	switch d.text() {
@@ -277,7 +278,7 @@ func (b *Backend) judge(items []reply, asked time.Time) *verdict {
 			return &verdict{err: toKind(opAcquire, &sentError{sent: true, err: d.err})}
 		}
 		v := verdict{grant: g.grant(asked)}
-		// One that was granted by the question itself was not missed.
+		// The notification of a grant that this very request made was not missed.
 		v.grant.ByTimer = !g.fresh
 		return &v
 	case "W":
@@ -294,19 +295,19 @@ func (b *Backend) judge(items []reply, asked time.Time) *verdict {
 func (w *waiter) tell(v verdict) {
 	select {
 	case w.result <- v:
-	default: // it has been told
+	default: // it has a verdict
 	}
 }
 
-// ear is the subscription of a value to its channel.
+// ear is the subscription of a Backend to its channel.
 type ear struct {
-	heard chan struct{} // closed when the server has first confirmed it
-	last  error         // why it does not stand; guarded by Backend.mu
+	heard chan struct{} // closed when the server has first confirmed the subscription
+	last  error         // why the subscription is broken; guarded by Backend.mu
 	times int           // how often it was confirmed; guarded by Backend.mu
 }
 
-// listen sees to it that the value is subscribed to its channel, or is about to be so
-// again: then the waiters are asked for as soon as it is.
+// listen ensures that the Backend is subscribed to its channel, or is about to be subscribed
+// again. In the second case the waiters are checked as soon as it is.
 func (b *Backend) listen(ctx context.Context, op string) error {
 	b.mu.Lock()
 	if b.closed {
@@ -341,7 +342,7 @@ func (b *Backend) listen(ctx context.Context, op string) error {
 	}
 }
 
-// keepListening holds the subscription, and takes it up again when it breaks.
+// keepListening keeps the subscription, and renews it when it breaks.
 func (b *Backend) keepListening(e *ear) {
 	defer b.work.Done()
 	const shortest, longest = 10 * time.Millisecond, time.Second
@@ -365,8 +366,8 @@ func (b *Backend) keepListening(e *ear) {
 	}
 }
 
-// subscribed is called each time the server has confirmed the subscription. What was
-// pushed since it broke is lost: all waiters are asked for.
+// subscribed is called each time the server has confirmed the subscription. Notifications
+// since it broke are lost, so all waiters are checked.
 func (b *Backend) subscribed(e *ear) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -381,8 +382,9 @@ func (b *Backend) subscribed(e *ear) {
 	b.greetAgain()
 }
 
-// greetAgain has any operation done: where the server lost its data, that tells it how long
-// the leases may last that it forgot. When this one fails the next one does. mu is held.
+// greetAgain runs an operation, whichever it is. If the server lost its data, the hello that
+// goes with it reports how long the forgotten leases may last. If this operation fails, the
+// next one does the same. mu is held.
 func (b *Backend) greetAgain() {
 	if b.closed {
 		return
@@ -390,7 +392,7 @@ func (b *Backend) greetAgain() {
 	b.work.Go(func() { _, _, _ = b.engine.do(b.base, true, "ping") })
 }
 
-// hear acts on one push. It does not block.
+// hear handles one notification. It does not block.
 func (b *Backend) hear(payload string) {
 	p, ok := parsePush(payload)
 	if !ok {
@@ -419,14 +421,14 @@ func (b *Backend) hear(payload string) {
 	}
 }
 
-// tell gives the verdict to all who wait for the lease. mu is held.
+// tell delivers the verdict to all waiters of the lease. mu is held.
 func (b *Backend) tell(lease backend.LeaseID, v verdict) {
 	for w := b.waiting[lease]; w != nil; w = w.next {
 		w.tell(v)
 	}
 }
 
-// lose passes a loss on. mu is held.
+// lose delivers a loss to its session. mu is held.
 func (b *Backend) lose(p push) {
 	s := b.sessions[p.session]
 	if s == nil {

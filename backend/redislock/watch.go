@@ -9,18 +9,17 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// The script publishes events only while somebody watches: while a key is there that
-// the watchers keep.
+// The script publishes events only while there is a watcher: while a key exists that the
+// watchers keep alive.
 const (
 	watchTTL   = 30 * time.Second
 	watchEvery = watchTTL / 3
-	// watchRoom is how many events may wait for deliver.
+	// watchRoom is the number of events that may be queued for deliver.
 	watchRoom = 4096
 )
 
-// Watch delivers events, over a connection of its own. It returns an
-// *backend.UnavailableError also when deliver was so slow that events were missed. See
-// backend.Backend.
+// Watch delivers events, over a connection of its own. If deliver was so slow that events
+// were missed, it returns an *backend.UnavailableError. See backend.Backend.
 func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver func(backend.Event)) error {
 	const op = "watch"
 	if err := backend.ValidatePrefix(req.Prefix); err != nil {
@@ -49,7 +48,7 @@ func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver f
 	}
 }
 
-// watch listens in one goroutine and delivers in this one.
+// watch subscribes in one goroutine and delivers in this one.
 func (b *Backend) watch(ctx context.Context, cancel context.CancelCauseFunc, prefix string, deliver func(backend.Event)) error {
 	stream, err := b.announce(ctx)
 	if err != nil {
@@ -113,7 +112,8 @@ func (b *Backend) relay(
 	}
 }
 
-// keepWatching keeps the events of the stream coming. It is errMissed where they did not.
+// keepWatching keeps the events of the stream published. It returns errMissed if they were
+// not.
 func (b *Backend) keepWatching(ctx context.Context, stream string) error {
 	now, err := b.announce(ctx)
 	if err == nil && now != stream {
@@ -122,7 +122,7 @@ func (b *Backend) keepWatching(ctx context.Context, stream string) error {
 	return err
 }
 
-// announce has the events published, and gives the stream on which they are.
+// announce makes the script publish events, and returns the name of their stream.
 func (b *Backend) announce(ctx context.Context) (string, error) {
 	answer, _, err := b.engine.do(ctx, true, "watch", millis(watchTTL), rand.Text())
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// watching watches until the test ends. The events come after the first, which says that
-// it has begun.
+// watching watches until the test ends. The events follow the first one, which says that it
+// has begun.
 func watching(t *testing.T, b *redislock.Backend) (<-chan backend.Event, <-chan error) {
 	t.Helper()
 	const plenty = 64
@@ -65,7 +65,7 @@ func TestEventsOfAnotherDatabase(t *testing.T) {
 	if e := next(t, others); e.Name != "other" {
 		t.Errorf("the first there is %+v", e)
 	}
-	// A second one that watches does not take the events from the first.
+	// A second watcher does not take the events from the first.
 	more, _ := watching(t, inDatabase(0))
 	acquire(t, one, backend.AcquireRequest{Name: "two", Timed: true, TTL: time.Hour})
 	for _, c := range []<-chan backend.Event{events, more} {
@@ -75,7 +75,8 @@ func TestEventsOfAnotherDatabase(t *testing.T) {
 	}
 }
 
-// The data is lost, and with it that somebody watches: events were missed, and that is told.
+// The data is lost, and with it the key of the watchers: events were missed, and that is
+// reported.
 func TestEventsMissed(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
@@ -91,7 +92,7 @@ func TestEventsMissed(t *testing.T) {
 	}
 }
 
-// Where the disk is not waited for while the log is written anew, grants can be lost.
+// If the disk is not waited for while the log is rewritten, grants can be lost.
 func TestDurable(t *testing.T) {
 	t.Parallel()
 	for want, args := range map[bool][]string{true: nil, false: {"--no-appendfsync-on-rewrite", "yes"}} {

@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// trying is for how long one that does not wait asks again while nobody can have the
-	// lock, but several split the votes.
+	// trying is how long an acquire that does not wait retries while no lease can have the
+	// lock because several split the votes.
 	trying = 2 * time.Second
-	// maxKeeps is how often in a row one that has the most votes keeps them.
+	// maxKeeps is how often in a row an acquire with the most votes keeps them.
 	maxKeeps = 3
 	// maxPause bounds the pause between two rounds while votes are split.
 	maxPause = 100 * time.Millisecond
 )
 
-// Acquire takes the lock, or waits for it when req.Wait is set: in the order of their
-// coming where several wait in this process, in none among processes. Errors:
+// Acquire takes the lock, or waits for it when req.Wait is set. Waiters in this process are
+// served in the order of their arrival; among processes there is no order. Errors:
 // *InvalidError, *LimitError, *HeldError, ErrLost, ErrUnsupported, *UnavailableError,
 // ErrClosed, ctx's cause.
 func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
@@ -53,7 +53,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	return backend.Grant{}, toKind(ctx, opAcquire, err, a.mayHold)
 }
 
-// acquisition is one Acquire under way.
+// acquisition is one Acquire in progress.
 type acquisition struct {
 	b       *Backend
 	req     backend.AcquireRequest
@@ -61,29 +61,29 @@ type acquisition struct {
 	quorum  int
 	pause   time.Duration // before the next round when votes were split
 	keeps   int           // how often the votes were kept
-	attempt int64         // under way, or of the votes that were kept; 0: none
+	attempt int64         // in progress, or of the votes that were kept; 0: none
 	mayHold bool
 }
 
-// verdict is what became of a round.
+// verdict is the result of a round.
 type verdict struct {
 	kind  outcome
 	grant backend.Grant
-	err   error         // of failed, and of held
-	again time.Duration // of held and split: when it is worth asking again
+	err   error         // of all but granted
+	again time.Duration // of held, split and unsure: when a retry makes sense
 }
 
 type outcome uint8
 
 const (
 	granted outcome = iota
-	held            // others have it
-	split           // nobody can have it: ask again
-	unsure          // others may have it, as far as nodes that do not answer may know
+	held            // other leases have it
+	split           // no lease can have it: retry
+	unsure          // other leases may have it, because nodes that do not answer may know of more votes
 	failed
 )
 
-// try asks until it is known who has the lock.
+// try runs rounds until it is known who has the lock, or its retries are used up.
 func (a *acquisition) try(ctx context.Context) (backend.Grant, error) {
 	const mostUnsure = 6
 	began, doubts := time.Now(), 0
@@ -109,19 +109,19 @@ func (a *acquisition) try(ctx context.Context) (backend.Grant, error) {
 	}
 }
 
-// ballot is what the nodes said in one round.
+// ballot is what the nodes answered in one round.
 type ballot struct {
 	p      *poll
 	got    []*ticket // by node; nil where there is no vote
 	n      int       // votes
-	others [][]vote  // by node: who is in the way
-	more   bool      // a node did not tell all who are
-	most   int       // of those in the way on one node that did not tell all
+	others [][]vote  // by node: the votes in the way
+	more   bool      // a node did not list all votes in the way
+	most   int       // the number in the way on one node that did not list all
 	unripe []time.Duration
 	lost   bool
 	stale  int64
 	clocks int
-	old    bool // a vote is from before this round
+	old    bool // a vote was given to another attempt
 }
 
 // ticket is the vote of one node.
@@ -132,8 +132,8 @@ type ticket struct {
 	final bool
 }
 
-// readTicket reads a vote, and whether another attempt got it. It is nil for all other
-// answers.
+// readTicket reads a vote, and whether another attempt got it. It returns nil for any other
+// answer.
 func readTicket(d *decoder) (*ticket, bool) {
 	if d.text() != "G" {
 		return nil, false
@@ -148,8 +148,8 @@ func readTicket(d *decoder) (*ticket, bool) {
 	return t, old
 }
 
-// round asks all nodes once. What it got is given back unless it was enough, or the most
-// that anybody has.
+// round asks all nodes once. It releases the votes unless they are a quorum, or the most that
+// any lease has.
 func (a *acquisition) round(ctx context.Context) verdict {
 	b := a.b
 	leave, err := b.turn(ctx, a.req.Lease)
@@ -203,7 +203,7 @@ func (a *acquisition) request() request {
 	}
 }
 
-// take notes what a node said.
+// take records the answer of a node.
 func (bal *ballot) take(x answer) {
 	if x.err != nil {
 		return
@@ -239,7 +239,7 @@ func (bal *ballot) take(x answer) {
 	}
 }
 
-// needs says which answers still make a difference.
+// needs returns which answers still make a difference.
 func (bal *ballot) needs(a *acquisition) need {
 	switch {
 	case bal.lost:
@@ -248,7 +248,7 @@ func (bal *ballot) needs(a *acquisition) need {
 		if a.blocked(bal, bal.p.silent()).kind != unsure {
 			return nobody
 		}
-	case bal.old: // which token it has, all may have to say
+	case bal.old: // any node may be needed to find its token
 		return everyone
 	case bal.n >= a.quorum:
 		return nobody
@@ -259,8 +259,8 @@ func (bal *ballot) needs(a *acquisition) need {
 	return everyone
 }
 
-// leads reports whether nobody has more votes of the lock than this lease, so that it may
-// keep them while the others give theirs back.
+// leads reports whether no other lease has more votes of the lock, so that this one may keep
+// its votes while the others release theirs. Of equals the one with the smallest ID leads.
 func (a *acquisition) leads(bal *ballot) bool {
 	count := tally(bal.others)
 	for lease, c := range count {
@@ -275,10 +275,10 @@ func (a *acquisition) leads(bal *ballot) bool {
 type contender struct {
 	vote
 	n    int           // votes
-	left time.Duration // of the last of them
+	left time.Duration // of the last vote to end
 }
 
-// tally counts votes by lease. A lease is there since its first vote.
+// tally counts votes by lease. A lease exists since its first vote.
 func tally(nodes [][]vote) map[backend.LeaseID]*contender {
 	count := make(map[backend.LeaseID]*contender)
 	for _, votes := range nodes {
@@ -298,7 +298,7 @@ func tally(nodes [][]vote) map[backend.LeaseID]*contender {
 	return count
 }
 
-// judge says why there were too few votes.
+// judge returns the reason for too few votes.
 func (a *acquisition) judge(bal *ballot) verdict {
 	b, p := a.b, bal.p
 	n, bad := len(b.nodes), p.silent()-p.left
@@ -332,8 +332,8 @@ func (a *acquisition) tooFew(p *poll) error {
 	return err
 }
 
-// blocked says whether those in the way can have the lock: only who has a quorum does.
-// silent is how many nodes may know of more votes.
+// blocked reports whether the leases in the way can have the lock: only a lease with a quorum
+// has it. silent is the number of nodes that may know of more votes.
 func (a *acquisition) blocked(bal *ballot, silent int) verdict {
 	var sure, maybe, all []*contender
 	for _, c := range tally(bal.others) {
@@ -347,7 +347,7 @@ func (a *acquisition) blocked(bal *ballot, silent int) verdict {
 		}
 	}
 	if bal.more && len(sure) == 0 {
-		sure = all // so many share it that a node names a part of them, and each another
+		sure = all // there are so many that each node lists a part of them, and not the same part
 	}
 	if bal.more || !a.fits(sure) {
 		return verdict{kind: held, err: a.refusal(sure, bal.most), again: untilEnd(sure)}
@@ -366,7 +366,7 @@ func claims(cs []*contender) []backend.Claim {
 	return out
 }
 
-// fits reports whether the lease can be out together with these.
+// fits reports whether the lease can be held together with these.
 func (a *acquisition) fits(cs []*contender) bool {
 	out := claims(cs)
 	if limit, ok := backend.LimitInForce(out); ok && a.claim.Mode == backend.Shared && limit != a.claim.Limit {
@@ -375,8 +375,8 @@ func (a *acquisition) fits(cs []*contender) bool {
 	return a.claim.Fits(out)
 }
 
-// refusal names those in the way; count is how many votes one node has, where it did not
-// tell all of them.
+// refusal names the leases in the way. count is the number of votes on one node, if it did
+// not list all of them.
 func (a *acquisition) refusal(cs []*contender, count int) error {
 	if limit, ok := backend.LimitInForce(claims(cs)); ok && a.claim.Mode == backend.Shared && limit != a.claim.Limit {
 		return &backend.LimitError{Name: a.req.Name, Asked: a.claim.Limit, InForce: limit}
@@ -396,14 +396,14 @@ func (v *vote) holder() backend.Holder {
 	}
 }
 
-// sortHolders puts holders in the order of their grants.
+// sortHolders sorts holders in the order of their grants.
 func sortHolders(hs []backend.Holder) {
 	slices.SortFunc(hs, func(x, y backend.Holder) int {
 		return cmp.Or(cmp.Compare(x.Token, y.Token), x.Since.Compare(y.Since), cmp.Compare(x.Lease, y.Lease))
 	})
 }
 
-// untilEnd is when the first of them can end.
+// untilEnd returns the time until the first of them can end.
 func untilEnd(cs []*contender) time.Duration {
 	const most = 30 * time.Second
 	d := most
@@ -413,8 +413,8 @@ func untilEnd(cs []*contender) time.Duration {
 	return d
 }
 
-// giveBack takes back the votes of the attempt, also those that are still to come. told:
-// it may have been taken for the holder, so that those who wait must hear of it.
+// giveBack releases the votes of the attempt, also those that are still to come. told: the
+// lease may have been seen as the holder, so that waiters must be notified.
 func (a *acquisition) giveBack(bal *ballot, told bool) {
 	back := func(late bool) *op {
 		return &op{request: one("back", a.req.Name, string(a.req.Lease), itoa(a.attempt), flag(late), flag(told)).owed()}
@@ -430,7 +430,7 @@ func (a *acquisition) giveBack(bal *ballot, told bool) {
 	a.forget()
 }
 
-// giveUp takes back votes that were kept.
+// giveUp releases votes that were kept.
 func (a *acquisition) giveUp() {
 	if a.attempt == 0 {
 		return
@@ -441,15 +441,14 @@ func (a *acquisition) giveUp() {
 
 func (a *acquisition) forget() { a.attempt, a.keeps = 0, 0 }
 
-// turnstile lets the calls for one lease through one by one, so that they see what became
-// of each other.
+// turnstile serializes the calls for one lease, so that each sees the outcome of those
+// before.
 type turnstile struct {
 	free chan struct{} // capacity 1
 	n    int           // calls; guarded by Backend.mu
 }
 
-// turn waits for the other calls for the lease. The function that it gives has to be
-// called.
+// turn waits for the other calls for the lease. The function that it returns must be called.
 func (b *Backend) turn(ctx context.Context, lease backend.LeaseID) (func(), error) {
 	b.mu.Lock()
 	t, ok := b.asking[lease]

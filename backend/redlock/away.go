@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Quarantined asks the nodes whether enough of them vote. It implements backend.Guarded.
-// Errors: *UnavailableError, around a *QuarantineError where a majority would vote but for
-// those that may have lost data; ErrClosed; ctx's cause.
+// Quarantined returns nil if enough nodes vote. It implements backend.Guarded. Errors:
+// *UnavailableError, around a *QuarantineError if a majority would vote but for the nodes
+// that may have lost data; ErrClosed; ctx's cause.
 func (b *Backend) Quarantined(ctx context.Context) error {
 	ctx, cancel, err := b.begin(ctx)
 	if err != nil {
@@ -43,9 +43,9 @@ func (b *Backend) Quarantined(ctx context.Context) error {
 	return inQuarantine(opReady, len(b.nodes), unripe, b.majority-votes, false)
 }
 
-// Away asks every node, and tells those that do not answer; it implements
-// backend.Redundant. Nodes are numbered as they were given, from 1. A node that answers
-// and does not vote yet, because it lost its data, is not away.
+// Away queries every node and returns those that do not answer. It implements
+// backend.Redundant. Nodes are numbered in the order in which they were configured, from 1. A
+// node that answers and does not vote yet, because it lost its data, is not among them.
 //
 // Errors: *UnavailableError where no majority answers; ErrClosed; ctx's cause.
 func (b *Backend) Away(ctx context.Context) ([]string, error) {
@@ -54,7 +54,8 @@ func (b *Backend) Away(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	defer cancel()
-	// Beside the deadline of each request, which may be long: who asks wants to know now.
+	// In addition to the deadline of each request, which may be long: the caller wants to
+	// know now.
 	const atMost = 2 * time.Second
 	asking, stop := context.WithTimeout(ctx, atMost)
 	defer stop()

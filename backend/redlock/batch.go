@@ -2,34 +2,34 @@ package redlock
 
 import "strconv"
 
-// terms are what many acquires, or many releases, have in common: all that is sent of
-// them but the lock and the lease. See quick.lua.
+// terms are what many acquires, or many releases, have in common: everything that is sent for
+// them except the lock and the lease. See quick.lua.
 type terms struct {
 	abandon string // of a release
 	// Of an acquire.
 	ttl, mode, permits, limit, owner, note string
 }
 
-// request is one operation as a node is asked for it.
+// request is one operation as it is sent to a node.
 type request struct {
 	verb string
 	// lock is the one lock that the operation is about; empty for several.
 	lock string
-	// Of acquire and release, which travel with others that have the same terms: what is
-	// sent of each alone.
+	// For acquire and release, which are sent together with others of the same terms: what is
+	// sent for each one alone.
 	terms terms
 	own   []string
-	args  []string // of all others
-	// debt is for what gives something back: a node that is down is told when it is back.
+	args  []string // of all other operations
+	// debt is set for a release: a node that is down gets it when it is up.
 	debt bool
 }
 
-// one is an operation about one lock.
+// one returns an operation about one lock.
 func one(verb, lock string, a ...string) request {
 	return request{verb: verb, lock: lock, args: append([]string{lock}, a...)}
 }
 
-// many is an operation about several locks, or none.
+// many returns an operation about several locks, or none.
 func many(verb string, a ...string) request { return request{verb: verb, args: a} }
 
 func (r request) owed() request {
@@ -41,22 +41,23 @@ func (r request) joins(other *request) bool {
 	return r.own != nil && other.own != nil && r.verb == other.verb && r.terms == other.terms
 }
 
-// The arguments of an operation that come before those of its leases.
+// The number of arguments of an operation that precede those of its leases.
 const acquireTerms, releaseTerms = 6, 1
 
-// batch is operations in the form in which they travel: acquire and release carry many
-// leases. A lease costs as much as what is sent of it alone.
+// batch is operations as they are sent: acquire and release carry many leases. A lease adds
+// only what is sent for it alone.
 type batch struct {
 	ops    []*op
 	groups [][]int // of indices of ops
 }
 
-// manyGroups is how many groups an operation is compared with, from the last one back.
+// manyGroups is the number of groups that an operation is compared with, from the last one
+// back.
 const manyGroups = 8
 
-// batchOf sorts the operations into groups, in an order that no lock can tell from that of
-// the queue: one joins a group only when no group after that is about its lock. So what is
-// given back never comes before what it gives back.
+// batchOf sorts the operations into groups, in an order that for each lock is that of the
+// queue: an operation joins a group only when no later group is about its lock. So a release
+// never comes before what it releases.
 func batchOf(ops []*op) *batch {
 	b := &batch{ops: ops}
 	last := make(map[string]int, len(ops)) // by lock: the last group about it
@@ -86,7 +87,7 @@ func batchOf(ops []*op) *batch {
 	return b
 }
 
-// size is how many strings write appends at most.
+// size returns the maximum number of strings that write appends.
 func (b *batch) size() int {
 	const head = 2
 	n := 0
@@ -118,7 +119,7 @@ func (b *batch) write(to []string) []string {
 	return to
 }
 
-// tell gives the operations their answers.
+// tell delivers the answers to the operations.
 func (b *batch) tell(answers []any) {
 	for k, g := range b.groups {
 		list, err := answerOf(answers, k)
@@ -149,7 +150,7 @@ func (b *batch) tell(answers []any) {
 	}
 }
 
-// answerOf gives answer i: a list that begins with a word or a number.
+// answerOf returns answer i: a list that begins with a word or a number.
 func answerOf(answers []any, i int) ([]any, error) {
 	if i >= len(answers) {
 		return nil, errAnswer

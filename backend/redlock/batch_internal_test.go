@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// anyOp is an operation of a few locks and leases. The numbers are for both the attempt
+// anyOp returns an operation on a few locks and leases. The numbers are for both the attempt
 // and the clock.
 func anyOp(r *rand.Rand, number int64) request {
 	// After a while all leases were abandoned, or stay: then there are others.
@@ -48,8 +48,8 @@ func anyOp(r *rand.Rand, number int64) request {
 	}
 }
 
-// In a batch each lock sees its operations in the order in which they were asked for, and
-// what belongs together travels together.
+// In a batch each lock sees its operations in the order in which they were called, and what
+// belongs together is sent together.
 func TestBatchKeepsTheOrder(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
@@ -105,7 +105,7 @@ func slowProgram(t *testing.T) redisprogram.Program {
 	return p
 }
 
-// lonely is a node that runs a program.
+// lonely returns a node that runs a program.
 func lonely(t *testing.T, p redisprogram.Program) *node {
 	t.Helper()
 	addr := testserver.Redis(t, "--appendonly", "no").Addr()
@@ -121,8 +121,8 @@ func lonely(t *testing.T, p redisprogram.Program) *node {
 	return b.nodes[0]
 }
 
-// askAll has the node do the operations in one batch, and gives the answers as texts, without
-// the times in them.
+// askAll runs the operations in one batch on the node, and returns the answers as texts,
+// without their times.
 func (n *node) askAll(t *testing.T, requests []request) []string {
 	t.Helper()
 	told := make([]string, len(requests))
@@ -171,8 +171,8 @@ func timeless(list []any, err error) string {
 	}
 }
 
-// The short way does what the long one does: two nodes that are told the same answer the
-// same, of which one has no short way.
+// The short way does what the long one does: two nodes that get the same operations answer
+// the same, although one has no short way.
 func TestShortWay(t *testing.T) {
 	t.Parallel()
 	quickest, err := newProgram()
@@ -203,7 +203,7 @@ func TestShortWay(t *testing.T) {
 	}
 }
 
-// What the argument for the token and the late requests rests on, asked of one node.
+// What the argument for the token and the late requests rests on, tried on one node.
 func TestNodeRefuses(t *testing.T) {
 	t.Parallel()
 	p, err := newProgram()

@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-io/holdfast/backend/redlock"
 )
 
-// BenchmarkPairs is acquire and release of a lock that nobody else wants, on five nodes
-// that write nothing to disk. It tells the time of the processor on both sides: on a busy
-// machine that is what can be compared.
+// BenchmarkPairs is acquire and release of an uncontended lock, on five nodes that write
+// nothing to disk. It reports the processor time of both sides: on a busy machine only that
+// can be compared.
 func BenchmarkPairs(b *testing.B) {
 	for _, goroutines := range []int{1, 64} {
 		b.Run("goroutines="+strconv.Itoa(goroutines), func(b *testing.B) {
@@ -34,7 +34,7 @@ func BenchmarkPairs(b *testing.B) {
 	}
 }
 
-// parallel runs f b.N times over so many goroutines, each with a name of its own.
+// parallel runs f b.N times over n goroutines, each with a name of its own.
 func (c cluster) parallel(b *testing.B, goroutines int, f func(name string) error) {
 	b.Helper()
 	var n, done atomic.Int64
@@ -82,7 +82,7 @@ func (c cluster) parallel(b *testing.B, goroutines int, f func(name string) erro
 	b.ReportMetric(float64(commands)/pairs, "commands/pair")
 }
 
-// spent is the time of the processor that the nodes have used.
+// spent returns the processor time that the nodes have used.
 func (c cluster) spent() time.Duration {
 	var d time.Duration
 	for _, s := range c {
@@ -91,7 +91,7 @@ func (c cluster) spent() time.Duration {
 	return d
 }
 
-// spent is the time of the processor that this process has used.
+// spent returns the processor time that this process has used.
 func spent(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage

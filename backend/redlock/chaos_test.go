@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 )
 
-// relayed are servers that one process reaches through relays.
+// relayed puts relays between one process and the servers.
 func relayed(t *testing.T, c cluster) ([]*chaos.Proxy, string) {
 	t.Helper()
 	var relays []*chaos.Proxy
@@ -26,8 +26,8 @@ func relayed(t *testing.T, c cluster) ([]*chaos.Proxy, string) {
 	return relays, "redlock://" + strings.Join(addrs, ",") + "?timeout=1s"
 }
 
-// Requests arrive, and no reply of three nodes does: the outcome is not known, and the error
-// says so. Once the network heals the lease is given back, and was never granted twice.
+// Requests arrive, and no reply of three nodes does: the outcome is unknown, and the error
+// says so. Once the network heals the lease is released, and was never granted twice.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	c := start(t)
@@ -57,7 +57,7 @@ func TestLostReplies(t *testing.T) {
 	}
 }
 
-// C14: all votes are given, and no reply is until they have ended. What comes then is no
+// C14: all votes are given, and no reply arrives until they have ended. A late reply is no
 // grant.
 func TestVotesThatCameLate(t *testing.T) {
 	t.Parallel()
@@ -109,8 +109,8 @@ func takeOne(t *testing.T, b *redlock.Backend) backend.AcquireRequest {
 	return r
 }
 
-// One process reaches the first three nodes, the other the last three. Whoever has the lock
-// has it alone, and tokens grow from one to the other.
+// One process reaches the first three nodes, the other the last three. The holder of the lock
+// is the only one, and tokens grow from one to the other.
 func TestPartition(t *testing.T) {
 	t.Parallel()
 	c := start(t)
@@ -149,8 +149,8 @@ func TestPartition(t *testing.T) {
 	}
 }
 
-// The lease of a process that is cut off from all nodes ends by itself, no earlier than its
-// TTL, and the next has it then.
+// The lease of a process that is cut off from all nodes expires, no earlier than its TTL, and
+// the next waiter has it then.
 func TestCutOff(t *testing.T) {
 	t.Parallel()
 	c := start(t)

@@ -11,10 +11,10 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// jump is by how much the clocks jump: less than what keeps a node from voting.
+// jump is how far the clocks jump: less than what keeps a node from voting.
 const jump = 30 * time.Minute
 
-// withClock starts a cluster, so many nodes of which have a clock that the test sets.
+// withClock starts a cluster, n nodes of which have a clock that the test sets.
 func withClock(t *testing.T, n int) (cluster, *testserver.Clock) {
 	t.Helper()
 	c, clock := start(t), testserver.NewClock(t)
@@ -61,7 +61,8 @@ func TestClockOfOneNode(t *testing.T) {
 
 // F12, not promised: the clock of one node jumps ahead, and the lease has the votes of a bare
 // majority, because two nodes were down when it was granted. Without that node's vote another
-// client is granted the lock. Its token is greater, and the holder is told by its next renewal.
+// client is granted the lock. Its token is greater, and the holder learns it from its next
+// renewal.
 func TestClockOfOneNodeOfABareMajority(t *testing.T) {
 	t.Parallel()
 	c, clock := withClock(t, 1)
@@ -83,8 +84,8 @@ func TestClockOfOneNodeOfABareMajority(t *testing.T) {
 	}
 }
 
-// F12: the clocks of all nodes jump ahead. The lease is over, its holder is told by the next
-// renewal, and the token of the next is greater.
+// F12: the clocks of all nodes jump ahead. The lease has expired, its holder learns it from
+// the next renewal, and the token of the next lease is greater.
 func TestClocksOfAllNodesAhead(t *testing.T) {
 	t.Parallel()
 	c, clock := withClock(t, nodes)
@@ -100,8 +101,8 @@ func TestClocksOfAllNodesAhead(t *testing.T) {
 	}
 }
 
-// F13: the clocks of all nodes jump back. Who is dead has the lock for longer than its
-// lease, until somebody breaks it.
+// F13: the clocks of all nodes jump back. A dead client has the lock for longer than its
+// lease, until it is broken.
 func TestClocksOfAllNodesBack(t *testing.T) {
 	t.Parallel()
 	c, clock := withClock(t, nodes)

@@ -14,10 +14,10 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// patience is for what must happen, on a machine however busy.
+// patience bounds what must happen, on a machine however busy.
 const patience = time.Minute
 
-// open opens a value as one more process would.
+// open opens a Backend as one more process would.
 func (c cluster) open(t testing.TB, params string) *redlock.Backend {
 	t.Helper()
 	b, err := redlock.Open(t.Context(), c.url(params), redlock.Config{})
@@ -28,7 +28,7 @@ func (c cluster) open(t testing.TB, params string) *redlock.Backend {
 	return b
 }
 
-// slow is a request timeout that no test can wait for: what passes waited for nobody.
+// slow is a request timeout that no test can wait for: a test that passes waited for no node.
 const slow = "timeout=45s"
 
 func ask(name string, change ...func(*backend.AcquireRequest)) backend.AcquireRequest {
@@ -52,7 +52,7 @@ func within(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-// take asks until there is an answer: on a machine that is busy nodes seem to be away.
+// take retries until there is an answer: on a busy machine nodes seem to be unavailable.
 func take(t testing.TB, b *redlock.Backend, r backend.AcquireRequest) backend.Grant {
 	t.Helper()
 	ctx := within(t, patience)
@@ -72,7 +72,7 @@ func give(t testing.TB, b *redlock.Backend, r backend.AcquireRequest) {
 	free(t, b, backend.ReleaseRequest{Name: r.Name, Lease: r.Lease})
 }
 
-// free gives back what is held. One that was told to be away may have done it before.
+// free releases what is held. A call that failed as unavailable may have done it before.
 func free(t testing.TB, b *redlock.Backend, r backend.ReleaseRequest) {
 	t.Helper()
 	ctx := within(t, patience)
@@ -87,7 +87,7 @@ func free(t testing.TB, b *redlock.Backend, r backend.ReleaseRequest) {
 	}
 }
 
-// pairs takes and gives back many locks, which must not take as long as a time-out.
+// pairs takes and releases many locks, which must not take as long as a time-out.
 func pairs(t testing.TB, b *redlock.Backend) {
 	t.Helper()
 	const n, bound = 50, 30 * time.Second
@@ -102,11 +102,11 @@ func pairs(t testing.TB, b *redlock.Backend) {
 	}
 }
 
-// votes is how many leases of the lock a node has on record.
+// votes returns how many leases of the lock a node has on record.
 func votes(s *testserver.RedisServer, name string) int64 {
 	n, _ := s.Do("HLEN", "hfr:l:"+name).(int64)
 	n = max(0, n-1) // one is the summary
-	// The only one is kept with the counter; its second line begins with when it ends.
+	// A single vote is kept with the counter; its second line begins with its end.
 	counter, _ := s.Do("GET", "hfr:f:"+name).(string)
 	if _, vote, ok := strings.Cut(counter, "\n"); ok {
 		if ends, _, _ := strings.Cut(vote, " "); ends > strconv.FormatInt(time.Now().UnixMicro(), 10) {

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// decoder reads an answer of the script, which may come from anybody who can write to the
-// server: what is not as it should be is errAnswer.
+// decoder reads an answer of the script. Any client with write access to the server may have
+// forged it, so a mismatch is errAnswer.
 type decoder struct {
 	list []any
 	err  error
@@ -34,7 +34,7 @@ func (d *decoder) text() string {
 	return s
 }
 
-// number is an integer or its text; never negative.
+// number returns an integer, given as such or as text. It is never negative.
 func (d *decoder) number() int64 {
 	switch v := d.next().(type) {
 	case int64:
@@ -65,7 +65,7 @@ func (d *decoder) sub() *decoder {
 	return &decoder{list: list}
 }
 
-// vote is what a node has on record of a lease.
+// vote is what a node has on record for a lease.
 type vote struct {
 	lease backend.LeaseID
 	claim backend.Claim
@@ -117,14 +117,14 @@ func (d *decoder) vote(now int64) vote {
 	return v
 }
 
-// micros is a number of microseconds that the script told; never negative.
+// micros converts a number of microseconds from the script. The result is never negative.
 func micros(n int64) time.Duration {
 	const most = int64(1<<62) / int64(time.Microsecond)
 	return time.Duration(min(max(n, 0), most)) * time.Microsecond
 }
 
-// millis writes a duration as the script takes it: in milliseconds, rounded up, so that
-// nothing ends before its time.
+// millis formats a duration for the script: in milliseconds, rounded up, so that nothing ends
+// before its time.
 func millis(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Millisecond-1)/time.Millisecond), 10)
 }

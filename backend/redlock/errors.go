@@ -12,18 +12,17 @@ import (
 )
 
 var (
-	// ErrNoQuorum says that too few nodes answered. It comes inside a
-	// *backend.UnavailableError, with what the nodes said.
+	// ErrNoQuorum means that too few nodes answered. It is wrapped in a
+	// *backend.UnavailableError, with the errors of the nodes.
 	ErrNoQuorum = errors.New("too few nodes answered")
-	// ErrClock says that the clock of this process, or the counter of the lock, is more
-	// than an hour ahead of the clocks of the nodes. It comes inside a
-	// *backend.UnavailableError.
+	// ErrClock means that the clock of this process, or the counter of the lock, is more than
+	// an hour ahead of the clocks of the nodes. It is wrapped in a *backend.UnavailableError.
 	ErrClock = errors.New("the clocks are more than an hour apart")
-	// ErrForeignData says that a key of Holdfast holds what Holdfast did not write, or what
-	// another version wrote. It comes inside a *backend.UnavailableError.
+	// ErrForeignData means that a key of Holdfast holds data that Holdfast did not write, or
+	// that another version wrote. It is wrapped in a *backend.UnavailableError.
 	ErrForeignData = errors.New("a key holds what this version of Holdfast did not write")
 
-	// errContended: several asked at once and split the votes, so that nobody holds the lock.
+	// errContended means that several clients split the votes, so that none holds the lock.
 	errContended = errors.New("several clients split the votes: nobody holds the lock")
 
 	errTimeout = errors.New("no answer within the request timeout")
@@ -43,8 +42,8 @@ const (
 	opReady   = "ready"
 )
 
-// toKind maps every error of a call to a kind of package backend: the only place where
-// that is done. mayHold says that the request may have worked.
+// toKind maps every error of a call to a kind of package backend. No other function does.
+// mayHold says that the request may have worked.
 func toKind(ctx context.Context, op string, err error, mayHold bool) error {
 	var own *backend.UnavailableError
 	switch {
@@ -73,8 +72,8 @@ func isKind(err error) bool {
 	return false
 }
 
-// noQuorum is for a call that too few nodes answered. errs has what the others did
-// instead, by node; nil where one answered.
+// noQuorum returns the error of a call that too few nodes answered. errs has the errors of
+// the others, by node; nil for a node that answered.
 func noQuorum(answered, needed int, errs []error) error {
 	all := []error{fmt.Errorf("%w: %d, and %d are needed", ErrNoQuorum, answered, needed)}
 	for i, err := range errs {
@@ -85,8 +84,9 @@ func noQuorum(answered, needed int, errs []error) error {
 	return errors.Join(all...)
 }
 
-// inQuarantine is for a call that too few of n nodes vote on. unripe has how long each of
-// those that do not vote will go on with that, and lacking is how many of them are needed.
+// inQuarantine returns the error of a call that too few of n nodes vote on. unripe has for
+// each node that does not vote how long it will not, and lacking is how many of them are
+// needed.
 func inQuarantine(op string, n int, unripe []time.Duration, lacking int, mayHold bool) *backend.UnavailableError {
 	slices.Sort(unripe)
 	left := max(unripe[lacking-1], time.Millisecond)
@@ -97,7 +97,7 @@ func inQuarantine(op string, n int, unripe []time.Duration, lacking int, mayHold
 	return e.Unavailable(backendName, op, mayHold)
 }
 
-// unsent reports whether the node that gave the error has done nothing.
+// unsent reports whether the node behind the error has executed nothing.
 func unsent(err error) bool {
 	if _, ok := errors.AsType[*unsentError](err); ok {
 		return true
@@ -107,7 +107,7 @@ func unsent(err error) bool {
 }
 
 // refused reports whether a server that answers with this code has changed nothing. In a
-// script the codes about writing come with its first write.
+// script the codes about writing are returned at its first write.
 func refused(code string) bool {
 	switch code {
 	case "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "MASTERDOWN", "NOREPLICAS", "MISCONF", "BUSY",

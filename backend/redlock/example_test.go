@@ -10,9 +10,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend/redlock"
 )
 
-// A program gives the clients that it has already, one for each server. (There is no
-// output to compare: the example is compiled, and the tests run the same against real
-// servers.)
+// A program passes the clients that it has already, one for each server. (There is no output
+// to compare: the example is compiled, and the tests run the same against real servers.)
 func Example() { //nolint:testableexamples // it needs servers at known places
 	ctx := context.Background()
 	var clients []rueidis.Client
@@ -45,18 +44,18 @@ func Example() { //nolint:testableexamples // it needs servers at known places
 	fmt.Println(err)
 }
 
-// A URL that makes no sense says what is wrong with it, and not the password that is in
-// it.
+// The error for a URL that makes no sense says what is wrong with it, and does not contain
+// its password.
 func ExampleOpen() {
 	_, err := redlock.Open(context.Background(), "redlock://:secret@a,b?max_ttl=1m", redlock.Config{})
 	fmt.Println(err)
 	// Output: nodes 2: must be an odd number, 3 to 15
 }
 
-// The tests of a program start a server of their own, which is new and holds nothing. They set
-// NoQuarantine, so that the first lock is granted immediately; in a URL it is
-// ?quarantine=off. No other program should: it would grant a lock twice after a server lost its
-// data. (There is no output to compare: the tests of this package do the same.)
+// The tests of a program start a server of their own, which is new and holds nothing. They
+// set NoQuarantine, so that the first lock is granted immediately; in a URL it is
+// ?quarantine=off. No other program should: it would grant a lock twice after a server lost
+// its data. (There is no output to compare: the tests of this package do the same.)
 func Example_testing() { //nolint:testableexamples // it needs servers at known places
 	ctx := context.Background()
 	b, err := redlock.Open(ctx, "redlock://127.0.0.1:6379,127.0.0.1:6380,127.0.0.1:6381", redlock.Config{NoQuarantine: true})

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// Two of five that are dead, or hang, cost nobody any time.
+// Two nodes of five that are dead, or hang, cost no client any time.
 func TestTwoAway(t *testing.T) {
 	t.Parallel()
 	for name, away := range map[string]func(*testserver.RedisServer){
@@ -46,8 +46,8 @@ func TestTwoAway(t *testing.T) {
 	}
 }
 
-// With three of five away nothing is granted, the error says why, and what the other two
-// gave is given back.
+// With three nodes of five unavailable nothing is granted, the error says why, and the votes
+// of the other two are released.
 func TestThreeAway(t *testing.T) {
 	t.Parallel()
 	c := start(t)
@@ -74,7 +74,7 @@ func TestThreeAway(t *testing.T) {
 			return nil
 		})
 	}
-	// A renewal of what may be held still is not a loss.
+	// A renewal of a lease that may still be held is not a loss.
 	res, err := b.Renew(t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: held.Name, Lease: held.Lease, TTL: held.TTL}}})
 	if err != nil || !errors.Is(res.Leases[0].Err, backend.ErrUnavailable) {
 		t.Fatalf("renew: %+v, %v; want *UnavailableError", res, err)
@@ -85,7 +85,7 @@ func TestThreeAway(t *testing.T) {
 	if _, err := redlock.Open(within(t, patience), c.url("timeout=1s"), redlock.Config{}); !errors.Is(err, redlock.ErrNoQuorum) {
 		t.Fatalf("open: %v; want ErrNoQuorum", err)
 	}
-	// They come back with their data, and are told what was given back meanwhile.
+	// They come back with their data, and get the releases that they missed.
 	for _, s := range c[2:] {
 		s.Start()
 	}
@@ -100,8 +100,8 @@ func TestThreeAway(t *testing.T) {
 	pairs(t, b)
 }
 
-// What a node that hangs was asked is done when it wakes. It leaves no ghost: the lease
-// was given back, and the node hears of it.
+// A node that hangs executes its requests when it wakes. That leaves no ghost: the lease was
+// released, and the node gets the release.
 func TestLateRequestLeavesNoGhost(t *testing.T) {
 	t.Parallel()
 	c := start(t)
@@ -134,9 +134,9 @@ func TestLateRequestLeavesNoGhost(t *testing.T) {
 	})
 }
 
-// The hazard of Redlock: a lease stands on three nodes, one of which restarts without its
-// data while the other two come up. With the quarantine nobody gets a second lease;
-// without, somebody does.
+// The hazard of Redlock: a lease has its votes on three nodes, one of which restarts without
+// its data while the other two come up. With the quarantine no client gets a second lease;
+// without it, one does.
 func TestRestartedEmpty(t *testing.T) {
 	t.Parallel()
 	for _, quarantine := range []string{"on", "off"} {
@@ -163,8 +163,8 @@ func TestRestartedEmpty(t *testing.T) {
 			if err == nil && time.Since(g.Asked) < g.Left {
 				t.Fatal("granted twice")
 			}
-			// The first one may go on, on the two nodes that it has, until its time is over. The
-			// node that forgot votes when no lease that it forgot can be out.
+			// The first lease may continue, on the two nodes that it has, until it expires.
+			// The node that forgot votes when no lease that it forgot can be held.
 			r := ask("n", waiting, func(r *backend.AcquireRequest) { r.TTL = 10 * time.Second })
 			next := take(t, b, r)
 			if early := 10*time.Second - time.Since(began); early > time.Second {
@@ -177,8 +177,8 @@ func TestRestartedEmpty(t *testing.T) {
 	}
 }
 
-// A node that lost its data does not count: with two others dead there is no quorum, and
-// the error says for how long.
+// A node that lost its data does not count: with two others dead there is no quorum, and the
+// error says for how long.
 func TestQuarantineIsTold(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(*testserver.RedisServer){
@@ -192,7 +192,7 @@ func TestQuarantineIsTold(t *testing.T) {
 			lose(c[0])
 			c[3].Kill()
 			c[4].Kill()
-			// Once it is up it says that it does not vote; until then it is away.
+			// Once it is up it says that it does not vote; until then it is unavailable.
 			leasetest.Succeeds(t, func() error {
 				_, err := b.Acquire(t.Context(), ask("n"))
 				var away *backend.UnavailableError
@@ -211,7 +211,7 @@ func TestQuarantineIsTold(t *testing.T) {
 	}
 }
 
-// Permits need more than a majority, and are told so.
+// Permits need more than a majority, and the error says so.
 func TestPermitsWithNodesAway(t *testing.T) {
 	t.Parallel()
 	c := start(t)
@@ -234,7 +234,7 @@ func TestPermitsWithNodesAway(t *testing.T) {
 	}
 }
 
-// A waiter is woken by push while two nodes hang: at once, and not by its timer.
+// A waiter is woken by push while two nodes hang: immediately, and not by its timer.
 func TestPushWithTwoHung(t *testing.T) {
 	t.Parallel()
 	c := start(t)
@@ -251,7 +251,7 @@ func TestPushWithTwoHung(t *testing.T) {
 			_, err := b.Acquire(t.Context(), r)
 			got <- err
 		}()
-		leasetest.Succeeds(t, func() error { // it listens
+		leasetest.Succeeds(t, func() error { // it is subscribed
 			for _, s := range c[2:] {
 				if n, _ := s.Do("PUBSUB", "NUMSUB", "hfr:w:n").([]any); len(n) < 2 || n[1] != int64(1) {
 					return fmt.Errorf("subscriptions: %v", n)
@@ -297,8 +297,8 @@ func TestForeignData(t *testing.T) {
 	}
 }
 
-// What a node keeps of locks that nobody uses any more ends: a counter that the clock has
-// overtaken by two days. One that is in use stays, and so does what is not ours.
+// What a node keeps of locks that are not used any more is removed: a counter that the clock
+// has overtaken by two days. One that is in use stays, and so does data that is not ours.
 func TestCountersAreForgotten(t *testing.T) {
 	t.Parallel()
 	c := start(t)
@@ -347,8 +347,8 @@ func TestCountersAreForgotten(t *testing.T) {
 	}
 }
 
-// Where the memory of the nodes is full nothing new is granted, and what is out is renewed
-// and given back.
+// With the memory of the nodes full nothing new is granted, and what is held is renewed and
+// released.
 func TestMemoryIsFull(t *testing.T) {
 	t.Parallel()
 	for form, args := range map[string][]string{"function": nil, "script": scriptsOnly()} {
@@ -381,8 +381,8 @@ func TestMemoryIsFull(t *testing.T) {
 	}
 }
 
-// Nine processes that want one lock at once split the votes of five nodes. They come to
-// an end all the same: each has it, again and again.
+// Nine processes that want one lock at the same time split the votes of five nodes. They
+// converge nevertheless: each gets it, again and again.
 func TestCrowdConverges(t *testing.T) {
 	t.Parallel()
 	c := start(t)

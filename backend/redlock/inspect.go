@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// Inspect tells who holds the lock: who has a quorum of the votes, or may have one where
-// nodes do not answer. Who waits is not known to the nodes. Errors: *InvalidError,
-// *UnavailableError, ErrClosed, ctx's cause.
+// Inspect returns the holders of the lock: the leases that have a quorum of the votes, or may
+// have one on nodes that do not answer. The nodes do not know the waiters. Errors:
+// *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, error) {
 	if err := backend.ValidateName(name); err != nil {
 		return backend.LockInfo{}, err
@@ -25,7 +25,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, e
 	return info, toKind(ctx, opInspect, err, false)
 }
 
-// state is what the nodes said of one lock.
+// state is what the nodes answered about one lock.
 type state struct {
 	counter fence.Token
 	votes   [][]vote // by node
@@ -39,7 +39,7 @@ func (b *Backend) look(ctx context.Context, name string) (backend.LockInfo, erro
 	return b.describe(name, s, silent), nil
 }
 
-// readState asks the nodes about a lock. The second result is how many did not answer.
+// readState queries the nodes about a lock. The second result is how many did not answer.
 func (b *Backend) readState(ctx context.Context, name string) (*state, int, error) {
 	p := b.ask(one("inspect", name))
 	s := &state{votes: make([][]vote, len(b.nodes))}
@@ -64,7 +64,8 @@ func (s *state) add(node int, d *decoder, now int64) {
 	s.votes[node] = d.votes(now)
 }
 
-// describe tells who holds a lock. silent is how many nodes may know of more votes.
+// describe returns the holders of a lock. silent is the number of nodes that may know of more
+// votes.
 func (b *Backend) describe(name string, s *state, silent int) backend.LockInfo {
 	info := backend.LockInfo{Name: name}
 	tokens := make(map[backend.LeaseID][]vote)
@@ -75,7 +76,7 @@ func (b *Backend) describe(name string, s *state, silent int) backend.LockInfo {
 	}
 	for lease, c := range tally(s.votes) {
 		if c.n+silent < b.quorum(c.claim) {
-			continue // it lost, or was given back
+			continue // it lost, or was released
 		}
 		h := c.holder()
 		h.Token, _ = settled(tokens[lease], b.majority)
@@ -94,9 +95,8 @@ func (b *Backend) describe(name string, s *state, silent int) backend.LockInfo {
 	return info
 }
 
-// List tells the locks that are held, by name. A page can be shorter than the limit and
-// have a next one all the same. Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's
-// cause.
+// List returns the locks that are held, by name. A page can be shorter than the limit and
+// still have a next one. Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
 	if err := req.Validate(); err != nil {
 		return backend.ListPage{}, err
@@ -117,7 +117,7 @@ func (b *Backend) list(ctx context.Context, req backend.ListRequest) (backend.Li
 	}
 	p := b.ask(many("list", req.Prefix, req.After, strconv.Itoa(limit)))
 	states := make(map[string]*state)
-	horizon := "" // what comes after it, a node has not told
+	horizon := "" // a node has not listed what comes after it
 	err := p.collect(ctx, func(x answer) need {
 		if x.err != nil {
 			return everyone
@@ -174,7 +174,7 @@ func (b *Backend) page(states map[string]*state, limit int, horizon string, sile
 	return page
 }
 
-// Watch is ErrUnsupported: no node knows what was granted, only what it voted for.
+// Watch returns ErrUnsupported: no node knows what was granted, only what it voted for.
 func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, _ func(backend.Event)) error {
 	if err := backend.ValidatePrefix(req.Prefix); err != nil {
 		return err

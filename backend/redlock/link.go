@@ -19,7 +19,7 @@ import (
 //go:embed lua/*.lua
 var sources embed.FS
 
-// newProgram is what a node runs. See the folder lua.
+// newProgram returns the program that a node runs. See the folder lua.
 func newProgram() (redisprogram.Program, error) {
 	p, err := redisprogram.New(sources, "node", "quick", "main")
 	if err != nil {
@@ -28,22 +28,22 @@ func newProgram() (redisprogram.Program, error) {
 	return p, nil
 }
 
-// link is all that the protocol needs of one node. Errors of the server are *serverError
-// or redisprogram.ErrUnknown; *unsentError means that nothing was sent; with all others it is not
-// known what became of the command.
+// link is all that the protocol needs of one node. Errors of the server are *serverError or
+// redisprogram.ErrUnknown. *unsentError means that nothing was sent. After any other error
+// the outcome of the command is unknown.
 type link interface {
-	// run runs the program for data of the identity that is the third of the arguments,
-	// below the key; with load set its text is sent along. It sends the command once: it
-	// never retries by itself.
+	// run executes the program below the key, for the data whose identity is the third
+	// argument. With load set its text is sent along. run sends the command once: it never
+	// retries.
 	run(ctx context.Context, load bool, key string, args []string) ([]any, error)
 
-	// exists reports whether there is such a key.
+	// exists reports whether the key exists.
 	exists(ctx context.Context, key string) (bool, error)
 
-	// config gives the settings of the server whose names match the glob.
+	// config returns the settings of the server whose names match the glob.
 	config(ctx context.Context, glob string) (map[string]string, error)
 
-	// listen gives a connection for subscriptions. heard is called with each message, and
+	// listen returns a connection for subscriptions. heard is called with each message, and
 	// subscribed with each channel that the server has confirmed, in order and from one
 	// goroutine.
 	listen(ctx context.Context, heard func(channel, message string), subscribed func(channel string)) (ear, error)
@@ -54,32 +54,32 @@ type link interface {
 
 // ear is a connection for subscriptions.
 type ear interface {
-	// subscribe asks for the channels, or to be rid of them. It does not wait for the
+	// subscribe and unsubscribe send a request for the channels. They do not wait for the
 	// confirmation.
 	subscribe(ctx context.Context, channels ...string) error
 	unsubscribe(ctx context.Context, channels ...string) error
-	// ended is closed, or gives something, when the connection has ended.
+	// ended is closed, or receives an error, when the connection has ended.
 	ended() <-chan error
 	// close ends the connection and returns after the last call of heard.
 	close()
 }
 
-// serverError is an answer of a server that is an error.
+// serverError is an error answered by a server.
 type serverError = redisprogram.ServerError
 
 func newServerError(text string) *serverError { return redisprogram.NewServerError(text) }
 
-// unsentError is why nothing was sent.
+// unsentError is the reason why nothing was sent.
 type unsentError struct{ err error }
 
-// Error is the cause's.
+// Error returns the text of the cause.
 func (e *unsentError) Error() string { return e.err.Error() }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *unsentError) Unwrap() error { return e.err }
 
-// rueidisLink is the link over rueidis. It connects when it is first needed, so that a
-// node that is down is no reason not to begin.
+// rueidisLink is the link over rueidis. It connects when it is first needed, so that a node
+// that is down does not prevent the start.
 type rueidisLink struct {
 	option rueidis.ClientOption
 	owned  bool
@@ -98,9 +98,9 @@ func newLink(client rueidis.Client, option rueidis.ClientOption, p redisprogram.
 	return l
 }
 
-// dial makes a connection that close ends. A server that hangs while a connection is made holds
-// up the client library, which knows no way to give up but a time-out: closing the connection
-// is one.
+// dial makes a connection that close ends. A server that hangs while a connection is being
+// made blocks the client library, which gives up only at a time-out. Closing the connection
+// makes it give up earlier.
 func (l *rueidisLink) dial(ctx context.Context, addr string, dialer *net.Dialer, secure *tls.Config) (net.Conn, error) {
 	conn, err := dialer.DialContext(ctx, "tcp", addr)
 	if err == nil {
@@ -115,7 +115,7 @@ func (l *rueidisLink) dial(ctx context.Context, addr string, dialer *net.Dialer,
 	return conn, nil
 }
 
-// connected gives the client. Only one caller at a time makes the connection; it takes
+// connected returns the client. Only one caller at a time makes the connection, which takes
 // the time-out of the dialer at most.
 func (l *rueidisLink) connected() (rueidis.Client, error) {
 	l.mu.Lock()
@@ -241,7 +241,7 @@ func (e *rueidisEar) ended() <-chan error { return e.end }
 
 func (e *rueidisEar) close() {
 	e.closer.Do(func() {
-		// The connection is closed, not given back: nothing of ours is left on it.
+		// The connection is closed, not returned to the pool: nothing of ours is left on it.
 		e.conn.Close()
 		for range e.end { // until it is closed: the hooks are not called any more
 		}
@@ -249,8 +249,8 @@ func (e *rueidisEar) close() {
 	})
 }
 
-// fromRueidis tells the answers of the server, and what was not sent, from everything
-// else.
+// fromRueidis distinguishes the answers of the server, and what was not sent, from all other
+// errors.
 func fromRueidis(err error) error {
 	if err != nil && isDialError(err) {
 		return &unsentError{fmt.Errorf("redis: %w", err)}

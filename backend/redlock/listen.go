@@ -8,7 +8,7 @@ import (
 )
 
 // listener keeps the subscriptions at one node: one connection for all locks that this
-// value waits for, from when it first waits.
+// Backend waits for, from its first wait on.
 type listener struct {
 	b    *Backend
 	i    int
@@ -19,7 +19,7 @@ type listener struct {
 	changed chan struct{}   // capacity 1
 }
 
-// want asks for a channel, or to be rid of it. It does not block.
+// want adds a channel to the subscriptions, or removes it. It does not block.
 func (e *listener) want(channel string, yes bool) {
 	e.mu.Lock()
 	if yes {
@@ -30,11 +30,11 @@ func (e *listener) want(channel string, yes bool) {
 	e.mu.Unlock()
 	select {
 	case e.changed <- struct{}{}:
-	default: // it will look anyway
+	default: // a signal is pending already
 	}
 }
 
-// run connects, and connects again, until the value is closed.
+// run connects, and reconnects, until the Backend is closed.
 func (e *listener) run() {
 	for pause := firstProbe; ; pause = min(2*pause, lastProbe) {
 		began := time.Now()
@@ -49,7 +49,7 @@ func (e *listener) run() {
 	}
 }
 
-// hear is one connection: until it breaks or the value is closed.
+// hear runs one connection, until it breaks or the Backend is closed.
 func (e *listener) hear() {
 	conn, err := e.link.listen(e.b.base,
 		func(channel, message string) { e.b.heard(e.i, channel, message) },
@@ -74,7 +74,7 @@ func (e *listener) hear() {
 	}
 }
 
-// adjust asks for what is wanted and not there, and the other way round.
+// adjust subscribes to the wanted channels, and unsubscribes from the others.
 func (e *listener) adjust(conn ear, have map[string]bool) error {
 	var more, less []string
 	e.mu.Lock()

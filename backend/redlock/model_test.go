@@ -5,10 +5,10 @@ import (
 	"testing"
 )
 
-// The token protocol as a small specification, checked over all its states: three nodes,
-// two clients that make two attempts and one, or one each, in every order of their requests
-// and answers. Any request may be lost. Votes may end much too early: the clocks of nodes
-// are not trusted. A node may lose its data. docs/backends/redlock.md tells it in words.
+// The token protocol as a small specification, checked over all its states: three nodes, two
+// clients that make two attempts and one, or one each, in every order of their requests and
+// answers. Any request may be lost. Votes may end much too early: the clocks of nodes are not
+// trusted. A node may lose its data. docs/backends/redlock.md describes it in words.
 //
 // Checked at each grant: its token is greater than that of every grant that had counted
 // before the attempt began, and no other grant has the same one.
@@ -21,14 +21,14 @@ const (
 	tick          = 16 // tokens to a step of the clock: what they may run ahead of it
 )
 
-// rules are what can be left out, to see that it is missed.
+// rules are the parts that can be left out, to see that each is needed.
 type rules struct {
-	shared      bool // votes of several leases stand together
+	shared      bool // votes of several leases exist together
 	noWriteBack bool // the greatest vote is the token
 	noOwner     bool // a node takes a token as great as another lease's
 	noOwnVote   bool // a node takes a token for a lease that has no vote any more
 	loss        bool // one node loses its data, once
-	noWait      bool // and votes at once afterwards
+	noWait      bool // and votes immediately afterwards
 	early       int8 // how many votes may end too early
 	attempts    [modelClients]int8
 }
@@ -138,12 +138,12 @@ func (m model) act(c int, r rules, f func(model, string)) {
 	}
 }
 
-// giveUp ends the attempt. Its votes are given back.
+// giveUp ends the attempt. Its votes are released.
 func (m model) giveUp(c int, f func(model, string)) {
 	f(m.without(c), "")
 }
 
-// without is the state in which an attempt is over.
+// without returns the state after the end of an attempt.
 func (m model) without(c int) model {
 	m.clients[c] = modelClient{tries: m.clients[c].tries}
 	for i := range m.nodes {
@@ -183,7 +183,7 @@ func (m model) conclude(c int, r rules, f func(model, string)) {
 	f(m, "")
 }
 
-// write has a node note the token. A request that is lost changes nothing.
+// write makes a node record the token. A request that is lost changes nothing.
 func (m model) write(c, i int, r rules, f func(model, string)) {
 	me, n := &m.clients[c], &m.nodes[i]
 	mine := n.by == m.attempt(c)+1
@@ -202,7 +202,7 @@ func (m model) write(c, i int, r rules, f func(model, string)) {
 	f(m, "")
 }
 
-// grant is where a grant counts.
+// grant makes a grant count.
 func (m model) grant(c int, f func(model, string)) {
 	me := &m.clients[c]
 	wrong := ""

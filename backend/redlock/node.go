@@ -11,15 +11,15 @@ import (
 	"github.com/holdfast-io/holdfast/internal/redisprogram"
 )
 
-// Group commit: one request is under way to a node, and what is asked meanwhile travels in
-// the next. So a node does everything in the order in which it was asked: what is given
-// back never comes before what it gives back.
+// Group commit: one request to a node is in progress at a time, and the operations called
+// during it are sent in the next. So a node executes everything in the order in which it was
+// called: a release never arrives before what it releases.
 const (
 	maxFlights = 1
 	maxBatch   = 256 // operations in one request
-	// maxDebts bounds what a node is told when it is back.
+	// maxDebts bounds the releases that a node gets when it is up again.
 	maxDebts = 4096
-	// The time between two looks at a node that is down.
+	// The time between two probes of a node that is down.
 	firstProbe, lastProbe = 50 * time.Millisecond, time.Second
 )
 
@@ -37,8 +37,8 @@ func (o *op) tell(answer []any, err error) {
 	}
 }
 
-// node is one server. A node that did not answer once is down: nothing is sent to it but
-// a probe now and then, and nobody waits for it.
+// node is one server. A node that once did not answer is down: it gets nothing but a probe
+// now and then, and no call waits for it.
 type node struct {
 	b    *Backend
 	link link
@@ -48,13 +48,13 @@ type node struct {
 	flights int
 	down    bool
 	debts   []*op
-	// Of the data that the node is known to have; empty until it has heard of this value.
+	// The identity of the data that the node is known to have; empty before its first hello.
 	identity string
 	closed   bool
-	drained  chan struct{} // closed when the node is closed and nothing is under way
+	drained  chan struct{} // closed when the node is closed and no request is in progress
 }
 
-// submit queues the operation, and starts a flight when not all are under way.
+// submit queues the operation, and starts a flight unless the maximum is in progress.
 func (n *node) submit(o *op) {
 	n.mu.Lock()
 	switch {
@@ -76,18 +76,18 @@ func (n *node) submit(o *op) {
 	n.mu.Unlock()
 }
 
-// owe keeps what gives something back for when the node is up. mu is held.
+// owe keeps a release until the node is up. mu is held.
 func (n *node) owe(o *op) {
 	if !o.debt {
 		return
 	}
 	if len(n.debts) >= maxDebts {
-		n.debts = n.debts[1:] // it ends by itself
+		n.debts = n.debts[1:] // that lease expires by itself
 	}
 	n.debts = append(n.debts, &op{request: o.request})
 }
 
-// load takes the next batch off the queue. mu is held.
+// load takes the next batch from the queue. mu is held.
 func (n *node) load() []*op {
 	k := min(len(n.queue), maxBatch)
 	batch := n.queue[:k:k]
@@ -107,7 +107,7 @@ func (n *node) takeOff(batch []*op) {
 	})
 }
 
-// land gives the next batch, or ends the flight.
+// land returns the next batch, or ends the flight.
 func (n *node) land() []*op {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -126,8 +126,8 @@ func (n *node) landed() {
 	}
 }
 
-// fly sends one batch and hands out the answers. It reports false when that took too
-// long: then the callers were told, and the flight is over.
+// fly sends one batch and delivers the answers. It returns false if that took too long: the
+// callers have got an error by then, and the flight has ended.
 func (n *node) fly(batch []*op) bool {
 	var over atomic.Bool
 	timer := time.AfterFunc(n.b.cfg.RequestTimeout, func() {
@@ -150,8 +150,8 @@ func (n *node) fly(batch []*op) bool {
 	return true
 }
 
-// failed tells the callers. It reports whether the node goes on: an answer that is an
-// error is an answer.
+// failed delivers the error to the callers. It reports whether the flight continues: an
+// answer that is an error is an answer.
 func (n *node) failed(batch []*op, err error) bool {
 	server, ok := errors.AsType[*serverError](err)
 	if !ok || server.Code == "LOADING" {
@@ -164,7 +164,8 @@ func (n *node) failed(batch []*op, err error) bool {
 	return true
 }
 
-// fail takes the node for down. All who wait for it are told, and the flight is over.
+// fail marks the node as down. All callers that wait for it get an error, and the flight
+// ends.
 func (n *node) fail(batch []*op, err error) {
 	n.mu.Lock()
 	queue := n.queue
@@ -192,15 +193,15 @@ func (n *node) fail(batch []*op, err error) {
 	}
 }
 
-// suspect takes a node that nothing was sent to yet for down.
+// suspect marks a node as down that nothing was sent to yet.
 func (n *node) suspect(err error) {
 	n.mu.Lock()
-	n.flights++ // which fail ends
+	n.flights++ // ended by fail
 	n.mu.Unlock()
 	n.fail(nil, err)
 }
 
-// revive looks at a node that is down until it answers.
+// revive probes a node that is down until it answers.
 func (n *node) revive() {
 	for pause := firstProbe; ; pause = min(2*pause, lastProbe) {
 		if !n.b.sleep(n.b.base, pause) {
@@ -212,7 +213,7 @@ func (n *node) revive() {
 	}
 }
 
-// probe asks whether the node answers. When it does it is up, and told what it missed.
+// probe sends a ping. If the node answers it is up, and gets the releases that it missed.
 func (n *node) probe() error {
 	ctx, cancel := context.WithTimeoutCause(n.b.base, n.b.cfg.RequestTimeout, errTimeout)
 	defer cancel()
@@ -241,10 +242,10 @@ func (n *node) probe() error {
 	return nil
 }
 
-// exchange is one batch and its answers. A server that does not know the program, or was
-// not greeted since it was started, does nothing: then hello comes before everything else
-// in the same execution. So a server that lost data
-// never executes an operation before it was asked whether it did.
+// exchange sends one batch and returns its answers. A server that does not know the program,
+// or was not greeted since it was started, does nothing. Then hello is sent before the
+// operations, in the same execution. So a server that lost data never executes an operation
+// before hello has checked for the loss.
 func (n *node) exchange(ctx context.Context, batch *batch) ([]any, error) {
 	const attempts = 4
 	load, greet := false, n.known() == ""
@@ -301,7 +302,7 @@ func (n *node) greeted(answers []any) ([]any, error) {
 	return d.list, nil
 }
 
-// compose gives the arguments of the script.
+// compose returns the arguments of the script.
 func (n *node) compose(ctx context.Context, batch *batch, greet bool) ([]string, error) {
 	const head = 6
 	args := append(make([]string, 0, head+batch.size()), n.b.longest, n.b.mode, n.known())
@@ -316,7 +317,7 @@ func (n *node) compose(ctx context.Context, batch *batch, greet bool) ([]string,
 	return batch.write(args), nil
 }
 
-// safe reports whether what the server answers is on disk. One that does not tell its
+// safe reports whether the server's answers are on disk. A server that does not report its
 // settings counts as one that loses data.
 func (n *node) safe(ctx context.Context) (bool, error) {
 	settings, err := n.link.config(ctx, "*append*")
@@ -329,7 +330,7 @@ func (n *node) safe(ctx context.Context) (bool, error) {
 	return settings["appendonly"] == "yes" && settings["appendfsync"] == "always" && settings["no-appendfsync-on-rewrite"] != "yes", nil
 }
 
-// close takes nothing more on. What it gives is closed when all that was queued is sent.
+// close accepts nothing more. The channel that it returns is closed when the queue is sent.
 func (n *node) close() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// said is what the first node answers to one operation.
+// said returns the answer of the first node to one operation.
 func (p *panel) said(t *testing.T, asked request) []any {
 	t.Helper()
 	type result struct {
@@ -26,7 +26,7 @@ func (p *panel) said(t *testing.T, asked request) []any {
 	return r.list
 }
 
-// vote1 asks for a vote for one of the readers.
+// vote1 requests a vote for one of the readers.
 func vote1(lease string, attempt int64) request {
 	return request{
 		verb: opAcquire, lock: "n", own: []string{"n", lease, itoa(attempt), "0"},
@@ -34,8 +34,8 @@ func vote1(lease string, attempt int64) request {
 	}
 }
 
-// An attempt that was taken back before it came gets no vote, nor does one before it: a
-// request can overtake the one that takes it back. The next attempt does.
+// An attempt that was released before it arrived gets no vote, nor does one before it: a
+// request can overtake its own release. The next attempt does.
 func TestAttemptThatWasTakenBack(t *testing.T) {
 	t.Parallel()
 	p := newPanel(t, testserver.RedisNodes(t, 3, "--appendonly", "no"))
@@ -53,8 +53,8 @@ func TestAttemptThatWasTakenBack(t *testing.T) {
 	}
 }
 
-// A token is noted for a lease only where no other has one as great: two readers that are
-// out together would have the same.
+// A token is recorded for a lease only if no other lease has one as great: two readers that
+// are held together would have the same.
 func TestTokenOfAnotherIsNotNoted(t *testing.T) {
 	t.Parallel()
 	p := newPanel(t, testserver.RedisNodes(t, 3, "--appendonly", "no"))
@@ -78,7 +78,7 @@ func TestTokenOfAnotherIsNotNoted(t *testing.T) {
 	}
 }
 
-// Of several that have the lock together each ends by itself: who comes next need not wait
+// Of several that have the lock together each ends by itself: the next lease need not wait
 // for the last of them.
 func TestOneOfSeveralEnds(t *testing.T) {
 	t.Parallel()
@@ -110,8 +110,8 @@ func TestOneOfSeveralEnds(t *testing.T) {
 	}
 }
 
-// A token is not noted where data may have been lost: what the node knows of greater ones
-// may be what is missing. Nor does the node vote.
+// A token is not recorded where data may have been lost: the greater ones that the node knew
+// of may be what is missing. Nor does the node vote.
 func TestTokenIsNotNotedInQuarantine(t *testing.T) {
 	t.Parallel()
 	servers := testserver.RedisNodes(t, 3, "--appendonly", "no")
@@ -119,7 +119,7 @@ func TestTokenIsNotNotedInQuarantine(t *testing.T) {
 	lease := string(backend.NewLeaseID())
 	token := decoder{list: p.said(t, vote1(lease, 1))[1:]}
 	higher := itoa(token.number() + 1)
-	p.mode = "q" // as one who keeps the quarantine, which has just begun here
+	p.mode = "q" // like a client that keeps the quarantine, which has just begun here
 	if r := p.said(t, one("write", "n", lease, higher)); r[0] != "NO" {
 		t.Errorf("a token was noted: %v", r)
 	}
@@ -132,8 +132,8 @@ func TestTokenIsNotNotedInQuarantine(t *testing.T) {
 	}
 }
 
-// An operator's clock that is hours ahead does not push the counters there: nobody could
-// have the lock until the clocks of the nodes are there.
+// An operator's clock that is hours ahead does not push the counters there: no client could
+// get the lock until the clocks of the nodes are there.
 func TestBreakWithTheClockAhead(t *testing.T) {
 	t.Parallel()
 	p := newPanel(t, testserver.RedisNodes(t, 3, "--appendonly", "no"))
@@ -161,7 +161,7 @@ func TestBreakWithTheClockAhead(t *testing.T) {
 	}
 }
 
-// A page of many locks does not hold up a node, and is in the order of bytes.
+// A page of many locks does not block a node, and is in the order of bytes.
 func TestListOfMany(t *testing.T) {
 	t.Parallel()
 	servers := testserver.RedisNodes(t, 3, "--appendonly", "no")
@@ -206,8 +206,8 @@ func TestListOfMany(t *testing.T) {
 	}
 }
 
-// A lease is out for as long as a quorum of its votes, and not for as long as the last of
-// them: one that was asked for again is told so much and no more.
+// A lease is held for as long as a quorum of its votes lasts, and not for as long as the last
+// of them: a retry for it returns that much time and no more.
 func TestLeftIsThatOfTheQuorum(t *testing.T) {
 	t.Parallel()
 	p := newPanel(t, testserver.RedisNodes(t, 3, "--appendonly", "no"))
@@ -228,7 +228,7 @@ func TestLeftIsThatOfTheQuorum(t *testing.T) {
 	}
 }
 
-// A permit is renewed by as many nodes as it takes to get one: by fewer there would be room
+// A permit is renewed by as many nodes as it takes to get one: with fewer there would be room
 // for one more than there are.
 func TestPermitIsRenewedByItsQuorum(t *testing.T) {
 	t.Parallel()

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Whatever the URL is: it is understood, or it is an *InvalidError which does not tell the
+// Whatever the URL is: it is understood, or it is an *InvalidError that does not contain the
 // password.
 func FuzzURL(f *testing.F) {
 	for _, raw := range []string{
@@ -30,7 +30,7 @@ func FuzzURL(f *testing.F) {
 	})
 }
 
-// FuzzAnswer reads answers that no script of ours gives: nothing panics, and no number is
+// FuzzAnswer decodes answers that no script of ours returns: nothing panics, and no number is
 // negative.
 func FuzzAnswer(f *testing.F) {
 	record := "3\nx\n1\n0\n17\n1\n99\n5\nowner\nnote"
@@ -59,7 +59,7 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// answerOfWords makes an answer of words: "#n" is a number, "[" and "]" enclose a list.
+// answerOfWords converts words to an answer: "#n" is a number, "[" and "]" enclose a list.
 func answerOfWords(words []string) []any {
 	stack := [][]any{nil}
 	for _, w := range words {

@@ -6,8 +6,8 @@ import "testing"
 // clients of which one uses the longest TTL and may renew once, requests that arrive at any
 // later time or never, replies that are lost, and two losses, of which the second may come
 // while the first node waits. Clocks run at the same rate and agree about nothing else: every
-// time is how many steps are left, so that there is no end of the time that is looked at.
-// Tokens are the concern of model_test.go.
+// time is a number of steps left, so that the time that is checked has no end. Tokens are the
+// concern of model_test.go.
 //
 // Checked at each grant and renewal: the other client does not hold the lock.
 
@@ -16,7 +16,7 @@ const (
 	waitLosses = 2
 )
 
-// waitRule is for how long a node does not vote after a loss.
+// waitRule is how long a node does not vote after a loss.
 type waitRule int
 
 const (
@@ -35,7 +35,7 @@ type waitNode struct {
 	vote  int8 // the client whose vote it is, plus one; 0: none that has not ended
 	left  int8 // of the vote
 	ttl   int8 // of the vote
-	till  int8 // so long it does not vote yet
+	till  int8 // the steps for which it does not vote yet
 	lost  bool // and has not heard the others
 	views int8 // how often it has reported
 }
@@ -44,7 +44,7 @@ type waitClient struct {
 	rounds int8 // begun: the first acquires, the second renews
 	valid  int8 // for how long a success of the round counts
 	got    uint8
-	until  int8 // so long it holds the lock
+	until  int8 // the steps for which it holds the lock
 	views  [modelNodes]int8
 	void   bool
 }
@@ -116,7 +116,7 @@ func (m waitModel) lose(i int, r waitRule) waitModel {
 	return m
 }
 
-// hear has a node that lost its data hear from the others when their last votes end.
+// hear lets a node that lost its data hear from the others when their last votes end.
 func (m waitModel) hear(i int, r waitRule, f func(waitModel, string)) {
 	var till int8
 	for k := range m.nodes {
@@ -149,8 +149,8 @@ func (m waitModel) begin(c int, f func(waitModel, string)) {
 	f(m, "")
 }
 
-// arrive has a node execute the request of the round. When the round does not count any more
-// its requests do no harm: a vote that nobody counts only keeps others out.
+// arrive makes a node execute the request of the round. When the round does not count any
+// more its requests do no harm: a vote that is not counted only excludes other clients.
 func (m waitModel) arrive(c, i int, f func(waitModel, string)) {
 	me, n := &m.clients[c], &m.nodes[i]
 	mine := n.vote == int8(c)+1

@@ -8,38 +8,38 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// patience is for how long nodes that have not answered are waited for where a majority
-// has, and has not decided. A node that hangs costs so much, until it is taken for down.
+// patience is how long, at least, nodes that have not answered are waited for when a majority
+// has answered without deciding. A node that hangs costs this much, until it is taken for down.
 const patience = 20 * time.Millisecond
 
-// answer is what a node said.
+// answer is what a node answered.
 type answer struct {
 	node int
 	list []any
 	err  error
 }
 
-// poll is one operation asked of several nodes at once. What it has collected may be read
-// when collect has returned; nothing changes it afterwards.
+// poll is one operation sent to several nodes concurrently. Its results may be read when
+// collect has returned; nothing changes them afterwards.
 type poll struct {
 	b       *Backend
-	asked   time.Time     // before the first request left
+	asked   time.Time     // before the first request was sent
 	pending []bool        // by node: it was asked, and has not answered
-	left    int           // how many those are
-	errs    []error       // by node: what it did instead of answering
+	left    int           // the number of pending nodes
+	errs    []error       // by node: the error instead of an answer
 	good    int           // nodes that answered
 	over    chan struct{} // closed when enough is known
 
-	mu    sync.Mutex        // guards what follows, and while take is there what stands above
+	mu    sync.Mutex        // guards the fields below, and those above while take is set
 	take  func(answer) need // of collect; nil before it, and when enough is known
-	hurry bool              // take needs those that are not slow
-	timer *time.Timer       // runs from when take did so first
-	tired bool              // it has run out
-	early []answer          // that nobody has taken
+	hurry bool              // take needs only the nodes that are not slow
+	timer *time.Timer       // runs from when take first returned soon
+	tired bool              // the timer has fired
+	early []answer          // answers that were not taken
 	late  func(answer)      // see leave
 }
 
-// ask asks all nodes, or those named.
+// ask sends the operation to all nodes, or to those named.
 func (b *Backend) ask(r request, nodes ...int) *poll {
 	p := &poll{b: b, asked: time.Now(), pending: make([]bool, len(b.nodes)), errs: make([]error, len(b.nodes)), over: make(chan struct{})}
 	if len(nodes) == 0 {
@@ -57,7 +57,7 @@ func (b *Backend) ask(r request, nodes ...int) *poll {
 	return p
 }
 
-// need is what is still waited for.
+// need says which answers are still waited for.
 type need uint8
 
 const (
@@ -66,10 +66,10 @@ const (
 	nobody               // enough is known
 )
 
-// collect hands the answers to take until that needs no more, or all nodes have answered.
-// It is called once. take is called for one answer after the other, by whoever has it, so
-// that the caller is woken once; it must not block. Answers that come later go to the
-// function that leave is given. The error is nil unless ctx or the backend ended.
+// collect passes the answers to take until it needs no more, or all nodes have answered. It
+// is called once. take is called for one answer after the other, by the goroutine that
+// has it, so that the caller is woken once; it must not block. Later answers go to the
+// function passed to leave. The error is nil unless ctx or the backend ended.
 func (p *poll) collect(ctx context.Context, take func(answer) need) error {
 	p.mu.Lock()
 	p.take = take
@@ -92,7 +92,7 @@ func (p *poll) collect(ctx context.Context, take func(answer) need) error {
 	defer p.mu.Unlock()
 	switch {
 	case p.take == nil:
-		return nil // it was decided all the same
+		return nil // it was decided nevertheless
 	case ctx.Err() != nil:
 		p.end()
 		return context.Cause(ctx)
@@ -102,7 +102,7 @@ func (p *poll) collect(ctx context.Context, take func(answer) need) error {
 	}
 }
 
-// handle notes an answer. mu is held.
+// handle records an answer. mu is held.
 func (p *poll) handle(a answer) {
 	if p.take == nil {
 		p.early = append(p.early, a)
@@ -120,13 +120,13 @@ func (p *poll) handle(a answer) {
 	case need == nobody, p.left == 0, p.hurry && p.tired:
 		p.end()
 	case p.hurry && p.timer == nil:
-		// On a machine that is busy all of them are slow.
+		// On a busy machine all of them are slow.
 		const times = 3
 		p.timer = time.AfterFunc(max(patience, times*time.Since(p.asked)), p.tire)
 	}
 }
 
-// tire ends the wait for those that are slow.
+// tire ends the wait for the nodes that are slow.
 func (p *poll) tire() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -135,7 +135,7 @@ func (p *poll) tire() {
 	}
 }
 
-// end has collect return. mu is held.
+// end makes collect return. mu is held.
 func (p *poll) end() {
 	if p.take == nil {
 		return
@@ -147,8 +147,7 @@ func (p *poll) end() {
 	close(p.over)
 }
 
-// leave has late called with each answer that comes from now on. Nothing is collected
-// afterwards.
+// leave makes late be called with each answer from now on. Nothing is collected afterwards.
 func (p *poll) leave(late func(answer)) {
 	p.mu.Lock()
 	p.late = late
@@ -172,7 +171,7 @@ func (p *poll) reply(a answer) {
 	}
 }
 
-// silent is how many of the nodes asked have not answered, or with an error.
+// silent returns how many of the nodes asked have not answered, or with an error.
 func (p *poll) silent() int {
 	n := p.left
 	for _, err := range p.errs {
@@ -181,7 +180,7 @@ func (p *poll) silent() int {
 	return n
 }
 
-// unknown is how many of the nodes asked may have done it without saying so.
+// unknown returns how many of the nodes asked may have executed it without an answer.
 func (p *poll) unknown() int {
 	n := p.left
 	for _, err := range p.errs {
@@ -190,7 +189,7 @@ func (p *poll) unknown() int {
 	return n
 }
 
-// failure is that too few nodes answered.
+// failure returns the error for too few answers.
 func (p *poll) failure() error {
 	errs := make([]error, len(p.errs))
 	copy(errs, p.errs)

@@ -21,13 +21,13 @@ import (
 const (
 	// MinTTL bounds the TTL of leases from below, and Config.MaxTTL from above.
 	MinTTL = 100 * time.Millisecond
-	// DefaultMaxTTL is Config.MaxTTL where none is given.
+	// DefaultMaxTTL is the default of Config.MaxTTL.
 	DefaultMaxTTL = 5 * time.Minute
 	// DefaultPrefix begins the names of all keys and channels.
 	DefaultPrefix = "hfr"
-	// DefaultRequestTimeout is Config.RequestTimeout where none is given.
+	// DefaultRequestTimeout is the default of Config.RequestTimeout.
 	DefaultRequestTimeout = 2 * time.Second
-	// MinNodes and MaxNodes bound how many nodes there are.
+	// MinNodes and MaxNodes bound the number of nodes.
 	MinNodes, MaxNodes = 3, 15
 
 	backendName  = "redlock"
@@ -37,42 +37,41 @@ const (
 	maxPrefixLen = 32
 )
 
-// Config says how to use the nodes. Processes that share locks have to agree on Prefix
-// and MaxTTL, and on the nodes.
+// Config configures a Backend. Processes that share locks must agree on Prefix, MaxTTL and
+// the nodes.
 type Config struct {
-	// Prefix begins the names of all keys and channels. Values with different prefixes do
+	// Prefix begins the names of all keys and channels. Backends with different prefixes do
 	// not see each other. 1 to 32 characters of a-z A-Z 0-9 _ -. Default: DefaultPrefix.
 	// Optional.
 	Prefix string
-	// MaxTTL is the longest TTL that anybody may ask for: 10 s to 24 h. For so long a node
-	// that may have lost data does not vote. The nodes remember the greatest MaxTTL that
+	// MaxTTL is the longest TTL that any client may request: 10 s to 24 h. A node that may
+	// have lost data does not vote for that long. The nodes remember the greatest MaxTTL that
 	// they have seen. Default: DefaultMaxTTL. Optional.
 	MaxTTL time.Duration
-	// RequestTimeout is after how long a node that does not answer is taken for down.
-	// Nobody waits for it meanwhile where the others are enough. Default:
+	// RequestTimeout is the time after which a node that does not answer is taken for down.
+	// Until then no call waits for it if the other nodes are enough. Default:
 	// DefaultRequestTimeout. Optional.
 	RequestTimeout time.Duration
-	// NoQuarantine is for the tests of a program, whose servers were just started and hold
-	// nothing (see the example "Testing"), and for servers that are known to be new. Nodes vote
-	// that may have lost data: after a loss a lock can be granted while a holder from before
-	// still believes in it. Default: false. Optional.
+	// NoQuarantine lets nodes vote that may have lost data: after a loss a lock can be
+	// granted while a holder from before still relies on it. It is for the tests of a
+	// program, whose servers were just started and hold nothing (see the example "Testing"),
+	// and for servers that are known to be new. Default: false. Optional.
 	NoQuarantine bool
-	// Logger gets what nobody is there to return an error to. Default: none. Optional.
+	// Logger receives errors that no call can return. Default: none. Optional.
 	Logger *slog.Logger
 }
 
-// Backend keeps leases on the majority of several Redis servers that know nothing of each
-// other. It implements backend.Backend; its methods may be called at once from many
-// goroutines. Make it with New or Open.
+// Backend keeps leases on the majority of several independent Redis servers. It implements
+// backend.Backend. Its methods are safe for concurrent use. Create it with New or Open.
 type Backend struct {
 	cfg      Config
 	caps     backend.Capabilities
 	nodes    []*node
 	all      []int // of all nodes
 	majority int
-	longest  string      // MaxTTL as the script takes it
+	longest  string      // MaxTTL as an argument of the script
 	mode     string      // "q": keep the quarantine
-	fresh    atomic.Bool // nobody had used the nodes when the value was made
+	fresh    atomic.Bool // no client had used the nodes when the Backend was created
 	clock    func() int64
 	attempts atomic.Int64 // the last one
 
@@ -85,22 +84,22 @@ type Backend struct {
 
 	mu     sync.Mutex // guards what follows
 	closed bool
-	lines  map[string]*line // of locks for which somebody here waits
+	lines  map[string]*line // of locks with a waiter in this process
 	asking map[backend.LeaseID]*turnstile
-	ears   []*listener // one for each node; nil until somebody waits
+	ears   []*listener // one for each node; nil until the first wait
 }
 
 var _ backend.Backend = (*Backend)(nil)
 
-// New uses the servers that the clients are connected to: three or more masters that
-// replicate nothing from each other, an odd number of them. The clients stay the
-// caller's: Close does not close them. They must send commands to the one server they
-// are for. For connections that swallow everything to be found out in time, their
-// Dialer.Timeout and ConnWriteTimeout should be a second.
+// New returns a Backend on the servers that the clients are connected to: three or more
+// masters that replicate nothing from each other, an odd number of them. The caller keeps the
+// clients: Close does not close them. Each must send commands to its one server. Their
+// Dialer.Timeout and ConnWriteTimeout should be a second, so that connections that never
+// answer are detected in time.
 //
-// New asks each server a few questions, bounded by Config.RequestTimeout. Errors:
-// *backend.InvalidError for a bad argument; *backend.UnavailableError where less than a
-// majority answered.
+// New sends each server a few requests, bounded by Config.RequestTimeout. Errors:
+// *backend.InvalidError for a bad argument; *backend.UnavailableError if less than a majority
+// answered.
 func New(clients []rueidis.Client, cfg Config) (*Backend, error) {
 	p, err := newProgram()
 	if err != nil {
@@ -116,10 +115,10 @@ func New(clients []rueidis.Client, cfg Config) (*Backend, error) {
 	return open(context.Background(), links, cfg)
 }
 
-// Open connects to the servers that a URL names; see the package documentation for its
-// form. What the URL says overrides cfg. It returns when a majority has answered, or ctx
-// ends. Close closes the connections. An error never holds a password. Errors:
-// *backend.InvalidError; *backend.UnavailableError where less than a majority answered.
+// Open connects to the servers that a URL names; see the package documentation for its form.
+// The URL's settings override cfg. Open returns when a majority has answered, or ctx ends.
+// Close closes the connections. An error never contains a password. Errors:
+// *backend.InvalidError; *backend.UnavailableError if less than a majority answered.
 func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -145,13 +144,13 @@ func open(ctx context.Context, links []link, cfg Config) (*Backend, error) {
 		return nil, err
 	}
 	if err := b.survey(ctx); err != nil {
-		_ = b.Close() // it gives none
+		_ = b.Close() // its error is always nil
 		return nil, toKind(ctx, opOpen, err, false)
 	}
 	return b, nil
 }
 
-// newBackend makes a value that has asked nothing yet.
+// newBackend creates a Backend that has sent nothing yet.
 func newBackend(links []link, cfg Config) (*Backend, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -202,12 +201,12 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// openPatience is for how long nodes that have not answered are waited for when the value
-// is made. Connecting takes longer than asking.
+// openPatience is how long nodes that have not answered are waited for when the Backend is
+// created. Connecting takes longer than a request.
 const openPatience = 250 * time.Millisecond
 
-// survey looks at the nodes for the first time. A node that does not answer is down from
-// the start.
+// survey queries the nodes for the first time. A node whose request failed is down from the
+// start. A node that merely has not answered yet is not.
 func (b *Backend) survey(ctx context.Context) error {
 	type seen struct {
 		node         int
@@ -265,8 +264,8 @@ collecting:
 	return b.greet(ctx)
 }
 
-// greet has the nodes note that they are in use: all of them, before anybody is granted
-// anything, so that a marker that is missing later tells that data was lost.
+// greet makes the nodes record that they are in use: all of them, before anything is granted,
+// so that a marker that is missing later proves a loss of data.
 func (b *Backend) greet(ctx context.Context) error {
 	p := b.ask(many("ping"))
 	return p.collect(ctx, func(answer) need {
@@ -284,16 +283,16 @@ func toInt(b bool) int {
 	return 0
 }
 
-// Capabilities says what the backend can do. Durable is as the servers that answered were
-// set up when the value was made: appendonly yes and appendfsync always.
+// Capabilities reports what the backend can do. Durable reflects the settings of the servers
+// that answered when the Backend was created: appendonly yes and appendfsync always.
 func (b *Backend) Capabilities() backend.Capabilities { return b.caps }
 
-// closePatience bounds how long Close waits until what was to be given back has been sent.
+// closePatience bounds how long Close waits until pending releases have been sent.
 const closePatience = 250 * time.Millisecond
 
-// Close ends the goroutines and connections of the value, within a second.
-// Calls under way get backend.ErrClosed. The leases stay. Closing again does nothing. The
-// error is always nil.
+// Close ends the goroutines and connections of the Backend, within a second. Calls in
+// progress return backend.ErrClosed. The leases stay. Closing again does nothing. The error
+// is always nil.
 func (b *Backend) Close() error {
 	b.closing.Do(func() {
 		b.mu.Lock()
@@ -310,7 +309,7 @@ func (b *Backend) Close() error {
 			select {
 			case <-drained:
 			case <-late.C:
-				late.Reset(0) // nor is any other waited for
+				late.Reset(0) // no other node is waited for either
 			}
 		}
 		b.cut()
@@ -322,12 +321,12 @@ func (b *Backend) Close() error {
 	return nil
 }
 
-// within is ctx, which also ends when the value is closed.
+// within returns a copy of ctx that also ends when the Backend is closed.
 func (b *Backend) within(ctx context.Context) (context.Context, func()) {
 	return backend.Within(ctx, b.base)
 }
 
-// begin is the beginning of every call.
+// begin starts every call: it checks that neither the Backend is closed nor ctx has ended.
 func (b *Backend) begin(ctx context.Context) (context.Context, func(), error) {
 	ctx, cancel := b.within(ctx)
 	if b.base.Err() != nil {
@@ -342,7 +341,7 @@ func (b *Backend) begin(ctx context.Context) (context.Context, func(), error) {
 	return ctx, cancel, nil
 }
 
-// sleep waits, and reports false when ctx ended meanwhile.
+// sleep waits for d, and reports false if ctx ended before.
 func (b *Backend) sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -356,8 +355,8 @@ func (b *Backend) sleep(ctx context.Context, d time.Duration) bool {
 
 func (b *Backend) key(suffix string) string { return b.cfg.Prefix + ":" + suffix }
 
-// attempt makes a number for an attempt: greater than all before it, of this process and,
-// as far as clocks agree, of others.
+// attempt returns a number for an attempt: greater than all before it, of this process and,
+// as far as clocks agree, of other processes.
 func (b *Backend) attempt(after int64) int64 {
 	for {
 		last := b.attempts.Load()
@@ -368,9 +367,9 @@ func (b *Backend) attempt(after int64) int64 {
 	}
 }
 
-// quorum is how many votes a lease needs. No two of majorities are disjoint. Where a lock
-// has c permits, each of n nodes gives out no more than c; c+1 permits would need
-// (c+1)*quorum votes, which is more than the n*c that there are.
+// quorum returns how many votes a lease needs. Any two majorities share a node. If a lock has
+// c permits, each of n nodes grants no more than c; c+1 permits would need (c+1)*quorum
+// votes, which is more than the n*c that there are.
 func (b *Backend) quorum(c backend.Claim) int {
 	if c.Mode == backend.Exclusive || c.Limit == 0 {
 		return b.majority
@@ -378,7 +377,7 @@ func (b *Backend) quorum(c backend.Claim) int {
 	return max(b.majority, len(b.nodes)*c.Limit/(c.Limit+1)+1)
 }
 
-// jitter is d, more or less.
+// jitter returns d, more or less.
 func jitter(d time.Duration) time.Duration {
 	const least = 100 * time.Microsecond
 	return d/2 + rand.N(max(d, least))

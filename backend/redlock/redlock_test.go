@@ -18,10 +18,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const nodes = 5
 
-// cluster are so many servers that know nothing of each other.
+// cluster is a number of servers that are independent of each other.
 type cluster []*testserver.RedisServer
 
-// start starts them. Their markers are from long ago: they vote at once.
+// start starts them. Their markers are from long ago: they vote immediately.
 func start(t testing.TB, args ...string) cluster {
 	t.Helper()
 	var c cluster
@@ -57,13 +57,13 @@ func TestConformance(t *testing.T) {
 	conformance(t)
 }
 
-// The same where the nodes take no functions: the program is a script then.
+// The same with nodes that take no functions: the program is a script then.
 func TestConformanceOfTheScript(t *testing.T) {
 	t.Parallel()
 	conformance(t, scriptsOnly()...)
 }
 
-// scriptsOnly are arguments of a node that takes no functions.
+// scriptsOnly returns arguments of a node that takes no functions.
 func scriptsOnly() []string {
 	return []string{"--user", "default", "on", "nopass", "~*", "&*", "+@all", "-fcall", "-function"}
 }
@@ -84,7 +84,7 @@ func conformance(t *testing.T, args ...string) {
 			return b
 		},
 		Restart: func(backendtest.T) {
-			// All at once: no node tells what another forgot.
+			// All at the same time: no node reports what another forgot.
 			for _, s := range c {
 				s.Kill()
 			}

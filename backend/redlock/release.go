@@ -12,10 +12,10 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// Release gives a lease back. All nodes are told; those that do not answer now when they
-// are back. With req.Abandon it can never be granted afterwards, which a majority has
-// noted when the error is nil. Errors: ErrLost where there is no such lease, unless
-// req.Abandon is set; *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
+// Release releases a lease. It is sent to all nodes; a node that does not answer now gets it
+// when it is up again. With req.Abandon the lease can never be granted afterwards, which a
+// majority has recorded when the error is nil. Errors: ErrLost if there is no such lease,
+// unless req.Abandon is set; *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
 func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error {
 	if err := req.Validate(); err != nil {
 		return err
@@ -57,9 +57,9 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	}
 }
 
-// Renew extends leases, each from the moment in which the nodes receive the call. It is
-// one request to each node for 128 leases or less. What a quorum does not have any more
-// is ErrLost; what too few nodes answered about is *UnavailableError. Errors:
+// Renew extends leases, each from the moment at which the nodes receive the request. It takes
+// one request to each node for 256 leases or less. The result of a lease is ErrLost if no
+// quorum has it any more, and *UnavailableError if too few nodes answered. Errors:
 // *InvalidError; ErrUnsupported; ErrClosed; ctx's cause.
 func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
 	if err := req.Validate(b.caps); err != nil {
@@ -81,7 +81,7 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	return res, nil
 }
 
-// renewal is what the nodes said of one lease.
+// renewal is what the nodes answered about one lease.
 type renewal struct {
 	n      int // nodes that have it
 	quorum int
@@ -134,7 +134,7 @@ func (b *Backend) renew(ctx context.Context, leases []backend.TimedRenewal) ([]b
 	return out, nil
 }
 
-// note adds what one node said of the leases.
+// note records what one node answered about the leases.
 func note(d *decoder, b *Backend, all []renewal) error {
 	if d.text() != "OK" || len(d.list) != len(all) {
 		return errAnswer
@@ -159,8 +159,8 @@ func note(d *decoder, b *Backend, all []renewal) error {
 	return nil
 }
 
-// settled is the token of a lease by its votes: the one that a majority has, or that was
-// written back. The second result is false where it may be another.
+// settled returns the token of a lease by its votes: the one that a majority has, or that was
+// written back. The second result is false if the token may be another.
 func settled(vs []vote, majority int) (fence.Token, bool) {
 	have := make(map[fence.Token]int)
 	var greatest, final fence.Token
@@ -179,8 +179,8 @@ func settled(vs []vote, majority int) (fence.Token, bool) {
 	return greatest, false
 }
 
-// Break takes the lock from all who hold it. Those who were asked for meanwhile stay.
-// Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
+// Break takes the lock from all its holders. Leases requested in the meantime stay. Errors:
+// *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
 	if err := req.Validate(); err != nil {
 		return backend.BreakResult{}, err
@@ -194,9 +194,10 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	return res, toKind(ctx, opBreak, err, true)
 }
 
-// breakLock looks who holds the lock, and then takes it from these, under a token that is
-// settled like that of a grant. A holder who gives its lease back meanwhile has done so where it
-// found a majority of its votes, and is a victim otherwise, as far as the nodes answer.
+// breakLock reads the holders of the lock, and then takes it from these, under a token that
+// is settled like that of a grant. A holder that releases its lease in the meantime has done
+// so if it found a majority of its votes, and is a victim otherwise, as far as the nodes
+// answer.
 func (b *Backend) breakLock(ctx context.Context, name string) (backend.BreakResult, error) {
 	s, silent, err := b.readState(ctx, name)
 	if err != nil {
@@ -230,7 +231,7 @@ func (b *Backend) breakLock(ctx context.Context, name string) (backend.BreakResu
 			for len(d.list) > 0 {
 				taken[backend.LeaseID(d.text())]++
 			}
-			return everyone // who is up
+			return everyone // all that are up
 		})
 		switch {
 		case err != nil:
@@ -248,8 +249,8 @@ func (b *Backend) breakLock(ctx context.Context, name string) (backend.BreakResu
 		case p.good-apart < b.majority:
 			return backend.BreakResult{}, ErrClock
 		}
-		// Whoever asks raises it to the clock, in microseconds. The margin is soon more than a round
-		// trip takes.
+		// Each acquire raises the counter to its clock, in microseconds. The margin soon
+		// exceeds the duration of a round trip.
 		token = greatest + leastMargin<<n
 		if !b.sleep(ctx, jitter(time.Millisecond)) {
 			return backend.BreakResult{}, context.Cause(ctx)
@@ -258,7 +259,7 @@ func (b *Backend) breakLock(ctx context.Context, name string) (backend.BreakResu
 	return backend.BreakResult{}, errors.Join(errTokens)
 }
 
-// OpenSession is ErrUnsupported: all leases have an end of their own.
+// OpenSession returns ErrUnsupported: every lease has an end of its own.
 func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) error {
 	if err := req.Validate(b.caps); err != nil {
 		return err
@@ -271,7 +272,7 @@ func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) e
 	return backend.ErrUnsupported
 }
 
-// EndSession is ErrUnsupported: all leases have an end of their own.
+// EndSession returns ErrUnsupported: every lease has an end of its own.
 func (b *Backend) EndSession(ctx context.Context, _ backend.SessionID) error {
 	_, cancel, err := b.begin(ctx)
 	if err != nil {

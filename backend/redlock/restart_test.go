@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend/redlock"
 )
 
-// Several prefixes on the same nodes: each asks for itself whether the restart lost data,
-// although another was faster to ask.
+// Several prefixes on the same nodes: each finds out for itself whether the restart lost
+// data, although another was faster to ask.
 func TestRestartThatLosesVotes(t *testing.T) {
 	t.Parallel()
 	c := start(t, "--appendonly", "no", "--save", "")

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// conclude makes a grant of enough votes: it settles the token, and sees whether there is
-// time left. What is no grant after all is given back.
+// conclude makes a grant of enough votes: it settles the token, and checks that there is time
+// left. If it is no grant after all, the votes are released.
 func (a *acquisition) conclude(ctx context.Context, bal *ballot) verdict {
 	token, err := a.settle(ctx, bal)
 	if err != nil {
@@ -34,7 +34,7 @@ func (a *acquisition) conclude(ctx context.Context, bal *ballot) verdict {
 			since = t.since
 		}
 	}
-	// The lease is out for as long as a quorum of its votes.
+	// The lease is held for as long as a quorum of its votes lasts.
 	slices.Sort(lefts)
 	left, asked := lefts[len(lefts)-a.quorum], bal.p.asked
 	if time.Since(asked) >= left-drift(a.req.TTL) {
@@ -45,8 +45,8 @@ func (a *acquisition) conclude(ctx context.Context, bal *ballot) verdict {
 	return verdict{kind: granted, grant: backend.Grant{Token: token, Asked: asked, Left: left, Since: since}}
 }
 
-// inform tells the nodes whose vote has another token which one the lease got, so that who
-// looks later is told the same by all. It is not waited for.
+// inform sends the token that the lease got to the nodes whose vote has another one, so that
+// all nodes report the same token later. It does not wait for the answers.
 func (a *acquisition) inform(bal *ballot, token fence.Token) {
 	tell := func(i int, t *ticket) {
 		if t != nil && t.token != token {
@@ -67,11 +67,11 @@ func (a *acquisition) inform(bal *ballot, token fence.Token) {
 	}
 }
 
-// drift is how far the clocks of the nodes and ours may come apart within a TTL.
+// drift returns how far the clocks of the nodes and ours may come apart within a TTL.
 func drift(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millisecond }
 
-// settle gives the token of the lease: the greatest that its voters know, which a majority
-// of all nodes has then noted as this lease's own. So every later quorum has a node that
+// settle returns the token of the lease: the greatest that its voters know, which a majority
+// of all nodes has then recorded as this lease's own. So every later quorum has a node that
 // knows it, and no other lease can have the same. See docs/backends/redlock.md.
 func (a *acquisition) settle(ctx context.Context, bal *ballot) (fence.Token, error) {
 	token, agreed, done := bal.proposal(a.b.majority)
@@ -94,7 +94,7 @@ func (a *acquisition) settle(ctx context.Context, bal *ballot) (fence.Token, err
 			return token, nil
 		}
 		if greatest < token {
-			break // votes are gone, or nodes: a greater one would not help
+			break // votes are gone, or nodes: a greater token would not help
 		}
 		token = max(greatest+1, fence.Token(a.b.clock())) //nolint:gosec // not negative
 		agreed = nil
@@ -105,8 +105,8 @@ func (a *acquisition) settle(ctx context.Context, bal *ballot) (fence.Token, err
 	return 0, errTokens
 }
 
-// proposal is the token to settle on and the nodes that have it as this lease's own; and
-// whether they are enough.
+// proposal returns the token to settle on, the nodes that have it as this lease's own, and
+// whether these are enough.
 func (bal *ballot) proposal(majority int) (fence.Token, map[int]bool, bool) {
 	var token fence.Token
 	have := make(map[fence.Token]int)
@@ -118,8 +118,8 @@ func (bal *ballot) proposal(majority int) (fence.Token, map[int]bool, bool) {
 		token = max(token, t.token)
 	}
 	if bal.old {
-		// The lease was asked for before: it keeps the token that it may have been granted
-		// with, which a majority had.
+		// The lease was requested before: it keeps the token with which it may have been
+		// granted, which a majority had.
 		for t, n := range have {
 			if n >= majority {
 				token = t
@@ -140,7 +140,7 @@ func (bal *ballot) proposal(majority int) (fence.Token, map[int]bool, bool) {
 	return token, agreed, len(agreed) >= majority
 }
 
-// write has the nodes note the token, until enough have. It gives how many did, and the
+// write makes the nodes record the token, until enough have. It returns how many did, and the
 // greatest token that the others know.
 func (a *acquisition) write(ctx context.Context, token fence.Token, nodes []int, enough int) (int, fence.Token, error) {
 	if len(nodes) == 0 {

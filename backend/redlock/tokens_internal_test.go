@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// switched is a node that can be cut off without anybody being told.
+// switched is a node that can be cut off without notice.
 type switched struct {
 	link
 	cut atomic.Bool
@@ -30,7 +30,7 @@ func (s *switched) run(ctx context.Context, load bool, key string, a []string) (
 	return s.link.run(ctx, load, key, a)
 }
 
-// panel is a value on real servers of which each can be cut off.
+// panel is a Backend on real servers of which each can be cut off.
 type panel struct {
 	*Backend
 	switches []*switched
@@ -61,7 +61,7 @@ func newPanel(t *testing.T, servers []*testserver.RedisServer) *panel {
 }
 
 // cutOff cuts off the nodes whose bits are set, and no others. Those that are back are up
-// at once.
+// immediately.
 func (p *panel) cutOff(t *testing.T, mask int) {
 	t.Helper()
 	for i, s := range p.switches {
@@ -79,7 +79,7 @@ func (p *panel) cutOff(t *testing.T, mask int) {
 	}
 }
 
-// absences are the sets of two of five nodes, and none.
+// absences returns the sets of two of five nodes, and none.
 func absences() []int {
 	all := []int{0}
 	for mask := range 1 << 5 {
@@ -90,9 +90,9 @@ func absences() []int {
 	return all
 }
 
-// Tokens grow whichever two nodes are away at one grant, at the next and at the one after
-// that: all 1331 triples, each on a lock that no node knows, on real servers. The clients
-// have no clocks to help, so that only what the nodes tell each grant is left.
+// Tokens grow whichever two nodes are unavailable at one grant, at the next and at the one
+// after that: all 1331 triples, each on a lock that no node knows, on real servers. The
+// clients have no clocks to help, so that only what the nodes answer to each grant is left.
 func TestTokensOverAllAbsences(t *testing.T) {
 	t.Parallel()
 	p := newPanel(t, testserver.RedisNodes(t, 5, "--appendonly", "no"))
@@ -127,8 +127,8 @@ func TestTokensOverAllAbsences(t *testing.T) {
 	t.Logf("%d grants", grants)
 }
 
-// The same where the counters of the nodes were made to differ as much as they can: each
-// node alone has the greatest once.
+// The same with counters of the nodes that differ as much as they can: each node alone has
+// the greatest once.
 func TestTokenIsWrittenBack(t *testing.T) {
 	t.Parallel()
 	servers := testserver.RedisNodes(t, 5, "--appendonly", "no")
@@ -140,7 +140,7 @@ func TestTokenIsWrittenBack(t *testing.T) {
 		name := "n" + string(rune('a'+i))
 		s.Do("SET", "hfr:f:"+name, itoa(base+far)+" somebody-else-0123")
 		req := backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute}
-		// Two others are away, so that the node is one of three.
+		// Two others are unavailable, so that the node is one of three.
 		p.cutOff(t, 1<<((i+1)%5)|1<<((i+2)%5))
 		g, err := p.Acquire(t.Context(), req)
 		if err != nil {
@@ -162,8 +162,8 @@ func TestTokenIsWrittenBack(t *testing.T) {
 	}
 }
 
-// Two leases that are out together, and were voted for in another order by each node,
-// never have the same token.
+// Two leases that are held together, and were voted for in another order by each node, never
+// have the same token.
 func TestTokensOfReadersDiffer(t *testing.T) {
 	t.Parallel()
 	servers := testserver.RedisNodes(t, 5, "--appendonly", "no")
@@ -199,8 +199,8 @@ func TestTokensOfReadersDiffer(t *testing.T) {
 	}
 }
 
-// A client whose clock is hours ahead would push the counters away from everybody else's
-// clocks: it gets no votes.
+// A client whose clock is hours ahead would push the counters away from all other clocks: it
+// gets no votes.
 func TestClockAhead(t *testing.T) {
 	t.Parallel()
 	p := newPanel(t, testserver.RedisNodes(t, 3, "--appendonly", "no"))

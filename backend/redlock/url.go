@@ -40,8 +40,8 @@ type target struct {
 	tls        *tls.Config
 }
 
-// parseURL reads a URL. Its errors are *backend.InvalidError and never hold the password,
-// nor anything else of the URL but names of parameters and their values.
+// parseURL parses a URL. Its errors are *backend.InvalidError and contain neither the
+// password nor any other part of the URL except names of parameters and their values.
 func parseURL(raw string, cfg Config) (*target, error) {
 	if strings.ContainsFunc(raw, unicode.IsControl) {
 		return nil, badURL("without control characters")
@@ -74,7 +74,7 @@ func parseURL(raw string, cfg Config) (*target, error) {
 	hosts, db, _ := strings.Cut(rest, "/")
 	if db != "" {
 		if t.db, err = strconv.Atoi(db); err != nil || t.db < 0 || t.db >= maxDatabase {
-			// A URL that is mistyped can have its password in the path.
+			// A mistyped URL can have its password in the path.
 			return nil, &backend.InvalidError{Field: "path", Value: "(not shown)", Bound: "the number of a database"}
 		}
 	}
@@ -95,7 +95,7 @@ func (t *target) credentials(text string) error {
 	return nil
 }
 
-// hosts sets up a client for each node.
+// hosts configures a client for each node.
 func (t *target) hosts(hosts []string) error {
 	seen := make(map[string]bool)
 	for _, host := range hosts {
@@ -115,13 +115,13 @@ func (t *target) hosts(hosts []string) error {
 	return nil
 }
 
-// option sets up a client for what redlock does with it.
+// option configures a client for the needs of redlock.
 func (t *target) option(addr string) rueidis.ClientOption {
 	o := rueidis.ClientOption{
 		InitAddress: []string{addr}, Username: t.user, Password: t.pass, SelectDB: t.db, ClientName: t.client,
 		ForceSingleClient:  true, // each node is on its own
 		DisableCache:       true, // nothing is cached
-		DisableRetry:       true, // whoever asks decides whether to ask again
+		DisableRetry:       true, // the caller decides whether to retry
 		AlwaysPipelining:   true, // a request is never read in the goroutine that sent it
 		PipelineMultiplex:  -1,   // one connection keeps the order
 		ReadBufferEachConn: bufferSize, WriteBufferEachConn: bufferSize, RingScaleEachConn: ringScale,
@@ -137,8 +137,8 @@ func (t *target) option(addr string) rueidis.ClientOption {
 	return o
 }
 
-// parameters reads what follows the question mark. What is not known is refused: a
-// setting that is misspelled must not be a setting that is not there.
+// parameters reads the query. An unknown parameter is refused: a misspelled setting must not
+// be silently ignored.
 func (t *target) parameters(query url.Values) error {
 	known := []string{"ca", "cert", "client_name", "key", "max_ttl", "prefix", "quarantine", "server_name", "timeout"}
 	for name, values := range query {
@@ -208,8 +208,8 @@ func (t *target) secure(query url.Values) error {
 	return nil
 }
 
-// shownName is the name of a parameter, unless it may be something else: a URL that is
-// mistyped can have its password there.
+// shownName returns the name of a parameter, unless it may be something else: a mistyped URL
+// can have its password there.
 func shownName(name string) string {
 	if strings.Trim(name, "abcdefghijklmnopqrstuvwxyz_") != "" {
 		return "(not shown)"
@@ -217,7 +217,7 @@ func shownName(name string) string {
 	return shortQuote(name)
 }
 
-// shortQuote quotes what a caller gave, shortened.
+// shortQuote quotes a caller's input, shortened.
 func shortQuote(s string) string {
 	const most = 64
 	if len(s) > most {

@@ -11,49 +11,48 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// A waiter at rest sends nothing. Of those who wait for one lock in this process only the
-// first asks, so that a release does not set off a crowd. It is woken by what the nodes
-// publish when votes are given back; against messages that get lost it has a timer, set
-// to when those in the way can end.
+// A waiter sends nothing while it waits. Of the waiters for one lock in this process only the
+// first runs rounds, so that a release does not wake a crowd. It is woken by the
+// notifications that the nodes publish when votes are released. Against lost notifications it
+// has a timer, set to when the leases in its way can end.
 
 const (
-	// gather is for how long a majority is waited for that tells of the same release:
-	// who asks before finds too few votes.
+	// gather is how long a majority is waited for to publish the same release: a round
+	// before that would find too few votes.
 	gather = 3 * time.Millisecond
-	// confirm is for how long a subscription is waited for before the lock is asked for
-	// again all the same.
+	// confirm is how long a subscription is waited for before the next round is run anyway.
 	confirm = 100 * time.Millisecond
-	// idle is the least time between two questions for a lock that others have.
+	// idle is the minimum time between two rounds for a lock that other leases have.
 	idle = 20 * time.Millisecond
-	// lingers is for how long the subscription is kept when nobody waits any more.
+	// lingers is how long the subscription is kept after the last waiter has left.
 	lingers = time.Second
-	// longestDoubt bounds the pause where nodes do not answer who may know of more votes.
+	// longestDoubt bounds the pause while nodes that do not answer may know of more votes.
 	longestDoubt = time.Second
-	// maxHeard bounds the releases that a lock remembers.
+	// maxHeard bounds the releases that are recorded for a lock.
 	maxHeard = 64
 )
 
-// line are those who wait for one lock in this process. Backend.mu guards it.
+// line is the waiters for one lock in this process. Backend.mu guards it.
 type line struct {
 	name      string
-	queue     []*waiter // the first of them asks
+	queue     []*waiter // the first of them runs rounds
 	linger    *time.Timer
 	gathering *time.Timer
-	early     bool                       // some were asked to ask before their turn
-	wanted    bool                       // the nodes were asked to tell of releases
-	confirmed uint64                     // by node: it tells
-	heard     map[backend.LeaseID]uint64 // by node: it told of the release
+	early     bool                       // some may run rounds before their turn
+	wanted    bool                       // a subscription was requested at the nodes
+	confirmed uint64                     // by node: its subscription stands
+	heard     map[backend.LeaseID]uint64 // by node: it published the release
 }
 
 // waiter is an Acquire that waits.
 type waiter struct {
 	lease backend.LeaseID
-	turn  chan struct{} // closed when it is the first
-	gone  chan struct{} // closed when it was given up
+	turn  chan struct{} // closed when it may run rounds
+	gone  chan struct{} // closed when its lease was abandoned
 	wake  chan struct{} // capacity 1
 }
 
-// first reports whether it may ask.
+// first reports whether it may run rounds.
 func (w *waiter) first() bool {
 	select {
 	case <-w.turn:
@@ -63,7 +62,7 @@ func (w *waiter) first() bool {
 	}
 }
 
-// ask has it ask. Backend.mu is held.
+// ask lets it run rounds. Backend.mu is held.
 func (w *waiter) ask() {
 	if !w.first() {
 		close(w.turn)
@@ -73,11 +72,11 @@ func (w *waiter) ask() {
 func (w *waiter) poke() {
 	select {
 	case w.wake <- struct{}{}:
-	default: // it has not slept since
+	default: // a wake-up is pending already
 	}
 }
 
-// wait waits until the lease is out.
+// wait blocks until the lease is granted.
 func (a *acquisition) wait(ctx context.Context) (backend.Grant, error) {
 	b := a.b
 	l, w := b.enter(a.req.Name, a.req.Lease)
@@ -89,7 +88,7 @@ func (a *acquisition) wait(ctx context.Context) (backend.Grant, error) {
 	byTimer, doubt := false, idle
 	for {
 		select {
-		case <-w.wake: // what it told is seen by the question
+		case <-w.wake: // the next round sees what the signal was for
 		default:
 		}
 		listening := b.listening(l)
@@ -116,7 +115,7 @@ func (a *acquisition) wait(ctx context.Context) (backend.Grant, error) {
 		default:
 			rest = max(v.again, idle) + jitter(idle/4)
 		}
-		if !w.first() { // it was not out after all
+		if !w.first() { // its lease is not held after all
 			if err := a.rest(ctx, w, jitter(idle), &waited); err != nil {
 				return backend.Grant{}, err
 			}
@@ -134,9 +133,8 @@ func (a *acquisition) wait(ctx context.Context) (backend.Grant, error) {
 	}
 }
 
-// queue waits for the turn, and reports whether it had to. Who asks again for a lease that
-// is out, because a reply was lost, does not wait: it may be the one that the others wait
-// for.
+// queue waits for the turn, and reports whether it had to. A retry for a lease that is held,
+// because a reply was lost, does not wait: it may be the lease that the others wait for.
 func (a *acquisition) queue(ctx context.Context, w *waiter) (bool, error) {
 	if w.first() {
 		return false, nil
@@ -173,7 +171,7 @@ func (a *acquisition) isOut(ctx context.Context) (bool, error) {
 	return found > 0 && found+p.silent() >= a.b.majority, err
 }
 
-// rest waits for so long, or with woken until it is woken.
+// rest waits for d, or, with woken set, until the waiter is woken if that is earlier.
 func (a *acquisition) rest(ctx context.Context, w *waiter, d time.Duration, woken *bool) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -196,7 +194,7 @@ func (a *acquisition) rest(ctx context.Context, w *waiter, d time.Duration, woke
 	}
 }
 
-// enter joins those who wait in this process.
+// enter adds a waiter to those of this process.
 func (b *Backend) enter(name string, lease backend.LeaseID) (*line, *waiter) {
 	w := &waiter{lease: lease, turn: make(chan struct{}), gone: make(chan struct{}), wake: make(chan struct{}, 1)}
 	b.mu.Lock()
@@ -217,7 +215,7 @@ func (b *Backend) enter(name string, lease backend.LeaseID) (*line, *waiter) {
 	return l, w
 }
 
-// leave has the next ask.
+// leave removes the waiter, and lets the next one run rounds.
 func (b *Backend) leave(l *line, w *waiter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -233,7 +231,7 @@ func (b *Backend) leave(l *line, w *waiter) {
 	}
 }
 
-// twins has the others ask that wait for the lease, now that it is out.
+// twins lets the other waiters for the same lease run rounds, now that it is held.
 func (b *Backend) twins(l *line, w *waiter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -246,7 +244,7 @@ func (b *Backend) twins(l *line, w *waiter) {
 	}
 }
 
-// dissolve forgets a line that nobody waits in.
+// dissolve removes a line that has no waiters.
 func (b *Backend) dissolve(l *line) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -259,7 +257,7 @@ func (b *Backend) dissolve(l *line) {
 	}
 }
 
-// quit has those stop who wait for the lease: it was given up.
+// quit ends the waiters of a lease that was abandoned.
 func (b *Backend) quit(name string, lease backend.LeaseID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -279,15 +277,15 @@ func (b *Backend) quit(name string, lease backend.LeaseID) {
 	}
 }
 
-// listening reports whether a majority tells of what is given back: a quorum of votes
-// cannot be without one that is heard of.
+// listening reports whether a majority publishes releases to this Backend: no quorum of votes
+// is without one of these nodes.
 func (b *Backend) listening(l *line) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return bits.OnesCount64(l.confirmed) >= b.majority
 }
 
-// subscribe has the nodes tell of what is given back.
+// subscribe requests a subscription to releases at all nodes.
 func (b *Backend) subscribe(l *line) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -307,7 +305,8 @@ func (b *Backend) subscribe(l *line) {
 	}
 }
 
-// confirmed is told that a node tells. Who waits asks again: it may have told before.
+// confirmed is called when a node has confirmed the subscription. Once a majority has, another
+// round is run: a release may have been published before.
 func (b *Backend) confirmed(node int, channel string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -321,7 +320,7 @@ func (b *Backend) confirmed(node int, channel string) {
 	}
 }
 
-// deaf is told that a node tells no more.
+// deaf is called when the subscriptions at a node have ended.
 func (b *Backend) deaf(node int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -330,7 +329,7 @@ func (b *Backend) deaf(node int) {
 	}
 }
 
-// heard is told that a node gave votes of a lease back.
+// heard is called when a node has published that votes of a lease were released.
 func (b *Backend) heard(node int, channel, lease string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -354,14 +353,15 @@ func (b *Backend) heard(node int, channel, lease string) {
 	}
 }
 
-// wakeFirst has the first in line ask.
+// wakeFirst wakes the first waiter.
 func (b *Backend) wakeFirst(l *line) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	l.wake()
 }
 
-// wake wakes the first, and those who ask before their turn. Backend.mu is held.
+// wake wakes the first waiter, and those that run rounds before their turn. Backend.mu is
+// held.
 func (l *line) wake() {
 	for i, w := range l.queue {
 		if i > 0 && !l.early {

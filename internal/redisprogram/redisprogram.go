@@ -1,7 +1,6 @@
-// Package redisprogram runs a program of ours on a Redis server: as a function of it, which
-// is read once, or where the server has no functions, or does not take ours, as a script.
-// It also has the errors of such a call, and the sorting of operations into batches. It is
-// what redislock and redlock have in common.
+// Package redisprogram runs a program of ours on a Redis server: as a function, which is read
+// once, or as a script if the server has no functions or does not accept ours. It also
+// defines the errors of such a call. It is what redislock and redlock have in common.
 package redisprogram
 
 import (
@@ -23,20 +22,20 @@ import (
 //go:embed lua/*.lua
 var ends embed.FS
 
-// Program is what the server runs, in its two forms. It is static: what differs between
-// calls travels in KEYS and ARGV. The Lua text defines begin(keys, args, full), which sets
-// what belongs to one execution, and execute(remembers), which gives the answer. full says
-// that the memory of the server is full and nothing may be added; remembers, that what is
-// defined stays until the server's process ends.
+// Program is what the server runs, in its two forms. It is static: what differs between calls
+// is passed in KEYS and ARGV. The Lua text defines begin(keys, args, full), which sets what
+// belongs to one execution, and execute(remembers), which returns the answer. full means that
+// the memory of the server is full and nothing may be added; remembers, that what is defined
+// stays until the server's process ends.
 type Program struct {
-	function string // the name of the function, and of the library that has it
+	function string // the name of the function, and of its library
 	library  string // its text
 	script   string // the text that does the same without being kept
 }
 
-// New puts files of a folder lua into this order, in which everything has to be defined
-// before it is used. The name of the function is made of the text, so that versions of
-// Holdfast which differ in it do not meet.
+// New concatenates files of a folder lua in this order, in which everything must be defined
+// before it is used. The name of the function is derived from the text, so that versions of
+// Holdfast with different texts do not collide.
 func New(sources fs.FS, parts ...string) (Program, error) {
 	var b strings.Builder
 	for _, part := range parts {
@@ -62,12 +61,12 @@ func New(sources fs.FS, parts ...string) (Program, error) {
 	return p, nil
 }
 
-// Function is the name of the function.
+// Function returns the name of the function.
 func (p *Program) Function() string { return p.function }
 
-// ScriptFor is the script for data of an identity. It differs by a remark, so that it has
-// a name of its own: a process of the server that was not greeted for that data does not
-// know it.
+// ScriptFor returns the script for data of an identity. Scripts differ by a comment, so that
+// each has a name of its own: a server process that was not greeted for that data does not
+// know its script.
 func (p *Program) ScriptFor(identity string) string { return p.script + "-- " + identity + "\n" }
 
 func hash(text string) string {
@@ -75,27 +74,27 @@ func hash(text string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// ErrUnknown says that the server does not know the program.
+// ErrUnknown means that the server does not know the program.
 var ErrUnknown = errors.New("the program is not loaded")
 
-// ServerError is an answer of a server that is an error.
+// ServerError is an error answered by a server.
 type ServerError struct {
 	Code string // its first word: "WRONGTYPE"
 	Text string // all of it
 }
 
-// Error is what the server said.
+// Error returns the text of the server, after "redis: ".
 func (e *ServerError) Error() string { return "redis: " + e.Text }
 
-// NewServerError reads what a server said. rueidis has taken the ERR off the texts that
+// NewServerError parses an error of a server. rueidis has removed the ERR from the texts that
 // begin with it.
 func NewServerError(text string) *ServerError {
 	code, _, _ := strings.Cut(text, " ")
 	return &ServerError{Code: code, Text: text}
 }
 
-// FromRueidis tells the answers of the server, *ServerError or ErrUnknown, from everything
-// else: then it is not known what became of the command.
+// FromRueidis returns an error answered by the server as *ServerError or ErrUnknown. After
+// any other error the outcome of the command is unknown.
 func FromRueidis(err error) error {
 	if err == nil {
 		return errors.New("redis: the connection was closed")
@@ -110,36 +109,36 @@ func FromRueidis(err error) error {
 	return NewServerError(re.Error())
 }
 
-// Undated is the context without its deadline. With a deadline and nothing else under way
-// rueidis reads the answer in the calling goroutine, where the end of the context is not
-// seen before the deadline.
+// Undated returns the context without its deadline. With a deadline and nothing else in
+// progress rueidis reads the answer in the calling goroutine, where the end of the context is
+// not noticed before the deadline.
 func Undated(ctx context.Context) context.Context { return undated{ctx} }
 
 type undated struct {
 	context.Context //nolint:containedctx // it is a context
 }
 
-// Deadline says that there is none.
+// Deadline reports that there is none.
 func (undated) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// Runner runs a program on one server. Its methods may be called at once.
+// Runner runs a program on one server. Its methods are safe for concurrent use.
 type Runner struct {
 	program Program
-	scripts atomic.Bool // the server takes no functions, or none of ours
+	scripts atomic.Bool // the server accepts no functions, or none of ours
 
 	mu       sync.Mutex
 	identity string // the data that the script of that hash is for
 	hash     string
 }
 
-// NewRunner makes one that has asked nothing yet.
+// NewRunner returns a Runner that has sent nothing yet.
 func NewRunner(p Program) *Runner { return &Runner{program: p} }
 
 // Send sends a command, once. Its errors are those of FromRueidis.
 type Send func(ctx context.Context, cmd rueidis.Completed) (rueidis.RedisMessage, error)
 
 // Run executes the program. With load set its text is sent along, for a server that has
-// said ErrUnknown. It never retries what may have been executed.
+// returned ErrUnknown. It never retries what may have been executed.
 func (r *Runner) Run(ctx context.Context, b rueidis.Builder, send Send, load bool, identity, key string, args []string) (rueidis.RedisMessage, error) {
 	if !r.scripts.Load() {
 		m, err := r.call(ctx, b, send, load, key, args)
@@ -154,13 +153,13 @@ func (r *Runner) Run(ctx context.Context, b rueidis.Builder, send Send, load boo
 	return send(ctx, b.Evalsha().Sha1(r.hashFor(identity)).Numkeys(1).Key(key).Arg(args...).Build())
 }
 
-// call calls the function. A server whose memory is full refuses it, and is asked for the
-// one that adds nothing.
+// call calls the function. A server whose memory is full refuses it, and is then sent the
+// function that adds nothing.
 func (r *Runner) call(ctx context.Context, b rueidis.Builder, send Send, load bool, key string, args []string) (rueidis.RedisMessage, error) {
 	if load {
 		_, err := send(ctx, b.FunctionLoad().FunctionCode(r.program.library).Build())
 		if refused, ok := errors.AsType[*ServerError](err); ok && strings.Contains(refused.Text, "already exists") {
-			err = nil // somebody was faster
+			err = nil // another client was faster
 		}
 		if err != nil {
 			return rueidis.RedisMessage{}, err
@@ -173,8 +172,8 @@ func (r *Runner) call(ctx context.Context, b rueidis.Builder, send Send, load bo
 	return m, err
 }
 
-// unable reports whether the server does not take functions from us: it is older than
-// Redis 7, or another that has none, or the user may not.
+// unable reports whether the server does not accept functions from us: it is older than Redis
+// 7, or another product without them, or the user lacks the permission.
 func unable(err error) bool {
 	refused, ok := errors.AsType[*ServerError](err)
 	return ok && (refused.Code == "NOPERM" || strings.HasPrefix(refused.Text, "unknown command"))

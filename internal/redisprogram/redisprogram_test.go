@@ -25,9 +25,9 @@ local function execute(remembers)
 end
 `
 
-// A program is a function of the server where that takes it, and a script where not; a
-// server whose memory is full is asked for the one that adds nothing; one that has
-// forgotten the program says so, until it is sent along.
+// A program is a function of a server that takes functions, and a script otherwise; a server
+// whose memory is full is sent the function that adds nothing; one that has forgotten the
+// program says so, until it is sent along.
 func TestForms(t *testing.T) {
 	t.Parallel()
 	p, err := redisprogram.New(fstest.MapFS{"lua/count.lua": &fstest.MapFile{Data: []byte(counting)}}, "count")
@@ -76,7 +76,7 @@ func TestForms(t *testing.T) {
 			} else {
 				want(true, 7, 1, 1, 0)
 				want(false, 7, 1, 2, 0)
-				want(true, 7, 1, 3, 0) // somebody was faster
+				want(true, 7, 1, 3, 0) // another client was faster
 				s.Do("CONFIG", "SET", "maxmemory", "1")
 				want(false, 7, 1, 4, 1)
 				s.Do("CONFIG", "SET", "maxmemory", "0")

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
-// BenchmarkBatch is what a batch of 32 costs to read, for the server and for the client.
+// BenchmarkBatch is the cost of decoding a batch of 32, for the server and for the client.
 func BenchmarkBatch(b *testing.B) {
 	const n = 16
 	const lease = "abcdefghijklmnop01234567"

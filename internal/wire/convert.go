@@ -6,8 +6,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// FromLock tells the state of a lock as of now, with the lease IDs of waiters if
-// leases is set.
+// FromLock converts the state of a lock as of now, with the lease IDs of waiters if leases is
+// set.
 func FromLock(l backend.LockInfo, now time.Time, leases bool) Lock {
 	w := Lock{Name: l.Name, Limit: l.Limit, Holders: FromHolders(l.Holders, now), Waiters: make([]Waiter, len(l.Waiters))}
 	for i, x := range l.Waiters {
@@ -22,7 +22,7 @@ func FromLock(l backend.LockInfo, now time.Time, leases bool) Lock {
 	return w
 }
 
-// FromHolders tells the holders as of now.
+// FromHolders converts holders as of now.
 func FromHolders(hs []backend.Holder, now time.Time) []Holder {
 	out := make([]Holder, len(hs))
 	for i, h := range hs {
@@ -34,8 +34,8 @@ func FromHolders(hs []backend.Holder, now time.Time) []Holder {
 	return out
 }
 
-// Backend gives the state as package backend has it. now is the server's wall clock
-// when it answered.
+// Backend converts the state to that of package backend. now is the server's wall clock when
+// it answered.
 func (l Lock) Backend(now time.Time) backend.LockInfo {
 	out := backend.LockInfo{Name: l.Name, Limit: l.Limit, Holders: ToHolders(l.Holders, now)}
 	for _, h := range out.Holders {
@@ -49,8 +49,8 @@ func (l Lock) Backend(now time.Time) backend.LockInfo {
 	return out
 }
 
-// ToHolders gives the holders as package backend has them. now is the server's wall
-// clock when it answered.
+// ToHolders converts holders to those of package backend. now is the server's wall clock when
+// it answered.
 func ToHolders(hs []Holder, now time.Time) []backend.Holder {
 	var out []backend.Holder
 	for _, h := range hs {
@@ -62,7 +62,7 @@ func ToHolders(hs []Holder, now time.Time) []backend.Holder {
 	return out
 }
 
-// FromEvent gives the data of an event.
+// FromEvent returns the data of an event.
 func FromEvent(e backend.Event) Event {
 	return Event{
 		Name: e.Name, Lease: string(e.Lease), Owner: e.Owner, Shared: e.Mode == backend.Shared,
@@ -70,7 +70,7 @@ func FromEvent(e backend.Event) Event {
 	}
 }
 
-// Backend gives the event of that kind as package backend has it.
+// Backend converts the event, of that kind, to that of package backend.
 func (e Event) Backend(kind string) backend.Event {
 	return backend.Event{
 		Kind: backend.EventKind(kind), Name: e.Name, Lease: backend.LeaseID(e.Lease), Owner: e.Owner,
@@ -78,8 +78,8 @@ func (e Event) Backend(kind string) backend.Event {
 	}
 }
 
-// FromCapabilities tells what of a backend's capabilities holds over HTTP, within
-// the bounds of the server.
+// FromCapabilities returns those capabilities of a backend that hold over HTTP, within the
+// bounds of the server.
 func FromCapabilities(c backend.Capabilities, minTTL, maxTTL, maxWait time.Duration) *Capabilities {
 	return &Capabilities{
 		Shared: c.Shared, Permits: c.Permits, FIFO: c.FIFO, Push: c.Push, Watch: c.Watch, Durable: c.Durable,

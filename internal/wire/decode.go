@@ -14,21 +14,21 @@ import (
 // MaxDepth is how deep the values of a request may be nested. Ours need 3.
 const MaxDepth = 4
 
-// DecodeError says what is wrong with a body. Its text is good for the client.
+// DecodeError says what is wrong with a body. Its text may be sent to the client.
 type DecodeError struct {
-	Field string // "ttl", or "body" where it is no one field
+	Field string // "ttl", or "body" if it is no single field
 	Why   string
 }
 
-// Error is the text.
+// Error returns Why.
 func (e *DecodeError) Error() string { return e.Why }
 
 func bad(format string, args ...any) error {
 	return &DecodeError{Field: "body", Why: fmt.Sprintf(format, args...)}
 }
 
-// Decode reads one JSON object into v, strictly. An empty body is an empty object.
-// Errors: *DecodeError. On an error v may have been changed in part.
+// Decode decodes one JSON object into v, strictly. An empty body is an empty object. Errors:
+// *DecodeError. On an error v may have been changed in part.
 func Decode(body []byte, v any) error {
 	if len(bytes.TrimSpace(body)) == 0 {
 		body = []byte("{}")
@@ -56,8 +56,8 @@ func decodeText(err error) string {
 	return strings.TrimPrefix(err.Error(), "json: ")
 }
 
-// scan refuses what encoding/json lets pass: doubled keys, keys of another case,
-// null, trailing data, broken surrogates, and depth.
+// scan refuses what encoding/json accepts: doubled keys, keys of another case, null, trailing
+// data, broken surrogates, and depth.
 func scan(body []byte) error {
 	if err := scanEscapes(body); err != nil {
 		return err
@@ -109,7 +109,7 @@ func (s scanner) object(depth int) error {
 	return s.end()
 }
 
-// duration reads a value that must be one, so that the error can name the field.
+// duration reads a value that must be a duration, so that the error can name the field.
 func (s scanner) duration(field string) error {
 	tok, err := s.dec.Token()
 	if err != nil {

@@ -5,12 +5,13 @@ import (
 	"time"
 )
 
-// maxKeys is how many fields an object may have for quick. Ours have fewer.
+// maxKeys is the number of fields that an object may have for quick. Ours have fewer.
 const maxKeys = 16
 
-// quick reports whether scan has nothing against the body, for bodies as clients write them:
-// without escapes and with whole numbers. false says nothing; scan decides then. It is there
-// because scan, on the tokens of encoding/json, costs more than all else about a request.
+// quick reports that scan would accept the body. It handles bodies as clients write them:
+// without escapes and with whole numbers. false means nothing, and scan decides then. It
+// exists because scan, on the tokens of encoding/json, costs more than everything else in a
+// request.
 func quick(body []byte) bool {
 	q := quickScan{b: body}
 	return q.next() == '{' && q.object(1) && q.next() == 0 && q.at == len(body)
@@ -21,7 +22,7 @@ type quickScan struct {
 	at int
 }
 
-// next is the next byte that is not space, which it does not take; 0: there is none.
+// next returns the next byte that is not space, without consuming it; 0: there is none.
 func (q *quickScan) next() byte {
 	for ; q.at < len(q.b); q.at++ {
 		switch c := q.b[q.at]; c {
@@ -33,7 +34,7 @@ func (q *quickScan) next() byte {
 	return 0
 }
 
-// takes takes the next byte that is not space, if it is c.
+// takes consumes the next byte that is not space, if it is c.
 func (q *quickScan) takes(c byte) bool {
 	if q.next() != c {
 		return false
@@ -127,7 +128,7 @@ func (q *quickScan) value(depth int) bool {
 		for q.at < len(q.b) && '0' <= q.b[q.at] && q.b[q.at] <= '9' {
 			q.at++
 		}
-		return true // what comes behind it must be a comma or an end
+		return true // what follows must be a comma or an end
 	}
 	return false
 }
@@ -140,7 +141,7 @@ func (q *quickScan) word(w string) bool {
 	return true
 }
 
-// text takes a string without escapes.
+// text consumes a string without escapes.
 func (q *quickScan) text() ([]byte, bool) {
 	if !q.takes('"') {
 		return nil, false

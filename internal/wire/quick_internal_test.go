@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// FuzzQuick: what quick lets pass, scan lets pass too.
+// FuzzQuick: a body that quick accepts, scan accepts too.
 func FuzzQuick(f *testing.F) {
 	for _, body := range []string{
 		`{}`, ` { "ttl" : "30s" , "limit" : 3 } `, `{"a":[{"b":"c","d":true},{"b":false}],"e":[]}`, `{"a":[[[1]]]}`, `{"a":[[[[1]]]]}`, `{"a":{"b":{"c":{}}}}`,
@@ -23,7 +23,7 @@ func FuzzQuick(f *testing.F) {
 	})
 }
 
-// What our own clients send is quick.
+// The bodies of our own clients are quick.
 func TestQuick(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]bool{

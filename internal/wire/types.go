@@ -10,16 +10,15 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// Duration is a time.Duration that travels as a string: "30s".
+// Duration is a time.Duration that is encoded as a string: "30s".
 type Duration time.Duration
 
-// MarshalJSON gives the string of the duration.
+// MarshalJSON returns the string of the duration.
 func (d Duration) MarshalJSON() ([]byte, error) {
 	return strconv.AppendQuote(nil, time.Duration(d).String()), nil
 }
 
-// UnmarshalJSON takes a string of Go's syntax. A bare number is an error: it does
-// not say its unit.
+// UnmarshalJSON accepts a string in Go's syntax. A bare number is an error: it has no unit.
 func (d *Duration) UnmarshalJSON(b []byte) error {
 	s, ok := text(b)
 	if !ok {
@@ -33,7 +32,7 @@ func (d *Duration) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// text is the string that a JSON value is.
+// text returns the string that a JSON value is.
 func text(b []byte) (string, bool) {
 	if len(b) < 2 || b[0] != '"' {
 		return "", false
@@ -46,24 +45,24 @@ func text(b []byte) (string, bool) {
 	return s, err == nil
 }
 
-// String is the duration in Go's syntax.
+// String returns the duration in Go's syntax.
 func (d Duration) String() string { return time.Duration(d).String() }
 
 // timeFormat is RFC 3339 in UTC with milliseconds.
 const timeFormat = "2006-01-02T15:04:05.000Z"
 
-// FormatTime gives t as it travels.
+// FormatTime returns t in the format of the API.
 func FormatTime(t time.Time) string { return t.UTC().Format(timeFormat) }
 
-// Time is a time.Time that travels as RFC 3339 in UTC with milliseconds.
+// Time is a time.Time that is encoded as RFC 3339 in UTC with milliseconds.
 type Time struct{ time.Time }
 
-// MarshalJSON gives the string of the time, cut to milliseconds.
+// MarshalJSON returns the string of the time, cut to milliseconds.
 func (t Time) MarshalJSON() ([]byte, error) {
 	return strconv.AppendQuote(nil, FormatTime(t.Time)), nil
 }
 
-// UnmarshalJSON takes any RFC 3339 time.
+// UnmarshalJSON accepts any RFC 3339 time.
 func (t *Time) UnmarshalJSON(b []byte) error {
 	s, ok := text(b)
 	if !ok {
@@ -81,19 +80,19 @@ func (t *Time) UnmarshalJSON(b []byte) error {
 type AcquireRequest struct {
 	// TTL of the lease, which ends by itself. Default: "30s".
 	TTL Duration `json:"ttl,omitzero"`
-	// Wait is how long to stay in line. Default: "0s", do not wait.
+	// Wait is the maximum time in the queue. Default: "0s", do not wait.
 	Wait Duration `json:"wait,omitzero"`
 	// Owner and Note are for people.
 	Owner string `json:"owner,omitempty"`
 	// Shared takes the lock together with other shared holders.
 	Shared bool `json:"shared,omitempty"`
-	// Limit above 1 makes it a semaphore of so many permits. Default: 1.
+	// Limit above 1 makes it a semaphore of that many permits. Default: 1.
 	Limit int `json:"limit,omitempty"`
-	// Permits that the lease takes, where there is a limit above 1. Default: 1.
+	// Permits that the lease takes, if there is a limit above 1. Default: 1.
 	Permits int    `json:"permits,omitempty"`
 	Note    string `json:"note,omitempty"`
-	// Lease is made by the client, so that it may ask again when the answer was
-	// lost. Default: the server makes one.
+	// Lease is created by the client, so that it may retry when the answer was lost. Default:
+	// the server creates one.
 	Lease string `json:"lease,omitempty"`
 }
 
@@ -115,7 +114,7 @@ type BatchRequest struct {
 }
 
 // BatchAcquire is one lock to take if it is free: an [AcquireRequest] that does not wait,
-// with a lease that the client made. Fields that are 0 have their defaults.
+// with a lease that the client created. Fields that are 0 have their defaults.
 type BatchAcquire struct {
 	Name    string   `json:"name"`
 	Lease   string   `json:"lease"`
@@ -127,7 +126,7 @@ type BatchAcquire struct {
 	Note    string   `json:"note,omitempty"`
 }
 
-// BatchRelease is one lease to give back.
+// BatchRelease is one lease to release.
 type BatchRelease struct {
 	Name  string `json:"name"`
 	Lease string `json:"lease"`
@@ -140,14 +139,14 @@ type LeaseRef struct {
 	TTL   Duration `json:"ttl,omitzero"`
 }
 
-// Grant is the answer to an acquire: a lease that is out.
+// Grant is the answer to an acquire: a lease that is held.
 type Grant struct {
 	Name  string      `json:"name"`
 	Lease string      `json:"lease"`
 	Token fence.Token `json:"token"`
 	Owner string      `json:"owner"`
-	// TTL: the lease cannot end before so much time has passed since the request
-	// was sent. It is what was asked for, or less where the lease was out before.
+	// TTL: the lease cannot end before this much time has passed since the request was sent.
+	// It is what was requested, or less if the lease was held before.
 	TTL Duration `json:"ttl"`
 	// ExpiresAt by the server's wall clock.
 	ExpiresAt Time `json:"expires_at"`
@@ -159,8 +158,8 @@ type RenewManyResponse struct {
 	Leases []RenewResult `json:"leases"`
 }
 
-// RenewResult is what became of one renewal: Error is set, or the others are. TTL
-// and ExpiresAt are as in [Grant].
+// RenewResult is the result of one renewal: Error is set, or the others are. TTL and
+// ExpiresAt are as in [Grant].
 type RenewResult struct {
 	Name      string      `json:"name"`
 	Lease     string      `json:"lease"`
@@ -170,16 +169,16 @@ type RenewResult struct {
 	Error     *Problem    `json:"error,omitempty"`
 }
 
-// What a BatchResult is of.
+// The values of BatchResult.Op.
 const (
 	OpAcquire = "acquire"
 	OpRelease = "release"
 )
 
-// BatchResult is a line of the answer to POST /v1/leases/batch: what became of one item.
-// Error is set, or it worked; then Token, TTL and ExpiresAt of an acquire are as in [Grant].
+// BatchResult is a line of the answer to POST /v1/leases/batch: the result of one item. Error
+// is set, or it worked; then Token, TTL and ExpiresAt of an acquire are as in [Grant].
 type BatchResult struct {
-	// Op and Item say which: the list, and the place in it, from 0.
+	// Op and Item identify the item: the list, and the place in it, from 0.
 	Op        string      `json:"op"`
 	Item      int         `json:"item"`
 	Name      string      `json:"name"`
@@ -188,8 +187,8 @@ type BatchResult struct {
 	TTL       Duration    `json:"ttl,omitzero"`
 	ExpiresAt Time        `json:"expires_at,omitzero"`
 	Error     *Problem    `json:"error,omitempty"`
-	// Time is the server's wall clock, where there is an Error: what the times in it are
-	// to be compared with.
+	// Time is the server's wall clock, if there is an Error: the times in it are to be
+	// compared with this one.
 	Time Time `json:"time,omitzero"`
 }
 
@@ -201,9 +200,9 @@ type Lock struct {
 	Waiters []Waiter `json:"waiters"`
 }
 
-// Holder is a lease that is out.
+// Holder is a lease that is held.
 type Holder struct {
-	// Lease is empty where the caller may not break the lock.
+	// Lease is empty if the caller may not break the lock.
 	Lease     string      `json:"lease"`
 	Owner     string      `json:"owner"`
 	Token     fence.Token `json:"token"`
@@ -214,7 +213,7 @@ type Holder struct {
 	ExpiresAt Time        `json:"expires_at"`
 }
 
-// Waiter is a request in line.
+// Waiter is a request in the queue.
 type Waiter struct {
 	Owner    string `json:"owner"`
 	Shared   bool   `json:"shared"`
@@ -222,7 +221,8 @@ type Waiter struct {
 	Note     string `json:"note"`
 	Since    Time   `json:"since"`
 	Position int    `json:"position"`
-	// Lease is told to those who ask for it with HeaderWaiterLeases, and may break the lock.
+	// Lease is returned to callers that request it with HeaderWaiterLeases and may break the
+	// lock.
 	Lease string `json:"lease,omitempty"`
 }
 
@@ -238,7 +238,7 @@ type Break struct {
 	Name string `json:"name"`
 	// Token is above that of every lease broken.
 	Token fence.Token `json:"token"`
-	// Broken are the leases that were out.
+	// Broken are the leases that were held.
 	Broken []Holder `json:"broken"`
 }
 
@@ -256,7 +256,7 @@ type Event struct {
 // Health is the answer to GET /healthz and, when all is well, to GET /readyz.
 type Health struct {
 	Status string `json:"status"`
-	// Backend and the capabilities are told by /readyz.
+	// Backend and the capabilities are returned by /readyz.
 	Backend      string        `json:"backend,omitempty"`
 	Capabilities *Capabilities `json:"capabilities,omitempty"`
 }
@@ -278,16 +278,16 @@ type Capabilities struct {
 
 // Headers of our own.
 const (
-	// HeaderKeepPlace is set by a client that makes its own lease IDs and comes
-	// back: a duration for which its place in line is kept between two requests.
+	// HeaderKeepPlace is set by a client that creates its own lease IDs and retries: a
+	// duration for which its place in the queue is kept between two requests.
 	HeaderKeepPlace = "Holdfast-Keep-Place"
-	// HeaderWaited is set on a grant: how long it stood in line.
+	// HeaderWaited is set on a grant: how long it was queued.
 	HeaderWaited = "Holdfast-Waited"
-	// HeaderWaiterLeases, "true", asks for the lease IDs of waiters too.
+	// HeaderWaiterLeases, "true", requests the lease IDs of waiters too.
 	HeaderWaiterLeases = "Holdfast-Waiter-Leases"
-	// HeaderTime is the server's wall clock when it answered: what the times in the
-	// answer are to be compared with.
+	// HeaderTime is the server's wall clock when it answered: the times in the answer are to
+	// be compared with this one.
 	HeaderTime = "Holdfast-Time"
-	// HeaderActor is who breaks a lock, by his own account.
+	// HeaderActor names the actor that breaks a lock, as claimed by the client.
 	HeaderActor = "Holdfast-Actor"
 )

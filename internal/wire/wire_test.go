@@ -35,7 +35,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// What is refused, each for its own reason.
+// Each of these is refused, for its own reason.
 func TestDecodeRefuses(t *testing.T) {
 	t.Parallel()
 	for body, why := range map[string]string{
@@ -98,7 +98,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// The state of a lock comes through as it was.
+// The state of a lock is the same after encoding and decoding.
 func TestLockThereAndBack(t *testing.T) {
 	t.Parallel()
 	now := time.Now().UTC().Truncate(time.Millisecond)
@@ -120,8 +120,8 @@ func TestLockThereAndBack(t *testing.T) {
 	}
 }
 
-// A body is refused, or it says one thing: what is decoded, encoded and decoded
-// again is the same.
+// A body is refused, or it has one meaning: decoded, encoded and decoded again it is the
+// same.
 func fuzzDecode[T comparable](f *testing.F, seeds ...string) {
 	f.Helper()
 	for _, s := range append(seeds, `{}`, ``, `{"ttl":"30s"}`, `{"ttl":null}`, `{"a":{"b":[1,"\ud83d\ude00",true]}}`, `{"owner":"\ud800"}`) {
@@ -182,7 +182,7 @@ func FuzzDecodeBatch(f *testing.F) {
 			t.Fatal(err)
 		}
 		if len(v.Acquire) == 0 || len(v.Release) == 0 {
-			return // an empty list is not told
+			return // an empty list is omitted
 		}
 		if err := wire.Decode(b, &again); err != nil || !reflect.DeepEqual(v, again) {
 			t.Fatalf("%q is %+v; encoded as %s it is %+v, %v", body, v, b, again, err)
@@ -190,7 +190,7 @@ func FuzzDecodeBatch(f *testing.F) {
 	})
 }
 
-// What a client reads from a server must not hurt it, whatever it is.
+// Nothing that a client reads from a server must harm it.
 func FuzzAnswers(f *testing.F) {
 	f.Add([]byte(`{"type":"t","status":409,"holders":[{"token":1,"since":"2026-11-20T11:30:05.999Z"}],"position":-1}`))
 	f.Fuzz(func(_ *testing.T, body []byte) {
