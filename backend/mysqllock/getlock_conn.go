@@ -151,7 +151,7 @@ func (c *getlockConn) write(ctx context.Context, fill func(*batch)) error {
 			return err
 		}
 		if _, err := c.conn.ExecContext(ctx, "ROLLBACK"); err != nil {
-			return err //nolint:wrapcheck // the session is over
+			return err //nolint:wrapcheck // the session has ended
 		}
 	}
 }
@@ -240,7 +240,7 @@ func (c *getlockConn) lock(ctx context.Context, w *connlease.Work) ([]*connlease
 		q.query(func(r *sql.Rows) error {
 			var had sql.NullBool
 			if err := r.Scan(&had); err != nil {
-				return err //nolint:wrapcheck // the session is over
+				return err //nolint:wrapcheck // the session has ended
 			}
 			if !had.Bool {
 				return errNotHad
@@ -256,7 +256,7 @@ func (c *getlockConn) lock(ctx context.Context, w *connlease.Work) ([]*connlease
 		q.query(func(r *sql.Rows) error {
 			var got sql.NullBool
 			if err := r.Scan(&got); err != nil {
-				return err //nolint:wrapcheck // the session is over
+				return err //nolint:wrapcheck // the session has ended
 			}
 			if !got.Valid {
 				return errNoLock
@@ -288,7 +288,7 @@ func (c *getlockConn) look(q *batch, w *connlease.Work) {
 		var m connlease.Told
 		err := r.Scan(&m.Name, &m.ID, &m.Reason, &m.Released)
 		w.Marked = append(w.Marked, m)
-		return err //nolint:wrapcheck // the session is over
+		return err //nolint:wrapcheck // the session has ended
 	}, c.b.sql(readMarked), c.name)
 }
 
@@ -300,7 +300,7 @@ func (c *getlockConn) add(q *batch, t *connlease.Try) {
 	q.query(func(rows *sql.Rows) error {
 		var made, token, since int64
 		if err := rows.Scan(&made, &token, &since); err != nil {
-			return err //nolint:wrapcheck // the session is over
+			return err //nolint:wrapcheck // the session has ended
 		}
 		t.Token = 0
 		if made == 1 {
@@ -317,7 +317,7 @@ func (c *getlockConn) undo(ctx context.Context, all []*connlease.Try) error {
 			continue
 		}
 		if _, err := c.conn.ExecContext(ctx, "DO "+fmt.Sprintf(releaseLock, c.b.lockName(t.Req.Name))); err != nil {
-			return err //nolint:wrapcheck // the session is over
+			return err //nolint:wrapcheck // the session has ended
 		}
 		t.Granted, t.Foreign = false, true
 	}

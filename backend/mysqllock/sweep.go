@@ -66,7 +66,7 @@ func (s store) sweepLocks(ctx context.Context, conn *sql.Conn, after string, age
 		var name string
 		err := rows.Scan(&name)
 		names = append(names, name)
-		return err //nolint:wrapcheck // it is not told
+		return err //nolint:wrapcheck // no caller sees it
 	}, s.b.sql(oldLocks), after, age.Microseconds(), sqllease.SweepAtOnce)
 	if err := q.run(ctx, conn); err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func (s store) sweepLocks(ctx context.Context, conn *sql.Conn, after string, age
 			var last int64
 			err := rows.Scan(&name, &last)
 			unused, floor = append(unused, name), max(floor, last)
-			return err //nolint:wrapcheck // it is not told
+			return err //nolint:wrapcheck // no caller sees it
 		}, s.b.sql(unusedLocks, list("?", len(names))), values(names)...)
 		if err := q.run(ctx, conn); err != nil {
 			return nil, err
