@@ -53,8 +53,8 @@
 //
 // The disk. InnoDB shows a commit to other clients before its log is written, and a crash then
 // undoes the commit. So an answer that rests on a read, as the grant that a waiter finds, is
-// returned after a commit of a write of one's own, which makes all before it in the log durable:
-// a row of the value in the table of abandoned leases, written once for all that a read has
+// returned only after the value has committed a write of its own, which makes all before it in
+// the log durable: a row in the table of abandoned leases, written once for all that a read has
 // found.
 //
 // Numbers. Tokens, and places in the queue, come from the counter in the lock's row. They begin

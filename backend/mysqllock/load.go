@@ -21,7 +21,6 @@ const (
 	// Unused numbers are skipped. The rows are locked in the order of the list. A new row begins
 	// at the floor as it was known; whether that is high enough is checked when numbers are
 	// issued.
-	// numbers are given.
 	setNow    = `SET $@now = $NOW`
 	lockLocks = `INSERT INTO @locks (name, last, used) VALUES %s ON DUPLICATE KEY UPDATE last = last + ?, used = $@now`
 	// The same without numbers: existing rows are not written.

@@ -88,7 +88,7 @@ func (b *Backend) watch(ctx context.Context, prefix string, deliver func(backend
 	}
 }
 
-// beginWatch makes events be sent, and listens to them, from now on.
+// beginWatch turns events on and listens to them.
 func (b *Backend) beginWatch(ctx context.Context, conn *pgx.Conn) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, watchTime)
 	defer cancel()

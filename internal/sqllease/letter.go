@@ -18,7 +18,7 @@ type letter struct {
 	early    bool // it may arrive before its subject survives a crash, so the receiver reads
 	leases   map[Key]struct{}
 	sessions map[backend.SessionID]struct{}
-	ended    []*lease // leases of the receiver's waiters, in the order of their changes
+	ended    []*lease // used by the sender: leases of the receiver's waiters, in the order of their changes
 }
 
 func (l *letter) lease(x *lease) { l.ended = append(l.ended, x) }

@@ -60,7 +60,7 @@ func (t *txn) read(v *View, names []string) {
 }
 
 // cut returns the end of something that lives for at most ttl from now, and whether its stored
-// end was later. A later end means that the server's clock was set back since it was written.
+// end was later than that. If so, the server's clock was set back since the end was written.
 // Without the cut, a lease or session of a dead client would last until the clock catches up.
 func (t *txn) cut(ends time.Time, ttl time.Duration) (time.Time, bool) {
 	if ends.Sub(t.now) <= ttl+ClockSlack {

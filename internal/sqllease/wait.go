@@ -17,7 +17,7 @@ import (
 
 const (
 	longestRest = 30 * time.Second
-	// afterFailure is the same after a read that failed.
+	// afterFailure is how soon a read that failed is retried.
 	afterFailure = 500 * time.Millisecond
 	// margin is how much later than the end the timer fires, with jitter, so that not all values
 	// read at the same time.
