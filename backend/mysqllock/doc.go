@@ -45,11 +45,11 @@
 //
 // Hand-over. The transaction that frees a lock grants it to the next waiters in the queue, and
 // drops those that are dead. A waiter in the same process is woken immediately. A waiter in
-// another process polls: a value that has waiters reads for all of them in one statement, after
+// another process polls: a value that has waiters reads for all of them in one round trip, after
 // an eighth of the time in which nothing changed, but not before 2 ms and at the latest after 250
-// ms. So polling prolongs a wait by about an eighth, and a value at rest polls four times a
-// second, whatever the number of its waiters. So does one that waits for what is held under its
-// own sessions: only it can release that. A value without waiters does not poll.
+// ms, plus jitter. So polling prolongs a wait by about an eighth, and a value at rest polls four
+// times a second, whatever the number of its waiters. So does one that waits for what is held
+// under its own sessions: only it can release that. A value without waiters does not poll.
 //
 // The disk. InnoDB shows a commit to other clients before its log is written, and a crash then
 // undoes the commit. So an answer that rests on a read, as the grant that a waiter finds, is

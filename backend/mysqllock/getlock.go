@@ -49,8 +49,9 @@ type UserLocksConfig struct {
 // There are only exclusive locks, and no timed leases, no re-entry across processes and no
 // events. Inspect does not return waiters, and they are served in no promised order. A lock is
 // only ever tried, never waited for in the server, so that one connection is enough for all of
-// them. A session with waiters tries all of their locks in one statement, after an eighth of the
-// time in which nothing changed, but not before 2 ms and at the latest after 250 ms.
+// them. A session with waiters tries all of their locks together, after an eighth of the time in
+// which nothing changed, but not before 2 ms and at the latest after 250 ms, give or take an
+// eighth.
 //
 // The name of a lock in the server is "hf" and 240 bits of the SHA-256 of the database, the
 // prefix and its name: no two names are the same. The token of a lease is the number of its row

@@ -6,7 +6,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// OpenSession creates or confirms a session, in one statement. Errors: *InvalidError;
+// OpenSession creates or confirms a session, in one round trip. Errors: *InvalidError;
 // ErrSessionLost for an ID that has ended; *UnavailableError; ErrClosed; ctx's cause.
 func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) error {
 	return b.leases.OpenSession(ctx, req)

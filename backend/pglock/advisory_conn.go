@@ -307,8 +307,8 @@ func unlockOf(m backend.Mode) string {
 
 // takeBack releases the locks that an undone transaction acquired. The statement that failed may
 // have acquired one more. That is released without knowing; where there was none, the server only
-// sends a warning. But where the connection had the lock already, that release could free a lock
-// that counts.
+// sends a warning. Where the connection had the lock already, that release could free a lock that
+// counts, so takeBack returns an error instead.
 func (c *advisoryConn) takeBack(ctx context.Context, all []*connlease.Try, answered int) error {
 	took := make(map[int64]int)
 	for i, t := range all[:min(answered+1, len(all))] {

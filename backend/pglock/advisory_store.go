@@ -173,10 +173,9 @@ func (s advisoryStore) Mark(ctx context.Context, m connlease.Mark) (fence.Token,
 	}
 }
 
-// landed waits until the transactions have ended that the present holders of the lock are in.
-// Where one takes long its client was cut off in the middle of it, or the commit waits for
-// something. Its connection stays, because it may have acquired the lock after the token was
-// drawn.
+// landed waits for the end of the transactions that the present holders of the lock are in. Where
+// one takes long, its client was cut off in the middle of it, or the commit waits for something.
+// Its connection stays, because it may have acquired the lock after the token was drawn.
 func (s advisoryStore) landed(ctx context.Context, key int64) error {
 	all, err := s.flying(ctx, key)
 	if err != nil || len(all) == 0 {

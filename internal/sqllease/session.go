@@ -13,7 +13,7 @@ type listener struct {
 	open bool                         // the server has confirmed the session: it has a row
 }
 
-// OpenSession creates or confirms a session, in one statement. Errors: *InvalidError;
+// OpenSession creates or confirms a session, in one round trip. Errors: *InvalidError;
 // ErrSessionLost for an ID that has ended; *UnavailableError; ErrClosed; ctx's cause.
 func (b *Leases) OpenSession(ctx context.Context, req backend.SessionRequest) error {
 	if err := req.Validate(b.caps); err != nil {

@@ -12,7 +12,7 @@ import (
 
 // A waiter sends nothing while it waits. A notification wakes it. For a holder that dies, and for
 // notifications that get lost, there is one timer for all waiters of a value. It fires when the
-// first of the leases before them can end, or after longestRest. Then one statement reads what
+// first of the leases before them can end, or after longestRest. Then one read finds what
 // became of all of them.
 
 const (
