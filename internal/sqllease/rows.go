@@ -34,7 +34,7 @@ func (t *txn) read(v *View, names []string) {
 	t.now, t.watched, t.early = v.Now, v.Watched, v.Early
 	for _, name := range names {
 		// The floor was committed when the rows of the locks were locked, so a row that was
-		// created anew issues no number that was issued before.
+		// created again issues no number that was issued before.
 		l := t.lock(name)
 		l.mine = v.Taken[name]
 		l.last = max(l.mine-Reserve, v.Floor)
