@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
-// batch is statements that are sent together. The server does them in order, up to the
-// first that fails. The client library writes the arguments into the text: texts as binary
-// literals, so that no character set or collation comes into it.
+// batch is statements that are sent together. The server executes them in order, up to the first
+// that fails. The client library writes the arguments into the text: texts as binary literals, so
+// that no character set or collation matters.
 type batch struct {
 	text  strings.Builder
 	args  []any
@@ -38,7 +38,7 @@ type part struct {
 	args []any
 }
 
-// fill adds a statement with the parts in place of their names in braces.
+// fill adds a statement, and replaces the names in braces by the parts.
 func (q *batch) fill(statement string, parts map[string]part) {
 	var text strings.Builder
 	var args []any
@@ -56,18 +56,18 @@ func (q *batch) fill(statement string, parts map[string]part) {
 	q.exec(text.String(), args...)
 }
 
-// query adds a statement with rows, and what is done with each of them.
+// query adds a statement with rows. scan is called for each of them.
 func (q *batch) query(scan func(*sql.Rows) error, statement string, args ...any) {
 	q.exec(statement, args...)
 	q.scans = append(q.scans, scan)
 }
 
-// conn is what a batch is sent over: a connection, or any of several.
+// conn is what a batch is sent over: a connection, or a pool of them.
 type conn interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// run sends the batch in one round trip. Statements without rows give no set of rows here.
+// run sends the batch in one round trip. Statements without rows yield no set of rows here.
 func (q *batch) run(ctx context.Context, c conn) error {
 	rows, err := c.QueryContext(ctx, q.text.String(), q.args...)
 	if err != nil {
@@ -85,17 +85,17 @@ func (q *batch) run(ctx context.Context, c conn) error {
 		}
 	}
 	for rows.NextResultSet() {
-		continue // what comes after the last rows may fail as well
+		continue // what follows the last rows may fail as well
 	}
 	return rows.Err()
 }
 
-// list is so many times the part, separated by commas.
+// list returns the part n times, separated by commas.
 func list(part string, n int) string {
 	return strings.TrimSuffix(strings.Repeat(part+", ", n), ", ")
 }
 
-// anyOf is a condition for one of several leases, and its arguments. of is the table's name
+// anyOf returns a condition for one of several leases, and its arguments. of is the table's name
 // and a dot, or empty.
 func anyOf(of string, keys []sqllease.Key) (string, []any) {
 	var args []any
@@ -105,7 +105,7 @@ func anyOf(of string, keys []sqllease.Key) (string, []any) {
 	return "(" + strings.TrimSuffix(strings.Repeat("("+of+"name = ? AND "+of+"lease = ?) OR ", len(keys)), " OR ") + ")", args
 }
 
-// values are arguments.
+// values returns the values as arguments.
 func values[T ~string](all []T) []any {
 	args := make([]any, 0, len(all))
 	for _, x := range all {
@@ -114,15 +114,15 @@ func values[T ~string](all []T) []any {
 	return args
 }
 
-// sql puts the expression for the server's clock and the prefix of the tables in. A
-// variable of the session is $@name. What the arguments put in has none of those.
+// sql inserts the expression for the server's clock and the prefix of the tables. A variable of
+// the session is $@name. What the arguments insert has none of those.
 func (b *Backend) sql(format string, args ...any) string {
 	text, ok := b.texts.Load(format)
 	if !ok {
 		text, _ = b.texts.LoadOrStore(format, b.names.Replace(format))
 	}
 	if len(args) > 0 {
-		return fmt.Sprintf(text.(string), args...) //nolint:forcetypeassert // nothing else is put there
+		return fmt.Sprintf(text.(string), args...) //nolint:forcetypeassert // nothing else is stored there
 	}
-	return text.(string) //nolint:forcetypeassert // nothing else is put there
+	return text.(string) //nolint:forcetypeassert // nothing else is stored there
 }

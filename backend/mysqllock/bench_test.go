@@ -12,14 +12,14 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// BenchmarkPairs is acquire and release of a lock that nobody else wants.
+// BenchmarkPairs measures acquire and release of an uncontended lock.
 func BenchmarkPairs(b *testing.B) {
 	for _, goroutines := range []int{1, 64} {
 		b.Run("goroutines="+strconv.Itoa(goroutines), func(b *testing.B) { benchmarkPairs(b, goroutines, false) })
 	}
 }
 
-// BenchmarkHandOver is one lock that many goroutines want all the time.
+// BenchmarkHandOver measures one lock that many goroutines want all the time.
 func BenchmarkHandOver(b *testing.B) {
 	for _, goroutines := range []int{2, 50, 200} {
 		b.Run("goroutines="+strconv.Itoa(goroutines), func(b *testing.B) { benchmarkPairs(b, goroutines, true) })
@@ -48,8 +48,8 @@ func benchmarkPairs(b *testing.B, goroutines int, one bool) {
 	}
 }
 
-// BenchmarkRawPairs is the least that can be called a lock in a table: INSERT a row,
-// DELETE it. No line, no token, no session. It has as many connections as we have.
+// BenchmarkRawPairs measures the least that can be called a lock in a table: INSERT a row, DELETE
+// it. No queue, no token, no session. It has as many connections as we have.
 func BenchmarkRawPairs(b *testing.B) {
 	for _, goroutines := range []int{1, 64} {
 		b.Run("goroutines="+strconv.Itoa(goroutines), func(b *testing.B) {

@@ -21,7 +21,7 @@ func TestServerClockBack(t *testing.T) {
 	leasetest.ClockBack(t, open(t, s.URL()), open(t, s.URL()), clock, true)
 }
 
-// F12, F13: the locks of a connection are not the clock's.
+// F12, F13: the locks of a connection do not depend on the clock.
 func TestUserLocksServerClock(t *testing.T) {
 	t.Parallel()
 	s, clock := testserver.WithClock(t, testserver.MariaDB(t))

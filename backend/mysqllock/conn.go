@@ -15,36 +15,36 @@ import (
 
 const (
 	dialTime = 5 * time.Second
-	// idleTime is how long a connection that nobody uses is kept. The server ends one that
-	// says nothing for twice as long, with a transaction open or not: a process that sleeps
-	// in the middle of one must not keep the others from the locks.
+	// idleTime is how long an idle connection is kept. The server ends a connection that sends
+	// nothing for twice as long, with a transaction open or not: a process that sleeps in the
+	// middle of one must not keep other clients from the locks.
 	idleTime = 3 * time.Second
-	// hangUpTime is how long a connection may take to say goodbye.
+	// hangUpTime is how long a connection may take to be closed in an orderly way.
 	hangUpTime = 200 * time.Millisecond
 )
 
-// settings are those of a connection. What the server, the database or the user have
-// otherwise does not matter. The lock wait is in seconds, and 1 is the least.
+// settings are those of a connection. They override those of the server, the database and the
+// user. The lock wait is in seconds, and 1 is the least.
 const settings = `SET SESSION autocommit = 1, completion_type = 0, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 1, wait_timeout = 6;
 	SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED`
 
-// connector makes connections as this package needs them.
+// connector establishes connections as this package needs them.
 type connector struct {
 	conf *mysql.Config
-	life context.Context //nolint:containedctx // it is what Close ends
+	life context.Context //nolint:containedctx // Close ends it
 }
 
-// configure is how this value connects.
+// configure returns the connector of this value.
 func configure(from *mysql.Config, life context.Context, open *conns.Set) (driver.Connector, error) { //nolint:revive // the context is not that of the call
 	c := from.Clone()
 	if c.Timeout == 0 {
 		c.Timeout = dialTime
 	}
-	// Statements travel together, with their arguments in them.
+	// Statements are sent together, with their arguments in them.
 	c.MultiStatements, c.InterpolateParams, c.ParseTime = true, true, false
 	c.Collation, c.Logger = "utf8mb4_bin", new(mysql.NopLogger)
 	c.CheckConnLiveness = true
-	// It would break off what the server says of a replica, and try elsewhere.
+	// It would cut off the server's report that it is a replica, and retry elsewhere.
 	c.RejectReadOnly = false
 	dial := c.DialFunc
 	if dial == nil {
@@ -60,22 +60,22 @@ func configure(from *mysql.Config, life context.Context, open *conns.Set) (drive
 		}
 		return open.Add(conn)
 	}
-	if _, err := mysql.NewConnector(c); err != nil { // what is wrong is told before the first connection
+	if _, err := mysql.NewConnector(c); err != nil { // to report what is wrong before the first connection
 		return nil, fmt.Errorf("connector: %w", err)
 	}
 	return connector{c, life}, nil
 }
 
-// Driver is the driver of its connections.
+// Driver returns the driver of the connections.
 func (connector) Driver() driver.Driver { return mysql.MySQLDriver{} }
 
-// Connect makes a connection and sets it up. It is broken off when the backend is closed.
+// Connect establishes a connection and sets it up. Closing the backend interrupts it.
 func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(c.life, func() { cancel(backend.ErrClosed) })()
-	// With tls=preferred the driver notes in the configuration that a server has no TLS,
-	// and its connections share that: each of ours has one of its own.
+	// With tls=preferred the driver notes in the configuration that a server has no TLS. Its
+	// connections share the configuration, so each of ours has one of its own.
 	own, err := mysql.NewConnector(c.conf)
 	if err != nil {
 		return nil, fmt.Errorf("connector: %w", err)

@@ -18,9 +18,8 @@ import (
 )
 
 // C1, C12: the primary is made read-only, as for a switchover, and connections to it stay.
-// Nothing is granted or renewed there any more, also for a user who may write there, and
-// the one that comes after it under the same address is found however busy the connections
-// are.
+// Nothing is granted or renewed there any more, also for a user who may write there. The next
+// primary under the same address is found, however busy the connections are.
 func TestDemoted(t *testing.T) {
 	t.Parallel()
 	old, primary := testserver.MariaDB(t), testserver.MariaDB(t)
@@ -67,7 +66,7 @@ func TestUserLocksDemoted(t *testing.T) {
 	}
 }
 
-// MariaDB 12 says in words what others say with a number.
+// MariaDB 12 has a word where others have a number.
 func TestReadOnlyInWords(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)

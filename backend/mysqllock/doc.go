@@ -1,80 +1,79 @@
 // Package mysqllock keeps leases in a MariaDB (10.6 or newer; tested with 10.11) or MySQL
 // (8.0 or newer; the suite was run by hand with 9.7.4) database. It uses github.com/go-sql-driver/mysql.
 //
-// There are two backends here. What follows is about the tables of leases; [UserLocks] keeps
-// locks as the servers' own user locks (GET_LOCK), and says itself what it promises.
+// There are two backends here. The following is about the tables of leases. [UserLocks] keeps
+// locks as the servers' own user locks (GET_LOCK), and documents its own guarantees.
 //
 // # Guarantees
 //
-// All of C1 to C14, as package backend has them, for as long as one primary keeps what it
-// has committed. Nothing is pushed, and there is no Watch: the servers tell nobody of
-// changes. Leases and tokens survive crashes and restarts of the server, and of all
-// clients. A fail-over to a replica that replicates asynchronously may lose the newest
-// grants, and a backup that is put back loses all since then: a lock may then be granted
-// twice, and tokens may repeat. With innodb_flush_log_at_trx_commit=2 a crash of the
-// machine does the same. With 0 a crash of the server would: that is refused.
+// All of C1 to C14, as package backend defines them, for as long as one primary keeps what it has
+// committed. Nothing is pushed, and there is no Watch: the servers have no notifications of
+// changes. Leases and tokens survive crashes and restarts of the server, and of all clients. A
+// fail-over to a replica that replicates asynchronously may lose the newest grants, and restoring
+// a backup loses all grants since then: a lock may then be granted twice, and tokens may repeat.
+// With innodb_flush_log_at_trx_commit=2 a crash of the machine does the same. With 0 a crash of
+// the server would: that is refused.
 //
-// A lease is measured on the server's clock (UTC_TIMESTAMP), which is a wall clock: setting
-// it ahead ends leases early, and setting it back makes them last longer; so does a fail-over
-// to a server whose clock is ahead, or behind. Tokens do not come from it.
+// A lease is measured on the server's clock (UTC_TIMESTAMP), which is a wall clock. Setting it
+// ahead ends leases early, and setting it back makes them last longer; so does a fail-over to a
+// server whose clock is ahead, or behind. Tokens do not come from the clock.
 //
 // Released leases are not remembered. Abandoned leases, and sessions that have ended, are
-// remembered for ten minutes. The row of a lock that nobody has used for ten minutes is
-// deleted; the next number of its counter is kept for all locks together.
+// remembered for ten minutes. The row of a lock that was not used for ten minutes is deleted; the
+// next number of its counter is kept for all locks together.
 //
 // # How it works
 //
-// The rules are those of pglock, from the same code: the row of a lock is locked, its
-// leases are read in a statement of their own, the rules are applied here, and the changes
-// are sent with the COMMIT. Requests that come while transactions are under way share the
-// next one.
+// The rules are those of pglock, from the same code: the row of a lock is locked, its leases are
+// read in a separate statement, the rules are applied here, and the changes are sent with the
+// COMMIT. Requests that arrive while transactions are in progress share the next one.
 //
 //	callers ──► queue ──► BEGIN, lock rows, clock, leases ──► rules ──► changes, COMMIT ──► answers
 //	                      one round trip                                one round trip
 //
-// A lock that nobody else wants is taken, and given back, in one: the rows of up to 63 locks
+// An uncontended lock is acquired, and released, in one round trip: the rows of up to 63 locks
 // are locked, what stands against each is noted in a bit of a variable, and the leases of the
-// others are inserted, or deleted. What they have in common is written once: for the server
-// the text is most of the work.
+// others are inserted, or deleted. Their common parts are written once: for the server the
+// text is most of the work.
 //
-// Statements of a round trip travel together (multi-statements), with their arguments
-// written into them by the client library: texts as binary literals. Names and IDs are
-// VARBINARY: nothing folds them. Times are numbers, of microseconds in UTC.
+// Statements of a round trip are sent together (multi-statements), with their arguments written
+// into them by the client library: texts as binary literals. Names and IDs are VARBINARY: nothing
+// folds them. Times are numbers, of microseconds in UTC.
 //
-// Isolation is READ COMMITTED, set for the session: each statement sees what was committed
-// before it, and nothing is locked but rows that are named by their key. Deadlocks are
-// tried again.
+// Isolation is READ COMMITTED, set for the session: each statement sees what was committed before
+// it, and only rows that are named by their key are locked. Deadlocks are retried.
 //
-// Hand-over. The transaction that frees a lock grants it to those that are next in line,
-// and drops those that are dead. A waiter in the same process is told at once. In another
-// one it is found: a value that has waiters asks for all of them in one question, after an
-// eighth of the time in which nothing moved, but not before 2 ms and at the latest after
-// 250 ms. So a wait becomes longer by about an eighth, and a value at rest asks four times a
-// second, whatever the number of its waiters. So does one that waits for what is held under its
-// own sessions: only it can give that back. A value without waiters asks nothing.
+// Hand-over. The transaction that frees a lock grants it to the next waiters in the queue, and
+// drops those that are dead. A waiter in the same process is woken immediately. A waiter in
+// another process polls: a value that has waiters reads for all of them in one round trip, after
+// an eighth of the time in which nothing changed, but not before 2 ms and at the latest after 250
+// ms, plus jitter. So polling prolongs a wait by about an eighth, and a value at rest polls four
+// times a second, whatever the number of its waiters. So does one that waits for what is held
+// under its own sessions: only it can release that. A value without waiters does not poll.
 //
-// The disk. InnoDB shows a commit to others before its log is written, and a crash undoes it
-// then. So an answer that rests on a read, as the grant that a waiter finds, is returned after
-// a commit of a write of one's own, which makes all before it in the log durable: a row of the
-// value's in the table of what was abandoned, written once for all that a question has found.
+// The disk. InnoDB shows a commit to other clients before its log is written, and a crash then
+// undoes the commit. So an answer that rests on a read, as the grant that a waiter finds, is
+// returned only after the value has committed a write of its own, which makes all before it in
+// the log durable: a row in the table of abandoned leases, written once for all that a read has
+// found.
 //
-// Numbers. Tokens, and places in line, come from the counter in the lock's row. They
-// begin at the microseconds of the server's clock of when the tables were made, so that
-// they also grow when the tables are dropped and made again.
+// Numbers. Tokens, and places in the queue, come from the counter in the lock's row. They begin
+// at the microseconds of the server's clock at the creation of the tables, so that they also grow
+// when the tables are dropped and created again.
 //
-// Sleepers. A client that is stopped in the middle of a transaction keeps the rows that it
-// has locked for six seconds; then the server ends its connection (wait_timeout, set for
-// the session).
+// Sleepers. A client that is stopped in the middle of a transaction keeps the rows that it has
+// locked for six seconds. Then the server ends its connection (wait_timeout, set for the
+// session).
 //
 // # Requires
 //
 // InnoDB, and the primary: a server with read_only is refused, also for users who may write
-// there. One server: a node of a Galera cluster (wsrep_on) is refused, because its locks are
-// its own until the commit, and such clusters were seen to lose what they had committed. A
-// binary log of rows, or mixed; with statements the server refuses READ COMMITTED. A user
-// who may CREATE tables in the database, or one that has what [Backend.Migrate] says.
-// Connections: up to max_conns (8). A proxy in between must keep a connection for a client
-// whose session has settings, as ProxySQL and MaxScale do.
+// there. One server: a node of a Galera cluster (wsrep_on) is refused, because its locks are its
+// own until the commit, and such clusters were seen to lose what they had committed. A binary log
+// of rows, or mixed; with statements the server refuses READ COMMITTED. A user who may CREATE
+// tables in the database, or one with the privileges that [Backend.Migrate] lists. Connections:
+// up to max_conns (8). A proxy in between must keep a connection for a client whose session has
+// settings, as ProxySQL and MaxScale do.
 //
 // # URL
 //
@@ -89,13 +88,13 @@
 //
 // # When the lock is lost
 //
-// When its session, or a timed lease, is not renewed in time; when an operator breaks it.
-// The holder hears of a break with its next renewal.
+// When its session, or a timed lease, is not renewed in time; when an operator breaks it. The
+// holder learns of a break with its next renewal.
 //
 // # Do not use when
 //
-// The database is near its limits: every grant and every release is a commit. When
-// hand-overs between processes must take less than some milliseconds. When the work that
-// the lock protects is in this same database: a row lock or a unique key in the same
-// transaction is exact, and needs no lease.
+// The database is near its limits: every grant and every release is a commit. When hand-overs
+// between processes must take less than some milliseconds. When the work that the lock protects
+// is in this same database: a row lock or a unique key in the same transaction is exact, and
+// needs no lease.
 package mysqllock

@@ -12,14 +12,13 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// What can be wrong with the database. Each comes inside a *backend.UnavailableError, but
-// ErrNewer, ErrGalera and ErrForgetful, which are backend.ErrUnsupported. Test with
-// errors.Is.
+// What can be wrong with the database. Each is wrapped in a *backend.UnavailableError, except
+// ErrNewer, ErrGalera and ErrForgetful, which are backend.ErrUnsupported. Test with errors.Is.
 var (
-	// ErrNoSchema: the tables are not there, and the user may not make them. See
+	// ErrNoSchema: the tables do not exist, and the user may not create them. See
 	// [Backend.Migrate].
 	ErrNoSchema = errors.New("the tables of holdfast are not there, and may not be made: run holdfast migrate as a user who may")
-	// ErrNewer: a later version of Holdfast made the tables. They were not changed.
+	// ErrNewer: a later version of Holdfast created the tables. They were not changed.
 	ErrNewer = errors.New("the tables are of a later version")
 	// ErrReadOnly: the server is a replica, or read-only.
 	ErrReadOnly = errors.New("the server is read-only")
@@ -63,9 +62,8 @@ func code(err error) uint16 {
 	return 0
 }
 
-// answered reports whether the server itself says that the statement failed, and goes on
-// with the connection. What it says of itself at its end, or of a commit, leaves the
-// outcome open.
+// answered reports whether the server itself reported that the statement failed, and keeps the
+// connection. An error about its own end, or about a commit, leaves the outcome open.
 func answered(err error) bool {
 	switch code(err) {
 	case 0, codeShutdown, codeInterrupted, codeKilled, codeRested, codeCommitFailed:
@@ -74,8 +72,8 @@ func answered(err error) bool {
 	return true
 }
 
-// unsent reports whether nothing was sent: the client library knows. A connection that had
-// rested for too long was ended before.
+// unsent reports whether nothing was sent. The client library knows that, or the server had ended
+// a connection that was idle for too long.
 func unsent(err error) bool { return errors.Is(err, driver.ErrBadConn) || code(err) == codeRested }
 
 func transient(err error) bool {
@@ -83,8 +81,8 @@ func transient(err error) bool {
 	return c == codeDeadlock || c == codeChanged
 }
 
-// broken reports whether the connection broke, perhaps while nobody used it. One that
-// could not be made is not broken.
+// broken reports whether the connection broke, perhaps while it was idle. A connection that could
+// not be established is not broken.
 func broken(err error) bool {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
@@ -97,8 +95,8 @@ func broken(err error) bool {
 	return false
 }
 
-// demoted reports whether the server became a replica, or is about to: what comes after it
-// may be found under the same address already, and connections to the old one stay.
+// demoted reports whether the server became a replica, or is about to: the next primary may be
+// found under the same address already, and connections to the old one stay.
 func demoted(err error) bool {
 	switch code(err) {
 	case codeReadOnly, codeReadOnlyTxn, codeInReadOnly:
@@ -107,8 +105,8 @@ func demoted(err error) bool {
 	return errors.Is(err, ErrReadOnly)
 }
 
-// primary is the error of a row that says beside whether the server is read-only. Somebody
-// who may write there all the same must not take it for the primary.
+// primary returns the error of a row that has a column for whether the server is read-only. A
+// user who may write there all the same must not take it for the primary.
 func primary(readOnly bool, err error) error {
 	if err == nil && readOnly {
 		return ErrReadOnly
@@ -124,8 +122,8 @@ func denied(err error) bool {
 	return false
 }
 
-// unavailable maps what the server, the client library and the network say. mayHold:
-// what was asked for may have been done all the same.
+// unavailable maps the errors of the server, the client library and the network. mayHold: the
+// request may have been executed all the same.
 func unavailable(op string, mayHold bool, err error) error {
 	return unavailableAt(backendName, op, mayHold, err)
 }

@@ -6,16 +6,16 @@ import (
 	"fmt"
 )
 
-// facts are what the settings of a server say of its promises. Everybody may read them.
+// facts reads the settings of a server that its promises depend on. Every user may read them.
 const (
 	facts = `SELECT @@global.innodb_flush_log_at_trx_commit, @@global.innodb_doublewrite, $READONLY, @@global.log_bin, @@global.sync_binlog`
-	// Replicas that are connected; without the right to see them there are none.
+	// Replicas that are connected; without the privilege to see them there are none.
 	replicas = `SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%'`
 	semiSync = `SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_%_status'`
 )
 
-// Examine looks at the settings of the server: whether what it has committed survives a
-// crash and a fail-over. It implements backend.Examiner.
+// Examine checks the settings of the server: whether what it has committed survives a crash and a
+// fail-over. It implements backend.Examiner.
 func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 	var flush, syncLog, standbys int
 	var doublewrite string

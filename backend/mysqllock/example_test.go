@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/mysqllock"
 )
 
-// (There is no output to compare: the example is compiled, and the tests run the same
+// (There is no output to compare: the example is compiled, and the tests run the same code
 // against a real server.)
 func Example() { //nolint:testableexamples // it needs a server at a known place
 	ctx := context.Background()
@@ -34,7 +34,7 @@ func Example() { //nolint:testableexamples // it needs a server at a known place
 }
 
 // The servers' own user locks (GET_LOCK): they are free the moment their connection ends.
-func ExampleUserLocks() { //nolint:testableexamples // likewise
+func ExampleUserLocks() { //nolint:testableexamples // it needs a server at a known place
 	ctx := context.Background()
 	b, err := mysqllock.OpenUserLocks(ctx, "mysql+getlock://app:secret@db.example.org/app?tls=true", nil)
 	if err != nil {
@@ -59,7 +59,7 @@ func ExampleUserLocks() { //nolint:testableexamples // likewise
 		fmt.Println(err)
 		return
 	}
-	// The work goes on in lock.Context(), which also ends at once when the connection does.
+	// The work uses lock.Context(), which also ends immediately when the connection does.
 	fmt.Println("token", lock.Token(), lock.Context().Err())
 	fmt.Println(lock.Release(ctx))
 }

@@ -9,20 +9,20 @@ import (
 
 // Internals that the tests use.
 
-// KeepFromSweeping stops the value from putting things in order.
+// KeepFromSweeping stops the periodic maintenance of the value.
 func (b *Backend) KeepFromSweeping() { b.leases.KeepStill() }
 
-// Sweep puts everything in order that was over for so long.
+// Sweep deletes everything that has been over for at least age.
 func (b *Backend) Sweep(ctx context.Context, age time.Duration) { store{b}.Sweep(ctx, "", age) }
 
-// Quick does what it can of requests in one round trip.
+// Quick executes what it can of requests in one round trip.
 func (b *Backend) Quick(ctx context.Context, q *sqllease.Quick) error { return store{b}.Quick(ctx, q) }
 
-// IsReadOnly is the expression for it.
+// IsReadOnly is the expression for a read-only server.
 const IsReadOnly = isReadOnly
 
-// MaxQuick is how many of them there may be.
+// MaxQuick is the maximum number of them.
 const MaxQuick = maxQuick
 
-// What has no exported name of its own.
+// ParseURL parses a URL of the backend.
 func ParseURL(raw string) (Config, error) { return parseURL(raw, "mysql", parameters()...) }

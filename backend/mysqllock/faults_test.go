@@ -52,9 +52,9 @@ func TestServerGone(t *testing.T) {
 	leasetest.ServerGone(t, open(t, s.URLOf("root", proxy.Addr())), proxy)
 }
 
-// F28: InnoDB shows a commit to others before it is on the disk, which is slow. Who learns by
-// reading of a grant, or of the end of a lease, is not told before it is there: then the server
-// is killed, and it is as they were told.
+// F28: InnoDB shows a commit to other clients before it is on the disk, which is slow. A caller
+// that learns of a grant, or of the end of a lease, by a read gets no answer before it is on the
+// disk. Then the server is killed, and everything is as the answers said.
 func TestWhatIsToldSurvives(t *testing.T) { //nolint:tparallel // one server, which each of them kills
 	t.Parallel()
 	s, disk := testserver.WithSlowDisk(t, testserver.MariaDB(t))
@@ -123,8 +123,8 @@ func TestWhatIsToldSurvives(t *testing.T) { //nolint:tparallel // one server, wh
 	}
 }
 
-// F10: an operator kills all our connections, again and again. A waiter is granted its
-// lock. Errors come only where the reply to a commit was on its way.
+// F10: an operator kills all our connections, again and again. A waiter gets its lock. Errors
+// occur only where the reply to a commit was in transit.
 func TestConnectionsKilled(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
@@ -162,9 +162,9 @@ func TestConnectionsKilled(t *testing.T) {
 	}
 }
 
-// F8: a process sleeps in the middle of a transaction, with the rows of its locks
-// locked. The server ends its connection, and the others go on, those who want other locks
-// before that.
+// F8: a process sleeps in the middle of a transaction, with the rows of its locks locked. The
+// server ends its connection, and the other clients continue; those that want other locks
+// continue before that.
 func TestSleeperInTransaction(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
@@ -186,7 +186,7 @@ func TestSleeperInTransaction(t *testing.T) {
 	leasetest.Eventually(t, "it sleeps with the row locked", func() bool {
 		return transactions(s, "trx_rows_locked > 0") > 0
 	})
-	proxy.DropClientHalf() // the server is not told, whatever the sleeper does
+	proxy.DropClientHalf() // the server gets no notice, whatever the sleeper does
 	from := time.Now()
 	leasetest.Take(t, b, leasetest.Ask("another", awake))
 	if took := time.Since(from); took > 4*time.Second {
@@ -202,8 +202,8 @@ func TestSleeperInTransaction(t *testing.T) {
 	leasetest.Give(t, b, mine)
 }
 
-// F7: the server is stopped for a while, and goes on. What was asked meanwhile may have
-// been done; the same question has the same answer.
+// F7: the server is stopped for a while, and continues. A request made during the stop may have
+// been executed; the same request has the same answer.
 func TestPausedServer(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
@@ -233,8 +233,8 @@ func TestPausedServer(t *testing.T) {
 	}
 }
 
-// transactions counts those of the server. It looks at them only for who has not asked for
-// 100 ms, and tells all others what it saw before.
+// transactions counts the transactions of the server. The server updates the list only when it
+// was not read for 100 ms, and otherwise returns the earlier one.
 func transactions(s *testserver.MariaDBServer, where string) int64 {
 	s.Exec("DO SLEEP(0.2)")
 	return s.Int("SELECT count(*) FROM information_schema.INNODB_TRX WHERE " + where)

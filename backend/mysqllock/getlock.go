@@ -24,35 +24,38 @@ const (
 	getlockConns  = 4
 )
 
-// UserLocksConfig says which database to use for user locks, and how.
+// UserLocksConfig configures a UserLocks backend.
 type UserLocksConfig struct {
-	// Conn is how to connect, as mysql.ParseDSN makes it, with a database. It is copied;
-	// what this package needs of it is set. Required.
+	// Conn is the connection configuration, as mysql.ParseDSN returns it, with a database. It is
+	// copied, and this package sets what it needs. Required.
 	Conn *mysql.Config
-	// Prefix of the names of the tables, and a part of what the locks are called: values
-	// with different ones have nothing to do with each other. 1 to 32 characters of a-z 0-9
+	// Prefix is the prefix of the names of the tables, and a part of the name of every lock:
+	// values with different prefixes are independent of each other. 1 to 32 characters of a-z 0-9
 	// _, not beginning with a digit. Default: "holdfast_getlock_". Optional.
 	Prefix string
-	// Logger is told what is nobody's error. Default: none. Optional.
+	// Logger receives the errors that no caller gets. Default: none. Optional.
 	Logger *slog.Logger
 }
 
 // UserLocks keeps locks as user locks (GET_LOCK) of a MariaDB or MySQL server. It implements
-// backend.Backend; its methods may be called at once from many goroutines. Make it with
-// OpenUserLocks or NewUserLocks.
+// backend.Backend. Its methods are safe for concurrent use. Use OpenUserLocks or NewUserLocks to
+// make one.
 //
-// A session is a connection, and all its locks are on that. The server frees them when the
-// connection ends, however it ends, and ends it itself when nothing came over it for the TTL,
-// in whole seconds (wait_timeout). The holder hears of the end of its connection at once, and
-// of a break within half a second. There are only exclusive locks; no timed leases, no
-// re-entry across processes and no events; waiters are not told by Inspect, and served in no
-// promised order: a lock is only ever tried, never waited for in the server, so that one
-// connection is enough for all of them. A session with waiters asks for all of their locks in
-// one statement, after an eighth of the time in which nothing moved, but not before 2 ms and
-// at the latest after 250 ms.
+// A session is a connection, which has all its locks. The server frees them when the connection
+// ends, however it ends. It ends the connection itself when nothing arrived on it for the TTL, in
+// whole seconds (wait_timeout). The holder learns of the end of its connection immediately, and
+// of a break within half a second.
 //
-// A lock is called "hf" and 240 bits of the SHA-256 of the database, the prefix and its name:
-// no two names are the same. The token of a lease is the number of its row (AUTO_INCREMENT).
+// There are only exclusive locks, and no timed leases, no re-entry across processes and no
+// events. Inspect does not return waiters, and they are served in no promised order. A lock is
+// only ever tried, never waited for in the server, so that one connection is enough for all of
+// them. A session with waiters tries all of their locks together, after an eighth of the time in
+// which nothing changed, but not before 2 ms and at the latest after 250 ms, give or take an
+// eighth.
+//
+// The name of a lock in the server is "hf" and 240 bits of the SHA-256 of the database, the
+// prefix and its name: no two names are the same. The token of a lease is the number of its row
+// (AUTO_INCREMENT).
 //
 // A node of a Galera cluster is refused, with ErrGalera: its user locks are its own.
 type UserLocks struct {
@@ -69,11 +72,11 @@ type UserLocks struct {
 
 var _ backend.Backend = (*UserLocks)(nil)
 
-// OpenUserLocks makes a backend from a URL, mysql+getlock://user:password@host:3306/database,
-// with the parameters of Open but for max_conns. Nothing is sent until the first call.
+// OpenUserLocks returns a backend for a URL, mysql+getlock://user:password@host:3306/database,
+// with the parameters of Open except max_conns. Nothing is sent until the first call.
 //
-// Errors: *backend.InvalidError for a bad URL, which an unknown parameter makes it; the
-// password is never told.
+// Errors: *backend.InvalidError for a bad URL, which includes an unknown parameter. It never
+// contains the password.
 func OpenUserLocks(ctx context.Context, rawURL string, logger *slog.Logger) (*UserLocks, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -85,8 +88,8 @@ func OpenUserLocks(ctx context.Context, rawURL string, logger *slog.Logger) (*Us
 	return NewUserLocks(UserLocksConfig{Conn: cfg.Conn, Prefix: cfg.Prefix, Logger: logger})
 }
 
-// NewUserLocks makes a backend on a database. It sends nothing yet. The tables are made by
-// the first call, where they are not there and the user may.
+// NewUserLocks returns a backend on a database. It sends nothing yet. The first call creates the
+// tables, where they do not exist and the user has the privilege.
 //
 // Errors: *backend.InvalidError for a field that is out of bounds.
 func NewUserLocks(cfg UserLocksConfig) (*UserLocks, error) {
@@ -114,27 +117,27 @@ func NewUserLocks(cfg UserLocksConfig) (*UserLocks, error) {
 	return b, nil
 }
 
-// lookEvery is how often a session that has locks looks whether somebody broke one.
+// lookEvery is how often a session that has locks reads whether one was broken.
 const lookEvery = 400 * time.Millisecond
 
-// getlockPause is how long a session with waiters rests: nobody can wake it.
+// getlockPause returns how long a session with waiters rests: nothing can wake it.
 func getlockPause(still time.Duration) time.Duration {
 	const least, most, part = 2 * time.Millisecond, 250 * time.Millisecond, 8
 	d := min(max(still/part, least), most)
 	return d - d/part + rand.N(d/part*2) //nolint:mnd // on both sides
 }
 
-// lockName is what the server calls a lock: in 64 characters, which it does not fold.
+// lockName returns the server's name of a lock: in 64 characters, which it does not fold.
 func (b *UserLocks) lockName(name string) string {
 	const bits = 30
 	sum := sha256.Sum256([]byte(b.conf.DBName + "\x00" + b.prefix + "\x00" + name))
 	return "hf" + hex.EncodeToString(sum[:bits])
 }
 
-// sql puts the expression for the server's clock and the prefix of the tables in.
+// sql inserts the expression for the server's clock and the prefix of the tables.
 func (b *UserLocks) sql(query string) string { return b.names.Replace(query) }
 
-// Capabilities says what can be done with user locks.
+// Capabilities returns the capabilities of user locks.
 func (b *UserLocks) Capabilities() backend.Capabilities {
 	return backend.Capabilities{
 		Name: getlockName, Sessions: true, Bound: true, Tied: true, LossPush: true, TokenKind: "counter",
@@ -143,7 +146,7 @@ func (b *UserLocks) Capabilities() backend.Capabilities {
 }
 
 // Close ends the sessions that were opened here, with their locks, the connections and the
-// goroutines, and the calls under way with ErrClosed. Closing again does nothing.
+// goroutines, and the calls in progress with ErrClosed. A second Close does nothing.
 func (b *UserLocks) Close() error {
 	b.closing.Do(func() {
 		b.leases.Close()
@@ -153,59 +156,58 @@ func (b *UserLocks) Close() error {
 	return nil
 }
 
-// OpenSession makes a session, with a connection of its own, or confirms it. Errors:
+// OpenSession creates a session, with a connection of its own, or confirms it. Errors:
 // *InvalidError, also for a TTL that differs from the one it was opened with; ErrSessionLost;
-// ErrGalera, ErrForgetful and ErrNewer, which are ErrUnsupported; *UnavailableError;
-// ErrClosed; ctx's cause.
+// ErrGalera, ErrForgetful and ErrNewer, which are ErrUnsupported; *UnavailableError; ErrClosed;
+// ctx's cause.
 func (b *UserLocks) OpenSession(ctx context.Context, req backend.SessionRequest) error {
 	return b.leases.OpenSession(ctx, req)
 }
 
-// EndSession gives back all that lives with the session, and closes its connection. Errors:
+// EndSession releases all that lives with the session, and closes its connection. Errors:
 // *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *UserLocks) EndSession(ctx context.Context, id backend.SessionID) error {
 	return b.leases.EndSession(ctx, id)
 }
 
-// Acquire takes the lock, or waits for it when req.Wait is set. Errors: *InvalidError,
-// *HeldError, ErrLost, ErrSessionLost, ErrUnsupported, *UnavailableError, ErrClosed, ctx's
-// cause.
+// Acquire acquires the lock, or waits for it when req.Wait is set. Errors: *InvalidError,
+// *HeldError, ErrLost, ErrSessionLost, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
 func (b *UserLocks) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	return b.leases.Acquire(ctx, req)
 }
 
-// Renew extends a session. Errors: *InvalidError, ErrUnsupported, *UnavailableError,
-// ErrClosed, ctx's cause. What became of it is in the result.
+// Renew extends a session. The result has the outcome. Errors: *InvalidError, ErrUnsupported,
+// *UnavailableError, ErrClosed, ctx's cause.
 func (b *UserLocks) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
 	return b.leases.Renew(ctx, req)
 }
 
-// Release gives a lease back. Errors: ErrLost where there is no such lease, unless
-// req.Abandon is set; *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
+// Release releases a lease. Errors: ErrLost where there is no such lease, unless req.Abandon is
+// set; *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
 func (b *UserLocks) Release(ctx context.Context, req backend.ReleaseRequest) error {
 	return b.leases.Release(ctx, req)
 }
 
-// Inspect tells who holds the lock. Errors: *InvalidError, *UnavailableError, ErrClosed,
+// Inspect returns the holder of the lock. Errors: *InvalidError, *UnavailableError, ErrClosed,
 // ctx's cause.
 func (b *UserLocks) Inspect(ctx context.Context, name string) (backend.LockInfo, error) {
 	return b.leases.Inspect(ctx, name)
 }
 
-// List tells the locks that are held, by name. Errors: *InvalidError, *UnavailableError,
+// List returns the locks that are held, by name. Errors: *InvalidError, *UnavailableError,
 // ErrClosed, ctx's cause.
 func (b *UserLocks) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
 	return b.leases.List(ctx, req)
 }
 
-// Break takes the lock from its holder, who is asked to give it back. One that does not
-// within five seconds loses its connection, with all its locks (KILL, which a user may do to
-// their own). Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
+// Break ends the lease that holds the lock. It asks the holder to release it. A holder that does
+// not within five seconds loses its connection, with all its locks (KILL, which a user may use on
+// their own connections). Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *UserLocks) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
 	return b.leases.Break(ctx, req)
 }
 
-// Watch is ErrUnsupported: there are no events.
+// Watch returns ErrUnsupported: there are no events.
 func (b *UserLocks) Watch(ctx context.Context, req backend.WatchRequest, _ func(backend.Event)) error {
 	return b.leases.Watch(ctx, req)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// C10: a break meets one who has the user lock, and whose row is not committed. A trigger keeps
-// it from that while the test has another lock.
+// C10: a break meets a holder of the user lock whose row is not committed. A trigger delays the
+// commit while the test holds another lock.
 func TestUserLocksBreakBesideAGrant(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)

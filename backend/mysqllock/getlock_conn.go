@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// The server ends a connection over which nothing came for so many seconds. Its own end
-	// comes after the one in words.
+	// The server ends a connection on which nothing arrived for that many seconds. That comes
+	// after the explicit end.
 	restTime = `SET SESSION wait_timeout = %d`
-	// A row that is in the way is one that somebody marks: that does not take long.
+	// Only a client that marks a row keeps it locked, and not for long.
 	lockSettings   = `SET SESSION innodb_lock_wait_timeout = 10`
 	getLock        = `GET_LOCK('%s', 0)`
 	releaseLock    = `RELEASE_LOCK('%s')`
@@ -57,7 +57,7 @@ type getlockConn struct {
 	wire net.Conn
 }
 
-// connect makes a connection for a session.
+// connect establishes the connection of a session.
 func (b *UserLocks) connect(ctx context.Context, id backend.SessionID, ttl time.Duration) (*getlockConn, error) {
 	c := &getlockConn{b: b, name: "hc" + strings.ToLower(rand.Text()), ttl: ttl}
 	conf := b.conf.Clone()
@@ -97,7 +97,7 @@ func (b *UserLocks) connect(ctx context.Context, id backend.SessionID, ttl time.
 	return c, nil
 }
 
-// hello makes the connection known, and tidies up after those that are gone.
+// hello registers the connection, and removes the rows of those that are gone.
 func (c *getlockConn) hello(ctx context.Context, id backend.SessionID) error {
 	var got sql.NullBool
 	var dead []string
@@ -126,15 +126,16 @@ func (c *getlockConn) hello(ctx context.Context, id backend.SessionID) error {
 	})
 }
 
-// rest tells the server when to end the connection unless something more comes.
+// rest sets when the server ends the connection unless something more arrives.
 func (c *getlockConn) rest(q *batch, left time.Duration) {
 	seconds := (max(left, 0) + time.Second - 1) / time.Second
 	q.exec(fmt.Sprintf(restTime, seconds+secondsToSpare))
 }
 
-// write does statements in one transaction, again where it is in another's way. No lock
-// depends on it. A server that became a replica has other locks than its primary, and a user
-// who may write there does not notice: then the connection has to go.
+// write executes statements in one transaction, and retries it after a conflict with another one.
+// No lock depends on it. A server that became a replica has other locks than its primary, and a
+// user who may write there does not notice. Then it returns an error, and the connection has to
+// be closed.
 func (c *getlockConn) write(ctx context.Context, fill func(*batch)) error {
 	for n := 1; ; n++ {
 		q := new(batch)
@@ -151,14 +152,14 @@ func (c *getlockConn) write(ctx context.Context, fill func(*batch)) error {
 			return err
 		}
 		if _, err := c.conn.ExecContext(ctx, "ROLLBACK"); err != nil {
-			return err //nolint:wrapcheck // the session is over
+			return err //nolint:wrapcheck // the session has ended
 		}
 	}
 }
 
-// Do does the work: the locks in one round trip, and what is known of them in another. Where
-// the server will not have the latter, locks that are new are given back. When anything else
-// fails the connection has to go, because what it has is not known then.
+// Do executes the work: the locks in one round trip, and their rows in another. Where the server
+// refuses the rows, locks that are new are released. When anything else fails the connection has
+// to be closed, because what it holds is then unknown.
 func (c *getlockConn) Do(ctx context.Context, w *connlease.Work) error {
 	refused, err := c.lock(ctx, w)
 	if err != nil {
@@ -195,7 +196,7 @@ func (c *getlockConn) Do(ctx context.Context, w *connlease.Work) error {
 	return c.undo(ctx, w.Try)
 }
 
-// note writes down what was done.
+// note writes the rows for what was done.
 func (c *getlockConn) note(ctx context.Context, w *connlease.Work) error {
 	return c.write(ctx, func(q *batch) {
 		w.Marked = nil
@@ -219,7 +220,7 @@ func (c *getlockConn) note(ctx context.Context, w *connlease.Work) error {
 	})
 }
 
-// takeBack gives back the locks that could not be written down.
+// takeBack releases the locks whose rows could not be written.
 func (c *getlockConn) takeBack(ctx context.Context, w *connlease.Work) error {
 	q := new(batch)
 	q.exec("ROLLBACK")
@@ -231,8 +232,8 @@ func (c *getlockConn) takeBack(ctx context.Context, w *connlease.Work) error {
 	return q.run(ctx, c.conn)
 }
 
-// lock gives back and takes locks, in that order, and gives the questions that were refused
-// for the first time.
+// lock releases and tries locks, in that order, and returns the tries that were refused for the
+// first time.
 func (c *getlockConn) lock(ctx context.Context, w *connlease.Work) ([]*connlease.Try, error) {
 	q := new(batch)
 	c.rest(q, w.Left)
@@ -240,7 +241,7 @@ func (c *getlockConn) lock(ctx context.Context, w *connlease.Work) ([]*connlease
 		q.query(func(r *sql.Rows) error {
 			var had sql.NullBool
 			if err := r.Scan(&had); err != nil {
-				return err //nolint:wrapcheck // the session is over
+				return err //nolint:wrapcheck // the session has ended
 			}
 			if !had.Bool {
 				return errNotHad
@@ -256,7 +257,7 @@ func (c *getlockConn) lock(ctx context.Context, w *connlease.Work) ([]*connlease
 		q.query(func(r *sql.Rows) error {
 			var got sql.NullBool
 			if err := r.Scan(&got); err != nil {
-				return err //nolint:wrapcheck // the session is over
+				return err //nolint:wrapcheck // the session has ended
 			}
 			if !got.Valid {
 				return errNoLock
@@ -271,7 +272,7 @@ func (c *getlockConn) lock(ctx context.Context, w *connlease.Work) ([]*connlease
 	return refused, q.run(ctx, c.conn)
 }
 
-// find sees whether another connection has the very leases that were refused.
+// find checks whether another connection has the very leases that were refused.
 func (c *getlockConn) find(ctx context.Context, refused []*connlease.Try) error {
 	if len(refused) == 0 {
 		return nil
@@ -288,19 +289,19 @@ func (c *getlockConn) look(q *batch, w *connlease.Work) {
 		var m connlease.Told
 		err := r.Scan(&m.Name, &m.ID, &m.Reason, &m.Released)
 		w.Marked = append(w.Marked, m)
-		return err //nolint:wrapcheck // the session is over
+		return err //nolint:wrapcheck // the session has ended
 	}, c.b.sql(readMarked), c.name)
 }
 
-// add makes the row of a lease whose lock the connection has. Its number is the token: the
-// lock was had before.
+// add writes the row of a lease whose lock the connection already has. The number of the row is
+// the token.
 func (c *getlockConn) add(q *batch, t *connlease.Try) {
 	r := t.Req
 	q.exec(c.b.sql(addLease), r.Name, string(r.Lease), c.b.lockName(r.Name), c.name, r.Owner, r.Note)
 	q.query(func(rows *sql.Rows) error {
 		var made, token, since int64
 		if err := rows.Scan(&made, &token, &since); err != nil {
-			return err //nolint:wrapcheck // the session is over
+			return err //nolint:wrapcheck // the session has ended
 		}
 		t.Token = 0
 		if made == 1 {
@@ -310,27 +311,27 @@ func (c *getlockConn) add(q *batch, t *connlease.Try) {
 	}, c.b.sql(addedLease))
 }
 
-// undo gives locks back whose lease has a row already: it was had before.
+// undo releases locks whose lease has a row already: it was granted before.
 func (c *getlockConn) undo(ctx context.Context, all []*connlease.Try) error {
 	for _, t := range all {
 		if !t.Granted || t.Token != 0 {
 			continue
 		}
 		if _, err := c.conn.ExecContext(ctx, "DO "+fmt.Sprintf(releaseLock, c.b.lockName(t.Req.Name))); err != nil {
-			return err //nolint:wrapcheck // the session is over
+			return err //nolint:wrapcheck // the session has ended
 		}
 		t.Granted, t.Foreign = false, true
 	}
 	return nil
 }
 
-// Wait waits until the server hangs up or ctx ends: it says nothing else without being
-// asked.
+// Wait waits until the server closes the connection or ctx ends: it sends nothing else
+// unrequested.
 func (c *getlockConn) Wait(ctx context.Context) error {
 	return hungUp(ctx, c.wire)
 }
 
-// Close hangs up, and waits for nothing.
+// Close closes the connection, and waits for nothing.
 func (c *getlockConn) Close() {
 	if c.wire != nil {
 		_ = c.wire.SetDeadline(time.Now().Add(hangUpTime))

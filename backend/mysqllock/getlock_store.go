@@ -22,7 +22,7 @@ var getlockTables string
 const getlockVersion = 1
 
 const (
-	// What is out: the connection that made the row is there, and has the lock.
+	// What is held: the connection that wrote the row is there, and has the lock.
 	outLeases = ` FROM @leases e JOIN @sessions s ON s.conn = e.conn WHERE IS_USED_LOCK(s.conn) = s.id AND IS_USED_LOCK(e.lockname) = s.id`
 	lookOut   = `SELECT e.name, e.lease, s.session, e.owner, e.note, e.token, e.since, s.expires - $NOW` + outLeases
 	namesOut  = `SELECT DISTINCT e.name` + outLeases + ` AND e.name > ? AND LEFT(e.name, ?) = ? ORDER BY e.name LIMIT ?`
@@ -36,19 +36,19 @@ const (
 	getMeta   = `SELECT version, $READONLY, @@global.innodb_flush_log_at_trx_commit FROM @meta WHERE id = 1`
 	putMeta   = `INSERT INTO @meta (id, version) VALUES (1, ?) ON DUPLICATE KEY UPDATE id = id`
 	// Tokens begin at the microseconds of the server's clock, so that they grow also when the
-	// tables are dropped and made again.
+	// tables are dropped and created again.
 	readStart = `SELECT $NOW`
 )
 
-// getlockStore is what package connlease asks.
+// getlockStore implements connlease.Store.
 type getlockStore struct{ b *UserLocks }
 
 var _ connlease.Store = getlockStore{}
 
-// Setup sees to it that the tables are there.
+// Setup makes sure that the tables exist.
 func (s getlockStore) Setup(ctx context.Context) error { return s.b.setup(ctx, "setup") }
 
-// Connect makes the connection of a session. The server says nothing by itself.
+// Connect establishes the connection of a session. The server sends nothing by itself.
 func (s getlockStore) Connect(ctx context.Context, id backend.SessionID, ttl time.Duration, _ func(connlease.Note)) (connlease.Conn, error) {
 	c, err := s.b.connect(ctx, id, ttl)
 	if err != nil {
@@ -57,12 +57,12 @@ func (s getlockStore) Connect(ctx context.Context, id backend.SessionID, ttl tim
 	return c, nil
 }
 
-// Unavailable is the error as it is told.
+// Unavailable returns the error for the caller.
 func (getlockStore) Unavailable(op string, mayHold bool, err error) error {
 	return unavailableAt(getlockName, op, mayHold, err)
 }
 
-// Look tells what is known of locks.
+// Look returns what is known of the locks.
 func (s getlockStore) Look(ctx context.Context, names []string) (map[string]backend.LockInfo, error) {
 	all := make(map[string]backend.LockInfo)
 	q := new(batch)
@@ -75,7 +75,7 @@ func (s getlockStore) Look(ctx context.Context, names []string) (map[string]back
 	return all, q.run(ctx, s.b.db)
 }
 
-// scanHolder reads the columns of lookOut, and those that come after them.
+// scanHolder reads the columns of lookOut, and those that follow them.
 func scanHolder(r *sql.Rows, name *string, more ...any) (backend.Holder, error) {
 	var token, since, left int64
 	h := backend.Holder{Permits: 1}
@@ -99,9 +99,9 @@ func (s getlockStore) Names(ctx context.Context, req backend.ListRequest, limit 
 	return names, q.run(ctx, s.b.db)
 }
 
-// Mark asks for leases back, and raises the token first: the victims are those with a lower one.
-// The row of one who had the lock by then may not be there yet: it is waited for where the lock
-// is to be taken from whoever has it.
+// Mark asks for the release of leases, and raises the token first: the victims are those with a
+// lower one. The row of a connection that had the lock by then may not exist yet. Mark waits for
+// it where the lock is to be taken from any holder.
 func (s getlockStore) Mark(ctx context.Context, m connlease.Mark) (fence.Token, []connlease.Marked, error) {
 	token, err := m.Below, error(nil)
 	if token == 0 {
@@ -148,8 +148,9 @@ func (s getlockStore) raise(ctx context.Context) (fence.Token, error) {
 	return fence.Token(token), err //nolint:gosec // it counts up from above 0
 }
 
-// landed waits until who has the user lock has its row. One for whom that takes long was cut off
-// in the middle of its work, or came after the token was drawn: it keeps its connection.
+// landed waits until the connection that has the user lock has its row. One for which that takes
+// long was cut off in the middle of its work, or came after the token was drawn: it keeps its
+// connection.
 func (s getlockStore) landed(ctx context.Context, lockName string) error {
 	var whose int64
 	return connlease.Poll(ctx, func(late bool) (bool, error) {
@@ -171,7 +172,7 @@ func (s getlockStore) landed(ctx context.Context, lockName string) error {
 	})
 }
 
-// mark marks one lease. Another who marks it, or its holder, may be in the way.
+// mark marks one lease. Another client that marks it, or its holder, may have the row locked.
 func (s getlockStore) mark(ctx context.Context, m connlease.Mark, x connlease.Marked) error {
 	for n := 1; ; n++ {
 		q := new(batch)
@@ -183,7 +184,7 @@ func (s getlockStore) mark(ctx context.Context, m connlease.Mark, x connlease.Ma
 	}
 }
 
-// Out gives those of the leases of one lock that are out still.
+// Out returns those of the leases of one lock that are still held.
 func (s getlockStore) Out(ctx context.Context, all []connlease.Marked) ([]connlease.Marked, error) {
 	if len(all) == 0 {
 		return nil, nil
@@ -208,7 +209,7 @@ func (s getlockStore) Out(ctx context.Context, all []connlease.Marked) ([]connle
 	return rest, nil
 }
 
-// Terminate ends the connections that have the leases.
+// Terminate ends the connections that hold the leases.
 func (s getlockStore) Terminate(ctx context.Context, all []connlease.Marked) error {
 	var conns []string
 	for _, m := range all {
@@ -234,11 +235,11 @@ func (s getlockStore) Terminate(ctx context.Context, all []connlease.Marked) err
 	return nil
 }
 
-// Migrate makes the tables where they are not there. A user who may not do that needs them
-// made by another one, and granted: SELECT, INSERT, UPDATE and DELETE. Nothing happens when
-// they are there already.
+// Migrate creates the tables where they do not exist. A user without that privilege needs another
+// user to create them, and to grant it: SELECT, INSERT, UPDATE and DELETE. Migrate does nothing
+// when they exist.
 //
-// Errors: *backend.UnavailableError, with ErrNoSchema where the user may not make them, and
+// Errors: *backend.UnavailableError, with ErrNoSchema where the user may not create them, and
 // with ErrReadOnly; ErrNewer, ErrGalera and ErrForgetful, which are backend.ErrUnsupported;
 // ErrClosed; ctx's cause.
 func (b *UserLocks) Migrate(ctx context.Context) error { return b.leases.Ready(ctx, "migrate") }
@@ -259,8 +260,8 @@ func (b *UserLocks) setup(ctx context.Context, op string) error {
 	return nil
 }
 
-// check looks whether the server has locks to give, and the tables can be used. Whether it is
-// a node of a cluster comes first: nothing is made there.
+// check checks that the server can grant locks, and that the tables can be used. It first checks
+// whether the server is a node of a cluster: nothing is created there.
 func (b *UserLocks) check(ctx context.Context) error {
 	var version, flush int
 	var readOnly bool
@@ -293,8 +294,8 @@ func (b *UserLocks) check(ctx context.Context) error {
 	return nil
 }
 
-// create makes the tables. Several may do it at once; the row of meta, which comes last, says
-// that everything is there.
+// create creates the tables. Several clients may do so concurrently. The row of meta, which comes
+// last, means that everything exists.
 func (b *UserLocks) create(ctx context.Context) error {
 	var start int64
 	q := new(batch)

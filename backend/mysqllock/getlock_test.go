@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// getlockURL is where another user connects to for user locks, or by another way.
+// getlockURL returns the URL for user locks, for another user or address.
 func getlockURL(s *testserver.MariaDBServer, user, addr string) string {
 	return "mysql+getlock" + s.URLOf(user, addr)[len("mysql"):]
 }
@@ -52,7 +52,7 @@ func TestUserLocksConformance(t *testing.T) {
 	})
 }
 
-// What the server will not write down.
+// The server refuses to write a row.
 func TestUserLocksNotWrittenDown(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
@@ -62,12 +62,12 @@ func TestUserLocksNotWrittenDown(t *testing.T) {
 	})
 }
 
-// victim is a user of their own, so that a test can tell their connections.
+// victim is a separate user, so that a test can identify the connections.
 func victim(s *testserver.MariaDBServer) {
 	s.Exec("CREATE USER victim@'127.0.0.1'", "GRANT ALL ON test.* TO victim@'127.0.0.1'")
 }
 
-// having is the connections of the victim that have locks.
+// having selects the connections of the victim that have locks.
 const having = `FROM information_schema.PROCESSLIST p JOIN holdfast_getlock_sessions s ON s.id = p.ID WHERE p.USER = 'victim' AND IS_USED_LOCK(s.conn) = p.ID`
 
 func killOne(t *testing.T, s *testserver.MariaDBServer) {
@@ -77,8 +77,8 @@ func killOne(t *testing.T, s *testserver.MariaDBServer) {
 	}
 }
 
-// C10, F22: the server ends the connection. The holder is told at once, though nobody asks
-// or renews.
+// C10, F22: the server ends the connection. The holder is notified immediately, without a request
+// or a renewal.
 func TestUserLocksConnectionKilled(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
@@ -87,7 +87,7 @@ func TestUserLocksConnectionKilled(t *testing.T) {
 	leasetest.ConnectionEnded(t, b, openUserLocks(t, getlockURL(s, "root", s.Addr())), func() { killOne(t, s) })
 }
 
-// C10: so it is where there is nothing to look after.
+// C10: the same holds where there is nothing to look after.
 func TestUserLocksIdleConnectionKilled(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
@@ -103,8 +103,8 @@ func TestUserLocksIdleConnectionKilled(t *testing.T) {
 	}
 }
 
-// One connection has all the locks of a session, and those who wait in it do not keep the
-// others, or a renewal, from it.
+// One connection has all the locks of a session, and its waiters delay neither other requests nor
+// a renewal.
 func TestUserLocksManyOnOneConnection(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
@@ -113,7 +113,7 @@ func TestUserLocksManyOnOneConnection(t *testing.T) {
 	leasetest.ManyOnOneConnection(t, b, openUserLocks(t, getlockURL(s, "root", s.Addr())), func() int64 { return s.Int("SELECT COUNT(*) " + having) })
 }
 
-// F3, F1: nothing comes from the holder any more, and the server is not told of its end. It
+// F3, F1: nothing arrives from the holder any more, and the server is not notified of its end. It
 // ends the connection by itself, not before the TTL.
 func TestUserLocksHolderCutOff(t *testing.T) {
 	t.Parallel()
@@ -123,7 +123,7 @@ func TestUserLocksHolderCutOff(t *testing.T) {
 	leasetest.HolderCutOff(t, b, openUserLocks(t, getlockURL(s, "root", s.Addr())), proxy)
 }
 
-// The server counts a whole TTL from a renewal on.
+// The server counts a whole TTL from each renewal.
 func TestUserLocksCutOffAfterARenewal(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
@@ -132,7 +132,7 @@ func TestUserLocksCutOffAfterARenewal(t *testing.T) {
 	leasetest.CutOffAfterARenewal(t, b, openUserLocks(t, getlockURL(s, "root", s.Addr())), proxy)
 }
 
-// C10: a holder that does not give back what it was asked for loses its connection.
+// C10: a holder that does not release what it was asked for loses its connection.
 func TestUserLocksBreakOfADeafHolder(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
@@ -141,7 +141,7 @@ func TestUserLocksBreakOfADeafHolder(t *testing.T) {
 	leasetest.BreakOfADeafHolder(t, b, openUserLocks(t, getlockURL(s, "root", s.Addr())), proxy)
 }
 
-// C2: the connections of those who take and give back the same few locks are ended again and
+// C2: the connections of clients that acquire and release the same few locks are ended again and
 // again.
 func TestUserLocksKilledUnderLoad(t *testing.T) {
 	t.Parallel()
@@ -150,7 +150,7 @@ func TestUserLocksKilledUnderLoad(t *testing.T) {
 	leasetest.EndedUnderLoad(t, func() backend.Backend { return openUserLocks(t, getlockURL(s, "victim", s.Addr())) }, func() { killOne(t, s) })
 }
 
-// C6, C7: the lock was had, and the answer is lost. The connection takes it along.
+// C6, C7: the lock was acquired, and the reply is lost. The lock ends with the connection.
 func TestUserLocksLostReply(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
@@ -175,8 +175,8 @@ func TestUserLocksLostReply(t *testing.T) {
 	}
 }
 
-// A node of a Galera cluster has user locks of its own, and may lose what it has committed:
-// both backends refuse it, before anything is made.
+// A node of a Galera cluster has user locks of its own, and may lose what it has committed: both
+// backends refuse it, before anything is created.
 func TestGaleraIsRefused(t *testing.T) {
 	t.Parallel()
 	s := testserver.Galera(t)
@@ -196,8 +196,8 @@ func TestGaleraIsRefused(t *testing.T) {
 	}
 }
 
-// A user who may use the tables, and not make them, is enough once somebody made them; before
-// that they are told.
+// A user who may use the tables, but not create them, is enough once they exist. Before that the
+// error names the reason.
 func TestUserLocksUserThatMayOnlyUse(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
@@ -216,8 +216,8 @@ func TestUserLocksUserThatMayOnlyUse(t *testing.T) {
 	}
 }
 
-// C13: the rows of a client that died go away with the next session, and what it had is not
-// told meanwhile.
+// C13: the next session removes the rows of a client that died, and until then its leases are not
+// reported.
 func TestUserLocksDeadRows(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
@@ -242,7 +242,7 @@ func TestUserLocksDeadRows(t *testing.T) {
 	}
 }
 
-// C2: somebody drops the tables. Tokens grow all the same.
+// C2: a client drops the tables. Tokens grow all the same.
 func TestUserLocksTablesMadeAgain(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
@@ -266,7 +266,7 @@ func TestUserLocksRefusedServers(t *testing.T) {
 	refused(t, s, "test.holdfast_getlock_meta", func() backend.Backend { return openUserLocks(t, getlockURL(s, "root", s.Addr())) })
 }
 
-// C9: a renewal that the server has not heard of is none.
+// C9: a renewal that has not reached the server does not count.
 func TestUserLocksRenewalIsHeard(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)

@@ -7,8 +7,8 @@ import (
 	"net"
 )
 
-// hungUp waits until ctx ends. Here the end of the connection is noticed with what is sent
-// next, which a session with locks does every now and then.
+// hungUp waits until ctx ends. On this system the end of the connection is noticed with the next
+// request, which a session with locks sends every now and then.
 func hungUp(ctx context.Context, _ net.Conn) error {
 	<-ctx.Done()
 	return nil

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// hungUp waits until there is something to be read, which can only be the end, or until ctx
-// ends. It takes nothing: the client library does not notice. Nobody else uses the
-// connection meanwhile.
+// hungUp waits until there is something to read, which can only be the end, or until ctx ends. It
+// consumes nothing, so the client library does not notice. Nothing else uses the connection
+// during the wait.
 func hungUp(ctx context.Context, wire net.Conn) error {
 	raw, ok := wire.(syscall.Conn)
 	if !ok {

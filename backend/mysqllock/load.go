@@ -13,17 +13,17 @@ import (
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
-// The rows of the locks are locked first, or made where they are not there. What comes
-// after that is read in statements of its own, and so sees what was committed while the
-// lock was waited for.
+// The rows of the locks are locked first, or created where they do not exist. Everything after
+// that is read in separate statements, which see what was committed while the first one waited
+// for the lock.
 const (
-	// Numbers are taken here, more than are needed, so that the row need not be written
-	// again. What is not used is skipped. The rows are locked in the order of the list. A new
-	// row begins at the floor as it was known; whether that is high enough is looked at when
-	// numbers are given.
+	// Numbers are taken here, more than are needed, so that the row need not be written again.
+	// Unused numbers are skipped. The rows are locked in the order of the list. A new row begins
+	// at the floor as it was known; whether that is high enough is checked when numbers are
+	// issued.
 	setNow    = `SET $@now = $NOW`
 	lockLocks = `INSERT INTO @locks (name, last, used) VALUES %s ON DUPLICATE KEY UPDATE last = last + ?, used = $@now`
-	// The same without numbers: rows that are there are not written.
+	// The same without numbers: existing rows are not written.
 	holdLocks = `INSERT INTO @locks (name, last, used) VALUES %s ON DUPLICATE KEY UPDATE used = used`
 	newLock   = `(?, ?, $@now)`
 
@@ -35,18 +35,18 @@ const (
 	readLeases   = `SELECT l.name, l.lease, l.held, l.place, l.mode, l.permits, l.cap, l.owner, l.note, l.reentrant, l.timed, l.ttl,
 			l.token, l.asked, l.since, l.ends, l.waited, l.joined, l.session, s.ttl, s.ends, s.cause
 		FROM @leases l LEFT JOIN @sessions s ON s.id = l.session WHERE l.name IN (%s)`
-	// What readLeases leaves out of long lines.
+	// What readLeases leaves out of long queues.
 	countRest = `SELECT l.name, COUNT(*), MAX(IF(l.mode = ?, l.cap, -1)) FROM @leases l WHERE l.name IN (%s) AND NOT (%s) GROUP BY l.name`
-	// Leases of the one and of another may be among them, too.
+	// Combinations of the name of one and the lease of another may be among them, too.
 	readTombs = `SELECT name, lease FROM @tombs WHERE expires > $NOW AND name IN (%s) AND lease IN (%s)`
 
-	// What seems to be over is locked and looked at again: it may have been renewed. Each
-	// by its key: no other row is locked on the way.
+	// What seems to have expired is locked and read again: it may have been renewed. Each row is
+	// named by its key, so that no other row is locked on the way.
 	lockSession = `SELECT id, ttl, ends, cause FROM @sessions WHERE id = ? FOR UPDATE`
 	lockLease   = `SELECT name, lease, ends FROM @leases WHERE name = ? AND lease = ? FOR UPDATE`
 )
 
-// txn is a transaction under way.
+// txn is a transaction in progress.
 type txn struct {
 	s    store
 	conn *sql.Conn
@@ -74,10 +74,10 @@ func (s store) Begin(ctx context.Context, scope *sqllease.Scope) (sqllease.Tx, *
 	return t, v, nil
 }
 
-// lock locks the rows of locks, makes those that are not there, and takes numbers.
+// lock locks the rows of locks, creates those that do not exist, and takes numbers.
 func (s store) lock(q *batch, names []string) { s.rows(q, lockLocks, names, sqllease.Reserve) }
 
-// hold locks the rows of locks, and makes those that are not there.
+// hold locks the rows of locks, and creates those that do not exist.
 func (s store) hold(q *batch, names []string) { s.rows(q, holdLocks, names) }
 
 func (s store) rows(q *batch, statement string, names []string, more ...any) {
@@ -104,7 +104,7 @@ func (s store) Read(ctx context.Context, names []string) (*sqllease.View, error)
 	return v, err
 }
 
-// read asks for everything in the scope.
+// read reads everything in the scope.
 func (s store) read(q *batch, scope *sqllease.Scope, v *sqllease.View) {
 	numbers, args := s.b.sql(readMeta), []any(nil)
 	if v.Taken != nil && len(scope.Names) > 0 {
@@ -143,7 +143,7 @@ func (s store) read(q *batch, scope *sqllease.Scope, v *sqllease.View) {
 	}
 }
 
-// readLeases asks for leases, and for what stands behind the front of long lines.
+// readLeases reads leases, and what is behind the front of long queues.
 func (s store) readLeases(q *batch, scope *sqllease.Scope, v *sqllease.View) {
 	names, args := list("?", len(scope.Names)), values(scope.Names)
 	if len(scope.Front) == 0 {
@@ -218,8 +218,8 @@ func (t *txn) Again(ctx context.Context, sessions []backend.SessionID, leases []
 	return v, q.run(ctx, t.conn)
 }
 
-// Commit sends the changes with the commit, in one round trip: when a statement fails, the
-// commit is not done.
+// Commit sends the changes with the commit, in one round trip: when a statement fails, the commit
+// is not executed.
 func (t *txn) Commit(ctx context.Context, c *sqllease.Changes) (bool, error) {
 	q := new(batch)
 	t.s.save(q, c)
@@ -229,11 +229,11 @@ func (t *txn) Commit(ctx context.Context, c *sqllease.Changes) (bool, error) {
 	return answered(err) || unsent(err), err
 }
 
-// End rolls back what is not committed, and gives the connection back.
+// End rolls back what is not committed, and returns the connection to the pool.
 func (t *txn) End(ctx context.Context) { giveBack(ctx, t.conn, t.done) }
 
-// giveBack gives a connection back. One with a transaction that cannot be rolled back is
-// thrown away.
+// giveBack returns a connection to the pool. One with a transaction that cannot be rolled back is
+// discarded.
 func giveBack(ctx context.Context, conn *sql.Conn, clean bool) {
 	if !clean {
 		if _, err := conn.ExecContext(ctx, `ROLLBACK`); err != nil {

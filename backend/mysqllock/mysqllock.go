@@ -23,40 +23,40 @@ const (
 	defaultConns  = 8
 )
 
-// Config says which database to use, and how.
+// Config configures a Backend.
 type Config struct {
-	// Conn is how to connect, as mysql.ParseDSN makes it, with a database. It is copied;
-	// what this package needs of it is set. Required.
+	// Conn is the connection configuration, as mysql.ParseDSN returns it, with a database. It is
+	// copied, and this package sets what it needs. Required.
 	Conn *mysql.Config
-	// Prefix of the names of the tables: 1 to 32 characters of a-z 0-9 _, not beginning
-	// with a digit. Default: "holdfast_". Optional.
+	// Prefix is the prefix of the names of the tables: 1 to 32 characters of a-z 0-9 _, not
+	// beginning with a digit. Default: "holdfast_". Optional.
 	Prefix string
-	// MaxConns is how many connections there are at most, 3 to 1000. Default: 8. Optional.
+	// MaxConns is the maximum number of connections, 3 to 1000. Default: 8. Optional.
 	MaxConns int
-	// Logger is told what is nobody's error. Default: none. Optional.
+	// Logger receives the errors that no caller gets. Default: none. Optional.
 	Logger *slog.Logger
 }
 
-// Backend keeps leases in a MySQL or MariaDB database. It implements backend.Backend; its
-// methods may be called at once from many goroutines. Make it with Open or New.
+// Backend keeps leases in a MySQL or MariaDB database. It implements backend.Backend. Its methods
+// are safe for concurrent use. Use Open or New to make one.
 type Backend struct {
 	db     *sql.DB
 	conns  int       // at most
-	open   conns.Set // those there are
+	open   conns.Set // the open ones
 	log    *slog.Logger
 	names  *strings.Replacer // @, $@, $NOW and $READONLY in statements
-	texts  sync.Map          // statements with those put in, by what they were
-	floor  atomic.Int64      // meta.last_floor as it was read last; it only rises
-	leases *sqllease.Leases  // what does not depend on the database
-	syncs  string            // what the row is called that this value writes: see store.Sync
+	texts  sync.Map          // statements with those replaced, by their originals
+	floor  atomic.Int64      // the last known meta.last_floor; it only rises
+	leases *sqllease.Leases  // the part that does not depend on the database
+	syncs  string            // the name of the row that this value writes: see store.Sync
 
 	closing sync.Once
 }
 
 var _ backend.Backend = (*Backend)(nil)
 
-// New makes a backend on a database. It sends nothing yet. The tables are made by the
-// first call, where they are not there and the user may.
+// New returns a backend on a database. It sends nothing yet. The first call creates the tables,
+// where they do not exist and the user has the privilege.
 //
 // Errors: *backend.InvalidError for a field that is out of bounds.
 func New(cfg Config) (*Backend, error) {
@@ -84,15 +84,15 @@ func New(cfg Config) (*Backend, error) {
 	return b, nil
 }
 
-// now is the server's clock: microseconds since 1970, in UTC, at the beginning of the
-// statement. UNIX_TIMESTAMP would take local time for it, which is not unique.
+// now is the server's clock: microseconds since 1970, in UTC, at the beginning of the statement.
+// UNIX_TIMESTAMP would take its argument for local time, which is not unique.
 const now = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`
 
-// isReadOnly is whether the server is read-only, 0 or 1. The variable is a number, and from
-// MariaDB 12 on a word.
+// isReadOnly is 1 for a read-only server, otherwise 0. The variable is a number, and from MariaDB
+// 12 on a word.
 const isReadOnly = `CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF')`
 
-// words are what stands for something else in statements.
+// words returns a replacer for the placeholders in statements.
 func words(prefix string) *strings.Replacer {
 	return strings.NewReplacer("@@", "@@", "$@", "@", "@", prefix, "$NOW", now, "$READONLY", isReadOnly)
 }
@@ -123,14 +123,13 @@ func (c *Config) withDefaults() error {
 	return nil
 }
 
-// Capabilities says what can be done. Nothing is pushed: the servers have no
-// notifications.
+// Capabilities returns the capabilities. Nothing is pushed: the servers have no notifications.
 func (b *Backend) Capabilities() backend.Capabilities {
 	return sqllease.Capabilities(backendName, false)
 }
 
-// Close ends the goroutines and connections, and the calls under way with ErrClosed.
-// Leases stay. Closing again does nothing.
+// Close ends the goroutines and connections, and the calls in progress with ErrClosed. Leases
+// stay in the database. A second Close does nothing.
 func (b *Backend) Close() error {
 	b.closing.Do(func() {
 		b.leases.Close()

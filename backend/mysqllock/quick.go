@@ -9,23 +9,23 @@ import (
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
-// What a statement costs the server is for the most part its text: every literal in it is
-// parsed, resolved and freed again. So what leases have in common is written once, and rows
-// are made from those of the locks rather than from a list. What is known of each lock is a
-// bit of a number, at the lock's place in the list of names.
+// The cost of a statement for the server is mostly its text: every literal in it is parsed,
+// resolved and freed again. So what leases have in common is written once, and rows are made from
+// those of the locks rather than from a list. What is known of each lock is a bit of a number, at
+// the lock's place in the list of names.
 //
-// Nothing but rows that are named is locked: what decides is read before, into a variable. A
-// DELETE would lock what it reads beside, as the row of the session, and wait for renewals.
+// Only rows that are named are locked: what decides is read before, into a variable. A DELETE
+// would also lock what it reads, such as the row of the session, and wait for renewals.
 const (
-	// maxQuick is how many locks have a bit each. A number has one more, but the server takes
-	// that for a sign when it is in a variable, and then sets all the others.
+	// maxQuick is how many locks have a bit each. A number has one more bit, but in a variable
+	// the server takes that for the sign, and then sets all the others.
 	maxQuick = 63
 
-	// Locks that have leases, dead or alive. The statement is not that which locks the rows,
-	// so it sees what was committed while they were waited for.
+	// Locks that have leases, dead or alive. This is a separate statement from the one that locks
+	// the rows, so it sees what was committed while that waited for them.
 	quickBusy = `SELECT BIT_OR(1 << FIELD(name, {names}) - 1) INTO $@busy FROM @leases WHERE name IN ({names})`
-	// Each lease is asked for one lock: another one that was abandoned there sends it the long
-	// way, at most.
+	// Each lease is requested for one lock. If the same ID was abandoned on another one of the
+	// locks, that sends the request the long way, and nothing worse.
 	quickAcquire = `INSERT INTO @leases (name, lease, session, mode, permits, cap, owner, note, reentrant, timed, ttl, ends, held, place, token,
 			asked, since, waited, joined)
 		SELECT k.name, {lease}, {session}, {mode}, {permits}, {cap}, {owner}, {note}, {reentrant}, {timed}, {ttl},
@@ -38,14 +38,14 @@ const (
 			AND ({session} = '' OR EXISTS (SELECT 1 FROM @sessions s WHERE s.id = {session} AND s.cause = '' AND s.ends > $NOW))`
 	quickGranted = `SELECT name, lease, token, since, $@busy FROM @leases WHERE name IN ({names})`
 
-	// Locks whose one lease is the one that is given back, and out and not over.
+	// Locks whose only lease is the one to be released, and is held and has not expired.
 	quickMay = `SELECT BIT_OR(IF(x.lease = {lease} AND x.held
 				AND CASE WHEN x.timed THEN x.ends > $NOW ELSE s.cause = '' AND s.ends > $NOW END, 1 << x.n - 1, 0))
 			& ~BIT_OR(IF(x.lease <> {lease}, 1 << x.n - 1, 0)) INTO $@may
 		FROM (SELECT l.lease, l.session, l.held, l.timed, l.ends, FIELD(l.name, {names}) AS n FROM @leases l WHERE l.name IN ({names})) x
 			LEFT JOIN @sessions s ON s.id = x.session`
-	// From a list, which goes first: of a small table the server would read all, and lock it
-	// on the way.
+	// From a list, which goes first: of a small table the server would read all, and lock it on
+	// the way.
 	quickRelease  = `DELETE l FROM ({which}) x STRAIGHT_JOIN @leases l ON l.name = x.name AND l.lease = x.lease WHERE $@may >> x.n & 1`
 	quickReleased = `SELECT $@may, $READONLY`
 )
@@ -63,7 +63,7 @@ func (s store) Quick(ctx context.Context, x *sqllease.Quick) error {
 	return s.alone(ctx, q)
 }
 
-// quickAcquire adds the statements that take leases.
+// quickAcquire adds the statements that grant leases.
 func (s store) quickAcquire(q *batch, x *sqllease.Quick) {
 	names, leases := make([]any, len(x.Acquire)), make([]any, len(x.Acquire))
 	asked := make(map[string]int, len(x.Acquire))
@@ -102,7 +102,7 @@ func (s store) quickAcquire(q *batch, x *sqllease.Quick) {
 		var busy uint64
 		err := rows.Scan(&g.Name, &id, &g.Token, &since, &busy)
 		g.Since = time.UnixMicro(since)
-		// One that was out before may be the same that is asked for now.
+		// A lease that was held before may have the requested ID.
 		if i := asked[g.Name]; leases[i] == id && busy>>i&1 == 0 {
 			x.Granted = append(x.Granted, g)
 		}
@@ -110,7 +110,7 @@ func (s store) quickAcquire(q *batch, x *sqllease.Quick) {
 	})
 }
 
-// quickRelease adds the statements that give leases back.
+// quickRelease adds the statements that release leases.
 func (s store) quickRelease(q *batch, x *sqllease.Quick) {
 	names, leases := make([]any, len(x.Release)), make([]any, len(x.Release))
 	for i, k := range x.Release {
@@ -140,11 +140,11 @@ func (s store) quickRelease(q *batch, x *sqllease.Quick) {
 	})
 }
 
-// in is a list of values.
+// in returns a list of values.
 func in(all []any) part { return part{list("?", len(all)), all} }
 
-// chosen is the value at the place that the column has, from 1: it is written once where all
-// are the same. Numbers are written as numbers.
+// chosen returns an expression for the value at the place that the column has, from 1. The value
+// is written once where all are the same. Numbers are written as numbers.
 func chosen(column string, all []any) part {
 	same := true
 	for _, x := range all {
@@ -160,7 +160,7 @@ func chosen(column string, all []any) part {
 	return part{text, all}
 }
 
-// number is how a condition is written.
+// number returns the number for a condition.
 func number(b bool) int64 {
 	if b {
 		return 1

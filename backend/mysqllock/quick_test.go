@@ -17,7 +17,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// What is not as the quick statements need it is found, and dealt with the long way.
+// Where the conditions of the quick statements do not hold, that is found, and the long way
+// taken.
 func TestQuickConditions(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
@@ -32,8 +33,8 @@ func TestQuickConditions(t *testing.T) {
 	})
 }
 
-// B12: a lock that nobody else wants takes one round trip each way: numbers of its row are
-// taken once, for the lease.
+// B12: an uncontended lock takes one round trip each way: numbers of its row are taken once, for
+// the lease.
 func TestOneRoundTripForFreeLocks(t *testing.T) {
 	t.Parallel()
 	const pairs = 20
@@ -58,7 +59,7 @@ func TestOneRoundTripForFreeLocks(t *testing.T) {
 		if n := s.Int("SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'COM_BEGIN'") - questions; n != 2*pairs {
 			t.Errorf("%d pairs took %d transactions", pairs, n)
 		}
-		// Crowded, and free again.
+		// Contended, and free again.
 		held, waits := leasetest.Ask("n", id), leasetest.Ask("n", id)
 		leasetest.Take(t, b, held)
 		got := leasetest.Start(t, b, waits)
@@ -71,8 +72,8 @@ func TestOneRoundTripForFreeLocks(t *testing.T) {
 	}
 }
 
-// C2: the row of the lock was deleted, and made anew by somebody who did not see yet that
-// the floor rose.
+// C2: the row of the lock was deleted, and created again by a transaction that did not see yet
+// that the floor rose.
 func TestQuickTokenAboveFloor(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
@@ -92,8 +93,8 @@ func TestQuickTokenAboveFloor(t *testing.T) {
 	}
 }
 
-// A lease that is out is not granted anew, also by a value that knows nothing of it: the
-// same question has the same token, what is left of a timed lease now, and ErrLost under
+// A lease that is held is not granted once more, also by a value that knows nothing of it. A
+// repeated request gets the same token, the present time left of a timed lease, and ErrLost under
 // another session.
 func TestQuickAskedAgain(t *testing.T) {
 	t.Parallel()
@@ -122,9 +123,9 @@ func TestQuickAskedAgain(t *testing.T) {
 	}
 }
 
-// Leases of many locks are given back in one statement, by their IDs: those that have the
-// same ID, on different locks, are told apart all the same. One that is not out is not
-// given back with the others.
+// Leases of many locks are released in one statement, by their IDs. Leases with the same ID on
+// different locks are kept apart all the same. One that is not held is not released with the
+// others.
 func TestSameIDOnManyLocks(t *testing.T) {
 	t.Parallel()
 	b := open(t, testserver.MariaDB(t).URL())
@@ -139,7 +140,7 @@ func TestSameIDOnManyLocks(t *testing.T) {
 			req.Name = fmt.Sprint("n", i)
 			leasetest.Take(t, b, req)
 		}
-		for i := range 2 * locks { // the second half was never there
+		for i := range 2 * locks { // the second half never existed
 			all.Go(func() {
 				errs[i] = b.Release(t.Context(), backend.ReleaseRequest{Name: fmt.Sprint("n", i), Lease: one.Lease, Session: id})
 			})
@@ -157,8 +158,8 @@ func TestSameIDOnManyLocks(t *testing.T) {
 	}
 }
 
-// As many as go together, in which nothing is the same, are taken as they were asked for.
-// Only those of them that are out are given back; the last of them too.
+// As many as go together, in which nothing is the same, are granted as they were requested. Only
+// those that are held are released, including the last one.
 func TestQuickTogether(t *testing.T) {
 	t.Parallel()
 	b := open(t, testserver.MariaDB(t).URL())
@@ -183,7 +184,7 @@ func TestQuickTogether(t *testing.T) {
 		take.Names, take.Acquire = append(take.Names, row.Name), append(take.Acquire, row)
 		give.Names, give.Release = append(give.Names, row.Name), append(give.Release, sqllease.Key{Name: row.Name, ID: row.Lease})
 	}
-	leasetest.Give(t, b, taken(t, b)) // the tables are there
+	leasetest.Give(t, b, taken(t, b)) // the tables exist
 	if err := b.Quick(leasetest.Within(t), take); err != nil || len(take.Granted) != mysqllock.MaxQuick {
 		t.Fatalf("%d were granted: %v", len(take.Granted), err)
 	}
@@ -215,7 +216,7 @@ func TestQuickTogether(t *testing.T) {
 	}
 }
 
-// taken takes a lock.
+// taken acquires a lock.
 func taken(t *testing.T, b backend.Backend) backend.AcquireRequest {
 	t.Helper()
 	req := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute}
@@ -223,8 +224,8 @@ func taken(t *testing.T, b backend.Backend) backend.AcquireRequest {
 	return req
 }
 
-// B12: who waits for what is held under a session of the same value is told of its release
-// here, and looks rarely.
+// B12: a waiter for what is held under a session of the same value learns of its release here,
+// and polls rarely.
 func TestLooksBehindOwnHolder(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
@@ -265,14 +266,14 @@ func TestLooksBehindOwnHolder(t *testing.T) {
 	}
 }
 
-// C3: of a long line only the front is read.
+// C3: of a long queue only the front is read.
 func TestLongLine(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
 	leasetest.LongLine(t, open(t, s.URL()), open(t, s.URL()))
 }
 
-// C8: who dies in a long line holds nobody up for longer than its TTL.
+// C8: a waiter that dies in a long queue delays the others no longer than its TTL.
 func TestDeadInLongLine(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)

@@ -7,12 +7,12 @@ import (
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
-// Rows that are there are written one by one, each by its key: a join could lock others on
-// the way. The statements travel together.
+// Existing rows are written one by one, each by its key: a join could lock others on the way. The
+// statements are sent together.
 const (
 	killSession = `INSERT INTO @sessions (id, ttl, ends, cause) VALUES (?, 0, ?, ?)
 		ON DUPLICATE KEY UPDATE cause = VALUES(cause), ends = LEAST(ends, VALUES(ends))`
-	// A statement has its clock from before it waits for a row: the row is locked first.
+	// A statement has its clock from before it waits for a row: so the row is locked first.
 	cutSession   = `UPDATE @sessions SET ends = LEAST(ends, $NOW + ttl) WHERE id = ? AND cause = ''`
 	cutLease     = `UPDATE @leases SET ends = LEAST(ends, $NOW + ttl) WHERE name = ? AND lease = ? AND held AND timed`
 	deleteLease  = `DELETE FROM @leases WHERE name = ? AND lease = ?`
@@ -74,7 +74,7 @@ func row(l *sqllease.LeaseRow) []any {
 	}
 }
 
-// stamp is a time as it is kept; one that is not there is 0.
+// stamp returns the stored form of a time; 0 for no time.
 func stamp(at time.Time) int64 {
 	if at.IsZero() {
 		return 0

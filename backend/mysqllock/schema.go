@@ -19,16 +19,16 @@ const schemaVersion = 1
 const (
 	readVersion = `SELECT version, last_floor, $READONLY, @@global.innodb_flush_log_at_trx_commit FROM @meta WHERE id = 1`
 	readGalera  = `SHOW GLOBAL VARIABLES LIKE 'wsrep_on'`
-	// Numbers begin at the microseconds of the server's clock, so that they grow also
-	// when the tables are dropped and made again.
+	// Numbers begin at the microseconds of the server's clock, so that they grow also when the
+	// tables are dropped and created again.
 	makeMeta = `INSERT INTO @meta (id, version, last_floor) VALUES (1, ?, $NOW) ON DUPLICATE KEY UPDATE id = id`
 )
 
-// Migrate makes the tables where they are not there. A user who may not do that needs
-// them made by another one, and granted: SELECT, INSERT, UPDATE and DELETE. Nothing happens
-// when they are there already.
+// Migrate creates the tables where they do not exist. A user without that privilege needs another
+// user to create them, and to grant it: SELECT, INSERT, UPDATE and DELETE. Migrate does nothing
+// when they exist.
 //
-// Errors: *backend.UnavailableError, with ErrNoSchema where the user may not make them, and
+// Errors: *backend.UnavailableError, with ErrNoSchema where the user may not create them, and
 // with ErrReadOnly; ErrNewer, ErrGalera and ErrForgetful, which are backend.ErrUnsupported;
 // ErrClosed; ctx's cause.
 func (b *Backend) Migrate(ctx context.Context) error {
@@ -46,14 +46,14 @@ func (b *Backend) Migrate(ctx context.Context) error {
 	})
 }
 
-// check looks whether the tables are there and can be used.
+// check checks that the tables exist and can be used.
 func (b *Backend) check(ctx context.Context) error {
 	var version, flush int
 	var floor int64
 	var readOnly bool
 	unsupported := func(err error) error { return fmt.Errorf("%s: %w: %w", backendName, err, backend.ErrUnsupported) }
 	for try := 1; ; try++ {
-		// Before anything else: nothing is made on a node of a cluster.
+		// Before anything else: nothing is created on a node of a cluster.
 		galera := ""
 		q := new(batch)
 		q.query(func(r *sql.Rows) error { return r.Scan(new(string), &galera) }, readGalera)
@@ -88,8 +88,8 @@ func (b *Backend) check(ctx context.Context) error {
 	return nil
 }
 
-// create makes the tables. Several may do it at once; the row of meta, which comes last,
-// says that everything is there.
+// create creates the tables. Several clients may do so concurrently. The row of meta, which comes
+// last, means that everything exists.
 func (b *Backend) create(ctx context.Context) error {
 	for try := 1; ; try++ {
 		q := new(batch)

@@ -14,14 +14,14 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// Many processes use an empty database at once.
+// Many processes use an empty database concurrently.
 func TestMadeAtOnce(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
 	leasetest.MadeAtOnce(t, func() backend.Backend { return open(t, s.URL()) })
 }
 
-// C2: the rows of locks that nobody uses go away, while others use them.
+// C2: the rows of unused locks are deleted, while clients use other locks.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
@@ -29,7 +29,7 @@ func TestSweep(t *testing.T) {
 	leasetest.Sweep(t, func() backend.Backend { return open(t, s.URL()) }, func(ctx context.Context) { sweeper.Sweep(ctx, 0) }, func() int64 {
 		return s.Int("SELECT (SELECT count(*) FROM test.holdfast_locks) + (SELECT count(*) FROM test.holdfast_leases)")
 	})
-	if n := s.Int("SELECT count(*) FROM test.holdfast_sessions"); n != 1 { // the one that lives
+	if n := s.Int("SELECT count(*) FROM test.holdfast_sessions"); n != 1 { // the live one
 		t.Errorf("%d sessions are left", n)
 	}
 }
@@ -39,7 +39,7 @@ func openSession(t *testing.T, b backend.Backend) error {
 	return b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
 }
 
-// A user who may only use the tables: they are made by another one.
+// A user who may only use the tables: another user creates them.
 func TestUserWhoMayOnlyUse(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
@@ -72,16 +72,16 @@ func TestUserWhoMayOnlyUse(t *testing.T) {
 	}
 }
 
-// Tables of a later version, a replica, also for those who may write there, and a server
-// that forgets are refused.
+// Tables of a later version, a replica, also for users who may write there, and a server that
+// forgets are refused.
 func TestRefusedServers(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
 	refused(t, s, "test.holdfast_meta", func() backend.Backend { return open(t, s.URL()) })
 }
 
-// refused makes the server, and the table with the version, such that the backends that are
-// opened refuse them, and as they were.
+// refused puts the server, and the table with the version, into states in which the backends that
+// are opened refuse them, and back.
 func refused(t *testing.T, s *testserver.MariaDBServer, meta string, opened func() backend.Backend) {
 	t.Helper()
 	for _, c := range []struct {
@@ -118,7 +118,7 @@ func TestHostileSettings(t *testing.T) {
 	)
 	one, two := open(t, s.URL()), open(t, s.URL())
 	mine, theirs := leasetest.Session(t, one, time.Minute, nil), leasetest.Session(t, two, time.Minute, nil)
-	// Names that a collation would fold, cut or take apart are names of several locks.
+	// Names that a collation would fold, cut or split are names of several locks.
 	for _, name := range []string{"Name", "name", "näme", "name ", "name\\", "na'me", `na"me`, "na?me", "na%me", "日本 🔒", "name;--"} {
 		req := leasetest.Ask(name, mine)
 		req.Owner, req.Note = name, "?'\\\"; DROP TABLE test.holdfast_meta"
@@ -145,9 +145,9 @@ func TestHostileSettings(t *testing.T) {
 	}
 }
 
-// What the statements ask for is what decides: in each case the state is made behind the
-// back of the value, as it is in the moment before the statement. Nobody has seen yet what
-// is over.
+// The conditions in the statements decide: in each case the state is made behind the back of the
+// value, as it is in the moment before the statement. No transaction has seen yet what has
+// expired.
 func TestConditions(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
@@ -215,8 +215,8 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// Statements that travel together have a clock each: what is read after a row was waited
-// for is not as old as the wait.
+// Statements that are sent together have a clock each: what is read after a wait for a row is not
+// as old as the wait.
 func TestClockAfterWait(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
@@ -252,7 +252,7 @@ func TestClockAfterWait(t *testing.T) {
 	}
 }
 
-// Settings that weaken what is promised are told.
+// Settings that weaken the guarantees are reported.
 func TestExamine(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
@@ -275,8 +275,8 @@ func TestExamine(t *testing.T) {
 	}
 }
 
-// A lock that is swept does not take the floor down, below which tokens were given of locks
-// that are no more.
+// A lock that is swept does not lower the floor, below which are the tokens that were issued for
+// locks that no longer exist.
 func TestFloorOnlyRises(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
@@ -296,7 +296,7 @@ func TestFloorOnlyRises(t *testing.T) {
 	}
 }
 
-// A session that has run out is over, also where nobody has noticed: its renewal and its
+// A session that has expired has ended, also where no client has noticed: its renewal and its
 // opening come too late.
 func TestSessionThatRanOut(t *testing.T) {
 	t.Parallel()

@@ -12,27 +12,27 @@ import (
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
-// store is the statements of a backend: what package sqllease asks.
+// store implements sqllease.Store.
 type store struct{ b *Backend }
 
 var _ sqllease.Store = store{}
 
-// Migrate sees to it that the tables are there.
+// Migrate makes sure that the tables exist.
 func (s store) Migrate(ctx context.Context) error { return s.b.Migrate(ctx) }
 
-// Unavailable is the error as it is told.
+// Unavailable returns the error for the caller.
 func (s store) Unavailable(op string, mayHold bool, err error) error {
 	return unavailable(op, mayHold, err)
 }
 
-// Fault says what an error means.
+// Fault classifies an error.
 func (s store) Fault(err error) sqllease.Fault {
 	return sqllease.Fault{
 		Answered: answered(err), Unsent: unsent(err), Ended: code(err) != 0 && broken(err), Transient: transient(err), Locked: code(err) == codeLockTimeout, Broken: broken(err) || demoted(err),
 	}
 }
 
-// Reset throws the connections away that nobody uses.
+// Reset discards the idle connections.
 func (s store) Reset() {
 	s.b.db.SetMaxIdleConns(0)
 	s.b.db.SetMaxIdleConns(s.b.conns)
@@ -41,7 +41,7 @@ func (s store) Reset() {
 const (
 	begin  = `START TRANSACTION READ WRITE`
 	commit = `COMMIT`
-	// What is assigned first is what the next assignment sees: ends comes last.
+	// A later assignment sees the result of an earlier one: ends comes last.
 	openSession = `INSERT INTO @sessions (id, ttl, ends, cause) VALUES (?, ?, $NOW + ?, '') ON DUPLICATE KEY UPDATE
 		ttl = IF(cause = '' AND ends > $NOW, VALUES(ttl), ttl), ends = IF(cause = '' AND ends > $NOW, VALUES(ends), ends)`
 	renewSession   = `UPDATE @sessions SET ends = $NOW + ttl WHERE id = ? AND cause = '' AND ends > $NOW`
@@ -55,8 +55,8 @@ const (
 		AND CASE WHEN l.held AND l.timed THEN l.ends > $NOW ELSE s.cause = '' AND s.ends > $NOW END ORDER BY l.name LIMIT ?`
 )
 
-// OpenSession is one round trip. Whether the session lives is read after it was written:
-// the count of rows says nothing about a row that was the same before.
+// OpenSession is one round trip. It reads whether the session lives after writing it: the count
+// of rows tells nothing about a row that stays the same.
 func (s store) OpenSession(ctx context.Context, id backend.SessionID, ttl time.Duration, _ string) (bool, error) {
 	alive, us := false, ttl.Microseconds()
 	q := new(batch)
@@ -67,14 +67,14 @@ func (s store) OpenSession(ctx context.Context, id backend.SessionID, ttl time.D
 	return alive, s.alone(ctx, q)
 }
 
-// scanLives reads what is told of a session that lives.
+// scanLives reads the state of a session that lives.
 func scanLives(rows *sql.Rows) error {
 	var readOnly bool
 	err := rows.Scan(&readOnly)
 	return primary(readOnly, err)
 }
 
-// Renew is one round trip. Leases are renewed in one order by all.
+// Renew is one round trip. All values renew leases in the same order.
 func (s store) Renew(ctx context.Context, r *sqllease.Renewals) error {
 	q := new(batch)
 	q.exec(begin)
@@ -110,8 +110,8 @@ func (s store) Renew(ctx context.Context, r *sqllease.Renewals) error {
 	return s.alone(ctx, q)
 }
 
-// alone runs a batch that is a transaction of its own. What fails in the middle of it is
-// rolled back, before the connection is used for anything else.
+// alone runs a batch that is a transaction of its own. What fails in the middle of it is rolled
+// back, before the connection is used for anything else.
 func (s store) alone(ctx context.Context, q *batch) error {
 	conn, err := s.b.db.Conn(ctx)
 	if err != nil {
@@ -132,7 +132,7 @@ func (s store) Names(ctx context.Context, req backend.ListRequest) ([]string, er
 	return s.strings(ctx, s.b.sql(listNames), req.After, req.Prefix, sqllease.Behind(req.Prefix), len(req.Prefix), req.Prefix, req.Limit)
 }
 
-// strings runs a query of one text.
+// strings runs a query for one column of text.
 func (s store) strings(ctx context.Context, query string, args ...any) ([]string, error) {
 	var all []string
 	q := new(batch)
@@ -157,8 +157,8 @@ const (
 		FROM @leases l LEFT JOIN @sessions s ON s.id = l.session WHERE l.name IN (%s) GROUP BY l.name`
 )
 
-// Look is one round trip. Leases come before sessions: one that is out was out while its
-// session lived, if that lives later. Nobody listens here for losses.
+// Look is one round trip. Leases come before sessions: a lease that is held was held while its
+// session lived, if that lives later. There are no listeners for losses here.
 func (s store) Look(ctx context.Context, g *sqllease.Glance) error {
 	found := make(map[sqllease.Key]sqllease.LeaseRow)
 	alive := make(map[backend.SessionID]bool)
@@ -211,13 +211,13 @@ func (s store) Look(ctx context.Context, g *sqllease.Glance) error {
 	return nil
 }
 
-// syncRow is a row that a value writes to have a commit of its own: a lease of no lock that was
-// abandoned. A row that is the same afterwards would not be written.
+// syncRow writes a row of the value to have a commit of its own: the tombstone of a lease of no
+// lock. A row that stays the same would not be written.
 const syncRow = `INSERT INTO @tombs (name, lease, expires) VALUES ('', ?, $NOW + ?)
 	ON DUPLICATE KEY UPDATE expires = GREATEST(expires + 1, VALUES(expires))`
 
-// Sync is one round trip, and a wait for the disk. InnoDB shows a commit to others before its
-// log is written.
+// Sync is one round trip, and a wait for the disk. InnoDB shows a commit to other clients before
+// its log is written.
 func (s store) Sync(ctx context.Context) error {
 	q := new(batch)
 	q.exec(begin)

@@ -11,10 +11,10 @@ import (
 const (
 	deadLeases = `SELECT name FROM @leases WHERE ends <= $NOW - ?
 		UNION SELECT l.name FROM @sessions s JOIN @leases l ON l.session = s.id AND NOT (l.held AND l.timed) WHERE s.ends <= $NOW - ? LIMIT ?`
-	// No lease can come under a session that is over, so that a look without locks will do.
+	// No lease can be created under a session that has ended, so a read without locks is enough.
 	oldSessions = `SELECT s.id FROM @sessions s WHERE s.ends < $NOW - ? AND NOT EXISTS (SELECT 1 FROM @leases l WHERE l.session = s.id) LIMIT ?`
-	// Locks that nobody has used for a while. Their rows are locked first, and looked at
-	// again then. No lock may ever go back behind the floor.
+	// Locks that were not used for a while. Their rows are locked first, and read again then. No
+	// lock may ever go back behind the floor.
 	oldLocks    = `SELECT name FROM @locks WHERE name > ? AND used < $NOW - ? ORDER BY name LIMIT ? FOR UPDATE SKIP LOCKED`
 	unusedLocks = `SELECT k.name, k.last FROM @locks k WHERE k.name IN (%s) AND NOT EXISTS (SELECT 1 FROM @leases l WHERE l.name = k.name)`
 	raiseFloor  = `UPDATE @meta SET last_floor = GREATEST(last_floor, ?) WHERE id = 1`
@@ -30,7 +30,7 @@ func (s store) Dead(ctx context.Context, age time.Duration) ([]string, error) {
 func (s store) Sweep(ctx context.Context, after string, age time.Duration) string {
 	ids, err := s.strings(ctx, s.b.sql(oldSessions), age.Microseconds(), sqllease.SweepAtOnce)
 	if err != nil {
-		return after // another time
+		return after // until the next time
 	}
 	q := new(batch)
 	for _, id := range ids {
@@ -56,7 +56,7 @@ func (s store) Sweep(ctx context.Context, after string, age time.Duration) strin
 	return names[len(names)-1]
 }
 
-// sweepLocks gives the locks that were looked at.
+// sweepLocks returns the locks that were examined.
 func (s store) sweepLocks(ctx context.Context, conn *sql.Conn, after string, age time.Duration) ([]string, error) {
 	var names, unused []string
 	var floor int64
@@ -66,7 +66,7 @@ func (s store) sweepLocks(ctx context.Context, conn *sql.Conn, after string, age
 		var name string
 		err := rows.Scan(&name)
 		names = append(names, name)
-		return err //nolint:wrapcheck // it is not told
+		return err //nolint:wrapcheck // no caller sees it
 	}, s.b.sql(oldLocks), after, age.Microseconds(), sqllease.SweepAtOnce)
 	if err := q.run(ctx, conn); err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func (s store) sweepLocks(ctx context.Context, conn *sql.Conn, after string, age
 			var last int64
 			err := rows.Scan(&name, &last)
 			unused, floor = append(unused, name), max(floor, last)
-			return err //nolint:wrapcheck // it is not told
+			return err //nolint:wrapcheck // no caller sees it
 		}, s.b.sql(unusedLocks, list("?", len(names))), values(names)...)
 		if err := q.run(ctx, conn); err != nil {
 			return nil, err

@@ -12,21 +12,21 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// both opens both backends of this package at what follows the scheme.
+// both opens both backends of this package at the rest of a URL, after the scheme.
 func both(t *testing.T, rest string) map[string]backend.Backend {
 	t.Helper()
 	return map[string]backend.Backend{"leases": open(t, "mysql"+rest), "user locks": openUserLocks(t, "mysql+getlock"+rest)}
 }
 
-// Who says which authority to trust talks to a server that it vouches for, encrypted, or to
-// nobody.
+// A client that names the authority to trust talks, encrypted, to a server that the authority
+// vouches for, or to none.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	certs, others := testserver.NewCertificates(t), testserver.NewCertificates(t)
 	certs.For(t, "mysql")
 	s := testserver.MariaDB(t, "ssl-ca="+certs.CA, "ssl-cert="+certs.ServerCert, "ssl-key="+certs.ServerKey)
 	plain := testserver.MariaDB(t)
-	// Who is not encrypted is not let in.
+	// An unencrypted client is not let in.
 	s.Exec("CREATE USER app@'127.0.0.1' REQUIRE SSL", "GRANT ALL ON test.* TO app@'127.0.0.1'")
 	at := func(s *testserver.MariaDBServer, user, ca string) string {
 		return strings.TrimPrefix(s.URLOf(user, s.Addr()), "mysql") + "?tls=true&ca=" + url.QueryEscape(ca)

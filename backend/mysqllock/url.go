@@ -17,11 +17,11 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Open makes a backend from a URL, as under the heading URL of the package's doc.
-// Nothing is sent until the first call.
+// Open returns a backend for a URL, as described under the heading URL of the package's
+// documentation. Nothing is sent until the first call.
 //
-// Errors: *backend.InvalidError for a bad URL, which an unknown parameter makes it; the
-// password is never told.
+// Errors: *backend.InvalidError for a bad URL, which includes an unknown parameter. It never
+// contains the password.
 func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -42,12 +42,12 @@ func badURL(value, bound string) error {
 	return &backend.InvalidError{Field: "url", Value: strconv.QuoteToGraphic(value), Bound: bound}
 }
 
-// parameters of a mysql:// URL.
+// parameters returns those of a mysql:// URL.
 func parameters() []string {
 	return []string{"ca", "connect_timeout", "max_conns", "prefix", "socket", "tls"}
 }
 
-// parseURL never tells the password: errors of the library may hold a part of it.
+// parseURL never returns the password in an error: errors of the library may hold a part of it.
 func parseURL(raw, scheme string, known ...string) (Config, error) {
 	var cfg Config
 	urlForm := scheme + "://user:password@host:port/database?parameters"
@@ -114,7 +114,7 @@ func (c *Config) set(name, value string) error {
 		}
 		c.Conn.TLSConfig = value
 	case "ca":
-		pem, err := os.ReadFile(value) //nolint:gosec // whoever writes the URL names the file
+		pem, err := os.ReadFile(value) //nolint:gosec // the author of the URL names the file
 		roots := x509.NewCertPool()
 		if err != nil || !roots.AppendCertsFromPEM(pem) {
 			return bad("a readable file of PEM certificates")

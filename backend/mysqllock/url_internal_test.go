@@ -8,8 +8,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Whatever the URL is: it is understood, or it is an *InvalidError which does not tell the
-// password.
+// FuzzURL checks that every URL is parsed, or yields an *InvalidError without the password.
 func FuzzURL(f *testing.F) {
 	for _, raw := range []string{
 		"mysql://u:p@h:1/db?prefix=a_&max_conns=7", "mysql://h/db?tls=true&connect_timeout=2s", "mysql://h/db?socket=/run/s", "mysql://h", "mysql://h/a/b", "mysql:x", "mysql://h/db?tls=maybe", "mysql://h/db#x",

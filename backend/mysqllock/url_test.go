@@ -55,7 +55,7 @@ func TestBadURLs(t *testing.T) {
 	}
 }
 
-// What cannot be reached tells no password.
+// The error for an unreachable server does not contain the password.
 func TestNoSecretInErrors(t *testing.T) {
 	t.Parallel()
 	const secret = "canary-7d31"

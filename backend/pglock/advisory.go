@@ -24,39 +24,42 @@ const (
 	advisoryConns  = 4
 )
 
-// AdvisoryConfig says which database to use for advisory locks, and how.
+// AdvisoryConfig configures an Advisory backend.
 type AdvisoryConfig struct {
-	// Conn is how to connect, as pgx.ParseConfig makes it. It is copied. Required.
+	// Conn is the connection configuration, as pgx.ParseConfig returns it. It is copied.
+	// Required.
 	Conn *pgx.ConnConfig
-	// Schema is the schema of the tables, and a part of what the locks are called: values
-	// with different ones have nothing to do with each other. 1 to 48 characters of a-z 0-9
-	// _, not beginning with a digit. Default: "holdfast_advisory". Optional.
+	// Schema is the schema of the tables, and a part of the key of every lock: values with
+	// different schemas are independent of each other. 1 to 48 characters of a-z 0-9 _, not
+	// beginning with a digit. Default: "holdfast_advisory". Optional.
 	Schema string
-	// Logger is told what is nobody's error. Default: none. Optional.
+	// Logger receives the errors that no caller gets. Default: none. Optional.
 	Logger *slog.Logger
 }
 
 // Advisory keeps locks as session advisory locks of a PostgreSQL database (14 or newer). It
-// implements backend.Backend; its methods may be called at once from many goroutines. Make
-// it with OpenAdvisory or NewAdvisory.
+// implements backend.Backend. Its methods are safe for concurrent use. Use OpenAdvisory or
+// NewAdvisory to make one.
 //
-// A session is a connection, and all its locks are on that. The server frees them when the
-// connection ends, however it ends, and ends it itself when nothing came over it for the TTL
+// A session is a connection, which has all its locks. The server frees them when the connection
+// ends, however it ends. It ends the connection itself when nothing arrived on it for the TTL
 // (idle_session_timeout, and TCP's own where it waits for the rest of a request). The holder
-// hears of the end of its connection at once. There are no timed leases, no permits, no
-// re-entry across processes and no events, and waiters are served in no promised order: a lock
-// is only ever tried, never waited for in the server, so that one connection is enough for all
-// of them. Who was refused is put into a table, and whoever gives the lock back notifies the
-// first there; who comes at that moment may be faster. A waiter tries once a second in any
-// case: nobody notifies for a holder that died.
+// learns of the end of its connection immediately.
 //
-// The key of a lock is 64 bits of the SHA-256 of the schema and its name. Two names with the
-// same key exclude each other in different sessions, and do no other harm; among a million
-// names there are such two with a probability of 1 in 37 million.
+// There are no timed leases, no permits, no re-entry across processes and no events, and waiters
+// are served in no promised order. A lock is only ever tried, never waited for in the server, so
+// that one connection is enough for all of them. A refused waiter is put into a table, and the
+// client that releases the lock notifies the first one there; a client that arrives at that
+// moment may be faster. A waiter tries once a second in any case, because there is no
+// notification for a holder that died.
 //
-// Tokens come from a sequence, above the microseconds of the server's clock of when the server
-// was first used since it lost anything: they grow also when a crash or a fail-over loses the
-// last numbers of the sequence.
+// The key of a lock is 64 bits of the SHA-256 of the schema and its name. Two names with the same
+// key exclude each other in different sessions, and do no other harm. Among a million names the
+// probability of two such names is 1 in 37 million.
+//
+// Tokens come from a sequence, above the microseconds of the server's clock at the first use of
+// the server since it lost anything. So they grow also when a crash or a fail-over loses the last
+// numbers of the sequence.
 type Advisory struct {
 	conf   *pgx.ConnConfig // of a connection with locks
 	pool   *pgxpool.Pool   // for everything else
@@ -72,12 +75,11 @@ type Advisory struct {
 
 var _ backend.Backend = (*Advisory)(nil)
 
-// OpenAdvisory makes a backend from a URL, postgres+advisory://user:password@host/database,
-// with the parameters of Open but for listen and max_conns. Nothing is sent until the first
-// call.
+// OpenAdvisory returns a backend for a URL, postgres+advisory://user:password@host/database, with
+// the parameters of Open except listen and max_conns. Nothing is sent until the first call.
 //
-// Errors: *backend.InvalidError for a bad URL, which an unknown parameter makes it; the
-// password is never told.
+// Errors: *backend.InvalidError for a bad URL, which includes an unknown parameter. It never
+// contains the password.
 func OpenAdvisory(ctx context.Context, rawURL string, logger *slog.Logger) (*Advisory, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -89,8 +91,8 @@ func OpenAdvisory(ctx context.Context, rawURL string, logger *slog.Logger) (*Adv
 	return NewAdvisory(AdvisoryConfig{Conn: cfg.Conn, Schema: cfg.Schema, Logger: logger})
 }
 
-// NewAdvisory makes a backend on a database. It sends nothing yet. The tables are made by
-// the first call, where they are not there and the role may.
+// NewAdvisory returns a backend on a database. It sends nothing yet. The first call creates the
+// tables, where they do not exist and the role has the privilege.
 //
 // Errors: *backend.InvalidError for a field that is out of bounds.
 func NewAdvisory(cfg AdvisoryConfig) (*Advisory, error) {
@@ -126,23 +128,23 @@ func NewAdvisory(cfg AdvisoryConfig) (*Advisory, error) {
 	return b, nil
 }
 
-// advisoryPause is how long a session with waiters rests when nobody wakes it: nobody
-// notifies for a holder that died.
+// advisoryPause is how long a session with waiters rests without a wake-up: there is none for a
+// holder that died.
 func advisoryPause(time.Duration) time.Duration {
 	const least, jitter = 750 * time.Millisecond, 500 * time.Millisecond
 	return least + rand.N(jitter)
 }
 
-// hashed is the key of a lock.
+// hashed returns the key of a lock.
 func (b *Advisory) hashed(name string) int64 {
 	sum := sha256.Sum256([]byte(b.name + "\x00" + name))
 	return int64(binary.BigEndian.Uint64(sum[:])) //nolint:gosec // all 64 bits count
 }
 
-// sql is a query for the schema in use.
+// sql returns a query for the schema in use.
 func (b *Advisory) sql(query string) string { return b.quoted.Replace(query) }
 
-// Capabilities says what can be done with advisory locks.
+// Capabilities returns the capabilities of advisory locks.
 func (b *Advisory) Capabilities() backend.Capabilities {
 	return backend.Capabilities{
 		Name: advisoryName, Sessions: true, Bound: true, Tied: true, Shared: true, Push: true, LossPush: true, TokenKind: "counter",
@@ -151,7 +153,7 @@ func (b *Advisory) Capabilities() backend.Capabilities {
 }
 
 // Close ends the sessions that were opened here, with their locks, the connections and the
-// goroutines, and the calls under way with ErrClosed. Closing again does nothing.
+// goroutines, and the calls in progress with ErrClosed. A second Close does nothing.
 func (b *Advisory) Close() error {
 	b.closing.Do(func() {
 		b.leases.Close()
@@ -161,7 +163,7 @@ func (b *Advisory) Close() error {
 	return nil
 }
 
-// OpenSession makes a session, with a connection of its own, or confirms it. Errors:
+// OpenSession creates a session, with a connection of its own, or confirms it. Errors:
 // *InvalidError, also for a TTL that differs from the one it was opened with; ErrSessionLost;
 // ErrPooler, ErrOld, ErrNewer and ErrEncoding, which are ErrUnsupported; *UnavailableError;
 // ErrClosed; ctx's cause.
@@ -169,52 +171,51 @@ func (b *Advisory) OpenSession(ctx context.Context, req backend.SessionRequest) 
 	return b.leases.OpenSession(ctx, req)
 }
 
-// EndSession gives back all that lives with the session, and closes its connection. Errors:
+// EndSession releases all that lives with the session, and closes its connection. Errors:
 // *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Advisory) EndSession(ctx context.Context, id backend.SessionID) error {
 	return b.leases.EndSession(ctx, id)
 }
 
-// Acquire takes the lock, or waits for it when req.Wait is set. Errors: *InvalidError,
-// *HeldError, ErrLost, ErrSessionLost, ErrUnsupported, *UnavailableError, ErrClosed, ctx's
-// cause.
+// Acquire acquires the lock, or waits for it when req.Wait is set. Errors: *InvalidError,
+// *HeldError, ErrLost, ErrSessionLost, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Advisory) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	return b.leases.Acquire(ctx, req)
 }
 
-// Renew extends a session. Errors: *InvalidError, ErrUnsupported, *UnavailableError,
-// ErrClosed, ctx's cause. What became of it is in the result.
+// Renew extends a session. The result has the outcome. Errors: *InvalidError, ErrUnsupported,
+// *UnavailableError, ErrClosed, ctx's cause.
 func (b *Advisory) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
 	return b.leases.Renew(ctx, req)
 }
 
-// Release gives a lease back. Errors: ErrLost where there is no such lease, unless
-// req.Abandon is set; *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
+// Release releases a lease. Errors: ErrLost where there is no such lease, unless req.Abandon is
+// set; *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
 func (b *Advisory) Release(ctx context.Context, req backend.ReleaseRequest) error {
 	return b.leases.Release(ctx, req)
 }
 
-// Inspect tells who holds the lock and who waits. Errors: *InvalidError,
+// Inspect returns the holders and the waiters of the lock. Errors: *InvalidError,
 // *UnavailableError, ErrClosed, ctx's cause.
 func (b *Advisory) Inspect(ctx context.Context, name string) (backend.LockInfo, error) {
 	return b.leases.Inspect(ctx, name)
 }
 
-// List tells the locks that are held, by name. Errors: *InvalidError, *UnavailableError,
+// List returns the locks that are held, by name. Errors: *InvalidError, *UnavailableError,
 // ErrClosed, ctx's cause.
 func (b *Advisory) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
 	return b.leases.List(ctx, req)
 }
 
-// Break takes the lock from all its holders, who are asked to give it back. One that does
-// not within five seconds loses its connection, with all its locks (pg_terminate_backend,
-// which the role may do to its own). Errors: *InvalidError, *UnavailableError, ErrClosed,
-// ctx's cause.
+// Break ends all leases that hold the lock. It asks the holders to release them. A holder that
+// does not within five seconds loses its connection, with all its locks (pg_terminate_backend,
+// which a role may use on its own connections). Errors: *InvalidError, *UnavailableError,
+// ErrClosed, ctx's cause.
 func (b *Advisory) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
 	return b.leases.Break(ctx, req)
 }
 
-// Watch is ErrUnsupported: there are no events.
+// Watch returns ErrUnsupported: there are no events.
 func (b *Advisory) Watch(ctx context.Context, req backend.WatchRequest, _ func(backend.Event)) error {
 	return b.leases.Watch(ctx, req)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// C10: a break meets one who has the lock, and whose row is not committed. A trigger keeps it
-// from that while the test has another lock.
+// C10: a break meets a holder whose row is not committed. A trigger delays the commit while the
+// test holds another lock.
 func TestAdvisoryBreakBesideAGrant(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)

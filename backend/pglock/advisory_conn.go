@@ -19,8 +19,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/connlease"
 )
 
-// idleMargin is how much later than a session's end the server ends its connection: the
-// end in words comes first.
+// idleMargin is how much later than a session's end the server ends its connection: the explicit
+// end comes first.
 const idleMargin = 500 * time.Millisecond
 
 const (
@@ -30,17 +30,17 @@ const (
 )
 
 const (
-	// The server ends a connection over which nothing came for so long.
+	// The server ends a connection on which nothing arrived for that long.
 	setIdle = `SELECT set_config('idle_session_timeout', $1, false)`
-	// In the middle of a request it waits without a bound; its kernel finds out that nobody
-	// is there. Where it can't set them, as on another system, that is in its log only.
+	// In the middle of a request the server waits without a bound; its kernel detects that the
+	// other side is gone. A server that cannot set these, as on another system, only logs it.
 	setKeepalive = `SELECT set_config('tcp_keepalives_idle', $1, false), set_config('tcp_keepalives_interval', '1', false),
 		set_config('tcp_keepalives_count', '3', false), set_config('tcp_user_timeout', $2, false)`
 	// A pooler in between has another number for the connection than the server itself.
 	hello      = `SELECT CASE WHEN pg_backend_pid()::bigint = $2 THEN pg_try_advisory_lock($1) END`
 	addSession = `INSERT INTO @sessions (conn, pid, session, expires, made)
 		VALUES ($1, pg_backend_pid(), $2, clock_timestamp() + $3 * interval '1 microsecond', clock_timestamp())`
-	// See advisory.sql. Whoever makes it at the same time is waited for.
+	// See advisory.sql. A concurrent insert is waited for.
 	keepEpoch     = `INSERT INTO @epoch (id, above) SELECT 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint ON CONFLICT DO NOTHING`
 	extendSession = `UPDATE @sessions SET expires = clock_timestamp() + $2 * interval '1 microsecond' WHERE conn = $1`
 	unlock        = `SELECT pg_advisory_unlock($1)`
@@ -49,8 +49,8 @@ const (
 	deleteLease   = `DELETE FROM @leases WHERE name = $1 AND lease = $2 AND conn = $3`
 	deleteWaiter  = `DELETE FROM @waiters WHERE name = $1 AND lease = $2 AND conn = $3`
 	readMarked    = `SELECT name, lease, reason, released FROM @leases WHERE conn = $1 AND marked`
-	// The lock first, and then the token: tokens rise in the order of the grants. What a
-	// lease of this name and ID has left behind says that it was had before.
+	// The lock first, and then the token: tokens rise in the order of the grants. A row of this
+	// name and lease ID means that the lease was granted before.
 	try = `WITH old AS MATERIALIZED (SELECT FROM @leases WHERE name = $1 AND lease = $2),
 		got AS MATERIALIZED (SELECT CASE WHEN EXISTS (SELECT FROM old) THEN NULL
 			WHEN $4 THEN pg_try_advisory_lock_shared($3) ELSE pg_try_advisory_lock($3) END AS ok),
@@ -63,7 +63,7 @@ const (
 		SELECT got.ok, put.token, put.since FROM got LEFT JOIN put ON true`
 	join = `INSERT INTO @waiters (name, lease, conn, shared, owner, note, asked)
 		VALUES ($1, $2, $3, $4, $5, $6, clock_timestamp()) ON CONFLICT DO NOTHING`
-	// The first in line is told, or all readers before the first writer.
+	// The first in the queue is notified, or all readers before the first writer.
 	wakeNext = `, line AS MATERIALIZED (SELECT w.name, w.conn, row_number() OVER (PARTITION BY w.name ORDER BY w.n) AS place,
 			count(*) FILTER (WHERE NOT w.shared) OVER (PARTITION BY w.name ORDER BY w.n) AS writers
 			FROM @waiters w JOIN names USING (name) JOIN @sessions s USING (conn) WHERE s.expires > clock_timestamp())
@@ -73,7 +73,8 @@ const (
 	leaveTable  = `DELETE FROM @sessions WHERE conn = $1`
 	leaveLeases = `WITH mine AS MATERIALIZED (SELECT name, lease FROM @leases WHERE conn = $1 ORDER BY name, lease FOR UPDATE),
 		names AS (DELETE FROM @leases e USING mine m WHERE e.name = m.name AND e.lease = m.lease AND e.conn = $1 RETURNING e.name)` + wakeNext
-	// Rows of connections that are gone. One that is being made has its lock first.
+	// Rows of connections that are gone. A connection that is being established has its lock
+	// first.
 	sweepDead = `WITH dead AS (DELETE FROM @sessions s WHERE s.made < clock_timestamp() - interval '1 minute'
 			AND NOT EXISTS (SELECT FROM ($HELD) h WHERE h.key = s.conn AND h.pid = s.pid) RETURNING s.conn),
 		line AS (DELETE FROM @waiters w USING dead WHERE w.conn = dead.conn),
@@ -81,7 +82,7 @@ const (
 		DELETE FROM @leases e USING theirs t WHERE e.name = t.name AND e.lease = t.lease AND e.conn = t.conn`
 )
 
-// configure is how this value connects.
+// configure returns the configuration of this value's connections.
 func (b *Advisory) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
 	c := from.Copy()
 	if c.ConnectTimeout == 0 {
@@ -97,7 +98,7 @@ func (b *Advisory) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
 		"idle_session_timeout":             millis(time.Minute),
 		"client_connection_check_interval": millis(time.Second), // also while a statement runs
 		"default_transaction_isolation":    "read committed",
-		"synchronous_commit":               "on", // tokens are not to come back
+		"synchronous_commit":               "on", // tokens must not repeat
 		"statement_timeout":                "0", "lock_timeout": "0", "jit": "off", "plan_cache_mode": "force_generic_plan",
 	})
 	c.DialFunc = dial(c.DialFunc, b.leases.Life(), &b.conns)
@@ -110,10 +111,10 @@ type advisoryConn struct {
 	id   int64
 	ttl  time.Duration
 	conn *pgx.Conn
-	has  map[int64]int // how often it has each lock, by key; none is not in it
+	has  map[int64]int // how often it has each lock, by key; without those that it does not have
 }
 
-// connect makes a connection for a session.
+// connect establishes the connection of a session.
 func (b *Advisory) connect(ctx context.Context, id backend.SessionID, ttl time.Duration, hear func(connlease.Note)) (*advisoryConn, error) {
 	conf := b.conf.Copy()
 	conf.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) {
@@ -135,7 +136,7 @@ func (b *Advisory) connect(ctx context.Context, id backend.SessionID, ttl time.D
 	return c, nil
 }
 
-// hello makes the connection known.
+// hello registers the connection.
 func (c *advisoryConn) hello(ctx context.Context, id backend.SessionID) error {
 	var got *bool
 	if err := c.conn.QueryRow(ctx, hello, c.id, int64(c.conn.PgConn().PID())).Scan(&got); err != nil {
@@ -157,8 +158,8 @@ func (c *advisoryConn) hello(ctx context.Context, id backend.SessionID) error {
 	return c.conn.SendBatch(ctx, q).Close() //nolint:wrapcheck // see unavailable
 }
 
-// wholeSeconds is not less than d, which is at least what the holder believes, nor more than
-// Linux takes (tcp(7), TCP_KEEPIDLE).
+// wholeSeconds rounds d up to seconds, to no more than Linux accepts (tcp(7), TCP_KEEPIDLE).
+// Below that limit the result is not less than d, which is at least what the holder believes.
 func wholeSeconds(d time.Duration) string {
 	const most = 32767 * time.Second
 	return strconv.FormatInt(int64((min(d, most)+time.Second-1)/time.Second), 10)
@@ -168,23 +169,23 @@ var errTaken = errors.New("another connection has the lock of this one's number"
 
 func (c *advisoryConn) channel() string { return advisoryChannel + strconv.FormatInt(c.id, 10) }
 
-// Wait waits until the server says something or ctx ends.
+// Wait waits until the server sends something or ctx ends.
 func (c *advisoryConn) Wait(ctx context.Context) error {
 	err := c.conn.PgConn().WaitForNotification(ctx)
 	if err != nil && ctx.Err() != nil && !c.conn.IsClosed() {
 		return nil
 	}
-	return err //nolint:wrapcheck // the session is over
+	return err //nolint:wrapcheck // the session has ended
 }
 
-// Close hangs up.
+// Close closes the connection without waiting for the server.
 func (c *advisoryConn) Close() { hangUp(c.conn) }
 
-// Do does the work in one round trip and one transaction. Locks are not the
-// transaction's: where it fails, those that it took are given back, and what is not new is
-// done in another one. When that is not possible the connection has to go.
+// Do executes the work in one round trip and one transaction. Locks do not belong to the
+// transaction: where it fails, those that it acquired are released, and another one executes the
+// work without what is new. When that is not possible the connection has to be closed.
 func (c *advisoryConn) Do(ctx context.Context, w *connlease.Work) error {
-	// Who breaks a lock has its rows in this order, too: so nobody waits in a circle.
+	// A break locks these rows in the same order, so there is no circle of waiting.
 	slices.SortFunc(w.Free, func(x, y *backend.AcquireRequest) int {
 		return cmp.Or(strings.Compare(x.Name, y.Name), cmp.Compare(x.Lease, y.Lease))
 	})
@@ -217,18 +218,18 @@ func (c *advisoryConn) Do(ctx context.Context, w *connlease.Work) error {
 	return nil
 }
 
-// mostTimes is how often a piece of work is sent at most.
+// mostTimes bounds how often a piece of work is sent.
 const mostTimes = 5
 
-// progress is how far a piece of work came. Locks that were given back are, whatever becomes
-// of the transaction.
+// progress is how far a piece of work got. Released locks stay released, whatever the outcome of
+// the transaction.
 type progress struct {
 	freed    int  // of Work.Free
-	trying   bool // all before Work.Try was answered
+	trying   bool // everything before Work.Try was answered
 	answered int  // of Work.Try
 }
 
-// send sends the work, without giving back again what was given back before.
+// send sends the work, without a second release of what was released before.
 func (c *advisoryConn) send(ctx context.Context, w *connlease.Work, done *progress) error {
 	before := done.freed
 	done.trying, done.answered, w.Marked = false, 0, nil
@@ -251,7 +252,7 @@ func (c *advisoryConn) send(ctx context.Context, w *connlease.Work, done *progre
 	rest := millis(max(w.Left, time.Millisecond) + idleMargin)
 	if w.End {
 		q.Queue(setIdle, rest)
-		for _, query := range []string{leaveTable, leaveLeases, leaveLine} { // as sweepDead does: nobody waits in a circle
+		for _, query := range []string{leaveTable, leaveLeases, leaveLine} { // in the order of sweepDead: no circle of waiting
 			q.Queue(c.b.sql(query), c.id)
 		}
 		return c.end(ctx, q)
@@ -276,12 +277,12 @@ var errNotHad = errors.New("the connection did not have a lock that it had taken
 
 var errUnsure = errors.New("whether the connection has a lock once more is not known")
 
-// unlock gives a lock back, and counts it.
+// unlock releases a lock, and counts it.
 func (c *advisoryConn) unlock(q *pgx.Batch, l *backend.AcquireRequest, freed *int) {
 	q.Queue(unlockOf(l.Mode), c.b.key(l.Name)).QueryRow(func(r pgx.Row) error {
 		var had bool
 		if err := r.Scan(&had); err != nil {
-			return err //nolint:wrapcheck // the session is over
+			return err //nolint:wrapcheck // the session has ended
 		}
 		if !had {
 			return errNotHad
@@ -291,10 +292,10 @@ func (c *advisoryConn) unlock(q *pgx.Batch, l *backend.AcquireRequest, freed *in
 	})
 }
 
-// giveBack gives a lock back by itself.
+// giveBack releases a lock by itself.
 func (c *advisoryConn) giveBack(ctx context.Context, l *backend.AcquireRequest) error {
 	_, err := c.conn.Exec(ctx, unlockOf(l.Mode), c.b.key(l.Name))
-	return err //nolint:wrapcheck // the session is over
+	return err //nolint:wrapcheck // the session has ended
 }
 
 func unlockOf(m backend.Mode) string {
@@ -304,10 +305,10 @@ func unlockOf(m backend.Mode) string {
 	return unlock
 }
 
-// takeBack gives back the locks that a transaction took which is undone. The statement that
-// failed may have taken one more: that is given back unasked, and the server says so with a
-// warning where there was none. It would be one of those that count where the connection had
-// the lock already.
+// takeBack releases the locks that an undone transaction acquired. The statement that failed may
+// have acquired one more. That is released without knowing; where there was none, the server only
+// sends a warning. Where the connection had the lock already, that release could free a lock that
+// counts, so takeBack returns an error instead.
 func (c *advisoryConn) takeBack(ctx context.Context, all []*connlease.Try, answered int) error {
 	took := make(map[int64]int)
 	for i, t := range all[:min(answered+1, len(all))] {
@@ -326,7 +327,7 @@ func (c *advisoryConn) takeBack(ctx context.Context, all []*connlease.Try, answe
 	return nil
 }
 
-// count keeps has.
+// count updates has.
 func (c *advisoryConn) count(w *connlease.Work) {
 	for _, l := range w.Free {
 		key := c.b.key(l.Name)
@@ -341,12 +342,12 @@ func (c *advisoryConn) count(w *connlease.Work) {
 	}
 }
 
-// end gives everything back. The locks go first, so that who is woken can have them.
+// end releases everything. The locks go first, so that the waiters it wakes can acquire them.
 func (c *advisoryConn) end(ctx context.Context, rest *pgx.Batch) error {
 	if _, err := c.conn.Exec(ctx, unlockAll); err != nil {
-		return err //nolint:wrapcheck // the session is over
+		return err //nolint:wrapcheck // the session has ended
 	}
-	return c.conn.SendBatch(ctx, rest).Close() //nolint:wrapcheck // the session is over
+	return c.conn.SendBatch(ctx, rest).Close() //nolint:wrapcheck // the session has ended
 }
 
 func (c *advisoryConn) look(q *pgx.Batch, w *connlease.Work) {
@@ -354,7 +355,7 @@ func (c *advisoryConn) look(q *pgx.Batch, w *connlease.Work) {
 		for rows.Next() {
 			var m connlease.Told
 			if err := rows.Scan(&m.Name, &m.ID, &m.Reason, &m.Released); err != nil {
-				return err //nolint:wrapcheck // the session is over
+				return err //nolint:wrapcheck // the session has ended
 			}
 			w.Marked = append(w.Marked, m)
 		}
@@ -370,7 +371,7 @@ func (c *advisoryConn) try(q *pgx.Batch, t *connlease.Try, answered *int) {
 			var token *int64
 			var since *time.Time
 			if err := row.Scan(&ok, &token, &since); err != nil {
-				return err //nolint:wrapcheck // the session is over
+				return err //nolint:wrapcheck // the session has ended
 			}
 			t.Granted, t.Foreign, t.Token = ok != nil && *ok, ok == nil, 0
 			if t.Granted && token != nil {
@@ -381,8 +382,8 @@ func (c *advisoryConn) try(q *pgx.Batch, t *connlease.Try, answered *int) {
 		})
 }
 
-// undo gives back what was had together with another connection, which was faster with the
-// row of the same lease.
+// undo releases what was acquired while another connection, which was faster, wrote the row of
+// the same lease.
 func (c *advisoryConn) undo(ctx context.Context, all []*connlease.Try) error {
 	for _, t := range all {
 		if !t.Granted || t.Token != 0 {

@@ -14,9 +14,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// C5: the server ends a deadlock at the cost of a piece of work in which leases are given back
-// and another one of the same lock is asked for. The work is done again, and the session keeps
-// what it has.
+// C5: the server ends a deadlock at the cost of a piece of work which releases leases and tries
+// another one of the same lock. The work is repeated, and the session keeps what it holds.
 func TestAdvisoryDeadlock(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -33,7 +32,7 @@ func TestAdvisoryDeadlock(t *testing.T) {
 		leasetest.Take(t, b, r)
 	}
 	first, other := holding(t, s, had[0].Lease), holding(t, s, had[2].Lease)
-	calls := make(chan error, 4) // of the first release, and of those that come together meanwhile
+	calls := make(chan error, 4) // of the first release, and of those that gather during it
 	release := func(r backend.AcquireRequest) {
 		calls <- b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: r.Name, Lease: r.Lease, Session: id})
 	}
@@ -51,7 +50,7 @@ func TestAdvisoryDeadlock(t *testing.T) {
 		_, err := b.Acquire(leasetest.Within(t), next)
 		calls <- err
 	}()
-	time.Sleep(100 * time.Millisecond) // they have come by then, or the test shows less
+	time.Sleep(100 * time.Millisecond) // they have arrived by then, or the test shows less
 	if err := first.Commit(leasetest.Within(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -75,8 +74,8 @@ func TestAdvisoryDeadlock(t *testing.T) {
 	leasetest.Give(t, b, next)
 }
 
-// holding is a transaction that has locked the row of a lease, and leaves it to others to
-// find deadlocks.
+// holding returns a transaction that has locked the row of a lease. It leaves the detection of
+// deadlocks to other transactions.
 func holding(t *testing.T, s *testserver.PostgresServer, id backend.LeaseID) pgx.Tx {
 	t.Helper()
 	conn, err := pgx.Connect(leasetest.Within(t), s.URL())

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// sessionsOf counts the connections with locks whose application is called so.
+// sessionsOf counts the connections with locks of this application name.
 func sessionsOf(s *testserver.PostgresServer, application string) int64 {
 	return s.Int(`SELECT count(DISTINCT l.pid) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 		WHERE l.locktype = 'advisory' AND a.application_name = $1`, application)
@@ -31,9 +31,9 @@ func heard(t *testing.T, lost <-chan backend.Loss) backend.Loss {
 	}
 }
 
-// C1: the server gives a lock to the connection that has it as often as it is asked. Who is
-// in the same session waits all the same, and a lease that is given back does not take the
-// others of its connection with it.
+// C1: the server grants a lock to the connection that has it as often as that tries. A request of
+// the same session waits all the same, and the release of a lease does not release the others of
+// its connection.
 func TestAdvisoryLocksAreNotReentrant(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -73,8 +73,8 @@ func TestAdvisoryLocksAreNotReentrant(t *testing.T) {
 	leasetest.Take(t, other, writer(theirs))
 }
 
-// C6, C7: the lock was had, and the answer is lost. Nothing is held when the session is over,
-// which the connection takes with it at once.
+// C6, C7: the lock was acquired, and the reply is lost. Nothing is held when the session has
+// ended, because the connection ends with it immediately.
 func TestAdvisoryLostReply(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -138,8 +138,8 @@ func TestAdvisoryCollision(t *testing.T) {
 	}
 }
 
-// B19: a pooler may give the next statement another connection, which has not the locks. It
-// is refused in every mode, also where it lets our settings pass.
+// B19: a pooler may execute the next statement on another connection, which does not have the
+// locks. It is refused in every mode, also where it accepts our settings.
 func TestAdvisoryPoolerIsRefused(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -162,8 +162,8 @@ func TestAdvisoryPoolerIsRefused(t *testing.T) {
 	}
 }
 
-// A role that may use the tables, and not make them, is enough once somebody made them; before
-// that it is told.
+// A role that may use the tables, but not create them, is enough once they exist. Before that the
+// error names the reason.
 func TestAdvisoryRoleThatMayOnlyUse(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -191,7 +191,7 @@ func TestAdvisoryRoleThatMayOnlyUse(t *testing.T) {
 	}
 }
 
-// A server that takes no writes has no locks to give: a standby's are not the primary's.
+// A server that accepts no writes grants no locks: a standby's are not the primary's.
 func TestAdvisoryReadOnlyIsRefused(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t, "default_transaction_read_only=on")
@@ -202,8 +202,8 @@ func TestAdvisoryReadOnlyIsRefused(t *testing.T) {
 	}
 }
 
-// C13: the rows of a client that died go away with the next session, and what it had is not
-// told meanwhile.
+// C13: the next session removes the rows of a client that died, and until then its leases are not
+// reported.
 func TestAdvisoryDeadRows(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -225,8 +225,8 @@ func TestAdvisoryDeadRows(t *testing.T) {
 	}
 }
 
-// C10, F22: the server ends the connection. The holder is told at once, though nobody asks
-// or renews, and a waiter has the lock though nobody notifies it.
+// C10, F22: the server ends the connection. The holder is notified immediately, without a request
+// or a renewal, and a waiter gets the lock without a notification.
 func TestAdvisoryConnectionTerminated(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -238,14 +238,14 @@ func TestAdvisoryConnectionTerminated(t *testing.T) {
 	})
 }
 
-// terminate ends connections with locks whose application is called so.
+// terminate ends connections with locks of this application name.
 func terminate(s *testserver.PostgresServer, application string, most int) int64 {
 	return s.Int(`SELECT count(pg_terminate_backend(pid)) FROM (SELECT DISTINCT l.pid FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 		WHERE l.locktype = 'advisory' AND a.application_name = $1 LIMIT $2) x`, application, most)
 }
 
-// One connection has all the locks of a session, and those who wait in it do not keep the
-// others, or a renewal, from it.
+// One connection has all the locks of a session, and its waiters delay neither other requests nor
+// a renewal.
 func TestAdvisoryManyLocksOnOneConnection(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -253,7 +253,7 @@ func TestAdvisoryManyLocksOnOneConnection(t *testing.T) {
 	leasetest.ManyOnOneConnection(t, b, openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), func() int64 { return sessionsOf(s, "many") })
 }
 
-// F3, F1: nothing comes from the holder any more, and the server is not told of its end. It
+// F3, F1: nothing arrives from the holder any more, and the server is not notified of its end. It
 // ends the connection by itself, not before the TTL.
 func TestAdvisoryHolderCutOff(t *testing.T) {
 	t.Parallel()
@@ -263,7 +263,7 @@ func TestAdvisoryHolderCutOff(t *testing.T) {
 	leasetest.HolderCutOff(t, b, openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), proxy)
 }
 
-// The server counts a whole TTL from a renewal on.
+// The server counts a whole TTL from each renewal.
 func TestAdvisoryCutOffAfterARenewal(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -272,7 +272,7 @@ func TestAdvisoryCutOffAfterARenewal(t *testing.T) {
 	leasetest.CutOffAfterARenewal(t, b, openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), proxy)
 }
 
-// C10: a holder that does not give back what it was asked for loses its connection.
+// C10: a holder that does not release what it was asked for loses its connection.
 func TestAdvisoryBreakOfADeafHolder(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -281,7 +281,7 @@ func TestAdvisoryBreakOfADeafHolder(t *testing.T) {
 	leasetest.BreakOfADeafHolder(t, b, openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), proxy)
 }
 
-// C2: the connections of those who take and give back the same few locks, readers and
+// C2: the connections of clients that acquire and release the same few locks, as readers and
 // writers, are ended again and again.
 func TestAdvisoryTerminatedUnderLoad(t *testing.T) {
 	t.Parallel()

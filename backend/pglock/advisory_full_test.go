@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// The server has room for so many locks (max_locks_per_transaction) and refuses the next:
-// who asks is told, and nobody loses what the session has. When locks are given back there
-// is room again.
+// The server has room for a number of locks (max_locks_per_transaction) and refuses the next. The
+// caller gets the error, and the session loses nothing. When locks are released there is room
+// again.
 func TestAdvisoryLockTableFull(t *testing.T) {
 	t.Parallel()
 	const most = 100_000
@@ -54,7 +54,7 @@ func TestAdvisoryLockTableFull(t *testing.T) {
 	}
 }
 
-// What the server will not write down.
+// The server refuses to write a row.
 func TestAdvisoryNotWrittenDown(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)

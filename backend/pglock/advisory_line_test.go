@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// C8: who gives a lock back wakes the next, who would look by itself a second later.
+// C8: a release wakes the next waiter, which would try by itself a second later.
 func TestAdvisoryReleaseWakes(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -41,7 +41,7 @@ func TestAdvisoryReleaseWakes(t *testing.T) {
 	}
 }
 
-// C3: who waits for a lock of its own session is in line like any other.
+// C3: a waiter for a lock of its own session is in the queue like any other.
 func TestAdvisoryLineOfOneSession(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -57,7 +57,7 @@ func TestAdvisoryLineOfOneSession(t *testing.T) {
 	}
 }
 
-// C9: a renewal that the server has not heard of is none.
+// C9: a renewal that has not reached the server does not count.
 func TestAdvisoryRenewalIsHeard(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -65,8 +65,8 @@ func TestAdvisoryRenewalIsHeard(t *testing.T) {
 	leasetest.RenewalIsHeard(t, openAdvisory(t, advisoryURL(s, "postgres", proxy.Addr())), proxy)
 }
 
-// C6: another connection writes the row of the same lease at the same moment. This one has
-// the lock of the server for an instant, and gives it back.
+// C6: another connection writes the row of the same lease at the same moment. This one has the
+// server's lock for an instant, and releases it.
 func TestAdvisoryRowOfAnother(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)

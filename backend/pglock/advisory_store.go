@@ -20,7 +20,7 @@ var advisoryTables string
 
 const advisoryVersion = 1
 
-// heldLocks are the advisory locks of this database, and who has them.
+// heldLocks are the advisory locks of this database, and their holders.
 const heldLocks = `SELECT (l.classid::bigint << 32) | l.objid::bigint AS key, l.pid FROM pg_catalog.pg_locks l
 	WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
 	AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())`
@@ -28,7 +28,7 @@ const heldLocks = `SELECT (l.classid::bigint << 32) | l.objid::bigint AS key, l.
 const (
 	advisoryReadVersion = `SELECT version, current_setting('server_encoding') FROM @meta`
 	advisoryAtATime     = `SELECT pg_advisory_xact_lock(hashtextextended('holdfast advisory schema', 0))`
-	// What is out: the connection that made the row is there, and has the lock.
+	// What is held: the connection that wrote the row is there, and has the lock.
 	outLeases = `WITH held AS MATERIALIZED ($HELD),
 		alive AS MATERIALIZED (SELECT s.* FROM @sessions s JOIN held h ON h.key = s.conn AND h.pid = s.pid),
 		out AS (SELECT e.*, s.session, s.expires, s.pid FROM @leases e JOIN alive s USING (conn)
@@ -38,10 +38,10 @@ const (
 	lookWaiters = outLeases + `SELECT w.name, w.lease, s.session, w.owner, w.note, w.shared, w.asked
 		FROM @waiters w JOIN alive s USING (conn) WHERE w.name = ANY($1) ORDER BY w.name, w.n`
 	listHeld = outLeases + `SELECT DISTINCT name FROM out WHERE name > $1 AND starts_with(name, $2) ORDER BY name LIMIT $3`
-	// A connection is told that something was marked when the transaction is committed. The rows
-	// are locked in the order of all who lock several, so that two breaks of a lock wait for each
-	// other, and the second sees what the first has marked. $6 is the token of a break that looks
-	// again: it draws no other, and later grants are not its business.
+	// The commit notifies a connection that something was marked. The rows are locked in the same
+	// order by all that lock several. So of two breaks of a lock one waits for the other, and
+	// sees what that has marked. $6 is the token of a break that reads again: it draws no other
+	// token, and later grants do not concern it.
 	mark = outLeases + `, t AS MATERIALIZED (SELECT CASE WHEN $6::bigint > 0 THEN $6 ELSE
 			nextval($5::text::regclass) + coalesce((SELECT above FROM @epoch), 0) END AS token),
 		todo AS MATERIALIZED (SELECT lease, marked FROM @leases WHERE name = $1 AND ($2 = '' OR lease = $2) AND ($6 = 0 OR token < $6)
@@ -54,8 +54,8 @@ const (
 		(extract(epoch FROM h.expires - clock_timestamp()) * 1000000)::bigint,
 		CASE WHEN h.conn IS NOT NULL THEN pg_notify('` + advisoryChannel + `' || h.conn, '` + markNote + `') END::text, coalesce(h.before, false)
 		FROM t LEFT JOIN hit h ON true ORDER BY h.token`
-	// The transactions of those who have the lock. Neither locks nor this are of a snapshot: what
-	// has ended when this is read can be seen by the next statement.
+	// The transactions of those that have the lock. Neither the locks nor this are part of a
+	// snapshot: the next statement sees the result of what has ended when this is read.
 	inFlight = `WITH held AS MATERIALIZED ($HELD)
 		SELECT v.virtualtransaction FROM pg_catalog.pg_locks v
 		WHERE v.locktype = 'virtualxid' AND v.granted AND v.virtualxid = v.virtualtransaction AND v.pid IN (SELECT h.pid FROM held h WHERE h.key = $1)`
@@ -64,15 +64,15 @@ const (
 		WHERE s.conn::text = ANY($1)`
 )
 
-// advisoryStore is what package connlease asks.
+// advisoryStore implements connlease.Store.
 type advisoryStore struct{ b *Advisory }
 
 var _ connlease.Store = advisoryStore{}
 
-// Setup sees to it that the tables are there.
+// Setup makes sure that the tables exist.
 func (s advisoryStore) Setup(ctx context.Context) error { return s.b.setup(ctx, "setup") }
 
-// Connect makes the connection of a session.
+// Connect establishes the connection of a session.
 func (s advisoryStore) Connect(ctx context.Context, id backend.SessionID, ttl time.Duration, hear func(connlease.Note)) (connlease.Conn, error) {
 	c, err := s.b.connect(ctx, id, ttl, hear)
 	if err != nil {
@@ -81,7 +81,7 @@ func (s advisoryStore) Connect(ctx context.Context, id backend.SessionID, ttl ti
 	return c, nil
 }
 
-// Unavailable is the error as it is told.
+// Unavailable returns the error for the caller.
 func (advisoryStore) Unavailable(op string, mayHold bool, err error) error {
 	for _, mine := range []error{ErrPooler, ErrOld} {
 		if errors.Is(err, mine) && !errors.Is(err, backend.ErrUnsupported) {
@@ -94,7 +94,7 @@ func (advisoryStore) Unavailable(op string, mayHold bool, err error) error {
 	return unavailableAt(advisoryName, op, mayHold, err)
 }
 
-// left is how much time there is; it is there, so that there is some.
+// left returns the time left, which is positive for a lease that is held.
 func left(micros int64) time.Duration {
 	return max(time.Duration(micros)*time.Microsecond, time.Millisecond)
 }
@@ -106,7 +106,7 @@ func modeOf(shared bool) backend.Mode {
 	return backend.Exclusive
 }
 
-// Look tells what is known of locks.
+// Look returns what is known of the locks.
 func (s advisoryStore) Look(ctx context.Context, names []string) (map[string]backend.LockInfo, error) {
 	all := make(map[string]backend.LockInfo)
 	q := new(pgx.Batch)
@@ -156,9 +156,9 @@ func (s advisoryStore) Names(ctx context.Context, req backend.ListRequest, limit
 	return pgx.CollectRows(rows, pgx.RowTo[string]) //nolint:wrapcheck // see unavailable
 }
 
-// Mark asks for leases back, and raises the token. Who had the lock at that time and has not
-// committed the row has a lower token, and cannot be seen: a later look, for those below, waits
-// for it.
+// Mark asks for the release of leases, and raises the token. A lease that had the lock at that
+// time and whose row is not committed has a lower token, and is not visible. A later Mark, with
+// Below, waits for it.
 func (s advisoryStore) Mark(ctx context.Context, m connlease.Mark) (fence.Token, []connlease.Marked, error) {
 	if m.Below > 0 {
 		if err := s.landed(ctx, s.b.key(m.Name)); err != nil {
@@ -173,9 +173,9 @@ func (s advisoryStore) Mark(ctx context.Context, m connlease.Mark) (fence.Token,
 	}
 }
 
-// landed waits until the transactions have ended in which those are who have the lock now. Where
-// one takes long the client was cut off in the middle of it, or the commit waits for something:
-// its connection stays, as it may have come after the token was drawn.
+// landed waits for the end of the transactions that the present holders of the lock are in. Where
+// one takes long, its client was cut off in the middle of it, or the commit waits for something.
+// Its connection stays, because it may have acquired the lock after the token was drawn.
 func (s advisoryStore) landed(ctx context.Context, key int64) error {
 	all, err := s.flying(ctx, key)
 	if err != nil || len(all) == 0 {
@@ -193,7 +193,7 @@ func (s advisoryStore) landed(ctx context.Context, key int64) error {
 
 var errInFlight = errors.New("the transaction of one who has the lock does not end: break it again")
 
-// flying are the transactions of those who have the lock.
+// flying returns the transactions of those that have the lock.
 func (s advisoryStore) flying(ctx context.Context, key int64) ([]string, error) {
 	rows, err := s.b.pool.Query(ctx, s.b.sql(inFlight), key)
 	if err != nil {
@@ -205,7 +205,7 @@ func (s advisoryStore) flying(ctx context.Context, key int64) ([]string, error) 
 func (s advisoryStore) mark(ctx context.Context, m connlease.Mark) (fence.Token, []connlease.Marked, error) {
 	var token fence.Token
 	var hit []connlease.Marked
-	rows, err := s.b.pool.Query(ctx, s.b.sql(mark), m.Name, string(m.Lease), m.Reason, m.Released, s.b.sql("@tokens"), int64(m.Below)) //nolint:gosec // as it came from there
+	rows, err := s.b.pool.Query(ctx, s.b.sql(mark), m.Name, string(m.Lease), m.Reason, m.Released, s.b.sql("@tokens"), int64(m.Below)) //nolint:gosec // it came from there
 	if err != nil {
 		return 0, nil, err //nolint:wrapcheck // see unavailable
 	}
@@ -224,14 +224,14 @@ func (s advisoryStore) mark(ctx context.Context, m connlease.Mark) (fence.Token,
 		}
 		h := backend.Holder{
 			Lease: backend.LeaseID(*lease), Session: backend.SessionID(*session), Owner: *owner, Note: *note, Mode: modeOf(*shared), Permits: 1,
-			Token: fence.Token(*victim), Since: *since, Left: left(*micros), //nolint:gosec // it counts up from above 0
+			Token: fence.Token(*victim), Since: *since, Left: left(*micros), //nolint:gosec // a sequence counts up from above 0
 		}
 		hit = append(hit, connlease.Marked{Holder: h, Key: connlease.Key{Name: m.Name, ID: h.Lease}, Conn: *conn, Before: before})
 	}
 	return token, hit, rows.Err()
 }
 
-// Out gives those of the leases of one lock that are out still.
+// Out returns those of the leases of one lock that are still held.
 func (s advisoryStore) Out(ctx context.Context, all []connlease.Marked) ([]connlease.Marked, error) {
 	if len(all) == 0 {
 		return nil, nil
@@ -262,7 +262,7 @@ func (s advisoryStore) Out(ctx context.Context, all []connlease.Marked) ([]connl
 	return rest, rows.Err()
 }
 
-// Terminate ends the connections that have the leases.
+// Terminate ends the connections that hold the leases.
 func (s advisoryStore) Terminate(ctx context.Context, all []connlease.Marked) error {
 	var conns []string
 	for _, m := range all {
@@ -272,14 +272,14 @@ func (s advisoryStore) Terminate(ctx context.Context, all []connlease.Marked) er
 	return err //nolint:wrapcheck // see unavailable
 }
 
-// Migrate makes the schema and its tables where they are not there. A role that may not do
-// that needs them made by another one, and granted: USAGE of the schema and of the sequence
-// in it, and SELECT, INSERT, UPDATE and DELETE of the tables. Nothing happens when they are
-// there already.
+// Migrate creates the schema and its tables where they do not exist. A role without that
+// privilege needs another role to create them, and to grant it: USAGE of the schema and of the
+// sequence in it, and SELECT, INSERT, UPDATE and DELETE of the tables. Migrate does nothing when
+// they exist.
 //
-// Errors: *backend.UnavailableError, with ErrNoSchema where the role may not make them;
-// ErrNewer, ErrOld, ErrPooler and ErrEncoding, which are backend.ErrUnsupported; ErrClosed;
-// ctx's cause.
+// Errors: *backend.UnavailableError, with ErrNoSchema where the role may not create them;
+// ErrNewer, ErrOld, ErrPooler and ErrEncoding, which are backend.ErrUnsupported; ErrClosed; ctx's
+// cause.
 func (b *Advisory) Migrate(ctx context.Context) error { return b.leases.Ready(ctx, "migrate") }
 
 func (b *Advisory) setup(ctx context.Context, op string) error {
@@ -298,7 +298,7 @@ func (b *Advisory) setup(ctx context.Context, op string) error {
 	return nil
 }
 
-// check looks whether the tables are there and can be used.
+// check checks that the tables exist and can be used.
 func (b *Advisory) check(ctx context.Context) error {
 	var version int
 	var encoding string
@@ -314,7 +314,7 @@ func (b *Advisory) check(ctx context.Context) error {
 	return nil
 }
 
-// create makes the schema, in one transaction. Two processes do not do it at once.
+// create creates the schema, in one transaction. Two processes never do so at the same time.
 func (b *Advisory) create(ctx context.Context) error {
 	return pgx.BeginFunc(ctx, b.pool, func(tx pgx.Tx) error { //nolint:wrapcheck // see unavailable
 		if _, err := tx.Exec(ctx, advisoryAtATime); err != nil {

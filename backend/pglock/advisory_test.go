@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// advisoryURL is where another user connects to for advisory locks, or by another way.
+// advisoryURL returns the URL for advisory locks, for another user or address.
 func advisoryURL(s *testserver.PostgresServer, user, addr string) string {
 	return "postgres+advisory" + s.URLOf(user, addr)[len("postgres"):]
 }

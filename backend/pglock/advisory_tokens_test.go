@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// C3, F17: the server crashes, and loses the last numbers of the sequence, as it may. Tokens
-// grow all the same; after a restart in peace they go on from where they were.
+// C3, F17: the server crashes, and loses the last numbers of the sequence, as it may. Tokens grow
+// all the same. After an orderly restart they continue from where they were.
 func TestAdvisoryTokensAfterACrash(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)

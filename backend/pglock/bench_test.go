@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// value is a backend with a session.
+// value returns a backend with a session.
 func value(b *testing.B, s *testserver.PostgresServer) (*pglock.Backend, backend.SessionID) {
 	b.Helper()
 	v, err := pglock.Open(b.Context(), s.URL(), nil)
@@ -30,7 +30,7 @@ func value(b *testing.B, s *testserver.PostgresServer) (*pglock.Backend, backend
 	return v, id
 }
 
-// BenchmarkPairs is acquire and release of a lock that nobody else wants.
+// BenchmarkPairs measures acquire and release of an uncontended lock.
 func BenchmarkPairs(b *testing.B) {
 	for _, goroutines := range []int{1, 64} {
 		b.Run("goroutines="+strconv.Itoa(goroutines), func(b *testing.B) {
@@ -41,15 +41,15 @@ func BenchmarkPairs(b *testing.B) {
 	}
 }
 
-// BenchmarkOneLock is one lock that 50 goroutines want all the time.
+// BenchmarkOneLock measures one lock that 50 goroutines want all the time.
 func BenchmarkOneLock(b *testing.B) {
 	s := testserver.Postgres(b)
 	v, _ := value(b, s)
 	leasetest.BenchmarkPairs(b, v, 50, true, s.Process().CPU) //nolint:mnd // as in the bench
 }
 
-// BenchmarkRawPairs is the least that can be called a lock in a table: INSERT a row,
-// DELETE it. No line, no token, no session. It has as many connections as goroutines.
+// BenchmarkRawPairs measures the least that can be called a lock in a table: INSERT a row, DELETE
+// it. No queue, no token, no session. It has as many connections as goroutines.
 func BenchmarkRawPairs(b *testing.B) {
 	for _, goroutines := range []int{1, 64} {
 		for _, conns := range []int{8, 64} {
@@ -74,8 +74,8 @@ func BenchmarkRawPairs(b *testing.B) {
 	}
 }
 
-// BenchmarkHandOver is one lock that goes from one value to another, both of which wait
-// for it in turn: from the call of Release until the other one has it.
+// BenchmarkHandOver measures one lock that passes between two values, each of which waits for it
+// in turn: from the call of Release until the other value has it.
 func BenchmarkHandOver(b *testing.B) {
 	s := testserver.Postgres(b)
 	one, oneID := value(b, s)
@@ -114,7 +114,7 @@ func BenchmarkHandOver(b *testing.B) {
 	b.ReportMetric(float64(sum.Microseconds())/float64(b.N), "µs/hand-over")
 }
 
-// BenchmarkRoundTrip is a durable statement, and one that changes nothing.
+// BenchmarkRoundTrip measures a durable statement, and one that changes nothing.
 func BenchmarkRoundTrip(b *testing.B) {
 	s := testserver.Postgres(b)
 	s.Exec(`CREATE TABLE raw (n bigint)`, `INSERT INTO raw VALUES (1)`)

@@ -23,7 +23,7 @@ func TestServerClockBack(t *testing.T) {
 	leasetest.ClockBack(t, open(t, s.URL()), open(t, s.URL()), clock, true)
 }
 
-// F13: the locks of a connection are not the clock's.
+// F13: the locks of a connection do not depend on the clock.
 func TestAdvisoryServerClockBack(t *testing.T) {
 	t.Parallel()
 	s, clock := testserver.WithClock(t, testserver.Postgres(t))
@@ -31,9 +31,9 @@ func TestAdvisoryServerClockBack(t *testing.T) {
 	leasetest.ClockMovesNothing(t, b, other, clock, -leasetest.ClockJump)
 }
 
-// F12: when its clock jumps ahead, PostgreSQL may take connections for idle over which
-// something came just now, and end them. The holder of the lock is told, and whoever has it
-// then has a greater token.
+// F12: when its clock jumps ahead, PostgreSQL may take connections for idle on which something
+// arrived just now, and end them. The holder of the lock is notified, and the next holder has a
+// greater token.
 func TestAdvisoryServerClockAhead(t *testing.T) {
 	t.Parallel()
 	s, clock := testserver.WithClock(t, testserver.Postgres(t))
@@ -52,7 +52,7 @@ func TestAdvisoryServerClockAhead(t *testing.T) {
 		if res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); err != nil || !res.SessionLost {
 			t.Errorf("Renew: %+v, %v", res, err)
 		}
-	case <-time.After(10 * time.Second): // it did not look at that clock
+	case <-time.After(10 * time.Second): // it did not read that clock
 		if res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost || len(got) > 0 {
 			t.Errorf("Renew: %+v, %v", res, err)
 		}

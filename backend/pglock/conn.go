@@ -16,11 +16,11 @@ import (
 
 const (
 	dialTime = 5 * time.Second
-	// hangUpTime is how long Close waits for connections to say goodbye.
+	// hangUpTime is how long Close waits for connections to be closed in an orderly way.
 	hangUpTime = 200 * time.Millisecond
 )
 
-// configure is how this value connects.
+// configure returns the configuration of this value's connections.
 func (b *Backend) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
 	c := from.Copy()
 	if c.ConnectTimeout == 0 {
@@ -33,9 +33,8 @@ func (b *Backend) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
 		c.RuntimeParams["application_name"] = "holdfast"
 	}
 	if !b.deaf {
-		// Planning takes longer than what is planned. With a nested loop over what was
-		// asked for every plan uses the indexes, whatever the tables were like when it
-		// was made.
+		// Planning takes longer than execution. With a nested loop over the requested keys every
+		// plan uses the indexes, whatever the tables were like when it was made.
 		for _, name := range []string{"jit", "enable_hashjoin", "enable_mergejoin"} {
 			c.RuntimeParams[name] = "off"
 		}
@@ -59,13 +58,13 @@ func (b *Backend) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
 	return c
 }
 
-// notWaited is where the server warns, in whatever language, that a commit succeeds without
-// the standby: its wait was cancelled, as by statement_timeout. That is no answer to rest on.
-// The connection is closed, so that what became of the commit is not known, and whoever asks
-// again waits for the standby.
+// notWaited is the routine in which the server warns, in any language, that a commit succeeds
+// without the standby because its wait was cancelled, as by statement_timeout. Nothing may rest
+// on such an answer. The connection is closed, so that the outcome of the commit is unknown, and
+// a retry waits for the standby.
 const notWaited = "SyncRepWaitForLSN"
 
-// errNotWaited is the same of a commit whose answer was read all the same.
+// errNotWaited is for such a commit whose answer was read all the same.
 var errNotWaited = errors.New("the commit did not wait for the standby: the wait was cancelled")
 
 // send sends a batch that commits something.
@@ -89,8 +88,8 @@ func (b *Backend) poolConfig(most int) (*pgxpool.Config, error) {
 		pc.AfterConnect = b.guard
 	}
 	pc.MaxConnIdleTime = time.Minute
-	// One that has not been used for a second is asked whether it is there still: what
-	// is sent over one that broke may or may not have been done.
+	// A connection that was idle for a second is pinged before its use: what is sent over a
+	// broken one has an unknown outcome.
 	pc.PingTimeout = dialTime
 	return pc, nil
 }
@@ -101,8 +100,8 @@ func (b *Backend) guard(ctx context.Context, conn *pgx.Conn) error {
 	return err //nolint:wrapcheck // see unavailable
 }
 
-// dial makes connections that Close ends, whatever the library still does with them, and that the
-// kernel watches, so that one to a host that is gone is noticed where nothing is sent over it.
+// dial establishes connections that Close ends, whatever the library still does with them. The
+// kernel watches them, so that the loss of a host is noticed where nothing is sent to it.
 func dial(from pgconn.DialFunc, life context.Context, open *conns.Set) pgconn.DialFunc { //nolint:revive // the context is not that of the call
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		ctx, cancel := context.WithCancelCause(ctx)

@@ -14,22 +14,23 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// What can be wrong with the database. Each comes inside a *backend.UnavailableError,
-// but ErrPooler, ErrNewer, ErrOld and ErrEncoding, which are backend.ErrUnsupported. Test with errors.Is.
+// What can be wrong with the database. Each is wrapped in a *backend.UnavailableError, except
+// ErrPooler, ErrNewer, ErrOld and ErrEncoding, which are backend.ErrUnsupported. Test with
+// errors.Is.
 var (
-	// ErrNoSchema: the tables are not there, and the role may not make them. See
+	// ErrNoSchema: the tables do not exist, and the role may not create them. See
 	// [Backend.Migrate].
 	ErrNoSchema = errors.New("the tables of holdfast are not there, and may not be made: run holdfast migrate as a role that may")
-	// ErrPooler: what answers is a pooler that does not let us set what we need for a
-	// connection. Nothing was done; with listen=false it is not needed.
+	// ErrPooler: the server is a pooler that does not accept the settings that we need for a
+	// connection. Nothing was done. With listen=false they are not needed.
 	ErrPooler = errors.New("a pooler is in between, which refuses our settings: use listen=false with it")
-	// ErrNewer: a later version of Holdfast made the tables. They were not changed.
+	// ErrNewer: a later version of Holdfast created the tables. They were not changed.
 	ErrNewer = errors.New("the tables are of a later version")
 	// ErrEncoding: the database is not in UTF-8, so that it cannot keep every name.
 	ErrEncoding = errors.New("the database's encoding is not UTF8")
-	// ErrOld: the server is too old for advisory locks as Holdfast needs them: it does not end
-	// connections that say nothing, so that the locks of a client that is cut off would never
-	// be free. Nothing was done.
+	// ErrOld: the server is too old for advisory locks as Holdfast needs them. It does not end
+	// idle connections, so that the locks of a client that is cut off would never be free.
+	// Nothing was done.
 	ErrOld = errors.New("advisory locks need PostgreSQL 14 or newer, which has idle_session_timeout")
 	// ErrReadOnly: the server is a standby, or read-only.
 	ErrReadOnly = errors.New("the server is read-only")
@@ -55,7 +56,7 @@ const (
 	codeNoSchema      = "3F000"
 	codeNoRight       = "42501"
 	codeUnique        = "23505"
-	codeRested        = "57P05" // idle_session_timeout: nothing had come
+	codeRested        = "57P05" // idle_session_timeout: nothing had arrived
 	codeDuplicate     = "42P07"
 	codeNoSetting     = "42704"
 )
@@ -67,15 +68,14 @@ func code(err error) string {
 	return ""
 }
 
-// transient reports whether the same transaction may work when it is tried again.
-// Nothing was changed.
+// transient reports whether a retry of the same transaction may succeed. Nothing was changed.
 func transient(err error) bool {
 	c := code(err)
 	return c == codeSerialization || c == codeDeadlock
 }
 
-// broken reports whether the connection broke, perhaps while nobody used it. One that
-// could not be made is not broken.
+// broken reports whether the connection broke, perhaps while it was idle. A connection that could
+// not be established is not broken.
 func broken(err error) bool {
 	var connect *pgconn.ConnectError
 	if errors.As(err, &connect) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
@@ -84,38 +84,37 @@ func broken(err error) bool {
 	return !ofRequest(err)
 }
 
-// demoted reports whether the server does not take what only the primary takes. A pooler
-// keeps our connections when the server behind it becomes a standby: new ones are looked at
-// before they are used.
+// demoted reports whether the server refuses what only the primary accepts. A pooler keeps our
+// connections when the server behind it becomes a standby; new connections are checked before
+// they are used.
 func demoted(err error) bool { return code(err) == codeReadOnly }
 
 func lockTimeout(err error) bool { return code(err) == codeLockTimeout }
 
-// ofRequest reports whether the server refused a statement, and goes on with the connection:
-// the error may be due to one of the requests of a flight, so that the others may work
-// without it. The word is told in the language of the server, too; poolers know one only.
+// ofRequest reports whether the server refused a statement, and keeps the connection. The error
+// may then be due to one of the requests of a batch, so that the others may succeed without it.
+// The server sends the severity in its own language, too; poolers send only one form.
 func ofRequest(err error) bool {
 	pg, ok := errors.AsType[*pgError](err)
 	return ok && cmp.Or(pg.SeverityUnlocalized, pg.Severity) == "ERROR" && !lostByPooler(err)
 }
 
-// ended reports whether the server says itself that it ends the connection.
+// ended reports whether the server itself reported that it ends the connection.
 func ended(err error) bool { return code(err) != "" && broken(err) && !lostByPooler(err) }
 
-// lostByPooler reports whether it may be a pooler that says that its connection to the server
-// broke (class 08), some of them in the words of a refusal. The server goes on with what it
+// lostByPooler reports whether a pooler may have reported that its connection to the server broke
+// (class 08). Some poolers use the words of a refusal for that. The server continues with what it
 // was sent.
 func lostByPooler(err error) bool { return strings.HasPrefix(code(err), "08") }
 
-// refused reports whether the error of a commit says that nothing was changed: the
-// server says so itself, and goes on with the connection. Anything else leaves it
-// unknown.
+// refused reports whether the error of a commit means that nothing was changed: the server itself
+// reported the error, and keeps the connection. With any other error the outcome is unknown.
 func refused(err error) bool {
 	return errors.Is(err, errNotCommitted) || ofRequest(err)
 }
 
-// unavailable maps what the server, the client library and the network say. mayHold:
-// what was asked for may have been done all the same.
+// unavailable maps the errors of the server, the client library and the network. mayHold: the
+// request may have been executed all the same.
 func unavailable(op string, mayHold bool, err error) error {
 	return unavailableAt(backendName, op, mayHold, err)
 }
@@ -130,7 +129,7 @@ func unavailableAt(name, op string, mayHold bool, err error) error {
 	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: cause(err)}
 }
 
-// cause is the error without what may be secret, and with ours where it is one.
+// cause returns the error without what may be secret, wrapped in one of ours where one applies.
 func cause(err error) error {
 	var connect *pgconn.ConnectError
 	var op *net.OpError
@@ -138,7 +137,7 @@ func cause(err error) error {
 	case code(err) == codeReadOnly:
 		return errors.Join(ErrReadOnly, err)
 	case errors.As(err, &connect):
-		return err // it tells host, user and database, and no password
+		return err // it has the host, the user and the database, and no password
 	case errors.As(err, &op), errors.Is(err, pgx.ErrNoRows):
 		return err
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// A server says how bad it is in its own language, and in English beside that. Poolers and
-// servers before 9.6 say it once.
+// A server sends the severity in its own language, and also in English. Poolers and servers
+// before 9.6 send it once.
 func TestSeverityInAnotherLanguage(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// eventText is an event as it is sent.
+// eventText is the encoded form of an event.
 type eventText struct {
 	N      int       `json:"n"` // within the transaction: no two texts of one are the same
 	Kind   string    `json:"kind"`
@@ -26,7 +26,7 @@ func encodeEvent(n int, e backend.Event) string {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)  // so that a text is at most twice as long as its parts
-	_ = enc.Encode(eventText{ // nothing in it can fail
+	_ = enc.Encode(eventText{ // it cannot fail
 		n, string(e.Kind), e.Name, string(e.Lease), e.Owner, uint8(e.Mode), uint64(e.Token), e.Reason, e.At,
 	})
 	return b.String()

@@ -7,14 +7,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// facts are what the settings of a server say of its promises. A role needs no right for
-// them, but for how many standbys there are, which is none where it may not see.
+// facts reads the settings of a server that its promises depend on. A role needs no privilege for
+// them, except for the number of standbys, which is none where it may not see them.
 const facts = `SELECT pg_backend_pid(), pg_is_in_recovery(), current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on',
 	current_setting('synchronous_standby_names') = '', (SELECT count(*) FROM pg_stat_replication)`
 
-// Examine looks at the settings of the server: whether what it has committed survives a
-// crash and a fail-over, and whether there is a pooler in between. It implements
-// backend.Examiner.
+// Examine checks the settings of the server: whether what it has committed survives a crash and a
+// fail-over, and whether there is a pooler in between. It implements backend.Examiner.
 func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 	var out []string
 	err := b.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {

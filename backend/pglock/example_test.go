@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/pglock"
 )
 
-// (There is no output to compare: the example is compiled, and the tests run the same
+// (There is no output to compare: the example is compiled, and the tests run the same code
 // against a real server.)
 func Example() { //nolint:testableexamples // it needs a server at a known place
 	ctx := context.Background()
@@ -34,7 +34,7 @@ func Example() { //nolint:testableexamples // it needs a server at a known place
 }
 
 // PostgreSQL's own advisory locks: the server frees them the moment their connection ends.
-func ExampleAdvisory() { //nolint:testableexamples // likewise
+func ExampleAdvisory() { //nolint:testableexamples // it needs a server at a known place
 	ctx := context.Background()
 	b, err := pglock.OpenAdvisory(ctx, "postgres+advisory://app@db.example.org/app?sslmode=verify-full", nil)
 	if err != nil {
@@ -59,7 +59,7 @@ func ExampleAdvisory() { //nolint:testableexamples // likewise
 		fmt.Println(err)
 		return
 	}
-	// The work goes on in lock.Context(), which also ends at once when the connection does.
+	// The work uses lock.Context(), which also ends immediately when the connection does.
 	fmt.Println("token", lock.Token(), lock.Context().Err())
 	fmt.Println(lock.Release(ctx))
 }

@@ -7,22 +7,22 @@ import (
 
 // Internals that the tests use.
 
-// KeepFromSweeping stops the value from putting things in order.
+// KeepFromSweeping stops the periodic maintenance of the value.
 func (b *Backend) KeepFromSweeping() { b.leases.KeepStill() }
 
-// Sweep puts everything in order that was over for so long.
+// Sweep deletes everything that has been over for at least age.
 func (b *Backend) Sweep(ctx context.Context, age time.Duration) { store{b}.Sweep(ctx, "", age) }
 
-// Strange is how many locks with a line are remembered that others may free.
+// Strange returns how many locks with a queue are remembered that other values may free.
 func (b *Backend) Strange() int { return b.leases.Strange() }
 
-// DecodeEvent reads an event.
+// DecodeEvent decodes an event, and reports whether that worked.
 func DecodeEvent(payload string) bool {
 	_, ok := decodeEvent(payload)
 	return ok
 }
 
-// What has no exported name of its own.
+// ParseURL parses a URL of the backend.
 func ParseURL(raw string) (Config, error) { return parseURL(raw, ours(), "postgres", "postgresql") }
 
 // Collide gives every lock of the value the same key.

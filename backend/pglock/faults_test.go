@@ -29,14 +29,14 @@ func open(t *testing.T, url string) *pglock.Backend {
 	return b
 }
 
-// C14, K6: the replies are held for longer than the lease lives. It is not granted.
+// C14, K6: the replies are delayed for longer than the lease lives. It is not granted.
 func TestHeldReplies(t *testing.T) {
 	t.Parallel()
 	const ttl = 300 * time.Millisecond
 	server := testserver.Postgres(t)
 	proxy := chaos.Start(t, server.Addr())
 	b, other := open(t, server.URLOf("postgres", proxy.Addr())), open(t, server.URL())
-	leasetest.Session(t, b, time.Minute, nil) // the tables are there, and a connection
+	leasetest.Session(t, b, time.Minute, nil) // the tables exist, and a connection
 	proxy.Hold(chaos.Replies)
 	req := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: ttl}
 	got := leasetest.Start(t, b, req)
@@ -68,8 +68,8 @@ func TestLostRenewalReply(t *testing.T) {
 	leasetest.LostRenewalReply(t, open(t, s.URLOf("postgres", proxy.Addr())), proxy)
 }
 
-// F10: an operator terminates all our connections, the one that listens among them. A
-// waiter is granted its lock, and nobody else sees an error.
+// F10: an operator terminates all our connections, including the one that listens. A waiter gets
+// its lock, and no other call returns an error.
 func TestConnectionsTerminated(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -105,7 +105,7 @@ func TestConnectionsTerminated(t *testing.T) {
 			t.Fatal(g.Err)
 		}
 	}
-	// What is said while nobody listens is told all the same.
+	// What is notified while nothing listens is found all the same.
 	s.Int(`SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'victim'`)
 	if _, err := holder.Break(leasetest.Within(t), backend.BreakRequest{Name: "kept", Reason: "why"}); err != nil {
 		t.Fatal(err)
@@ -120,8 +120,8 @@ func TestConnectionsTerminated(t *testing.T) {
 	}
 }
 
-// F8: a process sleeps in the middle of a transaction, with the rows of its locks
-// locked. The server ends its connection, and the others go on.
+// F8: a process sleeps in the middle of a transaction, with the rows of its locks locked. The
+// server ends its connection, and the other clients continue.
 func TestSleeperInTransaction(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -131,7 +131,7 @@ func TestSleeperInTransaction(t *testing.T) {
 	awake := leasetest.Session(t, b, time.Minute, nil)
 	leasetest.Give(t, b, func() backend.AcquireRequest { r := leasetest.Ask("n", awake); leasetest.Take(t, b, r); return r }())
 
-	// Its transaction waits for the row, and when it has that its client is not there.
+	// Its transaction waits for the row, and when it gets that its client is gone.
 	conn, err := pgx.Connect(leasetest.Within(t), s.URL())
 	if err != nil {
 		t.Fatal(err)
@@ -163,7 +163,7 @@ func TestSleeperInTransaction(t *testing.T) {
 	t.Logf("the lock was had after %s", time.Since(from))
 	proxy.Heal()
 	proxy.Reset()
-	if err := <-got; err != nil { // it asks again
+	if err := <-got; err != nil { // it retries
 		t.Error(err)
 	}
 	leasetest.Give(t, b, mine)
@@ -177,8 +177,8 @@ func TestServerGone(t *testing.T) {
 	leasetest.ServerGone(t, open(t, s.URLOf("postgres", proxy.Addr())), proxy)
 }
 
-// F9: the server is killed again and again while many ask, and its default is a snapshot for
-// each transaction, in which what was committed while a row was waited for is not seen.
+// F9: the server is killed again and again under load, and its default is a snapshot for each
+// transaction, which does not see what was committed while the transaction waited for a row.
 func TestKilledUnderLoadWithSnapshots(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t, "default_transaction_isolation=repeatable read")

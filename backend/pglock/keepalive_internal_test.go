@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A server asks whether a holder is there in whole seconds, and not before the holder's time
-// is over.
+// The server's kernel probes a holder after a whole number of seconds, and not before the
+// holder's time has passed.
 func TestWholeSeconds(t *testing.T) {
 	t.Parallel()
 	for d, want := range map[time.Duration]string{

@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// F3: the network is cut in the middle of a request. The server waits for the rest of it, for
-// which idle_session_timeout does not count: the kernel has to ask whether somebody is there,
-// after the TTL and not after two hours.
+// F3: the network is cut in the middle of a request. The server waits for the rest of it, to
+// which idle_session_timeout does not apply: the kernel has to probe the other side, after the
+// TTL and not after two hours.
 func TestAdvisoryCutOffInTheMiddle(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -32,8 +32,8 @@ func TestAdvisoryCutOffInTheMiddle(t *testing.T) {
 	})
 }
 
-// keepalives says of the connections to a server on this machine when its kernel asks
-// whether the other end is there: proc_pid_net(5), the field "tr tm->when" of /proc/net/tcp.
+// keepalives returns, for the connections to a server on this machine, when its kernel probes the
+// other end: proc_pid_net(5), the field "tr tm->when" of /proc/net/tcp.
 func keepalives(t *testing.T, server string) []time.Duration {
 	t.Helper()
 	const keepalive, tick = "02:", time.Second / 100

@@ -15,10 +15,10 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// turnstile lets the answers to what speaks of a lease through one by one.
+// turnstile passes the answers to statements about a lease one by one.
 type turnstile struct {
 	lease []byte
-	stuck chan struct{} // an answer has come and waits
+	stuck chan struct{} // an answer has arrived and waits
 	pass  chan struct{} // lets it through; closed: lets all through
 }
 
@@ -30,7 +30,7 @@ func (s *turnstile) dial(ctx context.Context, network, addr string) (net.Conn, e
 type turned struct {
 	net.Conn
 	by    *turnstile
-	asked chan struct{} // capacity 1: the answer to come is to wait
+	asked chan struct{} // capacity 1: the next answer has to wait
 }
 
 func (c *turned) Write(b []byte) (int, error) {
@@ -57,8 +57,8 @@ func (c *turned) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// C8: nobody listens when a waiter is granted its lock, and there is a listener again
-// before the value has read that its waiter is in line. It is not left to a timer.
+// C8: nothing listens when a waiter gets its lock, and there is a listener again before the value
+// has read that its waiter is in the queue. The grant is not left to a timer.
 func TestGrantBeforeTheAnswer(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)

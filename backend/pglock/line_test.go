@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// C3, B12: three hundred wait in line, on three values. Nothing is sent while they wait,
-// and they are granted in order.
+// C3, B12: three hundred waiters are in the queue, on three values. Nothing is sent while they
+// wait, and they are granted in order.
 func TestLineAtRest(t *testing.T) {
 	t.Parallel()
 	const n = 300
@@ -60,7 +60,7 @@ func TestLineAtRest(t *testing.T) {
 		return s.Int(`SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements WHERE userid = 'app'::regrole`)
 	}
 	const rest, tries = 2 * time.Second, 15
-	for try := 1; ; try++ { // what was under way is over some time
+	for try := 1; ; try++ { // what was in progress ends some time
 		before := calls()
 		time.Sleep(rest)
 		sent := calls() - before
@@ -82,14 +82,14 @@ func TestLineAtRest(t *testing.T) {
 	}
 }
 
-// C3: of a long line only the front is read.
+// C3: of a long queue only the front is read.
 func TestLongLine(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
 	leasetest.LongLine(t, open(t, s.URL()), open(t, s.URL()))
 }
 
-// C8: who dies in a long line holds nobody up for longer than its TTL.
+// C8: a waiter that dies in a long queue delays the others no longer than its TTL.
 func TestDeadInLongLine(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -100,7 +100,7 @@ func TestDeadInLongLine(t *testing.T) {
 	leasetest.DeadInLongLine(t, b, other, proxy.BlackHole)
 }
 
-// B: who gives locks back that only others wait for remembers none of them.
+// B: a value that releases locks for which only other values wait remembers none of them.
 func TestLinesOfOthersAreForgotten(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)

@@ -15,16 +15,16 @@ import (
 const (
 	firstPause = 50 * time.Millisecond
 	lastPause  = 2 * time.Second
-	// echoTime is how long a notification that a value sends itself may take before it
-	// is taken for lost: there is a pooler in between.
+	// echoTime is how long a notification that a value sends itself may take before it counts as
+	// lost: there is a pooler in between.
 	echoTime = 5 * time.Second
 )
 
 var errNoEcho = errors.New("notifications do not arrive: is a pooler in between? Use listen=false with it")
 
-// listenForLetters has the one connection that notifications come over, from the first
-// time that somebody uses the backend. Whenever it is made anew everything is looked
-// at: what was said meanwhile is lost.
+// listenForLetters keeps the one connection that notifications arrive on, from the first use of
+// the backend. Whenever the connection is replaced everything is read, because notifications were
+// lost.
 func (b *Backend) listenForLetters() {
 	select {
 	case <-b.toListen:
@@ -54,7 +54,7 @@ func (b *Backend) listenForLetters() {
 	}
 }
 
-// listen makes the connection and takes what comes, until it breaks.
+// listen establishes the connection and processes what arrives, until it breaks.
 func (b *Backend) listen(ctx context.Context) error {
 	conn, err := pgx.ConnectConfig(ctx, b.conf)
 	if err != nil {
@@ -77,7 +77,7 @@ func (b *Backend) listen(ctx context.Context) error {
 	}
 }
 
-// hearEcho checks that what other connections notify arrives.
+// hearEcho checks that notifications of other connections arrive.
 func (b *Backend) hearEcho(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, echoTime, errNoEcho)
 	defer cancel()

@@ -13,30 +13,30 @@ import (
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
-// The rows of the locks are locked first, or made where they are not there. What comes
-// after that is read in statements of its own, and so sees what was committed
-// while the lock was waited for.
+// The rows of the locks are locked first, or created where they do not exist. Everything after
+// that is read in separate statements, which see what was committed while the first one waited
+// for the lock.
 const (
-	// Who may not write by the server's settings does not: see demoted.
+	// The server's settings may forbid writes, and are respected: see demoted.
 	beginTxn = `BEGIN ISOLATION LEVEL READ COMMITTED`
-	// A process that sleeps in the middle of a transaction must not keep the others
-	// from the locks, and one whose operator has turned durability off must not grant
-	// what a crash forgets: neither now nor by new settings while it is connected.
+	// A process that sleeps in the middle of a transaction must not keep others from the locks. A
+	// server whose operator has turned durability off must not grant what a crash forgets:
+	// neither now nor through new settings while it is connected.
 	guardTxn = `SELECT set_config('idle_in_transaction_session_timeout', $1, $3), set_config('lock_timeout', $2, $3),
 		set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, $3)`
-	// Numbers are taken here, more than are needed, so that the row need not be written
-	// again. What is not used is skipped.
+	// Numbers are taken here, more than are needed, so that the row need not be written again.
+	// Unused numbers are skipped.
 	lockLocks = `INSERT INTO @locks AS l (name, last, used) SELECT n, floor + $2::bigint, clock_timestamp() FROM @meta, unnest($1::text[]) AS n ORDER BY n
 		ON CONFLICT (name) DO UPDATE SET last = l.last + $2::bigint, used = clock_timestamp() RETURNING l.name, l.last`
 
-	// The clock, and the sessions that are asked under.
+	// The clock, and the sessions of the requests.
 	readMeta = `SELECT clock_timestamp(), floor, watched > clock_timestamp(), ` + isEarly + `, s.id, s.ttl, s.ends, s.cause, s.addr
 		FROM @meta LEFT JOIN @sessions s ON s.id = ANY($1::text[])`
 	leaseColumns = `SELECT l.name, l.lease, l.addr, l.held, l.place, l.mode, l.permits, l.cap, l.owner, l.note, l.reentrant, l.timed, l.ttl,
 			l.token, l.asked, l.since, l.ends, l.waited, l.joined, l.session, s.ttl, s.ends, s.cause, s.addr
 		FROM @leases l LEFT JOIN @sessions s ON s.id = l.session `
 	readLeases = leaseColumns + `WHERE l.name = ANY($1::text[])`
-	// The front of long lines, and some, and what is left out with that.
+	// The front of long queues, and some more waiters, and the number of the rest.
 	fronts    = `JOIN unnest($1::text[], $2::bigint[]) AS x (name, front) ON x.name = l.name `
 	isRead    = `(l.held OR l.place <= x.front OR l.lease = ANY($3::text[]))`
 	readFront = leaseColumns + fronts + `WHERE ` + isRead
@@ -44,13 +44,13 @@ const (
 		FROM @leases l ` + fronts + `WHERE NOT ` + isRead + ` GROUP BY l.name`
 	readTombs = `SELECT name, lease FROM unnest($1::text[], $2::text[]) AS x (name, lease) JOIN @tombs USING (name, lease) WHERE until > clock_timestamp()`
 
-	// What seems to be over is locked and looked at again: it may have been renewed.
+	// What seems to have expired is locked and read again: it may have been renewed.
 	lockSessions = `SELECT id, ttl, ends, cause, addr FROM @sessions WHERE id = ANY($1::text[]) ORDER BY id FOR UPDATE`
 	lockLeases   = `SELECT l.name, l.lease, l.ends FROM @leases l JOIN unnest($1::text[], $2::text[]) AS x (name, lease) USING (name, lease)
 		ORDER BY l.name, l.lease FOR UPDATE OF l`
 )
 
-// txn is a transaction under way.
+// txn is a transaction in progress.
 type txn struct {
 	s    store
 	conn *pgxpool.Conn
@@ -80,7 +80,7 @@ func (s store) Read(ctx context.Context, names []string) (*sqllease.View, error)
 	return v, err
 }
 
-// queueLock locks the rows of the locks, and makes those that are not there.
+// queueLock locks the rows of the locks, and creates those that do not exist.
 func (s store) queueLock(q *pgx.Batch, names []string, v *sqllease.View) {
 	q.Queue(beginTxn)
 	if s.b.deaf { // otherwise the connection has it: see Backend.guard
@@ -101,7 +101,7 @@ func (s store) queueLock(q *pgx.Batch, names []string, v *sqllease.View) {
 	})
 }
 
-// queueRead asks for everything in the scope. Rows are taken as they come.
+// queueRead reads everything in the scope. Rows are taken as they arrive.
 func (s store) queueRead(q *pgx.Batch, scope *sqllease.Scope, v *sqllease.View) {
 	q.Queue(s.b.sql(readMeta), texts(scope.Sessions)).Query(func(rows pgx.Rows) error { return scanMeta(rows, v) })
 	if len(scope.Front) == 0 {
@@ -122,7 +122,7 @@ func (s store) queueRead(q *pgx.Batch, scope *sqllease.Scope, v *sqllease.View) 
 	}
 }
 
-// queueFront asks for the front of long lines, and for what stands behind it.
+// queueFront reads the front of long queues, and what is behind it.
 func (s store) queueFront(q *pgx.Batch, scope *sqllease.Scope, v *sqllease.View) {
 	var places []int64
 	for _, name := range scope.Names {
@@ -132,7 +132,7 @@ func (s store) queueFront(q *pgx.Batch, scope *sqllease.Scope, v *sqllease.View)
 		}
 		places = append(places, place)
 	}
-	leases := []string{} // what is asked for on the other locks is read here, too
+	leases := []string{} // the leases requested on the other locks are read here, too
 	for _, k := range slices.Concat(scope.Leases, scope.Back) {
 		leases = append(leases, string(k.ID))
 	}
@@ -241,7 +241,7 @@ func (t *txn) commit(ctx context.Context, q *pgx.Batch) error {
 	return err
 }
 
-// End rolls back. A connection on which that fails is thrown away when it is given back.
+// End rolls back. The pool discards a connection on which that fails.
 func (t *txn) End(ctx context.Context) {
 	if pg := t.conn.Conn().PgConn(); !pg.IsClosed() && pg.TxStatus() != 'I' {
 		_, _ = t.conn.Exec(ctx, `ROLLBACK`)
@@ -259,7 +259,7 @@ func each(rows pgx.Rows, scan func() error) error {
 	return rows.Err()
 }
 
-// columns takes keys apart: names and leases.
+// columns splits keys into names and leases.
 func columns(keys []sqllease.Key) ([]string, []string) {
 	var names, leases []string
 	for _, k := range keys {
@@ -268,7 +268,7 @@ func columns(keys []sqllease.Key) ([]string, []string) {
 	return names, leases
 }
 
-// texts are the IDs as the client library can send them in every mode.
+// texts returns the IDs in a form that the client library can send in every mode.
 func texts(ids []backend.SessionID) []string {
 	all := make([]string, 0, len(ids))
 	for _, id := range ids {

@@ -16,8 +16,8 @@ const (
 			x.session = '' OR coalesce(s.cause = '' AND s.ends > clock_timestamp(), false)
 		FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS x (name, lease, session, n)
 		LEFT JOIN @leases l ON l.name = x.name AND l.lease = x.lease LEFT JOIN @sessions s ON s.id = x.session`
-	// When the next of the leases of each lock can end; see lease.bound. Now, where one is to
-	// be cut; see Changes.
+	// When the next of the leases of each lock can end; see lease.bound. Now, where one is to be
+	// cut; see Changes.
 	lookAtEnds = `SELECT l.name, (1000000 * extract(epoch FROM min(CASE
 				WHEN l.held AND l.timed AND l.ends <= clock_timestamp() + (l.ttl + $2::bigint) * interval '1 microsecond' THEN l.ends
 				WHEN l.held AND l.timed THEN clock_timestamp()

@@ -24,33 +24,34 @@ const (
 	defaultConns  = 8
 )
 
-// Config says which database to use, and how.
+// Config configures a Backend.
 type Config struct {
-	// Conn is how to connect, as pgx.ParseConfig makes it. It is copied. Required.
+	// Conn is the connection configuration, as pgx.ParseConfig returns it. It is copied.
+	// Required.
 	Conn *pgx.ConnConfig
 	// Schema is the schema of the tables: 1 to 48 characters of a-z 0-9 _, not beginning
 	// with a digit. Default: "holdfast". Optional.
 	Schema string
-	// Deaf is for a pooler in between that does not keep a connection for a client, as
-	// PgBouncer in transaction mode: hand-overs are found by timer, there are no pushes,
-	// no events and no prepared statements. Optional.
+	// Deaf is for a pooler in between that does not keep a connection for a client, as PgBouncer
+	// in transaction mode. Hand-overs are then found by timer, and there are no pushes, no events
+	// and no prepared statements. Optional.
 	Deaf bool
-	// MaxConns is how many connections there are at most, without the one that listens
-	// and those of Watch, 3 to 1000. Default: 8. Optional.
+	// MaxConns is the maximum number of connections, without the one that listens and those of
+	// Watch: 3 to 1000. Default: 8. Optional.
 	MaxConns int
-	// Logger is told what is nobody's error: a connection that was lost, notifications
-	// that do not come. Default: none. Optional.
+	// Logger receives the errors that no caller gets: a connection that was lost, notifications
+	// that do not arrive. Default: none. Optional.
 	Logger *slog.Logger
 }
 
-// Backend keeps leases in a PostgreSQL database. It implements backend.Backend; its
-// methods may be called at once from many goroutines. Make it with Open or New.
+// Backend keeps leases in a PostgreSQL database. It implements backend.Backend. Its methods are
+// safe for concurrent use. Use Open or New to make one.
 type Backend struct {
 	conf *pgx.ConnConfig
 	pool *pgxpool.Pool
 	log  *slog.Logger
 	deaf bool
-	addr string // the channel of this value; empty: it is deaf
+	addr string // the channel of this value; empty: it does not listen
 
 	schema       string // quoted
 	eventChannel string
@@ -58,8 +59,8 @@ type Backend struct {
 	idleLimit    string
 	lockLimit    string
 
-	leases   *sqllease.Leases // what does not depend on the database
-	syncs    string           // what the row is called that this value writes: see store.Sync
+	leases   *sqllease.Leases // the part that does not depend on the database
+	syncs    string           // the name of the row that this value writes: see store.Sync
 	toListen chan struct{}    // capacity 1, sent to without waiting, never closed
 
 	conns   conns.Set
@@ -69,14 +70,14 @@ type Backend struct {
 var _ backend.Backend = (*Backend)(nil)
 
 const (
-	// idleLimit is how long the server lets a process sleep with locks taken. It is
-	// much less than what anybody would wait, and much more than a busy machine sleeps.
+	// idleLimit is how long the server lets a process sleep with rows locked. It is much shorter
+	// than any wait of a caller, and much longer than a busy machine sleeps.
 	idleLimit = 5 * time.Second
-	lockLimit = 250 * time.Millisecond // then others go on without it
+	lockLimit = 250 * time.Millisecond // then other requests continue without it
 )
 
-// New makes a backend on a database. It sends nothing yet. The tables are made by the
-// first call, where they are not there and the role may.
+// New returns a backend on a database. It sends nothing yet. The first call creates the tables,
+// where they do not exist and the role has the privilege.
 //
 // Errors: *backend.InvalidError for a field that is out of bounds.
 func New(cfg Config) (*Backend, error) {
@@ -93,7 +94,7 @@ func New(cfg Config) (*Backend, error) {
 		b.addr = "holdfast_" + strings.ToLower(rand.Text())
 		quick = maxQuick
 	}
-	const untold = 500 * time.Millisecond // while no notifications come
+	const untold = 500 * time.Millisecond // while no notifications arrive
 	b.leases = sqllease.New(sqllease.Config{
 		Store: store{b}, Name: backendName, Caps: b.Capabilities(), Addr: b.addr, Quick: quick,
 		Rest: sqllease.Rest{Least: untold, Longest: untold}, Conns: cfg.MaxConns, Logger: b.log,
@@ -113,7 +114,7 @@ func New(cfg Config) (*Backend, error) {
 	return b, nil
 }
 
-// life ends when the backend is closed.
+// life returns the context that ends when the backend is closed.
 func (b *Backend) life() context.Context { return b.leases.Life() }
 
 func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
@@ -155,7 +156,7 @@ func validateSchema(name string) error {
 	return nil
 }
 
-// sql is a query for the schema in use.
+// sql returns a query for the schema in use.
 func (b *Backend) sql(query string) string {
 	if q, ok := b.statements.Load(query); ok {
 		return q.(string) //nolint:forcetypeassert // nothing else is stored
@@ -165,13 +166,13 @@ func (b *Backend) sql(query string) string {
 	return q
 }
 
-// Capabilities says what can be done. A value that is deaf pushes nothing.
+// Capabilities returns the capabilities. A value that does not listen pushes nothing.
 func (b *Backend) Capabilities() backend.Capabilities {
 	return sqllease.Capabilities(backendName, !b.deaf)
 }
 
-// Close ends the goroutines and connections, and the calls under way with ErrClosed.
-// Leases stay. Closing again does nothing.
+// Close ends the goroutines and connections, and the calls in progress with ErrClosed. Leases
+// stay in the database. A second Close does nothing.
 func (b *Backend) Close() error {
 	b.closing.Do(func() {
 		b.leases.Close()

@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// F23, B19: a pooler gives every transaction whichever connection is free. No lock lives
-// in a connection, so that nothing changes but how soon a waiter hears of its turn.
+// F23, B19: a pooler gives every transaction any connection that is free. No lock lives in a
+// connection, so that nothing changes except how soon a waiter learns of its grant.
 func TestConformanceBehindAPooler(t *testing.T) {
 	t.Parallel()
 	server := testserver.Postgres(t)
@@ -34,8 +34,8 @@ func TestConformanceBehindAPooler(t *testing.T) {
 	})
 }
 
-// B19: with the settings that PgBouncer comes with, who does not say listen=false is told
-// so before anything is done.
+// B19: with PgBouncer's default settings, a value without listen=false gets an error before
+// anything is done.
 func TestPoolerIsRefused(t *testing.T) {
 	t.Parallel()
 	server := testserver.Postgres(t)
@@ -51,8 +51,8 @@ func TestPoolerIsRefused(t *testing.T) {
 	}
 }
 
-// B19: a pooler that lets us connect is seen, and the locks are as good, whatever becomes
-// of the notifications.
+// B19: a pooler that lets us connect is detected, and the locks are as good, whatever happens to
+// the notifications.
 func TestPoolerIsSeen(t *testing.T) {
 	t.Parallel()
 	server := testserver.Postgres(t)
@@ -74,8 +74,8 @@ func TestPoolerIsSeen(t *testing.T) {
 	leasetest.Give(t, b, second)
 }
 
-// B: the server behind a pooler becomes a standby. The pooler keeps our connections, over
-// which nothing works any more: the other server of the URL is found all the same.
+// B: the server behind a pooler becomes a standby. The pooler keeps our connections, over which
+// nothing works any more: the other server of the URL is found all the same.
 func TestPoolerOfAStandbyIsLeft(t *testing.T) {
 	t.Parallel()
 	first, second := testserver.Postgres(t), testserver.Postgres(t)
@@ -100,9 +100,9 @@ func TestPoolerOfAStandbyIsLeft(t *testing.T) {
 	}
 }
 
-// B: the server's end of a pooler's connection breaks while a reply is on its way. The pooler
-// says so in the words of a server that ends a connection; but what was asked may still be on
-// its way to the server.
+// B: the server's end of a pooler's connection breaks while a reply is in transit. The pooler
+// reports that in the words of a server that ends a connection; but the request may still be in
+// transit to the server.
 func TestPoolerLosesTheServer(t *testing.T) {
 	t.Parallel()
 	server := testserver.Postgres(t)
@@ -112,8 +112,8 @@ func TestPoolerLosesTheServer(t *testing.T) {
 	leasetest.LostRenewalReply(t, open(t, server.URLOf("postgres", addr)+"&listen=false"), proxy)
 }
 
-// B20, B22: a server that ends connections which rest, and a pool that has made all its
-// connections anew, take no lock with them, and a waiter hears of its turn all the same.
+// B20, B22: a server that ends idle connections, and a pool that has replaced all its
+// connections, release no lock, and a waiter learns of its grant all the same.
 func TestIdleConnectionsAreEnded(t *testing.T) {
 	t.Parallel()
 	server := testserver.Postgres(t, "idle_session_timeout=300ms")
@@ -128,7 +128,7 @@ func TestIdleConnectionsAreEnded(t *testing.T) {
 		if info, err := b.Inspect(leasetest.Within(t), "n"); err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != holder.Lease {
 			t.Fatalf("the lock is %+v, %v", info, err)
 		}
-		time.Sleep(400 * time.Millisecond) // longer than the server lets a connection rest
+		time.Sleep(400 * time.Millisecond) // longer than the server lets a connection idle
 	}
 	leasetest.Give(t, b, holder)
 	if g := <-got; g.Err != nil {

@@ -8,12 +8,12 @@ import (
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
-// maxQuick is how many locks are tried at once.
+// maxQuick is how many locks are tried together.
 const maxQuick = 256
 
 const (
-	// The lock has no leases at all, dead or alive. The statement is not that which locks
-	// the row, so it sees what was committed while the row was waited for.
+	// The lock has no leases at all, dead or alive. This is a separate statement from the one
+	// that locks the row, so it sees what was committed while that waited for the row.
 	quickAcquire = `INSERT INTO @leases (name, lease, session, addr, held, place, mode, permits, cap, owner, note, reentrant, timed, ttl,
 			token, asked, since, ends, waited, joined)
 		SELECT x.name, x.lease, x.session, $12, true, k.last - $13::bigint, x.mode, x.permits, x.cap, x.owner, x.note, x.reentrant, x.timed, x.ttl,
@@ -26,7 +26,7 @@ const (
 			AND NOT EXISTS (SELECT FROM @tombs t WHERE t.name = x.name AND t.lease = x.lease AND t.until > clock_timestamp())
 			AND (x.session = '' OR EXISTS (SELECT FROM @sessions s WHERE s.id = x.session AND s.cause = '' AND s.ends > clock_timestamp()))
 		RETURNING name, token, since`
-	// The lease is out, and nobody else has the lock or waits for it.
+	// The lease is held, and the lock has no other holder and no waiter.
 	quickRelease = `DELETE FROM @leases l USING unnest($1::text[], $2::text[]) AS x (name, lease), @meta m
 		WHERE l.name = x.name AND l.lease = x.lease AND l.held AND m.watched <= clock_timestamp()
 			AND NOT EXISTS (SELECT FROM @leases o WHERE o.name = x.name AND o.lease <> x.lease)

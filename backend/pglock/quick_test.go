@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// B12: a lock that nobody else wants costs one statement that decides, in one round
-// trip, each way. A lock that was crowded is that cheap again when it is free.
+// B12: an uncontended lock costs one statement that decides, in one round trip, each way. A lock
+// that was contended is that cheap again when it is free.
 func TestOneRoundTripForFreeLocks(t *testing.T) {
 	t.Parallel()
 	const pairs = 20
@@ -45,7 +45,7 @@ func TestOneRoundTripForFreeLocks(t *testing.T) {
 		leasetest.Take(t, b, req)
 		leasetest.Give(t, b, req)
 	}
-	pair(false) // finds that nobody wants it any more
+	pair(false) // finds that it is not contended any more
 	s.Exec(`SELECT pg_stat_statements_reset()`)
 	for n := range pairs {
 		pair(n%2 == 0)
@@ -60,7 +60,8 @@ func TestOneRoundTripForFreeLocks(t *testing.T) {
 	}
 }
 
-// What is not as the quick statements need it is found, and dealt with the long way.
+// Where the conditions of the quick statements do not hold, that is found, and the long way
+// taken.
 func TestQuickConditions(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -74,8 +75,8 @@ func TestQuickConditions(t *testing.T) {
 	})
 }
 
-// C2: the row of the lock was deleted, and made anew by somebody who did not see yet that
-// the floor rose.
+// C2: the row of the lock was deleted, and created again by a transaction that did not see yet
+// that the floor rose.
 func TestQuickTokenAboveFloor(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -95,7 +96,7 @@ func TestQuickTokenAboveFloor(t *testing.T) {
 	}
 }
 
-// C13: whoever watches hears of locks that nobody else wants.
+// C13: a watcher gets the events of uncontended locks.
 func TestWatchOfFreeLocks(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -135,9 +136,8 @@ func TestWatchOfFreeLocks(t *testing.T) {
 	}
 }
 
-// B: the connection breaks before the reply is here. The request may still be on its
-// way, and grant the lease once more after it was given back: the caller is told, and
-// abandons it.
+// B: the connection breaks before the reply is here. The request may still be in transit, and
+// grant the lease once more after its release: the caller gets the error, and abandons the lease.
 func TestQuickReplyLost(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)

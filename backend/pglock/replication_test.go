@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// F11: where commits wait for a standby, nothing is told that it may not have. A grant whose
-// commit was broken off while it waited is there for everybody to see, and the standby that
-// takes over may not know of it: who asks again waits for the standby as well.
+// F11: where commits wait for a standby, no answer rests on what the standby may not have. A
+// grant whose commit was interrupted while it waited is visible to every client, and the standby
+// that takes over may not know of it: a retry waits for the standby as well.
 func TestGrantsWaitForTheStandby(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -46,11 +46,11 @@ func TestGrantsWaitForTheStandby(t *testing.T) {
 	}
 }
 
-// waiting are the connections whose commit waits for a standby.
+// waiting selects the connections whose commit waits for a standby.
 const waiting = `FROM pg_stat_activity WHERE wait_event = 'SyncRep'`
 
-// standbyIsAway has commits wait for a standby, which never comes. The server shows the setting
-// before its processes go by it: so one commit is seen to wait.
+// standbyIsAway makes commits wait for a standby, which never arrives. The server shows the
+// setting before its processes apply it: so the test waits until one commit waits.
 func standbyIsAway(t *testing.T, s *testserver.PostgresServer) {
 	t.Helper()
 	s.Exec(`CREATE TABLE IF NOT EXISTS probe (n integer)`, `ALTER SYSTEM SET synchronous_standby_names = 'away'`, `SELECT pg_reload_conf()`)
@@ -77,9 +77,9 @@ func standbyIsAway(t *testing.T, s *testserver.PostgresServer) {
 	}
 }
 
-// F11: a lock is handed over by a commit whose wait for the standby was broken off. The waiter
-// can see its grant, in a notification or in the table, and is not told before the standby has
-// it.
+// F11: a lock is handed over by a commit whose wait for the standby was interrupted. The waiter
+// can see its grant, in a notification or in the table, and does not get it before the standby
+// has it.
 func TestHandOversWaitForTheStandby(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -118,8 +118,8 @@ func TestHandOversWaitForTheStandby(t *testing.T) {
 	}
 }
 
-// C1: a primary is told to write nothing by its settings, as before a switchover. Connections
-// to it stay, and nothing is granted over them any more.
+// C1: the settings make a primary read-only, as before a switchover. Connections to it stay, and
+// nothing is granted over them any more.
 func TestPrimaryMadeReadOnly(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)

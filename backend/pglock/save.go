@@ -68,7 +68,7 @@ func (s store) queueSave(q *pgx.Batch, c *sqllease.Changes) {
 	s.sendLetters(q, c)
 }
 
-// leaseRows is the rows of the table of leases, column by column.
+// leaseRows has rows of the table of leases, column by column.
 type leaseRows struct {
 	names, leases, sessions, addrs, owners, notes []string
 	held, reentrant, timed, waited, joined        []bool
@@ -129,7 +129,7 @@ func (s store) saveLosses(q *pgx.Batch, losses []sqllease.LossRow) {
 	}
 }
 
-// sendLetters sends what others have to know, when and only when it is committed.
+// sendLetters sends the notifications for other values, which arrive if and only if it commits.
 func (s store) sendLetters(q *pgx.Batch, c *sqllease.Changes) {
 	var channels, payloads []string
 	for _, l := range c.Letters {

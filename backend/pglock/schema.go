@@ -18,27 +18,26 @@ const schemaVersion = 1
 
 const (
 	readVersion = `SELECT version, current_setting('server_encoding') FROM @meta`
-	// Numbers begin at the microseconds of the server's clock, so that they grow also
-	// when the tables are dropped and made again.
+	// Numbers begin at the microseconds of the server's clock, so that they grow also when the
+	// tables are dropped and created again.
 	makeMeta = `INSERT INTO @meta (id, version, floor, watched)
 		VALUES (1, $1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, '-infinity')`
 	patiently  = `SELECT set_config('lock_timeout', '0', true)`
 	oneAtATime = `SELECT pg_advisory_xact_lock(hashtextextended('holdfast schema', 0))`
 )
 
-// Migrate makes the schema and its tables where they are not there. A role that may
-// not do that needs them made by another one, and granted: USAGE of the schema, and
-// SELECT, INSERT, UPDATE and DELETE of the tables in it. Nothing happens when they are
-// there already.
+// Migrate creates the schema and its tables where they do not exist. A role without that
+// privilege needs another role to create them, and to grant it: USAGE of the schema, and SELECT,
+// INSERT, UPDATE and DELETE of the tables in it. Migrate does nothing when they exist.
 //
-// Errors: *backend.UnavailableError, with ErrNoSchema where the role may not make them;
+// Errors: *backend.UnavailableError, with ErrNoSchema where the role may not create them;
 // ErrNewer and ErrEncoding, which are backend.ErrUnsupported; ErrClosed; ctx's cause.
 func (b *Backend) Migrate(ctx context.Context) error {
 	return b.leases.Setup(ctx, "migrate", func(ctx context.Context) error {
 		err := b.check(ctx)
 		if c := code(err); c == codeNoTable || c == codeNoSchema || errors.Is(err, pgx.ErrNoRows) {
 			err = b.create(ctx)
-			if c := code(err); err == nil || c == codeUnique || c == codeDuplicate { // another one was faster
+			if c := code(err); err == nil || c == codeUnique || c == codeDuplicate { // another client was faster
 				err = b.check(ctx)
 			}
 		}
@@ -49,7 +48,7 @@ func (b *Backend) Migrate(ctx context.Context) error {
 	})
 }
 
-// check looks whether the tables are there and can be used.
+// check checks that the tables exist and can be used.
 func (b *Backend) check(ctx context.Context) error {
 	var version int
 	var encoding string
@@ -71,7 +70,7 @@ func (b *Backend) check(ctx context.Context) error {
 	return nil
 }
 
-// create makes the schema, in one transaction. Two processes do not do it at once.
+// create creates the schema, in one transaction. Two processes never do so at the same time.
 func (b *Backend) create(ctx context.Context) error {
 	return pgx.BeginFunc(ctx, b.pool, func(tx pgx.Tx) error { //nolint:wrapcheck // see unavailable
 		for _, q := range []string{patiently, oneAtATime} {

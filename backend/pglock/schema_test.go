@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// A role that may only use the tables: they are made by another one.
+// A role that may only use the tables: another role creates them.
 func TestRoleThatMayOnlyUse(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -65,7 +65,7 @@ func TestRoleThatMayOnlyUse(t *testing.T) {
 	}
 }
 
-// Many processes use an empty database at once.
+// Many processes use an empty database concurrently.
 func TestMadeAtOnce(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -97,7 +97,7 @@ func TestRefusedDatabases(t *testing.T) {
 	}
 }
 
-// C2: the rows of locks that nobody uses go away, while others use them.
+// C2: the rows of unused locks are deleted, while clients use other locks.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -105,12 +105,12 @@ func TestSweep(t *testing.T) {
 	leasetest.Sweep(t, func() backend.Backend { return open(t, s.URL()) }, func(ctx context.Context) { sweeper.Sweep(ctx, 0) }, func() int64 {
 		return s.Int(`SELECT (SELECT count(*) FROM holdfast.locks) + (SELECT count(*) FROM holdfast.leases)`)
 	})
-	if n := s.Int(`SELECT count(*) FROM holdfast.sessions`); n != 1 { // the one that lives
+	if n := s.Int(`SELECT count(*) FROM holdfast.sessions`); n != 1 { // the live one
 		t.Errorf("%d sessions are left", n)
 	}
 }
 
-// B: what is over goes away also while somebody watches, for however long.
+// B: what has expired is deleted also while there are watchers, for however long.
 func TestSweepWhileWatched(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -125,7 +125,7 @@ func TestSweepWhileWatched(t *testing.T) {
 		})
 	}()
 	<-watching
-	for range 2 { // the first time may have been set before somebody watched
+	for range 2 { // the first time may have been set before there was a watcher
 		s.Exec(`INSERT INTO holdfast.tombs (name, lease, until) VALUES ('n', 'l', clock_timestamp() - interval '1 hour')`)
 		leasetest.Eventually(t, "it is gone", func() bool { return s.Int(`SELECT count(*) FROM holdfast.tombs`) == 0 })
 	}
@@ -135,8 +135,8 @@ func TestSweepWhileWatched(t *testing.T) {
 	}
 }
 
-// A server that does not wait for its disk is made to, in our transactions; also one that is
-// told not to while we are connected.
+// A server that does not wait for its disk is made to, in our transactions; also one whose
+// settings change while we are connected.
 func TestCommitsAreDurable(t *testing.T) {
 	t.Parallel()
 	t.Run("from the start", func(t *testing.T) { t.Parallel(); commitsAreDurable(t, "synchronous_commit=off") })
@@ -158,15 +158,16 @@ func commitsAreDurable(t *testing.T, setting string, later ...string) {
 	})
 	token := leasetest.Take(t, b, req)
 	s.Restart()
-	// Not by asking for it again: what was lost would be granted anew, with the same token.
+	// Not by a repeated acquisition: what was lost would be granted once more, with the same
+	// token.
 	info, err := leasetest.Insist(t, func(ctx context.Context) (backend.LockInfo, error) { return b.Inspect(ctx, "n") })
 	if err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != req.Lease || info.Holders[0].Token != token {
 		t.Errorf("after a crash: %+v, %v; the lease was granted with token %d", info, err, token)
 	}
 }
 
-// A renewal is as durable as a grant: after a crash the session does not end before its
-// holder believes. Also behind a pooler, where nothing can be set for a connection.
+// A renewal is as durable as a grant: after a crash the session does not end before its holder
+// believes. This holds also behind a pooler, where nothing can be set for a connection.
 func TestRenewalsAreDurable(t *testing.T) {
 	t.Parallel()
 	for _, listen := range []string{"true", "false"} {

@@ -11,12 +11,12 @@ import (
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
-// store is the statements of a backend: what package sqllease asks.
+// store implements sqllease.Store.
 type store struct{ b *Backend }
 
 var _ sqllease.Store = store{}
 
-// batch sends statements that are one transaction, unless they say otherwise.
+// batch sends statements, which are one transaction unless they specify otherwise.
 func (s store) batch(ctx context.Context, fill func(*pgx.Batch)) error {
 	conn, err := s.b.pool.Acquire(ctx)
 	if err != nil {
@@ -31,7 +31,7 @@ func (s store) batch(ctx context.Context, fill func(*pgx.Batch)) error {
 	return send(ctx, conn, q)
 }
 
-// Migrate sees to it that the tables are there. The value is in use then, and listens.
+// Migrate makes sure that the tables exist. From then on the value is in use, and listens.
 func (s store) Migrate(ctx context.Context) error {
 	err := s.b.Migrate(ctx)
 	if err == nil {
@@ -43,12 +43,12 @@ func (s store) Migrate(ctx context.Context) error {
 	return err
 }
 
-// Unavailable is the error as it is told.
+// Unavailable returns the error for the caller.
 func (s store) Unavailable(op string, mayHold bool, err error) error {
 	return unavailable(op, mayHold, err)
 }
 
-// Fault says what an error means.
+// Fault classifies an error.
 func (s store) Fault(err error) sqllease.Fault {
 	return sqllease.Fault{
 		Answered: refused(err), Unsent: pgconn.SafeToRetry(err) || code(err) == codeRested, Ended: ended(err),
@@ -56,7 +56,7 @@ func (s store) Fault(err error) sqllease.Fault {
 	}
 }
 
-// Reset throws the connections away.
+// Reset discards the connections.
 func (s store) Reset() { s.b.pool.Reset() }
 
 const (
@@ -121,17 +121,17 @@ func (s store) Renew(ctx context.Context, r *sqllease.Renewals) error {
 }
 
 const (
-	// isEarly: a commit is seen before the standbys have it, when its wait was cancelled or
-	// the server crashed meanwhile. What the server itself would lose is never seen.
+	// isEarly: a commit is visible before the standbys have it, when its wait was cancelled or
+	// the server crashed during it. What the server itself would lose is never visible.
 	isEarly = `current_setting('synchronous_standby_names') <> ''`
-	// syncRow is a row that a value writes to have a commit of its own: a lease of no lock that
-	// was abandoned.
+	// syncRow writes a row of the value to have a commit of its own: the tombstone of a lease of
+	// no lock.
 	syncRow = `INSERT INTO @tombs (name, lease, until) SELECT '', $1, clock_timestamp() + $2::bigint * interval '1 microsecond' WHERE ` + isEarly + `
 		ON CONFLICT (name, lease) DO UPDATE SET until = excluded.until`
 )
 
-// Sync is one round trip. It waits for the standbys where commits do, which have all of the
-// log up to there then.
+// Sync is one round trip. Where commits wait for the standbys it waits for them: they then have
+// all of the log up to there.
 func (s store) Sync(ctx context.Context) error {
 	return s.batch(ctx, func(q *pgx.Batch) { q.Queue(s.b.sql(syncRow), s.b.syncs, sqllease.Remembered.Microseconds()) })
 }

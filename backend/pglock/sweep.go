@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// Who waits for a lock sees to it at once. What nobody waits for is found here.
+	// A waiter tends its lock immediately. What has no waiter is found here.
 	deadLeases = `SELECT name FROM @leases WHERE ends <= clock_timestamp() - $1::bigint * interval '1 microsecond'
 		UNION SELECT l.name FROM @sessions s JOIN @leases l ON l.session = s.id AND l.session <> '' AND NOT (l.held AND l.timed)
 			WHERE s.ends <= clock_timestamp() - $1::bigint * interval '1 microsecond'
@@ -21,8 +21,8 @@ const (
 		LIMIT $1 FOR UPDATE SKIP LOCKED)`
 	sweepLosses = `DELETE FROM @losses WHERE (session, lease) IN (SELECT session, lease FROM @losses WHERE until < clock_timestamp()
 		LIMIT $1 FOR UPDATE SKIP LOCKED)`
-	// Locks that nobody has used for a while. Their rows are locked first, and looked at
-	// again then. No lock may ever go back behind the floor.
+	// Locks that were not used for a while. Their rows are locked first, and read again then. No
+	// lock may ever go back behind the floor.
 	oldLocks = `SELECT name FROM @locks WHERE name > $1 AND used < clock_timestamp() - $2::bigint * interval '1 microsecond'
 		ORDER BY name LIMIT $3 FOR UPDATE SKIP LOCKED`
 	sweepLocks = `WITH swept AS (
@@ -47,22 +47,22 @@ func (s store) Sweep(ctx context.Context, after string, age time.Duration) strin
 	q.Queue(b.sql(sweepTombs), sqllease.SweepAtOnce)
 	q.Queue(b.sql(sweepLosses), sqllease.SweepAtOnce)
 	if err := b.pool.SendBatch(ctx, q).Close(); err != nil {
-		return after // another time
+		return after // until the next time
 	}
 	var names []string
 	err := pgx.BeginTxFunc(ctx, b.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, guardTxn, b.idleLimit, b.lockLimit, true); err != nil {
-			return err //nolint:wrapcheck // it is not told
+			return err //nolint:wrapcheck // no caller sees it
 		}
 		rows, err := tx.Query(ctx, b.sql(oldLocks), after, age.Microseconds(), sqllease.SweepAtOnce)
 		if err != nil {
-			return err //nolint:wrapcheck // it is not told
+			return err //nolint:wrapcheck // no caller sees it
 		}
 		if names, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil || len(names) == 0 {
-			return err //nolint:wrapcheck // it is not told
+			return err //nolint:wrapcheck // no caller sees it
 		}
 		_, err = tx.Exec(ctx, b.sql(sweepLocks), names)
-		return err //nolint:wrapcheck // it is not told
+		return err //nolint:wrapcheck // no caller sees it
 	})
 	switch {
 	case err != nil:

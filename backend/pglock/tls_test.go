@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// Who says which authority to trust talks to a server that it vouches for, encrypted, or to
-// nobody.
+// A client that names the authority to trust talks, encrypted, to a server that the authority
+// vouches for, or to none.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	certs, others := testserver.NewCertificates(t), testserver.NewCertificates(t)

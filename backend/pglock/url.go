@@ -13,11 +13,11 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Open makes a backend from a URL, as under the heading URL of the package's doc.
-// Nothing is sent until the first call.
+// Open returns a backend for a URL, as described under the heading URL of the package's
+// documentation. Nothing is sent until the first call.
 //
-// Errors: *backend.InvalidError for a bad URL, which an unknown parameter makes it; the
-// password is never told.
+// Errors: *backend.InvalidError for a bad URL, which includes an unknown parameter. It never
+// contains the password.
 func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -38,8 +38,8 @@ func badURL(value, bound string) error {
 	return &backend.InvalidError{Field: "url", Value: strconv.QuoteToGraphic(value), Bound: bound}
 }
 
-// ours are the parameters of this package; theirs are those of libpq that make sense
-// here. Others would be sent to the server as settings.
+// ours returns the parameters of this package, theirs those of libpq that make sense here. Others
+// would be sent to the server as settings.
 func ours() []string { return []string{"listen", "schema", "max_conns"} }
 
 func theirs() []string {
@@ -49,8 +49,8 @@ func theirs() []string {
 	}
 }
 
-// parseURL takes our parameters out and leaves the rest to the client library. The first of
-// the schemes is the one that is told.
+// parseURL extracts our parameters and leaves the rest to the client library. Errors name the
+// first of the schemes.
 func parseURL(raw string, ours []string, schemes ...string) (Config, error) {
 	var cfg Config
 	form := schemes[0] + "://user:password@host:port/database?parameters"
@@ -81,12 +81,12 @@ func parseURL(raw string, ours []string, schemes ...string) (Config, error) {
 	}
 	cfg.Conn, err = pgx.ParseConfig("postgres://" + base + "?" + values.Encode())
 	if err != nil {
-		return cfg, badURL("…", form) // what the library says may have a part of the password
+		return cfg, badURL("…", form) // the library's message may have a part of the password
 	}
 	return cfg, nil
 }
 
-// take takes our parameters out.
+// take extracts our parameters.
 func (c *Config) take(values url.Values) error {
 	if values.Has("listen") {
 		on, err := strconv.ParseBool(values.Get("listen"))

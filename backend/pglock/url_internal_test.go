@@ -8,8 +8,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Whatever the URL is: it is understood, or it is an *InvalidError which does not tell the
-// password.
+// FuzzURL checks that every URL is parsed, or yields an *InvalidError without the password.
 func FuzzURL(f *testing.F) {
 	for _, raw := range []string{
 		"postgres://u:p@h:1/db?schema=a&max_conns=7", "postgresql://h/db?sslmode=disable&listen=false", "postgres://h?connect_timeout=2", "postgres://", "postgres://h:x/db", "mysql://h/db", "postgres://h/db?schema=a.b",

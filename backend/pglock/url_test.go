@@ -54,7 +54,7 @@ func TestBadURLs(t *testing.T) {
 	}
 }
 
-// What cannot be reached tells no password.
+// The error for an unreachable server does not contain the password.
 func TestNoSecretInErrors(t *testing.T) {
 	t.Parallel()
 	const secret = "canary-7d31"
@@ -65,7 +65,7 @@ func TestNoSecretInErrors(t *testing.T) {
 	}
 }
 
-// Whatever comes over the channel, nothing breaks.
+// FuzzEvents checks that no payload breaks the decoder.
 func FuzzEvents(f *testing.F) {
 	for _, s := range []string{"", "{}", "\n\n", `{"n":1,"kind":"acquired","name":"n"}`} {
 		f.Add(s)

@@ -11,24 +11,24 @@ import (
 )
 
 const (
-	// watchTTL is how long events are sent for a watcher that does not say that it is
-	// still there.
+	// watchTTL is how long events are sent for a watcher that does not confirm that it is still
+	// there.
 	watchTTL = 30 * time.Second
 	// watchTime bounds a statement of a watcher.
 	watchTime = 10 * time.Second
 	signOn    = `UPDATE @meta SET watched = greatest(watched, clock_timestamp() + $1::bigint * interval '1 microsecond')`
-	// Transactions that began before may not know that somebody watches. They have
-	// written to the table of locks before they looked, and this waits until they end.
+	// Transactions that began earlier may not know of the watcher. They have written to the table
+	// of locks before they read, and this waits until they end.
 	barrier = `LOCK TABLE @locks IN SHARE MODE`
 	stayOn  = `WITH was AS (SELECT watched > clock_timestamp() AS on FROM @meta)
 		UPDATE @meta SET watched = greatest(watched, clock_timestamp() + $1::bigint * interval '1 microsecond') FROM was RETURNING was.on, clock_timestamp()`
 )
 
-// Watch delivers the events of locks whose names start with req.Prefix, the first of
-// them EventWatching, until ctx ends; the error is then ctx's cause. It has a
-// connection of its own. Other errors: *InvalidError; ErrUnsupported for a value that
-// is deaf; ErrClosed; *UnavailableError when the connection breaks, or when the process
-// slept for 30 s: events are missing then.
+// Watch delivers the events of locks whose names start with req.Prefix, the first of them
+// EventWatching, until ctx ends; the error is then ctx's cause. It has a connection of its own.
+// Other errors: *InvalidError; ErrUnsupported for a value that does not listen; ErrClosed;
+// *UnavailableError when the connection breaks, or when the process slept for 30 s: events are
+// missing then.
 func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver func(backend.Event)) error {
 	const op = "watch"
 	if err := backend.ValidatePrefix(req.Prefix); err != nil {
@@ -88,7 +88,7 @@ func (b *Backend) watch(ctx context.Context, prefix string, deliver func(backend
 	}
 }
 
-// beginWatch has events sent, and heard, from now on.
+// beginWatch turns events on and listens to them.
 func (b *Backend) beginWatch(ctx context.Context, conn *pgx.Conn) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, watchTime)
 	defer cancel()
@@ -107,7 +107,7 @@ func (b *Backend) beginWatch(ctx context.Context, conn *pgx.Conn) (time.Time, er
 	return now, conn.SendBatch(ctx, q).Close() //nolint:wrapcheck // see unavailable
 }
 
-// stayOn says that the watcher is still there.
+// stayOn confirms that the watcher is still there.
 func (b *Backend) stayOn(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, watchTime)
 	defer cancel()
@@ -122,7 +122,7 @@ func (b *Backend) stayOn(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// nextEvent waits for an event until then; without a kind there was none.
+// nextEvent waits for an event until then. An event without a kind means that there was none.
 func nextEvent(ctx context.Context, conn *pgx.Conn, until time.Time) (backend.Event, error) {
 	waiting, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
@@ -132,7 +132,7 @@ func nextEvent(ctx context.Context, conn *pgx.Conn, until time.Time) (backend.Ev
 		e, _ := decodeEvent(n.Payload)
 		return e, nil
 	case ctx.Err() == nil && waiting.Err() != nil && !conn.IsClosed():
-		return backend.Event{}, nil // nothing came
+		return backend.Event{}, nil // nothing arrived
 	}
 	return backend.Event{}, err //nolint:wrapcheck // see unavailable
 }

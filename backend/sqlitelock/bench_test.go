@@ -36,7 +36,7 @@ func mustSession(tb testing.TB, b *sqlitelock.Backend, ttl time.Duration) backen
 	return id
 }
 
-// BenchmarkOpen is opening and closing a file that others have open.
+// BenchmarkOpen measures opening and closing a file that other values have open.
 func BenchmarkOpen(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "locks.db")
 	mustOpen(b, path)
@@ -51,7 +51,7 @@ func BenchmarkOpen(b *testing.B) {
 	}
 }
 
-// BenchmarkPair is an acquire and a release of a free lock.
+// BenchmarkPair measures an acquire and a release of a free lock.
 func BenchmarkPair(b *testing.B) {
 	for _, timed := range []bool{false, true} {
 		for _, goroutines := range []int{1, 64} {

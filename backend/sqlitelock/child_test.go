@@ -20,8 +20,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
 )
 
-// The tests run this very binary again for each process that they need. What it has
-// to do is in the environment; it talks with the test by lines.
+// The tests run this very binary again for each process that they need. Its job is in the
+// environment; it communicates with the test in lines.
 
 const childJob = "SQLITELOCK_TEST_JOB"
 
@@ -33,11 +33,11 @@ type job struct {
 	Data  string // a file that the lock guards
 	TTL   time.Duration
 	Count int
-	// Alone takes the turnstile away, so that every process has another one.
+	// Alone removes the turnstile, so that every process has another one.
 	Alone bool
 }
 
-// worker is a child from the inside.
+// worker is the inside of a child.
 type worker struct {
 	job
 	b    *sqlitelock.Backend
@@ -134,7 +134,7 @@ func bump(file string, token uint64) error {
 	return os.WriteFile(file, fmt.Appendf(nil, "%d %d", n+1, token), 0o600)
 }
 
-// hold takes the lock and then does what it is told to, line by line.
+// hold acquires the lock and then executes commands, line by line.
 func (w *worker) hold(ctx context.Context) error {
 	req, g, err := w.acquire(ctx)
 	if err != nil {
@@ -156,8 +156,7 @@ func (w *worker) hold(ctx context.Context) error {
 	return nil
 }
 
-// wait takes the lock each time that it is told to, tells when it had it, and gives
-// it back.
+// wait acquires the lock on each command, reports when it had it, and releases it.
 func (w *worker) wait(ctx context.Context) error {
 	say("ready")
 	for w.in.Scan() {
@@ -177,8 +176,8 @@ func (w *worker) wait(ctx context.Context) error {
 	return nil
 }
 
-// churn takes and gives back the lock until it is killed, and complains when it is
-// not alone.
+// churn acquires and releases the lock until it is killed, and reports an error when it is not
+// alone.
 func (w *worker) churn(ctx context.Context) error {
 	for ctx.Err() == nil {
 		sent := time.Now()
@@ -215,7 +214,7 @@ func (w *worker) churnOnce(ctx context.Context, sent time.Time) error {
 	_ = os.WriteFile(w.Data, []byte(mine), 0o600)
 	after, _ := os.ReadFile(w.Data)
 	if time.Since(sent) > w.TTL*3/4 {
-		return w.release(ctx, req) // too late to judge: the lease may be over
+		return w.release(ctx, req) // too late to judge: the lease may have expired
 	}
 	if string(after) != mine || len(before) == len(mine) && string(before) >= mine {
 		say("violation: token %s, before %s, after %s", mine, before, after)
@@ -224,7 +223,7 @@ func (w *worker) churnOnce(ctx context.Context, sent time.Time) error {
 	return w.release(ctx, req)
 }
 
-// pairs takes and gives back locks of its own, as often as it is told to.
+// pairs acquires and releases locks of its own, as often as it is told to.
 func (w *worker) pairs(ctx context.Context) error {
 	say("ready")
 	if !w.in.Scan() {
@@ -243,7 +242,7 @@ func (w *worker) pairs(ctx context.Context) error {
 	return nil
 }
 
-// process is a child from the outside.
+// process is the outside of a child.
 type process struct {
 	tb   testing.TB
 	cmd  *exec.Cmd
@@ -254,7 +253,7 @@ type process struct {
 	err  error
 }
 
-// start starts a child. It is killed and waited for when the test ends.
+// start starts a child, and kills it and waits for it when the test ends.
 func start(tb testing.TB, j job) *process {
 	tb.Helper()
 	text, err := json.Marshal(j)
@@ -294,7 +293,7 @@ func start(tb testing.TB, j job) *process {
 	return p
 }
 
-// tell gives the child a line.
+// tell sends the child a line.
 func (p *process) tell(line string) {
 	p.tb.Helper()
 	if _, err := fmt.Fprintln(p.in, line); err != nil {
@@ -302,7 +301,7 @@ func (p *process) tell(line string) {
 	}
 }
 
-// hear waits for a line that begins with the word, and gives the rest of it.
+// hear waits for a line that begins with the word, and returns the rest of it.
 func (p *process) hear(word string) string {
 	p.tb.Helper()
 	late := time.NewTimer(2 * time.Minute)
@@ -322,7 +321,7 @@ func (p *process) hear(word string) string {
 	}
 }
 
-// end waits for the child to end, with what it said on standard error.
+// end waits for the child to end. Its error has the child's standard error.
 func (p *process) end() error {
 	p.once.Do(func() {
 		_ = p.in.Close()

@@ -13,8 +13,8 @@ import (
 
 var errNoBoot = errors.New("/proc/sys/kernel/random/boot_id: it names no boot")
 
-// thisHost is the clock that all processes of the host share: CLOCK_BOOTTIME, which
-// nobody can set and which counts the time of a suspended machine.
+// thisHost returns the clock that all processes of the host share: CLOCK_BOOTTIME, which cannot
+// be set and which counts the time of a suspended machine.
 func thisHost() (host, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -46,8 +46,8 @@ func bootTime() (instant, error) {
 	return instant(ts.Nano()), nil
 }
 
-// containerOffset is how far the boot clock of this time namespace is ahead of the
-// host's: containers of one host may share the file.
+// containerOffset returns how far the boot clock of this time namespace is ahead of the host's:
+// containers of one host may share the file.
 func containerOffset() instant {
 	offsets, err := os.ReadFile("/proc/self/timens_offsets")
 	if err != nil {

@@ -4,7 +4,7 @@ package sqlitelock
 
 import "time"
 
-// thisHost is the wall clock: see the heading Requires of the package's doc.
+// thisHost returns the wall clock: see the heading Requires of the package's documentation.
 func thisHost() (host, error) {
 	return host{
 		boot: "wall",

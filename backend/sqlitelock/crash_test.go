@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 )
 
-// machine is a host to play, with clocks that a test moves.
+// machine is a simulated host, with clocks that a test moves.
 type machine struct {
 	boot       string
 	since      time.Duration // of its boot clock
@@ -59,8 +59,8 @@ func closed(t *testing.T, b *sqlitelock.Backend) {
 	}
 }
 
-// TestReboot opens the file after a reboot: sessions are over with all that lives
-// with them, timed leases go on for what they have left, and tokens go on growing.
+// TestReboot opens the file after a reboot: sessions have ended with all that lives with them,
+// timed leases continue for what they have left, and tokens continue to grow.
 func TestReboot(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
@@ -141,8 +141,8 @@ func TestRebootWithAWrongClock(t *testing.T) {
 }
 
 // TestTwoBoots opens a file that processes of another boot have open, as those of a container
-// that is told a boot of its own: it is refused, and they keep their locks. When they have
-// gone it is a reboot.
+// that sees a boot ID of its own: it is refused, and they keep their locks. When they have gone
+// it is a reboot.
 func TestTwoBoots(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
@@ -167,8 +167,8 @@ func TestTwoBoots(t *testing.T) {
 	}
 }
 
-// TestTwoMachines has a second machine use the file, as through a shared disk that is not
-// known to be one, and without the first one's locks: the first one grants nothing any more.
+// TestTwoMachines has a second machine use the file, as through a shared disk that is not known
+// to be one, and without the first one's locks: the first one grants nothing any more.
 func TestTwoMachines(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
@@ -187,7 +187,7 @@ func TestTwoMachines(t *testing.T) {
 	}
 }
 
-// TestDeletedFile deletes the file while nobody uses it: tokens go on growing.
+// TestDeletedFile deletes the file while no process uses it: tokens continue to grow.
 func TestDeletedFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
@@ -206,8 +206,8 @@ func TestDeletedFile(t *testing.T) {
 	}
 }
 
-// disk keeps what is surely on the disk: the files as they were when the newest sync
-// that is done began.
+// disk keeps what is certainly on the disk: the files as they were at the start of the newest
+// sync that has completed.
 type disk struct {
 	path  string
 	mu    sync.Mutex
@@ -215,8 +215,8 @@ type disk struct {
 	syncs atomic.Int64
 }
 
-// aroundSync is called before a sync, and what it gives after it. The disk is slow:
-// grants that do not wait for it get far ahead of it.
+// aroundSync is called before a sync, and its result after it. The disk is slow: grants that do
+// not wait for it get far ahead of it.
 func (d *disk) aroundSync() func() {
 	d.syncs.Add(1)
 	files := d.read()
@@ -239,7 +239,7 @@ func (d *disk) read() map[string][]byte {
 	return files
 }
 
-// lose gives the path of a copy of what is left after the power was lost now.
+// lose returns the path of a copy of what is left after a power failure at this moment.
 func (d *disk) lose(t *testing.T) string {
 	t.Helper()
 	d.mu.Lock()
@@ -254,9 +254,8 @@ func (d *disk) lose(t *testing.T) string {
 	return path
 }
 
-// TestPowerFailure loses the power after an answer was given: timed leases that were
-// granted are there, and no token is given twice, although grants under sessions do
-// not wait for the disk.
+// TestPowerFailure loses the power after an answer was given: timed leases that were granted are
+// there, and no token is issued twice, although grants under sessions do not wait for the disk.
 func TestPowerFailure(t *testing.T) {
 	t.Parallel()
 	d := &disk{path: filepath.Join(t.TempDir(), "locks.db")}
@@ -335,7 +334,7 @@ func TestPowerFailureAfter(t *testing.T) {
 	}
 }
 
-// powerless looks at what is left on a disk.
+// powerless checks what is left on a disk.
 func powerless(t *testing.T, path string, last backend.Grant, timed []backend.LeaseID) {
 	t.Helper()
 	next := machine{boot: "second", since: time.Minute, wall: time.Unix(0, 0)} // no help for tokens
@@ -360,9 +359,8 @@ func powerless(t *testing.T, path string, last backend.Grant, timed []backend.Le
 	}
 }
 
-// TestLostLetter takes the socket of a waiter away: it finds its grant by itself,
-// and says so. Also one that is busy with other things, whose every turn sets the
-// alarm.
+// TestLostLetter removes the socket of a waiter: the waiter finds its grant by itself, and
+// reports that. So does one that is busy with other requests, whose every turn sets the alarm.
 func TestLostLetter(t *testing.T) {
 	t.Parallel()
 	t.Run("idle", func(t *testing.T) { t.Parallel(); lostLetter(t, false) })
@@ -407,14 +405,14 @@ func lostLetter(t *testing.T, busy bool) {
 	}
 }
 
-// result is what an Acquire gave.
+// result is the result of an Acquire.
 type result struct {
 	grant backend.Grant
 	err   error
 }
 
-// await waits for the result, and has the backend value do something else all the
-// time when it is to be busy.
+// await waits for the result. When the backend value is to be busy, it has it execute other
+// requests all the time.
 func await(t *testing.T, had <-chan result, b *sqlitelock.Backend, busy bool) result {
 	t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)

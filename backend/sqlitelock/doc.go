@@ -1,106 +1,99 @@
-// Package sqlitelock keeps leases in a file that many processes of one host share,
-// without a server. It uses modernc.org/sqlite, which is SQLite in Go: no C compiler
-// is needed. It is what the holdfast command uses where no backend is named.
+// Package sqlitelock keeps leases in a file that many processes of one host share, without a
+// server. It uses modernc.org/sqlite, which is SQLite in Go: no C compiler is needed. The
+// holdfast command uses it where no backend is named.
 //
 // # Guarantees
 //
-// All of C1 to C14, as package backend has them, between the processes of one host
-// that use the file through one kernel. Every capability is claimed. A lease that
-// nobody renews is free when its TTL is over, as late as a process that waits for it
-// is scheduled: ExpiryLag says one second.
+// All of C1 to C14, as package backend defines them, between the processes of one host that use
+// the file through one kernel. Every capability is claimed. A lease that is not renewed is free
+// when its TTL has passed, as late as a process that waits for it is scheduled: ExpiryLag is one
+// second.
 //
-// Timed leases survive the death of all processes, a reboot and a power failure.
-// Sessions survive no reboot: all their processes are dead, so after one they are
-// over at once. Tokens grow through all of that. They begin at the microseconds of
-// the wall clock when the file is made, so that they also grow when the file is
-// deleted or put back from an old copy, as long as that clock is right.
+// Timed leases survive the death of all processes, a reboot and a power failure. Sessions survive
+// no reboot: all their processes are dead, so they end with it. Tokens grow through all of that.
+// They begin at the microseconds of the wall clock when the file is created, so that they also
+// grow when the file is deleted or replaced by an old copy, as long as that clock is right.
 //
-// Released leases are not remembered. Abandoned leases, and sessions that have
-// ended, are remembered for ten minutes. When nobody has the file open, there are
-// two files, the database and an empty one beside it with the suffix -turn.
+// Released leases are not remembered. Abandoned leases, and sessions that have ended, are
+// remembered for ten minutes. When no process has the file open, there are two files, the
+// database and an empty one beside it with the suffix -turn.
 //
-// A transaction of SQLite cannot be taken from a process. One that is stopped
-// (SIGSTOP, a frozen container) in the middle of a transaction, which takes about
-// 0.1 ms, stops the others until it goes on or dies: their calls end with their
-// contexts, and C4 does not hold for that time. C1 does.
+// A transaction of SQLite cannot be taken from a process. A process that is stopped (SIGSTOP, a
+// frozen container) in the middle of a transaction, which takes about 0.1 ms, stops the others
+// until it continues or dies. Their calls end with their contexts, and C4 does not hold for that
+// time. C1 does.
 //
 // # How it works
 //
-// One goroutine of each backend value, the writer, has the only connection. Each
-// verb is a request to it. It waits for its turn first, and then does all requests
-// that came meanwhile in one transaction (BEGIN IMMEDIATE): a caller who gives up
-// before that has changed nothing. What the transaction before read is used again,
-// as long as SQLite's data_version says that nobody else wrote.
+// One goroutine of each backend value, the writer, has the only connection. Each verb is a
+// request to it. It waits for its turn first, and then executes all requests that arrived during
+// the wait in one transaction (BEGIN IMMEDIATE). A caller that gives up before that has changed
+// nothing. What the previous transaction read is used again, as long as SQLite's data_version
+// shows no other write.
 //
 //	callers ──► requests ──► turn (flock) ──► transaction ──► commit ──► answers
-//	                                                             │    └► letters to other processes
+//	                                                             │    └► notifications to other processes
 //	                                                             └► syncer ──► answers that must
 //	                                                                           survive a power failure
 //
-// Turns. Processes queue up with an flock on the -turn file, in which the kernel
-// keeps the order, and nobody polls. Opening and closing the file takes a turn as
-// well, so that no process of ours ever finds the file busy. Programs that do not
-// know of turns, as the sqlite3 shell, are waited for with growing pauses.
+// Turns. Processes queue up with an flock on the -turn file, in which the kernel keeps the order,
+// and none of them polls. Opening and closing the file takes a turn as well, so that no process
+// of ours ever finds the file busy. For programs that do not know of turns, as the sqlite3 shell,
+// it waits with growing pauses.
 //
-// Time. Ends are kept on CLOCK_BOOTTIME, which nobody can set, which goes on in a
-// suspended machine, and which all processes of the host share; the offset of a time
-// namespace is taken out. The file knows the ID of the boot that its times belong
-// to. The first process to open it in another boot ends the sessions, and gives timed
-// leases what they have left by the wall clock, but never more than they had when
-// the file was last written. While processes of a boot have the file open those of another
-// are refused (ErrOtherBoot): containers of LXC and systemd-nspawn are told a boot of their
-// own, and cannot share a file with their host or with each other. A process that finds
-// another boot in the file while it has it open (two machines share it after all) does
-// nothing any more.
+// Time. Ends are kept on CLOCK_BOOTTIME, which cannot be set, which advances while a machine is
+// suspended, and which all processes of the host share; the offset of a time namespace is
+// subtracted. The file has the ID of the boot that its times belong to. The first process to open
+// it in another boot ends the sessions, and gives timed leases what they have left by the wall
+// clock, but never more than they had when the file was last written. While processes of a boot
+// have the file open those of another are refused (ErrOtherBoot): containers of LXC and
+// systemd-nspawn see a boot ID of their own, and cannot share a file with their host or with each
+// other. A process that finds another boot in the file while it has it open (two machines share
+// it after all) does nothing any more.
 //
-// Expiry. The first transaction after an end ends what is over, and hands over what
-// that freed, before it does anything else. So nobody sees, or is overtaken by, what
-// is over. The file has a lower bound of the next end, so that looking is one
-// comparison.
+// Expiry. The first transaction after an end ends what has expired, and hands over what that
+// freed, before it does anything else. So no client sees, or is overtaken by, what has expired.
+// The file has a lower bound of the next end, so that the check is one comparison.
 //
-// Hand-over. The transaction that frees a lock grants it to those that are next in
-// line, drops those whose sessions are over, and tells the processes that wait, by a
-// datagram to a Unix socket of each (in the directory with the suffix -wake, or
-// without a file where the file system has no sockets). A datagram says what to look
-// at, and carries no authority: who gets it reads the file. The same way holders hear
-// of a break, and watchers of events, which are rows that are written only while
-// somebody watches.
+// Hand-over. The transaction that frees a lock grants it to the next waiters in the queue, drops
+// those whose sessions have ended, and notifies the processes that wait, by a datagram to a Unix
+// socket of each (in the directory with the suffix -wake, or without a file where the file system
+// has no sockets). A datagram names what to read, and carries no authority: the receiver reads
+// the file. In the same way holders are notified of a break, and watchers of events, which are
+// rows that are written only while there are watchers.
 //
-// Lost datagrams cost a timer. A backend value with a waiter or a watcher has one
-// timer for all of them, to the next end in the file, or to about two seconds from
-// now where that is sooner, for the case that the process that granted died before
-// it could tell. That is 0.1 ms of work; a value where nobody waits has no timer but
-// for the ends of its own sessions.
+// Lost datagrams cost a timer. A backend value with a waiter or a watcher has one timer for all
+// of them, to the next end in the file, or to about two seconds from now where that is sooner,
+// for the case that the process that granted died before it could notify. That is 0.1 ms of work.
+// A value without waiters has no timer except for the ends of its own sessions.
 //
-// The disk. The log is synced after the transaction, outside of the turn, and only
-// where an answer must survive a power failure: grants, renewals and releases of
-// timed leases, breaks of them, what is abandoned, and tokens. Leases under a session
-// do not have to: after a power failure their holders are gone. Tokens are reserved
-// 65536 at a time, long before they are needed, and one is told only when a
-// reservation that has it is on the disk; after a reboot the rest of the reservation
-// is skipped. What SQLite itself must sync for the file to stay sound it does sync
-// (synchronous=NORMAL).
+// The disk. The log is synced after the transaction, outside of the turn, and only where an
+// answer must survive a power failure: grants, renewals and releases of timed leases, breaks of
+// them, what is abandoned, and tokens. Leases under a session need not survive: after a power
+// failure their holders are gone. Tokens are reserved 65536 at a time, long before they are
+// needed, and a token is returned only when a reservation that has it is on the disk. After a
+// reboot the rest of the reservation is skipped. What SQLite itself must sync to keep the file
+// sound it does sync (synchronous=NORMAL).
 //
 // # Requires
 //
-// Linux, macOS or FreeBSD; elsewhere Open is backend.ErrUnsupported. A local file
-// system that maps memory: NFS, SMB, 9p, Ceph, Lustre, other cluster file systems and
-// everything in user space (FUSE) are refused with a *FileSystemError, since their
-// locks and maps are not those of one kernel. The directory of the file must be
-// shared as a whole: containers that mount the file alone do not see its log, and
-// destroy it.
+// Linux, macOS or FreeBSD; elsewhere Open returns backend.ErrUnsupported. A local file system
+// that maps memory: NFS, SMB, 9p, Ceph, Lustre, other cluster file systems and everything in user
+// space (FUSE) are refused with a *FileSystemError, since their locks and maps are not those of
+// one kernel. The directory of the file must be shared as a whole: containers that mount the file
+// alone do not see its log, and destroy it.
 //
-// Nobody else may write, rename, link or replace the file while it is in use, nor take
-// away those with the suffixes -wal and -shm. A file that was replaced, or has lost one of
-// those, is noticed at the next call, and nothing is done any more (ErrReplaced), but what
-// is in the new file is not known to the holders of the old one until then.
+// No other program may write, rename, link or replace the file while it is in use, nor remove
+// those with the suffixes -wal and -shm. A file that was replaced, or has lost one of those, is
+// noticed at the next call, and nothing is done any more (ErrReplaced). Until then the holders of
+// the old file do not know what is in the new one.
 //
-// The files are made for their owner only. Other users of the host who have to share
-// them need the rights to the database, the files with the suffixes -wal, -shm and
-// -turn and the directory -wake; without the last one they wait for timers.
+// The files are created for their owner only. Other users of the host who have to share them need
+// permissions for the database, the files with the suffixes -wal, -shm and -turn and the
+// directory -wake; without the last one they wait for timers.
 //
-// On systems other than Linux the clock is the wall clock: setting it ahead ends
-// leases early, and a reboot ends nothing.
+// On systems other than Linux the clock is the wall clock: setting it ahead ends leases early,
+// and a reboot ends nothing.
 //
 // # URL
 //
@@ -108,22 +101,21 @@
 //	sqlite:locks.db                    a path from the working directory
 //	/var/lib/app/locks.db              a path, taken as it is
 //
-// The path of a URL is percent-encoded. There is no host and there are no
-// parameters; what is not known is an error. Without a path see [DefaultPath].
+// The path of a URL is percent-encoded. There is no host and there are no parameters; anything
+// unknown is an error. For the default without a path see [DefaultPath].
 //
 // # When the lock is lost
 //
-// When its session, or a timed lease, is not renewed in time; when an operator
-// breaks it; with the boot, for leases under a session. The holder hears of a break
-// at once, also in another process. A full disk, or a damaged file, loses nothing by
-// itself, but nothing can be renewed or given back either, so it is lost when its
-// time is over: see [ErrFull] and [ErrCorrupt].
+// When its session, or a timed lease, is not renewed in time; when an operator breaks it; with
+// the boot, for leases under a session. The holder is notified of a break immediately, also in
+// another process. A full disk, or a damaged file, loses nothing by itself, but nothing can be
+// renewed or released either, so the lock is lost when its time has passed: see [ErrFull] and
+// [ErrCorrupt].
 //
 // # Do not use when
 //
-// Processes on more than one machine need the lock, or in virtual machines that
-// share a directory. When thousands of grants a second are needed from many
-// processes: the transactions of all locks of a file come one after the other; one
-// process has more of them than many, since it has a transaction for many requests.
-// Use a second file, or a server.
+// Processes on more than one machine need the lock, or in virtual machines that share a
+// directory. When thousands of grants a second are needed from many processes: the transactions
+// of all locks of a file run one after the other. One process achieves more of them than many,
+// since it has one transaction for many requests. Use a second file, or a server.
 package sqlitelock

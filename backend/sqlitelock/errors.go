@@ -13,35 +13,34 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// What can be wrong with the file. Each comes inside a *backend.UnavailableError,
-// but ErrNewer, which is backend.ErrUnsupported. Test with errors.Is.
+// What can be wrong with the file. Each is wrapped in a *backend.UnavailableError, except
+// ErrNewer, which is backend.ErrUnsupported. Test with errors.Is.
 var (
 	// ErrForeign: the file is not a lock file of Holdfast. It was not changed.
 	ErrForeign = errors.New("not a lock file of holdfast")
-	// ErrNewer: a later version of Holdfast made the file. It was not changed.
+	// ErrNewer: a later version of Holdfast created the file. It was not changed.
 	ErrNewer = errors.New("the lock file is of a later version")
 	// ErrCorrupt: the file is damaged. Nothing is granted from it.
 	ErrCorrupt = errors.New("the lock file is damaged")
-	// ErrReadOnly: the file, or its directory, may not be written.
+	// ErrReadOnly: the file, or its directory, is not writable.
 	ErrReadOnly = errors.New("the lock file cannot be written")
 	// ErrFull: the disk, or the quota, is full.
 	ErrFull = errors.New("no space for the lock file")
-	// ErrReplaced: the file, its log or the log's index was deleted, replaced or taken over
-	// by another machine while it was open. The backend value grants nothing any more.
+	// ErrReplaced: the file, its log or the log's index was deleted, replaced or taken over by
+	// another machine while it was open. The backend value grants nothing any more.
 	ErrReplaced = errors.New("the lock file was replaced")
-	// ErrOtherBoot: processes of another boot have the file open: those of another container
-	// that is told a boot of its own, or of another machine. It was not changed.
+	// ErrOtherBoot: processes of another boot have the file open: those of another container that
+	// sees a boot ID of its own, or of another machine. It was not changed.
 	ErrOtherBoot = errors.New("the lock file is in use by another boot or machine")
-	// ErrSync: the disk did not confirm a write. What was written may be lost with
-	// the power; the backend value grants nothing any more.
+	// ErrSync: the disk did not confirm a write. What was written may be lost in a power failure.
+	// The backend value grants nothing any more.
 	ErrSync = errors.New("the disk did not confirm a write")
 )
 
 var errLinks = errors.New("the lock file has more than one name (hard links)")
 
-// FileSystemError says that the file is on a file system that is shared between
-// machines, or may be: neither its locks nor the clock can be trusted there. It is
-// backend.ErrUnsupported.
+// FileSystemError means that the file is on a file system that is shared between machines, or may
+// be: neither its locks nor the clock can be trusted there. It is backend.ErrUnsupported.
 type FileSystemError struct {
 	// Path of the lock file.
 	Path string
@@ -49,16 +48,16 @@ type FileSystemError struct {
 	Type string
 }
 
-// Error names the path and the type.
+// Error returns a message with the path and the type.
 func (e *FileSystemError) Error() string {
 	return fmt.Sprintf("%s: %s: lock file %q is on a file system of type %s; it must be on a local disk", backendName, backend.ErrUnsupported, e.Path, e.Type)
 }
 
-// Unwrap makes it backend.ErrUnsupported.
+// Unwrap returns backend.ErrUnsupported.
 func (e *FileSystemError) Unwrap() error { return backend.ErrUnsupported }
 
-// unavailable maps what SQLite and the operating system say. mayHold: what was asked
-// for may have been done all the same.
+// unavailable maps the errors of SQLite and the operating system. mayHold: the request may have
+// been executed all the same.
 func unavailable(op string, mayHold bool, err error) error {
 	if errors.Is(err, backend.ErrClosed) || errors.Is(err, backend.ErrUnsupported) || errors.Is(err, backend.ErrInvalid) {
 		return err
@@ -69,7 +68,7 @@ func unavailable(op string, mayHold bool, err error) error {
 	return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: mayHold, Err: err}
 }
 
-// causeOf is which of our errors it is; nil: none.
+// causeOf returns which of our errors it is, or nil.
 func causeOf(err error) error {
 	switch resultCode(err) {
 	case sqlite3.SQLITE_FULL:
@@ -92,7 +91,7 @@ func causeOf(err error) error {
 	return nil
 }
 
-// resultCode is SQLite's primary result code; 0 for any other error.
+// resultCode returns SQLite's primary result code, and 0 for any other error.
 func resultCode(err error) int {
 	var e *sqlite.Error
 	if !errors.As(err, &e) {
@@ -101,7 +100,7 @@ func resultCode(err error) int {
 	return e.Code() & 0xff
 }
 
-// busy reports whether somebody else has the file locked.
+// busy reports whether another connection has the file locked.
 func busy(err error) bool {
 	code := resultCode(err)
 	return code == sqlite3.SQLITE_BUSY || code == sqlite3.SQLITE_LOCKED

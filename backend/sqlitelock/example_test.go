@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
 )
 
-// Two processes of one host share a file. Here they are two backend values: what one
-// holds the other does not get.
+// Two processes of one host share a file. Here they are two backend values: a lock that one holds
+// is refused to the other.
 func Example() {
 	if err := example(context.Background()); err != nil {
 		fmt.Println(err)

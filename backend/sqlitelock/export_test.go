@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Host is a machine to play: its boot, its boot clock and its wall clock.
+// Host is a simulated machine: its boot, its boot clock and its wall clock.
 type Host struct {
 	Boot string
 	Now  func() time.Duration
@@ -28,16 +28,16 @@ func WithHost(h Host) Option {
 // WithPages bounds the size of the file.
 func WithPages(n int) Option { return func(o *options) { o.pages = n } }
 
-// WithReserve reserves so many tokens at a time.
+// WithReserve sets how many tokens are reserved at a time.
 func WithReserve(n int64) Option { return func(o *options) { o.reserve = n } }
 
-// AroundSync is called before the log is synced, and what it gives after that.
+// AroundSync sets a function that is called before the log is synced, and its result after that.
 func AroundSync(f func() func()) Option { return func(o *options) { o.aroundSync = f } }
 
-// Socket is the file of the backend value's socket.
+// Socket returns the file of the backend value's socket.
 func (b *Backend) Socket() string { return filepath.Join(b.mail.dir, b.mail.name) }
 
-// HostNow is the clock that all processes of this host share.
+// HostNow returns the time of the clock that all processes of this host share.
 func HostNow() (time.Duration, error) {
 	h, err := thisHost()
 	if err != nil {
@@ -46,7 +46,7 @@ func HostNow() (time.Duration, error) {
 	return time.Duration(h.now()), nil
 }
 
-// Recheck is about how often a lost letter is looked for.
+// Recheck is about how often a value checks for lost notifications.
 const Recheck = recheck
 
 // What has no exported name of its own.
@@ -58,8 +58,7 @@ var (
 	DataSource        = dataSource
 )
 
-// RecodeLetter decodes a letter, and decodes again what that encodes to: both as
-// text.
+// RecodeLetter decodes a notification, and decodes again what that encodes to: both as text.
 func RecodeLetter(p []byte) [2]string {
 	l := decodeLetter(p)
 	again := decodeLetter(l.encode())

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestNothingIsInherited looks at the descriptors of what is open: a child process
-// that inherited the turnstile would keep the turn.
+// TestNothingIsInherited checks the open descriptors: a child process that inherited the
+// turnstile would keep the turn.
 func TestNothingIsInherited(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")

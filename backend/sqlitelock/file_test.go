@@ -31,13 +31,13 @@ func other(t *testing.T, path string) *sql.DB {
 	return db
 }
 
-// fixture is a file that something is wrong with.
+// fixture is a file with a defect.
 type fixture struct {
 	t    *testing.T
 	path string
 }
 
-// made makes a lock file.
+// made creates a lock file.
 func (f fixture) made() fixture {
 	f.t.Helper()
 	b, err := sqlitelock.Open(f.t.Context(), f.path)
@@ -62,7 +62,7 @@ func (f fixture) script(script string) {
 	}
 }
 
-// spoil writes into the file.
+// spoil overwrites a part of the file.
 func (f fixture) spoil(at int64, with string) {
 	f.t.Helper()
 	file, err := os.OpenFile(f.path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -154,7 +154,7 @@ func TestSymbolicLink(t *testing.T) {
 	exclusive(t, b, mustOpen(t, filepath.Join(dir, "linked/locks.db")))
 }
 
-// exclusive checks that what one has the other has not.
+// exclusive checks that the locks of one value are refused to the other.
 func exclusive(t *testing.T, a, b *sqlitelock.Backend) {
 	t.Helper()
 	name := string(backend.NewLeaseID())
@@ -168,7 +168,7 @@ func exclusive(t *testing.T, a, b *sqlitelock.Backend) {
 	}
 }
 
-// TestFilesArePrivate looks at the modes of what is made.
+// TestFilesArePrivate checks the modes of the files that are created.
 func TestFilesArePrivate(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
@@ -182,8 +182,8 @@ func TestFilesArePrivate(t *testing.T) {
 	}
 }
 
-// TestReplacedFile takes the file away while it is in use: nothing is granted any
-// more, and those who wait hear of it.
+// TestReplacedFile removes the file while it is in use: nothing is granted any more, and the
+// waiters get an error.
 func TestReplacedFile(t *testing.T) {
 	t.Parallel()
 	for _, again := range []bool{false, true} {
@@ -228,9 +228,9 @@ func TestReplacedFile(t *testing.T) {
 	}
 }
 
-// TestReplacedLog takes the files beside the file away while it is in use, as somebody does
-// who puts a copy of the file back, or cleans up: who opens it then has a log and locks of
-// their own, so nothing is granted any more by whom had it open.
+// TestReplacedLog removes the files beside the file while it is in use, as a user does who
+// restores a copy of the file, or cleans up. A process that opens it then has a log and locks of
+// its own, so those that had it open grant nothing any more.
 func TestReplacedLog(t *testing.T) {
 	t.Parallel()
 	for _, suffixes := range [][]string{{"-wal"}, {"-shm"}, {"-wal", "-shm"}} {
@@ -252,8 +252,8 @@ func TestReplacedLog(t *testing.T) {
 	}
 }
 
-// TestSocketSweptAtClose is of one that opens the file while another one closes it: it
-// finds a socket that nobody listens at, and removes it.
+// TestSocketSweptAtClose opens the file while another value closes it: it finds a socket without
+// a listener, and removes it.
 func TestSocketSweptAtClose(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
@@ -271,8 +271,8 @@ func TestSocketSweptAtClose(t *testing.T) {
 	}
 }
 
-// TestFullDisk fills the file up: what does not fit is refused, and has not
-// happened; what needs no space still works.
+// TestFullDisk fills the file up: what does not fit is refused, and has not happened; what needs
+// no space still works.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	b := mustOpen(t, filepath.Join(t.TempDir(), "locks.db"), sqlitelock.WithPages(40))
@@ -310,8 +310,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestFullDiskSparesTheOthers has requests of one transaction of which one does not
-// fit: the others are done.
+// TestFullDiskSparesTheOthers has requests of one transaction of which one does not fit: the
+// others succeed.
 func TestFullDiskSparesTheOthers(t *testing.T) {
 	t.Parallel()
 	b := mustOpen(t, filepath.Join(t.TempDir(), "locks.db"), sqlitelock.WithPages(40))
@@ -339,8 +339,8 @@ func TestFullDiskSparesTheOthers(t *testing.T) {
 	wg.Wait()
 }
 
-// TestLockedByOthers has another program lock the file: calls end with their
-// contexts and say that nothing happened; afterwards all goes on.
+// TestLockedByOthers has another program lock the file: calls end with their contexts and report
+// that nothing happened; afterwards everything continues.
 func TestLockedByOthers(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
@@ -375,8 +375,8 @@ func TestLockedByOthers(t *testing.T) {
 	}
 }
 
-// TestStoppedInATransaction has another process of ours sit in its turn: calls end
-// with their contexts, and Close does not wait for it.
+// TestStoppedInATransaction has another process of ours stop in its turn: calls end with their
+// contexts, and Close does not wait for it.
 func TestStoppedInATransaction(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")

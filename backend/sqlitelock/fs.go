@@ -1,9 +1,8 @@
 package sqlitelock
 
-// sharedFileSystems are the numbers (f_type of statfs, linux/magic.h and the
-// projects' own sources) of file systems that more than one machine can mount, or
-// that stand for something unknown: their locks and their memory maps are not those
-// of one kernel.
+// sharedFileSystems returns the numbers (f_type of statfs, linux/magic.h and the projects' own
+// sources) of file systems that more than one machine can mount, or that stand for something
+// unknown: their locks and their memory maps are not those of one kernel.
 func sharedFileSystems() map[uint32]string {
 	return map[uint32]string{
 		0x00006969: "nfs",
@@ -30,13 +29,13 @@ func sharedFileSystems() map[uint32]string {
 		0x786f4256: "vboxsf",
 		0x7c7c6673: "prlfs",
 		0xbacbacbc: "vmhgfs",
-		0x65735546: "fuse", // sshfs, virtiofs, s3fs and many more: it cannot be told which
+		0x65735546: "fuse", // sshfs, virtiofs, s3fs and many more: they cannot be distinguished
 	}
 }
 
-// refusedFileSystem gives the name of the file system with that number when a lock
-// file may not be there. A number that is not known is a local one: new local file
-// systems are many, and new cluster file systems are few.
+// refusedFileSystem returns the name of the file system with that number where a lock file may
+// not be on it. An unknown number counts as a local one: new local file systems are many, and new
+// cluster file systems are few.
 func refusedFileSystem(number uint32) (string, bool) {
 	name, refused := sharedFileSystems()[number]
 	return name, refused

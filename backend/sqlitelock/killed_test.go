@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// F9: all processes that hand a lock over to each other are killed, again and again, wherever
-// they are in a transaction. No token that one of them was told is told again, and tokens rise
-// from the killed to those who come after them. HOLDFAST_KILLS is how often.
+// F9: all processes that hand a lock over to each other are killed, again and again, at any point
+// of a transaction. No token that one of them received is issued again, and tokens rise from the
+// killed processes to their successors. HOLDFAST_KILLS is how often.
 func TestKilledUnderLoad(t *testing.T) {
 	t.Parallel()
 	kills := 3
@@ -37,7 +37,7 @@ func TestKilledUnderLoad(t *testing.T) {
 			ps[0].hear("had")
 		}
 		for _, p := range ps {
-			_ = p.cmd.Process.Kill() // end says when it had ended by itself
+			_ = p.cmd.Process.Kill() // end reports when it had ended by itself
 		}
 		told := make(map[uint64]bool)
 		for _, p := range ps {
@@ -46,7 +46,7 @@ func TestKilledUnderLoad(t *testing.T) {
 			}
 			for line := range p.out {
 				word, rest, _ := strings.Cut(line, " ")
-				if word != "had" { // who is late past its TTL may overlap: only tokens are judged here
+				if word != "had" { // a holder that is late past its TTL may overlap: only tokens are judged here
 					continue
 				}
 				token, err := strconv.ParseUint(rest, 10, 64)

@@ -7,9 +7,9 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// letter is what one backend value tells another one: what it has to look at. It
-// carries no authority: who gets it reads the file. A letter may be lost, or come
-// twice, or late.
+// letter is a notification from one backend value to another: what that has to read. It carries
+// no authority: the receiver reads the file. A notification may be lost, or arrive twice, or
+// late.
 type letter struct {
 	all      bool // everything
 	events   bool
@@ -17,15 +17,15 @@ type letter struct {
 	sessions map[backend.SessionID]struct{}
 }
 
-// maxLetter is how many bytes a datagram has at most. A letter that is longer
-// becomes one that says "everything".
+// maxLetter is the maximum size of a datagram in bytes. A longer notification becomes one that
+// says "everything".
 const maxLetter = 8 << 10
 
 func (l *letter) empty() bool {
 	return !l.all && !l.events && len(l.leases) == 0 && len(l.sessions) == 0
 }
 
-// add makes l say what x says too.
+// add adds the content of x to l.
 func (l *letter) add(x letter) {
 	l.all = l.all || x.all
 	l.events = l.events || x.events
@@ -43,8 +43,8 @@ func (l *letter) add(x letter) {
 	}
 }
 
-// The first bytes of the lines of a letter. Names and IDs have no control
-// characters, so a line ends with a line feed, and an ID with a tab.
+// The first bytes of the lines of a notification. Names and IDs have no control characters, so a
+// line ends with a line feed, and an ID with a tab.
 const (
 	lineAll     = '*'
 	lineEvents  = 'e'
@@ -78,7 +78,7 @@ func (l *letter) encode() []byte {
 	return b.Bytes()
 }
 
-// decodeLetter reads what encode wrote. Lines that it does not know say nothing.
+// decodeLetter decodes what encode wrote. It ignores lines of an unknown kind.
 func decodeLetter(p []byte) letter {
 	var l letter
 	for line := range strings.Lines(string(p)) {

@@ -16,7 +16,7 @@ type lock struct {
 	changed bool  // it is in txn.changed
 }
 
-// group is leases in order, and what each of them takes.
+// group is an ordered list of leases, and their claims.
 type group struct {
 	leases []*lease
 	claims []backend.Claim
@@ -49,16 +49,16 @@ func (l *lock) find(id backend.LeaseID) *lease {
 	return l.line.find(id)
 }
 
-// state is where a lease stands.
+// state is the state of a lease.
 type state uint8
 
 const (
-	waiting state = iota // in line
+	waiting state = iota // in the queue
 	held                 // out
-	over                 // gone, for good
+	over                 // ended, for good
 )
 
-// lease is a row of that table: an acquisition that is in line or out.
+// lease is a row of the table of leases: an acquisition that is in the queue or held.
 type lease struct {
 	lock  *lock
 	id    backend.LeaseID
@@ -66,27 +66,26 @@ type lease struct {
 	note  string
 	timed bool
 	ttl   time.Duration // of a timed lease
-	// session is the one that the place in line belongs to, and the lease when it is
-	// not timed. A timed lease that is out has it only to know whom to tell of its
-	// loss. Empty: none.
+	// session is the one that the place in the queue lives under, and also the lease unless it is
+	// timed. A held timed lease has it only to know which client to notify of its loss. Empty:
+	// none.
 	session backend.SessionID
 	addr    string // of the backend value that waits for it
 
 	state  state
-	place  int64 // in line or among the holders; a greater one is later
+	place  int64 // in the queue or among the holders; a greater one is later
 	asked  int64 // wall time
-	waited bool  // it stood in line
+	waited bool  // it was in the queue
 	token  fence.Token
 	since  int64   // wall time, of the grant
-	ends   instant // of a timed lease that is out
+	ends   instant // of a timed lease that is held
 	joined bool    // by re-entry
 
-	saved bool // there is a row
+	saved bool // it has a row
 	dirty bool // it is in txn.touched
 }
 
-// leaseKey is what a lease is known by: the same ID with another name is another
-// lease.
+// leaseKey identifies a lease: the same ID with another name is another lease.
 type leaseKey struct {
 	name string
 	id   backend.LeaseID
@@ -94,8 +93,8 @@ type leaseKey struct {
 
 func (l *lease) key() leaseKey { return leaseKey{l.lock.name, l.id} }
 
-// take is the heart of Acquire: the lease is out afterwards, or in line, or there is
-// an error and nothing has changed.
+// take is the heart of Acquire. Afterwards the lease is held, or in the queue, or there is an
+// error and nothing has changed.
 func (t *txn) take(req *backend.AcquireRequest) (*lease, error) {
 	lk := t.lock(req.Name)
 	if l := lk.find(req.Lease); l != nil {
@@ -126,7 +125,7 @@ func (t *txn) take(req *backend.AcquireRequest) (*lease, error) {
 	return l, nil
 }
 
-// takeAgain answers a request that was asked before: C6.
+// takeAgain answers a repeated request: C6.
 func (t *txn) takeAgain(l *lease, req *backend.AcquireRequest) (*lease, error) {
 	if l.state == held {
 		return l, nil
@@ -148,7 +147,7 @@ func (t *txn) takeAgain(l *lease, req *backend.AcquireRequest) (*lease, error) {
 	return l, nil
 }
 
-// refuse says why a new lease with this claim can neither be out nor in line.
+// refuse returns why a new lease with this claim can neither be granted nor queued.
 func (t *txn) refuse(l *lock, c backend.Claim, wait bool) error {
 	if c.Mode == backend.Shared {
 		limit, ok := backend.LimitInForce(l.holders.claims, l.line.claims)
@@ -167,13 +166,13 @@ func (t *txn) heldError(l *lock, ahead int) error {
 	return backend.NewHeldError(l.name, t.holders(backend.FirstHolders(out)), len(out), ahead)
 }
 
-// admits reports whether the claim, which stands last in line, may be out now: it
-// fits and nobody is before it, or it joins by re-entry, which overtakes.
+// admits reports whether the claim, which is the last in the queue, may be granted now: it fits
+// and is also the first, or it joins by re-entry, which overtakes.
 func (l *lock) admits(c backend.Claim) bool {
 	return len(l.line.leases) == 1 && c.Fits(l.holders.claims) || l.joins(c) != nil
 }
 
-// joins is the lease that c may join, if any.
+// joins returns the lease that c may join, or nil.
 func (l *lock) joins(c backend.Claim) *lease {
 	for i, h := range l.holders.claims {
 		if c.Joins(h) {
@@ -183,7 +182,7 @@ func (l *lock) joins(c backend.Claim) *lease {
 	return nil
 }
 
-// grant moves a lease from the line to the holders.
+// grant moves a lease from the queue to the holders.
 func (t *txn) grant(l *lease) {
 	l.lock.line.remove(l)
 	if h := l.lock.joins(l.claim); h != nil {
@@ -205,8 +204,7 @@ func (t *txn) grant(l *lease) {
 	}
 }
 
-// end takes a lease out of everything, for good. What it held is handed over by the
-// next settle. err is what those who wait for it get.
+// end removes a lease for good. The next settle hands over what it held. Its waiters get err.
 func (t *txn) end(l *lease, err error, event backend.EventKind, reason string) {
 	was := l.state
 	l.state = over
@@ -225,8 +223,7 @@ func (t *txn) end(l *lease, err error, event backend.EventKind, reason string) {
 	t.emit(event, l, reason)
 }
 
-// answer is what an Acquire of a lease that is out, asked under that session, is
-// told.
+// answer returns the answer to an Acquire, under that session, of a lease that is held.
 func (t *txn) answer(l *lease, id backend.SessionID) (backend.Grant, error) {
 	if !l.timed && l.session != id {
 		return backend.Grant{}, backend.ErrLost // it will die with the other session
@@ -241,12 +238,12 @@ func (t *txn) answer(l *lease, id backend.SessionID) (backend.Grant, error) {
 	return g, nil
 }
 
-// wake tells those who wait for the lease that it is out, or why it never will be.
+// wake notifies the waiters for the lease that it is held, or why it never will be.
 func (t *txn) wake(l *lease, err error) {
 	if l.addr != t.b.addr() {
 		t.write(l.addr, letter{leases: map[leaseKey]struct{}{l.key(): {}}})
 	}
-	t.resolve(l, err, false) // somebody here may wait for it as well
+	t.resolve(l, err, false) // a caller here may wait for it as well
 }
 
 // resolve answers the waiters of this backend value.

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// waiter is an Acquire whose lease is in line.
+// waiter is an Acquire whose lease is in the queue.
 type waiter struct {
 	key     leaseKey
 	session backend.SessionID
@@ -33,7 +33,7 @@ func (w *waiter) give(a answer) {
 	}
 }
 
-// await notes that somebody waits.
+// await registers a waiter.
 func (b *Backend) await(w *waiter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -74,7 +74,7 @@ func (b *Backend) unlisten(id backend.SessionID) {
 	delete(b.sessions, id)
 }
 
-// renewed moves the time at which to see whether a session is over.
+// renewed moves the time at which to check whether a session has ended.
 func (b *Backend) renewed(id backend.SessionID, ends instant) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -83,7 +83,7 @@ func (b *Backend) renewed(id backend.SessionID, ends instant) {
 	}
 }
 
-// tellLoss tells a loss to the listener of the session, once.
+// tellLoss reports a loss to the listener of the session, once.
 func (b *Backend) tellLoss(id backend.SessionID, loss backend.Loss) {
 	b.mu.Lock()
 	l, ok := b.sessions[id]
@@ -99,7 +99,7 @@ func (b *Backend) tellLoss(id backend.SessionID, loss backend.Loss) {
 	}
 }
 
-// readMail takes what other processes say.
+// readMail receives the notifications of other processes.
 func (b *Backend) readMail() {
 	if b.mail == nil {
 		return
@@ -112,8 +112,8 @@ func (b *Backend) readMail() {
 	}
 }
 
-// lookAt has the writer look at what the letter names, as far as it concerns this
-// backend value.
+// lookAt has the writer read what the notification names, as far as it concerns this backend
+// value.
 func (b *Backend) lookAt(l letter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -135,18 +135,18 @@ func (b *Backend) lookAt(l letter) {
 	kick(b.queued)
 }
 
-// curious reports whether anything that others do concerns this backend value.
+// curious reports whether anything that other values do concerns this backend value.
 func (b *Backend) curious() bool {
 	return len(b.waiting) > 0 || len(b.watchers) > 0 || len(b.sessions) > 0
 }
 
-// recheck is how often, about, the file is looked at while somebody here waits or
-// watches and no letter comes: a letter may be lost, and its sender may have died
-// before it sent it. It is 0.1 ms of work.
+// recheck is about how often a value with waiters or watchers reads the file when no notification
+// arrives: a notification may be lost, and its sender may have died before it sent it. It is 0.1
+// ms of work.
 const recheck = 2 * time.Second
 
-// setAlarm sets the alarm to when there is something to do that nobody will say:
-// when something ends, and when a letter may have been lost.
+// setAlarm sets the alarm to the next time when there is something to do without a notification:
+// when something ends, and when a notification may have been lost.
 func (b *Backend) setAlarm() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -156,10 +156,10 @@ func (b *Backend) setAlarm() {
 	now := b.host.now()
 	next := never
 	if len(b.waiting) > 0 || len(b.watchers) > 0 {
-		// Once set it stays: a value that is busy would push it off for ever.
+		// Once set it stays: a busy value would otherwise postpone it forever.
 		if b.checkAt == never {
 			const half = recheck / 2
-			b.checkAt = now.add(recheck - half/2 + rand.N(half)) // so that processes do not look at once
+			b.checkAt = now.add(recheck - half/2 + rand.N(half)) // so that processes do not read at the same time
 		}
 		next = min(b.checkAt, b.due)
 	} else {
@@ -172,11 +172,11 @@ func (b *Backend) setAlarm() {
 		b.alarm.Stop()
 		return
 	}
-	const spread = 10 * time.Millisecond // so that not all see the same end at once
+	const spread = 10 * time.Millisecond // so that not all act on the same end at the same time
 	b.alarm.Reset(max(0, time.Duration(next-now)) + time.Millisecond + rand.N(spread))
 }
 
-// rouse is what the alarm does.
+// rouse runs when the alarm fires.
 func (b *Backend) rouse() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -189,7 +189,7 @@ func (b *Backend) rouse() {
 	kick(b.queued)
 }
 
-// lookRequest is to look at what there is to look at. Backend.mu is held.
+// lookRequest returns a request to read what there is to read. Backend.mu is held.
 func (b *Backend) lookRequest() *request {
 	l, byTimer := b.look, b.byTimer
 	b.look, b.byTimer = letter{}, false
@@ -210,7 +210,7 @@ func (b *Backend) lookRequest() *request {
 	return r
 }
 
-// look tells those who wait, listen or watch here what has become of it.
+// look notifies those that wait, listen or watch here of what has happened.
 func (t *txn) look(l *letter, byTimer bool) {
 	for k := range l.leases {
 		t.lookAtLease(k, byTimer)
@@ -230,13 +230,13 @@ func (t *txn) lookAtLease(k leaseKey, byTimer bool) {
 	case l == nil:
 		t.lookAtNobody(k)
 	case l.state == held:
-		// One that was granted just now may be in a letter that is on its way.
+		// The notification of a grant made just now may still be in transit.
 		const way = 100 * time.Millisecond
 		t.resolve(l, nil, byTimer && t.wall.Sub(time.Unix(0, l.since)) > way)
 	}
 }
 
-// lookAtNobody tells waiters that their lease is not there any more.
+// lookAtNobody notifies waiters that their lease does not exist any more.
 func (t *txn) lookAtNobody(k leaseKey) {
 	for _, w := range t.b.waitersOf(k) {
 		err := backend.ErrLost
@@ -265,7 +265,7 @@ func (t *txn) lookAtSession(id backend.SessionID) {
 	}})
 }
 
-// write puts a letter to another backend value into the transaction.
+// write adds a notification for another backend value to the transaction.
 func (t *txn) write(addr string, l letter) {
 	if addr == "" {
 		return
@@ -275,16 +275,16 @@ func (t *txn) write(addr string, l letter) {
 	t.letters[addr] = old
 }
 
-// sendState is what became of a datagram.
+// sendState is the outcome of sending a datagram.
 type sendState uint8
 
 const (
 	sent     sendState = iota
 	sendFull           // the mailbox is full: try again
-	sendGone           // nobody listens there
+	sendGone           // the socket has no listener
 )
 
-// post sends a letter, or leaves it to the postman when the mailbox is full.
+// post sends a notification, or leaves it to carry when the mailbox is full.
 func (b *Backend) post(addr string, l letter) {
 	if b.mail == nil || b.mail.send(addr, l.encode()) != sendFull {
 		return
@@ -297,9 +297,9 @@ func (b *Backend) post(addr string, l letter) {
 	kick(b.undelivered)
 }
 
-// carry is the postman. A mailbox has place for a few letters, and who owns it is
-// quick: letters that do not fit are sent again for about a second, and then left to
-// the timers of the other side, which may be stopped.
+// carry resends notifications that did not fit. A mailbox has room for a few, and its owner is
+// quick. So carry resends for about a second, and then leaves them to the timers of the other
+// side, which may be stopped.
 func (b *Backend) carry() {
 	const first, last, tries = time.Millisecond, 200 * time.Millisecond, 12
 	for {
@@ -331,7 +331,7 @@ func (b *Backend) carry() {
 	}
 }
 
-// carryOnce tries to deliver what lies there, and reports whether nothing is left.
+// carryOnce tries to deliver what is left, and reports whether nothing is left.
 func (b *Backend) carryOnce() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -20,13 +20,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mailbox is a datagram socket of this backend value, by which other processes say
-// that something was written that concerns it, and from which it says so to them.
+// mailbox is a datagram socket of this backend value. Other processes notify it that something
+// was written that concerns it, and it notifies them.
 //
-// The sockets are files in a directory beside the database, so that whoever may use
-// the one may use the other, containers included. The directory is reached through
-// its descriptor, because the name of a socket may have 108 bytes only. Where the
-// file system has no sockets, Linux has names that are not files.
+// The sockets are files in a directory beside the database, so that every user of the one may use
+// the other, containers included. The directory is accessed through its descriptor, because the
+// name of a socket may have 108 bytes only. Where the file system has no sockets, Linux has names
+// that are not files.
 type mailbox struct {
 	dir  string   // of the sockets; empty: the socket is no file
 	dirf *os.File // the same, open; nil as above
@@ -36,11 +36,11 @@ type mailbox struct {
 	hash string
 }
 
-// A name that begins with this is not that of a file.
+// A name that begins with this is not the name of a file.
 const abstract = "@"
 
-// openMailbox makes the socket, and takes away those that dead processes left. The
-// caller has the turn: a socket that is just being made looks dead.
+// openMailbox creates the socket, and removes those that dead processes left. The caller has the
+// turn: a socket that is just being created looks dead.
 func openMailbox(dir string) (*mailbox, error) {
 	syscall.ForkLock.RLock() // no child may inherit it
 	out, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
@@ -96,11 +96,11 @@ func (m *mailbox) bind() error {
 	return nil
 }
 
-// sweep removes the sockets that nobody listens at.
+// sweep removes the sockets without a listener.
 func (m *mailbox) sweep() {
 	names, err := m.dirf.Readdirnames(-1)
 	if err != nil {
-		return // they are in nobody's way
+		return // they do no harm
 	}
 	for _, name := range names {
 		if m.send(name, nil) == sendGone {
@@ -109,7 +109,7 @@ func (m *mailbox) sweep() {
 	}
 }
 
-// path is a socket's name as the system wants it.
+// path returns a socket's name in the form that the system wants.
 func (m *mailbox) path(name string) string {
 	if strings.HasPrefix(name, abstract) {
 		return abstract + "holdfast-" + m.hash + "-" + name[len(abstract):]
@@ -122,11 +122,11 @@ func (m *mailbox) path(name string) string {
 	return path
 }
 
-// addr is what others send to.
+// addr returns the address for other processes.
 func (m *mailbox) addr() string { return m.name }
 
-// receive gives every datagram to f, from one goroutine, until the mailbox is
-// closed. f must not keep the bytes.
+// receive passes every datagram to f, from one goroutine, until the mailbox is closed. f must not
+// keep the bytes.
 func (m *mailbox) receive(f func([]byte)) error {
 	buf := make([]byte, maxLetter)
 	for {
@@ -164,7 +164,7 @@ func (m *mailbox) close() error {
 	}
 	err = errors.Join(err, unix.Close(m.out))
 	if m.dirf != nil {
-		if m.conn != nil { // somebody who sweeps may have removed it just now: nobody listens at it
+		if m.conn != nil { // another value's sweep may have removed it just now: it has no listener
 			if gone := os.Remove(filepath.Join(m.dir, m.name)); !errors.Is(gone, os.ErrNotExist) {
 				err = errors.Join(err, gone)
 			}

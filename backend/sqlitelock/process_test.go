@@ -22,16 +22,16 @@ import (
 // slack is how late a busy machine may make anything.
 const slack = 20 * time.Second
 
-// TestProcessesCountExactly has many processes change one file under one lock. None
-// may be told that the lock file is busy, and no change may be lost.
+// TestProcessesCountExactly has many processes change one file under one lock. None may get the
+// error that the lock file is busy, and no change may be lost.
 func TestProcessesCountExactly(t *testing.T) {
 	t.Parallel()
 	j := count(t, 24, 20, false)
 	leftOver(t, j.Path)
 }
 
-// TestProcessesCountExactlyWithoutTurns is the same where everybody deletes the
-// turnstile: turns are for order, and SQLite's own lock is what excludes.
+// TestProcessesCountExactlyWithoutTurns is the same where every process deletes the turnstile:
+// turns are for order, and SQLite's own lock is what excludes.
 func TestProcessesCountExactlyWithoutTurns(t *testing.T) {
 	t.Parallel()
 	count(t, 16, 20, true)
@@ -63,7 +63,7 @@ func count(t *testing.T, processes, each int, alone bool) job {
 	return j
 }
 
-// leftOver checks that nothing is left but the file, when nobody uses it.
+// leftOver checks that only the file is left when no process uses it.
 func leftOver(t *testing.T, path string) {
 	t.Helper()
 	all, err := filepath.Glob(path + "*")
@@ -80,8 +80,8 @@ func leftOver(t *testing.T, path string) {
 	}
 }
 
-// TestKilledHolder kills a process that holds the lock: the next one has it when the
-// session's time is over, and not before.
+// TestKilledHolder kills a process that holds the lock: the next one gets it when the session's
+// time has passed, and not before.
 func TestKilledHolder(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
@@ -120,8 +120,8 @@ func unixNano(t *testing.T, text string) time.Time {
 	return time.Unix(0, n)
 }
 
-// TestStoppedHolder stops a holder for longer than its session lives. When it goes
-// on it has lost the lock and everything under the session.
+// TestStoppedHolder stops a holder for longer than its session lives. When it continues it has
+// lost the lock and everything under the session.
 func TestStoppedHolder(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
@@ -160,9 +160,9 @@ func TestStoppedHolder(t *testing.T) {
 	}
 }
 
-// TestKilledAnywhere kills processes at random moments, also in the middle of their
-// transactions, and starts others. Nobody may ever have the lock together with
-// somebody else, and the file has to stay sound.
+// TestKilledAnywhere kills processes at random moments, also in the middle of their transactions,
+// and starts others. No two processes may ever hold the lock at the same time, and the file has
+// to stay sound.
 func TestKilledAnywhere(t *testing.T) {
 	t.Parallel()
 	const processes, kills = 6, 24
@@ -213,8 +213,8 @@ func TestKilledAnywhere(t *testing.T) {
 	}
 }
 
-// TestHandOverIsPushed measures how long after a release the next process has the
-// lock: much less than the time after which it would look by itself.
+// TestHandOverIsPushed measures how long after a release the next process has the lock: much less
+// than the time after which it would poll by itself.
 func TestHandOverIsPushed(t *testing.T) {
 	t.Parallel()
 	const rounds = 100
@@ -259,8 +259,8 @@ func TestHandOverIsPushed(t *testing.T) {
 	}
 }
 
-// BenchmarkProcesses is acquires and releases by several processes at once: each of
-// its own lock of one file, or all of one lock, which goes from hand to hand.
+// BenchmarkProcesses measures acquires and releases by several concurrent processes: each of its
+// own lock of one file, or all of one lock, which passes between them.
 func BenchmarkProcesses(b *testing.B) {
 	for _, one := range []bool{false, true} {
 		b.Run(fmt.Sprintf("one-lock=%t", one), func(b *testing.B) {
@@ -292,7 +292,8 @@ func BenchmarkProcesses(b *testing.B) {
 	}
 }
 
-// A break of one's own lock is told to its session at once, by no renewal.
+// TestOwnBreakIsTold checks that a break of one's own lock is reported to its session
+// immediately, without a renewal.
 func TestOwnBreakIsTold(t *testing.T) {
 	t.Parallel()
 	b := open(t, filepath.Join(t.TempDir(), "locks.db"))

@@ -30,7 +30,7 @@ func TestReadOnlyFile(t *testing.T) {
 			}
 		}
 		for _, dir := range []string{filepath.Dir(path), filepath.Dir(filepath.Dir(path))} {
-			if err := os.Chmod(dir, 0o755); err != nil { // another user has to get there
+			if err := os.Chmod(dir, 0o755); err != nil { // another user needs access
 				t.Fatal(err)
 			}
 		}
@@ -46,7 +46,7 @@ func TestReadOnlyFile(t *testing.T) {
 	}
 }
 
-// asSomebodyElse runs f on a thread that is not root, where the test is.
+// asSomebodyElse runs f on a thread that is not root, as which the test runs.
 func asSomebodyElse(t *testing.T, f func()) {
 	t.Helper()
 	if os.Getuid() != 0 {

@@ -7,11 +7,11 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// remembered is how long what ended, or was abandoned, is kept from coming back:
-// longer than a late request can be on its way.
+// remembered is how long what ended, or was abandoned, is kept from coming back: longer than a
+// late request can be in transit.
 const remembered = 10 * time.Minute
 
-// session is a row of that table: the liveness of a client.
+// session is a row of the table of sessions: the liveness of a client.
 type session struct {
 	id   backend.SessionID
 	ttl  time.Duration
@@ -20,15 +20,15 @@ type session struct {
 	saved, dirty, gone bool
 }
 
-// listener is who wants to know of the losses of a session, in this process.
+// listener receives the losses of a session, in this process.
 type listener struct {
 	tell func(backend.Loss)
 	// ends is when the session ends if it is not renewed through this backend value.
 	ends instant
-	told map[backend.LeaseID]struct{} // so that a second look tells nothing twice
+	told map[backend.LeaseID]struct{} // so that a second read reports nothing twice
 }
 
-// session finds a session that lives; nil: there is none.
+// session returns a live session, or nil.
 func (t *txn) session(id backend.SessionID) *session {
 	if x, ok := t.sessions[id]; ok {
 		if x.gone {
@@ -44,7 +44,7 @@ func (t *txn) session(id backend.SessionID) *session {
 	return x
 }
 
-// openSession makes the session or confirms it. It never revives one.
+// openSession creates or confirms the session. It never revives one.
 func (t *txn) openSession(req *backend.SessionRequest) error {
 	if _, dead := t.tomb(string(req.ID), ""); dead {
 		return backend.ErrSessionLost
@@ -78,8 +78,8 @@ func (t *txn) extend(x *session) {
 	}
 }
 
-// renewSession extends the session and gives the losses it has to be told, or false
-// when there is no such session.
+// renewSession extends the session and returns the losses to report to it, or false when there is
+// no such session.
 func (t *txn) renewSession(id backend.SessionID) ([]backend.Loss, bool) {
 	x := t.session(id)
 	if x == nil {
@@ -90,7 +90,7 @@ func (t *txn) renewSession(id backend.SessionID) ([]backend.Loss, bool) {
 	return t.losses(id), true
 }
 
-// losses are those of the session that renewals tell.
+// losses returns the losses of the session that renewals report.
 func (t *txn) losses(id backend.SessionID) []backend.Loss {
 	var losses []backend.Loss
 	t.each(`SELECT lease, cause, reason FROM losses WHERE session = ? AND until > ?`, []any{string(id), int64(t.now)}, func(scan func(...any)) {
@@ -101,7 +101,7 @@ func (t *txn) losses(id backend.SessionID) []backend.Loss {
 	return losses
 }
 
-// renewLease extends, or shortens, a timed lease that is out.
+// renewLease extends, or shortens, a timed lease that is held.
 func (t *txn) renewLease(r backend.TimedRenewal) backend.Renewal {
 	l := t.lock(r.Name).holders.find(r.Lease)
 	if l == nil || !l.timed {
@@ -115,10 +115,10 @@ func (t *txn) renewLease(r backend.TimedRenewal) backend.Renewal {
 	return backend.Renewal{Token: l.token, Left: r.TTL}
 }
 
-// endSession ends everything that lives with the session. Listeners are told, but
-// not this backend value when it asked for it.
+// endSession ends everything that lives with the session. It notifies the listeners, except this
+// backend value when it made the request.
 func (t *txn) endSession(x *session, asked bool, event backend.EventKind, cause backend.Cause) {
-	t.flush() // what follows is found in the table
+	t.flush() // the following query reads the table
 	keys := t.keys(`SELECT name, lease FROM leases WHERE session = ? AND session <> '' AND (held = 0 OR timed = 0)`, string(x.id))
 	x.gone = true
 	if !x.dirty {
@@ -148,9 +148,9 @@ func (t *txn) keys(query string, args ...any) []leaseKey {
 	return keys
 }
 
-// lose ends a lease that its holder did not give back, and tells its session: at
-// once, and with its renewals for one TTL, so that a client that lost the reply to
-// one renewal hears it from the next one, or has lost the session by then.
+// lose ends a lease that its holder did not release, and notifies its session: immediately, and
+// with its renewals for one TTL. So a client that lost the reply to one renewal learns it from
+// the next one, or has lost the session by then.
 func (t *txn) lose(l *lease, event backend.EventKind, cause backend.Cause, reason string) {
 	if l.timed {
 		t.durable = true
@@ -169,7 +169,7 @@ func (t *txn) lose(l *lease, event backend.EventKind, cause backend.Cause, reaso
 	t.tell(x.id, backend.Loss{Session: x.id, Lease: l.id, Cause: cause, Reason: reason}, false)
 }
 
-// tell tells a loss to who listens, here and in other processes.
+// tell reports a loss to the listeners, here and in other processes.
 func (t *txn) tell(id backend.SessionID, loss backend.Loss, asked bool) {
 	if !asked {
 		t.deliveries = append(t.deliveries, delivery{give: func(error) { t.b.tellLoss(id, loss) }})
@@ -188,15 +188,15 @@ func (t *txn) bury(id, name, cause string) {
 	t.exec(`INSERT OR REPLACE INTO tombs VALUES (?, ?, ?, ?)`, id, name, cause, int64(until))
 }
 
-// tomb tells whether it may not come back, and why.
+// tomb reports whether the session or lease may not come back, and why.
 func (t *txn) tomb(id, name string) (string, bool) {
 	var cause string
 	dead := t.one(`SELECT cause FROM tombs WHERE id = ? AND name = ? AND until > ?`, []any{id, name, int64(t.now)}, &cause)
 	return cause, dead
 }
 
-// expire ends what is over. It hands over in the end only: a waiter whose session is
-// over at the same moment must not be granted.
+// expire ends what has expired. It hands over only at the end: a waiter whose session expires at
+// the same moment must not be granted.
 func (t *txn) expire() {
 	now := int64(t.now)
 	t.stale = true

@@ -23,30 +23,29 @@ func (i instant) add(d time.Duration) instant { return i + instant(d) }
 
 // host is what all processes that may share the file have in common.
 type host struct {
-	boot string           // names the boot that now counts from
+	boot string           // identifies the boot that now counts from
 	now  func() instant   // never goes back, and counts while the machine is suspended
 	wall func() time.Time // for people, and to bridge a reboot
 }
 
-// Backend keeps leases in a file that many processes of one host may share. It
-// implements backend.Backend; its methods may be called at once from many
-// goroutines. Make it with Open.
+// Backend keeps leases in a file that many processes of one host may share. It implements
+// backend.Backend. Its methods are safe for concurrent use. Use Open to make one.
 type Backend struct {
 	path string
-	id   string // names this value where it has no socket
+	id   string // identifies this value where it has no socket
 	host host
 	log  *slog.Logger
 	file *store
 	turn *turnstile
 	mail *mailbox
 
-	known *memory // the writer's; nil: nothing
+	known *memory // used by the writer; nil: nothing
 
-	life context.Context    //nolint:containedctx // it is what Close ends
+	life context.Context    //nolint:containedctx // Close ends it
 	end  context.CancelFunc // ends life
 	work sync.WaitGroup     // the goroutines
-	// Each has capacity 1, is sent to without waiting, and is never closed: there is
-	// something in queue, in toSync, in parcels.
+	// Each has capacity 1, is sent to without waiting, and is never closed: there is something in
+	// queue, in toSync, in parcels.
 	queued, unsynced, undelivered chan struct{}
 
 	mu       sync.Mutex // guards what follows
@@ -55,17 +54,17 @@ type Backend struct {
 	queue    []*request
 	toSync   []delivery
 	synced   int64             // a reservation of tokens that is on the disk
-	parcels  map[string]letter // that did not fit into the mailboxes, by address
-	look     letter            // what to look at next
-	byTimer  bool              // it was the alarm that wanted it
+	parcels  map[string]letter // notifications that did not fit into the mailboxes, by address
+	look     letter            // what to read next
+	byTimer  bool              // the alarm caused the read
 	waiting  map[leaseKey][]*waiter
 	sessions map[backend.SessionID]*listener
 	watchers map[*watcher]struct{}
-	seen     int64       // the last event that the watchers were given
-	signedOn bool        // the file says that this value watches
-	alarm    *time.Timer // to look when nobody says so
+	seen     int64       // the last event that the watchers got
+	signedOn bool        // the file lists this value as a watcher
+	alarm    *time.Timer // polls where no notification arrives
 	due      instant     // nothing in the file ends before it
-	checkAt  instant     // when to look for lost letters; never: nobody waits for one
+	checkAt  instant     // when to check for lost notifications; never: there are no waiters or watchers
 
 	closing  sync.Once
 	closeErr error // set in closing
@@ -73,7 +72,7 @@ type Backend struct {
 
 var _ backend.Backend = (*Backend)(nil)
 
-// Option changes what Open makes.
+// Option changes what Open returns.
 type Option func(*options)
 
 type options struct {
@@ -82,10 +81,10 @@ type options struct {
 	mkdir      bool
 	pages      int           // the most pages of the file; 0: any number
 	reserve    int64         // how many tokens are reserved at a time
-	aroundSync func() func() // called before the log is synced, and what it gives after that
+	aroundSync func() func() // called before the log is synced, and its result after that
 }
 
-// WithLogger logs what is not anybody's error: lost datagrams, a reboot. Default: no
+// WithLogger sets the logger for what is no caller's error: lost datagrams, a reboot. Default: no
 // log.
 func WithLogger(log *slog.Logger) Option {
 	return func(o *options) {
@@ -95,14 +94,14 @@ func WithLogger(log *slog.Logger) Option {
 	}
 }
 
-// Open opens the lock file that target names, a URL or a path as under the heading
-// URL of the package's doc, and makes it where there is none. The directory must be
-// there; only that of DefaultPath is made. The backend value has one connection,
-// four goroutines and one socket, until it is closed.
+// Open opens the lock file that target names, a URL or a path as described under the heading URL
+// of the package's documentation. It creates the file where there is none. The directory must
+// exist; only that of DefaultPath is created. The backend value has one connection, four
+// goroutines and one socket, until it is closed.
 //
-// Errors: *backend.InvalidError for a bad target; *FileSystemError for a file system
-// that machines share; ErrNewer; *backend.UnavailableError with ErrForeign,
-// ErrCorrupt, ErrReadOnly, ErrFull, ErrOtherBoot or what the system says; ctx's cause.
+// Errors: *backend.InvalidError for a bad target; *FileSystemError for a file system that
+// machines share; ErrNewer; *backend.UnavailableError with ErrForeign, ErrCorrupt, ErrReadOnly,
+// ErrFull, ErrOtherBoot or the system's error; ctx's cause.
 func Open(ctx context.Context, target string, opts ...Option) (*Backend, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -160,8 +159,8 @@ func open(ctx context.Context, path string, o options) (*Backend, error) {
 	return b, nil
 }
 
-// openFiles opens all but the turnstile, in turn: nobody else of ours opens, writes
-// or closes the file meanwhile.
+// openFiles opens everything except the turnstile, in turn: no other value of ours opens, writes
+// or closes the file during that.
 func (b *Backend) openFiles(ctx context.Context, o options) error {
 	if err := b.turn.lock(ctx); err != nil {
 		return err
@@ -192,7 +191,7 @@ func (b *Backend) closeFiles() error {
 	return errors.Join(append(errs, b.turn.close())...)
 }
 
-// Capabilities says that everything can be done.
+// Capabilities returns the capabilities: everything.
 func (b *Backend) Capabilities() backend.Capabilities {
 	return backend.Capabilities{
 		Name:      backendName,
@@ -214,7 +213,7 @@ func (b *Backend) Capabilities() backend.Capabilities {
 	}
 }
 
-// addr is what other processes send to; empty: they cannot.
+// addr returns the address for other processes; empty: there is none.
 func (b *Backend) addr() string {
 	if b.mail == nil {
 		return ""
@@ -222,12 +221,12 @@ func (b *Backend) addr() string {
 	return b.mail.addr()
 }
 
-// Close ends the goroutines, and the calls under way with ErrClosed; it closes the
-// file and removes the socket. Leases stay in the file. The error is that of
-// closing the files; closing again does nothing and gives the same.
+// Close ends the goroutines, and the calls in progress with ErrClosed. It closes the file and
+// removes the socket. Leases stay in the file. The error is that of closing the files. A second
+// Close does nothing and returns the same error.
 //
-// Where another process is stopped in the middle of a transaction, one goroutine is
-// left asleep in the kernel until that process goes on or dies.
+// Where another process is stopped in the middle of a transaction, one goroutine is left asleep
+// in the kernel until that process continues or dies.
 func (b *Backend) Close() error {
 	b.closing.Do(func() {
 		b.mu.Lock()
@@ -251,12 +250,12 @@ func (b *Backend) Close() error {
 	return b.closeErr
 }
 
-// closePatience bounds how long Close waits for the others to let it close the file
-// in turn. Out of turn it is safe too, but may make them wait.
+// closePatience bounds how long Close waits for the other processes to let it close the file in
+// turn. Out of turn it is safe too, but may make them wait.
 const closePatience = time.Second
 
-// locate gives the file's real path, checks where it is, and makes its directory
-// when mkdir is set.
+// locate returns the file's real path. It checks the file system, and creates the directory when
+// mkdir is set.
 func locate(path string, mkdir bool) (string, error) {
 	dir, base, err := split(path, mkdir)
 	if err != nil {

@@ -22,8 +22,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// TestConformance runs the suite with many backend values on one file: they share
-// nothing but the file.
+// TestConformance runs the suite with many backend values on one file: they share nothing but the
+// file.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")

@@ -34,13 +34,13 @@ type store struct {
 	stmts map[string]*sql.Stmt
 	wal   *os.File // SQLite's log, only to sync it: no locks are on that file
 	made  os.FileInfo
-	log   [2]os.FileInfo // the log and its index, once they are there
+	log   [2]os.FileInfo // the log and its index, once they exist
 
 	reserve    int64         // how many tokens are reserved at a time
 	aroundSync func() func() // for tests that lose the power
 }
 
-// split gives the real directory and the name of a file.
+// split returns the real directory and the name of a file.
 func split(path string, mkdir bool) (string, string, error) {
 	path, err := filepath.Abs(path)
 	if err == nil && mkdir {
@@ -59,8 +59,7 @@ func split(path string, mkdir bool) (string, string, error) {
 	return dir, filepath.Base(path), nil
 }
 
-// openStore connects to the file, and makes it where there is none. The caller has
-// the turn.
+// openStore connects to the file, and creates it where there is none. The caller has the turn.
 func openStore(ctx context.Context, path string, o options) (*store, error) {
 	made, err := makeFile(path)
 	if err != nil {
@@ -89,8 +88,8 @@ func openStore(ctx context.Context, path string, o options) (*store, error) {
 	return s, nil
 }
 
-// makeFile sees to it that the file is there, for its owner only. It never opens one
-// that is there: closing it would drop SQLite's locks on it, of the whole process.
+// makeFile makes sure that the file exists, for its owner only. It never opens an existing one:
+// closing it would drop SQLite's locks on it, of the whole process.
 func makeFile(path string) (os.FileInfo, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600) //nolint:gosec // the caller names the file
 	if err == nil {
@@ -116,13 +115,12 @@ func makeFile(path string) (os.FileInfo, error) {
 // configure sets up the connection. It does not change a file that is not ours.
 func (s *store) configure(ctx context.Context, pages int) error {
 	pragmas := []string{
-		"busy_timeout = 0", // it would not know of contexts: see untilFree
+		"busy_timeout = 0", // SQLite's wait does not respect contexts: see untilFree
 		"trusted_schema = OFF",
-		"cell_size_check = ON", // find damage before it is believed
+		"cell_size_check = ON", // find damage before the data is used
 		"temp_store = MEMORY",
-		// The log is synced by the syncer, after the transaction, where an answer
-		// must survive a power failure. What SQLite must sync for the file to stay
-		// sound it does sync.
+		// The log is synced by the syncer, after the transaction, where an answer must survive a
+		// power failure. What SQLite must sync to keep the file sound it does sync.
 		"synchronous = NORMAL",
 	}
 	if pages > 0 {
@@ -149,7 +147,7 @@ func (s *store) configure(ctx context.Context, pages int) error {
 	return nil
 }
 
-// refuseForeign looks at the file at one moment, and refuses one that is not ours.
+// refuseForeign examines the file at one moment, and refuses one that is not ours.
 func (s *store) refuseForeign(ctx context.Context) error {
 	if err := s.once(ctx, "BEGIN"); err != nil {
 		return err
@@ -159,8 +157,8 @@ func (s *store) refuseForeign(ctx context.Context) error {
 	return err
 }
 
-// identify tells whether the file is empty, and refuses one that is not ours. It is
-// called in a transaction.
+// identify reports whether the file is empty, and refuses one that is not ours. It is called in a
+// transaction.
 func (s *store) identify(ctx context.Context) (bool, error) {
 	var app, version, tables int64
 	err := errors.Join(
@@ -180,7 +178,7 @@ func (s *store) identify(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// check looks for damage.
+// check checks the file for damage.
 func (s *store) check(ctx context.Context) error {
 	var found string
 	err := untilFree(ctx, func() error {
@@ -195,8 +193,8 @@ func (s *store) check(ctx context.Context) error {
 	return nil
 }
 
-// prepare makes the tables where there are none, and ends what a reboot ended. What
-// it wrote is on the disk afterwards. The caller has the turn.
+// prepare creates the tables where there are none, and ends what a reboot ended. What it wrote is
+// on the disk afterwards. The caller has the turn.
 func (s *store) prepare(ctx context.Context, h host, log *slog.Logger) error {
 	steady := context.WithoutCancel(ctx)
 	if err := s.unused(ctx, h); err != nil {
@@ -230,9 +228,9 @@ func (s *store) prepare(ctx context.Context, h host, log *slog.Logger) error {
 	return untilFree(ctx, func() error { return s.once(steady, "UPDATE meta SET durable = reserved") })
 }
 
-// unused refuses a file of another boot that somebody has open: what lives with processes of
-// that boot is not over. A container may be told a boot of its own, and a machine may share
-// the file after all. The caller has the turn.
+// unused refuses a file of another boot that a process has open: what lives with processes of
+// that boot has not ended. A container may see a boot ID of its own, and a machine may share the
+// file after all. The caller has the turn.
 func (s *store) unused(ctx context.Context, h host) error {
 	var made int
 	boot := h.boot
@@ -246,7 +244,7 @@ func (s *store) unused(ctx context.Context, h host) error {
 	if err != nil || boot == h.boot {
 		return err
 	}
-	// SQLite takes the log off only where nobody else has the file open.
+	// SQLite removes the log only where no other process has the file open.
 	var mode string
 	err = s.read(ctx, "PRAGMA journal_mode = DELETE", &mode)
 	if busy(err) || err == nil && mode != "delete" {
@@ -258,9 +256,9 @@ func (s *store) unused(ctx context.Context, h host) error {
 	return s.read(ctx, "PRAGMA journal_mode = WAL", &mode)
 }
 
-// bring makes the tables, or takes them over from another boot.
+// bring creates the tables, or takes them over from another boot.
 func (s *store) bring(ctx context.Context, h host, log *slog.Logger) (bool, error) {
-	fresh, err := s.identify(ctx) // again: now that nobody else can make them
+	fresh, err := s.identify(ctx) // again: now that no other process can create them
 	if err != nil {
 		return false, err
 	}
@@ -278,8 +276,8 @@ func (s *store) bring(ctx context.Context, h host, log *slog.Logger) (bool, erro
 	return true, s.reboot(ctx, h)
 }
 
-// create makes the tables. Tokens begin at the wall clock's microseconds, so that
-// they go on growing also when the file was deleted or is an old copy.
+// create creates the tables. Tokens begin at the wall clock's microseconds, so that they continue
+// to grow also when the file was deleted or is an old copy.
 func (s *store) create(ctx context.Context, h host) error {
 	for _, q := range []string{
 		schema,
@@ -296,9 +294,9 @@ func (s *store) create(ctx context.Context, h host) error {
 		h.boot, token, token+s.reserve, int64(never), int64(h.now()), wall.UnixNano())
 }
 
-// reboot ends what lived with processes of another boot. Timed leases go on, for as
-// long as they had left by the wall clock; never for longer than they had left when
-// the file was last written.
+// reboot ends what lived with processes of another boot. Timed leases continue, for as long as
+// they had left by the wall clock; never for longer than they had left when the file was last
+// written.
 func (s *store) reboot(ctx context.Context, h host) error {
 	now, wall := int64(h.now()), h.wall()
 	for _, q := range []string{
@@ -327,11 +325,12 @@ func (s *store) reboot(ctx context.Context, h host) error {
 		h.boot, wall.UnixMicro(), s.reserve, now, wall.UnixNano())
 }
 
-// besides are the log and its index.
+// besides returns the paths of the log and its index.
 func (s *store) besides() [2]string { return [2]string{s.path + "-wal", s.path + "-shm"} }
 
-// replaced reports that the path does not name the file any more, or that somebody has taken
-// the log away, or its index, which has SQLite's locks: who opens the file then has others.
+// replaced returns an error when the path does not name the file any more, or when the log was
+// removed, or its index, which has SQLite's locks: a process that opens the file then has other
+// locks.
 func (s *store) replaced() error {
 	err := same(s.path, s.made)
 	for i, path := range s.besides() {
@@ -342,7 +341,7 @@ func (s *store) replaced() error {
 	return err
 }
 
-// same reports, as an error, that a path does not name the file any more.
+// same returns an error when a path does not name the file any more.
 func same(path string, made os.FileInfo) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(info, made) {
@@ -354,8 +353,8 @@ func same(path string, made os.FileInfo) error {
 	return nil
 }
 
-// begin starts a transaction that may write. It waits for programs that do not know
-// the turnstile, until ctx ends.
+// begin starts a transaction that may write. It waits for programs that do not know the
+// turnstile, until ctx ends.
 func (s *store) begin(ctx context.Context) error {
 	return untilFree(ctx, func() error { return s.exec(context.WithoutCancel(ctx), "BEGIN IMMEDIATE") })
 }
@@ -364,7 +363,7 @@ func (s *store) commit(ctx context.Context) error { return s.exec(ctx, "COMMIT")
 
 // rollback ends a transaction, if there is one, without a trace.
 func (s *store) rollback(ctx context.Context) {
-	_ = s.exec(ctx, "ROLLBACK") // the error is that there was none any more
+	_ = s.exec(ctx, "ROLLBACK") // an error means that there was none any more
 }
 
 func (s *store) exec(ctx context.Context, query string, args ...any) error {
@@ -378,7 +377,7 @@ func (s *store) exec(ctx context.Context, query string, args ...any) error {
 	return nil
 }
 
-// once does what is done once in the life of a connection.
+// once executes what is executed once in the life of a connection.
 func (s *store) once(ctx context.Context, query string, args ...any) error {
 	if _, err := s.conn.ExecContext(ctx, query, args...); err != nil {
 		return said(query, err)
@@ -394,7 +393,7 @@ func (s *store) read(ctx context.Context, query string, dest ...any) error {
 	return nil
 }
 
-// said adds to SQLite's error which statement it is of.
+// said adds the statement to SQLite's error.
 func said(query string, err error) error {
 	const most = 40
 	query = strings.Join(strings.Fields(query), " ")
@@ -448,8 +447,8 @@ func (s *store) close() error {
 	return errors.Join(errs...)
 }
 
-// untilFree calls f until it does not say that the file is locked: first often, then
-// less so, and never in step with others.
+// untilFree calls f until it does not return that the file is locked: first often, then less
+// often, and never in step with other processes.
 func untilFree(ctx context.Context, f func() error) error {
 	const first, last = 200 * time.Microsecond, 20 * time.Millisecond
 	for pause := first; ; pause = min(2*pause, last) {
@@ -469,7 +468,7 @@ func untilFree(ctx context.Context, f func() error) error {
 
 // syncDir makes the names in a directory survive a power failure.
 func syncDir(dir string) error {
-	f, err := os.Open(dir) //nolint:gosec // where the caller's file is
+	f, err := os.Open(dir) //nolint:gosec // it is the directory of the caller's file
 	if err != nil {
 		return fmt.Errorf("sync %s: %w", dir, err)
 	}

@@ -11,17 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// turnstile is where the processes queue up for the file: an flock on a file beside
-// it. It is only for order and for sleeping instead of polling; what excludes is
-// SQLite's own lock. The kernel wakes one after the other, first come first served,
-// and a process that dies leaves the queue by itself.
+// turnstile is where the processes queue up for the file: an flock on a file beside it. It is
+// only for order and for sleeping instead of polling; SQLite's own lock is what excludes. The
+// kernel wakes one process after the other, first come first served, and a process that dies
+// leaves the queue by itself.
 //
-// It is never an flock on the database: closing any descriptor of that file would
-// drop SQLite's own locks on it, of the whole process.
+// It is never an flock on the database: closing any descriptor of that file would drop SQLite's
+// own locks on it, of the whole process.
 type turnstile struct {
 	f *os.File
-	// stuck is set when a wait was given up: a goroutine is still asleep in the
-	// kernel, and owns the file now.
+	// stuck is set when a wait was given up: a goroutine is still asleep in the kernel, and owns
+	// the file now.
 	stuck bool
 }
 
@@ -35,9 +35,9 @@ func openTurnstile(path string) (*turnstile, error) {
 
 var errStuck = errors.New("a process is stopped in the middle of a transaction")
 
-// lock waits for the turn. Only one goroutine may call it, and not before unlock.
-// When ctx ends first it gives ctx's cause; the turnstile cannot be used any more
-// then, since a thread that waits in the kernel cannot be called back.
+// lock waits for the turn. Only one goroutine may call it, and not before unlock. When ctx ends
+// first it returns ctx's cause. The turnstile cannot be used any more then, since a thread that
+// waits in the kernel cannot be called back.
 func (t *turnstile) lock(ctx context.Context) error {
 	if t.stuck {
 		return errStuck
@@ -52,7 +52,7 @@ func (t *turnstile) lock(ctx context.Context) error {
 		select {
 		case had <- err:
 		case <-ctx.Done():
-			_ = t.f.Close() // nobody wants the turn any more
+			_ = t.f.Close() // no caller wants the turn any more
 		}
 	}()
 	select {
@@ -64,9 +64,9 @@ func (t *turnstile) lock(ctx context.Context) error {
 	}
 }
 
-// unlock gives the turn to the next in the queue.
+// unlock passes the turn to the next process in the queue.
 func (t *turnstile) unlock() {
-	_ = flock(t.f, unix.LOCK_UN) // the file is open, and that is all it needs
+	_ = flock(t.f, unix.LOCK_UN) // the file is open, and unlocking needs no more
 }
 
 func (t *turnstile) close() error {

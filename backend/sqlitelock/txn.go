@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// txn is one transaction. What it reads it keeps; what it changes it writes in the
-// end, so that a lease that comes and goes within it is never written.
+// txn is one transaction. It keeps what it reads, and writes what it changes at the end, so that
+// a lease that comes and goes within it is never written.
 type txn struct {
 	b   *Backend
 	ctx context.Context //nolint:containedctx // it ends with the transaction; statements are not interrupted
@@ -22,10 +22,10 @@ type txn struct {
 	committing bool // the commit was tried: it may have worked
 
 	now   instant   // when all of it happens
-	asked time.Time // a local time from before now
+	asked time.Time // a local time before now
 	wall  time.Time // now, for people
 	meta  meta
-	// dirty and stale are about meta: it has to be written; due has to be found anew.
+	// dirty and stale are about meta: it has to be written; due has to be computed again.
 	dirty, stale bool
 
 	version  int64
@@ -36,13 +36,13 @@ type txn struct {
 	changed  []*lock // that may have something to hand over
 	events   []backend.Event
 
-	durable    bool // the answer of the request under way must survive a power failure
+	durable    bool // the answer of the current request must survive a power failure
 	deliveries []delivery
 	letters    map[string]letter // for other processes, by address
 	after      []func()
 }
 
-// meta is the row of that table.
+// meta is the row of the table meta.
 type meta struct {
 	boot                     string
 	token, reserved, durable int64
@@ -51,7 +51,7 @@ type meta struct {
 	seenBoot                 int64
 }
 
-// open reads what every transaction needs, and ends what is over.
+// open reads what every transaction needs, and ends what has expired.
 func (t *txn) open() {
 	t.letters = make(map[string]letter)
 	t.asked = time.Now()
@@ -72,8 +72,8 @@ func (t *txn) open() {
 	}
 }
 
-// memory is what the last transaction knew of the file. It is true as long as nobody
-// else has written to it.
+// memory is what the last transaction knew of the file. It is true until another connection
+// writes to the file.
 type memory struct {
 	version  int64 // SQLite's data_version: another connection's commit changes it
 	meta     meta
@@ -81,12 +81,11 @@ type memory struct {
 	sessions map[backend.SessionID]*session
 }
 
-// maxMemory bounds the locks, and the sessions, that are kept from one transaction
-// to the next.
+// maxMemory bounds the locks, and the sessions, that are kept from one transaction to the next.
 const maxMemory = 1 << 12
 
-// recall takes over what the transaction before knew, if it is still true, and reads
-// the meta row otherwise. The memory comes back with the commit: see remember.
+// recall takes over what the previous transaction knew, if it is still true, and reads the meta
+// row otherwise. The memory comes back with the commit: see remember.
 func (t *txn) recall() {
 	old := t.b.known
 	t.b.known = nil
@@ -117,7 +116,7 @@ func (t *txn) remember() {
 	t.b.known = &memory{t.version, t.meta, t.locks, t.sessions}
 }
 
-// run does one request.
+// run executes one request.
 func (t *txn) run(r *request) {
 	if t.err != nil {
 		return
@@ -160,7 +159,7 @@ func (t *txn) fail(err error) {
 	}
 }
 
-// exec writes.
+// exec executes a statement that writes.
 func (t *txn) exec(query string, args ...any) {
 	if t.err == nil {
 		t.wrote = true
@@ -168,7 +167,7 @@ func (t *txn) exec(query string, args ...any) {
 	}
 }
 
-// each reads rows. row is called for each of them, and calls scan once.
+// each reads rows. It calls row for each of them, which calls scan once.
 func (t *txn) each(query string, args []any, row func(scan func(dest ...any))) {
 	if t.err == nil {
 		t.fail(t.read(query, args, row))
@@ -184,7 +183,7 @@ func (t *txn) read(query string, args []any, row func(scan func(dest ...any))) e
 	if err != nil {
 		return said(query, err)
 	}
-	defer rows.Close() //nolint:errcheck // rows.Err says it
+	defer rows.Close() //nolint:errcheck // rows.Err returns it
 	for rows.Next() && err == nil {
 		row(func(dest ...any) { err = rows.Scan(dest...) })
 	}
@@ -217,8 +216,8 @@ func (t *txn) texts(query string, args ...any) []string {
 	return texts
 }
 
-// nextToken raises the counter. A reservation that is half used up is followed by
-// the next one, so that it is on the disk long before it is needed.
+// nextToken raises the counter. When a reservation is half used up, the next one follows, so that
+// it is on the disk long before it is needed.
 func (t *txn) nextToken() fence.Token {
 	m := &t.meta
 	m.token++
@@ -229,23 +228,23 @@ func (t *txn) nextToken() fence.Token {
 	return fence.Token(m.token) //nolint:gosec // it counts up from 0
 }
 
-// wantsSync reports whether a reservation should get to the disk.
+// wantsSync reports whether a reservation should be written to the disk.
 func (t *txn) wantsSync() bool {
 	return t.meta.reserved > t.meta.durable && t.meta.token > t.meta.durable-t.b.file.reserve/2
 }
 
-// telling notes that an answer tells a token: it must not be told before it is sure
-// that it is never given again, also after a power failure.
+// telling reports whether an answer with the token has to wait for the disk: a token must not be
+// returned before it is certain that it is never issued again, also after a power failure.
 func (t *txn) telling(token fence.Token) bool { return int64(token) > t.meta.durable } //nolint:gosec // it came from meta
 
-// nextPlace is a place behind all others.
+// nextPlace returns a place behind all others.
 func (t *txn) nextPlace() int64 {
 	t.meta.place++
 	t.dirty = true
 	return t.meta.place
 }
 
-// ends notes that something new ends then.
+// ends notes that something new ends at that time.
 func (t *txn) ends(at instant) {
 	if int64(at) < t.meta.due {
 		t.meta.due, t.dirty = int64(at), true
@@ -268,7 +267,7 @@ func (t *txn) change(l *lock) {
 	}
 }
 
-// settle hands every lock that changed to those in line that it has room for.
+// settle grants every lock that changed to the first waiters in its queue that it has room for.
 func (t *txn) settle() {
 	for len(t.changed) > 0 {
 		l := t.changed[len(t.changed)-1]
@@ -323,7 +322,7 @@ func (t *txn) saveLease(l *lease) {
 	l.saved = l.state != over
 }
 
-// lock gives the lock with all its leases, out and in line.
+// lock returns the lock with all its leases, held and in the queue.
 func (t *txn) lock(name string) *lock {
 	if l, ok := t.locks[name]; ok {
 		return l

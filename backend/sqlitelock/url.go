@@ -12,11 +12,10 @@ import (
 
 const scheme = "sqlite:"
 
-// DefaultPath is the lock file of the user who runs the program, for programs that
-// are not told another: /var/lib/holdfast/locks.db for root; else
-// $XDG_STATE_HOME/holdfast/locks.db where that variable is an absolute path; else
-// ~/.local/state/holdfast/locks.db. Open makes its directory. The error says that
-// there is no home directory.
+// DefaultPath returns the lock file of the user who runs the program, for programs that are not
+// given another: /var/lib/holdfast/locks.db for root; else $XDG_STATE_HOME/holdfast/locks.db
+// where that variable is an absolute path; else ~/.local/state/holdfast/locks.db. Open creates
+// its directory. The error means that there is no home directory.
 func DefaultPath() (string, error) {
 	return defaultPath(os.Geteuid(), os.Getenv("XDG_STATE_HOME"), os.UserHomeDir)
 }
@@ -36,8 +35,8 @@ func defaultPath(uid int, state string, home func() (string, error)) (string, er
 	return filepath.Join(dir, ".local/state", file), nil
 }
 
-// parseTarget gives the path that a URL or a path names. See the URL heading of the
-// package's doc.
+// parseTarget returns the path that a URL or a path names. See the URL heading of the package's
+// documentation.
 func parseTarget(target string) (string, error) {
 	path := target
 	if rest, ok := cutScheme(target); ok {
@@ -61,7 +60,7 @@ func parseTarget(target string) (string, error) {
 	return path, nil
 }
 
-// cutScheme takes the scheme off, in any case of letters.
+// cutScheme removes the scheme, in any case of letters.
 func cutScheme(target string) (string, bool) {
 	if len(target) < len(scheme) || !strings.EqualFold(target[:len(scheme)], scheme) {
 		return target, false
@@ -74,8 +73,8 @@ func isScheme(s string) bool {
 	return s != "" && strings.Trim(s, letters) == ""
 }
 
-// parseURL takes what stands behind the scheme: //authority/path or a path, which is
-// percent-encoded, and no parameters.
+// parseURL parses what follows the scheme: //authority/path or a path, which is percent-encoded,
+// and no parameters.
 func parseURL(rest string) (string, error) {
 	rest, _, fragment := strings.Cut(rest, "#")
 	if fragment {
@@ -108,8 +107,7 @@ func invalidURL(value, bound string) error {
 	return &backend.InvalidError{Field: "url", Value: fmt.Sprintf("%q", value), Bound: bound}
 }
 
-// dataSource is the path as SQLite's own URL, in which nothing of it has a special
-// meaning.
+// dataSource returns the path as SQLite's own URL, in which nothing of it has a special meaning.
 func dataSource(path string) string {
 	return "file:" + (&url.URL{Path: path}).EscapedPath() + "?_dqs=0"
 }

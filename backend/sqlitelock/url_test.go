@@ -72,8 +72,7 @@ func FuzzTarget(f *testing.F) {
 	})
 }
 
-// TestStrangeNames makes lock files whose names mean something in URLs and to
-// SQLite.
+// TestStrangeNames creates lock files whose names mean something in URLs and to SQLite.
 func TestStrangeNames(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"a b.db", "a?mode=memory", "a#b", "100%.db", "%41", "ä.db", "file:x", "it's \"it\".db", strings.Repeat("n", 200)} {
@@ -150,8 +149,8 @@ func FuzzLetter(f *testing.F) {
 	})
 }
 
-// TestOpenDoesNotUnlock has one program open and close the file while another one of
-// the same process has it locked: SQLite's locks must not fall.
+// TestOpenDoesNotUnlock has one program open and close the file while another one of the same
+// process has it locked: SQLite's locks must not be dropped.
 func TestOpenDoesNotUnlock(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
@@ -160,8 +159,8 @@ func TestOpenDoesNotUnlock(t *testing.T) {
 		b := open(t, path)
 		closed(t, b)
 	}
-	// A database whose locks have fallen would be taken for one that nobody uses: the
-	// log would go with the last close.
+	// A database whose locks were dropped would look unused: the log would be removed at the last
+	// close.
 	if _, err := os.Stat(path + "-wal"); err != nil {
 		t.Errorf("the log is gone while the file is in use: %v", err)
 	}

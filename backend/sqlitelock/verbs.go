@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// OpenSession makes a session or confirms it. Errors: *InvalidError; ErrSessionLost
-// for an ID that has ended; *UnavailableError; ErrClosed; ctx's cause.
+// OpenSession creates or confirms a session. Errors: *InvalidError; ErrSessionLost for an ID that
+// has ended; *UnavailableError; ErrClosed; ctx's cause.
 func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) error {
 	if err := req.Validate(b.Capabilities()); err != nil {
 		return err
@@ -17,9 +17,8 @@ func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) e
 	return b.do(ctx, "open session", func(t *txn) error { return t.openSession(&req) })
 }
 
-// EndSession gives back all that lives with the session, in one transaction. A
-// session that is gone is success. Errors: *InvalidError, *UnavailableError,
-// ErrClosed, ctx's cause.
+// EndSession releases all that lives with the session, in one transaction. It succeeds for a
+// session that has ended. Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	if err := backend.ValidateSessionID(id); err != nil {
 		return err
@@ -30,15 +29,15 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 			return nil
 		}
 		if _, dead := t.tomb(string(id), ""); !dead {
-			t.bury(string(id), "", string(backend.CauseSession)) // its OpenSession may still be on the way
+			t.bury(string(id), "", string(backend.CauseSession)) // its OpenSession may still be in transit
 		}
 		return nil
 	})
 }
 
-// Acquire takes the lock, or waits in line for it when req.Wait is set. When ctx
-// ends meanwhile the place in line stays. Errors: *InvalidError, *LimitError,
-// *HeldError, ErrLost, ErrSessionLost, *UnavailableError, ErrClosed, ctx's cause.
+// Acquire acquires the lock, or waits in the queue for it when req.Wait is set. When ctx ends
+// during the wait, the place in the queue stays. Errors: *InvalidError, *LimitError, *HeldError,
+// ErrLost, ErrSessionLost, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	if err := req.Validate(b.Capabilities()); err != nil {
 		return backend.Grant{}, err
@@ -68,7 +67,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		return backend.Grant{}, err
 	}
 	if req.Timed && time.Since(grant.Asked) >= grant.Left {
-		return backend.Grant{}, backend.ErrLost // it ran out on the way
+		return backend.Grant{}, backend.ErrLost // it expired on the way
 	}
 	return grant, nil
 }
@@ -84,9 +83,8 @@ func (b *Backend) wait(ctx context.Context, w *waiter) (backend.Grant, error) {
 	}
 }
 
-// Renew extends a session and timed leases, in one transaction. Errors:
-// *InvalidError, *UnavailableError, ErrClosed, ctx's cause. What became of each is in
-// the result.
+// Renew extends a session and timed leases, in one transaction. The result has the outcome for
+// each. Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
 	if err := req.Validate(b.Capabilities()); err != nil {
 		return backend.RenewResult{}, err
@@ -109,9 +107,9 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	return res, nil
 }
 
-// Release gives a lease back, or its place in line. With req.Abandon it can never be
-// granted afterwards. Errors: ErrLost where there is no such lease, unless
-// req.Abandon is set; *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
+// Release releases a lease, or its place in the queue. With req.Abandon the lease can never be
+// granted afterwards. Errors: ErrLost where there is no such lease, unless req.Abandon is set;
+// *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
 func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error {
 	if err := req.Validate(); err != nil {
 		return err
@@ -134,8 +132,8 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	})
 }
 
-// Break takes the lock from all its holders. Errors: *InvalidError,
-// *UnavailableError, ErrClosed, ctx's cause.
+// Break ends all leases that hold the lock. Errors: *InvalidError, *UnavailableError, ErrClosed,
+// ctx's cause.
 func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
 	if err := req.Validate(); err != nil {
 		return backend.BreakResult{}, err
@@ -159,7 +157,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	return res, nil
 }
 
-// Inspect tells who holds the lock and who waits. Errors: *InvalidError,
+// Inspect returns the holders and the waiters of the lock. Errors: *InvalidError,
 // *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, error) {
 	if err := backend.ValidateName(name); err != nil {
@@ -176,7 +174,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, e
 	return info, nil
 }
 
-// List tells the locks that are held or waited for, by name. Errors: *InvalidError,
+// List returns the locks that have holders or waiters, by name. Errors: *InvalidError,
 // *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
 	if err := req.Validate(); err != nil {
@@ -194,7 +192,7 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 }
 
 func (t *txn) list(req *backend.ListRequest) backend.ListPage {
-	t.flush() // what follows is found in the table
+	t.flush() // the following query reads the table
 	limit := req.Limit
 	if limit == 0 {
 		limit = backend.MaxListLimit

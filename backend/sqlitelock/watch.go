@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// watcher is a Watch under way. Backend.mu guards its fields.
+// watcher is a Watch in progress. Backend.mu guards its fields.
 type watcher struct {
 	prefix string
 	from   int64           // the last event before it began
@@ -23,8 +23,8 @@ type watcher struct {
 const (
 	// maxBehind is how many events a watcher may be behind.
 	maxBehind = 1 << 16
-	// watchTTL is how long events are written for a process that does not say that
-	// it still watches.
+	// watchTTL is how long events are written for a process that does not confirm that it still
+	// watches.
 	watchTTL = 30 * time.Second
 	// eventTTL is how long an event is kept for watchers to read.
 	eventTTL = time.Minute
@@ -35,7 +35,7 @@ var (
 	errAsleep = errors.New("the watcher slept for too long")
 )
 
-// emit notes what happened to a lease, if anybody watches.
+// emit records what happened to a lease, if there are watchers.
 func (t *txn) emit(kind backend.EventKind, l *lease, reason string) {
 	if int64(t.now) >= t.meta.watched {
 		return
@@ -50,8 +50,7 @@ func (t *txn) emit(kind backend.EventKind, l *lease, reason string) {
 	})
 }
 
-// flushEvents writes the events and gives them to the watchers, here and in other
-// processes.
+// flushEvents writes the events and delivers them to the watchers, here and in other processes.
 func (t *txn) flushEvents() {
 	if len(t.events) == 0 {
 		return
@@ -71,7 +70,7 @@ func (t *txn) flushEvents() {
 	t.lookAtEvents()
 }
 
-// lookAtEvents gives the watchers what they have not seen yet.
+// lookAtEvents delivers to the watchers what they have not seen yet.
 func (t *txn) lookAtEvents() {
 	b := t.b
 	b.mu.Lock()
@@ -99,8 +98,8 @@ func (t *txn) lookAtEvents() {
 	}})
 }
 
-// eventsAfter reads the events behind the one that was seen, and reports whether
-// none is missing.
+// eventsAfter reads the events after the one that was seen last, and reports whether none is
+// missing.
 func (t *txn) eventsAfter(seen int64) ([]backend.Event, int64, bool) {
 	var events []backend.Event
 	last := seen
@@ -114,7 +113,7 @@ func (t *txn) eventsAfter(seen int64) ([]backend.Event, int64, bool) {
 	return events, last, last-seen == int64(len(events))
 }
 
-// signOn says that this backend value watches.
+// signOn registers this backend value as a watcher.
 func (t *txn) signOn() {
 	ends := t.now.add(watchTTL)
 	t.exec(`INSERT INTO watchers VALUES (?, ?) ON CONFLICT (addr) DO UPDATE SET ends = excluded.ends`, t.b.watchAddr(), int64(ends))
@@ -122,7 +121,7 @@ func (t *txn) signOn() {
 	t.meta.watched, t.dirty = max(t.meta.watched, int64(ends)), true
 }
 
-// signOff says that it does not any more. When nobody does there are no events.
+// signOff removes it from the watchers. Without watchers there are no events.
 func signOff(t *txn) error {
 	t.exec(`DELETE FROM watchers WHERE addr = ?`, t.b.watchAddr())
 	var last sql.NullInt64
@@ -134,7 +133,7 @@ func signOff(t *txn) error {
 	return nil
 }
 
-// watchAddr names this backend value among the watchers, also when it has no socket.
+// watchAddr identifies this backend value among the watchers, also when it has no socket.
 func (b *Backend) watchAddr() string {
 	if b.mail == nil {
 		return b.id
@@ -142,7 +141,7 @@ func (b *Backend) watchAddr() string {
 	return b.mail.addr()
 }
 
-// giveEvents gives events to the watchers that have not seen them.
+// giveEvents delivers events to the watchers that have not seen them.
 func (b *Backend) giveEvents(events []backend.Event, last int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -172,7 +171,7 @@ func (w *watcher) add(e backend.Event) {
 	kick(w.some)
 }
 
-// stop lets the watcher end, after what it has.
+// stop ends the watcher after the events that it has.
 func (w *watcher) stop(err error) {
 	if w.err == nil {
 		w.err = err
@@ -188,11 +187,10 @@ func (b *Backend) stopWatchers(err error) {
 	}
 }
 
-// Watch delivers the events of locks whose names start with req.Prefix, the first of
-// them EventWatching, until ctx ends; the error is then ctx's cause. Other errors:
-// *InvalidError, ErrClosed, and *UnavailableError when the store fails, when the
-// process slept for 30 s, or when deliver is so slow that 65536 events are waiting
-// for it: events are missing then.
+// Watch delivers the events of locks whose names start with req.Prefix, the first of them
+// EventWatching, until ctx ends; the error is then ctx's cause. Other errors: *InvalidError,
+// ErrClosed, and *UnavailableError when the store fails, when the process slept for 30 s, or when
+// deliver is so slow that 65536 events are waiting for it: events are missing then.
 func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver func(backend.Event)) error {
 	if err := backend.ValidatePrefix(req.Prefix); err != nil {
 		return err
@@ -200,7 +198,7 @@ func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver f
 	w := &watcher{prefix: req.Prefix, some: make(chan struct{}, 1)}
 	defer b.unwatch(w)
 	err := b.do(ctx, "watch", func(t *txn) error {
-		t.flushEvents() // what was before
+		t.flushEvents() // the earlier events
 		t.signOn()
 		event, wall := t.meta.event, t.wall.Round(0)
 		t.after = append(t.after, func() { b.watch(w, event, wall) })
@@ -219,7 +217,7 @@ func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver f
 	return err
 }
 
-// watch adds a watcher that sees what comes after the event.
+// watch adds a watcher for what follows the event.
 func (b *Backend) watch(w *watcher, event int64, at time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -232,11 +230,11 @@ func (b *Backend) watch(w *watcher, event int64, at time.Time) {
 	b.watchers[w], b.signedOn = struct{}{}, true
 	w.from = event
 	w.add(backend.Event{Kind: backend.EventWatching, At: at})
-	b.look.events = true // what else happened in the transaction that it signed on in
+	b.look.events = true // other events of the transaction in which it registered
 	kick(b.queued)
 }
 
-// pass delivers what the watcher has.
+// pass delivers the events that the watcher has.
 func (b *Backend) pass(ctx context.Context, w *watcher, deliver func(backend.Event)) error {
 	b.mu.Lock()
 	events, err := w.events, w.err
@@ -254,16 +252,16 @@ func (b *Backend) pass(ctx context.Context, w *watcher, deliver func(backend.Eve
 	return nil
 }
 
-// unwatch takes the watcher away; the last one signs off.
+// unwatch removes the watcher; the last one unregisters the backend value.
 func (b *Backend) unwatch(w *watcher) {
 	b.mu.Lock()
-	w.err = errBehind // it takes nothing more
+	w.err = errBehind // it accepts no more events
 	_, was := b.watchers[w]
 	delete(b.watchers, w)
 	last := was && len(b.watchers) == 0
 	b.mu.Unlock()
 	if last {
-		// Nobody waits for it. When it fails the others write events for watchTTL more.
+		// No caller waits for it. When it fails the others write events for watchTTL more.
 		_, _ = b.enqueue("watch", func(t *txn) error { return t.signOffUnlessWatched() })
 	}
 }

@@ -10,34 +10,32 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// The writer is the one goroutine that uses the connection. It waits for the turn
-// and for SQLite's lock first and takes the requests only then: whatever came
-// meanwhile shares one transaction, and a caller who gives up before that has not
-// changed anything.
+// The writer is the one goroutine that uses the connection. It waits for the turn and for
+// SQLite's lock first and takes the requests only then. So all requests that arrived during the
+// wait share one transaction, and a caller that gives up before that has not changed anything.
 
-// maxBatch bounds the requests of one transaction, so that the other processes have
-// their turn.
+// maxBatch bounds the requests of one transaction, so that the other processes have their turn.
 const maxBatch = 256
 
-// request is a question to the store.
+// request is a request to the store.
 type request struct {
 	op string
-	// run does it, in a transaction that may be undone and done again. What it
-	// returns is the answer; that the store failed is in the transaction.
+	// run executes the request in a transaction that may be undone and repeated. Its result is
+	// the answer. A failure of the store is in the transaction.
 	run  func(*txn) error
 	fate atomic.Uint32
 	done chan struct{} // closed when err is set
 	err  error
 }
 
-// The fates of a request.
+// The states of a request.
 const (
 	isQueued uint32 = iota
 	isTaken
 	isCancelled
 )
 
-// cancel takes the request back, unless it was taken already.
+// cancel withdraws the request unless it was already taken. It reports whether it did.
 func (r *request) cancel() bool { return r.fate.CompareAndSwap(isQueued, isCancelled) }
 
 func (r *request) take() bool { return r.fate.CompareAndSwap(isQueued, isTaken) }
@@ -47,7 +45,7 @@ func (r *request) answer(err error) {
 	close(r.done)
 }
 
-// do has a request done.
+// do executes a request, and returns its answer.
 func (b *Backend) do(ctx context.Context, op string, run func(*txn) error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -89,7 +87,7 @@ func (b *Backend) enqueue(op string, run func(*txn) error) (*request, error) {
 	return r, nil
 }
 
-// kick tells the goroutine that has the other end that there is something.
+// kick signals the goroutine at the other end of c.
 func kick(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -110,7 +108,7 @@ func (b *Backend) write() {
 	}
 }
 
-// turnOver has one turn and does the requests of one batch in it.
+// turnOver takes one turn and executes one batch of requests in it.
 func (b *Backend) turnOver(ctx context.Context) {
 	defer b.setAlarm()
 	if err := b.turn.lock(ctx); err != nil {
@@ -130,8 +128,8 @@ func (b *Backend) turnOver(ctx context.Context) {
 	}
 }
 
-// begin starts a transaction and takes the requests for it; none: there is no
-// transaction. Requests that are cancelled meanwhile do not keep it waiting.
+// begin starts a transaction and returns the requests for it. Without requests there is no
+// transaction. Requests that are cancelled during the wait do not prolong it.
 func (b *Backend) begin(ctx context.Context) ([]*request, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -200,8 +198,8 @@ func (b *Backend) takeQueue() []*request {
 	return reqs
 }
 
-// refuse answers all that are in the queue with an error, if it is one. When ctx
-// has ended they know already.
+// refuse answers all requests in the queue with an error, if it is one. When ctx has ended their
+// callers know already.
 func (b *Backend) refuse(ctx context.Context, err error) {
 	for err != nil && ctx.Err() == nil {
 		reqs := b.takeQueue()
@@ -214,7 +212,7 @@ func (b *Backend) refuse(ctx context.Context, err error) {
 	}
 }
 
-// breakDown lets nothing be done any more, and tells those who wait.
+// breakDown makes the backend value refuse everything from now on, and notifies the waiters.
 func (b *Backend) breakDown(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -232,9 +230,8 @@ func (b *Backend) breakDown(err error) {
 	}
 }
 
-// batches does the requests, in the transaction that has begun. When that fails they
-// are done one by one, so that none suffers from another. It gives what was
-// committed.
+// batches executes the requests, in the transaction that has begun. When that fails they are
+// executed one by one, so that none suffers from another. It returns what was committed.
 func (b *Backend) batches(ctx context.Context, reqs []*request) []*txn {
 	ctx = context.WithoutCancel(ctx)
 	t, err := b.batch(ctx, reqs)
@@ -258,7 +255,7 @@ func (b *Backend) batches(ctx context.Context, reqs []*request) []*txn {
 	return done
 }
 
-// batch does the requests and commits.
+// batch executes the requests and commits.
 func (b *Backend) batch(ctx context.Context, reqs []*request) (*txn, error) {
 	t := &txn{b: b, ctx: ctx}
 	t.open()
@@ -303,14 +300,14 @@ func (b *Backend) finish(t *txn) {
 	b.due = instant(t.meta.due)
 }
 
-// delivery is an answer, or a wake-up, that waits for the commit, and with durable
-// set for the disk.
+// delivery is an answer, or a wake-up, that waits for the commit, and with durable set for the
+// disk.
 type delivery struct {
 	durable bool
-	give    func(error) // what the disk said
+	give    func(error) // with the result of the sync
 }
 
-// syncLater gives answers to the syncer.
+// syncLater passes answers to the syncer.
 func (b *Backend) syncLater(ds []delivery, reserved int64, wanted bool) {
 	if len(ds) == 0 && !wanted {
 		return
@@ -328,9 +325,9 @@ func (b *Backend) syncLater(ds []delivery, reserved int64, wanted bool) {
 	kick(b.unsynced)
 }
 
-// sync is the syncer. It syncs the log outside of any transaction, so that the next
-// ones, of this process and of others, go on meanwhile; one sync serves all that
-// came while the one before it ran.
+// sync is the syncer. It syncs the log outside of any transaction, so that the next ones, of this
+// process and of others, continue during it. One sync serves all that arrived while the previous
+// one ran.
 func (b *Backend) sync() {
 	for {
 		select {
@@ -353,8 +350,8 @@ func (b *Backend) sync() {
 	}
 }
 
-// leave is the writer's last turn: watchers that are still there are signed off, so
-// that the others do not write events for them.
+// leave is the writer's last turn: it unregisters watchers that are still there, so that the
+// others do not write events for them.
 func (b *Backend) leave() {
 	b.mu.Lock()
 	signedOn := b.signedOn

@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// askTime is how long the database has to answer a question. What takes longer is on a
-	// connection that is dead and does not say so, and the caller may have no time limit.
+	// askTime bounds one call of the database. A call that takes longer is on a connection that
+	// is dead without any report of that, and the caller may have no time limit.
 	askTime = 10 * time.Second
-	// setupTime is for making the tables.
+	// setupTime bounds the creation of the tables.
 	setupTime = time.Minute
 )
 
-// bounded is a store whose questions end.
+// bounded is a store whose calls end.
 type bounded struct{ Store }
 
 func (b bounded) Setup(ctx context.Context) error {

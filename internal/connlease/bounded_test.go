@@ -12,8 +12,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/connlease"
 )
 
-// silent is a database that does not answer the question with this name; its connections do
-// what they are asked.
+// silent is a database that does not answer the call with this name. Its connections work.
 type silent struct {
 	database
 
@@ -62,8 +61,8 @@ func (s *silent) Terminate(ctx context.Context, _ []connlease.Marked) error {
 	return s.ask(ctx, "terminate")
 }
 
-// The database does not answer, and does not say that it is gone; the caller has set no time
-// limit. The call ends all the same.
+// TestSilentDatabase checks that a call ends although the database neither answers nor reports an
+// error, and the caller has set no time limit.
 func TestSilentDatabase(t *testing.T) {
 	t.Parallel()
 	type call = func(context.Context, *connlease.Leases) error

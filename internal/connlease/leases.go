@@ -11,46 +11,46 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Config says how leases are kept.
+// Config is the configuration of Leases.
 type Config struct {
 	// Store is the database. Required.
 	Store Store
-	// Caps is what the backend can do.
+	// Caps are the capabilities of the backend.
 	Caps backend.Capabilities
-	// Wakes: who was refused with Try.Queue set is woken when the lock may be free.
+	// Wakes: a request refused with Try.Queue set is woken when the lock may be free.
 	Wakes bool
-	// Pause is how long a session with waiters rests before it tries again, given how long
-	// nothing has moved. Required.
+	// Pause returns how long a session with waiters rests before it tries again, given for how
+	// long nothing has changed. Required.
 	Pause func(still time.Duration) time.Duration
-	// LookEvery is how often a session with leases looks whether they were marked. 0: it is
-	// told.
+	// LookEvery is how often a session with leases reads whether they were marked. 0: never,
+	// because it is notified.
 	LookEvery time.Duration
 }
 
-// Leases keeps leases. Its methods may be called at once. Make it with New.
+// Leases keeps leases. Its methods are safe for concurrent use. Use New to make one.
 type Leases struct {
 	cfg   Config
 	store Store
 
-	life context.Context         //nolint:containedctx // it is what Close ends
+	life context.Context         //nolint:containedctx // Close ends it
 	end  context.CancelCauseFunc // ends life
 	work sync.WaitGroup          // the goroutines
-	gate chan struct{}           // has room for one: who sets up
-	set  atomic.Bool             // it worked
+	gate chan struct{}           // has room for one: the caller that sets up
+	set  atomic.Bool             // the set-up succeeded
 
 	mu       sync.Mutex // guards what follows
 	closed   bool
 	sessions map[backend.SessionID]*session
-	dead     map[backend.SessionID]time.Time // sessions that have ended, and when
+	dead     map[backend.SessionID]time.Time // ended sessions, and when they ended
 
 	closing sync.Once
 }
 
-// Remembered is how long what ended, or was abandoned, is kept from coming back: longer
-// than a late request can be on its way.
+// Remembered is how long what ended, or was abandoned, is kept from coming back: longer than a
+// late request can be in transit.
 const Remembered = 10 * time.Minute
 
-// New makes leases. It sends nothing. The caller closes them.
+// New returns Leases. It sends nothing. The caller must close them.
 func New(cfg Config) *Leases {
 	b := &Leases{
 		cfg: cfg, store: bounded{cfg.Store}, gate: make(chan struct{}, 1),
@@ -60,11 +60,11 @@ func New(cfg Config) *Leases {
 	return b
 }
 
-// Life ends when the leases are closed, with backend.ErrClosed.
+// Life returns a context that ends when the Leases are closed, with backend.ErrClosed.
 func (b *Leases) Life() context.Context { return b.life }
 
-// Close ends the sessions, with their leases, and the goroutines. It takes a second at most
-// where the database is away. Closing again does nothing.
+// Close ends the sessions, with their leases, and the goroutines. It takes at most a second where
+// the database is unavailable. A second Close does nothing.
 func (b *Leases) Close() {
 	b.closing.Do(func() {
 		b.mu.Lock()
@@ -86,7 +86,7 @@ const (
 	opBreak   = "break"
 )
 
-// enter is the door of every call: its context also ends with Close. Errors: ErrClosed;
+// enter begins every call. The context that it returns also ends with Close. Errors: ErrClosed;
 // ctx's cause; those of Store.Setup.
 func (b *Leases) enter(ctx context.Context, op string) (context.Context, func(), error) {
 	if b.life.Err() != nil {
@@ -103,7 +103,7 @@ func (b *Leases) enter(ctx context.Context, op string) (context.Context, func(),
 	return ctx, leave, nil
 }
 
-// Ready sees to it that Store.Setup worked once. Errors: ErrClosed; ctx's cause, in a
+// Ready makes sure that Store.Setup has succeeded once. Errors: ErrClosed; ctx's cause, in a
 // *backend.UnavailableError; those of Store.Setup.
 func (b *Leases) Ready(ctx context.Context, op string) error {
 	if b.life.Err() != nil {
@@ -128,7 +128,7 @@ func (b *Leases) Ready(ctx context.Context, op string) error {
 	return nil
 }
 
-// fail is the error as it is told.
+// fail returns the error for the caller.
 func (b *Leases) fail(ctx context.Context, op string, mayHold bool, err error) error {
 	switch {
 	case err == nil:
@@ -144,7 +144,7 @@ func (b *Leases) fail(ctx context.Context, op string, mayHold bool, err error) e
 	return b.store.Unavailable(op, mayHold, err)
 }
 
-// cause tells both why ctx ended and how.
+// cause returns an error with both the cause of ctx and its Err.
 func cause(ctx context.Context) error {
 	err := context.Cause(ctx)
 	if !errors.Is(err, ctx.Err()) {
@@ -153,7 +153,7 @@ func cause(ctx context.Context) error {
 	return err
 }
 
-// isKind reports whether err is one of the answers of package backend.
+// isKind reports whether err is one of the errors of package backend.
 func isKind(err error) bool {
 	for _, kind := range []error{
 		backend.ErrHeld, backend.ErrLost, backend.ErrSessionLost, backend.ErrInvalid, backend.ErrUnsupported, backend.ErrUnavailable,
@@ -165,7 +165,7 @@ func isKind(err error) bool {
 	return false
 }
 
-// session gives a session that lives.
+// session returns a live session.
 func (b *Leases) session(id backend.SessionID) (*session, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -185,9 +185,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// OpenSession makes a session or confirms it. Errors: *InvalidError, also for a TTL that
-// differs from the one it was opened with; ErrSessionLost; *UnavailableError; ErrClosed;
-// ctx's cause.
+// OpenSession creates or confirms a session. Errors: *InvalidError, also for a TTL that differs
+// from the one it was opened with; ErrSessionLost; *UnavailableError; ErrClosed; ctx's cause.
 func (b *Leases) OpenSession(ctx context.Context, req backend.SessionRequest) error {
 	if err := req.Validate(b.cfg.Caps); err != nil {
 		return err
@@ -219,8 +218,8 @@ func (b *Leases) OpenSession(ctx context.Context, req backend.SessionRequest) er
 	return b.fail(ctx, opOpen, true, s.renew(ctx))
 }
 
-// admit gives the session of the request, and whether it is new: then the caller has to
-// open it.
+// admit returns the session of the request, and whether it is new. The caller must open a new
+// one.
 func (b *Leases) admit(req backend.SessionRequest) (*session, bool, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -243,8 +242,8 @@ func (b *Leases) admit(req backend.SessionRequest) (*session, bool, error) {
 	return s, true, nil
 }
 
-// open connects. What failed leaves nothing: the session may be opened again. The
-// connection is not tied to ctx.
+// open connects. A failure leaves nothing behind: the session may be opened again. The connection
+// is not tied to ctx.
 func (b *Leases) open(ctx context.Context, s *session) {
 	defer close(s.opened)
 	conn, err := b.store.Connect(ctx, s.id, s.ttl, s.hear)
@@ -264,7 +263,7 @@ func (b *Leases) open(ctx context.Context, s *session) {
 	s.err = b.fail(ctx, opOpen, true, err)
 }
 
-// EndSession gives back all that lives with the session. A session that is gone is success.
+// EndSession releases all that lives with the session. It succeeds for a session that has ended.
 // Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Leases) EndSession(ctx context.Context, id backend.SessionID) error {
 	if err := backend.ValidateSessionID(id); err != nil {
@@ -299,8 +298,8 @@ func (b *Leases) EndSession(ctx context.Context, id backend.SessionID) error {
 	return nil
 }
 
-// Renew extends a session. Errors: *InvalidError, ErrUnsupported, *UnavailableError,
-// ErrClosed, ctx's cause. What became of it is in the result.
+// Renew extends a session. The result has the outcome. Errors: *InvalidError, ErrUnsupported,
+// *UnavailableError, ErrClosed, ctx's cause.
 func (b *Leases) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
 	if err := req.Validate(b.cfg.Caps); err != nil {
 		return backend.RenewResult{}, err

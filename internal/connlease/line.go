@@ -8,14 +8,14 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// errRefused: it does not wait, and the lock is not free.
+// errRefused: the request does not wait, and the lock is not free.
 var errRefused = errors.New("refused")
 
-// maxTries is how many locks are tried in one go.
+// maxTries is how many locks are tried together.
 const maxTries = 256
 
-// gather is what is to be sent now; nil: nothing. The leases are those of the tries, and
-// those that join the line.
+// gather returns the work to be sent now, or nil. The leases are those of the tries, and those
+// that join the queue.
 func (s *session) gather() (*Work, []*lease, []*lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -27,7 +27,7 @@ func (s *session) gather() (*Work, []*lease, []*lease) {
 	w := &Work{Left: s.deadline.Sub(now), Renew: len(s.renews) > 0, Look: s.look || s.lookDue(now)}
 	s.look = false
 	if w.Renew {
-		w.Left = s.ttl // its holders count on all of that from now on
+		w.Left = s.ttl // its holders count on the whole TTL from now on
 	}
 	if w.Look || w.Renew {
 		s.looked = now
@@ -68,8 +68,8 @@ func (s *session) gather() (*Work, []*lease, []*lease) {
 	return w, trying, joining
 }
 
-// joining are those that are to be in line in the store and are not tried. They are woken
-// like any other. The caller has mu.
+// joining returns the leases to be queued in the store without being tried. They are woken like
+// any other. The caller holds mu.
 func (s *session) joining() []*lease {
 	var all []*lease
 	for _, l := range s.fresh {
@@ -82,14 +82,14 @@ func (s *session) joining() []*lease {
 	return all
 }
 
-// lookDue reports whether it is time to look for marks, where nobody tells of them. The
-// caller has mu.
+// lookDue reports whether it is time to read the marks, where there are no notifications of them.
+// The caller holds mu.
 func (s *session) lookDue(now time.Time) bool {
 	at := s.nextLook()
 	return !at.IsZero() && !now.Before(at)
 }
 
-// nextLook is when to look for marks; zero: not at all. The caller has mu.
+// nextLook returns when to read the marks; zero: never. The caller holds mu.
 func (s *session) nextLook() time.Time {
 	if s.b.cfg.LookEvery == 0 || len(s.leases) == 0 {
 		return time.Time{}
@@ -97,7 +97,7 @@ func (s *session) nextLook() time.Time {
 	return s.looked.Add(s.b.cfg.LookEvery)
 }
 
-// schedule sets when waiters try again in any case. The caller has mu.
+// schedule sets when waiters try again in any case. The caller holds mu.
 func (s *session) schedule(now time.Time) {
 	if !s.again.IsZero() {
 		return
@@ -110,11 +110,11 @@ func (s *session) schedule(now time.Time) {
 	}
 }
 
-// front are those at the head of the line here that the leases which this session has let
-// through: the database would let any of them have the lock, because it is the same
-// connection. Those behind them who do not wait are refused: at once where this session has
-// the lock, and otherwise when it is known that those before them have it, or somebody else.
-// The caller has mu.
+// front returns the requests at the head of the local queue that the leases of this session
+// admit: the database would grant any of them the lock, because it is the same connection. The
+// requests behind them that do not wait are refused: immediately where this session has the lock,
+// and otherwise when it is known that those before them, or another client, have it. The caller
+// holds mu.
 func (s *session) front(name string, byTimer bool) []*lease {
 	p := s.spots[name]
 	if p == nil {
@@ -146,7 +146,7 @@ func claims(all []*lease) []backend.Claim {
 	return cs
 }
 
-// spot finds what the session has of a lock, or makes it. The caller has mu.
+// spot returns the session's state of a lock, and creates it if necessary. The caller holds mu.
 func (s *session) spot(name string) *spot {
 	p := s.spots[name]
 	if p == nil {
@@ -156,8 +156,8 @@ func (s *session) spot(name string) *spot {
 	return p
 }
 
-// remove takes a lease out of its spot, and sees to it that whoever is at the head then is
-// tried: one that was never tried here is not woken. The caller has mu.
+// remove takes a lease out of its spot, and has the new head of the queue tried: a request that
+// was never tried here is not woken. The caller holds mu.
 func (s *session) remove(l *lease) {
 	name := l.req.Name
 	p := s.spots[name]
@@ -172,7 +172,7 @@ func (s *session) remove(l *lease) {
 	}
 }
 
-// drop takes a lease out of the line, for good. The caller has mu.
+// drop takes a lease out of the queue, for good. The caller holds mu.
 func (s *session) drop(l *lease, err error) {
 	s.remove(l)
 	s.overWith(Key{l.req.Name, l.req.Lease}, l, err)
@@ -184,7 +184,7 @@ func (s *session) drop(l *lease, err error) {
 	s.rouse()
 }
 
-// free gives a lease back that is out. The caller has mu.
+// free releases a lease that is held. The caller holds mu.
 func (s *session) free(l *lease) {
 	s.remove(l)
 	delete(s.leases, Key{l.req.Name, l.req.Lease})
@@ -193,7 +193,7 @@ func (s *session) free(l *lease) {
 	s.rouse()
 }
 
-// settle takes the answers in.
+// settle processes the answers.
 func (s *session) settle(w *Work, trying, joining []*lease) {
 	s.mu.Lock()
 	now := time.Now()
@@ -229,7 +229,7 @@ func (s *session) settle(w *Work, trying, joining []*lease) {
 	}
 }
 
-// refuse has those come to nothing that the database would not hear of. The caller has mu.
+// refuse ends the requests that the database refused. The caller holds mu.
 func (s *session) refuse(all []*lease, err error) {
 	for _, l := range all {
 		l.flying = false
@@ -241,8 +241,8 @@ func (s *session) refuse(all []*lease, err error) {
 	}
 }
 
-// renewed is called before the work is sent, and gives what to do when it was done: a
-// renewal that is asked for meanwhile needs another one.
+// renewed is called before the work is sent, and returns what to do after it succeeded. A renewal
+// requested in between needs another one.
 func (s *session) renewed(w *Work) func() {
 	if !w.Renew {
 		return func() {}
@@ -261,7 +261,7 @@ func (s *session) renewed(w *Work) func() {
 	}
 }
 
-// answer takes the answer to one question in. The caller has mu.
+// answer processes the answer to one try. The caller holds mu.
 func (s *session) answer(l *lease, t *Try, now time.Time) {
 	l.flying = false
 	switch {
@@ -302,9 +302,9 @@ func (s *session) answer(l *lease, t *Try, now time.Time) {
 	}
 }
 
-// refuseBehind refuses those who do not wait and had others before them: the lock was asked
-// for after they came, for others. Where it is theirs now to ask for they are due. The
-// caller has mu.
+// refuseBehind refuses the requests that do not wait and had others before them: the lock was
+// tried after they arrived, for those others. A request whose turn it is now is due instead. The
+// caller holds mu.
 func (s *session) refuseBehind() {
 	for _, l := range s.behind {
 		l.flying = false
@@ -327,7 +327,7 @@ func (s *session) refuseBehind() {
 	s.behind = nil
 }
 
-// markedAre gives back what was marked. The caller has mu.
+// markedAre releases the leases that were marked. The caller holds mu.
 func (s *session) markedAre(all []Told, now time.Time) []backend.Loss {
 	var losses []backend.Loss
 	for _, m := range all {

@@ -13,13 +13,13 @@ import (
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 )
 
-// database has one lock, and wakes nobody.
+// database has one lock, and sends no wake-ups.
 type database struct {
 	mu    sync.Mutex
 	taken bool // by another connection
 	token fence.Token
-	asked int                // questions that were answered
-	work  chan chan struct{} // not nil: each piece of work sends here what it waits for
+	asked int                // tries that were answered
+	work  chan chan struct{} // not nil: each piece of work sends here the channel that it waits for
 }
 
 func (d *database) Setup(context.Context) error { return nil }
@@ -28,7 +28,7 @@ func (d *database) Connect(context.Context, backend.SessionID, time.Duration, fu
 	return connection{d}, nil
 }
 
-// Look names somebody who has the lock, whoever it is.
+// Look names a holder, whichever it is.
 func (d *database) Look(_ context.Context, names []string) (map[string]backend.LockInfo, error) {
 	all := make(map[string]backend.LockInfo)
 	for _, n := range names {
@@ -67,8 +67,8 @@ func (d *database) questions() int {
 	return d.asked
 }
 
-// gate has each piece of work wait from now on. It gives where they say so, each with what is
-// to be closed for it to go on.
+// gate makes each piece of work wait from now on. It returns the channel on which they announce
+// themselves, each with a channel to close so that it continues.
 func (d *database) gate() <-chan chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -107,7 +107,7 @@ func (connection) Wait(ctx context.Context) error { <-ctx.Done(); return nil }
 
 func (connection) Close() {}
 
-// open gives leases on the database with a session, whose waiters ask by themselves after an hour.
+// open returns leases on the database with a session, whose waiters poll only after an hour.
 func open(t *testing.T, d *database) (*connlease.Leases, backend.SessionID) {
 	t.Helper()
 	b := connlease.New(connlease.Config{
@@ -122,7 +122,7 @@ func open(t *testing.T, d *database) (*connlease.Leases, backend.SessionID) {
 	return b, id
 }
 
-// start starts an Acquire, and gives its error.
+// start starts an Acquire, and returns a channel with its error.
 func start(t *testing.T, b *connlease.Leases, req backend.AcquireRequest) <-chan error {
 	t.Helper()
 	ctx := leasetest.Within(t)
@@ -134,8 +134,8 @@ func start(t *testing.T, b *connlease.Leases, req backend.AcquireRequest) <-chan
 	return got
 }
 
-// C1: who does not wait is refused because somebody has the lock, and not because somebody
-// of the same session waits for it who does not know yet that it is free.
+// C1: a request that does not wait is refused because another client holds the lock, and not
+// because a request of the same session waits that does not know yet that the lock is free.
 func TestRefusalIsTrue(t *testing.T) {
 	t.Parallel()
 	d := &database{taken: true}
@@ -159,7 +159,7 @@ func TestRefusalIsTrue(t *testing.T) {
 	}
 }
 
-// Who does not wait, and is alone in line when those before it have gone, has its own answer.
+// A request that does not wait gets its own answer when those before it in the queue have gone.
 func TestThoseBeforeAreGone(t *testing.T) {
 	t.Parallel()
 	d := &database{taken: true}

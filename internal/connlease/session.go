@@ -11,50 +11,50 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// session is a session of the contract and the connection that it is tied to.
+// session is a session of the contract and its connection.
 type session struct {
 	b    *Leases
 	id   backend.SessionID
 	ttl  time.Duration
 	lost func(backend.Loss) // may be nil
-	conn Conn               // of run alone, once opened is closed
+	conn Conn               // used by run alone, once opened is closed
 
 	opened chan struct{} // closed when it was opened, or could not be
-	err    error         // why it could not; read after opened
+	err    error         // why it could not be opened; read after opened
 	over   chan struct{} // closed when the session has ended
 	kick   chan struct{} // capacity 1, never closed: there is something to do
 
 	mu        sync.Mutex // guards what follows
 	deadline  time.Time  // when it ends unless it is renewed; by the local clock
-	ending    bool       // somebody wants it to end
+	ending    bool       // a caller wants it to end
 	ended     bool
 	leases    map[Key]*lease
 	spots     map[string]*spot
 	abandoned map[Key]time.Time
 	told      []toldLoss
 
-	// What is to be sent next.
-	due    map[string]bool // locks to try; true: by the timer
-	fresh  []*lease        // that wait, and may have to be put in line without being tried
-	behind []*lease        // that do not wait, and are refused when those before them have their answer
-	freed  []*lease        // out until they are sent
-	left   []*lease        // were in line
-	renews []chan struct{} // closed when the renewal is known to have worked
+	// What to send next.
+	due    map[string]bool // locks to try; true: because of the timer
+	fresh  []*lease        // waiting requests that may have to be queued in the store without being tried
+	behind []*lease        // requests that do not wait, and are refused when those before them have their answer
+	freed  []*lease        // held until they are sent
+	left   []*lease        // were in the queue
+	renews []chan struct{} // closed when the renewal is known to have succeeded
 	look   bool
 
-	moved  time.Time // when something changed for those who wait
-	looked time.Time // when marks were looked for
-	again  time.Time // when to try for them in any case
+	moved  time.Time // the last change for the waiters
+	looked time.Time // when the marks were last read
+	again  time.Time // when to try for the waiters in any case
 }
 
-// toldLoss is a loss that renewals tell until until: one TTL long, so that a client that
-// lost the answer to one renewal hears it from the next one.
+// toldLoss is a loss that renewals report until until: for one TTL, so that a client that lost
+// the reply to one renewal learns it from the next one.
 type toldLoss struct {
 	loss  backend.Loss
 	until time.Time
 }
 
-// spot is what a session has of one lock.
+// spot is the session's state of one lock.
 type spot struct {
 	out  []*lease
 	line []*lease // first come first
@@ -68,20 +68,20 @@ const (
 	over
 )
 
-// lease is an acquisition: first in line, then out, then over.
+// lease is an acquisition: first in the queue, then held, then over.
 type lease struct {
 	req    backend.AcquireRequest
 	state  state
-	wait   bool // somebody waits, so that it stays in line when it is refused
+	wait   bool // a caller waits, so it stays in the queue when it is refused
 	flying bool // it is being tried
-	gone   bool // it is not wanted any more; if it is granted, it is given back
-	queued bool // there may be a place in line in the store
-	timer  bool // the newest question was not due to a wake-up
+	gone   bool // no longer wanted; if it is granted, it is released
+	queued bool // it may be in the store's queue
+	timer  bool // the newest try was not due to a wake-up
 
 	tried chan struct{} // closed at the first answer
 	done  chan struct{} // closed when it leaves the line
 	freed chan struct{} // closed when the store has nothing of it any more
-	err   error         // why it is over; read after done
+	err   error         // why it ended; read after done
 
 	token  fence.Token
 	since  time.Time
@@ -102,7 +102,7 @@ func (s *session) rouse() {
 	}
 }
 
-// hear takes what the server says.
+// hear processes a note of the server.
 func (s *session) hear(n Note) {
 	s.mu.Lock()
 	if n.Wake != "" && !s.ended {
@@ -113,7 +113,7 @@ func (s *session) hear(n Note) {
 	s.rouse()
 }
 
-// finish has the session end.
+// finish makes the session end.
 func (s *session) finish() {
 	s.mu.Lock()
 	s.ending = true
@@ -138,7 +138,7 @@ func (s *session) renew(ctx context.Context) error {
 	}
 }
 
-// losses are those that a renewal tells.
+// losses returns the losses that a renewal reports.
 func (s *session) losses() []backend.Loss {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,11 +153,11 @@ func (s *session) losses() []backend.Loss {
 
 var errExpired = errors.New("the session was not renewed")
 
-// run has the connection until the session is over.
+// run uses the connection until the session has ended.
 func (s *session) run() {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	// Whatever is under way when the backend is closed has a moment to end.
+	// What is in progress when the backend is closed has a moment to end.
 	defer context.AfterFunc(s.b.life, func() {
 		s.rouse()
 		time.AfterFunc(hangUpTime, func() { cancel(backend.ErrClosed) })
@@ -182,13 +182,13 @@ func (s *session) run() {
 }
 
 const (
-	// hangUpTime is how long a session has to give everything back when the backend is
-	// closed, and endTime when it ends otherwise. Then the connection is closed.
+	// hangUpTime is how long a session has to release everything when the backend is closed, and
+	// endTime when it ends otherwise. Then the connection is closed.
 	hangUpTime = time.Second
 	endTime    = 5 * time.Second
 )
 
-// send sends the work. An answer that comes after the session's end is of no use.
+// send sends the work. An answer that arrives after the session's end is of no use.
 func (s *session) send(ctx context.Context, w *Work) error {
 	s.mu.Lock()
 	at := s.deadline
@@ -234,7 +234,7 @@ func (s *session) rest(ctx context.Context) error {
 	return err
 }
 
-// die ends the session, for the reason or, where that is nil, because it was to end.
+// die ends the session, for the reason err. A nil err means that it was to end.
 func (s *session) die(err error) {
 	s.conn.Close()
 	s.mu.Lock()
@@ -263,7 +263,7 @@ func (s *session) die(err error) {
 	}
 }
 
-// overWith ends a lease for good, and the wait of those who wait for it. The caller has mu.
+// overWith ends a lease for good, and the wait of its callers. The caller holds mu.
 func (s *session) overWith(k Key, l *lease, err error) {
 	if s.leases[k] == l {
 		delete(s.leases, k)
@@ -276,14 +276,14 @@ func (s *session) overWith(k Key, l *lease, err error) {
 	l.answer()
 }
 
-// answer says that there was a first answer.
+// answer signals the first answer.
 func (l *lease) answer() {
 	if !isClosed(l.tried) {
 		close(l.tried)
 	}
 }
 
-// release says that the store has nothing of it any more.
+// release signals that the store has nothing of the lease any more.
 func (l *lease) release() {
 	if !isClosed(l.freed) {
 		close(l.freed)

@@ -1,38 +1,37 @@
-// Package connlease is what backends have in common whose locks belong to a connection, as
-// PostgreSQL's advisory locks and MySQL's user locks do: sessions, a line in this process
-// for each lock, waiters, breaks. A backend adds the statements (Store, Conn).
+// Package connlease is the common part of backends whose locks belong to a connection, as
+// PostgreSQL's advisory locks and MySQL's user locks do: sessions, a queue in this process for
+// each lock, waiters, breaks. A backend adds the statements (Store, Conn).
 //
 // # Who decides
 //
-// Whether a lock may be had across processes, the database says: it gives a lock to one
-// connection only. It gives a lock to the same connection as often as it is asked, though.
-// So within a session the rules are applied here (backend.Admit), and the database is asked
-// only for what they let through. Two sessions have two connections.
+// Across processes the database decides who may have a lock: it grants a lock to one connection
+// only. It grants a lock to the same connection as often as that tries, though. So within a
+// session the rules are applied here (backend.Admit), and the database is asked only for what
+// they admit. Two sessions have two connections.
 //
 // # One connection, and never a statement that waits
 //
-// All locks of a session are on one connection, and one goroutine has it. It sends what has
-// come together, so that callers share a round trip; in between it listens for what the
-// server says, so that the end of the connection is noticed at once. A statement that waits
-// for a lock would keep everything else, renewals too, from the connection: so locks are
-// only tried. A waiter is woken by a notification where the database has such, and asks
-// now and then in any case.
+// All locks of a session are on one connection, which one goroutine uses. It sends together what
+// has gathered, so that callers share a round trip. In between it listens to the server, so that
+// it notices the end of the connection immediately. A statement that waits for a lock would keep
+// everything else, renewals too, from the connection. So locks are only tried. A waiter is woken
+// by a notification where the database has notifications, and polls now and then in any case.
 //
-// No statement is ever cancelled: whether it had the lock by then would not be known. When
-// its answer does not come, the connection is given up, and with it the session.
+// No statement is ever cancelled: whether it had acquired the lock by then would be unknown. When
+// its answer does not arrive, the connection is given up, and the session with it.
 //
 // # The end
 //
-// A session ends here when nobody renewed it for its TTL, and the locks are given back in
-// words. When this process cannot do that, because it is stopped or cut off, the server
-// ends a connection over which nothing came for that time. When the process dies the server
-// sees it at once. Either way the database frees what the connection had, and never before.
+// A session ends here when it was not renewed for its TTL, and the locks are released explicitly.
+// When this process cannot do that, because it is stopped or cut off, the server ends a
+// connection on which nothing arrived for that time. When the process dies the server notices
+// immediately. Either way the database frees what the connection held, and never before.
 //
 // # Rows
 //
-// Who holds a lock, with which token, is in a table, for people and for breaks. No lock
-// depends on it: a row counts only while the database itself says that the connection which
-// wrote it has the lock.
+// The holder of a lock, and its token, are in a table, for people and for breaks. No lock depends
+// on it: a row counts only while the database itself reports that the connection which wrote it
+// has the lock.
 package connlease
 
 import (
@@ -43,46 +42,46 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// Store is what differs from one database to another. A method makes one attempt. Errors
-// are those of the client library, unless it says otherwise. Methods may be called at once.
+// Store is what differs from one database to another. A method makes one attempt. Errors are
+// those of the client library, unless stated otherwise. Methods are safe for concurrent use.
 type Store interface {
-	// Setup sees to it that the database can be used. It is called before anything else,
-	// until it worked once. Its error is of a kind of package backend.
+	// Setup makes sure that the database can be used. It is called before anything else, until it
+	// has succeeded once. Its error is of a kind of package backend.
 	Setup(ctx context.Context) error
-	// Connect makes the connection of a session. hear is called, from any goroutine, with
-	// what the server says of itself.
+	// Connect makes the connection of a session. hear is called, from any goroutine, with what
+	// the server sends without a request.
 	Connect(ctx context.Context, id backend.SessionID, ttl time.Duration, hear func(Note)) (Conn, error)
-	// Look tells what is known of the locks that are held or waited for. Others are not in
-	// the answer.
+	// Look returns what is known of those of the locks that are held or waited for. Other locks
+	// are not in the map.
 	Look(ctx context.Context, names []string) (map[string]backend.LockInfo, error)
 	// Names lists locks that are held, in order, up to the limit.
 	Names(ctx context.Context, req backend.ListRequest, limit int) ([]string, error)
-	// Mark asks the connections that have these leases to give them back, and raises the
-	// token, or keeps to Mark.Below. A lease that is out and cannot be seen yet is found by a
-	// later Mark with Below.
+	// Mark asks the connections that hold these leases to release them. It raises the token, or
+	// keeps Mark.Below. A lease that is held and not visible yet is found by a later Mark with
+	// Below.
 	Mark(ctx context.Context, m Mark) (fence.Token, []Marked, error)
-	// Out gives those of the leases that are out still.
+	// Out returns those of the leases that are still held.
 	Out(ctx context.Context, all []Marked) ([]Marked, error)
-	// Terminate ends the connections that have the leases.
+	// Terminate ends the connections that hold the leases.
 	Terminate(ctx context.Context, all []Marked) error
-	// Unavailable is the error as it is told. mayHold: what was asked for may have been
-	// done all the same.
+	// Unavailable returns the error for the caller. mayHold: the request may have been executed
+	// all the same.
 	Unavailable(op string, mayHold bool, err error) error
 }
 
 // Conn is a connection that has locks. One goroutine uses it.
 type Conn interface {
-	// Do does the work. After an error the connection is of no use, and all that it has is
-	// lost: what can be refused without that is told in Work.Refused.
+	// Do executes the work. After an error the connection is unusable, and all that it holds is
+	// lost. What the database can refuse without that is reported in Work.Refused.
 	Do(ctx context.Context, w *Work) error
-	// Wait waits until the server says something or ctx ends: both are no error. An error
-	// says that the connection is gone.
+	// Wait waits until the server sends something or ctx ends, both without an error. An error
+	// means that the connection is gone.
 	Wait(ctx context.Context) error
 	// Close closes the connection and does not wait for the server.
 	Close()
 }
 
-// Note is something that the server says without being asked.
+// Note is something that the server sends without a request.
 type Note struct {
 	// Wake is the name of a lock that may be free now; empty: none.
 	Wake string
@@ -90,61 +89,61 @@ type Note struct {
 	Marked bool
 }
 
-// Key is what a lease is known by: the same ID with another name is another lease.
+// Key identifies a lease: the same ID with another name is another lease.
 type Key struct {
 	Name string
 	ID   backend.LeaseID
 }
 
-// Work is what is sent over a connection together. It is done in the order of the fields.
+// Work is what is sent over a connection together. It is executed in the order of the fields.
 type Work struct {
-	// Left is when the server is to end the connection unless something more comes.
+	// Left is after how long the server is to end the connection unless something more arrives.
 	Left time.Duration
-	// Free are leases to give back. Waiters of other connections are woken.
+	// Free are leases to release. Waiters of other connections are woken.
 	Free []*backend.AcquireRequest
-	// Leave are places in line to be given up.
+	// Leave are places in the queue to be given up.
 	Leave []Key
-	// End: everything is given back, and nothing follows.
+	// End: everything is released, and nothing follows.
 	End bool
 	// Renew: the session lives for its TTL from now on.
 	Renew bool
-	// Look: see what was marked. A renewal looks, too.
+	// Look: read what was marked. A renewal does so, too.
 	Look bool
-	// Try are locks to be had, each of another lease.
+	// Try are locks to be acquired, each for another lease.
 	Try []*Try
-	// Join are leases that are put in line and not tried: this connection has what they wait
-	// for. Stores that cannot wake do nothing.
+	// Join are leases to be queued without being tried: this connection has what they wait for.
+	// Stores that cannot wake do nothing.
 	Join []*backend.AcquireRequest
 
 	// Marked are the leases that were found to be marked.
 	Marked []Told
-	// Refused is why the database would not do Try and Join, which are not done then, none of
-	// them. All else is, and what the connection has is known.
+	// Refused is why the database refused Try and Join, none of which is then executed. All else
+	// is, and what the connection has is known.
 	Refused error
 }
 
-// WithoutNew is the work without what is new, Try and Join: what is left to do when the
-// database refused those, for the reason.
+// WithoutNew removes from the work what is new, Try and Join, which the database refused for the
+// reason. It leaves what remains to be done.
 func (w *Work) WithoutNew(reason error) {
 	w.Try, w.Join, w.Refused = nil, nil, reason
 }
 
-// Told is what the session is told of a lease that was marked.
+// Told is the report to the session about a lease that was marked.
 type Told struct {
 	Key
 	Reason   string
-	Released bool // by somebody who knows its ID, through another value
+	Released bool // by a client that knows its ID, through another value
 }
 
-// Try is one question for a lock.
+// Try is one attempt to acquire a lock.
 type Try struct {
 	Req *backend.AcquireRequest
-	// First: it was not asked before. Then Foreign is of interest, too, when it is refused.
+	// First: the first attempt. When it is refused, Foreign is of interest, too.
 	First bool
-	// Queue: it has to be woken when it is refused. Stores that cannot wake do nothing.
+	// Queue: queue it when it is refused, to be woken. Stores that cannot wake do nothing.
 	Queue bool
 
-	// Granted: the connection has the lock, and this is the token.
+	// Granted: the connection has the lock, and Token is its token.
 	Granted bool
 	Token   fence.Token
 	Since   time.Time
@@ -152,15 +151,15 @@ type Try struct {
 	Foreign bool
 }
 
-// Mark says which leases to give back.
+// Mark selects the leases to be released.
 type Mark struct {
 	Name   string
 	Lease  backend.LeaseID // empty: all of the lock
 	Reason string
 	// Released: it is not a loss.
 	Released bool
-	// Below is the token of an earlier Mark: it stays, and leases with a lower one are marked,
-	// also those that could not be seen then. 0: a new token, and all leases.
+	// Below is the token of an earlier Mark. That token stays, and leases with a lower one are
+	// marked, also those that were not visible then. 0: a new token, and all leases.
 	Below fence.Token
 }
 
@@ -168,7 +167,8 @@ type Mark struct {
 type Marked struct {
 	backend.Holder
 	Key  Key
-	Conn string // the connection, in words of the store
-	// Before: it was marked already. Who marked it names it; this caller only waits for its end.
+	Conn string // the connection, in the store's notation
+	// Before: it was marked already. The caller that marked it reports it; this one only waits
+	// for its end.
 	Before bool
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Acquire takes the lock, or waits in line for it when req.Wait is set. When ctx ends
-// meanwhile the place in line stays. Errors: *InvalidError, *HeldError, ErrLost,
+// Acquire acquires the lock, or waits in the queue for it when req.Wait is set. When ctx ends
+// during the wait, the place in the queue stays. Errors: *InvalidError, *HeldError, ErrLost,
 // ErrSessionLost, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Leases) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	if err := req.Validate(b.cfg.Caps); err != nil {
@@ -42,7 +42,7 @@ func (b *Leases) Acquire(ctx context.Context, req backend.AcquireRequest) (backe
 		if held != nil {
 			return backend.Grant{}, held
 		}
-		// It was free again when it was asked who has it.
+		// It was free again when its holder was read: try again.
 	}
 	switch {
 	case errors.Is(err, errRefused):
@@ -63,7 +63,7 @@ func (b *Leases) Acquire(ctx context.Context, req backend.AcquireRequest) (backe
 	}, nil
 }
 
-// inWait is the error of an acquisition that came to no end.
+// inWait returns the error of an acquisition that got no answer.
 func (b *Leases) inWait(ctx context.Context, s *session, l *lease, err error) error {
 	if ctx.Err() == nil || isKind(err) {
 		return b.fail(ctx, opAcquire, true, err)
@@ -71,14 +71,14 @@ func (b *Leases) inWait(ctx context.Context, s *session, l *lease, err error) er
 	s.mu.Lock()
 	sure := l != nil && isClosed(l.tried) && !l.flying
 	s.mu.Unlock()
-	if sure && !errors.Is(context.Cause(ctx), backend.ErrClosed) { // it stands in line, and no question is open
+	if sure && !errors.Is(context.Cause(ctx), backend.ErrClosed) { // it is in the queue, and no try is in progress
 		return context.Cause(ctx)
 	}
 	return b.fail(ctx, opAcquire, true, err)
 }
 
-// join finds the lease, or puts it at the end of the line here. Errors: ErrLost,
-// ErrSessionLost, errRefused.
+// join finds the lease, or appends it to the local queue. Errors: ErrLost, ErrSessionLost,
+// errRefused.
 func (s *session) join(req backend.AcquireRequest) (*lease, error) {
 	k := Key{req.Name, req.Lease}
 	s.mu.Lock()
@@ -114,14 +114,14 @@ func (s *session) join(req backend.AcquireRequest) (*lease, error) {
 	return l, nil
 }
 
-// waitsFor reports whether one before the lease in line waits already, so that there is no
-// use in trying. The caller has mu.
+// waitsFor reports whether a request before the lease waits already, so that a try is of no use.
+// The caller holds mu.
 func (s *session) waitsFor(p *spot, l *lease) bool {
 	return l.wait && len(p.line) > 1 && p.line[0].queued && p.line[0].req.Mode == backend.Exclusive
 }
 
-// await waits for the lease to be out, or, unless it is to wait, for the first answer.
-// Errors: those of the lease; errRefused; ctx's cause.
+// await waits until the lease is held or, without wait, for the first answer. Errors: those of
+// the lease; errRefused; ctx's cause.
 func (s *session) await(ctx context.Context, l *lease, wait bool) error {
 	if !wait {
 		select {
@@ -133,7 +133,7 @@ func (s *session) await(ctx context.Context, l *lease, wait bool) error {
 			return cause(ctx)
 		}
 		if !isClosed(l.done) {
-			return errRefused // it stands in line, because another call waits for it
+			return errRefused // it is in the queue, because another call waits for it
 		}
 		return l.err
 	}
@@ -145,13 +145,13 @@ func (s *session) await(ctx context.Context, l *lease, wait bool) error {
 	}
 }
 
-// mostRefusals is how often a lock is tried that is free each time it is asked who has it.
+// mostRefusals bounds the tries of a lock that is free each time its holder is read.
 const mostRefusals = 8
 
 var errBusy = errors.New("the lock changes hands so fast that nobody can be named who holds it")
 
-// held is the refusal of one who does not wait. It is nil where nobody has the lock any more.
-// Errors: *UnavailableError, ErrClosed, ctx's cause.
+// held returns the refusal of a request that does not wait. It is nil where the lock has no
+// holder any more. Errors: *UnavailableError, ErrClosed, ctx's cause.
 func (b *Leases) held(ctx context.Context, req backend.AcquireRequest) (*backend.HeldError, error) {
 	all, err := b.store.Look(ctx, []string{req.Name})
 	if err != nil {
@@ -163,14 +163,14 @@ func (b *Leases) held(ctx context.Context, req backend.AcquireRequest) (*backend
 		ahead = i
 	}
 	if len(info.Holders) == 0 && ahead == 0 {
-		return nil, nil //nolint:nilnil // nobody is an answer here
+		return nil, nil //nolint:nilnil // no holder is a valid answer here
 	}
 	return backend.NewHeldError(req.Name, info.Holders, 0, ahead), nil
 }
 
-// Release gives a lease back, or its place in line. With req.Abandon it can never be
-// granted afterwards. Errors: ErrLost where there is no such lease, unless req.Abandon is
-// set; *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
+// Release releases a lease, or its place in the queue. With req.Abandon the lease can never be
+// granted afterwards. Errors: ErrLost where there is no such lease, unless req.Abandon is set;
+// *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
 func (b *Leases) Release(ctx context.Context, req backend.ReleaseRequest) error {
 	if err := req.Validate(); err != nil {
 		return err
@@ -202,7 +202,7 @@ func (b *Leases) Release(ctx context.Context, req backend.ReleaseRequest) error 
 	case s != nil && s.id == req.Session:
 		return b.fail(ctx, opRelease, false, backend.ErrLost)
 	}
-	// Somebody else has it, who is asked to give it back.
+	// Another value holds it, and is asked to release it.
 	_, hit, err := b.store.Mark(ctx, Mark{Name: req.Name, Lease: req.Lease, Released: true})
 	if err == nil && len(hit) == 0 {
 		return backend.ErrLost
@@ -213,7 +213,7 @@ func (b *Leases) Release(ctx context.Context, req backend.ReleaseRequest) error 
 	return b.fail(ctx, opRelease, true, err)
 }
 
-// sessionOf is the session to ask about a lease; nil: none here.
+// sessionOf returns the session that may have the lease, or nil.
 func (b *Leases) sessionOf(k Key, id backend.SessionID) *session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -231,8 +231,8 @@ func (b *Leases) sessionOf(k Key, id backend.SessionID) *session {
 	return nil
 }
 
-// leave gives up a lease, and gives a channel that says when the store has nothing of it
-// any more; nil: there is no such lease.
+// leave gives up a lease. The channel is closed when the store has nothing of it any more. It is
+// nil when there is no such lease.
 func (s *session) leave(k Key, abandon bool) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,7 +241,7 @@ func (s *session) leave(k Key, abandon bool) <-chan struct{} {
 	}
 	l, ok := s.leases[k]
 	if !ok {
-		for _, l := range slices.Concat(s.freed, s.left) { // on its way
+		for _, l := range slices.Concat(s.freed, s.left) { // being released
 			if abandon && l.req.Name == k.Name && l.req.Lease == k.ID {
 				return l.freed
 			}
@@ -259,7 +259,7 @@ func (s *session) leave(k Key, abandon bool) <-chan struct{} {
 	return l.freed
 }
 
-// abandon remembers that a lease must never be granted. The caller has mu.
+// abandon remembers that a lease must never be granted. The caller holds mu.
 func (s *session) abandon(k Key) {
 	const many = 1000
 	now := time.Now()
@@ -273,7 +273,7 @@ func (s *session) abandon(k Key) {
 	s.abandoned[k] = now
 }
 
-// Inspect tells who holds the lock and, where the store knows it, who waits. Errors:
+// Inspect returns the holders of the lock and, where the store knows them, the waiters. Errors:
 // *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Leases) Inspect(ctx context.Context, name string) (backend.LockInfo, error) {
 	if err := backend.ValidateName(name); err != nil {
@@ -293,7 +293,7 @@ func (b *Leases) Inspect(ctx context.Context, name string) (backend.LockInfo, er
 	return info, nil
 }
 
-// List tells the locks that are held, by name. Errors: *InvalidError, *UnavailableError,
+// List returns the locks that are held, by name. Errors: *InvalidError, *UnavailableError,
 // ErrClosed, ctx's cause.
 func (b *Leases) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
 	if err := req.Validate(); err != nil {
@@ -332,10 +332,10 @@ func (b *Leases) List(ctx context.Context, req backend.ListRequest) (backend.Lis
 	return page, nil
 }
 
-// Break takes the lock from all its holders: they are asked to give it back, and their
-// connections are ended where they do not do so at once. Others may be on their way to the lock,
-// with a token below the break's: it looks until there are none. Errors: *InvalidError,
-// *UnavailableError, ErrClosed, ctx's cause.
+// Break ends all leases that hold the lock. It asks the holders to release them, and ends the
+// connections of those that do not within five seconds. Other leases may be about to get the
+// lock, with a token below the break's: Break repeats until there are none. Errors:
+// *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Leases) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
 	if err := req.Validate(); err != nil {
 		return backend.BreakResult{}, err
@@ -357,7 +357,7 @@ func (b *Leases) Break(ctx context.Context, req backend.BreakRequest) (backend.B
 		}
 		res.Token = token
 		for _, m := range hit {
-			if !m.Before && !named[m.Key.ID] { // its row may be there a bit longer
+			if !m.Before && !named[m.Key.ID] { // its row may remain a bit longer
 				res.Broken = append(res.Broken, m.Holder)
 			}
 			named[m.Key.ID] = true
@@ -368,9 +368,9 @@ func (b *Leases) Break(ctx context.Context, req backend.BreakRequest) (backend.B
 	}
 }
 
-// yielded waits until none of the leases is out. A connection that does not give back what
-// was asked for is ended, with everything that it has. A holder that is alive needs an instant,
-// or half a second where nobody can tell it.
+// yielded waits until none of the leases is held. It ends a connection that does not release what
+// it was asked for, with everything that it has. A live holder needs an instant, or half a second
+// where it cannot be notified.
 func (b *Leases) yielded(ctx context.Context, hit []Marked) error {
 	return Poll(ctx, func(late bool) (bool, error) {
 		rest, err := b.store.Out(ctx, hit)
@@ -384,9 +384,9 @@ func (b *Leases) yielded(ctx context.Context, hit []Marked) error {
 	})
 }
 
-// Poll looks until what it looks for is there, at first after a millisecond and then less and
-// less often. Late tells look that this has taken longer than anybody needs who is alive: 5 s.
-// Errors: that of look, ctx's cause.
+// Poll calls look until it reports done, at first after a millisecond and then less and less
+// often. late tells look that this has taken longer than any live client needs: 5 s. Errors: that
+// of look, ctx's cause.
 func Poll(ctx context.Context, look func(late bool) (done bool, err error)) error {
 	const patience, first, last = 5 * time.Second, time.Millisecond, 50 * time.Millisecond
 	from := time.Now()
@@ -405,7 +405,7 @@ func Poll(ctx context.Context, look func(late bool) (done bool, err error)) erro
 	}
 }
 
-// Watch is ErrUnsupported: there are no events. Other errors: *InvalidError, ErrClosed.
+// Watch returns ErrUnsupported: there are no events. Other errors: *InvalidError, ErrClosed.
 func (b *Leases) Watch(_ context.Context, req backend.WatchRequest) error {
 	if err := backend.ValidatePrefix(req.Prefix); err != nil {
 		return err

@@ -1,6 +1,6 @@
-// Package conns knows the connections that a client of a store has to the network. A client
-// library that is closed may wait for a server that is gone, or keep a connection that it was
-// still making: Close of a backend ends them all the same.
+// Package conns tracks the network connections of a client of a store. A client library that is
+// closed may wait for a server that is gone, or keep a connection that it was still establishing.
+// Close of a backend ends them all the same.
 package conns
 
 import (
@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// Set is the connections of one client that are open. The zero value is an empty set. Its
-// methods may be called from several goroutines at once.
+// Set is the set of open connections of one client. The zero value is an empty set. Its methods
+// are safe for concurrent use.
 type Set struct {
 	mu   sync.Mutex
 	open map[*conn]struct{}
-	over bool      // what is added is closed
-	last time.Time // when the last word is said; zero: at any time
+	over bool      // connections that are added are closed
+	last time.Time // the latest deadline of a connection; zero: no bound
 }
 
 // conn is a connection in a Set.
@@ -27,14 +27,14 @@ type conn struct {
 	of *Set
 }
 
-// rawConn is one that the client library can ask whether the other side is there still.
+// rawConn lets the client library check whether the other side is still there.
 type rawConn struct {
 	*conn
 	syscall.Conn
 }
 
-// Add puts a connection into the set until it is closed, and gives what stands for it. After
-// Close or HangUp it closes the connection, and the error is net.ErrClosed.
+// Add adds a connection to the set until it is closed, and returns the connection to use in its
+// place. After Close or HangUp it closes the connection, and returns net.ErrClosed.
 func (s *Set) Add(made net.Conn) (net.Conn, error) {
 	c := &conn{Conn: made, of: s}
 	s.mu.Lock()
@@ -53,7 +53,7 @@ func (s *Set) Add(made net.Conn) (net.Conn, error) {
 	return c, nil
 }
 
-// Dial is a DialContext of d whose connections are in the set.
+// Dial returns a DialContext of d whose connections are in the set.
 func (s *Set) Dial(d *net.Dialer) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		made, err := d.DialContext(ctx, network, addr)
@@ -64,14 +64,14 @@ func (s *Set) Dial(d *net.Dialer) func(ctx context.Context, network, addr string
 	}
 }
 
-// Len is how many connections are open.
+// Len returns the number of open connections.
 func (s *Set) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.open)
 }
 
-// Close closes all connections. Whoever uses one hears of it.
+// Close closes all connections. Their users get an error.
 func (s *Set) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +82,7 @@ func (s *Set) Close() {
 	clear(s.open)
 }
 
-// HangUp lets the connections be used for so long at most, for a goodbye.
+// HangUp bounds the further use of the connections to within, for a last message.
 func (s *Set) HangUp(within time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +92,7 @@ func (s *Set) HangUp(within time.Duration) {
 	}
 }
 
-// Close closes it.
+// Close closes the connection and removes it from the set.
 func (c *conn) Close() error {
 	c.of.mu.Lock()
 	delete(c.of.open, c)
@@ -100,13 +100,13 @@ func (c *conn) Close() error {
 	return c.Conn.Close() //nolint:wrapcheck // it stands for the connection
 }
 
-// SetDeadline sets both deadlines: after HangUp not to a later time than its.
+// SetDeadline sets both deadlines, after HangUp to no later time than its.
 func (c *conn) SetDeadline(at time.Time) error { return c.until(at, c.Conn.SetDeadline) }
 
-// SetReadDeadline is SetDeadline for reading.
+// SetReadDeadline is SetDeadline for reads.
 func (c *conn) SetReadDeadline(at time.Time) error { return c.until(at, c.Conn.SetReadDeadline) }
 
-// SetWriteDeadline is SetDeadline for writing.
+// SetWriteDeadline is SetDeadline for writes.
 func (c *conn) SetWriteDeadline(at time.Time) error { return c.until(at, c.Conn.SetWriteDeadline) }
 
 func (c *conn) until(at time.Time, set func(time.Time) error) error {

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/conns"
 )
 
-// listen gives the address of a server that says nothing.
+// listen returns the address of a server that sends nothing.
 func listen(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // of a test
@@ -32,7 +32,7 @@ func dial(t *testing.T, s *conns.Set, addr string) net.Conn {
 	return c
 }
 
-// A connection that is being made while the set is closed does not stay: none outlives it.
+// A connection that is being established while the set is closed does not stay: none outlives it.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	addr := listen(t)
@@ -50,8 +50,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// Nothing lasts longer than the goodbye: what is read when it begins, what is given more time
-// afterwards, and what is connected meanwhile.
+// Nothing lasts longer than HangUp allows: a read that was in progress, a deadline that is
+// extended afterwards, and a connection that is established in between.
 func TestHangUp(t *testing.T) {
 	t.Parallel()
 	addr := listen(t)
@@ -94,7 +94,7 @@ func TestHangUp(t *testing.T) {
 	}
 }
 
-// A client library can look whether the other side has closed a connection.
+// A client library can check whether the other side has closed a connection.
 func TestRaw(t *testing.T) {
 	t.Parallel()
 	var s conns.Set

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/conns"
 )
 
-// A request that is under way when its client ends has no connection any more, and one
-// that begins later gets none: the transport by itself would keep both.
+// A request that is in progress when its client ends has no connection any more, and one that
+// begins later gets none: the transport by itself would keep both.
 func TestHTTPLeavesNoConnection(t *testing.T) {
 	t.Parallel()
 	var p http.Protocols
@@ -68,8 +68,7 @@ func TestHTTPLeavesNoConnection(t *testing.T) {
 	}
 }
 
-// A proxy that the environment names never reads what is sent without
-// TLS.
+// A proxy that the environment names never reads what is sent without TLS.
 func TestNoProxyInTheClear(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://locks.example/", http.NoBody)

@@ -7,28 +7,28 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// A database may show a commit to others before it survives a crash: InnoDB before its log is
-// written, PostgreSQL before the standbys that it has to wait for have it. The caller whose
-// commit it is does not get an answer before, but one that reads it could: a waiter its grant,
-// whoever asks again what the lost reply said. After the crash the grant is not there, and its
-// token is issued again.
+// A database may show a commit to other clients before the commit survives a crash: InnoDB before
+// its log is written, PostgreSQL before the standbys that it has to wait for have it. The caller
+// that made the commit gets no answer before that. A caller that reads the commit could get one: a
+// waiter could get its grant, and a repeated request the answer of the lost reply. After the crash
+// the grant does not exist, and its token is issued again.
 //
-// So an answer that rests on a read is returned after a commit of a write that was made after
-// the read. A log has one order: what makes that commit durable makes durable all that was
-// visible before. Within a transaction that is its own commit, which is done also where it has
-// nothing else to write; outside of one it is Store.Sync.
+// So an answer that rests on a read is returned after a commit of a write that was made after the
+// read. A log has one order: what makes that commit durable makes durable all that was visible
+// before. Within a transaction it is the transaction's own commit, which is made even where there
+// is nothing else to write. Outside of a transaction it is Store.Sync.
 //
-// A refusal needs none of that: that a lock was held, by whom, or with which limit, is nothing
-// that anybody acts on for longer than the next attempt. Inspect and List are for people, who
-// see what is visible.
+// A refusal needs none of that. That a lock was held, by which client, or with which limit, is a
+// fact on which a caller acts no longer than until its next attempt. Inspect and List are for
+// people, and return what is visible.
 
 // synced waits until what was read survives a crash.
 func (b *Leases) synced(ctx context.Context, op string) error {
 	return b.direct(ctx, op, b.store.Sync)
 }
 
-// rests reports whether any of the answers is more than a refusal, so that it must not be
-// undone by a crash.
+// rests reports whether any of the answers is more than a refusal. A crash must not undo such an
+// answer.
 func rests(reqs []*request, answers []error) bool {
 	for i, err := range answers {
 		var held *backend.HeldError

@@ -1,6 +1,6 @@
 package sqllease
 
-// Decode reads a letter, and tells how many things it says.
+// Decode decodes a notification and returns the number of its entries.
 func Decode(payload string) int {
 	look, granted, _ := decodeLetter(payload)
 	return len(look.leases) + len(look.sessions) + len(granted)

@@ -11,46 +11,47 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Group commit. What callers ask for at the same time shares a transaction, a flight:
-// two round trips and one wait for the disk, whatever the number of requests. While the
-// flights that may be under way are, requests queue up, and the next flight takes all
-// of them. Two flights never have a lock in common: they would wait for each other.
+// Group commit. Concurrent requests share a transaction, a batch: two round trips and one wait
+// for the disk, whatever the number of requests. While the maximum number of batches is in
+// progress, requests queue up, and the next batch takes all of them. No two batches have a lock
+// in common: they would wait for each other.
 
 const (
-	maxRequests = 256 // of one flight
+	maxRequests = 256 // of one batch
 	maxTries    = 8
-	// gathering is how often others are let run before a flight takes who is there: who gets
-	// a lock and who gave it back ask at about the same time, and so do all whom a flight
-	// has answered. Alone it takes a few microseconds.
+	// gathering is how often other goroutines are let run before a batch takes the queue. The
+	// caller that gets a lock and the one that released it send requests at about the same time,
+	// and so do all the callers that a batch has answered. Without other callers it takes a few
+	// microseconds.
 	gathering = 16
-	// flightTime bounds a flight, also where the server does not answer.
+	// flightTime bounds a batch, also where the server does not answer.
 	flightTime = 10 * time.Second
 )
 
-// request is a question to the store.
+// request is a request to the store.
 type request struct {
 	op    string
 	scope Scope
-	// run does it, in a transaction that may be undone and done again. What it
-	// returns is the answer.
+	// run executes the request in a transaction that may be undone and repeated. Its result is
+	// the answer.
 	run   func(*txn) error
-	full  bool   // lines are to be read as they are
-	mute  bool   // nobody is told the answer
-	quick *quick // it may be done in one round trip
+	full  bool   // whole queues have to be read
+	mute  bool   // the answer goes to no caller
+	quick *quick // it may take one round trip
 	fate  atomic.Uint32
-	gone  atomic.Bool   // nobody waits for the answer any more
+	gone  atomic.Bool   // no caller waits for the answer any more
 	done  chan struct{} // closed when err is set
 	err   error
 }
 
-// The fates of a request.
+// The states of a request.
 const (
 	isQueued uint32 = iota
 	isTaken
 	isCancelled
 )
 
-// cancel takes the request back, unless it was taken already.
+// cancel withdraws the request unless a batch has already taken it. It reports whether it did.
 func (r *request) cancel() bool {
 	r.gone.Store(true)
 	return r.fate.CompareAndSwap(isQueued, isCancelled)
@@ -63,7 +64,7 @@ func (r *request) answer(err error) {
 	close(r.done)
 }
 
-// do has a request on one lock done, together with those of others.
+// do executes a request on one lock, in a batch with other requests.
 func (b *Leases) do(ctx context.Context, r *request) error {
 	if err := b.Ready(ctx, r.op); err != nil {
 		return err
@@ -94,7 +95,7 @@ func (b *Leases) do(ctx context.Context, r *request) error {
 	}
 }
 
-// launch has a flight made ready for what is in the queue. Leases.mu is held.
+// launch starts a batch for the requests in the queue. Leases.mu is held.
 func (b *Leases) launch() {
 	if b.boarding || b.closed || len(b.queue) == 0 || b.flying >= b.maxFlights {
 		return
@@ -111,9 +112,9 @@ func (b *Leases) launch() {
 		reqs, fast := b.board()
 		if b.closed || len(reqs) == 0 {
 			b.flying--
-			return // what is left waits for a lock that is in another flight
+			return // the rest waits for a lock that is in another batch
 		}
-		b.launch() // others may go at the same time
+		b.launch() // another batch may start at the same time
 		b.mu.Unlock()
 		left := b.fly(reqs, fast)
 		b.mu.Lock()
@@ -129,9 +130,9 @@ func (b *Leases) launch() {
 	})
 }
 
-// board takes the requests of the next flight out of the queue, and reports whether all
-// of them are quick, each for another lock: then they are all acquisitions, or all releases.
-// Requests for one lock keep their order. Leases.mu is held.
+// board takes the requests of the next batch out of the queue. It reports whether all of them are
+// quick, each for another lock: then they are all acquisitions, or all releases. Requests for one
+// lock keep their order. Leases.mu is held.
 func (b *Leases) board() ([]*request, bool) {
 	var reqs, rest []*request
 	var kind way
@@ -161,7 +162,7 @@ func (b *Leases) board() ([]*request, bool) {
 	return reqs, kind != theLongWay
 }
 
-// most is how many requests a flight takes.
+// most returns how many requests a batch takes.
 func (b *Leases) most(kind way) int {
 	if kind == theLongWay {
 		return maxRequests
@@ -169,8 +170,7 @@ func (b *Leases) most(kind way) int {
 	return min(b.quick, maxRequests)
 }
 
-// alone has a request done in a transaction of its own, whatever number of locks it is
-// about.
+// alone executes a request in a transaction of its own, whatever the number of its locks.
 func (b *Leases) alone(ctx context.Context, r *request) error {
 	r.done = make(chan struct{})
 	r.take()
@@ -182,9 +182,8 @@ func (b *Leases) alone(ctx context.Context, r *request) error {
 	return r.err
 }
 
-// fly does the requests together. Where that fails because of one of them, or because
-// somebody else has the row of a lock and does not go on, it gives all of them back,
-// lock by lock.
+// fly executes the requests together. Where that fails because of one of them, or because another
+// client keeps the row of a lock, it returns all of them, grouped by lock.
 func (b *Leases) fly(reqs []*request, fast bool) [][]*request {
 	ctx, cancel := context.WithTimeout(b.life, flightTime)
 	defer cancel()
@@ -204,8 +203,8 @@ func (b *Leases) fly(reqs []*request, fast bool) [][]*request {
 	return nil
 }
 
-// flyAlone does the requests for one lock, for which a row may have to be waited for.
-// Only a few do that at once, so that there are connections left for the others.
+// flyAlone executes the requests for one lock, which may have to wait for a row. Only a few run
+// concurrently, so that connections are left for other requests.
 func (b *Leases) flyAlone(reqs []*request) {
 	ctx, cancel := context.WithTimeout(b.life, flightTime)
 	defer cancel()
@@ -231,7 +230,7 @@ func (b *Leases) fail(reqs []*request, sure bool, err error) {
 	}
 }
 
-// said is what the callers of a flight that failed are told.
+// said returns the error for the callers of a batch that failed.
 func (b *Leases) said(op string, mayHold bool, err error) error {
 	if b.life.Err() != nil {
 		return backend.ErrClosed
@@ -254,8 +253,8 @@ func byLock(reqs []*request) [][]*request {
 	return groups
 }
 
-// attempt tries until the transaction is committed, or there is an error that trying
-// again does not help against. sure: then nothing was changed.
+// attempt tries until the transaction is committed, or until there is an error against which a
+// retry does not help. It also reports whether nothing was changed in the latter case.
 func (b *Leases) attempt(ctx context.Context, reqs []*request, patient bool) (bool, error) {
 	pause := time.Millisecond
 	for try := 1; ; try++ {
@@ -282,31 +281,31 @@ func (b *Leases) attempt(ctx context.Context, reqs []*request, patient bool) (bo
 	}
 }
 
-// Again reports whether to try again after an error that has changed nothing.
-// patient: nobody else suffers when a row is waited for.
+// Again reports whether to retry after an error that has changed nothing. patient: nothing else
+// is delayed by waiting for a row.
 func (b *Leases) Again(err error, try int, patient bool) bool {
 	const afterBreak = 3
 	f := b.store.Fault(err)
 	switch {
 	case f.Locked:
-		return patient // somebody else is at it: as long as a flight lasts
+		return patient // another client holds the row: retry for as long as a batch lasts
 	case f.Transient:
 		return try < maxTries
 	case f.Broken:
-		b.store.Reset() // the others are no better
+		b.store.Reset() // the other idle connections are no better
 		return try < afterBreak
 	}
 	return false
 }
 
-// splits reports whether the error may be due to one of the requests, so that the others
-// may work without it.
+// splits reports whether the error may be due to one of the requests, so that the others may
+// succeed without it.
 func (b *Leases) splits(err error, reqs []*request) bool {
 	f := b.store.Fault(err)
 	return f.Answered && (f.Locked || !ofOne(reqs))
 }
 
-// ofOne reports whether the requests are about one lock, or are one.
+// ofOne reports whether there is one request, or all are about one lock.
 func ofOne(reqs []*request) bool { return len(reqs) == 1 || len(byLock(reqs)) == 1 }
 
 func wanted(reqs []*request) bool {
@@ -318,8 +317,8 @@ func wanted(reqs []*request) bool {
 	return false
 }
 
-// transact does the requests in one transaction, and answers them when that is
-// committed. sure: when there is an error nothing was changed.
+// transact executes the requests in one transaction, and answers them when it is committed. With
+// an error it reports whether nothing was changed.
 func (b *Leases) transact(ctx context.Context, t *txn, reqs []*request) (bool, error) {
 	var s Scope
 	for _, r := range reqs {

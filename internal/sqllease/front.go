@@ -5,28 +5,28 @@ import (
 	"time"
 )
 
-// A hand-over is about who holds the lock and who is next. Of a long line only the front is
-// read, up to a place that is remembered here: what stands behind is counted, so that
-// nobody is overtaken and no limit is forgotten. That place is a guess: where it does not
-// reach far enough, the transaction is undone and done again with all of the line.
+// A hand-over concerns the holders of a lock and the next waiters. Of a long queue only the front
+// is read, up to a place that is remembered here. The waiters behind it are counted, so that no
+// waiter is overtaken and no limit is forgotten. The place is a guess: where it does not reach
+// far enough, the transaction is undone and repeated with the whole queue.
 
 const (
-	// longLine is how many stand in a line of which only the front is read.
+	// longLine is the longest queue that is read as a whole.
 	longLine = 16
-	// frontOf is how many of them that is; with less than leastFront it is moved on.
+	// frontOf is how many waiters the front has. With leastFront or less it is moved on.
 	frontOf    = 8
 	leastFront = 3
-	// unreadRest is after what time who joins such a line looks: whoever was not read may end
-	// at any time. What it sees then tells when to look again.
+	// unreadRest is after how long a waiter that joins such a queue polls: a waiter that was not
+	// read may end at any time. What the poll finds determines the time of the next one.
 	unreadRest = time.Second
-	// maxFronts bounds the lines that are remembered.
+	// maxFronts bounds the queues that are remembered.
 	maxFronts = 1 << 12
 )
 
-// errMore: more of a line has to be read. Nothing was changed.
+// errMore means that more of a queue has to be read. Nothing was changed.
 var errMore = errors.New("more of a line has to be read")
 
-// front is up to where the lines are to be read for the requests.
+// front returns up to which place the queues are to be read for the requests.
 func (b *Leases) front(reqs []*request) map[string]int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -44,7 +44,7 @@ func (b *Leases) front(reqs []*request) map[string]int64 {
 	return fronts
 }
 
-// readAll has the lines of the locks read as they are, the next time.
+// readAll makes the next transaction read the whole queues of these locks.
 func (b *Leases) readAll(names []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -53,12 +53,12 @@ func (b *Leases) readAll(names []string) {
 	}
 }
 
-// stood remembers where the front of long lines is, after a transaction.
+// stood remembers the fronts of long queues after a transaction.
 func (b *Leases) stood(t *txn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for name, l := range t.locks {
-		front := 0 // that were read of it
+		front := 0 // how many waiters of it were read
 		for _, w := range l.line.leases {
 			if w.place <= l.front {
 				front++
@@ -73,7 +73,7 @@ func (b *Leases) stood(t *txn) {
 			}
 			b.fronts[name] = l.line.leases[frontOf-1].place
 		case front <= leastFront:
-			b.fronts[name] = l.front + frontOf*Reserve // one who comes takes so many
+			b.fronts[name] = l.front + frontOf*Reserve // each arrival takes that many numbers
 		}
 	}
 }

@@ -10,71 +10,72 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Config says how leases are kept.
+// Config is the configuration of Leases.
 type Config struct {
 	// Store is the database. Required.
 	Store Store
-	// Name of the backend, for errors and logs. Required.
+	// Name is the name of the backend, for errors and logs. Required.
 	Name string
-	// Caps is what the backend can do.
+	// Caps are the capabilities of the backend.
 	Caps backend.Capabilities
-	// Addr is where this value is told of grants and losses; empty: nowhere, it looks.
+	// Addr is the channel on which this value is notified of grants and losses. Where it is empty
+	// there are no notifications, and the value polls.
 	Addr string
-	// Quick is how many locks that nobody else wants are tried in one round trip first; none
-	// is.
+	// Quick is how many locks, presumed uncontended, are first tried together in one round trip.
+	// Zero disables that.
 	Quick int
-	// Rest is how often a value looks that is told nothing, while somebody waits.
+	// Rest is how often a value without notifications polls while it has waiters.
 	Rest Rest
-	// Conns is how many connections there are, 3 or more.
+	// Conns is the number of connections, 3 or more.
 	Conns int
-	// Logger is told what is nobody's error. Required.
+	// Logger receives the errors that no caller gets. Required.
 	Logger *slog.Logger
 }
 
-// Leases keeps leases. Its methods may be called at once. Make it with New.
+// Leases keeps leases. Its methods are safe for concurrent use. Use New to make one.
 type Leases struct {
 	store Store
 	name  string
 	caps  backend.Capabilities
-	addr  string // empty: this value is told nothing
-	quick int    // of so many locks at once
+	addr  string // empty: this value gets no notifications
+	quick int    // the most locks of one quick batch
 	pace  Rest
 	log   *slog.Logger
 
-	life       context.Context         //nolint:containedctx // it is what Close ends
+	life       context.Context         //nolint:containedctx // Close ends it
 	end        context.CancelCauseFunc // ends life
 	work       sync.WaitGroup          // the goroutines
-	lone       chan struct{}           // has room for those who wait for a row
-	maxFlights int                     // transactions under way at once, besides those
+	lone       chan struct{}           // has room for the batches that wait for a row
+	maxFlights int                     // concurrent transactions, besides those
 	// Each has capacity 1, is sent to without waiting, and is never closed.
 	toLook, toSweep chan struct{}
-	gate            chan struct{} // has room for one: who looks at the tables
-	seen            atomic.Bool   // they were there
+	gate            chan struct{} // has room for one: the goroutine that checks the tables
+	seen            atomic.Bool   // the tables were found
 
 	mu       sync.Mutex // guards what follows
 	closed   bool
 	queue    []*request
 	flying   int
-	boarding bool                // a flight is about to take what is in the queue
-	busy     map[string]struct{} // locks in a flight
-	fronts   map[string]int64    // of long lines: see front.go
-	crowded  map[string]struct{} // locks that several want: see quick.go
-	look     letter              // what to look at next
+	boarding bool                // a batch is about to take the queue
+	busy     map[string]struct{} // locks in a batch
+	fronts   map[string]int64    // of long queues: see front.go
+	crowded  map[string]struct{} // contended locks: see quick.go
+	look     letter              // what to read next
 	waiting  map[Key][]*waiter
 	sessions map[backend.SessionID]*listener
-	own      map[backend.SessionID]struct{} // that were opened here and have not ended
-	strange  map[string]struct{}            // locks with a line that others may free: see wait.go
-	hearing  bool                           // letters come
-	moved    time.Time                      // when something changed for those who wait
-	still    bool                           // it does not put things in order: for tests
-	watchers int                            // Watch calls under way
-	alarm    *time.Timer                    // to look when nobody says so
-	alarmAt  time.Time                      // when; zero: it is not set
+	own      map[backend.SessionID]struct{} // opened here and not ended
+	strange  map[string]struct{}            // locks with a queue that other values may free: see wait.go
+	hearing  bool                           // notifications arrive
+	moved    time.Time                      // the last change for the waiters
+	still    bool                           // no periodic maintenance: for tests
+	watchers int                            // Watch calls in progress
+	alarm    *time.Timer                    // polls where no notification arrives
+	alarmAt  time.Time                      // when it fires; zero: it is not set
 
 	closing sync.Once
 }
 
-// New makes leases. It sends nothing. The caller closes them.
+// New returns Leases. It sends nothing. The caller must close them.
 func New(cfg Config) *Leases {
 	b := &Leases{
 		store: cfg.Store, name: cfg.Name, caps: cfg.Caps, addr: cfg.Addr, quick: cfg.Quick, pace: cfg.Rest, log: cfg.Logger,
@@ -92,10 +93,10 @@ func New(cfg Config) *Leases {
 	return b
 }
 
-// Life ends when the leases are closed, with backend.ErrClosed.
+// Life returns a context that ends when the Leases are closed, with backend.ErrClosed.
 func (b *Leases) Life() context.Context { return b.life }
 
-// Go runs f, which ends soon after Life; Close waits for it.
+// Go runs f in a goroutine. f must return soon after Life ends; Close waits for it.
 func (b *Leases) Go(f func()) { b.work.Go(f) }
 
 // Closed reports whether Close was called.
@@ -105,8 +106,8 @@ func (b *Leases) Closed() bool {
 	return b.closed
 }
 
-// Close ends the goroutines, and the calls under way with ErrClosed. Leases stay. Closing
-// again does nothing.
+// Close ends the goroutines, and the calls in progress with ErrClosed. Leases stay in the
+// database. A second Close does nothing.
 func (b *Leases) Close() {
 	b.closing.Do(func() {
 		b.mu.Lock()
@@ -118,25 +119,25 @@ func (b *Leases) Close() {
 	})
 }
 
-// Within is ctx, which also ends when the leases are closed, and after the longest time
-// that a question may take.
+// Within returns a context derived from ctx that also ends when the Leases are closed, and after
+// the longest time that a request may take.
 func (b *Leases) Within(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithTimeoutCause(ctx, flightTime, context.DeadlineExceeded)
 	ctx, leave := backend.Within(ctx, b.life)
 	return ctx, func() { leave(); cancel() }
 }
 
-// InUse has things put in order now and then, from now on.
+// InUse makes the periodic maintenance run from now on.
 func (b *Leases) InUse() { kick(b.toSweep) }
 
-// KeepStill stops that. It is for tests.
+// KeepStill stops the periodic maintenance. It is for tests.
 func (b *Leases) KeepStill() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.still = true
 }
 
-// Watching notes so many more watchers, for whom what is over is found soon.
+// Watching adds n to the number of watchers. While there are any, expired leases are found soon.
 func (b *Leases) Watching(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -144,13 +145,13 @@ func (b *Leases) Watching(n int) {
 	kick(b.toSweep)
 }
 
-// direct asks the store outside of flights. What it asks may be done twice, and late: a
-// connection that broke while nobody used it is not an error.
+// direct sends a request to the store outside of batches. The request may be executed twice, and
+// late. So a connection that broke while it was idle is not an error.
 func (b *Leases) direct(ctx context.Context, op string, ask func(context.Context) error) error {
 	return b.directly(ctx, op, true, ask)
 }
 
-// directly is direct. late: what is asked may also be done after what is asked for next.
+// directly is direct. late: the request may also be executed after the one that follows it.
 func (b *Leases) directly(ctx context.Context, op string, late bool, ask func(context.Context) error) error {
 	if err := b.Ready(ctx, op); err != nil {
 		return err
@@ -172,16 +173,16 @@ func (b *Leases) directly(ctx context.Context, op string, late bool, ask func(co
 	}
 }
 
-// onItsWay reports whether what failed may still come to the server.
+// onItsWay reports whether the failed request may still reach the server.
 func (b *Leases) onItsWay(err error) bool {
 	f := b.store.Fault(err)
 	return !f.Answered && !f.Unsent && !f.Ended
 }
 
-// opLook is what is done for waiters at rest.
+// opLook names the reads for waiters at rest.
 const opLook = "look"
 
-// Ready sees to it that the store can be used.
+// Ready makes sure that the store can be used.
 func (b *Leases) Ready(ctx context.Context, op string) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -200,7 +201,7 @@ func (b *Leases) Ready(ctx context.Context, op string) error {
 	return nil
 }
 
-// migrate has the tables made the first time. The others wait meanwhile.
+// migrate creates the tables the first time, while the other callers wait.
 func (b *Leases) migrate(ctx context.Context, op string) error {
 	select {
 	case b.gate <- struct{}{}:
@@ -220,8 +221,8 @@ func (b *Leases) migrate(ctx context.Context, op string) error {
 	return nil
 }
 
-// Setup does what is not a question about leases, for up to the longest time that a question
-// may take. Its error is as callers are told.
+// Setup runs do, which is not a request about leases, for at most the longest time that a request
+// may take. It returns the error for the caller.
 func (b *Leases) Setup(ctx context.Context, op string, do func(context.Context) error) error {
 	within, stop := b.Within(ctx)
 	defer stop()
@@ -237,8 +238,8 @@ func (b *Leases) Setup(ctx context.Context, op string, do func(context.Context) 
 	return b.store.Unavailable(op, false, err)
 }
 
-// Capabilities are those of leases in tables. pushes: the database tells other values what
-// concerns them.
+// Capabilities returns the capabilities of leases in tables. pushes: the database notifies other
+// values of what concerns them.
 func Capabilities(name string, pushes bool) backend.Capabilities {
 	return backend.Capabilities{
 		Name:      name,
@@ -259,7 +260,7 @@ func Capabilities(name string, pushes bool) backend.Capabilities {
 	}
 }
 
-// kick tells the goroutine that has the other end that there is something.
+// kick signals the goroutine at the other end of c.
 func kick(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

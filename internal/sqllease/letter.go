@@ -11,15 +11,14 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// letter is what one backend value tells another one, in notifications: leases that are
-// out, and what there is to look at. It is sent with the commit, so what it says was
-// true then.
+// letter is a notification from one backend value to another: leases that were granted, and what
+// to read. It is sent with the commit, so its content was true then.
 type letter struct {
-	all      bool // look at everything
-	early    bool // it may come before what it is about survives a crash: its reader looks
+	all      bool // read everything
+	early    bool // it may arrive before its subject survives a crash, so the receiver reads
 	leases   map[Key]struct{}
 	sessions map[backend.SessionID]struct{}
-	ended    []*lease // of the sender: their leases, in the order of their news
+	ended    []*lease // used by the sender: leases of the receiver's waiters, in the order of their changes
 }
 
 func (l *letter) lease(x *lease) { l.ended = append(l.ended, x) }
@@ -38,19 +37,19 @@ func (l *letter) lookAt(k Key) {
 	l.leases[k] = struct{}{}
 }
 
-// The first bytes of the lines of a letter. Names and IDs have no control characters,
-// so a line ends with a line feed, and a field with a tab.
+// The first bytes of the lines of a notification. Names and IDs have no control characters, so a
+// line ends with a line feed, and a field with a tab.
 const (
-	lineHello   = 'h' // sent by a value to itself: notifications come
+	lineHello   = 'h' // sent by a value to itself: notifications arrive
 	lineGrant   = 'g' // lease, session, place, token, since, joined, name
-	lineLease   = 'l' // lease, name: look at it
-	lineSession = 's' // session: look at it
+	lineLease   = 'l' // lease, name: read it
+	lineSession = 's' // session: read it
 )
 
-// maxPayload is less than what PostgreSQL takes in a notification, 8000 bytes.
+// maxPayload is less than PostgreSQL's limit for a notification, 8000 bytes.
 const maxPayload = 7900
 
-// encode makes payloads of it, in order.
+// encode encodes the notification as payloads, in order.
 func (l *letter) encode() []string {
 	var lines []string
 	for _, x := range l.ended {
@@ -79,7 +78,7 @@ func (l *letter) encode() []string {
 	return append(payloads, b.String())
 }
 
-// news is a lease that is out, as a letter tells it.
+// news is a granted lease as a notification reports it.
 type news struct {
 	key     Key
 	session backend.SessionID
@@ -87,8 +86,8 @@ type news struct {
 	grant   backend.Grant
 }
 
-// decodeLetter reads a payload: what to look at, what is out, and whether it is the
-// echo. Lines that it does not know say nothing.
+// decodeLetter decodes a payload. It returns what to read, which leases were granted, and whether
+// the payload is Hello. It ignores lines of an unknown kind.
 func decodeLetter(payload string) (letter, []news, bool) {
 	var look letter
 	var granted []news
@@ -137,7 +136,7 @@ func decodeGrant(fields []string) (news, bool) {
 
 func token(n int64) fence.Token { return fence.Token(n) } //nolint:gosec // numbers count up from 0
 
-// Read does what a letter says, and reports whether it is the echo, Hello.
+// Read acts on a notification, and reports whether it is the value's own Hello.
 func (b *Leases) Read(payload string) bool {
 	look, granted, hello := decodeLetter(payload)
 	b.mu.Lock()
@@ -146,7 +145,7 @@ func (b *Leases) Read(payload string) bool {
 		for _, w := range b.waiting[n.key] {
 			if w.timed || !w.inLine || w.session != n.session {
 				look.lookAt(n.key)
-			} else if n.place > w.place { // or it is of another time in line
+			} else if n.place > w.place { // otherwise it is about another time in the queue
 				n.grant.Asked = w.asked
 				w.give(verdict{grant: n.grant})
 			}
@@ -166,13 +165,13 @@ func (b *Leases) Read(payload string) bool {
 	return hello
 }
 
-// Hello is a letter that says nothing. A value sends it to itself, to hear whether letters
-// come.
+// Hello is a notification without content. A value sends it to itself to find out whether
+// notifications arrive.
 const Hello = string(lineHello)
 
-// Hearing notes whether letters come from now on, and looks at everything: what was said
-// before is lost. It may have been said of those whose place in line, or session, is
-// committed and the answer on its way: they are looked at when it is here.
+// Hearing sets whether notifications arrive from now on, and has everything read, because earlier
+// notifications are lost. One of them may have been about a place in the queue, or a session,
+// that is committed while the reply is still in transit. Those are read when the reply is here.
 func (b *Leases) Hearing(on bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -187,5 +186,5 @@ func (b *Leases) Hearing(on bool) {
 	kick(b.toLook)
 }
 
-// Behind is greater than every text with the prefix that a name may be.
+// Behind returns a text greater than every valid name with the prefix.
 func Behind(prefix string) string { return prefix + strings.Repeat("\U0010ffff", backend.MaxNameLen/4) }

@@ -13,19 +13,19 @@ import (
 // lock is a lock as one transaction sees it.
 type lock struct {
 	name    string
-	last    int64 // the last number given
-	mine    int64 // the last one that this transaction may give without writing the row
+	last    int64 // the last number issued
+	mine    int64 // the last number that this transaction may issue without writing the row
 	holders group // in the order of their grants
 	line    group // first come first
 
-	// Those in line behind the place front were not read, but for some: so many, and the
-	// limit of those that are shared.
+	// Behind the place front only some of the waiters were read. rest counts those that were not,
+	// and restLimit is the limit of the shared ones among them.
 	front     int64
 	rest      int
 	restLimit int
 }
 
-// group is leases in order, and what each of them takes.
+// group is an ordered list of leases, and their claims.
 type group struct {
 	leases []*lease
 	claims []backend.Claim
@@ -58,22 +58,22 @@ func (l *lock) find(id backend.LeaseID) *lease {
 	return l.line.find(id)
 }
 
-// all is the leases that are out, and then those in line.
+// all returns the leases that are held, and then those in the queue.
 func (l *lock) all() []*lease { return slices.Concat(l.holders.leases, l.line.leases) }
 
-// next is the next number of the lock.
+// next issues the next number of the lock.
 func (l *lock) next() int64 {
 	l.last++
 	return l.last
 }
 
-// admits reports whether the claim, which stands last in line, may be out now: it
-// fits and nobody is before it, or it joins by re-entry, which overtakes.
+// admits reports whether the claim, which is the last in the queue, may be granted now: it fits
+// and is also the first, or it joins by re-entry, which overtakes.
 func (l *lock) admits(c backend.Claim) bool {
 	return l.rest == 0 && len(l.line.leases) == 1 && c.Fits(l.holders.claims) || l.joins(c) != nil
 }
 
-// limit is the limit in force, if there is one.
+// limit returns the limit in force, if there is one.
 func (l *lock) limit() (int, bool) {
 	limit, ok := backend.LimitInForce(l.holders.claims, l.line.claims)
 	if !ok && l.rest > 0 && l.restLimit >= 0 {
@@ -82,10 +82,10 @@ func (l *lock) limit() (int, bool) {
 	return limit, ok
 }
 
-// waiting is how many stand in line.
+// waiting returns the length of the queue.
 func (l *lock) waiting() int { return len(l.line.leases) + l.rest }
 
-// joins is the lease that c may join, if any.
+// joins returns the lease that c may join, or nil.
 func (l *lock) joins(c backend.Claim) *lease {
 	for i, h := range l.holders.claims {
 		if c.Joins(h) {
@@ -95,16 +95,16 @@ func (l *lock) joins(c backend.Claim) *lease {
 	return nil
 }
 
-// state is where a lease stands.
+// state is the state of a lease.
 type state uint8
 
 const (
-	waiting state = iota // in line
+	waiting state = iota // in the queue
 	held                 // out
-	over                 // gone, for good
+	over                 // ended, for good
 )
 
-// lease is a row of that table: an acquisition that is in line or out.
+// lease is a row of the table of leases: an acquisition that is in the queue or held.
 type lease struct {
 	lock  *lock
 	id    backend.LeaseID
@@ -112,24 +112,24 @@ type lease struct {
 	note  string
 	timed bool
 	ttl   time.Duration // of a timed lease
-	// session is the one that the place in line belongs to, and the lease when it is
-	// not timed. A timed lease that is out has it only to know whom to tell of its
-	// loss. Nil: none.
+	// session is the one that the place in the queue lives under, and also the lease unless it is
+	// timed. A held timed lease has it only to know which client to notify of its loss. Nil:
+	// none.
 	session *session
 	addr    string // of the backend value that waits for it
 
 	state  state
-	place  int64 // in line or among the holders; a greater one is later
+	place  int64 // in the queue or among the holders; a greater one is later
 	asked  time.Time
-	waited bool // it stood in line
+	waited bool // it was in the queue
 	token  int64
 	since  time.Time // of the grant
-	ends   time.Time // of a timed lease that is out
+	ends   time.Time // of a timed lease that is held
 	joined bool      // by re-entry
 
-	saved bool // there is a row
-	dirty bool // the row is not as it should be
-	cut   bool // the row says that it ends later, see txn.cut
+	saved bool // it has a row
+	dirty bool // the row has to be written
+	cut   bool // the row has a later end, see txn.cut
 }
 
 // compare orders keys.
@@ -146,10 +146,10 @@ func (l *lease) sessionID() backend.SessionID {
 	return l.session.id
 }
 
-// fencing is the token as it is told.
+// fencing returns the token in its public type.
 func (l *lease) fencing() fence.Token { return fence.Token(l.token) } //nolint:gosec // it counts up from 0
 
-// over reports whether the lease is over at that time.
+// over reports whether the lease has expired at that time.
 func (l *lease) over(now time.Time) bool {
 	if l.state == held && l.timed {
 		return !l.ends.After(now)
@@ -157,7 +157,7 @@ func (l *lease) over(now time.Time) bool {
 	return !l.session.alive(now)
 }
 
-// left is how long the lease lives if nobody renews it.
+// left returns how long the lease lives if it is not renewed.
 func (l *lease) left(now time.Time) time.Duration {
 	if l.state == held && l.timed {
 		return l.ends.Sub(now)
@@ -165,8 +165,8 @@ func (l *lease) left(now time.Time) time.Duration {
 	return l.session.ends.Sub(now)
 }
 
-// bound is how long the lock stays as it is, as far as this lease goes: it is not over
-// before, neither now nor after a grant that takes place in the next moment.
+// bound returns how long this lease leaves the lock as it is: it does not end earlier, neither
+// now nor after a grant in the next moment.
 func (l *lease) bound(now time.Time) time.Duration {
 	if l.state == waiting && l.timed {
 		return min(l.left(now), l.ttl)
@@ -174,16 +174,16 @@ func (l *lease) bound(now time.Time) time.Duration {
 	return l.left(now)
 }
 
-// session is a row of that table: the liveness of a client.
+// session is a row of the table of sessions: the liveness of a client.
 type session struct {
 	id    backend.SessionID
 	ttl   time.Duration
 	ends  time.Time
-	cause string // why it ended; empty: it was not ended
-	addr  string // the channel of who hears of its losses
-	known bool   // there is a row
+	cause string // why it ended; empty: it has not ended
+	addr  string // the channel that is notified of its losses
+	known bool   // it has a row
 	dirty bool   // cause has to be written
-	cut   bool   // the row says that it ends later, see txn.cut
+	cut   bool   // the row has a later end, see txn.cut
 }
 
 // alive reports whether the session lives at that time.
@@ -191,7 +191,7 @@ func (s *session) alive(now time.Time) bool {
 	return s != nil && s.known && s.cause == "" && s.ends.After(now)
 }
 
-// leaseOf is a lease as it was read. Its session is that of the transaction.
+// leaseOf returns the lease of a row. Its session is that of the transaction.
 func (t *txn) leaseOf(r *LeaseRow) *lease {
 	l := &lease{
 		lock: t.lock(r.Name), id: r.Lease, claim: r.Claim, note: r.Note, timed: r.Timed, ttl: r.TTL, addr: r.Addr, place: r.Place,
@@ -209,7 +209,7 @@ func (t *txn) leaseOf(r *LeaseRow) *lease {
 	return l
 }
 
-// row is the lease as it is written.
+// row returns the row of the lease.
 func (l *lease) row() LeaseRow {
 	return LeaseRow{
 		Name: l.lock.name, Lease: l.id, Session: l.sessionID(), Addr: l.addr, Held: l.state == held, Place: l.place, Claim: l.claim,

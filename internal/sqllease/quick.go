@@ -8,22 +8,22 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Most locks are free when they are asked for, and nobody waits when they are given
-// back. Then there is nothing to decide here: one round trip locks the row, and does it
-// where that is how things are. What is not so is done the long way. Locks for which it
-// was not so lately go the long way at once.
+// Most locks are free when they are acquired, and have no waiters when they are released. Then
+// there is nothing to decide here: one round trip locks the row, and grants or releases on that
+// condition. Requests for which the condition does not hold take the long way. So do, from the
+// start, requests for locks for which it did not hold lately.
 
-// quick is a request that may be done in one round trip.
+// quick is a request that may take one round trip.
 type quick struct {
 	acquire *backend.AcquireRequest // nil: it is a release
 	lease   backend.LeaseID
 	granted func(backend.Grant)
 }
 
-// maxCrowded bounds the locks that are known to be wanted by several.
+// maxCrowded bounds the locks that are remembered as contended.
 const maxCrowded = 1 << 12
 
-// way is how a request is done.
+// way is how a request is executed.
 type way uint8
 
 const (
@@ -32,7 +32,7 @@ const (
 	quickRelease
 )
 
-// wayOf is how to try. mu is held.
+// wayOf returns how to try the request first. mu is held.
 func (b *Leases) wayOf(r *request) way {
 	_, crowded := b.crowded[r.scope.Names[0]]
 	switch {
@@ -44,8 +44,8 @@ func (b *Leases) wayOf(r *request) way {
 	return quickRelease
 }
 
-// flyQuickly does those of the requests that it can, answers them, and gives the others
-// back. Each is for another lock. The statements are one transaction.
+// flyQuickly executes those of the requests that it can, answers them, and returns the others.
+// Each is for another lock. The statements are one transaction.
 func (b *Leases) flyQuickly(ctx context.Context, reqs []*request) []*request {
 	byName := make(map[string]*request, len(reqs))
 	q := new(Quick)
@@ -81,7 +81,8 @@ func (b *Leases) flyQuickly(ctx context.Context, reqs []*request) []*request {
 	return b.notQuick(reqs, byName)
 }
 
-// notQuick gives those that were not done, in their order, and remembers their locks.
+// notQuick returns the requests that were not executed, in their order, and remembers their
+// locks.
 func (b *Leases) notQuick(reqs []*request, byName map[string]*request) []*request {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -98,18 +99,18 @@ func (b *Leases) notQuick(reqs []*request, byName map[string]*request) []*reques
 	return rest
 }
 
-// quickFailed gives back the requests where it is sure that nothing was done, and answers
-// them otherwise. It does not ask again by itself: a batch whose connection broke may still
-// be on its way, and would grant the lease once more after it was given back. The caller,
-// who is told, abandons such a lease rather than giving it back. Where nothing is on its
-// way, an acquisition is asked again: it finds what it has done.
+// quickFailed returns the requests where it is certain that nothing was done, and answers them
+// otherwise. It does not retry by itself: a batch whose connection broke may still be in transit,
+// and would grant the lease once more after its release. The caller gets an unknown outcome, and
+// abandons such a lease rather than releasing it. Where nothing is in transit, an acquisition is
+// retried: it finds what it has done.
 func (b *Leases) quickFailed(reqs []*request, err error) []*request {
 	f := b.store.Fault(err)
 	if f.Answered || f.Unsent {
-		return reqs // the long way says what is wrong
+		return reqs // the long way finds out what is wrong
 	}
 	if f.Broken {
-		b.store.Reset() // the others are no better
+		b.store.Reset() // the other idle connections are no better
 	}
 	var again []*request
 	for _, r := range reqs {
@@ -122,7 +123,7 @@ func (b *Leases) quickFailed(reqs []*request, err error) []*request {
 	return again
 }
 
-// calmed notes which of the locks of a transaction nobody has or wants any more.
+// calmed notes which locks of a transaction have neither holders nor waiters any more.
 func (b *Leases) calmed(t *txn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -133,7 +134,7 @@ func (b *Leases) calmed(t *txn) {
 	}
 }
 
-// row is the lease as a row.
+// row returns the row of the lease.
 func (q *quick) row(addr string) LeaseRow {
 	a := q.acquire
 	return LeaseRow{

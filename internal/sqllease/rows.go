@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// sorted puts everything in the order in which rows are locked, which is the same for
-// all, so that transactions do not wait for each other in a circle.
+// sorted sorts everything into the order in which rows are locked. The order is the same for all
+// transactions, so they do not wait for each other in a circle.
 func (s *Scope) sorted() {
 	slices.Sort(s.Names)
 	s.Names = slices.Compact(s.Names)
@@ -20,7 +20,7 @@ func (s *Scope) sorted() {
 	s.Kill = slices.Compact(s.Kill)
 }
 
-// add adds what another scope has.
+// add adds the content of another scope.
 func (s *Scope) add(o *Scope) {
 	s.Names = append(s.Names, o.Names...)
 	s.Sessions = append(s.Sessions, o.Sessions...)
@@ -29,12 +29,12 @@ func (s *Scope) add(o *Scope) {
 	s.Kill = append(s.Kill, o.Kill...)
 }
 
-// read takes what was read with the rows of the locks locked, or without.
+// read takes over a view, read with or without the rows of the locks locked.
 func (t *txn) read(v *View, names []string) {
 	t.now, t.watched, t.early = v.Now, v.Watched, v.Early
 	for _, name := range names {
-		// What the floor says was committed when the rows of the locks were locked: a row
-		// that was made anew has no number that was given before.
+		// The floor was committed when the rows of the locks were locked, so a row that was
+		// created again issues no number that was issued before.
 		l := t.lock(name)
 		l.mine = v.Taken[name]
 		l.last = max(l.mine-Reserve, v.Floor)
@@ -59,9 +59,9 @@ func (t *txn) read(v *View, names []string) {
 	}
 }
 
-// cut is the end of something that lives for at most ttl from now on, and whether it was
-// later: then the server's clock went back since it was set. Unless it were cut, one whose
-// holder is dead would last for as long as the clock needs to be there again.
+// cut returns the end of something that lives for at most ttl from now, and whether its stored
+// end was later than that. If so, the server's clock was set back since the end was written.
+// Without the cut, a lease or session of a dead client would last until the clock catches up.
 func (t *txn) cut(ends time.Time, ttl time.Duration) (time.Time, bool) {
 	if ends.Sub(t.now) <= ttl+ClockSlack {
 		return ends, false
@@ -75,7 +75,7 @@ func (t *txn) readSession(r *SessionRow) {
 	*t.session(r.ID) = s
 }
 
-// again locks what seems to be over, and reads it again: it may have been renewed.
+// again locks and rereads what seems to have expired: it may have been renewed.
 func (t *txn) again(ctx context.Context, tx Tx, kill []backend.SessionID) error {
 	sessions, leases := t.doubtful(kill)
 	if len(sessions)+len(leases) == 0 {
@@ -97,7 +97,7 @@ func (t *txn) again(ctx context.Context, tx Tx, kill []backend.SessionID) error 
 	return nil
 }
 
-// doubtful is what seems to be over: sessions, and timed leases.
+// doubtful returns what seems to have expired: sessions, and timed leases.
 func (t *txn) doubtful(kill []backend.SessionID) ([]backend.SessionID, []Key) {
 	sessions := slices.Clone(kill)
 	var leases []Key
@@ -117,7 +117,7 @@ func (t *txn) doubtful(kill []backend.SessionID) ([]backend.SessionID, []Key) {
 	return slices.Compact(sessions), leases
 }
 
-// changes is what the transaction has to write.
+// changes returns what the transaction has to write.
 func (t *txn) changes() *Changes {
 	c := &Changes{Now: t.now, Events: t.events, Buried: slices.SortedFunc(maps.Keys(t.tombs), Key.compare)}
 	for _, id := range slices.Sorted(maps.Keys(t.sessions)) {
@@ -152,7 +152,7 @@ func (t *txn) changes() *Changes {
 	seen := make(map[backend.Loss]struct{})
 	for _, x := range t.losses {
 		k := backend.Loss{Session: x.Session, Lease: x.Lease}
-		if _, again := seen[k]; !again { // a row can be written once in a statement
+		if _, again := seen[k]; !again { // one statement can write a row only once
 			seen[k] = struct{}{}
 			c.Losses = append(c.Losses, x)
 		}

@@ -6,14 +6,14 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// listener is who wants to know of the losses of a session.
+// listener receives the losses of a session.
 type listener struct {
 	tell func(backend.Loss)
-	told map[backend.LeaseID]struct{} // so that a second look tells nothing twice
-	open bool                         // the server has said so: there is a row to look at
+	told map[backend.LeaseID]struct{} // so that a second read reports nothing twice
+	open bool                         // the server has confirmed the session: it has a row
 }
 
-// OpenSession makes a session or confirms it, in one statement. Errors: *InvalidError;
+// OpenSession creates or confirms a session, in one round trip. Errors: *InvalidError;
 // ErrSessionLost for an ID that has ended; *UnavailableError; ErrClosed; ctx's cause.
 func (b *Leases) OpenSession(ctx context.Context, req backend.SessionRequest) error {
 	if err := req.Validate(b.caps); err != nil {
@@ -23,7 +23,7 @@ func (b *Leases) OpenSession(ctx context.Context, req backend.SessionRequest) er
 	if req.Lost != nil && b.addr != "" {
 		addr = b.addr
 		b.mu.Lock()
-		if _, again := b.sessions[req.ID]; !again { // now: it may be lost before the answer is here
+		if _, again := b.sessions[req.ID]; !again { // before the request: it may be lost before the reply is here
 			b.sessions[req.ID] = &listener{told: make(map[backend.LeaseID]struct{})}
 		}
 		b.sessions[req.ID].tell = req.Lost
@@ -47,7 +47,7 @@ func (b *Leases) OpenSession(ctx context.Context, req backend.SessionRequest) er
 	return err
 }
 
-// opened notes that the session is there. What was said of it meanwhile is looked at
+// opened notes that the session exists. If it was in a notification before the reply, it is read
 // now.
 func (b *Leases) opened(id backend.SessionID) {
 	b.mu.Lock()
@@ -68,9 +68,8 @@ func (b *Leases) unlisten(id backend.SessionID) {
 	delete(b.own, id)
 }
 
-// EndSession gives back all that lives with the session, in one transaction. A session
-// that is gone is success. Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's
-// cause.
+// EndSession releases all that lives with the session, in one transaction. It succeeds for a
+// session that has ended. Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Leases) EndSession(ctx context.Context, id backend.SessionID) error {
 	if err := backend.ValidateSessionID(id); err != nil {
 		return err
@@ -93,9 +92,9 @@ func (b *Leases) EndSession(ctx context.Context, id backend.SessionID) error {
 			return err
 		}
 		b.unlisten(id)
-		// What was acquired under it at the same moment is dead, but nobody would hear of
-		// that for a while. When it had ended before, this was done by who ended it. There
-		// may be more locks than are listed at once.
+		// What was acquired under the session at the same moment is dead, but for a while no
+		// client would notice. So list again. A session that had ended before was cleaned up by
+		// the call that ended it. There may be more locks than one listing returns.
 		if !lived && !again {
 			return b.synced(ctx, op)
 		}
@@ -112,8 +111,8 @@ func (b *Leases) locksOf(ctx context.Context, id backend.SessionID) ([]string, e
 	return names, err
 }
 
-// endSession ends a session and what lives with it in the locks that were read, and
-// reports whether it lived.
+// endSession ends a session and all that lives with it in the locks that were read. It reports
+// whether the session was alive.
 func (t *txn) endSession(id backend.SessionID) bool {
 	s := t.session(id)
 	lived := s.alive(t.now)
@@ -133,9 +132,8 @@ func (t *txn) endSession(id backend.SessionID) bool {
 	return lived
 }
 
-// Renew extends a session and timed leases, in one transaction and one round trip.
-// Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause. What became of each
-// is in the result.
+// Renew extends a session and timed leases, in one transaction and one round trip. The result has
+// the outcome for each. Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Leases) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
 	if err := req.Validate(b.caps); err != nil {
 		return backend.RenewResult{}, err
@@ -144,8 +142,8 @@ func (b *Leases) Renew(ctx context.Context, req backend.RenewRequest) (backend.R
 		return backend.RenewResult{}, b.Ready(ctx, "renew")
 	}
 	r, at := newRenewals(req)
-	// A renewal of a lease that comes late shortens what a later one gave it. The caller, who
-	// knows what it asks for, is told of each that may do so.
+	// A renewal of a lease that arrives late shortens the lease that a later renewal extended.
+	// The caller knows what it sent, so it gets an error for each renewal that may do so.
 	err := b.directly(ctx, "renew", len(r.Leases) == 0, func(ctx context.Context) error {
 		r.SessionLost, r.Lost, r.Renewed = false, nil, make(map[int]Renewed)
 		return b.store.Renew(ctx, r)
@@ -153,7 +151,7 @@ func (b *Leases) Renew(ctx context.Context, req backend.RenewRequest) (backend.R
 	if err != nil {
 		return backend.RenewResult{}, err
 	}
-	if r.SessionLost || len(r.Renewed) < len(r.Leases) { // it has read that, and perhaps written nothing
+	if r.SessionLost || len(r.Renewed) < len(r.Leases) { // it rests on a read, and may have written nothing
 		if err := b.synced(ctx, "renew"); err != nil {
 			return backend.RenewResult{}, err
 		}
@@ -174,8 +172,8 @@ func (b *Leases) Renew(ctx context.Context, req backend.RenewRequest) (backend.R
 	return res, nil
 }
 
-// newRenewals takes the last of several renewals of one lease. The map tells where each
-// lease is.
+// newRenewals keeps the last of several renewals of one lease. The map has the index of each
+// lease.
 func newRenewals(req backend.RenewRequest) (*Renewals, map[Key]int) {
 	r, at := &Renewals{Session: req.Session}, make(map[Key]int)
 	for _, x := range req.Leases {
@@ -191,13 +189,13 @@ func newRenewals(req backend.RenewRequest) (*Renewals, map[Key]int) {
 	return r, at
 }
 
-// tellLoss tells a loss to the listener of the session, once.
+// tellLoss reports a loss to the listener of the session, once.
 func (b *Leases) tellLoss(x backend.Loss) {
 	b.mu.Lock()
 	var tell func(backend.Loss)
 	l, ok := b.sessions[x.Session]
 	if ok {
-		tell = l.tell // which another OpenSession of it replaces
+		tell = l.tell // another OpenSession of the session replaces it
 		if _, again := l.told[x.Lease]; again || b.closed {
 			ok = false
 		}

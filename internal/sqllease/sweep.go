@@ -7,16 +7,16 @@ import (
 )
 
 const (
-	// sweepEvery is how often a value that is in use puts things in order.
+	// sweepEvery is how often a value that is in use runs the maintenance.
 	sweepEvery = 20 * time.Second
-	// watchEvery is how often one does that somebody watches.
+	// watchEvery is how often a value with watchers runs it.
 	watchEvery = 500 * time.Millisecond
-	// SweepAtOnce is how many rows of each table one sweep looks at.
+	// SweepAtOnce is how many rows of each table one sweep examines.
 	SweepAtOnce = 1000
 )
 
-// sweepNowAndThen puts things in order while the value is in use. A value that nobody
-// uses, and one whose callers only wait, sends nothing.
+// sweepNowAndThen runs the maintenance while the value is in use. A value that is idle, or whose
+// callers only wait, sends nothing.
 func (b *Leases) sweepNowAndThen() {
 	var cursor string
 	swept := time.Now()
@@ -31,7 +31,7 @@ func (b *Leases) sweepNowAndThen() {
 		}
 		every := sweepEvery/2 + rand.N(sweepEvery)
 		pause := every
-		if b.watched() { // perhaps for ever
+		if b.watched() { // perhaps forever
 			pause = watchEvery
 			kick(b.toSweep)
 		}
@@ -66,11 +66,11 @@ func (b *Leases) watched() bool {
 	return b.watchers > 0
 }
 
-// sweepDead has locks seen to in which something is over. Those who wait come first.
+// sweepDead ends what has expired, in all locks where it has. Locks with waiters come first.
 func (b *Leases) sweepDead(ctx context.Context) {
 	names, err := b.store.Dead(ctx, watchEvery/2) //nolint:mnd // half
 	if err != nil {
-		return // another time
+		return // until the next time
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

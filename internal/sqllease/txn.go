@@ -8,28 +8,28 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// txn is one transaction on some locks: what was read of them, and what is to be
-// written. Everything between the two happens here, without the server.
+// txn is one transaction on some locks: what was read of them, and what is to be written.
+// Everything between the two happens here, without the server.
 type txn struct {
 	b       *Leases
-	asked   time.Time // a local time from before now
+	asked   time.Time // a local time before now
 	now     time.Time // the server's clock, read with the rows of the locks locked
-	watched bool      // somebody wants events
-	early   bool      // others see it before it survives a crash: see early.go
+	watched bool      // there are watchers
+	early   bool      // other clients see its commit before it survives a crash: see early.go
 
 	locks    map[string]*lock
 	sessions map[backend.SessionID]*session
-	buried   map[Key]struct{} // abandoned leases among those asked for
+	buried   map[Key]struct{} // abandoned leases among those requested
 
 	gone   []*lease // rows to be deleted
 	tombs  map[Key]struct{}
 	losses []LossRow
 	events []backend.Event
 
-	more []string // locks whose lines have to be read as they are: the transaction is done anew
+	more []string // locks whose whole queues have to be read: the transaction is repeated
 
 	letters map[string]*letter // for other backend values, by channel
-	after   []func()           // when it is committed
+	after   []func()           // run after the commit
 }
 
 func newTxn(b *Leases) *txn {
@@ -39,7 +39,7 @@ func newTxn(b *Leases) *txn {
 	}
 }
 
-// lock is one of the locks that were read.
+// lock returns one of the locks that were read.
 func (t *txn) lock(name string) *lock {
 	l := t.locks[name]
 	if l == nil {
@@ -49,7 +49,7 @@ func (t *txn) lock(name string) *lock {
 	return l
 }
 
-// session is one of those that were read; one that was not has no row.
+// session returns one of the sessions that were read. One that was not has no row.
 func (t *txn) session(id backend.SessionID) *session {
 	s := t.sessions[id]
 	if s == nil {
@@ -76,11 +76,11 @@ func (t *txn) sort() {
 	}
 }
 
-// names are those of the locks, in order, so that nothing depends on chance.
+// names returns the names of the locks, sorted, so that nothing depends on chance.
 func (t *txn) names() []string { return slices.Sorted(maps.Keys(t.locks)) }
 
-// expire ends what is over, in all locks. It hands nothing over: what is over at the
-// same moment must not be granted.
+// expire ends what has expired, in all locks. It hands nothing over: what expires at the same
+// moment must not be granted.
 func (t *txn) expire() {
 	for _, name := range t.names() {
 		for _, l := range t.locks[name].all() {
@@ -103,7 +103,7 @@ func (t *txn) expire() {
 	}
 }
 
-// kill ends a session. Its leases are over with that.
+// kill ends a session. Its leases end with it.
 func (t *txn) kill(s *session, cause backend.Cause) {
 	s.cause, s.dirty = string(cause), true
 	if s.ends.After(t.now) || !s.known {
@@ -111,13 +111,13 @@ func (t *txn) kill(s *session, cause backend.Cause) {
 	}
 }
 
-// settle hands every lock to those in line that it has room for.
+// settle grants every lock to the first waiters in its queue that it has room for.
 func (t *txn) settle() {
 	for _, name := range t.names() {
 		l := t.locks[name]
 		for range backend.Admit(l.holders.claims, l.line.claims) {
 			if l.rest > 0 && l.line.leases[0].place > l.front {
-				break // some that were not read are before it
+				break // some that were not read come first
 			}
 			t.grant(l.line.leases[0])
 		}
@@ -127,8 +127,8 @@ func (t *txn) settle() {
 	}
 }
 
-// take is the heart of Acquire: the lease is out afterwards, or in line, or there is
-// an error and nothing has changed.
+// take is the heart of Acquire. Afterwards the lease is held, or in the queue, or there is an
+// error and nothing has changed.
 func (t *txn) take(req *backend.AcquireRequest) (*lease, error) {
 	lk := t.lock(req.Name)
 	if l := lk.find(req.Lease); l != nil {
@@ -161,13 +161,13 @@ func (t *txn) take(req *backend.AcquireRequest) (*lease, error) {
 	return l, nil
 }
 
-// ceil is the duration in whole microseconds, which the server counts in: no lease is
-// shorter than it was asked for.
+// ceil returns the duration in whole microseconds, the server's unit, rounded up: no lease is
+// shorter than its request.
 func ceil(d time.Duration) time.Duration {
 	return (d + time.Microsecond - 1).Truncate(time.Microsecond)
 }
 
-// takeAgain answers a request that was asked before: C6.
+// takeAgain answers a repeated request: C6.
 func (t *txn) takeAgain(l *lease, req *backend.AcquireRequest) (*lease, error) {
 	if l.state == held {
 		return l, nil
@@ -180,7 +180,7 @@ func (t *txn) takeAgain(l *lease, req *backend.AcquireRequest) (*lease, error) {
 		l.session, l.dirty = s, true
 	}
 	if !req.Wait {
-		if l.lock.rest > 0 { // who stands before it
+		if l.lock.rest > 0 { // to know the waiters before it
 			t.more = append(t.more, l.lock.name)
 		}
 		return nil, t.heldError(l.lock, slices.Index(l.lock.line.leases, l))
@@ -191,7 +191,7 @@ func (t *txn) takeAgain(l *lease, req *backend.AcquireRequest) (*lease, error) {
 	return l, nil
 }
 
-// refuse says why a new lease with this claim can neither be out nor in line.
+// refuse returns why a new lease with this claim can neither be granted nor queued.
 func (t *txn) refuse(l *lock, c backend.Claim, wait bool) error {
 	if c.Mode == backend.Shared {
 		limit, ok := l.limit()
@@ -210,7 +210,7 @@ func (t *txn) heldError(l *lock, ahead int) error {
 	return backend.NewHeldError(l.name, t.holders(backend.FirstHolders(out)), len(out), ahead)
 }
 
-// grant moves a lease from the line to the holders.
+// grant moves a lease from the queue to the holders.
 func (t *txn) grant(l *lease) {
 	l.lock.line.remove(l)
 	l.place = l.lock.next()
@@ -230,8 +230,7 @@ func (t *txn) grant(l *lease) {
 	}
 }
 
-// end takes a lease out of everything, for good. What it held is handed over by the
-// next settle. err is what those who wait for it get.
+// end removes a lease for good. The next settle hands over what it held. Its waiters get err.
 func (t *txn) end(l *lease, err error, event backend.EventKind, reason string) {
 	switch l.state {
 	case waiting:
@@ -250,9 +249,9 @@ func (t *txn) end(l *lease, err error, event backend.EventKind, reason string) {
 	t.emit(event, l, reason)
 }
 
-// lose ends a lease that its holder did not give back, and tells its session: at once,
-// and with its renewals for one TTL, so that a client that lost the reply to one
-// renewal hears it from the next one, or has lost the session by then.
+// lose ends a lease that its holder did not release, and notifies its session: immediately, and
+// with its renewals for one TTL. So a client that lost the reply to one renewal learns it from
+// the next one, or has lost the session by then.
 func (t *txn) lose(l *lease, event backend.EventKind, cause backend.Cause, reason string) {
 	t.end(l, backend.ErrLost, event, reason)
 	s := l.session
@@ -264,7 +263,7 @@ func (t *txn) lose(l *lease, event backend.EventKind, cause backend.Cause, reaso
 	t.tell(s, x)
 }
 
-// tell tells a loss to who listens, here or in another process.
+// tell reports a loss to the listener, here or in another process.
 func (t *txn) tell(s *session, x backend.Loss) {
 	t.after = append(t.after, func() { t.b.tellLoss(x) })
 	if s.addr != "" && s.addr != t.b.addr {
@@ -272,7 +271,7 @@ func (t *txn) tell(s *session, x backend.Loss) {
 	}
 }
 
-// answer is what an Acquire of a lease that is out, asked under that session, is told.
+// answer returns the answer to an Acquire, under that session, of a lease that is held.
 func (t *txn) answer(l *lease, id backend.SessionID) (backend.Grant, error) {
 	if !l.timed && l.sessionID() != id {
 		return backend.Grant{}, backend.ErrLost // it will die with the other session
@@ -284,12 +283,12 @@ func (t *txn) answer(l *lease, id backend.SessionID) (backend.Grant, error) {
 	return g, nil
 }
 
-// wake tells those who wait for the lease that it is out, or why it never will be.
+// wake notifies the waiters for the lease that it is held, or why it never will be.
 func (t *txn) wake(l *lease, err error) {
 	if l.addr != "" && l.addr != t.b.addr {
 		t.letterTo(l.addr).lease(l)
 	}
-	t.after = append(t.after, func() { // somebody here may wait for it as well
+	t.after = append(t.after, func() { // a caller here may wait for it as well
 		for _, w := range t.b.waitersOf(l.key()) {
 			a := verdict{err: err}
 			if err == nil {
@@ -314,7 +313,7 @@ func (t *txn) letterTo(addr string) *letter {
 	return l
 }
 
-// emit notes what happened to a lease, if anybody watches.
+// emit records what happened to a lease, if there are watchers.
 func (t *txn) emit(kind backend.EventKind, l *lease, reason string) {
 	if !t.watched {
 		return
@@ -329,8 +328,7 @@ func (t *txn) emit(kind backend.EventKind, l *lease, reason string) {
 	t.events = append(t.events, e)
 }
 
-// bound is how long the lock stays as it is, unless somebody does something. It is
-// never below zero.
+// bound returns how long the lock stays as it is without another request. It is never negative.
 func (t *txn) bound(l *lock) time.Duration {
 	d := longestRest
 	if l.rest > 0 {

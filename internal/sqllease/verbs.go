@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Acquire takes the lock, or waits in line for it when req.Wait is set. When ctx ends
-// meanwhile the place in line stays. Errors: *InvalidError, *LimitError, *HeldError,
+// Acquire acquires the lock, or waits in the queue for it when req.Wait is set. When ctx ends
+// during the wait, the place in the queue stays. Errors: *InvalidError, *LimitError, *HeldError,
 // ErrLost, ErrSessionLost, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Leases) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	if err := req.Validate(b.caps); err != nil {
@@ -47,7 +47,7 @@ func (b *Leases) Acquire(ctx context.Context, req backend.AcquireRequest) (backe
 		return backend.Grant{}, err
 	}
 	if req.Timed && time.Since(grant.Asked) >= grant.Left {
-		return backend.Grant{}, backend.ErrLost // it ran out on the way
+		return backend.Grant{}, backend.ErrLost // it expired on the way
 	}
 	return grant, nil
 }
@@ -63,9 +63,9 @@ func (b *Leases) wait(ctx context.Context, w *waiter) (backend.Grant, error) {
 	}
 }
 
-// Release gives a lease back, or its place in line. With req.Abandon it can never be
-// granted afterwards. Errors: ErrLost where there is no such lease, unless req.Abandon
-// is set; *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
+// Release releases a lease, or its place in the queue. With req.Abandon the lease can never be
+// granted afterwards. Errors: ErrLost where there is no such lease, unless req.Abandon is set;
+// *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
 func (b *Leases) Release(ctx context.Context, req backend.ReleaseRequest) error {
 	if err := req.Validate(); err != nil {
 		return err
@@ -91,8 +91,8 @@ func (b *Leases) Release(ctx context.Context, req backend.ReleaseRequest) error 
 	return b.do(ctx, r)
 }
 
-// Break takes the lock from all its holders. Errors: *InvalidError,
-// *UnavailableError, ErrClosed, ctx's cause.
+// Break ends all leases that hold the lock. Errors: *InvalidError, *UnavailableError, ErrClosed,
+// ctx's cause.
 func (b *Leases) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
 	if err := req.Validate(); err != nil {
 		return backend.BreakResult{}, err
@@ -112,7 +112,7 @@ func (b *Leases) Break(ctx context.Context, req backend.BreakRequest) (backend.B
 	return res, nil
 }
 
-// Inspect tells who holds the lock and who waits. Errors: *InvalidError,
+// Inspect returns the holders and the waiters of the lock. Errors: *InvalidError,
 // *UnavailableError, ErrClosed, ctx's cause.
 func (b *Leases) Inspect(ctx context.Context, name string) (backend.LockInfo, error) {
 	if err := backend.ValidateName(name); err != nil {
@@ -125,7 +125,7 @@ func (b *Leases) Inspect(ctx context.Context, name string) (backend.LockInfo, er
 	return t.info(t.lock(name)), nil
 }
 
-// List tells the locks that are held or waited for, by name. Errors: *InvalidError,
+// List returns the locks that have holders or waiters, by name. Errors: *InvalidError,
 // *UnavailableError, ErrClosed, ctx's cause.
 func (b *Leases) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
 	if err := req.Validate(); err != nil {
@@ -162,7 +162,7 @@ func (b *Leases) List(ctx context.Context, req backend.ListRequest) (backend.Lis
 	return page, nil
 }
 
-// readOnly reads some locks as they are, without what is over.
+// readOnly reads some locks as they are, without what has expired.
 func (b *Leases) readOnly(ctx context.Context, op string, names []string) (*txn, error) {
 	t := newTxn(b)
 	var v *View

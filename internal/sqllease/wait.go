@@ -10,53 +10,53 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// A waiter sends nothing while it waits. It is woken by a notification. For a holder
-// that dies, and against notifications that get lost, there is one timer for all
-// waiters of a value: it fires when the first of the leases before them can end, or
-// after longestRest, and then one statement asks what became of all of them.
+// A waiter sends nothing while it waits. A notification wakes it. For a holder that dies, and for
+// notifications that get lost, there is one timer for all waiters of a value. It fires when the
+// first of the leases before them can end, or after longestRest. Then one read finds what
+// became of all of them.
 
 const (
 	longestRest = 30 * time.Second
-	// afterFailure is the same after a look that failed.
+	// afterFailure is how soon a read that failed is retried.
 	afterFailure = 500 * time.Millisecond
-	// margin is how much later than the end the timer fires, with jitter, so that not
-	// all values look at once.
+	// margin is how much later than the end the timer fires, with jitter, so that not all values
+	// read at the same time.
 	margin = 2 * time.Millisecond
 	jitter = 20 * time.Millisecond
-	// leastRest is the least time between two questions.
+	// leastRest is the least time between two reads.
 	leastRest = 20 * time.Millisecond
-	// least is what an alarm is late by that rings at once.
+	// least is the delay of an alarm that is due immediately.
 	least = 500 * time.Microsecond
-	// wayOfLetter is how long a notification may be on its way.
+	// wayOfLetter is how long a notification may be in transit.
 	wayOfLetter = 100 * time.Millisecond
 )
 
-// Rest is how often a value looks that is told nothing, for as long as somebody waits
-// there: after an eighth of the time in which nothing moved, at least Least and at most
-// Longest. So a wait becomes longer by about an eighth, whatever it is, and those who wait
-// for long ask rarely. One look asks for all who wait.
+// Rest is how often a value without notifications polls while it has waiters: after an eighth of
+// the time in which nothing changed, at least Least and at most Longest. So polling prolongs a
+// wait, however long, by about an eighth, and long waits poll rarely. One poll reads for all
+// waiters.
 //
-// Where all that is waited for is held under sessions of this very value, it is given back
-// here, and who has it next is known with that: only who breaks a lease hands it over
-// elsewhere. Then Longest will do.
+// Where all that is waited for is held under sessions of this very value, it is released here,
+// and the release reveals the next holder. Only a Break hands a lease over elsewhere. Then
+// Longest is short enough.
 type Rest struct {
 	Least, Longest time.Duration
 }
 
-// after is the rest when nothing moved for so long.
+// after returns the rest when nothing changed for that long.
 func (r Rest) after(quiet time.Duration) time.Duration {
 	const share = 8
 	return min(max(quiet/share, r.Least), r.Longest)
 }
 
-// stir notes that something moved. mu is not held.
+// stir notes that something changed. mu is not held.
 func (b *Leases) stir(at time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.moved = at
 }
 
-// waiter is an Acquire whose lease is in line.
+// waiter is an Acquire whose lease is in the queue.
 type waiter struct {
 	key     Key
 	session backend.SessionID
@@ -64,13 +64,13 @@ type waiter struct {
 	given   chan verdict // capacity 1, never closed
 
 	// Guarded by Leases.mu.
-	inLine bool      // it is committed that it stands in line
-	place  int64     // where; a grant has a greater number
-	asked  time.Time // a local time from before that
+	inLine bool      // its place in the queue is committed
+	place  int64     // in the queue; a grant has a greater number
+	asked  time.Time // a local time before that
 	gone   bool      // the call has returned
 }
 
-// verdict is what became of a waiter.
+// verdict is the outcome for a waiter.
 type verdict struct {
 	grant backend.Grant
 	err   error
@@ -84,7 +84,7 @@ func (w *waiter) give(v verdict) {
 	}
 }
 
-// await notes that somebody waits.
+// await registers a waiter.
 func (b *Leases) await(w *waiter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -93,8 +93,8 @@ func (b *Leases) await(w *waiter) {
 	}
 }
 
-// stands notes that the waiter is in line, and that nothing changes before at. What was
-// said of its lease meanwhile is looked at now.
+// stands notes that the waiter is in the queue, and that nothing changes before at. If its lease
+// was in a notification before the reply, it is read now.
 func (b *Leases) stands(w *waiter, place int64, asked, at time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -105,19 +105,20 @@ func (b *Leases) stands(w *waiter, place int64, asked, at time.Time) {
 	b.schedule(at)
 }
 
-// Strange is how many locks with a line are remembered that others may free. It is for tests.
+// Strange returns how many locks with a queue are remembered that other values may free. It is
+// for tests.
 func (b *Leases) Strange() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.strange)
 }
 
-// known notes whether others than this value may free the locks of a transaction. Whom a
-// grant goes to elsewhere gives it back elsewhere: that is looked for from now on.
+// known notes whether other values may free the locks of a transaction. A lease granted to
+// another value is released there, so from now on this value polls for that.
 func (b *Leases) known(t *txn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.waiting) == 0 { // who comes to wait looks at its lock again
+	if len(b.waiting) == 0 { // a new waiter reads its lock again
 		clear(b.strange)
 		return
 	}
@@ -133,8 +134,8 @@ func (b *Leases) known(t *txn) {
 	}
 }
 
-// holdsAll reports whether all holders of the lock live under sessions that were opened
-// here. mu is held.
+// holdsAll reports whether all holders of the lock live under sessions that were opened here. mu
+// is held.
 func (b *Leases) holdsAll(l *lock) bool {
 	if len(l.holders.leases) == 0 {
 		return false
@@ -167,7 +168,7 @@ func (b *Leases) waitersOf(key Key) []*waiter {
 	return slices.Clone(b.waiting[key])
 }
 
-// schedule makes the alarm ring at the time, unless it rings earlier. mu is held.
+// schedule sets the alarm to fire at the time, unless it fires earlier. mu is held.
 func (b *Leases) schedule(at time.Time) {
 	now := time.Now()
 	if rest := now.Add(longestRest); at.After(rest) {
@@ -190,7 +191,7 @@ func (b *Leases) schedule(at time.Time) {
 	b.alarm.Reset(rest + min(margin+rand.N(jitter), rest/4+least)) //nolint:mnd // a quarter
 }
 
-// rouse is what the alarm does.
+// rouse runs when the alarm fires.
 func (b *Leases) rouse() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -199,7 +200,7 @@ func (b *Leases) rouse() {
 	kick(b.toLook)
 }
 
-// lookAtLetters looks at what letters, or the alarm, say is to be looked at.
+// lookAtLetters reads what notifications, or the alarm, ask for.
 func (b *Leases) lookAtLetters() {
 	for {
 		select {
@@ -216,14 +217,14 @@ func (b *Leases) lookAtLetters() {
 	}
 }
 
-// glance is what one look is about.
+// glance is the subject of one read.
 type glance struct {
 	all      bool
 	waiters  []*waiter
 	sessions []backend.SessionID
 }
 
-// next takes what there is to look at.
+// next takes what there is to read.
 func (b *Leases) next() glance {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -264,7 +265,7 @@ func (b *Leases) next() glance {
 	return g
 }
 
-// lookOnce asks what became of those who wait or listen, and tells them.
+// lookOnce reads what became of the waiters and listeners, and notifies them.
 func (b *Leases) lookOnce(ctx context.Context) error {
 	g := b.next()
 	if len(g.waiters)+len(g.sessions) == 0 {
@@ -311,8 +312,8 @@ func (b *Leases) lookOnce(ctx context.Context) error {
 	return nil
 }
 
-// restUntil sets the alarm for those who wait on, and has locks seen to in which
-// something is over.
+// restUntil sets the alarm for the remaining waiters, and tends the locks in which something has
+// expired.
 func (b *Leases) restUntil(asked time.Time, rest map[string]time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -337,8 +338,8 @@ func (b *Leases) restUntil(asked time.Time, rest map[string]time.Duration) {
 	b.schedule(at)
 }
 
-// tend has a lock seen to: what is over is ended, and what it held is handed over. mu
-// is held.
+// tend queues a request that ends what has expired in a lock, and hands over what it held. mu is
+// held.
 func (b *Leases) tend(name string) {
 	if b.closed {
 		return
@@ -348,7 +349,7 @@ func (b *Leases) tend(name string) {
 	b.launch()
 }
 
-// see returns what a look found of the waiter, and whether it waits no more.
+// see returns what a read found for the waiter, and whether its wait has ended.
 func (w *waiter) see(x *Seen, asked, now time.Time, byTimer bool) (verdict, bool) {
 	r := &x.Row
 	switch {
@@ -363,7 +364,7 @@ func (w *waiter) see(x *Seen, asked, now time.Time, byTimer bool) (verdict, bool
 		if r.Timed { // it may have been granted after the clock was read
 			g.Left = min(r.Ends.Sub(now), r.Ends.Sub(r.Since))
 		}
-		// One that was granted just now may be in a letter that is on its way.
+		// The notification of a grant made just now may still be in transit.
 		g.ByTimer = byTimer && now.Sub(r.Since) > wayOfLetter
 		return verdict{grant: g}, true
 	}
