@@ -70,7 +70,7 @@ type hand struct{ asked time.Time }
 
 // turn is what it takes to find out whether a waiter is next.
 type turn struct {
-	key     string // of the entry; empty: others must not find it out
+	key     string // of the entry; empty: a release cannot decide for this waiter
 	rev     int64
 	session backend.SessionID
 }
