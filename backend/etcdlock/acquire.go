@@ -222,7 +222,7 @@ func (a *acquisition) complete(ctx context.Context, f found) (found, error) {
 	return f, err
 }
 
-// record returns the entry's value. out is set where a timed lease goes on an etcd lease other than
+// record returns the entry's value. out is set where a timed lease is on an etcd lease other than
 // the session's.
 func (a *acquisition) record(out bool, root int64) record {
 	now := time.Now().UnixMilli()
