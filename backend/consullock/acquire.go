@@ -191,8 +191,8 @@ func (a *acquisition) waitBlind(ctx context.Context) (backend.Grant, error) {
 const mostChecks = 60
 
 // stepBack leaves the queue that filled up after it was read, and reports whether it did. It does
-// not if an entry before it has gone in the meantime, because then it may hold the lock, and other
-// requests have been refused because of it.
+// not if an entry before its own has gone in the meantime, because then its own may hold the lock,
+// and other requests have been refused because of it.
 func (a *acquisition) stepBack(ctx context.Context, l line, i int) (bool, error) {
 	var ops api.KVTxnOps
 	for _, e := range l.all[l.Decisive(i, mostChecks):i] {

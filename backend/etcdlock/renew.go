@@ -18,7 +18,7 @@ const (
 	// lookupsAtOnce bounds the timed leases that one transaction looks up, with two keys for each.
 	lookupsAtOnce = 48
 	// auditEvery bounds the cost of checking that all leases of a session exist: for every
-	// auditEvery leases of a session, one more renewal skips that check.
+	// auditEvery leases of a session, one more renewal between two checks goes without.
 	auditEvery = 512
 )
 

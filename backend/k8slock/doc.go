@@ -51,8 +51,8 @@
 // ranks first. It has ended when it releases the Lease, or has not renewed it for its
 // leaseDurationSeconds, as client-go itself counts.
 //
-// A lock's Lease stays for an hour after the lock was last free. Then a process that sees it
-// deletes it, on condition that it is still as it was seen, and only if this package made it.
+// A lock's Lease stays for an hour after the lock became free. Then a process that sees it deletes
+// it, on condition that it is still as it was seen, and only if this package made it.
 //
 // # Requires
 //

@@ -19,9 +19,10 @@ import (
 //
 //	kubernetes://[namespace][?kubeconfig=file&context=name&foreign=10m&skew=1m]
 //
-// Without kubeconfig it searches like kubectl: the file that KUBECONFIG names; in a pod the service
-// account; ~/.kube/config. The default namespace is that of the pod or of the context, and
-// "default" otherwise. foreign and skew are those of Config. Nothing is sent until the first call.
+// Without kubeconfig it searches like kubectl: the first file that KUBECONFIG names; in a pod the
+// service account, unless context is given; ~/.kube/config. The default namespace is that of the
+// pod or of the context, and "default" otherwise. foreign and skew are those of Config. Nothing is
+// sent until the first call.
 //
 // A user of the file may have a token, a file with one, or a certificate. A user that needs a
 // program or a plugin to log in is refused: give New the client of client-go's rest.HTTPClientFor,

@@ -13,8 +13,8 @@ import (
 const mostChecks = 100
 
 // stepBack leaves the queue that filled up after it was read, and reports whether it did. It does
-// not if an entry before it has gone in the meantime, because then it may hold the lock, and other
-// requests have been refused because of it.
+// not if an entry before its own has gone in the meantime, because then its own may hold the lock,
+// and other requests have been refused because of it.
 func (a *acquisition) stepBack(ctx context.Context, l line, i int, path string) (bool, error) {
 	var ops []any
 	for _, e := range l.all[l.Decisive(i, mostChecks):i] {
