@@ -196,8 +196,8 @@ func (a *acquisition) explain(resp *pb.TxnResponse, rev int64) (found, error) {
 	}
 	es := a.b.keys.decodeAll(get(5).Kvs)
 	if a.req.Mode == backend.Shared {
-		// The keys of shared entries come before the exclusive ones: if there are any, the first of
-		// them is among those read.
+		// The keys of shared entries come before the exclusive ones, and after the joined ones: if
+		// there are any, the first of them is among those read, unless glance leases have joined.
 		for i := range es {
 			if es[i].zone == zoneShared && es[i].limit != a.req.Limit {
 				return f, &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: es[i].limit}
