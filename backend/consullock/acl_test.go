@@ -15,9 +15,9 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// TestRights: with the rights that the documentation names, and no more, everything works.
-// Where one is missing that is said: it is neither a lock that is held nor a lease that is
-// lost, and nobody asks again and again until the context ends. No error tells the token.
+// TestRights: with the rights that the documentation names, and no more, everything works. A
+// missing right is reported: it is neither a held lock nor a lost lease, and no request is retried
+// until the context ends. No error contains the token.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	const management = "5b5bd0a1-3f4c-4b4e-9a0e-4bd4d3a2f001"
@@ -46,7 +46,7 @@ func TestRights(t *testing.T) {
 		t.Errorf("list: %+v, %v", page, err)
 	}
 
-	// Locks may be looked at only, but for the notices.
+	// Locks may only be read, except for the notices.
 	reader, secret := with("reader", sessions+` key_prefix "team/locks/" { policy = "read" } key_prefix "team/locks/notices/" { policy = "write" }`)
 	theirs := session(t, reader, nil)
 	for what, call := range map[string]func(ctx context.Context) error{

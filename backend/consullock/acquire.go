@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// Acquire takes the lock, or waits in line for it when req.Wait is set. When ctx ends
-// meanwhile the place in line stays. Errors: *InvalidError, *LimitError, *HeldError,
-// ErrLost, ErrSessionLost, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
+// Acquire takes the lock, or waits for it in the queue if req.Wait is set. If ctx ends while it
+// waits, the place in the queue stays. Errors: *InvalidError, *LimitError, *HeldError, ErrLost,
+// ErrSessionLost, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	if err := req.Validate(b.caps); err != nil {
 		return backend.Grant{}, err
@@ -54,7 +54,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	return g, err
 }
 
-// join notes that somebody asks for the lease. ErrLost: it was abandoned.
+// join records a caller that requests the lease. ErrLost: it was abandoned.
 func (s *session) join(k leaseKey) (*own, error) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
@@ -69,21 +69,21 @@ func (s *session) join(k leaseKey) (*own, error) {
 	return o, nil
 }
 
-// has notes that the lease is out.
+// has records that the lease is held.
 func (s *session) has(k leaseKey) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	s.out[k] = struct{}{}
 }
 
-// isAbandoned reports whether the lease was given up meanwhile.
+// isAbandoned reports whether the lease was abandoned in the meantime.
 func (a *acquisition) isAbandoned() bool {
 	a.b.mu.Lock()
 	defer a.b.mu.Unlock()
 	return a.mine.abandoned
 }
 
-// own is what is known of the lease. Backend.mu is held.
+// own returns what is known of the lease. Backend.mu is held.
 func (s *session) own(k leaseKey) *own {
 	o, ok := s.leases[k]
 	if !ok {
@@ -93,7 +93,7 @@ func (s *session) own(k leaseKey) *own {
 	return o
 }
 
-// part is the end of what join began.
+// part ends what join began.
 func (s *session) part(k leaseKey) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
@@ -106,7 +106,7 @@ func (s *session) part(k leaseKey) {
 	}
 }
 
-// acquisition is one Acquire under way.
+// acquisition is one Acquire in progress.
 type acquisition struct {
 	b     *Backend
 	s     *session
@@ -115,13 +115,13 @@ type acquisition struct {
 	mine  *own
 	asked time.Time
 
-	entered bool // the key was made, and may be there
+	entered bool // the key was made, and may exist
 }
 
 func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
 	inLine := false
 	if !a.req.Wait {
-		// Who does not wait leaves no trace in a line that has no room.
+		// A request that does not wait must leave no trace in a queue that has no room.
 		l, err := a.b.look(ctx, a.req.Name)
 		if err != nil {
 			return backend.Grant{}, err
@@ -148,7 +148,7 @@ func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
 	for {
 		i := l.find(a.req.Lease)
 		if i < 0 {
-			return backend.Grant{}, backend.ErrLost // it was taken away at once
+			return backend.Grant{}, backend.ErrLost // it was deleted immediately
 		}
 		if err := a.checkLimit(ctx, l, i); err != nil {
 			return backend.Grant{}, err
@@ -173,7 +173,7 @@ func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
 	}
 }
 
-// waitBlind joins the line without seeing it.
+// waitBlind joins the queue without reading it.
 func (a *acquisition) waitBlind(ctx context.Context) (backend.Grant, error) {
 	pairs, err := a.enter(ctx)
 	if err != nil {
@@ -186,13 +186,13 @@ func (a *acquisition) waitBlind(ctx context.Context) (backend.Grant, error) {
 	return a.wait(ctx, place, nil)
 }
 
-// mostChecks is how many of those before it who steps back looks after: a transaction has
-// 64 operations at most.
+// mostChecks is how many of the entries before it a request that steps back checks: a transaction
+// has at most 64 operations.
 const mostChecks = 60
 
-// stepBack leaves the line that filled up after it was looked at, and reports whether it
-// did: not when one of those before it has gone meanwhile, because it may be out then, and
-// others have been refused because of it.
+// stepBack leaves the queue that filled up after it was read, and reports whether it did. It does
+// not if an entry before its own has gone in the meantime, because then its own may hold the lock,
+// and other requests have been refused because of it.
 func (a *acquisition) stepBack(ctx context.Context, l line, i int) (bool, error) {
 	var ops api.KVTxnOps
 	for _, e := range l.all[l.Decisive(i, mostChecks):i] {
@@ -205,9 +205,9 @@ func (a *acquisition) stepBack(ctx context.Context, l line, i int) (bool, error)
 	return err == nil, err
 }
 
-// enter makes the key of the lease, and does more with it: one transaction, which may be
-// asked twice. A key that another session has is that one's, also when it only waits: it
-// may be granted before anybody could take it away.
+// enter makes the key of the lease, and executes more operations with it, in one transaction, which
+// may be repeated. A key that another session holds belongs to that session, even while it only
+// waits: it may be granted before it could be taken over.
 func (a *acquisition) enter(ctx context.Context, more ...*api.KVTxnOp) ([]*api.KVPair, error) {
 	value, err := json.Marshal(content{
 		Mode: a.req.Mode, Limit: a.req.Limit, Permits: a.req.Permits, Session: a.req.Session,
@@ -239,7 +239,7 @@ func (a *acquisition) enter(ctx context.Context, more ...*api.KVTxnOp) ([]*api.K
 	}
 }
 
-// look lists the line.
+// look lists the queue.
 func (b *Backend) look(ctx context.Context, lock string) (line, error) {
 	prefix := b.lockKey(lock)
 	pairs, _, err := b.below(ctx, prefix)
@@ -251,7 +251,7 @@ func (b *Backend) remove(ctx context.Context, k leaseKey) error {
 	return b.delete(ctx, b.leaseKey(k))
 }
 
-// checkLimit gives the place back when another limit is in force.
+// checkLimit gives up the place in the queue if another limit is in force.
 func (a *acquisition) checkLimit(ctx context.Context, l line, i int) error {
 	if a.req.Mode != backend.Shared {
 		return nil

@@ -16,11 +16,11 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// Break takes the lock from all its holders. The first look fixes who they are: nobody who
-// gets the lock later is among them. Where they are more than go into one transaction, they
-// lose the lock in several, the oldest first, each of which leaves those in line who cannot
-// share it with the rest. If it fails between them, the rest hold it still. Errors:
-// *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
+// Break takes the lock from all its holders. The first read fixes the victims: a lease granted
+// later is not among them. If they do not fit into one transaction, they lose the lock in several,
+// the oldest first, each of which keeps out the waiters that cannot share the lock with the rest.
+// If Break fails between them, the remaining holders still hold the lock. Errors: *InvalidError,
+// *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
 	if err := req.Validate(); err != nil {
 		return backend.BreakResult{}, err
@@ -41,16 +41,16 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	return br.res, b.fail(ctx, opBreak, err, false)
 }
 
-// breaking is a Break under way.
+// breaking is a Break in progress.
 type breaking struct {
 	b     *Backend
 	req   *backend.BreakRequest
 	res   backend.BreakResult
-	rest  []victim // those that may hold the lock still
+	rest  []victim // the victims that may still hold the lock
 	begun bool     // a transaction has changed something, or may have
 }
 
-// victim is a holder as the first look found it.
+// victim is a holder as the first read found it.
 type victim struct {
 	entry
 
@@ -58,20 +58,20 @@ type victim struct {
 }
 
 const (
-	// maxVictims and maxTxnOps bound a transaction, of which Consul takes 64 operations: two
-	// for each victim, and one for each session that is told.
+	// maxVictims and maxTxnOps bound a transaction, in which Consul accepts 64 operations: two for
+	// each victim, and one for each session that is notified.
 	maxVictims = 30
 	maxTxnOps  = 64
-	// maxNotices bounds how many breaks a session is told of: the newest of them. It finds out
-	// about the others by itself.
+	// maxNotices bounds the notices of breaks to a session. The newest are kept. The session finds
+	// the other breaks by itself.
 	maxNotices = 100
-	// maxOld bounds the bytes of those that were there before. Consul takes half a MiB in a
-	// transaction, in base 64, with the notices of as many sessions as there are victims.
+	// maxOld bounds the bytes of the old notices. Consul accepts half a MiB in a transaction, in
+	// base 64, with the notices of as many sessions as there are victims.
 	maxOld = 8 << 10
 )
 
-// encode puts fresh notices behind those that were there, as many of them as there is room
-// for. The first is marked where older ones made room.
+// encode appends fresh notices to the old ones, of which it keeps as many as fit. The first is
+// marked if older ones were dropped.
 func encode(old, fresh []notice) ([]byte, error) {
 	all := slices.Concat(old, fresh)
 	for {
@@ -93,8 +93,8 @@ func encode(old, fresh []notice) ([]byte, error) {
 }
 
 // look finds the victims. The token is the one after the greatest of theirs: Consul counts its
-// changes, so whatever is granted later has it or a greater one. Where there is nobody a change
-// of its own gives the token, and who was granted the lock before that is a victim.
+// changes, so every later grant has it or a greater one. If there are no holders, a write of its
+// own gives the token, and a lease granted before that write is a victim.
 func (br *breaking) look(ctx context.Context) error {
 	if err := br.find(ctx, math.MaxUint64); err != nil || len(br.rest) > 0 {
 		return err
@@ -110,7 +110,7 @@ func (br *breaking) look(ctx context.Context) error {
 	return br.find(ctx, br.res.Token)
 }
 
-// find takes those as victims whose token is below.
+// find selects the holders whose tokens are below the given one as victims.
 func (br *breaking) find(ctx context.Context, below fence.Token) error {
 	l, err := br.b.look(ctx, br.req.Name)
 	if err != nil {
@@ -126,15 +126,15 @@ func (br *breaking) find(ctx context.Context, below fence.Token) error {
 	return nil
 }
 
-// part deletes the keys of the oldest victims and tells their sessions, in one transaction.
+// part deletes the keys of the oldest victims and notifies their sessions, in one transaction.
 func (br *breaking) part(ctx context.Context) error {
 	part := br.next()
 	var ops api.KVTxnOps
 	fresh := make(map[string][]notice)
 	for i := range part {
 		e := &part[i]
-		// A delete with an index is a success, too, where the key is gone: by a release, which
-		// has told its caller so.
+		// A delete with an index also succeeds if the key is gone: by a release, which has reported
+		// success to its caller.
 		ops = append(ops, &api.KVTxnOp{Verb: api.KVCheckIndex, Key: e.key, Index: e.modified}, &api.KVTxnOp{Verb: api.KVDelete, Key: e.key})
 		fresh[e.uuid] = append(fresh[e.uuid], notice{Lease: e.lease, Reason: br.req.Reason})
 	}
@@ -143,7 +143,7 @@ func (br *breaking) part(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if op != nil { // else the session is gone, and its leases are about to
+		if op != nil { // otherwise the session is gone, and its leases are about to be
 			ops = append(ops, op)
 		}
 	}
@@ -162,7 +162,7 @@ func (br *breaking) part(ctx context.Context) error {
 	return nil
 }
 
-// next is how many victims go into one transaction, with what their sessions are told.
+// next returns the victims that fit into one transaction, with the notices to their sessions.
 func (br *breaking) next() []victim {
 	sessions := make(map[string]bool)
 	for i := range br.rest {
@@ -174,7 +174,8 @@ func (br *breaking) next() []victim {
 	return br.rest
 }
 
-// notify is the operation that adds to the notices of a session; nil: it is gone.
+// notify returns the operation that adds to the notices of a session, or nil if the session is
+// gone.
 func (b *Backend) notify(ctx context.Context, uuid string, fresh []notice) (*api.KVTxnOp, error) {
 	pair, err := b.get(ctx, b.noticeKey(uuid))
 	if err != nil || pair == nil {
@@ -189,14 +190,14 @@ func (b *Backend) notify(ctx context.Context, uuid string, fresh []notice) (*api
 	return &api.KVTxnOp{Verb: api.KVCAS, Key: pair.Key, Index: pair.ModifyIndex, Value: value}, nil
 }
 
-// refused drops the victims that have left, which made Consul refuse the transaction of the
-// first of them. Nothing of it was done. Other reasons are its error.
+// refused drops the victims that have left: the first of them made Consul refuse the transaction,
+// of which nothing was done. For any other reason it returns Consul's error.
 func (br *breaking) refused(ctx context.Context, err *txnError, victims int) error {
 	left := make(map[string]bool)
 	for _, x := range err.errs {
 		i := x.OpIndex / 2
 		if i >= victims {
-			if !strings.Contains(x.What, becauseStale) { // another break has told a session
+			if !strings.Contains(x.What, becauseStale) { // another break has notified a session
 				return err
 			}
 			continue
@@ -208,7 +209,7 @@ func (br *breaking) refused(ctx context.Context, err *txnError, victims int) err
 			return failed
 		case pair == nil || pair.Session == "" || pair.CreateIndex != e.created:
 			left[e.key] = true
-		case pair.ModifyIndex == e.modified: // nothing has happened to it: it is another reason
+		case pair.ModifyIndex == e.modified: // nothing has happened to it: there is another reason
 			return err
 		default:
 			e.modified = pair.ModifyIndex

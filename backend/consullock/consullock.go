@@ -20,13 +20,13 @@ import (
 
 const name = "consul"
 
-// Config says how the backend uses Consul.
+// Config configures a Backend.
 type Config struct {
-	// Prefix of all keys, without slashes around it. Default: "holdfast". Optional.
+	// Prefix is the prefix of all keys, without slashes around it. Default: "holdfast". Optional.
 	Prefix string
 	// MinTTL is the servers' session_ttl_min. Default: 10 s, as Consul's own. Optional.
 	MinTTL time.Duration
-	// Logger gets what nobody is there to return an error to. Default: none. Optional.
+	// Logger receives errors that cannot be returned to a caller. Default: none. Optional.
 	Logger *slog.Logger
 }
 
@@ -34,12 +34,12 @@ const (
 	defaultPrefix = "holdfast"
 	defaultMinTTL = 10 * time.Second
 	maxTTL        = 24 * time.Hour // of Consul's sessions
-	// lag is how much later than it should the leader may end a session.
+	// lag is how late the leader may end a session.
 	lag = 2 * time.Second
 )
 
-// Backend keeps leases in Consul. It implements backend.Backend; its methods may be
-// called at once from many goroutines. Make it with New or Open.
+// Backend keeps leases in Consul. It implements backend.Backend. Its methods are safe for
+// concurrent use. Make it with New or Open.
 type Backend struct {
 	cfg    Config
 	caps   backend.Capabilities
@@ -51,23 +51,23 @@ type Backend struct {
 	base context.Context         //nolint:containedctx // it is what Close ends
 	end  context.CancelCauseFunc // ends base
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	closed    bool
 	sessions  map[backend.SessionID]*session
 	dead      map[backend.SessionID]*grave // sessions that have ended
-	lines     map[string]*follower         // of locks for which somebody here waits
-	coming    map[string]int               // who joins the line of a lock at this moment and sees it
-	hearing   int                          // sessions that have a question of their own
-	questions int                          // lines that have a question of their own
-	crowd     crowd                        // the other ones
+	lines     map[string]*follower         // of locks that a caller here waits for
+	coming    map[string]int               // by lock: acquires that are joining its queue at this moment and read it
+	hearing   int                          // sessions that have a query of their own
+	questions int                          // lines that have a query of their own
+	crowd     crowd                        // the other lines
 	work      sync.WaitGroup
 	closing   sync.Once
 }
 
 var _ backend.Backend = (*Backend)(nil)
 
-// New makes a backend on the client that the program has. It sends nothing yet. Close
-// does not close the client.
+// New makes a backend on a client that the program already has. It sends nothing yet. Close does
+// not close the client.
 //
 // Errors: *backend.InvalidError for a field that is out of bounds.
 func New(client *api.Client, cfg Config) (*Backend, error) {
@@ -115,12 +115,12 @@ func validatePrefix(p string) error {
 	return nil
 }
 
-// Capabilities says what Consul can do.
+// Capabilities returns what Consul can do.
 func (b *Backend) Capabilities() backend.Capabilities { return b.caps }
 
-// Close ends the sessions that were opened here, with their leases, and the goroutines.
-// It takes a second at most where Consul is away; then the sessions end with their time.
-// Closing again does nothing.
+// Close ends the sessions that were opened here, with their leases, and the goroutines. It takes at
+// most a second if Consul is unreachable; then the sessions end when they expire. A second Close
+// does nothing.
 func (b *Backend) Close() error {
 	b.closing.Do(func() {
 		b.mu.Lock()
@@ -149,7 +149,7 @@ func (b *Backend) Close() error {
 	return nil
 }
 
-// background does something that Close ends and waits for.
+// background runs f. Close ends it and waits for it.
 func (b *Backend) background(f func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -158,12 +158,12 @@ func (b *Backend) background(f func()) {
 	}
 }
 
-// within is ctx, which also ends when the backend is closed.
+// within returns ctx, which also ends when the backend is closed.
 func (b *Backend) within(ctx context.Context) (context.Context, func()) {
 	return backend.Within(ctx, b.base)
 }
 
-// The keys. All of a session's are locked by it, and deleted with it.
+// The keys. All keys of a session are locked by it, and deleted with it.
 func (b *Backend) locksKey() string { return b.cfg.Prefix + "/locks/" }
 
 func (b *Backend) lockKey(lock string) string {
@@ -176,22 +176,23 @@ func (b *Backend) abandonedKey(k leaseKey) string {
 	return b.cfg.Prefix + "/abandoned/" + string(k.id) + "/" + backend.EscapeSegment(k.name)
 }
 
-// noticeKey is of a session of Consul: it names that, since a lease's key does too.
+// noticeKey is keyed by Consul's session, because a lease's key names that, too.
 func (b *Backend) noticeKey(uuid string) string { return b.cfg.Prefix + "/notices/" + uuid }
 
-// tokenKey is written by every break, to another value: the index of that is a token.
+// tokenKey is the key that every break of a free lock sets to a new value: the index of that write
+// is a token.
 func (b *Backend) tokenKey() string { return b.cfg.Prefix + "/token" }
 
-// consistent asks the leader, who makes sure that it is the leader.
+// consistent makes the leader answer, after it has verified that it is the leader.
 func consistent(ctx context.Context) *api.QueryOptions {
 	return (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx)
 }
 
-// errNoIndex is for an answer that is not Consul's: the client library takes any 404 for "there is
-// nothing", and what stands before Consul may give one.
+// errNoIndex is the error of an answer that is not Consul's. The client library takes any 404 for
+// "there is nothing", and a proxy in front of Consul may return one.
 var errNoIndex = errors.New("the answer has no index")
 
-// below gives the keys below a prefix, as they are, and the index of the look.
+// below returns the present keys below a prefix, and the index of the read.
 func (b *Backend) below(ctx context.Context, prefix string) (api.KVPairs, uint64, error) {
 	ctx, cancel := answering(ctx)
 	defer cancel()
@@ -205,7 +206,7 @@ func (b *Backend) below(ctx context.Context, prefix string) (api.KVPairs, uint64
 	return pairs, meta.LastIndex, nil
 }
 
-// get gives a key as it is; nil: there is none.
+// get returns a key, or nil if it does not exist.
 func (b *Backend) get(ctx context.Context, key string) (*api.KVPair, error) {
 	ctx, cancel := answering(ctx)
 	defer cancel()
@@ -213,7 +214,7 @@ func (b *Backend) get(ctx context.Context, key string) (*api.KVPair, error) {
 	return pair, err
 }
 
-// txn does all of the operations or none. *txnError: none, and why.
+// txn executes all of the operations or none. *txnError: none, and why.
 func (b *Backend) txn(ctx context.Context, ops api.KVTxnOps) ([]*api.KVPair, error) {
 	ctx, cancel := answering(ctx)
 	defer cancel()

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// open gives a backend on the server, as another process would have one.
+// open returns a backend on the server, as another process would have one.
 func open(t backendtest.T, addr string) *consullock.Backend {
 	t.Helper()
 	b, err := consullock.Open(t.Context(), "consul://"+addr+"?min_ttl="+testserver.ConsulMinTTL.String(), nil)
@@ -31,6 +31,6 @@ func TestConformance(t *testing.T) {
 		Open:     func(t backendtest.T) backend.Backend { return open(t, server.Addr()) },
 		Restart:  func(backendtest.T) { server.Restart() },
 		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
-		Holders:  leasetest.Holders(200), // each who comes reads the line
+		Holders:  leasetest.Holders(200), // each acquire reads the queue
 	})
 }

@@ -7,25 +7,24 @@ import (
 	"github.com/hashicorp/consul/api"
 )
 
-// maxQuestions bounds how many lines have a question of their own. Each keeps a
-// connection, of which Consul takes 200 from one address where it is not told otherwise
-// (limits.http_max_conns_per_client): without a bound those who wait would take them all,
-// and the renewals would find none.
+// maxQuestions bounds how many lines have a query of their own. Each keeps a connection, of which
+// Consul accepts 200 from one address by default (limits.http_max_conns_per_client). Without a
+// bound the waiters would take them all, and the renewals would find none.
 const maxQuestions = 32
 
-// maxHearing bounds how many sessions hear of their losses at once, for the same reason.
+// maxHearing bounds how many sessions listen for their losses concurrently, for the same reason.
 const maxHearing = 16
 
-// crowd are the followers that have no question of their own. They share one, about all
-// locks. Backend.mu guards it.
+// crowd is the set of followers that have no query of their own. They share one, on all locks.
+// Backend.mu guards it.
 type crowd struct {
 	members map[*follower]struct{}
-	again   context.CancelFunc // ends the question that is under way
-	stop    context.CancelFunc // nil: nobody asks
+	again   context.CancelFunc // ends the query in progress
+	stop    context.CancelFunc // nil: no query is running
 }
 
-// start gives a new follower a question of its own, or has it join the crowd. Backend.mu
-// is held, and the backend is open.
+// start gives a new follower a query of its own, or adds it to the crowd. Backend.mu is held, and
+// the backend is open.
 func (b *Backend) start(f *follower) {
 	if b.questions < maxQuestions {
 		b.questions++
@@ -46,8 +45,8 @@ func (b *Backend) start(f *follower) {
 	b.work.Go(func() { b.runCrowd(ctx) })
 }
 
-// leaveCrowd is for a follower that nobody needs any more, or that gets a question of its
-// own. Backend.mu is held.
+// leaveCrowd removes a follower that no waiter needs any more, or that gets a query of its own.
+// Backend.mu is held.
 func (b *Backend) leaveCrowd(f *follower) {
 	delete(b.crowd.members, f)
 	if len(b.crowd.members) == 0 {
@@ -56,7 +55,7 @@ func (b *Backend) leaveCrowd(f *follower) {
 	}
 }
 
-// runCrowd does for the crowd what run does for one.
+// runCrowd does for the crowd what run does for one follower.
 func (b *Backend) runCrowd(ctx context.Context) {
 	byTimer := false
 	for failures := 0; ctx.Err() == nil; {
@@ -73,7 +72,7 @@ func (b *Backend) runCrowd(ctx context.Context) {
 }
 
 func (b *Backend) watchCrowd(ctx context.Context, byTimer bool) (bool, error) {
-	// Who joins from here on ends the question.
+	// A follower that joins from here on ends the query.
 	asking, again := context.WithCancel(ctx)
 	defer again()
 	members := b.gather(ctx, again)
@@ -114,8 +113,8 @@ func (b *Backend) watchCrowd(ctx context.Context, byTimer bool) (bool, error) {
 	return tired, err
 }
 
-// gather gives questions of their own to as many as may have one now, and gives the
-// others. ctx is that of the crowd that asks.
+// gather gives queries of their own to as many followers as may have one now, and returns the
+// others. ctx is that of the crowd that calls it.
 func (b *Backend) gather(ctx context.Context, again context.CancelFunc) []*follower {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -10,8 +10,9 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// EndSession gives back all that lives with the session, in one request. A session that
-// is gone is success. Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
+// EndSession releases everything that lives with the session, in one request. If the session is
+// gone already, EndSession succeeds. Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's
+// cause.
 func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	if err := backend.ValidateSessionID(id); err != nil {
 		return err
@@ -35,14 +36,14 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 		g = b.graveOf(id)
 	}
 	if err := b.destroy(ctx, g); err != nil {
-		b.background(func() { b.layFor(g) }) // also when nobody asks again
+		b.background(func() { b.layFor(g) }) // even if no caller retries
 		return b.fail(ctx, opEnd, err, true)
 	}
 	return nil
 }
 
-// bury notes that no session of the ID may be opened any more, and gives the one that
-// lives, or else what is known of the one that was.
+// bury records that no session of that ID may be opened any more. It returns the session that
+// lives, or else what is known of the one that ended.
 func (b *Backend) bury(id backend.SessionID) (*session, *grave, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -55,8 +56,8 @@ func (b *Backend) bury(id backend.SessionID) (*session, *grave, error) {
 	return b.sessions[id], b.dead[id], nil
 }
 
-// grave is a session that has ended here. In Consul it may live on, and keep its leases,
-// until somebody ends it there.
+// grave is a session that has ended here. In Consul it may live on, and keep its leases, until it
+// is ended there.
 type grave struct {
 	at   time.Time
 	ttl  time.Duration
@@ -91,7 +92,7 @@ func (b *Backend) destroy(ctx context.Context, g *grave) error {
 	return nil
 }
 
-// lay tries once, not for long, to end the session in Consul.
+// lay makes one short attempt to end the session in Consul.
 func (b *Backend) lay(ctx context.Context, g *grave) bool {
 	ctx, cancel := context.WithTimeout(ctx, closePatience)
 	defer cancel()
@@ -102,7 +103,8 @@ func (b *Backend) lay(ctx context.Context, g *grave) bool {
 	return err == nil
 }
 
-// layFor tries until it is done, or Consul has ended the session by itself, or Close.
+// layFor retries until the session is ended, Consul has ended it by itself, or the backend is
+// closed.
 func (b *Backend) layFor(g *grave) {
 	for failures := 0; !b.lay(b.base, g) && !g.isOver(); failures++ {
 		if !pause(b.base, failures) {
@@ -111,7 +113,7 @@ func (b *Backend) layFor(g *grave) {
 	}
 }
 
-// expire ends the session because its time is over, or Consul says so.
+// expire ends the session because its time has run out, or Consul reports that it ended.
 func (s *session) expire(cause backend.Cause) {
 	if !s.finish() {
 		return
@@ -123,7 +125,7 @@ func (s *session) expire(cause backend.Cause) {
 	}
 }
 
-// finish marks the end; false: it was over before.
+// finish marks the end. It returns false if the session had ended before.
 func (s *session) finish() bool {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()

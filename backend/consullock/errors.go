@@ -12,16 +12,16 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// fail maps an error of the client library to the kinds of package backend. changes says
-// that the request would have changed something: then it may have worked, unless Consul
-// says that it did not.
+// fail maps an error of the client library to the kinds of package backend. changes is set if the
+// request would have changed something: then it may have worked, unless Consul reports that it did
+// not.
 func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) error {
 	var own *backend.UnavailableError
 	switch {
 	case err == nil:
 		return nil
 	case b.base.Err() != nil, errors.Is(context.Cause(ctx), backend.ErrClosed), errors.Is(err, backend.ErrClosed):
-		// Also where a call that was under way met something else first.
+		// This includes a call in progress that got another error first.
 		return backend.ErrClosed
 	case errors.As(err, &own), isKind(err):
 		return err
@@ -36,7 +36,7 @@ func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) 
 	return &backend.UnavailableError{Backend: name, Op: op, MayHold: changes && !refused(err), Err: cause}
 }
 
-// isKind reports whether err is one of the answers of package backend.
+// isKind reports whether err is one of the errors of package backend.
 func isKind(err error) bool {
 	for _, kind := range []error{
 		backend.ErrHeld, backend.ErrLost, backend.ErrSessionLost, backend.ErrInvalid, backend.ErrUnsupported, backend.ErrUnavailable,
@@ -48,8 +48,8 @@ func isKind(err error) bool {
 	return false
 }
 
-// refused reports whether Consul has said that it did nothing: 4xx, or a transaction that
-// it did not do.
+// refused reports whether Consul has answered that it did nothing: with 4xx, or with a refused
+// transaction.
 func refused(err error) bool {
 	if _, ok := errors.AsType[*txnError](err); ok {
 		return true
@@ -59,9 +59,9 @@ func refused(err error) bool {
 	return errors.As(err, &status) && status.Code >= first && status.Code <= last
 }
 
-// Why Consul does not do an operation of a transaction, in its own words: there is nothing
-// else to tell a lock that is held from a right that is missing. What has none of these
-// is no answer but a failure.
+// The reasons why Consul refuses an operation of a transaction, in its own words: nothing else
+// distinguishes a lock that is held from a missing permission. An error with none of these is a
+// failure, not an answer.
 const (
 	becauseAbsent  = "doesn't exist"
 	becauseDelay   = "lock delay"
@@ -73,7 +73,7 @@ const (
 	becauseStale   = "index is stale"
 )
 
-// txnError is what a transaction did not do.
+// txnError holds the errors of a refused transaction.
 type txnError struct{ errs api.TxnErrors }
 
 func (e *txnError) Error() string {
@@ -100,8 +100,8 @@ func isRefused(err error, reasons ...string) bool {
 	return false
 }
 
-// refusedOnly reports whether err is a transaction that was refused for one of its
-// operations, and for no other.
+// refusedOnly reports whether err is a transaction that was refused for that operation, and for no
+// other.
 func refusedOnly(err error, op int) bool {
 	e, ok := errors.AsType[*txnError](err)
 	if !ok {

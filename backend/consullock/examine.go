@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/consul/api"
 )
 
-// Examine asks how many servers there are, and what the agent is set to. It implements
+// Examine asks how many servers there are, and how the agent is configured. It implements
 // backend.Examiner.
 func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 	ctx, cancel := answering(ctx)

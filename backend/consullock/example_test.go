@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend/consullock"
 )
 
-// A program gives the client that it has already. (There is no output to compare: the
-// example is compiled, and the tests run the same against a real server.)
+// The program passes the client that it already has. (There is no output to compare: the example is
+// compiled, and the tests run the same against a real server.)
 func Example() { //nolint:testableexamples // it needs a server at a known place
 	ctx := context.Background()
 	client, err := api.NewClient(api.DefaultConfig())
@@ -39,7 +39,7 @@ func Example() { //nolint:testableexamples // it needs a server at a known place
 	fmt.Println(err)
 }
 
-// A URL that makes no sense says what is wrong with it, and not the token that is in it.
+// An invalid URL yields an error that names the fault, but not the token in the URL.
 func ExampleOpen() {
 	_, err := consullock.Open(context.Background(), "consul://:secret@127.0.0.1:8500?min_tll=20s", nil)
 	fmt.Println(err)

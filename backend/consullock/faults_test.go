@@ -43,8 +43,8 @@ func session(t *testing.T, b *consullock.Backend, lost func(backend.Loss)) backe
 	return leasetest.Session(t, b, 10*time.Minute, lost)
 }
 
-// TestLostReply: the reply to the acquire is lost: there is no ghost, and the same lease
-// asked again is the same grant.
+// TestLostReply: the reply to the acquire is lost: there is no ghost, and a retry with the same
+// lease is the same grant.
 func TestLostReply(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartConsul(t, 1)[0]
@@ -79,8 +79,8 @@ func TestLostReply(t *testing.T) {
 	}
 }
 
-// TestSessionIsDestroyed: an operator, or a health check, ends the session in Consul. The
-// holder is told at once, and the next has the lock at once.
+// TestSessionIsDestroyed: an operator, or a health check, ends the session in Consul. The holder is
+// told immediately, and the next waiter has the lock immediately.
 func TestSessionIsDestroyed(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartConsul(t, 1)[0]
@@ -109,8 +109,8 @@ func TestSessionIsDestroyed(t *testing.T) {
 	}
 }
 
-// TestNothingIsLeft: what sessions held and waited for when they ended is gone from
-// Consul, however they ended: given back, destroyed, or closed with their backend.
+// TestNothingIsLeft: what sessions held and waited for when they ended is gone from Consul, however
+// they ended: released, destroyed, or closed with their backend.
 func TestNothingIsLeft(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartConsul(t, 1)[0]
@@ -148,8 +148,8 @@ func TestNothingIsLeft(t *testing.T) {
 	})
 }
 
-// TestEndsAtItsTTL: a session that nobody renews is over at its TTL as long as its process
-// lives. Consul would take twice that.
+// TestEndsAtItsTTL: a session that is not renewed ends at its TTL as long as its process lives.
+// Consul would take twice that.
 func TestEndsAtItsTTL(t *testing.T) {
 	t.Parallel()
 	const ttl = 8 * time.Second
@@ -197,9 +197,8 @@ func client(t *testing.T, addr string, n *atomic.Int64) (*api.Client, *http.Clie
 	return c, &http.Client{Transport: pool.Transport.(counted).RoundTripper}
 }
 
-// TestNoHerd: two hundred wait, in ten processes. They have the lock in order; at rest
-// nobody sends anything, and a hand-over costs a bounded number of requests, of all of
-// them together.
+// TestNoHerd: two hundred wait, in ten processes. They get the lock in order; at rest no process
+// sends anything, and a hand-over costs a bounded number of requests, of all of them together.
 func TestNoHerd(t *testing.T) {
 	t.Parallel()
 	const processes, waiters = 10, 20
@@ -239,7 +238,7 @@ func TestNoHerd(t *testing.T) {
 		leasetest.InLine(t, backends[0], "n", i+1)
 	}
 	atRest := quiet(&requests)
-	// A process may look again, or ask again, just then: never each of those who wait.
+	// A process may read again, or query again, just then: never each of the waiters.
 	if atRest > 3*processes {
 		t.Errorf("%d requests in a second by those who wait at rest", atRest)
 	}
@@ -254,8 +253,8 @@ func TestNoHerd(t *testing.T) {
 		leasetest.Give(t, backends[got.i*7%processes], got.req)
 	}
 	wg.Wait()
-	// A release, the question that the release answers, a look at the line by who asked,
-	// and the next question.
+	// A release, the query that the release answers, a read of the queue by the process that made
+	// the query, and the next query.
 	const perHandOver = 6
 	if n := requests.Load() - before; n > perHandOver*processes*waiters {
 		t.Errorf("%d requests for %d hand-overs", n, processes*waiters)
@@ -264,7 +263,7 @@ func TestNoHerd(t *testing.T) {
 	}
 }
 
-// quiet waits for a second in which few requests are sent, and says how many more come in
+// quiet waits for a second in which few requests are sent, and returns how many more come in
 // another.
 func quiet(requests *atomic.Int64) int64 {
 	const calm = time.Second
@@ -280,8 +279,8 @@ func quiet(requests *atomic.Int64) int64 {
 	return requests.Load() - before
 }
 
-// TestLeaderIsKilled: of three servers the leader dies. Who holds goes on holding, and
-// who waits goes on waiting and has it.
+// TestLeaderIsKilled: of three servers the leader dies. The holder keeps the lock, and the waiter
+// continues to wait and gets it.
 func TestLeaderIsKilled(t *testing.T) {
 	t.Parallel()
 	servers := testserver.StartConsul(t, 3)
@@ -313,7 +312,7 @@ func TestLeaderIsKilled(t *testing.T) {
 	err := leasetest.InsistOn(t, func(ctx context.Context) error {
 		return b.Release(ctx, backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: one})
 	})
-	if err != nil && !errors.Is(err, backend.ErrLost) { // asked twice
+	if err != nil && !errors.Is(err, backend.ErrLost) { // it was sent twice
 		t.Fatalf("release: %v", err)
 	}
 	if err := <-next; err != nil {

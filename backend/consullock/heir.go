@@ -9,29 +9,28 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// A lock in demand goes from hand to hand within this process without a question. Who
-// follows its line knows it as it was at an index. What came since is behind all that was
-// there then, and of that some may be gone, and nothing else can be. So when the first is
-// deleted, the second is the front of the line and out, if only it is still there: which
-// the transaction that deletes the first finds out. The second is the heir.
+// A contended lock is handed over within this process without a query. The follower of its queue
+// knows the queue as of an index. Entries made since are behind all that existed then; some of
+// those may be gone, and nothing else can have changed. So when the first entry is deleted, the
+// second is the front of the queue and holds the lock, if only it still exists: the transaction
+// that deletes the first finds that out. The second is the heir.
 
-// hush is for how long after such a hand-over nobody asks what became of somebody here:
-// where a lock goes on from hand to hand there is nothing to ask for.
+// hush is how long after such a hand-over no query is made for the waiters here: while a lock
+// passes from one to the next there is nothing to query.
 const hush = 10 * time.Millisecond
 
 const (
-	// enough is how many have to be in a line that was heard for others to join it without
-	// seeing it. To see a line costs more, the longer it is; and a short one is soon at its
-	// end.
+	// enough is how many entries a known queue must have for others to join it without reading it.
+	// The longer a queue, the more it costs to read; and a short one soon comes to its end.
 	enough = 16
-	// atOnce is how many who come to a lock at the same time see its line. The others wait for
-	// what those have seen.
+	// atOnce is how many acquires that come to a lock at the same time read its queue. The others
+	// wait for what those have read.
 	atOnce = 4
 )
 
-// comes reports whether who wants the lock for itself, and waits for it, need not see the line
-// that it joins: enough of that was heard, or others see it at this moment. The function is
-// to be called when it has joined.
+// comes reports whether an acquire that wants the lock exclusively, and waits for it, need not read
+// the queue that it joins: enough of the queue is known, or other acquires are reading it at this
+// moment. The caller must call the function when the acquire has joined.
 func (b *Backend) comes(lock string) (bool, func()) {
 	f := b.followerOf(lock)
 	blind := false
@@ -54,7 +53,7 @@ func (b *Backend) comes(lock string) (bool, func()) {
 	}
 }
 
-// hear takes in what an acquire has seen of the line, if it is newer. mu is held.
+// hear adopts what an acquire has read of the queue, if that is newer. mu is held.
 func (f *follower) hear(seen *sight) {
 	if seen.index > f.heard.index {
 		f.take(seen)
@@ -62,16 +61,15 @@ func (f *follower) hear(seen *sight) {
 	}
 }
 
-// known is the index of what was heard, and how many have come to wait.
+// known returns the index of the known queue, and how many waiters have come.
 func (f *follower) known() (uint64, uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.heard.index, f.came
 }
 
-// take takes in the line as it was seen, unless what was heard meanwhile is newer. Where it
-// is older than what had been heard before it was asked for, the store was put back to an
-// earlier time. mu is held.
+// take adopts the queue as it was read, unless what became known in the meantime is newer. If it is
+// older than what was known before the read, the store was put back to an earlier time. mu is held.
 func (f *follower) take(seen *sight) {
 	switch {
 	case seen.index < seen.since:
@@ -82,7 +80,7 @@ func (f *follower) take(seen *sight) {
 	f.heard = seen.behind(f.passed)
 }
 
-// followerOf gives the lock's follower, locked; nil: nobody here waits for it.
+// followerOf returns the lock's follower, locked, or nil if no caller here waits for the lock.
 func (b *Backend) followerOf(lock string) *follower {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -93,9 +91,9 @@ func (b *Backend) followerOf(lock string) *follower {
 	return f
 }
 
-// heirTo gives the key of who is out when the key is deleted, where that is known and one
-// of those who wait here; otherwise nothing. Readers are no heirs, because there may be more
-// of them. Who got an heir has to say what became of that: see settle.
+// heirTo returns the key of the entry that holds the lock when the given key is deleted, if that
+// entry is known and belongs to a waiter here; otherwise nothing. Readers are no heirs, because
+// there may be more of them. A caller that got an heir must report the outcome to settle.
 func (b *Backend) heirTo(lock, key string) string {
 	f := b.followerOf(lock)
 	if f == nil {
@@ -110,7 +108,8 @@ func (b *Backend) heirTo(lock, key string) string {
 	return l.all[1].key
 }
 
-// waiting gives who waits for the entry here and was not told; nil: nobody. mu is held.
+// waiting returns the waiter here for the entry that was not told yet, or nil if there is none. mu
+// is held.
 func (f *follower) waiting(e entry) *waiter {
 	for w := range f.waiters {
 		if w.lease == e.lease && w.created == e.created && !w.told {
@@ -120,8 +119,8 @@ func (f *follower) waiting(e entry) *waiter {
 	return nil
 }
 
-// settle ends what heirTo began. The pairs are the answer to giving back, that of the heir
-// last; nil: it is not known that the place before it is gone while it was there.
+// settle ends what heirTo began. The pairs are the answer to the release, that of the heir last.
+// nil means that it is not known that the place before the heir was deleted while the heir existed.
 func (b *Backend) settle(lock string, place uint64, pairs []*api.KVPair) {
 	f := b.followerOf(lock)
 	if f == nil {
@@ -146,8 +145,9 @@ func (b *Backend) settle(lock string, place uint64, pairs []*api.KVPair) {
 	f.heard, f.moved = f.heard.behind(f.passed), true
 }
 
-// recalls reports whether what was heard tells what the next of those who wait here waits
-// for. Where the lock is about to go from hand to hand, or just did, it takes its time.
+// recalls reports whether the known queue shows what the next of the waiters here waits for. If the
+// lock is about to be handed over within this process, or just was, recalls waits for a moment
+// first.
 func (f *follower) recalls(ctx context.Context) bool {
 	f.mu.Lock()
 	giving := f.giving
@@ -167,7 +167,7 @@ func (f *follower) recalls(ctx context.Context) bool {
 	return known
 }
 
-// await waits for what happens, for a hush at most.
+// await waits until happens is closed, for at most hush.
 func await(ctx context.Context, happens <-chan struct{}) {
 	timer := time.NewTimer(hush)
 	defer timer.Stop()
@@ -178,8 +178,8 @@ func await(ctx context.Context, happens <-chan struct{}) {
 	}
 }
 
-// next reports whether what was heard moved and somebody who waits here is in it, behind
-// others; and whether who is before that one is of the same session. mu is held.
+// next reports whether the known queue moved and has a waiter of this process in it, behind other
+// entries; and whether the entry before that one is of the same session. mu is held.
 func (f *follower) next() (bool, bool) {
 	l := f.heard.line
 	for i := 1; f.moved && i < len(l.all); i++ {
@@ -190,7 +190,7 @@ func (f *follower) next() (bool, bool) {
 	return false, false
 }
 
-// createdOf gives the place of the key; 0: it is not among the pairs.
+// createdOf returns the place of the key, or 0 if it is not among the pairs.
 func createdOf(pairs []*api.KVPair, key string) uint64 {
 	for _, p := range pairs {
 		if p.Key == key {

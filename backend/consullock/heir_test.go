@@ -21,7 +21,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// looks counts the requests that read a whole line.
+// looks counts the requests that read a whole queue.
 type looks struct {
 	http.RoundTripper
 	n *atomic.Int64
@@ -51,14 +51,14 @@ func through(t *testing.T, server *testserver.ConsulServer, wrap func(http.Round
 	return closed(t, b)
 }
 
-// turns checks what those have seen who had a lock for themselves.
+// turns checks what exclusive holders of a lock have seen.
 type turns struct {
 	inside atomic.Int64
 	mu     sync.Mutex
 	tokens []uint64
 }
 
-// one takes the lock for itself and gives it back.
+// one acquires the lock exclusively and releases it.
 func (s *turns) one(t *testing.T, b *consullock.Backend, id backend.SessionID) {
 	t.Helper()
 	req := leasetest.Ask("n", id)
@@ -81,9 +81,8 @@ func (s *turns) done(t *testing.T, want int) {
 	}
 }
 
-// TestHeirsAskNothing: where a lock goes from hand to hand within a process, that costs what
-// is written and hardly anything that is asked: the next is told by the release, and what
-// the line is comes with the acquires.
+// TestHeirsAskNothing: hand-overs within a process cost the writes and hardly any reads: the
+// release tells the next waiter, and the acquires bring the state of the queue.
 func TestHeirsAskNothing(t *testing.T) {
 	t.Parallel()
 	const goroutines, rounds = 40, 10
@@ -103,7 +102,7 @@ func TestHeirsAskNothing(t *testing.T) {
 	}
 	all.Wait()
 	seen.done(t, goroutines*rounds)
-	// Two that write, and at most one about who has it now.
+	// Two that write, and at most one about the present holder.
 	const pairs = goroutines * rounds
 	if n, l := requests.Load()-before, lists.Load(); n > 7*pairs/2 || l > pairs/8 {
 		t.Errorf("%d requests for %d hand-overs, of which %d look at the line", n, pairs, l)
@@ -112,7 +111,7 @@ func TestHeirsAskNothing(t *testing.T) {
 	}
 }
 
-// trees counts the transactions that read a whole line.
+// trees counts the transactions that read a whole queue.
 type trees struct {
 	http.RoundTripper
 	n *atomic.Int64
@@ -132,8 +131,8 @@ func (c trees) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.RoundTripper.RoundTrip(r)
 }
 
-// TestCrowdAtOnce: many come to a lock at the same time. Not each of them reads the line that
-// they become, which would be the square of their number.
+// TestCrowdAtOnce: many acquires come to a lock at the same time. Not each of them reads the queue
+// that they form, which would be the square of their number.
 func TestCrowdAtOnce(t *testing.T) {
 	t.Parallel()
 	const waiters = 300
@@ -160,8 +159,8 @@ func TestCrowdAtOnce(t *testing.T) {
 	seen.done(t, waiters)
 }
 
-// TestHeirIsGone: the key of the next in line was deleted behind our back. The lock is given
-// back all the same, that one is told that it has lost, and who comes after it has the lock.
+// TestHeirIsGone: the key of the next waiter was deleted behind our back. The lock is still
+// released, that waiter is told that its lease is lost, and the one after it gets the lock.
 func TestHeirIsGone(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartConsul(t, 1)[0]
@@ -195,7 +194,7 @@ func TestHeirIsGone(t *testing.T) {
 	}
 }
 
-// TestNoHeirToAPlace: who waits gives its place back, and nobody has the lock for that.
+// TestNoHeirToAPlace: a waiter gives up its place, and no other gets the lock by that.
 func TestNoHeirToAPlace(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartConsul(t, 1)[0]
@@ -238,15 +237,15 @@ func TestNoHeirToAPlace(t *testing.T) {
 	}
 }
 
-// TestReplyToTheHeirIsLost: the lock is given back, and the answer that would tell the next
-// in line is lost: it is told all the same, and not by the timer.
+// TestReplyToTheHeirIsLost: the lock is released, and the answer that would tell the next waiter is
+// lost: it still gets the lock, and not by the timer.
 func TestReplyToTheHeirIsLost(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartConsul(t, 1)[0]
 	proxy := chaos.Start(t, server.Addr())
 	b := closing(t, proxy.Addr())
 	id := session(t, b, nil)
-	const attempts = 20 // until who waits is known here before the lock is given back
+	const attempts = 20 // until the waiter is known here before the lock is released
 	for range attempts {
 		if losesReplyToTheHeir(t, b, proxy, id) {
 			return
@@ -297,8 +296,8 @@ func losesReplyToTheHeir(t *testing.T, b *consullock.Backend, proxy *chaos.Proxy
 	return sprung
 }
 
-// TestHeirsOfManyKinds: several processes want one lock, some for themselves, some to
-// read, some give up, again and again. Nobody has it beside who wants it for itself.
+// TestHeirsOfManyKinds: several processes want one lock, some exclusively, some shared, some give
+// up, again and again. No other lease is held beside an exclusive one.
 func TestHeirsOfManyKinds(t *testing.T) {
 	t.Parallel()
 	const processes, goroutines, rounds = 3, 7, 12
@@ -339,7 +338,7 @@ func TestHeirsOfManyKinds(t *testing.T) {
 	}
 }
 
-// tiredOf asks for the lock, and gives up soon, whatever became of it.
+// tiredOf requests the lock, and gives up soon, whatever the outcome.
 func tiredOf(t *testing.T, b *consullock.Backend, req backend.AcquireRequest) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(leasetest.Within(t), 5*time.Millisecond)

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// tap is a wire on which a test does what it likes; nil: the request passes.
+// tap is a transport that a test controls; nil: the request passes.
 type tap struct {
 	next http.RoundTripper
 	on   atomic.Pointer[func(*http.Request) *http.Response] // nil result: it passes
@@ -51,8 +51,8 @@ func tapped(t *testing.T, addr string) (*consullock.Backend, *tap) {
 	return closed(t, b), x
 }
 
-// TestRefusedInLine: a lease is in line, and cannot leave it when another limit is found to be in
-// force: that is said.
+// TestRefusedInLine: a lease is in the queue, and cannot leave it when another limit is found to be
+// in force: the error says so.
 func TestRefusedInLine(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartConsul(t, 1)[0]
@@ -79,8 +79,8 @@ func TestRefusedInLine(t *testing.T) {
 	}
 }
 
-// TestSnapshotIsRestored: an operator restores a snapshot from before somebody came into line. It
-// is told that its place is gone, and does not ask in circles.
+// TestSnapshotIsRestored: an operator restores a snapshot from before a waiter joined the queue.
+// The waiter is told that its place is gone, and does not query in a loop.
 func TestSnapshotIsRestored(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartConsul(t, 1)[0]
@@ -116,8 +116,8 @@ func TestSnapshotIsRestored(t *testing.T) {
 	}
 }
 
-// TestAnswersOfAProxy: what stands before Consul answers 404 by itself for a while. Who waits
-// does not ask in circles, and has the lock when it is its turn.
+// TestAnswersOfAProxy: a proxy in front of Consul answers 404 by itself for a while. The waiter
+// does not query in a loop, and gets the lock when it is its turn.
 func TestAnswersOfAProxy(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartConsul(t, 1)[0]
@@ -152,7 +152,7 @@ func TestAnswersOfAProxy(t *testing.T) {
 }
 
 // TestLongReasons: locks of many sessions are broken again and again, with reasons that take much
-// room. Every break works, and the newest reason is told.
+// room. Every break works, and the newest reason is reported.
 func TestLongReasons(t *testing.T) {
 	t.Parallel()
 	const sessions, breaks = 5, 30
@@ -163,7 +163,7 @@ func TestLongReasons(t *testing.T) {
 	for range sessions {
 		ids = append(ids, session(t, b, func(l backend.Loss) { told <- l }))
 	}
-	reason := strings.Repeat("<", backend.MaxNoteLen) // each of them six bytes of JSON
+	reason := strings.Repeat("<", backend.MaxNoteLen) // each takes six bytes in JSON
 	for range breaks {
 		for _, id := range ids {
 			req := leasetest.Ask("n", id)

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// Inspect tells who holds the lock and who waits. Holder.Left is 0: Consul does not tell.
-// Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
+// Inspect returns the holders of the lock and its waiters. Holder.Left is 0, because Consul does
+// not report it. Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, error) {
 	if err := backend.ValidateName(lock); err != nil {
 		return backend.LockInfo{}, err
@@ -51,9 +51,8 @@ func describe(lock string, l line) backend.LockInfo {
 	return info
 }
 
-// List tells the locks that are held or waited for, by name. It reads the names of all
-// locks that begin with the prefix. Errors: *InvalidError, *UnavailableError, ErrClosed,
-// ctx's cause.
+// List returns the locks that are held or waited for, by name. It reads the names of all locks that
+// begin with the prefix. Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
 	if err := req.Validate(); err != nil {
 		return backend.ListPage{}, err
@@ -107,7 +106,7 @@ func (b *Backend) list(ctx context.Context, req *backend.ListRequest) (backend.L
 	return page, nil
 }
 
-// Watch is ErrUnsupported: Consul tells what is, not what was.
+// Watch returns ErrUnsupported: Consul reports the present state, not past changes.
 func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, _ func(backend.Event)) error {
 	if err := backend.ValidatePrefix(req.Prefix); err != nil {
 		return err

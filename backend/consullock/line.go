@@ -19,30 +19,30 @@ type content struct {
 	Session backend.SessionID `json:"s"`
 	Owner   string            `json:"o,omitempty"`
 	Note    string            `json:"n,omitempty"`
-	Since   int64             `json:"t,omitempty"` // when it was asked for, by the asker's clock: nanoseconds of Unix time
+	Since   int64             `json:"t,omitempty"` // when it was requested, by the client's clock: nanoseconds of Unix time
 }
 
-// entry is a lease that is out or in line.
+// entry is a lease that is held or waiting.
 type entry struct {
 	content
 
 	lease backend.LeaseID
 	key   string
 	uuid  string // of Consul's session
-	// created is the index of the transaction that made the key: its place and its token.
-	// The leader counts them, over all its terms.
+	// created is the index of the transaction that made the key: its place and its token. The
+	// leader counts them, over all its terms.
 	created, modified uint64
 }
 
-// line is what is out and what waits, in order of their creation. What is out is always
-// its front.
+// line is the holders and the waiters, in order of their creation. The holders are always its
+// front.
 type line struct {
 	backend.Front
 
 	all []entry
 }
 
-// newLine makes the line of the keys below prefix. Those without a session are nobody's.
+// newLine makes the line of the keys below prefix. Keys without a session belong to no client.
 func newLine(prefix string, pairs []*api.KVPair) line {
 	var l line
 	for _, p := range pairs {
@@ -64,19 +64,19 @@ func newLine(prefix string, pairs []*api.KVPair) line {
 	return l
 }
 
-// find is the index of a lease; -1: it is not there.
+// find returns the index of a lease, or -1.
 func (l line) find(id backend.LeaseID) int {
 	return slices.IndexFunc(l.all, func(e entry) bool { return e.lease == id })
 }
 
-// holders is the front of the line alone.
+// holders returns the front of the line alone.
 func (l line) holders() line { return l.first(l.Out) }
 
 func (l line) first(n int) line {
 	return line{Front: backend.Front{Claims: l.Claims[:n], Out: min(n, l.Out)}, all: l.all[:n]}
 }
 
-// behind is what is behind a place. All at it and before it are known to be gone.
+// behind returns what is behind a place. All entries at it and before it are known to be gone.
 func (s sight) behind(place uint64) sight {
 	n := 0
 	for n < len(s.all) && s.all[n].created <= place {
@@ -88,7 +88,7 @@ func (s sight) behind(place uint64) sight {
 	return s
 }
 
-// places is where each lease stands.
+// places returns the index of each lease in the line.
 func (l line) places() map[backend.LeaseID]int {
 	all := make(map[backend.LeaseID]int, len(l.all))
 	for i, e := range l.all {

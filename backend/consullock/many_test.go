@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// TestManyLocks: one process waits for more locks than Consul takes connections from one
-// address. Nothing fails: not the renewals either, on which all leases hang.
+// TestManyLocks: one process waits for more locks than Consul accepts connections from one address.
+// Nothing fails, not even the renewals, on which all leases depend.
 func TestManyLocks(t *testing.T) {
 	t.Parallel()
 	const locks = testserver.ConsulConnections * 3 / 2
@@ -66,8 +66,8 @@ func TestManyLocks(t *testing.T) {
 	renewals.Wait()
 }
 
-// TestJoinsTheCrowd: the lock becomes free just when somebody begins to wait for it, in a
-// process that waits for many others: nobody is forgotten until the timer.
+// TestJoinsTheCrowd: the lock becomes free just when a caller starts to wait for it, in a process
+// that waits for many others: no waiter is forgotten until the timer.
 func TestJoinsTheCrowd(t *testing.T) {
 	t.Parallel()
 	const others, rounds = 40, 200

@@ -10,13 +10,13 @@ import (
 	"github.com/hashicorp/consul/api"
 )
 
-// node is what sessions are tied to. Consul ends the sessions of a node at once, whatever
-// their TTL, when it leaves the cluster; and an agent that is restarted leaves, with the
-// sessions of all who would have to be told of it through that agent. This one is of no agent, so
-// that it never leaves.
+// node is what sessions are tied to. Consul ends the sessions of a node immediately, whatever their
+// TTL, when it leaves the cluster; and an agent that is restarted leaves, with the sessions of all
+// clients that would have to be told of it through that agent. This node belongs to no agent, so it
+// never leaves.
 const node = "holdfast-sessions"
 
-// onAgent is what is said where the sessions are the agent's all the same.
+// onAgent is the warning for sessions that are tied to the agent's node after all.
 const onAgent = "the token may not register the node \"" + node + "\", or not write sessions on it: sessions are tied to the agent's node, and end at once when the agent leaves the cluster, which it may do when it is restarted: another may have the lock then before its holder knows"
 
 // create makes a session of Consul.
@@ -27,7 +27,7 @@ func (b *Backend) create(ctx context.Context, ttl time.Duration) (string, error)
 	opts := (&api.WriteOptions{}).WithContext(ctx)
 	uuid, _, err := b.client.Session().CreateNoChecks(entry, opts)
 	if err != nil && strings.Contains(err.Error(), becauseNode) {
-		// It may be made by several at once.
+		// Several clients may register it at the same time.
 		_, err = b.client.Catalog().Register(&api.CatalogRegistration{Node: node, Address: "127.0.0.1"}, opts)
 		if err == nil {
 			uuid, _, err = b.client.Session().CreateNoChecks(entry, opts)

@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// TestAgentLeaves: the agent that the holder speaks with leaves the cluster, as one does that is
-// restarted. The holder cannot be told of anything then: nobody else has the lock before the
-// lease has run out.
+// TestAgentLeaves: the agent that the holder uses leaves the cluster, as a restarted agent does.
+// The holder cannot be told of anything then: no other client gets the lock before the lease has
+// run out.
 func TestAgentLeaves(t *testing.T) {
 	t.Parallel()
 	const ttl = 10 * time.Second
@@ -40,7 +40,7 @@ func TestAgentLeaves(t *testing.T) {
 	}
 }
 
-// TestNodeIsDenied: where the token may have sessions on the agent's node alone, that is said.
+// TestNodeIsDenied: if the token may have sessions on the agent's node alone, a warning says so.
 func TestNodeIsDenied(t *testing.T) {
 	t.Parallel()
 	const management = "5b5bd0a1-3f4c-4b4e-9a0e-4bd4d3a2f001"
@@ -64,8 +64,9 @@ func TestNodeIsDenied(t *testing.T) {
 	look("once-it-is-there", keys+`session "holdfast-sessions" { policy = "write" }`, false)
 }
 
-// TestDeletedKeyIsALoss: an operator deletes the key of a lease, and another has the lock. The
-// holder is told by its next renewal; of what it gave back, or was told to be broken, nothing.
+// TestDeletedKeyIsALoss: an operator deletes the key of a lease, and another client has the lock.
+// The next renewal tells the holder. Leases that it released, or whose break was reported, are not
+// reported again.
 func TestDeletedKeyIsALoss(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartConsul(t, 1)[0]

@@ -15,17 +15,17 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// notice is what a break tells the session of its victim.
+// notice is what a break writes for the session of its victim.
 type notice struct {
 	Lease  backend.LeaseID `json:"l"`
 	Reason string          `json:"r,omitempty"`
-	// Cut is set in the first of them where there were older ones, which made room.
+	// Cut is set in the first notice if there were older ones, which made room.
 	Cut bool `json:"c,omitempty"`
 }
 
-// listen has a session hear of its losses at once, where there is a connection for that.
-// A client has one session; only where many clients share a backend the last of them
-// learn it by their next renewal.
+// listen lets a session hear of its losses immediately, if there is a connection for that. A client
+// has one session; only if many clients share a backend, the last of them learn of losses by their
+// next renewal.
 func (b *Backend) listen(s *session) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -41,8 +41,8 @@ func (b *Backend) listen(s *session) {
 	})
 }
 
-// hear tells the losses that are written to the session's notices, and that the session
-// is gone: with it the key is.
+// hear reports the losses that are written to the session's notices, and the end of the session,
+// with which the key is deleted.
 func (s *session) hear() {
 	var index uint64
 	for failures := 0; s.life.Err() == nil; {
@@ -59,9 +59,9 @@ func (s *session) hear() {
 	}
 }
 
-// read reads the notices, once they are other than at the index, and tells what is new.
-// ErrSessionLost: the session is gone. It is asked of a leader that is sure to be it, and
-// to know what was written: one that was just elected knows less for a moment.
+// read reads the notices, once they differ from those at the index, and reports the new ones.
+// ErrSessionLost: the session is gone. The answer must come from a leader that is certain to be the
+// leader, and to know what was written: a newly elected one knows less for a moment.
 func (s *session) read(ctx context.Context, index uint64) (uint64, error) {
 	ctx, cancel := patiently(ctx, index, longPoll)
 	defer cancel()
@@ -76,12 +76,12 @@ func (s *session) read(ctx context.Context, index uint64) (uint64, error) {
 		return 0, backend.ErrSessionLost
 	}
 	var notices []notice
-	_ = json.Unmarshal(pair.Value, &notices) // what is not ours says nothing
+	_ = json.Unmarshal(pair.Value, &notices) // data that is not ours means nothing
 	return meta.LastIndex, s.take(ctx, notices)
 }
 
-// take tells what is in the notices, and finds out about those that made room before anybody
-// read them.
+// take reports what is in the notices, and checks for breaks whose notices were dropped before they
+// were read.
 func (s *session) take(ctx context.Context, notices []notice) error {
 	s.b.mu.Lock()
 	missed := len(notices) > 0 && notices[0].Cut && !s.heard[notices[0].Lease]
@@ -112,8 +112,7 @@ func (s *session) take(ctx context.Context, notices []notice) error {
 	return nil
 }
 
-// tellMissing tells those of the leases whose keys are not there any more, or not the
-// session's.
+// tellMissing reports those of the leases whose keys no longer exist, or are not the session's.
 func (s *session) tellMissing(ctx context.Context, keys []leaseKey) error {
 	gone, err := s.absent(ctx, keys)
 	for _, k := range gone {
@@ -122,8 +121,8 @@ func (s *session) tellMissing(ctx context.Context, keys []leaseKey) error {
 	return err
 }
 
-// absent gives those of the leases whose keys are not there, or not the session's: as many as
-// go into one transaction.
+// absent returns those of the leases whose keys do not exist, or are not the session's. The keys
+// must fit into one transaction.
 func (s *session) absent(ctx context.Context, keys []leaseKey) ([]leaseKey, error) {
 	var ops api.KVTxnOps
 	for _, k := range keys {
@@ -146,17 +145,17 @@ func (s *session) absent(ctx context.Context, keys []leaseKey) ([]leaseKey, erro
 }
 
 const (
-	// answerTime is how long an answer may be on its way. What takes longer is on a connection
-	// that is dead and does not say so.
+	// answerTime is how long an answer may take. A longer wait means that the connection is
+	// silently dead.
 	answerTime = 10 * time.Second
-	// turnTime is how long a request may wait for a connection where all are busy.
+	// turnTime is how long a request may wait for a connection if all are busy.
 	turnTime = time.Minute
 )
 
 var errSilent = errors.New("no answer came in time")
 
-// answering bounds a request that Consul answers at once. Each has such a bound: a caller may
-// wait for a lock for as long as it likes, and must not wait for an answer that never comes.
+// answering bounds a request that Consul answers immediately. Each has such a bound: a caller may
+// wait for a lock for as long as it likes, but must not wait for an answer that never comes.
 func answering(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	late := time.AfterFunc(turnTime, func() { cancel(errSilent) })
@@ -164,8 +163,8 @@ func answering(ctx context.Context) (context.Context, context.CancelFunc) {
 	return ctx, func() { late.Stop(); cancel(nil) }
 }
 
-// patiently bounds a question that Consul keeps for wait, when there is an index: it adds
-// a sixteenth to that (developer.hashicorp.com/consul/api-docs/features/blocking).
+// patiently bounds a query that Consul keeps open for wait, if there is an index: Consul adds a
+// sixteenth to that (developer.hashicorp.com/consul/api-docs/features/blocking).
 func patiently(ctx context.Context, index uint64, wait time.Duration) (context.Context, context.CancelFunc) {
 	if index == 0 {
 		return answering(ctx)
@@ -173,7 +172,7 @@ func patiently(ctx context.Context, index uint64, wait time.Duration) (context.C
 	return context.WithTimeout(ctx, wait+wait/16+answerTime)
 }
 
-// nextIndex is the index to wait behind. One that went back begins again:
+// nextIndex returns the index to wait behind. An index that went back starts again:
 // developer.hashicorp.com/consul/api-docs/features/blocking.
 func nextIndex(old, now uint64) uint64 {
 	if now < old {
@@ -182,7 +181,7 @@ func nextIndex(old, now uint64) uint64 {
 	return max(1, now)
 }
 
-// pause waits before the next try, longer each time; false: ctx has ended.
+// pause waits before the next try, longer each time. It returns false if ctx has ended.
 func pause(ctx context.Context, failures int) bool {
 	const first, most = 20 * time.Millisecond, 2 * time.Second
 	d := min(first<<min(failures, 10), most)
@@ -196,9 +195,9 @@ func pause(ctx context.Context, failures int) bool {
 	}
 }
 
-// missGone looks for keys of leases that are out that somebody deleted by hand, of which nobody
-// tells: others may have the lock then. One request looks for as many as go into it; where
-// more are out, those that chance decides on.
+// missGone checks for keys of held leases that were deleted by hand. Nothing reports such a
+// deletion, and other clients may have the lock then. One request checks as many as fit into it; if
+// more are held, a random selection.
 func (s *session) missGone(ctx context.Context) {
 	var keys []leaseKey
 	s.b.mu.Lock()
@@ -217,14 +216,14 @@ func (s *session) missGone(ctx context.Context) {
 		return // another time
 	}
 	if _, err := s.read(ctx, 0); err != nil {
-		return // it would be told of a break, too
+		return // otherwise a break would be reported as CauseGone
 	}
 	for _, k := range gone {
 		s.tellGone(k)
 	}
 }
 
-// tellGone tells that a lease is no more, unless it was given back meanwhile.
+// tellGone reports that a lease is gone, unless it was released in the meantime.
 func (s *session) tellGone(k leaseKey) {
 	s.b.mu.Lock()
 	_, out := s.out[k]
@@ -238,7 +237,7 @@ func (s *session) tellBroken(n notice) {
 	s.tell(backend.Loss{Session: s.id, Lease: n.Lease, Cause: backend.CauseBroken, Reason: n.Reason})
 }
 
-// tell tells of a lease that was lost, once.
+// tell reports a lost lease, once.
 func (s *session) tell(loss backend.Loss) {
 	s.b.mu.Lock()
 	maps.DeleteFunc(s.out, func(k leaseKey, _ struct{}) bool { return k.id == loss.Lease })

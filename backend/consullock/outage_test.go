@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// TestEndAskedTwice: the end of a session does not reach Consul. Asked again it does: what
-// the session held is free then, not only when its time is over.
+// TestEndAskedTwice: the end of a session does not reach Consul. The retry does: what the session
+// held is free then, not only when it expires.
 func TestEndAskedTwice(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartConsul(t, 1)[0]
@@ -39,8 +39,8 @@ func TestEndAskedTwice(t *testing.T) {
 	}
 }
 
-// TestEndsWhenItCan: a session that could not be renewed in time is ended in Consul as
-// soon as that can be reached, not at twice its TTL.
+// TestEndsWhenItCan: a session that could not be renewed in time is ended in Consul as soon as that
+// can be reached, not at twice its TTL.
 func TestEndsWhenItCan(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartConsul(t, 1)[0]
@@ -56,7 +56,7 @@ func TestEndsWhenItCan(t *testing.T) {
 	leasetest.Take(t, b, leasetest.Ask("n", id))
 	proxy.BlackHole()
 	<-lost
-	time.Sleep(1500 * time.Millisecond) // longer than it takes to give up a question
+	time.Sleep(1500 * time.Millisecond) // longer than it takes to give up a request
 	proxy.Heal()
 	leasetest.Take(t, other, leasetest.Ask("n", session(t, other, nil)))
 	if took := time.Since(start); took < ttl || took > 2*ttl-3*time.Second {
@@ -64,9 +64,9 @@ func TestEndsWhenItCan(t *testing.T) {
 	}
 }
 
-// TestSilentConnection: the answer to the question of who waits never comes, and the
-// connection says nothing. The lock is had all the same; and who holds learns of a break
-// by the next renewal.
+// TestSilentConnection: the answer to the blocking query of a waiter never comes, and the
+// connection sends nothing. The waiter still gets the lock, and a holder learns of a break by the
+// next renewal.
 func TestSilentConnection(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartConsul(t, 1)[0]
@@ -86,14 +86,14 @@ func TestSilentConnection(t *testing.T) {
 		had <- err
 	}()
 	leasetest.InLine(t, other, "n", 1)
-	proxy.DropServerHalf() // the server's ends are gone, and nobody says so to the client's
+	proxy.DropServerHalf() // the server's ends are gone, and the client's ends are not told
 	leasetest.Give(t, other, first)
 	if _, err := other.Break(leasetest.Within(t), backend.BreakRequest{Name: "m", Reason: "why"}); err != nil {
 		t.Fatal(err)
 	}
 	var told []backend.Loss
 	for answered := 0; len(told) == 0; {
-		ctx, cancel := context.WithTimeout(leasetest.Within(t), 5*time.Second) // its connection may be a silent one too
+		ctx, cancel := context.WithTimeout(leasetest.Within(t), 5*time.Second) // its connection may be silent, too
 		res, err := b.Renew(ctx, backend.RenewRequest{Session: id})
 		cancel()
 		if told = res.Lost; err == nil {
@@ -111,9 +111,8 @@ func TestSilentConnection(t *testing.T) {
 	}
 }
 
-// TestRestartsLoseNothing: the server is killed again and again, with all that was
-// written. While it comes up it does not know yet what it knew: nobody may be told that
-// the session is gone.
+// TestRestartsLoseNothing: the server is killed again and again, with all that was written. While
+// it starts it does not know yet what it knew: no client may be told that the session is gone.
 func TestRestartsLoseNothing(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartConsul(t, 1)[0]
@@ -182,8 +181,8 @@ func TestRestartsLoseNothing(t *testing.T) {
 	}
 }
 
-// TestBreakOfMany: a break takes those that are out when it is asked, also where they are
-// more than one transaction takes, and nobody who waits for what they leave.
+// TestBreakOfMany: a break takes the holders of the moment, even if they are more than fit into one
+// transaction, and none of the waiters for what they leave.
 func TestBreakOfMany(t *testing.T) {
 	t.Parallel()
 	const limit = 70
@@ -228,7 +227,7 @@ func TestBreakOfMany(t *testing.T) {
 	waiting.Wait()
 }
 
-// TestPlaceIsKept: who waits keeps the place when the same is asked without waiting.
+// TestPlaceIsKept: a waiter keeps its place when the same request is made without waiting.
 func TestPlaceIsKept(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartConsul(t, 1)[0]
@@ -260,8 +259,8 @@ func TestPlaceIsKept(t *testing.T) {
 	}
 }
 
-// TestPlaceOfAnotherSession: a lease that is in line under one session is not taken from
-// it by another: it may be granted in that moment.
+// TestPlaceOfAnotherSession: a lease that waits under one session is not taken from it by another:
+// it may be granted in that moment.
 func TestPlaceOfAnotherSession(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartConsul(t, 1)[0]
@@ -287,8 +286,8 @@ func TestPlaceOfAnotherSession(t *testing.T) {
 	}
 }
 
-// TestLockDelay: the key of a lease whose session an operator ended may be locked again,
-// by another session, at once: Consul's lock-delay is of no use here, and in the way.
+// TestLockDelay: the key of a lease whose session an operator ended may be locked again, by another
+// session, immediately: Consul's lock-delay would only be in the way here.
 func TestLockDelay(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartConsul(t, 1)[0]
@@ -306,7 +305,7 @@ func TestLockDelay(t *testing.T) {
 	}
 }
 
-// lockDelay is what Consul takes where it is not told otherwise.
+// lockDelay is Consul's default.
 const lockDelay = 15 * time.Second
 
 // destroyHolder ends the session of a lease as an operator would.

@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Release gives a lease back, or its place in line. With req.Abandon it can never be
-// granted afterwards. Errors: ErrLost where there is no such lease, unless req.Abandon is
-// set; *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
+// Release releases a lease, or its place in the queue. With req.Abandon it can never be granted
+// afterwards. Errors: ErrLost if there is no such lease, unless req.Abandon is set; *InvalidError;
+// *UnavailableError; ErrClosed; ctx's cause.
 func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error {
 	if err := req.Validate(); err != nil {
 		return err
@@ -41,10 +41,10 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	return b.fail(ctx, opRelease, err, true)
 }
 
-// opOfHeir is which operation of giveBack's transaction is about the heir.
+// opOfHeir is the index of the operation of giveBack's transaction that is about the heir.
 const opOfHeir = 2
 
-// giveBack deletes a key, and tells the heir where there is one. A get of what is not there
+// giveBack deletes a key, and tells the heir if there is one. A get of a key that does not exist
 // refuses the transaction.
 func (b *Backend) giveBack(ctx context.Context, lock, key, heir string) error {
 	ops := api.KVTxnOps{{Verb: api.KVGet, Key: key}, {Verb: api.KVDelete, Key: key}}
@@ -58,7 +58,7 @@ func (b *Backend) giveBack(ctx context.Context, lock, key, heir string) error {
 	return err
 }
 
-// leave has who waits for the lease stop, and gives its session where that is here.
+// leave stops the callers that wait for the lease, and returns its session if that is here.
 func (b *Backend) leave(k leaseKey, req backend.ReleaseRequest) *session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -87,15 +87,16 @@ func (b *Backend) leave(k leaseKey, req backend.ReleaseRequest) *session {
 	return nil
 }
 
-// abandon deletes the key of the lease, and puts one in its place that an acquire which
-// is still on its way finds.
+// abandon deletes the key of the lease, and replaces it with one that an acquire still on its way
+// finds.
 func (b *Backend) abandon(ctx context.Context, s *session, k leaseKey) error {
 	_, err := b.txn(ctx, api.KVTxnOps{
 		{Verb: api.KVLock, Key: b.abandonedKey(k), Value: []byte("{}"), Session: s.uuid},
 		{Verb: api.KVDelete, Key: b.leaseKey(k)},
 	})
 	if isRefused(err, becauseHeld, becauseSession) {
-		// The session is over, or another one has the lease: nothing of this one can come.
+		// The session has ended, or another one has the lease: no request of this one can still
+		// come.
 		return b.remove(ctx, k)
 	}
 	if err == nil {
@@ -104,8 +105,8 @@ func (b *Backend) abandon(ctx context.Context, s *session, k leaseKey) error {
 	return err
 }
 
-// forgetAbandoned forgets leases that were abandoned so long ago that no request for them
-// can be on its way any more.
+// forgetAbandoned forgets leases that were abandoned so long ago that no request for them can be on
+// its way any more.
 func (s *session) forgetAbandoned() {
 	var old []leaseKey
 	s.b.mu.Lock()
@@ -121,7 +122,7 @@ func (s *session) forgetAbandoned() {
 	}
 	s.b.background(func() {
 		for _, k := range old {
-			_ = s.b.delete(s.life, s.b.abandonedKey(k)) // else it goes with the session
+			_ = s.b.delete(s.life, s.b.abandonedKey(k)) // otherwise it goes with the session
 		}
 	})
 }

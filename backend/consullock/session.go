@@ -21,18 +21,18 @@ const (
 	opList    = "list"
 	opBreak   = "break"
 
-	// rememberDead is how long the ID of a session that has ended is known here, and a
-	// lease that was abandoned: a request that is late is not later than that.
+	// rememberDead is how long the ID of a session that has ended, and a lease that was abandoned,
+	// are remembered here: no request for them arrives later than that.
 	rememberDead = 10 * time.Minute
 	// closePatience bounds how long the end of a session waits for Consul.
 	closePatience = time.Second
-	// leastDelay is the least lock-delay that the client library can ask for: what it is
-	// for, tokens do.
+	// leastDelay is the least lock-delay that the client library can request: tokens serve its
+	// purpose.
 	leastDelay = time.Millisecond
-	// renewParts is which part of its TTL a renewal of a session may take at most to look
-	// for breaks.
+	// renewParts is the part of its TTL, as a divisor, that a renewal of a session may take at most
+	// to check for breaks.
 	renewParts = 6
-	// longPoll is how long Consul keeps a question that waits for a change, about.
+	// longPoll is about how long Consul keeps a query open that waits for a change.
 	longPoll = 5 * time.Minute
 )
 
@@ -44,20 +44,20 @@ type session struct {
 	lost func(backend.Loss) // may be nil
 
 	opened chan struct{}      // closed when it was opened, or could not be
-	err    error              // why it could not; read after opened
-	uuid   string             // Consul's name for it; read after opened
+	err    error              // why it could not be opened; read after opened is closed
+	uuid   string             // Consul's name for it; read after opened is closed
 	life   context.Context    //nolint:containedctx // it is what the end of the session ends
-	end    context.CancelFunc // ends life: the session is over
+	end    context.CancelFunc // ends life: the session has ended
 
 	// guarded by Backend.mu
 	deadline time.Time // when it ends unless it is renewed
 	ended    bool
 	leases   map[leaseKey]*own
-	out      map[leaseKey]struct{}    // what was granted and not given back
+	out      map[leaseKey]struct{}    // what was granted and not released
 	losses   []backend.Loss           // since the last renewal
-	told     map[backend.LeaseID]bool // breaks that were told
+	told     map[backend.LeaseID]bool // leases whose loss was reported
 	heard    map[backend.LeaseID]bool // breaks whose notices were read
-	missed   bool                     // there were notices that nobody has read
+	missed   bool                     // there were notices that were not read
 	renewed  chan struct{}            // capacity 1, never closed: the deadline moved
 }
 
@@ -74,8 +74,8 @@ type own struct {
 	gone      chan struct{} // closed when it was released or abandoned here
 }
 
-// OpenSession makes a session or confirms it. Errors: *InvalidError, also for another TTL
-// than it was opened with; ErrSessionLost; *UnavailableError; ErrClosed; ctx's cause.
+// OpenSession makes a session or confirms it. Errors: *InvalidError, also for a TTL other than the
+// one it was opened with; ErrSessionLost; *UnavailableError; ErrClosed; ctx's cause.
 func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) error {
 	if err := req.Validate(b.caps); err != nil {
 		return err
@@ -107,8 +107,7 @@ func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) e
 	return s.renew(ctx)
 }
 
-// enter gives the session of the request, and whether it is new: then the caller has to
-// open it.
+// enter returns the session of the request, and whether it is new: then the caller has to open it.
 func (b *Backend) enter(req backend.SessionRequest) (*session, bool, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -134,7 +133,7 @@ func (b *Backend) enter(req backend.SessionRequest) (*session, bool, error) {
 	return s, true, nil
 }
 
-// session gives a session that lives.
+// session returns a session that is alive.
 func (b *Backend) session(id backend.SessionID) (*session, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -157,8 +156,8 @@ func (s *session) isOpen() bool {
 	}
 }
 
-// open opens the session. What failed leaves a session of Consul at most, which has no
-// leases and ends by itself.
+// open opens the session. A failed attempt leaves at most a session of Consul, which has no leases
+// and ends by itself.
 func (s *session) open(ctx context.Context) {
 	defer close(s.opened)
 	err := s.create(ctx)
@@ -214,7 +213,7 @@ func (s *session) renew(ctx context.Context) error {
 	if err := s.extend(); err != nil {
 		return err
 	}
-	// What was broken is pushed; but the connection for that may be a dead one.
+	// Breaks are pushed; but the connection for that may be dead.
 	ctx, cancel := context.WithTimeout(ctx, s.ttl/renewParts)
 	defer cancel()
 	if _, err := s.read(ctx, 0); errors.Is(err, backend.ErrSessionLost) {
@@ -224,7 +223,7 @@ func (s *session) renew(ctx context.Context) error {
 	return nil // the renewal itself was answered
 }
 
-// extend notes that Consul has renewed the session.
+// extend records that Consul has renewed the session.
 func (s *session) extend() error {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
@@ -239,8 +238,8 @@ func (s *session) extend() error {
 	return nil
 }
 
-// confirmGone asks whether the session is gone, after an answer by a leader that may have
-// been too new to know it. ErrSessionLost: it is.
+// confirmGone checks whether the session is gone, after an answer by a leader that may have been
+// too new to know it. ErrSessionLost: it is.
 func (s *session) confirmGone(ctx context.Context) error {
 	ctx, cancel := answering(ctx)
 	defer cancel()
@@ -255,8 +254,8 @@ func (s *session) confirmGone(ctx context.Context) error {
 	return backend.ErrSessionLost
 }
 
-// Renew extends a session. Errors: ErrUnsupported for timed leases; *InvalidError;
-// *UnavailableError; ErrClosed; ctx's cause. What became of it is in the result.
+// Renew extends a session. The result reports what became of it. Errors: ErrUnsupported for timed
+// leases; *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
 func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
 	if err := req.Validate(b.caps); err != nil {
 		return backend.RenewResult{}, err
@@ -286,8 +285,7 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	return res, nil
 }
 
-// keep ends the session when nobody has renewed it for its TTL. Consul itself would take
-// twice that.
+// keep ends the session when it was not renewed for its TTL. Consul itself would take twice that.
 func (s *session) keep() {
 	end := time.NewTimer(s.left())
 	defer end.Stop()

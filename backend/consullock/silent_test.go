@@ -15,13 +15,13 @@ import (
 )
 
 // TestSilentAnswers: the answer to a request never comes, and its connection stays open. No call
-// waits for that, however long its caller would; asked again it is answered.
+// waits for that, however long its caller would; the retry is answered.
 func TestSilentAnswers(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartConsul(t, 1)[0]
 	type do = func(context.Context, *consullock.Backend, backend.SessionID, backend.AcquireRequest) error
 	type call struct {
-		request string // has this in it
+		request string // contains this
 		do      do
 	}
 	acquire := func(wait bool) do {
@@ -73,7 +73,7 @@ func TestSilentAnswers(t *testing.T) {
 			held := leasetest.Ask(name, id)
 			leasetest.Take(t, b, held)
 			dropped := proxy.LoseReply(func(piece []byte) bool {
-				// The session's own question, which Consul keeps, is another matter.
+				// This does not apply to the session's own query, which Consul keeps open.
 				return bytes.Contains(piece, []byte(c.request)) && !bytes.Contains(piece, []byte("/notices/"))
 			})
 			ctx := leasetest.Within(t)

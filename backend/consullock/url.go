@@ -30,7 +30,7 @@ const (
 	portTLS     = "8501"
 )
 
-// target is what a URL says.
+// target is the content of a URL.
 type target struct {
 	address       string
 	tls           bool
@@ -47,13 +47,12 @@ type target struct {
 //
 //	consul://[:token@][host[:port]][/prefix][?parameters]
 //
-// The scheme consuls is for TLS. The host is 127.0.0.1 where none is given, the port 8500,
-// or 8501 with TLS. The token is that of Consul's ACLs. Parameters: dc, ns, partition,
-// min_ttl (see Config), and, with TLS, ca, cert, key (files) and server_name. Nothing is
-// sent until the first call.
+// The scheme consuls is for TLS. The default host is 127.0.0.1, the default port 8500, or 8501 with
+// TLS. The token is that of Consul's ACLs. Parameters: dc, ns, partition, min_ttl (see Config),
+// and, with TLS, ca, cert, key (files) and server_name. Nothing is sent until the first call.
 //
-// Errors: *backend.InvalidError for a bad URL, which an unknown parameter makes it. What
-// stands before the @ is never told.
+// Errors: *backend.InvalidError for a bad URL, such as one with an unknown parameter. Errors never
+// contain what is before the @.
 func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -87,8 +86,8 @@ func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, er
 	return b, nil
 }
 
-// wary is a transport that trusts no idle connection any more when an answer did not come in
-// time: what forgot one connection has forgotten the others as well, and each would take as long.
+// wary is a transport that closes all idle connections when an answer did not come in time: the
+// cause that broke one connection has broken the others as well, and each would take as long.
 type wary struct{ *conns.HTTP }
 
 // RoundTrip sends the request.
@@ -101,8 +100,8 @@ func (t wary) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, err //nolint:wrapcheck // it stands in for the transport
 }
 
-// transport keeps as many connections as questions need, and some for what is not kept
-// waiting. What comes when all are busy waits for its turn: Consul would refuse it.
+// transport keeps as many connections as blocking queries need, and some for other requests. A
+// request that comes when all are busy waits for its turn: Consul would refuse it.
 func (t *target) transport() (*conns.HTTP, error) {
 	const connections, idle = 2 * maxQuestions, 90 * time.Second
 	tr := conns.NewHTTP(&net.Dialer{Timeout: answerTime, KeepAlive: answerTime})

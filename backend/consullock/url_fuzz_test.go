@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/consullock"
 )
 
-// Whatever a URL is, it opens or is invalid, and what stands before the @ is never told.
+// Every URL either opens or is invalid, and the error never contains what is before the @.
 func FuzzURL(f *testing.F) {
 	f.Add("h:8500/prefix?dc=a&min_ttl=1s")
 	f.Add("[::1]:8501/a/b?ns=x")

@@ -10,22 +10,22 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// follower follows the line of one lock for all who wait for it here, with one question
-// at a time that Consul keeps until something happens. Nobody is overtaken: only the
-// first of those who wait here can be the next, so only what it waits for is watched.
+// follower follows the queue of one lock for all its waiters here, with one query at a time that
+// Consul keeps open until something happens. No waiter is overtaken: only the first of the waiters
+// here can be the next, so only what it waits for is watched.
 type follower struct {
 	name string
-	stop func() // with Backend.mu held: nobody waits any more
+	stop func() // with Backend.mu held: no waiter is left
 
 	mu      sync.Mutex
 	waiters map[*waiter]struct{}
-	came    uint64             // how many have come to wait
-	first   uint64             // the place of the first of them, which is watched; 0: none is
-	again   context.CancelFunc // ends the question that is under way, if it is about that one
-	heard   sight              // what they were told by, without those that were given back here since
-	moved   bool               // it is another than who waits was told by
-	passed  uint64             // the last place that was given back: it and all before it are gone
-	giving  chan struct{}      // closed when it is known what became of giving back the first; nil: nobody does
+	came    uint64             // how many waiters have come
+	first   uint64             // the place of the first waiter, which is watched; 0: none is
+	again   context.CancelFunc // ends the query in progress, if it is about that one
+	heard   sight              // the known queue, without the entries that were released here since
+	moved   bool               // it differs from the queue that the waiters were told by
+	passed  uint64             // the last place that was released: it and all before it are gone
+	giving  chan struct{}      // closed when the outcome of releasing the first is known; nil: no release is in progress
 }
 
 // sight is a line as it was at an index of the store.
@@ -33,17 +33,17 @@ type sight struct {
 	line
 
 	index uint64
-	since uint64 // the index of what had been heard when it was asked for
-	came  uint64 // how many had come to wait then: those of them that are not in it are gone
+	since uint64 // the index of the known queue when this one was requested
+	came  uint64 // how many waiters had come then: those of them that are not in it are gone
 }
 
 // waiter is an Acquire that waits.
 type waiter struct {
 	lease   backend.LeaseID
 	created uint64       // of its key: its place
-	came    uint64       // which of the follower's it is
+	came    uint64       // its number among the follower's waiters
 	uuid    string       // of its session
-	verdict chan verdict // capacity 1: out, or gone
+	verdict chan verdict // capacity 1: held, or gone
 	told    bool         // guarded by follower.mu
 }
 
@@ -53,7 +53,8 @@ type verdict struct {
 	err     error
 }
 
-// wait waits until the lease is out. seen is the line behind which it came; nil: not known.
+// wait waits until the lease is held. seen is the line behind which the lease queued; nil: not
+// known.
 func (a *acquisition) wait(ctx context.Context, created uint64, seen *sight) (backend.Grant, error) {
 	w := &waiter{lease: a.req.Lease, created: created, uuid: a.s.uuid, verdict: make(chan verdict, 1)}
 	f := a.b.follow(a.req.Name, w, seen)
@@ -98,7 +99,7 @@ func (b *Backend) follow(lock string, w *waiter, seen *sight) *follower {
 	return f
 }
 
-// unfollow leaves; the last one ends the follower.
+// unfollow removes the waiter. The last one ends the follower.
 func (b *Backend) unfollow(f *follower, w *waiter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -114,8 +115,8 @@ func (b *Backend) unfollow(f *follower, w *waiter) {
 	}
 }
 
-// run looks at the line, tells those whose time has come, and waits for what the first
-// of the others waits for.
+// run reads the queue, tells the waiters whose turn has come, and waits for what the first of the
+// others waits for.
 func (b *Backend) run(ctx context.Context, f *follower) {
 	byTimer := false
 	for failures := 0; ctx.Err() == nil; {
@@ -137,7 +138,7 @@ func (b *Backend) run(ctx context.Context, f *follower) {
 	}
 }
 
-// see looks at the line of the follower.
+// see reads the queue of the follower.
 func (b *Backend) see(ctx context.Context, f *follower) (*sight, error) {
 	prefix := b.lockKey(f.name)
 	since, came := f.known()
@@ -148,8 +149,8 @@ func (b *Backend) see(ctx context.Context, f *follower) (*sight, error) {
 	return &sight{newLine(prefix, pairs), index, since, came}, nil
 }
 
-// watch tells those whose time has come by the line as it was seen, or by what was heard,
-// and waits until it may be another. It reports whether it only got tired of waiting.
+// watch tells the waiters whose turn has come, by the queue as it was read or as it is known, and
+// waits until it may have changed. It returns true if it only timed out.
 func (b *Backend) watch(ctx context.Context, f *follower, seen *sight, byTimer bool) (bool, error) {
 	asking, again := context.WithCancel(ctx)
 	defer again()
@@ -165,16 +166,16 @@ func (b *Backend) watch(ctx context.Context, f *follower, seen *sight, byTimer b
 	return tired, err
 }
 
-// question is what is asked of Consul, which answers when it is another than at the index.
+// question is a query to Consul, which answers when its subject has changed since the index.
 type question struct {
-	key   string // empty: nothing is asked
+	key   string // empty: there is no query
 	tree  bool   // all keys of the lock
 	index uint64
 }
 
-// tell tells those who are out or gone, by the line as it was seen; nil: by what was heard.
-// It gives the question about what the first of the others waits for. From then on again is
-// called when another comes or goes who makes a difference.
+// tell tells the waiters that hold the lock or are gone, by the queue as it was read; nil: as it is
+// known. It returns the query on what the first of the others waits for. From then on, again is
+// called when a waiter that makes a difference comes or goes.
 func (f *follower) tell(seen *sight, byTimer bool, again context.CancelFunc) question {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -190,7 +191,7 @@ func (f *follower) tell(seen *sight, byTimer bool, again context.CancelFunc) que
 		ok = ok && l.all[i].created == w.created
 		switch {
 		case w.told:
-		case !ok && w.created > l.index && (seen == nil || w.came > seen.came): // it came after the look
+		case !ok && w.created > l.index && (seen == nil || w.came > seen.came): // it came after the read
 			unseen = true
 		case !ok:
 			w.tell(verdict{err: backend.ErrLost})
@@ -213,14 +214,14 @@ func (f *follower) tell(seen *sight, byTimer bool, again context.CancelFunc) que
 	return question{tree: true, index: l.index}
 }
 
-// unwatch notes that nothing is asked that could be asked in vain.
+// unwatch records that no query is running that would have to be ended.
 func (f *follower) unwatch() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.again = func() {}
 }
 
-// tell has follower.mu held.
+// tell reports the verdict to the waiter. follower.mu is held.
 func (w *waiter) tell(v verdict) {
 	w.told = true
 	select {
@@ -229,11 +230,11 @@ func (w *waiter) tell(v verdict) {
 	}
 }
 
-// safety is when the line is looked at though nothing was told.
+// safety is when the queue is read although nothing was reported.
 const safety = 30 * time.Second
 
-// changed waits for the answer to the question; without one until somebody comes or goes.
-// It reports whether it only got tired of waiting.
+// changed waits for the answer to the query, or, without one, until ctx ends. It returns true if it
+// only timed out.
 func (b *Backend) changed(ctx context.Context, q question) (bool, error) {
 	if q.key == "" {
 		<-ctx.Done()
@@ -251,7 +252,7 @@ func (b *Backend) changed(ctx context.Context, q question) (bool, error) {
 	}
 	switch {
 	case err != nil && asking.Err() != nil && ctx.Err() == nil:
-		return true, nil // the connection is dead, and does not say so
+		return true, nil // the connection is silently dead
 	case err != nil:
 		return false, err
 	}

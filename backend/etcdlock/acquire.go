@@ -15,8 +15,8 @@ import (
 
 const (
 	opAcquire = "acquire"
-	// glance is how much of the queue is read to see why the lock cannot be had. A
-	// longer one is read again, whole, where that matters.
+	// glance is how many entries of the queue are read to find out why the lock cannot be acquired.
+	// Where that matters, a longer queue is read again, whole.
 	glance = 32
 )
 
@@ -26,22 +26,22 @@ type acquisition struct {
 	req    backend.AcquireRequest
 	claim  backend.Claim
 	sess   *session // nil: none
-	on     *footing // of sess, which the next change is made on
+	on     *footing // of sess: the session lease that the next change is made on
 	p      *placed
 	claimK string
 	tomb   string
-	asked  time.Time // before the newest question left
+	asked  time.Time // taken before the newest request was sent
 	fresh  time.Time // when lease was made
 	lease  clientv3.LeaseID
 	term   uint64  // of lease: see footing
 	pool   *pooled // in place of lease; nil: none
 }
 
-// Acquire takes the lock, or waits in line for it. When ctx ends meanwhile the place
-// in line stays, for as long as the session.
+// Acquire takes the lock, or waits for it in the queue. If ctx ends while it waits, the place in
+// the queue stays for as long as the session lives.
 //
-// Errors: *InvalidError, *LimitError, *HeldError, ErrLost, ErrSessionLost,
-// *UnavailableError, ErrClosed, ctx's cause.
+// Errors: *InvalidError, *LimitError, *HeldError, ErrLost, ErrSessionLost, *UnavailableError,
+// ErrClosed, ctx's cause.
 func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	if err := req.Validate(b.caps); err != nil {
 		return backend.Grant{}, err
@@ -69,19 +69,19 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if !final(err) {
 		b.suspects.add(req.Lease)
 	}
-	// A lease that is told to be held may be in line all the same, from before.
+	// A lease that gets ErrHeld may still be in the queue, from an earlier call.
 	b.slots.leave(a.p, err != nil && final(err), errors.Is(err, backend.ErrHeld))
 	return g, err
 }
 
-// key is where the entry goes, unless it joins.
+// key returns the key of the entry, unless it joins.
 func (a *acquisition) key() string {
 	return a.b.keys.entry(a.req.Name, a.p.slot, a.req.Mode, a.req.Limit)
 }
 
 func (a *acquisition) joinedKey() string { return a.b.keys.joinedEntry(a.req.Name, a.p.slot) }
 
-// run tries, and joins the line where trying is not enough.
+// run tries to take the lock, and joins the queue where trying is not enough.
 func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
 	if a.req.Wait && !a.req.Timed {
 		return a.enqueue(ctx)
@@ -96,8 +96,8 @@ func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
 	return backend.Grant{}, a.held(ctx, *st)
 }
 
-// afterNoSpace finds out what came of a request for which etcd had no space: it may have
-// been done, but since it was answered it will not be done later.
+// afterNoSpace determines the outcome of a request for which etcd had no space. The request may
+// have been done, but because it was answered it will not be done later.
 func (a *acquisition) afterNoSpace(ctx context.Context, cause error) (backend.Grant, error) {
 	f, err := a.see(ctx)
 	switch {
@@ -111,14 +111,14 @@ func (a *acquisition) afterNoSpace(ctx context.Context, cause error) (backend.Gr
 	return backend.Grant{}, &backend.UnavailableError{Backend: name, Op: opAcquire, Err: rpctypes.ErrNoSpace}
 }
 
-// held says who has the lock.
+// held returns the *HeldError that describes the holders.
 func (a *acquisition) held(ctx context.Context, st state) error {
 	named := a.b.holders(ctx, backend.FirstHolders(st.holders), heldTold)
 	return backend.NewHeldError(a.req.Name, named, max(st.out, len(st.holders)), max(st.ahead, len(st.line)))
 }
 
-// guards are the conditions of everything that makes an entry with a claim. Besides, the
-// entry at the head must not be the lease's.
+// guards returns the conditions of every change that makes an entry with a claim. In addition, the
+// entry at the head must not be that of the lease.
 func (a *acquisition) guards() []clientv3.Cmp {
 	cmps := []clientv3.Cmp{absent(a.claimK), absent(a.tomb), absent(a.key())}
 	cmps = append(cmps, a.alive()...)
@@ -132,9 +132,9 @@ func (a *acquisition) guards() []clientv3.Cmp {
 	return cmps
 }
 
-// why reads what explains that a guard failed, and the first of the queue.
+// why returns the reads that explain a failed guard, and those of the front of the queue.
 func (a *acquisition) why() []clientv3.Op {
-	session := a.tomb // read in its place where there is no session
+	session := a.tomb // read instead of the session's key where there is no session
 	if a.sess != nil {
 		session = a.b.keys.session(a.sess.id)
 	}
@@ -147,17 +147,17 @@ func (a *acquisition) why() []clientv3.Op {
 	}
 }
 
-// found is the answer to why.
+// found is the result of the reads of why.
 type found struct {
 	claimed bool // the lease has an entry, or had one
 	st      state
-	// all is false when st is only the first part of the queue, in no order.
+	// all is false if st covers only the first part of the queue, in no particular order.
 	all bool
 	rev int64
 }
 
-// see reads why a transaction did nothing. It is not read in that transaction: etcd
-// applies one at a time, and reads slowly in one that may write.
+// see reads why a transaction did nothing. That is not read in the transaction itself: etcd applies
+// one transaction at a time, and reads slowly in one that may write.
 func (a *acquisition) see(ctx context.Context) (found, error) {
 	resp, err := a.b.txn(ctx, opAcquire, false, nil, a.why(), nil)
 	if err != nil {
@@ -166,7 +166,7 @@ func (a *acquisition) see(ctx context.Context) (found, error) {
 	f, err := a.explain((*pb.TxnResponse)(resp), resp.Header.Revision)
 	if err == nil && !f.claimed && a.sess != nil && a.on != nil {
 		for _, kv := range resp.Responses[2].GetResponseRange().Kvs {
-			if clientv3.LeaseID(kv.Lease) != a.on.lease { // it has moved, and the answer was lost
+			if clientv3.LeaseID(kv.Lease) != a.on.lease { // the session has moved, and the answer was lost
 				_, err = a.b.readSession(ctx, a.sess)
 			}
 		}
@@ -174,8 +174,8 @@ func (a *acquisition) see(ctx context.Context) (found, error) {
 	return f, err
 }
 
-// explain gives what was found, or the reason why the lease cannot be had. A slot that
-// turns out to be taken is changed for another.
+// explain returns what was found, or the reason why the lease cannot be acquired. A slot that turns
+// out to be taken is replaced with another.
 func (a *acquisition) explain(resp *pb.TxnResponse, rev int64) (found, error) {
 	get := func(i int) *pb.RangeResponse { return resp.Responses[i].GetResponseRange() }
 	there := func(i int) bool { return len(get(i).Kvs) > 0 }
@@ -196,8 +196,8 @@ func (a *acquisition) explain(resp *pb.TxnResponse, rev int64) (found, error) {
 	}
 	es := a.b.keys.decodeAll(get(5).Kvs)
 	if a.req.Mode == backend.Shared {
-		// The keys of shared entries come before the exclusive ones: if there are any,
-		// the first of them is among those read.
+		// The keys of shared entries come before the exclusive ones, and after the joined ones: if
+		// there are any, the first of them is among those read, unless glance leases have joined.
 		for i := range es {
 			if es[i].zone == zoneShared && es[i].limit != a.req.Limit {
 				return f, &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: es[i].limit}
@@ -208,8 +208,8 @@ func (a *acquisition) explain(resp *pb.TxnResponse, rev int64) (found, error) {
 	return f, nil
 }
 
-// complete makes sure that what decides is known: the whole queue, unless the claim is
-// decided without it.
+// complete makes sure that everything the decision depends on is known: the whole queue, unless the
+// claim can be decided without it.
 func (a *acquisition) complete(ctx context.Context, f found) (found, error) {
 	if f.all {
 		return f, nil
@@ -222,7 +222,8 @@ func (a *acquisition) complete(ctx context.Context, f found) (found, error) {
 	return f, err
 }
 
-// record is the entry's value. out says that a timed lease gets its own etcd lease.
+// record returns the entry's value. out is set where a timed lease is on an etcd lease other than
+// the session's.
 func (a *acquisition) record(out bool, root int64) record {
 	now := time.Now().UnixMilli()
 	r := record{
@@ -236,13 +237,14 @@ func (a *acquisition) record(out bool, root int64) record {
 	return r
 }
 
-// puts makes the entry, and its claim, on an etcd lease.
+// puts returns the operations that write the entry and its claim on an etcd lease.
 func (a *acquisition) puts(key string, lease clientv3.LeaseID, r record) []clientv3.Op {
 	return a.b.puts(leaseKey{a.req.Name, a.req.Lease}, key, lease, r)
 }
 
-// puts makes an entry, and its claim, on an etcd lease. The one at the head has a claim
-// only where it has an etcd lease of its own, whose end watchers know by it.
+// puts returns the operations that write an entry and its claim on an etcd lease. The entry at the
+// head has a claim only where it has an etcd lease of its own: watchers recognise the end of that
+// lease by the claim.
 func (b *Backend) puts(id leaseKey, key string, lease clientv3.LeaseID, r record) []clientv3.Op {
 	ops := []clientv3.Op{clientv3.OpPut(key, encode(r), clientv3.WithLease(lease))}
 	if key == b.keys.head(id.name) && (!r.Out || r.Pooled) {
@@ -251,8 +253,8 @@ func (b *Backend) puts(id leaseKey, key string, lease clientv3.LeaseID, r record
 	return append(ops, clientv3.OpPut(b.keys.claim(id.name, id.id), key, clientv3.WithLease(lease)))
 }
 
-// clear are the conditions under which nothing is in the way of the claim, whatever
-// the entries say.
+// clear returns the conditions under which nothing is in the way of the claim, whatever the entries
+// contain.
 func (a *acquisition) clear() []clientv3.Cmp {
 	k, lock := a.b.keys, a.req.Name
 	if a.req.Mode == backend.Exclusive {
@@ -265,10 +267,11 @@ func (a *acquisition) clear() []clientv3.Cmp {
 	return cmps
 }
 
-// enqueue joins the line in one transaction, which tells as well whether nothing is in
-// the way, and waits until that is so.
+// enqueue joins the queue in one transaction, which also reports whether nothing is in the way.
+// Then it waits until nothing is.
 func (a *acquisition) enqueue(ctx context.Context) (backend.Grant, error) {
-	// Whoever has company here knows that the line is not empty.
+	// If other leases of this value hold the lock or wait for it, the queue is known not to be
+	// empty.
 	if a.req.Mode == backend.Exclusive && !a.b.slots.shares(a.p) {
 		if g, ok, err := a.goAhead(ctx); ok || err != nil {
 			return g, err
@@ -303,12 +306,12 @@ func (a *acquisition) enqueue(ctx context.Context) (backend.Grant, error) {
 		if f.claimed {
 			return a.again(ctx)
 		}
-		// The slot was taken, and another one is tried; or the reason is gone.
+		// The slot was taken, and another one is tried; or the obstacle is gone.
 	}
 }
 
-// goAhead takes a lock that nobody has or waits for. It reports false where somebody
-// does, or where something else is in the way.
+// goAhead takes a lock that no client holds or waits for. It returns false where one does, or where
+// something else is in the way.
 func (a *acquisition) goAhead(ctx context.Context) (backend.Grant, bool, error) {
 	a.asked = time.Now()
 	a.step()
@@ -327,21 +330,21 @@ func (a *acquisition) goAhead(ctx context.Context) (backend.Grant, bool, error) 
 	return g, true, err
 }
 
-// ahead are the conditions of an entry at the head: no entry, and no tombstone either,
-// which is the same question. With one the entry goes into the line.
+// ahead returns the conditions of an entry at the head: no entry and no tombstone, which is a
+// single comparison. Otherwise the entry goes into the queue.
 func (a *acquisition) ahead() []clientv3.Cmp {
 	return append(a.alive(), a.b.keys.untouched(a.req.Name).empty())
 }
 
-// step looks what the session hangs on, for the next change.
+// step loads what the session hangs on, for the next change.
 func (a *acquisition) step() {
 	if a.sess != nil {
 		a.on = a.sess.on.Load()
 	}
 }
 
-// alive is the condition that the session is there, and hangs on what step saw, if there
-// is one.
+// alive returns the condition that the session, if there is one, exists and hangs on what step
+// loaded.
 func (a *acquisition) alive() []clientv3.Cmp {
 	if a.sess == nil {
 		return nil
@@ -349,18 +352,18 @@ func (a *acquisition) alive() []clientv3.Cmp {
 	return []clientv3.Cmp{a.on.present}
 }
 
-// lineUp makes the entry, and asks what is before it.
+// lineUp returns the operations that make the entry and read what is before it.
 func (a *acquisition) lineUp(key string, r record) []clientv3.Op {
 	if a.req.Mode == backend.Exclusive {
 		last := a.b.keys.entries(a.req.Name).get(append(clientv3.WithLastCreate(), clientv3.WithKeysOnly())...)
 		return append([]clientv3.Op{last}, a.puts(key, a.on.lease, r)...)
 	}
-	// The inner transaction does nothing: its conditions are the question. They are of
-	// the moment before the entry was made, so who comes later comes after it.
+	// The inner transaction does nothing: its conditions are the check. They are evaluated as of
+	// the moment before the entry was made, so an entry made later comes after it.
 	return append(a.puts(key, a.on.lease, r), clientv3.OpTxn(a.clear(), nil, nil))
 }
 
-// linedUp decides about an entry that has just been made.
+// linedUp decides on an entry that has just been made.
 func (a *acquisition) linedUp(ctx context.Context, in *pb.TxnResponse, own entry) (backend.Grant, error) {
 	if a.req.Mode == backend.Shared {
 		if in.Responses[2].GetResponseTxn().GetSucceeded() {
@@ -379,7 +382,7 @@ func (a *acquisition) linedUp(ctx context.Context, in *pb.TxnResponse, own entry
 	return a.wait(ctx, own.rev, verdict{need: before, rev: own.rev})
 }
 
-// inLine decides about an entry that has just been made, where all of the line matters.
+// inLine decides on an entry that has just been made, where the whole queue matters.
 func (a *acquisition) inLine(ctx context.Context, rev int64) (backend.Grant, error) {
 	a.asked = time.Now()
 	st, now, err := a.b.read(ctx, a.req.Name)
@@ -402,7 +405,7 @@ func (a *acquisition) inLine(ctx context.Context, rev int64) (backend.Grant, err
 	return a.wait(ctx, rev, verdict{need: needOf(&st, a.req.Lease), rev: now})
 }
 
-// uncertain makes an error say that the lease may be held: its entry is in line.
+// uncertain makes an error report that the lease may be held: its entry is in the queue.
 func (a *acquisition) uncertain(err error) error {
 	if final(err) {
 		return err
@@ -410,7 +413,7 @@ func (a *acquisition) uncertain(err error) error {
 	return &backend.UnavailableError{Backend: name, Op: opAcquire, MayHold: true, Err: err}
 }
 
-// join moves the entry out of the line to a lease that is out. It reports false when
+// join moves the entry out of the queue and joins it to a lease that is held. It returns false if
 // that lease was gone by then.
 func (a *acquisition) join(ctx context.Context, own, root entry) (backend.Grant, bool, error) {
 	a.step()
@@ -436,7 +439,7 @@ func (a *acquisition) join(ctx context.Context, own, root entry) (backend.Grant,
 	return a.grant(grantOf{rank: root.rank(), joined: true, left: a.req.TTL, pool: a.pooledID()}), true, nil
 }
 
-// vanished says why there is no entry any more.
+// vanished returns the reason why the entry no longer exists.
 func (a *acquisition) vanished(ctx context.Context) error {
 	if a.sess == nil {
 		return backend.ErrLost
@@ -453,7 +456,7 @@ func (a *acquisition) vanished(ctx context.Context) error {
 	}
 }
 
-// over is why a call ended whose entry may be there.
+// over returns the reason why a call ended whose entry may exist.
 func (a *acquisition) over(ctx context.Context, err error) error {
 	select {
 	case <-a.sess.done:
@@ -466,14 +469,13 @@ func (a *acquisition) over(ctx context.Context, err error) error {
 	return a.uncertain(err)
 }
 
-// delay is how long to wait before the next attempt, with jitter: 20 ms, doubling
-// to 1 s.
+// delay returns how long to wait before the next attempt, with jitter: 20 ms, doubling to 1 s.
 func delay(n int) time.Duration {
 	d := min(20*time.Millisecond<<min(n, 6), time.Second)
 	return d/2 + rand.N(d/2)
 }
 
-// pause waits, and reports false when ctx or the session ended.
+// pause sleeps for d. It returns false if ctx or the session ended first.
 func pause(ctx context.Context, done <-chan struct{}, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -10,19 +10,19 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// breakAtOnce is how many leases one transaction breaks. Each needs up to five operations
-// with keys and reasons of a few kilobytes: so many stay below the 1.5 MiB and, counted as in
-// batchSize, below the 128 operations that etcd takes.
+// breakAtOnce is how many leases one transaction breaks. Each needs up to five operations, with
+// keys and reasons of a few kilobytes: this many stay below the 1.5 MiB and, counted as in
+// batchSize, below the 128 operations that etcd accepts.
 const breakAtOnce = 32
 
 const opBreak = "break"
 
-// Break takes the lock from all its holders, which also tells their sessions and the
-// watchers. The first read fixes who they are: all leases with tokens up to the greatest of
-// them. Nobody who gets the lock later has such a token, but for those who join a victim by
-// re-entry, and share its token: they lose it, too. Where the holders are more than
-// breakAtOnce, they lose the lock in several transactions, each of which leaves those in line
-// who cannot share it with the rest. If it fails between them, the rest hold it still.
+// Break takes the lock from all its holders, and notifies their sessions and the watchers. The
+// first read fixes the victims: all leases with tokens up to the greatest of theirs. A lease
+// granted later does not have such a token, unless it joins a victim by re-entry and so shares its
+// token: then it is broken, too. Where there are more than breakAtOnce holders, they lose the lock
+// in several transactions, each of which keeps out the waiters that cannot share the lock with the
+// rest. If Break fails between them, the remaining holders still hold the lock.
 //
 // Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
@@ -48,7 +48,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	}
 }
 
-// breaking is a Break under way.
+// breaking is a Break in progress.
 type breaking struct {
 	b     *Backend
 	req   backend.BreakRequest
@@ -57,7 +57,7 @@ type breaking struct {
 	begun bool  // something was changed
 }
 
-// fail is the error of a break that has perhaps changed something.
+// fail returns the error of a break that may have changed something.
 func (br *breaking) fail(err error) error {
 	if br.begun {
 		return backend.PartDone(name, opBreak, err)
@@ -65,9 +65,9 @@ func (br *breaking) fail(err error) error {
 	return err
 }
 
-// pass reads who is to lose the lock, and takes it from them. It reports whether none is left.
-// leaseGone: the etcd lease that something was to hang on was gone, and nothing of that part
-// was done.
+// pass reads the leases to break, and breaks them. It returns true if none is left. If leaseGone
+// reports true for the error, the etcd lease that something was to hang on was gone, and nothing of
+// that part was done.
 func (br *breaking) pass(ctx context.Context) (bool, error) {
 	st, rev, err := br.b.read(ctx, br.req.Name)
 	if err != nil {
@@ -93,10 +93,10 @@ func (br *breaking) pass(ctx context.Context) (bool, error) {
 	for i := range victims {
 		joinable = joinable || victims[i].Reentrant
 	}
-	return !joinable, nil // one who joined meanwhile has a victim's token
+	return !joinable, nil // a lease that joined in the meantime has a victim's token
 }
 
-// part deletes those of these entries that are there still. told describes them.
+// part deletes those of these entries that still exist. told describes them.
 func (br *breaking) part(ctx context.Context, part []entry, told []backend.Holder) error {
 	b := br.b
 	memory, err := b.memoryLease(ctx)
@@ -139,8 +139,8 @@ func (br *breaking) part(ctx context.Context, part []entry, told []backend.Holde
 	return nil
 }
 
-// tellBroken writes to the session of the victim, if that lives. The etcd lease of
-// the session is that of its record; for a timed lease that is not the entry's.
+// tellBroken returns the operations that notify the victim's session, if that is alive. The etcd
+// lease of the session is that of its record; for a timed lease that is not the entry's.
 func (b *Backend) tellBroken(id backend.SessionID, e *entry, told string) []clientv3.Op {
 	key := b.keys.session(id)
 	put := clientv3.OpPut(b.keys.broken(id, e.id()), told, clientv3.WithLease(e.lease))

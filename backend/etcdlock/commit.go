@@ -13,64 +13,61 @@ import (
 )
 
 const (
-	// batchSize bounds the requests in one transaction: with up to 8 operations in
-	// each it stays below the 128 that etcd allows in all (--max-txn-ops counts the
-	// outer operations and those of one inner transaction together).
+	// batchSize bounds the requests in one transaction. With up to 8 operations in each, it stays
+	// below the 128 that etcd allows in all (--max-txn-ops counts the outer operations and those of
+	// one inner transaction together).
 	batchSize = 64
-	// commitsAtOnce is how many transactions are under way at once. With two, a
-	// request rarely waits for more than the rest of one, and etcd always has one to
-	// work on.
+	// commitsAtOnce is how many transactions are under way at the same time. With two, a request
+	// rarely waits for more than the rest of one, and etcd always has one to work on.
 	commitsAtOnce = 2
-	// much is how many changes under way are enough for others to wait for their answer,
-	// and lateTime for how long.
+	// much is how many changes under way are enough for others to wait for their answer, and
+	// lateTime is how long they wait.
 	much     = 16
 	lateTime = 20 * time.Millisecond
-	// rideTime is how long one who joins a line waits for another change of that lock to
-	// travel with. It is not served before others anyway.
+	// rideTime is how long a change that joins a queue waits for another change of that lock to
+	// travel with. It would not be served before others anyway.
 	rideTime = 5 * time.Millisecond
 )
 
-// committer puts the changes that many callers ask for at the same time into one
-// transaction. What comes while transactions are under way goes with the next one, and
-// who joins a line in which others of this process wait rides with the next of them that
-// leaves.
+// committer groups the changes that many callers request at the same time into one transaction.
+// Changes that come while transactions are under way go with the next one. A change that joins a
+// queue in which others of this process wait travels with the next of these that leaves.
 type committer struct {
 	b       *Backend
 	mu      sync.Mutex
 	pending []*change
 	running int
-	// underway is how many changes are; waiting is true where late will be called.
+	// underway is how many changes are under way; waiting is true where late will be called.
 	underway int
 	waiting  bool
-	riders   map[string][]*change // by lock; they wait for patience at most
-	patience time.Duration        // rideTime, but in tests
+	riders   map[string][]*change // by lock; they wait for at most patience
+	patience time.Duration        // rideTime, except in tests
 	nest     int                  // batches that are not tried flat
 }
 
-// change is one request of one lock: a transaction of its own inside that of the
-// batch.
+// change is one request for one lock: a transaction of its own inside that of the batch.
 type change struct {
-	name string // of the lock: one batch never has two of the same, except as kind says
-	// kind says what may travel with it.
+	name string // of the lock: a batch never has two changes of the same one, except as kind says
+	// kind determines what may travel with it.
 	kind      kind
-	rides     bool // it may wait for one to travel with
+	rides     bool // it may wait for another change to travel with
 	flat      bool // it was sent as a part of the transaction, not as an inner one
 	cmps      []clientv3.Cmp
 	then, els []clientv3.Op
 	done      chan committed // capacity 1
 }
 
-// kind of a change. Two entries that are made in one transaction would share a revision,
-// which is their place and their token; and conditions are of the moment before the
-// transaction. So of one lock there is one change in a batch, or one that leaves and one
-// that joins behind whoever is last: the first does not care who comes, and the second
-// is made after it and reads the line then.
+// kind is the kind of a change. Two entries made in one transaction would share a revision, which
+// is their place and their token; and conditions are evaluated as of the moment before the
+// transaction. So a batch has one change of a lock, or one that leaves and one that joins behind
+// the last entry. The first does not depend on who joins, and the second is made after it and reads
+// the queue then.
 type kind uint8
 
 const (
 	alone  kind = iota
 	leaves      // deletes one entry
-	joins       // makes an entry, and reads before that what is last in the line
+	joins       // reads the last entry of the queue, then makes one
 )
 
 // committed is the answer to a change.
@@ -80,12 +77,13 @@ type committed struct {
 	err  error
 }
 
-// commit sends the change and waits for the answer. When ctx ends first the change
-// may or may not be made, which the error says.
+// commit sends the change and waits for the answer. If ctx ends first the change may or may not be
+// made, which the error reports.
 func (c *committer) commit(ctx context.Context, op string, ch *change) (*pb.TxnResponse, int64, error) {
 	ch.done = make(chan committed, 1)
 	if c.enter(ch) {
-		// Who asks at the same time, as the items of a request to our server do, comes along.
+		// Changes requested at the same time, such as those of the items of one request to our
+		// server, travel along.
 		runtime.Gosched()
 		c.depart(ctx, ch, c.take())
 	}
@@ -108,24 +106,25 @@ func (c *committer) commit(ctx context.Context, op string, ch *change) (*pb.TxnR
 	}
 }
 
-// depart sends what the caller of a change took. The caller is inside a call, so that Close
-// waits for what it starts.
+// depart sends what the caller of a change took. The caller is inside a call, so Close waits for
+// what depart starts.
 func (c *committer) depart(ctx context.Context, ch *change, batch []*change) {
 	switch {
-	case len(batch) == 0: // others have taken it
+	case len(batch) == 0: // other callers have taken it
 	case len(batch) == 1 && batch[0] == ch:
-		// Sent from the caller's goroutine, which is faster than to have it sent. What has
-		// come meanwhile is sent by another one.
+		// Sending from the caller's goroutine is faster than having it sent. Changes that came in
+		// the meantime are sent by another goroutine.
 		c.send(ctx, batch)
 		if more := c.next(len(batch)); more != nil {
 			c.b.calls.Go(func() { c.run(more) })
 		}
 	default:
-		c.b.calls.Go(func() { c.run(batch) }) // the end of ctx is not the others'
+		c.b.calls.Go(func() { c.run(batch) }) // the end of ctx must not end the other callers' changes
 	}
 }
 
-// enter has the change sent, or reports that the caller is to take what is pending and send it.
+// enter has the change sent, or returns true if the caller must take the pending changes and send
+// them.
 func (c *committer) enter(ch *change) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,13 +151,13 @@ func (c *committer) park(ch *change) {
 	}
 }
 
-// room reports whether another transaction may be under way: not beside one with much in
-// it, because two halves cost more than the whole.
+// room reports whether another transaction may be under way. It may not beside one with much in it,
+// because two halves cost more than the whole.
 func (c *committer) room() bool {
 	return c.running == 0 || c.running < commitsAtOnce && c.underway < much
 }
 
-// late sends what is pending though there is much under way: that takes too long.
+// late sends the pending changes although much is under way, because that takes too long.
 func (c *committer) late() {
 	c.mu.Lock()
 	c.waiting = false
@@ -172,7 +171,7 @@ func (c *committer) late() {
 	}
 }
 
-// rider takes one that travels with a change, or nil.
+// rider removes and returns a change that travels with ch, or returns nil.
 func (c *committer) rider(ch *change) *change {
 	riders := c.riders[ch.name]
 	if ch.kind != leaves || len(riders) == 0 {
@@ -183,7 +182,7 @@ func (c *committer) rider(ch *change) *change {
 	return first
 }
 
-// drop takes a rider out, and reports whether it was there.
+// drop removes a rider, and reports whether it was there.
 func (c *committer) drop(ch *change) bool {
 	riders := c.riders[ch.name]
 	i := slices.Index(riders, ch)
@@ -198,7 +197,7 @@ func (c *committer) drop(ch *change) bool {
 	return true
 }
 
-// hurry sends a change with which nobody traveled.
+// hurry sends a change that no other change travelled with.
 func (c *committer) hurry(ch *change) {
 	c.mu.Lock()
 	if !c.drop(ch) {
@@ -218,7 +217,7 @@ func (c *committer) hurry(ch *change) {
 	}
 }
 
-// withdraw takes back a change that has not left yet.
+// withdraw removes a change that has not been sent yet, and reports whether it could.
 func (c *committer) withdraw(ch *change) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -242,8 +241,9 @@ func (c *committer) run(batch []*change) {
 	}
 }
 
-// next takes what is to be sent after a batch that is answered, or nil and ends the run.
-// Where there is much under way beside, what is pending goes after that.
+// next takes the changes to send after a batch that was answered. It returns nil and ends the run
+// if there are none. If another transaction with much in it is under way, the pending changes go
+// after that.
 func (c *committer) next(answered int) []*change {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -255,7 +255,8 @@ func (c *committer) next(answered int) []*change {
 	return c.takeLocked()
 }
 
-// take takes the oldest changes of different locks, or nil and ends the run.
+// take takes the oldest changes of different locks. It returns nil and ends the run if there are
+// none.
 func (c *committer) take() []*change {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -276,7 +277,7 @@ func (c *committer) takeLocked() []*change {
 			rest = append(rest, ch)
 			continue
 		}
-		if taken { // and nothing else of this lock
+		if taken { // and nothing else of this lock may travel
 			names[ch.name] = alone
 		} else {
 			names[ch.name] = ch.kind
@@ -293,7 +294,7 @@ func (c *committer) takeLocked() []*change {
 	clear(c.pending[len(rest):])
 	c.pending = rest
 	c.underway += len(batch)
-	// Who leaves goes first: who joins then reads the line without it.
+	// A change that leaves goes first, so that a change that joins reads the queue without it.
 	slices.SortStableFunc(batch, func(a, b *change) int { return cmp.Compare(a.turn(), b.turn()) })
 	return batch
 }

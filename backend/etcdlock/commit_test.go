@@ -7,8 +7,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
 )
 
-// Of one lock there is one change in a transaction, or one that leaves and, after it, one
-// that joins.
+// A transaction has one change of a lock, or one that leaves and, after it, one that joins.
 func TestBatch(t *testing.T) {
 	t.Parallel()
 	type changes = []etcdlock.Change

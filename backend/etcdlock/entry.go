@@ -21,25 +21,25 @@ type record struct {
 	Note      string `json:"note,omitempty"`
 	Permits   int    `json:"permits,omitempty"`
 	Reentrant bool   `json:"reentrant,omitempty"`
-	// Root is the create revision of the lease that this one joined, which is the
-	// place and the token of both.
+	// Root is the create revision of the lease that this one joined, which is the place and the
+	// token of both.
 	Root int64 `json:"root,omitempty"`
 	// TTL of a timed lease in milliseconds.
 	TTL int64 `json:"ttl,omitempty"`
 	// Out is set when a timed lease was granted: it is not on the etcd lease of a session.
 	Out bool `json:"out,omitempty"`
-	// Pooled is set when its etcd lease is that of others too, which nobody may revoke.
+	// Pooled is set when its etcd lease is shared with others, so that it must not be revoked.
 	Pooled bool `json:"pooled,omitempty"`
-	// Term is that of footing, for the etcd lease of a timed lease that is out.
+	// Term is that of footing, for the etcd lease of a timed lease that is held.
 	Term uint64 `json:"term,omitempty"`
-	// Asked and Since are wall-clock milliseconds, for people. Since is 0 while it
-	// is not known that the lease was granted later than it asked.
+	// Asked and Since are wall-clock milliseconds, for people. Since is 0 while the lease is not
+	// known to have been granted later than it was requested.
 	Asked int64 `json:"asked"`
 	Since int64 `json:"since,omitempty"`
 }
 
-// entry is a place in line, or a lease that is out: which of both depends on the
-// entries before it.
+// entry is a place in the queue, or a lease that is held. Which of the two depends on the entries
+// before it.
 type entry struct {
 	place
 	record
@@ -57,8 +57,8 @@ func encode(v any) string {
 	return string(b)
 }
 
-// decode reads an entry, and reports false for a key that is none. A value that does
-// not parse is an entry all the same: it takes its place in line.
+// decode reads an entry, and returns false for a key that is not one. A value that does not parse
+// is still an entry: it keeps its place in the queue.
 func (k keys) decode(kv *mvccpb.KeyValue) (entry, bool) {
 	p, ok := k.parse(string(kv.Key))
 	if !ok || p.zone == zoneNote {
@@ -71,7 +71,7 @@ func (k keys) decode(kv *mvccpb.KeyValue) (entry, bool) {
 	return e, true
 }
 
-// entryOf is the entry of that lease, or nil if it is another, or none.
+// entryOf returns the entry of that lease, or nil if kv is another entry, or none.
 func (k keys) entryOf(id leaseKey, kv *mvccpb.KeyValue) *entry {
 	if kv == nil {
 		return nil
@@ -101,8 +101,8 @@ func (e *entry) mode() backend.Mode {
 	return backend.Exclusive
 }
 
-// rank is the place in the order of grants, and the token: the own create revision,
-// or that of the lease joined.
+// rank returns the place in the order of grants, which is also the token: the entry's own create
+// revision, or that of the lease joined.
 func (e *entry) rank() int64 {
 	if e.zone == zoneJoined && e.Root > 0 {
 		return e.Root
@@ -114,7 +114,7 @@ func (e *entry) token() fence.Token { return fence.Token(e.rank()) } //nolint:go
 
 func (e *entry) timed() bool { return e.TTL > 0 }
 
-// alone reports whether the etcd lease is that of this timed lease, and of nothing else.
+// alone reports whether the etcd lease belongs to this timed lease, and to nothing else.
 func (e *entry) alone() bool { return e.timed() && e.Out && !e.Pooled }
 
 func (e *entry) claim() backend.Claim {
@@ -133,18 +133,17 @@ func (e *entry) since() time.Time {
 // state is a lock at one revision.
 type state struct {
 	holders, line []entry
-	// out and ahead are how many hold the lock and stand in line, at least, where holders
-	// and line are only the front of the queue; 0: they are all.
+	// out and ahead are lower bounds of how many leases hold the lock and how many wait, where
+	// holders and line are only the front of the queue. 0 means that holders and line are complete.
 	out, ahead int
-	// refused is set where holders and line are only the front of a queue in which
-	// something further back is in the way of the claim.
+	// refused is set where holders and line are only the front of a queue in which something
+	// further back is in the way of the claim.
 	refused bool
 }
 
-// judge says who holds the lock: the longest part of the queue, from its head, that
-// fits together; or, where leases have joined by re-entry, these and the one that
-// they joined. It depends on nothing but the entries, so that everybody who reads
-// the same revision comes to the same result.
+// judge determines the holders: the longest part of the queue, from its head, that fits together;
+// or, where leases have joined by re-entry, these and the one that they joined. It depends on
+// nothing but the entries, so that all who read the same revision come to the same result.
 func judge(es []entry) state {
 	slices.SortFunc(es, func(a, b entry) int {
 		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.rev, b.rev))
@@ -173,7 +172,7 @@ func outOf(root int64, e entry) int {
 	return 1
 }
 
-// find gives the entry of that lease, and whether it is out.
+// find returns the entry of that lease, and whether it is held.
 func (s *state) find(id backend.LeaseID) (*entry, bool) {
 	for i := range s.holders {
 		if s.holders[i].id() == id {
@@ -188,7 +187,7 @@ func (s *state) find(id backend.LeaseID) (*entry, bool) {
 	return nil, false
 }
 
-// joinable is the lease that is out which a claim may join, or nil.
+// joinable returns the held lease that a claim may join, or nil.
 func (s *state) joinable(c backend.Claim) *entry {
 	for i := range s.holders {
 		if c.Joins(s.holders[i].claim()) {
@@ -198,7 +197,7 @@ func (s *state) joinable(c backend.Claim) *entry {
 	return nil
 }
 
-// admits reports whether a claim that comes last may be out at once.
+// admits reports whether a claim that comes last may be granted immediately.
 func (s *state) admits(c backend.Claim) bool {
 	return !s.refused && len(s.line) == 0 && c.Fits(claims(s.holders))
 }
@@ -211,7 +210,7 @@ func claims(es []entry) []backend.Claim {
 	return cs
 }
 
-// limitInForce is the limit of the lock for people: see backend.LockInfo.
+// limitInForce returns the limit of the lock, for people: see backend.LockInfo.
 func (s *state) limitInForce() int {
 	for i := range s.holders {
 		if s.holders[i].mode() == backend.Exclusive {

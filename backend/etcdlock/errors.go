@@ -15,15 +15,15 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// errStream is the cause of an *UnavailableError of Watch when etcd closed the
-// stream without a reason.
+// errStream is the cause of an *UnavailableError of Watch when etcd closed the stream without a
+// reason.
 var errStream = errors.New("the watch stream ended")
 
-// fail maps an error of a request to etcd. changes says that the request would have
-// changed something: then it may have worked, unless etcd says that it did not.
+// fail maps an error of a request to etcd. changes is set if the request would have changed
+// something: then it may have worked, unless etcd reports that it did not.
 //
-// Errors: ErrClosed when the backend was closed meanwhile, what is of package backend
-// already, and otherwise *UnavailableError, with ctx's cause when that has ended.
+// Errors: ErrClosed if the backend was closed in the meantime; an error that is already of package
+// backend as it is; otherwise *UnavailableError, with ctx's cause if ctx has ended.
 func fail(ctx context.Context, op string, err error, changes bool) error {
 	var own *backend.UnavailableError
 	switch {
@@ -44,7 +44,7 @@ func fail(ctx context.Context, op string, err error, changes bool) error {
 	return &backend.UnavailableError{Backend: name, Op: op, MayHold: changes && !refused(err), Err: plain(cause)}
 }
 
-// isKind reports whether err is one of the answers of package backend.
+// isKind reports whether err is one of the errors of package backend.
 func isKind(err error) bool {
 	for _, kind := range []error{
 		backend.ErrHeld, backend.ErrLost, backend.ErrSessionLost, backend.ErrInvalid,
@@ -57,13 +57,12 @@ func isKind(err error) bool {
 	return false
 }
 
-// final reports whether err is an answer: asking again would not change it. No error
-// is final too.
+// final reports whether err is an answer that a retry would not change. A nil error is final too.
 func final(err error) bool {
 	return err == nil || isKind(err) && !errors.Is(err, backend.ErrUnavailable)
 }
 
-// errUnsent marks a request that never left.
+// errUnsent marks a request that was never sent.
 var errUnsent = errors.New("not sent")
 
 // refused reports whether it is certain that the request changed nothing.
@@ -71,8 +70,8 @@ func refused(err error) bool {
 	if errors.Is(err, errUnsent) || errors.Is(err, clientv3.ErrNoAvailableEndpoints) {
 		return true
 	}
-	// Not ErrNoSpace: the member that notices first that there is no space does what it was
-	// asked for, and says so then (quotaApplierV3 in etcd's apply package).
+	// ErrNoSpace is not one of them: the member that first finds that there is no space executes
+	// the request, and reports the error then (quotaApplierV3 in etcd's apply package).
 	for _, sure := range []error{
 		rpctypes.ErrTooManyRequests, rpctypes.ErrRequestTooLarge, rpctypes.ErrTooManyOps,
 		rpctypes.ErrDuplicateKey, rpctypes.ErrEmptyKey, rpctypes.ErrLeaseNotFound, rpctypes.ErrLeaseTTLTooLarge,

@@ -19,36 +19,35 @@ const (
 	name    = "etcd"
 	opGrant = "grant a lease"
 
-	// DefaultPrefix is where the keys stand when Config.Prefix is empty.
+	// DefaultPrefix is the prefix of the keys if Config.Prefix is empty.
 	DefaultPrefix = "holdfast"
-	// DefaultRequestTimeout is for Config.RequestTimeout.
+	// DefaultRequestTimeout is the default of Config.RequestTimeout.
 	DefaultRequestTimeout = 5 * time.Second
-	// DefaultMinTTL is what an etcd with default settings can keep.
+	// DefaultMinTTL is the shortest TTL that an etcd with default settings can keep.
 	DefaultMinTTL = 2 * time.Second
 
 	maxPrefixLen = 256
 	maxTTL       = 24 * time.Hour
-	// expiryLag is the rounding to whole seconds, half a second between two looks of
-	// etcd at its leases, and the time to agree on the end.
+	// expiryLag is the rounding to whole seconds, the half second between two checks of the leases
+	// by etcd, and the time to agree on the end.
 	expiryLag = 2 * time.Second
 	maxRenew  = 128
 )
 
-// Config says how to use etcd.
+// Config configures a Backend.
 type Config struct {
-	// Prefix of all keys, without the slash after it. Programs that share locks share
+	// Prefix is the prefix of all keys, without the slash after it. Programs that share locks share
 	// the prefix. Default: DefaultPrefix. Optional.
 	Prefix string
 	// RequestTimeout bounds each request to etcd, on top of the context of the call.
 	// Default: DefaultRequestTimeout. Optional.
 	RequestTimeout time.Duration
-	// MinTTL is the shortest TTL to accept, 1s or more. etcd does not keep leases
-	// shorter than one and a half election timeouts, in whole seconds: with its
-	// default election timeout of one second that is DefaultMinTTL. Default:
-	// DefaultMinTTL. Optional.
+	// MinTTL is the shortest TTL to accept, 1s or more. etcd does not keep leases shorter than one
+	// and a half election timeouts, in whole seconds: with its default election timeout of one
+	// second that is DefaultMinTTL. Default: DefaultMinTTL. Optional.
 	MinTTL time.Duration
-	// Logger gets warnings: an etcd with known faults, and work that could not be
-	// cleaned up. Default: none. Optional.
+	// Logger receives warnings: an etcd with known faults, and state that could not be cleaned up.
+	// Default: none. Optional.
 	Logger *slog.Logger
 }
 
@@ -76,8 +75,8 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// Backend keeps leases in etcd. It implements backend.Backend; its methods may be
-// called at once from many goroutines. Make one with New or Open.
+// Backend keeps leases in etcd. It implements backend.Backend. Its methods are safe for concurrent
+// use. Make one with New or Open.
 type Backend struct {
 	cfg    Config
 	client *clientv3.Client
@@ -95,24 +94,25 @@ type Backend struct {
 	memory  memory
 	revoker *revoker
 
-	term atomic.Uint64 // the latest of etcd that was seen
+	term atomic.Uint64 // the latest term of etcd that was seen
 
 	mu       sync.Mutex
 	closed   bool
 	calls    sync.WaitGroup // calls and goroutines under way
 	sessions map[backend.SessionID]*session
-	ending   map[backend.SessionID]clientv3.LeaseID // whose EndSession is not over
+	ending   map[backend.SessionID]clientv3.LeaseID // sessions whose EndSession has not finished
 	dead     *idSet[backend.SessionID]              // sessions that were seen dead
 	suspects *idSet[backend.LeaseID]                // leases whose acquire may still be on its way
-	unsure   *idSet[backend.LeaseID]                // timed leases of which a move may be
+	unsure   *idSet[backend.LeaseID]                // timed leases that a move may still be on its way for
 }
 
 var _ backend.Backend = (*Backend)(nil)
 
-// New makes a backend on a client that the program has. The client is not closed by
-// Close. It has to be fit to notice a dead connection: set its DialKeepAliveTime.
+// New makes a backend on a client that the program already has. Close does not close the client.
+// The client must be able to detect a dead connection: set its DialKeepAliveTime. New sends
+// nothing.
 //
-// Errors: *backend.InvalidError for a bad configuration. Nothing is sent.
+// Errors: *backend.InvalidError for a bad configuration.
 func New(client *clientv3.Client, cfg Config) (*Backend, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -159,13 +159,13 @@ func (c Config) capabilities() backend.Capabilities {
 	}
 }
 
-// Capabilities says that everything can be done. ExpiryLag holds while the leader of
-// etcd stays: a new one gives every lease its whole TTL again.
+// Capabilities claims everything. ExpiryLag holds while the leader of etcd stays: a new leader
+// gives every lease its whole TTL again.
 func (b *Backend) Capabilities() backend.Capabilities { return b.caps }
 
-// Close ends what the backend started: calls under way get ErrClosed. The client that
-// was given to New stays open. Sessions and leases stay until their time is over.
-// Closing again does nothing. Errors: of closing the connection that Open made.
+// Close ends what the backend started: calls in progress return ErrClosed. A client that was given
+// to New stays open. Sessions and leases stay until they expire. A second Close does nothing.
+// Errors: of closing the connection that Open made.
 func (b *Backend) Close() error {
 	b.mu.Lock()
 	if b.closed {
@@ -185,8 +185,8 @@ func (b *Backend) Close() error {
 	return nil
 }
 
-// enter is the door of the calls. The context that it gives ends with ctx and with
-// Close; leave has to be called.
+// enter starts a call. The context that it returns ends with ctx and with Close. The caller must
+// call leave.
 func (b *Backend) enter(ctx context.Context) (context.Context, func(), error) {
 	if ctx.Err() != nil {
 		return nil, nil, context.Cause(ctx)
@@ -217,14 +217,14 @@ func (b *Backend) request(ctx context.Context) (context.Context, context.CancelF
 	return ownClock{ctx}, cancel
 }
 
-// ownClock keeps the deadline from gRPC, which would tell it to etcd: its clock is the
-// first to get there now and then, and the caller would be told that etcd is
-// unavailable, with time left, though nothing was wrong but its patience.
+// ownClock hides the deadline from gRPC, which would send it to etcd. etcd's clock sometimes
+// reaches the deadline first. The caller would then be told, with time left, that etcd is
+// unavailable, although only the deadline had passed.
 type ownClock struct{ context.Context } //nolint:containedctx // it is a context
 
 func (ownClock) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// txn sends one transaction that stands alone.
+// txn sends one transaction outside any batch.
 func (b *Backend) txn(ctx context.Context, op string, changes bool, cmps []clientv3.Cmp, then, els []clientv3.Op) (*clientv3.TxnResponse, error) {
 	rctx, cancel := b.request(ctx)
 	defer cancel()
@@ -235,8 +235,8 @@ func (b *Backend) txn(ctx context.Context, op string, changes bool, cmps []clien
 	return resp, nil
 }
 
-// get reads one range: not as a transaction, because etcd logs an error when one that
-// only reads is cancelled.
+// get reads one range. It does not use a transaction, because etcd logs an error when a read-only
+// one is cancelled.
 func (b *Backend) get(ctx context.Context, op, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	rctx, cancel := b.request(ctx)
 	defer cancel()
@@ -247,7 +247,7 @@ func (b *Backend) get(ctx context.Context, op, key string, opts ...clientv3.OpOp
 	return resp, nil
 }
 
-// grantLease makes an etcd lease that lives ttl, rounded up to whole seconds, and gives a
+// grantLease makes an etcd lease that lives for ttl, rounded up to whole seconds. It also returns a
 // term that etcd had reached before: see footing.
 func (b *Backend) grantLease(ctx context.Context, ttl time.Duration) (clientv3.LeaseID, uint64, error) {
 	term, err := b.reached(ctx)

@@ -12,10 +12,10 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// shortest is the TTL of the suite. It is not whole seconds, as etcd's are.
+// shortest is the TTL of the suite. Unlike etcd's TTLs it is not in whole seconds.
 const shortest = 1300 * time.Millisecond
 
-// open gives a backend on the servers, as another process would have one.
+// open returns a backend on the servers, as another process would have one.
 func open(t backendtest.T, members []*testserver.Etcd) *etcdlock.Backend {
 	t.Helper()
 	return openURL(t, "etcd://"+strings.Join(testserver.Endpoints(members), ",")+"?min_ttl=1s")
@@ -52,6 +52,6 @@ func TestConformanceOfDebian(t *testing.T) {
 		Restart:  func(backendtest.T) { member.Restart() },
 		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
 		TTL:      shortest,
-		Holders:  leasetest.Holders(1000), // the other cluster has as many as there can be
+		Holders:  leasetest.Holders(1000), // the other cluster has the maximum
 	})
 }

@@ -13,12 +13,11 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Watch delivers what happens to the locks whose names start with the prefix. It
-// watches all keys of the backend, because those of the sessions tell an expiry from
-// a release. The times are those of this machine.
+// Watch delivers what happens to the locks whose names start with the prefix. It watches all keys
+// of the backend, because those of the sessions distinguish an expiry from a release. The times are
+// those of this machine.
 //
-// Errors: *InvalidError, *UnavailableError when the stream broke, ErrClosed, ctx's
-// cause.
+// Errors: *InvalidError, *UnavailableError when the stream broke, ErrClosed, ctx's cause.
 func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver func(backend.Event)) error {
 	if err := backend.ValidatePrefix(req.Prefix); err != nil {
 		return err
@@ -52,7 +51,7 @@ func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver f
 	return endOf(outer, fail(ctx, "watch", errStream, false))
 }
 
-// endOf is the cause of ctx if that is why a call ended.
+// endOf returns the cause of ctx if ctx has ended, and err otherwise.
 func endOf(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -60,7 +59,7 @@ func endOf(ctx context.Context, err error) error {
 	return err
 }
 
-// preload reads the locks as they are, all at one revision.
+// preload reads the current locks, all at one revision.
 func (b *Backend) preload(ctx context.Context, f *follower) (int64, error) {
 	sp := b.keys.locks(f.prefix)
 	var opts []clientv3.OpOption
@@ -111,8 +110,7 @@ func (f *follower) lock(lock string) *followed {
 	return l
 }
 
-// judge finds out who holds the lock now, and gives those who did not before, in
-// order, and those who wait.
+// judge determines who holds the lock now. It returns the new holders, in order, and the waiters.
 func (l *followed) judge() ([]entry, []entry) {
 	var granted []entry
 	es := make([]entry, 0, len(l.entries))
@@ -135,7 +133,7 @@ func (l *followed) judge() ([]entry, []entry) {
 type changes struct {
 	ended  map[clientv3.LeaseID]bool // etcd leases of sessions that ended
 	claims map[leaseKey]bool         // claims that ended
-	broken map[string]brokenRecord   // notes, by lock
+	broken map[string]brokenRecord   // notes of breaks, by lock
 	locks  map[string]*lockChanges
 	order  []string
 }
@@ -146,7 +144,7 @@ type lockChanges struct {
 	leases  map[backend.LeaseID]bool // of what was added
 }
 
-// follow takes in events, which are in order and whole revisions.
+// follow processes events, which are in order and whole revisions.
 func (f *follower) follow(events []*clientv3.Event) {
 	for len(events) > 0 {
 		n := 1
@@ -174,9 +172,10 @@ func (f *follower) revision(events []*clientv3.Event) {
 	}
 }
 
-// ended notes the end of what tells an expiry from a release: the record of a session
-// goes before its leases when it is ended, and with them when it expires; the claim
-// of a timed lease goes after it when it is released, and with it when it expires.
+// ended records the end of a key that distinguishes an expiry from a release. The record of a
+// session is deleted before its leases when the session is ended, and together with them when it
+// expires. The claim of a timed lease is deleted after it when the lease is released, and together
+// with it when it expires.
 func (f *follower) ended(c *changes, key string, prev *mvccpb.KeyValue) {
 	if id, ok := f.keys.parseClaim(key); ok {
 		c.claims[id] = true
@@ -223,7 +222,7 @@ func (f *follower) entryChanged(c *changes, key string, ev *clientv3.Event) {
 	}
 }
 
-// tell delivers what the changes of one revision mean for a lock.
+// tell delivers the events that the changes of one revision mean for a lock.
 func (f *follower) tell(lock string, lc *lockChanges, c *changes) {
 	l := f.locks[lock]
 	was := l.out
@@ -231,7 +230,7 @@ func (f *follower) tell(lock string, lc *lockChanges, c *changes) {
 	for i := range lc.removed {
 		e := &lc.removed[i]
 		if lc.leases[e.id()] {
-			continue // it moved: it joined a lease that was out
+			continue // it moved: it joined a lease that was held
 		}
 		kind, reason := f.end(e, was[e.key], c)
 		f.event(kind, e, reason)
@@ -250,7 +249,7 @@ func (f *follower) tell(lock string, lc *lockChanges, c *changes) {
 	}
 }
 
-// end says how an entry came to its end.
+// end reports how an entry ended.
 func (f *follower) end(e *entry, out bool, c *changes) (backend.EventKind, string) {
 	if !out {
 		return backend.EventLeft, ""

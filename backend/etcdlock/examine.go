@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// Examine asks how many members there are and what alarms they have raised. It
-// implements backend.Examiner. Members with known faults are told to the logger when the
-// backend is opened.
+// Examine asks how many members there are and what alarms they have raised. It implements
+// backend.Examiner. Members with known faults are reported to the logger when the backend is
+// opened.
 func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 	ctx, leave, err := b.enter(ctx)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 func ExampleOpen() {
-	// Nothing is sent yet: etcd need not be there.
+	// Nothing is sent yet: etcd need not be running.
 	b, err := etcdlock.Open(context.Background(), "etcd://127.0.0.1:2379,127.0.0.1:22379?prefix=shop&timeout=3s")
 	if err != nil {
 		fmt.Println(err)

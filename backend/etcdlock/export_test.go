@@ -9,27 +9,27 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// The internals that the tests outside of the package see.
+// The internals that the tests outside of the package use.
 
-// EntryKey is the key of an entry in a slot.
+// EntryKey returns the key of an entry in a slot.
 func EntryKey(prefix, name, at string, mode backend.Mode, limit int) string {
 	return keys{prefix + "/"}.entry(name, slot(at), mode, limit)
 }
 
-// ParseKey reads the key of an entry: the name, the limit and the slot.
+// ParseKey parses the key of an entry: the name, the limit and the slot.
 func ParseKey(prefix, key string) (string, int, string, bool) {
 	p, ok := keys{prefix + "/"}.parse(key)
 	return p.name, p.limit, string(p.slot), ok
 }
 
-// Target is what a URL says.
+// Target is the content of a URL.
 type Target struct {
 	Hosts                  []string
 	User, Password, Prefix string
 	TLS                    bool
 }
 
-// URL reads a URL.
+// URL parses a URL.
 func URL(raw string) (Target, error) {
 	t, err := parseURL(raw)
 	return Target{t.endpoints, t.user, t.password, t.cfg.Prefix, t.tls}, err
@@ -38,7 +38,7 @@ func URL(raw string) (Target, error) {
 // VersionSound reports whether a version of etcd is used without a warning.
 func VersionSound(version string) bool { return versionSound(version) }
 
-// Waiting is how many callers are in line for a lock, as far as b knows.
+// Waiting returns how many callers wait for a lock, as far as b knows.
 func (b *Backend) Waiting(lock string) int {
 	b.lines.mu.Lock()
 	defer b.lines.mu.Unlock()
@@ -55,21 +55,21 @@ func (b *Backend) Waiting(lock string) int {
 	return n
 }
 
-// RideFor has who joins a line wait for d for another change to travel with.
+// RideFor sets to d how long a change that joins a queue waits for another change to travel with.
 func (b *Backend) RideFor(d time.Duration) {
 	b.commits.mu.Lock()
 	defer b.commits.mu.Unlock()
 	b.commits.patience = d
 }
 
-// Riding is how many callers wait to travel with another change of a lock.
+// Riding returns how many changes of a lock wait to travel with another one.
 func (b *Backend) Riding(lock string) int {
 	b.commits.mu.Lock()
 	defer b.commits.mu.Unlock()
 	return len(b.commits.riders[lock])
 }
 
-// Slots is how many leases b keeps account of.
+// Slots returns how many leases b tracks.
 func (b *Backend) Slots() int {
 	b.slots.mu.Lock()
 	defer b.slots.mu.Unlock()
@@ -90,8 +90,8 @@ type Change struct {
 	Rides bool
 }
 
-// Batch gives the first of those changes that travel in one transaction, as they stand
-// in it.
+// Batch returns the first of those changes that travel in one transaction, in the order in which
+// they are in it.
 func Batch(changes ...Change) []Change {
 	c := &committer{riders: make(map[string][]*change), running: 1}
 	for _, ch := range changes {
@@ -109,8 +109,8 @@ func Batch(changes ...Change) []Change {
 	return batch
 }
 
-// Move takes a session to another etcd lease, as a new leader of etcd makes it necessary, and
-// gives the one that it was on.
+// Move moves a session to another etcd lease, as a new leader of etcd makes it necessary, and
+// returns the one that it was on.
 func (b *Backend) Move(ctx context.Context, id backend.SessionID) (clientv3.LeaseID, error) {
 	s, err := b.session(ctx, id)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 // patience is an upper bound for what a busy machine may take.
 const patience = 60 * time.Second
 
-// through gives a backend on the other side of a relay.
+// through returns a backend on the other side of a relay.
 func through(t *testing.T, proxy *chaos.Proxy, params string) *etcdlock.Backend {
 	t.Helper()
 	b, err := etcdlock.Open(t.Context(), "etcd://"+proxy.Addr()+"?min_ttl=1s"+params)
@@ -35,7 +35,7 @@ func direct(t *testing.T, members []*testserver.Etcd) *etcdlock.Backend {
 	return b
 }
 
-// session opens a session that is renewed until the test is over.
+// session opens a session that is renewed until the test ends.
 func session(t *testing.T, b backend.Backend, ttl time.Duration) backend.SessionID {
 	t.Helper()
 	id := backend.NewSessionID()
@@ -55,7 +55,7 @@ func request(name string, s backend.SessionID) backend.AcquireRequest {
 	return backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Session: s, Wait: true}
 }
 
-// eventually repeats a call while etcd is away.
+// eventually repeats a call while etcd is unavailable.
 func eventually[V any](t *testing.T, f func(context.Context) (V, error)) V {
 	t.Helper()
 	v, err := leasetest.Insist(t, f)
@@ -136,7 +136,8 @@ func TestLostReply(t *testing.T) {
 		case <-time.After(patience):
 			t.Fatalf("%s: nothing was sent", req.Name)
 		}
-		// Not before it has arrived: giving up would take the request back.
+		// The caller gives up only after the request has arrived: giving up earlier would withdraw
+		// it.
 		var info backend.LockInfo
 		await(t, "the request has arrived", func() bool {
 			info = eventually(t, func(ctx context.Context) (backend.LockInfo, error) { return other.Inspect(ctx, req.Name) })
@@ -155,7 +156,7 @@ func TestLostReply(t *testing.T) {
 			}
 		}
 		release(t, b, req)
-		// The first request may still be on its way, so the lease was buried.
+		// The first request may still be on its way, so the lease got a tombstone.
 		if _, err := other.Acquire(t.Context(), req); !errors.Is(err, backend.ErrLost) {
 			t.Errorf("%s: acquired again after its release: %v", req.Name, err)
 		}
@@ -206,7 +207,7 @@ func TestServerSleepsPastTheTTL(t *testing.T) {
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
 	holding, waiting := direct(t, members), direct(t, members)
 	const ttl = 6 * time.Second
-	began := time.Now() // of the last renewal, not later
+	began := time.Now() // of the last renewal, at the latest
 	hs, ws := session(t, holding, ttl), session(t, waiting, time.Minute)
 	held := request("lock", hs)
 	first, err := holding.Acquire(t.Context(), held)
@@ -217,7 +218,7 @@ func TestServerSleepsPastTheTTL(t *testing.T) {
 	await(t, "in line", func() bool { return waiting.Waiting("lock") == 1 })
 
 	members[0].Stop()
-	// The signal takes a moment to arrive: a renewal may be answered before.
+	// The signal takes a moment to arrive: a renewal may be answered before it.
 	for err = nil; err == nil; {
 		sent := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), ttl/2)
@@ -292,9 +293,9 @@ func TestLeaderIsKilled(t *testing.T) {
 	}
 }
 
-// The clock that ends a call is the caller's. Were etcd told the deadline, its own clock
-// would get there first now and then, and a caller with time left, if only a moment,
-// would be told that etcd is unavailable.
+// The clock that ends a call is the caller's. If etcd were told the deadline, its own clock would
+// sometimes reach it first, and a caller with time left, if only a moment, would be told that etcd
+// is unavailable.
 func TestDeadlineIsTheCallers(t *testing.T) {
 	t.Parallel()
 	const tries, callers = 500, 4
@@ -314,8 +315,8 @@ func TestDeadlineIsTheCallers(t *testing.T) {
 	}
 }
 
-// acquireWithin acquires and releases, and gives the error of an acquire that ended
-// before its time.
+// acquireWithin acquires and releases, and returns the error of an acquire that ended before its
+// time.
 func acquireWithin(t *testing.T, b backend.Backend, sess backend.SessionID, d time.Duration) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)

@@ -14,38 +14,38 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// footing is what a session hangs on: an etcd lease, and since which term of etcd.
+// footing is what a session hangs on: the session lease, and the term of etcd since which it does.
 //
-// The leader of etcd ends leases, by its own clock. One that was stopped for longer than
-// a TTL, and deposed meanwhile, finds all leases over when it goes on that nobody renewed
-// with it. Before it learns what happened it has their end proposed, and once it follows
-// the new leader it passes that on: leases end that were renewed at the new leader, up to
-// a whole TTL before their time (etcd-io/etcd#15247, which was closed; but in 3.7.3 a
-// member that has ticked a moment ago takes it that it still leads, and who is woken ticks
-// first). For the same reason it acknowledges renewals that nobody else knows of.
+// The leader of etcd ends leases by its own clock. Take a leader that was stopped for longer than a
+// TTL, and deposed in the meantime. When it resumes, all leases that were not renewed with it look
+// expired to it. Before it learns that it was deposed it proposes their end, and once it follows
+// the new leader it forwards those proposals. So leases end that were renewed at the new leader, up
+// to a whole TTL early (etcd-io/etcd#15247, which was closed; but in 3.7.3 a member that has ticked
+// a moment ago assumes that it still leads, and a member that is woken ticks first). For the same
+// reason it acknowledges renewals that no other member knows of.
 //
 // So a renewal counts only
-//   - where a read afterwards finds the term that the answer to the keep-alive was given
-//     in: then nobody else was the leader at that time;
+//   - if a read afterwards finds the term that the answer to the keep-alive was given in:
+//     then no other member was the leader at that time;
 //   - on an etcd lease that no leader of an earlier term has known. A session on an older
-//     one moves to another with all that it has, and is renewed when that is done. Until
-//     then its time is what the leader before has acknowledged, which that keeps.
+//     one moves to another with all that it owns, and is renewed when that is done. Until
+//     then its time is what the earlier leader has acknowledged, which that leader keeps.
 type footing struct {
 	lease clientv3.LeaseID
 	// term is one that etcd had reached before the lease was made.
 	term uint64
-	rev  int64 // that the record of the session was written at
-	// present is the condition that the session is there, and on this lease: one for all
-	// its changes, so that it is asked once in each transaction.
+	rev  int64 // the revision at which the record of the session was written
+	// present is the condition that the session exists, and is on this lease. All changes of the
+	// session share one, so that each transaction checks it once.
 	present clientv3.Cmp
-	// old are leases on which the session may have left something.
+	// old are etcd leases on which the session may have left something.
 	old []clientv3.LeaseID
 }
 
 // movesInOne bounds the keys that move in one transaction.
 const movesInOne = 60
 
-// noTerm is in the place of a term where no lease was found.
+// noTerm stands for a term where no lease was found.
 const noTerm = math.MaxUint64
 
 var (
@@ -53,7 +53,7 @@ var (
 	errLeft    = errors.New("a lease of the session is not where the session is")
 )
 
-// saw notes a term that etcd has reached.
+// saw records a term that etcd has reached.
 func (b *Backend) saw(term uint64) {
 	for {
 		seen := b.term.Load()
@@ -63,8 +63,8 @@ func (b *Backend) saw(term uint64) {
 	}
 }
 
-// reached gives a term that etcd has reached: the latest that was seen, or if none was, that
-// which etcd says.
+// reached returns a term that etcd has reached: the latest that was seen, or, if none was, the one
+// that etcd reports.
 func (b *Backend) reached(ctx context.Context) (uint64, error) {
 	if term := b.term.Load(); term > 0 {
 		return term, nil
@@ -72,7 +72,7 @@ func (b *Backend) reached(ctx context.Context) (uint64, error) {
 	return b.readTerm(ctx, opGrant)
 }
 
-// readTerm reads, like everybody who wants to know what is so now, and gives the term.
+// readTerm returns the term of etcd, by a linearizable read.
 func (b *Backend) readTerm(ctx context.Context, op string) (uint64, error) {
 	resp, err := b.get(ctx, op, b.keys.opened(""), clientv3.WithCountOnly())
 	if err != nil {
@@ -88,11 +88,11 @@ func (f *footing) stands(term uint64) bool { return f.term >= term && len(f.old)
 // footingOf reads the record of a session.
 func footingOf(kv *mvccpb.KeyValue) (time.Duration, footing) {
 	var r sessionRecord
-	_ = json.Unmarshal(kv.Value, &r) // a TTL of 0 is confirmed by nobody
+	_ = json.Unmarshal(kv.Value, &r) // a TTL of 0 is confirmed by no request
 	return time.Duration(r.TTL) * time.Millisecond, footing{lease: clientv3.LeaseID(kv.Lease), term: r.Term, rev: kv.ModRevision}
 }
 
-// step notes what a session hangs on, unless something newer is known.
+// step records what a session hangs on, unless something newer is known.
 func (b *Backend) step(s *session, on footing) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -111,8 +111,8 @@ func (b *Backend) stepLocked(s *session, on footing) {
 	s.on.Store(&on)
 }
 
-// left notes that something of the session is on another etcd lease; cleared, that
-// nothing is any more.
+// left records that something of the session is on another etcd lease. cleared records that nothing
+// is on it any more.
 func (b *Backend) left(s *session, lease clientv3.LeaseID) {
 	b.change(s, func(old []clientv3.LeaseID) []clientv3.LeaseID { return append(old, lease) })
 }
@@ -131,8 +131,8 @@ func (b *Backend) change(s *session, f func([]clientv3.LeaseID) []clientv3.Lease
 	s.on.Store(&on)
 }
 
-// move takes a session, with all that it has, to an etcd lease of that term or later,
-// which etcd is in. It goes on where an earlier attempt was cut short.
+// move takes a session, with all that it owns, to an etcd lease of that term or later, where that
+// term is the one etcd is in. It resumes where an earlier attempt was cut short.
 func (b *Backend) move(ctx context.Context, s *session, term uint64) error {
 	select {
 	case s.turn <- struct{}{}:
@@ -146,7 +146,7 @@ func (b *Backend) move(ctx context.Context, s *session, term uint64) error {
 			return err
 		}
 	}
-	// Nothing can be put on the old leases from here on: that is a condition of all puts.
+	// Nothing can be put on the old leases from here on: all puts have that as a condition.
 	on := s.on.Load()
 	for _, old := range on.old {
 		if err := b.moveKeys(ctx, old, on.lease, term); err != nil {
@@ -157,7 +157,7 @@ func (b *Backend) move(ctx context.Context, s *session, term uint64) error {
 	return nil
 }
 
-// moveRecord takes the record of a session to an etcd lease that is made for it.
+// moveRecord moves the record of a session to a new etcd lease.
 func (b *Backend) moveRecord(ctx context.Context, s *session, term uint64) error {
 	on := s.on.Load()
 	lease, _, err := b.grantLease(ctx, s.ttl)
@@ -173,7 +173,7 @@ func (b *Backend) moveRecord(ctx context.Context, s *session, term uint64) error
 			b.revoker.revoke(lease)
 		}
 		return err
-	case !resp.Succeeded: // it is over, or somebody else has moved it
+	case !resp.Succeeded: // the session has ended, or another client has moved it
 		b.revoker.revoke(lease)
 		return fail(ctx, opRenew, errDeposed, true)
 	}
@@ -181,7 +181,7 @@ func (b *Backend) moveRecord(ctx context.Context, s *session, term uint64) error
 	return nil
 }
 
-// moveKeys takes all that is on an etcd lease to another. The old one is left to its end.
+// moveKeys moves all keys from one etcd lease to another. The old one is left to expire.
 func (b *Backend) moveKeys(ctx context.Context, from, to clientv3.LeaseID, term uint64) error {
 	rctx, cancel := b.request(ctx)
 	defer cancel()
@@ -211,7 +211,7 @@ func (b *Backend) moveKeys(ctx context.Context, from, to clientv3.LeaseID, term 
 	return nil
 }
 
-// keepAliveSurely is keepAlive, with the proof that the answer counts.
+// keepAliveSurely is keepAlive with the proof that the answer counts.
 func (b *Backend) keepAliveSurely(ctx context.Context, ids []clientv3.LeaseID) (map[clientv3.LeaseID]int64, error) {
 	ttls, term, err := b.keepAlive(ctx, ids)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// leases are the etcd leases that live for a minute at most.
+// leases returns the etcd leases that live for at most a minute.
 func leases(t *testing.T, c *clientv3.Client) []clientv3.LeaseID {
 	t.Helper()
 	all, err := c.Leases(t.Context())
@@ -37,9 +37,9 @@ func leases(t *testing.T, c *clientv3.Client) []clientv3.LeaseID {
 	return out
 }
 
-// A leader that slept, and was deposed meanwhile, has leases end when it goes on that were
-// renewed with the new one: all that it knows, and that were not renewed with it. The test
-// does the same, because it comes to that one time in three only.
+// A leader that slept, and was deposed in the meantime, ends leases when it resumes that were
+// renewed with the new one: all that it knows and that were not renewed with it. The test does the
+// same itself, because that happens only one time in three.
 func TestDeposedLeaderEndsLeases(t *testing.T) {
 	t.Parallel()
 	const ttl = time.Minute
@@ -112,7 +112,7 @@ func TestDeposedLeaderEndsLeases(t *testing.T) {
 	}
 }
 
-// While a session moves others go on acquiring under it: nothing is left on the etcd lease
+// While a session moves, others continue to acquire under it. Nothing is left on the etcd lease
 // that it leaves, nor put there afterwards.
 func TestAcquiresWhileTheSessionMoves(t *testing.T) {
 	t.Parallel()
@@ -159,7 +159,7 @@ func TestAcquiresWhileTheSessionMoves(t *testing.T) {
 			t.Fatal(err)
 		}
 		left = append(left, was)
-		// Of what is being released a renewal may say that it is gone.
+		// A renewal may report that a lease being released is gone.
 		res, err := b.Renew(t.Context(), backend.RenewRequest{Session: s})
 		ours := func(l backend.Loss) bool { return l.Lease == held.Lease }
 		if err != nil || res.SessionLost || slices.ContainsFunc(res.Lost, ours) {
@@ -176,8 +176,8 @@ func TestAcquiresWhileTheSessionMoves(t *testing.T) {
 	release(t, b, held)
 }
 
-// An acquire that was made ready before its session moved, and is sent afterwards, takes its
-// place where the session is.
+// An acquire that was prepared before its session moved, and is sent afterwards, goes to where the
+// session is.
 func TestAcquireFromBeforeTheMove(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
@@ -213,7 +213,7 @@ func TestAcquireFromBeforeTheMove(t *testing.T) {
 	}
 }
 
-// oldTerm makes answers to keep-alives those of a leader of the past.
+// oldTerm turns answers to keep-alives into those of a former leader.
 type oldTerm struct {
 	grpc.ClientStream
 	on, gone *atomic.Bool
@@ -230,8 +230,8 @@ func (o oldTerm) RecvMsg(m any) error {
 	return err
 }
 
-// What a leader answers that was deposed while it slept does not count: neither that a
-// lease was renewed, nor that there is none.
+// The answers of a leader that was deposed while it slept do not count: neither that a lease was
+// renewed, nor that it does not exist.
 func TestAnswersOfTheDeposed(t *testing.T) {
 	t.Parallel()
 	var on, gone atomic.Bool

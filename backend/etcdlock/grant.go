@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// own gives the etcd lease that a grant lives on: the session's, one of the pool, or a
-// new one. For a timed lease a.asked is such that it lasts for the TTL from then on.
+// own returns the etcd lease that a grant lives on: the session's, one of the pool, or a new one.
+// For a timed lease it sets a.asked such that the etcd lease lasts for the TTL from then on.
 func (a *acquisition) own(ctx context.Context) (clientv3.LeaseID, error) {
 	if !a.req.Timed {
 		a.asked = time.Now()
@@ -37,7 +37,7 @@ func (a *acquisition) own(ctx context.Context) (clientv3.LeaseID, error) {
 	return a.lease, err
 }
 
-// pooledID is the etcd lease that own gave, if that is one of the pool.
+// pooledID returns the etcd lease that own returned, if that is one of the pool.
 func (a *acquisition) pooledID() clientv3.LeaseID {
 	if a.pool == nil {
 		return clientv3.NoLease
@@ -45,7 +45,7 @@ func (a *acquisition) pooledID() clientv3.LeaseID {
 	return a.pool.id
 }
 
-// commitOut commits a change that puts the entry on what own gave.
+// commitOut commits a change that puts the entry on the etcd lease that own returned.
 func (a *acquisition) commitOut(ctx context.Context, ch *change) (*pb.TxnResponse, int64, error) {
 	if !a.req.Timed {
 		return a.b.commits.commit(ctx, opAcquire, ch)
@@ -53,8 +53,8 @@ func (a *acquisition) commitOut(ctx context.Context, ch *change) (*pb.TxnRespons
 	return a.b.commitPooled(ctx, opAcquire, a.pool, ch)
 }
 
-// commitPooled commits a change that puts an entry on a pooled etcd lease, if pl is not
-// nil, and sees to the key that ends with it.
+// commitPooled commits a change that puts an entry on a pooled etcd lease, if pl is not nil, and
+// takes care of the key that ends with it.
 func (b *Backend) commitPooled(ctx context.Context, op string, pl *pooled, ch *change) (*pb.TxnResponse, int64, error) {
 	mark := b.pools.mark(pl)
 	ch.then = append(ch.then, mark...)
@@ -68,7 +68,7 @@ func (b *Backend) commitPooled(ctx context.Context, op string, pl *pooled, ch *c
 	return resp, rev, err
 }
 
-// drop gives up the etcd lease that was made for a grant which did not come.
+// drop gives up the etcd lease that was made for a grant that did not come about.
 func (a *acquisition) drop() {
 	a.b.revoker.revoke(a.lease)
 	a.lease = clientv3.NoLease
@@ -105,7 +105,7 @@ func (a *acquisition) again(ctx context.Context) (backend.Grant, error) {
 			if err := a.vanished(ctx); !errors.Is(err, backend.ErrLost) {
 				return backend.Grant{}, err
 			}
-			return a.again(ctx) // it was granted, or adopted by somebody else
+			return a.again(ctx) // it was granted, or adopted by another caller
 		}
 	}
 	switch {
@@ -117,7 +117,7 @@ func (a *acquisition) again(ctx context.Context) (backend.Grant, error) {
 	return a.wait(ctx, e.rev, verdict{need: needOf(&st, a.req.Lease), rev: rev})
 }
 
-// before is the state without what comes after an entry in line.
+// before returns the state without what comes after an entry in the queue.
 func before(st state, key string) state {
 	for i := range st.line {
 		if st.line[i].key == key {
@@ -128,8 +128,8 @@ func before(st state, key string) state {
 	return st
 }
 
-// adopt moves an entry in line to the session of the request. Nil says that the entry,
-// or the session, is not as it was.
+// adopt moves an entry in the queue to the session of the request. It returns nil if the entry, or
+// the session, has changed.
 func (a *acquisition) adopt(ctx context.Context, e entry) (*entry, error) {
 	e.Session = string(a.req.Session)
 	a.step()
@@ -142,13 +142,13 @@ func (a *acquisition) adopt(ctx context.Context, e entry) (*entry, error) {
 		return nil, err
 	}
 	if !resp.Succeeded {
-		return nil, nil //nolint:nilnil // nil is the answer: it is not as it was
+		return nil, nil //nolint:nilnil // a nil entry means that it has changed
 	}
 	e.mod, e.lease = rev, a.on.lease
 	return &e, nil
 }
 
-// outAgain is the grant of a timed lease that is out already.
+// outAgain returns the grant of a timed lease that is already held.
 func (a *acquisition) outAgain(ctx context.Context, e entry) (backend.Grant, error) {
 	rctx, cancel := a.b.request(ctx)
 	defer cancel()
@@ -164,7 +164,7 @@ func (a *acquisition) outAgain(ctx context.Context, e entry) (backend.Grant, err
 	if e.Term < resp.RaftTerm {
 		return a.onNew(ctx, e)
 	}
-	// etcd rounds down to seconds: the last of them is next to nothing.
+	// etcd rounds down to seconds: in its last second a lease has next to nothing left.
 	left := max(leftOf(&e, time.Duration(resp.TTL)*time.Second), time.Millisecond)
 	g := grantOf{rank: e.rank(), joined: e.zone == zoneJoined, left: left, since: e.since()}
 	if e.Pooled {
@@ -173,9 +173,9 @@ func (a *acquisition) outAgain(ctx context.Context, e entry) (backend.Grant, err
 	return a.grant(g), nil
 }
 
-// onNew is the grant of a timed lease that is out already, since before etcd had the leader
-// that it has: the leader before may end it when its time by that one's clock is over. So it
-// moves, and its time begins again.
+// onNew returns the grant of a timed lease that has been held since before etcd had its present
+// leader. The leader before may end the lease when it has expired by that leader's clock. So the
+// lease moves, and its time begins again.
 func (a *acquisition) onNew(ctx context.Context, e entry) (backend.Grant, error) {
 	a.asked = time.Now()
 	r, again := a.b.moveTimed(ctx, &e, ttlOf(&e), e.Pooled)
@@ -189,8 +189,8 @@ func (a *acquisition) onNew(ctx context.Context, e entry) (backend.Grant, error)
 	return a.grant(grantOf{rank: e.rank(), joined: e.zone == zoneJoined, left: r.Left, since: e.since(), pool: at.pool}), nil
 }
 
-// out turns an entry at the head of the line into a grant. A timed lease moves to an
-// etcd lease of its own first: until then it lives with the session.
+// out turns an entry at the head of the queue into a grant. A timed lease first moves to an etcd
+// lease outside the session: until then it lives with the session.
 func (a *acquisition) out(ctx context.Context, e entry, waited bool) (backend.Grant, error) {
 	if !a.req.Timed {
 		return a.grant(grantOf{rank: e.rank(), waited: waited}), nil
@@ -204,8 +204,8 @@ func (a *acquisition) out(ctx context.Context, e entry, waited bool) (backend.Gr
 		if err != nil && !pause(ctx, a.sess.done, delay(n)) {
 			return backend.Grant{}, a.over(ctx, err)
 		}
-		// The answer that was lost may have been a yes, or the same question, asked by
-		// somebody else, was faster: see what there is.
+		// The lost answer may have been a success, or the same request from another caller may have
+		// been faster: read the present state.
 		again, err := a.reread(ctx, e)
 		switch {
 		case err != nil:
@@ -232,11 +232,11 @@ func (a *acquisition) reread(ctx context.Context, e entry) (*entry, error) {
 			return &again, nil
 		}
 	}
-	return nil, nil //nolint:nilnil // nil is the answer: it is gone
+	return nil, nil //nolint:nilnil // a nil entry means that it is gone
 }
 
-// detach moves a granted entry from the session to an etcd lease of its own, whose
-// TTL counts from now. It reports false when the entry is not as it was.
+// detach moves a granted entry from the session to an etcd lease outside it, whose TTL counts from
+// now. It returns false if the entry has changed.
 func (a *acquisition) detach(ctx context.Context, e entry, waited bool) (backend.Grant, bool, error) {
 	lease, err := a.own(ctx)
 	if err != nil {
@@ -269,7 +269,7 @@ type grantOf struct {
 	since          time.Time        // zero: now
 }
 
-// grant notes a lease that lives with its session, and makes the answer.
+// grant records a lease that is held, and builds the answer.
 func (a *acquisition) grant(g grantOf) backend.Grant {
 	if g.since.IsZero() {
 		g.since = time.Now()

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// still fails when a waiter is granted though it is not its turn.
+// still fails if a waiter is granted the lock although it is not its turn.
 func still(t *testing.T, b *etcdlock.Backend, name string, waits <-chan result) {
 	t.Helper()
 	select {
@@ -22,8 +22,8 @@ func still(t *testing.T, b *etcdlock.Backend, name string, waits <-chan result) 
 	await(t, "back in line", func() bool { return b.Waiting(name) == 1 })
 }
 
-// In one process a lock goes from hand to hand in one transaction: the one that releases
-// it tells the next, and takes along who joins the line.
+// Within one process a hand-over takes one transaction: the one that releases also reports to the
+// next waiter, and takes along a change that joins the queue.
 func TestHandOverIsOneRequest(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
@@ -46,7 +46,7 @@ func TestHandOverIsOneRequest(t *testing.T) {
 		join()
 		await(t, "in line", func() bool { return b.Waiting("lock") == n+1 })
 	}
-	b.RideFor(time.Minute) // from here on: the first of a line has nobody to travel with
+	b.RideFor(time.Minute) // from here on: the first of a queue has no change to travel with
 	var last fence.Token
 	pass := func() {
 		release(t, b, held)
@@ -76,7 +76,7 @@ func TestHandOverIsOneRequest(t *testing.T) {
 	release(t, b, held)
 }
 
-// Where the one right before a waiter goes, others may still have the lock.
+// If the entry right before a waiter goes, others may still hold the lock.
 func TestHandOverIsNotTooEarly(t *testing.T) {
 	t.Parallel()
 	for version, options := range map[string]testserver.EtcdOptions{"": {}, " of Debian": {Debian: true, NoFsync: true}} {
@@ -124,7 +124,7 @@ func TestHandOverIsNotTooEarly(t *testing.T) {
 	}
 }
 
-// A waiter whose entry somebody else took out of the line is not handed the lock.
+// A waiter whose entry was removed from the queue by another client is not handed the lock.
 func TestHandOverToOneThatIsGone(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
@@ -148,8 +148,8 @@ func TestHandOverToOneThatIsGone(t *testing.T) {
 	}
 }
 
-// One who joins behind others does not wait for somebody to travel with for ever, and
-// leaves when its caller does.
+// A change that joins a queue does not wait for ever for another change to travel with, and is
+// withdrawn when its caller leaves.
 func TestRiderGoesAlone(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{})

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// keysBelow gives the keys of one kind: "q" for entries, "c" for claims.
+// keysBelow returns the keys of one kind: "q" for entries, "c" for claims.
 func keysBelow(t *testing.T, c *clientv3.Client, kind string) []string {
 	t.Helper()
 	resp, err := c.Get(t.Context(), etcdlock.DefaultPrefix+"/"+kind+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
@@ -27,8 +27,8 @@ func keysBelow(t *testing.T, c *clientv3.Client, kind string) []string {
 	return keys
 }
 
-// The first of a line has no claim. It is granted once all the same, whoever is asked and
-// whatever came after it, and whoever is told to release it finds it.
+// The first entry of a queue has no claim. It is still granted only once, whichever client is asked
+// and whatever came after it, and every client that is to release it finds it.
 func TestHeadIsGrantedOnce(t *testing.T) {
 	t.Parallel()
 	for _, members := range [][]*testserver.Etcd{
@@ -65,7 +65,7 @@ func TestHeadIsGrantedOnce(t *testing.T) {
 		waits := start(t.Context(), other, next)
 		await(t, "in line", func() bool { return other.Waiting("lock") == 1 })
 		again("before another", 2)
-		// This one looks for the entry without having made it.
+		// This client looks for the entry without having made it.
 		third := direct(t, members)
 		if err := third.Release(t.Context(), backend.ReleaseRequest{Name: first.Name, Lease: first.Lease}); err != nil {
 			t.Fatal(err)

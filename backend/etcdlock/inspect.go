@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// heldTold is of how many holders a *HeldError says how much time they have left.
+	// heldTold is for how many holders a *HeldError says how much time they have left.
 	heldTold = 4
-	// leftAtOnce is how many etcd leases are asked for their rest at once.
+	// leftAtOnce is how many etcd leases are asked concurrently for the time they have left.
 	leftAtOnce = 16
-	// listPage is how many keys are read at once.
+	// listPage is how many keys one request reads.
 	listPage = 1000
 )
 
-// Inspect tells who holds the lock and who waits. Holders' times are in whole
-// seconds, rounded down. Since, of a holder that waited, is when it joined the line
-// during the first quarter of a second, and when it was granted after that.
+// Inspect returns the holders of the lock and its waiters. Holders' times are in whole seconds,
+// rounded down. Since, of a holder that waited, is when it joined the queue during the first
+// quarter of a second, and when it was granted after that.
 //
 // Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, error) {
@@ -71,7 +71,7 @@ func holder(e *entry, left map[clientv3.LeaseID]time.Duration) backend.Holder {
 	return h
 }
 
-// holders describes leases that are out, the first of them with the time left.
+// holders describes leases that are held, the first withLeft of them with the time left.
 func (b *Backend) holders(ctx context.Context, es []entry, withLeft int) []backend.Holder {
 	left := b.lefts(ctx, es[:min(len(es), withLeft)])
 	hs := make([]backend.Holder, len(es))
@@ -81,8 +81,8 @@ func (b *Backend) holders(ctx context.Context, es []entry, withLeft int) []backe
 	return hs
 }
 
-// lefts asks how much time the etcd leases of the entries have. What cannot be had is
-// left out: it is for people.
+// lefts asks how much time the etcd leases of the entries have left. Unknown times are omitted,
+// because they are only for people.
 func (b *Backend) lefts(ctx context.Context, es []entry) map[clientv3.LeaseID]time.Duration {
 	left := make(map[clientv3.LeaseID]time.Duration, len(es))
 	for i := range es {
@@ -114,8 +114,8 @@ func (b *Backend) lefts(ctx context.Context, es []entry) map[clientv3.LeaseID]ti
 	return left
 }
 
-// List tells the locks that are held or waited for, in order of their names. A page
-// is not of one moment, but each lock on it is.
+// List returns the locks that are held or waited for, in order of their names. A page does not show
+// a single moment, but each lock on it does.
 //
 // Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
@@ -155,7 +155,7 @@ type namedState struct {
 	st   state
 }
 
-// list reads limit locks, and whether there are more.
+// list reads limit locks, and reports whether there are more.
 func (b *Backend) list(ctx context.Context, prefix, after string, limit int) ([]namedState, bool, error) {
 	sp := b.keys.locks(prefix)
 	if after != "" {
@@ -169,7 +169,7 @@ func (b *Backend) list(ctx context.Context, prefix, after string, limit int) ([]
 		}
 		groups := group(b.keys.decodeAll(r.Kvs))
 		if r.More && len(groups) > 0 {
-			// The rest of the last lock may be on the next page: it is read whole.
+			// The rest of the last lock may be on the next page: the lock is read whole.
 			last := &groups[len(groups)-1]
 			st, _, err := b.read(ctx, last.name)
 			if err != nil {

@@ -11,44 +11,44 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// The zones of a lock: the byte after its name and the NUL. Their order is used:
-// joined before shared before exclusive, all entries before the tombstones, and these before
-// the note of a break.
+// The zones of a lock: the byte after its name and the NUL. The code relies on their order: joined
+// before shared before exclusive, all entries before the tombstones, and these before the note of a
+// break.
 const (
 	zoneJoined    = 'j' // <slot>, of a lease that joined another by re-entry
 	zoneShared    = 's' // <limit, 6 hex digits><slot>
 	zoneExclusive = 'x' // <slot>
-	zoneTomb      = 'y' // <lease>: that it is over
+	zoneTomb      = 'y' // <lease>: the lease has ended
 	zoneNote      = 'z' // the newest break
 )
 
 const (
 	limitDigits = 6
-	// headSlot is nobody's: that of an entry that was made while there was no other.
+	// headSlot belongs to no backend value. It is the slot of an entry that was made while there
+	// was no other.
 	headSlot slot = "!"
 )
 
-// keys makes and reads keys. A lock's name stands in its keys as it is, ended by a
-// NUL, which no name can hold: so different names never share a key, and the order of
-// the keys is the order of the names.
+// keys makes and parses keys. A lock's name is in its keys as it is, ended by a NUL, which no name
+// can contain. So different names never share a key, and the order of the keys is the order of the
+// names.
 type keys struct {
 	prefix string // ends in a slash
 }
 
-// span is a range of keys: from, but not to.
+// span is a range of keys: it includes from, but not to.
 type span struct{ from, to string }
 
 func (s span) get(opts ...clientv3.OpOption) clientv3.Op {
 	return clientv3.OpGet(s.from, append(opts, clientv3.WithRange(s.to))...)
 }
 
-// empty is true where no key is in the range.
+// empty is true if no key is in the range.
 func (s span) empty() clientv3.Cmp {
 	return compare(s, pb.Compare_EQUAL, &pb.Compare{Target: pb.Compare_CREATE, TargetUnion: &pb.Compare_CreateRevision{}})
 }
 
-// unchanged is true where nothing in the range was written after the revision.
-// Deletions do not count.
+// unchanged is true if nothing in the range was written after the revision. Deletions do not count.
 func (s span) unchanged(since int64) clientv3.Cmp {
 	return compare(s, pb.Compare_LESS, &pb.Compare{Target: pb.Compare_MOD, TargetUnion: &pb.Compare_ModRevision{ModRevision: since + 1}})
 }
@@ -67,8 +67,8 @@ func modified(key string, rev int64) clientv3.Cmp {
 	return compare(span{from: key}, pb.Compare_EQUAL, &pb.Compare{Target: pb.Compare_MOD, TargetUnion: &pb.Compare_ModRevision{ModRevision: rev}})
 }
 
-// compare fills in a comparison. The functions of clientv3 for it copy it by reflection
-// with each step, which took a tenth of the time of an acquisition here.
+// compare fills in a comparison. The clientv3 functions for that copy the comparison by reflection
+// in each step, which took a tenth of the time of an acquisition here.
 func compare(s span, result pb.Compare_CompareResult, with *pb.Compare) clientv3.Cmp {
 	var cmp clientv3.Cmp
 	c := cmp.GetCompare()
@@ -79,26 +79,26 @@ func compare(s span, result pb.Compare_CompareResult, with *pb.Compare) clientv3
 	return cmp
 }
 
-// all is everything that this package writes.
+// all returns the range of everything that this package writes.
 func (k keys) all() span { return span{k.prefix, clientv3.GetPrefixRangeEnd(k.prefix)} }
 
-// locks is every key of the locks whose names start with the prefix.
+// locks returns the range of every key of the locks whose names start with the prefix.
 func (k keys) locks(prefix string) span {
 	from := k.prefix + "q/" + prefix
 	return span{from, clientv3.GetPrefixRangeEnd(from)}
 }
 
-// after is where the locks start whose names come after this one.
+// after returns where the locks start whose names come after this one.
 func (k keys) after(name string) string { return k.prefix + "q/" + name + "\x01" }
 
 func (k keys) lock(name string) string { return k.prefix + "q/" + name + "\x00" }
 
-// entries is every place in line and every lease of a lock.
+// entries returns the range of all waiting and held leases of a lock.
 func (k keys) entries(name string) span {
 	return span{k.lock(name), k.lock(name) + string(rune(zoneTomb))}
 }
 
-// untouched is every place in line, every lease, and every tombstone of a lock.
+// untouched returns the range of all waiting and held leases, and of all tombstones, of a lock.
 func (k keys) untouched(name string) span {
 	return span{k.lock(name), k.lock(name) + string(rune(zoneNote))}
 }
@@ -120,13 +120,13 @@ func (k keys) isExclusive(name, key string) bool {
 	return strings.HasPrefix(key, k.exclusive(name).from)
 }
 
-// sharedWith is the shared entries with this limit.
+// sharedWith returns the range of the shared entries with this limit.
 func (k keys) sharedWith(name string, limit int) span {
 	zone := k.lock(name) + string(rune(zoneShared))
 	return span{zone + hexLimit(limit), zone + hexLimit(limit+1)}
 }
 
-// otherLimits is the shared entries with any other limit: those below and above.
+// otherLimits returns the ranges of the shared entries with any other limit: those below and above.
 func (k keys) otherLimits(name string, limit int) (span, span) {
 	zone, own := k.shared(name), k.sharedWith(name, limit)
 	return span{zone.from, own.from}, span{own.to, zone.to}
@@ -138,7 +138,7 @@ func (k keys) joinedEntry(name string, slot slot) string {
 	return k.lock(name) + string(rune(zoneJoined)) + string(slot)
 }
 
-// entry is where the entry of a lease stands, unless it joined.
+// entry returns the key of the entry of a lease, unless it joined.
 func (k keys) entry(name string, slot slot, mode backend.Mode, limit int) string {
 	if mode == backend.Shared {
 		return k.lock(name) + string(rune(zoneShared)) + hexLimit(limit) + string(slot)
@@ -146,53 +146,53 @@ func (k keys) entry(name string, slot slot, mode backend.Mode, limit int) string
 	return k.lock(name) + string(rune(zoneExclusive)) + string(slot)
 }
 
-// head is where an exclusive lease goes that finds nobody else. There is no claim then:
-// see headed.
+// head returns the key of an exclusive lease that finds no other entry. Such an entry may have no
+// claim: see headed and Backend.puts.
 func (k keys) head(name string) string { return k.entry(name, headSlot, backend.Exclusive, 0) }
 
-// headed are the conditions under which the entry at the head is of that lease.
+// headed returns the conditions under which the entry at the head is of that lease.
 //
-// An entry goes there only while the lock has no entry at all. So there is one without
-// a claim at most, no other entry of its lease is older, and to make another one it is
-// enough to ask for this: it is compared with how the value of an entry begins.
+// An entry goes there only while the lock has no entry at all. So there is at most one entry
+// without a claim, and no other entry of its lease is older. It is therefore enough to check this
+// before making another one. The check compares with how the value of an entry begins.
 func (k keys) headed(name string, id backend.LeaseID) []clientv3.Cmp {
 	begins := `{"lease":"` + string(id)
 	return []clientv3.Cmp{
 		clientv3.Compare(clientv3.Value(k.head(name)), ">", begins+`"`),
-		clientv3.Compare(clientv3.Value(k.head(name)), "<", begins+`#`), // which is next
+		clientv3.Compare(clientv3.Value(k.head(name)), "<", begins+`#`), // '#' follows '"'
 	}
 }
 
-// claim is what makes a lease exist once. It is made and deleted with the entry, whose
-// key is its value; but it outlives the entry of a timed lease that was released.
+// claim returns the key that makes a lease exist only once. It is made and deleted with the entry,
+// whose key is its value; but it outlives the entry of a timed lease that was released.
 func (k keys) claim(name string, id backend.LeaseID) string {
 	return k.prefix + "c/" + name + "\x00" + string(id)
 }
 
-// session is the record of a session, which lives and dies with it.
+// session returns the key of the record of a session, which lives and dies with the session.
 func (k keys) session(id backend.SessionID) string { return k.prefix + "s/" + string(id) + "\x00" }
 
-// sessionAll is the record of a session and its broken leases.
+// sessionAll returns the range of the record of a session and its broken leases.
 func (k keys) sessionAll(id backend.SessionID) span {
 	return span{k.session(id), k.prefix + "s/" + string(id) + "\x01"}
 }
 
-// broken tells a session that a lease of it was broken.
+// broken returns the key that notifies a session that one of its leases was broken.
 func (k keys) broken(id backend.SessionID, lease backend.LeaseID) string {
 	return k.session(id) + string(lease)
 }
 
-// opened remembers that there is, or was, such a session.
+// opened returns the key that records that a session exists, or existed.
 func (k keys) opened(id backend.SessionID) string { return k.prefix + "d/" + string(id) }
 
-// tombstone remembers that a lease is over.
+// tombstone returns the key that records that a lease has ended.
 func (k keys) tombstone(name string, id backend.LeaseID) string {
 	return k.lock(name) + string(rune(zoneTomb)) + string(id)
 }
 
 func hexLimit(limit int) string { return fmt.Sprintf("%0*x", limitDigits, limit) }
 
-// place is what the key of an entry tells.
+// place is the content of the key of an entry.
 type place struct {
 	name  string
 	zone  byte
@@ -200,7 +200,7 @@ type place struct {
 	slot  slot
 }
 
-// parse reads a key of a lock, and reports false for any other key.
+// parse parses a key of a lock. It returns false for any other key.
 func (k keys) parse(key string) (place, bool) {
 	rest, ok := strings.CutPrefix(key, k.prefix+"q/")
 	if !ok {
@@ -230,7 +230,7 @@ func (k keys) parse(key string) (place, bool) {
 	return p, p.slot != ""
 }
 
-// parseClaim reads the key of a claim.
+// parseClaim parses the key of a claim.
 func (k keys) parseClaim(key string) (leaseKey, bool) {
 	rest, ok := strings.CutPrefix(key, k.prefix+"c/")
 	if !ok {
@@ -240,8 +240,8 @@ func (k keys) parseClaim(key string) (leaseKey, bool) {
 	return leaseKey{name, backend.LeaseID(id)}, ok
 }
 
-// parseSession reads the key of a session's record, or of a broken lease of it: then
-// the lease is not empty.
+// parseSession parses the key of a session's record, or of a broken lease of the session: then the
+// lease is not empty.
 func (k keys) parseSession(key string) (backend.LeaseID, bool) {
 	rest, ok := strings.CutPrefix(key, k.prefix+"s/")
 	if !ok {

@@ -23,14 +23,14 @@ import (
 
 var errLost = status.Error(codes.Unavailable, "the answer was lost")
 
-// fate is what becomes of the next transaction that has a text in it.
+// fate determines what happens to the next transaction that contains a text.
 type fate struct {
 	text string
 	do   func(req *pb.TxnRequest, send func() error) error
 	met  chan struct{} // closed when there was one
 }
 
-// postman gives a backend whose next transactions have a fate.
+// postman returns a backend whose next transactions have a fate.
 func postman(t *testing.T, members []*testserver.Etcd) (*etcdlock.Backend, func(text string, do func(*pb.TxnRequest, func() error) error) <-chan struct{}) {
 	t.Helper()
 	var next atomic.Pointer[fate]
@@ -63,7 +63,7 @@ func postman(t *testing.T, members []*testserver.Etcd) (*etcdlock.Backend, func(
 	}
 }
 
-// lost has a transaction done, and its answer lost.
+// lost executes a transaction and loses its answer.
 func lost(_ *pb.TxnRequest, send func() error) error {
 	if err := send(); err != nil {
 		return err
@@ -71,8 +71,8 @@ func lost(_ *pb.TxnRequest, send func() error) error {
 	return errLost
 }
 
-// What has joined a lease, and whose answer was lost, is abandoned like any other: it is
-// not where it stood in line any more.
+// A lease that has joined another, and whose answer was lost, is abandoned like any other, although
+// its entry is no longer where it was in the queue.
 func TestAbandonedJoin(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
@@ -97,8 +97,8 @@ func TestAbandonedJoin(t *testing.T) {
 	}
 }
 
-// etcd does what it has no space for once: it says so, and raises the alarm, after it did
-// it. The lease is held then.
+// etcd executes the first request for which it has no space: it reports the error, and raises the
+// alarm, after it did so. The lease is held then.
 func TestNoSpaceAfterTheFact(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
@@ -120,8 +120,8 @@ func TestNoSpaceAfterTheFact(t *testing.T) {
 	}
 }
 
-// A renewal that would shorten a lease, and arrives late, does not end it before what a
-// later renewal was told.
+// A renewal that would shorten a lease, and arrives late, does not end it before the time that a
+// later renewal has reported.
 func TestShorterRenewalComesLate(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
@@ -162,12 +162,12 @@ func TestShorterRenewalComesLate(t *testing.T) {
 	if err != nil || len(info.Holders) != 1 || info.Holders[0].Left <= short {
 		t.Errorf("%+v, %v: told to have a minute", info, err)
 	}
-	if r := renew(long); r.Err != nil { // and goes on
+	if r := renew(long); r.Err != nil { // and it stays
 		t.Error(r.Err)
 	}
 }
 
-// A session that has moved, and whose answer was lost, goes on, and ends with all that it has.
+// A session that has moved, and whose answer was lost, continues, and ends with all that it owns.
 func TestMoveWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
@@ -201,7 +201,8 @@ func TestMoveWithoutAnswer(t *testing.T) {
 	})
 }
 
-// What is given back while etcd has no space is free, also where etcd cannot remember that.
+// A lease that is released while etcd has no space is free, even if etcd cannot remember the
+// release.
 func TestNoSpaceToRemember(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{Quota: 4 << 20})

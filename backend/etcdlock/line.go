@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// lines are the locks that callers of this backend value wait for. Each has one
-// watch, whatever the number of waiters, and all watches share one stream.
+// lines are the locks that callers of this backend value wait for. Each has one watch, whatever the
+// number of waiters, and all watches share one stream.
 type lines struct {
 	b      *Backend
 	mu     sync.Mutex
@@ -31,47 +31,46 @@ type line struct {
 	broken  int                  // watches that broke since one that did not
 
 	snap    *snapshot     // the newest
-	reading chan struct{} // closed when the snapshot under way is there; nil: none
+	reading chan struct{} // closed when the snapshot being read is there; nil: none
 }
 
-// watch is one watch of a line: on one entry while nobody here needs more, else on
-// all of the lock. Only deletions are sent.
+// watch is one watch of a line: on one entry as long as no waiter here needs more, else on all of
+// the lock. Only deletions are sent.
 type watch struct {
 	key    string // empty: all of the lock
 	from   int64
-	seen   int64 // the newest revision that it told
+	seen   int64 // the newest revision that it delivered
 	cancel context.CancelFunc
 }
 
-// waiter is a call of Acquire that is in line.
+// waiter is a call of Acquire that is in the queue.
 type waiter struct {
 	turn
 	line  *line
 	lease backend.LeaseID
-	wake  chan struct{} // capacity 1: look again
-	gone  chan struct{} // capacity 1: the entry was taken out by this process
+	wake  chan struct{} // capacity 1: read again
+	gone  chan struct{} // capacity 1: this process removed the entry
 
 	// Guarded by lines.mu.
-	checking bool // it looks: what happens meanwhile is kept in missed
+	checking bool // it reads: what happens in the meantime is kept in missed
 	missed   []deletion
-	deaf     int64 // what the watch told up to here, this waiter did not hear
+	deaf     int64 // what the watch delivered up to here, this waiter did not get
 	need     need
-	asOf     int64 // what need was read at
+	asOf     int64 // the revision that need was read at
 	woken    int64 // the revision that woke it
-	handed   *hand // by who had the lock
-	// ends is how many releases are under way that will say whether it is the waiter's
-	// turn; what the watch told meanwhile is kept in owed.
+	handed   *hand // from the previous holder
+	// ends is how many releases are under way that will report whether the waiter is next. What the
+	// watch delivered in the meantime is kept in owed.
 	ends int
 	owed int64
 }
 
-// hand says that it is a waiter's turn, which was found when the lease before it was
-// released.
+// hand tells a waiter that it is next, as the release of the lease before it found.
 type hand struct{ asked time.Time }
 
-// turn is what it takes to find out whether it is a waiter's turn.
+// turn is what it takes to find out whether a waiter is next.
 type turn struct {
-	key     string // of the entry; empty: not to be found out by others
+	key     string // of the entry; empty: a release cannot decide for this waiter
 	rev     int64
 	session backend.SessionID
 }
@@ -88,7 +87,7 @@ type snapshot struct {
 	asked time.Time
 }
 
-// join adds a waiter, which is about to look.
+// join adds a waiter, which is about to read.
 func (l *lines) join(name string, lease backend.LeaseID, t turn) *waiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,8 +107,8 @@ func (l *lines) join(name string, lease backend.LeaseID, t turn) *waiter {
 	return w
 }
 
-// leave removes a waiter. If it stood before others that wait for the same thing, the
-// next of them has to look: it may have been this one's turn.
+// leave removes a waiter. If it stood before others that wait for any deletion, the first of them
+// has to read: it may have been this waiter's turn.
 func (l *lines) leave(w *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,11 +125,11 @@ func (l *lines) leave(w *waiter) {
 	}
 }
 
-// owedTime is how long a waiter that was woken waits for what a release will say.
+// owedTime is how long a waiter that was woken waits for the result of a release.
 const owedTime = 10 * time.Millisecond
 
-// after gives the waiter of this process that stands right behind an entry which is about
-// to be released; nil where there is none. It has to be given to hand afterwards.
+// after returns the waiter of this process that stands right behind an entry about to be released,
+// or nil if there is none. The caller must pass it to hand afterwards.
 func (l *lines) after(name string, e entryRef) *waiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -147,7 +146,8 @@ func (l *lines) after(name string, e entryRef) *waiter {
 	return nil
 }
 
-// hand tells a waiter that a release is over, and if h is not nil, that it is its turn.
+// hand reports to a waiter that a release has finished, and, if h is not nil, that the waiter is
+// next.
 func (l *lines) hand(w *waiter, h *hand) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -160,7 +160,7 @@ func (l *lines) hand(w *waiter, h *hand) {
 	}
 }
 
-// tell wakes a waiter, unless a release will do so in a moment.
+// tell wakes a waiter, unless a release is about to.
 func (l *lines) tell(w *waiter, rev int64) {
 	if w.ends == 0 {
 		w.signal(rev)
@@ -174,14 +174,14 @@ func (l *lines) tell(w *waiter, rev int64) {
 	})
 }
 
-// took gives what a waiter was handed; nil: nothing.
+// took returns what a waiter was handed, or nil.
 func (l *lines) took(w *waiter) *hand {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return w.handed
 }
 
-// waits reports whether anybody here waits for the lock.
+// waits reports whether a caller of this backend value waits for the lock.
 func (l *lines) waits(name string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -189,7 +189,7 @@ func (l *lines) waits(name string) bool {
 	return ok && len(ln.waiters) > 0
 }
 
-// remove tells a waiter that this process took its entry out of the line.
+// remove tells a waiter that this process removed its entry from the queue.
 func (l *lines) remove(name string, lease backend.LeaseID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -207,8 +207,8 @@ func (l *lines) remove(name string, lease backend.LeaseID) {
 	}
 }
 
-// check says that the waiter is about to look. It gives the revision that the look
-// has to be at least as new as.
+// check records that the waiter is about to read. It returns the revision that the read has to be
+// at least as new as.
 func (l *lines) check(w *waiter) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -222,8 +222,8 @@ func (l *lines) check(w *waiter) int64 {
 	return since
 }
 
-// await has the waiter woken when what it needs happens after the revision asOf. It
-// reports false when that has happened already, or may have: then look again.
+// await arranges for the waiter to be woken when what it needs happens after the revision asOf. It
+// returns false if that has happened already, or may have: then the waiter must read again.
 func (l *lines) await(w *waiter, n need, asOf int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -273,7 +273,7 @@ func (ln *line) unindex(w *waiter) {
 	}
 }
 
-// signal has the waiter look, at rev or later.
+// signal makes the waiter read, at rev or later.
 func (w *waiter) signal(rev int64) {
 	w.woken = max(w.woken, rev)
 	select {
@@ -282,8 +282,8 @@ func (w *waiter) signal(rev int64) {
 	}
 }
 
-// cover sees to it that the line's watch tells what w needs. It reports false when
-// the watch began too late for w.
+// cover makes sure that the line's watch delivers what w needs. It returns false if the watch began
+// too late for w.
 func (l *lines) cover(ln *line, w *waiter) bool {
 	if ln.watch != nil {
 		all := ln.watch.key == ""
@@ -319,7 +319,7 @@ func (ln *line) stop() {
 	}
 }
 
-// pump passes on what the watch tells, until it is stopped or breaks.
+// pump passes on what the watch delivers, until the watch is stopped or breaks.
 func (l *lines) pump(ctx context.Context, ln *line, wt *watch) {
 	sp := l.b.keys.entries(ln.name)
 	opts := []clientv3.OpOption{clientv3.WithRev(wt.from), clientv3.WithFilterPut(), clientv3.WithCreatedNotify()}
@@ -340,7 +340,7 @@ func (l *lines) pump(ctx context.Context, ln *line, wt *watch) {
 	}
 }
 
-// deliver wakes those that the deletions concern.
+// deliver wakes the waiters that the deletions concern.
 func (l *lines) deliver(ln *line, wt *watch, events []*clientv3.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -365,8 +365,8 @@ func (l *lines) deliver(ln *line, wt *watch, events []*clientv3.Event) {
 	}
 }
 
-// broke has everybody look, after a moment, because the watch tells nothing any more:
-// etcd compacted the revisions, has no leader, or went away.
+// broke makes every waiter read, after a moment, because the watch delivers nothing any more: etcd
+// compacted the revisions, has no leader, or became unreachable.
 func (l *lines) broke(ctx context.Context, ln *line, wt *watch) {
 	l.mu.Lock()
 	n := ln.broken
@@ -386,8 +386,8 @@ func (l *lines) broke(ctx context.Context, ln *line, wt *watch) {
 	}
 }
 
-// snapshot reads the whole lock, at the revision since or later; or gives what another
-// waiter has read.
+// snapshot reads the whole lock, at the revision since or later, or returns what another waiter has
+// read.
 func (l *lines) snapshot(ctx context.Context, w *waiter, since int64) (*snapshot, error) {
 	ln := w.line
 	force := since == math.MaxInt64

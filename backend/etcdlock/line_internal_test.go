@@ -7,15 +7,15 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// B11: what is deleted while a waiter looks is not forgotten: it has to look again before
-// it waits, if what it saw was older.
+// B11: a deletion while a waiter reads is not forgotten: the waiter has to read again before it
+// waits, if what it read was older.
 func TestDeletedWhileLooking(t *testing.T) {
 	t.Parallel()
 	gone := []*clientv3.Event{{Type: clientv3.EventTypeDelete, Kv: &mvccpb.KeyValue{Key: []byte("before"), ModRevision: 12}}}
 	for _, c := range []struct {
 		name string
 		need need
-		asOf int64 // of what it saw
+		asOf int64 // of what it read
 	}{
 		{"the one that it needs gone", need{key: "before"}, 11},
 		{"any one", need{any: true}, 11},

@@ -22,7 +22,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// raw gives a client of etcd as other programs have it.
+// raw returns a client of etcd as other programs have it.
 func raw(t *testing.T, members []*testserver.Etcd) *clientv3.Client {
 	t.Helper()
 	c, err := clientv3.New(clientv3.Config{Endpoints: testserver.Endpoints(members), Logger: zap.NewNop()})
@@ -92,8 +92,8 @@ func metric(t *testing.T, m *testserver.Etcd, name string) int {
 	return int(sum)
 }
 
-// handOver has waiters in line, one after the other, and gives what the server sent to
-// watchers while the lock went through all of them.
+// handOver makes waiters queue, one after the other, and returns what the server sent to watchers
+// while the lock went through all of them.
 func handOver(t *testing.T, members []*testserver.Etcd, bs []*etcdlock.Backend, each int) int {
 	t.Helper()
 	name := fmt.Sprintf("line/%d", len(bs))
@@ -116,7 +116,7 @@ func handOver(t *testing.T, members []*testserver.Etcd, bs []*etcdlock.Backend, 
 	timers := 0
 	for i, c := range line {
 		r := receive(t, c)
-		if r.grant.ByTimer { // a timer may ring at the very moment, on a busy machine
+		if r.grant.ByTimer { // a timer may fire at that very moment, on a busy machine
 			timers++
 		}
 		switch {
@@ -160,13 +160,13 @@ func TestLineOfManyClients(t *testing.T) {
 	for i := range bs {
 		bs[i] = direct(t, members)
 	}
-	// Each watches the one before it: a release wakes one client, not all.
+	// Each waiter watches the one before it: a release wakes one client, not all.
 	if n := handOver(t, members, bs, 1); n > 2*len(bs) {
 		t.Errorf("%d clients in line cost %d watch events", len(bs), n)
 	}
 }
 
-// A lock that is used often must not make etcd read over all the keys that it had.
+// A lock that is used often must not make etcd read over all the keys that it ever had.
 func TestKeysAreUsedAgain(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
@@ -194,7 +194,7 @@ func TestKeysAreUsedAgain(t *testing.T) {
 	}
 }
 
-// Many callers at once share transactions.
+// Many concurrent callers share transactions.
 func TestGroupCommit(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
@@ -235,8 +235,8 @@ func TestGroupCommit(t *testing.T) {
 	}
 }
 
-// What is in one transaction has one revision: two requests of the same lock must not
-// share one, or they would share a token and a place.
+// All changes of one transaction have one revision. Two requests of the same lock must not share
+// one, or they would share a token and a place.
 func TestOneLockInOneBatch(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
@@ -275,8 +275,8 @@ func TestOneLockInOneBatch(t *testing.T) {
 	wg.Wait()
 }
 
-// Who joined by re-entry holds the lock as much as the one who was joined, also when
-// that one is gone.
+// A lease that joined by re-entry holds the lock as much as the one it joined, even after that one
+// is gone.
 func TestJoined(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
@@ -346,7 +346,7 @@ func TestDeletedKeyIsALoss(t *testing.T) {
 	release(t, b, stays)
 }
 
-// Everything that is left at the end has an end.
+// Every key that is left at the end will expire.
 func TestNothingStays(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{})

@@ -10,14 +10,13 @@ import (
 )
 
 const (
-	// memoryTTL and memoryTurn: what must be remembered for a while hangs on an etcd
-	// lease that is used for a turn and never renewed. So it is remembered for the
-	// difference at least, which is longer than a late request can live, and is gone
-	// by itself afterwards.
+	// memoryTTL and memoryTurn: whatever must be remembered for a while hangs on an etcd lease that
+	// is used for memoryTurn and never renewed. So it is remembered for at least the difference,
+	// which is longer than a late request can live, and is gone by itself afterwards.
 	memoryTTL  = 15 * time.Minute
 	memoryTurn = 5 * time.Minute
 
-	// The work of a revoker.
+	// The limits of a revoker.
 	revokersAtOnce = 4
 	revokeBacklog  = 4096
 	drainTime      = time.Second
@@ -25,12 +24,12 @@ const (
 
 // memory is the etcd lease that tombstones hang on.
 type memory struct {
-	turn chan struct{} // capacity 1: held by who looks at the rest
+	turn chan struct{} // capacity 1: held by the caller that uses the other fields
 	id   clientv3.LeaseID
 	made time.Time
 }
 
-// memoryLease gives the etcd lease for something to be remembered.
+// memoryLease returns the etcd lease for something to be remembered.
 func (b *Backend) memoryLease(ctx context.Context) (clientv3.LeaseID, error) {
 	m := &b.memory
 	select {
@@ -51,8 +50,8 @@ func (b *Backend) memoryLease(ctx context.Context) (clientv3.LeaseID, error) {
 	return id, nil
 }
 
-// forgetMemory drops an etcd lease that turned out to be gone: the process slept for
-// longer than it lives.
+// forgetMemory drops an etcd lease that turned out to be gone: the process slept for longer than
+// the lease lives.
 func (b *Backend) forgetMemory(id clientv3.LeaseID) {
 	m := &b.memory
 	m.turn <- struct{}{}
@@ -99,8 +98,8 @@ func (s *idSet[K]) has(id K) bool {
 	return ok
 }
 
-// revoker takes back etcd leases that are of no more use, behind the callers' backs.
-// What it cannot take back ends by itself.
+// revoker revokes etcd leases that are no longer needed, in the background. A lease that it cannot
+// revoke expires.
 type revoker struct {
 	b       *Backend
 	mu      sync.Mutex
@@ -115,7 +114,7 @@ func newRevoker(b *Backend) *revoker {
 	return r
 }
 
-// revoke takes the lease back soon.
+// revoke revokes the lease soon.
 func (r *revoker) revoke(id clientv3.LeaseID) {
 	if id == clientv3.NoLease {
 		return
@@ -150,7 +149,7 @@ func (r *revoker) run(ctx context.Context) {
 	}
 }
 
-// drain waits until everything is taken back, but not longer than d.
+// drain waits until everything is revoked, but for at most d.
 func (r *revoker) drain(d time.Duration) {
 	over := false
 	stop := time.AfterFunc(d, func() {

@@ -11,26 +11,26 @@ import (
 )
 
 const (
-	// poolTTL is the longest TTL of timed leases that share etcd leases: what is left of
-	// those when their entries are gone stays to its end.
+	// poolTTL is the longest TTL of timed leases that share etcd leases: when its entries are gone,
+	// a shared etcd lease still stays until it expires.
 	poolTTL = 5 * time.Minute
 	// poolStep is for how long an etcd lease is used.
 	poolStep = time.Second
 )
 
-// pooled is an etcd lease that timed leases hang on which were granted within a second.
-// It lives for that second longer than they have to, and nobody ever renews or revokes
-// it: each of them leaves it for another when it is renewed.
+// pooled is an etcd lease shared by timed leases that were granted within a second. It lives for
+// that second longer than they need, and is never renewed or revoked: each of them moves to another
+// one when it is renewed.
 type pooled struct {
 	id     clientv3.LeaseID
 	asked  time.Time     // before etcd was asked for it
 	term   uint64        // that etcd had reached then
-	life   time.Duration // from then on, at least
-	users  int           // that took it
-	marker bool          // somebody puts, or has put, the key that tells of its end
+	life   time.Duration // counted from asked, at least
+	users  int           // callers that took it
+	marker bool          // a caller puts, or has put, the key whose end reports its end
 }
 
-// pools has the newest pooled lease for each life.
+// pools holds the newest pooled lease for each life.
 type pools struct {
 	b      *Backend
 	mu     sync.Mutex
@@ -38,7 +38,7 @@ type pools struct {
 	making map[time.Duration]*making
 }
 
-// making is an etcd lease that was asked for.
+// making is an etcd lease that was requested.
 type making struct {
 	done chan struct{}
 	pl   *pooled
@@ -52,23 +52,23 @@ func newPools(b *Backend) *pools {
 // sharesLeases reports whether timed leases of that TTL share etcd leases.
 func sharesLeases(ttl time.Duration) bool { return ttl <= poolTTL }
 
-// poolLife is how long an etcd lease lives that timed leases of that TTL share.
+// poolLife returns how long an etcd lease lives that timed leases of that TTL share.
 func poolLife(ttl time.Duration) time.Duration { return ttl.Truncate(poolStep) + poolStep }
 
-// late is by how much what is asked for at that moment outlasts the etcd lease; 0 or less:
-// it lasts for its TTL. The monotonic clock stands still while the machine is suspended, the
-// wall clock does not: whichever says that more time has passed is right, or errs on the
-// side of a lease that is made for nothing.
+// late returns by how much a lease requested at that moment outlasts the etcd lease. If the result
+// is 0 or less, the etcd lease lasts for the TTL. The monotonic clock stands still while the
+// machine is suspended, the wall clock does not. Whichever shows that more time has passed is
+// right, or errs on the safe side: an etcd lease is then made needlessly.
 func (p *pooled) late(asked time.Time, ttl time.Duration) time.Duration {
 	passed := max(asked.Sub(p.asked), asked.Round(0).Sub(p.asked.Round(0)))
 	return passed + ttl - p.life
 }
 
-// covers reports whether what is asked for at that moment lasts for its TTL.
+// covers reports whether the etcd lease lasts for the TTL of a lease requested at that moment.
 func (p *pooled) covers(asked time.Time, ttl time.Duration) bool { return p.late(asked, ttl) <= 0 }
 
-// take gives an etcd lease that lasts for the TTL from the moment that it gives, which is
-// now, or where etcd was slow, an earlier one.
+// take returns an etcd lease, and a moment from which on it lasts for the TTL. The moment is now
+// or, where etcd was slow, earlier.
 func (ps *pools) take(ctx context.Context, ttl time.Duration) (*pooled, time.Time, error) {
 	life := poolLife(ttl)
 	ps.mu.Lock()
@@ -76,7 +76,7 @@ func (ps *pools) take(ctx context.Context, ttl time.Duration) (*pooled, time.Tim
 	if pl := ps.newest[life]; pl != nil && pl.covers(now, ttl) {
 		pl.users++
 		if pl.users > 1 && !pl.covers(now.Add((life-ttl)/2), ttl) {
-			ps.make(life) // in time, so that nobody has to wait for it
+			ps.make(life) // in time, so that no caller has to wait for it
 		}
 		ps.mu.Unlock()
 		return pl, now, nil
@@ -95,7 +95,7 @@ func (ps *pools) take(ctx context.Context, ttl time.Duration) (*pooled, time.Tim
 	return m.pl, now.Add(-max(0, m.pl.late(now, ttl))), nil
 }
 
-// make asks for an etcd lease, unless that is under way. ps.mu is held.
+// make requests an etcd lease, unless a request is under way. ps.mu is held.
 func (ps *pools) make(life time.Duration) *making {
 	if m := ps.making[life]; m != nil {
 		return m
@@ -135,8 +135,8 @@ func (ps *pools) forget(pl *pooled) {
 	}
 }
 
-// mark gives what has to be put with the first entry on the etcd lease: a key whose end
-// tells watchers that the entries that end with it expired.
+// mark returns the operation to commit with the first entry on the etcd lease. It puts a key whose
+// end shows watchers that the entries that end with it expired.
 func (ps *pools) mark(pl *pooled) []clientv3.Op {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -147,7 +147,7 @@ func (ps *pools) mark(pl *pooled) []clientv3.Op {
 	return []clientv3.Op{clientv3.OpPut(ps.b.keys.pool(pl.id), "", clientv3.WithLease(pl.id))}
 }
 
-// unmark says that the key was perhaps not put.
+// unmark records that the key was perhaps not put.
 func (ps *pools) unmark(pl *pooled, marked []clientv3.Op) {
 	if len(marked) == 0 {
 		return
@@ -157,7 +157,7 @@ func (ps *pools) unmark(pl *pooled, marked []clientv3.Op) {
 	pl.marker = false
 }
 
-// pool is the key that ends with a pooled etcd lease.
+// pool returns the key that ends with a pooled etcd lease.
 func (k keys) pool(id clientv3.LeaseID) string { return fmt.Sprintf("%sl/%x", k.prefix, int64(id)) }
 
 func (k keys) isPool(key string) bool { return strings.HasPrefix(key, k.prefix+"l/") }

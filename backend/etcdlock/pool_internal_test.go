@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// apart gives a reading of the clocks whose wall clock says d more, in whole seconds: as
-// after a suspension, in which the monotonic clock stood still.
+// apart returns a reading of the clocks whose wall clock is d ahead, in whole seconds: as after a
+// suspension, in which the monotonic clock stood still.
 func apart(t *testing.T, now time.Time, d time.Duration) time.Time {
 	t.Helper()
 	later := now
@@ -19,7 +19,7 @@ func apart(t *testing.T, now time.Time, d time.Duration) time.Time {
 }
 
 // A lease of etcd that was made before the machine was suspended has less time left than the
-// monotonic clock says.
+// monotonic clock shows.
 func TestPooledBeforeSuspension(t *testing.T) {
 	t.Parallel()
 	const ttl, asleep = 10 * time.Second, 3 * time.Second

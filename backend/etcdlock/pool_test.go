@@ -13,12 +13,12 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// timed is a lease that needs no session.
+// timed requests a lease that needs no session.
 func timed(name string, ttl time.Duration) backend.AcquireRequest {
 	return backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Timed: true, TTL: ttl}
 }
 
-// takeTimed takes n timed leases at once.
+// takeTimed acquires n timed leases concurrently.
 func takeTimed(t *testing.T, b *etcdlock.Backend, n int, ttl time.Duration) []backend.AcquireRequest {
 	t.Helper()
 	reqs := make([]backend.AcquireRequest, n)
@@ -43,8 +43,8 @@ func renewals(reqs []backend.AcquireRequest) backend.RenewRequest {
 	return req
 }
 
-// Timed leases that are granted within a second share an etcd lease, and what happens to
-// one of them does nothing to the others.
+// Timed leases that are granted within a second share an etcd lease, and what happens to one of
+// them does not affect the others.
 func TestTimedLeasesShare(t *testing.T) {
 	t.Parallel()
 	for _, members := range [][]*testserver.Etcd{
@@ -62,14 +62,14 @@ func TestTimedLeasesShare(t *testing.T) {
 		if most := 3 + int(time.Since(begun)/time.Second); len(resp.Leases) > most {
 			t.Errorf("%d timed leases made %d leases of etcd; there is one for each second", n, len(resp.Leases))
 		}
-		// Each way for a lease to end, by who took it and by another.
+		// Each way for a lease to end, by the client that took it and by another.
 		for i, from := range []*etcdlock.Backend{b, other} {
 			release(t, from, reqs[2*i])
 			if _, err := from.Break(t.Context(), backend.BreakRequest{Name: reqs[2*i+1].Name}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		// The others are there after everything that is done in the background.
+		// The others still exist after everything that is done in the background.
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -95,8 +95,8 @@ func TestTimedLeasesShare(t *testing.T) {
 	}
 }
 
-// Who renews stays, who does not goes, though they began on one etcd lease; and watchers
-// are told which is which.
+// A lease that is renewed stays, and one that is not expires, although they began on one etcd
+// lease; and watchers are told which is which.
 func TestSharedLeaseEndsForWhoDoesNotRenew(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
@@ -122,7 +122,7 @@ func TestSharedLeaseEndsForWhoDoesNotRenew(t *testing.T) {
 	begun := time.Now()
 	reqs := takeTimed(t, b, n, ttl)
 	release(t, b, reqs[n-1])
-	// Two renew the same, as a client does that goes from one server to another.
+	// Two clients renew the same leases, like a client that moves from one server to another.
 	var wg sync.WaitGroup
 	for _, from := range []*etcdlock.Backend{b, other} {
 		wg.Go(func() {
@@ -143,7 +143,7 @@ func TestSharedLeaseEndsForWhoDoesNotRenew(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	for i, r := range reqs { // at once: nobody renews them any more
+	for i, r := range reqs { // immediately: they are not renewed any more
 		wg.Go(func() {
 			err := other.Release(t.Context(), backend.ReleaseRequest{Name: r.Name, Lease: r.Lease})
 			if lost := errors.Is(err, backend.ErrLost); lost != (i >= renewed) || err != nil && !lost {
@@ -174,8 +174,8 @@ func TestSharedLeaseEndsForWhoDoesNotRenew(t *testing.T) {
 	}
 }
 
-// Renewals of one lease for different times take it from one etcd lease to another, and end
-// the one before: who renews that at the moment is not told that the lease is lost.
+// Renewals of one lease for different times move it from one etcd lease to another, and end the one
+// before. A client that renews it at that moment is not told that the lease is lost.
 func TestRenewalsThatCross(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
@@ -193,7 +193,7 @@ func TestRenewalsThatCross(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				for _, r := range res.Leases { // that others came between too often is said, too
+				for _, r := range res.Leases { // an error because other renewals came between too often is possible, too
 					if r.Err != nil && !errors.Is(r.Err, backend.ErrUnavailable) {
 						t.Errorf("renewal %d: %+v", n, r)
 						return

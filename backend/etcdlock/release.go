@@ -10,12 +10,12 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Release gives a lease back, or its place in line. With req.Abandon it can never be
-// granted afterwards: a tombstone is remembered for ten minutes or more, which is
-// longer than a late request can live.
+// Release releases a lease, or its place in the queue. With req.Abandon it can never be granted
+// afterwards: a tombstone is remembered for ten minutes or more, which is longer than a late
+// request can live.
 //
-// Errors: ErrLost where there is no such lease, unless req.Abandon is set;
-// *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
+// Errors: ErrLost if there is no such lease, unless req.Abandon is set; *InvalidError,
+// *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error {
 	if err := req.Validate(); err != nil {
 		return err
@@ -29,7 +29,8 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	bury := req.Abandon || b.suspects.has(req.Lease)
 	found, err := b.release(ctx, id, bury)
 	if bury && noSpace(err) {
-		// It cannot be remembered, and so this is to be asked again; but others can have it.
+		// The tombstone cannot be written, so the caller must retry; but other clients can have the
+		// lock.
 		_, _ = b.release(ctx, id, false)
 	}
 	if err != nil {
@@ -45,19 +46,20 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 
 const opRelease = "release"
 
-// release deletes the entry of a lease, and reports whether there was one. A lease that
-// is buried can never be had again.
+// release deletes the entry of a lease, and reports whether there was one. With bury, the lease can
+// never be granted again.
 func (b *Backend) release(ctx context.Context, id leaseKey, bury bool) (bool, error) {
 	if at, ok := b.slots.find(id); ok {
 		if found, err := b.remove(ctx, id, at, bury); found || err != nil || !bury {
 			return found, err
 		}
-		// One whose answer was lost may have joined a lease, and stands elsewhere then.
+		// A lease whose answer was lost may have joined another one. Its entry then has another
+		// key.
 		b.slots.drop(id)
 		bury = false
 	}
 	if bury {
-		// The tombstone goes first: what it does not keep out is there afterwards.
+		// The tombstone goes first: an entry that it does not keep out exists by then.
 		if _, err := b.bury(ctx, id, func(tomb []clientv3.Op) *change { return &change{name: id.name, then: tomb} }); err != nil {
 			return false, err
 		}
@@ -74,20 +76,20 @@ func (b *Backend) release(ctx context.Context, id leaseKey, bury bool) (bool, er
 	}
 }
 
-// entryRef names one entry: keys are used again.
+// entryRef identifies one entry: keys are reused.
 type entryRef struct {
 	key  string
 	rev  int64
 	out  bool             // of a timed lease with an etcd lease of its own
 	pool clientv3.LeaseID // of a timed lease that shares one
-	held bool             // out, and not timed
+	held bool             // held, and not timed
 }
 
-// remove deletes an entry. The claim of a timed lease stays, and ends with its etcd
-// lease: that tells watchers that the lease did not expire.
+// remove deletes an entry. The claim of a timed lease stays, and ends with its etcd lease: that
+// shows watchers that the lease did not expire.
 func (b *Backend) remove(ctx context.Context, id leaseKey, e entryRef, bury bool) (bool, error) {
 	entry, claim := clientv3.OpDelete(e.key), clientv3.OpDelete(b.keys.claim(id.name, id.id))
-	if !e.held { // there may be an etcd lease to take back
+	if !e.held { // there may be an etcd lease to revoke
 		entry = clientv3.OpDelete(e.key, clientv3.WithPrevKV())
 	}
 	var next *waiter
@@ -102,7 +104,7 @@ func (b *Backend) remove(ctx context.Context, id leaseKey, e entryRef, bury bool
 			els:  tomb,
 		}
 		if e.pool != clientv3.NoLease && e.key != b.keys.head(id.name) {
-			// Somebody else may have renewed it, and given it an etcd lease of its own.
+			// Another client may have renewed it, and moved it to an etcd lease of its own.
 			here := []clientv3.Cmp{clientv3.Compare(clientv3.LeaseValue(e.key), "=", int64(e.pool))}
 			ch.then = append(ch.then, clientv3.OpTxn(here, []clientv3.Op{claim}, nil))
 		} else if !e.out && e.key != b.keys.head(id.name) {
@@ -132,7 +134,7 @@ func (b *Backend) remove(ctx context.Context, id leaseKey, e entryRef, bury bool
 	}
 	for _, kv := range resp.Responses[0].GetResponseDeleteRange().GetPrevKvs() {
 		if e.pool != clientv3.NoLease && clientv3.LeaseID(kv.Lease) == e.pool {
-			continue // it is that of others too
+			continue // others share that etcd lease
 		}
 		if e, ok := b.keys.decode(kv); ok && e.alone() {
 			b.revoker.revoke(e.lease)
@@ -141,17 +143,16 @@ func (b *Backend) remove(ctx context.Context, id leaseKey, e entryRef, bury bool
 	return true, nil
 }
 
-// turnOf are the conditions under which it is the turn of a waiter when the lease right
-// before it, which has the lock, is released: it is still in line, its session is alive,
-// and nobody has joined that lease. Nothing else can be before it: what is made later
-// comes later.
+// turnOf returns the conditions under which a waiter is next when the lease right before it, which
+// has the lock, is released: the waiter is still in the queue, its session is alive, and no lease
+// has joined that one. Nothing else can be before the waiter: an entry made later ranks later.
 func (b *Backend) turnOf(w *waiter) []clientv3.Cmp {
 	return []clientv3.Cmp{
 		created(w.key, w.rev), present(b.keys.session(w.session)), b.keys.joined(w.line.name).empty(),
 	}
 }
 
-// bury commits a change that writes the tombstone of a lease as well.
+// bury commits a change that also writes the tombstone of a lease.
 func (b *Backend) bury(ctx context.Context, id leaseKey, build func([]clientv3.Op) *change) (*pb.TxnResponse, error) {
 	for {
 		memory, err := b.memoryLease(ctx)

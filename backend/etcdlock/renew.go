@@ -15,19 +15,17 @@ import (
 
 const (
 	opRenew = "renew"
-	// lookupsAtOnce bounds the timed leases that one transaction looks up, with two keys
-	// for each.
+	// lookupsAtOnce bounds the timed leases that one transaction looks up, with two keys for each.
 	lookupsAtOnce = 48
-	// auditEvery: every so many leases of a session make one renewal go without the
-	// check that they are all there, so that the check costs next to nothing.
+	// auditEvery bounds the cost of checking that all leases of a session exist: for every
+	// auditEvery leases of a session, one more renewal between two checks goes without.
 	auditEvery = 512
 )
 
 var errShortAnswer = errors.New("the answer does not fit the question")
 
-// Renew extends the session and the timed leases, with one keep-alive stream for all
-// of them. Then it reads what became of the session: what the watch did not tell is
-// in the result.
+// Renew extends the session and the timed leases, with one keep-alive stream for all of them. Then
+// it reads the state of the session: losses that the watch did not report are in the result.
 //
 // Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
@@ -64,8 +62,8 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 
 func isLost(err error) bool { return errors.Is(err, backend.ErrSessionLost) }
 
-// renewSession extends a session and gives the losses to tell: nil when the session
-// is gone, and an empty slice when all is well.
+// renewSession extends a session and returns the losses to report: nil if the session is gone, and
+// an empty slice if there are none.
 func (b *Backend) renewSession(ctx context.Context, s *session) ([]backend.Loss, error) {
 	before := b.leasesOf(s)
 	on := s.on.Load()
@@ -73,9 +71,9 @@ func (b *Backend) renewSession(ctx context.Context, s *session) ([]backend.Loss,
 	if err != nil {
 		return nil, err
 	}
-	// The record lives and dies with the etcd lease: reading it after the keep-alive
-	// proves that the lease which was extended is the session's. That the lease is gone
-	// proves nothing by itself: a leader that was deposed while it slept never heard of it.
+	// The record lives and dies with the etcd lease. Reading it after the keep-alive proves that
+	// the lease that was extended is the session's. A lease reported as gone proves nothing by
+	// itself: a leader that was deposed while it slept never heard of it.
 	st, err := b.readSession(ctx, s)
 	switch {
 	case err != nil:
@@ -98,8 +96,8 @@ func (b *Backend) renewSession(ctx context.Context, s *session) ([]backend.Loss,
 	return append(append([]backend.Loss{}, st.lost...), gone...), nil
 }
 
-// leasesOf is what is out under the session, as far as this value knows; nothing when
-// it is not the turn of the audit.
+// leasesOf returns the leases held under the session, as far as this value knows, or nothing if
+// this renewal skips the audit.
 func (b *Backend) leasesOf(s *session) map[string]leaseKey {
 	leases := b.slots.under(s)
 	b.mu.Lock()
@@ -111,8 +109,8 @@ func (b *Backend) leasesOf(s *session) map[string]leaseKey {
 	return leases
 }
 
-// audit finds the leases that were out before and are not on the session's etcd lease
-// any more, though nobody released or broke them: somebody deleted their keys.
+// audit finds the leases that were held before and are not on the session's etcd lease any more,
+// although they were not released or broken: their keys were deleted.
 func (b *Backend) audit(ctx context.Context, s *session, before map[string]leaseKey) ([]backend.Loss, error) {
 	if len(before) == 0 {
 		return nil, nil
@@ -123,7 +121,7 @@ func (b *Backend) audit(ctx context.Context, s *session, before map[string]lease
 	resp, err := b.client.TimeToLive(rctx, lease, clientv3.WithAttachedKeys())
 	if err != nil {
 		if leaseGone(err) {
-			return nil, nil // the next renewal says so
+			return nil, nil // the next renewal reports it
 		}
 		return nil, fail(ctx, "read the leases of a session", err, false)
 	}
@@ -138,8 +136,8 @@ func (b *Backend) audit(ctx context.Context, s *session, before map[string]lease
 			missing = append(missing, id)
 		}
 	}
-	// The list is what the leader has applied, which may be behind: it only raises the
-	// suspicion. Most of the time there is none.
+	// The list is what the leader has applied, which may be behind, so it only raises a suspicion.
+	// Most of the time there is none.
 	var gone []backend.Loss
 	for part := range slices.Chunk(missing, lookupsAtOnce) {
 		es, err := b.lookup(ctx, part)
@@ -159,9 +157,9 @@ func (b *Backend) audit(ctx context.Context, s *session, before map[string]lease
 	return gone, nil
 }
 
-// keepAlive extends etcd leases: 0 is the answer for one that is gone. With it comes the
-// term of who answered, or an earlier one: the answer counts where a read that is made
-// afterwards says the same.
+// keepAlive extends etcd leases. It returns the TTL of each, 0 for one that is gone, and the term
+// of the member that answered, or an earlier one. The answer counts if a later read reports the
+// same term.
 func (b *Backend) keepAlive(ctx context.Context, ids []clientv3.LeaseID) (map[clientv3.LeaseID]int64, uint64, error) {
 	rctx, cancel := b.request(ctx)
 	defer cancel()
@@ -191,8 +189,8 @@ func (a *alive) add(id, ttl int64, term uint64) {
 	a.term = min(a.term, term)
 }
 
-// stream asks for all on one stream. clientv3.KeepAliveOnce would open one for each, and
-// spins while etcd is away.
+// stream sends all requests on one stream. clientv3.KeepAliveOnce would open one stream for each,
+// and spins while etcd is unreachable.
 func (a *alive) stream(ctx context.Context, lc pb.LeaseClient, ids []clientv3.LeaseID) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -200,8 +198,8 @@ func (a *alive) stream(ctx context.Context, lc pb.LeaseClient, ids []clientv3.Le
 	if err != nil {
 		return err //nolint:wrapcheck // the caller maps it
 	}
-	// Sending does not wait for answers, and they need not fit into buffers. Where it
-	// fails, receiving does too, and says why.
+	// Sending does not wait for answers, and the requests need not fit into buffers. If it fails,
+	// receiving fails too, and reports why.
 	var sending sync.WaitGroup
 	defer sending.Wait()
 	defer cancel()
@@ -242,7 +240,7 @@ func (a *alive) each(ctx context.Context, c *clientv3.Client, ids []clientv3.Lea
 	return nil
 }
 
-// findTimed looks up timed leases that are out. nil is one that is not. Those whose
+// findTimed looks up timed leases that are held. The entry of one that is not is nil. Leases whose
 // entry this value does not know are looked up by their claims first.
 func (b *Backend) findTimed(ctx context.Context, ids []leaseKey) ([]*entry, error) {
 	es, err := b.lookup(ctx, ids)
@@ -257,8 +255,8 @@ func (b *Backend) findTimed(ctx context.Context, ids []leaseKey) ([]*entry, erro
 	return es, nil
 }
 
-// lookup finds the entries of leases: nil where there is none. Of one that this value
-// does not know, the claim says where it is; without a claim it can only be at the head.
+// lookup finds the entries of leases: nil where there is none. For a lease that this value does not
+// know, the claim says where the entry is. Without a claim it can only be at the head.
 func (b *Backend) lookup(ctx context.Context, ids []leaseKey) ([]*entry, error) {
 	keys := make([]string, len(ids))
 	es := make([]*entry, len(ids))
@@ -293,7 +291,8 @@ func (b *Backend) lookup(ctx context.Context, ids []leaseKey) ([]*entry, error) 
 	return es, nil
 }
 
-// getEach reads keys at one revision. An empty key, and one that is not there, is nil.
+// getEach reads keys at one revision. The result is nil for an empty key, and for one that does not
+// exist.
 func (b *Backend) getEach(ctx context.Context, keys []string) ([]*mvccpb.KeyValue, error) {
 	const op = "look up leases"
 	kvs := make([]*mvccpb.KeyValue, len(keys))

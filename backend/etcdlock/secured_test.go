@@ -20,7 +20,7 @@ const (
 	password = "p@ss/word:?"
 )
 
-// secured is an etcd that wants a certificate and a password, and its certificates.
+// secured starts an etcd that requires a certificate and a password, and returns its certificates.
 func secured(t *testing.T) (*testserver.Etcd, *testserver.Certificates) {
 	t.Helper()
 	certs := testserver.NewCertificates(t)
@@ -29,7 +29,7 @@ func secured(t *testing.T) (*testserver.Etcd, *testserver.Certificates) {
 	return m, certs
 }
 
-// securedURL is the URL of a client with these certificates.
+// securedURL returns the URL of a client with these certificates.
 func securedURL(m *testserver.Etcd, as *url.Userinfo, params url.Values) string {
 	for name, value := range map[string]string{"min_ttl": "1s", "prefix": "team/locks"} {
 		if !params.Has(name) {
@@ -43,8 +43,8 @@ func files(c *testserver.Certificates) url.Values {
 	return url.Values{"ca": {c.CA}, "cert": {c.ClientCert}, "key": {c.ClientKey}}
 }
 
-// TestConformanceSecured runs the suite over TLS, as a user who may do nothing but read
-// and write below the prefix.
+// TestConformanceSecured runs the suite over TLS, as a user that may only read and write below the
+// prefix.
 func TestConformanceSecured(t *testing.T) {
 	t.Parallel()
 	m, certs := secured(t)
@@ -58,8 +58,8 @@ func TestConformanceSecured(t *testing.T) {
 	})
 }
 
-// TestNotAdmitted: who shows no certificate or a wrong one, trusts another authority,
-// has no password or may not touch the prefix is told so, soon, and holds nothing.
+// TestNotAdmitted: a client that shows no certificate or a wrong one, trusts another authority, has
+// no password or may not touch the prefix soon gets an error that says so, and holds nothing.
 func TestNotAdmitted(t *testing.T) {
 	t.Parallel()
 	m, certs := secured(t)
@@ -103,7 +103,7 @@ func TestNotAdmitted(t *testing.T) {
 	}
 }
 
-// takeOne tries to take one lock, with no more patience than one request has.
+// takeOne tries to take one lock, with as much patience as one request has.
 func takeOne(t *testing.T, rawURL string) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -117,8 +117,8 @@ func takeOne(t *testing.T, rawURL string) error {
 	return err
 }
 
-// TestUsersChange: every change of users or roles makes etcd refuse the tokens that it
-// gave out before. A waiter goes on waiting, and who asks is not told of it.
+// TestUsersChange: every change of users or roles makes etcd refuse the tokens that it issued
+// before. A waiter continues to wait, and callers do not notice.
 func TestUsersChange(t *testing.T) {
 	t.Parallel()
 	m, certs := secured(t)

@@ -10,18 +10,18 @@ import (
 )
 
 const (
-	// nestFor is how many batches are not tried flat after one that was so in vain.
+	// nestFor is how many batches are not tried flat after a flat one failed.
 	nestFor = 16
-	// flatSize bounds the conditions and the operations of a flat transaction: with what
-	// is inside of them it stays below the 128 that etcd allows.
+	// flatSize bounds the conditions and the operations of a flat transaction: with the inner ones
+	// it stays below the 128 that etcd allows.
 	flatSize = 112
-	// sessionsAmong is among how many of the first conditions one is looked for: the
-	// changes of a session share the one that the session is there.
+	// sessionsAmong is how many of the first conditions are searched for a duplicate: the changes
+	// of a session share the condition that the session exists.
 	sessionsAmong = 8
 )
 
-// send commits a batch and tells everybody in it. Where one request spoils the whole
-// transaction each is sent on its own.
+// send commits a batch and answers every change in it. If one request spoils the whole transaction,
+// each is sent on its own.
 func (c *committer) send(ctx context.Context, batch []*change) {
 	if len(batch) == 1 {
 		c.sendOne(ctx, batch[0])
@@ -77,9 +77,9 @@ func (c *committer) flat() bool {
 	return true
 }
 
-// flatten makes one transaction without inner ones of the changes that have nothing to do
-// where their conditions are not met: it is that all of them are, or that nothing is
-// done. Inner ones cost etcd, and its client, as much again as what is in them.
+// flatten combines the changes that have nothing to do if their conditions are not met into one
+// transaction without inner ones: either all conditions are met, or nothing is done. Inner
+// transactions cost etcd, and its client, as much again as what is in them.
 func flatten(batch []*change) txn {
 	var t txn
 	for i, ch := range batch {
@@ -99,7 +99,7 @@ func flatten(batch []*change) txn {
 	return t
 }
 
-// settle tells everybody in a batch.
+// settle answers every change in a batch.
 func (c *committer) settle(batch []*change, resp *pb.TxnResponse, err error) {
 	if leaseGone(err) || is(err, rpctypes.ErrRequestTooLarge) || is(err, rpctypes.ErrTooManyOps) || is(err, rpctypes.ErrDuplicateKey) {
 		for _, ch := range batch {

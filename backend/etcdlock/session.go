@@ -19,7 +19,7 @@ type session struct {
 	done chan struct{} // closed when the session is known to have ended
 	// on is what the session hangs on now. It is written with Backend.mu held.
 	on   atomic.Pointer[footing]
-	turn chan struct{} // capacity 1: held by who moves the session
+	turn chan struct{} // capacity 1: held by the caller that moves the session
 
 	// Guarded by Backend.mu.
 	over     bool
@@ -34,8 +34,8 @@ type sessionRecord struct {
 	Term uint64 `json:"term,omitempty"`
 }
 
-// brokenRecord is the value of the key that tells a session of a broken lease, and of
-// a lock's note.
+// brokenRecord is the value of the key that notifies a session of a broken lease, and of a lock's
+// note.
 type brokenRecord struct {
 	Lock   string   `json:"lock,omitempty"`
 	Leases []string `json:"leases,omitempty"`
@@ -44,11 +44,11 @@ type brokenRecord struct {
 	At     int64    `json:"at"` // wall-clock milliseconds, for people
 }
 
-// OpenSession makes the session, or confirms it and extends it. A session keeps the
-// TTL that it was opened with.
+// OpenSession makes the session, or confirms it and extends it. A session keeps the TTL that it was
+// opened with.
 //
-// Errors: *InvalidError, also for a TTL other than that of the session that is open;
-// ErrSessionLost for an ID that has ended; *UnavailableError; ErrClosed; ctx's cause.
+// Errors: *InvalidError, also for a TTL other than that of the open session; ErrSessionLost for an
+// ID that has ended; *UnavailableError; ErrClosed; ctx's cause.
 func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) error {
 	if err := req.Validate(b.caps); err != nil {
 		return err
@@ -68,7 +68,7 @@ func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) e
 	return b.create(ctx, req)
 }
 
-// confirm extends a session that is there.
+// confirm extends a session that exists.
 func (b *Backend) confirm(ctx context.Context, s *session, req backend.SessionRequest) error {
 	if s.ttl != req.TTL {
 		return &backend.InvalidError{Field: "ttl", Value: req.TTL.String(), Bound: s.ttl.String() + ", which the session was opened with"}
@@ -88,8 +88,8 @@ func (b *Backend) confirm(ctx context.Context, s *session, req backend.SessionRe
 	return nil
 }
 
-// create makes a session that is not there. An etcd lease is made for each attempt;
-// the transaction lets one of them become the session's.
+// create makes a session that does not exist. Each attempt makes an etcd lease; the transaction
+// makes one of them the session's.
 func (b *Backend) create(ctx context.Context, req backend.SessionRequest) error {
 	const op = "open a session"
 	memory, err := b.memoryLease(ctx)
@@ -115,7 +115,7 @@ func (b *Backend) create(ctx context.Context, req backend.SessionRequest) error 
 		if leaseGone(err) {
 			b.forgetMemory(memory)
 		}
-		if !mayHold(err) { // otherwise it may be the session's: it is left to its end
+		if !mayHold(err) { // otherwise it may be the session's: it is left to expire
 			b.revoker.revoke(lease)
 		}
 		return err
@@ -133,8 +133,8 @@ func (b *Backend) create(ctx context.Context, req backend.SessionRequest) error 
 	return b.confirm(ctx, s, req)
 }
 
-// session finds a session, also one that another process opened. Errors:
-// ErrSessionLost where there is none; as for fail.
+// session finds a session, even one that another process opened. Errors: ErrSessionLost if there is
+// none; as for fail.
 func (b *Backend) session(ctx context.Context, id backend.SessionID) (*session, error) {
 	b.mu.Lock()
 	s, ok := b.sessions[id]
@@ -160,7 +160,7 @@ func (b *Backend) adoptKV(id backend.SessionID, kv *mvccpb.KeyValue, rev int64) 
 	return b.adopt(id, ttl, on, rev, nil)
 }
 
-// adopt notes a session that was alive at the revision, and watches over it.
+// adopt records a session that was alive at the revision, and watches it.
 func (b *Backend) adopt(id backend.SessionID, ttl time.Duration, on footing, rev int64, lost func(backend.Loss)) *session {
 	b.mu.Lock()
 	s, ok := b.sessions[id]
@@ -179,7 +179,8 @@ func (b *Backend) adopt(id backend.SessionID, ttl time.Duration, on footing, rev
 	return s
 }
 
-// end notes that the session is over, for good, and tells who wants to know.
+// end records that the session has ended for good. If tell is set, it calls the session's loss
+// callback.
 func (b *Backend) end(s *session, tell bool) {
 	b.mu.Lock()
 	if s.over {
@@ -198,8 +199,8 @@ func (b *Backend) end(s *session, tell bool) {
 	}
 }
 
-// EndSession ends the session, with its leases and places in line, in three requests
-// at most. The ID is dead afterwards. A session that is gone is success.
+// EndSession ends the session, with its leases and places in the queue, in at most three requests.
+// The ID is dead afterwards. If the session is gone already, EndSession succeeds.
 //
 // Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
@@ -215,7 +216,7 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	b.mu.Lock()
 	s := b.sessions[id]
 	if s != nil {
-		s.lost = nil // who ends it need not be told
+		s.lost = nil // the caller that ends it need not be told
 		b.ending[id] = s.on.Load().lease
 	}
 	b.mu.Unlock()
@@ -251,7 +252,8 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 		}
 	}
 	if s != nil {
-		// Also where it moved, and the answer was lost: what it has is where it was.
+		// This includes a session that moved, where the answer was lost: what it owns is where it
+		// was.
 		on := s.on.Load()
 		for _, old := range append([]clientv3.LeaseID{on.lease}, on.old...) {
 			if old != lease {
@@ -277,7 +279,7 @@ func (b *Backend) watchSession(ctx context.Context, s *session, from int64) {
 		if rev > from {
 			failures = 0
 		}
-		// What was missed: the losses are told once more, which is allowed.
+		// This is what was missed. Losses are reported once more, which is allowed.
 		if next, err := b.readSession(ctx, s); err == nil {
 			from = next.rev + 1
 			if next.gone {
@@ -289,8 +291,8 @@ func (b *Backend) watchSession(ctx context.Context, s *session, from int64) {
 	}
 }
 
-// watchSessionOnce watches until the stream breaks, and reports false when there is
-// nothing more to watch.
+// watchSessionOnce watches until the stream breaks. It returns false if there is nothing more to
+// watch.
 func (b *Backend) watchSessionOnce(ctx context.Context, s *session, from int64) (int64, bool) {
 	wctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
@@ -322,7 +324,7 @@ func (b *Backend) watchSessionOnce(ctx context.Context, s *session, from int64) 
 	}
 }
 
-// tell passes losses on.
+// tell passes losses to the session's callback.
 func (b *Backend) tell(s *session, losses []backend.Loss) {
 	b.mu.Lock()
 	lost := s.lost
@@ -337,7 +339,7 @@ func (b *Backend) tell(s *session, losses []backend.Loss) {
 
 func lossOf(id backend.SessionID, lease backend.LeaseID, value []byte) backend.Loss {
 	var r brokenRecord
-	_ = json.Unmarshal(value, &r) // without its reason it is a loss all the same
+	_ = json.Unmarshal(value, &r) // without its reason it is still a loss
 	return backend.Loss{Session: id, Lease: lease, Cause: backend.CauseBroken, Reason: r.Reason}
 }
 
@@ -363,7 +365,7 @@ func (b *Backend) readSession(ctx context.Context, s *session) (sessionState, er
 		case lease == "":
 			_, on := footingOf(kv)
 			if st.gone = on.lease == clientv3.NoLease; !st.gone {
-				b.step(s, on) // somebody else may have moved it
+				b.step(s, on) // another client may have moved it
 			}
 		default:
 			st.lost = append(st.lost, lossOf(s.id, lease, kv.Value))

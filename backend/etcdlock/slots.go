@@ -11,12 +11,11 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// slot is the last part of an entry's key: who made it, and a number.
+// slot is the last part of an entry's key: the backend value that made the entry, and a number.
 //
-// A key of its own for each lease would be simpler. But etcd's index keeps every key
-// that ever was until it compacts, and each range read passes over the dead ones: a
-// lock that changes hands a thousand times a second would be slow within the minute.
-// So keys are used again.
+// A key of its own for each lease would be simpler. But etcd's index keeps every key that ever
+// existed until it compacts, and each range read passes over the dead ones: a lock that changes
+// hands a thousand times a second would be slow within the minute. So keys are reused.
 type slot string
 
 type leaseKey struct {
@@ -24,7 +23,7 @@ type leaseKey struct {
 	id   backend.LeaseID
 }
 
-// placed is a lease whose entry stands, or may stand, in a slot of this value.
+// placed is a lease whose entry is, or may be, in a slot of this value.
 type placed struct {
 	leaseKey
 	number int
@@ -32,22 +31,22 @@ type placed struct {
 
 	// Guarded by slots.mu.
 	users int              // calls of Acquire under way
-	key   string           // of the entry, once it is there for certain
+	key   string           // of the entry, once it certainly exists
 	rev   int64            // its create revision
-	sess  *session         // that it is out under; nil: none, or in line
-	until time.Time        // when a timed lease that is out is over, as far as is known
-	pool  clientv3.LeaseID // that it is on with others; NoLease: with none
+	sess  *session         // the session it is held under; nil: none, or in the queue
+	until time.Time        // when a timed lease that is held expires, as far as is known
+	pool  clientv3.LeaseID // the etcd lease it shares with others; NoLease: none
 }
 
-// slots keeps account of what this value has in etcd. It may be wrong about slots
-// being free, because leases end without it: the transactions check that.
+// slots tracks what this value has in etcd. It may be wrong about slots being free, because leases
+// end without it: the transactions check that.
 type slots struct {
 	prefix string
 
 	mu      sync.Mutex
 	placed  map[leaseKey]*placed
 	used    map[string]map[int]struct{} // by lock
-	sweepAt int                         // the size of placed at which to look for what is over
+	sweepAt int                         // the size of placed at which to remove what has expired
 }
 
 const firstSweep = 1024
@@ -59,7 +58,7 @@ func newSlots() *slots {
 	}
 }
 
-// take gives the lease a slot: the one that it has, or the lowest that is free.
+// take assigns the lease a slot: the one that it has, or the lowest that is free.
 func (s *slots) take(id leaseKey) *placed {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +75,7 @@ func (s *slots) take(id leaseKey) *placed {
 	return p
 }
 
-// shares reports whether other leases of this value are out or in line for the lock of p.
+// shares reports whether other leases of this value hold the lock of p or wait for it.
 func (s *slots) shares(p *placed) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,8 +100,8 @@ func (s *slots) number(p *placed) {
 	p.number, p.slot = n, slot(s.prefix+strconv.Itoa(n))
 }
 
-// leave says that a call of Acquire is over. Its slot is free again when there is no
-// entry: that is so when the lease is over, unless it may be in line.
+// leave records that a call of Acquire has ended. Its slot is free again if there is no entry: that
+// is so if the lease has ended, unless it may be in the queue.
 func (s *slots) leave(p *placed, over, perhapsInLine bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,14 +121,14 @@ func (s *slots) move(p *placed) {
 	s.clear(p.name, old)
 }
 
-// stand notes that the entry is there.
+// stand records that the entry exists.
 func (s *slots) stand(p *placed, key string, rev int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.key, p.rev = key, rev
 }
 
-// out notes that the lease is out: under a session, or for a time.
+// out records that the lease is held: under a session, or for a time.
 func (s *slots) out(p *placed, sess *session, ttl time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,7 +138,7 @@ func (s *slots) out(p *placed, sess *session, ttl time.Duration) {
 	}
 }
 
-// pooled notes which etcd lease a timed lease shares, if any.
+// pooled records which etcd lease a timed lease shares, if any.
 func (s *slots) pooled(id leaseKey, lease clientv3.LeaseID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,7 +147,7 @@ func (s *slots) pooled(id leaseKey, lease clientv3.LeaseID) {
 	}
 }
 
-// renewed notes that a timed lease goes on.
+// renewed records that a timed lease was extended.
 func (s *slots) renewed(id leaseKey, ttl time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +156,7 @@ func (s *slots) renewed(id leaseKey, ttl time.Duration) {
 	}
 }
 
-// find gives the entry of a lease, if this value knows it.
+// find returns the entry of a lease, if this value knows it.
 func (s *slots) find(id leaseKey) (entryRef, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,7 +188,7 @@ func (s *slots) clear(name string, number int) {
 	}
 }
 
-// under gives the leases that are out under a session, by the keys of their entries.
+// under returns the leases that are held under a session, by the keys of their entries.
 func (s *slots) under(sess *session) map[string]leaseKey {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,7 +201,7 @@ func (s *slots) under(sess *session) map[string]leaseKey {
 	return keys
 }
 
-// ended forgets what was out under a session.
+// ended forgets the leases that were held under a session.
 func (s *slots) ended(sess *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -213,7 +212,7 @@ func (s *slots) ended(sess *session) {
 	}
 }
 
-// sweep forgets the timed leases whose time is over.
+// sweep forgets the timed leases that have expired.
 func (s *slots) sweep() {
 	now := time.Now()
 	for id, p := range s.placed {

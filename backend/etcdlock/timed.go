@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// movesAtOnce bounds the timed leases of a renewal that move at once, and leasesAtOnce
-	// those that get an etcd lease of their own: the others go on sharing one for now.
+	// movesAtOnce bounds the timed leases of a renewal that move concurrently, and leasesAtOnce
+	// those that get an etcd lease of their own: the others continue to share one for now.
 	movesAtOnce  = 64
 	leasesAtOnce = 8
-	// movesTried is how often a renewal tries to move a lease that others renew as well.
+	// movesTried is how often a renewal tries to move a lease that other clients renew as well.
 	movesTried = 5
 )
 
@@ -75,25 +75,25 @@ func (b *Backend) renewTimed(ctx context.Context, reqs []backend.TimedRenewal) (
 	return res, nil
 }
 
-// kept is the renewal of a lease whose etcd lease has so many seconds now.
+// kept returns the renewal of a lease whose etcd lease now has so many seconds.
 func (b *Backend) kept(e *entry, ttl time.Duration, has int64) backend.Renewal {
 	b.slots.renewed(leaseKey{e.name, e.id()}, ttl)
 	return backend.Renewal{Token: e.token(), Left: min(ttl, time.Duration(has)*time.Second)}
 }
 
-// moves reports whether the renewal of a timed lease takes it to another etcd lease: from
-// one that it shares, because that is not for it alone to renew; where the TTL is another,
-// which etcd cannot change; from one that a deposed leader may revoke, see footing; and where
-// an earlier move may arrive yet, to an etcd lease that was made before: what is written
-// again it does not find as it was.
+// moves reports whether the renewal of a timed lease moves it to another etcd lease. It moves from
+// one that it shares, because no single lease may renew that; where the TTL changes, because etcd
+// cannot change that of a lease; and from one that a deposed leader may revoke, see footing. It
+// also moves where an earlier move, to an etcd lease that was made before, may still arrive: once
+// the entry is written again, that move no longer finds it as it was.
 func (b *Backend) moves(e *entry, ttl time.Duration) bool {
 	return e.Pooled || seconds(ttlOf(e)) != seconds(ttl) || e.Term < b.term.Load() || b.unsure.has(e.id())
 }
 
 func ttlOf(e *entry) time.Duration { return time.Duration(e.TTL) * time.Millisecond }
 
-// leftOf is what is left of a timed lease whose etcd lease has so much. One that is shared
-// was made up to a second before it was used, and lives for that much longer.
+// leftOf returns what is left of a timed lease whose etcd lease has so much left. A shared etcd
+// lease was made up to a second before it was used, and lives for that much longer.
 func leftOf(e *entry, has time.Duration) time.Duration {
 	ttl := ttlOf(e)
 	if e.Pooled {
@@ -102,7 +102,7 @@ func leftOf(e *entry, has time.Duration) time.Duration {
 	return min(has, ttl)
 }
 
-// renewMoving renews a timed lease that others may renew as well, who take it from one etcd
+// renewMoving renews a timed lease that other clients may renew as well, and so move from one etcd
 // lease to another.
 func (b *Backend) renewMoving(ctx context.Context, e *entry, ttl time.Duration, share bool) backend.Renewal {
 	for range movesTried {
@@ -135,7 +135,7 @@ func (b *Backend) renewMoving(ctx context.Context, e *entry, ttl time.Duration, 
 	}}
 }
 
-// findMoved is the entry of a timed lease as it is now; nil: the lease is not out.
+// findMoved returns the entry of a timed lease as it is now, or nil if the lease is not held.
 func (b *Backend) findMoved(ctx context.Context, e *entry) (*entry, error) {
 	es, err := b.findTimed(ctx, []leaseKey{{e.name, e.id()}})
 	if err != nil {
@@ -144,9 +144,9 @@ func (b *Backend) findMoved(ctx context.Context, e *entry) (*entry, error) {
 	return es[0], nil
 }
 
-// moveTimed takes a timed lease to another etcd lease: one that it shares, or one of its own,
-// which is renewed from then on.
-// It gives the entry as it is where somebody else changed it meanwhile.
+// moveTimed moves a timed lease to another etcd lease: one that it shares, or one of its own, which
+// is renewed from then on. If another client has changed the entry in the meantime, moveTimed
+// returns the entry as it is now.
 func (b *Backend) moveTimed(ctx context.Context, e *entry, ttl time.Duration, share bool) (backend.Renewal, *entry) {
 	asked := time.Now()
 	var lease, shared clientv3.LeaseID
@@ -179,7 +179,7 @@ func (b *Backend) moveTimed(ctx context.Context, e *entry, ttl time.Duration, sh
 	case leaseGone(err):
 		return backend.Renewal{Err: &backend.UnavailableError{Backend: name, Op: opRenew, MayHold: true, Err: err}}, nil
 	case err != nil:
-		return backend.Renewal{Err: err}, nil // the etcd lease is left to its end: the entry may be on it
+		return backend.Renewal{Err: err}, nil // the etcd lease is left to expire: the entry may be on it
 	case !resp.Succeeded:
 		b.unsure.drop(e.id())
 		if !share {
@@ -196,7 +196,7 @@ func (b *Backend) moveTimed(ctx context.Context, e *entry, ttl time.Duration, sh
 	return backend.Renewal{Token: e.token(), Left: max(0, ttl-time.Since(asked))}, nil
 }
 
-// overtaken is what became of a lease that somebody else changed meanwhile.
+// overtaken returns the outcome for a lease that another client has changed in the meantime.
 func (b *Backend) overtaken(resp *pb.TxnResponse, e *entry) (backend.Renewal, *entry) {
 	for _, kv := range resp.Responses[0].GetResponseRange().GetKvs() {
 		if again, ok := b.keys.decode(kv); ok && again.rev == e.rev && again.Out {

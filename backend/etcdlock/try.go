@@ -9,12 +9,13 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// try takes the lock if it is free. Without a grant and an error, the state is why
-// not. No entry is left behind then.
+// try takes the lock if it is free. If it returns neither a grant nor an error, the state is the
+// reason, and no entry is left behind.
 func (a *acquisition) try(ctx context.Context) (backend.Grant, *state, error) {
 	defer a.drop()
 	f := found{rev: -1}
-	// A lease of etcd is not made for nothing; and who has company here asks first.
+	// This avoids an etcd lease made for nothing. If other leases of this value hold the lock or
+	// wait for it, it is read first, too.
 	if a.req.Timed && (!sharesLeases(a.req.TTL) || a.b.slots.shares(a.p)) {
 		var err error
 		if f, err = a.see(ctx); err != nil {
@@ -44,12 +45,12 @@ func (a *acquisition) try(ctx context.Context) (backend.Grant, *state, error) {
 	}
 }
 
-// decide finds out about a long queue without reading all of it: whoever is refused by
-// thousands of readers costs no more than who is refused by one. It reports false where
-// the permits of all decide, or which lease is to be joined.
+// decide evaluates a long queue without reading all of it: a claim that thousands of readers refuse
+// costs no more than one that a single reader refuses. It returns false where the permits of all
+// entries decide, or which lease is to be joined.
 //
-// What it returns is of one revision. Only a queue of nothing but readers admits a claim
-// that is judged by the front of it.
+// The result is of one revision. Only a queue of nothing but readers admits a claim that is judged
+// by the front of it.
 func (a *acquisition) decide(ctx context.Context) (found, bool, error) {
 	if a.req.Reentrant {
 		return found{}, false, nil
@@ -72,15 +73,14 @@ func (a *acquisition) decide(ctx context.Context) (found, bool, error) {
 	readers := get(0).Count+get(1).Count == 0
 	limit, _ := backend.LimitInForce(claims(f.st.holders), claims(f.st.line))
 	switch {
-	case readers && limit == 0: // all of them are out
+	case readers && limit == 0: // all of them are held
 		f.st.out = total
 		return f, true, nil
 	case readers && a.req.Mode == backend.Shared && total < limit:
 		return f, false, nil
 	}
-	// It is refused: by an exclusive lease, wherever that stands, by shared ones if it is
-	// exclusive, or because each of the others has a permit. Who holds the lock stands at
-	// the head.
+	// The claim is refused: by an exclusive lease, wherever that stands; by shared ones if the
+	// claim is exclusive; or because each of the others has a permit. The holders are at the head.
 	head, err := a.b.get(ctx, opAcquire, k.entries(lock).from, clientv3.WithRange(k.entries(lock).to), clientv3.WithRev(f.rev),
 		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend), clientv3.WithLimit(glance))
 	if err != nil {
@@ -88,7 +88,7 @@ func (a *acquisition) decide(ctx context.Context) (found, bool, error) {
 	}
 	f.st = judge(k.decodeAll(head.Kvs))
 	f.st.refused, f.st.out = true, len(f.st.holders)
-	if len(f.st.line) == 0 { // they are more; not counted are readers behind a writer, and permits
+	if len(f.st.line) == 0 { // there are more; readers behind a writer and permits are not counted
 		f.st.out = total - int(get(0).Count)
 		if limit > 0 {
 			f.st.out = min(f.st.out, limit)
@@ -98,8 +98,8 @@ func (a *acquisition) decide(ctx context.Context) (found, bool, error) {
 	return f, true, nil
 }
 
-// tryOnce sends the transaction that takes the lock if it is as f says, or, where f
-// says nothing yet, if nothing is in the way at all.
+// tryOnce sends the transaction that takes the lock if it is as f says, or, where f says nothing
+// yet, if nothing is in the way at all.
 func (a *acquisition) tryOnce(ctx context.Context, f found, root *entry) (backend.Grant, *found, error) {
 	a.step()
 	lease, err := a.own(ctx)
@@ -108,7 +108,7 @@ func (a *acquisition) tryOnce(ctx context.Context, f found, root *entry) (backen
 	}
 	key, rank := a.key(), int64(0)
 	cmps := a.guards()
-	ahead := a.req.Mode == backend.Exclusive && f.rev < 0 // who has seen the line may have seen a tombstone
+	ahead := a.req.Mode == backend.Exclusive && f.rev < 0 // a caller that has read the queue may have seen a tombstone
 	switch {
 	case ahead:
 		key, cmps = a.b.keys.head(a.req.Name), a.ahead()

@@ -28,17 +28,17 @@ const (
 	schemeTLS   = "etcds"
 	defaultPort = "2379"
 
-	// A connection that is silent for pingTime is asked for a sign of life, and given
-	// up after pingTimeout. etcd refuses to be asked every five seconds or more often.
+	// A connection that is silent for pingTime is probed, and given up after pingTimeout. etcd
+	// rejects probes every five seconds or more often.
 	pingTime    = 10 * time.Second
 	pingTimeout = 3 * time.Second
-	// While etcd is away it is dialled about so often. gRPC's own limit is two minutes.
+	// While etcd is unreachable it is dialled about this often. gRPC's own limit is two minutes.
 	redialFirst = 100 * time.Millisecond
 	redialMost  = 2 * time.Second
 	dialTimeout = 5 * time.Second
 )
 
-// Option is something that a URL does not say.
+// Option is a setting that a URL cannot carry.
 type Option func(*Config)
 
 // WithLogger gives Open a logger: see Config.Logger.
@@ -48,13 +48,12 @@ func WithLogger(l *slog.Logger) Option { return func(c *Config) { c.Logger = l }
 //
 //	etcd://[user:password@]host[:port][,host[:port]...][?parameters]
 //
-// The scheme etcds is for TLS. The port is 2379 where none is given. Parameters:
-// prefix, timeout, min_ttl (see Config), and, with TLS, ca, cert, key (files) and
-// server_name. With a user name the password is sent now; otherwise nothing is sent
-// until the first call.
+// The scheme etcds is for TLS. The default port is 2379. Parameters: prefix, timeout, min_ttl (see
+// Config), and, with TLS, ca, cert, key (files) and server_name. With a user name Open sends the
+// password; otherwise nothing is sent until the first call.
 //
-// Errors: *backend.InvalidError for a bad URL, which an unknown parameter makes it;
-// *backend.UnavailableError when the user could not be authenticated.
+// Errors: *backend.InvalidError for a bad URL, such as one with an unknown parameter;
+// *backend.UnavailableError if the user could not be authenticated.
 func Open(ctx context.Context, rawURL string, opts ...Option) (*Backend, error) {
 	t, err := parseURL(rawURL)
 	if err != nil {
@@ -103,8 +102,8 @@ func Open(ctx context.Context, rawURL string, opts ...Option) (*Backend, error) 
 	return b, nil
 }
 
-// reason asks TLS why nobody could be reached, while ctx lasts: the client of etcd keeps
-// that to itself when it has a password to send.
+// reason asks TLS why no endpoint could be reached, while ctx lasts: the client of etcd does not
+// report that when it has a password to send.
 func (t *target) reason(ctx context.Context, conf *tls.Config, err error) error {
 	if conf == nil || !errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -121,7 +120,7 @@ func (t *target) reason(ctx context.Context, conf *tls.Config, err error) error 
 	return err
 }
 
-// target is what a URL says.
+// target is the content of a URL.
 type target struct {
 	endpoints      []string // host:port
 	user, password string
@@ -135,7 +134,7 @@ func badURL(value, bound string) error {
 	return &backend.InvalidError{Field: "url", Value: short(value), Bound: bound}
 }
 
-// short quotes what a caller gave, and not more than a line of it.
+// short quotes what a caller gave, but at most a line of it.
 func short(s string) string {
 	const most = 64
 	if len(s) > most {
@@ -144,7 +143,7 @@ func short(s string) string {
 	return strconv.QuoteToGraphic(s)
 }
 
-// redact leaves out user and password.
+// redact removes user and password.
 func redact(endpoint string) string {
 	if i := strings.LastIndexByte(endpoint, '@'); i >= 0 {
 		return endpoint[i+1:]
@@ -152,8 +151,8 @@ func redact(endpoint string) string {
 	return endpoint
 }
 
-// parseURL reads a URL by hand: package net/url takes one host only. Its errors never
-// show what stands before the @.
+// parseURL parses a URL by hand, because package net/url accepts one host only. Its errors never
+// show what is before the @.
 func parseURL(raw string) (target, error) {
 	var t target
 	if strings.ContainsFunc(raw, unicode.IsControl) {
@@ -262,7 +261,8 @@ func setDuration(param, value string, d *time.Duration) error {
 	return nil
 }
 
-// silent is above all levels of the client's logger: what it has to say is in the errors.
+// silent is above all levels of the client's logger: what the client has to report is in the
+// errors.
 const silent = 6
 
 func (t *target) clientConfig() (clientv3.Config, error) {

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// sound are the first versions without the stale reads of a member that was paused,
-// by minor version of etcd 3.
+// sound returns the first versions without the stale reads of a member that was paused, by minor
+// version of etcd 3.
 func sound() map[int]int { return map[int]int{4: 42, 5: 28, 6: 9} }
 
-// checkVersions warns of members with known faults. It asks each once.
+// checkVersions warns of members with known faults. It asks each member once.
 func (b *Backend) checkVersions(ctx context.Context) {
 	for _, ep := range b.client.Endpoints() {
 		rctx, cancel := context.WithTimeout(ctx, b.cfg.RequestTimeout)

@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// safetyTime is when a waiter asks though nothing woke it. Watches resume by
-	// themselves and say when they cannot: this is for what nobody thought of.
+	// safetyTime is when a waiter reads although nothing woke it. Watches resume by themselves and
+	// report when they cannot: this is for unforeseen cases.
 	safetyTime = 15 * time.Second
-	// sinceDelay is how long a lease that waited is out before its entry is told
-	// since when, which costs a write.
+	// sinceDelay is how long a lease that waited is held before the time of its grant is written
+	// into its entry, which costs a write.
 	sinceDelay = 250 * time.Millisecond
 )
 
 func token(rank int64) fence.Token { return fence.Token(rank) } //nolint:gosec // revisions are positive
 
-// verdict is what a waiter found when it looked.
+// verdict is what a waiter found when it read.
 type verdict struct {
 	own  *entry
 	out  bool
@@ -32,8 +32,8 @@ type verdict struct {
 	rev  int64
 }
 
-// wait waits until the entry with that create revision is at the head of the line. seen
-// is what is known of the line.
+// wait blocks until the entry with that create revision is at the head of the queue. seen is what
+// is known of the queue.
 func (a *acquisition) wait(ctx context.Context, own int64, seen verdict) (backend.Grant, error) {
 	l := a.b.lines
 	w := l.join(a.req.Name, a.req.Lease, a.turn(own))
@@ -83,8 +83,8 @@ func (a *acquisition) wait(ctx context.Context, own int64, seen verdict) (backen
 	}
 }
 
-// turn is for others to find out whether it is this one's turn, where that is all there
-// is to do: a timed lease moves first.
+// turn returns what a release needs to find out whether this waiter is next, where nothing else is
+// left to do: a timed lease has to move first.
 func (a *acquisition) turn(own int64) turn {
 	t := turn{rev: own, session: a.sess.id}
 	if at, ok := a.b.slots.find(a.p.leaseKey); ok && at.rev == own && a.req.Mode == backend.Exclusive && !a.req.Timed {
@@ -93,9 +93,9 @@ func (a *acquisition) turn(own int64) turn {
 	return t
 }
 
-// look asks etcd where the entry stands. What it says is of one moment: the entry,
-// and with it the session, was alive then (a waiter that trusts the wake-up alone
-// may be granted after its own death: etcd-io/etcd#11456).
+// look reads where the entry stands. The result is of one moment: the entry, and with it the
+// session, was alive then (a waiter that trusts the wake-up alone may be granted after its own
+// death: etcd-io/etcd#11456).
 func (a *acquisition) look(ctx context.Context, w *waiter, own int64, force bool) (verdict, error) {
 	since := a.b.lines.check(w)
 	if force {
@@ -105,7 +105,7 @@ func (a *acquisition) look(ctx context.Context, w *waiter, own int64, force bool
 		return a.lookShared(ctx, w, own, since)
 	}
 	at, ok := a.b.slots.find(a.p.leaseKey)
-	if !ok { // released meanwhile
+	if !ok { // it was released in the meantime
 		return verdict{}, a.vanished(ctx)
 	}
 	a.asked = time.Now()
@@ -143,8 +143,8 @@ func (a *acquisition) look(ctx context.Context, w *waiter, own int64, force bool
 	return v, nil
 }
 
-// lookShared judges the whole line. Waiters of this process that were woken together
-// share one reading.
+// lookShared judges the whole queue. Waiters of this process that were woken together share one
+// read.
 func (a *acquisition) lookShared(ctx context.Context, w *waiter, own, since int64) (verdict, error) {
 	snap, err := a.b.lines.snapshot(ctx, w, max(since, own))
 	if err != nil {
@@ -162,18 +162,18 @@ func (a *acquisition) lookShared(ctx context.Context, w *waiter, own, since int6
 	return v, nil
 }
 
-// need is what has to happen before an entry can be granted: the deletion of one
-// entry, or of any one where each of them may make room.
+// need is what has to happen before an entry can be granted: the deletion of one entry, or of any
+// one where each of them may make room.
 type need struct {
 	key string
 	rev int64 // create revision of the entry
 	any bool
 }
 
-// needOf says what the entry of that lease, which is in line, waits for. An exclusive
-// entry needs all before it gone: the one right before it will do as a sign, and
-// wakes nobody else. A shared one needs the last exclusive one before it gone; where
-// there is none, it needs permits, from whoever leaves.
+// needOf returns what the entry of that lease, which is in the queue, waits for. An exclusive entry
+// needs all before it gone: the deletion of the one right before it is enough of a signal, and
+// wakes no other waiter. A shared one needs the last exclusive one before it gone. If there is
+// none, it needs permits, from any lease that leaves.
 func needOf(st *state, id backend.LeaseID) need {
 	i := slices.IndexFunc(st.line, func(e entry) bool { return e.id() == id })
 	if i < 0 {
@@ -198,8 +198,8 @@ func (b *Backend) read(ctx context.Context, lock string) (state, int64, error) {
 	return judge(b.keys.decodeAll(resp.Kvs)), resp.Header.Revision, nil
 }
 
-// markSince writes into an entry since when it is out, unless it is released soon:
-// etcd cannot tell, because being granted changes nothing there.
+// markSince writes the time of the grant into an entry, unless the lease is released soon. etcd
+// does not know that time, because a grant changes nothing there.
 func (b *Backend) markSince(p *placed, rev int64) {
 	since := time.Now().UnixMilli()
 	time.AfterFunc(sinceDelay, func() {

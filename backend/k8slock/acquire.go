@@ -11,9 +11,9 @@ import (
 
 func isKindOf(err, kind error) bool { return err != nil && errors.Is(err, kind) }
 
-// Acquire takes the lock, or waits in line for it when req.Wait is set. When ctx ends
-// meanwhile the place in line stays. Errors: *InvalidError, *LimitError, *HeldError,
-// ErrLost, ErrSessionLost, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
+// Acquire takes the lock, or waits for it in the queue if req.Wait is set. If ctx ends while it
+// waits, the place in the queue stays. Errors: *InvalidError, *LimitError, *HeldError, ErrLost,
+// ErrSessionLost, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	if err := req.Validate(b.caps); err != nil {
 		return backend.Grant{}, err
@@ -56,8 +56,9 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	return g, b.fail(ctx, opAcquire, err, true)
 }
 
-// ask notes that somebody asks for the lease, as several may at once under one lease ID.
-// The context ends with the session, and when the lease is given up. ErrLost: it was.
+// ask records a caller that requests the lease. There may be several at the same time under one
+// lease ID. The context ends with the session, and when the lease is released. ErrLost: it was
+// abandoned.
 func (s *session) ask(ctx context.Context, k leaseKey) (context.Context, func(), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,10 +80,10 @@ func (s *session) ask(ctx context.Context, k leaseKey) (context.Context, func(),
 	}, nil
 }
 
-// asker is an Acquire under way.
+// asker is an Acquire in progress.
 type asker struct{ stop context.CancelFunc }
 
-// mayHave reports whether the lease was not given up meanwhile.
+// mayHave reports whether the lease was not abandoned in the meantime.
 func (s *session) mayHave(k leaseKey) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +91,7 @@ func (s *session) mayHave(k leaseKey) bool {
 	return !ok
 }
 
-// acquisition is one Acquire under way.
+// acquisition is one Acquire in progress.
 type acquisition struct {
 	b       *Backend
 	s       *session
@@ -121,7 +122,7 @@ func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
 	return a.wait(ctx)
 }
 
-// join puts the lease in line, and takes the lock when it is its turn at once. An entry
+// join puts the lease in the queue, and takes the lock if it is immediately its turn. An entry
 // without a token waits.
 func (a *acquisition) join(r *record) (entry, error) {
 	req := a.req
@@ -183,7 +184,7 @@ func (a *acquisition) grant(e entry, waited, byTimer bool) (backend.Grant, error
 // waiter is an Acquire that waits.
 type waiter struct {
 	lease   backend.LeaseID
-	verdict chan verdict // capacity 1: out, or gone
+	verdict chan verdict // capacity 1: held, or gone
 }
 
 type verdict struct {
@@ -199,7 +200,7 @@ func (w *waiter) tell(v verdict) {
 	}
 }
 
-// see tells the waiter what the record says of it.
+// see tells the waiter what the record shows of its lease.
 func (w *waiter) see(r *record, byTimer bool) {
 	switch i := r.find(w.lease); {
 	case i < 0:
@@ -209,11 +210,11 @@ func (w *waiter) see(r *record, byTimer bool) {
 	}
 }
 
-// defaultSafety is after how long a waiter reads its lock though nothing was told.
+// defaultSafety is how often a waiter reads its lock although the watch reported nothing.
 const defaultSafety = 30 * time.Second
 
-// wait waits until the lease is out. The watch tells; that it may have lost something
-// costs a timer.
+// wait waits until the lease is held. The watch reports that; an event that the watch lost costs a
+// timer.
 func (a *acquisition) wait(ctx context.Context) (backend.Grant, error) {
 	w := &waiter{lease: a.req.Lease, verdict: make(chan verdict, 1)}
 	leave := a.b.queue(a.at, w)
@@ -236,7 +237,7 @@ func (a *acquisition) wait(ctx context.Context) (backend.Grant, error) {
 	}
 }
 
-// queue has the waiter told of what is known of the lock and of what will be.
+// queue has the waiter told the known state of the lock and every later one.
 func (b *Backend) queue(at string, w *waiter) func() {
 	m := &b.mirror
 	m.mu.Lock()
@@ -270,8 +271,8 @@ func (b *Backend) queue(at string, w *waiter) func() {
 	}
 }
 
-// look reads the lock and tells who waits for it here, as found by a timer. It does not wait for its
-// turn: who waits for the lock would not hear meanwhile that it is granted.
+// look reads the lock when the timer fires and tells the waiters here. It does not wait for a slot:
+// meanwhile the waiter would not learn that it was granted the lock.
 func (a *acquisition) look(ctx context.Context) {
 	select {
 	case a.b.slots <- struct{}{}:

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// forgottenWrites: nothing is remembered of locks whose last write had an unknown outcome and
-// which nobody uses any more.
+// forgottenWrites: nothing is remembered of locks whose last write had an unknown outcome and that
+// are no longer in use.
 func forgottenWrites(b *bench) {
 	p := b.process(time.Minute)
 	const locks = 8
@@ -29,8 +29,8 @@ func forgottenWrites(b *bench) {
 	b.until("forgotten", func() bool { return p.Flights() == 0 })
 }
 
-// strangeSession: a session is bound to the value that opened it. Another value that knows
-// its ID can neither go on with it nor end it, and takes nothing from it.
+// strangeSession: a session is bound to the value that opened it. Another value that knows its ID
+// can neither continue nor end it, and takes nothing from it.
 func strangeSession(b *bench) {
 	p, q := b.process(time.Minute), b.process(time.Minute)
 	req, grant := p.take("a")
@@ -49,7 +49,7 @@ func strangeSession(b *bench) {
 	if err := q.EndSession(b.Context(), p.id); err != nil {
 		b.Errorf("EndSession of another value's session: %v", err)
 	}
-	// The owner still has it, with what it holds, and nobody was granted the lock beside it.
+	// The owner still has it, with what it holds, and no other client was granted the lock.
 	if res, err := p.Renew(b.Context(), backend.RenewRequest{Session: p.id}); err != nil || res.SessionLost {
 		b.Errorf("the owner renews: %+v, %v", res, err)
 	}

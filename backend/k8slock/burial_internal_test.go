@@ -13,9 +13,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 )
 
-// A session that is over is deleted once, however often somebody looks while its turn has not
-// come: many processes of a node that died are over at the same time, and each event has everybody
-// look.
+// A session that has ended is deleted once, however often it is checked while its request waits for
+// a slot: many processes of a node that died end at the same time, and each event triggers a check.
 func TestBuriedOnce(t *testing.T) {
 	t.Parallel()
 	const dead, looks = 50, 100
@@ -61,7 +60,7 @@ func TestBuriedOnce(t *testing.T) {
 		defer m.mu.Unlock()
 		return len(m.objects) == 0
 	})
-	if err := b.Close(); err != nil { // it waits for those under way
+	if err := b.Close(); err != nil { // it waits for those in progress
 		t.Fatal(err)
 	}
 	if n := deletes.Load(); n != dead {

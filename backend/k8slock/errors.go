@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// What was asked, for errors.
+// The operations, for errors.
 const (
 	opOpen    = "open session"
 	opEnd     = "end session"
@@ -22,15 +22,14 @@ const (
 	opWatch   = "watch"
 )
 
-// fail maps an error to the kinds of package backend. changes says that the request would
-// have changed something: then it may have worked, unless the API server says that it did
-// not.
+// fail maps an error to the kinds of package backend. changes is set if the request would have
+// changed something: then it may have worked, unless the API server reports that it did not.
 func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) error {
 	switch {
 	case err == nil:
 		return nil
 	case b.base.Err() != nil, errors.Is(context.Cause(ctx), backend.ErrClosed), errors.Is(err, backend.ErrClosed):
-		// Also where a call that was under way met something else first.
+		// This includes a call in progress that got another error first.
 		return backend.ErrClosed
 	case isKind(err):
 		return err
@@ -48,7 +47,7 @@ func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) 
 	return u
 }
 
-// isKind reports whether err is one of the answers of package backend.
+// isKind reports whether err is one of the errors of package backend.
 func isKind(err error) bool {
 	for _, kind := range []error{
 		backend.ErrHeld, backend.ErrLost, backend.ErrSessionLost, backend.ErrInvalid, backend.ErrUnsupported, backend.ErrUnavailable,
@@ -60,8 +59,8 @@ func isKind(err error) bool {
 	return false
 }
 
-// refused reports whether nothing was done: the API server said so with a 4xx, or nothing
-// was sent. 408 and 429 it says before it begins.
+// refused reports whether nothing was done: the API server answered with a 4xx, or nothing was
+// sent. It answers 408 and 429 before it begins.
 func refused(err error) bool {
 	s, ok := errors.AsType[*statusError](err)
 	return ok && s.code < http.StatusInternalServerError || errors.Is(err, errFull)

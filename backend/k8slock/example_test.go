@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-io/holdfast/backend/k8slock"
 )
 
-// A program gives the HTTP client that its rest.Config of client-go makes; through kubectl
-// proxy any will do. (There is no output to compare: the example is compiled, and the
-// tests run the same against a real server.)
+// The program passes the HTTP client that its rest.Config of client-go makes; through kubectl proxy
+// any will do. (There is no output to compare: the example is compiled, and the tests run the same
+// against a real server.)
 func Example() { //nolint:testableexamples // it needs a server at a known place
 	ctx := context.Background()
 	b, err := k8slock.New(http.DefaultClient, "http://127.0.0.1:8001", k8slock.Config{Namespace: "team"})
@@ -34,7 +34,7 @@ func Example() { //nolint:testableexamples // it needs a server at a known place
 	fmt.Println(err)
 }
 
-// A URL that makes no sense says what is wrong with it.
+// An invalid URL yields an error that names the fault.
 func ExampleOpen() {
 	_, err := k8slock.Open(context.Background(), "kubernetes://team?contxt=prod", nil)
 	fmt.Println(err)

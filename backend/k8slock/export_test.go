@@ -2,7 +2,7 @@ package k8slock
 
 import "time"
 
-// RecordsAtOnce is how many requests about locks a value has under way at most.
+// RecordsAtOnce is the maximum number of concurrent requests about locks of a value.
 const RecordsAtOnce = recordsAtOnce
 
 // OpenInPod is Open in a pod, whose service account is in the folder.
@@ -14,22 +14,22 @@ func OpenInPod(folder, host, port string) (*Backend, error) {
 	return c.open(Config{})
 }
 
-// SetIdle sets after how long a lock's object is deleted that nobody needs. Before the first
-// call.
+// SetIdle sets after how long a lock's object that is not in use is deleted. Call it before any
+// other method.
 func (b *Backend) SetIdle(d time.Duration) { b.idle = d }
 
-// SetSafety sets after how long a waiter reads its lock though nothing was told. Before the
-// first call.
+// SetSafety sets after how long a waiter reads its lock although the watch reported nothing. Call it
+// before any other method.
 func (b *Backend) SetSafety(d time.Duration) { b.safety = d }
 
-// Flights is of how many locks something is remembered here.
+// Flights returns the number of locks that something is remembered of here.
 func (b *Backend) Flights() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.flights)
 }
 
-// Age has what was read of all locks be older by d.
+// Age makes what was read of all locks older by d.
 func (b *Backend) Age(d time.Duration) {
 	b.mirror.mu.Lock()
 	defer b.mirror.mu.Unlock()

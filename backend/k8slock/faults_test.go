@@ -45,13 +45,13 @@ type bench struct {
 	namespace string
 }
 
-// wire is the way of one backend value to the server.
+// wire is the transport of one backend value to the server.
 type wire struct {
 	next http.RoundTripper
 
 	mu    sync.Mutex
-	judge func(*http.Request) fate // what becomes of a request; nil: it passes
-	count map[string]int           // requests by method, but watches
+	judge func(*http.Request) fate // determines the fate of a request; nil: it passes
+	count map[string]int           // requests by method, except watches
 }
 
 type fate int
@@ -59,7 +59,7 @@ type fate int
 const (
 	passes fate = iota
 	replyLost
-	isLate // it is sent when late is closed, and the caller is told at once that it failed
+	isLate // it is sent when late is closed, and the caller is told immediately that it failed
 	isRefused
 )
 
@@ -94,14 +94,14 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	return w.next.RoundTrip(req)
 }
 
-// set says what becomes of requests from now on.
+// set determines the fate of requests from now on.
 func (w *wire) set(judge func(*http.Request) fate) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.judge = judge
 }
 
-// counted gives the requests since the last time.
+// counted returns the requests since the last call.
 func (w *wire) counted() map[string]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -110,7 +110,7 @@ func (w *wire) counted() map[string]int {
 	return c
 }
 
-// once is for the first request with the method on an object whose name begins so.
+// once applies to the first request with the method on an object whose name has that prefix.
 func once(method, object string, f fate) func(*http.Request) fate {
 	done := false
 	return func(req *http.Request) fate {
@@ -139,7 +139,7 @@ func (b *bench) process(ttl time.Duration) *process {
 	return b.processOn(ttl, func(next http.RoundTripper) http.RoundTripper { return next })
 }
 
-// processOn is one with something more on its wire.
+// processOn is a process with something more on its transport.
 func (b *bench) processOn(ttl time.Duration, more func(http.RoundTripper) http.RoundTripper) *process {
 	b.Helper()
 	return b.start(ttl, more, func(*k8slock.Backend) {})
@@ -180,13 +180,13 @@ func (b *bench) startAs(cfg k8slock.Config, ttl time.Duration, more func(http.Ro
 	return p
 }
 
-// idleProcess is one that deletes what nobody has needed for as long.
+// idleProcess is a process that deletes objects that were unused for as long.
 func (b *bench) idleProcess(d time.Duration) *process {
 	b.Helper()
 	return b.start(time.Minute, func(next http.RoundTripper) http.RoundTripper { return next }, func(x *k8slock.Backend) { x.SetIdle(d) })
 }
 
-// transport speaks HTTP/1, so that a watch has a connection of its own.
+// transport uses HTTP/1, so that a watch has a connection of its own.
 func (b *bench) transport() *authorized {
 	b.Helper()
 	pem, err := os.ReadFile(b.server.CA())
@@ -227,7 +227,7 @@ func (p *process) give(req backend.AcquireRequest) {
 	}
 }
 
-// renew renews the session, which has to live.
+// renew renews the session, which must be alive.
 func (p *process) renew() {
 	p.Helper()
 	res, err := leasetest.Insist(p.T, func(ctx context.Context) (backend.RenewResult, error) {
@@ -243,7 +243,7 @@ type granted struct {
 	err   error
 }
 
-// wait asks in the background and waits until it is in line.
+// wait acquires in the background and waits until it is in the queue.
 func (p *process) wait(name string) (backend.AcquireRequest, <-chan granted) {
 	p.Helper()
 	req := p.ask(name)
@@ -280,7 +280,7 @@ func (b *bench) until(what string, ok func() bool) {
 	b.Fatalf("not %s within a minute", what)
 }
 
-// soon gives what comes within a minute.
+// soon returns what comes within a minute.
 func soon[T any](b *bench, what string, c <-chan T) T {
 	b.Helper()
 	select {
@@ -312,7 +312,7 @@ func mayHold(err error) bool {
 	return ok && u.MayHold
 }
 
-// lostAcquire: the write worked and its answer is lost; asked again it is the one grant.
+// lostAcquire: the write worked and its answer is lost; the retry yields the one grant.
 func lostAcquire(b *bench) {
 	p := b.process(time.Minute)
 	p.wire.set(once(http.MethodPut, "a", replyLost))
@@ -334,7 +334,7 @@ func lostAcquire(b *bench) {
 	p.holders("a")
 }
 
-// lostRelease: asked again it harms no successor.
+// lostRelease: the retry harms no successor.
 func lostRelease(b *bench) {
 	p, q := b.process(time.Minute), b.process(time.Minute)
 	req, _ := p.take("a")
@@ -388,7 +388,7 @@ func lateAcquire(b *bench) {
 	p.holders("a")
 }
 
-// lostRenewal: the next one goes on from what the lost one wrote.
+// lostRenewal: the next one continues from what the lost one wrote.
 func lostRenewal(b *bench) {
 	p := b.process(time.Minute)
 	p.wire.set(once(http.MethodPut, "holdfast-session-", replyLost))
@@ -439,8 +439,8 @@ func lateRenewal(b *bench) {
 	_ = req
 }
 
-// objectDeleted: somebody deletes the Lease of a lock that is held. The holder is told, and
-// tokens go on.
+// objectDeleted: the Lease of a lock that is held is deleted. The holder is told, and tokens keep
+// growing.
 func objectDeleted(b *bench) {
 	p := b.process(time.Minute)
 	req, g := p.take("a")

@@ -12,23 +12,23 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// change is something that is to happen to a lock. Those of one lock happen one after the
-// other here, as many as there are with one write.
+// change is a change of a lock. In this process, the changes of one lock are made one after the
+// other, as many as possible with one write.
 type change struct {
-	ctx context.Context //nolint:containedctx // the caller's: who has gone is not asked for any more
-	// apply does it to the record and keeps what came of it for its caller. It may be
-	// called again, on a newer record. It reports true when it was refused because of
-	// those before it, who may be dead.
+	ctx context.Context //nolint:containedctx // the caller's: a caller that has gone gets no more requests
+	// apply makes the change in the record and keeps the outcome for its caller. It may be called
+	// again, on a newer record. It returns true if it was refused because of entries before it,
+	// whose sessions may be dead.
 	apply func(*record) bool
-	// creates says that the object is made where there is none.
+	// creates is set if the object must be made where it does not exist.
 	creates bool
-	// pressing: a renewal waits for it. It comes before those that wait, and needs no slot.
+	// pressing: a renewal waits for it. It goes before the changes that wait, and needs no slot.
 	pressing bool
-	// done is closed when it has happened, or err says why not.
+	// done is closed when the change was made, or err says why not.
 	done chan struct{}
 	err  error
-	// sent is true when the request that has it may have worked; left when its caller was told
-	// that it was not sent, so that it must not be any more. Backend.mu guards them.
+	// sent is true if the request with the change may have worked. left is true if its caller was
+	// told that it was not sent, so that it must not be sent any more. Backend.mu guards them.
 	sent, left bool
 }
 
@@ -38,13 +38,14 @@ type flight struct {
 	running bool
 	flying  int           // how many of the queue, from the first, are on their way
 	hurry   chan struct{} // capacity 1: a pressing change has come
-	// doubt: a write of ours may still be on its way. What it is based on has to go.
+	// doubt: a write of ours may still be on its way. The version that it is based on must be
+	// replaced.
 	doubt bool
 	// settling: settle ends the doubt, if nothing else does before.
 	settling bool
 }
 
-// do makes a change and waits for it, as long as its context lets it.
+// do makes a change and waits for it, until its context ends.
 func (b *Backend) do(ctx context.Context, lock string, c *change) error {
 	c.ctx, c.done = ctx, make(chan struct{})
 	b.mu.Lock()
@@ -61,7 +62,7 @@ func (b *Backend) do(ctx context.Context, lock string, c *change) error {
 		f.queue = slices.Insert(f.queue, f.flying, c)
 		select {
 		case f.hurry <- struct{}{}:
-		default: // it has been told
+		default: // it has been signalled
 		}
 	} else {
 		f.queue = append(f.queue, c)
@@ -90,7 +91,7 @@ func (b *Backend) do(ctx context.Context, lock string, c *change) error {
 	return &unsentError{context.Cause(ctx)}
 }
 
-// unsentError is the end of a caller's context, or patience, before anything was sent.
+// unsentError means that a caller's context, or patience, ended before anything was sent.
 type unsentError struct{ cause error }
 
 func (e *unsentError) Error() string { return e.cause.Error() }
@@ -99,15 +100,15 @@ func (e *unsentError) Unwrap() error { return e.cause }
 // maxBatch bounds how many changes travel together: below perWrite, as each may grant.
 const maxBatch = 256
 
-// fly makes changes until there are none. There is one for each lock.
+// fly makes changes until there are none. Each lock has one.
 func (b *Backend) fly(lock string, f *flight) {
 	for b.isAsked(lock, f) {
 		free, err := b.slot(b.base, f.hurry)
 		b.mu.Lock()
-		batch := f.batch() // with those who have come meanwhile
+		batch := f.batch() // with those that have come in the meantime
 		f.flying = len(batch)
 		select {
-		case <-f.hurry: // what presses is in the batch
+		case <-f.hurry: // the pressing change is in the batch
 		default:
 		}
 		b.mu.Unlock()
@@ -146,10 +147,9 @@ func (b *Backend) isAsked(lock string, f *flight) bool {
 
 var errSilent = errors.New("the API server does not answer the requests before it")
 
-// slot waits until fewer than recordsAtOnce things about locks are under way here, or until
-// hurry says that this one cannot wait. The caller calls the function that it returns when it is
-// done. Errors: *unsentError where no answer has come for as long as a request may take; ctx's
-// cause.
+// slot waits until fewer than recordsAtOnce requests about locks are under way here, or until hurry
+// signals that this one cannot wait. The caller must call the function that it returns when it is
+// done. Errors: *unsentError if no answer has come for as long as a request may take; ctx's cause.
 func (b *Backend) slot(ctx context.Context, hurry <-chan struct{}) (func(), error) {
 	free := func() { <-b.slots }
 	none := func() {}
@@ -172,9 +172,9 @@ func (b *Backend) slot(ctx context.Context, hurry <-chan struct{}) (func(), erro
 	}
 }
 
-// settle ends the doubt about a lock that nobody uses any more: it writes the lock as it is, so
-// that what the write in doubt is based on is no more. Otherwise each lost reply would leave a
-// flight behind for as long as the process lives.
+// settle ends the doubt about a lock that is no longer in use here: it writes the lock as it is,
+// which replaces the version that the write in doubt is based on. Otherwise each lost reply would
+// leave a flight behind for as long as the process lives.
 func (b *Backend) settle(lock string, f *flight) {
 	const soonest, latest = 200 * time.Millisecond, 30 * time.Second
 	for wait := soonest; ; wait = min(2*wait, latest) {
@@ -196,13 +196,13 @@ func (b *Backend) settle(lock string, f *flight) {
 		}
 		b.mu.Unlock()
 		ctx, cancel := context.WithTimeout(b.base, attempt)
-		_ = b.do(ctx, lock, &change{apply: func(r *record) bool { r.touch = true; return false }}) // else again
+		_ = b.do(ctx, lock, &change{apply: func(r *record) bool { r.touch = true; return false }}) // if it fails, it is tried again
 		cancel()
 	}
 }
 
-// batch is what is to be done next; those whose callers have gone are left out.
-// Backend.mu is held.
+// batch returns the next changes to be made, without those whose callers have gone. Backend.mu is
+// held.
 func (f *flight) batch() []*change {
 	live := f.queue[:0:0]
 	for _, c := range f.queue {
@@ -214,8 +214,8 @@ func (f *flight) batch() []*change {
 	return live[:min(len(live), maxBatch)]
 }
 
-// land makes the changes with one write, and again where another was faster. It gives how
-// many of them, from the first, the result is of.
+// land makes the changes with one write, and repeats it where another client was faster. It returns
+// how many of them, from the first, the result applies to.
 func (b *Backend) land(lock string, f *flight, batch []*change) (int, error) {
 	ctx, cancel := context.WithTimeout(b.base, attempt)
 	defer cancel()
@@ -254,7 +254,7 @@ func (b *Backend) land(lock string, f *flight, batch []*change) (int, error) {
 			}
 		}
 		if base.version() == 0 {
-			f.sure(b) // there is no object: all that was written to it on a condition has failed or will
+			f.sure(b) // there is no object: all conditional writes to it have failed or will
 			return len(batch), nil
 		}
 		if !r.changed && (!r.touch || !f.doubt) {
@@ -270,7 +270,7 @@ func (b *Backend) land(lock string, f *flight, batch []*change) (int, error) {
 		}
 		doubt, ok := b.mark(here, f)
 		if !ok {
-			continue // somebody left
+			continue // a caller left
 		}
 		written, err := b.rest.update(ctx, o)
 		if err == nil {
@@ -282,12 +282,12 @@ func (b *Backend) land(lock string, f *flight, batch []*change) (int, error) {
 			return len(batch), err
 		}
 		if !doubt {
-			f.sure(b) // this one did nothing, and there is no other
+			f.sure(b) // this write did nothing, and there is no other
 		}
 		if conflicts++; !pause(ctx, conflicts) {
 			return len(batch), context.Cause(ctx)
 		}
-		// What the watch has told meanwhile may be new enough.
+		// The version that the watch has delivered in the meantime may be new enough.
 		if now := b.mirror.known(at); now != nil && now.version() > base.version() {
 			base = now
 		} else {
@@ -306,15 +306,15 @@ func creates(batch []*change) bool {
 	return false
 }
 
-// here are the changes whose callers still wait for them.
+// here returns the changes whose callers still wait for them.
 func (b *Backend) here(batch []*change) []*change {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(batch), func(c *change) bool { return c.left })
 }
 
-// mark notes that the changes are on their way from now on, and gives the doubt that there was
-// before. The second result is false where one of the callers has left: nothing was noted.
+// mark records that the changes are on their way from now on, and returns the doubt that there was
+// before. The second result is false if one of the callers has left: nothing was recorded.
 func (b *Backend) mark(batch []*change, f *flight) (bool, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -329,17 +329,17 @@ func (b *Backend) mark(batch []*change, f *flight) (bool, bool) {
 	return doubt, true
 }
 
-// sure notes that no write can work any more: they are all based on what is no more, or were
-// refused.
+// sure records that no earlier write can take effect any more: all are based on a replaced version,
+// or were refused.
 func (f *flight) sure(b *Backend) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	f.doubt = false
 }
 
-// fetch reads the object, and makes it where there is none. What is made says nothing of
-// any lease, so that it does no harm when it arrives late; and every grant replaces a
-// version, of which its token is made.
+// fetch reads the object, and makes it if it does not exist. The new object contains no lease, so
+// it does no harm if it arrives late; and every grant replaces a version, of which its token is
+// made.
 func (b *Backend) fetch(ctx context.Context, at, lock string, create bool) (*object, error) {
 	before := b.mirror.version(at)
 	o, err := b.rest.get(ctx, at)
@@ -372,8 +372,8 @@ func newObject(name string) *object {
 	}
 }
 
-// prune takes away what belongs to sessions that are no more, and a foreign holder that
-// has run out.
+// prune removes the entries of sessions that no longer exist, and a foreign holder that has
+// expired.
 func (b *Backend) prune(ctx context.Context, r *record) error {
 	if r.foreign && b.mirror.foreignOver(r.object) {
 		r.foreign, r.changed = false, true
@@ -394,10 +394,10 @@ func (b *Backend) prune(ctx context.Context, r *record) error {
 	return nil
 }
 
-// verify asks the API server for the sessions of the line, and reports whether one is
-// dead that was not known to be. Who does not wait has not the time to see a session die:
-// one that has not been renewed for Config.Skew more than its TTL, by the clocks of the
-// API servers, it ends. They would refuse if it was renewed in between.
+// verify asks the API server for the sessions of the line, and reports whether one is dead that was
+// not known to be. An acquire that does not wait has no time to see a session die. So verify ends a
+// session that has not been renewed for Config.Skew more than its TTL, by the clocks of the API
+// servers. They would refuse if it was renewed in between.
 func (b *Backend) verify(ctx context.Context, r *record) (bool, error) {
 	ids := make(map[backend.SessionID]bool)
 	for _, e := range r.Line {
@@ -420,7 +420,7 @@ func (b *Backend) verify(ctx context.Context, r *record) (bool, error) {
 	return !live, nil
 }
 
-// hasEnded reports whether the session is known to be no more.
+// hasEnded reports whether the session is known to have ended.
 func (b *Backend) hasEnded(id backend.SessionID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -428,7 +428,7 @@ func (b *Backend) hasEnded(id backend.SessionID) bool {
 	return ended
 }
 
-// allLive asks for the sessions, and reports whether all are there.
+// allLive asks for the sessions, and reports whether all exist.
 func (b *Backend) allLive(ctx context.Context, ids map[backend.SessionID]bool) (bool, error) {
 	const atOnce = 16
 	var wg sync.WaitGroup
@@ -450,8 +450,8 @@ func (b *Backend) allLive(ctx context.Context, ids map[backend.SessionID]bool) (
 	return all, failed
 }
 
-// lives reports whether a session is there. It asks the API server where that is not
-// known, and always where sure is set.
+// lives reports whether a session exists. It asks the API server if that is not known, and always
+// if sure is set.
 func (b *Backend) lives(ctx context.Context, id backend.SessionID, sure bool) (bool, error) {
 	if b.hasEnded(id) {
 		return false, nil
@@ -472,7 +472,7 @@ func (b *Backend) lives(ctx context.Context, id backend.SessionID, sure bool) (b
 	return true, nil
 }
 
-// foreign is for how long client-go's candidates are to believe in the holders.
+// foreign returns for how long client-go's candidates are to respect the holders.
 func (b *Backend) foreign(r *record) time.Duration {
 	d := b.cfg.Foreign
 	for _, e := range r.Line[:r.out()] {
@@ -481,7 +481,7 @@ func (b *Backend) foreign(r *record) time.Duration {
 	return d
 }
 
-// pause waits a little, longer after more failures, before somebody tries again.
+// pause waits a little, longer after more failures, before a retry.
 func pause(ctx context.Context, failures int) bool {
 	const least, most = 2 * time.Millisecond, 200 * time.Millisecond
 	d := min(most, least<<min(failures, 10))

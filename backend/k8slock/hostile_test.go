@@ -39,7 +39,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// tap is a wire on which a test does what it likes; nil: the request passes.
+// tap is a transport that a test controls; nil: the request passes.
 type tap struct {
 	next http.RoundTripper
 	on   atomic.Pointer[func(*http.Request, http.RoundTripper) (*http.Response, error)]
@@ -68,8 +68,8 @@ func answer(req *http.Request, status int, body string) *http.Response {
 	return &http.Response{StatusCode: status, Header: make(http.Header), Request: req, Body: io.NopCloser(strings.NewReader(body))}
 }
 
-// handOverInAFullLine: as many readers wait as fit. The writer before them can give the lock
-// back all the same: they are all granted then, which takes more room than to wait does.
+// handOverInAFullLine: as many readers wait as fit. The writer before them can still release the
+// lock: they are all granted then, which takes more room than to wait does.
 func handOverInAFullLine(b *bench) {
 	p, q := b.process(10*time.Minute), b.process(10*time.Minute)
 	first, _ := q.take("a")
@@ -118,8 +118,8 @@ func handOverInAFullLine(b *bench) {
 	}
 }
 
-// foundByATimer: the watch says nothing. A waiter whose timer reads the lock tells the others who
-// were granted it too, and none of them is told that it was lost.
+// foundByATimer: the watch reports nothing. A waiter whose timer reads the lock passes the grant on to
+// the other waiters that have it, and none of them is told that its lease was lost.
 func foundByATimer(b *bench) {
 	const readers, note = 100, 1000
 	first := b.process(time.Minute)
@@ -163,7 +163,7 @@ func foundByATimer(b *bench) {
 	}
 }
 
-// givenUpWhileItIsRead: who asks gives up while the lock is being read for it. It is told that
+// givenUpWhileItIsRead: a caller gives up while the lock is being read for it. It is told that
 // nothing was sent, and nothing is.
 func givenUpWhileItIsRead(b *bench) {
 	p, x := b.tapped(time.Minute)
@@ -187,12 +187,12 @@ func givenUpWhileItIsRead(b *bench) {
 		b.Fatalf("given up before anything was sent: %v", err)
 	}
 	close(open)
-	req, _ := p.take("a") // behind the other, if that is still under way
+	req, _ := p.take("a") // behind the other, if that is still in progress
 	p.holders("a", req)
 }
 
-// watchThatEndsAtOnce: something takes the watch and ends it at once, each time. It is asked
-// for again, but not in circles.
+// watchThatEndsAtOnce: something accepts the watch and ends it immediately, each time. The watch is
+// retried, but not in a loop.
 func watchThatEndsAtOnce(b *bench) {
 	x := &tap{}
 	var watches atomic.Int64
@@ -214,8 +214,8 @@ func watchThatEndsAtOnce(b *bench) {
 	}
 }
 
-// strangerInLine: the line has a session that is no more and of which nobody told, and the
-// question for it fails. It is asked again.
+// strangerInLine: the queue has a session that no longer exists and that no event told of, and the
+// request for it fails. It is retried.
 func strangerInLine(b *bench) {
 	p := b.process(10 * time.Minute)
 	q, x := b.tapped(10 * time.Minute)
@@ -245,8 +245,8 @@ func strangerInLine(b *bench) {
 	}
 }
 
-// notFoundByAProxy: what stands before the API server says 404 of a session that lives. Its
-// lock is not granted to another.
+// notFoundByAProxy: a proxy in front of the API server answers 404 for a session that lives. Its
+// lock is not granted to another client.
 func notFoundByAProxy(b *bench) {
 	p := b.process(10 * time.Minute)
 	held, _ := p.take("a")
@@ -263,7 +263,7 @@ func notFoundByAProxy(b *bench) {
 	p.holders("a", held)
 }
 
-// aliveToTheHasty: who asks and does not wait takes nobody for dead who renews.
+// aliveToTheHasty: an acquire that does not wait takes no session for dead that is renewed.
 func aliveToTheHasty(b *bench) {
 	const ttl = 4 * time.Second
 	p := b.process(ttl)
@@ -280,8 +280,8 @@ func aliveToTheHasty(b *bench) {
 	}
 }
 
-// manyToPresent: there is no time to write all locks again for client-go. A renewal counts
-// without those that can wait, and not without those that client-go could take.
+// manyToPresent: there is no time to write all locks again for client-go. A renewal counts without
+// those that can wait, and not without those that client-go could take.
 func manyToPresent(b *bench) {
 	const locks, foreign = 30, 5 * time.Minute
 	x := &tap{}
@@ -332,7 +332,8 @@ func manyToPresent(b *bench) {
 }
 
 // answersWithoutADate: the clocks of the API server and of this machine are years apart, and
-// something takes the Date out of the answers. Who does not wait takes nobody for dead.
+// something removes the Date from the answers. An acquire that does not wait takes no session for
+// dead.
 func answersWithoutADate(b *bench) {
 	p := b.process(time.Minute)
 	held, _ := p.take("a")
@@ -369,7 +370,7 @@ func nothingIsRemembered(b *bench) {
 	for i := range 5 {
 		req, _ := p.take(fmt.Sprintf("lock-%d", i))
 		p.give(req)
-		q.take(req.Name) // of which p does not hear
+		q.take(req.Name) // p is not told of it
 		if _, err := p.Acquire(b.Context(), p.ask(req.Name)); !errors.Is(err, backend.ErrHeld) {
 			b.Fatal(err)
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// describe tells the state of a lock.
+// describe returns the state of a lock.
 func (r *record) describe() backend.LockInfo {
 	info := backend.LockInfo{Name: r.Name, Token: r.Last}
 	info.Limit, _ = backend.LimitInForce(r.claims())
@@ -42,12 +42,11 @@ func (r *record) describe() backend.LockInfo {
 	return info
 }
 
-// clip shortens what others wrote.
+// clip shortens what other programs wrote.
 func clip(s string, most int) string { return strings.ToValidUTF8(s[:min(len(s), most)], "") }
 
-// Inspect tells who holds the lock and who waits. Holder.Left is 0: nobody knows for how
-// long somebody else's clock will wait. Errors: *InvalidError, *UnavailableError,
-// ErrClosed, ctx's cause.
+// Inspect returns the holders of the lock and its waiters. Holder.Left is 0, because it depends on
+// other processes' clocks. Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, error) {
 	if err := backend.ValidateName(lock); err != nil {
 		return backend.LockInfo{}, err
@@ -76,8 +75,7 @@ func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, e
 	return info, b.fail(ctx, opInspect, err, false)
 }
 
-// view is the state of a lock without what belongs to sessions that are no more, and with
-// those who have the lock by that.
+// view returns the state of a lock without the entries of sessions that no longer exist.
 func (b *Backend) view(ctx context.Context, lock string, o *object, lives func(backend.SessionID) (bool, error)) (backend.LockInfo, error) {
 	r, err := open(lock, o)
 	if err != nil {
@@ -99,8 +97,8 @@ func (b *Backend) view(ctx context.Context, lock string, o *object, lives func(b
 	return r.describe(), nil
 }
 
-// List tells the locks that are held or waited for, by name. It reads all of the
-// namespace. Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
+// List returns the locks that are held or waited for, by name. It reads all of the namespace.
+// Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
 	if err := req.Validate(); err != nil {
 		return backend.ListPage{}, err
@@ -158,7 +156,7 @@ func (b *Backend) page(ctx context.Context, req *backend.ListRequest, objects []
 	return page, nil
 }
 
-// Watch is ErrUnsupported: a watch of Kubernetes may skip versions when it begins again.
+// Watch returns ErrUnsupported: a watch of Kubernetes may skip versions when it starts again.
 func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, _ func(backend.Event)) error {
 	if err := backend.ValidatePrefix(req.Prefix); err != nil {
 		return err

@@ -17,20 +17,20 @@ import (
 
 const name = "kubernetes"
 
-// Config says how the backend uses Kubernetes.
+// Config configures a Backend.
 type Config struct {
-	// Namespace of the Leases. Default: "default". Optional.
+	// Namespace is the namespace of the Leases. Default: "default". Optional.
 	Namespace string
-	// Foreign is for how long candidates of client-go's leader election wait for a holder
-	// of this package that has died and left nobody of this package behind: 10 s to a day.
-	// What is held is written again each third of it, one request for each lock. At least
-	// twice the TTL of the session counts. Default: 10 minutes. Optional.
+	// Foreign is for how long candidates of client-go's leader election wait for a holder of this
+	// package that has died when no other process of this package is left: 10 s to a day. A held
+	// lock is written again each third of it, one request for each lock. At least twice the TTL of
+	// the session counts. Default: 10 minutes. Optional.
 	Foreign time.Duration
-	// Skew bounds by how much the clocks of the API servers may differ: who asks for a lock
-	// and does not wait ends a session that they have not seen renewed for its TTL and so
-	// long, without having watched it. 1 s to a day. Default: a minute. Optional.
+	// Skew bounds by how much the clocks of the API servers may differ. An acquire that does not
+	// wait ends a session that they have not seen renewed for its TTL and Skew, without having
+	// watched it. 1 s to a day. Default: a minute. Optional.
 	Skew time.Duration
-	// Logger gets what nobody is there to return an error to. Default: none. Optional.
+	// Logger receives errors that cannot be returned to a caller. Default: none. Optional.
 	Logger *slog.Logger
 }
 
@@ -40,22 +40,22 @@ const (
 	maxForeign     = 24 * time.Hour
 	minTTL         = time.Second
 	maxTTL         = 24 * time.Hour
-	// lag is how much later than the TTL, from when an observer has seen the newest
-	// renewal, it has ended a session.
+	// lag is by how much later than the TTL, counted from when it has seen the newest renewal, an
+	// observer has ended a session.
 	lag = 3 * time.Second
-	// defaultIdle is after how long a lock's object is deleted that nobody needs.
+	// defaultIdle is after how long a lock's object that is not in use is deleted.
 	defaultIdle = time.Hour
-	// attempt bounds one request. An API server that takes longer is away.
+	// attempt bounds one request. An API server that takes longer counts as unavailable.
 	attempt = 10 * time.Second
-	// recordsAtOnce bounds the changes and reads of locks that a value has under way. An API
-	// server that is sent a thousand requests at the same time answers none of them in time, and
-	// no renewal either. Sessions are opened and renewed beside them. Half as many cost a fifth of
-	// the pairs a second of 64 callers.
+	// recordsAtOnce bounds the changes and reads of locks that a value has under way. An API server
+	// that is sent a thousand requests at the same time answers none of them in time, and no
+	// renewal either. Sessions are opened and renewed in addition to them. Half as many cost a
+	// fifth of the pairs a second of 64 callers.
 	recordsAtOnce = 32
 )
 
-// Backend keeps leases in Kubernetes. It implements backend.Backend; its methods may be
-// called at once from many goroutines. Make it with New or Open.
+// Backend keeps leases in Kubernetes. It implements backend.Backend. Its methods are safe for
+// concurrent use. Make it with New or Open.
 type Backend struct {
 	cfg    Config
 	caps   backend.Capabilities
@@ -63,18 +63,18 @@ type Backend struct {
 	owned  *conns.HTTP     // of Open, closed by Close
 	value  string          // names this value in its sessions
 	idle   time.Duration   // after which a lock's object is deleted
-	safety time.Duration   // after which a waiter reads its lock by itself
-	kick   chan struct{}   // capacity 1: look at the ends of sessions again
-	slots  chan struct{}   // has as many as recordsAtOnce: what is under way about locks
+	safety time.Duration   // after which a waiter reads its lock although the watch reported nothing
+	kick   chan struct{}   // capacity 1: check the ends of sessions again
+	slots  chan struct{}   // has capacity recordsAtOnce: the requests about locks under way
 	base   context.Context //nolint:containedctx // it is what Close ends
 	end    context.CancelCauseFunc
 	mirror mirror
 	stream stream
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	closed   bool
 	sessions map[backend.SessionID]*session
-	ended    map[backend.SessionID]time.Time // sessions that are no more, and since when that is known
+	ended    map[backend.SessionID]time.Time // sessions that no longer exist, and since when that is known
 	flights  map[string]*flight              // changes of locks under way, by the lock's name
 	work     sync.WaitGroup
 	closing  sync.Once
@@ -82,10 +82,9 @@ type Backend struct {
 
 var _ backend.Backend = (*Backend)(nil)
 
-// New makes a backend on an HTTP client that knows how to authenticate itself, as
-// rest.HTTPClientFor of client-go makes one, and the URL of the API server, as
-// rest.Config has it in Host. It sends nothing yet. Close does not close the client. The
-// client must not have a time-out: a watch lasts for minutes.
+// New makes a backend on an HTTP client that authenticates itself, such as rest.HTTPClientFor of
+// client-go makes, and the URL of the API server, as in Host of rest.Config. It sends nothing yet.
+// Close does not close the client. The client must not have a time-out: a watch lasts for minutes.
 //
 // Errors: *backend.InvalidError for a field that is out of bounds.
 func New(client *http.Client, server string, cfg Config) (*Backend, error) {
@@ -138,12 +137,12 @@ func New(client *http.Client, server string, cfg Config) (*Backend, error) {
 	return b, nil
 }
 
-// Capabilities says what Kubernetes can do.
+// Capabilities returns what Kubernetes can do.
 func (b *Backend) Capabilities() backend.Capabilities { return b.caps }
 
-// Close ends the sessions that were opened here, with their leases, and the goroutines.
-// It takes a second at most where the API server is away; then the sessions end with
-// their time. Closing again does nothing.
+// Close ends the sessions that were opened here, with their leases, and the goroutines. It takes at
+// most a second if the API server is unreachable; then the sessions end when they expire. A second
+// Close does nothing.
 func (b *Backend) Close() error {
 	b.closing.Do(func() {
 		b.mu.Lock()
@@ -156,7 +155,7 @@ func (b *Backend) Close() error {
 		defer cancel()
 		var all sync.WaitGroup
 		for _, s := range sessions {
-			all.Go(func() { _ = b.remove(ctx, s) }) // else it ends with its time
+			all.Go(func() { _ = b.remove(ctx, s) }) // otherwise it ends when it expires
 		}
 		all.Wait()
 		b.work.Wait()
@@ -167,7 +166,7 @@ func (b *Backend) Close() error {
 	return nil
 }
 
-// background does something that Close ends and waits for, unless it is closed already.
+// background runs f, unless the backend is closed already. Close ends f and waits for it.
 func (b *Backend) background(f func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -176,7 +175,7 @@ func (b *Backend) background(f func()) {
 	}
 }
 
-// within is ctx, which also ends when the backend is closed.
+// within returns ctx, which also ends when the backend is closed.
 func (b *Backend) within(ctx context.Context) (context.Context, func()) {
 	return backend.Within(ctx, b.base)
 }

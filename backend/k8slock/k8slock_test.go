@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// open gives a backend on the server, as another process would have one.
+// open returns a backend on the server, as another process would have one.
 func open(t backendtest.T, kubeconfig string) *k8slock.Backend {
 	t.Helper()
 	b, err := k8slock.Open(t.Context(), "kubernetes://default?kubeconfig="+kubeconfig, nil)
@@ -33,9 +33,9 @@ func TestConformance(t *testing.T) {
 	backendtest.Run(t, backendtest.Harness{
 		Open:    func(t backendtest.T) backend.Backend { return open(t, kubeconfig) },
 		Restart: func(backendtest.T) { restart() },
-		// What the API server tells, also from its watch cache, is what this etcd has: that is
-		// killed then, and the API server tells on.
+		// Everything that the API server reports, even from its watch cache, is in this etcd, which
+		// is killed then; the API server keeps reporting it.
 		SlowDisk: func(backendtest.T) func() { restart = etcd.Restart; disk.Slow(testserver.SlowSync); return disk.Fast },
-		Holders:  leasetest.Holders(64), // all are in one object, which each who comes writes
+		Holders:  leasetest.Holders(64), // all are in one object, which each acquire writes
 	})
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/conns"
 )
 
-// cluster is how to reach an API server, and as whom.
+// cluster is how to reach an API server, and as which user.
 type cluster struct {
 	server, namespace string
 	serverName        string
@@ -36,7 +36,7 @@ func badFile(field, value, bound string) error {
 // podFolder is where a pod finds its service account.
 const podFolder = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// inCluster is the way of a pod.
+// inCluster returns the cluster of the pod that this process runs in.
 func inCluster(folder, host, port string) (*cluster, error) {
 	ca, err := os.ReadFile(filepath.Join(folder, "ca.crt")) //nolint:gosec // of the pod
 	if err != nil {
@@ -49,7 +49,7 @@ func inCluster(folder, host, port string) (*cluster, error) {
 	return c, nil
 }
 
-// kubeconfig is the file as far as it is used here.
+// kubeconfig is the part of the file that is used here.
 type kubeconfig struct {
 	CurrentContext string `json:"current-context"`
 	Contexts       []struct {
@@ -89,7 +89,7 @@ type kubeUser struct {
 	Provider  json.RawMessage `json:"auth-provider"`
 }
 
-// readKubeconfig reads one context of a file; its current one where none is named.
+// readKubeconfig reads one context of a file: the current one if name is empty.
 func readKubeconfig(path, name string) (*cluster, error) {
 	text, err := os.ReadFile(path) //nolint:gosec // the file that the caller names
 	if err != nil {
@@ -98,11 +98,11 @@ func readKubeconfig(path, name string) (*cluster, error) {
 	return parseKubeconfig(text, path, name)
 }
 
-// parseKubeconfig reads the text of a file.
+// parseKubeconfig parses the text of a file.
 func parseKubeconfig(text []byte, path, name string) (*cluster, error) {
 	var k kubeconfig
 	if err := yaml.Unmarshal(text, &k); err != nil {
-		return nil, badFile("kubeconfig", path, "a kubeconfig in YAML") // what the parser says may hold a secret
+		return nil, badFile("kubeconfig", path, "a kubeconfig in YAML") // the parser's error may contain a secret
 	}
 	if name == "" {
 		name = k.CurrentContext
@@ -166,7 +166,7 @@ func below(folder, path string) string {
 	return filepath.Join(folder, path)
 }
 
-// content is what the file has where no data is given.
+// content returns data, or the content of the file if there is none.
 func content(folder, field, path string, data []byte) ([]byte, error) {
 	if len(data) > 0 || path == "" {
 		return data, nil
@@ -178,8 +178,8 @@ func content(folder, field, path string, data []byte) ([]byte, error) {
 	return b, nil
 }
 
-// transport speaks HTTP/2 where the server does, on one connection, and finds out soon
-// when that is dead.
+// transport uses HTTP/2 if the server supports it, on one connection, and soon detects when that is
+// dead.
 func (c *cluster) transport() (*conns.HTTP, error) {
 	const idle, ping = 90 * time.Second, 5 * time.Second
 	t := conns.NewHTTP(&net.Dialer{Timeout: attempt, KeepAlive: ping})
@@ -205,8 +205,8 @@ func (c *cluster) transport() (*conns.HTTP, error) {
 	return t, nil
 }
 
-// bearer shows a token, which is read again from its file now and then: a pod's lives for
-// an hour.
+// bearer adds a token to each request. It reads the token again from its file at most once a minute:
+// a pod's lives for an hour.
 type bearer struct {
 	next  http.RoundTripper
 	token string

@@ -27,7 +27,8 @@ clusters: [{name: c, cluster: %s}], users: [{name: u, user: %s}]}`, server, user
 	return path
 }
 
-// TestOpenRefuses: what is wrong with a URL or a file is told, and no secret that is in it.
+// TestOpenRefuses: the error names what is wrong with a URL or a file, and contains no secret of
+// it.
 func TestOpenRefuses(t *testing.T) {
 	t.Parallel()
 	const server = `{server: "https://127.0.0.1:1"}`
@@ -79,8 +80,8 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// TestRights: the rights that the documentation asks for are enough, and without them the
-// first call says what is missing.
+// TestRights: the rights that the documentation requires are enough, and without them the first
+// call reports what is missing.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	server := testserver.Kubernetes(t)
@@ -124,7 +125,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// TestPod: the way of a pod, whose token is in a file.
+// TestPod: the configuration of a pod, whose token is in a file.
 func TestPod(t *testing.T) {
 	t.Parallel()
 	server := testserver.Kubernetes(t)

@@ -9,34 +9,34 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// mirror is what is known here of the objects in the namespace, from the watch and from
-// what was read and written. For each object only the newest version counts, whichever way
-// it came.
+// mirror is a cache of the objects in the namespace, from the watch and from what was read and
+// written. For each object only the newest version counts, whichever way it came.
 type mirror struct {
 	mu      sync.Mutex
 	objects map[string]*seen
 	waiters map[string]map[*waiter]struct{} // by the name of the lock's object
 	held    map[string]map[backend.LeaseID]*session
-	// sessions are those whose objects are known, and ends counts those that were known.
+	// sessions are those whose objects are known, and ends counts the known ones that were removed.
 	sessions map[backend.SessionID]struct{}
 	ends     uint64
 }
 
-// seen is an object as it was seen last.
+// seen is the newest known version of an object.
 type seen struct {
 	object  *object
 	at      time.Time // when this version was first seen, by the local clock
 	session *sessionState
 	lock    string
 	record  *record // of a lock; nil: it cannot be read. It is not changed.
-	// Of the record: stalled is what it says, once judged; familiar is mirror.ends + 1 of when all
-	// sessions in it were known. A thousand waiters of one line ask for both.
+	// Of the record: stalled is the result of record.stalled, valid if judged is set; familiar is
+	// mirror.ends + 1 as of when all sessions in it were known. A thousand waiters of one queue
+	// need both.
 	judged, stalled bool
 	familiar        uint64
-	// foreign is the spec with which client-go's holder was seen, since.
+	// foreign is the spec with which client-go's holder was seen, since the time since.
 	foreign spec
 	since   time.Time
-	burying bool // it is about to be deleted: not once more
+	burying bool // it is about to be deleted: not to be deleted a second time
 }
 
 func (m *mirror) init() {
@@ -46,14 +46,14 @@ func (m *mirror) init() {
 	m.sessions = make(map[backend.SessionID]struct{})
 }
 
-// buried notes that an attempt to delete an object has ended.
+// buried records that an attempt to delete an object has ended.
 func (m *mirror) buried(s *seen) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s.burying = false
 }
 
-// forget takes an object away. m.mu is held.
+// forget removes an object. m.mu is held.
 func (m *mirror) forget(at string) {
 	if s := m.objects[at]; s != nil && s.session != nil {
 		delete(m.sessions, s.session.ID)
@@ -62,7 +62,7 @@ func (m *mirror) forget(at string) {
 	delete(m.objects, at)
 }
 
-// known is the newest version that was seen; nil: none. It is not to be changed.
+// known returns the newest version that was seen, or nil. It must not be changed.
 func (m *mirror) known(at string) *object {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -72,7 +72,7 @@ func (m *mirror) known(at string) *object {
 	return nil
 }
 
-// version is that of the newest version that was seen; 0: none.
+// version returns the resource version of the newest version that was seen, or 0.
 func (m *mirror) version(at string) uint64 {
 	if o := m.known(at); o != nil {
 		return o.version()
@@ -80,7 +80,7 @@ func (m *mirror) version(at string) uint64 {
 	return 0
 }
 
-// ttl is that of a session; 0: it is not known.
+// ttl returns the TTL of a session, or 0 if it is not known.
 func (m *mirror) ttl(id backend.SessionID) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -90,8 +90,8 @@ func (m *mirror) ttl(id backend.SessionID) time.Duration {
 	return 0
 }
 
-// stale is a session that has not been written for its TTL and the skew, by the clocks of
-// the API servers; nil: it has.
+// stale returns a session that has not been written for its TTL and the skew, by the clocks of the
+// API servers. It returns nil if the session has been written.
 func (m *mirror) stale(at string, now time.Time, skew time.Duration) *seen {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -105,15 +105,15 @@ func (m *mirror) stale(at string, now time.Time, skew time.Duration) *seen {
 	return s
 }
 
-// sameHolder reports whether client-go would say that nothing has happened.
+// sameHolder reports whether client-go would consider the two unchanged.
 func sameHolder(a, b *spec) bool {
 	same := func(x, y *microTime) bool { return x == y || x != nil && y != nil && x.Equal(y.Time) }
 	return a.HolderIdentity == b.HolderIdentity && a.LeaseTransitions == b.LeaseTransitions &&
 		a.LeaseDurationSeconds == b.LeaseDurationSeconds && same(a.RenewTime, b.RenewTime) && same(a.AcquireTime, b.AcquireTime)
 }
 
-// foreignOver reports whether client-go's holder of the lock has not been heard of for as
-// long as its lease lasts, by the clock of this process alone.
+// foreignOver reports whether client-go's holder of the lock has not been heard of for as long as
+// its lease lasts, by the clock of this process alone.
 func (m *mirror) foreignOver(o *object) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -121,21 +121,21 @@ func (m *mirror) foreignOver(o *object) bool {
 	return s != nil && sameHolder(&s.object.Spec, &o.Spec) && time.Since(s.since) > s.foreignTTL()
 }
 
-// foreignTTL is how long client-go's holder is believed in, and a bit.
+// foreignTTL returns how long client-go's holder is respected, and a margin.
 func (s *seen) foreignTTL() time.Duration {
 	d := time.Duration(s.foreign.LeaseDurationSeconds) * time.Second
 	return d + margin(d)
 }
 
-// margin is for clocks that do not go alike.
+// margin allows for clocks that run at different rates.
 func margin(ttl time.Duration) time.Duration { return ttl/64 + 50*time.Millisecond }
 
-// learn takes note of an object, tells those who wait for what it says, and those who lost
-// something by it.
+// learn records an object, tells the waiters what it means for them, and reports the leases that
+// were lost by it.
 func (b *Backend) learn(o *object) { b.learnBy(o, false) }
 
-// learnBy is learn; byTimer: a timer found it, and not the watch. Those who wait are told of
-// nothing that is not in the mirror: a grant is compared with what that says.
+// learnBy is learn for an object that a timer read, if byTimer is set. It reports to the waiters only
+// what the mirror has, because a grant is compared with the mirror.
 func (b *Backend) learnBy(o *object, byTimer bool) {
 	m := &b.mirror
 	at := o.Metadata.Name
@@ -143,11 +143,11 @@ func (b *Backend) learnBy(o *object, byTimer bool) {
 	if before != nil && before.version() >= o.version() {
 		return
 	}
-	s := read(o) // which takes long for a long line: not while renewals wait for m.mu
+	s := read(o) // takes long for a long queue: renewals must not wait for m.mu meanwhile
 	var losses []func()
 	m.mu.Lock()
 	old := m.objects[at]
-	if old != nil && old.object.version() >= o.version() || old == nil && before != nil { // it was deleted meanwhile
+	if old != nil && old.object.version() >= o.version() || old == nil && before != nil { // it was deleted in the meantime
 		m.mu.Unlock()
 		return
 	}
@@ -182,7 +182,7 @@ func (b *Backend) learnBy(o *object, byTimer bool) {
 	}
 }
 
-// read reads an object: a session, a lock, or neither.
+// read parses an object: a session, a lock, or neither.
 func read(o *object) *seen {
 	s := &seen{object: o}
 	if state, ok := readSession(o); ok {
@@ -194,7 +194,7 @@ func read(o *object) *seen {
 		return s
 	}
 	switch err := json.Unmarshal([]byte(o.Metadata.Annotations[stateKey]), &st); {
-	case err != nil: // who asks for the lock is told
+	case err != nil: // a caller that requests the lock gets the error
 		if lock, ok := nameOf(o); ok {
 			s.lock = lock
 		}
@@ -204,9 +204,9 @@ func read(o *object) *seen {
 	return s
 }
 
-// due reports whether who waits here has to write the lock for it to go on, and when. What
-// is one for all is for the process of the first in line; the others do it in case that
-// one does not. m.mu is held.
+// due reports whether a waiter here has to write the lock for it to make progress, and when. A task
+// that one process does for all falls to the process of the first waiter; the others do it in case
+// that one does not. m.mu is held.
 func (m *mirror) due(at string, s *seen) (time.Duration, bool) {
 	if s == nil || s.record == nil || len(m.waiters[at]) == 0 {
 		return 0, false
@@ -229,8 +229,7 @@ func (m *mirror) due(at string, s *seen) (time.Duration, bool) {
 	return later(), true
 }
 
-// strangers reports whether the line of a lock has sessions that nobody has told of. m.mu is
-// held.
+// strangers reports whether the line of a lock has sessions that are not known here. m.mu is held.
 func (m *mirror) strangers(s *seen) bool {
 	if s.familiar == m.ends+1 {
 		return false
@@ -244,8 +243,8 @@ func (m *mirror) strangers(s *seen) bool {
 	return false
 }
 
-// tell tells those who wait here for the lock, and gives what is to be called for those
-// who held it and do not any more. m.mu is held.
+// tell tells the waiters here for the lock, and returns the functions to call for the sessions that
+// held it and no longer do. m.mu is held.
 func (m *mirror) tell(at string, r *record, byTimer bool) []func() {
 	var losses []func()
 	if len(m.waiters[at]) == 0 && len(m.held[at]) == 0 {
@@ -276,8 +275,8 @@ func (m *mirror) tell(at string, r *record, byTimer bool) []func() {
 	return losses
 }
 
-// hold notes that a lease is held here, which the newest version that was seen has to say.
-// It reports false when it was lost already.
+// hold records that a lease is held here, which the newest known version has to confirm. It returns
+// false if the lease was lost already.
 func (m *mirror) hold(at string, id backend.LeaseID, s *session, e entry) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -295,7 +294,7 @@ func (m *mirror) hold(at string, id backend.LeaseID, s *session, e entry) bool {
 	return true
 }
 
-// unhold forgets it. m.mu is held.
+// unhold removes the record of hold. m.mu is held.
 func (m *mirror) unhold(at string, id backend.LeaseID) {
 	delete(m.held[at], id)
 	if len(m.held[at]) == 0 {
@@ -303,15 +302,15 @@ func (m *mirror) unhold(at string, id backend.LeaseID) {
 	}
 }
 
-// letGo forgets a lease that is about to be given back, so that it is no loss.
+// letGo forgets a lease that is about to be released, so that it does not count as a loss.
 func (m *mirror) letGo(at string, id backend.LeaseID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.unhold(at, id)
 }
 
-// absent takes note that an object is not there, if what is known of it is no newer than
-// the version.
+// absent records that an object does not exist, if what is known of it is no newer than the
+// version.
 func (b *Backend) absent(at string, version uint64) {
 	m := &b.mirror
 	m.mu.Lock()

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// reserved begins the names of objects that are not named like their lock.
+// reserved is the prefix of the names of objects that are not named like their lock.
 const reserved = "holdfast-"
 
 const (
@@ -17,9 +17,9 @@ const (
 	maxObjectName = 253 // of a DNS subdomain
 )
 
-// objectName is the name of a lock's Lease: the lock's own where Kubernetes takes it, so
-// that a leader election of client-go on that Lease is about the same lock; else one made
-// of its hash. Two locks never share an object.
+// objectName returns the name of a lock's Lease. It is the lock's own name if Kubernetes accepts
+// it, so that a leader election of client-go on that Lease concerns the same lock; otherwise it is
+// made of the name's hash. Two locks never share an object.
 func objectName(lock string) string {
 	if isSubdomain(lock) && !strings.HasPrefix(lock, reserved) {
 		return lock
@@ -27,17 +27,17 @@ func objectName(lock string) string {
 	return hashedPrefix + hash(lock)
 }
 
-// sessionName is the name of a session's Lease.
+// sessionName returns the name of a session's Lease.
 func sessionName(id backend.SessionID) string { return sessionPrefix + hash(string(id)) }
 
-// hash is 256 bits in letters that Kubernetes takes.
+// hash returns 256 bits in letters that Kubernetes accepts.
 func hash(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:]))
 }
 
-// isSubdomain reports whether Kubernetes takes the name: labels of a-z, 0-9 and -, which
-// begin and end with a letter or digit, with dots between (RFC 1123).
+// isSubdomain reports whether Kubernetes accepts the name: labels of a-z, 0-9 and -, which begin
+// and end with a letter or digit, with dots between (RFC 1123).
 func isSubdomain(name string) bool {
 	if len(name) > maxObjectName {
 		return false

@@ -9,8 +9,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Whatever the URL is: it is understood, or it is an *InvalidError which does not tell the
-// password.
+// Every URL is either understood, or an *InvalidError that does not contain the password.
 func FuzzURL(f *testing.F) {
 	for _, raw := range []string{
 		"kubernetes://", "kubernetes://ns?kubeconfig=/x&context=c", "kubernetes://ns/?foreign=10m&skew=1m", "kubernetes://ns?foreign=1ns", "kubernetes://a/b", "kubernetes://ns#x", "k8s://ns", "kubernetes://ns?skew=1m&skew=2m",
@@ -31,7 +30,8 @@ func FuzzURL(f *testing.F) {
 	})
 }
 
-// FuzzKubeconfig reads files that nobody would write: an *InvalidError, which tells no token, or a cluster.
+// FuzzKubeconfig reads nonsensical files: the result is an *InvalidError that contains no token, or
+// a cluster.
 func FuzzKubeconfig(f *testing.F) {
 	const file = `{current-context: a, contexts: [{name: a, context: {cluster: c, user: u, namespace: n}}],
 		clusters: [{name: c, cluster: {server: "https://h:1"}}], users: [{name: u, user: {token: canary-7f3a}}]}`
@@ -50,8 +50,8 @@ func FuzzKubeconfig(f *testing.F) {
 	})
 }
 
-// FuzzRecord reads what somebody has written to a Lease: what is understood is written, and
-// read again, as it was.
+// FuzzRecord reads what other programs may have written to a Lease: what is understood is written,
+// and read again, unchanged.
 func FuzzRecord(f *testing.F) {
 	for _, s := range []string{
 		"", "{", `{"name":"n"}`, `{"name":"other"}`, `{"name":"n","last":7,"line":[{"i":"a","s":"b","t":5},{"i":"c","s":"d","m":1,"l":3,"p":2}]}`,
@@ -81,7 +81,7 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// FuzzObjectName: two locks never share an object, and Kubernetes takes every name.
+// FuzzObjectName: two locks never share an object, and Kubernetes accepts every name.
 func FuzzObjectName(f *testing.F) {
 	for _, s := range []string{"a", "a.b", "A", "-a", "holdfast-lock-x", "a/b", strings.Repeat("a", 254), "é"} {
 		f.Add(s, "b")

@@ -7,11 +7,12 @@ import (
 	"time"
 )
 
-// present writes the locks of the session again whose holder client-go would stop to believe in
-// otherwise: as many as there is time for, as the others can wait for the next renewal. A
-// renewal counts only when those were written that client-go could take before it is over.
+// present writes those locks of the session again whose holder client-go would otherwise stop
+// respecting. It writes as many as there is time for, as the others can wait for the next renewal.
+// A renewal counts only if those locks were written that client-go could take before the session
+// ends.
 func (s *session) present(ctx context.Context, ttl time.Duration) error {
-	const parts = 12 // of the TTL is one for what can wait
+	const parts = 12 // one part of the TTL is for locks that can wait
 	type late struct {
 		lock string
 		left time.Duration // after a renewal, until client-go could take it; below 0: it is pressing

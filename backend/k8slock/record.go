@@ -21,18 +21,18 @@ const (
 )
 
 const (
-	// maxState bounds the state of a lock that somebody joins: Kubernetes takes 256 KiB of
+	// maxState bounds the state of a lock that a waiter joins: Kubernetes accepts 256 KiB of
 	// annotations.
 	maxState = 240 << 10
-	// growth is by how much the state may grow with each one that waits when it is granted: by
-	// the time and the token. A lock has to have room for that, or it could not be handed over.
+	// growth is by how much the entry of a waiter may grow when it is granted: by the time and the
+	// token. A lock must have room for that, or it could not be handed over.
 	growth = len(`,"g":1700000000000,"t":18446744073709551615`)
 )
 
-// errFull says that no more fit in line.
+// errFull means that the queue has no room for another entry.
 var errFull = errors.New("the line of the lock is as long as a Lease can hold")
 
-// entry is a lease that is out or in line.
+// entry is a lease that is held or waiting.
 type entry struct {
 	Lease   backend.LeaseID   `json:"i"`
 	Session backend.SessionID `json:"s"`
@@ -43,7 +43,7 @@ type entry struct {
 	Note    string            `json:"n,omitempty"`
 	Asked   int64             `json:"a,omitempty"` // milliseconds of Unix time, by the API server's clock
 	Granted int64             `json:"g,omitempty"`
-	Token   fence.Token       `json:"t,omitempty"` // 0: it is in line
+	Token   fence.Token       `json:"t,omitempty"` // 0: it is waiting
 }
 
 func (e entry) claim() backend.Claim {
@@ -56,15 +56,15 @@ type broken struct {
 	Reason string            `json:"r,omitempty"`
 }
 
-// state is what a lock's Lease keeps beside what client-go knows.
+// state is what a lock's Lease keeps in addition to the fields that client-go knows.
 type state struct {
 	Name string `json:"name"`
-	// Line is who is out, and then who waits, in order.
+	// Line is the holders, and then the waiters, in order.
 	Line []entry `json:"line,omitempty"`
 	// Last is the greatest token that was given.
 	Last fence.Token `json:"last,omitempty"`
-	// Identity is the holderIdentity that was written with Line: where the object has
-	// another, somebody took the lock who knows nothing of Line.
+	// Identity is the holderIdentity that was written with Line. If the object has another one, a
+	// client that does not know Line took the lock.
 	Identity string  `json:"id,omitempty"`
 	Broken   *broken `json:"broken,omitempty"`
 	// Ours: this package made the object, so it may delete it.
@@ -76,21 +76,20 @@ type record struct {
 	state
 
 	object  *object
-	foreign bool // somebody else's leader election has it
+	foreign bool // a leader election that is not ours has it
 	changed bool
-	joined  bool // somebody came into line with this change
+	joined  bool // a lease joined the queue with this change
 	grants  int  // with this change
-	touch   bool // to be written even as it is, where an older write may be on its way
+	touch   bool // to be written even unchanged, if an older write may be on its way
 }
 
-// perWrite is how many tokens one write may give: they are made of the version that it
-// replaces.
+// perWrite is how many tokens one write may give: they are made of the version that it replaces.
 const (
 	tokenBits = 10
 	perWrite  = 1<<tokenBits - 1
 )
 
-// open reads the state of a lock's object.
+// open parses the state of a lock's object.
 func open(lock string, o *object) (*record, error) {
 	var st state
 	if text, ok := o.Metadata.Annotations[stateKey]; ok {
@@ -105,11 +104,11 @@ func open(lock string, o *object) (*record, error) {
 	return st.of(o), nil
 }
 
-// of is the record of the state that the object has.
+// of returns the record of the state that the object has.
 func (s state) of(o *object) *record {
 	r := &record{state: s, object: o}
 	if holder := o.Spec.HolderIdentity; holder != r.Identity {
-		// client-go took the lock, and may have given it back since.
+		// client-go took the lock, and may have released it since.
 		r.foreign = holder != ""
 		r.drop(func(e entry) bool { return e.Token > 0 })
 		r.Identity = ""
@@ -117,7 +116,8 @@ func (s state) of(o *object) *record {
 	return r
 }
 
-// nameOf is the lock that an object is of. The second result is false for what is none.
+// nameOf returns the lock that an object belongs to. The second result is false for an object that
+// is not a lock.
 func nameOf(o *object) (string, bool) {
 	var s struct {
 		Name string `json:"name"`
@@ -128,19 +128,19 @@ func nameOf(o *object) (string, bool) {
 	return s.Name, objectName(s.Name) == o.Metadata.Name
 }
 
-// find is the index of a lease; -1: it is not there.
+// find returns the index of a lease, or -1.
 func (r *record) find(id backend.LeaseID) int {
 	return slices.IndexFunc(r.Line, func(e entry) bool { return e.Lease == id })
 }
 
-// drop takes entries away.
+// drop removes entries.
 func (r *record) drop(which func(entry) bool) {
 	n := len(r.Line)
 	r.Line = slices.DeleteFunc(r.Line, which)
 	r.changed = r.changed || len(r.Line) != n
 }
 
-// out is how many of the line are out: its front.
+// out returns how many leases of the line hold the lock: its front.
 func (r *record) out() int {
 	n := slices.IndexFunc(r.Line, func(e entry) bool { return e.Token == 0 })
 	if n < 0 {
@@ -157,9 +157,9 @@ func (r *record) claims() []backend.Claim {
 	return all
 }
 
-// nextToken is greater than every token before: than those of earlier writes, whose
-// versions are lower, and than those of this one. It holds also when the object was
-// deleted and made anew.
+// nextToken returns a token greater than every one before: than those of earlier writes, whose
+// versions are lower, and than those of this one. That holds even if the object was deleted and
+// made again.
 func (r *record) nextToken() fence.Token {
 	r.grants++
 	r.Last = max(r.Last+1, fence.Token(r.object.version())<<tokenBits)
@@ -167,7 +167,7 @@ func (r *record) nextToken() fence.Token {
 	return r.Last
 }
 
-// promote gives the lock to the front of the line, as far as it fits.
+// promote grants the lock to the front of the queue, as far as it fits.
 func (r *record) promote(now time.Time) {
 	if r.foreign {
 		return
@@ -179,8 +179,8 @@ func (r *record) promote(now time.Time) {
 	}
 }
 
-// stalled reports whether somebody in line could have the lock: client-go's holder gave it
-// back, and knows nothing of a line.
+// stalled reports whether a waiter could have the lock: client-go's holder released it, and does
+// not know the queue.
 func (r *record) stalled() bool {
 	if r.foreign || len(r.Line) == 0 {
 		return false
@@ -189,11 +189,11 @@ func (r *record) stalled() bool {
 	return backend.Admit(claims[:n], claims[n:]) > 0
 }
 
-// idle reports whether nobody needs the object: it was made here, and nobody has the lock
-// or waits for it.
+// idle reports whether the object is not in use: it was made here, and the lock has no holder and
+// no waiter.
 func (r *record) idle() bool { return r.Ours && !r.foreign && len(r.Line) == 0 }
 
-// first is the one that waits first.
+// first returns the lease that waits first.
 func (r *record) first() backend.LeaseID {
 	if n := r.out(); n < len(r.Line) {
 		return r.Line[n].Lease
@@ -201,8 +201,8 @@ func (r *record) first() backend.LeaseID {
 	return ""
 }
 
-// seal writes the record into a copy of its object. duration is for how long client-go's
-// candidates are to believe in a holder.
+// seal writes the record into a copy of its object. duration is for how long client-go's candidates
+// are to respect a holder.
 func (r *record) seal(now time.Time, duration time.Duration) (*object, error) {
 	o := r.object.clone()
 	if !r.foreign {
@@ -226,7 +226,7 @@ func (r *record) seal(now time.Time, duration time.Duration) (*object, error) {
 	return o, nil
 }
 
-// present says in client-go's words who holds the lock.
+// present writes the holder of the lock into the fields that client-go reads.
 func (r *record) present(s *spec, now time.Time, duration time.Duration) {
 	at := &microTime{now}
 	if s.HolderIdentity != r.Identity {
@@ -236,13 +236,14 @@ func (r *record) present(s *spec, now time.Time, duration time.Duration) {
 		}
 	}
 	s.HolderIdentity, s.RenewTime = r.Identity, at
-	s.LeaseDurationSeconds = 1 // as client-go writes it when it gives a lock back
+	s.LeaseDurationSeconds = 1 // as client-go writes it when it releases a lock
 	if r.Identity != "" {
 		s.LeaseDurationSeconds = int32(min(math.MaxInt32, (duration+time.Second-1)/time.Second)) //nolint:gosec // bounded
 	}
 }
 
-// identity is what client-go's candidates see: it names a lease, so it is nobody else's.
+// identity returns the holder as client-go's candidates see it. It names a lease, so no other
+// holder has it.
 func identity(e entry) string {
 	if e.Owner == "" {
 		return "holdfast_" + string(e.Lease)
@@ -257,7 +258,8 @@ type sessionState struct {
 	Value string            `json:"value"`
 }
 
-// readSession reads a session's object. The second result is false for what is none.
+// readSession parses a session's object. The second result is false for an object that is not a
+// session.
 func readSession(o *object) (sessionState, bool) {
 	var s sessionState
 	if o.Metadata.Labels[kindLabel] != kindSession || json.Unmarshal([]byte(o.Metadata.Annotations[stateKey]), &s) != nil {

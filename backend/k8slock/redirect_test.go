@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/k8slock"
 )
 
-// TestRedirect: where a server sends us on, the token does not follow.
+// TestRedirect: the token is not sent to where a server redirects us.
 func TestRedirect(t *testing.T) {
 	t.Parallel()
 	stolen := make(chan string, 100)

@@ -8,10 +8,10 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Release gives a lease back, or its place in line, and hands the lock to whoever is next
-// with the same write. With req.Abandon it can never be granted afterwards. Errors:
-// ErrLost where there is no such lease, unless req.Abandon is set; *InvalidError;
-// *UnavailableError; ErrClosed; ctx's cause.
+// Release releases a lease, or its place in the queue, and hands the lock to the next waiter with
+// the same write. With req.Abandon it can never be granted afterwards. Errors: ErrLost if there is
+// no such lease, unless req.Abandon is set; *InvalidError; *UnavailableError; ErrClosed; ctx's
+// cause.
 func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error {
 	if err := req.Validate(); err != nil {
 		return err
@@ -46,7 +46,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	return b.fail(ctx, opRelease, err, true)
 }
 
-// leave has who waits for the lease stop, and remembers that it was abandoned.
+// leave stops the callers that wait for the lease, and remembers that it was abandoned.
 func (b *Backend) leave(req backend.ReleaseRequest) {
 	k := leaseKey{req.Name, req.Lease}
 	b.mirror.letGo(objectName(req.Name), req.Lease)
@@ -68,8 +68,8 @@ func (b *Backend) leave(req backend.ReleaseRequest) {
 	}
 }
 
-// abandon remembers that a lease must not come to life, for as long as a request for it can
-// be on its way. s.mu is held.
+// abandon remembers that a lease must not come to life, for as long as a request for it can be on
+// its way. s.mu is held.
 func (s *session) abandon(k leaseKey) {
 	const memory, many = 10 * time.Minute, 1000
 	if len(s.abandoned) >= many && time.Since(s.swept) > time.Minute {
@@ -83,8 +83,8 @@ func (s *session) abandon(k leaseKey) {
 	s.abandoned[k] = time.Now()
 }
 
-// Break takes the lock from all its holders, also from one of client-go's leader election.
-// Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
+// Break takes the lock from all its holders, even from one of client-go's leader election. Errors:
+// *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
 	if err := req.Validate(); err != nil {
 		return backend.BreakResult{}, err

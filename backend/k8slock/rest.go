@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// object is a Lease of coordination.k8s.io/v1 as far as it is used here. What others keep
-// in it is carried along as it came.
+// object is the part of a Lease of coordination.k8s.io/v1 that is used here. Fields of other
+// programs are carried along as they came.
 type object struct {
 	APIVersion string   `json:"apiVersion"`
 	Kind       string   `json:"kind"`
@@ -32,7 +32,7 @@ type metadata struct {
 	Annotations     map[string]string `json:"annotations,omitempty"`
 	Finalizers      json.RawMessage   `json:"finalizers,omitempty"`
 	OwnerReferences json.RawMessage   `json:"ownerReferences,omitempty"`
-	// ManagedFields say who wrote when, by the clock of the API server that took it.
+	// ManagedFields tell who wrote when, by the clock of the API server that accepted the write.
 	ManagedFields []struct {
 		Time time.Time `json:"time"`
 	} `json:"managedFields,omitempty"`
@@ -55,14 +55,14 @@ func (t microTime) MarshalJSON() ([]byte, error) {
 	return []byte(t.UTC().Format(`"2006-01-02T15:04:05.000000Z07:00"`)), nil
 }
 
-// version is the revision of the store that wrote the object. Those of one store only
-// grow, across objects, and also when an object is deleted and made anew.
+// version returns the revision of the store that wrote the object. The revisions of one store only
+// grow, across objects, and even if an object is deleted and made again.
 func (o *object) version() uint64 {
 	v, _ := strconv.ParseUint(o.Metadata.ResourceVersion, 10, 64)
 	return v
 }
 
-// clone is a copy whose maps are its own.
+// clone returns a copy whose maps are its own.
 func (o *object) clone() *object {
 	c := *o
 	c.Metadata.Labels = cloneMap(o.Metadata.Labels)
@@ -71,8 +71,8 @@ func (o *object) clone() *object {
 	return &c
 }
 
-// written is when the object was written last, by the clock of the API server that took
-// it; zero: it does not say.
+// written returns when the object was last written, by the clock of the API server that accepted
+// the write, or the zero time if the object does not say.
 func (o *object) written() time.Time {
 	var last time.Time
 	for _, f := range o.Metadata.ManagedFields {
@@ -89,7 +89,7 @@ func cloneMap(m map[string]string) map[string]string {
 	return c
 }
 
-// statusError is what the API server says instead of an object.
+// statusError is what the API server returns instead of an object.
 type statusError struct {
 	code       int
 	reason     string
@@ -104,14 +104,14 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("the API server answered %d: %s", e.code, e.message)
 }
 
-// isStatus reports whether err is one of the answers. That something is not there has to be
-// said in the words of an API server: what stands before it may say 404 of everything.
+// isStatus reports whether err is one of the answers. For a 404, the API server itself must have
+// said that the object does not exist: a proxy in front of it may answer 404 to everything.
 func isStatus(err error, codes ...int) bool {
 	s, ok := errors.AsType[*statusError](err)
 	return ok && slices.Contains(codes, s.code) && (s.code != http.StatusNotFound || s.reason == "NotFound")
 }
 
-// rest speaks with the API server.
+// rest sends requests to the API server.
 type rest struct {
 	client *http.Client
 	leases string // the URL of the collection
@@ -129,12 +129,12 @@ func (r *rest) create(ctx context.Context, o *object) (*object, error) {
 	return r.one(ctx, http.MethodPost, "", o)
 }
 
-// update replaces the object if it is the version that o was made of.
+// update replaces the object if it is still the version that o was made of.
 func (r *rest) update(ctx context.Context, o *object) (*object, error) {
 	return r.one(ctx, http.MethodPut, "/"+o.Metadata.Name, o)
 }
 
-// remove deletes the object if it is the one, and with a version only if it is that one.
+// remove deletes the object with that UID, and, if version is not empty, only that version of it.
 func (r *rest) remove(ctx context.Context, name, uid, version string) error {
 	conditions := map[string]string{"uid": uid}
 	if version != "" {
@@ -150,7 +150,7 @@ func (r *rest) remove(ctx context.Context, name, uid, version string) error {
 // selector chooses the objects of this package.
 const selector = "labelSelector=" + "holdfast.io%2Fkind"
 
-// list gives all objects, and the version of the list.
+// list returns all objects, and the version of the list.
 func (r *rest) list(ctx context.Context) ([]*object, string, error) {
 	body, err := r.send(ctx, http.MethodGet, "?"+selector, nil)
 	if err != nil {
@@ -164,7 +164,7 @@ func (r *rest) list(ctx context.Context) ([]*object, string, error) {
 	return page.Items, page.Metadata.ResourceVersion, err
 }
 
-// watch opens the stream of what happens after the version. The caller closes it.
+// watch opens the stream of events after the version. The caller closes it.
 func (r *rest) watch(ctx context.Context, version string, d time.Duration) (io.ReadCloser, error) {
 	return r.send(ctx, http.MethodGet, "?watch=1&allowWatchBookmarks=true&"+selector+
 		"&resourceVersion="+url.QueryEscape(version)+"&timeoutSeconds="+strconv.Itoa(int(d.Seconds())), nil)
@@ -189,7 +189,7 @@ func (r *rest) one(ctx context.Context, method, path string, in *object) (*objec
 	return &o, nil
 }
 
-// send sends a request and gives the body of an answer of 2xx, which the caller closes.
+// send sends a request and returns the body of a 2xx answer, which the caller closes.
 func (r *rest) send(ctx context.Context, method, path string, in any) (io.ReadCloser, error) {
 	var body io.Reader
 	if in != nil {
@@ -220,7 +220,7 @@ func (r *rest) send(ctx context.Context, method, path string, in any) (io.ReadCl
 	return nil, refusal(res)
 }
 
-// bare is an error of net/http without the URL, which says nothing new.
+// bare returns an error of net/http without the URL, which adds nothing.
 func bare(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err
@@ -239,7 +239,7 @@ func refusal(res *http.Response) error {
 		Reason  string `json:"reason"`
 	}
 	const most = 16 << 10
-	b, _ := io.ReadAll(io.LimitReader(res.Body, most)) // what cannot be read is not told
+	b, _ := io.ReadAll(io.LimitReader(res.Body, most)) // a body that cannot be read is not reported
 	if json.Unmarshal(b, &status) == nil {
 		const line = 300
 		e.message, e.reason = status.Message[:min(len(status.Message), line)], status.Reason
@@ -252,7 +252,7 @@ func decode(body io.ReadCloser, to any) error {
 	if err := json.NewDecoder(io.LimitReader(body, maxAnswer)).Decode(to); err != nil {
 		return fmt.Errorf("read the answer: %w", err)
 	}
-	_, err := io.Copy(io.Discard, io.LimitReader(body, 1)) // the end, so that the connection is used again
+	_, err := io.Copy(io.Discard, io.LimitReader(body, 1)) // the end, so that the connection is reused
 	if err != nil {
 		return fmt.Errorf("read the answer: %w", err)
 	}

@@ -22,13 +22,13 @@ type session struct {
 	die  context.CancelCauseFunc // ends life
 
 	turn      chan struct{}          // capacity 1: one request about it at a time
-	mu        sync.Mutex             // guards what follows
+	mu        sync.Mutex             // guards the fields below
 	ttl       time.Duration          //
-	until     time.Time              // it lives until then at least, by the local clock
-	losses    []backend.Loss         // that Renew has not told yet
+	until     time.Time              // it lives at least until then, by the local clock
+	losses    []backend.Loss         // that Renew has not reported yet
 	abandoned map[leaseKey]time.Time // leases that must not come to life, and since when
-	asking    map[leaseKey][]*asker  // acquires under way
-	swept     time.Time              // when abandoned was looked through
+	asking    map[leaseKey][]*asker  // acquires in progress
+	swept     time.Time              // when abandoned was last cleaned up
 	pulse     uint64                 // the version of the newest renewal
 }
 
@@ -37,9 +37,9 @@ type leaseKey struct {
 	id   backend.LeaseID
 }
 
-// OpenSession makes a session, or confirms one that lives and takes its TTL on. A session that
-// another backend value has opened is ErrSessionLost here, and lives on there. Errors:
-// *InvalidError, ErrSessionLost, *UnavailableError, ErrClosed, ctx's cause.
+// OpenSession makes a session, or confirms one that lives and adopts the new TTL. For a session
+// that another backend value has opened it returns ErrSessionLost; the session lives on there.
+// Errors: *InvalidError, ErrSessionLost, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) error {
 	if err := req.Validate(b.caps); err != nil {
 		return err
@@ -92,7 +92,7 @@ func (b *Backend) newSession(req backend.SessionRequest) (*session, error) {
 	return s, nil
 }
 
-// begin waits until nobody else asks about the session, as long as the context lets it.
+// begin waits until no other request about the session is in progress, or the context ends.
 func (s *session) begin(ctx context.Context) error {
 	select {
 	case s.turn <- struct{}{}:
@@ -104,7 +104,7 @@ func (s *session) begin(ctx context.Context) error {
 
 func (s *session) end() { <-s.turn }
 
-// open writes the session's object: makes it, or renews it, between begin and end.
+// open writes the session's object: it makes or renews it, between begin and end.
 func (s *session) open(ctx context.Context, ttl time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
@@ -134,7 +134,7 @@ func (s *session) open(ctx context.Context, ttl time.Duration) error {
 	}
 }
 
-// made takes note of the object as it was written.
+// made records the object as it was written.
 func (s *session) made(o *object, ttl time.Duration) error {
 	s.b.learn(o)
 	s.mu.Lock()
@@ -143,7 +143,7 @@ func (s *session) made(o *object, ttl time.Duration) error {
 	return nil
 }
 
-// object is the session's as it is to be written now.
+// object returns the session's object as it must be written now.
 func (s *session) object(base *object, ttl time.Duration) (*object, error) {
 	text, err := json.Marshal(sessionState{ID: s.id, TTL: ttl, Value: s.b.value})
 	if err != nil {
@@ -161,15 +161,15 @@ func (s *session) object(base *object, ttl time.Duration) (*object, error) {
 	return o, nil
 }
 
-// isOurs reports whether this value has made the object of the session. A session is bound to
-// the value that opened it: see Capabilities.Bound.
+// isOurs reports whether this value has made the object of the session. A session is bound to the
+// value that opened it: see Capabilities.Bound.
 func (s *session) isOurs(o *object) bool {
 	state, ok := readSession(o)
 	return ok && state.Value == s.b.value
 }
 
-// renew writes the session's object again, if it is the one that was made. It never makes
-// it. It is called between begin and end.
+// renew writes the session's object again, if it is the one that was made. It never makes it. It is
+// called between begin and end.
 func (s *session) renew(ctx context.Context, ttl time.Duration) error {
 	base := s.b.mirror.known(sessionName(s.id))
 	for {
@@ -201,25 +201,25 @@ func (s *session) renew(ctx context.Context, ttl time.Duration) error {
 		case !isStatus(err, http.StatusConflict, http.StatusNotFound):
 			return err
 		}
-		base = nil // an answer was lost, or the session is over
+		base = nil // an answer was lost, or the session has ended
 	}
 }
 
-// extend notes that the API server has received a renewal that was sent then.
+// extend records that the API server has received a renewal that was sent at that time.
 func (s *session) extend(asked time.Time, ttl time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.until = asked.Add(ttl)
 }
 
-// left is for how long the session lives at least.
+// left returns for how long the session lives at least.
 func (s *session) left() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return time.Until(s.until)
 }
 
-// session finds one that lives.
+// session returns a session that is alive.
 func (b *Backend) session(id backend.SessionID) (*session, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -233,9 +233,8 @@ func (b *Backend) session(id backend.SessionID) (*session, error) {
 	return s, nil
 }
 
-// Renew renews the session with one write, and one more for each lock of it that client-go
-// has to hear of. Errors: *InvalidError, ErrUnsupported, *UnavailableError, ErrClosed,
-// ctx's cause.
+// Renew renews the session with one write, and one more for each of its locks that client-go must
+// see renewed. Errors: *InvalidError, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
 	if err := req.Validate(b.caps); err != nil {
 		return backend.RenewResult{}, err
@@ -286,7 +285,7 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	return res, nil
 }
 
-// lose tells of a loss, and again with the next renewal.
+// lose reports a loss, and again with the next renewal.
 func (s *session) lose(l backend.Loss) {
 	s.mu.Lock()
 	s.losses = append(s.losses, l)
@@ -294,8 +293,8 @@ func (s *session) lose(l backend.Loss) {
 	s.lost(l)
 }
 
-// EndSession gives back everything of the session, with one request. Errors:
-// *InvalidError, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
+// EndSession releases everything of the session, with one request. Errors: *InvalidError,
+// ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	if err := backend.ValidateSessionID(id); err != nil {
 		return err
@@ -350,8 +349,8 @@ func (b *Backend) remove(ctx context.Context, s *session) error {
 	return nil
 }
 
-// disown forgets a session whose object another value has made. That session lives, with all
-// that it holds: unlike one that is gone, its leases stay where they are.
+// disown forgets a session whose object another value has made. That session lives, with all that
+// it holds: unlike those of a session that is gone, its leases stay where they are.
 func (b *Backend) disown(s *session) {
 	b.mu.Lock()
 	if b.sessions[s.id] == s {
@@ -374,7 +373,7 @@ func (b *Backend) disown(s *session) {
 	}
 }
 
-// gone takes note that a session is no more: its leases are nobody's from now on.
+// gone records that a session no longer exists: its leases belong to no client from now on.
 func (b *Backend) gone(id backend.SessionID) {
 	b.mu.Lock()
 	if _, ok := b.ended[id]; ok {
@@ -409,7 +408,7 @@ func (b *Backend) gone(id backend.SessionID) {
 		if !theirs {
 			continue
 		}
-		// Whoever is next does it; the others, in case that one does not.
+		// The next waiter's process does it; the others, in case that one does not.
 		l := lock{seen.lock, later()}
 		for w := range m.waiters[at] {
 			if w.lease == first {
@@ -427,13 +426,13 @@ func (b *Backend) gone(id backend.SessionID) {
 	}
 }
 
-// later is when somebody does what another is to do first.
+// later returns when to do a task that another process is to do first.
 func later() time.Duration {
 	const least = 300 * time.Millisecond
 	return least + rand.N(3*least)
 }
 
-// tidy takes what is dead off a lock, after a while, if it is there still.
+// tidy removes dead entries from a lock, after a while, if they are still there.
 func (b *Backend) tidy(lock string, wait time.Duration) {
 	t := time.NewTimer(wait)
 	defer t.Stop()
@@ -453,8 +452,8 @@ func (b *Backend) tidy(lock string, wait time.Duration) {
 	}
 }
 
-// untidy reports whether the lock has leases of sessions that are no more, or that nobody has
-// told of, or waits for nothing.
+// untidy reports whether the lock has leases of sessions that have ended or are not known here, or
+// a waiter that could have it.
 func (b *Backend) untidy(lock string) bool {
 	m := &b.mirror
 	m.mu.Lock()

@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 )
 
-// manyAtOnce: hundreds of callers want locks and looks while the API server answers nothing about
-// locks. It is sent no more than a few requests of them, renewals go beside them, and a lock that
-// client-go could take is written again before those that wait. Then all of them get theirs.
+// manyAtOnce: hundreds of callers want locks and reads while the API server answers nothing about
+// locks. It is sent no more than a few of their requests, renewals go beside them, and a lock that
+// client-go could take is written again before the others. Then all of the callers succeed.
 func manyAtOnce(b *bench) {
 	const locks, looks, foreign = 300, 100, 5 * time.Minute
 	x := &tap{}
@@ -46,7 +46,7 @@ func manyAtOnce(b *bench) {
 			defer mu.Unlock()
 			now--
 		}()
-		<-answers // also when the caller has given up: a request on its way is one
+		<-answers // even if the caller has given up: a request on its way counts
 		return next.RoundTrip(req)
 	})
 	errs := make(chan error, locks+looks)

@@ -11,9 +11,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// TestSilentConnection: a load balancer forgets the connection, over which all requests go, and
-// does not say so. Renewals go over another one well before a lease of the default TTL, half a
-// minute, is over.
+// TestSilentConnection: a load balancer silently forgets the connection that all requests use.
+// Renewals use another one well before a lease of the default TTL, half a minute, ends.
 func TestSilentConnection(t *testing.T) {
 	t.Parallel()
 	const most = 22 * time.Second

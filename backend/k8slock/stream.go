@@ -13,19 +13,19 @@ import (
 	"time"
 )
 
-// stream follows what happens to the objects of this package in the namespace: a list,
-// and then a watch from there on.
+// stream follows what happens to the objects of this package in the namespace: a list, and then a
+// watch from there on.
 type stream struct {
 	once   sync.Once
 	synced chan struct{} // closed when the first list was read
 
 	mu     sync.Mutex
 	err    error              // of the newest attempt; nil: it follows
-	at     uint64             // the version up to which all was heard
-	tried  chan struct{}      // closed, and made anew, with each attempt that failed
-	again  context.CancelFunc // ends the watch under way
-	begun  time.Time          // when the watch under way began
-	heard  time.Time          // when it told of something last
+	at     uint64             // the version up to which all events were received
+	tried  chan struct{}      // closed, and made again, with each attempt that failed
+	again  context.CancelFunc // ends the watch in progress
+	begun  time.Time          // when the watch in progress began
+	heard  time.Time          // when the last event came
 	number int                // of watches
 }
 
@@ -59,8 +59,8 @@ func (b *Backend) follow(ctx context.Context) error {
 const (
 	// watchFor is how long one watch lasts.
 	watchFor = 5 * time.Minute
-	// young is a watch that has not lasted: it may not have heard yet of what was written
-	// before, and when it ends the next one may end as soon.
+	// young is the age below which a watch may not have received yet what was written before, and
+	// below which an ended watch counts as a failure: the next one may end as soon.
 	young = time.Second
 )
 
@@ -95,8 +95,8 @@ func (b *Backend) run() {
 	}
 }
 
-// listen reads a list where there is no version to go on from, and then what happens. It
-// gives the version from which to go on; empty: from a list.
+// listen reads a list if there is no version to continue from, and then the events. It returns the
+// version to continue from, or an empty one if a list must be read.
 func (b *Backend) listen(version string) (string, error) {
 	if version == "" {
 		var err error
@@ -131,7 +131,7 @@ func (b *Backend) listen(version string) (string, error) {
 			Object json.RawMessage `json:"object"`
 		}
 		if err := dec.Decode(&event); err != nil {
-			// Ended by the server, as agreed, or broken: it goes on where it was.
+			// The server ended it, as agreed, or it broke: it continues where it was.
 			if ctx.Err() != nil && b.base.Err() == nil {
 				return "", errStuck
 			}
@@ -150,7 +150,7 @@ func (b *Backend) listen(version string) (string, error) {
 
 var errStuck = errors.New("the watch did not tell of a write in time")
 
-// heard takes note of one event and gives its version; empty: read a list again.
+// heard processes one event and returns its version, or an empty one if a list must be read again.
 func (b *Backend) heard(kind string, raw json.RawMessage) (string, error) {
 	if kind == "ERROR" {
 		var status struct {
@@ -220,9 +220,9 @@ func (b *Backend) relist() (string, error) {
 	return version, nil
 }
 
-// checkStream sees that the watch has told of a write of this process that was made a
-// while ago, and begins again where it did not: a connection can be dead and not say so. One
-// that tells of other things is late: to begin again would make it later.
+// checkStream checks that the watch has delivered a write of this process that was made a while
+// ago, and restarts the watch if it has not: a connection can be silently dead. A watch that
+// delivers other events is late: restarting would make it later.
 func (b *Backend) checkStream(version uint64) {
 	st := &b.stream
 	st.mu.Lock()
@@ -232,7 +232,7 @@ func (b *Backend) checkStream(version uint64) {
 	}
 }
 
-// lookAgain has reap look at what ends next.
+// lookAgain has reap check what ends next.
 func (b *Backend) lookAgain() {
 	select {
 	case b.kick <- struct{}{}:
@@ -240,9 +240,9 @@ func (b *Backend) lookAgain() {
 	}
 }
 
-// reap ends sessions that nobody has renewed for their TTL, as far as this process has
-// seen: nobody's clock but its own counts, and that only from when it saw the newest
-// renewal. The API server refuses when there was a newer one.
+// reap ends sessions that were not renewed for their TTL, as far as this process has seen. Only its
+// own clock counts, and only from when it saw the newest renewal. The API server refuses if there
+// was a newer one.
 func (b *Backend) reap() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -257,7 +257,8 @@ func (b *Backend) reap() {
 	}
 }
 
-// endOver ends what is over, and gives the time until the next one is.
+// endOver ends sessions and foreign holders that have expired, deletes idle locks, and returns the
+// time until the next of these is due.
 func (b *Backend) endOver() time.Duration {
 	const longest, again, memory, most = 10 * time.Minute, time.Second, time.Hour, 100 // objects at a time
 	b.mu.Lock()
@@ -331,8 +332,8 @@ func (b *Backend) endOver() time.Duration {
 	return max(next, 10*time.Millisecond)
 }
 
-// sweep deletes objects that nobody has needed for long, if they are still as they were
-// seen. Tokens grow all the same: see record.nextToken.
+// sweep deletes objects that have been unused for long, if they are still as they were seen. Tokens
+// grow nevertheless: see record.nextToken.
 func (b *Backend) sweep(unused []*seen) {
 	for _, s := range unused {
 		defer b.mirror.buried(s)
@@ -359,7 +360,7 @@ func (b *Backend) bury(s *seen) {
 	case err == nil, isStatus(err, http.StatusNotFound):
 		b.absent(at, s.object.version()+1)
 		b.gone(s.session.ID)
-	case isStatus(err, http.StatusConflict): // it was renewed; the watch may be late to tell
+	case isStatus(err, http.StatusConflict): // it was renewed; the watch may be late to report it
 		if o, err := b.rest.get(ctx, at); err == nil {
 			b.learn(o)
 		}

@@ -19,17 +19,17 @@ import (
 //
 //	kubernetes://[namespace][?kubeconfig=file&context=name&foreign=10m&skew=1m]
 //
-// Without kubeconfig it is as for kubectl: the file that KUBECONFIG names; in a pod the
-// service account; ~/.kube/config. Without a namespace it is that of the pod or of the
-// context, and "default" otherwise. foreign and skew are those of Config. Nothing is sent until the
-// first call.
+// Without kubeconfig it searches like kubectl: the first file that KUBECONFIG names; in a pod the
+// service account, unless context is given; ~/.kube/config. The default namespace is that of the
+// pod or of the context, and "default" otherwise. foreign and skew are those of Config. Nothing is
+// sent until the first call.
 //
-// A user of the file may have a token, a file with one, or a certificate. What needs a
-// program or a plugin to log in is refused: give New the client of client-go's
-// rest.HTTPClientFor, or go through kubectl proxy.
+// A user of the file may have a token, a file with one, or a certificate. A user that needs a
+// program or a plugin to log in is refused: give New the client of client-go's rest.HTTPClientFor,
+// or go through kubectl proxy.
 //
-// Errors: *backend.InvalidError for a bad URL, which an unknown parameter makes it, and for
-// a file that cannot be used.
+// Errors: *backend.InvalidError for a bad URL, such as one with an unknown parameter, and for a
+// file that cannot be used.
 func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -45,10 +45,9 @@ func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, er
 	return c.open(Config{Namespace: t.namespace, Foreign: t.foreign, Skew: t.skew, Logger: logger})
 }
 
-// Client gives what Open would send its requests with, and the URL of the Leases of the
-// namespace: for what is not a lock, with the same connection settings and rights.
-// CloseIdleConnections of the client is how it is ended. Nothing is sent. Errors: those of
-// Open.
+// Client returns the HTTP client that Open would use, and the URL of the Leases of the namespace:
+// for requests that are not about locks, with the same connection settings and rights.
+// CloseIdleConnections of the client ends it. Nothing is sent. Errors: those of Open.
 func Client(rawURL string) (*http.Client, string, error) {
 	b, err := Open(context.Background(), rawURL, nil)
 	if err != nil {
@@ -78,7 +77,7 @@ func (c *cluster) open(cfg Config) (*Backend, error) {
 	return b, nil
 }
 
-// target is what a URL says.
+// target is the content of a URL.
 type target struct {
 	namespace, kubeconfig, context string
 	foreign, skew                  time.Duration
@@ -137,7 +136,7 @@ func parseURL(raw string) (target, error) {
 	return t, nil
 }
 
-// cluster finds the API server, where kubectl would.
+// cluster finds the API server where kubectl would.
 func (t target) cluster() (*cluster, error) {
 	path := t.kubeconfig
 	if path == "" {

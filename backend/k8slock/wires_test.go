@@ -23,7 +23,7 @@ func plainTransport(pem []byte) *http.Transport {
 	return &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}}
 }
 
-// authorized shows the administrator's token.
+// authorized sends the administrator's token.
 type authorized struct {
 	*http.Transport
 
@@ -36,7 +36,7 @@ func (a *authorized) RoundTrip(req *http.Request) (*http.Response, error) {
 	return a.Transport.RoundTrip(req)
 }
 
-// earless is a watch that says nothing any more, and does not end.
+// earless is a watch that delivers nothing any more, and does not end.
 type earless struct {
 	io.ReadCloser
 
@@ -48,7 +48,7 @@ func (e earless) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// deaf makes the watch that is opened first fall silent.
+// deaf makes the first watch fall silent.
 type deaf struct {
 	next http.RoundTripper
 	once sync.Once
@@ -62,7 +62,7 @@ func (d *deaf) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, err
 }
 
-// deafWatch: a connection that is dead and does not say so. The next renewals find out.
+// deafWatch: a connection is silently dead. The next renewals find out.
 func deafWatch(b *bench) {
 	p := b.process(time.Minute)
 	req, _ := p.take("a")
@@ -96,7 +96,7 @@ func deafWatch(b *bench) {
 	d.holders("a", next)
 }
 
-// deafObserver: who hears of no renewals, takes nobody for dead who renews.
+// deafObserver: a process that receives no renewals takes no session for dead that is renewed.
 func deafObserver(b *bench) {
 	const ttl = 10 * time.Second
 	p := b.process(ttl)
@@ -135,7 +135,7 @@ func brokenWatch(b *bench) {
 	}
 }
 
-// cutter ends the watches that are open.
+// cutter ends the open watches.
 type cutter struct {
 	next http.RoundTripper
 
@@ -162,7 +162,7 @@ func (c *cutter) cut() {
 	c.open = nil
 }
 
-// conflicts: many processes on one lock at once; each gets it, and tokens grow.
+// conflicts: many processes use one lock concurrently; each gets it, and tokens grow.
 func conflicts(b *bench) {
 	const processes, each = 5, 6
 	var mu sync.Mutex
@@ -199,7 +199,7 @@ func conflicts(b *bench) {
 	wg.Wait()
 }
 
-// requests counts what each thing costs: that is what a cluster pays.
+// requests counts what each operation costs: that is what a cluster pays.
 func requests(b *bench) {
 	p, q := b.process(time.Minute), b.process(time.Minute)
 	var held []backend.AcquireRequest
@@ -217,7 +217,7 @@ func requests(b *bench) {
 	req, _ := p.take("lock-0")
 	expect(b, "to acquire what was locked before", p.wire.counted(), map[string]int{http.MethodPut: 1})
 	_, got := q.wait("lock-0")
-	p.holders("lock-0", req) // it knows of who waits: else it writes to what is no more, and once again
+	p.holders("lock-0", req) // it knows of the waiter: otherwise it would write to an outdated version, and once more
 	q.wire.counted()
 	p.wire.counted()
 	p.give(req)
@@ -239,7 +239,7 @@ func expect(b *bench, what string, got, want map[string]int) {
 	}
 }
 
-// refused: an API server that is too busy says when to come again.
+// refused: an API server that is too busy reports when to retry.
 func refused(b *bench) {
 	p := b.process(time.Minute)
 	p.wire.set(once(http.MethodPut, "a", isRefused))
@@ -250,7 +250,7 @@ func refused(b *bench) {
 	}
 }
 
-// fullLine: what does not fit is refused, and does no harm.
+// fullLine: an entry that does not fit is refused, and does no harm.
 func fullLine(b *bench) {
 	p, q := b.process(10*time.Minute), b.process(10*time.Minute)
 	first, _ := q.take("a")
@@ -278,7 +278,7 @@ func fullLine(b *bench) {
 	q.holders("a", next)
 }
 
-// names: locks whose names are no names of objects, and such as look alike.
+// names: locks whose names are no names of objects, and names that look alike.
 func names(b *bench) {
 	p := b.process(time.Minute)
 	tokens := make(map[string]bool)
@@ -307,7 +307,7 @@ func names(b *bench) {
 	}
 }
 
-// garbage: a Lease whose annotation is not ours to understand is left alone.
+// garbage: a Lease whose annotation is not ours is left alone.
 func garbage(b *bench) {
 	p := b.process(time.Minute)
 	b.send(http.MethodPost, "", `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"a","labels":{"holdfast.io/kind":"lock"},"annotations":{"holdfast.io/state":"{"}},"spec":{}}`)
@@ -319,8 +319,8 @@ func garbage(b *bench) {
 	}
 }
 
-// unused: objects of locks that nobody needs go; those that others made stay, and tokens go
-// on.
+// unused: objects of locks that are not in use go; those that other programs made stay, and tokens
+// keep growing.
 func unused(b *bench) {
 	p := b.process(time.Minute)
 	req, before := p.take("a")
@@ -346,8 +346,8 @@ func unused(b *bench) {
 	}
 }
 
-// deadToTheHasty: processes that ask once and end never see a session unrenewed for its
-// TTL. They have the lock all the same when its holder is long dead, and not before.
+// deadToTheHasty: processes that try once and end never see a session unrenewed for its TTL. They
+// still get the lock when its holder is long dead, and not before.
 func deadToTheHasty(b *bench) {
 	const ttl = 3 * time.Second
 	p := b.process(ttl)
@@ -372,8 +372,7 @@ func deadToTheHasty(b *bench) {
 	})
 }
 
-// TestServerStops: an API server that hangs. Calls end with their contexts, and go on when
-// it does.
+// TestServerStops: an API server hangs. Calls end with their contexts, and continue when it does.
 func TestServerStops(t *testing.T) {
 	t.Parallel()
 	server := testserver.Kubernetes(t)
@@ -393,7 +392,7 @@ func TestServerStops(t *testing.T) {
 	if !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("Renew while the server hangs: %v", err)
 	}
-	// One call that hangs does not hold up another beyond its own context.
+	// One call that hangs does not hold up another beyond that one's own context.
 	long, stop := context.WithCancel(t.Context())
 	var hung sync.WaitGroup
 	hung.Go(func() { _, _ = p.Renew(long, backend.RenewRequest{Session: p.id}) })

@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// Acquire takes the lock, or waits in line for it when req.Wait is set. When ctx ends
-// meanwhile the place in line stays. Errors: *InvalidError, *LimitError, *HeldError,
-// ErrLost, ErrSessionLost, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
+// Acquire takes the lock, or waits for it in the queue if req.Wait is set. If ctx ends while it
+// waits, the place in the queue stays. Errors: *InvalidError, *LimitError, *HeldError, ErrLost,
+// ErrSessionLost, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	if err := req.Validate(b.caps); err != nil {
 		return backend.Grant{}, err
@@ -43,7 +43,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	return g, b.fail(ctx, opAcquire, err, true)
 }
 
-// join gives what is known of a lease. ErrLost: it was abandoned.
+// join returns what is known of a lease. ErrLost: it was abandoned.
 func (s *session) join(k leaseKey) (*own, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,7 +61,7 @@ func (s *session) join(k leaseKey) (*own, error) {
 	return o, nil
 }
 
-// acquisition is one Acquire under way.
+// acquisition is one Acquire in progress.
 type acquisition struct {
 	b     *Backend
 	s     *session
@@ -82,7 +82,7 @@ func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
 // standing is an entry that was found or made.
 type standing struct {
 	path  string
-	token fence.Token // where it was made just now; else 0
+	token fence.Token // if it was made just now; else 0
 	sole  bool        // it was the only one of its lock when it was made
 }
 
@@ -98,8 +98,8 @@ func (a *acquisition) enter(ctx context.Context) (standing, error) {
 	done := func() { <-a.mine.turn }
 	path, unsure := a.mine.where(a.s)
 	if path == "" && (unsure || !a.req.Wait) {
-		// A reply may have been lost; and who does not wait leaves no trace in a line that
-		// has no room.
+		// A reply may have been lost; and a request that does not wait must leave no trace in a
+		// queue that has no room.
 		l, err := a.look(ctx, unsure)
 		if err == nil {
 			path, err = a.found(l)
@@ -119,17 +119,17 @@ func (a *acquisition) enter(ctx context.Context) (standing, error) {
 	return a.create(ctx, done)
 }
 
-// where is the path of the entry, as far as it is known, and whether there may be one that
-// is not known.
+// where returns the path of the entry, as far as it is known, and whether there may be one that is
+// not known.
 func (o *own) where(s *session) (string, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return o.path, o.unsure
 }
 
-// found looks for an entry of the lease that an earlier question made. One of another
-// session is that one's: also when it waits, because it may be out by the time that it is
-// taken away, and then its holder would not know.
+// found looks for an entry of the lease that an earlier request made. An entry of another session
+// belongs to that session, even while it waits: it may be granted by the time it is taken over, and
+// then its holder would not know.
 func (a *acquisition) found(l line) (string, error) {
 	i := l.find(a.req.Lease)
 	if i < 0 {
@@ -144,7 +144,7 @@ func (a *acquisition) found(l line) (string, error) {
 	return path, nil
 }
 
-// settle notes where the entry is.
+// settle records where the entry is.
 func (a *acquisition) settle(path string) {
 	a.s.mu.Lock()
 	defer a.s.mu.Unlock()
@@ -152,9 +152,9 @@ func (a *acquisition) settle(path string) {
 	a.s.place(a.mine, a.req.Mode)
 }
 
-// create makes the entry. When its outcome is not known here, who asks again looks for
-// it first, and who abandons the lease does too. done is called when it is over, which
-// may be after the return.
+// create makes the entry. If the outcome is unknown here, a retry looks for the entry first, and so
+// does the release that abandons the lease. create calls done when the attempt has ended, which may
+// be after the return.
 func (a *acquisition) create(ctx context.Context, done func()) (standing, error) {
 	a.s.mu.Lock()
 	if a.mine.abandoned || ctx.Err() != nil {
@@ -179,9 +179,9 @@ func (a *acquisition) create(ctx context.Context, done func()) (standing, error)
 	return e, err
 }
 
-// join makes the entry, in one transaction with a write to its lock: that tells how many
-// there are now, and the ID of the transaction, which is the token: the leader counts
-// them, over all its terms.
+// join makes the entry, in one transaction with a write to its lock. The answer reports how many
+// entries there are now, and the ID of the transaction, which is the token: the leader counts them,
+// over all its terms.
 func (a *acquisition) join() (standing, error) {
 	acl := a.b.cfg.acl()
 	ops := []any{
@@ -212,7 +212,7 @@ func (a *acquisition) join() (standing, error) {
 	return standing{path: res[0].String, token: fence.Token(stat.Mzxid), sole: stat.NumChildren == 1}, nil //nolint:gosec // it counts up from 0
 }
 
-// created notes how the create ended, also when nobody waited for it any more.
+// created records how the create ended, also when no caller waits for it any more.
 func (a *acquisition) created(path string, err error) {
 	a.s.mu.Lock()
 	defer a.s.mu.Unlock()
@@ -227,8 +227,8 @@ func (a *acquisition) created(path string, err error) {
 	}
 }
 
-// clear deletes what the create of a lease made that had been abandoned before: whoever did
-// so was told that nothing is left, and asks no more.
+// clear deletes the entry made by the create of a lease that had been abandoned before: the caller
+// that abandoned it was told that nothing is left, and does not retry.
 func (a *acquisition) clear() {
 	for {
 		_, err := a.b.removeLease(a.b.base, a.s.link, backend.ReleaseRequest{Name: a.req.Name, Lease: a.req.Lease})
@@ -241,7 +241,7 @@ func (a *acquisition) clear() {
 	}
 }
 
-// look lists the line. catchUp lets the server catch up with its leader first.
+// look lists the queue. catchUp lets the server catch up with its leader first.
 func (a *acquisition) look(ctx context.Context, catchUp bool) (line, error) {
 	return a.b.look(ctx, a.s.link, a.lock, catchUp)
 }
@@ -265,13 +265,13 @@ func (b *Backend) look(ctx context.Context, l *link, lock string, catchUp bool) 
 	return newLine(nodes), nil
 }
 
-// stand sees the entry through to its grant.
+// stand waits until the entry is granted.
 func (a *acquisition) stand(ctx context.Context, e standing) (backend.Grant, error) {
 	if e.sole && !isClosed(a.mine.gone) {
 		return a.grant(e.path, e.token, false), nil
 	}
 	waited := false
-	// Those that were there when it came stood before it.
+	// Nodes that existed when this one was made stood before it.
 	stood := e.token != 0 && a.req.Wait && a.req.Mode == backend.Exclusive
 	if stood {
 		out, err := a.behindOwn(ctx, e.path)
@@ -321,8 +321,8 @@ func (a *acquisition) stand(ctx context.Context, e standing) (backend.Grant, err
 	}
 }
 
-// first gives the line, and the token where it is not known yet: it is the ID of the
-// transaction that made the entry.
+// first returns the queue, and the token if it is not known yet: it is the ID of the transaction
+// that made the entry.
 func (a *acquisition) first(ctx context.Context, e standing) (fence.Token, line, error) {
 	if e.token != 0 {
 		l, err := a.look(ctx, false)
@@ -349,7 +349,7 @@ func (a *acquisition) first(ctx context.Context, e standing) (fence.Token, line,
 	return fence.Token(stat.Czxid), l, nil //nolint:gosec // it counts up from 0
 }
 
-// vanished is for an entry that is not there any more: it was broken, released or
+// vanished returns the error for an entry that no longer exists: it was broken, released or
 // abandoned, or the session is gone.
 func (a *acquisition) vanished(ctx context.Context) error {
 	if isClosed(a.s.over) || isClosed(a.s.link.over) {
@@ -372,7 +372,7 @@ func (s *session) forget(k leaseKey, o *own) {
 	}
 }
 
-// checkLimit gives the entry back when another limit is in force.
+// checkLimit removes the entry if another limit is in force.
 func (a *acquisition) checkLimit(ctx context.Context, l line, i int, path string) error {
 	if a.req.Mode != backend.Shared {
 		return nil
@@ -402,8 +402,8 @@ func (a *acquisition) grant(path string, token fence.Token, waited bool) backend
 	return backend.Grant{Token: token, Asked: a.asked, Since: since, Waited: waited}
 }
 
-// sinceDelay is how long a lease that waited is out before its entry is told since when,
-// which costs a write.
+// sinceDelay is how long a lease that waited is held before the time of its grant is written into
+// its entry, which costs a write.
 const sinceDelay = 250 * time.Millisecond
 
 func (a *acquisition) tellSince(path string, since time.Time) {
@@ -419,8 +419,7 @@ func (a *acquisition) tellSince(path string, since time.Time) {
 	}
 }
 
-// next waits until the line has moved, and lists it, or reports that the lease is out by
-// now.
+// next waits until the queue has moved, and lists it, or reports that the lease is held by now.
 func (a *acquisition) next(ctx context.Context, l line, i int, path string) (line, bool, error) {
 	var w waking
 	if a.req.Mode == backend.Exclusive && !l.doubled && i > 0 && l.all[i-1].session == a.s.id {
@@ -445,7 +444,7 @@ func (a *acquisition) next(ctx context.Context, l line, i int, path string) (lin
 		}
 		w.line = events
 	}
-	// A look now and then costs little, and finds what no watch told.
+	// An occasional read costs little, and finds what no watch reported.
 	out, err := a.rest(ctx, w, safety)
 	if err != nil || out {
 		return line{}, out, err
@@ -454,7 +453,7 @@ func (a *acquisition) next(ctx context.Context, l line, i int, path string) (lin
 	return l, false, err
 }
 
-// watchNode gives a channel that says when the node has changed, or zk.ErrNoNode.
+// watchNode returns a channel that reports a change of the node, or zk.ErrNoNode.
 func (a *acquisition) watchNode(ctx context.Context, path string) (<-chan zk.Event, error) {
 	return call(ctx, a.s.link, func() (<-chan zk.Event, error) {
 		there, _, events, err := a.s.link.conn.ExistsW(path)
@@ -465,8 +464,8 @@ func (a *acquisition) watchNode(ctx context.Context, path string) (<-chan zk.Eve
 	})
 }
 
-// watchLine gives a channel that says when the line has changed, or, where that is nil,
-// the line as it is by now.
+// watchLine returns a channel that reports a change of the queue. If that is nil, it returns the
+// present queue.
 func (a *acquisition) watchLine(ctx context.Context) (<-chan zk.Event, line, error) {
 	type listing struct {
 		nodes  []string

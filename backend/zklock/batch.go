@@ -9,43 +9,44 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// pen writes for all the goroutines of a session. What they want at the same time goes
-// in one transaction: one request, one entry of the log, one answer.
+// pen writes for all the goroutines of a session. Writes that are requested at the same time go in
+// one transaction: one request, one entry of the log, one answer.
 type pen struct {
 	link *link
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	waiting []*change
-	flying  bool // a transaction is under way: what comes meanwhile is the next one
+	flying  bool // a transaction is under way: what comes in the meantime goes in the next one
 }
 
 // change is what one caller wants to have written: all of it or nothing.
 type change struct {
 	ops []any // of zk.Conn.Multi
-	// lock is the path of the lock whose line it joins; empty: none. Two that join one line
-	// never share a transaction: its ID is their token.
+	// lock is the path of the lock whose queue the change joins; empty: none. Two changes that join
+	// the same queue never share a transaction: its ID is their token.
 	lock string
-	size int // bytes of ops, about
+	size int // approximate bytes of ops
 
-	done chan struct{} // closed when what follows is there
+	done chan struct{} // closed when the fields below are set
 	res  []zk.MultiResponse
 	err  error
 }
 
 const (
-	// gathering is how often others are let run before a transaction leaves: who gets a
-	// lock and who gave it back write at about the same time. Alone it takes a microsecond.
+	// gathering is how often other goroutines are let run before a transaction leaves: the caller
+	// that gets a lock and the one that released it write at about the same time. With no other
+	// goroutine it takes a microsecond.
 	gathering = 16
-	// maxTogether is how many transactions are under way at once, at most.
+	// maxTogether is the maximum number of concurrent transactions.
 	maxTogether = 64
-	// What a transaction has at most. The library sends no more than sendBuffer at once.
+	// The limits of one transaction. The library sends at most sendBuffer in one request.
 	maxOps, maxBatch = 200, 32 << 10
-	// opSize is what an operation takes besides its texts, at most.
+	// opSize is the most that an operation takes in addition to its texts.
 	opSize = 150
 )
 
-// write has the change written, in one transaction with others where there are some, and
-// waits until that is over. An error that is denied says that nothing was changed.
+// write has the change written, in one transaction with others if there are any, and waits for the
+// result. An error for which denied returns true means that nothing was changed.
 func (p *pen) write(ops []any, lock string) ([]zk.MultiResponse, error) {
 	c := &change{ops: ops, lock: lock, done: make(chan struct{})}
 	for _, op := range ops {
@@ -72,11 +73,11 @@ func (p *pen) write(ops []any, lock string) ([]zk.MultiResponse, error) {
 	return c.res, c.err
 }
 
-// fly sends what waits until nothing does: what may not share a transaction in several of
-// them at once.
+// fly sends pending changes until there are none. Changes that may not share a transaction go in
+// several concurrent ones.
 func (p *pen) fly() {
 	for {
-		for range gathering { // those who are about to write come along
+		for range gathering { // let changes that are about to be written travel along
 			runtime.Gosched()
 		}
 		batch := p.next()
@@ -96,7 +97,7 @@ func (p *pen) fly() {
 	}
 }
 
-// next takes what may go together from what waits; nil: nothing does.
+// next takes the pending changes that may travel together, or returns nil if none are pending.
 func (p *pen) next() []*change {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,7 +113,7 @@ func (p *pen) more() []*change {
 	return p.take()
 }
 
-// take is what may go together of what waits. The mu is held.
+// take takes the pending changes that may travel together. The mu is held.
 func (p *pen) take() []*change {
 	var batch, rest []*change
 	var ops, size int
@@ -133,9 +134,9 @@ func (p *pen) take() []*change {
 	return batch
 }
 
-// send writes the batch in one transaction. When the ensemble denies it for one of them,
-// it has changed nothing, and each is written by itself. What has no answer is not done
-// again: nobody knows what came of it.
+// send writes the batch in one transaction. If the ensemble denies it for one of the changes, it
+// has changed nothing, and each change is written by itself. A transaction without an answer is not
+// repeated: its outcome is unknown.
 func (p *pen) send(batch []*change) {
 	var ops []any
 	for _, c := range batch {
@@ -175,15 +176,15 @@ func (p *pen) multi(ops []any) ([]zk.MultiResponse, error) {
 	return res, err
 }
 
-// containers are the locks whose nodes are known to be there, and when they were used.
-// The ensemble collects them when they are empty, once a minute as a rule.
+// containers are the locks whose nodes are known to exist, and when they were used. The ensemble
+// collects them when they are empty, once a minute as a rule.
 type containers struct {
 	mu   sync.Mutex
 	used map[string]time.Time
 }
 
 const (
-	// collected is when a lock that nobody has used here may have been collected.
+	// collected is when a lock that was not used here may have been collected.
 	collected = 30 * time.Second
 	// maxKnown bounds how many are known.
 	maxKnown = 10_000

@@ -21,8 +21,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// batched has f called n times at once while the answer to another request is held back,
-// so that what they write goes in one transaction, once ready has returned.
+// batched calls f n times concurrently while the answer to another request is held back, so that
+// their writes go in one transaction, once ready has returned.
 func batched(t *testing.T, b *zklock.Backend, proxy *chaos.Proxy, id backend.SessionID, n int, f func(i int), ready func()) {
 	t.Helper()
 	first := leasetest.Ask("first", id)
@@ -44,7 +44,7 @@ func batched(t *testing.T, b *zklock.Backend, proxy *chaos.Proxy, id backend.Ses
 	all.Wait()
 }
 
-// persist takes as the client does: under the same lease ID until there is an answer.
+// persist acquires as the client does: under the same lease ID until there is an answer.
 func persist(t *testing.T, b *zklock.Backend, req backend.AcquireRequest) (backend.Grant, error) {
 	t.Helper()
 	for ctx := leasetest.Within(t); ; {
@@ -55,7 +55,7 @@ func persist(t *testing.T, b *zklock.Backend, req backend.AcquireRequest) (backe
 	}
 }
 
-// insist gives back until there is an answer. A lease that is lost by then was given back.
+// insist releases until there is an answer. A lease that is lost by then was released.
 func insist(t *testing.T, b *zklock.Backend, req backend.AcquireRequest) error {
 	t.Helper()
 	unknown := false
@@ -78,7 +78,7 @@ func requests(id backend.SessionID, n int) []backend.AcquireRequest {
 	return reqs
 }
 
-// together matches what is sent in one piece for the first and for the last of them.
+// together matches a piece sent with the first and the last of the requests.
 func together(reqs []backend.AcquireRequest) func(piece []byte) bool {
 	return func(piece []byte) bool {
 		return bytes.Contains(piece, []byte(reqs[0].Lease)) && bytes.Contains(piece, []byte(reqs[len(reqs)-1].Lease))
@@ -94,8 +94,8 @@ func empty(t *testing.T, b *zklock.Backend, reqs []backend.AcquireRequest) {
 	}
 }
 
-// The answer to a transaction of many is lost: each of them finds out by itself what came
-// of it. There is no ghost, and no second grant.
+// The answer to a transaction of many is lost: each of them determines its own outcome. There is no
+// ghost, and no second grant.
 func TestLostBatchReply(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1, testserver.AsInstalled)[0]
@@ -103,7 +103,7 @@ func TestLostBatchReply(t *testing.T) {
 	b, other := through(t, proxy), closing(t, server)
 	id := leasetest.Session(t, b, 5*time.Minute, nil)
 	const n = 8
-	for _, req := range requests(id, n) { // the nodes are there
+	for _, req := range requests(id, n) { // so that the nodes exist
 		leasetest.Take(t, b, req)
 		leasetest.Give(t, b, req)
 	}
@@ -136,7 +136,7 @@ func TestLostBatchReply(t *testing.T) {
 	empty(t, other, reqs)
 }
 
-// One of many that share a transaction is denied: the others are written all the same.
+// One of many that share a transaction is denied: the others are still written.
 func TestOneOfABatchIsDenied(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1, testserver.AsInstalled)[0]
@@ -148,7 +148,7 @@ func TestOneOfABatchIsDenied(t *testing.T) {
 	for _, req := range reqs {
 		leasetest.Take(t, b, req)
 	}
-	// Somebody else gives one of them back.
+	// Another client releases one of them.
 	if err := other.Release(leasetest.Within(t), backend.ReleaseRequest{Name: reqs[odd].Name, Lease: reqs[odd].Lease, Session: id}); err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func TestOneOfABatchIsDenied(t *testing.T) {
 	empty(t, other, reqs)
 }
 
-// Many join one line at once: each has a token of its own.
+// Many concurrent acquires join one queue: each has a token of its own.
 func TestBatchOfOneLine(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1, testserver.AsInstalled)[0]
@@ -187,7 +187,7 @@ func TestBatchOfOneLine(t *testing.T) {
 	b := through(t, proxy)
 	id := leasetest.Session(t, b, 5*time.Minute, nil)
 	const n = 8
-	warm := leasetest.Ask("one", id) // the node is there
+	warm := leasetest.Ask("one", id) // so that the node exists
 	leasetest.Take(t, b, warm)
 	leasetest.Give(t, b, warm)
 	var mu sync.Mutex
@@ -209,8 +209,8 @@ func TestBatchOfOneLine(t *testing.T) {
 	}, func() { proxy.Release(chaos.Replies) })
 }
 
-// The lock goes to one of the same session, and the answer that says so is lost: who waits
-// has it all the same, and is the only one.
+// The lock goes to a waiter of the same session, and the answer that reports it is lost: the waiter
+// still has the lock, and is the only holder.
 func TestLostHandOverReply(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]
@@ -244,8 +244,8 @@ func TestLostHandOverReply(t *testing.T) {
 	leasetest.Give(t, b, next)
 }
 
-// Who waits was given back by somebody else: the release of the one before does not hand
-// the lock to nobody.
+// The waiter was released by another client: the release of the lease before it does not hand the
+// lock to it.
 func TestFollowerIsGone(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]
@@ -271,7 +271,7 @@ func TestFollowerIsGone(t *testing.T) {
 	}
 }
 
-// Who gives up in the middle of the line does not let the one behind it out.
+// A waiter in the middle of the queue that gives up does not make the one behind it a holder.
 func TestOneInTheMiddleGivesUp(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]
@@ -290,7 +290,7 @@ func TestOneInTheMiddleGivesUp(t *testing.T) {
 	}
 	ctx, leave := context.WithCancel(leasetest.Within(t))
 	hadMiddle, hadLast := wait(ctx, middle, 1), wait(leasetest.Within(t), last, 2)
-	leave() // it stays in line, and nobody waits for it
+	leave() // its entry stays in the queue, and no caller waits for it
 	if err := <-hadMiddle; !errors.Is(err, context.Canceled) {
 		t.Errorf("who gave up: %v", err)
 	}
@@ -299,7 +299,7 @@ func TestOneInTheMiddleGivesUp(t *testing.T) {
 	select {
 	case err := <-hadLast:
 		t.Fatalf("out while another holds: %v", err)
-	case <-time.After(time.Second): // it has looked by now
+	case <-time.After(time.Second): // it has read by now
 	}
 	leasetest.Give(t, b, held)
 	if err := <-hadLast; err != nil {
@@ -308,8 +308,7 @@ func TestOneInTheMiddleGivesUp(t *testing.T) {
 	leasetest.Give(t, b, last)
 }
 
-// spy counts the requests of a connection by what they are: the library writes one at a
-// time.
+// spy counts the requests of a connection by type: the library writes one at a time.
 type spy struct {
 	net.Conn
 	seen func(kind uint32)
@@ -322,7 +321,7 @@ func (s spy) Write(p []byte) (int, error) {
 	return s.Conn.Write(p)
 }
 
-// A lock that nobody else wants is had with one request, and given back with one.
+// An uncontended lock is acquired with one request, and released with one.
 func TestRequestsOfAPair(t *testing.T) {
 	t.Parallel()
 	const getChildren, multi = 12, 14
@@ -365,7 +364,7 @@ func TestRequestsOfAPair(t *testing.T) {
 	}
 }
 
-// connect is a bare connection to the server.
+// connect returns a bare connection to the server.
 func connect(t *testing.T, server *testserver.ZooKeeperServer) *zk.Conn {
 	t.Helper()
 	conn, _, err := zk.Connect([]string{server.Addr()}, 30*time.Second, zk.WithLogInfo(false))
@@ -376,8 +375,8 @@ func connect(t *testing.T, server *testserver.ZooKeeperServer) *zk.Conn {
 	return conn
 }
 
-// TestAbandonedBeforeItLeft: a lease that was abandoned while its create had not left yet,
-// and whose create then loses its answer, leaves nothing in the line.
+// TestAbandonedBeforeItLeft: a lease that was abandoned before its create was sent, and whose
+// create then loses its answer, leaves nothing in the queue.
 func TestAbandonedBeforeItLeft(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]

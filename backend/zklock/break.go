@@ -15,19 +15,19 @@ import (
 )
 
 const (
-	// maxBreak bounds the bytes of a transaction of a break. The ensemble takes 1 MiB
+	// maxBreak bounds the bytes of a transaction of a break. The ensemble accepts 1 MiB
 	// (jute.maxbuffer), and the library as much as sendBuffer.
 	maxBreak = 96 << 10
-	// refusalsToLook is after how many refusals, each of which names one victim that has left,
-	// the line is read again to find out about the others: a whole session may have ended.
+	// refusalsToLook is after how many refusals, each of which names one victim that has left, the
+	// queue is read again to check the others: a whole session may have ended.
 	refusalsToLook = 8
 )
 
-// Break takes the lock from all its holders. The first look fixes who they are; entries are
-// never used again, so nobody who gets the lock later is among them. Where they are more than
-// go into one transaction, they lose the lock in several, the oldest first, each of which
-// leaves those in line who cannot share it with the rest. If it fails between them, the rest
-// hold it still. Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
+// Break takes the lock from all its holders. The first read fixes the victims; entries are never
+// reused, so a lease granted later is not among them. If they do not fit into one transaction, they
+// lose the lock in several, the oldest first, each of which keeps out the waiters that cannot share
+// the lock with the rest. If Break fails between them, the remaining holders still hold the lock.
+// Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
 	if err := req.Validate(); err != nil {
 		return backend.BreakResult{}, err
@@ -55,7 +55,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	return br.res, b.fail(ctx, opBreak, err, false)
 }
 
-// breaking is a Break under way.
+// breaking is a Break in progress.
 type breaking struct {
 	b    *Backend
 	l    *link
@@ -64,15 +64,14 @@ type breaking struct {
 	res  backend.BreakResult
 	told map[backend.LeaseID]backend.Holder // the victims, as they are described
 
-	rest     []entry // of the victims, those that may hold the lock still
+	rest     []entry // the victims that may still hold the lock
 	begun    bool    // a transaction has changed something, or may have
 	refusals int
 }
 
-// look finds the victims. The token is the one after the greatest of theirs: the ensemble
-// counts its transactions, so whatever is granted later has it or a greater one. Where there is
-// nobody a change of its own gives the token, and who was granted the lock before that is a
-// victim.
+// look finds the victims. The token is the one after the greatest of theirs: the ensemble counts
+// its transactions, so every later grant has it or a greater one. If there are no holders, a write
+// of its own gives the token, and a lease granted before that write is a victim.
 func (br *breaking) look(ctx context.Context) error {
 	if err := br.find(ctx, math.MaxUint64); err != nil || len(br.rest) > 0 {
 		return err
@@ -85,8 +84,8 @@ func (br *breaking) look(ctx context.Context) error {
 	return br.find(ctx, br.res.Token)
 }
 
-// find takes those as victims whose token is below. Where all of the front left while they were
-// read, others have the lock by now.
+// find selects the holders whose tokens are below the given one as victims. If all of the front
+// left while it was read, other leases hold the lock by now, and it reads again.
 func (br *breaking) find(ctx context.Context, below fence.Token) error {
 	var victims line
 	var info backend.LockInfo
@@ -108,7 +107,7 @@ func (br *breaking) find(ctx context.Context, below fence.Token) error {
 		}
 	}
 	for _, e := range victims.all {
-		if _, ok := br.told[e.lease]; ok { // else it has left
+		if _, ok := br.told[e.lease]; ok { // otherwise it has left
 			br.rest = append(br.rest, e)
 		}
 	}
@@ -118,7 +117,7 @@ func (br *breaking) find(ctx context.Context, below fence.Token) error {
 	return nil
 }
 
-// part deletes the entries of the oldest victims and tells their sessions, in one transaction.
+// part deletes the entries of the oldest victims and notifies their sessions, in one transaction.
 func (br *breaking) part(ctx context.Context) error {
 	part := br.next()
 	var ops []any
@@ -146,7 +145,7 @@ func (br *breaking) part(ctx context.Context) error {
 			br.res.Broken = append(br.res.Broken, br.told[e.lease])
 		}
 		return nil
-	case errors.Is(err, zk.ErrBadVersion): // another break has told a session
+	case errors.Is(err, zk.ErrBadVersion): // another break has notified a session
 		return nil
 	case errors.Is(err, zk.ErrNoNode): // one of them has left, or a session has ended
 		return br.refused(ctx, res, len(part))
@@ -155,7 +154,7 @@ func (br *breaking) part(ctx context.Context) error {
 	return err
 }
 
-// next is how many victims go into one transaction, with what their sessions are told.
+// next returns the victims that fit into one transaction, with the notices to their sessions.
 func (br *breaking) next() []entry {
 	size := 0
 	sessions := make(map[backend.SessionID]bool)
@@ -193,11 +192,12 @@ func (br *breaking) refused(ctx context.Context, res []zk.MultiResponse, deletes
 	return nil
 }
 
-// What a session is told of breaks at most, in number and in bytes: the newest of them. Of
-// the others it finds out by itself.
+// maxNotices and maxNotified bound the notices of breaks to a session, in number and in bytes. The
+// newest are kept. The session finds the other breaks by itself.
 const maxNotices, maxNotified = 100, 8 << 10
 
-// notify is the operation that adds to the notices of a session; zk.ErrNoNode: it is gone.
+// notify returns the operation that adds to the notices of a session. zk.ErrNoNode: the session is
+// gone.
 func (b *Backend) notify(ctx context.Context, l *link, id backend.SessionID, fresh []notice) (*zk.SetDataRequest, error) {
 	type found struct {
 		data    []byte

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// losses collects what a session is told.
+// losses collects the losses that a session reports.
 func losses() (chan backend.Loss, func(backend.Loss)) {
 	told := make(chan backend.Loss, 1000)
 	return told, func(l backend.Loss) { told <- l }
@@ -28,8 +28,8 @@ func awaitLoss(t *testing.T, told <-chan backend.Loss) backend.Loss {
 	}
 }
 
-// TestManyAreBroken: all that one break takes from a session is told, also where that is
-// more than its notices hold.
+// TestManyAreBroken: all that one break takes from a session is reported, even if it is more than
+// the session's notices hold.
 func TestManyAreBroken(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]
@@ -65,7 +65,7 @@ func TestManyAreBroken(t *testing.T) {
 	}
 }
 
-// TestLongReasons: a session can be told of more breaks than fit into one request.
+// TestLongReasons: a session can be notified of more breaks than fit into one request.
 func TestLongReasons(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]

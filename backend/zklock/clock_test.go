@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// F12, F13: sessions are not measured with the clock that jumps.
+// F12, F13: sessions are not measured with a clock that jumps.
 func TestServerClock(t *testing.T) {
 	t.Parallel()
 	s, clock := testserver.WithClock(t, testserver.StartZooKeeper(t, 1)[0])

@@ -7,18 +7,18 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// contact is how steadily the ensemble has answered a session. The server that a session
-// talks to tells the leader every half tick which sessions live. Where nothing was answered
-// for longer than a tick, because the process was stopped or the network stood still, the
-// leader may know of nothing since before that: if that server dies now, the session
-// ends by what the leader knows, before the time that a renewal would say. So a renewal
-// counts only when the server has had the time to tell. See Config.margin.
+// contact tracks how steadily the ensemble has answered a session. The server that a session talks
+// to reports to the leader every half tick which sessions live. If nothing was answered for longer
+// than a tick, because the process was stopped or the network stood still, the leader may know of
+// nothing since before that. If that server dies now, the session ends by what the leader knows,
+// earlier than a renewal would say. So a renewal counts only if the server has had the time to
+// report. See Config.margin.
 type contact struct {
 	answered time.Time // the newest answer
 	since    time.Time // the first answer after the newest silence
 }
 
-// answer notes that the ensemble has answered. The session's mu is held.
+// answer records that the ensemble has answered. The session's mu is held.
 func (c *contact) answer(now time.Time, tick time.Duration) {
 	if between(c.answered, now) > tick {
 		c.since = now
@@ -26,19 +26,19 @@ func (c *contact) answer(now time.Time, tick time.Duration) {
 	c.answered = now
 }
 
-// steadyIn is how long to wait until the leader has been told. The session's mu is held.
+// steadyIn returns how long to wait until the leader has been told. The session's mu is held.
 func (c *contact) steadyIn(now time.Time, tick time.Duration) time.Duration {
 	return tick/2 + tick/4 - now.Sub(c.since)
 }
 
-// between is the time between two readings of the clocks: also that which the machine was
-// suspended for, which the monotonic clock does not count.
+// between returns the time between two readings of the clocks. It includes the time that the
+// machine was suspended for, which the monotonic clock does not count.
 func between(from, to time.Time) time.Duration {
 	return max(to.Sub(from), to.Round(0).Sub(from.Round(0)))
 }
 
-// heard notes that the ensemble has answered what left at that moment, and reports whether the
-// leader had heard of the session shortly before that.
+// heard records that the ensemble has answered a request that left at that moment. It reports
+// whether the leader had heard of the session shortly before that.
 func (s *session) heard(sent time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,16 +10,16 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// fail maps an error of the client library to the kinds of package backend. changes
-// says that the request would have changed something: then it may have worked, unless it
-// is certain that it did not.
+// fail maps an error of the client library to the kinds of package backend. changes is set if the
+// request would have changed something: then it may have worked, unless it is certain that it did
+// not.
 func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) error {
 	var own *backend.UnavailableError
 	switch {
 	case err == nil:
 		return nil
 	case b.base.Err() != nil, errors.Is(context.Cause(ctx), backend.ErrClosed), errors.Is(err, backend.ErrClosed):
-		// Also where a call that was under way met something else first.
+		// This includes a call in progress that got another error first.
 		return backend.ErrClosed
 	case errors.As(err, &own), isKind(err):
 		return err
@@ -36,7 +36,7 @@ func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) 
 	return &backend.UnavailableError{Backend: name, Op: op, MayHold: changes && !refused(err), Err: err}
 }
 
-// isKind reports whether err is one of the answers of package backend.
+// isKind reports whether err is one of the errors of package backend.
 func isKind(err error) bool {
 	for _, kind := range []error{
 		backend.ErrHeld, backend.ErrLost, backend.ErrSessionLost, backend.ErrInvalid, backend.ErrUnsupported, backend.ErrUnavailable,
@@ -56,7 +56,8 @@ func refused(err error) bool {
 	return errors.Is(err, zk.ErrNoServer) || errors.Is(err, zk.ErrAuthFailed) || denied(err)
 }
 
-// denied reports whether the ensemble has answered that it does not do it, and lives on.
+// denied reports whether the ensemble has answered that it does not execute the request, and the
+// session lives on.
 func denied(err error) bool {
 	for _, sure := range []error{zk.ErrNoAuth, zk.ErrInvalidACL, zk.ErrNoNode, zk.ErrNodeExists, zk.ErrBadArguments, zk.ErrNoChildrenForEphemerals} {
 		if errors.Is(err, sure) {

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// Examine asks each server for its version and its part in the ensemble, over a
-// connection of its own, with the command srvr, which every server takes unless it was
-// told not to. It implements backend.Examiner.
+// Examine asks each server for its version and its role in the ensemble, over a separate
+// connection, with the command srvr, which every server accepts unless configured otherwise. It
+// implements backend.Examiner.
 func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 	if b.base.Err() != nil {
 		return nil, context.Cause(b.base)
@@ -37,7 +37,7 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
-// ask gives the version and the mode that a server tells.
+// ask returns the version and the mode that a server reports.
 func (b *Backend) ask(ctx context.Context, addr string) (string, string, error) {
 	const patience, most = 3 * time.Second, 64 << 10
 	conn, err := b.cfg.dial("tcp", addr, patience)
@@ -47,10 +47,10 @@ func (b *Backend) ask(ctx context.Context, addr string) (string, string, error) 
 	defer conn.Close() //nolint:errcheck // the answer was read, or there is none
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		return "", "", err //nolint:wrapcheck // it is not told
+		return "", "", err //nolint:wrapcheck // it is not reported
 	}
 	if _, err := io.WriteString(conn, "srvr"); err != nil {
-		return "", "", err //nolint:wrapcheck // it is not told
+		return "", "", err //nolint:wrapcheck // it is not reported
 	}
 	var version, mode string
 	lines := bufio.NewScanner(io.LimitReader(conn, most))

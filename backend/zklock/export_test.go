@@ -2,7 +2,7 @@ package zklock
 
 import "github.com/holdfast-io/holdfast/backend"
 
-// Waiting is how many changes of a session wait for the next transaction.
+// Waiting returns how many changes of a session wait for the next transaction.
 func (b *Backend) Waiting(id backend.SessionID) int {
 	s, err := b.session(id)
 	if err != nil {
@@ -24,8 +24,7 @@ func (b *Backend) Flying(id backend.SessionID) bool {
 	return s.pen.flying
 }
 
-// Freeze keeps what a session writes from leaving, until the function that it gives is
-// called.
+// Freeze holds back what a session writes, until the function that it returns is called.
 func (b *Backend) Freeze(id backend.SessionID) func() {
 	s, err := b.session(id)
 	if err != nil {

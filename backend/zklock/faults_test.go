@@ -34,7 +34,7 @@ func closed(t *testing.T, b *zklock.Backend) *zklock.Backend {
 	return b
 }
 
-// through opens a backend that reaches the server by the proxy only.
+// through opens a backend that reaches the server only by the proxy.
 func through(t *testing.T, proxy *chaos.Proxy) *zklock.Backend {
 	t.Helper()
 	b, err := zklock.New(zklock.Config{Servers: []string{proxy.Addr()}, Tick: testserver.ZooKeeperTick, MaxSession: testserver.ZooKeeperMaxSession})
@@ -44,15 +44,15 @@ func through(t *testing.T, proxy *chaos.Proxy) *zklock.Backend {
 	return closed(t, b)
 }
 
-// B: the reply to the create is lost: there is no ghost, and the same lease asked again
-// is the same grant.
+// B: the reply to the create is lost: there is no ghost, and a retry with the same lease is the
+// same grant.
 func TestLostCreateReply(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]
 	proxy := chaos.Start(t, server.Addr())
 	b, other := through(t, proxy), closing(t, server)
 	id := leasetest.Session(t, b, time.Minute, nil)
-	leasetest.Take(t, b, leasetest.Ask("warm", id)) // the nodes are there
+	leasetest.Take(t, b, leasetest.Ask("warm", id)) // so that the nodes exist
 	req := leasetest.Ask("n", id)
 	lost := proxy.LoseReply(func(piece []byte) bool { return bytes.Contains(piece, []byte(req.Lease)) })
 	had := make(chan error, 1)
@@ -81,8 +81,8 @@ func TestLostCreateReply(t *testing.T) {
 	}
 }
 
-// TestTokenStays: a lease that waited is told since when it is out, which changes its
-// entry, and not its token.
+// TestTokenStays: the time of the grant of a lease that waited is written into its entry, which
+// changes the entry, but not its token.
 func TestTokenStays(t *testing.T) {
 	t.Parallel()
 	b := closing(t, testserver.StartZooKeeper(t, 1)...)
@@ -110,15 +110,14 @@ func TestTokenStays(t *testing.T) {
 	}
 }
 
-// The holder is cut off: its session ends, the next one has the lock, no earlier than the
-// TTL after the last renewal and no later than the bound that is stated; and the holder
-// is told before that.
+// The holder is cut off: its session ends, and the next waiter gets the lock, no earlier than the
+// TTL after the last renewal and no later than the stated bound. The holder is told before that.
 func TestHolderIsCutOff(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]
 	proxy := chaos.Start(t, server.Addr())
 	b, other := through(t, proxy), closing(t, server)
-	const ttl = 8 * time.Second // time to get in line, also on a busy machine
+	const ttl = 8 * time.Second // time to join the queue, also on a busy machine
 	lost := make(chan time.Time, 1)
 	id := leasetest.Session(t, b, ttl, func(l backend.Loss) {
 		if l.Lease == "" {
@@ -166,16 +165,16 @@ func TestHolderIsCutOff(t *testing.T) {
 	}
 }
 
-// The leader of three is killed, and one that a client is connected to hangs: who holds
-// goes on holding, who waits gets the lock, and tokens grow.
+// The leader of three is killed, and one that a client is connected to hangs: holders keep their
+// locks, waiters get the lock, and tokens grow.
 func TestEnsemble(t *testing.T) {
 	t.Parallel()
 	servers := testserver.StartZooKeeper(t, 3)
 	a, b := closing(t, servers...), closing(t, servers...)
 	lost := make(chan backend.Loss, 10)
 	tell := func(l backend.Loss) { lost <- l }
-	// The others give a leader that hangs up after ten ticks, which are five seconds, and
-	// need some for another one: on a busy machine as many again.
+	// The others give up a leader that hangs after ten ticks, which are five seconds, and need some
+	// for another one: on a busy machine as many again.
 	const ttl = 20 * time.Second
 	ids := map[*zklock.Backend]backend.SessionID{a: leasetest.Session(t, a, ttl, tell), b: leasetest.Session(t, b, ttl, tell)}
 	stop := make(chan struct{})
@@ -237,7 +236,7 @@ func TestEnsemble(t *testing.T) {
 			if err != nil && !errors.Is(err, backend.ErrUnavailable) && !errors.Is(err, backend.ErrLost) {
 				t.Fatalf("round %d: release: %v", round, err)
 			}
-			return err == nil || errors.Is(err, backend.ErrLost) // asked twice
+			return err == nil || errors.Is(err, backend.ErrLost) // it was sent twice
 		})
 		token := <-had
 		if token <= last {
@@ -284,7 +283,7 @@ func TestNoHerd(t *testing.T) {
 		}()
 	}
 	leasetest.InLine(t, b, "n", n)
-	// Each watches its own node, which the one behind it watches too; the first watches the
+	// Each waiter watches its own node, which the one behind it watches too; the first watches the
 	// holder's, and the session its notices.
 	const others = 2
 	leasetest.Eventually(t, "all watch", func() bool { return server.Count("zk_watch_count") == n+others })
@@ -310,8 +309,8 @@ func TestNoHerd(t *testing.T) {
 	})
 }
 
-// With a user, nobody else may do anything; a TTL that the ensemble does not give is
-// refused by name.
+// With a user, no other client may do anything; a TTL that the ensemble does not give is refused by
+// name.
 func TestUserAndBounds(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]
@@ -348,15 +347,15 @@ func TestUserAndBounds(t *testing.T) {
 	}
 }
 
-// The connection breaks again and again while requests are under way and waiters watch:
-// no answer is read before the ensemble knows again what is watched, and the line goes on.
+// The connection breaks again and again while requests are under way and waiters watch: no answer
+// is read before the ensemble knows again what is watched, and the queue keeps moving.
 func TestWatchesComeBeforeAnswers(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]
 	proxy := chaos.Start(t, server.Addr())
 	b := through(t, proxy)
 	id := leasetest.Session(t, b, 5*time.Minute, nil)
-	// Those of one session tell each other: two take turns.
+	// Those of one session notify each other: two take turns.
 	ids := []backend.SessionID{leasetest.Session(t, b, 5*time.Minute, nil), id}
 	held := leasetest.Ask("n", id)
 	leasetest.Take(t, b, held)

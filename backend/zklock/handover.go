@@ -14,36 +14,36 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// spot is a place in the line of a lock.
+// spot is a place in the queue of a lock.
 type spot struct {
 	lock  string // path
 	place int32
 }
 
-// spotOf is where the entry of a path stands.
+// spotOf returns the spot of the entry with that path.
 func spotOf(path string) (spot, bool) {
 	place, err := strconv.ParseInt(path[strings.LastIndexByte(path, '.')+1:], 10, 32)
 	return spot{path[:strings.LastIndexByte(path, '/')], int32(place)}, err == nil
 }
 
-// A lock that goes from one exclusive lease of a session to another one of it needs no
-// watch and no look. Who is right behind an entry of its own session follows it: the
-// transaction that deletes the entry checks that the follower's is there. When the one
-// before was out, which means that nobody was before it, nobody is before the follower
-// then, and nobody can have come between: places only grow. All of that is what the
-// ensemble says with that one answer; what is remembered here only says whom to ask about.
+// A hand-over from one exclusive lease of a session to another one of it needs no watch and no
+// read. A waiter right behind an entry of its own session follows it: the transaction that deletes
+// the entry checks that the follower's exists. If the deleted entry held the lock, which means that
+// none was before it, then none is before the follower now, and none can have come between: places
+// only grow. All of that is in that one answer of the ensemble. What is remembered here only
+// determines which entry to check.
 //
-// Whenever the one before ends in another way, the follower is woken to look.
+// Whenever the entry before ends in another way, the follower is woken to read.
 
-// place notes where the entry of an exclusive lease is, so that it can be followed. The
-// session's mu is held.
+// place records where the entry of an exclusive lease is, so that it can be followed. The session's
+// mu is held.
 func (s *session) place(o *own, mode backend.Mode) {
 	if at, ok := spotOf(o.path); ok && mode == backend.Exclusive && !isClosed(o.gone) {
 		s.entries[at] = o
 	}
 }
 
-// unplace forgets where the entry is, and wakes who follows. The session's mu is held.
+// unplace forgets where the entry is, and wakes the follower. The session's mu is held.
 func (s *session) unplace(o *own) {
 	o.alone = false
 	o.wakeNext()
@@ -56,15 +56,15 @@ func (s *session) unplace(o *own) {
 	}
 }
 
-// wakeNext has the follower look. The session's mu is held.
+// wakeNext makes the follower read. The session's mu is held.
 func (o *own) wakeNext() {
 	if o.next != nil && o.next.moved != nil && !isClosed(o.next.moved) {
 		close(o.next.moved)
 	}
 }
 
-// follow gives what says that the entry at the spot has ended, and its path; nil: it is
-// not one of the session.
+// follow returns a channel that is closed when the entry at the spot has ended, and the path of
+// that entry. It returns nil if the session has no entry there.
 func (s *session) follow(mine *own, at spot) (<-chan struct{}, string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,8 +82,8 @@ func (s *session) follow(mine *own, at spot) (<-chan struct{}, string) {
 	return mine.moved, before.path
 }
 
-// follower is who gets the lock when the entry is deleted; nil: that has to be looked at.
-// The session's mu is held.
+// follower returns the waiter that gets the lock when the entry is deleted, or nil if that has to
+// be read. The session's mu is held.
 func (o *own) follower() *own {
 	if n := o.next; o.alone && n != nil && n.path != "" && !n.unsure && !n.abandoned && !isClosed(n.gone) {
 		return n
@@ -91,7 +91,7 @@ func (o *own) follower() *own {
 	return nil
 }
 
-// isAlone reports whether the lease is known to be out, and alone.
+// isAlone reports whether the lease is known to hold the lock alone.
 func (s *session) isAlone(o *own) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,16 +99,15 @@ func (s *session) isAlone(o *own) bool {
 }
 
 const (
-	// safety is when a waiter looks though nothing woke it.
+	// safety is when a waiter reads although nothing woke it.
 	safety = 30 * time.Second
-	// lookout is when one who follows an entry of its own session watches it too: it may
-	// be deleted by others. Most have the lock by then.
+	// lookout is when a waiter that follows an entry of its own session also watches it: another
+	// client may delete the entry. Most waiters have the lock by then.
 	lookout = time.Second
 )
 
-// behindOwn waits behind the entry that was made right before this one, where it is one
-// of the same session. It reports whether it handed the lock over; else the line is to be
-// looked at.
+// behindOwn waits behind the entry that was made right before this one, if it belongs to the same
+// session. It reports whether that entry handed the lock over. If not, the queue must be read.
 func (a *acquisition) behindOwn(ctx context.Context, path string) (bool, error) {
 	at, ok := spotOf(path)
 	if !ok || a.req.Mode != backend.Exclusive {
@@ -134,7 +133,7 @@ func (a *acquisition) behindOwn(ctx context.Context, path string) (bool, error) 
 	return a.rest(ctx, w, safety)
 }
 
-// watchBoth watches two nodes; zk.ErrNoNode: one of them is not there.
+// watchBoth watches two nodes. zk.ErrNoNode: one of them does not exist.
 func (a *acquisition) watchBoth(ctx context.Context, one, two string) (<-chan zk.Event, <-chan zk.Event, error) {
 	var events [2]<-chan zk.Event
 	var errs [2]error
@@ -146,19 +145,19 @@ func (a *acquisition) watchBoth(ctx context.Context, one, two string) (<-chan zk
 	return events[0], events[1], cmp.Or(errs[0], errs[1]) //nolint:wrapcheck // fail maps it
 }
 
-// waking is what may wake a waiter.
+// waking holds the signals that may wake a waiter.
 type waking struct {
-	moved <-chan struct{} // the one before, of the same session, has ended
-	line  <-chan zk.Event // the line has changed
-	mine  <-chan zk.Event // its own entry has
-	// sole is true when the line is one exclusive lease that is out, and then this one, and
-	// both are watched since the session was connected so many times.
+	moved <-chan struct{} // the entry before, of the same session, has ended
+	line  <-chan zk.Event // the queue has changed
+	mine  <-chan zk.Event // its own entry has changed
+	// sole is true if the queue is one exclusive lease that holds the lock, and then this one, and
+	// both have been watched since the session was connected the given number of times.
 	sole      bool
 	connected int64
 }
 
-// rest waits until something may have changed. It reports whether it is certain that the
-// lease is out now.
+// rest waits until something may have changed. It reports whether the lease certainly holds the
+// lock now.
 func (a *acquisition) rest(ctx context.Context, w waking, within time.Duration) (bool, error) {
 	timer := time.NewTimer(within)
 	defer timer.Stop()
@@ -182,9 +181,9 @@ func (a *acquisition) rest(ctx context.Context, w waking, within time.Duration) 
 	return a.s.isAlone(a.mine), nil
 }
 
-// still reports whether the own entry was there when that before it was deleted. The
-// ensemble tells what happens in the order in which it does, but not what happened while
-// the connection was broken.
+// still reports whether the waiter's own entry existed when the one before it was deleted. The
+// ensemble sends events in the order in which they happen, but not those that happened while the
+// connection was broken.
 func (a *acquisition) still(w waking) bool {
 	select {
 	case <-w.mine:

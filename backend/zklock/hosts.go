@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// hosts tells the library where to connect. The library's own looks the names up once, when
-// the connection is made, and makes its caller wait for that: servers that have moved to
-// other addresses since, as the pods of a cluster do, are never found again. This one
-// looks them up whenever it has been through all addresses in vain. And it leaves one that
-// hangs out for a while: the others may need a moment to find another leader, and who asks
-// the one that hangs meanwhile waits for that for nothing.
+// hosts tells the library where to connect. The library's own provider resolves the names once,
+// when the connection is made, and makes its caller wait for that: servers that have moved to other
+// addresses since, as the pods of a cluster do, are never found again. This one resolves them
+// whenever all addresses have failed. And it omits an address that hangs for a while: the other
+// servers may need a moment to elect another leader, and a client that tries the one that hangs in
+// the meantime loses that time.
 type hosts struct {
 	lookup func(ctx context.Context, host string) ([]string, error)
 	over   <-chan struct{} // ends a lookup
@@ -22,16 +22,16 @@ type hosts struct {
 	mu      sync.Mutex
 	servers []string
 	addrs   []string
-	at      int // the next of addrs
-	tried   int // of addrs, since there was a connection
+	at      int // the index of the next of addrs
+	tried   int // number of addrs tried since there was a connection
 	hangs   string
-	until   time.Time // for so long hangs is left out
+	until   time.Time // hangs is omitted until then
 }
 
 // lookupPatience is for all names together.
 const lookupPatience = 3 * time.Second
 
-// Init takes the names. It implements zk.HostProvider, as the others do.
+// Init sets the names. It implements zk.HostProvider, as the other methods do.
 func (h *hosts) Init(servers []string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -39,14 +39,14 @@ func (h *hosts) Init(servers []string) error {
 	return nil
 }
 
-// Len is how many addresses there are.
+// Len returns the number of addresses.
 func (h *hosts) Len() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.addrs)
 }
 
-// Next gives an address, and whether all have been tried.
+// Next returns an address, and whether all have been tried.
 func (h *hosts) Next() (string, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -60,21 +60,21 @@ func (h *hosts) Next() (string, bool) {
 	return h.addrs[h.at%len(h.addrs)], again
 }
 
-// silent leaves an address out for so long, in later rounds, where there are others.
+// silent omits an address for that long, in later rounds, if there are others.
 func (h *hosts) silent(addr string, d time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.hangs, h.until = addr, time.Now().Add(d)
 }
 
-// Connected notes that the newest address is good.
+// Connected records that the newest address works.
 func (h *hosts) Connected() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.tried = 1
 }
 
-// find looks the names up. One that is not found is left to who dials.
+// find resolves the names. A name that does not resolve is left to the dialer.
 func (h *hosts) find() {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupPatience)
 	defer cancel()

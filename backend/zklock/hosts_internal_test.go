@@ -17,8 +17,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// A server that has moved to another address is found there, by a connection that was made
-// before.
+// A server that has moved to another address is found there, by a connection that was made before.
 func TestServerMoves(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]
@@ -38,7 +37,7 @@ func TestServerMoves(t *testing.T) {
 			if isClosed(moved) {
 				return []string{"127.0.0.1"}, nil
 			}
-			return []string{"127.0.0.2"}, nil // nobody listens there
+			return []string{"127.0.0.2"}, nil // no server listens there
 		},
 	})
 	if err != nil {
@@ -63,8 +62,8 @@ func TestServerMoves(t *testing.T) {
 	}
 }
 
-// Who asks for a connection does not wait for names to be looked up, with what others need
-// locked; and Close does not either.
+// A caller that requests a connection does not wait, with locks that other callers need, for names
+// to be resolved. Neither does Close.
 func TestSlowNames(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 100)
@@ -98,8 +97,8 @@ func TestSlowNames(t *testing.T) {
 	}
 }
 
-// All addresses are tried, and then it is said that they were, once for each round; the one
-// that was good counts as tried.
+// All addresses are tried, and then Next reports that they were, once for each round; the one that
+// worked counts as tried.
 func TestHostsInTurn(t *testing.T) {
 	t.Parallel()
 	var h zk.HostProvider = &hosts{lookup: func(_ context.Context, host string) ([]string, error) {
@@ -138,7 +137,7 @@ func TestHostsInTurn(t *testing.T) {
 	}
 }
 
-// An address that hangs is left out for a while, unless there is no other.
+// An address that hangs is omitted for a while, unless there is no other.
 func TestHostThatHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -179,7 +178,7 @@ func TestHostThatHangs(t *testing.T) {
 	})
 }
 
-// deadlines is a connection that notes until when it is read.
+// deadlines is a connection that records its read deadlines.
 type deadlines struct {
 	net.Conn
 	reads time.Time
@@ -193,8 +192,8 @@ func (d *deadlines) SetReadDeadline(t time.Time) error {
 
 func (d *deadlines) Read([]byte) (int, error) { return 0, d.err }
 
-// Who waits for a server that has said nothing for ten seconds gets another connection, however
-// long the session may be silent; one that says something now and then is waited for.
+// A caller that waits for a server that has sent nothing for ten seconds gets another connection,
+// however long the session may be silent. A server that sends something now and then is waited for.
 func TestSilentConnection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -209,7 +208,7 @@ func TestSilentConnection(t *testing.T) {
 		if w, ok := conn.(*wire); !ok || w.patience != silence/2 {
 			t.Errorf("the first answer may take %s", w.patience)
 		}
-		time.Sleep(time.Hour) // nobody waits
+		time.Sleep(time.Hour) // no caller waits
 		began := time.Now()
 		go func() {
 			for range times {
@@ -232,8 +231,8 @@ func TestSilentConnection(t *testing.T) {
 	})
 }
 
-// A server that says nothing has a quarter of the session time-out for its first answer and
-// half of it later on, whatever the library would give it, and is not asked first again.
+// A server that sends nothing has a quarter of the session time-out for its first answer and half
+// of it later on, whatever the library would give it, and is not tried first again.
 func TestSilentServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

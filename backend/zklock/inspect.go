@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// Inspect tells who holds the lock and who waits. Errors: *InvalidError,
+// Inspect returns the holders of the lock and its waiters. Errors: *InvalidError,
 // *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, error) {
 	if err := backend.ValidateName(lock); err != nil {
@@ -38,7 +38,7 @@ func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, e
 	return info, b.fail(ctx, opInspect, err, false)
 }
 
-// sawClock notes the leader's wall clock, from a node that was written just now.
+// sawClock records the leader's wall clock, from a node that was written just now.
 func (b *Backend) sawClock(stat *zk.Stat) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -46,7 +46,7 @@ func (b *Backend) sawClock(stat *zk.Stat) {
 	b.clock.ahead = time.UnixMilli(stat.Mtime).Sub(b.clock.at.Round(0))
 }
 
-// leaderNow is the leader's wall clock, about.
+// leaderNow returns an estimate of the leader's wall clock.
 func (b *Backend) leaderNow(ctx context.Context, l *link) (time.Time, error) {
 	const fresh = time.Minute
 	b.mu.Lock()
@@ -63,10 +63,10 @@ func (b *Backend) leaderNow(ctx context.Context, l *link) (time.Time, error) {
 	return time.Now().Round(0).Add(clock.ahead), nil
 }
 
-// gets bounds how many nodes are read at once.
+// gets bounds how many nodes are read concurrently.
 const gets = 32
 
-// describe reads what is in the entries.
+// describe reads the contents of the entries.
 func (b *Backend) describe(ctx context.Context, l *link, lock string, now line) (backend.LockInfo, error) {
 	if len(now.all) == 0 {
 		return backend.LockInfo{Name: lock}, nil
@@ -150,7 +150,7 @@ func (b *Backend) describe(ctx context.Context, l *link, lock string, now line) 
 }
 
 // renewals reads when the sessions of the entries were renewed, by the leader's wall clock.
-// Those that are gone are left out.
+// Sessions that are gone are omitted.
 func (b *Backend) renewals(ctx context.Context, l *link, all []entry) (map[backend.SessionID]time.Time, error) {
 	renewed := make(map[backend.SessionID]time.Time)
 	asked := make(map[backend.SessionID]bool)
@@ -185,8 +185,8 @@ func (b *Backend) renewals(ctx context.Context, l *link, all []entry) (map[backe
 	return renewed, failed
 }
 
-// List tells the locks that are held or waited for, by name. It reads the names of all
-// locks. Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
+// List returns the locks that are held or waited for, by name. It reads the names of all locks.
+// Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
 	if err := req.Validate(); err != nil {
 		return backend.ListPage{}, err
@@ -254,7 +254,7 @@ func (b *Backend) list(ctx context.Context, req *backend.ListRequest) (backend.L
 	return page, nil
 }
 
-// Watch is ErrUnsupported: the client library knows no watch of a whole tree.
+// Watch returns ErrUnsupported: the client library cannot watch a whole tree.
 func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, _ func(backend.Event)) error {
 	if err := backend.ValidatePrefix(req.Prefix); err != nil {
 		return err

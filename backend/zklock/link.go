@@ -16,17 +16,17 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// link is a connection to the ensemble with one ZooKeeper session. The client library
-// reconnects within the session by itself, and makes a new session when it has expired;
-// a link that is for one session only does not let it dial then.
+// link is a connection to the ensemble with one ZooKeeper session. The client library reconnects
+// within the session by itself, and makes a new session when it has expired. A link for one session
+// only does not let it dial then.
 type link struct {
 	conn      *zk.Conn
 	single    bool // for one session only
 	over      chan struct{}
 	once      sync.Once     // closes over: the session has expired, or the link is closed
-	ready     chan struct{} // closed when there is a session, at first
+	ready     chan struct{} // closed when there is a session for the first time
 	first     sync.Once
-	connected atomic.Int64  // how often: see watched
+	connected atomic.Int64  // how often: see waking
 	given     atomic.Int64  // the session time-out that the ensemble gave, in nanoseconds
 	loop      chan struct{} // closed when the library's goroutine has ended
 	known     chan struct{} // closed when the ensemble knows who the user is
@@ -38,9 +38,9 @@ type link struct {
 	creating sync.WaitGroup
 }
 
-// sendBuffer is the library's, and bounds a request. After a connection broke the library
-// says what it watches in requests of up to 128 KiB: one that does not fit is not sent, and
-// nothing is watched any more.
+// sendBuffer is the size of the library's send buffer, and bounds a request. After a connection
+// broke, the library sends the list of its watches in requests of up to 128 KiB: one that does not
+// fit is not sent, and nothing is watched any more.
 const sendBuffer = 192 << 10
 
 var (
@@ -62,9 +62,9 @@ func newLink(cfg *Config, timeout time.Duration, single bool) (*link, error) {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	l.conn = conn
-	go func() { // the library ends its events when its goroutine ends
+	go func() { // the library closes its events when its goroutine ends
 		defer close(l.loop)
-		for range events { // they come by the callback as well
+		for range events { // they also come by the callback
 		}
 	}()
 	if cfg.User == "" {
@@ -75,9 +75,9 @@ func newLink(cfg *Config, timeout time.Duration, single bool) (*link, error) {
 	return l, nil
 }
 
-// identify says who the user is. The library says it again on each later connection, when
-// it was told once; while nobody can be reached it gives up, and when the connection breaks
-// at that moment the next one may not know.
+// identify sends the user's credentials. Once they were accepted, the library repeats them on each
+// later connection. While no server is reachable it gives up, and when the connection breaks at
+// that moment the next one may not know them.
 func (l *link) identify(digest []byte) {
 	for {
 		connected := l.connected.Load()
@@ -92,7 +92,7 @@ func (l *link) identify(digest []byte) {
 	}
 }
 
-// pause waits for so long; false: it was over before.
+// pause waits for d. It returns false if over was closed first.
 func pause(d time.Duration, over <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -118,7 +118,7 @@ func (l *link) event(e zk.Event) {
 
 func (l *link) end() { l.once.Do(func() { close(l.over) }) }
 
-// close ends the session on the ensemble, where that can be reached within two seconds.
+// close ends the session on the ensemble, if that can be reached within two seconds.
 func (l *link) close() {
 	if l.single {
 		l.reach()
@@ -145,8 +145,8 @@ func (l *link) close() {
 	<-l.loop
 }
 
-// reach waits until the ensemble answers: the library says that a session is over on the
-// connection that it has, and where that has just broken, to nobody.
+// reach waits until the ensemble answers: the library sends the end of a session on the connection
+// that it has, and if that has just broken, the end reaches no server.
 func (l *link) reach() {
 	ctx, cancel := context.WithTimeout(context.Background(), reachPatience)
 	defer cancel()
@@ -163,17 +163,17 @@ func (l *link) reach() {
 }
 
 const (
-	// closePatience bounds how long the end of a link waits for what is under way.
+	// closePatience bounds how long the end of a link waits for calls in progress.
 	closePatience = time.Second
 	// reachPatience is more than the second that the library waits before it connects again.
 	reachPatience = 2 * time.Second
-	// retryPause is between two attempts to be heard.
+	// retryPause is the time between two attempts to reach the ensemble.
 	retryPause = 20 * time.Millisecond
 )
 
-// createContainer makes a node that the ensemble collects when it is empty; one that is
-// there already is success. The library's CreateContainer looks at the answer after Close
-// while another goroutine may still write it: nobody closes the link meanwhile.
+// createContainer makes a node that the ensemble collects when it is empty. If the node exists
+// already, createContainer succeeds. The library's CreateContainer reads the answer after Close
+// while another goroutine may still write it, so the link is not closed in the meantime.
 func (l *link) createContainer(path string, acl []zk.ACL) error {
 	l.mu.Lock()
 	if l.shut {
@@ -190,12 +190,12 @@ func (l *link) createContainer(path string, acl []zk.ACL) error {
 	return err
 }
 
-// dial makes connections that look at what goes by: see wire.
+// dial makes connections that inspect their traffic: see wire.
 func (l *link) dial(cfg *Config, timeout time.Duration) zk.Dialer {
 	return func(network, address string, patience time.Duration) (net.Conn, error) {
 		select {
 		case <-l.over:
-			return nil, errOver // else it would make another session, and answer for it
+			return nil, errOver // otherwise it would make another session, and answer for it
 		default:
 		}
 		conn, err := cfg.dial(network, address, patience)
@@ -215,20 +215,20 @@ func (l *link) dial(cfg *Config, timeout time.Duration) zk.Dialer {
 	}
 }
 
-// wire is a connection whose first answer is read along: it has the session time-out,
-// which the library does not tell. Until then it does not wait for as long as the
-// library would, which is many times the time-out, and afterwards for half of it, where the
-// library would take two thirds: a server that hangs while others live must not cost the
-// session. The library lets the server answer every third of it.
+// wire is a connection that reads its first answer along: that has the session time-out, which the
+// library does not expose. Until then it does not wait for as long as the library would, which is
+// many times the time-out, and afterwards for half of it, where the library would take two thirds:
+// a server that hangs while others live must not cost the session. The library lets the server
+// answer every third of it.
 //
-// When the library has connected again it tells the ensemble what it watches, and which
-// transaction was the last that it heard of. It reads the latter while other requests are
-// answered already, which makes it later (a data race, too): a change of the line from
-// between would never be told. So answers are held back until the watches have left.
+// When the library has connected again it sends the ensemble its watches, and the last transaction
+// that it knows of. It reads the latter while other requests are answered already, which makes it
+// later (and is a data race): a change of the queue in between would never be reported. So answers
+// are held back until the watches have left.
 //
-// A server says on each connection how much time it gives, and it is that which the
-// ensemble counts from then on. Where that is less than the session was made with, because
-// the server is set up in another way, the session is over: it could end before its TTL.
+// A server reports on each connection how much time it gives, and that is what the ensemble counts
+// from then on. If that is less than the session was made with, because the server is configured
+// differently, the session has ended: it could end before its TTL.
 type wire struct {
 	net.Conn
 	link     *link
@@ -239,22 +239,21 @@ type wire struct {
 	size     int    // of the first answer; 0 while it is not known
 	read     int    // bytes so far
 	made     time.Time
-	heard    atomic.Int64 // when the server said something last, in nanoseconds since it was made
+	heard    atomic.Int64 // when the server last sent something, in nanoseconds since it was made
 	closed   atomic.Bool
 	again    bool          // there was a session before, and so there may be watches
 	watches  chan struct{} // closed when the watches have left, and when the connection is closed
 	once     sync.Once     // closes watches
 }
 
-// The first answer: its length, the protocol version, the time-out in milliseconds, the
-// session, the password.
+// The first answer: its length, the protocol version, the time-out in milliseconds, the session,
+// the password.
 const lengthSize, timeoutAt, headSize = 4, 8, 12
 
-// The second four bytes after the length of a request are what it is; 101 sets watches.
+// The second four bytes after the length of a request are its type; 101 sets watches.
 const kindAt, kindEnd, kindSetWatches = 8, 12, 101
 
-// watchesLate is for how long answers are held back where no watches leave, because there
-// are none.
+// watchesLate is how long answers are held back if no watches leave, because there are none.
 const watchesLate = 250 * time.Millisecond
 
 func (w *wire) SetReadDeadline(t time.Time) error {
@@ -265,7 +264,7 @@ func (w *wire) SetReadDeadline(t time.Time) error {
 	if latest := time.Now().Add(patience); t.After(latest) || t.IsZero() && !answered {
 		t = latest
 	}
-	return w.Conn.SetReadDeadline(t) //nolint:wrapcheck // the library compares what a connection says
+	return w.Conn.SetReadDeadline(t) //nolint:wrapcheck // the library compares what a connection returns
 }
 
 func (w *wire) Read(p []byte) (int, error) {
@@ -312,19 +311,20 @@ func (w *wire) Write(p []byte) (int, error) {
 	return w.Conn.Write(p) //nolint:wrapcheck // as above
 }
 
-// Close lets nobody wait for the watches any more.
+// Close also releases a Read that waits for the watches.
 func (w *wire) Close() error {
 	w.closed.Store(true)
 	w.once.Do(func() { close(w.watches) })
 	return w.Conn.Close() //nolint:wrapcheck // as above
 }
 
-// silence is for how long a server may say nothing at all while somebody waits for it. For its first
-// answer it has half of that: one that has just started may never answer who came too early.
+// silence is how long a server may send nothing at all while a caller waits for it. For its first
+// answer it has half of that: a server that has just started may never answer a client that came
+// too early.
 const silence = 10 * time.Second
 
-// hangUp closes the connection where it was silent for too long, and somebody has waited since:
-// a firewall may have forgotten it, or the server hangs. The library would notice that after half of
+// hangUp closes the connection if it was silent for too long, and a caller has waited since: a
+// firewall may have forgotten it, or the server hangs. The library would notice that after half of
 // the session's time-out, which can be hours, and connects again within the session.
 func (l *link) hangUp(since time.Time) {
 	l.mu.Lock()
@@ -337,8 +337,8 @@ func (l *link) hangUp(since time.Time) {
 	_ = w.Close()
 }
 
-// call has f done, which takes no context, and gives up waiting for it when ctx ends or
-// the link is over. What f did then is not known.
+// call runs f, which takes no context, and stops waiting for it when ctx ends or the link has ended.
+// The outcome of f is then unknown.
 func call[T any](ctx context.Context, l *link, f func() (T, error)) (T, error) {
 	type answer struct {
 		value T
@@ -374,13 +374,13 @@ func call[T any](ctx context.Context, l *link, f func() (T, error)) (T, error) {
 	}
 }
 
-// unsent is an error of a request that never left.
+// unsent is an error of a request that was never sent.
 type unsent struct{ err error }
 
 func (e *unsent) Error() string { return e.err.Error() }
 func (e *unsent) Unwrap() error { return e.err }
 
-// await waits until there is a session, of the user's.
+// await waits until there is a session, with the user authenticated.
 func (l *link) await(ctx context.Context) error {
 	for _, done := range []<-chan struct{}{l.ready, l.known} {
 		select {
@@ -394,7 +394,7 @@ func (l *link) await(ctx context.Context) error {
 	return nil
 }
 
-// logger passes on what the library says.
+// logger passes on what the library logs.
 type logger struct{ *slog.Logger }
 
 func (l logger) Printf(format string, args ...any) {

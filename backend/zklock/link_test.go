@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// TestManyWatchesComeBack: a session that watches more than the library's buffer for
-// requests would hold hears of a break also after its connection broke.
+// TestManyWatchesComeBack: a session with more watches than the library's buffer for requests would
+// hold is still notified of a break after its connection broke.
 func TestManyWatchesComeBack(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]
@@ -59,8 +59,8 @@ func TestManyWatchesComeBack(t *testing.T) {
 	}
 }
 
-// TestLessTime: a server that gives sessions less time than this one needs ends it, and
-// the holder is told at once: renewals would be good for less than its TTL.
+// TestLessTime: a server that gives sessions less time than this one needs ends it, and the holder
+// is told immediately: renewals would be good for less than its TTL.
 func TestLessTime(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]
@@ -79,15 +79,15 @@ func TestLessTime(t *testing.T) {
 	}
 }
 
-// TestOddTTL: a TTL that is not in whole milliseconds is as good as any.
+// TestOddTTL: a TTL that is not in whole milliseconds works like any other.
 func TestOddTTL(t *testing.T) {
 	t.Parallel()
 	b := closing(t, testserver.StartZooKeeper(t, 1)...)
 	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, time.Minute/7, nil)))
 }
 
-// TestUserWhenAway: a connection that was made while the ensemble was away says who it is
-// all the same.
+// TestUserWhenAway: a connection that was made while the ensemble was unreachable still
+// authenticates its user.
 func TestUserWhenAway(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]
@@ -148,9 +148,9 @@ func TestCloseWhenAway(t *testing.T) {
 	}
 }
 
-// TestRenewedAndCutOff: a session that was silent for a while, as one whose process was
-// stopped, is renewed through a server that dies right after: the leader had heard nothing
-// of it since before. What the renewal says holds.
+// TestRenewedAndCutOff: a session that was silent for a while, as one whose process was stopped, is
+// renewed through a server that dies right after: the leader had heard nothing of the session since
+// before. The time that the renewal reports holds.
 func TestRenewedAndCutOff(t *testing.T) {
 	t.Parallel()
 	servers := testserver.StartZooKeeper(t, 3)
@@ -178,7 +178,7 @@ func TestRenewedAndCutOff(t *testing.T) {
 	}()
 	leasetest.InLine(t, other, "n", 1)
 	proxy.Hold(chaos.Requests)
-	<-time.After(silent) // it is the silence that matters
+	<-time.After(silent) // only the silence matters
 	before := time.Now()
 	proxy.Release(chaos.Requests)
 	res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id})
@@ -193,7 +193,7 @@ func TestRenewedAndCutOff(t *testing.T) {
 }
 
 // TestEndWhileReconnecting: a session that is ended while its connection is being made again
-// gives back what it has.
+// releases what it holds.
 func TestEndWhileReconnecting(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// entry is a node below a lock: an acquisition that is out or in line. What decides who
-// is out is in its name, so that one listing of the names tells it:
+// entry is a node below a lock: an acquisition that holds the lock or waits. The name contains
+// everything that determines the holders, so that one listing of the names is enough:
 //
 //	x.0.1.LEASE.SESSION.0000000012     mode, limit, permits, lease, session, place
 type entry struct {
@@ -28,7 +28,7 @@ const (
 	nameParts                 = 6
 )
 
-// prefix is the name of the entry of a request, without the place.
+// prefix returns the name of the entry of a request, without the place.
 func prefix(req *backend.AcquireRequest) string {
 	mark := exclusiveMark
 	if req.Mode == backend.Shared {
@@ -37,7 +37,7 @@ func prefix(req *backend.AcquireRequest) string {
 	return fmt.Sprintf("%s.%d.%d.%s.%s.", mark, req.Limit, max(1, req.Permits), req.Lease, req.Session)
 }
 
-// parseEntry reads the name of a node; others than ours are not entries.
+// parseEntry parses the name of a node. Nodes that are not ours are not entries.
 func parseEntry(node string) (entry, bool) {
 	parts := strings.Split(node, ".")
 	if len(parts) != nameParts {
@@ -59,8 +59,8 @@ func parseEntry(node string) (entry, bool) {
 	return e, true
 }
 
-// line is what is out and what waits, in order of the places. As nobody is overtaken,
-// what is out is always its front.
+// line is the holders and the waiters, in order of their places. As no waiter is overtaken, the
+// holders are always its front.
 type line struct {
 	backend.Front
 
@@ -68,8 +68,8 @@ type line struct {
 	doubled bool // there are several entries of one lease
 }
 
-// newLine sorts the nodes below a lock. Of several entries of one lease, which a create
-// that was asked twice leaves, only the first counts.
+// newLine sorts the nodes below a lock. Of several entries of one lease, which a create that was
+// sent twice leaves, only the first counts.
 func newLine(nodes []string) line {
 	var l line
 	for _, n := range nodes {
@@ -94,20 +94,20 @@ func newLine(nodes []string) line {
 	return l
 }
 
-// find is the index of a lease; -1: it is not there.
+// find returns the index of a lease, or -1.
 func (l line) find(id backend.LeaseID) int {
 	return slices.IndexFunc(l.all, func(e entry) bool { return e.lease == id })
 }
 
-// holders is the front of the line alone.
+// holders returns the front of the line alone.
 func (l line) holders() line { return l.first(l.Out) }
 
-// first is the line as far as its first n.
+// first returns the first n entries of the line.
 func (l line) first(n int) line {
 	return line{Front: backend.Front{Claims: l.Claims[:n], Out: min(n, l.Out)}, all: l.all[:n]}
 }
 
-// content is what is in an entry's node, for people.
+// content is the data of an entry's node, for people.
 type content struct {
 	Owner string `json:"o,omitempty"`
 	Note  string `json:"n,omitempty"`
@@ -123,10 +123,10 @@ func (c content) encode() []byte {
 	return b
 }
 
-// notice is what a break tells the session of its victim.
+// notice is what a break writes for the session of its victim.
 type notice struct {
 	Lease  backend.LeaseID `json:"l"`
 	Reason string          `json:"r,omitempty"`
-	// Cut is set in the first of them where there were older ones, which made room.
+	// Cut is set in the first notice if there were older ones, which made room.
 	Cut bool `json:"c,omitempty"`
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// The line is what the names say: see newLine.
+// The names alone determine the line: see newLine.
 func TestLine(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

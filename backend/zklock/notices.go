@@ -10,18 +10,19 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// hear tells the losses that are written to the session's notices.
+// hear reports the losses that are written to the session's notices.
 func (s *session) hear() {
 	told := make(map[backend.LeaseID]bool)
-	// read are the leases whose notices were read. Others may have been told as missing while
-	// the break that took them was under way, and say nothing about those before them.
+	// read are the leases whose notices were read. Other leases may have been reported as missing
+	// while the break that took them was in progress, and so do not show that the notices before
+	// theirs were read.
 	read := make(map[backend.LeaseID]bool)
-	missed := false // there were notices that nobody has read
+	missed := false // there were notices that were not read
 	for {
 		data, _, events, err := s.link.conn.GetW(s.b.noticePath(s.id))
 		if err == nil {
 			var notices []notice
-			_ = json.Unmarshal(data, &notices) // what is not ours says nothing
+			_ = json.Unmarshal(data, &notices) // data that is not ours means nothing
 			missed = missed || len(notices) > 0 && notices[0].Cut && !read[notices[0].Lease]
 			for _, n := range notices {
 				read[n.Lease] = true
@@ -37,7 +38,7 @@ func (s *session) hear() {
 		}
 		if err != nil {
 			if isClosed(s.over) || isClosed(s.link.over) || errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrSessionExpired) {
-				return // keep minds the end of the session
+				return // keep handles the end of the session
 			}
 			select {
 			case <-time.After(s.b.cfg.Tick / 2):
@@ -54,8 +55,8 @@ func (s *session) hear() {
 	}
 }
 
-// tellMissing tells the leases whose entries are not there any more, though they were not
-// given back here: their notices made room for newer ones.
+// tellMissing reports the leases whose entries no longer exist, although they were not released
+// here: their notices made room for newer ones.
 func (s *session) tellMissing(told map[backend.LeaseID]bool) error {
 	type held struct {
 		id  backend.LeaseID
@@ -74,7 +75,7 @@ func (s *session) tellMissing(told map[backend.LeaseID]bool) error {
 		if err != nil {
 			return err
 		}
-		if !there && !isClosed(h.own.gone) { // else it was given back meanwhile
+		if !there && !isClosed(h.own.gone) { // otherwise it was released in the meantime
 			told[h.id] = true
 			s.tell(backend.Loss{Session: s.id, Lease: h.id, Cause: backend.CauseGone})
 		}

@@ -9,12 +9,12 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// mostChecks is how many of those before it who steps back looks after.
+// mostChecks is how many of the entries before it a request that steps back checks.
 const mostChecks = 100
 
-// stepBack leaves the line that filled up after it was looked at, and reports whether it
-// did: not when one of those before it has gone meanwhile, because it may be out then, and
-// others have been refused because of it.
+// stepBack leaves the queue that filled up after it was read, and reports whether it did. It does
+// not if an entry before its own has gone in the meantime, because then its own may hold the lock,
+// and other requests have been refused because of it.
 func (a *acquisition) stepBack(ctx context.Context, l line, i int, path string) (bool, error) {
 	var ops []any
 	for _, e := range l.all[l.Decisive(i, mostChecks):i] {
@@ -43,7 +43,7 @@ func (a *acquisition) refusal(ctx context.Context, l line, ahead int) error {
 		return err
 	}
 	holders := info.Holders
-	if len(holders) == 0 { // they left since the line was read: then they were in the way
+	if len(holders) == 0 { // they left since the queue was read: at that time they were in the way
 		for _, e := range backend.FirstHolders(l.all[:l.Out]) {
 			holders = append(holders, backend.Holder{Lease: e.lease, Session: e.session, Mode: e.claim.Mode, Permits: e.claim.Permits})
 		}

@@ -19,9 +19,9 @@ func (b *Backend) remove(ctx context.Context, l *link, path string) error {
 	return err
 }
 
-// Release gives a lease back, or its place in line. With req.Abandon it can never be
-// granted afterwards. Errors: ErrLost where there is no such lease, unless req.Abandon is
-// set; *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
+// Release releases a lease, or its place in the queue. With req.Abandon it can never be granted
+// afterwards. Errors: ErrLost if there is no such lease, unless req.Abandon is set; *InvalidError;
+// *UnavailableError; ErrClosed; ctx's cause.
 func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error {
 	if err := req.Validate(); err != nil {
 		return err
@@ -62,7 +62,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	return nil
 }
 
-// sessionOf is the session here that has the lease, or under which it is abandoned.
+// sessionOf returns the session here that has the lease, or under which it is abandoned.
 func (b *Backend) sessionOf(k leaseKey, id backend.SessionID) *session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -80,8 +80,8 @@ func (b *Backend) sessionOf(k leaseKey, id backend.SessionID) *session {
 	return nil
 }
 
-// release deletes the entry of a lease of the session: the one that is known, or, where
-// that is not certain, whatever there is of it. It reports whether there was one.
+// release deletes the entry of a lease of the session: the one that is known, or, if that is not
+// certain, every entry of the lease. It reports whether there was one.
 func (s *session) release(ctx context.Context, k leaseKey, req backend.ReleaseRequest) (bool, error) {
 	o, path, to, toPath := s.leave(k, req.Abandon)
 	if path == "" {
@@ -107,8 +107,8 @@ func (s *session) release(ctx context.Context, k leaseKey, req backend.ReleaseRe
 	return err == nil, err
 }
 
-// released notes how the delete of an entry ended, also when nobody waited for it any
-// more. Who follows looks, unless the lock was handed to it.
+// released records how the delete of an entry ended, also when no caller waits for it any more. The
+// follower is woken to read, unless the lock was handed to it.
 func (s *session) released(o, to *own, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,8 +122,8 @@ func (s *session) released(o, to *own, err error) {
 	o.wakeNext()
 }
 
-// leave has who waits for the lease stop. It gives the path of the entry where that is
-// certain, and who gets the lock then with the path of its entry, where that is.
+// leave stops the callers that wait for the lease. It returns the lease, the path of its entry if
+// that is certain, and, if known, the follower that gets the lock with the path of its entry.
 func (s *session) leave(k leaseKey, abandon bool) (*own, string, *own, string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,8 +150,8 @@ func (s *session) leave(k leaseKey, abandon bool) (*own, string, *own, string) {
 	return o, o.path, nil, ""
 }
 
-// settle forgets a lease that is known to be gone. One that was abandoned is remembered
-// for as long as a late request can live.
+// settle forgets a lease that is known to be gone. A lease that was abandoned is remembered for as
+// long as a late request can live.
 func (s *session) settle(k leaseKey, abandoned bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,8 +168,7 @@ func (s *session) settle(k leaseKey, abandoned bool) {
 	}
 }
 
-// removeLease deletes whatever entry there is of the lease. It reports whether there was
-// one.
+// removeLease deletes every entry of the lease. It reports whether there was one.
 func (b *Backend) removeLease(ctx context.Context, l *link, req backend.ReleaseRequest) (bool, error) {
 	lock := b.lockPath(req.Name)
 	nodes, err := call(ctx, l, func() ([]string, error) {

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// rememberDead is how long the ID of a session that has ended is known here. A request
-// under it that is late is not later than that.
+// rememberDead is how long the ID of a session that has ended is remembered here. No request under
+// it arrives later than that.
 const rememberDead = 10 * time.Minute
 
 // session is a session of the contract and the ZooKeeper session that it is tied to.
@@ -25,10 +25,10 @@ type session struct {
 	pen  pen
 
 	opened chan struct{} // closed when it was opened, or could not be
-	err    error         // why it could not; read after opened
+	err    error         // why it could not be opened; read after opened is closed
 	over   chan struct{} // closed when the session has ended
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	deadline time.Time  // when it ends unless it is renewed; by the local clock
 	contact  contact
 	ended    bool
@@ -45,26 +45,26 @@ type leaseKey struct {
 
 // own is what is known here of a lease of the session.
 type own struct {
-	// turn has capacity 1: who has put something in looks for the entry, and makes it.
-	// There is never more than one create of a lease under way.
+	// turn has capacity 1: the caller that has put a value in looks for the entry, and makes it. A
+	// lease never has more than one create under way.
 	turn      chan struct{}
 	path      string        // of its entry; empty: not known
 	unsure    bool          // there may be an entry that is not known
 	abandoned bool          // it must never be granted
 	at        time.Time     // when it was abandoned
-	gone      chan struct{} // closed when it was released or abandoned here: who waits for it stops
+	gone      chan struct{} // closed when it was released or abandoned here: callers that wait for it stop
 
-	// For what is handed over within the session: see follow.
-	alone bool          // it is exclusive and out
-	next  *own          // who is right behind it and waits for its end; exclusive
-	moved chan struct{} // closed when the one before has ended; nil: nobody waits
+	// For hand-overs within the session: see follow.
+	alone bool          // it is exclusive and holds the lock
+	next  *own          // the lease right behind it that waits for its end; exclusive
+	moved chan struct{} // closed when the one before has ended; nil: no caller waits
 }
 
 func newOwn() *own { return &own{turn: make(chan struct{}, 1), gone: make(chan struct{})} }
 
-// OpenSession makes a session or confirms it. Errors: *InvalidError, also for a TTL that
-// the ensemble does not give, or that differs from the one it was opened with;
-// ErrSessionLost; *UnavailableError; ErrClosed; ctx's cause.
+// OpenSession makes a session or confirms it. Errors: *InvalidError, also for a TTL that the
+// ensemble does not give, or that differs from the one it was opened with; ErrSessionLost;
+// *UnavailableError; ErrClosed; ctx's cause.
 func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) error {
 	if err := req.Validate(b.caps); err != nil {
 		return err
@@ -104,8 +104,7 @@ const (
 	opBreak   = "break"
 )
 
-// enter gives the session of the request, and whether it is new: then the caller has to
-// open it.
+// enter returns the session of the request, and whether it is new: then the caller has to open it.
 func (b *Backend) enter(req backend.SessionRequest) (*session, bool, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -131,7 +130,7 @@ func (b *Backend) enter(req backend.SessionRequest) (*session, bool, error) {
 	return s, true, nil
 }
 
-// session gives a session that lives.
+// session returns a session that is alive.
 func (b *Backend) session(id backend.SessionID) (*session, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -154,7 +153,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// open opens the session. What failed leaves nothing: it may be opened again.
+// open opens the session. A failed attempt leaves nothing: the session may be opened again.
 func (s *session) open(ctx context.Context) {
 	defer close(s.opened)
 	err := s.connect(ctx)
@@ -178,7 +177,7 @@ func (s *session) open(ctx context.Context) {
 }
 
 func (s *session) connect(ctx context.Context) error {
-	asked := (s.ttl + s.b.cfg.margin() + time.Millisecond - 1).Truncate(time.Millisecond) // of which ZooKeeper knows no parts
+	asked := (s.ttl + s.b.cfg.margin() + time.Millisecond - 1).Truncate(time.Millisecond) // in whole milliseconds, ZooKeeper's unit
 	l, err := newLink(&s.b.cfg, asked, true)
 	if err != nil {
 		return err
@@ -205,8 +204,8 @@ func (s *session) connect(ctx context.Context) error {
 	return nil
 }
 
-// enroll makes the nodes of the session. There may be those of an attempt that was given
-// up: its ZooKeeper session is another one, and has no leases.
+// enroll makes the nodes of the session. Those of an attempt that was given up may exist: its
+// ZooKeeper session is another one, and has no leases.
 func (s *session) enroll(ctx context.Context) error {
 	paths := []string{s.b.sessionPath(s.id), s.b.noticePath(s.id)}
 	acl := s.b.cfg.acl()
@@ -230,9 +229,8 @@ func (s *session) enroll(ctx context.Context) error {
 	return create()
 }
 
-// renew makes the session live for its TTL from now on. It is a write, so that it is the
-// leader that has seen it: a server that has lost its leader goes on answering what it
-// reads for a while.
+// renew makes the session live for its TTL from now on. It is a write, so that the leader has seen
+// it: a server that has lost its leader still answers reads for a while.
 func (s *session) renew(ctx context.Context) error {
 	s.mu.Lock()
 	late := s.ended || time.Now().After(s.deadline)
@@ -270,8 +268,8 @@ func (s *session) renew(ctx context.Context) error {
 	return nil
 }
 
-// Renew extends a session. Errors: ErrUnsupported for timed leases; *InvalidError;
-// *UnavailableError; ErrClosed; ctx's cause. What became of it is in the result.
+// Renew extends a session. The result reports what became of it. Errors: ErrUnsupported for timed
+// leases; *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
 func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
 	if err := req.Validate(b.caps); err != nil {
 		return backend.RenewResult{}, err
@@ -301,9 +299,9 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	return res, nil
 }
 
-// EndSession gives back all that lives with the session: it ends the ZooKeeper session.
-// A session that is gone is success. Errors: *InvalidError, *UnavailableError, ErrClosed,
-// ctx's cause.
+// EndSession releases everything that lives with the session: it ends the ZooKeeper session. If the
+// session is gone already, EndSession succeeds. Errors: *InvalidError, *UnavailableError,
+// ErrClosed, ctx's cause.
 func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	if err := backend.ValidateSessionID(id); err != nil {
 		return err
@@ -339,8 +337,7 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	}
 }
 
-// close ends the session, and waits until the ensemble has heard of it, for three seconds
-// at most.
+// close ends the session, and waits until the ensemble has been told, for at most three seconds.
 func (s *session) close() {
 	<-s.opened
 	if s.finish() {
@@ -348,7 +345,7 @@ func (s *session) close() {
 	}
 }
 
-// expire ends the session because its time is over, or the ensemble says so.
+// expire ends the session because its time has run out, or the ensemble reports that it ended.
 func (s *session) expire(cause backend.Cause) {
 	if !s.finish() {
 		return
@@ -359,7 +356,7 @@ func (s *session) expire(cause backend.Cause) {
 	}
 }
 
-// finish marks the end; false: it was over before.
+// finish marks the end. It returns false if the session had ended before.
 func (s *session) finish() bool {
 	if s.err != nil {
 		return false
@@ -381,12 +378,12 @@ func (s *session) finish() bool {
 	return true
 }
 
-// beatsAtOnce is how many beats may be without an answer: where the ensemble is slow its
-// answers come as steadily as elsewhere, only later.
+// beatsAtOnce is how many beats may be unanswered: a slow ensemble answers as steadily as any
+// other, only later.
 const beatsAtOnce = 8
 
-// keep ends the session when nobody has renewed it for its TTL, and lets the ensemble
-// hear of it every half tick until then: see Config.margin.
+// keep ends the session when it was not renewed for its TTL, and sends the ensemble a sign of life
+// every half tick until then: see Config.margin.
 func (s *session) keep() {
 	beat := time.NewTicker(s.b.cfg.Tick / 2)
 	defer beat.Stop()
@@ -399,7 +396,7 @@ func (s *session) keep() {
 		select {
 		case <-s.over:
 			return
-		case <-s.link.over: // the ensemble has said that it expired, or the backend is closed
+		case <-s.link.over: // the ensemble has reported that it expired, or the backend is closed
 			s.expire(backend.CauseExpired)
 			return
 		case <-s.renewed:

@@ -18,11 +18,11 @@ const scheme = "zookeeper"
 //
 //	zookeeper://[user:password@]host[:port][,host[:port]...][/path][?parameters]
 //
-// The port is 2181 where none is given, the path /holdfast. Parameters: tick and
-// max_session, durations as in Config. Nothing is sent until the first call.
+// The default port is 2181, the default path /holdfast. Parameters: tick and max_session, durations
+// as in Config. Nothing is sent until the first call.
 //
-// Errors: *backend.InvalidError for a bad URL, which an unknown parameter makes it.
-// What stands before the @ is never told.
+// Errors: *backend.InvalidError for a bad URL, such as one with an unknown parameter. Errors never
+// contain what is before the @.
 func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -43,7 +43,7 @@ func badURL(value, bound string) error {
 	return &backend.InvalidError{Field: "url", Value: strconv.QuoteToGraphic(value), Bound: bound}
 }
 
-// parseURL reads a URL by hand: package net/url takes one host only.
+// parseURL parses a URL by hand, because package net/url accepts one host only.
 func parseURL(raw string) (Config, error) {
 	var cfg Config
 	if strings.ContainsFunc(raw, unicode.IsControl) {

@@ -16,30 +16,30 @@ import (
 
 const name = "zookeeper"
 
-// Config says where the ensemble is, and what it allows.
+// Config names the ensemble, and describes what it allows.
 type Config struct {
-	// Servers are the addresses, "host:port"; the port is 2181 where none is given. All
-	// of one ensemble. Required.
+	// Servers are the addresses, "host:port"; the default port is 2181. All must belong to one
+	// ensemble. Required.
 	Servers []string
-	// Path is the node below which everything is kept, made where it is not there.
-	// Default: "/holdfast". Optional.
+	// Path is the node below which everything is kept. It is made if it does not exist. Default:
+	// "/holdfast". Optional.
 	Path string
-	// User and Password authenticate with the scheme digest; what is made is for that
-	// user only then. Default: none, and everybody may do everything. Optional.
+	// User and Password authenticate with the scheme digest; nodes are then made for that user
+	// only. Default: none, and every client has all permissions. Optional.
 	User, Password string
-	// Tick is the ensemble's tickTime. A session lives for its TTL and one and a half
-	// ticks, because its servers tell each other only so often who is alive. 100 ms to
-	// 1 min. Default: 2 s, as ZooKeeper's own. Optional.
+	// Tick is the ensemble's tickTime. A session lives for its TTL and one and a half ticks,
+	// because the servers tell each other only that often which sessions are alive. 100 ms to 1
+	// min. Default: 2 s, as ZooKeeper's own. Optional.
 	Tick time.Duration
 	// MaxSession is the ensemble's maxSessionTimeout. Default: 20 ticks, as ZooKeeper's
 	// own. Optional.
 	MaxSession time.Duration
 	// Dial makes the connections, for TLS or a proxy. Default: TCP. Optional.
 	Dial func(network, address string, timeout time.Duration) (net.Conn, error)
-	// Logger gets what the client library says, at level Debug. Default: none. Optional.
+	// Logger receives what the client library logs, at level Debug. Default: none. Optional.
 	Logger *slog.Logger
 
-	lookup func(ctx context.Context, host string) ([]string, error) // the resolver, but in tests
+	lookup func(ctx context.Context, host string) ([]string, error) // the resolver, except in tests
 }
 
 const (
@@ -53,11 +53,11 @@ const (
 	maxTTL      = 24 * time.Hour
 )
 
-// margin is how much longer than its TTL a session is asked to live. A server of the
-// ensemble that a session talks to tells the leader that it is alive every half tick,
-// and may die before it has told it of the request that was answered last. Every
-// session sends something every half tick, so what the leader knows is at most one tick
-// older than what the client knows; half a tick more is for the way.
+// margin is how much longer than its TTL a session is requested to live. The server that a session
+// talks to reports to the leader every half tick that the session is alive, and may die before it
+// has reported the request that was answered last. Every session sends something every half tick,
+// so what the leader knows is at most one tick older than what the client knows; half a tick more
+// is for the way.
 func (c *Config) margin() time.Duration { return c.Tick + c.Tick/2 }
 
 func (c *Config) dial(network, address string, timeout time.Duration) (net.Conn, error) {
@@ -66,7 +66,7 @@ func (c *Config) dial(network, address string, timeout time.Duration) (net.Conn,
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	return new(net.Dialer).DialContext(ctx, network, address) //nolint:wrapcheck // the library tells it
+	return new(net.Dialer).DialContext(ctx, network, address) //nolint:wrapcheck // the library reports it
 }
 
 func (c *Config) acl() []zk.ACL {
@@ -135,8 +135,8 @@ func validatePath(p string) error {
 	return nil
 }
 
-// Backend keeps leases in ZooKeeper. It implements backend.Backend; its methods may be
-// called at once from many goroutines. Make it with New or Open.
+// Backend keeps leases in ZooKeeper. It implements backend.Backend. Its methods are safe for
+// concurrent use. Make it with New or Open.
 type Backend struct {
 	cfg  Config
 	caps backend.Capabilities
@@ -146,7 +146,7 @@ type Backend struct {
 	base context.Context         //nolint:containedctx // it is what Close ends
 	end  context.CancelCauseFunc // ends base
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	closed   bool
 	control  *link // for what belongs to no session; made at its first use
 	sessions map[backend.SessionID]*session
@@ -174,7 +174,7 @@ func New(cfg Config) (*Backend, error) {
 			Name: name, Sessions: true, Bound: true, Shared: true, Permits: true, FIFO: true, Push: true, LossPush: true,
 			Durable: true, TokenKind: "revision",
 			MinTTL: minTTL, MaxTTL: min(maxTTL, (cfg.MaxSession - cfg.margin()).Truncate(time.Second)),
-			// The ensemble looks at its sessions once a tick, in whole ticks.
+			// The ensemble checks its sessions once a tick, in whole ticks.
 			ExpiryLag: cfg.margin() + 2*cfg.Tick,
 		},
 	}
@@ -182,12 +182,12 @@ func New(cfg Config) (*Backend, error) {
 	return b, nil
 }
 
-// Capabilities says what ZooKeeper can do.
+// Capabilities returns what ZooKeeper can do.
 func (b *Backend) Capabilities() backend.Capabilities { return b.caps }
 
-// Close ends the sessions that were opened here, with their leases, the connections and
-// the goroutines. It takes three seconds at most where the ensemble is away; then the
-// sessions end with their time. Closing again does nothing.
+// Close ends the sessions that were opened here, with their leases, the connections and the
+// goroutines. It takes at most three seconds if the ensemble is unreachable; then the sessions end
+// when they expire. A second Close does nothing.
 func (b *Backend) Close() error {
 	b.closing.Do(func() {
 		b.mu.Lock()
@@ -209,12 +209,12 @@ func (b *Backend) Close() error {
 	return nil
 }
 
-// within is ctx, which also ends when the backend is closed.
+// within returns ctx, which also ends when the backend is closed.
 func (b *Backend) within(ctx context.Context) (context.Context, func()) {
 	return backend.Within(ctx, b.base)
 }
 
-// controlLink is the connection for what belongs to no session.
+// controlLink returns the connection for what belongs to no session.
 func (b *Backend) controlLink(ctx context.Context) (*link, error) {
 	b.mu.Lock()
 	if b.closed {
@@ -252,7 +252,8 @@ func (b *Backend) noticePath(id backend.SessionID) string {
 	return b.cfg.Path + "/notices/" + string(id)
 }
 
-// makeNodes makes what is below the base path, where it is not there.
+// makeNodes makes the nodes at and above the base path and those directly below it, where they do
+// not exist.
 func (b *Backend) makeNodes(ctx context.Context, l *link) error {
 	var paths []string
 	for i, c := range b.cfg.Path {

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// open gives a backend on the servers, as another process would have one.
+// open returns a backend on the servers, as another process would have one.
 func open(t backendtest.T, servers ...*testserver.ZooKeeperServer) *zklock.Backend {
 	t.Helper()
 	cfg := zklock.Config{Tick: testserver.ZooKeeperTick, MaxSession: testserver.ZooKeeperMaxSession}
@@ -35,6 +35,6 @@ func TestConformance(t *testing.T) {
 		Open:     func(t backendtest.T) backend.Backend { return open(t, server) },
 		Restart:  func(backendtest.T) { server.Restart() },
 		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
-		Holders:  leasetest.Holders(500), // each who comes lists the line
+		Holders:  leasetest.Holders(500), // each acquire lists the queue
 	})
 }
