@@ -22,7 +22,8 @@ var files embed.FS
 const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 
-// Serve answers GET of /, /dashboard.css and /dashboard.js; anything else is 404.
+// Serve answers GET requests for /, /dashboard.css and /dashboard.js. Any other path is
+// answered with 404.
 func Serve(w http.ResponseWriter, r *http.Request) {
 	var file, kind string
 	switch r.URL.Path {

@@ -46,7 +46,7 @@ type Action struct {
 // route is a row of the table. Every request must match one.
 type route struct {
 	method  string
-	pattern string // segments; {name} and {lease} stand for one, decoded
+	pattern string // segments; {name} and {lease} match one segment, which is decoded
 	verb    Verb
 	lane    func(*Server, *request) *lane
 	query   []string // the allowed parameters
