@@ -1,11 +1,10 @@
-// Package dashboard is the page that shows who holds which lock, and who waits, as
-// it happens. It reads the HTTP API of the server that serves it (/v1/locks and
-// /v1/events) from the browser; it changes nothing, and takes nothing from any other
-// host.
+// Package dashboard serves the page that shows the holders and the waiters of every lock, live.
+// The page reads the HTTP API of the server that serves it (/v1/locks and /v1/events) from the
+// browser. It changes nothing, and loads nothing from any other host.
 //
-// Names of locks, owners and notes come from whoever can take a lock. The page puts
-// them on the screen as text only (textContent), never as markup, and its Content
-// Security Policy lets no script run but its own file.
+// The names of locks, owners and notes are chosen by any client that can take a lock. The page
+// shows them as text only (textContent), never as markup, and its Content Security Policy lets
+// no script run but its own file.
 package dashboard
 
 import (
