@@ -34,7 +34,7 @@ type fileID struct{ device, inode uint64 }
 
 // logFile is a log, with the data that is not synced yet.
 type logFile struct {
-	file *os.File   // opened for this: it has its own position, and does not append
+	file *os.File   // opened separately: its position is not used, and it does not append
 	turn sync.Mutex // one sync at a time
 
 	mu      sync.Mutex

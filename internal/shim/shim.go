@@ -12,7 +12,7 @@ import (
 )
 
 // ErrUnsupported matches the error of a machine that cannot run a shim: it has no gcc, is not
-// Linux, its kernel is too old, or it does not let one process read the memory of another.
+// Linux, its kernel is too old, or it does not let one process inspect another.
 var ErrUnsupported = errors.New("not possible on this machine")
 
 // waitTimeout bounds the wait for a process that is about to end.
