@@ -46,7 +46,7 @@ func (a *app) doctor(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer b.Close()                                                                            //nolint:errcheck // what it could not give back is not of interest any more
+	defer b.Close()                                                                            //nolint:errcheck // a failure to release no longer matters
 	c, err := holdfast.New(b, holdfast.Config{Timeout: doctorTimeout / 3, Logger: a.logger()}) //nolint:mnd // less than all
 	if err != nil {
 		return err
