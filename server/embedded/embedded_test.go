@@ -369,8 +369,7 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// A folder that belongs to something else is left as it is.
-// A node that is started again and again has history of a bounded length, and its last.
+// A node that is restarted repeatedly keeps a bounded part of its history, and the latest changes.
 func TestStartForgets(t *testing.T) {
 	t.Parallel()
 	const changes, kept = 10_500, 10_000
@@ -405,6 +404,7 @@ func TestStartForgets(t *testing.T) {
 	}
 }
 
+// A folder that belongs to another program is left unchanged.
 func TestForeignFolder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
