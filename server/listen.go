@@ -17,9 +17,9 @@ func (s *Server) limited(ln net.Listener) net.Listener {
 	return &limitedListener{Listener: ln, s: s, all: newPeer(), perIP: make(map[netip.Addr]*peer)}
 }
 
-// limitedListener counts connections. At a limit, a new connection replaces the connection that
-// has served no request for longest. Connections that have carried no request of a lease holder
-// are replaced first. So a client that opens connections and keeps them silent, or sends
+// limitedListener counts connections. At a limit, a new connection replaces one that serves no
+// request: the one that has been idle for longest, and those that have carried no request of a
+// lease holder first. So a client that opens connections and keeps them silent, or sends
 // requests on them a byte at a time, does not keep a renewal out.
 type limitedListener struct {
 	net.Listener

@@ -29,11 +29,10 @@
 //
 // # When the disk quota is reached
 //
-// At Config.Quota (2 GiB by default; a held lock takes less than 1 KiB) etcd raises an alarm
-// and refuses every write. Nothing is granted; leases are still renewed, and still end.
-// Requests fail as unavailable, with "database space exceeded". Reclaim compacts, defragments
-// and clears the alarm. A full disk is worse: etcd ends the process of the node, and Err
-// reports it.
+// At Config.Quota (2 GiB by default; a held lock takes less than 1 KiB) etcd raises an alarm and
+// refuses every write. Nothing is granted; leases are still renewed, and still end. Requests fail
+// as unavailable, with "database space exceeded". Reclaim compacts, defragments and clears the
+// alarm. A full disk is worse: etcd logs the error to Config.Logger and ends the whole process.
 //
 // # A cluster
 //
