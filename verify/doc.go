@@ -20,7 +20,7 @@
 //     granted the lock without knowing. If the backend keeps the queue, such a worker must have called
 //     earlier than the waiter, or less than a second later.
 //   - loss: a holder whose deadline passed is told within 50 ms, not counting time in which its process
-//     did not run. If some worker was short of a processor about then, the bound is 500 ms and twice the
+//     did not run. If some worker was short of a processor about then, the bound is 500 ms plus twice the
 //     time for which it was; that time is also added to the bound of liveness.
 //   - rest: nothing is left behind: no lease, no waiter, no goroutine.
 //
