@@ -1,11 +1,10 @@
-// Package dashboard is the page that shows who holds which lock, and who waits, as
-// it happens. It reads the HTTP API of the server that serves it (/v1/locks and
-// /v1/events) from the browser; it changes nothing, and takes nothing from any other
-// host.
+// Package dashboard serves the page that shows the holders and the waiters of every lock, live.
+// The page reads the HTTP API of the server that serves it (/v1/locks and /v1/events) from the
+// browser. It changes nothing, and loads nothing from any other host.
 //
-// Names of locks, owners and notes come from whoever can take a lock. The page puts
-// them on the screen as text only (textContent), never as markup, and its Content
-// Security Policy lets no script run but its own file.
+// The names of locks, owners and notes are chosen by any client that can take a lock. The page
+// shows them as text only (textContent), never as markup, and its Content Security Policy lets
+// no script run but its own file.
 package dashboard
 
 import (
@@ -22,7 +21,8 @@ var files embed.FS
 const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 
-// Serve answers GET of /, /dashboard.css and /dashboard.js; anything else is 404.
+// Serve answers GET requests for /, /dashboard.css and /dashboard.js. Any other path is
+// answered with 404.
 func Serve(w http.ResponseWriter, r *http.Request) {
 	var file, kind string
 	switch r.URL.Path {

@@ -46,7 +46,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// Whoever can take a lock chooses its name: the page must never take it for markup.
+// Any client that can take a lock chooses its name: the page must never take it for markup.
 func TestNoMarkupFromData(t *testing.T) {
 	t.Parallel()
 	_, js := get(t, "/dashboard.js")
@@ -61,7 +61,7 @@ func TestNoMarkupFromData(t *testing.T) {
 	}
 }
 
-// The policy lets in what the page needs, from its own host, and nothing else.
+// The policy permits what the page needs, from its own host, and nothing else.
 func TestPolicy(t *testing.T) {
 	t.Parallel()
 	want := map[string]string{
@@ -87,7 +87,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// The page reads and changes nothing: two addresses, and no way to send anything.
+// The page only reads: two addresses, and no way to send anything.
 func TestReadsOnly(t *testing.T) {
 	t.Parallel()
 	_, js := get(t, "/dashboard.js")
@@ -106,7 +106,8 @@ func TestReadsOnly(t *testing.T) {
 	}
 }
 
-// What the script looks up is on the page, and what the page takes in is served.
+// Every element that the script looks up is on the page, and every file that the page loads is
+// served.
 func TestPartsFitTogether(t *testing.T) {
 	t.Parallel()
 	_, html := get(t, "/")
@@ -133,7 +134,7 @@ func TestPartsFitTogether(t *testing.T) {
 	}
 }
 
-// The page must work where there is no way out.
+// The page must work without access to other hosts.
 func TestNoOtherHosts(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"/", "/dashboard.css", "/dashboard.js"} {

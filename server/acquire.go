@@ -16,13 +16,13 @@ import (
 	"github.com/holdfast-io/holdfast/observe"
 )
 
-// ask is an acquisition that a request asks for, checked.
+// ask is the checked content of an acquire request.
 type ask struct {
 	name  string
 	lease backend.LeaseID
-	// theirs: the client made the lease ID; see the doc of the package.
+	// theirs: the client made the lease ID; see the package documentation.
 	theirs bool
-	keep   time.Duration // how long to keep the place after the request
+	keep   time.Duration // how long to keep the place in the queue after the request
 	wire.AcquireRequest
 }
 
@@ -76,7 +76,8 @@ func (s *Server) parseAcquire(r *request) (ask, error) {
 	return a, err
 }
 
-// checkAsk checks all but the name, and takes the lease over if the client made one.
+// checkAsk checks everything but the name. It sets theirs and lease if the client made a lease
+// ID.
 func (s *Server) checkAsk(a *ask) error {
 	limits := s.cfg.Limits
 	switch {
@@ -121,13 +122,13 @@ func (s *Server) keepPlace(header string) (time.Duration, error) {
 	return min(d, s.cfg.PlaceTTL), nil
 }
 
-// options of the acquisition.
+// options returns the options of the acquisition.
 func (a ask) options() []holdfast.AcquireOption {
 	opts := []holdfast.AcquireOption{
 		holdfast.NoRenew(), holdfast.TTL(time.Duration(a.TTL)), holdfast.Wait(time.Duration(a.Wait)),
 		holdfast.Owner(a.Owner), holdfast.Note(a.Note), holdfast.Permits(a.Permits),
 	}
-	if a.Limit > 1 { // 1 says nothing: who shares it is a reader
+	if a.Limit > 1 { // 1 is the default: a shared acquire with it is a reader's
 		opts = append(opts, holdfast.Limit(a.Limit))
 	}
 	if a.theirs {
@@ -139,16 +140,16 @@ func (a ask) options() []holdfast.AcquireOption {
 	return opts
 }
 
-// acquireOwn takes the lock under a lease ID that the server made: nobody else knows
-// it, so that what was granted and not told is given back. As soon as a part of the
-// answer may have left, the lease is the client's: it may have read the answer and hung
-// up before the server learns that it was sent.
+// acquireOwn takes the lock under a lease ID that the server made. No client knows that ID, so
+// a grant that was not sent is released. As soon as a part of the answer may have left, the
+// lease is the client's: it may have read the answer and hung up before the server learns that
+// it was sent.
 func (s *Server) acquireOwn(ctx context.Context, w http.ResponseWriter, r *request, a ask) {
 	tapped, grant := tapping(ctx)
 	lock, err := s.own.Acquire(tapped, a.name, a.options()...)
 	if err == nil {
 		a.lease = lock.Lease().ID
-		_, err = lock.Detach() // from here on closing the server does not end the lease
+		_, err = lock.Detach() // from here on, closing the server does not end the lease
 	}
 	if err != nil {
 		err = cause(ctx, err)
@@ -169,7 +170,7 @@ func (s *Server) acquireOwn(ctx context.Context, w http.ResponseWriter, r *reque
 	}
 }
 
-// giveBack releases, in the background, a lease that nobody was told of.
+// giveBack releases, in the background, a lease whose grant was not sent to the client.
 func (s *Server) giveBack(a ask, session backend.SessionID) {
 	s.ledger.ended(leaseKey{a.name, a.lease})
 	req := backend.ReleaseRequest{Name: a.name, Lease: a.lease, Session: session, Abandon: true}
@@ -181,8 +182,8 @@ func (s *Server) giveBack(a ask, session backend.SessionID) {
 	})
 }
 
-// noteUnknown logs that an acquire failed which may have worked: the client of package
-// holdfast abandons its lease in the background.
+// noteUnknown logs a failed acquire whose outcome is unknown. The client of package holdfast
+// abandons its lease in the background.
 func (s *Server) noteUnknown(r *request, a ask, err error) {
 	op, ok := errors.AsType[*holdfast.OpError](err)
 	if !ok || !op.MayHold {
@@ -190,13 +191,13 @@ func (s *Server) noteUnknown(r *request, a ask, err error) {
 	}
 	level := levelWarn
 	if r.Context().Err() != nil || s.stopping.Err() != nil {
-		level = slog.LevelInfo // it was called off; nothing is wrong
+		level = slog.LevelInfo // the request was cancelled; nothing is wrong
 	}
 	s.cfg.Logger.LogAttrs(r.Context(), level, "the outcome of an acquire is not known: its lease is given up", attrLock(a.name), attrError(err))
 }
 
-// neverHad is for a lease that was granted and is over before its client heard of it:
-// the client has lost nothing and may simply ask again.
+// neverHad converts the error of a lease that was granted and expired before its client
+// received the grant. The client has lost nothing and may simply retry.
 func (s *Server) neverHad(err error) error {
 	if !errors.Is(err, backend.ErrLost) {
 		return err
@@ -207,16 +208,17 @@ func (s *Server) neverHad(err error) error {
 	}
 }
 
-// acquireTheirs takes the lock under a lease ID that the client made. A wait has a
-// session of its own, which ends with the request, and the place with it; it is kept a
-// little longer where the lock was not had and that was asked for.
+// acquireTheirs takes the lock under a lease ID that the client made. A wait has a session of
+// its own. The session ends with the request, and the place in the queue ends with it. If the
+// lock was not acquired and the client asked for it, the place is kept a little longer.
 func (s *Server) acquireTheirs(ctx context.Context, w http.ResponseWriter, r *request, a ask) {
 	client, t, end := s.guests, (*tap)(nil), func(time.Duration) {}
-	unknown := false // whether the try was granted
+	unknown := false // whether the outcome of the try is unknown
 	if a.Wait > 0 && (s.line.alone(a.name) || s.quarantined()) {
-		// A free lock is had without a session, which would cost more than all the rest. And
-		// in a quarantine nobody waits in line: the client is told, and asks again.
-		// What came of a try that was cut short is what the wait finds, under the same ID.
+		// A free lock is acquired without a session, which would cost more than all the rest.
+		// In a quarantine no request waits in the queue: the client gets the error and retries.
+		// The outcome of a try that was cut short is found by the wait, which uses the same
+		// lease ID.
 		asked := time.Now()
 		within, cancel := context.WithTimeout(ctx, time.Duration(a.Wait))
 		lock, grant, err := s.tryTheirs(within, a)
@@ -252,8 +254,8 @@ func (s *Server) acquireTheirs(ctx context.Context, w http.ResponseWriter, r *re
 	end(a.keep)
 }
 
-// stillUnknown has an error say that the lease may be out, where a question before it was not
-// answered: whether the last one was ever sent says nothing of that.
+// stillUnknown marks an error as "the lease may be held" if an earlier call was not answered:
+// whether the last call was ever sent says nothing about that one.
 func (s *Server) stillUnknown(a ask, unknown bool, err error) error {
 	if err == nil || !unknown {
 		return err
@@ -265,8 +267,8 @@ func (s *Server) stillUnknown(a ask, unknown bool, err error) error {
 	return &holdfast.OpError{Op: "acquire", Name: a.name, Backend: s.caps.Name, MayHold: true, Err: err}
 }
 
-// tellTheirs answers an acquire of a lease ID that the client made, and reports whether it has
-// the lock. The lease is the client's whether or not the answer reaches it.
+// tellTheirs answers an acquire of a lease ID that the client made, and reports whether the
+// client has the lock. The lease is the client's whether or not the answer reaches it.
 func (s *Server) tellTheirs(ctx context.Context, w http.ResponseWriter, r *request, a ask, lock *holdfast.Lock, grant tapped, err error) bool {
 	if err == nil {
 		_, err = lock.Detach()
@@ -286,15 +288,15 @@ func (s *Server) tryTheirs(ctx context.Context, a ask) (*holdfast.Lock, tapped, 
 	return lock, *grant, err
 }
 
-// lookAgain is for a wait that is over. The lease may have been granted just then:
-// then it is had. Where nobody is seen to have the lock, nothing is known.
+// lookAgain resolves a wait that has ended. The lease may have been granted just then;
+// lookAgain then returns the grant. If the refusal names no holder, the outcome is unknown.
 func (s *Server) lookAgain(ctx context.Context, a ask, held *backend.HeldError) (*holdfast.Lock, tapped, error) {
 	if len(held.Holders) == 0 {
 		return nil, tapped{}, &backend.UnavailableError{
 			Backend: s.caps.Name, Op: "acquire", MayHold: true, Err: errors.New("the wait ended as the line moved, or the backend did not answer"),
 		}
 	}
-	all := held.Count <= len(held.Holders) // who is one of many is perhaps not named
+	all := held.Count <= len(held.Holders) // one of many holders may not be named
 	if all && !slices.ContainsFunc(held.Holders, func(h backend.Holder) bool { return h.Lease == a.lease }) {
 		return nil, tapped{}, held
 	}
@@ -302,8 +304,8 @@ func (s *Server) lookAgain(ctx context.Context, a ask, held *backend.HeldError) 
 	return lock, grant, s.stillUnknown(a, true, err)
 }
 
-// guest makes a client with a session of its own. The function ends it, after the time
-// that it is given; so long the place counts.
+// guest returns a client with a session of its own, and the function that ends it after the
+// given time. Until then the place in the queue counts.
 func (s *Server) guest(a ask) (*holdfast.Client, *tap, func(keep time.Duration), error) {
 	t := &tap{Backend: s.b, s: s}
 	c, err := holdfast.New(t, s.clientConfig())
@@ -337,8 +339,8 @@ func (s *Server) endGuest(ctx context.Context, c *holdfast.Client, t *tap, keep 
 	}
 }
 
-// answer tells the grant of a lock that is detached. It reports whether some of the answer
-// may have reached the client; the error is nil when all of it was sent.
+// answer sends the grant of a detached lock. It reports whether a part of the answer may have
+// reached the client. The error is nil when all of it was sent.
 func (s *Server) answer(w http.ResponseWriter, r *request, a ask, lock *holdfast.Lock, g tapped) (bool, error) {
 	grant := s.granted(w, r, a, lock, g)
 	if err := context.Cause(r.Context()); err != nil {
@@ -347,7 +349,7 @@ func (s *Server) answer(w http.ResponseWriter, r *request, a ask, lock *holdfast
 	return s.writeChecked(w, r, http.StatusOK, grant)
 }
 
-// granted notes a grant, and gives the answer.
+// granted records a grant and returns the answer.
 func (s *Server) granted(w http.ResponseWriter, r *request, a ask, lock *holdfast.Lock, g tapped) wire.Grant {
 	if g.Waited {
 		w.Header().Set(wire.HeaderWaited, time.Since(r.arrived).Round(time.Millisecond).String())
@@ -358,7 +360,7 @@ func (s *Server) granted(w http.ResponseWriter, r *request, a ask, lock *holdfas
 	return s.enterGrant(r, a, lock, g)
 }
 
-// enterGrant notes a grant, whatever it waited.
+// enterGrant records a grant, without the metrics of its wait, and returns the answer.
 func (s *Server) enterGrant(r *request, a ask, lock *holdfast.Lock, g tapped) wire.Grant {
 	ends := lock.Deadline()
 	if !g.Asked.IsZero() {

@@ -65,7 +65,7 @@ func TestHeld(t *testing.T) {
 	if n, err := strconv.Atoi(got.header.Get("Retry-After")); err != nil || n < 1 || n > 5 {
 		t.Errorf("Retry-After %q", got.header.Get("Retry-After"))
 	}
-	// Also after a wait, with the place that it had.
+	// Also after a wait, with the place that it kept.
 	begun := time.Now()
 	p = want[wire.Problem](a, 409, "POST", lockPath("x"), `{"wait":"300ms"}`)
 	if took := time.Since(begun); took < 300*time.Millisecond {
@@ -77,7 +77,7 @@ func TestHeld(t *testing.T) {
 	a.waiters("x", 0)
 }
 
-// Who waits is served in order, and one push after the release.
+// Waiters are served in order, by one push after the release.
 func TestWaitInLine(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{})
@@ -128,7 +128,7 @@ func TestHangUpLeavesTheLine(t *testing.T) {
 	}
 }
 
-// A free lock is had without a session, also by who would wait for it.
+// A free lock is acquired without a session, also by a request that would wait for it.
 func TestFreeLockNeedsNoSession(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{})
@@ -148,7 +148,7 @@ func TestFreeLockNeedsNoSession(t *testing.T) {
 	}
 }
 
-// C6: one lease ID is one grant, however often it is asked for.
+// C6: one lease ID is one grant, however often it is requested.
 func TestSameLeaseAgain(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{})
@@ -168,14 +168,14 @@ func TestSameLeaseAgain(t *testing.T) {
 	}
 	a.release("x", first.Lease, 204)
 	a.release("x", first.Lease, 410)
-	// A lease that was given back twice is dead for good.
+	// A lease that was released twice can never be granted again.
 	if got := a.call("POST", lockPath("x"), fmt.Sprintf(body, "0s")); got.status != 410 {
 		t.Errorf("status %d: %s", got.status, got.body)
 	}
 }
 
-// A poll that ends, and the next one with the same lease: the place is kept where
-// that was asked for.
+// A poll ends, and the next one uses the same lease: the place is kept if the request asked for
+// that.
 func TestKeepPlace(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{})
@@ -205,8 +205,8 @@ func TestKeepPlace(t *testing.T) {
 	}
 }
 
-// The server never gives back a lease that its client named: it may be held by way
-// of another server by now.
+// The server never releases a lease that its client named: it may be held through another
+// server by now.
 func TestFailOver(t *testing.T) {
 	t.Parallel()
 	store := memlock.NewStore()
@@ -337,7 +337,7 @@ func TestBackendAway(t *testing.T) {
 	want[wire.Health](a, 200, "GET", "/healthz", "")
 	a.b.away.Store(false)
 	want[wire.RenewResult](a, 200, "PUT", lockPath("x")+"/leases/"+g.Lease, `{}`)
-	// The lease of the client may still be had: nothing was given up for it.
+	// The client can still get its lease: nothing was abandoned for it.
 	a.take("y", `{"lease":"my-own-lease-0001"}`)
 }
 
@@ -366,7 +366,7 @@ func TestRenewMany(t *testing.T) {
 	}
 }
 
-// Tokens above 2^53 come through as they are.
+// Tokens above 2^53 are transferred unchanged.
 func TestBigToken(t *testing.T) {
 	t.Parallel()
 	const big = 1<<63 - 1
@@ -405,8 +405,8 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// Waiters without their own lease IDs are told without, so that nobody can push
-// another out of the line.
+// Waiters without their own lease IDs are listed without one, so that no client can push
+// another out of the queue.
 func TestWaiterLeases(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{})
@@ -420,7 +420,7 @@ func TestWaiterLeases(t *testing.T) {
 	if err := backend.ValidateLeaseID(backend.LeaseID(w.Lease)); err != nil {
 		t.Error(err)
 	}
-	a.release("x", w.Lease, 204) // leaves the line; the request may join it again, under another lease
+	a.release("x", w.Lease, 204) // leaves the queue; the request may join it again, under another lease
 	if slices.ContainsFunc(a.inspect("x").Waiters, func(other wire.Waiter) bool { return other.Lease == w.Lease }) {
 		t.Error("the place is there")
 	}

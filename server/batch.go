@@ -16,21 +16,21 @@ import (
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
-// gather is how long a result waits for others to be sent with it: two writes cost more
-// than one, and who waits for a lock has waited longer than that already.
+// gather is how long a result waits for others to be sent with it. Two writes cost more than
+// one, and this is short against the time that an acquire has taken already.
 const gather = 2 * time.Millisecond
 
-// batch serves POST /v1/leases/batch: acquires that do not wait, and releases, a result
-// each. All of them are asked of the backend at once, so that a backend that can puts them
-// into one request of its own; but the releases of a lock come before its acquires. Every
-// item is checked, authorised and counted on its own, and one that is refused does not keep
-// the others from what they asked for.
+// batch serves POST /v1/leases/batch: acquires that do not wait, and releases, with a result
+// each. All of them are sent to the backend concurrently, so that a backend that can groups
+// them into one request of its own; but the releases of a lock come before its acquires. Every
+// item is checked, authorised and counted on its own, and a refused item does not affect the
+// others.
 //
-// The answer is a line for each item, in the order in which the backend answers. One
-// document would come as late as the slowest of its items: a lock on a backend that is away
-// for a moment would hold up all others of its client. To cut the slow ones off after a
-// time would make a slow backend slower, because all of them would be asked again. For the
-// same reason nothing waits in line here: a proxy may keep an answer until it is whole.
+// The answer has a line for each item, in the order in which the backend answers. One document
+// would be as late as the slowest of its items: a lock on a backend that is unavailable for a
+// moment would delay all other locks of its client. Cutting the slow items off after a time
+// would make a slow backend slower, because all of them would be retried. Nothing waits in the
+// queue here, for a similar reason: a proxy may hold an answer back until it is complete.
 func (s *Server) batch(w http.ResponseWriter, r *request) {
 	var req wire.BatchRequest
 	if err := wire.Decode(r.body, &req); err != nil {
@@ -47,11 +47,11 @@ func (s *Server) batch(w http.ResponseWriter, r *request) {
 	defer context.AfterFunc(s.stopping, func() { cancel(errStopping) })()
 	b := batch{s: s, r: r, results: make(chan wire.BatchResult, n), holders: &allowance{left: batchBytes}}
 	var work sync.WaitGroup
-	defer work.Wait() // they look at the request
+	defer work.Wait() // they read the request
 	before := b.releases(&work, req.Release)
 	for i, item := range req.Acquire {
 		a, err := b.parseItem(item)
-		lane := s.lanes.acquires // it counts each of them, as if it had come on its own
+		lane := s.lanes.acquires // counts each acquire as if it had come on its own
 		if err == nil && !lane.enterNow() {
 			s.metrics.QuotaRejected(lane.quota)
 			err = crowded()
@@ -75,7 +75,7 @@ func (s *Server) batch(w http.ResponseWriter, r *request) {
 type batch struct {
 	s       *Server
 	r       *request
-	results chan wire.BatchResult // capacity: one for each item; gets one for each
+	results chan wire.BatchResult // capacity: one per item; gets one per item
 	holders *allowance            // for the refusals
 }
 
@@ -88,7 +88,7 @@ func (b *batch) parseItem(item wire.BatchAcquire) (ask, error) {
 		a.TTL = wire.Duration(b.s.cfg.DefaultTTL)
 	}
 	orDefault(&a.Permits, 1)
-	// Without a lease of the client's own, a grant whose line was lost would be nobody's.
+	// Without a lease ID of the client's own, no client would know a grant whose line was lost.
 	if err := errors.Join(backend.ValidateName(a.name), backend.ValidateLeaseID(backend.LeaseID(a.Lease))); err != nil {
 		return a, err
 	}
@@ -98,7 +98,7 @@ func (b *batch) parseItem(item wire.BatchAcquire) (ask, error) {
 	return a, b.s.authorize(b.r, Action{Verb: Acquire, Name: a.name, Lease: a.lease})
 }
 
-// acquire takes one lock if it is free.
+// acquire takes one lock if it is free, without waiting.
 func (b *batch) acquire(ctx context.Context, i int, a ask) {
 	lock, noted, err := b.s.tryTheirs(ctx, a)
 	if err == nil {
@@ -121,9 +121,9 @@ func (b *batch) parseRelease(item wire.BatchRelease) error {
 	return b.s.authorize(b.r, Action{Verb: Release, Name: item.Name, Lease: lease})
 }
 
-// releases gives the leases back. Each takes a place in its lane; where there is no more than
-// one for all of them they go one after the other. It gives, by lock, what an
-// acquire of it has to wait for.
+// releases releases the leases. Each release takes a slot in its lane. If the lane has only one
+// slot free for all of them, they run one after the other. It returns, by lock, what an acquire
+// of that lock has to wait for.
 func (b *batch) releases(work *sync.WaitGroup, items []wire.BatchRelease) map[string]*sync.WaitGroup {
 	before := make(map[string]*sync.WaitGroup)
 	var holders, claims []int
@@ -150,7 +150,7 @@ func (b *batch) releases(work *sync.WaitGroup, items []wire.BatchRelease) map[st
 	return before
 }
 
-// releaseAll gives some of the leases back, in a lane.
+// releaseAll releases some of the leases, in a lane.
 func (b *batch) releaseAll(lane *lane, items []wire.BatchRelease, some []int, before map[string]*sync.WaitGroup) {
 	release := func(i int) {
 		defer before[items[i].Name].Done()
@@ -168,7 +168,7 @@ func (b *batch) releaseAll(lane *lane, items []wire.BatchRelease, some []int, be
 	defer all.Wait()
 	for n, i := range some {
 		if n == len(some)-1 || !lane.enterNow() {
-			release(i) // in the place that this goroutine has
+			release(i) // in the slot that this goroutine has
 			continue
 		}
 		all.Go(func() {
@@ -193,15 +193,15 @@ func (b *batch) failed(op string, i int, name, lease string, err error) {
 	b.results <- wire.BatchResult{Op: op, Item: i, Name: name, Lease: lease, Error: &p, Time: wire.Time{Time: now}}
 }
 
-// tell sends the results as they come, those that come together in one write. What cannot be
-// sent is waited for all the same: the client asks again, under the same leases.
+// tell sends the results as they arrive; results that arrive together share one write. When
+// sending fails it still waits for all results: the client retries under the same leases.
 func (b *batch) tell(w http.ResponseWriter, n int) {
 	h := w.Header()
 	h.Set("Content-Type", wire.ContentTypeLines)
 	h.Set(wire.HeaderTime, wire.FormatTime(time.Now()))
 	var lines bytes.Buffer
 	enc := json.NewEncoder(&lines)
-	enc.SetEscapeHTML(true) // as put does
+	enc.SetEscapeHTML(true) // as encode does
 	var failed error
 	for told := 0; told < n; {
 		some, err := b.gather(enc, n-told)
@@ -217,8 +217,8 @@ func (b *batch) tell(w http.ResponseWriter, n int) {
 	}
 }
 
-// gather writes the next results, and gives their number: one that it waits for, and those of
-// the other ones left that come soon after it.
+// gather encodes the next results and returns their number. It waits for the first one, and
+// adds the others left that arrive soon after it.
 func (b *batch) gather(enc *json.Encoder, left int) (int, error) {
 	var errs []error
 	add := func(res wire.BatchResult) {
@@ -245,7 +245,7 @@ func (b *batch) gather(enc *json.Encoder, left int) (int, error) {
 	}
 }
 
-// send sends some lines. whole: they are all.
+// send sends some lines. whole means that they are the complete answer.
 func (b *batch) send(w http.ResponseWriter, lines []byte, whole bool) error {
 	c := http.NewResponseController(w)
 	if err := c.SetWriteDeadline(time.Now().Add(b.s.cfg.Limits.WriteTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {

@@ -22,7 +22,7 @@ import (
 
 const batchPath = "/v1/leases/batch"
 
-// lines are the results of a batch, by the list and the place in it: "acquire 0".
+// lines returns the results of a batch, by the list and the index in it: "acquire 0".
 func lines(t *testing.T, body []byte) map[string]wire.BatchResult {
 	t.Helper()
 	out := make(map[string]wire.BatchResult)
@@ -126,7 +126,7 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// What names the same lock, or the same lease, in one batch.
+// Several items of one batch name the same lock, or the same lease.
 func TestBatchOfOneLock(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{})
@@ -140,18 +140,18 @@ func TestBatchOfOneLock(t *testing.T) {
 	if got["acquire 0"].Token != got["acquire 1"].Token || len(a.inspect("y").Holders) != 1 {
 		t.Errorf("C6: one lease ID is one grant: %+v", got)
 	}
-	// The release of a lock comes first: it is free for who asks in the same batch.
+	// The release of a lock comes first: the lock is free for an acquire in the same batch.
 	for i := range 20 {
 		got = a.batch(fmt.Sprintf(`{"acquire":[{"name":"y","lease":"my-own-lease-%d"}],"release":[{"name":"y","lease":"my-own-lease-%d"}]}`, 1002+i, 1001+i))
 		if i == 0 {
-			told(t, got, map[string]int{"acquire 0": 409, "release 0": 410}) // another has it
+			told(t, got, map[string]int{"acquire 0": 409, "release 0": 410}) // another lease has it
 			a.release("y", "my-own-lease-0001", 204)
 			a.take("y", `{"lease":"my-own-lease-1002"}`)
 			continue
 		}
 		told(t, got, map[string]int{"acquire 0": 200, "release 0": 200})
 	}
-	// So a lease that is taken and given back at once is given up, and never had.
+	// So a lease that is acquired and released in one batch is abandoned, and never held.
 	got = a.batch(`{"acquire":[{"name":"z","lease":"my-own-lease-0001"}],"release":[{"name":"z","lease":"my-own-lease-0001"},{"name":"z","lease":"my-own-lease-0001"}]}`)
 	told(t, got, map[string]int{"acquire 0": 410, "release 0": 410, "release 1": 410})
 	if h := a.inspect("z").Holders; len(h) != 0 {
@@ -184,7 +184,7 @@ func TestBatchIsBounded(t *testing.T) {
 	told(t, a.batch(`{"acquire":[`+item(0)+`,`+item(1)+`],"release":[`+item(2)+`]}`), map[string]int{"acquire 0": 200, "acquire 1": 200, "release 0": 410})
 }
 
-// Every lock in a batch is asked about, with what is wanted of it.
+// Every lock in a batch is authorised, for the operation on it.
 func TestBatchIsAuthorized(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{Authorize: teamA})
@@ -196,12 +196,12 @@ func TestBatchIsAuthorized(t *testing.T) {
 	}
 }
 
-// gated is a real backend in which acquires of one lock are held up.
+// gated is a real backend in which acquires of one lock are blocked.
 type gated struct {
 	backend.Backend
 	name   string
-	gate   chan struct{} // closed: they go on
-	inside chan struct{} // gets a value for each that has come
+	gate   chan struct{} // closed: they continue
+	inside chan struct{} // gets a value for each acquire that has arrived
 }
 
 func (g *gated) Acquire(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
@@ -222,7 +222,7 @@ func startGated(t *testing.T, cfg server.Config) (*api, *gated) {
 	return serve(t, &faulty{Backend: g}, cfg), g
 }
 
-// stream sends a batch and gives the lines as they come.
+// stream sends a batch and returns the lines as they arrive.
 func (a *api) stream(ctx context.Context, body string) *bufio.Reader {
 	a.t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.base+batchPath, strings.NewReader(body))
@@ -246,7 +246,7 @@ func (a *api) next(r *bufio.Reader) wire.BatchResult {
 	return resultOf(a.t, line)
 }
 
-// A lock whose backend does not answer holds up nobody else's answer.
+// A lock whose backend does not answer delays no other answer.
 func TestBatchWithASlowLock(t *testing.T) {
 	t.Parallel()
 	a, g := startGated(t, server.Config{})
@@ -268,8 +268,8 @@ func TestBatchWithASlowLock(t *testing.T) {
 	}
 }
 
-// A full lane refuses the acquires, one by one, and no release. Releases that have one
-// place for all of them go one after the other.
+// A full lane rejects the acquires individually, and no release. Releases that have one slot
+// for all of them run one after the other.
 func TestBatchWhereALaneIsFull(t *testing.T) {
 	t.Parallel()
 	a, g := startGated(t, server.Config{Limits: server.Limits{Acquires: 1, Holders: 1}})
@@ -287,7 +287,7 @@ func TestBatchWhereALaneIsFull(t *testing.T) {
 	told(t, a.batch(`{"acquire":[{"name":"x","lease":"my-own-lease-0001"}]}`), map[string]int{"acquire 0": 200})
 }
 
-// A server that stops answers all items, and one whose client is gone ends.
+// A server that stops answers all items. A batch whose client is gone ends.
 func TestBatchIsCutShort(t *testing.T) {
 	t.Parallel()
 	a, g := startGated(t, server.Config{})
@@ -318,7 +318,7 @@ func TestBatchIsCutShort(t *testing.T) {
 	}
 }
 
-// An item that the backend does not answer is an unknown outcome, and may be asked again.
+// An item that the backend does not answer has an unknown outcome, and may be retried.
 func TestBatchBackendAway(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{Timeout: 200 * time.Millisecond})

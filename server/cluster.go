@@ -15,34 +15,34 @@ import (
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
-// Cluster is the cluster of which the server's own store is a node. Its methods must be safe for
-// concurrent use. An error that is backend.ErrInvalid is 400, one that is ErrClusterRefused 409,
-// and any other 503.
+// Cluster is the cluster that the server's own store is a node of. Its methods must be safe for
+// concurrent use. An error that is backend.ErrInvalid is 400, one that is ErrClusterRefused
+// 409, and any other 503.
 type Cluster interface {
-	// Waiting is what the node waits for before it can grant a lock; empty when it can.
+	// Waiting returns what the node waits for before it can grant a lock, or "" if it can.
 	Waiting() string
-	// Unreachable are the members that did not answer a moment ago.
+	// Unreachable returns the members that did not answer a moment ago.
 	Unreachable() []string
-	// Status is told to the client as JSON.
+	// Status is sent to the client as JSON.
 	Status(ctx context.Context) any
 	// Init forms a new cluster.
 	Init(ctx context.Context) error
-	// Add makes a member of a node before it starts.
+	// Add adds a node as a member, before the node starts.
 	Add(ctx context.Context, name, url string) error
-	// Remove takes a member out for good.
+	// Remove removes a member for good.
 	Remove(ctx context.Context, name string) error
-	// Promote gives a member its vote.
+	// Promote makes a learner a voting member.
 	Promote(ctx context.Context, name string) error
-	// Snapshot writes all data of the cluster.
+	// Snapshot writes all data of the cluster to w.
 	Snapshot(ctx context.Context, w io.Writer) error
 }
 
-// ErrClusterRefused is for a Cluster that does not make a change: trying again will not help.
+// ErrClusterRefused means that the Cluster refuses a change. Retrying will not help.
 var ErrClusterRefused = errors.New("refused")
 
 const clusterPath = "/v1/cluster"
 
-// clusterRoutes are there where Config.Cluster is.
+// clusterRoutes returns the routes that exist only with Config.Cluster.
 func clusterRoutes() []route {
 	return []route{
 		{"GET", clusterPath, Manage, nil, nil, (*Server).clusterStatus},
@@ -51,16 +51,17 @@ func clusterRoutes() []route {
 	}
 }
 
-// clusterTimeout is for a change of the members, which needs a majority.
+// clusterTimeout bounds a change of the members, which needs a majority.
 const clusterTimeout = 30 * time.Second
 
-// clusterChange is the body of a change: what to do, and to which node.
+// clusterChange is the body of a change: the node that it is about.
 type clusterChange struct {
 	Name string `json:"name"`
 	URL  string `json:"url"`
 }
 
-// unready is why the server's own store cannot grant anything; nil where it can, or is another's.
+// unready returns why the server's own store cannot grant anything. It is nil if the store can,
+// or is not the server's own.
 func (s *Server) unready() error {
 	if s.cfg.Cluster == nil {
 		return nil
@@ -132,12 +133,12 @@ func (s *Server) clusterSnapshot(w http.ResponseWriter, r *request) {
 	case !out.begun:
 		s.fail(w, r, s.clusterError(err))
 	default:
-		// A snapshot that is cut short must not look like one: the connection breaks.
+		// A truncated snapshot must not look like a complete one, so the connection is aborted.
 		panic(http.ErrAbortHandler) //nolint:forbidigo // it is how net/http is told
 	}
 }
 
-// snapshotWriter writes an answer of any length, each part under a deadline of its own.
+// snapshotWriter writes an answer of any length. Each part has a deadline of its own.
 type snapshotWriter struct {
 	w     http.ResponseWriter
 	s     *Server
@@ -157,7 +158,7 @@ func (o *snapshotWriter) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// clusterMetrics registers what an alert needs.
+// clusterMetrics registers the metrics that alerts need.
 func clusterMetrics(reg prometheus.Registerer, c Cluster) error {
 	unreachable := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "holdfast_cluster_unreachable_members", Help: "Members of the cluster that did not answer this node a moment ago.",

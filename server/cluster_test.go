@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-io/holdfast/server"
 )
 
-// nodes is a cluster that remembers what it was asked for.
+// nodes is a cluster that records its calls.
 type nodes struct {
 	waiting string
 	err     error
@@ -49,8 +49,8 @@ func (n *nodes) Snapshot(_ context.Context, w io.Writer) error {
 	return err
 }
 
-// The cluster is asked for what the request says, and for nothing by who must not manage it, nor
-// by a page of another site. What it refuses is told as that.
+// The cluster is called as the request says, and not at all for a client that must not manage
+// it, nor for a page of another site. Its refusals are reported as such.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	n := &nodes{}
@@ -117,8 +117,8 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// Where nobody is asked who may do what, the cluster is managed from this host: a stranger could
-// take away its members, and read all that it keeps.
+// Without authorisation, the cluster is managed from this host only: a stranger could remove
+// its members, and read all its data.
 func TestClusterFromElsewhere(t *testing.T) {
 	t.Parallel()
 	n := &nodes{}

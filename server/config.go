@@ -13,64 +13,63 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Config configures a Server. The zero value is good for a loopback listener.
+// Config configures a Server. The zero value is suitable for a loopback listener.
 type Config struct {
-	// Authorize decides on every request, before anything of it is acted on; a batch
-	// is asked about element by element, and lists and streams leave out what it
-	// refuses. The request's body has not been read. An acquire that names a lease is
-	// asked about a second time, with that. A caller who may not Break a lock is never
-	// told the lease IDs of it. An error is 403, or 401 if it
-	// is ErrUnauthenticated; its text is told to the client. It must be safe for
-	// concurrent use. Default: everyone who can connect may do everything; Serve then
-	// refuses a listener beyond this host unless Anonymous is set. Optional.
+	// Authorize decides on every request, before anything in it takes effect. The request's
+	// body has not been read. A batch is checked item by item, and lists and streams leave out
+	// what Authorize refuses. An acquire that names a lease is checked a second time, with the
+	// lease. A caller who may not Break a lock never sees its lease IDs. An error is answered
+	// with 403, or with 401 if it is ErrUnauthenticated; its text is sent to the client.
+	// Authorize must be safe for concurrent use. Default: every client that can connect may do
+	// everything; Serve then refuses a listener beyond this host unless Anonymous is set.
+	// Optional.
 	Authorize func(r *http.Request, a Action) error
-	// Principal names who sends the request, for the audit, and always by the same name.
-	// With Authorize, what was granted to one principal is no other's to take over, renew
-	// or release, even under the right lease ID; this server remembers that of the leases
-	// that it granted itself, until it is restarted. Default: the remote address, for the
-	// audit only. Optional.
+	// Principal names the sender of the request, for the audit. It must always return the same
+	// name for the same sender. With Authorize, a lease that was granted to one principal
+	// cannot be taken over, renewed or released by another, even under the right lease ID. This
+	// server remembers the principals of the leases that it granted itself, until it is
+	// restarted. Default: the remote address, for the audit only. Optional.
 	Principal func(r *http.Request) string
-	// Anonymous lets Serve listen beyond this host without Authorize. The cluster is managed
-	// from this host even so. Optional.
+	// Anonymous lets Serve listen beyond this host without Authorize. The cluster can still be
+	// managed from this host only. Optional.
 	Anonymous bool
-	// TLS makes Serve speak TLS (give it a plain listener: a tls.Listener would hide
-	// the connections' addresses). Default: plain HTTP. Optional.
+	// TLS makes Serve speak TLS. Pass Serve a plain listener: a tls.Listener would hide the
+	// addresses of the connections. Default: plain HTTP. Optional.
 	TLS *tls.Config
-	// Hosts are the host names (without port) that a Host header may carry. Default:
-	// any, but on a loopback connection only names of the loopback, so that a web
-	// page cannot reach the server by DNS rebinding. Optional.
+	// Hosts are the host names (without port) that a Host header may carry. Default: any name,
+	// except that a loopback connection accepts only names of the loopback, so that a web page
+	// cannot reach the server by DNS rebinding. Optional.
 	Hosts []string
-	// DefaultTTL of a lease whose request names none. Default: 30 s. Optional.
+	// DefaultTTL is the TTL of a lease whose request names none. Default: 30 s. Optional.
 	DefaultTTL time.Duration
-	// PlaceTTL is how long a place in line outlives a request, or a server, that
-	// died. Default: 15 s, within the backend's bounds. Optional.
+	// PlaceTTL is how long a place in the queue outlives a request, or a server, that died.
+	// Default: 15 s, within the backend's bounds. Optional.
 	PlaceTTL time.Duration
 	// Timeout is how long a request that does not wait for a lock tries to reach the
 	// backend. Default: 10 s. Optional.
 	Timeout time.Duration
-	// DrainTimeout is how long Serve waits for requests under way when it stops.
-	// Default: 10 s. Optional.
+	// DrainTimeout is how long Serve waits for requests in progress when it stops. Default: 10
+	// s. Optional.
 	DrainTimeout time.Duration
 	// Heartbeat is how often a silent event stream gets a comment. Default: 15 s.
 	// Optional.
 	Heartbeat time.Duration
-	// Cluster is managed at /v1/cluster, and /readyz and /metrics tell of it. Default: none,
-	// the store is somebody else's. Optional.
+	// Cluster is managed at /v1/cluster; /readyz and /metrics report on it. Default: none, the
+	// store is not the server's own. Optional.
 	Cluster Cluster
-	// Limits of what clients may ask for and take up. Default: see Limits. Optional.
+	// Limits bound what clients may request and use. Default: see Limits. Optional.
 	Limits Limits
-	// Registry gets the metrics, and is what /metrics tells. Default: a new one.
+	// Registry receives the metrics, and is what /metrics exports. Default: a new one.
 	// Optional.
 	Registry *prometheus.Registry
-	// Version is told by /openapi.json and the metrics. Default: "dev". Optional.
+	// Version is reported by /openapi.json and the metrics. Default: "dev". Optional.
 	Version string
-	// Logger gets the audit lines and what nobody is there to return an error to.
+	// Logger receives the audit lines, and the errors that have no caller to be returned to.
 	// Default: none. Optional.
 	Logger *slog.Logger
 }
 
-// Limits are bounds on what clients may ask for and take up. A field that is 0 has
-// its default.
+// Limits bound what clients may request and use. A field that is 0 has its default.
 type Limits struct {
 	// Body is the most bytes of a request's body. Default: 64 KiB. Optional.
 	Body int64
@@ -88,26 +87,27 @@ type Limits struct {
 	RenewBatch int
 	// Batch is the most acquires and releases in one request. Default: 256. Optional.
 	Batch int
-	// Connections in all, and from one IP address. One more takes the place of one that
-	// no request is served on, if there is one: of one by which no holder of a lease came
-	// before any other. Default: 10,000 and 100. Optional.
+	// Connections bounds all connections, and ConnectionsPerIP those from one IP address. At
+	// the limit, a new connection replaces one that serves no request, if there is one.
+	// Connections that have carried no request of a lease holder are replaced first. Default:
+	// 10,000 and 100. Optional.
 	Connections, ConnectionsPerIP int
-	// Streams is the most requests at once on one HTTP/2 connection. Default: 250.
-	// Optional.
+	// Streams is the most concurrent requests on one HTTP/2 connection. Default: 250. Optional.
 	Streams int
-	// WaitersPerLock is how many may wait here for one lock: requests, and those whose
-	// place is kept for them until they ask again. Default: 1,000. Optional.
+	// WaitersPerLock is how many may wait here for one lock: requests, and places that are kept
+	// until their client polls again. Default: 1,000. Optional.
 	WaitersPerLock int
-	// Acquires, Reads, Events and Holders are how many requests of a lane are served
-	// at once: acquisitions, of which seven in eight may wait; looking and breaking; event
-	// streams; renewals and releases of leases that are known here, and an eighth of that
-	// for others. Default: 4,096, 32, 256 and 1,024. Optional.
+	// Acquires, Reads, Events and Holders bound how many requests of each kind are served
+	// concurrently. Acquires are acquisitions, of which seven in eight may wait. Reads are
+	// reads and breaks. Events are event streams. Holders are renewals and releases of leases
+	// that are known here; an eighth of that is for leases that are not. Default: 4,096, 32,
+	// 256 and 1,024. Optional.
 	Acquires, Reads, Events, Holders int
 	// ReadHeaderTimeout, ReadTimeout and IdleTimeout are those of http.Server.
 	// Default: 5 s, 15 s and 60 s. Optional.
 	ReadHeaderTimeout, ReadTimeout, IdleTimeout time.Duration
-	// WriteTimeout is for one answer, or one event of a stream, from when it is
-	// begun. Default: 10 s. Optional.
+	// WriteTimeout is the time for one answer, or for one event of a stream, counted from its
+	// first write. Default: 10 s. Optional.
 	WriteTimeout time.Duration
 	// Backlog is how many events an event stream may lag behind before it is
 	// dropped. Default: 8192. Optional.
@@ -146,7 +146,7 @@ func (l *Limits) defaults(c backend.Capabilities) {
 	l.MaxTTL = min(l.MaxTTL, c.MaxTTL)
 }
 
-// defaults fills in what is not set, and checks the rest.
+// defaults fills in the fields that are not set, and checks the rest.
 func (c *Config) defaults(caps backend.Capabilities) error {
 	c.Limits.defaults(caps)
 	orDefault(&c.DefaultTTL, min(max(30*time.Second, c.Limits.MinTTL), c.Limits.MaxTTL))

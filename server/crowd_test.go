@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-io/holdfast/server"
 )
 
-// crowd takes a lock for n shared leases, with texts that are as long in JSON as can be.
+// crowd takes a lock for n shared leases, with texts that are as long in JSON as possible.
 func crowd(t *testing.T, a *api, name string, n int) {
 	t.Helper()
 	for range n {
@@ -33,7 +33,7 @@ func crowd(t *testing.T, a *api, name string, n int) {
 	}
 }
 
-// Whoever is refused by thousands is told of a few of them, alone and in a batch.
+// A refusal because of thousands of holders names a few of them, alone and in a batch.
 func TestRefusalIsSmall(t *testing.T) {
 	t.Parallel()
 	const holders, items = 2000, 256
@@ -64,7 +64,7 @@ func TestRefusalIsSmall(t *testing.T) {
 	}
 }
 
-// A page of a list ends where it is big enough; all of them together have everything.
+// A page of a list ends when it is big enough. All pages together are complete.
 func TestListPageIsSmall(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{})
@@ -90,8 +90,8 @@ func TestListPageIsSmall(t *testing.T) {
 	}
 }
 
-// hanging is a backend in which whatever is about a lease or a lock called "hangs" does not
-// come back, except that Close ends it.
+// hanging is a backend in which no call about a lease or a lock called "hangs" returns, except
+// that Close ends it.
 type hanging struct {
 	backend.Backend
 	tries, renewals, most atomic.Int64
@@ -134,8 +134,8 @@ func (h *hanging) Release(ctx context.Context, r backend.ReleaseRequest) error {
 	return h.Backend.Release(ctx, r)
 }
 
-// Holders renew and release while others send as many renewals, releases and acquires as
-// they can, of leases that never were and locks that take long.
+// Holders renew and release while other clients send as many renewals, releases and acquires as
+// they can, of leases that never existed and locks that take long.
 func TestHoldersAmongOthers(t *testing.T) {
 	t.Parallel()
 	const flood = 400
@@ -174,13 +174,13 @@ func TestHoldersAmongOthers(t *testing.T) {
 	}
 }
 
-// One call renews something of every request that waits, whatever the others ask for.
+// One call renews some leases of every waiting request, however many the others have.
 func TestRenewalsTakeTurns(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		most     int
 		requests []int
-		want     [][]int // of each call, how many leases of which request
+		want     [][]int // for each call, how many leases of which request
 	}{
 		{1000, []int{1000, 1}, [][]int{{999, 1}, {1, 0}}},
 		{100, []int{1000, 1, 10}, [][]int{{89, 1, 10}, {100, 0, 0}}},
@@ -196,7 +196,7 @@ func TestRenewalsTakeTurns(t *testing.T) {
 	}
 }
 
-// greet sends a request on a connection of its own, and leaves that open.
+// greet sends a request on a connection of its own, and leaves the connection open.
 func greet(t *testing.T, a *api) (io.ReadWriter, *bufio.Reader) {
 	t.Helper()
 	c := dial(t, a)
@@ -214,8 +214,8 @@ func greet(t *testing.T, a *api) (io.ReadWriter, *bufio.Reader) {
 	return c, r
 }
 
-// Connections that nothing comes by, or half a request, keep no holder out: neither one that
-// comes anew nor one that has been there.
+// Connections that are silent, or send half a request, keep no holder out: neither on a new
+// connection nor on an existing one.
 func TestIdleConnectionsMakeRoom(t *testing.T) {
 	t.Parallel()
 	for _, l := range []server.Limits{{ConnectionsPerIP: 4}, {Connections: 4}} {
@@ -233,7 +233,7 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 				t.Fatalf("%+v: the connection of a holder was not kept: %+v, %v", l, res, err)
 			}
 			_, _ = io.Copy(io.Discard, res.Body)
-			for range 4 { // more than there is room for
+			for range 4 { // more than the limit
 				greet(t, a)
 				if _, err := io.WriteString(dial(t, a), "PUT /v1/locks/x HTTP/1.1\r\nHost: 127.0.0.1\r\nX-"); err != nil {
 					t.Fatal(err)

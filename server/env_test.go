@@ -26,15 +26,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds what has to happen soon, on a busy machine.
+// patience bounds events that have to happen soon, on a busy machine.
 const patience = 20 * time.Second
 
-// faulty is a real backend that can be cut off.
+// faulty is a real backend that can be disconnected.
 type faulty struct {
 	backend.Backend
 	away   atomic.Bool
-	until  atomic.Pointer[time.Time] // there is a quarantine until then
-	opened atomic.Int64              // sessions that were asked for
+	until  atomic.Pointer[time.Time] // in quarantine until then
+	opened atomic.Int64              // opened sessions
 }
 
 var errAway = errors.New("cut off by the test")
@@ -114,7 +114,7 @@ type api struct {
 	base string
 	b    *faulty
 	srv  *server.Server
-	stop func() error // ends Serve and gives its error
+	stop func() error // ends Serve and returns its error
 	http *http.Client
 }
 
@@ -164,7 +164,7 @@ func serve(t *testing.T, b *faulty, cfg server.Config) *api {
 	return a
 }
 
-// answer is what came back.
+// answer is the answer to a request.
 type answer struct {
 	status int
 	header http.Header
@@ -248,7 +248,7 @@ func (a *api) waiters(name string, n int) {
 	leasetest.Eventually(a.t, "the line has the right length", func() bool { return len(a.inspect(name).Waiters) == n })
 }
 
-// later is a request under way.
+// later is a request in progress.
 type later struct {
 	done   chan struct{}
 	cancel context.CancelFunc

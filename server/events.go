@@ -11,10 +11,9 @@ import (
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
-// events serves GET /v1/events. The first event is "watching": what happens after
-// it is told, and what happened before it may have been missed. It comes again when
-// the server's own watch of the backend broke. A stream that ends says why, in an
-// event "error" with a problem document.
+// events serves GET /v1/events. The first event is "watching": every later change is reported,
+// and an earlier one may have been missed. It is sent again when the server's own watch of the
+// backend broke. A stream that ends says why, in an event "error" with a problem document.
 func (s *Server) events(w http.ResponseWriter, r *request) {
 	if !s.caps.Watch {
 		s.fail(w, r, fmt.Errorf("events: %w", backend.ErrUnsupported))
@@ -37,7 +36,7 @@ func (s *Server) events(w http.ResponseWriter, r *request) {
 		case <-sub.more:
 			for _, e := range s.hub.take(sub) {
 				if s.stopping.Err() != nil {
-					break // it is told below
+					break // the stream reports it below
 				}
 				if err = s.tell(r, out, e); err != nil {
 					return

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-io/holdfast/server"
 )
 
-// sse is an event stream that is read.
+// sse is an event stream that is being read.
 type sse struct {
 	lines  chan string // closed at the end of the stream
 	cancel context.CancelFunc
@@ -50,7 +50,7 @@ func listen(t *testing.T, a *api, path string, header ...string) *sse {
 	return s
 }
 
-// line gives the next line; false at the end of the stream.
+// line returns the next line; false at the end of the stream.
 func (s *sse) line(t *testing.T) (string, bool) {
 	t.Helper()
 	select {
@@ -62,7 +62,7 @@ func (s *sse) line(t *testing.T) (string, bool) {
 	}
 }
 
-// event gives the next event and its data.
+// event returns the next event and its data.
 func (s *sse) event(t *testing.T) (string, string) {
 	t.Helper()
 	kind := ""
@@ -80,7 +80,7 @@ func (s *sse) event(t *testing.T) (string, string) {
 	}
 }
 
-// next gives the next event, which has to be of the kind.
+// next returns the next event, which has to be of the kind.
 func (s *sse) next(t *testing.T, kind string) wire.Event {
 	t.Helper()
 	got, data := s.event(t)
@@ -160,11 +160,11 @@ func TestLongStream(t *testing.T) {
 	}
 }
 
-// Who reads too slowly is dropped, is told so, and holds up nobody.
+// A slow reader is dropped, gets the reason, and delays no other stream.
 func TestSlowReader(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{Limits: server.Limits{Backlog: 1, WriteTimeout: patience}})
-	// A reader that does not read: the events fill the buffers of the connection.
+	// The reader does not read, so the events fill the buffers of the connection.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.base+"/v1/events", http.NoBody)
@@ -185,7 +185,7 @@ func TestSlowReader(t *testing.T) {
 				break
 			}
 		}
-		<-done // it is slow until the others are done
+		<-done // it does not read until the others are done
 		for scan.Scan() {
 			if strings.Contains(scan.Text(), "too slowly") {
 				done <- true
@@ -220,7 +220,7 @@ func TestSlowReader(t *testing.T) {
 // dropped reports whether the hub has no stream any more.
 func dropped(a *api) bool { return a.srv.Streams() == 0 }
 
-// When the server stops, streams end with a word.
+// When the server stops, streams end with an error event.
 func TestStreamAtStop(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{})

@@ -7,13 +7,13 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// RouteInfo is a row of the table, for tests that go through all of it.
+// RouteInfo is a row of the table, for tests that visit every route.
 type RouteInfo struct {
 	Method, Pattern string
 	Verb            Verb
 }
 
-// Routes gives the table.
+// Routes returns the table.
 func Routes() []RouteInfo {
 	var out []RouteInfo
 	for _, r := range routes() {
@@ -22,7 +22,7 @@ func Routes() []RouteInfo {
 	return out
 }
 
-// Parse gives the name and the lease that a path stands for.
+// Parse returns the name and the lease in a path.
 func Parse(method, escaped string) (string, string, bool, error) {
 	rt, vars, _ := match(routes(), method, escaped)
 	if rt == nil {
@@ -33,21 +33,21 @@ func Parse(method, escaped string) (string, string, bool, error) {
 	return r.name, string(r.lease), true, err
 }
 
-// Streams counts the event streams that get events.
+// Streams returns the number of event streams.
 func (s *Server) Streams() int {
 	s.hub.mu.Lock()
 	defer s.hub.mu.Unlock()
 	return len(s.hub.subs)
 }
 
-// DefaultLimits are the limits of a server with the zero Config.
+// DefaultLimits returns the limits of a server with the zero Config.
 func DefaultLimits(c backend.Capabilities) Limits {
 	var l Limits
 	l.defaults(c)
 	return l
 }
 
-// Queued counts the renewals that wait for a call.
+// Queued returns the number of renewals that wait for a call.
 func (s *Server) Queued() int {
 	n := 0
 	for _, r := range []*renewer{s.renewer, s.claims} {
@@ -60,11 +60,11 @@ func (s *Server) Queued() int {
 	return n
 }
 
-// TriesPerCPU is how many acquires for each processor are under way at once.
+// TriesPerCPU is how many acquires for each processor run concurrently.
 const TriesPerCPU = triesPerCPU
 
-// Turns gives the calls that requests of so many leases become: of each call, how many
-// leases of which request.
+// Turns returns the calls that requests with these numbers of leases become: for each call, how
+// many leases of which request.
 func Turns(most int, requests ...int) [][]int {
 	r := &renewer{most: most}
 	for i, n := range requests {

@@ -16,10 +16,11 @@ import (
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
-// ErrUnauthenticated is for Config.Authorize: nobody knows who asks. It is 401.
+// ErrUnauthenticated is returned by Config.Authorize for a caller of unknown identity. It is
+// 401.
 var ErrUnauthenticated = errors.New("authentication is required")
 
-// ServeHTTP is the one way in: every request passes the guard, whatever its route.
+// ServeHTTP is the only entry: every request passes the guard, whatever its route.
 func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	arrived := time.Now()
 	h := w.Header()
@@ -27,8 +28,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cache-Control", "no-store")
-	// A deadline that the last answer on this connection had is not for this one. In
-	// HTTP/2 each request has its own, and to set one wakes who serves them all.
+	// The deadline of the previous answer on this connection does not apply to this one. In
+	// HTTP/2 each request has its own, and setting one wakes the goroutine that serves all of
+	// them.
 	if req.ProtoMajor < 2 {
 		if err := http.NewResponseController(w).SetWriteDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
 			return // the connection is gone
@@ -38,9 +40,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	s.guard(w, &request{Request: req, arrived: arrived, conn: conn})
 }
 
-// guard decides whether a request is served. Its order matters: what is wrong with
-// the request itself comes before the question whether it is allowed, and the
-// question comes before anything is read or taken up.
+// guard decides whether a request is served. The order matters: errors in the request itself
+// are reported before it is authorised, and it is authorised before the body is read and a slot
+// is taken.
 func (s *Server) guard(w http.ResponseWriter, r *request) {
 	if headerSize(r.Request) > s.cfg.Limits.Headers {
 		s.fail(w, r, &tooBigError{what: "headers", limit: int64(s.cfg.Limits.Headers), status: http.StatusRequestHeaderFieldsTooLarge})
@@ -78,8 +80,8 @@ func (s *Server) guard(w http.ResponseWriter, r *request) {
 		return
 	}
 	defer r.conn.serve()()
-	// The read deadline was for the request. A long poll or a stream outlives it, and
-	// must not look like a client that hung up. In HTTP/2 it is for the body alone.
+	// The read deadline was for the request. A long poll or a stream outlives it, and must not
+	// look like a client that hung up. In HTTP/2 the deadline covers only the body.
 	if r.ProtoMajor < 2 {
 		if err := http.NewResponseController(w).SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
 			return // the connection is gone
@@ -96,7 +98,7 @@ func (s *Server) guard(w http.ResponseWriter, r *request) {
 	rt.handle(s, w, r)
 }
 
-// headerSize is what the request line and the headers take in HTTP/1.
+// headerSize returns the size of the request line and the headers in HTTP/1.
 func headerSize(r *http.Request) int {
 	const between = len(": \r\n")
 	n := len(r.Method) + len(r.RequestURI) + len(r.Proto) + between + len("Host") + len(r.Host) + between
@@ -123,10 +125,10 @@ func (s *Server) noRoute(w http.ResponseWriter, r *request, allow []string) {
 	})
 }
 
-// authorize asks Config.Authorize. To know a lease ID is not enough: what was granted here
-// to one principal is no other's to take over, renew or release.
-// Where nobody is asked, who changes the cluster or copies its data is on this host; its status has
-// no secrets.
+// authorize calls Config.Authorize. Knowing a lease ID is not enough: a lease that was granted
+// here to one principal cannot be taken over, renewed or released by another. Without
+// Config.Authorize, only callers on this host may change the cluster or copy its data; the
+// status of the cluster has no secrets.
 func (s *Server) authorize(r *request, a Action) error {
 	var err error
 	switch {
@@ -152,8 +154,8 @@ func (s *Server) authorize(r *request, a Action) error {
 
 var errNotHere = errors.New("the cluster is managed from the host of a node, or by whom Config.Authorize lets")
 
-// fromHere reports whether a request comes over the loopback or a Unix socket, and not from
-// elsewhere by way of a proxy.
+// fromHere reports whether a request came over the loopback or a Unix socket, and was not
+// forwarded by a proxy.
 func fromHere(r *http.Request) bool {
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Real-Ip"} {
 		if len(r.Header[name]) > 0 {
@@ -167,13 +169,13 @@ func fromHere(r *http.Request) bool {
 	return err == nil && from.Addr().Unmap().IsLoopback()
 }
 
-// allowed reports whether the caller may see the lock, without counting a refusal:
-// lists and streams leave it out.
+// allowed reports whether the caller may see the lock. It does not count a refusal: lists and
+// streams leave the lock out.
 func (s *Server) allowed(r *request, name string) bool {
 	return s.cfg.Authorize == nil || s.cfg.Authorize(r.Request, Action{Verb: Read, Name: name}) == nil
 }
 
-// checkSite refuses what a web page of another site may send with a user's browser.
+// checkSite refuses what a web page of another site may make a user's browser send.
 func (s *Server) checkSite(r *http.Request) error {
 	if err := s.checkHost(r); err != nil {
 		return err
@@ -184,8 +186,8 @@ func (s *Server) checkSite(r *http.Request) error {
 	return nil
 }
 
-// checkHost stands against DNS rebinding: a name that an attacker owns, made to
-// point at this server, comes with that name in its Host header.
+// checkHost prevents DNS rebinding: an attacker who points a name of their own at this server
+// causes requests with that name in the Host header.
 func (s *Server) checkHost(r *http.Request) error {
 	host := hostOnly(r.Host)
 	if len(s.cfg.Hosts) > 0 {
@@ -227,9 +229,9 @@ func isLoopback(a net.Addr) bool {
 	}
 }
 
-// readBody reads the whole body, before a place in a lane is taken: a slow sender
-// holds up nobody but itself. Also where nobody looks at it: net/http waits for what was
-// announced before it sends an answer.
+// readBody reads the whole body before a slot in a lane is taken, so that a slow sender delays
+// only itself. It reads the body even if no handler uses it: net/http waits for the announced
+// bytes before it sends an answer.
 func (s *Server) readBody(w http.ResponseWriter, r *request) error {
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
 		return &refusal{http.StatusUnsupportedMediaType, errors.New("compressed bodies are not taken")}
@@ -255,8 +257,8 @@ func bodyError(err error) error {
 	return &refusal{http.StatusBadRequest, errors.New("the body could not be read")}
 }
 
-// owner is who a lease is granted to that r asks for: empty unless the program names its
-// callers.
+// owner returns the principal that a lease of request r is granted to. It is empty unless the
+// program names its callers.
 func (s *Server) owner(r *request) string {
 	if s.cfg.Authorize == nil || s.cfg.Principal == nil {
 		return ""
@@ -264,7 +266,7 @@ func (s *Server) owner(r *request) string {
 	return s.cfg.Principal(r.Request)
 }
 
-// principal names who sends the request, for the audit.
+// principal names the sender of the request, for the audit.
 func (s *Server) principal(r *http.Request) string {
 	if s.cfg.Principal != nil {
 		return s.cfg.Principal(r)

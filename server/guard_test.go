@@ -23,8 +23,8 @@ func somePath(pattern string) string {
 	return strings.NewReplacer("{name}", "team-a%2Fx", "{lease}", "0123456789abcdef").Replace(pattern)
 }
 
-// Every route passes the guard: whatever is added to the table is asked about, and
-// refused when that is the answer.
+// Every route passes the guard: each route of the table is authorised, and refused when
+// Authorize refuses it.
 func TestEveryRouteIsAuthorized(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -73,7 +73,7 @@ func teamA(_ *http.Request, act server.Action) error {
 	return errors.New("only team-a/")
 }
 
-// Batches, lists and streams are decided element by element.
+// Batches, lists and streams are authorised item by item.
 func TestElementsAreAuthorized(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{Authorize: teamA})
@@ -160,7 +160,7 @@ func TestMethods(t *testing.T) {
 	}
 }
 
-// A web page that makes its own name point at this server gets nowhere.
+// A web page that points its own name at this server is refused.
 func TestHostHeader(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{})
@@ -207,8 +207,8 @@ func TestCrossOrigin(t *testing.T) {
 	}
 }
 
-// Whoever can take a lock chooses its name and its owner. Nothing that they choose
-// reaches a browser as markup.
+// Any client that can take a lock chooses its name and its owner. No chosen text reaches a
+// browser as markup.
 func TestStoredXSS(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{})
@@ -307,7 +307,7 @@ func quoteJSON(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }
 
-// Secrets that come in with a request come out nowhere.
+// Secrets in a request do not appear in any output.
 func TestSecretsStayOut(t *testing.T) {
 	t.Parallel()
 	const canary = "canary-5f2c9d"
@@ -351,7 +351,7 @@ func FuzzPath(f *testing.F) {
 				if err := backend.ValidateName(name); err != nil {
 					t.Fatalf("%q gives the name %q: %v", path, name, err)
 				}
-				// The name goes one way: encoded again and decoded it is the same.
+				// A name that is encoded and decoded again is the same.
 				again, _, _, err := server.Parse("GET", lockPath(name))
 				if err != nil || again != name {
 					t.Fatalf("%q gives %q, and that gives %q, %v", path, name, again, err)

@@ -36,8 +36,8 @@ func (s *Server) renew(w http.ResponseWriter, r *request) {
 	s.write(w, r, http.StatusOK, s.renewed(lease, got[0]))
 }
 
-// renewMany serves POST /v1/leases/renew. Every lease is checked and authorised on
-// its own; one that is refused does not keep the others from being renewed.
+// renewMany serves POST /v1/leases/renew. Every lease is checked and authorised on its own. A
+// refused lease does not keep the others from being renewed.
 func (s *Server) renewMany(w http.ResponseWriter, r *request) {
 	var req wire.RenewManyRequest
 	if err := wire.Decode(r.body, &req); err != nil {
@@ -61,7 +61,7 @@ func (s *Server) renewMany(w http.ResponseWriter, r *request) {
 			claims.add(lease, i)
 		}
 	}
-	// Those that are known here do not wait for the others to be let in.
+	// Leases that are known here do not wait for the others to be admitted.
 	var both sync.WaitGroup
 	both.Go(func() { s.renewAll(r, true, holders, out.Leases) })
 	s.renewAll(r, false, claims, out.Leases)
@@ -72,15 +72,15 @@ func (s *Server) renewMany(w http.ResponseWriter, r *request) {
 // renewals are some of the leases of a request.
 type renewals struct {
 	leases []backend.TimedRenewal
-	at     []int // where they are in the request
+	at     []int // their indexes in the request
 }
 
 func (some *renewals) add(lease backend.TimedRenewal, at int) {
 	some.leases, some.at = append(some.leases, lease), append(some.at, at)
 }
 
-// renewAll renews leases that are known here, or some that are not, in their lane, and fills
-// in what became of them.
+// renewAll renews leases that are all known here, or all not known here, in their lane. It
+// writes the results to out.
 func (s *Server) renewAll(r *request, known bool, some renewals, out []wire.RenewResult) {
 	if len(some.leases) == 0 {
 		return
@@ -104,7 +104,7 @@ func (s *Server) renewAll(r *request, known bool, some renewals, out []wire.Rene
 	}
 }
 
-// renewerOf is what renews leases that are known here, or those that are not.
+// renewerOf returns the renewer of leases that are known here, or of those that are not.
 func (s *Server) renewerOf(known bool) *renewer {
 	if known {
 		return s.renewer
@@ -128,8 +128,8 @@ func failed(ref wire.LeaseRef, err error) wire.RenewResult {
 	return wire.RenewResult{Name: ref.Name, Lease: ref.Lease, Error: &p}
 }
 
-// renewed tells a renewal, and counts it. The client's count begins before it sent
-// the request; what the backend said to be left counts from after that.
+// renewed counts a renewal and returns its result. The client counts the TTL from before it
+// sent the request; the time left that the backend reported counts from a later moment.
 func (s *Server) renewed(lease backend.TimedRenewal, got renewal) wire.RenewResult {
 	s.countRenewal(lease, got)
 	left := min(got.Left, lease.TTL)
@@ -154,9 +154,9 @@ func (s *Server) countRenewal(lease backend.TimedRenewal, got renewal) {
 	}
 }
 
-// release serves DELETE /v1/locks/{name}/leases/{lease}. It gives back a lease that
-// is out and a place in line alike. A lease that is neither is 410, and is made
-// unusable: an acquire of it that is still on its way cannot be granted any more.
+// release serves DELETE /v1/locks/{name}/leases/{lease}. It releases a lease that is held as
+// well as a place in the queue. A lease that is neither is answered with 410 and made unusable:
+// an acquire of it that is still on its way can no longer be granted.
 func (s *Server) release(w http.ResponseWriter, r *request) {
 	if err := s.releaseLease(r.Context(), r.name, r.lease); err != nil {
 		s.fail(w, r, err)
@@ -168,17 +168,17 @@ func (s *Server) release(w http.ResponseWriter, r *request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// releaseLease gives one lease back; see release.
+// releaseLease releases one lease; see release.
 func (s *Server) releaseLease(ctx context.Context, name string, lease backend.LeaseID) error {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout) // for both questions
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout) // for both calls
 	defer cancel()
 	req := backend.ReleaseRequest{Name: name, Lease: lease}
-	s.line.release(name) // noted first: who is next may be through before the answer is here
+	s.line.release(name) // noted first: the next holder may have its grant before this call returns
 	unknown := false
 	err := s.patiently(ctx, func(ctx context.Context) error {
 		err := s.b.Release(ctx, req)
 		if unknown && errors.Is(err, backend.ErrLost) {
-			return nil // an attempt before this one did it
+			return nil // an earlier attempt released it
 		}
 		if away, ok := errors.AsType[*backend.UnavailableError](err); ok {
 			unknown = unknown || away.MayHold

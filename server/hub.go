@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// hub watches the backend once, for all event streams. It watches while somebody
-// listens.
+// hub watches the backend once, for all event streams. It watches only while there is at least
+// one stream.
 type hub struct {
 	b       backend.Backend
 	backlog int
@@ -27,8 +27,8 @@ type hub struct {
 // subscription is one stream. Hub.mu guards lag.
 type subscription struct {
 	prefix string
-	lag    []backend.Event // that were not taken, backlog of them at most
-	more   chan struct{}   // capacity 1: there may be some
+	lag    []backend.Event // events not taken yet, at most backlog of them
+	more   chan struct{}   // capacity 1: lag may have events
 	ended  chan struct{}   // closed when why is set: no more events come
 	why    error
 }
@@ -39,7 +39,7 @@ func newHub(b backend.Backend, backlog int) *hub {
 	return &hub{b: b, backlog: backlog, subs: make(map[*subscription]struct{})}
 }
 
-// subscribe begins a stream. Its first event is EventWatching.
+// subscribe starts a stream. Its first event is EventWatching.
 func (h *hub) subscribe(prefix string) *subscription {
 	sub := &subscription{prefix: prefix, more: make(chan struct{}, 1), ended: make(chan struct{})}
 	h.mu.Lock()
@@ -60,7 +60,7 @@ func (h *hub) subscribe(prefix string) *subscription {
 	return sub
 }
 
-// unsubscribe ends a stream; the last one ends the watch.
+// unsubscribe ends a stream. The last one ends the watch.
 func (h *hub) unsubscribe(sub *subscription) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -77,7 +77,7 @@ func (h *hub) stopLocked() {
 	}
 }
 
-// add puts an event behind the others. Hub.mu is held.
+// add appends an event. Hub.mu is held.
 func (sub *subscription) add(e backend.Event) {
 	sub.lag = append(sub.lag, e)
 	sub.rouse()
@@ -90,7 +90,7 @@ func (sub *subscription) rouse() {
 	}
 }
 
-// take gives the next events that have come. Those of a stream that has ended are lost.
+// take returns the next events. The events of a stream that has ended are lost.
 func (h *hub) take(sub *subscription) []backend.Event {
 	const most = 64
 	h.mu.Lock()
@@ -104,7 +104,7 @@ func (h *hub) take(sub *subscription) []backend.Event {
 	return next
 }
 
-// end is called once, by the one who took sub out of the hub.
+// end is called once, by the goroutine that removed sub from the hub.
 func (sub *subscription) end(why error) {
 	sub.why = why
 	close(sub.ended)
@@ -117,7 +117,7 @@ func (h *hub) endAllLocked(why error) {
 	}
 }
 
-// watch keeps the upstream watch going until ctx ends.
+// watch keeps the upstream watch running until ctx ends.
 func (h *hub) watch(ctx context.Context) {
 	pause := 10 * time.Millisecond
 	for {
@@ -149,8 +149,8 @@ func (h *hub) watch(ctx context.Context) {
 	}
 }
 
-// deliver passes an event on. A stream that is full is ended: it never holds up the
-// others.
+// deliver passes an event to the streams. A stream whose backlog is full is ended, so that it
+// never delays the others.
 func (h *hub) deliver(ctx context.Context, e backend.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 
 const defaultPage = 100
 
-// list serves GET /v1/locks. What the caller may not see is left out.
+// list serves GET /v1/locks. It leaves out the locks that the caller may not see.
 func (s *Server) list(w http.ResponseWriter, r *request) {
 	req := backend.ListRequest{Prefix: r.params.Get("prefix"), After: r.params.Get("after"), Limit: defaultPage}
 	if v := r.params.Get("limit"); v != "" {
@@ -40,7 +40,8 @@ func (s *Server) list(w http.ResponseWriter, r *request) {
 	}
 }
 
-// encodeList reads a page and encodes it, in its turn. The client reads it after that.
+// encodeList reads a page and encodes it, in a slot of the lane of lists. The answer is sent
+// after the slot is free again.
 func (s *Server) encodeList(r *request, req backend.ListRequest) ([]byte, error) {
 	if err := s.admit(r.Context(), s.lanes.lists); err != nil {
 		return nil, err
@@ -58,7 +59,7 @@ func (s *Server) encodeList(r *request, req backend.ListRequest) ([]byte, error)
 	return encode(out)
 }
 
-// told is the state of a lock as the caller may see it.
+// told returns the state of a lock as the caller may see it.
 func (s *Server) told(r *request, l backend.LockInfo, now time.Time) wire.Lock {
 	hidden := s.hidesLeases(r, l.Name)
 	out := wire.FromLock(l, now, wantsLeases(r) && !hidden)
@@ -69,15 +70,15 @@ func (s *Server) told(r *request, l backend.LockInfo, now time.Time) wire.Lock {
 }
 
 const (
-	// listStep is how many locks the backend is asked for at once.
+	// listStep is how many locks are read from the backend in one call.
 	listStep = 100
 	// listBytes ends a page early: locks may have thousands of holders each.
 	listBytes = 1 << 20
 )
 
-// visible reads pages until it has as many locks as were asked for that the caller may
-// see, or enough to fill an answer. The cursor is one of them: the backend's own may be the
-// name of another.
+// visible reads pages until it has the requested number of locks that the caller may see, or
+// enough to fill an answer. The returned cursor is the name of one of these locks: the
+// backend's own cursor may be the name of a lock that the caller may not see.
 func (s *Server) visible(r *request, req backend.ListRequest) ([]backend.LockInfo, string, error) {
 	var seen []backend.LockInfo
 	size, most := 0, req.Limit
@@ -109,7 +110,7 @@ func (s *Server) visible(r *request, req backend.ListRequest) ([]backend.LockInf
 	}
 }
 
-// lockSize is about how many bytes a lock takes in an answer.
+// lockSize returns the approximate size of a lock in an answer, in bytes.
 func lockSize(l backend.LockInfo) int {
 	n := holderFrame + len(l.Name)
 	for _, h := range l.Holders {
@@ -139,8 +140,8 @@ func (s *Server) inspect(w http.ResponseWriter, r *request) {
 	s.write(w, r, http.StatusOK, s.told(r, info, time.Now()))
 }
 
-// breakLock serves DELETE /v1/locks/{name}: an operator's act. It is asked of the
-// backend once and not again: a second break would hit the next holder.
+// breakLock serves DELETE /v1/locks/{name}: an operator's act. The call to the backend is never
+// retried: a second break would evict the next holder.
 func (s *Server) breakLock(w http.ResponseWriter, r *request) {
 	actor := s.principal(r.Request)
 	if claimed := r.Header.Get(wire.HeaderActor); claimed != "" {
@@ -169,8 +170,8 @@ func (s *Server) breakLock(w http.ResponseWriter, r *request) {
 	})
 }
 
-// audit writes the one line that says who broke what, and why. The handler of the
-// logger adds the time.
+// audit logs the one line that records who broke what, and why. The handler of the logger adds
+// the time.
 func (s *Server) audit(r *request, actor string, res backend.BreakResult, err error) {
 	result := "broken"
 	if err != nil {

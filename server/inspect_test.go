@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-io/holdfast/server"
 )
 
-// Break takes the lock, raises the token, and lets the next one in.
+// Break evicts the holder, raises the token, and lets the next waiter in.
 func TestBreak(t *testing.T) {
 	t.Parallel()
 	log := &logBuffer{}

@@ -8,36 +8,37 @@ import (
 	"github.com/holdfast-io/holdfast/observe"
 )
 
-// lane bounds how many requests of a kind are served at once.
+// lane bounds how many requests of one kind are served concurrently.
 type lane struct {
 	slots chan struct{} // one value for each request inside
 	quota observe.Quota
-	// patience is how long a request waits for a slot before it is shed.
+	// patience is how long a request waits for a slot before it is rejected.
 	patience time.Duration
 }
 
-// lanes are apart, so that an overload in one leaves the others alone. Those who
-// hold locks have their own, and it waits where the others shed: a renewal that is
-// a little late is better than one that is refused.
+// lanes are separate, so that an overload in one leaves the others alone. Lock holders have
+// their own, and it waits where the others reject: a renewal that is a little late is better
+// than one that is refused.
 //
-// The last two bound work, not requests: what runs at the same time shares the
-// processors with the renewals, and each step of a renewal waits behind all of it.
+// The last two bound work, not requests. Work that runs at the same time shares the processors
+// with the renewals, and each step of a renewal waits behind all of it.
 type lanes struct {
 	acquires, reads, streams *lane
-	// waits are the acquires that wait, which leave a part of acquires to the others.
+	// waits bounds the acquires that wait. It leaves a part of acquires to those that do not.
 	waits *lane
-	// holders are renewals and releases of leases that were granted or renewed here, and
-	// claims are those of leases that this server does not know: a flood of lease IDs that
-	// never were does not hold up the renewal of one that is out.
+	// holders is for renewals and releases of leases that were granted or renewed here. claims
+	// is for those of leases that this server does not know: a flood of lease IDs that never
+	// existed does not delay the renewal of a lease that is held.
 	holders, claims *lane
-	// tries are acquires, while the backend decides on them without a wait.
+	// tries bounds acquires while the backend decides on them without a wait.
 	tries *lane
-	// lists read, decode and encode up to a thousand locks each.
+	// lists bounds reading, decoding and encoding of lists with up to a thousand locks each.
 	lists *lane
 }
 
-// triesPerCPU is how many acquires for each processor the backend decides on at once: more
-// than a backend puts into one commit, and so few that a renewal behind them is not late.
+// triesPerCPU is how many acquires the backend decides on concurrently, for each processor. It
+// is more than a backend puts into one commit, and few enough that a renewal behind them is not
+// late.
 const triesPerCPU = 16
 
 func newLanes(l Limits) *lanes {
@@ -61,12 +62,13 @@ func acquiring(s *Server, _ *request) *lane { return s.lanes.acquires }
 func reading(s *Server, _ *request) *lane   { return s.lanes.reads }
 func streaming(s *Server, _ *request) *lane { return s.lanes.streams }
 
-// holding is the lane of a renewal or a release of one lease.
+// holding returns the lane of a renewal or a release of one lease.
 func holding(s *Server, r *request) *lane {
 	return s.lanes.of(s.knows(r, leaseKey{r.name, r.lease}))
 }
 
-// of is the lane of renewals and releases of leases that are known here, or not.
+// of returns the lane of renewals and releases of leases that are known here, or of those that
+// are not.
 func (l *lanes) of(known bool) *lane {
 	if known {
 		return l.holders
@@ -74,8 +76,8 @@ func (l *lanes) of(known bool) *lane {
 	return l.claims
 }
 
-// knows reports whether the lease was granted or renewed here, and is not known to have
-// ended. The connection of the request is then that of a holder.
+// knows reports whether the lease was granted or renewed here, and is not known to have ended.
+// If so, it marks the connection of the request as a holder's.
 func (s *Server) knows(r *request, k leaseKey) bool {
 	known := s.ledger.knows(k)
 	if known {
@@ -84,7 +86,7 @@ func (s *Server) knows(r *request, k leaseKey) bool {
 	return known
 }
 
-// enterNow takes a slot, and reports whether there was one.
+// enterNow takes a slot if one is free, and reports whether it did.
 func (l *lane) enterNow() bool {
 	select {
 	case l.slots <- struct{}{}:
@@ -116,7 +118,8 @@ func (l *lane) enter(ctx context.Context) bool {
 
 func (l *lane) leave() { <-l.slots }
 
-// admit takes a slot in time; the error says that there was none, and is counted.
+// admit takes a slot in time. If there is none, it counts the rejection and returns the error
+// for it.
 func (s *Server) admit(ctx context.Context, l *lane) error {
 	if l.enter(ctx) {
 		return nil

@@ -8,14 +8,15 @@ import (
 	"github.com/holdfast-io/holdfast/observe"
 )
 
-// ledger remembers the leases that were granted or renewed here, for the metrics, and to
-// tell holders from others where there is not enough for all: what is held is the
-// backend's to say. A lease that another server renews is thought to have ended here.
+// ledger remembers the leases that were granted or renewed here. It serves the metrics, and
+// tells holders from other clients when there is not enough capacity for all; which leases are
+// held is for the backend to say. A lease that another server renews is taken to have ended
+// here.
 type ledger struct {
 	m      *observe.Metrics
 	mu     sync.Mutex
 	leases map[leaseKey]entry
-	sweepN int // sweep when there are so many
+	sweepN int // sweep at this size
 }
 
 type leaseKey struct {
@@ -26,9 +27,10 @@ type leaseKey struct {
 type entry struct {
 	since, ends time.Time
 	shared      bool
-	// who it was granted to, where Config.Principal names that.
+	// who is the principal that the lease was granted to, if Config.Principal names one.
 	who string
-	// unseen: it was renewed here and not granted, and the metrics have not counted it.
+	// unseen: the lease was renewed here and not granted here, and the metrics have not counted
+	// it.
 	unseen bool
 }
 
@@ -38,8 +40,8 @@ func newLedger(m *observe.Metrics) *ledger {
 	return &ledger{m: m, leases: make(map[leaseKey]entry), sweepN: firstSweep}
 }
 
-// granted enters a lease that the metrics have counted as held. One that was known
-// is counted once only, and stays who's it was.
+// granted enters a lease that the metrics have counted as held. A lease that was already known
+// is counted only once, and its principal does not change.
 func (l *ledger) granted(k leaseKey, shared bool, left time.Duration, who string) {
 	now := time.Now()
 	l.mu.Lock()
@@ -62,7 +64,7 @@ func (l *ledger) enterLocked(k leaseKey, e entry) {
 	}
 }
 
-// renewed counts a renewal, with what was left of the lease.
+// renewed counts a renewal, and the time that was left of the lease.
 func (l *ledger) renewed(k leaseKey, left time.Duration) {
 	now := time.Now()
 	l.mu.Lock()
@@ -86,7 +88,7 @@ func (l *ledger) knows(k leaseKey) bool {
 	return known
 }
 
-// owner is who a lease was granted to, and whether that is known.
+// owner returns the principal that a lease was granted to, and whether that is known.
 func (l *ledger) owner(k leaseKey) (string, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,7 +96,7 @@ func (l *ledger) owner(k leaseKey) (string, bool) {
 	return e.who, known && !e.unseen
 }
 
-// ended takes a lease out.
+// ended removes a lease.
 func (l *ledger) ended(k leaseKey) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,7 +108,7 @@ func (l *ledger) ended(k leaseKey) {
 	}
 }
 
-// sweep takes out the leases whose time is over.
+// sweep removes the leases whose time has passed.
 func (l *ledger) sweep() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

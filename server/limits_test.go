@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-io/holdfast/server"
 )
 
-// The numbers that the documentation promises.
+// The documented defaults.
 func TestDefaultLimits(t *testing.T) {
 	t.Parallel()
 	b := memlock.New()
@@ -91,7 +91,7 @@ func dial(t *testing.T, a *api) net.Conn {
 	return c
 }
 
-// Slowloris: headers, bodies and silence have their time, and no more.
+// Slowloris: slow headers, slow bodies and silence are cut off in time.
 func TestSlowClients(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{Limits: server.Limits{
@@ -124,10 +124,10 @@ func TestSlowClients(t *testing.T) {
 	}
 }
 
-// A client that does not read its stream is cut off in time, not waited for.
+// A client that does not read its stream is disconnected in time.
 func TestSlowReading(t *testing.T) {
 	t.Parallel()
-	// The time is for the answers to the calls below too, on a machine however busy.
+	// The time also bounds the answers to the calls below, on a machine of any load.
 	a := start(t, server.Config{Limits: server.Limits{WriteTimeout: 3 * time.Second, Backlog: 1 << 20}})
 	conn := dial(t, a)
 	if _, err := io.WriteString(conn, "GET /v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"); err != nil {
@@ -151,7 +151,7 @@ func TestConnectionLimits(t *testing.T) {
 	for _, l := range []server.Limits{{ConnectionsPerIP: 3}, {Connections: 3}} {
 		a := start(t, server.Config{Limits: l})
 		var open []net.Conn
-		for range 3 { // a request is served on each: those that are idle would make room
+		for range 3 { // each serves a request: idle ones would be closed for new ones
 			c := dial(t, a)
 			if _, err := io.WriteString(c, "GET /v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"); err != nil {
 				t.Fatal(err)
@@ -197,7 +197,7 @@ func TestWaitersPerLock(t *testing.T) {
 	}
 	a.take("y", `{"wait":"1s"}`) // another lock
 	a.release("x", g.Lease, 204)
-	// One has it: there is room in line, once the server has noted that too.
+	// One wait has ended: there is room in the queue, once the server has noticed that.
 	third := a.send("POST", lockPath("x"), `{"wait":"60s"}`)
 	leasetest.Eventually(t, "another waits in its place", func() bool {
 		select {
@@ -213,8 +213,8 @@ func TestWaitersPerLock(t *testing.T) {
 	third.cancel()
 }
 
-// A place that is kept is one of those in line, until its time is over; who asks again for its
-// lease has it.
+// A kept place counts as one in the queue until its time has passed. A new request for its
+// lease uses it.
 func TestKeptPlacesPerLock(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{Limits: server.Limits{WaitersPerLock: 2}})
@@ -238,7 +238,7 @@ func TestKeptPlacesPerLock(t *testing.T) {
 	leasetest.Eventually(t, "a place is free again", func() bool { return ask("0003", "0s") == 409 })
 }
 
-// A poll may wait for so long and no longer; what is configured is what is told.
+// A poll has a longest wait, and the configured value is the one in the error.
 func TestWaitLimit(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{Limits: server.Limits{Wait: time.Second}})
@@ -252,9 +252,8 @@ func TestWaitLimit(t *testing.T) {
 	}
 }
 
-// Overload never makes a holder lose its lock: with every slot for acquires, reads
-// and streams taken, and more asked for all the time, renewals and releases go
-// through.
+// An overload never makes a holder lose its lock: with every slot for acquires, reads and
+// streams taken, and more requests all the time, renewals and releases succeed.
 func TestReservedLane(t *testing.T) {
 	t.Parallel()
 	const slots, flood = 8, 64
@@ -263,7 +262,7 @@ func TestReservedLane(t *testing.T) {
 	}})
 	a.http.Transport = &http.Transport{MaxIdleConnsPerHost: 2 * flood}
 	g := a.take("x", `{"ttl":"10s"}`)
-	line := make([]*later, slots-slots/8) // the others are for those who do not wait
+	line := make([]*later, slots-slots/8) // the others are for acquires that do not wait
 	for i := range line {
 		line[i] = a.send("POST", lockPath("x"), `{"wait":"60s"}`)
 	}
@@ -287,7 +286,7 @@ func TestReservedLane(t *testing.T) {
 			shed <- n
 		}()
 	}
-	// The holder renews, and none of it is shed, or comes too late on a busy machine.
+	// The holder renews. No renewal is rejected, or late on a busy machine.
 	for begun := time.Now(); time.Since(begun) < 6*time.Second; {
 		sent := time.Now()
 		want[wire.RenewResult](a, 200, "PUT", lockPath("x")+"/leases/"+g.Lease, `{"ttl":"10s"}`)

@@ -8,12 +8,12 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// line counts the requests that wait here, and the places that are kept for those who ask
-// again, for the limit and for the metrics. The order of the line is the backend's.
+// line counts the requests that wait here, and the places that are kept for clients that poll,
+// for the limit and for the metrics. The order of the queue is the backend's.
 type line struct {
 	mu       sync.Mutex
 	waiting  map[string]int                     // requests
-	leases   map[string]map[backend.LeaseID]int // requests and kept places; "" where the server makes the ID
+	leases   map[string]map[backend.LeaseID]int // requests and kept places; "" if the server makes the ID
 	ages     *list.List                         // time.Time, oldest first
 	released map[string]time.Time               // when a lock with waiters was last released here
 }
@@ -25,8 +25,8 @@ func newLine() *line {
 	}
 }
 
-// join counts one more who waits for the lock, unless there are limit already. Who asks again
-// for the lease of a place that is kept has that. The function that it gives counts one less.
+// join counts one more waiting request for the lock, unless there are limit already. A request
+// for the lease of a kept place uses that place. The function that join returns ends the count.
 func (l *line) join(name string, lease backend.LeaseID, limit int) (func(), bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -40,7 +40,7 @@ func (l *line) join(name string, lease backend.LeaseID, limit int) (func(), bool
 	return func() { l.leave(name, lease, age) }, true
 }
 
-// keep counts a place that is kept for a lease until the function that it gives is called.
+// keep counts a kept place of a lease until the function that it returns is called.
 func (l *line) keep(name string, lease backend.LeaseID) func() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -52,7 +52,7 @@ func (l *line) keep(name string, lease backend.LeaseID) func() {
 	}
 }
 
-// places is how many there are: a lease has one, however many ask for it.
+// places returns the number of places: a lease has one, however many requests are for it.
 func (l *line) places(name string) int {
 	all := l.leases[name]
 	return len(all) + max(0, all[""]-1)
@@ -75,7 +75,7 @@ func (l *line) remove(name string, lease backend.LeaseID) {
 	}
 }
 
-// alone reports whether no more than one request waits here for the lock.
+// alone reports whether at most one request waits here for the lock.
 func (l *line) alone(name string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,7 +93,7 @@ func (l *line) leave(name string, lease backend.LeaseID, age *list.Element) {
 	}
 }
 
-// oldest is the age of the one who waits longest.
+// oldest returns the age of the oldest waiting request.
 func (l *line) oldest() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,7 +105,7 @@ func (l *line) oldest() time.Duration {
 	return time.Since(since)
 }
 
-// release notes that a lock was released, for the time that the hand-over takes.
+// release notes that a lock was released, to measure the hand-over time.
 func (l *line) release(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -114,7 +114,7 @@ func (l *line) release(name string) {
 	}
 }
 
-// handover gives the time since the release that let this grant be, if that was
+// handover returns the time since the release that made this grant possible, if the release was
 // seen here.
 func (l *line) handover(name string) (time.Duration, bool) {
 	l.mu.Lock()

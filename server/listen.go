@@ -11,17 +11,16 @@ import (
 	"github.com/holdfast-io/holdfast/observe"
 )
 
-// limited gives a listener that keeps the number of connections within the limits, and
-// closes those over them at once, so that they cost nothing but the accept.
+// limited returns a listener that keeps the number of connections within the limits. It closes
+// connections beyond them immediately, so that they cost nothing but the accept.
 func (s *Server) limited(ln net.Listener) net.Listener {
 	return &limitedListener{Listener: ln, s: s, all: newPeer(), perIP: make(map[netip.Addr]*peer)}
 }
 
-// limitedListener counts connections. Where a limit is reached, a new connection takes
-// the place of one that no request is served on: of the one that was idle for longest, and
-// of one that no holder of a lease came by before any other. So whoever opens connections
-// and keeps them silent, or sends requests on them a byte at a time, does not keep a renewal
-// out.
+// limitedListener counts connections. At a limit, a new connection replaces one that serves no
+// request: the one that has been idle for longest, and those that have carried no request of a
+// lease holder first. So a client that opens connections and keeps them silent, or sends
+// requests on them a byte at a time, does not keep a renewal out.
 type limitedListener struct {
 	net.Listener
 	s     *Server
@@ -30,11 +29,11 @@ type limitedListener struct {
 	perIP map[netip.Addr]*peer
 }
 
-// peer is the connections from everywhere, or from one address.
+// peer has the connections from everywhere, or those from one address.
 type peer struct {
 	n int
-	// strangers and holders are the connections that no request is served on, those that
-	// were for longest first: of *limitedConn.
+	// strangers and holders are the connections that serve no request, of *limitedConn, longest
+	// idle first.
 	strangers, holders list.List
 }
 
@@ -47,7 +46,7 @@ func (p *peer) idle(holder bool) *list.List {
 	return &p.strangers
 }
 
-// oldest is the connection to close for another one; nil: there is none.
+// oldest returns the connection to close for a new one, or nil if there is none.
 func (p *peer) oldest() *limitedConn {
 	for _, l := range []*list.List{&p.strangers, &p.holders} {
 		if front := l.Front(); front != nil {
@@ -58,7 +57,7 @@ func (p *peer) oldest() *limitedConn {
 	return nil
 }
 
-// Accept gives the next connection within the limits.
+// Accept returns the next connection within the limits.
 func (l *limitedListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
@@ -80,8 +79,8 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// remoteIP is the peer's address; zero, which has no limit of its own, where it is
-// not an IP connection.
+// remoteIP returns the address of the peer. It is the zero address, which has no limit of its
+// own, for a connection that is not over IP.
 func remoteIP(c net.Conn) netip.Addr {
 	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
 		return a.AddrPort().Addr().Unmap()
@@ -89,8 +88,8 @@ func remoteIP(c net.Conn) netip.Addr {
 	return netip.Addr{}
 }
 
-// admit counts a new connection. It returns the connection that is to be closed because of
-// a limit, which may be the new one, and the limit.
+// admit counts a new connection. It returns the connection to close because of a limit, which
+// may be the new one, and the limit.
 func (l *limitedListener) admit(c *limitedConn) (*limitedConn, observe.Quota) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,7 +111,7 @@ func (l *limitedListener) admit(c *limitedConn) (*limitedConn, observe.Quota) {
 	case quota != "":
 		return c, quota
 	}
-	l.perIP[c.ip] = from // it may have been removed with its last connection
+	l.perIP[c.ip] = from // it may have been deleted with its last connection
 	c.peers = [2]*peer{l.all, from}
 	for _, p := range c.peers {
 		p.n++
@@ -121,14 +120,14 @@ func (l *limitedListener) admit(c *limitedConn) (*limitedConn, observe.Quota) {
 	return closed, quota
 }
 
-// restLocked enters a connection among those that no request is served on.
+// restLocked adds a connection to those that serve no request.
 func (l *limitedListener) restLocked(c *limitedConn) {
 	for i, p := range c.peers {
 		c.at[i] = p.idle(c.holder).PushBack(c)
 	}
 }
 
-// wakeLocked takes it out again.
+// wakeLocked removes it from them.
 func (l *limitedListener) wakeLocked(c *limitedConn) {
 	for i, p := range c.peers {
 		if c.at[i] != nil {
@@ -138,7 +137,7 @@ func (l *limitedListener) wakeLocked(c *limitedConn) {
 	}
 }
 
-// removeLocked counts a connection no more.
+// removeLocked stops counting a connection.
 func (l *limitedListener) removeLocked(c *limitedConn) {
 	if c.gone {
 		return
@@ -153,7 +152,7 @@ func (l *limitedListener) removeLocked(c *limitedConn) {
 	}
 }
 
-// limitedConn is one connection. Its fields are the listener's to guard.
+// limitedConn is one connection. The listener's mutex guards its fields.
 type limitedConn struct {
 	net.Conn
 	l      *limitedListener
@@ -161,11 +160,11 @@ type limitedConn struct {
 	peers  [2]*peer // all, and those from its address
 	at     [2]*list.Element
 	serves int  // requests
-	holder bool // it carried a request of one who holds a lease
+	holder bool // it carried a request of a lease holder
 	gone   bool
 }
 
-// Close gives the place back.
+// Close stops counting the connection and closes it.
 func (c *limitedConn) Close() error {
 	c.l.mu.Lock()
 	c.l.removeLocked(c)
@@ -173,8 +172,8 @@ func (c *limitedConn) Close() error {
 	return c.Conn.Close() //nolint:wrapcheck // net/http looks at it
 }
 
-// serve notes that a request is served, until the function that it returns is called. The
-// receiver may be nil.
+// serve marks the connection as serving a request, until the function that it returns is
+// called. The receiver may be nil.
 func (c *limitedConn) serve() func() {
 	if c == nil {
 		return func() {}
@@ -195,7 +194,7 @@ func (c *limitedConn) rest() {
 	}
 }
 
-// holds notes, while a request is served, that it is from one who holds a lease. The
+// holds marks the connection as a lease holder's. It is called while a request is served. The
 // receiver may be nil.
 func (c *limitedConn) holds() {
 	if c == nil {
@@ -206,7 +205,7 @@ func (c *limitedConn) holds() {
 	c.holder = true
 }
 
-// connKey finds the connection of a request.
+// connKey is the context key of the connection of a request.
 type connKey struct{}
 
 // withConn is the ConnContext of the server.

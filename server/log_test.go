@@ -35,7 +35,7 @@ func (l *logBuffer) String() string {
 	return l.buf.String()
 }
 
-// lines gives the lines with the message.
+// lines returns the lines with the message.
 func (l *logBuffer) lines(msg string) []map[string]any {
 	var out []map[string]any
 	for line := range strings.Lines(l.String()) {
@@ -49,7 +49,7 @@ func (l *logBuffer) lines(msg string) []map[string]any {
 
 func contains(b, sub []byte) bool { return bytes.Contains(b, sub) }
 
-// metric reads one sample of /metrics; -1 when it is not there.
+// metric reads one sample of /metrics, or returns -1 if there is none.
 func metric(a *api, series string) float64 {
 	a.t.Helper()
 	for line := range strings.Lines(string(a.call("GET", "/metrics", "").body)) {
@@ -64,7 +64,7 @@ func metric(a *api, series string) float64 {
 	return -1
 }
 
-// tokenBackend gives the greatest token there is.
+// tokenBackend returns the greatest possible token.
 type tokenBackend struct{ backend.Backend }
 
 func (b *tokenBackend) Acquire(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
@@ -73,7 +73,7 @@ func (b *tokenBackend) Acquire(ctx context.Context, r backend.AcquireRequest) (b
 	return g, err
 }
 
-// slowRenewals holds renewals back until the gate is closed.
+// slowRenewals holds renewals until the gate is closed.
 type slowRenewals struct {
 	backend.Backend
 	gate  chan struct{}
@@ -92,7 +92,7 @@ func (b *slowRenewals) Renew(ctx context.Context, r backend.RenewRequest) (backe
 	return b.Backend.Renew(ctx, r)
 }
 
-// blind is a real backend that shows and breaks nothing.
+// blind is a real backend that cannot inspect or break locks.
 type blind struct{ backend.Backend }
 
 func (blind) Inspect(context.Context, string) (backend.LockInfo, error) {

@@ -40,7 +40,7 @@ func readDocument(t *testing.T, a *api) document {
 	return document{root}
 }
 
-// at walks down the document, by keys.
+// at descends into the document, by keys.
 func (d document) at(keys ...string) any {
 	var v any = d.root
 	for _, k := range keys {
@@ -68,8 +68,8 @@ func (d document) follow(v any) any {
 	}
 }
 
-// check holds a value against a schema: the part of JSON Schema that the document
-// uses, and nothing that the schema does not name.
+// check validates a value against a schema. It supports the part of JSON Schema that the
+// document uses, and refuses fields that the schema does not name.
 func (d document) check(schema, v any, where string) error {
 	s, ok := d.follow(schema).(object)
 	if !ok {
@@ -201,7 +201,7 @@ func checkString(s object, v any, where string) error {
 	return nil
 }
 
-// number keeps numbers as they stand.
+// number decodes JSON with numbers unchanged.
 func number(b []byte) (any, error) {
 	dec := json.NewDecoder(strings.NewReader(string(b)))
 	dec.UseNumber()
@@ -210,7 +210,7 @@ func number(b []byte) (any, error) {
 	return v, err
 }
 
-// operations are what the document has: "POST /v1/locks/{name} 200".
+// operations returns the operations of the document: "POST /v1/locks/{name} 200".
 func (d document) operations() map[string]bool {
 	out := make(map[string]bool)
 	paths, _ := d.at("paths").(object)
@@ -229,7 +229,7 @@ func (d document) operations() map[string]bool {
 	return out
 }
 
-// verify holds an answer against the document.
+// verify validates an answer against the document.
 func (d document) verify(method, pattern string, got answer) error {
 	res, ok := d.at("paths", pattern, strings.ToLower(method), "responses", strconv.Itoa(got.status)).(object)
 	if !ok {
@@ -278,7 +278,7 @@ func (d document) verify(method, pattern string, got answer) error {
 	return d.check(media["schema"], v, "body")
 }
 
-// unsupportive is a real backend that says it can do nothing but lock.
+// unsupportive is a real backend that declares no optional capability.
 type unsupportive struct{ backend.Backend }
 
 func (b unsupportive) Capabilities() backend.Capabilities {
@@ -287,8 +287,8 @@ func (b unsupportive) Capabilities() backend.Capabilities {
 	return c
 }
 
-// TestOpenAPI holds the document against the server: every route is in it, every
-// status of it is seen, and every answer is as it says.
+// TestOpenAPI compares the document with the server: every route is in it, every status of it
+// occurs, and every answer matches its schema.
 func TestOpenAPI(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{Version: "1.2.3-test"})
@@ -435,7 +435,7 @@ func away(t *testing.T, note noter) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if err := a.srv.Close(ctx); err != nil {
-		t.Log(err) // the backend is away
+		t.Log(err) // the backend is unavailable
 	}
 	note("POST", renewPattern, a.call("POST", renewPattern, `{}`))
 	note("POST", batchPattern, a.call("POST", batchPattern, `{}`))

@@ -20,7 +20,7 @@ import (
 // errStopping is why waiting requests end when the server stops.
 var errStopping = errors.New("the server stops")
 
-// refusal is an answer of the guard.
+// refusal is an error answer of the guard.
 type refusal struct {
 	status int
 	err    error
@@ -29,7 +29,7 @@ type refusal struct {
 func (e *refusal) Error() string { return e.err.Error() }
 func (e *refusal) Unwrap() error { return e.err }
 
-// tooBigError: the body, or the headers, are over their limit.
+// tooBigError means that the body or the headers exceed their limit.
 type tooBigError struct {
 	what   string
 	limit  int64
@@ -40,7 +40,7 @@ func (e *tooBigError) Error() string {
 	return fmt.Sprintf("%s: must be at most %d bytes", e.what, e.limit)
 }
 
-// shed: a limit on how much at once refused the request. Nothing was done.
+// shed means that a limit on concurrent work rejected the request. Nothing was done.
 type shed struct {
 	status int
 	what   string
@@ -48,12 +48,13 @@ type shed struct {
 
 func (e *shed) Error() string { return e.what }
 
-// crowded: a lane is full.
+// crowded returns the error of a full lane.
 func crowded() error {
 	return &shed{status: http.StatusServiceUnavailable, what: "too many requests of this kind at once"}
 }
 
-// problemOf says how an error is told: the one place where that is decided.
+// problemOf converts an error to the problem document that reports it. This is decided only
+// here.
 func problemOf(err error, now time.Time) wire.Problem {
 	if p, ok := guardProblem(err); ok {
 		return p
@@ -91,14 +92,14 @@ func problemOf(err error, now time.Time) wire.Problem {
 	case errors.Is(err, backend.ErrUnsupported):
 		p.Type, p.Title, p.Status = wire.TypeUnsupported, "Not supported by the backend", http.StatusNotImplemented
 	default:
-		// What is not known to be an answer is an unknown outcome, never "not held".
+		// An error that is not known to be an answer is an unknown outcome, never "not held".
 		p.Type, p.Title, p.Status = wire.TypeUnavailable, "Backend is unavailable", http.StatusServiceUnavailable
 		p.MayHold = mayHold(err)
 	}
 	return p
 }
 
-// requestProblem tells what is wrong with the request itself.
+// requestProblem reports what is wrong with the request itself.
 func requestProblem(err error) (wire.Problem, bool) {
 	p := wire.Problem{Type: wire.TypeInvalid, Title: "Invalid request", Status: http.StatusBadRequest, Detail: err.Error()}
 	if bad, ok := errors.AsType[*backend.InvalidError](err); ok {
@@ -152,7 +153,7 @@ func guardProblem(err error) (wire.Problem, bool) {
 	return p, true
 }
 
-// mayHold is true unless the error knows better.
+// mayHold is true unless the error reports otherwise.
 func mayHold(err error) *bool {
 	if op, ok := errors.AsType[*holdfast.OpError](err); ok {
 		return new(op.MayHold)
@@ -163,10 +164,10 @@ func mayHold(err error) *bool {
 	return new(!errors.Is(err, backend.ErrClosed))
 }
 
-// fail answers with the problem that err is.
+// fail answers with the problem document of err.
 func (s *Server) fail(w http.ResponseWriter, r *request, err error) { s.failWith(w, r, err, nil) }
 
-// failWith also tells the capabilities of the backend.
+// failWith is fail with the capabilities of the backend in the answer.
 func (s *Server) failWith(w http.ResponseWriter, r *request, err error, caps *wire.Capabilities) {
 	p := s.conceal(r, r.name, problemOf(err, time.Now()))
 	p.Capabilities = caps
@@ -182,15 +183,15 @@ func (s *Server) failWith(w http.ResponseWriter, r *request, err error, caps *wi
 	s.write(w, r, p.Status, p)
 }
 
-// retryAfter gives whole seconds: at least 1, and not longer than the first lease
-// lives, for who knows whether it is renewed.
+// retryAfter returns whole seconds: at least 1, and at most the time left of the lease that
+// ends first, because nothing is known about whether it will be renewed.
 func retryAfter(p wire.Problem, err error) int {
 	const most = 10 * time.Second
 	d := time.Second
 	if away, ok := errors.AsType[*backend.UnavailableError](err); ok {
 		d = max(d, away.RetryAfter)
 	}
-	if p.Type == wire.TypeQuarantine { // it does not end sooner
+	if p.Type == wire.TypeQuarantine { // trying again before its end would fail
 		return int(math.Ceil(d.Seconds()))
 	}
 	if held, ok := errors.AsType[*backend.HeldError](err); ok && p.Status == http.StatusConflict && len(held.Holders) > 0 {
@@ -203,8 +204,9 @@ func retryAfter(p wire.Problem, err error) int {
 	return int(math.Ceil(min(d, most).Seconds()))
 }
 
-// write sends v as JSON, under a deadline, when the handler returns. The error is logged: a
-// client that is gone is not the server's trouble; writeChecked is for those who must know.
+// write sends v as JSON, under a deadline, when the handler returns. The error is only logged:
+// a client that is gone is not the server's problem. Callers that need the error use
+// writeChecked.
 func (s *Server) write(w http.ResponseWriter, r *request, status int, v any) {
 	if _, err := s.put(w, r, status, v); err != nil {
 		s.unwritten(r, err)
@@ -215,9 +217,9 @@ func (s *Server) unwritten(r *request, err error) {
 	s.cfg.Logger.LogAttrs(r.Context(), slog.LevelDebug, "answer not written", attrError(err))
 }
 
-// writeChecked reports whether any of the answer may have reached the client. What the
-// request's context says afterwards does not count: a client that has read its answer
-// may hang up before this returns.
+// writeChecked reports whether any of the answer may have reached the client. The state of the
+// request's context afterwards does not count: a client that has read its answer may hang up
+// before this returns.
 func (s *Server) writeChecked(w http.ResponseWriter, r *request, status int, v any) (bool, error) {
 	sent, err := s.put(w, r, status, v)
 	if err != nil || r.Method == http.MethodHead {
@@ -229,7 +231,7 @@ func (s *Server) writeChecked(w http.ResponseWriter, r *request, status int, v a
 	return true, nil
 }
 
-// put writes an answer, and reports whether any of it may have left.
+// put writes an answer, and reports whether any of it may have been sent.
 func (s *Server) put(w http.ResponseWriter, r *request, status int, v any) (bool, error) {
 	b, err := encode(v)
 	if err != nil {
@@ -241,18 +243,18 @@ func (s *Server) put(w http.ResponseWriter, r *request, status int, v any) (bool
 	return s.send(w, r, status, b)
 }
 
-// encode gives the JSON of an answer.
+// encode returns the JSON of an answer.
 func encode(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(true) // an answer is never taken for a page, whatever the names in it
+	enc.SetEscapeHTML(true) // a browser never takes an answer for a page, whatever the names in it
 	if err := enc.Encode(v); err != nil {
 		return nil, fmt.Errorf("encode the answer: %w", err)
 	}
 	return b.Bytes(), nil
 }
 
-// send writes the JSON of an answer, and reports whether any of it may have left.
+// send writes the JSON of an answer, and reports whether any of it may have been sent.
 func (s *Server) send(w http.ResponseWriter, r *request, status int, b []byte) (bool, error) {
 	if w.Header().Get("Content-Type") == "" {
 		w.Header().Set("Content-Type", "application/json")
@@ -273,7 +275,7 @@ func (s *Server) send(w http.ResponseWriter, r *request, status int, b []byte) (
 	return true, nil
 }
 
-// short cuts what a caller gave.
+// short shortens a value that a caller sent.
 func short(s string) string {
 	const most = 64
 	if len(s) > most {

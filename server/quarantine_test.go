@@ -17,8 +17,8 @@ import (
 	"github.com/holdfast-io/holdfast/server"
 )
 
-// A store in quarantine is 503 with its end and the reason, never 409, for those too who
-// would wait; the server is not ready.
+// A store in quarantine is answered with 503, its end and the reason, and never with 409, also
+// for requests that would wait; the server is not ready.
 func TestQuarantine(t *testing.T) {
 	t.Parallel()
 	f := &faulty{Backend: memlock.NewStore().Open()}
@@ -44,7 +44,7 @@ func TestQuarantine(t *testing.T) {
 	}
 }
 
-// Over a server the quarantine arrives as what it is; who waits has the lock at its end.
+// A client of the server sees the quarantine as such; a waiter has the lock at its end.
 func TestQuarantineOverHTTP(t *testing.T) {
 	t.Parallel()
 	f := &faulty{Backend: memlock.NewStore().Open()}
@@ -94,8 +94,8 @@ func TestQuarantineOverHTTP(t *testing.T) {
 	}
 }
 
-// A client may be opened while the store of the server is unavailable:
-// the calls report that, and one that waits has the lock when it has ended.
+// A client may be opened while the store of the server is unavailable: the calls report that,
+// and a waiter gets the lock when the failure has ended.
 func TestOpenedWhileTheStoreIsAway(t *testing.T) {
 	t.Parallel()
 	f := &faulty{Backend: memlock.NewStore().Open()}

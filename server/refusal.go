@@ -8,20 +8,21 @@ import (
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
-// What a refusal may carry, whatever the lock holds. A lock's name, an owner and a note
-// take up to six bytes in JSON for each of their own.
+// Bounds of a refusal, whatever the lock holds. A byte of a lock's name, an owner or a note
+// takes up to six bytes in JSON.
 const (
-	// refusalBytes bounds the holders in one refusal, so that all of it is at most 32 KiB:
-	// the rest names the lock twice and an owner once.
+	// refusalBytes bounds the holders in one refusal, so that the whole refusal is at most 32
+	// KiB: the rest of it names the lock twice and an owner once.
 	refusalBytes = 24 << 10
-	// batchBytes bounds the holders in all refusals of a batch. What is refused when they
-	// are spent has one holder, without its note.
+	// batchBytes bounds the holders in all refusals of a batch. When it is used up, a refusal
+	// has one holder, without its note.
 	batchBytes = 32 << 10
-	// holderFrame is more than the part of a holder takes that does not depend on texts.
+	// holderFrame is an upper bound for the part of a holder that does not depend on texts.
 	holderFrame = 320
 )
 
-// jsonSize is how many bytes the text takes in JSON as put writes it, at most.
+// jsonSize returns an upper bound for the bytes that the text takes in JSON as encode writes
+// it.
 func jsonSize(s string) int {
 	n := len(s)
 	for i := range len(s) {
@@ -41,8 +42,8 @@ func holderSize(h wire.Holder) int {
 	return holderFrame + len(h.Lease) + jsonSize(h.Owner) + jsonSize(h.Note)
 }
 
-// fitting returns the first holders that take no more than so many bytes together, and
-// how many bytes they take.
+// fitting returns the first holders that together take at most so many bytes, and how many
+// bytes they take.
 func fitting(hs []wire.Holder, most int) ([]wire.Holder, int) {
 	size := 0
 	for i, h := range hs {
@@ -55,13 +56,13 @@ func fitting(hs []wire.Holder, most int) ([]wire.Holder, int) {
 	return hs, size
 }
 
-// allowance is what the refusals of one batch may still spend on holders.
+// allowance is what is left for the holders in the refusals of one batch.
 type allowance struct {
 	mu   sync.Mutex
 	left int
 }
 
-// trim cuts the holders of a refusal to what is left.
+// trim cuts the holders of a refusal to what the allowance permits.
 func (a *allowance) trim(p *wire.Problem) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -71,27 +72,28 @@ func (a *allowance) trim(p *wire.Problem) {
 		p.Holders = some
 		return
 	}
-	a.left = 0 // who comes late gets no more than who came before
+	a.left = 0 // a later refusal gets no more than an earlier one
 	one := p.Holders[0]
 	one.Note = ""
 	p.Holders = []wire.Holder{one}
 	p.Detail = backend.ErrHeld.Error()
 }
 
-// hidesLeases reports whether a caller is not told the lease IDs of the lock, because it may
-// not break it: under the ID of another client's lease it could renew and release that.
+// hidesLeases reports whether lease IDs of the lock are hidden from the caller, because it may
+// not break the lock. With the ID of another client's lease it could renew and release that
+// lease.
 func (s *Server) hidesLeases(r *request, name string) bool {
 	return s.cfg.Authorize != nil && s.cfg.Authorize(r.Request, Action{Verb: Break, Name: name}) != nil
 }
 
-// withoutLeases takes the lease IDs out.
+// withoutLeases removes the lease IDs.
 func withoutLeases(hs []wire.Holder) {
 	for i := range hs {
 		hs[i].Lease = ""
 	}
 }
 
-// conceal takes the lease IDs out of a refusal that the caller may not see.
+// conceal removes the lease IDs that the caller may not see from a refusal.
 func (s *Server) conceal(r *request, name string, p wire.Problem) wire.Problem {
 	if len(p.Holders) > 0 && s.hidesLeases(r, name) {
 		withoutLeases(p.Holders)
@@ -99,5 +101,5 @@ func (s *Server) conceal(r *request, name string, p wire.Problem) wire.Problem {
 	return p
 }
 
-// errNotYours is for a lease that another principal was granted here.
+// errNotYours refuses a lease that was granted here to another principal.
 var errNotYours = errors.New("the lease is another client's")

@@ -9,10 +9,10 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// renewer puts renewals that come in at once into one call of the backend: while a
-// call is under way the next one fills. A call that hangs does not stop the others:
-// there may be several. Requests take turns: one with a thousand leases holds up one
-// with a single lease no more than one with a few.
+// renewer groups concurrent renewals into one call of the backend: while a call is in progress,
+// the next one fills. Several calls may be in progress, so a call that hangs does not stop the
+// others. Requests take turns: a request with a thousand leases delays one with a single lease
+// no more than a request with a few does.
 type renewer struct {
 	b       backend.Backend
 	most    int // leases in one call
@@ -20,17 +20,17 @@ type renewer struct {
 	timeout time.Duration
 
 	mu      sync.Mutex
-	queue   [][]pending // by request; none is empty
+	queue   [][]pending // by request; no element is empty
 	flights int
 }
 
 const (
-	// callsForHolders and callsForClaims are how many calls of the backend renew leases at
-	// the same time: those that are known here, and the others.
+	// callsForHolders and callsForClaims are how many calls of the backend renew leases at the
+	// same time: leases that are known here, and all others.
 	callsForHolders, callsForClaims = 4, 1
-	// mostRenewals is how many leases one call names, where the backend has no bound.
+	// mostRenewals is how many leases one call names if the backend has no bound.
 	mostRenewals = 1000
-	// turn is how many leases of one request are renewed before another has its turn.
+	// turn is how many leases of one request are renewed before the next request has its turn.
 	turn = 64
 )
 
@@ -48,14 +48,15 @@ type pending struct {
 	done  chan<- renewal // capacity 1; gets one value
 }
 
-// renewal is what became of it. left counts from when the backend was asked.
+// renewal is the result of a pending renewal. left counts from when the call to the backend
+// began.
 type renewal struct {
 	backend.Renewal
 	asked time.Time
 }
 
-// renew asks for all the leases and waits for the answers, in order. What has no
-// answer when ctx ends is unavailable: it may have been renewed.
+// renew renews all the leases and returns the results, in order. A lease without a result when
+// ctx ends is reported as unavailable: it may have been renewed.
 func (r *renewer) renew(ctx context.Context, leases []backend.TimedRenewal) []renewal {
 	answers := make([]chan renewal, len(leases))
 	batch := make([]pending, len(leases))
@@ -103,8 +104,8 @@ func (r *renewer) fly() {
 	}
 }
 
-// takeLocked takes the leases of the next call out of the queue. A request of which some
-// are left goes to the end of it.
+// takeLocked takes the leases of the next call out of the queue. A request with leases left
+// goes to the end of the queue.
 func (r *renewer) takeLocked() []pending {
 	var batch []pending
 	for len(r.queue) > 0 && len(batch) < r.most {

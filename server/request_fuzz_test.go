@@ -14,9 +14,9 @@ import (
 	"github.com/holdfast-io/holdfast/server"
 )
 
-// FuzzRequest asks for a lock that is free, renews it and looks at it, with whatever body,
-// parameters and header: it is granted, or the client is told what is wrong. It is never the
-// server's fault.
+// FuzzRequest acquires a free lock, renews it and reads it, with any body, parameters and
+// header: either it is granted, or the answer says what is wrong with the request. It is never
+// an error of the server.
 func FuzzRequest(f *testing.F) {
 	for _, body := range []string{
 		`{}`, `{"ttl":"30s","owner":"w7","limit":3,"permits":2,"shared":true,"note":"x"}`, `{"ttl":"-1s"}`, `{"ttl":9223372036854775807}`, `{"wait":"1h"}`,

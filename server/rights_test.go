@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-io/holdfast/server"
 )
 
-// operatorsBreak lets everyone who is named do everything but break; that may "op".
+// operatorsBreak lets every named client do everything except break, which only "op" may.
 func operatorsBreak(r *http.Request, act server.Action) error {
 	switch who := caller(r); {
 	case who == "":
@@ -26,9 +26,9 @@ func operatorsBreak(r *http.Request, act server.Action) error {
 
 func caller(r *http.Request) string { return r.Header.Get("Authorization") }
 
-// Wherever the server tells of leases, it tells the lease IDs of others to none but those who
-// may break the lock. What it tells to whom is gone through by the table of routes, so that a
-// new one is not forgotten.
+// Wherever the server reports leases, it shows the lease IDs of other clients only to clients
+// that may break the lock. The test visits the table of routes, so that no new route is
+// forgotten.
 func TestLeaseIDsOfOthersAreNotTold(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{Authorize: operatorsBreak})
@@ -51,7 +51,7 @@ func TestLeaseIDsOfOthersAreNotTold(t *testing.T) {
 	}
 	for _, r := range server.Routes() {
 		if r.Verb == server.Watch || r.Verb == server.Break {
-			continue // below; refused
+			continue // tested below; refused
 		}
 		for _, body := range []string{bodies[r.Verb], ""} {
 			if body == "" && bodies[r.Verb] != "" && r.Verb != server.Acquire {
@@ -78,8 +78,7 @@ func TestLeaseIDsOfOthersAreNotTold(t *testing.T) {
 	}
 }
 
-// Where callers have names, a lease ID is not enough to take a lease over, to renew it or to
-// give it back.
+// When callers have names, a lease ID is not enough to take over, renew or release a lease.
 func TestLeaseOfAnother(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{Authorize: operatorsBreak, Principal: caller})
@@ -113,7 +112,7 @@ func TestLeaseOfAnother(t *testing.T) {
 	}
 }
 
-// Authorize is asked about the lease that an acquire names, alone and in a batch.
+// Authorize is called with the lease that an acquire names, alone and in a batch.
 func TestAuthorizeIsAskedAboutTheLease(t *testing.T) {
 	t.Parallel()
 	const theirs backend.LeaseID = "a-lease-of-alice"

@@ -10,11 +10,11 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Verb is what a request wants to do.
+// Verb is the operation that a request asks for.
 type Verb string
 
-// The verbs. List, Watch, RenewMany and Batch are asked about as a whole, without a name;
-// then each lock is asked about on its own, with Read, Renew, Acquire or Release.
+// The verbs. List, Watch, RenewMany and Batch are first authorised as a whole, without a name.
+// Then each lock is authorised on its own, with Read, Renew, Acquire or Release.
 const (
 	Acquire   Verb = "acquire"
 	Renew     Verb = "renew"
@@ -29,11 +29,11 @@ const (
 	Status    Verb = "status" // health, readiness, metrics, the document, the page
 )
 
-// Action is what Config.Authorize decides on.
+// Action is the input of Config.Authorize.
 type Action struct {
 	Verb Verb
-	// Name of the lock: decoded once, valid, and exactly what the backend will get.
-	// Empty for List, Watch, RenewMany, Batch, Manage and Status.
+	// Name of the lock: decoded once, valid, and exactly what the backend will receive. Empty
+	// for List, Watch, RenewMany, Batch, Manage and Status.
 	Name string
 	// Prefix of the names of a List or a Watch.
 	Prefix string
@@ -43,17 +43,17 @@ type Action struct {
 	Path string
 }
 
-// route is a row of the table. Every request to the server is one of them.
+// route is a row of the table. Every request must match one.
 type route struct {
 	method  string
-	pattern string // segments; {name} and {lease} stand for one, decoded
+	pattern string // segments; {name} and {lease} match one segment, which is decoded
 	verb    Verb
 	lane    func(*Server, *request) *lane
-	query   []string // the parameters that it may have
+	query   []string // the allowed parameters
 	handle  func(*Server, http.ResponseWriter, *request)
 }
 
-// routes is the whole API. The guard serves nothing else.
+// routes returns the whole API. The guard serves nothing else.
 func routes() []route {
 	return []route{
 		{"POST", "/v1/locks/{name}", Acquire, acquiring, nil, (*Server).acquire},
@@ -75,14 +75,14 @@ func routes() []route {
 	}
 }
 
-// request is a request on its way through a route.
+// request is a request while it is being served.
 type request struct {
 	*http.Request
 	arrived time.Time
 	route   *route
 	name    string
 	lease   backend.LeaseID
-	// actionName is the last segment of a change of the cluster.
+	// actionName is the last segment of the path of a cluster change.
 	actionName string
 	params     url.Values
 	body       []byte
@@ -100,9 +100,9 @@ func (r *request) action() Action {
 	return a
 }
 
-// match finds the route, by the path as it was sent: segments are split before they
-// are decoded, so that an encoded slash is part of a name, and nothing is cleaned.
-// Without a route it gives the methods that the path does have.
+// match finds the route, by the path as it was sent. Segments are split before they are
+// decoded, so that an encoded slash is part of a name, and nothing is cleaned. Without a route,
+// match returns the methods that the path has.
 func match(table []route, method, escaped string) (*route, map[string]string, []string) {
 	if method == http.MethodHead {
 		method = http.MethodGet
@@ -145,7 +145,7 @@ func matchPattern(pattern, escaped string) (map[string]string, bool) {
 	return vars, true
 }
 
-// decodeVars decodes the name and the lease once and checks them.
+// decodeVars decodes the name and the lease once, and validates them.
 func (r *request) decodeVars(vars map[string]string) error {
 	for key, raw := range vars {
 		v, err := url.PathUnescape(raw)
@@ -167,10 +167,10 @@ func (r *request) decodeVars(vars map[string]string) error {
 	return nil
 }
 
-// decodeQuery refuses parameters that the route does not have, and doubled ones.
+// decodeQuery refuses parameters that the route does not have, and repeated ones.
 func (r *request) decodeQuery() error {
 	if r.route.verb == Status {
-		return nil // a page or a probe may be asked for with anything behind it
+		return nil // a page or a probe may be requested with any query
 	}
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {

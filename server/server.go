@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-io/holdfast/observe"
 )
 
-// Server serves the API. Make it with New; its methods may be called at once.
+// Server serves the API. Create it with New. Its methods are safe for concurrent use.
 type Server struct {
 	cfg         Config
 	b           backend.Backend // counted by the metrics
@@ -27,17 +27,17 @@ type Server struct {
 	metrics     *observe.Metrics
 	line        *line
 	ledger      *ledger
-	renewer     *renewer // of leases that are known here
-	claims      *renewer // of the others
+	renewer     *renewer // renews leases that are known here
+	claims      *renewer // renews the others
 	hub         *hub
 	ready       readiness
-	guarded     backend.Guarded // the backend, where it can be in quarantine
-	quarantine  atomic.Int64    // until when it is, in nanoseconds of the wall clock
+	guarded     backend.Guarded // the backend, if it can be in quarantine
+	quarantine  atomic.Int64    // when the quarantine ends, in nanoseconds of the wall clock
 	document    []byte
 
-	own    *holdfast.Client // for the lease IDs that the server makes
-	guests *holdfast.Client // for those of clients, where they do not wait
-	// guestCount is how many clients there are for those who wait.
+	own    *holdfast.Client // for lease IDs that the server makes
+	guests *holdfast.Client // for lease IDs of clients, in acquires that do not wait
+	// guestCount is how many clients exist for waiting requests.
 	guestCount atomic.Int64
 
 	stopping context.Context //nolint:containedctx // ends when the server begins to stop
@@ -46,15 +46,15 @@ type Server struct {
 	mu      sync.Mutex
 	closed  bool
 	closing sync.Once
-	work    sync.WaitGroup // what is settled in the background
+	work    sync.WaitGroup // background work, see settle
 }
 
-// New makes a server of b. It sends nothing yet. Close the server, or let Serve do
-// that, before b; the server does not close b.
+// New returns a server on b. It sends nothing to b yet. Close the server, or let Serve close
+// it, before b. The server does not close b.
 //
-// A backend without timed leases is backend.ErrUnsupported: leases over HTTP outlive
-// the connection. A field of cfg that is out of bounds is a *backend.InvalidError. A registry that
-// has the metrics already is an error.
+// A backend without timed leases is refused with backend.ErrUnsupported: leases over HTTP
+// outlive the connection. A field of cfg that is out of bounds is a *backend.InvalidError. A
+// registry that already has the metrics is an error.
 func New(b backend.Backend, cfg Config) (*Server, error) {
 	if b == nil {
 		return nil, fmt.Errorf("new server: %w", invalid("backend", "nil", "a backend"))
@@ -117,25 +117,25 @@ func (s *Server) clientConfig() holdfast.Config {
 
 func (s *Server) sessions() int { return s.own.Stats().Sessions + int(s.guestCount.Load()) }
 
-// Handler gives the server as a handler, for a program that has an http.Server of
-// its own. Its time-outs and limits of connections and headers are then that
-// program's affair: see [Limits]. Close the Server in the end.
+// Handler returns the server as a handler, for a program that has its own http.Server. That
+// program then sets the time-outs and the limits on connections and headers: see [Limits].
+// Close the Server in the end.
 func (s *Server) Handler() http.Handler { return s }
 
-// Serve answers requests that come in on ln until ctx ends, then stops: it takes no
-// more, answers all who wait (503 with Retry-After; their places in line are kept
-// for a while), waits for requests under way, and closes the Server, each for
-// Config.DrainTimeout. Leases stay. It closes ln.
+// Serve answers the requests that arrive on ln until ctx ends, and then stops. To stop, it
+// accepts no more connections, answers all waiters (503 with Retry-After; their places in the
+// queue are kept for a while), waits for the requests in progress, and closes the Server. Each
+// of the last two takes at most Config.DrainTimeout. Leases stay. Serve closes ln.
 //
-// The error is nil after a stop that ctx asked for, and otherwise says why Serve
-// could not begin or go on. Unless Config.Authorize or Config.Anonymous is set, ln
-// must be on the loopback or a Unix socket.
+// The error is nil after a stop that ctx asked for. Otherwise it says why Serve could not begin
+// or continue. Unless Config.Authorize or Config.Anonymous is set, ln must be on the loopback
+// or a Unix socket.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	if err := s.checkListener(ln); err != nil {
 		return errors.Join(fmt.Errorf("serve: %w", err), ln.Close(), s.Close(context.WithoutCancel(ctx)))
 	}
 	h := s.httpServer(ctx)
-	failed := make(chan error, 1) // one value, when the accepting has ended; closed then
+	failed := make(chan error, 1) // gets one value when accepting has ended, and is closed then
 	go func() {
 		defer close(failed)
 		if h.TLSConfig != nil {
@@ -145,7 +145,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		failed <- h.Serve(s.limited(ln))
 	}()
 	if s.guarded != nil {
-		s.settle(func(ctx context.Context) { // the log tells of a quarantine before anybody asks
+		s.settle(func(ctx context.Context) { // log a quarantine before the first request arrives
 			ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 			defer cancel()
 			defer context.AfterFunc(s.stopping, cancel)()
@@ -165,14 +165,14 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		s.cfg.Logger.LogAttrs(ctx, levelWarn, "requests were cut short", attrError(shut))
 		err = errors.Join(err, h.Close())
 	}
-	for range failed { // wait until the accepting has ended
+	for range failed { // wait until accepting has ended
 	}
 	last, cancelLast := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
 	defer cancelLast()
 	return errors.Join(err, s.Close(last))
 }
 
-// checkListener keeps a server without authorisation from the network.
+// checkListener refuses a listener on the network for a server without authorisation.
 func (s *Server) checkListener(ln net.Listener) error {
 	if s.cfg.Authorize != nil || s.cfg.Anonymous {
 		return nil
@@ -204,8 +204,8 @@ func (s *Server) httpServer(ctx context.Context) *http.Server {
 	}
 }
 
-// settle runs f in the background, with the time that Close gives it, or at once
-// when the Server is closed already.
+// settle runs f in the background, within the time that Close allows. It runs f immediately, in
+// the caller, when the Server is already closed.
 func (s *Server) settle(f func(context.Context)) {
 	run := func() {
 		ctx, cancel := context.WithTimeout(context.Background(), s.cfg.PlaceTTL+s.cfg.Timeout)
@@ -222,9 +222,9 @@ func (s *Server) settle(f func(context.Context)) {
 	s.mu.Unlock()
 }
 
-// Close answers all who wait and ends what the Server started. Leases stay, and the
-// places in line of client-made leases for a while. When ctx ends before the backend
-// has answered, Close returns its cause. Serve calls it. Closing again does nothing.
+// Close answers all waiters and ends what the Server started. Leases stay, and the places in
+// the queue of client-made leases stay for a while. When ctx ends before the backend has
+// answered, Close returns the cause of ctx. Serve calls Close. A second Close does nothing.
 func (s *Server) Close(ctx context.Context) error {
 	s.stop()
 	var err error
@@ -253,7 +253,7 @@ const levelWarn = slog.LevelWarn
 func attrLock(name string) slog.Attr { return slog.String("lock", name) }
 func attrError(err error) slog.Attr  { return slog.String("error", err.Error()) }
 
-// cause puts why ctx ended before err.
+// cause wraps err in the reason why ctx ended.
 func cause(ctx context.Context, err error) error {
 	if why := context.Cause(ctx); why != nil && !errors.Is(err, why) {
 		return fmt.Errorf("%w: %w", why, err)
@@ -261,7 +261,7 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// patiently asks the backend until it answers, for as long as Config.Timeout.
+// patiently calls f until the backend is available, for at most Config.Timeout.
 func (s *Server) patiently(ctx context.Context, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()

@@ -12,15 +12,15 @@ import (
 	"github.com/holdfast-io/holdfast/server"
 )
 
-// silent is a real backend that does what it is asked and does not answer: a free lock is
-// granted, a session is not opened, and a lease that is not there is made unusable, all of it
-// without a word before the caller's context ends, or the test.
+// silent is a real backend that executes calls without answering: a free lock is granted, a
+// session is not opened, and a lease that does not exist is made unusable. Every call blocks
+// until the caller's context, or the test, ends.
 type silent struct {
 	backend.Backend
 	over chan struct{}
 }
 
-// startSilent serves such a one.
+// startSilent serves a silent backend.
 func startSilent(t *testing.T, cfg server.Config) *api {
 	t.Helper()
 	s := &silent{memlock.NewStore().Open(), make(chan struct{})}
@@ -55,8 +55,8 @@ func (s *silent) Release(ctx context.Context, r backend.ReleaseRequest) error {
 	return s.none(ctx, "release")
 }
 
-// A wait that is over before the backend has answered may have worked, whatever was asked
-// after the question that counted: a client that is told otherwise leaves the lease out.
+// A wait that ends before the backend has answered may have worked, whatever was sent after the
+// call that counted: a client that is told otherwise would leave the lease held.
 func TestWaitWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	a := startSilent(t, server.Config{})
@@ -70,7 +70,7 @@ func TestWaitWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// A release does not wait for the backend longer than it may.
+// A release waits for the backend no longer than its time-out.
 func TestReleaseWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	a := startSilent(t, server.Config{Timeout: 300 * time.Millisecond})
@@ -80,7 +80,7 @@ func TestReleaseWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// late is a real backend that grants to who waits without a word, and then is not there.
+// late is a real backend that grants to a waiter without an answer, and then is unavailable.
 type late struct {
 	backend.Backend
 	granted atomic.Bool
@@ -101,8 +101,8 @@ func (l *late) Acquire(ctx context.Context, r backend.AcquireRequest) (backend.G
 	return backend.Grant{}, context.Cause(ctx)
 }
 
-// A lease that is seen to be out when the wait is over may be had, also when it cannot be asked
-// for any more.
+// A lease that is seen to be granted when the wait ends may be held, even if the backend can no
+// longer be asked.
 func TestSeenAndNotAnswered(t *testing.T) {
 	t.Parallel()
 	a := serve(t, &faulty{Backend: &late{Backend: memlock.NewStore().Open()}}, server.Config{Timeout: 300 * time.Millisecond})

@@ -21,12 +21,12 @@ import (
 //go:embed openapi.json
 var openAPIDocument []byte
 
-// openAPI is the document with the version filled in.
+// openAPI returns the document with the version filled in.
 func openAPI(version string) []byte {
 	return bytes.Replace(openAPIDocument, []byte(`"0.0.0"`), []byte(strconv.Quote(version)), 1)
 }
 
-// readiness remembers for a moment whether the backend answers.
+// readiness caches for a moment whether the backend answers.
 type readiness struct {
 	mu    sync.Mutex
 	asked time.Time
@@ -34,12 +34,12 @@ type readiness struct {
 }
 
 const (
-	readyFor     = time.Second     // how long an answer is good
-	readyTimeout = 2 * time.Second // for the question
+	readyFor     = time.Second     // how long an answer is valid
+	readyTimeout = 2 * time.Second // for one check
 	readyName    = "holdfast-readyz"
 )
 
-// check asks the backend, unless it was asked just now.
+// check asks the backend, unless there is a recent answer.
 func (r *readiness) check(ctx context.Context, s *Server) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,7 +63,7 @@ func (s *Server) noteQuarantine(err error) {
 	if !ok {
 		return
 	}
-	const slack = 2 * time.Second // its end is never told exactly
+	const slack = 2 * time.Second // its end is never known exactly
 	if known := s.quarantine.Swap(q.Until.Add(slack).UnixNano()); q.Until.UnixNano() > known {
 		s.cfg.Logger.LogAttrs(context.Background(), levelWarn, "no lock is granted yet: the store is in quarantine",
 			slog.String("backend", q.Backend), slog.String("reason", q.Reason), slog.Duration("for", q.Left.Round(time.Millisecond)),
@@ -71,10 +71,11 @@ func (s *Server) noteQuarantine(err error) {
 	}
 }
 
-// quarantined reports whether the backend was in quarantine when it was asked last.
+// quarantined reports whether the last answer of the backend was a quarantine that has not
+// ended.
 func (s *Server) quarantined() bool { return time.Now().UnixNano() < s.quarantine.Load() }
 
-// healthz serves GET /healthz: the process answers.
+// healthz serves GET /healthz: the process is alive.
 func (s *Server) healthz(w http.ResponseWriter, r *request) {
 	s.write(w, r, http.StatusOK, wire.Health{Status: "ok"})
 }
@@ -89,7 +90,7 @@ func (s *Server) readyz(w http.ResponseWriter, r *request) {
 		err = s.ready.check(r.Context(), s)
 	}
 	caps := wire.FromCapabilities(s.caps, s.cfg.Limits.MinTTL, s.cfg.Limits.MaxTTL, s.cfg.Limits.Wait)
-	if err != nil { // the capabilities do not depend on it: a client that opens now may wait until it has ended
+	if err != nil { // the capabilities do not depend on err: a client that opens now may wait until the failure has ended
 		s.failWith(w, r, err, caps)
 		return
 	}
@@ -116,7 +117,7 @@ func (s *Server) page(w http.ResponseWriter, r *request) {
 	dashboard.Serve(w, r.Request)
 }
 
-// deadline is for answers that are written by others.
+// deadline sets the write deadline of answers that other packages write.
 func (s *Server) deadline(w http.ResponseWriter) {
 	err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.cfg.Limits.WriteTimeout))
 	if err != nil && !errors.Is(err, http.ErrNotSupported) {

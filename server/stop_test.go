@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-io/holdfast/server"
 )
 
-// A server that stops answers all who wait. Leases stay; so does the place of those
-// who named their lease, and the next server finds it.
+// A server that stops answers all waiters. Leases stay, and so do the places of clients that
+// named their lease; the next server finds them.
 func TestGracefulStop(t *testing.T) {
 	t.Parallel()
 	store := memlock.NewStore()
@@ -57,7 +57,7 @@ func TestGracefulStop(t *testing.T) {
 	}
 }
 
-// A place that nobody comes back for falls with its session.
+// A place whose client does not return expires with its session.
 func TestPlaceFalls(t *testing.T) {
 	t.Parallel()
 	store := memlock.NewStore()
@@ -105,7 +105,7 @@ func TestReady(t *testing.T) {
 	leasetest.Eventually(t, "readyz tells that the backend is back", func() bool { return a.call("GET", "/readyz", "").status == 200 })
 }
 
-// Nobody opens a server to the network by accident.
+// No server is opened to the network by accident.
 func TestListener(t *testing.T) {
 	t.Parallel()
 	b := memlock.New()
@@ -120,7 +120,7 @@ func TestListener(t *testing.T) {
 	}
 }
 
-// pretend is a listener that says to be elsewhere.
+// pretend is a listener that reports another address.
 type pretend struct{ addr net.Addr }
 
 func (p pretend) Accept() (net.Conn, error) { return nil, net.ErrClosed }
@@ -144,7 +144,7 @@ func TestHandlerOnly(t *testing.T) {
 	}
 }
 
-// Metrics tell what happened, and everything from the start.
+// Metrics count what happened, and all of them exist from the start.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{})
@@ -152,7 +152,7 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("acquire_total is %v before the first", n)
 	}
 	g := a.take("x", `{"ttl":"10s"}`)
-	a.take("x", `{"ttl":"10s","lease":"`+g.Lease+`"}`) // the same once more
+	a.take("x", `{"ttl":"10s","lease":"`+g.Lease+`"}`) // the same request again
 	want[wire.Problem](a, 409, "POST", lockPath("x"), `{}`)
 	want[wire.RenewResult](a, 200, "PUT", lockPath("x")+"/leases/"+g.Lease, `{"ttl":"10s"}`)
 	w := a.send("POST", lockPath("x"), `{"wait":"60s"}`)
@@ -191,7 +191,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// Renewals that come in at once travel in few calls, and each gets its own answer.
+// Concurrent renewals share few calls, and each gets its own answer.
 func TestRenewalsTravelTogether(t *testing.T) {
 	t.Parallel()
 	b := &slowRenewals{Backend: memlock.New(), gate: make(chan struct{})}

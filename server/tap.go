@@ -7,32 +7,32 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// tap stands between a client of package holdfast and the backend. It notes the
-// grants, which the client keeps to itself, and bounds the work that the acquires of
-// all clients make for the backend.
+// tap stands between a client of package holdfast and the backend. It records the grants, which
+// the client does not expose, and bounds the work that the acquires of all clients make for the
+// backend.
 type tap struct {
 	backend.Backend
 	s *Server
-	// leave the places in line when the client is closed.
+	// leave keeps the places in the queue when the client is closed.
 	leave atomic.Bool
 }
 
-// tapped is a grant, and the session that it was asked under.
+// tapped is a grant, and the session of its request.
 type tapped struct {
 	backend.Grant
 	session backend.SessionID
 }
 
-// tappedKey finds what to note a grant in.
+// tappedKey is the context key of the tapped in which a grant is recorded.
 type tappedKey struct{}
 
-// tapping gives a context for one acquisition, whose grant is noted.
+// tapping returns a context for one acquisition, and where its grant is recorded.
 func tapping(ctx context.Context) (context.Context, *tapped) {
 	grant := new(tapped)
 	return context.WithValue(ctx, tappedKey{}, grant), grant
 }
 
-// Acquire notes the grant. One that does not wait takes its turn.
+// Acquire records the grant. An acquire that does not wait takes a slot in the lane of tries.
 func (t *tap) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	if !req.Wait {
 		if err := t.s.admit(ctx, t.s.lanes.tries); err != nil {
@@ -47,8 +47,8 @@ func (t *tap) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.
 	return g, err
 }
 
-// EndSession gives back the places in line of the session, unless they are to be
-// left; then they fall with the session's TTL.
+// EndSession releases the places in the queue of the session, unless leave is set. They then
+// expire with the session's TTL.
 func (t *tap) EndSession(ctx context.Context, id backend.SessionID) error {
 	if t.leave.Load() {
 		return nil

@@ -36,7 +36,7 @@ func behind(t *testing.T, a *api, wrap func(http.ResponseWriter, *http.Request) 
 	return &other
 }
 
-// lingering does not come back from sending an answer before the client has hung up.
+// lingering returns from sending an answer only after the client has hung up.
 type lingering struct {
 	http.ResponseWriter
 	r    *http.Request
@@ -55,8 +55,8 @@ func (w *lingering) FlushError() error {
 	return err
 }
 
-// A client that reads its answer and is gone at once, as curl is, holds the lock: also
-// when the server learns that it is gone before it learns that the answer was sent.
+// A client that reads its answer and exits immediately, as curl does, holds the lock, even if
+// the server learns that the client is gone before it learns that the answer was sent.
 func TestToldAndGone(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{`{"owner":"curl"}`, `{"owner":"curl","wait":"10s"}`} {
@@ -71,7 +71,7 @@ func TestToldAndGone(t *testing.T) {
 		case <-time.After(patience):
 			t.Fatal("the server did not see the client go")
 		}
-		if err := a.stop(); err != nil { // whatever is settled in the background is settled then
+		if err := a.stop(); err != nil { // all background work is done then
 			t.Fatal(err)
 		}
 		info, err := a.b.Inspect(t.Context(), "order:1")
@@ -81,7 +81,7 @@ func TestToldAndGone(t *testing.T) {
 	}
 }
 
-// hookBackend calls back when a grant is about to be told.
+// hookBackend calls back when a grant is about to be returned.
 type hookBackend struct {
 	backend.Backend
 	granted func(context.Context)
@@ -120,7 +120,7 @@ type breaking struct{ http.ResponseWriter }
 
 func (breaking) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
-// What may have been told in part is the client's until its end.
+// A lease whose grant may have been sent in part is the client's until its end.
 func TestPerhapsTold(t *testing.T) {
 	t.Parallel()
 	log := &logBuffer{}
@@ -143,8 +143,8 @@ func TestPerhapsTold(t *testing.T) {
 	}
 }
 
-// C14: a grant whose time ran out on the way is not told. The server asks again; under a
-// lease ID of the client's own that must take another.
+// C14: a grant whose time ran out on the way is not returned. The server retries; under a lease
+// ID of the client's own the client must take another.
 func TestOverBeforeItWasTold(t *testing.T) {
 	t.Parallel()
 	for lease, status := range map[string]int{"": 200, `,"lease":"my-own-lease-0001"`: 410} {
@@ -161,7 +161,7 @@ func TestOverBeforeItWasTold(t *testing.T) {
 	}
 }
 
-// A lease of unknown outcome is given up, and the log says which lock it was.
+// A lease of unknown outcome is abandoned, and the log names its lock.
 func TestUnknownIsLogged(t *testing.T) {
 	t.Parallel()
 	log := &logBuffer{}
@@ -181,7 +181,7 @@ func TestUnknownIsLogged(t *testing.T) {
 	a.b.away.Store(false)
 }
 
-// A place is kept for those who still wait, not for those who have the lock.
+// A place is kept for waiters, not for holders.
 func TestNoPlaceIsKeptForAHolder(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{PlaceTTL: 10 * time.Minute})
@@ -192,8 +192,8 @@ func TestNoPlaceIsKeptForAHolder(t *testing.T) {
 	}
 }
 
-// A body that was announced and does not come takes no place in a lane, and has its
-// time: also where no body is wanted. The lane of renewals is one of them.
+// A body that was announced and does not arrive takes no slot in a lane, and is cut off in
+// time, also where no body is expected. The lane of renewals is one of them.
 func TestAnnouncedBody(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{Limits: server.Limits{Reads: 1, Holders: 1, Events: 1, ReadTimeout: 2 * time.Second}})
@@ -216,7 +216,7 @@ func TestAnnouncedBody(t *testing.T) {
 		}
 	}
 	g := a.take("x", `{"ttl":"1h"}`)
-	for range 20 { // meanwhile everybody else is served
+	for range 20 { // meanwhile all other requests are served
 		want[wire.RenewResult](a, 200, "PUT", lockPath("x")+"/leases/"+g.Lease, `{"ttl":"1h"}`)
 		want[wire.List](a, 200, "GET", "/v1/locks", "")
 	}
@@ -228,8 +228,8 @@ func TestAnnouncedBody(t *testing.T) {
 	}
 }
 
-// The cursor of a list is never the name of a lock that the caller may not see, and the
-// pages show all that it may.
+// The cursor of a list is never the name of a lock that the caller may not see, and the pages
+// show all that it may.
 func TestCursorIsAuthorized(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{Authorize: func(_ *http.Request, act server.Action) error {

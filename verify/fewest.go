@@ -13,13 +13,13 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// fewestTime bounds the search for the fewest acquisitions that have no order.
+// fewestTime bounds the search for the smallest set of acquisitions that have no order.
 const fewestTime = 2 * time.Second
 
-// fewest gives as few of the acquisitions as were found that have no order by themselves,
-// or none where it is a refusal that has none. To leave an acquisition out, with all that was
-// done with its lease, makes nothing wrong of what was right but a refusal: those are left
-// out first.
+// fewest returns the smallest set that it finds of the acquisitions that have no order by
+// themselves, or none if the call without an order is a refusal. Leaving out an acquisition,
+// with all calls on its lease, cannot make a correct history incorrect, except for a refusal:
+// refusals are left out first.
 func (m *lockModel) fewest(ctx context.Context, acts []act) []act {
 	ctx, cancel := context.WithTimeout(ctx, fewestTime)
 	defer cancel()
@@ -42,7 +42,7 @@ func (m *lockModel) fewest(ctx context.Context, acts []act) []act {
 	return rest
 }
 
-// tell says what acts are, those of one lease together, in the order of the tokens.
+// tell describes the acts, grouped by lease, in the order of the tokens.
 func (m *lockModel) tell(g *game, acts []act) string {
 	byLease := make(map[int][]string)
 	var leases []int
@@ -60,7 +60,7 @@ func (m *lockModel) tell(g *game, acts []act) string {
 	return strings.Join(out, "; ")
 }
 
-// tell says whose a lease is, and when it may end.
+// tell describes the owner of a lease, and when it may end.
 func (l lease) tell(g *game) string {
 	told := ""
 	if l.lost != nil && l.lost.Told && l.lost.At < l.ends {

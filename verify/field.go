@@ -11,21 +11,21 @@ type process struct {
 	frozen []interval
 	stalls []interval
 	faults []interval // of the network, for this worker
-	gone   int64      // killed, or ended in order; Infinity while it lives
+	gone   int64      // when it was killed, or ended in order; Infinity while it lives
 	killed bool
 }
 
-// field is what is known of the workers and of the faults, for all locks. Its lists only
-// grow, in the order of the ends of the intervals, so that games may share them.
+// field has what is known of the workers and of the faults, for all locks. Its lists only grow,
+// in the order of the ends of the intervals, so that games may share them.
 type field struct {
 	procs  map[string]*process
-	all    []interval // faults of the network that were for all workers
+	all    []interval // faults of the network for all workers
 	faults map[faultID]int64
 	frozen map[string]int64
-	inside map[string]string // the process of a worker that is not one by itself
+	inside map[string]string // the process of a worker that is not a process itself
 }
 
-// faultID names a fault that has begun. worker is empty for one that is for all.
+// faultID identifies a fault that has begun. worker is empty for a fault of all workers.
 type faultID struct{ worker, text string }
 
 func newField() *field {
@@ -41,10 +41,10 @@ func (f *field) process(worker string) *process {
 	return p
 }
 
-// add takes in an event; those that are about locks change nothing.
+// add adds an event. Events about locks change nothing.
 func (f *field) add(e *history.Event) {
 	id := faultID{e.Worker, e.Text}
-	switch e.Kind { //nolint:exhaustive // the others say nothing of processes
+	switch e.Kind { //nolint:exhaustive // the others are not about processes
 	case history.KindFault:
 		f.heal(id, e.At)
 		f.faults[id] = e.At
@@ -86,9 +86,9 @@ func (f *field) heal(id faultID, until int64) {
 	p.faults = append(p.faults, interval{from, until})
 }
 
-// game makes a game of a history, of which nothing is earlier than from. What has not
-// ended lasts until the end of the history; a worker that was not seen to run again is
-// stopped for ever.
+// game makes a game of a history in which nothing is earlier than from. A fault that has not
+// ended lasts until the end of the history. A worker that was not seen to run again is stopped
+// for ever.
 func (f *field) game(h *history.History, from int64) *game {
 	g := &game{
 		h: h, acqs: make(map[string]*acquisition), locks: make(map[string][]*acquisition),
@@ -108,7 +108,7 @@ func (f *field) game(h *history.History, from int64) *game {
 		return p
 	}
 	for worker, p := range f.procs {
-		if p.gone >= from-2*grace && f.inside[worker] == "" { // the others are asked for where they have a call
+		if p.gone >= from-2*grace && f.inside[worker] == "" { // the others are added when they have a call
 			process(worker)
 		}
 	}
@@ -116,7 +116,7 @@ func (f *field) game(h *history.History, from int64) *game {
 	return g
 }
 
-// view is what matters of a worker from a time on.
+// view returns the part of a worker's faults that matters from a time on.
 func (f *field) view(worker string, from, end int64) *process {
 	v := &process{gone: history.Infinity}
 	for _, name := range []string{worker, f.inside[worker]} {
@@ -142,8 +142,8 @@ func (f *field) view(worker string, from, end int64) *process {
 	return v
 }
 
-// since is the end of a list: the intervals that reach beyond a time, with a margin for
-// what they leave behind. Appending to it does not change the list.
+// since returns the end of a list: the intervals that reach beyond a time, with a margin for
+// their aftermath. Appending to it does not change the list.
 func since(list []interval, from int64) []interval {
 	n, _ := slices.BinarySearchFunc(list, from-2*grace, func(i interval, t int64) int {
 		if i.until < t {
@@ -154,7 +154,7 @@ func since(list []interval, from int64) []interval {
 	return slices.Clip(list[n:])
 }
 
-// running reports whether a worker may still say something.
+// running reports whether a worker may still report events.
 func (f *field) running(worker string) bool {
 	for _, name := range []string{worker, f.inside[worker]} {
 		if p := f.procs[name]; p != nil && p.gone != history.Infinity {

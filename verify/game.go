@@ -7,34 +7,34 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// game is a history, ordered by who did what to which lock.
+// game is a history, ordered by lock and acquisition.
 type game struct {
 	h      *history.History
 	acqs   map[string]*acquisition
 	locks  map[string][]*acquisition // in the order of their calls
 	procs  map[string]*process
-	all    []interval // faults of the network that were for all workers
-	stalls []interval // of all processes, with an empty one at the end; nil: not asked for yet
+	all    []interval // faults of the network for all workers
+	stalls []interval // of all processes, with an empty one at the end; nil: not computed yet
 	names  []string   // of the locks, in order
-	floor  uint64     // the highest token of what was judged before of the lock
+	floor  uint64     // the highest token that was judged before for the lock
 }
 
-// acquisition is one acquire with all that was done with its lease.
+// acquisition is one acquire with all calls and events on its lease.
 type acquisition struct {
 	*history.Op
 	proc *process
 	// held are the moments at which the worker knew that it held the lock, each with the
-	// deadline that it knew of then.
+	// deadline that it knew at that moment.
 	held []moment
-	// ends are the calls that give the lease back, in order.
+	// ends are the calls that release the lease, in order.
 	ends []*history.Op
 	lost *history.Event
-	ops  []*history.Op // on the lease, by the client and past it; the acquire is not among them
+	ops  []*history.Op // on the lease, by the client and past it; without the acquire
 }
 
 type moment struct{ at, deadline int64 }
 
-// interval is half open: until is not part of it.
+// interval is half open: it does not contain until.
 type interval struct{ from, until int64 }
 
 func (i interval) empty() bool { return i.until <= i.from }
@@ -52,7 +52,7 @@ func newGame(h *history.History) *game {
 	return f.game(h, h.Start)
 }
 
-// order reads who did what to which lock.
+// order assigns the calls and events to locks and acquisitions.
 func (g *game) order(process func(worker string) *process) {
 	for i := range g.h.Ops {
 		o := &g.h.Ops[i]
@@ -80,14 +80,14 @@ func (g *game) order(process func(worker string) *process) {
 	slices.Sort(g.names)
 }
 
-// follow adds a call to the acquisition that it is about.
+// follow adds a call to its acquisition.
 func (g *game) follow(o *history.Op) {
 	a, ok := g.acqs[o.Acq]
 	if !ok || o.Acquires() {
 		return
 	}
 	a.ops = append(a.ops, o)
-	switch o.Verb { //nolint:exhaustive // acquires are no matter here
+	switch o.Verb { //nolint:exhaustive // acquires do not matter here
 	case history.VerbRelease:
 		a.ends = append(a.ends, o)
 	case history.VerbRenew:
@@ -102,7 +102,7 @@ func (g *game) learn(e *history.Event) {
 	if !ok {
 		return
 	}
-	switch e.Kind { //nolint:exhaustive // only these are about what a worker believes
+	switch e.Kind { //nolint:exhaustive // only these change what a worker believes
 	case history.KindHeld:
 		a.held = append(a.held, moment{e.At, e.Deadline})
 	case history.KindLost:
@@ -112,8 +112,8 @@ func (g *game) learn(e *history.Event) {
 	}
 }
 
-// over is when the worker ceased to believe, apart from deadlines: it gave the lock
-// back, was told of its loss, or came to its end.
+// over returns when the worker ceased to believe, apart from deadlines: it released the lock,
+// was told of its loss, or ended.
 func (a *acquisition) over() int64 {
 	t := a.proc.gone
 	if len(a.ends) > 0 {
@@ -125,7 +125,7 @@ func (a *acquisition) over() int64 {
 	return t
 }
 
-// deadline is the latest one that the worker was told of.
+// deadline returns the latest deadline that the worker was told.
 func (a *acquisition) deadline() int64 {
 	var d int64
 	for _, m := range a.held {
@@ -134,8 +134,8 @@ func (a *acquisition) deadline() int64 {
 	return d
 }
 
-// beliefs are when the worker surely believed that it held the lock. They may touch. A
-// lock that is held at one moment and at a later one was held in between: a lost lease
+// beliefs returns the times when the worker surely believed that it held the lock. They may
+// touch. A lock that is held at one moment and at a later one was held in between: a lost lease
 // never comes back.
 func (a *acquisition) beliefs() []interval {
 	over := a.over()

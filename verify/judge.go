@@ -8,34 +8,34 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// Options of Judge. The zero value is good.
+// Options configure Judge. The zero value uses the defaults.
 type Options struct {
 	// ModelTime bounds the search of the model check for each lock. Default: 10 s.
 	// Optional.
 	ModelTime time.Duration
-	// MinGrants is how many grants there must be for a pass to mean something. Default:
-	// 20. Below 0: none. Optional.
+	// MinGrants is how many grants there must be for a pass to mean something. Default: 20. A
+	// value below 0 means no minimum. Optional.
 	MinGrants int
-	// Grace is how long a lock that is free may take to reach a waiter, beyond the TTL and the
-	// lag of the backend. Default: 2 s, which suits a machine that does other things too, and
-	// not one on which every process waits for a processor. Optional.
+	// Grace is how long a free lock may take to reach a waiter, beyond the TTL and the lag of
+	// the backend. Default: 2 s, which suits a machine that has other work too, but not one on
+	// which every process waits for a processor. Optional.
 	Grace time.Duration
 }
 
-// Report is what Judge says.
+// Report is the result of Judge.
 type Report struct {
 	Verdict Verdict        `json:"verdict"`
 	Header  history.Header `json:"run"`
 	Checks  []Check        `json:"checks"`
 	Counts  Counts         `json:"counts"`
 	Waits   Waits          `json:"waits"`
-	// Registers by their kind: what writes came, and what became of them.
+	// Registers has, for each kind of register, the writes and their results.
 	Registers map[string]Writes `json:"registers"`
 	// Seconds from the first event to the last.
 	Seconds float64 `json:"seconds"`
 }
 
-// Counts is how much happened.
+// Counts are the numbers of calls and events of each kind.
 type Counts struct {
 	Workers  int `json:"workers"`
 	Locks    int `json:"locks"`
@@ -62,8 +62,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Judge runs every check on a history that is in memory; for one that is being recorded
-// see [Referee]. When ctx ends, the search of the model ends, which is inconclusive then.
+// Judge runs every check on a history that is in memory; for one that is being recorded see
+// [Referee]. When ctx ends, the search of the model ends, and that check is then inconclusive.
 func Judge(ctx context.Context, h *history.History, o Options) *Report {
 	o = o.withDefaults()
 	t := newTally()
@@ -71,7 +71,7 @@ func Judge(ctx context.Context, h *history.History, o Options) *Report {
 	return t.report(h.Header, h.Start, h.End, h.Complete, 0, o)
 }
 
-// enough is the check that a pass would mean something.
+// enough checks that enough happened for a pass to mean something.
 func enough(n Counts, end int64, complete bool, late, grants int) Check {
 	c := newCheck("traffic", "enough happened for the answer to mean something")
 	if n.Grants < grants {

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// Histories by hand: what the referee must see in each, and that it sees nothing else.
-// A history without checks to violate is legal.
+// Handwritten histories: what the referee must find in each, and that it finds nothing else. A
+// history without violated checks is legal.
 func TestHandWrittenHistories(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -43,7 +43,7 @@ func TestHandWrittenHistories(t *testing.T) {
 		}},
 		{"a refusal that a try explains which a fault was in the way of", "", "", func(s *script) {
 			s.fault(0, 500, "3.1")
-			s.try(100, 600, "3.1", "z") // its first attempt had the lock, under a lease that is given back still
+			s.try(100, 600, "3.1", "z") // its first attempt had the lock, under a lease that is still being released
 			s.try(700, 710, "2.1", "y")
 		}},
 		{"a refusal long after a try that a fault was in the way of", "model", "answered \"held\"", func(s *script) {
@@ -77,7 +77,7 @@ func TestHandWrittenHistories(t *testing.T) {
 		{"a refusal that one explains who died in line, and whose place got its time again from a new leader", "", "", func(s *script) {
 			s.call(0, -1, "3.1", history.VerbAcquire, "z", history.Event{})
 			s.proc(history.KindKill, 100, "3.1")
-			s.fault(600, 1500, "") // of the servers
+			s.fault(600, 1500, "") // a fault of the servers
 			s.try(2000, 2010, "2.1", "y")
 		}},
 		{"a refusal long after that", "model", "answered \"held\"", func(s *script) {
@@ -351,7 +351,7 @@ func TestTooLittleIsInconclusive(t *testing.T) {
 	}
 }
 
-// A wait that is too long by the default may be what such a machine does.
+// A wait that is too long by the default may be normal on such a machine.
 func TestGrace(t *testing.T) {
 	t.Parallel()
 	s := newScript(t)

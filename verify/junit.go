@@ -40,8 +40,8 @@ type junitFault struct {
 	Text    string `xml:",chardata"`
 }
 
-// WriteJUnit writes the report in the form that build servers read: a violation is a
-// failure, and what is inconclusive is an error.
+// WriteJUnit writes the report in the format that build servers read: a violation is a failure,
+// and an inconclusive check is an error.
 func (r *Report) WriteJUnit(w io.Writer) error {
 	h := r.Header
 	s := junitSuite{

@@ -12,37 +12,38 @@ import (
 )
 
 const (
-	// grace is how long a hand-over may take beyond the TTL and the lag of the backend,
-	// on a machine that does other things too.
+	// grace is how long a hand-over may take beyond the TTL and the lag of the backend, on a
+	// machine that has other work too.
 	grace = int64(2 * time.Second)
-	// farewell is how long a worker that gives up in line, without a fault, may have the
-	// lock that it was given at that moment.
+	// farewell is how long a worker that gives up in the queue, without a fault, may have the
+	// lock that it was granted at that moment.
 	farewell = int64(200 * time.Millisecond)
-	// overtaking is how much later than another a call may be made and still come to the line
+	// overtaking is how much later than another a call may be made and still enter the queue
 	// before it.
 	overtaking = int64(time.Second)
-	// lateLoss is how long after its deadline a holder may be told, while its process runs.
+	// lateLoss is how long after its deadline a holder may be told of the loss, while its
+	// process runs.
 	lateLoss = int64(50 * time.Millisecond)
-	// lateLossBusy is the same on a machine that is short of processors at that time.
+	// lateLossBusy is lateLoss on a machine that is short of processors at that time.
 	lateLossBusy = int64(500 * time.Millisecond)
 )
 
-// Waits are how long those waited who were granted the lock at last.
+// Waits describes the waits that ended with a grant.
 type Waits struct {
 	Granted int `json:"granted"`
-	// Median, P99 and Max of the time from the call to the grant, in nanoseconds, of
-	// exclusive acquires that waited in line.
+	// Median, P99 and Max of the time from the call to the grant, in nanoseconds, of exclusive
+	// acquires that waited in the queue.
 	Median int64 `json:"median"`
 	P99    int64 `json:"p99"`
 	Max    int64 `json:"max"`
-	// Idle is the longest time that a lock was free, as far as is known, while a worker
+	// Idle is the longest time for which a lock was free, as far as is known, while a worker
 	// without a fault waited for it, in nanoseconds.
 	Idle int64 `json:"idle"`
 	// Fairness is Jain's index over the grants of each worker: 1 when all had the same.
 	Fairness float64 `json:"fairness"`
 }
 
-// liveness finds waiters that a free lock did not go to.
+// liveness finds waiters that did not get a free lock.
 func (g *game) liveness(t *tally, grace time.Duration) {
 	slack := g.h.Header.SessionTTL + g.h.Header.ExpiryLag
 	bound := slack + int64(grace)
@@ -57,7 +58,7 @@ func (g *game) liveness(t *tally, grace time.Duration) {
 			}
 			waited := g.waited(a)
 			if waited.until-waited.from <= t.idle {
-				continue // it cannot have waited for longer in vain
+				continue // its wait cannot exceed the bound
 			}
 			hard, soft := g.others(held, a)
 			idle, at := longest(waited, slices.Concat(hard, g.excuses(a)), slices.Concat(soft, a.proc.stalls))
@@ -74,22 +75,23 @@ func (g *game) liveness(t *tally, grace time.Duration) {
 	}
 }
 
-// waited is when the worker stood in line and was there to be served.
+// waited returns when the worker was in the queue and able to receive a grant.
 func (g *game) waited(a *acquisition) interval {
 	return interval{a.Call(), min(a.Return, a.proc.gone, g.h.End)}
 }
 
-// taken is when a lock may have been with an acquisition.
+// taken is a time for which an acquisition may have had the lock.
 type taken struct {
 	interval
 	*acquisition
-	// soft time is taken off a wait, and does not break it in two.
+	// soft time is subtracted from a wait, and does not split it in two.
 	soft bool
 	// maybe: the worker was not told of a grant.
 	maybe bool
 }
 
-// heldTimes are generous: until its end is known, a lease may be out.
+// heldTimes returns when the lock may have been held. It is generous: a lease may be held until
+// its end is known.
 func (g *game) heldTimes(name string, slack int64) []taken {
 	var out []taken
 	for _, a := range g.locks[name] {
@@ -101,8 +103,8 @@ func (g *game) heldTimes(name string, slack int64) []taken {
 	return out
 }
 
-// maybeHeld is when an acquisition may have had the lock without its worker's knowing:
-// granted while that could not be told, or when it had just given up. A worker without
+// maybeHeld returns when an acquisition may have had the lock without its worker's knowledge:
+// granted while the worker could not be told, or when it had just given up. A worker without
 // faults that was granted the lock and not told has no excuse.
 func (g *game) maybeHeld(a *acquisition, slack int64) []taken {
 	if a.Verb == history.VerbTry && a.Outcome == history.Held {
@@ -115,7 +117,7 @@ func (g *game) maybeHeld(a *acquisition, slack int64) []taken {
 	}
 	switch {
 	case end == history.Infinity || a.Granted():
-	case a.proc.gone < a.Return: // it died or ended in line: C8
+	case a.proc.gone < a.Return: // it died or ended in the queue: C8
 		out = append(out, taken{interval: interval{end, end + slack}, acquisition: a, maybe: true})
 	default:
 		out = append(out, taken{interval: interval{end, end + farewell}, acquisition: a, soft: true, maybe: true})
@@ -126,7 +128,7 @@ func (g *game) maybeHeld(a *acquisition, slack int64) []taken {
 func (g *game) heldTime(a *acquisition, slack int64) interval {
 	from := a.Return
 	for _, f := range g.troubles(a, interval{a.Call(), a.Return}) {
-		if add(f.until, grace) >= a.Return { // else the answer would have come by then
+		if add(f.until, grace) >= a.Return { // otherwise the answer would have arrived by then
 			from = min(from, max(f.from, a.Call()))
 		}
 	}
@@ -138,12 +140,12 @@ func (g *game) heldTime(a *acquisition, slack int64) interval {
 	over := a.over()
 	if over == history.Infinity {
 		if a.TTL == 0 {
-			return interval{from, history.Infinity} // it holds it still
+			return interval{from, history.Infinity} // it still holds the lock
 		}
 		over = a.deadline()
 	}
-	// The last renewal may have left just before, and it may have been on its way for as
-	// long as a fault kept it.
+	// The last renewal may have been sent just before, and may have been on its way as long as
+	// a fault held it.
 	end := max(over, a.deadline())
 	for _, o := range a.ops {
 		if o.Verb == history.VerbStaleRenew && o.Outcome != history.Lost {
@@ -154,7 +156,7 @@ func (g *game) heldTime(a *acquisition, slack int64) interval {
 	return interval{from, end + max(slack, a.TTL+g.h.Header.ExpiryLag)}
 }
 
-// troubles are the faults of the worker's that touch a time.
+// troubles returns the faults of the worker that touch a time span.
 func (g *game) troubles(a *acquisition, span interval) []interval {
 	var out []interval
 	for _, list := range [][]interval{a.proc.frozen, a.proc.faults, g.all} {
@@ -167,8 +169,8 @@ func (g *game) troubles(a *acquisition, span interval) []interval {
 	return out
 }
 
-// trouble is the end of the last fault of the worker's that touches the time from from to
-// until, and no less than until.
+// trouble returns the end of the last fault of the worker that touches the time from from to
+// until, but at least until.
 func (g *game) trouble(a *acquisition, from, until int64) (int64, bool) {
 	list := g.troubles(a, interval{from, until})
 	end := until
@@ -178,8 +180,8 @@ func (g *game) trouble(a *acquisition, from, until int64) (int64, bool) {
 	return end, len(list) > 0
 }
 
-// others are the times of all but one. Where the line is kept, a call that came later than
-// that one's was not granted before it in silence.
+// others returns the times of all acquisitions but one. If the backend keeps the queue, an
+// unreported grant cannot have gone to a call that came later than that one's.
 func (g *game) others(held []taken, a *acquisition) ([]interval, []interval) {
 	var hard, soft []interval
 	for _, t := range held {
@@ -195,8 +197,7 @@ func (g *game) others(held []taken, a *acquisition) ([]interval, []interval) {
 	return hard, soft
 }
 
-// excuses are times in which the worker could not be served, with what it takes to find
-// the way back.
+// excuses are the times in which the worker could not be served, including the time to recover.
 func (g *game) excuses(a *acquisition) []interval {
 	var out []interval
 	for _, f := range a.proc.frozen {
@@ -217,8 +218,8 @@ func add(t, d int64) int64 {
 	return t + d
 }
 
-// longest finds the longest piece of whole that no hard part covers, less what soft parts
-// cover of it: its length and where it begins.
+// longest finds the longest piece of whole that no hard part covers, less the time in it that
+// soft parts cover. It returns its length and its start.
 func longest(whole interval, hard, soft []interval) (int64, int64) {
 	soft = union(soft)
 	best, where := int64(0), whole.from
@@ -246,7 +247,7 @@ func longest(whole interval, hard, soft []interval) (int64, int64) {
 	return best, where
 }
 
-// union gives the same times as intervals that do not touch, in order.
+// union returns the same times as intervals that do not touch, in order.
 func union(parts []interval) []interval {
 	slices.SortFunc(parts, func(x, y interval) int { return cmp.Compare(x.from, y.from) })
 	var out []interval
@@ -325,8 +326,8 @@ func (g *game) losses(t *tally) {
 	}
 }
 
-// lateBound is how late a loss may be told: more, when some worker had to wait for a
-// processor about then.
+// lateBound returns how late a loss may be reported. The bound is larger when some worker had
+// to wait for a processor about then.
 func (g *game) lateBound(span interval) int64 {
 	if d := g.starved(interval{span.from - grace/4, span.until + grace/4}); d > 0 {
 		return lateLossBusy + d
@@ -334,8 +335,8 @@ func (g *game) lateBound(span interval) int64 {
 	return lateLoss
 }
 
-// starved is how much longer what takes time may take about a span: the time in which some
-// worker did not run for want of a processor, and as much again for what had piled up.
+// starved returns how much longer work may take about a span: the time in which some worker did
+// not run for want of a processor, and as much again for the work that had piled up.
 func (g *game) starved(span interval) int64 {
 	if g.stalls == nil {
 		var all []interval
@@ -356,7 +357,7 @@ func (g *game) starved(span interval) int64 {
 func (g *game) rest(t *tally) {
 	c := &t.rest
 	for _, e := range g.h.Events {
-		switch e.Kind { //nolint:exhaustive // the others leave nothing
+		switch e.Kind { //nolint:exhaustive // the others leave nothing behind
 		case history.KindLeft:
 			c.violated(Finding{Lock: e.Lock, At: e.At, Text: fmt.Sprintf("after all workers had ended and their time was over, %q had: %s", e.Lock, e.Text)})
 		case history.KindEnd:

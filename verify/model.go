@@ -15,22 +15,21 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// The model is one lock whose leases may end at any time from their deadline on, and
-// never before. Three things keep the search small. Tokens grow with each grant, so that
-// the order of the grants is known before the search begins. A lease ends in the model only when
-// another grant needs it gone: nothing that was seen asks for an earlier end. And what
-// has an unknown outcome is not part of the sequence: an acquire that may have worked is
-// an excuse for a refusal, a release that may have worked makes the end of its lease
-// possible from its call on.
+// The model is one lock whose leases may end at any time from their deadline on, and never
+// before. Three things keep the search small. Tokens grow with each grant, so the order of the
+// grants is known before the search begins. A lease ends in the model only when another grant
+// needs its end: no observation requires an earlier end. And calls with an unknown outcome are
+// not part of the sequence: an acquire that may have worked excuses a refusal, and a release
+// that may have worked makes the end of its lease possible from its call on.
 
 // lease is an acquisition as the model needs it.
 type lease struct {
 	*acquisition
-	// ends is from when on the lease may be over.
+	// ends is the earliest time at which the lease may end.
 	ends int64
 }
 
-// act is one step of the model: a call whose answer says something.
+// act is one step of the model: a call whose answer is known.
 type act struct {
 	verb  history.Verb
 	lease int
@@ -45,20 +44,20 @@ type act struct {
 
 // lockState is the state of the model. It is comparable.
 type lockState struct {
-	held  string // the leases that are out, as numbers with a comma behind each
+	held  string // the leases that are held, as numbers, each followed by a comma
 	token uint64
 	rank  int   // of the last grant
-	now   int64 // it is not before this
+	now   int64 // the time is at least this
 }
 
 // lockModel is the model of one lock.
 type lockModel struct {
 	leases []lease
-	floor  uint64 // tokens are above it
+	floor  uint64 // all tokens are above it
 	seed   maphash.Seed
 }
 
-// model looks for an order of the calls in which a lock would have answered the same.
+// model searches for an order of the calls in which a lock would have answered the same.
 func (g *game) model(ctx context.Context, limit time.Duration, t *tally) {
 	c := &t.model
 	for _, name := range g.names {
@@ -83,8 +82,8 @@ func (g *game) model(ctx context.Context, limit time.Duration, t *tally) {
 	}
 }
 
-// search gives the acts that could not be ordered, with the longest order of others, when
-// the result is Illegal.
+// search returns the acts that could not be ordered, with the longest order of others, when the
+// result is Illegal.
 func (m *lockModel) search(ctx context.Context, acts []act, limit time.Duration) (porcupine.CheckResult, [][]porcupine.Operation) {
 	if end, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(end))
@@ -100,7 +99,7 @@ func (m *lockModel) search(ctx context.Context, acts []act, limit time.Duration)
 	if result != porcupine.Illegal {
 		return result, nil
 	}
-	_, info := porcupine.CheckOperationsVerbose(m.porcupine(), ops, limit) // once more, for what to say of it
+	_, info := porcupine.CheckOperationsVerbose(m.porcupine(), ops, limit) // once more, for the details of the finding
 	var orders [][]porcupine.Operation
 	for _, p := range info.PartialLinearizationsOperations() {
 		orders = append(orders, p...)
@@ -108,7 +107,7 @@ func (m *lockModel) search(ctx context.Context, acts []act, limit time.Duration)
 	return result, append(orders, ops)
 }
 
-// ranked gives a copy of acts in which each grant has its rank.
+// ranked returns a copy of acts in which each grant has its rank.
 func ranked(acts []act) []act {
 	acts = slices.Clone(acts)
 	var grants []*act
@@ -124,7 +123,7 @@ func ranked(acts []act) []act {
 	return acts
 }
 
-// lockModel translates the history of a lock.
+// lockModel translates the history of a lock into a model and its acts.
 func (g *game) lockModel(name string) (*lockModel, []act) {
 	m := &lockModel{seed: maphash.MakeSeed(), floor: g.floor}
 	var acts []act
@@ -152,7 +151,7 @@ func (g *game) lockModel(name string) (*lockModel, []act) {
 	return m, acts
 }
 
-// lives is until when a lease may be out that is not renewed from t on. A store whose
+// lives returns until when a lease may be held that is not renewed from t on. A store whose
 // servers are stopped or restarted, or that has a new leader afterwards, may give all leases
 // their whole time again.
 func (g *game) lives(t, life int64) int64 {
@@ -168,18 +167,17 @@ func (g *game) lives(t, life int64) int64 {
 	return end
 }
 
-// unsettled is until when an acquisition may have had the lock on the backend without its
-// worker's knowing, but for the life of the lease itself; and false when nothing of that
-// kind can be. What a fault was in the way of is asked again under another lease, whatever
-// the answer is in the end, and the first lease is given back in the background: as soon as
-// the network lets that through, which the next fault may come before, and the worker's
-// death.
+// unsettled returns until when an acquisition may have had the lock on the backend without its
+// worker's knowledge, not counting the life of the lease itself. It returns false when that is
+// impossible. A call that a fault disturbed is retried under another lease, whatever its final
+// answer. The first lease is released in the background as soon as the network allows it; the
+// next fault, or the death of the worker, may come before that.
 func (g *game) unsettled(a *acquisition) (int64, bool) {
 	t := min(a.Return, a.proc.gone)
 	early := interval{a.Call(), t}
 	given := a.Verb == history.VerbAcquire && !a.Granted() || a.Outcome == history.Unknown
 	if given {
-		early.until = add(t, farewell) // to give it back takes a moment
+		early.until = add(t, farewell) // releasing it takes a moment
 	}
 	faults := g.troubles(a, early)
 	if len(faults) == 0 {
@@ -200,9 +198,9 @@ func (g *game) unsettled(a *acquisition) (int64, bool) {
 	}
 }
 
-// earliestEnd is from when on the lease may be over on the backend: the latest deadline
-// that the worker was told of, or the call of whatever may have given it back. Tied: what a
-// worker that is killed had ends with it.
+// earliestEnd returns the earliest time at which the lease may have ended on the backend: the
+// latest deadline that the worker was told, or the call of any operation that may have released
+// it. If tied, the leases of a worker that is killed end with it.
 func (a *acquisition) earliestEnd(tied bool) int64 {
 	end := a.deadline()
 	for _, o := range a.ops {
@@ -214,7 +212,7 @@ func (a *acquisition) earliestEnd(tied bool) int64 {
 		}
 	}
 	if !a.proc.killed || tied {
-		end = min(end, a.proc.gone) // a client that closes gives everything back
+		end = min(end, a.proc.gone) // a client that closes releases everything
 	}
 	return end
 }
@@ -238,7 +236,7 @@ func (m *lockModel) porcupine() porcupine.Model {
 	return model.ToModel()
 }
 
-// step gives the states that an act may lead to; none when it cannot be.
+// step returns the states that an act may lead to, or none if the act is impossible.
 func (m *lockModel) step(s lockState, a act) []lockState {
 	if a.until < s.now {
 		return nil
@@ -266,8 +264,8 @@ func (m *lockModel) step(s lockState, a act) []lockState {
 	return nil
 }
 
-// grant ends leases that stand in the way, as far as their time has come, and no more of
-// them than it takes. Where permits are counted there may be several ways.
+// grant ends conflicting leases whose time has come, and no more of them than necessary. With
+// permits there may be several ways to do so.
 func (m *lockModel) grant(out []lockState, s lockState, held []int, a act) []lockState {
 	if m.fits(held, a.lease) {
 		s.held = join(append(slices.Clone(held), a.lease))
@@ -282,13 +280,13 @@ func (m *lockModel) grant(out []lockState, s lockState, held []int, a act) []loc
 		next.now = max(s.now, m.leases[n].ends)
 		out = m.grant(out, next, slices.Delete(slices.Clone(held), i, i+1), a)
 		if !m.leases[a.lease].Shared {
-			break // all of them have to go, in whatever order
+			break // all of them have to end, in any order
 		}
 	}
 	return out
 }
 
-// fits reports whether a lease may be out beside the others.
+// fits reports whether a lease may be held together with the others.
 func (m *lockModel) fits(held []int, n int) bool {
 	a := m.leases[n]
 	taken := max(1, a.Permits)
@@ -322,8 +320,8 @@ func join(leases []int) string {
 	return b.String()
 }
 
-// explain names the call that no order could take in: of those that are missing in the
-// longest order found, the one that returned first.
+// explain names the call that fits into no order: of the calls that are missing in the longest
+// order found, the one that returned first.
 func (m *lockModel) explain(g *game, name string, orders [][]porcupine.Operation) Finding {
 	all := orders[len(orders)-1]
 	var longest []porcupine.Operation

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// belief is an interval with whose it is.
+// belief is an interval and the acquisition that it belongs to.
 type belief struct {
 	interval
 	*acquisition
@@ -29,8 +29,8 @@ func (g *game) overlap(t *tally) {
 	}
 }
 
-// sweep goes through beliefs in the order of their beginnings and looks at each with
-// those that it came to.
+// sweep visits the beliefs in the order of their beginnings and compares each with those that
+// it overlaps.
 func (g *game) sweep(c *Check, name string, all []belief) {
 	var now []belief
 	for _, b := range all {
@@ -78,7 +78,7 @@ func mode(a *acquisition) string {
 	}
 }
 
-// tokens finds tokens that are there twice, or in the wrong order.
+// tokens finds tokens that occur twice, or in the wrong order.
 func (g *game) tokens(t *tally) {
 	c := &t.tokens
 	for _, name := range g.names {
@@ -112,8 +112,8 @@ func (g *game) tokens(t *tally) {
 	}
 }
 
-// tokenOrder compares each grant with the greatest token of those that had returned
-// before it was asked for. What was judged before had returned before all of them.
+// tokenOrder compares each grant with the greatest token of the grants that had returned before
+// its call. Grants that were judged before had returned before all of them.
 func (g *game) tokenOrder(c *Check, name string, granted []*acquisition) {
 	byReturn := slices.SortedFunc(slices.Values(granted), func(x, y *acquisition) int { return cmp.Compare(x.Return, y.Return) })
 	var top *acquisition

@@ -14,7 +14,7 @@ import (
 //go:embed picture.html
 var pictureHTML string
 
-// What a picture shows at most of one lock, so that a browser can show it.
+// Bounds of the picture of a lock, so that a browser can show it.
 const (
 	maxPictures = 12   // locks
 	maxBars     = 4000 // of a lock
@@ -55,8 +55,8 @@ type tick struct {
 	Text string
 }
 
-// WriteHTML writes the report and a picture of the history as one page that needs nothing
-// else: no script, no network. h is the history that was judged.
+// WriteHTML writes the report and a picture of the history as one self-contained page: no
+// script, no network. h is the history that was judged.
 func (r *Report) WriteHTML(w io.Writer, h *history.History) error {
 	t, err := template.New("picture").Parse(pictureHTML)
 	if err != nil {
@@ -77,8 +77,8 @@ func (r *Report) WriteHTML(w io.Writer, h *history.History) error {
 	return nil
 }
 
-// pictures draws the locks with findings first, and then as many of the others as there
-// is room for.
+// pictures draws the locks with findings first, and then as many of the others as there is room
+// for.
 func (r *Report) pictures(g *game) []picture {
 	bad := make(map[string][]Finding)
 	for _, c := range r.Checks {
@@ -106,7 +106,7 @@ func boolInt(b bool) int {
 	return 0
 }
 
-// canvas translates times of one lock to places.
+// canvas translates times of one lock to positions.
 type canvas struct {
 	*picture
 	g    *game
@@ -165,7 +165,7 @@ func (r *Report) draw(g *game, name string, bad []Finding) picture {
 	return p
 }
 
-// acquisition draws the wait, what was believed, and the calls.
+// acquisition draws the wait, the beliefs, and the calls.
 func (c *canvas) acquisition(a *acquisition) {
 	what := fmt.Sprintf("%s, %s, %s, %s", a.Acq, a.Verb, mode(a), a.Outcome)
 	if a.Token > 0 {
@@ -187,7 +187,7 @@ func (c *canvas) acquisition(a *acquisition) {
 	}
 }
 
-// faults draws what was done to the workers of the picture.
+// faults draws the faults of the workers in the picture.
 func (c *canvas) faults() {
 	begun := make(map[string]history.Event)
 	for _, e := range c.g.h.Events {

@@ -14,28 +14,29 @@ import (
 )
 
 const (
-	// calm is how long a lock has to be left alone, by the clock of the workers, before its
-	// part of the history is judged, beyond the life of a lease.
+	// calm is how long a lock must be unused, by the clock of the workers, before its part of
+	// the history is judged, beyond the life of a lease.
 	calm = 2 * grace
-	// every is how often parts that can be judged are looked for.
+	// every is how often the referee searches for parts that can be judged.
 	every = int64(250 * time.Millisecond)
-	// waiting parts are queued for the judge; a recorder that is faster has to wait.
+	// waiting is how many parts are queued for the judge; a recorder that is faster has to
+	// wait.
 	waiting = 256
 	// maxEvidence bounds the calls and events that are kept of locks with findings.
 	maxEvidence = 400_000
-	// maxSample bounds those that are kept of other locks, the last ones.
+	// maxSample bounds the calls and events that are kept of other locks, the last ones.
 	maxSample = 20_000
 )
 
-// Referee judges a history while it is recorded, and keeps only a window of it: the part of
-// a lock is judged when nobody has used the lock for a while and every lease of it has
-// ended, and then it is dropped. The verdict is that of [Judge] on the whole.
+// Referee judges a history while it is recorded, and keeps only a window of it. The part of a
+// lock is judged, and then dropped, when the lock has not been used for a while and every lease
+// of it has ended. The verdict is that of [Judge] on the whole history.
 //
-// Each worker has to report in the order of its own events, apart from those of which the
-// acquisition has not ended, and often: the window begins where the slowest worker is. See
+// Each worker has to report in the order of its own events, apart from those of acquisitions
+// that have not ended, and often: the window begins where the slowest worker is. See
 // [history.KindTick].
 //
-// Its methods are safe for concurrent use. Report ends it, and has to be called.
+// Its methods are safe for concurrent use. Report ends the referee, and has to be called.
 type Referee struct {
 	o     Options
 	ctx   context.Context //nolint:containedctx // of the judge, which ends with Report
@@ -46,11 +47,11 @@ type Referee struct {
 	window window
 	closed bool
 
-	tally    *tally // the judge's, and Report's when that has ended
+	tally    *tally // the judge's, and Report's when the judge has ended
 	evidence evidence
 }
 
-// window is what is known of the history and not judged yet.
+// window is the part of the history that is not judged yet.
 type window struct {
 	header     history.Header
 	begun      bool
@@ -58,10 +59,10 @@ type window struct {
 	start, end int64
 	field      *field
 	locks      map[string]*part
-	calls      map[callID]call // that have not returned
+	calls      map[callID]call // calls that have not returned
 	acqs       map[string]*part
-	heard      map[string]int64  // when each running worker was heard of last
-	searched   int64             // until when parts were looked for
+	heard      map[string]int64  // when each running worker was last heard of
+	searched   int64             // until when the search for parts has come
 	late       int               // events that came after their part was judged
 	tops       map[string]uint64 // the highest token of each lock that was judged
 	events     []history.Event   // of processes
@@ -84,9 +85,9 @@ type part struct {
 	last   int64
 }
 
-// NewReferee makes a referee. found, if not nil, is called for each finding when it is
-// made, from one goroutine, and must not block for long. ctx bounds the search of the
-// model, as in [Judge].
+// NewReferee returns a referee. found, if not nil, is called for each finding when it is made,
+// from one goroutine, and must not block for long. ctx bounds the search of the model, as in
+// [Judge].
 func NewReferee(ctx context.Context, o Options, found func(check string, f Finding)) *Referee {
 	r := &Referee{
 		o: o.withDefaults(), ctx: ctx, parts: make(chan *game, waiting), idle: make(chan struct{}), tally: newTally(),
@@ -104,11 +105,11 @@ func NewReferee(ctx context.Context, o Options, found func(check string, f Findi
 	return r
 }
 
-// Add takes in the next event. It blocks while the judge is behind.
+// Add adds the next event. It blocks while the judge is behind.
 //
-// Errors: an error of kind [history.ErrFormat] for an event that cannot be: no header at
-// the start, or a second one, a return without its call or before it, a call number or an
-// acquisition used twice.
+// Errors: an error of kind [history.ErrFormat] for an impossible event: no header at the start,
+// or a second one, a return without its call or before it, a call number or an acquisition used
+// twice.
 func (r *Referee) Add(e history.Event) error {
 	r.mu.Lock()
 	if r.closed {
@@ -139,7 +140,7 @@ func (w *window) add(e history.Event) error {
 		return nil
 	}
 	w.start, w.end = min(w.start, e.At), max(w.end, e.At)
-	defer w.hear(&e) // when the field knows whose process it is
+	defer w.hear(&e) // when the field knows the process of the event
 	switch e.Kind {  //nolint:exhaustive // the others are about processes
 	case history.KindHeader:
 		return errors.New("a second header")
@@ -165,9 +166,9 @@ func (w *window) add(e history.Event) error {
 	return nil
 }
 
-// hear notes how far a worker's own report has come.
+// hear records how far a worker's own report has come.
 func (w *window) hear(e *history.Event) {
-	switch e.Kind { //nolint:exhaustive // the others are the worker's
+	switch e.Kind { //nolint:exhaustive // the others come from the worker
 	case history.KindKill, history.KindEnd:
 		maps.DeleteFunc(w.heard, func(worker string, _ int64) bool { return worker == e.Worker || w.field.inside[worker] == e.Worker })
 	case history.KindFreeze, history.KindThaw, history.KindFault, history.KindHeal, history.KindRead, history.KindWrite:
@@ -230,7 +231,7 @@ func (w *window) ret(e history.Event) error {
 	return nil
 }
 
-// ready takes out the parts that can be judged, now and then.
+// ready takes out the parts that can be judged, at intervals.
 func (r *Referee) ready() []*game {
 	w := &r.window
 	now := w.watermark()
@@ -248,7 +249,7 @@ func (r *Referee) ready() []*game {
 	return out
 }
 
-// watermark is the time up to which every running worker has reported.
+// watermark returns the time up to which every running worker has reported.
 func (w *window) watermark() int64 {
 	now := w.end
 	for _, at := range w.heard {
@@ -257,8 +258,8 @@ func (w *window) watermark() int64 {
 	return now
 }
 
-// settled reports whether the lock is with nobody, as far as the workers know: each call has
-// returned, and each lease was given back or lost, or its worker has ended.
+// settled reports whether the lock is free, as far as the workers know: each call has returned,
+// and each lease was released or lost, or its worker has ended.
 func (w *window) settled(p *part) bool {
 	over := make(map[string]bool)
 	for i := range p.ops {
@@ -281,7 +282,7 @@ func (w *window) settled(p *part) bool {
 	return true
 }
 
-// take makes a game of a part and forgets the part, but for the highest token.
+// take makes a game of a part and drops the part, but keeps its highest token.
 func (r *Referee) take(name string, p *part) *game {
 	w := &r.window
 	delete(w.locks, name)
@@ -320,7 +321,7 @@ func (r *Referee) judge() {
 	}
 }
 
-// Report judges what is left and sums up. Calling it again is a fault of the caller.
+// Report judges the rest and returns the report. It must not be called twice.
 func (r *Referee) Report() *Report {
 	r.mu.Lock()
 	r.closed = true
@@ -336,12 +337,12 @@ func (r *Referee) Report() *Report {
 	close(r.parts)
 	<-r.idle
 	of := &history.History{Header: w.header, Complete: true, Events: w.events, Start: w.start, End: w.end}
-	r.tally.judge(r.ctx, w.field.game(of, w.start), r.o) // what is about no lock
+	r.tally.judge(r.ctx, w.field.game(of, w.start), r.o) // the events that belong to no lock
 	return r.tally.report(w.header, w.start, w.end, w.complete, w.late, r.o)
 }
 
-// Evidence is a history of the locks with findings, or, where there is none, of the locks
-// that were judged last, with the events of all processes. It is there after Report.
+// Evidence returns a history of the locks with findings or, if there are none, of the locks
+// that were judged last, with the events of all processes. It is available after Report.
 func (r *Referee) Evidence() *history.History {
 	w := &r.window
 	h := &history.History{Header: w.header, Complete: w.complete, Start: w.start, End: w.end, Events: slices.Clone(w.events)}
@@ -358,7 +359,7 @@ func (r *Referee) Evidence() *history.History {
 	return h
 }
 
-// evidence is what is kept of the parts that were judged.
+// evidence is what is kept of the judged parts.
 type evidence struct {
 	bad, sample    []*history.History
 	heavy, sampled int // how many calls and events they have

@@ -33,7 +33,7 @@ func (s *stream) add(at int64, e history.Event) {
 	}
 }
 
-// turn is an acquire, granted at from, and a release until the end.
+// turn adds an acquire, granted at from, and a release that returns at until.
 func (s *stream) turn(from, until int64, worker, lock string, token uint64) {
 	s.t.Helper()
 	acq := fmt.Sprintf("%s-%d", worker, s.ops)
@@ -56,8 +56,8 @@ func (s *stream) report() *verify.Report {
 	return s.r.Report()
 }
 
-// What is kept does not grow with the history: locks that nobody uses any more are judged
-// and dropped.
+// The referee's memory does not grow with the history: locks that are not used any more are
+// judged and dropped.
 func TestRefereeKeepsAWindow(t *testing.T) { //nolint:paralleltest // it measures the memory of the process
 	s := newStream(t, nil)
 	size := func() int64 {
@@ -88,7 +88,7 @@ func TestRefereeKeepsAWindow(t *testing.T) { //nolint:paralleltest // it measure
 	}
 }
 
-// A finding is reported while the history goes on, and what shows it is kept.
+// A finding is reported while the history continues, and its evidence is kept.
 func TestRefereeReportsEarly(t *testing.T) {
 	t.Parallel()
 	found := make(chan string, 100)
@@ -114,7 +114,7 @@ func TestRefereeReportsEarly(t *testing.T) {
 	}
 }
 
-// A lock that is used again after its part was judged has tokens above those of before.
+// A lock that is used again after its part was judged has tokens above the earlier ones.
 func TestRefereeRemembersTokens(t *testing.T) {
 	t.Parallel()
 	for token, want := range map[uint64]string{7: "", 6: "tokens model", 3: "tokens model"} {
@@ -130,8 +130,8 @@ func TestRefereeRemembersTokens(t *testing.T) {
 	}
 }
 
-// The window begins where the slowest worker is: what one has not reported is waited for,
-// however late it is, but not for one that was killed.
+// The window begins where the slowest worker is: the referee waits for events that a worker has
+// not reported, however late, but not for those of a worker that was killed.
 func TestRefereeWaitsForTheSlowest(t *testing.T) {
 	t.Parallel()
 	for _, killed := range []bool{false, true} {
@@ -141,7 +141,7 @@ func TestRefereeWaitsForTheSlowest(t *testing.T) {
 		s.turn(0, 50, "1.1", "a", 1)
 		if killed {
 			s.add(60, history.Event{Kind: history.KindKill, Worker: "2.1"})
-			s.add(55, history.Event{Kind: history.KindStart, Worker: "2.1.m1", In: "2.1"}) // the last that is heard of it
+			s.add(55, history.Event{Kind: history.KindStart, Worker: "2.1.m1", In: "2.1"}) // its last event
 			s.turn(70, 90, "1.1", "b", 1)
 			s.turn(80, 95, "3.1", "b", 2)
 			s.add(96, history.Event{Kind: history.KindEnd, Worker: "3.1"})
@@ -150,7 +150,7 @@ func TestRefereeWaitsForTheSlowest(t *testing.T) {
 			s.add(at, history.Event{Kind: history.KindTick, Worker: "1.1"})
 		}
 		if !killed {
-			s.turn(10, 20, "2.1", "a", 2) // and now it says so
+			s.turn(10, 20, "2.1", "a", 2) // and now it reports
 		}
 		if killed {
 			<-found // long before the end
@@ -161,7 +161,7 @@ func TestRefereeWaitsForTheSlowest(t *testing.T) {
 	}
 }
 
-// An event that comes when its part was judged leaves the verdict open.
+// An event that arrives after its part was judged leaves the verdict open.
 func TestRefereeSaysWhatCameTooLate(t *testing.T) {
 	t.Parallel()
 	s := newStream(t, nil)
@@ -177,7 +177,7 @@ func TestRefereeSaysWhatCameTooLate(t *testing.T) {
 	}
 }
 
-// What is done to a process is done to the workers in it.
+// A fault of a process is a fault of the workers in it.
 func TestWorkersInAProcess(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []history.Kind{history.KindKill, history.KindFreeze} {
@@ -198,8 +198,8 @@ func TestWorkersInAProcess(t *testing.T) {
 	}
 }
 
-// A worker that is short of processors may be told late of a loss, and as late as it is
-// short of them.
+// A worker that is short of processors may be told late of a loss, by as much as it is short of
+// them.
 func TestAStarvedMachineHasTime(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

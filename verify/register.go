@@ -6,10 +6,10 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// Writes counts what reached one kind of register.
+// Writes counts the writes to one kind of register.
 type Writes struct {
 	Sent int `json:"sent"`
-	// Stale writes came with a smaller token than one that the resource had seen.
+	// Stale writes had a smaller token than one that the resource had seen.
 	Stale int `json:"stale"`
 	// Stopped are the stale ones that the resource refused.
 	Stopped int `json:"stopped"`
@@ -22,8 +22,8 @@ type registerState struct {
 	value string
 }
 
-// registers replays the writes. The guarded register must have lost no update. What the
-// bare one lost is counted, and is no violation: its writers left the token out.
+// registers replays the writes. The guarded register must not have lost an update. Lost updates
+// of the bare one are counted, and are no violation: its writers left the token out.
 func (g *game) registers(t *tally) {
 	for i := range g.h.Events {
 		e := &g.h.Events[i]

@@ -6,7 +6,7 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// Verdict is the outcome of a check, and of the whole.
+// Verdict is the outcome of a check, or of all checks.
 type Verdict string
 
 // The verdicts.
@@ -16,7 +16,7 @@ const (
 	Inconclusive Verdict = "inconclusive"
 )
 
-// and joins two verdicts: one violation is a violation, whatever else is open.
+// and combines two verdicts: one violation is a violation, whatever else is open.
 func (v Verdict) and(w Verdict) Verdict {
 	for _, worst := range []Verdict{Violation, Inconclusive} {
 		if v == worst || w == worst {
@@ -26,7 +26,7 @@ func (v Verdict) and(w Verdict) Verdict {
 	return Pass
 }
 
-// maxFindings of a check are told; the others are counted.
+// maxFindings is how many findings of a check are reported; the others are counted.
 const maxFindings = 20
 
 // Finding is one place in the history that breaks a rule, or that stays open.
@@ -39,14 +39,14 @@ type Finding struct {
 	Text  string   `json:"text"`
 }
 
-// Check is what one checker found.
+// Check is the result of one checker.
 type Check struct {
 	ID      string    `json:"id"`
 	Title   string    `json:"title"`
 	Verdict Verdict   `json:"verdict"`
 	Summary string    `json:"summary"`
 	Found   int       `json:"found"`
-	Details []Finding `json:"findings,omitempty"` // the first of them
+	Details []Finding `json:"findings,omitempty"` // the first findings
 
 	notify func(check string, f Finding) // optional
 }
@@ -74,7 +74,7 @@ func (c *Check) open(f Finding) {
 
 func newCheck(id, title string) Check { return Check{ID: id, Title: title, Verdict: Pass} }
 
-// span writes times of the history as seconds since its start.
+// span formats times of the history as seconds since its start.
 func (g *game) span(from, to int64) string {
 	return fmt.Sprintf("%s to %s", g.at(from), g.at(to))
 }

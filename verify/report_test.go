@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// evil is what a lock's name could be, and must not become markup.
+// evil is a possible name of a lock, and must not become markup.
 const evil = `<script>alert("1")</script>&`
 
 func reportOf(t *testing.T) (*verify.Report, *history.History) {
@@ -74,7 +74,7 @@ func TestWriteJUnit(t *testing.T) {
 	}
 }
 
-// The page shows faults and findings, has no script, and asks for nothing.
+// The page shows faults and findings, has no script, and loads nothing.
 func TestWriteHTML(t *testing.T) {
 	t.Parallel()
 	r, h := reportOf(t)

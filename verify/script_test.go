@@ -19,8 +19,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const ms = int64(time.Millisecond)
 
-// script writes a history by hand. Times are in milliseconds. The TTL of the clients is
-// one second, and the backend has no lag.
+// script builds a history by hand. Times are in milliseconds. The TTL of the clients is one
+// second, and the backend has no lag.
 type script struct {
 	t      *testing.T
 	events []history.Event
@@ -34,7 +34,7 @@ func newScript(t *testing.T) *script {
 	return s
 }
 
-// fifo says that the backend keeps the line.
+// fifo declares that the backend keeps the queue.
 func (s *script) fifo() { s.events[0].FIFO = true }
 
 func (s *script) add(at int64, e history.Event) {
@@ -42,7 +42,7 @@ func (s *script) add(at int64, e history.Event) {
 	s.events = append(s.events, e)
 }
 
-// call adds a call with its return. A return below 0 never came.
+// call adds a call with its return. A return below 0 means that the call never returned.
 func (s *script) call(from, until int64, worker string, verb history.Verb, acq string, out history.Event, more ...func(*history.Event)) {
 	s.ops++
 	call := history.Event{Kind: history.KindCall, Worker: worker, Op: s.ops, Verb: verb, Lock: "a", Acq: acq}
@@ -56,7 +56,7 @@ func (s *script) call(from, until int64, worker string, verb history.Verb, acq s
 	}
 }
 
-// got is an acquire that was granted. The deadline is a second after the call.
+// got adds an acquire that was granted. The deadline is a second after the call.
 func (s *script) got(from, until int64, worker, acq string, token uint64, more ...func(*history.Event)) {
 	s.call(from, until, worker, history.VerbAcquire, acq, history.Event{Outcome: history.OK, Token: token, Deadline: (from + 1000) * ms}, more...)
 }
@@ -69,7 +69,7 @@ func (s *script) try(from, until int64, worker, acq string) {
 	s.call(from, until, worker, history.VerbTry, acq, history.Event{Outcome: history.Held})
 }
 
-// held is a look that said: yes, for a second from now.
+// held adds a check that confirmed the lock for a second from now.
 func (s *script) held(at int64, worker, acq string) {
 	s.add(at, history.Event{Kind: history.KindHeld, Worker: worker, Acq: acq, Deadline: (at + 1000) * ms})
 }
@@ -82,7 +82,7 @@ func (s *script) proc(kind history.Kind, at int64, worker string) {
 	s.add(at, history.Event{Kind: kind, Worker: worker})
 }
 
-// fault is one of the worker's network.
+// fault adds a fault of the worker's network.
 func (s *script) fault(from, until int64, worker string) {
 	s.add(from, history.Event{Kind: history.KindFault, Worker: worker, Text: "cut"})
 	s.add(until, history.Event{Kind: history.KindHeal, Worker: worker, Text: "cut"})
@@ -100,7 +100,7 @@ func permits(k, limit int) func(*history.Event) {
 
 func onLock(name string) func(*history.Event) { return func(e *history.Event) { e.Lock = name } }
 
-// violated lists the checks that found a violation, and what they said.
+// violated lists the checks that found a violation, and their findings.
 func violated(r *verify.Report) (string, string) {
 	var ids, texts []string
 	for _, c := range r.Checks {
@@ -114,7 +114,7 @@ func violated(r *verify.Report) (string, string) {
 	return strings.Join(ids, " "), strings.Join(texts, "\n")
 }
 
-// judge judges the history at once, and as it comes in; the two agree.
+// judge judges the history as a whole, and while it is recorded; the two must agree.
 func (s *script) judge() *verify.Report {
 	s.t.Helper()
 	end := s.events[len(s.events)-1].At

@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// tally is what the checks have found in the games judged so far. A game is judged once;
-// each lock is checked by itself, so that the order of the games does not matter.
+// tally has what the checks have found in the games judged so far. A game is judged once. Each
+// lock is checked by itself, so the order of the games does not matter.
 type tally struct {
 	overlap, tokens, register, model, liveness, loss, rest Check
 
@@ -25,11 +25,11 @@ type tally struct {
 	writes    map[string]Writes
 
 	waits   samples
-	idle    int64 // waits that are not longer need no closer look
+	idle    int64 // waits that are not longer need no closer check
 	longest int64 // for a free lock
 
 	lost, told int
-	latest     int64 // notice of a loss, after its deadline
+	latest     int64 // report of a loss, after its deadline
 }
 
 func newTally() *tally {
@@ -47,12 +47,12 @@ func newTally() *tally {
 	}
 }
 
-// checks are those that may find a violation.
+// checks returns the checks that may find a violation.
 func (t *tally) checks() []*Check {
 	return []*Check{&t.overlap, &t.tokens, &t.register, &t.model, &t.liveness, &t.loss, &t.rest}
 }
 
-// found is the number of findings so far.
+// found returns the number of findings so far.
 func (t *tally) found() int {
 	n := 0
 	for _, c := range t.checks() {
@@ -77,8 +77,8 @@ func (t *tally) judge(ctx context.Context, g *game, o Options) {
 	g.rest(t)
 }
 
-// report sums up. complete is false for a recording that was cut short; late is how many
-// events could not be judged.
+// report returns the report. complete is false for a recording that was cut short. late is the
+// number of events that could not be judged.
 func (t *tally) report(h history.Header, start, end int64, complete bool, late int, o Options) *Report {
 	n := t.counts
 	n.Locks, n.Workers = len(t.locks), len(t.workers)
@@ -105,15 +105,15 @@ func (t *tally) report(h history.Header, start, end int64, complete bool, late i
 	return r
 }
 
-// maxSamples bounds what is kept of the waits.
+// maxSamples bounds the samples that are kept of the waits.
 const maxSamples = 1 << 18
 
-// samples are times of which the median is wanted. When there are too many, every second
-// one is dropped, and from then on only as large a part of the new ones is kept.
+// samples are times whose median is wanted. When there are too many, every second one is
+// dropped, and from then on only the same share of the new ones is kept.
 type samples struct {
 	kept    []int64
 	all     int
-	step    int // one of so many is kept
+	step    int // one of this many is kept
 	longest int64
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// short leaves the prefix of the run out of a text.
+// short removes the prefix of the run from a text.
 func (r *Report) short(text string) string {
 	if r.Header.Prefix == "" {
 		return text

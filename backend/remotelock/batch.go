@@ -14,17 +14,17 @@ import (
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
-// outcome is what became of an item that traveled with others.
+// outcome is the result of an item that was sent in a batch.
 type outcome struct {
-	alone  bool    // nothing was done: the caller is to ask by itself
-	flight *flight // with alone: lands when the caller has its answer; may be nil
+	alone  bool    // nothing was done: the caller has to send its own request
+	flight *flight // with alone: to be landed when the caller has its answer; may be nil
 	got    wire.BatchResult
-	asked  time.Time // from before the request left
-	err    error     // of package backend, or why the caller's context ended
+	asked  time.Time // from before the request was sent
+	err    error     // of package backend, or the cause of the end of the caller's context
 }
 
-// first is the first question of an acquire. It travels with those of others, unless it
-// would wait in line or is alone.
+// first sends the first request of an acquire. It is sent in a batch, unless the acquire would
+// wait in the queue or no other request is in progress.
 func (b *Backend) first(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	crowded, answered := b.together.asks(req.Name)
 	defer answered()
@@ -49,7 +49,7 @@ func (b *Backend) first(ctx context.Context, req backend.AcquireRequest) (backen
 	return grant, err
 }
 
-// releaseOnce asks for a release, with others or alone.
+// releaseOnce sends one request for a release, in a batch or alone.
 func (b *Backend) releaseOnce(ctx context.Context, name string, lease backend.LeaseID) error {
 	o := b.share(ctx, func() *item { return releaseItem(name, lease) })
 	defer o.land()
@@ -60,7 +60,7 @@ func (b *Backend) releaseOnce(ctx context.Context, name string, lease backend.Le
 	return err
 }
 
-// share has an operation travel with those of others, or says that the caller is alone.
+// share sends an operation in a batch, or reports that the caller has to send it alone.
 func (b *Backend) share(ctx context.Context, it func() *item) outcome {
 	if b.together.grounded() {
 		return outcome{alone: true}
@@ -82,7 +82,7 @@ func (b *Backend) share(ctx context.Context, it func() *item) outcome {
 	return b.together.ride(ctx, one)
 }
 
-// land lets others leave.
+// land lets the queued items be sent.
 func (o outcome) land() {
 	if o.flight != nil {
 		o.flight.land()
@@ -101,14 +101,14 @@ func releaseItem(name string, lease backend.LeaseID) *item {
 	return it
 }
 
-// itemSize is how many bytes of a request the item takes at most: a byte of a text may
-// become six of JSON.
+// itemSize returns an upper bound for the bytes that the item takes in a request: a byte of a
+// text may become six of JSON.
 func itemSize(it *item) int {
 	const frame = len(`{"name":"","lease":"","ttl":"2562047h47m16.854775807s","owner":"","shared":true,"limit":1048576,"permits":1048576,"note":""},`)
 	return frame + len(it.lease) + 6*(len(it.name)+len(it.acquire.Owner)+len(it.acquire.Note))
 }
 
-// granted is the grant that the outcome tells.
+// granted converts the outcome to a grant.
 func (b *Backend) granted(req backend.AcquireRequest, o outcome) (backend.Grant, error) {
 	if o.err != nil {
 		if limit, ok := errors.AsType[*backend.LimitError](o.err); ok {
@@ -121,7 +121,7 @@ func (b *Backend) granted(req backend.AcquireRequest, o outcome) (backend.Grant,
 	}, nil
 }
 
-// fly sends the items in one request, and hands out the results as they come.
+// fly sends the items in one request, and passes on the results as they arrive.
 func (b *Backend) fly(f *flight, batch []*item) {
 	defer f.land()
 	open := newManifest(batch)
@@ -133,7 +133,7 @@ func (b *Backend) fly(f *flight, batch []*item) {
 		open.rest(func(it *item) outcome { return outcome{err: b.failed(b.life, it.call(), err)} })
 		return
 	}
-	defer res.Body.Close() //nolint:errcheck // it was read, or is given up
+	defer res.Body.Close() //nolint:errcheck // it was read, or is abandoned
 	if res.StatusCode != http.StatusOK {
 		b.refused(open, res)
 		return
@@ -144,9 +144,9 @@ func (b *Backend) fly(f *flight, batch []*item) {
 
 func (it *item) call() call { return call{op: it.op, name: it.name, changes: true} }
 
-// refused is for an answer that says no to the whole. A server that does not know the call,
-// or takes less of it, or allows it not, has done nothing: everybody asks alone, and is told
-// what is wrong there, if it still is.
+// refused handles an answer that refuses the whole batch. A server that does not know the call,
+// accepts only a smaller one, or does not allow it, has done nothing: every caller sends its
+// own request, and gets the error there if it persists.
 func (b *Backend) refused(open *manifest, res *http.Response) {
 	switch s := res.StatusCode; {
 	case s == http.StatusRequestTimeout, s == http.StatusTooManyRequests:
@@ -163,12 +163,12 @@ func (b *Backend) refused(open *manifest, res *http.Response) {
 		if err := b.decode(it.call(), res, body); err != nil {
 			return outcome{err: err}
 		}
-		return outcome{err: b.unavailable(it.op, true, errAnswer)} // 2xx, and no answer of ours
+		return outcome{err: b.unavailable(it.op, true, errAnswer)} // 2xx, but not an answer of the server
 	})
 }
 
-// parseLines reads the lines of an answer until all items have one, or it ends. heard is called
-// when a part of it was handed out.
+// parseLines reads the lines of an answer until all items have a result, or the answer ends.
+// heard is called when a part of the results has been passed on.
 func (b *Backend) parseLines(open *manifest, body io.Reader, heard func()) error {
 	r := bufio.NewReaderSize(body, 16<<10)
 	for open.left > 0 {
@@ -189,17 +189,17 @@ func (b *Backend) parseLines(open *manifest, body io.Reader, heard func()) error
 		}
 		it.done <- b.outcome(it, got, open.asked)
 		if r.Buffered() == 0 {
-			// Those who have their answers ask their next questions first, and the next flight
-			// has them all.
+			// Let the callers that have their results queue their next requests first, so that
+			// the next batch has all of them.
 			runtime.Gosched()
 			heard()
 		}
 	}
-	_, _ = io.Copy(io.Discard, r) // so that the connection is as good as new
+	_, _ = io.Copy(io.Discard, r) // so that the connection can be reused
 	return nil
 }
 
-// readLine gives the next line, which is good until the next call.
+// readLine returns the next line, which is valid until the next call.
 func readLine(r *bufio.Reader) ([]byte, error) {
 	line, err := r.ReadSlice('\n')
 	if !errors.Is(err, bufio.ErrBufferFull) {
@@ -213,7 +213,7 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	return append(long, line...), err
 }
 
-// outcome is what the result says of its item.
+// outcome converts a result to the outcome of its item.
 func (b *Backend) outcome(it *item, got wire.BatchResult, asked time.Time) outcome {
 	switch {
 	case got.Error != nil:
@@ -228,7 +228,7 @@ func (b *Backend) outcome(it *item, got wire.BatchResult, asked time.Time) outco
 	return outcome{got: got, asked: asked}
 }
 
-// manifest is the items of one request, those that have no result yet.
+// manifest has the items of one request that have no result yet.
 type manifest struct {
 	acquires, releases []*item // nil: it has its result
 	left               int
@@ -247,7 +247,7 @@ func newManifest(batch []*item) *manifest {
 	return m
 }
 
-// request gives what is asked for.
+// request returns the request body for the items.
 func (m *manifest) request() wire.BatchRequest {
 	req := wire.BatchRequest{Acquire: make([]wire.BatchAcquire, len(m.acquires)), Release: make([]wire.BatchRelease, len(m.releases))}
 	for i, it := range m.acquires {
@@ -263,8 +263,8 @@ func (m *manifest) request() wire.BatchRequest {
 	return req
 }
 
-// take gives the item that the result is of, and takes it out. nil: there is none, or it has
-// its result, and nothing of the answer is to be believed.
+// take returns and removes the item that the result is for. It returns nil if there is no such
+// item, or it already has its result: then no part of the answer can be trusted.
 func (m *manifest) take(got wire.BatchResult) *item {
 	list := m.releases
 	if got.Op == wire.OpAcquire {
@@ -284,7 +284,7 @@ func (m *manifest) take(got wire.BatchResult) *item {
 	return it
 }
 
-// rest gives those that have no result what f says.
+// rest gives every item without a result the outcome that f returns.
 func (m *manifest) rest(f func(*item) outcome) {
 	for _, list := range [][]*item{m.acquires, m.releases} {
 		for i, it := range list {

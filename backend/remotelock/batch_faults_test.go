@@ -23,8 +23,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
-// The answer to a batch is lost, before or after it was made, or in its midst: nothing is
-// had twice, and nothing is lost.
+// The answer to a batch is lost, before or after it was made, or in the middle of it: no lock
+// is granted twice, and none is lost.
 func TestBatchReplyIsLost(t *testing.T) {
 	t.Parallel()
 	for what, keep := range map[string]int{"not executed": -1, "executed": 0, "some lines come": 5} {
@@ -83,7 +83,7 @@ func TestBatchReplyIsLost(t *testing.T) {
 	}
 }
 
-// What the answer does not say is unknown, and never "not held".
+// An item without a result has an unknown outcome, and is never "not held".
 func TestBatchHalfAnswered(t *testing.T) {
 	t.Parallel()
 	s := newStation(t)
@@ -111,8 +111,8 @@ func TestBatchHalfAnswered(t *testing.T) {
 	}
 }
 
-// A server that does not know the call, or a proxy that lets it not pass, is asked once;
-// nobody notices.
+// Batches are tried once with a server that does not know the call, or a proxy that does not
+// let it pass; no caller notices.
 func TestBatchIsNotKnown(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{404, 405, 501, 403, 413} {
@@ -146,7 +146,7 @@ func TestBatchIsNotKnown(t *testing.T) {
 	}
 }
 
-// A server that is overloaded, or away, says so to each of them.
+// A server that is overloaded, or unavailable, reports that to every caller.
 func TestBatchIsShed(t *testing.T) {
 	t.Parallel()
 	for status, mayHold := range map[int]bool{503: false, 502: true, 429: false, 200: true, 302: true} {
@@ -174,8 +174,8 @@ func TestBatchIsShed(t *testing.T) {
 	}
 }
 
-// The end of one caller's context is its own: it has its answer at once, whether its
-// question left or not, and the others have theirs.
+// The end of one caller's context affects only that caller: it returns immediately, whether its
+// request was sent or not, and the others get their answers.
 func TestBatchCallerGivesUp(t *testing.T) {
 	t.Parallel()
 	s := newStation(t)
@@ -219,7 +219,7 @@ func TestBatchCallerGivesUp(t *testing.T) {
 	if h := s.holders("early"); len(h) != 0 {
 		t.Errorf("a question that never left was answered: %+v", h)
 	}
-	// C7: it was granted, and is given up.
+	// C7: it was granted, and is abandoned.
 	if err := s.b.Release(t.Context(), backend.ReleaseRequest{Name: "late", Lease: late.Lease, Abandon: true}); err != nil || len(s.holders("late")) != 0 {
 		t.Errorf("abandon: %v, holders %+v", err, s.holders("late"))
 	}
@@ -228,7 +228,7 @@ func TestBatchCallerGivesUp(t *testing.T) {
 	}
 }
 
-// Close ends what waits to leave and what is on its way.
+// Close ends the operations in the queue and those in progress.
 func TestBatchClose(t *testing.T) {
 	t.Parallel()
 	s := newStation(t)
@@ -264,14 +264,14 @@ func TestBatchClose(t *testing.T) {
 	}
 }
 
-// A request that takes long keeps nobody from leaving for long, and a lock in a batch that
-// takes long keeps nobody else of it from its answer.
+// A slow request holds back the next batch only for a while, and a slow lock in a batch does
+// not delay the answers of the others.
 func TestBatchWithASlowLock(t *testing.T) {
 	t.Parallel()
 	s := newStation(t)
 	s.b.SetLate(10 * time.Millisecond)
 	var gates [remotelock.MaxFlights]chan error
-	for i := range gates { // all flights are held up
+	for i := range gates { // all requests are blocked
 		gates[i] = s.through()
 	}
 	leasetest.Eventually(t, "they are at the gate", func() bool { return s.waiting() == len(gates) })
@@ -326,7 +326,8 @@ func TestBatchWithASlowLock(t *testing.T) {
 	}
 }
 
-// However many there are, and however large: no request is over what the server takes.
+// However many operations there are, and however large: no request exceeds the limits of the
+// server.
 func TestBatchFits(t *testing.T) {
 	t.Parallel()
 	s := newStation(t)
@@ -356,14 +357,14 @@ func TestBatchFits(t *testing.T) {
 	}
 }
 
-// A server that is killed and comes back, with many asking: everybody goes on, and nobody
-// has what another has.
+// A server is killed and restarted with many concurrent callers: all of them continue, and no
+// two hold the same lock.
 func TestServerRestartUnderLoad(t *testing.T) {
 	t.Parallel()
 	store := memlock.NewStore()
 	first := newStoppable(t, store)
 	c := client(t, remote(t, first.url))
-	const callers, locks = 24, 12 // two for each
+	const callers, locks = 24, 12 // two callers for each lock
 	var inside [locks]atomic.Int32
 	var pairs atomic.Int64
 	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)

@@ -22,7 +22,7 @@ func threeItems() []*item {
 	return items
 }
 
-// read gives the items what the answer says of them.
+// readFor returns the outcomes of the items that the answer gives.
 func (b *Backend) readFor(items []*item, answer string) []outcome {
 	m := newManifest(items)
 	m.request()
@@ -35,8 +35,8 @@ func (b *Backend) readFor(items []*item, answer string) []outcome {
 	return out
 }
 
-// FuzzBatch reads an answer to a batch, whatever it is: every item has one outcome, and what
-// worked is told of by a line for this very item.
+// FuzzBatch reads an arbitrary answer to a batch: every item gets one outcome, and a success
+// only from a line for this very item.
 func FuzzBatch(f *testing.F) {
 	const (
 		x       = `{"op":"acquire","item":0,"name":"x","lease":"lease-0000000001","token":5,"ttl":"30s","expires_at":"2026-11-20T11:30:05.999Z"}` + "\n"
@@ -79,7 +79,7 @@ func FuzzBatch(f *testing.F) {
 	})
 }
 
-// What an answer says of others, or of nobody, is never a grant.
+// A result for another item, or for none, is never a grant.
 func TestStrangeResults(t *testing.T) {
 	t.Parallel()
 	b, err := New("holdfast://localhost", Options{})
@@ -123,7 +123,7 @@ func TestStrangeResults(t *testing.T) {
 			}
 		}
 	}
-	for i, o := range b.readFor(threeItems(), good) { // its end did not come
+	for i, o := range b.readFor(threeItems(), good) { // its end is missing
 		if away, ok := errors.AsType[*backend.UnavailableError](o.err); !ok || !away.MayHold {
 			t.Errorf("half a line: item %d: %+v, %v", i, o.got, o.err)
 		}

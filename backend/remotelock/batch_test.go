@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 )
 
-// What is asked at once travels in one request, and each caller has its own answer: also
-// one that is refused, and one that the server finds fault with.
+// Concurrent operations share one request, and each caller gets its own answer: also a caller
+// that is refused, and one whose item the server rejects.
 func TestTravelTogether(t *testing.T) {
 	t.Parallel()
 	s := newStation(t)
@@ -76,7 +76,7 @@ func TestTravelTogether(t *testing.T) {
 	}
 }
 
-// Who is alone sends the call for one, and so does the last one in the queue.
+// A single operation uses the call for one, and so does the last one in the queue.
 func TestAlone(t *testing.T) {
 	t.Parallel()
 	s := newStation(t)
@@ -100,8 +100,8 @@ func TestAlone(t *testing.T) {
 	leasetest.Eventually(t, "all have landed", func() bool { return s.b.Flights() == 0 })
 }
 
-// A lock that others have: who would wait is in line one question later, and the next ones
-// go there at once.
+// A lock is held by other clients: an acquire that would wait is in the queue one request
+// later, and the next ones start with the long poll.
 func TestTravelAndWait(t *testing.T) {
 	t.Parallel()
 	s := newStation(t)
@@ -158,7 +158,7 @@ func TestTravelAndWait(t *testing.T) {
 	}
 	hand(holder.Lease, first[0].Lease, done[0])
 	hand(first[0].Lease, second[0].Lease, done2[0])
-	// Nobody asks for it any more, and there was a line the last time.
+	// No acquire is in progress, and there was a queue the last time.
 	s.busy()
 	third, _, done3 := s.acquireMany(1, wait)
 	line(third[0].Lease)

@@ -5,36 +5,37 @@
 //
 // # Guarantees
 //
-// Those of the server's backend, as far as HTTP carries them: C1 to C8, C11, C12 and
-// C14 hold as they hold there. All leases are timed leases. There are no sessions: a
-// client renews its leases one by one, many in one request. A loss is told by the
-// next renewal, not by push (C10). Reentrant leases, and a semaphore of one permit,
-// are refused with ErrUnsupported.
+// The guarantees are those of the server's backend, as far as HTTP carries them: C1 to C8, C11,
+// C12 and C14 hold as they hold there. All leases are timed leases. There are no sessions: a
+// client renews its leases individually, many in one request. A loss is reported by the next
+// renewal, not by push (C10). Reentrant leases, and a semaphore of one permit, are refused with
+// ErrUnsupported.
 //
 // # How it works
 //
-// An acquire that waits is a long poll: POST with a wait of up to 20 s, and again,
-// with the same lease ID, until the context ends. The header Holdfast-Keep-Place
-// asks the server to keep the place in line for 10 s between two polls, so that
-// nobody overtakes. When the server restarts, the place is kept by the backend until
-// the server's Config.PlaceTTL is over; the next poll takes it up again. A caller
-// that gives up sends DELETE, which also kills an acquire that is still on its way.
+// An acquire that waits is a long poll: a POST with a wait of up to 20 s, repeated with the
+// same lease ID until the context ends. The header Holdfast-Keep-Place asks the server to keep
+// the place in the queue for 10 s between two polls, so that no other waiter overtakes. When
+// the server restarts, the backend keeps the place until the server's Config.PlaceTTL has
+// passed; the next poll resumes it. A caller that gives up sends DELETE, which also cancels an
+// acquire that is still on its way.
 //
-// Acquires and releases that are asked for at the same time travel in one request: two
-// requests are under way at most, and what is asked meanwhile travels in the next. Who is
-// alone sends the call for one, and a request that takes longer than 10 ms keeps nobody from
-// leaving. What travels with others does not stand in line. Where the lock turns out to be
-// held the acquire that waits asks once more, with the long poll, and is in line from then
-// on. So that this is rare, an acquire of a lock that others were waiting for lately, or
-// that this client asks for already, is a long poll at once. A server that does not know the
-// call, or a proxy that does not let it pass, is not asked for it again for five minutes.
+// Concurrent acquires and releases are sent in batches: at most two requests are in progress,
+// and operations that arrive in the meantime go into the next one. A single operation uses the
+// call for one, and a request that takes longer than 10 ms no longer holds back the next. An
+// acquire in a batch does not wait in the queue. If the lock turns out to be held, an acquire
+// that waits sends a second request, the long poll, and is in the queue from then on. To keep
+// that rare, an acquire starts with the long poll if another client waited for the lock
+// recently, or if this client already has an acquire of it in progress. When a server does not
+// know the call for batches, or a proxy does not let it pass, it is not used again for five
+// minutes.
 //
-// Time left is counted from before the request was sent. A grant that came at the
-// end of a long poll is asked for once more, so that the count begins late.
+// Time left is counted from before the request was sent. A grant at the end of a long poll is
+// requested once more, so that the count begins late.
 //
-// Waiting polls and everything else travel on connections of their own, so that no
-// renewal stands behind a poll. HTTP/2 is used where the server speaks it, also
-// without TLS: then a thousand waiters are a handful of connections.
+// Waiting polls and all other calls use separate connections, so that no renewal waits behind a
+// poll. HTTP/2 is used if the server speaks it, also without TLS: a thousand waiters then need
+// only a handful of connections.
 //
 // # Requires
 //
@@ -47,17 +48,16 @@
 //	holdfasts://:token@host:port   with a bearer token
 //	holdfast://host:port/base      behind a proxy that serves it under a path
 //
-// The port is 7420 where none is given. There are no parameters; one that is given is
-// an error.
+// The default port is 7420. There are no parameters; any parameter is an error.
 //
 // # When the lock is lost
 //
-// When no renewal was acknowledged for the TTL, when an operator broke the lock, and
-// when the backend of the server lost it. The next renewal says ErrLost.
+// A lock is lost when no renewal was acknowledged for the TTL, when an operator broke the lock,
+// and when the backend of the server lost it. The next renewal returns ErrLost.
 //
 // # Do not use when
 //
-// the program can reach the store itself: every hop is another thing that can be
-// away. Do use it to keep the store's password off the clients, and for programs
-// that are to know nothing but HTTP.
+// the program can reach the store itself: every hop is one more component that can be
+// unavailable. Do use it to keep the store's password off the clients, and for programs that
+// are to know nothing but HTTP.
 package remotelock

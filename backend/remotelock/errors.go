@@ -16,12 +16,12 @@ import (
 
 var errAnswer = errors.New("the answer is not that of a Holdfast server")
 
-// failed maps a request that got no answer.
+// failed maps the error of a request that got no answer.
 func (b *Backend) failed(ctx context.Context, c call, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
-		return cause // the caller's, or ErrClosed
+		return cause // of the caller's context, or ErrClosed
 	}
-	// A *url.Error repeats the URL; it says nothing that is not known.
+	// A *url.Error repeats the URL, which the error has already.
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
@@ -30,8 +30,8 @@ func (b *Backend) failed(ctx context.Context, c call, err error) error {
 	return b.unavailable(c.op, c.changes && !notSent, err)
 }
 
-// problem maps an answer that says no: the one place where that is decided. header
-// is that of the answer, if it had one.
+// problem maps a refusal of the server to an error. This is decided only here. header is the
+// header of the answer, if there is one.
 func (b *Backend) problem(c call, p wire.Problem, header http.Header) error {
 	switch p.Type {
 	case wire.TypeHeld:
@@ -56,7 +56,7 @@ func (b *Backend) problem(c call, p wire.Problem, header http.Header) error {
 	}
 	away := &backend.UnavailableError{
 		Backend: name, Op: c.op, MayHold: c.changes, RetryAfter: retryAfter(header),
-		Err: fmt.Errorf("the server answered %s", text(p)), //nolint:err113 // it is what the server said
+		Err: fmt.Errorf("the server answered %s", text(p)), //nolint:err113 // the text of the server
 	}
 	switch p.Status {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType:
@@ -72,7 +72,7 @@ func (b *Backend) problem(c call, p wire.Problem, header http.Header) error {
 	return away
 }
 
-// quarantine is that of the server's store.
+// quarantine returns the quarantine of the server's store.
 func quarantine(p wire.Problem) *backend.QuarantineError {
 	left := max(time.Duration(p.Left), time.Millisecond)
 	return &backend.QuarantineError{Backend: p.Backend, Reason: p.Reason, Left: left, Until: time.Now().Add(left), Parameter: p.Parameter}

@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-io/holdfast/server"
 )
 
-// What a proxy, another server or a broken one answers is never taken for a grant,
-// and never for "not held".
+// An answer of a proxy, of another server or of a broken one is never taken for a grant, and
+// never for "not held".
 func TestStrangeAnswers(t *testing.T) {
 	t.Parallel()
 	const problem = "application/problem+json"
@@ -80,7 +80,7 @@ func TestStrangeAnswers(t *testing.T) {
 	}
 }
 
-// Nobody there, somebody who says nothing, and a closed backend.
+// No server, a server that does not answer, and a closed backend.
 func TestAway(t *testing.T) {
 	t.Parallel()
 	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -199,7 +199,7 @@ func TestRenewChunks(t *testing.T) {
 	}
 }
 
-// A stream that breaks says so; package holdfast begins it again.
+// A stream that breaks returns an error; package holdfast starts it again.
 func TestWatchBreaks(t *testing.T) {
 	t.Parallel()
 	store := memlock.NewStore()

@@ -14,7 +14,7 @@ import (
 func Example() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	// A server; usually another process: "holdfast serve".
+	// A server; usually it is another process: "holdfast serve".
 	srv, err := server.New(memlock.New(), server.Config{})
 	if err != nil {
 		fmt.Println(err)

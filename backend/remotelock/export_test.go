@@ -2,31 +2,31 @@ package remotelock
 
 import "time"
 
-// SetPoll changes how long one request stands in line.
+// SetPoll changes how long one request waits in the queue.
 func (b *Backend) SetPoll(d time.Duration) { b.poll = d }
 
-// SetLate changes how long a request keeps others from leaving.
+// SetLate changes how long a request holds back queued operations.
 func (b *Backend) SetLate(d time.Duration) {
 	b.together.mu.Lock()
 	defer b.together.mu.Unlock()
 	b.together.late = d
 }
 
-// Queued counts the operations that wait for others to answer before they leave.
+// Queued returns the number of operations in the queue for the next batch.
 func (b *Backend) Queued() int {
 	b.together.mu.Lock()
 	defer b.together.mu.Unlock()
 	return len(b.together.queue)
 }
 
-// Flights counts the requests that keep others from leaving.
+// Flights returns the number of requests that hold back queued operations.
 func (b *Backend) Flights() int {
 	b.together.mu.Lock()
 	defer b.together.mu.Unlock()
 	return b.together.flights
 }
 
-// Limits of one batch, and how many requests are under way before others travel together.
+// Limits of one batch, and how many requests are in progress before operations share one.
 const (
 	MaxFlights = maxFlights
 	MaxItems   = maxItems

@@ -53,7 +53,7 @@ func client(t *testing.T, b backend.Backend) *holdfast.Client {
 	return c
 }
 
-// taken is an Acquire under way.
+// taken is an Acquire in progress.
 type taken struct {
 	done chan struct{}
 	lock *holdfast.Lock
@@ -97,8 +97,8 @@ func inLine(t *testing.T, b backend.Backend, name string, owners ...string) {
 	})
 }
 
-// A server that is restarted while clients wait: they go on waiting, in their order,
-// and have the lock in the end; the holder keeps it.
+// A server is restarted while clients wait: they continue to wait, in their order, and get the
+// lock in the end; the holder keeps it.
 func TestServerRestart(t *testing.T) {
 	t.Parallel()
 	for _, restart := range []string{"graceful", "killed"} {
@@ -139,14 +139,14 @@ func TestServerRestart(t *testing.T) {
 			if next.Token() <= got.Token() || got.Token() <= lock.Token() {
 				t.Errorf("tokens %d, %d, %d", lock.Token(), got.Token(), next.Token())
 			}
-			if err := next.Release(t.Context()); err != nil { // while there is a server
+			if err := next.Release(t.Context()); err != nil { // while the server is up
 				t.Error(err)
 			}
 		})
 	}
 }
 
-// A wait of many polls keeps its place: nobody overtakes between two of them.
+// A wait of many polls keeps its place: no other waiter overtakes between two of them.
 func TestManyPolls(t *testing.T) {
 	t.Parallel()
 	store := memlock.NewStore()
@@ -184,7 +184,7 @@ func TestManyPolls(t *testing.T) {
 	}
 }
 
-// A lease whose TTL is shorter than the wait for it is had for all of its TTL.
+// A lease whose TTL is shorter than the wait for it is held for all of its TTL.
 func TestShortLeaseAfterLongWait(t *testing.T) {
 	t.Parallel()
 	s := serve(t, memlock.NewStore(), "127.0.0.1:0", server.Config{})
@@ -211,8 +211,8 @@ func TestShortLeaseAfterLongWait(t *testing.T) {
 	}
 }
 
-// A place in line outlives the request that made it: who asks again has it still, and
-// nobody who came later is served before.
+// A place in the queue outlives the request that made it: a retry still has it, and no later
+// client is served before.
 func TestPlaceBetweenPolls(t *testing.T) {
 	t.Parallel()
 	store := memlock.NewStore()
@@ -221,7 +221,7 @@ func TestPlaceBetweenPolls(t *testing.T) {
 	s := serve(t, store, "127.0.0.1:0", server.Config{})
 	proxy := chaos.Start(t, strings.TrimPrefix(s.url, "holdfast://"))
 	short, long := remote(t, "holdfast://"+proxy.Addr()), remote(t, s.url)
-	proxy.Delay(chaos.Both, 100*time.Millisecond, 0) // between two questions
+	proxy.Delay(chaos.Both, 100*time.Millisecond, 0) // between two requests
 	short.SetPoll(100 * time.Millisecond)
 	req := func(owner string) backend.AcquireRequest {
 		return backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute, Wait: true, Owner: owner}
@@ -262,8 +262,8 @@ func TestPlaceBetweenPolls(t *testing.T) {
 	}
 }
 
-// Waiters are many on few connections: more of them than a server takes connections
-// from one address.
+// Many waiters use few connections: there are more of them than the connections that a server
+// accepts from one address.
 func TestManyWaiters(t *testing.T) {
 	t.Parallel()
 	const n = 300
@@ -400,7 +400,7 @@ func TestURL(t *testing.T) {
 	}
 }
 
-// canned is a server that always answers the same.
+// canned returns a backend on a server that always gives the same answer.
 func canned(t *testing.T, status int, kind, body string) *remotelock.Backend {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

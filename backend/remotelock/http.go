@@ -21,23 +21,23 @@ import (
 
 // call is one request.
 type call struct {
-	op, name string // for errors
+	op, name string // for error texts
 	method   string
 	path     string // escaped
 	query    url.Values
 	header   http.Header
 	in, out  any
-	waits    time.Duration // how long the server may wait with the answer
+	waits    time.Duration // how long the server may delay the answer
 	again    bool          // may be sent twice
-	changes  bool          // leases: without an answer, who knows
-	refusal  *wire.Problem // gets what the server said instead; nil: it is not wanted
+	changes  bool          // it changes leases: without an answer, the outcome is unknown
+	refusal  *wire.Problem // receives the server's refusal; nil: not wanted
 }
 
-// maxAnswer bounds what is read of an answer.
+// maxAnswer bounds the bytes that are read of an answer.
 const maxAnswer = 64 << 20
 
-// do sends the request and decodes the answer. The error is one of package backend,
-// or why ctx ended.
+// do sends the request and decodes the answer. The error is one of package backend, or the
+// cause of the end of ctx.
 func (b *Backend) do(ctx context.Context, c call) (http.Header, error) {
 	ctx, done, err := b.begin(ctx)
 	if err != nil {
@@ -50,7 +50,7 @@ func (b *Backend) do(ctx context.Context, c call) (http.Header, error) {
 	if err != nil {
 		return nil, b.failed(ctx, c, err)
 	}
-	defer res.Body.Close() //nolint:errcheck // it was read, or is given up
+	defer res.Body.Close() //nolint:errcheck // it was read, or is abandoned
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
 		return nil, b.failed(ctx, c, err)
@@ -81,7 +81,7 @@ func (b *Backend) decode(c call, res *http.Response, body []byte) error {
 	return b.problem(c, p, res.Header)
 }
 
-// send sends the request, over HTTP/2 where the server speaks it.
+// send sends the request, over HTTP/2 if the server speaks it.
 func (b *Backend) send(ctx context.Context, c call) (*http.Response, error) {
 	polls, calls, err := b.clients(ctx)
 	if err != nil {
@@ -122,14 +122,14 @@ func (b *Backend) request(ctx context.Context, c call) (*http.Request, error) {
 		req.Header.Set("Authorization", "Bearer "+b.token)
 	}
 	if c.again {
-		// Not sent: it tells the transport that it may repeat the request when a
+		// A nil value is not sent. It tells the transport that it may repeat the request when a
 		// connection turns out to be dead. The lease ID makes that harmless.
 		req.Header["X-Idempotency-Key"] = nil
 	}
 	return req, nil
 }
 
-// client is one of HTTP with connections of its own.
+// client is an HTTP client with connections of its own.
 type client struct {
 	*http.Client
 	transport *conns.HTTP
@@ -138,12 +138,12 @@ type client struct {
 // close ends all connections.
 func (c *client) close() { c.transport.Close() }
 
-// newClient makes a client.
+// newClient returns a client.
 func newClient(conf *tls.Config, clearHTTP2 bool) *client {
 	t := conns.NewHTTP(&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second})
 	t.TLSClientConfig, t.TLSHandshakeTimeout = conf.Clone(), 5*time.Second
 	t.MaxIdleConnsPerHost = 64
-	t.IdleConnTimeout = 45 * time.Second // before the server's, so that it is not met half closed
+	t.IdleConnTimeout = 45 * time.Second // earlier than the server's, so that no half-closed connection is used
 	t.HTTP2 = &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second}
 	t.Protocols = new(http.Protocols)
 	t.Protocols.SetHTTP2(true)
@@ -155,19 +155,19 @@ func newClient(conf *tls.Config, clearHTTP2 bool) *client {
 	return &client{transport: t, Client: &http.Client{Transport: t, CheckRedirect: conns.Stay}}
 }
 
-// protocol finds out whether the server speaks HTTP/2 without TLS, the first time
-// that it answers. With TLS the handshake tells.
+// protocol finds out whether the server speaks HTTP/2 without TLS, the first time that it
+// answers. With TLS the handshake decides that.
 type protocol struct {
 	clear bool          // without TLS
-	door  chan struct{} // capacity 1: who has put a value in may look at the rest
+	door  chan struct{} // capacity 1: a mutex for the fields below; a value is in it while it is locked
 	known bool
-	until time.Time     // do not ask before: it did not answer in HTTP/2
-	pause time.Duration // between the last two questions
-	// first are the clients of HTTP/1 that were used before it did.
+	until time.Time     // no new attempt before: it did not answer in HTTP/2
+	pause time.Duration // between the last two attempts
+	// first are the clients for HTTP/1 that were used before HTTP/2 was found to work.
 	first []*client
 }
 
-// clients gives those for polls and for everything else.
+// clients returns the client for polls and the client for everything else.
 func (b *Backend) clients(ctx context.Context) (*client, *client, error) {
 	p := &b.protocol
 	if !p.clear {
@@ -187,9 +187,10 @@ func (b *Backend) clients(ctx context.Context) (*client, *client, error) {
 	return b.polls, b.calls, nil
 }
 
-// settle asks the server in HTTP/2. An error is that of a server that is away. While it
-// does not answer in HTTP/2, HTTP/1 is used, and it is asked again later: it may have been
-// restarting, and a thousand waiters would take a thousand connections for ever.
+// settle tries HTTP/2 with the server. An error means that the server is unavailable. While the
+// server does not answer in HTTP/2, HTTP/1 is used, and HTTP/2 is tried again later: the server
+// may have been restarting, and a thousand waiters would otherwise use a thousand connections
+// for ever.
 func (b *Backend) settle(ctx context.Context) error {
 	const soonest, latest = 2 * time.Second, time.Minute
 	asks := newClient(nil, true)
@@ -211,7 +212,7 @@ func (b *Backend) settle(ctx context.Context) error {
 }
 
 func probe(ctx context.Context, c *client, to string) error {
-	const enough = 3 * time.Second // a server of HTTP/1 answers the first bytes at once
+	const enough = 3 * time.Second // an HTTP/1 server answers the first bytes immediately
 	ctx, cancel := context.WithTimeout(ctx, enough)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to, http.NoBody)

@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-io/holdfast/server"
 )
 
-// A server that is restarted hangs up on the first question. That says nothing about what
-// it speaks: HTTP/2 is used as soon as it answers, or a thousand waiters would take a
+// A server that is being restarted hangs up on the first request. That shows nothing about its
+// protocols: HTTP/2 is used as soon as it answers, otherwise a thousand waiters would use a
 // thousand connections for ever.
 func TestHTTP2AfterAHangUp(t *testing.T) {
 	t.Parallel()
@@ -31,7 +31,7 @@ func TestHTTP2AfterAHangUp(t *testing.T) {
 	restarted := make(chan struct{})
 	go func() {
 		defer close(restarted)
-		for range 2 { // the question for HTTP/2, and the one for the locks
+		for range 2 { // the request that tries HTTP/2, and the one for the locks
 			if c, err := ln.Accept(); err == nil {
 				c.Close()
 			}

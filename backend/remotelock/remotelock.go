@@ -20,27 +20,27 @@ import (
 const (
 	name        = "holdfast"
 	defaultPort = "7420"
-	// poll is how long one request stands in line, keep how long the server keeps its
-	// place afterwards: a waiter that dies without a word delays the line by no more
-	// than both.
+	// poll is how long one request waits in the queue. keep is how long the server keeps its
+	// place afterwards. A waiter that dies silently delays the queue by at most the sum of
+	// both.
 	poll = 20 * time.Second
 	keep = 10 * time.Second
-	// answerIn is how much longer than its wait a request may take. What is slower is
-	// a connection that answers nothing.
+	// answerIn is how much longer than its wait a request may take. A connection that is slower
+	// is taken to be dead.
 	answerIn = 15 * time.Second
 )
 
-// Options of Open and New.
+// Options configure Open and New.
 type Options struct {
-	// Token is sent as a bearer token; it comes before one in the URL. Default: none.
+	// Token is sent as a bearer token. It takes precedence over one in the URL. Default: none.
 	// Optional.
 	Token string
-	// TLS for holdfasts URLs. Default: the system's certificates. Optional.
+	// TLS is for holdfasts URLs. Default: the system's certificates. Optional.
 	TLS *tls.Config
 }
 
-// Backend is a Holdfast server. It implements backend.Backend; its methods may be
-// called at once.
+// Backend is a client of a Holdfast server. It implements backend.Backend. Its methods are safe
+// for concurrent use.
 type Backend struct {
 	base  *url.URL
 	token string
@@ -49,7 +49,7 @@ type Backend struct {
 
 	together *together
 	protocol protocol
-	// Behind protocol.door, where that is needed; see clients.
+	// Guarded by protocol.door where that is needed; see clients.
 	polls *client // for acquires that wait, and events
 	calls *client // for everything else
 
@@ -58,15 +58,15 @@ type Backend struct {
 
 	mu     sync.Mutex
 	closed bool
-	work   sync.WaitGroup // calls under way
+	work   sync.WaitGroup // calls in progress
 }
 
 var _ backend.Backend = (*Backend)(nil)
 
-// Open makes a Backend and asks the server what its backend can do. It succeeds where the
+// Open returns a Backend after asking the server what its backend can do. It succeeds if the
 // server answers that it cannot grant locks now, because its store is unavailable or in
-// quarantine, or elects a leader: the calls of the Backend report that, and a
-// holdfast.Client retries them.
+// quarantine, or elects a leader: the calls of the Backend report that, and a holdfast.Client
+// retries them.
 //
 // Errors: *InvalidError for a bad URL, and when the server refuses the credentials;
 // *UnavailableError when the server does not answer; ctx's cause.
@@ -109,9 +109,9 @@ func (b *Backend) ready(ctx context.Context, op string) (wire.Health, error) {
 	return ready, err
 }
 
-// New makes a Backend without asking the server anything. It takes the server's
-// backend to be one that can do everything, such as the embedded etcd; the server
-// refuses what is not so.
+// New returns a Backend without sending anything to the server. It assumes that the server's
+// backend supports everything, as the embedded etcd does; the server refuses what its backend
+// does not support.
 //
 // Errors: *InvalidError for a bad URL.
 func New(rawURL string, o Options) (*Backend, error) {
@@ -133,9 +133,9 @@ func New(rawURL string, o Options) (*Backend, error) {
 	return b, nil
 }
 
-// parse checks the URL. An error never has the token in it.
+// parse parses and checks the URL. An error never contains the token.
 func parse(rawURL string) (*url.URL, string, error) {
-	// In a URL that is not as it should be the token can be anywhere.
+	// In a malformed URL the token can be anywhere.
 	const shown = "not shown, for there may be a token in it"
 	u, err := url.Parse(rawURL)
 	if err != nil {
@@ -180,11 +180,11 @@ func capabilities(c wire.Capabilities) backend.Capabilities {
 	}
 }
 
-// Capabilities are those of the server's backend that HTTP carries. There are no
-// sessions, no re-entry and no push of losses.
+// Capabilities returns those capabilities of the server's backend that HTTP carries. There are
+// no sessions, no re-entry and no push of losses.
 func (b *Backend) Capabilities() backend.Capabilities { return b.caps }
 
-// Close ends the calls under way with ErrClosed, and the connections.
+// Close ends the calls in progress with ErrClosed, and closes the connections.
 func (b *Backend) Close() error {
 	b.mu.Lock()
 	b.closed = true
@@ -197,7 +197,7 @@ func (b *Backend) Close() error {
 	return nil
 }
 
-// begin counts a call, and gives it a context that ends with the backend too.
+// begin counts a call, and returns for it a context that ends with the backend, too.
 func (b *Backend) begin(ctx context.Context) (context.Context, func(), error) {
 	if err := b.enter(); err != nil {
 		return nil, nil, err
@@ -210,7 +210,7 @@ func (b *Backend) begin(ctx context.Context) (context.Context, func(), error) {
 	return ctx, func() { leave(); b.work.Done() }, nil
 }
 
-// enter counts a call, until the caller says that it is over.
+// enter counts a call. The caller calls work.Done at its end.
 func (b *Backend) enter() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -58,7 +58,7 @@ func serve(t *testing.T, store *memlock.Store, addr string, cfg server.Config) *
 	return r
 }
 
-// limits are wide enough for the many that the suite plays.
+// limits returns limits that are wide enough for the clients of the suite.
 func limits() server.Limits { return server.Limits{Connections: 20_000, ConnectionsPerIP: 10_000} }
 
 func open(t backendtest.T, url string) backend.Backend {

@@ -24,23 +24,23 @@ import (
 
 const batchPath = "/v1/leases/batch"
 
-// station is a server that holds up what is asked of the locks "gate/…" until it is opened,
-// and sees every request for the others.
+// station is a server that blocks requests for the locks "gate/…" until it is opened, and
+// records every request for the other locks.
 type station struct {
 	t      *testing.T
 	store  *memlock.Store
 	direct backend.Backend
 	b      *remotelock.Backend
-	// batch serves a request for many; nil: the server does.
+	// batch serves a request for many; nil: the server serves it.
 	batch func(w http.ResponseWriter, r *http.Request, next http.Handler)
 
 	mu      sync.Mutex
 	gate    chan struct{}       // closed: open
 	gates   int                 // locks of that name so far
-	inside  int                 // requests that wait for it to be opened
-	singles []string            // "POST name", of locks but the gate
-	batches []wire.BatchRequest // as they came
-	arrived []time.Time         // the batches
+	inside  int                 // requests that wait for the gate to be opened
+	singles []string            // "POST name", without the locks of the gate
+	batches []wire.BatchRequest // in the order of arrival
+	arrived []time.Time         // the times of the batches
 }
 
 func newStation(t *testing.T) *station {
@@ -109,7 +109,7 @@ func (s *station) watched(next http.Handler) http.Handler {
 	})
 }
 
-// open lets the gate's requests through, those that are there.
+// open lets the requests pass that now wait at the gate.
 func (s *station) open() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +117,7 @@ func (s *station) open() {
 	s.gate = make(chan struct{})
 }
 
-// through asks for a lock of the gate.
+// through requests a lock of the gate.
 func (s *station) through() chan error {
 	s.mu.Lock()
 	s.gates++
@@ -129,14 +129,15 @@ func (s *station) through() chan error {
 	})
 }
 
-// waiting is how many wait at the gate.
+// waiting returns how many requests wait at the gate.
 func (s *station) waiting() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.inside
 }
 
-// busy has all flights under way, so that what is asked now travels together.
+// busy brings as many requests in progress as there may be, so that the next operations share
+// one.
 func (s *station) busy() {
 	s.t.Helper()
 	leasetest.Eventually(s.t, "nothing is under way", func() bool { return s.b.Flights() == 0 })
@@ -170,7 +171,7 @@ func ask(name string) backend.AcquireRequest {
 	return backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute, Owner: "o"}
 }
 
-// acquireMany asks for locks of the names "x0", "x1", and so on.
+// acquireMany acquires locks with the names "x0", "x1", and so on.
 func (s *station) acquireMany(n int, change func(int, *backend.AcquireRequest)) ([]backend.AcquireRequest, []backend.Grant, []chan error) {
 	reqs, grants, done := make([]backend.AcquireRequest, n), make([]backend.Grant, n), make([]chan error, n)
 	for i := range n {

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-io/holdfast/server"
 )
 
-// stoppable is a server that can be cut off as kill -9 would: its connections are
-// reset, and nothing is said to the backend any more.
+// stoppable is a server that can be cut off as by kill -9: its connections are reset, and
+// nothing more is sent to the backend.
 type stoppable struct {
 	url, addr   string
 	kill, close func()
@@ -66,7 +66,7 @@ func newStoppableAt(t *testing.T, store *memlock.Store, addr string) *stoppable 
 	return s
 }
 
-// severed is a real backend; once cut, nothing that is asked reaches it.
+// severed is a real backend. Once it is cut, no call reaches it.
 type severed struct {
 	backend.Backend
 	cut atomic.Bool

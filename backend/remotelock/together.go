@@ -10,56 +10,55 @@ import (
 )
 
 const (
-	// maxFlights is how many requests that others could share are under way at once. What is
-	// asked while all of them are travels in the next.
+	// maxFlights is how many shareable requests are in progress at the same time. An operation
+	// that arrives while there are that many goes into the next batch.
 	maxFlights = 2
-	// lateTime is how long a request keeps others from leaving: a lock whose answer takes
-	// long, or that is waited for, holds up nobody else's.
+	// lateTime is how long a request holds back the next batch: a lock whose answer takes long,
+	// or that is waited for, delays no other lock for longer.
 	lateTime = 10 * time.Millisecond
-	// maxItems and maxItemBytes bound one request, below the bounds of the server.
+	// maxItems and maxItemBytes bound one request. They are below the bounds of the server.
 	maxItems     = 128
 	maxItemBytes = 60 << 10
-	// againAfter is how long a server that does not know the call is not asked for it.
+	// againAfter is how long batches are not used with a server that does not know the call.
 	againAfter = 5 * time.Minute
-	// maxCrowded bounds the locks that are known to have a line.
+	// maxCrowded bounds the locks that are known to have a queue.
 	maxCrowded = 1024
 )
 
-// together has acquires and releases that are asked for at the same time travel in one
-// request. Who asks alone sends a request of its own, as if there were nobody else. A
-// caller is never blocked by the network: it waits for its answer or for the end of its
-// context.
+// together sends concurrent acquires and releases in one request. A single operation is sent as
+// a request of its own, as without batches. The network never blocks a caller: it waits for its
+// answer or for the end of its context.
 type together struct {
 	b       *Backend
 	mu      sync.Mutex
 	queue   []*item
 	flights int
-	late    time.Duration // lateTime, but in tests
-	until   time.Time     // before that everybody asks alone: the server does not know the call
-	// asking counts the acquires under way, and crowded are the locks for which somebody else
-	// was in line lately. A lock that is in either is asked for by the call that waits: what
-	// travels with others does not stand in line, and would have to ask twice.
+	late    time.Duration // lateTime, except in tests
+	until   time.Time     // no batches before this time: the server does not know the call
+	// asking counts the acquires in progress. crowded has the locks for which another waiter
+	// was in the queue recently. A lock that is in either is requested by the call that waits:
+	// an acquire in a batch does not wait in the queue, and would need a second request.
 	asking  map[string]int
 	crowded map[string]struct{}
 }
 
-// item is one operation on its way.
+// item is one operation in a batch.
 type item struct {
 	op, name string
 	lease    backend.LeaseID
 	acquire  backend.AcquireRequest // of an acquire
-	size     int                    // bytes that it takes in a request, at most
+	size     int                    // upper bound of the bytes that it takes in a request
 	done     chan outcome           // capacity 1; gets one value
 }
 
-// flight is a request under way that keeps others from leaving.
+// flight is a request in progress that holds back queued items.
 type flight struct {
 	t    *together
 	late *time.Timer
 	over bool // guarded by together.mu
 }
 
-// alone gives the caller a flight of its own, where nobody is to be waited for.
+// alone returns a flight for the caller alone, or nil if the caller has to queue.
 func (t *together) alone() *flight {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -73,7 +72,8 @@ func (t *together) aloneLocked() *flight {
 	return t.leaveLocked()
 }
 
-// board queues the item, unless the caller has a flight of its own by now.
+// board queues the item, unless the caller can now have a flight of its own, which it then
+// returns.
 func (t *together) board(it *item) *flight {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -85,14 +85,14 @@ func (t *together) board(it *item) *flight {
 	return nil
 }
 
-// grounded reports whether nobody travels with others.
+// grounded reports whether batches are off for now.
 func (t *together) grounded() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return !t.until.IsZero() && time.Now().Before(t.until)
 }
 
-// ground has everybody ask alone for a while.
+// ground turns batches off for a while.
 func (t *together) ground() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -107,8 +107,8 @@ func (t *together) leaveLocked() *flight {
 	return f
 }
 
-// land ends the flight for the others: what was asked meanwhile leaves now. Calling it
-// again does nothing.
+// land ends the hold of the flight on the queue: the next batch is sent now. Further calls do
+// nothing.
 func (f *flight) land() {
 	t := f.t
 	t.mu.Lock()
@@ -128,12 +128,12 @@ func (f *flight) land() {
 		batch[0].done <- outcome{alone: true, flight: next}
 		return
 	}
-	// Who queued is inside a call, and takes itself out of the queue before it leaves that:
-	// so Close waits for this one too.
+	// A caller with a queued item is inside a counted call, and removes its item from the queue
+	// before it returns. So work is above zero here, and Close waits for this goroutine too.
 	t.b.work.Go(func() { t.b.fly(next, batch) })
 }
 
-// loadLocked takes the next batch off the queue.
+// loadLocked takes the next batch from the queue.
 func (t *together) loadLocked() []*item {
 	n, size := 0, 0
 	for n < len(t.queue) && n < maxItems && (n == 0 || size+t.queue[n].size <= maxItemBytes) {
@@ -145,7 +145,7 @@ func (t *together) loadLocked() []*item {
 	return batch
 }
 
-// forget takes an item out of the queue, if it has not left.
+// forget removes an item from the queue, if it is still there.
 func (t *together) forget(it *item) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -154,8 +154,8 @@ func (t *together) forget(it *item) {
 	}
 }
 
-// asks counts an acquire of the lock that is under way, until the function that it gives is
-// called, and reports whether others may be before it.
+// asks counts an acquire of the lock as in progress, until the function that it returns is
+// called. It reports whether another client may be before it.
 func (t *together) asks(name string) (bool, func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -171,7 +171,7 @@ func (t *together) asks(name string) (bool, func()) {
 	}
 }
 
-// saw notes whether there was a line for the lock.
+// saw records whether there was a queue for the lock.
 func (t *together) saw(name string, line bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -185,7 +185,7 @@ func (t *together) saw(name string, line bool) {
 	t.crowded[name] = struct{}{}
 }
 
-// ride waits for what becomes of a queued item.
+// ride waits for the outcome of a queued item.
 func (t *together) ride(ctx context.Context, it *item) outcome {
 	var o outcome
 	select {

@@ -15,14 +15,14 @@ import (
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
-// A server that refuses a question says nothing of those before it: the lease may have been
-// granted to one of them, or to the place in line that is kept after it.
+// A server that refuses a request does not answer the requests before it: the lease may have
+// been granted to one of them, or to the place in the queue that is kept after it.
 func TestRefusedAfterAPoll(t *testing.T) {
 	t.Parallel()
 	lease := backend.NewLeaseID()
 	for name, first := range map[string]func(w http.ResponseWriter){
 		"the poll was granted": func(w http.ResponseWriter) {
-			time.Sleep(100 * time.Millisecond) // longer than a twentieth of the TTL: it is asked for once more
+			time.Sleep(100 * time.Millisecond) // longer than a twentieth of the TTL: the grant is requested once more
 			w.Header().Set(wire.HeaderWaited, "100ms")
 			fmt.Fprintf(w, `{"name":"x","lease":%q,"token":5,"ttl":"1s","expires_at":"2026-11-20T11:30:05.999Z"}`, lease)
 		},

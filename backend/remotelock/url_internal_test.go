@@ -10,8 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Whatever the URL is: it is understood, or it is an *InvalidError which does not tell the
-// token.
+// Any URL is either accepted, or an *InvalidError that does not contain the token.
 func FuzzURL(f *testing.F) {
 	for _, raw := range []string{
 		"holdfast://h", "holdfasts://:token@h:7420/path/", "holdfast://[::1]:1", "holdfast://u@h", "holdfast://h:99999", "http://h", "holdfast://h?x=1", "holdfast://%zz",
@@ -32,8 +31,8 @@ func FuzzURL(f *testing.F) {
 	})
 }
 
-// FuzzStream reads server-sent events that no server of ours sends: what is delivered is of
-// a kind that there is, and the end is an error of the kind that it should be.
+// FuzzStream reads server-sent events that our server never sends: a delivered event is of a
+// known kind, and the end is an error of the right kind.
 func FuzzStream(f *testing.F) {
 	for _, s := range []string{
 		"", ":\n\n", "event: acquired\ndata: {\"name\":\"n\",\"token\":7}\n\n", "event: error\ndata: {\"title\":\"x\"}\n\n",

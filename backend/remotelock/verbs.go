@@ -16,12 +16,12 @@ import (
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
-// OpenSession is ErrUnsupported: over HTTP all leases are timed leases.
+// OpenSession returns ErrUnsupported: over HTTP all leases are timed leases.
 func (b *Backend) OpenSession(context.Context, backend.SessionRequest) error {
 	return fmt.Errorf("sessions: %w", backend.ErrUnsupported)
 }
 
-// EndSession is ErrUnsupported.
+// EndSession returns ErrUnsupported.
 func (b *Backend) EndSession(context.Context, backend.SessionID) error {
 	return fmt.Errorf("sessions: %w", backend.ErrUnsupported)
 }
@@ -32,11 +32,11 @@ func leasePath(name string, id backend.LeaseID) string {
 	return lockPath(name) + "/leases/" + url.PathEscape(string(id))
 }
 
-// Acquire takes the lock, or waits in line for it when req.Wait is set. When ctx
-// ends meanwhile the place in line stays for a few seconds.
+// Acquire takes the lock, or waits in the queue for it when req.Wait is set. When ctx ends
+// during the wait, the place in the queue stays for a few seconds.
 //
-// Errors: *InvalidError, *LimitError, ErrUnsupported, *HeldError, ErrLost,
-// *UnavailableError, ErrClosed, ctx's cause.
+// Errors: *InvalidError, *LimitError, ErrUnsupported, *HeldError, ErrLost, *UnavailableError,
+// ErrClosed, ctx's cause.
 func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	if err := req.Validate(b.caps); err != nil {
 		return backend.Grant{}, err
@@ -66,8 +66,8 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	}
 }
 
-// askAgain is for a grant at the end of a long poll, whose count began before that:
-// the answer to another question is counted from now.
+// askAgain repeats the request for a grant at the end of a long poll, whose time left was
+// counted from before the poll: that of the new answer is counted from now.
 func (b *Backend) askAgain(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	req.Wait = false
 	grant, err := b.ask(ctx, req, true)
@@ -77,8 +77,8 @@ func (b *Backend) askAgain(ctx context.Context, req backend.AcquireRequest) (bac
 	return grant, stillUnknown(err)
 }
 
-// stillUnknown is for a question after one that was granted, or that left its place in line:
-// the lease may be out, whatever became of the last.
+// stillUnknown marks the error of a request that follows one which was granted, or which left
+// its place in the queue: the lease may be held, whatever the outcome of the last request.
 func stillUnknown(err error) error {
 	if away, ok := errors.AsType[*backend.UnavailableError](err); ok {
 		away.MayHold = true
@@ -86,7 +86,7 @@ func stillUnknown(err error) error {
 	return err
 }
 
-// ask is one request to acquire.
+// ask sends one request to acquire.
 func (b *Backend) ask(ctx context.Context, req backend.AcquireRequest, waited bool) (backend.Grant, error) {
 	body := wire.AcquireRequest{
 		TTL: wire.Duration(req.TTL), Owner: req.Owner, Note: req.Note, Lease: string(req.Lease),
@@ -119,11 +119,11 @@ func (b *Backend) ask(ctx context.Context, req backend.AcquireRequest, waited bo
 	}, nil
 }
 
-// Renew extends timed leases, as many in one request as fit.
+// Renew extends timed leases, with as many in one request as fit.
 //
-// Errors: *InvalidError, ErrUnsupported for a session, *UnavailableError when no
-// request was answered, ErrClosed, ctx's cause. When some were answered the error is
-// nil, and the others' is in the result.
+// Errors: *InvalidError, ErrUnsupported for a session, *UnavailableError when no request was
+// answered, ErrClosed, ctx's cause. When some requests were answered the error is nil, and the
+// errors of the others are in the result.
 func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
 	if err := req.Validate(b.caps); err != nil {
 		return backend.RenewResult{}, err
@@ -153,7 +153,7 @@ const (
 	maxChunkBytes = 60 << 10
 )
 
-// chunks gives the leases in pieces that a request can carry.
+// chunks yields the leases in parts that fit into one request each.
 func chunks(leases []backend.TimedRenewal) func(func([]backend.TimedRenewal) bool) {
 	return func(yield func([]backend.TimedRenewal) bool) {
 		from, size := 0, 0
@@ -173,7 +173,7 @@ func chunks(leases []backend.TimedRenewal) func(func([]backend.TimedRenewal) boo
 	}
 }
 
-// refSize is how many bytes of a request the lease takes.
+// refSize returns the bytes that the lease takes in a request.
 func refSize(l backend.TimedRenewal) int {
 	const frame = len(`{"name":,"lease":"","ttl":""},`)
 	quoted, err := json.Marshal(l.Name)
@@ -212,19 +212,19 @@ func (b *Backend) renewChunk(ctx context.Context, leases []backend.TimedRenewal)
 	return out, nil
 }
 
-// Release gives a lease back, or its place in line. The server remembers that a
-// lease which was not there was released: it can never be granted afterwards.
+// Release releases a lease, or its place in the queue. The server remembers the release of a
+// lease that did not exist: it can never be granted afterwards.
 //
-// Errors: ErrLost where there is no such lease, unless req.Abandon is set;
-// *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
+// Errors: ErrLost if there is no such lease, unless req.Abandon is set; *InvalidError;
+// *UnavailableError; ErrClosed; ctx's cause.
 func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error {
 	if err := req.Validate(); err != nil {
 		return err
 	}
 	err := b.releaseOnce(ctx, req.Name, req.Lease)
 	if err == nil && req.Abandon {
-		// It was there, and is not remembered: a request for it that is still on its
-		// way must not be granted. The second answer is that it is lost.
+		// The lease existed, so the server does not remember its release: a request for it that
+		// is still on its way must not be granted. The second release is answered with ErrLost.
 		err = b.releaseOnce(ctx, req.Name, req.Lease)
 	}
 	if req.Abandon && errors.Is(err, backend.ErrLost) {
@@ -233,7 +233,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	return err
 }
 
-// Inspect tells who holds the lock and who waits. Errors: *InvalidError,
+// Inspect returns the holders and the waiters of the lock. Errors: *InvalidError,
 // *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, error) {
 	if err := backend.ValidateName(name); err != nil {
@@ -246,8 +246,8 @@ func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, e
 	return got.Backend(clockOf(answer)), err
 }
 
-// List tells the locks that are held or waited for. Errors: *InvalidError,
-// *UnavailableError, ErrClosed, ctx's cause.
+// List returns the locks that are held or waited for. Errors: *InvalidError, *UnavailableError,
+// ErrClosed, ctx's cause.
 func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
 	if err := req.Validate(); err != nil {
 		return backend.ListPage{}, err
@@ -275,8 +275,8 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 
 func withWaiterLeases() http.Header { return http.Header{wire.HeaderWaiterLeases: {"true"}} }
 
-// Break takes the lock from all its holders. Errors: *InvalidError,
-// *UnavailableError, ErrClosed, ctx's cause.
+// Break evicts all holders of the lock. Errors: *InvalidError, *UnavailableError, ErrClosed,
+// ctx's cause.
 func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
 	if err := req.Validate(); err != nil {
 		return backend.BreakResult{}, err
@@ -292,12 +292,12 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	c.out = &got
 	answer, err := b.do(ctx, c)
 	if _, known := errors.AsType[*backend.UnavailableError](err); !known && err != nil && ctx.Err() != nil {
-		err = backend.PartDone(name, c.op, err) // the server may carry it out all the same
+		err = backend.PartDone(name, c.op, err) // the server may still execute it
 	}
 	return backend.BreakResult{Token: got.Token, Broken: wire.ToHolders(got.Broken, clockOf(answer))}, err
 }
 
-// clockOf is the server's wall clock when it answered.
+// clockOf returns the server's wall clock at the time of its answer.
 func clockOf(answer http.Header) time.Time {
 	t, err := time.Parse(time.RFC3339Nano, answer.Get(wire.HeaderTime))
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// silence is how long an event stream may say nothing, not even a heartbeat.
+	// silence is how long an event stream may send nothing, not even a heartbeat.
 	silence = 50 * time.Second
 	maxLine = 64 << 10
 )
@@ -53,7 +53,7 @@ func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver f
 	if err != nil {
 		return b.failed(outer, c, err)
 	}
-	defer res.Body.Close() //nolint:errcheck // it is given up
+	defer res.Body.Close() //nolint:errcheck // it is abandoned
 	if res.StatusCode != http.StatusOK {
 		body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 		if err != nil {
@@ -104,7 +104,7 @@ func (b *Backend) event(kind, data string, deliver func(backend.Event)) error {
 		if err := json.Unmarshal([]byte(data), &p); err != nil {
 			return b.unavailable("watch", false, errAnswer)
 		}
-		return b.unavailable("watch", false, fmt.Errorf("the server ended the stream: %s", text(p))) //nolint:err113 // it is what the server said
+		return b.unavailable("watch", false, fmt.Errorf("the server ended the stream: %s", text(p))) //nolint:err113 // the text of the server
 	}
 	var e wire.Event
 	if err := json.Unmarshal([]byte(data), &e); err != nil {

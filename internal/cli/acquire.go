@@ -67,14 +67,14 @@ func (a *app) acquire(ctx context.Context, name string, opts []holdfast.AcquireO
 		return err
 	}
 	defer done()
-	opts = append(opts, o.waits()...) // what is left of the wait
+	opts = append(opts, o.waits()...) // the rest of the wait
 	surviveUnread()
 	lock, err := c.Acquire(ctx, name, opts...)
 	if err != nil {
 		return err
 	}
 	if err := a.printGrant(lock, o, export); err != nil {
-		return errors.Join(err, lock.Release(ctx)) // nobody knows of it
+		return errors.Join(err, lock.Release(ctx)) // no other process knows of it
 	}
 	_, err = lock.Detach()
 	return err
@@ -86,7 +86,7 @@ func (a *app) printGrant(lock *holdfast.Lock, o *lockOptions, export bool) error
 		TTL: o.ttl.String(), ExpiresAt: stamp(time.Now().Add(time.Until(lock.Deadline()))),
 	}
 	if export {
-		// For a shell that takes it as it is. Nothing of it comes from a server: the name is an
+		// For a shell that evaluates it. Nothing in it comes from a server: the name is an
 		// argument of this command, and the lease ID was made here.
 		_, err := fmt.Fprintf(raw(a.stdout), "export HOLDFAST_LOCK=%s HOLDFAST_LEASE=%s HOLDFAST_TOKEN=%d\n", shellQuote(out.Name), shellQuote(out.Lease), out.Token)
 		return err
@@ -119,7 +119,7 @@ HOLDFAST_LEASE name it. Exit status 70 says that the lease was lost.`,
 			if err != nil {
 				return err
 			}
-			defer b.Close() //nolint:errcheck // the answer is had
+			defer b.Close() //nolint:errcheck // the answer is complete
 			ctx, cancel := context.WithTimeout(cmd.Context(), 10*time.Second)
 			defer cancel()
 			asked := time.Now()
@@ -160,7 +160,7 @@ status 70 says that it was lost before; nothing was changed then.`,
 			if err != nil {
 				return err
 			}
-			defer b.Close() //nolint:errcheck // the answer is had
+			defer b.Close() //nolint:errcheck // the answer is complete
 			ctx, cancel := context.WithTimeout(cmd.Context(), 10*time.Second)
 			defer cancel()
 			if err := b.Release(ctx, backend.ReleaseRequest{Name: ref.Name, Lease: ref.ID}); err != nil {
@@ -174,7 +174,7 @@ status 70 says that it was lost before; nothing was changed then.`,
 	}
 }
 
-// leaseArgs names a lease by arguments, or by the environment.
+// leaseArgs returns the lease that the arguments, or the environment, name.
 func leaseArgs(args []string) (holdfast.Lease, error) {
 	if len(args) == 0 {
 		args = []string{os.Getenv("HOLDFAST_LOCK"), os.Getenv("HOLDFAST_LEASE")}
@@ -202,7 +202,7 @@ func none2(want string) cobra.PositionalArgs {
 	}
 }
 
-// shellQuote makes one word of s for a POSIX shell.
+// shellQuote quotes s as one word for a POSIX shell.
 func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }

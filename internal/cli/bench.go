@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-io/holdfast/open"
 )
 
-// Peers gives the contenders of others on an engine.
+// Peers returns the contenders from other libraries on an engine.
 type Peers func(e *bench.Engine) []bench.Contender
 
 // peersProgram is built from bench/peers, which is a module of its own.
@@ -78,7 +78,7 @@ Exit status: 0; 1 when a lock was given to two at once, or nothing could be meas
 	return cmd
 }
 
-// benchWorkerCommand is one of the processes that "holdfast bench" starts.
+// benchWorkerCommand runs one of the processes that "holdfast bench" starts.
 func (a *app) benchWorkerCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: benchWorker, Hidden: true, Args: cobra.NoArgs,
@@ -97,7 +97,7 @@ func (a *app) benchWorkerCommand() *cobra.Command {
 
 const benchWorker = "bench-worker"
 
-// addPeers adds those that are in this program.
+// addPeers adds the peers that are linked into this program.
 func (a *app) addPeers(all []*bench.Engine) {
 	if a.peers == nil {
 		return
@@ -107,7 +107,7 @@ func (a *app) addPeers(all []*bench.Engine) {
 	}
 }
 
-// benchPeers runs the program with the peers in place of this one, with the same flags.
+// benchPeers runs the program with the peers instead of this one, with the same flags.
 func (a *app) benchPeers(ctx context.Context) error {
 	path, err := findPeers()
 	if err != nil {
@@ -123,7 +123,7 @@ func (a *app) benchPeers(ctx context.Context) error {
 	return err
 }
 
-// findPeers looks beside this program, then in $PATH.
+// findPeers searches the folder of this program, then $PATH.
 func findPeers() (string, error) {
 	if self, err := os.Executable(); err == nil {
 		beside := filepath.Join(filepath.Dir(self), peersProgram)
@@ -186,7 +186,7 @@ func (a *app) tellBench(report *bench.Report) error {
 // benchWriter writes a report in one form.
 type benchWriter func(w io.Writer, r *bench.Report) error
 
-// benchWriters gives what writes each file.
+// benchWriters returns the writer for each file.
 func benchWriters(files []string) (map[string]benchWriter, error) {
 	writers := make(map[string]benchWriter)
 	for _, file := range files {
@@ -200,7 +200,7 @@ func benchWriters(files []string) (map[string]benchWriter, error) {
 		default:
 			return nil, usageError("out", "%s: must end in .txt, .json or .html", file)
 		}
-		if _, err := os.Stat(filepath.Dir(file)); err != nil { // better now than after an hour
+		if _, err := os.Stat(filepath.Dir(file)); err != nil { // fail now rather than after an hour
 			return nil, usageError("out", "%w", err)
 		}
 	}
@@ -213,14 +213,14 @@ func writeBench(report *bench.Report, writers map[string]benchWriter) error {
 		var text bytes.Buffer
 		err := write(&text, report)
 		if err == nil {
-			err = os.WriteFile(file, text.Bytes(), 0o644) //nolint:gosec // it is made to be shown
+			err = os.WriteFile(file, text.Bytes(), 0o644) //nolint:gosec // it is made to be published
 		}
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// benchEngines are the server that was named, or those that can be started here.
+// benchEngines returns the named server, or the servers that can be started here.
 func (a *app) benchEngines(ctx context.Context, o *benchOptions) ([]*bench.Engine, []string, error) {
 	url := a.backend
 	if url == "" && len(o.engines) == 0 {
@@ -246,8 +246,8 @@ func (a *app) benchEngines(ctx context.Context, o *benchOptions) ([]*bench.Engin
 	return []*bench.Engine{e}, nil, nil
 }
 
-// grants says why nothing could be measured on a server that is in quarantine: whoever waits
-// for its locks looks like one that hangs.
+// grants returns an error if the server is in quarantine. Nothing could be measured then: its
+// waiters look like those of a server that hangs.
 func (a *app) grants(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -255,7 +255,7 @@ func (a *app) grants(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
-	defer b.Close() //nolint:errcheck // the answer is had
+	defer b.Close() //nolint:errcheck // the answer is complete
 	if guarded, ok := b.(backend.Guarded); ok {
 		if err := guarded.Quarantined(ctx); errors.Is(err, backend.ErrQuarantine) {
 			return fmt.Errorf("nothing can be measured: %w", err)
@@ -264,7 +264,7 @@ func (a *app) grants(ctx context.Context, url string) error {
 	return nil
 }
 
-// benchProgress tells what is measured: on a terminal in one line that is written over.
+// benchProgress reports what is being measured. On a terminal it rewrites one line.
 func (a *app) benchProgress() func(bench.Step) {
 	if a.quiet {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast/bench"
 )
 
-// A quick run tells the same figures on the terminal, as JSON and in the files.
+// A quick run reports the same figures on the terminal, as JSON and in the files.
 func TestBench(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -59,7 +59,7 @@ func readBench(t *testing.T, text []byte) {
 	}
 }
 
-// On a server of the caller's it does not start any.
+// With a server of the caller's it does not start any.
 func TestBenchBackend(t *testing.T) {
 	t.Parallel()
 	r := run(t, command(t, sqliteURL(t), "bench", "--quick", "--time", "10ms", "--only", "own/1", "--quiet"))
@@ -94,8 +94,8 @@ func TestBenchUsage(t *testing.T) {
 	}
 }
 
-// --peers is a program of its own: without it, the way to it is told; with it, it gets the
-// same flags, and its status is ours.
+// --peers needs a separate program: without it, the error explains how to get it; with it, it
+// gets the same flags, and its status is the status of the command.
 func TestBenchPeers(t *testing.T) {
 	t.Parallel()
 	cmd := command(t, "", "bench", "--peers", "--quick")

@@ -1,4 +1,4 @@
-// Package cli is the command holdfast: one file for each subcommand.
+// Package cli implements the command holdfast, with one file for each subcommand.
 package cli
 
 import (
@@ -34,14 +34,14 @@ const (
 	exitHeld     = 75
 )
 
-// Version of the command, set when it is built.
+// Version is the version of the command.
 const Version = "0.1.0-dev"
 
-// app is what the subcommands share.
+// app has what the subcommands share.
 type app struct {
 	stdin   io.Reader
 	stdout  io.Writer // a visibleWriter
-	stderr  io.Writer // likewise
+	stderr  io.Writer // a visibleWriter
 	args    []string  // of the command line
 	peers   Peers     // for bench; nil: not in this program
 	backend string    // --backend
@@ -50,13 +50,13 @@ type app struct {
 	verbose bool
 }
 
-// Run runs the command with its arguments, without the program's name, and gives its
-// exit status.
+// Run runs the command with its arguments, without the program's name, and returns its exit
+// status.
 func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return RunWithPeers(ctx, args, stdin, stdout, stderr, nil)
 }
 
-// RunWithPeers is Run in a program that has other people's locks for "holdfast bench".
+// RunWithPeers is Run in a program that has the locks of other libraries for "holdfast bench".
 func RunWithPeers(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, peers Peers) int {
 	if len(args) > 0 && args[0] == guardCommand {
 		return guard(stdin, args[1:])
@@ -91,7 +91,7 @@ func RunWithPeers(ctx context.Context, args []string, stdin io.Reader, stdout, s
 	}
 	err := root.ExecuteContext(ctx)
 	if err != nil && !started {
-		err = &usage{err: err} // cobra did not get as far as running anything
+		err = &usage{err: err} // cobra failed before it ran a command
 	}
 	status := statusOf(err)
 	if err != nil && !isSilent(err) {
@@ -100,7 +100,7 @@ func RunWithPeers(ctx context.Context, args []string, stdin io.Reader, stdout, s
 	return status
 }
 
-// subcommands are the commands below those of the root.
+// subcommands returns all commands below the root.
 func subcommands(root *cobra.Command) []*cobra.Command {
 	var all []*cobra.Command
 	for _, cmd := range root.Commands() {
@@ -109,11 +109,11 @@ func subcommands(root *cobra.Command) []*cobra.Command {
 	return all
 }
 
-// ownSignals is the annotation of a command that minds signals itself.
+// ownSignals is the annotation of a command that handles signals itself.
 const ownSignals = "signals"
 
-// interruptible ends the context at a signal that would end the process, so that what
-// waits leaves the line and what was opened is closed. The exit status is that of a
+// interruptible cancels the context at a signal that would end the process, so that a waiter
+// leaves the queue and everything that was opened is closed. The exit status is that of a
 // process that the signal ended.
 func interruptible(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -122,7 +122,7 @@ func interruptible(ctx context.Context) (context.Context, func()) {
 	go func() {
 		select {
 		case s := <-signals:
-			signal.Stop(signals) // the next one ends the process
+			signal.Stop(signals) // a second signal ends the process
 			if n, ok := s.(syscall.Signal); ok {
 				cancel(exitError(128 + int(n)))
 			}
@@ -132,13 +132,14 @@ func interruptible(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { signal.Stop(signals); cancel(nil) }
 }
 
-// minded are those of the signals that were not ignored when this process was started, as nohup
-// does it, and the & of a script: to mind them would be to hear what is not meant for us.
+// minded returns those of the signals that were not ignored when this process was started, as
+// nohup, or the & of a script, ignores them. Handling an ignored signal would act on one that
+// is not meant for this process.
 func minded(signals ...os.Signal) []os.Signal { return slices.DeleteFunc(signals, signal.Ignored) }
 
-// surviveUnread keeps this process alive when it says something and nobody reads its standard
-// output or error any more, from here to its end: what it holds is worth more. The commands
-// that it starts are ended by SIGPIPE as ever.
+// surviveUnread keeps this process alive, from here to its end, when it writes and its standard
+// output or error has no reader any more: the lock that it holds is worth more. The commands
+// that it starts are still ended by SIGPIPE.
 func surviveUnread() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 func (a *app) root() *cobra.Command {
@@ -184,7 +185,7 @@ Exit status: 0; 75 the lock was not had; 74 the backend is away; 70 the lock was
 	return root
 }
 
-// url is the backend's: the flag, the environment, or the local file.
+// url returns the URL of the backend: from the flag, the environment, or the local file.
 func (a *app) url() (string, error) {
 	if a.backend != "" {
 		return a.backend, nil
@@ -209,8 +210,8 @@ func (a *app) open(ctx context.Context) (backend.Backend, error) {
 	return open.URL(ctx, url, open.Options{Logger: a.logger()})
 }
 
-// openWithin retries open while the backend is unavailable and wait has not elapsed. It warns
-// of the first failure. It returns how much of the wait is left.
+// openWithin opens the backend, and retries while it is unavailable and wait has not elapsed.
+// It warns of the first failure. It returns how much of the wait is left.
 func (a *app) openWithin(ctx context.Context, wait time.Duration) (backend.Backend, time.Duration, error) {
 	const firstPause, longestPause = 50 * time.Millisecond, time.Second
 	began := time.Now()
@@ -239,15 +240,15 @@ func (a *app) openWithin(ctx context.Context, wait time.Duration) (backend.Backe
 	}
 }
 
-// client opens the backend. The function closes both.
+// client opens the backend and returns a client. The returned function closes both.
 func (a *app) client(ctx context.Context, cfg holdfast.Config) (*holdfast.Client, func(), error) {
 	b, err := a.open(ctx)
 	return a.clientOf(ctx, b, err, cfg)
 }
 
-// clientFor is client for a command that takes a lock: with --wait a Holdfast server may be
-// unavailable for that long, as while it restarts. What is left of the wait is for the lock. Other
-// stores do not tell that from a wrong password.
+// clientFor is client for a command that takes a lock. With --wait, a Holdfast server may be
+// unavailable for that long, for example while it restarts. The rest of the wait is for the
+// lock. Other stores do not distinguish that from a wrong password.
 func (a *app) clientFor(ctx context.Context, o *lockOptions, cfg holdfast.Config) (*holdfast.Client, func(), error) {
 	if to, err := a.url(); err != nil || !strings.HasPrefix(to, "holdfast") || o.try || !o.waitGiven || o.wait <= 0 {
 		return a.client(ctx, cfg)
@@ -257,7 +258,7 @@ func (a *app) clientFor(ctx context.Context, o *lockOptions, cfg holdfast.Config
 	return a.clientOf(ctx, b, err, cfg)
 }
 
-// clientOf makes the client of a backend, unless err says that there is none.
+// clientOf returns a client of the backend, unless err says that there is no backend.
 func (a *app) clientOf(ctx context.Context, b backend.Backend, err error, cfg holdfast.Config) (*holdfast.Client, func(), error) {
 	if err != nil {
 		return nil, nil, err
@@ -287,7 +288,7 @@ func (a *app) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: level}))
 }
 
-// warn tells people something, on standard error.
+// warn prints a message for people to standard error.
 func (a *app) warn(format string, args ...any) {
 	if !a.quiet {
 		_ = a.line(a.stderr, "holdfast: "+format, args...)
@@ -299,7 +300,8 @@ func (a *app) isTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// stdio is what the command under a lock gets. What is not a file is closed for it.
+// stdio returns the standard streams of the command under a lock. A stream that is not a file
+// is closed for it.
 func (a *app) stdio() [3]*os.File {
 	in, _ := a.stdin.(*os.File)
 	out, _ := raw(a.stdout).(*os.File)

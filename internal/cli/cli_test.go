@@ -38,9 +38,9 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// heed has the commands of the tests heed signals also where the tests were started with some
-// ignored (nohup, a job in the background), which commands inherit, and mind: a signal that
-// is listened to is not ignored in a child.
+// heed makes the commands of the tests handle signals even if the tests were started with some
+// ignored (nohup, a job in the background), which commands inherit and respect: a signal with a
+// handler is not ignored in a child.
 func heed() {
 	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGTSTP} {
 		if ossignal.Ignored(s) {
@@ -49,7 +49,7 @@ func heed() {
 	}
 }
 
-// command is holdfast with these arguments on that backend.
+// command returns a holdfast command with these arguments on that backend.
 func command(t *testing.T, backend string, args ...string) *exec.Cmd {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Minute)
@@ -60,7 +60,7 @@ func command(t *testing.T, backend string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// result is what a run of the command left.
+// result is the result of a run of the command.
 type result struct {
 	status      int
 	out, stderr string
@@ -90,7 +90,7 @@ func sqliteURL(t *testing.T) string {
 	return "sqlite://" + filepath.Join(t.TempDir(), "locks.db")
 }
 
-// backends are the real ones that the command can be on.
+// backends are the real backends on which the command is tested.
 func backends() map[string]func(t *testing.T) string {
 	return map[string]func(t *testing.T) string{
 		"sqlite": sqliteURL,
@@ -109,7 +109,7 @@ func backends() map[string]func(t *testing.T) string {
 	}
 }
 
-// crowds are the backends, and those besides that need more time when a holder dies.
+// crowds are the backends, plus those that need more time when a holder dies.
 func crowds() map[string]func(t *testing.T) string {
 	all := backends()
 	all["zookeeper"] = func(t *testing.T) string {
@@ -134,7 +134,7 @@ func crowds() map[string]func(t *testing.T) string {
 	return all
 }
 
-// server is a "holdfast serve" of its own.
+// server is a separate "holdfast serve".
 type server struct {
 	*testserver.Process
 	addr string
@@ -214,7 +214,7 @@ func TestEnvironmentOfTheCommand(t *testing.T) {
 	}
 }
 
-// A lock from the shell: taken, seen, renewed, broken, given back.
+// A lock from the shell: acquired, listed, renewed, broken, released.
 func TestLeaseFromTheShell(t *testing.T) {
 	t.Parallel()
 	for name, start := range backends() {
@@ -258,7 +258,7 @@ func TestLeaseFromTheShell(t *testing.T) {
 	}
 }
 
-// Everything that is printed as JSON can be read.
+// All JSON output can be parsed.
 func TestJSON(t *testing.T) {
 	t.Parallel()
 	url := sqliteURL(t)
@@ -301,7 +301,7 @@ func TestCompletionAndHelp(t *testing.T) {
 	}
 }
 
-// A password is told to nobody: not in errors, not in the arguments of a process.
+// A password appears nowhere: not in errors, not in the arguments of a process.
 func TestSecretsAreNotTold(t *testing.T) {
 	t.Parallel()
 	const secret = "hunter2-canary"
@@ -319,8 +319,8 @@ func TestSecretsAreNotTold(t *testing.T) {
 	}
 }
 
-// A command that is interrupted while it waits leaves the line, and ends as a process
-// does that the signal ended.
+// A command that is interrupted while it waits leaves the queue, and ends like a process that
+// the signal ended.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
 	url := sqliteURL(t)
@@ -349,7 +349,7 @@ func TestInterrupted(t *testing.T) {
 	if err := watch.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stderr.Read(make([]byte, 1)); err != nil { // it says that it watches
+	if _, err := stderr.Read(make([]byte, 1)); err != nil { // it reports that it watches
 		t.Fatal(err)
 	}
 	if err := watch.Process.Signal(syscall.SIGINT); err != nil {

@@ -103,7 +103,7 @@ func (a *app) clusterChangeCommand(use, action, short, long string) *cobra.Comma
 			if err != nil {
 				return err
 			}
-			if err := a.printCluster(s); err != nil && !isSilent(err) { // who is down is not what this is about
+			if err := a.printCluster(s); err != nil && !isSilent(err) { // which nodes are down does not matter here
 				return err
 			}
 			return nil
@@ -147,9 +147,9 @@ func (a *app) saveSnapshot(ctx context.Context, path string) (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("snapshot: %w", err)
 	}
-	n, err := io.Copy(f, res.Body) // an answer that is cut short is an error
+	n, err := io.Copy(f, res.Body) // a truncated answer is an error
 	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Link(tmp, path) // never over a file that is there
+		err = os.Link(tmp, path) // never replaces an existing file
 	}
 	if err = errors.Join(err, os.Remove(tmp)); err != nil {
 		return 0, fmt.Errorf("snapshot: %w", err)
@@ -157,7 +157,7 @@ func (a *app) saveSnapshot(ctx context.Context, path string) (int64, error) {
 	return n, nil
 }
 
-// printCluster prints the status, and gives the exit status.
+// printCluster prints the status, and returns the exit status as an error.
 func (a *app) printCluster(s *embedded.Status) error {
 	whole := s.Ready
 	rows := make([][]string, 0, len(s.Members))
@@ -199,7 +199,7 @@ func (a *app) printCluster(s *embedded.Status) error {
 	return nil
 }
 
-// askCluster asks a node for its status, or for a change and its status then.
+// askCluster requests the status of a node, or a change and then the status.
 func (a *app) askCluster(ctx context.Context, method, path string, in any) (*embedded.Status, error) {
 	res, err := a.sendCluster(ctx, method, path, in)
 	if err != nil {
@@ -216,8 +216,9 @@ func (a *app) askCluster(ctx context.Context, method, path string, in any) (*emb
 	return &s, nil
 }
 
-// membersDown are the nodes behind a Holdfast server that do not run, a sentence each. A server
-// on another store, or one that does not let this client see it, has none.
+// membersDown returns a sentence for each node behind a Holdfast server that does not run. It
+// returns none for a server on another store, or one that does not let this client see its
+// nodes.
 func (a *app) membersDown(ctx context.Context) []string {
 	if to, err := a.url(); err != nil || !strings.HasPrefix(to, "holdfast") {
 		return nil
@@ -267,14 +268,14 @@ func (a *app) sendCluster(ctx context.Context, method, path string, in any) (*ht
 			return nil, why
 		}
 		if bad, ok := errors.AsType[*url.Error](err); ok {
-			err = bad.Err // the URL has no secret, and the operator knows it
+			err = bad.Err // the URL contains no secret, and the operator knows it
 		}
 		return nil, &statusError{exitAway, fmt.Errorf("%s does not answer: %w", base, err)}
 	}
 	return res, nil
 }
 
-// nodeURL is the node's, for HTTP, and the bearer token.
+// nodeURL returns the HTTP URL of the node, and the bearer token.
 func (a *app) nodeURL() (string, string, error) {
 	raw := a.backend
 	if raw == "" {
@@ -298,7 +299,7 @@ func (a *app) nodeURL() (string, string, error) {
 	return scheme + "://" + net.JoinHostPort(u.Hostname(), port) + strings.TrimRight(u.Path, "/"), token, nil
 }
 
-// clusterProblem is what the node answered in place of what was asked.
+// clusterProblem converts a refusal of the node to an error.
 func clusterProblem(res *http.Response) error {
 	var p wire.Problem
 	if err := json.NewDecoder(io.LimitReader(res.Body, 1<<20)).Decode(&p); err != nil || p.Detail == "" {

@@ -8,31 +8,31 @@ import (
 	"github.com/holdfast-io/holdfast/server/embedded"
 )
 
-// clusterNode is a node as the server manages it.
+// clusterNode adapts a node to server.Cluster.
 type clusterNode struct{ *embedded.Etcd }
 
-// Status is that of the node.
+// Status returns the status of the node.
 func (n clusterNode) Status(ctx context.Context) any { return n.Etcd.Status(ctx) }
 
 // Init forms a cluster.
 func (n clusterNode) Init(ctx context.Context) error { return refusedAs(n.Etcd.Init(ctx)) }
 
-// Add makes a member of a node.
+// Add adds a node as a member.
 func (n clusterNode) Add(ctx context.Context, name, url string) error {
 	return refusedAs(n.Etcd.Add(ctx, name, url))
 }
 
-// Remove takes a member out.
+// Remove removes a member.
 func (n clusterNode) Remove(ctx context.Context, name string) error {
 	return refusedAs(n.Etcd.Remove(ctx, name))
 }
 
-// Promote gives a member its vote.
+// Promote makes a member a voting member.
 func (n clusterNode) Promote(ctx context.Context, name string) error {
 	return refusedAs(n.Etcd.Promote(ctx, name))
 }
 
-// refusedAs makes the server's error of the node's.
+// refusedAs converts the node's refusal to the server's.
 func refusedAs(err error) error {
 	if errors.Is(err, embedded.ErrRefused) {
 		return &clusterRefusedError{err}
@@ -40,7 +40,7 @@ func refusedAs(err error) error {
 	return err
 }
 
-// clusterRefusedError is what the server answers with as refused.
+// clusterRefusedError is an error of the node that matches server.ErrClusterRefused.
 type clusterRefusedError struct{ err error }
 
 func (e *clusterRefusedError) Error() string   { return e.err.Error() }

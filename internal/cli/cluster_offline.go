@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-io/holdfast/server/embedded"
 )
 
-// nodeFlags describe the node of a data folder, as those of serve do.
+// nodeFlags adds the flags that describe the node of a data folder, as for serve.
 func nodeFlags(cmd *cobra.Command, o *serveOptions) {
 	f := cmd.Flags()
 	f.StringVar(&o.dataDir, "data-dir", "", "folder of the node, which must be stopped (default: as of serve)")
@@ -68,7 +68,7 @@ func (a *app) printRestored(dir, from string) error {
 	return err
 }
 
-// reclaimTime bounds the start of etcd that reads the folder.
+// reclaimTime bounds the start of the etcd that reads the folder.
 const reclaimTime = 5 * time.Minute
 
 func (a *app) clusterReclaimCommand() *cobra.Command {
@@ -112,7 +112,7 @@ It asks for the names again where there is a terminal, and else needs --yes.`,
 	return cmd
 }
 
-// confirmLoss has somebody type the names of the nodes that are given up.
+// confirmLoss asks the operator to type the names of the nodes that are given up.
 func (a *app) confirmLoss(lost []string, yes bool) error {
 	if yes {
 		return nil

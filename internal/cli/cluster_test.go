@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-io/holdfast/server/embedded"
 )
 
-// trio is three nodes on the loopback.
+// trio has three nodes on the loopback.
 type trio struct {
 	t     *testing.T
 	dir   string
@@ -80,7 +80,7 @@ func (c *trio) becomes(i, status int) {
 	})
 }
 
-// form has the first node form a cluster, and waits for the others.
+// form makes the first node form a cluster, and waits for the others.
 func (c *trio) form() {
 	c.t.Helper()
 	c.nodes[0].Await(time.Minute, func(context.Context) error {
@@ -94,15 +94,15 @@ func (c *trio) form() {
 	}
 }
 
-// offline runs a subcommand on the folder of a node that is stopped.
+// offline runs a subcommand on the folder of a stopped node.
 func (c *trio) offline(i int, args ...string) result {
 	cmd := command(c.t, "", slices.Concat([]string{"cluster"}, args, c.flags(i))...)
 	cmd.Env = append(cmd.Env, "XDG_STATE_HOME="+c.dir)
 	return run(c.t, cmd)
 }
 
-// What is asked of a cluster is done or refused in words, and a lock that is held stays held: over
-// a restored snapshot, and where one node goes on alone.
+// Every command for a cluster is done or refused with a reason, and a lock that is held stays
+// held: across a restored snapshot, and when one node continues alone.
 func TestClusterCommands(t *testing.T) {
 	t.Parallel()
 	c := startTrio(t)
@@ -148,8 +148,8 @@ func TestClusterCommands(t *testing.T) {
 	holds(2)
 }
 
-// Nodes that wait say so; the commands form a cluster, take a node out of it whose data is gone,
-// and let it in again, while verify plays on it.
+// Nodes that wait report it. The commands form a cluster, remove a node whose data is gone, and
+// admit it again, while verify runs on it.
 func TestClusterReplacedUnderLoad(t *testing.T) {
 	t.Parallel()
 	c := startTrio(t)
@@ -191,7 +191,7 @@ func TestClusterReplacedUnderLoad(t *testing.T) {
 	if s := c.status(0); len(s.Members) != 3 || s.Majority != 2 {
 		t.Errorf("%+v", s)
 	}
-	// How long a lock may be free is judged on quiet machines: three nodes, their replacement
+	// How long a lock may be free is judged on idle machines: three nodes, their replacement
 	// and the workers share this one.
 	v := <-judged
 	if wrong := regexp.MustCompile(`(?m)^ +violation +(overlap|tokens|register|model|rest)\b`).Find(v.out); wrong != nil || !strings.Contains(string(v.out), "overlaps") {

@@ -46,7 +46,7 @@ func (a *app) doctor(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer b.Close()                                                                            //nolint:errcheck // what it could not give back is not of interest any more
+	defer b.Close()                                                                            //nolint:errcheck // a failure to release no longer matters
 	c, err := holdfast.New(b, holdfast.Config{Timeout: doctorTimeout / 3, Logger: a.logger()}) //nolint:mnd // less than all
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func (a *app) doctor(ctx context.Context) error {
 	}
 	r := check.Check(ctx)
 	if err := context.Cause(ctx); err != nil {
-		return err // interrupted: that says nothing of the backend
+		return err // interrupted: that means nothing about the backend
 	}
 	caps := b.Capabilities()
 	if found := a.membersDown(ctx); len(found) > 0 {
@@ -74,8 +74,8 @@ func (a *app) doctor(ctx context.Context) error {
 	return a.diagnose(r, &caps)
 }
 
-// diagnose prints the report, and gives the exit status. caps is nil where the backend could
-// not be opened.
+// diagnose prints the report, and returns the exit status as an error. caps is nil if the
+// backend could not be opened.
 func (a *app) diagnose(r health.Report, caps *backend.Capabilities) error {
 	if err := a.printHealth(r, caps); err != nil {
 		return err

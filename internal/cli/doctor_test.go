@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// The doctor tells all nodes of Redlock from a majority of them, and that from none.
+// The doctor distinguishes all nodes of Redlock from a majority of them, and that from none.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
 	const three = 3

@@ -70,7 +70,7 @@ Exit status: as that of "holdfast run".`,
 	return cmd
 }
 
-// elect leads, again and again, until the command ends by itself.
+// elect runs for leader repeatedly, until the command ends by itself.
 func (a *app) elect(ctx context.Context, name string, argv []string, o *lockOptions, grace time.Duration, once bool) error {
 	opts, err := o.options()
 	if err != nil {
@@ -81,7 +81,7 @@ func (a *app) elect(ctx context.Context, name string, argv []string, o *lockOpti
 		return err
 	}
 	defer done()
-	opts = append(opts, o.waits()...) // what is left of the wait
+	opts = append(opts, o.waits()...) // the rest of the wait
 	signals, stop := mindSignals()
 	defer stop()
 	for {
@@ -96,8 +96,7 @@ func (a *app) elect(ctx context.Context, name string, argv []string, o *lockOpti
 	}
 }
 
-// restOrSignal waits a moment, so that a leader who loses again and again does not turn
-// in circles.
+// restOrSignal pauses, so that a leader who loses repeatedly does not cause a busy loop.
 func restOrSignal(ctx context.Context, signals <-chan os.Signal) error {
 	timer := time.NewTimer(time.Second)
 	defer timer.Stop()

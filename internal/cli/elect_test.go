@@ -28,7 +28,7 @@ func stand(t *testing.T, url, name, file string, flags ...string) *exec.Cmd {
 	return cmd
 }
 
-// leaders are the names in the file, in order.
+// leaders returns the names in the file, in order.
 func leaders(t *testing.T, file string) string {
 	t.Helper()
 	var names []string
@@ -39,7 +39,7 @@ func leaders(t *testing.T, file string) string {
 	return strings.Join(names, " ")
 }
 
-// elections are the backends on which the command is tried.
+// elections are the backends on which the command is tested.
 func elections() map[string]func(t *testing.T) string {
 	all := crowds()
 	all["postgres"] = func(t *testing.T) string {
@@ -61,10 +61,10 @@ func elections() map[string]func(t *testing.T) string {
 	return all
 }
 
-// A leader is stopped past its lease, the next is asked to end, the third one is broken,
-// and the fourth one is the first, which went on and stood again, as the third did. Each time
-// the next in line leads. An observer sees them all. The TTL is long enough that nobody loses
-// a place in line because the machine is busy.
+// A leader is stopped past its lease, the next is asked to end, the third one is broken. The
+// fourth one is the first, which continued and became a candidate again, as the third did. Each
+// time the next in the queue leads. An observer sees all of them. The TTL is long enough that
+// no candidate loses its place in the queue because the machine is busy.
 func TestElect(t *testing.T) {
 	t.Parallel()
 	for name, start := range elections() {
@@ -94,7 +94,7 @@ func TestElect(t *testing.T) {
 			leads("a")
 			b := stand(t, url, "b", file)
 			var c *exec.Cmd
-			lined := !slices.Contains([]string{"redlock", "postgres+advisory", "mysql+getlock"}, name) // which have no line: of several, any may be the next
+			lined := !slices.Contains([]string{"redlock", "postgres+advisory", "mysql+getlock"}, name) // without a queue: of several waiters, any may be the next
 			if lined {
 				waits("1")
 				c = stand(t, url, "c", file)
@@ -103,7 +103,7 @@ func TestElect(t *testing.T) {
 			signal(t, a, syscall.SIGSTOP)
 			leads("a b")
 			if lined {
-				signal(t, a, syscall.SIGCONT) // its command is dead; it finds out, and stands again
+				signal(t, a, syscall.SIGCONT) // its command is dead; it notices that, and becomes a candidate again
 				waits("2")
 			} else {
 				signal(t, a, syscall.SIGKILL)
@@ -172,7 +172,7 @@ func signal(t *testing.T, cmd *exec.Cmd, s os.Signal) {
 	}
 }
 
-// terms are the tokens in the file, in order.
+// terms returns the tokens in the file, in order.
 func terms(t *testing.T, file string) []uint64 {
 	t.Helper()
 	var all []uint64
@@ -187,7 +187,7 @@ func terms(t *testing.T, file string) []uint64 {
 	return all
 }
 
-// With --once a leader that lost does not stand again.
+// With --once a leader that lost does not become a candidate again.
 func TestElectOnce(t *testing.T) {
 	t.Parallel()
 	url, file := sqliteURL(t), filepath.Join(t.TempDir(), "leaders")

@@ -17,20 +17,20 @@ import (
 )
 
 // The guardian is a second process of the command, in a group of its own. It kills the
-// command's group when the lease can no longer be kept: also when the process that holds
-// the lock is stopped, is killed with -9, or hangs. It does no I/O but on its pipe:
+// command's group when the lease can no longer be kept, also when the process that holds the
+// lock is stopped, is killed with -9, or hangs. It does no I/O except on its pipe:
 //
 //	group N      the process group to kill
-//	until NS     kill at this reading of CLOCK_BOOTTIME, unless there is a later word
+//	until NS     kill at this reading of CLOCK_BOOTTIME, unless a later message arrives
 //	bye          the command has ended; kill nothing
 //
-// The end of the pipe without a bye is the death of the holder.
+// The end of the pipe without a bye means that the holder died.
 
-// guardCommand is the hidden subcommand that the program runs itself with.
+// guardCommand is the hidden subcommand with which the program starts itself as the guardian.
 const guardCommand = "internal-guardian"
 
 // bootTime reads CLOCK_BOOTTIME, which is the same for all processes of the machine and
-// counts the time that it was suspended.
+// includes the time for which it was suspended.
 func bootTime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
@@ -39,8 +39,9 @@ func bootTime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// guard is the guardian's main. It reads words from r until the pipe ends. One that takes
-// the place of another gets the group as its argument: it must know it from the start.
+// guard is the guardian's main function. It reads messages from r until the pipe ends. A
+// guardian that replaces another gets the group as its argument: it must know it from the
+// start.
 func guard(r io.Reader, args []string) int {
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGTSTP, syscall.SIGPIPE)
 	words := make(chan string)
@@ -55,7 +56,7 @@ func guard(r io.Reader, args []string) int {
 	if len(args) > 0 {
 		group, _ = strconv.Atoi(args[0])
 	}
-	// A timer counts no suspension: look at the clock often enough.
+	// A timer does not count suspension: read the clock often enough.
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	timer := time.NewTimer(time.Hour)
@@ -104,8 +105,8 @@ type guardian struct {
 	pipe *os.File
 }
 
-// startGuardian runs this program once more as the guardian, of that group if there is
-// one already.
+// startGuardian runs this program again as the guardian, of the given group if there is one
+// already.
 func startGuardian(group ...int) (*guardian, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -137,7 +138,7 @@ func startGuardian(group ...int) (*guardian, error) {
 	return g, nil
 }
 
-// tell sends a word. A guardian that is gone is noticed by ended.
+// tell sends a message. If the guardian is gone, ended reports that.
 func (g *guardian) tell(verb string, n int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -155,7 +156,7 @@ func (g *guardian) forget() {
 	g.pipe = nil
 }
 
-// bye ends the guardian, which kills nothing.
+// bye ends the guardian without killing anything.
 func (g *guardian) bye() {
 	g.tell("bye", 0)
 	g.forget()

@@ -15,11 +15,12 @@ import (
 	"unicode/utf8"
 )
 
-// evil sets a terminal's title, erases it, colors, turns the direction of what follows, begins
-// a line and a column of its own, and has a C1 control, a soft hyphen and a tag.
+// evil sets a terminal's title, erases it, colors, reverses the direction of the text that
+// follows, begins a line and a column of its own, and has a C1 control, a soft hyphen and a
+// tag.
 const evil = "\x1b]0;PWNED\x07\x1b[2J\x1b[31mfake\u202eRTL\u2066\u009b31m\u00ad\U000E0001\x7f\r\n holdfast: all fine\tcolumn"
 
-// hostile is a server that answers with evil wherever there is room for text.
+// hostile is a server that answers with evil in every text field.
 func hostile(t *testing.T) string {
 	t.Helper()
 	const since, until = "2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z"
@@ -78,7 +79,7 @@ func hostile(t *testing.T) string {
 	return "holdfast://" + strings.TrimPrefix(srv.URL, "http://")
 }
 
-// interruptedAt is the command, which gets Ctrl-C when it has printed the text.
+// interruptedAt returns the command, which gets Ctrl-C when it has printed the text.
 func interruptedAt(t *testing.T, cmd *exec.Cmd, text string) *exec.Cmd {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
@@ -90,7 +91,7 @@ func interruptedAt(t *testing.T, cmd *exec.Cmd, text string) *exec.Cmd {
 	return same
 }
 
-// trigger keeps what is written, and calls pull when it has the text.
+// trigger keeps its input, and calls pull when that contains the text.
 type trigger struct {
 	got  bytes.Buffer
 	text string
@@ -107,7 +108,7 @@ func (w *trigger) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// unseen is the first thing in the text that a terminal would obey or hide.
+// unseen returns the first part of the text that a terminal would obey or hide.
 func unseen(text string) (string, bool) {
 	for i, r := range text {
 		if r == utf8.RuneError && !strings.HasPrefix(text[i:], "\uFFFD") || !unicode.IsGraphic(r) && r != '\n' && r != '\t' {
@@ -117,8 +118,8 @@ func unseen(text string) (string, bool) {
 	return "", false
 }
 
-// TestHostileServer: nothing that a server answers drives the terminal, hides, or looks like
-// something that the command says.
+// TestHostileServer: no answer of a server controls the terminal, hides, or looks like output
+// of the command itself.
 func TestHostileServer(t *testing.T) {
 	t.Parallel()
 	url := hostile(t)
@@ -127,7 +128,7 @@ func TestHostileServer(t *testing.T) {
 		"ls":              {"ls"},
 		"show":            {"show", "x"},
 		"top":             {"top"},
-		"watch":           {"watch"}, // until it is interrupted
+		"watch":           {"watch"}, // runs until it is interrupted
 		"doctor":          {"doctor"},
 		"acquire":         {"acquire", "x"},
 		"acquire held":    {"acquire", "--try", "held"},
@@ -172,7 +173,7 @@ func TestHostileServer(t *testing.T) {
 	}
 }
 
-// TestHostileJSON: what is made visible is still the same text for a program.
+// TestHostileJSON: escaped text is still the same text for a program.
 func TestHostileJSON(t *testing.T) {
 	t.Parallel()
 	got := run(t, command(t, hostile(t), "show", "x", "--json"))
@@ -184,7 +185,7 @@ func TestHostileJSON(t *testing.T) {
 	}
 }
 
-// TestHostileTerminal: the same on a terminal, where top drives the screen itself.
+// TestHostileTerminal: the same on a terminal, where top controls the screen itself.
 func TestHostileTerminal(t *testing.T) {
 	t.Parallel()
 	x := openTerminal(t, hostile(t))
@@ -200,7 +201,7 @@ func TestHostileTerminal(t *testing.T) {
 	}
 }
 
-// TestUnprintable: what is not hostile is as it was.
+// TestUnprintable: harmless text is unchanged.
 func TestUnprintable(t *testing.T) {
 	t.Parallel()
 	url := sqliteURL(t)

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A command under two locks is told of the inner one: its token must not be that of another
-// lock, which a resource may take for a newer one.
+// A command under two locks sees the inner one: its token must not be that of another lock,
+// which a resource may take for a newer one.
 func TestRunWithinRun(t *testing.T) {
 	t.Parallel()
 	url := sqliteURL(t)
@@ -44,13 +44,14 @@ func TestFilesArePassedOn(t *testing.T) {
 	if text != "from the third" {
 		t.Errorf("the command read %q", text)
 	}
-	// Of pipes it has its standard output and error, which this test made; 5 would be holdfast's.
+	// Its only pipes are standard output and error, which this test made; 5 would be
+	// holdfast's.
 	if strings.Contains(open, "locks.db") || strings.Contains(open, " 5 -> ") {
 		t.Errorf("the command has\n%s", open)
 	}
 }
 
-// A holder whose program was replaced, or removed, while it waited runs its command.
+// A holder whose program was replaced, or removed, while it waited still runs its command.
 func TestProgramRemovedMeanwhile(t *testing.T) {
 	t.Parallel()
 	url := sqliteURL(t)
@@ -78,8 +79,8 @@ func TestProgramRemovedMeanwhile(t *testing.T) {
 	}
 }
 
-// Nobody reads what is said: a lease that could not be told is given back, and a command goes
-// on under its lock.
+// The output has no reader: a lease that could not be printed is released, and a command
+// continues under its lock.
 func TestBrokenPipe(t *testing.T) {
 	t.Parallel()
 	url := sqliteURL(t)
@@ -100,8 +101,8 @@ func TestBrokenPipe(t *testing.T) {
 		t.Errorf("the lock is not free: %+v", got)
 	}
 	for _, verb := range []string{"run", "elect"} {
-		// It is told to end when the lock is taken away, which nobody reads either. The command
-		// itself is told of a broken pipe as it always is.
+		// The command is ended when the lock is taken away, and the message has no reader
+		// either. The command itself gets SIGPIPE as usual.
 		ready := filepath.Join(t.TempDir(), "ready")
 		quiet := command(t, url, verb, verb, "--", "sh", "-c", `(echo >&2; exit 3); test $? = 141 || exit 4; exec 2>/dev/null
 			trap 'echo told >"$0"; exit' TERM; echo ready >"$0"; while :; do sleep 0.01; done`, ready)
@@ -122,8 +123,8 @@ func TestBrokenPipe(t *testing.T) {
 	}
 }
 
-// What was ignored when holdfast was started stays ignored, by the command too: as with nohup,
-// or behind an & in a script.
+// A signal that was ignored when holdfast was started stays ignored, by the command too: as
+// with nohup, or with an & in a script.
 func TestIgnoredSignals(t *testing.T) {
 	t.Parallel()
 	for name, signal := range map[string]syscall.Signal{"HUP": syscall.SIGHUP, "INT": syscall.SIGINT} {
@@ -147,7 +148,7 @@ func TestIgnoredSignals(t *testing.T) {
 	}
 }
 
-// Who waits in line is stopped by Ctrl-Z as anybody is, and goes on with fg.
+// A waiter in the queue is stopped by Ctrl-Z like any process, and continues with fg.
 func TestStopWhileWaiting(t *testing.T) {
 	t.Parallel()
 	url := sqliteURL(t)
@@ -173,8 +174,8 @@ func TestStopWhileWaiting(t *testing.T) {
 	}
 }
 
-// The table is as large as the terminal: a line that is too wide for it, of letters that take
-// two columns as well, does not push the others off. q ends it, and leaves the terminal as it was.
+// The table fits the terminal: a line that is too wide, also one of letters that take two
+// columns, does not push others off the screen. q ends the command, and restores the terminal.
 func TestTopOnATerminal(t *testing.T) {
 	t.Parallel()
 	url := sqliteURL(t)

@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// waiting starts a command that waits for its backend. The function returns its exit status
-// and what it printed.
+// waiting starts a command that waits for its backend. The returned function returns its exit
+// status and its output.
 func waiting(t *testing.T, cmd *exec.Cmd, stderr io.Writer) func() (int, string) {
 	t.Helper()
 	var out strings.Builder
@@ -30,8 +30,8 @@ func waiting(t *testing.T, cmd *exec.Cmd, stderr io.Writer) func() (int, string)
 	}
 }
 
-// With --wait a server that is started later is waited for: it is a failure for a moment, such
-// as that of a lock. What is left of the wait is for the lock.
+// With --wait, a server that is started later is waited for: its absence is temporary, as when
+// a lock is held. The rest of the wait is for the lock.
 func TestBackendThatComesWithinTheWait(t *testing.T) {
 	t.Parallel()
 	dir, port := testserver.Dir(t), testserver.FreePort(t)
@@ -83,7 +83,7 @@ func TestStartedDuringAnElection(t *testing.T) {
 	c.nodes[1].Kill()
 	c.nodes[2].Kill()
 	without := waiting(t, command(t, url, "run", "--wait", "3m", "late", "--", "echo", "done"), io.Discard)
-	// Started after it, and at its end before the others are back.
+	// Started after the election, and ended before the others are back.
 	if got := run(t, command(t, url, "run", "--try", "other", "--", "true")); got.status != 74 {
 		t.Errorf("without a majority: %+v", got)
 	}

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The guardian is killed and there can be no other: the command is ended within its
-// lease, and holdfast with it.
+// The guardian is killed and no other can be started: the command is ended within its lease,
+// and holdfast with it.
 func TestNoOtherGuardian(t *testing.T) {
 	t.Parallel()
 	url := sqliteURL(t)
@@ -22,7 +22,7 @@ func TestNoOtherGuardian(t *testing.T) {
 	if guardian == 0 {
 		t.Fatal("there is no guardian")
 	}
-	few := unix.Rlimit{Cur: 3, Max: 3} // descriptors: none for another pipe
+	few := unix.Rlimit{Cur: 3, Max: 3} // descriptors: too few for another pipe
 	if err := unix.Prlimit(b.cmd.Process.Pid, unix.RLIMIT_NOFILE, &few, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestNoOtherGuardian(t *testing.T) {
 	}
 }
 
-// A command that is stopped is told to end all the same.
+// A stopped command is still told to end.
 func TestStoppedCommandIsTerminated(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "pid")
@@ -75,7 +75,7 @@ func TestStoppedCommandIsTerminated(t *testing.T) {
 	}
 }
 
-// Without any standard stream the command runs all the same, and sees none of ours.
+// Without any standard stream the command still runs, and gets none of holdfast's files.
 func TestClosedStreams(t *testing.T) {
 	t.Parallel()
 	url := sqliteURL(t)
@@ -91,8 +91,8 @@ func TestClosedStreams(t *testing.T) {
 	}
 }
 
-// A command that leaves a child in a session of its own has ended when it has ended: the
-// lock is free, and the child is left alone.
+// A command that leaves a child in a session of its own ends when it exits: the lock is free,
+// and the child is not touched.
 func TestDaemonIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	url := sqliteURL(t)
@@ -115,7 +115,7 @@ func TestDaemonIsLeftAlone(t *testing.T) {
 	}
 }
 
-// A lease that nobody was told of is given back.
+// A lease that could not be printed is released.
 func TestAcquireThatCannotTell(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{}, {"--json"}, {"--export"}} {
@@ -145,7 +145,7 @@ func TestTopAsJSON(t *testing.T) {
 	}
 }
 
-// What makes no sense is refused with 64 and one line that names it; nothing is changed.
+// Invalid input is refused with 64 and one line that names it; nothing is changed.
 func TestAbsurdInput(t *testing.T) {
 	t.Parallel()
 	url := sqliteURL(t)
@@ -224,7 +224,7 @@ func TestAbsurdInput(t *testing.T) {
 		{"://", []string{"ls"}, "backend"},
 	} {
 		if strings.ContainsRune(strings.Join(c.args, ""), 0) {
-			continue // no argument of a process can have one
+			continue // no argument of a process can contain it
 		}
 		cmd := command(t, c.backend, c.args...)
 		cmd.Env = append(cmd.Env, "XDG_STATE_HOME="+state)

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-io/holdfast"
 )
 
-// lockOptions are the flags of those subcommands that take a lock.
+// lockOptions are the flags of the subcommands that take a lock.
 type lockOptions struct {
 	ttl             time.Duration
 	wait            time.Duration
@@ -46,7 +46,7 @@ func (o *lockOptions) options() ([]holdfast.AcquireOption, error) {
 		return nil, usageError("ttl", "%s: must be above 0", o.ttl)
 	}
 	opts := []holdfast.AcquireOption{holdfast.TTL(o.ttl), holdfast.Permits(o.permits)}
-	if o.limitGiven { // else those who share the lock are readers, however many
+	if o.limitGiven { // without it, holders that share the lock are readers, in any number
 		opts = append(opts, holdfast.Limit(o.limit))
 	}
 	if o.shared {
@@ -67,7 +67,8 @@ func (o *lockOptions) options() ([]holdfast.AcquireOption, error) {
 	return opts, nil
 }
 
-// waits is the option for how long to wait, where a flag says so: of clientFor, what is left.
+// waits returns the option for how long to wait, if a flag sets it. After clientFor, o.wait is the
+// rest of the wait.
 func (o *lockOptions) waits() []holdfast.AcquireOption {
 	switch {
 	case o.try:

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// A store that was just started grants nothing for a while: the commands say so, at once
-// and with what turns it off, and never that the lock is held.
+// A store that was just started grants nothing for a while: the commands report that
+// immediately, with what turns it off, and never that the lock is held.
 func TestQuarantine(t *testing.T) {
 	t.Parallel()
 	url := "redis://" + testserver.Redis(t).Addr() + "?quarantine=10m"
@@ -34,7 +34,7 @@ func TestQuarantine(t *testing.T) {
 	}
 }
 
-// Who waits hears of the quarantine while it waits.
+// A waiter learns of the quarantine while it waits.
 func TestQuarantineIsSaidAtOnce(t *testing.T) {
 	t.Parallel()
 	url := "redis://" + testserver.Redis(t).Addr() + "?quarantine=10m"

@@ -88,7 +88,7 @@ func addGrace(cmd *cobra.Command, grace, ttl *time.Duration) {
 	}
 }
 
-// run takes the lock, runs the command and gives the lock back.
+// run takes the lock, runs the command and releases the lock.
 func (a *app) run(ctx context.Context, name string, argv []string, o *lockOptions, grace time.Duration) error {
 	opts, err := o.options()
 	if err != nil {
@@ -99,15 +99,15 @@ func (a *app) run(ctx context.Context, name string, argv []string, o *lockOption
 		return err
 	}
 	defer done()
-	opts = append(opts, o.waits()...) // what is left of the wait
+	opts = append(opts, o.waits()...) // the rest of the wait
 
 	signals, stop := mindSignals()
 	defer stop()
 	return a.runOnce(ctx, client, name, argv, opts, o.ttl, grace, signals)
 }
 
-// runOnce takes the lock, runs the command and gives the lock back. The error is ErrLost
-// when the command was ended because of the lease.
+// runOnce takes the lock, runs the command and releases the lock. The error is ErrLost when the
+// command was ended because of the lease.
 func (a *app) runOnce(ctx context.Context, client *holdfast.Client, name string, argv []string, opts []holdfast.AcquireOption,
 	ttl, grace time.Duration, signals <-chan os.Signal,
 ) error {
@@ -134,7 +134,7 @@ func (a *app) runOnce(ctx context.Context, client *holdfast.Client, name string,
 	return nil
 }
 
-// acquireOrSignal waits for the lock, unless a signal ends that.
+// acquireOrSignal waits for the lock until a signal ends the wait.
 func (a *app) acquireOrSignal(ctx context.Context, c *holdfast.Client, name string, opts []holdfast.AcquireOption, signals <-chan os.Signal) (*holdfast.Lock, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -155,7 +155,7 @@ func (a *app) acquireOrSignal(ctx context.Context, c *holdfast.Client, name stri
 					return
 				}
 				if n == syscall.SIGTSTP {
-					_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) // it would have stopped us
+					_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) // it would have stopped this process
 				}
 			case <-notice.C:
 				a.tellHolder(ctx, c, name)
@@ -177,12 +177,12 @@ func (a *app) acquireOrSignal(ctx context.Context, c *holdfast.Client, name stri
 	return lock, err
 }
 
-// tellHolder says on a terminal what is waited for.
+// tellHolder reports on a terminal which holder the command waits for.
 func (a *app) tellHolder(ctx context.Context, c *holdfast.Client, name string) {
 	if !a.isTerminal(a.stderr) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Second) // signals wait meanwhile
+	ctx, cancel := context.WithTimeout(ctx, time.Second) // signals are not handled during this call
 	defer cancel()
 	info, err := c.Inspect(ctx, name)
 	if err != nil || len(info.Holders) == 0 {
@@ -192,8 +192,8 @@ func (a *app) tellHolder(ctx context.Context, c *holdfast.Client, name string) {
 	a.warn("waiting for %q, held by %s since %s", name, h.Owner, h.Since.Local().Format(time.TimeOnly))
 }
 
-// mindSignals gives the signals that are passed on to the command, until the function is
-// called. The command ignores what is ignored here.
+// mindSignals returns the signals that are passed on to the command, until the returned
+// function is called. The command ignores the signals that are ignored here.
 func mindSignals() (<-chan os.Signal, func()) {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, minded(
@@ -208,7 +208,7 @@ func ends(s syscall.Signal) bool {
 	return slices.Contains([]syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}, s)
 }
 
-// supervise runs the command for as long as the lease is kept. The error is for a command
+// supervise runs the command as long as the lease is kept. It returns an error for a command
 // that could not be started, or for a lock that was lost.
 func (a *app) supervise(lock *holdfast.Lock, argv []string, ttl, grace time.Duration, signals <-chan os.Signal) (int, error) {
 	// The command dies with the thread that started it.
@@ -226,10 +226,10 @@ func (a *app) supervise(lock *holdfast.Lock, argv []string, ttl, grace time.Dura
 		g.bye()
 		return 0, startError(argv[0], err)
 	}
-	// The guardian reads this also when this process dies on the next line.
+	// The guardian reads this even if this process dies on the next line.
 	g.tell("group", int64(c.pid))
 	if err := start(); err != nil {
-		a.warn("start the command: %v", err) // it ends by itself
+		a.warn("start the command: %v", err) // the child ends by itself
 	}
 	w := &warden{app: a, lock: lock, child: c, guardian: g, margin: margin, grace: grace, signals: signals, done: make(chan struct{})}
 	watched := make(chan struct{})
@@ -247,14 +247,14 @@ func (a *app) supervise(lock *holdfast.Lock, argv []string, ttl, grace time.Dura
 	return status, nil
 }
 
-// killMargin is how long before the local deadline the command is killed: the deadline is
-// before the end of the lease already.
+// killMargin is how long before the local deadline the command is killed. The local deadline
+// already is before the end of the lease.
 func killMargin(ttl time.Duration) time.Duration {
 	return min(max(ttl/50, 20*time.Millisecond), 500*time.Millisecond)
 }
 
-// childEnv is our environment, with the lock in it. What a "holdfast run" around this one put
-// there is taken out: of two values the command would see the first.
+// childEnv returns the environment of this process with the lock added. It drops the values
+// that an outer "holdfast run" has set: of two values the command would see the first.
 func (a *app) childEnv(lock *holdfast.Lock) []string {
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
@@ -265,7 +265,7 @@ func (a *app) childEnv(lock *holdfast.Lock) []string {
 		"HOLDFAST_LEASE="+string(lock.Lease().ID))
 }
 
-// startError says like a shell why a command was not started.
+// startError converts the failure to start a command to the exit status that a shell would use.
 func startError(name string, err error) error {
 	status := 126
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
@@ -274,7 +274,7 @@ func startError(name string, err error) error {
 	return &statusError{status: status, err: fmt.Errorf("%s: %w", name, err)}
 }
 
-// warden watches over a command that runs under a lock.
+// warden supervises a command that runs under a lock.
 type warden struct {
 	app       *app
 	lock      *holdfast.Lock
@@ -288,8 +288,8 @@ type warden struct {
 	toStop    atomic.Bool   // SIGTSTP was passed on
 }
 
-// watch tells the guardian each new deadline, passes signals on, and ends the command
-// when the lease cannot be kept.
+// watch sends each new deadline to the guardian, passes signals on, and ends the command when
+// the lease cannot be kept.
 func (w *warden) watch() {
 	lost := w.lock.Context().Done()
 	warn := time.NewTimer(w.left() - w.grace)
@@ -308,7 +308,7 @@ func (w *warden) watch() {
 				}
 				w.child.signal(n)
 				if n == syscall.SIGTERM || n == syscall.SIGHUP {
-					w.child.signal(syscall.SIGCONT) // a stopped one gets it too
+					w.child.signal(syscall.SIGCONT) // a stopped command gets it too
 				}
 			}
 		case <-w.lock.Renewed():
@@ -329,7 +329,7 @@ func (w *warden) watch() {
 		case <-lost:
 			lost = nil
 			w.condemn(w.lock.Err().Error())
-			// Whoever is next may hold the lock already: there is no time to give.
+			// The next client may hold the lock already: there is no time left.
 			kill.Reset(min(max(0, w.left()), w.grace, time.Second))
 			w.guardian.tell("until", int64(bootTime()+min(w.grace, time.Second)))
 		case <-gone:
@@ -338,18 +338,19 @@ func (w *warden) watch() {
 	}
 }
 
-// left is how long until the command has to be dead.
+// left returns the time until the command has to be dead.
 func (w *warden) left() time.Duration { return time.Until(w.lock.Deadline()) - w.margin }
 
 func (w *warden) condemn(why string) {
 	w.condemned.Store(true)
 	w.app.warn("ending the command: %s", why)
 	w.child.signal(syscall.SIGTERM)
-	w.child.signal(syscall.SIGCONT) // a stopped one gets the SIGTERM too
+	w.child.signal(syscall.SIGCONT) // a stopped command gets the SIGTERM too
 }
 
-// replaceGuardian starts another where the first was killed, and tells when that one has
-// ended. Without one the command is not safe from what may happen to this process.
+// replaceGuardian starts a new guardian after the first one was killed, and returns what
+// reports its end. Without a guardian the command is not protected from failures of this
+// process.
 func (w *warden) replaceGuardian() <-chan struct{} {
 	g, err := startGuardian(w.child.pid)
 	if err != nil {

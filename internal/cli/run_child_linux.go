@@ -19,22 +19,22 @@ import (
 type child struct {
 	pid int
 
-	mu     sync.Mutex // guards the process ID against being used after it was given back
+	mu     sync.Mutex // prevents use of the process ID after it was reaped
 	reaped bool
 }
 
 // execCommand is the hidden subcommand that becomes the command: see gate.
 const execCommand = "internal-exec"
 
-// thisProgram is the file that this process runs, also when it was replaced or removed since.
+// thisProgram is the file that this process runs, even if it was replaced or removed since.
 const thisProgram = "/proc/self/exe"
 
-// startChild starts a process that is to become the command, and has a group of its own
-// already. It waits until the function that is given back lets it go: by then the
-// guardian must know the group, so that at no moment a command runs which nobody would
-// kill. The kernel kills the process when the thread that started it dies: the caller's
-// goroutine is locked to its thread, and outlives the command. With a terminal the
-// command's group is put in its foreground, if it is to be there first.
+// startChild starts a process that will become the command, in a group of its own from the
+// start. It waits until the returned function releases it. By then the guardian must know the
+// group, so that at no moment a command runs that nothing would kill. The kernel kills the
+// process when the thread that started it dies, so the caller's goroutine must be locked to its
+// thread and outlive the command. With a terminal, the command's group is put in its
+// foreground, if it is to be there from the start.
 func startChild(argv, env []string, stdio [3]*os.File, t control) (*child, func() error, error) {
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
@@ -64,9 +64,9 @@ func startChild(argv, env []string, stdio [3]*os.File, t control) (*child, func(
 	}, nil
 }
 
-// passedFiles are the standard streams, and those above them that this process was started
-// with and the command is to have as well, such as a socket that is listened on already: up
-// to the first number that is not taken, which it gives too.
+// passedFiles returns the standard streams, and the descriptors above them that this process
+// was started with and that the command inherits as well, such as a listening socket. It ends
+// at the first number that is not in use, which it returns too.
 func passedFiles(stdio [3]*os.File) ([]uintptr, int) {
 	files := make([]uintptr, 0, len(stdio)+1)
 	for _, f := range stdio {
@@ -79,16 +79,17 @@ func passedFiles(stdio [3]*os.File) ([]uintptr, int) {
 	for {
 		n := len(files)
 		flags, err := unix.FcntlInt(uintptr(n), unix.F_GETFD, 0)
-		if err != nil || flags&unix.FD_CLOEXEC != 0 { // all of our own are closed by exec
+		if err != nil || flags&unix.FD_CLOEXEC != 0 { // exec closes all descriptors of this program
 			return files, n
 		}
 		files = append(files, uintptr(n))
 	}
 }
 
-// gate is the main of the process that becomes the command: the descriptor of the pipe,
-// path, and the arguments with the command's own name first. It does so when a byte comes;
-// when the pipe ends without one, the process that holds the lock is gone.
+// gate is the main function of the process that becomes the command. Its arguments are the
+// descriptor of the pipe, the path, and the arguments with the command's own name first. It
+// executes the command when a byte arrives. When the pipe ends without one, the process that
+// holds the lock is gone.
 func gate(args []string, stderr io.Writer) int {
 	if len(args) < 3 {
 		return exitInternal
@@ -112,8 +113,8 @@ func gate(args []string, stderr io.Writer) int {
 	return 126
 }
 
-// signal sends s to the whole group, as long as the command was not reaped: after that
-// its ID may be somebody else's.
+// signal sends s to the whole group, unless the command was reaped: after that its ID may
+// belong to another process.
 func (c *child) signal(s syscall.Signal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,7 +136,7 @@ func (c *child) wait(killGroup func() bool) (syscall.WaitStatus, error) {
 		}
 		c.mu.Lock()
 		if info.Code != cldStopped && killGroup() {
-			_ = syscall.Kill(-c.pid, syscall.SIGKILL) // what is left of the group
+			_ = syscall.Kill(-c.pid, syscall.SIGKILL) // the rest of the group
 		}
 		var ws syscall.WaitStatus
 		_, err = syscall.Wait4(c.pid, &ws, syscall.WUNTRACED, nil)
@@ -148,7 +149,8 @@ func (c *child) wait(killGroup func() bool) (syscall.WaitStatus, error) {
 // cldStopped is CLD_STOPPED of waitid(2).
 const cldStopped = 5
 
-// exitStatus is the command's own, or 128 and the signal that ended it, as a shell says.
+// exitStatus returns the command's own status, or 128 plus the signal that ended it, as a shell
+// does.
 func exitStatus(ws syscall.WaitStatus) int {
 	if ws.Signaled() {
 		return 128 + int(ws.Signal())

@@ -43,7 +43,7 @@ func await(t *testing.T, within time.Duration, what string, cond func() bool) {
 }
 
 // 50 processes on one lock, each reading, adding one and writing without any other lock;
-// readers among them never see half of a write.
+// readers among them never see a partial write.
 func TestFiftyProcesses(t *testing.T) { //nolint:tparallel // one crowd at a time
 	t.Parallel()
 	for name, start := range crowds() { //nolint:paralleltest // as above
@@ -98,7 +98,7 @@ func TestLimit(t *testing.T) { //nolint:tparallel // one crowd at a time
 	}
 }
 
-// --shared is for any number of readers, and with --limit 1 for one.
+// --shared admits any number of readers, and with --limit 1 only one.
 func TestSharedWithLimit(t *testing.T) {
 	t.Parallel()
 	url := sqliteURL(t)
@@ -119,13 +119,13 @@ func TestSharedWithLimit(t *testing.T) {
 	}
 }
 
-// beating is a holder whose command, and a child of that, write the time again and again.
+// beating is a holder whose command, and a child of that, write the time repeatedly.
 type beating struct {
 	cmd  *exec.Cmd
 	file string
 }
 
-// beat starts "holdfast run" with a command that cannot be asked to end.
+// beat starts "holdfast run" with a command that ignores SIGTERM.
 func beat(t *testing.T, url, ttl string) beating {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "beats")
@@ -142,7 +142,7 @@ func beat(t *testing.T, url, ttl string) beating {
 	return b
 }
 
-// last is when the command was last seen alive, in nanoseconds.
+// last returns when the command was last seen alive, in nanoseconds.
 func (b beating) last(t *testing.T) int64 {
 	t.Helper()
 	lines := strings.Fields(read(t, b.file))
@@ -153,7 +153,7 @@ func (b beating) last(t *testing.T) int64 {
 	return n
 }
 
-// next takes the lock and tells when its command began.
+// next acquires the lock and returns when its command began.
 func next(t *testing.T, url string) int64 {
 	t.Helper()
 	got := run(t, command(t, url, "run", "--wait", "30s", "n", "--", "date", "+%s%N"))
@@ -164,7 +164,7 @@ func next(t *testing.T, url string) int64 {
 	return n
 }
 
-// F2: kill -9 of the holder: its command dies with all its children, and the next has
+// F2: kill -9 of the holder: its command dies with all its children, and the next waiter has
 // the lock within TTL + 1 s.
 func TestHolderKilled(t *testing.T) {
 	t.Parallel()
@@ -189,8 +189,8 @@ func TestHolderKilled(t *testing.T) {
 	}
 }
 
-// F1: the holder is stopped past its TTL: its command is dead before the next one
-// begins, and it exits with 70 when it goes on.
+// F1: the holder is stopped past its TTL: its command is dead before the next one begins, and
+// it exits with 70 when it continues.
 func TestHolderStopped(t *testing.T) {
 	t.Parallel()
 	for name, start := range crowds() {
@@ -216,7 +216,7 @@ func TestHolderStopped(t *testing.T) {
 	}
 }
 
-// F8: the backend hangs: the command is dead before anybody else can hold the lock.
+// F8: the backend hangs: the command is dead before another client can hold the lock.
 func TestBackendHangs(t *testing.T) {
 	t.Parallel()
 	redis := testserver.Redis(t)
@@ -233,7 +233,7 @@ func TestBackendHangs(t *testing.T) {
 	}
 }
 
-// guardianOf is the process ID of the guardian of a holder.
+// guardianOf returns the process ID of the guardian of a holder.
 func guardianOf(t *testing.T, holder int) int {
 	t.Helper()
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
@@ -262,7 +262,7 @@ func guardianOf(t *testing.T, holder int) int {
 	return 0
 }
 
-// The guardian is killed: another one takes its place, and does its work.
+// The guardian is killed: another one replaces it, and does its work.
 func TestGuardianKilled(t *testing.T) {
 	t.Parallel()
 	url := sqliteURL(t)
@@ -323,7 +323,7 @@ func TestSignalsArePassedOn(t *testing.T) {
 	}
 }
 
-// A signal while it waits for the lock ends the waiting, and leaves nothing in line.
+// A signal during the wait for the lock ends the wait, and leaves nothing in the queue.
 func TestSignalWhileWaiting(t *testing.T) {
 	t.Parallel()
 	url := sqliteURL(t)
@@ -344,8 +344,8 @@ func TestSignalWhileWaiting(t *testing.T) {
 	await(t, 10*time.Second, "the place in line is given up", func() bool { return !waiting() })
 }
 
-// The server is killed with -9 and started again: leases and tokens are as they were,
-// and who waits goes on waiting and gets the lock.
+// The server is killed with -9 and restarted: leases and tokens are as they were, and a waiter
+// continues to wait and gets the lock.
 func TestServerKilled(t *testing.T) {
 	t.Parallel()
 	dir, port := testserver.Dir(t), testserver.FreePort(t)
@@ -380,7 +380,7 @@ func TestServerKilled(t *testing.T) {
 	}
 }
 
-// field is the first value with that name in indented JSON.
+// field returns the first value with that name in indented JSON.
 func field(t *testing.T, text, name string) string {
 	t.Helper()
 	_, rest, ok := strings.Cut(text, `"`+name+`": `)

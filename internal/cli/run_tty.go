@@ -9,8 +9,8 @@ import (
 	"golang.org/x/term"
 )
 
-// terminal is the descriptor of the terminal that this process reads from and has in its
-// foreground; -1 where there is none.
+// terminal returns the descriptor of the terminal that this process reads from and is in the
+// foreground of, or -1 if there is none.
 func (a *app) terminal() int {
 	f, ok := a.stdin.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) || foreground(int(f.Fd())) != syscall.Getpgrp() {
@@ -19,12 +19,12 @@ func (a *app) terminal() int {
 	return int(f.Fd())
 }
 
-// control is what the command has of the terminal.
+// control describes the command's access to the terminal.
 type control struct {
 	tty int // -1: there is none
-	// first: the command is in the foreground from the start. Where something behind
-	// it in a pipeline may want the keys, such as a pager, it is put there when it
-	// asks for them.
+	// first: the command is in the foreground from the start. If a later command of a pipeline,
+	// such as a pager, may need the keys, the command is put in the foreground only when it
+	// reads from the terminal.
 	first bool
 }
 
@@ -33,7 +33,7 @@ func (a *app) controlTerminal() control {
 	return control{tty: tty, first: tty >= 0 && a.isTerminal(a.stdout)}
 }
 
-// foreground is the process group in the foreground of the terminal; 0 when that is not
+// foreground returns the process group in the foreground of the terminal, or 0 if it is not
 // known.
 func foreground(tty int) int {
 	group, err := unix.IoctlGetInt(tty, unix.TIOCGPGRP)
@@ -43,14 +43,14 @@ func foreground(tty int) int {
 	return group
 }
 
-// setForeground is for when the command runs: it would inherit that SIGTTOU is ignored.
+// setForeground is for when the command runs already: it would inherit an ignored SIGTTOU.
 func setForeground(tty, group int) {
-	signal.Ignore(syscall.SIGTTOU) // it would stop a process that is in the background now
+	signal.Ignore(syscall.SIGTTOU) // it would stop a process that is now in the background
 	_ = unix.IoctlSetPointerInt(tty, unix.TIOCSPGRP, group)
 }
 
-// await waits for the command. When it was stopped at the terminal this process stops
-// too, so that the shell has the terminal; the guardian goes on counting.
+// await waits for the command. When the command was stopped at the terminal, this process stops
+// too, so that the shell gets the terminal. The guardian continues to count.
 func (w *warden) await(t control) int {
 	for {
 		ws, err := w.child.wait(w.condemned.Load)
@@ -66,23 +66,23 @@ func (w *warden) await(t control) int {
 	}
 }
 
-// stopped decides what to do about a command that was stopped.
+// stopped decides how to react to a stopped command.
 func (w *warden) stopped(t control, by syscall.Signal) {
 	ours := t.tty >= 0 && (foreground(t.tty) == syscall.Getpgrp() || foreground(t.tty) == w.child.pid)
 	switch {
 	case ours && (by == syscall.SIGTTIN || by == syscall.SIGTTOU):
-		// It wants the terminal, and may have it.
+		// It needs the terminal, and may have it.
 		setForeground(t.tty, w.child.pid)
 	case t.tty >= 0:
 		w.takeBack(t)
 		_ = syscall.Kill(0, syscall.SIGSTOP) // the whole job, for its shell
 		if t.first && foreground(t.tty) == syscall.Getpgrp() {
 			setForeground(t.tty, w.child.pid)
-		} // else it goes on in the background
+		} // else it continues in the background
 	case w.toStop.Swap(false):
 		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 	default:
-		return // it was stopped by somebody, who can make it go on
+		return // another process stopped it, and can continue it
 	}
 	w.child.signal(syscall.SIGCONT)
 }

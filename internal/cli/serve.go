@@ -80,7 +80,7 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 	ctx, stop := signal.NotifyContext(ctx, minded(syscall.SIGINT, syscall.SIGTERM)...)
 	defer stop()
 	surviveUnread()
-	if err := checkAddress(o.listen, o.anonymous); err != nil { // before anything is made on the disk
+	if err := checkAddress(o.listen, o.anonymous); err != nil { // before anything is created on the disk
 		return err
 	}
 	st, err := a.store(ctx, o)
@@ -118,7 +118,7 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 	return errors.Join(err, b.Close())
 }
 
-// checkAddress refuses what can never be listened on, or is not to be.
+// checkAddress refuses an address on which the server cannot, or must not, listen.
 func checkAddress(listen string, anonymous bool) error {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -128,14 +128,14 @@ func checkAddress(listen string, anonymous bool) error {
 		return usageError("listen", "%q: the port must be 0 to 65535", listen)
 	}
 	ip, err := netip.ParseAddr(host)
-	if !anonymous && (host == "" || err == nil && !ip.IsLoopback()) { // of a name the server will see
+	if !anonymous && (host == "" || err == nil && !ip.IsLoopback()) { // the server itself checks the address of a name
 		return usageError("listen", "%q: must be on this host's loopback, unless --anonymous says that everybody may come", listen)
 	}
 	return nil
 }
 
-// limitsFor are the server's defaults, except that on the loopback all the processes of
-// this host have one address between them.
+// limitsFor returns the server's default limits. On the loopback they differ: all processes of
+// this host share one address.
 func limitsFor(listen string) server.Limits {
 	var l server.Limits
 	host, _, err := net.SplitHostPort(listen)
@@ -145,10 +145,10 @@ func limitsFor(listen string) server.Limits {
 	return l
 }
 
-// store is where the locks live: the backend that was named, or a node of our own.
+// store is where the locks are kept: the named backend, or a node in this process.
 type store struct {
 	backend.Backend
-	node *embedded.Etcd // nil: a backend that was named
+	node *embedded.Etcd // nil: a backend was named
 }
 
 func (s store) cluster() server.Cluster {
@@ -158,7 +158,7 @@ func (s store) cluster() server.Cluster {
 	return clusterNode{s.node}
 }
 
-// ended receives why the node ended by itself; never, where there is none.
+// ended receives why the node ended by itself. It never receives if there is no node.
 func (s store) ended() <-chan error {
 	if s.node == nil {
 		return nil
@@ -186,7 +186,7 @@ func (a *app) store(ctx context.Context, o serveOptions) (store, error) {
 	if err != nil {
 		return store{}, err
 	}
-	if len(peers) == 0 { // it waits for nobody: who can connect finds it ready
+	if len(peers) == 0 { // it waits for no other node, so it is ready when a client can connect
 		select {
 		case <-node.Ready():
 		case err := <-node.Err():
@@ -198,7 +198,7 @@ func (a *app) store(ctx context.Context, o serveOptions) (store, error) {
 	return store{Backend: b, node: node}, nil
 }
 
-// nodeConfig is how the flags describe the node.
+// nodeConfig returns the configuration of the node from the flags.
 func (a *app) nodeConfig(o serveOptions, peers []embedded.Peer) (embedded.Config, error) {
 	conf := embedded.Config{DataDir: o.dataDir, Name: o.name, Cluster: peers, ListenPeers: o.listenPeers, Logger: a.logger()}
 	var err error
@@ -232,7 +232,7 @@ func peersOf(cluster []string) ([]embedded.Peer, error) {
 	return peers, nil
 }
 
-// stateDir is a folder of the user for what is to survive.
+// stateDir returns a folder of the user for data that has to survive.
 func stateDir(name string) (string, error) {
 	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "holdfast", name), nil

@@ -15,8 +15,9 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// Three nodes that know each other by certificates: a lock that was taken from one is out at
-// the others, also without the first, and who has no certificate of theirs is not let in.
+// Three nodes that authenticate each other by certificates: a lock that was acquired at one is
+// held at the others, also without the first, and a client without one of their certificates is
+// refused.
 func TestServeClusterTLS(t *testing.T) {
 	t.Parallel()
 	certs := testserver.NewCertificates(t)
@@ -45,7 +46,7 @@ func TestServeClusterTLS(t *testing.T) {
 	if r := run(t, command(t, "holdfast://"+addrs[0], "acquire", "n", "--ttl", "10m")); r.status != 0 {
 		t.Fatalf("%+v", r)
 	}
-	nodes[0].Kill() // it led: a call in the moment of the election may say that the store is away
+	nodes[0].Kill() // it was the leader: a call during the election may report that the store is unavailable
 	nodes[1].Await(time.Minute, func(ctx context.Context) error {
 		return exec.CommandContext(ctx, binary, "ls", "--backend", "holdfast://"+addrs[1]).Run()
 	})
@@ -67,8 +68,8 @@ func TestServeClusterTLS(t *testing.T) {
 	}
 }
 
-// greet makes a connection and asks for something. A server of TLS 1.3 refuses a certificate
-// after the handshake of the client.
+// greet connects and sends a request. A TLS 1.3 server refuses a certificate after the
+// handshake of the client.
 func greet(t *testing.T, addr string, conf *tls.Config) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

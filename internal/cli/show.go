@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// What is printed as JSON is as the HTTP API has it.
+// The JSON output has the form of the HTTP API.
 type (
 	lockOut struct {
 		Name    string      `json:"name"`
@@ -90,7 +90,7 @@ func (a *app) lsCommand() *cobra.Command {
 	return cmd
 }
 
-// listAll reads page after page, up to limit locks where that is above 0.
+// listAll reads all pages, up to limit locks if limit is above 0.
 func listAll(ctx context.Context, c *holdfast.Client, prefix, after string, limit int) ([]holdfast.LockInfo, string, error) {
 	if limit < 0 {
 		return nil, "", usageError("limit", "%d: must be 0 or more", limit)
@@ -151,7 +151,7 @@ func lockRow(l holdfast.LockInfo) []string {
 	return row
 }
 
-// left is how much time a lease has; some stores do not tell.
+// left returns how much time a lease has; some stores do not report it.
 func left(h holdfast.Holder) string {
 	if h.Left <= 0 {
 		return "-"
@@ -222,7 +222,7 @@ func (a *app) table(head []string, rows [][]string) error {
 	return w.Flush()
 }
 
-// completeNames offers the names of the locks that there are.
+// completeNames offers the names of the existing locks.
 func (a *app) completeNames(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveDefault
@@ -240,7 +240,7 @@ func (a *app) completeNames(cmd *cobra.Command, args []string, prefix string) ([
 	}
 	names := make([]string, 0, len(page.Locks))
 	for _, l := range page.Locks {
-		if oneLine(l.Name) == l.Name { // a shell takes one per line, and prints them
+		if oneLine(l.Name) == l.Name { // a shell takes one name per line, and prints it
 			names = append(names, l.Name)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-io/holdfast"
 )
 
-// exitError ends the command with a status, and says nothing: it was said, or it is the
-// status of somebody else.
+// exitError ends the command with a status and without a message: the message was printed
+// before, or the status is another program's.
 type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
@@ -24,7 +24,7 @@ type statusError struct {
 func (e *statusError) Error() string { return e.err.Error() }
 func (e *statusError) Unwrap() error { return e.err }
 
-// usage is a command line that makes no sense.
+// usage is the error of an invalid command line.
 type usage struct{ err error }
 
 func (e *usage) Error() string { return e.err.Error() }
@@ -39,7 +39,7 @@ func isSilent(err error) bool {
 	return errors.As(err, &exit)
 }
 
-// statusOf is the exit status for an error.
+// statusOf returns the exit status for an error.
 func statusOf(err error) int {
 	var exit exitError
 	var own *statusError
@@ -66,7 +66,7 @@ func statusOf(err error) int {
 	}
 }
 
-// sayError tells people, or programs, why the command failed.
+// sayError reports why the command failed, to people or to programs.
 func (a *app) sayError(err error, status int) {
 	if a.json {
 		_ = json.NewEncoder(a.stderr).Encode(map[string]any{"error": err.Error(), "status": status})
@@ -80,8 +80,8 @@ func (a *app) sayError(err error, status int) {
 	}
 }
 
-// parts are the errors that errors.Join has made one of, or the one. A newline that is in an
-// error makes no part: the text may be a server's.
+// parts returns the errors that errors.Join has combined, or the error itself. A newline in an
+// error does not separate parts: the text may be a server's.
 func parts(err error) []error {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if ok && errors.Join(joined.Unwrap()...).Error() == err.Error() {

@@ -57,9 +57,10 @@ func (a *app) top(ctx context.Context, c *holdfast.Client, prefix string, every 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer a.rawKeys(cancel)()
-	// A screen of its own, no cursor, and what is too wide is cut: a letter may be two columns wide.
+	// Use the alternate screen, hide the cursor, and cut long lines: a letter may be two
+	// columns wide.
 	a.control(a.stdout, "\x1b[?1049h\x1b[?25l\x1b[?7l")
-	defer a.control(a.stdout, "\x1b[?7h\x1b[?25h\x1b[?1049l") // as it was
+	defer a.control(a.stdout, "\x1b[?7h\x1b[?25h\x1b[?1049l") // restores the terminal
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -72,8 +73,8 @@ func (a *app) top(ctx context.Context, c *holdfast.Client, prefix string, every 
 	}
 }
 
-// screen is one picture of the table, cut to the terminal. What a server has sent is visible in
-// it; the rest drives the terminal.
+// screen returns one picture of the table, cut to the size of the terminal. Text from a server
+// is made visible in it; the other control sequences are for the terminal.
 func (a *app) screen(ctx context.Context, c *holdfast.Client, prefix string) string {
 	width, height := 80, 24
 	if f, ok := raw(a.stdout).(*os.File); ok {
@@ -113,8 +114,8 @@ func (a *app) screen(ctx context.Context, c *holdfast.Client, prefix string) str
 	return out.String()
 }
 
-// rawKeys reads single keys from the terminal and calls quit for q and Ctrl-C. The
-// function makes the terminal as it was.
+// rawKeys reads single keys from the terminal and calls quit for q and Ctrl-C. The returned
+// function restores the terminal.
 func (a *app) rawKeys(quit func()) func() {
 	f, ok := a.stdin.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {

@@ -65,7 +65,7 @@ func openTerminal(t *testing.T, url string) *terminal {
 	t.Cleanup(func() {
 		_ = x.shell.Process.Kill()
 		_ = x.shell.Wait()
-		_ = keys.Close() // hangs up on whatever is left
+		_ = keys.Close() // hangs up on the remaining processes
 		<-read
 		if t.Failed() {
 			t.Logf("the screen:\n%s", x.text())
@@ -88,7 +88,7 @@ func (x *terminal) control(f func(fd int) error) {
 	}
 }
 
-// foreground is the process group in the foreground of the terminal.
+// foreground returns the process group in the foreground of the terminal.
 func (x *terminal) foreground() int {
 	x.t.Helper()
 	group := 0
@@ -106,7 +106,7 @@ func (x *terminal) text() string {
 	return x.screen.String()
 }
 
-// types writes as if it was typed.
+// types writes as if s was typed.
 func (x *terminal) types(s string) {
 	x.t.Helper()
 	if _, err := x.keys.WriteString(s); err != nil {
@@ -134,7 +134,7 @@ const (
 	ctrlZ = "\x1a"
 )
 
-// What is typed is read by the command, and Ctrl-C reaches it and only it.
+// Typed input is read by the command, and Ctrl-C reaches only the command.
 func TestTerminal(t *testing.T) {
 	t.Parallel()
 	x := openTerminal(t, sqliteURL(t))
@@ -154,9 +154,9 @@ func TestTerminal(t *testing.T) {
 	x.sees("status=130")
 }
 
-// beats is a command that writes the time to a file again and again, until the file stop
-// is there. It makes no processes: one that is stopped between vfork and exec would keep
-// its parent from being stopped.
+// beats returns a command that writes the time to a file repeatedly, until the file stop
+// exists. It starts no processes: one that is stopped between vfork and exec would keep its
+// parent from being stopped.
 func beats(t *testing.T) (beating, string, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -189,8 +189,8 @@ func touch(t *testing.T, path string) {
 	}
 }
 
-// Ctrl-Z stops the job, so that the shell has the terminal; fg goes on with it, under the
-// same lock. bg goes on as well, and leaves the terminal to the shell.
+// Ctrl-Z stops the job, so that the shell gets the terminal. fg continues it, under the same
+// lock. bg continues it too, and leaves the terminal to the shell.
 func TestStopAndGoOn(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"fg", "bg"} {
@@ -234,7 +234,7 @@ func TestStopAndGoOn(t *testing.T) {
 	}
 }
 
-// A job that was stopped does not outlive its lease, and says so when it goes on.
+// A job that was stopped does not outlive its lease, and reports that when it continues.
 func TestStoppedPastTheLease(t *testing.T) {
 	t.Parallel()
 	url := sqliteURL(t)
@@ -275,8 +275,7 @@ func TestStopInAPipeline(t *testing.T) {
 	x.sees("status=130")
 }
 
-// A pager behind the command reads the keys: the command does not take the terminal
-// from it.
+// A pager behind the command reads the keys: the command does not take the terminal from it.
 func TestPipeIntoAPager(t *testing.T) {
 	t.Parallel()
 	x := openTerminal(t, sqliteURL(t))

@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-io/holdfast/verify/play"
 )
 
-// verifyWorkerCommand is the hidden subcommand that a worker of verify is.
+// verifyWorkerCommand is the hidden subcommand that runs a worker of verify.
 const verifyWorkerCommand = "internal-verify-worker"
 
 // The exit statuses of verify, besides those of bad usage and of signals.
@@ -29,7 +29,7 @@ const (
 	exitNoRun        = 3
 )
 
-// verifyWorker is a worker from the inside.
+// verifyWorker runs a worker, in its own process.
 func verifyWorker(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) int {
 	if err := play.Worker(ctx, stdin, stdout); err != nil {
 		fmt.Fprintln(stderr, err)
@@ -184,7 +184,7 @@ func (a *app) verify(ctx context.Context, o verifyOptions) error {
 	return a.sayVerdict(report, h.referee.Evidence(), o.reports)
 }
 
-// again is the command that plays the same once more. It has no password.
+// again returns the command that replays the run. It contains no password.
 func (o *verifyOptions) again(url string) string {
 	on := "--local-cluster " + o.cluster
 	if o.cluster == "" {
@@ -200,8 +200,7 @@ func (o *verifyOptions) again(url string) string {
 	return s
 }
 
-// hearing is where the events of a run go: to the referee, and to the file that was asked
-// for, if any.
+// hearing passes the events of a run to the referee and, if one was requested, to a file.
 type hearing struct {
 	referee *verify.Referee
 	file    *os.File // nil: the history is not kept
@@ -217,7 +216,7 @@ func newHearing(ctx context.Context, reports []string) (*hearing, error) {
 		}
 		f, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600) //nolint:gosec // the caller names it
 		if err != nil {
-			h.referee.Report() // which ends it
+			h.referee.Report() // it ends the referee
 			return nil, err
 		}
 		h.file, h.out = f, bufio.NewWriterSize(f, 1<<20)
@@ -243,7 +242,7 @@ func (h *hearing) close() error {
 	return errors.Join(h.out.Flush(), h.file.Close())
 }
 
-// keepEvidence writes what shows a verdict to a file, and returns its name.
+// keepEvidence writes the history that shows a verdict to a file, and returns its name.
 func keepEvidence(h *history.History) (string, error) {
 	f, err := os.CreateTemp("", "holdfast-verify-*.jsonl")
 	if err != nil {
@@ -314,7 +313,8 @@ func writeJSON(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
-// writeReport writes a report in the format of its extension. A history is there already.
+// writeReport writes a report in the format of the file's extension. A history is skipped: it was
+// written during the run.
 func writeReport(r *verify.Report, h *history.History, name string) error {
 	write := map[string]func(io.Writer) error{
 		".json": func(w io.Writer) error { return writeJSON(w, r) },

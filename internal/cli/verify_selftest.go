@@ -14,21 +14,22 @@ import (
 )
 
 const (
-	// maxRarity bounds --rarity: what is rarer is not to be found in a minute.
+	// maxRarity bounds --rarity: a rarer fault cannot be found in a minute.
 	maxRarity = 1_000_000
-	// often is a rarity with which a fault shows soon also where several are played at a time.
+	// often is a rarity with which a fault shows soon, even when several locks are tested in
+	// parallel.
 	often = 200
-	// oftenRate is how many locks are asked for then in a second, of each.
+	// oftenRate is then how many locks are acquired per second, for each broken lock.
 	oftenRate = 1500
 	// trialTime is how long a fault may take to be found.
 	trialTime = time.Minute
-	// soundTime is how long a lock is played on that is not broken.
+	// soundTime is how long the lock that is not broken is tested.
 	soundTime = 5 * time.Second
-	// trialTTL of the leases.
+	// trialTTL is the TTL of the leases.
 	trialTTL = time.Second
 )
 
-// trial is what became of one lock of the self-test.
+// trial is the result of one lock of the self-test.
 type trial struct {
 	Name string   `json:"name"`
 	Want []string `json:"want,omitempty"` // one of these checks
@@ -37,23 +38,22 @@ type trial struct {
 	Caught  []string       `json:"caught"`
 	Good    bool           `json:"good"`
 	Verdict verify.Verdict `json:"verdict"`
-	// Seconds from the first grant to the finding, or to the end. Without a finding it is how
-	// long was played.
+	// Seconds from the first grant to the finding, or to the end of the run if there was none.
 	Seconds float64 `json:"seconds"`
-	Grants  int     `json:"grants"` // until then
+	Grants  int     `json:"grants"` // until the finding, or the end of the run
 	Calls   int     `json:"calls"`
 	Error   string  `json:"error,omitempty"`
 }
 
-// verifySelfTest plays on locks that are broken on purpose, and on one that is not. The
-// broken ones must be caught, each by a check that is meant to; the other must pass.
+// verifySelfTest tests locks that are broken on purpose, and one that is not. Each broken lock
+// must be caught, by a check that is meant to catch it. The other one must pass.
 func (a *app) verifySelfTest(ctx context.Context, seed uint64, rarity int) error {
 	if rarity < 1 || rarity > maxRarity {
 		return usageError("rarity", "%d: must be 1 to %d", rarity, maxRarity)
 	}
 	broken := append([]play.Broken{{Name: "nothing is broken"}}, play.Faults()...)
 	trials := make([]trial, len(broken))
-	atOnce, rate := 1, 0 // a rare fault takes what the machine can do
+	atOnce, rate := 1, 0 // a rare fault needs the whole capacity of the machine
 	if rarity <= often {
 		atOnce, rate = 8, oftenRate
 	}
@@ -86,7 +86,7 @@ func (a *app) verifySelfTest(ctx context.Context, seed uint64, rarity int) error
 	return nil
 }
 
-// playTrial plays until the fault is found.
+// playTrial runs until the fault is found.
 func playTrial(ctx context.Context, b play.Broken, seed uint64, rarity, rate int) trial {
 	t := trial{Name: b.Name, Want: b.Caught}
 	if ctx.Err() != nil {
@@ -102,7 +102,7 @@ func playTrial(ctx context.Context, b play.Broken, seed uint64, rarity, rate int
 	}
 	found := make(chan struct{})
 	var once sync.Once
-	var mu sync.Mutex // of what is counted
+	var mu sync.Mutex // guards the counts
 	var begun time.Time
 	var seconds float64
 	var grants, calls, grantsThen, callsThen int
@@ -154,7 +154,7 @@ func playTrial(ctx context.Context, b play.Broken, seed uint64, rarity, rate int
 	return t
 }
 
-// says is the outcome in words.
+// says describes the outcome.
 func (t *trial) says() string {
 	much := fmt.Sprintf("%.1f s and %d grants", t.Seconds, t.Grants)
 	switch {

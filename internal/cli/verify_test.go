@@ -105,9 +105,8 @@ func TestVerifyTellsNoSecret(t *testing.T) {
 	}
 }
 
-// Every lock that is broken on purpose is caught, and the one that is not passes. On a busy
-// machine a lost wake-up may not come about in one run: what was missed gets two more, with
-// other seeds.
+// Every lock that is broken on purpose is caught, and the intact one passes. On a busy machine
+// a lost wake-up may not occur in one run: a missed fault gets two more runs, with other seeds.
 func TestVerifySelfTest(t *testing.T) {
 	t.Parallel()
 	const runs, rarity, least = 3, "20", 18
@@ -151,7 +150,7 @@ func TestVerifySelfTest(t *testing.T) {
 	}
 }
 
-// A cluster of the run's own needs no URL, and takes none.
+// With --local-cluster the run needs no URL, and accepts none.
 func TestVerifyLocalClusterTakesNoURL(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{

@@ -11,24 +11,24 @@ import (
 )
 
 // Names, owners, notes, reasons and errors come from a server, and from other clients through
-// it. A terminal obeys what is in them: escape sequences set its title, erase what was
-// printed or answer for the user; bidirectional marks show another name than there is. So
-// all that the command prints passes a visibleWriter, and what is one line or one cell passes
-// oneLine besides. What drives the terminal on purpose is written to the raw writer: see
-// app.control.
+// it. A terminal obeys escape sequences in them: they set its title, erase what was printed or
+// answer for the user. Bidirectional marks display a name that is not the real one. So all
+// output of the command passes through a visibleWriter, and text that has to stay one line or
+// one cell passes through oneLine too. Sequences that control the terminal on purpose are
+// written to the raw writer: see app.control.
 
-// visibleWriter writes text in which all characters can be seen, and nothing else: control
-// characters but newline and tab, C1 controls, format characters such as bidirectional marks,
-// and unassigned ones become \uXXXX, as JSON has them, so that JSON stays what it was; bytes
-// that are no UTF-8 become \xXX. It is safe for concurrent use.
+// visibleWriter writes text so that every character in it can be seen. Control characters
+// except newline and tab, C1 controls, format characters such as bidirectional marks, and
+// unassigned ones become \uXXXX, as in JSON, so that JSON keeps its meaning. Bytes that are not
+// UTF-8 become \xXX. It is safe for concurrent use.
 type visibleWriter struct {
 	raw io.Writer
 
 	mu   sync.Mutex
-	tail []byte // the beginning of a character whose rest has not come yet
+	tail []byte // the beginning of an incomplete character
 }
 
-// visible makes a visibleWriter of w, once.
+// visible returns a visibleWriter on w, or w if it is one.
 func visible(w io.Writer) io.Writer {
 	if v, ok := w.(*visibleWriter); ok {
 		return v
@@ -36,8 +36,8 @@ func visible(w io.Writer) io.Writer {
 	return &visibleWriter{raw: w}
 }
 
-// raw is what is below a visibleWriter: a terminal can be asked for its size, and given to a
-// child.
+// raw returns the writer below a visibleWriter: a terminal that can be asked for its size, and
+// passed to a child.
 func raw(w io.Writer) io.Writer {
 	if v, ok := w.(*visibleWriter); ok {
 		return v.raw
@@ -45,12 +45,11 @@ func raw(w io.Writer) io.Writer {
 	return w
 }
 
-// Write writes p with one call. It has written all of p, or returns the error of the writer
-// below.
+// Write writes p with one call. It writes all of p, or returns the error of the writer below.
 func (w *visibleWriter) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	text := append(w.tail, p...) //nolint:gocritic // the tail is made anew below
+	text := append(w.tail, p...) //nolint:gocritic // the tail is set again below
 	whole := len(text)
 	for cut := 1; cut < utf8.UTFMax && cut <= len(text); cut++ {
 		if rest := text[len(text)-cut:]; utf8.RuneStart(rest[0]) {
@@ -68,13 +67,13 @@ func (w *visibleWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// oneLine is the text as a part of one line: newlines and tabs are made visible too, so that
-// nothing in it looks like a line or a column of its own.
+// oneLine makes the text fit for a part of one line: newlines and tabs are made visible too, so
+// that nothing in it looks like a separate line or column.
 func oneLine(text string) string {
 	return string(appendVisible(make([]byte, 0, len(text)), text, ""))
 }
 
-// appendVisible appends the text; the characters of plain stay as they are.
+// appendVisible appends the text. The characters of plain are not changed.
 func appendVisible(to []byte, text, plain string) []byte {
 	for i, r := range text {
 		switch {
@@ -102,5 +101,5 @@ func (*app) line(w io.Writer, format string, args ...any) error {
 	return err
 }
 
-// control sends the terminal what it shall obey.
+// control sends a control sequence to the terminal.
 func (*app) control(w io.Writer, sequence string) { fmt.Fprint(raw(w), sequence) }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestVisibleWriter: a character that comes in two writes is one, and what is none is shown.
+// TestVisibleWriter: a character in two writes is one, and invalid bytes are shown.
 func TestVisibleWriter(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -18,7 +18,7 @@ import (
 //go:embed c/clock.c
 var clockSource []byte
 
-// Clocks makes clocks.
+// Clocks creates clocks.
 type Clocks struct{ dir, library string }
 
 // NewClocks compiles the library of the clocks into a folder, which must exist as long as
@@ -31,8 +31,8 @@ func NewClocks(ctx context.Context, dir string) (*Clocks, error) {
 	return &Clocks{dir, library}, nil
 }
 
-// Try asks a program with these attributes for the time, an hour ahead. The error is
-// ErrUnsupported where it does not follow its clock.
+// Try checks, with a clock an hour ahead, that a program with these attributes follows it. The
+// error is ErrUnsupported if it does not.
 func (c *Clocks) Try(ctx context.Context, attr *syscall.SysProcAttr) error {
 	const ahead, late = time.Hour, time.Minute
 	clock, err := c.Clock("try")
@@ -55,14 +55,14 @@ func (c *Clocks) Try(ctx context.Context, attr *syscall.SysProcAttr) error {
 	return nil
 }
 
-// Clock is the wall clock of servers. It is set while they run, and jumps then, as that of a
-// machine does whose time is corrected. Their other clocks, and how long they sleep, stay as
-// they are. It works in programs that ask the C library for the time: Redis, PostgreSQL, MariaDB
-// and what runs in Java. Programs in Go ask the kernel, and are not affected.
+// Clock is the wall clock of servers. It can be set while they run; it then jumps, like that of
+// a machine whose time is corrected. Their other clocks, and how long they sleep, are
+// unchanged. It works in programs that ask the C library for the time: Redis, PostgreSQL,
+// MariaDB and programs that run in Java. Programs in Go ask the kernel, and are not affected.
 type Clock struct{ library, file string }
 
-// Clock makes a clock that shows the time, until it is set. The name tells the clocks of one
-// folder apart.
+// Clock creates a clock that shows the correct time until it is set. name distinguishes the
+// clocks of one folder.
 func (c *Clocks) Clock(name string) (*Clock, error) {
 	clock := &Clock{library: c.library, file: filepath.Join(c.dir, name+".time")}
 	if err := clock.Set(0); err != nil {
@@ -71,16 +71,16 @@ func (c *Clocks) Clock(name string) (*Clock, error) {
 	return clock, readable(clock.file)
 }
 
-// Set makes the clock jump to so much ahead of the time, in whole milliseconds; less than 0 is
-// behind it.
+// Set makes the clock jump to the time plus ahead, in whole milliseconds. If ahead is below 0
+// the clock is behind the time.
 func (c *Clock) Set(ahead time.Duration) error {
 	var text [8]byte
 	binary.NativeEndian.PutUint64(text[:], uint64(ahead.Milliseconds())) //nolint:gosec // all bits count
-	// The servers have the file in their memory, so that it must not be replaced.
+	// The servers have the file mapped into memory, so it must not be replaced.
 	f, err := os.OpenFile(c.file, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err == nil {
 		_, err = f.WriteAt(text[:], 0)
-		_ = f.Close() // what was written is visible
+		_ = f.Close() // what was written is visible already
 	}
 	if err != nil {
 		return fmt.Errorf("shim: set a clock: %w", err)
@@ -88,7 +88,7 @@ func (c *Clock) Set(ahead time.Duration) error {
 	return nil
 }
 
-// Env is what the environment of a program must have in addition, to have this clock.
+// Env returns the environment variables that a program needs in addition to follow this clock.
 func (c *Clock) Env() []string {
 	preload := c.library
 	if more := os.Getenv("LD_PRELOAD"); more != "" {
@@ -97,8 +97,8 @@ func (c *Clock) Env() []string {
 	return []string{"LD_PRELOAD=" + preload, "CLOCK_SHIM=" + c.file}
 }
 
-// In reports whether a process has loaded the clock. One whose program is linked statically
-// does not.
+// In reports whether a process has loaded the clock. A statically linked program does not load
+// it.
 func (c *Clock) In(pid int) bool {
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	return err == nil && strings.Contains(string(maps), c.library)

@@ -35,8 +35,8 @@ func NewLauncher(ctx context.Context, dir string) (*Launcher, error) {
 }
 
 // Try writes a file in the folder on a disk of its own, as a server with these attributes
-// would. The error is ErrUnsupported where that does not work: the kernel is too old, or
-// forbids one of the calls.
+// would. The error is ErrUnsupported if that does not work: the kernel is too old, or forbids
+// one of the calls.
 func (l *Launcher) Try(ctx context.Context, dir string, attr *syscall.SysProcAttr) error {
 	const size = 16
 	path := filepath.Join(dir, "try.aof") // the name of a log
@@ -73,15 +73,15 @@ func (l *Launcher) Try(ctx context.Context, dir string, attr *syscall.SysProcAtt
 	return nil
 }
 
-// Disk is a disk of servers with a cache that is lost in a power failure. What a server writes
-// to its log stays in the cache until the server syncs the log, and a sync takes as long as
-// [Disk.Slow] says. The cache is lost when the server ends, so that SIGKILL is a power failure.
-// Without the disk, SIGKILL loses nothing that has reached the kernel.
+// Disk is a disk for servers, with a cache that is lost in a power failure. Data that a server
+// writes to its log stays in the cache until the server syncs the log, and a sync takes as long
+// as [Disk.Slow] sets. The cache is lost when the server ends, so that SIGKILL is a power
+// failure. Without the disk, SIGKILL loses nothing that has reached the kernel.
 //
-// It works for servers in any language: the kernel hands their calls to this process (seccomp).
-// The logs are those of Redis, PostgreSQL, MariaDB, ZooKeeper, etcd and Consul, known by their
-// names. All other files are the machine's, and a write that is not write or pwrite, such as
-// writev, is durable immediately.
+// It works for servers in any language: the kernel passes their calls to this process
+// (seccomp). The logs are those of Redis, PostgreSQL, MariaDB, ZooKeeper, etcd and Consul,
+// recognised by their names. All other files are on the machine's disk. A write by another call
+// than write or pwrite, such as writev, is durable immediately.
 //
 // Several servers can share a disk. All methods are safe for concurrent use.
 type Disk struct {
@@ -94,32 +94,32 @@ type Disk struct {
 	runs []diskProcess
 }
 
-// Disk makes a disk whose syncs take no time, until Slow. report is called, from any goroutine,
-// with each failure of the disk itself; the server's call fails with EIO then.
+// Disk creates a disk whose syncs take no time, until Slow. report is called, from any
+// goroutine, with each failure of the disk itself; the server's call then fails with EIO.
 func (l *Launcher) Disk(report func(error)) *Disk { return &Disk{launcher: l.path, report: report} }
 
-// Slow makes each sync of a log that begins from now on take the delay.
+// Slow sets the delay of every sync of a log that begins from now on.
 func (d *Disk) Slow(delay time.Duration) { d.delay.Store(int64(delay)) }
 
-// Fast ends Slow.
+// Fast removes the delay.
 func (d *Disk) Fast() { d.Slow(0) }
 
-// Without runs f with a fast disk: to start a server, which may sync its log often.
+// Without runs f with a fast disk. It is for starting a server, which may sync its log often.
 func (d *Disk) Without(f func()) {
 	delay := d.delay.Swap(0)
 	f()
 	d.delay.Store(delay)
 }
 
-// Syncs is how many syncs of logs there have been. 0 after a server has answered a write says
-// that its log is not known.
+// Syncs returns the number of syncs of logs so far. 0 after a server has answered a write means
+// that its log is not recognised.
 func (d *Disk) Syncs() int64 { return d.syncs.Load() }
 
 // diskProcess is a run of a program on a disk: the process, and the answers to its calls.
 type diskProcess struct{ ended, answered <-chan struct{} }
 
-// Launch changes a command that is not started yet to run on the disk. It waits for the disk to
-// be at rest first: see Settle. The caller must call attend after it has tried to start the
+// Launch changes a command that is not started yet to run on the disk. It first waits for the
+// disk to be idle: see Settle. The caller must call attend after it has tried to start the
 // command, with a channel that is closed at the end of the process.
 func (d *Disk) Launch(cmd *exec.Cmd) (attend func(ended <-chan struct{}), err error) { //nolint:nonamedreturns // it names the function
 	if err := d.Settle(); err != nil {
@@ -153,8 +153,8 @@ func (d *Disk) Launch(cmd *exec.Cmd) (attend func(ended <-chan struct{}), err er
 	}, nil
 }
 
-// Settle waits until nothing more is written of what ended processes have synced. A process that
-// is started next may read it. The error says that a child of an ended process still runs.
+// Settle waits until everything that ended processes have synced is written. A process that is
+// started next may read it. The error means that a child of an ended process still runs.
 func (d *Disk) Settle() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

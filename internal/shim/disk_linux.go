@@ -19,28 +19,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// diskRun is one run of a program on a Disk. Its calls to write and to sync, and those of
-// the processes that it starts, are held up by the kernel until they are answered here
+// diskRun is one run of a program on a Disk. The kernel holds the program's calls to write and
+// to sync, and those of the processes that it starts, until they are answered here
 // (seccomp_unotify(2)). The fields belong to the goroutine that serves the run.
 type diskRun struct {
 	disk      *Disk
 	listener  int
 	syncing   sync.WaitGroup
-	processes map[uint32]int // the kernel's handles of them, by thread
+	processes map[uint32]int // the kernel's handles of the processes, by thread
 	files     map[fileID]*logFile
 }
 
 type fileID struct{ device, inode uint64 }
 
-// logFile is a log with what is not synced yet.
+// logFile is a log, with the data that is not synced yet.
 type logFile struct {
-	file *os.File   // an opening of its own: it has no position, and does not append
+	file *os.File   // opened separately: its position is not used, and it does not append
 	turn sync.Mutex // one sync at a time
 
 	mu      sync.Mutex
 	cache   []piece
-	written int   // pieces, since the start
-	end     int64 // of the log, with what is in the cache
+	written int   // number of pieces since the start
+	end     int64 // size of the log, including the cache
 }
 
 type piece struct {
@@ -67,8 +67,8 @@ type answer struct {
 	flags uint32
 }
 
-// serve takes the listener of a program that was started, and answers its calls until the
-// program, and all that it started, is gone. The cache is lost then.
+// serve receives the listener of a started program, and answers its calls until the program,
+// and all that it started, have ended. The cache is then lost.
 func (d *Disk) serve(socket *net.UnixListener) error {
 	listener, err := receiveFile(socket)
 	_ = socket.Close() // no other program connects
@@ -78,7 +78,7 @@ func (d *Disk) serve(socket *net.UnixListener) error {
 	r := &diskRun{disk: d, listener: listener, processes: make(map[uint32]int), files: make(map[fileID]*logFile)}
 	defer r.end()
 	for {
-		// This wait ends when no process is left; a receive does not, on older kernels.
+		// This wait ends when no process is left. A receive does not, on older kernels.
 		events := []unix.PollFd{{Fd: int32(listener), Events: unix.POLLIN}} //nolint:gosec // a file descriptor is small
 		if _, err := unix.Poll(events, -1); errors.Is(err, unix.EINTR) {
 			continue
@@ -92,13 +92,14 @@ func (d *Disk) serve(socket *net.UnixListener) error {
 		errno := ioctl(listener, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&n)) //nolint:gosec // the kernel's interface
 		if errno == 0 {
 			r.decide(n)
-		} else if errno != unix.ENOENT && errno != unix.EINTR { // those say that the caller was killed
+		} else if errno != unix.ENOENT && errno != unix.EINTR { // these mean that the caller was killed
 			return fmt.Errorf("receive: %w", errno)
 		}
 	}
 }
 
-// receiveFile returns the file that the launcher sends, or -1 where it ended before that.
+// receiveFile returns the file that the launcher sends, or -1 if the launcher ended before
+// that.
 func receiveFile(socket *net.UnixListener) (int, error) {
 	conn, err := socket.AcceptUnix()
 	if errors.Is(err, net.ErrClosed) {
@@ -129,7 +130,8 @@ func ioctl(fd int, request uintptr, arg unsafe.Pointer) syscall.Errno {
 	return errno
 }
 
-// decide answers a call, or has it answered. One that is not about a log is done as it is.
+// decide answers a call, or starts a goroutine that does. A call that is not about a log is
+// executed unchanged.
 func (r *diskRun) decide(n notification) {
 	path, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", n.pid, n.args[0]))
 	if err != nil || !isLog(path) {
@@ -156,8 +158,8 @@ func (r *diskRun) decide(n notification) {
 	}
 }
 
-// perform does the call on a log, and returns how much it wrote. It leaves the sync that the
-// call is, or that it ends with: then the log is returned.
+// perform executes the call on a log, and returns the number of bytes written. It does not
+// sync: if the call is a sync, or ends with one, perform returns the log to be synced.
 func (r *diskRun) perform(n notification) (*logFile, int64, error) {
 	fd, err := r.open(n)
 	if err != nil {
@@ -190,7 +192,7 @@ func (r *diskRun) perform(n notification) (*logFile, int64, error) {
 	return f, int64(len(data)), nil
 }
 
-// open is the file that the call is about, which the caller has open too.
+// open returns a descriptor of the file that the call is about, which the caller has open too.
 func (r *diskRun) open(n notification) (int, error) {
 	for again := false; ; again = true {
 		process, err := r.process(n.pid)
@@ -210,7 +212,7 @@ func (r *diskRun) open(n notification) (int, error) {
 	}
 }
 
-// process is the kernel's handle of the process that a thread is of.
+// process returns the kernel's handle of the process of a thread.
 func (r *diskRun) process(thread uint32) (int, error) {
 	if handle, ok := r.processes[thread]; ok {
 		return handle, nil
@@ -231,7 +233,7 @@ func (r *diskRun) process(thread uint32) (int, error) {
 	return handle, nil
 }
 
-// file is the log that fd is; nil: it is a folder.
+// file returns the log of fd, or nil if fd is a folder.
 func (r *diskRun) file(fd int) (*logFile, error) {
 	var info unix.Stat_t
 	if err := unix.Fstat(fd, &info); err != nil {
@@ -250,7 +252,7 @@ func (r *diskRun) file(fd int) (*logFile, error) {
 	return f, nil
 }
 
-// memory is a piece of that of a process.
+// memory reads a part of the memory of a process.
 func memory(thread uint32, at, size uint64) ([]byte, error) {
 	data := make([]byte, size)
 	if size == 0 {
@@ -265,8 +267,8 @@ func memory(thread uint32, at, size uint64) ([]byte, error) {
 	return data, nil
 }
 
-// write keeps data that is written at the position of the caller's file, and moves that behind
-// it.
+// write caches data that is written at the position of the caller's file, and moves the
+// position behind the data.
 func (f *logFile) write(fd int, appends bool, data []byte) error {
 	at, err := unix.Seek(fd, 0, io.SeekCurrent)
 	if err != nil {
@@ -292,8 +294,8 @@ func (f *logFile) keep(at int64, data []byte) {
 	f.end = max(f.end, at+int64(len(data)))
 }
 
-// sync writes what was in the cache when so much was written, after the delay of the disk. It
-// is lost when the caller is killed before.
+// sync writes the part of the cache up to piece upTo, after the delay of the disk. That data is
+// lost when the caller is killed before.
 func (r *diskRun) sync(n notification, f *logFile, upTo int) error {
 	f.turn.Lock()
 	defer f.turn.Unlock()
@@ -316,13 +318,13 @@ func (r *diskRun) sync(n notification, f *logFile, upTo int) error {
 	return nil
 }
 
-// lives reports whether the caller was not killed yet.
+// lives reports whether the caller is still alive.
 func (r *diskRun) lives(n notification) bool {
 	return ioctl(r.listener, unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&n.id)) == 0 //nolint:gosec // the kernel's interface
 }
 
-// fail fails the call, and reports that, unless the caller was killed meanwhile. A process that is
-// ending may have a call left that is still waiting.
+// fail fails the call and reports that, unless the caller was killed. A process that is ending
+// may still have a call that waits.
 func (r *diskRun) fail(n notification, path string, err error) {
 	if !r.lives(n) || errors.Is(err, unix.ESRCH) || errors.Is(err, fs.ErrNotExist) {
 		return
@@ -331,7 +333,7 @@ func (r *diskRun) fail(n notification, path string, err error) {
 	r.reply(n, answer{err: -int32(unix.EIO)})
 }
 
-// reply answers a call, unless the caller was killed meanwhile.
+// reply answers a call, unless the caller was killed.
 func (r *diskRun) reply(n notification, a answer) {
 	a.id = n.id
 	if errno := ioctl(r.listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&a)); errno != 0 && errno != unix.ENOENT { //nolint:gosec // the kernel's interface
@@ -339,11 +341,11 @@ func (r *diskRun) reply(n notification, a answer) {
 	}
 }
 
-// end loses the cache. It returns when the syncs under way have been written.
+// end discards the cache. It returns when the syncs in progress are written.
 func (r *diskRun) end() {
 	r.syncing.Wait()
 	for _, f := range r.files {
-		_ = f.file.Close() // what counts has been written
+		_ = f.file.Close() // the synced data has been written
 	}
 	for _, handle := range r.processes {
 		_ = unix.Close(handle)
@@ -351,7 +353,7 @@ func (r *diskRun) end() {
 	_ = unix.Close(r.listener)
 }
 
-// isLog reports whether the file is the log of a server that this package knows.
+// isLog reports whether the file is the log of a known server.
 func isLog(path string) bool {
 	folder, name := filepath.Base(filepath.Dir(path)), filepath.Base(path)
 	return strings.HasSuffix(name, ".aof") || // Redis
@@ -362,7 +364,8 @@ func isLog(path string) bool {
 		name == "raft.db" // Consul
 }
 
-// isolate keeps the terminal's signals from a compiler, and ends what it has started with it.
+// isolate keeps the terminal's signals from a compiler, and ends the processes that it started
+// together with it.
 func isolate(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

@@ -12,10 +12,10 @@ import (
 )
 
 // ErrUnsupported matches the error of a machine that cannot run a shim: it has no gcc, is not
-// Linux, its kernel is too old, or it does not let one process look into another.
+// Linux, its kernel is too old, or it does not let one process inspect another.
 var ErrUnsupported = errors.New("not possible on this machine")
 
-// waitTimeout is how long a process may take that only has to end.
+// waitTimeout bounds the wait for a process that is about to end.
 const waitTimeout = 20 * time.Second
 
 // build compiles a source into a folder, which must exist, and returns the path of the result.
@@ -43,7 +43,7 @@ func build(ctx context.Context, dir, name string, source []byte, flags ...string
 	return built, readable(dir, built)
 }
 
-// readable lets servers that run as another user read and run files.
+// readable makes files readable and executable for servers that run as another user.
 func readable(paths ...string) error {
 	for _, path := range paths {
 		if err := os.Chmod(path, 0o755); err != nil { //nolint:gosec // nothing in it is secret

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/shim"
 )
 
-// A write is lost where the program ends before it syncs the log, and kept where it has; what
-// is not a log is the machine's.
+// A write is lost if the program ends before it syncs the log, and kept if it has synced; other
+// files are on the machine's disk.
 func TestDisk(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -50,7 +50,7 @@ func TestDisk(t *testing.T) {
 	}
 }
 
-// A program whose command cannot be started leaves no goroutine, and the disk goes on.
+// A command that cannot be started leaves no goroutine, and the disk continues.
 func TestDiskWithoutAProgram(t *testing.T) {
 	t.Parallel()
 	launcher, err := shim.NewLauncher(t.Context(), t.TempDir())
@@ -86,7 +86,7 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// What the machine cannot do is told apart from a call that was interrupted.
+// What the machine cannot do is distinguished from a call that was interrupted.
 func TestUnsupported(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()

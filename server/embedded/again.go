@@ -13,8 +13,8 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// startAgain starts a node that has data. Before etcd runs, and could vote with what an old
-// copy of a folder knows, it asks the peers what they know of it.
+// startAgain starts a node that has data. Before etcd runs, and could vote on the basis of an
+// old copy of a folder, it asks the peers what they know of this node.
 func (e *Etcd) startAgain(ctx context.Context) error {
 	if e.peers != nil {
 		for {
@@ -46,8 +46,9 @@ func (r *record) next() boot {
 	return *r.Next
 }
 
-// checkPeers asks the peers of the cluster what they know of this node. Those that do not answer
-// cannot: a cluster that was stopped as a whole has to start again. It returns what to wait for.
+// checkPeers asks the peers of the cluster what they know of this node. Peers that do not
+// answer are skipped: a cluster that was stopped as a whole has to be able to start again. It
+// returns what to wait for.
 func (e *Etcd) checkPeers(ctx context.Context) (string, error) {
 	rec := e.recorded()
 	var movers []Peer
@@ -78,7 +79,7 @@ func (e *Etcd) checkPeers(ctx context.Context) (string, error) {
 	return e.moveBy(ctx, rec, movers)
 }
 
-// moveBy has a peer change this node's peer URL, which is not that of the list any more.
+// moveBy has a peer change this node's peer URL, which no longer is that of the list.
 func (e *Etcd) moveBy(ctx context.Context, rec *record, movers []Peer) (string, error) {
 	own := e.cfg.peerURL()
 	if own == aloneURL {
@@ -109,9 +110,9 @@ func (e *Etcd) moveBy(ctx context.Context, rec *record, movers []Peer) (string, 
 	return strings.Join(why, ": "), nil
 }
 
-// compare holds what a peer knows of this node's starts, and what this node knows of the
-// peer's, against what each says of itself. The number of starts never goes back where a
-// folder is what it was.
+// compare checks what the peer knows of this node's starts against this node's record, and what
+// this node knows of the peer's starts against what the peer reports of itself. The number of
+// starts never goes back unless a folder was replaced.
 func (r *record) compare(name string, h heard) error {
 	known, ok := h.info.Boots[r.Member]
 	if ok && r.isOld(known) {
@@ -126,7 +127,7 @@ func (r *record) compare(name string, h heard) error {
 	return nil
 }
 
-// isAfter reports whether b is a start that cannot have come before other, nor be it.
+// isAfter reports whether b is a start that can neither have come before other nor be other.
 func (b boot) isAfter(other boot) bool {
 	return b.Number > other.Number || b.Number == other.Number && b.Mark != other.Mark
 }
@@ -136,8 +137,8 @@ func (r *record) isOld(known boot) bool {
 	return known.isAfter(r.Boots[r.Member]) && known.isAfter(r.next())
 }
 
-// settle waits until the node is a member with a vote and the cluster answers, and tells the
-// cluster of this start.
+// settle waits until the node is a member with a vote and the cluster answers. Then it records
+// this start in the cluster.
 func (e *Etcd) settle(ctx context.Context) error {
 	if err := e.awaitMajority(ctx); err != nil {
 		return err
@@ -147,7 +148,7 @@ func (e *Etcd) settle(ctx context.Context) error {
 			return err
 		}
 	}
-	if own := e.cfg.peerURL(); e.recorded().URL != own { // it is alone
+	if own := e.cfg.peerURL(); e.recorded().URL != own { // the node is alone
 		if err := e.move(ctx, uint64(e.node.Server.MemberID()), own); err != nil {
 			return fmt.Errorf("embedded: %w", err)
 		}
@@ -160,7 +161,7 @@ func (e *Etcd) settle(ctx context.Context) error {
 	return nil
 }
 
-// awaitMajority waits until a leader has confirmed that this node is there.
+// awaitMajority waits until a leader has confirmed that it reaches this node.
 func (e *Etcd) awaitMajority(ctx context.Context) error {
 	t := time.NewTicker(askEvery)
 	defer t.Stop()
@@ -182,7 +183,7 @@ func (e *Etcd) awaitMajority(ctx context.Context) error {
 	}
 }
 
-// missing says how many nodes answer, and which do not.
+// missing describes how many nodes answer, and which do not.
 func (e *Etcd) missing(ctx context.Context) string {
 	there, all := 1, 1
 	var silent []string
@@ -200,7 +201,7 @@ func (e *Etcd) missing(ctx context.Context) string {
 	return fmt.Sprintf("waiting for a majority: %d of %d nodes are there, %s not", there, all, strings.Join(silent, ", "))
 }
 
-// members are the other members of the cluster, as etcd knows them.
+// members returns the other members of the cluster, as etcd knows them.
 func (e *Etcd) members() []Peer {
 	var all []Peer
 	for _, m := range e.node.Server.Cluster().Members() {
@@ -217,7 +218,7 @@ func (e *Etcd) members() []Peer {
 	return all
 }
 
-// askForVote asks the members to promote this learner, once. They do when it has caught up.
+// askForVote asks the members once to promote this learner. They do when it has caught up.
 func (e *Etcd) askForVote(ctx context.Context) error {
 	err := errors.New("no other member answers")
 	for _, p := range e.members() {
@@ -240,7 +241,7 @@ func (e *Etcd) askForVote(ctx context.Context) error {
 	if err != nil {
 		return e.wait(ctx, "waiting for a vote in the cluster: "+err.Error())
 	}
-	t := time.NewTimer(askEvery / 50) // it has the vote, and is about to hear of it
+	t := time.NewTimer(askEvery / 50) // it has the vote, and is about to learn of it
 	defer t.Stop()
 	select {
 	case <-t.C:
@@ -250,8 +251,8 @@ func (e *Etcd) askForVote(ctx context.Context) error {
 	}
 }
 
-// stopped says why etcd stopped by itself. A member that was away while it was removed learns
-// it from the others only.
+// stopped returns why etcd stopped by itself. A member that was down while it was removed
+// learns of the removal only from the other members.
 func (e *Etcd) stopped(ctx context.Context) error {
 	removed := !e.node.Server.IsMemberExist(e.node.Server.MemberID())
 	if !removed && e.peers != nil {
@@ -266,8 +267,8 @@ func (e *Etcd) stopped(ctx context.Context) error {
 	return errors.New("embedded: the node stopped by itself; the log says why")
 }
 
-// enlist writes this start into the keyspace, so that every member knows which start of this
-// one is the last.
+// enlist writes this start into the keyspace, so that every member knows the last start of this
+// one.
 func (e *Etcd) enlist(ctx context.Context) error {
 	rec := e.recorded().clone()
 	if rec.Next == nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/holdfast-io/holdfast/server/embedded"
 )
 
-// fleet is nodes of one host that a test starts and stops as it likes.
+// fleet has nodes of one host that a test starts and stops.
 type fleet struct {
 	t    *testing.T
 	dir  string
@@ -50,7 +50,7 @@ func (f *fleet) config(name string) embedded.Config {
 	return embedded.Config{DataDir: f.folder(name), Name: name, Cluster: f.list, LocalCA: filepath.Join(f.dir, "peers.pem")}
 }
 
-// open starts a node, which need not get anywhere.
+// open starts a node, which may fail to join a cluster.
 func (f *fleet) open(name string) *embedded.Etcd {
 	f.t.Helper()
 	e, err := embedded.Open(f.config(name))
@@ -64,7 +64,7 @@ func (f *fleet) open(name string) *embedded.Etcd {
 	return e
 }
 
-// openAll starts nodes in the same moment.
+// openAll starts nodes at the same moment.
 func (f *fleet) openAll(names ...string) {
 	f.t.Helper()
 	var starting sync.WaitGroup
@@ -111,7 +111,7 @@ func (f *fleet) ready(names ...string) {
 	}
 }
 
-// formed is a cluster of all the nodes.
+// formed returns a cluster of all the nodes.
 func formed(t *testing.T, names ...string) *fleet {
 	t.Helper()
 	f := newFleet(t, names...)
@@ -126,7 +126,7 @@ func (f *fleet) init(name string) {
 	f.insist("form a cluster", func(ctx context.Context) error { return f.node(name).Init(ctx) })
 }
 
-// insist repeats what may fail for a while.
+// insist repeats a call that may fail for a while.
 func (f *fleet) insist(what string, do func(context.Context) error) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
@@ -144,7 +144,7 @@ func (f *fleet) insist(what string, do func(context.Context) error) {
 	}
 }
 
-// says waits until a node says that it waits for something.
+// says waits until a node reports what it waits for.
 func (f *fleet) says(name, what string) {
 	f.t.Helper()
 	f.insist(name, func(context.Context) error {
@@ -155,7 +155,7 @@ func (f *fleet) says(name, what string) {
 	})
 }
 
-// refused waits until a node has ended, and says why.
+// refused waits until a node has ended with the expected reason.
 func (f *fleet) refused(name, what string) {
 	f.t.Helper()
 	select {
@@ -176,7 +176,7 @@ func (f *fleet) wipe(name string) {
 	}
 }
 
-// acquire takes a lock for an hour at a node, and returns its token; 0 where it is held.
+// acquire takes a lock for an hour at a node, and returns its token, or 0 if it is held.
 func (f *fleet) acquire(node, name string) uint64 {
 	f.t.Helper()
 	b, err := etcdlock.New(f.node(node).Client(), etcdlock.Config{MinTTL: embedded.MinTTL})
@@ -198,8 +198,8 @@ func (f *fleet) acquire(node, name string) uint64 {
 	return uint64(g.Token)
 }
 
-// Nodes with empty folders that are told of each other form nothing, and wait. One is told to,
-// and the others join it.
+// Nodes with empty folders and a list of each other form nothing, and wait. Init is called on
+// one, and the others join it.
 func TestFormation(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, "a", "b", "c")
@@ -226,7 +226,7 @@ func TestFormation(t *testing.T) {
 	}
 }
 
-// Two nodes are told to form a cluster at the same time: never do both.
+// Init is called on two nodes at the same time: never do both form a cluster.
 func TestFormedByTwo(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, "a", "b")
@@ -262,8 +262,8 @@ func TestFormedByTwo(t *testing.T) {
 	}
 }
 
-// A node that lost its data is refused beside the others, and in every order of starts without
-// a majority that remembers it cannot make one. This is how a lock was granted twice.
+// A node that lost its data is refused by the others. In no order of starts can it form a
+// majority with a node that does not remember a grant. That is how a lock was granted twice.
 func TestWipedNode(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*fleet){
@@ -277,7 +277,7 @@ func TestWipedNode(t *testing.T) {
 			t.Parallel()
 			f := formed(t, "a", "b", "c")
 			f.close("a")
-			first := f.acquire("b", "pay") // of b and c; a does not know
+			first := f.acquire("b", "pay") // by b and c; a does not have it
 			f.close("b", "c")
 			f.wipe("c")
 			start(f)
@@ -304,7 +304,7 @@ func TestWipedNode(t *testing.T) {
 	}
 }
 
-// A node alone grows to three, beside nodes with empty folders, which join it.
+// A single node grows to three, with nodes with empty folders, which join it.
 func TestGrowAndShrink(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, "a", "b", "c")
@@ -355,7 +355,7 @@ func TestGrowAndShrink(t *testing.T) {
 	}
 }
 
-// A folder that is not what the flags say is refused, and so is one that was copied or put back.
+// A folder that does not match the flags is refused, and so is one that was copied or restored.
 func TestOtherFolder(t *testing.T) {
 	t.Parallel()
 	f := formed(t, "a", "b")
@@ -405,8 +405,8 @@ func TestOtherFolder(t *testing.T) {
 	}
 }
 
-// The peer port of nodes on the loopback is not open to who has none of their certificates: not
-// the members, not raft, not the calls of etcd's clients, and not what nodes ask each other.
+// The peer port of nodes on the loopback refuses clients without one of their certificates: for
+// the members, for raft, for the calls of etcd's clients, and for what nodes ask each other.
 func TestStrangersAtThePeerPort(t *testing.T) {
 	t.Parallel()
 	f := formed(t, "a", "b")
@@ -438,8 +438,8 @@ func TestStrangersAtThePeerPort(t *testing.T) {
 	}
 }
 
-// A copy that no file system can tell apart, as of a whole disk: the others know of a later
-// start of the member than the copy does, and refuse it, and the copy is told so.
+// A copy that no file system can distinguish, such as that of a whole disk: the others know of
+// a later start of the member than the copy does, and refuse it, and the copy gets the reason.
 func TestOldDisk(t *testing.T) {
 	t.Parallel()
 	f := formed(t, "a", "b", "c")
@@ -467,14 +467,14 @@ func TestOldDisk(t *testing.T) {
 	}
 	f.open("c")
 	f.refused("c", "this one is older, or a clone")
-	// Also where the others have just been started themselves, and have no majority yet.
+	// Also when the others have just been started themselves, and have no majority yet.
 	f.close("a", "b")
 	f.open("a")
 	f.open("c")
 	f.refused("c", "this one is older, or a clone")
 }
 
-// record is what a test reads of node.json.
+// record is the part of node.json that a test reads.
 type record struct {
 	Members []struct{ ID, Name string } `json:"members"`
 	Boots   map[string]struct {
@@ -483,7 +483,7 @@ type record struct {
 	} `json:"boots"`
 }
 
-// bootOf is the last start of a member that a folder knows of.
+// bootOf returns the last start of a member that a folder knows of.
 func bootOf(t *testing.T, folder, member string) string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(folder, "node.json"))
@@ -502,7 +502,7 @@ func bootOf(t *testing.T, folder, member string) string {
 	return ""
 }
 
-// forgetPlaces makes a folder one that is not known to be a copy.
+// forgetPlaces changes a folder so that it is not recognised as a copy.
 func forgetPlaces(folder string) error {
 	path := filepath.Join(folder, "node.json")
 	data, err := os.ReadFile(path)
@@ -520,7 +520,7 @@ func forgetPlaces(folder string) error {
 	return os.WriteFile(path, data, 0o600)
 }
 
-// A changed peer URL is carried out by the others before the node starts.
+// The others change a peer URL before the node starts.
 func TestMoved(t *testing.T) {
 	t.Parallel()
 	f := formed(t, "a", "b", "c")
@@ -567,7 +567,7 @@ func TestFolderOfOthers(t *testing.T) {
 	}
 	refused("a link within", folder, "is a symbolic link")
 	if os.Getuid() != 0 {
-		return // only root can make a folder of somebody else
+		return // only root can create a folder of another user
 	}
 	other := filepath.Join(dir, "other")
 	if err := errors.Join(os.Mkdir(other, 0o700), os.Chown(other, 65534, 65534)); err != nil {

@@ -17,45 +17,47 @@ import (
 type Peer struct {
 	// Name of the node, unique in the cluster. Required.
 	Name string
-	// URL at which the other nodes reach it: "https://10.0.0.1:2380". Plain http is for the
-	// loopback of one host, where the nodes add TLS by themselves: see Config.LocalCA. Required.
+	// URL at which the other nodes reach it: "https://10.0.0.1:2380". Plain http is only for
+	// nodes on the loopback of one host, which add TLS by themselves: see Config.LocalCA.
+	// Required.
 	URL string
 }
 
-// TLS is how the nodes of a cluster authenticate each other: files in PEM. They are read again
-// for each new connection, so that they can be replaced.
+// TLS is how the nodes of a cluster authenticate each other: files in PEM. They are read for
+// each new connection, so that they can be replaced.
 type TLS struct {
-	// Cert and Key of this node, for both ends of a connection: the certificate is a server's
-	// and a client's (extended key usage), and has the host of the node's URL. Required.
+	// Cert and Key of this node, for both ends of a connection: the certificate must be for a
+	// server and for a client (extended key usage), and name the host of the node's URL.
+	// Required.
 	Cert, Key string
-	// CA that the certificates of all nodes are from. Required.
+	// CA that issued the certificates of all nodes. Required.
 	CA string
 }
 
-// Config says how to run the node.
+// Config configures the node.
 type Config struct {
-	// DataDir is where everything is kept. It is made if it is not there. Required.
+	// DataDir is the folder of all data. It is created if it does not exist. Required.
 	DataDir string
 	// Name of this node; one of the names in Cluster, if that is set. Default:
 	// DefaultName. Optional.
 	Name string
-	// Cluster is where to find the cluster: its nodes, this one included. Empty: the node is a
-	// cluster of one, and no other node can join it. Optional.
+	// Cluster lists the nodes of the cluster, this one included. Empty: the node is a cluster
+	// of one, and no other node can join it. Optional.
 	Cluster []Peer
-	// ListenPeers is where this node listens for the others, "0.0.0.0:2380", if that is
-	// not the host and port of its own URL. Optional.
+	// ListenPeers is the address on which this node listens for the others, "0.0.0.0:2380", if
+	// it is not the host and port of its own URL. Optional.
 	ListenPeers string
 	// PeerTLS is required unless every URL in Cluster is http on the loopback. Optional.
 	PeerTLS *TLS
 	// LocalCA is a file with the certificate authority of the nodes that one user runs on one
 	// host. Their URLs are http on the loopback, and mean TLS with certificates of that
 	// authority: a port on the loopback is open to every user of the host. The file is created
-	// if it does not exist, readable by its owner only. Required where the URLs are http.
+	// if it does not exist, readable by its owner only. Required if the URLs are http.
 	LocalCA string
-	// ListenClients are URLs for other programs, as etcdctl: "http://127.0.0.1:2379",
+	// ListenClients are URLs for other programs, such as etcdctl: "http://127.0.0.1:2379",
 	// "unix:///run/etcd.sock". There is no authentication. Default: none. Optional.
 	ListenClients []string
-	// Quota is how large the data may grow, in bytes. Default: DefaultQuota. Optional.
+	// Quota is the largest size of the data, in bytes. Default: DefaultQuota. Optional.
 	Quota int64
 	// Logger receives the errors of etcd, and what the node waits for. Default: none. Optional.
 	Logger *slog.Logger
@@ -88,18 +90,18 @@ func (c *Config) complete() error {
 	return c.checkCluster()
 }
 
-// longestName is what fits into a line of a table.
+// longestName is what fits into a row of a table.
 const longestName = 64
 
-// isName reports whether etcd can take it into its list of the nodes, and a path into a segment.
+// isName reports whether s can be a name in etcd's list of the nodes and a segment of a path.
 func isName(s string) bool {
 	return s != "" && len(s) <= longestName && !strings.ContainsFunc(s, func(r rune) bool {
 		return r <= ' ' || r == 0x7f || strings.ContainsRune(",=/", r)
 	})
 }
 
-// invalid is what the configuration is refused with. Fields are called as the flags of the
-// server's command are.
+// invalid returns the error of an invalid configuration. Fields are named like the flags of the
+// server's command.
 func invalid(field string, value any, bound string) error {
 	return fmt.Errorf("embedded: %w", &backend.InvalidError{Field: field, Value: fmt.Sprintf("%#v", value), Bound: bound})
 }
@@ -125,7 +127,7 @@ func (c *Config) checkCluster() error {
 		if err := c.checkTLS(p, u); err != nil {
 			return err
 		}
-		// What is http here is TLS on the wire: see LocalCA.
+		// A URL with http means TLS on the wire: see LocalCA.
 		c.Cluster[i].URL = "https://" + u.Host
 	}
 	return c.checkListenPeers()
@@ -139,8 +141,8 @@ func checkURL(p Peer) (*url.URL, error) {
 	return u, nil
 }
 
-// checkTLS refuses nodes that would obey whoever reaches their port, and certificates that a
-// node would not use.
+// checkTLS refuses nodes that would obey any client that reaches their port, and certificates
+// that a node would not use.
 func (c *Config) checkTLS(p Peer, u *url.URL) error {
 	t := c.PeerTLS
 	switch {
@@ -179,7 +181,7 @@ func isLoopback(host string) bool {
 	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }
 
-// checkAlone refuses what only a cluster has.
+// checkAlone refuses settings that need a cluster.
 func (c *Config) checkAlone() error {
 	if c.PeerTLS != nil {
 		return invalid("peer-cert", c.PeerTLS.Cert, "given with a cluster only")
@@ -199,11 +201,11 @@ func (c *Config) own() *Peer {
 	return &c.Cluster[i]
 }
 
-// aloneURL is the peer URL of a node that was given no list. Nothing listens there. It is
+// aloneURL is the peer URL of a node without a list of nodes. Nothing listens there. It is
 // written into the data, so it must not depend on the folder.
 const aloneURL = "unix://alone"
 
-// peerURL is what this node is known by in the cluster.
+// peerURL returns the URL by which the cluster knows this node.
 func (c *Config) peerURL() string {
 	if p := c.own(); p != nil {
 		return p.URL
@@ -214,7 +216,7 @@ func (c *Config) peerURL() string {
 func (p Peer) host() string {
 	u, err := url.Parse(p.URL)
 	if err != nil {
-		return "" // it was checked
+		return "" // it was checked before
 	}
 	return u.Hostname()
 }

@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	// MinTTL is the shortest lease that this etcd keeps.
+	// MinTTL is the shortest lease that this etcd supports.
 	MinTTL = time.Second
-	// DefaultName is for Config.Name.
+	// DefaultName is the default of Config.Name.
 	DefaultName = "holdfast"
-	// DefaultQuota is for Config.Quota.
+	// DefaultQuota is the default of Config.Quota.
 	DefaultQuota = 2 << 30
 
 	aloneTick, aloneElection     = 10, 100 // milliseconds
@@ -32,43 +32,44 @@ const (
 	etcdDir                      = "etcd" // in the data folder
 	// mostLearners is how many nodes may join at the same time.
 	mostLearners = 8
-	// longestSocket is what fits into the address of a Unix socket everywhere.
+	// longestSocket is a length that fits into the address of a Unix socket on every system.
 	longestSocket = 100
 )
 
-// Etcd is a node: it runs, or waits to be let into a cluster. Its methods are safe for
+// Etcd is a node. It runs, or waits to be admitted to a cluster. Its methods are safe for
 // concurrent use.
 type Etcd struct {
 	cfg    Config
 	lock   *os.File
-	socket string   // folder to remove at the end; may be empty
+	socket string   // folder to remove in Close; may be empty
 	peers  *peerNet // nil without a list
 	raft   atomic.Pointer[http.Handler]
 
 	mu     sync.Mutex
-	rec    *record // replaced as a whole; nil with an empty folder
+	rec    *record // replaced as a whole; nil if the folder is empty
 	state  string
-	why    string // what it waits for
+	why    string // what the node waits for
 	node   *embed.Etcd
 	client *clientv3.Client
-	down   map[string]bool // members that did not answer a moment ago, by name
+	down   map[string]bool // members that did not answer recently, by name
 
-	joining sync.Mutex // held while a cluster is joined, or the decision to form one is written
+	joining sync.Mutex // held while joining a cluster, or writing the decision to form one
 
 	stop   context.CancelFunc
 	ready  chan struct{} // closed when the node serves
 	ended  chan struct{} // closed when run has returned
-	err    error         // of run; to be read after ended
+	err    error         // of run; read only after ended is closed
 	errs   chan error
 	once   sync.Once
 	closed chan struct{}
 }
 
-// Open starts a node, and returns while it waits for its cluster: see Ready, Err and Status.
+// Open starts a node. It returns while the node waits for its cluster: see Ready, Err and
+// Status.
 //
-// Errors: ErrInvalid, before anything is made; a data folder that is in use or belongs to
-// another user; ErrRefused where the folder is not that of the node in cfg; an address that is
-// in use.
+// Errors: ErrInvalid, before anything is created; a data folder that is in use or belongs to
+// another user; ErrRefused if the folder is not that of the node in cfg; an address that is in
+// use.
 func Open(cfg Config) (*Etcd, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -103,10 +104,10 @@ func Open(cfg Config) (*Etcd, error) {
 	return e, nil
 }
 
-// Start is Open, and waits until the node serves: in a cluster, until it was let in, and
-// enough nodes are there to elect a leader. ctx bounds the start only.
+// Start calls Open and waits until the node serves: in a cluster, until it was admitted and
+// enough nodes are up to elect a leader. ctx bounds the start only.
 //
-// Errors: those of Open; what Err tells; ctx's cause.
+// Errors: those of Open; what Err reports; ctx's cause.
 func Start(ctx context.Context, cfg Config) (*Etcd, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -130,7 +131,7 @@ func (e *Etcd) Ready() <-chan struct{} { return e.ready }
 
 func (e *Etcd) log() *slog.Logger { return e.cfg.Logger }
 
-// say keeps what the node waits for, and logs it where it is new.
+// say records what the node waits for, and logs it if it has changed.
 func (e *Etcd) say(why string) {
 	e.mu.Lock()
 	old := e.why
@@ -151,39 +152,39 @@ func (e *Etcd) recorded() *record {
 	return e.rec
 }
 
-// keptAtStart is how many changes of those before its start a node keeps.
+// keptAtStart is how many of the changes before its start a node keeps.
 const keptAtStart = 10_000
 
-// forget drops old history. The clock for that begins anew with each start: a node that
-// never is up for as long as that takes would keep all it ever did.
+// forget drops old history. The timer of etcd's own compaction begins again with each start: a
+// node that never runs for that long would keep its whole history.
 func (e *Etcd) forget(ctx context.Context) {
 	if rev := e.node.Server.KV().Rev(); rev > keptAtStart {
-		// It fails where that is forgotten already.
+		// It fails if that history is dropped already.
 		_, _ = e.client.Compact(ctx, rev-keptAtStart)
 	}
 }
 
-// Client returns a client that calls the node directly; nil before Ready. Close closes it.
+// Client returns a client that calls the node directly, or nil before Ready. Close closes it.
 func (e *Etcd) Client() *clientv3.Client {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.client
 }
 
-// Err receives what ended the node, and is closed by Close.
+// Err receives the error that ended the node. Close closes it.
 func (e *Etcd) Err() <-chan error { return e.errs }
 
-// Reclaim makes room after the quota was reached: it drops all history, gives the
-// space back to the file system, and takes the alarm back. The node answers nobody
-// while it defragments. In a cluster, call it on each node.
+// Reclaim makes room after the quota was reached. It drops all history, returns the space to
+// the file system, and clears the alarm. The node answers no request while it defragments. In a
+// cluster, call it on each node.
 //
-// Errors: what etcd says.
+// Errors: those of etcd.
 func (e *Etcd) Reclaim(ctx context.Context) error {
 	status, err := e.client.Status(ctx, "")
 	if err != nil {
 		return fmt.Errorf("embedded: status: %w", err)
 	}
-	// What is compacted already is no error: it is all the same.
+	// History that is compacted already yields an error here, which does not matter.
 	_, _ = e.client.Compact(ctx, status.Header.Revision, clientv3.WithCompactPhysical())
 	if err := e.node.Server.Backend().Defrag(); err != nil {
 		return fmt.Errorf("embedded: defragment: %w", err)
@@ -194,8 +195,8 @@ func (e *Etcd) Reclaim(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the node and waits until it has. What was answered is on the disk.
-// Closing again waits as well.
+// Close ends the node and waits until it has ended. Every change that was answered is on the
+// disk. A second Close waits as well.
 func (e *Etcd) Close() error {
 	var err error
 	e.once.Do(func() {
@@ -204,7 +205,7 @@ func (e *Etcd) Close() error {
 		<-e.ended
 		close(e.errs)
 		if e.client != nil {
-			_ = e.client.Close() // it says that its context ended
+			_ = e.client.Close() // its error only says that its context ended
 		}
 		if e.node != nil {
 			e.node.Close()
@@ -224,7 +225,7 @@ func (e *Etcd) Close() error {
 	return nil
 }
 
-// config is what every start of etcd has in common.
+// config returns the part of the configuration that every start of etcd shares.
 func (e *Etcd) config() (*embed.Config, error) {
 	ec := embed.NewConfig()
 	ec.Name, ec.Dir = e.cfg.Name, filepath.Join(e.cfg.DataDir, etcdDir)
@@ -234,8 +235,8 @@ func (e *Etcd) config() (*embed.Config, error) {
 	ec.TickMs, ec.ElectionMs = clusterTick, clusterElection
 	ec.MaxLearners = mostLearners
 	ec.ListenClientUrls = []url.URL{}
-	// What has started advertises an address: by that etcd itself refuses a second start of it
-	// with an empty folder.
+	// A node that has started advertises an address. This is how etcd itself refuses a second
+	// start of the node with an empty folder.
 	ec.AdvertiseClientUrls = []url.URL{{Scheme: "unix", Host: "holdfast"}}
 	for _, raw := range e.cfg.ListenClients {
 		u, err := url.Parse(raw)
@@ -258,8 +259,8 @@ func (e *Etcd) config() (*embed.Config, error) {
 	return ec, e.hide(ec)
 }
 
-// hide has etcd listen for its peers where nobody reaches it. Those of a cluster arrive at a
-// port of ours, see listenPeers.
+// hide makes etcd listen for its peers where no other program reaches it. The peers of a
+// cluster connect to a port of this package, see listenPeers.
 func (e *Etcd) hide(ec *embed.Config) error {
 	dir := e.cfg.DataDir
 	if len(dir) > longestSocket-len("/peer.sock") {
@@ -271,8 +272,8 @@ func (e *Etcd) hide(ec *embed.Config) error {
 		}
 		dir = e.socket
 	}
-	// etcd takes the whole path of the socket from the host, and without one listens where
-	// every user of the machine reaches it.
+	// etcd takes the whole path of the socket from the host of the URL. With an empty host it
+	// would listen where every user of the machine reaches it.
 	ec.ListenPeerUrls = []url.URL{{Scheme: "unix", Host: filepath.Join(dir, "peer.sock")}}
 	return nil
 }

@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// node is what the process does that a test kills.
+// node is the main function of the process that a test kills.
 func node() error {
 	cfg := embedded.Config{
 		DataDir: os.Getenv(envDir), Name: os.Getenv(envName), ListenClients: []string{os.Getenv(envClients)},
@@ -64,7 +64,7 @@ func node() error {
 		return err
 	}
 	if len(cfg.Cluster) > 0 && cfg.Cluster[0].Name == cfg.Name {
-		for e.Init(ctx) != nil && ctx.Err() == nil { // the first on the list forms the cluster, when the others are there
+		for e.Init(ctx) != nil && ctx.Err() == nil { // the first on the list forms the cluster, when the others are up
 			time.Sleep(50 * time.Millisecond)
 		}
 	}
@@ -177,7 +177,8 @@ func TestStart(t *testing.T) {
 func TestBadConfig(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	// What the check of the configuration let pass would be refused for the folder, and open no port.
+	// Settings that the check lets pass would be refused because of the folder, and open no
+	// port.
 	if err := os.WriteFile(filepath.Join(dir, "theirs"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +214,7 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// client gives a backend on processes.
+// client returns a backend on processes.
 func client(t *testing.T, ps ...*process) *etcdlock.Backend {
 	t.Helper()
 	addrs := make([]string, len(ps))
@@ -237,7 +238,7 @@ func open(t *testing.T, b backend.Backend) backend.SessionID {
 	return id
 }
 
-// eventually repeats a call while the store is away.
+// eventually repeats a call while the store is unavailable.
 func eventually(t *testing.T, f func(context.Context) error) {
 	t.Helper()
 	if err := leasetest.InsistOn(t, f); err != nil {
@@ -368,8 +369,7 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// A folder that belongs to something else is left as it is.
-// A node that is started again and again has history of a bounded length, and its last.
+// A node that is restarted repeatedly keeps a bounded part of its history, and the latest changes.
 func TestStartForgets(t *testing.T) {
 	t.Parallel()
 	const changes, kept = 10_500, 10_000
@@ -404,6 +404,7 @@ func TestStartForgets(t *testing.T) {
 	}
 }
 
+// A folder that belongs to another program is left unchanged.
 func TestForeignFolder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

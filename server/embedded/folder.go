@@ -8,14 +8,14 @@ import (
 	"path/filepath"
 )
 
-// etcdParts are the folders of etcd's that are told apart from copies.
+// etcdParts returns the folders of etcd that are checked for being copies.
 func etcdParts() []string {
 	member := filepath.Join(etcdDir, "member")
 	return []string{etcdDir, member, filepath.Join(member, "snap"), filepath.Join(member, "wal")}
 }
 
-// makeDir makes the folder, or closes one that is there to everybody else: but never one
-// that belongs to something or somebody else, such as /tmp.
+// makeDir creates the folder, or removes the permissions of other users from an existing one.
+// It refuses a folder that belongs to another program or user, such as /tmp.
 func makeDir(dir string) error {
 	if err := os.MkdirAll(dir, dirMode); err != nil {
 		return err //nolint:wrapcheck // it names the folder
@@ -27,7 +27,7 @@ func makeDir(dir string) error {
 	if err != nil {
 		return err //nolint:wrapcheck // it names the folder
 	}
-	known := 0 // of a start that did not get far, or of a new file system
+	known := 0 // entries of a start that ended early, or of a new file system
 	ours := false
 	for _, e := range entries {
 		switch e.Name() {
@@ -37,7 +37,7 @@ func makeDir(dir string) error {
 			known++
 		case "lost+found":
 			known++
-			continue // of the file system, and of root
+			continue // created by the file system, and owned by root
 		default:
 			continue
 		}
@@ -57,8 +57,8 @@ func makeDir(dir string) error {
 	return os.Chmod(dir, dirMode) //nolint:wrapcheck // it names the folder
 }
 
-// checkOwn refuses a symbolic link, which whoever may write its folder can point elsewhere, and
-// what belongs to another user, who could change it while the node runs.
+// checkOwn refuses a symbolic link, because anyone who can write its folder can point it
+// elsewhere. It refuses a file of another user, who could change it while the node runs.
 func checkOwn(path string) error {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -79,7 +79,8 @@ func hasData(dir string) (bool, error) {
 	return err == nil, err //nolint:wrapcheck // it names the folder
 }
 
-// places returns what tells the folders of etcd apart from copies of them, as far as they exist.
+// places returns what distinguishes the folders of etcd, as far as they exist, from copies of
+// them.
 func places(dir string) (map[string]string, error) {
 	all := make(map[string]string)
 	for _, part := range etcdParts() {
@@ -95,8 +96,8 @@ func places(dir string) (map[string]string, error) {
 	return all, nil
 }
 
-// checkPlaces refuses a folder that was copied, or put back from a copy: the member that it is
-// may have said more since than the copy knows, and may still run elsewhere.
+// checkPlaces refuses a folder that was copied, or restored from a copy: its member may have
+// sent more since then than the copy knows, and may still run elsewhere.
 func (r *record) checkPlaces(dir string) error {
 	now, err := places(dir)
 	if err != nil {

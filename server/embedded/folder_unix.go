@@ -19,5 +19,5 @@ func checkOwner(path string, info os.FileInfo) error {
 	return nil
 }
 
-// isOpen reports whether anybody but the owner may use the file.
+// isOpen reports whether users other than the owner may use the file.
 func isOpen(m os.FileMode) bool { return m.Perm()&0o077 != 0 }

@@ -18,12 +18,12 @@ import (
 )
 
 // ErrRefused is in the error of a node that must not run with the folder that it has, or of a
-// change that the cluster does not make: trying again will not help.
+// change that the cluster refuses. Retrying will not help.
 var ErrRefused = errors.New("refused")
 
-const askEvery = 500 * time.Millisecond // while it waits for the others
+const askEvery = 500 * time.Millisecond // while waiting for the other nodes
 
-// check holds the folder against the flags, before anything is started.
+// check compares the folder with the flags, before anything is started.
 func (e *Etcd) check() error {
 	rec, err := readRecord(e.cfg.DataDir)
 	if err != nil {
@@ -38,12 +38,12 @@ func (e *Etcd) check() error {
 	case rec == nil && data && !alone:
 		return fmt.Errorf("embedded: %s has data, and no %s that says of which node and cluster: start it once without --cluster if it was alone: %w", e.cfg.DataDir, recordFile, ErrRefused)
 	case rec == nil && data:
-		rec = &record{State: stateStarted, Name: e.cfg.Name, URL: aloneURL} // of an earlier version
+		rec = &record{State: stateStarted, Name: e.cfg.Name, URL: aloneURL} // written by an earlier version
 	case rec == nil:
 	case !data && rec.State == stateStarted:
 		return fmt.Errorf("embedded: the data of %s in %s is gone: if the cluster has other nodes, \"holdfast cluster remove %s\", then start it with an empty folder: %w", rec.Name, e.cfg.DataDir, rec.Name, ErrRefused)
 	case !data:
-		rec = nil // it did not get as far as having anything
+		rec = nil // an earlier start ended before anything was stored
 	default:
 		err = e.checkRecord(rec)
 	}
@@ -57,12 +57,12 @@ func (e *Etcd) check() error {
 	return nil
 }
 
-// checkRecord refuses a folder that is not what the flags say.
+// checkRecord refuses a folder that does not match the flags.
 func (e *Etcd) checkRecord(rec *record) error {
 	if err := rec.checkPlaces(e.cfg.DataDir); err != nil {
 		return err
 	}
-	// A node that never chose a name takes one when it begins to grow.
+	// A node that never chose a name takes one when its cluster begins to grow.
 	if rec.Name != e.cfg.Name && (rec.Name != DefaultName || !rec.alone()) {
 		return fmt.Errorf("%s is the folder of %s, and not of %s: %w", e.cfg.DataDir, rec.Name, e.cfg.Name, ErrRefused)
 	}
@@ -79,7 +79,7 @@ func (e *Etcd) checkRecord(rec *record) error {
 	return nil
 }
 
-// names are the other members, for people.
+// names lists the other members, for people.
 func (r *record) names() string {
 	var names []string
 	for _, m := range r.Members {
@@ -90,8 +90,8 @@ func (r *record) names() string {
 	return strings.Join(names, ", ")
 }
 
-// run brings the node into a cluster, and then stays with it. It returns why the node ended;
-// nil after Close.
+// run brings the node into a cluster and then watches it. It returns why the node ended, or nil
+// after Close.
 func (e *Etcd) run(ctx context.Context) error {
 	e.mu.Lock()
 	rec := e.rec
@@ -109,7 +109,7 @@ func (e *Etcd) run(ctx context.Context) error {
 		err = e.settle(ctx)
 	}
 	if err == nil {
-		err = e.learn(ctx) // a node that is killed now knows the others when it starts again
+		err = e.learn(ctx) // a node that is killed now knows the other nodes when it restarts
 	}
 	if err == nil {
 		close(e.ready)
@@ -121,7 +121,7 @@ func (e *Etcd) run(ctx context.Context) error {
 	return err
 }
 
-// wait says what the node waits for, and waits a while.
+// wait records what the node waits for, and waits a while.
 func (e *Etcd) wait(ctx context.Context, why string) error {
 	e.say(why)
 	t := time.NewTimer(askEvery)
@@ -134,7 +134,7 @@ func (e *Etcd) wait(ctx context.Context, why string) error {
 	}
 }
 
-// startEmpty waits until a cluster lets this node in, or somebody has it form one.
+// startEmpty waits until a cluster admits this node, or Init makes it form one.
 func (e *Etcd) startEmpty(ctx context.Context) error {
 	for {
 		e.mu.Lock()
@@ -153,7 +153,8 @@ func (e *Etcd) startEmpty(ctx context.Context) error {
 	}
 }
 
-// tryJoin asks every peer, and joins the cluster of one that runs. It reports why it did not.
+// tryJoin asks every peer, and joins the cluster of one that runs. If it did not join, it
+// returns why.
 func (e *Etcd) tryJoin(ctx context.Context) (string, bool, error) {
 	var silent, empty, stuck []string
 	cluster := ""
@@ -187,7 +188,7 @@ func (e *Etcd) tryJoin(ctx context.Context) (string, bool, error) {
 	return waitsFor(e.cfg.Name, silent, empty, stuck, why), false, nil
 }
 
-// waitsFor puts into words why a node with an empty folder has not joined.
+// waitsFor describes why a node with an empty folder has not joined.
 func waitsFor(name string, silent, empty, stuck []string, err error) string {
 	var parts []string
 	if len(stuck) > 0 {
@@ -209,7 +210,7 @@ func waitsFor(name string, silent, empty, stuck []string, err error) string {
 	return why
 }
 
-// join asks a peer to let this node in, and starts etcd as the member that it has become.
+// join asks a peer to admit this node, and starts etcd as the new member.
 func (e *Etcd) join(ctx context.Context, h heard) (bool, error) {
 	e.joining.Lock()
 	defer e.joining.Unlock()
@@ -237,7 +238,7 @@ func (e *Etcd) join(ctx context.Context, h heard) (bool, error) {
 		case m.ID == in.Member:
 			name = own.Name
 		case name == "":
-			name = "member-" + m.ID // it has not started yet, and etcd matches by URL
+			name = "member-" + m.ID // it has not started yet, and etcd matches members by URL
 		}
 		initial = append(initial, name+"="+m.URL)
 	}
@@ -252,7 +253,7 @@ func (e *Etcd) join(ctx context.Context, h heard) (bool, error) {
 		e.mu.Lock()
 		e.rec = nil
 		e.mu.Unlock()
-		if strings.Contains(err.Error(), "error validating peerURLs") { // another node was added on the way
+		if strings.Contains(err.Error(), "error validating peerURLs") { // another node was added at the same time
 			err = nil
 		}
 		return false, err
@@ -260,10 +261,10 @@ func (e *Etcd) join(ctx context.Context, h heard) (bool, error) {
 	return true, nil
 }
 
-// prepare makes the folder ready for the first start of etcd, and the record of it.
+// prepare prepares the folder, and its record, for the first start of etcd.
 func (e *Etcd) prepare(rec *record) error {
 	dir := e.cfg.DataDir
-	// Without a log, what an earlier attempt left says nothing.
+	// Without a log, the remains of an earlier attempt mean nothing.
 	if err := os.RemoveAll(filepath.Join(dir, etcdDir)); err != nil {
 		return fmt.Errorf("embedded: data folder: %w", err)
 	}
@@ -277,7 +278,7 @@ func (e *Etcd) prepare(rec *record) error {
 	return e.keep(rec)
 }
 
-// keep writes the record, and takes it as what is known.
+// keep writes the record to the disk and makes it the current one.
 func (e *Etcd) keep(rec *record) error {
 	if err := rec.write(e.cfg.DataDir); err != nil {
 		return fmt.Errorf("embedded: data folder: %w", err)
@@ -305,17 +306,17 @@ func (e *Etcd) startFormed() error {
 	})
 }
 
-// Init has a node that waits form a new cluster, of itself alone. The others on the list join
-// it. It is for once in the life of a cluster, on one node.
+// Init makes a waiting node form a new cluster, of itself alone. The other nodes on the list
+// join it. Call it once in the life of a cluster, on one node.
 //
-// Every other node on the list must answer, and have nothing either: a cluster that is only
-// unreachable must not get a second one beside it. On the node that has formed its cluster Init
-// does nothing. Errors: ErrRefused; ctx's cause.
+// Every other node on the list must answer, and must have no data either: a cluster that is
+// only unreachable must not get a second one beside it. On a node that has already formed its
+// cluster, Init does nothing. Errors: ErrRefused; ctx's cause.
 func (e *Etcd) Init(ctx context.Context) error {
 	e.mu.Lock()
 	if e.rec != nil && e.rec.Token != "" && e.peers != nil {
 		e.mu.Unlock()
-		return e.awaitReady(ctx) // it has formed its cluster: the caller may not have heard of it
+		return e.awaitReady(ctx) // it has formed its cluster already: the caller may not have received the answer
 	}
 	if e.rec != nil || e.peers == nil {
 		e.mu.Unlock()
@@ -325,8 +326,8 @@ func (e *Etcd) Init(ctx context.Context) error {
 		e.mu.Unlock()
 		return fmt.Errorf("embedded: %s is forming a cluster already", e.cfg.Name)
 	}
-	// From here on the others are told so, and refuse to form one: whoever is second to say it
-	// hears of the first.
+	// From here on the other nodes see this state, and refuse to form a cluster: the second
+	// node to announce it hears of the first.
 	e.state = nodeInitiating
 	e.mu.Unlock()
 	if err := e.init(ctx); err != nil {
@@ -362,7 +363,7 @@ func (e *Etcd) init(ctx context.Context) error {
 			return fmt.Errorf("embedded: %s is forming a cluster in this moment: %w", h.peer.Name, ErrRefused)
 		}
 	}
-	// The loop of startEmpty sees the record, and starts.
+	// The loop of startEmpty reads the record, and starts.
 	e.joining.Lock()
 	defer e.joining.Unlock()
 	if e.recorded() != nil {
@@ -371,7 +372,7 @@ func (e *Etcd) init(ctx context.Context) error {
 	return e.prepare(&record{State: stateForming, Token: randomMark(), Name: e.cfg.Name, URL: e.cfg.peerURL()})
 }
 
-// startEtcd starts etcd, and checks that it is the member that the record says.
+// startEtcd starts etcd, and checks that it is the member in the record.
 func (e *Etcd) startEtcd(set func(*embed.Config)) error {
 	ec, err := e.config()
 	if err != nil {

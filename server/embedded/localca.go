@@ -19,16 +19,16 @@ import (
 )
 
 // The nodes of one host talk over the loopback, which every user of the host can reach, and
-// raft obeys whoever reaches it. So they know each other by certificates there too. The
-// authority is a file that only the user can read, and every node of the user makes a
-// certificate of its own from it when it starts.
+// raft obeys every peer that reaches it. So they authenticate each other by certificates there
+// too. The authority is a file that only the user can read. Every node of the user issues
+// itself a certificate from it when it starts.
 
 const (
 	pemCert, pemKey = "CERTIFICATE", "PRIVATE KEY"
 	keyMode         = 0o600
 )
 
-// tlsInfo returns the files by which this node and its peers know each other.
+// tlsInfo returns the files by which this node and its peers authenticate each other.
 func (c *Config) tlsInfo() (transport.TLSInfo, error) {
 	info := transport.TLSInfo{ClientCertAuth: true}
 	if t := c.PeerTLS; t != nil {
@@ -58,8 +58,8 @@ func (c *Config) tlsInfo() (transport.TLSInfo, error) {
 	return info, nil
 }
 
-// localCA reads the authority, and creates it where there is none. Nodes that start at the same
-// moment agree on one.
+// localCA reads the authority, and creates it if it does not exist. Nodes that start at the
+// same moment agree on one.
 func localCA(path string) (*x509.Certificate, ed25519.PrivateKey, error) {
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		if err := makeCA(path); err != nil {
@@ -96,7 +96,7 @@ func localCA(path string) (*x509.Certificate, ed25519.PrivateKey, error) {
 	return cert, signer, nil
 }
 
-// makeCA writes a new authority, unless another process was first.
+// makeCA writes a new authority, unless another process has written one first.
 func makeCA(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
 		return err //nolint:wrapcheck // it names the folder
@@ -131,7 +131,7 @@ func makeCA(path string) error {
 	return syncDir(filepath.Dir(path))
 }
 
-// issue makes a certificate for the loopback and host, and its key, in PEM.
+// issue returns a certificate for the loopback and host, and its key, in PEM.
 func issue(ca *x509.Certificate, caKey ed25519.PrivateKey, host string) ([]byte, []byte, error) {
 	public, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -156,7 +156,7 @@ func issue(ca *x509.Certificate, caKey ed25519.PrivateKey, host string) ([]byte,
 	return pem.EncodeToMemory(&pem.Block{Type: pemCert, Bytes: cert}), pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: der}), nil
 }
 
-// template is valid whatever the host's clock says: the key is what is checked.
+// template is valid at every time of the host's clock: the key is what is checked.
 func template(name string) *x509.Certificate {
 	const bits = 120
 	serial, _ := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), bits)) // it never fails

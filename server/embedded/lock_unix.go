@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// lockDir makes sure that one process uses the folder: etcd would wait for the other
-// one without a word. The lock ends with the process.
+// lockDir makes sure that only one process uses the folder: etcd would silently wait for the
+// other one. The lock ends with the process.
 func lockDir(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // the folder is the operator's choice
 	if err != nil {

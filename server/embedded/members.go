@@ -16,13 +16,13 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Keys of ours in the keyspace, beside those of the locks.
+// Our own keys in the keyspace, beside those of the locks.
 const (
-	keyBoots = "holdfast.nodes/boots/" // and the ID of the member: a boot
-	keyNames = "holdfast.nodes/names/" // and the ID of the member: its name, before it has started
+	keyBoots = "holdfast.nodes/boots/" // followed by the ID of the member; the value is a boot
+	keyNames = "holdfast.nodes/names/" // followed by the ID of the member; the value is its name, before it has started
 )
 
-// running returns the client of a node that runs.
+// running returns the client of a running node.
 func (e *Etcd) running() (*clientv3.Client, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -32,7 +32,7 @@ func (e *Etcd) running() (*clientv3.Client, error) {
 	return e.client, nil
 }
 
-// list returns the members as the cluster has agreed on them, with the client to change them by.
+// list returns the members that the cluster has agreed on, and the client to change them.
 func (e *Etcd) list(ctx context.Context) (*clientv3.Client, *clientv3.MemberListResponse, error) {
 	c, err := e.running()
 	if err != nil {
@@ -45,13 +45,14 @@ func (e *Etcd) list(ctx context.Context) (*clientv3.Client, *clientv3.MemberList
 	return c, list, nil
 }
 
-// lostData is what a node is told that the cluster knows, and that has nothing.
+// lostData returns the error for a node that the cluster knows with data, but whose folder is
+// empty.
 func lostData(name string) error {
 	return fmt.Errorf("%s has lost its data: \"holdfast cluster remove %s\", then start it again: %w", name, name, ErrRefused)
 }
 
-// letIn adds a node with an empty folder as a learner, or finds it added. A majority confirms
-// the list that it decides by.
+// letIn adds a node with an empty folder as a learner, or finds that it was added before. The
+// list that it decides by is confirmed by a majority.
 func (e *Etcd) letIn(ctx context.Context, name, url string) (*joinAnswer, error) {
 	c, list, err := e.list(ctx)
 	if err != nil {
@@ -75,8 +76,8 @@ func (e *Etcd) letIn(ctx context.Context, name, url string) (*joinAnswer, error)
 	return &joinAnswer{Cluster: hexID(list.Header.ClusterId), Member: hexID(member.ID), Members: membersOf(list.Members)}, nil
 }
 
-// find looks for a node that is to join among the members. It finds nothing, a member that was
-// added and has never started, or why the node must not join.
+// find looks up a joining node among the members. It returns nil if it is not a member, the
+// member if it was added and has never started, or an error if the node must not join.
 func (e *Etcd) find(ctx context.Context, c *clientv3.Client, members []*pb.Member, name, url string) (*pb.Member, error) {
 	var added *pb.Member
 	for _, m := range members {
@@ -91,7 +92,7 @@ func (e *Etcd) find(ctx context.Context, c *clientv3.Client, members []*pb.Membe
 		}
 	}
 	if added == nil {
-		return nil, nil //nolint:nilnil // nothing is an answer
+		return nil, nil //nolint:nilnil // no member, and no error
 	}
 	if as, err := addedAs(ctx, c, added.ID); err != nil || as != name && as != "" {
 		return nil, errors.Join(err, fmt.Errorf("%s was added as %q, and not as %q: %w", url, as, name, ErrRefused))
@@ -110,7 +111,7 @@ func addedAs(ctx context.Context, c *clientv3.Client, id uint64) (string, error)
 	return string(got.Kvs[0].Value), nil
 }
 
-// add makes a member of a node, as a learner: it has no vote before it has all the data.
+// add makes a node a member, as a learner: it has no vote before it has all the data.
 func (e *Etcd) add(ctx context.Context, c *clientv3.Client, name, url string) (*pb.Member, error) {
 	res, err := c.MemberAddAsLearner(ctx, []string{url})
 	if err != nil {
@@ -123,8 +124,8 @@ func (e *Etcd) add(ctx context.Context, c *clientv3.Client, name, url string) (*
 	return res.Member, nil
 }
 
-// promote gives a learner its vote. A member that has not said its name yet has none: so a
-// member without a name has never voted, and may begin with nothing.
+// promote gives a learner its vote. A member that has not reported its name yet is not
+// promoted. Therefore a member without a name has never voted, and may start without data.
 func (e *Etcd) promote(ctx context.Context, id uint64) error {
 	c, list, err := e.list(ctx)
 	if err != nil {
@@ -175,11 +176,11 @@ func membersOf(members []*pb.Member) []recordMember {
 	return all
 }
 
-// Add makes a member of a node that is not on the list of this one: the node is started
-// afterwards, with an empty folder and a list on which this one is. It is a learner until it
-// has all the data, and is promoted then.
+// Add makes a member of a node that is not on the list of this one. The node is started
+// afterwards, with an empty folder and a list that has this node. It is a learner until it has
+// all the data, and is then promoted.
 //
-// Errors: ErrInvalid; ErrRefused where the name or the URL is taken; what etcd says.
+// Errors: ErrInvalid; ErrRefused if the name or the URL is taken; those of etcd.
 func (e *Etcd) Add(ctx context.Context, name, url string) error {
 	if e.peers == nil {
 		return fmt.Errorf("embedded: %s runs without a list of nodes, so no other node could reach it: start it again with --cluster: %w", e.cfg.Name, ErrRefused)
@@ -202,7 +203,7 @@ func (e *Etcd) Add(ctx context.Context, name, url string) error {
 			return fmt.Errorf("embedded: %s with %s is a member already: %w", m.Name, strings.Join(m.PeerURLs, " "), ErrRefused)
 		}
 	}
-	// etcd adds nobody where a member is down, or has been there for less than five seconds.
+	// etcd adds no member while one is down, or has been connected for less than five seconds.
 	const enough = 10 * time.Second
 	for end := time.Now().Add(enough); ; {
 		_, err := e.add(ctx, c, name, url)
@@ -222,10 +223,10 @@ func (e *Etcd) Add(ctx context.Context, name, url string) error {
 	}
 }
 
-// Remove takes a node out of the cluster for good: its data is refused from then on, and with
-// an empty folder it is let in as a new member. The node may be this one.
+// Remove removes a node from the cluster for good. Its data is refused from then on; with an
+// empty folder it is admitted as a new member. The node may be this one.
 //
-// Errors: ErrRefused where there is no such member; what etcd says, as that the others would
+// Errors: ErrRefused if there is no such member; those of etcd, such as that the others would
 // have no majority.
 func (e *Etcd) Remove(ctx context.Context, name string) error {
 	id, err := e.idOf(ctx, name)
@@ -235,15 +236,16 @@ func (e *Etcd) Remove(ctx context.Context, name string) error {
 	if _, err := e.client.MemberRemove(ctx, id); err != nil {
 		return fmt.Errorf("embedded: remove %s: %w", name, err)
 	}
-	_, _ = e.client.Delete(ctx, keyNames+hexID(id)) // what stays of it does no harm: the ID is never used again
+	_, _ = e.client.Delete(ctx, keyNames+hexID(id)) // a remaining key does no harm: the ID is never used again
 	_, _ = e.client.Delete(ctx, keyBoots+hexID(id))
 	e.log().WarnContext(ctx, "a node was removed from the cluster", slog.String("node", name))
 	return nil
 }
 
-// Promote gives a learner its vote, as it happens by itself when the node has caught up.
+// Promote gives a learner its vote, which also happens by itself when the node has caught up.
 //
-// Errors: ErrRefused where there is no such member; what etcd says, as that it has not caught up.
+// Errors: ErrRefused if there is no such member; those of etcd, such as that it has not caught
+// up.
 func (e *Etcd) Promote(ctx context.Context, name string) error {
 	id, err := e.idOf(ctx, name)
 	if err != nil {
@@ -276,7 +278,7 @@ func (e *Etcd) idOf(ctx context.Context, name string) (uint64, error) {
 	return 0, fmt.Errorf("embedded: there is no member %q: %w", name, ErrRefused)
 }
 
-// Snapshot writes the data of the whole cluster as of now to w, for Restore.
+// Snapshot writes the current data of the whole cluster to w, for Restore.
 func (e *Etcd) Snapshot(ctx context.Context, w io.Writer) error {
 	c, err := e.running()
 	if err != nil {
@@ -296,7 +298,7 @@ func (e *Etcd) Snapshot(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
-// encodeBoot writes a boot as a value.
+// encodeBoot encodes a boot as a value.
 func encodeBoot(b boot) string {
 	data, _ := json.Marshal(b) // it never fails
 	return string(data)

@@ -16,9 +16,9 @@ const (
 	enlistEvery = time.Minute
 )
 
-// mind stays with the node while it runs: it keeps the record true, says in the log which
-// members are gone and who leads, and ends the node when the cluster has removed it, or when
-// another process runs from a copy of its folder.
+// mind runs as long as the node. It keeps the record current, logs which members are gone and
+// who leads, and ends the node when the cluster has removed it, or when another process runs
+// from a copy of its folder.
 func (e *Etcd) mind(ctx context.Context) error {
 	t := time.NewTicker(mindEvery)
 	defer t.Stop()
@@ -32,9 +32,9 @@ func (e *Etcd) mind(ctx context.Context) error {
 		case err := <-e.node.Err():
 			return fmt.Errorf("embedded: %w", err)
 		case <-ctx.Done():
-			return e.learn(context.WithoutCancel(ctx)) // the next start goes by it
+			return e.learn(context.WithoutCancel(ctx)) // the next start depends on it
 		case <-again.C:
-			// A copy of the folder that is older than this is known by it.
+			// Writing it again exposes an older copy of the folder.
 			if !e.recorded().alone() {
 				e.log().DebugContext(ctx, "start written again", slog.String("error", errText(e.enlist(ctx))))
 			}
@@ -58,7 +58,7 @@ func errText(err error) string {
 	return err.Error()
 }
 
-// learn keeps in the record what this node needs to know before etcd runs.
+// learn stores in the record what this node needs to know before etcd runs.
 func (e *Etcd) learn(ctx context.Context) error {
 	old := e.recorded()
 	rec := old.clone()
@@ -74,10 +74,10 @@ func (e *Etcd) learn(ctx context.Context) error {
 	changed := rec.URL != old.URL || !slices.Equal(rec.Members, old.Members)
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	// From this node's own data: it must not need a majority.
+	// Read from this node's own data: it must not need a majority.
 	got, err := e.client.Get(ctx, keyBoots, clientv3.WithPrefix(), clientv3.WithSerializable())
 	if err != nil {
-		got = new(clientv3.GetResponse) // what the cluster said of its members is known all the same
+		got = new(clientv3.GetResponse) // what the cluster reported of its members is still known
 	}
 	for _, kv := range got.Kvs {
 		id := strings.TrimPrefix(string(kv.Key), keyBoots)
@@ -117,7 +117,7 @@ func (e *Etcd) nameOf(id uint64) string {
 	return hexID(id)
 }
 
-// look asks the other members whether they are there, and says what changed.
+// look checks which other members are reachable, and logs the changes.
 func (e *Etcd) look(ctx context.Context) {
 	if e.peers == nil {
 		return

@@ -20,10 +20,11 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/rafthttp"
 )
 
-// The peer port is ours: etcd itself listens on a socket in the data folder, which no other
-// user may enter. Only a node with a certificate of the cluster's authority gets beyond the
-// handshake. What is then answered is what members need of etcd (raft, leases that the leader
-// keeps, the list of members), and by which a node finds out whether it may start.
+// The peer port belongs to this package. etcd itself listens on a socket in the data folder,
+// which no other user may enter. Only a node with a certificate of the cluster's authority gets
+// beyond the handshake. The port then serves what members need of etcd (raft, the leases that
+// the leader keeps, the list of members), and the calls by which a node finds out whether it
+// may start.
 
 const (
 	pathNode    = "/holdfast/node"
@@ -36,9 +37,9 @@ const (
 	mostAnswer = 1 << 20
 )
 
-// Where a node is on its way.
+// The states of a node.
 const (
-	nodeWaiting      = "waiting"     // its folder is empty, and no cluster has let it in
+	nodeWaiting      = "waiting"     // its folder is empty, and no cluster has admitted it
 	nodeInitiating   = "initiating"  // it asks the others whether it may form a cluster
 	nodeStarting     = "starting"    // its folder has data, and etcd does not run yet
 	nodeRunning      = "running"     // etcd runs
@@ -46,38 +47,38 @@ const (
 	headerEtcdServer = "X-Server-From"
 )
 
-// nodeInfo is what a node tells its peers of itself.
+// nodeInfo is what a node reports of itself to its peers.
 type nodeInfo struct {
 	Name    string `json:"name"`
 	URL     string `json:"url"`
 	State   string `json:"state"`
 	Cluster string `json:"cluster,omitempty"`
 	Member  string `json:"member,omitempty"`
-	// Leader is the ID of the leader that the node follows; empty where it follows none.
+	// Leader is the ID of the leader that the node follows, or "" if it follows none.
 	Leader string `json:"leader,omitempty"`
-	// Members as the node knows them, from its own data.
+	// Members are those that the node knows, from its own data.
 	Members []recordMember `json:"members,omitempty"`
-	// Confirmed: a majority confirmed Members while this was asked.
+	// Confirmed: a majority confirmed Members during this call.
 	Confirmed bool `json:"confirmed,omitempty"`
-	// Boots that the node knows of, its own included.
+	// Boots are the starts that the node knows of, its own included.
 	Boots map[string]boot `json:"boots,omitempty"`
 }
 
-// changeRequest asks a member of a running cluster for a change.
+// changeRequest asks a member of a running cluster to make a change.
 type changeRequest struct {
 	Name   string `json:"name,omitempty"`
 	URL    string `json:"url,omitempty"`
 	Member string `json:"member,omitempty"`
 }
 
-// joinAnswer lets a node in.
+// joinAnswer admits a node.
 type joinAnswer struct {
 	Cluster string         `json:"cluster"`
 	Member  string         `json:"member"`
 	Members []recordMember `json:"members"`
 }
 
-// refusedAnswer is what a peer says in place of an answer. Final: it will say so again.
+// refusedAnswer is what a peer sends instead of an answer. Final: a retry will be refused too.
 type refusedAnswer struct {
 	Error string `json:"error"`
 	Final bool   `json:"final"`
@@ -92,7 +93,7 @@ type peerNet struct {
 	done   chan struct{} // closed when srv has ended
 }
 
-// listenPeers opens the peer port. What arrives is served by h.
+// listenPeers opens the peer port. Requests are served by h.
 func listenPeers(cfg Config, h http.Handler) (*peerNet, error) {
 	info, err := cfg.tlsInfo()
 	if err != nil {
@@ -119,7 +120,7 @@ func listenPeers(cfg Config, h http.Handler) (*peerNet, error) {
 		return nil, fmt.Errorf("embedded: listen for the other nodes: %w", err)
 	}
 	var protocols http.Protocols
-	protocols.SetHTTP1(true) // raft's streams are made for it
+	protocols.SetHTTP1(true) // raft's streams are designed for it
 	p := &peerNet{
 		info: info, ln: ln, done: make(chan struct{}),
 		srv: &http.Server{
@@ -147,7 +148,7 @@ func (p *peerNet) close() error {
 	return nil
 }
 
-// call asks a peer. What it refuses for good wraps ErrRefused.
+// call sends a request to a peer. A final refusal wraps ErrRefused.
 func (p *peerNet) call(ctx context.Context, method, base, path string, in, out any) error {
 	var body io.Reader
 	if in != nil {
@@ -186,14 +187,15 @@ func (p *peerNet) call(ctx context.Context, method, base, path string, in, out a
 	return nil
 }
 
-// heard is what one peer answered, or why it did not.
+// heard is the answer of one peer, or why there is none.
 type heard struct {
 	peer Peer
 	info nodeInfo
 	err  error
 }
 
-// ask asks the peers at the same time, each for askTimeout. The answers are in their order.
+// ask queries all peers concurrently, each for askTimeout. The answers are in the order of the
+// peers.
 func (p *peerNet) ask(ctx context.Context, peers []Peer, confirm bool) []heard {
 	all := make([]heard, len(peers))
 	path := pathNode
@@ -213,7 +215,7 @@ func (p *peerNet) ask(ctx context.Context, peers []Peer, confirm bool) []heard {
 	return all
 }
 
-// others are the peers on the list, and members that this node knows of besides.
+// others returns the peers on the list, and the other members that this node knows of.
 func (e *Etcd) others() []Peer {
 	var peers []Peer
 	for _, p := range e.cfg.Cluster {
@@ -235,7 +237,7 @@ func (e *Etcd) others() []Peer {
 	return peers
 }
 
-// ServeHTTP answers the other nodes.
+// servePeer answers the other nodes.
 func (e *Etcd) servePeer(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case pathNode:
@@ -287,5 +289,5 @@ func (e *Etcd) answer(w http.ResponseWriter, r *http.Request, method string, f f
 		w.WriteHeader(status)
 		out = refusedAnswer{Error: strings.TrimSuffix(err.Error(), ": "+ErrRefused.Error()), Final: final}
 	}
-	_ = json.NewEncoder(w).Encode(out) // a peer that is gone asks again
+	_ = json.NewEncoder(w).Encode(out) // a peer that is gone retries
 }

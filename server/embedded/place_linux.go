@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// place tells a folder apart from its copies: its inode and, where the file system has one, the
-// time at which it was created, which no program can set. The device is not in it: its number
-// can change with a reboot.
+// place identifies a folder, to distinguish it from its copies, by its inode and, if the file
+// system has one, its time of creation, which no program can set. The device is not part of it:
+// its number can change with a reboot.
 func place(path string) (string, error) {
 	var st unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_INO|unix.STATX_BTIME, &st); err != nil {

@@ -4,7 +4,7 @@ package embedded
 
 import "os"
 
-// place cannot tell a folder apart from its copies here.
+// place cannot distinguish a folder from its copies on this system.
 func place(path string) (string, error) {
 	_, err := os.Lstat(path)
 	return "", err //nolint:wrapcheck // it names the folder

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// place tells a folder apart from its copies: its inode.
+// place identifies a folder, to distinguish it from its copies, by its inode.
 func place(path string) (string, error) {
 	info, err := os.Lstat(path)
 	if err != nil {

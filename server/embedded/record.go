@@ -12,36 +12,37 @@ import (
 	"strconv"
 )
 
-// recordFile is beside etcd's data, in the data folder.
+// recordFile is in the data folder, beside etcd's data.
 const recordFile = "node.json"
 
 // The states of a record.
 const (
 	stateForming = "forming" // a new cluster of this node alone is about to start
-	stateJoining = "joining" // a cluster has let this node in; it has not started yet
+	stateJoining = "joining" // a cluster has admitted this node; it has not started yet
 	stateStarted = "started" // etcd has run here
 )
 
-// record is what this node knows of itself without etcd, so that a start can be refused before
-// etcd, which trusts its folder, speaks to a peer. It is on the disk before what it tells of
-// can be true.
+// record is what this node knows of itself without etcd. With it, a start can be refused before
+// etcd, which trusts its folder, talks to a peer. Each state is on the disk before it can
+// become true.
 type record struct {
 	Format int    `json:"format"`
 	State  string `json:"state"`
-	// Cluster and Member are the IDs in hexadecimal; empty while they are not known.
+	// Cluster and Member are the IDs in hexadecimal, or "" while they are not known.
 	Cluster string `json:"cluster,omitempty"`
 	Member  string `json:"member,omitempty"`
 	Name    string `json:"name"`
 	URL     string `json:"url"`
-	// Token of the cluster that is formed: random, so that no two clusters have one ID.
+	// Token of the cluster that is formed. It is random, so that no two clusters have the same
+	// ID.
 	Token string `json:"token,omitempty"`
 	// Members of the cluster, this node included, as it last knew them.
 	Members []recordMember `json:"members,omitempty"`
-	// Boots is the last start of each member that this node knows of, by the ID.
+	// Boots is the last start of each member that this node knows of, by member ID.
 	Boots map[string]boot `json:"boots,omitempty"`
-	// Next is a start of this node that the cluster may know of already.
+	// Next is a start of this node that the cluster may already know of.
 	Next *boot `json:"next,omitempty"`
-	// Places tells each folder of etcd apart from its copies.
+	// Places distinguishes each folder of etcd from its copies.
 	Places map[string]string `json:"places,omitempty"`
 }
 
@@ -51,8 +52,8 @@ type recordMember struct {
 	URL  string `json:"url"`
 }
 
-// boot is one start of a member. The number grows with each, and the mark is random: two
-// processes that start from copies of one folder have the same number and not the same mark.
+// boot is one start of a member. The number grows with each start, and the mark is random: two
+// processes that start from copies of one folder have the same number but not the same mark.
 type boot struct {
 	Number uint64 `json:"number"`
 	Mark   string `json:"mark"`
@@ -60,7 +61,7 @@ type boot struct {
 
 const recordFormat = 1
 
-// readRecord returns nil where there is none.
+// readRecord reads the record. It returns nil if there is none.
 func readRecord(dir string) (*record, error) {
 	data, err := os.ReadFile(filepath.Join(dir, recordFile)) //nolint:gosec // the folder is the operator's choice
 	if errors.Is(err, fs.ErrNotExist) {
@@ -79,7 +80,7 @@ func readRecord(dir string) (*record, error) {
 	return &r, nil
 }
 
-// write replaces the file, and returns when that survives a crash.
+// write replaces the file. When it returns, the new file survives a crash.
 func (r *record) write(dir string) error {
 	r.Format = recordFormat
 	data, err := json.MarshalIndent(r, "", "  ")
@@ -114,7 +115,7 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// alone reports whether the cluster is this node only, as far as it knows.
+// alone reports whether the cluster consists of this node only, as far as it knows.
 func (r *record) alone() bool { return len(r.Members) <= 1 }
 
 func hexID(id uint64) string { return strconv.FormatUint(id, 16) }
@@ -122,7 +123,7 @@ func hexID(id uint64) string { return strconv.FormatUint(id, 16) }
 func parseID(s string) uint64 {
 	id, err := strconv.ParseUint(s, 16, 64)
 	if err != nil {
-		return 0 // no member has it
+		return 0 // no member has the ID 0
 	}
 	return id
 }

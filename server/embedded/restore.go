@@ -19,21 +19,22 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// revisionBump is by how much a restore raises the revision, out of which tokens are made: above
-// whatever was granted since the data was saved. At 10,000 changes a second that is for a day.
+// revisionBump is how much a restore raises the revision, from which tokens are made. The
+// result is above every token that was granted since the data was saved: at 10,000 changes a
+// second it covers a day.
 const revisionBump = 1_000_000_000
 
-// Restore makes the data folder of a new cluster of one node out of a file that Snapshot wrote.
+// Restore creates the data folder of a new cluster of one node from a file that Snapshot wrote.
 // The folder must be empty. The node is started afterwards with the same configuration, and
-// others join it with empty folders.
+// other nodes join it with empty folders.
 //
-// Every token that is granted afterwards is above every one that was granted before. Leases
-// that were granted after the snapshot are not known: their holders learn it by their next
-// renewal, and until then another client can be granted the same lock with a greater token.
-// Leases of the snapshot have their whole TTL.
+// Every token that is granted afterwards is above every token that was granted before. Leases
+// that were granted after the snapshot are not known: their holders learn of the loss by their
+// next renewal, and until then another client can be granted the same lock with a greater
+// token. Leases of the snapshot have their whole TTL.
 //
-// Errors: ErrInvalid; ErrRefused where the folder has data; what the file system says, or
-// etcd of a file that is no snapshot.
+// Errors: ErrInvalid; ErrRefused if the folder has data; those of the file system, or of etcd
+// for a file that is not a snapshot.
 func Restore(cfg Config, file string) error {
 	return offline(cfg, func(cfg Config) error {
 		if rec, err := readRecord(cfg.DataDir); err != nil || rec != nil {
@@ -46,7 +47,7 @@ func Restore(cfg Config, file string) error {
 	})
 }
 
-// offline runs f on the folder of a node that is stopped, with the lock of the folder.
+// offline runs f on the folder of a stopped node, under the lock of the folder.
 func offline(cfg Config, f func(Config) error) error {
 	if err := cfg.complete(); err != nil {
 		return err
@@ -65,8 +66,8 @@ func offline(cfg Config, f func(Config) error) error {
 	return nil
 }
 
-// restore writes etcd's data out of a file, as a new cluster of this node. In place of an
-// older folder the new one is put as a whole.
+// restore writes etcd's data from a file, as a new cluster of this node. It replaces an older
+// folder with the new one as a whole.
 func restore(cfg Config, file, dir string, ofFolder bool) error {
 	fresh := dir + ".new"
 	if err := os.RemoveAll(fresh); err != nil {
@@ -87,8 +88,8 @@ func restore(cfg Config, file, dir string, ofFolder bool) error {
 			return fmt.Errorf("data folder: %w", err)
 		}
 	}
-	// In every moment either the data is whole, or a record that says that there was data has
-	// the start refused.
+	// At every moment either the data is complete, or a record that states that there was data
+	// makes the start refuse.
 	rec := &record{State: stateStarted, Name: cfg.Name, URL: cfg.peerURL(), Token: token}
 	if err := rec.write(cfg.DataDir); err != nil {
 		return err
@@ -96,16 +97,16 @@ func restore(cfg Config, file, dir string, ofFolder bool) error {
 	return errors.Join(os.Rename(fresh, dir), syncDir(cfg.DataDir))
 }
 
-// ReclaimAlone makes a cluster of this node alone out of the folder of one whose cluster has lost
-// its majority for good. lost must name every other member: they are given up, and refused when
-// they come back. What is in the folder is kept beside it.
+// ReclaimAlone makes a cluster of this node alone from the folder of a node whose cluster has
+// lost its majority for good. lost must name every other member. They are given up, and refused
+// when they come back. The former contents of the folder are kept beside it.
 //
-// What a majority without this node has agreed on since is forgotten: a lock that was granted
-// there can be granted again. Every token is above every one of before, so that a resource that
-// checks them refuses the former holder. The node must be stopped, and so must the others be.
-// ctx bounds the start of etcd.
+// Changes that a majority without this node has agreed on since are lost: a lock that was
+// granted there can be granted again. Every new token is above every token from before, so that
+// a resource that checks tokens refuses the former holder. The node and all the others must be
+// stopped. ctx bounds the start of etcd.
 //
-// Errors: ErrInvalid where lost is not the other members; ErrRefused without data; what etcd says.
+// Errors: ErrInvalid if lost is not the other members; ErrRefused without data; those of etcd.
 func ReclaimAlone(ctx context.Context, cfg Config, lost []string) error {
 	return offline(cfg, func(cfg Config) error {
 		rec, err := readRecord(cfg.DataDir)
@@ -142,7 +143,7 @@ func nameOr(m recordMember) string {
 	return m.ID
 }
 
-// reclaim starts etcd by itself, which drops what was never agreed on, and restores what it has.
+// reclaim starts etcd by itself, which drops what was never agreed on, and restores the rest.
 func reclaim(ctx context.Context, cfg Config) error {
 	e := &Etcd{cfg: cfg}
 	e.cfg.Cluster, e.cfg.PeerTLS, e.cfg.ListenPeers, e.cfg.ListenClients = nil, nil, "", nil
@@ -152,7 +153,8 @@ func reclaim(ctx context.Context, cfg Config) error {
 		}
 	}()
 	file := filepath.Join(cfg.DataDir, "reclaim.db")
-	// etcd changes what it is started on: a copy of the folder is what can be gone back to.
+	// etcd changes the folder that it is started on. It runs on a copy, so that the original
+	// can be used again.
 	work := filepath.Join(cfg.DataDir, etcdDir+".work")
 	if err := errors.Join(os.RemoveAll(work), os.CopyFS(work, os.DirFS(filepath.Join(cfg.DataDir, etcdDir)))); err != nil {
 		return err
@@ -169,7 +171,7 @@ func reclaim(ctx context.Context, cfg Config) error {
 	return restore(cfg, file, filepath.Join(cfg.DataDir, etcdDir), true)
 }
 
-// save writes a snapshot of an etcd that is started for it.
+// save writes a snapshot of an etcd that it starts for this.
 func save(ctx context.Context, ec *embed.Config, file string) error {
 	node, err := embed.StartEtcd(ec)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-io/holdfast/server/embedded"
 )
 
-// A snapshot becomes a new cluster: what it has is held, tokens go on above every one of
-// before, and the cluster that it is from does not run beside it.
+// A snapshot becomes a new cluster: the locks in it are held, tokens are above every earlier
+// one, and the cluster that it is from does not run beside it.
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	f := formed(t, "a", "b")
@@ -26,7 +26,7 @@ func TestRestore(t *testing.T) {
 	if err := errors.Join(f.node("b").Snapshot(t.Context(), out), out.Close()); err != nil {
 		t.Fatal(err)
 	}
-	late := f.acquire("a", "late") // the snapshot does not have it
+	late := f.acquire("a", "late") // not in the snapshot
 	if late <= held {
 		t.Fatalf("token %d after %d", late, held)
 	}
@@ -50,7 +50,7 @@ func TestRestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.open("a")
-	f.refused("a", "only one of them may run") // b is there, in the cluster of before
+	f.refused("a", "only one of them may run") // b is up, in the former cluster
 	f.close("b")
 	f.open("a")
 	f.ready("a")
@@ -70,7 +70,7 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// When the majority is lost for good, one node goes on where all others are named.
+// When the majority is lost for good, one node continues if all others are named.
 func TestReclaim(t *testing.T) {
 	t.Parallel()
 	f := formed(t, "a", "b", "c")

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-io/holdfast/server/embedded"
 )
 
-// What etcd has for its peers obeys whoever reaches it: of a node alone it is a socket in a
-// folder that nobody else may enter, and not one without a folder.
+// What etcd serves to its peers obeys every client: for a single node it is a socket in a
+// folder that no other user may enter, and never one without a folder.
 func TestNobodyReachesTheNode(t *testing.T) {
 	t.Parallel()
 	for name, dir := range map[string]string{
@@ -34,7 +34,7 @@ func TestNobodyReachesTheNode(t *testing.T) {
 			found++
 			info, err := os.Stat(filepath.Dir(socket))
 			if errors.Is(err, fs.ErrNotExist) {
-				continue // of another test, and gone by now
+				continue // of another test, and closed by now
 			}
 			if err != nil || info.Mode().Perm() != 0o700 {
 				t.Errorf("%s: the folder of %s: %v, %v, want mode 0700", name, socket, info, err)
@@ -46,7 +46,7 @@ func TestNobodyReachesTheNode(t *testing.T) {
 	}
 }
 
-// socketsOf gives the Unix sockets on which this process listens, out of /proc/net/unix.
+// socketsOf yields the Unix sockets on which this process listens, from /proc/net/unix.
 func socketsOf(t *testing.T, all []byte) iter.Seq[string] {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")

@@ -10,20 +10,20 @@ import (
 type Status struct {
 	// Name of this node.
 	Name string `json:"name"`
-	// Cluster and Member are the IDs; empty while the node waits to be let in.
+	// Cluster and Member are the IDs, or "" while the node waits to be admitted.
 	Cluster string `json:"cluster,omitempty"`
 	Member  string `json:"member,omitempty"`
-	// Ready: the node serves locks, as far as it knows. Waiting is what it waits for if not.
+	// Ready: the node serves locks, as far as it knows. Otherwise Waiting is what it waits for.
 	Ready   bool   `json:"ready"`
 	Waiting string `json:"waiting,omitempty"`
-	// Leader is the name of the leader; empty where this node follows none.
+	// Leader is the name of the leader, or "" if this node follows none.
 	Leader string `json:"leader,omitempty"`
-	// Majority is how many of the voters must be there.
+	// Majority is how many of the voters must be up.
 	Majority int `json:"majority,omitempty"`
-	// Revision and Size are those of the data on this node, the latter in bytes.
+	// Revision and Size are those of the data on this node. Size is in bytes.
 	Revision int64 `json:"revision,omitempty"`
 	Size     int64 `json:"size,omitempty"`
-	// Members of the cluster by name; where there is none yet, the nodes on the list.
+	// Members of the cluster by name, or the nodes on the list if there is no cluster yet.
 	Members []MemberStatus `json:"members"`
 }
 
@@ -40,8 +40,7 @@ type MemberStatus struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Status asks the other nodes whether they are there, for two seconds at most. It needs no
-// majority.
+// Status asks the other nodes for their state, for two seconds at most. It needs no majority.
 func (e *Etcd) Status(ctx context.Context) Status {
 	own := e.tell(ctx, false)
 	s := Status{Name: own.Name, Cluster: own.Cluster, Member: own.Member, Waiting: e.Waiting()}
@@ -86,7 +85,7 @@ func (e *Etcd) Status(ctx context.Context) Status {
 	return s
 }
 
-// Waiting is what the node waits for before it serves locks; empty when it does.
+// Waiting returns what the node waits for before it serves locks, or "" if it serves them.
 func (e *Etcd) Waiting() string {
 	select {
 	case <-e.ready:
@@ -104,7 +103,7 @@ func (e *Etcd) Waiting() string {
 	return e.why
 }
 
-// Unreachable are the names of the other members that did not answer a moment ago.
+// Unreachable returns the names of the other members that did not answer recently.
 func (e *Etcd) Unreachable() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -116,7 +115,8 @@ func (e *Etcd) Unreachable() []string {
 	return names
 }
 
-// tell is what this node says of itself to the others. With confirm it asks a majority first.
+// tell returns what this node reports of itself to the others. With confirm it asks a majority
+// first.
 func (e *Etcd) tell(ctx context.Context, confirm bool) nodeInfo {
 	e.mu.Lock()
 	rec, node, client := e.rec, e.node, e.client
@@ -125,7 +125,8 @@ func (e *Etcd) tell(ctx context.Context, confirm bool) nodeInfo {
 	if rec == nil {
 		return info
 	}
-	// A record of a cluster that does not run yet is none, but for those who would form one.
+	// The record of a cluster that does not run yet counts as none, except for nodes that would
+	// form one.
 	info.Cluster, info.Member, info.Members = rec.Cluster, rec.Member, rec.Members
 	info.Boots = rec.clone().Boots
 	if rec.Next != nil {

@@ -12,18 +12,19 @@ import (
 	"google.golang.org/grpc"
 )
 
-// etcd's client within the process has a stream of watches that holds next to nothing:
-// client and server are each one goroutine that both sends and receives, so that when
-// both have something to say each waits for the other to listen, for ever. Then no watch
-// is told anything any more. Over a network buffers are between them. So here what the
-// client says is kept until the server listens: then the client always does.
+// The client of etcd within the process has a stream of watches that buffers almost nothing.
+// Client and server are each one goroutine that both sends and receives, so when both have
+// something to send, each waits for the other to receive: a deadlock, after which no watch
+// receives an event. Over a network there are buffers between them. Here, therefore, the
+// requests of the client are queued until the server receives them, so that the client always
+// receives.
 
-// watcher gives a Watcher for a client within the process.
+// watcher returns a Watcher for a client within the process.
 func watcher(s *etcdserver.EtcdServer, c *clientv3.Client) clientv3.Watcher {
 	return clientv3.NewWatchFromWatchClient(patientWatches{adapter.WatchServerToWatchClient(v3rpc.NewWatchServer(s))}, c)
 }
 
-// patientWatches makes streams whose Send does not wait.
+// patientWatches makes streams whose Send does not block.
 type patientWatches struct{ pb.WatchClient }
 
 // Watch opens a stream, which ends with ctx.
@@ -46,16 +47,16 @@ func (w patientWatches) Watch(ctx context.Context, opts ...grpc.CallOption) (pb.
 type patientStream struct {
 	pb.Watch_WatchClient
 
-	more chan struct{} // capacity 1: queue has something, or the end came
+	more chan struct{} // capacity 1: queue has something, or CloseSend was called
 
 	mu    sync.Mutex
-	queue []*pb.WatchRequest // bounded by the watches that there are: each sends two requests at most
+	queue []*pb.WatchRequest // bounded by the number of watches: each sends two requests at most
 	ended bool               // CloseSend was called
-	err   error              // of a Send that was passed on
+	err   error              // of a Send to the server
 }
 
-// Send keeps the request, and passes it on when the server listens. It gives the error
-// of one before it.
+// Send queues the request. It is sent when the server receives. Send returns the error of an
+// earlier request.
 func (s *patientStream) Send(r *pb.WatchRequest) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +68,7 @@ func (s *patientStream) Send(r *pb.WatchRequest) error {
 	return nil
 }
 
-// CloseSend ends the sending, after what is kept.
+// CloseSend ends the sending, after the queued requests.
 func (s *patientStream) CloseSend() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,9 +84,9 @@ func (s *patientStream) wake() {
 	}
 }
 
-// pass passes on what is kept, until the stream ends.
+// pass sends the queued requests, until the stream ends.
 func (s *patientStream) pass(ctx context.Context) {
-	over := s.Context().Done() // of the stream: the server may end it too
+	over := s.Context().Done() // the context of the stream: the server may end it too
 	for {
 		s.mu.Lock()
 		queue, ended := s.queue, s.ended

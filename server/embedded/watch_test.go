@@ -10,9 +10,9 @@ import (
 	"github.com/holdfast-io/holdfast/server/embedded"
 )
 
-// TestWatchesDoNotLock: watches come and go while events are told: in etcd's own client
-// within the process, who sends to the server and who sends to the client wait for each
-// other then, for ever, and nobody is woken any more.
+// TestWatchesDoNotLock opens and closes watches while events are sent. In etcd's own client
+// within the process, the sender to the server and the sender to the client then wait for each
+// other for ever, and no waiter is woken any more.
 func TestWatchesDoNotLock(t *testing.T) {
 	t.Parallel()
 	e, err := embedded.Start(t.Context(), embedded.Config{DataDir: t.TempDir() + "/node"})

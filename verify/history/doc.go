@@ -1,14 +1,13 @@
-// Package history is what was seen of a lock service: every call with its return, what
-// the holders believed, what reached the resource, and the faults. It is what the
-// players of holdfast verify write and what the referee, package verify, reads; the two
-// share nothing else.
+// Package history records what was observed of a lock service: every call with its return, what
+// the holders believed, what reached the resource, and the faults. The workers of holdfast
+// verify write it, and the referee, package verify, reads it; the two share nothing else.
 //
 // # The format
 //
-// A history is a file of JSON lines. The first is the header, the last the footer; a
-// history without a footer was cut short. Lines need not be in order of their times; for a
-// referee that judges while the history is recorded, those of one worker have to be, and a
-// worker that has nothing to say says tick.
+// A history is a file of JSON lines. The first is the header, the last the footer; a history
+// without a footer was cut short. Lines need not be in the order of their times. For a referee
+// that judges while the history is recorded, the lines of one worker have to be, and a worker
+// that has nothing to report sends tick.
 //
 //	{"e":"header","t":…,"version":1,"seed":7,"backend":"redis","ttl":2000000000,…}
 //	{"e":"call","t":…,"w":"2.1","op":4,"verb":"acquire","lock":"a","acq":"2.1-4"}
@@ -20,7 +19,7 @@
 //
 // # Time
 //
-// All times are nanoseconds of one clock that never goes back and that all processes of
-// the machine share; on Linux it counts on while the machine is suspended. A call whose
-// return is not there has no known outcome: it may take effect at any later time.
+// All times are nanoseconds of one clock that never goes back and that all processes of the
+// machine share. On Linux it continues while the machine is suspended. A call without a return
+// has no known outcome: it may take effect at any later time.
 package history

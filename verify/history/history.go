@@ -13,16 +13,16 @@ type Op struct {
 	Return int64 // Infinity when the answer never came
 }
 
-// Call is when the worker called.
+// Call returns the time of the call.
 func (o *Op) Call() int64 { return o.At }
 
-// Acquires reports whether the operation asks for the lock.
+// Acquires reports whether the operation requests the lock.
 func (o *Op) Acquires() bool { return o.Verb == VerbAcquire || o.Verb == VerbTry }
 
 // Granted reports whether the worker was told that it has the lock.
 func (o *Op) Granted() bool { return o.Acquires() && o.Outcome == OK }
 
-// History is what was seen. It is not changed after it was made.
+// History is a recorded history. It does not change after New.
 type History struct {
 	Header Header
 	// Complete is false when the recording was cut short.
@@ -35,10 +35,10 @@ type History struct {
 	Start, End int64
 }
 
-// New makes a history of events. It pairs calls with returns.
+// New returns a history of events. It pairs calls with returns.
 //
-// Errors: *FormatError, counting events from 1: no header, a return without its call or
-// before it, a second one, a call number or an acquisition used twice.
+// Errors: *FormatError, counting events from 1: no header, a return without its call or before
+// it, a second return, a call number or an acquisition used twice.
 func New(events []Event) (*History, error) {
 	if len(events) == 0 || events[0].Kind != KindHeader {
 		return nil, &FormatError{Line: 1, Err: errors.New("the first event is not a header")}

@@ -94,7 +94,7 @@ type failing struct{ err error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
-// What can be read can be written and read again, and is the same then.
+// A history that can be read can be written and read again, and is then the same.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(header))
 	f.Add([]byte(header + `{"e":"call","t":10,"w":"1.1","op":1,"verb":"try","lock":"a","acq":"x","shared":true,"limit":3}` + "\n"))

@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// Bounds of what Read takes, so that a file that is no history does not fill the memory.
+// Bounds of what Read accepts, so that a file that is not a history does not fill the memory.
 const (
 	maxLine   = 1 << 20
 	maxEvents = 20_000_000
@@ -20,30 +20,30 @@ const (
 // ErrFormat is the kind of a *FormatError.
 var ErrFormat = errors.New("not a history")
 
-// FormatError says which line of a history is wrong, and how.
+// FormatError reports which line of a history is wrong, and how.
 type FormatError struct {
 	Line int
 	Err  error
 }
 
-// Error is like: history: line 7: unknown kind "x".
+// Error returns a text such as: history: line 7: unknown kind "x".
 func (e *FormatError) Error() string { return fmt.Sprintf("history: line %d: %v", e.Line, e.Err) }
 
-// Unwrap makes it ErrFormat.
+// Unwrap makes the error match ErrFormat.
 func (e *FormatError) Unwrap() []error { return []error{ErrFormat, e.Err} }
 
-// Writer writes events as lines. Its methods may be called at once.
+// Writer writes events as lines. Its methods are safe for concurrent use.
 type Writer struct {
 	mu  sync.Mutex
 	w   io.Writer
 	err error
 }
 
-// NewWriter makes a writer to w.
+// NewWriter returns a writer to w.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
 
-// Write writes one event, in one call of the underlying writer, so that a reader of a
-// pipe whose writer dies sees whole lines. After an error it does nothing but return it.
+// Write writes one event, in one call of the underlying writer, so that a reader of a pipe
+// whose writer dies reads whole lines. After an error, Write only returns that error.
 func (w *Writer) Write(e Event) error {
 	line, err := json.Marshal(e)
 	if err != nil {
@@ -60,7 +60,7 @@ func (w *Writer) Write(e Event) error {
 	return w.err
 }
 
-// Write writes a whole history, which Read reads again.
+// Write writes a whole history, which Read can read.
 func Write(out io.Writer, h *History) error {
 	w := NewWriter(out)
 	err := w.Write(Event{Kind: KindHeader, At: h.Start, Header: &h.Header})
@@ -89,7 +89,7 @@ func Write(out io.Writer, h *History) error {
 	return err
 }
 
-// ParseLine reads one line. It checks what can be checked of an event alone.
+// ParseLine reads one line. It checks what can be checked of a single event.
 func ParseLine(line []byte) (Event, error) {
 	d := json.NewDecoder(bytes.NewReader(line))
 	d.DisallowUnknownFields()
@@ -108,7 +108,7 @@ func ParseLine(line []byte) (Event, error) {
 
 // Read reads a whole history.
 //
-// Errors: *FormatError for a line that is wrong; those of r.
+// Errors: *FormatError for a wrong line; those of r.
 func Read(r io.Reader) (*History, error) {
 	s := bufio.NewScanner(r)
 	s.Buffer(make([]byte, 64<<10), maxLine)
@@ -132,8 +132,8 @@ func Read(r io.Reader) (*History, error) {
 	return New(events)
 }
 
-// Check checks what can be checked of an event alone: required fields, and that kind, verb
-// and outcome are known.
+// Check checks what can be checked of a single event: required fields, and that kind, verb and
+// outcome are known.
 //
 // Errors: an error of kind [ErrFormat].
 func (e *Event) Check() error {

@@ -15,20 +15,20 @@ import (
 )
 
 // Broken is a lock that breaks one promise, for the referee to catch: a green result means
-// something only where a red one can be had.
+// something only if a red one is possible.
 type Broken struct {
 	Name string
-	// Caught are the checks of the referee of which one has to see it.
+	// Caught are the checks of the referee, one of which has to find the fault.
 	Caught []string
 	// Break breaks a backend: for each rarity grants there is one fault, at the next
-	// opportunity. That nobody need come to feel: a lease that ends too early may be one that
-	// was given back before.
+	// opportunity. It may have no visible effect: a lease that ends too early may be one that
+	// was released before.
 	Break func(b backend.Backend, rarity int) backend.Backend
-	// Fixed is the rarity of a fault that Break does not choose; 0 is none.
+	// Fixed is the rarity of a fault that Break cannot choose; 0 means that it can.
 	Fixed int
 }
 
-// clockDivisor is how rare the fault of [unluckyClock] is.
+// clockDivisor is the rarity of the fault of [unluckyClock].
 const clockDivisor = 211
 
 // Faults lists the broken locks. Each value of Break is for one run.
@@ -54,7 +54,7 @@ func Faults() []Broken {
 	}
 }
 
-// dice decides when a backend is faulty: once for each rarity grants, by chance.
+// dice decides when a backend is faulty: once for each rarity grants, at random.
 type dice struct {
 	backend.Backend
 	rarity int
@@ -72,7 +72,8 @@ func (d *dice) Acquire(ctx context.Context, r backend.AcquireRequest) (backend.G
 	return g, err
 }
 
-// faulty reports whether a fault is due; it is done with then, unless spared.
+// faulty reports whether a fault is due. The fault then counts as done, unless spared is
+// called.
 func (d *dice) faulty() bool {
 	if d.due.Load() <= 0 {
 		return false
@@ -84,10 +85,10 @@ func (d *dice) faulty() bool {
 	return true
 }
 
-// spared puts back a fault for which there was no opportunity.
+// spared restores a fault for which there was no opportunity.
 func (d *dice) spared() { d.due.Add(1) }
 
-// marked are the leases whose grant is a faulty one.
+// marked has the leases whose grant is a faulty one.
 type marked struct {
 	mu  sync.Mutex
 	ids map[backend.LeaseID]bool
@@ -118,7 +119,7 @@ type twisted struct {
 	shut    func()
 }
 
-// OpenSession is the twisted one, if there is one.
+// OpenSession calls the replacement, if there is one.
 func (b *twisted) OpenSession(ctx context.Context, r backend.SessionRequest) error {
 	if b.open != nil {
 		return b.open(ctx, r)
@@ -126,7 +127,7 @@ func (b *twisted) OpenSession(ctx context.Context, r backend.SessionRequest) err
 	return b.Backend.OpenSession(ctx, r)
 }
 
-// Acquire is the twisted one, if there is one.
+// Acquire calls the replacement, if there is one.
 func (b *twisted) Acquire(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
 	if b.acquire != nil {
 		return b.acquire(ctx, r)
@@ -134,7 +135,7 @@ func (b *twisted) Acquire(ctx context.Context, r backend.AcquireRequest) (backen
 	return b.Backend.Acquire(ctx, r)
 }
 
-// Renew is the twisted one, if there is one.
+// Renew calls the replacement, if there is one.
 func (b *twisted) Renew(ctx context.Context, r backend.RenewRequest) (backend.RenewResult, error) {
 	if b.renew != nil {
 		return b.renew(ctx, r)
@@ -142,7 +143,7 @@ func (b *twisted) Renew(ctx context.Context, r backend.RenewRequest) (backend.Re
 	return b.Backend.Renew(ctx, r)
 }
 
-// Release is the twisted one, if there is one.
+// Release calls the replacement, if there is one.
 func (b *twisted) Release(ctx context.Context, r backend.ReleaseRequest) error {
 	if b.release != nil {
 		return b.release(ctx, r)
@@ -150,7 +151,7 @@ func (b *twisted) Release(ctx context.Context, r backend.ReleaseRequest) error {
 	return b.Backend.Release(ctx, r)
 }
 
-// Close ends what the twist began, too.
+// Close also ends what the replacement started.
 func (b *twisted) Close() error {
 	if b.shut != nil {
 		b.shut()
@@ -158,13 +159,13 @@ func (b *twisted) Close() error {
 	return b.Backend.Close()
 }
 
-// beside is a grant that is no lease at all, so that nothing else is broken than that.
+// beside returns a grant that is no lease at all, so that nothing else is broken.
 func beside(h backend.Holder, ttl time.Duration) backend.Grant {
 	return backend.Grant{Token: h.Token + 1, Asked: time.Now(), Left: ttl}
 }
 
-// grantBeside grants a lock that is with a holder of whom that is wanted. It reports false
-// when there is none.
+// grantBeside grants a lock that is held by a wanted holder. It reports false when there is
+// none.
 func grantBeside(ctx context.Context, b backend.Backend, r backend.AcquireRequest, wanted func(backend.Holder) bool) (backend.Grant, bool) {
 	info, err := b.Inspect(ctx, r.Name)
 	if err != nil || len(info.Holders) == 0 || !wanted(info.Holders[0]) {
@@ -173,7 +174,7 @@ func grantBeside(ctx context.Context, b backend.Backend, r backend.AcquireReques
 	return beside(info.Holders[0], r.TTL), true
 }
 
-// grants is a backend that grants some requests beside some holders when a fault is due.
+// grants returns a backend that grants some requests beside some holders when a fault is due.
 func grants(b backend.Backend, rarity int, some func(backend.AcquireRequest) bool, wanted func(backend.Holder) bool) backend.Backend {
 	d := newDice(b, rarity)
 	return &twisted{Backend: d, acquire: func(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
@@ -211,7 +212,7 @@ func readersPass(b backend.Backend, rarity int) backend.Backend {
 		func(h backend.Holder) bool { return h.Mode == backend.Exclusive })
 }
 
-// noLimit grants to who would be refused only for the limit.
+// noLimit grants requests that would be refused only because of the limit.
 func noLimit(b backend.Backend, rarity int) backend.Backend {
 	d := newDice(b, rarity)
 	return &twisted{Backend: d, acquire: func(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
@@ -234,7 +235,7 @@ func noLimit(b backend.Backend, rarity int) backend.Backend {
 	}}
 }
 
-// looksFirst is the classic race.
+// looksFirst is the classic race between a check and a write.
 func looksFirst(b backend.Backend, rarity int) backend.Backend {
 	d := newDice(b, rarity)
 	return &twisted{Backend: d, acquire: func(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
@@ -254,7 +255,7 @@ func looksFirst(b backend.Backend, rarity int) backend.Backend {
 	}}
 }
 
-// timers end leases behind the back of their holders.
+// timers end leases without the knowledge of their holders.
 type timers struct {
 	ctx  context.Context //nolint:containedctx // of the timers, not of a call
 	stop context.CancelFunc
@@ -277,7 +278,7 @@ func (t *timers) after(d time.Duration, f func(context.Context)) {
 
 func (t *timers) shut() { t.stop(); t.work.Wait() }
 
-// sessionTTLs remembers how long the sessions live.
+// sessionTTLs remembers the TTLs of the sessions.
 type sessionTTLs struct{ m sync.Map }
 
 func (s *sessionTTLs) of(r backend.AcquireRequest) time.Duration {
@@ -289,15 +290,15 @@ func (s *sessionTTLs) of(r backend.AcquireRequest) time.Duration {
 	return d
 }
 
-// ends is a backend of which a faulty lease ends when a part of its TTL is over, whatever is
-// renewed.
+// ends returns a backend on which a faulty lease ends when a part of its TTL has passed, even
+// if it is renewed.
 func ends(b backend.Backend, rarity int, part float64, some func(backend.AcquireRequest) bool) backend.Backend {
 	d, t, ttls := newDice(b, rarity), newTimers(), &sessionTTLs{}
 	return &twisted{
 		Backend: d,
 		open: func(ctx context.Context, r backend.SessionRequest) error {
 			ttls.m.Store(r.ID, r.TTL)
-			r.Lost = nil // or the holder would learn of it
+			r.Lost = nil // otherwise the holder would learn of it
 			return b.OpenSession(ctx, r)
 		},
 		acquire: func(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
@@ -317,7 +318,7 @@ func endsEarly(b backend.Backend, rarity int) backend.Backend {
 	return ends(b, rarity, 0.6, func(backend.AcquireRequest) bool { return true })
 }
 
-// losesRenewals harms only who keeps a lock for longer than its TTL.
+// losesRenewals harms only a holder that keeps a lock for longer than its TTL.
 func losesRenewals(b backend.Backend, rarity int) backend.Backend {
 	return ends(b, rarity, 1, func(r backend.AcquireRequest) bool { return !r.Timed })
 }
@@ -363,7 +364,7 @@ func revives(b backend.Backend, rarity int) backend.Backend {
 	}}
 }
 
-// foldsNames takes a lock under another name.
+// foldsNames acquires a lock under another name.
 func foldsNames(b backend.Backend, rarity int) backend.Backend {
 	d := newDice(b, rarity)
 	folded := &marked{}
@@ -399,8 +400,8 @@ func foldsNames(b backend.Backend, rarity int) backend.Backend {
 	}
 }
 
-// withTokens is a backend whose acquires return other tokens. last is that of the grant
-// before.
+// withTokens returns a backend whose acquires return other tokens. last is the token of the
+// previous grant.
 func withTokens(b backend.Backend, rarity int, f func(last fence.Token) fence.Token) backend.Backend {
 	d := newDice(b, rarity)
 	var mu sync.Mutex
@@ -465,7 +466,7 @@ func ghostWaiter(b backend.Backend, rarity int) backend.Backend {
 	}}
 }
 
-// undead renews a session in the place of its client, which has not done so for too long.
+// undead renews a session in place of its client, which has not done so for too long.
 func undead(b backend.Backend, rarity int) backend.Backend {
 	const look = 20 * time.Millisecond
 	type life struct{ ttl, until time.Duration }
@@ -476,7 +477,7 @@ func undead(b backend.Backend, rarity int) backend.Backend {
 		lives[id] = life{ttl, time.Since(begun) + ttl}
 	}
 	haunt := func(id backend.SessionID, ttl time.Duration) {
-		for pause(t.ctx, ttl/4) { //nolint:mnd // as clients do, and a little oftener
+		for pause(t.ctx, ttl/4) { //nolint:mnd // like clients, but a little more often
 			if _, err := b.Renew(t.ctx, backend.RenewRequest{Session: id}); err != nil {
 				return // it was ended in order
 			}
@@ -486,7 +487,7 @@ func undead(b backend.Backend, rarity int) backend.Backend {
 		for pause(t.ctx, look) {
 			mu.Lock()
 			for id, l := range lives {
-				if l.until-time.Since(begun) > l.ttl/3 { //nolint:mnd // a client that lives would have renewed twice
+				if l.until-time.Since(begun) > l.ttl/3 { //nolint:mnd // a live client would have renewed twice
 					continue
 				}
 				delete(lives, id)

@@ -18,7 +18,7 @@ func readClock() (int64, error) {
 	return ts.Nano(), nil
 }
 
-// now reads the clock, which Run has seen to work.
+// now reads the clock, which Run has checked.
 func now() int64 {
 	t, err := readClock()
 	if err != nil {
@@ -27,7 +27,7 @@ func now() int64 {
 	return t
 }
 
-// clockTime translates a time with a monotonic reading.
+// clockTime converts a time with a monotonic reading.
 func clockTime(t time.Time) int64 {
 	return now() + int64(time.Until(t))
 }

@@ -2,5 +2,5 @@ package play
 
 import "golang.org/x/sys/unix"
 
-// clockID counts on while the machine is suspended, as leases do.
+// clockID continues while the machine is suspended, as leases do.
 const clockID = unix.CLOCK_BOOTTIME

@@ -26,28 +26,28 @@ import (
 	"github.com/holdfast-io/holdfast/open"
 )
 
-// serverStart is how long a server may take to serve; one that ends is noticed at once. A
-// kube-apiserver needs a quarter of a minute of two processors for itself.
+// serverStart is how long a server may take until it serves. A server that ends is noticed
+// immediately. A kube-apiserver alone needs a quarter of a minute of two processors.
 const serverStart = 4 * time.Minute
 
-// errServerEnded is what became of a server that ended by itself.
+// errServerEnded is the error of a server that ended by itself.
 var errServerEnded = errors.New("the server ended")
 
-// cluster is servers that this run started, and may hurt: they stop and crash. They keep
-// what they wrote to the disk, in a folder that goes with them.
+// cluster has servers that this run started, and may stop and crash. Their data is on disk, in
+// a folder that is deleted with them.
 type cluster struct {
 	url      string
-	each     []string // the URL of each worker in turn; empty: url is that of all
+	each     []string // the URLs that the workers use in turn; empty: all use url
 	dir      string
 	programs map[string][]string // see Config.Programs
 	members  []*member
-	account  string // whom the servers run as where this process is root's, which they refuse
-	// form makes a cluster of servers that were started. Optional.
+	account  string // account that the servers run as if this process is root's, because they refuse to run as root
+	// form makes a cluster of the started servers. Optional.
 	form func(context.Context) error
-	// replace puts back a member that has lost its data, as an operator does. Optional: where
-	// it is nil no member loses its data.
+	// replace restores a member that has lost its data, as an operator does. Optional: without
+	// it no member loses its data.
 	replace func(context.Context, *member) error
-	// apart: no two servers may be away at the same time.
+	// apart: no two servers may be down at the same time.
 	apart bool
 	shims shims
 }
@@ -56,15 +56,16 @@ type cluster struct {
 type member struct {
 	name string // of the program, for people
 	argv []string
-	env  []string // beside that of this process
+	env  []string // in addition to that of this process
 	addr string
-	url  string // of this server as a backend of its own; empty: that it listens will do
+	url  string // of this server as a backend of its own; empty: it serves when it listens
 	cred *syscall.Credential
 	node string // its name in a cluster whose members have names
 	data string // the folder that is deleted when it loses its data
-	// trace is for how long what the server had under way when it crashed may hold up others.
+	// trace is how long operations in progress at the crash of the server may delay other
+	// clients.
 	trace time.Duration
-	// diskless: it keeps nothing itself.
+	// diskless: it stores nothing itself.
 	diskless bool
 	disk     *shim.Disk    // nil: the machine's
 	clock    *shim.Clock   // nil: the machine's
@@ -72,7 +73,7 @@ type member struct {
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd
-	gone chan struct{} // closed when the process is
+	gone chan struct{} // closed when the process has ended
 	said *tail
 }
 
@@ -113,10 +114,10 @@ func startCluster(ctx context.Context, kind string, programs map[string][]string
 	return c, nil
 }
 
-// Clusters lists what Config.Cluster may be.
+// Clusters lists the values that Config.Cluster may have.
 func Clusters() []string { return slices.Sorted(maps.Keys(kinds())) }
 
-// oneByOne reports whether a server needs those before it.
+// oneByOne reports whether each server needs those before it.
 func (c *cluster) oneByOne(kind string) bool { return kind == "kubernetes" }
 
 // add adds a member. program is a name that Config.Programs or the machine knows.
@@ -131,8 +132,8 @@ func (c *cluster) add(program, addr, url string, args ...string) error {
 	return err
 }
 
-// program finds a program: where the configuration says, in $PATH, or where Debian puts
-// what only its own scripts are meant to call.
+// program finds a program: where the configuration points, in $PATH, or where Debian puts
+// programs that only its own scripts are meant to call.
 func (c *cluster) program(name string) ([]string, error) {
 	if argv := c.programs[name]; len(argv) > 0 {
 		return argv, nil
@@ -149,8 +150,8 @@ func (c *cluster) program(name string) ([]string, error) {
 	return nil, fmt.Errorf("verify: %s is not installed: %w", name, err)
 }
 
-// credential is that of the account of the servers, where this process is root's. They
-// must be able to read their folder then.
+// credential returns that of the servers' account, if this process is root's. The servers then
+// must be able to read their folder.
 func (c *cluster) credential() (*syscall.Credential, error) {
 	if c.account == "" || os.Getuid() != 0 {
 		return nil, nil //nolint:nilnil // none is needed
@@ -168,7 +169,7 @@ func (c *cluster) credential() (*syscall.Credential, error) {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 }
 
-// once runs a program to its end, as one that prepares a folder.
+// once runs a program to its end, for example one that prepares a folder.
 func (c *cluster) once(ctx context.Context, program string, args ...string) error {
 	argv, err := c.program(program)
 	if err != nil {
@@ -188,7 +189,7 @@ func (c *cluster) once(ctx context.Context, program string, args ...string) erro
 	return nil
 }
 
-// folder makes a folder for a member.
+// folder creates a folder for a member.
 func (c *cluster) folder(n int) (string, error) {
 	dir := filepath.Join(c.dir, fmt.Sprintf("m%d", n+1))
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -197,7 +198,7 @@ func (c *cluster) folder(n int) (string, error) {
 	return dir, nil
 }
 
-// file writes a file of the cluster's, and gives its path.
+// file writes a file of the cluster, and returns its path.
 func (c *cluster) file(name, text string) (string, error) {
 	path := filepath.Join(c.dir, name)
 	err := os.WriteFile(path, []byte(text), 0o600)
@@ -211,7 +212,7 @@ func (c *cluster) file(name, text string) (string, error) {
 	return path, nil
 }
 
-// freeAddrs finds addresses of the loopback that nobody listens on at the moment.
+// freeAddrs finds addresses of the loopback on which nothing listens at the moment.
 func freeAddrs(n int) ([]string, error) {
 	var addrs []string
 	for range n {
@@ -225,7 +226,7 @@ func freeAddrs(n int) ([]string, error) {
 	return addrs, nil
 }
 
-// port is that of an address of freeAddrs.
+// port returns the port of an address of freeAddrs.
 func port(addr string) string { return addr[strings.LastIndexByte(addr, ':')+1:] }
 
 // start starts the server, the first time or after its crash.
@@ -242,14 +243,14 @@ func (m *member) start() error {
 	gone := make(chan struct{})
 	started := make(chan error, 1)
 	go func() {
-		// The death signal comes when the thread ends that started the child.
+		// The death signal arrives when the thread that started the child ends.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
 		attend(gone)
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // it is killed; and where it ended by itself, ready or the run says so
+			_ = cmd.Wait() // it is killed; if it ended by itself, ready or the run reports that
 		}
 		close(gone)
 	}()
@@ -262,7 +263,7 @@ func (m *member) start() error {
 	return nil
 }
 
-// ready waits until the server serves, and lives.
+// ready waits until the server serves, and checks that it lives.
 func (m *member) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, serverStart)
 	defer cancel()
@@ -285,22 +286,22 @@ func (m *member) ready(ctx context.Context) error {
 	}
 }
 
-// ended is closed when the process of the server is gone.
+// ended is closed when the process of the server has ended.
 func (m *member) ended() <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.gone
 }
 
-// last is the end of what the server wrote.
+// last returns the end of the server's output.
 func (m *member) last() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.said.text()
 }
 
-// serves asks the server for a lock, where it is a backend by itself: many listen long
-// before they can do anything.
+// serves requests a lock from the server, if it is a backend by itself: many servers listen
+// long before they can serve.
 func (m *member) serves(ctx context.Context) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", m.addr)
 	if err != nil {
@@ -320,7 +321,7 @@ func (m *member) serves(ctx context.Context) error {
 	locks, err := holdfast.New(b, holdfast.Config{TTL: max(2*time.Second, b.Capabilities().MinTTL), Owner: "verify", Timeout: patience})
 	if err == nil {
 		err = locks.Do(ctx, "holdfast-verify-up", func(context.Context, *holdfast.Lock) error { return nil })
-		_ = locks.Close(ctx) // what is left ends with its TTL
+		_ = locks.Close(ctx) // the rest ends with its TTL
 	}
 	_ = b.Close()
 	return err
@@ -336,13 +337,13 @@ func (m *member) signal(sig syscall.Signal) {
 	}
 	pid := m.cmd.Process.Pid
 	children := childrenOf(pid)
-	_ = m.cmd.Process.Signal(sig) // one that is gone needs none
+	_ = m.cmd.Process.Signal(sig) // a process that has ended needs none
 	for _, child := range children {
 		_ = syscall.Kill(child, sig)
 	}
 }
 
-// childrenOf are the processes that a process has started, where the system tells.
+// childrenOf returns the processes that a process has started, if the system reports them.
 func childrenOf(pid int) []int {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
 	if err != nil {
@@ -357,7 +358,7 @@ func childrenOf(pid int) []int {
 	return out
 }
 
-// crash kills the server, with what it has started, and waits until it is gone.
+// crash kills the server, with the processes that it has started, and waits until it has ended.
 func (m *member) crash() {
 	m.signal(syscall.SIGKILL)
 	m.mu.Lock()
@@ -368,8 +369,8 @@ func (m *member) crash() {
 	}
 }
 
-// revive starts a server that has crashed, and waits until it serves. What is left of the
-// one before may keep it from starting for a moment.
+// revive starts a server that has crashed, and waits until it serves. Remains of the former
+// process may prevent its start for a moment.
 func (m *member) revive(ctx context.Context) error {
 	end := time.Now().Add(serverStart)
 	for {
@@ -383,7 +384,7 @@ func (m *member) revive(ctx context.Context) error {
 	}
 }
 
-// end ends the servers and removes what they kept.
+// end ends the servers and deletes their data.
 func (c *cluster) end() error {
 	for _, m := range slices.Backward(c.members) {
 		m.crash()

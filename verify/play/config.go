@@ -13,56 +13,57 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// Config says what to play.
+// Config configures a run.
 type Config struct {
-	// URL of the backend. Required, without Cluster and Servers.
+	// URL of the backend. Required, unless Cluster or Servers is set.
 	URL string
-	// Cluster starts servers for the run, which it stops and crashes then: one of
-	// [Clusters]. They have on disk what they answered, or a majority has: three of etcd,
-	// ZooKeeper, Consul or Holdfast, five for redlock, one of the others. The servers of
-	// Holdfast are hurt one at a time, and lose their data too: a node whose folder is deleted
-	// is removed from the cluster and joins it again. The programs have to be on this machine.
+	// Cluster starts servers for the run, which the run then stops and crashes: one of
+	// [Clusters]. Every change that they answered is on their disks, or on those of a majority:
+	// three of etcd, ZooKeeper, Consul or Holdfast, five for redlock, one of the others. The
+	// servers of Holdfast have faults one at a time, and lose their data too: a node whose
+	// folder is deleted is removed from the cluster and joins it again. The programs have to be
+	// on this machine.
 	//
 	// On Linux with gcc the servers get disks that are slow at times and that lose in a crash
 	// what was not synced. The wall clocks of servers in C and Java jump, as far as the
 	// backends promise that locks stay exclusive. Elsewhere the run leaves that out, and the
 	// history says so. Optional.
 	Cluster string
-	// Servers are started already: the run hurts them as those of Cluster, and leaves them
-	// whole. Optional.
+	// Servers are started already: the run stops and crashes them like those of Cluster, and
+	// leaves them intact. Optional.
 	Servers *Servers
-	// Programs are commands of servers for Cluster that are not in $PATH, by the name that
-	// the program has as a rule: "consul", "holdfast". Optional.
+	// Programs are the commands of servers for Cluster that are not in $PATH, by the usual name
+	// of the program: "consul", "holdfast". Optional.
 	Programs map[string][]string
-	// For is how long there are faults, 1 s to 10 minutes; what follows until all is given
-	// back takes a few TTL more. Default: 60 s. Optional.
+	// For is how long there are faults, 1 s to 10 minutes. The rest of the run, until
+	// everything is released, takes a few TTLs more. Default: 60 s. Optional.
 	For time.Duration
 	// Seed of the plan. Default: random, never 0. Optional.
 	Seed uint64
 	// Profile. Default: Standard. Optional.
 	Profile Profile
-	// TTL of the leases. Default: 2 s, or the least that the backend takes. Optional.
+	// TTL of the leases. Default: 2 s, or the backend's minimum. Optional.
 	TTL time.Duration
 	// Worker is the command that runs [Worker]: this program with its hidden subcommand.
 	// Required, except for backends that live in this process.
 	Worker []string
-	// Replay is the command that plays the same again, for the history. Optional.
+	// Replay is the command that replays the run, for the history. Optional.
 	Replay string
-	// Rate is how many locks are asked for in a second at most. A machine or a backend that
-	// is slower gets less. Default: that of the profile. Optional.
+	// Rate is how many locks are acquired per second at most. On a slow machine or backend it
+	// is less. Default: that of the profile. Optional.
 	Rate int
-	// Record is called with each event of the history, one at a time. It may block for a
-	// while, and the workers wait then. An error ends the run. Required.
+	// Record is called with each event of the history, one at a time. It may block for a while,
+	// and the workers then wait. An error ends the run. Required.
 	Record func(history.Event) error
-	// Log is told what happens, for people. Optional.
+	// Log receives progress messages for people. Optional.
 	Log func(text string)
-	// Break wraps a backend that lives in this process: for locks that are broken on
-	// purpose. Optional.
+	// Break wraps a backend that lives in this process, for locks that are broken on purpose.
+	// Optional.
 	Break func(b backend.Backend, rarity int) backend.Backend
-	// Rarity is what Break gets. Default: 1. Optional.
+	// Rarity is the argument of Break. Default: 1. Optional.
 	Rarity int
-	// Found ends the run when it is closed, without giving back what is held: what was played
-	// for is seen. Optional.
+	// Found ends the run when it is closed, without releasing anything: the fault that was
+	// searched for has been found. Optional.
 	Found <-chan struct{}
 }
 
@@ -103,7 +104,7 @@ func (c *Config) check() error {
 	return nil
 }
 
-// found reports whether the run is to end.
+// found reports whether Found has ended the run.
 func (c *Config) found() bool {
 	select {
 	case <-c.Found:
@@ -113,7 +114,7 @@ func (c *Config) found() bool {
 	}
 }
 
-// ttl is what the leases get on a backend.
+// ttl returns the TTL of the leases on a backend.
 func (c *Config) ttl(caps backend.Capabilities) (time.Duration, error) {
 	if c.TTL == 0 {
 		return max(2*time.Second, caps.MinTTL), nil

@@ -12,24 +12,24 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// crowd is what makes a run dense, beside the tasks that do a little of everything: tasks
-// that hold a lock for a moment, many for each lock, and tasks that hold one for about as
-// long as a lease lives. A fault of one grant in thousands needs the first when it lets two
-// in at once, and the second when it is about the end of a lease.
+// crowd makes a run dense, beside the tasks that do a little of everything. It has tasks that
+// hold a lock for a moment, many for each lock, and tasks that hold one for about as long as a
+// lease lives. The former find a fault of one grant in thousands that lets two clients in at
+// the same time, and the latter such a fault about the end of a lease.
 type crowd struct {
-	Brief      int // tasks of a worker that hold locks for a moment
-	BriefLocks int // of all workers
-	Long       int // tasks of a worker that hold locks for about the TTL
-	LongLocks  int // of all workers
-	Mortals    int // locks that each client takes which dies
+	Brief      int // tasks per worker that hold locks for a moment
+	BriefLocks int // for all workers
+	Long       int // tasks per worker that hold locks for about the TTL
+	LongLocks  int // for all workers
+	Mortals    int // locks that each dying client takes
 	Rate       int // acquires per second of a worker, at most
-	// Spared: the worker has no faults. Half of its brief locks are of such workers alone, so
-	// that nobody with a fault is in their way: many more calls, and no excuses.
+	// Spared: the worker has no faults. Half of its brief locks are used only by such workers,
+	// so that no worker with a fault is in their way: many more calls, and no excuses.
 	Spared bool
 }
 
-// The names of the crowd's locks change with the time, the same for all workers: the
-// referee judges a lock by itself, and forgets it when nobody uses it any more.
+// The names of the crowd's locks change with the time, in the same way for all workers: the
+// referee judges a lock by itself, and drops it when it is not used any more.
 const (
 	crowdNames  = "/crowd/"
 	briefPeriod = int64(3 * time.Second)
@@ -54,8 +54,8 @@ func (w *worker) gather(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { w.mortals(ctx) })
 }
 
-// briefSlot is the kind of a lock of the crowd, and its name: two mutexes whose names differ
-// in case only, readers and writers, a semaphore, and so on. The first locks are always
+// briefSlot returns the kind of a lock of the crowd, and its name: two mutexes whose names
+// differ in case only, readers and writers, a semaphore, and so on. The first locks are always
 // held and waited for, the last ones are free now and then.
 func (t *task) briefSlot() (slot, string) {
 	const kinds = 5
@@ -77,7 +77,7 @@ func (t *task) briefSlot() (slot, string) {
 	return s, fmt.Sprintf("%s%s%s%s-%d.%d", t.Prefix, crowdNames, group, s.name, i/kinds, now()/briefPeriod)
 }
 
-// mingle holds a lock for a moment that many want.
+// mingle holds a contended lock for a moment.
 func (t *task) mingle(ctx context.Context) {
 	s, name := t.briefSlot()
 	call := history.Event{Kind: history.KindCall, Verb: history.VerbAcquire, Lock: name}
@@ -89,7 +89,7 @@ func (t *task) mingle(ctx context.Context) {
 	case k < 30:
 		patience = t.upTo(4 * time.Millisecond) // gives up
 	case k < 60:
-		patience = t.upTo(t.TTL) // so that a lock which a fault keeps does not keep all tasks
+		patience = t.upTo(t.TTL) // so that a lock that a fault keeps does not block all tasks
 	}
 	g := t.contend(ctx, patience, s, call, opts)
 	if g == nil {
@@ -106,8 +106,8 @@ func (t *task) mingle(ctx context.Context) {
 	g.endBriefly()
 }
 
-// endBriefly gives the lock back, and sometimes once more, past the client, which must
-// harm no successor.
+// endBriefly releases the lock, and sometimes releases it once more, past the client, which
+// must not harm a successor.
 func (g *grip) endBriefly() {
 	t := g.t
 	session := t.past.forget(g.lock.Lease().ID)
@@ -128,8 +128,8 @@ func (t *task) longName() string {
 	return fmt.Sprintf("%s%slong-%d.%d", t.Prefix, crowdNames, t.r.IntN(t.Crowd.LongLocks), now()/longPeriod)
 }
 
-// linger holds a lock for about the TTL: renewed, or to the end of a lease that nobody
-// renews. Others wait for it.
+// linger holds a lock for about the TTL: renewed, or to the end of a lease that nothing renews.
+// Other tasks wait for it.
 func (t *task) linger(ctx context.Context) {
 	call := history.Event{Kind: history.KindCall, Verb: history.VerbAcquire, Lock: t.longName()}
 	d := t.TTL*6/10 + t.upTo(t.TTL*9/10)
@@ -151,7 +151,7 @@ func (t *task) linger(ctx context.Context) {
 	g.end()
 }
 
-// keep keeps the lock for a time, or for as long as it is to be kept, unless it is lost.
+// keep holds the lock for a time, or for as long as it is to be kept, unless it is lost.
 func (g *grip) keep(ctx context.Context, d time.Duration) {
 	for end := now() + int64(d); ; {
 		left := g.t.left(end)
@@ -171,7 +171,7 @@ func (g *grip) keep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// crowd is what there is of it for a worker.
+// crowd returns the size of the crowd of a worker.
 func (r *run) crowd(worker int) crowd {
 	m := r.measure
 	if m.brief == 0 {
@@ -180,7 +180,7 @@ func (r *run) crowd(worker int) crowd {
 	rate := cmp.Or(r.cfg.Rate, m.rate)
 	spared, share := worker >= m.workers-m.spared, 1
 	if spared {
-		share = 2 // it is there all the time
+		share = 2 // it is always there
 	}
 	scale := min(r.scale, float64(rate)/float64(m.rate))
 	part := func(n int) int { return max(1, int(float64(n)*scale)) }

@@ -5,16 +5,16 @@ import (
 	"strings"
 )
 
-// endpoints are the parts of a backend's URL that a relay can stand in for.
+// endpoints are the parts of a backend's URL that the address of a relay can replace.
 type endpoints struct {
 	scheme string
-	user   string // with the @; may hold a password
+	user   string // including the @; may contain a password
 	hosts  []string
 	rest   string
 }
 
-// defaultPorts are of the schemes whose traffic a relay can carry. With TLS it cannot: the
-// certificate is not the relay's.
+// defaultPorts returns those of the schemes whose traffic a relay can carry. It cannot carry
+// TLS: the certificate is not the relay's.
 func defaultPorts() map[string]string {
 	return map[string]string{
 		"redis": "6379", "redlock": "6379", "etcd": "2379", "zookeeper": "2181", "holdfast": "7420", "consul": "8500", "postgres": "5432", "postgresql": "5432",
@@ -22,8 +22,8 @@ func defaultPorts() map[string]string {
 	}
 }
 
-// parseEndpoints reports false for a URL that no relay can stand in for: another scheme, no
-// host, or TLS that the parameters ask for.
+// parseEndpoints reports false for a URL that no relay can carry: another scheme, no host, or
+// parameters that ask for TLS.
 func parseEndpoints(raw string) (endpoints, bool) {
 	scheme, rest, ok := strings.Cut(raw, "://")
 	port, known := defaultPorts()[scheme]
@@ -53,13 +53,13 @@ func parseEndpoints(raw string) (endpoints, bool) {
 	return e, true
 }
 
-// with is the URL with other hosts.
+// with returns the URL with other hosts.
 func (e endpoints) with(hosts []string) string {
 	return e.scheme + "://" + e.user + strings.Join(hosts, ",") + e.rest
 }
 
-// Shown is a URL without what may be a secret, for people and for the command that
-// replays: the password of a user, and parameters that are called like one.
+// Shown returns a URL without possible secrets, for people and for the replay command: it hides
+// the password of a user, and parameters with the name of a secret.
 func Shown(raw string) string {
 	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok {

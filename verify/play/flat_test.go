@@ -11,20 +11,20 @@ import (
 	"testing"
 )
 
-// sizes are what must not grow in a soak: of the server, of its store, and of this process,
-// by name.
+// sizes are the sizes that must not grow in a soak: of the server, of its store, and of this
+// process, by name.
 type sizes map[string]int64
 
-// room is how much of a size is noise.
+// room is the part of a size that is noise.
 type room struct {
-	share float64 // of what it was
-	least int64   // more than that
+	share float64 // of the former size
+	least int64   // at least this much
 }
 
-// roomOf is by the last word of a size's name.
+// roomOf depends on the last word of a size's name.
 func roomOf(name string) room {
 	switch name[strings.LastIndexByte(name, ' ')+1:] {
-	case "memory": // garbage collectors and caches; a leak of an hour is more than that
+	case "memory": // garbage collectors and caches; a leak of an hour is larger
 		return room{0.25, 24 << 20}
 	case "goroutines", "descriptors", "sessions", "connections":
 		return room{0.1, 4}
@@ -33,9 +33,8 @@ func roomOf(name string) room {
 	}
 }
 
-// grown tells what grew: the median of the last third of the samples against that of the
-// third in the middle, as what has just begun grows anyway. Less than six samples say
-// nothing.
+// grown reports what grew: it compares the median of the last third of the samples with that of
+// the middle third, because a new process grows anyway. Fewer than six samples show nothing.
 func grown(samples []sizes) []string {
 	if len(samples) < 6 {
 		return nil
@@ -80,7 +79,7 @@ func median(samples []sizes, name string) int64 {
 	return all[len(all)/2]
 }
 
-// own are the sizes of this process.
+// own adds the sizes of this process.
 func (s sizes) own() {
 	runtime.GC()
 	var m runtime.MemStats
@@ -90,8 +89,8 @@ func (s sizes) own() {
 	s.process("test", os.Getpid())
 }
 
-// process adds the sizes of a process, where the system tells them, to those of others of
-// that name.
+// process adds the sizes of a process, if the system reports them, to those of others of that
+// name.
 func (s sizes) process(name string, pid int) {
 	dir := "/proc/" + strconv.Itoa(pid)
 	if fds, err := os.ReadDir(filepath.Join(dir, "fd")); err == nil {
@@ -108,7 +107,7 @@ func (s sizes) process(name string, pid int) {
 	}
 }
 
-// What grows is seen, and what only wavers is not.
+// Growth is found, and fluctuation is not.
 func TestGrown(t *testing.T) {
 	t.Parallel()
 	var steady, leaking, few []sizes

@@ -11,22 +11,22 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// heir asks for each lock that a client had when it died. It is in the process of the run
-// and has no faults, so nothing excuses a lock that it waits for in vain.
+// heir requests each lock that a client held when it died. It is in the process of the run and
+// has no faults, so nothing excuses a lock that it does not get.
 type heir struct {
 	*calm
 	ctx   context.Context //nolint:containedctx // of its calls
 	stop  context.CancelFunc
 	calls sync.WaitGroup
-	slots chan struct{} // of the calls at a time; what is more is not asked for
+	slots chan struct{} // concurrent calls; a request beyond them is dropped
 
 	mu     sync.Mutex
 	ended  bool
-	asked  map[callID]string   // the locks of acquires under way
-	estate map[string][]string // the locks that each client had
+	asked  map[callID]string   // the locks of acquires in progress
+	estate map[string][]string // the locks that each client held
 }
 
-// callID names a call of a client.
+// callID identifies a call of a client.
 type callID struct {
 	worker string
 	op     int64
@@ -72,7 +72,7 @@ func (h *heir) hear(e history.Event) {
 	}
 }
 
-// forget drops what is known of the clients whose names begin so. h.mu is locked.
+// forget drops the records of the clients whose names begin with clients. h.mu is locked.
 func (h *heir) forget(clients string) {
 	for id := range h.asked {
 		if strings.HasPrefix(id.worker, clients) {
@@ -86,7 +86,7 @@ func (h *heir) forget(clients string) {
 	}
 }
 
-// inherit asks for a lock in another goroutine. h.mu is locked.
+// inherit requests a lock in another goroutine. h.mu is locked.
 func (h *heir) inherit(lock string) {
 	select {
 	case h.slots <- struct{}{}:
@@ -103,7 +103,7 @@ func (h *heir) inherit(lock string) {
 	})
 }
 
-// end gives up what it waits for. It may be called twice.
+// end cancels the pending requests. It may be called twice.
 func (h *heir) end(ctx context.Context) error {
 	h.mu.Lock()
 	ended := h.ended
@@ -117,5 +117,5 @@ func (h *heir) end(ctx context.Context) error {
 	return h.calm.end(ctx)
 }
 
-// patience is how long a task waits for a lock that it does not give up soon.
+// patience is how long a task waits for a lock, unless it is to give up early.
 func (r *run) patience() time.Duration { return 2*r.slack() + 6*time.Second }

@@ -10,7 +10,8 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// What a client had when it died is asked for by one without faults, and nothing else is.
+// The locks that a client held when it died are requested by a client without faults, and no
+// others are.
 func TestHeir(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -62,7 +63,7 @@ func TestHeir(t *testing.T) {
 	}
 	slices.Sort(left)
 	t.Logf("%d clients died with %d locks; %d were not asked for", len(died), len(want), len(left))
-	if len(left) > len(want)/10 { // a grant may be told when its client is dead already
+	if len(left) > len(want)/10 { // a grant may be reported after its client died
 		t.Errorf("%d of %d locks of the dead are not asked for: %.300q", len(left), len(want), left)
 	}
 }

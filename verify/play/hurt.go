@@ -16,15 +16,15 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// hurt goes through the plan, that of the workers beside that of the servers. When it
-// returns, all is healed.
+// hurt executes the plan, with the faults of the workers beside those of the servers. When it
+// returns, all faults are healed.
 func (r *run) hurt(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.For)
 	defer cancel()
 	var servers, workers []planned
 	for _, f := range plan(r.cfg.Seed, r.cfg.Profile, r.able, r.ttl, r.cfg.For) {
 		if f.fault.ofServers() {
-			f.worker = r.measure.workers // the place of the servers
+			f.worker = r.measure.workers // the index of the servers
 			servers = append(servers, f)
 		} else {
 			workers = append(workers, f)
@@ -38,8 +38,8 @@ func (r *run) hurt(ctx context.Context) {
 	<-ctx.Done()
 }
 
-// follow begins faults when their times come, or when there is somebody to hurt, one fault
-// at a time for each.
+// follow begins faults when their times come, or when there is a target without a fault: each
+// target has one fault at a time.
 func (r *run) follow(ctx context.Context, begun time.Time, faults []planned, under *sync.WaitGroup) {
 	const look = 10 * time.Millisecond
 	for _, f := range faults {
@@ -68,9 +68,9 @@ func (r *run) follow(ctx context.Context, begun time.Time, faults []planned, und
 	}
 }
 
-// occupy reserves a worker for a fault, or another one where it has a fault already, or the
-// servers, for which there is no player. It gives whom, and reports false when nobody is
-// free.
+// occupy reserves a worker for a fault, or another worker if that one has a fault already, or
+// the servers, for which there is no player. It returns the target, and reports false when none
+// is free.
 func (r *run) occupy(n int) (*player, int, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,7 +93,7 @@ func (r *run) occupy(n int) (*player, int, bool) {
 	return nil, n, false
 }
 
-// hurting is how many workers have a fault. r.mu is locked.
+// hurting returns how many workers have a fault. r.mu is locked.
 func (r *run) hurting() int {
 	n := 0
 	for _, busy := range r.busy[:len(r.players)] {
@@ -110,17 +110,17 @@ func (r *run) vacate(n int) {
 	r.busy[n] = false
 }
 
-// inflict does one fault and heals it after its time, or when ctx ends. One that must not be
-// healed before its time is left out where ctx ends before that.
+// inflict injects one fault and heals it after its time, or when ctx ends. A fault that must
+// not be healed before its time is left out if ctx ends before that.
 func (r *run) inflict(ctx context.Context, p *player, f planned) {
 	select {
-	case <-p.done: // ended by itself
+	case <-p.done: // the worker ended by itself
 		r.fail(fmt.Errorf("verify: worker %s ended by itself: %w", p.id, p.err))
 		return
 	default:
 	}
 	if f.keep {
-		lead := r.ttl / 4 //nolint:mnd // some locks are had by then
+		lead := r.ttl / 4 //nolint:mnd // some locks are held by then
 		p.send(order{Keep: lead + f.lasts})
 		if !pause(ctx, lead) {
 			return
@@ -134,8 +134,9 @@ func (r *run) inflict(ctx context.Context, p *player, f planned) {
 		r.tell(history.Event{Kind: history.KindKill, Worker: p.id})
 		p.kill()
 		if r.able.relay {
-			// What was on its way goes with it: the faults of the next life must not keep a
-			// request of this one, to deliver it when all that it could do is forgotten.
+			// Requests on their way end with it: the faults of the next life must not hold a
+			// request of this one, and deliver it after everything that it could affect is
+			// forgotten.
 			for _, relay := range r.relays[f.worker] {
 				relay.Reset()
 			}
@@ -213,8 +214,8 @@ func inflictLink(ctx context.Context, l *link, f planned) {
 	l.heal()
 }
 
-// hurtServer stops or crashes one server, or all in turn, or slows disks, or sets a clock. The event is for all workers, and
-// it is over when the servers serve again, which can take an election.
+// hurtServer stops or crashes one server, or all in turn, slows disks, or sets a clock. The
+// event is for all workers. It ends when the servers serve again, which can take an election.
 func (r *run) hurtServer(ctx context.Context, f planned) {
 	hurt := r.servers.victims(f)
 	if len(hurt) == 0 {
@@ -259,8 +260,8 @@ func (r *run) hurtServer(ctx context.Context, f planned) {
 	r.tell(history.Event{Kind: history.KindHeal, Text: text})
 }
 
-// stopInTurn stops one server after the other, and lets them go on in another order: for a
-// while the clients and those of a minority are alone, then there is nobody.
+// stopInTurn stops one server after the other, and continues them in another order: for a while
+// clients reach only a minority, then no server.
 func stopInTurn(ctx context.Context, members []*member, f planned) {
 	chance := rand.New(rand.NewPCG(uint64(f.at), uint64(f.lasts))) //nolint:gosec // both are above 0; and it is a plan
 	step := f.lasts / time.Duration(len(members))

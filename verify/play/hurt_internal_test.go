@@ -13,15 +13,16 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// What loses bytes has the connection go when it is healed. Where leases end with theirs, a
-// cut near the end of a run would be healed before they are over, and take them from holders.
+// A fault that loses bytes closes the connection when it is healed. If leases end with their
+// connections, a cut near the end of a run would be healed before they have ended, and take
+// them from holders.
 func TestNoCutIsHealedBeforeItsTime(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
 		tied  bool
 		fault fault
-		left  time.Duration // of the run
+		left  time.Duration // rest of the run
 		told  int
 	}{
 		{"there is time", true, faultCutReplies, time.Minute, 2},

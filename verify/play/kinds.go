@@ -17,8 +17,8 @@ import (
 	"strings"
 )
 
-// kinds are the clusters that can be started, each with what adds its members. Every
-// server has on disk what it answered, or the majority has.
+// kinds returns the clusters that can be started, each with the function that adds its members.
+// Every change that a server answered is on its disk, or on those of the majority.
 func kinds() map[string]func(context.Context, *cluster) error {
 	return map[string]func(context.Context, *cluster) error{
 		"redis":     func(_ context.Context, c *cluster) error { return c.redis() },
@@ -28,7 +28,8 @@ func kinds() map[string]func(context.Context, *cluster) error {
 		"consul":    func(_ context.Context, c *cluster) error { return c.consul() },
 		"postgres":  func(ctx context.Context, c *cluster) error { return c.postgres(ctx, "postgres") },
 		"mysql":     func(ctx context.Context, c *cluster) error { return c.mariaDB(ctx, "mysql") },
-		// The locks of these two end with their connections: their server is stopped, and does not crash.
+		// The locks of these two end with their connections: their server is stopped, and does
+		// not crash.
 		"postgres+advisory": func(ctx context.Context, c *cluster) error { return c.postgres(ctx, "postgres+advisory") },
 		"mysql+getlock":     func(ctx context.Context, c *cluster) error { return c.mariaDB(ctx, "mysql+getlock") },
 		"kubernetes":        func(_ context.Context, c *cluster) error { return c.kubernetes() },
@@ -36,8 +37,8 @@ func kinds() map[string]func(context.Context, *cluster) error {
 	}
 }
 
-// redis is one server. A Redis that is new does not grant for as long as the longest
-// lease that may be out; here that is known.
+// redis adds one server. A new Redis grants nothing for as long as the longest lease that may
+// be held; here that time is known.
 func (c *cluster) redis() error {
 	c.shims.jumps = jumpsBack
 	addrs, err := c.redises(1)
@@ -45,7 +46,7 @@ func (c *cluster) redis() error {
 	return err
 }
 
-// redlock is five servers, of which two may be away.
+// redlock adds five servers, of which two may be down.
 func (c *cluster) redlock() error {
 	const nodes = 5
 	c.shims.jumps = jumpsBack
@@ -70,7 +71,7 @@ func (c *cluster) redises(n int) (string, error) {
 	return strings.Join(addrs, ","), err
 }
 
-// etcd is three members.
+// etcd adds three members.
 func (c *cluster) etcd() error {
 	const n = 3
 	addrs, err := freeAddrs(2 * n)
@@ -97,7 +98,7 @@ func (c *cluster) etcdMember(name, addr, peer, all string) error {
 		"--initial-advertise-peer-urls", peers, "--initial-cluster", all, "--log-level", "error")
 }
 
-// zooKeeper is three servers with short ticks: sessions of a few seconds need them.
+// zooKeeper adds three servers with short ticks, which sessions of a few seconds need.
 func (c *cluster) zooKeeper() error {
 	const n = 3
 	jar, other := "/usr/share/java/zookeeper.jar", "/usr/share/java/slf4j-simple.jar"
@@ -136,7 +137,7 @@ func (c *cluster) zooKeeper() error {
 	return nil
 }
 
-// consul is three servers; the clients speak to the first, as to an agent of their host.
+// consul adds three servers; the clients use the first, like an agent of their host.
 func (c *cluster) consul() error {
 	const n = 3
 	addrs, err := freeAddrs(3 * n)
@@ -179,7 +180,7 @@ func (c *cluster) consul() error {
 	return nil
 }
 
-// postgres is one server, for one of its backends.
+// postgres adds one server, for one of its backends.
 func (c *cluster) postgres(ctx context.Context, scheme string) error {
 	c.account, c.shims.jumps = "postgres", jumpsBack
 	addrs, err := freeAddrs(1)
@@ -195,7 +196,7 @@ func (c *cluster) postgres(ctx context.Context, scheme string) error {
 		"-c", "unix_socket_directories="+c.dir, "-c", "max_connections=300", "-c", "shared_buffers=32MB")
 }
 
-// mariaDB is one server, for one of its backends.
+// mariaDB adds one server, for one of its backends.
 func (c *cluster) mariaDB(ctx context.Context, scheme string) error {
 	c.account, c.shims.jumps = "mysql", jumpsBack
 	if scheme == "mysql+getlock" {
@@ -221,7 +222,7 @@ func (c *cluster) mariaDB(ctx context.Context, scheme string) error {
 		"--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M", "--max-connections=300", "--init-file="+first)
 }
 
-// kubernetes is an API server and the etcd that it keeps everything in; there are no nodes.
+// kubernetes adds an API server and the etcd that stores its data; there are no nodes.
 func (c *cluster) kubernetes() error {
 	addrs, err := freeAddrs(3)
 	if err != nil {

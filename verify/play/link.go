@@ -11,8 +11,8 @@ import (
 
 var errLinkCut = errors.New("the link was cut")
 
-// link is the network between a worker and a backend in the same process: it keeps calls
-// or their answers, and loses them. Calls that wait in line are cut too.
+// link is the network between a worker and a backend in the same process. It holds calls or
+// their answers, and loses them. Calls that wait in the queue are cut too.
 type link struct {
 	backend.Backend
 	mu      sync.Mutex
@@ -20,7 +20,7 @@ type link struct {
 	delay   time.Duration
 	died    int64 // when the worker was killed, for good; 0: it lives
 	changed chan struct{}
-	cut     chan struct{} // closed when what is under way is lost
+	cut     chan struct{} // closed when the calls in progress are lost
 }
 
 func newLink(b backend.Backend) *link {
@@ -42,7 +42,7 @@ func (l *link) slow(d time.Duration) { l.set(func() { l.delay = d }) }
 
 func (l *link) heal() { l.set(func() { l.held, l.delay = [2]bool{}, 0 }) }
 
-// lose drops what is under way, and what comes while requests are held.
+// lose drops the calls in progress, and those that arrive while requests are held.
 func (l *link) lose() {
 	l.set(func() { close(l.cut); l.cut = make(chan struct{}) })
 }
@@ -62,7 +62,7 @@ func (l *link) deadAt(t int64) bool {
 	return l.died != 0 && t > l.died
 }
 
-// pass waits until the link lets something through.
+// pass waits until the link lets a message through.
 func (l *link) pass(ctx context.Context, direction int) error {
 	l.mu.Lock()
 	cut := l.cut
@@ -91,7 +91,7 @@ func (l *link) pass(ctx context.Context, direction int) error {
 	}
 }
 
-// through sends a call over a link. mayHold is what its loss leaves open.
+// through sends a call over a link. mayHold is the MayHold of the error if the call is lost.
 func through[T any](ctx context.Context, l *link, mayHold bool, f func(context.Context) (T, error)) (T, error) {
 	var zero T
 	if err := l.pass(ctx, 0); err != nil {
@@ -130,34 +130,34 @@ func (l *link) away(ctx context.Context, err error, mayHold bool) error {
 	return &backend.UnavailableError{Backend: l.Capabilities().Name, MayHold: mayHold, Err: err}
 }
 
-// OpenSession goes over the link.
+// OpenSession calls the backend over the link.
 func (l *link) OpenSession(ctx context.Context, req backend.SessionRequest) error {
 	_, err := through(ctx, l, false, func(ctx context.Context) (struct{}, error) { return struct{}{}, l.Backend.OpenSession(ctx, req) })
 	return err
 }
 
-// EndSession goes over the link.
+// EndSession calls the backend over the link.
 func (l *link) EndSession(ctx context.Context, id backend.SessionID) error {
 	_, err := through(ctx, l, false, func(ctx context.Context) (struct{}, error) { return struct{}{}, l.Backend.EndSession(ctx, id) })
 	return err
 }
 
-// Acquire goes over the link.
+// Acquire calls the backend over the link.
 func (l *link) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	asked := time.Now()
 	g, err := through(ctx, l, true, func(ctx context.Context) (backend.Grant, error) { return l.Backend.Acquire(ctx, req) })
 	if err == nil && !g.Waited {
-		g.Asked = asked // from before it went on the way
+		g.Asked = asked // from before it was sent
 	}
 	return g, err
 }
 
-// Renew goes over the link.
+// Renew calls the backend over the link.
 func (l *link) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
 	return through(ctx, l, false, func(ctx context.Context) (backend.RenewResult, error) { return l.Backend.Renew(ctx, req) })
 }
 
-// Release goes over the link.
+// Release calls the backend over the link.
 func (l *link) Release(ctx context.Context, req backend.ReleaseRequest) error {
 	_, err := through(ctx, l, true, func(ctx context.Context) (struct{}, error) { return struct{}{}, l.Backend.Release(ctx, req) })
 	return err

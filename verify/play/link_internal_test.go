@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// What a worker in this process said before it was killed counts, also where it is read
-// after that: a release that it had sent may have worked. What it says later does not count.
+// An event that a worker in this process sent before it was killed counts, even if it is read
+// after that: a release that it had sent may have worked. Later events do not count.
 func TestLastWordsOfTheKilled(t *testing.T) {
 	t.Parallel()
 	p := newPlayer("1.1")

@@ -12,17 +12,17 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// look is what a backend warns of when it is opened: each looks at its own server, whose
-// settings and version it knows best. It is a slog.Handler.
+// look collects the warnings of a backend when it is opened: each backend checks its own
+// server, whose settings and version it knows best. It is a slog.Handler.
 type look struct {
 	mu       sync.Mutex
 	warnings []string
 }
 
-// Enabled takes warnings and worse.
+// Enabled reports true for warnings and worse.
 func (l *look) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
 
-// Handle keeps a warning, once.
+// Handle records each warning once.
 func (l *look) Handle(_ context.Context, r slog.Record) error {
 	var b strings.Builder
 	b.WriteString(r.Message)
@@ -38,13 +38,13 @@ func (l *look) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// WithAttrs leaves the attributes of loggers out: no backend has any that matter here.
+// WithAttrs ignores the attributes of loggers: no backend has any that matter here.
 func (l *look) WithAttrs([]slog.Attr) slog.Handler { return l }
 
-// WithGroup leaves groups out, too.
+// WithGroup ignores groups, too.
 func (l *look) WithGroup(string) slog.Handler { return l }
 
-// ask asks a backend that can look at its store. What goes wrong is a warning, too.
+// ask examines a backend that can check its store. A failure of that is a warning, too.
 func (l *look) ask(ctx context.Context, b backend.Backend) {
 	e, ok := b.(backend.Examiner)
 	if !ok {
@@ -61,7 +61,7 @@ func (l *look) ask(ctx context.Context, b backend.Backend) {
 	l.warnings = append(l.warnings, found...)
 }
 
-// all are the warnings so far, with what the capabilities of the backend say.
+// all returns the warnings so far, and those that follow from the capabilities of the backend.
 func (l *look) all(caps backend.Capabilities) []string {
 	l.mu.Lock()
 	out := slices.Clone(l.warnings)

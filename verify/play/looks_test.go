@@ -20,8 +20,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// looks are at the sizes of the stores of clusters, by the URL of the backend. Those that are
-// not here tell nothing but what their processes use.
+// looks returns the functions that read the sizes of the stores of clusters, by the URL of the
+// backend. For the kinds that are not here, only the sizes of their processes are known.
 func looks() map[string]func(ctx context.Context, url string, s sizes) error {
 	return map[string]func(context.Context, string, sizes) error{
 		"redis": lookAtRedis, "redlock": lookAtRedis, "etcd": lookAtEtcd, "zookeeper": lookAtZooKeeper, "consul": lookAtConsul,
@@ -29,7 +29,7 @@ func looks() map[string]func(ctx context.Context, url string, s sizes) error {
 	}
 }
 
-// look looks at a store, or fails the test.
+// look reads the sizes of a store, or fails the test.
 func look(t *testing.T, kind, url string, s sizes) {
 	t.Helper()
 	f, ok := looks()[kind]
@@ -43,7 +43,7 @@ func look(t *testing.T, kind, url string, s sizes) {
 	}
 }
 
-// hosts are those of a backend's URL.
+// hosts returns the hosts of a backend's URL.
 func hosts(url string) []string {
 	_, rest, _ := strings.Cut(url, "://")
 	rest = rest[strings.IndexByte(rest, '@')+1:]
@@ -53,7 +53,8 @@ func hosts(url string) []string {
 	return strings.Split(rest, ",")
 }
 
-// number asks a server that answers words, and gives the first number of the pattern in what it says.
+// number sends a word to a server, and returns the first number in its answer that matches the
+// pattern.
 func number(ctx context.Context, addr, word string, pattern *regexp.Regexp) (int64, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -92,7 +93,7 @@ func lookAtZooKeeper(ctx context.Context, url string, s sizes) error {
 	return err
 }
 
-// lookAtEtcd compacts, too, as has to be done with any etcd that is to last: its own clock for that
+// lookAtEtcd also compacts, as any long-lived etcd requires: the timer of etcd's own compaction
 // begins again whenever a member crashes.
 func lookAtEtcd(ctx context.Context, url string, s sizes) error {
 	c, err := clientv3.New(clientv3.Config{Endpoints: hosts(url), Context: ctx})
@@ -159,7 +160,7 @@ func lookAtUserLocks(ctx context.Context, url string, s sizes) error {
 	return count(ctx, "mysql", "root@tcp("+hosts(url)[0]+")/holdfast", q, s)
 }
 
-// count runs queries of one number.
+// count runs queries that return one number each.
 func count(ctx context.Context, driver, dsn string, queries map[string]string, s sizes) error {
 	db, err := sql.Open(driver, dsn)
 	if err != nil {

@@ -11,19 +11,19 @@ import (
 )
 
 // A process is killed a few times in a minute. So that many leases lose their holder, each
-// worker has clients that die too: of one moment to the next nothing that they send arrives
+// worker has clients that die too: from one moment to the next, nothing that they send arrives
 // any more, and nothing that is sent to them.
 
-// mortalMark comes between the names of a worker and the number of its client.
+// mortalMark separates the name of a worker from the number of its client.
 const mortalMark = ".m"
 
-// clientDied is the text of a kill that is of a client in a worker, not of a process.
+// clientDied is the text of a kill event for a client in a worker, as opposed to a process.
 const clientDied = "a client in the process"
 
 // mortals starts one such client after the other, until ctx ends.
 func (w *worker) mortals(ctx context.Context) {
 	if w.caps.Bound || w.caps.Tied || w.Crowd.Mortals == 0 {
-		return // they share the connection of the worker, with which their sessions would live
+		return // they share the connection of the worker, which would keep their sessions alive
 	}
 	var lives sync.WaitGroup
 	defer lives.Wait()
@@ -35,13 +35,13 @@ func (w *worker) mortals(ctx context.Context) {
 	}
 }
 
-// mortal takes locks, and dies with them.
+// mortal acquires locks, and dies with them.
 func (w *worker) mortal(ctx context.Context, n int) {
 	l := newLink(w.past.Backend)
 	id := fmt.Sprintf("%s%s%d", w.Worker, mortalMark, n)
 	locks, err := holdfast.New(l, holdfast.Config{TTL: w.TTL, Owner: "verify " + id, Timeout: w.TTL})
 	if err != nil {
-		return // the run has made such a client before
+		return // the run has made such a client before, so this succeeds
 	}
 	j := w.job
 	j.Worker = id
@@ -70,5 +70,5 @@ func (w *worker) mortal(ctx context.Context, n int) {
 	work.Wait()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.TTL)
 	defer cancel()
-	_ = locks.Close(ctx) // nothing of it arrives; the sessions end with their TTL
+	_ = locks.Close(ctx) // none of its calls arrive; the sessions end with their TTL
 }

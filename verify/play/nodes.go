@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// holdfast is three nodes of our own server, on the etcd that each of them brings. The workers
-// use one node each, in turn: what one node grants the others must know. A waiter's place
-// stays in the queue for a while when the node crashes at which it waited.
+// holdfast adds three nodes of our own server, each on its embedded etcd. The workers use one
+// node each, in turn: each node must know the grants of the others. A waiter's place stays in
+// the queue for a while when the node at which it waited crashes.
 func (c *cluster) holdfast() error {
 	const (
 		n      = 3
@@ -41,7 +41,7 @@ func (c *cluster) holdfast() error {
 		}
 		m := c.members[i]
 		m.node, m.data, m.trace = node, data, places
-		m.env = []string{"XDG_STATE_HOME=" + c.dir} // the certificates of the peers end with the run
+		m.env = []string{"XDG_STATE_HOME=" + c.dir} // the certificates of the peers are deleted with the run
 		c.each = append(c.each, m.url)
 	}
 	c.url = c.each[0]
@@ -49,7 +49,7 @@ func (c *cluster) holdfast() error {
 	return nil
 }
 
-// formNodes makes a cluster of nodes that wait with empty folders. The command is refused until
+// formNodes forms a cluster of nodes that wait with empty folders. The command is refused until
 // all of them answer.
 func (c *cluster) formNodes(ctx context.Context) error {
 	if err := c.manage(ctx, c.members[0], "init"); err != nil {
@@ -69,8 +69,8 @@ func (c *cluster) whole(ctx context.Context) error {
 	return nil
 }
 
-// wipe takes the data of a member: it is killed, its folder deleted, and it is put back, all
-// within the time that a server may take to start.
+// wipe deletes the data of a member: the member is killed, its folder deleted, and it is
+// restored, all within the time that a server may take to start.
 func (c *cluster) wipe(ctx context.Context, m *member) error {
 	ctx, cancel := context.WithTimeout(ctx, serverStart)
 	defer cancel()
@@ -84,9 +84,9 @@ func (c *cluster) wipe(ctx context.Context, m *member) error {
 	return c.replace(ctx, m)
 }
 
-// replaceNode does what docs/operations.md says of a node whose disk is lost. Before that the
-// node is started with its empty folder, as a supervisor does by itself: it must be refused,
-// or wait.
+// replaceNode follows docs/operations.md for a node whose disk is lost. Before that, the node
+// is started with its empty folder, as a supervisor does by itself: it must be refused, or
+// wait.
 func (c *cluster) replaceNode(ctx context.Context, m *member) error {
 	const supervised = 10 * time.Second
 	if err := m.start(); err != nil {
@@ -125,7 +125,7 @@ func (c *cluster) manage(ctx context.Context, on *member, args ...string) error 
 		cmd.Dir, cmd.SysProcAttr = c.dir, sysProcAttr()
 		cmd.Env = append(os.Environ(), on.env...)
 		out, err := cmd.CombinedOutput()
-		if err == nil || args[0] == "remove" && bytes.Contains(out, []byte("there is no member")) { // the reply before was lost
+		if err == nil || args[0] == "remove" && bytes.Contains(out, []byte("there is no member")) { // an earlier reply was lost
 			return nil
 		}
 		select {

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-io/holdfast/verify/play"
 )
 
-// members are the IDs of the nodes that have a vote, by their names, as a node reports them.
+// members returns the IDs of the voting nodes, by their names, as a node reports them.
 func members(t *testing.T, url string) map[string]string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, strings.Replace(url, "holdfast://", "http://", 1)+"/v1/cluster", nil)
@@ -43,8 +43,8 @@ func members(t *testing.T, url string) map[string]string {
 	return out
 }
 
-// A node of our server loses its data while the workers play on all three nodes. It is removed
-// from the cluster and joins it as a new member; no lock is granted twice.
+// A node of our server loses its data while the workers use all three nodes. It is removed from
+// the cluster and joins it as a new member; no lock is granted twice.
 func TestNodeIsWiped(t *testing.T) {
 	t.Parallel()
 	servers, err := play.StartServers(t.Context(), "holdfast", programs(t, "holdfast"))
@@ -57,7 +57,7 @@ func TestNodeIsWiped(t *testing.T) {
 		}
 	})
 	before := members(t, servers.URL())
-	// The plan of this seed begins with it.
+	// The plan of this seed begins with a wiped node.
 	r := played(t, play.Config{Servers: servers, Worker: workers(), For: 3 * time.Second, Seed: 18, Profile: play.Torture, TTL: 2 * time.Second})
 	after := members(t, servers.URL())
 	wiped, replaced := 0, 0

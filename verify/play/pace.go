@@ -6,15 +6,16 @@ import (
 	"time"
 )
 
-// pacer bounds how fast a worker asks for locks. A machine that is short of processors makes
-// it slower: what has to wait for a processor, a renewal above all, says little of a lock.
+// pacer bounds how fast a worker requests locks. On a machine that is short of processors it
+// slows down: the behaviour of work that waits for a processor, a renewal above all, shows
+// little about a lock.
 type pacer struct {
 	mu    sync.Mutex
 	most  float64 // per second
 	rate  float64
 	next  time.Time
-	slow  time.Duration // the longest that a release took, since the last adjustment
-	bound time.Duration // of it
+	slow  time.Duration // the longest time of a release since the last adjustment
+	bound time.Duration // the longest slow that is acceptable
 }
 
 // The bounds of the pace, and how fast it changes.
@@ -25,13 +26,13 @@ const (
 	faster     = 1.08
 )
 
-// newPacer makes a pacer for leases of a TTL. Releases that take a good part of that make it
-// slower.
+// newPacer returns a pacer for leases of a TTL. Releases that take a large part of the TTL slow
+// it down.
 func newPacer(most int, ttl time.Duration) *pacer {
 	return &pacer{most: float64(most), rate: max(leastRate, firstShare*float64(most)), bound: ttl / 8} //nolint:mnd // renewals have a third of it
 }
 
-// wait waits for the next turn, and reports whether ctx lived on.
+// wait waits for the next turn, and reports whether ctx has not ended.
 func (p *pacer) wait(ctx context.Context) bool {
 	p.mu.Lock()
 	t := time.Now()
@@ -47,10 +48,10 @@ func (p *pacer) wait(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// stalled notes for how long the worker did not run.
+// stalled records for how long the worker did not run.
 func (p *pacer) stalled(d time.Duration) { p.took(2 * d) } // once for the request, once for the answer
 
-// took notes how long a call took that nobody can be in the way of.
+// took records the duration of a call that no other client can delay.
 func (p *pacer) took(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzEndpoints: a relay stands in for every host of a URL, and nothing else of it changes;
-// what people are shown has no password.
+// FuzzEndpoints: a relay replaces every host of a URL and changes nothing else of it; the URL
+// for people has no password.
 func FuzzEndpoints(f *testing.F) {
 	for _, raw := range []string{
 		"redis://u:p@h:7/3?prefix=a", "etcd://a:1,b,[::1]:3", "postgres://u@h/db?sslmode=verify-full", "mysql://h/db?tls=true", "redis://", "x", "redis://@@/?password=x",

@@ -7,46 +7,46 @@ import (
 	"time"
 )
 
-// Profile is how hard a run is.
+// Profile is the intensity of a run.
 type Profile string
 
 // The profiles.
 const (
-	// Gentle delays, resets and loses replies, and keeps below the TTL: nobody should lose
-	// a lock for long.
+	// Gentle delays, resets and loses replies, for less than the TTL: no worker should lose a
+	// lock for long.
 	Gentle Profile = "gentle"
 	// Standard kills and stops workers and cuts their network for longer than the TTL.
 	Standard Profile = "standard"
 	// Torture does so all the time.
 	Torture Profile = "torture"
-	// Jepsen is the workload with which Jepsen showed in 2020 what a lock of etcd is not:
-	// five processes read under a lock, sleep up to the TTL, and write back; every five
-	// seconds some are stopped for longer than the TTL. Here each writes to a register
-	// that checks the token, too.
-	// Source: https://jepsen.io/analyses/etcd-3.4.3, and lock.clj in jepsen-io/etcd.
+	// Jepsen is the workload with which Jepsen showed in 2020 that a lock of etcd does not
+	// guarantee mutual exclusion: five processes read under a lock, sleep up to the TTL, and
+	// write back; every five seconds some are stopped for longer than the TTL. Here each writes
+	// to a register that checks the token, too. Source: https://jepsen.io/analyses/etcd-3.4.3,
+	// and lock.clj in jepsen-io/etcd.
 	Jepsen Profile = "jepsen"
 )
 
 // Profiles lists the profiles.
 func Profiles() []Profile { return []Profile{Gentle, Standard, Torture, Jepsen} }
 
-// measure is what a profile comes to.
+// measure has the numbers of a profile.
 type measure struct {
 	workers int
 	tasks   int           // of each worker
 	rate    int           // acquires per second at most, of all workers
-	every   time.Duration // between two faults, in the middle
+	every   time.Duration // between two faults, on average
 	victims int           // of each fault; 0 is one
-	hurt    int           // workers with a fault at a time, at most; the others keep the locks busy
-	// spared workers, the last ones, never have a fault, so that nothing excuses a lock which they
-	// wait for in vain.
+	hurt    int           // workers with a fault at the same time, at most; the others keep the locks busy
+	// spared is how many workers, the last ones, never have a fault, so that nothing excuses a
+	// lock that they do not get.
 	spared int
-	// The crowd: see there. brief and long are of each worker.
+	// The crowd: see type crowd. brief and long are per worker.
 	brief, briefLocks, long int
 }
 
-// deepRate is how many acquires there are per second of the tasks that do a little of
-// everything, of all workers.
+// deepRate is how many acquires per second the tasks that do a little of everything make, for
+// all workers.
 func (m measure) deepRate() int { return min(m.rate, 200) } //nolint:mnd // they talk to the resource, too
 
 func (p Profile) measure() measure {
@@ -62,37 +62,38 @@ func (p Profile) measure() measure {
 	return measure{workers: 6, tasks: 3, rate: 4000, every: 700 * time.Millisecond, hurt: 2, spared: 2, brief: 16, briefLocks: 15, long: 120}
 }
 
-// tasksOf is how many tasks a worker has: all that there may be, one less, and so on down to
-// one, and from the beginning. One that does little has to keep a lock by renewals alone.
+// tasksOf returns how many tasks a worker has: the maximum, one less, and so on down to one,
+// and then the maximum again. A worker with few calls has to keep a lock by renewals alone.
 func (m measure) tasksOf(worker int) int { return m.tasks - worker%m.tasks }
 
-// fault is what can be done to a worker.
+// fault is a kind of fault.
 type fault string
 
 const (
 	faultFreeze      fault = "freeze" // SIGSTOP, past the TTL
 	faultKill        fault = "kill"   // SIGKILL
 	faultDelay       fault = "delay"
-	faultHold        fault = "hold"         // both ways: all arrives, late
-	faultHoldReplies fault = "hold replies" // requests work, and nobody hears of it
+	faultHold        fault = "hold"         // both ways: everything arrives, but late
+	faultHoldReplies fault = "hold replies" // requests work, and no reply arrives
 	faultCut         fault = "cut"
 	faultCutReplies  fault = "cut replies"
 	faultReset       fault = "reset"
 	faultRefuse      fault = "refuse"
-	faultHalfServer  fault = "half-open, server" // the server is told that the connection is gone, the client is not
+	faultHalfServer  fault = "half-open, server" // the server sees a closed connection, the client does not
 	faultHalfClient  fault = "half-open, client"
 	faultLoseReply   fault = "lose a reply"
 	faultServerStop  fault = "server stopped" // of a cluster that the run started
 	faultServerCrash fault = "server crashed"
-	// One after the other is stopped, until none is left, and they go on in another order.
+	// One server after the other is stopped, until none is left, and they continue in another
+	// order.
 	faultServersTurn fault = "servers stopped in turn"
-	// A server is killed, its data deleted, and it is put back as an operator does it.
+	// A server is killed, its data deleted, and it is restored as an operator would do it.
 	faultServerWiped fault = "server wiped"
 	faultSlowDisk    fault = "slow disk"               // of one server, or of all
-	faultClock       fault = "clock of a server jumps" // as is promised to be survived
+	faultClock       fault = "clock of a server jumps" // as far as the backend promises to survive it
 )
 
-// harmful faults last longer than a lease: who holds a lock loses it.
+// harmful reports whether a fault lasts longer than a lease, so that a holder loses its lock.
 func (f fault) harmful() bool {
 	switch f { //nolint:exhaustive // the others are short
 	case faultFreeze, faultKill, faultHold, faultHoldReplies, faultCut, faultCutReplies, faultServerStop, faultServerCrash, faultServersTurn, faultServerWiped:
@@ -101,7 +102,7 @@ func (f fault) harmful() bool {
 	return false
 }
 
-// ofServers faults are of the servers that the run started.
+// ofServers reports whether a fault is one of the servers that the run started.
 func (f fault) ofServers() bool {
 	switch f { //nolint:exhaustive // the others are of workers
 	case faultServerStop, faultServerCrash, faultServersTurn, faultServerWiped, faultSlowDisk, faultClock:
@@ -110,22 +111,22 @@ func (f fault) ofServers() bool {
 	return false
 }
 
-// abilities is what faults there can be.
+// abilities describes which faults are possible.
 type abilities struct {
 	processes bool
 	relay     bool
 	link      bool // a wrapper around a backend in this process
-	tied      bool // leases end when a connection breaks: none is broken before its lease is over
-	servers   int  // that the run started
-	apart     bool // no two of them are away at the same time
+	tied      bool // leases end when a connection breaks: none is broken before its lease has ended
+	servers   int  // number of servers that the run started
+	apart     bool // no two of them are down at the same time
 	wipe      bool // one of them can lose its data
-	disks     bool // of them can be slow
-	clocks    bool // of them can be set
+	disks     bool // their disks can be slow
+	clocks    bool // their clocks can be set
 }
 
-// breaks reports whether a fault ends what holders have, unless it is healed only when that
-// is over: bytes are lost, so that the connection has to go when the network is well again,
-// and leases end with it.
+// breaks reports whether a fault ends the leases of a holder, unless it is healed only after
+// they have ended: bytes are lost, so the connection has to be closed when the network works
+// again, and the leases end with it.
 func (a abilities) breaks(f fault) bool {
 	return a.relay && a.tied && (f == faultCut || f == faultCutReplies)
 }
@@ -175,18 +176,18 @@ func (a abilities) faults(p Profile) []fault {
 	return all
 }
 
-// planned is a fault to come.
+// planned is a fault in the plan.
 type planned struct {
 	at     time.Duration
 	fault  fault
 	worker int
 	lasts  time.Duration
-	keep   bool // the worker keeps what it has, so that the fault meets a holder
+	keep   bool // the worker keeps its locks, so that the fault hits a holder
 }
 
-// plan is the faults of a run: the same for the same arguments. Those of workers are dealt
-// like cards, so that a short run has something of everything; those of the servers come
-// one after the other.
+// plan returns the faults of a run, which are the same for the same arguments. Those of workers
+// are dealt like cards, so that a short run has something of everything. Those of the servers
+// come one after the other.
 func plan(seed uint64, p Profile, a abilities, ttl, long time.Duration) []planned {
 	r := rand.New(rand.NewPCG(seed, 0xfa017))
 	m := p.measure()
@@ -222,7 +223,7 @@ func plan(seed uint64, p Profile, a abilities, ttl, long time.Duration) []planne
 	return out
 }
 
-// deck deals faults in an order by chance, all of them before any of them again.
+// deck deals the faults in random order, all of them before any of them again.
 func deck(r *rand.Rand, kinds []fault) func() fault {
 	kinds = slices.Clone(kinds)
 	next := len(kinds)
@@ -236,7 +237,7 @@ func deck(r *rand.Rand, kinds []fault) func() fault {
 	}
 }
 
-// length is how long a fault lasts.
+// length returns how long a fault lasts.
 func (f planned) length(r *rand.Rand, p Profile, ttl time.Duration) time.Duration {
 	switch {
 	case p == Gentle:

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// The same seed gives the same plan, another one another, and no profile breaks its word.
+// The same seed gives the same plan, different seeds give different ones, and every profile
+// keeps its promises.
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	able := abilities{processes: true, relay: true}
@@ -44,8 +45,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// Where all workers that may be hurt have a fault, or as many as may be at a time, nobody else
-// gets one.
+// When all workers that may have a fault have one, or as many as may have one at a time, no
+// other worker gets one.
 func TestSparedWorkersAreNotHurt(t *testing.T) {
 	t.Parallel()
 	for _, p := range Profiles() {
@@ -67,7 +68,7 @@ func TestEndpoints(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		url  string
-		with string // with the hosts x:1, x:2... in place
+		with string // with the hosts x:1, x:2 and so on instead
 	}{
 		{"redis://h", "redis://x:1"},
 		{"redis://u:p@h:7/3?prefix=a", "redis://u:p@x:1/3?prefix=a"},

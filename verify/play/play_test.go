@@ -25,7 +25,7 @@ import (
 	"github.com/holdfast-io/holdfast/verify/play"
 )
 
-// The workers are this very binary, and so is our server.
+// The workers, and our server, are this test binary.
 const (
 	workerEnv = "HOLDFAST_VERIFY_TEST_WORKER"
 	serverEnv = "HOLDFAST_VERIFY_TEST_SERVER"
@@ -47,17 +47,17 @@ func TestMain(m *testing.M) {
 
 func workers() []string { return []string{"/usr/bin/env", workerEnv + "=1", os.Args[0]} }
 
-// calmRate is how many locks a test asks for in a second, unless RATE says: other tests run
+// calmRate is how many locks a test acquires per second, unless RATE is set: other tests run
 // beside it.
 const calmRate = 400
 
-// outcome is what became of a run.
+// outcome is the result of a run.
 type outcome struct {
 	*verify.Report
-	faults []history.Event // those that began
+	faults []history.Event // the faults that began
 }
 
-// played plays, and wants a pass.
+// played runs and requires a pass.
 func played(t *testing.T, cfg play.Config) outcome {
 	t.Helper()
 	var out outcome
@@ -101,8 +101,8 @@ func played(t *testing.T, cfg play.Config) outcome {
 	return out
 }
 
-// recording is the file of the whole history, in the folder that HOLDFAST_VERIFY_KEEP names,
-// or nil.
+// recording returns a writer to the file of the whole history, in the folder that
+// HOLDFAST_VERIFY_KEEP names, or nil.
 func recording(t *testing.T) *history.Writer {
 	t.Helper()
 	dir := os.Getenv("HOLDFAST_VERIFY_KEEP")
@@ -122,8 +122,8 @@ func recording(t *testing.T) *history.Writer {
 	return history.NewWriter(out)
 }
 
-// keep keeps what shows why a test fails, and logs where: what happened once may take days
-// to happen again.
+// keep saves the evidence for the failure of a test, and logs where: a rare failure may take
+// days to occur again.
 func keep(t *testing.T, h *history.History) {
 	t.Helper()
 	f, err := os.CreateTemp("", "holdfast-verify-failed-*.jsonl") //nolint:usetesting // it outlives the test
@@ -168,7 +168,8 @@ func TestRedis(t *testing.T) {
 			t.Errorf("no warning says %q: %q", want, r.Header.Warnings)
 		}
 	}
-	// Nothing is left but what tokens need, and what keeps late requests from coming back.
+	// Nothing is left except what tokens need, and what keeps late requests from being granted
+	// again.
 	for _, key := range server.Do("KEYS", "*").([]any) {
 		if kind := strings.SplitN(fmt.Sprint(key), ":", 3)[1]; !strings.Contains("m f d v", kind) {
 			t.Errorf("the key %v is left", key)
@@ -176,7 +177,8 @@ func TestRedis(t *testing.T) {
 	}
 }
 
-// A worker that begins while the backend is away waits for it, and longer than for a lock.
+// A worker that starts while the backend is unavailable waits for it, and longer than for a
+// lock.
 func TestWorkerBeginsWithoutABackend(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)

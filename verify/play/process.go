@@ -20,36 +20,37 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// player is one life of a worker, seen from outside.
+// player is one life of a worker, as the run sees it.
 type player struct {
 	id     string
 	cmd    *exec.Cmd // nil for a worker in this process
-	link   *link     // of such a one
+	link   *link     // of a worker in this process
 	orders chan order
-	done   chan struct{} // closed when it is gone and all that it said was read
+	done   chan struct{} // closed when the worker has ended and all its output was read
 	err    error         // how it ended; read after done
 	stop   context.CancelFunc
-	begun  chan struct{} // closed when it plays
+	begun  chan struct{} // closed when it has started
 	once   sync.Once
 }
 
-// maxOrders wait for a worker that does not read, because it is stopped.
+// maxOrders is how many orders are queued for a worker that does not read, because it is
+// stopped.
 const maxOrders = 1 << 14
 
 func newPlayer(id string) *player {
 	return &player{id: id, orders: make(chan order, maxOrders), done: make(chan struct{}), begun: make(chan struct{})}
 }
 
-// send gives an order. It does not block.
+// send queues an order. It does not block.
 func (p *player) send(o order) {
 	select {
 	case p.orders <- o:
 	case <-p.done:
-	default: // it has not read for very long: it will be killed
+	default: // it has not read for very long, and will be killed
 	}
 }
 
-// feed writes the job and the orders until the worker is gone.
+// feed writes the job and the orders until the worker has ended.
 func (p *player) feed(j job, in io.WriteCloser) {
 	defer func() { _ = in.Close() }()
 	enc := json.NewEncoder(in)
@@ -68,7 +69,7 @@ func (p *player) feed(j job, in io.WriteCloser) {
 	}
 }
 
-// listen passes on what the worker says until it is gone.
+// listen passes on the events of the worker until it has ended.
 func (p *player) listen(out io.Reader, hear func(history.Event)) {
 	in := bufio.NewReaderSize(out, 1<<18)
 	codec := newCodec(p.id)
@@ -76,7 +77,7 @@ func (p *player) listen(out io.Reader, hear func(history.Event)) {
 	for {
 		var err error
 		if body, err = readRecord(in, body); err != nil {
-			_, _ = io.Copy(io.Discard, in) // cut short by the end of its writer; or it writes nonsense, and must not wait
+			_, _ = io.Copy(io.Discard, in) // cut short because the worker died; or it writes garbage, and must not block
 			return
 		}
 		if e, err := codec.decodeRecord(body); err == nil {
@@ -88,7 +89,7 @@ func (p *player) listen(out io.Reader, hear func(history.Event)) {
 // pass passes on an event.
 func (p *player) pass(e history.Event, hear func(history.Event)) {
 	if p.link != nil && p.link.deadAt(e.At) {
-		return // a dead process would not have said it; what it had said before counts
+		return // a dead process would not have sent it; earlier events count
 	}
 	if e.Kind == history.KindStart && e.Worker == p.id {
 		p.once.Do(func() { close(p.begun) })
@@ -96,7 +97,7 @@ func (p *player) pass(e history.Event, hear func(history.Event)) {
 	hear(e)
 }
 
-// startProcess starts a worker as a child. It dies with this process.
+// startProcess starts a worker as a child process. It dies with this process.
 func startProcess(argv []string, j job, hear func(history.Event)) (*player, error) {
 	p := newPlayer(j.Worker)
 	p.cmd = exec.Command(argv[0], argv[1:]...) //nolint:gosec,noctx // this program itself; it ends when it is told to
@@ -113,7 +114,7 @@ func startProcess(argv []string, j job, hear func(history.Event)) (*player, erro
 	}
 	started := make(chan error, 1)
 	go func() {
-		// The death signal comes when the thread ends that started the child.
+		// The death signal arrives when the thread that started the child ends.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		if err := p.cmd.Start(); err != nil {
@@ -137,11 +138,11 @@ func startProcess(argv []string, j job, hear func(history.Event)) (*player, erro
 // signal sends a signal to the worker's process.
 func (p *player) signal(s os.Signal) {
 	if p.cmd != nil {
-		_ = p.cmd.Process.Signal(s) // one that is gone needs none
+		_ = p.cmd.Process.Signal(s) // a process that has ended needs none
 	}
 }
 
-// kill ends the worker at once, and waits for that.
+// kill kills the worker, and waits until it has ended.
 func (p *player) kill() {
 	if p.cmd != nil {
 		p.signal(syscall.SIGKILL)
@@ -182,7 +183,7 @@ func (p *player) killed() bool {
 	return p.link.died != 0
 }
 
-// ignoreAway forgives a worker that could not say good-bye.
+// ignoreAway ignores that a worker could not close its client.
 func ignoreAway(err error) error {
 	if errors.Is(err, backend.ErrUnavailable) || errors.Is(err, context.Canceled) {
 		return nil

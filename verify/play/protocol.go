@@ -6,18 +6,18 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// job is what a worker has to do. It is the first line that a worker reads.
+// job tells a worker what to do. It is the first line that a worker reads.
 type job struct {
 	Worker string // "2.1"
 	URL    string
 	Prefix string
 	Seed   uint64
 	TTL    time.Duration
-	Tasks  int           // how many locks it takes at once
-	Pause  time.Duration // between two acquires of a task, in the middle
-	// Patience is how long an acquire waits that is not cut short on purpose.
+	Tasks  int           // how many locks it holds at the same time
+	Pause  time.Duration // between two acquires of a task, on average
+	// Patience is how long an acquire waits, unless it is to give up early.
 	Patience time.Duration
-	// Jepsen plays only that: see the profile.
+	// Jepsen: the worker runs only that workload, see the profile.
 	Jepsen bool
 	Gens   []int // of the names of each slot, at the start
 	Crowd  crowd
@@ -27,10 +27,11 @@ type job struct {
 type order struct {
 	// Gens are the generations of the names from here on.
 	Gens []int `json:"gens,omitempty"`
-	// Keep: what is had, or taken from now on, is kept for so long, as far as it goes. Then a
-	// fault comes to somebody who holds something.
+	// Keep: locks that are held, or acquired from now on, are kept for this time, if possible.
+	// The next fault then hits a holder.
 	Keep time.Duration `json:"keep,omitempty"`
-	// Op is set in the answer of the resource to the read or write of that number.
+	// Op is the number of a read or write. It is set in the answer of the resource to that
+	// call.
 	Op      int64           `json:"op,omitempty"`
 	Outcome history.Outcome `json:"outcome,omitempty"`
 	Value   string          `json:"value,omitempty"`
@@ -38,14 +39,15 @@ type order struct {
 	Stop bool `json:"stop,omitempty"`
 }
 
-// slot is a kind of lock that the workers fight for.
+// slot is a kind of lock that the workers compete for.
 type slot struct {
 	name   string
-	shared bool // readers and writers
+	shared bool // there are readers and writers
 	limit  int  // a semaphore
 }
 
-// slots are the same for all workers. The first two differ in case only.
+// slots returns the slots, which are the same for all workers. The first two differ in case
+// only.
 func slots() []slot {
 	return []slot{{name: "mutex"}, {name: "Mutex"}, {name: "rw", shared: true}, {name: "permits", shared: true, limit: 3}}
 }

@@ -7,12 +7,11 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// recorder passes on what a worker sees, in the order in which it is recorded. A worker may
-// be killed at any moment, and what it did before must be known then: a call is made only
-// when its record is out of the process. Records of goroutines that come at the same time
-// travel in one write.
+// recorder passes on the events of a worker, in the order in which they are recorded. A worker
+// may be killed at any moment, and the events before must be known then: a call is made only
+// when its record has left the process. Concurrent records share one write.
 type recorder struct {
-	direct func(history.Event) // for a worker in the process of the run; or the rest
+	direct func(history.Event) // for a worker in the process of the run; it replaces all other fields
 
 	out     io.Writer
 	mu      sync.Mutex
@@ -21,7 +20,7 @@ type recorder struct {
 	buf     []byte
 	spare   []byte
 	added   int64 // records
-	passed  int64 // of them, to out
+	passed  int64 // how many of them were written to out
 	writing bool
 	err     error
 }
@@ -32,7 +31,7 @@ func newRecorder(worker string, out io.Writer) *recorder {
 	return r
 }
 
-// now records an event of this moment. When it returns the event is out.
+// now records an event of this moment. When it returns, the event has left the process.
 func (r *recorder) now(e history.Event) {
 	if r.direct != nil {
 		e.At = now()
@@ -58,7 +57,7 @@ func (r *recorder) later(e history.Event) {
 	r.add(&e, false)
 }
 
-// record records an event of a time that it has.
+// record records an event that already has its time.
 func (r *recorder) record(e history.Event) {
 	if r.direct != nil {
 		r.direct(e)
@@ -69,8 +68,8 @@ func (r *recorder) record(e history.Event) {
 	r.add(&e, true)
 }
 
-// add adds an event. The first who comes writes, for those who come meanwhile too. When
-// nobody reads any more, the end of the orders tells the worker.
+// add adds an event. The first caller writes, also for callers that arrive during its write.
+// When the run does not read any more, the worker learns that from the end of its orders.
 func (r *recorder) add(e *history.Event, wait bool) {
 	var err error
 	if r.buf, err = r.codec.append(r.buf, e); err != nil {
@@ -96,7 +95,7 @@ func (r *recorder) add(e *history.Event, wait bool) {
 	}
 }
 
-// failed is why nothing can be recorded any more, or nil.
+// failed returns why recording has failed, or nil.
 func (r *recorder) failed() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -6,9 +6,9 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// registers are the resource that the locks are for: for each lock a register that takes
-// everything and one that checks the token. They are here, not in the workers, so that a
-// write can come late.
+// registers are the resource that the locks protect: for each lock a register that accepts
+// every write and one that checks the token. They are here, not in the workers, so that a write
+// can arrive late.
 type registers struct {
 	mu     sync.Mutex
 	states map[string]*register
@@ -21,8 +21,9 @@ type register struct {
 
 func newRegisters() *registers { return &registers{states: make(map[string]*register)} }
 
-// serve does a read or a write, and gives what is to be recorded and answered. record is
-// called before the next one is served, so that their order is the order of the record.
+// serve executes a read or a write, passes the event to record, and returns the answer. record
+// is called before the next call is served, so the order of the calls is the order of the
+// record.
 func (r *registers) serve(e history.Event, record func(history.Event)) order {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -35,7 +36,7 @@ func (r *registers) serve(e history.Event, record func(history.Event)) order {
 	e.At, e.Outcome = now(), history.OK
 	switch {
 	case e.Register == history.Guarded && e.Token < s.seen:
-		e.Outcome = history.Refused // a read, too: who reads with an old token would write with it
+		e.Outcome = history.Refused // a read, too: a worker that reads with an old token would write with it
 	case e.Kind == history.KindRead:
 		e.Value = s.value
 	default:

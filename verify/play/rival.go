@@ -9,13 +9,13 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// A fault of one grant in thousands shows only where another client is there at that moment.
-// Most locks of the crowd are free or held for long when they are asked for, so chance alone
-// brings few together. Rivals help it.
+// A fault of one grant in thousands shows only if another client arrives at that moment. Most
+// locks of the crowd are free, or held for long, when they are requested, so chance alone
+// brings few clients together. Rivals add to them.
 
-// contend acquires a lock. Mostly a rival tries to acquire it a moment later. That meets what
-// a backend may get wrong between its read and its write, and beside a holder. contend returns
-// when the rival has its answer too, so the lock is held until then.
+// contend acquires a lock. Mostly a rival tries to acquire it a moment later. The rival hits
+// the gap between a backend's read and its write, and arrives while there is a holder. contend
+// returns when the rival has its answer too, so the lock is held until then.
 func (t *task) contend(ctx context.Context, patience time.Duration, s slot, call history.Event, opts []holdfast.AcquireOption) *grip {
 	rivals := t.chance(rivalled) && t.pace.wait(ctx) // two acquires, two turns
 	wait, cancel := context.WithTimeout(ctx, patience)
@@ -38,16 +38,16 @@ func (t *task) contend(ctx context.Context, patience time.Duration, s slot, call
 const (
 	// rivalled is how many of a hundred acquires have a rival.
 	rivalled = 70
-	// soon is when the rival comes, at most: many backends answer within it.
+	// soon is the longest delay of the rival: many backends answer within it.
 	soon = 1500 * time.Microsecond
 	// least is how long a rival that was granted the lock keeps it after the other has its answer.
 	least = 500 * time.Microsecond
-	// most is how long it keeps the lock where the other waits for it.
+	// most is how long it keeps the lock if the other waits for it.
 	most = 5 * time.Millisecond
 )
 
-// try tries to acquire the lock of a call. A rival that is granted it keeps it until the other
-// has its answer, so that both are there where both were granted it.
+// try tries to acquire the lock of a call. A rival that is granted the lock keeps it until the
+// other has its answer, so that both hold it if both were granted it.
 func (t *task) try(ctx context.Context, s slot, other history.Event, answered <-chan struct{}) {
 	pause(ctx, t.upTo(soon))
 	call := history.Event{Kind: history.KindCall, Verb: history.VerbTry, Lock: other.Lock}

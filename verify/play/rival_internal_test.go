@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// Who reads that a lock is free and takes it 2 ms later finds another holder in many cases.
-// Without rivals it was one in eight in this run, and such a fault of one grant in 10,000 was
-// not found.
+// A client that reads that a lock is free and takes it 2 ms later finds another holder in many
+// cases. Without rivals it was one in eight in this run, and such a fault of one grant in
+// 10,000 was not found.
 func TestRivalsMeetARace(t *testing.T) {
 	t.Parallel()
 	var free, met atomic.Int64

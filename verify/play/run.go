@@ -20,28 +20,28 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// rotateAfter is after how many calls a lock gets another name: the referee's search for
-// an order of the calls grows faster than their number.
+// rotateAfter is after how many calls a lock gets another name: the cost of the referee's
+// search for an order of the calls grows faster than their number.
 const rotateAfter = 200
 
-// settleTime is how long, beyond the life of a lease, the workers go on without faults: the
-// time that a hand-over may take, and the time to find the way back after a fault, with room
-// for seeing that somebody waits in vain.
+// settleTime is how long, beyond the life of a lease, the workers continue without faults: the
+// time that a hand-over may take, the time to recover from a fault, and enough time to see that
+// a worker waits without success.
 const settleTime = 8 * time.Second
 
-// run is a game under way.
+// run is a run in progress.
 type run struct {
 	cfg       Config
-	servers   *cluster // nil: they are not ours
+	servers   *cluster // nil: the servers are not the run's own
 	seen      *look
 	caps      backend.Capabilities
 	ttl       time.Duration
 	measure   measure
 	able      abilities
 	prefix    string
-	direct    backend.Backend // not over a relay
-	out       sync.Mutex      // of Record
-	scale     float64         // how much of a crowd the backend can serve: 1 is all
+	direct    backend.Backend // without a relay
+	out       sync.Mutex      // guards Record
+	scale     float64         // the part of the crowd that the backend can serve: 1 is all
 	resource  *registers
 	relays    [][]*chaos.Proxy // of each worker, one for each endpoint
 	urls      []string         // of each worker, over its relays
@@ -51,18 +51,19 @@ type run struct {
 	mu      sync.Mutex
 	players []*player
 	lives   []int
-	busy    []bool // a fault is on; the last one is for the servers
+	busy    []bool // a target has a fault; the last one is for the servers
 	gens    []int
-	counts  map[string]int   // calls of each name, but for those of the crowd
+	counts  map[string]int   // calls of each name, without those of the crowd
 	used    map[string]int64 // when each name of the crowd was used last
 	pruned  int64            // when old ones were dropped
 	failure error
 }
 
-// Run plays, and writes the history. That is complete when the error is nil.
+// Run runs the workers and the faults, and writes the history. The history is complete when the
+// error is nil.
 //
-// Errors: *backend.InvalidError for what of cfg is out of bounds; those of opening the
-// backend; workers that could not start; ctx's cause, after all was given back as far as
+// Errors: *backend.InvalidError for a field of cfg that is out of bounds; those of opening the
+// backend; workers that could not start; ctx's cause, after everything was released as far as
 // that was possible.
 func Run(ctx context.Context, cfg Config) error {
 	if err := cfg.check(); err != nil {
@@ -82,7 +83,7 @@ func Run(ctx context.Context, cfg Config) error {
 	return runOn(ctx, cfg)
 }
 
-// runOn plays on a backend that is there.
+// runOn is Run on a backend that exists.
 func runOn(ctx context.Context, cfg Config) error {
 	var servers *cluster
 	if cfg.Servers != nil {
@@ -114,7 +115,7 @@ func runOn(ctx context.Context, cfg Config) error {
 	}
 	err = r.play(ctx)
 	if cfg.found() {
-		err = nil // whatever the end of the run broke
+		err = nil // whatever failed because the run was ended
 	}
 	for _, relays := range r.relays {
 		for _, p := range relays {
@@ -179,10 +180,10 @@ func (r *run) play(ctx context.Context) (err error) {
 	return r.write(history.Event{Kind: history.KindFooter, At: now()})
 }
 
-// slack is how long a lease can outlive its holder.
+// slack returns how long a lease can outlive its holder.
 func (r *run) slack() time.Duration { return r.ttl + r.caps.ExpiryLag }
 
-// reach asks whether the backend answers, and that nobody else uses the prefix.
+// reach checks that the backend answers, and that no other client uses the prefix.
 func (r *run) reach(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -198,7 +199,7 @@ func (r *run) reach(ctx context.Context) error {
 	return nil
 }
 
-// relay puts relays before the backend, where that is possible.
+// relay puts relays before the backend, if that is possible.
 func (r *run) relay(ctx context.Context) error {
 	r.able.processes = !inProcess(r.cfg.URL)
 	r.able.link = !r.able.processes
@@ -238,7 +239,7 @@ func (r *run) relay(ctx context.Context) error {
 	return nil
 }
 
-// untested is what a run on this backend leaves out.
+// untested returns what a run on this backend leaves out.
 func (r *run) untested() []string {
 	servers := "restarts, lost data, fail-over, slow and full disks of the backend's servers: they are not ours to hurt"
 	switch {
@@ -310,7 +311,7 @@ func (r *run) record(e history.Event) {
 	}
 }
 
-// tell records an event of now.
+// tell records an event at the current time.
 func (r *run) tell(e history.Event) {
 	e.At = now()
 	r.record(e)
@@ -328,7 +329,7 @@ func (r *run) failed() error {
 	return r.failure
 }
 
-// hear takes in what a worker says.
+// hear handles an event of a worker.
 func (r *run) hear(p *player, e history.Event) {
 	switch e.Kind { //nolint:exhaustive // the others are only recorded
 	case history.KindRead, history.KindWrite:
@@ -341,7 +342,7 @@ func (r *run) hear(p *player, e history.Event) {
 	r.record(e)
 }
 
-// count counts a call, and gives a lock that had many another name.
+// count counts a call, and renames a lock that had many.
 func (r *run) count(lock string, at int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -365,7 +366,7 @@ func (r *run) count(lock string, at int64) {
 	}
 }
 
-// start begins the next life of a worker.
+// start starts the next life of a worker.
 func (r *run) start(ctx context.Context, n int) error {
 	r.mu.Lock()
 	r.lives[n]++
@@ -426,7 +427,7 @@ func (r *run) current() []*player {
 	return slices.DeleteFunc(slices.Clone(r.players), func(p *player) bool { return p == nil })
 }
 
-// stopAll lets every worker end in order. One that does not is killed, and that is a
+// stopAll lets every worker end in order. A worker that does not end is killed, and that is a
 // failure of the run.
 func (r *run) stopAll() {
 	players := r.current()
@@ -448,7 +449,7 @@ func (r *run) stopAll() {
 	}
 }
 
-// killAll leaves no worker behind, whatever happened.
+// killAll kills all workers.
 func (r *run) killAll() {
 	var work sync.WaitGroup
 	for _, p := range r.current() {

@@ -4,16 +4,16 @@ package play
 
 import "context"
 
-// Servers are servers that this process started, and that runs may hurt, as those of
-// [Config.Cluster]: with them many runs play on the same servers, one run after the other.
+// Servers are servers that this process started, and that runs may stop and crash, like those
+// of [Config.Cluster]: with them many runs use the same servers, one run after the other.
 type Servers struct{ cluster *cluster }
 
 // StartServers starts servers of a kind, one of [Clusters], and waits until they serve.
-// Programs is what it is for [Config.Programs]. Servers that this process leaves behind end
-// with it where the system can do that; their folder stays then.
+// programs is like [Config.Programs]. Servers that this process does not end itself end with it
+// if the system supports that; their folder then remains.
 //
-// Errors: *backend.InvalidError for a kind that there is not; programs that are not
-// installed, or did not serve.
+// Errors: *backend.InvalidError for an unknown kind; programs that are not installed, or did
+// not serve.
 func StartServers(ctx context.Context, kind string, programs map[string][]string) (*Servers, error) {
 	c, err := startCluster(ctx, kind, programs)
 	if err != nil {
@@ -22,11 +22,11 @@ func StartServers(ctx context.Context, kind string, programs map[string][]string
 	return &Servers{c}, nil
 }
 
-// URL is that of the backend which the servers are.
+// URL returns the URL of the servers as a backend.
 func (s *Servers) URL() string { return s.cluster.url }
 
-// Pids are the processes that the servers are at the moment: one that crashed is another
-// process after that.
+// Pids returns the processes of the servers at the moment. A server that crashed is another
+// process afterwards.
 func (s *Servers) Pids() []int {
 	var pids []int
 	for _, m := range s.cluster.members {
@@ -37,5 +37,5 @@ func (s *Servers) Pids() []int {
 	return pids
 }
 
-// End kills the servers and removes what they kept. No run may be under way.
+// End kills the servers and deletes their data. No run may be in progress.
 func (s *Servers) End() error { return s.cluster.end() }

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-io/holdfast/verify/play"
 )
 
-// Servers that many runs play on are hurt in each, serve after it, and are gone in the end.
+// Servers that many runs use have faults in each, serve after it, and have ended in the end.
 func TestServersAreKept(t *testing.T) {
 	t.Parallel()
 	servers, err := play.StartServers(t.Context(), "redis", nil)

@@ -18,54 +18,55 @@ import (
 )
 
 const (
-	// slowSync is what a sync of a log takes on a slow disk, as on a worn disk or one that a
-	// neighbour uses. A client learns of a commit in less, so that a power failure finds what
-	// clients could see and no disk has. A renewal, which waits for a few syncs, takes a
-	// small part of the shortest TTL of one second.
+	// slowSync is the duration of a sync of a log on a slow disk, such as a worn disk or one that
+	// a neighbour uses. A client learns of a commit in less time, so a power failure finds changes
+	// that clients could see and that are on no disk. A renewal, which waits for a few syncs,
+	// takes a small part of the shortest TTL of one second.
 	slowSync = 50 * time.Millisecond
-	// stepBack is by how much a clock is stepped back that measures leases, and mostBack is by
-	// how much in all. It is never put right: that would end leases early, which no store
+	// stepBack is by how much a clock that measures leases is stepped back, and mostBack is by
+	// how much in all. It is never corrected: that would end leases early, which no store
 	// promises to survive. Tokens of Redis and of PostgreSQL's advisory locks begin at the
-	// clock where the last one is not known, and a lease that is not renewed ends later by as
-	// much: both stay far below the allowances of the backends and of the referee.
+	// clock when the last token is not known, and a lease that is not renewed ends later by the
+	// same amount: both stay far below the allowances of the backends and of the referee.
 	stepBack = 250 * time.Millisecond
 	mostBack = time.Second
-	// farJump is by how much a clock jumps that measures nothing: more than any lease.
+	// farJump is by how much a clock that measures nothing jumps: more than any lease.
 	farJump = time.Hour
 )
 
-// jumps is how the clock of a server may jump while locks stay exclusive: docs/guarantees.md.
+// jumps is how the clock of a server may jump while locks stay exclusive: see
+// docs/guarantees.md.
 type jumps int
 
 const (
 	jumpsNone jumps = iota // written in Go: the clock cannot be set
-	jumpsBack              // leases are measured with it, so that it is only stepped back
+	jumpsBack              // leases are measured with it, so it is only stepped back
 	jumpsFar               // nothing is measured with it
 )
 
-// shims are what stands between the servers and the machine.
+// shims are the shims between the servers and the machine.
 type shims struct {
 	jumps jumps
-	// noDisk and noClock say why there is no slow disk and no clock; nil: there is one.
+	// noDisk and noClock are why there is no slow disk and no clock; nil if there is one.
 	noDisk, noClock error
 
 	mu     sync.Mutex
 	failed error
 }
 
-// errNoLog is of servers whose logs the slow disk does not know.
+// errNoLog is for servers whose logs the slow disk does not recognise.
 var errNoLog = errors.New("the servers did not write a log that is known")
 
-// errOwnClock is of servers that do not follow the clock.
+// errOwnClock is for servers that do not follow the clock.
 var errOwnClock = errors.New("the servers do not take their time from the C library")
 
-// addShims gives the members slow disks and clocks, where the machine can.
+// addShims gives the members slow disks and clocks, if the machine supports them.
 func (c *cluster) addShims(ctx context.Context) error {
 	dir := filepath.Join(c.dir, "shims")
 	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // the servers read it
 		return fmt.Errorf("verify: a folder for the servers: %w", err)
 	}
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // also where the umask forbids that
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // also if the umask forbids that
 		return fmt.Errorf("verify: a folder for the servers: %w", err)
 	}
 	c.shims.noDisk = c.addDisks(ctx, dir)
@@ -91,9 +92,9 @@ func (c *cluster) addDisks(ctx context.Context, dir string) error {
 		return err
 	}
 	// A server waits for an answer of this process with each write. While the referee and the
-	// relays keep all processors of the Go scheduler busy, a goroutine that comes back from the
-	// kernel waits for one for up to 10 ms. More of them leave that to the kernel, which is
-	// quicker. They stay: other servers of this process may run.
+	// relays keep all processors of the Go scheduler busy, a goroutine that returns from the
+	// kernel waits for one for up to 10 ms. With more processors the kernel schedules them,
+	// which is quicker. The setting remains: other servers of this process may run.
 	const processors = 8
 	if runtime.GOMAXPROCS(0) < processors {
 		runtime.GOMAXPROCS(processors)
@@ -129,14 +130,15 @@ func (c *cluster) addClocks(ctx context.Context, dir string) error {
 	return nil
 }
 
-// fail notes that a shim failed: what the servers did after that says nothing of them.
+// fail records that a shim failed: later behaviour of the servers is then no evidence about
+// them.
 func (s *shims) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failed = errors.Join(s.failed, err)
 }
 
-// failure is what failed of the shims since the last call.
+// failure returns the failure of the shims since the last call.
 func (s *shims) failure() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +147,7 @@ func (s *shims) failure() error {
 	return err
 }
 
-// checkShims finds out whether servers that have granted locks use their disks and clocks.
+// checkShims checks whether servers that have granted locks use their disks and clocks.
 func (c *cluster) checkShims() {
 	for _, m := range c.members {
 		if m.disk != nil && m.disk.Syncs() == 0 {
@@ -160,8 +162,9 @@ func (c *cluster) checkShims() {
 	}
 }
 
-// shimmed gives a command, which is not started yet, the disk and the clock of the member. The
-// function must be called after the start, with the end of the process.
+// shimmed gives a command that is not started yet the disk and the clock of the member. The
+// returned function must be called after the start, with the channel that is closed at the end
+// of the process.
 func (m *member) shimmed(cmd *exec.Cmd) (func(ended <-chan struct{}), error) {
 	if m.clock != nil {
 		cmd.Env = append(cmd.Env, m.clock.Env()...)
@@ -172,7 +175,7 @@ func (m *member) shimmed(cmd *exec.Cmd) (func(ended <-chan struct{}), error) {
 	return m.disk.Launch(cmd)
 }
 
-// settleDisks waits until no disk writes any more. All servers have ended.
+// settleDisks waits until no disk writes any more. All servers must have ended.
 func (c *cluster) settleDisks() error {
 	var err error
 	for _, m := range c.members {
@@ -183,8 +186,8 @@ func (c *cluster) settleDisks() error {
 	return errors.Join(err, c.shims.failure())
 }
 
-// victims are the members that a fault is for: all, or the one that chance names, among those
-// that can have it. There may be none.
+// victims returns the members that a fault is for: all, or a random one, of those that can have
+// it. There may be none.
 func (c *cluster) victims(f planned) []*member {
 	able := c.members
 	switch f.fault { //nolint:exhaustive // every server can have the others
@@ -207,7 +210,7 @@ func (c *cluster) victims(f planned) []*member {
 	return able[n : n+1]
 }
 
-// slowDisks makes the syncs of servers slow for the length of a fault.
+// slowDisks makes the syncs of servers slow for the duration of a fault.
 func slowDisks(ctx context.Context, hurt []*member, f planned) {
 	for _, m := range hurt {
 		m.disk.Slow(slowSync)
@@ -218,8 +221,8 @@ func slowDisks(ctx context.Context, hurt []*member, f planned) {
 	}
 }
 
-// powerFailure kills a server. Its disk, where it has one, is slow before that, so that there is
-// something which is not synced, and fast again when the server is started.
+// powerFailure kills a server. Its disk, if it has one, is slow before that, so that there is
+// data that is not synced, and fast again when the server is started.
 func (m *member) powerFailure(ctx context.Context) {
 	if m.disk == nil {
 		m.crash()
@@ -231,8 +234,8 @@ func (m *member) powerFailure(ctx context.Context) {
 	m.disk.Fast()
 }
 
-// jump lets the clock of a server jump. One that measures leases is stepped back for good, and
-// the fault lasts until every lease from before has ended, which the step made longer.
+// jump makes the clock of a server jump. A clock that measures leases is stepped back for good,
+// and the fault lasts until every lease from before has ended, which the step delayed.
 func (r *run) jump(ctx context.Context, m *member, f planned) error {
 	if r.servers.shims.jumps == jumpsBack {
 		m.behind += stepBack
@@ -253,7 +256,7 @@ func (r *run) jump(ctx context.Context, m *member, f planned) error {
 	return m.clock.Set(0)
 }
 
-// untestedShims is what a run leaves out of slow disks and of clocks that jump.
+// untestedShims returns what a run leaves out of slow disks and of clocks that jump.
 func (r *run) untestedShims() []string {
 	var out []string
 	all := r.able.faults(r.cfg.Profile)
@@ -273,7 +276,7 @@ func (r *run) untestedShims() []string {
 	return out
 }
 
-// whyNot is why a fault is left out: the machine, or else the profile.
+// whyNot returns why a fault is left out: because of the machine, or else of the profile.
 func (r *run) whyNot(err error) string {
 	if err != nil {
 		return err.Error()

@@ -21,11 +21,11 @@ import (
 	"github.com/holdfast-io/holdfast/open"
 )
 
-// shimmedCluster starts servers, which must have what the machine of the tests can give them.
+// shimmedCluster starts servers, which must have the shims that the test machine supports.
 func shimmedCluster(t *testing.T, kind string, settings ...string) *cluster {
 	t.Helper()
 	programs := make(map[string][]string)
-	if len(settings) > 0 { // the last setting of a kind counts
+	if len(settings) > 0 { // the last setting of a kind wins
 		path, err := exec.LookPath("redis-server")
 		if err != nil {
 			t.Fatal(err)
@@ -49,7 +49,7 @@ func shimmedCluster(t *testing.T, kind string, settings ...string) *cluster {
 	return c
 }
 
-// took is how long a lock of the cluster takes.
+// took returns how long an acquire of a lock of the cluster takes.
 func took(t *testing.T, locks *holdfast.Client, name string) time.Duration {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patientStart)
@@ -66,7 +66,7 @@ func took(t *testing.T, locks *holdfast.Client, name string) time.Duration {
 	return d
 }
 
-// Every kind of server has its logs on the disk, and a slow one slows its locks.
+// Every kind of server has its logs on the disk, and a slow disk slows its locks.
 func TestDisksOfServersAreSlow(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"redis", "etcd", "postgres", "mysql"} {
@@ -102,7 +102,8 @@ func TestDisksOfServersAreSlow(t *testing.T) {
 	}
 }
 
-// A crash is a failure of the power: what a server did not sync is lost, and what it did is not.
+// A crash is a power failure: data that a server did not sync is lost, and data that it synced
+// is not.
 func TestCrashLosesWhatIsNotSynced(t *testing.T) {
 	t.Parallel()
 	for _, x := range []struct {
@@ -151,8 +152,8 @@ func ask(t *testing.T, m *member, command string) []string {
 	return strings.Split(string(line[:n]), "\r\n")
 }
 
-// A clock that measures leases is only ever stepped back, by so much at most; another one jumps
-// far, and comes back.
+// A clock that measures leases is only ever stepped back, by a bounded amount; another one
+// jumps far, and returns.
 func TestClocksOfServersJump(t *testing.T) {
 	t.Parallel()
 	c := shimmedCluster(t, "redis")
@@ -204,7 +205,8 @@ func TestClocksOfServersJump(t *testing.T) {
 	}
 }
 
-// The plan has faults of disks and clocks only where there are such, and the gentle one no clock.
+// The plan has faults of disks and clocks only if there are such shims, and the gentle one has
+// none of clocks.
 func TestPlanOfShims(t *testing.T) {
 	t.Parallel()
 	for _, p := range Profiles() {
@@ -223,8 +225,8 @@ func TestPlanOfShims(t *testing.T) {
 	}
 }
 
-// Which clocks may jump is what docs/guarantees.md promises: none is ever ahead that measures
-// leases, and those of Go servers cannot be set.
+// docs/guarantees.md promises which clocks may jump: no clock that measures leases is ever
+// ahead, and those of Go servers cannot be set.
 func TestJumpsOfKinds(t *testing.T) {
 	t.Parallel()
 	want := map[string]jumps{
@@ -248,7 +250,7 @@ func TestJumpsOfKinds(t *testing.T) {
 	}
 }
 
-// What the machine cannot do is left out, and the report says why.
+// Faults that the machine cannot do are left out, and the report says why.
 func TestWithoutShims(t *testing.T) {
 	t.Parallel()
 	c := &cluster{}

@@ -14,15 +14,15 @@ import (
 	"github.com/holdfast-io/holdfast/verify/play"
 )
 
-// store is what a soak plays on, with a look at its sizes.
+// store is what a soak runs on, with a function that reads its sizes.
 type store struct {
-	url     string        // of what is not hurt
-	servers *play.Servers // that are
+	url     string        // of a store without faults
+	servers *play.Servers // servers that have faults
 	look    func(t *testing.T, s sizes)
 }
 
-// start starts a store by the name that BACKEND takes: servers that the soak keeps for all its
-// rounds and hurts, or what has no server of its own.
+// start starts a store by the name in BACKEND: servers that the soak keeps, and injects faults
+// into, for all its rounds, or a store that has no server of its own.
 func start(t *testing.T, name string) store {
 	t.Helper()
 	nothing := func(*testing.T, sizes) {}
@@ -68,12 +68,12 @@ func onSQLite(t *testing.T) store {
 	}}
 }
 
-// TestSoak plays for as long as SOAK says on the backend that BACKEND names, with another
-// seed each minute, or as ROUND says, beginning with SEED, in the profile PROFILE, with leases
-// of TTL, or as long as otherwise: see make soak. Servers are the same for all rounds, and
-// hurt too: see start. It ends at the first violation, and when sizes grew that must not.
-// SOAK_REPORT is a file to which what became of it is added. By itself it is a short gentle
-// run in this process.
+// TestSoak runs for the time in SOAK on the backend that BACKEND names, with another seed each
+// minute, or as ROUND says, beginning with SEED, in the profile PROFILE, with leases of TTL, or
+// the default TTL: see make soak. The servers are the same for all rounds, and have faults too:
+// see start. It ends at the first violation, and when sizes grew that must not. SOAK_REPORT is
+// a file to which the result is appended. Without these settings it is a short gentle run in
+// this process.
 func TestSoak(t *testing.T) { //nolint:tparallel // one minute after the other
 	t.Parallel()
 	long, err := time.ParseDuration(cmp.Or(os.Getenv("SOAK"), "2s"))

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-io/holdfast/verify"
 )
 
-// soaked is what became of a soak: one line of SOAK_REPORT.
+// soaked is the result of a soak: one line of SOAK_REPORT.
 type soaked struct {
 	Backend string    `json:"backend"`
 	Profile string    `json:"profile"`
@@ -23,17 +23,17 @@ type soaked struct {
 	Kills      int `json:"kills"`
 	Freezes    int `json:"freezes"`
 	Network    int `json:"network_faults"`
-	Servers    int `json:"server_faults"` // of servers that the soak has for that
+	Servers    int `json:"server_faults"` // of the servers that the soak started for that
 	Losses     int `json:"losses"`
 	Violations int `json:"violations"`
-	// Inconclusive is how many checks could not say: they are neither pass nor failure.
+	// Inconclusive is how many checks were inconclusive: they are neither pass nor failure.
 	Inconclusive int `json:"inconclusive"`
-	// Unanswered is how many calls had no known outcome, as is to be expected of faults.
+	// Unanswered is how many calls had no known outcome, as faults are expected to cause.
 	Unanswered int                      `json:"calls_of_unknown_outcome"`
 	Registers  map[string]verify.Writes `json:"registers"`
 
 	Sizes  []sizes  `json:"sizes"` // after each round
-	Grown  []string `json:"grown"` // of those, what must not
+	Grown  []string `json:"grown"` // those of the sizes that must not grow and did
 	Failed bool     `json:"failed"`
 }
 
@@ -68,7 +68,7 @@ func (s *soaked) add(r outcome) {
 	}
 }
 
-// report adds it to the file.
+// report appends the result to the file.
 func (s *soaked) report(t *testing.T) {
 	t.Helper()
 	s.Seconds = time.Since(s.Begun).Round(time.Second).Seconds()

@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// spy is a backend that remembers under which session a lease was granted, which a
-// call past the client needs.
+// spy is a backend that remembers under which session a lease was granted. A call past the
+// client needs that.
 type spy struct {
 	backend.Backend
 	mu       sync.Mutex
@@ -30,7 +30,7 @@ func (s *spy) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.
 	return g, err
 }
 
-// forget gives the session of a lease, once.
+// forget returns the session of a lease, and forgets it.
 func (s *spy) forget(id backend.LeaseID) backend.SessionID {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// The workers that come first and last play in this process and have no faults.
+// The first and the last worker are in this process and have no faults.
 const (
 	opener  = "first.1"
 	sweeper = "last.1"
@@ -38,7 +38,7 @@ func (r *run) calm(id string) (*calm, error) {
 	return &calm{run: r, id: id, locks: locks}, err
 }
 
-// call tells of a call and its return.
+// call records a call and its return.
 func (c *calm) call(verb history.Verb, lock, acq string, f func() (history.Event, error)) error {
 	op := c.ops.Add(1)
 	c.tell(history.Event{Kind: history.KindCall, Worker: c.id, Op: op, Verb: verb, Lock: lock, Acq: acq})
@@ -51,7 +51,8 @@ func (c *calm) call(verb history.Verb, lock, acq string, f func() (history.Event
 	return err
 }
 
-// take takes a lock. The function gives it back; it is nil when there is nothing to give.
+// take acquires a lock. The returned function releases it; it is nil when there is nothing to
+// release.
 func (c *calm) take(ctx context.Context, verb history.Verb, name string) (func(), error) {
 	acq := c.id + "-" + strconv.FormatInt(c.ops.Add(1), 10)
 	do := c.locks.Acquire
@@ -83,12 +84,12 @@ func (c *calm) end(ctx context.Context) error {
 	return err
 }
 
-// patientStart is how long a backend may take to grant its first lock: one that has just
-// been started may refuse for as long as leases from before may be out.
+// patientStart is how long a backend may take to grant its first lock: one that has just been
+// started may refuse as long as earlier leases may be held.
 const patientStart = 2 * time.Minute
 
-// warm takes a first lock, which is not in the history, so that what follows is not about
-// a backend that is not ready.
+// warm acquires a first lock, which is not in the history, so that the history is not about a
+// backend that is not ready.
 func (r *run) warm(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patientStart)
 	defer cancel()
@@ -113,8 +114,8 @@ func (r *run) warm(ctx context.Context) error {
 	return nil
 }
 
-// measureSpeed decides how large the crowd is: one that waits for a backend most of the time
-// says no more than a smaller one.
+// measureSpeed decides how large the crowd is: a crowd that waits for a backend most of the
+// time shows no more than a smaller one.
 func (r *run) measureSpeed(lock func() error) error {
 	const times, quick = 5, 5 * time.Millisecond
 	begun := time.Now()
@@ -128,8 +129,8 @@ func (r *run) measureSpeed(lock func() error) error {
 	return nil
 }
 
-// probe takes two locks at once whose names differ in case only, which are two locks. What
-// the backend answers is the referee's to judge.
+// probe acquires two locks whose names differ only in case, which are different locks, at the
+// same time. The referee judges the answers of the backend.
 func (r *run) probe(ctx context.Context) error {
 	c, err := r.calm(opener)
 	if err != nil {
@@ -147,8 +148,8 @@ func (r *run) probe(ctx context.Context) error {
 	return c.end(ctx)
 }
 
-// sweep takes every lock once more, which must be possible now, and then looks for what
-// is left.
+// sweep acquires every lock once more, which must be possible now, and then checks what is
+// left.
 func (r *run) sweep(ctx context.Context) {
 	if err := r.takeAll(ctx); err != nil {
 		r.fail(fmt.Errorf("verify: the last round: %w", err))
@@ -186,11 +187,11 @@ func (r *run) takeAll(ctx context.Context) error {
 	return c.end(ctx)
 }
 
-// maxSwept bounds how many locks of the crowd are taken once more.
+// maxSwept bounds how many locks of the crowd are acquired once more.
 const maxSwept = 300
 
-// swept are the names that are taken once more: all, but of the crowd's only those that were
-// used last. r.mu is locked.
+// swept returns the names that are acquired once more: all, but of the crowd's only those that
+// were used last. r.mu is locked.
 func (r *run) swept() []string {
 	crowd := slices.SortedFunc(maps.Keys(r.used), func(a, b string) int { return cmp.Compare(r.used[b], r.used[a]) })
 	names := slices.Collect(maps.Keys(r.counts))
@@ -199,8 +200,8 @@ func (r *run) swept() []string {
 	return names
 }
 
-// look waits until the backend has nothing under the prefix, and tells what it has after
-// that should be over.
+// look waits until the backend has nothing under the prefix, and reports what it still has when
+// that should have ended.
 func (r *run) look(ctx context.Context) {
 	end := time.Now().Add(r.slack() + 5*time.Second)
 	for {

@@ -13,13 +13,13 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// task takes one lock after the other.
+// task acquires one lock after the other.
 type task struct {
 	*worker
 	r *rand.Rand
 }
 
-// grip is a lock that a task has, or had.
+// grip is a lock that a task holds, or held.
 type grip struct {
 	t     *task
 	lock  *holdfast.Lock
@@ -36,7 +36,7 @@ func (t *task) chance(k int) bool { return t.r.IntN(100) < k }
 // upTo is a random part of d.
 func (t *task) upTo(d time.Duration) time.Duration { return time.Duration(t.r.Int64N(int64(d) + 1)) }
 
-// pause waits for d, and reports whether ctx lived on.
+// pause waits for d, and reports whether ctx has not ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -61,7 +61,7 @@ func (t *task) play(ctx context.Context) {
 	}
 }
 
-// playJepsen reads under the lock, sleeps, and writes back without another look.
+// playJepsen reads under the lock, sleeps, and writes back without checking the lock.
 func (t *task) playJepsen(ctx context.Context) {
 	for pause(ctx, t.Pause/2+t.upTo(t.Pause)) {
 		call := history.Event{Kind: history.KindCall, Verb: history.VerbAcquire, Lock: t.name(0)}
@@ -72,7 +72,7 @@ func (t *task) playJepsen(ctx context.Context) {
 	}
 }
 
-// take asks for a lock in one of many ways.
+// take acquires a lock in one of many ways.
 func (t *task) take(ctx context.Context) *grip {
 	n := t.r.IntN(len(slots()))
 	s := slots()[n]
@@ -94,7 +94,7 @@ func (t *task) take(ctx context.Context) *grip {
 	return t.acquire(ctx, s, call, opts)
 }
 
-// mode chooses how to share.
+// mode chooses how to share the lock.
 func (t *task) mode(s slot, call *history.Event) []holdfast.AcquireOption {
 	var opts []holdfast.AcquireOption
 	switch {
@@ -116,7 +116,7 @@ func (t *task) acquire(ctx context.Context, s slot, call history.Event, opts []h
 	if call.Verb == history.VerbTry {
 		do = t.locks.TryAcquire
 	}
-	lock, err := do(ctx, call.Lock, append(opts, holdfast.Note(call.Acq))...) // for people who look
+	lock, err := do(ctx, call.Lock, append(opts, holdfast.Note(call.Acq))...) // for people who inspect the lock
 	ret := history.Event{Kind: history.KindReturn, Op: call.Op}
 	if err != nil {
 		ret.Outcome, ret.Text = outcome(err), err.Error()
@@ -149,7 +149,7 @@ func outcome(err error) history.Outcome {
 	}
 }
 
-// gone tells of a loss, once.
+// gone records a loss, once.
 func (g *grip) gone() {
 	at := now()
 	g.once.Do(func() {
@@ -167,7 +167,7 @@ func (g *grip) gone() {
 	})
 }
 
-// look asks whether the lock is held still, and tells.
+// look checks whether the lock is still held, and records it.
 func (g *grip) look() bool {
 	at := now()
 	if g.lock.Err() != nil {
@@ -177,7 +177,7 @@ func (g *grip) look() bool {
 	return true
 }
 
-// use does something under the lock, for a while.
+// use uses the lock for a while.
 func (g *grip) use(ctx context.Context) {
 	t := g.t
 	d := t.upTo(5 * time.Millisecond)
@@ -203,13 +203,13 @@ func (g *grip) use(ctx context.Context) {
 	g.update(ctx, d)
 }
 
-// lookEvery is how often a holder looks whether it has the lock still, and is to keep it.
+// lookEvery is how often a holder that is to keep its lock checks it.
 const lookEvery = 20 * time.Millisecond
 
-// left is for how long to keep a lock that was to be kept until end.
+// left returns for how long to keep a lock that was to be kept until end.
 func (t *task) left(end int64) time.Duration { return time.Duration(max(end, t.keep.Load()) - now()) }
 
-// hold keeps the lock and looks at it now and then. It reports whether it is held still.
+// hold keeps the lock and checks it now and then. It reports whether the lock is still held.
 func (g *grip) hold(ctx context.Context, d time.Duration) bool {
 	for end := now() + int64(d); ; {
 		if !g.look() {
@@ -231,8 +231,8 @@ func (g *grip) hold(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// update reads both registers, keeps the lock for a while, and writes them. Half of the
-// updates look before they write; the others write as programs do that trust their lock.
+// update reads both registers, keeps the lock for a while, and writes them. Half of the updates
+// check the lock before they write; the others write like programs that trust their lock.
 func (g *grip) update(ctx context.Context, d time.Duration) {
 	if !g.t.chance(50) {
 		g.updateBlind(ctx, d)
@@ -258,7 +258,7 @@ func (g *grip) updateBlind(ctx context.Context, d time.Duration) {
 	}
 }
 
-// read gives what the registers have; one that refuses is left out.
+// read returns the values of the registers; a register that refuses is left out.
 func (g *grip) read() map[string]string {
 	bases := make(map[string]string)
 	for _, r := range []string{history.Bare, history.Guarded} {
@@ -282,8 +282,8 @@ func (g *grip) resource(e history.Event) (order, bool) {
 	return g.t.resource(e)
 }
 
-// call tells of a call and its return. f gives the error, and the deadline where there is
-// a new one.
+// call records a call and its return. f returns the error, and the deadline if there is a new
+// one.
 func (g *grip) call(verb history.Verb, f func() (history.Event, error)) {
 	t := g.t
 	op := t.ops.Add(1)
@@ -299,7 +299,7 @@ func (g *grip) call(verb history.Verb, f func() (history.Event, error)) {
 	t.tell(ret)
 }
 
-// reenter takes the lock again, and gives that back.
+// reenter acquires the lock again, and releases that.
 func (g *grip) reenter() {
 	var again *holdfast.Lock
 	g.call(history.VerbReenter, func() (history.Event, error) {
@@ -334,8 +334,8 @@ func (g *grip) renew(ctx context.Context) {
 	})
 }
 
-// end gives the lock back, in one of several ways; what was lost is tried past the
-// client, too, which the backend must refuse.
+// end releases the lock, in one of several ways. It also uses a lost lease past the client,
+// which the backend must refuse.
 func (g *grip) end() {
 	t := g.t
 	session := t.past.forget(g.lock.Lease().ID)
@@ -353,7 +353,7 @@ func (g *grip) end() {
 	g.release(limit)
 }
 
-// release gives the lock back, and reports whether that is sure.
+// release releases the lock, and reports whether that is certain.
 func (g *grip) release(limit time.Duration) bool {
 	var err error
 	begun := time.Now()
@@ -367,7 +367,7 @@ func (g *grip) release(limit time.Duration) bool {
 	return err == nil
 }
 
-// stale does what a client never does: it renews and releases what is over.
+// stale does what a client never does: it renews and releases a lease that has ended.
 func (g *grip) stale(session backend.SessionID) {
 	t := g.t
 	ctx, cancel := context.WithTimeout(context.Background(), t.TTL)
@@ -386,7 +386,7 @@ func (g *grip) stale(session backend.SessionID) {
 	g.staleRelease(session)
 }
 
-// staleRelease releases what is over, past the client.
+// staleRelease releases a lease that has ended, past the client.
 func (g *grip) staleRelease(session backend.SessionID) {
 	lease := g.lock.Lease()
 	g.call(history.VerbStaleRelease, func() (history.Event, error) {

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-io/holdfast/verify/play"
 )
 
-// programs are the commands of the servers that a cluster of the kind needs and that are
+// programs returns the commands of the servers that a cluster of the kind needs and that are
 // not in $PATH, or not in the version that we use.
 func programs(t *testing.T, kind string) map[string][]string {
 	t.Helper()
@@ -37,12 +37,12 @@ func programs(t *testing.T, kind string) map[string][]string {
 	return out
 }
 
-// tortured is what TestTorture plays on: every store that there is, with servers of its own
-// where it has any.
+// tortured returns the stores that TestTorture runs on: every store that there is, with servers
+// of its own if it has any.
 func tortured() []string { return append(play.Clusters(), "embedded", "memory", "sqlite") }
 
-// torture is what a seed makes of a store: the seed decides which faults there are, when,
-// for whom and for how long.
+// torture derives the run on a store from a seed: the seed decides which faults there are,
+// when, for whom and for how long.
 func torture(t *testing.T, name string, cfg play.Config) play.Config {
 	t.Helper()
 	cfg.Worker = workers()
@@ -59,13 +59,13 @@ func torture(t *testing.T, name string, cfg play.Config) play.Config {
 	return cfg
 }
 
-// TestTorture plays on every store: workers are stopped and killed; their network is
-// delayed, held, cut one way and both, reset and refused, its replies lost; the servers are
-// stopped and crash, and where there are several they are stopped in turn. F1 to F9, F15 and
-// F17 of docs/faults.md. By itself it is a short part of that, always the same. CHAOS is
-// how long there are faults for each store, one after the other in an order that SEED
-// decides like everything else; BACKEND is the only one to play on, and PROFILE another
-// profile: see make chaos.
+// TestTorture runs on every store: workers are stopped and killed; their network is delayed,
+// held, cut one way and both, reset and refused, its replies lost; the servers are stopped and
+// crash, and if there are several they are stopped in turn. F1 to F9, F15 and F17 of
+// docs/faults.md. By default it is a short part of that, always the same. CHAOS is how long
+// there are faults for each store, one after the other in an order that SEED decides like
+// everything else; BACKEND restricts it to one store, and PROFILE selects another profile: see
+// make chaos.
 func TestTorture(t *testing.T) { //nolint:tparallel // one store after the other, where that is asked for
 	t.Parallel()
 	seed, err := strconv.ParseUint(cmp.Or(os.Getenv("SEED"), "1"), 10, 64)
@@ -79,7 +79,7 @@ func TestTorture(t *testing.T) { //nolint:tparallel // one store after the other
 	cfg := play.Config{For: long, Seed: seed, Profile: play.Profile(cmp.Or(os.Getenv("PROFILE"), string(play.Torture)))}
 	all := tortured()
 	rand.New(rand.NewPCG(seed, 0x0de4)).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	atOnce := 2 // a cluster takes a small machine for itself
+	atOnce := 2 // one cluster uses all of a small machine
 	if os.Getenv("CHAOS") != "" {
 		atOnce = 1
 		t.Logf("seed %d, %s for each of %s", seed, long, strings.Join(all, ", "))
@@ -112,8 +112,8 @@ func TestTorture(t *testing.T) { //nolint:tparallel // one store after the other
 	}
 }
 
-// hurtEnough wants a pass, and that it was one to speak of: on a machine that is busy much
-// of what was to be hurt is not up when its turn comes, and it is played for longer.
+// hurtEnough requires a pass with enough faults: on a busy machine many of the targets are not
+// up when their turn comes, and the run is then repeated for longer.
 func hurtEnough(t *testing.T, name string, cfg play.Config) {
 	t.Helper()
 	for longest := 4 * cfg.For; ; cfg.For *= 2 {
@@ -128,7 +128,7 @@ func hurtEnough(t *testing.T, name string, cfg play.Config) {
 	}
 }
 
-// hurt plays once, and says where too little was hurt.
+// hurt makes one run, and returns which faults were too few.
 func hurt(t *testing.T, name string, cfg play.Config) string {
 	t.Helper()
 	r := played(t, cfg)
@@ -148,8 +148,8 @@ func hurt(t *testing.T, name string, cfg play.Config) string {
 		}
 	}
 	withShims(t, cfg, r.Header)
-	// No relay can stand before what a kubeconfig names: it has TLS. A file has no network,
-	// and nobody stops a worker that is a goroutine.
+	// No relay can carry what a kubeconfig names: it has TLS. A file has no network, and
+	// nothing can stop a worker that is a goroutine.
 	inside := name == "memory" || name == "embedded"
 	switch {
 	case r.Counts.Grants == 0, r.Counts.Kills == 0, r.Counts.Freezes == 0 && !inside,
@@ -159,8 +159,8 @@ func hurt(t *testing.T, name string, cfg play.Config) string {
 	return ""
 }
 
-// withShims wants every server to have had its logs on the disk of the run, and its clock where
-// it is not written in Go.
+// withShims requires that every server had its logs on the disk of the run, and followed its
+// clock unless it is written in Go.
 func withShims(t *testing.T, cfg play.Config, h history.Header) {
 	t.Helper()
 	if cfg.Cluster == "" {

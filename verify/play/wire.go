@@ -13,9 +13,8 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// What a worker writes is a sequence of records: the length, and then an event. An event that
-// has only the fields of the calls, which are nearly all events, is in a short form; the
-// others are JSON.
+// A worker writes a sequence of records: the length, and then an event. An event that has only
+// the fields of the calls, as nearly all events do, is in a short form; the others are JSON.
 const (
 	formJSON  = 0
 	formShort = 1
@@ -29,7 +28,7 @@ const maxNames = 10_000
 
 var errRecord = errors.New("verify: a worker wrote what is no record")
 
-// shortKinds have a short form; the number is the place.
+// shortKinds are the kinds that have a short form; the number of a kind is its index.
 func shortKinds() []history.Kind {
 	return []history.Kind{history.KindCall, history.KindReturn, history.KindHeld, history.KindTick}
 }
@@ -45,20 +44,20 @@ func shortOutcomes() []history.Outcome {
 	return []history.Outcome{"", history.OK, history.Held, history.Lost, history.Unknown, history.Refused}
 }
 
-// codec translates events of one worker, whose name it leaves out.
+// codec encodes and decodes events of one worker, whose name it leaves out.
 type codec struct {
 	worker   string
 	kinds    []history.Kind
 	verbs    []history.Verb
 	outcomes []history.Outcome
-	names    map[string]string // of locks, so that each is in the memory once
+	names    map[string]string // of locks, so that each is in memory once
 }
 
 func newCodec(worker string) *codec {
 	return &codec{worker: worker, kinds: shortKinds(), verbs: shortVerbs(), outcomes: shortOutcomes(), names: make(map[string]string)}
 }
 
-// append adds the record of an event.
+// append appends the record of an event.
 func (c *codec) append(to []byte, e *history.Event) ([]byte, error) {
 	body := make([]byte, 0, 128) //nolint:mnd // most are shorter
 	kind := place(c.kinds, e.Kind)
@@ -73,7 +72,7 @@ func (c *codec) append(to []byte, e *history.Event) ([]byte, error) {
 		}
 		body = append(append(body, formJSON), text...)
 	} else {
-		body = append(body, formShort, byte(kind), byte(verb), byte(outcome), bits(e.Shared, e.Told)) //nolint:gosec // places in short lists
+		body = append(body, formShort, byte(kind), byte(verb), byte(outcome), bits(e.Shared, e.Told)) //nolint:gosec // indexes in short lists
 		for _, n := range []int64{e.At, e.Op, int64(e.Limit), int64(e.Permits), e.TTL, e.Deadline} {
 			body = binary.AppendVarint(body, n)
 		}
@@ -108,7 +107,7 @@ func bits(flags ...bool) byte {
 	return b
 }
 
-// readRecord reads one record. At the end of its writer it is io.EOF, or
+// readRecord reads one record. At the end of the input it returns io.EOF, or
 // io.ErrUnexpectedEOF in the middle of a record.
 func readRecord(in *bufio.Reader, buf []byte) ([]byte, error) {
 	n, err := binary.ReadUvarint(in)
@@ -126,7 +125,7 @@ func readRecord(in *bufio.Reader, buf []byte) ([]byte, error) {
 	return buf, err //nolint:wrapcheck // the same
 }
 
-// decodeRecord is the event of a record. It checks what can be checked of an event alone.
+// decodeRecord decodes the event of a record. It checks what can be checked of a single event.
 func (c *codec) decodeRecord(body []byte) (history.Event, error) {
 	if len(body) > 0 && body[0] == formJSON {
 		return history.ParseLine(body[1:])
@@ -160,7 +159,7 @@ func (c *codec) decodeRecord(body []byte) (history.Event, error) {
 			return history.Event{}, errRecord
 		}
 		text := make([]byte, n)
-		_, _ = rest.Read(text) // it has as many
+		_, _ = rest.Read(text) // it has enough bytes
 		*to = string(text)
 	}
 	e.Worker = cmp.Or(e.Worker, c.worker)

@@ -26,7 +26,7 @@ func someEvents() []history.Event {
 	}
 }
 
-// What is written is read again, and what has a short form is short.
+// Every record can be read again, and events with a short form are short.
 func TestRecords(t *testing.T) {
 	t.Parallel()
 	writer, reader := newCodec("1.1"), newCodec("1.1")
@@ -49,7 +49,7 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// FuzzRecord: what a worker writes is an event that can be, or refused.
+// FuzzRecord: a record of a worker is decoded to a valid event, or refused.
 func FuzzRecord(f *testing.F) {
 	codec := newCodec("1.1")
 	for _, e := range someEvents() {
@@ -94,8 +94,8 @@ func TestRecordsThatCannotBe(t *testing.T) {
 
 func newText(s string) io.Reader { return bytes.NewReader([]byte(s)) }
 
-// A call is made only when its record is out of the process, which may be killed then. A
-// return need not be.
+// A call is made only when its record has left the process, which may be killed then. The
+// record of a return need not have.
 func TestACallIsOutBeforeItIsMade(t *testing.T) {
 	t.Parallel()
 	out, in := io.Pipe()
@@ -135,7 +135,7 @@ func TestACallIsOutBeforeItIsMade(t *testing.T) {
 	read.Wait()
 }
 
-// A machine that is short of processors has a slower crowd, and one that is not a faster one.
+// On a machine that is short of processors the crowd is slower, and otherwise faster.
 func TestPace(t *testing.T) {
 	t.Parallel()
 	p := newPacer(1000, time.Second)
@@ -158,7 +158,7 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// Some workers are left whole, so that there is traffic.
+// Some workers have no fault, so that there is traffic.
 func TestNotAllAreHurt(t *testing.T) {
 	t.Parallel()
 	r := &run{players: make([]*player, 4), busy: make([]bool, 5), measure: measure{hurt: 2}}

@@ -19,8 +19,8 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// Worker is the main function of a worker process: it reads its job and its orders from
-// in, and writes what it sees to out. It ends when it is told to, or when in ends.
+// Worker is the main function of a worker process. It reads its job and its orders from in, and
+// writes what it observes to out. It ends when it is told to, or when in ends.
 func Worker(ctx context.Context, in io.Reader, out io.Writer) error {
 	before := runtime.NumGoroutine()
 	lines := bufio.NewScanner(in)
@@ -47,9 +47,9 @@ func Worker(ctx context.Context, in io.Reader, out io.Writer) error {
 	return errors.Join(err, w.rec.failed())
 }
 
-// openPatiently opens the backend. A worker that begins while the servers are away waits
-// for them, as it would if they went later: until its own faults and those of the servers,
-// which come one after the other, leave it a moment.
+// openPatiently opens the backend. A worker that starts while the servers are down waits for
+// them, as it would if they failed later: until its own faults and those of the servers, which
+// come one after the other, leave enough time.
 func openPatiently(ctx context.Context, j job) (backend.Backend, error) {
 	ctx, cancel := context.WithTimeout(ctx, patientStart)
 	defer cancel()
@@ -66,7 +66,7 @@ func openPatiently(ctx context.Context, j job) (backend.Backend, error) {
 	}
 }
 
-// settled waits for goroutines to be gone, and gives how many there are.
+// settled waits for goroutines to end, and returns how many there are.
 func settled(want int) int {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -79,7 +79,7 @@ func settled(want int) int {
 	return runtime.NumGoroutine()
 }
 
-// stacks shows who is left, for people.
+// stacks returns the stacks of the remaining goroutines, for people.
 func stacks() string {
 	buf := make([]byte, 16<<10)
 	return string(buf[:runtime.Stack(buf, true)])
@@ -96,10 +96,10 @@ type worker struct {
 	ops   atomic.Int64
 	// crowded counts the tasks of the crowd.
 	crowded atomic.Uint64
-	keep    atomic.Int64 // until when what is had is kept
+	keep    atomic.Int64 // until when locks are kept
 	mu      sync.Mutex
 	gens    []int
-	asked   map[int64]chan order // reads and writes under way
+	asked   map[int64]chan order // reads and writes in progress
 	closed  bool
 }
 
@@ -110,8 +110,8 @@ func newWorker(j job, rec *recorder) *worker {
 // record writes an event as it is.
 func (w *worker) record(e history.Event) { w.rec.record(e) }
 
-// tell writes an event of now. It is out of the process when tell returns, but for a
-// return: that of a worker which is killed meanwhile has an unknown outcome.
+// tell records an event at the current time. The event has left the process when tell returns,
+// except for a return: the call of a worker that is killed in between has an unknown outcome.
 func (w *worker) tell(e history.Event) {
 	e.Worker = w.Worker
 	if e.Kind == history.KindReturn {
@@ -121,8 +121,8 @@ func (w *worker) tell(e history.Event) {
 	w.rec.now(e)
 }
 
-// run plays until it is told to stop. It tells when it began to close the client: from
-// then on the leases may go.
+// run runs the tasks until it is told to stop. It returns when it began to close the client:
+// from then on the leases may end.
 func (w *worker) run(ctx context.Context, b backend.Backend, orders *bufio.Scanner) (int64, error) {
 	w.past, w.caps = newSpy(b), b.Capabilities()
 	locks, err := holdfast.New(w.past, holdfast.Config{TTL: w.TTL, Owner: "verify " + w.Worker, Timeout: w.TTL})
@@ -149,7 +149,7 @@ func (w *worker) run(ctx context.Context, b backend.Backend, orders *bufio.Scann
 	err = locks.Close(ctx)
 	<-listening
 	if err != nil && errors.Is(err, context.DeadlineExceeded) {
-		return closing, nil // the network is away; the leases end with their TTL
+		return closing, nil // the network is down; the leases end with their TTL
 	}
 	return closing, err
 }
@@ -177,7 +177,7 @@ func (w *worker) listen(orders *bufio.Scanner) {
 	}
 }
 
-// hangUp ends all reads and writes: no answer comes any more.
+// hangUp ends all reads and writes: no answer will arrive.
 func (w *worker) hangUp() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -188,9 +188,9 @@ func (w *worker) hangUp() {
 	}
 }
 
-// resource asks the resource to read or write. It reports false when there was no answer.
+// resource sends a read or write to the resource. It reports false when there was no answer.
 func (w *worker) resource(e history.Event) (order, bool) {
-	e.Op, e.Outcome = w.ops.Add(1), history.OK // what it becomes is the resource's to say
+	e.Op, e.Outcome = w.ops.Add(1), history.OK // the resource decides the outcome
 	ch := make(chan order, 1)
 	w.mu.Lock()
 	if w.closed {
@@ -210,8 +210,8 @@ func (w *worker) name(slot int) string {
 	return fmt.Sprintf("%s/%s.%d", w.Prefix, slots()[slot].name, w.gens[slot])
 }
 
-// watchStalls reports when the process did not run, which makes the crowd slower, and often
-// that all was reported.
+// watchStalls reports when the process did not run, which slows the crowd, and often that
+// everything was reported.
 func (w *worker) watchStalls(ctx context.Context) {
 	const every = int64(10 * time.Millisecond)
 	tick := time.NewTicker(time.Duration(every))
