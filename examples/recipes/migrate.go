@@ -17,7 +17,7 @@ type Schema interface {
 
 // Migrate brings the schema to a version. Every pod calls it when it starts: one migrates, the
 // others wait for it, and all continue with the schema that they need. If a pod dies on the
-// way, the next one continues where it was when its lease has ended.
+// way, the next pod continues from there when the lease has ended.
 func Migrate(ctx context.Context, locks *holdfast.Client, s Schema, want int) error {
 	return locks.Do(ctx, "migration", func(ctx context.Context, _ *holdfast.Lock) error {
 		for {
