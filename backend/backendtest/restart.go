@@ -254,7 +254,7 @@ func waitersOverRestart(e *env) {
 			case err == nil:
 				i++
 			case errors.Is(err, backend.ErrLost) && !e.caps.Durable:
-				go wait(x.to) // the store ended the holder's connection before it ended this one's, and then went down
+				go wait(x.to) // the store dropped the holder before it dropped this client, and then went down
 			default:
 				e.Fatalf("Release of %s: %v; it was held", describe(x.AcquireRequest), err)
 			}
