@@ -21,7 +21,7 @@ type Schema interface {
 func Migrate(ctx context.Context, locks *holdfast.Client, s Schema, want int) error {
 	return locks.Do(ctx, "migration", func(ctx context.Context, _ *holdfast.Lock) error {
 		for {
-			at, err := s.Version(ctx) // under the lock: an earlier holder has done it
+			at, err := s.Version(ctx) // under the lock: an earlier holder may have done it
 			if err != nil {
 				return fmt.Errorf("read the version of the schema: %w", err)
 			}
