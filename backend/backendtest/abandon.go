@@ -23,7 +23,7 @@ func abandonCases() []Case {
 	}
 }
 
-// neverGranted asks for a lease that was abandoned.
+// neverGranted requests a lease that was abandoned.
 func (c *client) neverGranted(r backend.AcquireRequest) {
 	for _, wait := range []bool{false, true} {
 		r.Wait = wait
@@ -92,8 +92,7 @@ func abandonBefore(e *env) {
 	}
 }
 
-// abandonRacesAcquire sends both at once: whichever is first, the lock is free in the
-// end.
+// abandonRacesAcquire sends both concurrently: whichever is first, the lock is free in the end.
 func abandonRacesAcquire(e *env) {
 	const rounds = 30
 	a, b := e.client(), e.client()
@@ -112,7 +111,7 @@ func abandonRacesAcquire(e *env) {
 	}
 }
 
-// abandonRacesGrant abandons a waiter in the moment in which the lock comes to it.
+// abandonRacesGrant abandons a waiter at the moment when the lock is granted to it.
 func abandonRacesGrant(e *env) {
 	const rounds = 30
 	a, b := e.client(), e.client()
@@ -146,7 +145,7 @@ func abandonHead(e *env) {
 	if !e.caps.Sessions {
 		return
 	}
-	// The same when the session of the head of the line ends.
+	// The same when the session of the head of the queue ends.
 	writer = b.join(b.ask(name))
 	three := c.join(c.ask(name, shared))
 	b.end()
@@ -186,7 +185,7 @@ func releasePlace(e *env) {
 	e.free(name)
 }
 
-// manyGiveUp has a crowd wait for very different times while the lock goes round.
+// manyGiveUp has many waiters wait for very different times while the lock is handed round.
 func manyGiveUp(e *env) {
 	const n = 24
 	clients := []*client{e.client(), e.client(), e.client()}

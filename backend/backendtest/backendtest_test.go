@@ -26,11 +26,11 @@ type verdict struct {
 }
 
 // holders is how many share a lock that is broken: enough for several steps of a break, and few
-// enough for every broken backend to be tried under the race detector.
+// enough to try every broken backend under the race detector.
 const holders = 100
 
-// judge runs every case against a store of its own that the hooks break. Time is
-// simulated: a case that waits for ever takes no longer than the others.
+// judge runs every case against a store of its own that the hooks break. Time is simulated: a
+// case that waits for ever takes no longer than the others.
 func judge(t *testing.T, mutate func() *hooks) verdict {
 	t.Helper()
 	var v verdict
@@ -57,8 +57,8 @@ func judge(t *testing.T, mutate func() *hooks) verdict {
 	return v
 }
 
-// TestMutants checks that the suite catches backends that break one rule each, and
-// says which cases did.
+// TestMutants checks that the suite catches backends that break one rule each, and reports
+// which cases did.
 func TestMutants(t *testing.T) {
 	t.Parallel()
 	for _, m := range mutants() {
@@ -83,8 +83,8 @@ func TestMutants(t *testing.T) {
 	}
 }
 
-// TestUnbroken checks that the suite finds nothing wrong with what the mutants are
-// made of.
+// TestUnbroken checks that the suite finds no fault in the backend that the mutants are made
+// of.
 func TestUnbroken(t *testing.T) {
 	t.Parallel()
 	for _, f := range judge(t, func() *hooks { return &hooks{} }).failures {

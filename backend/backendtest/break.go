@@ -56,8 +56,8 @@ func victimTold(e *env) {
 	}
 }
 
-// pushed checks that the loss is told by push, where the backend claims that, and
-// that it tells nothing by push, where it does not.
+// pushed checks that the loss is pushed where the backend claims that, and that nothing is
+// pushed where it does not.
 func (e *env) pushed(c *client, l lease, reason string) {
 	if !e.caps.LossPush {
 		select {

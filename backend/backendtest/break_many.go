@@ -30,11 +30,11 @@ func breakManyCases() []Case {
 
 func needsSharing(c caps) bool { return c.Shared || c.Permits }
 
-// manyBroken: the holders are as many as the store's harness says, and some of them leave while
-// the break is under way. An exclusive waiter gets in when all of them are gone.
+// manyBroken breaks a lock with as many holders as the store's harness says, and some of them
+// leave during the break. An exclusive waiter is granted the lock when all of them are gone.
 func manyBroken(e *env) { breakAll(e, e.gather(e.h.Holders, !e.caps.Shared)) }
 
-// fullBroken: waiters get in as soon as there is room.
+// fullBroken breaks a lock on which waiters are granted it as soon as there is room.
 func fullBroken(e *env) { breakAll(e, e.gather(min(fewHolders, e.h.Holders), true)) }
 
 func breakAll(e *env, c *sharers) {
@@ -60,8 +60,8 @@ func breakAll(e *env, c *sharers) {
 	c.checkTold(victims)
 }
 
-// settle checks what came of those in line: those that the break let in keep the lock. Each
-// holder who left made room for one of them, who may have been there when the break began.
+// settle checks the outcome of the waiters: those that the break let in keep the lock. Each
+// holder that left made room for one of them, which may have been there when the break began.
 func (c *sharers) settle(victims map[backend.LeaseID]backend.Holder, room int, sharing []*waiter, exclusive, last *waiter) {
 	e := c.e
 	if _, ok := victims[exclusive.req.Lease]; ok {
@@ -119,7 +119,7 @@ func (w *waiter) outcome(victims map[backend.LeaseID]backend.Holder) (lease, boo
 }
 
 // settleInAnyOrder is settle where the store promises no order: each waiter that is granted
-// gives the lock back, so that all are granted in the end.
+// releases the lock, so that all are granted in the end.
 func (c *sharers) settleInAnyOrder(victims map[backend.LeaseID]backend.Holder, all []*waiter) {
 	in := make([]fence.Token, len(all))
 	c.e.times(len(all), func(i int) {
@@ -137,8 +137,8 @@ func (c *sharers) settleInAnyOrder(victims map[backend.LeaseID]backend.Holder, a
 	c.after(victims, survivors)
 }
 
-// breakBesideOne: somebody takes a free lock while it is broken. Either the break found that
-// grant, or it came after the break, with a token that is not below the break's.
+// breakBesideOne has a client acquire a free lock while it is broken. Either the break found
+// that grant, or the grant came after the break, with a token that is not below the break's.
 func breakBesideOne(e *env) {
 	const rounds, budget = 60, 2 * time.Second
 	c, stop, took := e.client(), time.Now().Add(budget), time.Millisecond
@@ -177,15 +177,15 @@ func breakBesideOne(e *env) {
 	e.Logf("%d were broken", broken)
 }
 
-// breakBesideArrivals: nothing is in the way of those who arrive while the break is under way.
-// Each of them is either a victim, or came after all victims and keeps the lock.
+// breakBesideArrivals: nothing blocks the clients that arrive during the break. Each of them is
+// either a victim, or came after all victims and keeps the lock.
 func breakBesideArrivals(e *env) {
 	c := e.gather(min(fewHolders, e.h.Holders), false)
 	over := make(chan struct{})
 	most := max(1, len(c.holders)/len(c.clients)) // of each: twice the holders is what the store has to keep up with
 	arrived := make([][]lease, len(c.clients))
 	var all sync.WaitGroup
-	var first sync.WaitGroup // everybody has arrived once
+	var first sync.WaitGroup // every process has arrived once
 	first.Add(len(c.clients))
 	for i, k := range c.clients {
 		all.Go(func() {
@@ -225,12 +225,12 @@ func breakBesideArrivals(e *env) {
 	for _, l := range come {
 		if _, ok := victims[l.Lease]; !ok {
 			stay[l.Lease] = l.Token
-		} else if l.Token >= res.Token { // of one whose grant was under way the break may know an older one
+		} else if l.Token >= res.Token { // the break may know an older token of a lease whose grant was in progress
 			e.Errorf("Break returned token %d; a victim was granted %d", res.Token, l.Token)
 		}
 	}
 	e.Logf("%d were broken; %d arrived beside the break, and %d of them stay", len(victims), len(come), len(stay))
-	if e.caps.TokenKind != "clock" { // there grants that are under way together have no order
+	if e.caps.TokenKind != "clock" { // there grants in progress at the same time have no order
 		c.after(victims, stay)
 	}
 	c.checkOut(stay)
@@ -238,7 +238,7 @@ func breakBesideArrivals(e *env) {
 }
 
 // twoBreaks: each holder is a victim of one of two breaks, and not of both. One of them may
-// take the lock from who was let in by the other, and from nobody behind.
+// take the lock from a waiter that the other let in, and from no waiter behind it.
 func twoBreaks(e *env) {
 	c := e.gather(min(fewHolders, e.h.Holders), !e.caps.Shared)
 	k := e.client()
@@ -277,7 +277,7 @@ func twoBreaks(e *env) {
 }
 
 // breakCutShort ends the context of a break, or closes the value that it was called on, as soon
-// as it has taken the lock from somebody.
+// as it has taken the lock from a holder.
 func breakCutShort(closes bool) func(*env) {
 	return func(e *env) {
 		c := e.gather(min(fewHolders, e.h.Holders), true)
@@ -347,9 +347,9 @@ func mayHold(u *backend.UnavailableError) string {
 // cutShort is the reason of a break that does not come to its end.
 const cutShort = "cut short"
 
-// finish breaks the lock again. Those whom the first break let in lose it, too; nobody else in
-// line does. Where holders give back what they are asked for, one whom the first break asked may
-// do so before the second looks.
+// finish breaks the lock again. Waiters that the first break let in lose it, too; no other
+// waiter does. Where holders are asked to release their leases, a holder that the first break
+// asked may do so before the second reads.
 func (c *sharers) finish(sharing []*waiter, exclusive, last *waiter) {
 	e := c.e
 	before := make(map[backend.LeaseID]bool)
@@ -378,7 +378,7 @@ func (c *sharers) finish(sharing []*waiter, exclusive, last *waiter) {
 			e.Errorf("Release of a broken lease: %v; it has to be ErrLost", err)
 		}
 	}
-	if !e.caps.FIFO { // so last may have come in before the first break, which does not tell whom it took the lock from
+	if !e.caps.FIFO { // so last may have been granted before the first break, which does not report its victims
 		e.times(2, func(i int) {
 			w := []*waiter{exclusive, last}[i]
 			if _, ok := w.outcome(victims); !ok {

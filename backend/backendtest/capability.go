@@ -53,7 +53,7 @@ func capabilitiesMakeSense(e *env) {
 	}
 }
 
-// unsupported checks that err says so.
+// unsupported checks that err is backend.ErrUnsupported.
 func (e *env) unsupported(call string, err error) {
 	if !errors.Is(err, backend.ErrUnsupported) {
 		e.Errorf("%s: %v; it has to be ErrUnsupported", call, err)
@@ -83,8 +83,8 @@ func noSessions(e *env) {
 	e.free(name)
 }
 
-// refuses checks that a lease with this option is not supported, whoever holds the
-// lock.
+// refuses checks that a lease with this option is not supported, whether or not the lock is
+// held.
 func refuses(o option) func(*env) {
 	return func(e *env) {
 		a := e.client()

@@ -22,39 +22,39 @@ type Case struct {
 	Name string
 	// Rule that the case checks, in one sentence. Every failure carries it.
 	Rule string
-	// Restarts is true when the case restarts the store: it needs Harness.Restart, and
-	// nothing else may run on the store meanwhile.
+	// Restarts is true when the case restarts the store: it needs Harness.Restart, and nothing
+	// else may run on the store at the same time.
 	Restarts bool
-	// Crowds is true when the case has many leases and processes of its own: Run runs one such
+	// Crowds is true when the case has many leases and processes of its own. Run runs one such
 	// case at a time, so that each has most of a small machine.
 	Crowds bool
-	// Alone is true when the case asks as much of the store as it can: Run runs no other one
+	// Alone is true when the case loads the store as much as it can. Run runs no other case
 	// beside it.
 	Alone bool
-	// Needs says what a backend must be capable of for the case to apply. Nil is:
-	// nothing.
+	// Needs reports whether a backend has the capabilities that the case needs. Nil: the case
+	// needs none.
 	Needs func(backend.Capabilities) bool
 
 	run func(*env)
 }
 
-// Result is what became of a case.
+// Result is the outcome of a case.
 type Result struct {
 	Case Case
 	// Skipped says why the case does not apply; empty when it was run.
 	Skipped string
-	// Failures are what the backend did wrong; none: the case passed.
+	// Failures are the rules that the backend broke; none: the case passed.
 	Failures []string
-	// Log is what the case noted.
+	// Log has the messages that the case logged.
 	Log []string
 	// Took is how long it ran.
 	Took time.Duration
 }
 
-// Passed reports whether the case was run and nothing was wrong.
+// Passed reports whether the case was run and had no failures.
 func (r Result) Passed() bool { return r.Skipped == "" && len(r.Failures) == 0 }
 
-// Cases gives all cases, in the order of their IDs. The slice is the caller's.
+// Cases returns all cases, in the order of their IDs. The caller owns the slice.
 func Cases() []Case {
 	return slices.Concat(
 		exclusionCases(),
@@ -82,10 +82,10 @@ func Cases() []Case {
 	)
 }
 
-// Run runs the case against the store of h. It returns when the case is over and
-// its backend values are closed, or when it took so much too long that it is given
-// up: its goroutines stay behind then, and the result has their stacks. It may be
-// called at once for several cases that do not restart the store.
+// Run runs the case against the store of h. It returns when the case has ended and its backend
+// values are closed, or when it took so much too long that it is given up: its goroutines stay
+// behind then, and the result has their stacks. Run is safe for concurrent use for cases that
+// do not restart the store.
 func (c Case) Run(ctx context.Context, h Harness) Result {
 	began := time.Now()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -124,8 +124,8 @@ const (
 	graceLimit = 20 * time.Second
 )
 
-// timeLimit is how long the case may take: a time-out against hangs, far above what
-// any case needs.
+// timeLimit is how long the case may take. It is a time-out against hangs, far above what any
+// case needs.
 func (e *env) timeLimit() time.Duration {
 	const work, waits, restarts = 2 * time.Minute, 8, 4
 	d := work + waits*(e.ttl()+e.caps.ExpiryLag+e.h.Slack)
@@ -135,8 +135,8 @@ func (e *env) timeLimit() time.Duration {
 	return d
 }
 
-// stacks are those of the goroutines with the label: of the case, and of the backend
-// values that it opened.
+// stacks returns those of the goroutines with the label: of the case, and of the backend values
+// that it opened.
 func stacks(label string) string {
 	var all, some strings.Builder
 	if err := pprof.Lookup("goroutine").WriteTo(&all, 1); err != nil {
@@ -163,7 +163,7 @@ type env struct {
 	over   chan struct{}      // closed when the case and its cleanups are done
 
 	mu       sync.Mutex
-	closed   bool // the result was taken; what comes later is dropped
+	closed   bool // the result was taken; later failures and messages are dropped
 	skipped  string
 	failures []string
 	log      []string
@@ -227,7 +227,7 @@ func (e *env) result(took time.Duration) Result {
 // Helper does nothing: failures name the case, not a line.
 func (e *env) Helper() {}
 
-// Logf notes something.
+// Logf logs a message.
 func (e *env) Logf(format string, args ...any) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -236,11 +236,11 @@ func (e *env) Logf(format string, args ...any) {
 	}
 }
 
-// Errorf notes a failure. It may be called from any goroutine.
+// Errorf records a failure. It is safe for concurrent use.
 func (e *env) Errorf(format string, args ...any) { e.fail(fmt.Sprintf(format, args...)) }
 
-// Fatalf notes a failure and ends the calling goroutine: that of the case, or one
-// that all started.
+// Fatalf records a failure and ends the calling goroutine: that of the case, or one that all
+// started.
 func (e *env) Fatalf(format string, args ...any) {
 	e.fail(fmt.Sprintf(format, args...))
 	runtime.Goexit()
@@ -253,14 +253,14 @@ func (e *env) endIfFailed() {
 	}
 }
 
-// failed reports whether a failure was noted.
+// failed reports whether a failure was recorded.
 func (e *env) failed() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.failures) > 0
 }
 
-// maxFailures bounds what one case tells.
+// maxFailures bounds the failures that one case reports.
 const maxFailures = 20
 
 func (e *env) fail(text string) {
@@ -273,7 +273,7 @@ func (e *env) fail(text string) {
 	e.failures = append(e.failures, fmt.Sprintf("%s/%s: %s\n\trule: %s\n\tat: %s", e.c.ID, e.c.Name, text, e.c.Rule, at))
 }
 
-// callers is the way from the case to the failure: "order.go:31 < env.go:200".
+// callers returns the path from the case to the failure: "order.go:31 < env.go:200".
 func callers() string {
 	const most, skip = 16, 4
 	pcs := make([]uintptr, most)
@@ -294,12 +294,12 @@ func callers() string {
 	return strings.Join(at, " > ")
 }
 
-// Cleanup registers f to be called when the case is over, last come first.
+// Cleanup registers f to be called when the case has ended, last registered first.
 func (e *env) Cleanup(f func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.cleanups = append(e.cleanups, f)
 }
 
-// Context ends when the case is over or took too long.
+// Context ends when the case has ended or took too long.
 func (e *env) Context() context.Context { return e.ctx }

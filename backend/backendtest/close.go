@@ -125,7 +125,7 @@ func closeLeaves(e *env) {
 			e.Errorf("the session was lost with the backend value that opened it")
 		}
 	}
-	// The process goes on with another value.
+	// The process continues with another value.
 	again := &client{e: e, b: e.open(), sess: a.sess, ttl: a.ttl}
 	if same := again.take(l.AcquireRequest); same.Token != l.Token {
 		e.Errorf("token %d after token %d for one lease", same.Token, l.Token)
@@ -136,8 +136,8 @@ func closeLeaves(e *env) {
 	e.free(other)
 }
 
-// closeEndsBound: sessions that are tied to a value end with it, and what is tied to
-// none stays.
+// closeEndsBound: sessions that are tied to a value end with it, and leases that are tied to no
+// value stay.
 func closeEndsBound(e *env) {
 	a, b := e.client(), e.client()
 	name, other := e.name(), e.name()

@@ -50,7 +50,7 @@ func waitDeadline(e *env) {
 	b.abandon(r)
 }
 
-// contextEnded makes every call with a context that has ended: it returns at once,
+// contextEnded makes every call with a context that has ended. Each call returns immediately,
 // and what it may have done can be undone.
 func contextEnded(e *env) {
 	a := e.client()

@@ -22,7 +22,8 @@ func crashCases() []Case {
 	}}
 }
 
-// crowd is clients who hand few locks over to each other while their store crashes.
+// crowd is a number of clients that hand few locks over to each other while their store
+// crashes.
 type crowd struct {
 	e    *env
 	stop context.Context //nolint:containedctx // it ends the acquisitions of all of them
@@ -40,9 +41,9 @@ type reported struct {
 	tokens map[fence.Token]backend.LeaseID
 }
 
-// killedUnderLoad kills the store again and again, each time right after a client was told
-// of a grant, and mostly of one that another client handed over. On a disk that is slow the
-// store has not made much of what clients could read durable by then.
+// killedUnderLoad kills the store again and again, each time right after a client was told of a
+// grant, and mostly of one that another client handed over. By then a store on a slow disk has
+// not made much of what clients could read durable.
 func killedUnderLoad(e *env) {
 	const locks, values, workers, between = 3, 3, 12, 12
 	stop, cancel := context.WithCancel(e.ctx)
@@ -93,7 +94,7 @@ func killedUnderLoad(e *env) {
 	e.Logf("%d grants, %d kills, slow disk: %t", c.grants, e.h.Kills, e.h.SlowDisk != nil)
 }
 
-// await waits for so many grants more, and reports false when the case has failed.
+// await waits for that many more grants, and returns false when the case has failed.
 func (c *crowd) await(more int) bool {
 	c.mu.Lock()
 	enough := c.grants + more
@@ -159,7 +160,7 @@ func (c *crowd) keep(m *client) {
 	}
 }
 
-// acquire asks until the lock is granted: under another lease ID where the session was lost.
+// acquire retries until the lock is granted: under another lease ID where the session was lost.
 func (c *crowd) acquire(m *client, name string) (backend.AcquireRequest, backend.Grant, bool) {
 	req := m.ask(name)
 	req.Wait = true
@@ -184,12 +185,12 @@ func (c *crowd) acquire(m *client, name string) (backend.AcquireRequest, backend
 	}
 	give := giveBack(req)
 	give.Abandon = true
-	_ = c.insist("Release with Abandon", func(ctx context.Context) error { return m.b.Release(ctx, give) }) // it notes a failure itself
+	_ = c.insist("Release with Abandon", func(ctx context.Context) error { return m.b.Release(ctx, give) }) // it records a failure itself
 	return req, backend.Grant{}, false
 }
 
-// granted checks a grant against all that were reported before. floor is the last token of
-// the lock that was reported before the lock was asked for.
+// granted checks a grant against all that were reported before. floor is the last token of the
+// lock that was reported before the request was sent.
 func (c *crowd) granted(req *backend.AcquireRequest, g backend.Grant, floor fence.Token) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -200,8 +201,8 @@ func (c *crowd) granted(req *backend.AcquireRequest, g backend.Grant, floor fenc
 	if g.Token <= floor {
 		c.e.Errorf("token %d was reported to %s, which asked after token %d was reported", g.Token, req.Lease, floor)
 	}
-	// Where sessions survive, and none of them runs out here, each holder gives back what it
-	// was granted before it is granted to another.
+	// Where sessions survive, and none of them expires here, each holder releases what it was
+	// granted before it is granted to another.
 	if c.e.caps.Durable {
 		if r.holder != "" {
 			c.e.Errorf("token %d was granted to %s while %s holds token %d", g.Token, req.Lease, r.holder, r.last)
@@ -214,7 +215,7 @@ func (c *crowd) granted(req *backend.AcquireRequest, g backend.Grant, floor fenc
 	c.signal()
 }
 
-// signal has await look again.
+// signal has await check again.
 func (c *crowd) signal() {
 	select {
 	case c.news <- struct{}{}:
@@ -222,7 +223,7 @@ func (c *crowd) signal() {
 	}
 }
 
-// release gives a lease back. It may be gone where an attempt before may have done that.
+// release releases a lease. It may be gone because an earlier attempt released it.
 func (c *crowd) release(m *client, req *backend.AcquireRequest) {
 	attempts := 0
 	err := c.insist("Release", func(ctx context.Context) error {

@@ -28,7 +28,7 @@ func leftCases() []Case {
 	}
 }
 
-// deadWaiter has a process die in line, and then the lock given back.
+// deadWaiter has a process die in the queue, and then the lock released.
 func deadWaiter(e *env) {
 	a, c := e.client(), e.client()
 	d := e.on(e.open(), e.ttl())
@@ -45,8 +45,8 @@ func deadWaiter(e *env) {
 	e.holds(name, behind.grantedWithin(time.Until(latest)))
 }
 
-// deadBefore has a process die in line, and its session run out, before the lock is
-// given back.
+// deadBefore has a process die in the queue, and its session expire, before the lock is
+// released.
 func deadBefore(e *env) {
 	a, c, d := e.client(), e.client(), e.mortal()
 	name := e.name()
@@ -79,8 +79,8 @@ func waiterSession(e *env) {
 	e.holds(name, next)
 }
 
-// neverStalls hands one lock round as fast as it goes, with nobody looking at the
-// line: that is where wake-ups are lost.
+// neverStalls hands one lock round as fast as possible while no client inspects the queue:
+// wake-ups are lost there.
 func neverStalls(e *env) {
 	const processes, each, rounds, budget = 3, 2, 40, 3 * time.Second
 	clients := make([]*client, processes)
@@ -112,7 +112,7 @@ func neverStalls(e *env) {
 	e.free(name)
 }
 
-// everyWaiter has a crowd wait and each of them pass the lock on.
+// everyWaiter has many waiters wait and each of them pass the lock on.
 func everyWaiter(e *env) {
 	const n = 60
 	clients := []*client{e.client(), e.client(), e.client()}
@@ -182,7 +182,7 @@ func nothingLeft(e *env) {
 	}
 	b.give(waiters[2].granted())
 	b.give(waiters[3].granted())
-	if e.caps.Sessions { // what is held, and what waits, goes with the session
+	if e.caps.Sessions { // leases and queue places end with the session
 		a.take(a.ask(leases[0].Name))
 		b.join(b.ask(leases[0].Name))
 		b.end()
@@ -193,7 +193,7 @@ func nothingLeft(e *env) {
 	}
 }
 
-// list is one page.
+// list returns one page.
 func (e *env) list(req backend.ListRequest) backend.ListPage {
 	ctx, cancel := e.within(e.soon())
 	defer cancel()

@@ -22,7 +22,7 @@ var (
 	errTooBusy = errors.New("a TTL ran out before the next call")
 )
 
-// open opens another backend value, which is closed when the case is over.
+// open opens another backend value, which is closed when the case has ended.
 func (e *env) open() backend.Backend {
 	b := e.h.Open(e)
 	e.mu.Lock()
@@ -36,32 +36,32 @@ func (e *env) open() backend.Backend {
 	return b
 }
 
-// name makes the name of a lock that nobody else uses.
+// name returns the name of a lock that no other case uses.
 func (e *env) name() string { return "suite/" + e.c.ID + "/" + rand.Text() }
 
-// ttl is for what is to expire.
+// ttl is the TTL of leases that are to expire.
 func (e *env) ttl() time.Duration { return e.h.TTL }
 
-// long is a TTL for what is not to expire while the case runs.
+// long is a TTL of leases that are not to expire while the case runs.
 func (e *env) long() time.Duration {
 	const plenty, times = 5 * time.Minute, 20
 	return min(max(plenty, times*e.ttl()), e.caps.MaxTTL)
 }
 
-// soon bounds what has to happen without any lease running out.
+// soon bounds events that have to happen without any lease expiring.
 func (e *env) soon() time.Duration { return time.Second + e.h.Slack }
 
-// within is a context for one call, and for the clean-up too.
+// within returns a context for one call, which works in the clean-up too.
 func (e *env) within(d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(e.ctx, d)
 }
 
-// later is a context for the clean-up, which goes on when the case took too long.
+// later returns a context for the clean-up, which still runs when the case took too long.
 func (e *env) later() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(e.ctx), e.soon())
 }
 
-// poll calls ok until it is true, and reports false when that took longer than d.
+// poll calls ok until it returns true, and returns false when that took longer than d.
 func (e *env) poll(d time.Duration, ok func() bool) bool {
 	const first, most = time.Millisecond, 20 * time.Millisecond
 	ctx, cancel := e.within(d)
@@ -80,7 +80,7 @@ func (e *env) poll(d time.Duration, ok func() bool) bool {
 	}
 }
 
-// until waits for the moment t.
+// until waits until t.
 func (e *env) until(t time.Time) {
 	timer := time.NewTimer(time.Until(t))
 	defer timer.Stop()
@@ -91,8 +91,8 @@ func (e *env) until(t time.Time) {
 	}
 }
 
-// all runs the functions at once, each in a goroutine that Fatalf ends, and waits
-// for them. The case is over when one of them failed.
+// all runs the functions concurrently, each in a goroutine that Fatalf ends, and waits for
+// them. The case ends if one of them failed.
 func (e *env) all(fs ...func()) {
 	var wg sync.WaitGroup
 	for _, f := range fs {
@@ -102,7 +102,7 @@ func (e *env) all(fs ...func()) {
 	e.endIfFailed()
 }
 
-// times runs f n times at once, like all.
+// times runs f n times concurrently, like all.
 func (e *env) times(n int, f func(i int)) {
 	fs := make([]func(), n)
 	for i := range fs {
@@ -111,7 +111,7 @@ func (e *env) times(n int, f func(i int)) {
 	e.all(fs...)
 }
 
-// client plays a process: a session on a backend value.
+// client simulates a process: a session on a backend value.
 type client struct {
 	e      *env
 	b      backend.Backend
@@ -119,22 +119,22 @@ type client struct {
 	opened span              // the newest call that opened or renewed the session
 	ttl    time.Duration     // of the session
 	losses chan backend.Loss
-	told   func(backend.Loss) // gets the losses in place of the channel; nil: the channel does
+	told   func(backend.Loss) // receives the losses in place of the channel; nil: the channel does
 }
 
 // span is the time that a call took.
 type span struct{ from, to time.Time }
 
-// client is a process of its own, whose session does not run out.
+// client returns a process of its own, whose session does not expire.
 func (e *env) client() *client { return e.on(e.open(), e.long()) }
 
-// mortal is a process of its own, whose session runs out soon.
+// mortal returns a process of its own, whose session expires soon.
 func (e *env) mortal() *client { return e.on(e.open(), e.ttl()) }
 
 // on opens a session on b.
 func (e *env) on(b backend.Backend, ttl time.Duration) *client { return e.onTelling(b, ttl, nil) }
 
-// onTelling opens a session on b. told, if it is not nil, gets its losses.
+// onTelling opens a session on b. told, if it is not nil, receives its losses.
 func (e *env) onTelling(b backend.Backend, ttl time.Duration, told func(backend.Loss)) *client {
 	const plenty = 1024
 	c := &client{e: e, b: b, ttl: ttl, losses: make(chan backend.Loss, plenty), told: told}
@@ -183,7 +183,7 @@ func (c *client) open() error {
 	return err
 }
 
-// lost takes note of a loss. It does not block.
+// lost records a loss. It does not block.
 func (c *client) lost(l backend.Loss) {
 	if c.told != nil {
 		c.told(l)
@@ -204,8 +204,8 @@ func permits(limit, k int) option {
 	return func(r *backend.AcquireRequest) { r.Mode, r.Limit, r.Permits = backend.Shared, limit, k }
 }
 
-// brief takes a lease that ends after e.ttl(), from when span: a timed one, or one of a
-// session that is not renewed.
+// brief takes a lease that ends e.ttl() after span: a timed one, or one of a session that is
+// not renewed.
 func (e *env) brief(name string, opts ...option) (*client, lease, span) {
 	if !e.caps.Timed {
 		c := e.mortal()
@@ -216,8 +216,8 @@ func (e *env) brief(name string, opts ...option) (*client, lease, span) {
 	return c, l, l.asked
 }
 
-// other is a process that is not c's and may use its session: c itself where sessions
-// are bound.
+// other returns a process that is not c's and may use its session: c itself where sessions are
+// bound.
 func (e *env) other(c, other *client) *client {
 	if e.caps.Bound {
 		return c
@@ -225,8 +225,8 @@ func (e *env) other(c, other *client) *client {
 	return other
 }
 
-// timed asks for a lease with its own end where there are such. Its place in line is
-// still the session's.
+// timed makes the request one for a lease with its own end, where the store has such leases.
+// Its place in the queue still belongs to the session.
 func (e *env) timed(ttl time.Duration) option {
 	if !e.caps.Timed {
 		return func(*backend.AcquireRequest) {}
@@ -234,7 +234,7 @@ func (e *env) timed(ttl time.Duration) option {
 	return timed(ttl)
 }
 
-// timed asks for a lease with its own end.
+// timed makes the request one for a lease with its own end.
 func timed(ttl time.Duration) option {
 	return func(r *backend.AcquireRequest) { r.Timed, r.TTL = true, ttl }
 }
@@ -247,8 +247,8 @@ func reentrant(by string) option {
 	return func(r *backend.AcquireRequest) { r.Reentrant, r.Owner = true, by }
 }
 
-// ask makes a request for a lease that is new. It lives with the session where there
-// are sessions, and long enough where there are none.
+// ask makes a request for a new lease. It lives with the session where there are sessions, and
+// long enough where there are none.
 func (c *client) ask(name string, opts ...option) backend.AcquireRequest {
 	r := backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Session: c.sess}
 	if c.sess == "" {
@@ -260,7 +260,7 @@ func (c *client) ask(name string, opts ...option) backend.AcquireRequest {
 	return r
 }
 
-// acquire asks once and does not wait in line.
+// acquire sends the request once and does not wait in the queue.
 func (c *client) acquire(r backend.AcquireRequest) (backend.Grant, error) {
 	ctx, cancel := c.e.within(c.e.soon())
 	defer cancel()
@@ -270,7 +270,7 @@ func (c *client) acquire(r backend.AcquireRequest) (backend.Grant, error) {
 	return g, err
 }
 
-// checkRefusal holds a refusal against the contract: it names somebody who is in the way.
+// checkRefusal checks a refusal against the contract: it names a holder that is in the way.
 func (e *env) checkRefusal(r backend.AcquireRequest, err error) {
 	held, ok := errors.AsType[*backend.HeldError](err)
 	if errors.Is(err, backend.ErrHeld) && (!ok || len(held.Holders) == 0 && held.Ahead == 0) {
@@ -278,7 +278,7 @@ func (e *env) checkRefusal(r backend.AcquireRequest, err error) {
 	}
 }
 
-// tidy sees to it that a timed lease is gone when the case is over.
+// tidy ensures that a timed lease is gone when the case has ended.
 func (c *client) tidy(r backend.AcquireRequest) {
 	if !r.Timed || giveBack(r).Validate() != nil {
 		return
@@ -298,14 +298,14 @@ func giveBack(r backend.AcquireRequest) backend.ReleaseRequest {
 	return backend.ReleaseRequest{Name: r.Name, Lease: r.Lease, Session: r.Session}
 }
 
-// lease is what take got.
+// lease is what take acquired.
 type lease struct {
 	backend.AcquireRequest
 	backend.Grant
 	asked span
 }
 
-// take asks for a lock that has to be free.
+// take acquires a lock that has to be free.
 func (c *client) take(r backend.AcquireRequest) lease {
 	from := time.Now()
 	g, err := c.acquire(r)
@@ -318,8 +318,8 @@ func (c *client) take(r backend.AcquireRequest) lease {
 	return l
 }
 
-// excuse ends the case without a failure when err came because the machine was so
-// busy that a short TTL ran out on the way.
+// excuse ends the case without a failure when err occurred because the machine was so busy that
+// a short TTL expired on the way.
 func (c *client) excuse(r backend.AcquireRequest, from time.Time, err error) {
 	switch {
 	case errors.Is(err, backend.ErrSessionLost) && c.sess != "" && !c.opened.from.IsZero() && time.Since(c.opened.from) >= c.ttl,
@@ -334,7 +334,7 @@ func (e *env) busy(err error) {
 	runtime.Goexit()
 }
 
-// checkGrant checks what is true of every grant.
+// checkGrant checks what holds for every grant.
 func (e *env) checkGrant(l lease) {
 	if !l.Token.Valid() {
 		e.Fatalf("Acquire of %s gave token %d; it has to be above 0 and below 2^63", describe(l.AcquireRequest), l.Token)
@@ -351,10 +351,10 @@ func (e *env) checkGrant(l lease) {
 	}
 }
 
-// refused asks for a lock that must not be had.
+// refused requests a lock that must be refused.
 func (c *client) refused(r backend.AcquireRequest) { _ = c.refusal(r) }
 
-// refusal asks for a lock that must not be had, and gives the error.
+// refusal requests a lock that must be refused, and returns the error.
 func (c *client) refusal(r backend.AcquireRequest) *backend.HeldError {
 	g, err := c.acquire(r)
 	var held *backend.HeldError
@@ -367,21 +367,21 @@ func (c *client) refusal(r backend.AcquireRequest) *backend.HeldError {
 	return held
 }
 
-// release gives a lease back.
+// release releases a lease.
 func (c *client) release(r backend.AcquireRequest) error {
 	ctx, cancel := c.e.within(c.e.soon())
 	defer cancel()
 	return c.b.Release(ctx, giveBack(r))
 }
 
-// give gives back what has to be held.
+// give releases a lease that has to be held.
 func (c *client) give(l lease) {
 	if err := c.release(l.AcquireRequest); err != nil {
 		c.e.Fatalf("Release of %s: %v; it was held", describe(l.AcquireRequest), err)
 	}
 }
 
-// abandon gives up a lease, which always succeeds.
+// abandon abandons a lease, which always succeeds.
 func (c *client) abandon(r backend.AcquireRequest) {
 	ctx, cancel := c.e.within(c.e.soon())
 	defer cancel()
@@ -401,7 +401,7 @@ func (c *client) end() {
 	}
 }
 
-// renew asks for a renewal, which has to be answered.
+// renew sends a renewal, which has to be answered.
 func (c *client) renew(req backend.RenewRequest) backend.RenewResult {
 	ctx, cancel := c.e.within(c.e.soon())
 	defer cancel()
@@ -419,7 +419,7 @@ func (c *client) renew(req backend.RenewRequest) backend.RenewResult {
 	return res
 }
 
-// keep renews the session, which has to live.
+// keep renews the session, which has to be alive.
 func (c *client) keep() backend.RenewResult {
 	res := c.renew(backend.RenewRequest{Session: c.sess})
 	if res.SessionLost {
@@ -435,7 +435,8 @@ func (c *client) renewLease(r backend.AcquireRequest, ttl time.Duration) backend
 	return c.renew(req).Leases[0]
 }
 
-// inspect tells the state of a lock. A backend may give up sooner than a busy machine is late.
+// inspect returns the state of a lock. It retries, because a backend may give up sooner than a
+// busy machine is late.
 func (e *env) inspect(name string) backend.LockInfo {
 	ctx, cancel := e.within(e.soon())
 	defer cancel()
@@ -466,14 +467,14 @@ func (e *env) holds(name string, want ...lease) {
 	}
 }
 
-// free checks that nobody holds a lock or waits for it.
+// free checks that a lock has no holder and no waiter.
 func (e *env) free(name string) {
 	if info := e.inspect(name); len(info.Holders)+len(info.Waiters) > 0 {
 		e.Fatalf("nobody has, or waits for, the lock; Inspect tells %+v", info)
 	}
 }
 
-// describe tells a request in a failure.
+// describe describes a request in a failure.
 func describe(r backend.AcquireRequest) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s (%s", r.Lease, r.Mode)

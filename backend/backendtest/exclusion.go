@@ -69,7 +69,7 @@ func oneSession(e *env) {
 	a.refused(a.ask(name))
 }
 
-// oneOfMany asks at once from several sessions and several goroutines of each.
+// oneOfMany requests a lock concurrently from several sessions and several goroutines of each.
 func oneOfMany(e *env) {
 	const sessions, each, rounds, splits = 3, 4, 5, 10
 	clients := make([]*client, sessions)
@@ -99,8 +99,8 @@ func oneOfMany(e *env) {
 	}
 }
 
-// refusalsName has a lock taken and given back again and again by several clients: a holder
-// that leaves between a refusal and the question who it was is named all the same.
+// refusalsName has several clients acquire and release a lock again and again. A holder that
+// leaves between a refusal and the read of the holders is named all the same.
 func refusalsName(e *env) {
 	const clients, enough, rounds, atMost = 4, 2000, 20_000, time.Second
 	name := e.name()
@@ -177,8 +177,8 @@ func permitsUpToLimit(e *env) {
 	e.free(name)
 }
 
-// namesNeverCollide holds locks with names that some store would take for the same,
-// all at once.
+// namesNeverCollide holds locks, all at the same time, whose names some store could take for
+// the same.
 func namesNeverCollide(e *env) {
 	a, b := e.client(), e.client()
 	held := make(map[string]lease)

@@ -60,7 +60,8 @@ func sharedRunsOut(e *env) {
 	w.freed(second.asked, 2*e.ttl())
 }
 
-// foundWithoutWaiting asks again and again, as one does who does not wait in line.
+// foundWithoutWaiting retries again and again, as a client does that does not wait in the
+// queue.
 func foundWithoutWaiting(e *env) {
 	a := e.client()
 	name := e.name()
@@ -198,7 +199,7 @@ func timedOutlives(e *env) {
 	e.free(name)
 }
 
-// leftIsAll looks at what is told of leases that are granted in every way.
+// leftIsAll checks the time left that is reported for leases granted in every way.
 func leftIsAll(e *env) {
 	a, b := e.client(), e.client()
 	since := func(from time.Time, how string, l lease) {
@@ -235,7 +236,7 @@ func leftIsAll(e *env) {
 	}
 }
 
-// leftNeverTooMuch compares what is told with when the lock is free.
+// leftNeverTooMuch compares the reported time left with when the lock becomes free.
 func leftNeverTooMuch(e *env) {
 	e.all(func() {
 		a, b := e.client(), e.client()
@@ -259,7 +260,7 @@ func leftNeverTooMuch(e *env) {
 		from := time.Now()
 		again, err := b.acquire(l.AcquireRequest)
 		if err != nil || again.Token != l.Token {
-			// The time that the call took is taken off what it tells to be left.
+			// The time that the call took is subtracted from the time left that it reports.
 			b.excuse(l.AcquireRequest, l.asked.from.Add(-time.Since(from)), backend.ErrLost)
 			e.Fatalf("Acquire asked again %s later gave %+v, %v; the lease is out for %s with token %d",
 				time.Since(l.asked.from), again, err, e.ttl(), l.Token)
@@ -300,7 +301,7 @@ func leftNeverTooMuch(e *env) {
 	})
 }
 
-// notBefore waits for the grant and checks that the time told was not too much.
+// notBefore waits for the grant and checks that the reported time left was not too long.
 func notBefore(e *env, w *waiter, ends time.Time, what string) {
 	w.grantedWithin(e.ttl() + e.caps.ExpiryLag + 2*e.h.Slack)
 	if early := ends.Sub(w.at); early > 0 {

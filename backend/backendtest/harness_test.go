@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/memlock"
 )
 
-// find gives a case by its ID and name.
+// find returns a case by its ID and name.
 func find(t *testing.T, name string) backendtest.Case {
 	t.Helper()
 	for _, c := range backendtest.Cases() {
@@ -82,7 +82,7 @@ func TestHangIsReported(t *testing.T) {
 	}
 }
 
-// closing tells when it is closed.
+// closing signals when it is closed.
 type closing struct {
 	backend.Backend
 	closed chan struct{}
@@ -119,7 +119,7 @@ func TestHarnessMayFail(t *testing.T) {
 	}
 }
 
-// lesser is a backend that can do less, and refuses the rest. Where it has no line it
+// lesser is a backend with fewer capabilities, and refuses the rest. Where it has no queue it
 // polls.
 type lesser struct {
 	backend.Backend
@@ -209,7 +209,7 @@ func lesserCaps(change func(*backend.Capabilities)) backend.Capabilities {
 	return c
 }
 
-// TestLesserBackends checks that the suite asks of nobody what it does not claim, and
+// TestLesserBackends checks that the suite requires of no backend what it does not claim, and
 // that it catches one that claims less than it does.
 func TestLesserBackends(t *testing.T) {
 	t.Parallel()
@@ -260,7 +260,7 @@ type modest struct {
 
 func (m modest) Capabilities() backend.Capabilities { return m.caps }
 
-// runAll gives the failures of all cases, each on a store of its own.
+// runAll returns the failures of all cases, each on a store of its own.
 func runAll(t *testing.T, open func(*memlock.Store) backend.Backend) []string {
 	t.Helper()
 	var failures []string

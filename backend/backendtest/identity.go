@@ -93,8 +93,8 @@ func staleRelease(e *env) {
 	e.holds(name, l)
 }
 
-// renewalRevives renews leases that are over, while the lock is free, held, and free
-// again after others have come and gone.
+// renewalRevives renews leases that have ended, while the lock is free, held, and free again
+// after other leases were held.
 func renewalRevives(e *env) {
 	a, b := e.client(), e.client()
 	expired, released, broken := e.name(), e.name(), e.name()
@@ -123,7 +123,7 @@ func renewalRevives(e *env) {
 	}
 }
 
-// renewalAfterTheEnd is about a lease that ran out while nobody looked.
+// renewalAfterTheEnd renews a lease that expired while no client used the lock.
 func renewalAfterTheEnd(e *env) {
 	a := e.client()
 	x := a.take(a.ask(e.name(), e.timed(e.ttl())))

@@ -23,7 +23,7 @@ func inputCases() []Case {
 	}
 }
 
-// unchanged calls f and checks that it changed nothing about the lock.
+// unchanged calls f and checks that it did not change the lock.
 func (e *env) unchanged(name string, f func()) {
 	still := func() backend.LockInfo {
 		info := e.inspect(name)
@@ -47,7 +47,7 @@ func (e *env) invalid(call, field string, err error) {
 	}
 }
 
-// badText is text that no field takes.
+// badText returns texts that no field accepts.
 func badText(most int) map[string]string {
 	return map[string]string{
 		"too long":                         strings.Repeat("x", most+1),
@@ -297,7 +297,7 @@ func anotherLimit(e *env) {
 	b.otherLimit(b.ask(name, permits(4, 1)), 3)
 	k := b.take(b.ask(name, permits(3, 1)))
 	if e.caps.FIFO {
-		w := b.join(b.ask(name)) // an exclusive lease has no opinion
+		w := b.join(b.ask(name)) // an exclusive lease names no limit
 		b.abandon(w.req)
 	}
 	a.give(l)
@@ -309,7 +309,7 @@ func anotherLimit(e *env) {
 	if !e.caps.FIFO {
 		return
 	}
-	// The limit of one that only waits is in force, too.
+	// The limit of a waiter is in force, too.
 	x := a.take(a.ask(name))
 	w := b.join(b.ask(name, permits(5, 1)))
 	a.otherLimit(a.ask(name, permits(2, 1)), 5)

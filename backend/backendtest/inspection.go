@@ -21,8 +21,7 @@ func inspectionCases() []Case {
 	}
 }
 
-// clockApart is how far the wall clock of a backend may be from ours: it is for
-// people.
+// clockApart is how far the wall clock of a backend may be from ours: it is for people.
 const clockApart = time.Hour
 
 func holdersTold(e *env) {
@@ -37,7 +36,7 @@ func holdersTold(e *env) {
 	l = a.take(a.ask(name, owner("w8"), e.timed(e.long())))
 	e.checkHolder(name, l)
 	before := e.inspect(name).Holders[0].Left
-	if e.caps.Doubles && before == 0 { // not known
+	if e.caps.Doubles && before == 0 { // the backend does not know it
 		return
 	}
 	if !e.poll(e.soon(), func() bool { return e.inspect(name).Holders[0].Left < before }) {
@@ -122,7 +121,7 @@ func lineTold(e *env) {
 	e.holds(name, l)
 }
 
-// leftTold reports whether Holder.Left is what it may be.
+// leftTold reports whether Holder.Left has an allowed value.
 func (e *env) leftTold(left time.Duration) bool { return left > 0 || e.caps.Doubles && left == 0 }
 
 func refusalTells(e *env) {
@@ -146,11 +145,11 @@ func refusalTells(e *env) {
 	}
 }
 
-// aCrowd is more than any backend reads of a lock in one piece.
+// aCrowd is more leases than any backend reads of a lock in one piece.
 const aCrowd = 40
 
-// refusalByMany has a lock with more holders than a refusal names. Who is decided about
-// by only a part of them must be refused for the same reasons as by all.
+// refusalByMany has a lock with more holders than a refusal names. A request that is decided by
+// reading only a part of them must be refused for the same reasons as by all.
 func refusalByMany(e *env) {
 	a, b := e.client(), e.client()
 	name := e.name()
@@ -180,8 +179,8 @@ func refusalByPermits(e *env) {
 	e.checkMany(e.complete(b, b.ask(name, permits(aCrowd, 1)), len(out)), append(out[1:], l), 0)
 }
 
-// fill takes a lock for aCrowd leases, one after the other: acquisitions side by side that do not
-// wait are in each other's way where a store decides by comparing.
+// fill takes a lock for aCrowd leases, one after the other: concurrent acquisitions that do not
+// wait block each other where a store decides by comparing.
 func (*env) fill(c *client, name string, o option) []lease {
 	out := make([]lease, aCrowd)
 	for i := range out {
@@ -190,8 +189,8 @@ func (*env) fill(c *client, name string, o option) []lease {
 	return out
 }
 
-// complete gives a refusal. Where a lease is out as soon as a majority of nodes knows of it, each
-// node that is asked may not know of another one yet: then it counts all of them soon.
+// complete returns a refusal. Where a lease is held as soon as a majority of nodes knows of it,
+// each node that is asked may not know of another one yet; it counts all of them soon.
 func (e *env) complete(c *client, r backend.AcquireRequest, out int) *backend.HeldError {
 	held := c.refusal(r)
 	if e.caps.TokenKind == "clock" {
@@ -200,7 +199,7 @@ func (e *env) complete(c *client, r backend.AcquireRequest, out int) *backend.He
 	return held
 }
 
-// checkMany checks a refusal by the leases that are out, with so many in line before.
+// checkMany checks a refusal by the leases that are held, with that many waiters before it.
 func (e *env) checkMany(held *backend.HeldError, out []lease, ahead int) {
 	if n := len(held.Holders); n == 0 || n > backend.MaxHeldHolders {
 		e.Errorf("%d leases are out; HeldError names %d, not 1 to %d", len(out), n, backend.MaxHeldHolders)

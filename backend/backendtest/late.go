@@ -16,8 +16,8 @@ func lateCases() []Case {
 	}
 }
 
-// expiredNotGranted asks again for a lease that ran out: a backend that remembers it
-// says ErrLost, and one that does not makes a new grant.
+// expiredNotGranted requests a lease again that has expired. A backend that remembers it
+// returns ErrLost, and one that does not makes a new grant.
 func expiredNotGranted(e *env) {
 	a := e.client()
 	name := e.name()
@@ -58,7 +58,7 @@ func deadSessionNotGranted(e *env) {
 	e.free(name)
 }
 
-// shortLeases passes leases of the shortest TTL along a line: what is returned as held
+// shortLeases passes leases of the shortest TTL along a queue: a lease that is returned as held
 // has time left, counted on our own clock.
 func shortLeases(e *env) {
 	const n = 8

@@ -22,13 +22,14 @@ func loadCases() []Case {
 const (
 	// loadTTL is the least TTL of the holder: short, and fair to a busy machine.
 	loadTTL = 15 * time.Second
-	// loadFor is how long the load lasts where renewals succeed. It never ends before the renewal
-	// that is under way has succeeded: one that waits for the end of the load would succeed then.
+	// loadFor is how long the load lasts where renewals succeed. It never ends before the
+	// renewal in progress has succeeded: a renewal that waits for the end of the load would
+	// succeed then.
 	loadFor = 2 * time.Second
 	// loadBeats is how many renewals there are in loadFor.
 	loadBeats = 10
 	// loadValues is how many other backend values make load, loadSharers how many leases share
-	// the lock that refuses, and loadCrowd how many waiters come to one lock together.
+	// the lock that refuses, and loadCrowd how many waiters request one lock together.
 	loadValues, loadSharers, loadCrowd = 3, 32, 48
 	// loadBurst is how many calls a worker makes before it pauses.
 	loadBurst = 8
@@ -42,15 +43,15 @@ type underLoad struct {
 	held   []lease
 	last   time.Time // when the newest renewal that succeeded was sent
 
-	shared, wanted, crowded string          // locks: one that refuses, one that everybody wants, one with a crowd
+	shared, wanted, crowded string          // locks: one that refuses, one that all workers request, one with many waiters
 	ctx                     context.Context //nolint:containedctx // of the load
 	workers                 sync.WaitGroup
 	calls, stall            atomic.Int64 // stall: for how long this process did not run, in nanoseconds
-	over                    atomic.Bool  // the holder gives back what it has
+	over                    atomic.Bool  // the holder releases its leases
 }
 
-// holderUnderLoad: whoever acquires, is refused, releases, waits, gives up, inspects and lists
-// meanwhile, the holder's renewals get through.
+// holderUnderLoad: the holder's renewals succeed while other clients acquire, are refused,
+// release, wait, give up, inspect and list.
 func holderUnderLoad(e *env) {
 	ctx, stop := context.WithCancel(e.ctx)
 	h := &underLoad{e: e, ctx: ctx, ttl: max(e.ttl(), loadTTL), shared: e.name(), wanted: e.name(), crowded: e.name()}
@@ -72,7 +73,7 @@ func holderUnderLoad(e *env) {
 	h.over.Store(true)
 }
 
-// prepare makes the lock that refuses and the one that a crowd waits for.
+// prepare makes the lock that refuses and the one that many waiters request.
 func (h *underLoad) prepare(c *client) {
 	e := h.e
 	c.take(c.ask(h.crowded))
@@ -107,8 +108,8 @@ func (h *underLoad) hold() {
 	}
 }
 
-// renew renews as a client does: each renewal may take a fifth of the TTL, and is tried again.
-// Half the TTL without success is too long.
+// renew renews as a client does: each renewal may take a fifth of the TTL, and is retried. Half
+// the TTL without success is too long.
 func (h *underLoad) renew() {
 	e := h.e
 	began, tries, slowest, apart := time.Now(), 0, time.Duration(0), time.Duration(0)
@@ -162,7 +163,7 @@ func (h *underLoad) renewOnce() error {
 	return nil
 }
 
-// watchMachine notes for how long this process did not run.
+// watchMachine records for how long this process did not run.
 func (h *underLoad) watchMachine() {
 	const tick = 10 * time.Millisecond
 	h.workers.Go(func() {
@@ -198,7 +199,7 @@ func (h *underLoad) load(c *client) {
 	}
 }
 
-// repeat calls f, with short pauses, until the load ends or f fails. That the store is too busy
+// repeat calls f, with short pauses, until the load ends or f fails. A store that is too busy
 // for the load is no failure.
 func (h *underLoad) repeat(f func(context.Context) error) {
 	const parts = 500
@@ -227,7 +228,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// pair acquires a lock and releases it. A wait is a short one at times.
+// pair acquires a lock and releases it. If the request waits, the wait is sometimes a short
+// one.
 func (h *underLoad) pair(ctx context.Context, c *client, r backend.AcquireRequest) error {
 	h.calls.Add(1)
 	within := ctx
@@ -265,7 +267,8 @@ func (h *underLoad) look(ctx context.Context, c *client) error {
 	return errors.Join(err, failed)
 }
 
-// crowd has many come to one lock together, through the holder's own backend value, and give up.
+// crowd has many waiters request one lock together, through the holder's own backend value, and
+// give up.
 func (h *underLoad) crowd(ctx context.Context) error {
 	within, cancel := context.WithTimeout(ctx, h.ttl/loadCrowd)
 	defer cancel()

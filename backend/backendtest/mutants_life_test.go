@@ -158,7 +158,7 @@ func lifeMutants() []mutant {
 	}
 }
 
-// renewsLast lets the renewal of a session wait until its backend value has been at rest for a
+// renewsLast delays the renewal of a session until its backend value has been at rest for a
 // moment: behind everything else, however much that is.
 func renewsLast() *hooks {
 	const moment = 150 * time.Millisecond
@@ -188,7 +188,7 @@ func renewsLast() *hooks {
 	}
 }
 
-// sessionRevives opens another session in the place of one that has ended.
+// sessionRevives opens another session in place of one that has ended.
 func sessionRevives() *hooks {
 	var now sync.Map // the ID that an ID stands for
 	id := func(s backend.SessionID) backend.SessionID {
@@ -275,7 +275,7 @@ func identityMutants() []mutant {
 // partOfMany is more than any other case breaks at a time.
 const partOfMany = 24
 
-// breakOfMany does something else after a break of more than partOfMany.
+// breakOfMany calls then after a break of more than partOfMany.
 func breakOfMany(then func(context.Context, backend.Backend, backend.BreakRequest, backend.BreakResult) (backend.BreakResult, error)) *hooks {
 	return &hooks{breaks: func(ctx context.Context, b backend.Backend, r backend.BreakRequest) (backend.BreakResult, error) {
 		res, err := b.Break(ctx, r)

@@ -130,7 +130,7 @@ func exclusionMutants() []mutant {
 				if !ok {
 					return g, err
 				}
-				for range 100 { // that is another request, which takes its time
+				for range 100 { // that is another request, which takes time
 					runtime.Gosched()
 				}
 				info, failed := b.Inspect(ctx, r.Name)
@@ -185,8 +185,8 @@ func exclusionMutants() []mutant {
 	}
 }
 
-// looksFirst is the classic race: whether the lock is free is one request, and taking
-// it is another.
+// looksFirst is the classic race: one request reads whether the lock is free, and another takes
+// it.
 func looksFirst() *hooks {
 	var mu sync.Mutex
 	var last fence.Token
@@ -236,7 +236,7 @@ func looksFirst() *hooks {
 	}}
 }
 
-// mapTokens changes every token that the backend tells.
+// mapTokens changes every token that the backend returns.
 func mapTokens(f func(name string, t fence.Token) fence.Token) *hooks {
 	return &hooks{acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
 		g, err := b.Acquire(ctx, r)
@@ -416,8 +416,8 @@ func lineMutants() []mutant {
 	}
 }
 
-// readerPasses grants a reader that would have to wait behind a writer, while other
-// readers hold the lock, on a lock of its own.
+// readerPasses grants a reader that would have to wait behind a writer, while other readers
+// hold the lock, on a lock of its own.
 func readerPasses() *hooks {
 	const shadow = "shadow/"
 	var passed sync.Map // of the leases that are on the other lock

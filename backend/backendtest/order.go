@@ -30,7 +30,7 @@ func manyInLine(e *env) {
 	lineUp(e, []*client{e.client(), e.client(), e.client(), e.client()}, n)
 }
 
-// lineUp puts n into line and lets them through one by one.
+// lineUp queues n waiters and lets them through one by one.
 func lineUp(e *env, clients []*client, n int) {
 	name := e.name()
 	l := clients[0].take(clients[0].ask(name))
@@ -149,7 +149,7 @@ func lineMovesFar(e *env) {
 	e.holds(name, l3, last.granted())
 }
 
-// noTryPasses has one that does not wait ask again and again while the lock goes from
+// noTryPasses has a client that does not wait retry again and again while the lock goes from
 // waiter to waiter.
 func noTryPasses(e *env) {
 	const n = 10

@@ -107,7 +107,7 @@ func oneGivesUp(e *env) {
 		first := a.take(a.ask(name))
 		r := b.ask(name)
 		asked := []*waiter{b.join(r), b.join(r)}
-		e.inspect(name) // the second one has asked by now
+		e.inspect(name) // the second request has been sent by now
 		asked[leaves].cancel(errGaveUp)
 		asked[leaves].returns(e.soon())
 		stays := asked[1-leaves]
@@ -137,7 +137,7 @@ func adoptPlace(e *env) {
 		old.cancel(errGaveUp)
 		old.returns(e.soon())
 		if len(opts) > 0 {
-			b.end() // the place is not b's any more
+			b.end() // the place no longer belongs to b
 		}
 		adopted.waits()
 		a.give(first)
@@ -167,7 +167,7 @@ func adoptNoLease(e *env) {
 	if !e.caps.Timed {
 		return
 	}
-	// A timed lease is nobody's.
+	// A timed lease belongs to no session.
 	name = e.name()
 	l = a.take(a.ask(name, e.timed(e.long())))
 	r := l.AcquireRequest
@@ -206,7 +206,7 @@ func releaseTwice(e *env) {
 	if !e.caps.Permits {
 		return
 	}
-	// The permits of one are not given back twice.
+	// The permits of one lease are not released twice.
 	name = e.name()
 	one, two := a.take(a.ask(name, permits(2, 1))), b.take(b.ask(name, permits(2, 1)))
 	a.give(one)
@@ -268,7 +268,7 @@ func renewTwice(e *env) {
 	l, m := a.take(a.ask(one, e.timed(e.long()))), a.take(a.ask(two, e.timed(e.long())))
 	ctx, cancel := context.WithTimeout(e.ctx, e.soon())
 	defer cancel()
-	// A server puts what several callers ask for into one call.
+	// A server puts the requests of several callers into one call.
 	ask := []backend.TimedRenewal{
 		{Name: one, Lease: l.Lease, TTL: e.long()},
 		{Name: two, Lease: m.Lease, TTL: e.long()},

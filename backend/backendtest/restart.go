@@ -21,8 +21,7 @@ func restartCases() []Case {
 	}
 }
 
-// restart restarts the store and waits until every backend value has an answer from
-// it again.
+// restart restarts the store and waits until every backend value has an answer from it again.
 func (e *env) restart() {
 	e.h.Restart(e)
 	name := e.name()
@@ -42,8 +41,8 @@ func (e *env) restart() {
 	}
 }
 
-// forgetful is a client whose session lives as long as a store may be asked to keep
-// clear of it: one that is not durable may refuse everything for that time.
+// forgetful returns a client whose session lives for as long as the quarantine of a store may
+// last: one that is not durable may refuse everything for that time.
 func (e *env) forgetful() *client {
 	if e.caps.Durable {
 		return e.client()
@@ -51,13 +50,13 @@ func (e *env) forgetful() *client {
 	return e.mortal()
 }
 
-// afterRestart bounds what has to happen after a restart. A store that keeps clear of
-// leases that it forgot grants nothing for as long as they could last.
+// afterRestart bounds what has to happen after a restart. A store in quarantine for leases that
+// it forgot grants nothing for as long as they could last.
 func (e *env) afterRestart() time.Duration {
 	return time.Minute + 2*e.ttl() + e.caps.ExpiryLag + e.h.Slack
 }
 
-// insist asks until there is an answer, as a client does while a backend is away.
+// insist retries until there is an answer, as a client does while a backend is unavailable.
 func (c *client) insist(r backend.AcquireRequest) (backend.Grant, error) {
 	var g backend.Grant
 	var err error
@@ -71,7 +70,7 @@ func (c *client) insist(r backend.AcquireRequest) (backend.Grant, error) {
 	return g, err
 }
 
-// get is insist for a lock that has to be had in the end.
+// get is insist for a lock that has to be granted in the end.
 func (c *client) get(r backend.AcquireRequest) lease {
 	from := time.Now()
 	g, err := c.insist(r)
@@ -81,8 +80,8 @@ func (c *client) get(r backend.AcquireRequest) lease {
 	return lease{r, g, span{from, time.Now()}}
 }
 
-// tokensAfterRestart needs no leases to survive: what was held before is given back,
-// or forgotten.
+// tokensAfterRestart needs no leases to survive: what was held before is released, or
+// forgotten.
 func tokensAfterRestart(e *env) {
 	const rounds = 3
 	name := e.name()
@@ -213,8 +212,8 @@ func deadAfterRestart(e *env) {
 	}
 }
 
-// waitersOverRestart has waiters ask on under the same lease ID while the store goes
-// away and comes back.
+// waitersOverRestart has waiters retry under the same lease ID while the store goes down and
+// comes back.
 func waitersOverRestart(e *env) {
 	const n = 3
 	a := e.client()
@@ -255,7 +254,7 @@ func waitersOverRestart(e *env) {
 			case err == nil:
 				i++
 			case errors.Is(err, backend.ErrLost) && !e.caps.Durable:
-				go wait(x.to) // the store let go of the holder before it did of this one, and then went away
+				go wait(x.to) // the store dropped the holder before it dropped this client, and then went down
 			default:
 				e.Fatalf("Release of %s: %v; it was held", describe(x.AcquireRequest), err)
 			}
@@ -265,8 +264,8 @@ func waitersOverRestart(e *env) {
 	}
 }
 
-// persist asks until the lock is had, as a client does: with a new session when the
-// old one is lost, and then with a new lease ID.
+// persist retries until the lock is granted, as a client does: with a new session when the old
+// one is lost, and then with a new lease ID.
 func (c *client) persist(ctx context.Context, name string, opts ...option) lease {
 	r := c.ask(name, opts...)
 	r.Wait = true

@@ -16,14 +16,14 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// server makes a memlock store that can be restarted: calls under way are cut, and the
-// values connect again.
+// server makes a memlock store that can be restarted: calls in progress are cut, and the values
+// connect again.
 type server struct {
 	durable bool
-	// next gives the store after a restart.
+	// next returns the store after a restart.
 	next func(old *memlock.Store) *memlock.Store
 
-	// undoes: what was handed over last is handed over once more after a restart.
+	// undoes: the last hand-over happens once more after a restart.
 	undoes bool
 
 	mu    sync.Mutex
@@ -33,7 +33,7 @@ type server struct {
 	again map[string]fence.Token // of those that the restart has undone
 }
 
-// hand is a grant as it is reported.
+// hand records a grant as it is reported.
 func (s *server) hand(name string, g backend.Grant) backend.Grant {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +91,7 @@ func (c *conn) Capabilities() backend.Capabilities {
 	return caps
 }
 
-// away is what a call is told that a restart has cut.
+// away returns the error of a call that a restart has cut.
 func (c *conn) away(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,8 +138,8 @@ func (c *conn) Close() error {
 	return c.Backend.Close()
 }
 
-// TestRestart checks the restart cases: on a store that keeps its data, and on stores
-// that claim to and do not.
+// TestRestart checks the restart cases: on a store that keeps its data, and on stores that
+// claim to and do not.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	keeps := func(s *memlock.Store) *memlock.Store { return s }

@@ -8,11 +8,10 @@ import (
 	"testing"
 )
 
-// Run runs all cases that apply to the backend, each as a subtest with the name of
-// its ID and its own: "C1/exclusive-excludes". Many are under way at once, see
-// Harness.Parallel, except those that restart the store: they follow one by one.
-// Cases that a -run pattern leaves out are not run. The variable HOLDFAST_KILLS sets
-// Harness.Kills.
+// Run runs all cases that apply to the backend, each as a subtest named after its ID and name:
+// "C1/exclusive-excludes". Many cases run concurrently, see Harness.Parallel, except those that
+// restart the store: they run one by one. Cases that a -run pattern leaves out are not run. The
+// environment variable HOLDFAST_KILLS sets Harness.Kills.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
 	caps := capabilities(t, h)
@@ -64,7 +63,8 @@ func Run(t *testing.T, h Harness) {
 	})
 }
 
-// start runs the case in the background as soon as the gates let it through, one after the other.
+// start runs the case in the background as soon as it has passed the gates, one after the
+// other.
 func (c Case) start(ctx context.Context, h Harness, gates []chan struct{}) <-chan Result {
 	result := make(chan Result, 1)
 	go func() {
@@ -77,7 +77,7 @@ func (c Case) start(ctx context.Context, h Harness, gates []chan struct{}) <-cha
 	return result
 }
 
-// capabilities are those of a value that is opened for them alone.
+// capabilities returns those of a backend value that is opened only for this.
 func capabilities(t *testing.T, h Harness) caps {
 	t.Helper()
 	b := h.Open(t)

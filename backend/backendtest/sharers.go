@@ -18,15 +18,16 @@ const (
 	manyHolders = 5000
 	fewHolders  = 200
 	// sharerClients is how many processes the holders belong to, and sharerWorkers how many
-	// requests each of them has under way: enough for stores that group what comes together.
+	// requests each of them has in progress: enough for stores that batch concurrent requests.
 	sharerClients = 8
 	sharerWorkers = 4
-	// sharerLine is how many shared waiters stand in line at the start of the break, and
-	// sharerLeavers how many holders leave while it is under way: fewer than the former, so that
-	// a break of those that it let in itself is more than those who left can explain.
+	// sharerLine is how many shared waiters are queued at the start of the break, and
+	// sharerLeavers how many holders leave during the break. It is fewer than sharerLine, so
+	// that a break of waiters that the break let in itself is more than the leavers can
+	// explain.
 	sharerLine    = 40
 	sharerLeavers = 12
-	// longEvery: one lease in so many has the longest owner and note.
+	// longEvery: one lease in longEvery has the longest owner and note.
 	longEvery = 16
 )
 
@@ -40,12 +41,12 @@ type sharers struct {
 	asked   atomic.Int64 // how many requests were made
 
 	mu       sync.Mutex
-	released map[backend.LeaseID]bool         // who called Release
+	released map[backend.LeaseID]bool         // those for which Release was called
 	told     map[backend.LeaseID]backend.Loss // what the sessions were told, by push or by renewal
 }
 
-// gather makes a lock with n shared holders, and room for no more of them where the store
-// knows limits.
+// gather makes a lock with n shared holders, and with no room for more of them where the store
+// has limits.
 func (e *env) gather(n int, limited bool) *sharers {
 	c := &sharers{e: e, released: make(map[backend.LeaseID]bool), told: make(map[backend.LeaseID]backend.Loss)}
 	c.name = e.name() + "/" + strings.Repeat("n", backend.MaxNameLen)
@@ -56,7 +57,7 @@ func (e *env) gather(n int, limited bool) *sharers {
 	for range sharerClients {
 		c.clients = append(c.clients, e.onTelling(e.open(), e.long(), c.note))
 	}
-	if !e.caps.Sessions { // else the end of the sessions gives everything back
+	if !e.caps.Sessions { // otherwise the end of the sessions releases everything
 		e.Cleanup(func() {
 			ctx, cancel := e.later()
 			defer cancel()
@@ -73,7 +74,7 @@ func (e *env) gather(n int, limited bool) *sharers {
 		k := c.clients[i%sharerClients]
 		for j := next.Add(1) - 1; j < int64(n); j = next.Add(1) - 1 {
 			r := c.ask(k)
-			r.Wait = true // where many try at the same time, some stores refuse some of them
+			r.Wait = true // if many try at the same time, some stores refuse some of them
 			g, err := c.insist(k, r)
 			if err != nil {
 				e.Fatalf("Acquire of %s, holder %d of %d: %v; it has to be granted", describe(r), j, n, err)
@@ -85,7 +86,7 @@ func (e *env) gather(n int, limited bool) *sharers {
 	return c
 }
 
-// insist acquires a lease, again where a busy store did not answer in time.
+// insist acquires a lease, and retries when a busy store did not answer in time.
 func (c *sharers) insist(k *client, r backend.AcquireRequest) (backend.Grant, error) {
 	var g backend.Grant
 	var err error
@@ -111,7 +112,7 @@ func (c *sharers) ask(k *client) backend.AcquireRequest {
 	return r
 }
 
-// keepAll renews the sessions until the case is over: making the holders may take longer than
+// keepAll renews the sessions until the case has ended: making the holders may take longer than
 // the longest TTL.
 func (c *sharers) keepAll() {
 	if !c.e.caps.Sessions {
@@ -136,11 +137,11 @@ func (c *sharers) keepAll() {
 	c.e.Cleanup(func() { cancel(); renewers.Wait() })
 }
 
-// renew renews a session and notes what it is told.
+// renew renews a session and records the losses that are reported.
 func (c *sharers) renew(ctx context.Context, k *client) {
 	res, err := k.b.Renew(ctx, backend.RenewRequest{Session: k.sess})
 	switch {
-	case ctx.Err() != nil || errors.Is(err, backend.ErrUnavailable): // the next one will do
+	case ctx.Err() != nil || errors.Is(err, backend.ErrUnavailable): // the next renewal will do
 	case err != nil:
 		c.e.Errorf("Renew: %v", err)
 	case res.SessionLost:
@@ -174,7 +175,7 @@ func (c *sharers) note(l backend.Loss) {
 	c.told[l.Lease] = l
 }
 
-// unheard gives the victims whose loss was not reported yet.
+// unheard returns the victims whose loss was not reported yet.
 func (c *sharers) unheard(victims map[backend.LeaseID]backend.Holder) []backend.LeaseID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -193,8 +194,8 @@ func (c *sharers) unheard(victims map[backend.LeaseID]backend.Holder) []backend.
 	return missing
 }
 
-// checkTold checks that every victim is reported to its session, and nothing else is. Who
-// releases a lease at the same moment is told by that call.
+// checkTold checks that every victim is reported to its session, and no other lease is. The
+// caller that releases a lease at the same moment is told by that call.
 func (c *sharers) checkTold(victims map[backend.LeaseID]backend.Holder) {
 	if !c.e.caps.Sessions {
 		return
@@ -211,9 +212,9 @@ func (c *sharers) checkTold(victims map[backend.LeaseID]backend.Holder) {
 	}
 }
 
-// line puts shared waiters in line, then an exclusive one, then another shared one, and
-// returns them in that order. Where the
-// store has no limits, nothing but the exclusive one waits, and those behind it.
+// line queues shared waiters, then an exclusive one, then another shared one, and returns them
+// in that order. Where the store has no limits, only the exclusive one waits, and those behind
+// it.
 func (c *sharers) line(n int) ([]*waiter, *waiter, *waiter) {
 	e := c.e
 	var sharing []*waiter
@@ -232,7 +233,7 @@ func (c *sharers) line(n int) ([]*waiter, *waiter, *waiter) {
 	return sharing, exclusive, last
 }
 
-// lined waits until the waiters stand in line, where that can be seen.
+// lined waits until the waiters are queued, where that can be seen.
 func (c *sharers) lined(ws ...*waiter) {
 	if !c.e.caps.FIFO || len(ws) == 0 {
 		return
@@ -258,7 +259,7 @@ func (w *waiter) isDone() bool {
 	}
 }
 
-// awaitPart waits until a break has taken the lock from somebody, or is over.
+// awaitPart waits until a break has taken the lock from a holder, or has ended.
 func (c *sharers) awaitPart(sharing []*waiter, over <-chan struct{}) {
 	c.e.poll(c.e.soon(), func() bool {
 		select {
@@ -271,7 +272,7 @@ func (c *sharers) awaitPart(sharing []*waiter, over <-chan struct{}) {
 }
 
 // leave has holders release the lock: one of them immediately, and the others when a part of
-// the break is done, or all of it. It returns those whose release was a success.
+// the break is done, or all of it. It returns those whose release succeeded.
 func (c *sharers) leave(leavers []lease, sharing []*waiter, over <-chan struct{}) map[backend.LeaseID]bool {
 	left := make(map[backend.LeaseID]bool)
 	for i, l := range leavers {
@@ -329,7 +330,7 @@ func tokensOf(ls []lease) map[backend.LeaseID]fence.Token {
 	return known
 }
 
-// checkHolders checks that each of those who held when the break began either left or was
+// checkHolders checks that each of the leases held when the break began was either released or
 // broken.
 func (c *sharers) checkHolders(victims map[backend.LeaseID]backend.Holder, left map[backend.LeaseID]bool) {
 	missing, both := 0, 0
@@ -345,7 +346,7 @@ func (c *sharers) checkHolders(victims map[backend.LeaseID]backend.Holder, left 
 	if missing > 0 {
 		c.e.Errorf("%d of %d holders neither left nor are named as broken", missing, len(c.holders))
 	}
-	if both > 0 && !c.e.caps.Tied { // there a break asks the holder to give the lock back, which may do so by itself
+	if both > 0 && !c.e.caps.Tied { // there a break asks the holder to release the lock, which may do so by itself
 		c.e.Errorf("%d holders whose release was a success are named as broken", both)
 	}
 }

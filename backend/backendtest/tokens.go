@@ -20,7 +20,7 @@ func tokenCases() []Case {
 	}
 }
 
-// rising checks tokens in the order in which they were given.
+// rising checks tokens in the order in which they were granted.
 type rising struct {
 	e    *env
 	last fence.Token
@@ -77,8 +77,8 @@ func tokensAlongLine(e *env) {
 	}
 }
 
-// tokensAfterReCreation leaves nothing of the lock behind: no holder, no session and
-// no backend value.
+// tokensAfterReCreation leaves nothing of the lock behind: no holder, no session and no backend
+// value.
 func tokensAfterReCreation(e *env) {
 	const rounds = 4
 	name := e.name()
@@ -167,8 +167,8 @@ func (e *env) breakLock(name, reason string) backend.BreakResult {
 	return res
 }
 
-// tryBreak breaks the lock, and leaves it to the caller what a store says that does not
-// answer in time.
+// tryBreak breaks the lock, and returns to the caller the error of a store that does not answer
+// in time.
 func (e *env) tryBreak(name, reason string) (backend.BreakResult, error) {
 	ctx, cancel := e.within(e.soon())
 	defer cancel()

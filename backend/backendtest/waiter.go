@@ -11,13 +11,13 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// waiter is an Acquire under way.
+// waiter is an Acquire in progress.
 type waiter struct {
 	c      *client
 	req    backend.AcquireRequest
 	from   time.Time
 	cancel context.CancelCauseFunc
-	done   chan struct{} // closed when the call has returned; then what follows is set
+	done   chan struct{} // closed when the call has returned; the fields below are set then
 	grant  backend.Grant
 	err    error
 	at     time.Time
@@ -25,7 +25,7 @@ type waiter struct {
 
 var errGaveUp = errors.New("the waiter gave up")
 
-// start calls Acquire in the background, and does not wait for its place in line.
+// start calls Acquire in the background, and does not wait for its place in the queue.
 func (c *client) start(r backend.AcquireRequest) *waiter {
 	r.Wait = true
 	ctx, cancel := context.WithCancelCause(c.e.ctx)
@@ -49,8 +49,8 @@ func (c *client) start(r backend.AcquireRequest) *waiter {
 	return w
 }
 
-// join calls Acquire in the background and waits until the lease stands in line,
-// where that can be seen.
+// join calls Acquire in the background and waits until the lease is queued, where that can be
+// seen.
 func (c *client) join(r backend.AcquireRequest) *waiter {
 	w := c.start(r)
 	if c.e.caps.FIFO {
@@ -59,7 +59,7 @@ func (c *client) join(r backend.AcquireRequest) *waiter {
 	return w
 }
 
-// lineUp waits until the lease stands in line.
+// lineUp waits until the lease is queued.
 func (w *waiter) lineUp() {
 	e := w.c.e
 	inLine := func() bool {
@@ -80,7 +80,7 @@ func (w *waiter) inLine(info backend.LockInfo) bool {
 	return slices.ContainsFunc(info.Waiters, func(x backend.Waiter) bool { return x.Lease == w.req.Lease })
 }
 
-// waits checks that the lease stands in line still.
+// waits checks that the lease is still queued.
 func (w *waiter) waits() {
 	e := w.c.e
 	if e.caps.FIFO {
@@ -103,11 +103,11 @@ func (w *waiter) returns(within time.Duration) {
 	}
 }
 
-// granted waits for the grant, which has to come without any lease running out.
+// granted waits for the grant, which has to come without any lease expiring.
 func (w *waiter) granted() lease { return w.grantedWithin(w.c.e.soon()) }
 
-// grantedWhile waits for the grant for as long as the line goes on: grants counts those
-// of everybody in it.
+// grantedWhile waits for the grant for as long as the queue moves: grants counts the grants of
+// all its waiters.
 func (w *waiter) grantedWhile(grants *atomic.Int64) lease {
 	for seen := int64(-1); !w.over(w.c.e.soon()) && grants.Load() != seen; {
 		seen = grants.Load()
@@ -146,8 +146,8 @@ func (w *waiter) grantedWithin(d time.Duration) lease {
 	return l
 }
 
-// firstDone waits until one of the waiters has returned and gives its index: the
-// first, where there is an order.
+// firstDone waits until one of the waiters has returned and returns its index: the first one's,
+// where there is an order.
 func firstDone(e *env, line []*waiter) int {
 	if e.caps.FIFO {
 		line[0].returns(e.soon())
@@ -184,8 +184,8 @@ func (w *waiter) giveUp() {
 	w.fails(errGaveUp)
 }
 
-// freed waits for the grant that a lease running out makes possible, and checks that
-// it comes in time: ttl after the call that set the end, and not before.
+// freed waits for the grant that the expiry of a lease makes possible, and checks that it comes
+// in time: ttl after the call that set the end, and not before.
 func (w *waiter) freed(set span, ttl time.Duration) lease {
 	e := w.c.e
 	latest := set.to.Add(ttl + e.caps.ExpiryLag + e.h.Slack)
@@ -199,9 +199,9 @@ func (w *waiter) freed(set span, ttl time.Duration) lease {
 	return l
 }
 
-// tracker checks from outside that what is out at any time is compatible. It counts a
-// lease from the return of its Acquire to the call of its Release: it is out for at
-// least that long.
+// tracker checks from outside that the leases held at any time are compatible. It counts a
+// lease from the return of its Acquire to the call of its Release: it is held for at least that
+// long.
 type tracker struct {
 	e *env
 
@@ -214,7 +214,7 @@ type tracker struct {
 
 func (e *env) track() *tracker { return &tracker{e: e, tokens: make(map[uint64]bool)} }
 
-// got notes a grant.
+// got records a grant.
 func (t *tracker) got(r backend.AcquireRequest, g backend.Grant) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -225,7 +225,7 @@ func (t *tracker) got(r backend.AcquireRequest, g backend.Grant) {
 	if t.tokens[token] {
 		t.e.Errorf("token %d was given twice", token)
 	}
-	// Of shared leases that are out together the later may be seen first.
+	// Of shared leases that are held together the later may be seen first.
 	if least := t.exclusive; c.Mode == backend.Shared && token <= least || c.Mode == backend.Exclusive && token <= t.greatest {
 		t.e.Errorf("%s has token %d after token %d (exclusive: %d)", describe(r), token, t.greatest, least)
 	}
@@ -237,7 +237,7 @@ func (t *tracker) got(r backend.AcquireRequest, g backend.Grant) {
 	t.out = append(t.out, c)
 }
 
-// gone notes that the lease is about to be released.
+// gone records that the lease is about to be released.
 func (t *tracker) gone(r backend.AcquireRequest) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// kinds are what a random walk may ask for.
+// kinds returns the options that a random walk may use.
 type kinds func() []option
 
 func exclusiveOnly() []option { return nil }
@@ -42,7 +42,7 @@ func walk(e *env, kind kinds) {
 	w.stop = time.Now().Add(budget)
 	e.times(processes*each, func(i int) {
 		for range steps {
-			if w.grants.Load() > 0 && time.Now().After(w.stop) { // sooner nothing is shown, however busy the machine
+			if w.grants.Load() > 0 && time.Now().After(w.stop) { // before a grant the walk shows nothing, however busy the machine
 				return
 			}
 			w.step(clients[i%processes])
@@ -102,7 +102,8 @@ func (w *walker) step(c *client) {
 	}
 }
 
-// twice asks twice at once, as one does who lost a reply: it is one grant.
+// twice sends a request twice concurrently, as a client does that lost a reply: it is one
+// grant.
 func (w *walker) twice(ctx context.Context, c *client, r backend.AcquireRequest) (backend.Grant, error) {
 	var again backend.Grant
 	var failed error
@@ -119,14 +120,13 @@ func (w *walker) twice(ctx context.Context, c *client, r backend.AcquireRequest)
 	return g, err
 }
 
-// How long a walker waits in line when it is impatient, and holds a lease when it is
-// slow.
+// How long a walker waits in the queue when it is impatient, and holds a lease when it is slow.
 const (
 	maxPatience = 5 * time.Millisecond
 	maxHold     = 2 * time.Millisecond
 )
 
-// hold has the lease for a little while.
+// hold keeps the lease for a short time.
 func (w *walker) hold(c *client, r backend.AcquireRequest, g backend.Grant) {
 	w.track.got(r, g)
 	if rand.IntN(3) == 0 {
@@ -147,9 +147,9 @@ func (w *walker) hold(c *client, r backend.AcquireRequest, g backend.Grant) {
 	}
 }
 
-// breakWalk has operators break the lock while others acquire and release it. The
-// victims do not know it at once, so what they think they hold overlaps; but whoever
-// asks after a token was seen, has a greater one.
+// breakWalk has operators break the lock while others acquire and release it. The victims do
+// not learn of it immediately, so what they believe they hold overlaps. But every request that
+// is sent after a token was seen is granted a greater one.
 func breakWalk(e *env) {
 	const processes, each, steps, budget = 3, 3, 40, 3 * time.Second
 	name := e.name()
@@ -230,7 +230,7 @@ func breakStep(c *client, name string, tokens *seen) {
 	}
 }
 
-// seen is the greatest token that anybody has seen.
+// seen is the greatest token that any client has seen.
 type seen struct{ token atomic.Uint64 }
 
 func (s *seen) greatest() uint64 { return s.token.Load() }

@@ -20,7 +20,7 @@ func watchCases() []Case {
 	}
 }
 
-// watching is a Watch under way.
+// watching is a Watch in progress.
 type watching struct {
 	e      *env
 	events chan backend.Event
@@ -28,7 +28,7 @@ type watching struct {
 	cancel context.CancelCauseFunc
 }
 
-// watch begins to watch and waits until it has begun.
+// watch starts a Watch and waits until it has begun.
 func (e *env) watch(b backend.Backend, prefix string) *watching {
 	const plenty = 1024
 	ctx, cancel := context.WithCancelCause(e.ctx)
@@ -96,8 +96,8 @@ func (w *watching) is(x backend.Event, kind backend.EventKind, l lease, reason s
 	}
 }
 
-// seesLine waits for the event of a waiter, where there is a line that it stands in,
-// behind a lease that runs out e.ttl() after from.
+// seesLine waits for the event of a waiter, where there is a queue that it is in, behind a
+// lease that expires e.ttl() after from.
 func (w *watching) seesLine(x *waiter, from span) {
 	e := w.e
 	if !e.caps.FIFO {
@@ -110,7 +110,7 @@ func (w *watching) seesLine(x *waiter, from span) {
 	w.is(first, backend.EventWaiting, x.waiting(), "")
 }
 
-// waiting is the lease as long as it stands in line: without a token.
+// waiting returns the lease as it is while it is queued: without a token.
 func (w *waiter) waiting() lease { return lease{AcquireRequest: w.req} }
 
 func watchTells(e *env) {
@@ -200,7 +200,7 @@ func watchPrefix(e *env) {
 	a.take(a.ask("within/" + base + "/a_b"))
 	l := a.take(a.ask(base + "/a_b"))
 	w.sees(backend.EventAcquired, l, "")
-	for { // the other one sees everything, of everybody
+	for { // the other one sees every event of every client
 		if x := two.next(e.soon()); x.Lease == l.Lease {
 			break
 		}

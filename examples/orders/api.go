@@ -95,7 +95,7 @@ func stock(shop *Shop, w http.ResponseWriter, r *http.Request) error {
 	return web.JSON(w, http.StatusOK, map[string]int64{"product": product, "stock": int64(n)})
 }
 
-// explain says what is told of an error; what it does not know is 503.
+// explain returns the problem that is sent for an error; an unknown error is 503.
 func explain(err error) *web.ProblemError {
 	p := &web.ProblemError{Detail: err.Error()}
 	processed, isProcessed := errors.AsType[*ProcessedError](err)

@@ -13,14 +13,14 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// document is the code of the document on this database: read the stock, look whether it is
+// document is the code of the document on this database: read the stock, check whether it is
 // enough, write what is left; and an order that is charged, taken from the stock and marked.
 type document struct {
 	db *sql.DB
 }
 
-// take is what its process_order and its reserve_inventory do to the stock. meanwhile is
-// called between the reading and the writing.
+// take is what its process_order and its reserve_inventory do to the stock. meanwhile is called
+// between the read and the write.
 func (d document) take(ctx context.Context, product int, meanwhile func()) error {
 	var stock int
 	if err := d.db.QueryRowContext(ctx, "SELECT stock FROM product WHERE id = $1", product).Scan(&stock); err != nil {
@@ -110,7 +110,7 @@ func testTwoLocksForOneRow(f *fixture) {
 	}
 }
 
-// testLockIsNotEnough: the document's lock has an end, nobody renews it, and nothing checks
+// testLockIsNotEnough: the document's lock has an end, it is not renewed, and nothing checks
 // it: a server that sleeps past that end charges an order that another has charged.
 func testLockIsNotEnough(f *fixture) {
 	t := f.t
@@ -125,7 +125,7 @@ func testLockIsNotEnough(f *fixture) {
 	}
 	lock()
 	err := document{f.db}.process(t.Context(), 5, func() {
-		second := lock() // it waits until the time of the first is over
+		second := lock() // it waits until the time of the first has passed
 		if err := (document{f.db}).process(t.Context(), 5, func() {}); err != nil {
 			t.Error(err)
 		}
@@ -136,7 +136,7 @@ func testLockIsNotEnough(f *fixture) {
 	}
 }
 
-// testToken is the same with the token, step by step: whoever slept past its lease writes
+// testToken is the same with the token, step by step: a server that slept past its lease writes
 // nothing, whether the next one has written already, or has only read.
 func testToken(f *fixture, written bool) {
 	t := f.t
@@ -194,7 +194,7 @@ func (f *fixture) lock(locks *holdfast.Client, name string) *holdfast.Lock {
 	return l
 }
 
-// end ends whatever lease is out, as its time would.
+// end ends the lease that is held, as its expiry would.
 func (f *fixture) end(locks *holdfast.Client, name string) {
 	f.t.Helper()
 	if _, err := locks.Break(f.t.Context(), name, "its time is over"); err != nil {

@@ -43,8 +43,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// stuckOrder is an order for which the instance "three" asks the provider for ever, and goes
-// on as if nothing had happened when its lock is lost.
+// stuckOrder is an order for which the instance "three" asks the provider for ever, and
+// continues as if nothing had happened when its lock is lost.
 const stuckOrder = 999
 
 func provider(ctx context.Context, o orders.Order) error {
@@ -82,7 +82,7 @@ func each(t *testing.T, tests map[string]func(*fixture)) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			database := pg.Database(t, "test_"+strings.ToLower(name))
-			t.Parallel() // it goes on when all have been started
+			t.Parallel() // it continues when all have been started
 			test(setUp(t, database))
 		})
 	}
@@ -145,7 +145,7 @@ func (f *fixture) serve(locks *holdfast.Client, authorize orders.Authorize) stri
 	return server.URL
 }
 
-// answer is what the service said.
+// answer is the response of the service.
 type answer struct {
 	status int
 	header http.Header

@@ -22,8 +22,8 @@ const (
 )
 
 // testFleet: 200 clients at three instances, of which one is killed, and another is stopped
-// with a lock in its hands until its lease is over and somebody else has done its work; then
-// it wakes. Everybody asks until there is an answer. In the end all is counted.
+// while it holds a lock until its lease has ended and another instance has done its work; then
+// it resumes. Every client retries until there is an answer. In the end everything is counted.
 func testFleet(f *fixture) {
 	t := f.t
 	f.Exec(fmt.Sprintf("INSERT INTO product VALUES (1, %d), (2, %d)", scarce, enough),
@@ -44,7 +44,7 @@ func testFleet(f *fixture) {
 	r := run{fleet: fleet, faults: make(chan struct{}), some: make(chan struct{})}
 	done := make(chan struct{})
 	go func() { r.all(ctx); close(done) }()
-	await(ctx, t, r.some) // it is under way
+	await(ctx, t, r.some) // it is running
 	fleet[1].Kill()
 	stuck := make(chan answer, 1)
 	ask := func() {
@@ -63,7 +63,7 @@ func testFleet(f *fixture) {
 	}
 	go ask()
 	for holder() != "three" {
-		if len(stuck) > 0 { // the machine is so busy that the request was over before
+		if len(stuck) > 0 { // the machine is so busy that the request had ended before
 			<-stuck
 			go ask()
 		}
@@ -97,14 +97,14 @@ func await(ctx context.Context, t *testing.T, event <-chan struct{}) {
 	}
 }
 
-// pause keeps those who ask again from doing nothing else.
+// pause keeps clients that retry from doing nothing else.
 func pause(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 	defer cancel()
 	<-ctx.Done()
 }
 
-// run is what the clients do, and what they were told.
+// run is what the clients do, and the answers that they got.
 type run struct {
 	fleet  []process
 	faults chan struct{} // closed when the faults have happened
@@ -159,7 +159,7 @@ func (r *run) reserve(ctx context.Context, i int) {
 	r.reserved[i].Store(a.status == http.StatusOK)
 }
 
-// until asks, another instance each time, until the answer is yes or no.
+// until sends requests, to another instance each time, until the answer is yes or no.
 func (r *run) until(ctx context.Context, ask func(n int) (answer, error)) answer {
 	for n := 0; ctx.Err() == nil; n++ {
 		a, err := ask(n)

@@ -1,6 +1,6 @@
-// Command orders processes the orders of a shop and reserves its stock, with as many
-// instances as one likes on one PostgreSQL: no order is charged twice, and no stock is sold
-// that is not there, also when an instance is killed, or is stopped and wakes. See README.md.
+// Command orders processes the orders of a shop and reserves its stock, with any number of
+// instances on one PostgreSQL. No order is charged twice, and no stock is sold that does not
+// exist, also when an instance is killed, or is stopped and resumes. See README.md.
 //
 //	go run ./examples/orders --database postgres://127.0.0.1/shop --demo
 package main
@@ -33,8 +33,8 @@ func main() {
 }
 
 // Run is the command: it serves until ctx ends. authorize asks the payment provider; see
-// NewShop. out is told the address, diag is the log. Errors: of the command line, and of
-// the stores.
+// NewShop. out receives the address, diag is the log. Errors: of the command line, and of the
+// stores.
 func Run(ctx context.Context, args []string, authorize Authorize, out, diag io.Writer) error {
 	flags := flag.NewFlagSet("orders", flag.ContinueOnError)
 	listen := flags.String("listen", "127.0.0.1:8080", "address to listen on")

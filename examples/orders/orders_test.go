@@ -25,7 +25,7 @@ func TestOrders(t *testing.T) {
 	})
 }
 
-// testOrder: an order is processed once, and the answers say what became of it.
+// testOrder: an order is processed once, and the answers report the outcome.
 func testOrder(f *fixture) {
 	t := f.t
 	f.Exec("INSERT INTO product VALUES (1, 3)", "INSERT INTO orders (id, product, quantity) VALUES (1, 1, 2), (2, 1, 2), (3, 1, 1)")
@@ -52,8 +52,8 @@ func testOrder(f *fixture) {
 	}
 }
 
-// testOrderBusy: while one instance works on an order the others say so at once. What the
-// payment provider refuses is not charged, and the order can be tried again.
+// testOrderBusy: while one instance works on an order the others say so immediately. An order
+// that the payment provider refuses is not charged, and can be tried again.
 func testOrderBusy(f *fixture) {
 	t := f.t
 	f.Exec("INSERT INTO product VALUES (1, 3)", "INSERT INTO orders (id, product, quantity) VALUES (1, 1, 2)")
@@ -77,7 +77,7 @@ func testOrderBusy(f *fixture) {
 	expect(t, processOrder(t, there, 1), http.StatusOK)
 }
 
-// testReserve: a request that is named is done once.
+// testReserve: a named request is done once.
 func testReserve(f *fixture) {
 	t := f.t
 	f.Exec("INSERT INTO product VALUES (1, 5)")

@@ -11,23 +11,23 @@ import (
 	"github.com/holdfast-io/holdfast"
 )
 
-// StockWait is how long a request waits in line for the stock of a product.
+// StockWait is how long a request waits in the queue for the stock of a product.
 const StockWait = 5 * time.Second
 
 var (
 	// ErrOrderBusy: another request, at this or another instance, works on the order.
 	ErrOrderBusy = errors.New("the order is being processed")
-	// ErrStockBusy: the stock of the product was not to be had within StockWait.
+	// ErrStockBusy: the lock of the product's stock was not granted within StockWait.
 	ErrStockBusy = errors.New("too many wait for the product")
 )
 
-// Authorize asks the payment provider whether an order can be charged. That takes seconds
-// now and then: the reason for a lock that needs no open transaction. ctx ends when the
-// lock is lost. What is done outside of the database may be done again after that, so
-// the provider is given the order's ID as its idempotency key.
+// Authorize asks the payment provider whether an order can be charged. That sometimes takes
+// seconds: the reason for a lock that needs no open transaction. ctx ends when the lock is
+// lost. Work outside of the database may be repeated after that, so the provider is given the
+// order's ID as its idempotency key.
 type Authorize func(ctx context.Context, o Order) error
 
-// Shop does what needs a lock. Its methods may be called at once.
+// Shop does the work that needs a lock. Its methods are safe for concurrent use.
 type Shop struct {
 	store     *Store
 	locks     *holdfast.Client
@@ -46,15 +46,15 @@ func NewShop(store *Store, locks *holdfast.Client, authorize Authorize, log *slo
 func orderLock(id int64) string      { return "order:" + strconv.FormatInt(id, 10) }
 func stockLock(product int64) string { return "inventory:" + strconv.FormatInt(product, 10) }
 
-// Process charges an order and takes what it is for from the stock; or rejects it, when
-// there is not enough. Nobody else processes it meanwhile.
+// Process charges an order and takes its quantity from the stock, or rejects it when there is
+// not enough. No other caller processes it at the same time.
 //
-// Two locks, always in this order, so that nobody waits in a circle: the order's, for as
-// long as the payment provider takes, and the product's, only for the transaction.
+// Process takes two locks, always in this order, so that no two callers deadlock: the order's,
+// for as long as the payment provider takes, and the product's, only for the transaction.
 //
-// Errors: ErrOrderBusy, ErrStockBusy, ErrNotFound, *ProcessedError, fence.ErrStale, and what
-// authorize gives: nothing was written. holdfast.ErrLost and those of the stores: it is not
-// known, as where a commit got no answer; asking again is safe.
+// Errors: ErrOrderBusy, ErrStockBusy, ErrNotFound, *ProcessedError, fence.ErrStale, and those
+// of authorize: nothing was written. holdfast.ErrLost and those of the stores: the outcome is
+// unknown, as where a commit got no answer; a retry is safe.
 func (s *Shop) Process(ctx context.Context, id int64) (Order, error) {
 	var done Order
 	err := s.locks.Do(ctx, orderLock(id), func(ctx context.Context, order *holdfast.Lock) error {
@@ -77,12 +77,12 @@ func (s *Shop) Process(ctx context.Context, id int64) (Order, error) {
 	return Order{}, err
 }
 
-// Reserve takes something from the stock of a product, and tells how much is left. A request
-// that is named, and was done before, is not done again.
+// Reserve takes a quantity from the stock of a product, and returns how much is left. A named
+// request that was done before is not done again.
 //
 // Errors: ErrStockBusy, ErrNotFound, *StockError, ErrRequest, fence.ErrStale: nothing was
-// written. holdfast.ErrLost and those of the stores: it is not known; asking again is safe
-// for a request that is named.
+// written. holdfast.ErrLost and those of the stores: the outcome is unknown; a retry is safe
+// for a named request.
 func (s *Shop) Reserve(ctx context.Context, product int64, quantity int, request string) (Reserved, error) {
 	var done Reserved
 	err := s.locks.Do(ctx, stockLock(product), func(ctx context.Context, stock *holdfast.Lock) error {
@@ -96,7 +96,7 @@ func (s *Shop) Reserve(ctx context.Context, product int64, quantity int, request
 	return Reserved{}, err
 }
 
-// as says which lock was held by others.
+// as wraps the error of a lock that other clients hold in busy.
 func as(err, busy error) error {
 	if errors.Is(err, holdfast.ErrHeld) && !errors.Is(err, ErrStockBusy) {
 		return fmt.Errorf("%w: %w", busy, err)
@@ -104,8 +104,8 @@ func as(err, busy error) error {
 	return err
 }
 
-// written reports whether it is done. A lock that was lost while the commit was answered, or
-// that could not be given back, does not undo what was committed under its token.
+// written reports whether the write is done. A lock that was lost while the commit was
+// answered, or that could not be released, does not undo what was committed under its token.
 func (s *Shop) written(ctx context.Context, err error, committed bool) bool {
 	if committed && err != nil {
 		s.log.LogAttrs(ctx, slog.LevelWarn, "committed, but the lock was not given back", slog.Any("error", err))

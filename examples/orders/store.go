@@ -24,7 +24,7 @@ const (
 	StatusRejected  = "rejected"  // there was not enough
 )
 
-// Order is what somebody wants to buy.
+// Order is a customer's order of a product.
 type Order struct {
 	ID       int64  `json:"id"`
 	Product  int64  `json:"product"`
@@ -48,7 +48,7 @@ var (
 	ErrRequest = errors.New("the name of the request was used for another quantity")
 )
 
-// ProcessedError says that the order is done with.
+// ProcessedError says that the order has been processed already.
 type ProcessedError struct{ Order Order }
 
 // Error names the order and its state.
@@ -56,7 +56,7 @@ func (e *ProcessedError) Error() string {
 	return fmt.Sprintf("order %d is %s", e.Order.ID, e.Order.Status)
 }
 
-// StockError says that there is not enough.
+// StockError says that there is not enough stock.
 type StockError struct {
 	Product     int64
 	Stock, Want int
@@ -67,21 +67,21 @@ func (e *StockError) Error() string {
 	return fmt.Sprintf("of product %d there are %d, and not %d", e.Product, e.Stock, e.Want)
 }
 
-// Store is the database. Whatever is written shows a token, and a stale one is refused in
-// the transaction that writes. Its methods may be called at once.
+// Store is the database. Every write shows a token, and a stale token is refused in the
+// transaction that writes. Its methods are safe for concurrent use.
 type Store struct {
 	db    *sql.DB
 	guard *sqlfence.Guard
 }
 
-// OpenStore connects to a PostgreSQL and makes the tables where there are none.
+// OpenStore connects to a PostgreSQL and creates the tables if there are none.
 func OpenStore(ctx context.Context, url string) (*Store, error) {
 	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("the URL of the database: %w", err) // pgx leaves out the password
 	}
-	// An instance that is stopped within a transaction has rows locked. The server ends
-	// that transaction, so that nobody waits for it until it wakes.
+	// An instance that is stopped within a transaction has rows locked. The server ends that
+	// transaction, so that no other instance waits for it until it resumes.
 	cfg.RuntimeParams["idle_in_transaction_session_timeout"] = "5s"
 	cfg.RuntimeParams["statement_timeout"] = "15s"
 	guard, err := sqlfence.New(sqlfence.Postgres, sqlfence.Config{})
@@ -99,8 +99,8 @@ func OpenStore(ctx context.Context, url string) (*Store, error) {
 // Close ends the connections.
 func (s *Store) Close() { _ = s.db.Close() }
 
-// migrate makes the tables. CREATE TABLE IF NOT EXISTS fails when two do it at once, so the
-// instances take turns.
+// migrate creates the tables. CREATE TABLE IF NOT EXISTS fails when two do it concurrently, so
+// the instances take turns.
 func (s *Store) migrate(ctx context.Context) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock(hashtext('holdfast-example-orders'))"); err != nil {
@@ -131,9 +131,9 @@ func (s *Store) Stock(ctx context.Context, product int64) (int, error) {
 	return readStock(ctx, s.db, product)
 }
 
-// Pending reads an order to process it, and has the database remember the token: from here
-// on whoever held the lock before can write no more. Reading without that, one could still
-// decide by what a late write is about to change.
+// Pending reads an order to process it, and has the database record the token: from here on an
+// earlier holder of the lock can write no more. Without that, the caller could still decide by
+// data that a late write is about to change.
 //
 // Errors: ErrNotFound; *ProcessedError; those of Guard.Do.
 func (s *Store) Pending(ctx context.Context, id int64, token fence.Token) (Order, error) {
@@ -149,7 +149,7 @@ func (s *Store) Pending(ctx context.Context, id int64, token fence.Token) (Order
 }
 
 // Complete charges the order and takes it from the stock, or rejects it, all or nothing. It
-// shows the tokens of both locks, because it writes what both of them keep.
+// shows the tokens of both locks, because it writes data that both of them protect.
 //
 // Errors: *fence.StaleError, *ProcessedError: nothing was written; the database's.
 func (s *Store) Complete(ctx context.Context, o Order, order, stock fence.Token) (Order, error) {
@@ -187,7 +187,7 @@ func (s *Store) Complete(ctx context.Context, o Order, order, stock fence.Token)
 	return o, nil
 }
 
-// Reserve takes something from the stock, once for each request that is named.
+// Reserve takes a quantity from the stock, once for each named request.
 //
 // Errors: *StockError, ErrRequest, ErrNotFound, *fence.StaleError: nothing was written; the
 // database's.
@@ -218,8 +218,8 @@ func (s *Store) Reserve(ctx context.Context, product int64, quantity int, reques
 	return r, nil
 }
 
-// take reads, decides and writes: what loses an update when two do it at once. Here nobody
-// does: the guard's row of the product is locked until the transaction ends.
+// take reads, decides and writes, which loses an update when two do it concurrently. That
+// cannot happen here: the guard's row of the product is locked until the transaction ends.
 func take(ctx context.Context, tx *sql.Tx, product int64, quantity int) (int, error) {
 	stock, err := readStock(ctx, tx, product)
 	if err != nil {
@@ -267,7 +267,7 @@ func (s *Store) tx(ctx context.Context, f func(*sql.Tx) error) error {
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
-	defer func() { _ = tx.Rollback() }() // nothing, once it is committed
+	defer func() { _ = tx.Rollback() }() // does nothing after the commit
 	if err := f(tx); err != nil {
 		return err
 	}

@@ -7,17 +7,17 @@ import (
 	"github.com/holdfast-io/holdfast"
 )
 
-// Cache is a shared cache. It keeps values for a while after they are stale.
+// Cache is a shared cache. It keeps values for some time after they are stale.
 type Cache interface {
-	// Get gives a value, and whether it is fresh. One that is not there is "".
+	// Get returns a value, and whether it is fresh. A missing value is "".
 	Get(ctx context.Context, key string) (string, bool, error)
-	// Put keeps a value, which is fresh then.
+	// Put stores a value, which is fresh then.
 	Put(ctx context.Context, key, value string) error
 }
 
-// Load gives a value from the cache, and loads it when it is stale: once, however many
-// want it on however many machines. Who finds it being loaded gets the stale value at
-// once; where there is none, it waits for the loader and gets what that has loaded.
+// Load returns a value from the cache, and loads it when it is stale: once, however many
+// callers on however many machines want it. A caller that finds it being loaded gets the stale
+// value immediately; if there is none, it waits for the loader and gets the loaded value.
 func Load(ctx context.Context, locks *holdfast.Client, cache Cache, key string, load func(context.Context) (string, error)) (string, error) {
 	stale, fresh, err := cache.Get(ctx, key)
 	if err != nil || fresh {
@@ -35,13 +35,13 @@ func Load(ctx context.Context, locks *holdfast.Client, cache Cache, key string, 
 		return err
 	}, options...)
 	if !tried && stale != "" && (errors.Is(err, holdfast.ErrHeld) || errors.Is(err, holdfast.ErrUnavailable)) {
-		return stale, nil // another loads it, or nobody can tell
+		return stale, nil // another caller loads it, or the store is unavailable
 	}
 	return value, err
 }
 
 func loadOnce(ctx context.Context, cache Cache, key string, load func(context.Context) (string, error)) (string, error) {
-	value, fresh, err := cache.Get(ctx, key) // whoever was before may have loaded it
+	value, fresh, err := cache.Get(ctx, key) // an earlier holder may have loaded it
 	if err != nil || fresh {
 		return value, err
 	}

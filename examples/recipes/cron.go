@@ -8,13 +8,12 @@ import (
 	"github.com/holdfast-io/holdfast"
 )
 
-// OncePerPeriod runs the job of a schedule unless another machine of the fleet has run it
-// in this period. Every machine calls it at each tick. It reports whether it ran here.
+// OncePerPeriod runs the job of a schedule unless another machine of the fleet has run it in
+// this period. Every machine calls it at each tick. It reports whether it ran here.
 //
-// The lock is kept for three quarters of the period, also when the job is done in a
-// second or its machine dies: so it does not matter that the machines' clocks differ, by
-// less than a quarter of the period. A job that takes longer than its period is not
-// started a second time.
+// The lock is kept for three quarters of the period, also when the job is done in a second or
+// its machine dies. So the clocks of the machines may differ by less than a quarter of the
+// period. A job that takes longer than its period is not started a second time.
 func OncePerPeriod(ctx context.Context, locks *holdfast.Client, job string, period time.Duration,
 	run func(context.Context, *holdfast.Lock) error,
 ) (bool, error) {

@@ -30,8 +30,8 @@ func fleet(n int, cfg holdfast.Config) ([]*holdfast.Client, func()) {
 	}
 }
 
-// A job runs once in the fleet, though the clocks of the machines differ and the job was
-// over long before the last of them came.
+// A job runs once in the fleet, although the clocks of the machines differ and the job had
+// finished long before the last of them called.
 func ExampleOncePerPeriod() {
 	machines, done := fleet(3, holdfast.Config{})
 	defer done()
@@ -68,7 +68,7 @@ func (s *schema) Migrate(context.Context) error {
 	return nil
 }
 
-// Eight pods start at once; the schema goes from 0 to 3 in three steps.
+// Eight pods start at the same time; the schema goes from 0 to 3 in three steps.
 func ExampleMigrate() {
 	pods, done := fleet(8, holdfast.Config{})
 	defer done()
@@ -106,8 +106,8 @@ func (c *cache) Put(_ context.Context, _, value string) error {
 	return nil
 }
 
-// Twenty want what nobody has: it is loaded once. Later it is stale: while one loads it,
-// the others get the old value at once.
+// Twenty callers want a value that is not in the cache: it is loaded once. Later it is stale:
+// while one caller loads it, the others get the old value immediately.
 func ExampleLoad() {
 	machines, done := fleet(20, holdfast.Config{})
 	defer done()
@@ -148,8 +148,8 @@ func ExampleLoad() {
 	// the loader gets v2 <nil>
 }
 
-// Three calls in a minute, whichever machines make them; and a window that is over lets
-// the next one through.
+// Three calls in a minute, whichever machines make them; and a window that has ended lets the
+// next one through.
 func ExampleQuota() {
 	machines, done := fleet(4, holdfast.Config{})
 	defer done()
@@ -169,8 +169,8 @@ func ExampleQuota() {
 	// <nil> <nil>
 }
 
-// Transfers to and fro between three accounts, all at once: none waits for ever, and no
-// money is lost.
+// Concurrent transfers to and fro between three accounts: none waits for ever, and no money is
+// lost.
 func ExampleTransfer() {
 	machines, done := fleet(6, holdfast.Config{})
 	defer done()
@@ -222,7 +222,7 @@ func ExampleLongWork() {
 	// <nil>
 }
 
-// Two read at the same time, each on its own machine; nobody writes meanwhile.
+// Two read at the same time, each on its own machine; no writer writes during that.
 func ExampleRead() {
 	machines, done := fleet(3, holdfast.Config{})
 	defer done()

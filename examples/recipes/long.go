@@ -10,9 +10,9 @@ import (
 // Step is a part of long work. It writes with the token, and stops when the context ends.
 type Step func(ctx context.Context, token fence.Token) error
 
-// LongWork does the steps, for hours if need be, under a lock of a short TTL: it is
-// renewed as long as this process lives, and free soon after it died. Before each step it
-// looks whether the lock is held still.
+// LongWork does the steps, for hours if need be, under a lock of a short TTL. The lock is
+// renewed as long as this process lives, and free soon after it died. Before each step LongWork
+// checks that the lock is still held.
 func LongWork(ctx context.Context, locks *holdfast.Client, name string, steps ...Step) error {
 	return locks.Do(ctx, name, func(ctx context.Context, lock *holdfast.Lock) error {
 		for _, step := range steps {

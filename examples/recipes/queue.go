@@ -17,13 +17,13 @@ type Queue struct {
 	Dialect rowlock.Dialect // Required.
 }
 
-// Work takes the next jobs that no other worker has, at most batch, does them, and marks
-// them as done, in one transaction. It reports how many; 0: there are none for it. No
-// worker waits for another: rows that are taken are skipped (SKIP LOCKED). The jobs of a
-// worker that dies are taken by the next one.
+// Work takes the next jobs that no other worker has, at most batch, does them, and marks them
+// as done, in one transaction. It returns how many; 0: there are none for it. No worker waits
+// for another: rows that are taken are skipped (SKIP LOCKED). The jobs of a worker that dies
+// are taken by the next one.
 //
-// After an error nothing was done, unless it is that of the commit: then nobody knows. Run
-// it again where rowlock.Again says so.
+// After an error nothing was done, unless the error is that of the commit: then the outcome is
+// unknown. Run Work again where rowlock.Again reports true.
 func (q *Queue) Work(ctx context.Context, batch int, do func(ctx context.Context, tx *sql.Tx, job int) error) (int, error) {
 	jobs, err := rowlock.New(q.Dialect, rowlock.Config{Table: "jobs", Key: "id"})
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-io/holdfast"
 )
 
-// Quota lets the whole fleet do something so many times in any window of time.
+// Quota limits how often the whole fleet does something in any window of time.
 type Quota struct {
 	// Locks is a client on a backend that has timed leases. Required.
 	Locks *holdfast.Client
@@ -19,11 +19,11 @@ type Quota struct {
 	Window time.Duration
 }
 
-// Take uses up one of the quota. With wait it waits, first come first served, until there
+// Take uses one permit of the quota. With wait it waits, first come first served, until there
 // is one; otherwise the error is holdfast.ErrHeld when there is none.
 //
-// A permit falls by itself when the window is over: nobody gives it back, and nothing has
-// to run for that.
+// A permit expires by itself at the end of the window: it is never released, and nothing has to
+// run for that.
 func (q *Quota) Take(ctx context.Context, wait bool) error {
 	take := q.Locks.TryAcquire
 	if wait {
@@ -33,7 +33,8 @@ func (q *Quota) Take(ctx context.Context, wait bool) error {
 	if err != nil {
 		return err
 	}
-	// It counts until its end, whatever becomes of this process; that may be over by now.
+	// It counts until its end, whatever happens to this process; the end may have passed by
+	// now.
 	if _, err = permit.Detach(); errors.Is(err, holdfast.ErrLost) {
 		return nil
 	}

@@ -99,7 +99,7 @@ func run(ctx context.Context, out io.Writer, url string, n int, listen string) e
 	return serve(ctx, out, listen, check, promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 }
 
-// work has all instances do everything at once.
+// work has all instances do all of the work concurrently.
 func work(ctx context.Context, out io.Writer, locks []*holdfast.Client, store *services.Store) error {
 	var processed, synced atomic.Int32
 	src := ticks{}

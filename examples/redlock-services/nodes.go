@@ -17,7 +17,7 @@ type nodes struct {
 	cmds  []*exec.Cmd
 }
 
-// url is for nodes that nobody used before: they need not wait until old leases are over.
+// url is for nodes that were never used before: they need not wait until old leases have ended.
 func (n *nodes) url() string { return "redlock://" + strings.Join(n.addrs, ",") + "?quarantine=off" }
 
 func (n *nodes) end() {

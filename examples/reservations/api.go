@@ -45,7 +45,7 @@ func lock(book *Book, w http.ResponseWriter, r *http.Request) error {
 	if c.Number != 0 {
 		return web.Invalid("numero", "is for a release only")
 	}
-	// A broker that hangs up has still asked: half a reservation would help nobody.
+	// A broker that hangs up has still sent the request: half a reservation would help no one.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), web.RequestTime)
 	defer cancel()
 	reserved, renewed, err := book.Reserve(ctx, c.Property, c.Broker)
@@ -108,7 +108,7 @@ func read(w http.ResponseWriter, r *http.Request) (command, error) {
 	return c, check("idImovel", c.Property)
 }
 
-// check keeps what becomes a name and an owner within what people can read.
+// check keeps the texts that become a name and an owner within what people can read.
 func check(field, id string) error {
 	switch {
 	case id == "":
@@ -126,7 +126,7 @@ func check(field, id string) error {
 	return nil
 }
 
-// explain says what is told of an error; what it does not know is 503.
+// explain returns the problem that is sent for an error; an unknown error is 503.
 func explain(err error) *web.ProblemError {
 	if taken, ok := errors.AsType[*TakenError](err); ok {
 		return &web.ProblemError{
@@ -140,7 +140,7 @@ func explain(err error) *web.ProblemError {
 			RetryAfter: max(unsettled.Left, time.Second),
 		}
 	}
-	if away, ok := errors.AsType[*holdfast.UnavailableError](err); ok && away.RetryAfter > 0 { // as a Redis that may have lost data
+	if away, ok := errors.AsType[*holdfast.UnavailableError](err); ok && away.RetryAfter > 0 { // such as a Redis that may have lost data
 		return &web.ProblemError{
 			Status: http.StatusServiceUnavailable, Type: "unavailable", Title: "The store refuses for now", Detail: away.Error(),
 			RetryAfter: away.RetryAfter,

@@ -15,7 +15,7 @@ const (
 	prefix = "reserva:" // of the names of the locks
 	// settleTime is how long Reserve waits for another call of the same broker to end.
 	settleTime = 5 * time.Second
-	// maxProvisional is the longest that a reservation stands that is not confirmed.
+	// maxProvisional is the longest that an unconfirmed reservation stands.
 	maxProvisional = 30 * time.Second
 	pauseTime      = 50 * time.Millisecond
 )
@@ -24,16 +24,16 @@ const (
 type Reservation struct {
 	Property string `json:"idImovel"`
 	Broker   string `json:"idUsuario"`
-	// Number grows from one reservation of a property to the next: it is the fencing
-	// token. A renewal keeps it.
+	// Number grows from one reservation of a property to the next: it is the fencing token. A
+	// renewal keeps it.
 	Number fence.Token `json:"numero"`
 	// Since is when it began, where that is known.
 	Since time.Time `json:"desde,omitzero"`
-	// Until is when it falls unless it is renewed.
+	// Until is when it expires unless it is renewed.
 	Until time.Time `json:"ate"`
 }
 
-// TakenError says that somebody else has the property.
+// TakenError says that another broker has the property.
 type TakenError struct{ Reservation }
 
 // Error names the broker and the end.
@@ -41,43 +41,43 @@ func (e *TakenError) Error() string {
 	return fmt.Sprintf("%q is reserved by %q until %s", e.Property, e.Broker, e.Until.Format(time.RFC3339))
 }
 
-// UnsettledError says that an earlier call of the same broker is not over: it was cut short,
-// or it is giving the reservation back. At the latest it is when Left is over.
+// UnsettledError says that an earlier call of the same broker has not ended: it was cut short,
+// or it is releasing the reservation. It ends when Left has passed, at the latest.
 type UnsettledError struct{ Left time.Duration }
 
-// Error says for how long.
+// Error says how long that takes.
 func (e *UnsettledError) Error() string {
 	return fmt.Sprintf("an earlier request of this broker is being settled, for %s at most", e.Left.Round(time.Second))
 }
 
 var (
-	// ErrNotReserved: nobody has the property.
+	// ErrNotReserved: no broker has the property.
 	ErrNotReserved = errors.New("not reserved")
 	// ErrNumber: the broker has the property, by another reservation than the one that was meant.
 	ErrNumber = errors.New("reserved again since, under another number")
 )
 
-// Book keeps the reservations. It has no state of its own: a reservation is a lease that
-// nobody renews, with the broker as its owner, so that every instance of the service can
-// renew and release it, and a restart loses nothing. Its methods may be called at once.
+// Book keeps the reservations. It has no state of its own: a reservation is a lease that no
+// process renews, with the broker as its owner, so that every instance of the service can renew
+// and release it, and a restart loses nothing. Its methods are safe for concurrent use.
 //
-// What looks like two steps is safe because the second names the lease that the first has
-// seen: if the reservation falls in between, and is another's by then, the store answers
-// that this lease is lost, and changes nothing.
+// Operations of two steps are safe because the second step names the lease that the first has
+// seen: if the reservation expires in between, and another broker has the property by then, the
+// store answers that this lease is lost, and changes nothing.
 //
-// An acquisition whose answer is lost is given back in the background. Nobody may renew
-// such a lease meanwhile: the broker would be told "yours", and have nothing a second
-// later. So a lease is short at first, and gets its full time when it is known to have
-// been granted; and it is made short again before it is released. What has no more left
-// than that is left alone, and soon gone.
+// An acquisition whose answer is lost is released in the background. No call may renew such a
+// lease in the meantime: the broker would be told "yours", and have nothing a second later. So
+// a lease is short at first, and gets its full time when it is known to have been granted; and
+// it is made short again before it is released. A lease that has no more time left than that is
+// left alone, and soon gone.
 type Book struct {
 	locks       *holdfast.Client
 	ttl         time.Duration
 	provisional time.Duration // the short time
-	confirmed   time.Duration // whoever has more left than that is confirmed: the store may round up
+	confirmed   time.Duration // a lease with more time left than that is confirmed: the store may round up
 }
 
-// NewBook makes a book whose reservations stand for ttl.
+// NewBook makes a book whose reservations last for ttl.
 //
 // Errors: holdfast.ErrUnsupported where the backend has no leases that outlive the process
 // that took them; *holdfast.InvalidError where ttl is out of the backend's bounds.
@@ -96,8 +96,8 @@ func NewBook(locks *holdfast.Client, ttl time.Duration) (*Book, error) {
 	return &Book{locks: locks, ttl: ttl, provisional: short, confirmed: short + can.ExpiryLag}, nil
 }
 
-// Reserve gives the property to the broker, or renews the reservation that the broker has,
-// and reports which.
+// Reserve gives the property to the broker, or renews the reservation that the broker has, and
+// reports which of the two it did.
 //
 // Errors: *TakenError; *UnsettledError; those of Client.TryAcquire.
 func (b *Book) Reserve(ctx context.Context, property, broker string) (Reservation, bool, error) {
@@ -108,7 +108,7 @@ func (b *Book) Reserve(ctx context.Context, property, broker string) (Reservatio
 			if err = lock.Extend(ctx, b.ttl); err == nil {
 				return leave(lock, broker), false, nil
 			}
-			leave(lock, broker) // it stands for the one time or the other, and the broker may ask again
+			leave(lock, broker) // it lasts for the short time or the full time, and the broker may ask again
 			return Reservation{}, false, err
 		}
 		held, ok := errors.AsType[*holdfast.HeldError](err)
@@ -117,7 +117,7 @@ func (b *Book) Reserve(ctx context.Context, property, broker string) (Reservatio
 		}
 		holder, ok := first(held.Holders)
 		switch {
-		case !ok: // it fell between the refusal and the answer
+		case !ok: // it expired between the refusal and the answer
 		case holder.Owner != broker:
 			return Reservation{}, false, &TakenError{told(name, holder)}
 		case holder.Left > b.confirmed:
@@ -142,18 +142,18 @@ func (b *Book) resume(ctx context.Context, name string, seen holdfast.Holder, tt
 	return b.locks.Resume(ctx, holdfast.Lease{Name: name, ID: seen.Lease}, holdfast.NoRenew(), holdfast.TTL(ttl))
 }
 
-// leave lets go of a lease, which stays on the backend until its end.
+// leave detaches from a lease, which stays on the backend until its end.
 func leave(lock *holdfast.Lock, broker string) Reservation {
 	r := Reservation{
 		Property: strings.TrimPrefix(lock.Name(), prefix), Broker: broker, Number: lock.Token(),
 		Until: lock.Deadline().UTC().Round(time.Millisecond),
 	}
-	_, _ = lock.Detach() // an error is that it fell this very moment
+	_, _ = lock.Detach() // an error means that it has just expired
 	return r
 }
 
-// Release gives the property back. number says which reservation is meant; 0 is whichever
-// the broker has.
+// Release releases the property. number says which reservation is meant; 0 is any that the
+// broker has.
 //
 // Errors: ErrNotReserved; *TakenError; ErrNumber; those of Client.Inspect, after which the
 // reservation stands as before, or is gone soon.
@@ -180,13 +180,13 @@ func (b *Book) Release(ctx context.Context, property, broker string, number fenc
 		if !errors.Is(err, holdfast.ErrLost) {
 			return err
 		}
-		if err := pause(ctx); err != nil { // it fell in between: look again who has it
+		if err := pause(ctx); err != nil { // it expired in between: read again who has it
 			return err
 		}
 	}
 }
 
-// List gives a page of what is reserved, in the order of the properties, and the property
+// List returns a page of the reservations, in the order of the properties, and the property
 // after which the next page begins; that is empty on the last one.
 //
 // Errors: those of Client.List.
@@ -215,7 +215,7 @@ func first(holders []holdfast.Holder) (holdfast.Holder, bool) {
 	return holders[0], true
 }
 
-// told is a reservation as the store tells it.
+// told converts a reservation from the form in which the store reports it.
 func told(name string, h holdfast.Holder) Reservation {
 	return Reservation{
 		Property: strings.TrimPrefix(name, prefix), Broker: h.Owner, Number: h.Token,

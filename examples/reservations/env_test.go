@@ -41,7 +41,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// redisURL is a server that has lost nothing: it need not wait for what it may have forgotten.
+// redisURL is the URL of a server that has lost nothing: it need not wait for leases that it
+// may have forgotten.
 func redisURL(s *testserver.RedisServer) string { return "redis://" + s.Addr() + "?quarantine=off" }
 
 // process is an instance of the service in a process of its own.
@@ -162,7 +163,7 @@ func expect(t *testing.T, a answer, status int) answer {
 	return a
 }
 
-// each runs f for 0 to n-1 at once and collects the answers.
+// each runs f for 0 to n-1 concurrently and collects the answers.
 func each(n int, f func(i int) answer) []answer {
 	answers := make([]answer, n)
 	var wg sync.WaitGroup

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// TestWithoutLock: whoever asks whether a property is free, and then writes that it is not,
-// gives it to two. TestOneBroker is the same with the lock.
+// TestWithoutLock: a service that reads whether a property is free, and then writes that it is
+// not, gives it to two. TestOneBroker is the same with the lock.
 func TestWithoutLock(t *testing.T) {
 	t.Parallel()
 	redis := testserver.Redis(t)
@@ -25,7 +25,7 @@ func TestWithoutLock(t *testing.T) {
 		wg.Go(func() {
 			taken, err := redis.DoContext(t.Context(), "GET", "apto-12")
 			asked.Done()
-			asked.Wait() // the other has asked too
+			asked.Wait() // the other has read too
 			if err == nil && taken == nil {
 				_, err = redis.DoContext(t.Context(), "SET", "apto-12", "corretor-"+strconv.Itoa(i))
 				told[i] = err == nil
@@ -71,15 +71,15 @@ func TestAskedTwice(t *testing.T) {
 	}
 }
 
-// TestLateRelease: a release that was on its way for long arrives when its broker has
-// reserved once more. The document's compares the broker, who is the same, and frees the
-// new reservation. Here it may say which it means.
+// TestLateRelease: a release that was long on its way arrives when its broker has reserved once
+// more. The document's release compares the broker, which is the same, and frees the new
+// reservation. Here the request may say which one it means.
 func TestLateRelease(t *testing.T) {
 	t.Parallel()
 	redis := testserver.Redis(t)
 	theirs := document{redis}
 	theirs.acquire("apto-12", "ana")
-	redis.Do("DEL", "LOCK-RESERVA::apto-12") // its two hours are over
+	redis.Do("DEL", "LOCK-RESERVA::apto-12") // its two hours have passed
 	theirs.acquire("apto-12", "ana")
 	if !theirs.release("apto-12", "ana") || !theirs.acquire("apto-12", "bia") {
 		t.Error("the document's late release does no harm: this test is out of date")
@@ -100,7 +100,8 @@ func TestLateRelease(t *testing.T) {
 	expect(t, do(t, http.MethodPost, url+"/release", now), http.StatusNoContent)
 }
 
-// TestDoubleClick: two requests of one broker at once, at two instances, are one reservation.
+// TestDoubleClick: two concurrent requests of one broker, at two instances, are one
+// reservation.
 func TestDoubleClick(t *testing.T) {
 	t.Parallel()
 	redis := redisURL(testserver.Redis(t))
@@ -115,10 +116,10 @@ func TestDoubleClick(t *testing.T) {
 	}
 }
 
-// TestLostAnswer: the store has granted, and the answer does not arrive. The instance gives
-// up, tells the broker that it does not know, and gives the lease back behind its back,
-// which takes time as well. Meanwhile the broker asks another instance: what that one says
-// has to stay true.
+// TestLostAnswer: the store has granted, and the answer does not arrive. The instance gives up,
+// tells the broker that the outcome is unknown, and releases the lease in the background, which
+// takes time as well. During that time the broker asks another instance: its answer has to stay
+// true.
 func TestLostAnswer(t *testing.T) {
 	t.Parallel()
 	redis := testserver.Redis(t)

@@ -1,6 +1,6 @@
-// Command reservations lets the brokers of an estate agency reserve properties: who has
-// reserved one keeps the others from it, until it is given back, or falls by itself after
-// two hours in which nothing was heard from its broker. See README.md.
+// Command reservations lets the brokers of an estate agency reserve properties. A broker that
+// has reserved a property keeps the others from it, until it is released, or expires after two
+// hours without a request from its broker. See README.md.
 //
 //	go run ./examples/reservations --backend redis://127.0.0.1:6379
 package main
@@ -33,7 +33,7 @@ func main() {
 	}
 }
 
-// Run is the command: it serves until ctx ends. out is told the address, diag is the log.
+// Run is the command: it serves until ctx ends. out receives the address, diag is the log.
 //
 // Errors: of the command line; *holdfast.InvalidError or holdfast.ErrUnsupported where the
 // backend cannot keep a reservation for as long as --for says; of the backend's URL.
@@ -56,7 +56,7 @@ func Run(ctx context.Context, args []string, out, diag io.Writer) error {
 		return errors.Join(err, b.Close())
 	}
 	err = serve(ctx, *listen, locks, *ttl, log, out)
-	// The reservations stay: they belong to nobody's process.
+	// The reservations stay: they belong to no process.
 	done, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	return errors.Join(err, locks.Close(done), b.Close())

@@ -19,8 +19,8 @@ import (
 
 const twoHours = 2 * time.Hour
 
-// TestOneBroker: of forty brokers at three instances one has the property, and everybody
-// is told who.
+// TestOneBroker: of forty brokers at three instances one has the property, and all the others
+// are told who.
 func TestOneBroker(t *testing.T) {
 	t.Parallel()
 	redis := redisURL(testserver.Redis(t))
@@ -112,7 +112,7 @@ func life(t *testing.T, here, there string) {
 	}
 }
 
-// TestFalls: without a renewal the property is free when its time is over, and no sooner.
+// TestFalls: without a renewal the property is free when its time has passed, and no sooner.
 func TestFalls(t *testing.T) {
 	t.Parallel()
 	const ttl = 5 * time.Second
@@ -132,7 +132,7 @@ func TestFalls(t *testing.T) {
 	}
 }
 
-// TestRestart: reservations outlive the service, however it ends, and the new one goes on
+// TestRestart: reservations outlive the service, however it ends, and the new one continues
 // with them.
 func TestRestart(t *testing.T) {
 	t.Parallel()

@@ -100,7 +100,7 @@ func table(bar *Bar, w http.ResponseWriter, r *http.Request) error {
 	return web.JSON(w, http.StatusOK, t)
 }
 
-// explain says what is told of an error; what it does not know is 503.
+// explain returns the problem that is sent for an error; an unknown error is 503.
 func explain(err error) *web.ProblemError {
 	switch {
 	case errors.Is(err, ErrNoTable), errors.Is(err, ErrNoReservation):

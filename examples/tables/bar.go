@@ -17,7 +17,7 @@ import (
 //go:embed schema.sql
 var schema string
 
-// tries is how often a transaction is run that the database ended for the sake of others.
+// tries is how often a transaction is run which the database ended because of concurrent ones.
 const tries = 5
 
 // Reservation is a table that a guest has from one time to another.
@@ -43,11 +43,11 @@ var (
 	ErrNoGuest = errors.New("there is no such guest")
 	// ErrNoReservation: there is no such reservation of the table.
 	ErrNoReservation = errors.New("there is no such reservation of this table")
-	// ErrTaken: somebody else has the table, for a part of the time at least.
+	// ErrTaken: another guest has the table, for a part of the time at least.
 	ErrTaken = errors.New("the table is reserved then")
 )
 
-// Bar is the restaurant's database. Its methods may be called at once.
+// Bar is the restaurant's database. Its methods are safe for concurrent use.
 type Bar struct {
 	db     *sql.DB
 	tables *rowlock.Locker
@@ -55,7 +55,7 @@ type Bar struct {
 	wait   time.Duration
 }
 
-// Open connects to a PostgreSQL and makes the tables where there are none. Guests have a table
+// Open connects to a PostgreSQL and creates the tables if there are none. Guests have a table
 // for stay; a reservation waits for wait while another one of the same table is being made.
 func Open(ctx context.Context, url string, stay, wait time.Duration) (*Bar, error) {
 	cfg, err := pgx.ParseConfig(url)
@@ -63,7 +63,7 @@ func Open(ctx context.Context, url string, stay, wait time.Duration) (*Bar, erro
 		return nil, fmt.Errorf("the URL of the database: %w", err) // pgx leaves out the password
 	}
 	// An instance that is stopped within a transaction has a row locked. The server ends that
-	// transaction, so that nobody waits for it until it wakes.
+	// transaction, so that no other instance waits for it until it resumes.
 	cfg.RuntimeParams["idle_in_transaction_session_timeout"] = "5s"
 	cfg.RuntimeParams["statement_timeout"] = "15s"
 	tables, err := rowlock.New(rowlock.Postgres, rowlock.Config{Table: "mesa", Key: "id"})
@@ -81,8 +81,8 @@ func Open(ctx context.Context, url string, stay, wait time.Duration) (*Bar, erro
 // Close ends the connections.
 func (b *Bar) Close() { _ = b.db.Close() }
 
-// migrate makes the tables. CREATE TABLE IF NOT EXISTS fails when two do it at once, so the
-// instances take turns.
+// migrate creates the tables. CREATE TABLE IF NOT EXISTS fails when two do it concurrently, so
+// the instances take turns.
 func (b *Bar) migrate(ctx context.Context) error {
 	return b.tx(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock(hashtext('holdfast-example-tables'))"); err != nil {
@@ -126,10 +126,10 @@ func (b *Bar) Reserve(ctx context.Context, table, guest int64, from time.Time) (
 	}
 }
 
-// reserve reads, decides and writes. The row of the table is locked with the reading, and
-// until the commit, so that the next one reads what this one has written. That next one
-// waits in the database, for b.wait at most, and its statements after the lock see
-// what was committed while it waited (READ COMMITTED).
+// reserve reads, decides and writes. The row of the table is locked when it is read, until the
+// commit, so that the next transaction reads what this one has written. That transaction waits
+// in the database, for b.wait at most, and its statements after the lock see what was committed
+// while it waited (READ COMMITTED).
 func (b *Bar) reserve(ctx context.Context, tx *sql.Tx, table, guest int64, from time.Time) (Reservation, error) {
 	count := 0
 	_, err := b.tables.Lock(ctx, rowlock.SQL(tx), rowlock.Request{
@@ -189,7 +189,7 @@ func (b *Bar) Reservation(ctx context.Context, table, id int64) (Reservation, er
 	return r, or(err, ErrNoReservation)
 }
 
-// or is missing where the row is not there.
+// or returns missing where the row does not exist.
 func or(err, missing error) error {
 	switch {
 	case err == nil:
@@ -206,7 +206,7 @@ func (b *Bar) tx(ctx context.Context, f func(*sql.Tx) error) error {
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
-	defer func() { _ = tx.Rollback() }() // nothing, once it is committed
+	defer func() { _ = tx.Rollback() }() // does nothing after the commit
 	if err := f(tx); err != nil {
 		return err
 	}

@@ -34,8 +34,8 @@ func shared(ctx context.Context, tx *sql.Tx) (int, error) {
 	return n, err
 }
 
-// guest reserves as the document does: read, look whether somebody has that very time, write.
-// decided is called between. counted says whether the row of the table is written too.
+// guest reserves as the document does: read, check whether another guest has that very time,
+// write. decided is called between. counted says whether the row of the table is written too.
 func (f *fixture) guest(guest int, how read, counted bool, decided func()) error {
 	ctx := f.t.Context()
 	tx, err := f.db.BeginTx(ctx, nil)
@@ -88,7 +88,7 @@ func testLostUpdate(f *fixture) {
 	f.count(2, 1)
 }
 
-// testShareLetsBothWrite: FOR SHARE keeps nobody from reading FOR SHARE. The document's
+// testShareLetsBothWrite: FOR SHARE does not prevent another FOR SHARE. The document's
 // reservation is a row of another table, so both write theirs, and nothing is noticed.
 func testShareLetsBothWrite(f *fixture) {
 	t := f.t

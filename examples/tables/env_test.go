@@ -50,7 +50,7 @@ func start(t *testing.T, args ...string) (*testserver.Process, string) {
 
 const (
 	twoHours = 2 * time.Hour
-	patience = 10 * time.Second // longer than anybody has to wait for a table here
+	patience = 10 * time.Second // longer than any guest has to wait for a table here
 )
 
 // each runs the tests on one server, each on a database of its own.
@@ -60,7 +60,7 @@ func each(t *testing.T, tests map[string]func(*fixture)) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			database := pg.Database(t, "test_"+strings.ToLower(name))
-			t.Parallel() // it goes on when all have been started
+			t.Parallel() // it continues when all have been started
 			test(setUp(t, database))
 		})
 	}
@@ -108,7 +108,7 @@ func (f *fixture) serve(wait time.Duration) string {
 	return server.URL
 }
 
-// answer is what the service said.
+// answer is the response of the service.
 type answer struct {
 	status int
 	header http.Header
@@ -149,7 +149,7 @@ func do(t *testing.T, method, url, body string) answer {
 	return a
 }
 
-// reserve is the document's call. Who is told to try again does.
+// reserve is the document's call. It retries when it is told to.
 func reserve(t *testing.T, url string, table, guest int, from string) answer {
 	t.Helper()
 	for {

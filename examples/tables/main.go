@@ -1,6 +1,6 @@
-// Command tables lets the guests of a restaurant reserve tables. What is to be kept from the
-// others is a row of the database, so the database locks it, in the transaction that reads,
-// decides and writes: package rowlock. See README.md.
+// Command tables lets the guests of a restaurant reserve tables. The data to protect is a row
+// of the database, so the database locks it, in the transaction that reads, decides and writes:
+// package rowlock. See README.md.
 //
 //	go run ./examples/tables --database postgres://127.0.0.1/bar --demo
 package main
@@ -30,7 +30,7 @@ func main() {
 	}
 }
 
-// Run is the command: it serves until ctx ends. out is told the address, diag is the log.
+// Run is the command: it serves until ctx ends. out receives the address, diag is the log.
 // Errors: of the command line, and of the database.
 func Run(ctx context.Context, args []string, out, diag io.Writer) error {
 	flags := flag.NewFlagSet("tables", flag.ContinueOnError)

@@ -92,7 +92,7 @@ func testOneTable(f *fixture) {
 	f.count(31, 31)
 }
 
-// count fails the test unless so many reservations are there, and so many were counted.
+// count fails the test unless there are made reservations, and the row of table 1 counts counted.
 func (f *fixture) count(made, counted int64) {
 	f.t.Helper()
 	if n := f.Int("SELECT count(*) FROM reserva"); n != made {
@@ -103,7 +103,7 @@ func (f *fixture) count(made, counted int64) {
 	}
 }
 
-// testBusy: nobody waits for ever for a row that somebody else has.
+// testBusy: no request waits for ever for a row that another transaction has.
 func testBusy(f *fixture) {
 	t := f.t
 	url := f.serve(50 * time.Millisecond)

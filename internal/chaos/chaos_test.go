@@ -234,8 +234,8 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestEverythingAtOnce is for the race detector: faults at random over traffic
-// at random. Whatever happened, a healed proxy relays, and its books balance.
+// TestEverythingAtOnce is for the race detector: random faults during random traffic. Whatever
+// happened, a healed proxy relays, and its counters balance.
 func TestEverythingAtOnce(t *testing.T) {
 	t.Parallel()
 	p, u := start(t)

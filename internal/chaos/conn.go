@@ -18,8 +18,8 @@ type conn struct {
 	ends   [2]net.Conn // the client's and the server's; no server in a black hole
 	pipes  [2]*pipe    // by the index of their direction; pipe i reads from end i
 	done   chan struct{}
-	gone   [2]bool       // this end is away, and the other one is not told
-	lost   bool          // something was dropped: it cannot go on after Heal
+	gone   [2]bool       // this end is gone, and the other one is not told
+	lost   bool          // something was dropped: it cannot continue after Heal
 	muted  bool          // replies are dropped
 	sprung chan struct{} // closed, and nil, when the first reply was dropped
 	ended  int           // pipes that came to their end in order
@@ -119,8 +119,8 @@ func (p *Proxy) read(c *conn, i int) {
 	}
 }
 
-// push puts a piece at the end of the queue, and waits while that is full. It
-// reports whether the connection still lives.
+// push appends a piece to the queue, and waits while that is full. It reports whether the
+// connection is still alive.
 func (p *Proxy) push(c *conn, i int, next piece) bool {
 	l := c.pipes[i]
 	for {
@@ -150,7 +150,7 @@ func (p *Proxy) push(c *conn, i int, next piece) bool {
 	return true
 }
 
-// lateness is how much later a piece arrives, by chance.
+// lateness returns how much later a piece arrives, at random.
 func (p *Proxy) lateness(f faults) time.Duration {
 	if f.jitter <= 0 {
 		return f.delay
@@ -158,7 +158,7 @@ func (p *Proxy) lateness(f faults) time.Duration {
 	return f.delay + time.Duration(p.random.Int64N(int64(f.jitter)+1))
 }
 
-// write sends on what read took in, as far as the faults let it.
+// write sends on what read has read, as far as the faults allow.
 func (p *Proxy) write(c *conn, i int) {
 	for {
 		v, wait, ok := p.next(c, i)
@@ -174,8 +174,8 @@ func (p *Proxy) write(c *conn, i int) {
 	}
 }
 
-// sleep waits for wake, for d unless that is zero, or for the end of the
-// connection. It reports whether the connection still lives.
+// sleep waits for wake, for d unless that is zero, or for the end of the connection. It reports
+// whether the connection is still alive.
 func (c *conn) sleep(wake <-chan struct{}, d time.Duration) bool {
 	var timer <-chan time.Time
 	if d > 0 {
@@ -190,8 +190,8 @@ func (c *conn) sleep(wake <-chan struct{}, d time.Duration) bool {
 	return true
 }
 
-// next takes the head of the queue and decides what becomes of it. It reports
-// false when there is nothing to do yet, and for how long when that is known.
+// next takes the head of the queue and decides what becomes of it. It returns false when there
+// is nothing to do yet, and for how long when that is known.
 func (p *Proxy) next(c *conn, i int) (verdict, time.Duration, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -228,7 +228,7 @@ func (p *Proxy) judge(c *conn, i int, head piece) verdict {
 			close(c.sprung)
 			c.sprung = nil
 		}
-		// When the end that was left alone leaves too, nobody remains.
+		// The other end has gone already: when this one ends too, none remains.
 		return verdict{kill: head.end && c.gone[1-i]}
 	}
 	if head.end {
@@ -249,15 +249,15 @@ func (p *Proxy) judge(c *conn, i int, head piece) verdict {
 	return v
 }
 
-// spring looks for the trap that a request falls into. It returns one that
-// closes the connection once the request was sent on.
+// spring looks for the trap that a request triggers. It returns one that closes the connection
+// once the request was sent on.
 func (p *Proxy) spring(c *conn, request []byte) *trap {
 	for n, t := range p.traps {
 		if t.match != nil && !t.match(request) {
 			continue
 		}
 		p.traps = append(p.traps[:n:n], p.traps[n+1:]...)
-		// From before the request leaves: the reply must not win a race.
+		// This is set before the request leaves: the reply must not win a race.
 		c.muted, c.lost = true, true
 		if t.close {
 			return t
@@ -268,7 +268,7 @@ func (p *Proxy) spring(c *conn, request []byte) *trap {
 	return nil
 }
 
-// deliver does what was decided. It reports whether the direction goes on.
+// deliver does what was decided. It reports whether the direction continues.
 func (p *Proxy) deliver(c *conn, i int, v verdict) bool {
 	var n int
 	var err error
@@ -282,7 +282,7 @@ func (p *Proxy) deliver(c *conn, i int, v verdict) bool {
 	flow.Passed += int64(n)
 	flow.Dropped += int64(len(v.pass) - n)
 	p.tell()
-	if c.gone[1-i] { // went while this was on the way
+	if c.gone[1-i] { // it ended while this was on the way
 		err = nil
 	}
 	switch {
@@ -334,7 +334,7 @@ func (p *Proxy) kill(c *conn) {
 	p.tell()
 }
 
-// over reports whether kill was here. The caller holds mu.
+// over reports whether kill was called. The caller holds mu.
 func (c *conn) over() bool {
 	select {
 	case <-c.done:
@@ -344,7 +344,7 @@ func (c *conn) over() bool {
 	}
 }
 
-// poke makes every direction look at the faults again. The caller holds mu.
+// poke makes every direction check the faults again. The caller holds mu.
 func (p *Proxy) poke() {
 	for c := range p.conns {
 		for _, l := range c.pipes {
@@ -356,7 +356,7 @@ func (p *Proxy) poke() {
 // reset ends a connection so that its peer gets an error, not an end in order.
 func reset(end net.Conn) {
 	if t, ok := end.(*net.TCPConn); ok {
-		_ = t.SetLinger(0) // fails on a connection that is over already
+		_ = t.SetLinger(0) // fails on a connection that has ended already
 	}
 	_ = end.Close()
 }
@@ -364,11 +364,11 @@ func reset(end net.Conn) {
 // closeWrite tells the peer that nothing more will be sent.
 func closeWrite(end net.Conn) {
 	if h, ok := end.(interface{ CloseWrite() error }); ok {
-		_ = h.CloseWrite() // fails on a connection that is over already
+		_ = h.CloseWrite() // fails on a connection that has ended already
 	}
 }
 
-// signal leaves a mark in a channel of capacity 1.
+// signal puts a mark into a channel of capacity 1.
 func signal(ch chan<- struct{}) {
 	select {
 	case ch <- struct{}{}:

@@ -1,5 +1,5 @@
-// Package chaos is a relay for tests that stands between a client and a server
-// and hurts what passes: it delays, holds, drops, cuts, resets and refuses.
+// Package chaos is a relay for tests that stands between a client and a server and injects
+// faults: it delays, holds, drops, cuts, resets and refuses.
 //
 //	proxy := chaos.Start(t, server.Addr()) // a free port of the loopback
 //	client := dial(proxy.Addr())
@@ -9,28 +9,27 @@
 //
 // # Two kinds of silence
 //
-// A network that swallows packets and comes back looks like one of two things to
-// those who talk over it, and a lock must survive both:
+// A network that loses packets for a time and recovers looks like one of two things to the
+// programs that use it, and a lock must survive both:
 //
-//   - [Proxy.Hold] keeps every byte. What was sent arrives after [Proxy.Release]
-//     or [Proxy.Heal], however late: a request that is executed for a client that
-//     gave up long ago.
-//   - [Proxy.Cut] and [Proxy.BlackHole] lose every byte. What was sent never
-//     arrives. A stream with a hole in it cannot go on, so Heal resets the
-//     connections that lost something. The others live on.
+//   - [Proxy.Hold] keeps every byte. What was sent arrives after [Proxy.Release] or
+//     [Proxy.Heal], however late: a request that is executed for a client that gave up long
+//     ago.
+//   - [Proxy.Cut] and [Proxy.BlackHole] lose every byte. What was sent never arrives. A stream
+//     with a hole in it cannot continue, so Heal resets the connections that lost something.
+//     The others live on.
 //
 // In all three, the end of a connection is as silent as its bytes: one side may
 // close, and the other is not told.
 //
 // # When a fault bites
 //
-// A fault holds for everything that is sent after its method returned, on open
-// connections and on new ones. What the relay had taken in before may still
-// pass, except that a delay or a hold keeps it where the next fault finds it.
+// A fault applies to everything that is sent after its method returned, on open connections and
+// on new ones. What the relay had read before may still pass, except that a delay or a hold
+// keeps it where the next fault finds it.
 //
-// Bytes are handled in the pieces in which the kernel gave them, at most 32 KiB
-// each. A message may come in several pieces, and a piece may have several
-// messages.
+// Bytes are handled in the pieces in which the kernel delivered them, at most 32 KiB each. A
+// message may come in several pieces, and a piece may have several messages.
 //
 // # Waiting for events
 //

@@ -19,9 +19,8 @@ func (p *Proxy) Delay(dir Direction, d, jitter time.Duration) {
 	p.change(dir, func(f *faults) { f.delay, f.jitter = d, jitter })
 }
 
-// Hold keeps everything that is sent, to be delivered in order after Release or
-// Heal. Up to 4 MiB for each direction of a connection are kept; then its sender
-// is made to wait.
+// Hold keeps everything that is sent, to be delivered in order after Release or Heal. Up to 4
+// MiB are kept for each direction of a connection; then its sender has to wait.
 func (p *Proxy) Hold(dir Direction) { p.change(dir, func(f *faults) { f.held = true }) }
 
 // Release delivers what Hold kept.
@@ -55,7 +54,7 @@ func (p *Proxy) Refuse() {
 	p.refuse()
 }
 
-// Reset resets every open connection, on both sides. What was on the way is
+// Reset resets every open connection, on both sides. Data on the way is
 // lost. New connections are not touched.
 func (p *Proxy) Reset() {
 	p.mu.Lock()
@@ -75,28 +74,26 @@ func (p *Proxy) DropServerHalf() { p.orphan(1) }
 // server sends is dropped. Heal resets the server's end.
 func (p *Proxy) DropClientHalf() { p.orphan(0) }
 
-// LoseReply lets the next piece of a request that match accepts through to the
-// server, and drops everything that its connection brings back from then on,
-// also to requests before it. A nil match accepts any. It works once. match
-// must not block, nor call the Proxy. The channel is closed when the first reply
-// was dropped: the server has answered something since. Call Reset to let the
-// client know.
+// LoseReply lets the next piece of a request that match accepts through to the server, and
+// drops everything that its connection brings back from then on, also replies to earlier
+// requests. A nil match accepts any piece. It works once. match must not block, nor call the
+// Proxy. The channel is closed when the first reply was dropped: the server has answered
+// something since. Call Reset to let the client know.
 func (p *Proxy) LoseReply(match func(piece []byte) bool) <-chan struct{} {
 	return p.arm(&trap{match: match, sprung: make(chan struct{})})
 }
 
-// CloseAfterRequest lets the next piece of a request that match accepts through
-// to the server, then ends the connection: the server sees its end after the
-// request, and the client is reset at once, without a reply. A nil match accepts
-// any. It works once. match must not block, nor call the Proxy. The channel is
-// closed when the request was sent on.
+// CloseAfterRequest lets the next piece of a request that match accepts through to the server,
+// then ends the connection: the server sees its end after the request, and the client is reset
+// immediately, without a reply. A nil match accepts any piece. It works once. match must not
+// block, nor call the Proxy. The channel is closed when the request was sent on.
 func (p *Proxy) CloseAfterRequest(match func(piece []byte) bool) <-chan struct{} {
 	return p.arm(&trap{match: match, close: true, sprung: make(chan struct{})})
 }
 
-// Heal ends every fault. What was held or delayed is delivered. Connections that
-// lost something are reset, as are those that were made in a black hole and
-// those that are half-open. Traps that did not spring are taken away.
+// Heal ends every fault. What was held or delayed is delivered. Connections that lost something
+// are reset, as are those that were made in a black hole and those that are half-open. Traps
+// that did not spring are removed.
 func (p *Proxy) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,9 +15,9 @@ import (
 	"github.com/holdfast-io/holdfast/internal/chaos"
 )
 
-// patience bounds every wait for something that must happen; quiet is how long
-// a test looks at something that must not. A busy machine can make a broken
-// quiet go unseen, never a sound one fail.
+// patience bounds every wait for something that must happen; quiet is how long a test watches
+// for something that must not. A busy machine can hide a broken silence, but never make a
+// correct one fail.
 const (
 	patience = 30 * time.Second
 	quiet    = 30 * time.Millisecond
@@ -59,7 +59,7 @@ func listen(t *testing.T, network, address string) *upstream {
 	return u
 }
 
-// accepted is the next connection that the server sees.
+// accepted returns the next connection that the server sees.
 func (u *upstream) accepted(t *testing.T) net.Conn {
 	t.Helper()
 	select {
@@ -71,7 +71,7 @@ func (u *upstream) accepted(t *testing.T) net.Conn {
 	}
 }
 
-// start is a proxy before a server.
+// start starts a proxy in front of a server.
 func start(t *testing.T) (*chaos.Proxy, *upstream) {
 	t.Helper()
 	u := listen(t, "tcp", "127.0.0.1:0")
@@ -103,8 +103,8 @@ func dial(t *testing.T, p *chaos.Proxy) net.Conn {
 	return deadline(t, c)
 }
 
-// pair is a connection through the proxy: the client's end, then the server's.
-// Bytes have passed, so that all of it is known to stand.
+// pair returns a connection through the proxy: the client's end, then the server's. Bytes have
+// passed, so that all of it is known to be established.
 func pair(t *testing.T, p *chaos.Proxy, u *upstream) (net.Conn, net.Conn) {
 	t.Helper()
 	client := dial(t, p)

@@ -29,8 +29,8 @@ const (
 	Both = Requests | Replies
 )
 
-// Proxy is a relay from a loopback port to one upstream. Its methods may be
-// called at once from many goroutines.
+// Proxy is a relay from a loopback port to one upstream. Its methods are safe for concurrent
+// use.
 type Proxy struct {
 	addr        string
 	stop        context.CancelFunc
@@ -38,7 +38,7 @@ type Proxy struct {
 	listen      func(at string) (net.Listener, error)
 	unreserve   func()
 	wg          sync.WaitGroup
-	mu          sync.Mutex // guards what follows, and all of conn and pipe
+	mu          sync.Mutex // guards the fields below, and all of conn and pipe
 	network     string
 	upstream    string
 	listener    net.Listener // nil while connections are refused
@@ -48,7 +48,7 @@ type Proxy struct {
 	traps       []*trap
 	random      *rand.Rand
 	stats       Stats
-	changed     chan struct{} // closed when the counters move; nil when nobody waits
+	changed     chan struct{} // closed when the counters move; nil when no goroutine waits
 	closed      bool
 	listenError error
 }
@@ -73,9 +73,9 @@ type trap struct {
 	sprung chan struct{}
 }
 
-// NewProxy starts a relay from a free port of the loopback to upstream:
-// "host:port", or "unix:" and the path of a socket. It runs until Close, or
-// until ctx ends. A server that is away is not an error: its clients are reset.
+// NewProxy starts a relay from a free port of the loopback to upstream: "host:port", or "unix:"
+// and the path of a socket. It runs until Close, or until ctx ends. A server that is
+// unavailable is not an error: its clients are reset.
 func NewProxy(ctx context.Context, upstream string) (*Proxy, error) {
 	ctx, stop := context.WithCancel(ctx)
 	address, unreserve, err := reserve()
@@ -113,12 +113,11 @@ func NewProxy(ctx context.Context, upstream string) (*Proxy, error) {
 	return p, nil
 }
 
-// Addr is where clients connect: "127.0.0.1:port". It never changes.
+// Addr is the address for clients: "127.0.0.1:port". It never changes.
 func (p *Proxy) Addr() string { return p.addr }
 
-// Close resets every connection, ends every goroutine and frees the port.
-// Closing again does nothing. The error says that the port was lost to another
-// process while connections were refused.
+// Close resets every connection, ends every goroutine and frees the port. Closing again does
+// nothing. The error says that another process took the port while connections were refused.
 func (p *Proxy) Close() error {
 	p.stop()
 	p.shut()
@@ -199,8 +198,8 @@ func (p *Proxy) refuse() {
 	p.listener = nil
 }
 
-// relisten undoes refuse. Nobody else gets a reserved port, so that one attempt
-// is enough there; elsewhere it goes on for a while.
+// relisten undoes refuse. No other process gets a reserved port, so that one attempt is enough
+// there; elsewhere it retries for a while.
 func (p *Proxy) relisten() {
 	if p.listener != nil || p.closed {
 		return

@@ -5,9 +5,9 @@ import (
 	"syscall"
 )
 
-// reserve takes a free port of the loopback with a socket that never listens, so
-// that the port stays ours while connections are refused: the kernel gives it to
-// nobody who asks for any port, neither to listen on nor to connect from.
+// reserve takes a free port of the loopback with a socket that never listens, so that the port
+// stays ours while connections are refused: the kernel assigns it to no process that requests
+// any port, neither to listen on nor to connect from.
 func reserve() (string, func(), error) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {

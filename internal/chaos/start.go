@@ -2,8 +2,8 @@ package chaos
 
 import "context"
 
-// TB is the part of testing.TB that Start needs, so that nobody who imports this
-// package imports package testing.
+// TB is the part of testing.TB that Start needs, so that a program that imports this package
+// does not import package testing.
 type TB interface {
 	Helper()
 	Context() context.Context
@@ -12,11 +12,11 @@ type TB interface {
 	Fatalf(format string, args ...any)
 }
 
-// Start is NewProxy for a test: it fails the test where NewProxy gives an error,
-// and closes the relay after the clean-ups that the test registers later.
+// Start is NewProxy for a test: it fails the test where NewProxy returns an error, and closes
+// the relay after the clean-ups that the test registers later.
 func Start(tb TB, upstream string) *Proxy {
 	tb.Helper()
-	// The context of a test ends before its clean-ups run, and those still talk.
+	// The context of a test ends before its clean-ups run, and those still communicate.
 	p, err := NewProxy(context.WithoutCancel(tb.Context()), upstream)
 	if err != nil {
 		tb.Fatalf("chaos: %v", err)

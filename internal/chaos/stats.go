@@ -6,7 +6,7 @@ import "context"
 type Stats struct {
 	Accepted   int // connections from clients so far
 	Open       int // connections that are open, half-open ones included
-	DialErrors int // connections for which the server was not there
+	DialErrors int // connections for which the server was unavailable
 	Requests   Flow
 	Replies    Flow
 }
@@ -18,7 +18,7 @@ type Flow struct {
 	Kept    int64 // held or delayed, or about to be sent on
 }
 
-// flow is the counters of one direction.
+// flow returns the counters of one direction.
 func (s *Stats) flow(i int) *Flow {
 	if i == 0 {
 		return &s.Requests
@@ -26,15 +26,15 @@ func (s *Stats) flow(i int) *Flow {
 	return &s.Replies
 }
 
-// Stats reads the counters.
+// Stats returns the counters.
 func (p *Proxy) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.stats
 }
 
-// Wait waits until cond is true of the counters, which it looks at whenever they
-// move. It returns ctx's cause when that ends first.
+// Wait waits until cond is true of the counters, which it checks whenever they change. It
+// returns ctx's cause when that ends first.
 func (p *Proxy) Wait(ctx context.Context, cond func(Stats) bool) error {
 	for {
 		p.mu.Lock()
@@ -55,7 +55,7 @@ func (p *Proxy) Wait(ctx context.Context, cond func(Stats) bool) error {
 	}
 }
 
-// tell wakes those who wait for the counters.
+// tell wakes the goroutines that wait for the counters.
 func (p *Proxy) tell() {
 	if p.changed != nil {
 		close(p.changed)

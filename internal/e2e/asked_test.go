@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/chaos"
 )
 
-// B10: a lease counts from before the question left. However late the answer comes, the
+// B10: a lease counts from before the request was sent. However late the answer comes, the
 // count on this side began no later than the one on the server.
 func TestLeaseCountsFromTheQuestion(t *testing.T) {
 	t.Parallel()
@@ -30,7 +30,7 @@ func TestLeaseCountsFromTheQuestion(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// The connection is there when the delay begins.
+			// The connection is established when the delay begins.
 			if _, err := b.Inspect(t.Context(), "n"); err != nil {
 				t.Fatal(err)
 			}

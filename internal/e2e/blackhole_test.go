@@ -28,8 +28,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// networks are the backends that something can stand in front of. Each gives the
-// address of a real server, and a backend value that reaches it through proxy.
+// networks returns the backends that have a network in front of them. Each function returns the
+// address of a real server, and a function for a backend value that reaches it through proxy.
 func networks() map[string]func(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
 	return map[string]func(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend){
 		"redis":      overRedis,
@@ -170,16 +170,16 @@ func overHTTPOn(t *testing.T, store backend.Backend) (string, func(t *testing.T,
 	}
 }
 
-// B8, C9: the network swallows everything. The holder's context ends at its deadline,
-// within 50 ms, and before the server gives the lock to anybody else. What timers of this
-// process are late at that time is the machine's.
+// B8, C9: the network drops everything. The holder's context ends at its deadline, within 50
+// ms, and before the server grants the lock to another client. The lateness of this process's
+// timers at that time is the machine's.
 func TestBlackHole(t *testing.T) {
 	t.Parallel()
 	cutOff(t, (*chaos.Proxy).BlackHole)
 }
 
-// F4: the same where only the replies are swallowed: what the holder asks is done, its
-// renewals too, and it hears of nothing.
+// F4: the same where only the replies are dropped: the holder's requests are executed, its
+// renewals too, and it receives no answer.
 func TestRepliesCut(t *testing.T) {
 	t.Parallel()
 	cutOff(t, func(p *chaos.Proxy) { p.Cut(chaos.Replies) })
@@ -245,7 +245,7 @@ func cutOff(t *testing.T, cutNetwork func(*chaos.Proxy)) {
 	}
 }
 
-// lateness looks how late timers are, and tells the most that it saw.
+// lateness measures how late timers are, and returns the most that it saw.
 func lateness(t *testing.T) func() time.Duration {
 	t.Helper()
 	stop, most := make(chan struct{}), make(chan time.Duration, 1)
@@ -275,7 +275,7 @@ func client(t *testing.T, b backend.Backend, cfg holdfast.Config) *holdfast.Clie
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Second)
 		defer cancel()
-		_ = c.Close(ctx) // a cut client cannot give anything back
+		_ = c.Close(ctx) // a cut client cannot release anything
 	})
 	return c
 }

@@ -27,9 +27,9 @@ import (
 
 var update = flag.Bool("update", false, "write the generated parts of the documents anew")
 
-// The capability table of the documents is what the backends say of themselves. The
-// conformance suite holds each of them to it, both ways: what is claimed is tested, and
-// what is not claimed must be refused.
+// The capability table of the documents is what the backends report about themselves. The
+// conformance suite checks each of them, both ways: a claimed capability is tested, and one
+// that is not claimed must be refused.
 func TestCapabilityTable(t *testing.T) {
 	t.Parallel()
 	caps := capabilities(t)
@@ -43,7 +43,7 @@ func TestCapabilityTable(t *testing.T) {
 	generated(t, "../../README.pt-BR.md", "capabilities", capabilityTable(caps, inPortuguese(t)))
 }
 
-// inPortuguese gives the words of the table.
+// inPortuguese returns a function that translates the words of the table.
 func inPortuguese(t *testing.T) func(string) string {
 	t.Helper()
 	words := map[string]string{
@@ -89,11 +89,11 @@ func capabilities(t *testing.T) []backend.Capabilities {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ensemble, err := zklock.New(zklock.Config{Servers: []string{"127.0.0.1:2181"}}) // as it is by default; nothing is sent
+	ensemble, err := zklock.New(zklock.Config{Servers: []string{"127.0.0.1:2181"}}) // with the defaults; nothing is sent
 	if err != nil {
 		t.Fatal(err)
 	}
-	agent, err := consullock.Open(t.Context(), "consul://127.0.0.1:8500", nil) // likewise
+	agent, err := consullock.Open(t.Context(), "consul://127.0.0.1:8500", nil) // with the defaults; nothing is sent
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func capabilities(t *testing.T) []backend.Capabilities {
 	return caps
 }
 
-// latest is when a lease is free for sure whose holder died.
+// latest is when a lease is free at the latest after its holder died.
 func latest(c backend.Capabilities) string {
 	if c.Doubles {
 		return "once more its TTL + " + short(c.ExpiryLag)
@@ -182,7 +182,8 @@ func capabilityTable(all []backend.Capabilities, say func(string) string) string
 }
 
 // caseTable is how many cases of the suite each backend passes, by the lines of the contract:
-// all that do not need what it does not have. A case is either run or left out for that.
+// all that do not need a capability that it does not have. A case is either run or left out for
+// that.
 func caseTable(all []backend.Capabilities) string {
 	var lines []string // of the contract, in order
 	of := make(map[string][]backendtest.Case)

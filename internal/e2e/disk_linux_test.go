@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-io/holdfast/open"
 )
 
-// storing is a store that keeps what it has in the folder "data" of a process.
+// storing is a store that keeps its data in the folder "data" of a process.
 type storing struct {
 	url     string
 	process func() *testserver.Process
@@ -69,10 +69,10 @@ func onDisk() map[string]func(t *testing.T) storing {
 	}
 }
 
-// F18: the disk of the store is full, so that it refuses to take locks, or ends. Who asks
-// is told so, in time; who holds a lock keeps it, or is told at its deadline; who waits
-// does not have it before that. When there is room again, and a store that ended has been
-// started, all goes on, with greater tokens.
+// F18: the disk of the store is full, so that it refuses to grant locks, or ends. A caller is
+// told so, in time; a holder keeps its lock, or is told at its deadline; a waiter is not
+// granted the lock before that. When there is room again, and a store that ended has been
+// started, everything works again, with greater tokens.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	const ttl, room = 8 * time.Second, 4 << 20
@@ -119,7 +119,7 @@ func TestDiskFull(t *testing.T) {
 			disk.Free()
 			worksAgain(t, s, connect("d"))
 			if ended.IsZero() {
-				// It may be lost since, and then its context is over already.
+				// It may have been lost since, and then its context has ended already.
 				if err := lock.Release(t.Context()); err != nil && !errors.Is(err, holdfast.ErrLost) {
 					t.Errorf("release: %v", err)
 				}
@@ -139,7 +139,7 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// takeAllRoom takes lock after lock, with much to say, until that is refused, and gives the
+// takeAllRoom takes lock after lock, with long notes, until that is refused, and returns the
 // error.
 func takeAllRoom(t *testing.T, disk *testserver.Disk, c *holdfast.Client, patience time.Duration) error {
 	t.Helper()

@@ -9,7 +9,8 @@ import (
 	"github.com/holdfast-io/holdfast/open"
 )
 
-// What weakens a store is told by those that can look at it, and what is well is not.
+// Settings that weaken a store are reported by the backends that can read them, and correct
+// settings are not.
 func TestExamine(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-io/holdfast/bench"
 )
 
-// The table of docs/choosing.md is what bench/results has: of each engine its newest run.
-// An engine that was not measured has no row.
+// The table of docs/choosing.md is made from bench/results: of each engine its newest run. An
+// engine that was not measured has no row.
 func TestMeasuredTable(t *testing.T) {
 	t.Parallel()
 	reports, err := readReports("../../bench/results")
@@ -30,7 +30,7 @@ func TestMeasuredTable(t *testing.T) {
 	generated(t, "../../docs/choosing.pt-BR.md", "measured", measuredTable(runs, portuguese()))
 }
 
-// generated holds a part of a document to what it is made from, or writes it.
+// generated compares a part of a document with what it is made from, or writes it.
 func generated(t *testing.T, path, part, body string) {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -79,8 +79,8 @@ type measured struct {
 	report *bench.Report
 }
 
-// newest gives the newest report of each engine that has anything of ours, in the order of
-// the capability table; engines that it does not know come last.
+// newest returns the newest report of each engine that has any result of ours, in the order of
+// the capability table; engines that the table does not have come last.
 func newest(reports []*bench.Report) []measured {
 	latest := make(map[string]*bench.Report)
 	for _, r := range reports {
@@ -111,7 +111,7 @@ func newest(reports []*bench.Report) []measured {
 	return all
 }
 
-// figure gives one of ours; "–" where it was not measured.
+// figure returns one of our figures; "–" where it was not measured.
 func (m measured) figure(scenario string, metric bench.Metric) string {
 	for i := range m.report.Results {
 		x := &m.report.Results[i]
@@ -133,7 +133,7 @@ func unitOf(metric bench.Metric) bench.Unit {
 	return bench.UnitRatio
 }
 
-// language is in which words the table is written.
+// language has the words in which the table is written.
 type language struct {
 	heads  []string
 	number func(string) string
@@ -200,9 +200,9 @@ func measuredTable(runs []measured, l language) string {
 	return b.String()
 }
 
-// The newest run of an engine counts, also where an older report is read after it and where
-// a report is of several engines; one without any result has no row, and a scenario that
-// was left out a dash.
+// The newest run of an engine counts, also where an older report is read after it and where a
+// report has several engines. An engine without any result has no row, and a scenario that was
+// left out has a dash.
 func TestMeasuredIsNewest(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
@@ -211,7 +211,7 @@ func TestMeasuredIsNewest(t *testing.T) {
 		for _, x := range results {
 			r.Engines = append(r.Engines, bench.EngineInfo{Name: x.Engine, Version: strconv.Itoa(day)})
 		}
-		r.Engines = append(r.Engines, bench.EngineInfo{Name: "consul"}) // which is there, and has no result
+		r.Engines = append(r.Engines, bench.EngineInfo{Name: "consul"}) // which is listed, and has no result
 		return r
 	}
 	pairs := func(engine string, kind bench.Kind, n float64) bench.Result {

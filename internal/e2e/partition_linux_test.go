@@ -34,7 +34,7 @@ func ensembles() map[string]func(t *testing.T) *ensemble {
 			}
 			return e
 		},
-		// An API server beside each member of etcd, which speaks to that one alone.
+		// An API server beside each member of etcd, which talks to that one alone.
 		"kubernetes": func(t *testing.T) *ensemble {
 			t.Helper()
 			e, members := etcdOfThree(t)
@@ -96,7 +96,7 @@ func etcdOfThree(t *testing.T) (*ensemble, []*testserver.Etcd) {
 	return e, members
 }
 
-// leading finds the server that says it leads.
+// leading finds the server that reports that it leads.
 func leading[S interface{ Leads() bool }](servers []S) func(t *testing.T) int {
 	return func(*testing.T) int {
 		for i, s := range servers {
@@ -114,7 +114,7 @@ func (e *ensemble) client(t *testing.T, server int) *holdfast.Client {
 	return client(t, opened(t, b, err), holdfast.Config{TTL: partitionTTL, Timeout: partitionTTL, Owner: e.urls[server]})
 }
 
-// sides finds the leader, and gives a client of the leader alone and one of another server.
+// sides finds the leader, and returns a client of the leader alone and one of another server.
 func (e *ensemble) sides(t *testing.T) (int, *holdfast.Client, *holdfast.Client) {
 	t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -129,11 +129,11 @@ func (e *ensemble) sides(t *testing.T) (int, *holdfast.Client, *holdfast.Client)
 	}
 }
 
-// F15, F16: the leader is cut off from the others, and not from a client that holds a lock.
-// The holder is told at its deadline, and gets nothing from the minority; the next has the
+// F15, F16: the leader is cut off from the others, and not from a client that holds a lock. The
+// holder is told at its deadline, and the minority grants it nothing. The next waiter has the
 // lock from the majority after that, with a greater token; and when the leader is back, both
-// sides see the same. etcd is cut; the others are stopped, which is the same to everybody but
-// the leader itself: it wakes and believes that it leads still.
+// sides see the same. etcd is cut; the others are stopped, which is the same for every server
+// except the leader itself: it resumes and believes that it still leads.
 func TestLeaderCutOff(t *testing.T) {
 	t.Parallel()
 	gate := make(chan struct{}, 1) // three servers each
@@ -182,8 +182,8 @@ func TestLeaderCutOff(t *testing.T) {
 	}
 }
 
-// F16, from the other side: the leader lives and reaches the holder, and all others are
-// gone. It cannot know what they do, so that it is worth nothing: the holder is told.
+// F16, from the other side: the leader lives and reaches the holder, and all others are gone.
+// The leader cannot know what they do, so its answers are worth nothing: the holder is told.
 func TestFollowersGone(t *testing.T) {
 	t.Parallel()
 	gate := make(chan struct{}, 1)
@@ -222,8 +222,8 @@ func TestFollowersGone(t *testing.T) {
 	}
 }
 
-// F17: the servers are lost one by one, until there are none, and come back in another
-// order. Nobody is granted what another has, and who waits has the lock in the end.
+// F17: the servers are lost one by one, until there are none, and come back in another order.
+// No client is granted what another holds, and a waiter has the lock in the end.
 func TestSwizzle(t *testing.T) {
 	t.Parallel()
 	gate := make(chan struct{}, 1)
@@ -313,7 +313,7 @@ func waitFor(t *testing.T, c *holdfast.Client, name string) <-chan had {
 	return got
 }
 
-// told waits for the end of the holder's context, which comes with its deadline.
+// told waits for the end of the holder's context, which ends at its deadline.
 func told(t *testing.T, lock *holdfast.Lock, lag func() time.Duration) {
 	t.Helper()
 	select {
@@ -329,7 +329,7 @@ func told(t *testing.T, lock *holdfast.Lock, lag func() time.Duration) {
 	}
 }
 
-// handBack has a client ask for a lock that another holds and gives back then.
+// handBack has a client request a lock that another holds and then releases.
 func handBack(t *testing.T, c *holdfast.Client, held *holdfast.Lock) {
 	t.Helper()
 	got := waitFor(t, c, held.Name())

@@ -12,14 +12,14 @@ import (
 	"testing"
 )
 
-// board stands between the members of a cluster. It knows by which process a connection was
-// made, so that it can cut one member off from the others though all of them are reached at
-// one address each.
+// board stands between the members of a cluster. It knows which process made a connection, so
+// that it can cut one member off from the others although all of them are reached at one
+// address each.
 type board struct {
 	t     *testing.T
 	mu    sync.Mutex
 	lines map[*line]struct{}
-	away  func(*line) bool // nil: nobody is
+	away  func(*line) bool // nil: no connection is
 	work  sync.WaitGroup
 	ports []net.Listener
 }
@@ -29,7 +29,7 @@ type line struct {
 	from    int // the process that made it
 	to      string
 	ends    [2]net.Conn
-	dropped bool // something was lost: it cannot go on
+	dropped bool // something was lost: it cannot continue
 }
 
 func newBoard(t *testing.T) *board {
@@ -57,7 +57,7 @@ func (l *line) close() {
 	}
 }
 
-// reach gives an address by which the member that listens at another one is reached.
+// reach returns an address by which the member that listens at another one is reached.
 func (b *board) reach(listens string) string {
 	port, err := new(net.ListenConfig).Listen(b.t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -97,7 +97,7 @@ func (b *board) carry(c net.Conn, to string) {
 	b.mu.Unlock()
 }
 
-// pump carries what one end says to the other, or drops it.
+// pump carries what one end sends to the other, or drops it.
 func (b *board) pump(l *line, i int) {
 	const size = 32 << 10
 	buf := make([]byte, size)
@@ -125,7 +125,7 @@ func (b *board) cut(pid int, listens string) {
 	b.away = func(l *line) bool { return l.from == pid || l.to == listens }
 }
 
-// heal ends that. What has lost something is closed.
+// heal ends the cut. Connections that have lost something are closed.
 func (b *board) heal() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/chaos"
 )
 
-// F5: every connection is reset, again and again. Who holds goes on holding, who waits goes
-// on waiting, and has the lock when it is given back.
+// F5: every connection is reset, again and again. A holder keeps its lock. A waiter continues
+// to wait, and is granted the lock when it is released.
 func TestConnectionsReset(t *testing.T) {
 	t.Parallel()
 	const ttl, resets = 20 * time.Second, 12

@@ -110,8 +110,8 @@ func opened(t *testing.T, b backend.Backend, err error) backend.Backend {
 	return b
 }
 
-// F9: the store is killed with -9 and started again. Leases and tokens are as they were,
-// who waits goes on waiting, and gets the lock.
+// F9: the store is killed with -9 and started again. Leases and tokens are as they were, and a
+// waiter continues to wait, and is granted the lock.
 func TestStoreKilled(t *testing.T) {
 	t.Parallel()
 	for name, start := range stores() {
@@ -180,8 +180,8 @@ func awaitWaiters(t *testing.T, c *holdfast.Client, name string, n int) {
 	}
 }
 
-// Many clients count without any other lock: exact on every store, also while it is
-// killed and started again in the middle.
+// Many clients count, protected only by the lock: the count is exact on every store, also while
+// it is killed and started again during the test.
 func TestCountIsExact(t *testing.T) {
 	t.Parallel()
 	for name, start := range stores() {

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-io/holdfast/open"
 )
 
-// pausable are stores whose processes can be stopped, by their URL.
+// pausable returns stores whose processes can be stopped, by their URL.
 func pausable() map[string]func(t *testing.T) (string, []*testserver.Process) {
 	return map[string]func(t *testing.T) (string, []*testserver.Process){
 		"redis": func(t *testing.T) (string, []*testserver.Process) {
@@ -56,8 +56,8 @@ func pausable() map[string]func(t *testing.T) (string, []*testserver.Process) {
 	}
 }
 
-// F8: the store is stopped for longer than a lease, and goes on. The holder is told at its
-// deadline; the next has the lock when the store is back, not before that, with a greater
+// F8: the store is stopped for longer than a lease, and resumes. The holder is told at its
+// deadline. The next has the lock when the store is back, not before that, with a greater
 // token.
 func TestStoreStopped(t *testing.T) {
 	t.Parallel()
@@ -85,7 +85,7 @@ func TestStoreStopped(t *testing.T) {
 				l, err := b.Acquire(t.Context(), "n")
 				got <- result{l, time.Now(), err}
 			}()
-			<-lock.Renewed() // everything is under way
+			<-lock.Renewed() // everything is running
 			for _, p := range processes {
 				p.Stop()
 			}
@@ -95,7 +95,7 @@ func TestStoreStopped(t *testing.T) {
 			if late, machine := ended.Sub(lock.Deadline()), lag(); late > 50*time.Millisecond+machine {
 				t.Errorf("the context ended %s after the deadline, and timers were late by %s at most", late, machine)
 			}
-			time.Sleep(ttl) // the lease is over, too, if the store counted meanwhile
+			time.Sleep(ttl) // the lease has ended, too, if the store counted while it was stopped
 			for _, p := range processes {
 				p.Cont()
 			}

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// BenchmarkPairs is acquire and release, by so many goroutines at once: each of a lock of
-// its own, or all of one.
+// BenchmarkPairs measures acquire and release by goroutines that run concurrently: each on a
+// lock of its own, or all on one.
 func BenchmarkPairs(b *testing.B, v backend.Backend, goroutines int, one bool, server func() time.Duration) {
 	b.Helper()
 	id := backend.NewSessionID()
@@ -33,9 +33,9 @@ func BenchmarkPairs(b *testing.B, v backend.Backend, goroutines int, one bool, s
 	})
 }
 
-// Parallel runs f b.N times over so many goroutines, each with a name of its own. It tells
-// the time of the processor too, the server's and ours: on a busy machine that is what can
-// be compared.
+// Parallel runs f b.N times over that many goroutines, each with a name of its own. It also
+// reports the processor time, the server's and ours: on a busy machine that is what can be
+// compared.
 func Parallel(b *testing.B, goroutines int, server func() time.Duration, f func(ctx context.Context, name string) error) {
 	b.Helper()
 	ctx := b.Context()
@@ -69,7 +69,7 @@ func Parallel(b *testing.B, goroutines int, server func() time.Duration, f func(
 	b.ReportMetric(float64((spent(b)-ours).Microseconds())/pairs, "client-us/pair")
 }
 
-// spent is the time of the processor that this process has used.
+// spent is the processor time that this process has used.
 func spent(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// inLine waits until one is in line, where that is told.
+// inLine waits until a waiter is queued, where the backend reports that.
 func inLine(t *testing.T, b backend.Backend, name string) {
 	t.Helper()
 	if b.Capabilities().Push {
@@ -22,7 +22,8 @@ func inLine(t *testing.T, b backend.Backend, name string) {
 }
 
 // ConnectionEnded (C10, F22): the server ends the connection that has the locks of b. The
-// holder is told at once, though nobody asks or renews, and a waiter has the lock.
+// holder is told immediately, though no client calls or renews, and a waiter is granted the
+// lock.
 func ConnectionEnded(t *testing.T, b, other backend.Backend, end func()) {
 	t.Helper()
 	lost := make(chan backend.Loss, 1)
@@ -54,9 +55,9 @@ func ConnectionEnded(t *testing.T, b, other backend.Backend, end func()) {
 	}
 }
 
-// ManyOnOneConnection (C4): one connection has all the locks of a session, and those who wait in
-// it do not keep the others, or a renewal, from it. conns counts the connections of b that
-// have locks.
+// ManyOnOneConnection (C4): one connection has all the locks of a session, and the waiters of
+// the session do not keep the other requests, or a renewal, from it. conns counts the
+// connections of b that have locks.
 func ManyOnOneConnection(t *testing.T, b, other backend.Backend, conns func() int64) {
 	t.Helper()
 	const locks, waiters = 200, 40
@@ -95,8 +96,8 @@ func ManyOnOneConnection(t *testing.T, b, other backend.Backend, conns func() in
 	}
 }
 
-// HolderCutOff (F3, C4): nothing comes from b any more, behind the proxy, and the server is
-// not told of its end. It frees the lock by itself, and not before the TTL; the holder is
+// HolderCutOff (F3, C4): nothing comes from b any more, behind the proxy, and the server is not
+// told of its end. The server frees the lock by itself, and not before the TTL; the holder is
 // told.
 func HolderCutOff(t *testing.T, b, other backend.Backend, proxy Proxy) {
 	t.Helper()
@@ -123,8 +124,8 @@ func HolderCutOff(t *testing.T, b, other backend.Backend, proxy Proxy) {
 }
 
 // CutOffAfterARenewal (F3, C1): a session was renewed late in its time, and then nothing comes
-// from b any more, behind the proxy. Its holder believes for a whole TTL from the renewal
-// on, and for that long nobody else has the lock.
+// from b any more, behind the proxy. Its holder believes for a whole TTL from the renewal on
+// that it holds the lock, and no other client is granted it for that long.
 func CutOffAfterARenewal(t *testing.T, b, other backend.Backend, proxy Proxy) {
 	t.Helper()
 	const ttl = 6 * time.Second
@@ -132,7 +133,7 @@ func CutOffAfterARenewal(t *testing.T, b, other backend.Backend, proxy Proxy) {
 	Take(t, b, Ask("n", id))
 	got := Start(t, other, Ask("n", Session(t, other, time.Hour, nil)))
 	inLine(t, other, "n")
-	late := time.NewTimer(ttl * 2 / 3) //nolint:mnd // so much of its time is over
+	late := time.NewTimer(ttl * 2 / 3) //nolint:mnd // this part of its time has passed
 	defer late.Stop()
 	select {
 	case <-late.C:
@@ -152,8 +153,8 @@ func CutOffAfterARenewal(t *testing.T, b, other backend.Backend, proxy Proxy) {
 	}
 }
 
-// BreakOfADeafHolder (C10): b, behind the proxy, does not give back what it was asked for. It
-// loses its connection.
+// BreakOfADeafHolder (C10): b, behind the proxy, does not release what it was asked to release.
+// It loses its connection.
 func BreakOfADeafHolder(t *testing.T, b, other backend.Backend, proxy Proxy) {
 	t.Helper()
 	held := Ask("n", Session(t, b, time.Hour, nil))
@@ -170,9 +171,9 @@ func BreakOfADeafHolder(t *testing.T, b, other backend.Backend, proxy Proxy) {
 	}
 }
 
-// EndedUnderLoad (C2): many take and give back the same few locks, writers and, where there
-// are such, readers, while end ends some of their connections. Tokens rise, and nobody waits
-// for ever.
+// EndedUnderLoad (C2): many clients acquire and release the same few locks, writers and, where
+// the backend has them, readers, while end ends some of their connections. Tokens rise, and no
+// client waits for ever.
 func EndedUnderLoad(t *testing.T, open func() backend.Backend, end func()) {
 	t.Helper()
 	const locks, workers, ends, between = 3, 8, 10, 40
@@ -203,7 +204,7 @@ func EndedUnderLoad(t *testing.T, open func() backend.Backend, end func()) {
 					}
 					grants.Add(1)
 					mu.Lock()
-					// Who lost it meanwhile may be late to say so.
+					// A holder that has lost it may report that late.
 					if req.Mode == backend.Exclusive && g.Token <= last[req.Name] && !over.Load() {
 						if info, err := b.Inspect(Within(t), req.Name); err == nil && len(info.Holders) == 1 && info.Holders[0].Lease == req.Lease {
 							t.Errorf("token %d after %d", g.Token, last[req.Name])
@@ -226,13 +227,13 @@ func EndedUnderLoad(t *testing.T, open func() backend.Backend, end func()) {
 	all.Wait()
 }
 
-// RenewalIsHeard (C9): a renewal is a success when the server has heard of it, and not
-// before. b is behind the proxy.
+// RenewalIsHeard (C9): a renewal succeeds when the server has received it, and not before. b is
+// behind the proxy.
 func RenewalIsHeard(t *testing.T, b backend.Backend, proxy Proxy) {
 	t.Helper()
 	id := Session(t, b, time.Hour, nil)
 	proxy.BlackHole()
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond) //nolint:mnd // no time is enough
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond) //nolint:mnd // no time-out is long enough
 	defer cancel()
 	if res, err := b.Renew(ctx, backend.RenewRequest{Session: id}); !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("Renew: %+v, %v", res, err)
@@ -240,9 +241,9 @@ func RenewalIsHeard(t *testing.T, b backend.Backend, proxy Proxy) {
 	proxy.Reset()
 }
 
-// NotWrittenDown has the database refuse the row of a lock, as it does on a full disk: who
-// asked is told, and that nothing is held. The lock is free for others, and nobody loses what
-// the session has. forbid has it refuse all rows with a note.
+// NotWrittenDown has the database refuse the row of a lock, as it does on a full disk. The
+// caller gets an error which says that nothing is held. The lock is free for others, and no
+// lease of the session is lost. forbid makes the database refuse all rows with a note.
 func NotWrittenDown(t *testing.T, b, other backend.Backend, forbid func(note string)) {
 	t.Helper()
 	const note = "too much"
@@ -270,7 +271,7 @@ func NotWrittenDown(t *testing.T, b, other backend.Backend, forbid func(note str
 			free(t, b, r)
 		}
 	}
-	// One that waits, and is refused when its time has come.
+	// A waiter that is refused when its turn has come.
 	theirLock, mine := Ask("n", theirs), Ask("n", id)
 	mine.Note = note
 	Take(t, other, theirLock)
@@ -291,12 +292,12 @@ func NotWrittenDown(t *testing.T, b, other backend.Backend, forbid func(note str
 	Give(t, b, held)
 }
 
-// many is how many ask at once.
+// many is the number of concurrent requests.
 const many = 24
 
-// manyNotWrittenDown asks for many locks at once, some with the note. Others may be refused
-// beside those, because they were asked for together; of none is anything left, so that all
-// can be had under the same lease.
+// manyNotWrittenDown requests many locks concurrently, some with the note. Others may be
+// refused beside those, because they were requested in the same batch. Nothing is left of any
+// of them, so that all can be acquired under the same lease.
 func manyNotWrittenDown(t *testing.T, b backend.Backend, id backend.SessionID, note string) {
 	t.Helper()
 	all, got := make([]backend.AcquireRequest, many), make([]<-chan Answer, many)
@@ -318,7 +319,7 @@ func manyNotWrittenDown(t *testing.T, b backend.Backend, id backend.SessionID, n
 			t.Errorf("one of many: %v", g.Err)
 		}
 	}
-	for _, r := range refused { // now that no question is open which they could be asked with
+	for _, r := range refused { // now that no request is in progress with which they could share a batch
 		Take(t, b, r)
 	}
 	for _, r := range all {
@@ -326,7 +327,7 @@ func manyNotWrittenDown(t *testing.T, b backend.Backend, id backend.SessionID, n
 	}
 }
 
-// free takes a lock that is free, and gives it back.
+// free acquires a lock that is free, and releases it.
 func free(t *testing.T, b backend.Backend, r backend.AcquireRequest) {
 	t.Helper()
 	r.Wait = false

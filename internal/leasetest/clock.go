@@ -17,12 +17,12 @@ type Clock interface {
 // ClockJump is by how much it jumps.
 const ClockJump = time.Hour
 
-// ClockMovesNothing (F12, F13): the server's clock jumps, to so much ahead of the time and
-// then to the next. The holder, who says nothing meanwhile, keeps the lock; whoever waits goes
-// on waiting, and has it when it is given back. Tokens rise.
+// ClockMovesNothing (F12, F13): the server's clock jumps to each of jumps ahead of the time,
+// one after the other. The holder, which sends nothing during this, keeps the lock; a waiter
+// continues to wait, and is granted the lock when it is released. Tokens rise.
 func ClockMovesNothing(t *testing.T, b, other backend.Backend, clock Clock, jumps ...time.Duration) {
 	t.Helper()
-	const watched = 3 * time.Second // longer than what the servers do once a second
+	const watched = 3 * time.Second // longer than the interval of a task that the servers run once a second
 	id, theirs := Session(t, b, Patience, nil), Session(t, other, Patience, nil)
 	for _, ahead := range jumps {
 		held, waits := Ask("n", id), Ask("n", theirs)
@@ -56,7 +56,7 @@ func ClockMovesNothing(t *testing.T, b, other backend.Backend, clock Clock, jump
 	}
 }
 
-// hasJumped sees to it that the server has the clock that the test set.
+// hasJumped checks that the server has the clock that the test set.
 func hasJumped(t *testing.T, b backend.Backend, id backend.SessionID, ahead time.Duration) {
 	t.Helper()
 	req := Ask("clock", id)
@@ -71,9 +71,9 @@ func hasJumped(t *testing.T, b backend.Backend, id backend.SessionID, ahead time
 	}
 }
 
-// ClockAhead (F12): the clock of a server that counts with it jumps ahead while one has
-// the lock and another waits. That is the end of the lease: the other has the lock, with a
-// greater token, and the holder is told by its next renewal and has nothing to give back.
+// ClockAhead (F12): the clock of a server that counts with it jumps ahead while one client
+// holds the lock and another waits. That ends the lease: the waiter is granted the lock, with a
+// greater token, and the holder is told by its next renewal and has nothing to release.
 func ClockAhead(t *testing.T, b, other backend.Backend, clock Clock) {
 	t.Helper()
 	const ttl = 8 * time.Second
@@ -99,7 +99,7 @@ func ClockAhead(t *testing.T, b, other backend.Backend, clock Clock) {
 	}
 }
 
-// turns has the lock go from who has it to b and back a few times, and gives the last token.
+// turns passes the lock from its holder to b and back a few times, and returns the last token.
 func turns(t *testing.T, b, other backend.Backend, has backend.AcquireRequest) fence.Token {
 	t.Helper()
 	mine := Session(t, b, Patience, nil)
@@ -122,10 +122,10 @@ func turns(t *testing.T, b, other backend.Backend, has backend.AcquireRequest) f
 	return last
 }
 
-// ClockBack (F13): the clock of a server that counts with it jumps back while one who is
-// dead has the lock, and another waits. It has the lock no earlier than the lease ends, and
-// does not wait until the clock is there again. The leases of those who live go on.
-// timed: so it is with timed leases.
+// ClockBack (F13): the clock of a server that counts with it jumps back while a dead client
+// holds the lock, and another waits. The waiter is granted the lock no earlier than the lease
+// ends, and does not wait until the clock has caught up. The leases of live clients continue.
+// timed: the same with timed leases.
 func ClockBack(t *testing.T, b, other backend.Backend, clock Clock, timed bool) {
 	t.Helper()
 	const (
@@ -178,14 +178,14 @@ func ClockBack(t *testing.T, b, other backend.Backend, clock Clock, timed bool) 
 	}
 }
 
-// try is a request that does not wait.
+// try returns a request that does not wait.
 func try(name string, id backend.SessionID) backend.AcquireRequest {
 	r := Ask(name, id)
 	r.Wait = false
 	return r
 }
 
-// insisting asks for the lock, without waiting in line, until it is had.
+// insisting requests the lock, without waiting in the queue, until it is granted.
 func insisting(t *testing.T, b backend.Backend, req backend.AcquireRequest) <-chan Answer {
 	t.Helper()
 	ctx := Within(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// ServerGone (C12): the server is gone, behind the proxy. A call ends with its context, and says whether the lease may
-// be held; Close returns.
+// ServerGone (C12): the server is gone, behind the proxy. A call ends with its context, and
+// reports whether the lease may be held; Close returns.
 func ServerGone(t *testing.T, b backend.Backend, proxy Proxy) {
 	t.Helper()
 	id := Session(t, b, time.Minute, nil)
@@ -49,8 +49,8 @@ func ServerGone(t *testing.T, b backend.Backend, proxy Proxy) {
 	}
 }
 
-// KilledUnderLoad (F9): the server is killed again and again while many ask. Nobody holds a lock that
-// somebody else holds, and tokens rise.
+// KilledUnderLoad (F9): the server is killed again and again while many clients send requests.
+// No client holds a lock that another holds, and tokens rise.
 func KilledUnderLoad(t *testing.T, open func() backend.Backend, restart func()) {
 	t.Helper()
 	const locks, workers, kills = 3, 12, 3
@@ -113,7 +113,7 @@ func KilledUnderLoad(t *testing.T, open func() backend.Backend, restart func()) 
 	t.Logf("%d grants", grants)
 }
 
-// MadeAtOnce (B): many processes use an empty database at once.
+// MadeAtOnce (B): many processes use an empty database at the same time.
 func MadeAtOnce(t *testing.T, open func() backend.Backend) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -136,9 +136,9 @@ type Proxy interface {
 	BlackHole()
 }
 
-// LostCommitReply (B): the reply to the commit is lost on the way of b, which is through
-// the proxy: once in silence, and once with the connection. It is said that the lease may
-// be held, and the same lease asked again is the same grant.
+// LostCommitReply (B): the reply to the commit is lost on the way of b, which is through the
+// proxy: once in silence, and once with the connection. The error says that the lease may be
+// held, and a second request for the same lease yields the same grant.
 func LostCommitReply(t *testing.T, b, other backend.Backend, proxy Proxy) {
 	t.Helper()
 	id := Session(t, b, time.Minute, nil)
@@ -180,8 +180,8 @@ func LostCommitReply(t *testing.T, b, other backend.Backend, proxy Proxy) {
 }
 
 // LostRenewalReply (B): the reply to the renewal of a timed lease is lost with the connection,
-// on the way of b, which is through the proxy. The renewal may still come to the server, after
-// a longer one, and shorten the lease: the caller is told, also where asking again would work.
+// on the way of b, which is through the proxy. The renewal may still reach the server, after a
+// longer one, and shorten the lease. So the caller is told, also where a retry would work.
 func LostRenewalReply(t *testing.T, b backend.Backend, proxy Proxy) {
 	t.Helper()
 	req := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour}
@@ -207,8 +207,8 @@ func LostRenewalReply(t *testing.T, b backend.Backend, proxy Proxy) {
 	}
 }
 
-// Sweep (C2): the rows of locks that nobody uses go away, while others use them. Tokens
-// never go back. left counts the rows of locks and leases. One session lives on.
+// Sweep (C2): the rows of locks that no client uses are removed, while clients use others.
+// Tokens never go back. left counts the rows of locks and leases. One session lives on.
 func Sweep(t *testing.T, open func() backend.Backend, sweep func(context.Context), left func() int64) {
 	t.Helper()
 	const locks, rounds = 4, 150

@@ -1,5 +1,5 @@
 // Package leasetest is what the tests of backends share: how to wait for what must happen, how
-// to ask for a lock in a test, and faults that each of those with a database must get over.
+// to request a lock in a test, and faults that each backend on a database must survive.
 package leasetest
 
 import (
@@ -13,10 +13,10 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// Patience is for what must happen, on a machine however busy.
+// Patience bounds what must happen, on a machine however busy.
 const Patience = time.Minute
 
-// Within is a context that ends with the patience of the tests.
+// Within returns a context that ends with the patience of the tests.
 func Within(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), Patience)
@@ -34,7 +34,7 @@ func Session(t *testing.T, b backend.Backend, ttl time.Duration, lost func(backe
 	return id
 }
 
-// Ask is a request for an exclusive lock, that waits.
+// Ask returns a request for an exclusive lock that waits.
 func Ask(name string, id backend.SessionID) backend.AcquireRequest {
 	return backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Session: id, Wait: true}
 }
@@ -49,7 +49,7 @@ func Take(t *testing.T, b backend.Backend, req backend.AcquireRequest) fence.Tok
 	return g.Token
 }
 
-// Give gives it back, or fails the test.
+// Give releases it, or fails the test.
 func Give(t *testing.T, b backend.Backend, req backend.AcquireRequest) {
 	t.Helper()
 	if err := b.Release(Within(t), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session}); err != nil {
@@ -65,7 +65,7 @@ func Eventually(tb testing.TB, what string, cond func() bool) {
 	}
 }
 
-// Succeeds waits until f gives nil.
+// Succeeds waits until f returns nil.
 func Succeeds(tb testing.TB, f func() error) {
 	tb.Helper()
 	var err error
@@ -74,7 +74,7 @@ func Succeeds(tb testing.TB, f func() error) {
 	}
 }
 
-// patiently asks again and again, and reports whether it became true.
+// patiently calls cond again and again, and reports whether it became true.
 func patiently(cond func() bool) bool {
 	deadline := time.NewTimer(Patience)
 	defer deadline.Stop()
@@ -90,7 +90,7 @@ func patiently(cond func() bool) bool {
 	return true
 }
 
-// InLine waits until so many are in line.
+// InLine waits until n waiters are queued.
 func InLine(t *testing.T, b backend.Backend, name string, n int) {
 	t.Helper()
 	Eventually(t, fmt.Sprintf("%d in line for %q", n, name), func() bool {
@@ -99,13 +99,13 @@ func InLine(t *testing.T, b backend.Backend, name string, n int) {
 	})
 }
 
-// Answer is what an Acquire under way will have.
+// Answer is the result of an Acquire in progress.
 type Answer struct {
 	Grant backend.Grant
 	Err   error
 }
 
-// Start starts an Acquire, and gives what it will have.
+// Start starts an Acquire, and returns a channel for its result.
 func Start(t *testing.T, b backend.Backend, req backend.AcquireRequest) <-chan Answer {
 	t.Helper()
 	ctx := Within(t)
@@ -117,14 +117,14 @@ func Start(t *testing.T, b backend.Backend, req backend.AcquireRequest) <-chan A
 	return got
 }
 
-// InsistOn is Insist for what is answered with an error alone.
+// InsistOn is Insist for calls that return only an error.
 func InsistOn(t *testing.T, call func(context.Context) error) error {
 	t.Helper()
 	_, err := Insist(t, func(ctx context.Context) (struct{}, error) { return struct{}{}, call(ctx) })
 	return err
 }
 
-// Insist asks until there is an answer.
+// Insist retries until there is an answer.
 func Insist[T any](t *testing.T, call func(context.Context) (T, error)) (T, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), Patience)

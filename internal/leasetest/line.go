@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// LongLine (C1, C3): of a long line only the front is read, and nobody notices. b and other
+// LongLine (C1, C3): only the front of a long queue is read, and no client notices. b and other
 // are values of one store.
 func LongLine(t *testing.T, b, other backend.Backend) {
 	t.Helper()
@@ -39,7 +39,7 @@ func LongLine(t *testing.T, b, other backend.Backend) {
 		}
 		Give(t, v, asked[i])
 	}
-	// One after the other. Behind them are some that go together.
+	// One after the other. Behind them are some that are granted together.
 	line(0, n/2, backend.Exclusive, 0)
 	line(n/2, n, backend.Shared, n)
 
@@ -60,7 +60,7 @@ func LongLine(t *testing.T, b, other backend.Backend) {
 			t.Errorf("%d are ahead: %v", x.ahead, err)
 		}
 	}
-	// One in the middle of those that are not read leaves, and cannot come back.
+	// One in the middle of the waiters that are not read leaves, and cannot come back.
 	gone := asked[n-5]
 	ctx, cancel := context.WithCancel(Within(t))
 	defer cancel()
@@ -98,10 +98,10 @@ func LongLine(t *testing.T, b, other backend.Backend) {
 	}
 }
 
-// DeadInLongLine (C8): one of those in a long line that are not read has a session that ends
-// long before all others', and is cut off. It has the lock when its turn comes, and who comes
-// next has it when that session is over. b and other are values of one store, and cut keeps
-// other from it.
+// DeadInLongLine (C8): one of the waiters in a long queue that are not read has a session that
+// ends long before all others', and is cut off. It is granted the lock when its turn comes, and
+// the next waiter has it when that session has ended. b and other are values of one store, and
+// cut keeps other from it.
 func DeadInLongLine(t *testing.T, b, other backend.Backend, cut func()) {
 	t.Helper()
 	const n, dead, ttl = 24, 20, 8 * time.Second

@@ -9,18 +9,18 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Database is how these tests change what is kept, behind the back of a backend.
+// Database is how these tests change what is stored, behind the back of a backend.
 type Database struct {
 	Exec func(statement string)
 	Int  func(query string) int64
-	// Dialect puts in: the tables for @, times for $FUTURE and $PAST, the column of the
-	// floor for $FLOOR, and what comes after the session of a lease for $ADDR.
+	// Dialect replaces @ by the tables, $FUTURE and $PAST by times, $FLOOR by the column of the
+	// floor, and $ADDR by what follows the session of a lease.
 	Dialect *strings.Replacer
 }
 
-// QuickConditions (C5): what is not as the quick statements need it is found, and dealt
-// with the long way. In each case the state is made behind the back of the value, as
-// others make it in the moment before the statement.
+// QuickConditions (C5): a state that is not as the quick statements need it is found, and
+// handled the long way. In each case the state is made behind the back of the value, as other
+// clients make it in the moment before the statement.
 func QuickConditions(t *testing.T, b backend.Backend, s Database) {
 	t.Helper()
 	const (
@@ -36,7 +36,7 @@ func QuickConditions(t *testing.T, b backend.Backend, s Database) {
 		acquire bool // the state changes before the acquisition, otherwise before the release
 		change  string
 		want    error
-		long    bool // there is no error, and it is done the long way
+		long    bool // there is no error, and the long way is taken
 	}{
 		{"acquire", false, true, "", nil, false},
 		{"acquire for a time", true, true, "", nil, false},

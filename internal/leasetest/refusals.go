@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// RefusalsAreTrue (C1): nobody is refused because of one who is refused. Who came too late
-// for a lock that was free leaves the line while those before it are there, and has the lock
-// when they are not.
+// RefusalsAreTrue (C1): no request is refused because of a request that is refused itself. A
+// request that came too late for a free lock leaves the queue while those before it are there,
+// and is granted the lock when they are not.
 func RefusalsAreTrue(t *testing.T, rounds int, clients ...backend.Backend) {
 	t.Helper()
 	const ttl = 10 * time.Minute

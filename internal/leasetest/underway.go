@@ -9,17 +9,17 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Gate keeps grants from getting into the database: whoever makes the row of a lease has the
-// lock and the token by then, and waits before the commit.
+// Gate keeps grants from reaching the database: the client that makes the row of a lease has
+// the lock and the token by then, and waits before the commit.
 type Gate struct {
 	Shut, Open func()
 	Reached    func() bool  // a grant waits
-	Asked      func() int64 // how many statements the one who breaks has sent, or fewer
+	Asked      func() int64 // how many statements the breaking client has sent, or fewer
 }
 
-// BreakBesideAGrant (C10): other breaks a lock that b has got, while the grant is on its way into
-// the database, where nobody sees it. The break waits for it, or fails: its token is above that
-// of the grant, which must not outlive it.
+// BreakBesideAGrant (C10): other breaks a lock that b has acquired, while the grant is on its
+// way into the database, where it is not visible. The break waits for it, or fails: its token
+// is above that of the grant, which must not outlive it.
 func BreakBesideAGrant(t *testing.T, b, other backend.Backend, gate Gate) {
 	t.Helper()
 	if _, err := other.Break(Within(t), backend.BreakRequest{Name: "nobody's"}); err != nil { // it is connected then
@@ -40,7 +40,7 @@ func BreakBesideAGrant(t *testing.T, b, other backend.Backend, gate Gate) {
 		res, err := other.Break(ctx, backend.BreakRequest{Name: "n"})
 		first <- broken{res, err}
 	}()
-	// A break that does not wait returns after two looks.
+	// A break that does not wait returns after two reads.
 	const many = 10
 	var got broken
 	over := false
@@ -59,7 +59,7 @@ func BreakBesideAGrant(t *testing.T, b, other backend.Backend, gate Gate) {
 	if !over {
 		got = <-first
 	}
-	if got.err != nil { // so it did not find out whether it may end
+	if got.err != nil { // so its outcome is unknown
 		if no, ok := errors.AsType[*backend.UnavailableError](got.err); !ok || !no.MayHold {
 			t.Errorf("the break failed: %v; want that it may have worked", got.err)
 		}

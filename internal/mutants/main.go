@@ -1,12 +1,12 @@
-// Mutants puts faults into our own code, one at a time, and runs the tests that must
-// catch them: a test that nothing can fail says nothing. The sources are not touched; the
-// compiler is given the changed file in the place of the one that is there.
+// Mutants puts faults into our own code, one at a time, and runs the tests that must catch
+// them: a test that cannot fail shows nothing. The sources are not touched; the compiler gets
+// the changed file in place of the original.
 //
 //	go run ./internal/mutants [-only text] [-at-once n] [-compile] [target...]
 //
-// A target is the name of a file in data, such as redis. With -compile no test is run: that is
-// how to find a mutant that the compiler refuses. Exit status: 0 when all were caught, 1 when
-// one was not, 2 when one could not be tried.
+// A target is the name of a file in data, such as redis. With -compile no test is run: this
+// finds mutants that the compiler refuses. Exit status: 0 when all were caught, 1 when one was
+// not, 2 when one could not be tried.
 package main
 
 import (
@@ -106,7 +106,7 @@ const (
 // patience is how long the tests may take. A mutant that makes them hang is caught.
 const patience = 3 * time.Minute
 
-// try runs the tests on the mutant, and says which one caught it.
+// try runs the tests on the mutant, and reports which one caught it.
 func (m *mutant) try(ctx context.Context, dir string) (verdict, string) {
 	if ctx.Err() != nil {
 		return untried, "interrupted"
@@ -155,7 +155,7 @@ func (m *mutant) compile(ctx context.Context, dir string) (verdict, string) {
 	return compiles, ""
 }
 
-// overlay writes the changed file, and what tells the compiler of it.
+// overlay writes the changed file, and the overlay file that points the compiler to it.
 func (m *mutant) overlay(dir string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err

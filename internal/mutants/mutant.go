@@ -22,7 +22,7 @@ type mutant struct {
 	new    string
 }
 
-// mutants are those of all files in data, in order.
+// mutants returns those of all files in data, in order.
 func mutants() ([]mutant, error) {
 	files, err := data.ReadDir("data")
 	if err != nil {
@@ -43,7 +43,7 @@ func mutants() ([]mutant, error) {
 	return all, nil
 }
 
-// parse reads mutants of a file:
+// parse reads the mutants of a file:
 //
 //	== what is wrong then
 //	file backend/xlock/release.go
@@ -53,8 +53,8 @@ func mutants() ([]mutant, error) {
 //	--- new
 //	lines as they become
 //
-// A line "pkg" names the folder of the tests where it is not the one of the file. What
-// stands before the first mutant is a comment.
+// A line "pkg" names the folder of the tests where it is not the one of the file. Text before
+// the first mutant is a comment.
 func parse(target, text string) ([]mutant, error) {
 	var all []mutant
 	_, text, _ = strings.Cut("\n"+text, "\n== ")
@@ -88,7 +88,7 @@ func parse(target, text string) ([]mutant, error) {
 	return all, nil
 }
 
-// apply gives the text of the file with the fault in it.
+// apply returns the text of the file with the fault in it.
 func (m *mutant) apply(text string) (string, error) {
 	if n := strings.Count(text, m.old); n != 1 {
 		return "", fmt.Errorf("%s: %s: what is to be replaced is in %s %d times, and must be there once", m.target, m.name, m.file, n)

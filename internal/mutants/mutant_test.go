@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// What a mutant replaces is there exactly once, and the tests that must catch it are
-// there too: a mutant that no longer applies says nothing.
+// The code that a mutant replaces exists exactly once, and the tests that must catch it exist
+// too: a mutant that no longer applies shows nothing.
 func TestMutantsApply(t *testing.T) {
 	t.Parallel()
 	all, err := mutants()
@@ -45,7 +45,7 @@ func TestMutantsApply(t *testing.T) {
 	}
 }
 
-// backends are those that there are, by the names of their targets.
+// backends returns the existing backends, by the names of their targets.
 func backends(t *testing.T, root string) []string {
 	t.Helper()
 	dirs, err := filepath.Glob(filepath.Join(root, "backend", "*lock"))

@@ -12,5 +12,5 @@ func sysProcAttr(c Command) *syscall.SysProcAttr {
 	return attr
 }
 
-// killGroup ends what a process that has ended left behind.
+// killGroup kills the processes that a process left behind when it ended.
 func killGroup(pid int) { _ = syscall.Kill(-pid, syscall.SIGKILL) }

@@ -18,13 +18,13 @@ import (
 	"time"
 )
 
-// Certificates are files in PEM: an authority that the test made up, a server's
-// certificate for the loopback, and a client's.
+// Certificates are PEM files: an authority that the test created, a server's certificate for
+// the loopback, and a client's.
 type Certificates struct {
 	CA, ServerCert, ServerKey, ClientCert, ClientKey string
 }
 
-// NewCertificates makes new ones. Those of one call know nothing of another's.
+// NewCertificates creates new ones. Those of one call do not trust another's.
 func NewCertificates(tb testing.TB) *Certificates {
 	tb.Helper()
 	dir := Dir(tb)
@@ -57,7 +57,7 @@ func NewCertificates(tb testing.TB) *Certificates {
 	return c
 }
 
-// For lets a server read them that runs as the user of this name, where the test is root.
+// For lets a server that runs as the named user read them, where the test is root.
 func (c *Certificates) For(tb testing.TB, name string) {
 	tb.Helper()
 	if os.Getuid() != 0 {
@@ -71,7 +71,7 @@ func (c *Certificates) For(tb testing.TB, name string) {
 	}
 }
 
-// Client is how a client speaks TLS with these.
+// Client returns the TLS configuration of a client.
 func (c *Certificates) Client(tb testing.TB) *tls.Config {
 	tb.Helper()
 	authority, err := os.ReadFile(c.CA)

@@ -17,7 +17,7 @@ type Clock struct {
 	clock *shim.Clock
 }
 
-// NewClock makes a clock that tells the time, until it jumps.
+// NewClock makes a clock that shows the real time, until it jumps.
 func NewClock(t testing.TB) *Clock {
 	t.Helper()
 	clocks, err := shim.NewClocks(t.Context(), Dir(t))
@@ -31,7 +31,7 @@ func NewClock(t testing.TB) *Clock {
 	return &Clock{t, clock}
 }
 
-// WithClock starts a server again, with a clock that the test sets, and gives both.
+// WithClock starts a server again, with a clock that the test sets, and returns both.
 func WithClock[S clocked](t testing.TB, s S) (S, *Clock) {
 	t.Helper()
 	c := NewClock(t)
@@ -56,7 +56,7 @@ type ownTime struct{ clock *Clock } // nil: the machine's
 
 func (o *ownTime) setClock(c *Clock) { o.clock = c }
 
-// Set makes the clock jump to so much ahead of the time; less than 0 is behind it.
+// Set makes the clock jump to ahead of the real time; less than 0 is behind it.
 func (c *Clock) Set(ahead time.Duration) {
 	c.t.Helper()
 	if err := c.clock.Set(ahead); err != nil {
@@ -64,7 +64,8 @@ func (c *Clock) Set(ahead time.Duration) {
 	}
 }
 
-// env is what a program needs to have this clock; that of no clock is nothing.
+// env returns the environment that a program needs to have this clock; that of no clock is
+// empty.
 func (c *Clock) env() []string {
 	if c == nil {
 		return nil

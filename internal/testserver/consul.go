@@ -32,16 +32,16 @@ type ConsulServer struct {
 	dir    string
 	port   int
 	token  string // of ACLs; empty: there are none
-	serf   string // where those who join the cluster ask
+	serf   string // the address at which servers join the cluster
 	proc   *Process
 }
 
-// ConsulConnections is how many connections a server of Consul takes from one address where
-// it is not told otherwise.
+// ConsulConnections is the number of connections that a Consul server takes from one address
+// unless it is configured otherwise.
 const ConsulConnections = 200
 
-// StartConsul starts a cluster of n servers; 1 is one that stands alone. They end with
-// the test. They take many connections from one address, as if each client had its own.
+// StartConsul starts a cluster of n servers; 1 is one that stands alone. They end with the
+// test. They take many connections from one address, as if each client had its own address.
 func StartConsul(t testing.TB, n int) []*ConsulServer {
 	t.Helper()
 	const many = 10000
@@ -55,8 +55,8 @@ func StartConsulTight(t testing.TB) *ConsulServer {
 	return startConsul(t, 1, ConsulConnections, "")[0]
 }
 
-// StartConsulACL starts a server where nobody may do anything but who has the token, which
-// is a UUID.
+// StartConsulACL starts a server where only clients with the token, which is a UUID, may do
+// anything.
 func StartConsulACL(t testing.TB, token string) *ConsulServer {
 	t.Helper()
 	return startConsul(t, 1, ConsulConnections, token)[0]
@@ -130,8 +130,8 @@ func (s *ConsulServer) configure(i int, serf []string, connections int) {
 	}
 }
 
-// Agent starts a client agent in the cluster of the server, as each machine has one where Consul
-// is used as it is meant to be. It leaves the cluster when its process is terminated.
+// Agent starts a client agent in the cluster of the server, as each machine has one in a
+// recommended Consul deployment. It leaves the cluster when its process is terminated.
 func (s *ConsulServer) Agent() *ConsulServer {
 	s.t.Helper()
 	a := &ConsulServer{t: s.t, binary: s.binary, dir: Dir(s.t), port: FreePort(s.t)}
@@ -161,10 +161,10 @@ func (s *ConsulServer) launch() {
 // Addr is the address for clients, "127.0.0.1:port".
 func (s *ConsulServer) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.port) }
 
-// Process is the run under way, to be killed, stopped and continued.
+// Process is the current run, to be killed, stopped and continued.
 func (s *ConsulServer) Process() *Process { return s.proc }
 
-// Kill ends the server the hard way. Start starts it again.
+// Kill kills the server with SIGKILL. Start starts it again.
 func (s *ConsulServer) Kill() {
 	s.t.Helper()
 	s.proc.Kill()
@@ -177,7 +177,7 @@ func (s *ConsulServer) Start() {
 	s.proc.Await(startTimeout, s.ours)
 }
 
-// Restart kills the server the hard way and starts it again, with its data.
+// Restart kills the server with SIGKILL and starts it again, with its data.
 func (s *ConsulServer) Restart() {
 	s.t.Helper()
 	s.Kill()

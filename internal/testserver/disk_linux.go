@@ -20,9 +20,9 @@ type Disk struct {
 	files  int
 }
 
-// SmallDisk moves a folder to a disk of its own, which has room for so many bytes more. No
-// server may have it open. The disk goes away with the test, after what the test starts
-// from now on. To mount it takes root.
+// SmallDisk moves a folder to a disk of its own, which has room for that many more bytes. No
+// server may have it open. The disk is removed with the test, after everything that the test
+// starts from now on. Mounting it requires root.
 func SmallDisk(t testing.TB, folder string, room int64) *Disk {
 	t.Helper()
 	d := &Disk{t: t, folder: folder, size: room + sizeOf(t, folder)}
@@ -53,7 +53,7 @@ func (d *Disk) mount(how uintptr) {
 	}
 }
 
-// sizeOf is the room that a folder takes.
+// sizeOf is the space that a folder takes.
 func sizeOf(t testing.TB, folder string) int64 {
 	t.Helper()
 	const block, page = 512, 4096
@@ -77,7 +77,7 @@ func sizeOf(t testing.TB, folder string) int64 {
 	return sum
 }
 
-// Fill takes what room there is.
+// Fill takes all the space that is left.
 func (d *Disk) Fill() {
 	d.t.Helper()
 	for size := 1 << 20; size >= 1<<12; size /= 16 {
@@ -103,7 +103,7 @@ func fillFile(path string, piece []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// Free gives the room back that Fill took, and more: what is on the disk may have grown.
+// Free releases the space that Fill took, and more: what is on the disk may have grown.
 func (d *Disk) Free() {
 	d.t.Helper()
 	const more = 256 << 20

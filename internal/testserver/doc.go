@@ -4,15 +4,14 @@
 // A missing program fails the test. Nothing is skipped and nothing is faked: a
 // backend counts as tested when it was tested against the server that people run.
 //
-// A server is a child that dies with the test process, also when that one is
-// killed (Linux). It is ended by its process ID, never by its name. Its output is
-// kept and shown when the test fails.
+// A server is a child that dies with the test process, also when the test process is killed
+// (Linux). It is ended by its process ID, never by its name. Its output is kept and shown when
+// the test fails.
 //
 // # Adding a server
 //
-// Take a folder with [Dir] and a port with [FreePort], start the program with
-// [Start], and wait until it answers with
-// [Process.Await]. Prove that the process which
-// answers is the one that was started: compare a process ID, a data folder or a
-// run ID with what the server says of itself.
+// Take a folder with [Dir] and a port with [FreePort], start the program with [Start], and wait
+// until it answers with [Process.Await]. Prove that the process which answers is the one that
+// was started: compare a process ID, a data folder or a run ID with what the server reports
+// about itself.
 package testserver

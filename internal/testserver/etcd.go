@@ -30,13 +30,13 @@ const (
 type EtcdOptions struct {
 	// Members of the cluster. Default: 1.
 	Members int
-	// NoFsync starts them without writing to the disk, for measurements of what is not
-	// the disk. Optional.
+	// NoFsync starts them without writing to the disk, for measurements that exclude the disk.
+	// Optional.
 	NoFsync bool
 	// Tick is the heartbeat, in milliseconds; an election takes ten, and leases live
 	// 15 or more, rounded up to seconds. Default: 50.
 	Tick int
-	// Quota is how many bytes it keeps at most, before it raises an alarm. Default: etcd's
+	// Quota is how many bytes it stores at most, before it raises an alarm. Default: etcd's
 	// own. Optional.
 	Quota int
 	// Debian runs the etcd of Debian's package instead of the newest. Optional.
@@ -44,8 +44,8 @@ type EtcdOptions struct {
 	// Certificates makes it speak TLS only, with clients that show one of its own.
 	// Optional.
 	Certificates *Certificates
-	// Reach gives the address by which the other members reach the one that listens for them
-	// at an address: that of something in between. Optional.
+	// Reach returns the address by which the other members reach the member that listens at an
+	// address: that of a proxy in between. Optional.
 	Reach func(listens string) string
 }
 
@@ -62,7 +62,7 @@ type Etcd struct {
 	name   string
 	member string // folder of the data
 	addr   string
-	admin  clientv3.Config // how the tests ask it
+	admin  clientv3.Config // how the tests connect to it
 }
 
 // StartEtcd starts an etcd of one member or more, built from the module that the
@@ -129,10 +129,10 @@ func newEtcd(tb testing.TB, name string, o EtcdOptions) *Etcd {
 	return m
 }
 
-// Addr is where the member answers: host:port.
+// Addr is the address of the member: host:port.
 func (e *Etcd) Addr() string { return e.addr }
 
-// Admin is a client that may do all. It is closed at the end of the test.
+// Admin returns a client that may do everything. It is closed at the end of the test.
 func (e *Etcd) Admin() *clientv3.Client {
 	e.t.Helper()
 	c, err := clientv3.New(e.admin)
@@ -143,9 +143,9 @@ func (e *Etcd) Admin() *clientv3.Client {
 	return c
 }
 
-// Authenticate turns authentication on. Of the cluster's members it is asked of one,
-// which is the one that can be restarted from then on. There is one user then besides
-// the root, who may read and write below the prefix, and nothing else.
+// Authenticate turns authentication on. It is called on one member of the cluster, which is the
+// one that can be restarted from then on. There is then one user besides root, who may read and
+// write below the prefix, and nothing else.
 func (e *Etcd) Authenticate(user, password, prefix string) {
 	e.t.Helper()
 	ctx, cancel := context.WithTimeout(e.t.Context(), startTimeout)
@@ -206,8 +206,8 @@ func (e *Etcd) start() {
 	e.Process = Start(e.t, Command{Path: e.bin, Args: e.args, Dir: e.member, Disk: e.disk})
 }
 
-// awaitReady waits until the member answers a linearizable read, and proves that it is
-// ours by its name, which is random.
+// awaitReady waits until the member answers a linearizable read, and proves that it is the one
+// that was started by its name, which is random.
 func (e *Etcd) awaitReady() {
 	e.t.Helper()
 	c, err := clientv3.New(e.admin)
@@ -236,8 +236,8 @@ func (e *Etcd) awaitReady() {
 	})
 }
 
-// EtcdBinary builds the server, outside of the race detector, and gives the path of
-// the program in the build cache, where it stays: "go run" puts it there.
+// EtcdBinary builds the server, without the race detector, and returns the path of the program
+// in the build cache, where it stays: "go run" puts it there.
 func EtcdBinary(tb testing.TB) string {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), buildTimeout)

@@ -21,9 +21,10 @@ import (
 	"testing"
 )
 
-// KubernetesServer is an API server of Kubernetes of its own, on a free loopback port,
-// with an etcd behind it and nothing else of a cluster: no nodes, no controllers. Whoever shows the token may do everything. The methods fail the test when
-// they fail; they belong to the test's goroutine.
+// KubernetesServer is an API server of Kubernetes of its own, on a free loopback port, with an
+// etcd behind it and nothing else of a cluster: no nodes, no controllers. A client with the
+// token may do everything. The methods fail the test when they fail; they belong to the test's
+// goroutine.
 type KubernetesServer struct {
 	t      testing.TB
 	binary string
@@ -41,8 +42,8 @@ func Kubernetes(t testing.TB) *KubernetesServer {
 	return KubernetesOn(t, StartEtcd(t, EtcdOptions{NoFsync: true})[0])
 }
 
-// KubernetesOn starts a server that keeps everything in an etcd, or by one member of it. It
-// ends with the test.
+// KubernetesOn starts a server that stores everything in an etcd, or through one member of it.
+// It ends with the test.
 func KubernetesOn(t testing.TB, etcd *Etcd) *KubernetesServer {
 	t.Helper()
 	s := &KubernetesServer{t: t, binary: Tool(t, "kube-apiserver"), dir: Dir(t), port: FreePort(t), token: rand.Text(), locker: rand.Text(), etcd: etcd}
@@ -73,10 +74,10 @@ func (s *KubernetesServer) Token() string { return s.token }
 // CA is the file of the certificate that the server shows, which is good for 127.0.0.1.
 func (s *KubernetesServer) CA() string { return s.path("certs/apiserver.crt") }
 
-// Process is the run under way, to be killed, stopped and continued.
+// Process is the current run, to be killed, stopped and continued.
 func (s *KubernetesServer) Process() *Process { return s.proc }
 
-// Etcd is where the server keeps everything.
+// Etcd is the etcd in which the server stores everything.
 func (s *KubernetesServer) Etcd() *Etcd { return s.etcd }
 
 // Start starts a server that was ended again.
@@ -96,8 +97,7 @@ func (s *KubernetesServer) Start() {
 	s.proc.Await(startTimeout, s.ready)
 }
 
-// Restart kills the server the hard way and starts it again on the same address, with its
-// data.
+// Restart kills the server with SIGKILL and starts it again on the same address, with its data.
 func (s *KubernetesServer) Restart() {
 	s.t.Helper()
 	s.proc.Kill()

@@ -18,8 +18,8 @@ import (
 )
 
 // MariaDBServer is a MariaDB server of its own, on a free loopback port. "root" has no
-// password; the database "test" is there and empty. The methods that take no context fail
-// the test when they fail; they belong to the test's goroutine.
+// password; the database "test" exists and is empty. The methods that take no context fail the
+// test when they fail; they belong to the test's goroutine.
 type MariaDBServer struct {
 	ownTime
 	ownDisk
@@ -78,8 +78,8 @@ func Galera(t testing.TB) *MariaDBServer {
 	)
 }
 
-// mariadbd is the path of the server. Debian keeps it in a folder that not everybody has
-// in $PATH.
+// mariadbd is the path of the server. Debian keeps it in a folder that not every user has in
+// $PATH.
 func mariadbd(t testing.TB) string {
 	t.Helper()
 	if path, err := exec.LookPath("mariadbd"); err == nil {
@@ -97,23 +97,23 @@ func (s *MariaDBServer) data() string { return filepath.Join(s.dir, "data") }
 // Addr is the address, "127.0.0.1:port".
 func (s *MariaDBServer) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.port) }
 
-// DSN is where root connects to, for sql.Open("mysql", DSN).
+// DSN is the data source name of root, for sql.Open("mysql", DSN).
 func (s *MariaDBServer) DSN() string { return s.DSNOf("root", s.Addr(), "test") }
 
-// DSNOf is where another user connects to, or by another way, as through a proxy.
+// DSNOf is the data source name of another user, or by another address, as through a proxy.
 func (*MariaDBServer) DSNOf(user, addr, database string) string {
 	return user + "@tcp(" + addr + ")/" + database
 }
 
-// URL is the same as a URL, "mysql://root@address/test".
+// URL is DSN as a URL, "mysql://root@address/test".
 func (s *MariaDBServer) URL() string { return s.URLOf("root", s.Addr()) }
 
-// URLOf is where another user connects to, or by another way, as through a proxy.
+// URLOf is the URL of another user, or by another address, as through a proxy.
 func (*MariaDBServer) URLOf(user, addr string) string {
 	return "mysql://" + user + "@" + addr + "/test"
 }
 
-// Process is the run under way, to be killed, stopped and continued.
+// Process is the current run, to be killed, stopped and continued.
 func (s *MariaDBServer) Process() *Process { return s.proc }
 
 // Kill ends the server with SIGKILL. Start starts it again.
@@ -135,7 +135,7 @@ func (s *MariaDBServer) Start() {
 	args := []string{
 		"--no-defaults", "--datadir=" + s.data(), "--port=" + strconv.Itoa(s.port), "--bind-address=127.0.0.1", "--tmpdir=" + s.dir,
 		"--socket=" + filepath.Join(s.dir, "s.sock"), "--pid-file=" + filepath.Join(s.dir, "pid"), "--skip-name-resolve",
-		"--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M", "--max-connections=300", "--back-log=1000", // a test connects at once for a hundred sessions
+		"--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M", "--max-connections=300", "--back-log=1000", // a test opens a hundred sessions at the same time
 	}
 	for _, v := range s.settings {
 		args = append(args, "--"+v)
@@ -146,8 +146,7 @@ func (s *MariaDBServer) Start() {
 	s.proc.Await(startTimeout, s.ours)
 }
 
-// Restart kills the server the hard way and starts it again on the same address, with its
-// data.
+// Restart kills the server with SIGKILL and starts it again on the same address, with its data.
 func (s *MariaDBServer) Restart() {
 	s.t.Helper()
 	s.Kill()
@@ -159,7 +158,7 @@ func (s *MariaDBServer) Restart() {
 func (s *MariaDBServer) Exec(statements ...string) {
 	s.t.Helper()
 	err := s.with(s.t.Context(), func(ctx context.Context, c *sql.Conn) error {
-		_, _ = c.ExecContext(ctx, "USE test") // not there while it is being made
+		_, _ = c.ExecContext(ctx, "USE test") // it does not exist while it is being created
 		for _, q := range statements {
 			if _, err := c.ExecContext(ctx, q); err != nil {
 				return fmt.Errorf("%s: %w", q, err)
@@ -214,7 +213,7 @@ func (s *MariaDBServer) ours(ctx context.Context) error {
 		if filepath.Clean(data) != s.data() {
 			return errors.New("another server answers")
 		}
-		// A node of Galera refuses whatever is about a table until it is ready.
+		// A node of Galera refuses every statement about a table until it is ready.
 		var users int
 		if err := c.QueryRowContext(ctx, "SELECT COUNT(*) FROM mysql.global_priv").Scan(&users); err != nil {
 			return fmt.Errorf("look at a table: %w", err)

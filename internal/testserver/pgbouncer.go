@@ -14,9 +14,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// PgBouncer starts a pooler before the server and gives its address. mode is PgBouncer's
-// pool_mode: "session", or "transaction", which gives each transaction whichever
-// connection is free. settings are lines added to its file. It ends with the test.
+// PgBouncer starts a pooler in front of the server and returns its address. mode is PgBouncer's
+// pool_mode: "session", or "transaction", which uses any free connection for each transaction.
+// settings are lines added to its file. It ends with the test.
 func PgBouncer(t testing.TB, s *PostgresServer, mode string, settings ...string) string {
 	t.Helper()
 	dir, port := Dir(t), FreePort(t)
@@ -46,7 +46,7 @@ max_client_conn = 200
 	}
 	program := "pgbouncer"
 	if _, err := os.Stat("/usr/sbin/pgbouncer"); err == nil {
-		program = "/usr/sbin/pgbouncer" // Debian's; not in everybody's $PATH
+		program = "/usr/sbin/pgbouncer" // Debian's; not in every user's $PATH
 	}
 	addr := "127.0.0.1:" + strconv.Itoa(port)
 	p := Start(t, Command{Path: program, Dir: dir, User: s.uid, Group: s.gid, Args: []string{ini}})

@@ -20,9 +20,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// PostgresServer is a PostgreSQL server of its own, on a free loopback port. Everybody
-// who connects is believed (trust); the superuser is "postgres". The methods that take
-// no context fail the test when they fail; they belong to the test's goroutine.
+// PostgresServer is a PostgreSQL server of its own, on a free loopback port. It trusts every
+// client that connects (trust); the superuser is "postgres". The methods that take no context
+// fail the test when they fail; they belong to the test's goroutine.
 type PostgresServer struct {
 	ownTime
 	ownDisk
@@ -94,15 +94,15 @@ func (s *PostgresServer) data() string { return filepath.Join(s.dir, "data") }
 // Addr is the address, "127.0.0.1:port".
 func (s *PostgresServer) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.port) }
 
-// URL is where the superuser connects to.
+// URL is the superuser's URL.
 func (s *PostgresServer) URL() string { return s.URLOf("postgres", s.Addr()) }
 
-// URLOf is where another user connects to, or by another way, as through a proxy.
+// URLOf is the URL of another user, or by another address, as through a proxy.
 func (s *PostgresServer) URLOf(name, addr string) string {
 	return "postgres://" + name + "@" + addr + "/postgres?sslmode=disable"
 }
 
-// Process is the run under way, to be killed, stopped and continued.
+// Process is the current run, to be killed, stopped and continued.
 func (s *PostgresServer) Process() *Process { return s.proc }
 
 // Kill ends the server, and everything that it started, with SIGKILL. Start starts it
@@ -113,8 +113,8 @@ func (s *PostgresServer) Kill() {
 	s.awaitDetached()
 }
 
-// awaitDetached waits until nothing of the server that was killed has its shared memory
-// any more: until then no other one starts.
+// awaitDetached waits until no process of the server that was killed has its shared memory any
+// more: no other server starts before that.
 func (s *PostgresServer) awaitDetached() {
 	s.t.Helper()
 	tick := time.NewTicker(pollEvery)
@@ -127,7 +127,7 @@ func (s *PostgresServer) awaitDetached() {
 	s.t.Fatalf("testserver: processes of postgres (%d) are still there", s.proc.Pid())
 }
 
-// attached reports whether somebody uses shared memory that the process has made.
+// attached reports whether a process uses shared memory that the process pid has made.
 func attached(pid int) bool {
 	table, err := os.ReadFile("/proc/sysvipc/shm")
 	if err != nil {
@@ -143,7 +143,7 @@ func attached(pid int) bool {
 	return false
 }
 
-// Shutdown ends the server as its operator would in a hurry: "fast", which tells all
+// Shutdown ends the server as its operator would in a hurry: "fast", which notifies all
 // connections. Start starts it again.
 func (s *PostgresServer) Shutdown() {
 	s.t.Helper()
@@ -167,8 +167,7 @@ func (s *PostgresServer) Start() {
 	s.proc.Await(startTimeout, s.ours)
 }
 
-// Restart kills the server the hard way and starts it again on the same address, with
-// its data.
+// Restart kills the server with SIGKILL and starts it again on the same address, with its data.
 func (s *PostgresServer) Restart() {
 	s.t.Helper()
 	s.Kill()
@@ -202,7 +201,7 @@ func (s *PostgresServer) Int(query string, args ...any) int64 {
 	return s.first().Int(query, args...)
 }
 
-// URL is where the superuser connects to.
+// URL is the superuser's URL.
 func (d *PostgresDatabase) URL() string { return d.url }
 
 // Exec runs statements as the superuser, over a connection of its own.

@@ -21,8 +21,8 @@ import (
 	"time"
 )
 
-// How long the helpers of this package wait before they fail the test. Starts
-// are slow on a busy machine; an end by SIGKILL is not.
+// How long the helpers of this package wait before they fail the test. Starts are slow on a
+// busy machine; an end by SIGKILL is not.
 const (
 	startTimeout = 60 * time.Second
 	endTimeout   = 20 * time.Second
@@ -53,8 +53,8 @@ type Command struct {
 	Interrupt os.Signal
 }
 
-// Process is one run of a program. All methods may be called at once from many
-// goroutines, except those that can fail the test: these belong to the test's.
+// Process is one run of a program. All methods are safe for concurrent use, except those that
+// can fail the test: these belong to the test's goroutine.
 type Process struct {
 	t       testing.TB
 	name    string
@@ -109,9 +109,9 @@ func Start(t testing.TB, c Command) *Process {
 	return p
 }
 
-// start runs the command from a thread that lives as long as the process does.
-// The death signal comes when the parent's thread ends, not the parent: a thread
-// of the runtime that happened to end would kill the server in mid-test.
+// start runs the command from a thread that lives as long as the process does. The death signal
+// comes when the parent's thread ends, not the parent: a thread of the runtime that happened to
+// end would kill the server during the test.
 func (p *Process) start() error {
 	started := make(chan error, 1)
 	go func() {
@@ -138,8 +138,8 @@ func (p *Process) Dir() string { return p.dir }
 // Ended is closed when the process is gone.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// Signal sends a signal to the process alone. A process that is gone is not an
-// error: the test finds out by waiting for what it needs.
+// Signal sends a signal to the process alone. It is no error if the process is gone: the test
+// finds out by waiting for what it needs.
 func (p *Process) Signal(s os.Signal) {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -166,11 +166,11 @@ func (p *Process) Terminate() {
 	p.t.Helper()
 	p.wanted.Store(true)
 	p.Signal(syscall.SIGTERM)
-	_ = p.Wait(startTimeout) // how it ended is not asked here
+	_ = p.Wait(startTimeout) // how it ended does not matter here
 }
 
-// Stop freezes the process and its children with SIGSTOP: the kernel goes on
-// taking what is sent to it, and nobody answers.
+// Stop freezes the process and its children with SIGSTOP: the kernel continues to accept what
+// is sent to it, and nothing answers.
 func (p *Process) Stop() {
 	p.t.Helper()
 	p.Signal(syscall.SIGSTOP)
@@ -204,7 +204,7 @@ func (p *Process) Wait(timeout time.Duration) error {
 	}
 }
 
-// Log is the last of what this run wrote to its standard output and error.
+// Log is the end of what this run wrote to its standard output and error.
 func (p *Process) Log() string {
 	f, err := os.Open(filepath.Join(p.dir, "output.log"))
 	if err != nil {
@@ -232,7 +232,7 @@ func (p *Process) gone() bool {
 }
 
 func (p *Process) cleanup(interrupt os.Signal) {
-	ended := p.gone() && p.wanted.Load() // what it said is older than what failed
+	ended := p.gone() && p.wanted.Load() // its output is older than the failure
 	switch {
 	case p.gone() && !p.wanted.Load():
 		p.t.Errorf("testserver: %s (%d) ended by itself: %v", p.name, p.Pid(), p.err)
@@ -254,8 +254,8 @@ func (p *Process) cleanup(interrupt os.Signal) {
 	}
 }
 
-// lastLines is what a failed test shows of a server: few enough lines that what failed
-// is still seen where only the end of a report is kept.
+// lastLines is what a failed test shows of a server: few enough lines that the failure is still
+// visible where only the end of a report is kept.
 func lastLines(log string) string {
 	const shown = 12
 	lines := strings.Split(strings.TrimSpace(log), "\n")
@@ -278,9 +278,9 @@ func Dir(t testing.TB) string {
 	return dir
 }
 
-// FreePort is a loopback TCP port that nobody listens on. The kernel chose it and
-// does not give it to anybody else for the next minute, except to a server that
-// asks for it by number: a connection on it is left in TIME_WAIT.
+// FreePort returns a loopback TCP port that no process listens on. The kernel chose it and does
+// not give it to another process for the next minute, except to a server that requests it by
+// number: a connection on it is left in TIME_WAIT.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	port, err := reservePort(t.Context())
@@ -307,7 +307,7 @@ func reservePort(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("accept: %w", err)
 	}
-	// Who closes first is left in TIME_WAIT: the listening side must be.
+	// The side that closes first is left in TIME_WAIT: the listening side must be.
 	if err := accepted.Close(); err != nil {
 		return 0, fmt.Errorf("close: %w", err)
 	}
@@ -345,7 +345,7 @@ func (p *Process) await(timeout time.Duration, ready func(context.Context) error
 		}
 		select {
 		case <-p.ended:
-			p.wanted.Store(true) // told here
+			p.wanted.Store(true) // reported here
 			return fmt.Errorf("it ended (%w) before it answered: %w", p.err, err)
 		case <-ctx.Done():
 			return err
@@ -354,17 +354,17 @@ func (p *Process) await(timeout time.Duration, ready func(context.Context) error
 	}
 }
 
-// CPU is the time of the processor that the server, and those it started that are still
-// there, have used. It counts in hundredths of a second, on Linux; elsewhere it is 0.
+// CPU is the processor time that the server, and those of its children that are still running,
+// have used. It counts in hundredths of a second, on Linux; elsewhere it is 0.
 func (p *Process) CPU() time.Duration {
-	const tick = 10 * time.Millisecond // what the kernel tells programs, whatever it counts in
+	const tick = 10 * time.Millisecond // what the kernel reports to programs, whatever it counts in
 	var all time.Duration
 	for _, pid := range append(descendants(p.Pid()), p.Pid()) {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil {
 			continue // it is gone
 		}
-		// What comes after the name, which is in brackets and may have blanks.
+		// The fields after the name, which is in parentheses and may have blanks.
 		fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 		const user, system = 11, 12
 		for _, n := range []int{user, system} {

@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// RedisServer is a redis-server of its own: on a free loopback port and on a Unix
-// socket, with everything on disk before it is answered. The methods that take no
-// context fail the test when they fail; they belong to the test's goroutine.
+// RedisServer is a redis-server of its own: on a free loopback port and on a Unix socket, with
+// everything on disk before it is answered. The methods that take no context fail the test when
+// they fail; they belong to the test's goroutine.
 type RedisServer struct {
 	ownTime
 	ownDisk
@@ -70,11 +70,10 @@ func (s *RedisServer) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.port)
 // Socket is the path of the Unix socket.
 func (s *RedisServer) Socket() string { return filepath.Join(s.dir, "redis.sock") }
 
-// Process is the run under way, to be killed, stopped and continued.
+// Process is the current run, to be killed, stopped and continued.
 func (s *RedisServer) Process() *Process { return s.proc }
 
-// Restart kills the server the hard way and starts it again on the same address, with
-// its data.
+// Restart kills the server with SIGKILL and starts it again on the same address, with its data.
 func (s *RedisServer) Restart() {
 	s.t.Helper()
 	s.Kill()
@@ -93,7 +92,7 @@ func (s *RedisServer) RestartEmpty() {
 	s.start()
 }
 
-// Kill ends the server the hard way. Start starts it again.
+// Kill kills the server with SIGKILL. Start starts it again.
 func (s *RedisServer) Kill() {
 	s.t.Helper()
 	s.proc.Kill()
@@ -111,8 +110,8 @@ func (s *RedisServer) FlushAll() {
 	s.Do("FLUSHALL")
 }
 
-// CommandStats tells how often each command was called since ResetStats, by name, in
-// lower case: what INFO commandstats says. Commands in scripts are counted too.
+// CommandStats returns how often each command was called since ResetStats, by name, in lower
+// case, as INFO commandstats reports it. Commands in scripts are counted too.
 func (s *RedisServer) CommandStats() map[string]int64 {
 	s.t.Helper()
 	stats := make(map[string]int64)
@@ -132,7 +131,7 @@ func (s *RedisServer) ResetStats() {
 	s.Do("CONFIG", "RESETSTAT")
 }
 
-// CPU is the time of the processor that the run under way has used.
+// CPU is the processor time that the current run has used.
 func (s *RedisServer) CPU() time.Duration {
 	s.t.Helper()
 	var total time.Duration
@@ -146,7 +145,7 @@ func (s *RedisServer) CPU() time.Duration {
 	return total
 }
 
-// Info is what the server says of itself.
+// Info is what the server reports about itself.
 func (s *RedisServer) Info(section string) string {
 	s.t.Helper()
 	text, ok := s.Do("INFO", section).(string)
@@ -169,8 +168,7 @@ func (s *RedisServer) Do(args ...string) any {
 	return answer
 }
 
-// DoContext is Do with a context, which returns the error. It may be called from any
-// goroutine.
+// DoContext is Do with a context, which returns the error. It is safe for concurrent use.
 func (s *RedisServer) DoContext(ctx context.Context, args ...string) (any, error) {
 	c, err := dialRESP(ctx, s.Addr())
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// RedisCluster are the masters of a Redis Cluster, among which the slots are shared out.
+// RedisCluster are the masters of a Redis Cluster, which share the slots.
 type RedisCluster struct {
 	t       testing.TB
 	masters []*RedisServer
@@ -23,8 +23,8 @@ const (
 	slots = 16384
 )
 
-// StartRedisCluster starts a cluster of n masters without replicas, and waits until all of
-// them say that it is up. args are as for Redis.
+// StartRedisCluster starts a cluster of n masters without replicas, and waits until all of them
+// report that it is up. args are as for Redis.
 func StartRedisCluster(t testing.TB, n int, args ...string) *RedisCluster {
 	t.Helper()
 	c := &RedisCluster{t: t}
@@ -77,7 +77,7 @@ func (c *RedisCluster) Slot(key string) string {
 	return strconv.FormatInt(slot, 10)
 }
 
-// Owner is the server that has the slot of the key, by what it says itself.
+// Owner is the server that has the slot of the key, as the server itself reports.
 func (c *RedisCluster) Owner(key string) *RedisServer {
 	c.t.Helper()
 	slot := c.Slot(key)
@@ -86,7 +86,7 @@ func (c *RedisCluster) Owner(key string) *RedisServer {
 		if err != nil {
 			c.t.Fatalf("testserver: %v", err)
 		}
-		// A key that is another's is answered with MOVED.
+		// The key of another server is answered with MOVED.
 		if _, err = s.DoContext(context.WithoutCancel(c.t.Context()), "EXISTS", key); err == nil {
 			return s
 		}
@@ -95,14 +95,14 @@ func (c *RedisCluster) Owner(key string) *RedisServer {
 	return nil
 }
 
-// BeginMove has the slot on its way from one server to the other: no key has moved.
+// BeginMove starts to move the slot from one server to the other: no key has moved.
 func (c *RedisCluster) BeginMove(slot string, from, to *RedisServer) {
 	c.t.Helper()
 	to.Do("CLUSTER", "SETSLOT", slot, "IMPORTING", from.id())
 	from.Do("CLUSTER", "SETSLOT", slot, "MIGRATING", to.id())
 }
 
-// MoveKeys moves keys of a slot that is on its way.
+// MoveKeys moves keys of a slot that is being moved.
 func (c *RedisCluster) MoveKeys(from, to *RedisServer, keys ...string) {
 	c.t.Helper()
 	if len(keys) > 0 {
@@ -110,7 +110,7 @@ func (c *RedisCluster) MoveKeys(from, to *RedisServer, keys ...string) {
 	}
 }
 
-// Keys are those of a slot that a server has.
+// Keys are the keys of a slot that a server has.
 func (c *RedisCluster) Keys(s *RedisServer, slot string) []string {
 	c.t.Helper()
 	const most = "100000"
@@ -122,7 +122,7 @@ func (c *RedisCluster) Keys(s *RedisServer, slot string) []string {
 	return keys
 }
 
-// EndMove moves the rest of the keys, and gives the slot to the other server.
+// EndMove moves the rest of the keys, and assigns the slot to the other server.
 func (c *RedisCluster) EndMove(slot string, from, to *RedisServer) {
 	c.t.Helper()
 	for keys := c.Keys(from, slot); len(keys) > 0; keys = c.Keys(from, slot) {
@@ -157,7 +157,7 @@ func StartRedisSentinels(t testing.TB, args ...string) *RedisSentinels {
 	t.Helper()
 	const sentinels = 3
 	g := &RedisSentinels{t: t, Master: Redis(t, args...)}
-	// A replica that comes to know the master writes its data anew, which takes time.
+	// A replica that learns of the master writes its data again, which takes time.
 	quick := []string{"--repl-diskless-sync-delay", "0"}
 	g.Replica = Redis(t, append(append(quick, "--replicaof", "127.0.0.1 "+strconv.Itoa(g.Master.port)), args...)...)
 	g.Master.Do("CONFIG", "SET", "repl-diskless-sync-delay", "0")
@@ -172,7 +172,7 @@ func StartRedisSentinels(t testing.TB, args ...string) *RedisSentinels {
 			if err := says(ctx, s, "SENTINEL CKQUORUM "+SentinelMaster, "OK 3 usable"); err != nil {
 				return err
 			}
-			// It learns of replicas from what the master says every ten seconds.
+			// It learns of replicas from what the master reports every ten seconds.
 			return says(ctx, s, "INFO sentinel", "slaves=1,sentinels=3")
 		})
 	}
@@ -214,8 +214,8 @@ func startSentinel(t testing.TB, master int) *RedisServer {
 // Addrs are the addresses of the sentinels, separated by commas.
 func (g *RedisSentinels) Addrs() string { return RedisAddrs(g.sentinels) }
 
-// FailOver has the sentinels make the replica the master, as when the master was away,
-// and waits until all of them say so.
+// FailOver has the sentinels make the replica the master, as when the master was unreachable,
+// and waits until all of them report it.
 func (g *RedisSentinels) FailOver() {
 	g.t.Helper()
 	g.sentinels[0].proc.Await(startTimeout, func(ctx context.Context) error {
@@ -225,7 +225,8 @@ func (g *RedisSentinels) FailOver() {
 	g.AwaitMaster(g.Replica)
 }
 
-// AwaitMaster waits until all sentinels say that the server is the master, and it does.
+// AwaitMaster waits until all sentinels, and the server itself, report that the server is the
+// master.
 func (g *RedisSentinels) AwaitMaster(server *RedisServer) {
 	g.t.Helper()
 	for _, s := range g.sentinels {

@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// respConn speaks RESP 2, just enough to look after a server. The clients under test
-// have libraries of their own: what checks them does not use these.
+// respConn speaks RESP 2, just enough to manage a server. The clients under test have libraries
+// of their own: the code that checks them does not use these.
 type respConn struct {
 	conn net.Conn
 	r    *bufio.Reader

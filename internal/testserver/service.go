@@ -11,8 +11,8 @@ import (
 )
 
 // Service starts the test binary as a service in a process of its own, with the environment
-// that has its TestMain do so, on a port of its choice, and waits until it says that it
-// listens. It gives the process and the URL.
+// that makes its TestMain do so, on a port that the service chooses, and waits until it reports
+// that it listens. It returns the process and the URL.
 func Service(t testing.TB, env string, args ...string) (*Process, string) {
 	t.Helper()
 	exe, err := os.Executable()

@@ -60,8 +60,8 @@ func WithSlowDisk[S disked](t testing.TB, s S) (S, *SlowDisk) {
 	return s, d
 }
 
-// launch makes a command run on the disk. The function is to be called with the end of the
-// process.
+// launch makes a command run on the disk. The caller calls the returned function with the
+// channel that is closed at the end of the process.
 func (d *SlowDisk) launch(cmd *exec.Cmd) func(ended <-chan struct{}) {
 	d.t.Helper()
 	attend, err := d.Launch(cmd)
@@ -72,7 +72,7 @@ func (d *SlowDisk) launch(cmd *exec.Cmd) func(ended <-chan struct{}) {
 }
 
 // UseDisk starts a server again, on a disk that the test makes slow. A member of a cluster
-// answers only while most of them run.
+// answers only while most members run.
 func UseDisk(s disked, d *SlowDisk) {
 	s.setDisk(d)
 	s.again()

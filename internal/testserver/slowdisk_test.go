@@ -14,7 +14,7 @@ import (
 )
 
 // F28: on a slow disk a write is durable, and answered, after its delay, and a server that is
-// killed meanwhile comes back. A clock can be put into the same server.
+// killed during the delay comes back. A clock can be put into the same server.
 func TestSlowDisk(t *testing.T) {
 	t.Parallel()
 	const delay = 300 * time.Millisecond

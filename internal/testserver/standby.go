@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// Demote restarts the server as a standby: it answers, and takes no writes any more.
+// Demote restarts the server as a standby: it answers, and accepts no writes any more.
 func (s *PostgresServer) Demote() {
 	s.t.Helper()
 	s.Shutdown()

@@ -19,7 +19,7 @@ import (
 // ZooKeeperTick is the tickTime of the servers of this package.
 const ZooKeeperTick = 500 * time.Millisecond
 
-// ZooKeeperMaxSession is the longest session that they give.
+// ZooKeeperMaxSession is the longest session that they grant.
 const ZooKeeperMaxSession = 15 * time.Minute
 
 // ZooKeeperServer is a ZooKeeper server of its own: alone, or one of an ensemble. The
@@ -40,12 +40,12 @@ type ZooKeeperServer struct {
 	maxSession time.Duration
 }
 
-// AsInstalled has a ZooKeeper collect empty containers as rarely as it does by default,
-// once a minute: for what measures.
+// AsInstalled makes ZooKeeper collect empty containers as rarely as by default, once a minute:
+// for measurements.
 const AsInstalled = "-Dznode.container.checkIntervalMs=60000"
 
-// StartZooKeeper starts an ensemble of n servers; 1 is one that stands alone. They end
-// with the test. Session time-outs are from two ticks on. Flags are more of those for java.
+// StartZooKeeper starts an ensemble of n servers; 1 is one that stands alone. They end with the
+// test. Session time-outs are two ticks or more. flags are additional ones for java.
 func StartZooKeeper(t testing.TB, n int, flags ...string) []*ZooKeeperServer {
 	t.Helper()
 	servers := make([]*ZooKeeperServer, n)
@@ -67,8 +67,7 @@ func StartZooKeeper(t testing.TB, n int, flags ...string) []*ZooKeeperServer {
 	return servers
 }
 
-// SetMaxSession says how long the sessions are at most that the server gives when it is
-// started the next time.
+// SetMaxSession sets the longest session that the server grants after its next start.
 func (s *ZooKeeperServer) SetMaxSession(d time.Duration) {
 	s.t.Helper()
 	s.maxSession = d
@@ -103,10 +102,10 @@ func (s *ZooKeeperServer) launch() {
 	s.t.Helper()
 	args := []string{
 		"-Xmx192m", "-Xms32m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-		// Empty containers go soon, and many at a time.
+		// Empty containers are removed soon, and many at a time.
 		"-Dznode.container.checkIntervalMs=200", "-Dznode.container.maxPerMinute=1000000",
 	}
-	args = append(args, s.flags...) // of two that say the same the last one counts
+	args = append(args, s.flags...) // of two for the same setting the last one counts
 	s.proc = Start(s.t, Command{
 		Path: "java", Dir: s.dir, Env: s.clock.env(), Disk: s.disk,
 		Args: append(args,
@@ -118,10 +117,10 @@ func (s *ZooKeeperServer) launch() {
 // Addr is the address for clients, "127.0.0.1:port".
 func (s *ZooKeeperServer) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.port) }
 
-// Process is the run under way, to be killed, stopped and continued.
+// Process is the current run, to be killed, stopped and continued.
 func (s *ZooKeeperServer) Process() *Process { return s.proc }
 
-// Kill ends the server the hard way. Start starts it again.
+// Kill kills the server with SIGKILL. Start starts it again.
 func (s *ZooKeeperServer) Kill() {
 	s.t.Helper()
 	s.proc.Kill()
@@ -134,7 +133,7 @@ func (s *ZooKeeperServer) Start() {
 	s.proc.Await(startTimeout, s.ours)
 }
 
-// Restart kills the server the hard way and starts it again, with its data.
+// Restart kills the server with SIGKILL and starts it again, with its data.
 func (s *ZooKeeperServer) Restart() {
 	s.t.Helper()
 	s.Kill()
@@ -159,7 +158,7 @@ func (s *ZooKeeperServer) Ask(word string) string {
 	return text
 }
 
-// Count is a number that mntr tells, such as zk_watch_count.
+// Count is a number that mntr reports, such as zk_watch_count.
 func (s *ZooKeeperServer) Count(name string) int {
 	s.t.Helper()
 	for line := range strings.Lines(s.Ask("mntr")) {

@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// StopTime is how long requests under way have when the service is told to stop.
+// StopTime is how long requests in progress have to finish when the service is told to stop.
 const StopTime = 15 * time.Second
 
-// Serve listens on the address, writes where to out, and answers with h until ctx ends.
-// Then it takes no more connections and lets the requests under way end, for StopTime at
+// Serve listens on the address, writes the address to out, and answers with h until ctx ends.
+// Then it accepts no more connections and lets the requests in progress finish, for StopTime at
 // most. Errors: of listening, and of requests that had to be cut off.
 func Serve(ctx context.Context, address string, h http.Handler, out io.Writer) error {
 	var config net.ListenConfig
@@ -47,8 +47,8 @@ func Serve(ctx context.Context, address string, h http.Handler, out io.Writer) e
 	return nil
 }
 
-// Parse reads the command line of an example. It reports whether there is anything to do:
-// who asks for -help has got it. Errors: what is wrong, which out has been told too.
+// Parse reads the command line of an example. It reports whether there is anything to do: -help
+// has been answered already. Errors: what is wrong, which is written to out too.
 func Parse(flags *flag.FlagSet, args []string, out io.Writer) (bool, error) {
 	flags.SetOutput(out)
 	err := flags.Parse(args)

@@ -1,6 +1,6 @@
 // Package web is what the examples have in common over HTTP: routes whose functions return
-// errors, bodies that are bounded and understood to the last field, errors as problem
-// details (RFC 9457), time-outs, and a stop that lets requests under way end.
+// errors, bodies that are bounded and have no unknown field, errors as problem details (RFC
+// 9457), time-outs, and a stop that lets requests in progress finish.
 package web
 
 import (
@@ -27,16 +27,17 @@ const (
 	RequestTime = 20 * time.Second
 )
 
-// ProblemError is an answer that is not what was asked for. It is sent as problem details.
+// ProblemError is an answer that reports a problem. It is sent as problem details.
 type ProblemError struct {
 	// Status is the HTTP status. Required.
 	Status int
-	// Type tells programs what it is: a word, which becomes a URN. Default: about:blank. Optional.
+	// Type names the kind for programs: a word, which becomes a URN. Default: about:blank.
+	// Optional.
 	Type string
-	// Title and Detail tell people: the kind of problem, and this one. Default: the status'
+	// Title and Detail are for people: the kind of problem, and this one. Default: the status'
 	// text, and none. Optional.
 	Title, Detail string
-	// RetryAfter is when to ask again, told in whole seconds. Default: not told. Optional.
+	// RetryAfter is when to retry, sent in whole seconds. Default: not sent. Optional.
 	RetryAfter time.Duration
 	// With are further members of the JSON object. Optional.
 	With map[string]any
@@ -58,7 +59,7 @@ func Invalid(field, detail string) *ProblemError {
 	}
 }
 
-// Unavailable is the problem of a service whose store is away: 503. The caller may not
+// Unavailable is the problem of a service whose store is unavailable: 503. The caller may not
 // learn more; the log does.
 func Unavailable() *ProblemError {
 	return &ProblemError{
@@ -67,13 +68,13 @@ func Unavailable() *ProblemError {
 	}
 }
 
-// Handler answers a request, or returns why not.
+// Handler answers a request, or returns the reason why it did not.
 type Handler func(w http.ResponseWriter, r *http.Request) error
 
-// New makes a handler of routes, which are named as for http.ServeMux: "POST /lock".
-// explain turns an error into what is told of it; nil stands for Unavailable, and for a
-// line in the log. A *ProblemError explains itself. What is not in the routes is 404 or
-// 405, as problem details too.
+// New makes a handler of routes, which are named as for http.ServeMux: "POST /lock". explain
+// turns an error into the problem that is sent for it; nil stands for Unavailable, and for a
+// line in the log. A *ProblemError explains itself. A path or method that is not in the routes
+// is 404 or 405, as problem details too.
 func New(log *slog.Logger, routes map[string]Handler, explain func(error) *ProblemError) http.Handler {
 	mux := http.NewServeMux()
 	methods := make(map[string][]string)
@@ -136,7 +137,7 @@ func JSON(w http.ResponseWriter, status int, v any) error {
 	return nil
 }
 
-// write sends v. When the client has gone there is nobody to tell.
+// write sends v. An error is ignored: when the client has gone, no one is left to report it to.
 func write(w http.ResponseWriter, status int, kind string, v any) {
 	w.Header().Set("Content-Type", kind)
 	w.Header().Set("X-Content-Type-Options", "nosniff")

@@ -17,7 +17,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestStop: who is told to stop takes no more requests, and ends those under way first.
+// TestStop: a service that is told to stop takes no more requests, and finishes those in
+// progress first.
 func TestStop(t *testing.T) {
 	t.Parallel()
 	begun, goOn := make(chan struct{}), make(chan struct{})

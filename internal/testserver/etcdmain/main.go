@@ -1,6 +1,5 @@
-// Etcdmain is an etcd for tests: the server that the module brings, with the flags of
-// etcd's own command, as a process of its own, which can be killed, stopped and started
-// again.
+// Etcdmain is an etcd for tests: the server of the module, with the flags of etcd's own
+// command, as a process of its own, which can be killed, stopped and started again.
 package main
 
 import (

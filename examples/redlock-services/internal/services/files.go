@@ -16,13 +16,13 @@ type Files struct {
 	Process func(ctx context.Context, file string) (string, error) // Required.
 }
 
-// Run processes the file, unless that was done or another instance is at it. It reports
+// Run processes the file, unless that was done or another instance is doing it. It reports
 // whether it was done here.
 func (f *Files) Run(ctx context.Context, file string) (bool, error) {
 	resource, began, here := "file/"+file, false, false
 	err := f.Locks.Do(ctx, resource, func(ctx context.Context, lock *holdfast.Lock) error {
 		began = true
-		// Under the lock: whoever had it before may have done it.
+		// Under the lock: an earlier holder may have done it.
 		n, err := number(f.Store.db.QueryRowContext(ctx, "SELECT count(*) FROM results WHERE file = ?", file))
 		if err != nil || n > 0 {
 			return err

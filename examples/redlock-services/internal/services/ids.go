@@ -8,15 +8,15 @@ import (
 	"github.com/holdfast-io/holdfast"
 )
 
-// IDs gives IDs of a category, "NF-000001", "NF-000002", without gaps.
+// IDs returns IDs of a category, "NF-000001", "NF-000002", without gaps.
 type IDs struct {
 	Locks *holdfast.Client // Required.
 	Store *Store           // Required.
 }
 
-// Next gives the next ID to use, which writes what has that ID in the same transaction as
-// the counter: when use fails, or the instance dies, neither is written, and the next
-// caller gets the same ID. Callers wait in turn, for as long as ctx lets them.
+// Next passes the next ID to use, which writes its record with that ID in the same transaction
+// as the counter. When use fails, or the instance dies, neither is written, and the next caller
+// gets the same ID. Callers wait in turn, for as long as ctx lets them.
 func (g *IDs) Next(ctx context.Context, category string, use func(ctx context.Context, tx *sql.Tx, id string) error) (string, error) {
 	resource, id := "ids/"+category, ""
 	err := g.Locks.Do(ctx, resource, func(ctx context.Context, lock *holdfast.Lock) error {

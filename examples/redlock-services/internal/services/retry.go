@@ -17,13 +17,13 @@ type Retry struct {
 	Factor float64       // by which the pause grows. Default: 1.5.
 }
 
-// WithLock runs the operation under a lock, and tries again, after a pause that grows, while
-// others have the lock or the store is away. What the operation itself returned is not tried
-// again. It gets a context that ends when the lock is lost.
+// WithLock runs the operation under a lock, and retries, after a pause that grows, while other
+// clients hold the lock or the store is unavailable. An error of the operation itself is not
+// retried. The operation gets a context that ends when the lock is lost.
 //
-// A pause is time in which the lock may be free and nobody comes. To wait in line instead,
-// and have it with the push of the release, is holdfast.Wait; this is for those who would
-// rather be told soon.
+// During a pause the lock may be free while no client takes it. To wait in the queue instead,
+// and be granted the lock by the push of the release, use holdfast.Wait; this is for callers
+// that want an answer soon.
 //
 // Errors: holdfast.ErrHeld and holdfast.ErrUnavailable after the last try; the cause of ctx;
 // what the operation returned; holdfast.ErrLost.
@@ -53,7 +53,7 @@ func WithLock[T any](ctx context.Context, locks *holdfast.Client, name string, r
 		if try >= r.Tries {
 			return result, fmt.Errorf("%d tries: %w", try, err)
 		}
-		// Random, so that those who came together do not come together again.
+		// Random, so that callers that collided do not collide again.
 		timer := time.NewTimer(pause/2 + rand.N(pause))
 		select {
 		case <-timer.C:

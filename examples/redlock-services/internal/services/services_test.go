@@ -19,8 +19,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// fleet makes clients as instances have them, on three real Redis servers of which one is
-// not there: a majority is enough.
+// fleet makes clients as instances have them, on three real Redis servers of which one is down:
+// a majority is enough.
 func fleet(t *testing.T, n int) []*holdfast.Client {
 	t.Helper()
 	nodes := testserver.RedisNodes(t, redlock.MinNodes)
@@ -51,7 +51,7 @@ func store(t *testing.T) *services.Store {
 	return s
 }
 
-// together runs f so many times at once.
+// together runs f n times concurrently.
 func together(n int, f func(i int)) {
 	var wg sync.WaitGroup
 	for i := range n {
@@ -145,8 +145,8 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// An instance that has lost the lock on the way, and does not look, does not write: the
-// other one's result stays.
+// An instance that has lost the lock on the way, and does not check, does not write: the other
+// one's result stays.
 func TestFileOfOneWhoLost(t *testing.T) {
 	t.Parallel()
 	s := store(t)
@@ -224,7 +224,7 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// source has changes, gives them three at a time, and counts who asks at once.
+// source has changes, returns them three at a time, and counts concurrent calls.
 type source struct {
 	total     int64
 	at, most  atomic.Int32
@@ -263,8 +263,8 @@ func TestSyncWithoutLock(t *testing.T) {
 	}
 }
 
-// With it one instance synchronises at a time, every change comes once, and the others are
-// told that somebody is at it.
+// With it one instance synchronises at a time, every change comes once, and the others are told
+// that another instance is doing it.
 func TestSync(t *testing.T) {
 	t.Parallel()
 	s := store(t)
@@ -283,7 +283,7 @@ func TestSync(t *testing.T) {
 		}
 	}
 	together(len(instances), run)
-	run(0) // nothing is new
+	run(0) // there are no new changes
 	if changes.Load() != 20 || src.most.Load() != 1 || ran.Load() < 2 {
 		t.Errorf("%d changes in %d runs, %d at once", changes.Load(), ran.Load(), src.most.Load())
 	}
@@ -292,8 +292,8 @@ func TestSync(t *testing.T) {
 	}
 }
 
-// The operation is tried so often, and is told why it was not had; it runs when the lock
-// becomes free between two tries; its own error ends it.
+// The operation is tried that often, and the caller is told why the lock was not acquired; it
+// runs when the lock becomes free between two tries; its own error ends it.
 func TestWithLock(t *testing.T) {
 	t.Parallel()
 	instances := fleet(t, 2)

@@ -12,13 +12,13 @@ import (
 	"github.com/holdfast-io/holdfast/fence/sqlfence"
 )
 
-// Store is the database that all instances share. Its methods may be called at once.
+// Store is the database that all instances share. Its methods are safe for concurrent use.
 type Store struct {
 	db    *sql.DB
 	guard *sqlfence.Guard
 }
 
-// OpenStore opens a file, and makes what is not there. The caller closes it.
+// OpenStore opens a file, and creates the tables that do not exist. The caller closes it.
 func OpenStore(ctx context.Context, path string) (*Store, error) {
 	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(30000)&_pragma=journal_mode(wal)&_txlock=immediate")
 	if err != nil {
@@ -45,7 +45,7 @@ func OpenStore(ctx context.Context, path string) (*Store, error) {
 	return &Store{db: db, guard: guard}, nil
 }
 
-// DB is the database, to look at.
+// DB is the database, for reading.
 func (s *Store) DB() *sql.DB { return s.db }
 
 // Close closes the database.
@@ -56,8 +56,8 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// write runs f in a transaction that is refused (fence.ErrStale) where somebody with a
-// greater token has written to the resource.
+// write runs f in a transaction that is refused (fence.ErrStale) where a holder of a greater
+// token has written to the resource.
 func (s *Store) write(ctx context.Context, resource string, token fence.Token, f func(*sql.Tx) error) error {
 	return s.guard.Do(ctx, s.db, resource, token, f)
 }

@@ -11,13 +11,13 @@ import (
 
 // Change is one of an external source.
 type Change struct {
-	Seq int64 // grows; never given twice by the source
+	Seq int64 // grows; never used twice by the source
 	Key string
 }
 
 // Source is where data comes from.
 type Source interface {
-	// Since gives the next changes after one, in their order; none: there are no more.
+	// Since returns the next changes after seq, in their order; none: there are no more.
 	Since(ctx context.Context, seq int64) ([]Change, error)
 }
 
@@ -29,11 +29,11 @@ type Sync struct {
 	Source Source           // Required.
 }
 
-// Run brings what is new, however long that takes: the lock is renewed. It reports how many
-// changes, and whether it ran here: one instance does at a time.
+// Run synchronises new changes, however long that takes: the lock is renewed. It returns how
+// many changes, and whether it ran here: one instance does at a time.
 //
-// Where it has come to is written with the changes, page by page: whoever is next goes on
-// there, also when this one dies half-way.
+// The position is written with the changes, page by page: the next instance continues there,
+// also when this one dies half-way.
 func (s *Sync) Run(ctx context.Context) (int, bool, error) {
 	resource, n, began := "sync/"+s.Name, 0, false
 	err := s.Locks.Do(ctx, resource, func(ctx context.Context, lock *holdfast.Lock) error {
@@ -67,7 +67,7 @@ func (s *Sync) Run(ctx context.Context) (int, bool, error) {
 func (s *Sync) apply(ctx context.Context, tx *sql.Tx, changes []Change) error {
 	for _, c := range changes {
 		if _, err := tx.ExecContext(ctx, "INSERT INTO synced VALUES (?, 1) ON CONFLICT DO UPDATE SET changes = changes + 1", c.Key); err != nil {
-			return err //nolint:wrapcheck // Run says what it was for
+			return err //nolint:wrapcheck // Run adds what it was for
 		}
 	}
 	_, err := tx.ExecContext(ctx, "INSERT INTO cursors VALUES (?, ?) ON CONFLICT DO UPDATE SET seq = excluded.seq", s.Name, changes[len(changes)-1].Seq)
