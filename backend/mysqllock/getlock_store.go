@@ -29,12 +29,14 @@ const (
 	bumpToken = `INSERT INTO @leases (name, lease, lockname, conn, owner, note, since) VALUES ('', ?, '', '', '', '', $NOW)`
 	bumped    = `SELECT LAST_INSERT_ID()`
 	unbump    = `DELETE FROM @leases WHERE name = '' AND lease = ?`
-	markLease = `UPDATE @leases SET marked = TRUE, reason = ?, released = ? WHERE name = ? AND lease = ? AND conn = ?`
-	hasRow    = `SELECT EXISTS (SELECT 1 FROM @leases e JOIN @sessions s ON s.conn = e.conn WHERE e.lockname = ? AND s.id = ? AND IS_USED_LOCK(s.conn) = s.id)`
-	stillOut  = `SELECT e.lease, e.conn` + outLeases + ` AND e.name = ?`
-	victims   = `SELECT id FROM @sessions WHERE IS_USED_LOCK(conn) = id AND conn IN (%s)`
-	getMeta   = `SELECT version, $READONLY, @@global.innodb_flush_log_at_trx_commit FROM @meta WHERE id = 1`
-	putMeta   = `INSERT INTO @meta (id, version) VALUES (1, ?) ON DUPLICATE KEY UPDATE id = id`
+	markLease = `UPDATE @leases SET marked = TRUE, reason = ?, released = ? WHERE name = ? AND lease = ? AND conn = ? AND NOT marked`
+	// marks is 0 where the lease was marked already: the reason of that one stays.
+	marks    = `SELECT ROW_COUNT()`
+	hasRow   = `SELECT EXISTS (SELECT 1 FROM @leases e JOIN @sessions s ON s.conn = e.conn WHERE e.lockname = ? AND s.id = ? AND IS_USED_LOCK(s.conn) = s.id)`
+	stillOut = `SELECT e.lease, e.conn` + outLeases + ` AND e.name = ?`
+	victims  = `SELECT id FROM @sessions WHERE IS_USED_LOCK(conn) = id AND conn IN (%s)`
+	getMeta  = `SELECT version, $READONLY, @@global.innodb_flush_log_at_trx_commit FROM @meta WHERE id = 1`
+	putMeta  = `INSERT INTO @meta (id, version) VALUES (1, ?) ON DUPLICATE KEY UPDATE id = id`
 	// Tokens begin at the microseconds of the server's clock, so that they grow also when the
 	// tables are dropped and created again.
 	readStart = `SELECT $NOW`
@@ -126,8 +128,8 @@ func (s getlockStore) Mark(ctx context.Context, m connlease.Mark) (fence.Token, 
 	if err := q.run(ctx, s.b.db); err != nil {
 		return 0, nil, err
 	}
-	for _, x := range hit {
-		if err := s.mark(ctx, m, x); err != nil {
+	for i := range hit {
+		if err := s.mark(ctx, m, &hit[i]); err != nil {
 			return 0, nil, err
 		}
 	}
@@ -173,10 +175,16 @@ func (s getlockStore) landed(ctx context.Context, lockName string) error {
 }
 
 // mark marks one lease. Another client that marks it, or its holder, may have the row locked.
-func (s getlockStore) mark(ctx context.Context, m connlease.Mark, x connlease.Marked) error {
+func (s getlockStore) mark(ctx context.Context, m connlease.Mark, x *connlease.Marked) error {
 	for n := 1; ; n++ {
 		q := new(batch)
 		q.exec(s.b.sql(markLease), m.Reason, m.Released, m.Name, string(x.Key.ID), x.Conn)
+		q.query(func(r *sql.Rows) error {
+			var marked int
+			err := r.Scan(&marked)
+			x.Before = marked == 0
+			return err //nolint:wrapcheck // see unavailable
+		}, marks)
 		err := q.run(ctx, s.b.db)
 		if err == nil || n >= mostTries || !transient(err) && code(err) != codeLockTimeout {
 			return err

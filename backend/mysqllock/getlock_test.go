@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -139,6 +141,36 @@ func TestUserLocksBreakOfADeafHolder(t *testing.T) {
 	proxy := chaos.Start(t, s.Addr())
 	b := openUserLocks(t, getlockURL(s, "root", proxy.Addr()))
 	leasetest.BreakOfADeafHolder(t, b, openUserLocks(t, getlockURL(s, "root", s.Addr())), proxy)
+}
+
+// C10: two breaks meet the same holder, which does not hear of them. One of them names it.
+func TestUserLocksTwoBreaks(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	proxy := chaos.Start(t, s.Addr())
+	b := openUserLocks(t, getlockURL(s, "root", proxy.Addr()))
+	others := []backend.Backend{openUserLocks(t, getlockURL(s, "root", s.Addr())), openUserLocks(t, getlockURL(s, "root", s.Addr()))}
+	req := leasetest.Ask("n", leasetest.Session(t, b, time.Hour, nil))
+	if g := <-leasetest.Start(t, b, req); g.Err != nil {
+		t.Fatal(g.Err)
+	}
+	proxy.Hold(chaos.Both)
+	var breaks sync.WaitGroup
+	var named atomic.Int64
+	for _, o := range others {
+		breaks.Go(func() {
+			res, err := o.Break(leasetest.Within(t), backend.BreakRequest{Name: "n", Actor: "test"})
+			if err != nil {
+				t.Error(err)
+			}
+			named.Add(int64(len(res.Broken)))
+		})
+	}
+	breaks.Wait()
+	proxy.Heal()
+	if named.Load() != 1 {
+		t.Errorf("two breaks named %d victims, and there was one holder", named.Load())
+	}
 }
 
 // C2: the connections of clients that acquire and release the same few locks are ended again and

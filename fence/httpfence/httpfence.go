@@ -175,7 +175,11 @@ func Handler(next http.Handler, cfg Config) (http.Handler, error) {
 			served = true
 			next.ServeHTTP(w, r.WithContext(WithStamp(r.Context(), s)))
 		})
-		if err != nil && !served {
+		switch {
+		case served:
+		case err == nil: // an empty answer of 200 would say that the write was done
+			refuse(w, problem{Title: "Not served", Status: http.StatusInternalServerError, Detail: "The gate neither served nor refused the request."})
+		default:
 			refuse(w, problemOf(err, s))
 		}
 	}), nil

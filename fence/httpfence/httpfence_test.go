@@ -169,6 +169,11 @@ func TestGateFails(t *testing.T) {
 	if text, _ := body["detail"].(string); strings.Contains(text, "secret") {
 		t.Errorf("it tells %q", text)
 	}
+	silent := guarded(t, s, func(context.Context, string, fence.Stamp, func()) error { return nil }, writes)
+	url, c = serve(t, silent)
+	if status, _ := put(httpfence.WithToken(t.Context(), 5), t, c, url, "1"); status != http.StatusInternalServerError || s.stock != "" {
+		t.Errorf("a gate that neither serves nor refuses: %d, stock %q", status, s.stock)
+	}
 	long := guarded(t, s, httpfence.InProcess(fence.NewGuard()), func(*http.Request) string { return strings.Repeat("x", 600) })
 	url, c = serve(t, long)
 	if status, _ := put(httpfence.WithToken(t.Context(), 5), t, c, url, "1"); status != http.StatusBadRequest {

@@ -142,7 +142,12 @@ func TestClusterCommands(t *testing.T) {
 	c.nodes[0].Kill()
 	want(c.offline(2, "reclaim", "--give-up", "a,b"), 64, "--yes")
 	want(c.offline(2, "reclaim", "--give-up", "a", "--yes"), 64, "b")
-	want(c.offline(2, "reclaim", "--give-up", "a,b", "--yes"), 0, "a new cluster of one node")
+	reclaimed := c.offline(2, "reclaim", "--give-up", "a,b", "--yes")
+	// A node that was killed right after the removal of d may still have d on its disk, without a name.
+	if known := regexp.MustCompile(`as this node knows them: (a,b,[0-9a-f]+)`).FindStringSubmatch(reclaimed.stderr); known != nil {
+		reclaimed = c.offline(2, "reclaim", "--give-up", known[1], "--yes")
+	}
+	want(reclaimed, 0, "a new cluster of one node")
 	c.start(2)
 	c.becomes(2, 0)
 	holds(2)

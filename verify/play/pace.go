@@ -21,7 +21,7 @@ type pacer struct {
 // The bounds of the pace, and how fast it changes.
 const (
 	leastRate  = 5.0
-	firstShare = 0.25
+	firstShare = 0.125
 	slower     = 0.7
 	faster     = 1.08
 )
