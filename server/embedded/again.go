@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 )
@@ -153,8 +154,17 @@ func (e *Etcd) settle(ctx context.Context) error {
 			return fmt.Errorf("embedded: %w", err)
 		}
 	}
-	if err := e.enlist(ctx); err != nil {
-		return err
+	for {
+		err := e.enlist(ctx)
+		if err == nil {
+			break
+		}
+		if !isElection(err) {
+			return err
+		}
+		if err := e.wait(ctx, "waiting for a leader: "+err.Error()); err != nil {
+			return err
+		}
 	}
 	e.forget(ctx)
 	e.say("")
@@ -265,6 +275,14 @@ func (e *Etcd) stopped(ctx context.Context) error {
 		return fmt.Errorf("embedded: %s was removed from the cluster: to let it join again, start it with an empty folder: %w", e.cfg.Name, ErrRefused)
 	}
 	return errors.New("embedded: the node stopped by itself; the log says why")
+}
+
+// isElection reports whether a request failed because the cluster had no leader, or got another one.
+// What was asked may have been done.
+func isElection(err error) bool {
+	return slices.ContainsFunc([]error{
+		rpctypes.ErrLeaderChanged, rpctypes.ErrNoLeader, rpctypes.ErrTimeout, rpctypes.ErrTimeoutDueToLeaderFail, rpctypes.ErrTimeoutDueToConnectionLost,
+	}, func(of error) bool { return errors.Is(err, of) })
 }
 
 // enlist writes this start into the keyspace, so that every member knows the last start of this
