@@ -150,10 +150,7 @@ func TestUserLocksTwoBreaks(t *testing.T) {
 	proxy := chaos.Start(t, s.Addr())
 	b := openUserLocks(t, getlockURL(s, "root", proxy.Addr()))
 	others := []backend.Backend{openUserLocks(t, getlockURL(s, "root", s.Addr())), openUserLocks(t, getlockURL(s, "root", s.Addr()))}
-	req := leasetest.Ask("n", leasetest.Session(t, b, time.Hour, nil))
-	if g := <-leasetest.Start(t, b, req); g.Err != nil {
-		t.Fatal(g.Err)
-	}
+	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, time.Hour, nil)))
 	proxy.Hold(chaos.Both)
 	var breaks sync.WaitGroup
 	var named atomic.Int64

@@ -178,7 +178,7 @@ func (r *run) crowd(worker int) crowd {
 		return crowd{}
 	}
 	rate := cmp.Or(r.cfg.Rate, m.rate)
-	spared, share := worker >= m.workers-m.spared, 1
+	spared, share := worker >= m.exposed(), 1
 	if spared {
 		share = 2 // it is always there
 	}

@@ -17,11 +17,11 @@ type heir struct {
 	*calm
 	ctx   context.Context //nolint:containedctx // of its calls
 	stop  context.CancelFunc
+	once  sync.Once // of end
 	calls sync.WaitGroup
 	slots chan struct{} // concurrent calls; a request beyond them is dropped
 
 	mu     sync.Mutex
-	ended  bool
 	asked  map[callID]string   // the locks of acquires in progress
 	estate map[string][]string // the locks that each client held
 }
@@ -49,14 +49,16 @@ func (r *run) newHeir(ctx context.Context) (*heir, error) {
 
 // hear follows the clients that die, see [worker.mortal].
 func (h *heir) hear(e history.Event) {
-	process, _, dies := strings.Cut(e.Worker, mortalMark)
+	dies, ends := strings.Contains(e.Worker, mortalMark), e.Kind == history.KindKill || e.Kind == history.KindEnd
+	if !dies && !ends {
+		return // nearly all events
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch id := (callID{e.Worker, e.Op}); {
-	case h.ended:
-	case !dies && (e.Kind == history.KindKill || e.Kind == history.KindEnd):
-		h.forget(process + mortalMark)
+	case h.ctx.Err() != nil: // see end
 	case !dies:
+		h.forget(e.Worker + mortalMark)
 	case e.Kind == history.KindCall && (e.Verb == history.VerbAcquire || e.Verb == history.VerbTry):
 		h.asked[id] = e.Lock
 	case e.Kind == history.KindReturn:
@@ -105,16 +107,15 @@ func (h *heir) inherit(lock string) {
 
 // end cancels the pending requests. It may be called twice.
 func (h *heir) end(ctx context.Context) error {
-	h.mu.Lock()
-	ended := h.ended
-	h.ended = true
-	h.mu.Unlock()
-	if ended {
-		return nil
-	}
-	h.stop()
-	h.calls.Wait()
-	return h.calm.end(ctx)
+	var err error
+	h.once.Do(func() {
+		h.mu.Lock()
+		h.stop() // hear begins no more calls
+		h.mu.Unlock()
+		h.calls.Wait()
+		err = h.calm.end(ctx)
+	})
+	return err
 }
 
 // patience is how long a task waits for a lock, unless it is to give up early.

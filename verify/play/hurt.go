@@ -83,9 +83,9 @@ func (r *run) occupy(n int) (*player, int, bool) {
 	if r.hurting() >= r.measure.hurt {
 		return nil, n, false
 	}
-	mortal := all - r.measure.spared
-	for i := range mortal {
-		if k := (n + i) % mortal; !r.busy[k] {
+	exposed := r.measure.exposed()
+	for i := range exposed {
+		if k := (n + i) % exposed; !r.busy[k] {
 			r.busy[k] = true
 			return r.players[k], k, true
 		}

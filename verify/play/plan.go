@@ -62,6 +62,9 @@ func (p Profile) measure() measure {
 	return measure{workers: 6, tasks: 3, rate: 4000, every: 700 * time.Millisecond, hurt: 2, spared: 2, brief: 16, briefLocks: 15, long: 120}
 }
 
+// exposed returns how many workers may have faults. The others, the last ones, are spared.
+func (m measure) exposed() int { return m.workers - m.spared }
+
 // tasksOf returns how many tasks a worker has: the maximum, one less, and so on down to one,
 // and then the maximum again. A worker with few calls has to keep a lock by renewals alone.
 func (m measure) tasksOf(worker int) int { return m.tasks - worker%m.tasks }
@@ -185,6 +188,9 @@ type planned struct {
 	keep   bool // the worker keeps its locks, so that the fault hits a holder
 }
 
+// coin chooses one of two cases, always the same one for the same plan.
+func (f planned) coin() bool { return f.at/time.Millisecond/16%2 == 0 } //nolint:mnd // some bit of the time
+
 // plan returns the faults of a run, which are the same for the same arguments. Those of workers
 // are dealt like cards, so that a short run has something of everything. Those of the servers
 // come one after the other.
@@ -203,7 +209,7 @@ func plan(seed uint64, p Profile, a abilities, ttl, long time.Duration) []planne
 				break
 			}
 			for range max(1, m.victims) {
-				f := planned{at: at, fault: deal(), worker: r.IntN(m.workers - m.spared)}
+				f := planned{at: at, fault: deal(), worker: r.IntN(m.exposed())}
 				f.lasts = f.length(r, p, ttl)
 				f.keep = r.IntN(2) == 0 && (p == Standard || p == Torture)
 				out = append(out, f)

@@ -18,7 +18,7 @@ func TestPlan(t *testing.T) {
 			t.Errorf("%s: the plan does not follow from the seed: %v", p, first)
 		}
 		for _, f := range first {
-			if f.at >= long || f.worker >= p.measure().workers-p.measure().spared || p == Gentle && (f.lasts >= ttl || f.fault == faultKill || f.fault == faultFreeze) ||
+			if f.at >= long || f.worker >= p.measure().exposed() || p == Gentle && (f.lasts >= ttl || f.fault == faultKill || f.fault == faultFreeze) ||
 				p == Jepsen && f.fault != faultFreeze || f.fault.harmful() && p != Gentle && f.lasts < ttl {
 				t.Errorf("%s: %+v", p, f)
 			}
@@ -53,7 +53,7 @@ func TestSparedWorkersAreNotHurt(t *testing.T) {
 		m := p.measure()
 		m.hurt = m.workers
 		r := &run{measure: m, busy: make([]bool, m.workers+1), players: make([]*player, m.workers)}
-		for n := range m.workers - m.spared {
+		for n := range m.exposed() {
 			if _, whom, ok := r.occupy(0); !ok || whom != n {
 				t.Errorf("%s: fault %d is for worker %d, %v", p, n, whom, ok)
 			}

@@ -195,7 +195,7 @@ func (c *cluster) victims(f planned) []*member {
 		return able
 	case faultSlowDisk:
 		able = slices.DeleteFunc(slices.Clone(able), func(m *member) bool { return m.disk == nil })
-		if len(able) > 0 && f.at/time.Millisecond/16%2 == 0 {
+		if len(able) > 0 && f.coin() {
 			return able
 		}
 	case faultClock:
@@ -246,7 +246,7 @@ func (r *run) jump(ctx context.Context, m *member, f planned) error {
 		return nil
 	}
 	ahead := farJump
-	if f.at/time.Millisecond/16%2 == 0 {
+	if f.coin() {
 		ahead = -ahead
 	}
 	if err := m.clock.Set(ahead); err != nil {
