@@ -50,6 +50,7 @@ type Client struct {
 	closing    context.Context //nolint:containedctx // ends with ErrClosed when Close begins
 	startClose context.CancelCauseFunc
 	work       sync.WaitGroup // settlements and renewals in progress
+	again      chan struct{}  // the settlements that are being repeated, see settleBy
 	kick       chan struct{}  // wakes the renewer; capacity 1
 	kept       chan struct{}  // closed when the renewer has ended
 	grid       time.Duration  // random phase of the renewal times, so that clients do not renew in step
@@ -80,7 +81,7 @@ func New(b backend.Backend, cfg Config) (*Client, error) {
 	}
 	c := &Client{
 		b: b, caps: b.Capabilities(), cfg: cfg, clock: newClock(),
-		kick: make(chan struct{}, 1), kept: make(chan struct{}),
+		kick: make(chan struct{}, 1), kept: make(chan struct{}), again: make(chan struct{}, settledAgain),
 		timed: make(map[*hold]struct{}), waiting: make(map[*hold]interrupter),
 	}
 	if err := c.defaults(); err != nil {

@@ -159,6 +159,10 @@ func (c *Client) settle(req backend.ReleaseRequest, ttl time.Duration) {
 	c.settleBy(req, ttl, func(ctx context.Context) error { return c.b.Release(ctx, req) })
 }
 
+// settledAgain is how many settlements a client repeats at the same time. A backend that is too busy
+// to answer in time leaves many to be repeated, and would be kept busy with nothing else.
+const settledAgain = 16
+
 // settleBy is settle with a given way to end the lease. Client.mu is held.
 func (c *Client) settleBy(req backend.ReleaseRequest, ttl time.Duration, end func(context.Context) error) {
 	if c.background.Err() != nil {
@@ -168,7 +172,7 @@ func (c *Client) settleBy(req backend.ReleaseRequest, ttl time.Duration, end fun
 		life := 2 * max(ttl, c.cfg.TTL)
 		over := time.Now().Add(life)
 		for n := 0; ; n++ {
-			err := c.try(c.background, end)
+			err := c.settleOnce(n, end)
 			if err == nil || errors.Is(err, ErrLost) || errors.Is(err, backend.ErrSessionLost) {
 				return
 			}
@@ -183,6 +187,21 @@ func (c *Client) settleBy(req backend.ReleaseRequest, ttl time.Duration, end fun
 	})
 }
 
+// settleOnce makes attempt n of a settlement. A repeated attempt waits for its turn, and may take long:
+// nobody waits for it.
+func (c *Client) settleOnce(n int, end func(context.Context) error) error {
+	if n == 0 {
+		return c.try(c.background, end)
+	}
+	select {
+	case c.again <- struct{}{}:
+	case <-c.background.Done():
+		return context.Cause(c.background)
+	}
+	defer func() { <-c.again }()
+	return c.tryFor(c.background, c.cfg.Timeout, end)
+}
+
 // sessionLives reports whether id is the session that is being renewed.
 func (c *Client) sessionLives(id backend.SessionID) bool {
 	c.mu.Lock()
@@ -193,7 +212,12 @@ func (c *Client) sessionLives(id backend.SessionID) bool {
 // try makes one attempt. It is short enough that a connection that answers nothing does not use up
 // the time of the other attempts.
 func (c *Client) try(ctx context.Context, f func(context.Context) error) error {
-	within, cancel := context.WithTimeout(ctx, c.cfg.Timeout/3)
+	return c.tryFor(ctx, c.cfg.Timeout/3, f)
+}
+
+// tryFor makes one attempt of a given length.
+func (c *Client) tryFor(ctx context.Context, long time.Duration, f func(context.Context) error) error {
+	within, cancel := context.WithTimeout(ctx, long)
 	defer cancel()
 	err := f(within)
 	if err != nil && within.Err() != nil && ctx.Err() == nil && !isAnswer(err) && !isUnavailable(err) {

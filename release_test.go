@@ -3,6 +3,7 @@ package holdfast_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
 )
 
 // Release keeps its promise whatever the network does.
@@ -181,4 +183,47 @@ func TestReleaseGoesOn(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A backend that is too busy to answer in time is not kept busy by what it did not answer: few
+// settlements are repeated at a time, each for long enough, and all of them are done in the end.
+func TestSettlementsDoNotCrowd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const locks, timeout, few = 200, 3 * time.Second, 16
+		f, store := newFaults(t)
+		c := newClient(t, f, holdfast.Config{Timeout: timeout})
+		held := make([]*holdfast.Lock, locks)
+		for i := range held {
+			held[i] = mustAcquire(t, c, fmt.Sprint("n", i))
+		}
+		var calls atomic.Int64
+		busy := func(ctx context.Context, call func() error) error {
+			calls.Add(1)
+			defer calls.Add(-1)
+			select {
+			case <-time.After(timeout / 2): // longer than a first attempt
+				return call()
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		f.release.Store(&busy)
+		given, cancel := context.WithCancel(t.Context())
+		cancel() // the releases go on in the background
+		for _, lock := range held {
+			_ = lock.Release(given)
+		}
+		time.Sleep(timeout / 2) // the first attempts have ended
+		for calls.Load() > 0 {
+			if n := calls.Load(); n > few {
+				t.Fatalf("%d settlements are repeated at a time", n)
+			}
+			time.Sleep(time.Millisecond)
+		}
+		left, err := openStore(t, store).List(t.Context(), backend.ListRequest{})
+		if err != nil || len(left.Locks) > 0 {
+			t.Errorf("%d locks are still held, %v", len(left.Locks), err)
+		}
+	})
 }

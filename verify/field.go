@@ -10,7 +10,7 @@ import (
 type process struct {
 	frozen []interval
 	stalls []interval
-	faults []interval // of the network, for this worker
+	faults []interval // of the network, for this worker, and times without an answer
 	gone   int64      // when it was killed, or ended in order; Infinity while it lives
 	killed bool
 }
@@ -19,7 +19,7 @@ type process struct {
 // in the order of the ends of the intervals, so that games may share them.
 type field struct {
 	procs  map[string]*process
-	all    []interval // faults of the network for all workers
+	all    []interval // faults for all workers: of the network, of the servers, and of a busy machine
 	faults map[faultID]int64
 	frozen map[string]int64
 	inside map[string]string // the process of a worker that is not a process itself
@@ -65,11 +65,43 @@ func (f *field) add(e *history.Event) {
 	case history.KindStall:
 		p := f.process(e.Worker)
 		p.stalls = append(p.stalls, interval{e.At - e.Took, e.At})
+	case history.KindSilence:
+		f.silence(e.Worker, interval{e.At - e.Took, e.At})
 	case history.KindKill, history.KindEnd:
 		p := f.process(e.Worker)
 		p.gone = min(p.gone, e.At)
 		p.killed = p.killed || e.Kind == history.KindKill
 	}
+}
+
+// silence adds a time in which the backend did not answer a worker. One that had no fault of its own
+// shows that the backend was slow for all.
+func (f *field) silence(worker string, span interval) {
+	list := &f.all
+	for _, name := range []string{worker, f.inside[worker]} {
+		if p := f.procs[name]; name != "" && p != nil && (f.faulty(name, p, span) || p.gone != history.Infinity) {
+			list = &f.process(worker).faults
+		}
+	}
+	*list = append(*list, span)
+}
+
+// faulty reports whether a worker had a fault at that time, or shortly before.
+func (f *field) faulty(worker string, p *process, span interval) bool {
+	if _, frozen := f.frozen[worker]; frozen {
+		return true
+	}
+	for id := range f.faults {
+		if id.worker == worker {
+			return true
+		}
+	}
+	for _, list := range [][]interval{p.frozen, p.faults} {
+		if n := len(list); n > 0 && add(list[n-1].until, grace) > span.from {
+			return true
+		}
+	}
+	return false
 }
 
 func (f *field) heal(id faultID, until int64) {

@@ -51,6 +51,25 @@ func TestHandWrittenHistories(t *testing.T) {
 			s.try(100, 600, "3.1", "z")
 			s.try(5700, 5710, "2.1", "y")
 		}},
+		{"a refusal that a cancelled wait explains, of one whom the backend did not answer for a while", "", "", func(s *script) {
+			s.call(0, 30, "3.1", history.VerbAcquire, "z", history.Event{Outcome: history.Unknown})
+			s.add(900, history.Event{Kind: history.KindSilence, Worker: "3.1", Took: 800 * ms})
+			s.add(1600, history.Event{Kind: history.KindSilence, Worker: "3.1", Took: 900 * ms})
+			s.try(2300, 2310, "2.1", "y")
+		}},
+		{"a refusal that the same explains, of another, who had no fault", "", "", func(s *script) {
+			s.call(0, 30, "3.1", history.VerbAcquire, "z", history.Event{Outcome: history.Unknown})
+			s.add(900, history.Event{Kind: history.KindSilence, Worker: "4.1", Took: 800 * ms})
+			s.add(1600, history.Event{Kind: history.KindSilence, Worker: "4.1", Took: 900 * ms})
+			s.try(2300, 2310, "2.1", "y")
+		}},
+		{"a refusal that the same does not explain, of another, who had a fault", "model", "answered \"held\"", func(s *script) {
+			s.call(0, 30, "3.1", history.VerbAcquire, "z", history.Event{Outcome: history.Unknown})
+			s.fault(40, 60, "4.1")
+			s.add(900, history.Event{Kind: history.KindSilence, Worker: "4.1", Took: 800 * ms})
+			s.add(1600, history.Event{Kind: history.KindSilence, Worker: "4.1", Took: 900 * ms})
+			s.try(2300, 2310, "2.1", "y")
+		}},
 		{"a refusal that a try without a fault does not explain", "model", "answered \"held\"", func(s *script) {
 			s.got(0, 10, "1.1", "x", 1)
 			s.released(20, 30, "1.1", "x")

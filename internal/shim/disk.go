@@ -73,15 +73,16 @@ func (l *Launcher) Try(ctx context.Context, dir string, attr *syscall.SysProcAtt
 	return nil
 }
 
-// Disk is a disk for servers, with a cache that is lost in a power failure. Data that a server
-// writes to its log stays in the cache until the server syncs the log, and a sync takes as long
-// as [Disk.Slow] sets. The cache is lost when the server ends, so that SIGKILL is a power
-// failure. Without the disk, SIGKILL loses nothing that has reached the kernel.
+// Disk is a disk for servers that loses in a power failure what was not synced. A sync of a log
+// takes as long as [Disk.Slow] sets. When the server has ended, what it wrote to the log after
+// the last sync that worked is lost, so that SIGKILL is a power failure. Without the disk,
+// SIGKILL loses nothing that has reached the kernel.
 //
 // It works for servers in any language: the kernel passes their calls to this process
 // (seccomp). The logs are those of Redis, PostgreSQL, MariaDB, ZooKeeper, etcd and Consul,
-// recognised by their names. All other files are on the machine's disk. A write by another call
-// than write or pwrite, such as writev, is durable immediately.
+// recognised by their names. All other files are on the machine's disk. Nothing is lost of a log
+// that the server has never synced, and nothing that was written to a log of PostgreSQL, MariaDB
+// or Consul by another call than pwrite.
 //
 // Several servers can share a disk. All methods are safe for concurrent use.
 type Disk struct {

@@ -19,9 +19,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// diskRun is one run of a program on a Disk. The kernel holds the program's calls to write and
+// diskRun is one run of a program on a Disk. The kernel holds the program's calls to pwrite and
 // to sync, and those of the processes that it starts, until they are answered here
-// (seccomp_unotify(2)). The fields belong to the goroutine that serves the run.
+// (seccomp_unotify(2)). It does not hold calls to write: a server also writes to its connections
+// with them, and each would wait for this process. The fields belong to the goroutine that serves
+// the run.
 type diskRun struct {
 	disk      *Disk
 	listener  int
@@ -32,16 +34,28 @@ type diskRun struct {
 
 type fileID struct{ device, inode uint64 }
 
-// logFile is a log, with the data that is not synced yet.
+// logFile is a log that was synced. What was written since then is kept in a cache, if the
+// server writes anywhere in the log, and is otherwise cut off when the server has ended.
 type logFile struct {
+	kind logKind
 	file *os.File   // opened separately: its position is not used, and it does not append
 	turn sync.Mutex // one sync at a time
 
 	mu      sync.Mutex
-	cache   []piece
-	written int   // number of pieces since the start
-	end     int64 // size of the log, including the cache
+	cache   []piece // of a log that is written anywhere
+	written int     // number of pieces since the start
+	durable int64   // of a log that is written from its start to its end; -1: it was not synced
 }
+
+// logKind is how a server writes a log.
+type logKind int
+
+const (
+	logNone     logKind = iota // the file is no log
+	logAnywhere                // with pwrite, at any position
+	logGrows                   // with write, each time behind the last
+	logFilled                  // the same, in a file that was filled with zeros before
+)
 
 type piece struct {
 	at   int64
@@ -134,22 +148,20 @@ func ioctl(fd int, request uintptr, arg unsafe.Pointer) syscall.Errno {
 // executed unchanged.
 func (r *diskRun) decide(n notification) {
 	path, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", n.pid, n.args[0]))
-	if err != nil || !isLog(path) {
+	kind := kindOf(path)
+	if err != nil || kind == logNone || n.call == unix.SYS_PWRITE64 && kind != logAnywhere {
 		r.reply(n, answer{flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE})
 		return
 	}
-	f, written, err := r.perform(n)
+	sync, written, err := r.perform(n, kind)
 	switch {
 	case err != nil:
 		r.fail(n, path, err)
-	case f == nil:
+	case sync == nil:
 		r.reply(n, answer{value: written})
 	default:
-		f.mu.Lock()
-		upTo := f.written
-		f.mu.Unlock()
 		r.syncing.Go(func() {
-			if err := r.sync(n, f, upTo); err != nil {
+			if err := sync(); err != nil {
 				r.fail(n, path, err)
 				return
 			}
@@ -159,37 +171,55 @@ func (r *diskRun) decide(n notification) {
 }
 
 // perform executes the call on a log, and returns the number of bytes written. It does not
-// sync: if the call is a sync, or ends with one, perform returns the log to be synced.
-func (r *diskRun) perform(n notification) (*logFile, int64, error) {
+// sync: if the call is a sync, or ends with one, perform returns the sync.
+func (r *diskRun) perform(n notification, kind logKind) (func() error, int64, error) {
 	fd, err := r.open(n)
 	if err != nil {
 		return nil, 0, err
 	}
 	defer func() { _ = unix.Close(fd) }()
-	f, err := r.file(fd)
+	f, err := r.file(fd, kind)
 	if err != nil || f == nil {
-		return nil, 0, err
-	}
-	if n.call == unix.SYS_FSYNC || n.call == unix.SYS_FDATASYNC {
-		return f, 0, nil
-	}
-	data, err := memory(n.pid, n.args[1], n.args[2])
-	if err != nil {
 		return nil, 0, err
 	}
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 	if err != nil {
 		return nil, 0, fmt.Errorf("its flags: %w", err)
 	}
+	var data []byte
 	if n.call == unix.SYS_PWRITE64 {
+		if data, err = memory(n.pid, n.args[1], n.args[2]); err != nil {
+			return nil, 0, err
+		}
 		f.keep(int64(n.args[3]), data) //nolint:gosec // an offset
-	} else if err := f.write(fd, flags&unix.O_APPEND != 0, data); err != nil {
+		if flags&unix.O_DSYNC == 0 {   // O_SYNC has its bit, too
+			return nil, int64(len(data)), nil
+		}
+	}
+	f.mu.Lock()
+	pieces := f.written
+	f.mu.Unlock()
+	end, err := position(fd, flags)
+	if err != nil {
 		return nil, 0, err
 	}
-	if flags&unix.O_DSYNC == 0 { // O_SYNC has its bit, too
-		f = nil
+	return func() error { return r.sync(n, f, pieces, end) }, int64(len(data)), nil
+}
+
+// position returns where the log of fd, which is written from its start to its end, ends.
+func position(fd, flags int) (int64, error) {
+	if flags&unix.O_ACCMODE != unix.O_RDONLY && flags&unix.O_APPEND == 0 {
+		at, err := unix.Seek(fd, 0, io.SeekCurrent)
+		if err != nil {
+			return 0, fmt.Errorf("its position: %w", err)
+		}
+		return at, nil
 	}
-	return f, int64(len(data)), nil
+	var info unix.Stat_t // nothing was written at the position of such a descriptor
+	if err := unix.Fstat(fd, &info); err != nil {
+		return 0, fmt.Errorf("fstat: %w", err)
+	}
+	return info.Size, nil
 }
 
 // open returns a descriptor of the file that the call is about, which the caller has open too.
@@ -234,7 +264,7 @@ func (r *diskRun) process(thread uint32) (int, error) {
 }
 
 // file returns the log of fd, or nil if fd is a folder.
-func (r *diskRun) file(fd int) (*logFile, error) {
+func (r *diskRun) file(fd int, kind logKind) (*logFile, error) {
 	var info unix.Stat_t
 	if err := unix.Fstat(fd, &info); err != nil {
 		return nil, fmt.Errorf("fstat: %w", err)
@@ -247,7 +277,7 @@ func (r *diskRun) file(fd int) (*logFile, error) {
 	if err != nil {
 		return nil, err //nolint:wrapcheck // it names the file
 	}
-	f := &logFile{file: file, end: info.Size}
+	f := &logFile{kind: kind, file: file, durable: -1}
 	r.files[id] = f
 	return f, nil
 }
@@ -267,36 +297,17 @@ func memory(thread uint32, at, size uint64) ([]byte, error) {
 	return data, nil
 }
 
-// write caches data that is written at the position of the caller's file, and moves the
-// position behind the data.
-func (f *logFile) write(fd int, appends bool, data []byte) error {
-	at, err := unix.Seek(fd, 0, io.SeekCurrent)
-	if err != nil {
-		return fmt.Errorf("its position: %w", err)
-	}
-	if appends {
-		f.mu.Lock()
-		at = f.end
-		f.mu.Unlock()
-	}
-	f.keep(at, data)
-	if _, err := unix.Seek(fd, at+int64(len(data)), io.SeekStart); err != nil {
-		return fmt.Errorf("move its position: %w", err)
-	}
-	return nil
-}
-
+// keep caches data that is written at a position.
 func (f *logFile) keep(at int64, data []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.cache = append(f.cache, piece{at, data})
 	f.written++
-	f.end = max(f.end, at+int64(len(data)))
 }
 
-// sync writes the part of the cache up to piece upTo, after the delay of the disk. That data is
-// lost when the caller is killed before.
-func (r *diskRun) sync(n notification, f *logFile, upTo int) error {
+// sync makes durable, after the delay of the disk, the first pieces of the cache and what the log
+// has up to its position end. That data is lost when the caller is killed before.
+func (r *diskRun) sync(n notification, f *logFile, pieces int, end int64) error {
 	f.turn.Lock()
 	defer f.turn.Unlock()
 	if delay := time.Duration(r.disk.delay.Load()); delay > 0 && r.lives(n) {
@@ -307,13 +318,14 @@ func (r *diskRun) sync(n notification, f *logFile, upTo int) error {
 	if !r.lives(n) {
 		return nil
 	}
-	synced := max(0, len(f.cache)-(f.written-upTo))
+	synced := max(0, len(f.cache)-(f.written-pieces))
 	for _, p := range f.cache[:synced] {
 		if _, err := f.file.WriteAt(p.data, p.at); err != nil {
 			return fmt.Errorf("write: %w", err)
 		}
 	}
 	f.cache = slices.Clone(f.cache[synced:])
+	f.durable = max(f.durable, end)
 	r.disk.syncs.Add(1)
 	return nil
 }
@@ -341,11 +353,13 @@ func (r *diskRun) reply(n notification, a answer) {
 	}
 }
 
-// end discards the cache. It returns when the syncs in progress are written.
+// end loses what is not durable. It returns when the syncs in progress are written.
 func (r *diskRun) end() {
 	r.syncing.Wait()
 	for _, f := range r.files {
-		_ = f.file.Close() // the synced data has been written
+		if err := errors.Join(f.lose(), f.file.Close()); err != nil {
+			r.disk.report(fmt.Errorf("shim: disk: end: %w", err))
+		}
 	}
 	for _, handle := range r.processes {
 		_ = unix.Close(handle)
@@ -353,15 +367,37 @@ func (r *diskRun) end() {
 	_ = unix.Close(r.listener)
 }
 
-// isLog reports whether the file is the log of a known server.
-func isLog(path string) bool {
+// lose removes what was written to the log after its last sync. The cache is lost anyway.
+func (f *logFile) lose() error {
+	if f.kind == logAnywhere || f.durable < 0 {
+		return nil
+	}
+	info, err := f.file.Stat()
+	if err != nil || info.Size() <= f.durable {
+		return err //nolint:wrapcheck // it names the file
+	}
+	err = f.file.Truncate(f.durable)
+	if f.kind == logFilled && err == nil {
+		err = f.file.Truncate(info.Size()) // with zeros, as it was
+	}
+	return err //nolint:wrapcheck // it names the file
+}
+
+// kindOf returns how a server writes the file, if it is the log of a known server.
+func kindOf(path string) logKind {
 	folder, name := filepath.Base(filepath.Dir(path)), filepath.Base(path)
-	return strings.HasSuffix(name, ".aof") || // Redis
-		folder == "pg_wal" || // PostgreSQL
-		strings.HasPrefix(name, "ib_logfile") || // MariaDB
-		folder == "version-2" && strings.HasPrefix(name, "log.") || // ZooKeeper
-		strings.HasSuffix(name, ".wal") || folder == "wal.tmp" || // etcd
-		name == "raft.db" // Consul
+	switch {
+	case folder == "pg_wal", // PostgreSQL
+		strings.HasPrefix(name, "ib_logfile"), // MariaDB
+		name == "raft.db":                     // Consul
+		return logAnywhere
+	case strings.HasSuffix(name, ".aof"): // Redis
+		return logGrows
+	case folder == "version-2" && strings.HasPrefix(name, "log."), // ZooKeeper
+		strings.HasSuffix(name, ".wal"), folder == "wal.tmp": // etcd
+		return logFilled
+	}
+	return logNone
 }
 
 // isolate keeps the terminal's signals from a compiler, and ends the processes that it started

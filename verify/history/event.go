@@ -22,12 +22,15 @@ const (
 	KindFreeze Kind = "freeze" // a worker is about to be stopped
 	KindThaw   Kind = "thaw"   // a worker is about to run again
 	KindStall  Kind = "stall"  // a worker did not run for Took until t, for want of a processor
-	KindTick   Kind = "tick"   // a worker has reported what it saw until t
-	KindFault  Kind = "fault"  // a fault of the network begins
-	KindHeal   Kind = "heal"   // and ends
-	KindQuiet  Kind = "quiet"  // all faults have ended
-	KindLeft   Kind = "left"   // after all workers ended, this is left on the backend
-	KindNote   Kind = "note"   // for people
+	// KindSilence: a call of a worker that does not wait for a lock had no answer for Took until t,
+	// which is long: there was a fault, or the machine was too busy.
+	KindSilence Kind = "silence"
+	KindTick    Kind = "tick"  // a worker has reported what it saw until t
+	KindFault   Kind = "fault" // a fault of the network begins
+	KindHeal    Kind = "heal"  // and ends
+	KindQuiet   Kind = "quiet" // all faults have ended
+	KindLeft    Kind = "left"  // after all workers ended, this is left on the backend
+	KindNote    Kind = "note"  // for people
 )
 
 // Verb is the operation that a worker calls.
@@ -100,7 +103,7 @@ type Event struct {
 	Register string `json:"register,omitempty"`
 	Base     string `json:"base,omitempty"`
 	Value    string `json:"value,omitempty"`
-	// Took is how long a stall was, in nanoseconds.
+	// Took is how long a stall or a silence was, in nanoseconds.
 	Took int64 `json:"took,omitempty"`
 	// Before and After are the goroutines of a worker at its start and its end.
 	Before int `json:"before,omitempty"`

@@ -168,7 +168,7 @@ func (e *Event) check() error {
 			return fmt.Errorf("%s: register must be bare or guarded, lock is required, and the value of a write", e.Kind)
 		}
 		return e.checkOutcome(OK, Refused)
-	case KindStart, KindEnd, KindKill, KindFreeze, KindThaw, KindStall, KindTick:
+	case KindStart, KindEnd, KindKill, KindFreeze, KindThaw, KindStall, KindSilence, KindTick:
 		if e.Worker == "" || e.Took < 0 {
 			return fmt.Errorf("%s: w is required, and took not below 0", e.Kind)
 		}

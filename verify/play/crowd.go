@@ -17,12 +17,13 @@ import (
 // lease lives. The former find a fault of one grant in thousands that lets two clients in at
 // the same time, and the latter such a fault about the end of a lease.
 type crowd struct {
-	Brief      int // tasks per worker that hold locks for a moment
-	BriefLocks int // for all workers
-	Long       int // tasks per worker that hold locks for about the TTL
-	LongLocks  int // for all workers
-	Mortals    int // locks that each dying client takes
-	Rate       int // acquires per second of a worker, at most
+	Brief      int     // tasks per worker that hold locks for a moment
+	BriefLocks int     // for all workers
+	Long       int     // tasks per worker that hold locks for about the TTL
+	LongLocks  int     // for all workers
+	Mortals    int     // locks that each dying client takes
+	Rate       int     // acquires per second of a worker, at most
+	First      float64 // the same, at the start
 	// Spared: the worker has no faults. Half of its brief locks are used only by such workers,
 	// so that no worker with a fault is in their way: many more calls, and no excuses.
 	Spared bool
@@ -189,6 +190,7 @@ func (r *run) crowd(worker int) crowd {
 		Long: part(m.long), LongLocks: part(m.long * m.workers * 6 / 10), //nolint:mnd // for most of them there is a waiter
 		Mortals: part(m.long / 4), //nolint:mnd // two of them live at a time
 		Rate:    max(1, rate*share/(m.workers+m.spared)),
+		First:   2 / r.took.Seconds() / float64(m.workers), //nolint:mnd // two locks at a time in all
 		Spared:  spared,
 	}
 }

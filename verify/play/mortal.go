@@ -50,7 +50,7 @@ func (w *worker) mortal(ctx context.Context, n int) {
 			w.record(e)
 		}
 	}})
-	own.pace, own.locks, own.past, own.caps = w.pace, locks, newSpy(l), w.caps
+	own.locks, own.past, own.caps = locks, newSpy(l), w.caps
 	own.tell(history.Event{Kind: history.KindStart, In: w.Worker})
 	life, end := context.WithTimeout(ctx, w.TTL/2)
 	defer end()

@@ -58,7 +58,7 @@ func TestNodeIsWiped(t *testing.T) {
 	})
 	before := members(t, servers.URL())
 	// The plan of this seed begins with a wiped node.
-	r := played(t, play.Config{Servers: servers, Worker: workers(), For: 3 * time.Second, Seed: 18, Profile: play.Torture, TTL: 2 * time.Second})
+	r := played(t, play.Config{Servers: servers, Worker: workers(), For: 3 * time.Second, Seed: 42, Profile: play.Torture, TTL: 2 * time.Second})
 	after := members(t, servers.URL())
 	wiped, replaced := 0, 0
 	for _, e := range r.faults {

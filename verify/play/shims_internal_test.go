@@ -109,11 +109,16 @@ func TestCrashLosesWhatIsNotSynced(t *testing.T) {
 	for _, x := range []struct {
 		settings []string
 		keeps    bool
-	}{{nil, true}, {[]string{"--appendfsync", "no"}, false}} {
+	}{{nil, true}, {[]string{"--appendfsync", "everysec"}, false}} {
 		t.Run(strconv.FormatBool(x.keeps), func(t *testing.T) {
 			t.Parallel()
 			c := shimmedCluster(t, "redis", x.settings...)
 			m := c.members[0]
+			for n := m.disk.Syncs(); m.disk.Syncs() == n && pause(t.Context(), lookEvery); { // the next is a second later
+				if got := ask(t, m, "SET b 7"); got[0] != "+OK" {
+					t.Fatalf("set: %q", got)
+				}
+			}
 			if got := ask(t, m, "SET a 7"); got[0] != "+OK" {
 				t.Fatalf("set: %q", got)
 			}

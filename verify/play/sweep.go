@@ -42,12 +42,16 @@ func (r *run) calm(id string) (*calm, error) {
 func (c *calm) call(verb history.Verb, lock, acq string, f func() (history.Event, error)) error {
 	op := c.ops.Add(1)
 	c.tell(history.Event{Kind: history.KindCall, Worker: c.id, Op: op, Verb: verb, Lock: lock, Acq: acq})
+	begun := now()
 	ret, err := f()
 	ret.Kind, ret.Worker, ret.Op, ret.Outcome = history.KindReturn, c.id, op, outcome(err)
 	if err != nil {
 		ret.Text = err.Error()
 	}
 	c.tell(ret)
+	if took := now() - begun; verb != history.VerbAcquire && took >= silent(c.ttl) { // see worker.silence
+		c.tell(history.Event{Kind: history.KindSilence, Worker: c.id, Took: took})
+	}
 	return err
 }
 
@@ -76,10 +80,8 @@ func (c *calm) take(ctx context.Context, verb history.Verb, name string) (func()
 }
 
 func (c *calm) end(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.slack())
-	defer cancel()
 	closing := now()
-	err := c.locks.Close(ctx)
+	err := closeIn(ctx, c.locks, c.slack())
 	c.record(history.Event{Kind: history.KindEnd, At: closing, Worker: c.id})
 	return err
 }
@@ -124,8 +126,8 @@ func (r *run) measureSpeed(lock func() error) error {
 			return err
 		}
 	}
-	took := time.Since(begun) / times
-	r.scale = min(1, float64(quick)/float64(max(1, took)))
+	r.took = max(1, time.Since(begun)/times)
+	r.scale = min(1, float64(quick)/float64(r.took))
 	return nil
 }
 

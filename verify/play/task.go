@@ -112,9 +112,12 @@ func (t *task) acquire(ctx context.Context, s slot, call history.Event, opts []h
 	call.Op = t.ops.Add(1)
 	call.Acq = t.Worker + "-" + strconv.FormatInt(call.Op, 10)
 	t.tell(call)
+	begun := now()
 	do := t.locks.Acquire
 	if call.Verb == history.VerbTry {
 		do = t.locks.TryAcquire
+		t.pace.begins(call.Op)
+		defer func() { t.pace.ends(call.Op); t.silence(begun) }()
 	}
 	lock, err := do(ctx, call.Lock, append(opts, holdfast.Note(call.Acq))...) // for people who inspect the lock
 	ret := history.Event{Kind: history.KindReturn, Op: call.Op}
@@ -288,7 +291,10 @@ func (g *grip) call(verb history.Verb, f func() (history.Event, error)) {
 	t := g.t
 	op := t.ops.Add(1)
 	t.tell(history.Event{Kind: history.KindCall, Op: op, Verb: verb, Lock: g.lock.Name(), Acq: g.acq})
+	begun := now()
+	t.pace.begins(op)
 	ret, err := f()
+	t.pace.ends(op)
 	ret.Kind, ret.Op, ret.Outcome = history.KindReturn, op, outcome(err)
 	if err != nil {
 		ret.Text = err.Error()
@@ -297,6 +303,7 @@ func (g *grip) call(verb history.Verb, f func() (history.Event, error)) {
 		}
 	}
 	t.tell(ret)
+	t.silence(begun)
 }
 
 // reenter acquires the lock again, and releases that.
@@ -356,14 +363,12 @@ func (g *grip) end() {
 // release releases the lock, and reports whether that is certain.
 func (g *grip) release(limit time.Duration) bool {
 	var err error
-	begun := time.Now()
 	g.call(history.VerbRelease, func() (history.Event, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
 		err = g.lock.Release(ctx)
 		return history.Event{}, err
 	})
-	g.t.pace.took(time.Since(begun))
 	return err == nil
 }
 

@@ -138,7 +138,7 @@ func TestACallIsOutBeforeItIsMade(t *testing.T) {
 // On a machine that is short of processors the crowd is slower, and otherwise faster.
 func TestPace(t *testing.T) {
 	t.Parallel()
-	p := newPacer(1000, time.Second)
+	p := newPacer(10, 1000, time.Second)
 	for range 100 {
 		p.adjust()
 	}
@@ -152,16 +152,25 @@ func TestPace(t *testing.T) {
 	if p.rate != leastRate {
 		t.Errorf("the pace is %.0f where nothing runs", p.rate)
 	}
-	p.took(10 * time.Millisecond)
+	p.begins(1)
+	p.ends(1)
 	if p.adjust(); p.rate <= leastRate {
 		t.Error("a call that was quick made it slower")
+	}
+	for range 100 {
+		p.adjust()
+	}
+	p.begins(2)
+	p.calls[2] = p.calls[2].Add(-time.Second)
+	if p.adjust(); p.rate >= 1000 {
+		t.Error("a call that has no answer yet made it no slower")
 	}
 }
 
 // Some workers have no fault, so that there is traffic.
 func TestNotAllAreHurt(t *testing.T) {
 	t.Parallel()
-	r := &run{players: make([]*player, 4), busy: make([]bool, 5), measure: measure{hurt: 2}}
+	r := &run{players: make([]*player, 4), busy: make([]bool, 5), measure: measure{workers: 4, hurt: 2}}
 	for n := range 2 {
 		if _, whom, free := r.occupy(0); !free || whom != n {
 			t.Errorf("fault %d: worker %d, %v", n, whom, free)

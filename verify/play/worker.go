@@ -97,6 +97,7 @@ type worker struct {
 	// crowded counts the tasks of the crowd.
 	crowded atomic.Uint64
 	keep    atomic.Int64 // until when locks are kept
+	silent  atomic.Int64 // when the last silence was reported
 	mu      sync.Mutex
 	gens    []int
 	asked   map[int64]chan order // reads and writes in progress
@@ -104,7 +105,7 @@ type worker struct {
 }
 
 func newWorker(j job, rec *recorder) *worker {
-	return &worker{job: j, rec: rec, pace: newPacer(j.Crowd.Rate, j.TTL), gens: j.Gens, asked: make(map[int64]chan order)}
+	return &worker{job: j, rec: rec, pace: newPacer(j.Crowd.First, j.Crowd.Rate, j.TTL), gens: j.Gens, asked: make(map[int64]chan order)}
 }
 
 // record writes an event as it is.
@@ -144,14 +145,20 @@ func (w *worker) run(ctx context.Context, b backend.Backend, orders *bufio.Scann
 	w.gather(ctx, &work)
 	work.Wait()
 	closing := now()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*w.TTL)
-	defer cancel()
-	err = locks.Close(ctx)
+	err = closeIn(ctx, locks, 2*w.TTL)
 	<-listening
-	if err != nil && errors.Is(err, context.DeadlineExceeded) {
-		return closing, nil // the network is down; the leases end with their TTL
-	}
 	return closing, err
+}
+
+// closeIn closes a client. It is no failure when the backend does not answer in time: the leases
+// end with their TTL.
+func closeIn(ctx context.Context, locks *holdfast.Client, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+	if err := locks.Close(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return nil
 }
 
 // listen reads orders until the one to stop, or the end.
@@ -203,6 +210,21 @@ func (w *worker) resource(e history.Event) (order, bool) {
 	o, ok := <-ch
 	return o, ok
 }
+
+// silence reports that the backend took long to answer a call that does not wait for a lock, or did
+// not answer it. There may be no fault: a machine can be too busy. The client goes on with such a
+// call in the background, so that the lock may be held meanwhile.
+func (w *worker) silence(begun int64) {
+	const atMost = int64(50 * time.Millisecond) // one event each; a silence is longer
+	t := now()
+	last := w.silent.Load()
+	if took := t - begun; took >= silent(w.TTL) && t >= last+atMost && w.silent.CompareAndSwap(last, t) {
+		w.tell(history.Event{Kind: history.KindSilence, Took: took})
+	}
+}
+
+// silent returns which silence is reported: a client with such a TTL may fail to renew its leases.
+func silent(ttl time.Duration) int64 { return int64(ttl) / 4 } //nolint:mnd // a renewal has a third
 
 func (w *worker) name(slot int) string {
 	w.mu.Lock()

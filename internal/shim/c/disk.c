@@ -1,7 +1,7 @@
-// Runs a program whose writes and syncs are decided elsewhere: every such call of it, and of the processes that it
-// starts, waits for an answer from the one who has the listener, which this sends over the socket that DISK_SOCKET
-// names. The program keeps the process ID. It may be written in any language: this is the kernel's seccomp, and not a
-// library that is loaded into it. See disk_linux.go.
+// Runs a program whose calls to pwrite and to sync are decided elsewhere: every such call of it, and of the processes
+// that it starts, waits for an answer from the one who has the listener, which this sends over the socket that
+// DISK_SOCKET names. The program keeps the process ID. It may be written in any language: this is the kernel's seccomp,
+// and not a library that is loaded into it. See disk_linux.go.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/audit.h>
@@ -51,9 +51,8 @@ int main(int argc, char **argv) {
 
 	struct sock_filter filter[] = {
 		LOAD(arch),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, HERE, 0, 5),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, HERE, 0, 4),
 		LOAD(nr),
-		ASK_FOR(__NR_write, 4),
 		ASK_FOR(__NR_pwrite64, 3),
 		ASK_FOR(__NR_fsync, 2),
 		ASK_FOR(__NR_fdatasync, 1),
