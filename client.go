@@ -208,7 +208,7 @@ func (c *Client) giveBack(ctx context.Context, sess *session, op *opening, give 
 	away := c.endAll(ctx, sess, give)
 	settled := make(chan struct{})
 	go func() { c.work.Wait(); close(settled) }()
-	patience := time.NewTimer(c.cfg.Timeout + longestPause) // each gets one more attempt
+	patience := time.NewTimer(c.cfg.Timeout + longestPause) // time for one more attempt
 	defer patience.Stop()
 	select {
 	case <-settled:

@@ -67,8 +67,11 @@ func (c *sharers) settle(victims map[backend.LeaseID]backend.Holder, room int, s
 	if _, ok := victims[exclusive.req.Lease]; ok {
 		e.Fatalf("the exclusive waiter %s is named as broken; all others stood in its way", exclusive.req.Lease)
 	}
-	hit := 0
-	for _, w := range append(slices.Clone(sharing), last) {
+	hit, behind := 0, sharing
+	if e.caps.FIFO { // otherwise last need not wait behind the exclusive waiter, and may have the lock when the break begins
+		behind = append(slices.Clone(sharing), last)
+	}
+	for _, w := range behind {
 		if _, ok := victims[w.req.Lease]; ok {
 			hit++
 		}

@@ -15,6 +15,7 @@
 //	{"e":"held","t":…,"w":"2.1","acq":"2.1-4","deadline":…}
 //	{"e":"write","t":…,"w":"2.1","register":"bare","lock":"a","token":17,"base":"x","value":"y","outcome":"ok"}
 //	{"e":"freeze","t":…,"w":"2.1"}
+//	{"e":"silence","t":…,"w":"2.1","took":900000000}
 //	{"e":"footer","t":…}
 //
 // # Time

@@ -19,6 +19,10 @@
 // lost lock shows, some workers never have a fault and use some locks alone. One more, the
 // heir, requests each lock that a client held when it died.
 //
+// A backend that takes long to answer is no finding either, with a fault or without: a machine
+// can be too busy. Workers report such a silence, and the referee takes it for a fault: of the
+// worker, if that had one, and of the backend otherwise.
+//
 // The order of events follows from the seed: the plan of the faults exactly, and what each
 // worker chooses. The machine's timing is not part of the seed, so the same seed causes the
 // same sort of trouble, not the same history.

@@ -112,12 +112,10 @@ func (t *task) acquire(ctx context.Context, s slot, call history.Event, opts []h
 	call.Op = t.ops.Add(1)
 	call.Acq = t.Worker + "-" + strconv.FormatInt(call.Op, 10)
 	t.tell(call)
-	begun := now()
 	do := t.locks.Acquire
 	if call.Verb == history.VerbTry {
 		do = t.locks.TryAcquire
-		t.pace.begins(call.Op)
-		defer func() { t.pace.ends(call.Op); t.silence(begun) }()
+		defer t.unhindered(call.Op)()
 	}
 	lock, err := do(ctx, call.Lock, append(opts, holdfast.Note(call.Acq))...) // for people who inspect the lock
 	ret := history.Event{Kind: history.KindReturn, Op: call.Op}
@@ -291,10 +289,8 @@ func (g *grip) call(verb history.Verb, f func() (history.Event, error)) {
 	t := g.t
 	op := t.ops.Add(1)
 	t.tell(history.Event{Kind: history.KindCall, Op: op, Verb: verb, Lock: g.lock.Name(), Acq: g.acq})
-	begun := now()
-	t.pace.begins(op)
+	defer t.unhindered(op)()
 	ret, err := f()
-	t.pace.ends(op)
 	ret.Kind, ret.Op, ret.Outcome = history.KindReturn, op, outcome(err)
 	if err != nil {
 		ret.Text = err.Error()
@@ -303,7 +299,6 @@ func (g *grip) call(verb history.Verb, f func() (history.Event, error)) {
 		}
 	}
 	t.tell(ret)
-	t.silence(begun)
 }
 
 // reenter acquires the lock again, and releases that.

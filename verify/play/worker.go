@@ -211,6 +211,17 @@ func (w *worker) resource(e history.Event) (order, bool) {
 	return o, ok
 }
 
+// unhindered follows a call that no other client can delay. The returned function must be called
+// when it has ended.
+func (w *worker) unhindered(op int64) func() {
+	begun := now()
+	w.pace.begins(op)
+	return func() {
+		w.pace.ends(op)
+		w.silence(begun)
+	}
+}
+
 // silence reports that the backend took long to answer a call that does not wait for a lock, or did
 // not answer it. There may be no fault: a machine can be too busy. The client goes on with such a
 // call in the background, so that the lock may be held meanwhile.
