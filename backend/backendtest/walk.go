@@ -97,6 +97,9 @@ func (w *walker) step(c *client) {
 		}
 		w.gaveUp.Add(1)
 		c.abandon(r)
+	case errors.Is(err, backend.ErrUnavailable) && !r.Wait && !w.e.caps.FIFO: // where there are votes they may split
+		w.refusals.Add(1)
+		c.abandon(r)
 	default:
 		w.e.Fatalf("Acquire of %s: %v", describe(r), err)
 	}
