@@ -76,7 +76,9 @@ func TestUnsyncedIsLost(t *testing.T) {
 		policy string
 		keeps  bool
 	}{{"no", false}, {"always", true}} {
-		s, _ := testserver.WithSlowDisk(t, testserver.Redis(t, "--appendfsync", x.policy))
+		s, _ := testserver.WithSlowDisk(t, testserver.Redis(t, "--appendfsync", "always"))
+		s.Do("SET", "b", "7") // the disk knows a log from its first sync on
+		s.Do("CONFIG", "SET", "appendfsync", x.policy)
 		s.Do("SET", "a", "7")
 		s.Restart()
 		if got := s.Do("GET", "a"); (got == "7") != x.keeps {
