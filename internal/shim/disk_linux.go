@@ -153,15 +153,15 @@ func (r *diskRun) decide(n notification) {
 		r.reply(n, answer{flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE})
 		return
 	}
-	sync, written, err := r.perform(n, kind)
+	flush, written, err := r.perform(n, kind)
 	switch {
 	case err != nil:
 		r.fail(n, path, err)
-	case sync == nil:
+	case flush == nil:
 		r.reply(n, answer{value: written})
 	default:
 		r.syncing.Go(func() {
-			if err := sync(); err != nil {
+			if err := flush(); err != nil {
 				r.fail(n, path, err)
 				return
 			}
