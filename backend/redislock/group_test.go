@@ -114,7 +114,7 @@ func TestFailOverLosesAGrant(t *testing.T) {
 	took := time.Now()
 	g.Master.Kill()
 	g.Replica.Process().Cont()
-	g.AwaitMaster(g.Replica)
+	g.AwaitFailOver()
 	if n := g.Replica.Do("EXISTS", "{hf0}:o:n"); n != int64(0) {
 		t.Fatalf("the replica has the grant (%v): nothing was lost, and nothing is tested", n)
 	}
@@ -165,7 +165,7 @@ func TestFailOverWithReplicas(t *testing.T) {
 	})
 	// A grant that counts exists after the fail-over.
 	g.Master.Kill()
-	g.AwaitMaster(g.Replica)
+	g.AwaitFailOver()
 	if rec := fmt.Sprint(g.Replica.Do("GET", "{hf0}:o:n")); !strings.HasPrefix(rec, "u"+string(held.Lease)+"\n") {
 		t.Errorf("the grant is not on the replica, but %q", rec)
 	}

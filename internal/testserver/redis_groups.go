@@ -21,6 +21,9 @@ type RedisCluster struct {
 
 const (
 	slots = 16384
+	// missed is after how many milliseconds the servers of a group give up one that does not
+	// answer. On a busy machine one that works is quiet for seconds.
+	missed = "600000"
 )
 
 // StartRedisCluster starts a cluster of n masters without replicas, and waits until all of them
@@ -31,7 +34,7 @@ func StartRedisCluster(t testing.TB, n int, args ...string) *RedisCluster {
 	for range n {
 		bus := strconv.Itoa(FreePort(t))
 		c.masters = append(c.masters, Redis(t, append([]string{
-			"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "5000", "--cluster-port", bus,
+			"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", missed, "--cluster-port", bus,
 		}, args...)...))
 	}
 	for i, s := range c.masters {
@@ -151,8 +154,9 @@ type RedisSentinels struct {
 // SentinelMaster is the name of the group for the sentinels.
 const SentinelMaster = "locks"
 
-// StartRedisSentinels starts them, and waits until all of them know each other. args are
-// of the master and the replica, as for Redis.
+// StartRedisSentinels starts them, and waits until all of them know each other. They replace the
+// master only when a test asks for it, with FailOver or AwaitFailOver. args are of the master and
+// the replica, as for Redis.
 func StartRedisSentinels(t testing.TB, args ...string) *RedisSentinels {
 	t.Helper()
 	const sentinels = 3
@@ -197,7 +201,7 @@ func startSentinel(t testing.TB, master int) *RedisServer {
 	text := strings.Join([]string{
 		"port " + strconv.Itoa(s.port), "bind 127.0.0.1", "dir " + s.dir,
 		fmt.Sprintf("sentinel monitor %s 127.0.0.1 %d 2", SentinelMaster, master),
-		"sentinel down-after-milliseconds " + SentinelMaster + " 3000",
+		"sentinel down-after-milliseconds " + SentinelMaster + " " + missed,
 		"sentinel failover-timeout " + SentinelMaster + " 10000",
 	}, "\n") + "\n"
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
@@ -222,12 +226,22 @@ func (g *RedisSentinels) FailOver() {
 		_, err := g.sentinels[0].DoContext(ctx, "SENTINEL", "FAILOVER", SentinelMaster)
 		return err
 	})
-	g.AwaitMaster(g.Replica)
+	g.awaitMaster(g.Replica)
 }
 
-// AwaitMaster waits until all sentinels, and the server itself, report that the server is the
+// AwaitFailOver has the sentinels notice that the master was killed, and waits until the replica
+// is the master.
+func (g *RedisSentinels) AwaitFailOver() {
+	g.t.Helper()
+	for _, s := range g.sentinels {
+		s.Do("SENTINEL", "SET", SentinelMaster, "down-after-milliseconds", "3000")
+	}
+	g.awaitMaster(g.Replica)
+}
+
+// awaitMaster waits until all sentinels, and the server itself, report that the server is the
 // master.
-func (g *RedisSentinels) AwaitMaster(server *RedisServer) {
+func (g *RedisSentinels) awaitMaster(server *RedisServer) {
 	g.t.Helper()
 	for _, s := range g.sentinels {
 		s.proc.Await(startTimeout, func(ctx context.Context) error {
