@@ -79,16 +79,16 @@ func (f *field) add(e *history.Event) {
 func (f *field) silence(worker string, span interval) {
 	list := &f.all
 	for _, name := range []string{worker, f.inside[worker]} {
-		if p := f.procs[name]; name != "" && p != nil && (f.faulty(name, p, span) || p.gone != history.Infinity) {
+		if p := f.procs[name]; name != "" && p != nil && f.faulty(name, p, span) {
 			list = &f.process(worker).faults
 		}
 	}
 	*list = append(*list, span)
 }
 
-// faulty reports whether a worker had a fault at that time, or shortly before.
+// faulty reports whether a worker had a fault at that time, or shortly before, or has ended.
 func (f *field) faulty(worker string, p *process, span interval) bool {
-	if _, frozen := f.frozen[worker]; frozen {
+	if _, frozen := f.frozen[worker]; frozen || p.gone != history.Infinity {
 		return true
 	}
 	for id := range f.faults {

@@ -14,7 +14,7 @@ import (
 // minute: longer than a client takes to learn of a commit and the test to kill the server.
 const SlowSync = 20 * time.Millisecond
 
-// SlowDisk is a disk of servers with a cache that is lost in a power failure (F28): see
+// SlowDisk is a disk of servers that loses what was not synced in a power failure (F28): see
 // [shim.Disk]. Killing the server is the power failure.
 //
 // A server with UseDisk can have one; several servers can have the same one. How to:
@@ -26,8 +26,8 @@ const SlowSync = 20 * time.Millisecond
 //	disk.Fast()
 //
 // Slow and Fast may be called from any goroutine, while a server starts, runs, or is gone. An
-// etcd has to sync its disk: with EtcdOptions.NoFsync all that it wrote is lost. The test fails
-// where the disk does not work.
+// etcd has to sync its disk: with EtcdOptions.NoFsync the disk neither delays nor loses anything.
+// The test fails where the disk does not work.
 type SlowDisk struct {
 	*shim.Disk
 	t testing.TB

@@ -183,7 +183,7 @@ func (r *run) crowd(worker int) crowd {
 	if spared {
 		share = 2 // it is always there
 	}
-	scale := min(r.scale, float64(rate)/float64(m.rate))
+	scale := min(r.scale(), float64(rate)/float64(m.rate))
 	part := func(n int) int { return max(1, int(float64(n)*scale)) }
 	return crowd{
 		Brief: max(4, part(share*m.brief)), BriefLocks: m.briefLocks, //nolint:mnd // some have to meet

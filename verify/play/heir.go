@@ -42,7 +42,7 @@ func (r *run) newHeir(ctx context.Context) (*heir, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &heir{calm: c, slots: make(chan struct{}, max(1, int(heirSlots*r.scale))), asked: make(map[callID]string), estate: make(map[string][]string)}
+	h := &heir{calm: c, slots: make(chan struct{}, max(1, int(heirSlots*r.scale()))), asked: make(map[callID]string), estate: make(map[string][]string)}
 	h.ctx, h.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return h, nil
 }

@@ -46,15 +46,12 @@ func (p *pacer) wait(ctx context.Context) bool {
 		return false
 	}
 	defer func() { <-p.turn }()
-	for {
-		d := p.left()
-		if d <= 0 {
-			return ctx.Err() == nil
-		}
+	for d := p.left(); d > 0; d = p.left() {
 		if !pause(ctx, d) {
 			return false
 		}
 	}
+	return ctx.Err() == nil
 }
 
 // left returns how long it is until the next request, which it counts if it is due.

@@ -42,7 +42,6 @@ type run struct {
 	direct    backend.Backend // without a relay
 	out       sync.Mutex      // guards Record
 	took      time.Duration   // how long a lock takes when nothing else happens
-	scale     float64         // the part of the crowd that the backend can serve: 1 is all
 	resource  *registers
 	relays    [][]*chaos.Proxy // of each worker, one for each endpoint
 	urls      []string         // of each worker, over its relays

@@ -91,7 +91,7 @@ func (c *cluster) addDisks(ctx context.Context, dir string) error {
 	if err := launcher.Try(ctx, c.dir, attr); err != nil {
 		return err
 	}
-	// A server waits for an answer of this process with each write. While the referee and the
+	// A server waits for an answer of this process with each sync. While the referee and the
 	// relays keep all processors of the Go scheduler busy, a goroutine that returns from the
 	// kernel waits for one for up to 10 ms. With more processors the kernel schedules them,
 	// which is quicker. The setting remains: other servers of this process may run.

@@ -49,7 +49,7 @@ func (c *calm) call(verb history.Verb, lock, acq string, f func() (history.Event
 		ret.Text = err.Error()
 	}
 	c.tell(ret)
-	if took := now() - begun; verb != history.VerbAcquire && took >= silent(c.ttl) { // see worker.silence
+	if took := now() - begun; verb != history.VerbAcquire && took >= leastSilence(c.ttl) { // see worker.tellSilence
 		c.tell(history.Event{Kind: history.KindSilence, Worker: c.id, Took: took})
 	}
 	return err
@@ -119,7 +119,7 @@ func (r *run) warm(ctx context.Context) error {
 // measureSpeed decides how large the crowd is: a crowd that waits for a backend most of the
 // time shows no more than a smaller one.
 func (r *run) measureSpeed(lock func() error) error {
-	const times, quick = 5, 5 * time.Millisecond
+	const times = 5
 	begun := time.Now()
 	for range times {
 		if err := lock(); err != nil {
@@ -127,8 +127,13 @@ func (r *run) measureSpeed(lock func() error) error {
 		}
 	}
 	r.took = max(1, time.Since(begun)/times)
-	r.scale = min(1, float64(quick)/float64(r.took))
 	return nil
+}
+
+// scale returns the part of the crowd that the backend can serve: 1 is all.
+func (r *run) scale() float64 {
+	const quick = 5 * time.Millisecond
+	return min(1, float64(quick)/float64(r.took))
 }
 
 // probe acquires two locks whose names differ only in case, which are different locks, at the

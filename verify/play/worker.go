@@ -97,7 +97,7 @@ type worker struct {
 	// crowded counts the tasks of the crowd.
 	crowded atomic.Uint64
 	keep    atomic.Int64 // until when locks are kept
-	silent  atomic.Int64 // when the last silence was reported
+	silence atomic.Int64 // when the last silence was reported
 	mu      sync.Mutex
 	gens    []int
 	asked   map[int64]chan order // reads and writes in progress
@@ -218,24 +218,24 @@ func (w *worker) unhindered(op int64) func() {
 	w.pace.begins(op)
 	return func() {
 		w.pace.ends(op)
-		w.silence(begun)
+		w.tellSilence(begun)
 	}
 }
 
-// silence reports that the backend took long to answer a call that does not wait for a lock, or did
+// tellSilence reports that the backend took long to answer a call that does not wait for a lock, or did
 // not answer it. There may be no fault: a machine can be too busy. The client goes on with such a
 // call in the background, so that the lock may be held meanwhile.
-func (w *worker) silence(begun int64) {
+func (w *worker) tellSilence(begun int64) {
 	const atMost = int64(50 * time.Millisecond) // one event each; a silence is longer
 	t := now()
-	last := w.silent.Load()
-	if took := t - begun; took >= silent(w.TTL) && t >= last+atMost && w.silent.CompareAndSwap(last, t) {
+	last := w.silence.Load()
+	if took := t - begun; took >= leastSilence(w.TTL) && t >= last+atMost && w.silence.CompareAndSwap(last, t) {
 		w.tell(history.Event{Kind: history.KindSilence, Took: took})
 	}
 }
 
-// silent returns which silence is reported: a client with such a TTL may fail to renew its leases.
-func silent(ttl time.Duration) int64 { return int64(ttl) / 4 } //nolint:mnd // a renewal has a third
+// leastSilence returns how long a silence is that is reported: a client with such a TTL may fail to renew its leases.
+func leastSilence(ttl time.Duration) int64 { return int64(ttl) / 4 } //nolint:mnd // a renewal has a third
 
 func (w *worker) name(slot int) string {
 	w.mu.Lock()
