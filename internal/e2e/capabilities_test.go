@@ -33,14 +33,14 @@ var update = flag.Bool("update", false, "write the generated parts of the docume
 func TestCapabilityTable(t *testing.T) {
 	t.Parallel()
 	caps := capabilities(t)
-	generated(t, "../../README.md", "capabilities", capabilityTable(caps, func(s string) string { return s }))
+	generated(t, "../../docs/choosing.md", "capabilities", capabilityTable(caps, func(s string) string { return s }))
 	generated(t, "../../docs/guarantees.md", "capabilities", capabilityTable(caps, func(s string) string { return s }))
 	generated(t, "../../docs/guarantees.md", "cases", caseTable(caps))
 	for _, one := range caps { // each backend's page has its own column
 		page := "../../docs/backends/" + one.Name + ".md"
 		generated(t, page, "capabilities", capabilityTable([]backend.Capabilities{one}, func(s string) string { return s }))
 	}
-	generated(t, "../../README.pt-BR.md", "capabilities", capabilityTable(caps, inPortuguese(t)))
+	generated(t, "../../docs/choosing.pt-BR.md", "capabilities", capabilityTable(caps, inPortuguese(t)))
 }
 
 // inPortuguese returns a function that translates the words of the table.

@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -28,6 +29,7 @@ func TestMeasuredTable(t *testing.T) {
 	}
 	generated(t, "../../docs/choosing.md", "measured", measuredTable(runs, english()))
 	generated(t, "../../docs/choosing.pt-BR.md", "measured", measuredTable(runs, portuguese()))
+	generated(t, "../../README.md", "ratios", ratioTable(runs))
 }
 
 // generated compares a part of a document with what it is made from, or writes it.
@@ -160,6 +162,34 @@ func portuguese() language {
 		func(s string) string { return strings.NewReplacer(".", ",", ",", ".").Replace(s) },
 		"- %s: versão %s, medido em %s no commit %s, %d núcleos para clientes e servidor, mediana de %d rodadas\n",
 	}
+}
+
+// ratioTable compares us with the bare commands and with another lock of each store.
+func ratioTable(runs []measured) string {
+	peers := map[string]string{
+		"redis": "bsm/redislock", "redlock": "redsync", "etcd": "etcd concurrency", "zookeeper": "go-zookeeper", "consul": "consul/api",
+		"postgres": "cirello pglock", "kubernetes": "client-go", "holdfast": "etcd v3lock",
+	}
+	var b strings.Builder
+	b.WriteString("| store | one caller: bare commands | another lock | 64 callers, own locks: bare commands | another lock | which lock |\n")
+	b.WriteString("| --- | --- | --- | --- | --- | --- |\n")
+	for _, m := range runs {
+		fmt.Fprintf(&b, "| %s |", m.engine)
+		for _, scenario := range []string{"own/1", "own/64"} {
+			fmt.Fprintf(&b, " %s | %s |", m.ratio(scenario, "raw"), m.ratio(scenario, peers[m.engine]))
+		}
+		fmt.Fprintf(&b, " %s |\n", cmp.Or(peers[m.engine], "–"))
+	}
+	return b.String()
+}
+
+// ratio returns our pairs a second divided by those of another contender.
+func (m measured) ratio(scenario, other string) string {
+	r, ok := bench.Ratio(m.report.Find(m.engine, scenario, "holdfast"), m.report.Find(m.engine, scenario, other), bench.PairsPerSecond)
+	if !ok {
+		return "–"
+	}
+	return strconv.FormatFloat(r, 'f', 2, 64)
 }
 
 func measuredTable(runs []measured, l language) string {
