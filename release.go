@@ -187,8 +187,8 @@ func (c *Client) settleBy(req backend.ReleaseRequest, ttl time.Duration, end fun
 	})
 }
 
-// settleOnce makes attempt n of a settlement. A repeated attempt waits for its turn, and may take long:
-// nobody waits for it.
+// settleOnce makes attempt n of a settlement. A repeated attempt waits for its turn, and may take
+// long, because no caller waits for it.
 func (c *Client) settleOnce(n int, end func(context.Context) error) error {
 	if n == 0 {
 		return c.try(c.background, end)

@@ -210,7 +210,7 @@ func TestSettlementsDoNotCrowd(t *testing.T) {
 		}
 		f.release.Store(&busy)
 		given, cancel := context.WithCancel(t.Context())
-		cancel() // the releases go on in the background
+		cancel() // the releases continue in the background
 		for _, lock := range held {
 			_ = lock.Release(given)
 		}

@@ -18,8 +18,8 @@ const (
 )
 
 // objectName returns the name of a lock's Lease. It is the lock's own name if Kubernetes accepts
-// it, so that a leader election of client-go on that Lease concerns the same lock; otherwise it is
-// made of the name's hash. Two locks never share an object.
+// it, so that a leader election of client-go on that Lease concerns the same lock. Any other name
+// is hashed. Two locks never share an object.
 func objectName(lock string) string {
 	if isSubdomain(lock) && !strings.HasPrefix(lock, reserved) {
 		return lock

@@ -11,8 +11,8 @@ import (
 
 // The cost of a statement for the server is mostly its text: every literal in it is parsed,
 // resolved and freed again. So what leases have in common is written once, and rows are made from
-// those of the locks rather than from a list. What is known of each lock is a bit of a number, at
-// the lock's place in the list of names.
+// those of the locks rather than from a list. A number has one bit for each lock, at the lock's
+// place in the list of names.
 //
 // Only rows that are named are locked: what decides is read before, into a variable. A DELETE
 // would also lock what it reads, such as the row of the session, and wait for renewals.

@@ -1,12 +1,12 @@
--- The tables of Holdfast. The prefix stands in place of each at sign.
+-- The tables of Holdfast. Each at sign is replaced by the prefix.
 -- Names and IDs are bytes: no collation folds them. Times are microseconds of the server's
 -- clock, in UTC; TTLs are microseconds.
 
--- One row for each lock that was used lately. Who changes the leases of a lock has its
--- row locked; after that it reads them, in a statement of its own.
+-- One row for each lock that was used lately. A transaction that changes the leases of a
+-- lock first locks its row, then reads the leases in a separate statement.
 CREATE TABLE IF NOT EXISTS @locks (
 	name VARBINARY(512) NOT NULL PRIMARY KEY,
-	last BIGINT         NOT NULL, -- the last number given: a token, or a place in line
+	last BIGINT         NOT NULL, -- the last number given: a token, or a place in the queue
 	used BIGINT         NOT NULL
 ) ENGINE=InnoDB;
 
@@ -19,13 +19,13 @@ CREATE TABLE IF NOT EXISTS @sessions (
 	KEY (ends)
 ) ENGINE=InnoDB;
 
--- What is out and what is in line.
+-- The leases that are held, and those in the queue.
 CREATE TABLE IF NOT EXISTS @leases (
 	name      VARBINARY(512)  NOT NULL,
 	lease     VARBINARY(64)   NOT NULL,
 	session   VARBINARY(64)   NOT NULL, -- empty: none
 	held      BOOLEAN         NOT NULL,
-	place     BIGINT          NOT NULL, -- in line, or among the holders; a greater one is later
+	place     BIGINT          NOT NULL, -- in the queue, or among the holders; a greater one is later
 	mode      SMALLINT        NOT NULL,
 	permits   INTEGER         NOT NULL,
 	cap       INTEGER         NOT NULL, -- the limit
@@ -37,7 +37,7 @@ CREATE TABLE IF NOT EXISTS @leases (
 	token     BIGINT          NOT NULL,
 	asked     BIGINT          NOT NULL,
 	since     BIGINT          NOT NULL,
-	ends      BIGINT, -- of a timed lease that is out
+	ends      BIGINT, -- of a timed lease that is held
 	waited    BOOLEAN         NOT NULL,
 	joined    BOOLEAN         NOT NULL,
 	PRIMARY KEY (name, lease),
@@ -54,7 +54,7 @@ CREATE TABLE IF NOT EXISTS @tombs (
 	KEY (expires)
 ) ENGINE=InnoDB;
 
--- Losses that renewals of a session tell.
+-- Losses that renewals of a session report.
 CREATE TABLE IF NOT EXISTS @losses (
 	session VARBINARY(64)   NOT NULL,
 	lease   VARBINARY(64)   NOT NULL,
@@ -65,7 +65,7 @@ CREATE TABLE IF NOT EXISTS @losses (
 	KEY (expires)
 ) ENGINE=InnoDB;
 
--- It comes last: when its row is there, everything is.
+-- This table is made last: when its row is there, everything is.
 CREATE TABLE IF NOT EXISTS @meta (
 	id         INTEGER NOT NULL PRIMARY KEY,
 	version    INTEGER NOT NULL,

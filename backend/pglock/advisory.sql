@@ -1,19 +1,20 @@
--- What is known of advisory locks. The schema stands in place of each at sign.
--- The locks themselves are the server's. A row counts only while the connection that made
--- it has its lock still. Connections do not survive the server, so that tables which it
--- empties after a crash (UNLOGGED) are enough, and cost no wait for the disk.
+-- The records of advisory locks. Each at sign is replaced by the schema.
+-- The server itself holds the locks. A row counts only while the connection that made it
+-- still has its lock. Connections do not survive the server, so tables that it empties after
+-- a crash (UNLOGGED) are enough. They cost no wait for the disk.
 
 CREATE TABLE @meta (
 	id      integer PRIMARY KEY CHECK (id = 1),
 	version integer NOT NULL
 );
 
--- A token is the sum of the next number and of what stands in epoch: the microseconds of
--- the clock of when that row was made. The row is gone after a crash, a fail-over and a
--- restore, with all connections, and made again by the first of them. For the numbers may
--- go back then: one that a transaction takes is on disk when the transaction that wrote
--- the log of its thirty-two is, which may be another one. There are less than a million
--- grants a second, so the sum is greater than all before.
+-- A token is the sum of the next number and of the value in epoch: the microseconds of the
+-- clock when that row was made. A crash, a fail-over and a restore remove the row, with all
+-- connections, and the first new connection makes it again. This is needed because the
+-- numbers may go back then. PostgreSQL logs thirty-two numbers of a sequence at a time, and
+-- a number is on disk only when the transaction that logged them is, which may be another
+-- one than the transaction that takes the number. There are less than a million grants a
+-- second, so the sum is greater than all before.
 CREATE SEQUENCE @tokens AS bigint;
 
 CREATE UNLOGGED TABLE @epoch (
@@ -21,7 +22,8 @@ CREATE UNLOGGED TABLE @epoch (
 	above bigint  NOT NULL
 );
 
--- One row for each connection that has locks. It has the lock of its own number.
+-- One row for each connection that has locks. The connection holds the lock of its own
+-- number.
 CREATE UNLOGGED TABLE @sessions (
 	conn    bigint      PRIMARY KEY,
 	pid     integer     NOT NULL,
@@ -40,7 +42,7 @@ CREATE UNLOGGED TABLE @leases (
 	note     text        NOT NULL,
 	token    bigint      NOT NULL,
 	since    timestamptz NOT NULL,
-	marked   boolean     NOT NULL DEFAULT false, -- somebody asks for it back
+	marked   boolean     NOT NULL DEFAULT false, -- its connection has to release it
 	released boolean     NOT NULL DEFAULT false, -- and that is no loss
 	reason   text        NOT NULL DEFAULT '',
 	PRIMARY KEY (name, lease)

@@ -1,18 +1,18 @@
--- The tables of Holdfast. The schema stands in place of each at sign.
+-- The tables of Holdfast. Each at sign is replaced by the schema.
 -- Times are those of the server (clock_timestamp). TTLs are microseconds.
 
 CREATE TABLE @meta (
 	id      integer     PRIMARY KEY CHECK (id = 1),
 	version integer     NOT NULL,
 	floor   bigint      NOT NULL, -- not less than any number of a lock whose row was deleted
-	watched timestamptz NOT NULL  -- until then events are sent
+	watched timestamptz NOT NULL  -- events are sent until then
 );
 
--- One row for each lock that was used lately. Who changes the leases of a lock has its
--- row locked; after that it reads them, in a statement of its own.
+-- One row for each lock that was used lately. A transaction that changes the leases of a
+-- lock first locks its row, then reads the leases in a separate statement.
 CREATE TABLE @locks (
 	name text        COLLATE "C" PRIMARY KEY,
-	last bigint      NOT NULL, -- the last number given: a token, or a place in line
+	last bigint      NOT NULL, -- the last number given: a token, or a place in the queue
 	used timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 
@@ -22,18 +22,18 @@ CREATE TABLE @sessions (
 	ttl   bigint      NOT NULL,
 	ends  timestamptz NOT NULL,
 	cause text        NOT NULL, -- why it ended; empty: it was not ended
-	addr  text        NOT NULL  -- the channel of who hears of its losses; empty: nobody
+	addr  text        NOT NULL  -- the channel for notifications of its losses; empty: none
 ) WITH (fillfactor = 50);
 CREATE INDEX sessions_ends ON @sessions (ends);
 
--- What is out and what is in line.
+-- The leases that are held, and those in the queue.
 CREATE TABLE @leases (
 	name      text        COLLATE "C" NOT NULL,
 	lease     text        COLLATE "C" NOT NULL,
 	session   text        COLLATE "C" NOT NULL, -- empty: none
-	addr      text        NOT NULL, -- the channel of who waits for it
+	addr      text        NOT NULL, -- the channel of its waiter
 	held      boolean     NOT NULL,
-	place     bigint      NOT NULL, -- in line, or among the holders; a greater one is later
+	place     bigint      NOT NULL, -- in the queue, or among the holders; a greater one is later
 	mode      smallint    NOT NULL,
 	permits   integer     NOT NULL,
 	cap       integer     NOT NULL, -- the limit
@@ -45,7 +45,7 @@ CREATE TABLE @leases (
 	token     bigint      NOT NULL,
 	asked     timestamptz NOT NULL,
 	since     timestamptz NOT NULL,
-	ends      timestamptz, -- of a timed lease that is out
+	ends      timestamptz, -- of a timed lease that is held
 	waited    boolean     NOT NULL,
 	joined    boolean     NOT NULL,
 	PRIMARY KEY (name, lease)
@@ -62,7 +62,7 @@ CREATE TABLE @tombs (
 );
 CREATE INDEX tombs_until ON @tombs (until);
 
--- Losses that renewals of a session tell.
+-- Losses that renewals of a session report.
 CREATE TABLE @losses (
 	session text        COLLATE "C" NOT NULL,
 	lease   text        COLLATE "C" NOT NULL,

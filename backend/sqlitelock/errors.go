@@ -32,7 +32,7 @@ var (
 	// ErrOtherBoot: processes of another boot have the file open: those of another container that
 	// sees a boot ID of its own, or of another machine. It was not changed.
 	ErrOtherBoot = errors.New("the lock file is in use by another boot or machine")
-	// ErrSync: the disk did not confirm a write. What was written may be lost in a power failure.
+	// ErrSync: the disk did not confirm a write, so a power failure may lose it.
 	// The backend value grants nothing any more.
 	ErrSync = errors.New("the disk did not confirm a write")
 )

@@ -1,14 +1,14 @@
 -- The tables of a lock file. The version is PRAGMA user_version; see schema.go.
--- Times called "boot" are nanoseconds of the host's boot clock and mean something in
--- one boot only; times called "wall" are nanoseconds since 1970, for people.
+-- Times called "boot" are nanoseconds of the host's boot clock, and are valid in one boot
+-- only. Times called "wall" are nanoseconds since 1970, for people.
 
 CREATE TABLE meta (
 	id        INTEGER PRIMARY KEY CHECK (id = 1),
 	boot      TEXT    NOT NULL, -- the boot that the boot times belong to
 	token     INTEGER NOT NULL, -- the greatest token given
 	reserved  INTEGER NOT NULL CHECK (token <= reserved),
-	durable   INTEGER NOT NULL CHECK (durable <= reserved), -- a reservation that is known to be on disk
-	place     INTEGER NOT NULL, -- the last place in a line, or among holders
+	durable   INTEGER NOT NULL CHECK (durable <= reserved), -- a value of reserved that is known to be on disk
+	place     INTEGER NOT NULL, -- the last place in a queue, or among holders
 	event     INTEGER NOT NULL, -- the last event
 	due       INTEGER NOT NULL, -- boot time: nothing ends before it
 	watched   INTEGER NOT NULL, -- boot time: when the last watcher ends
@@ -23,14 +23,14 @@ CREATE TABLE sessions (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX sessions_ends ON sessions (ends);
 
--- Who is told when leases of a session are lost.
+-- The addresses that are notified when leases of a session are lost.
 CREATE TABLE listeners (
 	session TEXT NOT NULL,
 	addr    TEXT NOT NULL,
 	PRIMARY KEY (session, addr)
 ) STRICT, WITHOUT ROWID;
 
--- Losses that renewals of a session tell.
+-- Losses that renewals of a session report.
 CREATE TABLE losses (
 	session TEXT    NOT NULL,
 	lease   TEXT    NOT NULL,
@@ -40,12 +40,12 @@ CREATE TABLE losses (
 	PRIMARY KEY (session, lease)
 ) STRICT, WITHOUT ROWID;
 
--- What is out (held = 1) and what is in line.
+-- The leases that are held (held = 1), and those in the queue.
 CREATE TABLE leases (
 	name      TEXT    NOT NULL,
 	lease     TEXT    NOT NULL,
 	session   TEXT    NOT NULL, -- empty: none
-	addr      TEXT    NOT NULL, -- of who waits for it
+	addr      TEXT    NOT NULL, -- of its waiter
 	held      INTEGER NOT NULL CHECK (held IN (0, 1)),
 	place     INTEGER NOT NULL,
 	mode      INTEGER NOT NULL CHECK (mode IN (0, 1)),
@@ -59,7 +59,7 @@ CREATE TABLE leases (
 	token     INTEGER NOT NULL,
 	asked     INTEGER NOT NULL, -- wall time
 	since     INTEGER NOT NULL, -- wall time
-	ends      INTEGER NOT NULL, -- boot time, of a timed lease that is out; else 0
+	ends      INTEGER NOT NULL, -- boot time, of a timed lease that is held; else 0
 	waited    INTEGER NOT NULL CHECK (waited IN (0, 1)),
 	joined    INTEGER NOT NULL CHECK (joined IN (0, 1)),
 	PRIMARY KEY (name, lease)
@@ -67,8 +67,8 @@ CREATE TABLE leases (
 CREATE INDEX leases_session ON leases (session) WHERE session <> '';
 CREATE INDEX leases_ends ON leases (ends) WHERE ends > 0;
 
--- What must not come back: sessions that ended (name is empty) and leases that were
--- abandoned.
+-- The IDs that must not come back: of sessions that ended (name is empty) and of leases that
+-- were abandoned.
 CREATE TABLE tombs (
 	id    TEXT    NOT NULL,
 	name  TEXT    NOT NULL,
@@ -78,7 +78,7 @@ CREATE TABLE tombs (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX tombs_until ON tombs (until);
 
--- Who wants to know of events, and the events while somebody does.
+-- The addresses that watch events, and the events while there is a watcher.
 CREATE TABLE watchers (
 	addr TEXT    PRIMARY KEY,
 	ends INTEGER NOT NULL -- boot time

@@ -193,8 +193,8 @@ func (s *store) check(ctx context.Context) error {
 	return nil
 }
 
-// prepare creates the tables where there are none, and ends what a reboot ended. What it wrote is
-// on the disk afterwards. The caller has the turn.
+// prepare creates the tables if there are none, and ends the sessions that a reboot ended. Its
+// writes are on the disk when it returns. The caller has the turn.
 func (s *store) prepare(ctx context.Context, h host, log *slog.Logger) error {
 	steady := context.WithoutCancel(ctx)
 	if err := s.unused(ctx, h); err != nil {

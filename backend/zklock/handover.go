@@ -30,8 +30,8 @@ func spotOf(path string) (spot, bool) {
 // read. A waiter right behind an entry of its own session follows it: the transaction that deletes
 // the entry checks that the follower's exists. If the deleted entry held the lock, which means that
 // none was before it, then none is before the follower now, and none can have come between: places
-// only grow. All of that is in that one answer of the ensemble. What is remembered here only
-// determines which entry to check.
+// only grow. All of that follows from that one answer of the ensemble. The state that is kept here
+// only determines which entry to check.
 //
 // Whenever the entry before ends in another way, the follower is woken to read.
 

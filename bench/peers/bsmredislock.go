@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-io/holdfast/bench"
 )
 
-// bsmRedislock is github.com/bsm/redislock over go-redis. It waits by asking again; 100 ms
-// is what its own examples have.
+// bsmRedislock is github.com/bsm/redislock over go-redis. It waits by retrying, every 100 ms as
+// in its own examples.
 func bsmRedislock() bench.Contender {
 	return bench.Contender{Name: "bsm/redislock", Kind: bench.KindPeer, Can: bench.CanWait, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		client, err := goRedis(cfg.URL)

@@ -22,10 +22,9 @@ import (
 	"github.com/holdfast-io/holdfast/bench/engines"
 )
 
-// leaderElection is k8s.io/client-go/tools/leaderelection on a Lease, with the times that
-// its own examples have, and without the limit of 5 requests a second that a client has for
-// which nobody sets one. Who does not lead asks again after RetryPeriod. A lock is one
-// election, of which the first term counts.
+// leaderElection is k8s.io/client-go/tools/leaderelection on a Lease, with the times of its own
+// examples, and without the default limit of 5 requests a second. A candidate that does not lead
+// retries after RetryPeriod. A lock is one election, of which the first term counts.
 func leaderElection() bench.Contender {
 	return bench.Contender{Name: "client-go", Kind: bench.KindPeer, Can: bench.CanWait | bench.CanRenew, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		client, leases, err := k8slock.Client(cfg.URL)
@@ -73,7 +72,7 @@ func (l *electionLocker) Lock(ctx context.Context, name string) (bench.Held, err
 	if err != nil {
 		return bench.Held{}, fmt.Errorf("elector: %w", err)
 	}
-	// It writes every step to the standard error.
+	// Without this logger, client-go would write every step to the standard error.
 	term, resign := context.WithCancel(klog.NewContext(context.WithoutCancel(ctx), logr.Discard()))
 	over := make(chan struct{})
 	go func() {

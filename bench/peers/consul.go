@@ -13,8 +13,8 @@ import (
 )
 
 // consulLock is the Lock of github.com/hashicorp/consul/api, which opens a session for each
-// lock. Without a lock-delay: with it nobody gets a lock for 15 s whose holder died, and
-// none died here.
+// lock. It has no lock-delay, which would keep a lock from all clients for 15 s after its holder
+// died: no holder dies here.
 func consulLock() bench.Contender {
 	return bench.Contender{Name: "consul/api", Kind: bench.KindPeer, Can: bench.CanWait | bench.CanRenew, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		c, err := engines.ConsulConfig(cfg.URL)

@@ -14,9 +14,9 @@ import (
 	"github.com/holdfast-io/holdfast/bench/engines"
 )
 
-// etcdConcurrency is go.etcd.io/etcd/client/v3/concurrency. Two calls on one session would
-// both have the lock, so each call under way has a session of its own; they are kept for
-// the calls that follow. The token is the revision of the key, as its users take it.
+// etcdConcurrency is go.etcd.io/etcd/client/v3/concurrency. Two calls on one session would both
+// hold the lock, so each call in progress has a session of its own. The sessions are kept for
+// later calls. The token is the revision of the key, which its users take for one.
 func etcdConcurrency() bench.Contender {
 	return bench.Contender{
 		Name: "etcd concurrency", Kind: bench.KindPeer, Can: bench.CanWait | bench.CanRenew | bench.CanToken,
@@ -94,8 +94,8 @@ func (l *concurrencyLocker) Close(context.Context) error {
 	return nil
 }
 
-// etcdLockService is the lock service that etcd has over gRPC: what our server is measured
-// against. Each call under way has a lease of its own, as for etcdConcurrency.
+// etcdLockService is the lock service of etcd over gRPC, which our server is compared with. Each
+// call in progress has a lease of its own, as in etcdConcurrency.
 func etcdLockService(name string, endpoint func(cfg bench.Config) string) bench.Contender {
 	return bench.Contender{Name: name, Kind: bench.KindPeer, Can: bench.CanWait, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		c, err := engines.EtcdConfig(endpoint(cfg))

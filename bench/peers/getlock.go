@@ -13,10 +13,10 @@ import (
 	"github.com/holdfast-io/holdfast/bench/engines"
 )
 
-// getLockLoop is what people write by hand on MySQL and MariaDB: GET_LOCK, which waits in
-// the server, again and again until it is had, each on a connection of its own from then
-// until it is given back. A name has 64 characters at most, so that longer ones are hashed.
-// The server decides who is next.
+// getLockLoop is what people write by hand on MySQL and MariaDB: GET_LOCK, which waits in the
+// server, repeated until the lock is acquired. From then until its release each lock has a
+// connection of its own. A name has at most 64 characters, so longer ones are hashed. The server
+// decides which waiter is next.
 func getLockLoop() bench.Contender {
 	return bench.Contender{Name: "GET_LOCK loop", Kind: bench.KindLoop, Can: bench.CanWait, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		db, err := engines.MySQLPool(cfg.URL, min(max(cfg.Parallel, 1), mostGetLocks))
@@ -29,7 +29,7 @@ func getLockLoop() bench.Contender {
 
 const (
 	// mostGetLocks bounds the connections: servers allow 151 by default, and ours are
-	// started with room for 300. Who finds none waits for one.
+	// started with room for 300. A caller that finds none waits for one.
 	mostGetLocks = 128
 	getLockWait  = 10 // seconds
 )
@@ -69,7 +69,7 @@ func unlock(ctx context.Context, conn *sql.Conn, key string) error {
 	return nil
 }
 
-// hangUp ends a connection that may have the lock, in place of giving it back to the pool.
+// hangUp ends a connection that may hold the lock, instead of returning it to the pool.
 func hangUp(conn *sql.Conn) error {
 	err := conn.Raw(func(any) error { return driver.ErrBadConn })
 	if err != nil && !errors.Is(err, driver.ErrBadConn) && !errors.Is(err, sql.ErrConnDone) {

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-io/holdfast/bench/engines"
 )
 
-// redisLoop is what people write by hand: SET NX PX, again every 100 ms until it works, and
-// a script that deletes the key when it is still one's own.
+// redisLoop is what people write by hand: SET NX PX, retried every 100 ms until it succeeds, and
+// a script that deletes the key if it is still the caller's.
 func redisLoop() bench.Contender {
 	return bench.Contender{Name: "SET NX loop", Kind: bench.KindLoop, Can: bench.CanWait, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		option, err := engines.RedisOption(cfg.URL)

@@ -1,12 +1,12 @@
-// Command holdfast-bench-peers is the command holdfast with other people's locks in it, for
-// "holdfast bench --peers": beside ours, in the same process and the same rounds. It is a
-// module of its own: programs that use Holdfast, and the command holdfast itself, compile
-// none of them.
+// Command holdfast-bench-peers is the command holdfast with the locks of other projects, for
+// "holdfast bench --peers": they run in the same process and the same rounds as ours. It is a
+// module of its own, so that programs that use Holdfast, and the command holdfast itself,
+// compile none of them.
 //
-// A peer is one small file: a function that gives a [bench.Contender], and a line in
-// peers. It is used as its own documentation says, with its defaults, except where that
-// says what to change for many waiters; what was changed is told where it is done. A peer
-// whose call gives up by itself is called again until it has the lock.
+// A peer is one small file, with a function that returns a [bench.Contender], and a line in
+// peers. It is used as its own documentation says, with its defaults, except where that says
+// what to change for many waiters. A comment says so at each such place. A peer whose call gives
+// up by itself is called again until it has the lock.
 package main
 
 import (

@@ -14,9 +14,9 @@ import (
 	"github.com/holdfast-io/holdfast/bench/engines"
 )
 
-// cirelloPglock is cirello.io/pglock without its heartbeats: a release that comes while one
-// is under way may break it off, does not know the version that it wrote, and leaves the
-// lock for a whole lease ("lock is already released"). Its waiters ask again after a lease.
+// cirelloPglock is cirello.io/pglock without its heartbeats. A release during a heartbeat may
+// interrupt it, does not know the version that it wrote, and leaves the lock held for a whole
+// lease ("lock is already released"). Its waiters retry after a lease.
 func cirelloPglock() bench.Contender {
 	return bench.Contender{Name: "cirello pglock", Kind: bench.KindPeer, Can: bench.CanWait, Open: func(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
 		pool, err := engines.PostgresPool(ctx, cfg.URL)
@@ -59,8 +59,8 @@ func (l *cirelloLocker) Close(context.Context) error {
 	return nil
 }
 
-// advisoryLoop is what people write by hand: a session advisory lock that is tried again
-// every 100 ms until it is had, each on a connection of its own while it is held.
+// advisoryLoop is what people write by hand: a session advisory lock, retried every 100 ms until
+// it is acquired. While it is held it has a connection of its own.
 func advisoryLoop() bench.Contender {
 	return bench.Contender{Name: "advisory loop", Kind: bench.KindLoop, Can: bench.CanWait, Open: func(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
 		pool, err := engines.PostgresPool(ctx, cfg.URL)

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-io/holdfast/bench"
 )
 
-// redsyncOne is github.com/go-redsync/redsync over go-redis on one server, which is how
-// most use it. It waits by asking again, after 50 to 250 ms, 32 times.
+// redsyncOne is github.com/go-redsync/redsync over go-redis on one server, as most programs use
+// it. It waits by retrying, 32 times, after 50 to 250 ms each.
 func redsyncOne() bench.Contender {
 	return bench.Contender{Name: "redsync", Kind: bench.KindPeer, Can: bench.CanWait, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		client, err := goRedis(cfg.URL)

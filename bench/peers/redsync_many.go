@@ -16,15 +16,15 @@ import (
 // redsyncMany is github.com/go-redsync/redsync over go-redis on several servers: Redlock.
 func redsyncMany() bench.Contender { return redsyncWith(bench.CanWait, 0) }
 
-// redsyncManyHung is the same where a server hangs. Each of its calls waits for that one, so
-// that a pair takes ten seconds: nobody has the time to measure how long its waiters wait.
-// All calls have a connection, or they would wait for each other besides.
+// redsyncManyHung is the same while a server hangs. Each of its calls waits for that server, so
+// a pair takes ten seconds, which is too slow to measure how long its waiters wait. Each call
+// has a connection, so that the calls do not wait for each other as well.
 func redsyncManyHung() bench.Contender {
 	const most = 256
 	return redsyncWith(0, most)
 }
 
-// redsyncWith has so many connections to each server; 0: as many as go-redis has.
+// redsyncWith has conns connections to each server. 0 is the default of go-redis.
 func redsyncWith(can bench.Ability, conns int) bench.Contender {
 	return bench.Contender{Name: "redsync", Kind: bench.KindPeer, Can: can, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		hosts, err := engines.RedlockHosts(cfg.URL)

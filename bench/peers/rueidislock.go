@@ -10,9 +10,9 @@ import (
 	"github.com/holdfast-io/holdfast/bench/engines"
 )
 
-// rueidisLock is github.com/redis/rueidis/rueidislock, set up as its own documentation
-// says for one server of Redis 7.0.5 or newer: one key for each lock, and no notice of
-// one's own changes. It renews, and waits for notices.
+// rueidisLock is github.com/redis/rueidis/rueidislock, set up as its own documentation says for
+// one server of Redis 7.0.5 or newer: one key for each lock, and no notifications of its own
+// changes. It renews its locks, and waits for notifications.
 func rueidisLock() bench.Contender {
 	return bench.Contender{Name: "rueidislock", Kind: bench.KindPeer, Can: bench.CanWait | bench.CanRenew, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		option, err := engines.RedisOption(cfg.URL)
@@ -32,7 +32,7 @@ func rueidisLock() bench.Contender {
 type rueidisLocker struct{ locker rueidislock.Locker }
 
 func (l *rueidisLocker) Lock(ctx context.Context, name string) (bench.Held, error) {
-	// What it is locked with ends the lock when it ends.
+	// The lock ends when the context that it was acquired with ends.
 	_, cancel, err := l.locker.WithContext(ctx, name)
 	if err != nil {
 		return bench.Held{}, fmt.Errorf("lock: %w", err)

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-io/holdfast/bench/engines"
 )
 
-// zooKeeperLock is the Lock of github.com/go-zookeeper/zk. Its call takes no context: the
-// one that is given up here goes on, and gives the lock back when it gets it.
+// zooKeeperLock is the Lock of github.com/go-zookeeper/zk. Its call takes no context: a call that
+// is given up here continues, and releases the lock when it gets it.
 func zooKeeperLock() bench.Contender {
 	return bench.Contender{Name: "go-zookeeper", Kind: bench.KindPeer, Can: bench.CanWait | bench.CanRenew, Open: func(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
 		servers, err := engines.ZooKeeperServers(cfg.URL)
@@ -32,7 +32,7 @@ type zooKeeperLocker struct {
 	conn *zk.Conn
 
 	mu    sync.Mutex
-	paths map[string]bool // that it leaves behind
+	paths map[string]bool // the paths that it leaves behind
 	late  sync.WaitGroup
 }
 
@@ -61,7 +61,7 @@ func (l *zooKeeperLocker) Lock(ctx context.Context, name string) (bench.Held, er
 }
 
 func (l *zooKeeperLocker) Close(context.Context) error {
-	// Those that were given up end with the locks before them, or with the connection.
+	// Calls that were given up end with the locks before them, or with the connection.
 	l.late.Wait()
 	defer l.conn.Close()
 	for path := range l.paths {

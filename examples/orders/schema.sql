@@ -1,5 +1,5 @@
--- A shop of your own should have CHECK (stock >= 0) and UNIQUE (order_id) as well. They
--- are left out here so that the tests count what the locks and the tokens keep.
+-- A real shop should also have CHECK (stock >= 0) and UNIQUE (order_id). They are left out
+-- here so that the tests show what the locks and the tokens protect.
 CREATE TABLE IF NOT EXISTS product (
     id    bigint PRIMARY KEY,
     stock integer NOT NULL

@@ -1,9 +1,9 @@
--- A restaurant of your own should have an exclusion constraint on (mesa_id, the time) as
--- well. It is left out here so that the tests count what the row locks keep.
+-- A real restaurant should also have an exclusion constraint on (mesa_id, the time). It is
+-- left out here so that the tests show what the row locks protect.
 CREATE TABLE IF NOT EXISTS mesa (
     id       bigint PRIMARY KEY,
     lugares  integer NOT NULL,
-    reservas integer NOT NULL DEFAULT 0 -- how many there are of it: what an update can lose
+    reservas integer NOT NULL DEFAULT 0 -- the number of its reservations, which an update can lose
 );
 
 CREATE TABLE IF NOT EXISTS usuario (

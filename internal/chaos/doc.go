@@ -12,17 +12,15 @@
 // A network that loses packets for a time and recovers looks like one of two things to the
 // programs that use it, and a lock must survive both:
 //
-//   - [Proxy.Hold] keeps every byte. What was sent arrives after [Proxy.Release] or
-//     [Proxy.Heal], however late: a request that is executed for a client that gave up long
-//     ago.
-//   - [Proxy.Cut] and [Proxy.BlackHole] lose every byte. What was sent never arrives. A stream
-//     with a hole in it cannot continue, so Heal resets the connections that lost something.
-//     The others live on.
+//   - [Proxy.Hold] keeps every byte. All of them arrive after [Proxy.Release] or [Proxy.Heal],
+//     however late. A request may then be executed for a client that gave up long ago.
+//   - [Proxy.Cut] and [Proxy.BlackHole] lose every byte. A stream with a hole in it cannot
+//     continue, so Heal resets the connections that lost something. The others stay open.
 //
-// In all three, the end of a connection is as silent as its bytes: one side may
-// close, and the other is not told.
+// In all three, the end of a connection is as silent as its bytes: one side may close it, and
+// the other does not notice.
 //
-// # When a fault bites
+// # When a fault takes effect
 //
 // A fault applies to everything that is sent after its method returned, on open connections and
 // on new ones. What the relay had read before may still pass, except that a delay or a hold
@@ -33,7 +31,6 @@
 //
 // # Waiting for events
 //
-// A test must not sleep until a fault has bitten. [Proxy.Wait] waits for a
-// condition over the counters, such as "the request has arrived here and is
-// held".
+// A test must not sleep until a fault has taken effect. [Proxy.Wait] waits for a condition on
+// the counters, such as "the request has arrived here and is held".
 package chaos

@@ -91,9 +91,9 @@ func (p *Proxy) CloseAfterRequest(match func(piece []byte) bool) <-chan struct{}
 	return p.arm(&trap{match: match, close: true, sprung: make(chan struct{})})
 }
 
-// Heal ends every fault. What was held or delayed is delivered. Connections that lost something
-// are reset, as are those that were made in a black hole and those that are half-open. Traps
-// that did not spring are removed.
+// Heal ends every fault. It delivers the bytes that were held or delayed, and resets connections
+// that lost something, that were made in a black hole or that are half-open. It removes traps that
+// did not spring.
 func (p *Proxy) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

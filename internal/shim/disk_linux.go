@@ -34,8 +34,8 @@ type diskRun struct {
 
 type fileID struct{ device, inode uint64 }
 
-// logFile is a log that was synced. What was written since then is kept in a cache, if the
-// server writes anywhere in the log, and is otherwise cut off when the server has ended.
+// logFile is a log that was synced. If the server writes anywhere in the log, later writes are
+// kept in a cache. Otherwise they are cut off when the server has ended.
 type logFile struct {
 	kind logKind
 	file *os.File   // opened separately: its position is not used, and it does not append

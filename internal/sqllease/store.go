@@ -76,8 +76,8 @@ type Fault struct {
 	Answered bool
 	// Unsent: nothing was sent, or the server had closed the connection before it arrived.
 	Unsent bool
-	// Ended: the server itself reported that it closes the connection. What was sent may have
-	// been executed, but is not in transit any more.
+	// Ended: the server itself reported that it closes the connection. A statement that was sent
+	// may have been executed, but is not in transit any more.
 	Ended bool
 	// Transient: a retry of the same transaction may succeed.
 	Transient bool

@@ -143,8 +143,8 @@ func (e *Etcd) Admin() *clientv3.Client {
 	return c
 }
 
-// Authenticate turns authentication on. It is called on one member of the cluster, which is the
-// one that can be restarted from then on. There is then one user besides root, who may read and
+// Authenticate turns authentication on. It is called on one member of the cluster. From then on
+// only that member can be restarted. It adds one user besides root, with permission to read and
 // write below the prefix, and nothing else.
 func (e *Etcd) Authenticate(user, password, prefix string) {
 	e.t.Helper()

@@ -113,7 +113,7 @@ func (s *KubernetesServer) Namespace(name string) {
 	}
 }
 
-// Locker is the token of the user "locker", who may do nothing before Allow.
+// Locker is the token of the user "locker", which has no permissions before Allow.
 func (s *KubernetesServer) Locker() string { return s.locker }
 
 // Allow lets the locker do something with the Leases of a namespace: "get", "list".

@@ -25,7 +25,7 @@ func TestPlan(t *testing.T) {
 		}
 	}
 	for _, f := range plan(1, Torture, abilities{processes: true, relay: true, tied: true, servers: 1}, time.Second, time.Minute) {
-		switch f.fault { //nolint:exhaustive // the others break no connection before its lease is over
+		switch f.fault { //nolint:exhaustive // the others break no connection before its lease has ended
 		case faultReset, faultRefuse, faultHalfServer, faultHalfClient, faultLoseReply, faultServerCrash:
 			t.Errorf("%v where leases end with their connection", f.fault)
 		}

@@ -222,9 +222,9 @@ func (w *worker) unhindered(op int64) func() {
 	}
 }
 
-// tellSilence reports that the backend took long to answer a call that does not wait for a lock, or did
-// not answer it. There may be no fault: a machine can be too busy. The client goes on with such a
-// call in the background, so that the lock may be held meanwhile.
+// tellSilence reports that the backend took long to answer a call that does not wait for a lock,
+// or did not answer it. There may be no fault: a machine can be too busy. The client continues
+// such a call in the background, so the lock may be held meanwhile.
 func (w *worker) tellSilence(begun int64) {
 	const atMost = int64(50 * time.Millisecond) // one event each; a silence is longer
 	t := now()
@@ -234,7 +234,8 @@ func (w *worker) tellSilence(begun int64) {
 	}
 }
 
-// leastSilence returns how long a silence is that is reported: a client with such a TTL may fail to renew its leases.
+// leastSilence returns how long a silence must be to be reported: a client with this TTL may then
+// fail to renew its leases.
 func leastSilence(ttl time.Duration) int64 { return int64(ttl) / 4 } //nolint:mnd // a renewal has a third
 
 func (w *worker) name(slot int) string {

@@ -1,6 +1,7 @@
--- Acquire: the one call that takes the lock, or joins the line.
+-- Acquire: the one call that takes the lock, or joins the queue.
 
--- G token since left flag: the lease is out. left is 0 for one that lives with its session.
+-- The answer G token since left flag: the lease is held. left is 0 for a lease that lives
+-- with its session.
 local function granted(l, lease, h)
   local rest = 0
   if h.timed then
@@ -12,8 +13,8 @@ end
 
 local SHOWN = 16 -- holders that a refusal names
 
--- The holders, as lease, record and time left. With dead those too that have none left: what
--- they live by may have gone from the records.
+-- The holders, each as lease, record and time left. With dead, also those that have no time
+-- left: what they live by may be gone from the records.
 local function holders(l, most, dead)
   local r = {}
   local all
@@ -34,14 +35,16 @@ local function holders(l, most, dead)
   return r
 end
 
--- The refusal while nothing is granted, and why: see marker.lua. nil: there is no quarantine.
+-- The refusal during a quarantine, with its reason: see marker.lua. nil: there is no
+-- quarantine.
 local function refused()
   if quarantine <= now then return nil end
   marker = marker or parse(call('GET', KEY))
   return {'QUARANTINE', quarantine - now, string.match(marker.generation, '%.(%a)$') or '-'}
 end
 
--- Out already, or in line already: the same question was asked before. nil: neither.
+-- The answer for a lease that is held or queued already: the same request came before. nil:
+-- it is neither.
 local function again(l, rec, lease, sid, wait, chan)
   if rec then
     local h = holder(rec)
@@ -50,7 +53,8 @@ local function again(l, rec, lease, sid, wait, chan)
   end
   local w = inline(l, lease)
   if not w then return nil end
-  -- Who does not wait may have no session, and has no channel: those it waits with stay.
+  -- A request that does not wait may have no session, and has no channel: the lease keeps
+  -- those that it waits with.
   if sid == '' then sid = w.sid end
   if chan == '' then chan = w.chan end
   if sid ~= w.sid or chan ~= w.chan then
@@ -71,7 +75,7 @@ local function again(l, rec, lease, sid, wait, chan)
   local rank = call('ZRANK', l.q, lease)
   if not rank then return {'SESSION'} end
   if not wait then
-    if l.n == 0 then return refused() or {'CLOCK'} end -- the line would have moved
+    if l.n == 0 then return refused() or {'CLOCK'} end -- the queue would have moved
     return {'HELD', rank, holders(l, SHOWN), l.n}
   end
   local ahead
@@ -81,7 +85,7 @@ local function again(l, rec, lease, sid, wait, chan)
   return {'WAIT', left(l, ahead)}
 end
 
--- The lease that a reentrant one of this owner joins.
+-- The lease that a reentrant request of this owner joins.
 local function joins(l, owner)
   if l.x == 0 then return nil end
   local all = call('HGETALL', l.key)
@@ -97,8 +101,8 @@ end
 -- acquire sid ttl limit reentrant wait mode permits channel owner note (name lease)...
 -- ttl is 0 for leases that live with their session. An answer for each:
 -- -> G... | WAIT left | HELD ahead holders count | LOST | SESSION | LIMIT limit | QUARANTINE left reason | CLOCK
--- Where nobody holds the lock and the quarantine alone is in the way, nobody new joins the
--- line either: the caller is told, and asks again.
+-- When the lock has no holder and only the quarantine is in the way, no new waiter joins
+-- the queue either: the caller gets QUARANTINE, and retries.
 local function acquire(i, name, lease)
   local sid, ttl, limit, reentrant, wait = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), ARGV[i + 3], ARGV[i + 4] == '1'
   local mode, permits, chan, owner, note_ = ARGV[i + 5], tonumber(ARGV[i + 6]), ARGV[i + 7], ARGV[i + 8], ARGV[i + 9]
@@ -112,7 +116,7 @@ local function acquire(i, name, lease)
   if sid ~= '' and not alive('s:' .. sid) then return {'SESSION'} end
   if mode == 's' and l.shared > 0 and l.limit ~= limit then return {'LIMIT', l.limit} end
   if l.line > 0 and (not clean or till > 0 and l.n == 0) then
-    advance(l) -- the quarantine may be over, or those in line dead
+    advance(l) -- the quarantine may have ended, or waiters may be dead
     save(l) -- whatever becomes of this request
   end
   local h = {sid = sid, mode = mode, permits = permits, since = num(now), timed = timed, reentrant = reentrant, flag = '-',
@@ -188,8 +192,8 @@ local function watchall(l)
 end
 
 -- check name leases (lease sid)... -> OK left answer... | CLOCK
--- What became of leases that wait; answer: G... fresh | W | SESSION | LOST. It also
--- moves the line, if it can move; fresh: 1 when the lease was granted by that, just now.
+-- Reports what became of leases that wait. Each answer is G... fresh | W | SESSION | LOST.
+-- It also advances the queue, if possible. fresh: 1 when that granted the lease just now.
 local function check(i)
   local name = ARGV[i]
   local l = open(name)

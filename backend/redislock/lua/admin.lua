@@ -1,6 +1,7 @@
--- What people ask: inspect, list, break, watch.
+-- The operations for people: inspect, list, break, watch.
 
--- limit token holders waiters. Of a lock that nobody has there is no token on record.
+-- A lock: name limit token holders waiters. Without a holder no token is on record, and it
+-- is 0.
 local function describe(l)
   local limit = l.limit
   if l.x == 1 then limit = 1 end
@@ -73,9 +74,9 @@ local function breaklock(i)
   return r
 end
 
--- watch ttl fresh -> OK stream: of the events from now on, and for as long as somebody watches.
--- It is fresh where nobody has until now. Channels are the same for all databases of a
--- server; the stream is on record in this one.
+-- watch ttl fresh -> OK stream: the name of the stream of events from now on, for as long as
+-- there is a watcher. It is fresh if there was none until now. Channels are the same for all
+-- databases of a server; the name of the stream is stored in this one.
 local function watch(i)
   if full then crowded() end
   local stream = call('GET', T .. 'v') or ARGV[i + 1]

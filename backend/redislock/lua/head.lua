@@ -1,18 +1,18 @@
 -- Holdfast on Redis: one program, made of the files of this folder in the order
 -- head, state, line, sweep, marker, acquire, release, hello, session, admin, main, and
 -- then function or script. It runs a batch of operations for one partition. The protocol
--- is written down in doc.go.
+-- is described in doc.go.
 --
--- KEYS[1]  the marker of the partition: "{tag}:m". All other keys are made from the
+-- KEYS[1]  the marker of the partition: "{tag}:m". All other keys are built from the
 --          tag, so that they share its hash slot.
 -- ARGV     see main.lua
 --
 -- Times are the server's, in microseconds. Numbers stay below 2^53, where a double
--- counts exactly; they are written with %d, because tostring rounds them.
+-- counts exactly. They are written with %d, because tostring rounds them.
 --
--- As a function of the server it is read once, and then what is defined here stays from
--- one execution to the next: begin sets everything that belongs to one of them. As a
--- script it is read anew each time.
+-- A function of the server is loaded once, and what is defined here stays from one
+-- execution to the next: begin sets everything that belongs to one execution. A script
+-- runs from its first line on every call.
 
 local function num(n)
   return string.format('%d', n)
@@ -20,25 +20,26 @@ end
 
 -- Of the partition.
 local KEY -- of the marker
-local T -- what all keys begin with
-local X -- zset: what lives, by the instant it ends
+local T -- the prefix of all keys
+local X -- zset: the live sessions and timed leases, by the instant they end
 local N -- zset: the names of the locks that are held or waited for
 local LAST -- the greatest token so far, of all locks
 
--- Of the process: the markers for which hello was said; nil in a script, which forgets.
+-- Of the process: the markers for which hello was called. nil in a script, which keeps
+-- nothing from one call to the next.
 local served
 
 -- Of the execution.
 local call, ARGV
-local now, instant -- the same, as a number and as text
+local now, instant -- the time of the execution, as a number and as text
 local clean -- nothing that has ended is still on record
 local quarantine -- nothing is granted before this instant
-local marker -- what the marker says, once somebody needs all of it; marker.lua
-local till, longest, seen_at -- of the marker
-local watched -- the name of the stream of events, while anybody watches
+local marker -- the parsed marker, once all of it is needed; see marker.lua
+local till, longest, seen_at -- fields of the marker
+local watched -- the name of the stream of events, while there is a watcher
 local full -- the memory of the server is full: nothing may be added
 local answers -- 'OK', and then one for each operation
-local asked, lives_until -- the session that was asked for last, and when it ends
+local asked, lives_until -- the session that was read last, and when it ends
 
 local function begin(keys, args, is_full)
   call, ARGV, full = redis.call, args, is_full
@@ -60,10 +61,11 @@ local function foreign(key)
   error({err = 'HFFOREIGN ' .. key})
 end
 
--- Count further tokens: each is greater than all before it, of whatever lock, and the
--- first not less than the clock, so that they also grow when the last one was lost. nil
--- when the clock is far behind the last one: then a token could not be trusted to grow
--- after a loss. Almost always the clock is ahead, and one command will do.
+-- Reserve count new tokens, and return the first. Each is greater than every token before
+-- it, of any lock. The first is not less than the clock, so that tokens also grow when the
+-- last one was lost. The result is nil when the clock is far behind the last token: then a
+-- token could not be trusted to grow after a loss. Almost always the clock is ahead, and
+-- one command is enough.
 local function tokens(count)
   local first = now
   local last = call('SET', LAST, num(first + count - 1), 'GET')
@@ -83,15 +85,15 @@ local function tokens(count)
   return first
 end
 
--- The short way: locks that nobody has and nobody wants are taken, or given back, as
--- almost all are almost always. It does what acquire.lua and release.lua do, no more and
--- no less, for many leases at once: what is read and written in common is so once for
--- all of them, because a call of the server is what costs. A lease that is out of the
--- ordinary gets no answer here, and takes the long way afterwards: what is done here is
--- of different locks, so their order does not matter.
+-- The short way takes and releases locks that have no other holder and no waiter, which is
+-- almost always the case. It does exactly what acquire.lua and release.lua do, but for many
+-- leases together: what they have in common is read and written once for all of them,
+-- because each call of a command has its cost. A lease that needs more than that gets no
+-- answer here, and takes the long way afterwards. The order does not matter, because the
+-- leases done here are of different locks.
 
--- The leases of an operation that are of different locks: where in ARGV each stands, its
--- name and then its ID.
+-- The first lease of each lock in an operation, as its position in ARGV. The name of the
+-- lock stands there, and the ID of the lease after it.
 local function apart(from, to)
   local those, names = {}, {}
   for i = from, to, 2 do
@@ -104,7 +106,8 @@ local function apart(from, to)
   return those
 end
 
--- Those whose locks are free, and that were not released before they were asked for.
+-- Those of the leases whose locks are free, and that were not released before they were
+-- requested.
 local function unheld(those)
   local keys = {}
   for k, i in ipairs(those) do
@@ -120,7 +123,7 @@ local function unheld(those)
   return free
 end
 
--- When the session ends, if it lives. It is asked once for one operation.
+-- When the session ends, if it lives. It is read once for an operation.
 local function living(sid)
   if asked ~= sid then
     local e = call('ZSCORE', X, 's:' .. sid)
@@ -129,20 +132,20 @@ local function living(sid)
   return lives_until and lives_until > now and lives_until
 end
 
--- An exclusive lease that nobody waits for behind is on record as one text, not as a hash:
--- 'u', or 't' when it is timed, its ID, and its record, see state.lua. Whoever looks at the
--- lock the long way makes a hash of it.
+-- An exclusive lease without waiters is stored as one string, not as a hash: 'u', or 't'
+-- when it is timed, its ID, and its record (see state.lua). The long way converts it to a
+-- hash when it reads the lock.
 
 -- The arguments are those of acquire: see acquire.lua. Returns the leases that were
--- granted, the token of the first, and how much time they have.
+-- granted, the token of the first, and the time they have left.
 local function take(i, n)
   local sid, ttl, reentrant, mode = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 3], ARGV[i + 5]
-  if reentrant == '1' or mode ~= 'x' then return nil end -- who is there makes a difference
-  if ttl > 0 and (ttl > longest or now - seen_at > longest * 125) then return nil end -- it is to be noted
+  if reentrant == '1' or mode ~= 'x' then return nil end -- it depends on the holders
+  if ttl > 0 and (ttl > longest or now - seen_at > longest * 125) then return nil end -- the marker has to note the TTL
   if sid ~= '' and not living(sid) then return nil end
   local those = unheld(apart(i + 10, i + n - 1))
   if #those == 0 then return nil end
-  -- When the memory is full this first write is refused, and those after it never are.
+  -- When the memory is full, this first write is refused. The writes after it never are.
   local first = tokens(#those)
   if not first then return nil end
   local held, lives, out, timed = {}, {}, {}, ttl > 0
@@ -170,10 +173,10 @@ local function take(i, n)
   return those, first, ttl * 1000
 end
 
--- The arguments are those of release: see release.lua. Returns the leases that were given
--- back.
+-- The arguments are those of release: see release.lua. Returns the leases that were
+-- released.
 local function give(i, n)
-  if ARGV[i] ~= '0' then return nil end -- it is to be remembered
+  if ARGV[i] ~= '0' then return nil end -- it has to be remembered
   local sid = ARGV[i + 1]
   local prefix = '\n' .. sid .. '\n'
   local all = apart(i + 2, i + n - 1)
@@ -207,8 +210,8 @@ end
 
 local SUMMARY = '^(%d+) (%d) (%d+) (%d+) (%d+) (%d+) (%d+)$'
 
--- One lease, exclusive, that joins a line in which others are: the middle way. It is what
--- the long way does where nothing else is the matter.
+-- The middle way: one exclusive lease joins a queue that has waiters. It does what the long
+-- way does when there is nothing else to do.
 local function join(i, name, lease)
   local sid = ARGV[i]
   if ARGV[i + 1] ~= '0' or ARGV[i + 3] == '1' or ARGV[i + 4] ~= '1' or ARGV[i + 5] ~= 'x' then return nil end
@@ -221,7 +224,7 @@ local function join(i, name, lease)
   local last = call('ZRANGE', q, -1, -1)[1]
   local recs = last and call('HMGET', w, last, lease)
   if not recs or not recs[1] or recs[2] or call('EXISTS', T .. 'd:' .. lease) == 1 then return nil end
-  -- How long until the one before it can end: see blocks.
+  -- How long until the waiter before it can end: see blocks.
   local before, timed, ttl = string.match(recs[1], '^([^\n]*)\n[xs]\n%d+\n%d+\n%d+\n([01])\n(%d+)\n')
   if not before then return nil end
   local ends = till
@@ -240,8 +243,8 @@ local function join(i, name, lease)
   return {'WAIT', ends - now}
 end
 
--- One lease, the only one that is out and exclusive, that is given back to the first in
--- line, which is exclusive too: the middle way.
+-- The middle way: the only lease that is held, an exclusive one, is released, and the lock
+-- is handed over to the head of the queue, which is exclusive too.
 local function pass(i, name, lease)
   if ARGV[i] ~= '0' then return nil end
   local sid = ARGV[i + 1]
@@ -272,7 +275,7 @@ local function pass(i, name, lease)
   return {'OK'}
 end
 
--- The long way: the files from here to main.lua. A script defines its functions only
--- when one of them is needed: that costs as much as the short way of an operation.
+-- The long way: the files from here to main.lua. A script defines its functions only when
+-- one of them is needed: defining them costs as much as the short way of an operation.
 local function library()
 

@@ -1,5 +1,5 @@
--- Rarely called: the files from here to main.lua. A script defines these functions when
--- one of them is.
+-- Rarely called: the files from here to main.lua. A script defines these functions only
+-- when one of them is called.
 local function rest()
 
 local function info(section, pattern)
@@ -7,8 +7,8 @@ local function info(section, pattern)
   return ok and type(text) == 'string' and string.match(text, pattern) or nil
 end
 
--- The clients that listen now. They outlive the data: when there are some and there is
--- no marker, then the data was lost under them.
+-- The channels of the other clients that listen now. Subscriptions outlive the data: when
+-- there are some and there is no marker, the data was lost.
 local function listeners(mine)
   local ok, all = pcall(call, 'PUBSUB', 'CHANNELS', T .. 'c:*')
   local others = {}
@@ -21,10 +21,13 @@ local function listeners(mine)
 end
 
 -- hello identity fresh quarantine longest synced channel -> OK identity until longest
--- identity: of the data that the client knows, or ''; see main.lua. fresh: a name for a new
--- generation. quarantine: how long to wait after a loss (ms); 0: not at all. longest: the
--- longest TTL that the client has used (ms). synced: the run of the server that the client saw set up to write to disk
--- before it answers; ''.
+--   identity    of the data that the client knows, or ''; see main.lua
+--   fresh       a name for a new generation
+--   quarantine  how long to wait after a loss (ms); 0: not at all
+--   longest     the longest TTL that the client has used (ms)
+--   synced      the run of the server that the client saw set up to write to disk before it
+--               answers, or ''
+--   channel     of the client
 local function hello(i)
   local known, fresh, wait, longest, synced, chan =
     string.match(ARGV[i], '^%S*'), ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]), ARGV[i + 4], ARGV[i + 5]
@@ -32,8 +35,8 @@ local function hello(i)
   if longest > wait then wait = longest end
   local run = info('server', 'run_id:(%w+)') or '-'
   local durable = synced == run and info('persistence', 'aof_enabled:(%d)') == '1'
-  -- A server that was made the master has had another replication ID. Each time it is, it has
-  -- what the one before it had sent, and that alone, whatever is on disk.
+  -- A server that was promoted to master has had another replication ID. After each
+  -- promotion it has only what the previous master had sent, whatever is on disk.
   local second = info('replication', 'master_replid2:(%w+)')
   local promoted = not second or string.match(second, '[^0]') ~= nil
   if promoted then
@@ -49,8 +52,8 @@ local function hello(i)
     local others = listeners(chan)
     -- The server is new, or was emptied while it was up: then leases may be held by processes
     -- that do not listen. This process remembers that it had a marker, and the server counts
-    -- how often it was emptied. One that was made the master may not have been sent the marker,
-    -- and one of a Cluster may have the slot of a master that is lost.
+    -- how often it was emptied. A server that was promoted may not have been sent the marker,
+    -- and one of a Cluster may have the slot of a lost master.
     local lost = promoted or #others > 0 or known ~= '' and longest > 0 or not served or served[KEY]
       or info('commandstats', 'cmdstat_flush%a+:calls') or info('cluster', 'cluster_enabled:(1)')
     marker.generation = fresh .. (lost and '.l' or '.n')
@@ -72,14 +75,14 @@ local function hello(i)
     rebase()
     local till = marker.till
     if marker.run ~= run and (promoted or string.match(marker.run, '^[^/]*') ~= run) then
-      -- Another process, or another server, has taken over what it has of the data.
+      -- Another process, or another server, has taken over with what it has of the data.
       if promoted or not (marker.durable and durable) then
         if marker.longest > wait then wait = marker.longest end
         local from = started
         if promoted then from = now end
         till = from + wait * 1000
-        -- What was written last may be missing, and a session that is there does not know
-        -- which of its leases are not: all of them are over.
+        -- The newest writes may be missing, and a session that is there does not know which
+        -- of its leases are not. So all sessions of the old generation are lost.
         marker.generation, marker.born = fresh .. (promoted and '.p' or '.r'), now
       end
       marker.run, marker.durable = run, durable

@@ -1,13 +1,14 @@
--- The line: who fits, who is next, who is told.
+-- The queue: which claim fits, which waiter is next, which client is notified.
 
--- May the claim be out together with those that are? backend.Claim.Fits.
+-- Whether the claim may be held together with those that are: backend.Claim.Fits.
 local function fits(l, mode, permits, limit)
   if l.n == 0 then return true end
   if mode == 'x' or l.x == 1 then return false end
   return limit == 0 or l.used + permits <= limit
 end
 
--- A shared claim came into force, or went out of it: backend.LimitInForce.
+-- enforce counts a shared claim that comes into force, relax one that is no longer in force:
+-- backend.LimitInForce.
 local function enforce(l, mode, limit)
   if mode == 's' then
     l.shared = l.shared + 1
@@ -22,7 +23,7 @@ local function relax(l, mode)
   end
 end
 
--- Put a lease out. The claim is in force already.
+-- Record a lease as held. Its claim is in force already.
 local function grant(l, lease, h, ttl)
   l.n = l.n + 1
   if h.mode == 'x' then
@@ -38,7 +39,7 @@ local function grant(l, lease, h, ttl)
   event('acquired', l.name, lease, h)
 end
 
--- Take a lease back.
+-- Remove a lease that is held.
 local function withdraw(l, lease, h)
   if h.timed then
     call('ZREM', X, life(l.name, lease, h))
@@ -46,7 +47,7 @@ local function withdraw(l, lease, h)
     call('HDEL', T .. 's:' .. h.sid, lease)
   end
   l.n = l.n - 1
-  if l.n > 0 or l.line > 0 then -- else the whole record goes
+  if l.n > 0 or l.line > 0 then -- otherwise save deletes the whole record
     call('HDEL', l.key, lease)
   end
   if h.mode == 's' then
@@ -57,7 +58,7 @@ local function withdraw(l, lease, h)
   relax(l, h.mode)
 end
 
--- Take a waiter out of the line, whether it is granted or not.
+-- Remove a waiter from the queue, whether it is granted or not.
 local function unqueue(l, lease)
   call('ZREM', l.q, lease)
   call('HDEL', l.w, lease)
@@ -73,8 +74,9 @@ local function drop(l, lease, w, why)
   event('left', l.name, lease, w)
 end
 
--- The instant until which a waiter surely blocks those behind it, whether it waits or
--- is granted meanwhile: its session's end, or for a timed lease what it gets at least.
+-- The instant until which a waiter surely blocks those behind it, whether it keeps waiting
+-- or is granted: the end of its session, or for a timed lease its TTL from now if that is
+-- earlier.
 local function blocks(w)
   local e = lasts('s:' .. w.sid) or now
   if w.timed and now + w.ttl * 1000 < e then
@@ -83,11 +85,12 @@ local function blocks(w)
   return e
 end
 
-local MANY = 64 -- more than these are not looked at one by one
+local MANY = 64 -- more holders than this are not read one by one
 local COARSE = 500000 -- us
 
--- A bound for those who are too many: nothing at all ends before it. It is coarse, so
--- that the ends of strangers do not make a waiter ask all the time.
+-- A bound for locks with too many holders or waiters: the first end of anything in the
+-- partition, but at least COARSE from now. Otherwise the ends of other locks' leases would
+-- make a waiter send requests all the time.
 local function coarse()
   local first = call('ZRANGE', X, 0, 0, 'WITHSCORES')
   local e = first[2] and tonumber(first[2]) or now
@@ -95,7 +98,7 @@ local function coarse()
   return e
 end
 
--- The first instant at which a lease that is out can end.
+-- The first instant at which a lease that is held can end.
 local function held(l)
   if l.n == 0 then return now end
   if l.n > MANY then return coarse() end
@@ -110,8 +113,8 @@ local function held(l)
   return min or now
 end
 
--- How long until something that stands before a waiter can end, in us. ahead is the
--- record of the waiter right before it; none: it is the head of the line.
+-- How long until something that stands before a waiter can end, in us. ahead is the record
+-- of the waiter right before it, nil for the head of the queue.
 local function left(l, ahead)
   local e
   if ahead then
@@ -126,8 +129,8 @@ local function left(l, ahead)
   return e - now
 end
 
--- Tell the client of a waiter how long its timer may be, because what it knew of those
--- before it is not true any more. Without a lease: the head of the line.
+-- Notify the client of a waiter how long its timer may be, because what it knew of those
+-- before it is no longer true. Without a lease: of the waiter at the head of the queue.
 local function nudge(l, lease)
   if l.line == 0 then return end
   local ahead
@@ -146,15 +149,15 @@ local function nudge(l, lease)
   end
 end
 
--- The waiter right behind a lease in line.
+-- The waiter right behind a lease in the queue.
 local function behind(l, lease)
   local rank = call('ZRANK', l.q, lease)
   return rank and call('ZRANGE', l.q, rank + 1, rank + 1)[1]
 end
 
--- Grant to the head of the line for as long as it fits: backend.Admit. Those whose
--- session has ended are dropped when they are met. Each grant is told by one push.
--- changed: leases went, so that what the head of the line knew may not hold any more.
+-- Grant to the head of the queue for as long as it fits: backend.Admit. A waiter whose
+-- session has ended is dropped when it gets to the head. Each grant is one notification.
+-- changed: leases were removed, so that what the head of the queue knew may no longer hold.
 local function advance(l, changed)
   local granted = 0
   while l.line > 0 and quarantine <= now do
@@ -188,8 +191,8 @@ local function advance(l, changed)
       if l.x == 1 then break end -- nothing fits beside it
     end
   end
-  -- The timer of the new head counts on the waiter before it. When that one is now the
-  -- only holder, the timer is still right, and there is nothing to tell.
+  -- The timer of the new head was set for the waiter before it. When that one is now the
+  -- only holder, the timer is still right, and no notification is needed.
   if l.line > 0 and (changed or granted > 0) and not (granted == 1 and l.n == 1) then
     nudge(l)
   end

@@ -1,18 +1,19 @@
--- ARGV: identity mode, then for each operation its name, how many arguments it has,
--- and the arguments. identity: of the data that the client knows, its generation and the
--- server's run, with a space between, as they are in the marker. mode: 'q' to keep the
--- quarantine, '-' to ignore it.
--- Answer: 'OK' and an answer for each operation; or 'MARKER' when nothing was done,
--- because the client must say hello first; or 'FORMAT'. An operation that failed is
--- answered with 'ERR', and does not take the others with it.
--- acquire and release are of many leases. They are answered with 'ALL', when all was well:
--- the token of the first lease, the others have those that follow, since, and how much
--- time they have; or with 'EACH' and an answer for each.
+-- ARGV: identity mode, then for each operation its name, the number of its arguments, and
+-- the arguments.
+--   identity  of the data that the client knows: its generation and the server's run, with
+--             a space between, as they are in the marker
+--   mode      'q' to keep the quarantine, '-' to ignore it
+-- Answer: 'OK' and an answer for each operation; or 'MARKER' when nothing was done, because
+-- the client must call hello first; or 'FORMAT'. An operation that failed is answered with
+-- 'ERR', and does not affect the others.
+-- acquire and release take many leases. When all went the short way the answer is 'ALL',
+-- and for acquire the token of the first lease (the others have those that follow), since,
+-- and the time that is left. Otherwise it is 'EACH' and an answer for each lease.
 --
--- Hello comes before everything else in a server that was restarted, or took the place
--- of another: it may have lost data, and only hello finds out. A function remembers
--- whom this process has greeted. A script cannot; the client has one for each identity,
--- and the process does not know it before hello was sent with its text.
+-- A server that was restarted, or took the place of another, may have lost data, and only
+-- hello finds out: so hello comes first there. A function remembers which identities this
+-- process has greeted. A script cannot. So the client has a script for each identity, and
+-- the process does not know that script before hello was sent with its text.
 
 return {
   hello = hello,
@@ -34,7 +35,7 @@ return {sweep = sweep, parse = parse, rebase = rebase, rest = rest, acquire = ac
 end -- library
 
 local lib, seldom -- once they are defined
-local greeted = {} -- the identities that hello gave, in this process
+local greeted = {} -- the identities that hello returned, in this process
 
 local function find(op)
   if lib[op] then return lib[op] end
@@ -54,13 +55,14 @@ local function long(op, i, name, lease)
   return r
 end
 
--- One lease of an operation, the middle way where that will do.
+-- One lease of an operation, the middle way where that is enough.
 local function middle(op, i, name, lease)
   local ok, r = pcall(op == 'acquire' and join or pass, i, name, lease)
   return ok and r or long(op, i, name, lease)
 end
 
--- An operation of many leases, which begin after so many arguments.
+-- An operation on many leases, which begin after so many arguments. done: the leases that
+-- went the short way; answer makes their answers.
 local function each(op, i, n, after, brief, done, answer)
   local r, at = {'EACH'}, {}
   for k, where in ipairs(done or {}) do at[where] = k end
@@ -74,7 +76,7 @@ end
 local function acquisition(i, n, brief)
   local ok, done, first, left
   if brief then ok, done, first, left = pcall(take, i, n) end
-  if not ok then done = nil end -- what it wrote may be written again
+  if not ok then done = nil end -- to write again what it wrote does no harm
   if done and 2 * #done == n - 10 then return {'ALL', first, now, left} end
   return each('acquire', i, n, 10, brief, done, function(k) return {'G', first + k - 1, now, left, '-'} end)
 end
@@ -87,8 +89,7 @@ local function giving(i, n, brief)
   return each('release', i, n, 2, brief, done, function() return {'OK'} end)
 end
 
--- Do the operations from the one on that stands at i in ARGV. brief: nothing is out of
--- the ordinary.
+-- Run the operations, from position i of ARGV on. brief: the short way is allowed.
 local function work(i, brief)
   while ARGV[i] do
     local op, n, r = ARGV[i], tonumber(ARGV[i + 1]), nil
@@ -114,12 +115,12 @@ end
 
 local read = {}
 
--- remembers: what is defined here stays until the process ends.
+-- remembers: this is a function, and what is defined here stays until the process ends.
 local function execute(remembers)
   if remembers then served = served or {} end
-  -- There is no such key as the last. While a slot is on its way to another server of a
-  -- Cluster, a program can use the keys that are here, until it comes to one that is not: so
-  -- it ends before it has begun.
+  -- The last of these keys never exists. While a slot is migrating to another server of a
+  -- Cluster, a program can use the keys that are still here, until it comes to one that is
+  -- not. With a missing key in its first command it fails before it has changed anything.
   local known = call('MGET', KEY, T .. 'v', T .. '-')
   watched = known[2]
   if ARGV[3] == 'hello' then

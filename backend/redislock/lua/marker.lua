@@ -1,14 +1,14 @@
--- The marker says that the data is all there. A server that lost its data has lost the
+-- The marker shows that the data is complete. A server that lost its data has lost the
 -- marker with it, and grants nothing until the leases that it forgot have ended.
 --   format partitions until longest seen born generation run durable
 -- until    nothing is granted before it (us)
 -- longest  no lease in use has a longer TTL (ms); seen: when such a one was last used
 -- born     when this generation of the data began (us)
--- generation a name, a dot, and why it began: 'n' the server had no data, 'l' and others
---          knew what it had had; 'r' it was restarted, or 'p' made the master, and may lack
---          what was written last
--- run      the server's run ID, and its replication ID if it was made the master;
--- durable  whether it then wrote everything to disk first
+-- generation a name, a dot, and why it began: 'n' the server had no data; 'l' it had
+--          none, and may have lost some; 'r' it was restarted, or 'p' promoted to master,
+--          and may lack the newest writes
+-- run      the server's run ID, and its replication ID if it was promoted to master
+-- durable  whether in that run it wrote everything to disk before it answered
 
 local FORMAT = 'hf1 1'
 
@@ -25,8 +25,9 @@ local function mark()
     marker.generation, marker.run, marker.durable and '1' or '0'}, ' '))
 end
 
--- The clock went back behind the beginning of this generation. How much of the quarantine is
--- over is not known then: it begins anew, and does not wait for the clock to be there again.
+-- When the clock went back to before this generation began, it is unknown how much of the
+-- quarantine has passed. It starts again from now, and does not wait until the clock has
+-- caught up.
 local function rebase()
   if now >= marker.born then return end
   marker.till = math.max(0, marker.till - (marker.born - now))
@@ -34,8 +35,8 @@ local function rebase()
   if not full then mark() end
 end
 
--- Note a TTL in use. longest never is less than the TTL of any lease that is out: it is
--- halved only when all that were longer than the half have ended.
+-- Note a TTL in use. longest is never less than the TTL of any lease that is held: it is
+-- halved only when all leases that were longer than the half have ended.
 local function note(ttl)
   marker = marker or parse(call('GET', KEY))
   local m = marker

@@ -1,6 +1,6 @@
 -- release abandon sid (name lease)... An answer for each: -> OK | LOST
--- abandon: 0 no; 1 the lease must never be granted, and it is all right if it is not
--- there; 2 the lease must never be granted again.
+-- abandon: 0 no; 1 the lease must never be granted, and it is no error if it is not there;
+-- 2 the lease must never be granted again.
 local function release(i, name, lease)
   local abandon, sid = ARGV[i], ARGV[i + 1]
   local l, rec = open(name, lease)

@@ -12,7 +12,7 @@ local function opensession(i)
   call('ZADD', X, num(now + ttl * 1000), 's:' .. sid)
   note(ttl)
   if before and before > now + ttl * 1000 then
-    -- It ends earlier than those who wait for its leases were told.
+    -- It ends earlier than the clients that wait for its leases were told.
     local all = call('HGETALL', key)
     for j = 1, #all, 2 do
       if all[j] ~= '@' and all[j] ~= '!' then
@@ -23,17 +23,17 @@ local function opensession(i)
   return {'OK'}
 end
 
-local MUCH = 5000 -- leases that one call gives back
+local MUCH = 5000 -- leases that one call releases
 
--- session.end sid -> OK 1 when all is given back | OK 0 when to call again
+-- session.end sid -> OK 1 when all are released | OK 0 when to call again
 local function endsession(i)
   local sid = ARGV[i]
   if not ends('s:' .. sid) then
     bury(sid, 0)
     return {'OK', 1}
   end
-  -- From here on the session is over, and so is all that lives by it. The sweep would
-  -- find it first, too.
+  -- From here on the session has ended, and with it all that lives by it. Its end is 0, so
+  -- that a sweep finds it first.
   local s = session(sid)
   call('ZREM', X, 's:' .. sid) -- a write that is allowed when memory is full comes first
   call('HSET', T .. 's:' .. sid, '@', num(s.ttl) .. ' 1 ' .. s.chan)
@@ -43,7 +43,7 @@ local function endsession(i)
   return {'OK', 0}
 end
 
--- The leases of a session that were broken and not acknowledged: field '!', one per
+-- Field '!' of a session: its leases that were broken and are not acknowledged, one per
 -- line, lease and reason with a tab between.
 local function broken(sid, lines)
   local key = T .. 's:' .. sid
@@ -79,7 +79,7 @@ local function renewlease(name, lease, ttl)
 end
 
 -- renew sid acks ack... leases (name lease ttl)... -> OK session broken lease...
--- session: 1 renewed, 0 lost, or '' when none was asked for.
+-- session: 1 renewed, 0 lost, or '' when none was given.
 local function renew(i)
   local sid, acks, told = ARGV[i], tonumber(ARGV[i + 1]), {}
   for j = 1, acks do told[ARGV[i + 1 + j]] = true end

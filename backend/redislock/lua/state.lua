@@ -1,20 +1,20 @@
 local TOMB_TTL = 300000 -- ms, at least
 
--- What a server says to a script that wants more memory than there is.
+-- The error that a server gives a script that needs more memory than there is.
 local function crowded()
   error({err = 'OOM the memory is full'})
 end
 
--- Does the session, or the timed lease, still live?
+-- When the session, or the timed lease, ends; false when it is not on record.
 local function ends(member)
   local s = call('ZSCORE', X, member)
   return s and tonumber(s)
 end
 
--- The same, for those who count on it. No session has more time left than its TTL, unless
--- the clock went back since it was renewed: then it has that from now on. Otherwise one whose
--- client is dead would last for as long as the clock needs to be there again. What a timed
--- lease may have left is not on record.
+-- The same, corrected when the clock went back. No session has more time left than its TTL,
+-- unless the clock went back since it was renewed. Then it has its TTL from now on:
+-- otherwise a session whose client is dead would last until the clock has caught up. A timed
+-- lease is not corrected, because the time that it may have left is not on record.
 local function lasts(member)
   local e = ends(member)
   local sid = e and string.match(member, '^s:(.*)$')
@@ -31,8 +31,8 @@ local function alive(member)
   return s ~= nil and s ~= false and s > now
 end
 
--- A holder is on record as its fields joined by newlines. So is a waiter. The texts
--- hold no control characters: the client has seen to that.
+-- The record of a holder, and of a waiter, is its fields joined by newlines. The texts hold
+-- no control characters: the client ensures that.
 --   holder: session mode permits token since timed reentrant flag channel owner note
 --   waiter: session mode permits limit since timed ttl reentrant channel owner note
 local F = '([^\n]*)\n'
@@ -60,12 +60,12 @@ local function life(name, lease, h)
   return 's:' .. h.sid
 end
 
--- A lock. Its summary, field '@' of its hash, saves looking at all of it:
---   n      leases out          x     1 when they are exclusive
---   used   permits out         line  waiters in line
---   shared shared claims, out and in line, and limit, the limit they all have
+-- A lock. Its summary, field '@' of its hash, saves reading all of it:
+--   n      leases held         x     1 when they are exclusive
+--   used   permits held        line  waiters in the queue
+--   shared shared claims, held and queued, and limit, the limit they all have
 --   seq    the place that the last waiter got
--- With field set, the record of that holder is read along.
+-- With lease set, the record of that holder is read with it.
 local function lock(name, lease)
   local key, alone = T .. 'l:' .. name, T .. 'o:' .. name
   local one = call('GET', alone)
@@ -89,8 +89,8 @@ local function lock(name, lease)
   return l, lease and got[2]
 end
 
--- Write the summary back, or remove the lock from the records when nobody has it
--- and nobody waits.
+-- Write the summary back, or delete the records of the lock when it has no holder and no
+-- waiter.
 local function save(l)
   if l.n == 0 and l.line == 0 then
     if l.known then

@@ -1,9 +1,10 @@
--- The sweep: what has ended is taken off the records, a bounded piece at each call, and
--- handed to those who wait. A call that finds more than its piece left looks at its own
--- lock by itself (purge): no decision is ever made on what has ended. What cannot be read is
--- left as it is, where nothing is granted on it, and stops nobody else.
+-- The sweep removes what has ended from the records, a bounded number at each call, and
+-- hands the locks over to waiters. A call that leaves some of it removes what has ended from
+-- its own lock by itself (purge): no decision is ever based on what has ended. A record that
+-- cannot be read is left as it is: nothing is granted on it, and other locks are not
+-- affected.
 
--- The lease of a session that is no more.
+-- Remove a lease, or a waiter, of a session that has ended.
 local function orphan(name, lease, sid, ended)
   local l, rec = lock(name, lease)
   local h = rec and holder(rec)
@@ -42,7 +43,7 @@ local function bury(id, ttl)
   call('SET', T .. 'd:' .. id, '1', 'PX', num(ttl))
 end
 
--- Collect a session, up to budget leases. Returns what is left of the budget.
+-- Remove a session that has ended, up to budget leases. Returns the rest of the budget.
 local function reap(sid, budget)
   local key = T .. 's:' .. sid
   local s = session(sid)
@@ -68,7 +69,7 @@ local function reap(sid, budget)
   return budget - 1
 end
 
--- A timed lease that came to its end.
+-- Remove a timed lease that has expired.
 local function lapse(lease, name)
   local l, rec = lock(name, lease)
   local h = rec and holder(rec)
@@ -82,7 +83,7 @@ local function lapse(lease, name)
   end
 end
 
--- Collect what has ended, up to budget leases. Returns whether that was all.
+-- Remove what has ended, up to budget leases. Returns whether that was all.
 local function sweep(budget)
   while true do
     local due = call('ZRANGEBYSCORE', X, '-inf', num(now), 'LIMIT', 0, 64)
@@ -104,7 +105,7 @@ local function sweep(budget)
   end
 end
 
--- Take what has ended off one lock.
+-- Remove what has ended from one lock.
 local function purge(l)
   if l.n == 0 and l.line == 0 then return end
   local changed = false
@@ -123,8 +124,8 @@ local function purge(l)
   save(l)
 end
 
--- The lock as it is: nothing of it has ended. Returns the record of the lease too,
--- when it is out.
+-- The lock as it is: nothing of it has ended. Also returns the record of the lease, when it
+-- is held.
 local function open(name, lease)
   local l, rec = lock(name, lease)
   if not clean then
@@ -134,7 +135,7 @@ local function open(name, lease)
   return l, rec
 end
 
--- The record of the lease in line, if it is in line and its session lives.
+-- The record of the lease in the queue, if it is there and its session lives.
 local function inline(l, lease)
   local rec = l.line > 0 and call('HGET', l.w, lease)
   if not rec then return nil end

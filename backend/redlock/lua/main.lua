@@ -1,15 +1,16 @@
--- One operation of one lease, or of none, the long way.
+-- Run one operation on one lease, or on none, the long way.
 local function long(what, ...)
   local ok, r = pcall(what, ...)
   if ok then return r end
   return {'ERR', type(r) == 'table' and r.err or tostring(r)}
 end
 
--- An operation of many leases, each of so many arguments, which begin after so many. Gives
--- those that went the short way, and the answers, of which theirs are missing.
+-- An operation on many leases. They begin after so many arguments, and each has step
+-- arguments. Returns the leases that went the short way, and the answers, without theirs. No
+-- answers are returned when all went the short way.
 local function each(quick, slow, t, n, after, step)
   local ok, done = pcall(quick, t, n)
-  if not ok then done = nil end -- what it wrote may be written again
+  if not ok then done = nil end -- to write again what it wrote does no harm
   if done and #done * step == n - after then return done end
   local r, at = {'EACH'}, {}
   for _, i in ipairs(done or {}) do at[i] = true end
@@ -40,17 +41,19 @@ op.release = function(t, n)
   return r
 end
 
--- The marker says that the node has all that it ever wrote: 'hfr2 born longest run safe'.
---   born     since when it has
---   longest  the greatest max_ttl of all clients (ms): so long it does not vote after born
---   run      the server's run ID, safe: whether it then wrote everything to disk first
+-- The marker shows that the node has all that it ever wrote: 'hfr2 born longest run safe'.
+--   born     since when it has all of it
+--   longest  the greatest max_ttl of all clients (ms): for so long after born it does not vote
+--   run      the server's run ID, safe: whether in that run it wrote everything to disk
+--            before it answered
 
-local greeted = {} -- the markers' keys, and the identities that hello gave for them in this process
+-- The keys of the markers, and the identities that hello returned for them in this process.
+local greeted = {}
 
 -- hello safe first. safe: the node writes everything to disk before it answers. first: no
--- node has a marker. Then they are new, or all of them were emptied while they were up, which
--- this process remembers where it had greeted a client before, and counts: a script cannot
--- remember. remembers: see execute. Gives born, run and safe.
+-- node has a marker. Then the nodes are new, or all of them were emptied while they were up.
+-- This process remembers that it greeted a client before, and counts how often it was
+-- emptied; a script cannot remember. remembers: see execute. Returns born, run and safe.
 local function hello(born, run, safe, remembers)
   local function info(section, pattern)
     local ok, all = pcall(call, 'INFO', section)
@@ -66,12 +69,12 @@ local function hello(born, run, safe, remembers)
       born = now - math.max(0, tonumber(uptime) - 1) * 1000000
     end
   elseif run ~= id and not (safe == '1' and sure) then
-    born = now -- what was written last may be lost
+    born = now -- the newest writes may be lost
   end
   return born, id, sure and '1' or '0'
 end
 
--- remembers: what is defined here stays until the process ends.
+-- remembers: this is a function, and what is defined here stays until the process ends.
 local function execute(remembers)
   local text = call('GET', KEY)
   local born, longest, run, safe

@@ -1,31 +1,31 @@
--- One node of a Redlock: what it votes for. It knows nothing of the other nodes: what a
--- vote is worth is for the client to say. The protocol is written down in doc.go.
+-- One node of a Redlock: what it votes for. It knows nothing of the other nodes: the client
+-- decides what a vote is worth. The protocol is described in doc.go.
 --
--- KEYS[1]  the marker, "PREFIX:m". All other keys are made from its prefix:
---   f:NAME   the counter: the greatest token seen, and who set it; it outlives the lock.
---            With it the vote of a lock that has one, exclusive vote, and nothing else
---   l:NAME   hash of the votes that are out otherwise, and "@", a summary
+-- KEYS[1]  the marker, "PREFIX:m". All other keys are built from its prefix:
+--   f:NAME   the counter: the greatest token seen, and which lease set it. It outlives the
+--            lock. It also contains the vote of a lock that has a single, exclusive vote
+--   l:NAME   hash of the votes given in all other cases, and "@", a summary
 --   d:LEASE  what must not get a vote (again): "*", or an attempt and all before it
 --   n        zset of the names of the locks with votes, by the instant the last one ends
---   c        zset of the names of the locks with a counter, by when to look whether it may
+--   c        zset of the names of the locks with a counter, by when to check whether it may
 --            be forgotten
---   t        list: the names in order, for as long as a page of them is made
---   w:NAME   channel: votes that were given back
+--   t        list: the names in order, while a page of them is made
+--   w:NAME   channel: votes that were released
 -- ARGV     max_ttl (ms), 'q' to keep the quarantine or '-', the identity of the data that
---          the client knows, and then for each operation its name, how many arguments it
---          has, and the arguments
+--          the client knows, and then for each operation its name, the number of its
+--          arguments, and the arguments
 -- Answer: 'OK' and an answer for each operation; or 'MARKER' when nothing was done, because
--- the client must say hello first; or 'FORMAT'. After hello the identity comes first.
+-- the client must call hello first; or 'FORMAT'. After hello the identity comes first.
 --
--- It is made of the files node, quick and main, and then function or script. As a function
--- it is read once, and what is defined here stays from one execution to the next: begin
--- sets all that belongs to one of them. As a script it is read anew each time, and each
--- identity has a script of its own: a remark at the end. So a process of the server that
--- was not asked yet whether it lost this data does not know the script; a function finds
--- that it was not greeted.
+-- It is made of the files node, quick and main, and then function or script. A function is
+-- loaded once, and what is defined here stays from one execution to the next: begin sets all
+-- that belongs to one execution. A script runs from its first line on every call, and each
+-- identity has a script of its own, with a comment at the end. So a server process that was
+-- not checked yet for a loss of this data does not know the script. A function finds that
+-- the process was not greeted.
 --
 -- Times are the node's, in microseconds. Numbers stay below 2^53, where a double counts
--- exactly; they are written with %.0f, because tostring rounds them.
+-- exactly. They are written with %.0f, because tostring rounds them.
 
 local KEY, P, N, C -- of the prefix
 -- Of the execution:
@@ -49,13 +49,13 @@ end
 local HOUR = 3600000000
 local KEEP = 172800000000 -- two days, longer than any TTL and than a clock may be wrong
 local TOMB = 300000 -- ms: longer than a request can be late
-local SHOWN = 64 -- votes that a refusal tells
+local SHOWN = 64 -- votes that a refusal names
 
 local function num(n)
   return string.format('%.0f', n)
 end
 
--- A vote on record: its fields, joined by newlines. The texts hold no control characters.
+-- The record of a vote: its fields, joined by newlines. The texts hold no control characters.
 local F = '([^\n]*)\n' -- a library has no functions of strings while it is read
 local RECORD = '^' .. F .. F .. F .. F .. F .. F .. F .. F .. F .. '(.*)$'
 
@@ -70,9 +70,9 @@ local function written(h)
   return table.concat({h.attempt, h.mode, h.permits, h.limit, num(h.token), h.final, num(h.ends), h.since, h.owner, h.note}, '\n')
 end
 
--- The summary of a lock saves looking at all of its votes:
---   n     votes out           x      1 when they are exclusive
---   used  permits out         limit  of shared votes
+-- The summary of a lock saves reading all of its votes:
+--   n     votes given         x      1 when they are exclusive
+--   used  permits given       limit  of shared votes
 --   min   none ends before    max    none ends after
 local function count(l, h)
   l.n = l.n + 1
@@ -88,7 +88,7 @@ local function clear(l)
   l.n, l.used, l.x, l.limit, l.min, l.max = 0, 0, 0, 0, NEVER, 0
 end
 
--- Write the summary back, and with lease its record.
+-- Write the summary back, and with lease also its record.
 local function save(l, lease, rec)
   if l.n == 0 then
     call('DEL', l.key)
@@ -105,9 +105,10 @@ local function save(l, lease, rec)
   call('ZADD', N, num(l.max), l.name)
 end
 
--- The counter of a lock, who set it, and the vote that is kept with it: a lease, its record
--- and when it ends, nil when there is none. It may have ended. As text: the number and who
--- set it, and then in a line of its own the end and the lease, and then the record.
+-- The counter of a lock, which lease set it, and the vote that is stored with it: a lease,
+-- its record and when it ends, nil when there is none. The vote may have ended. The text is
+-- the number and the lease that set it, then on a line of their own the end and the lease of
+-- the vote, then its record.
 local function counter(name, text)
   text = text or call('GET', P .. 'f:' .. name)
   if not text then return 0, '' end
@@ -119,18 +120,18 @@ local function counter(name, text)
   return tonumber(n), by, lease, rec, tonumber(ends)
 end
 
--- Without a vote that was kept with it. Counters are followed by the clock, so that they
--- tell themselves when they were used last.
+-- Set the counter, without the vote that was stored with it. Counters follow the clock, so
+-- that their value shows when they were last used.
 local function setcounter(name, n, by)
   call('SET', P .. 'f:' .. name, num(n) .. ' ' .. by)
   call('ZADD', C, 'NX', num(now + KEEP), name)
 end
 
--- Forget counters that nobody has used for so long, a bounded piece at each call.
+-- Forget counters that were not used for KEEP, a bounded number at each call.
 local function forget()
   for _, name in ipairs(call('ZRANGEBYSCORE', C, '-inf', num(now), 'LIMIT', 0, 100)) do
     local ok, n, _, _, _, ends = pcall(counter, name)
-    local till = ok and n + KEEP or now + KEEP -- what is not ours stays
+    local till = ok and n + KEEP or now + KEEP -- a key that is not ours stays
     if ok and ends and ends > now and ends > till then till = ends end
     if till > now then
       call('ZADD', C, num(till), name)
@@ -141,7 +142,7 @@ local function forget()
   end
 end
 
--- Take the vote that is kept with the counter out of there, to where all of them have room.
+-- Move the vote that is stored with the counter to the hash, which has room for many.
 local function unfold(l)
   local n, by, lease, rec = counter(l.name)
   if not lease then return end
@@ -157,7 +158,7 @@ local function unfold(l)
   end
 end
 
--- The lock as it is: nothing of it has ended. Gives the record of the lease, too.
+-- The lock as it is: nothing of it has ended. Also returns the record of the lease.
 local function open(name, lease)
   local l = {name = name, key = P .. 'l:' .. name}
   clear(l)
@@ -188,7 +189,7 @@ local function open(name, lease)
   return l, lease and got[2] or nil
 end
 
--- Take a vote back.
+-- Remove a vote.
 local function drop(l, lease, h)
   l.n = l.n - 1
   l.used = l.used - h.permits
@@ -200,7 +201,7 @@ local function tell(name, lease)
   call('PUBLISH', P .. 'w:' .. name, lease)
 end
 
--- The votes that are out, as pairs of lease and record.
+-- The votes that are in force, as pairs of lease and record.
 local function votes(l, most)
   if l.n == 0 then return {} end
   local all
@@ -212,14 +213,14 @@ local function votes(l, most)
   local r = {}
   for i = 1, #all, 2 do
     if all[i] ~= '@' then
-      -- Nothing else is looked at when some are left out.
+      -- Votes that are left out are not read.
       if read(all[i + 1]).ends > now then r[#r + 1] = {all[i], all[i + 1]} end
     end
   end
   return r
 end
 
--- The votes of a lock for those who only look, and its counter.
+-- The votes of a lock and its counter, for operations that only read.
 local function look(name)
   local n, _, lease, rec, ends = counter(name)
   if not lease then return votes((open(name))), n end
@@ -238,8 +239,12 @@ local op = {}
 
 -- acquire ttl mode permits limit owner note (name lease attempt floor)... An answer for
 -- each: -> G token left since final old | H now n votes... | Q left | L | S attempt | C
--- G: the vote is given, old: to another attempt. H: others are in the way. Q: this node does not vote yet. L: the
--- lease was given up for good. S: so was this attempt. C: the clocks are too far apart.
+--   G  the vote is given; old: 1 when it was given to another attempt
+--   H  other leases are in the way
+--   Q  this node does not vote yet
+--   L  the lease was abandoned for good
+--   S  the attempt was abandoned for good
+--   C  the clocks are too far apart
 local function acquire(t, i)
   local ttl, mode, permits, limit = tonumber(ARGV[t]), ARGV[t + 1], tonumber(ARGV[t + 2]), tonumber(ARGV[t + 3])
   local name, lease, attempt, floor = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
@@ -248,7 +253,7 @@ local function acquire(t, i)
   if tomb and tonumber(attempt) <= tonumber(tomb) then return {'S', tomb} end
   local l, rec = open(name, lease)
   if rec then
-    -- Another attempt for the lease: neither may take back what the other rests on.
+    -- Another attempt for the same lease: neither may remove the vote that the other counts.
     local h, other = read(rec), 0
     if h.attempt ~= attempt then
       h.attempt, other = '*', 1
@@ -262,7 +267,7 @@ local function acquire(t, i)
   local ctr = counter(name)
   local token = ctr + 1
   if floor > token then token = floor end
-  -- After two days the counter is forgotten: then the clock stands for it.
+  -- After two days the counter is forgotten: then the clock replaces it.
   if ctr == 0 and now - HOUR > token then token = now - HOUR end
   if token > now + HOUR then return {'C'} end
   local h = {attempt = attempt, mode = mode, permits = permits, limit = limit, token = token, final = '0',
@@ -274,9 +279,9 @@ local function acquire(t, i)
 end
 
 -- write name lease token -> OK | NO counter
--- The token that the lease has on all nodes. It is taken only while the vote is out, and
--- while no other lease had as great a one here, as far as is known: what was lost may be
--- greater.
+-- Set the token that the lease has on all nodes. It is accepted only while the vote is in
+-- force, and while no other lease is known to have had as great a token here. It is refused
+-- during a quarantine: a token that was lost may be greater.
 op.write = function(i)
   local name, lease, token = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
   local l, rec = open(name, lease)
@@ -290,7 +295,8 @@ op.write = function(i)
 end
 
 -- fix name lease token -> 1
--- The token that the lease got, for those who look. It is no vote, and the counter stays.
+-- Record the token that the lease got, for operations that read. It is no vote, and the
+-- counter stays.
 op.fix = function(i)
   local l, rec = open(ARGV[i], ARGV[i + 1])
   if rec then
@@ -310,8 +316,8 @@ op.has = function(i)
 end
 
 -- back name lease attempt late told -> 1 | 0
--- Take back the vote that the attempt got, or with late may still get. told: somebody may
--- take the lease for granted, and wait.
+-- Remove the vote that the attempt got, or with late may still get. told: another client may
+-- believe that the lease is held, and wait.
 op.back = function(i)
   local name, lease, attempt = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local l, rec = open(name, lease)
@@ -331,7 +337,8 @@ op.back = function(i)
 end
 
 -- release abandon (name lease)... An answer for each: -> 1 | 0
--- A vote that is not there may still be asked for: requests can overtake each other.
+-- The request for a vote that is not there may still arrive: requests can overtake each
+-- other.
 local function release(t, i)
   local name, lease = ARGV[i], ARGV[i + 1]
   local l, rec = open(name, lease)
@@ -388,8 +395,8 @@ local function before(a, b)
   return #a < #b
 end
 
--- list prefix after most -> T now more (name counter votes)... The server sorts the names: that
--- takes Lua so long that the node would be away meanwhile.
+-- list prefix after most -> T now more (name counter votes)... The server sorts the names:
+-- in Lua that would take so long that the node would be unavailable meanwhile.
 op.list = function(i)
   local prefix, after, most = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
   call('ZREMRANGEBYSCORE', N, '-inf', num(now))
@@ -415,7 +422,7 @@ end
 op['break'] = function(i)
   local name, token, by = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
   if token > now + HOUR then return {'C'} end
-  open(name) -- the counter alone is set
+  open(name) -- moves the vote out of the counter: setcounter would delete it
   local ctr, whose = counter(name)
   local r = {'OK'}
   if ctr < token or (ctr == token and whose == by) then

@@ -1,11 +1,11 @@
--- The short way: locks that nobody has, or that one has to itself, are voted for, or given
--- back, as almost all are almost always. It does what acquire and release do, no more and
--- no less, for many leases at once: what is read and written in common is so once for all
--- of them, because a call of the server is what costs. A lease that is out of the ordinary
--- gets no answer here, and takes the long way afterwards: what is done here is of different
--- locks, so their order does not matter.
+-- The short way votes for locks without a vote, and removes the only, exclusive vote of a
+-- lock, which is almost always the case. It does exactly what acquire and release do, but
+-- for many leases together: what they have in common is read and written once for all of
+-- them, because each call of a command has its cost. A lease that needs more than that gets
+-- no answer here, and takes the long way afterwards. The order does not matter, because the
+-- leases done here are of different locks.
 
--- The leases of an operation that are of different locks: where in ARGV each stands.
+-- The first lease of each lock in an operation, as its position in ARGV.
 local function apart(from, to, step)
   local those, names = {}, {}
   for i = from, to, step do
@@ -18,7 +18,7 @@ local function apart(from, to, step)
   return those
 end
 
--- The arguments are those of acquire, of t up to t + n - 1. Gives the leases that have the
+-- The arguments are those of acquire, from t to t + n - 1. Returns the leases that have the
 -- vote: the token of each is its floor.
 local function take(t, n)
   if quarantine > now or full or ARGV[t + 1] ~= 'x' then return nil end
@@ -26,7 +26,7 @@ local function take(t, n)
   local counters, held = {}, {}
   for k, i in ipairs(all) do counters[k] = P .. 'f:' .. ARGV[i] end
   local got = call('MGET', unpack(counters))
-  -- What must not be there. A counter that was not got may be of another type.
+  -- The keys that must not exist. MGET returns nothing for a counter of another type.
   for k, i in ipairs(all) do
     held[3 * k - 2], held[3 * k - 1] = P .. 'l:' .. ARGV[i], P .. 'd:' .. ARGV[i + 1]
     held[3 * k] = got[k] and held[3 * k - 1] or counters[k]
@@ -62,7 +62,8 @@ local function take(t, n)
   return those
 end
 
--- Tell of many leases. To know who listens costs less than to speak to nobody.
+-- Publish that many leases were released. One query for the subscribers costs less than
+-- notifications that no client receives.
 local function tellall(channels, leases)
   local ok, ears = pcall(call, 'PUBSUB', 'NUMSUB', unpack(channels))
   for c, lease in ipairs(leases) do
@@ -70,10 +71,10 @@ local function tellall(channels, leases)
   end
 end
 
--- The arguments are those of release, of t up to t + n - 1. Gives the leases that were given
--- back.
+-- The arguments are those of release, from t to t + n - 1. Returns the leases that were
+-- released.
 local function give(t, n)
-  if ARGV[t] ~= '0' then return nil end -- it is to be remembered
+  if ARGV[t] ~= '0' then return nil end -- it has to be remembered
   local all = apart(t + 1, t + n - 1, 2)
   local keys = {}
   for k, i in ipairs(all) do keys[k] = P .. 'f:' .. ARGV[i] end

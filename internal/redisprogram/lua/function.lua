@@ -1,5 +1,5 @@
--- A function is refused as a whole when the memory is full, unless it says that it may
--- run all the same. Then the client calls the second, which adds nothing.
+-- When the memory is full the server refuses a function as a whole, unless it has the flag
+-- allow-oom. Then the client calls the second function, which adds nothing.
 redis.register_function('NAME', function(keys, args)
   begin(keys, args, false)
   return execute(true)
