@@ -71,7 +71,7 @@ bench-build: ## build bin/holdfast and bin/holdfast-bench-peers, which measures 
 	$(GO) build -C bench/peers -buildvcs=auto -o ../../bin/holdfast-bench-peers .
 
 .PHONY: bench
-bench: deps bench-build ## measure us and other libraries on real servers (BENCHFLAGS= of holdfast bench)
+bench: deps bench-build ## measure Holdfast and other libraries on real servers (BENCHFLAGS= of holdfast bench)
 	bin/holdfast bench --peers $(BENCHFLAGS)
 
 .PHONY: bench-results

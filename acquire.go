@@ -107,7 +107,7 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Acquire
 	locks := make(Locks, 0, len(sorted))
 	for _, name := range sorted {
 		if wait > 0 {
-			s.wait = max(0, wait-time.Duration(c.clock.now()-begun))
+			s.wait = max(1, wait-time.Duration(c.clock.now()-begun)) // 0 would be no Wait at all
 		}
 		lock, err := c.take(ctx, name, s)
 		if err == nil {
@@ -115,7 +115,7 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Acquire
 			err = locks.lost()
 		}
 		if err != nil {
-			c.undo(ctx, locks)
+			c.undo(ctx, locks, isUnavailable(err))
 			return nil, err
 		}
 	}
@@ -124,9 +124,12 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Acquire
 
 // undo releases the locks of an AcquireAll that failed. It does so in the background if ctx has
 // ended or the backend is unavailable. AtLeast applies only if all of them were acquired.
-func (c *Client) undo(ctx context.Context, locks Locks) {
+func (c *Client) undo(ctx context.Context, locks Locks, unavailable bool) {
 	done, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
+	if unavailable {
+		cancel()
+	}
 	for _, l := range slices.Backward(locks) {
 		if !l.joined {
 			c.mu.Lock()

@@ -232,7 +232,7 @@ func (a *acquisition) abandon() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if a.unknown && a.req.Lease != "" && a.s.lease == "" { // see WithLease
-		c.settle(a.settleRequest(), a.req.TTL)
+		c.settle(a.settleRequest(), a.req.Session, a.req.TTL)
 		a.givenUp = append(a.givenUp, a.req.Lease)
 	}
 	a.unknown = false

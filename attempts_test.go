@@ -154,3 +154,34 @@ func TestGrantThatComesAfterClose(t *testing.T) {
 		}
 	})
 }
+
+// Wait bounds AcquireAll also where it is used up between two locks and the backend then answers
+// nothing, and what was acquired is released in the background.
+func TestAcquireAllKeepsItsWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const wait = time.Second
+		f, _ := newFaults(t)
+		c := newClient(t, f, holdfast.Config{})
+		slow := func(ctx context.Context, call func() (backend.Grant, error)) (backend.Grant, error) {
+			if f.acquires.Load() == 1 {
+				defer time.Sleep(wait + time.Millisecond)
+				return call()
+			}
+			<-ctx.Done()
+			return backend.Grant{}, ctx.Err()
+		}
+		hangs := func(ctx context.Context, _ func() error) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		f.acquire.Store(&slow)
+		f.release.Store(&hangs)
+		begun := time.Now()
+		_, err := c.AcquireAll(t.Context(), []string{"a", "b"}, holdfast.Wait(wait))
+		if took := time.Since(begun); err == nil || f.acquires.Load() < 2 || took > 3*wait {
+			t.Errorf("%v after %s and %d requests", err, took, f.acquires.Load())
+		}
+		f.release.Store(nil)
+	})
+}

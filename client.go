@@ -50,7 +50,8 @@ type Client struct {
 	closing    context.Context //nolint:containedctx // ends with ErrClosed when Close begins
 	startClose context.CancelCauseFunc
 	work       sync.WaitGroup // settlements and renewals in progress
-	again      chan struct{}  // the settlements that are being repeated, see settleBy
+	second     lane           // the second attempts of settlements
+	further    lane           // the later ones: apart, because many of them may get no answer
 	kick       chan struct{}  // wakes the renewer; capacity 1
 	kept       chan struct{}  // closed when the renewer has ended
 	grid       time.Duration  // random phase of the renewal times, so that clients do not renew in step
@@ -81,7 +82,7 @@ func New(b backend.Backend, cfg Config) (*Client, error) {
 	}
 	c := &Client{
 		b: b, caps: b.Capabilities(), cfg: cfg, clock: newClock(),
-		kick: make(chan struct{}, 1), kept: make(chan struct{}), again: make(chan struct{}, settledAgain),
+		kick: make(chan struct{}, 1), kept: make(chan struct{}), second: newLane(), further: newLane(),
 		timed: make(map[*hold]struct{}), waiting: make(map[*hold]interrupter),
 	}
 	if err := c.defaults(); err != nil {
@@ -208,7 +209,7 @@ func (c *Client) giveBack(ctx context.Context, sess *session, op *opening, give 
 	away := c.endAll(ctx, sess, give)
 	settled := make(chan struct{})
 	go func() { c.work.Wait(); close(settled) }()
-	patience := time.NewTimer(c.cfg.Timeout + longestPause) // time for one more attempt
+	patience := time.NewTimer(c.cfg.Timeout + longestPause) // time for one more attempt of those that have a turn
 	defer patience.Stop()
 	select {
 	case <-settled:

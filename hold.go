@@ -92,6 +92,15 @@ func (h *hold) releaseRequest(abandon bool) backend.ReleaseRequest {
 	return r
 }
 
+// keptBy returns the session whose renewals keep the lease, if one does: a timed lease that was
+// granted ends by itself.
+func (h *hold) keptBy() backend.SessionID {
+	if h.timed || h.sess == nil {
+		return ""
+	}
+	return h.sess.id
+}
+
 // enter adds h to the held leases. Client.mu is held.
 func (c *Client) enter(h *hold) {
 	h.held = true
@@ -181,7 +190,7 @@ func (c *Client) expire(h *hold, now instant) {
 	switch {
 	case h.until > 0 && now >= h.until:
 		c.lose(h, CauseAtMost, "", nil)
-		c.settle(h.releaseRequest(true), h.life)
+		c.settle(h.releaseRequest(true), h.keptBy(), h.life)
 	case h.ttl == 0:
 		c.lose(h, CauseEnded, "", nil)
 	default:

@@ -103,7 +103,7 @@ func (c *Client) giveUp(ctx context.Context, h *hold) error {
 func (c *Client) goOn(h *hold, err error, f func(context.Context) error) error {
 	c.cfg.Events.ambiguous("release")
 	c.mu.Lock()
-	c.settleBy(h.releaseRequest(true), h.life, f)
+	c.settleBy(h.id.Name, h.keptBy(), h.life, f)
 	c.mu.Unlock()
 	return &OpError{Op: "release", Name: h.id.Name, Backend: c.caps.Name, MayHold: true, Err: fmt.Errorf("goes on in the background: %w", err)}
 }
@@ -153,54 +153,80 @@ func (c *Client) leaveAlone(ctx context.Context, h *hold) error {
 
 // settle ensures, in the background, that the lease is gone: an acquire that failed, timed out or
 // was cancelled may have worked, and a release may not have. It stops when the lease has ended by
-// itself, which a lease of a session does not do while the session is renewed. Client.mu is held.
-func (c *Client) settle(req backend.ReleaseRequest, ttl time.Duration) {
+// itself, which it does not do while keeper, if any, is the session that is renewed. Client.mu is
+// held.
+func (c *Client) settle(req backend.ReleaseRequest, keeper backend.SessionID, ttl time.Duration) {
 	req.Abandon = true
-	c.settleBy(req, ttl, func(ctx context.Context) error { return c.b.Release(ctx, req) })
+	c.settleBy(req.Name, keeper, ttl, func(ctx context.Context) error { return c.b.Release(ctx, req) })
 }
 
-// settledAgain is how many settlements a client repeats at the same time. A backend that is too busy
-// to answer in time leaves many to be repeated, and would be kept busy with nothing else.
-const settledAgain = 16
-
 // settleBy is settle with a given way to end the lease. Client.mu is held.
-func (c *Client) settleBy(req backend.ReleaseRequest, ttl time.Duration, end func(context.Context) error) {
+//
+// The first attempt is made immediately. A backend that is too busy to answer in time leaves many to
+// be repeated, and would be kept busy with nothing else, so further attempts wait for their turn.
+func (c *Client) settleBy(name string, keeper backend.SessionID, ttl time.Duration, end func(context.Context) error) {
 	if c.background.Err() != nil {
 		return
 	}
 	c.work.Go(func() {
 		life := 2 * max(ttl, c.cfg.TTL)
 		over := time.Now().Add(life)
-		for n := 0; ; n++ {
-			err := c.settleOnce(n, end)
-			if err == nil || errors.Is(err, ErrLost) || errors.Is(err, backend.ErrSessionLost) {
-				return
-			}
-			if c.sessionLives(req.Session) {
+		mayLive := func() bool {
+			if c.sessionLives(keeper) {
 				over = time.Now().Add(life)
 			}
-			if !isUnavailable(err) || time.Now().After(over) || !pause(c.background, backoff(n)) {
-				c.log().LogAttrs(c.background, levelWarn, "a lease of unknown state was left to its end", attrName(req.Name), attrError(err))
+			return time.Now().Before(over)
+		}
+		err := c.try(c.background, end)
+		for n := 0; !settled(err); n++ {
+			turns, long := c.further, c.cfg.Timeout // nothing waits for it, and the backend may need long
+			if n == 0 {
+				turns, long = c.second, c.cfg.Timeout/3
+			}
+			if !isUnavailable(err) || !mayLive() || !pause(c.background, backoff(n)) || !turns.enter(c.background, life, mayLive) {
+				c.log().LogAttrs(c.background, levelWarn, "a lease of unknown state was left to its end", attrName(name), attrError(err))
 				return
 			}
+			err = c.tryFor(c.background, long, end)
+			turns.leave()
 		}
 	})
 }
 
-// settleOnce makes attempt n of a settlement. A repeated attempt waits for its turn, and may take
-// long, because no caller waits for it.
-func (c *Client) settleOnce(n int, end func(context.Context) error) error {
-	if n == 0 {
-		return c.try(c.background, end)
-	}
-	select {
-	case c.again <- struct{}{}:
-	case <-c.background.Done():
-		return context.Cause(c.background)
-	}
-	defer func() { <-c.again }()
-	return c.tryFor(c.background, c.cfg.Timeout, end)
+// settled reports whether a lease whose release was answered with err has ended.
+func settled(err error) bool {
+	return err == nil || errors.Is(err, ErrLost) || errors.Is(err, backend.ErrSessionLost)
 }
+
+// lane bounds how many attempts of settlements are made at the same time. Those that wait are
+// admitted in their order.
+type lane chan struct{}
+
+func newLane() lane {
+	const turns = 16
+	return make(lane, turns)
+}
+
+// enter waits for a turn until ctx has ended, or needed returns false, which is called every so often.
+// It reports whether there is a turn.
+func (l lane) enter(ctx context.Context, often time.Duration, needed func() bool) bool {
+	check := time.NewTicker(often)
+	defer check.Stop()
+	for {
+		select {
+		case l <- struct{}{}:
+			return true
+		case <-ctx.Done():
+			return false
+		case <-check.C:
+			if !needed() {
+				return false
+			}
+		}
+	}
+}
+
+func (l lane) leave() { <-l }
 
 // sessionLives reports whether id is the session that is being renewed.
 func (c *Client) sessionLives(id backend.SessionID) bool {

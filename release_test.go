@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -190,7 +191,7 @@ func TestReleaseGoesOn(t *testing.T) {
 func TestSettlementsDoNotCrowd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const locks, timeout, few = 200, 3 * time.Second, 16
+		const locks, timeout, few = 200, 3 * time.Second, 2 * 16
 		f, store := newFaults(t)
 		c := newClient(t, f, holdfast.Config{Timeout: timeout})
 		held := make([]*holdfast.Lock, locks)
@@ -209,11 +210,7 @@ func TestSettlementsDoNotCrowd(t *testing.T) {
 			}
 		}
 		f.release.Store(&busy)
-		given, cancel := context.WithCancel(t.Context())
-		cancel() // the releases continue in the background
-		for _, lock := range held {
-			_ = lock.Release(given)
-		}
+		abandon(t, held)
 		time.Sleep(timeout / 2) // the first attempts have ended
 		for calls.Load() > 0 {
 			if n := calls.Load(); n > few {
@@ -226,4 +223,86 @@ func TestSettlementsDoNotCrowd(t *testing.T) {
 			t.Errorf("%d locks are still held, %v", len(left.Locks), err)
 		}
 	})
+}
+
+// A backend that answers nothing does not collect settlements: each ends when its lease has ended by
+// itself, even if it still waits for its turn.
+func TestSettlementsEndWithTheirLeases(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const locks, ttl, timeout = 1000, 10 * time.Second, 3 * time.Second
+		f, _ := newFaults(t)
+		c := newClient(t, f, holdfast.Config{TTL: ttl, Timeout: timeout})
+		held := make([]*holdfast.Lock, locks)
+		for i := range held {
+			held[i] = mustAcquire(t, c, fmt.Sprint("n", i), holdfast.NoRenew())
+		}
+		hangs := func(ctx context.Context, _ func() error) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		f.release.Store(&hangs)
+		abandon(t, held)
+		time.Sleep(4*ttl + 2*timeout) // each is given twice its TTL, and as much until that is noticed
+		f.release.Store(nil)
+		before := f.releases.Load()
+		time.Sleep(2 * timeout)
+		if n := f.releases.Load() - before; n > 0 {
+			t.Errorf("%d leases that ended long ago were released", n)
+		}
+	})
+}
+
+// stuck does not answer the releases of some locks.
+type stuck struct{ *faults }
+
+const stuckName = "stuck"
+
+func (s stuck) Release(ctx context.Context, req backend.ReleaseRequest) error {
+	if strings.HasPrefix(req.Name, stuckName) {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return s.faults.Release(ctx, req)
+}
+
+// A release whose reply was lost is repeated soon, however many others get no answer at all.
+func TestSettlementPassesThoseThatHang(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const hanging, timeout = 100, 3 * time.Second
+		f, store := newFaults(t)
+		c := newClient(t, stuck{f}, holdfast.Config{Timeout: timeout})
+		held := make([]*holdfast.Lock, hanging)
+		for i := range held {
+			held[i] = mustAcquire(t, c, fmt.Sprint(stuckName, i))
+		}
+		abandon(t, held)
+		time.Sleep(10 * timeout) // all of them had their second attempt
+		lock := mustAcquire(t, c, "n")
+		var calls atomic.Int64
+		fails := func(_ context.Context, call func() error) error {
+			if calls.Add(1) <= 2 { // the release, and the first attempt of its settlement
+				return unavailable(true)
+			}
+			return call()
+		}
+		f.release.Store(&fails)
+		abandon(t, []*holdfast.Lock{lock})
+		time.Sleep(timeout)
+		info, err := openStore(t, store).Inspect(t.Context(), "n")
+		if err != nil || len(info.Holders) > 0 {
+			t.Errorf("the lock is held by %v, %v", info.Holders, err)
+		}
+	})
+}
+
+// abandon releases locks and does not wait for the outcome.
+func abandon(t *testing.T, locks []*holdfast.Lock) {
+	t.Helper()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, lock := range locks {
+		_ = lock.Release(ended)
+	}
 }

@@ -201,7 +201,7 @@ func (c *Client) applyLoss(s *session, l backend.Loss) {
 		if again && !h.timed {
 			// The lost lease may be the grant to an attempt whose answer was lost. Then the next
 			// attempt was granted again, and the session would keep that lease for ever.
-			c.settle(h.releaseRequest(true), h.life)
+			c.settle(h.releaseRequest(true), h.keptBy(), h.life)
 		}
 	}
 	for h := range c.timed { // several if the lease was acquired again: see WithLease

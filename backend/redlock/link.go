@@ -98,14 +98,10 @@ func newLink(client rueidis.Client, option rueidis.ClientOption, p redisprogram.
 	return l
 }
 
-// dial makes a connection that close ends. A server that hangs while a connection is being
-// made blocks the client library, which gives up only at a time-out. Closing the connection
-// makes it give up earlier.
+// dial makes a connection that close ends, at any time. A server that hangs while a connection
+// is being made blocks the client library, which gives up only at a time-out.
 func (l *rueidisLink) dial(ctx context.Context, addr string, dialer *net.Dialer, secure *tls.Config) (net.Conn, error) {
-	conn, err := dialer.DialContext(ctx, "tcp", addr)
-	if err == nil {
-		conn, err = l.conns.Add(conn)
-	}
+	conn, err := l.conns.Dial(dialer)(ctx, "tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("dial: %w", err)
 	}

@@ -14,10 +14,11 @@ import (
 // Set is the set of open connections of one client. The zero value is an empty set. Its methods
 // are safe for concurrent use.
 type Set struct {
-	mu   sync.Mutex
-	open map[*conn]struct{}
-	over bool      // connections that are added are closed
-	last time.Time // the latest deadline of a connection; zero: no bound
+	mu    sync.Mutex
+	open  map[*conn]struct{}
+	dials map[*context.CancelFunc]struct{} // end the connections that are being made
+	over  bool                             // connections that are added are closed
+	last  time.Time                        // the latest deadline of a connection; zero: no bound
 }
 
 // conn is a connection in a Set.
@@ -53,14 +54,46 @@ func (s *Set) Add(made net.Conn) (net.Conn, error) {
 	return c, nil
 }
 
-// Dial returns a DialContext of d whose connections are in the set.
+// Dial returns a DialContext of d whose connections are in the set. Close and HangUp end a
+// connection that is being made, too.
 func (s *Set) Dial(d *net.Dialer) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer s.dialed(&cancel)
+		if !s.dialing(&cancel) {
+			return nil, net.ErrClosed
+		}
 		made, err := d.DialContext(ctx, network, addr)
 		if err != nil {
 			return nil, err //nolint:wrapcheck // it stands for the dialer
 		}
 		return s.Add(made)
+	}
+}
+
+// dialing records that a connection is being made. It reports false after Close or HangUp.
+func (s *Set) dialing(cancel *context.CancelFunc) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.dials == nil {
+		s.dials = make(map[*context.CancelFunc]struct{})
+	}
+	s.dials[cancel] = struct{}{}
+	return !s.over
+}
+
+func (s *Set) dialed(cancel *context.CancelFunc) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.dials, cancel)
+}
+
+// end refuses further connections. Set.mu is held.
+func (s *Set) end() {
+	s.over = true
+	for cancel := range s.dials {
+		(*cancel)()
 	}
 }
 
@@ -75,7 +108,7 @@ func (s *Set) Len() int {
 func (s *Set) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.over = true
+	s.end()
 	for c := range s.open {
 		_ = c.Conn.Close()
 	}
@@ -86,7 +119,8 @@ func (s *Set) Close() {
 func (s *Set) HangUp(within time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.over, s.last = true, time.Now().Add(within)
+	s.end()
+	s.last = time.Now().Add(within)
 	for c := range s.open {
 		_ = c.Conn.SetDeadline(s.last)
 	}

@@ -1,6 +1,7 @@
 package conns_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -47,6 +48,38 @@ func TestClose(t *testing.T) {
 	}
 	if late, err := s.Dial(new(net.Dialer))(t.Context(), "tcp", addr); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("connected afterwards: %v, %v", late, err)
+	}
+}
+
+// A connection that a server never accepts ends when the set is closed.
+func TestCloseWhileDialing(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*conns.Set){"Close": (*conns.Set).Close, "HangUp": func(s *conns.Set) { s.HangUp(time.Minute) }} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			addr := listen(t)
+			var s conns.Set
+			dialing, got := make(chan struct{}), make(chan error, 1)
+			d := &net.Dialer{ControlContext: func(ctx context.Context, _, _ string, _ syscall.RawConn) error {
+				close(dialing)
+				<-ctx.Done()
+				return ctx.Err()
+			}}
+			go func() {
+				_, err := s.Dial(d)(t.Context(), "tcp", addr)
+				got <- err
+			}()
+			<-dialing
+			end(&s)
+			select {
+			case err := <-got:
+				if err == nil {
+					t.Error("connected")
+				}
+			case <-time.After(10 * time.Second):
+				t.Error("the connection is still being made")
+			}
+		})
 	}
 }
 
