@@ -170,12 +170,22 @@ func (s *Server) acquireOwn(ctx context.Context, w http.ResponseWriter, r *reque
 	}
 }
 
-// giveBack releases, in the background, a lease whose grant was not sent to the client.
+// giveBack releases, in the background, a lease whose grant was not sent to the client. No client
+// knows its ID, so this server has to release it as soon as the backend is available again.
 func (s *Server) giveBack(a ask, session backend.SessionID) {
 	s.ledger.ended(leaseKey{a.name, a.lease})
 	req := backend.ReleaseRequest{Name: a.name, Lease: a.lease, Session: session, Abandon: true}
-	s.settle(func(done context.Context) {
-		err := s.patiently(done, func(ctx context.Context) error { return s.b.Release(ctx, req) })
+	release := func(ctx context.Context) error { return s.b.Release(ctx, req) }
+	over := time.Now().Add(time.Duration(a.TTL))
+	s.settle(func(context.Context) {
+		err := s.patiently(s.stopping, release)
+		for errors.Is(err, backend.ErrUnavailable) && time.Now().Before(over) && s.stopping.Err() == nil {
+			err = s.patiently(s.stopping, release)
+		}
+		done := context.WithoutCancel(s.stopping)
+		if err != nil && s.stopping.Err() != nil {
+			err = s.patiently(done, release)
+		}
 		if err != nil && !errors.Is(err, backend.ErrLost) {
 			s.cfg.Logger.LogAttrs(done, levelWarn, "a lease that was not told to its client is left to its end", attrLock(a.name), attrError(err))
 		}

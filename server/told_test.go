@@ -115,6 +115,28 @@ func TestGoneBeforeItWasTold(t *testing.T) {
 	}
 }
 
+// A grant that was not sent is released also when the backend is unavailable for longer than
+// Config.Timeout.
+func TestGoneBeforeAnOutage(t *testing.T) {
+	t.Parallel()
+	const timeout = 200 * time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	away := &faulty{}
+	away.Backend = &hookBackend{Backend: memlock.New(), granted: func(inside context.Context) {
+		away.away.Store(true)
+		cancel()
+		<-inside.Done()
+	}}
+	a := serve(t, away, server.Config{Timeout: timeout})
+	if got, err := a.do(ctx, "POST", lockPath("x"), `{"ttl":"1h"}`); err == nil {
+		t.Fatalf("answer %d %s", got.status, got.body)
+	}
+	leasetest.Eventually(t, "it is counted", func() bool { return metric(a, givenBack) == 1 })
+	time.Sleep(3 * timeout)
+	away.away.Store(false)
+	leasetest.Eventually(t, "the lock is free", func() bool { return len(a.inspect("x").Holders) == 0 })
+}
+
 // breaking fails while it writes an answer.
 type breaking struct{ http.ResponseWriter }
 
