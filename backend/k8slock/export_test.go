@@ -29,6 +29,13 @@ func (b *Backend) Flights() int {
 	return len(b.flights)
 }
 
+// Sessions returns the number of sessions that are remembered here.
+func (b *Backend) Sessions() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.sessions)
+}
+
 // Age makes what was read of all locks older by d.
 func (b *Backend) Age(d time.Duration) {
 	b.mirror.mu.Lock()

@@ -30,6 +30,8 @@ type session struct {
 	asking    map[leaseKey][]*asker  // acquires in progress
 	swept     time.Time              // when abandoned was last cleaned up
 	pulse     uint64                 // the version of the newest renewal
+
+	opening opening // guarded by Backend.mu
 }
 
 type leaseKey struct {
@@ -57,6 +59,7 @@ func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) e
 		return err
 	}
 	if err := s.begin(ctx); err != nil {
+		b.tried(s, false)
 		return b.fail(ctx, opOpen, err, false)
 	}
 	defer s.end()
@@ -65,9 +68,12 @@ func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) e
 	if err == nil {
 		s.extend(asked, req.TTL)
 	}
+	b.tried(s, err == nil)
 	return b.fail(ctx, opOpen, err, true)
 }
 
+// newSession returns the session of the request, and makes it if it is not known here. The caller
+// must call tried afterwards.
 func (b *Backend) newSession(req backend.SessionRequest) (*session, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -89,6 +95,7 @@ func (b *Backend) newSession(req backend.SessionRequest) (*session, error) {
 		s.life, s.die = context.WithCancelCause(context.Background())
 		b.sessions[req.ID] = s
 	}
+	s.opening.calls++
 	return s, nil
 }
 
@@ -117,10 +124,14 @@ func (s *session) open(ctx context.Context, ttl time.Duration) error {
 			return err
 		}
 		made, err := s.b.rest.create(ctx, o)
-		switch {
-		case err == nil:
+		if err == nil {
 			return s.made(made, ttl)
-		case !isStatus(err, http.StatusConflict):
+		}
+		exists := isStatus(err, http.StatusConflict)
+		if exists || !refused(err) {
+			s.b.unsure(s)
+		}
+		if !exists {
 			return err
 		}
 		// An earlier request has worked.

@@ -31,7 +31,7 @@ const (
 
 const (
 	// The server ends a connection on which nothing arrived for that long.
-	setIdle = `SELECT set_config('idle_session_timeout', $1, false)`
+	setIdle = `SELECT set_config('` + settingIdle + `', $1, false)`
 	// In the middle of a request the server waits without a bound; its kernel detects that the
 	// other side is gone. A server that cannot set these, as on another system, only logs it.
 	setKeepalive = `SELECT set_config('tcp_keepalives_idle', $1, false), set_config('tcp_keepalives_interval', '1', false),
@@ -95,11 +95,11 @@ func (b *Advisory) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
 		c.RuntimeParams["application_name"] = "holdfast"
 	}
 	maps.Copy(c.RuntimeParams, map[string]string{
-		"idle_session_timeout":             millis(time.Minute),
-		"client_connection_check_interval": millis(time.Second), // also while a statement runs
-		"default_transaction_isolation":    "read committed",
-		"synchronous_commit":               "on", // tokens must not repeat
-		"statement_timeout":                "0", "lock_timeout": "0", "jit": "off", "plan_cache_mode": "force_generic_plan",
+		settingIdle:                     millis(time.Minute),
+		settingCheck:                    millis(time.Second), // also while a statement runs
+		"default_transaction_isolation": "read committed",
+		"synchronous_commit":            "on", // tokens must not repeat
+		"statement_timeout":             "0", "lock_timeout": "0", "jit": "off", "plan_cache_mode": "force_generic_plan",
 	})
 	c.DialFunc = dial(c.DialFunc, b.leases.Life(), &b.conns)
 	return c
@@ -126,7 +126,7 @@ func (b *Advisory) connect(ctx context.Context, id backend.SessionID, ttl time.D
 	}
 	conn, err := pgx.ConnectConfig(ctx, conf)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // see unavailable
+		return nil, tooOld(err)
 	}
 	c := &advisoryConn{b: b, id: rand.Int64(), ttl: ttl, conn: conn, has: make(map[int64]int)}
 	if err := c.hello(ctx, id); err != nil {

@@ -3,8 +3,11 @@ package pglock_test
 import (
 	"bytes"
 	"errors"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/pglock"
@@ -159,6 +162,26 @@ func TestAdvisoryPoolerIsRefused(t *testing.T) {
 	}
 	if n := s.Int(`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'`); n != 0 {
 		t.Errorf("%d locks are held", n)
+	}
+}
+
+// A setting of the caller's that the server does not know is not taken for an old server.
+func TestAdvisoryUnknownSetting(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	conf, err := pgx.ParseConfig(s.URLOf("postgres", s.Addr()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf.RuntimeParams["no_such_setting"] = "1"
+	b, err := pglock.NewAdvisory(pglock.AdvisoryConfig{Conn: conf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	err = b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+	if !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, pglock.ErrOld) || !strings.Contains(err.Error(), "no_such_setting") {
+		t.Errorf("OpenSession: %v; the error has to name the setting", err)
 	}
 }
 

@@ -88,9 +88,6 @@ func (advisoryStore) Unavailable(op string, mayHold bool, err error) error {
 			return fmt.Errorf("%s: %s: %w: %w", advisoryName, op, err, backend.ErrUnsupported)
 		}
 	}
-	if code(err) == codeNoSetting {
-		return fmt.Errorf("%s: %s: %w: %w", advisoryName, op, ErrOld, backend.ErrUnsupported)
-	}
 	return unavailableAt(advisoryName, op, mayHold, err)
 }
 
@@ -305,7 +302,7 @@ func (b *Advisory) check(ctx context.Context) error {
 	err := b.pool.QueryRow(ctx, b.sql(advisoryReadVersion)).Scan(&version, &encoding)
 	switch {
 	case err != nil:
-		return err //nolint:wrapcheck // see unavailable
+		return tooOld(err)
 	case encoding != "UTF8":
 		return fmt.Errorf("%s: %q: %w: %w", advisoryName, encoding, ErrEncoding, backend.ErrUnsupported)
 	case version > advisoryVersion:

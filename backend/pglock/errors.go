@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -60,6 +62,28 @@ const (
 	codeDuplicate     = "42P07"
 	codeNoSetting     = "42704"
 )
+
+// Settings that advisory locks need, and that a server before PostgreSQL 14 does not know.
+const (
+	settingIdle  = "idle_session_timeout"
+	settingCheck = "client_connection_check_interval"
+)
+
+// tooOld adds ErrOld to the error of a connection that the server refused because it does not know
+// one of our settings. The code alone is not enough: the configuration of the caller may have a
+// setting of its own that no server knows, and other objects that are not there have the same code.
+// The message is in the language of the server, and has the setting's name as it is.
+func tooOld(err error) error {
+	pg, ok := errors.AsType[*pgError](err)
+	if !ok || pg.Code != codeNoSetting {
+		return err
+	}
+	words := strings.FieldsFunc(pg.Message, func(r rune) bool { return r != '_' && r != '.' && !unicode.IsLetter(r) && !unicode.IsDigit(r) })
+	if !slices.Contains(words, settingIdle) && !slices.Contains(words, settingCheck) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrOld, err)
+}
 
 func code(err error) string {
 	if pg, ok := errors.AsType[*pgError](err); ok {

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-io/holdfast/backend"
 )
 
 // A server sends the severity in its own language, and also in English. Poolers and servers
@@ -31,5 +33,36 @@ func TestSeverityInAnotherLanguage(t *testing.T) {
 		if got := broken(c.err); got == c.ofRequest {
 			t.Errorf("%s: broken is %v", c.name, got)
 		}
+	}
+}
+
+// A server is too old for advisory locks only where it does not know a setting that they need.
+func TestTooOld(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, code, message string
+		old                 bool
+	}{
+		{"one of ours", "42704", `unrecognized configuration parameter "idle_session_timeout"`, true},
+		{"the other one of ours", "42704", `unrecognized configuration parameter "client_connection_check_interval"`, true},
+		{"one of ours, in German", "42704", `unbekannter Konfigurationsparameter »idle_session_timeout«`, true},
+		{"one of the caller's", "42704", `unrecognized configuration parameter "work_memory"`, false},
+		{"one of the caller's that is named alike", "42704", `unrecognized configuration parameter "my_idle_session_timeout"`, false},
+		{"another object", "42704", `type "citext" does not exist`, false},
+		{"a value that is not accepted", "22023", `invalid value for parameter "idle_session_timeout"`, false},
+	} {
+		err := tooOld(fmt.Errorf("connect: %w", &pgconn.PgError{Severity: "FATAL", Code: c.code, Message: c.message}))
+		if errors.Is(err, ErrOld) != c.old || code(err) != c.code {
+			t.Errorf("%s: %v; it being too old is %v", c.name, err, c.old)
+		}
+		err = advisoryStore{}.Unavailable("open session", false, err)
+		if errors.Is(err, backend.ErrUnsupported) != c.old || errors.Is(err, backend.ErrUnavailable) == c.old {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	// A request on a connection that was accepted, such as a release, is retried.
+	err := advisoryStore{}.Unavailable("release", true, &pgconn.PgError{Severity: "ERROR", Code: "42704", Message: `unrecognized configuration parameter "idle_session_timeout"`})
+	if !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrUnsupported) {
+		t.Errorf("a release: %v", err)
 	}
 }

@@ -11,6 +11,7 @@ package redisfence
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -20,7 +21,7 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// Eval runs a script. With go-redis:
+// Eval runs a script. It returns the error of the server as it is, or wrapped. With go-redis:
 //
 //	func(ctx context.Context, script string, keys, args []string) (any, error) {
 //		return rdb.Eval(ctx, script, keys, args).Result()
@@ -86,7 +87,7 @@ local KEYS, ARGV = {unpack(KEYS, 2)}, {unpack(ARGV, 2)}
 // Run runs a script that writes, unless the token is stale. The check and the script are one
 // execution, so nothing comes in between. KEYS[1] of the script is the key, and more may follow;
 // its ARGV are args. On a Cluster all keys must be in one slot, and a key that contains a brace
-// must contain a whole hash tag.
+// must contain a whole hash tag. An error of the script must not begin with HFSTALE.
 //
 // It returns what the script returned. The token counts as seen even if the script fails.
 //
@@ -107,13 +108,23 @@ func (g *Guard) RunStamp(ctx context.Context, key string, s fence.Stamp, script 
 	if err == nil {
 		return v, nil
 	}
-	if _, text, ok := strings.Cut(err.Error(), stale); ok {
-		if newest, ok := parseStamp(text); ok {
-			return nil, fence.Refusal(key, s, newest)
-		}
-		return nil, &fence.StaleError{Resource: key, Token: s.Token}
+	if newest, ok := refused(err, s); ok {
+		return nil, fence.Refusal(key, s, newest)
 	}
 	return nil, fmt.Errorf("fenced write of %q: %w", key, err)
+}
+
+// refused returns the newest stamp if the prelude refused s with this error. The whole text has to
+// be what the prelude writes: the script, which may have written something by then, can fail with
+// any other text. The client library, or Eval, may have wrapped the error of the server.
+func refused(err error, s fence.Stamp) (fence.Stamp, bool) {
+	for ; err != nil; err = errors.Unwrap(err) {
+		text, ok := strings.CutPrefix(strings.TrimPrefix(err.Error(), "ERR "), stale)
+		if newest, valid := parseStamp(text); ok && valid && text > format(s) {
+			return newest, true
+		}
+	}
+	return fence.Stamp{}, false
 }
 
 const epochDigits, tokenDigits = 10, 19
@@ -125,7 +136,7 @@ func format(s fence.Stamp) string {
 
 // parseStamp parses the script's answer. It reports false for text that format cannot have written.
 func parseStamp(text string) (fence.Stamp, bool) {
-	first, second, _ := strings.Cut(strings.TrimSpace(text), ".")
+	first, second, _ := strings.Cut(text, ".")
 	epoch, err := strconv.ParseUint(first, 10, 32)
 	if err != nil {
 		return fence.Stamp{}, false
@@ -134,5 +145,6 @@ func parseStamp(text string) (fence.Stamp, bool) {
 	if err != nil {
 		return fence.Stamp{}, false
 	}
-	return fence.Stamp{Epoch: uint32(epoch), Token: fence.Token(token)}, true
+	s := fence.Stamp{Epoch: uint32(epoch), Token: fence.Token(token)}
+	return s, text == format(s)
 }

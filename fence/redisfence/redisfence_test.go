@@ -100,6 +100,44 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// An error of the script, which may have written something, is not taken for the refusal of the
+// token, whatever its text is.
+func TestScriptFailsLikeARefusal(t *testing.T) {
+	t.Parallel()
+	c, g := connect(t)
+	const token = 7
+	for _, text := range []string{
+		"X HFSTALE y", "HFSTALE y", "HFSTALE 5", "HFSTALE", "HFSTALE 0000000000.0000000000000000005", "HFSTALE 0000000000.0000000000000000007",
+		"HFSTALE 0000000000.0000000000000000009 keys", "X HFSTALE 0000000000.0000000000000000009", "HFSTALE 0.9",
+	} {
+		const script = `redis.call('SET', KEYS[1], ARGV[1]) return redis.error_reply(ARGV[1])`
+		_, err := g.Run(t.Context(), "k", token, script, nil, []string{text})
+		if err == nil || errors.Is(err, fence.ErrStale) || errors.Is(err, fence.ErrEpoch) || !strings.Contains(err.Error(), text) {
+			t.Errorf("a script that fails with %q: %v", text, err)
+		}
+		if get(t, c, "k") != text {
+			t.Errorf("the script that fails with %q has not written", text)
+		}
+	}
+	if _, err := g.Run(t.Context(), "k", token-1, "return redis.call('DEL', KEYS[1])", nil, nil); !errors.Is(err, fence.ErrStale) {
+		t.Errorf("a token that is stale: %v", err)
+	}
+}
+
+// TestWrappedRefusal: an Eval may add to the server's error.
+func TestWrappedRefusal(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"HFSTALE 0000000000.0000000000000000034", "ERR HFSTALE 0000000000.0000000000000000034"} {
+		g := redisfence.New(func(context.Context, string, []string, []string) (any, error) {
+			return nil, fmt.Errorf("eval: %w", errors.New(text))
+		})
+		var stale *fence.StaleError
+		if err := g.Set(t.Context(), "k", "v", 33); !errors.As(err, &stale) || stale.Newest != 34 {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
 func TestEpochs(t *testing.T) {
 	t.Parallel()
 	c, old := connect(t)

@@ -11,6 +11,8 @@ type listener struct {
 	tell func(backend.Loss)
 	told map[backend.LeaseID]struct{} // so that a second read reports nothing twice
 	open bool                         // the server has confirmed the session: it has a row
+	// calls counts the calls of OpenSession in progress.
+	calls int
 }
 
 // OpenSession creates or confirms a session, in one round trip. Errors: *InvalidError;
@@ -22,12 +24,8 @@ func (b *Leases) OpenSession(ctx context.Context, req backend.SessionRequest) er
 	addr := ""
 	if req.Lost != nil && b.addr != "" {
 		addr = b.addr
-		b.mu.Lock()
-		if _, again := b.sessions[req.ID]; !again { // before the request: it may be lost before the reply is here
-			b.sessions[req.ID] = &listener{told: make(map[backend.LeaseID]struct{})}
-		}
-		b.sessions[req.ID].tell = req.Lost
-		b.mu.Unlock()
+		l := b.listen(req.ID, req.Lost) // before the request: it may be lost before the reply is here
+		defer b.tried(req.ID, l)
 	}
 	alive := false
 	err := b.direct(ctx, "open session", func(ctx context.Context) error {
@@ -45,6 +43,33 @@ func (b *Leases) OpenSession(ctx context.Context, req backend.SessionRequest) er
 		b.opened(req.ID)
 	}
 	return err
+}
+
+// listen registers a listener, or adds a call to the one that there is. The caller must call tried
+// afterwards.
+func (b *Leases) listen(id backend.SessionID, lost func(backend.Loss)) *listener {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l := b.sessions[id]
+	if l == nil {
+		l = &listener{told: make(map[backend.LeaseID]struct{})}
+		b.sessions[id] = l
+	}
+	l.tell = lost
+	l.calls++
+	return l
+}
+
+// tried removes the listener of a session that no call of OpenSession has opened, because a client
+// that is refused tries a new ID each time. If the outcome is unknown, the session may exist, but
+// nothing can be held under it, and another call registers another listener.
+func (b *Leases) tried(id backend.SessionID, l *listener) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l.calls--
+	if l.calls == 0 && !l.open && b.sessions[id] == l {
+		delete(b.sessions, id)
+	}
 }
 
 // opened notes that the session exists. If it was in a notification before the reply, it is read

@@ -1,0 +1,122 @@
+package sqllease_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/sqllease"
+)
+
+// sessionStore is a store in which sessions can be opened, and all of them are lost when they are
+// read.
+type sessionStore struct {
+	sqllease.Store
+
+	open func(backend.SessionID) error
+}
+
+func (*sessionStore) Migrate(context.Context) error { return nil }
+
+func (s *sessionStore) OpenSession(_ context.Context, id backend.SessionID, _ time.Duration, _ string) (bool, error) {
+	err := s.open(id)
+	return err == nil, err
+}
+
+func (*sessionStore) Look(_ context.Context, g *sqllease.Glance) error {
+	for _, id := range g.Sessions {
+		g.Losses = append(g.Losses, backend.Loss{Session: id, Cause: backend.CauseSession})
+	}
+	return nil
+}
+
+func (*sessionStore) Fault(error) sqllease.Fault { return sqllease.Fault{} }
+
+func (*sessionStore) Unavailable(op string, mayHold bool, err error) error {
+	return &backend.UnavailableError{Backend: "test", Op: op, MayHold: mayHold, Err: err}
+}
+
+func openSessions(open func(backend.SessionID) error) *sqllease.Leases {
+	b := sqllease.New(sqllease.Config{
+		Store: &sessionStore{open: open}, Name: "test", Caps: sqllease.Capabilities("test", true), Addr: "addr", Conns: 3, Logger: slog.New(slog.DiscardHandler),
+	})
+	b.KeepStill()
+	return b
+}
+
+var errAway = errors.New("the server is away")
+
+// No listener remains of sessions that could not be opened: the client tries a new ID each time,
+// for as long as the server is away. A later attempt with the same ID registers a listener again.
+func TestListenersOfFailedOpenings(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		away := true
+		b := openSessions(func(backend.SessionID) error {
+			if away {
+				return errAway
+			}
+			return nil
+		})
+		defer b.Close()
+		losses := make(chan backend.Loss, 1)
+		var req backend.SessionRequest
+		for range 100 {
+			req = backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute, Lost: func(l backend.Loss) { losses <- l }}
+			if err := b.OpenSession(t.Context(), req); !errors.Is(err, backend.ErrUnavailable) {
+				t.Fatalf("OpenSession while the server is away: %v", err)
+			}
+		}
+		if n := b.Listeners(); n != 0 {
+			t.Errorf("%d listeners of sessions that were not opened", n)
+		}
+		away = false
+		if err := b.OpenSession(t.Context(), req); err != nil || b.Listeners() != 1 {
+			t.Fatalf("OpenSession again: %v, %d listeners", err, b.Listeners())
+		}
+		away = true
+		if err := b.OpenSession(t.Context(), req); !errors.Is(err, backend.ErrUnavailable) || b.Listeners() != 1 {
+			t.Fatalf("OpenSession of a session that is open, while the server is away: %v, %d listeners", err, b.Listeners())
+		}
+		b.Read("s" + string(req.ID))
+		if l := <-losses; l.Session != req.ID {
+			t.Errorf("the loss of %q is reported; want %q", l.Session, req.ID)
+		}
+	})
+}
+
+// Of two concurrent calls that open a session, the one that fails does not remove the listener that
+// the other needs, whichever ends first.
+func TestListenerOfConcurrentOpenings(t *testing.T) {
+	t.Parallel()
+	for name, failsFirst := range map[string]bool{"the failure is first": true, "the success is first": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				answers := make(chan error)
+				b := openSessions(func(backend.SessionID) error { return <-answers })
+				defer b.Close()
+				req := backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute, Lost: func(backend.Loss) {}}
+				for range 2 {
+					go func() { _ = b.OpenSession(t.Context(), req) }()
+				}
+				order := []error{nil, errAway}
+				if failsFirst {
+					order = []error{errAway, nil}
+				}
+				for _, err := range order {
+					synctest.Wait()
+					answers <- err
+				}
+				synctest.Wait()
+				if n := b.Listeners(); n != 1 {
+					t.Errorf("%d listeners of a session that is open", n)
+				}
+			})
+		})
+	}
+}
