@@ -176,27 +176,6 @@ func (b *Backend) slot(ctx context.Context, hurry <-chan struct{}) (func(), erro
 // which replaces the version that the write in doubt is based on. Otherwise each lost reply would
 // leave a flight behind for as long as the process lives.
 func (b *Backend) settle(lock string, f *flight) {
-	b.keepTrying(func() bool {
-		b.mu.Lock()
-		if !f.doubt {
-			f.settling = false
-			if !f.running && b.flights[lock] == f {
-				delete(b.flights, lock)
-			}
-			b.mu.Unlock()
-			return true
-		}
-		b.mu.Unlock()
-		ctx, cancel := context.WithTimeout(b.base, attempt)
-		defer cancel()
-		_ = b.do(ctx, lock, &change{apply: func(r *record) bool { r.touch = true; return false }}) // if it fails, it is tried again
-		return false
-	})
-}
-
-// keepTrying calls f, after longer and longer pauses, until it returns true or the backend is
-// closed.
-func (b *Backend) keepTrying(f func() bool) {
 	const soonest, latest = 200 * time.Millisecond, 30 * time.Second
 	for wait := soonest; ; wait = min(2*wait, latest) {
 		timer := time.NewTimer(wait/2 + rand.N(wait/2))
@@ -206,9 +185,19 @@ func (b *Backend) keepTrying(f func() bool) {
 			timer.Stop()
 			return
 		}
-		if f() {
+		b.mu.Lock()
+		if !f.doubt {
+			f.settling = false
+			if !f.running && b.flights[lock] == f {
+				delete(b.flights, lock)
+			}
+			b.mu.Unlock()
 			return
 		}
+		b.mu.Unlock()
+		ctx, cancel := context.WithTimeout(b.base, attempt)
+		_ = b.do(ctx, lock, &change{apply: func(r *record) bool { r.touch = true; return false }}) // if it fails, it is tried again
+		cancel()
 	}
 }
 

@@ -31,7 +31,9 @@ type session struct {
 	swept     time.Time              // when abandoned was last cleaned up
 	pulse     uint64                 // the version of the newest renewal
 
-	opening opening // guarded by Backend.mu
+	// Of OpenSession, guarded by Backend.mu.
+	calls  int  // in progress
+	opened bool // one has succeeded
 }
 
 type leaseKey struct {
@@ -95,8 +97,23 @@ func (b *Backend) newSession(req backend.SessionRequest) (*session, error) {
 		s.life, s.die = context.WithCancelCause(context.Background())
 		b.sessions[req.ID] = s
 	}
-	s.opening.calls++
+	s.calls++
 	return s, nil
+}
+
+// tried records that a call of OpenSession has ended. It forgets a session that no call has opened:
+// a client that is refused tries a new ID each time. Its object may exist if the outcome is unknown.
+// Nothing is held under that object, and it ends with its TTL unless another call opens the session
+// after all.
+func (b *Backend) tried(s *session, opened bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.calls--
+	s.opened = s.opened || opened
+	if s.calls == 0 && !s.opened && b.sessions[s.id] == s {
+		delete(b.sessions, s.id)
+		s.die(backend.ErrSessionLost)
+	}
 }
 
 // begin waits until no other request about the session is in progress, or the context ends.
@@ -127,11 +144,7 @@ func (s *session) open(ctx context.Context, ttl time.Duration) error {
 		if err == nil {
 			return s.made(made, ttl)
 		}
-		exists := isStatus(err, http.StatusConflict)
-		if exists || !refused(err) {
-			s.b.unsure(s)
-		}
-		if !exists {
+		if !isStatus(err, http.StatusConflict) {
 			return err
 		}
 		// An earlier request has worked.

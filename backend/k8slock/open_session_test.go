@@ -22,7 +22,6 @@ type apiServer struct {
 	create  func(keep func()) int // returns the status of a request to make a Lease; nil: it succeeds
 	leases  map[string]map[string]any
 	version int
-	reads   int // requests for one Lease
 }
 
 func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -46,13 +45,10 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		out = map[string]any{"metadata": map[string]any{"resourceVersion": strconv.Itoa(a.version)}, "items": []any{}}
 	case out == nil:
 		code, out = http.StatusNotFound, map[string]any{"reason": "NotFound"}
-		a.reads++
 	case r.Method == http.MethodDelete:
 		delete(a.leases, name)
 	case r.Method == http.MethodPut:
 		out = a.keep(name, in)
-	default:
-		a.reads++
 	}
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(out)
@@ -87,11 +83,11 @@ func (a *apiServer) answer(create func(keep func()) int) {
 	a.create = create
 }
 
-// count returns how many Leases there are, and how often one was read.
-func (a *apiServer) count() (int, int) {
+// count returns how many Leases there are.
+func (a *apiServer) count() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return len(a.leases), a.reads
+	return len(a.leases)
 }
 
 func status(code int) func(func()) int { return func(func()) int { return code } }
@@ -138,41 +134,27 @@ func TestRefusedSessionsAreForgotten(t *testing.T) {
 					t.Fatalf("OpenSession with the answer %d: %v", c.code, err)
 				}
 			}
-			if n := b.Sessions(); c.certain && n != 0 {
+			if n := b.Sessions(); n != 0 {
 				t.Errorf("%d sessions are remembered", n)
 			}
-			leasetest.Eventually(t, "all sessions are forgotten", func() bool { return b.Sessions() == 0 })
 		})
 	}
 }
 
 // TestSessionOfUnknownOutcome: a session whose creation failed with an unknown outcome can be
-// opened after all, and EndSession and Close end it, whether or not it exists.
+// opened after all, whether or not it exists.
 func TestSessionOfUnknownOutcome(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		create func(func()) int
-		exists bool
-	}{"made": {madeAndFailed, true}, "not made": {status(http.StatusServiceUnavailable), false}} {
+	for name, create := range map[string]func(func()) int{"made": madeAndFailed, "not made": status(http.StatusServiceUnavailable)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a, b := startAPI(t)
-			doubtful := func() backend.SessionID {
-				t.Helper()
-				_, before := a.count()
-				a.answer(c.create)
-				id := backend.NewSessionID()
-				if err := openAs(t, b, id); !mayHold(err) {
-					t.Fatalf("OpenSession: %v", err)
-				}
-				a.answer(nil)
-				leasetest.Eventually(t, "it is known whether the session exists", func() bool {
-					_, n := a.count()
-					return n > before && (c.exists || b.Sessions() == 0)
-				})
-				return id
+			a.answer(create)
+			id := backend.NewSessionID()
+			if err := openAs(t, b, id); !mayHold(err) {
+				t.Fatalf("OpenSession: %v", err)
 			}
-			id := doubtful()
+			a.answer(nil)
 			if err := openAs(t, b, id); err != nil {
 				t.Fatalf("OpenSession again: %v", err)
 			}
@@ -180,25 +162,12 @@ func TestSessionOfUnknownOutcome(t *testing.T) {
 			if err != nil || res.SessionLost || b.Sessions() != 1 {
 				t.Errorf("Renew: %+v, %v; %d sessions are remembered", res, err, b.Sessions())
 			}
-			leases := func(when string, want int) {
-				t.Helper()
-				if n, _ := a.count(); n != want {
-					t.Errorf("%d Leases %s; want %d", n, when, want)
-				}
-			}
 			if err := b.EndSession(t.Context(), id); err != nil {
 				t.Fatal(err)
 			}
-			leases("after EndSession of the session that was opened", 0)
-			if err := b.EndSession(t.Context(), doubtful()); err != nil {
-				t.Fatal(err)
+			if n := a.count(); n != 0 {
+				t.Errorf("%d Leases after EndSession", n)
 			}
-			leases("after EndSession of a session in doubt", 0)
-			doubtful()
-			if err := b.Close(); err != nil {
-				t.Fatal(err)
-			}
-			leases("after Close", 0)
 		})
 	}
 }
