@@ -428,7 +428,8 @@ func (a *acquisition) join(ctx context.Context, own, root entry) (backend.Grant,
 		then: append(a.puts(key, lease, a.record(true, root.rank())), clientv3.OpDelete(own.key)),
 	})
 	if err != nil {
-		return backend.Grant{}, false, err
+		a.failed(err)
+		return backend.Grant{}, false, a.uncertain(err)
 	}
 	if !resp.Succeeded {
 		a.drop()
