@@ -125,26 +125,40 @@ func (a *acquisition) guards() []clientv3.Cmp {
 	if a.req.Reentrant {
 		cmps = append(cmps, absent(a.joinedKey()))
 	}
-	if a.req.Mode == backend.Shared {
-		below, above := a.b.keys.otherLimits(a.req.Name, a.req.Limit)
-		cmps = append(cmps, below.empty(), above.empty())
+	for _, limits := range a.otherLimits() {
+		cmps = append(cmps, limits.empty())
 	}
 	return cmps
 }
 
-// why returns the reads that explain a failed guard, and those of the front of the queue.
+// why returns the reads that explain a failed guard, and that of the front of the queue. The front
+// need not show what the guard met, so each guard has a read of its own.
 func (a *acquisition) why() []clientv3.Op {
 	session := a.tomb // read instead of the session's key where there is no session
 	if a.sess != nil {
 		session = a.b.keys.session(a.sess.id)
 	}
-	return []clientv3.Op{
+	ops := []clientv3.Op{
 		clientv3.OpGet(a.claimK, clientv3.WithKeysOnly()), clientv3.OpGet(a.tomb, clientv3.WithKeysOnly()),
 		clientv3.OpGet(session, clientv3.WithKeysOnly()),
 		clientv3.OpGet(a.key(), clientv3.WithKeysOnly()), clientv3.OpGet(a.joinedKey(), clientv3.WithKeysOnly()),
 		a.b.keys.entries(a.req.Name).get(clientv3.WithLimit(glance)),
 		clientv3.OpGet(a.b.keys.head(a.req.Name)),
 	}
+	for _, limits := range a.otherLimits() {
+		ops = append(ops, limits.get(clientv3.WithLimit(1), clientv3.WithKeysOnly()))
+	}
+	return ops
+}
+
+// otherLimits returns the ranges of the shared entries with another limit than the request, or none
+// for a request that has no limit of its own.
+func (a *acquisition) otherLimits() []span {
+	if a.req.Mode != backend.Shared {
+		return nil
+	}
+	below, above := a.b.keys.otherLimits(a.req.Name, a.req.Limit)
+	return []span{below, above}
 }
 
 // found is the result of the reads of why.
@@ -194,17 +208,14 @@ func (a *acquisition) explain(resp *pb.TxnResponse, rev int64) (found, error) {
 	case there(3) || there(4):
 		a.b.slots.move(a.p)
 	}
-	es := a.b.keys.decodeAll(get(5).Kvs)
-	if a.req.Mode == backend.Shared {
-		// The keys of shared entries come before the exclusive ones, and after the joined ones: if
-		// there are any, the first of them is among those read, unless glance leases have joined.
-		for i := range es {
-			if es[i].zone == zoneShared && es[i].limit != a.req.Limit {
-				return f, &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: es[i].limit}
+	for i := range a.otherLimits() {
+		for _, kv := range get(7 + i).Kvs {
+			if p, ok := a.b.keys.parse(string(kv.Key)); ok {
+				return f, &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: p.limit}
 			}
 		}
 	}
-	f.st = judge(es)
+	f.st = judge(a.b.keys.decodeAll(get(5).Kvs))
 	return f, nil
 }
 
@@ -281,7 +292,7 @@ func (a *acquisition) enqueue(ctx context.Context) (backend.Grant, error) {
 	if a.req.Mode == backend.Exclusive {
 		kind = joins
 	}
-	for {
+	for n := 0; ; n++ {
 		a.asked = time.Now()
 		a.step()
 		key, r := a.key(), a.record(false, 0)
@@ -306,7 +317,11 @@ func (a *acquisition) enqueue(ctx context.Context) (backend.Grant, error) {
 		if f.claimed {
 			return a.again(ctx)
 		}
-		// The slot was taken, and another one is tried; or the obstacle is gone.
+		// The slot was taken, and another one is tried; or the obstacle is gone. The pause bounds the
+		// requests if it is neither.
+		if !pause(ctx, a.sess.done, delay(n)) {
+			return backend.Grant{}, a.over(ctx, context.Cause(ctx))
+		}
 	}
 }
 
@@ -428,7 +443,8 @@ func (a *acquisition) join(ctx context.Context, own, root entry) (backend.Grant,
 		then: append(a.puts(key, lease, a.record(true, root.rank())), clientv3.OpDelete(own.key)),
 	})
 	if err != nil {
-		return backend.Grant{}, false, err
+		a.failed(err)
+		return backend.Grant{}, false, a.uncertain(err)
 	}
 	if !resp.Succeeded {
 		a.drop()

@@ -27,6 +27,7 @@ func (a *acquisition) own(ctx context.Context) (clientv3.LeaseID, error) {
 		return a.pool.id, nil
 	}
 	if a.lease != clientv3.NoLease && time.Since(a.fresh) < a.req.TTL/8 {
+		a.asked = a.fresh // its TTL counts from then, however late the last request was sent
 		return a.lease, nil
 	}
 	a.drop()
@@ -71,6 +72,15 @@ func (b *Backend) commitPooled(ctx context.Context, op string, pl *pooled, ch *c
 // drop gives up the etcd lease that was made for a grant that did not come about.
 func (a *acquisition) drop() {
 	a.b.revoker.revoke(a.lease)
+	a.lease = clientv3.NoLease
+}
+
+// failed records that a change failed which was to put the entry on the etcd lease that own
+// returned. That etcd lease is left to expire if the entry may be on it.
+func (a *acquisition) failed(err error) {
+	if !mayHold(err) && !leaseGone(err) {
+		a.drop()
+	}
 	a.lease = clientv3.NoLease
 }
 
@@ -251,7 +261,7 @@ func (a *acquisition) detach(ctx context.Context, e entry, waited bool) (backend
 	})
 	switch {
 	case err != nil:
-		a.lease = clientv3.NoLease // the entry may be on it
+		a.failed(err)
 		return backend.Grant{}, false, err
 	case !resp.Succeeded:
 		return backend.Grant{}, false, nil

@@ -97,6 +97,90 @@ func TestAbandonedJoin(t *testing.T) {
 	}
 }
 
+// A timed lease ends when the etcd lease ends that it is on, which was made before another request
+// for the same lease arrived late: what is left of it counts from then.
+func TestTimedLeaseOnAnOlderEtcdLease(t *testing.T) {
+	t.Parallel()
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	other, c := direct(t, members), raw(t, members)
+	b, next := postman(t, members)
+	before := request("lock", kept(t, other))
+	if _, err := other.Acquire(t.Context(), before); err != nil {
+		t.Fatal(err)
+	}
+	req := request("lock", kept(t, b))
+	req.Mode, req.Timed, req.TTL = backend.Shared, true, time.Hour
+	entry := `{\"lease\":\"` + string(req.Lease)
+	var late *pb.TxnRequest
+	next(entry, func(txn *pb.TxnRequest, _ func() error) error {
+		late = txn
+		return errLost
+	})
+	if _, err := b.Acquire(t.Context(), req); !errors.Is(err, backend.ErrUnavailable) {
+		t.Fatalf("a lost request is %v", err)
+	}
+	release(t, other, before)
+	var made time.Time // the etcd lease, at the latest
+	next(entry, func(_ *pb.TxnRequest, send func() error) error {
+		made = time.Now()
+		resp, err := pb.NewKVClient(c.ActiveConnection()).Txn(t.Context(), late)
+		if err != nil || !resp.Responses[0].GetResponseTxn().GetSucceeded() {
+			t.Errorf("%v, %v: the late request has to join the queue", resp, err)
+		}
+		return send()
+	})
+	g, err := b.Acquire(t.Context(), req)
+	if err != nil || made.IsZero() {
+		t.Fatalf("Acquire: %v; it made an etcd lease at %s", err, made)
+	}
+	if g.Asked.After(made) || g.Left > req.TTL {
+		t.Errorf("%s are left from %s after the etcd lease was made, which lives for %s", g.Left, g.Asked.Sub(made), req.TTL)
+	}
+}
+
+// A lease that could not join another is still in the queue, and the etcd lease that was made for it
+// is revoked.
+func TestJoinRefused(t *testing.T) {
+	t.Parallel()
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	other, c := direct(t, members), raw(t, members)
+	b, next := postman(t, members)
+	s := kept(t, other)
+	before, root, joins := request("lock", s), request("lock", s), request("lock", kept(t, b))
+	for _, r := range []*backend.AcquireRequest{&root, &joins} {
+		r.Owner, r.Reentrant = "o", true
+	}
+	joins.Timed, joins.TTL = true, time.Hour
+	if _, err := other.Acquire(t.Context(), before); err != nil {
+		t.Fatal(err)
+	}
+	var made int64
+	next(`{\"lease\":\"`+string(joins.Lease), func(_ *pb.TxnRequest, send func() error) error {
+		release(t, other, before)
+		if _, err := other.Acquire(t.Context(), root); err != nil {
+			t.Error(err)
+		}
+		next(`\"root\":`, func(txn *pb.TxnRequest, _ func() error) error {
+			for _, op := range txn.Success {
+				made = max(made, op.GetRequestPut().GetLease())
+			}
+			return rpctypes.ErrGRPCPermissionDenied
+		})
+		return send()
+	})
+	_, err := b.Acquire(t.Context(), joins)
+	if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
+		t.Errorf("%v: it is in the queue, and may be granted", err)
+	}
+	if made == 0 {
+		t.Fatal("no etcd lease was made")
+	}
+	await(t, "the etcd lease is revoked", func() bool {
+		resp, err := c.TimeToLive(t.Context(), clientv3.LeaseID(made))
+		return err == nil && resp.TTL < 0
+	})
+}
+
 // etcd executes the first request for which it has no space: it reports the error, and raises the
 // alarm, after it did so. The lease is held then.
 func TestNoSpaceAfterTheFact(t *testing.T) {

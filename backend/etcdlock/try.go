@@ -124,12 +124,10 @@ func (a *acquisition) tryOnce(ctx context.Context, f found, root *entry) (backen
 		name: a.req.Name, cmps: cmps, then: a.puts(key, lease, a.record(true, rank)),
 	})
 	switch {
-	case leaseGone(err) && a.req.Timed: // it took longer than the TTL
-		a.lease = clientv3.NoLease
-		return backend.Grant{}, &f, context.Cause(ctx)
 	case err != nil:
-		if mayHold(err) {
-			a.lease = clientv3.NoLease // the entry may be on it
+		a.failed(err)
+		if leaseGone(err) && a.req.Timed { // it took longer than the TTL
+			return backend.Grant{}, &f, context.Cause(ctx)
 		}
 		return backend.Grant{}, nil, err
 	case !resp.Succeeded:
