@@ -317,9 +317,10 @@ func (a *acquisition) enqueue(ctx context.Context) (backend.Grant, error) {
 		if f.claimed {
 			return a.again(ctx)
 		}
-		// The slot was taken, and another one is tried; or the obstacle is gone. The pause bounds the
+		// The slot was taken, and another one is tried; or the obstacle is gone. Pauses bound the
 		// requests if it is neither.
-		if !pause(ctx, a.sess.done, delay(n)) {
+		const immediate = 3
+		if n >= immediate && !pause(ctx, a.sess.done, delay(n-immediate)) {
 			return backend.Grant{}, a.over(ctx, context.Cause(ctx))
 		}
 	}

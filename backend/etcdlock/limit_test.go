@@ -51,8 +51,8 @@ func TestLimitBehindManyJoinedLeases(t *testing.T) {
 func TestObstacleThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	const (
-		tries = 6
-		least = 310 * time.Millisecond // 10 ms before the second, and twice as much before each of the others
+		tries = 9                      // of which the first four follow each other immediately
+		least = 310 * time.Millisecond // 10 ms before the fifth, and twice as much before each of the others
 	)
 	b, next := postman(t, testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true}))
 	req := request("lock", kept(t, b))
