@@ -241,7 +241,7 @@ func strangerInLine(b *bench) {
 		b.Error(g.err)
 	}
 	if failed.Load() == 0 {
-		b.Error("nobody asked for the session")
+		b.Error("the session was never requested")
 	}
 }
 
@@ -318,7 +318,7 @@ func manyToPresent(b *bench) {
 		return len(asked)
 	}
 	if n := renew(); n != 0 {
-		b.Errorf("%d locks were written again at once", n)
+		b.Errorf("%d locks were rewritten immediately", n)
 	}
 	p.Age(foreign * 2 / 5)
 	if n := renew(); n != 1 {

@@ -31,7 +31,7 @@ var (
 
 var (
 	errNoMeta  = errors.New("the row of the table meta is not there")
-	errNoWatch = fmt.Errorf("watch: %s tells nobody of changes: %w", backendName, backend.ErrUnsupported)
+	errNoWatch = fmt.Errorf("watch: %s does not report changes: %w", backendName, backend.ErrUnsupported)
 )
 
 // Numbers of the servers' errors.

@@ -254,7 +254,7 @@ func bounded(ctx context.Context, option rueidis.ClientOption) rueidis.ClientOpt
 	return option
 }
 
-var errNobodyKnows = errors.New("redis: nobody knows which server has the data")
+var errNobodyKnows = errors.New("redis: none of the addresses reports which server has the data")
 
 // findBySentinel queries all sentinels. More than half of them must name the same server: one
 // that was cut off from the others may name the previous master.

@@ -23,7 +23,7 @@ var (
 	ErrForeignData = errors.New("a key holds what this version of Holdfast did not write")
 
 	// errContended means that several clients split the votes, so that none holds the lock.
-	errContended = errors.New("several clients split the votes: nobody holds the lock")
+	errContended = errors.New("several clients split the votes: no client holds the lock")
 
 	errTimeout = errors.New("no answer within the request timeout")
 	errAnswer  = errors.New("an answer that the script does not give")

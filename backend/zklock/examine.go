@@ -31,7 +31,7 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 			out = append(out, fmt.Sprintf("the server %s is version %s, which has no container nodes: what locks leave is not collected", addr, version))
 		}
 		if mode == "standalone" {
-			out = append(out, fmt.Sprintf("the server %s stands alone: while it is away there are no locks", addr))
+			out = append(out, fmt.Sprintf("the server %s runs standalone: while it is unavailable, no lock can be acquired or renewed", addr))
 		}
 	}
 	return out, nil

@@ -44,7 +44,7 @@ type link struct {
 const sendBuffer = 192 << 10
 
 var (
-	errOver = errors.New("the session is over")
+	errOver = errors.New("the session has ended")
 	errLess = errors.New("the server gives sessions less time than this one was given")
 )
 
