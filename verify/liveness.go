@@ -67,7 +67,7 @@ func (g *game) liveness(t *tally, grace time.Duration) {
 			if most := bound + g.starved(interval{at, at + idle}); idle > most {
 				t.liveness.violated(Finding{
 					Lock: name, At: at, Until: at + idle, Acqs: []string{a.Acq},
-					Text: fmt.Sprintf("worker %s waited for %q while nobody had it: %.2f s, %s; the bound is %.2f s",
+					Text: fmt.Sprintf("worker %s waited for %q while no worker held it: %.2f s, %s; the bound is %.2f s",
 						a.Worker, name, float64(idle)/1e9, g.span(at, at+idle), float64(most)/1e9),
 				})
 			}
@@ -359,7 +359,7 @@ func (g *game) rest(t *tally) {
 	for _, e := range g.h.Events {
 		switch e.Kind { //nolint:exhaustive // the others leave nothing behind
 		case history.KindLeft:
-			c.violated(Finding{Lock: e.Lock, At: e.At, Text: fmt.Sprintf("after all workers had ended and their time was over, %q had: %s", e.Lock, e.Text)})
+			c.violated(Finding{Lock: e.Lock, At: e.At, Text: fmt.Sprintf("after all workers and their leases had ended, %q had: %s", e.Lock, e.Text)})
 		case history.KindEnd:
 			t.ended++
 			if e.After > e.Before {

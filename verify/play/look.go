@@ -54,7 +54,7 @@ func (l *look) ask(ctx context.Context, b backend.Backend) {
 	defer cancel()
 	found, err := e.Examine(ctx)
 	if err != nil {
-		found = append(found, "the settings of the store could not be looked at: "+err.Error())
+		found = append(found, "the settings of the store could not be examined: "+err.Error())
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
