@@ -24,7 +24,7 @@ type acquisition struct {
 	givenUp []LeaseID
 }
 
-var errWaitOver = errors.New("the time to wait is over")
+var errWaitOver = errors.New("the wait time has elapsed")
 
 // run makes attempts until the lock is granted or a further attempt is pointless.
 func (a *acquisition) run(ctx context.Context) (*Lock, *backend.Grant, error) {

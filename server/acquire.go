@@ -162,10 +162,10 @@ func (s *Server) acquireOwn(ctx context.Context, w http.ResponseWriter, r *reque
 	case err == nil:
 	case sent:
 		s.metrics.Untold(observe.UntoldLeft)
-		s.cfg.Logger.LogAttrs(ctx, levelWarn, "a grant was perhaps not told to its client: the lease is left to its end", attrLock(a.name), attrError(err))
+		s.cfg.Logger.LogAttrs(ctx, levelWarn, "a grant may not have reached its client: the lease is left to expire", attrLock(a.name), attrError(err))
 	default:
 		s.metrics.Untold(observe.UntoldGivenBack)
-		s.cfg.Logger.LogAttrs(ctx, slog.LevelInfo, "a grant was not told to its client: the lease is given back", attrLock(a.name), attrError(err))
+		s.cfg.Logger.LogAttrs(ctx, slog.LevelInfo, "a grant was not sent to its client: the lease is released", attrLock(a.name), attrError(err))
 		s.giveBack(a, grant.session)
 	}
 }
@@ -177,7 +177,7 @@ func (s *Server) giveBack(a ask, session backend.SessionID) {
 	s.settle(func(done context.Context) {
 		err := s.patiently(done, func(ctx context.Context) error { return s.b.Release(ctx, req) })
 		if err != nil && !errors.Is(err, backend.ErrLost) {
-			s.cfg.Logger.LogAttrs(done, levelWarn, "a lease that was not told to its client is left to its end", attrLock(a.name), attrError(err))
+			s.cfg.Logger.LogAttrs(done, levelWarn, "a lease whose grant was not sent to its client could not be released: it is left to expire", attrLock(a.name), attrError(err))
 		}
 	})
 }
@@ -193,7 +193,7 @@ func (s *Server) noteUnknown(r *request, a ask, err error) {
 	if r.Context().Err() != nil || s.stopping.Err() != nil {
 		level = slog.LevelInfo // the request was cancelled; nothing is wrong
 	}
-	s.cfg.Logger.LogAttrs(r.Context(), level, "the outcome of an acquire is not known: its lease is given up", attrLock(a.name), attrError(err))
+	s.cfg.Logger.LogAttrs(r.Context(), level, "the outcome of an acquire is unknown: its lease is abandoned", attrLock(a.name), attrError(err))
 }
 
 // neverHad converts the error of a lease that was granted and expired before its client
