@@ -266,7 +266,7 @@ func (a *acquisition) last(ctx context.Context) (*Lock, backend.Grant, error) {
 	if !isRefusal(err) && !isUnavailable(err) && ctx.Err() == nil {
 		err = &UnavailableError{
 			Backend: c.caps.Name, Op: "acquire", MayHold: a.unknown,
-			Err: fmt.Errorf("who has the lock is not known: %v", err), //nolint:errorlint // the loss of a place is not the loss of the lock
+			Err: fmt.Errorf("the holder of the lock is unknown: %v", err), //nolint:errorlint // the loss of a place is not the loss of the lock
 		}
 	}
 	return nil, grant, err

@@ -204,7 +204,7 @@ func (s *Server) neverHad(err error) error {
 	}
 	return &backend.UnavailableError{
 		Backend: s.caps.Name, Op: "acquire",
-		Err: fmt.Errorf("granted, and over before it could be told: %v", err), //nolint:errorlint // it must not be told as a loss
+		Err: fmt.Errorf("the lease was granted and ended before the client could be told: %v", err), //nolint:errorlint // it must not be told as a loss
 	}
 }
 
@@ -310,7 +310,7 @@ func (s *Server) guest(a ask) (*holdfast.Client, *tap, func(keep time.Duration),
 	t := &tap{Backend: s.b, s: s}
 	c, err := holdfast.New(t, s.clientConfig())
 	if err != nil {
-		return nil, nil, nil, fmt.Errorf("wait in line: %w", err)
+		return nil, nil, nil, fmt.Errorf("wait in the queue: %w", err)
 	}
 	s.guestCount.Add(1)
 	end := func(keep time.Duration) {
@@ -335,7 +335,7 @@ func (s *Server) endGuest(ctx context.Context, c *holdfast.Client, t *tap, keep 
 		}
 	}
 	if err := c.Close(ctx); err != nil {
-		s.cfg.Logger.LogAttrs(ctx, levelWarn, "a place in line is left to its end", attrError(err))
+		s.cfg.Logger.LogAttrs(ctx, levelWarn, "a place in the queue is left to expire", attrError(err))
 	}
 }
 

@@ -318,7 +318,7 @@ func (g *game) losses(t *tally) {
 			if bound := g.lateBound(span); late > bound {
 				t.loss.violated(Finding{
 					Lock: name, At: a.lost.Deadline, Until: a.lost.At, Acqs: []string{a.Acq},
-					Text: fmt.Sprintf("worker %s was told of the loss of %q %.0f ms after its deadline at %s; the bound is %d ms",
+					Text: fmt.Sprintf("worker %s was notified of the loss of %q %.0f ms after its deadline at %s; the bound is %d ms",
 						a.Worker, name, float64(late)/1e6, g.at(a.lost.Deadline), bound/1e6),
 				})
 			}

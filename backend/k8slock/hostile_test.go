@@ -87,7 +87,7 @@ func handOverInAFullLine(b *bench) {
 				req := p.ask("a")
 				req.Wait, req.Mode, req.Note = true, backend.Shared, strings.Repeat("x", note)
 				_, err := p.Acquire(ctx, req)
-				if err != nil && strings.Contains(err.Error(), "as long as a Lease can hold") {
+				if err != nil && strings.Contains(err.Error(), "has no room for another waiter") {
 					once.Do(func() { close(full) })
 				}
 				results <- err

@@ -11,7 +11,7 @@ import (
 var (
 	// ErrForeignData means that a key of Holdfast holds data that Holdfast did not write.
 	// Nothing is granted on it. It is wrapped in a *backend.UnavailableError.
-	ErrForeignData = errors.New("a key holds what Holdfast did not write")
+	ErrForeignData = errors.New("a key holds data that Holdfast did not write")
 	// ErrClockBehind means that the server's clock is more than an hour behind the last token
 	// of the lock, so that a token might not grow. It is wrapped in a
 	// *backend.UnavailableError.

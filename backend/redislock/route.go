@@ -265,7 +265,7 @@ func (g *guides) findBySentinel(master string) func(context.Context) (string, er
 			addr, err := c.Do(redisprogram.Undated(ctx), c.B().Arbitrary("SENTINEL", "GET-MASTER-ADDR-BY-NAME").Args(master).Build()).AsStrSlice()
 			switch {
 			case rueidis.IsRedisNil(err):
-				return "", fmt.Errorf("it does not know %s", shortQuote(master))
+				return "", fmt.Errorf("the sentinel does not know the master %s", shortQuote(master))
 			case err != nil:
 				return "", fromRueidis(err)
 			case len(addr) != 2: // host and port

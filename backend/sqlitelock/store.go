@@ -173,7 +173,7 @@ func (s *store) identify(ctx context.Context) (bool, error) {
 	case app != applicationID || version < 1:
 		return false, fmt.Errorf("%s: %w", s.path, ErrForeign)
 	case version > schemaVersion:
-		return false, fmt.Errorf("%s is of version %d, this program knows %d: %w: %w", s.path, version, schemaVersion, ErrNewer, backend.ErrUnsupported)
+		return false, fmt.Errorf("%s has version %d, and this program supports version %d: %w: %w", s.path, version, schemaVersion, ErrNewer, backend.ErrUnsupported)
 	}
 	return false, nil
 }

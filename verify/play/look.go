@@ -76,7 +76,7 @@ func (l *look) all(caps backend.Capabilities) []string {
 		out = append(out, "the backend does not tell a loss: a holder learns it at its next renewal")
 	}
 	if caps.ExpiryLag > 5*time.Second {
-		out = append(out, fmt.Sprintf("a lease whose holder died may be out for %s longer than its TTL", caps.ExpiryLag))
+		out = append(out, fmt.Sprintf("a lease whose holder died may stay held for %s longer than its TTL", caps.ExpiryLag))
 	}
 	return out
 }
