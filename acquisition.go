@@ -24,7 +24,7 @@ type acquisition struct {
 	givenUp []LeaseID
 }
 
-var errWaitOver = errors.New("the time to wait is over")
+var errWaitOver = errors.New("the wait time has elapsed")
 
 // run makes attempts until the lock is granted or a further attempt is pointless.
 func (a *acquisition) run(ctx context.Context) (*Lock, *backend.Grant, error) {
@@ -266,7 +266,7 @@ func (a *acquisition) last(ctx context.Context) (*Lock, backend.Grant, error) {
 	if !isRefusal(err) && !isUnavailable(err) && ctx.Err() == nil {
 		err = &UnavailableError{
 			Backend: c.caps.Name, Op: "acquire", MayHold: a.unknown,
-			Err: fmt.Errorf("who has the lock is not known: %v", err), //nolint:errorlint // the loss of a place is not the loss of the lock
+			Err: fmt.Errorf("the holder of the lock is unknown: %v", err), //nolint:errorlint // the loss of a place is not the loss of the lock
 		}
 	}
 	return nil, grant, err

@@ -229,7 +229,7 @@ func TestBreak(t *testing.T) {
 	}
 	<-lock.Context().Done()
 	if n := f.renewals.Load(); n > 0 {
-		t.Errorf("it was told by a renewal, and not at once")
+		t.Errorf("a renewal reported the loss; it was not pushed")
 	}
 	var lost *holdfast.LostError
 	if !errors.As(lock.Err(), &lost) || lost.Cause != holdfast.CauseBroken || !strings.Contains(lost.Reason, "stuck since noon") {
@@ -441,7 +441,7 @@ func TestLateAcquireAfterReleaseIsRefused(t *testing.T) {
 			t.Errorf("the late attempt: %v, want ErrLost", err)
 		}
 		if info, _ := openStore(t, store).Inspect(t.Context(), "n"); len(info.Holders) != 0 {
-			t.Error("granted to nobody")
+			t.Error("the lock is held, although no caller was granted it")
 		}
 	})
 }

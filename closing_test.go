@@ -108,7 +108,7 @@ func TestAcquireAllFails(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := other.TryAcquire(t.Context(), "a"); err != nil {
-			t.Errorf("nobody has all of them, and one stays: %v", err)
+			t.Errorf("AcquireAll failed, and the first lock stays held: %v", err)
 		}
 	})
 	t.Run("inside a lock that stays", func(t *testing.T) {

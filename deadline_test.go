@@ -234,7 +234,7 @@ func TestDeadlineWhereTheClockGoesBack(t *testing.T) {
 		select {
 		case <-done:
 		case <-time.After(time.Second):
-			t.Error("nobody looks at the deadline any more")
+			t.Error("the deadline is no longer checked")
 		}
 	})
 }

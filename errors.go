@@ -121,7 +121,7 @@ func causeText(c Cause) string {
 	case CauseBroken:
 		return "broken by an operator"
 	case CauseExpired:
-		return "its time ran out on the backend"
+		return "its lease expired on the backend"
 	case CauseSession:
 		return "the session ended on the backend"
 	case CauseGone:
@@ -129,9 +129,9 @@ func causeText(c Cause) string {
 	case CauseDeadline:
 		return "no renewal was acknowledged in time"
 	case CauseEnded:
-		return "its time is over"
+		return "its lease is not renewed and has ended"
 	case CauseAtMost:
-		return "it was held for as long as it may be"
+		return "it was held for the maximum time"
 	case CauseClosed:
 		return "the client was closed"
 	default:

@@ -31,7 +31,7 @@ func TestGivenLeaseIsLeftAlone(t *testing.T) {
 			mayHold(t, err)
 			return func() {}
 		},
-		"wait that is over": func(t *testing.T, _ *faults, c *holdfast.Client, opts func(...holdfast.AcquireOption) []holdfast.AcquireOption) func() {
+		"wait that has elapsed": func(t *testing.T, _ *faults, c *holdfast.Client, opts func(...holdfast.AcquireOption) []holdfast.AcquireOption) func() {
 			t.Helper()
 			holder := mustAcquire(t, c, "n")
 			_, err := c.Acquire(t.Context(), "n", opts(holdfast.Wait(time.Second))...)

@@ -250,7 +250,7 @@ func TestClose(t *testing.T) {
 				t.Errorf("%s: %v", l.Name(), context.Cause(l.Context()))
 			}
 			if _, err := other.TryAcquire(t.Context(), l.Name()); err != nil {
-				t.Errorf("not given back: %v", err)
+				t.Errorf("the lock was not released: %v", err)
 			}
 		}
 		if info, _ := other.Inspect(t.Context(), "m"); len(info.Waiters) != 0 {

@@ -50,10 +50,10 @@ type policyRule struct {
 
 func policyRules() []policyRule {
 	return []policyRule{
-		{"imports", "the tree is layers: whoever takes one package compiles what that package says, and a backend can be replaced; see ARCHITECTURE.md", checkImports},
+		{"imports", "the tree has layers: a program that imports a package compiles only what that package needs, and a backend can be replaced; see ARCHITECTURE.md", checkImports},
 		{"one-client", "a backend maps one client library, so that its users get the dependencies of one", checkOneClient},
 		{"weight", "a program that uses one backend does not compile the clients of the others", checkWeight},
-		{"no-init", "importing a package does nothing: whoever wants something calls it", checkNoInit},
+		{"no-init", "importing a package has no side effects: programs call what they need", checkNoInit},
 		{"no-globals", "two clients in one process share nothing: package-level variables are sentinel errors, embedded files and assertions to _", checkNoGlobals},
 		{"package-doc", "a folder is explained in one place", checkPackageDoc},
 		{"doc-comments", "every exported name is explained, in sentences", checkDocComments},

@@ -146,7 +146,7 @@ func TestWaitEndsWithTheTruth(t *testing.T) {
 		return backend.Grant{}, unavailable(false)
 	})
 	if !errors.Is(err, holdfast.ErrUnavailable) || errors.Is(err, holdfast.ErrHeld) {
-		t.Errorf("where the store is away: %v", err)
+		t.Errorf("with an unavailable store: %v", err)
 	}
 	err = at(func(context.Context, func() (backend.Grant, error)) (backend.Grant, error) {
 		return backend.Grant{}, (&backend.QuarantineError{Backend: "memory", Left: time.Hour}).Unavailable("memory", "acquire", false)

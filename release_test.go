@@ -126,7 +126,7 @@ func TestReleaseUnderFaults(t *testing.T) {
 			f.release.Store(nil)
 			time.Sleep(3 * time.Second)
 			if info, _ := openStore(t, store).Inspect(t.Context(), "n"); len(info.Holders) != 0 {
-				t.Fatal("it is held by nobody, for as long as the process lives")
+				t.Fatal("the lock stays held without a holder for as long as the process lives")
 			}
 		})
 	})

@@ -131,16 +131,16 @@ func (p *player) again(lock *holdfast.Lock) {
 	inner, err := p.Acquire(lock.Context(), lock.Name())
 	if err != nil {
 		if lock.Err() == nil {
-			p.referee.t.Errorf("%s: token %d is had, and not once more: %v", lock.Name(), lock.Token(), err)
+			p.referee.t.Errorf("%s: token %d is held, and re-entry failed: %v", lock.Name(), lock.Token(), err)
 		}
 		return
 	}
 	if inner.Token() != lock.Token() {
-		p.referee.t.Errorf("%s: token %d, and once more %d", lock.Name(), lock.Token(), inner.Token())
+		p.referee.t.Errorf("%s: token %d, and re-entry returned %d", lock.Name(), lock.Token(), inner.Token())
 	}
 	p.referee.calls.Add(1)
 	if err := inner.Release(lock.Context()); err != nil && lock.Err() == nil {
-		p.referee.t.Errorf("%s: token %d is had, and could not be had once less: %v", lock.Name(), lock.Token(), err)
+		p.referee.t.Errorf("%s: token %d is held, and the release of a re-entry failed: %v", lock.Name(), lock.Token(), err)
 	}
 }
 

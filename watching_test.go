@@ -46,7 +46,7 @@ func TestWatchThatBreaksAtOnce(t *testing.T) {
 		go func() { over <- c.Watch(ctx, "", func(holdfast.Event) {}) }()
 		time.Sleep(time.Minute)
 		if n := b.begins.Load(); n > 70 {
-			t.Errorf("a stream that breaks at once was asked for %d times in a minute", n)
+			t.Errorf("a stream that breaks immediately was opened %d times in a minute", n)
 		}
 		b.lasts.Store(int64(time.Minute))
 		time.Sleep(5 * time.Second) // the next stream lasts

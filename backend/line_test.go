@@ -91,7 +91,7 @@ func TestAdmit(t *testing.T) {
 		out, line claims
 		want      int
 	}{
-		{"nobody waits", nil, nil, 0},
+		{"no waiters", nil, nil, 0},
 		{"free", nil, claims{exclusive, exclusive}, 1},
 		{"held", claims{exclusive}, claims{reader}, 0},
 		{"readers up to the writer", nil, claims{reader, reader, exclusive, reader}, 2},

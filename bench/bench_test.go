@@ -111,7 +111,7 @@ func TestRefereeExclusive(t *testing.T) {
 	}
 	r.EnterExclusive(6)
 	if r.Doubles() != 1 {
-		t.Errorf("two at once: %d double holds", r.Doubles())
+		t.Errorf("two concurrent holders: %d double holds", r.Doubles())
 	}
 	r.LeaveExclusive()
 	r.LeaveExclusive()
@@ -200,7 +200,7 @@ func TestDoubleHoldIsSeen(t *testing.T) {
 		return x.Figures
 	}
 	if f := find("everybody"); f[bench.DoubleHolds] == 0 {
-		t.Errorf("everybody had the lock at once, and there is no double hold: %v", f)
+		t.Errorf("all workers held the lock concurrently, and no double hold was counted: %v", f)
 	}
 	if f := find("same token"); f[bench.TokenFaults] == 0 || f[bench.DoubleHolds] != 0 {
 		t.Errorf("all had the same token: %v", f)
@@ -331,6 +331,6 @@ func TestHoldingKeepsTheContext(t *testing.T) {
 		t.Errorf("%+v", x)
 	}
 	if n := ended.Load(); n != 0 {
-		t.Errorf("%d locks had ended before they were given back", n)
+		t.Errorf("%d locks had ended before they were released", n)
 	}
 }

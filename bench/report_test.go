@@ -129,7 +129,7 @@ func TestJudge(t *testing.T) {
 		{"ratio too high", target("own/64", bench.PairP50, "raw", true, 0.4), true, false},
 		{"alone, reached", target("own/64", bench.PairsPerSecond, "", false, 20_000), true, true},
 		{"alone, too high", target("own/64", bench.PairsPerSecond, "", true, 19_999), true, false},
-		{"nobody to compare with", target("own/64", bench.PairsPerSecond, "redsync", false, 1), false, false},
+		{"no contender to compare with", target("own/64", bench.PairsPerSecond, "redsync", false, 1), false, false},
 		{"not measured", target("one/8", bench.PairsPerSecond, "", false, 1), false, false},
 		{"another figure", target("own/64", bench.Fairness, "", true, 1), false, false},
 	} {

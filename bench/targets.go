@@ -32,10 +32,10 @@ type Verdict struct {
 // Targets returns all performance goals.
 func Targets() []Target {
 	all := []Target{
-		target("redis", "own/64", PairsPerSecond, "raw", 1, "as fast as the two bare commands, with a line and a token"),
+		target("redis", "own/64", PairsPerSecond, "raw", 1, "as fast as the two bare commands, with a queue and a token"),
 		target("redis", "own/64", PairsPerSecond, "bsm/redislock", 1.9, "ahead of the fastest Go library"),
 		atMost(target("redis", "own/1", PairP50, "raw", 1.1, "alone, no slower than the two bare commands")),
-		atMost(target("redis", "idle/1000", RequestsPerSecond, "", 5, "who waits sends nothing")),
+		atMost(target("redis", "idle/1000", RequestsPerSecond, "", 5, "a waiter sends nothing")),
 		atMost(target("redis", "renew/100000", RequestsPerSecond, "", 10, "one renewal for all leases")),
 		atMost(target("redis", "renew/100000", BytesEach, "", 1024, "a lease is small")),
 		atMost(target("redis", "renew/100000", Goroutines, "", 20, "no goroutine for each lock")),
@@ -44,7 +44,7 @@ func Targets() []Target {
 		all = append(all,
 			target("redis", scenario, Fairness, "", 0.99, "first come, first served"),
 			atMost(target("redis", scenario, HandOverPings, "", 2, "a hand-over is a request and a push")),
-			atMost(target("redis", scenario, WaitP99Share, "", 1.3, "nobody waits for longer than the line is")),
+			atMost(target("redis", scenario, WaitP99Share, "", 1.3, "no waiter waits longer than the queue takes")),
 		)
 		for _, peer := range []string{"redsync", "bsm/redislock", "rueidislock"} {
 			all = append(all, atMost(target("redis", scenario, WaitP99, peer, 0.05, "20 times better than those who ask again and again")))
@@ -54,8 +54,8 @@ func Targets() []Target {
 		all = append(all, target("redis", scenario, Utilisation, "", 0.85, "the lock works, not the hand-over"))
 	}
 	return append(all,
-		target("redlock", "own/64", PairsPerSecond, "redsync", 3, "one request to a node for all who ask, and nobody waits for the slowest"),
-		target("redlock-hung", "own/64", PairsPerSecond, "redsync", 3, "a node that hangs costs nobody any time"),
+		target("redlock", "own/64", PairsPerSecond, "redsync", 3, "one request to a node for all callers, and no caller waits for the slowest node"),
+		target("redlock-hung", "own/64", PairsPerSecond, "redsync", 3, "a node that hangs delays no caller"),
 		target("etcd", "own/64", PairsPerSecond, "etcd concurrency", 3, "ahead of etcd's own client"),
 		target("etcd", "own/64", PairsPerSecond, "raw", 2, "many locks in one transaction"),
 		target("etcd", "one/50", PairsPerSecond, "etcd concurrency", 4, "hand-overs a second"),

@@ -113,7 +113,7 @@ func (s *stage) lead(ctx context.Context, term *elector.Term) error {
 	s.mu.Lock()
 	for _, before := range s.leading {
 		if before.Err() == nil {
-			s.t.Error("two lead at once")
+			s.t.Error("two candidates lead at the same time")
 		}
 	}
 	s.leading, s.tokens = append(s.leading, ctx), append(s.tokens, term.Token())
@@ -219,7 +219,7 @@ func TestShutdownHandsOver(t *testing.T) {
 		}
 		wg.Wait()
 		if _, err := es[0].Leader(t.Context()); !errors.Is(err, elector.ErrNoLeader) {
-			t.Errorf("leader of nobody: %v", err)
+			t.Errorf("Leader of an election without candidates: %v", err)
 		}
 	})
 }

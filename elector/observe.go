@@ -11,7 +11,7 @@ import (
 )
 
 // ErrNoLeader means that no candidate leads at the moment.
-var ErrNoLeader = errors.New("nobody leads")
+var ErrNoLeader = errors.New("no candidate leads")
 
 // Leader is the leader, as the backend had it when it was asked: the term may have ended since.
 type Leader struct {

@@ -33,7 +33,7 @@ func TestCampaignsAtOnce(t *testing.T) {
 		cancel()
 		term := e.Term()
 		if term == nil {
-			t.Fatal("nobody leads")
+			t.Fatal("no candidate leads")
 		}
 		if err := term.Resign(t.Context()); err != nil {
 			t.Fatal(err)

@@ -199,7 +199,7 @@ func TestFunctions(t *testing.T) {
 	}
 	without := gather(t, bare)
 	if _, ok := without["holdfast_sessions{backend=unknown}"]; ok {
-		t.Error("sessions that nobody can count")
+		t.Error("a metric of sessions that cannot be counted")
 	}
 	if _, ok := without["holdfast_held{backend=unknown,mode=shared}"]; !ok {
 		t.Error("no backend given is not told as unknown")

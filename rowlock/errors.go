@@ -18,7 +18,7 @@ var (
 	// its start.
 	ErrConflict = errors.New("row has changed since the transaction began")
 	// ErrMissing: a row does not exist, so nothing was locked for it.
-	ErrMissing = errors.New("row is not there")
+	ErrMissing = errors.New("row does not exist")
 )
 
 // LockError reports a lock that the database refused. It is its Kind and its Err.

@@ -162,10 +162,10 @@ func (s *Server) acquireOwn(ctx context.Context, w http.ResponseWriter, r *reque
 	case err == nil:
 	case sent:
 		s.metrics.Untold(observe.UntoldLeft)
-		s.cfg.Logger.LogAttrs(ctx, levelWarn, "a grant was perhaps not told to its client: the lease is left to its end", attrLock(a.name), attrError(err))
+		s.cfg.Logger.LogAttrs(ctx, levelWarn, "a grant may not have reached its client: the lease is left to expire", attrLock(a.name), attrError(err))
 	default:
 		s.metrics.Untold(observe.UntoldGivenBack)
-		s.cfg.Logger.LogAttrs(ctx, slog.LevelInfo, "a grant was not told to its client: the lease is given back", attrLock(a.name), attrError(err))
+		s.cfg.Logger.LogAttrs(ctx, slog.LevelInfo, "a grant was not sent to its client: the lease is released", attrLock(a.name), attrError(err))
 		s.giveBack(a, grant.session)
 	}
 }
@@ -187,7 +187,7 @@ func (s *Server) giveBack(a ask, session backend.SessionID) {
 			err = s.patiently(done, release)
 		}
 		if err != nil && !errors.Is(err, backend.ErrLost) {
-			s.cfg.Logger.LogAttrs(done, levelWarn, "a lease that was not told to its client is left to its end", attrLock(a.name), attrError(err))
+			s.cfg.Logger.LogAttrs(done, levelWarn, "a lease whose grant was not sent to its client could not be released: it is left to expire", attrLock(a.name), attrError(err))
 		}
 	})
 }
@@ -203,7 +203,7 @@ func (s *Server) noteUnknown(r *request, a ask, err error) {
 	if r.Context().Err() != nil || s.stopping.Err() != nil {
 		level = slog.LevelInfo // the request was cancelled; nothing is wrong
 	}
-	s.cfg.Logger.LogAttrs(r.Context(), level, "the outcome of an acquire is not known: its lease is given up", attrLock(a.name), attrError(err))
+	s.cfg.Logger.LogAttrs(r.Context(), level, "the outcome of an acquire is unknown: its lease is abandoned", attrLock(a.name), attrError(err))
 }
 
 // neverHad converts the error of a lease that was granted and expired before its client
@@ -214,7 +214,7 @@ func (s *Server) neverHad(err error) error {
 	}
 	return &backend.UnavailableError{
 		Backend: s.caps.Name, Op: "acquire",
-		Err: fmt.Errorf("granted, and over before it could be told: %v", err), //nolint:errorlint // it must not be told as a loss
+		Err: fmt.Errorf("the lease was granted and ended before the client could be told: %v", err), //nolint:errorlint // it must not be told as a loss
 	}
 }
 
@@ -320,7 +320,7 @@ func (s *Server) guest(a ask) (*holdfast.Client, *tap, func(keep time.Duration),
 	t := &tap{Backend: s.b, s: s}
 	c, err := holdfast.New(t, s.clientConfig())
 	if err != nil {
-		return nil, nil, nil, fmt.Errorf("wait in line: %w", err)
+		return nil, nil, nil, fmt.Errorf("wait in the queue: %w", err)
 	}
 	s.guestCount.Add(1)
 	end := func(keep time.Duration) {
@@ -345,7 +345,7 @@ func (s *Server) endGuest(ctx context.Context, c *holdfast.Client, t *tap, keep 
 		}
 	}
 	if err := c.Close(ctx); err != nil {
-		s.cfg.Logger.LogAttrs(ctx, levelWarn, "a place in line is left to its end", attrError(err))
+		s.cfg.Logger.LogAttrs(ctx, levelWarn, "a place in the queue is left to expire", attrError(err))
 	}
 }
 

@@ -122,7 +122,7 @@ func TestBatch(t *testing.T) {
 		}
 	}
 	if l := a.inspect("held"); len(l.Waiters) != 0 {
-		t.Errorf("somebody waits: %+v", l.Waiters)
+		t.Errorf("the queue is not empty: %+v", l.Waiters)
 	}
 }
 
@@ -160,7 +160,7 @@ func TestBatchOfOneLock(t *testing.T) {
 	a.take("once", `{"lease":"my-own-lease-0001"}`)
 	got = a.batch(`{"release":[{"name":"once","lease":"my-own-lease-0001"},{"name":"once","lease":"my-own-lease-0001"}]}`)
 	if one, two := got["release 0"], got["release 1"]; (one.Error == nil) == (two.Error == nil) {
-		t.Errorf("one lease given back twice: %+v, %+v", one, two)
+		t.Errorf("one lease released twice: %+v, %+v", one, two)
 	}
 }
 

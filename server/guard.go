@@ -152,7 +152,7 @@ func (s *Server) authorize(r *request, a Action) error {
 	return &refusal{http.StatusForbidden, err}
 }
 
-var errNotHere = errors.New("the cluster is managed from the host of a node, or by whom Config.Authorize lets")
+var errNotHere = errors.New("the cluster can be managed only from the host of a node, or by a client that Config.Authorize admits")
 
 // fromHere reports whether a request came over the loopback or a Unix socket, and was not
 // forwarded by a proxy.
@@ -234,7 +234,7 @@ func isLoopback(a net.Addr) bool {
 // bytes before it sends an answer.
 func (s *Server) readBody(w http.ResponseWriter, r *request) error {
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
-		return &refusal{http.StatusUnsupportedMediaType, errors.New("compressed bodies are not taken")}
+		return &refusal{http.StatusUnsupportedMediaType, errors.New("compressed bodies are not accepted")}
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.cfg.Limits.Body))
 	if err != nil {

@@ -50,7 +50,7 @@ func (e *shed) Error() string { return e.what }
 
 // crowded returns the error of a full lane.
 func crowded() error {
-	return &shed{status: http.StatusServiceUnavailable, what: "too many requests of this kind at once"}
+	return &shed{status: http.StatusServiceUnavailable, what: "too many concurrent requests of this kind"}
 }
 
 // problemOf converts an error to the problem document that reports it. This is decided only

@@ -110,7 +110,7 @@ func TestOpenedWhileTheStoreIsAway(t *testing.T) {
 		t.Errorf("its capabilities are %+v", caps)
 	}
 	if err := b.Quarantined(t.Context()); !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrQuarantine) {
-		t.Errorf("a server whose store is away is ready: %v", err)
+		t.Errorf("a server whose store is unavailable is ready: %v", err)
 	}
 	c, err := holdfast.New(b, holdfast.Config{})
 	if err != nil {

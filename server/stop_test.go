@@ -99,7 +99,7 @@ func TestReady(t *testing.T) {
 		t.Errorf("readyz %+v", r)
 	}
 	a.b.away.Store(true)
-	leasetest.Eventually(t, "readyz tells that the backend is away", func() bool { return a.call("GET", "/readyz", "").status == 503 })
+	leasetest.Eventually(t, "readyz reports that the backend is unavailable", func() bool { return a.call("GET", "/readyz", "").status == 503 })
 	want[wire.Health](a, 200, "GET", "/healthz", "")
 	a.b.away.Store(false)
 	leasetest.Eventually(t, "readyz tells that the backend is back", func() bool { return a.call("GET", "/readyz", "").status == 200 })

@@ -110,7 +110,7 @@ func TestGoneBeforeItWasTold(t *testing.T) {
 	}
 	leasetest.Eventually(t, "the lock is free", func() bool { return len(a.inspect("x").Holders) == 0 })
 	leasetest.Eventually(t, "it is counted", func() bool { return metric(a, givenBack) == 1 && metric(a, left) == 0 && metric(a, heldNow) == 0 })
-	if lines := log.lines("a grant was not told to its client: the lease is given back"); len(lines) != 1 || lines[0]["lock"] != "x" {
+	if lines := log.lines("a grant was not sent to its client: the lease is released"); len(lines) != 1 || lines[0]["lock"] != "x" {
 		t.Errorf("log: %v", log.String())
 	}
 }
@@ -160,7 +160,7 @@ func TestPerhapsTold(t *testing.T) {
 	if info, err := a.b.Inspect(t.Context(), "x"); err != nil || len(info.Holders) != 1 {
 		t.Errorf("holders %+v, %v", info.Holders, err)
 	}
-	if lines := log.lines("a grant was perhaps not told to its client: the lease is left to its end"); len(lines) != 1 {
+	if lines := log.lines("a grant may not have reached its client: the lease is left to expire"); len(lines) != 1 {
 		t.Errorf("log: %v", log.String())
 	}
 }
@@ -193,7 +193,7 @@ func TestUnknownIsLogged(t *testing.T) {
 	if p.MayHold == nil || !*p.MayHold {
 		t.Errorf("problem %+v", p)
 	}
-	lines := log.lines("the outcome of an acquire is not known: its lease is given up")
+	lines := log.lines("the outcome of an acquire is unknown: its lease is abandoned")
 	if len(lines) != 1 || lines[0]["lock"] != "order:1" || lines[0]["level"] != "WARN" {
 		t.Errorf("log: %v", log.String())
 	}

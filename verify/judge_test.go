@@ -32,7 +32,7 @@ func TestHandWrittenHistories(t *testing.T) {
 			s.got(0, 10, "1.1", "x", 1)
 			s.try(20, 30, "2.1", "y")
 		}},
-		{"a refusal while nobody holds", "model", "answered \"held\"", func(s *script) {
+		{"a refusal while the lock is free", "model", "answered \"held\"", func(s *script) {
 			s.got(0, 10, "1.1", "x", 1)
 			s.released(20, 30, "1.1", "x")
 			s.try(40, 50, "2.1", "y")
@@ -51,19 +51,19 @@ func TestHandWrittenHistories(t *testing.T) {
 			s.try(100, 600, "3.1", "z")
 			s.try(5700, 5710, "2.1", "y")
 		}},
-		{"a refusal that a cancelled wait explains, of one whom the backend did not answer for a while", "", "", func(s *script) {
+		{"a refusal that a cancelled wait explains, of a worker whom the backend did not answer for a while", "", "", func(s *script) {
 			s.call(0, 30, "3.1", history.VerbAcquire, "z", history.Event{Outcome: history.Unknown})
 			s.add(900, history.Event{Kind: history.KindSilence, Worker: "3.1", Took: 800 * ms})
 			s.add(1600, history.Event{Kind: history.KindSilence, Worker: "3.1", Took: 900 * ms})
 			s.try(2300, 2310, "2.1", "y")
 		}},
-		{"a refusal that the same explains, of another, who had no fault", "", "", func(s *script) {
+		{"a refusal that the silence of another worker, without a fault, explains", "", "", func(s *script) {
 			s.call(0, 30, "3.1", history.VerbAcquire, "z", history.Event{Outcome: history.Unknown})
 			s.add(900, history.Event{Kind: history.KindSilence, Worker: "4.1", Took: 800 * ms})
 			s.add(1600, history.Event{Kind: history.KindSilence, Worker: "4.1", Took: 900 * ms})
 			s.try(2300, 2310, "2.1", "y")
 		}},
-		{"a refusal that the same does not explain, of another, who had a fault", "model", "answered \"held\"", func(s *script) {
+		{"a refusal that the silence of another worker, with a fault, does not explain", "model", "answered \"held\"", func(s *script) {
 			s.call(0, 30, "3.1", history.VerbAcquire, "z", history.Event{Outcome: history.Unknown})
 			s.fault(40, 60, "4.1")
 			s.add(900, history.Event{Kind: history.KindSilence, Worker: "4.1", Took: 800 * ms})
@@ -76,24 +76,24 @@ func TestHandWrittenHistories(t *testing.T) {
 			s.try(31, 35, "3.1", "z")
 			s.try(40, 50, "2.1", "y")
 		}},
-		{"a refusal that a cancelled wait explains, which one fault after the other kept from being given back", "", "", func(s *script) {
+		{"a refusal that a cancelled wait explains: successive faults delayed its release", "", "", func(s *script) {
 			s.call(0, 30, "3.1", history.VerbAcquire, "z", history.Event{Outcome: history.Unknown})
 			s.fault(50, 900, "3.1")
 			s.fault(1200, 2600, "3.1")
 			s.try(3000, 3010, "2.1", "y")
 		}},
-		{"a refusal that a cancelled wait does not explain: the faults came long after it was given back", "model", "answered \"held\"", func(s *script) {
+		{"a refusal that a cancelled wait does not explain: the faults came long after its release", "model", "answered \"held\"", func(s *script) {
 			s.call(0, 30, "3.1", history.VerbAcquire, "z", history.Event{Outcome: history.Unknown})
 			s.fault(900, 2600, "3.1")
 			s.try(3000, 3010, "2.1", "y")
 		}},
-		{"a refusal that one explains who died before a wait was given back", "", "", func(s *script) {
+		{"a refusal that a worker explains that died before its wait was released", "", "", func(s *script) {
 			s.fault(0, 40, "3.1")
 			s.call(0, 30, "3.1", history.VerbAcquire, "z", history.Event{Outcome: history.Unknown})
 			s.proc(history.KindKill, 900, "3.1")
 			s.try(1500, 1510, "2.1", "y")
 		}},
-		{"a refusal that one explains who died in line, and whose place got its time again from a new leader", "", "", func(s *script) {
+		{"a refusal that a worker explains that died in the queue, and whose place a new leader extended", "", "", func(s *script) {
 			s.call(0, -1, "3.1", history.VerbAcquire, "z", history.Event{})
 			s.proc(history.KindKill, 100, "3.1")
 			s.fault(600, 1500, "") // a fault of the servers
@@ -147,7 +147,7 @@ func TestHandWrittenHistories(t *testing.T) {
 			s.lost(2001, 1000, "1.1", "x")
 			s.released(2050, 2060, "2.1", "y")
 		}},
-		{"one that was stopped looks, and believes still", "overlap model", "", func(s *script) {
+		{"a worker that was stopped checks the lock, and still believes that it holds it", "overlap model", "", func(s *script) {
 			s.got(0, 10, "1.1", "x", 1)
 			s.proc(history.KindFreeze, 100, "1.1")
 			s.got(200, 1100, "2.1", "y", 2)
@@ -176,7 +176,7 @@ func TestHandWrittenHistories(t *testing.T) {
 			s.got(0, 10, "1.1", "x", 1, permits(2, 3))
 			s.got(20, 30, "2.1", "y", 2, permits(2, 3))
 		}},
-		{"of two permits the one ends that nobody gave back", "", "", func(s *script) {
+		{"of two permits, the one that was never released ends", "", "", func(s *script) {
 			s.got(0, 10, "1.1", "x", 1, permits(1, 2))
 			s.got(0, 20, "2.1", "y", 2, permits(1, 2))
 			s.proc(history.KindKill, 100, "2.1")
@@ -195,7 +195,7 @@ func TestHandWrittenHistories(t *testing.T) {
 			s.released(20, 30, "1.1", "x")
 			s.got(40, 50, "2.1", "y", 6)
 		}},
-		{"tokens of calls that were under way at once", "", "", func(s *script) {
+		{"tokens of concurrent calls", "", "", func(s *script) {
 			s.got(0, 50, "1.1", "x", 7, shared)
 			s.got(10, 60, "2.1", "y", 6, shared)
 		}},
@@ -255,18 +255,18 @@ func TestHandWrittenHistories(t *testing.T) {
 			s.add(1100, history.Event{Kind: history.KindStall, Worker: "2.1", Took: 40 * ms})
 			s.lost(1200, 1000, "1.1", "x")
 		}},
-		{"nobody is woken", "liveness", "waited", func(s *script) {
+		{"no waiter is woken", "liveness", "waited", func(s *script) {
 			s.got(0, 10, "1.1", "x", 1)
 			s.released(100, 110, "1.1", "x")
 			s.call(50, 9000, "2.1", history.VerbAcquire, "y", history.Event{Outcome: history.Unknown})
 		}},
-		{"two wait, and nobody is woken", "liveness", "waited", func(s *script) {
+		{"two wait, and neither is woken", "liveness", "waited", func(s *script) {
 			s.got(0, 10, "1.1", "x", 1)
 			s.released(100, 110, "1.1", "x")
 			s.call(50, 9000, "2.1", history.VerbAcquire, "y", history.Event{Outcome: history.Unknown})
 			s.call(60, 9000, "3.1", history.VerbAcquire, "z", history.Event{Outcome: history.Unknown})
 		}},
-		{"nobody is woken, while others come and give up", "liveness", "waited", func(s *script) {
+		{"no waiter is woken, while other workers arrive and give up", "liveness", "waited", func(s *script) {
 			s.got(0, 10, "1.1", "x", 1)
 			s.released(100, 110, "1.1", "x")
 			s.call(50, 9000, "2.1", history.VerbAcquire, "y", history.Event{Outcome: history.Unknown})
@@ -283,31 +283,31 @@ func TestHandWrittenHistories(t *testing.T) {
 				s.released(at+20, at+30, "3.1", acq)
 			}
 		}},
-		{"a wait while others, whose network is away, may have had the lock", "", "", func(s *script) {
+		{"a wait while other workers, whose network is cut, may have held the lock", "", "", func(s *script) {
 			s.fault(0, 8000, "3.1")
 			s.call(50, 9000, "2.1", history.VerbAcquire, "y", history.Event{Outcome: history.Unknown})
 			s.call(2000, 8500, "3.1", history.VerbAcquire, "z", history.Event{Outcome: history.Unknown})
 		}},
-		{"a wait in a line that is kept, behind one whose network is away", "", "", func(s *script) {
+		{"a wait in a kept queue, behind a worker whose network is cut", "", "", func(s *script) {
 			s.fifo()
 			s.fault(0, 8000, "3.1")
 			s.call(50, 9000, "2.1", history.VerbAcquire, "y", history.Event{Outcome: history.Unknown})
 			s.call(40, 8500, "3.1", history.VerbAcquire, "z", history.Event{Outcome: history.Unknown})
 		}},
-		{"a wait in a line that is kept, before one whose network is away", "liveness", "worker 2.1 waited", func(s *script) {
+		{"a wait in a kept queue, before a worker whose network is cut", "liveness", "worker 2.1 waited", func(s *script) {
 			s.fifo()
 			s.fault(0, 8000, "3.1")
 			s.call(50, 9000, "2.1", history.VerbAcquire, "y", history.Event{Outcome: history.Unknown})
 			s.call(2000, 8500, "3.1", history.VerbAcquire, "z", history.Event{Outcome: history.Unknown})
 		}},
-		{"nobody is woken in a line that is kept, while others come and give up at once", "liveness", "worker 2.1 waited", func(s *script) {
+		{"no waiter is woken in a kept queue, while other workers arrive and give up immediately", "liveness", "worker 2.1 waited", func(s *script) {
 			s.fifo()
 			s.call(50, 9000, "2.1", history.VerbAcquire, "y", history.Event{Outcome: history.Unknown})
 			for at := int64(100); at < 9000; at += 100 {
 				s.call(at, at+4, "3.1", history.VerbAcquire, strconv.FormatInt(at, 10), history.Event{Outcome: history.Unknown})
 			}
 		}},
-		{"nobody is woken for as long as the network is away", "", "", func(s *script) {
+		{"no waiter is woken while the network is cut", "", "", func(s *script) {
 			s.got(0, 10, "1.1", "x", 1)
 			s.released(100, 110, "1.1", "x")
 			s.add(40, history.Event{Kind: history.KindFault, Worker: "2.1", Text: "cut"})

@@ -67,7 +67,7 @@ func (g *game) liveness(t *tally, grace time.Duration) {
 			if most := bound + g.starved(interval{at, at + idle}); idle > most {
 				t.liveness.violated(Finding{
 					Lock: name, At: at, Until: at + idle, Acqs: []string{a.Acq},
-					Text: fmt.Sprintf("worker %s waited for %q while nobody had it: %.2f s, %s; the bound is %.2f s",
+					Text: fmt.Sprintf("worker %s waited for %q while no worker held it: %.2f s, %s; the bound is %.2f s",
 						a.Worker, name, float64(idle)/1e9, g.span(at, at+idle), float64(most)/1e9),
 				})
 			}
@@ -318,7 +318,7 @@ func (g *game) losses(t *tally) {
 			if bound := g.lateBound(span); late > bound {
 				t.loss.violated(Finding{
 					Lock: name, At: a.lost.Deadline, Until: a.lost.At, Acqs: []string{a.Acq},
-					Text: fmt.Sprintf("worker %s was told of the loss of %q %.0f ms after its deadline at %s; the bound is %d ms",
+					Text: fmt.Sprintf("worker %s was notified of the loss of %q %.0f ms after its deadline at %s; the bound is %d ms",
 						a.Worker, name, float64(late)/1e6, g.at(a.lost.Deadline), bound/1e6),
 				})
 			}
@@ -359,7 +359,7 @@ func (g *game) rest(t *tally) {
 	for _, e := range g.h.Events {
 		switch e.Kind { //nolint:exhaustive // the others leave nothing behind
 		case history.KindLeft:
-			c.violated(Finding{Lock: e.Lock, At: e.At, Text: fmt.Sprintf("after all workers had ended and their time was over, %q had: %s", e.Lock, e.Text)})
+			c.violated(Finding{Lock: e.Lock, At: e.At, Text: fmt.Sprintf("after all workers and their leases had ended, %q had: %s", e.Lock, e.Text)})
 		case history.KindEnd:
 			t.ended++
 			if e.After > e.Before {

@@ -354,11 +354,11 @@ func (m *lockModel) explain(g *game, name string, orders [][]porcupine.Operation
 		f.Acqs = append(f.Acqs, l.Acq)
 		state = append(state, l.tell(g))
 	}
-	holders := "nobody"
+	holders := "no worker"
 	if len(state) > 0 {
 		holders = strings.Join(state, " and ")
 	}
-	f.Text = fmt.Sprintf("no order explains that %s of %q by worker %s, %s, was answered %q%s: %s had it, and the last token was %d",
+	f.Text = fmt.Sprintf("no order explains that %s of %q by worker %s, %s, was answered %q%s: %s held it, and the last token was %d",
 		odd.verb, name, odd.op.Worker, g.span(odd.op.Call(), odd.until), odd.op.Outcome, tokenText(odd.op.Token), holders, s.token)
 	return f
 }

@@ -106,7 +106,7 @@ func (g *game) tokens(t *tally) {
 		if a := g.acqs[o.Acq]; o.Verb == history.VerbReenter && o.Outcome == history.OK && a != nil && a.Token != o.Token {
 			c.violated(Finding{
 				Lock: o.Lock, At: o.Return, Acqs: []string{o.Acq},
-				Text: fmt.Sprintf("re-entry of %q gave token %d; the lock has %d", o.Lock, o.Token, a.Token),
+				Text: fmt.Sprintf("re-entry of %q returned token %d; the lock has %d", o.Lock, o.Token, a.Token),
 			})
 		}
 	}
@@ -122,7 +122,7 @@ func (g *game) tokenOrder(c *Check, name string, granted []*acquisition) {
 		if a.Token <= g.floor {
 			c.violated(Finding{
 				Lock: name, At: a.Return, Acqs: []string{a.Acq},
-				Text: fmt.Sprintf("the token of %q went back: %d had been given long before, and %d was given to who asked at %s", name, g.floor, a.Token, g.at(a.Call())),
+				Text: fmt.Sprintf("the token of %q went back: %d had been granted long before, and %d was granted to the call of %s", name, g.floor, a.Token, g.at(a.Call())),
 			})
 		}
 		for ; next < len(byReturn) && byReturn[next].Return < a.Call(); next++ {
@@ -133,7 +133,7 @@ func (g *game) tokenOrder(c *Check, name string, granted []*acquisition) {
 		if top != nil && a.Token < top.Token {
 			c.violated(Finding{
 				Lock: name, At: a.Return, Acqs: []string{top.Acq, a.Acq},
-				Text: fmt.Sprintf("the token of %q went back: %d was out at %s, and %d was given to who asked at %s",
+				Text: fmt.Sprintf("the token of %q went back: %d was granted by %s, and %d was granted to the call of %s",
 					name, top.Token, g.at(top.Return), a.Token, g.at(a.Call())),
 			})
 		}

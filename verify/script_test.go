@@ -136,7 +136,7 @@ func (s *script) judge() *verify.Report {
 	r := referee.Report()
 	ids, texts := violated(whole)
 	if now, other := violated(r); now != ids || other != texts || r.Counts != whole.Counts || r.Waits != whole.Waits {
-		s.t.Errorf("judged at once: %q %s %+v\nas it comes in: %q %s %+v", ids, texts, whole.Counts, now, other, r.Counts)
+		s.t.Errorf("judged as a whole: %q %s %+v\njudged while recorded: %q %s %+v", ids, texts, whole.Counts, now, other, r.Counts)
 	}
 	return r
 }

@@ -34,12 +34,12 @@ type tally struct {
 
 func newTally() *tally {
 	return &tally{
-		overlap:  newCheck("overlap", "no two workers believe at once"),
-		tokens:   newCheck("tokens", "tokens are unique and grow"),
+		overlap:  newCheck("overlap", "no two workers held conflicting locks at the same time"),
+		tokens:   newCheck("tokens", "tokens are unique and increase"),
 		register: newCheck("register", "a resource that checks tokens loses no update"),
-		model:    newCheck("model", "there is an order of all calls in which a lock would answer the same"),
-		liveness: newCheck("liveness", "a free lock goes to who waits for it"),
-		loss:     newCheck("loss", "a holder is told when its lease may be over"),
+		model:    newCheck("model", "there is an order of all calls in which a lock would have given the same answers"),
+		liveness: newCheck("liveness", "a free lock is granted to its waiters in time"),
+		loss:     newCheck("loss", "a holder is notified when its lease may have ended"),
 		rest:     newCheck("rest", "nothing is left behind"),
 		locks:    make(map[string]bool), workers: make(map[string]bool), grants: make(map[string]float64),
 		registers: make(map[string]*registerState),

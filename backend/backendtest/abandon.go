@@ -16,9 +16,9 @@ func abandonCases() []Case {
 		{ID: "C7", Name: "abandon-before-the-acquire", Rule: gone, run: abandonBefore},
 		{ID: "C7", Name: "abandon-races-the-acquire", Rule: gone, run: abandonRacesAcquire},
 		{ID: "C7", Name: "abandon-races-the-grant", Rule: gone, run: abandonRacesGrant},
-		{ID: "C7", Name: "abandoned-head-lets-the-line-move", Rule: c7 + ", and those behind it move up at once", Needs: needsOrder, run: abandonHead},
+		{ID: "C7", Name: "abandoned-head-lets-the-line-move", Rule: c7 + ", and the waiters behind it move up immediately", Needs: needsOrder, run: abandonHead},
 		{ID: "C7", Name: "give-up-then-abandon", Rule: c7, run: giveUpThenAbandon},
-		{ID: "C7", Name: "release-of-a-place-in-line", Rule: "Release gives back a place in line, too", run: releasePlace},
+		{ID: "C7", Name: "release-of-a-place-in-line", Rule: "Release also releases a place in the queue", run: releasePlace},
 		{ID: "C7", Name: "many-give-up", Rule: c7, run: manyGiveUp},
 	}
 }

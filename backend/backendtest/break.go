@@ -9,15 +9,15 @@ import (
 )
 
 func breakCases() []Case {
-	const c10 = "a lease broken by an operator is told at once where the backend can push, else by the next renewal"
+	const c10 = "the holder of a lease that an operator broke is notified immediately where the backend can push, else by its next renewal"
 	const raised = "a break takes the lock from all its holders and raises the token; waiters stay and the first of them are granted"
 	return []Case{
 		{ID: "C10", Name: "the-victim-is-told", Rule: c10, Needs: needsSessions, run: victimTold},
 		{ID: "C10", Name: "timed-victims-are-told", Rule: c10, Needs: needsTimed, run: timedVictim},
 		{ID: "C10", Name: "all-holders-are-broken", Rule: raised, Needs: needsPermits, run: allBroken},
 		{ID: "C10", Name: "the-next-in-line-is-granted", Rule: raised, run: nextAfterBreak},
-		{ID: "C10", Name: "nobody-to-break", Rule: "breaking a lock that nobody holds is success with no holders in the result", run: nobodyToBreak},
-		{ID: "C10", Name: "a-lost-session-is-told", Rule: "the loss of a session is told by its next renewal at the latest", Needs: needsSessions, run: lostSessionTold},
+		{ID: "C10", Name: "nobody-to-break", Rule: "breaking a lock that has no holder succeeds, with no holders in the result", run: nobodyToBreak},
+		{ID: "C10", Name: "a-lost-session-is-told", Rule: "the loss of a session is reported by its next renewal at the latest", Needs: needsSessions, run: lostSessionTold},
 	}
 }
 
@@ -165,13 +165,13 @@ func nobodyToBreak(e *env) {
 	a := e.client()
 	name := e.name()
 	if res := e.breakLock(name, "never held"); len(res.Broken) > 0 {
-		e.Errorf("nobody ever had the lock; Break tells %+v", res)
+		e.Errorf("the lock was never held; Break returned %+v", res)
 	}
 	l := a.take(a.ask(name))
 	a.give(l)
 	res := e.breakLock(name, "free")
 	if len(res.Broken) > 0 || res.Token <= l.Token {
-		e.Errorf("nobody has the lock and the last token was %d; Break tells %+v", l.Token, res)
+		e.Errorf("the lock is free and the last token was %d; Break returned %+v", l.Token, res)
 	}
 	e.free(name)
 	if next := a.take(a.ask(name)); next.Token <= l.Token || next.Token < res.Token {

@@ -13,7 +13,7 @@ import (
 func crashCases() []Case {
 	return []Case{{
 		ID: "C2", Name: "killed-under-load",
-		Rule:     "what a client was told survives a crash: no token is reported to two leases, tokens rise, leases do not overlap, and what was given back stays so",
+		Rule:     "acknowledged operations survive a crash: no token is reported to two leases, tokens rise, leases do not overlap, and released leases stay released",
 		Restarts: true,
 		// A store that forgets its leases grants nothing for as long as they could last, unless
 		// they end with their connections.
@@ -105,7 +105,7 @@ func (c *crowd) await(more int) bool {
 		select {
 		case <-c.news:
 		case <-limit.C:
-			c.e.Errorf("no grants for %s; clients wait for %d locks that all of them give back", c.e.afterRestart(), len(c.locks))
+			c.e.Errorf("no grants for %s; clients wait for %d locks, and every holder releases its own", c.e.afterRestart(), len(c.locks))
 			return false
 		case <-c.stop.Done():
 			return false
@@ -231,7 +231,7 @@ func (c *crowd) release(m *client, req *backend.AcquireRequest) {
 		return m.b.Release(ctx, giveBack(*req))
 	})
 	if errors.Is(err, backend.ErrLost) && attempts == 1 && c.e.caps.Durable {
-		c.e.Errorf("Release of %s: %v; it was granted, and nobody took it away", describe(*req), err)
+		c.e.Errorf("Release of %s: %v; it was granted, and no other client ended it", describe(*req), err)
 	}
 }
 

@@ -14,10 +14,10 @@ func deadWaiterCases() []Case {
 	return []Case{
 		{ID: "C8", Name: "a-dead-waiter-is-passed", Rule: c8, Needs: needsSessions, run: deadWaiter},
 		{ID: "C8", Name: "a-waiter-that-died-before-is-passed-at-once", Rule: c8, Needs: needsSessions, run: deadBefore},
-		{ID: "C8", Name: "a-waiter-learns-of-its-session", Rule: "when its session ends while a lease is in line, Acquire returns ErrSessionLost at the latest when the line moves", Needs: needsSessions, run: waiterSession},
+		{ID: "C8", Name: "a-waiter-learns-of-its-session", Rule: "when its session ends while a lease is in the queue, Acquire returns ErrSessionLost at the latest when the queue moves", Needs: needsSessions, run: waiterSession},
 		{ID: "C8", Name: "a-hand-over-never-stalls", Rule: wake, run: neverStalls},
 		{ID: "C8", Name: "every-waiter-is-woken", Rule: wake, run: everyWaiter},
-		{ID: "C8", Name: "a-session-end-hands-over", Rule: "EndSession gives back every lease and place in line of the session; timed leases stay", Needs: needsSessions, run: sessionEnd},
+		{ID: "C8", Name: "a-session-end-hands-over", Rule: "EndSession releases every lease and queue place of the session; timed leases stay", Needs: needsSessions, run: sessionEnd},
 	}
 }
 
@@ -189,7 +189,7 @@ func nothingLeft(e *env) {
 		a.end()
 	}
 	if page := e.list(backend.ListRequest{Prefix: prefix}); len(page.Locks) > 0 || page.Next != "" {
-		e.Fatalf("everything was given back; List tells %+v", page)
+		e.Fatalf("every lease was released; List returned %+v", page)
 	}
 }
 

@@ -470,7 +470,7 @@ func (e *env) holds(name string, want ...lease) {
 // free checks that a lock has no holder and no waiter.
 func (e *env) free(name string) {
 	if info := e.inspect(name); len(info.Holders)+len(info.Waiters) > 0 {
-		e.Fatalf("nobody has, or waits for, the lock; Inspect tells %+v", info)
+		e.Fatalf("the lock has no holder and no waiter; Inspect returned %+v", info)
 	}
 }
 

@@ -16,7 +16,7 @@ func exclusionCases() []Case {
 		{ID: "C1", Name: "exclusive-excludes", Rule: c1, run: exclusiveExcludes},
 		{ID: "C1", Name: "one-session-excludes-itself", Rule: "two leases of one session exclude each other: only the lease ID counts", run: oneSession},
 		{ID: "C1", Name: "one-of-many-wins", Rule: c1, run: oneOfMany},
-		{ID: "C1", Name: "refusals-name-somebody", Rule: "a lock that nobody holds or waits for is never called held", run: refusalsName},
+		{ID: "C1", Name: "refusals-name-somebody", Rule: "a lock without holders and waiters is never reported as held", run: refusalsName},
 		{ID: "C1", Name: "shared-leases-share", Rule: c1, Needs: needsShared, run: sharedShares},
 		{ID: "C1", Name: "permits-up-to-the-limit", Rule: c1, Needs: needsPermits, run: permitsUpToLimit},
 		{ID: "C1", Name: "names-never-collide", Rule: "distinct names are distinct locks, and equal names one lock: nothing is folded, trimmed or cut", run: namesNeverCollide},
@@ -94,7 +94,7 @@ func oneOfMany(e *env) {
 		case n == 0 && !e.caps.FIFO && split < splits: // where there are votes they may split
 			split++
 		default:
-			e.Fatalf("%d of %d that asked at once were granted; it has to be one", n, sessions*each)
+			e.Fatalf("%d of %d concurrent acquires were granted; want exactly one", n, sessions*each)
 		}
 	}
 }
@@ -224,7 +224,7 @@ func reentryCases() []Case {
 	return []Case{
 		{ID: "C1", Name: "reentry-joins", Rule: rule, Needs: needs, run: reentryJoins},
 		{ID: "C1", Name: "reentry-overtakes-the-line", Rule: rule, Needs: func(c caps) bool { return c.Reentrant && c.FIFO }, run: reentryOvertakes},
-		{ID: "C1", Name: "reentry-is-asked-for", Rule: "who has another owner, or did not ask for re-entry, does not join", Needs: needs, run: reentryIsAsked},
+		{ID: "C1", Name: "reentry-is-asked-for", Rule: "an acquire with another owner, or without re-entry, does not join", Needs: needs, run: reentryIsAsked},
 	}
 }
 

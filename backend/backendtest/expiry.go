@@ -8,7 +8,7 @@ import (
 )
 
 func expiryCases() []Case {
-	const c4 = "a lease that nobody renews is free no earlier than its TTL after the backend received it, and no later than TTL + ExpiryLag"
+	const c4 = "a lease that is not renewed becomes free no earlier than its TTL after the backend received it, and no later than TTL + ExpiryLag"
 	const c9 = "the backend never reports more time than is left"
 	return []Case{
 		{ID: "C4", Name: "session-lease-runs-out", Rule: c4, Needs: needsSessions, run: sessionRunsOut},
@@ -72,7 +72,7 @@ func foundWithoutWaiting(e *env) {
 		_, err := a.acquire(r)
 		switch {
 		case err == nil && time.Now().Before(from.from.Add(e.ttl())):
-			e.Fatalf("%s was granted before the %s of the lease were over", describe(r), e.ttl())
+			e.Fatalf("%s was granted before the lease's TTL of %s had elapsed", describe(r), e.ttl())
 		case err != nil && !errors.Is(err, backend.ErrHeld):
 			e.Fatalf("Acquire of %s: %v", describe(r), err)
 		}
@@ -262,7 +262,7 @@ func leftNeverTooMuch(e *env) {
 		if err != nil || again.Token != l.Token {
 			// The time that the call took is subtracted from the time left that it reports.
 			b.excuse(l.AcquireRequest, l.asked.from.Add(-time.Since(from)), backend.ErrLost)
-			e.Fatalf("Acquire asked again %s later gave %+v, %v; the lease is out for %s with token %d",
+			e.Fatalf("the same Acquire, repeated %s later, returned %+v, %v; the lease is held for %s with token %d",
 				time.Since(l.asked.from), again, err, e.ttl(), l.Token)
 		}
 		if again.Asked.Before(from) {
@@ -305,6 +305,6 @@ func leftNeverTooMuch(e *env) {
 func notBefore(e *env, w *waiter, ends time.Time, what string) {
 	w.grantedWithin(e.ttl() + e.caps.ExpiryLag + 2*e.h.Slack)
 	if early := ends.Sub(w.at); early > 0 {
-		e.Fatalf("%s.Left was too much by %s or more: the next was granted before it was over", what, early)
+		e.Fatalf("%s.Left was too long by %s or more: the next waiter was granted before it had elapsed", what, early)
 	}
 }

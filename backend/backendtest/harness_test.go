@@ -225,7 +225,7 @@ func TestLesserBackends(t *testing.T) {
 		{"no permits", func(c *backend.Capabilities) { c.Permits = false }},
 		{"exclusive only", func(c *backend.Capabilities) { c.Shared, c.Permits, c.Reentrant = false, false, false }},
 		{"no push and no watch", func(c *backend.Capabilities) { c.LossPush, c.Watch = false, false }},
-		{"few renewals at once", func(c *backend.Capabilities) { c.MaxRenew = 3 }},
+		{"few renewals in one call", func(c *backend.Capabilities) { c.MaxRenew = 3 }},
 		{"coarse", func(c *backend.Capabilities) {
 			c.MinTTL, c.MaxTTL, c.ExpiryLag = 10*time.Second, 24*time.Hour, 10*time.Second
 		}},

@@ -39,7 +39,7 @@ func strangersRelease(e *env) {
 		wrong := r
 		wrong.Lease = lease
 		if err := b.release(wrong); !errors.Is(err, backend.ErrLost) {
-			e.Errorf("Release of %s, which nobody has: %v; it has to be ErrLost", lease, err)
+			e.Errorf("Release of %s, which has no holder: %v; want ErrLost", lease, err)
 		}
 		e.holds(name, l)
 	}
@@ -62,7 +62,7 @@ func strangersRenew(e *env) {
 	l := a.take(a.ask(name, e.timed(e.long())))
 	for _, r := range []backend.AcquireRequest{{Name: name, Lease: backend.NewLeaseID()}, {Name: name, Lease: l.Lease + "x"}, {Name: other, Lease: l.Lease}} {
 		if x := a.renewLease(r, e.ttl()); !errors.Is(x.Err, backend.ErrLost) {
-			e.Errorf("Renew of lease %s of %q, which nobody has, gave %+v; it has to be ErrLost", r.Lease, r.Name, x)
+			e.Errorf("Renew of lease %s of %q, which is not held, returned %+v; want ErrLost", r.Lease, r.Name, x)
 		}
 	}
 	if h := e.inspect(name).Holders; len(h) != 1 || h[0].Left <= e.ttl() && e.long() > 2*e.ttl() {
@@ -107,7 +107,7 @@ func renewalRevives(e *env) {
 	revive := func(when string) {
 		for _, r := range []backend.AcquireRequest{x.AcquireRequest, y.AcquireRequest, z.AcquireRequest} {
 			if res := b.renewLease(r, e.long()); !errors.Is(res.Err, backend.ErrLost) {
-				e.Fatalf("Renew of %s, which is over, gave %+v %s; it has to be ErrLost", describe(r), res, when)
+				e.Fatalf("Renew of %s, which has ended, returned %+v %s; want ErrLost", describe(r), res, when)
 			}
 		}
 	}

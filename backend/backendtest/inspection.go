@@ -28,7 +28,7 @@ func holdersTold(e *env) {
 	a := e.client()
 	name := e.name()
 	if info := e.inspect(name); info.Name != name || info.Limit != 0 || len(info.Holders)+len(info.Waiters) > 0 {
-		e.Fatalf("nobody ever had the lock; Inspect tells %+v", info)
+		e.Fatalf("the lock was never held; Inspect returned %+v", info)
 	}
 	l := a.take(a.ask(name, owner(`w 7 "ü"`), note(`why: {"a": 'b'} \ 100%`)))
 	e.checkHolder(name, l)
@@ -48,7 +48,7 @@ func holdersTold(e *env) {
 func (e *env) checkHolder(name string, l lease) {
 	info := e.inspect(name)
 	if info.Name != name || info.Limit != 1 || len(info.Holders) != 1 || info.Token != 0 && info.Token != l.Token {
-		e.Fatalf("one exclusive lease is out, with token %d; Inspect tells %+v", l.Token, info)
+		e.Fatalf("one exclusive lease is held, with token %d; Inspect returned %+v", l.Token, info)
 	}
 	h := info.Holders[0]
 	session, ttl := l.Session, e.long()
@@ -130,7 +130,7 @@ func refusalTells(e *env) {
 	l := a.take(a.ask(name, owner("the owner"), note("why")))
 	held := b.refusal(b.ask(name))
 	if held.Name != name || held.Ahead != 0 || len(held.Holders) != 1 {
-		e.Fatalf("one holds %q and nobody waits; HeldError tells %+v", name, held)
+		e.Fatalf("%q has one holder and no waiter; HeldError is %+v", name, held)
 	}
 	if h := held.Holders[0]; h.Owner != "the owner" || h.Token != l.Token || !e.leftTold(h.Left) || h.Mode != backend.Exclusive || h.Since.IsZero() {
 		e.Errorf("HeldError tells the holder %+v; it has token %d, and an owner, a time that is left and one since when", h, l.Token)
@@ -202,10 +202,10 @@ func (e *env) complete(c *client, r backend.AcquireRequest, out int) *backend.He
 // checkMany checks a refusal by the leases that are held, with that many waiters before it.
 func (e *env) checkMany(held *backend.HeldError, out []lease, ahead int) {
 	if n := len(held.Holders); n == 0 || n > backend.MaxHeldHolders {
-		e.Errorf("%d leases are out; HeldError names %d, not 1 to %d", len(out), n, backend.MaxHeldHolders)
+		e.Errorf("%d leases are held; HeldError names %d, not 1 to %d", len(out), n, backend.MaxHeldHolders)
 	}
 	if held.Count != len(out) || held.Ahead != ahead {
-		e.Errorf("%d leases are out and %d stand in line; HeldError counts %d and %d", len(out), ahead, held.Count, held.Ahead)
+		e.Errorf("%d leases are held and %d wait in the queue; HeldError counts %d and %d", len(out), ahead, held.Count, held.Ahead)
 	}
 	for _, h := range held.Holders {
 		if !slices.ContainsFunc(out, func(l lease) bool { return l.Lease == h.Lease && l.Token == h.Token }) {
@@ -234,7 +234,7 @@ func listPaged(e *env) {
 			for _, l := range page.Locks {
 				got = append(got, l.Name)
 				if len(l.Holders) != 1 || l.Holders[0].Token == 0 || l.Limit != 1 {
-					e.Errorf("List tells %+v; one exclusive lease is out", l)
+					e.Errorf("List returned %+v; one exclusive lease is held", l)
 				}
 			}
 			if after = page.Next; after == "" {

@@ -31,7 +31,7 @@ func lifeMutants() []mutant {
 				return b.Renew(ctx, r)
 			}}
 		}},
-		{"makes a session anew when its TTL differs", []string{"C6"}, func() *hooks {
+		{"creates the session again when its TTL differs", []string{"C6"}, func() *hooks {
 			var ttls sync.Map
 			return &hooks{open: func(ctx context.Context, b backend.Backend, r backend.SessionRequest) error {
 				if was, known := ttls.Swap(r.ID, r.TTL); known && was != r.TTL && r.Validate(b.Capabilities()) == nil {
@@ -247,7 +247,7 @@ func identityMutants() []mutant {
 				return b.Release(ctx, r)
 			}}
 		}},
-		{"calls a release by nobody a success", []string{"C5", "C6"}, func() *hooks {
+		{"reports success for a release without a lease", []string{"C5", "C6"}, func() *hooks {
 			return &hooks{release: func(ctx context.Context, b backend.Backend, r backend.ReleaseRequest) error {
 				if err := b.Release(ctx, r); !errors.Is(err, backend.ErrLost) {
 					return err
@@ -261,7 +261,7 @@ func identityMutants() []mutant {
 				return b.Acquire(ctx, r)
 			}}
 		}},
-		{"lets anybody re-enter", []string{"C1"}, func() *hooks {
+		{"lets any owner re-enter", []string{"C1"}, func() *hooks {
 			return &hooks{acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
 				if r.Owner != "" && r.Mode == backend.Exclusive && r.Validate(b.Capabilities()) == nil {
 					r.Reentrant = true

@@ -357,7 +357,7 @@ func lineMutants() []mutant {
 			}}
 		}},
 		{"lets a reader pass a writer that waits", []string{"C3"}, readerPasses},
-		{"polls: who waits stands in no line", []string{"C3"}, func() *hooks {
+		{"polls: waiters are in no queue", []string{"C3"}, func() *hooks {
 			return &hooks{acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
 				wait := r.Wait
 				r.Wait = false

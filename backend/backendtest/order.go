@@ -8,15 +8,15 @@ import (
 )
 
 func orderCases() []Case {
-	const c3 = "waiters are granted in the order in which the backend received them; nobody is overtaken"
+	const c3 = "waiters are granted in the order in which the backend received them; no waiter is overtaken"
 	return []Case{
 		{ID: "C3", Name: "first-come-first-served", Rule: c3, Needs: needsFIFO, run: firstCome},
 		{ID: "C3", Name: "many-in-line", Rule: c3, Needs: needsFIFO, run: manyInLine},
 		{ID: "C3", Name: "reader-does-not-pass-writer", Rule: c3, Needs: needsOrder, run: readerBehindWriter},
 		{ID: "C3", Name: "writer-does-not-pass-readers", Rule: c3, Needs: needsOrder, run: writerBehindReaders},
 		{ID: "C3", Name: "many-permits-are-not-overtaken", Rule: c3, Needs: needsQueue, run: permitsInLine},
-		{ID: "C3", Name: "the-line-moves-as-far-as-it-fits", Rule: "when something is given back, all those at the head of the line that fit are granted", Needs: needsQueue, run: lineMovesFar},
-		{ID: "C3", Name: "no-try-passes-the-line", Rule: c3 + ", not by one that does not wait either", Needs: needsFIFO, run: noTryPasses},
+		{ID: "C3", Name: "the-line-moves-as-far-as-it-fits", Rule: "after a release, all waiters at the head of the queue that fit are granted", Needs: needsQueue, run: lineMovesFar},
+		{ID: "C3", Name: "no-try-passes-the-line", Rule: c3 + ", not even by an acquire that does not wait", Needs: needsFIFO, run: noTryPasses},
 	}
 }
 

@@ -14,11 +14,11 @@ func repetitionCases() []Case {
 	return []Case{
 		{ID: "C6", Name: "acquire-twice-is-one-grant", Rule: c6, run: acquireTwice},
 		{ID: "C6", Name: "acquire-twice-at-once", Rule: c6, run: acquireAtOnce},
-		{ID: "C6", Name: "acquire-twice-in-line", Rule: c6 + " and one place in line", Needs: needsFIFO, run: acquireInLine},
-		{ID: "C6", Name: "one-of-two-gives-up", Rule: "an acquire that is asked twice goes on when one of the two gives up", run: oneGivesUp},
-		{ID: "C6", Name: "a-new-session-adopts-the-place", Rule: "a waiting lease that is asked for under another session keeps its place, which is that session's from then on", Needs: func(c caps) bool { return c.FIFO && c.Sessions && !c.Bound }, run: adoptPlace},
-		{ID: "C6", Name: "a-new-session-adopts-no-lease", Rule: "a session lease that is out under another session is ErrLost: it will die with that one", Needs: needsSessions, run: adoptNoLease},
-		{ID: "C6", Name: "release-twice-frees-once", Rule: "a release asked twice frees once and harms no successor", run: releaseTwice},
+		{ID: "C6", Name: "acquire-twice-in-line", Rule: c6 + " and one place in the queue", Needs: needsFIFO, run: acquireInLine},
+		{ID: "C6", Name: "one-of-two-gives-up", Rule: "an acquire that was sent twice continues when one of the two gives up", run: oneGivesUp},
+		{ID: "C6", Name: "a-new-session-adopts-the-place", Rule: "a waiting lease that is acquired again under another session keeps its place, which belongs to that session from then on", Needs: func(c caps) bool { return c.FIFO && c.Sessions && !c.Bound }, run: adoptPlace},
+		{ID: "C6", Name: "a-new-session-adopts-no-lease", Rule: "acquiring a session lease that is held under another session returns ErrLost: the lease ends with that session", Needs: needsSessions, run: adoptNoLease},
+		{ID: "C6", Name: "release-twice-frees-once", Rule: "a release that was sent twice frees the lock once and harms no successor", run: releaseTwice},
 		{ID: "C6", Name: "open-and-end-twice", Rule: "opening a session that lives confirms it, and ending one that is gone is success", Needs: needsSessions, run: openEndTwice},
 		{ID: "C6", Name: "renew-twice-in-one-call", Rule: "a call that names one lease twice renews it, and every other lease", Needs: needsTimed, run: renewTwice},
 		{ID: "C6", Name: "open-with-another-ttl", Rule: "opening a session that lives with another TTL takes that on or is refused, and the session lives on", Needs: needsSessions, run: openOtherTTL},
@@ -67,7 +67,7 @@ func acquireAtOnce(e *env) {
 		e.times(n, func(i int) { tokens[i] = clients[i%len(clients)].take(r).Token })
 		for _, t := range tokens {
 			if t != tokens[0] {
-				e.Fatalf("the same Acquire, asked %d times at once, gave the tokens %v", n, tokens)
+				e.Fatalf("the same Acquire, sent %d times concurrently, returned the tokens %v", n, tokens)
 			}
 		}
 		e.holds(name, lease{AcquireRequest: r, Grant: backend.Grant{Token: tokens[0]}})
@@ -258,7 +258,7 @@ func openOtherTTL(e *env) {
 		}
 	}
 	if again := a.take(l.AcquireRequest); again.Token != l.Token {
-		e.Errorf("the lease was asked for again and has token %d, before %d", again.Token, l.Token)
+		e.Errorf("a repeated Acquire of the lease returned token %d, want %d", again.Token, l.Token)
 	}
 }
 

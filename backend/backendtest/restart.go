@@ -170,7 +170,7 @@ func expiryAfterRestart(e *env) {
 			continue
 		}
 		if early := set.from.Add(e.ttl()).Sub(next.asked.to); early > 0 {
-			e.Errorf("after a restart the lock was free %s before the %s of its lease were over", early, e.ttl())
+			e.Errorf("after a restart the lock was free %s before its lease's TTL of %s had elapsed", early, e.ttl())
 		}
 		if took := next.asked.to.Sub(restarted); took > e.afterRestart() {
 			e.Errorf("the lock was free %s after the restart; the TTL of its lease was %s", took, e.ttl())

@@ -130,7 +130,7 @@ func tokensAfterBreak(e *env) {
 		tokens.last = max(tokens.last, after.Token)
 		a.give(after)
 	}
-	res := e.breakLock(name, "nobody has it")
+	res := e.breakLock(name, "the lock is free")
 	if l := a.take(a.ask(name)); l.Token < res.Token || l.Token <= tokens.last {
 		e.Fatalf("token %d after a break that gave %d and a grant that had %d", l.Token, res.Token, tokens.last)
 	}

@@ -191,7 +191,7 @@ func (w *waiter) freed(set span, ttl time.Duration) lease {
 	latest := set.to.Add(ttl + e.caps.ExpiryLag + e.h.Slack)
 	l := w.grantedWithin(time.Until(latest) + e.h.Slack)
 	if early := set.from.Add(ttl).Sub(w.at); early > 0 {
-		e.Fatalf("the lock was free %s before the %s of the lease were over", early, ttl)
+		e.Fatalf("the lock was free %s before the lease's TTL of %s had elapsed", early, ttl)
 	}
 	if late := w.at.Sub(latest); late > 0 {
 		e.Fatalf("the lock was free %s later than TTL %s + lag %s + slack %s", late, ttl, e.caps.ExpiryLag, e.h.Slack)

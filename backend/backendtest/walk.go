@@ -50,7 +50,7 @@ func walk(e *env, kind kinds) {
 	})
 	e.Logf("%d grants, %d refusals, %d gave up", w.grants.Load(), w.refusals.Load(), w.gaveUp.Load())
 	if w.grants.Load() == 0 {
-		e.Fatalf("nobody was granted anything")
+		e.Fatalf("no client was granted a lock")
 	}
 	e.free(name)
 }
@@ -118,7 +118,7 @@ func (w *walker) twice(ctx context.Context, c *client, r backend.AcquireRequest)
 	g, err := c.b.Acquire(ctx, r)
 	<-done
 	if err == nil && (failed != nil || again.Token != g.Token) {
-		w.e.Errorf("the same Acquire, asked twice at once, gave token %d and (%+v, %v)", g.Token, again, failed)
+		w.e.Errorf("the same Acquire, sent twice concurrently, returned token %d and (%+v, %v)", g.Token, again, failed)
 	}
 	return g, err
 }

@@ -75,7 +75,7 @@ func TestLostReply(t *testing.T) {
 	}
 	leasetest.Give(t, b, req)
 	if info, err := other.Inspect(leasetest.Within(t), "n"); err != nil || len(info.Holders)+len(info.Waiters) != 0 {
-		t.Errorf("after the release: %+v, %v; want nobody", info, err)
+		t.Errorf("after the release: %+v, %v; want no holder and no waiter", info, err)
 	}
 }
 

@@ -64,7 +64,7 @@ func (s *turns) one(t *testing.T, b *consullock.Backend, id backend.SessionID) {
 	req := leasetest.Ask("n", id)
 	token := leasetest.Take(t, b, req)
 	if n := s.inside.Add(1); n != 1 {
-		t.Errorf("%d have the lock at once", n)
+		t.Errorf("%d clients hold the lock at the same time", n)
 	}
 	s.mu.Lock()
 	s.tokens = append(s.tokens, uint64(token))
@@ -215,7 +215,7 @@ func TestNoHeirToAPlace(t *testing.T) {
 	}
 	leasetest.Give(t, b, line[waiters-1])
 	if err := <-results[waiters-1]; !errors.Is(err, backend.ErrLost) {
-		t.Errorf("whose place was given back has %v; want %v", err, backend.ErrLost)
+		t.Errorf("the waiter whose place was released got %v; want %v", err, backend.ErrLost)
 	}
 	leasetest.InLine(t, b, "n", waiters-1)
 	if info, err := b.Inspect(leasetest.Within(t), "n"); err != nil || len(info.Holders) != 1 || info.Holders[0].Token != first {
@@ -334,7 +334,7 @@ func TestHeirsOfManyKinds(t *testing.T) {
 	all.Wait()
 	seen.done(t, processes*(goroutines-2)*rounds)
 	if info, err := closing(t, server.Addr()).Inspect(leasetest.Within(t), "n"); err != nil || len(info.Holders)+len(info.Waiters) != 0 {
-		t.Errorf("in the end: %+v, %v; want nobody", info, err)
+		t.Errorf("in the end: %+v, %v; want no holder and no waiter", info, err)
 	}
 }
 

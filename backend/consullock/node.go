@@ -17,7 +17,7 @@ import (
 const node = "holdfast-sessions"
 
 // onAgent is the warning for sessions that are tied to the agent's node after all.
-const onAgent = "the token may not register the node \"" + node + "\", or not write sessions on it: sessions are tied to the agent's node, and end at once when the agent leaves the cluster, which it may do when it is restarted: another may have the lock then before its holder knows"
+const onAgent = "the token may not register the node \"" + node + "\", or may not write sessions on it: sessions are tied to the agent's node and end immediately when the agent leaves the cluster, which can happen at its restart; another client may then acquire a lock before its holder learns of the loss"
 
 // create makes a session of Consul.
 func (b *Backend) create(ctx context.Context, ttl time.Duration) (string, error) {

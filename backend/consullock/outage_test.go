@@ -32,7 +32,7 @@ func TestEndAskedTwice(t *testing.T) {
 	proxy.Heal()
 	proxy.Reset()
 	if err := b.EndSession(leasetest.Within(t), id); err != nil {
-		t.Fatalf("end of the session, asked again: %v", err)
+		t.Fatalf("the second EndSession: %v", err)
 	}
 	if info, err := other.Inspect(leasetest.Within(t), "n"); err != nil || len(info.Holders) != 0 {
 		t.Errorf("the session has ended: %+v, %v", info, err)
@@ -100,7 +100,7 @@ func TestSilentConnection(t *testing.T) {
 			answered++
 		}
 		if answered > 3 {
-			t.Fatalf("%d renewals, and nobody told of the break of %q", answered, "m")
+			t.Fatalf("%d renewals, and none reported the break of %q", answered, "m")
 		}
 	}
 	if told[0].Lease != mine.Lease || told[0].Cause != backend.CauseBroken || told[0].Reason != "why" {
@@ -255,7 +255,7 @@ func TestPlaceIsKept(t *testing.T) {
 	leasetest.InLine(t, b, "n", 1)
 	leasetest.Give(t, b, held)
 	if g, err := b.Acquire(leasetest.Within(t), now); err != nil {
-		t.Errorf("it is out: %+v, %v", g, err)
+		t.Errorf("the lock is free and the lease is first in the queue: %+v, %v", g, err)
 	}
 }
 

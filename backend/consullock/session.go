@@ -248,7 +248,7 @@ func (s *session) confirmGone(ctx context.Context) error {
 	case err != nil:
 		return err
 	case entry != nil:
-		return errors.New("the leader did not know the session yet")
+		return errors.New("the leader did not have the session yet")
 	}
 	s.expire(backend.CauseGone)
 	return backend.ErrSessionLost

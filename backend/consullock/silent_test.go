@@ -82,7 +82,7 @@ func TestSilentAnswers(t *testing.T) {
 			}
 			<-dropped
 			if err := leasetest.InsistOn(t, func(ctx context.Context) error { return c.do(ctx, b, id, held) }); err != nil {
-				t.Errorf("asked again: %v", err)
+				t.Errorf("the repeated call: %v", err)
 			}
 		})
 	}

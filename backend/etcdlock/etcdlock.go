@@ -262,7 +262,7 @@ func (b *Backend) grantLease(ctx context.Context, ttl time.Duration) (clientv3.L
 	}
 	b.saw(resp.RaftTerm)
 	if got := time.Duration(resp.TTL) * time.Second; got >= ttl+time.Second {
-		b.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "etcd keeps leases longer than asked for: raise Config.MinTTL, or lower the election timeout of etcd",
+		b.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "etcd keeps leases longer than requested: raise Config.MinTTL, or lower the election timeout of etcd",
 			slog.Duration("asked", ttl), slog.Duration("given", got))
 	}
 	return resp.ID, term, nil

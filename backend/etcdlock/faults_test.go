@@ -152,7 +152,7 @@ func TestLostReply(t *testing.T) {
 		for _, who := range []backend.Backend{b, other} {
 			g := eventually(t, func(ctx context.Context) (backend.Grant, error) { return who.Acquire(ctx, req) })
 			if g.Token != info.Holders[0].Token {
-				t.Errorf("%s: token %d when asked again, was %d", req.Name, g.Token, info.Holders[0].Token)
+				t.Errorf("%s: the repeated Acquire returned token %d, want %d", req.Name, g.Token, info.Holders[0].Token)
 			}
 		}
 		release(t, b, req)

@@ -49,7 +49,7 @@ const movesInOne = 60
 const noTerm = math.MaxUint64
 
 var (
-	errDeposed = errors.New("who answered may not have been the leader of etcd any more")
+	errDeposed = errors.New("the etcd member that answered may no longer have been the leader")
 	errLeft    = errors.New("a lease of the session is not where the session is")
 )
 

@@ -253,7 +253,7 @@ func TestOneLockInOneBatch(t *testing.T) {
 				req := request("same", s)
 				g, err := b.Acquire(t.Context(), req)
 				if err != nil || g.ByTimer {
-					t.Errorf("%+v, %v; nobody has to be woken by a timer", g, err)
+					t.Errorf("%+v, %v; want no waiter woken by a timer", g, err)
 					return
 				}
 				mu.Lock()

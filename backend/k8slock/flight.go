@@ -145,7 +145,7 @@ func (b *Backend) isAsked(lock string, f *flight) bool {
 	return false
 }
 
-var errSilent = errors.New("the API server does not answer the requests before it")
+var errSilent = errors.New("the API server does not answer the earlier requests")
 
 // slot waits until fewer than recordsAtOnce requests about locks are under way here, or until hurry
 // signals that this one cannot wait. The caller must call the function that it returns when it is

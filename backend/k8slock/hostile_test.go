@@ -87,7 +87,7 @@ func handOverInAFullLine(b *bench) {
 				req := p.ask("a")
 				req.Wait, req.Mode, req.Note = true, backend.Shared, strings.Repeat("x", note)
 				_, err := p.Acquire(ctx, req)
-				if err != nil && strings.Contains(err.Error(), "as long as a Lease can hold") {
+				if err != nil && strings.Contains(err.Error(), "has no room for another waiter") {
 					once.Do(func() { close(full) })
 				}
 				results <- err
@@ -241,7 +241,7 @@ func strangerInLine(b *bench) {
 		b.Error(g.err)
 	}
 	if failed.Load() == 0 {
-		b.Error("nobody asked for the session")
+		b.Error("the session was never requested")
 	}
 }
 
@@ -318,7 +318,7 @@ func manyToPresent(b *bench) {
 		return len(asked)
 	}
 	if n := renew(); n != 0 {
-		b.Errorf("%d locks were written again at once", n)
+		b.Errorf("%d locks were rewritten immediately", n)
 	}
 	p.Age(foreign * 2 / 5)
 	if n := renew(); n != 1 {

@@ -30,7 +30,7 @@ const (
 )
 
 // errFull means that the queue has no room for another entry.
-var errFull = errors.New("the line of the lock is as long as a Lease can hold")
+var errFull = errors.New("the queue of the lock is full: a Lease object has no room for another waiter")
 
 // entry is a lease that is held or waiting.
 type entry struct {

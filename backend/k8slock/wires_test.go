@@ -333,7 +333,7 @@ func unused(b *bench) {
 	b.until("deleted", func() bool { return !strings.Contains(b.send(http.MethodGet, "", ""), `"name":"a"`) })
 	all := b.send(http.MethodGet, "", "")
 	if !strings.Contains(all, `"name":"theirs"`) || !strings.Contains(all, `"name":"held"`) {
-		b.Error("an object that is needed, or that is somebody else's, was deleted")
+		b.Error("an object that is in use, or that another program owns, was deleted")
 	}
 	p.holders("held", held)
 	again, after := q.take("a")
@@ -360,7 +360,7 @@ func deadToTheHasty(b *bench) {
 		_, err := q.acquire(q.ask("a"))
 		return err
 	}
-	b.until("granted to who does not wait", func() bool {
+	b.until("granted to a caller that does not wait", func() bool {
 		err := try()
 		if err != nil && !errors.Is(err, backend.ErrHeld) {
 			b.Fatal(err)

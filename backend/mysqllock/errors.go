@@ -17,7 +17,7 @@ import (
 var (
 	// ErrNoSchema: the tables do not exist, and the user may not create them. See
 	// [Backend.Migrate].
-	ErrNoSchema = errors.New("the tables of holdfast are not there, and may not be made: run holdfast migrate as a user who may")
+	ErrNoSchema = errors.New("the tables of holdfast do not exist, and this user may not create them: run holdfast migrate as a user who may")
 	// ErrNewer: a later version of Holdfast created the tables. They were not changed.
 	ErrNewer = errors.New("the tables are of a later version")
 	// ErrReadOnly: the server is a replica, or read-only.
@@ -30,8 +30,8 @@ var (
 )
 
 var (
-	errNoMeta  = errors.New("the row of the table meta is not there")
-	errNoWatch = fmt.Errorf("watch: %s tells nobody of changes: %w", backendName, backend.ErrUnsupported)
+	errNoMeta  = errors.New("the row of the table meta does not exist")
+	errNoWatch = fmt.Errorf("watch: %s does not report changes: %w", backendName, backend.ErrUnsupported)
 )
 
 // Numbers of the servers' errors.

@@ -190,11 +190,11 @@ func TestSleeperInTransaction(t *testing.T) {
 	from := time.Now()
 	leasetest.Take(t, b, leasetest.Ask("another", awake))
 	if took := time.Since(from); took > 4*time.Second {
-		t.Errorf("another lock was had after %s", took)
+		t.Errorf("acquiring another lock took %s", took)
 	}
 	mine := leasetest.Ask("n", awake)
 	leasetest.Take(t, b, mine)
-	t.Logf("the lock was had after %s", time.Since(from))
+	t.Logf("acquiring the lock took %s", time.Since(from))
 	proxy.Heal()
 	if err := <-got; err != nil && !errors.Is(err, backend.ErrUnavailable) {
 		t.Error(err)

@@ -40,9 +40,9 @@ const (
 )
 
 var (
-	errNoLock  = errors.New("the server did not answer GET_LOCK: it was told to end the connection")
-	errNotHad  = errors.New("the connection did not have a lock that it had taken")
-	errTaken   = errors.New("another connection has the lock of this one's name")
+	errNoLock  = errors.New("the server did not answer GET_LOCK, and was asked to end the connection")
+	errNotHad  = errors.New("the connection no longer holds a lock that it had acquired")
+	errTaken   = errors.New("another connection holds the lock with this connection's name")
 	errHungUp  = errors.New("the server ended the connection")
 	errNoWires = errors.New("there is no connection")
 )

@@ -136,7 +136,7 @@ func (s getlockStore) Mark(ctx context.Context, m connlease.Mark) (fence.Token, 
 	return token, hit, nil
 }
 
-var errNotLanded = errors.New("somebody took the lock and has not written it down: break it again")
+var errNotLanded = errors.New("another client acquired the lock and has not recorded its lease yet: retry the break")
 
 // raise draws a token.
 func (s getlockStore) raise(ctx context.Context) (fence.Token, error) {

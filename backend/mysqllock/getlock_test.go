@@ -234,7 +234,7 @@ func TestUserLocksUserThatMayOnlyUse(t *testing.T) {
 	b := openUserLocks(t, getlockURL(s, "app", s.Addr()))
 	err := b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
 	if !errors.Is(err, mysqllock.ErrNoSchema) || !errors.Is(err, backend.ErrUnavailable) {
-		t.Errorf("nobody made the tables: %v", err)
+		t.Errorf("OpenSession without the tables: %v", err)
 	}
 	if err := openUserLocks(t, getlockURL(s, "root", s.Addr())).Migrate(leasetest.Within(t)); err != nil {
 		t.Fatal(err)

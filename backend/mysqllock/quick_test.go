@@ -204,7 +204,7 @@ func TestQuickTogether(t *testing.T) {
 		}
 	}
 	if err := b.Quick(leasetest.Within(t), give); err != nil || len(give.Released) != mysqllock.MaxQuick {
-		t.Fatalf("%d were given back: %v", len(give.Released), err)
+		t.Fatalf("%d leases were released: %v", len(give.Released), err)
 	}
 	last := take.Acquire[mysqllock.MaxQuick-1:]
 	again, back := &sqllease.Quick{Names: []string{last[0].Name}, Acquire: last}, &sqllease.Quick{Names: give.Names, Release: give.Release}
@@ -212,7 +212,7 @@ func TestQuickTogether(t *testing.T) {
 		t.Fatalf("%+v: %v", again.Granted, err)
 	}
 	if err := b.Quick(leasetest.Within(t), back); err != nil || len(back.Released) != 1 || back.Released[0] != last[0].Name {
-		t.Errorf("%q were given back, not the only one that was out: %v", back.Released, err)
+		t.Errorf("%q were released, not the only held lease: %v", back.Released, err)
 	}
 }
 

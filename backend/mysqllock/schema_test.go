@@ -248,7 +248,7 @@ func TestClockAfterWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	if g := <-got; g.Err != nil || g.Grant.Since.UnixMicro() < waited {
-		t.Errorf("%+v; somebody else had the row until %d", g, waited)
+		t.Errorf("%+v; another transaction had the row locked until %d", g, waited)
 	}
 }
 
@@ -315,7 +315,7 @@ func TestSessionThatRanOut(t *testing.T) {
 		t.Errorf("renewed after its end: %+v, %v", res, err)
 	}
 	if n := s.Int(over); n != 1 {
-		t.Errorf("the renewal has written a session that is over: %d are", n)
+		t.Errorf("the renewal updated a session that had ended: %d unmarked ended sessions, want 1", n)
 	}
 	if err := b.OpenSession(leasetest.Within(t), ask); !errors.Is(err, backend.ErrSessionLost) {
 		t.Errorf("opened after its end: %v; want ErrSessionLost", err)

@@ -39,7 +39,7 @@ func TestTLS(t *testing.T) {
 		leasetest.Give(t, b, r)
 	}
 	if n := s.Int("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE USER = 'app'"); n == 0 {
-		t.Error("nobody is there: it was another server")
+		t.Error("the server has no connection of the user app: the client connected to another server")
 	}
 	refused := func(what, rest, why string) {
 		t.Helper()

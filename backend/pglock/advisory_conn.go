@@ -273,7 +273,7 @@ func (c *advisoryConn) send(ctx context.Context, w *connlease.Work, done *progre
 	return c.conn.SendBatch(ctx, q).Close() //nolint:wrapcheck // see Do
 }
 
-var errNotHad = errors.New("the connection did not have a lock that it had taken")
+var errNotHad = errors.New("the connection no longer holds a lock that it had acquired")
 
 var errUnsure = errors.New("whether the connection has a lock once more is not known")
 

@@ -196,7 +196,7 @@ func TestAdvisoryRoleThatMayOnlyUse(t *testing.T) {
 		return b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
 	}
 	if err := open(); !errors.Is(err, pglock.ErrNoSchema) || !errors.Is(err, backend.ErrUnavailable) {
-		t.Errorf("nobody made the tables: %v", err)
+		t.Errorf("OpenSession without the tables: %v", err)
 	}
 	if err := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())).Migrate(leasetest.Within(t)); err != nil {
 		t.Fatal(err)

@@ -188,7 +188,7 @@ func (s advisoryStore) landed(ctx context.Context, key int64) error {
 	})
 }
 
-var errInFlight = errors.New("the transaction of one who has the lock does not end: break it again")
+var errInFlight = errors.New("the transaction of a holder of the lock does not end: retry the break")
 
 // flying returns the transactions of those that have the lock.
 func (s advisoryStore) flying(ctx context.Context, key int64) ([]string, error) {

@@ -22,10 +22,10 @@ import (
 var (
 	// ErrNoSchema: the tables do not exist, and the role may not create them. See
 	// [Backend.Migrate].
-	ErrNoSchema = errors.New("the tables of holdfast are not there, and may not be made: run holdfast migrate as a role that may")
+	ErrNoSchema = errors.New("the tables of holdfast do not exist, and this role may not create them: run holdfast migrate as a role that may")
 	// ErrPooler: the server is a pooler that does not accept the settings that we need for a
 	// connection. Nothing was done. With listen=false they are not needed.
-	ErrPooler = errors.New("a pooler is in between, which refuses our settings: use listen=false with it")
+	ErrPooler = errors.New("a connection pooler refuses the settings of Holdfast: set listen=false")
 	// ErrNewer: a later version of Holdfast created the tables. They were not changed.
 	ErrNewer = errors.New("the tables are of a later version")
 	// ErrEncoding: the database is not in UTF-8, so that it cannot keep every name.
@@ -39,7 +39,7 @@ var (
 )
 
 var (
-	errNoMeta       = errors.New("the row of the table meta is not there")
+	errNoMeta       = errors.New("the row of the table meta does not exist")
 	errNotCommitted = errors.New("the transaction was not committed")
 	errDeaf         = fmt.Errorf("watch: notifications are turned off: %w", backend.ErrUnsupported)
 	errAsleep       = errors.New("the watcher slept for too long")

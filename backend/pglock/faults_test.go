@@ -160,7 +160,7 @@ func TestSleeperInTransaction(t *testing.T) {
 	leasetest.Take(t, b, leasetest.Ask("another", awake))
 	mine := leasetest.Ask("n", awake)
 	leasetest.Take(t, b, mine)
-	t.Logf("the lock was had after %s", time.Since(from))
+	t.Logf("acquiring the lock took %s", time.Since(from))
 	proxy.Heal()
 	proxy.Reset()
 	if err := <-got; err != nil { // it retries

@@ -117,7 +117,7 @@ func TestLinesOfOthersAreForgotten(t *testing.T) {
 		leasetest.Give(t, b, held)
 	}
 	if n := b.Strange(); n != 0 {
-		t.Errorf("%d locks are remembered, for nobody who waits", n)
+		t.Errorf("%d locks are remembered, and none has a waiter", n)
 	}
 	if err := other.EndSession(leasetest.Within(t), theirs); err != nil {
 		t.Error(err)

@@ -11,7 +11,7 @@ import (
 var (
 	// ErrForeignData means that a key of Holdfast holds data that Holdfast did not write.
 	// Nothing is granted on it. It is wrapped in a *backend.UnavailableError.
-	ErrForeignData = errors.New("a key holds what Holdfast did not write")
+	ErrForeignData = errors.New("a key holds data that Holdfast did not write")
 	// ErrClockBehind means that the server's clock is more than an hour behind the last token
 	// of the lock, so that a token might not grow. It is wrapped in a
 	// *backend.UnavailableError.
@@ -99,11 +99,11 @@ func whyQuarantined(reason string) string {
 	case "n":
 		return "the server is new or lost its data"
 	case "l":
-		return "the server lost its data"
+		return "the server has no data and may have lost it"
 	case "r":
-		return "the server was restarted and may lack what was written last"
+		return "the server was restarted and may lack the most recent writes"
 	case "p":
-		return "the server was made the master and may lack what was written last"
+		return "the server was promoted and may lack the most recent writes"
 	default:
 		return "the server may have lost data"
 	}

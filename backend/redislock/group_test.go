@@ -132,7 +132,7 @@ func TestFailOverLosesAGrant(t *testing.T) {
 		return err
 	})
 	if early := ttl - time.Since(took); early > time.Second {
-		t.Errorf("granted again %s before the time of the lost grant was over", early)
+		t.Errorf("granted again %s before the lost grant's TTL had elapsed", early)
 	}
 	if next.Token <= lost.Token || next.Token <= before.Token {
 		t.Errorf("token %d after %d, which was lost", next.Token, lost.Token)
@@ -257,7 +257,7 @@ func slotMoves(t *testing.T, watched bool) {
 	select {
 	case <-losses:
 	default:
-		t.Error("nobody was told that the data may not be all there")
+		t.Error("no loss was reported, although data may be missing")
 	}
 	release(t, b, held)
 	release(t, b, timed)

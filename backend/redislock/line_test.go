@@ -100,7 +100,7 @@ func firstOf(t *testing.T, b *redislock.Backend, as ...*asking) lease {
 	leasetest.Succeeds(t, func() error {
 		info, err := b.Inspect(t.Context(), as[0].Name)
 		if err == nil && len(info.Holders) != 1 {
-			err = errors.New("nobody has it")
+			err = errors.New("the lock has no holder")
 		}
 		if err == nil {
 			held = info.Holders[0].Lease

@@ -157,7 +157,7 @@ func TestHoldersTellOfTheirTTLs(t *testing.T) {
 	leasetest.Succeeds(t, func() error {
 		err := stranger.Quarantined(t.Context())
 		if q, ok := errors.AsType[*backend.QuarantineError](err); !ok || q.Left < 59*time.Minute {
-			return fmt.Errorf("nobody has told of the hour: %w", err)
+			return fmt.Errorf("no client has reported the TTL of one hour: %w", err)
 		}
 		return nil
 	})
@@ -461,7 +461,7 @@ func TestRestartEmptyUnderLoad(t *testing.T) {
 	for i, x := range beliefs {
 		for _, y := range beliefs[i+1:] {
 			if x.from.Before(y.to) && y.from.Before(x.to) {
-				t.Errorf("two held it at once: %+v and %+v", x, y)
+				t.Errorf("two clients held the lock at the same time: %+v and %+v", x, y)
 			}
 			if x.token == y.token || x.to.Before(y.from) && x.token > y.token {
 				t.Errorf("token %d, then %d", x.token, y.token)

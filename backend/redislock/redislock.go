@@ -200,7 +200,7 @@ func (b *Backend) examine(ctx context.Context) string {
 	defer cancel()
 	run, settings, err := b.syncedRun(ctx)
 	if err != nil {
-		b.cfg.Logger.LogAttrs(ctx, slog.LevelDebug, "redis does not tell its settings", slog.String("error", err.Error()))
+		b.cfg.Logger.LogAttrs(ctx, slog.LevelDebug, "redis does not report its settings", slog.String("error", err.Error()))
 		return ""
 	}
 	if run == "" && b.cfg.Quarantine < 0 {

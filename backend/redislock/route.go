@@ -254,7 +254,7 @@ func bounded(ctx context.Context, option rueidis.ClientOption) rueidis.ClientOpt
 	return option
 }
 
-var errNobodyKnows = errors.New("redis: nobody knows which server has the data")
+var errNobodyKnows = errors.New("redis: none of the addresses reports which server has the data")
 
 // findBySentinel queries all sentinels. More than half of them must name the same server: one
 // that was cut off from the others may name the previous master.
@@ -265,7 +265,7 @@ func (g *guides) findBySentinel(master string) func(context.Context) (string, er
 			addr, err := c.Do(redisprogram.Undated(ctx), c.B().Arbitrary("SENTINEL", "GET-MASTER-ADDR-BY-NAME").Args(master).Build()).AsStrSlice()
 			switch {
 			case rueidis.IsRedisNil(err):
-				return "", fmt.Errorf("it does not know %s", shortQuote(master))
+				return "", fmt.Errorf("the sentinel does not know the master %s", shortQuote(master))
 			case err != nil:
 				return "", fromRueidis(err)
 			case len(addr) != 2: // host and port

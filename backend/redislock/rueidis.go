@@ -116,7 +116,7 @@ func (l *rueidisLink) close() {
 // maxDepth is deeper than any answer of the script.
 const maxDepth = 8
 
-var errReply = errors.New("redis: an answer that the script does not give")
+var errReply = errors.New("redis: the answer is not one of the script's")
 
 func convert(m *rueidis.RedisMessage, depth int) (reply, error) {
 	switch {

@@ -73,7 +73,7 @@ func (b *Backend) Away(ctx context.Context) ([]string, error) {
 			err = errTimeout
 		}
 		if err != nil {
-			away = append(away, fmt.Sprintf("node %d of %d is away: %v", i+1, len(b.nodes), err))
+			away = append(away, fmt.Sprintf("node %d of %d is unavailable: %v", i+1, len(b.nodes), err))
 		}
 	}
 	return away, nil

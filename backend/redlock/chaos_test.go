@@ -173,7 +173,7 @@ func TestCutOff(t *testing.T) {
 	}
 	next := take(t, b, ask("n", waiting))
 	if early := g.Left - time.Since(g.Asked); early > 0 {
-		t.Errorf("granted %s before the lease was over", early)
+		t.Errorf("granted %s before the lease had expired", early)
 	}
 	if next.Token <= g.Token {
 		t.Errorf("token %d after %d", next.Token, g.Token)

@@ -45,7 +45,7 @@ func TestClockOfOneNode(t *testing.T) {
 		before := take(t, b, held).Token
 		clock.Set(ahead)
 		if g, err := other.Acquire(leasetest.Within(t), ask("n")); !errors.Is(err, backend.ErrHeld) {
-			t.Errorf("%s: it was had a second time: %+v, %v", ahead, g, err)
+			t.Errorf("%s: the lock was acquired a second time: %+v, %v", ahead, g, err)
 		}
 		if !renewed(t, b, held) {
 			t.Errorf("%s: it was lost", ahead)
@@ -110,7 +110,7 @@ func TestClocksOfAllNodesBack(t *testing.T) {
 	before := take(t, b, ask("n")).Token
 	clock.Set(-jump)
 	if g, err := other.Acquire(leasetest.Within(t), ask("n")); !errors.Is(err, backend.ErrHeld) {
-		t.Errorf("it was had a second time: %+v, %v", g, err)
+		t.Errorf("the lock was acquired a second time: %+v, %v", g, err)
 	}
 	res, err := other.Break(leasetest.Within(t), backend.BreakRequest{Name: "n"})
 	if err != nil || res.Token <= before {

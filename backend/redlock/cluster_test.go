@@ -98,7 +98,7 @@ func pairs(t testing.TB, b *redlock.Backend) {
 		give(t, b, r)
 	}
 	if took := time.Since(began); took > bound {
-		t.Errorf("%d pairs took %s: somebody was waited for", n, took)
+		t.Errorf("%d pairs took %s: they waited for a slow node", n, took)
 	}
 }
 

@@ -20,15 +20,15 @@ var (
 	ErrClock = errors.New("the clocks are more than an hour apart")
 	// ErrForeignData means that a key of Holdfast holds data that Holdfast did not write, or
 	// that another version wrote. It is wrapped in a *backend.UnavailableError.
-	ErrForeignData = errors.New("a key holds what this version of Holdfast did not write")
+	ErrForeignData = errors.New("a key holds data that this version of Holdfast did not write")
 
 	// errContended means that several clients split the votes, so that none holds the lock.
-	errContended = errors.New("several clients split the votes: nobody holds the lock")
+	errContended = errors.New("several clients split the votes: no client holds the lock")
 
 	errTimeout = errors.New("no answer within the request timeout")
-	errAnswer  = errors.New("an answer that the script does not give")
+	errAnswer  = errors.New("the answer is not one of the script's")
 	errDown    = errors.New("the node does not answer")
-	errTokens  = errors.New("others kept raising the token")
+	errTokens  = errors.New("other clients kept raising the token")
 )
 
 const (

@@ -92,7 +92,7 @@ func TestThreeAway(t *testing.T) {
 	leasetest.Succeeds(t, func() error {
 		for i, s := range c {
 			if n := votes(s, "held"); n != 0 {
-				return fmt.Errorf("node %d has %d votes of what was given back", i+1, n)
+				return fmt.Errorf("node %d has %d votes of a released lease", i+1, n)
 			}
 		}
 		return nil
@@ -168,7 +168,7 @@ func TestRestartedEmpty(t *testing.T) {
 			r := ask("n", waiting, func(r *backend.AcquireRequest) { r.TTL = 10 * time.Second })
 			next := take(t, b, r)
 			if early := 10*time.Second - time.Since(began); early > time.Second {
-				t.Errorf("granted %s before the quarantine was over", early)
+				t.Errorf("granted %s before the quarantine had ended", early)
 			}
 			if next.Token <= g.Token {
 				t.Errorf("token %d after %d", next.Token, g.Token)
@@ -336,7 +336,7 @@ func TestCountersAreForgotten(t *testing.T) {
 	})
 	for i, s := range c {
 		if n, _ := s.Do("EXISTS", "hfr:f:old").(int64); n != 0 {
-			t.Errorf("node %d has the counter of a lock that nobody uses", i)
+			t.Errorf("node %d keeps the counter of an unused lock", i)
 		}
 		if n, _ := s.Do("EXISTS", "hfr:f:used", "hfr:f:held", "hfr:f:foreign").(int64); n != 3 {
 			t.Errorf("node %d has %d of the 3 that stay", i, n)
@@ -438,7 +438,7 @@ func TestCrowdConverges(t *testing.T) {
 		}
 		tries.Wait()
 		if len(won) != 1 {
-			t.Fatalf("%d of %d that tried at once have the lock", len(won), processes)
+			t.Fatalf("%d of %d concurrent tries acquired the lock; want one", len(won), processes)
 		}
 		give(t, values[0], <-won)
 	}

@@ -45,7 +45,7 @@ func TestAttemptThatWasTakenBack(t *testing.T) {
 	}
 	for _, late := range []int64{4, 5} {
 		if r := p.said(t, vote1(lease, late)); r[0] != "S" {
-			t.Errorf("attempt %d, which is over, got %v", late, r)
+			t.Errorf("attempt %d, which has ended, got %v", late, r)
 		}
 	}
 	if r := p.said(t, vote1(lease, 6)); r[0] != "G" {
@@ -105,7 +105,7 @@ func TestOneOfSeveralEnds(t *testing.T) {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("the fourth permit was out for 2 s, and nobody has it a minute later: %v", err)
+			t.Fatalf("the fourth permit was held for 2 s, and no client has acquired it a minute later: %v", err)
 		}
 	}
 }

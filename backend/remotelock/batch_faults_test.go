@@ -319,7 +319,7 @@ func TestBatchWithASlowLock(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	leasetest.Eventually(t, "the one that is late keeps nobody from leaving", func() bool { return s.b.Flights() == 0 })
+	leasetest.Eventually(t, "the batch has ended although one answer is late", func() bool { return s.b.Flights() == 0 })
 	close(hold)
 	if err := <-all; err != nil {
 		t.Error(err)
@@ -405,10 +405,10 @@ func TestServerRestartUnderLoad(t *testing.T) {
 	progress("they begin")
 	first.kill()
 	second := newStoppableAt(t, store, first.addr)
-	progress("they go on after a kill")
+	progress("they continue after a kill")
 	second.close()
 	newStoppableAt(t, store, first.addr)
-	progress("they go on after a restart")
+	progress("they continue after a restart")
 	close(stop)
 	work.Wait()
 }

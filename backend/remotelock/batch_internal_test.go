@@ -61,7 +61,7 @@ func FuzzBatch(f *testing.F) {
 		items := threeItems()
 		for i, o := range b.readFor(items, answer) {
 			if o.alone {
-				t.Errorf("item %d is to be asked again, though it was sent", i)
+				t.Errorf("item %d is to be retried, though it was sent", i)
 			}
 			if away, ok := errors.AsType[*backend.UnavailableError](o.err); ok && away.Op != items[i].op {
 				t.Errorf("item %d: %v", i, o.err)

@@ -142,7 +142,7 @@ func TestTravelAndWait(t *testing.T) {
 	s.open()
 	_, batches, _ := s.seen()
 	if len(batches) != 1 {
-		t.Errorf("%d batches: who comes second knows that there is a line", len(batches))
+		t.Errorf("%d batches; want 1: the second request knows that there is a queue", len(batches))
 	}
 	hand := func(from, to backend.LeaseID, done chan error) {
 		t.Helper()
@@ -165,6 +165,6 @@ func TestTravelAndWait(t *testing.T) {
 	hand(second[0].Lease, third[0].Lease, done3[0])
 	s.open()
 	if _, batches, _ := s.seen(); len(batches) != 1 {
-		t.Errorf("%d batches: who comes later knows that there was a line", len(batches))
+		t.Errorf("%d batches; want 1: the later request knows that there was a queue", len(batches))
 	}
 }

@@ -135,7 +135,7 @@ func TestAway(t *testing.T) {
 	for op, call := range calls {
 		err := call(t.Context(), refused)
 		if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || away.MayHold || away.Op != op {
-			t.Errorf("%s with nobody there: %v", op, err)
+			t.Errorf("%s without a server: %v", op, err)
 		}
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, mine)
 		begun := time.Now()
@@ -221,6 +221,6 @@ func TestWatchBreaks(t *testing.T) {
 			t.Errorf("the stream ended with %v", err)
 		}
 	case <-time.After(patience):
-		t.Error("the stream goes on")
+		t.Error("the stream did not end")
 	}
 }

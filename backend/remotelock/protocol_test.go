@@ -41,7 +41,7 @@ func TestHTTP2AfterAHangUp(t *testing.T) {
 	defer cancel()
 	for ask := true; ask; {
 		if _, err := b.List(ctx, backend.ListRequest{}); err == nil {
-			t.Fatal("nobody answered, and that is no error")
+			t.Fatal("there was no answer, and List returned no error")
 		}
 		select {
 		case <-restarted:

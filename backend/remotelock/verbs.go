@@ -42,7 +42,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		return backend.Grant{}, err
 	}
 	if req.Mode == backend.Shared && req.Limit == 1 {
-		return backend.Grant{}, fmt.Errorf("a semaphore of one permit (take an exclusive lease): %w", backend.ErrUnsupported)
+		return backend.Grant{}, fmt.Errorf("a semaphore of one permit (acquire an exclusive lease instead): %w", backend.ErrUnsupported)
 	}
 	ask, stood := b.first, false
 	for {
@@ -72,7 +72,7 @@ func (b *Backend) askAgain(ctx context.Context, req backend.AcquireRequest) (bac
 	req.Wait = false
 	grant, err := b.ask(ctx, req, true)
 	if errors.Is(err, backend.ErrHeld) {
-		err = fmt.Errorf("acquire: granted, and gone by now: %w", backend.ErrLost)
+		err = fmt.Errorf("acquire: the lease was granted and has ended since: %w", backend.ErrLost)
 	}
 	return grant, stillUnknown(err)
 }

@@ -84,8 +84,8 @@ func TestOpenRefuses(t *testing.T) {
 	}{
 		{"text", func(f fixture) { f.spoil(0, strings.Repeat("no database ", 1000)) }, sqlitelock.ErrForeign},
 		{"short text", func(f fixture) { f.spoil(0, "no database") }, sqlitelock.ErrForeign},
-		{"somebody else's database", func(f fixture) { f.script("CREATE TABLE mine (x)") }, sqlitelock.ErrForeign},
-		{"somebody else's application", func(f fixture) { f.script("PRAGMA application_id = 7") }, sqlitelock.ErrForeign},
+		{"another program's database", func(f fixture) { f.script("CREATE TABLE mine (x)") }, sqlitelock.ErrForeign},
+		{"another program's application_id", func(f fixture) { f.script("PRAGMA application_id = 7") }, sqlitelock.ErrForeign},
 		{"a directory", func(f fixture) { _ = os.Mkdir(f.path, 0o700) }, sqlitelock.ErrForeign},
 		{"a later version", func(f fixture) { f.made().script("PRAGMA user_version = 2") }, sqlitelock.ErrNewer},
 		{"a spoilt header", func(f fixture) { f.made().spoil(0, "xxxxxxxxxxxx") }, sqlitelock.ErrForeign},

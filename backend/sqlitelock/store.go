@@ -173,7 +173,7 @@ func (s *store) identify(ctx context.Context) (bool, error) {
 	case app != applicationID || version < 1:
 		return false, fmt.Errorf("%s: %w", s.path, ErrForeign)
 	case version > schemaVersion:
-		return false, fmt.Errorf("%s is of version %d, this program knows %d: %w: %w", s.path, version, schemaVersion, ErrNewer, backend.ErrUnsupported)
+		return false, fmt.Errorf("%s has version %d, and this program supports version %d: %w: %w", s.path, version, schemaVersion, ErrNewer, backend.ErrUnsupported)
 	}
 	return false, nil
 }
@@ -272,7 +272,7 @@ func (s *store) bring(ctx context.Context, h host, log *slog.Logger) (bool, erro
 	if boot == h.boot {
 		return false, nil
 	}
-	log.InfoContext(ctx, "the host was booted since the lock file was used: sessions are over, timed leases go on", slog.String("path", s.path))
+	log.InfoContext(ctx, "the host was rebooted since the lock file was last used: all sessions have ended, timed leases continue", slog.String("path", s.path))
 	return true, s.reboot(ctx, h)
 }
 

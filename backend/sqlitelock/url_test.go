@@ -166,6 +166,6 @@ func TestOpenDoesNotUnlock(t *testing.T) {
 	}
 	exclusive(t, keep, mustOpen(t, path))
 	if _, err := other(t, path).ExecContext(t.Context(), "PRAGMA journal_mode = DELETE"); err == nil {
-		t.Error("the file could be had alone while it is in use")
+		t.Error("another connection could lock the file exclusively while it is in use")
 	}
 }

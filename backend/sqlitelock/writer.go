@@ -158,7 +158,7 @@ func (b *Backend) begin(ctx context.Context) ([]*request, error) {
 	return reqs, nil
 }
 
-var errNobody = errors.New("nobody waits for it any more")
+var errNobody = errors.New("no caller waits for the result any more")
 
 // wanted reports whether there is something to do that was not cancelled.
 func (b *Backend) wanted() bool {

@@ -265,7 +265,7 @@ func TestFollowerIsGone(t *testing.T) {
 		}
 		leasetest.Give(t, b, held)
 		if err := <-had; !errors.Is(err, backend.ErrLost) {
-			t.Fatalf("who was given back: %v", err)
+			t.Fatalf("the waiter whose place was released: %v", err)
 		}
 		empty(t, other, []backend.AcquireRequest{held})
 	}
@@ -395,7 +395,7 @@ func TestAbandonedBeforeItLeft(t *testing.T) {
 	leasetest.Eventually(t, "the create waits", func() bool { return b.Waiting(id) == 1 })
 	cancel()
 	if err := <-gaveUp; err == nil {
-		t.Fatal("granted to nobody")
+		t.Fatal("granted to a caller that had given up")
 	}
 	if err := b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "n", Lease: req.Lease, Session: id, Abandon: true}); err != nil {
 		t.Fatal(err)

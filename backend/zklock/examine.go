@@ -24,14 +24,14 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 		case ctx.Err() != nil:
 			return nil, b.fail(ctx, "examine", context.Cause(ctx), false)
 		case err != nil:
-			out = append(out, fmt.Sprintf("the server %s does not answer, or not in plain text: its version was not looked at", addr))
+			out = append(out, fmt.Sprintf("the server %s does not answer, or not in plain text: its version was not checked", addr))
 		case version == "":
-			out = append(out, fmt.Sprintf("the server %s does not take the command srvr: its version was not looked at", addr))
+			out = append(out, fmt.Sprintf("the server %s does not accept the command srvr: its version was not checked", addr))
 		case strings.HasPrefix(version, "3.4.") || slices.Contains([]string{"3.5.0", "3.5.1", "3.5.2"}, version):
-			out = append(out, fmt.Sprintf("the server %s is version %s, which has no container nodes: what locks leave is not collected", addr, version))
+			out = append(out, fmt.Sprintf("the server %s is version %s, which has no container nodes: the parent nodes of unused locks are not removed", addr, version))
 		}
 		if mode == "standalone" {
-			out = append(out, fmt.Sprintf("the server %s stands alone: while it is away there are no locks", addr))
+			out = append(out, fmt.Sprintf("the server %s runs standalone: while it is unavailable, no lock can be acquired or renewed", addr))
 		}
 	}
 	return out, nil

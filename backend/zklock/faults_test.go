@@ -106,7 +106,7 @@ func TestTokenStays(t *testing.T) {
 		return info.Holders[0].Since.After(before.Waiters[0].Since)
 	})
 	if again := leasetest.Take(t, b, second); again != token {
-		t.Errorf("asked again: token %d, and it was %d", again, token)
+		t.Errorf("the repeated Acquire returned token %d, want %d", again, token)
 	}
 }
 
@@ -147,7 +147,7 @@ func TestHolderIsCutOff(t *testing.T) {
 		t.Errorf("token %d after %d", g.Token, first)
 	}
 	if early := before.Add(ttl).Sub(now); early > 0 {
-		t.Errorf("granted %s before the TTL was over", early)
+		t.Errorf("granted %s before the TTL had elapsed", early)
 	}
 	if took := now.Sub(renewed); took > ttl+other.Capabilities().ExpiryLag+20*time.Second {
 		t.Errorf("granted after %s", took)

@@ -44,8 +44,8 @@ type link struct {
 const sendBuffer = 192 << 10
 
 var (
-	errOver = errors.New("the session is over")
-	errLess = errors.New("the server gives sessions less time than this one was given")
+	errOver = errors.New("the session has ended")
+	errLess = errors.New("the server granted a shorter session timeout than the one the session began with")
 )
 
 // newLink connects in the background; Connect of the library sends nothing by itself.

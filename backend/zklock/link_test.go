@@ -112,7 +112,7 @@ func TestUserWhenAway(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // the library has tried twice by then
 	defer cancel()
 	if _, err := b.Inspect(ctx, "n"); err == nil {
-		t.Fatal("an answer from nobody")
+		t.Fatal("an answer without a server")
 	}
 	proxy.Heal()
 	leasetest.Eventually(t, "it may look", func() bool {
@@ -188,7 +188,7 @@ func TestRenewedAndCutOff(t *testing.T) {
 		t.Fatalf("%+v, %v", res, err)
 	}
 	if early := before.Add(ttl).Sub(<-had); early > 0 {
-		t.Errorf("granted %s before the TTL was over", early)
+		t.Errorf("granted %s before the TTL had elapsed", early)
 	}
 }
 
@@ -212,7 +212,7 @@ func TestEndWhileReconnecting(t *testing.T) {
 		if err := end.f(b, id); err != nil {
 			t.Errorf("%s: %v", end.how, err)
 		}
-		leasetest.Eventually(t, "it is given back by "+end.how, func() bool {
+		leasetest.Eventually(t, "the lock is released by "+end.how, func() bool {
 			info, err := other.Inspect(leasetest.Within(t), end.how)
 			return err == nil && len(info.Holders) == 0
 		})

@@ -75,10 +75,10 @@ func TestProcesses(t *testing.T) {
 		}
 	}
 	if x := r.Find("sqlite", "procs/4x8/one", "everybody"); x.Failed != "" || x.Figures[bench.DoubleHolds] == 0 {
-		t.Errorf("everybody had the lock at once: %q %v", x.Failed, x.Figures)
+		t.Errorf("all workers held the lock concurrently: %q %v", x.Failed, x.Figures)
 	}
 	if x := r.Find("sqlite", "procs/4x8/own", "everybody"); x.Failed != "" || x.Figures[bench.DoubleHolds] != 0 {
-		t.Errorf("everybody has a lock of its own: %q %v", x.Failed, x.Figures)
+		t.Errorf("each worker has a lock of its own: %q %v", x.Failed, x.Figures)
 	}
 }
 
@@ -90,9 +90,9 @@ func TestProcessFails(t *testing.T) {
 		worker []string
 		told   string
 	}{
-		"no such program": {"sqlite://" + filepath.Join(t.TempDir(), "locks.db"), []string{"/nowhere/holdfast"}, "/nowhere/holdfast"},
-		"no such store":   {"nope://", worker(), "nope"},
-		"ends at once":    {"sqlite://" + filepath.Join(t.TempDir(), "locks.db"), []string{"true"}, "process"},
+		"no such program":  {"sqlite://" + filepath.Join(t.TempDir(), "locks.db"), []string{"/nowhere/holdfast"}, "/nowhere/holdfast"},
+		"no such store":    {"nope://", worker(), "nope"},
+		"ends immediately": {"sqlite://" + filepath.Join(t.TempDir(), "locks.db"), []string{"true"}, "process"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -234,7 +234,7 @@ func (m *monitoring) until(token string) (int64, error) {
 	case !ok:
 		return 0, fmt.Errorf("MONITOR: %w", errors.Join(m.err, err))
 	case got != token:
-		return 0, errors.New("MONITOR: somebody else uses ECHO")
+		return 0, errors.New("MONITOR: another client uses ECHO")
 	case err != nil:
 		return 0, fmt.Errorf("MONITOR: %w", err)
 	}

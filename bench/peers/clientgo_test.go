@@ -172,7 +172,7 @@ func TestClientGo(t *testing.T) {
 		t.Error("client-go lost the lead because ours is in line")
 	}
 	theirs.stop()
-	next := within(t, time.Minute, "ours after client-go gave the Lease back", got)
+	next := within(t, time.Minute, "ours after client-go released the Lease", got)
 	if next.err != nil || next.lock.Token() <= first.Token() {
 		t.Fatalf("%v, token %d after %d", next.err, next.lock.Token(), first.Token())
 	}
@@ -203,7 +203,7 @@ func awaitWaiter(t *testing.T, locks *holdfast.Client, name string) {
 			return
 		}
 	}
-	t.Fatal("nobody is in line")
+	t.Fatal("the queue is empty")
 }
 
 // A leader of client-go's that is gone without a word is waited for as long as its lease

@@ -64,7 +64,7 @@ func unlock(ctx context.Context, conn *sql.Conn, key string) error {
 		return errors.Join(errors.New("RELEASE_LOCK: it was not held any more"), hangUp(conn))
 	}
 	if err := conn.Close(); err != nil {
-		return fmt.Errorf("give the connection back: %w", err)
+		return fmt.Errorf("return the connection to the pool: %w", err)
 	}
 	return nil
 }

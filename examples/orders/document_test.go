@@ -197,7 +197,7 @@ func (f *fixture) lock(locks *holdfast.Client, name string) *holdfast.Lock {
 // end ends the lease that is held, as its expiry would.
 func (f *fixture) end(locks *holdfast.Client, name string) {
 	f.t.Helper()
-	if _, err := locks.Break(f.t.Context(), name, "its time is over"); err != nil {
+	if _, err := locks.Break(f.t.Context(), name, "its lease has expired"); err != nil {
 		f.t.Fatal(err)
 	}
 }

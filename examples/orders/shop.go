@@ -108,7 +108,7 @@ func as(err, busy error) error {
 // answered, or that could not be released, does not undo what was committed under its token.
 func (s *Shop) written(ctx context.Context, err error, committed bool) bool {
 	if committed && err != nil {
-		s.log.LogAttrs(ctx, slog.LevelWarn, "committed, but the lock was not given back", slog.Any("error", err))
+		s.log.LogAttrs(ctx, slog.LevelWarn, "committed, but the lock was not released", slog.Any("error", err))
 	}
 	return committed
 }

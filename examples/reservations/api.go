@@ -148,9 +148,9 @@ func explain(err error) *web.ProblemError {
 	}
 	switch {
 	case errors.Is(err, ErrNotReserved):
-		return &web.ProblemError{Status: http.StatusNotFound, Type: "not-reserved", Title: "Property is not reserved", Detail: "nobody has it, so there is nothing to release"}
+		return &web.ProblemError{Status: http.StatusNotFound, Type: "not-reserved", Title: "Property is not reserved", Detail: "no broker has reserved it, so there is nothing to release"}
 	case errors.Is(err, ErrNumber):
-		return &web.ProblemError{Status: http.StatusConflict, Type: "other-number", Title: "Another reservation is in force", Detail: "the reservation of that number is over; the broker has reserved again since"}
+		return &web.ProblemError{Status: http.StatusConflict, Type: "other-number", Title: "Another reservation is in force", Detail: "the reservation with that number has ended; the broker has reserved the property again since"}
 	default:
 		return nil
 	}

@@ -62,12 +62,12 @@ func TestAskedTwice(t *testing.T) {
 	redis := testserver.Redis(t)
 	theirs := document{redis}
 	if !theirs.acquire("apto-12", "ana") || theirs.acquire("apto-12", "ana") {
-		t.Error("the document's lock can be had twice by its owner: this test is out of date")
+		t.Error("the owner can acquire the document's lock twice: this test is out of date")
 	}
 	url, _ := instance(t, redisURL(redis), twoHours, holdfast.Config{})
 	first := expect(t, reserve(t, url, "ana", "apto-12"), http.StatusOK)
 	if again := expect(t, reserve(t, url, "ana", "apto-12"), http.StatusOK); !again.Renewed || again.Number != first.Number {
-		t.Errorf("asked again: %s", again.text)
+		t.Errorf("the repeated reservation: %s", again.text)
 	}
 }
 
@@ -87,7 +87,7 @@ func TestLateRelease(t *testing.T) {
 
 	url, locks := instance(t, redisURL(redis), twoHours, holdfast.Config{})
 	first := expect(t, reserve(t, url, "ana", "apto-12"), http.StatusOK)
-	if _, err := locks.Break(t.Context(), "reserva:apto-12", "its two hours are over"); err != nil {
+	if _, err := locks.Break(t.Context(), "reserva:apto-12", "its two hours have elapsed"); err != nil {
 		t.Fatal(err)
 	}
 	second := expect(t, reserve(t, url, "ana", "apto-12"), http.StatusOK)
@@ -111,7 +111,7 @@ func TestDoubleClick(t *testing.T) {
 		property := "apto-" + strconv.Itoa(round)
 		both := each(2, func(i int) answer { return reserve(t, []string{here, there}[i], "ana", property) })
 		if both[0].status != 200 || both[1].status != 200 || both[0].Number != both[1].Number || both[0].Renewed == both[1].Renewed {
-			t.Fatalf("two at once: %d %s and %d %s", both[0].status, both[0].text, both[1].status, both[1].text)
+			t.Fatalf("two concurrent reservations: %d %s and %d %s", both[0].status, both[0].text, both[1].status, both[1].text)
 		}
 	}
 }

@@ -117,7 +117,7 @@ func testBusy(f *fixture) {
 	}
 	a := expect(t, do(t, http.MethodPost, url+"/mesas/1/reservas", `{"usuarioId":1,"dataReserva":"`+evening+`"}`), http.StatusServiceUnavailable)
 	if !a.is("busy") || a.header.Get("Retry-After") == "" {
-		t.Errorf("while somebody has the row: %s", a.text)
+		t.Errorf("while another transaction has the row locked: %s", a.text)
 	}
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)

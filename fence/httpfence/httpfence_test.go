@@ -160,7 +160,7 @@ func TestBadRequests(t *testing.T) {
 func TestGateFails(t *testing.T) {
 	t.Parallel()
 	s := &service{}
-	gate := httpfence.At(func(context.Context, string, fence.Stamp) error { return errors.New("postgres://u:secret@db is away") })
+	gate := httpfence.At(func(context.Context, string, fence.Stamp) error { return errors.New("postgres://u:secret@db is down") })
 	url, c := serve(t, guarded(t, s, gate, writes))
 	status, body := put(httpfence.WithToken(t.Context(), 5), t, c, url, "1")
 	if status != http.StatusServiceUnavailable || s.stock != "" {

@@ -45,7 +45,7 @@ func TestRelaysTheEndOfEachDirection(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended(t, client, io.EOF)
-	wait(t, p, "the connection is over", func(s chaos.Stats) bool { return s.Open == 0 })
+	wait(t, p, "the connection has ended", func(s chaos.Stats) bool { return s.Open == 0 })
 }
 
 func TestRelaysAReset(t *testing.T) {
@@ -165,7 +165,7 @@ func TestHoldBoundsWhatItKeeps(t *testing.T) {
 	})
 	wait(t, p, "the queue is full", func(s chaos.Stats) bool { return s.Requests.Kept > 4<<20-64<<10 })
 	if s := p.Stats(); s.Requests.Kept > 4<<20 {
-		t.Errorf("the queue is over its bound: %+v", s)
+		t.Errorf("the queue exceeds its bound: %+v", s)
 	}
 	p.Heal()
 	got := make([]byte, size)

@@ -186,7 +186,7 @@ func TestDropClientHalf(t *testing.T) {
 	if err := server.Close(); err != nil {
 		t.Fatal(err)
 	}
-	wait(t, p, "nobody remains", func(s chaos.Stats) bool { return s.Open == 0 })
+	wait(t, p, "no connection remains", func(s chaos.Stats) bool { return s.Open == 0 })
 	client, server = pair(t, p, u)
 	p.DropClientHalf()
 	p.DropServerHalf()
@@ -258,5 +258,5 @@ func TestCloseAfterRequest(t *testing.T) {
 	if err := server.Close(); err != nil {
 		t.Fatal(err)
 	}
-	wait(t, p, "the connection is over", func(s chaos.Stats) bool { return s.Open == 0 })
+	wait(t, p, "the connection has ended", func(s chaos.Stats) bool { return s.Open == 0 })
 }

@@ -32,12 +32,12 @@ func (a *app) acquireCommand() *cobra.Command {
 	var export bool
 	cmd := &cobra.Command{
 		Use:   "acquire [flags] NAME",
-		Short: "Take a lock that outlives this command",
-		Long: `Take a lock and leave it out: the lease lives until its TTL is over, is renewed with
-"holdfast renew", and given back with "holdfast release".
+		Short: "Acquire a lock that outlives this command",
+		Long: `Acquire a lock that stays held after this command exits, until its TTL has elapsed. Renew
+the lease with "holdfast renew" and release it with "holdfast release".
 
-With --export the output is for a shell: it sets HOLDFAST_LOCK, HOLDFAST_LEASE and
-HOLDFAST_TOKEN, which renew and release look at where they get no arguments.`,
+With --export, print shell commands that set HOLDFAST_LOCK, HOLDFAST_LEASE and
+HOLDFAST_TOKEN. Without arguments, renew and release use these variables.`,
 		Example: `  eval "$(holdfast acquire --ttl 2h deploy --export)"
   ./deploy.sh && holdfast release
   holdfast acquire --try flat-12 --owner maria --note "visit at 3" --ttl 2h --json`,
@@ -55,7 +55,7 @@ HOLDFAST_TOKEN, which renew and release look at where they get no arguments.`,
 		},
 	}
 	o.add(cmd)
-	cmd.Flags().StringVar(&lease, "lease", "", "lease ID of your own: asking again with it is the same acquisition")
+	cmd.Flags().StringVar(&lease, "lease", "", "lease ID of your own: a retry with it is the same acquisition")
 	cmd.Flags().BoolVar(&export, "export", false, "print shell commands that set the environment")
 	_ = cmd.Flags().MarkHidden("at-most")
 	return cmd
@@ -105,9 +105,9 @@ func (a *app) renewCommand() *cobra.Command {
 	var ttl time.Duration
 	cmd := &cobra.Command{
 		Use:   "renew [NAME LEASE]",
-		Short: "Renew a lease that acquire took",
-		Long: `Renew a lease: it ends the TTL from now. Without arguments HOLDFAST_LOCK and
-HOLDFAST_LEASE name it. Exit status 70 says that the lease was lost.`,
+		Short: "Renew a lease that acquire obtained",
+		Long: `Renew a lease: it then expires after the TTL, counted from now. Without arguments,
+HOLDFAST_LOCK and HOLDFAST_LEASE name the lease. Exit status 70 means that the lease was lost.`,
 		Example: `  holdfast renew deploy 5LKRLBM5GCIZUJ3XQHEUVTTZVE --ttl 10m`,
 		Args:    none2("NAME LEASE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -139,16 +139,16 @@ HOLDFAST_LEASE name it. Exit status 70 says that the lease was lost.`,
 			})
 		},
 	}
-	cmd.Flags().DurationVar(&ttl, "ttl", 30*time.Second, "how long the lease lives from now on")
+	cmd.Flags().DurationVar(&ttl, "ttl", 30*time.Second, "how long the lease lasts from now")
 	return cmd
 }
 
 func (a *app) releaseCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "release [NAME LEASE]",
-		Short: "Give back a lease that acquire took",
-		Long: `Give a lease back. Without arguments HOLDFAST_LOCK and HOLDFAST_LEASE name it. Exit
-status 70 says that it was lost before; nothing was changed then.`,
+		Short: "Release a lease that acquire obtained",
+		Long: `Release a lease. Without arguments, HOLDFAST_LOCK and HOLDFAST_LEASE name it. Exit
+status 70 means that the lease was lost before; nothing was changed.`,
 		Example: `  holdfast release deploy 5LKRLBM5GCIZUJ3XQHEUVTTZVE`,
 		Args:    none2("NAME LEASE"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -20,18 +20,18 @@ func (a *app) breakCommand() *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "break NAME --reason TEXT",
-		Short: "Take a lock away from whoever holds it",
-		Long: `Take a lock away from its holders: an operator's act. They learn it, with the reason,
-and the first in line have the lock. The token is raised: a resource that checks it
-refuses what the victims still write.
+		Short: "Take a lock away from its holders",
+		Long: `Take a lock away from its holders. They are notified of the loss, with the reason, and the
+lock is granted to the first waiters in the queue. The token is raised: a resource that
+checks tokens refuses later writes of the former holders.
 
-Without --yes it shows who would lose the lock, and asks where there is a terminal.`,
+Without --yes, show the current holders, and ask for confirmation if there is a terminal.`,
 		Example:           `  holdfast break nightly-report --reason "host is gone" --yes`,
 		Args:              oneName,
 		ValidArgsFunction: a.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if reason == "" {
-				return usageError("reason", `"": must be given: the victims and the audit get it`)
+				return usageError("reason", `"": must be given: the holders and the audit log get it`)
 			}
 			c, done, err := a.client(cmd.Context(), holdfast.Config{})
 			if err != nil {
@@ -41,8 +41,8 @@ Without --yes it shows who would lose the lock, and asks where there is a termin
 			return a.breakLock(cmd.Context(), c, args[0], reason, yes)
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why; the holders are told (required)")
-	cmd.Flags().BoolVar(&yes, "yes", false, "do it, without asking")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, which the holders and the audit log get (required)")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	return cmd
 }
 
@@ -132,12 +132,14 @@ func (a *app) printEvent(e holdfast.Event) {
 func (a *app) migrateCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "migrate",
-		Short: "Make the backend ready: create its schema where it has one",
-		Long: `Open the backend, and create its schema where it has one and it is not there: the local
-file, the tables in PostgreSQL, MySQL or MariaDB. Others keep no schema, and are only opened. Doing it again changes nothing.
+		Short: "Prepare the backend: create its schema if it has one",
+		Long: `Open the backend, and create its schema if it does not exist: the local file, or the tables
+in PostgreSQL, MySQL or MariaDB. Other backends have no schema and are only opened.
+Repeating the command changes nothing.
 
-A role that may use the tables but not make them needs, from the one that made them: SELECT, INSERT, UPDATE and
-DELETE of all tables, and in PostgreSQL USAGE of the schema and, for advisory locks, of its sequence.`,
+A role that may use the tables but not create them needs SELECT, INSERT, UPDATE and DELETE
+on all tables, and in PostgreSQL USAGE on the schema and, for advisory locks, on its
+sequence. The role that created the tables grants these privileges.`,
 		Example: `  holdfast migrate --backend sqlite:///var/lib/holdfast/locks.db
   holdfast migrate --backend postgres://admin@db/app`,
 		Args: cobra.NoArgs,

@@ -39,20 +39,20 @@ func (a *app) benchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench [flags]",
 		Short: "Measure locks: ours, the bare commands of the store, and other libraries",
-		Long: `Measure how many pairs of acquire and release there are a second, how long each takes,
-how evenly waiters are served and what it costs the server, and check every grant
-against all others. What is compared runs turn about in one process; figures are the
-medians of the rounds.
+		Long: `Measure the pairs of acquire and release per second, their latency, how evenly waiters are
+served and what each pair costs the server, and check that no two grants conflict. The
+contenders take turns in one process; the figures are the medians of the rounds.
 
-With --backend, on that server, under names that begin with holdfast-bench/. Without,
-on servers that are started for it on free ports of the loopback: of all the programs
-that are found; what is not found is told.
+With --backend, measure on that server, under names that begin with holdfast-bench/.
+Without it, start a local server of each kind whose program is installed, on free ports of
+the loopback, and list the programs that are missing.
 
---peers measures other libraries too. That is the program ` + peersProgram + `, which
-"make bench" builds from bench/peers, beside this one or in $PATH: programs that use
-Holdfast do not compile them. It is this command with more in it.
+--peers also measures other libraries. It runs the program ` + peersProgram + `, which
+"make bench" builds from bench/peers, from the folder of this program or from $PATH: this
+command with the other libraries linked in, so that programs that use Holdfast do not
+compile them.
 
-Exit status: 0; 1 when a lock was given to two at once, or nothing could be measured.`,
+Exit status: 0; 1 if two clients held a lock at the same time, or nothing could be measured.`,
 		Example: `  holdfast bench --quick
   holdfast bench --engine redis --only 'own/*'
   holdfast bench --peers --backend redis://127.0.0.1:6379 --only one/100`,
@@ -65,15 +65,15 @@ Exit status: 0; 1 when a lock was given to two at once, or nothing could be meas
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&o.peers, "peers", false, "measure other libraries too")
-	f.BoolVar(&o.quick, "quick", false, "2 rounds of 200ms: whether it works, not how fast it is")
-	f.IntVar(&o.Rounds, "rounds", 5, "how often each is measured")
-	f.DurationVar(&o.Budget, "time", time.Second, "how long each is measured in a round")
-	f.StringSliceVar(&o.engines, "engine", nil, "which local servers to start: redis, etcd, ... (default: all that are found)")
+	f.BoolVar(&o.peers, "peers", false, "also measure other libraries")
+	f.BoolVar(&o.quick, "quick", false, "2 rounds of 200ms: check that the benchmark works; the figures mean little")
+	f.IntVar(&o.Rounds, "rounds", 5, "number of rounds for each contender")
+	f.DurationVar(&o.Budget, "time", time.Second, "duration of each measurement in a round")
+	f.StringSliceVar(&o.engines, "engine", nil, "local servers to start: redis, etcd, ... (default: all that are installed)")
 	f.StringSliceVar(&o.Only, "only", nil, "patterns of scenarios, such as own/64 or 'one/*' (default: all)")
-	f.StringSliceVar(&o.Contenders, "contender", nil, "patterns of names, such as holdfast or raw (default: all)")
-	f.IntVar(&o.MaxWaiters, "max-waiters", 0, "leave out scenarios with more waiters (default: no bound)")
-	f.StringSliceVarP(&o.out, "out", "o", nil, "files to write the report to, by their ends: .txt, .json, .html")
+	f.StringSliceVar(&o.Contenders, "contender", nil, "patterns of contenders, such as holdfast or raw (default: all)")
+	f.IntVar(&o.MaxWaiters, "max-waiters", 0, "skip scenarios with more waiters than this (default: no limit)")
+	f.StringSliceVarP(&o.out, "out", "o", nil, "files to write the report to; the extension selects the format: .txt, .json, .html")
 	f.SortFlags = false
 	return cmd
 }
@@ -133,7 +133,7 @@ func findPeers() (string, error) {
 	}
 	path, err := exec.LookPath(peersProgram)
 	if err != nil {
-		return "", fmt.Errorf("%s is neither beside this program nor in $PATH: build it with \"make bench-build\", or with \"go build -C bench/peers -o DIR/%s .\": %w", peersProgram, peersProgram, err)
+		return "", fmt.Errorf("%s is neither in the folder of this program nor in $PATH: build it with \"make bench-build\", or with \"go build -C bench/peers -o DIR/%s .\": %w", peersProgram, peersProgram, err)
 	}
 	return path, nil
 }
@@ -168,10 +168,10 @@ func (a *app) bench(ctx context.Context, o *benchOptions, given func(flag string
 	report.Missing, report.Version = missing, Version
 	err = errors.Join(err, a.tellBench(report), writeBench(report, writers), engines.Close(all))
 	if err == nil && len(report.Results) == 0 {
-		err = errors.New("nothing was measured: no scenario, contender or engine is what the flags ask for")
+		err = errors.New("nothing was measured: no scenario, contender or engine matches the flags")
 	}
 	if doubles := report.Doubles(); doubles > 0 {
-		err = errors.Join(err, fmt.Errorf("holdfast gave a lock to two at once, or a token that did not grow, %.0f times", doubles))
+		err = errors.Join(err, fmt.Errorf("holdfast granted a lock to two clients at the same time, or a token that did not increase, %.0f times", doubles))
 	}
 	return err
 }
@@ -234,7 +234,7 @@ func (a *app) benchEngines(ctx context.Context, o *benchOptions) ([]*bench.Engin
 		return engines.Local(ctx, o.engines, self)
 	}
 	if len(o.engines) > 0 {
-		return nil, nil, usageError("engine", "is for servers that are started here, and --backend names one that is there")
+		return nil, nil, usageError("engine", "selects servers that this command starts, and cannot be combined with --backend, which names a running server")
 	}
 	if err := a.grants(ctx, url); err != nil {
 		return nil, nil, err

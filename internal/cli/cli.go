@@ -146,8 +146,8 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "holdfast",
 		Short: "Distributed locks from a shell, over HTTP and from Go",
-		Long: `Holdfast takes locks that many processes and machines share: exclusive, shared, or
-n at once; first come, first served; each with a fencing token.
+		Long: `Holdfast provides locks for many processes and machines: exclusive, shared, or with n
+permits; first come, first served; each with a fencing token.
 
 The backend is where the locks live. It is --backend or HOLDFAST_BACKEND, a URL:
   sqlite:///path                 one file, for the processes of one host (the default)
@@ -164,8 +164,8 @@ The backend is where the locks live. It is --backend or HOLDFAST_BACKEND, a URL:
   embedded:///path               an etcd in this process
   memory://                      this process alone
 
-Exit status: 0; 75 the lock was not had; 74 the backend is away; 70 the lock was lost;
-64 bad usage; 1 anything else. "holdfast run" exits as its command did.`,
+Exit status: 0; 75 the lock is held; 74 the backend is unavailable; 70 the lock was lost;
+64 bad usage; 1 any other error. "holdfast run" exits with the status of its command.`,
 		Example: `  holdfast run nightly-report -- ./report.sh
   holdfast ls
   holdfast serve`,
@@ -174,8 +174,8 @@ Exit status: 0; 75 the lock was not had; 74 the backend is away; 70 the lock was
 	}
 	root.PersistentFlags().StringVar(&a.backend, "backend", "", "URL of the backend (default: HOLDFAST_BACKEND, else a local file)")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON")
-	root.PersistentFlags().BoolVarP(&a.quiet, "quiet", "q", false, "say nothing but errors")
-	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "log what happens to standard error")
+	root.PersistentFlags().BoolVarP(&a.quiet, "quiet", "q", false, "print only errors")
+	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "log events to standard error")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usage{err: err} })
 	root.AddCommand(
 		a.runCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.lsCommand(), a.showCommand(),

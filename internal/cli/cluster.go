@@ -26,12 +26,12 @@ func (a *app) clusterCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cluster",
 		Short: "Manage the nodes of holdfast serve",
-		Long: `Manage the cluster that the nodes of "holdfast serve --cluster" are.
+		Long: `Manage the cluster that nodes of "holdfast serve --cluster" form.
 
 A node is reached through --backend holdfast://HOST:PORT (default: HOLDFAST_BACKEND if that
 is such a URL, else holdfast://127.0.0.1:7420); restore and reclaim work on the data folder
-of a node that is stopped. docs/operations.md says when to use which.
-A node that runs --anonymous is managed from its own host.`,
+of a stopped node. docs/operations.md explains when to use which command.
+A node that runs with --anonymous is managed from its own host only.`,
 		Example: `  holdfast cluster init --backend holdfast://a:7420
   holdfast cluster status --backend holdfast://b:7420
   holdfast cluster remove c`,
@@ -63,11 +63,11 @@ the command says why it does not.`),
 func (a *app) clusterStatusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "Show the members, who leads, and who is down",
+		Short: "Show the members, the leader, and the members that are down",
 		Long: `Show the cluster as one of its nodes sees it. The node needs no majority for that.
 
-Exit status: 0 all members are running; 1 locks are granted, and a member is down or has no
-vote yet; 74 the node waits, and grants nothing.`,
+Exit status: 0 all members are running; 1 locks are granted, but a member is down or has no
+vote yet; 74 the node is waiting and grants nothing.`,
 		Example: `  holdfast cluster status --backend holdfast://a:7420 --json`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -116,7 +116,7 @@ func (a *app) clusterSnapshotCommand() *cobra.Command {
 		Use:   "snapshot FILE",
 		Short: "Save all locks and tokens to a file",
 		Long: `Save the data of the whole cluster, as of now, to a new file for "holdfast cluster restore".
-The file has lease IDs in it, by which locks can be released: only its owner can read it.`,
+The file contains lease IDs, with which locks can be released: only its owner can read it.`,
 		Example: `  holdfast cluster snapshot /var/backups/holdfast-$(date +%F).db`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

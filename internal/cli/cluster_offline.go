@@ -16,12 +16,12 @@ import (
 // nodeFlags adds the flags that describe the node of a data folder, as for serve.
 func nodeFlags(cmd *cobra.Command, o *serveOptions) {
 	f := cmd.Flags()
-	f.StringVar(&o.dataDir, "data-dir", "", "folder of the node, which must be stopped (default: as of serve)")
-	f.StringVar(&o.name, "name", "", "as of serve")
-	f.StringSliceVar(&o.cluster, "cluster", nil, "as of serve")
-	f.StringVar(&o.peerTLS.Cert, "peer-cert", "", "as of serve")
-	f.StringVar(&o.peerTLS.Key, "peer-key", "", "as of serve")
-	f.StringVar(&o.peerTLS.CA, "peer-ca", "", "as of serve")
+	f.StringVar(&o.dataDir, "data-dir", "", "data folder of the node, which must be stopped (default: as for serve)")
+	f.StringVar(&o.name, "name", "", "as for serve")
+	f.StringSliceVar(&o.cluster, "cluster", nil, "as for serve")
+	f.StringVar(&o.peerTLS.Cert, "peer-cert", "", "as for serve")
+	f.StringVar(&o.peerTLS.Key, "peer-key", "", "as for serve")
+	f.StringVar(&o.peerTLS.CA, "peer-ca", "", "as for serve")
 }
 
 func (a *app) offlineConfig(o serveOptions) (embedded.Config, error) {
@@ -36,13 +36,13 @@ func (a *app) clusterRestoreCommand() *cobra.Command {
 	var o serveOptions
 	cmd := &cobra.Command{
 		Use:   "restore FILE",
-		Short: "Make a new cluster of one node out of a snapshot",
-		Long: `Fill the empty data folder of a node that is stopped with a snapshot, as a new cluster of
-this node alone. Start it with the same flags then, and the others with empty folders: they
-join it.
+		Short: "Make a new cluster of one node from a snapshot",
+		Long: `Restore a snapshot into the empty data folder of a stopped node, as a new cluster of this
+node alone. Then start the node with the same flags, and the other nodes with empty
+folders: they join it.
 
-Tokens go on above every one that was granted before. Locks that were granted after the
-snapshot are not known any more: stop their holders, or check tokens where the data is.`,
+New tokens are above every token that was granted before. Locks that were granted after the
+snapshot are lost: stop their holders, or check tokens at the protected resource.`,
 		Example: `  holdfast cluster restore holdfast.db --data-dir /var/lib/holdfast --name a --cluster a=...,b=...,c=...`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -77,17 +77,18 @@ func (a *app) clusterReclaimCommand() *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "reclaim --give-up NAME,NAME",
-		Short: "Go on from one node when the majority is lost for good",
-		Long: `Make a new cluster of one node out of the data folder of a node that is stopped, when more
-than half of the nodes will never come back. Of the nodes that are left take the one with
-the greatest revision in "holdfast cluster status".
+		Short: "Continue from one node when the majority is lost for good",
+		Long: `Make a new cluster of one node from the data folder of a stopped node, when more than half
+of the nodes are lost for good. Of the remaining nodes, use the one with the greatest
+revision in "holdfast cluster status".
 
-Every other member must be named: it is given up for good, and refused when it comes back
-with its data. What the majority has agreed on without this node is forgotten: a lock can be
-granted that a holder still believes to have. Stop the holders, or check tokens where the
-data is: they go on above every one of before. The former data is kept beside the new.
+Name every other member: it is given up for good, and refused if it returns with its data.
+Changes that a majority agreed on without this node are lost: a lock can be granted while
+its former holder still believes that it holds it. Stop the holders, or check tokens at the
+protected resource: new tokens are above every earlier token. The former data is kept
+beside the new data.
 
-It asks for the names again where there is a terminal, and else needs --yes.`,
+The command asks for the names again if there is a terminal; otherwise it needs --yes.`,
 		Example: `  holdfast cluster reclaim --data-dir /var/lib/holdfast --name a --cluster a=...,b=...,c=... --give-up b,c`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -108,7 +109,7 @@ It asks for the names again where there is a terminal, and else needs --yes.`,
 	}
 	nodeFlags(cmd, &o)
 	cmd.Flags().StringSliceVar(&lost, "give-up", nil, "all other members, which are lost for good")
-	cmd.Flags().BoolVar(&yes, "yes", false, "do it, without asking")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	return cmd
 }
 

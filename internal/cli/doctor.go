@@ -17,15 +17,15 @@ import (
 func (a *app) doctorCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
-		Short: "Check the backend: is it there, how fast is it, what can it do",
-		Long: `Take and give back a lock on the backend, look at its servers, and say how that went:
+		Short: "Check the backend: its availability, speed and capabilities",
+		Long: `Acquire and release a lock on the backend, examine its servers, and report the result:
 
-  healthy    locks can be had
-  degraded   they can, and something is wrong: it is slow, servers are away of which a
-             majority is left, or a setting or a version weakens what locks promise
-  unhealthy  none can be had
+  healthy    locks can be acquired
+  degraded   locks can be acquired, but the backend is slow, some servers are unavailable
+             while a majority remains, or a setting or a version weakens the guarantees
+  unhealthy  no lock can be acquired
 
-Exit status 0, 1 or 74; 64 for a URL that makes no sense.`,
+Exit status: 0 healthy; 1 degraded; 74 unhealthy; 64 for an invalid URL.`,
 		Example: `  holdfast doctor --backend redis://127.0.0.1:6379
   holdfast doctor --backend redlock://a,b,c --json`,
 		Args: cobra.NoArgs,

@@ -32,8 +32,8 @@ func TestDoctor(t *testing.T) {
 	}
 	says("healthy", 0, "")
 	nodes[2].Kill()
-	says("degraded", 1, "node 3 of 3 is away")
-	if got := run(t, command(t, url, "doctor")); got.status != 1 || !strings.Contains(got.out, "degraded") || !strings.Contains(got.out, "node 3 of 3 is away") {
+	says("degraded", 1, "node 3 of 3 is unavailable")
+	if got := run(t, command(t, url, "doctor")); got.status != 1 || !strings.Contains(got.out, "degraded") || !strings.Contains(got.out, "node 3 of 3 is unavailable") {
 		t.Errorf("%+v", got)
 	}
 	nodes[1].Kill()

@@ -22,20 +22,20 @@ func (a *app) electCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "elect [flags] NAME [-- COMMAND [ARG...]]",
 		Short: "Run a command while leading an election",
-		Long: `Stand in an election, and run a command while leading it. All who stand in the
-election of a name give the same name and backend; one at a time leads, in the order in
-which they came.
+		Long: `Join an election as a candidate, and run a command while leading. All candidates of an
+election use the same NAME and the same backend. One candidate leads at a time, in the
+order in which they joined.
 
-The command is run, watched and ended as "holdfast run" does it, and sees the same
-variables; HOLDFAST_TOKEN is the number of the term. When the leadership is lost the
-command is ended before another can lead, and then this process stands again, at the
-end of the line: --once ends it instead, with status 70. When the command ends by
-itself, or a signal ends it, the leadership is given up, and the next in line leads.
+The command is run, supervised and ended as by "holdfast run", with the same environment
+variables; HOLDFAST_TOKEN is the number of the term. If the leadership is lost, the
+command is ended before another candidate can lead. This process then joins again at the
+end of the queue; with --once it exits with status 70 instead. When the command exits, or
+a signal ends it, the leadership is released and the next candidate leads.
 
-With --observe, and without a command, print who leads, and then each change, until
+With --observe and without a command, print the current leader and each change until
 interrupted.
 
-Exit status: as that of "holdfast run".`,
+Exit status: as for "holdfast run".`,
 		Example: `  holdfast elect scheduler -- ./scheduler
   holdfast elect --owner "$HOSTNAME" --note "$IP:8080" api-leader -- ./serve
   holdfast elect --observe --json api-leader`,
@@ -57,11 +57,11 @@ Exit status: as that of "holdfast run".`,
 		},
 	}
 	f := cmd.Flags()
-	f.DurationVar(&o.ttl, "ttl", 30*time.Second, "how long others wait for a leader that died")
-	f.StringVar(&o.owner, "owner", "", "who stands, for people (default: host:pid)")
-	f.StringVar(&o.note, "note", "", "told to those who observe, such as the leader's address")
-	f.BoolVar(&once, "once", false, "end with status 70 when the leadership is lost")
-	f.BoolVar(&observe, "observe", false, "print who leads, and each change")
+	f.DurationVar(&o.ttl, "ttl", 30*time.Second, "how long a dead leader keeps the leadership")
+	f.StringVar(&o.owner, "owner", "", "name of the candidate, shown to people (default: host:pid)")
+	f.StringVar(&o.note, "note", "", "text for observers, such as the leader's address")
+	f.BoolVar(&once, "once", false, "exit with status 70 if the leadership is lost")
+	f.BoolVar(&observe, "observe", false, "print the current leader and each change")
 	cmd.MarkFlagsMutuallyExclusive("once", "observe")
 	o.limit, o.permits = 1, 1
 	cmd.Annotations = map[string]string{ownSignals: "a signal is passed on to the command"}
@@ -89,7 +89,7 @@ func (a *app) elect(ctx context.Context, name string, argv []string, o *lockOpti
 		if once || !errors.Is(err, holdfast.ErrLost) {
 			return err
 		}
-		a.warn("%v; standing again", err)
+		a.warn("%v; joining the election again", err)
 		if err := restOrSignal(ctx, signals); err != nil {
 			return err
 		}
@@ -143,7 +143,7 @@ func (a *app) printLeader(name string, l elector.Leader) {
 			"leader": map[string]any{"owner": l.Candidate, "note": l.Value, "token": uint64(l.Token), "since": stamp(l.Since)},
 		})
 	case l.Token == 0:
-		_ = a.line(a.stdout, "%s  nobody leads %s", time.Now().Format("15:04:05.000"), name)
+		_ = a.line(a.stdout, "%s  no candidate leads %s", time.Now().Format("15:04:05.000"), name)
 	default:
 		text := fmt.Sprintf("%s  %s leads %s, term %d  %s", time.Now().Format("15:04:05.000"), l.Candidate, name, l.Token, l.Value)
 		_ = a.line(a.stdout, "%s", strings.TrimSpace(text))

@@ -27,29 +27,29 @@ func (a *app) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] NAME -- COMMAND [ARG...]",
 		Short: "Run a command under a lock",
-		Long: `Run a command while holding a lock, and give the lock back when it has ended.
+		Long: `Run a command while holding a lock, and release the lock when the command has ended.
 
-The lease is renewed while the command runs. When it cannot be kept any more, the
-command's process group gets SIGTERM early enough (see --grace), and SIGKILL before
-the lease can be granted to anybody else: by a local timer in a process of its own,
-also when the backend hangs and when holdfast itself is stopped or killed.
+The lease is renewed while the command runs. If it cannot be kept, the command's process
+group gets SIGTERM early enough (see --grace), and SIGKILL before the lock can be granted
+to another client. A local timer in a separate process does this, even if the backend
+hangs or holdfast itself is stopped or killed.
 
-The command sees HOLDFAST_LOCK, HOLDFAST_TOKEN and HOLDFAST_LEASE. Give the token to
-whatever it writes to, and let that refuse a smaller one.
+The command's environment has HOLDFAST_LOCK, HOLDFAST_TOKEN and HOLDFAST_LEASE. Send the
+token with every write, and let the resource refuse a smaller one.
 
 Signals are passed on to the command. It runs in its own process group, in the
-foreground where there is a terminal; Ctrl-Z, fg and bg work as for any command, but a
+foreground if there is a terminal. Ctrl-Z, fg and bg work as for any command, but a
 stopped holdfast renews nothing, and the command is killed when the lease ends. Children
-that the command leaves behind when it ends are left alone, as a shell does; the lock is
-free then. A child that makes itself a session of its own (setsid) is out of reach: it
-may outlive the lease. Give the token to what it writes to.
+that are still running when the command exits are left alone, as by a shell, and the lock
+is released. A child that starts its own session (setsid) cannot be killed and may
+outlive the lease: send the token with its writes.
 
-Exit status: the command's own, or 128 and the signal that ended it; 75 when the lock
-was not had, 74 when the backend was away, 70 when the lock was lost, 64 for bad
-usage, 126 and 127 when the command cannot be run or is not there.`,
+Exit status: the command's own, or 128 plus the signal that ended it; 75 if the lock could
+not be acquired, 74 if the backend was unavailable, 70 if the lock was lost, 64 for bad
+usage, 126 and 127 if the command cannot be run or does not exist.`,
 		Example: `  holdfast run nightly-report -- ./report.sh
   holdfast run --try backup -- rsync -a /srv /backup      # not if it runs already
-  holdfast run --wait 1m --limit 3 downloads -- ./fetch.sh   # at most three at once
+  holdfast run --wait 1m --limit 3 downloads -- ./fetch.sh   # at most three at the same time
   holdfast run --shared dataset -- ./read.sh               # together with other readers
   holdfast run --at-least 50s cron-job -- ./job.sh         # once in the fleet, clocks apart`,
 		Args: func(cmd *cobra.Command, args []string) error {

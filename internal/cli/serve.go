@@ -41,18 +41,18 @@ holdfast://. The locks live on an etcd in the same process, one node, or three w
 --cluster, unless --backend (not HOLDFAST_BACKEND) names another one. A restart keeps
 leases and tokens.
 
-SIGTERM or Ctrl-C stops it: those who wait get an answer, leases stay.
+SIGTERM or Ctrl-C stops the server: waiting requests get an answer, and leases stay.
 
-There is no authentication yet: it refuses to listen beyond this host unless
---anonymous says that this is meant. The nodes of a cluster know each other by
-certificates: beyond this host by --peer-cert, --peer-key and --peer-ca, and on it, with
-http on the loopback, by an authority of the user in the state folder.
+There is no authentication yet: the server refuses to listen beyond this host without
+--anonymous. The nodes of a cluster identify each other by certificates. Nodes on several
+hosts need --peer-cert, --peer-key and --peer-ca. Nodes on the loopback of one host, with
+http URLs, use a certificate authority of the user in the state folder.
 
 A node with an empty folder and --cluster never forms a cluster by itself: it waits until
-one on the list lets it in, or until "holdfast cluster init" is called on one node, once.
+a node on the list admits it, or until "holdfast cluster init" is called once, on one node.
 
 The API is described at /openapi.json, the metrics are at /metrics, and / is a page
-that shows the locks live.`,
+that shows the locks as they change.`,
 		Example: `  holdfast serve
   holdfast serve --backend redis://127.0.0.1:6379
   holdfast serve --name a --cluster a=http://127.0.0.1:2381,b=http://127.0.0.1:2382,c=http://127.0.0.1:2383
@@ -67,12 +67,12 @@ that shows the locks live.`,
 	f.StringVar(&o.dataDir, "data-dir", "", "folder of the embedded etcd (default: serve in the state folder of the user)")
 	cmd.Annotations = map[string]string{ownSignals: "a signal drains the server"}
 	f.StringVar(&o.name, "name", "", "name of this node in the cluster")
-	f.StringSliceVar(&o.cluster, "cluster", nil, "the nodes of the cluster, this one too, as NAME=PEER-URL, separated by commas")
-	f.StringVar(&o.listenPeers, "listen-peers", "", "address to listen on for the other nodes, if it is not that of the node's URL")
-	f.StringVar(&o.peerTLS.Cert, "peer-cert", "", "certificate of this node for the others, where the URLs in --cluster are https (PEM file)")
+	f.StringSliceVar(&o.cluster, "cluster", nil, "all nodes of the cluster, including this one, as NAME=PEER-URL, separated by commas")
+	f.StringVar(&o.listenPeers, "listen-peers", "", "address to listen on for the other nodes (default: the address in the node's URL)")
+	f.StringVar(&o.peerTLS.Cert, "peer-cert", "", "certificate that this node presents to the other nodes; needed if the URLs in --cluster are https (PEM file)")
 	f.StringVar(&o.peerTLS.Key, "peer-key", "", "key of --peer-cert (PEM file)")
-	f.StringVar(&o.peerTLS.CA, "peer-ca", "", "authority that the certificates of all nodes are from (PEM file)")
-	f.BoolVar(&o.anonymous, "anonymous", false, "listen beyond this host, though anybody who connects may do everything")
+	f.StringVar(&o.peerTLS.CA, "peer-ca", "", "certificate authority that issued the certificates of all nodes (PEM file)")
+	f.BoolVar(&o.anonymous, "anonymous", false, "listen beyond this host without authentication: every client that connects may do everything")
 	return cmd
 }
 
@@ -129,7 +129,7 @@ func checkAddress(listen string, anonymous bool) error {
 	}
 	ip, err := netip.ParseAddr(host)
 	if !anonymous && (host == "" || err == nil && !ip.IsLoopback()) { // the server itself checks the address of a name
-		return usageError("listen", "%q: must be on this host's loopback, unless --anonymous says that everybody may come", listen)
+		return usageError("listen", "%q: must be on this host's loopback; add --anonymous to serve every client without authentication", listen)
 	}
 	return nil
 }
@@ -173,7 +173,7 @@ func (a *app) store(ctx context.Context, o serveOptions) (store, error) {
 	}
 	if a.backend != "" {
 		if len(peers) > 0 || o.dataDir != "" || o.name != "" || o.listenPeers != "" || o.peerTLS != (embedded.TLS{}) {
-			return store{}, usageError("backend", "must not be given together with --data-dir, --name, --cluster, --listen-peers, --peer-cert, --peer-key or --peer-ca, which are of the embedded etcd")
+			return store{}, usageError("backend", "cannot be combined with --data-dir, --name, --cluster, --listen-peers, --peer-cert, --peer-key or --peer-ca, which configure the embedded etcd")
 		}
 		b, err := a.open(ctx)
 		return store{Backend: b}, err

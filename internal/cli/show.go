@@ -68,7 +68,7 @@ func (a *app) lsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "ls [PREFIX]",
 		Aliases: []string{"list"},
-		Short:   "List the locks that are held or waited for",
+		Short:   "List the locks that are held or have waiters",
 		Example: `  holdfast ls
   holdfast ls order/ --json`,
 		Args: cobra.MaximumNArgs(1),
@@ -85,8 +85,8 @@ func (a *app) lsCommand() *cobra.Command {
 			return a.printList(locks, next)
 		},
 	}
-	cmd.Flags().IntVar(&limit, "limit", 0, "list at most so many (default: all)")
-	cmd.Flags().StringVar(&after, "after", "", "begin after this name")
+	cmd.Flags().IntVar(&limit, "limit", 0, "list at most this many locks (default: all)")
+	cmd.Flags().StringVar(&after, "after", "", "start after this name")
 	return cmd
 }
 
@@ -131,7 +131,7 @@ func (a *app) printLocks(locks []holdfast.LockInfo) error {
 		rows = append(rows, lockRow(l))
 	}
 	if len(rows) == 0 {
-		a.warn("no lock is held or waited for")
+		a.warn("no lock is held or has waiters")
 		return nil
 	}
 	return a.table([]string{"LOCK", "MODE", "HELD BY", "TOKEN", "SINCE", "LEFT", "WAITING"}, rows)
@@ -170,7 +170,7 @@ func (a *app) showCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:               "show NAME",
 		Aliases:           []string{"inspect"},
-		Short:             "Show who holds a lock and who waits for it, in order",
+		Short:             "Show the holders of a lock and its queue",
 		Example:           `  holdfast show nightly-report`,
 		Args:              oneName,
 		ValidArgsFunction: a.completeNames,

@@ -26,8 +26,8 @@ func (a *app) topCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top [PREFIX]",
 		Short: "Watch the locks in a live table",
-		Long: `Show the locks that are held or waited for, and go on showing them, until q or Ctrl-C.
-Where the output is not a terminal it is printed once.`,
+		Long: `Show the locks that are held or have waiters, and update the table until q or Ctrl-C.
+If the output is not a terminal, print the table once.`,
 		Example: `  holdfast top order/`,
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -42,7 +42,7 @@ Where the output is not a terminal it is printed once.`,
 			return a.top(cmd.Context(), c, strings.Join(args, ""), every)
 		},
 	}
-	cmd.Flags().DurationVar(&every, "every", time.Second, "how often to look")
+	cmd.Flags().DurationVar(&every, "every", time.Second, "interval between updates")
 	return cmd
 }
 

@@ -179,7 +179,7 @@ func (b beating) begun(t *testing.T) {
 func (b beating) more(t *testing.T) {
 	t.Helper()
 	n := len(read(t, b.file))
-	await(t, 30*time.Second, "the command goes on", func() bool { return len(read(t, b.file)) > n })
+	await(t, 30*time.Second, "the command continues", func() bool { return len(read(t, b.file)) > n })
 }
 
 func touch(t *testing.T, path string) {

@@ -55,25 +55,27 @@ func (a *app) verifyCommand() *cobra.Command {
 	var rarity int
 	cmd := &cobra.Command{
 		Use:   "verify [URL]",
-		Short: "Torture a backend and judge whether it keeps its promises",
-		Long: `Let processes fight for locks on a backend while they are stopped and killed and their
-network is cut, and judge what was seen: whether two believed at once that they held a
-lock, whether tokens grew, whether a resource that checks tokens lost an update, whether
-there is an order of all calls that explains every answer, and whether anybody was left
-waiting or anything was left behind.
+		Short: "Torture a backend and check its guarantees",
+		Long: `Let worker processes compete for locks on a backend while they are stopped and killed and
+their network is cut, and judge the recorded history: whether two workers held conflicting
+locks at the same time, whether tokens increased, whether a resource that checks tokens
+lost an update, whether there is an order of all calls that explains every answer, whether
+a waiter was never granted a free lock, and whether anything was left behind.
 
-It harms nothing: all locks are under a random prefix, the rate is bounded (--rate), all faults
-are in the workers and in relays before them, and everything is given back. The report
-says what was not tested. With --local-cluster it starts servers of its own, with the
-programs of this machine, and stops and crashes those too, where there are several also
-in turn, until none is left. Of "--local-cluster holdfast", three nodes, one at a time is
-stopped, killed, or loses its data: then it is removed from the cluster and joins it again.
-On Linux with gcc the disks of its servers are slow at times and lose in a crash what was
-not synced, and the clocks of servers jump as far as the backend promises to survive it.
+The run does not disturb other users of the backend: all locks have a random prefix, the
+rate is bounded (--rate), all faults are in the workers and in relays in front of them, and
+all locks are released. The report lists what was not tested.
 
---report writes to a file, by its extension: .jsonl the history, which "verify check"
-judges again; .json the verdict; .xml the verdict as JUnit; .html the verdict with a
-picture of who held what when, faults drawn in. It may be given several times.
+With --local-cluster, start servers with the programs of this machine, and stop and crash
+these as well; if there are several, also one after the other until none is left. With
+"--local-cluster holdfast", three nodes, one node at a time is stopped, killed, or loses its
+data; in the last case it is removed from the cluster and joins it again. On Linux with
+gcc, the disks of the servers are slow at times and lose unsynced writes in a crash, and
+the clocks of the servers jump as far as the backend promises to survive.
+
+--report writes to a file, and the extension selects the format: .jsonl the history, which
+"verify check" judges again; .json the verdict; .xml the verdict as JUnit; .html the verdict
+with a timeline of the holders and the faults. It may be given several times.
 
 Exit status: 0 pass; 1 violation; 2 inconclusive; 3 could not run; 64 bad usage.`,
 		Example: `  holdfast verify redis://localhost:6379
@@ -94,15 +96,15 @@ Exit status: 0 pass; 1 violation; 2 inconclusive; 3 could not run; 64 bad usage.
 		},
 	}
 	f := cmd.Flags()
-	f.DurationVar(&o.long, "for", time.Minute, "how long there are faults, 1s to 10m")
-	f.Uint64Var(&o.seed, "seed", 0, "of the plan (default: random)")
+	f.DurationVar(&o.long, "for", time.Minute, "how long faults are injected, 1s to 10m")
+	f.Uint64Var(&o.seed, "seed", 0, "seed of the plan (default: random)")
 	f.StringVar(&o.profile, "profile", string(play.Standard), "gentle, standard, torture, or jepsen: only an exclusive lock whose holders are stopped")
-	f.DurationVar(&o.ttl, "ttl", 0, "of the leases (default: 2s, or the least that the backend takes)")
-	f.IntVar(&o.rate, "rate", 0, "how many locks to ask for in a second at most (default: by the profile, 1000 to 12000)")
-	f.StringArrayVar(&o.reports, "report", nil, "write to this file; see above")
-	f.StringVar(&o.cluster, "local-cluster", "", "start servers for the run, and stop, crash and slow them too: "+strings.Join(play.Clusters(), ", "))
-	f.BoolVar(&selfTest, "self-test", false, "play on locks that are broken on purpose: each must be caught; takes a minute")
-	f.IntVar(&rarity, "rarity", often, "of the faults of --self-test: one grant in so many; 10000 takes a quarter of an hour")
+	f.DurationVar(&o.ttl, "ttl", 0, "TTL of the leases (default: 2s, or the minimum of the backend)")
+	f.IntVar(&o.rate, "rate", 0, "maximum number of acquires per second (default: by the profile, 1000 to 12000)")
+	f.StringArrayVar(&o.reports, "report", nil, "write a report to this file; see above")
+	f.StringVar(&o.cluster, "local-cluster", "", "start servers for the run, and also stop, crash and slow them: "+strings.Join(play.Clusters(), ", "))
+	f.BoolVar(&selfTest, "self-test", false, "test locks that are broken on purpose, each of which must be detected; takes a minute")
+	f.IntVar(&rarity, "rarity", often, "rarity of the faults of --self-test: one grant in this many; 10000 takes a quarter of an hour")
 	f.SortFlags = false
 	cmd.AddCommand(a.verifyCheckCommand())
 	return cmd
@@ -123,7 +125,7 @@ func (a *app) verifyCheckCommand() *cobra.Command {
 			return a.judgeFile(cmd.Context(), args[0], reports)
 		},
 	}
-	cmd.Flags().StringArrayVar(&reports, "report", nil, "write the verdict to this file, by its extension")
+	cmd.Flags().StringArrayVar(&reports, "report", nil, "write the verdict to this file; the extension selects the format")
 	return cmd
 }
 
@@ -179,7 +181,7 @@ func (a *app) verify(ctx context.Context, o verifyOptions) error {
 		if err != nil {
 			return &statusError{exitNoRun, err}
 		}
-		defer a.warn("the evidence, judged again by holdfast verify check, is in %s", name)
+		defer a.warn("the evidence is in %s; holdfast verify check judges it again", name)
 	}
 	return a.sayVerdict(report, h.referee.Evidence(), o.reports)
 }

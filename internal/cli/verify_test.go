@@ -78,7 +78,7 @@ func TestVerifyExitStatuses(t *testing.T) {
 		{"too short", []string{"verify", "memory://", "--for", "1ms"}, 64, "for"},
 		{"a bad TTL", []string{"verify", "memory://", "--ttl", "2h"}, 64, "ttl"},
 		{"a bad URL", []string{"verify", "pigeon://home"}, 64, "scheme"},
-		{"a report that nobody can write", []string{"verify", "memory://", "--report", "x.pdf"}, 64, ".jsonl"},
+		{"a report in an unknown format", []string{"verify", "memory://", "--report", "x.pdf"}, 64, ".jsonl"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -149,7 +149,7 @@ func TestRefusalIsTrue(t *testing.T) {
 		t.Errorf("behind a waiter: %v", err)
 	}
 	if d.questions() != 2 {
-		t.Error("it was refused, and nobody had the lock")
+		t.Error("the acquire was refused while the lock was free")
 	}
 	if err := <-waiter; err != nil {
 		t.Errorf("the waiter: %v", err)

@@ -148,7 +148,7 @@ func (s *session) await(ctx context.Context, l *lease, wait bool) error {
 // mostRefusals bounds the tries of a lock that is free each time its holder is read.
 const mostRefusals = 8
 
-var errBusy = errors.New("the lock changes hands so fast that nobody can be named who holds it")
+var errBusy = errors.New("the lock changes hands too fast to read its holder")
 
 // held returns the refusal of a request that does not wait. It is nil where the lock has no
 // holder any more. Errors: *UnavailableError, ErrClosed, ctx's cause.

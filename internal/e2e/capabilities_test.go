@@ -25,7 +25,7 @@ import (
 	"github.com/holdfast-io/holdfast/server/embedded"
 )
 
-var update = flag.Bool("update", false, "write the generated parts of the documents anew")
+var update = flag.Bool("update", false, "rewrite the generated parts of the documents")
 
 // The capability table of the documents is what the backends report about themselves. The
 // conformance suite checks each of them, both ways: a claimed capability is tested, and one

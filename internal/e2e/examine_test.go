@@ -37,7 +37,7 @@ func TestExamine(t *testing.T) {
 		"a ZooKeeper alone": {func(t *testing.T) string {
 			t.Helper()
 			return "zookeeper://" + testserver.StartZooKeeper(t, 1)[0].Addr()
-		}, []string{"stands alone"}},
+		}, []string{"runs standalone"}},
 		"a Consul alone": {func(t *testing.T) string {
 			t.Helper()
 			return "consul://" + testserver.StartConsul(t, 1)[0].Addr() + "?min_ttl=1ms"

@@ -47,7 +47,7 @@ func generated(t *testing.T, path, part, body string) {
 		return
 	}
 	if !*update {
-		t.Errorf("%s: the part %q is not what it is made from; make generate writes it anew:\n%s", path, part, body)
+		t.Errorf("%s: the part %q differs from what it is generated from; run make generate to update it:\n%s", path, part, body)
 		return
 	}
 	if err := os.WriteFile(path, []byte(want), 0o600); err != nil {

@@ -124,7 +124,7 @@ func (e *ensemble) sides(t *testing.T) (int, *holdfast.Client, *holdfast.Client)
 			return n, e.client(t, n), e.client(t, (n+1)%len(e.urls))
 		}
 		if time.Now().After(end) {
-			t.Fatal("nobody leads")
+			t.Fatal("no candidate leads")
 		}
 	}
 }

@@ -114,7 +114,7 @@ func HolderCutOff(t *testing.T, b, other backend.Backend, proxy Proxy) {
 		t.Fatalf("the waiter has %+v after token %d", g, before)
 	}
 	if early := ttl - time.Since(from); early > 0 {
-		t.Errorf("the lock was free %s before the TTL was over", early)
+		t.Errorf("the lock was free %s before the TTL had elapsed", early)
 	}
 	select {
 	case <-lost:
@@ -149,7 +149,7 @@ func CutOffAfterARenewal(t *testing.T, b, other backend.Backend, proxy Proxy) {
 		t.Fatal(g.Err)
 	}
 	if early := ttl - time.Since(renewed); early > 0 {
-		t.Errorf("the lock was free %s before the time of the holder was over", early)
+		t.Errorf("the lock was free %s before the holder's lease had expired", early)
 	}
 }
 

@@ -33,7 +33,7 @@ func ClockMovesNothing(t *testing.T, b, other backend.Backend, clock Clock, jump
 		hasJumped(t, other, theirs, ahead)
 		for from, first := time.Now(), true; first || time.Since(from) < watched; first = false {
 			if g, err := other.Acquire(Within(t), try("n", theirs)); !errors.Is(err, backend.ErrHeld) {
-				t.Fatalf("%s: the lock was had a second time: %+v, %v", ahead, g, err)
+				t.Fatalf("%s: the lock was acquired a second time: %+v, %v", ahead, g, err)
 			}
 			select {
 			case g := <-got:
@@ -169,10 +169,10 @@ func ClockBack(t *testing.T, b, other backend.Backend, clock Clock, timed bool) 
 			t.Errorf("%s: the dead: Release: %v", name, err)
 		}
 		if res, err := b.Renew(Within(t), backend.RenewRequest{Session: lives}); err != nil || res.SessionLost {
-			t.Errorf("%s: who lives: Renew: %+v, %v", name, res, err)
+			t.Errorf("%s: Renew of a session that lives: %+v, %v", name, res, err)
 		}
 		if g, err := other.Acquire(Within(t), try("kept", theirs)); !errors.Is(err, backend.ErrHeld) {
-			t.Errorf("%s: what is held was had: %+v, %v", name, g, err)
+			t.Errorf("%s: a held lock was acquired: %+v, %v", name, g, err)
 		}
 		clock.Set(0)
 	}

@@ -101,7 +101,7 @@ func KilledUnderLoad(t *testing.T, open func() backend.Backend, restart func()) 
 		mu.Lock()
 		from := grants
 		mu.Unlock()
-		Eventually(t, "grants go on", func() bool {
+		Eventually(t, "grants continue", func() bool {
 			mu.Lock()
 			defer mu.Unlock()
 			return grants > from+50 || t.Failed()

@@ -69,7 +69,7 @@ func QuickConditions(t *testing.T, b backend.Backend, s Database) {
 			"release of a timed lease that ran out", true, false,
 			`UPDATE @leases SET ends = $PAST WHERE name = '$N'`, backend.ErrLost, false,
 		},
-		{"release with somebody in line", false, false, inLine, nil, true},
+		{"release with a waiter in the queue", false, false, inLine, nil, true},
 		{"release with another name", false, false, `UPDATE @leases SET name = '$N/' WHERE name = '$N'`, backend.ErrLost, false},
 		{"release of another lease", false, false, `UPDATE @leases SET lease = 'Lqqqqqqqqqqqqqqqqqqqqqqqqqq' WHERE name = '$N'`, backend.ErrLost, false},
 		{"release of a place in line", false, false, `UPDATE @leases SET held = false WHERE name = '$N'`, nil, true},

@@ -29,8 +29,8 @@ import (
 )
 
 func main() {
-	only := flag.String("only", "", "only those whose name has this in it")
-	atOnce := flag.Int("at-once", 1, "how many are tried at once")
+	only := flag.String("only", "", "try only mutants whose name contains this text")
+	atOnce := flag.Int("at-once", 1, "how many mutants to try concurrently")
 	compile := flag.Bool("compile", false, "only compile them")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

@@ -24,7 +24,7 @@ const (
 )
 
 // errMore means that more of a queue has to be read. Nothing was changed.
-var errMore = errors.New("more of a line has to be read")
+var errMore = errors.New("more of a queue has to be read")
 
 // front returns up to which place the queues are to be read for the requests.
 func (b *Leases) front(reqs []*request) map[string]int64 {

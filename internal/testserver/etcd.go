@@ -232,7 +232,7 @@ func (e *Etcd) awaitReady() {
 				return nil
 			}
 		}
-		return errors.New("somebody else answers")
+		return errors.New("another server answers")
 	})
 }
 

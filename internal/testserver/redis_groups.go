@@ -94,7 +94,7 @@ func (c *RedisCluster) Owner(key string) *RedisServer {
 			return s
 		}
 	}
-	c.t.Fatalf("testserver: nobody has slot %s", slot)
+	c.t.Fatalf("testserver: no server has slot %s", slot)
 	return nil
 }
 

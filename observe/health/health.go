@@ -108,20 +108,20 @@ func (c *Checker) Check(ctx context.Context) Report {
 	took, err := c.pair(ctx)
 	switch {
 	case errors.Is(err, holdfast.ErrHeld): // the store decided that, so locks can be acquired
-		r.Found = append(r.Found, "the lock of the check could not be had: "+err.Error())
+		r.Found = append(r.Found, "the lock of the health check could not be acquired: "+err.Error())
 	case err != nil:
 		r.Status, r.Err = Unhealthy, err
 		return r
 	}
 	r.Took = took
 	if r.Took > c.cfg.Slow {
-		r.Found = append(r.Found, fmt.Sprintf("it is slow: taking and giving back a lock took %s", r.Took.Round(time.Millisecond)))
+		r.Found = append(r.Found, fmt.Sprintf("it is slow: acquiring and releasing a lock took %s", r.Took.Round(time.Millisecond)))
 	}
 	if b, ok := c.b.(backend.Redundant); ok {
-		r.Found = append(r.Found, orError("which servers are away is not known", b.Away, ctx)...)
+		r.Found = append(r.Found, orError("the unavailable servers could not be determined", b.Away, ctx)...)
 	}
 	if b, ok := c.b.(backend.Examiner); ok {
-		r.Found = append(r.Found, orError("the store could not be looked at", b.Examine, ctx)...)
+		r.Found = append(r.Found, orError("the settings of the store could not be examined", b.Examine, ctx)...)
 	}
 	if len(r.Found) > 0 {
 		r.Status = Degraded

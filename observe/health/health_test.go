@@ -84,7 +84,7 @@ func TestRedlock(t *testing.T) {
 	if len(found) != 1 {
 		t.Fatalf("found %v", found)
 	}
-	if text, _ := found[0].(string); !strings.HasPrefix(text, "node 2 of 3 is away: ") {
+	if text, _ := found[0].(string); !strings.HasPrefix(text, "node 2 of 3 is unavailable: ") {
 		t.Errorf("found %v", found)
 	}
 	nodes[2].Process().Stop() // it hangs
@@ -132,7 +132,7 @@ func TestFound(t *testing.T) {
 		"nothing":        {&store{}, time.Hour, nil},
 		"away":           {&store{away: []string{"a is away"}}, time.Hour, []string{"a is away"}},
 		"a setting":      {&store{found: []string{"fsync is off"}}, time.Hour, []string{"fsync is off"}},
-		"it cannot look": {&store{err: backend.ErrClosed}, time.Hour, []string{"which servers are away is not known", "the store could not be looked at"}},
+		"it cannot look": {&store{err: backend.ErrClosed}, time.Hour, []string{"the unavailable servers could not be determined", "the settings of the store could not be examined"}},
 		"slow":           {&store{}, 1, []string{"it is slow"}},
 	} {
 		t.Run(name, func(t *testing.T) {

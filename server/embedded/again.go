@@ -208,7 +208,7 @@ func (e *Etcd) missing(ctx context.Context) string {
 	if len(silent) == 0 {
 		return "waiting for the nodes to elect a leader"
 	}
-	return fmt.Sprintf("waiting for a majority: %d of %d nodes are there, %s not", there, all, strings.Join(silent, ", "))
+	return fmt.Sprintf("waiting for a majority: %d of %d nodes are running, not %s", there, all, strings.Join(silent, ", "))
 }
 
 // members returns the other members of the cluster, as etcd knows them.

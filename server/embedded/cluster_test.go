@@ -283,7 +283,7 @@ func TestWipedNode(t *testing.T) {
 			start(f)
 			if f.node("b") == nil {
 				f.says("c", "a, which knows c as a member that had data")
-				f.says("a", "waiting for a majority: 1 of 3 nodes are there")
+				f.says("a", "waiting for a majority: 1 of 3 nodes are running")
 				if err := f.node("c").Init(t.Context()); !errors.Is(err, embedded.ErrRefused) {
 					t.Errorf("c forms a cluster: %v", err)
 				}

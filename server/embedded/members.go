@@ -218,7 +218,7 @@ func (e *Etcd) Add(ctx context.Context, name, url string) error {
 			end = time.Now()
 		}
 		if !time.Now().Before(end) {
-			return fmt.Errorf("embedded: every member has to be there: %w", err)
+			return fmt.Errorf("embedded: every member has to be running: %w", err)
 		}
 	}
 }

@@ -114,7 +114,7 @@ func ReclaimAlone(ctx context.Context, cfg Config, lost []string) error {
 			return err
 		}
 		if data, err := hasData(cfg.DataDir); err != nil || !data {
-			return errors.Join(err, fmt.Errorf("%s has no data to go on from: %w", cfg.DataDir, ErrRefused))
+			return errors.Join(err, fmt.Errorf("%s has no data to continue from: %w", cfg.DataDir, ErrRefused))
 		}
 		others := []string{}
 		if rec != nil {

@@ -28,7 +28,7 @@ func TestNobodyReachesTheNode(t *testing.T) {
 		found := 0
 		for socket := range socketsOf(t, listening) {
 			if !filepath.IsAbs(socket) {
-				t.Errorf("%s: %s listens, and everybody reaches it", name, socket)
+				t.Errorf("%s: %s listens, and every local user can reach it", name, socket)
 				continue
 			}
 			found++

@@ -40,7 +40,7 @@ func Faults() []Broken {
 		{"a lease ends after 60 % of its TTL", []string{"overlap", "model"}, endsEarly, 0},
 		{"the renewals of a lease are lost, and reported as done", []string{"overlap", "model"}, losesRenewals, 0},
 		{"it reports twice the time that is left", []string{"overlap", "model"}, tellsMore, 0},
-		{"anybody releases somebody's lock", []string{"overlap", "model"}, releasesAny, 0},
+		{"a client releases another client's lock", []string{"overlap", "model"}, releasesAny, 0},
 		{"a renewal revives what is lost", []string{"model"}, revives, 0},
 		{"a reader is let in to a writer", []string{"overlap"}, readersPass, 0},
 		{"the limit of a semaphore is not enforced", []string{"overlap"}, noLimit, 0},
@@ -49,7 +49,7 @@ func Faults() []Broken {
 		{"the same token for two grants", []string{"tokens"}, tokenTwice, 0},
 		{"a release does nothing", []string{"model", "liveness"}, forgetsRelease, 0},
 		{"a wake-up is lost", []string{"liveness"}, losesWakeUp, 0},
-		{"who gave up waiting is granted the lock all the same", []string{"liveness"}, ghostWaiter, 0},
+		{"a waiter that gave up is granted the lock all the same", []string{"liveness"}, ghostWaiter, 0},
 		{"a lease of the dead lives on", []string{"liveness", "rest"}, undead, 0},
 	}
 }

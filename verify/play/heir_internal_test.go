@@ -52,7 +52,7 @@ func TestHeir(t *testing.T) {
 	}
 	for lock := range asked {
 		if !want[lock] {
-			t.Errorf("%q is asked for, and nobody died with it", lock)
+			t.Errorf("%q is requested, and no worker died with it", lock)
 		}
 	}
 	var left []string

@@ -54,7 +54,7 @@ func (l *look) ask(ctx context.Context, b backend.Backend) {
 	defer cancel()
 	found, err := e.Examine(ctx)
 	if err != nil {
-		found = append(found, "the settings of the store could not be looked at: "+err.Error())
+		found = append(found, "the settings of the store could not be examined: "+err.Error())
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -76,7 +76,7 @@ func (l *look) all(caps backend.Capabilities) []string {
 		out = append(out, "the backend does not tell a loss: a holder learns it at its next renewal")
 	}
 	if caps.ExpiryLag > 5*time.Second {
-		out = append(out, fmt.Sprintf("a lease whose holder died may be out for %s longer than its TTL", caps.ExpiryLag))
+		out = append(out, fmt.Sprintf("a lease whose holder died may stay held for %s longer than its TTL", caps.ExpiryLag))
 	}
 	return out
 }

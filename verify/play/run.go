@@ -192,7 +192,7 @@ func (r *run) reach(ctx context.Context) error {
 	case errors.Is(err, backend.ErrUnsupported):
 		return nil
 	case err != nil:
-		return fmt.Errorf("verify: look at the backend: %w", err)
+		return fmt.Errorf("verify: examine the backend: %w", err)
 	case len(page.Locks) > 0:
 		return fmt.Errorf("verify: the backend has locks under %q already", r.prefix)
 	}

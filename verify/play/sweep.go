@@ -218,7 +218,7 @@ func (r *run) look(ctx context.Context) {
 			r.tell(history.Event{Kind: history.KindNote, Text: "the backend cannot list its locks: what is left was not looked for"})
 			return
 		case err != nil && time.Now().After(end):
-			r.fail(fmt.Errorf("verify: look for what is left: %w", err))
+			r.fail(fmt.Errorf("verify: list the leftovers: %w", err))
 			return
 		case err == nil && len(left) == 0:
 			return

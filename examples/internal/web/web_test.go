@@ -44,7 +44,7 @@ func TestStop(t *testing.T) {
 
 	status, body := get(t, url+"/fails")
 	if status != http.StatusServiceUnavailable || strings.Contains(body, "secret") {
-		t.Errorf("an error that nobody explains: %d %s", status, body)
+		t.Errorf("an unmapped error: %d %s", status, body)
 	}
 	slow := make(chan string, 1)
 	go func() { _, body := get(t, url+"/slow"); slow <- body }()

@@ -285,7 +285,7 @@ func TestSync(t *testing.T) {
 	together(len(instances), run)
 	run(0) // there are no new changes
 	if changes.Load() != 20 || src.most.Load() != 1 || ran.Load() < 2 {
-		t.Errorf("%d changes in %d runs, %d at once", changes.Load(), ran.Load(), src.most.Load())
+		t.Errorf("%d changes in %d runs, at most %d concurrent", changes.Load(), ran.Load(), src.most.Load())
 	}
 	if got := read[int](t, s.DB(), "SELECT changes FROM synced"); len(got) != 20 || slices.Max(got) != 1 {
 		t.Errorf("changes %v", got)
