@@ -148,7 +148,7 @@ func (m *mutant) compile(ctx context.Context, dir string) (verdict, string) {
 	if err != nil {
 		return untried, err.Error()
 	}
-	out, err := exec.CommandContext(ctx, "go", "build", "-overlay", overlay, "-o", os.DevNull, "./"+filepath.Dir(m.file)).CombinedOutput() //nolint:gosec // our own data
+	out, err := exec.CommandContext(ctx, "go", "build", "-overlay", overlay, "-o", os.DevNull, "./"+m.folder()).CombinedOutput() //nolint:gosec // our own data
 	if err != nil {
 		return untried, fmt.Sprintf("%v: %s", err, out)
 	}

@@ -43,6 +43,11 @@ func mutants() ([]mutant, error) {
 	return all, nil
 }
 
+// folder returns the folder of the Go package that the file belongs to.
+func (m *mutant) folder() string {
+	return strings.TrimSuffix(path.Dir(m.file), "/lua")
+}
+
 // parse reads the mutants of a file:
 //
 //	== what is wrong then
@@ -72,10 +77,7 @@ func parse(target, text string) ([]mutant, error) {
 			*field = value
 		}
 		if m.pkg == "" {
-			m.pkg = path.Dir(m.file)
-			if path.Base(m.pkg) == "lua" {
-				m.pkg = path.Dir(m.pkg)
-			}
+			m.pkg = m.folder()
 		}
 		if !ok1 || !ok2 || m.file == "" || m.tests == "" || m.old == "" || m.old == m.new {
 			return nil, fmt.Errorf("%s: %q is not complete", target, m.name)
