@@ -68,8 +68,9 @@ func ValidateStamp(resource string, s Stamp, epoch uint32) error {
 // Ceiling returns the greatest token that a lock store can plausibly have issued at the given time:
 // the microseconds of Unix time one day later. The stores of this module issue readings of a clock
 // in microseconds (Redis, Redlock), counters that began at such a reading and grow by less than one
-// a microsecond (PostgreSQL, MySQL, SQLite), or revisions, which are smaller (etcd, ZooKeeper,
-// Consul, Kubernetes). The extra day allows for a store whose clock is ahead of the caller's.
+// a microsecond (PostgreSQL, MySQL, SQLite, a restored Holdfast server), or revisions, which are
+// smaller (etcd, ZooKeeper, Consul, Kubernetes). The extra day allows for a store whose clock is
+// ahead of the caller's.
 func Ceiling(now time.Time) Token {
 	const day = 24 * time.Hour
 	return Token(max(0, now.Add(day).UnixMicro()))

@@ -261,13 +261,19 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// patiently calls f until the backend is available, for at most Config.Timeout.
+var errNoAnswer = errors.New("no answer in time")
+
+// patiently calls f until the backend is available, for at most Config.Timeout. Errors:
+// *UnavailableError if there is no answer in this time; those of f.
 func (s *Server) patiently(ctx context.Context, f func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	within, cancel := context.WithTimeoutCause(ctx, s.cfg.Timeout, errNoAnswer)
 	defer cancel()
 	pause := 10 * time.Millisecond
 	for {
-		err := f(ctx)
+		err := f(within)
+		if errors.Is(err, errNoAnswer) && !errors.Is(err, backend.ErrUnavailable) {
+			return &backend.UnavailableError{Backend: s.caps.Name, Op: "call", MayHold: true, Err: err}
+		}
 		if !errors.Is(err, backend.ErrUnavailable) {
 			return err
 		}
@@ -275,7 +281,7 @@ func (s *Server) patiently(ctx context.Context, f func(context.Context) error) e
 		select {
 		case <-t.C:
 			pause = min(2*pause, time.Second)
-		case <-ctx.Done():
+		case <-within.Done():
 			t.Stop()
 			return err
 		}

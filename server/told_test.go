@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -115,26 +116,47 @@ func TestGoneBeforeItWasTold(t *testing.T) {
 	}
 }
 
+// mute is a backend that may not answer a release.
+type mute struct {
+	backend.Backend
+	silent atomic.Bool
+}
+
+func (m *mute) Release(ctx context.Context, r backend.ReleaseRequest) error {
+	if m.silent.Load() {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	return m.Backend.Release(ctx, r)
+}
+
 // A grant that was not sent is released also when the backend is unavailable for longer than
-// Config.Timeout.
+// Config.Timeout, or does not answer.
 func TestGoneBeforeAnOutage(t *testing.T) {
 	t.Parallel()
 	const timeout = 200 * time.Millisecond
-	ctx, cancel := context.WithCancel(t.Context())
-	away := &faulty{}
-	away.Backend = &hookBackend{Backend: memlock.New(), granted: func(inside context.Context) {
-		away.away.Store(true)
-		cancel()
-		<-inside.Done()
-	}}
-	a := serve(t, away, server.Config{Timeout: timeout})
-	if got, err := a.do(ctx, "POST", lockPath("x"), `{"ttl":"1h"}`); err == nil {
-		t.Fatalf("answer %d %s", got.status, got.body)
+	for _, silent := range []bool{false, true} {
+		ctx, cancel := context.WithCancel(t.Context())
+		inner := &mute{}
+		b := &faulty{Backend: inner}
+		outage := b.away.Store
+		if silent {
+			outage = inner.silent.Store
+		}
+		inner.Backend = &hookBackend{Backend: memlock.New(), granted: func(inside context.Context) {
+			outage(true)
+			cancel()
+			<-inside.Done()
+		}}
+		a := serve(t, b, server.Config{Timeout: timeout})
+		if got, err := a.do(ctx, "POST", lockPath("x"), `{"ttl":"1h"}`); err == nil {
+			t.Fatalf("answer %d %s", got.status, got.body)
+		}
+		leasetest.Eventually(t, "it is counted", func() bool { return metric(a, givenBack) == 1 })
+		time.Sleep(3 * timeout)
+		outage(false)
+		leasetest.Eventually(t, "the lock is free", func() bool { return len(a.inspect("x").Holders) == 0 })
 	}
-	leasetest.Eventually(t, "it is counted", func() bool { return metric(a, givenBack) == 1 })
-	time.Sleep(3 * timeout)
-	away.away.Store(false)
-	leasetest.Eventually(t, "the lock is free", func() bool { return len(a.inspect("x").Holders) == 0 })
 }
 
 // breaking fails while it writes an answer.

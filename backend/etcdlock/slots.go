@@ -70,7 +70,7 @@ func (s *slots) take(id leaseKey) *placed {
 		s.sweep()
 	}
 	p := &placed{leaseKey: id, users: 1}
-	s.number(p)
+	s.number(p, 0)
 	s.placed[id] = p
 	return p
 }
@@ -82,14 +82,14 @@ func (s *slots) shares(p *placed) bool {
 	return len(s.used[p.name]) > 1
 }
 
-// number gives p the lowest free number.
-func (s *slots) number(p *placed) {
+// number gives p the lowest free number from least on.
+func (s *slots) number(p *placed, least int) {
 	used := s.used[p.name]
 	if used == nil {
 		used = make(map[int]struct{})
 		s.used[p.name] = used
 	}
-	n := 0
+	n := least
 	for {
 		if _, ok := used[n]; !ok {
 			break
@@ -112,12 +112,13 @@ func (s *slots) leave(p *placed, over, perhapsInLine bool) {
 	s.remove(p.leaseKey)
 }
 
-// move gives p another slot, because its own turned out to be taken.
+// move gives p another slot, because its own turned out to be taken. It never returns to a slot that
+// it had: leases may be in slots that this value does not know of.
 func (s *slots) move(p *placed) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := p.number
-	s.number(p)
+	s.number(p, old+1)
 	s.clear(p.name, old)
 }
 

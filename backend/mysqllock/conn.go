@@ -44,6 +44,7 @@ func configure(from *mysql.Config, life context.Context, open *conns.Set) (drive
 	c.MultiStatements, c.InterpolateParams, c.ParseTime = true, true, false
 	c.Collation, c.Logger = "utf8mb4_bin", new(mysql.NopLogger)
 	c.CheckConnLiveness = true
+	c.ClientFoundRows = false // ROW_COUNT() has to tell a row that was there from one that was made
 	// It would cut off the server's report that it is a replica, and retry elsewhere.
 	c.RejectReadOnly = false
 	dial := c.DialFunc

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/mysqllock"
@@ -80,13 +82,24 @@ func killOne(t *testing.T, s *testserver.MariaDBServer) {
 }
 
 // C10, F22: the server ends the connection. The holder is notified immediately, without a request
-// or a renewal.
+// or a renewal. The driver of the other client is told to count also the rows that a statement
+// leaves as they are.
 func TestUserLocksConnectionKilled(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
 	victim(s)
 	b := openUserLocks(t, getlockURL(s, "victim", s.Addr()))
-	leasetest.ConnectionEnded(t, b, openUserLocks(t, getlockURL(s, "root", s.Addr())), func() { killOne(t, s) })
+	conf, err := mysql.ParseDSN(s.DSNOf("root", s.Addr(), "test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf.ClientFoundRows = true
+	other, err := mysqllock.NewUserLocks(mysqllock.UserLocksConfig{Conn: conf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = other.Close() })
+	leasetest.ConnectionEnded(t, b, other, func() { killOne(t, s) })
 }
 
 // C10: the same holds where there is nothing to look after.

@@ -56,7 +56,7 @@ func (b *Backend) releaseOnce(ctx context.Context, name string, lease backend.Le
 	if !o.alone {
 		return o.err
 	}
-	_, err := b.do(ctx, call{op: wire.OpRelease, name: name, method: http.MethodDelete, path: leasePath(name, lease), again: true, changes: true})
+	_, err := b.do(ctx, call{op: wire.OpRelease, name: name, method: http.MethodDelete, path: leasePath(name, lease), changes: true})
 	return err
 }
 
@@ -128,7 +128,7 @@ func (b *Backend) fly(f *flight, batch []*item) {
 	ctx, cancel := context.WithTimeout(b.life, answerIn)
 	defer cancel()
 	open.asked = time.Now()
-	res, err := b.send(ctx, call{method: http.MethodPost, path: "/v1/leases/batch", in: open.request(), again: true})
+	res, err := b.send(ctx, call{method: http.MethodPost, path: "/v1/leases/batch", in: open.request()})
 	if err != nil {
 		open.rest(func(it *item) outcome { return outcome{err: b.failed(b.life, it.call(), err)} })
 		return

@@ -22,15 +22,16 @@ import (
 // call is one request.
 type call struct {
 	op, name string // for error texts
-	method   string
-	path     string // escaped
-	query    url.Values
-	header   http.Header
-	in, out  any
-	waits    time.Duration // how long the server may delay the answer
-	again    bool          // may be sent twice
-	changes  bool          // it changes leases: without an answer, the outcome is unknown
-	refusal  *wire.Problem // receives the server's refusal; nil: not wanted
+	// The transport repeats a GET whose connection ends. It must not repeat another method: the
+	// error of the last attempt would hide that the first one may have worked.
+	method  string
+	path    string // escaped
+	query   url.Values
+	header  http.Header
+	in, out any
+	waits   time.Duration // how long the server may delay the answer
+	changes bool          // it changes leases: without an answer, the outcome is unknown
+	refusal *wire.Problem // receives the server's refusal; nil: not wanted
 }
 
 // maxAnswer bounds the bytes that are read of an answer.
@@ -120,11 +121,6 @@ func (b *Backend) request(ctx context.Context, c call) (*http.Request, error) {
 	}
 	if b.token != "" {
 		req.Header.Set("Authorization", "Bearer "+b.token)
-	}
-	if c.again {
-		// A nil value is not sent. It tells the transport that it may repeat the request when a
-		// connection turns out to be dead. The lease ID makes that harmless.
-		req.Header["X-Idempotency-Key"] = nil
 	}
 	return req, nil
 }

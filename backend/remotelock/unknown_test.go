@@ -59,3 +59,51 @@ func TestRefusedAfterAPoll(t *testing.T) {
 		s.Close()
 	}
 }
+
+// A call whose connection ends before the answer may have worked. Over HTTP/1 it is not repeated: the
+// server is gone, and "connection refused" would seem to say that nothing was sent.
+func TestNotRepeated(t *testing.T) {
+	t.Parallel()
+	const lease = backend.LeaseID("0123456789abcdef0123456789abcdef")
+	for name, call := range map[string]func(b *remotelock.Backend) error{
+		"acquire": func(b *remotelock.Backend) error {
+			_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Lease: lease, Timed: true, TTL: time.Minute})
+			return err
+		},
+		"release": func(b *remotelock.Backend) error {
+			return b.Release(t.Context(), backend.ReleaseRequest{Name: "x", Lease: lease})
+		},
+	} {
+		var asked atomic.Int64
+		var s *httptest.Server
+		s = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != http.MethodPost && r.Method != http.MethodDelete { // List, or the question for HTTP/2
+				fmt.Fprint(w, `{"locks":[]}`)
+				return
+			}
+			asked.Add(1)
+			if err := s.Listener.Close(); err != nil {
+				t.Error(err)
+			}
+			panic(http.ErrAbortHandler) // ends the connection
+		}))
+		b, err := remotelock.New("holdfast"+strings.TrimPrefix(s.URL, "http"), remotelock.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.List(t.Context(), backend.ListRequest{Limit: 1}); err != nil { // so that there is a connection
+			t.Fatal(err)
+		}
+		err = call(b)
+		if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
+			t.Errorf("%s: %v, want an unknown outcome", name, err)
+		}
+		if n := asked.Load(); n != 1 {
+			t.Errorf("%s: asked %d times, want once", name, n)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+		s.Close()
+	}
+}

@@ -92,7 +92,7 @@ func (b *Backend) ask(ctx context.Context, req backend.AcquireRequest, waited bo
 		TTL: wire.Duration(req.TTL), Owner: req.Owner, Note: req.Note, Lease: string(req.Lease),
 		Shared: req.Mode == backend.Shared, Limit: req.Limit, Permits: req.Permits,
 	}
-	c := call{op: "acquire", name: req.Name, method: http.MethodPost, path: lockPath(req.Name), in: body, again: true, changes: true}
+	c := call{op: "acquire", name: req.Name, method: http.MethodPost, path: lockPath(req.Name), in: body, changes: true}
 	if req.Wait {
 		body.Wait = wire.Duration(b.poll)
 		c.in, c.waits = body, b.poll
@@ -190,7 +190,7 @@ func (b *Backend) renewChunk(ctx context.Context, leases []backend.TimedRenewal)
 	}
 	var got wire.RenewManyResponse
 	_, err := b.do(ctx, call{
-		op: "renew", method: http.MethodPost, path: "/v1/leases/renew", in: body, out: &got, again: true, changes: true,
+		op: "renew", method: http.MethodPost, path: "/v1/leases/renew", in: body, out: &got, changes: true,
 	})
 	if err != nil {
 		return nil, err

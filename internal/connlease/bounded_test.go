@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/connlease"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 )
 
 // silent is a database that does not answer the call with this name. Its connections work.
@@ -111,4 +112,27 @@ func TestSilentDatabase(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A refusal that cannot be read says that the lease may be held if another call waits for it.
+func TestRefusalOfALeaseInLine(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &silent{question: "look"}
+		s.set(true)
+		b, id := open(t, s)
+		req := leasetest.Ask("n", id)
+		had := start(t, b, req)
+		synctest.Wait()
+		again := req
+		again.Wait = false
+		_, err := b.Acquire(t.Context(), again)
+		if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
+			t.Errorf("%v, want an unknown outcome", err)
+		}
+		b.Close()
+		if err := <-had; !errors.Is(err, backend.ErrClosed) {
+			t.Errorf("the waiter: %v", err)
+		}
+	})
 }

@@ -108,7 +108,7 @@ func (connection) Wait(ctx context.Context) error { <-ctx.Done(); return nil }
 func (connection) Close() {}
 
 // open returns leases on the database with a session, whose waiters poll only after an hour.
-func open(t *testing.T, d *database) (*connlease.Leases, backend.SessionID) {
+func open(t *testing.T, d connlease.Store) (*connlease.Leases, backend.SessionID) {
 	t.Helper()
 	b := connlease.New(connlease.Config{
 		Store: d, Pause: func(time.Duration) time.Duration { return time.Hour },

@@ -35,7 +35,7 @@ func (b *Leases) Acquire(ctx context.Context, req backend.AcquireRequest) (backe
 		if !errors.Is(err, errRefused) {
 			break
 		}
-		held, why := b.held(ctx, req)
+		held, why := b.held(ctx, req, s.inLine(l))
 		if why != nil {
 			return backend.Grant{}, why
 		}
@@ -46,7 +46,7 @@ func (b *Leases) Acquire(ctx context.Context, req backend.AcquireRequest) (backe
 	}
 	switch {
 	case errors.Is(err, errRefused):
-		return backend.Grant{}, b.fail(ctx, opAcquire, false, errBusy)
+		return backend.Grant{}, b.fail(ctx, opAcquire, s.inLine(l), errBusy)
 	case err != nil:
 		return backend.Grant{}, b.inWait(ctx, s, l, err)
 	}
@@ -150,12 +150,19 @@ const mostRefusals = 8
 
 var errBusy = errors.New("the lock changes hands too fast to read its holder")
 
+// inLine reports whether a call waits for the lease, which may be granted to it.
+func (s *session) inLine(l *lease) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return l != nil && l.state != over
+}
+
 // held returns the refusal of a request that does not wait. It is nil where the lock has no
-// holder any more. Errors: *UnavailableError, ErrClosed, ctx's cause.
-func (b *Leases) held(ctx context.Context, req backend.AcquireRequest) (*backend.HeldError, error) {
+// holder any more. Errors: *UnavailableError, which says mayHold; ErrClosed; ctx's cause.
+func (b *Leases) held(ctx context.Context, req backend.AcquireRequest, mayHold bool) (*backend.HeldError, error) {
 	all, err := b.store.Look(ctx, []string{req.Name})
 	if err != nil {
-		return nil, b.fail(ctx, opAcquire, false, err)
+		return nil, b.fail(ctx, opAcquire, mayHold, err)
 	}
 	info := all[req.Name]
 	ahead := len(info.Waiters)

@@ -23,14 +23,15 @@ func inLine(t *testing.T, b backend.Backend, name string) {
 
 // ConnectionEnded (C10, F22): the server ends the connection that has the locks of b. The
 // holder is told immediately, though no client calls or renews, and a waiter is granted the
-// lock.
+// lock. The lease that was lost is never granted again.
 func ConnectionEnded(t *testing.T, b, other backend.Backend, end func()) {
 	t.Helper()
 	lost := make(chan backend.Loss, 1)
 	id := Session(t, b, time.Hour, func(x backend.Loss) { lost <- x })
 	held := Ask("n", id)
 	before := Take(t, b, held)
-	got := Start(t, other, Ask("n", Session(t, other, time.Hour, nil)))
+	next := Ask("n", Session(t, other, time.Hour, nil))
+	got := Start(t, other, next)
 	inLine(t, other, "n")
 	end()
 	select {
@@ -52,6 +53,11 @@ func ConnectionEnded(t *testing.T, b, other backend.Backend, end func()) {
 	}
 	if _, err := b.Acquire(Within(t), Ask("m", id)); !errors.Is(err, backend.ErrSessionLost) {
 		t.Errorf("Acquire: %v", err)
+	}
+	Give(t, other, next)
+	held.Session = next.Session
+	if g, err := other.Acquire(Within(t), held); !errors.Is(err, backend.ErrLost) {
+		t.Errorf("the lease that was lost is granted to another session: %+v, %v", g, err)
 	}
 }
 

@@ -37,6 +37,7 @@ type request struct {
 	run   func(*txn) error
 	full  bool   // whole queues have to be read
 	mute  bool   // the answer goes to no caller
+	doubt bool   // an earlier attempt may have worked
 	quick *quick // it may take one round trip
 	fate  atomic.Uint32
 	gone  atomic.Bool   // no caller waits for the answer any more
@@ -226,7 +227,7 @@ func (b *Leases) flyAlone(reqs []*request) {
 // fail answers all requests with an error.
 func (b *Leases) fail(reqs []*request, sure bool, err error) {
 	for _, r := range reqs {
-		r.answer(b.said(r.op, !sure, err))
+		r.answer(b.said(r.op, !sure || r.doubt, err))
 	}
 }
 

@@ -115,6 +115,7 @@ func (b *Leases) quickFailed(reqs []*request, err error) []*request {
 	var again []*request
 	for _, r := range reqs {
 		if f.Ended && r.quick.acquire != nil {
+			r.doubt = true
 			again = append(again, r)
 		} else {
 			r.answer(b.said(r.op, true, err))

@@ -50,6 +50,41 @@ func openSessions(open func(backend.SessionID) error) *sqllease.Leases {
 
 var errAway = errors.New("the server is away")
 
+// endedStore is a store whose server ends the connection while a quick batch commits, and is then
+// away.
+type endedStore struct{ *sessionStore }
+
+func (endedStore) Quick(context.Context, *sqllease.Quick) error { return errEnded }
+
+func (endedStore) Begin(context.Context, *sqllease.Scope) (sqllease.Tx, *sqllease.View, error) {
+	return nil, nil, errAway
+}
+
+func (endedStore) Fault(err error) sqllease.Fault {
+	return sqllease.Fault{Ended: errors.Is(err, errEnded), Unsent: errors.Is(err, errAway)}
+}
+
+func (endedStore) Reset() {}
+
+var errEnded = errors.New("the server ends the connection")
+
+// The outcome of an acquire is unknown if its quick batch may have been committed, even if it is
+// certain that the retry was not.
+func TestAcquireAfterAnEndedBatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := sqllease.New(sqllease.Config{
+			Store: endedStore{&sessionStore{}}, Name: "test", Caps: sqllease.Capabilities("test", true), Conns: 3, Quick: 8, Logger: slog.New(slog.DiscardHandler),
+		})
+		b.KeepStill()
+		defer b.Close()
+		_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute})
+		if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
+			t.Errorf("%v; want an unknown outcome", err)
+		}
+	})
+}
+
 // No listener remains of sessions that could not be opened: the client tries a new ID each time,
 // for as long as the server is away. A later attempt with the same ID registers a listener again.
 func TestListenersOfFailedOpenings(t *testing.T) {

@@ -333,7 +333,9 @@ func (e *Etcd) Init(ctx context.Context) error {
 	if err := e.init(ctx); err != nil {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		e.state = nodeWaiting
+		if e.state == nodeInitiating { // otherwise the node has joined a cluster meanwhile
+			e.state = nodeWaiting
+		}
 		return err
 	}
 	return e.awaitReady(ctx)

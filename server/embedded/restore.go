@@ -1,7 +1,9 @@
 package embedded
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -19,9 +21,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// revisionBump is how much a restore raises the revision, from which tokens are made. The
-// result is above every token that was granted since the data was saved: at 10,000 changes a
-// second it covers a day.
+// revisionBump is by how much a restore raises the revision at least. Tokens are revisions.
 const revisionBump = 1_000_000_000
 
 // Restore creates the data folder of a new cluster of one node from a file that Snapshot wrote.
@@ -73,11 +73,19 @@ func restore(cfg Config, file, dir string, ofFolder bool) error {
 	if err := os.RemoveAll(fresh); err != nil {
 		return fmt.Errorf("data folder: %w", err)
 	}
+	if err := wholeSnapshot(file); err != nil {
+		return fmt.Errorf("restore %s: %w", file, err)
+	}
 	token := randomMark()
-	err := snapshot.NewV3(bridge(cfg.Logger)).Restore(snapshot.RestoreConfig{
+	manager := snapshot.NewV3(bridge(cfg.Logger))
+	status, err := manager.Status(file)
+	if err != nil {
+		return fmt.Errorf("restore %s: %w", file, err)
+	}
+	err = manager.Restore(snapshot.RestoreConfig{
 		SnapshotPath: file, Name: cfg.Name, OutputDataDir: fresh, PeerURLs: []string{cfg.peerURL()},
 		InitialCluster: cfg.Name + "=" + cfg.peerURL(), InitialClusterToken: token,
-		RevisionBump: revisionBump, MarkCompacted: true,
+		RevisionBump: uint64(restoredRevision(status.Revision, time.Now()) - status.Revision), MarkCompacted: true, //nolint:gosec // positive
 	})
 	if err != nil {
 		return errors.Join(fmt.Errorf("restore %s: %w", file, err), os.RemoveAll(fresh))
@@ -95,6 +103,37 @@ func restore(cfg Config, file, dir string, ofFolder bool) error {
 		return err
 	}
 	return errors.Join(os.Rename(fresh, dir), syncDir(cfg.DataDir))
+}
+
+var errNotWhole = errors.New("not a whole snapshot: it does not end with its SHA-256")
+
+// wholeSnapshot reads the file once. To open a part of a database would end the process.
+func wholeSnapshot(file string) error {
+	f, err := os.Open(file) //nolint:gosec // the operator names it
+	if err != nil {
+		return err //nolint:wrapcheck // the caller names the file
+	}
+	defer f.Close() //nolint:errcheck // it was read
+	info, err := f.Stat()
+	if err != nil {
+		return err //nolint:wrapcheck // see above
+	}
+	h := sha256.New()
+	if _, err := io.CopyN(h, f, max(0, info.Size()-sha256.Size)); err != nil {
+		return err //nolint:wrapcheck // see above
+	}
+	if sum, err := io.ReadAll(f); err != nil || !bytes.Equal(sum, h.Sum(nil)) {
+		return errors.Join(err, errNotWhole)
+	}
+	return nil
+}
+
+// restoredRevision returns the revision at which data that was saved at a revision continues. It is
+// above every revision since, also those of an earlier restore of the same data: etcd makes fewer
+// than a million changes a second, and a revision of before is below the microseconds of then, or
+// below a billion changes since the data was saved.
+func restoredRevision(saved int64, now time.Time) int64 {
+	return max(saved+revisionBump, now.UnixMicro())
 }
 
 // ReclaimAlone makes a cluster of this node alone from the folder of a node whose cluster has

@@ -70,6 +70,37 @@ func TestRestore(t *testing.T) {
 	}
 }
 
+// Tokens rise also when one snapshot is restored twice.
+func TestRestoreTwice(t *testing.T) {
+	t.Parallel()
+	f := formed(t, "a")
+	file := filepath.Join(f.dir, "snapshot.db")
+	out, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(f.node("a").Snapshot(t.Context(), out), out.Close()); err != nil {
+		t.Fatal(err)
+	}
+	last := uint64(0)
+	for range 2 {
+		f.close("a")
+		f.wipe("a")
+		if err := embedded.Restore(f.config("a"), file); err != nil {
+			t.Fatal(err)
+		}
+		f.open("a")
+		f.ready("a")
+		for _, name := range []string{"x", "y", "z"} {
+			token := f.acquire("a", name)
+			if token <= last {
+				t.Errorf("%s: token %d after %d", name, token, last)
+			}
+			last = token
+		}
+	}
+}
+
 // When the majority is lost for good, one node continues if all others are named.
 func TestReclaim(t *testing.T) {
 	t.Parallel()
