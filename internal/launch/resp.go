@@ -1,6 +1,6 @@
 //go:build unix
 
-package testserver
+package launch
 
 import (
 	"bufio"
@@ -20,11 +20,26 @@ type respConn struct {
 	r    *bufio.Reader
 }
 
-func dialRESP(ctx context.Context, addr string) (*respConn, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", addr)
+// RedisDo runs a command on a connection of its own. The answer is nil, an int64, a string, or an
+// []any of these. password may be empty.
+func RedisDo(ctx context.Context, addr, password string, args ...string) (any, error) {
+	c, err := dialRESP(ctx, addr)
 	if err != nil {
-		return nil, fmt.Errorf("dial: %w", err)
+		return nil, err
+	}
+	defer c.close()
+	if password != "" {
+		if _, err := c.do("AUTH", password); err != nil {
+			return nil, err
+		}
+	}
+	return c.do(args...)
+}
+
+func dialRESP(ctx context.Context, addr string) (*respConn, error) {
+	conn, err := dial(ctx, addr)
+	if err != nil {
+		return nil, err
 	}
 	if deadline, ok := ctx.Deadline(); ok {
 		if err := conn.SetDeadline(deadline); err != nil {

@@ -1,0 +1,14 @@
+// Package launch starts the servers of stores as children of this process: each on a free loopback
+// port, with its data in a folder of its own. It is the one table of kinds for the tests (by package
+// testserver), for "holdfast verify --local-cluster" and for "holdfast bench".
+//
+// A server can be killed, frozen and started again with its data, on a slow disk and with a clock
+// that jumps (package shim). It is ended by its process ID, never by its name, and dies with this
+// process, also if this process is killed (Linux). What answers at its address is proved to be the
+// server that was started: by a process ID, a data folder or a name that the server reports.
+//
+// # Adding a kind
+//
+// Write the function that prepares the folder and returns the [Server], with its command line and
+// its readiness; add the kind to the table in kinds.go.
+package launch
