@@ -87,6 +87,7 @@ package redislock
 		"backend/redislock/example_test.go":   "package redislock_test\n",
 		"backend/redislock/redislock_test.go": "package redislock_test\n\nimport (\n\t\"time\"\n\t_ \"example.org/m/backend/backendtest\"\n)\n\nvar global int\n\nfunc Sleep() { time.Sleep(1) }\n",
 		"internal/cli/cli.go":                 "// Package cli is a package.\npackage cli\n\nimport _ \"example.org/m/backend/redislock\"\n",
+		"cmd/holdfast/main.go":                "// Command holdfast is a command.\npackage main\n\nimport _ \"example.org/m/internal/cli\"\n",
 		"examples/README.md":                  "| [shop](shop) | a shop |\n",
 		"examples/shop/README.md":             "# A shop\n\n    go run ./examples/shop --demo\n    go test ./examples/shop\n",
 		"examples/shop/main.go":               "// Command shop is an example.\npackage main\n\nimport (\n\t_ \"example.org/m/backend/redislock\"\n\t_ \"example.org/m/examples/internal/web\"\n)\n",
@@ -113,6 +114,7 @@ func parseTexts(t *testing.T, texts map[string]string) *moduleSources {
 			{"ImportPath": "net"}
 			{"ImportPath": "example.net/innocent", "Imports": ["example.net/between"]}
 			{"ImportPath": "example.net/between", "Imports": ["go.etcd.io/etcd/client/v3"]}
+			{"ImportPath": "example.net/tested", "Imports": ["testing/fstest"]}
 			{"ImportPath": "go.etcd.io/etcd/client/v3"}
 			{"ImportPath": "google.golang.org/grpc"}`), nil
 	}
@@ -162,6 +164,9 @@ func TestPolicyCatches(t *testing.T) {
 		{"one-client", "backend/redislock/a.go", "package redislock\nimport _ \"github.com/gomodule/redigo\"\n", "backend/redislock imports from github.com/gomodule and github.com/redis"},
 		{"weight", "backend/redislock/a.go", "package redislock\nimport _ \"golang.org/x/net\"\nimport _ \"google.golang.org/grpc\"\n", "backend/redislock compiles google.golang.org/grpc: example.org/m/backend/redislock -> google.golang.org/grpc"},
 		{"weight", "elector/a.go", doc + "import _ \"example.net/innocent\"\n", "elector compiles go.etcd.io/etcd/client/v3: example.org/m/elector -> example.net/innocent -> example.net/between -> go.etcd.io/etcd/client/v3"},
+		{"command", "internal/cli/a.go", "package cli\nimport _ \"testing\"\n", "cmd/holdfast compiles testing: example.org/m/cmd/holdfast -> example.org/m/internal/cli -> testing"},
+		{"command", "internal/cli/a.go", "package cli\nimport _ \"example.org/m/internal/testserver\"\n", "cmd/holdfast compiles example.org/m/internal/testserver: "},
+		{"command", "internal/cli/a.go", "package cli\nimport _ \"example.net/tested\"\n", "-> example.net/tested -> testing/fstest"},
 		{"no-init", "a.go", "package m\nfunc init() {}\n", "a.go:2: func init"},
 		{"no-globals", "a.go", "package m\nvar cache = map[string]int{}\n", "a.go:2: var cache"},
 		{"no-globals", "a.go", "package m\nvar _, count = 1, 2\n", "var count"},

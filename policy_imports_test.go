@@ -50,14 +50,15 @@ func importRules() []importRule {
 		{"internal/chaos", nil},
 		{"internal/conns", nil},
 		{"internal/shim", nil},
-		{"internal/testserver/...", []string{"internal/chaos", "internal/shim", "internal/testserver/..."}},
+		{"internal/launch/...", []string{"internal/shim"}},
+		{"internal/testserver", []string{"internal/launch", "internal/shim"}},
 		{"internal/...", []string{"backend", "fence", "internal/wire"}},
 		{"examples/...", append(public, "examples/internal/...")},
 		{"verify", []string{"verify/history"}},
 		{"verify/history", nil},
-		{"verify/play", []string{".", "backend", "fence", "open", "internal/chaos", "internal/shim", "verify/history"}},
+		{"verify/play", []string{".", "backend", "fence", "open", "internal/chaos", "internal/launch", "internal/shim", "verify/history"}},
 		{"bench", []string{".", "backend", "fence"}},
-		{"bench/engines", append(public, "bench", "internal/testserver")},
+		{"bench/engines", append(public, "bench", "internal/launch")},
 		// whatever comes: the API and the contract, and no backend by name.
 		{"...", []string{".", "backend", "backend/backendtest", "fence", "open", "internal/chaos", "internal/wire"}},
 	}
@@ -200,6 +201,25 @@ func checkWeight(m *moduleSources) []string {
 		}
 	}
 	slices.Sort(faults)
+	return faults
+}
+
+// checkCommand finds what is for tests in the command.
+func checkCommand(m *moduleSources) []string {
+	graph := m.importGraph()
+	if err := addForeign(m, graph); err != nil {
+		return []string{err.Error()}
+	}
+	const command = "cmd/holdfast"
+	way := reach(graph, m.importPath(command))
+	var faults []string
+	for _, p := range slices.Sorted(maps.Keys(way)) {
+		folder, _ := m.own(p)
+		ours := slices.ContainsFunc([]string{"testserver", "leasetest", "backendtest"}, func(name string) bool { return strings.Contains(folder, name) })
+		if ours || p == "testing" || strings.HasPrefix(p, "testing/") {
+			faults = append(faults, fmt.Sprintf("%s compiles %s: %s", command, p, trail(way, p)))
+		}
+	}
 	return faults
 }
 

@@ -217,7 +217,7 @@ func TestServerSleepsPastTheTTL(t *testing.T) {
 	done := start(t.Context(), waiting, request("lock", ws))
 	await(t, "in line", func() bool { return waiting.Waiting("lock") == 1 })
 
-	members[0].Stop()
+	members[0].Process().Stop()
 	// The signal takes a moment to arrive: a renewal may be answered before it.
 	for err = nil; err == nil; {
 		sent := time.Now()
@@ -238,7 +238,7 @@ func TestServerSleepsPastTheTTL(t *testing.T) {
 		t.Errorf("Acquire while etcd sleeps: %v; it has to say that it may have worked", err)
 	}
 	<-ctx.Done()
-	members[0].Cont()
+	members[0].Process().Cont()
 	second := receive(t, done)
 	if second.err != nil {
 		t.Fatal(second.err)

@@ -28,7 +28,7 @@ func onDisk() map[string]func(t *testing.T) storing {
 		"etcd": func(t *testing.T) storing {
 			t.Helper()
 			s := testserver.StartEtcd(t, testserver.EtcdOptions{})[0]
-			return storing{"etcd://" + s.Addr(), func() *testserver.Process { return s.Process }, s.Restart}
+			return storing{"etcd://" + s.Addr(), s.Process, s.Restart}
 		},
 		"zookeeper": func(t *testing.T) storing {
 			t.Helper()
@@ -64,7 +64,7 @@ func onDisk() map[string]func(t *testing.T) storing {
 			t.Helper()
 			s := testserver.Kubernetes(t)
 			etcd := s.Etcd()
-			return storing{"kubernetes://default?kubeconfig=" + s.Kubeconfig(s.Addr()), func() *testserver.Process { return etcd.Process }, etcd.Restart}
+			return storing{"kubernetes://default?kubeconfig=" + s.Kubeconfig(s.Addr()), etcd.Process, etcd.Restart}
 		},
 	}
 }

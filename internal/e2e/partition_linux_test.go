@@ -76,9 +76,9 @@ func etcdOfThree(t *testing.T) (*ensemble, []*testserver.Etcd) {
 		peers = append(peers, listens)
 		return b.reach(listens)
 	}})
-	e := &ensemble{cut: func(i int) { b.cut(members[i].Pid(), peers[i]) }, heal: b.heal}
+	e := &ensemble{cut: func(i int) { b.cut(members[i].Process().Pid(), peers[i]) }, heal: b.heal}
 	for _, m := range members {
-		e.processes = append(e.processes, m.Process)
+		e.processes = append(e.processes, m.Process())
 	}
 	admin := members[0].Admin()
 	e.leader = func(t *testing.T) int {

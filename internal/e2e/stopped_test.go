@@ -31,7 +31,7 @@ func pausable() map[string]func(t *testing.T) (string, []*testserver.Process) {
 		"etcd": func(t *testing.T) (string, []*testserver.Process) {
 			t.Helper()
 			s := testserver.StartEtcd(t, testserver.EtcdOptions{})[0]
-			return "etcd://" + s.Addr(), []*testserver.Process{s.Process}
+			return "etcd://" + s.Addr(), []*testserver.Process{s.Process()}
 		},
 		"zookeeper": func(t *testing.T) (string, []*testserver.Process) {
 			t.Helper()

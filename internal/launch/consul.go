@@ -24,7 +24,7 @@ type ConsulOptions struct {
 	// Connections is how many connections a server accepts from one address. Default: many, as if each
 	// client had an address of its own.
 	Connections int
-	// Token makes access depend on it; it is a UUID. Optional.
+	// Token, a UUID, is that of all who may do anything. Default: everybody may.
 	Token string
 }
 
@@ -60,7 +60,7 @@ func Consul(o ConsulOptions) ([]*Server, []string, error) {
 		if connections == 0 {
 			connections = many
 		}
-		err := o.configure(s, map[string]any{
+		err := configure(s, map[string]any{
 			"node_name": "n" + strconv.Itoa(i), "server": true, "bootstrap_expect": n, "session_ttl_min": ConsulMinTTL.String(),
 			"ports": ports[i].object(), "retry_join": join, "performance": map[string]any{"raft_multiplier": 1},
 			"limits": map[string]any{"http_max_conns_per_client": connections},
@@ -83,7 +83,7 @@ func ConsulAgent(o ConsulOptions, join []string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s, o.configure(s, map[string]any{"node_name": "agent" + Port(s.addr), "ports": ports.object(), "retry_join": join})
+	return s, configure(s, map[string]any{"node_name": "agent" + Port(s.addr), "ports": ports.object(), "retry_join": join})
 }
 
 // agent returns an agent that has to be configured.
@@ -97,14 +97,14 @@ func (o ConsulOptions) agent(folder string) (*Server, consulPorts, error) {
 		return nil, consulPorts{}, err
 	}
 	gossip, err := FreeAddr()
-	s.URL = "consul://" + s.addr
+	s.URL, s.Secret = "consul://"+s.addr, o.Token
 	s.command.Argv = slices.Concat(s.command.Argv, []string{"agent", "-config-file", s.Path("config.json"), "-log-level", "warn"}, o.Args)
-	s.ready = func(ctx context.Context, _ *Process) error { return consulServes(ctx, s, o.Token) }
+	s.ready = func(ctx context.Context, _ *Process) error { return consulServes(ctx, s) }
 	return s, consulPorts{s.addr, server, gossip}, err
 }
 
 // configure writes the file of an agent.
-func (ConsulOptions) configure(s *Server, settings map[string]any) error {
+func configure(s *Server, settings map[string]any) error {
 	for name, value := range map[string]any{
 		"data_dir": s.Path("data"), "bind_addr": "127.0.0.1", "client_addr": "127.0.0.1", "disable_update_check": true, "disable_host_node_id": true,
 		"connect": map[string]any{"enabled": false}, "retry_interval": "200ms",
@@ -118,14 +118,14 @@ func (ConsulOptions) configure(s *Server, settings map[string]any) error {
 	return s.write(map[string]string{"config.json": string(text)})
 }
 
-// ConsulCall sends a request to an agent, and returns the body of the answer. token may be empty.
-func ConsulCall(ctx context.Context, addr, token, method, path, body string) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+addr+path, strings.NewReader(body))
+// ConsulCall sends a request to an agent, and returns the body of the answer.
+func ConsulCall(ctx context.Context, s *Server, method, path, body string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+s.addr+path, strings.NewReader(body))
 	if err != nil {
 		return "", fmt.Errorf("make the request: %w", err)
 	}
-	if token != "" {
-		req.Header.Set("X-Consul-Token", token)
+	if s.Secret != "" {
+		req.Header.Set("X-Consul-Token", s.Secret)
 	}
 	return call(http.DefaultTransport, req)
 }
@@ -149,15 +149,15 @@ func call(by http.RoundTripper, req *http.Request) (string, error) {
 }
 
 // consulServes returns nil if the agent is the one that was started, and a leader writes for it.
-func consulServes(ctx context.Context, s *Server, token string) error {
-	self, err := ConsulCall(ctx, s.addr, token, http.MethodGet, "/v1/agent/self", "")
+func consulServes(ctx context.Context, s *Server) error {
+	self, err := ConsulCall(ctx, s, http.MethodGet, "/v1/agent/self", "")
 	if err != nil {
 		return err
 	}
 	if !strings.Contains(self, s.Dir()) {
 		return errOther
 	}
-	text, err := ConsulCall(ctx, s.addr, token, http.MethodPut, "/v1/session/create", `{"TTL":"10s","Behavior":"delete"}`)
+	text, err := ConsulCall(ctx, s, http.MethodPut, "/v1/session/create", `{"TTL":"10s","Behavior":"delete"}`)
 	if err != nil {
 		return err
 	}
@@ -165,6 +165,6 @@ func consulServes(ctx context.Context, s *Server, token string) error {
 	if err := json.Unmarshal([]byte(text), &session); err != nil {
 		return fmt.Errorf("read the session: %w", err)
 	}
-	_, err = ConsulCall(ctx, s.addr, token, http.MethodPut, "/v1/session/destroy/"+session.ID, "")
+	_, err = ConsulCall(ctx, s, http.MethodPut, "/v1/session/destroy/"+session.ID, "")
 	return err
 }

@@ -5,7 +5,6 @@ package launch
 import (
 	"context"
 	"crypto/rand"
-	"crypto/tls"
 	"fmt"
 	"slices"
 	"strconv"
@@ -22,8 +21,9 @@ type EtcdOptions struct {
 	// Tick is the heartbeat in milliseconds; an election takes ten of them, and leases live for 15 or
 	// more, rounded up to seconds. Default: etcd's own.
 	Tick int
-	// TLS is how to connect to it, if its Args make it speak TLS only. Optional.
-	TLS *tls.Config
+	// Client is how to connect to it, but for the address: with TLS if its Args make it speak TLS
+	// only, and as a user. It may change between two starts. Optional.
+	Client *clientv3.Config
 	// Reach returns the address by which the other members reach the member that listens at an
 	// address: that of a proxy in between. Optional.
 	Reach func(listens string) string
@@ -61,7 +61,7 @@ func Etcd(o EtcdOptions) ([]*Server, error) {
 func (o EtcdOptions) member(s *Server, listens string, peers []string, i int) {
 	name, advertised, _ := strings.Cut(peers[i], "=")
 	scheme := "http://"
-	if o.TLS != nil {
+	if o.Client != nil && o.Client.TLS != nil {
 		scheme = "https://"
 	}
 	args := []string{
@@ -75,13 +75,18 @@ func (o EtcdOptions) member(s *Server, listens string, peers []string, i int) {
 	}
 	s.command.Argv, s.URL = slices.Concat(s.command.Argv, args, o.Args), "etcd://"+s.addr
 	s.ready = func(ctx context.Context, _ *Process) error {
-		return EtcdReady(ctx, clientv3.Config{Endpoints: []string{s.addr}, TLS: o.TLS, Logger: zap.NewNop()}, name)
+		var conf clientv3.Config
+		if o.Client != nil {
+			conf = *o.Client
+		}
+		conf.Endpoints, conf.Logger = []string{s.addr}, zap.NewNop()
+		return etcdServes(ctx, conf, name)
 	}
 }
 
-// EtcdReady returns nil if the one endpoint answers a linearizable read, and is the member with the
+// etcdServes returns nil if the one endpoint answers a linearizable read, and is the member with the
 // name, which is random.
-func EtcdReady(ctx context.Context, conf clientv3.Config, name string) error {
+func etcdServes(ctx context.Context, conf clientv3.Config, name string) error {
 	c, err := clientv3.New(conf)
 	if err != nil {
 		return fmt.Errorf("client: %w", err)

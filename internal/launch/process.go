@@ -45,18 +45,21 @@ type Command struct {
 	Account *syscall.Credential
 	// Disk is the disk of its logs. Optional.
 	Disk *shim.Disk
+	// Interrupt is the signal with which an operator ends it in a hurry. Default: SIGKILL.
+	Interrupt os.Signal
 }
 
 // Process is one run of a program. It ends with this process, also if this process is killed
 // (Linux). All methods are safe for concurrent use.
 type Process struct {
-	name    string
-	dir     string
-	logFrom int64
-	cmd     *exec.Cmd
-	ended   chan struct{} // closed when the process is gone and reaped
-	err     error         // how it ended; read after ended
-	wanted  atomic.Bool   // its end was asked for
+	name      string
+	dir       string
+	interrupt os.Signal
+	logFrom   int64
+	cmd       *exec.Cmd
+	ended     chan struct{} // closed when the process is gone and reaped
+	err       error         // how it ended; read after ended
+	wanted    atomic.Bool   // its end was asked for
 }
 
 // Start runs a command. Errors: a program that is not installed; those of the system.
@@ -74,7 +77,7 @@ func Start(c Command) (*Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("log of %s: %w", path, err)
 	}
-	p := &Process{name: filepath.Base(path), dir: c.Dir, logFrom: from, ended: make(chan struct{})}
+	p := &Process{name: filepath.Base(path), dir: c.Dir, interrupt: c.Interrupt, logFrom: from, ended: make(chan struct{})}
 	p.cmd = exec.Command(path, c.Argv[1:]...) //nolint:gosec,noctx // it outlives any one call
 	p.cmd.Dir = c.Dir
 	p.cmd.Env = append(os.Environ(), c.Env...)
@@ -130,7 +133,7 @@ func (p *Process) Wanted() { p.wanted.Store(true) }
 // Signal sends a signal to the process alone. It is no error if the process is gone.
 func (p *Process) Signal(s os.Signal) error {
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("%v to %s (%d): %w", s, p.name, p.Pid(), err)
+		return fmt.Errorf("%v to %s: %w", s, p, err)
 	}
 	return nil
 }
@@ -150,7 +153,8 @@ func (p *Process) Kill() error {
 	return p.left(killedIn)
 }
 
-// Ask asks the process to end with a signal, and waits until it is gone.
+// Ask asks the process to end with a signal, and waits until it is gone. Errors: it is still there
+// after a minute.
 func (p *Process) Ask(s os.Signal) error {
 	p.Wanted()
 	if err := p.Signal(s); err != nil {
@@ -185,7 +189,7 @@ func (p *Process) left(timeout time.Duration) error {
 	case <-p.ended:
 		return nil
 	case <-timer.C:
-		return fmt.Errorf("%s (%d) is still there after %s", p.name, p.Pid(), timeout) //nolint:err113 // for people
+		return fmt.Errorf("%s is still there after %s", p, timeout) //nolint:err113 // for people
 	}
 }
 
@@ -198,15 +202,15 @@ func (p *Process) Wait(timeout time.Duration) error {
 	return p.err
 }
 
-// End ends the process with a signal, and kills it if that takes long. Nil kills it immediately.
-// Errors: ErrEnded if it ended by itself before.
-func (p *Process) End(s os.Signal) error {
+// End ends the process with its Interrupt, and kills it if that takes long. Errors: ErrEnded if it
+// ended by itself before.
+func (p *Process) End() error {
 	if p.Gone() && !p.wanted.Load() {
-		return fmt.Errorf("%s (%d): %w: %w", p.name, p.Pid(), ErrEnded, p.err)
+		return fmt.Errorf("%s: %w: %w", p, ErrEnded, p.err)
 	}
-	if s != nil && !p.Gone() {
+	if p.interrupt != nil && !p.Gone() {
 		p.Wanted()
-		_, _ = p.Cont(), p.Signal(s)
+		_, _ = p.Cont(), p.Signal(p.interrupt)
 		_ = p.left(killedIn)
 	}
 	return p.Kill()
@@ -228,6 +232,13 @@ func (p *Process) Log() string {
 		return err.Error()
 	}
 	return string(b)
+}
+
+// Tail is the end of the log, short enough for an error.
+func (p *Process) Tail() string {
+	const most = 4096
+	log := strings.TrimSpace(p.Log())
+	return log[max(0, len(log)-most):]
 }
 
 // Gone reports whether the process has ended.
@@ -261,9 +272,9 @@ func (p *Process) Await(ctx context.Context, timeout time.Duration, ready func(c
 		select {
 		case <-p.ended:
 			p.Wanted() // reported here
-			return fmt.Errorf("%s: %w (%w) before it answered: %w\n%s", p, ErrEnded, p.err, err, p.Log())
+			return fmt.Errorf("%s: %w (%w) before it answered: %w\n%s", p, ErrEnded, p.err, err, p.Tail())
 		case <-ctx.Done():
-			return fmt.Errorf("%s is not ready: %w\n%s", p, err, p.Log())
+			return fmt.Errorf("%s is not ready: %w\n%s", p, err, p.Tail())
 		case <-tick.C:
 		}
 	}

@@ -39,13 +39,13 @@ func (o Options) server(program, folder, account string) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{Name: program, command: Command{Argv: argv, Dir: filepath.Join(o.Dir, folder)}}
-	if s.command.Account, err = accountOf(account); err != nil {
+	if s.command.Account, err = Account(account); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(s.command.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("folder of %s: %w", program, err)
 	}
-	if err := errors.Join(chown(o.Dir, s.command.Account), chown(s.command.Dir, s.command.Account)); err != nil {
+	if err := errors.Join(Chown(o.Dir, s.command.Account), Chown(s.command.Dir, s.command.Account)); err != nil {
 		return nil, fmt.Errorf("folder of %s: %w", program, err)
 	}
 	s.addr, err = FreeAddr()
@@ -92,7 +92,7 @@ func (o Options) Program(name string) ([]string, error) {
 // was not before, which takes minutes. Errors: ErrNoSource outside the repository; those of the
 // build.
 func Built(ctx context.Context, name string) (string, error) {
-	root, err := repository()
+	root, err := Repository()
 	if err != nil {
 		return "", err
 	}
@@ -131,9 +131,9 @@ func buildEtcd(ctx context.Context, root string) (string, error) {
 // ErrNoSource means that the working folder is not in the repository of this module.
 var ErrNoSource = errors.New("the working folder is not in the sources of holdfast")
 
-// repository returns the folder of this module that the working folder is in. It reads no path of
-// the program itself: with -trimpath there is none.
-func repository() (string, error) {
+// Repository returns the folder of this module that the working folder is in. It reads no path of
+// the program itself: with -trimpath there is none. Errors: ErrNoSource.
+func Repository() (string, error) {
 	dir, err := os.Getwd()
 	for ; err == nil; dir = filepath.Dir(dir) {
 		if isModule(filepath.Join(dir, "go.mod")) {
@@ -156,8 +156,9 @@ func isModule(file string) bool {
 	return lines.Scan() && lines.Text() == "module github.com/holdfast-io/holdfast"
 }
 
-// accountOf returns that of a user, if this process is root's.
-func accountOf(name string) (*syscall.Credential, error) {
+// Account returns that of a user, if this process is root's; otherwise nil. Servers that refuse to
+// run as root have one.
+func Account(name string) (*syscall.Credential, error) {
 	if name == "" || os.Getuid() != 0 {
 		return nil, nil //nolint:nilnil // none is needed
 	}
@@ -174,8 +175,8 @@ func accountOf(name string) (*syscall.Credential, error) {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 }
 
-// chown gives a file to an account; nil: it stays.
-func chown(path string, account *syscall.Credential) error {
+// Chown gives a file to an account; nil: it stays.
+func Chown(path string, account *syscall.Credential) error {
 	if account == nil {
 		return nil
 	}

@@ -19,23 +19,23 @@ func redis(o Options, folder string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.URL = "redis://" + s.addr
 	s.command.Argv = slices.Concat(s.command.Argv, []string{
 		"--port", Port(s.addr), "--bind", "127.0.0.1", "--unixsocket", s.Path("redis.sock"), "--dir", s.Dir(),
 		"--save", "", "--appendonly", "yes", "--appendfsync", "always", "--loglevel", "notice",
 	}, o.Args)
-	password := ""
 	if i := slices.Index(o.Args, "--requirepass"); i >= 0 && i+1 < len(o.Args) {
-		password = o.Args[i+1]
+		s.Secret = o.Args[i+1]
 	}
 	s.ready = func(ctx context.Context, p *Process) error {
-		info, err := RedisDo(ctx, s.addr, password, "INFO", "server")
+		info, err := RedisDo(ctx, s, "INFO", "server")
 		if err != nil {
 			return err
 		}
 		if text, _ := info.(string); !strings.Contains(text, fmt.Sprintf("process_id:%d\r\n", p.Pid())) {
 			return errOther
 		}
-		_, err = RedisDo(ctx, s.addr, password, "DBSIZE") // refused while it loads
+		_, err = RedisDo(ctx, s, "DBSIZE") // refused while it loads
 		return err
 	}
 	return s, nil
@@ -54,7 +54,7 @@ func RedisSentinel(o Options, lines ...string) (*Server, error) {
 	}, lines...), "\n") + "\n"})
 	s.command.Argv = slices.Concat(s.command.Argv, []string{s.Path("sentinel.conf"), "--sentinel"})
 	s.ready = func(ctx context.Context, _ *Process) error {
-		_, err := RedisDo(ctx, s.addr, "", "PING")
+		_, err := RedisDo(ctx, s, "PING")
 		return err
 	}
 	return s, err

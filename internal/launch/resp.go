@@ -21,15 +21,15 @@ type respConn struct {
 }
 
 // RedisDo runs a command on a connection of its own. The answer is nil, an int64, a string, or an
-// []any of these. password may be empty.
-func RedisDo(ctx context.Context, addr, password string, args ...string) (any, error) {
-	c, err := dialRESP(ctx, addr)
+// []any of these.
+func RedisDo(ctx context.Context, s *Server, args ...string) (any, error) {
+	c, err := dialRESP(ctx, s.addr)
 	if err != nil {
 		return nil, err
 	}
 	defer c.close()
-	if password != "" {
-		if _, err := c.do("AUTH", password); err != nil {
+	if s.Secret != "" {
+		if _, err := c.do("AUTH", s.Secret); err != nil {
 			return nil, err
 		}
 	}

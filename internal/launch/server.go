@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/holdfast-io/holdfast/internal/shim"
@@ -31,13 +32,13 @@ type Server struct {
 	// Disk is the disk of its logs, and Clock its clock. Nil: the machine's.
 	Disk  *shim.Disk
 	Clock *shim.Clock
+	// Secret is the password or the token of its administrator. Empty: everybody is.
+	Secret string
 
 	addr    string
 	command Command
 	// ready returns nil if the process that was started serves. Nil: it serves when it listens.
 	ready func(context.Context, *Process) error
-	// interrupt asks it to end in a hurry; nil: it is killed.
-	interrupt os.Signal
 	// remains waits until nothing of a process is left that prevents the next start. Optional.
 	remains func(*Process) error
 
@@ -53,6 +54,9 @@ func (s *Server) Dir() string { return s.command.Dir }
 
 // Path returns the path of a file in its folder.
 func (s *Server) Path(file string) string { return filepath.Join(s.command.Dir, file) }
+
+// Account returns the user and the group that it runs as; nil: those of this process.
+func (s *Server) Account() *syscall.Credential { return s.command.Account }
 
 // Process returns the newest run; nil before the first.
 func (s *Server) Process() *Process {
@@ -97,7 +101,8 @@ func (s *Server) Start(ctx context.Context) error {
 	return s.Ready(ctx)
 }
 
-// Kill ends the server, and everything that it started, with SIGKILL.
+// Kill ends the server, and everything that it started, with SIGKILL, and waits until nothing is
+// left that prevents its next start.
 func (s *Server) Kill() error {
 	p := s.Process()
 	if p == nil {
@@ -110,13 +115,14 @@ func (s *Server) Kill() error {
 	return err
 }
 
-// Shutdown ends the server as its operator would in a hurry.
+// Shutdown ends the server as its operator would in a hurry: its clients are told, if the kind does
+// that.
 func (s *Server) Shutdown() error {
 	p := s.Process()
-	if p == nil || s.interrupt == nil {
+	if p == nil || s.command.Interrupt == nil {
 		return s.Kill()
 	}
-	return p.Ask(s.interrupt)
+	return p.Ask(s.command.Interrupt)
 }
 
 // End ends the server at the end of its use. Errors: ErrEnded if it has ended by itself.
@@ -125,7 +131,7 @@ func (s *Server) End() error {
 	if p == nil {
 		return nil
 	}
-	return p.End(s.interrupt)
+	return p.End()
 }
 
 func listens(ctx context.Context, addr string) error {
@@ -141,7 +147,7 @@ func (s *Server) write(files map[string]string) error {
 	var err error
 	for name, text := range files {
 		path := s.Path(name)
-		err = errors.Join(err, os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600), chown(path, s.command.Account))
+		err = errors.Join(err, os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600), Chown(path, s.command.Account))
 	}
 	if err != nil {
 		return fmt.Errorf("files of %s: %w", s.Name, err)

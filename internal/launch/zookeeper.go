@@ -13,6 +13,9 @@ import (
 	"time"
 )
 
+// ZooKeeperMaxSession is the longest session that the servers grant.
+const ZooKeeperMaxSession = 15 * time.Minute
+
 // ZooKeeperTick is the tickTime of the servers. Sessions of a few seconds need a short one.
 const ZooKeeperTick = 500 * time.Millisecond
 
@@ -50,22 +53,8 @@ func ZooKeeper(o Options) ([]*Server, error) {
 		servers[i] = s
 	}
 	for i, s := range servers {
-		const longest = 15 * time.Minute
 		s.Name, s.URL = "zookeeper", "zookeeper://"+s.addr
-		if err := ZooKeeperFiles(s, i+1, longest, members.String()); err != nil {
-			return nil, err
-		}
-		s.command.Argv = slices.Concat(s.command.Argv, []string{"-Xmx192m", "-Xms32m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"}, o.Args,
-			[]string{"-cp", zooKeeperJar + ":" + loggingJar, "org.apache.zookeeper.server.quorum.QuorumPeerMain", s.Path("zoo.cfg")})
-		s.ready = func(ctx context.Context, _ *Process) error { return zooKeeperServes(ctx, s) }
-	}
-	return servers, nil
-}
-
-// ZooKeeperFiles writes the files of a server: its number in the ensemble, the longest session that
-// it grants, and its members, in the form of the file.
-func ZooKeeperFiles(s *Server, id int, longest time.Duration, members string) error {
-	return s.write(map[string]string{"data/myid": strconv.Itoa(id), "zoo.cfg": fmt.Sprintf(`tickTime=%d
+		err := s.write(map[string]string{"data/myid": strconv.Itoa(i + 1), "zoo.cfg": fmt.Sprintf(`tickTime=%d
 initLimit=40
 syncLimit=10
 maxSessionTimeout=%d
@@ -76,7 +65,15 @@ admin.enableServer=false
 4lw.commands.whitelist=srvr,mntr,conf,cons
 maxClientCnxns=0
 clientPortListenBacklog=1000
-%s`, ZooKeeperTick.Milliseconds(), longest.Milliseconds(), s.Path("data"), Port(s.addr), members)})
+%s`, ZooKeeperTick.Milliseconds(), ZooKeeperMaxSession.Milliseconds(), s.Path("data"), Port(s.addr), &members)})
+		if err != nil {
+			return nil, err
+		}
+		s.command.Argv = slices.Concat(s.command.Argv, []string{"-Xmx192m", "-Xms32m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"}, o.Args,
+			[]string{"-cp", zooKeeperJar + ":" + loggingJar, "org.apache.zookeeper.server.quorum.QuorumPeerMain", s.Path("zoo.cfg")})
+		s.ready = func(ctx context.Context, _ *Process) error { return zooKeeperServes(ctx, s) }
+	}
+	return servers, nil
 }
 
 // ZooKeeperAsk sends a command of four letters: srvr, mntr, conf, cons.

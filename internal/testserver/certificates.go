@@ -16,6 +16,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/holdfast-io/holdfast/internal/launch"
 )
 
 // Certificates are PEM files: an authority that the test created, a server's certificate for
@@ -60,14 +62,10 @@ func NewCertificates(tb testing.TB) *Certificates {
 // For lets a server that runs as the named user read them, where the test is root.
 func (c *Certificates) For(tb testing.TB, name string) {
 	tb.Helper()
-	if os.Getuid() != 0 {
-		return
-	}
-	uid, gid := idsOf(tb, name)
+	account, err := launch.Account(name)
+	check(tb, err)
 	for _, path := range []string{filepath.Dir(c.CA), c.CA, c.ServerCert, c.ServerKey} {
-		if err := os.Chown(path, int(uid), int(gid)); err != nil {
-			tb.Fatalf("testserver: %v", err)
-		}
+		check(tb, launch.Chown(path, account))
 	}
 }
 

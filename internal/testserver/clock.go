@@ -21,13 +21,9 @@ type Clock struct {
 func NewClock(t testing.TB) *Clock {
 	t.Helper()
 	clocks, err := shim.NewClocks(t.Context(), Dir(t))
-	if err != nil {
-		t.Fatalf("testserver: clock: %v", err)
-	}
+	check(t, err)
 	clock, err := clocks.Clock("clock")
-	if err != nil {
-		t.Fatalf("testserver: %v", err)
-	}
+	check(t, err)
 	return &Clock{t, clock}
 }
 
@@ -51,24 +47,8 @@ type clocked interface {
 	again()
 }
 
-// ownTime is the clock of a server.
-type ownTime struct{ clock *Clock } // nil: the machine's
-
-func (o *ownTime) setClock(c *Clock) { o.clock = c }
-
 // Set makes the clock jump to ahead of the real time; less than 0 is behind it.
 func (c *Clock) Set(ahead time.Duration) {
 	c.t.Helper()
-	if err := c.clock.Set(ahead); err != nil {
-		c.t.Fatalf("testserver: %v", err)
-	}
-}
-
-// env returns the environment that a program needs to have this clock; that of no clock is
-// empty.
-func (c *Clock) env() []string {
-	if c == nil {
-		return nil
-	}
-	return c.clock.Env()
+	check(c.t, c.clock.Set(ahead))
 }

@@ -10,8 +10,7 @@
 //
 // # Adding a server
 //
-// Take a folder with [Dir] and a port with [FreePort], start the program with [Start], and wait
-// until it answers with [Process.Await]. Prove that the process which answers is the one that
-// was started: compare a process ID, a data folder or a run ID with what the server reports
-// about itself.
+// Add it to package launch, which starts it, and here what tests alone need of it. Of a server that
+// only one test has, take a folder with [Dir] and a port with [FreePort], start the program with
+// [Start], and wait until it answers with [Process.Await].
 package testserver

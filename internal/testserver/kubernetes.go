@@ -3,22 +3,15 @@
 package testserver
 
 import (
-	"context"
 	"crypto/rand"
-	"crypto/rsa"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
+
+	"github.com/holdfast-io/holdfast/internal/launch"
 )
 
 // KubernetesServer is an API server of Kubernetes of its own, on a free loopback port, with an
@@ -26,14 +19,10 @@ import (
 // token may do everything. The methods fail the test when they fail; they belong to the test's
 // goroutine.
 type KubernetesServer struct {
-	t      testing.TB
-	binary string
-	dir    string
-	port   int
-	token  string
+	server
+
 	locker string // the token of a user without rights
 	etcd   *Etcd
-	proc   *Process
 }
 
 // Kubernetes starts a server. It ends with the test.
@@ -46,71 +35,26 @@ func Kubernetes(t testing.TB) *KubernetesServer {
 // It ends with the test.
 func KubernetesOn(t testing.TB, etcd *Etcd) *KubernetesServer {
 	t.Helper()
-	s := &KubernetesServer{t: t, binary: Tool(t, "kube-apiserver"), dir: Dir(t), port: FreePort(t), token: rand.Text(), locker: rand.Text(), etcd: etcd}
-	const bits = 2048
-	key, err := rsa.GenerateKey(rand.Reader, bits)
-	if err == nil {
-		block := &pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}
-		err = errors.Join(
-			os.WriteFile(s.path("sa.key"), pem.EncodeToMemory(block), 0o600),
-			os.WriteFile(s.path("tokens.csv"), []byte(s.token+",admin,admin,system:masters\n"+s.locker+",locker,locker\n"), 0o600),
-		)
-	}
-	if err != nil {
-		t.Fatalf("testserver: kube-apiserver: %v", err)
-	}
-	s.Start()
-	return s
+	o, locker := options(t), rand.Text()
+	o.Programs = tool(t, "kube-apiserver")
+	s, err := launch.Kubernetes(o, etcd.Addr(), locker+",locker,locker\n")
+	return &KubernetesServer{started(t, s, err), locker, etcd}
 }
 
-func (s *KubernetesServer) path(file string) string { return filepath.Join(s.dir, file) }
-
-// Addr is the address, "127.0.0.1:port". It speaks TLS.
-func (s *KubernetesServer) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.port) }
-
 // Token is the bearer token that may do everything.
-func (s *KubernetesServer) Token() string { return s.token }
+func (s *KubernetesServer) Token() string { return s.Secret }
 
 // CA is the file of the certificate that the server shows, which is good for 127.0.0.1.
-func (s *KubernetesServer) CA() string { return s.path("certs/apiserver.crt") }
-
-// Process is the current run, to be killed, stopped and continued.
-func (s *KubernetesServer) Process() *Process { return s.proc }
+func (s *KubernetesServer) CA() string { return launch.KubernetesCA(s.Server) }
 
 // Etcd is the etcd in which the server stores everything.
 func (s *KubernetesServer) Etcd() *Etcd { return s.etcd }
-
-// Start starts a server that was ended again.
-func (s *KubernetesServer) Start() {
-	s.t.Helper()
-	key := s.path("sa.key")
-	s.proc = Start(s.t, Command{
-		Path: s.binary, Dir: s.dir, Interrupt: syscall.SIGKILL,
-		Args: []string{
-			"--etcd-servers=http://" + s.etcd.Addr(), "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1",
-			"--secure-port=" + strconv.Itoa(s.port), "--cert-dir=" + s.path("certs"),
-			"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + key,
-			"--service-account-signing-key-file=" + key, "--service-cluster-ip-range=10.0.0.0/24",
-			"--authorization-mode=RBAC", "--token-auth-file=" + s.path("tokens.csv"), "--endpoint-reconciler-type=none",
-		},
-	})
-	s.proc.Await(startTimeout, s.ready)
-}
-
-// Restart kills the server with SIGKILL and starts it again on the same address, with its data.
-func (s *KubernetesServer) Restart() {
-	s.t.Helper()
-	s.proc.Kill()
-	s.Start()
-}
 
 // Namespace makes a namespace.
 func (s *KubernetesServer) Namespace(name string) {
 	s.t.Helper()
 	body := `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"` + name + `"}}`
-	if text, err := s.ask(s.t.Context(), http.MethodPost, "/api/v1/namespaces", body); err != nil {
-		s.t.Fatalf("testserver: namespace %s: %v: %s", name, err, text)
-	}
+	s.post("/api/v1/namespaces", body)
 }
 
 // Locker is the token of the user "locker", which has no permissions before Allow.
@@ -124,10 +68,14 @@ func (s *KubernetesServer) Allow(namespace string, verbs ...string) {
 	role := fmt.Sprintf(`{"metadata":{"name":"locker"},"rules":[{"apiGroups":["coordination.k8s.io"],"resources":["leases"],"verbs":["%s"]}]}`, strings.Join(verbs, `","`))
 	binding := fmt.Sprintf(`{"metadata":{"name":"locker"},"roleRef":{"apiGroup":%q,"kind":"Role","name":"locker"},"subjects":[{"apiGroup":%q,"kind":"User","name":"locker"}]}`, api, api)
 	for kind, body := range map[string]string{"/roles": role, "/rolebindings": binding} {
-		if text, err := s.ask(s.t.Context(), http.MethodPost, path+kind, body); err != nil {
-			s.t.Fatalf("testserver: %s: %v: %s", kind, err, text)
-		}
+		s.post(path+kind, body)
 	}
+}
+
+func (s *KubernetesServer) post(path, body string) {
+	s.t.Helper()
+	_, err := launch.KubernetesCall(s.t.Context(), s.Server, http.MethodPost, path, body)
+	check(s.t, err)
 }
 
 // Kubeconfig is the path of a file that says how to reach the server, by another address
@@ -135,57 +83,6 @@ func (s *KubernetesServer) Allow(namespace string, verbs ...string) {
 func (s *KubernetesServer) Kubeconfig(addr string) string {
 	s.t.Helper()
 	path := filepath.Join(Dir(s.t), "kubeconfig")
-	text := fmt.Sprintf(`apiVersion: v1
-kind: Config
-current-context: test
-contexts:
-- name: test
-  context: {cluster: test, user: admin, namespace: default}
-clusters:
-- name: test
-  cluster: {server: "https://%s", certificate-authority: %q}
-users:
-- name: admin
-  user: {token: %q}
-`, addr, s.CA(), s.token)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		s.t.Fatalf("testserver: kubeconfig: %v", err)
-	}
+	check(s.t, os.WriteFile(path, []byte(launch.Kubeconfig(s.Server, addr)), 0o600))
 	return path
-}
-
-// ask sends a request as the administrator.
-func (s *KubernetesServer) ask(ctx context.Context, method, path, body string) (string, error) {
-	cert, err := os.ReadFile(s.CA())
-	if err != nil {
-		return "", fmt.Errorf("certificate: %w", err)
-	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(cert)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, DisableKeepAlives: true}
-	req, err := http.NewRequestWithContext(ctx, method, "https://"+s.Addr()+path, strings.NewReader(body))
-	if err != nil {
-		return "", fmt.Errorf("request: %w", err)
-	}
-	req.Header.Set("Authorization", "Bearer "+s.token)
-	req.Header.Set("Content-Type", "application/json")
-	res, err := (&http.Client{Transport: transport}).Do(req)
-	if err != nil {
-		return "", fmt.Errorf("ask: %w", err)
-	}
-	defer func() { _ = res.Body.Close() }()
-	text, err := io.ReadAll(res.Body)
-	if res.StatusCode >= http.StatusMultipleChoices {
-		err = errors.Join(err, errors.New(res.Status))
-	}
-	return string(text), err
-}
-
-// ready reports whether the server that was started answers: it alone knows the token.
-func (s *KubernetesServer) ready(ctx context.Context) error {
-	if _, err := s.ask(ctx, http.MethodGet, "/readyz", ""); err != nil {
-		return err
-	}
-	_, err := s.ask(ctx, http.MethodGet, "/api/v1/namespaces/default", "")
-	return err
 }

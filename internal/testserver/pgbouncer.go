@@ -4,6 +4,7 @@ package testserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-io/holdfast/internal/launch"
 )
 
 // PgBouncer starts a pooler in front of the server and returns its address. mode is PgBouncer's
@@ -22,7 +25,7 @@ func PgBouncer(t testing.TB, s *PostgresServer, mode string, settings ...string)
 	dir, port := Dir(t), FreePort(t)
 	users, ini := filepath.Join(dir, "users.txt"), filepath.Join(dir, "pgbouncer.ini")
 	text := fmt.Sprintf(`[databases]
-* = host=127.0.0.1 port=%d
+* = host=127.0.0.1 port=%s
 [pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = %d
@@ -33,23 +36,16 @@ pool_mode = %s
 default_pool_size = 20
 max_client_conn = 200
 %s
-`, s.port, port, users, mode, strings.Join(settings, "\n"))
+`, launch.Port(s.Addr()), port, users, mode, strings.Join(settings, "\n"))
 	for name, text := range map[string]string{users: `"postgres" ""` + "\n", ini: text} {
 		if err := os.WriteFile(name, []byte(text), 0o644); err != nil { //nolint:gosec // it may run as another user
 			t.Fatalf("testserver: %v", err)
 		}
 	}
-	if s.uid != 0 {
-		if err := os.Chown(dir, int(s.uid), int(s.gid)); err != nil {
-			t.Fatalf("testserver: %v", err)
-		}
-	}
-	program := "pgbouncer"
-	if _, err := os.Stat("/usr/sbin/pgbouncer"); err == nil {
-		program = "/usr/sbin/pgbouncer" // Debian's; not in every user's $PATH
-	}
+	program, err := launch.Options{}.Program("pgbouncer")
+	check(t, errors.Join(err, launch.Chown(dir, s.Account())))
 	addr := "127.0.0.1:" + strconv.Itoa(port)
-	p := Start(t, Command{Path: program, Dir: dir, User: s.uid, Group: s.gid, Args: []string{ini}})
+	p := Start(t, Command{Path: program[0], Dir: dir, Account: s.Account(), Args: []string{ini}})
 	p.Await(startTimeout, func(ctx context.Context) error {
 		c, err := pgx.Connect(ctx, s.URLOf("postgres", addr))
 		if err != nil {

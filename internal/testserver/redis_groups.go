@@ -6,11 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/holdfast-io/holdfast/internal/launch"
 )
 
 // RedisCluster are the masters of a Redis Cluster, which share the slots.
@@ -43,7 +43,7 @@ func StartRedisCluster(t testing.TB, n int, args ...string) *RedisCluster {
 	}
 	for _, s := range c.masters[1:] {
 		bus, _ := s.Do("CONFIG", "GET", "cluster-port").([]any)
-		c.masters[0].Do("CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(s.port), fmt.Sprint(bus[1]))
+		c.masters[0].Do("CLUSTER", "MEET", "127.0.0.1", launch.Port(s.Addr()), fmt.Sprint(bus[1]))
 	}
 	c.await()
 	return c
@@ -109,7 +109,7 @@ func (c *RedisCluster) BeginMove(slot string, from, to *RedisServer) {
 func (c *RedisCluster) MoveKeys(from, to *RedisServer, keys ...string) {
 	c.t.Helper()
 	if len(keys) > 0 {
-		from.Do(append([]string{"MIGRATE", "127.0.0.1", strconv.Itoa(to.port), "", "0", "10000", "KEYS"}, keys...)...)
+		from.Do(append([]string{"MIGRATE", "127.0.0.1", launch.Port(to.Addr()), "", "0", "10000", "KEYS"}, keys...)...)
 	}
 }
 
@@ -163,13 +163,13 @@ func StartRedisSentinels(t testing.TB, args ...string) *RedisSentinels {
 	g := &RedisSentinels{t: t, Master: Redis(t, args...)}
 	// A replica that learns of the master writes its data again, which takes time.
 	quick := []string{"--repl-diskless-sync-delay", "0"}
-	g.Replica = Redis(t, append(append(quick, "--replicaof", "127.0.0.1 "+strconv.Itoa(g.Master.port)), args...)...)
+	g.Replica = Redis(t, append(append(quick, "--replicaof", "127.0.0.1 "+launch.Port(g.Master.Addr())), args...)...)
 	g.Master.Do("CONFIG", "SET", "repl-diskless-sync-delay", "0")
 	g.Replica.proc.Await(startTimeout, func(ctx context.Context) error {
 		return says(ctx, g.Replica, "INFO replication", "master_link_status:up")
 	})
 	for range sentinels {
-		g.sentinels = append(g.sentinels, startSentinel(t, g.Master.port))
+		g.sentinels = append(g.sentinels, startSentinel(t, g.Master.Addr()))
 	}
 	for _, s := range g.sentinels {
 		s.proc.Await(startTimeout, func(ctx context.Context) error {
@@ -194,25 +194,13 @@ func says(ctx context.Context, s *RedisServer, command, want string) error {
 	return nil
 }
 
-func startSentinel(t testing.TB, master int) *RedisServer {
+func startSentinel(t testing.TB, master string) *RedisServer {
 	t.Helper()
-	s := &RedisServer{t: t, dir: Dir(t), port: FreePort(t)}
-	config := filepath.Join(s.dir, "sentinel.conf")
-	text := strings.Join([]string{
-		"port " + strconv.Itoa(s.port), "bind 127.0.0.1", "dir " + s.dir,
-		fmt.Sprintf("sentinel monitor %s 127.0.0.1 %d 2", SentinelMaster, master),
-		"sentinel down-after-milliseconds " + SentinelMaster + " " + missed,
-		"sentinel failover-timeout " + SentinelMaster + " 10000",
-	}, "\n") + "\n"
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatalf("testserver: %v", err)
-	}
-	s.proc = Start(t, Command{Path: "redis-server", Dir: s.dir, Args: []string{config, "--sentinel"}})
-	s.proc.Await(startTimeout, func(ctx context.Context) error {
-		_, err := s.DoContext(ctx, "PING")
-		return err
-	})
-	return s
+	s, err := launch.RedisSentinel(options(t),
+		"sentinel monitor "+SentinelMaster+" 127.0.0.1 "+launch.Port(master)+" 2",
+		"sentinel down-after-milliseconds "+SentinelMaster+" "+missed,
+		"sentinel failover-timeout "+SentinelMaster+" 10000")
+	return &RedisServer{timed{started(t, s, err)}}
 }
 
 // Addrs are the addresses of the sentinels, separated by commas.
@@ -250,7 +238,7 @@ func (g *RedisSentinels) awaitMaster(server *RedisServer) {
 				return err
 			}
 			addr, _ := got.([]any)
-			if len(addr) != 2 || addr[1] != strconv.Itoa(server.port) {
+			if len(addr) != 2 || addr[1] != launch.Port(server.Addr()) {
 				return errors.New("another is the master")
 			}
 			return says(ctx, server, "INFO replication", "role:master")

@@ -3,7 +3,6 @@
 package testserver
 
 import (
-	"os/exec"
 	"testing"
 	"time"
 
@@ -37,9 +36,7 @@ type SlowDisk struct {
 func NewSlowDisk(t testing.TB) *SlowDisk {
 	t.Helper()
 	launcher, err := shim.NewLauncher(t.Context(), Dir(t))
-	if err != nil {
-		t.Fatalf("testserver: slow disk: %v", err)
-	}
+	check(t, err)
 	d := &SlowDisk{launcher.Disk(func(err error) { t.Errorf("testserver: %v", err) }), t}
 	t.Cleanup(d.settle)
 	return d
@@ -60,17 +57,6 @@ func WithSlowDisk[S disked](t testing.TB, s S) (S, *SlowDisk) {
 	return s, d
 }
 
-// launch makes a command run on the disk. The caller calls the returned function with the
-// channel that is closed at the end of the process.
-func (d *SlowDisk) launch(cmd *exec.Cmd) func(ended <-chan struct{}) {
-	d.t.Helper()
-	attend, err := d.Launch(cmd)
-	if err != nil {
-		d.t.Fatalf("testserver: %v", err)
-	}
-	return attend
-}
-
 // UseDisk starts a server again, on a disk that the test makes slow. A member of a cluster
 // answers only while most members run.
 func UseDisk(s disked, d *SlowDisk) {
@@ -83,8 +69,3 @@ type disked interface {
 	setDisk(d *SlowDisk)
 	again()
 }
-
-// ownDisk is the disk of a server.
-type ownDisk struct{ disk *SlowDisk } // nil: the machine's
-
-func (o *ownDisk) setDisk(d *SlowDisk) { o.disk = d }

@@ -3,12 +3,7 @@
 package testserver_test
 
 import (
-	"context"
-	"errors"
-	"os/exec"
-	"strings"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -16,41 +11,6 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func TestProcess(t *testing.T) {
-	t.Parallel()
-	p := testserver.Start(t, testserver.Command{Path: "sh", Args: []string{"-c", "echo hello; sleep 600 & wait"}})
-	p.Stop()
-	p.Cont()
-	p.Kill()
-	var exit *exec.ExitError
-	if err := p.Wait(time.Second); !errors.As(err, &exit) {
-		t.Errorf("a process that was killed ended with %v", err)
-	}
-	q := testserver.Start(t, testserver.Command{Path: "sh", Args: []string{"-c", "trap 'echo bye; exit 3' TERM; echo hello; sleep 600 & wait"}})
-	q.Await(time.Minute, func(context.Context) error {
-		if !strings.Contains(q.Log(), "hello") {
-			return errors.New("not yet")
-		}
-		return nil
-	})
-	q.Terminate()
-	if log := q.Log(); log != "hello\nbye\n" {
-		t.Errorf("the log is %q", log)
-	}
-}
-
-func TestFreePort(t *testing.T) {
-	t.Parallel()
-	seen := make(map[int]bool)
-	for range 20 {
-		port := testserver.FreePort(t)
-		if seen[port] {
-			t.Errorf("port %d was given twice", port)
-		}
-		seen[port] = true
-	}
-}
 
 func TestRedis(t *testing.T) {
 	t.Parallel()

@@ -229,17 +229,19 @@ func (r *run) hurtServer(ctx context.Context, f planned) {
 	var err error
 	switch f.fault { //nolint:exhaustive // the others are not of servers
 	case faultServerStop:
-		hurt[0].signal(syscall.SIGSTOP)
+		err = hurt[0].Process().Stop()
 		pause(ctx, f.lasts)
-		hurt[0].signal(syscall.SIGCONT)
+		err = errors.Join(err, hurt[0].Process().Cont())
 	case faultServerCrash:
-		hurt[0].powerFailure(ctx)
+		err = hurt[0].powerFailure(ctx)
 		pause(ctx, r.ttl/4)
-		err = hurt[0].revive(context.WithoutCancel(ctx))
+		if err == nil {
+			err = hurt[0].revive(context.WithoutCancel(ctx))
+		}
 	case faultServerWiped:
 		err = r.servers.wipe(context.WithoutCancel(ctx), hurt[0])
 	case faultServersTurn:
-		stopInTurn(ctx, hurt, f)
+		err = stopInTurn(ctx, hurt, f)
 	case faultSlowDisk:
 		slowDisks(ctx, hurt, f)
 	case faultClock:
@@ -262,15 +264,17 @@ func (r *run) hurtServer(ctx context.Context, f planned) {
 
 // stopInTurn stops one server after the other, and continues them in another order: for a while
 // clients reach only a minority, then no server.
-func stopInTurn(ctx context.Context, members []*member, f planned) {
+func stopInTurn(ctx context.Context, members []*member, f planned) error {
+	var err error
 	chance := rand.New(rand.NewPCG(uint64(f.at), uint64(f.lasts))) //nolint:gosec // both are above 0; and it is a plan
 	step := f.lasts / time.Duration(len(members))
 	for _, i := range chance.Perm(len(members)) {
-		members[i].signal(syscall.SIGSTOP)
+		err = errors.Join(err, members[i].Process().Stop())
 		pause(ctx, step)
 	}
 	for _, i := range chance.Perm(len(members)) {
-		members[i].signal(syscall.SIGCONT)
+		err = errors.Join(err, members[i].Process().Cont())
 		pause(ctx, step)
 	}
+	return err
 }

@@ -9,44 +9,22 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/holdfast-io/holdfast/internal/launch"
 )
 
-// holdfast adds three nodes of our own server, each on its embedded etcd. The workers use one
-// node each, in turn: each node must know the grants of the others. A waiter's place stays in
-// the queue for a while when the node at which it waited crashes.
-func (c *cluster) holdfast() error {
-	const (
-		n      = 3
-		places = 15 * time.Second // server.Config.PlaceTTL
-	)
-	addrs, err := freeAddrs(2 * n)
-	if err != nil {
-		return err
+// holdfast completes three nodes of our own server. The workers use one node each, in turn: each
+// node must know the grants of the others. A waiter's place stays in the queue for a while when the
+// node at which it waited crashes.
+func (c *cluster) holdfast() {
+	const places = 15 * time.Second // server.Config.PlaceTTL
+	for i, m := range c.members {
+		m.node, m.data, m.trace = fmt.Sprintf("n%d", i+1), m.Path("data"), places
 	}
-	var list []string
-	for i := range n {
-		list = append(list, fmt.Sprintf("n%d=http://%s", i+1, addrs[n+i]))
-	}
-	for i, addr := range addrs[:n] {
-		node := fmt.Sprintf("n%d", i+1)
-		data := filepath.Join(c.dir, node)
-		err := c.add("holdfast", addr, "holdfast://"+addr,
-			"serve", "--listen", addr, "--data-dir", data, "--name", node, "--cluster", strings.Join(list, ","))
-		if err != nil {
-			return err
-		}
-		m := c.members[i]
-		m.node, m.data, m.trace = node, data, places
-		m.env = []string{"XDG_STATE_HOME=" + c.dir} // the certificates of the peers are deleted with the run
-		c.each = append(c.each, m.url)
-	}
-	c.url = c.each[0]
 	c.apart, c.form, c.replace = true, c.formNodes, c.replaceNode
-	return nil
 }
 
 // formNodes forms a cluster of nodes that wait with empty folders. The command is refused until
@@ -72,12 +50,14 @@ func (c *cluster) whole(ctx context.Context) error {
 // wipe deletes the data of a member: the member is killed, its folder deleted, and it is
 // restored, all within the time that a server may take to start.
 func (c *cluster) wipe(ctx context.Context, m *member) error {
-	ctx, cancel := context.WithTimeout(ctx, serverStart)
+	ctx, cancel := context.WithTimeout(ctx, launch.StartTimeout)
 	defer cancel()
 	if err := c.whole(ctx); err != nil {
 		return err
 	}
-	m.crash()
+	if err := m.Kill(); err != nil {
+		return err
+	}
 	if err := os.RemoveAll(m.data); err != nil {
 		return fmt.Errorf("verify: delete the data of a server: %w", err)
 	}
@@ -93,12 +73,14 @@ func (c *cluster) replaceNode(ctx context.Context, m *member) error {
 		return err
 	}
 	select {
-	case <-m.ended():
+	case <-m.Process().Ended():
 	case <-time.After(supervised):
 		if m.serves(ctx) == nil {
 			return fmt.Errorf("verify: %s grants locks with an empty folder, and was not let into the cluster again", m.node)
 		}
-		m.crash()
+		if err := m.Kill(); err != nil {
+			return err
+		}
 	}
 	other := c.members[(slices.Index(c.members, m)+1)%len(c.members)]
 	if err := c.manage(ctx, other, "remove", m.node); err != nil {
@@ -113,24 +95,24 @@ func (c *cluster) replaceNode(ctx context.Context, m *member) error {
 // manage runs a subcommand of "holdfast cluster" on a node until it succeeds. It fails for a
 // while after a start or the loss of the leader.
 func (c *cluster) manage(ctx context.Context, on *member, args ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, serverStart)
+	ctx, cancel := context.WithTimeout(ctx, launch.StartTimeout)
 	defer cancel()
-	argv, err := c.program("holdfast")
+	argv, err := launch.Options{Programs: c.programs}.Program("holdfast")
 	if err != nil {
 		return err
 	}
-	argv = slices.Concat(argv, []string{"cluster"}, args, []string{"--backend", on.url})
+	argv = slices.Concat(argv, []string{"cluster"}, args, []string{"--backend", on.URL})
 	for {
 		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // this program itself
 		cmd.Dir, cmd.SysProcAttr = c.dir, sysProcAttr()
-		cmd.Env = append(os.Environ(), on.env...)
+		cmd.Env = append(os.Environ(), "XDG_STATE_HOME="+c.dir) // as the nodes
 		out, err := cmd.CombinedOutput()
 		if err == nil || args[0] == "remove" && bytes.Contains(out, []byte("there is no member")) { // an earlier reply was lost
 			return nil
 		}
 		select {
-		case <-on.ended():
-			return fmt.Errorf("verify: %s: %w: %s", on.node, errServerEnded, on.last())
+		case <-on.Process().Ended():
+			return fmt.Errorf("verify: %s: %w: %s", on.node, launch.ErrEnded, on.Process().Tail())
 		default:
 		}
 		if !pause(ctx, 200*time.Millisecond) {

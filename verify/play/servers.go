@@ -30,9 +30,7 @@ func (s *Servers) URL() string { return s.cluster.url }
 func (s *Servers) Pids() []int {
 	var pids []int
 	for _, m := range s.cluster.members {
-		m.mu.Lock()
-		pids = append(pids, m.cmd.Process.Pid)
-		m.mu.Unlock()
+		pids = append(pids, m.Process().Pid())
 	}
 	return pids
 }

@@ -7,13 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
+	"github.com/holdfast-io/holdfast/internal/launch"
 	"github.com/holdfast-io/holdfast/internal/shim"
 )
 
@@ -79,16 +80,17 @@ func (c *cluster) addShims(ctx context.Context) error {
 	return nil
 }
 
+// attributes returns those of the servers' processes.
+func (c *cluster) attributes() *syscall.SysProcAttr {
+	return launch.Attributes(c.members[0].Account())
+}
+
 func (c *cluster) addDisks(ctx context.Context, dir string) error {
 	launcher, err := shim.NewLauncher(ctx, dir)
 	if err != nil {
 		return err
 	}
-	attr := sysProcAttr()
-	if attr.Credential, err = c.credential(); err != nil {
-		return err
-	}
-	if err := launcher.Try(ctx, c.dir, attr); err != nil {
+	if err := launcher.Try(ctx, c.dir, c.attributes()); err != nil {
 		return err
 	}
 	// A server waits for an answer of this process with each sync. While the referee and the
@@ -100,8 +102,8 @@ func (c *cluster) addDisks(ctx context.Context, dir string) error {
 		runtime.GOMAXPROCS(processors)
 	}
 	for _, m := range c.members {
-		if !m.diskless {
-			m.disk = launcher.Disk(c.shims.fail)
+		if !m.Diskless {
+			m.Disk = launcher.Disk(c.shims.fail)
 		}
 	}
 	return nil
@@ -115,15 +117,11 @@ func (c *cluster) addClocks(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	attr := sysProcAttr()
-	if attr.Credential, err = c.credential(); err != nil {
-		return err
-	}
-	if err := clocks.Try(ctx, attr); err != nil {
+	if err := clocks.Try(ctx, c.attributes()); err != nil {
 		return err
 	}
 	for i, m := range c.members {
-		if m.clock, err = clocks.Clock(fmt.Sprintf("m%d", i+1)); err != nil {
+		if m.Clock, err = clocks.Clock(fmt.Sprintf("m%d", i+1)); err != nil {
 			return err
 		}
 	}
@@ -150,37 +148,21 @@ func (s *shims) failure() error {
 // checkShims checks whether servers that have granted locks use their disks and clocks.
 func (c *cluster) checkShims() {
 	for _, m := range c.members {
-		if m.disk != nil && m.disk.Syncs() == 0 {
+		if m.Disk != nil && m.Disk.Syncs() == 0 {
 			c.shims.noDisk = errNoLog
 		}
-		m.mu.Lock()
-		pid := m.cmd.Process.Pid
-		m.mu.Unlock()
-		if m.clock != nil && !m.clock.In(pid) {
+		if m.Clock != nil && !m.Clock.In(m.Process().Pid()) {
 			c.shims.noClock = errOwnClock
 		}
 	}
-}
-
-// shimmed gives a command that is not started yet the disk and the clock of the member. The
-// returned function must be called after the start, with the channel that is closed at the end
-// of the process.
-func (m *member) shimmed(cmd *exec.Cmd) (func(ended <-chan struct{}), error) {
-	if m.clock != nil {
-		cmd.Env = append(cmd.Env, m.clock.Env()...)
-	}
-	if m.disk == nil {
-		return func(<-chan struct{}) {}, nil
-	}
-	return m.disk.Launch(cmd)
 }
 
 // settleDisks waits until no disk writes any more. All servers must have ended.
 func (c *cluster) settleDisks() error {
 	var err error
 	for _, m := range c.members {
-		if m.disk != nil {
-			err = errors.Join(err, m.disk.Settle())
+		if m.Disk != nil {
+			err = errors.Join(err, m.Disk.Settle())
 		}
 	}
 	return errors.Join(err, c.shims.failure())
@@ -194,13 +176,13 @@ func (c *cluster) victims(f planned) []*member {
 	case faultServersTurn:
 		return able
 	case faultSlowDisk:
-		able = slices.DeleteFunc(slices.Clone(able), func(m *member) bool { return m.disk == nil })
+		able = slices.DeleteFunc(slices.Clone(able), func(m *member) bool { return m.Disk == nil })
 		if len(able) > 0 && f.coin() {
 			return able
 		}
 	case faultClock:
 		able = slices.DeleteFunc(slices.Clone(able), func(m *member) bool {
-			return m.clock == nil || c.shims.jumps == jumpsBack && m.behind+stepBack > mostBack
+			return m.Clock == nil || c.shims.jumps == jumpsBack && m.behind+stepBack > mostBack
 		})
 	}
 	if len(able) == 0 {
@@ -213,25 +195,24 @@ func (c *cluster) victims(f planned) []*member {
 // slowDisks makes the syncs of servers slow for the duration of a fault.
 func slowDisks(ctx context.Context, hurt []*member, f planned) {
 	for _, m := range hurt {
-		m.disk.Slow(slowSync)
+		m.Disk.Slow(slowSync)
 	}
 	pause(ctx, f.lasts)
 	for _, m := range hurt {
-		m.disk.Fast()
+		m.Disk.Fast()
 	}
 }
 
 // powerFailure kills a server. Its disk, if it has one, is slow before that, so that there is
 // data that is not synced, and fast again when the server is started.
-func (m *member) powerFailure(ctx context.Context) {
-	if m.disk == nil {
-		m.crash()
-		return
+func (m *member) powerFailure(ctx context.Context) error {
+	if m.Disk == nil {
+		return m.Kill()
 	}
-	m.disk.Slow(slowSync)
+	m.Disk.Slow(slowSync)
 	pause(ctx, 10*slowSync) //nolint:mnd // some syncs, each with writes after it
-	m.crash()
-	m.disk.Fast()
+	defer m.Disk.Fast()
+	return m.Kill()
 }
 
 // jump makes the clock of a server jump. A clock that measures leases is stepped back for good,
@@ -239,7 +220,7 @@ func (m *member) powerFailure(ctx context.Context) {
 func (r *run) jump(ctx context.Context, m *member, f planned) error {
 	if r.servers.shims.jumps == jumpsBack {
 		m.behind += stepBack
-		if err := m.clock.Set(-m.behind); err != nil {
+		if err := m.Clock.Set(-m.behind); err != nil {
 			return err
 		}
 		pause(context.WithoutCancel(ctx), r.slack()+stepBack)
@@ -249,11 +230,11 @@ func (r *run) jump(ctx context.Context, m *member, f planned) error {
 	if f.coin() {
 		ahead = -ahead
 	}
-	if err := m.clock.Set(ahead); err != nil {
+	if err := m.Clock.Set(ahead); err != nil {
 		return err
 	}
 	pause(ctx, f.lasts)
-	return m.clock.Set(0)
+	return m.Clock.Set(0)
 }
 
 // untestedShims returns what a run leaves out of slow disks and of clocks that jump.

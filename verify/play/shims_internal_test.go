@@ -4,6 +4,7 @@ package play
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/internal/launch"
 	"github.com/holdfast-io/holdfast/internal/shim"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 	"github.com/holdfast-io/holdfast/open"
@@ -72,13 +74,13 @@ func TestDisksOfServersAreSlow(t *testing.T) {
 				t.Fatal(c.shims.noDisk)
 			}
 			for _, m := range c.members {
-				m.disk.Slow(slowSync)
+				m.Disk.Slow(slowSync)
 			}
 			if d := took(t, locks, "slow"); d < slowSync {
 				t.Errorf("a lock took %s, and each sync %s", d, slowSync)
 			}
 			for _, m := range c.members {
-				m.disk.Fast()
+				m.Disk.Fast()
 			}
 			if err := locks.Close(t.Context()); err != nil {
 				t.Error(err)
@@ -102,8 +104,7 @@ func TestCrashLosesWhatIsNotSynced(t *testing.T) {
 					t.Fatalf("%s: %q", command, got)
 				}
 			}
-			m.crash()
-			if err := m.revive(t.Context()); err != nil {
+			if err := errors.Join(m.Kill(), m.revive(t.Context())); err != nil {
 				t.Fatal(err)
 			}
 			got := ask(t, m, "EXISTS a")
@@ -120,7 +121,7 @@ func TestCrashLosesWhatIsNotSynced(t *testing.T) {
 // ask sends a Redis one command and returns the lines of the answer.
 func ask(t *testing.T, m *member, command string) []string {
 	t.Helper()
-	conn, err := (&net.Dialer{Timeout: time.Minute}).DialContext(t.Context(), "tcp", m.addr)
+	conn, err := (&net.Dialer{Timeout: time.Minute}).DialContext(t.Context(), "tcp", m.Addr())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,9 +225,9 @@ func TestJumpsOfKinds(t *testing.T) {
 	for _, name := range []string{"redis-server", "etcd", "java", "consul", "initdb", "postgres", "mariadb-install-db", "mariadbd", "kube-apiserver", "holdfast"} {
 		programs[name] = nothing
 	}
-	for kind, prepare := range kinds() {
+	for kind := range launch.Kinds() {
 		c := &cluster{dir: testserver.Dir(t), programs: programs}
-		if err := prepare(t.Context(), c); err != nil {
+		if err := c.prepare(t.Context(), kind); err != nil {
 			t.Errorf("%s: %v", kind, err)
 		}
 		if got, known := want[kind]; !known || c.shims.jumps != got {
