@@ -14,9 +14,6 @@ import (
 	"github.com/holdfast-io/holdfast/bench"
 )
 
-// redlockNodes is the number of servers that are started for the engine.
-const redlockNodes = 5
-
 // redlockDial bounds the wait for a server that accepts a connection but does not answer.
 const redlockDial = time.Second
 

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -105,12 +106,10 @@ func (o ConsulOptions) agent(folder string) (*Server, consulPorts, error) {
 
 // configure writes the file of an agent.
 func configure(s *Server, settings map[string]any) error {
-	for name, value := range map[string]any{
+	maps.Copy(settings, map[string]any{
 		"data_dir": s.Path("data"), "bind_addr": "127.0.0.1", "client_addr": "127.0.0.1", "disable_update_check": true, "disable_host_node_id": true,
 		"connect": map[string]any{"enabled": false}, "retry_interval": "200ms",
-	} {
-		settings[name] = value
-	}
+	})
 	text, err := json.Marshal(settings)
 	if err != nil {
 		return fmt.Errorf("settings of consul: %w", err)

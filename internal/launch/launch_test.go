@@ -109,7 +109,7 @@ func TestKinds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer os.RemoveAll(dir)
+			defer func() { _ = os.RemoveAll(dir) }()
 			g, err := launch.Kinds()[kind](t.Context(), launch.Options{Dir: dir})
 			if err != nil {
 				t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -70,7 +71,7 @@ func (s *Server) Launch() error {
 	c := s.command
 	c.Disk = s.Disk
 	if s.Clock != nil {
-		c.Env = append(c.Env[:len(c.Env):len(c.Env)], s.Clock.Env()...)
+		c.Env = append(slices.Clip(c.Env), s.Clock.Env()...)
 	}
 	p, err := Start(c)
 	if err != nil {
@@ -139,7 +140,8 @@ func listens(ctx context.Context, addr string) error {
 	if err != nil {
 		return err
 	}
-	return conn.Close()
+	_ = conn.Close() // nothing was sent
+	return nil
 }
 
 // write writes files into the folder of the server, readable for its account.

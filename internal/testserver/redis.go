@@ -128,5 +128,5 @@ func (s *RedisServer) Do(args ...string) any {
 
 // DoContext is Do with a context, which returns the error. It is safe for concurrent use.
 func (s *RedisServer) DoContext(ctx context.Context, args ...string) (any, error) {
-	return launch.RedisDo(ctx, s.Server, args...) //nolint:wrapcheck // the text of the server
+	return launch.RedisDo(ctx, s.Server, args...)
 }

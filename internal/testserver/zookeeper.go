@@ -49,10 +49,10 @@ func StartZooKeeper(t testing.TB, n int, flags ...string) []*ZooKeeperServer {
 func (s *ZooKeeperServer) SetMaxSession(d time.Duration) {
 	s.t.Helper()
 	config := s.Path("zoo.cfg")
-	text, err := os.ReadFile(config)
+	text, err := os.ReadFile(config) //nolint:gosec // of this test
 	check(s.t, err)
 	text = regexp.MustCompile(`maxSessionTimeout=\d+`).ReplaceAll(text, fmt.Appendf(nil, "maxSessionTimeout=%d", d.Milliseconds()))
-	check(s.t, os.WriteFile(config, text, 0o600))
+	check(s.t, os.WriteFile(config, text, 0o600)) //nolint:gosec // of this test
 }
 
 // Leads reports whether the server is the leader of its ensemble.
