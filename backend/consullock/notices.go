@@ -67,7 +67,7 @@ func (s *session) read(ctx context.Context, index uint64) (uint64, error) {
 	defer cancel()
 	opts := consistent(ctx)
 	opts.WaitIndex, opts.WaitTime = index, longPoll
-	pair, meta, err := s.b.client.KV().Get(s.b.noticeKey(s.uuid), opts)
+	pair, meta, err := s.b.polls.KV().Get(s.b.noticeKey(s.uuid), opts)
 	if err != nil {
 		return 0, err
 	}
