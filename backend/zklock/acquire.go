@@ -40,7 +40,18 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if isClosed(s.over) && err != nil && ctx.Err() == nil {
 		err = backend.ErrSessionLost
 	}
-	return g, b.fail(ctx, opAcquire, err, true)
+	err = b.fail(ctx, opAcquire, err, true)
+	if away, ok := errors.AsType[*backend.UnavailableError](err); ok && s.mayHold(a.mine) {
+		away.MayHold = true // whatever was refused since
+	}
+	return g, err
+}
+
+// mayHold reports whether the lease has an entry, or may have one.
+func (s *session) mayHold(o *own) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return o.path != "" || o.unsure
 }
 
 // join returns what is known of a lease. ErrLost: it was abandoned.
@@ -367,6 +378,7 @@ func (s *session) forget(k leaseKey, o *own) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unplace(o)
+	o.path = ""
 	if s.leases[k] == o && !o.abandoned {
 		delete(s.leases, k)
 	}
@@ -381,11 +393,10 @@ func (a *acquisition) checkLimit(ctx context.Context, l line, i int, path string
 	if !ok || limit == a.req.Limit {
 		return nil
 	}
-	err := a.b.remove(ctx, a.s.link, path)
-	a.s.forget(leaseKey{a.req.Name, a.req.Lease}, a.mine)
-	if err != nil {
-		return err
+	if err := a.b.remove(ctx, a.s.link, path); err != nil {
+		return err // it may stand in the queue still
 	}
+	a.s.forget(leaseKey{a.req.Name, a.req.Lease}, a.mine)
 	return &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: limit}
 }
 
