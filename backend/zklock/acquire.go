@@ -29,16 +29,20 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if err != nil {
 		return backend.Grant{}, err
 	}
-	a := &acquisition{b: b, s: s, req: &req, lock: b.lockPath(req.Name), asked: time.Now()}
-	if a.mine, err = s.join(leaseKey{req.Name, req.Lease}); err != nil {
+	key := leaseKey{req.Name, req.Lease}
+	a := &acquisition{b: b, s: s, req: &req, key: key, lock: b.lockPath(req.Name), asked: time.Now()}
+	if a.mine, err = s.join(key); err != nil {
 		return backend.Grant{}, err
 	}
+	defer s.part(key, a.mine)
 	g, err := a.run(ctx)
-	if err == nil && (s.left() <= 0 || isClosed(s.over)) { // it ended on the way
+	switch {
+	case err == nil && (s.left() <= 0 || isClosed(s.over)): // it ended on the way
 		return backend.Grant{}, backend.ErrSessionLost
-	}
-	if isClosed(s.over) && err != nil && ctx.Err() == nil {
+	case isClosed(s.over) && ctx.Err() == nil:
 		err = backend.ErrSessionLost
+	case s.isLost(key) && b.base.Err() == nil:
+		return backend.Grant{}, backend.ErrLost // tell and created delete its entry
 	}
 	err = b.fail(ctx, opAcquire, err, true)
 	if away, ok := errors.AsType[*backend.UnavailableError](err); ok && s.mayHold(a.mine) {
@@ -54,12 +58,23 @@ func (s *session) mayHold(o *own) bool {
 	return o.path != "" || o.unsure
 }
 
-// join returns what is known of a lease. ErrLost: it was abandoned.
+// isLost reports whether the loss of the lease was reported.
+func (s *session) isLost(k leaseKey) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.told[k.id]
+}
+
+// join records a caller that requests the lease, and returns what is known of it. ErrLost: it was
+// abandoned, or its loss was reported.
 func (s *session) join(k leaseKey) (*own, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
 		return nil, backend.ErrSessionLost
+	}
+	if s.told[k.id] {
+		return nil, backend.ErrLost
 	}
 	o, ok := s.leases[k]
 	if !ok {
@@ -69,7 +84,24 @@ func (s *session) join(k leaseKey) (*own, error) {
 	if o.abandoned {
 		return nil, backend.ErrLost
 	}
+	o.callers++
 	return o, nil
+}
+
+// part ends what join began.
+func (s *session) part(k leaseKey, o *own) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o.callers--
+	s.drop(k, o)
+}
+
+// drop forgets a lease that has no entry, no caller, and was not abandoned. The session's mu is
+// held.
+func (s *session) drop(k leaseKey, o *own) {
+	if s.leases[k] == o && o.callers <= 0 && o.path == "" && !o.unsure && !o.abandoned {
+		delete(s.leases, k)
+	}
 }
 
 // acquisition is one Acquire in progress.
@@ -77,6 +109,7 @@ type acquisition struct {
 	b     *Backend
 	s     *session
 	req   *backend.AcquireRequest
+	key   leaseKey
 	mine  *own
 	lock  string // path
 	asked time.Time
@@ -168,10 +201,10 @@ func (a *acquisition) settle(path string) {
 // be after the return.
 func (a *acquisition) create(ctx context.Context, done func()) (standing, error) {
 	a.s.mu.Lock()
-	if a.mine.abandoned || ctx.Err() != nil {
+	if a.isFinal() || ctx.Err() != nil {
 		defer a.s.mu.Unlock()
 		done()
-		if a.mine.abandoned {
+		if a.isFinal() {
 			return standing{}, backend.ErrLost
 		}
 		return standing{}, &unsent{context.Cause(ctx)}
@@ -189,6 +222,9 @@ func (a *acquisition) create(ctx context.Context, done func()) (standing, error)
 	}
 	return e, err
 }
+
+// isFinal reports whether the lease must never be granted. The session's mu is held.
+func (a *acquisition) isFinal() bool { return a.mine.abandoned || a.s.told[a.req.Lease] }
 
 // join makes the entry, in one transaction with a write to its lock. The answer reports how many
 // entries there are now, and the ID of the transaction, which is the token: the leader counts them,
@@ -228,26 +264,30 @@ func (a *acquisition) created(path string, err error) {
 	a.s.mu.Lock()
 	defer a.s.mu.Unlock()
 	switch {
-	case a.mine.abandoned && !refused(err):
-		a.s.b.work.Go(a.clear)
+	case a.isFinal() && !refused(err):
+		a.s.b.work.Go(func() { a.s.clear(a.key, "") })
 	case err == nil:
 		a.mine.path, a.mine.unsure = path, false
 		a.s.place(a.mine, a.req.Mode)
 	case refused(err):
 		a.mine.unsure = false
 	}
+	a.s.drop(a.key, a.mine)
 }
 
-// clear deletes the entry made by the create of a lease that had been abandoned before: the caller
-// that abandoned it was told that nothing is left, and does not retry.
-func (a *acquisition) clear() {
+// clear deletes the entries of a lease that must never be granted, because no caller will: one was
+// told that nothing is left of it. If the path is not empty, it does so only if that entry exists.
+func (s *session) clear(k leaseKey, path string) {
 	for {
-		_, err := a.b.removeLease(a.b.base, a.s.link, backend.ReleaseRequest{Name: a.req.Name, Lease: a.req.Lease})
-		if err == nil {
-			return
+		there, err := true, error(nil)
+		if path != "" {
+			there, _, err = s.link.conn.Exists(path)
 		}
-		if !pause(a.b.cfg.Tick/2, a.s.over) {
-			return // it went with its session
+		if err == nil && there {
+			_, err = s.b.removeLease(s.b.base, s.link, backend.ReleaseRequest{Name: k.name, Lease: k.id})
+		}
+		if err == nil || !pause(s.b.cfg.Tick/2, s.over) {
+			return // or it went with its session
 		}
 	}
 }
@@ -369,19 +409,16 @@ func (a *acquisition) vanished(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	a.s.forget(leaseKey{a.req.Name, a.req.Lease}, a.mine)
+	a.s.forget(a.mine)
 	return backend.ErrLost
 }
 
-// forget drops what is known of a lease that is gone, unless it is known to be dead.
-func (s *session) forget(k leaseKey, o *own) {
+// forget records that the entry of a lease is gone.
+func (s *session) forget(o *own) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unplace(o)
 	o.path = ""
-	if s.leases[k] == o && !o.abandoned {
-		delete(s.leases, k)
-	}
 }
 
 // checkLimit removes the entry if another limit is in force.
@@ -396,7 +433,7 @@ func (a *acquisition) checkLimit(ctx context.Context, l line, i int, path string
 	if err := a.b.remove(ctx, a.s.link, path); err != nil {
 		return err // it may stand in the queue still
 	}
-	a.s.forget(leaseKey{a.req.Name, a.req.Lease}, a.mine)
+	a.s.forget(a.mine)
 	return &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: limit}
 }
 

@@ -35,3 +35,10 @@ func (b *Backend) Freeze(id backend.SessionID) func() {
 	s.pen.flying = true
 	return func() { go s.pen.fly() }
 }
+
+// Tell reports a lease of a session as broken, as if a notice had been read.
+func (b *Backend) Tell(id backend.SessionID, lease backend.LeaseID) {
+	if s, err := b.session(id); err == nil {
+		s.tell(backend.Loss{Session: id, Lease: lease, Cause: backend.CauseBroken})
+	}
+}

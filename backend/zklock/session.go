@@ -33,9 +33,10 @@ type session struct {
 	contact  contact
 	ended    bool
 	leases   map[leaseKey]*own
-	entries  map[spot]*own  // of exclusive leases
-	losses   []backend.Loss // since the last renewal
-	renewed  chan struct{}  // capacity 1, never closed: the deadline moved
+	entries  map[spot]*own            // of exclusive leases
+	losses   []backend.Loss           // since the last renewal
+	told     map[backend.LeaseID]bool // leases whose loss was reported: they are never granted again
+	renewed  chan struct{}            // capacity 1, never closed: the deadline moved
 }
 
 type leaseKey struct {
@@ -48,6 +49,7 @@ type own struct {
 	// turn has capacity 1: the caller that has put a value in looks for the entry, and makes it. A
 	// lease never has more than one create under way.
 	turn      chan struct{}
+	callers   int           // that request it
 	path      string        // of its entry; empty: not known
 	unsure    bool          // there may be an entry that is not known
 	abandoned bool          // it must never be granted
@@ -124,7 +126,7 @@ func (b *Backend) enter(req backend.SessionRequest) (*session, bool, error) {
 	}
 	s := &session{
 		b: b, id: req.ID, ttl: req.TTL, lost: req.Lost, opened: make(chan struct{}), over: make(chan struct{}),
-		leases: make(map[leaseKey]*own), entries: make(map[spot]*own), renewed: make(chan struct{}, 1),
+		leases: make(map[leaseKey]*own), entries: make(map[spot]*own), told: make(map[backend.LeaseID]bool), renewed: make(chan struct{}, 1),
 	}
 	b.sessions[req.ID] = s
 	return s, true, nil
