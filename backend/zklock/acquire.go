@@ -340,14 +340,20 @@ func (a *acquisition) stand(ctx context.Context, e standing) (backend.Grant, err
 	}
 	for {
 		i := l.find(a.req.Lease)
-		if i < 0 || l.all[i].node != node || isClosed(a.mine.gone) {
+		if i < 0 || isClosed(a.mine.gone) {
 			return backend.Grant{}, a.vanished(ctx)
+		}
+		if l.all[i].node != node {
+			return backend.Grant{}, a.displaced(ctx, l.all[i], e.path)
 		}
 		if err := a.checkLimit(ctx, l, i, e.path); err != nil {
 			return backend.Grant{}, err
 		}
 		if i < l.Out {
 			return a.grant(e.path, token, waited || stood), nil
+		}
+		if !a.req.Wait && e.token == 0 { // an earlier request made it, and it keeps its place
+			return backend.Grant{}, a.refusal(ctx, l, i)
 		}
 		if !a.req.Wait {
 			left, err := a.stepBack(ctx, l, i, e.path)
@@ -408,6 +414,22 @@ func (a *acquisition) vanished(ctx context.Context) error {
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
+	}
+	a.s.forget(a.mine)
+	return backend.ErrLost
+}
+
+// displaced returns the error for an entry behind another one of the same lease. It deletes it,
+// because it would get the lock after that one. The other one belongs to another session, which
+// has the lease, or was made by a request whose outcome was unknown.
+func (a *acquisition) displaced(ctx context.Context, first entry, path string) error {
+	if first.session == a.s.id {
+		if err := a.b.remove(ctx, a.s.link, a.lock+"/"+first.node); err != nil {
+			return err
+		}
+	}
+	if err := a.b.remove(ctx, a.s.link, path); err != nil {
+		return err
 	}
 	a.s.forget(a.mine)
 	return backend.ErrLost

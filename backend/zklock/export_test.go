@@ -36,9 +36,9 @@ func (b *Backend) Freeze(id backend.SessionID) func() {
 	return func() { go s.pen.fly() }
 }
 
-// Tell reports a lease of a session as broken, as if a notice had been read.
-func (b *Backend) Tell(id backend.SessionID, lease backend.LeaseID) {
+// Tell reports a lease of a session as lost, as if that had just been learned.
+func (b *Backend) Tell(id backend.SessionID, lease backend.LeaseID, cause backend.Cause) {
 	if s, err := b.session(id); err == nil {
-		s.tell(backend.Loss{Session: id, Lease: lease, Cause: backend.CauseBroken})
+		s.tell(backend.Loss{Session: id, Lease: lease, Cause: cause})
 	}
 }

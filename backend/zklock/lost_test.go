@@ -64,7 +64,7 @@ func TestToldAfterTheNextGrant(t *testing.T) {
 	id := leasetest.Session(t, b, time.Minute, nil)
 	req := leasetest.Ask("n", id)
 	leasetest.Take(t, b, req)
-	b.Tell(id, req.Lease)
+	b.Tell(id, req.Lease, backend.CauseBroken)
 	leasetest.Take(t, other, leasetest.Ask("n", leasetest.Session(t, other, time.Minute, nil)))
 	if g, err := b.Acquire(leasetest.Within(t), req); !errors.Is(err, backend.ErrLost) {
 		t.Errorf("%+v, %v; want ErrLost", g, err)
@@ -82,7 +82,7 @@ func TestToldDuringTheCreate(t *testing.T) {
 	req := leasetest.Ask("n", id)
 	got := leasetest.Start(t, b, req)
 	leasetest.Eventually(t, "the create waits", func() bool { return b.Waiting(id) == 1 })
-	b.Tell(id, req.Lease)
+	b.Tell(id, req.Lease, backend.CauseGone)
 	thaw()
 	if a := <-got; !errors.Is(a.Err, backend.ErrLost) {
 		t.Errorf("%+v; want ErrLost", a)
