@@ -461,11 +461,10 @@ func (a *acquisition) checkLimit(ctx context.Context, l line, i int, path string
 
 func (a *acquisition) grant(path string, token fence.Token, waited bool) backend.Grant {
 	since := time.Now()
-	if a.req.Mode == backend.Exclusive {
-		a.s.mu.Lock()
-		a.mine.alone = true
-		a.s.mu.Unlock()
-	}
+	a.s.mu.Lock()
+	a.mine.held = true
+	a.mine.alone = a.mine.alone || a.req.Mode == backend.Exclusive
+	a.s.mu.Unlock()
 	if waited {
 		a.s.b.work.Go(func() { a.tellSince(path, since) })
 	}

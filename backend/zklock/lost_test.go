@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"strconv"
 	"testing"
 	"time"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/zklock"
 	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
@@ -88,4 +92,86 @@ func TestToldDuringTheCreate(t *testing.T) {
 		t.Errorf("%+v; want ErrLost", a)
 	}
 	leasetest.Take(t, other, leasetest.Ask("n", leasetest.Session(t, other, time.Minute, nil)))
+}
+
+// deleteBelow deletes the nodes below the path by hand.
+func deleteBelow(t *testing.T, conn *zk.Conn, path string) {
+	t.Helper()
+	nodes, _, err := conn.Children(path)
+	if err != nil || len(nodes) == 0 {
+		t.Fatalf("%d nodes below %s, %v", len(nodes), path, err)
+	}
+	for _, n := range nodes {
+		if err := conn.Delete(path+"/"+n, -1); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestNodeIsDeleted: an operator deletes the nodes of held leases by hand. The holder is told, even
+// if it holds many others.
+func TestNodeIsDeleted(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	b, other := closing(t, server), closing(t, server)
+	told, tell := losses()
+	id := leasetest.Session(t, b, time.Minute, tell)
+	req := leasetest.Ask("n", id)
+	leasetest.Take(t, b, req)
+	for i := range 20 {
+		leasetest.Take(t, b, leasetest.Ask(strconv.Itoa(i), id))
+	}
+	deleteBelow(t, connect(t, server), "/holdfast/locks/n")
+	leasetest.Take(t, other, leasetest.Ask("n", leasetest.Session(t, other, time.Minute, nil)))
+	if l := awaitLoss(t, told); l.Lease != req.Lease || l.Cause != backend.CauseGone {
+		t.Errorf("told %+v; want %s, gone", l, req.Lease)
+	}
+	res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id})
+	if err != nil || len(res.Lost) != 1 || res.Lost[0].Lease != req.Lease {
+		t.Errorf("the renewal: %+v, %v; want one loss", res, err)
+	}
+}
+
+// TestRenewalsCheck: where there are many leases and few beats, renewals check them as well.
+func TestRenewalsCheck(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	b, err := zklock.New(zklock.Config{Servers: []string{server.Addr()}, Tick: time.Minute, MaxSession: testserver.ZooKeeperMaxSession})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed(t, b)
+	told, tell := losses()
+	id := leasetest.Session(t, b, time.Minute, tell)
+	for i := range 20 {
+		leasetest.Take(t, b, leasetest.Ask(strconv.Itoa(i), id))
+	}
+	req := leasetest.Ask("n", id)
+	leasetest.Take(t, b, req)
+	deleteBelow(t, connect(t, server), "/holdfast/locks/n")
+	leasetest.Eventually(t, "the loss is told", func() bool {
+		if _, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); err != nil {
+			t.Fatal(err)
+		}
+		return len(told) > 0
+	})
+	if l := <-told; l.Lease != req.Lease {
+		t.Errorf("told %+v; want %s", l, req.Lease)
+	}
+}
+
+// TestNoticesAreDeleted: an operator deletes the node to which breaks are written. The session
+// would not hear of them, so it ends.
+func TestNoticesAreDeleted(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	b := closing(t, server)
+	told, tell := losses()
+	id := leasetest.Session(t, b, time.Minute, tell)
+	leasetest.Take(t, b, leasetest.Ask("n", id))
+	deleteBelow(t, connect(t, server), "/holdfast/notices")
+	if l := awaitLoss(t, told); l.Session != id || l.Lease != "" || l.Cause != backend.CauseGone {
+		t.Errorf("told %+v; want the session, gone", l)
+	}
+	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, time.Minute, nil)))
 }

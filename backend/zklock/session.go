@@ -35,6 +35,7 @@ type session struct {
 	leases   map[leaseKey]*own
 	entries  map[spot]*own            // of exclusive leases
 	losses   []backend.Loss           // since the last renewal
+	checks   []leaseKey               // held leases whose entries have yet to be checked in this round
 	told     map[backend.LeaseID]bool // leases whose loss was reported: they are never granted again
 	renewed  chan struct{}            // capacity 1, never closed: the deadline moved
 }
@@ -54,7 +55,8 @@ type own struct {
 	unsure    bool          // there may be an entry that is not known
 	abandoned bool          // it must never be granted
 	at        time.Time     // when it was abandoned
-	gone      chan struct{} // closed when it was released or abandoned here: callers that wait for it stop
+	held      bool          // it was granted
+	gone      chan struct{} // closed when it was released, abandoned or lost: callers that wait for it stop
 
 	// For hand-overs within the session: see follow.
 	alone bool          // it is exclusive and holds the lock
@@ -298,6 +300,7 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	defer s.mu.Unlock()
 	res := backend.RenewResult{Lost: s.losses}
 	s.losses = nil
+	s.b.work.Go(s.checkSome)
 	return res, nil
 }
 
@@ -385,7 +388,7 @@ func (s *session) finish() bool {
 const beatsAtOnce = 8
 
 // keep ends the session when it was not renewed for its TTL, and sends the ensemble a sign of life
-// every half tick until then: see Config.margin.
+// every half tick until then: see Config.margin. Any request is one, so it checks a lease.
 func (s *session) keep() {
 	beat := time.NewTicker(s.b.cfg.Tick / 2)
 	defer beat.Stop()
@@ -415,7 +418,7 @@ func (s *session) keep() {
 			case busy <- struct{}{}:
 				beats.Go(func() {
 					defer func() { <-busy }()
-					if _, _, err := s.link.conn.Exists(s.b.sessionPath(s.id)); err == nil {
+					if s.beat() == nil {
 						s.heard(time.Now())
 					}
 				})
