@@ -507,11 +507,11 @@ func (a *acquisition) next(ctx context.Context, l line, i int, path string) (lin
 		}
 		w.sole = i == 1 && a.req.Mode == backend.Exclusive && l.all[0].claim.Mode == backend.Exclusive && !l.doubled
 	} else {
-		events, now, err := a.watchLine(ctx)
-		if err != nil || events == nil {
+		watch, now, err := a.watchLine(ctx)
+		if err != nil || watch == nil {
 			return now, false, err
 		}
-		w.line = events
+		w.line = watch
 	}
 	// An occasional read costs little, and finds what no watch reported.
 	out, err := a.rest(ctx, w, safety)
@@ -522,28 +522,10 @@ func (a *acquisition) next(ctx context.Context, l line, i int, path string) (lin
 	return l, false, err
 }
 
-// watchNode returns a channel that reports a change of the node, or zk.ErrNoNode.
-func (a *acquisition) watchNode(ctx context.Context, path string) (<-chan zk.Event, error) {
-	return call(ctx, a.s.link, func() (<-chan zk.Event, error) {
-		there, _, events, err := a.s.link.conn.ExistsW(path)
-		if err == nil && !there {
-			return nil, zk.ErrNoNode
-		}
-		return events, err
-	})
-}
-
-// watchLine returns a channel that reports a change of the queue. If that is nil, it returns the
+// watchLine watches the queue. If the lease has no need to wait, it returns no watch, and the
 // present queue.
-func (a *acquisition) watchLine(ctx context.Context) (<-chan zk.Event, line, error) {
-	type listing struct {
-		nodes  []string
-		events <-chan zk.Event
-	}
-	now, err := call(ctx, a.s.link, func() (listing, error) {
-		nodes, _, events, err := a.s.link.conn.ChildrenW(a.lock)
-		return listing{nodes, events}, err
-	})
+func (a *acquisition) watchLine(ctx context.Context) (*watch, line, error) {
+	now, err := a.s.link.watchLine(ctx, a.lock)
 	if errors.Is(err, zk.ErrNoNode) {
 		return nil, line{}, nil
 	}
@@ -554,5 +536,5 @@ func (a *acquisition) watchLine(ctx context.Context) (<-chan zk.Event, line, err
 	if i := fresh.find(a.req.Lease); i < 0 || i < fresh.Out {
 		return nil, fresh, nil
 	}
-	return now.events, fresh, nil
+	return now.watch, fresh, nil
 }

@@ -42,3 +42,14 @@ func (b *Backend) Tell(id backend.SessionID, lease backend.LeaseID, cause backen
 		s.tell(backend.Loss{Session: id, Lease: lease, Cause: cause})
 	}
 }
+
+// Known returns how many leases of a session are known, and how many of their entries.
+func (b *Backend) Known(id backend.SessionID) (leases, entries int) {
+	s, err := b.session(id)
+	if err != nil {
+		return -1, -1
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.leases), len(s.entries)
+}

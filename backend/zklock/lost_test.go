@@ -175,3 +175,30 @@ func TestNoticesAreDeleted(t *testing.T) {
 	}
 	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, time.Minute, nil)))
 }
+
+// TestNothingIsRemembered: of tries that were refused, and of leases that were broken, nothing is
+// kept but that they were lost.
+func TestNothingIsRemembered(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	b, other := closing(t, server), closing(t, server)
+	told, tell := losses()
+	id := leasetest.Session(t, b, time.Minute, tell)
+	leasetest.Take(t, other, leasetest.Ask("n", leasetest.Session(t, other, time.Minute, nil)))
+	for range 20 {
+		req := leasetest.Ask("n", id)
+		req.Wait = false
+		if _, err := b.Acquire(leasetest.Within(t), req); !errors.Is(err, backend.ErrHeld) {
+			t.Fatalf("acquire of a lock that is held: %v", err)
+		}
+		req = leasetest.Ask("m", id)
+		leasetest.Take(t, b, req)
+		if _, err := other.Break(leasetest.Within(t), backend.BreakRequest{Name: "m"}); err != nil {
+			t.Fatal(err)
+		}
+		awaitLoss(t, told)
+	}
+	if leases, entries := b.Known(id); leases+entries != 0 {
+		t.Errorf("%d leases and %d entries are known; none exists", leases, entries)
+	}
+}

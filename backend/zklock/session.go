@@ -27,6 +27,7 @@ type session struct {
 	opened chan struct{} // closed when it was opened, or could not be
 	err    error         // why it could not be opened; read after opened is closed
 	over   chan struct{} // closed when the session has ended
+	grave  *grave
 
 	mu       sync.Mutex // guards the fields below
 	deadline time.Time  // when it ends unless it is renewed; by the local clock
@@ -115,8 +116,8 @@ func (b *Backend) enter(req backend.SessionRequest) (*session, bool, error) {
 	if b.closed {
 		return nil, false, backend.ErrClosed
 	}
-	for id, at := range b.dead {
-		if time.Since(at) > rememberDead {
+	for id, g := range b.dead {
+		if time.Since(g.at) > rememberDead {
 			delete(b.dead, id)
 		}
 	}
@@ -127,7 +128,7 @@ func (b *Backend) enter(req backend.SessionRequest) (*session, bool, error) {
 		return s, false, nil
 	}
 	s := &session{
-		b: b, id: req.ID, ttl: req.TTL, lost: req.Lost, opened: make(chan struct{}), over: make(chan struct{}),
+		b: b, id: req.ID, ttl: req.TTL, lost: req.Lost, opened: make(chan struct{}), over: make(chan struct{}), grave: &grave{closed: make(chan struct{})},
 		leases: make(map[leaseKey]*own), entries: make(map[spot]*own), told: make(map[backend.LeaseID]bool), renewed: make(chan struct{}, 1),
 	}
 	b.sessions[req.ID] = s
@@ -176,7 +177,7 @@ func (s *session) open(ctx context.Context) {
 	}
 	s.b.mu.Unlock()
 	if s.link != nil {
-		s.b.work.Go(s.link.close)
+		s.b.work.Go(func() { s.link.close() })
 	}
 }
 
@@ -304,9 +305,19 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	return res, nil
 }
 
+// grave is a session that has ended here. In the ensemble it may live on until it expires there.
+type grave struct {
+	at     time.Time
+	closed chan struct{} // closed when the attempt to end it there is over; nil: there is nothing to end
+	gone   bool          // it has ended there; guarded by Backend.mu
+}
+
+var errUntold = errors.New("the ensemble has not confirmed the end of the session: its leases may be held until it expires")
+
 // EndSession releases everything that lives with the session: it ends the ZooKeeper session. If the
-// session is gone already, EndSession succeeds. Errors: *InvalidError, *UnavailableError,
-// ErrClosed, ctx's cause.
+// session is gone already, EndSession succeeds. If the ensemble does not confirm the end, the leases
+// may be held until the session expires there; another EndSession checks whether it has. Errors:
+// *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	if err := backend.ValidateSessionID(id); err != nil {
 		return err
@@ -317,37 +328,93 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	b.mu.Lock()
 	s := b.sessions[id]
 	closed := b.closed
-	if !closed {
-		b.dead[id] = time.Now()
+	if !closed && b.dead[id] == nil {
+		b.dead[id] = &grave{at: time.Now(), gone: true}
 	}
+	g := b.dead[id]
 	b.mu.Unlock()
 	if closed {
 		return backend.ErrClosed
 	}
-	if s == nil {
-		return nil
-	}
 	ctx, cancel := b.within(ctx)
 	defer cancel()
+	if s == nil && (g.closed == nil || isClosed(g.closed)) {
+		return b.fail(ctx, opEnd, b.confirm(ctx, id, g), true)
+	}
 	done := make(chan struct{})
 	b.work.Go(func() {
 		defer close(done)
-		s.close()
+		if s != nil {
+			s.close()
+		} else {
+			<-g.closed
+		}
 	})
 	select {
 	case <-done:
+		if s != nil && s.err == nil {
+			g = s.grave
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if !g.gone {
+			return &backend.UnavailableError{Backend: name, Op: opEnd, MayHold: true, Err: errUntold}
+		}
 		return nil
 	case <-ctx.Done():
 		return b.fail(ctx, opEnd, context.Cause(ctx), true)
 	}
 }
 
+// confirm checks whether a session that has ended here has ended in the ensemble, unless that is
+// known. The write lets the server catch up with the leader, if the leader is one.
+func (b *Backend) confirm(ctx context.Context, id backend.SessionID, g *grave) error {
+	b.mu.Lock()
+	gone := g.gone
+	b.mu.Unlock()
+	if gone {
+		return nil
+	}
+	l, err := b.controlLink(ctx)
+	if err != nil {
+		return err
+	}
+	there, err := call(ctx, l, func() (bool, error) {
+		if _, err := l.conn.Set(b.locksPath(), nil, -1); err != nil {
+			return false, err
+		}
+		there, _, err := l.conn.Exists(b.sessionPath(id))
+		return there, err
+	})
+	if err != nil {
+		return err
+	}
+	if there {
+		return errUntold
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	g.gone = true
+	return nil
+}
+
 // close ends the session, and waits until the ensemble has been told, for at most three seconds.
 func (s *session) close() {
 	<-s.opened
 	if s.finish() {
-		s.link.close()
+		s.bury()
+	} else if s.err == nil {
+		<-s.grave.closed
 	}
+}
+
+// bury ends the session in the ensemble.
+func (s *session) bury() {
+	gone := s.link.close()
+	s.b.mu.Lock()
+	s.grave.gone = gone
+	s.b.mu.Unlock()
+	close(s.grave.closed)
 }
 
 // expire ends the session because its time has run out, or the ensemble reports that it ended.
@@ -355,7 +422,7 @@ func (s *session) expire(cause backend.Cause) {
 	if !s.finish() {
 		return
 	}
-	s.b.work.Go(s.link.close)
+	s.b.work.Go(s.bury)
 	if s.lost != nil {
 		s.lost(backend.Loss{Session: s.id, Cause: cause})
 	}
@@ -376,7 +443,8 @@ func (s *session) finish() bool {
 	close(s.over)
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
-	s.b.dead[s.id] = time.Now()
+	s.grave.at = time.Now()
+	s.b.dead[s.id] = s.grave
 	if s.b.sessions != nil {
 		delete(s.b.sessions, s.id)
 	}

@@ -113,3 +113,58 @@ func TestRefusedAfterTheCreate(t *testing.T) {
 		})
 	}
 }
+
+// TestEndIsNotConfirmed: the network is down when a session is ended. EndSession says that the
+// leases may be held, until the session has expired in the ensemble.
+func TestEndIsNotConfirmed(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	b, cut := cutting(t, server, "")
+	other := closing(t, server)
+	id := leasetest.Session(t, b, 5*time.Second, nil)
+	leasetest.Take(t, b, leasetest.Ask("n", id))
+	cut.down.Store(true)
+	err := b.EndSession(leasetest.Within(t), id)
+	if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
+		t.Fatalf("the end of a session that the ensemble did not hear of: %v; want an UnavailableError with MayHold", err)
+	}
+	cut.down.Store(false)
+	leasetest.Eventually(t, "the end is confirmed", func() bool {
+		err := b.EndSession(leasetest.Within(t), id)
+		info, failed := other.Inspect(leasetest.Within(t), "n")
+		if failed != nil {
+			t.Fatal(failed)
+		}
+		switch {
+		case err == nil && len(info.Holders) > 0:
+			t.Fatalf("the session has ended, and has the lock: %+v", info.Holders)
+		case err != nil && !errors.Is(err, backend.ErrUnavailable):
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+}
+
+// TestEndIsConfirmed: two ends of one session succeed, and one of a session that was never opened.
+func TestEndIsConfirmed(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	b, other := closing(t, server), closing(t, server)
+	id := leasetest.Session(t, b, time.Minute, nil)
+	leasetest.Take(t, b, leasetest.Ask("n", id))
+	ended := make(chan error, 2)
+	for range cap(ended) {
+		go func() { ended <- b.EndSession(leasetest.Within(t), id) }()
+	}
+	for range cap(ended) {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	if info, err := other.Inspect(leasetest.Within(t), "n"); err != nil || len(info.Holders) > 0 {
+		t.Errorf("%+v, %v; want no holder", info, err)
+	}
+	if err := b.EndSession(leasetest.Within(t), backend.NewSessionID()); err != nil {
+		t.Error(err)
+	}
+}
