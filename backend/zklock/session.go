@@ -214,16 +214,21 @@ func (s *session) connect(ctx context.Context) error {
 func (s *session) enroll(ctx context.Context) error {
 	paths := []string{s.b.sessionPath(s.id), s.b.noticePath(s.id)}
 	acl := s.b.cfg.acl()
-	create := func() error {
+	create := func(before ...any) error {
 		_, err := call(ctx, s.link, func() ([]zk.MultiResponse, error) {
-			return s.link.conn.Multi(
+			return s.link.conn.Multi(append(before,
 				&zk.CreateRequest{Path: paths[0], Acl: acl, Flags: zk.FlagEphemeral},
-				&zk.CreateRequest{Path: paths[1], Acl: acl, Flags: zk.FlagEphemeral})
+				&zk.CreateRequest{Path: paths[1], Acl: acl, Flags: zk.FlagEphemeral})...)
 		})
 		return err
 	}
 	err := create()
 	if !errors.Is(err, zk.ErrNodeExists) {
+		return err
+	}
+	// In one transaction: if another backend value has the session, it must not miss its nodes.
+	err = create(&zk.DeleteRequest{Path: paths[0], Version: -1}, &zk.DeleteRequest{Path: paths[1], Version: -1})
+	if !errors.Is(err, zk.ErrNoNode) {
 		return err
 	}
 	for _, p := range paths {
