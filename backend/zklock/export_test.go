@@ -44,7 +44,7 @@ func (b *Backend) Tell(id backend.SessionID, lease backend.LeaseID, cause backen
 }
 
 // Known returns how many leases of a session are known, and how many of their entries.
-func (b *Backend) Known(id backend.SessionID) (leases, entries int) {
+func (b *Backend) Known(id backend.SessionID) (int, int) {
 	s, err := b.session(id)
 	if err != nil {
 		return -1, -1

@@ -2,6 +2,7 @@ package zklock_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"net"
 	"slices"
@@ -28,11 +29,17 @@ func (c *cutter) dial(network, address string, timeout time.Duration) (net.Conn,
 	if c.down.Load() {
 		return nil, errCut
 	}
-	conn, err := net.DialTimeout(network, address, timeout)
+	conn, err := dial(network, address, timeout)
 	if err != nil {
 		return nil, err
 	}
 	return &cutConn{conn, c}, nil
+}
+
+func dial(network, address string, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	return new(net.Dialer).DialContext(ctx, network, address)
 }
 
 type cutConn struct {
@@ -47,7 +54,7 @@ func (c *cutConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if c.cut.armed.Load() && bytes.Contains(p[:n], c.cut.mark) {
 		c.cut.down.Store(true)
-		_ = c.Conn.Close()
+		_ = c.Close()
 	}
 	return n, err
 }

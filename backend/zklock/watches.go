@@ -65,13 +65,11 @@ func (s *watches) joined(all map[string]*watch, path string, w *watch, err error
 func (s *watches) event(e zk.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch e.Type {
-	case zk.EventNodeDeleted:
+	gone := e.Type == zk.EventNodeDeleted
+	if gone || e.Type == zk.EventNodeDataChanged {
 		s.fire(s.nodes, e)
-		s.fire(s.lines, e)
-	case zk.EventNodeDataChanged:
-		s.fire(s.nodes, e)
-	case zk.EventNodeChildrenChanged:
+	}
+	if gone || e.Type == zk.EventNodeChildrenChanged {
 		s.fire(s.lines, e)
 	}
 }

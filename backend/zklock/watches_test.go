@@ -46,7 +46,7 @@ func TestWaitsShareAWatch(t *testing.T) {
 	b, err := zklock.New(zklock.Config{
 		Servers: []string{server.Addr()}, Tick: testserver.ZooKeeperTick, MaxSession: testserver.ZooKeeperMaxSession,
 		Dial: func(network, address string, timeout time.Duration) (net.Conn, error) {
-			conn, err := net.DialTimeout(network, address, timeout)
+			conn, err := dial(network, address, timeout)
 			return readSpy{conn, []byte(held.Lease), &reads, &watches}, err
 		},
 	})

@@ -49,8 +49,11 @@ func (b *Leases) Acquire(ctx context.Context, req backend.AcquireRequest) (backe
 	if err != nil {
 		return backend.Grant{}, err
 	}
-	if req.Timed && time.Since(grant.Asked) >= grant.Left || b.final.Has(req.Session, req.Lease) {
-		return backend.Grant{}, backend.ErrLost // it expired on the way, or an earlier grant of it was lost
+	if req.Timed && time.Since(grant.Asked) >= grant.Left {
+		return backend.Grant{}, backend.ErrLost // it expired on the way
+	}
+	if b.final.Has(req.Session, req.Lease) {
+		return backend.Grant{}, backend.ErrLost // an earlier grant of it was lost
 	}
 	return grant, nil
 }
