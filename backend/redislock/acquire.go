@@ -17,6 +17,17 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if err := req.Validate(b.caps); err != nil {
 		return backend.Grant{}, err
 	}
+	if b.final.Has(req.Session, req.Lease) && b.base.Err() == nil {
+		return backend.Grant{}, backend.ErrLost
+	}
+	g, err := b.acquire(ctx, req)
+	if err == nil && b.final.Has(req.Session, req.Lease) {
+		return backend.Grant{}, backend.ErrLost // an earlier grant of it was lost
+	}
+	return g, err
+}
+
+func (b *Backend) acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	if req.Timed {
 		b.uses(req.TTL)
 	}

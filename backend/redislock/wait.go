@@ -437,5 +437,7 @@ func (b *Backend) lose(p push) {
 	if p.lease == "" {
 		delete(b.sessions, p.session)
 	}
-	s.tell(backend.Loss{Session: p.session, Lease: p.lease, Cause: p.cause, Reason: p.reason})
+	loss := backend.Loss{Session: p.session, Lease: p.lease, Cause: p.cause, Reason: p.reason}
+	b.final.Add(loss)
+	s.tell(loss)
 }
