@@ -146,9 +146,9 @@ end
 local function unfold(l)
   local n, by, lease, rec = counter(l.name)
   if not lease then return end
+  local h = read(rec) -- it may fail, and then nothing is written
   call('ZREM', N, '') -- a write that is allowed when memory is full: those after it are too
   setcounter(l.name, n, by)
-  local h = read(rec)
   if h.ends > now then
     count(l, h)
     save(l, lease, rec)
@@ -197,8 +197,10 @@ local function drop(l, lease, h)
   save(l)
 end
 
+-- The notification may be refused: the user may lack the permission for the channel. What it
+-- is about is done nevertheless, and a lost notification costs a timer.
 local function tell(name, lease)
-  call('PUBLISH', P .. 'w:' .. name, lease)
+  pcall(call, 'PUBLISH', P .. 'w:' .. name, lease)
 end
 
 -- The votes that are in force, as pairs of lease and record.
