@@ -51,5 +51,9 @@ func TestRefusedNotifications(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Errorf("the waiter got %v", err)
 		}
+		// Its subscription lasts a second longer: now the short way has a notification, too.
+		r = ask("n")
+		take(t, b, r)
+		give(t, b, r)
 	}
 }
