@@ -59,10 +59,51 @@ type acquisition struct {
 	req     backend.AcquireRequest
 	claim   backend.Claim
 	quorum  int
-	pause   time.Duration // before the next round when votes were split
-	keeps   int           // how often the votes were kept
-	attempt int64         // in progress, or of the votes that were kept; 0: none
-	mayHold bool
+	pause   time.Duration   // before the next round when votes were split
+	keeps   int             // how often the votes were kept
+	attempt int64           // in progress, or of the votes that were kept; 0: none
+	mayHold bool            // there may be a quorum of votes, of this round and of those before
+	traces  [MaxNodes]trace // by node; guarded by Backend.mu
+}
+
+// trace is what an acquisition may have left on a node: a vote, or a request that may still
+// get one. It stays until the node has acknowledged that it was given back.
+type trace struct {
+	attempt int64 // 0: there is nothing
+	mixed   bool  // another attempt may have the vote, which no acknowledgement is about
+}
+
+// leaves records what the round may have left on the nodes, and whether that is a quorum,
+// together with what is left of the rounds before.
+func (a *acquisition) leaves(bal *ballot) {
+	a.b.mu.Lock()
+	defer a.b.mu.Unlock()
+	n := 0
+	for i := range a.b.nodes {
+		t, v := &a.traces[i], bal.got[i]
+		if err := bal.p.errs[i]; v != nil || bal.p.pending[i] || err != nil && !unsent(err) {
+			t.mixed = t.mixed || t.attempt != 0 && t.attempt != a.attempt || v != nil && v.old
+			t.attempt = a.attempt
+		}
+		n += toInt(t.attempt != 0)
+	}
+	a.mayHold = n >= a.quorum
+}
+
+// traced reports whether the attempt may have left something on the node.
+func (a *acquisition) traced(node int) bool {
+	a.b.mu.Lock()
+	defer a.b.mu.Unlock()
+	return a.traces[node].attempt == a.attempt
+}
+
+// acknowledged records that a node has given back what the attempt got or may still get.
+func (a *acquisition) acknowledged(node int, attempt int64) {
+	a.b.mu.Lock()
+	defer a.b.mu.Unlock()
+	if t := &a.traces[node]; t.attempt == attempt && !t.mixed {
+		*t = trace{}
+	}
 }
 
 // verdict is the result of a round.
@@ -130,22 +171,22 @@ type ticket struct {
 	left  time.Duration
 	since time.Time
 	final bool
+	old   bool // it was given to another attempt
 }
 
-// readTicket reads a vote, and whether another attempt got it. It returns nil for any other
-// answer.
-func readTicket(d *decoder) (*ticket, bool) {
+// readTicket reads a vote. It returns nil for any other answer.
+func readTicket(d *decoder) *ticket {
 	if d.text() != "G" {
-		return nil, false
+		return nil
 	}
 	t := &ticket{token: fence.Token(d.number())} //nolint:gosec // not negative
 	t.left, t.since = micros(d.number()), time.UnixMicro(d.number())
 	t.final = d.number() == 1
-	old := d.number() == 1
+	t.old = d.number() == 1
 	if d.err != nil {
-		return nil, false
+		return nil
 	}
-	return t, old
+	return t
 }
 
 // round asks all nodes once. It releases the votes unless they are a quorum, or the most that
@@ -168,13 +209,14 @@ func (a *acquisition) round(ctx context.Context) verdict {
 		return bal.needs(a)
 	})
 	if err != nil {
-		a.mayHold = bal.n+bal.p.unknown() >= a.quorum
+		a.leaves(bal)
 		a.giveBack(bal, false)
 		return verdict{kind: failed, err: err}
 	}
 	if bal.n >= a.quorum {
 		return a.conclude(ctx, bal)
 	}
+	a.leaves(bal)
 	v := a.judge(bal)
 	switch {
 	case v.kind == split && a.leads(bal) && a.keeps < maxKeeps:
@@ -209,10 +251,10 @@ func (bal *ballot) take(x answer) {
 		return
 	}
 	d := decoder{list: x.list}
-	if t, old := readTicket(&d); t != nil {
+	if t := readTicket(&d); t != nil {
 		bal.got[x.node] = t
 		bal.n++
-		bal.old = bal.old || old
+		bal.old = bal.old || t.old
 		return
 	}
 	d = decoder{list: x.list}
@@ -302,7 +344,6 @@ func tally(nodes [][]vote) map[backend.LeaseID]*contender {
 func (a *acquisition) judge(bal *ballot) verdict {
 	b, p := a.b, bal.p
 	n, bad := len(b.nodes), p.silent()-p.left
-	a.mayHold = bal.n+p.unknown() >= a.quorum
 	why := a.blocked(bal, p.silent())
 	switch {
 	case bal.lost:
@@ -311,7 +352,6 @@ func (a *acquisition) judge(bal *ballot) verdict {
 		a.b.attempt(bal.stale)
 		return verdict{kind: split, err: errContended}
 	case why.kind == held:
-		a.mayHold = false
 		return why
 	case n-bad < a.quorum:
 		return verdict{kind: failed, err: a.tooFew(p)}
@@ -413,19 +453,25 @@ func untilEnd(cs []*contender) time.Duration {
 	return d
 }
 
-// giveBack releases the votes of the attempt, also those that are still to come. told: the
-// lease may have been seen as the holder, so that waiters must be notified.
+// giveBack releases the votes of the attempt, also those that are still to come, and those
+// that it kept from an earlier round on nodes that do not answer now. told: the lease may have
+// been seen as the holder, so that waiters must be notified.
 func (a *acquisition) giveBack(bal *ballot, told bool) {
-	back := func(late bool) *op {
-		return &op{request: one("back", a.req.Name, string(a.req.Lease), itoa(a.attempt), flag(late), flag(told)).owed()}
-	}
+	attempt := a.attempt
 	for i, n := range a.b.nodes {
-		switch err := bal.p.errs[i]; {
-		case bal.got[i] != nil:
-			n.submit(back(false))
-		case bal.p.pending[i] || err != nil && !unsent(err):
-			n.submit(back(true))
+		late := bal.got[i] == nil
+		if late && !a.traced(i) {
+			continue
 		}
+		n.submit(&op{
+			request: one("back", a.req.Name, string(a.req.Lease), itoa(attempt), flag(late), flag(told)).owed(),
+			reply: func(list []any, err error) {
+				d := decoder{list: list}
+				if err == nil && (d.number() == 1 || late) {
+					a.acknowledged(i, attempt)
+				}
+			},
+		})
 	}
 	a.forget()
 }
