@@ -81,8 +81,8 @@ func (a *acquisition) leaves(bal *ballot) {
 	n := 0
 	for i := range a.b.nodes {
 		t, v := &a.traces[i], bal.got[i]
-		if err := bal.p.errs[i]; v != nil || bal.p.pending[i] || err != nil && !unsent(err) {
-			t.mixed = t.mixed || t.attempt != 0 && t.attempt != a.attempt || v != nil && v.old
+		if err := bal.p.errs[i]; v != nil || bal.ghosts[i] || bal.p.pending[i] || err != nil && !unsent(err) {
+			t.mixed = t.mixed || t.attempt != 0 && t.attempt != a.attempt || v != nil && v.old || bal.ghosts[i]
 			t.attempt = a.attempt
 		}
 		n += toInt(t.attempt != 0)
@@ -162,7 +162,8 @@ type ballot struct {
 	lost   bool
 	stale  int64
 	clocks int
-	old    bool // a vote was given to another attempt
+	old    bool   // a vote was given to another attempt
+	ghosts []bool // by node: it has a vote from before it may have lost data, which does not count
 }
 
 // ticket is the vote of one node.
@@ -202,7 +203,7 @@ func (a *acquisition) round(ctx context.Context) verdict {
 		a.attempt = b.attempt(0)
 	}
 	began := time.Now()
-	bal := &ballot{got: make([]*ticket, len(b.nodes)), others: make([][]vote, len(b.nodes))}
+	bal := &ballot{got: make([]*ticket, len(b.nodes)), others: make([][]vote, len(b.nodes)), ghosts: make([]bool, len(b.nodes))}
 	bal.p = b.ask(a.request())
 	err = bal.p.collect(ctx, func(x answer) need {
 		bal.take(x)
@@ -267,6 +268,7 @@ func (bal *ballot) take(x answer) {
 		}
 	case "Q":
 		bal.unripe = append(bal.unripe, micros(d.number()))
+		bal.ghosts[x.node] = d.number() == 1
 	case "L":
 		bal.lost = true
 	case "S":

@@ -156,3 +156,80 @@ func TestKeptVotesAreGivenBack(t *testing.T) {
 		return p.told(t, 0, one("has", "n", "0000000000000000"))[0] == int64(0)
 	})
 }
+
+// One of five nodes is restarted with data that is a moment old: a vote that was given back
+// since is there again, while other leases have all permits. It does not count.
+func TestRestoredVote(t *testing.T) {
+	t.Parallel()
+	p, servers := guarded(t, 5)
+	req := func() backend.AcquireRequest {
+		return backend.AcquireRequest{
+			Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: 2 * time.Minute, Mode: backend.Shared, Limit: 3,
+		}
+	}
+	late := req()
+	ask := request{
+		verb: opAcquire, lock: "n", own: []string{"n", string(late.Lease), itoa(p.attempt(0)), itoa(p.clock())},
+		terms: terms{ttl: "120000", mode: "s", permits: "1", limit: "3"},
+	}
+	if r := p.told(t, 0, ask); r[0] != "G" {
+		t.Fatal(r)
+	}
+	servers[0].Do("SAVE") // what is on the disk
+	p.told(t, 0, one("back", "n", string(late.Lease), ask.own[2], "0", "0"))
+	for _, away := range []int{0b10000, 0b01000, 0b00100} {
+		p.cutOff(t, away)
+		if _, err := p.Acquire(t.Context(), req()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	servers[0].Restart()
+	p.cutOff(t, 1)
+	_, _ = p.Inspect(t.Context(), "n") // the node is down
+	p.cutOff(t, 0)
+	if r := p.told(t, 0, ask); r[0] != "Q" || r[2] != int64(1) {
+		t.Errorf("the node answers %v", r)
+	}
+	if g, err := p.Acquire(t.Context(), late); err == nil {
+		t.Errorf("a fourth holder of three permits: %+v", g)
+	}
+}
+
+// A lease is broken on two of three nodes, and another one granted. One of the two is restarted
+// without these writes: the first lease is not renewed, then or later.
+func TestRestoredVoteIsNotRenewed(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []backend.Mode{backend.Exclusive, backend.Shared} { // the two forms of a record
+		p, servers := guarded(t, 3)
+		req := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: 2 * time.Minute, Mode: mode}
+		if _, err := p.Acquire(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+		leasetest.Eventually(t, "all nodes have voted", func() bool {
+			for i := range servers {
+				if p.told(t, i, one("has", "n", string(req.Lease)))[0] != int64(1) {
+					return false
+				}
+			}
+			return true
+		})
+		servers[1].Do("SAVE")
+		p.cutOff(t, 1)
+		if _, err := p.Break(t.Context(), backend.BreakRequest{Name: "n"}); err != nil {
+			t.Fatal(err)
+		}
+		next := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: 2 * time.Minute}
+		if _, err := p.Acquire(t.Context(), next); err != nil {
+			t.Fatal(err)
+		}
+		p.cutOff(t, 0)
+		servers[1].Restart()
+		p.cutOff(t, 2)
+		_, _ = p.Inspect(t.Context(), "n")
+		p.cutOff(t, 0)
+		r, err := p.Renew(t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: "n", Lease: req.Lease, TTL: time.Minute}}})
+		if err != nil || !errors.Is(r.Leases[0].Err, backend.ErrLost) {
+			t.Errorf("renewal of the broken lease: %+v, %v; want ErrLost", r, err)
+		}
+	}
+}
