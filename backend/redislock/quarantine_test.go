@@ -572,3 +572,46 @@ func TestQuarantineAfterATakeOverAndBack(t *testing.T) {
 		follow(replica, s)
 	}
 }
+
+// A break, and the grant after it, are lost in a restart: the lease that was broken is there
+// again, and keeps others away, but its client can neither renew it nor be granted it again.
+func TestRestoredLeaseIsNotRenewed(t *testing.T) {
+	t.Parallel()
+	inBothForms(t, func(t *testing.T, args ...string) {
+		t.Helper()
+		s, cfg := quick(t, append(args, "--appendonly", "no")...)
+		b, other := open(t, s, cfg), open(t, s, cfg)
+		old := acquire(t, b, backend.AcquireRequest{Name: "one", Timed: true, TTL: time.Minute})
+		s.Do("SAVE") // what is on the disk
+		if _, err := other.Break(t.Context(), backend.BreakRequest{Name: "one"}); err != nil {
+			t.Fatal(err)
+		}
+		acquire(t, other, backend.AcquireRequest{Name: "one", Timed: true, TTL: time.Minute})
+		s.Restart()
+		renew := func(l lease) (err error) {
+			leasetest.Succeeds(t, func() error { // once it is connected again
+				r, no := b.Renew(t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: l.Name, Lease: l.Lease, TTL: time.Minute}}})
+				if no == nil {
+					err = r.Leases[0].Err
+				}
+				return no
+			})
+			return err
+		}
+		if err := renew(old); !errors.Is(err, backend.ErrLost) {
+			t.Errorf("renewal of the broken lease: %v; want ErrLost", err)
+		}
+		if _, err := b.Acquire(t.Context(), old.AcquireRequest); !errors.Is(err, backend.ErrLost) {
+			t.Errorf("the same request again: %v; want ErrLost", err)
+		}
+		if info, err := other.Inspect(t.Context(), "one"); err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != old.Lease {
+			t.Errorf("%+v, %v; want the broken lease until it ends", info, err)
+		}
+		// What is granted from then on is renewed.
+		off := open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine})
+		fresh := acquire(t, off, backend.AcquireRequest{Name: "two", Timed: true, TTL: time.Minute})
+		if err := renew(fresh); err != nil {
+			t.Errorf("renewal of a lease from after the restart: %v", err)
+		}
+	})
+}

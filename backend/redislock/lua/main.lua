@@ -107,6 +107,12 @@ local function work(i, brief)
   return answers
 end
 
+-- Whether the generation of an identity began with data that may lack the newest writes: see
+-- marker.lua.
+local function lossy(identity)
+  return string.find(identity, '^%S*%.[rp] ') ~= nil
+end
+
 -- What the short way needs of the marker. It seldom changes.
 local function reading(text)
   local till, long, seen, born, identity = string.match(text, '^hf1 1 (%d+) (%d+) (%d+) (%d+) (%S+ %S+) [01]$')
@@ -130,6 +136,7 @@ local function execute(remembers)
     greeted[welcome[2]] = true
     answers[2] = welcome
     till = marker.till
+    loss = lossy(marker.generation .. ' ') and marker.born or 0
     if ARGV[2] == 'q' then quarantine = till end
     clean = lib.sweep(200)
     return work(5 + tonumber(ARGV[4]), false)
@@ -145,11 +152,13 @@ local function execute(remembers)
   end
   if read.identity ~= ARGV[1] or remembers and not greeted[read.identity] then return {'MARKER'} end
   till, longest, seen_at = read.till, read.longest, read.seen
+  if lossy(read.identity) then loss = read.born end
   if now < read.born then
     lib = lib or library()
     marker = lib.parse(text)
     lib.rebase()
     till = marker.till
+    if loss > 0 then loss = marker.born end
   end
   if ARGV[2] == 'q' then quarantine = till end
   local due = call('ZCOUNT', X, '-inf', instant) > 0
