@@ -543,7 +543,12 @@ func TestQuarantineAfterATakeOver(t *testing.T) {
 // received is missing where it was granted.
 func TestQuarantineAfterATakeOverAndBack(t *testing.T) {
 	t.Parallel()
-	s, replica := withReplica(t)
+	inBothForms(t, takeOverAndBack)
+}
+
+func takeOverAndBack(t *testing.T, args ...string) {
+	t.Helper()
+	s, replica := withReplica(t, args...)
 	cfg := redislock.Config{Quarantine: time.Millisecond}
 	b, off := open(t, s, cfg), open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine})
 	settled(t, b)
@@ -613,5 +618,53 @@ func TestRestoredLeaseIsNotRenewed(t *testing.T) {
 		if err := renew(fresh); err != nil {
 			t.Errorf("renewal of a lease from after the restart: %v", err)
 		}
+	})
+}
+
+// The longest TTL is forgotten while a timed lease waits. When it is granted, the marker has
+// it again: after a loss of data nothing is granted before that lease has ended.
+func TestLongestTTLOfAWaiter(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b := open(t, s, cfg)
+	id := session(t, b, time.Minute)
+	l := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	const ttl = time.Hour
+	w := ask(t, b, backend.AcquireRequest{Name: "one", Session: id, Timed: true, TTL: ttl})
+	inLine(t, b, "one", 1)
+	longest := func() string { return strings.Fields(fmt.Sprint(s.Do("GET", "{hf0}:m")))[3] }
+	marker := strings.Fields(fmt.Sprint(s.Do("GET", "{hf0}:m")))
+	marker[3] = "60000"
+	s.Do("SET", "{hf0}:m", strings.Join(marker, " "))
+	release(t, b, l)
+	w.granted(t)
+	if got := longest(); got != strconv.FormatInt(ttl.Milliseconds(), 10) {
+		t.Errorf("the longest TTL in use is %s ms, as the marker has it; a lease has %s", got, ttl)
+	}
+}
+
+// AOF is turned off at run time, and the next run reads the one that ended there: a client that
+// was told so reports it, although the marker in that file says that nothing is lost.
+func TestQuarantineAfterAnOldAOF(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	s.Do("CONFIG", "SET", "appendonly", "no")
+	b := open(t, s, cfg)
+	l := acquire(t, b, backend.AcquireRequest{Name: "one", Timed: true, TTL: time.Hour})
+	s.Restart()
+	if n := s.Do("EXISTS", "{hf0}:o:one"); n != int64(0) {
+		t.Fatalf("the grant is there (%v): nothing was lost, and nothing is tested", n)
+	}
+	// Another client is first. It knows nothing, as if it were new.
+	_, _ = try(t, open(t, s, cfg), "two", session(t, open(t, s, cfg), time.Minute))
+	leasetest.Succeeds(t, func() error {
+		_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "one", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute})
+		if err == nil {
+			t.Fatalf("granted, and the first has it until %s", l.Asked.Add(l.Left))
+		}
+		if errors.Is(err, backend.ErrQuarantine) {
+			return nil
+		}
+		return err
 	})
 }

@@ -1,5 +1,5 @@
 -- Holdfast on Redis: one program, made of the files of this folder in the order
--- head, state, line, sweep, marker, acquire, release, hello, session, admin, main, and
+-- head, state, marker, line, sweep, acquire, release, hello, session, admin, main, and
 -- then function or script. It runs a batch of operations for one partition. The protocol
 -- is described in doc.go.
 --

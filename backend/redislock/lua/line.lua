@@ -189,6 +189,7 @@ local function advance(l, changed)
     elseif not fits(l, w.mode, w.permits, w.limit) then
       break
     else
+      if w.timed then intact(l, note, w.ttl) end -- it may have been forgotten since the lease was queued
       local t = intact(l, tokens, 1)
       if not t then break end
       unqueue(l, lease)
