@@ -593,7 +593,8 @@ func TestRestoredLeaseIsNotRenewed(t *testing.T) {
 		}
 		acquire(t, other, backend.AcquireRequest{Name: "one", Timed: true, TTL: time.Minute})
 		s.Restart()
-		renew := func(l lease) (err error) {
+		renew := func(l lease) error {
+			var err error
 			leasetest.Succeeds(t, func() error { // once it is connected again
 				r, no := b.Renew(t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: l.Name, Lease: l.Lease, TTL: time.Minute}}})
 				if no == nil {

@@ -219,6 +219,9 @@ func (a *acquisition) round(ctx context.Context) verdict {
 	}
 	a.leaves(bal)
 	v := a.judge(bal)
+	if v.kind == split && bal.n > 0 && a.claim.Mode == backend.Shared && a.claim.Limit > 0 {
+		v = a.recount(ctx, bal, v)
+	}
 	switch {
 	case v.kind == split && a.leads(bal) && a.keeps < maxKeeps:
 		a.keeps++
@@ -398,6 +401,39 @@ func (a *acquisition) blocked(bal *ballot, silent int) verdict {
 		return verdict{kind: unsure, err: a.refusal(maybe, bal.most)}
 	}
 	return verdict{kind: split, err: errContended}
+}
+
+// recount asks the nodes that voted for the lease which other votes they have. The holders of a
+// semaphore may each have their quorum on other nodes, so that all permits are held although
+// some nodes have one left.
+func (a *acquisition) recount(ctx context.Context, bal *ballot, v verdict) verdict {
+	var voters []int
+	for i, t := range bal.got {
+		if t != nil {
+			voters = append(voters, i)
+		}
+	}
+	all := &ballot{others: slices.Clone(bal.others), more: bal.more, most: bal.most}
+	p := a.b.ask(one("inspect", a.req.Name), voters...)
+	err := p.collect(ctx, func(x answer) need {
+		if x.err == nil {
+			d := decoder{list: x.list}
+			d.text()
+			now := d.number()
+			d.number() // the counter
+			own := func(o vote) bool { return o.lease == a.req.Lease }
+			all.others[x.node] = slices.DeleteFunc(d.votes(now), own)
+			p.errs[x.node] = d.err
+		}
+		return soon
+	})
+	if err != nil {
+		return v
+	}
+	if why := a.blocked(all, bal.p.silent()+p.silent()); why.kind == held {
+		return why
+	}
+	return v
 }
 
 func claims(cs []*contender) []backend.Claim {

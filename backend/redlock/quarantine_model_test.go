@@ -122,7 +122,7 @@ func (m waitModel) lose(i int, r waitRule) waitModel {
 	m.nodes[i] = waitNode{views: was.views}
 	me := &m.nodes[i]
 	switch r {
-	case waitsMaxTTL:
+	case waitsMaxTTL, waitsRestored:
 		me.till = waitMax
 	case waitsNot:
 	case waitsUsed:
