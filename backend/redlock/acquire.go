@@ -80,9 +80,9 @@ func (a *acquisition) leaves(bal *ballot) {
 	defer a.b.mu.Unlock()
 	n := 0
 	for i := range a.b.nodes {
-		t, v := &a.traces[i], bal.got[i]
-		if err := bal.p.errs[i]; v != nil || bal.ghosts[i] || bal.p.pending[i] || err != nil && !unsent(err) {
-			t.mixed = t.mixed || t.attempt != 0 && t.attempt != a.attempt || v != nil && v.old || bal.ghosts[i]
+		t, v, ghost := &a.traces[i], bal.got[i], bal.ghosts&(1<<i) != 0
+		if err := bal.p.errs[i]; v != nil || ghost || bal.p.pending[i] || err != nil && !unsent(err) {
+			t.mixed = t.mixed || t.attempt != 0 && t.attempt != a.attempt || v != nil && v.old || ghost
 			t.attempt = a.attempt
 		}
 		n += toInt(t.attempt != 0)
@@ -163,7 +163,7 @@ type ballot struct {
 	stale  int64
 	clocks int
 	old    bool   // a vote was given to another attempt
-	ghosts []bool // by node: it has a vote from before it may have lost data, which does not count
+	ghosts uint64 // by node: it has a vote from before it may have lost data, which does not count
 }
 
 // ticket is the vote of one node.
@@ -203,7 +203,7 @@ func (a *acquisition) round(ctx context.Context) verdict {
 		a.attempt = b.attempt(0)
 	}
 	began := time.Now()
-	bal := &ballot{got: make([]*ticket, len(b.nodes)), others: make([][]vote, len(b.nodes)), ghosts: make([]bool, len(b.nodes))}
+	bal := &ballot{got: make([]*ticket, len(b.nodes)), others: make([][]vote, len(b.nodes))}
 	bal.p = b.ask(a.request())
 	err = bal.p.collect(ctx, func(x answer) need {
 		bal.take(x)
@@ -271,7 +271,9 @@ func (bal *ballot) take(x answer) {
 		}
 	case "Q":
 		bal.unripe = append(bal.unripe, micros(d.number()))
-		bal.ghosts[x.node] = d.number() == 1
+		if d.number() == 1 {
+			bal.ghosts |= 1 << x.node
+		}
 	case "L":
 		bal.lost = true
 	case "S":
