@@ -271,8 +271,8 @@ local function pass(i, name, lease)
   call('HDEL', w, next)
   call('HSET', key, '@', '1 1 0 ' .. shared .. ' ' .. limit .. ' ' .. num(line - 1) .. ' ' .. seq, next,
     who .. '\nx\n' .. permits .. '\n' .. token .. '\n' .. instant .. '\n0\n' .. reentrant .. '\nw\n' .. chan .. '\n' .. rest)
+  -- The lease is released, whether the notification is refused or not: see publish.
   call('HDEL', key, lease)
-  -- The lease is released, whether this is refused or not: see publish.
   if chan ~= '' then pcall(call, 'PUBLISH', chan, 'g\n' .. next .. '\n' .. token .. '\n' .. instant .. '\n0') end
   return {'OK'}
 end
