@@ -105,6 +105,11 @@ const (
 func (b *Backend) doubt(req backend.AcquireRequest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.inDoubt(req)
+}
+
+// inDoubt is doubt for callers that hold mu.
+func (b *Backend) inDoubt(req backend.AcquireRequest) {
 	now := time.Now()
 	if len(b.doubts) >= manyDoubts {
 		for lease, d := range b.doubts {
