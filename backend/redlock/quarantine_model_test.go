@@ -7,7 +7,7 @@ import "testing"
 // later time or never, replies that are lost, and two losses, of which the second may come
 // while the first node waits. A client that failed gives its votes back, each at any time, and
 // tries once more under the same lease. A loss leaves a node empty, or brings back a vote that
-// was given back or ended by a later one. Clocks run at the same rate and agree about nothing else: every
+// was returned or ended by a later one. Clocks run at the same rate and agree about nothing else: every
 // time is a number of steps left, so that the time that is checked has no end. Tokens are the
 // concern of model_test.go.
 //
@@ -23,7 +23,7 @@ type waitRule int
 
 const (
 	waitsMaxTTL waitRule = iota // what nodes do
-	// waitsRestored: the same, and a vote that was brought back counts at once.
+	// waitsRestored: the same, and a vote that was brought back counts immediately.
 	waitsRestored
 	waitsNot
 	// waitsUsed: for the longest TTL that the other nodes have on record.

@@ -82,7 +82,7 @@ func (p *panel) voteFor(lease backend.LeaseID, ttl string) request {
 	}
 }
 
-// A vote that was not given back in one round, because the node broke down, and a vote whose
+// A vote that was not returned in one round, because the node broke down, and a vote whose
 // answer is lost: together they are a quorum, and no later round makes that undone.
 func TestMayHoldOverRounds(t *testing.T) {
 	t.Parallel()
@@ -101,7 +101,7 @@ func TestMayHoldOverRounds(t *testing.T) {
 	}
 }
 
-// Once the nodes have acknowledged that everything was given back, the lease is not held.
+// Once the nodes have acknowledged that everything was returned, the lease is not held.
 func TestMayHoldUntilAcknowledged(t *testing.T) {
 	t.Parallel()
 	p, _ := guarded(t, 3)
@@ -125,12 +125,12 @@ func TestMayHoldUntilAcknowledged(t *testing.T) {
 		t.Error("three requests without an answer, and not in doubt")
 	}
 	close(proceed)
-	leasetest.Eventually(t, "all is given back, and other leases have the lock", func() bool {
+	leasetest.Eventually(t, "all votes are returned, and other leases have the lock", func() bool {
 		return a.round(t.Context()).kind == held && !a.mayHold
 	})
 }
 
-// Votes that were kept for the next round are given back to a node that is down by then, too.
+// Votes that were kept for the next round are returned to a node that is down by then, too.
 func TestKeptVotesAreGivenBack(t *testing.T) {
 	t.Parallel()
 	p, _ := guarded(t, 3)
@@ -152,12 +152,12 @@ func TestKeptVotesAreGivenBack(t *testing.T) {
 		t.Fatalf("second round: %+v, attempt %d", v, a.attempt)
 	}
 	p.cutOff(t, 0)
-	leasetest.Eventually(t, "the vote is given back", func() bool {
+	leasetest.Eventually(t, "the vote is returned", func() bool {
 		return p.told(t, 0, one("has", "n", "0000000000000000"))[0] == int64(0)
 	})
 }
 
-// One of five nodes is restarted with data that is a moment old: a vote that was given back
+// One of five nodes is restarted with data that is a moment old: a vote that was returned
 // since is there again, while other leases have all permits. It does not count.
 func TestRestoredVote(t *testing.T) {
 	t.Parallel()

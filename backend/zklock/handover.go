@@ -192,3 +192,54 @@ func (a *acquisition) still(w waking) bool {
 		return w.connected == a.s.link.connected.Load()
 	}
 }
+
+// next waits until the queue has moved, and lists it, or reports that the lease is held by now.
+func (a *acquisition) next(ctx context.Context, l line, i int, path string) (line, bool, error) {
+	var w waking
+	if a.req.Mode == backend.Exclusive && !l.doubled && i > 0 && l.all[i-1].session == a.s.id {
+		w.moved, _ = a.s.follow(a.mine, spot{a.lock, l.all[i-1].place})
+	}
+	w.connected = a.s.link.connected.Load()
+	if j, one := l.Blocker(i); one {
+		var err error
+		w.line, w.mine, err = a.watchBoth(ctx, a.lock+"/"+l.all[j].node, path)
+		if errors.Is(err, zk.ErrNoNode) {
+			l, err = a.look(ctx, false)
+			return l, false, err
+		}
+		if err != nil {
+			return line{}, false, err
+		}
+		w.sole = i == 1 && a.req.Mode == backend.Exclusive && l.all[0].claim.Mode == backend.Exclusive && !l.doubled
+	} else {
+		watch, now, err := a.watchLine(ctx)
+		if err != nil || watch == nil {
+			return now, false, err
+		}
+		w.line = watch
+	}
+	// An occasional read costs little, and finds what no watch reported.
+	out, err := a.rest(ctx, w, safety)
+	if err != nil || out {
+		return line{}, out, err
+	}
+	l, err = a.look(ctx, false)
+	return l, false, err
+}
+
+// watchLine watches the queue. If the lease has no need to wait, it returns no watch, and the
+// present queue.
+func (a *acquisition) watchLine(ctx context.Context) (*watch, line, error) {
+	now, err := a.s.link.watchLine(ctx, a.lock)
+	if errors.Is(err, zk.ErrNoNode) {
+		return nil, line{}, nil
+	}
+	if err != nil {
+		return nil, line{}, err
+	}
+	fresh := newLine(now.nodes)
+	if i := fresh.find(a.req.Lease); i < 0 || i < fresh.Out {
+		return nil, fresh, nil
+	}
+	return now.watch, fresh, nil
+}

@@ -160,7 +160,7 @@ local function behind(l, lease)
   return rank and call('ZRANGE', l.q, rank + 1, rank + 1)[1]
 end
 
--- Call f, which may fail. What was done to the lock before stays done.
+-- Call f, which may fail. Earlier changes of the lock are saved all the same.
 local function intact(l, f, ...)
   local ok, r = pcall(f, ...)
   if not ok then

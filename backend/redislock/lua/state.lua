@@ -106,9 +106,8 @@ local function save(l)
   end
 end
 
--- A notification may be refused: the user may lack the permission for the channel. What it is
--- about is done nevertheless, and must not stay half-written. A lost notification costs a
--- timer.
+-- A notification may be refused: the user may lack the permission for the channel. That must
+-- not end the operation, whose writes would stay incomplete. A lost notification costs a timer.
 local function publish(chan, text)
   pcall(call, 'PUBLISH', chan, text)
 end

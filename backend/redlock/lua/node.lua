@@ -198,8 +198,8 @@ local function drop(l, lease, h)
   save(l)
 end
 
--- The notification may be refused: the user may lack the permission for the channel. What it
--- is about is done nevertheless, and a lost notification costs a timer.
+-- The notification may be refused: the user may lack the permission for the channel. That does
+-- not end the operation. A lost notification costs a timer.
 local function tell(name, lease)
   pcall(call, 'PUBLISH', P .. 'w:' .. name, lease)
 end
