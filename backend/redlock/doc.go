@@ -68,7 +68,8 @@
 // not fail together: no replicas, no Cluster. Functions or scripts allowed, maxmemory-policy
 // noeviction. With appendonly yes and appendfsync always a node that was restarted votes
 // immediately. An AOF that was turned off at run time must be deleted before a restart. The
-// user needs the keys and channels that begin with the prefix, and the commands of the program, FCALL and FUNCTION LOAD, or EVAL and EVALSHA.
+// user needs the keys and channels that begin with the prefix, and the commands of the program,
+// FCALL and FUNCTION LOAD, or EVAL and EVALSHA.
 //
 // # URL
 //

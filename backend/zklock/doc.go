@@ -43,8 +43,8 @@
 // holder's node checks that the node right behind it exists, and then that one has the lock. A
 // waiter behind another session watches the one node whose end it waits for: one watch fires for
 // each release, and where that was the only node before it, the waiter has the lock without a read.
-// A waiter that waits for long uses a watch in any case. All waits for one node share a watch. Waiters for permits read at every change
-// of their queue, because any of the permits may do.
+// A waiter that waits for long uses a watch in any case. All waits for one node share a watch.
+// Waiters for permits read at every change of their queue, because any of the permits may do.
 //
 // Sessions. A session of the contract is a ZooKeeper session with a connection of its own. A
 // renewal is a write, because only the leader knows whether a session lives: a server that has lost
