@@ -15,14 +15,14 @@ import (
 	"time"
 )
 
+// placeTTL is server.Config.PlaceTTL: how long a place in the queue may outlive its request.
+const placeTTL = 15 * time.Second
+
 // holdfast adds three nodes of our own server, each on its embedded etcd. The workers use one
 // node each, in turn: each node must know the grants of the others. A waiter's place stays in
 // the queue for a while when the node at which it waited crashes.
 func (c *cluster) holdfast() error {
-	const (
-		n      = 3
-		places = 15 * time.Second // server.Config.PlaceTTL
-	)
+	const n = 3
 	addrs, err := freeAddrs(2 * n)
 	if err != nil {
 		return err
@@ -40,7 +40,7 @@ func (c *cluster) holdfast() error {
 			return err
 		}
 		m := c.members[i]
-		m.node, m.data, m.trace = node, data, places
+		m.node, m.data, m.trace = node, data, placeTTL
 		m.env = []string{"XDG_STATE_HOME=" + c.dir} // the certificates of the peers are deleted with the run
 		c.each = append(c.each, m.url)
 	}
