@@ -44,7 +44,8 @@ type Backend interface {
 	//     place.
 	//  3. If the lease was released, abandoned or lost before, ErrLost. A backend
 	//     remembers abandoned leases for as long as a late request can live. It need not
-	//     remember the others once they are gone.
+	//     remember the others once they are gone. If it grants a lease whose loss it has
+	//     reported, it reports the next loss of that lease as well.
 	//  4. Grant if the lock allows it and no other request is ahead in the queue.
 	//     Otherwise join the end of the queue, or return *HeldError if req.Wait is false.
 	//     A *HeldError names a holder, or the number of waiters: a lock without holders

@@ -17,6 +17,7 @@ func breakCases() []Case {
 		{ID: "C10", Name: "all-holders-are-broken", Rule: raised, Needs: needsPermits, run: allBroken},
 		{ID: "C10", Name: "the-next-in-line-is-granted", Rule: raised, run: nextAfterBreak},
 		{ID: "C10", Name: "nobody-to-break", Rule: "breaking a lock that has no holder succeeds, with no holders in the result", run: nobodyToBreak},
+		{ID: "C10", Name: "lost-is-final", Rule: "a lease whose loss was reported is not granted again, or its next loss is reported, too", Needs: needsSessions, run: lostIsFinal},
 		{ID: "C10", Name: "a-lost-session-is-told", Rule: "the loss of a session is reported by its next renewal at the latest", Needs: needsSessions, run: lostSessionTold},
 	}
 }
@@ -176,6 +177,40 @@ func nobodyToBreak(e *env) {
 	e.free(name)
 	if next := a.take(a.ask(name)); next.Token <= l.Token || next.Token < res.Token {
 		e.Errorf("token %d after token %d and a break that gave %d", next.Token, l.Token, res.Token)
+	}
+}
+
+// lostIsFinal repeats the acquire of a lease that was reported as broken. A backend need not
+// remember it. But if it grants it again, it must report the next break as well.
+func lostIsFinal(e *env) {
+	a, b := e.client(), e.client()
+	name := e.name()
+	l := a.take(a.ask(name))
+	e.breakLock(name, "first")
+	e.pushed(a, l, "first")
+	a.toldBy(l, "first")
+	for i := range 4 {
+		r := l.AcquireRequest
+		r.Wait = i%2 == 1
+		_, err := a.acquire(r)
+		if errors.Is(err, backend.ErrLost) {
+			continue
+		}
+		if err != nil {
+			e.Fatalf("Acquire of %s, whose loss was reported: %v; want ErrLost", describe(r), err)
+		}
+		e.breakLock(name, "second")
+		a.toldBy(l, "second")
+	}
+	e.free(name)
+	b.give(b.take(b.ask(name)))
+}
+
+// toldBy checks that the next renewal reports the break of the lease.
+func (c *client) toldBy(l lease, reason string) {
+	lost := c.keep().Lost
+	if !slices.ContainsFunc(lost, func(x backend.Loss) bool { return x.Lease == l.Lease && x.Reason == reason }) {
+		c.e.Errorf("Renew reports the losses %+v; lease %s was broken, reason %q", lost, l.Lease, reason)
 	}
 }
 

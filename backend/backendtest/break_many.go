@@ -370,27 +370,23 @@ func (c *sharers) finish(sharing []*waiter, exclusive, last *waiter) {
 			e.Errorf("holder %s was out before the second break: %t; it is named as broken: %t", l.Lease, before[l.Lease], broken)
 		}
 	}
-	all := sharing
-	if e.caps.FIFO {
-		all = append(all, exclusive, last)
-	}
-	for _, w := range all {
-		if l, ok := w.outcome(victims); ok {
-			w.c.give(l)
-		} else if err := w.c.release(w.req); !errors.Is(err, backend.ErrLost) {
+	ends := func(w *waiter) {
+		_, ok := w.outcome(victims)
+		err := w.c.release(w.req)
+		switch {
+		case !ok && !errors.Is(err, backend.ErrLost):
 			e.Errorf("Release of a broken lease: %v; it has to be ErrLost", err)
+		case ok && err != nil && (e.caps.FIFO || w != last || !errors.Is(err, backend.ErrLost)):
+			e.Errorf("Release of %s after a break was finished: %v", describe(w.req), err)
 		}
 	}
-	if !e.caps.FIFO { // so last may have been granted before the first break, which does not report its victims
-		e.times(2, func(i int) {
-			w := []*waiter{exclusive, last}[i]
-			if _, ok := w.outcome(victims); !ok {
-				return
-			}
-			if err := w.c.release(w.req); err != nil && (w != last || !errors.Is(err, backend.ErrLost)) {
-				e.Errorf("Release of %s after a break was finished: %v", describe(w.req), err)
-			}
-		})
+	all := slices.Concat(sharing, []*waiter{exclusive, last})
+	if e.caps.FIFO {
+		for _, w := range all {
+			ends(w)
+		}
+	} else { // in any order, and last may have lost its lease by the first break, which does not report its victims
+		e.times(len(all), func(i int) { ends(all[i]) })
 	}
 	for _, l := range c.holders[:min(4, len(c.holders))] {
 		if err := c.clientOf(l).release(l.AcquireRequest); !errors.Is(err, backend.ErrLost) {

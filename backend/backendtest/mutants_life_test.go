@@ -3,6 +3,7 @@ package backendtest_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -298,6 +299,17 @@ func toldMutants() []mutant {
 			return &hooks{renew: func(ctx context.Context, b backend.Backend, r backend.RenewRequest) (backend.RenewResult, error) {
 				res, err := b.Renew(ctx, r)
 				res.Lost = nil
+				return res, err
+			}}
+		}},
+		{"reports the loss of a lease only once, though it grants it again", []string{"C10"}, func() *hooks {
+			var told sync.Map
+			return &hooks{renew: func(ctx context.Context, b backend.Backend, r backend.RenewRequest) (backend.RenewResult, error) {
+				res, err := b.Renew(ctx, r)
+				res.Lost = slices.DeleteFunc(res.Lost, func(x backend.Loss) bool {
+					_, again := told.LoadOrStore(x.Lease, true)
+					return again
+				})
 				return res, err
 			}}
 		}},

@@ -15,6 +15,7 @@ func repetitionCases() []Case {
 		{ID: "C6", Name: "acquire-twice-is-one-grant", Rule: c6, run: acquireTwice},
 		{ID: "C6", Name: "acquire-twice-at-once", Rule: c6, run: acquireAtOnce},
 		{ID: "C6", Name: "acquire-twice-in-line", Rule: c6 + " and one place in the queue", Needs: needsFIFO, run: acquireInLine},
+		{ID: "C6", Name: "a-try-keeps-the-place", Rule: "a waiting lease that is acquired again without Wait is refused and keeps its place", Needs: needsFIFO, run: tryKeepsPlace},
 		{ID: "C6", Name: "one-of-two-gives-up", Rule: "an acquire that was sent twice continues when one of the two gives up", run: oneGivesUp},
 		{ID: "C6", Name: "a-new-session-adopts-the-place", Rule: "a waiting lease that is acquired again under another session keeps its place, which belongs to that session from then on", Needs: func(c caps) bool { return c.FIFO && c.Sessions && !c.Bound }, run: adoptPlace},
 		{ID: "C6", Name: "a-new-session-adopts-no-lease", Rule: "acquiring a session lease that is held under another session returns ErrLost: the lease ends with that session", Needs: needsSessions, run: adoptNoLease},
@@ -100,6 +101,27 @@ func acquireInLine(e *env) {
 	e.holds(name, behind.granted())
 }
 
+func tryKeepsPlace(e *env) {
+	a, b := e.client(), e.client()
+	for _, opts := range [][]option{nil, {e.timed(e.long())}} {
+		name := e.name()
+		first := a.take(a.ask(name))
+		one, behind := b.join(b.ask(name, opts...)), a.join(a.ask(name))
+		r := one.req
+		r.Wait = false
+		for range 2 {
+			b.refused(r)
+		}
+		if info := e.inspect(name); len(info.Waiters) != 2 || info.Waiters[0].Lease != r.Lease {
+			e.Fatalf("a lease that was acquired again without Wait has to keep its place; Inspect returns the waiters %+v", info.Waiters)
+		}
+		a.give(first)
+		b.give(one.granted())
+		a.give(behind.granted())
+		e.free(name)
+	}
+}
+
 func oneGivesUp(e *env) {
 	a, b := e.client(), e.client()
 	for _, leaves := range []int{0, 1} {
@@ -164,6 +186,9 @@ func adoptNoLease(e *env) {
 		}
 	}
 	e.holds(name, l)
+	a.give(l)
+	e.free(name)
+	b.give(b.take(b.ask(name)))
 	if !e.caps.Timed {
 		return
 	}

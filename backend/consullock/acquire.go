@@ -38,14 +38,17 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	switch {
 	case b.base.Err() != nil:
 		return backend.Grant{}, backend.ErrClosed
-	case err == nil && a.isAbandoned():
-		return backend.Grant{}, backend.ErrLost
 	case err == nil && s.left() <= 0: // it ended on the way
 		return backend.Grant{}, backend.ErrSessionLost
 	case err != nil && s.life.Err() != nil && ctx.Err() == nil:
 		return backend.Grant{}, backend.ErrSessionLost
-	case err == nil:
-		s.has(a.key)
+	case err == nil && s.has(a.key):
+		return g, nil
+	case s.isLost(a.key):
+		s.clear(a.key)
+		return backend.Grant{}, backend.ErrLost
+	case err == nil: // it was abandoned
+		return backend.Grant{}, backend.ErrLost
 	}
 	err = b.fail(ctx, opAcquire, err, true)
 	if away, ok := errors.AsType[*backend.UnavailableError](err); ok && a.entered {
@@ -54,12 +57,16 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	return g, err
 }
 
-// join records a caller that requests the lease. ErrLost: it was abandoned.
+// join records a caller that requests the lease. ErrLost: it was abandoned, or its loss was
+// reported.
 func (s *session) join(k leaseKey) (*own, error) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	if s.ended {
 		return nil, backend.ErrSessionLost
+	}
+	if s.told[k.id] {
+		return nil, backend.ErrLost
 	}
 	o := s.own(k)
 	if o.abandoned {
@@ -69,18 +76,35 @@ func (s *session) join(k leaseKey) (*own, error) {
 	return o, nil
 }
 
-// has records that the lease is held.
-func (s *session) has(k leaseKey) {
+// has records that the lease is held, unless it was abandoned or reported as lost in the meantime.
+func (s *session) has(k leaseKey) bool {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
+	if s.told[k.id] || s.own(k).abandoned {
+		return false
+	}
 	s.out[k] = struct{}{}
+	return true
 }
 
-// isAbandoned reports whether the lease was abandoned in the meantime.
-func (a *acquisition) isAbandoned() bool {
-	a.b.mu.Lock()
-	defer a.b.mu.Unlock()
-	return a.mine.abandoned
+// isLost reports whether the loss of the lease was reported.
+func (s *session) isLost(k leaseKey) bool {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	return s.told[k.id]
+}
+
+// clear deletes what exists of a lease whose loss was reported, also if its request arrives later.
+func (s *session) clear(k leaseKey) {
+	s.b.mu.Lock()
+	o := s.own(k)
+	o.abandoned, o.at = true, time.Now()
+	s.b.mu.Unlock()
+	s.b.background(func() {
+		for failures := 0; s.b.abandon(s.life, s, k) != nil && pause(s.life, failures); {
+			failures++
+		}
+	})
 }
 
 // own returns what is known of the lease. Backend.mu is held.

@@ -44,7 +44,10 @@ type Backend struct {
 	cfg    Config
 	caps   backend.Capabilities
 	client *api.Client
-	owned  *conns.HTTP // of Open, closed by Close
+	// polls is for queries that Consul keeps open. Open gives it connections of its own: see
+	// target.client.
+	polls *api.Client
+	owned []*conns.HTTP // of Open, closed by Close
 
 	onAgent atomic.Bool // a session is tied to the node of the agent
 
@@ -90,7 +93,7 @@ func New(client *api.Client, cfg Config) (*Backend, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	b := &Backend{
-		cfg: cfg, client: client, sessions: make(map[backend.SessionID]*session), dead: make(map[backend.SessionID]*grave),
+		cfg: cfg, client: client, polls: client, sessions: make(map[backend.SessionID]*session), dead: make(map[backend.SessionID]*grave),
 		lines: make(map[string]*follower), coming: make(map[string]int), crowd: crowd{members: make(map[*follower]struct{}), again: func() {}},
 		caps: backend.Capabilities{
 			Name: name, Sessions: true, Bound: true, Shared: true, Permits: true, FIFO: true, Push: true, LossPush: true,
@@ -142,8 +145,8 @@ func (b *Backend) Close() error {
 		}
 		all.Wait()
 		b.work.Wait()
-		if b.owned != nil {
-			b.owned.Close()
+		for _, o := range b.owned {
+			o.Close()
 		}
 	})
 	return nil

@@ -67,7 +67,7 @@ func (s *session) read(ctx context.Context, index uint64) (uint64, error) {
 	defer cancel()
 	opts := consistent(ctx)
 	opts.WaitIndex, opts.WaitTime = index, longPoll
-	pair, meta, err := s.b.client.KV().Get(s.b.noticeKey(s.uuid), opts)
+	pair, meta, err := s.b.polls.KV().Get(s.b.noticeKey(s.uuid), opts)
 	if err != nil {
 		return 0, err
 	}
@@ -91,8 +91,12 @@ func (s *session) take(ctx context.Context, notices []notice) error {
 	s.missed = s.missed || missed
 	missed = s.missed
 	s.b.mu.Unlock()
+	var broken []leaseKey
 	for _, n := range notices {
-		s.tellBroken(n)
+		broken = append(broken, s.tell(backend.Loss{Session: s.id, Lease: n.Lease, Cause: backend.CauseBroken, Reason: n.Reason})...)
+	}
+	if len(broken) > 0 {
+		s.b.background(func() { s.clearAfter(broken) })
 	}
 	if !missed {
 		return nil
@@ -233,21 +237,49 @@ func (s *session) tellGone(k leaseKey) {
 	}
 }
 
-func (s *session) tellBroken(n notice) {
-	s.tell(backend.Loss{Session: s.id, Lease: n.Lease, Cause: backend.CauseBroken, Reason: n.Reason})
-}
-
-// tell reports a lost lease, once.
-func (s *session) tell(loss backend.Loss) {
+// tell reports a lost lease, once, and returns the locks that it held. Lost is final: the lease is
+// never granted again.
+func (s *session) tell(loss backend.Loss) []leaseKey {
 	s.b.mu.Lock()
-	maps.DeleteFunc(s.out, func(k leaseKey, _ struct{}) bool { return k.id == loss.Lease })
 	known := s.told[loss.Lease]
+	var held []leaseKey
 	if !known {
 		s.told[loss.Lease] = true
 		s.losses = append(s.losses, loss)
+		for k := range s.out {
+			if k.id == loss.Lease {
+				held = append(held, k)
+				delete(s.out, k)
+			}
+		}
+		for k, o := range s.leases {
+			if k.id == loss.Lease {
+				o.stop()
+			}
+		}
 	}
 	s.b.mu.Unlock()
 	if s.lost != nil && !known {
 		s.lost(loss)
+	}
+	return held
+}
+
+// clearAfter clears those of the broken leases that have a key. A break names the lease and not the
+// key: there may be one that was made after it.
+func (s *session) clearAfter(broken []leaseKey) {
+	for keys := range slices.Chunk(broken, maxTxnOps) {
+		var gone []leaseKey
+		var err error
+		for failures := 0; ; failures++ {
+			if gone, err = s.absent(s.life, keys); err == nil || !pause(s.life, failures) {
+				break
+			}
+		}
+		for _, k := range keys {
+			if err == nil && !slices.Contains(gone, k) {
+				s.clear(k)
+			}
+		}
 	}
 }

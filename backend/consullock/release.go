@@ -77,14 +77,19 @@ func (b *Backend) leave(k leaseKey, req backend.ReleaseRequest) *session {
 		if req.Abandon {
 			o.abandoned, o.at = true, time.Now()
 		}
-		select {
-		case <-o.gone:
-		default:
-			close(o.gone)
-		}
+		o.stop()
 		return s
 	}
 	return nil
+}
+
+// stop makes the callers that wait for the lease stop. Backend.mu is held.
+func (o *own) stop() {
+	select {
+	case <-o.gone:
+	default:
+		close(o.gone)
+	}
 }
 
 // abandon deletes the key of the lease, and replaces it with one that an acquire still on its way

@@ -55,7 +55,7 @@ type session struct {
 	leases   map[leaseKey]*own
 	out      map[leaseKey]struct{}    // what was granted and not released
 	losses   []backend.Loss           // since the last renewal
-	told     map[backend.LeaseID]bool // leases whose loss was reported
+	told     map[backend.LeaseID]bool // leases whose loss was reported: they are never granted again
 	heard    map[backend.LeaseID]bool // breaks whose notices were read
 	missed   bool                     // there were notices that were not read
 	renewed  chan struct{}            // capacity 1, never closed: the deadline moved
@@ -71,7 +71,7 @@ type own struct {
 	waiters   int
 	abandoned bool
 	at        time.Time     // when it was abandoned
-	gone      chan struct{} // closed when it was released or abandoned here
+	gone      chan struct{} // closed when it was released, abandoned or reported as lost here
 }
 
 // OpenSession makes a session or confirms it. Errors: *InvalidError, also for a TTL other than the

@@ -62,28 +62,47 @@ func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, er
 		return nil, err
 	}
 	t.cfg.Logger = logger
-	transport, err := t.transport()
+	const forCalls, forPolls = 32, maxQuestions + maxHearing + 2 // and two that are being replaced
+	calls, callConns, err := t.client(forCalls)
 	if err != nil {
 		return nil, err
+	}
+	polls, pollConns, err := t.client(forPolls)
+	if err != nil {
+		return nil, err
+	}
+	b, err := New(calls, t.cfg)
+	if err != nil {
+		return nil, err
+	}
+	b.polls, b.owned = polls, []*conns.HTTP{callConns, pollConns}
+	return b, nil
+}
+
+// client returns a client with up to so many connections of its own. A request that comes when all
+// are busy waits for its turn: Consul would refuse it.
+//
+// Queries that are kept open share no connection with other requests. net/http returns a connection
+// to its pool before it passes on an answer without a body, which is Consul's when the key is gone.
+// If the query is cancelled in between, the connection is closed, and the next request on it fails
+// as if it had been cancelled. A release that fails like that may or may not have worked.
+func (t *target) client(connections int) (*api.Client, *conns.HTTP, error) {
+	transport, err := t.transport(connections)
+	if err != nil {
+		return nil, nil, err
 	}
 	scheme := "http"
 	if t.tls {
 		scheme = "https"
 	}
-	owned := &http.Client{Transport: wary{transport}, CheckRedirect: conns.Stay}
 	client, err := api.NewClient(&api.Config{
-		Address: t.address, Scheme: scheme, HttpClient: owned, Token: t.token,
-		Datacenter: t.datacenter, Namespace: t.namespace, Partition: t.partition,
+		Address: t.address, Scheme: scheme, Token: t.token, Datacenter: t.datacenter, Namespace: t.namespace, Partition: t.partition,
+		HttpClient: &http.Client{Transport: wary{transport}, CheckRedirect: conns.Stay},
 	})
 	if err != nil {
-		return nil, badURL("…", "what the client library takes")
+		return nil, nil, badURL("…", "what the client library takes")
 	}
-	b, err := New(client, t.cfg)
-	if err != nil {
-		return nil, err
-	}
-	b.owned = transport
-	return b, nil
+	return client, transport, nil
 }
 
 // wary is a transport that closes all idle connections when an answer did not come in time: the
@@ -100,10 +119,8 @@ func (t wary) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, err //nolint:wrapcheck // it stands in for the transport
 }
 
-// transport keeps as many connections as blocking queries need, and some for other requests. A
-// request that comes when all are busy waits for its turn: Consul would refuse it.
-func (t *target) transport() (*conns.HTTP, error) {
-	const connections, idle = 2 * maxQuestions, 90 * time.Second
+func (t *target) transport(connections int) (*conns.HTTP, error) {
+	const idle = 90 * time.Second
 	tr := conns.NewHTTP(&net.Dialer{Timeout: answerTime, KeepAlive: answerTime})
 	tr.MaxConnsPerHost, tr.MaxIdleConns, tr.MaxIdleConnsPerHost, tr.IdleConnTimeout = connections, connections, connections, idle
 	if !t.tls {

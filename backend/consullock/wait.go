@@ -246,9 +246,9 @@ func (b *Backend) changed(ctx context.Context, q question) (bool, error) {
 	var meta *api.QueryMeta
 	var err error
 	if q.tree {
-		_, meta, err = b.client.KV().Keys(q.key, "", opts)
+		_, meta, err = b.polls.KV().Keys(q.key, "", opts)
 	} else {
-		_, meta, err = b.client.KV().Get(q.key, opts)
+		_, meta, err = b.polls.KV().Get(q.key, opts)
 	}
 	switch {
 	case err != nil && asking.Err() != nil && ctx.Err() == nil:

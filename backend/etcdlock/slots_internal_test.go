@@ -2,7 +2,7 @@ package etcdlock
 
 import "testing"
 
-// A request whose slot is taken goes on to slots that it had not before: leases that this value has
+// A request whose slot is taken moves to slots that it had not before: leases that this value has
 // forgotten, or that other values put there, may be in several.
 func TestSlotsMoveOn(t *testing.T) {
 	t.Parallel()

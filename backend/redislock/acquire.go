@@ -17,6 +17,17 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if err := req.Validate(b.caps); err != nil {
 		return backend.Grant{}, err
 	}
+	if b.final.Has(req.Session, req.Lease) && b.base.Err() == nil {
+		return backend.Grant{}, backend.ErrLost
+	}
+	g, err := b.acquire(ctx, req)
+	if err == nil && b.final.Has(req.Session, req.Lease) {
+		return backend.Grant{}, backend.ErrLost // an earlier grant of it was lost
+	}
+	return g, err
+}
+
+func (b *Backend) acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	if req.Timed {
 		b.uses(req.TTL)
 	}
@@ -94,6 +105,11 @@ const (
 func (b *Backend) doubt(req backend.AcquireRequest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.inDoubt(req)
+}
+
+// inDoubt is doubt for callers that hold mu.
+func (b *Backend) inDoubt(req backend.AcquireRequest) {
 	now := time.Now()
 	if len(b.doubts) >= manyDoubts {
 		for lease, d := range b.doubts {

@@ -46,6 +46,7 @@ type engine struct {
 	flights  int
 	closed   bool
 	identity string // of the data that is known; see lua/main.lua
+	unsynced bool   // the run of that identity may lose writes
 }
 
 // welcome is the answer of hello.
@@ -346,7 +347,7 @@ func (e *engine) acquainted() bool {
 // compose returns the arguments of the program.
 func (e *engine) compose(ctx context.Context, m *manifest, greet bool) ([]string, error) {
 	e.mu.Lock()
-	identity := e.identity
+	identity, unsynced := e.identity, e.unsynced
 	e.mu.Unlock()
 	var hello []string
 	if greet {
@@ -354,7 +355,7 @@ func (e *engine) compose(ctx context.Context, m *manifest, greet bool) ([]string
 		if err != nil {
 			return nil, err
 		}
-		hello = append([]string{identity}, rest...)
+		hello = append(append([]string{identity}, rest...), flag(unsynced))
 	}
 	args := append(make([]string, 0, m.size+len(hello)+4), identity, e.mode)
 	if greet {
@@ -373,6 +374,7 @@ func (e *engine) welcomed(answers []reply) ([]reply, error) {
 	identity := d.text()
 	d.int() // until when nothing is granted: returned where it matters
 	w := welcome{longest: d.int()}
+	unsynced := d.int() == 0
 	generation, _, ok := strings.Cut(identity, " ")
 	if d.err != nil || !ok {
 		return nil, errReply
@@ -380,7 +382,7 @@ func (e *engine) welcomed(answers []reply) ([]reply, error) {
 	e.mu.Lock()
 	before, _, known := strings.Cut(e.identity, " ")
 	w.changed = known && before != generation
-	e.identity = identity
+	e.identity, e.unsynced = identity, unsynced
 	e.mu.Unlock()
 	e.learn(w)
 	return answers[1:], nil

@@ -61,7 +61,8 @@
 // yet for this data does nothing but report that. The operation hello compares its run ID,
 // and its replication ID if it was promoted to master, with those in the marker, and so finds
 // out whether it may have lost the newest writes. If so, the data starts a new generation,
-// and all sessions of the previous one are lost: what they hold may be what is missing.
+// and all sessions of the previous one are lost: what they hold may be what is missing. Timed
+// leases of the previous one are not renewed either, and keep others away until they end.
 //
 // In a Cluster and behind Sentinel one server has the data at a time: the owner of the tag's
 // slot, or the server that more than half of the sentinels name. It is located again when it
@@ -79,9 +80,11 @@
 //
 // Redis 7.0 or newer, or Valkey, with functions or scripts allowed, and maxmemory-policy noeviction:
 // another policy can delete locks (a warning goes to Config.Logger). Persistence with
-// appendfsync always keeps the leases through a crash. The user needs the keys and
-// channels that begin with the prefix, the commands that the program uses, and FCALL and
-// FUNCTION LOAD or EVAL and EVALSHA.
+// appendfsync always keeps the leases through a crash. An AOF that was turned off at run time
+// must be deleted before a restart: it is old, and its marker says that nothing is lost. The
+// user needs the keys and channels that begin with the prefix, the commands that the program
+// uses, and FCALL and FUNCTION LOAD or EVAL and EVALSHA. Without the channels only notifications
+// are lost, which cost a waiter its timer.
 //
 // # URL
 //
@@ -100,7 +103,7 @@
 //
 // A lock is lost when no renewal of its session was acknowledged in time; when an operator
 // broke it, which is pushed to the holder; and when data was lost or may have been, which
-// ends every session.
+// ends every session, and every timed lease by its TTL.
 //
 // # Do not use when
 //

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/finals"
 )
 
 // Bounds and defaults.
@@ -78,6 +79,7 @@ type Backend struct {
 	closed   bool
 	ear      *ear // nil until the first subscription is needed
 	sessions map[backend.SessionID]*session
+	final    finals.Leases // has a mutex of its own
 	locks    map[string]*watched
 	waiting  map[backend.LeaseID]*waiter
 	doubts   map[backend.LeaseID]doubt
@@ -271,6 +273,7 @@ func (b *Backend) learn(w welcome) {
 			continue // it is being opened in the data that exists now
 		}
 		delete(b.sessions, id)
+		b.final.Drop(id)
 		s.tell(backend.Loss{Session: id, Cause: backend.CauseGone})
 	}
 	for _, l := range b.locks {

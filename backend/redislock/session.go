@@ -77,6 +77,7 @@ func (b *Backend) forgetSession(id backend.SessionID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.sessions, id)
+	b.final.Drop(id)
 	for lease, d := range b.doubts {
 		if d.session == id {
 			delete(b.doubts, lease)
@@ -213,6 +214,7 @@ func (b *Backend) renewed(id backend.SessionID, r backend.RenewResult, acks []st
 	if len(r.Lost) == 0 && len(acks) == 0 {
 		return
 	}
+	b.final.Add(r.Lost...)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if s := b.sessions[id]; s != nil {

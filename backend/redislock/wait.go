@@ -96,11 +96,11 @@ func (b *Backend) conclude(ctx context.Context, w *waiter, v verdict) (backend.G
 	answer, asked, err := b.engine.do(ctx, true, "check", w.req.Name, "1", string(w.req.Lease), string(w.req.Session))
 	if err != nil {
 		b.doubt(w.req)
-		return backend.Grant{}, toKind(opAcquire, err)
+		return backend.Grant{}, queued(toKind(opAcquire, err))
 	}
 	d := decoder{list: answer}
 	if word := d.text(); word != "OK" {
-		return backend.Grant{}, b.refused(w.req, answer)
+		return backend.Grant{}, queued(b.refused(w.req, answer))
 	}
 	d.int()
 	found := b.judge(d.items(), asked)
@@ -208,7 +208,8 @@ func (b *Backend) fire(l *watched) {
 	defer b.mu.Unlock()
 	for _, w := range l.waiters {
 		if w.inLine {
-			w.tell(verdict{err: toKind(opAcquire, err)})
+			b.inDoubt(w.req)
+			w.tell(verdict{err: queued(toKind(opAcquire, err))})
 		}
 	}
 }
@@ -437,5 +438,16 @@ func (b *Backend) lose(p push) {
 	if p.lease == "" {
 		delete(b.sessions, p.session)
 	}
-	s.tell(backend.Loss{Session: p.session, Lease: p.lease, Cause: p.cause, Reason: p.reason})
+	loss := backend.Loss{Session: p.session, Lease: p.lease, Cause: p.cause, Reason: p.reason}
+	b.final.Add(loss)
+	s.tell(loss)
+}
+
+// queued sets MayHold: the lease is in the queue, or was granted from it, whatever became of a
+// later request about it.
+func queued(err error) error {
+	if away, ok := errors.AsType[*backend.UnavailableError](err); ok {
+		away.MayHold = true
+	}
+	return err
 }

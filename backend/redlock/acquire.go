@@ -59,10 +59,11 @@ type acquisition struct {
 	req     backend.AcquireRequest
 	claim   backend.Claim
 	quorum  int
-	pause   time.Duration // before the next round when votes were split
-	keeps   int           // how often the votes were kept
-	attempt int64         // in progress, or of the votes that were kept; 0: none
-	mayHold bool
+	pause   time.Duration   // before the next round when votes were split
+	keeps   int             // how often the votes were kept
+	attempt int64           // in progress, or of the votes that were kept; 0: none
+	mayHold bool            // there may be a quorum of votes, of this round and of those before
+	traces  [MaxNodes]trace // by node; guarded by Backend.mu
 }
 
 // verdict is the result of a round.
@@ -121,7 +122,8 @@ type ballot struct {
 	lost   bool
 	stale  int64
 	clocks int
-	old    bool // a vote was given to another attempt
+	old    bool   // a vote was given to another attempt
+	ghosts uint64 // by node: it has a vote from before it may have lost data, which does not count
 }
 
 // ticket is the vote of one node.
@@ -130,22 +132,22 @@ type ticket struct {
 	left  time.Duration
 	since time.Time
 	final bool
+	old   bool // it was given to another attempt
 }
 
-// readTicket reads a vote, and whether another attempt got it. It returns nil for any other
-// answer.
-func readTicket(d *decoder) (*ticket, bool) {
+// readTicket reads a vote. It returns nil for any other answer.
+func readTicket(d *decoder) *ticket {
 	if d.text() != "G" {
-		return nil, false
+		return nil
 	}
 	t := &ticket{token: fence.Token(d.number())} //nolint:gosec // not negative
 	t.left, t.since = micros(d.number()), time.UnixMicro(d.number())
 	t.final = d.number() == 1
-	old := d.number() == 1
+	t.old = d.number() == 1
 	if d.err != nil {
-		return nil, false
+		return nil
 	}
-	return t, old
+	return t
 }
 
 // round asks all nodes once. It releases the votes unless they are a quorum, or the most that
@@ -168,14 +170,18 @@ func (a *acquisition) round(ctx context.Context) verdict {
 		return bal.needs(a)
 	})
 	if err != nil {
-		a.mayHold = bal.n+bal.p.unknown() >= a.quorum
+		a.leaves(bal)
 		a.giveBack(bal, false)
 		return verdict{kind: failed, err: err}
 	}
 	if bal.n >= a.quorum {
 		return a.conclude(ctx, bal)
 	}
+	a.leaves(bal)
 	v := a.judge(bal)
+	if v.kind == split && bal.n > 0 && a.claim.Mode == backend.Shared && a.claim.Limit > 0 {
+		v = a.recount(ctx, bal, v)
+	}
 	switch {
 	case v.kind == split && a.leads(bal) && a.keeps < maxKeeps:
 		a.keeps++
@@ -209,10 +215,10 @@ func (bal *ballot) take(x answer) {
 		return
 	}
 	d := decoder{list: x.list}
-	if t, old := readTicket(&d); t != nil {
+	if t := readTicket(&d); t != nil {
 		bal.got[x.node] = t
 		bal.n++
-		bal.old = bal.old || old
+		bal.old = bal.old || t.old
 		return
 	}
 	d = decoder{list: x.list}
@@ -225,6 +231,9 @@ func (bal *ballot) take(x answer) {
 		}
 	case "Q":
 		bal.unripe = append(bal.unripe, micros(d.number()))
+		if d.number() == 1 {
+			bal.ghosts |= 1 << x.node
+		}
 	case "L":
 		bal.lost = true
 	case "S":
@@ -302,7 +311,6 @@ func tally(nodes [][]vote) map[backend.LeaseID]*contender {
 func (a *acquisition) judge(bal *ballot) verdict {
 	b, p := a.b, bal.p
 	n, bad := len(b.nodes), p.silent()-p.left
-	a.mayHold = bal.n+p.unknown() >= a.quorum
 	why := a.blocked(bal, p.silent())
 	switch {
 	case bal.lost:
@@ -311,7 +319,6 @@ func (a *acquisition) judge(bal *ballot) verdict {
 		a.b.attempt(bal.stale)
 		return verdict{kind: split, err: errContended}
 	case why.kind == held:
-		a.mayHold = false
 		return why
 	case n-bad < a.quorum:
 		return verdict{kind: failed, err: a.tooFew(p)}
@@ -356,6 +363,39 @@ func (a *acquisition) blocked(bal *ballot, silent int) verdict {
 		return verdict{kind: unsure, err: a.refusal(maybe, bal.most)}
 	}
 	return verdict{kind: split, err: errContended}
+}
+
+// recount asks the nodes that voted for the lease which other votes they have. The holders of a
+// semaphore may each have their quorum on other nodes, so that all permits are held although
+// some nodes have one left.
+func (a *acquisition) recount(ctx context.Context, bal *ballot, v verdict) verdict {
+	var voters []int
+	for i, t := range bal.got {
+		if t != nil {
+			voters = append(voters, i)
+		}
+	}
+	all := &ballot{others: slices.Clone(bal.others), more: bal.more, most: bal.most}
+	p := a.b.ask(one("inspect", a.req.Name), voters...)
+	err := p.collect(ctx, func(x answer) need {
+		if x.err == nil {
+			d := decoder{list: x.list}
+			d.text()
+			now := d.number()
+			d.number() // the counter
+			own := func(o vote) bool { return o.lease == a.req.Lease }
+			all.others[x.node] = slices.DeleteFunc(d.votes(now), own)
+			p.errs[x.node] = d.err
+		}
+		return soon
+	})
+	if err != nil {
+		return v
+	}
+	if why := a.blocked(all, bal.p.silent()+p.silent()); why.kind == held {
+		return why
+	}
+	return v
 }
 
 func claims(cs []*contender) []backend.Claim {
@@ -411,23 +451,6 @@ func untilEnd(cs []*contender) time.Duration {
 		d = min(d, c.left)
 	}
 	return d
-}
-
-// giveBack releases the votes of the attempt, also those that are still to come. told: the
-// lease may have been seen as the holder, so that waiters must be notified.
-func (a *acquisition) giveBack(bal *ballot, told bool) {
-	back := func(late bool) *op {
-		return &op{request: one("back", a.req.Name, string(a.req.Lease), itoa(a.attempt), flag(late), flag(told)).owed()}
-	}
-	for i, n := range a.b.nodes {
-		switch err := bal.p.errs[i]; {
-		case bal.got[i] != nil:
-			n.submit(back(false))
-		case bal.p.pending[i] || err != nil && !unsent(err):
-			n.submit(back(true))
-		}
-	}
-	a.forget()
 }
 
 // giveUp releases votes that were kept.

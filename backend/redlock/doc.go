@@ -47,6 +47,7 @@
 //
 // A node that may have lost data does not vote until Config.MaxTTL has passed: it finds that
 // its marker is missing, or that it was restarted without having written everything to disk.
+// Until then the votes that it still has do not count, and are not renewed.
 // While too few nodes vote, callers get *backend.QuarantineError. New nodes, if all of them
 // are new, vote once they have been up for that long. Nodes that were emptied while they were
 // up, or that take no functions, are not known to be new.
@@ -66,8 +67,9 @@
 // Three or more masters, an odd number, of Redis 7.0 or newer or Valkey, on machines that do
 // not fail together: no replicas, no Cluster. Functions or scripts allowed, maxmemory-policy
 // noeviction. With appendonly yes and appendfsync always a node that was restarted votes
-// immediately. The user needs the keys and channels that begin with the prefix, and the
-// commands of the program, FCALL and FUNCTION LOAD, or EVAL and EVALSHA.
+// immediately. An AOF that was turned off at run time must be deleted before a restart. The
+// user needs the keys and channels that begin with the prefix, and the commands of the program,
+// FCALL and FUNCTION LOAD, or EVAL and EVALSHA.
 //
 // # URL
 //

@@ -35,7 +35,7 @@ func FuzzURL(f *testing.F) {
 func FuzzAnswer(f *testing.F) {
 	record := "3\nx\n1\n0\n17\n1\n99\n5\nowner\nnote"
 	for _, s := range []string{
-		"G\x00#7\x0060000000\x005\x001\x00#0", "H\x00#9\x00#1\x00[\x00[\x00lease\x00" + record + "\x00]\x00]", "Q\x00-5", "L", "S\x0018446744073709551616", "",
+		"G\x00#7\x0060000000\x005\x001\x00#0", "H\x00#9\x00#1\x00[\x00[\x00lease\x00" + record + "\x00]\x00]", "Q\x00-5", "Q\x005\x00#1", "L", "S\x0018446744073709551616", "",
 		"OK\x00[\x00R\x00#7\x001\x00s\x003\x00]", "H\x00#9\x00#1\x00[\x00[\x00lease\x00x\ny\x00]\x00]",
 	} {
 		f.Add(s)

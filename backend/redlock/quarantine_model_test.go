@@ -5,7 +5,9 @@ import "testing"
 // How long a node that lost its data must not vote, checked over all states: three nodes, two
 // clients of which one uses the longest TTL and may renew once, requests that arrive at any
 // later time or never, replies that are lost, and two losses, of which the second may come
-// while the first node waits. Clocks run at the same rate and agree about nothing else: every
+// while the first node waits. A client that failed gives its votes back, each at any time, and
+// tries once more under the same lease. A loss leaves a node empty, or brings back a vote that
+// was returned or ended by a later one. Clocks run at the same rate and agree about nothing else: every
 // time is a number of steps left, so that the time that is checked has no end. Tokens are the
 // concern of model_test.go.
 //
@@ -21,6 +23,8 @@ type waitRule int
 
 const (
 	waitsMaxTTL waitRule = iota // what nodes do
+	// waitsRestored: the same, and a vote that was brought back counts immediately.
+	waitsRestored
 	waitsNot
 	// waitsUsed: for the longest TTL that the other nodes have on record.
 	waitsUsed
@@ -37,11 +41,15 @@ type waitNode struct {
 	ttl   int8 // of the vote
 	till  int8 // the steps for which it does not vote yet
 	lost  bool // and has not heard the others
+	stale bool // the vote was brought back by the loss
+	// For each client, how long its last vote would last, whatever became of it.
+	was   [modelClients]int8
 	views int8 // how often it has reported
 }
 
 type waitClient struct {
-	rounds int8 // begun: the first acquires, the second renews
+	rounds int8 // begun
+	renews bool // the round does; otherwise it acquires
 	valid  int8 // for how long a success of the round counts
 	got    uint8
 	until  int8 // the steps for which it holds the lock
@@ -62,6 +70,14 @@ func (m waitModel) next(r waitRule, f func(waitModel, string)) {
 	for i := range modelNodes {
 		if m.losses < waitLosses {
 			f(m.lose(i, r), "")
+			for c, left := range m.nodes[i].was {
+				if left > 0 && (r == waitsMaxTTL || r == waitsRestored) {
+					f(m.lose(i, r).restore(i, c, left), "")
+				}
+			}
+		}
+		if v := m.nodes[i].vote; v > 0 && m.clients[v-1].until == 0 && m.clients[v-1].valid == 0 {
+			f(m.giveBack(i), "")
 		}
 		if m.nodes[i].lost {
 			m.hear(i, r, f)
@@ -71,7 +87,7 @@ func (m waitModel) next(r waitRule, f func(waitModel, string)) {
 		m.begin(c, f)
 		for i := range modelNodes {
 			if me := &m.clients[c]; me.valid > 0 && me.got&(1<<i) == 0 {
-				m.arrive(c, i, f)
+				m.arrive(c, i, r, f)
 			}
 		}
 	}
@@ -83,7 +99,10 @@ func (m waitModel) tick() waitModel {
 		n := &m.nodes[i]
 		n.till = max(0, n.till-1)
 		if n.left = max(0, n.left-1); n.left == 0 {
-			n.vote, n.ttl = 0, 0
+			n.vote, n.ttl, n.stale = 0, 0, false
+		}
+		for c := range n.was {
+			n.was[c] = max(0, n.was[c]-1)
 		}
 		n.lost = n.lost && n.till > 0
 	}
@@ -103,7 +122,7 @@ func (m waitModel) lose(i int, r waitRule) waitModel {
 	m.nodes[i] = waitNode{views: was.views}
 	me := &m.nodes[i]
 	switch r {
-	case waitsMaxTTL:
+	case waitsMaxTTL, waitsRestored:
 		me.till = waitMax
 	case waitsNot:
 	case waitsUsed:
@@ -113,6 +132,20 @@ func (m waitModel) lose(i int, r waitRule) waitModel {
 	case waitsReported, waitsViewed:
 		me.till, me.lost = waitMax, true
 	}
+	return m
+}
+
+// restore brings back a vote of the client that the node gave before.
+func (m waitModel) restore(i, c int, left int8) waitModel {
+	n := &m.nodes[i]
+	n.vote, n.left, n.ttl, n.stale = int8(c)+1, left, left, true
+	return m
+}
+
+// giveBack makes a node execute that a client which failed gives its vote back.
+func (m waitModel) giveBack(i int) waitModel {
+	n := &m.nodes[i]
+	n.vote, n.left, n.ttl, n.stale = 0, 0, 0, false
 	return m
 }
 
@@ -136,13 +169,13 @@ func (m waitModel) hear(i int, r waitRule, f func(waitModel, string)) {
 	f(m, "")
 }
 
-// begin starts a round of a client: to acquire, and then to renew.
+// begin starts a round of a client: to acquire, and then to renew or to try again.
 func (m waitModel) begin(c int, f func(waitModel, string)) {
 	me := &m.clients[c]
-	if me.rounds == 2 || me.rounds == 1 && (me.until == 0 || waitTTL[c] != waitMax) {
+	if me.rounds == 2 || me.rounds == 1 && waitTTL[c] != waitMax {
 		return
 	}
-	me.rounds, me.valid, me.got, me.void = me.rounds+1, waitTTL[c], 0, false
+	me.rounds, me.renews, me.valid, me.got, me.void = me.rounds+1, me.until > 0, waitTTL[c], 0, false
 	for i, n := range m.nodes {
 		me.views[i] = n.views
 	}
@@ -151,13 +184,14 @@ func (m waitModel) begin(c int, f func(waitModel, string)) {
 
 // arrive makes a node execute the request of the round. When the round does not count any
 // more its requests do no harm: a vote that is not counted only excludes other clients.
-func (m waitModel) arrive(c, i int, f func(waitModel, string)) {
+func (m waitModel) arrive(c, i int, r waitRule, f func(waitModel, string)) {
 	me, n := &m.clients[c], &m.nodes[i]
 	mine := n.vote == int8(c)+1
-	if n.vote != 0 && !mine || !mine && (me.rounds == 2 || n.till > 0) {
+	if n.vote != 0 && !mine || !mine && (me.renews || n.till > 0) || n.stale && n.till > 0 && r != waitsRestored {
 		return
 	}
 	n.vote, n.left, n.ttl = int8(c)+1, waitTTL[c], waitTTL[c]
+	n.was[c] = n.left
 	f(m, "") // the reply is lost
 	me.got |= 1 << i
 	me.void = me.void || me.views[i] != n.views
@@ -179,6 +213,7 @@ func TestQuarantineModel(t *testing.T) {
 		wrong bool
 	}{
 		{"max_ttl", waitsMaxTTL, false},
+		{"and a vote that was brought back counts", waitsRestored, true},
 		{"no quarantine", waitsNot, true},
 		{"the longest TTL that the other nodes know", waitsUsed, true},
 		{"until what the other nodes know has ended", waitsReported, true},

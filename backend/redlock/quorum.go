@@ -180,15 +180,6 @@ func (p *poll) silent() int {
 	return n
 }
 
-// unknown returns how many of the nodes asked may have executed it without an answer.
-func (p *poll) unknown() int {
-	n := p.left
-	for _, err := range p.errs {
-		n += toInt(err != nil && !unsent(err))
-	}
-	return n
-}
-
 // failure returns the error for too few answers.
 func (p *poll) failure() error {
 	errs := make([]error, len(p.errs))

@@ -16,7 +16,7 @@ import (
 func (a *acquisition) conclude(ctx context.Context, bal *ballot) verdict {
 	token, err := a.settle(ctx, bal)
 	if err != nil {
-		a.mayHold = true
+		a.leaves(bal)
 		a.giveBack(bal, true)
 		if ctx.Err() == nil && !errors.Is(err, backend.ErrClosed) {
 			return verdict{kind: split, err: err, again: jitter(a.pause)}
@@ -38,6 +38,7 @@ func (a *acquisition) conclude(ctx context.Context, bal *ballot) verdict {
 	slices.Sort(lefts)
 	left, asked := lefts[len(lefts)-a.quorum], bal.p.asked
 	if time.Since(asked) >= left-drift(a.req.TTL) {
+		a.leaves(bal)
 		a.giveBack(bal, true)
 		return verdict{kind: failed, err: backend.ErrLost}
 	}
@@ -60,7 +61,7 @@ func (a *acquisition) inform(bal *ballot, token fence.Token) {
 	if bal.p.left > 0 {
 		bal.p.leave(func(x answer) {
 			if x.err == nil {
-				t, _ := readTicket(&decoder{list: x.list})
+				t := readTicket(&decoder{list: x.list})
 				tell(x.node, t)
 			}
 		})

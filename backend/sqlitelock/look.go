@@ -72,6 +72,7 @@ func (b *Backend) unlisten(id backend.SessionID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.sessions, id)
+	b.final.Drop(id)
 }
 
 // renewed moves the time at which to check whether a session has ended.
@@ -85,6 +86,7 @@ func (b *Backend) renewed(id backend.SessionID, ends instant) {
 
 // tellLoss reports a loss to the listener of the session, once.
 func (b *Backend) tellLoss(id backend.SessionID, loss backend.Loss) {
+	b.final.Add(loss)
 	b.mu.Lock()
 	l, ok := b.sessions[id]
 	if ok {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/finals"
 )
 
 const backendName = "sqlite"
@@ -59,6 +60,7 @@ type Backend struct {
 	byTimer  bool              // the alarm caused the read
 	waiting  map[leaseKey][]*waiter
 	sessions map[backend.SessionID]*listener
+	final    finals.Leases // has a mutex of its own
 	watchers map[*watcher]struct{}
 	seen     int64       // the last event that the watchers got
 	signedOn bool        // the file lists this value as a watcher

@@ -42,6 +42,9 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if err := req.Validate(b.Capabilities()); err != nil {
 		return backend.Grant{}, err
 	}
+	if b.final.Has(req.Session, req.Lease) && b.life.Err() == nil {
+		return backend.Grant{}, backend.ErrLost
+	}
 	w := &waiter{key: leaseKey{req.Name, req.Lease}, session: req.Session, given: make(chan answer, 1)}
 	defer b.forget(w)
 	var grant backend.Grant
@@ -68,6 +71,9 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	}
 	if req.Timed && time.Since(grant.Asked) >= grant.Left {
 		return backend.Grant{}, backend.ErrLost // it expired on the way
+	}
+	if b.final.Has(req.Session, req.Lease) {
+		return backend.Grant{}, backend.ErrLost // an earlier grant of it was lost
 	}
 	return grant, nil
 }
@@ -103,6 +109,10 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	})
 	if err != nil {
 		return backend.RenewResult{}, err
+	}
+	b.final.Add(res.Lost...)
+	if res.SessionLost {
+		b.final.Drop(req.Session)
 	}
 	return res, nil
 }

@@ -29,26 +29,52 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if err != nil {
 		return backend.Grant{}, err
 	}
-	a := &acquisition{b: b, s: s, req: &req, lock: b.lockPath(req.Name), asked: time.Now()}
-	if a.mine, err = s.join(leaseKey{req.Name, req.Lease}); err != nil {
+	key := leaseKey{req.Name, req.Lease}
+	a := &acquisition{b: b, s: s, req: &req, key: key, lock: b.lockPath(req.Name), asked: time.Now()}
+	if a.mine, err = s.join(key); err != nil {
 		return backend.Grant{}, err
 	}
+	defer s.part(key, a.mine)
 	g, err := a.run(ctx)
-	if err == nil && (s.left() <= 0 || isClosed(s.over)) { // it ended on the way
+	switch {
+	case err == nil && (s.left() <= 0 || isClosed(s.over)): // it ended on the way
 		return backend.Grant{}, backend.ErrSessionLost
-	}
-	if isClosed(s.over) && err != nil && ctx.Err() == nil {
+	case isClosed(s.over) && ctx.Err() == nil:
 		err = backend.ErrSessionLost
+	case s.isLost(key) && b.base.Err() == nil:
+		return backend.Grant{}, backend.ErrLost // tell and created delete its entry
 	}
-	return g, b.fail(ctx, opAcquire, err, true)
+	err = b.fail(ctx, opAcquire, err, true)
+	if away, ok := errors.AsType[*backend.UnavailableError](err); ok && s.mayHold(a.mine) {
+		away.MayHold = true // whatever was refused since
+	}
+	return g, err
 }
 
-// join returns what is known of a lease. ErrLost: it was abandoned.
+// mayHold reports whether the lease has an entry, or may have one.
+func (s *session) mayHold(o *own) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return o.path != "" || o.unsure
+}
+
+// isLost reports whether the loss of the lease was reported.
+func (s *session) isLost(k leaseKey) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.told[k.id]
+}
+
+// join records a caller that requests the lease, and returns what is known of it. ErrLost: it was
+// abandoned, or its loss was reported.
 func (s *session) join(k leaseKey) (*own, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
 		return nil, backend.ErrSessionLost
+	}
+	if s.told[k.id] {
+		return nil, backend.ErrLost
 	}
 	o, ok := s.leases[k]
 	if !ok {
@@ -58,7 +84,24 @@ func (s *session) join(k leaseKey) (*own, error) {
 	if o.abandoned {
 		return nil, backend.ErrLost
 	}
+	o.callers++
 	return o, nil
+}
+
+// part ends what join began.
+func (s *session) part(k leaseKey, o *own) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o.callers--
+	s.drop(k, o)
+}
+
+// drop forgets a lease that has no entry, no caller, and was not abandoned. The session's mu is
+// held.
+func (s *session) drop(k leaseKey, o *own) {
+	if s.leases[k] == o && o.callers <= 0 && o.path == "" && !o.unsure && !o.abandoned {
+		delete(s.leases, k)
+	}
 }
 
 // acquisition is one Acquire in progress.
@@ -66,6 +109,7 @@ type acquisition struct {
 	b     *Backend
 	s     *session
 	req   *backend.AcquireRequest
+	key   leaseKey
 	mine  *own
 	lock  string // path
 	asked time.Time
@@ -157,10 +201,10 @@ func (a *acquisition) settle(path string) {
 // be after the return.
 func (a *acquisition) create(ctx context.Context, done func()) (standing, error) {
 	a.s.mu.Lock()
-	if a.mine.abandoned || ctx.Err() != nil {
+	if a.isFinal() || ctx.Err() != nil {
 		defer a.s.mu.Unlock()
 		done()
-		if a.mine.abandoned {
+		if a.isFinal() {
 			return standing{}, backend.ErrLost
 		}
 		return standing{}, &unsent{context.Cause(ctx)}
@@ -178,6 +222,9 @@ func (a *acquisition) create(ctx context.Context, done func()) (standing, error)
 	}
 	return e, err
 }
+
+// isFinal reports whether the lease must never be granted. The session's mu is held.
+func (a *acquisition) isFinal() bool { return a.mine.abandoned || a.s.told[a.req.Lease] }
 
 // join makes the entry, in one transaction with a write to its lock. The answer reports how many
 // entries there are now, and the ID of the transaction, which is the token: the leader counts them,
@@ -217,26 +264,30 @@ func (a *acquisition) created(path string, err error) {
 	a.s.mu.Lock()
 	defer a.s.mu.Unlock()
 	switch {
-	case a.mine.abandoned && !refused(err):
-		a.s.b.work.Go(a.clear)
+	case a.isFinal() && !refused(err):
+		a.s.b.work.Go(func() { a.s.clear(a.key, "") })
 	case err == nil:
 		a.mine.path, a.mine.unsure = path, false
 		a.s.place(a.mine, a.req.Mode)
 	case refused(err):
 		a.mine.unsure = false
 	}
+	a.s.drop(a.key, a.mine)
 }
 
-// clear deletes the entry made by the create of a lease that had been abandoned before: the caller
-// that abandoned it was told that nothing is left, and does not retry.
-func (a *acquisition) clear() {
+// clear deletes the entries of a lease that must never be granted, because no caller will: one was
+// told that nothing is left of it. If the path is not empty, it does so only if that entry exists.
+func (s *session) clear(k leaseKey, path string) {
 	for {
-		_, err := a.b.removeLease(a.b.base, a.s.link, backend.ReleaseRequest{Name: a.req.Name, Lease: a.req.Lease})
-		if err == nil {
-			return
+		there, err := true, error(nil)
+		if path != "" {
+			there, _, err = s.link.conn.Exists(path)
 		}
-		if !pause(a.b.cfg.Tick/2, a.s.over) {
-			return // it went with its session
+		if err == nil && there {
+			_, err = s.b.removeLease(s.b.base, s.link, backend.ReleaseRequest{Name: k.name, Lease: k.id})
+		}
+		if err == nil || !pause(s.b.cfg.Tick/2, s.over) {
+			return // or it went with its session
 		}
 	}
 }
@@ -289,14 +340,20 @@ func (a *acquisition) stand(ctx context.Context, e standing) (backend.Grant, err
 	}
 	for {
 		i := l.find(a.req.Lease)
-		if i < 0 || l.all[i].node != node || isClosed(a.mine.gone) {
+		if i < 0 || isClosed(a.mine.gone) {
 			return backend.Grant{}, a.vanished(ctx)
+		}
+		if l.all[i].node != node {
+			return backend.Grant{}, a.displaced(ctx, l.all[i], e.path)
 		}
 		if err := a.checkLimit(ctx, l, i, e.path); err != nil {
 			return backend.Grant{}, err
 		}
 		if i < l.Out {
 			return a.grant(e.path, token, waited || stood), nil
+		}
+		if !a.req.Wait && e.token == 0 { // an earlier request made it, and it keeps its place
+			return backend.Grant{}, a.refusal(ctx, l, i)
 		}
 		if !a.req.Wait {
 			left, err := a.stepBack(ctx, l, i, e.path)
@@ -358,18 +415,32 @@ func (a *acquisition) vanished(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	a.s.forget(leaseKey{a.req.Name, a.req.Lease}, a.mine)
+	a.s.forget(a.mine)
 	return backend.ErrLost
 }
 
-// forget drops what is known of a lease that is gone, unless it is known to be dead.
-func (s *session) forget(k leaseKey, o *own) {
+// displaced returns the error for an entry behind another one of the same lease. It deletes it,
+// because it would get the lock after that one. The other one belongs to another session, which
+// has the lease, or was made by a request whose outcome was unknown.
+func (a *acquisition) displaced(ctx context.Context, first entry, path string) error {
+	if first.session == a.s.id {
+		if err := a.b.remove(ctx, a.s.link, a.lock+"/"+first.node); err != nil {
+			return err
+		}
+	}
+	if err := a.b.remove(ctx, a.s.link, path); err != nil {
+		return err
+	}
+	a.s.forget(a.mine)
+	return backend.ErrLost
+}
+
+// forget records that the entry of a lease is gone.
+func (s *session) forget(o *own) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unplace(o)
-	if s.leases[k] == o && !o.abandoned {
-		delete(s.leases, k)
-	}
+	o.path = ""
 }
 
 // checkLimit removes the entry if another limit is in force.
@@ -381,21 +452,19 @@ func (a *acquisition) checkLimit(ctx context.Context, l line, i int, path string
 	if !ok || limit == a.req.Limit {
 		return nil
 	}
-	err := a.b.remove(ctx, a.s.link, path)
-	a.s.forget(leaseKey{a.req.Name, a.req.Lease}, a.mine)
-	if err != nil {
-		return err
+	if err := a.b.remove(ctx, a.s.link, path); err != nil {
+		return err // it may stand in the queue still
 	}
+	a.s.forget(a.mine)
 	return &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: limit}
 }
 
 func (a *acquisition) grant(path string, token fence.Token, waited bool) backend.Grant {
 	since := time.Now()
-	if a.req.Mode == backend.Exclusive {
-		a.s.mu.Lock()
-		a.mine.alone = true
-		a.s.mu.Unlock()
-	}
+	a.s.mu.Lock()
+	a.mine.held = true
+	a.mine.alone = a.mine.alone || a.req.Mode == backend.Exclusive
+	a.s.mu.Unlock()
 	if waited {
 		a.s.b.work.Go(func() { a.tellSince(path, since) })
 	}
@@ -417,73 +486,4 @@ func (a *acquisition) tellSince(path string, since time.Time) {
 	case <-a.s.over:
 	case <-a.s.link.over:
 	}
-}
-
-// next waits until the queue has moved, and lists it, or reports that the lease is held by now.
-func (a *acquisition) next(ctx context.Context, l line, i int, path string) (line, bool, error) {
-	var w waking
-	if a.req.Mode == backend.Exclusive && !l.doubled && i > 0 && l.all[i-1].session == a.s.id {
-		w.moved, _ = a.s.follow(a.mine, spot{a.lock, l.all[i-1].place})
-	}
-	w.connected = a.s.link.connected.Load()
-	if j, one := l.Blocker(i); one {
-		var err error
-		w.line, w.mine, err = a.watchBoth(ctx, a.lock+"/"+l.all[j].node, path)
-		if errors.Is(err, zk.ErrNoNode) {
-			l, err = a.look(ctx, false)
-			return l, false, err
-		}
-		if err != nil {
-			return line{}, false, err
-		}
-		w.sole = i == 1 && a.req.Mode == backend.Exclusive && l.all[0].claim.Mode == backend.Exclusive && !l.doubled
-	} else {
-		events, now, err := a.watchLine(ctx)
-		if err != nil || events == nil {
-			return now, false, err
-		}
-		w.line = events
-	}
-	// An occasional read costs little, and finds what no watch reported.
-	out, err := a.rest(ctx, w, safety)
-	if err != nil || out {
-		return line{}, out, err
-	}
-	l, err = a.look(ctx, false)
-	return l, false, err
-}
-
-// watchNode returns a channel that reports a change of the node, or zk.ErrNoNode.
-func (a *acquisition) watchNode(ctx context.Context, path string) (<-chan zk.Event, error) {
-	return call(ctx, a.s.link, func() (<-chan zk.Event, error) {
-		there, _, events, err := a.s.link.conn.ExistsW(path)
-		if err == nil && !there {
-			return nil, zk.ErrNoNode
-		}
-		return events, err
-	})
-}
-
-// watchLine returns a channel that reports a change of the queue. If that is nil, it returns the
-// present queue.
-func (a *acquisition) watchLine(ctx context.Context) (<-chan zk.Event, line, error) {
-	type listing struct {
-		nodes  []string
-		events <-chan zk.Event
-	}
-	now, err := call(ctx, a.s.link, func() (listing, error) {
-		nodes, _, events, err := a.s.link.conn.ChildrenW(a.lock)
-		return listing{nodes, events}, err
-	})
-	if errors.Is(err, zk.ErrNoNode) {
-		return nil, line{}, nil
-	}
-	if err != nil {
-		return nil, line{}, err
-	}
-	fresh := newLine(now.nodes)
-	if i := fresh.find(a.req.Lease); i < 0 || i < fresh.Out {
-		return nil, fresh, nil
-	}
-	return now.events, fresh, nil
 }

@@ -43,8 +43,8 @@
 // holder's node checks that the node right behind it exists, and then that one has the lock. A
 // waiter behind another session watches the one node whose end it waits for: one watch fires for
 // each release, and where that was the only node before it, the waiter has the lock without a read.
-// A waiter that waits for long uses a watch in any case. Waiters for permits read at every change
-// of their queue, because any of the permits may do.
+// A waiter that waits for long uses a watch in any case. All waits for one node share a watch.
+// Waiters for permits read at every change of their queue, because any of the permits may do.
 //
 // Sessions. A session of the contract is a ZooKeeper session with a connection of its own. A
 // renewal is a write, because only the leader knows whether a session lives: a server that has lost
@@ -56,9 +56,17 @@
 // session ends by itself, which takes the TTL and up to three and a half ticks
 // (Capabilities.ExpiryLag, 7 s with ZooKeeper's default of 2 s).
 //
+// EndSession succeeds once the ensemble has confirmed it. If it does not, the leases may be held
+// until the session expires there. A second EndSession checks whether it has.
+//
 // Break. A transaction deletes the nodes of the holders, or of as many of them as fit into it, and
 // writes the break to the notices of their sessions. The first read fixes the victims. The new
-// token is the one after the greatest of theirs.
+// token is the one after the greatest of theirs. A lease whose loss was reported is never granted
+// again.
+//
+// Deleted nodes. The requests that a session sends every half tick check its leases in turn: a lease
+// whose node was deleted by hand is reported as gone, among n leases within n half ticks. A renewal
+// checks up to 16 more of many. A session whose notices were deleted ends.
 //
 // # Requires
 //
@@ -77,7 +85,8 @@
 // # When the lock is lost
 //
 // When its session is lost: not renewed for its TTL, or ended by the ensemble. When an operator
-// breaks the lock, or deletes its node. The holder is notified of a break immediately.
+// breaks the lock, or deletes its node. The holder is notified of a break immediately, and notices
+// that its node was deleted within half a tick for each lease that it holds.
 //
 // # Do not use when
 //

@@ -35,3 +35,21 @@ func (b *Backend) Freeze(id backend.SessionID) func() {
 	s.pen.flying = true
 	return func() { go s.pen.fly() }
 }
+
+// Tell reports a lease of a session as lost, as if that had just been learned.
+func (b *Backend) Tell(id backend.SessionID, lease backend.LeaseID, cause backend.Cause) {
+	if s, err := b.session(id); err == nil {
+		s.tell(backend.Loss{Session: id, Lease: lease, Cause: cause})
+	}
+}
+
+// Known returns how many leases of a session are known, and how many of their entries.
+func (b *Backend) Known(id backend.SessionID) (int, int) {
+	s, err := b.session(id)
+	if err != nil {
+		return -1, -1
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.leases), len(s.entries)
+}

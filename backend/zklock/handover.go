@@ -134,22 +134,22 @@ func (a *acquisition) behindOwn(ctx context.Context, path string) (bool, error) 
 }
 
 // watchBoth watches two nodes. zk.ErrNoNode: one of them does not exist.
-func (a *acquisition) watchBoth(ctx context.Context, one, two string) (<-chan zk.Event, <-chan zk.Event, error) {
-	var events [2]<-chan zk.Event
+func (a *acquisition) watchBoth(ctx context.Context, one, two string) (*watch, *watch, error) {
+	var watches [2]*watch
 	var errs [2]error
 	var both sync.WaitGroup
 	for i, path := range []string{one, two} {
-		both.Go(func() { events[i], errs[i] = a.watchNode(ctx, path) })
+		both.Go(func() { watches[i], errs[i] = a.s.link.watchNode(ctx, path) })
 	}
 	both.Wait()
-	return events[0], events[1], cmp.Or(errs[0], errs[1]) //nolint:wrapcheck // fail maps it
+	return watches[0], watches[1], cmp.Or(errs[0], errs[1]) //nolint:wrapcheck // fail maps it
 }
 
 // waking holds the signals that may wake a waiter.
 type waking struct {
 	moved <-chan struct{} // the entry before, of the same session, has ended
-	line  <-chan zk.Event // the queue has changed
-	mine  <-chan zk.Event // its own entry has changed
+	line  *watch          // the queue has changed
+	mine  *watch          // its own entry has changed
 	// sole is true if the queue is one exclusive lease that holds the lock, and then this one, and
 	// both have been watched since the session was connected the given number of times.
 	sole      bool
@@ -163,11 +163,11 @@ func (a *acquisition) rest(ctx context.Context, w waking, within time.Duration) 
 	defer timer.Stop()
 	select {
 	case <-w.moved:
-	case e := <-w.line:
-		if w.sole && e.Type == zk.EventNodeDeleted && a.still(w) {
+	case <-w.line.done():
+		if w.sole && w.line.event.Type == zk.EventNodeDeleted && a.still(w) {
 			return true, nil
 		}
-	case <-w.mine:
+	case <-w.mine.done():
 	case <-timer.C:
 	case <-a.mine.gone:
 		return false, nil
@@ -186,9 +186,60 @@ func (a *acquisition) rest(ctx context.Context, w waking, within time.Duration) 
 // connection was broken.
 func (a *acquisition) still(w waking) bool {
 	select {
-	case <-w.mine:
+	case <-w.mine.done():
 		return false
 	default:
 		return w.connected == a.s.link.connected.Load()
 	}
+}
+
+// next waits until the queue has moved, and lists it, or reports that the lease is held by now.
+func (a *acquisition) next(ctx context.Context, l line, i int, path string) (line, bool, error) {
+	var w waking
+	if a.req.Mode == backend.Exclusive && !l.doubled && i > 0 && l.all[i-1].session == a.s.id {
+		w.moved, _ = a.s.follow(a.mine, spot{a.lock, l.all[i-1].place})
+	}
+	w.connected = a.s.link.connected.Load()
+	if j, one := l.Blocker(i); one {
+		var err error
+		w.line, w.mine, err = a.watchBoth(ctx, a.lock+"/"+l.all[j].node, path)
+		if errors.Is(err, zk.ErrNoNode) {
+			l, err = a.look(ctx, false)
+			return l, false, err
+		}
+		if err != nil {
+			return line{}, false, err
+		}
+		w.sole = i == 1 && a.req.Mode == backend.Exclusive && l.all[0].claim.Mode == backend.Exclusive && !l.doubled
+	} else {
+		watch, now, err := a.watchLine(ctx)
+		if err != nil || watch == nil {
+			return now, false, err
+		}
+		w.line = watch
+	}
+	// An occasional read costs little, and finds what no watch reported.
+	out, err := a.rest(ctx, w, safety)
+	if err != nil || out {
+		return line{}, out, err
+	}
+	l, err = a.look(ctx, false)
+	return l, false, err
+}
+
+// watchLine watches the queue. If the lease has no need to wait, it returns no watch, and the
+// present queue.
+func (a *acquisition) watchLine(ctx context.Context) (*watch, line, error) {
+	now, err := a.s.link.watchLine(ctx, a.lock)
+	if errors.Is(err, zk.ErrNoNode) {
+		return nil, line{}, nil
+	}
+	if err != nil {
+		return nil, line{}, err
+	}
+	fresh := newLine(now.nodes)
+	if i := fresh.find(a.req.Lease); i < 0 || i < fresh.Out {
+		return nil, fresh, nil
+	}
+	return now.watch, fresh, nil
 }

@@ -27,10 +27,12 @@ type link struct {
 	ready     chan struct{} // closed when there is a session for the first time
 	first     sync.Once
 	connected atomic.Int64  // how often: see waking
+	expired   atomic.Bool   // the ensemble has ended the session
 	given     atomic.Int64  // the session time-out that the ensemble gave, in nanoseconds
 	loop      chan struct{} // closed when the library's goroutine has ended
 	known     chan struct{} // closed when the ensemble knows who the user is
 	hosts     hosts
+	watches   *watches
 
 	mu       sync.Mutex
 	shut     bool  // no container is made any more, and no connection
@@ -51,7 +53,7 @@ var (
 // newLink connects in the background; Connect of the library sends nothing by itself.
 func newLink(cfg *Config, timeout time.Duration, single bool) (*link, error) {
 	l := &link{
-		single: single, over: make(chan struct{}), ready: make(chan struct{}), loop: make(chan struct{}), known: make(chan struct{}),
+		single: single, watches: newWatches(), over: make(chan struct{}), ready: make(chan struct{}), loop: make(chan struct{}), known: make(chan struct{}),
 	}
 	l.hosts.lookup, l.hosts.over = cfg.lookup, l.over
 	conn, events, err := zk.Connect(cfg.Servers, timeout,
@@ -108,18 +110,21 @@ func pause(d time.Duration, over <-chan struct{}) bool {
 func (l *link) event(e zk.Event) {
 	switch {
 	case e.Type != zk.EventSession:
+		l.watches.event(e)
 	case e.State == zk.StateHasSession:
 		l.connected.Add(1)
 		l.first.Do(func() { close(l.ready) })
 	case e.State == zk.StateExpired && l.single:
+		l.expired.Store(true)
 		l.end()
 	}
 }
 
 func (l *link) end() { l.once.Do(func() { close(l.over) }) }
 
-// close ends the session on the ensemble, if that can be reached within two seconds.
-func (l *link) close() {
+// close ends the session on the ensemble, if that can be reached within two seconds. It reports
+// whether the session has ended there.
+func (l *link) close() bool {
 	if l.single {
 		l.reach()
 	}
@@ -143,6 +148,7 @@ func (l *link) close() {
 		_ = last.Close() // the library would wait for a server that hangs, for most of the session's time
 	}
 	<-l.loop
+	return l.expired.Load() || last == nil || last.answers.ended.Load()
 }
 
 // reach waits until the ensemble answers: the library sends the end of a session on the connection
@@ -244,14 +250,49 @@ type wire struct {
 	again    bool          // there was a session before, and so there may be watches
 	watches  chan struct{} // closed when the watches have left, and when the connection is closed
 	once     sync.Once     // closes watches
+	answers  answers
+}
+
+// answers follows the answers of a connection, to find the one to the request that ends the session.
+// The library does not report it. Of each answer, it reads the length and the number of the request.
+type answers struct {
+	closing atomic.Int64 // the number of that request, and numbered; 0: it was not sent
+	ended   atomic.Bool  // it was answered
+	head    []byte
+	rest    int // of the present answer
+}
+
+// numbered is set for a request that was sent.
+const numbered = 1 << 32
+
+// follow reads the next part of the stream.
+func (a *answers) follow(p []byte) {
+	for len(p) > 0 {
+		if a.rest > 0 {
+			n := min(a.rest, len(p))
+			a.rest, p = a.rest-n, p[n:]
+			continue
+		}
+		n := min(kindAt-len(a.head), len(p))
+		a.head, p = append(a.head, p[:n]...), p[n:]
+		if len(a.head) < kindAt {
+			continue
+		}
+		if a.closing.Load() == numbered|int64(binary.BigEndian.Uint32(a.head[lengthSize:])) {
+			a.ended.Store(true)
+		}
+		a.rest = int(binary.BigEndian.Uint32(a.head)) - (kindAt - lengthSize)
+		a.head = a.head[:0]
+	}
 }
 
 // The first answer: its length, the protocol version, the time-out in milliseconds, the session,
 // the password.
 const lengthSize, timeoutAt, headSize = 4, 8, 12
 
-// The second four bytes after the length of a request are its type; 101 sets watches.
-const kindAt, kindEnd, kindSetWatches = 8, 12, 101
+// The first four bytes after the length of a request are its number, the second its type; 101 sets
+// watches, and -11 ends the session.
+const kindAt, kindEnd, kindSetWatches, kindClose = 8, 12, 101, 1<<32 - 11
 
 // watchesLate is how long answers are held back if no watches leave, because there are none.
 const watchesLate = 250 * time.Millisecond
@@ -278,6 +319,7 @@ func (w *wire) Read(p []byte) (int, error) {
 		}
 	}
 	n, err := w.Conn.Read(p)
+	w.answers.follow(p[:n])
 	if n > 0 {
 		w.heard.Store(int64(time.Since(w.made)))
 	}
@@ -305,8 +347,13 @@ func (w *wire) Read(p []byte) (int, error) {
 
 // Write sends one request, as the library does. The very first has another form.
 func (w *wire) Write(p []byte) (int, error) {
-	if w.size > 0 && len(p) >= kindEnd && binary.BigEndian.Uint32(p[kindAt:kindEnd]) == kindSetWatches {
-		defer w.once.Do(func() { close(w.watches) })
+	if w.size > 0 && len(p) >= kindEnd {
+		switch binary.BigEndian.Uint32(p[kindAt:kindEnd]) {
+		case kindSetWatches:
+			defer w.once.Do(func() { close(w.watches) })
+		case kindClose:
+			w.answers.closing.Store(numbered | int64(binary.BigEndian.Uint32(p[lengthSize:kindAt])))
+		}
 	}
 	return w.Conn.Write(p) //nolint:wrapcheck // as above
 }

@@ -28,7 +28,7 @@ func (a *acquisition) stepBack(ctx context.Context, l line, i int, path string) 
 	if err != nil {
 		return false, err
 	}
-	a.s.forget(leaseKey{a.req.Name, a.req.Lease}, a.mine)
+	a.s.forget(a.mine)
 	return true, nil
 }
 

@@ -172,7 +172,8 @@ func (s *session) settle(k leaseKey, abandoned bool) {
 func (b *Backend) removeLease(ctx context.Context, l *link, req backend.ReleaseRequest) (bool, error) {
 	lock := b.lockPath(req.Name)
 	nodes, err := call(ctx, l, func() ([]string, error) {
-		if _, err := l.conn.Sync(b.cfg.Path); err != nil {
+		// A write, and not a sync: a leader that was deposed still answers those, with an old queue.
+		if _, err := l.conn.Set(b.locksPath(), nil, -1); err != nil {
 			return nil, err
 		}
 		nodes, _, err := l.conn.Children(lock)

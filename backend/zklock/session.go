@@ -27,15 +27,18 @@ type session struct {
 	opened chan struct{} // closed when it was opened, or could not be
 	err    error         // why it could not be opened; read after opened is closed
 	over   chan struct{} // closed when the session has ended
+	grave  *grave
 
 	mu       sync.Mutex // guards the fields below
 	deadline time.Time  // when it ends unless it is renewed; by the local clock
 	contact  contact
 	ended    bool
 	leases   map[leaseKey]*own
-	entries  map[spot]*own  // of exclusive leases
-	losses   []backend.Loss // since the last renewal
-	renewed  chan struct{}  // capacity 1, never closed: the deadline moved
+	entries  map[spot]*own            // of exclusive leases
+	losses   []backend.Loss           // since the last renewal
+	checks   []leaseKey               // held leases whose entries have yet to be checked in this round
+	told     map[backend.LeaseID]bool // leases whose loss was reported: they are never granted again
+	renewed  chan struct{}            // capacity 1, never closed: the deadline moved
 }
 
 type leaseKey struct {
@@ -48,11 +51,13 @@ type own struct {
 	// turn has capacity 1: the caller that has put a value in looks for the entry, and makes it. A
 	// lease never has more than one create under way.
 	turn      chan struct{}
+	callers   int           // that request it
 	path      string        // of its entry; empty: not known
 	unsure    bool          // there may be an entry that is not known
 	abandoned bool          // it must never be granted
 	at        time.Time     // when it was abandoned
-	gone      chan struct{} // closed when it was released or abandoned here: callers that wait for it stop
+	held      bool          // it was granted
+	gone      chan struct{} // closed when it was released, abandoned or lost: callers that wait for it stop
 
 	// For hand-overs within the session: see follow.
 	alone bool          // it is exclusive and holds the lock
@@ -111,8 +116,8 @@ func (b *Backend) enter(req backend.SessionRequest) (*session, bool, error) {
 	if b.closed {
 		return nil, false, backend.ErrClosed
 	}
-	for id, at := range b.dead {
-		if time.Since(at) > rememberDead {
+	for id, g := range b.dead {
+		if time.Since(g.at) > rememberDead {
 			delete(b.dead, id)
 		}
 	}
@@ -123,8 +128,8 @@ func (b *Backend) enter(req backend.SessionRequest) (*session, bool, error) {
 		return s, false, nil
 	}
 	s := &session{
-		b: b, id: req.ID, ttl: req.TTL, lost: req.Lost, opened: make(chan struct{}), over: make(chan struct{}),
-		leases: make(map[leaseKey]*own), entries: make(map[spot]*own), renewed: make(chan struct{}, 1),
+		b: b, id: req.ID, ttl: req.TTL, lost: req.Lost, opened: make(chan struct{}), over: make(chan struct{}), grave: &grave{closed: make(chan struct{})},
+		leases: make(map[leaseKey]*own), entries: make(map[spot]*own), told: make(map[backend.LeaseID]bool), renewed: make(chan struct{}, 1),
 	}
 	b.sessions[req.ID] = s
 	return s, true, nil
@@ -172,7 +177,7 @@ func (s *session) open(ctx context.Context) {
 	}
 	s.b.mu.Unlock()
 	if s.link != nil {
-		s.b.work.Go(s.link.close)
+		s.b.work.Go(func() { s.link.close() })
 	}
 }
 
@@ -209,16 +214,21 @@ func (s *session) connect(ctx context.Context) error {
 func (s *session) enroll(ctx context.Context) error {
 	paths := []string{s.b.sessionPath(s.id), s.b.noticePath(s.id)}
 	acl := s.b.cfg.acl()
-	create := func() error {
+	create := func(before ...any) error {
 		_, err := call(ctx, s.link, func() ([]zk.MultiResponse, error) {
-			return s.link.conn.Multi(
+			return s.link.conn.Multi(append(before,
 				&zk.CreateRequest{Path: paths[0], Acl: acl, Flags: zk.FlagEphemeral},
-				&zk.CreateRequest{Path: paths[1], Acl: acl, Flags: zk.FlagEphemeral})
+				&zk.CreateRequest{Path: paths[1], Acl: acl, Flags: zk.FlagEphemeral})...)
 		})
 		return err
 	}
 	err := create()
 	if !errors.Is(err, zk.ErrNodeExists) {
+		return err
+	}
+	// In one transaction: if another backend value has the session, it must not miss its nodes.
+	err = create(&zk.DeleteRequest{Path: paths[0], Version: -1}, &zk.DeleteRequest{Path: paths[1], Version: -1})
+	if !errors.Is(err, zk.ErrNoNode) {
 		return err
 	}
 	for _, p := range paths {
@@ -296,86 +306,8 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	defer s.mu.Unlock()
 	res := backend.RenewResult{Lost: s.losses}
 	s.losses = nil
+	s.b.work.Go(s.checkSome)
 	return res, nil
-}
-
-// EndSession releases everything that lives with the session: it ends the ZooKeeper session. If the
-// session is gone already, EndSession succeeds. Errors: *InvalidError, *UnavailableError,
-// ErrClosed, ctx's cause.
-func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
-	if err := backend.ValidateSessionID(id); err != nil {
-		return err
-	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	b.mu.Lock()
-	s := b.sessions[id]
-	closed := b.closed
-	if !closed {
-		b.dead[id] = time.Now()
-	}
-	b.mu.Unlock()
-	if closed {
-		return backend.ErrClosed
-	}
-	if s == nil {
-		return nil
-	}
-	ctx, cancel := b.within(ctx)
-	defer cancel()
-	done := make(chan struct{})
-	b.work.Go(func() {
-		defer close(done)
-		s.close()
-	})
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return b.fail(ctx, opEnd, context.Cause(ctx), true)
-	}
-}
-
-// close ends the session, and waits until the ensemble has been told, for at most three seconds.
-func (s *session) close() {
-	<-s.opened
-	if s.finish() {
-		s.link.close()
-	}
-}
-
-// expire ends the session because its time has run out, or the ensemble reports that it ended.
-func (s *session) expire(cause backend.Cause) {
-	if !s.finish() {
-		return
-	}
-	s.b.work.Go(s.link.close)
-	if s.lost != nil {
-		s.lost(backend.Loss{Session: s.id, Cause: cause})
-	}
-}
-
-// finish marks the end. It returns false if the session had ended before.
-func (s *session) finish() bool {
-	if s.err != nil {
-		return false
-	}
-	s.mu.Lock()
-	first := !s.ended
-	s.ended = true
-	s.mu.Unlock()
-	if !first {
-		return false
-	}
-	close(s.over)
-	s.b.mu.Lock()
-	defer s.b.mu.Unlock()
-	s.b.dead[s.id] = time.Now()
-	if s.b.sessions != nil {
-		delete(s.b.sessions, s.id)
-	}
-	return true
 }
 
 // beatsAtOnce is how many beats may be unanswered: a slow ensemble answers as steadily as any
@@ -383,7 +315,7 @@ func (s *session) finish() bool {
 const beatsAtOnce = 8
 
 // keep ends the session when it was not renewed for its TTL, and sends the ensemble a sign of life
-// every half tick until then: see Config.margin.
+// every half tick until then: see Config.margin. Any request is one, so it checks a lease.
 func (s *session) keep() {
 	beat := time.NewTicker(s.b.cfg.Tick / 2)
 	defer beat.Stop()
@@ -413,7 +345,7 @@ func (s *session) keep() {
 			case busy <- struct{}{}:
 				beats.Go(func() {
 					defer func() { <-busy }()
-					if _, _, err := s.link.conn.Exists(s.b.sessionPath(s.id)); err == nil {
+					if s.beat() == nil {
 						s.heard(time.Now())
 					}
 				})

@@ -150,8 +150,8 @@ type Backend struct {
 	closed   bool
 	control  *link // for what belongs to no session; made at its first use
 	sessions map[backend.SessionID]*session
-	dead     map[backend.SessionID]time.Time // sessions that have ended, and when
-	clock    struct {                        // of the ensemble's leader, for people
+	dead     map[backend.SessionID]*grave // sessions that have ended
+	clock    struct {                     // of the ensemble's leader, for people
 		ahead time.Duration // of the wall clock here
 		at    time.Time     // when it was seen
 	}
@@ -169,7 +169,7 @@ func New(cfg Config) (*Backend, error) {
 		return nil, err
 	}
 	b := &Backend{
-		cfg: cfg, sessions: make(map[backend.SessionID]*session), dead: make(map[backend.SessionID]time.Time),
+		cfg: cfg, sessions: make(map[backend.SessionID]*session), dead: make(map[backend.SessionID]*grave),
 		caps: backend.Capabilities{
 			Name: name, Sessions: true, Bound: true, Shared: true, Permits: true, FIFO: true, Push: true, LossPush: true,
 			Durable: true, TokenKind: "revision",
@@ -201,7 +201,7 @@ func (b *Backend) Close() error {
 			all.Go(func() { s.close() })
 		}
 		if control != nil {
-			all.Go(control.close)
+			all.Go(func() { control.close() })
 		}
 		all.Wait()
 		b.work.Wait()

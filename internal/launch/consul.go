@@ -25,7 +25,7 @@ type ConsulOptions struct {
 	// Connections is how many connections a server accepts from one address. Default: many, as if each
 	// client had an address of its own.
 	Connections int
-	// Token, a UUID, is that of all who may do anything. Default: everybody may.
+	// Token is a UUID: only clients that send it may do anything. Default: all may.
 	Token string
 }
 

@@ -32,7 +32,7 @@ func Holdfast(o Options) ([]*Server, error) {
 		}
 		s.URL, s.command.Argv = "holdfast://"+s.addr, slices.Concat(s.command.Argv, args, o.Args)
 		s.command.Interrupt = syscall.SIGTERM
-		// The certificates of the peers are deleted with the folder. What it serves is not up to the user.
+		// The certificates of the peers are deleted with the folder. The store is not taken from the environment of the user.
 		s.command.Env = []string{"XDG_STATE_HOME=" + o.Dir, "HOLDFAST_BACKEND="}
 	}
 	return nodes, nil

@@ -13,7 +13,7 @@ import (
 
 // Group is what serves one URL.
 type Group struct {
-	// URL is that of the group as a backend. It has no parameters but those without which nobody
+	// URL is that of the group as a backend. It has only the parameters without which no client
 	// can connect.
 	URL string
 	// Each has the URLs of servers of which each client uses one. Empty: all use URL.

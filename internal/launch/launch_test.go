@@ -62,7 +62,7 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// What ends by itself is an error: of who waits for it, and otherwise at its end.
+// A process that ends by itself is an error: of Await, and otherwise of End.
 func TestEndedByItself(t *testing.T) {
 	t.Parallel()
 	p := start(t, "echo because; exit 3")

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -143,12 +144,11 @@ func (p *Process) Signal(s os.Signal) error {
 func (p *Process) Kill() error {
 	p.Wanted()
 	if !p.Gone() {
-		_ = p.Signal(syscall.SIGSTOP) // it starts no more of them while they are listed
-		children := descendants(p.Pid())
+		all := freeze(p.Pid()) // they start no more of them then
 		if err := p.Signal(syscall.SIGKILL); err != nil {
 			return err
 		}
-		signalAll(children, syscall.SIGKILL)
+		signalAll(all, syscall.SIGKILL)
 	}
 	return p.left(killedIn)
 }
@@ -168,7 +168,7 @@ func (p *Process) Ask(s os.Signal) error {
 func (p *Process) Stop() error {
 	err := p.Signal(syscall.SIGSTOP)
 	if !p.Gone() {
-		signalAll(descendants(p.Pid()), syscall.SIGSTOP)
+		freeze(p.Pid())
 	}
 	return err
 }
@@ -286,12 +286,7 @@ func (p *Process) CPU() time.Duration {
 	const tick = 10 * time.Millisecond // what the kernel reports to programs, whatever it counts in
 	var all time.Duration
 	for _, pid := range append(descendants(p.Pid()), p.Pid()) {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
-			continue // it is gone
-		}
-		// The fields after the name, which is in parentheses and may have blanks.
-		fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+		fields := stat(pid)
 		const user, system = 11, 12
 		for _, n := range []int{user, system} {
 			if len(fields) > n {
@@ -301,6 +296,44 @@ func (p *Process) CPU() time.Duration {
 		}
 	}
 	return all
+}
+
+// freeze stops a process and all that it started, and returns their IDs. A process may fork until it
+// has really stopped, which takes a moment after the signal: so they are listed again until there are
+// no more of them.
+func freeze(pid int) []int {
+	var all []int
+	for found := []int{pid}; len(found) > 0; {
+		signalAll(found, syscall.SIGSTOP)
+		for _, pid := range found {
+			awaitStopped(pid)
+		}
+		all = append(all, found...)
+		found = slices.DeleteFunc(descendants(pid), func(pid int) bool { return slices.Contains(all, pid) })
+	}
+	return all
+}
+
+// awaitStopped waits until a process has stopped, or is gone. It gives up after a second: the disk may
+// keep a process that long, which does nothing else meanwhile.
+func awaitStopped(pid int) {
+	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		fields := stat(pid)
+		if len(fields) == 0 || strings.Contains("TtZX", fields[0]) {
+			return
+		}
+	}
+}
+
+// stat returns the fields of a process in /proc, from its state on. None: it is gone, or the system
+// has no /proc.
+func stat(pid int) []string {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil
+	}
+	// The name before them is in parentheses and may have blanks.
+	return strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 }
 
 // descendants are the processes that pid started, and those that they started.

@@ -33,7 +33,7 @@ type Server struct {
 	// Disk is the disk of its logs, and Clock its clock. Nil: the machine's.
 	Disk  *shim.Disk
 	Clock *shim.Clock
-	// Secret is the password or the token of its administrator. Empty: everybody is.
+	// Secret is the password or the token of its administrator. Empty: every client is one.
 	Secret string
 
 	addr    string

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/finals"
 )
 
 // Config is the configuration of Leases.
@@ -63,6 +64,7 @@ type Leases struct {
 	look     letter              // what to read next
 	waiting  map[Key][]*waiter
 	sessions map[backend.SessionID]*listener
+	final    finals.Leases                  // has a mutex of its own
 	own      map[backend.SessionID]struct{} // opened here and not ended
 	strange  map[string]struct{}            // locks with a queue that other values may free: see wait.go
 	hearing  bool                           // notifications arrive

@@ -91,6 +91,7 @@ func (b *Leases) unlisten(id backend.SessionID) {
 	defer b.mu.Unlock()
 	delete(b.sessions, id)
 	delete(b.own, id)
+	b.final.Drop(id)
 }
 
 // EndSession releases all that lives with the session, in one transaction. It succeeds for a
@@ -182,6 +183,7 @@ func (b *Leases) Renew(ctx context.Context, req backend.RenewRequest) (backend.R
 		}
 	}
 	res := backend.RenewResult{SessionLost: r.SessionLost, Lost: r.Lost}
+	b.final.Add(res.Lost...)
 	if res.SessionLost {
 		res.Lost = nil
 		b.unlisten(req.Session)
@@ -216,6 +218,7 @@ func newRenewals(req backend.RenewRequest) (*Renewals, map[Key]int) {
 
 // tellLoss reports a loss to the listener of the session, once.
 func (b *Leases) tellLoss(x backend.Loss) {
+	b.final.Add(x)
 	b.mu.Lock()
 	var tell func(backend.Loss)
 	l, ok := b.sessions[x.Session]

@@ -48,7 +48,7 @@ func openSessions(open func(backend.SessionID) error) *sqllease.Leases {
 	return b
 }
 
-var errAway = errors.New("the server is away")
+var errAway = errors.New("the server is unavailable")
 
 // endedStore is a store whose server ends the connection while a quick batch commits, and is then
 // away.
@@ -86,7 +86,7 @@ func TestAcquireAfterAnEndedBatch(t *testing.T) {
 }
 
 // No listener remains of sessions that could not be opened: the client tries a new ID each time,
-// for as long as the server is away. A later attempt with the same ID registers a listener again.
+// for as long as the server is unavailable. A later attempt with the same ID registers a listener again.
 func TestListenersOfFailedOpenings(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestListenersOfFailedOpenings(t *testing.T) {
 		for range 100 {
 			req = backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute, Lost: func(l backend.Loss) { losses <- l }}
 			if err := b.OpenSession(t.Context(), req); !errors.Is(err, backend.ErrUnavailable) {
-				t.Fatalf("OpenSession while the server is away: %v", err)
+				t.Fatalf("OpenSession while the server is unavailable: %v", err)
 			}
 		}
 		if n := b.Listeners(); n != 0 {
@@ -115,7 +115,7 @@ func TestListenersOfFailedOpenings(t *testing.T) {
 		}
 		away = true
 		if err := b.OpenSession(t.Context(), req); !errors.Is(err, backend.ErrUnavailable) || b.Listeners() != 1 {
-			t.Fatalf("OpenSession of a session that is open, while the server is away: %v, %d listeners", err, b.Listeners())
+			t.Fatalf("OpenSession of a session that is open, while the server is unavailable: %v, %d listeners", err, b.Listeners())
 		}
 		b.Read("s" + string(req.ID))
 		if l := <-losses; l.Session != req.ID {

@@ -15,6 +15,9 @@ func (b *Leases) Acquire(ctx context.Context, req backend.AcquireRequest) (backe
 	if err := req.Validate(b.caps); err != nil {
 		return backend.Grant{}, err
 	}
+	if b.final.Has(req.Session, req.Lease) && b.life.Err() == nil {
+		return backend.Grant{}, backend.ErrLost
+	}
 	w := &waiter{key: Key{req.Name, req.Lease}, session: req.Session, timed: req.Timed, given: make(chan verdict, 1)}
 	defer b.forget(w)
 	var grant backend.Grant
@@ -48,6 +51,9 @@ func (b *Leases) Acquire(ctx context.Context, req backend.AcquireRequest) (backe
 	}
 	if req.Timed && time.Since(grant.Asked) >= grant.Left {
 		return backend.Grant{}, backend.ErrLost // it expired on the way
+	}
+	if b.final.Has(req.Session, req.Lease) {
+		return backend.Grant{}, backend.ErrLost // an earlier grant of it was lost
 	}
 	return grant, nil
 }

@@ -16,13 +16,15 @@ import (
 	"github.com/holdfast-io/holdfast/internal/launch"
 )
 
+// placeTTL is server.Config.PlaceTTL: how long a place in the queue may outlive its request.
+const placeTTL = 15 * time.Second
+
 // holdfast completes three nodes of our own server. The workers use one node each, in turn: each
 // node must know the grants of the others. A waiter's place stays in the queue for a while when the
 // node at which it waited crashes.
 func (c *cluster) holdfast() {
-	const places = 15 * time.Second // server.Config.PlaceTTL
 	for i, m := range c.members {
-		m.node, m.data, m.trace = fmt.Sprintf("n%d", i+1), m.Path("data"), places
+		m.node, m.data, m.trace = fmt.Sprintf("n%d", i+1), m.Path("data"), placeTTL
 	}
 	c.apart, c.form, c.replace = true, c.formNodes, c.replaceNode
 }

@@ -210,7 +210,7 @@ func (r *run) swept() []string {
 // look waits until the backend has nothing under the prefix, and reports what it still has when
 // that should have ended.
 func (r *run) look(ctx context.Context) {
-	end := time.Now().Add(r.slack() + 5*time.Second)
+	end := time.Now().Add(r.slack() + r.places() + 5*time.Second)
 	for {
 		left, err := r.list(ctx)
 		switch {
@@ -224,12 +224,33 @@ func (r *run) look(ctx context.Context) {
 			return
 		case err == nil && time.Now().After(end):
 			for _, l := range left {
-				r.tell(history.Event{Kind: history.KindLeft, Lock: l.Name, Text: fmt.Sprintf("%d holders, %d waiters", len(l.Holders), len(l.Waiters))})
+				r.tell(history.Event{Kind: history.KindLeft, Lock: l.Name, Text: describeLeft(l)})
 			}
 			return
 		}
 		pause(ctx, 100*time.Millisecond)
 	}
+}
+
+// describeLeft says whose leases a lock still has.
+func describeLeft(l backend.LockInfo) string {
+	text := fmt.Sprintf("%d holders, %d waiters", len(l.Holders), len(l.Waiters))
+	for _, h := range l.Holders {
+		text += fmt.Sprintf("; held by %q since %s, for another %s", h.Owner, h.Since.UTC().Format(time.RFC3339Nano), h.Left)
+	}
+	for _, w := range l.Waiters {
+		text += fmt.Sprintf("; %q has waited since %s", w.Owner, w.Since.UTC().Format(time.RFC3339Nano))
+	}
+	return text
+}
+
+// places returns how long the backend may keep a place in the queue that it could not delete when
+// its request ended.
+func (r *run) places() time.Duration {
+	if r.caps.Name == "holdfast" {
+		return placeTTL
+	}
+	return 0
 }
 
 func (r *run) list(ctx context.Context) ([]backend.LockInfo, error) {

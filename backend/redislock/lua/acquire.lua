@@ -1,8 +1,17 @@
 -- Acquire: the one call that takes the lock, or joins the queue.
 
+-- Whether the lease was granted before a restart or a promotion that may have lost writes. It
+-- may have been released or broken since, and the lock granted to another client, which was
+-- lost with that. So the record only keeps others away until it ends.
+local function stale(h)
+  local since = tonumber(h.since)
+  return loss > 0 and (since < loss or since > now)
+end
+
 -- The answer G token since left flag: the lease is held. left is 0 for a lease that lives
 -- with its session.
 local function granted(l, lease, h)
+  if stale(h) then return {'LOST'} end
   local rest = 0
   if h.timed then
     rest = (ends(life(l.name, lease, h)) or now) - now

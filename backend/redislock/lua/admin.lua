@@ -63,7 +63,8 @@ local function breaklock(i)
     if not h.timed and alive('s:' .. h.sid) then
       lines[h.sid] = lines[h.sid] or {}
       table.insert(lines[h.sid], lease .. '\t' .. reason)
-      chan = session(h.sid).chan
+      local ok, s = pcall(session, h.sid)
+      if ok then chan = s.chan end
     end
     push(chan, 'l', h.sid, lease, 'broken', reason)
     event('broken', name, lease, h, reason)

@@ -1,5 +1,5 @@
 -- Holdfast on Redis: one program, made of the files of this folder in the order
--- head, state, line, sweep, marker, acquire, release, hello, session, admin, main, and
+-- head, state, marker, line, sweep, acquire, release, hello, session, admin, main, and
 -- then function or script. It runs a batch of operations for one partition. The protocol
 -- is described in doc.go.
 --
@@ -36,6 +36,7 @@ local clean -- nothing that has ended is still on record
 local quarantine -- nothing is granted before this instant
 local marker -- the parsed marker, once all of it is needed; see marker.lua
 local till, longest, seen_at -- fields of the marker
+local loss -- leases granted before this instant are from before a loss of writes; 0: none are
 local watched -- the name of the stream of events, while there is a watcher
 local full -- the memory of the server is full: nothing may be added
 local answers -- 'OK', and then one for each operation
@@ -51,7 +52,7 @@ local function begin(keys, args, is_full)
   local clock = call('TIME')
   now = clock[1] * 1000000 + clock[2]
   instant = num(now)
-  clean, quarantine, marker, till, longest, seen_at, watched = true, 0, nil, nil, nil, nil, nil
+  loss, clean, quarantine, marker, till, longest, seen_at, watched = 0, true, 0, nil, nil, nil, nil, nil
   answers = {'OK'}
 end
 
@@ -270,8 +271,9 @@ local function pass(i, name, lease)
   call('HDEL', w, next)
   call('HSET', key, '@', '1 1 0 ' .. shared .. ' ' .. limit .. ' ' .. num(line - 1) .. ' ' .. seq, next,
     who .. '\nx\n' .. permits .. '\n' .. token .. '\n' .. instant .. '\n0\n' .. reentrant .. '\nw\n' .. chan .. '\n' .. rest)
+  -- The lease is released, whether the notification is refused or not: see publish.
   call('HDEL', key, lease)
-  if chan ~= '' then call('PUBLISH', chan, 'g\n' .. next .. '\n' .. token .. '\n' .. instant .. '\n0') end
+  if chan ~= '' then pcall(call, 'PUBLISH', chan, 'g\n' .. next .. '\n' .. token .. '\n' .. instant .. '\n0') end
   return {'OK'}
 end
 

@@ -20,7 +20,7 @@ local function listeners(mine)
   return others
 end
 
--- hello identity fresh quarantine longest synced channel -> OK identity until longest
+-- hello identity fresh quarantine longest synced channel unsynced -> OK identity until longest durable
 --   identity    of the data that the client knows, or ''; see main.lua
 --   fresh       a name for a new generation
 --   quarantine  how long to wait after a loss (ms); 0: not at all
@@ -28,9 +28,13 @@ end
 --   synced      the run of the server that the client saw set up to write to disk before it
 --               answers, or ''
 --   channel     of the client
+--   unsynced    1 when the client was told that the run of the identity may lose writes. The
+--               marker may lack that: where AOF was turned off, the next run reads an old one
+--   durable     1 when the run writes everything to disk before it answers
 local function hello(i)
   local known, fresh, wait, longest, synced, chan =
     string.match(ARGV[i], '^%S*'), ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]), ARGV[i + 4], ARGV[i + 5]
+  local unsynced = ARGV[i + 6] == '1' and string.match(ARGV[i], '^%S* ([^/]*)')
   local quiet = wait == 0
   if longest > wait then wait = longest end
   local run = info('server', 'run_id:(%w+)') or '-'
@@ -74,9 +78,11 @@ local function hello(i)
     if marker.format ~= FORMAT then return {'FORMAT', marker.format} end
     rebase()
     local till = marker.till
-    if marker.run ~= run and (promoted or string.match(marker.run, '^[^/]*') ~= run) then
+    local other = marker.run ~= run and (promoted or string.match(marker.run, '^[^/]*') ~= run)
+    local doubted = unsynced and known == marker.generation and unsynced ~= string.match(run, '^[^/]*')
+    if other or doubted then
       -- Another process, or another server, has taken over with what it has of the data.
-      if promoted or not (marker.durable and durable) then
+      if promoted or doubted or not (marker.durable and durable) then
         if marker.longest > wait then wait = marker.longest end
         local from = started
         if promoted then from = now end
@@ -95,5 +101,5 @@ local function hello(i)
     mark()
   end
   if served then served[KEY] = true end
-  return {'OK', marker.generation .. ' ' .. marker.run, marker.till, marker.longest}
+  return {'OK', marker.generation .. ' ' .. marker.run, marker.till, marker.longest, marker.durable and 1 or 0}
 end

@@ -129,9 +129,7 @@ local function left(l, ahead)
   return e - now
 end
 
--- Notify the client of a waiter how long its timer may be, because what it knew of those
--- before it is no longer true. Without a lease: of the waiter at the head of the queue.
-local function nudge(l, lease)
+local function remind(l, lease)
   if l.line == 0 then return end
   local ahead
   if lease then
@@ -149,10 +147,27 @@ local function nudge(l, lease)
   end
 end
 
+-- Notify the client of a waiter how long its timer may be, because what it knew of those
+-- before it is no longer true. Without a lease: of the waiter at the head of the queue. A
+-- record that cannot be read prevents the notification, and nothing else.
+local function nudge(l, lease)
+  pcall(remind, l, lease)
+end
+
 -- The waiter right behind a lease in the queue.
 local function behind(l, lease)
   local rank = call('ZRANK', l.q, lease)
   return rank and call('ZRANGE', l.q, rank + 1, rank + 1)[1]
+end
+
+-- Call f, which may fail. Earlier changes of the lock are saved all the same.
+local function intact(l, f, ...)
+  local ok, r = pcall(f, ...)
+  if not ok then
+    save(l)
+    error(r, 0)
+  end
+  return r
 end
 
 -- Grant to the head of the queue for as long as it fits: backend.Admit. A waiter whose
@@ -167,18 +182,15 @@ local function advance(l, changed)
       save(l)
       foreign(l.q)
     end
-    local w = waiter(rec)
+    local w = intact(l, waiter, rec)
     if not alive('s:' .. w.sid) then
       drop(l, lease, w, 'S')
       changed = true
     elseif not fits(l, w.mode, w.permits, w.limit) then
       break
     else
-      local ok, t = pcall(tokens, 1)
-      if not ok then
-        save(l) -- what was done before stays done
-        error(t, 0)
-      end
+      if w.timed then intact(l, note, w.ttl) end -- it may have been forgotten since the lease was queued
+      local t = intact(l, tokens, 1)
       if not t then break end
       unqueue(l, lease)
       if w.timed then

@@ -13,7 +13,8 @@
 -- A server that was restarted, or took the place of another, may have lost data, and only
 -- hello finds out: so hello comes first there. A function remembers which identities this
 -- process has greeted. A script cannot. So the client has a script for each identity, and
--- the process does not know that script before hello was sent with its text.
+-- the process does not know that script before hello was sent with its text; and the script
+-- reads with each call whether the server was a replica in the meantime.
 
 return {
   hello = hello,
@@ -107,6 +108,23 @@ local function work(i, brief)
   return answers
 end
 
+-- Whether the generation of an identity began with data that may lack the newest writes: see
+-- marker.lua.
+local function lossy(identity)
+  return string.find(identity, '^%S*%.[rp] ') ~= nil
+end
+
+-- Whether the server was a replica since that identity was greeted, and became master again: it
+-- dropped what its own master did not have. A function does not survive that, because a replica
+-- loads its functions with the data. A script does.
+local function followed(identity)
+  local ok, text = pcall(call, 'INFO', 'replication')
+  if not ok or type(text) ~= 'string' then return false end -- hello cannot read it either
+  local second = string.match(text, 'master_replid2:(%w+)')
+  if not second or not string.find(second, '[^0]') then return false end
+  return string.match(text, 'master_replid:(%w+)') ~= string.match(identity, '/(%w+)$')
+end
+
 -- What the short way needs of the marker. It seldom changes.
 local function reading(text)
   local till, long, seen, born, identity = string.match(text, '^hf1 1 (%d+) (%d+) (%d+) (%d+) (%S+ %S+) [01]$')
@@ -130,6 +148,7 @@ local function execute(remembers)
     greeted[welcome[2]] = true
     answers[2] = welcome
     till = marker.till
+    loss = lossy(marker.generation .. ' ') and marker.born or 0
     if ARGV[2] == 'q' then quarantine = till end
     clean = lib.sweep(200)
     return work(5 + tonumber(ARGV[4]), false)
@@ -143,13 +162,16 @@ local function execute(remembers)
     if not other then foreign(KEY) end
     return {'FORMAT', other.format}
   end
-  if read.identity ~= ARGV[1] or remembers and not greeted[read.identity] then return {'MARKER'} end
+  if read.identity ~= ARGV[1] then return {'MARKER'} end
+  if remembers and not greeted[read.identity] or not remembers and followed(read.identity) then return {'MARKER'} end
   till, longest, seen_at = read.till, read.longest, read.seen
+  if lossy(read.identity) then loss = read.born end
   if now < read.born then
     lib = lib or library()
     marker = lib.parse(text)
     lib.rebase()
     till = marker.till
+    if loss > 0 then loss = marker.born end
   end
   if ARGV[2] == 'q' then quarantine = till end
   local due = call('ZCOUNT', X, '-inf', instant) > 0

@@ -68,7 +68,7 @@ end
 local function renewlease(name, lease, ttl)
   local l, rec = open(name, lease)
   local h = rec and holder(rec)
-  if not h or not h.timed then return {'LOST'} end
+  if not h or not h.timed or stale(h) then return {'LOST'} end
   local member = life(name, lease, h)
   local e = now + ttl * 1000
   local before = ends(member)

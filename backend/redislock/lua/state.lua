@@ -106,14 +106,20 @@ local function save(l)
   end
 end
 
+-- A notification may be refused: the user may lack the permission for the channel. That must
+-- not end the operation, whose writes would stay incomplete. A lost notification costs a timer.
+local function publish(chan, text)
+  pcall(call, 'PUBLISH', chan, text)
+end
+
 local function event(kind, name, lease, h, reason)
   if watched then
-    call('PUBLISH', T .. 'e:' .. watched, table.concat({kind, name, lease, h.owner, h.mode, h.token or '0', num(now), reason or ''}, '\n'))
+    publish(T .. 'e:' .. watched, table.concat({kind, name, lease, h.owner, h.mode, h.token or '0', num(now), reason or ''}, '\n'))
   end
 end
 
 local function push(chan, ...)
   if chan ~= '' then
-    call('PUBLISH', chan, table.concat({...}, '\n'))
+    publish(chan, table.concat({...}, '\n'))
   end
 end

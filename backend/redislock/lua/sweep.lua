@@ -112,7 +112,7 @@ local function purge(l)
   local all = call('HGETALL', l.key)
   for i = 1, #all, 2 do
     if all[i] ~= '@' then
-      local h = holder(all[i + 1])
+      local h = intact(l, holder, all[i + 1])
       if not alive(life(l.name, all[i], h)) then
         withdraw(l, all[i], h)
         event('expired', l.name, all[i], h)

@@ -96,6 +96,7 @@ local function execute(remembers)
   end
   if mine > longest then longest, changed = mine, true end
   if changed then call('SET', KEY, table.concat({'hfr2', num(born), num(longest), run, safe}, ' ')) end
+  complete = born
   if ARGV[2] == 'q' then quarantine = born + longest * 1000 end
   while ARGV[at] do
     local n = tonumber(ARGV[at + 1])

@@ -32,6 +32,7 @@ local KEY, P, N, C -- of the prefix
 local call, ARGV
 local now
 local quarantine -- no vote is given before this instant
+local complete -- since this instant the node has all that it wrote: born of the marker
 local full -- the memory of the server is full: nothing may be added
 
 local function begin(keys, args, is_full)
@@ -146,9 +147,9 @@ end
 local function unfold(l)
   local n, by, lease, rec = counter(l.name)
   if not lease then return end
+  local h = read(rec) -- it may fail, and then nothing is written
   call('ZREM', N, '') -- a write that is allowed when memory is full: those after it are too
   setcounter(l.name, n, by)
-  local h = read(rec)
   if h.ends > now then
     count(l, h)
     save(l, lease, rec)
@@ -197,8 +198,10 @@ local function drop(l, lease, h)
   save(l)
 end
 
+-- The notification may be refused: the user may lack the permission for the channel. That does
+-- not end the operation. A lost notification costs a timer.
 local function tell(name, lease)
-  call('PUBLISH', P .. 'w:' .. name, lease)
+  pcall(call, 'PUBLISH', P .. 'w:' .. name, lease)
 end
 
 -- The votes that are in force, as pairs of lease and record.
@@ -237,11 +240,20 @@ end
 
 local op = {}
 
+-- Whether a vote was given before a loss of data, and the quarantine has not ended yet. The
+-- lease may have been released or broken since, which the node forgot: then other leases were
+-- granted, and the vote must not count. It keeps other leases away until it ends, which is
+-- before the quarantine does.
+local function stale(h)
+  local since = tonumber(h.since)
+  return quarantine > now and (since < complete or since > now)
+end
+
 -- acquire ttl mode permits limit owner note (name lease attempt floor)... An answer for
--- each: -> G token left since final old | H now n votes... | Q left | L | S attempt | C
+-- each: -> G token left since final old | H now n votes... | Q left there | L | S attempt | C
 --   G  the vote is given; old: 1 when it was given to another attempt
 --   H  other leases are in the way
---   Q  this node does not vote yet
+--   Q  this node does not vote yet; there: 1 when it has a stale vote of the lease
 --   L  the lease was abandoned for good
 --   S  the attempt was abandoned for good
 --   C  the clocks are too far apart
@@ -253,8 +265,9 @@ local function acquire(t, i)
   if tomb and tonumber(attempt) <= tonumber(tomb) then return {'S', tomb} end
   local l, rec = open(name, lease)
   if rec then
-    -- Another attempt for the same lease: neither may remove the vote that the other counts.
     local h, other = read(rec), 0
+    if stale(h) then return {'Q', num(quarantine - now), 1} end
+    -- Another attempt for the same lease: neither may remove the vote that the other counts.
     if h.attempt ~= attempt then
       h.attempt, other = '*', 1
       call('HSET', l.key, lease, written(h))
@@ -262,7 +275,7 @@ local function acquire(t, i)
     return {'G', num(h.token), num(h.ends - now), h.since, h.final, other}
   end
   if not fits(l, mode, permits, limit) then return {'H', num(now), l.n, votes(l, SHOWN)} end
-  if quarantine > now then return {'Q', num(quarantine - now)} end
+  if quarantine > now then return {'Q', num(quarantine - now), 0} end
   if full then error({err = 'OOM the memory is full'}) end
   local ctr = counter(name)
   local token = ctr + 1
@@ -353,7 +366,7 @@ local function renew(name, lease, ttl)
   local n, by, alone, own = counter(name)
   if alone == lease then
     local h = read(own)
-    if h.ends <= now then return {'L'} end
+    if h.ends <= now or stale(h) then return {'L'} end
     h.ends = now + ttl * 1000
     call('ZREM', N, '') -- a write that is allowed when memory is full: those after it are too
     call('SET', P .. 'f:' .. name, table.concat({num(n), ' ', by, '\n', num(h.ends), ' ', lease, '\n', written(h)}))
@@ -363,6 +376,7 @@ local function renew(name, lease, ttl)
   local l, rec = open(name, lease)
   if not rec then return {'L'} end
   local h = read(rec)
+  if stale(h) then return {'L'} end
   h.ends = now + ttl * 1000
   if h.ends < l.min then l.min = h.ends end
   if h.ends > l.max then l.max = h.ends end

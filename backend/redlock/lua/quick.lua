@@ -67,7 +67,7 @@ end
 local function tellall(channels, leases)
   local ok, ears = pcall(call, 'PUBSUB', 'NUMSUB', unpack(channels))
   for c, lease in ipairs(leases) do
-    if not ok or ears[2 * c] > 0 then call('PUBLISH', channels[c], lease) end
+    if not ok or ears[2 * c] > 0 then pcall(call, 'PUBLISH', channels[c], lease) end
   end
 end
 

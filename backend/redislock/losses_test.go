@@ -1,0 +1,171 @@
+package redislock_test
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// A replica takes over behind one address, and both have everything on disk: what had not
+// arrived yet is missing nevertheless.
+func TestQuarantineAfterATakeOver(t *testing.T) {
+	t.Parallel()
+	s, replica := withReplica(t)
+	cfg := redislock.Config{Quarantine: time.Millisecond}
+	b := open(t, s, cfg)
+	settled(t, b)
+	if !b.Capabilities().Durable {
+		t.Fatal("it is not durable")
+	}
+	id := session(t, b, time.Hour)
+	leasetest.Succeeds(t, func() error {
+		if replica.Do("EXISTS", "{hf0}:s:"+string(id)) != int64(1) {
+			return errors.New("it is behind")
+		}
+		return nil
+	})
+	replica.Do("REPLICAOF", "NO", "ONE")
+	acquire(t, b, backend.AcquireRequest{Name: "one", Session: id}) // no other client has it
+	next := open(t, replica, cfg)
+	_, err := try(t, next, "one", id)
+	quarantined(t, err, 50*time.Minute)
+}
+
+// A replica takes over and hands back, and got no request in between: what it had not
+// received is missing where it was granted.
+func TestQuarantineAfterATakeOverAndBack(t *testing.T) {
+	t.Parallel()
+	inBothForms(t, takeOverAndBack)
+}
+
+func takeOverAndBack(t *testing.T, args ...string) {
+	t.Helper()
+	s, replica := withReplica(t, args...)
+	cfg := redislock.Config{Quarantine: time.Millisecond}
+	b, off := open(t, s, cfg), open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine})
+	settled(t, b)
+	follow := func(s, master *testserver.RedisServer) {
+		host, port, _ := strings.Cut(master.Addr(), ":")
+		s.Do("REPLICAOF", host, port)
+		follows(t, s)
+	}
+	for round := range 2 {
+		name, id := fmt.Sprint("lock", round), session(t, off, time.Hour)
+		leasetest.Succeeds(t, func() error {
+			if replica.Do("EXISTS", "{hf0}:s:"+string(id)) != int64(1) {
+				return errors.New("it is behind")
+			}
+			return nil
+		})
+		replica.Do("REPLICAOF", "NO", "ONE")
+		acquire(t, off, backend.AcquireRequest{Name: name, Session: id})
+		follow(s, replica)
+		s.Do("REPLICAOF", "NO", "ONE")
+		if n := s.Do("EXISTS", "{hf0}:o:"+name); n != int64(0) {
+			t.Fatalf("the grant is there (%v): nothing was lost, and nothing is tested", n)
+		}
+		_, err := try(t, b, name, session(t, b, time.Hour))
+		quarantined(t, err, 50*time.Minute)
+		follow(replica, s)
+	}
+}
+
+// A break, and the grant after it, are lost in a restart: the lease that was broken is there
+// again, and keeps others away, but its client can neither renew it nor be granted it again.
+func TestRestoredLeaseIsNotRenewed(t *testing.T) {
+	t.Parallel()
+	inBothForms(t, func(t *testing.T, args ...string) {
+		t.Helper()
+		s, cfg := quick(t, append(args, "--appendonly", "no")...)
+		b, other := open(t, s, cfg), open(t, s, cfg)
+		old := acquire(t, b, backend.AcquireRequest{Name: "one", Timed: true, TTL: time.Minute})
+		s.Do("SAVE") // what is on the disk
+		if _, err := other.Break(t.Context(), backend.BreakRequest{Name: "one"}); err != nil {
+			t.Fatal(err)
+		}
+		acquire(t, other, backend.AcquireRequest{Name: "one", Timed: true, TTL: time.Minute})
+		s.Restart()
+		renew := func(l lease) error {
+			var err error
+			leasetest.Succeeds(t, func() error { // once it is connected again
+				r, no := b.Renew(t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: l.Name, Lease: l.Lease, TTL: time.Minute}}})
+				if no == nil {
+					err = r.Leases[0].Err
+				}
+				return no
+			})
+			return err
+		}
+		if err := renew(old); !errors.Is(err, backend.ErrLost) {
+			t.Errorf("renewal of the broken lease: %v; want ErrLost", err)
+		}
+		if _, err := b.Acquire(t.Context(), old.AcquireRequest); !errors.Is(err, backend.ErrLost) {
+			t.Errorf("the same request again: %v; want ErrLost", err)
+		}
+		if info, err := other.Inspect(t.Context(), "one"); err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != old.Lease {
+			t.Errorf("%+v, %v; want the broken lease until it ends", info, err)
+		}
+		// What is granted from then on is renewed.
+		off := open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine})
+		fresh := acquire(t, off, backend.AcquireRequest{Name: "two", Timed: true, TTL: time.Minute})
+		if err := renew(fresh); err != nil {
+			t.Errorf("renewal of a lease from after the restart: %v", err)
+		}
+	})
+}
+
+// The longest TTL is forgotten while a timed lease waits. When it is granted, the marker has
+// it again: after a loss of data nothing is granted before that lease has ended.
+func TestLongestTTLOfAWaiter(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b := open(t, s, cfg)
+	id := session(t, b, time.Minute)
+	l := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	const ttl = time.Hour
+	w := ask(t, b, backend.AcquireRequest{Name: "one", Session: id, Timed: true, TTL: ttl})
+	inLine(t, b, "one", 1)
+	longest := func() string { return strings.Fields(fmt.Sprint(s.Do("GET", "{hf0}:m")))[3] }
+	marker := strings.Fields(fmt.Sprint(s.Do("GET", "{hf0}:m")))
+	marker[3] = "60000"
+	s.Do("SET", "{hf0}:m", strings.Join(marker, " "))
+	release(t, b, l)
+	w.granted(t)
+	if got := longest(); got != strconv.FormatInt(ttl.Milliseconds(), 10) {
+		t.Errorf("the longest TTL in use is %s ms, as the marker has it; a lease has %s", got, ttl)
+	}
+}
+
+// AOF is turned off at run time, and the next run reads the one that ended there: a client that
+// was told so reports it, although the marker in that file says that nothing is lost.
+func TestQuarantineAfterAnOldAOF(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	s.Do("CONFIG", "SET", "appendonly", "no")
+	b := open(t, s, cfg)
+	l := acquire(t, b, backend.AcquireRequest{Name: "one", Timed: true, TTL: time.Hour})
+	s.Restart()
+	if n := s.Do("EXISTS", "{hf0}:o:one"); n != int64(0) {
+		t.Fatalf("the grant is there (%v): nothing was lost, and nothing is tested", n)
+	}
+	// Another client is first. It knows nothing, as if it were new.
+	_, _ = try(t, open(t, s, cfg), "two", session(t, open(t, s, cfg), time.Minute))
+	leasetest.Succeeds(t, func() error {
+		_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "one", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute})
+		if err == nil {
+			t.Fatalf("granted, and the first has it until %s", l.Asked.Add(l.Left))
+		}
+		if errors.Is(err, backend.ErrQuarantine) {
+			return nil
+		}
+		return err
+	})
+}

@@ -1,0 +1,258 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// breaking is a node that is cut off from the first request with an operation on.
+type breaking struct {
+	link
+	verb    string
+	arrives bool // that request is executed, and its answer is lost
+	gone    atomic.Bool
+}
+
+func (l *breaking) run(ctx context.Context, load bool, key string, a []string) ([]any, error) {
+	if !l.gone.Load() && slices.Contains(a, l.verb) {
+		l.gone.Store(true)
+		if l.arrives {
+			_, _ = l.link.run(ctx, load, key, a)
+		}
+	}
+	if l.gone.Load() {
+		return nil, errCut
+	}
+	return l.link.run(ctx, load, key, a)
+}
+
+// stuck is a node that executes nothing for a while.
+type stuck struct {
+	link
+	until chan struct{}
+}
+
+func (l *stuck) run(ctx context.Context, load bool, key string, a []string) ([]any, error) {
+	<-l.until
+	return l.link.run(ctx, load, key, a)
+}
+
+// guarded returns a panel that keeps the quarantine, on servers whose markers are from long
+// ago.
+func guarded(t *testing.T, n int) (*panel, []*testserver.RedisServer) {
+	t.Helper()
+	servers := testserver.RedisNodes(t, n, "--appendonly", "no")
+	for _, s := range servers {
+		_, rest, _ := strings.Cut(s.Info("server"), "run_id:")
+		run, _, _ := strings.Cut(rest, "\r")
+		s.Do("SET", "hfr:m", "hfr2 1 1 "+run+" 1")
+	}
+	p := newPanel(t, servers)
+	p.mode = "q"
+	return p, servers
+}
+
+// told runs one operation on one node.
+func (p *panel) told(t *testing.T, i int, r request) []any {
+	t.Helper()
+	answers := make(chan []any, 1)
+	p.nodes[i].submit(&op{request: r, reply: func(list []any, err error) {
+		if err != nil {
+			t.Errorf("node %d: %v", i, err)
+		}
+		answers <- list
+	}})
+	return <-answers
+}
+
+// voteFor returns the request for a vote that an attempt of its own gets.
+func (p *panel) voteFor(lease backend.LeaseID, ttl string) request {
+	return request{
+		verb: opAcquire, lock: "n", own: []string{"n", string(lease), itoa(p.attempt(0)), itoa(p.clock())},
+		terms: terms{ttl: ttl, mode: "x", permits: "1", limit: "0"},
+	}
+}
+
+// A vote that was not returned in one round, because the node broke down, and a vote whose
+// answer is lost: together they are a quorum, and no later round makes that undone.
+func TestMayHoldOverRounds(t *testing.T) {
+	t.Parallel()
+	p, servers := guarded(t, 3)
+	p.told(t, 2, p.voteFor("2222222222222222", "60000"))
+	p.nodes[0].link = &breaking{link: p.nodes[0].link, verb: "back"}
+	p.nodes[1].link = &breaking{link: p.nodes[1].link, verb: opAcquire, arrives: true}
+	lease := backend.NewLeaseID()
+	_, err := p.Acquire(t.Context(), backend.AcquireRequest{Name: "n", Lease: lease, Timed: true, TTL: time.Minute})
+	info, err2 := newPanel(t, servers).Inspect(t.Context(), "n")
+	if err2 != nil || len(info.Holders) != 1 || info.Holders[0].Lease != lease {
+		t.Errorf("inspect: %+v, %v; the lease has a quorum", info, err2)
+	}
+	if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
+		t.Errorf("acquire: %v; want MayHold", err)
+	}
+}
+
+// Once the nodes have acknowledged that everything was returned, the lease is not held.
+func TestMayHoldUntilAcknowledged(t *testing.T) {
+	t.Parallel()
+	p, _ := guarded(t, 3)
+	a := &acquisition{b: p.Backend, quorum: 2, pause: time.Millisecond, req: backend.AcquireRequest{
+		Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute,
+	}}
+	a.claim = a.req.Claim()
+	for i := range 2 {
+		p.told(t, i, p.voteFor("2222222222222222", "60000"))
+	}
+	proceed := make(chan struct{})
+	for _, n := range p.nodes {
+		n.link = &stuck{link: n.link, until: proceed}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if v := a.round(ctx); v.kind != failed {
+		t.Fatalf("round without time: %+v", v)
+	}
+	if !a.mayHold {
+		t.Error("three requests without an answer, and not in doubt")
+	}
+	close(proceed)
+	leasetest.Eventually(t, "all votes are returned, and other leases have the lock", func() bool {
+		return a.round(t.Context()).kind == held && !a.mayHold
+	})
+}
+
+// Votes that were kept for the next round are returned to a node that is down by then, too.
+func TestKeptVotesAreGivenBack(t *testing.T) {
+	t.Parallel()
+	p, _ := guarded(t, 3)
+	a := &acquisition{b: p.Backend, quorum: 2, pause: time.Millisecond, req: backend.AcquireRequest{
+		Name: "n", Lease: "0000000000000000", Timed: true, TTL: DefaultMaxTTL,
+	}}
+	a.claim = a.req.Claim()
+	for i, lease := range []backend.LeaseID{"1111111111111111", "2222222222222222"} {
+		p.told(t, i+1, p.voteFor(lease, "60000")) // votes are split three ways
+	}
+	leasetest.Eventually(t, "votes are kept", func() bool { // where all nodes answer in time
+		return a.round(t.Context()).kind == split && a.keeps > 0
+	})
+	p.cutOff(t, 1)
+	if _, err := p.Inspect(t.Context(), "n"); err != nil { // the node is down from here on
+		t.Fatal(err)
+	}
+	if v := a.round(t.Context()); v.kind == granted || a.attempt != 0 {
+		t.Fatalf("second round: %+v, attempt %d", v, a.attempt)
+	}
+	p.cutOff(t, 0)
+	leasetest.Eventually(t, "the vote is returned", func() bool {
+		return p.told(t, 0, one("has", "n", "0000000000000000"))[0] == int64(0)
+	})
+}
+
+// One of five nodes is restarted with data that is a moment old: a vote that was returned
+// since is there again, while other leases have all permits. It does not count.
+func TestRestoredVote(t *testing.T) {
+	t.Parallel()
+	p, servers := guarded(t, 5)
+	req := func() backend.AcquireRequest {
+		return backend.AcquireRequest{
+			Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: 2 * time.Minute, Mode: backend.Shared, Limit: 3,
+		}
+	}
+	late := req()
+	ask := request{
+		verb: opAcquire, lock: "n", own: []string{"n", string(late.Lease), itoa(p.attempt(0)), itoa(p.clock())},
+		terms: terms{ttl: "120000", mode: "s", permits: "1", limit: "3"},
+	}
+	if r := p.told(t, 0, ask); r[0] != "G" {
+		t.Fatal(r)
+	}
+	servers[0].Do("SAVE") // what is on the disk
+	p.told(t, 0, one("back", "n", string(late.Lease), ask.own[2], "0", "0"))
+	for _, away := range []int{0b10000, 0b01000, 0b00100} {
+		p.cutOff(t, away)
+		if _, err := p.Acquire(t.Context(), req()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	servers[0].Restart()
+	p.cutOff(t, 1)
+	_, _ = p.Inspect(t.Context(), "n") // the node is down
+	p.cutOff(t, 0)
+	if r := p.told(t, 0, ask); r[0] != "Q" || r[2] != int64(1) {
+		t.Errorf("the node answers %v", r)
+	}
+	if g, err := p.Acquire(t.Context(), late); err == nil {
+		t.Errorf("a fourth holder of three permits: %+v", g)
+	}
+}
+
+// A lease is broken on two of three nodes, and another one granted. One of the two is restarted
+// without these writes: the first lease is not renewed, then or later.
+func TestRestoredVoteIsNotRenewed(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []backend.Mode{backend.Exclusive, backend.Shared} { // the two forms of a record
+		p, servers := guarded(t, 3)
+		req := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: 2 * time.Minute, Mode: mode}
+		if _, err := p.Acquire(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+		leasetest.Eventually(t, "all nodes have voted", func() bool {
+			for i := range servers {
+				if p.told(t, i, one("has", "n", string(req.Lease)))[0] != int64(1) {
+					return false
+				}
+			}
+			return true
+		})
+		servers[1].Do("SAVE")
+		p.cutOff(t, 1)
+		if _, err := p.Break(t.Context(), backend.BreakRequest{Name: "n"}); err != nil {
+			t.Fatal(err)
+		}
+		next := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: 2 * time.Minute}
+		if _, err := p.Acquire(t.Context(), next); err != nil {
+			t.Fatal(err)
+		}
+		p.cutOff(t, 0)
+		servers[1].Restart()
+		p.cutOff(t, 2)
+		_, _ = p.Inspect(t.Context(), "n")
+		p.cutOff(t, 0)
+		r, err := p.Renew(t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: "n", Lease: req.Lease, TTL: time.Minute}}})
+		if err != nil || !errors.Is(r.Leases[0].Err, backend.ErrLost) {
+			t.Errorf("renewal of the broken lease: %+v, %v; want ErrLost", r, err)
+		}
+	}
+}
+
+// The three holders of a semaphore have their votes on other nodes each, so that some nodes have
+// a permit left. The lock is held nevertheless, and no client is told that votes are split.
+func TestHoldersOnOtherNodes(t *testing.T) {
+	t.Parallel()
+	p, _ := guarded(t, 5)
+	req := func() backend.AcquireRequest {
+		return backend.AcquireRequest{
+			Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: 2 * time.Minute, Mode: backend.Shared, Limit: 3,
+		}
+	}
+	for _, away := range []int{0b10000, 0b01000, 0b00100} {
+		p.cutOff(t, away)
+		if _, err := p.Acquire(t.Context(), req()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.cutOff(t, 0)
+	_, err := p.Acquire(t.Context(), req())
+	if no, ok := errors.AsType[*backend.HeldError](err); !ok || len(no.Holders) != 3 {
+		t.Errorf("acquire: %v; want the three holders", err)
+	}
+}

@@ -1,0 +1,168 @@
+package zklock_test
+
+import (
+	"errors"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/zklock"
+	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// TestLostIsFinal: a lease whose loss was reported is not granted again.
+func TestLostIsFinal(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	proxy := chaos.Start(t, server.Addr())
+	leasetest.LostIsFinal(t, through(t, proxy), closing(t, server), proxy)
+}
+
+// TestToldAfterTheNextGrant: the loss of an entry is reported when the lease has another entry by
+// then. That one goes, too.
+func TestToldAfterTheNextGrant(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	b, other := closing(t, server), closing(t, server)
+	id := leasetest.Session(t, b, time.Minute, nil)
+	req := leasetest.Ask("n", id)
+	leasetest.Take(t, b, req)
+	b.Tell(id, req.Lease, backend.CauseBroken)
+	leasetest.Take(t, other, leasetest.Ask("n", leasetest.Session(t, other, time.Minute, nil)))
+	if g, err := b.Acquire(leasetest.Within(t), req); !errors.Is(err, backend.ErrLost) {
+		t.Errorf("%+v, %v; want ErrLost", g, err)
+	}
+}
+
+// TestToldDuringTheCreate: the loss of a lease is reported while a create of it is under way. It is
+// not granted, and its entry goes.
+func TestToldDuringTheCreate(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	b, other := closing(t, server), closing(t, server)
+	id := leasetest.Session(t, b, time.Minute, nil)
+	thaw := b.Freeze(id)
+	req := leasetest.Ask("n", id)
+	got := leasetest.Start(t, b, req)
+	leasetest.Eventually(t, "the create waits", func() bool { return b.Waiting(id) == 1 })
+	b.Tell(id, req.Lease, backend.CauseGone)
+	thaw()
+	if a := <-got; !errors.Is(a.Err, backend.ErrLost) {
+		t.Errorf("%+v; want ErrLost", a)
+	}
+	leasetest.Take(t, other, leasetest.Ask("n", leasetest.Session(t, other, time.Minute, nil)))
+}
+
+// deleteBelow deletes the nodes below the path by hand.
+func deleteBelow(t *testing.T, conn *zk.Conn, path string) {
+	t.Helper()
+	nodes, _, err := conn.Children(path)
+	if err != nil || len(nodes) == 0 {
+		t.Fatalf("%d nodes below %s, %v", len(nodes), path, err)
+	}
+	for _, n := range nodes {
+		if err := conn.Delete(path+"/"+n, -1); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestNodeIsDeleted: an operator deletes the nodes of held leases by hand. The holder is told, even
+// if it holds many others.
+func TestNodeIsDeleted(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	b, other := closing(t, server), closing(t, server)
+	told, tell := losses()
+	id := leasetest.Session(t, b, time.Minute, tell)
+	req := leasetest.Ask("n", id)
+	leasetest.Take(t, b, req)
+	for i := range 20 {
+		leasetest.Take(t, b, leasetest.Ask(strconv.Itoa(i), id))
+	}
+	deleteBelow(t, connect(t, server), "/holdfast/locks/n")
+	leasetest.Take(t, other, leasetest.Ask("n", leasetest.Session(t, other, time.Minute, nil)))
+	if l := awaitLoss(t, told); l.Lease != req.Lease || l.Cause != backend.CauseGone {
+		t.Errorf("told %+v; want %s, gone", l, req.Lease)
+	}
+	res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id})
+	if err != nil || len(res.Lost) != 1 || res.Lost[0].Lease != req.Lease {
+		t.Errorf("the renewal: %+v, %v; want one loss", res, err)
+	}
+}
+
+// TestRenewalsCheck: where there are many leases and few beats, renewals check them as well.
+func TestRenewalsCheck(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	b, err := zklock.New(zklock.Config{Servers: []string{server.Addr()}, Tick: time.Minute, MaxSession: testserver.ZooKeeperMaxSession})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed(t, b)
+	told, tell := losses()
+	id := leasetest.Session(t, b, time.Minute, tell)
+	for i := range 20 {
+		leasetest.Take(t, b, leasetest.Ask(strconv.Itoa(i), id))
+	}
+	req := leasetest.Ask("n", id)
+	leasetest.Take(t, b, req)
+	deleteBelow(t, connect(t, server), "/holdfast/locks/n")
+	leasetest.Eventually(t, "the loss is told", func() bool {
+		if _, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); err != nil {
+			t.Fatal(err)
+		}
+		return len(told) > 0
+	})
+	if l := <-told; l.Lease != req.Lease {
+		t.Errorf("told %+v; want %s", l, req.Lease)
+	}
+}
+
+// TestNoticesAreDeleted: an operator deletes the node to which breaks are written. The session
+// would not hear of them, so it ends.
+func TestNoticesAreDeleted(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	b := closing(t, server)
+	told, tell := losses()
+	id := leasetest.Session(t, b, time.Minute, tell)
+	leasetest.Take(t, b, leasetest.Ask("n", id))
+	deleteBelow(t, connect(t, server), "/holdfast/notices")
+	if l := awaitLoss(t, told); l.Session != id || l.Lease != "" || l.Cause != backend.CauseGone {
+		t.Errorf("told %+v; want the session, gone", l)
+	}
+	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, time.Minute, nil)))
+}
+
+// TestNothingIsRemembered: of tries that were refused, and of leases that were broken, nothing is
+// kept but that they were lost.
+func TestNothingIsRemembered(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	b, other := closing(t, server), closing(t, server)
+	told, tell := losses()
+	id := leasetest.Session(t, b, time.Minute, tell)
+	leasetest.Take(t, other, leasetest.Ask("n", leasetest.Session(t, other, time.Minute, nil)))
+	for range 20 {
+		req := leasetest.Ask("n", id)
+		req.Wait = false
+		if _, err := b.Acquire(leasetest.Within(t), req); !errors.Is(err, backend.ErrHeld) {
+			t.Fatalf("acquire of a lock that is held: %v", err)
+		}
+		req = leasetest.Ask("m", id)
+		leasetest.Take(t, b, req)
+		if _, err := other.Break(leasetest.Within(t), backend.BreakRequest{Name: "m"}); err != nil {
+			t.Fatal(err)
+		}
+		awaitLoss(t, told)
+	}
+	if leases, entries := b.Known(id); leases+entries != 0 {
+		t.Errorf("%d leases and %d entries are known; none exists", leases, entries)
+	}
+}
