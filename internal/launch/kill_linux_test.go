@@ -13,7 +13,7 @@ import (
 func TestKillForks(t *testing.T) {
 	t.Parallel()
 	for range 10 {
-		p := start(t, "while :; do setsid sleep 600 & done")
+		p := start(t, "n=0; while [ $((n += 1)) -lt 300 ]; do setsid sleep 600 & done; wait")
 		if !within(func() bool { return len(in(p.Dir())) > 5 }) {
 			t.Fatalf("%s started no children", p)
 		}
