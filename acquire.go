@@ -199,17 +199,13 @@ func (c *Client) Resume(ctx context.Context, lease Lease, opts ...ResumeOption) 
 // take acquires one lock.
 func (c *Client) take(ctx context.Context, name string, s settings) (*Lock, error) {
 	begun := c.clock.now()
-	lock, grant, err := c.takeOrJoin(ctx, name, s)
-	waited := time.Duration(c.clock.now() - begun)
+	lock, err := c.takeOrJoin(ctx, name, s, begun)
 	if err != nil {
 		err = c.opErr("acquire", name, err)
-		c.cfg.Events.failed(FailedEvent{Name: name, Shared: s.shared, Waited: waited, Result: resultOf(ctx, err), Err: err})
-		return nil, err
-	}
-	if grant != nil {
-		c.cfg.Events.acquired(AcquiredEvent{
-			Lock: lock.h.id, Token: lock.h.token, Shared: lock.h.shared, Waited: waited, InLine: grant.Waited, ByTimer: grant.ByTimer,
+		hook(&c.hooks, ctx, c.hooks.Failed, FailedEvent{
+			Name: name, Shared: s.shared, Waited: time.Duration(c.clock.now() - begun), Result: resultOf(ctx, err), Err: err,
 		})
+		return nil, err
 	}
 	return lock, nil
 }
@@ -229,27 +225,26 @@ func resultOf(ctx context.Context, err error) Result {
 	}
 }
 
-// takeOrJoin returns another handle of a lock that ctx belongs to, or acquires the lock. The grant
-// is nil for a handle.
-func (c *Client) takeOrJoin(ctx context.Context, name string, s settings) (*Lock, *backend.Grant, error) {
+// takeOrJoin returns another handle of a lock that ctx belongs to, or acquires the lock.
+func (c *Client) takeOrJoin(ctx context.Context, name string, s settings, begun instant) (*Lock, error) {
 	req := c.request(name, s)
 	if err := c.validate(req); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	done, err := c.begin()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer done()
 	if lock, err := c.reenter(ctx, req); lock != nil || err != nil {
-		return lock, nil, err
+		return lock, err
 	}
 	if err := context.Cause(ctx); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	c.cfg.Events.waiting(1)
-	defer c.cfg.Events.waiting(-1)
-	a := acquisition{c: c, req: req, s: s}
+	c.hooks.waiting(ctx, 1)
+	defer c.hooks.waiting(ctx, -1)
+	a := acquisition{c: c, req: req, s: s, begun: begun}
 	return a.run(ctx)
 }
 
@@ -357,5 +352,10 @@ func (c *Client) grant(ctx context.Context, h *hold, s settings, g backend.Grant
 	}
 	h.handles = append(h.handles, lock)
 	c.enter(h)
+	if !h.unread {
+		hook(&c.hooks, ctx, c.hooks.Acquired, AcquiredEvent{
+			Lock: h.id, Token: h.token, Shared: h.shared, Waited: time.Duration(now - h.begun), InLine: g.Waited, ByTimer: g.ByTimer,
+		})
+	}
 	return lock, nil
 }

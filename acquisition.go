@@ -17,6 +17,7 @@ type acquisition struct {
 	c       *Client
 	req     backend.AcquireRequest
 	s       settings
+	begun   instant
 	unknown bool  // an attempt was cut short: the lease may be held
 	away    error // the last ErrUnavailable
 	// givenUp are the leases of earlier attempts that are being released in the background. Until
@@ -27,7 +28,7 @@ type acquisition struct {
 var errWaitOver = errors.New("the wait time has elapsed")
 
 // run makes attempts until the lock is granted or a further attempt is pointless.
-func (a *acquisition) run(ctx context.Context) (*Lock, *backend.Grant, error) {
+func (a *acquisition) run(ctx context.Context) (*Lock, error) {
 	c := a.c
 	within, cancel := a.bound(ctx)
 	defer cancel()
@@ -35,9 +36,8 @@ func (a *acquisition) run(ctx context.Context) (*Lock, *backend.Grant, error) {
 		h, err := a.prepare(within)
 		if err == nil {
 			var lock *Lock
-			var grant backend.Grant
-			if lock, grant, err = a.attempt(ctx, within, h); err == nil {
-				return lock, &grant, nil
+			if lock, err = a.attempt(ctx, within, h); err == nil {
+				return lock, nil
 			}
 		}
 		if a.again(within, err, n) {
@@ -45,12 +45,11 @@ func (a *acquisition) run(ctx context.Context) (*Lock, *backend.Grant, error) {
 		}
 		if a.s.wait > 0 && isOver(ctx, within) && !isUnavailable(err) && c.closing.Err() == nil {
 			var lock *Lock
-			var grant backend.Grant
-			if lock, grant, err = a.last(ctx); err == nil {
-				return lock, &grant, nil
+			if lock, err = a.last(ctx); err == nil {
+				return lock, nil
 			}
 		}
-		return nil, nil, a.fail(ctx, within, err)
+		return nil, a.fail(ctx, within, err)
 	}
 }
 
@@ -94,7 +93,7 @@ func (a *acquisition) prepare(ctx context.Context) (*hold, error) {
 	h := &hold{
 		c: c, id: Lease{Name: a.req.Name, ID: a.req.Lease}, owner: a.req.Owner,
 		shared: a.req.Mode == backend.Shared, limit: a.req.Limit, permits: a.req.Permits,
-		sess: sess, timed: a.req.Timed, life: a.req.TTL,
+		sess: sess, timed: a.req.Timed, life: a.req.TTL, begun: a.begun,
 	}
 	if a.req.Timed && !a.s.noRenew {
 		h.ttl = a.req.TTL
@@ -103,12 +102,12 @@ func (a *acquisition) prepare(ctx context.Context) (*hold, error) {
 }
 
 // attempt sends one request.
-func (a *acquisition) attempt(ctx, within context.Context, h *hold) (*Lock, backend.Grant, error) {
+func (a *acquisition) attempt(ctx, within context.Context, h *hold) (*Lock, error) {
 	c := a.c
 	within, interrupt := context.WithCancelCause(within)
 	defer interrupt(nil)
 	if err := c.begins(h, interrupt); err != nil {
-		return nil, backend.Grant{}, err
+		return nil, err
 	}
 	h.late = a.unknown
 	missed := c.clock.missed()
@@ -119,16 +118,16 @@ func (a *acquisition) attempt(ctx, within context.Context, h *hold) (*Lock, back
 			a.unknown = true
 			err = cause
 		}
-		return nil, grant, err
+		return nil, err
 	}
 	a.unknown = true // until it is ours it is nobody's
 	lock, err := c.grant(ctx, h, a.s, grant, c.clock.at(grant.Asked, missed))
 	c.stopWaiting(h)
 	if err != nil {
 		c.ends(h)
-		return nil, grant, err
+		return nil, err
 	}
-	return lock, grant, nil
+	return lock, nil
 }
 
 // isAnswer reports whether err is an answer of the backend, rather than a call that was cut short.
@@ -246,17 +245,16 @@ func (a *acquisition) settleRequest() backend.ReleaseRequest {
 // last makes one more attempt, without waiting, when Wait has elapsed: its refusal says who holds
 // the lock, or why no client does. If the lease was granted in the meantime, the caller gets it.
 // The place in the queue is released.
-func (a *acquisition) last(ctx context.Context) (*Lock, backend.Grant, error) {
+func (a *acquisition) last(ctx context.Context) (*Lock, error) {
 	c := a.c
 	within, cancel := context.WithTimeout(ctx, min(c.cfg.Timeout, time.Second))
 	defer cancel()
 	h, err := a.prepare(within)
-	var grant backend.Grant
 	if err == nil {
 		a.req.Wait = false
 		var lock *Lock
-		if lock, grant, err = a.attempt(ctx, within, h); err == nil {
-			return lock, grant, nil
+		if lock, err = a.attempt(ctx, within, h); err == nil {
+			return lock, nil
 		}
 		if a.s.lease == "" && c.b.Release(within, a.settleRequest()) == nil {
 			a.unknown = false
@@ -269,7 +267,7 @@ func (a *acquisition) last(ctx context.Context) (*Lock, backend.Grant, error) {
 			Err: fmt.Errorf("the holder of the lock is unknown: %v", err), //nolint:errorlint // the loss of a place is not the loss of the lock
 		}
 	}
-	return nil, grant, err
+	return nil, err
 }
 
 // sitOut waits until a quarantine ends, but at most a second, because another client may end it
@@ -322,7 +320,7 @@ func (a *acquisition) fail(ctx, within context.Context, err error) error {
 	}
 	switch {
 	case a.unknown:
-		c.cfg.Events.ambiguous("acquire")
+		hook(&c.hooks, ctx, c.hooks.Ambiguous, "acquire")
 		a.abandon()
 	case len(a.givenUp) == 0:
 		return err

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // Config configures a Client. The zero value is ready to use.
@@ -28,8 +29,8 @@ type Config struct {
 	// Logger receives problems that no call returns, such as those of background work. Default:
 	// none. Optional.
 	Logger *slog.Logger
-	// Events are hooks for metrics and tests. Optional.
-	Events *Events
+	// Hooks are called when something happens to the locks of this client. Optional.
+	Hooks *Hooks
 }
 
 const (
@@ -55,6 +56,7 @@ type Client struct {
 	kick       chan struct{}  // wakes the renewer; capacity 1
 	kept       chan struct{}  // closed when the renewer has ended
 	grid       time.Duration  // random phase of the renewal times, so that clients do not renew in step
+	hooks      hookQueue
 
 	mu      sync.Mutex
 	closed  bool
@@ -65,7 +67,6 @@ type Client struct {
 	losses  []lossNote            // reported by the backend, not yet applied
 	timed   map[*hold]struct{}    // timed leases that are held
 	waiting map[*hold]interrupter // acquisitions in progress that can be interrupted
-	notes   []note                // events to emit after mu is unlocked
 	warned  time.Time             // the quarantine has been logged up to this time
 }
 
@@ -89,6 +90,7 @@ func New(b backend.Backend, cfg Config) (*Client, error) {
 		return nil, c.opErr("new client", "", err)
 	}
 	c.grid = rand.N(c.cfg.TTL)
+	c.hooks.init(cfg.Hooks)
 	c.background, c.stop = context.WithCancel(context.Background())
 	c.closing, c.startClose = context.WithCancelCause(context.Background())
 	go c.keep()
@@ -126,13 +128,15 @@ type Stats struct {
 	Held     int // leases, including shared ones
 	Waiting  int // acquisitions in progress
 	Sessions int // 0 or 1
+	// DroppedHooks counts the hooks that were not called because too many were waiting.
+	DroppedHooks uint64
 }
 
 // Stats returns the client's current counts.
 func (c *Client) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := Stats{Held: len(c.timed), Waiting: len(c.waiting)}
+	s := Stats{Held: len(c.timed), Waiting: len(c.waiting), DroppedHooks: c.hooks.lost()}
 	if c.sess != nil {
 		s.Sessions = 1
 		s.Held += c.sess.held
@@ -169,28 +173,26 @@ func (c *Client) Close(ctx context.Context) error {
 	for _, interrupt := range c.waiting {
 		interrupt(ErrClosed)
 	}
-	events := c.takeEvents()
 	c.mu.Unlock()
 	c.startClose(ErrClosed)
-	c.emit(events)
 
 	err := c.giveBack(ctx, sess, opening, give)
 	c.stop()
 	c.work.Wait()
 	<-c.kept
-	return c.opErr("close", "", err)
+	return c.opErr("close", "", errors.Join(err, c.hooks.finish(ctx)))
 }
 
 // closedBefore waits for the first Close to finish.
 func (c *Client) closedBefore(ctx context.Context) error {
 	select {
 	case <-c.kept:
-		return nil
+		return c.hooks.finish(ctx)
 	default:
 	}
 	select {
 	case <-c.kept:
-		return nil
+		return c.hooks.finish(ctx)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -227,14 +229,14 @@ func (c *Client) giveBack(ctx context.Context, sess *session, op *opening, give 
 func (c *Client) endAll(ctx context.Context, sess *session, give []*hold) error {
 	var errs []error
 	if sess != nil {
-		err := c.retryWith(ctx, pause, func(ctx context.Context) error { return c.b.EndSession(ctx, sess.id) })
+		err := c.retryWith(ctx, retry.Pause, func(ctx context.Context) error { return c.b.EndSession(ctx, sess.id) })
 		errs = append(errs, err)
 	}
 	for _, h := range give {
 		if err := errors.Join(errs...); isUnavailable(err) || ctx.Err() != nil {
 			break
 		}
-		err := c.retryWith(ctx, pause, func(ctx context.Context) error { return c.b.Release(ctx, h.releaseRequest(true)) })
+		err := c.retryWith(ctx, retry.Pause, func(ctx context.Context) error { return c.b.Release(ctx, h.releaseRequest(true)) })
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)

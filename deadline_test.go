@@ -22,8 +22,8 @@ func TestContextEndsAtDeadline(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f, store := newFaults(t)
 			var atRisk atomic.Int32
-			c := newClient(t, f, holdfast.Config{TTL: 9 * time.Second, Events: &holdfast.Events{
-				AtRisk: func(holdfast.AtRiskEvent) { atRisk.Add(1) },
+			c := newClient(t, f, holdfast.Config{TTL: 9 * time.Second, Hooks: &holdfast.Hooks{
+				AtRisk: func(context.Context, holdfast.AtRiskEvent) { atRisk.Add(1) },
 			}})
 			begun := time.Now()
 			lock := mustAcquire(t, c, "n", opts...)

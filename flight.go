@@ -58,7 +58,7 @@ func (c *Client) timedRenewed(f *flight, sent, now instant, r backend.Renewal, e
 	if !h.held {
 		return
 	}
-	c.event(renewedNote{RenewedEvent{Leases: 1, Margin: time.Duration(h.deadline - now), Took: time.Duration(now - sent), Err: err}})
+	hook(&c.hooks, c.background, c.hooks.Renewed, RenewedEvent{Leases: 1, Margin: time.Duration(h.deadline - now), Took: time.Duration(now - sent), Err: err})
 	switch {
 	case errors.Is(err, ErrLost):
 		c.lose(h, CauseGone, "", nil)
@@ -68,7 +68,7 @@ func (c *Client) timedRenewed(f *flight, sent, now instant, r backend.Renewal, e
 		h.lastErr = err
 		h.renewAt = now + retryIn(h.ttl, h.deadline-now, h.failures)
 		if h.failures == 1 {
-			c.event(atRiskNote{AtRiskEvent{Leases: 1, Left: time.Duration(h.deadline - now), Err: err}})
+			hook(&c.hooks, c.background, c.hooks.AtRisk, AtRiskEvent{Leases: 1, Left: time.Duration(h.deadline - now), Err: err})
 		}
 	case now >= h.deadline:
 		c.lose(h, CauseDeadline, "", h.lastErr)

@@ -50,6 +50,7 @@ type hold struct {
 	// The limit and permits of a shared lease, which bound what re-entry may ask for.
 	limit, permits int
 	unread         bool          // resumed, and its mode and permits are not read from the backend yet
+	begun          instant       // when the caller asked for the lock
 	sess           *session      // the session of the lease or of its place in the queue; may be nil
 	timed          bool          // it has an end of its own
 	ttl            time.Duration // the TTL that renewals ask for; 0: it is not renewed individually
@@ -156,15 +157,23 @@ func (c *Client) lose(h *hold, cause Cause, reason string, err error) {
 	}
 	h.err = &LostError{Name: h.id.Name, Token: h.token, Cause: cause, Reason: reason, Err: err}
 	if h.held {
-		c.event(lostNote{LostEvent{
+		hook(&c.hooks, h.call(), c.hooks.Lost, LostEvent{
 			Lock: h.id, Token: h.token, Shared: h.shared, Held: time.Duration(c.clock.now() - h.since),
 			Cause: cause, Reason: reason,
-		}})
+		})
 	}
 	c.leave(h)
 	for _, l := range h.handles {
 		l.end(h.err)
 	}
+}
+
+// call returns the values of the context that the lock was acquired with. Client.mu is held.
+func (h *hold) call() context.Context {
+	if len(h.handles) == 0 {
+		return h.c.background
+	}
+	return h.handles[0].values
 }
 
 // check ends h if its deadline has passed. It does not wait for the renewer, which may be late, and

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // The types of Inspect, List, Break and Watch; see package backend.
@@ -105,7 +106,7 @@ func (c *Client) Watch(ctx context.Context, prefix string, deliver func(Event)) 
 		if time.Since(begun) > 2*longestPause {
 			failures = 0 // starting is not a success: a stream may break at its start each time
 		}
-		if !isUnavailable(err) || !pause(ctx, backoff(failures)) {
+		if !isUnavailable(err) || !retry.Pause(ctx, backoff(failures)) {
 			if cause := context.Cause(ctx); cause != nil {
 				err = cause
 			}

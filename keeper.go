@@ -122,9 +122,7 @@ func (c *Client) turn() time.Duration {
 	if !c.closed {
 		c.startRenewals(b)
 	}
-	events := c.takeEvents()
 	c.mu.Unlock()
-	c.emit(events)
 	return idle
 }
 
@@ -182,9 +180,7 @@ func (c *Client) renew(b batch) {
 		f.hold.renewing = false
 		c.timedRenewed(f, sent, now, r, err)
 	}
-	events := c.takeEvents()
 	c.mu.Unlock()
-	c.emit(events)
 }
 
 var errAnswer = errors.New("the answer does not fit the question")
@@ -226,14 +222,14 @@ func (c *Client) sessionRenewed(s *session, sent, now instant, res backend.Renew
 	if s.ended {
 		return
 	}
-	c.event(renewedNote{RenewedEvent{Leases: s.held, Margin: time.Duration(s.deadline - now), Took: time.Duration(now - sent), Err: err}})
+	hook(&c.hooks, c.background, c.hooks.Renewed, RenewedEvent{Leases: s.held, Margin: time.Duration(s.deadline - now), Took: time.Duration(now - sent), Err: err})
 	switch {
 	case err != nil:
 		s.failures++
 		s.lastErr = err
 		s.renewAt = now + retryIn(s.ttl, s.deadline-now, s.failures)
 		if s.failures == 1 && s.held > 0 {
-			c.event(atRiskNote{AtRiskEvent{Leases: s.held, Left: time.Duration(s.deadline - now), Err: err}})
+			hook(&c.hooks, c.background, c.hooks.AtRisk, AtRiskEvent{Leases: s.held, Left: time.Duration(s.deadline - now), Err: err})
 		}
 	case res.SessionLost:
 		c.loseSession(s, CauseSession, nil)
@@ -256,37 +252,4 @@ func (c *Client) sessionRenewed(s *session, sent, now instant, res backend.Renew
 func retryIn(ttl time.Duration, left instant, failures int) instant {
 	d := max(0, min(ttl/60<<min(failures, 4), ttl/8, time.Duration(left)/4))
 	return instant(max(d/2+rand.N(d/2+1), time.Millisecond))
-}
-
-// note is an event of a critical section, collected there and emitted after it.
-type note interface{ emit(e *Events) }
-
-type (
-	renewedNote struct{ RenewedEvent }
-	atRiskNote  struct{ AtRiskEvent }
-	lostNote    struct{ LostEvent }
-)
-
-func (n renewedNote) emit(e *Events) { e.renewed(n.RenewedEvent) }
-func (n atRiskNote) emit(e *Events)  { e.atRisk(n.AtRiskEvent) }
-func (n lostNote) emit(e *Events)    { e.lost(n.LostEvent) }
-
-// event collects n for emit. Client.mu is held.
-func (c *Client) event(n note) {
-	if c.cfg.Events != nil {
-		c.notes = append(c.notes, n)
-	}
-}
-
-// takeEvents returns the events to emit once Client.mu is unlocked. Client.mu is held.
-func (c *Client) takeEvents() []note {
-	notes := c.notes
-	c.notes = nil
-	return notes
-}
-
-func (c *Client) emit(notes []note) {
-	for _, n := range notes {
-		n.emit(c.cfg.Events)
-	}
 }

@@ -96,9 +96,7 @@ func (l *Lock) checkNow() {
 	c := l.h.c
 	c.mu.Lock()
 	c.check(l.h)
-	events := c.takeEvents()
 	c.mu.Unlock()
-	c.emit(events)
 }
 
 // Err returns nil while the lock is held, then ErrReleased or a *LostError. It reads the clock and
@@ -196,9 +194,7 @@ func (c *Client) extendOnce(ctx context.Context, h *hold, ttl time.Duration) err
 	now := c.clock.now()
 	c.mu.Lock()
 	err = c.extended(h, f, sent, now, res, err)
-	events := c.takeEvents()
 	c.mu.Unlock()
-	c.emit(events)
 	return err
 }
 
@@ -244,9 +240,7 @@ func (l *Lock) Detach() (Lease, error) {
 			other.end(ErrReleased)
 		}
 	}
-	events := c.takeEvents()
 	c.mu.Unlock()
-	c.emit(events)
 	return h.id, c.opErr("detach", h.id.Name, err)
 }
 

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // Release releases the lock. Its context ends first. If re-entry made several handles of one lease,
@@ -36,13 +36,11 @@ func (l *Lock) Release(ctx context.Context) error {
 	if last {
 		c.work.Add(1)
 	}
-	events := c.takeEvents()
 	c.mu.Unlock()
-	c.emit(events)
 	if last {
 		defer c.work.Done()
 		err = c.giveUp(ctx, h)
-		c.cfg.Events.released(ReleasedEvent{
+		hook(&c.hooks, ctx, c.hooks.Released, ReleasedEvent{
 			Lock: h.id, Token: h.token, Shared: shared, Held: time.Duration(c.clock.now() - h.since), Err: err,
 		})
 	}
@@ -95,13 +93,13 @@ func (c *Client) giveUp(ctx context.Context, h *hold) error {
 			continue
 		}
 		req := h.releaseRequest(true)
-		return c.goOn(h, err, func(ctx context.Context) error { return c.b.Release(ctx, req) })
+		return c.goOn(ctx, h, err, func(ctx context.Context) error { return c.b.Release(ctx, req) })
 	}
 }
 
 // goOn hands to the background the work on h that err interrupted.
-func (c *Client) goOn(h *hold, err error, f func(context.Context) error) error {
-	c.cfg.Events.ambiguous("release")
+func (c *Client) goOn(ctx context.Context, h *hold, err error, f func(context.Context) error) error {
+	hook(&c.hooks, ctx, c.hooks.Ambiguous, "release")
 	c.mu.Lock()
 	c.settleBy(h.id.Name, h.keptBy(), h.life, f)
 	c.mu.Unlock()
@@ -148,7 +146,7 @@ func (c *Client) leaveAlone(ctx context.Context, h *hold) error {
 	case errors.Is(err, ErrLost):
 		return &LostError{Name: h.id.Name, Token: h.token, Cause: CauseGone}
 	}
-	return c.goOn(h, err, leave)
+	return c.goOn(ctx, h, err, leave)
 }
 
 // settle ensures, in the background, that the lease is gone: an acquire that failed, timed out or
@@ -183,7 +181,7 @@ func (c *Client) settleBy(name string, keeper backend.SessionID, ttl time.Durati
 			if n == 0 {
 				turns, long = c.second, c.cfg.Timeout/3
 			}
-			if !isUnavailable(err) || !mayLive() || !pause(c.background, backoff(n)) || !turns.enter(c.background, life, mayLive) {
+			if !isUnavailable(err) || !mayLive() || !retry.Pause(c.background, backoff(n)) || !turns.enter(c.background, life, mayLive) {
 				c.log().LogAttrs(c.background, levelWarn, "a lease of unknown state was left to its end", attrName(name), attrError(err))
 				return
 			}
@@ -309,8 +307,7 @@ const longestPause = 2 * time.Second
 
 // backoff returns how long to wait before the next attempt: 10 ms, doubling to 2 s, with jitter.
 func backoff(n int) time.Duration {
-	d := min(10*time.Millisecond<<min(n, 8), longestPause)
-	return d/2 + rand.N(d/2)
+	return retry.Delay(n, 10*time.Millisecond, longestPause)
 }
 
 // pause waits for d. It reports false when ctx has ended or the client is being closed.
@@ -318,17 +315,5 @@ func (c *Client) pause(ctx context.Context, d time.Duration) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.closing, cancel)()
-	return pause(ctx, d)
-}
-
-// pause waits for d. It reports false when ctx has ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
+	return retry.Pause(ctx, d)
 }

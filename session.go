@@ -97,9 +97,7 @@ func (c *Client) openSession(op *opening) {
 	}
 	op.err = err
 	close(op.done)
-	events := c.takeEvents()
 	c.mu.Unlock()
-	c.emit(events)
 }
 
 // extend records that a request that left at sent was acknowledged.
@@ -215,9 +213,7 @@ func (c *Client) applyLoss(s *session, l backend.Loss) {
 func (c *Client) sessionIsLost(s *session) {
 	c.mu.Lock()
 	c.loseSession(s, CauseSession, nil)
-	events := c.takeEvents()
 	c.mu.Unlock()
-	c.emit(events)
 }
 
 // nextRenewal returns when to renew what was renewed at sent: after a third of the TTL, on a grid,

@@ -209,9 +209,9 @@ func TestLeaderStopped(t *testing.T) {
 			url := start(t)
 			c := over(t, url, holdfast.Config{TTL: pausedTTL, Owner: "b"})
 			gained, resigned := make(chan int64, 1), make(chan error, 1)
-			b := candidate(t, c, elector.Config{Candidate: "b", Value: "b:80", Events: elector.Events{
-				Lost:     func(_ *elector.Term, err error) { t.Errorf("b lost: %v", err) },
-				Resigned: func(_ *elector.Term, err error) { resigned <- err },
+			b := candidate(t, c, elector.Config{Candidate: "b", Value: "b:80", Hooks: elector.Hooks{
+				Lost:     func(_ context.Context, _ *elector.Term, err error) { t.Errorf("b lost: %v", err) },
+				Resigned: func(_ context.Context, _ *elector.Term, err error) { resigned <- err },
 			}})
 			var w witness
 			w.watch(t, candidate(t, over(t, url, holdfast.Config{TTL: pausedTTL}), elector.Config{}))
@@ -297,8 +297,8 @@ func TestHandOver(t *testing.T) {
 			for i := range candidates {
 				id := string(rune('a' + i))
 				var lined bool
-				c := over(t, url, holdfast.Config{TTL: longTTL, Owner: id, Events: &holdfast.Events{
-					Acquired: func(e holdfast.AcquiredEvent) {
+				c := over(t, url, holdfast.Config{TTL: longTTL, Owner: id, Hooks: &holdfast.Hooks{
+					Acquired: func(_ context.Context, e holdfast.AcquiredEvent) {
 						if i > 0 && lined && !e.InLine {
 							t.Errorf("%s leads: %+v", id, e)
 						}
@@ -308,10 +308,10 @@ func TestHandOver(t *testing.T) {
 					},
 				}})
 				lined, pushed = c.Capabilities().FIFO, c.Capabilities().Push
-				es[i] = candidate(t, c, elector.Config{Candidate: id, Events: elector.Events{
-					Gained:   func(*elector.Term) { leads <- i },
-					Resigned: func(_ *elector.Term, err error) { ifError(t, id+" resigns", err) },
-					Lost:     func(_ *elector.Term, err error) { t.Errorf("%s lost: %v", id, err) },
+				es[i] = candidate(t, c, elector.Config{Candidate: id, Hooks: elector.Hooks{
+					Gained:   func(context.Context, *elector.Term) { leads <- i },
+					Resigned: func(_ context.Context, _ *elector.Term, err error) { ifError(t, id+" resigns", err) },
+					Lost:     func(_ context.Context, _ *elector.Term, err error) { t.Errorf("%s lost: %v", id, err) },
 				}})
 				ctx, stop := context.WithCancelCause(t.Context())
 				stops[i] = stop

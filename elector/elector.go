@@ -24,20 +24,21 @@ type Config struct {
 	// Rest is approximately how long Run stays out of the election after a term, so that a lead
 	// function that returns immediately does not loop without a pause. Default: 1 s. Optional.
 	Rest time.Duration
-	// Events are hooks for logs, metrics and tests. Optional.
-	Events Events
+	// Hooks are called by Run, for logs, metrics and tests. Optional.
+	Hooks Hooks
 }
 
-// Events are hooks of Run. Each is optional. Run calls them in order and waits for them.
-type Events struct {
+// Hooks are called by Run, in order. Each is optional. Run waits for them. Their context has the values
+// of the context of Run, but not its end.
+type Hooks struct {
 	// Gained: the elector leads.
-	Gained func(*Term)
+	Gained func(context.Context, *Term)
 	// Lost: the term ended without the leader's will. err is a *holdfast.LostError, joined with the
 	// error of the function if that is more than its context's error.
-	Lost func(term *Term, err error)
+	Lost func(ctx context.Context, term *Term, err error)
 	// Resigned: the leader gave the term up. err is set when the backend has not confirmed that;
 	// then the term ends on the backend with its TTL at the latest.
-	Resigned func(term *Term, err error)
+	Resigned func(ctx context.Context, term *Term, err error)
 }
 
 const (

@@ -137,9 +137,9 @@ func TestLossEndsTheTermInTime(t *testing.T) {
 		one, wire := client(t, store, "one")
 		two, _ := client(t, store, "two")
 		var lost, gained atomic.Int32
-		a := candidate(t, one, elector.Config{Events: elector.Events{
-			Gained: func(*elector.Term) { gained.Add(1) },
-			Lost: func(term *elector.Term, err error) {
+		a := candidate(t, one, elector.Config{Hooks: elector.Hooks{
+			Gained: func(context.Context, *elector.Term) { gained.Add(1) },
+			Lost: func(_ context.Context, term *elector.Term, err error) {
 				var why *holdfast.LostError
 				if !errors.As(err, &why) || why.Cause != holdfast.CauseDeadline || why.Token != term.Token() {
 					t.Errorf("lost with %v", err)
@@ -259,7 +259,7 @@ func TestLeadReturns(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c, _ := client(t, memlock.NewStore(), "")
 				var resigned atomic.Int32
-				e := candidate(t, c, elector.Config{Events: elector.Events{Resigned: func(_ *elector.Term, err error) {
+				e := candidate(t, c, elector.Config{Hooks: elector.Hooks{Resigned: func(_ context.Context, _ *elector.Term, err error) {
 					if err != nil {
 						t.Errorf("resigned: %v", err)
 					}

@@ -76,10 +76,10 @@ func candidateMain(url string, in io.Reader, out io.Writer) error {
 		stop(errShutdown) // the process is told to shut down, or the test has ended
 	}()
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(out, format+"\n", args...) }
-	e, err := elector.New(c, election, elector.Config{Candidate: "a", Value: "a:80", Events: elector.Events{
-		Gained:   func(t *elector.Term) { say("gained %d", t.Token()) },
-		Lost:     func(t *elector.Term, _ error) { say("lost %d", t.Token()) },
-		Resigned: func(t *elector.Term, err error) { say("resigned %d %v", t.Token(), err) },
+	e, err := elector.New(c, election, elector.Config{Candidate: "a", Value: "a:80", Hooks: elector.Hooks{
+		Gained:   func(_ context.Context, t *elector.Term) { say("gained %d", t.Token()) },
+		Lost:     func(_ context.Context, t *elector.Term, _ error) { say("lost %d", t.Token()) },
+		Resigned: func(_ context.Context, t *elector.Term, err error) { say("resigned %d %v", t.Token(), err) },
 	}})
 	if err != nil {
 		return err

@@ -45,8 +45,8 @@ func (e *Elector) Run(ctx context.Context, lead func(context.Context, *Term) err
 // serve leads one term. The error is nil when the elector should campaign again.
 func (e *Elector) serve(ctx context.Context, term *Term, lead func(context.Context, *Term) error) error {
 	defer term.lock.Release(context.WithoutCancel(ctx)) //nolint:errcheck // for a panic; otherwise it was released before
-	if f := e.cfg.Events.Gained; f != nil {
-		f(term)
+	if f := e.cfg.Hooks.Gained; f != nil {
+		f(context.WithoutCancel(ctx), term)
 	}
 	err := during(ctx, term, lead)
 	if lost := term.Err(); lost != nil {
@@ -55,8 +55,8 @@ func (e *Elector) serve(ctx context.Context, term *Term, lead func(context.Conte
 	done, cancel := context.WithTimeout(context.WithoutCancel(ctx), resignPatience)
 	defer cancel()
 	resigned := term.Resign(done)
-	if f := e.cfg.Events.Resigned; f != nil {
-		f(term, resigned)
+	if f := e.cfg.Hooks.Resigned; f != nil {
+		f(context.WithoutCancel(ctx), term, resigned)
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -94,15 +94,15 @@ func (x *termContext) Err() error {
 // over handles a term that ended while lead ran: it was lost, or lead resigned it.
 func (e *Elector) over(ctx context.Context, term *Term, why, err error) error {
 	if errors.Is(why, holdfast.ErrReleased) {
-		if f := e.cfg.Events.Resigned; f != nil {
-			f(term, nil)
+		if f := e.cfg.Hooks.Resigned; f != nil {
+			f(context.WithoutCancel(ctx), term, nil)
 		}
 	} else {
 		if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, holdfast.ErrLost) {
 			why = errors.Join(why, err)
 		}
-		if f := e.cfg.Events.Lost; f != nil {
-			f(term, why)
+		if f := e.cfg.Hooks.Lost; f != nil {
+			f(context.WithoutCancel(ctx), term, why)
 		}
 		err = nil
 	}

@@ -1,7 +1,7 @@
 // Package observe exports what happens to locks as Prometheus metrics.
 //
 //	m, err := observe.NewPrometheus(prometheus.DefaultRegisterer, observe.Options{Backend: "redis"})
-//	locks, err := holdfast.New(m.Backend(b), holdfast.Config{Events: m.Events()})
+//	locks, err := holdfast.New(m.Backend(b), holdfast.Config{Hooks: m.Hooks()})
 //
 // Labels are the backend, the mode ("exclusive", "shared"), results and causes. The name of a lock
 // is never a label, because there may be millions of names. Every series exists from the start with

@@ -100,7 +100,7 @@ func TestEvents(t *testing.T) {
 	}{
 		"acquired": {
 			func(m *observe.Metrics) {
-				m.Events().Acquired(holdfast.AcquiredEvent{Lock: lock, Waited: 2 * time.Second, InLine: true})
+				m.Hooks().Acquired(t.Context(), holdfast.AcquiredEvent{Lock: lock, Waited: 2 * time.Second, InLine: true})
 			},
 			map[string]float64{
 				"holdfast_acquire_total{mode=exclusive,result=acquired}": 1, "holdfast_held{mode=exclusive}": 1,
@@ -109,7 +109,7 @@ func TestEvents(t *testing.T) {
 		},
 		"by timer": {
 			func(m *observe.Metrics) {
-				m.Events().Acquired(holdfast.AcquiredEvent{Lock: lock, Shared: true, ByTimer: true})
+				m.Hooks().Acquired(t.Context(), holdfast.AcquiredEvent{Lock: lock, Shared: true, ByTimer: true})
 			},
 			map[string]float64{
 				"holdfast_acquire_total{mode=shared,result=acquired}": 1, "holdfast_held{mode=shared}": 1,
@@ -118,7 +118,7 @@ func TestEvents(t *testing.T) {
 		},
 		"released": {
 			func(m *observe.Metrics) {
-				m.Events().Released(holdfast.ReleasedEvent{Lock: lock, Held: 3 * time.Second})
+				m.Hooks().Released(t.Context(), holdfast.ReleasedEvent{Lock: lock, Held: 3 * time.Second})
 			},
 			map[string]float64{
 				"holdfast_held{mode=exclusive}": -1, "holdfast_hold_seconds_count{mode=exclusive}": 1, "holdfast_hold_seconds_sum{mode=exclusive}": 3,
@@ -126,7 +126,7 @@ func TestEvents(t *testing.T) {
 		},
 		"lost": {
 			func(m *observe.Metrics) {
-				m.Events().Lost(holdfast.LostEvent{Lock: lock, Shared: true, Held: time.Second, Cause: holdfast.CauseBroken, Reason: "by a person"})
+				m.Hooks().Lost(t.Context(), holdfast.LostEvent{Lock: lock, Shared: true, Held: time.Second, Cause: holdfast.CauseBroken, Reason: "by a person"})
 			},
 			map[string]float64{
 				"holdfast_held{mode=shared}": -1, "holdfast_hold_seconds_count{mode=shared}": 1, "holdfast_hold_seconds_sum{mode=shared}": 1,
@@ -135,26 +135,31 @@ func TestEvents(t *testing.T) {
 		},
 		"renewed": {
 			func(m *observe.Metrics) {
-				m.Events().Renewed(holdfast.RenewedEvent{Leases: 5, Margin: 20 * time.Second})
+				m.Hooks().Renewed(t.Context(), holdfast.RenewedEvent{Leases: 5, Margin: 20 * time.Second})
 			},
 			map[string]float64{
 				"holdfast_renew_total{result=ok}": 5, "holdfast_renew_margin_seconds_count{}": 1, "holdfast_renew_margin_seconds_sum{}": 20,
 			},
 		},
-		"renewal lost":   {func(m *observe.Metrics) { m.Events().Renewed(holdfast.RenewedEvent{Leases: 2, Err: holdfast.ErrLost}) }, map[string]float64{"holdfast_renew_total{result=lost}": 2}},
-		"renewal failed": {func(m *observe.Metrics) { m.Events().Renewed(holdfast.RenewedEvent{Err: away}) }, map[string]float64{"holdfast_renew_total{result=error}": 1}},
+		"renewal lost": {func(m *observe.Metrics) {
+			m.Hooks().Renewed(t.Context(), holdfast.RenewedEvent{Leases: 2, Err: holdfast.ErrLost})
+		}, map[string]float64{"holdfast_renew_total{result=lost}": 2}},
+		"renewal failed": {func(m *observe.Metrics) { m.Hooks().Renewed(t.Context(), holdfast.RenewedEvent{Err: away}) }, map[string]float64{"holdfast_renew_total{result=error}": 1}},
 		"one failed":     {func(m *observe.Metrics) { m.RenewFailed(false) }, map[string]float64{"holdfast_renew_total{result=error}": 1}},
 		"one lost":       {func(m *observe.Metrics) { m.RenewFailed(true) }, map[string]float64{"holdfast_renew_total{result=lost}": 1}},
 		"unseen":         {func(m *observe.Metrics) { m.RenewedUnseen() }, map[string]float64{"holdfast_renew_total{result=ok}": 1}},
-		"waiting":        {func(m *observe.Metrics) { m.Events().Waiting(2); m.Events().Waiting(-1) }, map[string]float64{"holdfast_queue_depth{}": 1}},
-		"ambiguous":      {func(m *observe.Metrics) { m.Events().Ambiguous("release") }, map[string]float64{"holdfast_ambiguous_total{op=release}": 1}},
-		"hand-over":      {func(m *observe.Metrics) { m.HandedOver(2 * time.Second) }, map[string]float64{"holdfast_handoff_seconds_count{}": 1, "holdfast_handoff_seconds_sum{}": 2}},
-		"broken":         {func(m *observe.Metrics) { m.Broken() }, map[string]float64{"holdfast_break_total{}": 1}},
-		"fence":          {func(m *observe.Metrics) { m.FenceRejected() }, map[string]float64{"holdfast_fence_rejected_total{}": 1}},
-		"quota":          {func(m *observe.Metrics) { m.QuotaRejected(observe.QuotaPerIP) }, map[string]float64{"holdfast_quota_rejected_total{quota=connections_per_ip}": 1}},
-		"refused":        {func(m *observe.Metrics) { m.AuthFailed() }, map[string]float64{"holdfast_auth_failed_total{}": 1}},
-		"untold":         {func(m *observe.Metrics) { m.Untold(observe.UntoldLeft) }, map[string]float64{"holdfast_untold_total{fate=left}": 1}},
-		"again":          {func(m *observe.Metrics) { m.Again(false) }, map[string]float64{"holdfast_held{mode=exclusive}": -1}},
+		"waiting": {func(m *observe.Metrics) {
+			m.Hooks().Waiting(t.Context(), 2)
+			m.Hooks().Waiting(t.Context(), -1)
+		}, map[string]float64{"holdfast_queue_depth{}": 1}},
+		"ambiguous": {func(m *observe.Metrics) { m.Hooks().Ambiguous(t.Context(), "release") }, map[string]float64{"holdfast_ambiguous_total{op=release}": 1}},
+		"hand-over": {func(m *observe.Metrics) { m.HandedOver(2 * time.Second) }, map[string]float64{"holdfast_handoff_seconds_count{}": 1, "holdfast_handoff_seconds_sum{}": 2}},
+		"broken":    {func(m *observe.Metrics) { m.Broken() }, map[string]float64{"holdfast_break_total{}": 1}},
+		"fence":     {func(m *observe.Metrics) { m.FenceRejected() }, map[string]float64{"holdfast_fence_rejected_total{}": 1}},
+		"quota":     {func(m *observe.Metrics) { m.QuotaRejected(observe.QuotaPerIP) }, map[string]float64{"holdfast_quota_rejected_total{quota=connections_per_ip}": 1}},
+		"refused":   {func(m *observe.Metrics) { m.AuthFailed() }, map[string]float64{"holdfast_auth_failed_total{}": 1}},
+		"untold":    {func(m *observe.Metrics) { m.Untold(observe.UntoldLeft) }, map[string]float64{"holdfast_untold_total{fate=left}": 1}},
+		"again":     {func(m *observe.Metrics) { m.Again(false) }, map[string]float64{"holdfast_held{mode=exclusive}": -1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -178,7 +183,7 @@ func TestEvents(t *testing.T) {
 	} {
 		m, reg := fresh(t)
 		before := gather(t, reg)
-		m.Events().Failed(holdfast.FailedEvent{Name: "a-lock", Shared: true, Result: result})
+		m.Hooks().Failed(t.Context(), holdfast.FailedEvent{Name: "a-lock", Shared: true, Result: result})
 		expect(t, reg, before, map[string]float64{"holdfast_acquire_total{mode=shared,result=" + string(result) + "}": 1})
 	}
 }
@@ -318,7 +323,7 @@ func TestClient(t *testing.T) {
 	before := gather(t, reg)
 	b := memlock.New()
 	defer b.Close()
-	c, err := holdfast.New(m.Backend(b), holdfast.Config{Events: m.Events(), Owner: "an-owner", TTL: 300 * time.Millisecond})
+	c, err := holdfast.New(m.Backend(b), holdfast.Config{Hooks: m.Hooks(), Owner: "an-owner", TTL: 300 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

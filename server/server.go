@@ -108,7 +108,7 @@ func (s *Server) makeClients() error {
 }
 
 func (s *Server) clientConfig() holdfast.Config {
-	cfg := holdfast.Config{Owner: "holdfast", Timeout: s.cfg.Timeout, Logger: s.cfg.Logger, Events: s.metrics.Events()}
+	cfg := holdfast.Config{Owner: "holdfast", Timeout: s.cfg.Timeout, Logger: s.cfg.Logger, Hooks: s.metrics.Hooks()}
 	if s.caps.Sessions {
 		cfg.TTL = s.cfg.PlaceTTL
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 func crashCases() []Case {
@@ -181,7 +182,7 @@ func (c *crowd) acquire(m *client, name string) (backend.AcquireRequest, backend
 			c.e.Errorf("Acquire of %s while the store crashes: %v", describe(req), err)
 			return req, g, false
 		}
-		pause(c.stop, 10*time.Millisecond)
+		retry.Pause(c.stop, 10*time.Millisecond)
 	}
 	give := giveBack(req)
 	give.Abandon = true

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 func loadCases() []Case {
@@ -167,7 +168,7 @@ func (h *underLoad) renewOnce() error {
 func (h *underLoad) watchMachine() {
 	const tick = 10 * time.Millisecond
 	h.workers.Go(func() {
-		for last := time.Now(); pause(h.ctx, tick); last = time.Now() {
+		for last := time.Now(); retry.Pause(h.ctx, tick); last = time.Now() {
 			h.stall.Store(max(h.stall.Load(), int64(time.Since(last)-tick)))
 		}
 	})
@@ -203,7 +204,7 @@ func (h *underLoad) load(c *client) {
 // for the load is no failure.
 func (h *underLoad) repeat(f func(context.Context) error) {
 	const parts = 500
-	for pause(h.ctx, rand.N(h.ttl/parts)) {
+	for retry.Pause(h.ctx, rand.N(h.ttl/parts)) {
 		err := f(h.ctx)
 		switch {
 		case err == nil || errors.Is(err, backend.ErrUnavailable):
@@ -213,18 +214,6 @@ func (h *underLoad) repeat(f func(context.Context) error) {
 			h.e.Errorf("a call of the load: %v", err)
 			return
 		}
-	}
-}
-
-// pause waits, and reports false when ctx ends.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
-	"math/rand/v2"
 	"net/http/httptrace"
 	"slices"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // notice is what a break writes for the session of its victim.
@@ -188,15 +188,7 @@ func nextIndex(old, now uint64) uint64 {
 // pause waits before the next try, longer each time. It returns false if ctx has ended.
 func pause(ctx context.Context, failures int) bool {
 	const first, most = 20 * time.Millisecond, 2 * time.Second
-	d := min(first<<min(failures, 10), most)
-	timer := time.NewTimer(d/2 + rand.N(d))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return retry.Pause(ctx, retry.Delay(failures, first, most))
 }
 
 // missGone checks for keys of held leases that were deleted by hand. Nothing reports such a

@@ -3,7 +3,6 @@ package etcdlock
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -11,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 const (
@@ -320,7 +320,7 @@ func (a *acquisition) enqueue(ctx context.Context) (backend.Grant, error) {
 		// The slot was taken, and another one is tried; or the obstacle is gone. Pauses bound the
 		// requests if it is neither.
 		const immediate = 3
-		if n >= immediate && !pause(ctx, a.sess.done, delay(n-immediate)) {
+		if n >= immediate && !retry.Until(delay(n-immediate), ctx.Done(), a.sess.done) {
 			return backend.Grant{}, a.over(ctx, context.Cause(ctx))
 		}
 	}
@@ -488,19 +488,5 @@ func (a *acquisition) over(ctx context.Context, err error) error {
 
 // delay returns how long to wait before the next attempt, with jitter: 20 ms, doubling to 1 s.
 func delay(n int) time.Duration {
-	d := min(20*time.Millisecond<<min(n, 6), time.Second)
-	return d/2 + rand.N(d/2)
-}
-
-// pause sleeps for d. It returns false if ctx or the session ended first.
-func pause(ctx context.Context, done <-chan struct{}, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-	case <-done:
-	}
-	return false
+	return retry.Delay(n, 20*time.Millisecond, time.Second)
 }

@@ -8,6 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // breakAtOnce is how many leases one transaction breaks. Each needs up to five operations, with
@@ -42,7 +43,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 			return br.res, nil
 		case err != nil && !leaseGone(err):
 			return backend.BreakResult{}, br.fail(err)
-		case !pause(ctx, nil, delay(n)):
+		case !retry.Pause(ctx, delay(n)):
 			return backend.BreakResult{}, br.fail(fail(ctx, opBreak, context.Cause(ctx), false))
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // own returns the etcd lease that a grant lives on: the session's, one of the pool, or a new one.
@@ -211,7 +212,7 @@ func (a *acquisition) out(ctx context.Context, e entry, waited bool) (backend.Gr
 		if ok || final(err) && err != nil {
 			return g, err
 		}
-		if err != nil && !pause(ctx, a.sess.done, delay(n)) {
+		if err != nil && !retry.Until(delay(n), ctx.Done(), a.sess.done) {
 			return backend.Grant{}, a.over(ctx, err)
 		}
 		// The lost answer may have been a success, or the same request from another caller may have

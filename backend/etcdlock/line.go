@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // lines are the locks that callers of this backend value wait for. Each has one watch, whatever the
@@ -372,7 +373,7 @@ func (l *lines) broke(ctx context.Context, ln *line, wt *watch) {
 	n := ln.broken
 	ln.broken++
 	l.mu.Unlock()
-	pause(ctx, nil, delay(n))
+	retry.Pause(ctx, delay(n))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if ln.watch != wt {

@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // session is what this backend value knows of a session.
@@ -273,7 +274,7 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 func (b *Backend) watchSession(ctx context.Context, s *session, from int64) {
 	for failures := 0; ; failures++ {
 		rev, ok := b.watchSessionOnce(ctx, s, from)
-		if !ok || !pause(ctx, s.done, delay(failures)) {
+		if !ok || !retry.Until(delay(failures), ctx.Done(), s.done) {
 			return
 		}
 		if rev > from {

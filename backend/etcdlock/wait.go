@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 const (
@@ -76,7 +77,7 @@ func (a *acquisition) wait(ctx context.Context, own int64, seen verdict) (backen
 		if final(err) {
 			return backend.Grant{}, err
 		}
-		if !pause(ctx, a.sess.done, delay(failures)) {
+		if !retry.Until(delay(failures), ctx.Done(), a.sess.done) {
 			return backend.Grant{}, a.over(ctx, err)
 		}
 		failures++

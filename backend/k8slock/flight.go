@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // change is a change of a lock. In this process, the changes of one lock are made one after the
@@ -177,14 +178,7 @@ func (b *Backend) slot(ctx context.Context, hurry <-chan struct{}) (func(), erro
 // leave a flight behind for as long as the process lives.
 func (b *Backend) settle(lock string, f *flight) {
 	const soonest, latest = 200 * time.Millisecond, 30 * time.Second
-	for wait := soonest; ; wait = min(2*wait, latest) {
-		timer := time.NewTimer(wait/2 + rand.N(wait/2))
-		select {
-		case <-timer.C:
-		case <-b.base.Done():
-			timer.Stop()
-			return
-		}
+	for n := 0; retry.Pause(b.base, retry.Delay(n, soonest, latest)); n++ {
 		b.mu.Lock()
 		if !f.doubt {
 			f.settling = false
@@ -484,13 +478,5 @@ func (b *Backend) foreign(r *record) time.Duration {
 // pause waits a little, longer after more failures, before a retry.
 func pause(ctx context.Context, failures int) bool {
 	const least, most = 2 * time.Millisecond, 200 * time.Millisecond
-	d := min(most, least<<min(failures, 10))
-	t := time.NewTimer(rand.N(d))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return retry.Pause(ctx, rand.N(retry.Delay(failures, least, most)))
 }

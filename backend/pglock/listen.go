@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
@@ -31,8 +31,7 @@ func (b *Backend) listenForLetters() {
 	case <-b.life().Done():
 		return
 	}
-	pause := firstPause
-	for b.life().Err() == nil {
+	for failures := 0; ; failures++ {
 		from := time.Now()
 		err := b.listen(b.life())
 		if b.life().Err() != nil {
@@ -41,16 +40,11 @@ func (b *Backend) listenForLetters() {
 		b.log.Warn("the connection for notifications ended", slog.String("backend", backendName), slog.String("error", err.Error()))
 		b.leases.Hearing(false)
 		if time.Since(from) > lastPause {
-			pause = firstPause
+			failures = 0
 		}
-		timer := time.NewTimer(pause/2 + rand.N(pause))
-		select {
-		case <-timer.C:
-		case <-b.life().Done():
-			timer.Stop()
+		if !retry.Pause(b.life(), retry.Delay(failures, firstPause, lastPause)) {
 			return
 		}
-		pause = min(2*pause, lastPause)
 	}
 }
 

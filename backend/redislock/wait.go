@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // A waiter sends nothing while it waits. It is woken by a notification. Against lost
@@ -347,23 +348,17 @@ func (b *Backend) listen(ctx context.Context, op string) error {
 func (b *Backend) keepListening(e *ear) {
 	defer b.work.Done()
 	const shortest, longest = 10 * time.Millisecond, time.Second
-	pause := shortest
-	for {
-		err := b.link.listen(b.base, b.channel, func() { b.subscribed(e); pause = shortest }, b.hear)
+	for failures := 0; ; failures++ {
+		err := b.link.listen(b.base, b.channel, func() { b.subscribed(e); failures = 0 }, b.hear)
 		if b.base.Err() != nil {
 			return
 		}
 		b.mu.Lock()
 		e.last = err
 		b.mu.Unlock()
-		timer := time.NewTimer(pause/2 + rand.N(pause/2))
-		select {
-		case <-timer.C:
-		case <-b.base.Done():
-			timer.Stop()
+		if !retry.Pause(b.base, retry.Delay(failures, shortest, longest)) {
 			return
 		}
-		pause = min(2*pause, longest)
 	}
 }
 

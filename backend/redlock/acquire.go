@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 const (
@@ -103,7 +104,7 @@ func (a *acquisition) try(ctx context.Context) (backend.Grant, error) {
 			a.giveUp()
 			return backend.Grant{}, v.err
 		}
-		if !a.b.sleep(ctx, v.again) {
+		if !retry.Pause(ctx, v.again) {
 			a.giveUp()
 			return backend.Grant{}, context.Cause(ctx)
 		}

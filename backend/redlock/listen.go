@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // listener keeps the subscriptions at one node: one connection for all locks that this
@@ -43,7 +45,7 @@ func (e *listener) run() {
 		if time.Since(began) > lastProbe {
 			pause = firstProbe
 		}
-		if !e.b.sleep(e.b.base, jitter(pause)) {
+		if !retry.Pause(e.b.base, jitter(pause)) {
 			return
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/redisprogram"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // Group commit: one request to a node is in progress at a time, and the operations called
@@ -204,7 +205,7 @@ func (n *node) suspect(err error) {
 // revive probes a node that is down until it answers.
 func (n *node) revive() {
 	for pause := firstProbe; ; pause = min(2*pause, lastProbe) {
-		if !n.b.sleep(n.b.base, pause) {
+		if !retry.Pause(n.b.base, pause) {
 			return
 		}
 		if n.probe() == nil {

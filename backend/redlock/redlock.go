@@ -341,18 +341,6 @@ func (b *Backend) begin(ctx context.Context) (context.Context, func(), error) {
 	return ctx, cancel, nil
 }
 
-// sleep waits for d, and reports false if ctx ended before.
-func (b *Backend) sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 func (b *Backend) key(suffix string) string { return b.cfg.Prefix + ":" + suffix }
 
 // attempt returns a number for an attempt: greater than all before it, of this process and,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // Release releases a lease. It is sent to all nodes; a node that does not answer now gets it
@@ -252,7 +253,7 @@ func (b *Backend) breakLock(ctx context.Context, name string) (backend.BreakResu
 		// Each acquire raises the counter to its clock, in microseconds. The margin soon
 		// exceeds the duration of a round trip.
 		token = greatest + leastMargin<<n
-		if !b.sleep(ctx, jitter(time.Millisecond)) {
+		if !retry.Pause(ctx, jitter(time.Millisecond)) {
 			return backend.BreakResult{}, context.Cause(ctx)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // conclude makes a grant of enough votes: it settles the token, and checks that there is time
@@ -99,7 +100,7 @@ func (a *acquisition) settle(ctx context.Context, bal *ballot) (fence.Token, err
 		}
 		token = max(greatest+1, fence.Token(a.b.clock())) //nolint:gosec // not negative
 		agreed = nil
-		if !a.b.sleep(ctx, jitter(time.Millisecond)) {
+		if !retry.Pause(ctx, jitter(time.Millisecond)) {
 			return 0, context.Cause(ctx)
 		}
 	}

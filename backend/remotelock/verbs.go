@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
@@ -60,7 +61,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		ask, stood = func(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 			return b.ask(ctx, req, true)
 		}, true
-		if early := time.Since(sent) < b.poll/2; early && !pause(ctx, 20*time.Millisecond+rand.N(80*time.Millisecond)) {
+		if early := time.Since(sent) < b.poll/2; early && !retry.Pause(ctx, 20*time.Millisecond+rand.N(80*time.Millisecond)) {
 			return backend.Grant{}, context.Cause(ctx)
 		}
 	}
@@ -304,15 +305,4 @@ func clockOf(answer http.Header) time.Time {
 		return time.Now()
 	}
 	return t
-}
-
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
 }

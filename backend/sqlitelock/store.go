@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	_ "modernc.org/sqlite" // the driver
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 //go:embed schema.sql
@@ -451,16 +451,12 @@ func (s *store) close() error {
 // often, and never in step with other processes.
 func untilFree(ctx context.Context, f func() error) error {
 	const first, last = 200 * time.Microsecond, 20 * time.Millisecond
-	for pause := first; ; pause = min(2*pause, last) {
+	for n := 0; ; n++ {
 		err := f()
 		if !busy(err) {
 			return err
 		}
-		timer := time.NewTimer(pause/2 + rand.N(pause))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !retry.Pause(ctx, retry.Delay(n, first, last)) {
 			return errors.Join(context.Cause(ctx), err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // Acquire takes the lock, or waits for it in the queue if req.Wait is set. If ctx ends while it
@@ -286,7 +287,7 @@ func (s *session) clear(k leaseKey, path string) {
 		if err == nil && there {
 			_, err = s.b.removeLease(s.b.base, s.link, backend.ReleaseRequest{Name: k.name, Lease: k.id})
 		}
-		if err == nil || !pause(s.b.cfg.Tick/2, s.over) {
+		if err == nil || !retry.Until(s.b.cfg.Tick/2, s.over, nil) {
 			return // or it went with its session
 		}
 	}

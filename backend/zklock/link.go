@@ -14,6 +14,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // link is a connection to the ensemble with one ZooKeeper session. The client library reconnects
@@ -88,21 +89,9 @@ func (l *link) identify(digest []byte) {
 			close(l.known)
 			return
 		}
-		if !pause(retryPause, l.over) {
+		if !retry.Until(retryPause, l.over, nil) {
 			return
 		}
-	}
-}
-
-// pause waits for d. It returns false if over was closed first.
-func pause(d time.Duration, over <-chan struct{}) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-over:
-		return false
 	}
 }
 
@@ -164,7 +153,7 @@ func (l *link) reach() {
 		if err == nil {
 			return
 		}
-		pause(retryPause, ctx.Done())
+		retry.Pause(ctx, retryPause)
 	}
 }
 

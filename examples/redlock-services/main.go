@@ -76,7 +76,7 @@ func run(ctx context.Context, out io.Writer, url string, n int, listen string) e
 			return err
 		}
 		defer b.Close() //nolint:errcheck // each at the end
-		c, err := holdfast.New(metrics.Backend(b), holdfast.Config{Owner: fmt.Sprintf("instance-%d", i), Events: metrics.Events()})
+		c, err := holdfast.New(metrics.Backend(b), holdfast.Config{Owner: fmt.Sprintf("instance-%d", i), Hooks: metrics.Hooks()})
 		if err != nil {
 			return err
 		}

@@ -3,12 +3,12 @@ package sqllease
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"runtime"
 	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // Group commit. Concurrent requests share a transaction, a batch: two round trips and one wait
@@ -257,7 +257,6 @@ func byLock(reqs []*request) [][]*request {
 // attempt tries until the transaction is committed, or until there is an error against which a
 // retry does not help. It also reports whether nothing was changed in the latter case.
 func (b *Leases) attempt(ctx context.Context, reqs []*request, patient bool) (bool, error) {
-	pause := time.Millisecond
 	for try := 1; ; try++ {
 		t := newTxn(b)
 		sure, err := b.transact(ctx, t, reqs)
@@ -270,15 +269,10 @@ func (b *Leases) attempt(ctx context.Context, reqs []*request, patient bool) (bo
 		if !sure || ctx.Err() != nil || !wanted(reqs) || !b.Again(err, try, patient) {
 			return sure, err
 		}
-		timer := time.NewTimer(pause/2 + rand.N(pause))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		const longest = 200 * time.Millisecond
+		if !retry.Pause(ctx, retry.Delay(try-1, time.Millisecond, longest)) {
 			return sure, err
 		}
-		const longest = 200 * time.Millisecond
-		pause = min(2*pause, longest)
 	}
 }
 

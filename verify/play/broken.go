@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // Broken is a lock that breaks one promise, for the referee to catch: a green result means
@@ -247,7 +248,7 @@ func looksFirst(b backend.Backend, rarity int) backend.Backend {
 			d.spared()
 			return d.Acquire(ctx, r)
 		}
-		pause(ctx, 2*time.Millisecond)
+		retry.Pause(ctx, 2*time.Millisecond)
 		if g, ok := grantBeside(ctx, b, r, anybody); ok {
 			return g, nil
 		}
@@ -270,7 +271,7 @@ func newTimers() *timers {
 
 func (t *timers) after(d time.Duration, f func(context.Context)) {
 	t.work.Go(func() {
-		if pause(t.ctx, d) {
+		if retry.Pause(t.ctx, d) {
 			f(t.ctx)
 		}
 	})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/internal/launch"
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/open"
 )
 
@@ -134,7 +135,7 @@ func (m *member) revive(ctx context.Context) error {
 		if err == nil {
 			err = m.ready(ctx)
 		}
-		if !errors.Is(err, launch.ErrEnded) || time.Now().After(end) || !pause(ctx, 100*time.Millisecond) {
+		if !errors.Is(err, launch.ErrEnded) || time.Now().After(end) || !retry.Pause(ctx, 100*time.Millisecond) {
 			return err
 		}
 	}

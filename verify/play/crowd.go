@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
@@ -101,7 +102,7 @@ func (t *task) mingle(ctx context.Context) {
 		if k >= 80 {
 			d *= 4
 		}
-		pause(ctx, d)
+		retry.Pause(ctx, d)
 	}
 	g.look()
 	g.endBriefly()
@@ -120,7 +121,7 @@ func (g *grip) endBriefly() {
 		return
 	}
 	if t.chance(50) {
-		pause(context.Background(), t.upTo(500*time.Microsecond))
+		retry.Pause(context.Background(), t.upTo(500*time.Microsecond))
 	}
 	g.staleRelease(session)
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
@@ -43,12 +44,12 @@ func (r *run) hurt(ctx context.Context) {
 func (r *run) follow(ctx context.Context, begun time.Time, faults []planned, under *sync.WaitGroup) {
 	const look = 10 * time.Millisecond
 	for _, f := range faults {
-		if !pause(ctx, time.Until(begun.Add(f.at))) {
+		if !retry.Pause(ctx, time.Until(begun.Add(f.at))) {
 			return
 		}
 		p, whom, free := r.occupy(f.worker)
 		for ; !free; p, whom, free = r.occupy(f.worker) {
-			if !pause(ctx, look) {
+			if !retry.Pause(ctx, look) {
 				return
 			}
 		}
@@ -122,7 +123,7 @@ func (r *run) inflict(ctx context.Context, p *player, f planned) {
 	if f.keep {
 		lead := r.ttl / 4 //nolint:mnd // some locks are held by then
 		p.send(order{Keep: lead + f.lasts})
-		if !pause(ctx, lead) {
+		if !retry.Pause(ctx, lead) {
 			return
 		}
 	}
@@ -141,7 +142,7 @@ func (r *run) inflict(ctx context.Context, p *player, f planned) {
 				relay.Reset()
 			}
 		}
-		pause(ctx, r.ttl/4)
+		retry.Pause(ctx, r.ttl/4)
 		if err := r.start(ctx, f.worker); err != nil {
 			r.fail(err)
 		}
@@ -149,7 +150,7 @@ func (r *run) inflict(ctx context.Context, p *player, f planned) {
 	case faultFreeze:
 		r.tell(history.Event{Kind: history.KindFreeze, Worker: p.id})
 		p.signal(syscall.SIGSTOP)
-		pause(ctx, f.lasts)
+		retry.Pause(ctx, f.lasts)
 		r.tell(history.Event{Kind: history.KindThaw, Worker: p.id})
 		p.signal(syscall.SIGCONT)
 		return
@@ -189,7 +190,7 @@ func inflictRelays(ctx context.Context, relays []*chaos.Proxy, f planned) {
 			p.LoseReply(nil)
 		}
 	}
-	pause(ctx, f.lasts)
+	retry.Pause(ctx, f.lasts)
 	for _, p := range relays {
 		p.Heal()
 	}
@@ -207,7 +208,7 @@ func inflictLink(ctx context.Context, l *link, f planned) {
 		l.hold(true, true)
 		l.lose()
 	}
-	pause(ctx, f.lasts)
+	retry.Pause(ctx, f.lasts)
 	if f.fault == faultCut {
 		l.lose()
 	}
@@ -230,11 +231,11 @@ func (r *run) hurtServer(ctx context.Context, f planned) {
 	switch f.fault { //nolint:exhaustive // the others are not of servers
 	case faultServerStop:
 		err = hurt[0].Process().Stop()
-		pause(ctx, f.lasts)
+		retry.Pause(ctx, f.lasts)
 		err = errors.Join(err, hurt[0].Process().Cont())
 	case faultServerCrash:
 		err = hurt[0].powerFailure(ctx)
-		pause(ctx, r.ttl/4)
+		retry.Pause(ctx, r.ttl/4)
 		if err == nil {
 			err = hurt[0].revive(context.WithoutCancel(ctx))
 		}
@@ -257,7 +258,7 @@ func (r *run) hurtServer(ctx context.Context, f planned) {
 		r.fail(err)
 	}
 	if f.fault == faultServerCrash || f.fault == faultServerWiped {
-		pause(context.WithoutCancel(ctx), hurt[0].trace)
+		retry.Pause(context.WithoutCancel(ctx), hurt[0].trace)
 	}
 	r.tell(history.Event{Kind: history.KindHeal, Text: text})
 }
@@ -270,11 +271,11 @@ func stopInTurn(ctx context.Context, members []*member, f planned) error {
 	step := f.lasts / time.Duration(len(members))
 	for _, i := range chance.Perm(len(members)) {
 		err = errors.Join(err, members[i].Process().Stop())
-		pause(ctx, step)
+		retry.Pause(ctx, step)
 	}
 	for _, i := range chance.Perm(len(members)) {
 		err = errors.Join(err, members[i].Process().Cont())
-		pause(ctx, step)
+		retry.Pause(ctx, step)
 	}
 	return err
 }

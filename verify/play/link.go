@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 var errLinkCut = errors.New("the link was cut")
@@ -73,7 +74,7 @@ func (l *link) pass(ctx context.Context, direction int) error {
 		case dead:
 			return errLinkCut
 		case !held && delay > 0 && n == 0:
-			if !pause(ctx, delay) {
+			if !retry.Pause(ctx, delay) {
 				return context.Cause(ctx)
 			}
 		case !held:

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
@@ -29,7 +30,7 @@ func (w *worker) mortals(ctx context.Context) {
 	defer lives.Wait()
 	for n := 1; w.pace.wait(ctx); n++ {
 		lives.Go(func() { w.mortal(ctx, n) })
-		if !pause(ctx, w.TTL/2) {
+		if !retry.Pause(ctx, w.TTL/2) {
 			return
 		}
 	}

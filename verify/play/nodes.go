@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/internal/launch"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // placeTTL is server.Config.PlaceTTL: how long a place in the queue may outlive its request.
@@ -117,7 +118,7 @@ func (c *cluster) manage(ctx context.Context, on *member, args ...string) error 
 			return fmt.Errorf("verify: %s: %w: %s", on.node, launch.ErrEnded, on.Process().Tail())
 		default:
 		}
-		if !pause(ctx, 200*time.Millisecond) {
+		if !retry.Pause(ctx, 200*time.Millisecond) {
 			return errors.Join(fmt.Errorf("verify: holdfast cluster %s on %s: %w: %.500s", strings.Join(args, " "), on.node, err, out), context.Cause(ctx))
 		}
 	}

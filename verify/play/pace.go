@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // pacer bounds how fast a worker requests locks. On a machine that is short of processors it
@@ -47,7 +49,7 @@ func (p *pacer) wait(ctx context.Context) bool {
 	}
 	defer func() { <-p.turn }()
 	for d := p.left(); d > 0; d = p.left() {
-		if !pause(ctx, d) {
+		if !retry.Pause(ctx, d) {
 			return false
 		}
 	}

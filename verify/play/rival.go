@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
@@ -49,7 +50,7 @@ const (
 // try tries to acquire the lock of a call. A rival that is granted the lock keeps it until the
 // other has its answer, so that both hold it if both were granted it.
 func (t *task) try(ctx context.Context, s slot, other history.Event, answered <-chan struct{}) {
-	pause(ctx, t.upTo(soon))
+	retry.Pause(ctx, t.upTo(soon))
 	call := history.Event{Kind: history.KindCall, Verb: history.VerbTry, Lock: other.Lock}
 	wait, cancel := context.WithTimeout(ctx, t.TTL)
 	g := t.acquire(wait, s, call, t.mode(s, &call))
@@ -60,7 +61,7 @@ func (t *task) try(ctx context.Context, s slot, other history.Event, answered <-
 	limit := time.NewTimer(most)
 	select {
 	case <-answered:
-		pause(ctx, least)
+		retry.Pause(ctx, least)
 	case <-limit.C:
 	}
 	limit.Stop()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
@@ -21,7 +22,7 @@ func TestRivalsMeetARace(t *testing.T) {
 		return &twisted{Backend: b, acquire: func(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
 			if exclusive(r) && rand.IntN(20) == 0 { // few, so that they do not meet each other
 				if info, err := b.Inspect(ctx, r.Name); err == nil && len(info.Holders) == 0 {
-					pause(ctx, 2*time.Millisecond)
+					retry.Pause(ctx, 2*time.Millisecond)
 					free.Add(1)
 					if info, err := b.Inspect(ctx, r.Name); err == nil && len(info.Holders) > 0 {
 						met.Add(1)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/open"
 	"github.com/holdfast-io/holdfast/verify/history"
 )
@@ -161,7 +162,7 @@ func (r *run) play(ctx context.Context) (err error) {
 		return r.failed()
 	}
 	r.tell(history.Event{Kind: history.KindQuiet})
-	pause(ctx, r.slack()+settleTime)
+	retry.Pause(ctx, r.slack()+settleTime)
 	if r.cfg.found() {
 		return r.failed()
 	}

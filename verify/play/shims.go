@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/internal/launch"
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/internal/shim"
 )
 
@@ -197,7 +198,7 @@ func slowDisks(ctx context.Context, hurt []*member, f planned) {
 	for _, m := range hurt {
 		m.Disk.Slow(slowSync)
 	}
-	pause(ctx, f.lasts)
+	retry.Pause(ctx, f.lasts)
 	for _, m := range hurt {
 		m.Disk.Fast()
 	}
@@ -210,7 +211,7 @@ func (m *member) powerFailure(ctx context.Context) error {
 		return m.Kill()
 	}
 	m.Disk.Slow(slowSync)
-	pause(ctx, 10*slowSync) //nolint:mnd // some syncs, each with writes after it
+	retry.Pause(ctx, 10*slowSync) //nolint:mnd // some syncs, each with writes after it
 	defer m.Disk.Fast()
 	return m.Kill()
 }
@@ -223,7 +224,7 @@ func (r *run) jump(ctx context.Context, m *member, f planned) error {
 		if err := m.Clock.Set(-m.behind); err != nil {
 			return err
 		}
-		pause(context.WithoutCancel(ctx), r.slack()+stepBack)
+		retry.Pause(context.WithoutCancel(ctx), r.slack()+stepBack)
 		return nil
 	}
 	ahead := farJump
@@ -233,7 +234,7 @@ func (r *run) jump(ctx context.Context, m *member, f planned) error {
 	if err := m.Clock.Set(ahead); err != nil {
 		return err
 	}
-	pause(ctx, f.lasts)
+	retry.Pause(ctx, f.lasts)
 	return m.Clock.Set(0)
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/internal/launch"
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/internal/shim"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 	"github.com/holdfast-io/holdfast/open"
@@ -108,7 +109,7 @@ func TestCrashLosesWhatIsNotSynced(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := ask(t, m, "EXISTS a")
-			for strings.HasPrefix(got[0], "-LOADING") && pause(t.Context(), lookEvery) {
+			for strings.HasPrefix(got[0], "-LOADING") && retry.Pause(t.Context(), lookEvery) {
 				got = ask(t, m, "EXISTS a")
 			}
 			if got[0] == ":1" != keeps {
@@ -178,7 +179,7 @@ func TestClocksOfServersJump(t *testing.T) {
 	c.shims.jumps = jumpsFar
 	far := make(chan time.Duration, 2)
 	for _, at := range []time.Duration{0, 16 * time.Millisecond} {
-		go func() { pause(t.Context(), 200*time.Millisecond); far <- ahead() }()
+		go func() { retry.Pause(t.Context(), 200*time.Millisecond); far <- ahead() }()
 		if err := r.jump(t.Context(), m, planned{at: at, lasts: time.Second}); err != nil {
 			t.Fatal(err)
 		}

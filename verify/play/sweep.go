@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
@@ -228,7 +229,7 @@ func (r *run) look(ctx context.Context) {
 			}
 			return
 		}
-		pause(ctx, 100*time.Millisecond)
+		retry.Pause(ctx, 100*time.Millisecond)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
@@ -36,24 +37,12 @@ func (t *task) chance(k int) bool { return t.r.IntN(100) < k }
 // upTo is a random part of d.
 func (t *task) upTo(d time.Duration) time.Duration { return time.Duration(t.r.Int64N(int64(d) + 1)) }
 
-// pause waits for d, and reports whether ctx has not ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 func (t *task) play(ctx context.Context) {
 	if t.Jepsen {
 		t.playJepsen(ctx)
 		return
 	}
-	for pause(ctx, t.Pause/2+t.upTo(t.Pause)) {
+	for retry.Pause(ctx, t.Pause/2+t.upTo(t.Pause)) {
 		if g := t.take(ctx); g != nil {
 			g.use(ctx)
 			g.end()
@@ -63,7 +52,7 @@ func (t *task) play(ctx context.Context) {
 
 // playJepsen reads under the lock, sleeps, and writes back without checking the lock.
 func (t *task) playJepsen(ctx context.Context) {
-	for pause(ctx, t.Pause/2+t.upTo(t.Pause)) {
+	for retry.Pause(ctx, t.Pause/2+t.upTo(t.Pause)) {
 		call := history.Event{Kind: history.KindCall, Verb: history.VerbAcquire, Lock: t.name(0)}
 		if g := t.acquire(ctx, slots()[0], call, nil); g != nil {
 			g.updateBlind(ctx, t.upTo(t.TTL))
@@ -253,7 +242,7 @@ func (g *grip) updateBlind(ctx context.Context, d time.Duration) {
 			g.write(bases)
 			return
 		}
-		if !pause(ctx, min(left, lookEvery)) {
+		if !retry.Pause(ctx, min(left, lookEvery)) {
 			return
 		}
 	}
@@ -372,7 +361,7 @@ func (g *grip) stale(session backend.SessionID) {
 	t := g.t
 	ctx, cancel := context.WithTimeout(context.Background(), t.TTL)
 	defer cancel()
-	pause(ctx, t.upTo(t.TTL/4))
+	retry.Pause(ctx, t.upTo(t.TTL/4))
 	lease := g.lock.Lease()
 	if t.caps.Timed && g.until > 0 {
 		g.call(history.VerbStaleRenew, func() (history.Event, error) {

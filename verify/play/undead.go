@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // undead renews a session in place of its client, which has not done so for too long.
@@ -19,7 +20,7 @@ func undead(b backend.Backend, rarity int) backend.Backend {
 	var mu sync.Mutex
 	lives := make(map[backend.SessionID]life) // of sessions that their clients renew
 	haunt := func(id backend.SessionID, ttl time.Duration) {
-		for pause(t.ctx, ttl/4) { //nolint:mnd // like clients, but a little more often
+		for retry.Pause(t.ctx, ttl/4) { //nolint:mnd // like clients, but a little more often
 			if _, err := b.Renew(t.ctx, backend.RenewRequest{Session: id}); err != nil {
 				return // it was ended in order
 			}
@@ -36,7 +37,7 @@ func undead(b backend.Backend, rarity int) backend.Backend {
 		t.work.Go(func() { haunt(id, ttl) })
 	}
 	t.work.Go(func() {
-		for pause(t.ctx, look) {
+		for retry.Pause(t.ctx, look) {
 			mu.Lock()
 			for id, l := range lives {
 				if time.Until(l.until) <= l.ttl/3 { //nolint:mnd // a live client would have renewed twice

@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/open"
 	"github.com/holdfast-io/holdfast/verify/history"
 )
@@ -60,7 +61,7 @@ func openPatiently(ctx context.Context, j job) (backend.Backend, error) {
 	}
 	for {
 		b, err := try()
-		if err == nil || !errors.Is(err, backend.ErrUnavailable) || !pause(ctx, 50*time.Millisecond) {
+		if err == nil || !errors.Is(err, backend.ErrUnavailable) || !retry.Pause(ctx, 50*time.Millisecond) {
 			return b, err
 		}
 	}

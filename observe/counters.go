@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -43,22 +44,22 @@ func mode(shared bool) string {
 	return "exclusive"
 }
 
-// Events returns the hooks for holdfast.Config. They do not block.
-func (m *Metrics) Events() *holdfast.Events {
-	return &holdfast.Events{
+// Hooks returns the hooks for holdfast.Config. They do not block.
+func (m *Metrics) Hooks() *holdfast.Hooks {
+	return &holdfast.Hooks{
 		Acquired: m.acquired,
-		Failed: func(e holdfast.FailedEvent) {
+		Failed: func(_ context.Context, e holdfast.FailedEvent) {
 			m.acquires.WithLabelValues(mode(e.Shared), string(e.Result)).Inc()
 		},
-		Waiting:   func(delta int) { m.queue.Add(float64(delta)) },
-		Released:  func(e holdfast.ReleasedEvent) { m.Ended(e.Shared, e.Held) },
+		Waiting:   func(_ context.Context, delta int) { m.queue.Add(float64(delta)) },
+		Released:  func(_ context.Context, e holdfast.ReleasedEvent) { m.Ended(e.Shared, e.Held) },
 		Lost:      m.lostLock,
 		Renewed:   m.renewed,
-		Ambiguous: func(op string) { m.ambiguous.WithLabelValues(op).Inc() },
+		Ambiguous: func(_ context.Context, op string) { m.ambiguous.WithLabelValues(op).Inc() },
 	}
 }
 
-func (m *Metrics) acquired(e holdfast.AcquiredEvent) {
+func (m *Metrics) acquired(_ context.Context, e holdfast.AcquiredEvent) {
 	m.acquires.WithLabelValues(mode(e.Shared), string(holdfast.ResultAcquired)).Inc()
 	m.wait.WithLabelValues(mode(e.Shared)).Observe(e.Waited.Seconds())
 	m.held.WithLabelValues(mode(e.Shared)).Inc()
@@ -67,12 +68,12 @@ func (m *Metrics) acquired(e holdfast.AcquiredEvent) {
 	}
 }
 
-func (m *Metrics) lostLock(e holdfast.LostEvent) {
+func (m *Metrics) lostLock(_ context.Context, e holdfast.LostEvent) {
 	m.Ended(e.Shared, e.Held)
 	m.Lost(e.Cause)
 }
 
-func (m *Metrics) renewed(e holdfast.RenewedEvent) {
+func (m *Metrics) renewed(_ context.Context, e holdfast.RenewedEvent) {
 	switch {
 	case e.Err == nil:
 		m.Renewed(max(1, e.Leases), e.Margin)

@@ -1,0 +1,41 @@
+// Package retry has the pauses between attempts.
+package retry
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// Delay returns how long to wait after n+1 failures: first, doubled n times, but at most most. A
+// random part of up to half of that is left out, so that clients that failed together do not retry
+// together.
+func Delay(n int, first, most time.Duration) time.Duration {
+	const doublings = 20
+	d := min(first<<min(n, doublings), most)
+	return d/2 + rand.N(max(d/2, 1))
+}
+
+// Pause waits for d. It reports false when ctx has ended.
+func Pause(ctx context.Context, d time.Duration) bool { return Until(d, ctx.Done(), nil) }
+
+// Until waits for d. It reports false when one of the channels is closed. A channel may be nil.
+func Until(d time.Duration, over, also <-chan struct{}) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-over:
+		return false
+	case <-also:
+		return false
+	}
+	select {
+	case <-over:
+		return false
+	case <-also:
+		return false
+	default:
+		return true
+	}
+}

@@ -1,0 +1,49 @@
+package retry_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-io/holdfast/internal/retry"
+)
+
+func TestDelay(t *testing.T) {
+	t.Parallel()
+	const first, most = 10 * time.Millisecond, time.Second
+	for n, whole := range map[int]time.Duration{0: first, 1: 2 * first, 6: 64 * first, 7: most, 1000: most} {
+		for range 1000 {
+			if d := retry.Delay(n, first, most); d < whole/2 || d >= whole {
+				t.Fatalf("after %d failures it waits for %s, not %s to %s", n+1, d, whole/2, whole)
+			}
+		}
+	}
+	if d := retry.Delay(0, 1, 1); d != 0 {
+		t.Errorf("a nanosecond became %s", d)
+	}
+}
+
+func TestPause(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		if !retry.Pause(t.Context(), time.Hour) || time.Since(begun) != time.Hour {
+			t.Errorf("it paused for %s", time.Since(begun))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		begun = time.Now()
+		if retry.Pause(ctx, time.Hour) || time.Since(begun) != time.Minute {
+			t.Errorf("it paused for %s, its context for a minute", time.Since(begun))
+		}
+		if retry.Pause(ctx, 0) {
+			t.Error("a pause in a context that has ended")
+		}
+		over := make(chan struct{})
+		close(over)
+		if retry.Until(0, over, nil) || retry.Until(time.Hour, nil, over) || !retry.Until(0, nil, nil) {
+			t.Error("Until does not report what was closed")
+		}
+	})
+}
