@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/clock"
 )
 
 // Acquire blocks until the lock is granted, ctx is done, or Wait elapses. ctx ends only the
@@ -102,12 +103,12 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Acquire
 		return nil, c.opErr("acquire all", "", err)
 	}
 	sorted := slices.Compact(slices.Sorted(slices.Values(names)))
-	begun := c.clock.now()
+	begun := c.clock.Now()
 	wait := s.wait
 	locks := make(Locks, 0, len(sorted))
 	for _, name := range sorted {
 		if wait > 0 {
-			s.wait = max(1, wait-time.Duration(c.clock.now()-begun)) // 0 would be no Wait at all
+			s.wait = max(1, wait-time.Duration(c.clock.Now()-begun)) // 0 would be no Wait at all
 		}
 		lock, err := c.take(ctx, name, s)
 		if err == nil {
@@ -176,10 +177,10 @@ func (c *Client) Resume(ctx context.Context, lease Lease, opts ...ResumeOption) 
 		h.ttl = s.ttl
 	}
 	req := backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: lease.Name, Lease: lease.ID, TTL: s.ttl}}}
-	var sent instant
+	var sent clock.Instant
 	var got backend.Renewal
 	err = c.retry(ctx, func(ctx context.Context) error {
-		sent = c.clock.now()
+		sent = c.clock.Now()
 		res, err := c.b.Renew(ctx, req)
 		if err == nil && len(res.Leases) != 1 {
 			err = &UnavailableError{Backend: c.caps.Name, Op: "renew", Err: errAnswer}
@@ -198,12 +199,12 @@ func (c *Client) Resume(ctx context.Context, lease Lease, opts ...ResumeOption) 
 
 // take acquires one lock.
 func (c *Client) take(ctx context.Context, name string, s settings) (*Lock, error) {
-	begun := c.clock.now()
+	begun := c.clock.Now()
 	lock, err := c.takeOrJoin(ctx, name, s, begun)
 	if err != nil {
 		err = c.opErr("acquire", name, err)
 		hook(&c.hooks, ctx, c.hooks.Failed, FailedEvent{
-			Name: name, Shared: s.shared, Waited: time.Duration(c.clock.now() - begun), Result: resultOf(ctx, err), Err: err,
+			Name: name, Shared: s.shared, Waited: time.Duration(c.clock.Now() - begun), Result: resultOf(ctx, err), Err: err,
 		})
 		return nil, err
 	}
@@ -226,7 +227,7 @@ func resultOf(ctx context.Context, err error) Result {
 }
 
 // takeOrJoin returns another handle of a lock that ctx belongs to, or acquires the lock.
-func (c *Client) takeOrJoin(ctx context.Context, name string, s settings, begun instant) (*Lock, error) {
+func (c *Client) takeOrJoin(ctx context.Context, name string, s settings, begun clock.Instant) (*Lock, error) {
 	req := c.request(name, s)
 	if err := c.validate(req); err != nil {
 		return nil, err
@@ -330,17 +331,17 @@ func (c *Client) read(ctx context.Context, h *hold) error {
 
 // grant turns a grant of the backend into a lock, unless the lease has already ended (C14). sent is
 // an instant before the departure of the request that g.Left answers.
-func (c *Client) grant(ctx context.Context, h *hold, s settings, g backend.Grant, sent instant) (*Lock, error) {
+func (c *Client) grant(ctx context.Context, h *hold, s settings, g backend.Grant, sent clock.Instant) (*Lock, error) {
 	lock := &Lock{h: h, values: context.WithoutCancel(ctx)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := c.clock.now()
+	now := c.clock.Now()
 	h.token, h.since, h.floor = g.Token, now, s.atLeast
 	if h.timed {
 		h.extend(sent, g.Left)
 	}
 	if s.atMost > 0 {
-		h.until = now + instant(s.atMost)
+		h.until = now + clock.Instant(s.atMost)
 	}
 	switch {
 	case h.err != nil:

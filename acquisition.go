@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/clock"
 )
 
 // acquisition is one call of Acquire, with as many attempts as it needs.
@@ -17,7 +18,7 @@ type acquisition struct {
 	c       *Client
 	req     backend.AcquireRequest
 	s       settings
-	begun   instant
+	begun   clock.Instant
 	unknown bool  // an attempt was cut short: the lease may be held
 	away    error // the last ErrUnavailable
 	// givenUp are the leases of earlier attempts that are being released in the background. Until
@@ -110,7 +111,7 @@ func (a *acquisition) attempt(ctx, within context.Context, h *hold) (*Lock, erro
 		return nil, err
 	}
 	h.late = a.unknown
-	missed := c.clock.missed()
+	missed := c.clock.Missed()
 	grant, err := c.b.Acquire(within, a.req)
 	if err != nil {
 		c.ends(h)
@@ -121,7 +122,7 @@ func (a *acquisition) attempt(ctx, within context.Context, h *hold) (*Lock, erro
 		return nil, err
 	}
 	a.unknown = true // until it is ours it is nobody's
-	lock, err := c.grant(ctx, h, a.s, grant, c.clock.at(grant.Asked, missed))
+	lock, err := c.grant(ctx, h, a.s, grant, c.clock.At(grant.Asked, missed))
 	c.stopWaiting(h)
 	if err != nil {
 		c.ends(h)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/clock"
 	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
@@ -44,7 +45,7 @@ type Client struct {
 	b     backend.Backend
 	caps  backend.Capabilities
 	cfg   Config
-	clock clock
+	clock clock.Clock
 
 	background context.Context //nolint:containedctx // the lifetime of the work that belongs to no call
 	stop       context.CancelFunc
@@ -63,7 +64,7 @@ type Client struct {
 	sess    *session              // nil when there is none
 	opening *opening              // nil when no session is being opened
 	due     schedule              // the renewer's schedule, soonest first
-	planned instant               // when the renewer wakes next
+	planned clock.Instant         // when the renewer wakes next
 	losses  []lossNote            // reported by the backend, not yet applied
 	timed   map[*hold]struct{}    // timed leases that are held
 	waiting map[*hold]interrupter // acquisitions in progress that can be interrupted
@@ -82,7 +83,7 @@ func New(b backend.Backend, cfg Config) (*Client, error) {
 		return nil, fmt.Errorf("new client: %w", invalid("backend", "nil", "a backend"))
 	}
 	c := &Client{
-		b: b, caps: b.Capabilities(), cfg: cfg, clock: newClock(),
+		b: b, caps: b.Capabilities(), cfg: cfg, clock: clock.New(),
 		kick: make(chan struct{}, 1), kept: make(chan struct{}), second: newLane(), further: newLane(),
 		timed: make(map[*hold]struct{}), waiting: make(map[*hold]interrupter),
 	}
@@ -162,7 +163,7 @@ func (c *Client) Close(ctx context.Context) error {
 	sess, opening := c.sess, c.opening
 	var give []*hold
 	for h := range c.timed {
-		if h.ttl > 0 && time.Duration(c.clock.now()-h.since) >= h.floor {
+		if h.ttl > 0 && time.Duration(c.clock.Now()-h.since) >= h.floor {
 			give = append(give, h)
 		}
 		c.lose(h, CauseClosed, "", nil)

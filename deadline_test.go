@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/clock"
 )
 
 // When a lock ends on this side, and why that is never too late.
@@ -37,7 +38,7 @@ func TestContextEndsAtDeadline(t *testing.T) {
 				t.Errorf("state %v after a failed renewal, %d events", s, atRisk.Load())
 			}
 			<-lock.Context().Done()
-			took, want := time.Since(begun), ttl-holdfast.Drift(ttl)
+			took, want := time.Since(begun), ttl-clock.Drift(ttl)
 			if took < want || took > want+50*time.Millisecond {
 				t.Errorf("context ended after %s, want %s", took, want)
 			}
@@ -78,7 +79,7 @@ func TestRenewalCountsFromItsRequest(t *testing.T) {
 			}
 			f.renew.Store(&slow)
 			<-lock.Context().Done()
-			if took, want := time.Since(sent), ttl-holdfast.Drift(ttl); took < want || took > want+50*time.Millisecond {
+			if took, want := time.Since(sent), ttl-clock.Drift(ttl); took < want || took > want+50*time.Millisecond {
 				t.Errorf("context ended %s after the last renewal left, want %s", took, want)
 			}
 		})

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/clock"
 )
 
 // flight is a renewal of a timed lease that is in progress. Renewals may ask for different TTLs.
@@ -23,8 +24,8 @@ type flight struct {
 
 // takeOff records that a renewal is about to be sent. From now on the lease may have no more time
 // than that renewal asks for, whether it is answered or not. Client.mu is held.
-func (h *hold) takeOff(now instant, ttl time.Duration) *flight {
-	h.deadline = min(h.deadline, now+instant(ttl-drift(ttl)))
+func (h *hold) takeOff(now clock.Instant, ttl time.Duration) *flight {
+	h.deadline = min(h.deadline, now+clock.Instant(ttl-clock.Drift(ttl)))
 	h.life = max(h.life, ttl)
 	h.renewAt = min(h.renewAt, h.c.nextRenewal(now, ttl))
 	f := &flight{hold: h, ttl: ttl, least: ttl}
@@ -49,7 +50,7 @@ func (f *flight) land(err error) {
 }
 
 // timedRenewed applies the answer to one renewal. Client.mu is held.
-func (c *Client) timedRenewed(f *flight, sent, now instant, r backend.Renewal, err error) {
+func (c *Client) timedRenewed(f *flight, sent, now clock.Instant, r backend.Renewal, err error) {
 	h := f.hold
 	if err == nil {
 		err = r.Err

@@ -6,6 +6,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/clock"
 )
 
 // State is the state of a lock.
@@ -50,7 +51,7 @@ type hold struct {
 	// The limit and permits of a shared lease, which bound what re-entry may ask for.
 	limit, permits int
 	unread         bool          // resumed, and its mode and permits are not read from the backend yet
-	begun          instant       // when the caller asked for the lock
+	begun          clock.Instant // when the caller asked for the lock
 	sess           *session      // the session of the lease or of its place in the queue; may be nil
 	timed          bool          // it has an end of its own
 	ttl            time.Duration // the TTL that renewals ask for; 0: it is not renewed individually
@@ -59,13 +60,13 @@ type hold struct {
 	life           time.Duration // the longest TTL that was requested; 0: it has no TTL of its own
 
 	token    fence.Token
-	since    instant
+	since    clock.Instant
 	held     bool // granted, and not ended
 	err      error
 	handles  []*Lock
-	deadline instant // of a timed lease
-	until    instant // AtMost; 0: none
-	renewAt  instant
+	deadline clock.Instant // of a timed lease
+	until    clock.Instant // AtMost; 0: none
+	renewAt  clock.Instant
 	renewing bool          // by the renewer
 	flights  []*flight     // renewals of this lease alone that are in progress
 	doubt    time.Duration // the shortest TTL of a renewal with unknown outcome; 0: none
@@ -74,7 +75,7 @@ type hold struct {
 }
 
 // ends returns when the lease ends on this side if nothing is renewed.
-func (h *hold) ends() instant {
+func (h *hold) ends() clock.Instant {
 	d := h.deadline
 	if !h.timed {
 		d = h.sess.deadline
@@ -118,7 +119,7 @@ func (c *Client) enter(h *hold) {
 }
 
 // next returns when the renewer has to handle h individually, if at all.
-func (h *hold) next() (instant, bool) {
+func (h *hold) next() (clock.Instant, bool) {
 	if !h.timed {
 		return h.until, h.until > 0
 	}
@@ -158,7 +159,7 @@ func (c *Client) lose(h *hold, cause Cause, reason string, err error) {
 	h.err = &LostError{Name: h.id.Name, Token: h.token, Cause: cause, Reason: reason, Err: err}
 	if h.held {
 		hook(&c.hooks, h.call(), c.hooks.Lost, LostEvent{
-			Lock: h.id, Token: h.token, Shared: h.shared, Held: time.Duration(c.clock.now() - h.since),
+			Lock: h.id, Token: h.token, Shared: h.shared, Held: time.Duration(c.clock.Now() - h.since),
 			Cause: cause, Reason: reason,
 		})
 	}
@@ -180,12 +181,12 @@ func (h *hold) call() context.Context {
 // which is late after a suspension. Client.mu is held.
 func (c *Client) check(h *hold) {
 	if h.held {
-		c.checkAt(h, c.clock.now())
+		c.checkAt(h, c.clock.Now())
 	}
 }
 
 // checkAt is check at a given reading of the clock. Client.mu is held.
-func (c *Client) checkAt(h *hold, now instant) {
+func (c *Client) checkAt(h *hold, now clock.Instant) {
 	if !h.timed && now >= h.sess.deadline {
 		c.loseSession(h.sess, CauseDeadline, h.sess.lastErr)
 	}
@@ -195,7 +196,7 @@ func (c *Client) checkAt(h *hold, now instant) {
 }
 
 // expire ends h, whose deadline has passed. Client.mu is held.
-func (c *Client) expire(h *hold, now instant) {
+func (c *Client) expire(h *hold, now clock.Instant) {
 	switch {
 	case h.until > 0 && now >= h.until:
 		c.lose(h, CauseAtMost, "", nil)
@@ -208,7 +209,7 @@ func (c *Client) expire(h *hold, now instant) {
 }
 
 // wake does what is due at now. The renewer calls it with Client.mu held.
-func (h *hold) wake(c *Client, now instant, b *batch) {
+func (h *hold) wake(c *Client, now clock.Instant, b *batch) {
 	if !h.held {
 		return
 	}
@@ -225,8 +226,8 @@ func (h *hold) wake(c *Client, now instant, b *batch) {
 
 // extend records that the backend granted a timed lease another left, counted from sent. That may
 // shorten the lease. Client.mu is held.
-func (h *hold) extend(sent instant, left time.Duration) {
-	h.deadline = sent + instant(left-drift(left))
+func (h *hold) extend(sent clock.Instant, left time.Duration) {
+	h.deadline = sent + clock.Instant(left-clock.Drift(left))
 	h.renewAt = h.c.nextRenewal(sent, left)
 	h.failures, h.lastErr = 0, nil
 	h.tellRenewed()

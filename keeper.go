@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/clock"
 )
 
 // The renewer is one goroutine and one heap. It starts renewals and ends what was not renewed in
@@ -20,10 +21,10 @@ const suspendTick = 250 * time.Millisecond
 
 // entry is a place in the renewer's schedule.
 type entry struct {
-	at    instant
+	at    clock.Instant
 	index int // in the heap, plus 1; 0 when it is not in the heap
 	owner interface {
-		wake(c *Client, now instant, b *batch)
+		wake(c *Client, now clock.Instant, b *batch)
 	}
 }
 
@@ -53,7 +54,7 @@ func (s *schedule) Pop() any {
 }
 
 // schedule adds e to the heap, or moves it. Client.mu is held.
-func (c *Client) schedule(e *entry, at instant) {
+func (c *Client) schedule(e *entry, at clock.Instant) {
 	e.at = at
 	if e.index == 0 {
 		heap.Push(&c.due, e)
@@ -106,7 +107,7 @@ func (c *Client) turn() time.Duration {
 	var b batch
 	c.mu.Lock()
 	c.actOnLosses()
-	now := c.clock.now()
+	now := c.clock.Now()
 	for len(c.due) > 0 && c.due[0].at <= now {
 		e := heap.Pop(&c.due).(*entry)
 		e.owner.wake(c, now, &b)
@@ -114,11 +115,11 @@ func (c *Client) turn() time.Duration {
 	idle := time.Hour
 	if len(c.due) > 0 {
 		idle = time.Duration(c.due[0].at - now)
-		if c.clock.asleep != nil {
+		if c.clock.Jumps() {
 			idle = min(idle, suspendTick)
 		}
 	}
-	c.planned = now + instant(idle)
+	c.planned = now + clock.Instant(idle)
 	if !c.closed {
 		c.startRenewals(b)
 	}
@@ -161,12 +162,12 @@ func (c *Client) renew(b batch) {
 	req := b.request()
 	ctx, cancel := context.WithTimeout(c.background, c.patience(b))
 	defer cancel()
-	sent := c.clock.now()
+	sent := c.clock.Now()
 	res, err := c.b.Renew(ctx, req)
 	if err == nil && len(res.Leases) != len(req.Leases) {
 		err = &UnavailableError{Backend: c.caps.Name, Op: "renew", Err: errAnswer}
 	}
-	now := c.clock.now()
+	now := c.clock.Now()
 
 	c.mu.Lock()
 	if b.session != nil {
@@ -190,7 +191,7 @@ var errAnswer = errors.New("the answer does not fit the question")
 func (c *Client) patience(b batch) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := c.clock.now()
+	now := c.clock.Now()
 	d := maxPatience
 	if s := b.session; s != nil {
 		d = min(s.ttl/5, time.Duration(s.deadline-now)/2)
@@ -217,7 +218,7 @@ func (b batch) request() backend.RenewRequest {
 }
 
 // sessionRenewed applies the answer for the session. Client.mu is held.
-func (c *Client) sessionRenewed(s *session, sent, now instant, res backend.RenewResult, err error) {
+func (c *Client) sessionRenewed(s *session, sent, now clock.Instant, res backend.RenewResult, err error) {
 	s.renewing = false
 	if s.ended {
 		return
@@ -249,7 +250,7 @@ func (c *Client) sessionRenewed(s *session, sent, now instant, res backend.Renew
 
 // retryIn returns how long to wait after a failed renewal, with jitter. left is the time until the
 // deadline.
-func retryIn(ttl time.Duration, left instant, failures int) instant {
+func retryIn(ttl time.Duration, left clock.Instant, failures int) clock.Instant {
 	d := max(0, min(ttl/60<<min(failures, 4), ttl/8, time.Duration(left)/4))
-	return instant(max(d/2+rand.N(d/2+1), time.Millisecond))
+	return clock.Instant(max(d/2+rand.N(d/2+1), time.Millisecond))
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/clock"
 )
 
 // LeaseID names one acquisition; see package backend.
@@ -131,7 +132,7 @@ func (l *Lock) Deadline() time.Time {
 	c := l.h.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.clock.time(l.h.ends())
+	return c.clock.Time(l.h.ends())
 }
 
 // Renewed returns a channel that receives a value after the deadline has moved. The channel holds
@@ -180,18 +181,18 @@ func (c *Client) extendOnce(ctx context.Context, h *hold, ttl time.Duration) err
 	if h.timed {
 		req.Leases = []backend.TimedRenewal{{Name: h.id.Name, Lease: h.id.ID, TTL: ttl}}
 		c.mu.Lock()
-		f = h.takeOff(c.clock.now(), ttl)
+		f = h.takeOff(c.clock.Now(), ttl)
 		c.reschedule(h)
 		c.mu.Unlock()
 	} else {
 		req.Session = h.sess.id
 	}
-	sent := c.clock.now()
+	sent := c.clock.Now()
 	res, err := c.b.Renew(ctx, req)
 	if err == nil && len(res.Leases) != len(req.Leases) {
 		err = &UnavailableError{Backend: c.caps.Name, Op: "renew", Err: errAnswer}
 	}
-	now := c.clock.now()
+	now := c.clock.Now()
 	c.mu.Lock()
 	err = c.extended(h, f, sent, now, res, err)
 	c.mu.Unlock()
@@ -199,7 +200,7 @@ func (c *Client) extendOnce(ctx context.Context, h *hold, ttl time.Duration) err
 }
 
 // extended applies the answer to a request of Extend. Client.mu is held.
-func (c *Client) extended(h *hold, f *flight, sent, now instant, res backend.RenewResult, err error) error {
+func (c *Client) extended(h *hold, f *flight, sent, now clock.Instant, res backend.RenewResult, err error) error {
 	if !h.timed {
 		if err == nil {
 			renewing := h.sess.renewing

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/clock"
 	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
@@ -41,7 +42,7 @@ func (l *Lock) Release(ctx context.Context) error {
 		defer c.work.Done()
 		err = c.giveUp(ctx, h)
 		hook(&c.hooks, ctx, c.hooks.Released, ReleasedEvent{
-			Lock: h.id, Token: h.token, Shared: shared, Held: time.Duration(c.clock.now() - h.since), Err: err,
+			Lock: h.id, Token: h.token, Shared: shared, Held: time.Duration(c.clock.Now() - h.since), Err: err,
 		})
 	}
 	return c.opErr("release", h.id.Name, err)
@@ -89,7 +90,7 @@ func (c *Client) giveUp(ctx context.Context, h *hold) error {
 			return &OpError{Op: "release", Name: h.id.Name, Backend: c.caps.Name, MayHold: true, Err: err}
 		}
 		unknown = true
-		if isUnavailable(err) && c.clock.now() < h.lastEnd() && c.pause(ctx, backoff(n)) {
+		if isUnavailable(err) && c.clock.Now() < h.lastEnd() && c.pause(ctx, backoff(n)) {
 			continue
 		}
 		req := h.releaseRequest(true)
@@ -107,7 +108,7 @@ func (c *Client) goOn(ctx context.Context, h *hold, err error, f func(context.Co
 }
 
 // lastEnd returns when the lease ends on this side in any case.
-func (h *hold) lastEnd() instant {
+func (h *hold) lastEnd() clock.Instant {
 	h.c.mu.Lock()
 	defer h.c.mu.Unlock()
 	return h.ends()
@@ -118,7 +119,7 @@ func (h *hold) stays() time.Duration {
 	if h.floor == 0 {
 		return 0
 	}
-	return h.floor - time.Duration(h.c.clock.now()-h.since)
+	return h.floor - time.Duration(h.c.clock.Now()-h.since)
 }
 
 // leaveAlone lets the lease end by itself when its time for AtLeast has elapsed.

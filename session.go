@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/clock"
 )
 
 // session is the client's session on the backend. All fields are guarded by Client.mu, except id
@@ -14,8 +15,8 @@ type session struct {
 	entry
 	id       backend.SessionID
 	ttl      time.Duration
-	deadline instant // its end on this side, before it can end on the backend
-	renewAt  instant
+	deadline clock.Instant // its end on this side, before it can end on the backend
+	renewAt  clock.Instant
 	renewing bool
 	failures int // renewals that failed since the last success
 	lastErr  error
@@ -40,7 +41,7 @@ func (c *Client) liveSession(ctx context.Context) (*session, error) {
 		c.mu.Unlock()
 		return nil, ErrClosed
 	}
-	if c.sess != nil && c.clock.now() < c.sess.deadline {
+	if c.sess != nil && c.clock.Now() < c.sess.deadline {
 		defer c.mu.Unlock()
 		return c.sess, nil
 	}
@@ -69,7 +70,7 @@ func (c *Client) openSession(op *opening) {
 	}
 	ctx, cancel := context.WithTimeout(c.background, min(c.cfg.TTL, c.cfg.Timeout))
 	defer cancel()
-	sent := c.clock.now()
+	sent := c.clock.Now()
 	err := c.b.OpenSession(ctx, backend.SessionRequest{ID: s.id, TTL: s.ttl, Lost: func(l backend.Loss) { c.tellLoss(s, l) }})
 
 	if err != nil && ctx.Err() != nil && !isUnavailable(err) {
@@ -101,8 +102,8 @@ func (c *Client) openSession(op *opening) {
 }
 
 // extend records that a request that left at sent was acknowledged.
-func (s *session) extend(c *Client, sent instant) {
-	s.deadline = max(s.deadline, sent+instant(s.ttl-drift(s.ttl)))
+func (s *session) extend(c *Client, sent clock.Instant) {
+	s.deadline = max(s.deadline, sent+clock.Instant(s.ttl-clock.Drift(s.ttl)))
 	s.renewAt = c.nextRenewal(sent, s.ttl)
 	s.failures, s.lastErr = 0, nil
 	for h := range s.watched {
@@ -111,7 +112,7 @@ func (s *session) extend(c *Client, sent instant) {
 }
 
 // next returns when the renewer has to handle the session.
-func (s *session) next() instant {
+func (s *session) next() clock.Instant {
 	if s.renewing {
 		return s.deadline
 	}
@@ -119,7 +120,7 @@ func (s *session) next() instant {
 }
 
 // wake does what is due at now. The renewer calls it with Client.mu held.
-func (s *session) wake(c *Client, now instant, b *batch) {
+func (s *session) wake(c *Client, now clock.Instant, b *batch) {
 	if s.ended {
 		return
 	}
@@ -218,10 +219,10 @@ func (c *Client) sessionIsLost(s *session) {
 
 // nextRenewal returns when to renew what was renewed at sent: after a third of the TTL, on a grid,
 // so that leases of one TTL fall due together and share one request.
-func (c *Client) nextRenewal(sent instant, ttl time.Duration) instant {
-	step := instant(max(ttl/12, time.Millisecond))
-	offset := instant(c.grid) % step
-	return (sent+instant(ttl/3)-offset)/step*step + offset
+func (c *Client) nextRenewal(sent clock.Instant, ttl time.Duration) clock.Instant {
+	step := clock.Instant(max(ttl/12, time.Millisecond))
+	offset := clock.Instant(c.grid) % step
+	return (sent+clock.Instant(ttl/3)-offset)/step*step + offset
 }
 
 // isUnavailable reports whether a retry may help.

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package holdfast
+package clock
 
 // suspendedTime returns nil: suspension cannot be measured here.
 func suspendedTime() asleepFunc { return nil }

@@ -1,10 +1,10 @@
-package holdfast_test
+package clock_test
 
 import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/internal/clock"
 )
 
 // The kernel is asked how long the machine was suspended when the wall clock and the monotonic one
@@ -13,7 +13,7 @@ func TestKernelIsAskedWhenClocksMoveApart(t *testing.T) {
 	t.Parallel()
 	asked := 0
 	var slept time.Duration
-	look := holdfast.SleepWatch(func() time.Duration { asked++; return slept })
+	look := clock.SleepWatch(func() time.Duration { asked++; return slept })
 	const apart = 1000 * time.Hour // of the wall clock's zero from the monotonic one's
 	for _, step := range []struct {
 		what      string

@@ -1,4 +1,4 @@
-package holdfast
+package clock
 
 import (
 	"math"

@@ -1,17 +1,19 @@
-package holdfast
+// Package clock counts local time for leases, including the time for which the machine is suspended.
+package clock
 
 import (
 	"sync/atomic"
 	"time"
 )
 
-// instant is a reading of a client's clock: the time since the client was made,
-// including time that the machine was suspended.
-type instant time.Duration
+// Instant is a reading of a Clock: the time since the clock was made, including the time for which the
+// machine was suspended.
+type Instant time.Duration
 
-// clock counts local time. Go's monotonic clock stands still while a machine is suspended, but a
-// lease does not: asleep adds the time that the clock missed.
-type clock struct {
+// Clock counts local time. Go's monotonic clock stands still while a machine is suspended, but a lease
+// does not: asleep adds the time that the clock missed. All methods but SetAsleep are safe for
+// concurrent use.
+type Clock struct {
 	base    time.Time
 	asleep  asleepFunc // nil where it is unknown
 	asleep0 time.Duration
@@ -21,40 +23,54 @@ type clock struct {
 // immediately before.
 type asleepFunc func(now time.Time) time.Duration
 
-func newClock() clock {
-	c := clock{base: time.Now(), asleep: suspendedTime()}
+// New returns a clock that counts from now on.
+func New() Clock {
+	c := Clock{base: time.Now(), asleep: suspendedTime()}
 	if c.asleep != nil {
 		c.asleep0 = c.asleep(c.base)
 	}
 	return c
 }
 
-// now reads the clock.
-func (c *clock) now() instant {
-	t := time.Now()
-	return c.at(t, c.missedAt(t))
+// SetAsleep replaces, for a test, the measure of the time that the machine was suspended. With nil the
+// machine is never suspended.
+func (c *Clock) SetAsleep(asleep func() time.Duration) {
+	c.asleep, c.asleep0 = nil, 0
+	if asleep != nil {
+		c.asleep = func(time.Time) time.Duration { return asleep() }
+	}
 }
 
-// missed returns how long the machine has been suspended since the client was made, in whole
-// milliseconds: a smaller value is only the time taken to read two clocks.
-func (c *clock) missed() time.Duration { return c.missedAt(time.Now()) }
+// Now reads the clock.
+func (c *Clock) Now() Instant {
+	t := time.Now()
+	return c.At(t, c.missedAt(t))
+}
 
-func (c *clock) missedAt(now time.Time) time.Duration {
+// Jumps reports whether the clock may advance by more than a timer waited, because it counts the time
+// for which the machine is suspended.
+func (c *Clock) Jumps() bool { return c.asleep != nil }
+
+// Missed returns how long the machine has been suspended since the clock was made, in whole
+// milliseconds: a smaller value is only the time taken to read two clocks.
+func (c *Clock) Missed() time.Duration { return c.missedAt(time.Now()) }
+
+func (c *Clock) missedAt(now time.Time) time.Duration {
 	if c.asleep == nil {
 		return 0
 	}
 	return max(0, c.asleep(now)-c.asleep0).Truncate(time.Millisecond)
 }
 
-// at converts a reading of time.Now. missed is a result of missed from before t was read, so the
+// At converts a reading of time.Now. missed is a result of Missed from before t was read, so the
 // instant is never later than the truth.
-func (c *clock) at(t time.Time, missed time.Duration) instant {
-	return instant(t.Sub(c.base) + missed)
+func (c *Clock) At(t time.Time, missed time.Duration) Instant {
+	return Instant(t.Sub(c.base) + missed)
 }
 
-// time converts an instant for people and timers.
-func (c *clock) time(i instant) time.Time {
-	return c.base.Add(time.Duration(i) - c.missed())
+// Time converts an instant for people and timers.
+func (c *Clock) Time(i Instant) time.Time {
+	return c.base.Add(time.Duration(i) - c.Missed())
 }
 
 // sleepWatch avoids two system calls while nothing indicates a suspension. When a machine wakes up,
@@ -95,7 +111,7 @@ func (s *sleepWatch) asleep(at, apart time.Duration) time.Duration {
 	return asleep
 }
 
-// drift returns the margin by which a lease ends earlier on this side than on the backend. It
+// Drift returns the margin by which a lease ends earlier on this side than on the backend. It
 // covers clocks whose rates differ by less than 1 %, and the rounding to milliseconds in requests
 // and answers.
-func drift(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millisecond }
+func Drift(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millisecond }
