@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/clock"
+	"github.com/holdfast-io/holdfast/internal/liveness"
 )
 
 // Acquire blocks until the lock is granted, ctx is done, or Wait elapses. ctx ends only the
@@ -78,7 +79,7 @@ func (l *Lock) releaseQuietly(ctx context.Context) {
 	done, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.h.c.cfg.Timeout)
 	defer cancel()
 	if err := l.Release(done); err != nil {
-		l.h.c.log().LogAttrs(done, levelWarn, "release failed", attrName(l.h.id.Name), attrError(err))
+		l.h.c.log().LogAttrs(done, levelWarn, "release failed", attrName(l.h.live.Name), attrError(err))
 	}
 }
 
@@ -172,19 +173,17 @@ func (c *Client) Resume(ctx context.Context, lease Lease, opts ...ResumeOption) 
 		return nil, c.opErr("resume", lease.Name, err)
 	}
 	defer done()
-	h := &hold{c: c, id: lease, owner: s.owner, timed: true, life: s.ttl, unread: true}
+	h := &hold{c: c, owner: s.owner, unread: true}
+	h.live = liveness.Lease{Holder: h, Name: lease.Name, ID: lease.ID, Timed: true, Life: s.ttl}
 	if !s.noRenew {
-		h.ttl = s.ttl
+		h.live.TTL = s.ttl
 	}
 	req := backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: lease.Name, Lease: lease.ID, TTL: s.ttl}}}
 	var sent clock.Instant
 	var got backend.Renewal
 	err = c.retry(ctx, func(ctx context.Context) error {
 		sent = c.clock.Now()
-		res, err := c.b.Renew(ctx, req)
-		if err == nil && len(res.Leases) != 1 {
-			err = &UnavailableError{Backend: c.caps.Name, Op: "renew", Err: errAnswer}
-		}
+		res, err := c.sendRenewal(ctx, req)
 		if err == nil {
 			got, err = res.Leases[0], res.Leases[0].Err
 		}
@@ -271,7 +270,7 @@ func (c *Client) reenter(ctx context.Context, req backend.AcquireRequest) (*Lock
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.check(h)
-	if !h.held {
+	if !h.live.Held() {
 		return nil, nil //nolint:nilnil // as above
 	}
 	if err := h.covers(req); err != nil {
@@ -301,14 +300,14 @@ func (h *hold) covers(req backend.AcquireRequest) error {
 func (c *Client) read(ctx context.Context, h *hold) error {
 	c.mu.Lock()
 	c.check(h)
-	known := !h.unread || !h.held
+	known := !h.unread || !h.live.Held()
 	c.mu.Unlock()
 	if known {
 		return nil
 	}
 	var info LockInfo
 	err := c.retry(ctx, func(ctx context.Context) error {
-		got, err := c.b.Inspect(ctx, h.id.Name)
+		got, err := c.b.Inspect(ctx, h.live.Name)
 		info = got
 		return err
 	})
@@ -318,7 +317,7 @@ func (c *Client) read(ctx context.Context, h *hold) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, x := range info.Holders {
-		if x.Lease == h.id.ID {
+		if x.Lease == h.live.ID {
 			h.shared, h.permits, h.unread = x.Mode == backend.Shared, max(1, x.Permits), false
 			if h.shared {
 				h.limit = info.Limit
@@ -326,7 +325,7 @@ func (c *Client) read(ctx context.Context, h *hold) error {
 			return nil
 		}
 	}
-	return &LostError{Name: h.id.Name, Token: h.token, Cause: CauseGone}
+	return &LostError{Name: h.live.Name, Token: h.token, Cause: CauseGone}
 }
 
 // grant turns a grant of the backend into a lock, unless the lease has already ended (C14). sent is
@@ -337,25 +336,20 @@ func (c *Client) grant(ctx context.Context, h *hold, s settings, g backend.Grant
 	defer c.mu.Unlock()
 	now := c.clock.Now()
 	h.token, h.since, h.floor = g.Token, now, s.atLeast
-	if h.timed {
-		h.extend(sent, g.Left)
-	}
-	if s.atMost > 0 {
-		h.until = now + clock.Instant(s.atMost)
-	}
+	inTime := c.live.Granted(&h.live, sent, now, g.Left, s.atMost)
 	switch {
 	case h.err != nil:
 		return nil, h.err
 	case c.closed:
 		return nil, ErrClosed
-	case now >= h.ends():
-		return nil, &LostError{Name: h.id.Name, Token: h.token, Cause: CauseExpired}
+	case !inTime:
+		return nil, &LostError{Name: h.live.Name, Token: h.token, Cause: CauseExpired}
 	}
 	h.handles = append(h.handles, lock)
-	c.enter(h)
+	c.live.Hold(&h.live)
 	if !h.unread {
 		hook(&c.hooks, ctx, c.hooks.Acquired, AcquiredEvent{
-			Lock: h.id, Token: h.token, Shared: h.shared, Waited: time.Duration(now - h.begun), InLine: g.Waited, ByTimer: g.ByTimer,
+			Lock: h.id(), Token: h.token, Shared: h.shared, Waited: time.Duration(now - h.begun), InLine: g.Waited, ByTimer: g.ByTimer,
 		})
 	}
 	return lock, nil

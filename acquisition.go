@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/clock"
+	"github.com/holdfast-io/holdfast/internal/liveness"
 )
 
 // acquisition is one call of Acquire, with as many attempts as it needs.
@@ -72,18 +73,18 @@ func (a *acquisition) bound(ctx context.Context) (context.Context, context.Cance
 // old session that was granted after all would die with that session.
 func (a *acquisition) prepare(ctx context.Context) (*hold, error) {
 	c := a.c
-	var sess *session
+	var sess *liveness.Session
 	if c.caps.Sessions && (a.req.Wait || !a.req.Timed) {
 		var err error
 		if sess, err = c.liveSession(ctx); err != nil {
 			return nil, err
 		}
 	}
-	if sess != nil && sess.id != a.req.Session {
+	if sess != nil && sess.ID != a.req.Session {
 		if a.req.Session != "" && a.req.Lease != "" && a.s.lease == "" {
 			a.abandon()
 		}
-		a.req.Session = sess.id
+		a.req.Session = sess.ID
 	}
 	if a.req.Lease == "" {
 		a.req.Lease = a.s.lease
@@ -92,12 +93,14 @@ func (a *acquisition) prepare(ctx context.Context) (*hold, error) {
 		a.req.Lease = backend.NewLeaseID()
 	}
 	h := &hold{
-		c: c, id: Lease{Name: a.req.Name, ID: a.req.Lease}, owner: a.req.Owner,
+		c: c, owner: a.req.Owner, begun: a.begun,
 		shared: a.req.Mode == backend.Shared, limit: a.req.Limit, permits: a.req.Permits,
-		sess: sess, timed: a.req.Timed, life: a.req.TTL, begun: a.begun,
+	}
+	h.live = liveness.Lease{
+		Holder: h, Name: a.req.Name, ID: a.req.Lease, Session: sess, Timed: a.req.Timed, Life: a.req.TTL,
 	}
 	if a.req.Timed && !a.s.noRenew {
-		h.ttl = a.req.TTL
+		h.live.TTL = a.req.TTL
 	}
 	return h, nil
 }
@@ -110,7 +113,7 @@ func (a *acquisition) attempt(ctx, within context.Context, h *hold) (*Lock, erro
 	if err := c.begins(h, interrupt); err != nil {
 		return nil, err
 	}
-	h.late = a.unknown
+	h.live.Late = a.unknown
 	missed := c.clock.Missed()
 	grant, err := c.b.Acquire(within, a.req)
 	if err != nil {
@@ -154,10 +157,8 @@ func (c *Client) begins(h *hold, interrupt interrupter) error {
 	switch {
 	case c.closed:
 		return ErrClosed
-	case h.sess != nil && h.sess.ended:
+	case !c.live.Expect(&h.live):
 		return backend.ErrSessionLost
-	case h.sess != nil:
-		h.sess.leases[h.id.ID] = h
 	}
 	c.waiting[h] = interrupt
 	return nil
@@ -168,7 +169,7 @@ func (c *Client) ends(h *hold) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.waiting, h)
-	c.leave(h)
+	c.live.Drop(&h.live)
 }
 
 func (c *Client) stopWaiting(h *hold) {
@@ -221,7 +222,7 @@ func (c *Client) sessionGone(id backend.SessionID) {
 	c.mu.Lock()
 	s := c.sess
 	c.mu.Unlock()
-	if s != nil && s.id == id {
+	if s != nil && s.ID == id {
 		c.sessionIsLost(s)
 	}
 }

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"sync"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/clock"
+	"github.com/holdfast-io/holdfast/internal/liveness"
 	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
@@ -56,17 +56,14 @@ type Client struct {
 	further    lane           // the later ones: apart, because many of them may get no answer
 	kick       chan struct{}  // wakes the renewer; capacity 1
 	kept       chan struct{}  // closed when the renewer has ended
-	grid       time.Duration  // random phase of the renewal times, so that clients do not renew in step
 	hooks      hookQueue
 
 	mu      sync.Mutex
 	closed  bool
-	sess    *session              // nil when there is none
+	live    *liveness.Machine
+	sess    *liveness.Session     // nil when there is none
 	opening *opening              // nil when no session is being opened
-	due     schedule              // the renewer's schedule, soonest first
-	planned clock.Instant         // when the renewer wakes next
 	losses  []lossNote            // reported by the backend, not yet applied
-	timed   map[*hold]struct{}    // timed leases that are held
 	waiting map[*hold]interrupter // acquisitions in progress that can be interrupted
 	warned  time.Time             // the quarantine has been logged up to this time
 }
@@ -85,12 +82,12 @@ func New(b backend.Backend, cfg Config) (*Client, error) {
 	c := &Client{
 		b: b, caps: b.Capabilities(), cfg: cfg, clock: clock.New(),
 		kick: make(chan struct{}, 1), kept: make(chan struct{}), second: newLane(), further: newLane(),
-		timed: make(map[*hold]struct{}), waiting: make(map[*hold]interrupter),
+		waiting: make(map[*hold]interrupter),
 	}
 	if err := c.defaults(); err != nil {
 		return nil, c.opErr("new client", "", err)
 	}
-	c.grid = rand.N(c.cfg.TTL)
+	c.live = liveness.New(observer{c}, c.cfg.TTL)
 	c.hooks.init(cfg.Hooks)
 	c.background, c.stop = context.WithCancel(context.Background())
 	c.closing, c.startClose = context.WithCancelCause(context.Background())
@@ -137,10 +134,10 @@ type Stats struct {
 func (c *Client) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := Stats{Held: len(c.timed), Waiting: len(c.waiting), DroppedHooks: c.hooks.lost()}
+	s := Stats{Held: c.live.TimedCount(), Waiting: len(c.waiting), DroppedHooks: c.hooks.lost()}
 	if c.sess != nil {
 		s.Sessions = 1
-		s.Held += c.sess.held
+		s.Held += c.sess.Held()
 	}
 	return s
 }
@@ -162,14 +159,15 @@ func (c *Client) Close(ctx context.Context) error {
 	c.closed = true
 	sess, opening := c.sess, c.opening
 	var give []*hold
-	for h := range c.timed {
-		if h.ttl > 0 && time.Duration(c.clock.Now()-h.since) >= h.floor {
+	c.live.Timed(func(l *liveness.Lease) {
+		h := l.Holder.(*hold)
+		if l.TTL > 0 && h.stays() <= 0 {
 			give = append(give, h)
 		}
-		c.lose(h, CauseClosed, "", nil)
-	}
+		c.live.Lose(l, CauseClosed, "", nil)
+	})
 	if sess != nil {
-		c.loseSession(sess, CauseClosed, nil)
+		c.live.EndSession(sess, CauseClosed, nil)
 	}
 	for _, interrupt := range c.waiting {
 		interrupt(ErrClosed)
@@ -200,7 +198,7 @@ func (c *Client) closedBefore(ctx context.Context) error {
 }
 
 // giveBack releases everything on the backend and waits for the settlements in progress.
-func (c *Client) giveBack(ctx context.Context, sess *session, op *opening, give []*hold) error {
+func (c *Client) giveBack(ctx context.Context, sess *liveness.Session, op *opening, give []*hold) error {
 	if op != nil {
 		select {
 		case <-op.done:
@@ -227,10 +225,10 @@ func (c *Client) giveBack(ctx context.Context, sess *session, op *opening, give 
 
 // endAll ends the session and the leases. It stops at the first unavailable answer: a backend that
 // does not answer for one lease does not answer for the others.
-func (c *Client) endAll(ctx context.Context, sess *session, give []*hold) error {
+func (c *Client) endAll(ctx context.Context, sess *liveness.Session, give []*hold) error {
 	var errs []error
 	if sess != nil {
-		err := c.retryWith(ctx, retry.Pause, func(ctx context.Context) error { return c.b.EndSession(ctx, sess.id) })
+		err := c.retryWith(ctx, retry.Pause, func(ctx context.Context) error { return c.b.EndSession(ctx, sess.ID) })
 		errs = append(errs, err)
 	}
 	for _, h := range give {

@@ -76,14 +76,14 @@ type Cause = backend.Cause
 
 // The causes of a loss.
 const (
-	CauseBroken   = backend.CauseBroken  // an operator broke the lock
-	CauseExpired  = backend.CauseExpired // the lease expired on the backend
-	CauseSession  = backend.CauseSession // the backend ended the client's session
-	CauseGone     = backend.CauseGone    // the backend does not have the lease
-	CauseDeadline = Cause("deadline")    // no renewal was acknowledged in time
-	CauseEnded    = Cause("ended")       // a lease that is not renewed reached its end
-	CauseAtMost   = Cause("at_most")     // it was held for as long as AtMost allows
-	CauseClosed   = Cause("closed")      // the client was closed
+	CauseBroken   = backend.CauseBroken   // an operator broke the lock
+	CauseExpired  = backend.CauseExpired  // the lease expired on the backend
+	CauseSession  = backend.CauseSession  // the backend ended the client's session
+	CauseGone     = backend.CauseGone     // the backend does not have the lease
+	CauseDeadline = backend.CauseDeadline // no renewal was acknowledged in time
+	CauseEnded    = backend.CauseEnded    // a lease that is not renewed reached its end
+	CauseAtMost   = backend.CauseAtMost   // it was held for as long as AtMost allows
+	CauseClosed   = backend.CauseClosed   // the client was closed
 )
 
 // LostError names the lock that was lost and the cause. It is ErrLost.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
-	"github.com/holdfast-io/holdfast/internal/clock"
+	"github.com/holdfast-io/holdfast/internal/liveness"
 )
 
 // LeaseID names one acquisition; see package backend.
@@ -38,14 +38,14 @@ type Lock struct {
 }
 
 // Name returns the name of the lock.
-func (l *Lock) Name() string { return l.h.id.Name }
+func (l *Lock) Name() string { return l.h.live.Name }
 
 // Token returns the fencing token. It is greater than that of every earlier grant of this lock.
 // Send it to the resource with every write.
 func (l *Lock) Token() fence.Token { return l.h.token }
 
 // Lease returns the name and the lease ID, for Resume and for the HTTP API.
-func (l *Lock) Lease() Lease { return l.h.id }
+func (l *Lock) Lease() Lease { return l.h.id() }
 
 // Owner returns the owner that the lock was acquired with.
 func (l *Lock) Owner() string { return l.h.owner }
@@ -96,8 +96,8 @@ func (l *Lock) over() error {
 func (l *Lock) checkNow() {
 	c := l.h.c
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.check(l.h)
-	c.mu.Unlock()
 }
 
 // Err returns nil while the lock is held, then ErrReleased or a *LostError. It reads the clock and
@@ -119,7 +119,7 @@ func (l *Lock) State() State {
 		return Released
 	case err != nil:
 		return Lost
-	case l.h.failures > 0, !l.h.timed && l.h.sess.failures > 0:
+	case l.h.live.AtRisk():
 		return AtRisk
 	default:
 		return Held
@@ -132,7 +132,7 @@ func (l *Lock) Deadline() time.Time {
 	c := l.h.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.clock.Time(l.h.ends())
+	return c.clock.Time(l.h.live.Deadline())
 }
 
 // Renewed returns a channel that receives a value after the deadline has moved. The channel holds
@@ -143,9 +143,7 @@ func (l *Lock) Renewed() <-chan struct{} {
 	defer c.mu.Unlock()
 	if l.renewed == nil {
 		l.renewed = make(chan struct{}, 1)
-		if !l.h.timed && l.h.held {
-			l.h.sess.watched[l.h] = struct{}{}
-		}
+		c.live.Watch(&l.h.live)
 	}
 	return l.renewed
 }
@@ -159,65 +157,58 @@ func (l *Lock) Renewed() <-chan struct{} {
 func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	c, h := l.h.c, l.h
 	if err := c.caps.ValidateTTL(ttl); err != nil {
-		return c.opErr("extend", h.id.Name, err)
+		return c.opErr("extend", h.live.Name, err)
 	}
-	if !h.timed && ttl > c.cfg.TTL {
-		return c.opErr("extend", h.id.Name, invalid("ttl", ttl.String(), "at most the client's, "+c.cfg.TTL.String()+", for a lease of its session"))
+	if !h.live.Timed && ttl > c.cfg.TTL {
+		return c.opErr("extend", h.live.Name, invalid("ttl", ttl.String(), "at most the client's, "+c.cfg.TTL.String()+", for a lease of its session"))
 	}
 	if err := l.Err(); err != nil {
-		return c.opErr("extend", h.id.Name, err)
+		return c.opErr("extend", h.live.Name, err)
 	}
 	err := c.retry(ctx, func(ctx context.Context) error { return c.extendOnce(ctx, h, ttl) })
 	if lost := l.Err(); lost != nil {
 		err = lost
 	}
-	return c.opErr("extend", h.id.Name, err)
+	return c.opErr("extend", h.live.Name, err)
 }
 
 // extendOnce renews the lease with one request.
 func (c *Client) extendOnce(ctx context.Context, h *hold, ttl time.Duration) error {
 	var req backend.RenewRequest
-	var f *flight
-	if h.timed {
-		req.Leases = []backend.TimedRenewal{{Name: h.id.Name, Lease: h.id.ID, TTL: ttl}}
+	var f *liveness.Flight
+	if h.live.Timed {
+		req.Leases = []backend.TimedRenewal{{Name: h.live.Name, Lease: h.live.ID, TTL: ttl}}
 		c.mu.Lock()
-		f = h.takeOff(c.clock.Now(), ttl)
-		c.reschedule(h)
+		f = c.live.TakeOff(&h.live, c.clock.Now(), ttl)
 		c.mu.Unlock()
 	} else {
-		req.Session = h.sess.id
+		req.Session = h.live.Session.ID
 	}
 	sent := c.clock.Now()
-	res, err := c.b.Renew(ctx, req)
-	if err == nil && len(res.Leases) != len(req.Leases) {
-		err = &UnavailableError{Backend: c.caps.Name, Op: "renew", Err: errAnswer}
-	}
+	res, err := c.sendRenewal(ctx, req)
 	now := c.clock.Now()
 	c.mu.Lock()
-	err = c.extended(h, f, sent, now, res, err)
-	c.mu.Unlock()
-	return err
+	defer c.mu.Unlock()
+	return c.extended(h, f, sent, now, res, err)
 }
 
 // extended applies the answer to a request of Extend. Client.mu is held.
-func (c *Client) extended(h *hold, f *flight, sent, now clock.Instant, res backend.RenewResult, err error) error {
-	if !h.timed {
+func (c *Client) extended(h *hold, f *liveness.Flight, sent, now clock.Instant, res backend.RenewResult, err error) error {
+	if !h.live.Timed {
 		if err == nil {
-			renewing := h.sess.renewing
-			c.sessionRenewed(h.sess, sent, now, res, nil)
-			h.sess.renewing = renewing
+			c.live.SessionConfirmed(h.live.Session, sent, now, res, nil)
 		}
 		return err
 	}
 	if err != nil { // also when its context ended because the lock was lost
-		f.land(err)
+		c.live.GiveUp(f)
 		return err
 	}
 	answer := res.Leases[0]
-	if answer.Err == nil && h.ttl > 0 {
-		h.ttl = f.ttl
+	if answer.Err == nil && h.live.TTL > 0 {
+		h.live.TTL = f.TTL
 	}
-	c.timedRenewed(f, sent, now, answer, nil)
+	c.live.Landed(f, sent, now, answer, nil)
 	return answer.Err
 }
 
@@ -232,17 +223,17 @@ func (l *Lock) Detach() (Lease, error) {
 	err := l.over()
 	switch {
 	case err != nil:
-	case !h.timed || h.ttl > 0:
+	case !h.live.Timed || h.live.TTL > 0:
 		err = fmt.Errorf("detach a lease that is renewed: %w", ErrUnsupported)
 	default:
-		c.leave(h)
+		c.live.Release(&h.live)
 		h.err = ErrReleased
 		for _, other := range h.handles {
 			other.end(ErrReleased)
 		}
 	}
 	c.mu.Unlock()
-	return h.id, c.opErr("detach", h.id.Name, err)
+	return h.id(), c.opErr("detach", h.live.Name, err)
 }
 
 // Locks are several locks that were acquired together.
@@ -281,7 +272,7 @@ type locksContext struct {
 func (x locksContext) Value(key any) any {
 	if k, ok := key.(heldKey); ok {
 		for _, l := range x.locks {
-			if k.c == l.h.c && k.name == l.h.id.Name {
+			if k.c == l.h.c && k.name == l.h.live.Name {
 				return l
 			}
 		}

@@ -42,10 +42,10 @@ func (l *Lock) Release(ctx context.Context) error {
 		defer c.work.Done()
 		err = c.giveUp(ctx, h)
 		hook(&c.hooks, ctx, c.hooks.Released, ReleasedEvent{
-			Lock: h.id, Token: h.token, Shared: shared, Held: time.Duration(c.clock.Now() - h.since), Err: err,
+			Lock: h.id(), Token: h.token, Shared: shared, Held: time.Duration(c.clock.Now() - h.since), Err: err,
 		})
 	}
-	return c.opErr("release", h.id.Name, err)
+	return c.opErr("release", h.live.Name, err)
 }
 
 // leave ends the handle, and the hold if it was the last handle. It reports whether it was.
@@ -64,7 +64,7 @@ func (l *Lock) leave() bool {
 		return false
 	}
 	h.err = ErrReleased
-	h.c.leave(h)
+	h.c.live.Release(&h.live)
 	return true
 }
 
@@ -77,17 +77,17 @@ func (c *Client) giveUp(ctx context.Context, h *hold) error {
 	}
 	unknown := false
 	for n := 0; ; n++ {
-		err := c.try(ctx, func(ctx context.Context) error { return c.b.Release(ctx, h.releaseRequest(h.late)) })
+		err := c.try(ctx, func(ctx context.Context) error { return c.b.Release(ctx, h.releaseRequest(h.live.Late)) })
 		switch {
 		case err == nil, errors.Is(err, ErrLost) && unknown:
 			// The outcome was unknown before: that release worked, or the lease has ended since.
 			return nil
 		case errors.Is(err, ErrLost):
-			return &LostError{Name: h.id.Name, Token: h.token, Cause: CauseGone}
+			return &LostError{Name: h.live.Name, Token: h.token, Cause: CauseGone}
 		case errors.Is(err, backend.ErrSessionLost):
-			return &LostError{Name: h.id.Name, Token: h.token, Cause: CauseSession}
+			return &LostError{Name: h.live.Name, Token: h.token, Cause: CauseSession}
 		case errors.Is(err, ErrClosed):
-			return &OpError{Op: "release", Name: h.id.Name, Backend: c.caps.Name, MayHold: true, Err: err}
+			return &OpError{Op: "release", Name: h.live.Name, Backend: c.caps.Name, MayHold: true, Err: err}
 		}
 		unknown = true
 		if isUnavailable(err) && c.clock.Now() < h.lastEnd() && c.pause(ctx, backoff(n)) {
@@ -102,16 +102,16 @@ func (c *Client) giveUp(ctx context.Context, h *hold) error {
 func (c *Client) goOn(ctx context.Context, h *hold, err error, f func(context.Context) error) error {
 	hook(&c.hooks, ctx, c.hooks.Ambiguous, "release")
 	c.mu.Lock()
-	c.settleBy(h.id.Name, h.keptBy(), h.life, f)
+	c.settleBy(h.live.Name, h.keptBy(), h.live.Life, f)
 	c.mu.Unlock()
-	return &OpError{Op: "release", Name: h.id.Name, Backend: c.caps.Name, MayHold: true, Err: fmt.Errorf("goes on in the background: %w", err)}
+	return &OpError{Op: "release", Name: h.live.Name, Backend: c.caps.Name, MayHold: true, Err: fmt.Errorf("goes on in the background: %w", err)}
 }
 
 // lastEnd returns when the lease ends on this side in any case.
 func (h *hold) lastEnd() clock.Instant {
 	h.c.mu.Lock()
 	defer h.c.mu.Unlock()
-	return h.ends()
+	return h.live.Deadline()
 }
 
 // stays returns how much longer the lease has to stay held: see AtLeast.
@@ -129,14 +129,11 @@ func (c *Client) leaveAlone(ctx context.Context, h *hold) error {
 		if stay <= 0 {
 			return c.b.Release(ctx, h.releaseRequest(true))
 		}
-		res, err := c.b.Renew(ctx, backend.RenewRequest{Leases: []backend.TimedRenewal{{
-			Name: h.id.Name, Lease: h.id.ID, TTL: min(max(stay, c.caps.MinTTL), c.caps.MaxTTL),
+		res, err := c.sendRenewal(ctx, backend.RenewRequest{Leases: []backend.TimedRenewal{{
+			Name: h.live.Name, Lease: h.live.ID, TTL: min(max(stay, c.caps.MinTTL), c.caps.MaxTTL),
 		}}})
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case len(res.Leases) != 1:
-			return &UnavailableError{Backend: c.caps.Name, Op: "renew", Err: errAnswer}
 		}
 		return res.Leases[0].Err
 	}
@@ -145,7 +142,7 @@ func (c *Client) leaveAlone(ctx context.Context, h *hold) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, ErrLost):
-		return &LostError{Name: h.id.Name, Token: h.token, Cause: CauseGone}
+		return &LostError{Name: h.live.Name, Token: h.token, Cause: CauseGone}
 	}
 	return c.goOn(ctx, h, err, leave)
 }

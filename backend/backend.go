@@ -148,12 +148,20 @@ type Loss struct {
 // Cause is why a lease was lost.
 type Cause string
 
-// The causes that a backend can report. Package holdfast adds its own.
+// The causes that a backend can report.
 const (
 	CauseBroken  Cause = "broken"  // an operator broke the lock
 	CauseExpired Cause = "expired" // the lease expired on the backend
 	CauseSession Cause = "session" // its session is gone
 	CauseGone    Cause = "gone"    // the backend does not have it, and does not know why
+)
+
+// The causes that only a client reports.
+const (
+	CauseDeadline Cause = "deadline" // no renewal was acknowledged in time
+	CauseEnded    Cause = "ended"    // a lease that is not renewed reached its end
+	CauseAtMost   Cause = "at_most"  // it was held for as long as its holder allowed
+	CauseClosed   Cause = "closed"   // the client was closed
 )
 
 // AcquireRequest is the argument of Backend.Acquire.

@@ -1,0 +1,178 @@
+// Package liveness decides when the sessions and the leases of a client are renewed, and when they
+// have ended on this side.
+//
+// It is a state machine. It has no clock and no goroutine, and sends nothing: every method is told
+// what time it is, what was sent and what was answered. Step returns what is to be sent now, and when
+// the next step is due. What ends is reported to the Holder of each lease and to the Observer.
+//
+// A deadline counts from before the request left whose answer granted the time, and is earlier than
+// the end on the backend by clock.Drift. So what has not ended here has not ended there.
+//
+// Nothing in this package is safe for concurrent use. A client guards all of it with one mutex, and
+// the callbacks run with that mutex held: they must not call the Machine.
+package liveness
+
+import (
+	"container/heap"
+	"math/rand/v2"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/clock"
+)
+
+// Holder is what a lease is reported to.
+type Holder interface {
+	// Lost: the lease has ended without its release. It was held, or it was being acquired and can
+	// no longer be granted. err is the last error of a renewal, if that was the cause. Called at
+	// most once.
+	Lost(cause backend.Cause, reason string, err error)
+	// Moved: the lease has another deadline.
+	Moved()
+	// Abandon: the backend may still have the lease, which is to be released there.
+	Abandon()
+}
+
+// Observer is what a Machine reports about all its leases.
+type Observer interface {
+	// Wake: the next Step is due earlier than the last one said.
+	Wake()
+	// Ended: a session has ended.
+	Ended(*Session)
+	// Renewed: a renewal of so many leases was answered, or failed. margin is the time that was
+	// left then.
+	Renewed(leases int, margin, took time.Duration, err error)
+	// AtRisk: the first renewal of so many leases failed. left is the time until they are lost.
+	AtRisk(leases int, left time.Duration, err error)
+}
+
+// Machine has the sessions and the leases of one client.
+type Machine struct {
+	observer Observer
+	phase    time.Duration // random, so that clients do not renew in step
+	due      schedule      // soonest first
+	planned  clock.Instant // when the next Step is due, as far as the caller knows
+	timed    map[*Lease]struct{}
+}
+
+// New returns a machine without sessions and leases, of a client whose leases have that TTL.
+func New(observer Observer, ttl time.Duration) *Machine {
+	return &Machine{observer: observer, phase: rand.N(ttl), timed: make(map[*Lease]struct{})}
+}
+
+// Step ends what was not renewed in time. It returns what is to be renewed now, and the time until the
+// next step, which is at most longest while there are sessions or leases.
+func (m *Machine) Step(now clock.Instant, longest time.Duration) (Due, time.Duration) {
+	var d Due
+	for len(m.due) > 0 && m.due[0].at <= now {
+		e := heap.Pop(&m.due).(*entry)
+		e.owner.wake(m, now, &d)
+	}
+	idle := time.Hour
+	if len(m.due) > 0 {
+		idle = min(time.Duration(m.due[0].at-now), longest)
+	}
+	m.planned = now + clock.Instant(idle)
+	return d, idle
+}
+
+// Timed calls f with each timed lease that is held, which f may end.
+func (m *Machine) Timed(f func(*Lease)) {
+	for l := range m.timed {
+		f(l)
+	}
+}
+
+// TimedCount returns how many timed leases are held.
+func (m *Machine) TimedCount() int { return len(m.timed) }
+
+// Report applies a loss that the backend reported.
+func (m *Machine) Report(s *Session, loss backend.Loss) {
+	if loss.Lease == "" {
+		m.EndSession(s, loss.Cause, nil)
+		return
+	}
+	if l, ok := s.leases[loss.Lease]; ok {
+		again := l.held && l.Late
+		m.Lose(l, loss.Cause, loss.Reason, nil)
+		if again && !l.Timed {
+			// The lost lease may be the grant to an attempt whose answer was lost. Then the next
+			// attempt was granted again, and the session would keep that lease for ever.
+			l.Holder.Abandon()
+		}
+	}
+	for l := range m.timed { // several if the lease was acquired again by its ID
+		if l.ID == loss.Lease {
+			m.Lose(l, loss.Cause, loss.Reason, nil)
+		}
+	}
+}
+
+// nextRenewal returns when to renew what was renewed at sent: after a third of the TTL, on a grid,
+// so that leases of one TTL fall due together and share one request.
+func (m *Machine) nextRenewal(sent clock.Instant, ttl time.Duration) clock.Instant {
+	step := clock.Instant(max(ttl/12, time.Millisecond))
+	offset := clock.Instant(m.phase) % step
+	return (sent+clock.Instant(ttl/3)-offset)/step*step + offset
+}
+
+// retryIn returns how long to wait after a failed renewal, with jitter. left is the time until the
+// deadline.
+func retryIn(ttl time.Duration, left clock.Instant, failures int) clock.Instant {
+	d := max(0, min(ttl/60<<min(failures, 4), ttl/8, time.Duration(left)/4))
+	return clock.Instant(max(d/2+rand.N(d/2+1), time.Millisecond))
+}
+
+// entry is a place in the schedule.
+type entry struct {
+	at    clock.Instant
+	index int // in the heap, plus 1; 0 when it is not in the heap
+	owner interface {
+		wake(m *Machine, now clock.Instant, d *Due)
+	}
+}
+
+type schedule []*entry //nolint:recvcheck // package heap requires both kinds of receiver
+
+func (s schedule) Len() int           { return len(s) }
+func (s schedule) Less(i, j int) bool { return s[i].at < s[j].at }
+func (s schedule) Swap(i, j int) {
+	s[i], s[j] = s[j], s[i]
+	s[i].index, s[j].index = i+1, j+1
+}
+
+// Push implements heap.Interface.
+func (s *schedule) Push(x any) {
+	e := x.(*entry)
+	*s = append(*s, e)
+	e.index = len(*s)
+}
+
+// Pop implements heap.Interface.
+func (s *schedule) Pop() any {
+	e := (*s)[len(*s)-1]
+	(*s)[len(*s)-1] = nil
+	*s = (*s)[:len(*s)-1]
+	e.index = 0
+	return e
+}
+
+// put adds e to the schedule, or moves it.
+func (m *Machine) put(e *entry, at clock.Instant) {
+	e.at = at
+	if e.index == 0 {
+		heap.Push(&m.due, e)
+	} else {
+		heap.Fix(&m.due, e.index-1)
+	}
+	if at < m.planned {
+		m.observer.Wake()
+	}
+}
+
+// remove removes e from the schedule.
+func (m *Machine) remove(e *entry) {
+	if e.index > 0 {
+		heap.Remove(&m.due, e.index-1)
+	}
+}

@@ -1,0 +1,149 @@
+package liveness
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/clock"
+)
+
+// Due is what is to be renewed.
+type Due struct {
+	Session *Session // nil: none
+	Flights []*Flight
+}
+
+// Parts divides what is due into requests of at most most timed leases; 0: there is no bound.
+func (d Due) Parts(most int) []Due {
+	if d.Session == nil && len(d.Flights) == 0 {
+		return nil
+	}
+	size := len(d.Flights)
+	if most > 0 {
+		size = min(size, most)
+	}
+	parts := []Due{{Session: d.Session, Flights: d.Flights[:size]}}
+	for part := range slices.Chunk(d.Flights[size:], max(1, size)) {
+		parts = append(parts, Due{Flights: part})
+	}
+	return parts
+}
+
+// Request is the request that renews it.
+func (d Due) Request() backend.RenewRequest {
+	var req backend.RenewRequest
+	if d.Session != nil {
+		req.Session = d.Session.ID
+	}
+	req.Leases = make([]backend.TimedRenewal, len(d.Flights))
+	for i, f := range d.Flights {
+		req.Leases[i] = backend.TimedRenewal{Name: f.Lease.Name, Lease: f.Lease.ID, TTL: f.TTL}
+	}
+	return req
+}
+
+// Patience returns how long to wait for the answer: a fifth of the TTL, and at most half of the time
+// left, so that a request without an answer leaves time for others.
+func (d Due) Patience(now clock.Instant) time.Duration {
+	const most, least = time.Minute, 10 * time.Millisecond
+	wait := most
+	if s := d.Session; s != nil {
+		wait = min(s.TTL/5, time.Duration(s.deadline-now)/2)
+	}
+	for _, f := range d.Flights {
+		wait = min(wait, f.TTL/5, time.Duration(f.Lease.deadline-now)/2)
+	}
+	return max(wait, least)
+}
+
+// Answered applies the answer to the request, which left at sent.
+func (m *Machine) Answered(d Due, sent, now clock.Instant, res backend.RenewResult, err error) {
+	if d.Session != nil {
+		m.SessionRenewed(d.Session, sent, now, res, err)
+	}
+	for i, f := range d.Flights {
+		var r backend.Renewal
+		if err == nil {
+			r = res.Leases[i]
+		}
+		f.Lease.renewing = false
+		m.Landed(f, sent, now, r, err)
+	}
+}
+
+// Flight is a renewal of a timed lease that is in progress. Renewals may ask for different TTLs. They
+// may reach the backend in another order than they were sent in, or after the client has stopped
+// waiting for their answer. Then a renewal with a shorter TTL silently shortens the lease of one with
+// a longer TTL.
+type Flight struct {
+	Lease *Lease
+	TTL   time.Duration
+	// least is the TTL that the lease has when this renewal is answered, in whatever order they
+	// arrive: the shortest of this TTL and those of all renewals that may reach the backend after
+	// it.
+	least time.Duration
+}
+
+// TakeOff records that a renewal is about to be sent. From now on the lease may have no more time
+// than that renewal asks for, whether it is answered or not.
+func (m *Machine) TakeOff(l *Lease, now clock.Instant, ttl time.Duration) *Flight {
+	l.deadline = min(l.deadline, now+clock.Instant(ttl-clock.Drift(ttl)))
+	l.Life = max(l.Life, ttl)
+	l.renewAt = min(l.renewAt, m.nextRenewal(now, ttl))
+	f := &Flight{Lease: l, TTL: ttl, least: ttl}
+	if l.doubt > 0 {
+		f.least = min(f.least, l.doubt)
+	}
+	for _, other := range l.flights {
+		f.least = min(f.least, other.TTL)
+		other.least = min(other.least, ttl)
+	}
+	l.flights = append(l.flights, f)
+	m.reschedule(l)
+	return f
+}
+
+// GiveUp records that the renewal has no answer: it may still arrive.
+func (m *Machine) GiveUp(f *Flight) { f.land(true) }
+
+func (f *Flight) land(unknown bool) {
+	l := f.Lease
+	l.flights = slices.DeleteFunc(l.flights, func(other *Flight) bool { return other == f })
+	if unknown && (l.doubt == 0 || f.TTL < l.doubt) {
+		l.doubt = f.TTL
+	}
+}
+
+// Landed applies the answer to one renewal. err is that of the whole request.
+func (m *Machine) Landed(f *Flight, sent, now clock.Instant, r backend.Renewal, err error) {
+	l := f.Lease
+	if err == nil {
+		err = r.Err
+	}
+	f.land(err != nil)
+	if !l.held {
+		return
+	}
+	left := time.Duration(l.deadline - now)
+	m.observer.Renewed(1, left, time.Duration(now-sent), err)
+	switch {
+	case errors.Is(err, backend.ErrLost):
+		m.Lose(l, backend.CauseGone, "", nil)
+		return
+	case err != nil:
+		l.failures++
+		l.lastErr = err
+		l.renewAt = now + retryIn(l.TTL, l.deadline-now, l.failures)
+		if l.failures == 1 {
+			m.observer.AtRisk(1, left, err)
+		}
+	case now >= l.deadline:
+		m.Lose(l, backend.CauseDeadline, "", l.lastErr)
+		return
+	default:
+		m.extend(l, sent, min(r.Left, f.least))
+	}
+	m.reschedule(l)
+}
