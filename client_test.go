@@ -358,7 +358,7 @@ func TestSuspend(t *testing.T) {
 		begun := time.Now()
 		<-done
 		if took := time.Since(begun); took > 300*time.Millisecond {
-			t.Fatalf("the keeper noticed after %s", took)
+			t.Fatalf("the renewer noticed after %s", took)
 		}
 	})
 }

@@ -149,18 +149,18 @@ func (c *Client) leaveAlone(ctx context.Context, h *hold) error {
 
 // settle ensures, in the background, that the lease is gone: an acquire that failed, timed out or
 // was cancelled may have worked, and a release may not have. It stops when the lease has ended by
-// itself, which it does not do while keeper, if any, is the session that is renewed. Client.mu is
+// itself, which it does not do while keptBy, if any, is the session that is renewed. Client.mu is
 // held.
-func (c *Client) settle(req backend.ReleaseRequest, keeper backend.SessionID, ttl time.Duration) {
+func (c *Client) settle(req backend.ReleaseRequest, keptBy backend.SessionID, ttl time.Duration) {
 	req.Abandon = true
-	c.settleBy(req.Name, keeper, ttl, func(ctx context.Context) error { return c.b.Release(ctx, req) })
+	c.settleBy(req.Name, keptBy, ttl, func(ctx context.Context) error { return c.b.Release(ctx, req) })
 }
 
 // settleBy is settle with a given way to end the lease. Client.mu is held.
 //
 // The first attempt is made immediately. A backend that is too busy to answer in time leaves many to
 // be repeated, and would be kept busy with nothing else, so further attempts wait for their turn.
-func (c *Client) settleBy(name string, keeper backend.SessionID, ttl time.Duration, end func(context.Context) error) {
+func (c *Client) settleBy(name string, keptBy backend.SessionID, ttl time.Duration, end func(context.Context) error) {
 	if c.background.Err() != nil {
 		return
 	}
@@ -168,7 +168,7 @@ func (c *Client) settleBy(name string, keeper backend.SessionID, ttl time.Durati
 		life := 2 * max(ttl, c.cfg.TTL)
 		over := time.Now().Add(life)
 		mayLive := func() bool {
-			if c.sessionLives(keeper) {
+			if c.sessionLives(keptBy) {
 				over = time.Now().Add(life)
 			}
 			return time.Now().Before(over)

@@ -90,7 +90,7 @@ func (c *Client) tellLoss(s *liveness.Session, l backend.Loss) {
 	c.mu.Lock()
 	c.losses = append(c.losses, lossNote{s, l})
 	c.mu.Unlock()
-	c.wakeKeeper()
+	c.wakeRenewer()
 }
 
 // actOnLosses applies the recorded losses. Client.mu is held.

@@ -25,7 +25,7 @@ const (
 type observer struct{ c *Client }
 
 // Wake implements liveness.Observer.
-func (o observer) Wake() { o.c.wakeKeeper() }
+func (o observer) Wake() { o.c.wakeRenewer() }
 
 // Ended implements liveness.Observer.
 func (o observer) Ended(s *liveness.Session) {
@@ -49,7 +49,7 @@ func (o observer) AtRisk(leases int, left time.Duration, err error) {
 	hook(&o.c.hooks, o.c.background, o.c.hooks.AtRisk, AtRiskEvent{Leases: leases, Left: left, Err: err})
 }
 
-func (c *Client) wakeKeeper() {
+func (c *Client) wakeRenewer() {
 	select {
 	case c.kick <- struct{}{}:
 	default:
