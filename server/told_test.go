@@ -219,9 +219,7 @@ func TestUnknownIsLogged(t *testing.T) {
 	if len(lines) != 1 || lines[0]["lock"] != "order:1" || lines[0]["level"] != "WARN" {
 		t.Errorf("log: %v", log.String())
 	}
-	if n := metric(a, `holdfast_ambiguous_total{backend="memory",op="acquire"}`); n != 1 {
-		t.Errorf("ambiguous_total %v", n)
-	}
+	leasetest.Eventually(t, "it is counted", func() bool { return metric(a, `holdfast_ambiguous_total{backend="memory",op="acquire"}`) == 1 })
 	a.b.away.Store(false)
 }
 
