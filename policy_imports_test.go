@@ -42,7 +42,7 @@ func importRules() []importRule {
 		{"elector", []string{".", "fence"}},
 		{"rowlock", []string{"fence"}},
 		{"observe/...", []string{".", "backend", "fence", "observe"}},
-		{"server", []string{".", "backend", "fence", "internal/wire", "observe", "dashboard"}},
+		{"server", []string{".", "backend", "fence", "internal/retry", "internal/wire", "observe", "dashboard"}},
 		{"server/embedded", []string{"backend", "fence", "backend/etcdlock"}},
 		{"open", []string{"backend", "fence", "backend/*lock", "server/embedded"}},
 		{"cmd/...", []string{"internal/cli"}},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/observe"
 )
 
@@ -268,8 +269,7 @@ var errNoAnswer = errors.New("no answer in time")
 func (s *Server) patiently(ctx context.Context, f func(context.Context) error) error {
 	within, cancel := context.WithTimeoutCause(ctx, s.cfg.Timeout, errNoAnswer)
 	defer cancel()
-	pause := 10 * time.Millisecond
-	for {
+	for n := 0; ; n++ {
 		err := f(within)
 		if errors.Is(err, errNoAnswer) && !errors.Is(err, backend.ErrUnavailable) {
 			return &backend.UnavailableError{Backend: s.caps.Name, Op: "call", MayHold: true, Err: err}
@@ -277,12 +277,7 @@ func (s *Server) patiently(ctx context.Context, f func(context.Context) error) e
 		if !errors.Is(err, backend.ErrUnavailable) {
 			return err
 		}
-		t := time.NewTimer(pause)
-		select {
-		case <-t.C:
-			pause = min(2*pause, time.Second)
-		case <-within.Done():
-			t.Stop()
+		if !retry.Pause(within, retry.Delay(n, 10*time.Millisecond, time.Second)) {
 			return err
 		}
 	}
