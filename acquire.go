@@ -23,7 +23,7 @@ import (
 // sent; ErrUnavailable; ErrDeadlock; ErrClosed. With the context of a resumed lock that is acquired
 // again, also ErrLost when that lock has ended.
 func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption) (*Lock, error) {
-	s, err := c.settings(opts)
+	s, err := c.settings(ctx, opts)
 	if err != nil {
 		return nil, c.opErr("acquire", name, err)
 	}
@@ -35,7 +35,7 @@ func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption
 //
 // Errors: as for Acquire. ErrHeld comes with a *HeldError that names the holders.
 func (c *Client) TryAcquire(ctx context.Context, name string, opts ...AcquireOption) (*Lock, error) {
-	s, err := c.settings(opts)
+	s, err := c.settings(ctx, opts)
 	if err != nil {
 		return nil, c.opErr("acquire", name, err)
 	}
@@ -48,8 +48,12 @@ func (c *Client) TryAcquire(ctx context.Context, name string, opts ...AcquireOpt
 // returned and not before, even if ctx has ended by then.
 //
 // Errors: those of Acquire; what f returned; ErrLost when the lock was lost while f ran, even if f
-// returned nil; ErrReleased when f released it. Several errors are joined.
+// returned nil; ErrReleased when f released it. Several errors are joined; what f returned is left out
+// if it is only the error of the context passed to f, which ended with the lock.
 func (c *Client) Do(ctx context.Context, name string, f func(context.Context, *Lock) error, opts ...AcquireOption) error {
+	if f == nil {
+		return c.opErr("do", name, invalid("f", "nil", "a function"))
+	}
 	lock, err := c.Acquire(ctx, name, opts...)
 	if err != nil {
 		return err
@@ -62,6 +66,9 @@ func (c *Client) Do(ctx context.Context, name string, f func(context.Context, *L
 	defer lock.releaseQuietly(ctx) // only if f panics; otherwise it is released by then
 	err = f(&lookingContext{Context: inner, end: cancel, locks: Locks{lock}}, lock)
 	if lost := lock.Err(); lost != nil {
+		if err == context.Canceled || err == lost { //nolint:errorlint // that error and nothing around it
+			err = nil
+		}
 		return errors.Join(err, c.opErr("do", name, lost))
 	}
 	done, cancelRelease := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.Timeout)
@@ -90,7 +97,7 @@ func (l *Lock) releaseQuietly(ctx context.Context) {
 //
 // Errors: as for Acquire.
 func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...AcquireOption) (Locks, error) {
-	s, err := c.settings(opts)
+	s, err := c.settings(ctx, opts)
 	if err == nil && len(names) == 0 {
 		err = invalid("names", "[]", "one or more")
 	}
@@ -158,8 +165,12 @@ func (ls Locks) lost() error {
 // Errors: ErrLost when it has ended; ErrInvalid, ErrUnavailable, ErrClosed, the cause of ctx.
 func (c *Client) Resume(ctx context.Context, lease Lease, opts ...ResumeOption) (*Lock, error) {
 	s := settings{owner: c.cfg.Owner}
-	err := errors.Join(backend.ValidateName(lease.Name), backend.ValidateLeaseID(lease.ID))
+	err := errors.Join(checkContext(ctx), backend.ValidateName(lease.Name), backend.ValidateLeaseID(lease.ID))
 	for _, o := range opts {
+		if o == nil {
+			err = errors.Join(err, invalid("option", "nil", "an option"))
+			continue
+		}
 		err = errors.Join(err, o.resume(&s))
 	}
 	if s.ttl == 0 {

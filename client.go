@@ -151,6 +151,9 @@ func (c *Client) Stats() Stats {
 // that was held becomes free when its TTL has elapsed. Close waits for calls in progress, each for
 // a third of Config.Timeout at most, and for hooks. A second Close waits for the first.
 func (c *Client) Close(ctx context.Context) error {
+	if err := checkContext(ctx); err != nil {
+		return c.opErr("close", "", err)
+	}
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()

@@ -52,10 +52,10 @@ func TestTokensGrowAndHolderIsNamed(t *testing.T) {
 		if err := lock.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := lock.Release(t.Context()); !errors.Is(err, holdfast.ErrLost) {
-			t.Fatalf("second release: %v, want ErrLost", err)
+		if err := lock.Release(t.Context()); !errors.Is(err, holdfast.ErrLost) || !errors.Is(err, holdfast.ErrReleased) {
+			t.Fatalf("second release: %v, want ErrReleased, which is ErrLost here", err)
 		}
-		if err := lock.Err(); !errors.Is(err, holdfast.ErrReleased) || lock.State() != holdfast.Released {
+		if err := lock.Err(); !errors.Is(err, holdfast.ErrReleased) || lock.State() != holdfast.StateReleased {
 			t.Fatalf("after release: %v %v", err, lock.State())
 		}
 	}
@@ -147,7 +147,7 @@ func TestRenewalRecovers(t *testing.T) {
 		timed := mustAcquire(t, c, "m", holdfast.TTL(8*time.Second))
 		f.hangRenew()
 		time.Sleep(6 * time.Second)
-		if lock.State() != holdfast.AtRisk || timed.State() != holdfast.AtRisk {
+		if lock.State() != holdfast.StateAtRisk || timed.State() != holdfast.StateAtRisk {
 			t.Fatalf("states %v, %v", lock.State(), timed.State())
 		}
 		f.renew.Store(nil)
@@ -157,7 +157,7 @@ func TestRenewalRecovers(t *testing.T) {
 			t.Fatalf("lost: %v", lock.Err())
 		}
 		time.Sleep(time.Minute)
-		if lock.State() != holdfast.Held || timed.State() != holdfast.Held {
+		if lock.State() != holdfast.StateHeld || timed.State() != holdfast.StateHeld {
 			t.Fatalf("states %v, %v: %v", lock.State(), timed.State(), timed.Err())
 		}
 	})
@@ -349,7 +349,7 @@ func TestSuspend(t *testing.T) {
 		one, two := mustAcquire(t, c, "1"), mustAcquire(t, c, "2", holdfast.TTL(20*time.Second))
 		ctx := two.Context()
 		asleep.Add(int64(time.Hour))
-		if one.State() != holdfast.Lost || ctx.Err() == nil {
+		if one.State() != holdfast.StateLost || ctx.Err() == nil {
 			t.Fatalf("after an hour of suspension: %v, %v", one.State(), ctx.Err())
 		}
 		three := mustAcquire(t, c, "3")

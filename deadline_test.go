@@ -34,7 +34,7 @@ func TestContextEndsAtDeadline(t *testing.T) {
 			}
 			f.hangRenew()
 			time.Sleep(ttl * 3 / 5)
-			if s := lock.State(); s != holdfast.AtRisk || atRisk.Load() == 0 {
+			if s := lock.State(); s != holdfast.StateAtRisk || atRisk.Load() == 0 {
 				t.Errorf("state %v after a failed renewal, %d events", s, atRisk.Load())
 			}
 			<-lock.Context().Done()

@@ -135,3 +135,41 @@ func ExampleClient_AcquireAll() {
 	// account:3
 	// user:7
 }
+
+// All reads page by page, as far as the loop goes.
+func ExampleClient_All() {
+	ctx := context.Background()
+	b := memlock.New()
+	defer b.Close()
+	locks, _ := holdfast.New(b, holdfast.Config{Owner: "worker-7"})
+	defer locks.Close(ctx)
+	_, _ = locks.AcquireAll(ctx, []string{"order:1", "order:2", "user:7"})
+
+	for info, err := range locks.All(ctx, "order:") {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(info.Name, "is held by", info.Holders[0].Owner)
+	}
+	// Output:
+	// order:1 is held by worker-7
+	// order:2 is held by worker-7
+}
+
+// A hook gets the values of the context of the call that it tells of, such as a trace. It may take its
+// time: nothing waits for it but Close.
+func ExampleHooks() {
+	ctx := context.Background()
+	b := memlock.New()
+	defer b.Close()
+	locks, _ := holdfast.New(b, holdfast.Config{Hooks: &holdfast.Hooks{
+		Acquired: func(_ context.Context, e holdfast.AcquiredEvent) { fmt.Println("acquired", e.Lock.Name) },
+		Released: func(_ context.Context, e holdfast.ReleasedEvent) { fmt.Println("released", e.Lock.Name) },
+	}})
+	_ = locks.Do(ctx, "order:123", func(context.Context, *holdfast.Lock) error { return nil })
+	_ = locks.Close(ctx)
+	// Output:
+	// acquired order:123
+	// released order:123
+}

@@ -14,27 +14,27 @@ import (
 type State uint8
 
 const (
-	// Held: the lease is held and its renewals are acknowledged.
-	Held State = iota + 1
-	// AtRisk: the lease is held, but the last renewal failed. It becomes Held again, or Lost at its
-	// deadline.
-	AtRisk
-	// Lost: the lease has ended. Final.
-	Lost
-	// Released: the holder released the lock. Final.
-	Released
+	// StateHeld: the lease is held and its renewals are acknowledged.
+	StateHeld State = iota + 1
+	// StateAtRisk: the lease is held, but the last renewal failed. It becomes held again, or lost at
+	// its deadline.
+	StateAtRisk
+	// StateLost: the lease has ended. Final.
+	StateLost
+	// StateReleased: the holder released the lock. Final.
+	StateReleased
 )
 
 // String returns "held", "at risk", "lost" or "released".
 func (s State) String() string {
 	switch s {
-	case Held:
+	case StateHeld:
 		return "held"
-	case AtRisk:
+	case StateAtRisk:
 		return "at risk"
-	case Lost:
+	case StateLost:
 		return "lost"
-	case Released:
+	case StateReleased:
 		return "released"
 	default:
 		return "unknown"

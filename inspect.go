@@ -3,6 +3,7 @@ package holdfast
 import (
 	"context"
 	"errors"
+	"iter"
 	"log/slog"
 	"time"
 
@@ -20,6 +21,24 @@ type (
 	BreakResult = backend.BreakResult
 	Event       = backend.Event
 	EventKind   = backend.EventKind
+	Mode        = backend.Mode
+)
+
+// The modes of a lease.
+const (
+	ModeExclusive = backend.Exclusive
+	ModeShared    = backend.Shared
+)
+
+// The kinds of event that Watch delivers.
+const (
+	EventWatching = backend.EventWatching // the stream has begun; no lock
+	EventAcquired = backend.EventAcquired
+	EventReleased = backend.EventReleased
+	EventExpired  = backend.EventExpired
+	EventBroken   = backend.EventBroken
+	EventWaiting  = backend.EventWaiting // a request waits in the queue
+	EventLeft     = backend.EventLeft    // a waiter left the queue without a grant
 )
 
 // Inspect returns the holders of the lock and its waiters, in order. A free lock yields a LockInfo
@@ -27,7 +46,7 @@ type (
 //
 // Errors: ErrInvalid, ErrUnsupported, ErrUnavailable, ErrClosed, the cause of ctx.
 func (c *Client) Inspect(ctx context.Context, name string) (LockInfo, error) {
-	if err := backend.ValidateName(name); err != nil {
+	if err := errors.Join(checkContext(ctx), backend.ValidateName(name)); err != nil {
 		return LockInfo{}, c.opErr("inspect", name, err)
 	}
 	return ask(ctx, c, "inspect", name, func(ctx context.Context) (LockInfo, error) { return c.b.Inspect(ctx, name) })
@@ -38,10 +57,34 @@ func (c *Client) Inspect(ctx context.Context, name string) (LockInfo, error) {
 //
 // Errors: as for Inspect.
 func (c *Client) List(ctx context.Context, o ListOptions) (ListPage, error) {
-	if err := o.Validate(); err != nil {
+	if err := errors.Join(checkContext(ctx), o.Validate()); err != nil {
 		return ListPage{}, c.opErr("list", o.Prefix, err)
 	}
 	return ask(ctx, c, "list", o.Prefix, func(ctx context.Context) (ListPage, error) { return c.b.List(ctx, o) })
+}
+
+// All returns the locks that are held or waited for and whose names start with prefix, in the order of
+// their names. It reads them page by page, so they are not of one moment. The last value has the error,
+// if there is one.
+//
+// Errors: as for Inspect.
+func (c *Client) All(ctx context.Context, prefix string) iter.Seq2[LockInfo, error] {
+	return func(yield func(LockInfo, error) bool) {
+		for after := ""; ; {
+			page, err := c.List(ctx, ListOptions{Prefix: prefix, After: after})
+			for _, info := range page.Locks {
+				if !yield(info, nil) {
+					return
+				}
+			}
+			if err != nil {
+				yield(LockInfo{}, err)
+			}
+			if after = page.Next; err != nil || after == "" {
+				return
+			}
+		}
+	}
 }
 
 // Break takes the lock from all its holders. It is meant for operators. It raises the token, ends
@@ -52,7 +95,7 @@ func (c *Client) List(ctx context.Context, o ListOptions) (ListPage, error) {
 // Errors: as for Inspect. OpError.MayHold means that the break may have been done.
 func (c *Client) Break(ctx context.Context, name, reason string) (BreakResult, error) {
 	req := backend.BreakRequest{Name: name, Reason: reason, Actor: c.cfg.Owner}
-	if err := req.Validate(); err != nil {
+	if err := errors.Join(checkContext(ctx), req.Validate()); err != nil {
 		return BreakResult{}, c.opErr("break", name, err)
 	}
 	return ask(ctx, c, "break", name, func(ctx context.Context) (BreakResult, error) {
@@ -89,7 +132,11 @@ func ask[T any](ctx context.Context, c *Client, op, name string, f func(context.
 //
 // Errors: the cause of ctx, ErrInvalid, ErrUnsupported, ErrClosed.
 func (c *Client) Watch(ctx context.Context, prefix string, deliver func(Event)) error {
-	if err := backend.ValidatePrefix(prefix); err != nil {
+	err := errors.Join(checkContext(ctx), backend.ValidatePrefix(prefix))
+	if deliver == nil {
+		err = errors.Join(err, invalid("deliver", "nil", "a function"))
+	}
+	if err != nil {
 		return c.opErr("watch", prefix, err)
 	}
 	done, err := c.begin()

@@ -116,13 +116,13 @@ func (l *Lock) State() State {
 	defer l.h.c.mu.Unlock()
 	switch {
 	case errors.Is(err, ErrReleased):
-		return Released
+		return StateReleased
 	case err != nil:
-		return Lost
+		return StateLost
 	case l.h.live.AtRisk():
-		return AtRisk
+		return StateAtRisk
 	default:
-		return Held
+		return StateHeld
 	}
 }
 
@@ -156,7 +156,7 @@ func (l *Lock) Renewed() <-chan struct{} {
 // the last three the lock is still held, but may end after ttl if that is sooner.
 func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	c, h := l.h.c, l.h
-	if err := c.caps.ValidateTTL(ttl); err != nil {
+	if err := errors.Join(checkContext(ctx), c.caps.ValidateTTL(ttl)); err != nil {
 		return c.opErr("extend", h.live.Name, err)
 	}
 	if !h.live.Timed && ttl > c.cfg.TTL {

@@ -1,6 +1,7 @@
 package holdfast
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"time"
@@ -167,11 +168,25 @@ func invalid(field, value, bound string) error {
 	return &InvalidError{Field: field, Value: value, Bound: bound}
 }
 
+// checkContext returns an error where there is no context: nothing could end the call.
+func checkContext(ctx context.Context) error {
+	if ctx == nil {
+		return invalid("ctx", "nil", "a context")
+	}
+	return nil
+}
+
 // settings applies the options of an acquisition and checks those that are valid only in
 // combination.
-func (c *Client) settings(opts []AcquireOption) (settings, error) {
+func (c *Client) settings(ctx context.Context, opts []AcquireOption) (settings, error) {
 	s := settings{wait: -1, owner: c.cfg.Owner}
+	if err := checkContext(ctx); err != nil {
+		return s, err
+	}
 	for _, o := range opts {
+		if o == nil {
+			return s, invalid("option", "nil", "an option")
+		}
 		if err := o.acquire(&s); err != nil {
 			return s, err
 		}

@@ -15,8 +15,8 @@ import (
 // the last handle releases the lease.
 //
 //   - nil: released.
-//   - ErrLost: it was lost before, or this handle was released already. Nothing was
-//     changed.
+//   - ErrLost: it was lost before, or this handle was released already; the error is
+//     then ErrReleased too. Nothing was changed.
 //   - any other error, with OpError.MayHold set: the outcome was unknown when ctx
 //     ended. The release continues in the background, and the lease is free when
 //     its TTL has elapsed at the latest.
@@ -27,11 +27,14 @@ import (
 // A context that has already ended does not prevent the release: it is then done in the background.
 func (l *Lock) Release(ctx context.Context) error {
 	c, h := l.h.c, l.h
+	if err := checkContext(ctx); err != nil {
+		return c.opErr("release", h.live.Name, err)
+	}
 	c.mu.Lock()
 	c.check(h)
 	err := l.over()
 	if errors.Is(err, ErrReleased) {
-		err = fmt.Errorf("%w: released before", ErrLost)
+		err = fmt.Errorf("%w before: %w", ErrReleased, ErrLost)
 	}
 	last, shared := err == nil && l.leave(), h.shared
 	if last {

@@ -63,9 +63,12 @@ type Elector struct {
 // New returns a candidate of the election name. It sends nothing. All candidates of an election use
 // the same backend and name; the name is that of the lock.
 //
-// Errors: *holdfast.InvalidError for a negative Rest. Name, Candidate and Value are checked by the
+// Errors: *holdfast.InvalidError without a client, or for a negative Rest. Name, Candidate and Value are checked by the
 // first call that uses them.
 func New(locks *holdfast.Client, name string, cfg Config) (*Elector, error) {
+	if locks == nil {
+		return nil, &holdfast.InvalidError{Field: "locks", Value: "nil", Bound: "a client"}
+	}
 	if cfg.Rest < 0 {
 		return nil, &holdfast.InvalidError{Field: "Config.Rest", Value: cfg.Rest.String(), Bound: "0s or more"}
 	}
@@ -92,22 +95,13 @@ func (e *Elector) Campaign(ctx context.Context) (*Term, error) {
 
 // stand begins Run or Campaign. It fails while a term lasts.
 func (e *Elector) stand() error {
-	for {
-		e.mu.Lock()
-		newest := e.term
-		e.mu.Unlock()
-		over := newest == nil || newest.Err() != nil // calls hooks, so mu must not be held
-		e.mu.Lock()
-		if e.standing || e.term == newest {
-			defer e.mu.Unlock()
-			if e.standing || !over {
-				return ErrRunning
-			}
-			e.standing = true
-			return nil
-		}
-		e.mu.Unlock() // a term began in the meantime
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.standing || e.term != nil && e.term.Err() == nil {
+		return ErrRunning
 	}
+	e.standing = true
+	return nil
 }
 
 // sit ends Run or Campaign.
