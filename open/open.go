@@ -119,7 +119,7 @@ func openMemory(_ context.Context, url string, _ Options) (backend.Backend, erro
 }
 
 func openSQLite(ctx context.Context, url string, o Options) (backend.Backend, error) {
-	return sqlitelock.Open(ctx, url, sqlitelock.WithLogger(o.Logger))
+	return sqlitelock.Open(ctx, url, sqlitelock.Config{Logger: o.Logger})
 }
 
 func openRedis(ctx context.Context, url string, o Options) (backend.Backend, error) {
@@ -131,37 +131,37 @@ func openRedlock(ctx context.Context, url string, o Options) (backend.Backend, e
 }
 
 func openEtcd(ctx context.Context, url string, o Options) (backend.Backend, error) {
-	return etcdlock.Open(ctx, url, etcdlock.WithLogger(o.Logger))
+	return etcdlock.Open(ctx, url, etcdlock.Config{Logger: o.Logger})
 }
 
 func openRemote(ctx context.Context, url string, _ Options) (backend.Backend, error) {
-	return remotelock.Open(ctx, url, remotelock.Options{})
+	return remotelock.Open(ctx, url, remotelock.Config{})
 }
 
 func openConsul(ctx context.Context, url string, o Options) (backend.Backend, error) {
-	return consullock.Open(ctx, url, o.Logger)
+	return consullock.Open(ctx, url, consullock.Config{Logger: o.Logger})
 }
 
 func openKubernetes(ctx context.Context, url string, o Options) (backend.Backend, error) {
-	return k8slock.Open(ctx, url, o.Logger)
+	return k8slock.Open(ctx, url, k8slock.Config{Logger: o.Logger})
 }
 
 func openZooKeeper(ctx context.Context, url string, o Options) (backend.Backend, error) {
-	return zklock.Open(ctx, url, o.Logger)
+	return zklock.Open(ctx, url, zklock.Config{Logger: o.Logger})
 }
 
 func openAdvisory(ctx context.Context, url string, o Options) (backend.Backend, error) {
-	return pglock.OpenAdvisory(ctx, url, o.Logger)
+	return pglock.OpenAdvisory(ctx, url, pglock.AdvisoryConfig{Logger: o.Logger})
 }
 
 func openPostgres(ctx context.Context, url string, o Options) (backend.Backend, error) {
-	return pglock.Open(ctx, url, o.Logger)
+	return pglock.Open(ctx, url, pglock.Config{Logger: o.Logger})
 }
 
 func openUserLocks(ctx context.Context, url string, o Options) (backend.Backend, error) {
-	return mysqllock.OpenUserLocks(ctx, url, o.Logger)
+	return mysqllock.OpenUserLocks(ctx, url, mysqllock.UserLocksConfig{Logger: o.Logger})
 }
 
 func openMySQL(ctx context.Context, url string, o Options) (backend.Backend, error) {
-	return mysqllock.Open(ctx, url, o.Logger)
+	return mysqllock.Open(ctx, url, mysqllock.Config{Logger: o.Logger})
 }

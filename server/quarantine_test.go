@@ -51,7 +51,7 @@ func TestQuarantineOverHTTP(t *testing.T) {
 	until := time.Now().Add(time.Hour)
 	f.until.Store(&until)
 	a := serve(t, f, server.Config{})
-	b, err := remotelock.Open(t.Context(), strings.Replace(a.base, "http:", "holdfast:", 1), remotelock.Options{})
+	b, err := remotelock.Open(t.Context(), strings.Replace(a.base, "http:", "holdfast:", 1), remotelock.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestOpenedWhileTheStoreIsAway(t *testing.T) {
 	f := &faulty{Backend: memlock.NewStore().Open()}
 	f.away.Store(true)
 	a := serve(t, f, server.Config{})
-	b, err := remotelock.Open(t.Context(), strings.Replace(a.base, "http:", "holdfast:", 1), remotelock.Options{})
+	b, err := remotelock.Open(t.Context(), strings.Replace(a.base, "http:", "holdfast:", 1), remotelock.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ func TestRights(t *testing.T) {
 	server := testserver.StartConsulACL(t, management)
 	with := func(name, rules string) (*consullock.Backend, string) {
 		secret := newToken(t, server.Addr(), management, name, rules)
-		b, err := consullock.Open(t.Context(), "consul://:"+secret+"@"+server.Addr()+"/team/locks", nil)
+		b, err := consullock.Open(t.Context(), "consul://:"+secret+"@"+server.Addr()+"/team/locks", consullock.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // open returns a backend on the server, as another process would have one.
 func open(t backendtest.T, addr string) *consullock.Backend {
 	t.Helper()
-	b, err := consullock.Open(t.Context(), "consul://"+addr+"?min_ttl="+testserver.ConsulMinTTL.String(), nil)
+	b, err := consullock.Open(t.Context(), "consul://"+addr+"?min_ttl="+testserver.ConsulMinTTL.String(), consullock.Config{})
 	if err != nil {
 		t.Fatalf("Open: %v", err)
 	}

@@ -41,7 +41,7 @@ func Example() { //nolint:testableexamples // it needs a server at a known place
 
 // An invalid URL yields an error that names the fault, but not the token in the URL.
 func ExampleOpen() {
-	_, err := consullock.Open(context.Background(), "consul://:secret@127.0.0.1:8500?min_tll=20s", nil)
+	_, err := consullock.Open(context.Background(), "consul://:secret@127.0.0.1:8500?min_tll=20s", consullock.Config{})
 	fmt.Println(err)
 	// Output: url "min_tll": must be one of the parameters dc, ns, partition, min_ttl, ca, cert, key, server_name
 }

@@ -333,7 +333,7 @@ func TestBadURL(t *testing.T) {
 		"consul://h:0x", "consul://h?what=1", "consul://h?ca=x", "consul://:tok@h:99999", "consul://h/a//b", "consul://h/..", "consul://h/a/./b", "consul://h?min_ttl=-1s",
 		"consul://h#f", "consul://h\x00", "http://h", "consuls://h?cert=only",
 	} {
-		b, err := consullock.Open(t.Context(), rawURL, nil)
+		b, err := consullock.Open(t.Context(), rawURL, consullock.Config{})
 		if _, ok := errors.AsType[*backend.InvalidError](err); !ok {
 			t.Errorf("Open(%q) = %v, %v; want *InvalidError", rawURL, b, err)
 		} else if bytes.Contains(fmt.Append(nil, err), []byte("tok")) {

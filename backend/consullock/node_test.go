@@ -47,7 +47,7 @@ func TestNodeIsDenied(t *testing.T) {
 	server := testserver.StartConsulACL(t, management)
 	look := func(name, rules string, want bool) {
 		secret := newToken(t, server.Addr(), management, name, rules)
-		b, err := consullock.Open(t.Context(), "consul://:"+secret+"@"+server.Addr(), nil)
+		b, err := consullock.Open(t.Context(), "consul://:"+secret+"@"+server.Addr(), consullock.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,7 +24,7 @@ func TestRedirect(t *testing.T) {
 		http.Redirect(w, r, thief.URL, http.StatusTemporaryRedirect)
 	}))
 	defer server.Close()
-	b, err := consullock.Open(t.Context(), "consul://:secret@"+strings.TrimPrefix(server.URL, "http://"), nil)
+	b, err := consullock.Open(t.Context(), "consul://:secret@"+strings.TrimPrefix(server.URL, "http://"), consullock.Config{})
 	if err == nil {
 		defer b.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)

@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -48,20 +47,19 @@ type target struct {
 //	consul://[:token@][host[:port]][/prefix][?parameters]
 //
 // The scheme consuls is for TLS. The default host is 127.0.0.1, the default port 8500, or 8501 with
-// TLS. The token is that of Consul's ACLs. Parameters: dc, ns, partition, min_ttl (see Config),
+// TLS. The token is that of Consul's ACLs. The URL's settings override cfg. Parameters: dc, ns, partition, min_ttl (see Config),
 // and, with TLS, ca, cert, key (files) and server_name. Nothing is sent until the first call.
 //
 // Errors: *backend.InvalidError for a bad URL, such as one with an unknown parameter. Errors never
 // contain what is before the @.
-func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, error) {
+func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	t, err := parseURL(rawURL)
+	t, err := parseURL(rawURL, cfg)
 	if err != nil {
 		return nil, err
 	}
-	t.cfg.Logger = logger
 	const forCalls, forPolls = 32, maxQuestions + maxHearing + 2 // and two that are being replaced
 	calls, callConns, err := t.client(forCalls)
 	if err != nil {
@@ -155,8 +153,8 @@ func badURL(value, bound string) error {
 	return &backend.InvalidError{Field: "url", Value: strconv.QuoteToGraphic(value), Bound: bound}
 }
 
-func parseURL(raw string) (target, error) {
-	var t target
+func parseURL(raw string, cfg Config) (target, error) {
+	t := target{cfg: cfg}
 	if strings.ContainsFunc(raw, unicode.IsControl) {
 		return t, badURL("…", "without control characters")
 	}

@@ -17,7 +17,7 @@ func FuzzURL(f *testing.F) {
 	f.Add(":99999/%zz#f")
 	f.Fuzz(func(t *testing.T, rest string) {
 		const secret = "canary-4b1f"
-		b, err := consullock.Open(t.Context(), "consul://:"+secret+"@"+rest, nil)
+		b, err := consullock.Open(t.Context(), "consul://:"+secret+"@"+rest, consullock.Config{})
 		if err == nil {
 			if err := b.Close(); err != nil {
 				t.Error(err)

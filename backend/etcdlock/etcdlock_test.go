@@ -23,7 +23,7 @@ func open(t backendtest.T, members []*testserver.Etcd) *etcdlock.Backend {
 
 func openURL(t backendtest.T, url string) *etcdlock.Backend {
 	t.Helper()
-	b, err := etcdlock.Open(t.Context(), url)
+	b, err := etcdlock.Open(t.Context(), url, etcdlock.Config{})
 	if err != nil {
 		t.Fatalf("Open: %v", err)
 	}

@@ -10,7 +10,7 @@ import (
 
 func ExampleOpen() {
 	// Nothing is sent yet: etcd need not be running.
-	b, err := etcdlock.Open(context.Background(), "etcd://127.0.0.1:2379,127.0.0.1:22379?prefix=shop&timeout=3s")
+	b, err := etcdlock.Open(context.Background(), "etcd://127.0.0.1:2379,127.0.0.1:22379?prefix=shop&timeout=3s", etcdlock.Config{})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -21,7 +21,7 @@ func ExampleOpen() {
 }
 
 func ExampleOpen_unknownParameter() {
-	_, err := etcdlock.Open(context.Background(), "etcd://127.0.0.1?prefx=shop")
+	_, err := etcdlock.Open(context.Background(), "etcd://127.0.0.1?prefx=shop", etcdlock.Config{})
 	fmt.Println(err)
 	// Output: url "prefx": must be one of the parameters prefix, timeout, min_ttl, ca, cert, key, server_name
 }

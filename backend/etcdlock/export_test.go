@@ -31,7 +31,7 @@ type Target struct {
 
 // URL parses a URL.
 func URL(raw string) (Target, error) {
-	t, err := parseURL(raw)
+	t, err := parseURL(raw, Config{})
 	return Target{t.endpoints, t.user, t.password, t.cfg.Prefix, t.tls}, err
 }
 

@@ -20,7 +20,7 @@ const patience = 60 * time.Second
 // through returns a backend on the other side of a relay.
 func through(t *testing.T, proxy *chaos.Proxy, params string) *etcdlock.Backend {
 	t.Helper()
-	b, err := etcdlock.Open(t.Context(), "etcd://"+proxy.Addr()+"?min_ttl=1s"+params)
+	b, err := etcdlock.Open(t.Context(), "etcd://"+proxy.Addr()+"?min_ttl=1s"+params, etcdlock.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

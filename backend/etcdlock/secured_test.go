@@ -97,7 +97,7 @@ func TestNotAdmitted(t *testing.T) {
 	for _, param := range []string{"ca", "cert", "key"} {
 		params := files(certs)
 		params.Set(param, m.Addr())
-		if _, err := etcdlock.Open(t.Context(), securedURL(m, right, params)); err == nil {
+		if _, err := etcdlock.Open(t.Context(), securedURL(m, right, params), etcdlock.Config{}); err == nil {
 			t.Errorf("Open with a %s that is no file succeeded", param)
 		}
 	}
@@ -108,7 +108,7 @@ func takeOne(t *testing.T, rawURL string) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	b, err := etcdlock.Open(ctx, rawURL)
+	b, err := etcdlock.Open(ctx, rawURL, etcdlock.Config{})
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/url"
 	"os"
 	"slices"
@@ -38,29 +37,20 @@ const (
 	dialTimeout = 5 * time.Second
 )
 
-// Option is a setting that a URL cannot carry.
-type Option func(*Config)
-
-// WithLogger gives Open a logger: see Config.Logger.
-func WithLogger(l *slog.Logger) Option { return func(c *Config) { c.Logger = l } }
-
 // Open makes a backend with a client of its own, which Close closes:
 //
 //	etcd://[user:password@]host[:port][,host[:port]...][?parameters]
 //
-// The scheme etcds is for TLS. The default port is 2379. Parameters: prefix, timeout, min_ttl (see
+// The scheme etcds is for TLS. The default port is 2379. The URL's settings override cfg. Parameters: prefix, timeout, min_ttl (see
 // Config), and, with TLS, ca, cert, key (files) and server_name. With a user name Open sends the
 // password; otherwise nothing is sent until the first call.
 //
 // Errors: *backend.InvalidError for a bad URL, such as one with an unknown parameter;
 // *backend.UnavailableError if the user could not be authenticated.
-func Open(ctx context.Context, rawURL string, opts ...Option) (*Backend, error) {
-	t, err := parseURL(rawURL)
+func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
+	t, err := parseURL(rawURL, cfg)
 	if err != nil {
 		return nil, err
-	}
-	for _, o := range opts {
-		o(&t.cfg)
 	}
 	if t.cfg, err = t.cfg.withDefaults(); err != nil {
 		return nil, err
@@ -153,8 +143,8 @@ func redact(endpoint string) string {
 
 // parseURL parses a URL by hand, because package net/url accepts one host only. Its errors never
 // show what is before the @.
-func parseURL(raw string) (target, error) {
-	var t target
+func parseURL(raw string, cfg Config) (target, error) {
+	t := target{cfg: cfg}
 	if strings.ContainsFunc(raw, unicode.IsControl) {
 		return t, badURL("…", "without control characters")
 	}

@@ -36,7 +36,7 @@ func Example() { //nolint:testableexamples // it needs a server at a known place
 
 // An invalid URL yields an error that names the fault.
 func ExampleOpen() {
-	_, err := k8slock.Open(context.Background(), "kubernetes://team?contxt=prod", nil)
+	_, err := k8slock.Open(context.Background(), "kubernetes://team?contxt=prod", k8slock.Config{})
 	fmt.Println(err)
 	// Output: url "contxt": must be one of the parameters kubeconfig, context, foreign, skew
 }

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // open returns a backend on the server, as another process would have one.
 func open(t backendtest.T, kubeconfig string) *k8slock.Backend {
 	t.Helper()
-	b, err := k8slock.Open(t.Context(), "kubernetes://default?kubeconfig="+kubeconfig, nil)
+	b, err := k8slock.Open(t.Context(), "kubernetes://default?kubeconfig="+kubeconfig, k8slock.Config{})
 	if err != nil {
 		t.Fatalf("Open: %v", err)
 	}

@@ -54,7 +54,7 @@ func TestOpenRefuses(t *testing.T) {
 		"server":                file(`{server: "127.0.0.1:1"}`, "{token: hunter2}"),
 		"proxy-url":             file(`{server: "https://127.0.0.1:1", proxy-url: "http://x"}`, "{}"),
 	} {
-		_, err := k8slock.Open(t.Context(), url, nil)
+		_, err := k8slock.Open(t.Context(), url, k8slock.Config{})
 		invalid, ok := errors.AsType[*backend.InvalidError](err)
 		if !ok || invalid.Field != strings.TrimRight(field, " ") || strings.Contains(fmt.Sprint(err), "hunter2") {
 			t.Errorf("%s: %v", url, err)
@@ -89,7 +89,7 @@ func TestRights(t *testing.T) {
 	token := server.Locker()
 	url := "kubernetes://?kubeconfig=" + kubeconfig(t, fmt.Sprintf(`{server: "https://%s", certificate-authority: %q}`, server.Addr(), server.CA()),
 		"{tokenFile: "+writeToken(t, token)+"}")
-	b, err := k8slock.Open(t.Context(), url, nil)
+	b, err := k8slock.Open(t.Context(), url, k8slock.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

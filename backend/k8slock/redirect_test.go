@@ -24,7 +24,7 @@ func TestRedirect(t *testing.T) {
 	}))
 	defer server.Close()
 	config := kubeconfig(t, `{server: "`+server.URL+`", insecure-skip-tls-verify: true}`, `{token: secret}`)
-	b, err := k8slock.Open(t.Context(), "kubernetes://?kubeconfig="+config, nil)
+	b, err := k8slock.Open(t.Context(), "kubernetes://?kubeconfig="+config, k8slock.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

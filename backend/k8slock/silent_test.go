@@ -18,7 +18,7 @@ func TestSilentConnection(t *testing.T) {
 	const most = 22 * time.Second
 	server := testserver.Kubernetes(t)
 	proxy := chaos.Start(t, server.Addr())
-	b, err := k8slock.Open(t.Context(), "kubernetes://default?kubeconfig="+server.Kubeconfig(proxy.Addr()), nil)
+	b, err := k8slock.Open(t.Context(), "kubernetes://default?kubeconfig="+server.Kubeconfig(proxy.Addr()), k8slock.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

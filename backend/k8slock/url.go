@@ -1,8 +1,8 @@
 package k8slock
 
 import (
+	"cmp"
 	"context"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"os"
@@ -30,7 +30,7 @@ import (
 //
 // Errors: *backend.InvalidError for a bad URL, such as one with an unknown parameter, and for a
 // file that cannot be used.
-func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, error) {
+func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -42,14 +42,16 @@ func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, er
 	if err != nil {
 		return nil, err
 	}
-	return c.open(Config{Namespace: t.namespace, Foreign: t.foreign, Skew: t.skew, Logger: logger})
+	cfg.Namespace = cmp.Or(t.namespace, cfg.Namespace)
+	cfg.Foreign, cfg.Skew = cmp.Or(t.foreign, cfg.Foreign), cmp.Or(t.skew, cfg.Skew)
+	return c.open(cfg)
 }
 
 // Client returns the HTTP client that Open would use, and the URL of the Leases of the namespace:
 // for requests that are not about locks, with the same connection settings and rights.
 // CloseIdleConnections of the client ends it. Nothing is sent. Errors: those of Open.
 func Client(rawURL string) (*http.Client, string, error) {
-	b, err := Open(context.Background(), rawURL, nil)
+	b, err := Open(context.Background(), rawURL, Config{})
 	if err != nil {
 		return nil, "", err
 	}

@@ -29,7 +29,7 @@ func BenchmarkHandOver(b *testing.B) {
 func benchmarkPairs(b *testing.B, goroutines int, one bool) {
 	b.Helper()
 	s := testserver.MariaDB(b)
-	v, err := mysqllock.Open(b.Context(), s.URL(), nil)
+	v, err := mysqllock.Open(b.Context(), s.URL(), mysqllock.Config{})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 // against a real server.)
 func Example() { //nolint:testableexamples // it needs a server at a known place
 	ctx := context.Background()
-	b, err := mysqllock.Open(ctx, "mysql://app:secret@db.example.org/app?tls=true", nil)
+	b, err := mysqllock.Open(ctx, "mysql://app:secret@db.example.org/app?tls=true", mysqllock.Config{})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -36,7 +36,7 @@ func Example() { //nolint:testableexamples // it needs a server at a known place
 // The servers' own user locks (GET_LOCK): they are free the moment their connection ends.
 func ExampleUserLocks() { //nolint:testableexamples // it needs a server at a known place
 	ctx := context.Background()
-	b, err := mysqllock.OpenUserLocks(ctx, "mysql+getlock://app:secret@db.example.org/app?tls=true", nil)
+	b, err := mysqllock.OpenUserLocks(ctx, "mysql+getlock://app:secret@db.example.org/app?tls=true", mysqllock.UserLocksConfig{})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -25,4 +25,4 @@ const IsReadOnly = isReadOnly
 const MaxQuick = maxQuick
 
 // ParseURL parses a URL of the backend.
-func ParseURL(raw string) (Config, error) { return parseURL(raw, "mysql", parameters()...) }
+func ParseURL(raw string) (Config, error) { return parseURL(raw, Config{}, "mysql", parameters()...) }

@@ -16,7 +16,7 @@ import (
 // open opens a backend that the test closes.
 func open(t *testing.T, url string) *mysqllock.Backend {
 	t.Helper()
-	b, err := mysqllock.Open(t.Context(), url, nil)
+	b, err := mysqllock.Open(t.Context(), url, mysqllock.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -73,19 +73,20 @@ type UserLocks struct {
 var _ backend.Backend = (*UserLocks)(nil)
 
 // OpenUserLocks returns a backend for a URL, mysql+getlock://user:password@host:3306/database,
-// with the parameters of Open except max_conns. Nothing is sent until the first call.
+// with the parameters of Open except max_conns. The URL's settings override cfg. Nothing is sent until
+// the first call.
 //
 // Errors: *backend.InvalidError for a bad URL, which includes an unknown parameter. It never
 // contains the password.
-func OpenUserLocks(ctx context.Context, rawURL string, logger *slog.Logger) (*UserLocks, error) {
+func OpenUserLocks(ctx context.Context, rawURL string, cfg UserLocksConfig) (*UserLocks, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	cfg, err := parseURL(rawURL, getlockName, "ca", "connect_timeout", "prefix", "socket", "tls")
+	u, err := parseURL(rawURL, Config{Prefix: cfg.Prefix}, getlockName, "ca", "connect_timeout", "prefix", "socket", "tls")
 	if err != nil {
 		return nil, err
 	}
-	return NewUserLocks(UserLocksConfig{Conn: cfg.Conn, Prefix: cfg.Prefix, Logger: logger})
+	return NewUserLocks(UserLocksConfig{Conn: u.Conn, Prefix: u.Prefix, Logger: cfg.Logger})
 }
 
 // NewUserLocks returns a backend on a database. It sends nothing yet. The first call creates the

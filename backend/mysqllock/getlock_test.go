@@ -28,7 +28,7 @@ func getlockURL(s *testserver.MariaDBServer, user, addr string) string {
 // openUserLocks opens a backend that the test closes.
 func openUserLocks(t *testing.T, url string) *mysqllock.UserLocks {
 	t.Helper()
-	b, err := mysqllock.OpenUserLocks(t.Context(), url, nil)
+	b, err := mysqllock.OpenUserLocks(t.Context(), url, mysqllock.UserLocksConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestUserLocksConformance(t *testing.T) {
 	s, disk := testserver.WithSlowDisk(t, testserver.MariaDB(t))
 	backendtest.Run(t, backendtest.Harness{
 		Open: func(t backendtest.T) backend.Backend {
-			b, err := mysqllock.OpenUserLocks(t.Context(), getlockURL(s, "root", s.Addr()), nil)
+			b, err := mysqllock.OpenUserLocks(t.Context(), getlockURL(s, "root", s.Addr()), mysqllock.UserLocksConfig{})
 			if err != nil {
 				t.Fatalf("open: %v", err)
 			}

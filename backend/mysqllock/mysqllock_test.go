@@ -19,7 +19,7 @@ func TestConformance(t *testing.T) {
 	s, disk := testserver.WithSlowDisk(t, testserver.MariaDB(t))
 	backendtest.Run(t, backendtest.Harness{
 		Open: func(t backendtest.T) backend.Backend {
-			b, err := mysqllock.Open(t.Context(), s.URL(), nil)
+			b, err := mysqllock.Open(t.Context(), s.URL(), mysqllock.Config{})
 			if err != nil {
 				t.Fatalf("open: %v", err)
 			}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"log/slog"
 	"net/url"
 	"os"
 	"slices"
@@ -18,19 +17,19 @@ import (
 )
 
 // Open returns a backend for a URL, as described under the heading URL of the package's
-// documentation. Nothing is sent until the first call.
+// documentation. The URL's settings override cfg, with cfg.Conn among them. Nothing is sent until the
+// first call.
 //
 // Errors: *backend.InvalidError for a bad URL, which includes an unknown parameter. It never
 // contains the password.
-func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, error) {
+func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	cfg, err := parseURL(rawURL, "mysql", parameters()...)
+	cfg, err := parseURL(rawURL, cfg, "mysql", parameters()...)
 	if err != nil {
 		return nil, err
 	}
-	cfg.Logger = logger
 	return New(cfg)
 }
 
@@ -48,8 +47,7 @@ func parameters() []string {
 }
 
 // parseURL never returns the password in an error: errors of the library may hold a part of it.
-func parseURL(raw, scheme string, known ...string) (Config, error) {
-	var cfg Config
+func parseURL(raw string, cfg Config, scheme string, known ...string) (Config, error) {
 	urlForm := scheme + "://user:password@host:port/database?parameters"
 	u, err := url.Parse(raw)
 	if err != nil || u.Scheme != scheme || u.Opaque != "" {

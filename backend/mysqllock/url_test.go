@@ -42,7 +42,7 @@ func TestBadURLs(t *testing.T) {
 		"mysql://u:" + secret + "@h:port/d", "mysql://u:" + secret + "@h/d#x", "mysql://u:" + secret + "%zz@h/d", "mysql://h/d?%zz=1",
 		"mysql://u:" + secret + "@h/d?password=" + secret,
 	} {
-		b, err := mysqllock.Open(t.Context(), url, nil)
+		b, err := mysqllock.Open(t.Context(), url, mysqllock.Config{})
 		if err == nil {
 			_ = b.Close()
 		}

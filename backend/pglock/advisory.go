@@ -76,19 +76,20 @@ type Advisory struct {
 var _ backend.Backend = (*Advisory)(nil)
 
 // OpenAdvisory returns a backend for a URL, postgres+advisory://user:password@host/database, with
-// the parameters of Open except listen and max_conns. Nothing is sent until the first call.
+// the parameters of Open except listen and max_conns. The URL's settings override cfg. Nothing is sent
+// until the first call.
 //
 // Errors: *backend.InvalidError for a bad URL, which includes an unknown parameter. It never
 // contains the password.
-func OpenAdvisory(ctx context.Context, rawURL string, logger *slog.Logger) (*Advisory, error) {
+func OpenAdvisory(ctx context.Context, rawURL string, cfg AdvisoryConfig) (*Advisory, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	cfg, err := parseURL(rawURL, []string{"schema"}, advisoryName)
+	u, err := parseURL(rawURL, Config{Schema: cfg.Schema}, []string{"schema"}, advisoryName)
 	if err != nil {
 		return nil, err
 	}
-	return NewAdvisory(AdvisoryConfig{Conn: cfg.Conn, Schema: cfg.Schema, Logger: logger})
+	return NewAdvisory(AdvisoryConfig{Conn: u.Conn, Schema: u.Schema, Logger: cfg.Logger})
 }
 
 // NewAdvisory returns a backend on a database. It sends nothing yet. The first call creates the

@@ -17,7 +17,7 @@ func advisoryURL(s *testserver.PostgresServer, user, addr string) string {
 // openAdvisory opens a backend that the test closes.
 func openAdvisory(t *testing.T, url string) *pglock.Advisory {
 	t.Helper()
-	b, err := pglock.OpenAdvisory(t.Context(), url, nil)
+	b, err := pglock.OpenAdvisory(t.Context(), url, pglock.AdvisoryConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func TestAdvisoryConformance(t *testing.T) {
 	s, disk := testserver.WithSlowDisk(t, testserver.Postgres(t))
 	backendtest.Run(t, backendtest.Harness{
 		Open: func(t backendtest.T) backend.Backend {
-			b, err := pglock.OpenAdvisory(t.Context(), advisoryURL(s, "postgres", s.Addr()), nil)
+			b, err := pglock.OpenAdvisory(t.Context(), advisoryURL(s, "postgres", s.Addr()), pglock.AdvisoryConfig{})
 			if err != nil {
 				t.Fatalf("open: %v", err)
 			}

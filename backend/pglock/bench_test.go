@@ -18,7 +18,7 @@ import (
 // value returns a backend with a session.
 func value(b *testing.B, s *testserver.PostgresServer) (*pglock.Backend, backend.SessionID) {
 	b.Helper()
-	v, err := pglock.Open(b.Context(), s.URL(), nil)
+	v, err := pglock.Open(b.Context(), s.URL(), pglock.Config{})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 // against a real server.)
 func Example() { //nolint:testableexamples // it needs a server at a known place
 	ctx := context.Background()
-	b, err := pglock.Open(ctx, "postgres://app@db.example.org/app?sslmode=verify-full", nil)
+	b, err := pglock.Open(ctx, "postgres://app@db.example.org/app?sslmode=verify-full", pglock.Config{})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -36,7 +36,7 @@ func Example() { //nolint:testableexamples // it needs a server at a known place
 // PostgreSQL's own advisory locks: the server frees them the moment their connection ends.
 func ExampleAdvisory() { //nolint:testableexamples // it needs a server at a known place
 	ctx := context.Background()
-	b, err := pglock.OpenAdvisory(ctx, "postgres+advisory://app@db.example.org/app?sslmode=verify-full", nil)
+	b, err := pglock.OpenAdvisory(ctx, "postgres+advisory://app@db.example.org/app?sslmode=verify-full", pglock.AdvisoryConfig{})
 	if err != nil {
 		fmt.Println(err)
 		return

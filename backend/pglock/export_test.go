@@ -23,7 +23,9 @@ func DecodeEvent(payload string) bool {
 }
 
 // ParseURL parses a URL of the backend.
-func ParseURL(raw string) (Config, error) { return parseURL(raw, ours(), "postgres", "postgresql") }
+func ParseURL(raw string) (Config, error) {
+	return parseURL(raw, Config{}, ours(), "postgres", "postgresql")
+}
 
 // Collide gives every lock of the value the same key.
 func (b *Advisory) Collide() { b.key = func(string) int64 { return 1 } }

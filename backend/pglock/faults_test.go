@@ -17,7 +17,7 @@ import (
 // open opens a backend that the test closes.
 func open(t *testing.T, url string) *pglock.Backend {
 	t.Helper()
-	b, err := pglock.Open(t.Context(), url, nil)
+	b, err := pglock.Open(t.Context(), url, pglock.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

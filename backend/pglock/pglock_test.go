@@ -19,7 +19,7 @@ func TestConformance(t *testing.T) {
 	s, disk := testserver.WithSlowDisk(t, testserver.Postgres(t))
 	backendtest.Run(t, backendtest.Harness{
 		Open: func(t backendtest.T) backend.Backend {
-			b, err := pglock.Open(t.Context(), s.URL(), nil)
+			b, err := pglock.Open(t.Context(), s.URL(), pglock.Config{})
 			if err != nil {
 				t.Fatalf("open: %v", err)
 			}
@@ -37,7 +37,7 @@ func TestConformanceDeaf(t *testing.T) {
 	s, disk := testserver.WithSlowDisk(t, testserver.Postgres(t))
 	backendtest.Run(t, backendtest.Harness{
 		Open: func(t backendtest.T) backend.Backend {
-			b, err := pglock.Open(t.Context(), s.URL()+"&listen=false&schema=deaf", nil)
+			b, err := pglock.Open(t.Context(), s.URL()+"&listen=false&schema=deaf", pglock.Config{})
 			if err != nil {
 				t.Fatalf("open: %v", err)
 			}

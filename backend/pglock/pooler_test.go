@@ -23,7 +23,7 @@ func TestConformanceBehindAPooler(t *testing.T) {
 	addr := testserver.PgBouncer(t, server, "transaction")
 	backendtest.Run(t, backendtest.Harness{
 		Open: func(t backendtest.T) backend.Backend {
-			b, err := pglock.Open(t.Context(), server.URLOf("postgres", addr)+"&listen=false", nil)
+			b, err := pglock.Open(t.Context(), server.URLOf("postgres", addr)+"&listen=false", pglock.Config{})
 			if err != nil {
 				t.Fatalf("open: %v", err)
 			}

@@ -2,7 +2,6 @@ package pglock
 
 import (
 	"context"
-	"log/slog"
 	"net/url"
 	"slices"
 	"strconv"
@@ -14,19 +13,19 @@ import (
 )
 
 // Open returns a backend for a URL, as described under the heading URL of the package's
-// documentation. Nothing is sent until the first call.
+// documentation. The URL's settings override cfg, with cfg.Conn among them. Nothing is sent until the
+// first call.
 //
 // Errors: *backend.InvalidError for a bad URL, which includes an unknown parameter. It never
 // contains the password.
-func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, error) {
+func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	cfg, err := parseURL(rawURL, ours(), "postgres", "postgresql")
+	cfg, err := parseURL(rawURL, cfg, ours(), "postgres", "postgresql")
 	if err != nil {
 		return nil, err
 	}
-	cfg.Logger = logger
 	return New(cfg)
 }
 
@@ -51,8 +50,7 @@ func theirs() []string {
 
 // parseURL extracts our parameters and leaves the rest to the client library. Errors name the
 // first of the schemes.
-func parseURL(raw string, ours []string, schemes ...string) (Config, error) {
-	var cfg Config
+func parseURL(raw string, cfg Config, ours []string, schemes ...string) (Config, error) {
 	form := schemes[0] + "://user:password@host:port/database?parameters"
 	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok || !slices.Contains(schemes, scheme) {
@@ -102,9 +100,10 @@ func (c *Config) take(values url.Values) error {
 		}
 		c.MaxConns = n
 	}
-	c.Schema = values.Get("schema")
-	if c.Schema == "" && values.Has("schema") {
-		return &backend.InvalidError{Field: "schema", Value: `""`, Bound: "not empty"}
+	if values.Has("schema") {
+		if c.Schema = values.Get("schema"); c.Schema == "" {
+			return &backend.InvalidError{Field: "schema", Value: `""`, Bound: "not empty"}
+		}
 	}
 	for _, name := range ours() {
 		values.Del(name)

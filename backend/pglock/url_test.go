@@ -41,7 +41,7 @@ func TestBadURLs(t *testing.T) {
 		"postgres://u:" + secret + "@h:port/d", "postgres://u:" + secret + "@h/d#x", "postgres://u:" + secret + "%zz@h/d", "postgres://h/d?%zz=1",
 		"postgres://u:" + secret + "@h/d?password=" + secret,
 	} {
-		b, err := pglock.Open(t.Context(), url, nil)
+		b, err := pglock.Open(t.Context(), url, pglock.Config{})
 		if err == nil {
 			_ = b.Close()
 		}

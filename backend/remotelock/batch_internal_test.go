@@ -52,7 +52,7 @@ func FuzzBatch(f *testing.F) {
 	} {
 		f.Add(answer)
 	}
-	b, err := New("holdfast://localhost", Options{})
+	b, err := New("holdfast://localhost", Config{})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func FuzzBatch(f *testing.F) {
 // A result for another item, or for none, is never a grant.
 func TestStrangeResults(t *testing.T) {
 	t.Parallel()
-	b, err := New("holdfast://localhost", Options{})
+	b, err := New("holdfast://localhost", Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,6 @@
 // Package remotelock keeps locks on a Holdfast server, over its HTTP API.
 //
-//	b, err := remotelock.Open(ctx, "holdfast://127.0.0.1:7420", remotelock.Options{})
+//	b, err := remotelock.Open(ctx, "holdfast://127.0.0.1:7420", remotelock.Config{})
 //	locks, err := holdfast.New(b, holdfast.Config{})
 //
 // # Guarantees

@@ -88,7 +88,7 @@ func TestAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	silent, err := remotelock.New("holdfast://"+ln.Addr().String(), remotelock.Options{})
+	silent, err := remotelock.New("holdfast://"+ln.Addr().String(), remotelock.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestAway(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer other.Close()
-		b, err := remotelock.New("holdfast://"+other.Addr().String(), remotelock.Options{})
+		b, err := remotelock.New("holdfast://"+other.Addr().String(), remotelock.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -28,7 +28,7 @@ func Example() {
 	served := make(chan error)
 	go func() { served <- srv.Serve(ctx, ln) }()
 
-	b, err := remotelock.Open(ctx, "holdfast://"+ln.Addr().String(), remotelock.Options{})
+	b, err := remotelock.Open(ctx, "holdfast://"+ln.Addr().String(), remotelock.Config{})
 	if err != nil {
 		fmt.Println(err)
 		return

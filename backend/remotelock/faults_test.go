@@ -27,7 +27,7 @@ import (
 
 func remote(t *testing.T, url string) *remotelock.Backend {
 	t.Helper()
-	b, err := remotelock.Open(t.Context(), url, remotelock.Options{})
+	b, err := remotelock.Open(t.Context(), url, remotelock.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -346,13 +346,13 @@ func TestOtherHTTP(t *testing.T) {
 	conf := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	for what, open := range map[string]func() (*remotelock.Backend, error){
 		"HTTP/1": func() (*remotelock.Backend, error) {
-			return remotelock.Open(t.Context(), "holdfast://"+plain.Listener.Addr().String()+"/base", remotelock.Options{})
+			return remotelock.Open(t.Context(), "holdfast://"+plain.Listener.Addr().String()+"/base", remotelock.Config{})
 		},
 		"TLS, token in the URL": func() (*remotelock.Backend, error) {
-			return remotelock.Open(t.Context(), "holdfasts://:"+token+"@"+secure.Listener.Addr().String()+"/base/", remotelock.Options{TLS: conf})
+			return remotelock.Open(t.Context(), "holdfasts://:"+token+"@"+secure.Listener.Addr().String()+"/base/", remotelock.Config{TLS: conf})
 		},
 		"TLS, token in the options": func() (*remotelock.Backend, error) {
-			return remotelock.Open(t.Context(), "holdfasts://"+secure.Listener.Addr().String()+"/base", remotelock.Options{TLS: conf, Token: token})
+			return remotelock.Open(t.Context(), "holdfasts://"+secure.Listener.Addr().String()+"/base", remotelock.Config{TLS: conf, Token: token})
 		},
 	} {
 		b, err := open()
@@ -371,7 +371,7 @@ func TestOtherHTTP(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	_, err = remotelock.Open(t.Context(), "holdfasts://:wrong-secret@"+secure.Listener.Addr().String()+"/base", remotelock.Options{TLS: conf})
+	_, err = remotelock.Open(t.Context(), "holdfasts://:wrong-secret@"+secure.Listener.Addr().String()+"/base", remotelock.Config{TLS: conf})
 	if !errors.Is(err, backend.ErrInvalid) || strings.Contains(err.Error(), "wrong-secret") {
 		t.Errorf("a wrong token: %v", err)
 	}
@@ -380,7 +380,7 @@ func TestOtherHTTP(t *testing.T) {
 func TestURL(t *testing.T) {
 	t.Parallel()
 	for _, good := range []string{"holdfast://localhost", "holdfast://[::1]:1", "holdfasts://h/base/", "holdfast://:secret@h:7420"} {
-		b, err := remotelock.New(good, remotelock.Options{})
+		b, err := remotelock.New(good, remotelock.Config{})
 		if err != nil {
 			t.Errorf("%s: %v", good, err)
 			continue
@@ -393,7 +393,7 @@ func TestURL(t *testing.T) {
 		"", "localhost:7420", "http://h", "holdfast://", "holdfast://:7420", "holdfast://h?x=1", "holdfast://h?", "holdfast://h#f",
 		"holdfast://:secret@h:0", "holdfast://:secret@h:65536", "holdfast://user:secret@h", "holdfast://user@h", "holdfast://:secret@h:port", "holdfast://:secret@h?x=1",
 	} {
-		_, err := remotelock.New(bad, remotelock.Options{})
+		_, err := remotelock.New(bad, remotelock.Config{})
 		if _, ok := errors.AsType[*backend.InvalidError](err); !ok || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", bad, err)
 		}
@@ -410,7 +410,7 @@ func canned(t *testing.T, status int, kind, body string) *remotelock.Backend {
 		w.WriteHeader(status)
 		_, _ = io.WriteString(w, body)
 	}))
-	b, err := remotelock.New("holdfast://"+s.Listener.Addr().String(), remotelock.Options{})
+	b, err := remotelock.New("holdfast://"+s.Listener.Addr().String(), remotelock.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ func TestHTTP2AfterAHangUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := remotelock.New("holdfast://"+ln.Addr().String(), remotelock.Options{})
+	b, err := remotelock.New("holdfast://"+ln.Addr().String(), remotelock.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

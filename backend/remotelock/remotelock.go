@@ -30,8 +30,8 @@ const (
 	answerIn = 15 * time.Second
 )
 
-// Options configure Open and New.
-type Options struct {
+// Config configures Open and New. What it has overrides the URL.
+type Config struct {
 	// Token is sent as a bearer token. It takes precedence over one in the URL. Default: none.
 	// Optional.
 	Token string
@@ -70,7 +70,7 @@ var _ backend.Backend = (*Backend)(nil)
 //
 // Errors: *InvalidError for a bad URL, and when the server refuses the credentials;
 // *UnavailableError when the server does not answer; ctx's cause.
-func Open(ctx context.Context, rawURL string, o Options) (*Backend, error) {
+func Open(ctx context.Context, rawURL string, o Config) (*Backend, error) {
 	b, err := New(rawURL, o)
 	if err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func (b *Backend) ready(ctx context.Context, op string) (wire.Health, error) {
 // does not support.
 //
 // Errors: *InvalidError for a bad URL.
-func New(rawURL string, o Options) (*Backend, error) {
+func New(rawURL string, o Config) (*Backend, error) {
 	base, token, err := parse(rawURL)
 	if err != nil {
 		return nil, err

@@ -63,7 +63,7 @@ func limits() server.Limits { return server.Limits{Connections: 20_000, Connecti
 
 func open(t backendtest.T, url string) backend.Backend {
 	t.Helper()
-	b, err := remotelock.Open(t.Context(), url, remotelock.Options{})
+	b, err := remotelock.Open(t.Context(), url, remotelock.Config{})
 	if err != nil {
 		t.Fatalf("open: %v", err)
 	}

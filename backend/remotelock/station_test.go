@@ -56,7 +56,7 @@ func newStation(t *testing.T) *station {
 	front.Config.Protocols.SetHTTP1(true)
 	front.Config.Protocols.SetUnencryptedHTTP2(true)
 	front.Start()
-	if s.b, err = remotelock.Open(t.Context(), "holdfast://"+front.Listener.Addr().String(), remotelock.Options{}); err != nil {
+	if s.b, err = remotelock.Open(t.Context(), "holdfast://"+front.Listener.Addr().String(), remotelock.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	s.b.SetLate(time.Hour) // only an answer ends a flight

@@ -42,7 +42,7 @@ func TestRefusedAfterAPoll(t *testing.T) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			fmt.Fprintf(w, `{"type":%q,"may_hold":false}`, wire.TypeOverloaded)
 		}))
-		b, err := remotelock.New("holdfast"+strings.TrimPrefix(s.URL, "http"), remotelock.Options{})
+		b, err := remotelock.New("holdfast"+strings.TrimPrefix(s.URL, "http"), remotelock.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,7 +87,7 @@ func TestNotRepeated(t *testing.T) {
 			}
 			panic(http.ErrAbortHandler) // ends the connection
 		}))
-		b, err := remotelock.New("holdfast"+strings.TrimPrefix(s.URL, "http"), remotelock.Options{})
+		b, err := remotelock.New("holdfast"+strings.TrimPrefix(s.URL, "http"), remotelock.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

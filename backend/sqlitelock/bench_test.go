@@ -15,7 +15,7 @@ import (
 
 func mustOpen(tb testing.TB, path string, opts ...sqlitelock.Option) *sqlitelock.Backend {
 	tb.Helper()
-	b, err := sqlitelock.Open(tb.Context(), path, opts...)
+	b, err := sqlitelock.OpenWith(tb.Context(), path, opts...)
 	if err != nil {
 		tb.Fatalf("open: %v", err)
 	}
@@ -41,7 +41,7 @@ func BenchmarkOpen(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "locks.db")
 	mustOpen(b, path)
 	for b.Loop() {
-		x, err := sqlitelock.Open(b.Context(), path)
+		x, err := sqlitelock.Open(b.Context(), path, sqlitelock.Config{})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -66,7 +66,7 @@ func (w *worker) work() error {
 	if w.Alone {
 		_ = os.Remove(w.Path + "-turn")
 	}
-	if w.b, err = sqlitelock.Open(ctx, w.Path); err != nil {
+	if w.b, err = sqlitelock.Open(ctx, w.Path, sqlitelock.Config{}); err != nil {
 		return err
 	}
 	w.sess = backend.NewSessionID()

@@ -45,7 +45,7 @@ func (m *machine) host() sqlitelock.Host {
 
 func open(t *testing.T, path string, opts ...sqlitelock.Option) *sqlitelock.Backend {
 	t.Helper()
-	b, err := sqlitelock.Open(t.Context(), path, opts...)
+	b, err := sqlitelock.OpenWith(t.Context(), path, opts...)
 	if err != nil {
 		t.Fatalf("open: %v", err)
 	}
@@ -154,7 +154,7 @@ func TestTwoBoots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := sqlitelock.Open(t.Context(), path, sqlitelock.WithHost(two.host())); !errors.Is(err, sqlitelock.ErrOtherBoot) || !errors.Is(err, backend.ErrUnavailable) {
+	if _, err := sqlitelock.OpenWith(t.Context(), path, sqlitelock.WithHost(two.host())); !errors.Is(err, sqlitelock.ErrOtherBoot) || !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("Open: %v; it has to be ErrOtherBoot", err)
 	}
 	if again, err := a.Acquire(t.Context(), ask); err != nil || again.Token != g.Token {

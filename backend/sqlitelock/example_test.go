@@ -31,12 +31,12 @@ func example(ctx context.Context) error {
 	defer func() { _ = os.RemoveAll(dir) }()
 	path := filepath.Join(dir, "locks.db")
 
-	first, err := sqlitelock.Open(ctx, path)
+	first, err := sqlitelock.Open(ctx, path, sqlitelock.Config{})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = first.Close() }()
-	second, err := sqlitelock.Open(ctx, "sqlite://"+path) // the same file, as a URL
+	second, err := sqlitelock.Open(ctx, "sqlite://"+path, sqlitelock.Config{}) // the same file, as a URL
 	if err != nil {
 		return err
 	}

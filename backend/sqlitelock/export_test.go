@@ -3,6 +3,7 @@
 package sqlitelock
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,18 @@ type Host struct {
 	Boot string
 	Now  func() time.Duration
 	Wall func() time.Time
+}
+
+// Option changes what OpenWith returns.
+type Option func(*options)
+
+// OpenWith is Open with options that only tests need.
+func OpenWith(ctx context.Context, target string, opts ...Option) (*Backend, error) {
+	o := Config{}.options()
+	for _, opt := range opts {
+		opt(&o)
+	}
+	return openTarget(ctx, target, o)
 }
 
 // WithHost opens the file as a process of another host would.

@@ -40,7 +40,7 @@ type fixture struct {
 // made creates a lock file.
 func (f fixture) made() fixture {
 	f.t.Helper()
-	b, err := sqlitelock.Open(f.t.Context(), f.path)
+	b, err := sqlitelock.Open(f.t.Context(), f.path, sqlitelock.Config{})
 	if err == nil {
 		err = b.Close()
 	}
@@ -105,7 +105,7 @@ func TestOpenRefuses(t *testing.T) {
 			}
 			c.make(fixture{t, path})
 			before, _ := os.ReadFile(path)
-			b, err := sqlitelock.Open(t.Context(), path)
+			b, err := sqlitelock.Open(t.Context(), path, sqlitelock.Config{})
 			if err == nil {
 				t.Fatalf("it was opened: %v", b.Close())
 			}
@@ -133,7 +133,7 @@ func TestOpenRefusesHardLinks(t *testing.T) {
 	if err := os.Link(path, path+".2"); err != nil {
 		t.Fatal(err)
 	}
-	if b, err := sqlitelock.Open(t.Context(), path+".2"); err == nil {
+	if b, err := sqlitelock.Open(t.Context(), path+".2", sqlitelock.Config{}); err == nil {
 		t.Errorf("a second name was opened: %v", b.Close())
 	}
 }
@@ -395,7 +395,7 @@ func TestStoppedInATransaction(t *testing.T) {
 	if u := (*backend.UnavailableError)(nil); !errors.As(err, &u) || u.MayHold {
 		t.Errorf("Acquire: %v; it has to be an UnavailableError that says that nothing is held", err)
 	}
-	if _, err := sqlitelock.Open(ctx, path); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := sqlitelock.Open(ctx, path, sqlitelock.Config{}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Open: %v; it has to end with its context", err)
 	}
 	from := time.Now()

@@ -16,7 +16,7 @@ import (
 func TestReadOnlyFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
-	b, err := sqlitelock.Open(t.Context(), path)
+	b, err := sqlitelock.Open(t.Context(), path, sqlitelock.Config{})
 	if err == nil {
 		err = b.Close()
 	}
@@ -35,7 +35,7 @@ func TestReadOnlyFile(t *testing.T) {
 			}
 		}
 		asSomebodyElse(t, func() {
-			b, err = sqlitelock.Open(t.Context(), path)
+			b, err = sqlitelock.Open(t.Context(), path, sqlitelock.Config{})
 		})
 		if err == nil {
 			t.Fatalf("it was opened: %v", b.Close())

@@ -74,9 +74,13 @@ type Backend struct {
 
 var _ backend.Backend = (*Backend)(nil)
 
-// Option changes what Open returns.
-type Option func(*options)
+// Config configures a Backend.
+type Config struct {
+	// Logger receives what is no caller's error: lost datagrams, a reboot. Default: none. Optional.
+	Logger *slog.Logger
+}
 
+// options are those of Config, and what tests change.
 type options struct {
 	log        *slog.Logger
 	host       func() (host, error)
@@ -86,14 +90,12 @@ type options struct {
 	aroundSync func() func() // called before the log is synced, and its result after that
 }
 
-// WithLogger sets the logger for what is no caller's error: lost datagrams, a reboot. Default: no
-// log.
-func WithLogger(log *slog.Logger) Option {
-	return func(o *options) {
-		if log != nil {
-			o.log = log
-		}
+func (c Config) options() options {
+	o := options{log: c.Logger, host: thisHost, reserve: 1 << 16, aroundSync: func() func() { return func() {} }}
+	if o.log == nil {
+		o.log = slog.New(slog.DiscardHandler)
 	}
+	return o
 }
 
 // Open opens the lock file that target names, a URL or a path as described under the heading URL
@@ -104,17 +106,17 @@ func WithLogger(log *slog.Logger) Option {
 // Errors: *backend.InvalidError for a bad target; *FileSystemError for a file system that
 // machines share; ErrNewer; *backend.UnavailableError with ErrForeign, ErrCorrupt, ErrReadOnly,
 // ErrFull, ErrOtherBoot or the system's error; ctx's cause.
-func Open(ctx context.Context, target string, opts ...Option) (*Backend, error) {
+func Open(ctx context.Context, target string, cfg Config) (*Backend, error) {
+	return openTarget(ctx, target, cfg.options())
+}
+
+func openTarget(ctx context.Context, target string, o options) (*Backend, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	path, err := parseTarget(target)
 	if err != nil {
 		return nil, err
-	}
-	o := options{log: slog.New(slog.DiscardHandler), host: thisHost, reserve: 1 << 16, aroundSync: func() func() { return func() {} }}
-	for _, opt := range opts {
-		opt(&o)
 	}
 	if p, err := DefaultPath(); err == nil && p == path {
 		o.mkdir = true

@@ -29,7 +29,7 @@ func TestConformance(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "locks.db")
 	backendtest.Run(t, backendtest.Harness{
 		Open: func(t backendtest.T) backend.Backend {
-			b, err := sqlitelock.Open(t.Context(), path)
+			b, err := sqlitelock.Open(t.Context(), path, sqlitelock.Config{})
 			if err != nil {
 				t.Fatalf("open: %v", err)
 			}

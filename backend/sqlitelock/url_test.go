@@ -44,7 +44,7 @@ func TestTarget(t *testing.T) {
 		} else if strings.Contains(target, ":secret@") && strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: the error shows the password: %v", target, err)
 		}
-		if _, err := sqlitelock.Open(t.Context(), target); !errors.Is(err, backend.ErrInvalid) {
+		if _, err := sqlitelock.Open(t.Context(), target, sqlitelock.Config{}); !errors.Is(err, backend.ErrInvalid) {
 			t.Errorf("Open(%q): %v; it has to be ErrInvalid", target, err)
 		}
 	}

@@ -58,7 +58,7 @@ func FuzzURL(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		cfg, err := parseURL(s)
+		cfg, err := parseURL(s, Config{})
 		if err == nil {
 			err = cfg.withDefaults()
 		}
@@ -70,7 +70,7 @@ func FuzzURL(f *testing.F) {
 
 func TestURL(t *testing.T) {
 	t.Parallel()
-	cfg, err := parseURL("zookeeper://u:p%40@a,b:99,[::1]/x/y?tick=500ms&max_session=1m")
+	cfg, err := parseURL("zookeeper://u:p%40@a,b:99,[::1]/x/y?tick=500ms&max_session=1m", Config{})
 	if err != nil || !slices.Equal(cfg.Servers, []string{"a:2181", "b:99", "[::1]:2181"}) || cfg.Path != "/x/y" || cfg.User != "u" || cfg.Password != "p@" ||
 		cfg.Tick.String() != "500ms" || cfg.MaxSession.String() != "1m0s" {
 		t.Errorf("%+v, %v", cfg, err)
@@ -79,7 +79,7 @@ func TestURL(t *testing.T) {
 		"", "zookeeper://", "zk://a", "zookeeper://a?x=1", "zookeeper://a?tick=1", "zookeeper://a?tick=1s&tick=2s", "zookeeper://a#b", "zookeeper://:p@a",
 		"zookeeper://a:0", "zookeeper://a,,b", "zookeeper://a/b//c", "zookeeper://a/b c", "zookeeper://a/zookeeper", "zookeeper://a\n", "zookeeper://a/../b",
 	} {
-		if _, err := parseURL(bad); err == nil {
+		if _, err := parseURL(bad, Config{}); err == nil {
 			t.Errorf("%q is no error", bad)
 		}
 	}

@@ -2,7 +2,6 @@ package zklock
 
 import (
 	"context"
-	"log/slog"
 	"net/url"
 	"strconv"
 	"strings"
@@ -18,20 +17,19 @@ const scheme = "zookeeper"
 //
 //	zookeeper://[user:password@]host[:port][,host[:port]...][/path][?parameters]
 //
-// The default port is 2181, the default path /holdfast. Parameters: tick and max_session, durations
+// The default port is 2181, the default path /holdfast. The URL's settings override cfg. Parameters: tick and max_session, durations
 // as in Config. Nothing is sent until the first call.
 //
 // Errors: *backend.InvalidError for a bad URL, such as one with an unknown parameter. Errors never
 // contain what is before the @.
-func Open(ctx context.Context, rawURL string, logger *slog.Logger) (*Backend, error) {
+func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	cfg, err := parseURL(rawURL)
+	cfg, err := parseURL(rawURL, cfg)
 	if err != nil {
 		return nil, err
 	}
-	cfg.Logger = logger
 	return New(cfg)
 }
 
@@ -44,8 +42,8 @@ func badURL(value, bound string) error {
 }
 
 // parseURL parses a URL by hand, because package net/url accepts one host only.
-func parseURL(raw string) (Config, error) {
-	var cfg Config
+func parseURL(raw string, cfg Config) (Config, error) {
+	cfg.Servers = nil
 	if strings.ContainsFunc(raw, unicode.IsControl) {
 		return cfg, badURL("…", "without control characters")
 	}

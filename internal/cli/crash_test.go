@@ -38,7 +38,7 @@ func TestServerKilledOnASlowDisk(t *testing.T) {
 	c := cases[slices.IndexFunc(cases, func(c backendtest.Case) bool { return c.Name == "killed-under-load" })]
 	r := c.Run(t.Context(), backendtest.Harness{
 		Open: func(t backendtest.T) backend.Backend {
-			b, err := remotelock.Open(t.Context(), "holdfast://"+addr, remotelock.Options{})
+			b, err := remotelock.Open(t.Context(), "holdfast://"+addr, remotelock.Config{})
 			if err != nil {
 				t.Fatalf("open: %v", err)
 			}

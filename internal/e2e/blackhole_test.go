@@ -48,7 +48,7 @@ func overKubernetes(t *testing.T) (string, func(t *testing.T, proxy string) back
 	s := testserver.Kubernetes(t)
 	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
 		t.Helper()
-		b, err := k8slock.Open(t.Context(), "kubernetes://default?kubeconfig="+s.Kubeconfig(proxy), nil)
+		b, err := k8slock.Open(t.Context(), "kubernetes://default?kubeconfig="+s.Kubeconfig(proxy), k8slock.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +61,7 @@ func overConsul(t *testing.T) (string, func(t *testing.T, proxy string) backend.
 	s := testserver.StartConsul(t, 1)[0]
 	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
 		t.Helper()
-		b, err := consullock.Open(t.Context(), "consul://"+proxy+"?min_ttl="+testserver.ConsulMinTTL.String(), nil)
+		b, err := consullock.Open(t.Context(), "consul://"+proxy+"?min_ttl="+testserver.ConsulMinTTL.String(), consullock.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,7 +87,7 @@ func overPostgres(t *testing.T) (string, func(t *testing.T, proxy string) backen
 	s := testserver.Postgres(t)
 	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
 		t.Helper()
-		b, err := pglock.Open(t.Context(), s.URLOf("postgres", proxy), nil)
+		b, err := pglock.Open(t.Context(), s.URLOf("postgres", proxy), pglock.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +100,7 @@ func overMySQL(t *testing.T) (string, func(t *testing.T, proxy string) backend.B
 	s := testserver.MariaDB(t)
 	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
 		t.Helper()
-		b, err := mysqllock.Open(t.Context(), s.URLOf("root", proxy), nil)
+		b, err := mysqllock.Open(t.Context(), s.URLOf("root", proxy), mysqllock.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +126,7 @@ func overEtcd(t *testing.T) (string, func(t *testing.T, proxy string) backend.Ba
 	s := testserver.StartEtcd(t, testserver.EtcdOptions{})[0]
 	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
 		t.Helper()
-		b, err := etcdlock.Open(t.Context(), "etcd://"+proxy)
+		b, err := etcdlock.Open(t.Context(), "etcd://"+proxy, etcdlock.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +162,7 @@ func overHTTPOn(t *testing.T, store backend.Backend) (string, func(t *testing.T,
 	})
 	return ln.Addr().String(), func(t *testing.T, proxy string) backend.Backend {
 		t.Helper()
-		b, err := remotelock.Open(t.Context(), "holdfast://"+proxy, remotelock.Options{})
+		b, err := remotelock.Open(t.Context(), "holdfast://"+proxy, remotelock.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -75,7 +75,7 @@ func inPortuguese(t *testing.T) func(string) string {
 func capabilities(t *testing.T) []backend.Capabilities {
 	t.Helper()
 	mem := memlock.New()
-	file, err := sqlitelock.Open(t.Context(), t.TempDir()+"/locks.db")
+	file, err := sqlitelock.Open(t.Context(), t.TempDir()+"/locks.db", sqlitelock.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,23 +93,23 @@ func capabilities(t *testing.T) []backend.Capabilities {
 	if err != nil {
 		t.Fatal(err)
 	}
-	agent, err := consullock.Open(t.Context(), "consul://127.0.0.1:8500", nil) // with the defaults; nothing is sent
+	agent, err := consullock.Open(t.Context(), "consul://127.0.0.1:8500", consullock.Config{}) // with the defaults; nothing is sent
 	if err != nil {
 		t.Fatal(err)
 	}
-	database, err := pglock.Open(t.Context(), "postgres://127.0.0.1/postgres", nil) // nothing is sent
+	database, err := pglock.Open(t.Context(), "postgres://127.0.0.1/postgres", pglock.Config{}) // nothing is sent
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := mysqllock.Open(t.Context(), "mysql://127.0.0.1/test", nil) // nothing is sent
+	other, err := mysqllock.Open(t.Context(), "mysql://127.0.0.1/test", mysqllock.Config{}) // nothing is sent
 	if err != nil {
 		t.Fatal(err)
 	}
-	advisory, err := pglock.OpenAdvisory(t.Context(), "postgres+advisory://127.0.0.1/postgres", nil) // nothing is sent
+	advisory, err := pglock.OpenAdvisory(t.Context(), "postgres+advisory://127.0.0.1/postgres", pglock.AdvisoryConfig{}) // nothing is sent
 	if err != nil {
 		t.Fatal(err)
 	}
-	named, err := mysqllock.OpenUserLocks(t.Context(), "mysql+getlock://127.0.0.1/test", nil) // nothing is sent
+	named, err := mysqllock.OpenUserLocks(t.Context(), "mysql+getlock://127.0.0.1/test", mysqllock.UserLocksConfig{}) // nothing is sent
 	if err != nil {
 		t.Fatal(err)
 	}

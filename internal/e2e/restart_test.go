@@ -52,7 +52,7 @@ func stores() map[string]func(t *testing.T) (func(t *testing.T) backend.Backend,
 			s := testserver.StartEtcd(t, testserver.EtcdOptions{})[0]
 			open := func(t *testing.T) backend.Backend {
 				t.Helper()
-				b, err := etcdlock.Open(t.Context(), "etcd://"+s.Addr())
+				b, err := etcdlock.Open(t.Context(), "etcd://"+s.Addr(), etcdlock.Config{})
 				return opened(t, b, err)
 			}
 			return open, func() { s.Kill(); s.Restart() }
@@ -62,7 +62,7 @@ func stores() map[string]func(t *testing.T) (func(t *testing.T) backend.Backend,
 			s := testserver.StartConsul(t, 1)[0]
 			open := func(t *testing.T) backend.Backend {
 				t.Helper()
-				b, err := consullock.Open(t.Context(), "consul://"+s.Addr(), nil)
+				b, err := consullock.Open(t.Context(), "consul://"+s.Addr(), consullock.Config{})
 				return opened(t, b, err)
 			}
 			return open, s.Restart
@@ -73,7 +73,7 @@ func stores() map[string]func(t *testing.T) (func(t *testing.T) backend.Backend,
 			config := s.Kubeconfig(s.Addr())
 			open := func(t *testing.T) backend.Backend {
 				t.Helper()
-				b, err := k8slock.Open(t.Context(), "kubernetes://default?kubeconfig="+config, nil)
+				b, err := k8slock.Open(t.Context(), "kubernetes://default?kubeconfig="+config, k8slock.Config{})
 				return opened(t, b, err)
 			}
 			return open, s.Restart
@@ -83,7 +83,7 @@ func stores() map[string]func(t *testing.T) (func(t *testing.T) backend.Backend,
 			s := testserver.Postgres(t)
 			open := func(t *testing.T) backend.Backend {
 				t.Helper()
-				b, err := pglock.Open(t.Context(), s.URL(), nil)
+				b, err := pglock.Open(t.Context(), s.URL(), pglock.Config{})
 				return opened(t, b, err)
 			}
 			return open, s.Restart
@@ -93,7 +93,7 @@ func stores() map[string]func(t *testing.T) (func(t *testing.T) backend.Backend,
 			s := testserver.MariaDB(t)
 			open := func(t *testing.T) backend.Backend {
 				t.Helper()
-				b, err := mysqllock.Open(t.Context(), s.URL(), nil)
+				b, err := mysqllock.Open(t.Context(), s.URL(), mysqllock.Config{})
 				return opened(t, b, err)
 			}
 			return open, s.Restart

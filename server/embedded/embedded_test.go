@@ -102,7 +102,7 @@ func (p *process) start() { p.Process = testserver.Start(p.t, p.cmd) }
 
 func (p *process) ready() {
 	p.t.Helper()
-	b, err := etcdlock.Open(p.t.Context(), "etcd://"+p.addr)
+	b, err := etcdlock.Open(p.t.Context(), "etcd://"+p.addr, etcdlock.Config{})
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -221,7 +221,7 @@ func client(t *testing.T, ps ...*process) *etcdlock.Backend {
 	for i, p := range ps {
 		addrs[i] = p.addr
 	}
-	b, err := etcdlock.Open(t.Context(), "etcd://"+strings.Join(addrs, ",")+"?min_ttl=1s&timeout=5s")
+	b, err := etcdlock.Open(t.Context(), "etcd://"+strings.Join(addrs, ",")+"?min_ttl=1s&timeout=5s", etcdlock.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
