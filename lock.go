@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/clock"
 	"github.com/holdfast-io/holdfast/internal/liveness"
 )
 

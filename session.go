@@ -3,7 +3,6 @@ package holdfast
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/liveness"
