@@ -60,7 +60,8 @@ func TestContextEndsAtDeadline(t *testing.T) {
 // the backend does.
 func TestRenewalCountsFromItsRequest(t *testing.T) {
 	t.Parallel()
-	for _, opts := range [][]holdfast.AcquireOption{nil, {holdfast.TTL(7 * time.Second)}} {
+	// Without a wait there is no session, whose renewals would come in between.
+	for _, opts := range [][]holdfast.AcquireOption{nil, {holdfast.TTL(7 * time.Second), holdfast.Wait(0)}} {
 		synctest.Test(t, func(t *testing.T) {
 			f, _ := newFaults(t)
 			c := newClient(t, f, holdfast.Config{TTL: 9 * time.Second})
