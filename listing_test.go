@@ -31,13 +31,13 @@ func TestAll(t *testing.T) {
 	for range c.All(t.Context(), "") {
 		break
 	}
-	if err := f.Close(); err != nil {
+	if err := c.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	n = 0
 	for _, err := range c.All(t.Context(), "") {
 		if n++; !errors.Is(err, holdfast.ErrClosed) {
-			t.Errorf("the backend is closed: %v", err)
+			t.Errorf("the client is closed: %v", err)
 		}
 	}
 	if n != 1 {

@@ -231,7 +231,7 @@ func (l lane) leave() { <-l }
 func (c *Client) sessionLives(id backend.SessionID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return id != "" && c.sess != nil && c.sess.id == id && !c.sess.ended
+	return id != "" && c.sess != nil && c.sess.ID == id && !c.sess.Ended()
 }
 
 // try makes one attempt. It is short enough that a connection that answers nothing does not use up

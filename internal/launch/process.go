@@ -317,11 +317,14 @@ func freeze(pid int) []int {
 // awaitStopped waits until a process has stopped, or is gone. It gives up after a second: the disk may
 // keep a process that long, which does nothing else meanwhile.
 func awaitStopped(pid int) {
-	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for range 1000 {
 		fields := stat(pid)
 		if len(fields) == 0 || strings.Contains("TtZX", fields[0]) {
 			return
 		}
+		<-tick.C
 	}
 }
 

@@ -28,7 +28,7 @@ type world struct {
 	log     []string
 	session *liveness.Session
 	leases  map[string]*liveness.Lease
-	due     liveness.Due                // of the last step
+	due     liveness.Due                // of the last step that asked for something
 	flights map[string]*liveness.Flight // that the holder asked for, by their names
 }
 
@@ -120,12 +120,15 @@ func reserve(name string, ttl time.Duration) input {
 }
 
 func step(w *world) {
-	w.due, _ = w.m.Step(w.now, time.Hour)
-	if w.due.Session != nil {
+	due, _ := w.m.Step(w.now, time.Hour)
+	if due.Session != nil {
 		w.note("renew session")
 	}
-	for _, f := range w.due.Flights {
+	for _, f := range due.Flights {
 		w.note("renew %s for %s", f.Lease.Name, f.TTL)
+	}
+	if due.Session != nil || len(due.Flights) > 0 {
+		w.due = due
 	}
 }
 
