@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -235,14 +236,14 @@ func (r *run) look(ctx context.Context) {
 
 // describeLeft says whose leases a lock still has.
 func describeLeft(l backend.LockInfo) string {
-	text := fmt.Sprintf("%d holders, %d waiters", len(l.Holders), len(l.Waiters))
+	text := []string{fmt.Sprintf("%d holders, %d waiters", len(l.Holders), len(l.Waiters))}
 	for _, h := range l.Holders {
-		text += fmt.Sprintf("; held by %q since %s, for another %s", h.Owner, h.Since.UTC().Format(time.RFC3339Nano), h.Left)
+		text = append(text, fmt.Sprintf("held by %q since %s, for another %s", h.Owner, h.Since.UTC().Format(time.RFC3339Nano), h.Left))
 	}
 	for _, w := range l.Waiters {
-		text += fmt.Sprintf("; %q has waited since %s", w.Owner, w.Since.UTC().Format(time.RFC3339Nano))
+		text = append(text, fmt.Sprintf("%q has waited since %s", w.Owner, w.Since.UTC().Format(time.RFC3339Nano)))
 	}
-	return text
+	return strings.Join(text, "; ")
 }
 
 // places returns how long the backend may keep a place in the queue that it could not delete when
