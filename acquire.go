@@ -213,7 +213,7 @@ func (c *Client) take(ctx context.Context, name string, s settings) (*Lock, erro
 	lock, err := c.takeOrJoin(ctx, name, s, begun)
 	if err != nil {
 		err = c.opErr("acquire", name, err)
-		hook(&c.hooks, ctx, c.hooks.Failed, FailedEvent{
+		hook(ctx, &c.hooks, c.hooks.Failed, FailedEvent{
 			Name: name, Shared: s.shared, Waited: time.Duration(c.clock.Now() - begun), Result: resultOf(ctx, err), Err: err,
 		})
 		return nil, err
@@ -359,7 +359,7 @@ func (c *Client) grant(ctx context.Context, h *hold, s settings, g backend.Grant
 	h.handles = append(h.handles, lock)
 	c.live.Hold(&h.live)
 	if !h.unread {
-		hook(&c.hooks, ctx, c.hooks.Acquired, AcquiredEvent{
+		hook(ctx, &c.hooks, c.hooks.Acquired, AcquiredEvent{
 			Lock: h.id(), Token: h.token, Shared: h.shared, Waited: time.Duration(now - h.begun), InLine: g.Waited, ByTimer: g.ByTimer,
 		})
 	}

@@ -322,7 +322,7 @@ func (a *acquisition) fail(ctx, within context.Context, err error) error {
 	}
 	switch {
 	case a.unknown:
-		hook(&c.hooks, ctx, c.hooks.Ambiguous, "acquire")
+		hook(ctx, &c.hooks, c.hooks.Ambiguous, "acquire")
 		a.abandon()
 	case len(a.givenUp) == 0:
 		return err

@@ -84,7 +84,7 @@ func (h *hold) keptBy() backend.SessionID {
 func (h *hold) Lost(cause Cause, reason string, err error) {
 	h.err = &LostError{Name: h.live.Name, Token: h.token, Cause: cause, Reason: reason, Err: err}
 	if h.live.Held() {
-		hook(&h.c.hooks, h.call(), h.c.hooks.Lost, LostEvent{
+		hook(h.call(), &h.c.hooks, h.c.hooks.Lost, LostEvent{
 			Lock: h.id(), Token: h.token, Shared: h.shared, Held: time.Duration(h.c.clock.Now() - h.since),
 			Cause: cause, Reason: reason,
 		})

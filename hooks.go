@@ -134,7 +134,7 @@ func (q *hookQueue) init(hooks *Hooks) {
 
 // hook has a hook called with an event of a call with the context ctx. It may be called with
 // Client.mu held.
-func hook[E any](q *hookQueue, ctx context.Context, f func(context.Context, E), event E) {
+func hook[E any](ctx context.Context, q *hookQueue, f func(context.Context, E), event E) {
 	if f != nil {
 		q.add(func() { f(hookContext{Context: q.life, call: ctx}, event) })
 	}

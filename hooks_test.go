@@ -149,7 +149,7 @@ func TestDroppedHooks(t *testing.T) {
 		dropped := c.Stats().DroppedHooks
 		close(resume)
 		synctest.Wait()
-		if called+int(dropped) != 2*(calls+1) || dropped == 0 { //nolint:gosec // it is small
+		if called+int(dropped) != 2*(calls+1) || dropped == 0 {
 			t.Errorf("%d called and %d dropped of %d", called, dropped, 2*(calls+1))
 		}
 		if err := lock.Release(t.Context()); err != nil {

@@ -28,7 +28,10 @@ func TestAll(t *testing.T) {
 	if n != locks {
 		t.Errorf("%d of %d locks", n, locks)
 	}
-	for range c.All(t.Context(), "") {
+	for _, err := range c.All(t.Context(), "") {
+		if err != nil {
+			t.Error(err)
+		}
 		break
 	}
 	if err := c.Close(t.Context()); err != nil {

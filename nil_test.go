@@ -93,8 +93,8 @@ func takesNil(f reflect.Type, i int) bool {
 
 func zeros(f reflect.Type) []reflect.Value {
 	var out []reflect.Value
-	for i := range f.NumOut() {
-		out = append(out, reflect.Zero(f.Out(i)))
+	for result := range f.Outs() {
+		out = append(out, reflect.Zero(result))
 	}
 	return out
 }
@@ -104,13 +104,13 @@ func failure(results []reflect.Value) error {
 	for _, r := range results {
 		if r.Kind() == reflect.Func {
 			for _, err := range r.Seq2() {
-				if err, ok := err.Interface().(error); ok {
+				if err, ok := reflect.TypeAssert[error](err); ok {
 					return err
 				}
 			}
 			return nil
 		}
-		if err, ok := r.Interface().(error); ok {
+		if err, ok := reflect.TypeAssert[error](r); ok {
 			return err
 		}
 	}

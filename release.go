@@ -44,7 +44,7 @@ func (l *Lock) Release(ctx context.Context) error {
 	if last {
 		defer c.work.Done()
 		err = c.giveUp(ctx, h)
-		hook(&c.hooks, ctx, c.hooks.Released, ReleasedEvent{
+		hook(ctx, &c.hooks, c.hooks.Released, ReleasedEvent{
 			Lock: h.id(), Token: h.token, Shared: shared, Held: time.Duration(c.clock.Now() - h.since), Err: err,
 		})
 	}
@@ -103,7 +103,7 @@ func (c *Client) giveUp(ctx context.Context, h *hold) error {
 
 // goOn hands to the background the work on h that err interrupted.
 func (c *Client) goOn(ctx context.Context, h *hold, err error, f func(context.Context) error) error {
-	hook(&c.hooks, ctx, c.hooks.Ambiguous, "release")
+	hook(ctx, &c.hooks, c.hooks.Ambiguous, "release")
 	c.mu.Lock()
 	c.settleBy(h.live.Name, h.keptBy(), h.live.Life, f)
 	c.mu.Unlock()

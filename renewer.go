@@ -41,12 +41,12 @@ func (o observer) Ended(s *liveness.Session) {
 
 // Renewed implements liveness.Observer.
 func (o observer) Renewed(leases int, margin, took time.Duration, err error) {
-	hook(&o.c.hooks, o.c.background, o.c.hooks.Renewed, RenewedEvent{Leases: leases, Margin: margin, Took: took, Err: err})
+	hook(o.c.background, &o.c.hooks, o.c.hooks.Renewed, RenewedEvent{Leases: leases, Margin: margin, Took: took, Err: err})
 }
 
 // AtRisk implements liveness.Observer.
 func (o observer) AtRisk(leases int, left time.Duration, err error) {
-	hook(&o.c.hooks, o.c.background, o.c.hooks.AtRisk, AtRiskEvent{Leases: leases, Left: left, Err: err})
+	hook(o.c.background, &o.c.hooks, o.c.hooks.AtRisk, AtRiskEvent{Leases: leases, Left: left, Err: err})
 }
 
 func (c *Client) wakeRenewer() {

@@ -3,6 +3,7 @@ package liveness_test
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -189,96 +190,149 @@ func TestTransitions(t *testing.T) {
 	}
 	for name, script := range map[string][]at{
 		"a session is renewed after a third of its TTL, and counts from when the request left": {
-			{0, open, ""}, {0, hold("a", 0), ""}, {0, deadline("a"), "a until 8.9s"},
-			{3*sec - 1, step, ""}, {3 * sec, step, "renew session"}, {4 * sec, step, ""},
-			{4 * sec, ok(sec), "renewed 1 with 5s left: <nil>"}, {4 * sec, deadline("a"), "a until 11.9s"},
-			{6*sec - 1, step, ""}, {6 * sec, step, "renew session"},
+			{0, open, ""},
+			{0, hold("a", 0), ""},
+			{0, deadline("a"), "a until 8.9s"},
+			{3*sec - 1, step, ""},
+			{3 * sec, step, "renew session"},
+			{4 * sec, step, ""},
+			{4 * sec, ok(sec), "renewed 1 with 5s left: <nil>"},
+			{4 * sec, deadline("a"), "a until 11.9s"},
+			{6*sec - 1, step, ""},
+			{6 * sec, step, "renew session"},
 		},
 		"a renewal that fails is tried again until the deadline": {
-			{0, open, ""}, {0, hold("a", 0), ""}, {3 * sec, step, "renew session"},
-			{4 * sec, fails(sec), "renewed 1 with 5s left: away; 1 at risk for 5s: away"}, {4 * sec, risk("a"), "a at risk: true"},
-			{5 * sec, step, "renew session"}, {6 * sec, fails(sec), "renewed 1 with 3s left: away"},
-			{7 * sec, step, "renew session"}, {8 * sec, ok(sec), "renewed 1 with 1s left: <nil>"}, {8 * sec, risk("a"), "a at risk: false"},
+			{0, open, ""},
+			{0, hold("a", 0), ""},
+			{3 * sec, step, "renew session"},
+			{4 * sec, fails(sec), "renewed 1 with 5s left: away; 1 at risk for 5s: away"},
+			{4 * sec, risk("a"), "a at risk: true"},
+			{5 * sec, step, "renew session"},
+			{6 * sec, fails(sec), "renewed 1 with 3s left: away"},
+			{7 * sec, step, "renew session"},
+			{8 * sec, ok(sec), "renewed 1 with 1s left: <nil>"},
+			{8 * sec, risk("a"), "a at risk: false"},
 			{8 * sec, deadline("a"), "a until 15.9s"},
 		},
 		"a session without an answer ends at its deadline, with its leases": {
-			{0, open, ""}, {0, hold("a", 0), ""}, {0, hold("b", 30*sec), ""}, {3 * sec, step, "renew session"},
+			{0, open, ""},
+			{0, hold("a", 0), ""},
+			{0, hold("b", 30*sec), ""},
+			{3 * sec, step, "renew session"},
 			{4 * sec, fails(sec), "renewed 1 with 5s left: away; 1 at risk for 5s: away"},
-			{late, step, "session over; a lost: deadline away, held: true"}, {late, check("a"), ""},
+			{late, step, "session over; a lost: deadline away, held: true"},
+			{late, check("a"), ""},
 			{late, ok(sec), ""}, // too late
 		},
 		"an answer after the deadline does not revive a session": {
-			{0, open, ""}, {0, hold("a", 0), ""}, {3 * sec, step, "renew session"},
+			{0, open, ""},
+			{0, hold("a", 0), ""},
+			{3 * sec, step, "renew session"},
 			{late, ok(sec), "renewed 1 with 0s left: <nil>; session over; a lost: deadline <nil>, held: true"},
 		},
 		"whoever looks at a lease need not wait for a step": {
 			{0, open, ""}, {0, hold("a", 0), ""}, {late, check("a"), "session over; a lost: deadline <nil>, held: true"}, {late, step, ""},
 		},
 		"a session that the backend lost": {
-			{0, open, ""}, {0, hold("a", 0), ""}, {3 * sec, step, "renew session"},
+			{0, open, ""},
+			{0, hold("a", 0), ""},
+			{3 * sec, step, "renew session"},
 			{3 * sec, answer(0, backend.RenewResult{SessionLost: true}, nil), "renewed 1 with 6s left: <nil>; session over; a lost: session <nil>, held: true"},
-			{4 * sec, expect("b", 0), "b is not expected"}, {12 * sec, step, ""},
+			{4 * sec, expect("b", 0), "b is not expected"},
+			{12 * sec, step, ""},
 		},
 		"a session that is closed": {
-			{0, open, ""}, {0, hold("a", 0), ""}, {0, endSession(backend.CauseClosed), "session over; a lost: closed <nil>, held: true"},
+			{0, open, ""},
+			{0, hold("a", 0), ""},
+			{0, endSession(backend.CauseClosed), "session over; a lost: closed <nil>, held: true"},
 			{0, endSession(backend.CauseClosed), ""},
 		},
 		"a lease that is broken": {
-			{0, open, ""}, {0, hold("a", 0), ""}, {0, hold("b", 0), ""},
+			{0, open, ""},
+			{0, hold("a", 0), ""},
+			{0, hold("b", 0), ""},
 			{sec, report(backend.Loss{Lease: "a", Cause: backend.CauseBroken, Reason: "!"}), "a lost: broken! <nil>, held: true"},
 			{sec, report(backend.Loss{Lease: "a", Cause: backend.CauseBroken}), ""},
-			{3 * sec, step, "renew session"}, {3 * sec, ok(0), "renewed 1 with 6s left: <nil>"},
+			{3 * sec, step, "renew session"},
+			{3 * sec, ok(0), "renewed 1 with 6s left: <nil>"},
 		},
 		"the answer to a renewal names a lease that is lost": {
-			{0, open, ""}, {0, hold("a", 0), ""}, {3 * sec, step, "renew session"},
+			{0, open, ""},
+			{0, hold("a", 0), ""},
+			{3 * sec, step, "renew session"},
 			{3 * sec, answer(0, backend.RenewResult{Lost: []backend.Loss{{Lease: "a", Cause: backend.CauseGone}}}, nil), "renewed 1 with 6s left: <nil>; a lost: gone <nil>, held: true"},
 		},
 		"a lease that is lost while it is being acquired": {
-			{0, open, ""}, {0, expect("a", 0), ""}, {0, report(backend.Loss{Lease: "a", Cause: backend.CauseBroken}), "a lost: broken <nil>, held: false"},
+			{0, open, ""},
+			{0, expect("a", 0), ""},
+			{0, report(backend.Loss{Lease: "a", Cause: backend.CauseBroken}), "a lost: broken <nil>, held: false"},
 			{sec, report(backend.Loss{Lease: "a", Cause: backend.CauseBroken}), ""},
 		},
 		"a lease whose earlier attempt may have been granted is released when it is lost": {
-			{0, open, ""}, {0, hold("a", 0), ""}, {0, cutShort("a"), ""},
+			{0, open, ""},
+			{0, hold("a", 0), ""},
+			{0, cutShort("a"), ""},
 			{sec, report(backend.Loss{Lease: "a", Cause: backend.CauseBroken}), "a lost: broken <nil>, held: true; a abandoned"},
 		},
 		"a lease that was released is not lost": {
-			{0, open, ""}, {0, hold("a", 0), ""}, {sec, release("a"), ""},
-			{sec, report(backend.Loss{Lease: "a", Cause: backend.CauseBroken}), ""}, {late, step, "session over"},
+			{0, open, ""},
+			{0, hold("a", 0), ""},
+			{sec, release("a"), ""},
+			{sec, report(backend.Loss{Lease: "a", Cause: backend.CauseBroken}), ""},
+			{late, step, "session over"},
 		},
 		"a lease that is held for a limited time": {
-			{0, open, ""}, {0, holdFor("a", 2*sec), ""}, {0, deadline("a"), "a until 2s"}, {2*sec - 1, step, ""},
+			{0, open, ""},
+			{0, holdFor("a", 2*sec), ""},
+			{0, deadline("a"), "a until 2s"},
+			{2*sec - 1, step, ""},
 			{2 * sec, step, "a lost: at_most <nil>, held: true; a abandoned"},
 		},
 		"a grant without time left": {
 			{0, open, ""}, {0, expect("a", sec), ""}, {0, granted("a", time.Millisecond, 0), "a moved; a has no time left"},
 		},
 		"a lease that is watched moves with its session": {
-			{0, open, ""}, {0, hold("a", 0), ""}, {0, watch("a"), ""}, {3 * sec, step, "renew session"},
-			{3 * sec, ok(0), "renewed 1 with 6s left: <nil>; a moved"}, {4 * sec, release("a"), ""},
-			{6 * sec, step, "renew session"}, {6 * sec, ok(0), "renewed 0 with 6s left: <nil>"},
+			{0, open, ""},
+			{0, hold("a", 0), ""},
+			{0, watch("a"), ""},
+			{3 * sec, step, "renew session"},
+			{3 * sec, ok(0), "renewed 1 with 6s left: <nil>; a moved"},
+			{4 * sec, release("a"), ""},
+			{6 * sec, step, "renew session"},
+			{6 * sec, ok(0), "renewed 0 with 6s left: <nil>"},
 		},
 		"a timed lease is renewed by itself, and outlives its session": {
-			{0, open, ""}, {0, hold("a", ttl), ""}, {0, endSession(backend.CauseSession), "session over"},
-			{3 * sec, step, "renew a for 9s"}, {4 * sec, ok(sec), "renewed 1 with 5s left: <nil>; a moved"}, {4 * sec, deadline("a"), "a until 11.9s"},
+			{0, open, ""},
+			{0, hold("a", ttl), ""},
+			{0, endSession(backend.CauseSession), "session over"},
+			{3 * sec, step, "renew a for 9s"},
+			{4 * sec, ok(sec), "renewed 1 with 5s left: <nil>; a moved"},
+			{4 * sec, deadline("a"), "a until 11.9s"},
 		},
 		"a timed lease does not end with the session that it waits in": {
 			{0, open, ""}, {0, expect("a", ttl), ""}, {0, endSession(backend.CauseSession), "session over"},
 		},
 		"the backend grants less than was asked for": {
-			{0, hold("a", ttl), ""}, {3 * sec, step, "renew a for 9s"},
+			{0, hold("a", ttl), ""},
+			{3 * sec, step, "renew a for 9s"},
 			{3 * sec, answer(0, backend.RenewResult{Leases: []backend.Renewal{left(sec)}}, nil), "renewed 1 with 6s left: <nil>; a moved"},
 			{3 * sec, deadline("a"), "a until 4s"},
 		},
 		"a timed lease whose renewal fails": {
-			{0, hold("a", ttl), ""}, {3 * sec, step, "renew a for 9s"}, {4 * sec, fails(sec), "renewed 1 with 5s left: away; 1 at risk for 5s: away"},
-			{4 * sec, risk("a"), "a at risk: true"}, {6 * sec, step, "renew a for 9s"}, {7 * sec, fails(sec), "renewed 1 with 2s left: away"},
+			{0, hold("a", ttl), ""},
+			{3 * sec, step, "renew a for 9s"},
+			{4 * sec, fails(sec), "renewed 1 with 5s left: away; 1 at risk for 5s: away"},
+			{4 * sec, risk("a"), "a at risk: true"},
+			{6 * sec, step, "renew a for 9s"},
+			{7 * sec, fails(sec), "renewed 1 with 2s left: away"},
 			{late, step, "a lost: deadline away, held: true"},
 		},
 		"a timed lease whose renewal comes too late": {
 			{0, hold("a", ttl), ""}, {3 * sec, step, "renew a for 9s"}, {late, ok(sec), "renewed 1 with 0s left: <nil>; a lost: deadline <nil>, held: true"},
 		},
 		"a timed lease that the backend does not have": {
-			{0, hold("a", ttl), ""}, {3 * sec, step, "renew a for 9s"},
+			{0, hold("a", ttl), ""},
+			{3 * sec, step, "renew a for 9s"},
 			{3 * sec, answer(0, backend.RenewResult{Leases: []backend.Renewal{{Err: backend.ErrLost}}}, nil), "renewed 1 with 6s left: lease is lost; a lost: gone <nil>, held: true"},
 		},
 		"a timed lease that is broken": {
@@ -291,12 +345,19 @@ func TestTransitions(t *testing.T) {
 			{0, hold("a", ttl), ""}, {0, extend("x", "a", 2*sec), ""}, {0, deadline("a"), "a until 2s"}, {0, unanswered("x"), ""}, {0, deadline("a"), "a until 2s"},
 		},
 		"an extension that overtakes a shorter one is worth no more than that": {
-			{0, hold("a", ttl), ""}, {0, extend("short", "a", 2*sec), ""}, {0, extend("long", "a", 8*sec), ""},
-			{sec, extended("long", 0, left(8*sec)), "renewed 1 with 1s left: <nil>; a moved"}, {sec, deadline("a"), "a until 2s"},
+			{0, hold("a", ttl), ""},
+			{0, extend("short", "a", 2*sec), ""},
+			{0, extend("long", "a", 8*sec), ""},
+			{sec, extended("long", 0, left(8*sec)), "renewed 1 with 1s left: <nil>; a moved"},
+			{sec, deadline("a"), "a until 2s"},
 		},
 		"an extension that got no answer may arrive after all later ones": {
-			{0, hold("a", ttl), ""}, {0, extend("short", "a", 2*sec), ""}, {0, unanswered("short"), ""}, {sec, extend("long", "a", 8*sec), ""},
-			{sec, extended("long", sec, left(8*sec)), "renewed 1 with 1s left: <nil>; a moved"}, {sec, deadline("a"), "a until 3s"},
+			{0, hold("a", ttl), ""},
+			{0, extend("short", "a", 2*sec), ""},
+			{0, unanswered("short"), ""},
+			{sec, extend("long", "a", 8*sec), ""},
+			{sec, extended("long", sec, left(8*sec)), "renewed 1 with 1s left: <nil>; a moved"},
+			{sec, deadline("a"), "a until 3s"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -320,7 +381,7 @@ func TestDue(t *testing.T) {
 	w := newWorld()
 	open(w)
 	for i := range 5 {
-		hold(fmt.Sprint(i), ttl)(w)
+		hold(strconv.Itoa(i), ttl)(w)
 	}
 	w.now = clock.Instant(3 * time.Second)
 	step(w)

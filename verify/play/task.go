@@ -151,6 +151,7 @@ func (g *grip) gone() {
 		switch lost.Cause {
 		case holdfast.CauseBroken, holdfast.CauseExpired, holdfast.CauseSession, holdfast.CauseGone:
 			told = true
+		case holdfast.CauseDeadline, holdfast.CauseEnded, holdfast.CauseAtMost, holdfast.CauseClosed:
 		}
 		deadline := clockTime(g.lock.Deadline())
 		g.t.record(history.Event{Kind: history.KindLost, At: at, Worker: g.t.Worker, Acq: g.acq, Deadline: deadline, Text: string(lost.Cause), Told: told})
