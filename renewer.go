@@ -74,12 +74,12 @@ func (c *Client) keep() {
 
 // turn does everything that is due and returns the time until the next turn.
 func (c *Client) turn() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	longest := time.Hour
 	if c.clock.Jumps() {
 		longest = suspendTick
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.actOnLosses()
 	due, idle := c.live.Step(c.clock.Now(), longest)
 	if !c.closed {
