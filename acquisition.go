@@ -98,6 +98,7 @@ func (a *acquisition) prepare(ctx context.Context) (*hold, error) {
 	}
 	h.live = liveness.Lease{
 		Holder: h, Name: a.req.Name, ID: a.req.Lease, Session: sess, Timed: a.req.Timed, Life: a.req.TTL,
+		Late: a.unknown,
 	}
 	if a.req.Timed && !a.s.noRenew {
 		h.live.TTL = a.req.TTL
@@ -113,7 +114,6 @@ func (a *acquisition) attempt(ctx, within context.Context, h *hold) (*Lock, erro
 	if err := c.begins(h, interrupt); err != nil {
 		return nil, err
 	}
-	h.live.Late = a.unknown
 	missed := c.clock.Missed()
 	grant, err := c.b.Acquire(within, a.req)
 	if err != nil {

@@ -17,8 +17,7 @@ import (
 // ones are dropped, and Stats counts them.
 //
 // The context of a hook has the values of the context that was passed to the call it belongs to; for
-// Lost that is the call that acquired the lock. It does not end with that call, but when the context
-// of Close ends.
+// Lost that is the call that acquired the lock. It does not end with that call, but with Close.
 type Hooks struct {
 	// Acquired: a lock was granted.
 	Acquired func(context.Context, AcquiredEvent)
@@ -195,9 +194,10 @@ func (q *hookQueue) waiting(ctx context.Context, delta int) {
 	}
 }
 
-// finish waits until all hooks have run. When ctx ends before that, it ends the contexts of the
-// hooks and returns the cause of ctx.
+// finish waits until all hooks have run, or ctx ends, and then ends the contexts of the hooks. It
+// returns the cause of ctx if a hook has not run.
 func (q *hookQueue) finish(ctx context.Context) error {
+	defer q.end()
 	q.mu.Lock()
 	running := q.running
 	q.mu.Unlock()
@@ -208,7 +208,6 @@ func (q *hookQueue) finish(ctx context.Context) error {
 	case <-running:
 		return nil
 	case <-ctx.Done():
-		q.end()
 		return context.Cause(ctx)
 	}
 }

@@ -34,8 +34,8 @@ func (d *diary) all() []string {
 
 type callKey struct{}
 
-// Each hook has the values of its call. Hooks run in the order of what happened, while what they tell
-// of goes on: a hook that blocks delays no call, no renewal, and no loss.
+// Each hook has the values of the context of its call. Hooks run in the order of the events. A hook
+// that blocks delays no call, no renewal and no loss.
 func TestHooks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

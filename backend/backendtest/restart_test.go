@@ -122,8 +122,8 @@ func (c *conn) Renew(ctx context.Context, r backend.RenewRequest) (backend.Renew
 	return res, c.away(err)
 }
 
-// Release takes a moment: with a store that answers at once, one worker may take and release free
-// locks for as long as it runs, and nothing is ever handed over.
+// Release takes a moment. With a store that answers immediately, one worker may acquire and release
+// free locks for as long as it runs, and nothing is handed over.
 func (c *conn) Release(ctx context.Context, r backend.ReleaseRequest) error {
 	time.Sleep(time.Millisecond)
 	return c.away(c.now().Release(ctx, r))

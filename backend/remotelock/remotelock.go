@@ -30,7 +30,7 @@ const (
 	answerIn = 15 * time.Second
 )
 
-// Config configures Open and New. What it has overrides the URL.
+// Config configures Open and New. Its fields override the URL.
 type Config struct {
 	// Token is sent as a bearer token. It takes precedence over one in the URL. Default: none.
 	// Optional.

@@ -20,7 +20,7 @@ type Lease struct {
 
 	entry
 	held     bool // granted, and not ended
-	over     bool // lost or released
+	ended    bool // lost or released
 	deadline clock.Instant
 	until    clock.Instant // it ends then in any case; 0: there is no such time
 	renewAt  clock.Instant
@@ -99,7 +99,7 @@ func (m *Machine) Watch(l *Lease) {
 
 // Release records that the holder gave the lease up.
 func (m *Machine) Release(l *Lease) {
-	l.over = true
+	l.ended = true
 	m.Drop(l)
 }
 
@@ -117,12 +117,12 @@ func (m *Machine) Drop(l *Lease) {
 	l.held = false
 }
 
-// Lose ends the lease, unless it is over.
+// Lose ends the lease, unless it has ended.
 func (m *Machine) Lose(l *Lease, cause backend.Cause, reason string, err error) {
-	if l.over {
+	if l.ended {
 		return
 	}
-	l.over = true
+	l.ended = true
 	l.Holder.Lost(cause, reason, err)
 	m.Drop(l)
 }
