@@ -4,9 +4,9 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // Inspect returns the lock's holders and waiters. Errors: *InvalidError, ErrClosed, ctx's
@@ -57,41 +57,9 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	return page, nil
 }
 
+// info describes a lock, with the greatest token so far, which may be that of a break.
 func (s *Store) info(l *lock) backend.LockInfo {
-	limit, _ := backend.LimitInForce(l.holders.claims, l.line.claims)
-	if !l.holders.empty() && l.holders.claims[0].Mode == backend.Exclusive {
-		limit = 1
-	}
-	return backend.LockInfo{
-		Name: l.name, Limit: limit, Token: l.token,
-		Holders: s.holders(l.holders.leases), Waiters: l.waiters(),
-	}
-}
-
-func (s *Store) holders(leases []*lease) []backend.Holder {
-	holders := make([]backend.Holder, 0, len(leases))
-	for _, h := range leases {
-		x := backend.Holder{
-			Lease: h.id, Owner: h.claim.Owner, Note: h.note, Mode: h.claim.Mode, Permits: h.claim.Permits,
-			Token: h.token, Since: h.since,
-		}
-		if h.timed {
-			x.Left = time.Duration(h.ends - s.now)
-		} else {
-			x.Session, x.Left = h.session.id, time.Duration(h.session.ends-s.now)
-		}
-		holders = append(holders, x)
-	}
-	return holders
-}
-
-func (l *lock) waiters() []backend.Waiter {
-	var waiters []backend.Waiter
-	for _, w := range l.line.leases {
-		waiters = append(waiters, backend.Waiter{
-			Lease: w.id, Session: w.session.id, Owner: w.claim.Owner, Note: w.note,
-			Mode: w.claim.Mode, Permits: w.claim.Permits, Since: w.asked,
-		})
-	}
-	return waiters
+	info := lockstate.Info(s.rules(), l)
+	info.Token = l.Own.token
+	return info
 }

@@ -1,70 +1,34 @@
 package memlock
 
 import (
-	"slices"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
-// lock is a lock that is held or waited for.
-type lock struct {
-	name    string
+// lock is a lock that is held or waited for, and lease an acquisition: see package lockstate, which has
+// their rules.
+type (
+	lock  = lockstate.Lock[ofLock, ofLease]
+	lease = lockstate.Lease[ofLock, ofLease]
+)
+
+// ofLock is what a Store keeps of a lock in addition.
+type ofLock struct {
 	token   fence.Token // the greatest so far
-	holders group       // in the order of their grants
-	line    group       // in order of arrival
 	changed bool        // it is in Store.changed
 }
 
-// group is a list of leases in order, with the claim of each.
-type group struct {
-	leases []*lease
-	claims []backend.Claim
-}
-
-func (g *group) empty() bool { return len(g.leases) == 0 }
-
-func (g *group) add(l *lease) {
-	g.leases = append(g.leases, l)
-	g.claims = append(g.claims, l.claim)
-}
-
-func (g *group) remove(l *lease) {
-	i := slices.Index(g.leases, l)
-	g.leases = slices.Delete(g.leases, i, i+1)
-	g.claims = slices.Delete(g.claims, i, i+1)
-}
-
-// state is the stage that a lease has reached.
-type state uint8
-
-const (
-	waiting state = iota // queued
-	held                 // granted
-	over                 // ended, for good
-)
-
-// lease is an acquisition: first perhaps queued, then granted, then ended.
-type lease struct {
-	deadline // of a timed lease that is held
-	id       backend.LeaseID
-	lock     *lock
-	claim    backend.Claim
-	note     string
-	timed    bool
-	ttl      time.Duration
+// ofLease is what a Store keeps of a lease in addition.
+type ofLease struct {
+	end deadline // of a timed lease that is held
 	// session is the session that the place in the queue belongs to, and that a lease belongs
 	// to unless it is timed. A timed lease that is held keeps it only to report its loss
 	// there. Nil: none.
 	session *session
 	slot    int // in session.leases
-
-	state  state
-	asked  time.Time // when it joined the queue
-	token  fence.Token
-	since  time.Time // of the grant
-	joined bool      // by re-entry
 	// left is closed when the lease leaves the queue, and is nil when it never was in the
 	// queue.
 	left chan struct{}
@@ -85,150 +49,118 @@ func (s *Store) take(req *backend.AcquireRequest) (*lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	claim := req.Claim()
-	if l, ok := s.locks[req.Name]; ok {
-		if err := s.refuse(l, claim, req.Wait); err != nil {
-			return nil, err
-		}
-	}
-	l := &lease{
-		id: req.Lease, lock: s.lock(req.Name), claim: claim, note: req.Note,
-		timed: req.Timed, ttl: req.TTL, session: sess, asked: s.wall(),
-	}
+	l := &lease{ID: req.Lease, Claim: req.Claim(), Note: req.Note, Timed: req.Timed, TTL: req.TTL}
+	l.Own.session = sess
 	s.leases[key] = l
 	if sess != nil {
 		sess.add(l)
 	}
-	l.lock.line.add(l)
-	if l.lock.admits(claim) {
-		s.grant(l)
-		return l, nil
+	if err := lockstate.Take(s.rules(), s.lock(req.Name), l, req.Wait); err != nil {
+		delete(s.leases, key)
+		if sess != nil {
+			sess.remove(l)
+		}
+		return nil, err
 	}
-	l.left = make(chan struct{})
-	s.emit(backend.EventWaiting, l, "")
 	return l, nil
 }
 
 // takeAgain answers a repeated request: C6.
 func (s *Store) takeAgain(l *lease, req *backend.AcquireRequest) (*lease, error) {
-	if l.state == held {
+	if l.State == lockstate.Held {
 		return l, nil
 	}
-	if l.session.id != req.Session {
+	if l.Own.session.id != req.Session {
 		sess, err := s.liveSession(req.Session)
 		if err != nil {
 			return nil, err
 		}
 		if sess != nil {
-			l.session.remove(l)
-			l.session = sess
+			l.Own.session.remove(l)
+			l.Own.session = sess
 			sess.add(l)
 		}
 	}
 	if !req.Wait {
-		return nil, s.heldError(l.lock, slices.Index(l.lock.line.leases, l))
+		return nil, lockstate.HeldError(s.rules(), l)
 	}
 	return l, nil
 }
 
-// refuse returns the reason why a new lease with this claim can neither be granted nor
-// queued.
-func (s *Store) refuse(l *lock, c backend.Claim, wait bool) error {
-	if c.Mode == backend.Shared {
-		limit, ok := backend.LimitInForce(l.holders.claims, l.line.claims)
-		if ok && limit != c.Limit {
-			return &backend.LimitError{Name: l.name, Asked: c.Limit, InForce: limit}
+// rules returns the Store as package lockstate needs it.
+func (s *Store) rules() lockstate.Store[ofLock, ofLease] { return rows{s} }
+
+// rows implements lockstate.Store.
+type rows struct{ s *Store }
+
+func (r rows) Now() time.Time { return r.s.wall() }
+
+func (r rows) Token(*lock) fence.Token { return r.s.nextToken() }
+
+func (r rows) Queued(l *lease) {
+	l.Own.left = make(chan struct{})
+	r.s.emit(backend.EventWaiting, l, "")
+}
+
+func (r rows) Granted(l *lease) {
+	l.Lock.Own.token = l.Token
+	if l.Timed {
+		if l.Own.session != nil {
+			l.Own.session.remove(l)
 		}
+		l.Own.end.ofLease = l
+		r.s.schedule(&l.Own.end, r.s.now+instant(l.TTL))
 	}
-	if wait || l.joins(c) != nil || l.line.empty() && c.Fits(l.holders.claims) {
-		return nil
+	if l.Waited {
+		close(l.Own.left)
 	}
-	return s.heldError(l, len(l.line.leases))
+	r.s.emit(backend.EventAcquired, l, "")
 }
 
-func (s *Store) heldError(l *lock, ahead int) error {
-	out := l.holders.leases
-	return backend.NewHeldError(l.name, s.holders(backend.FirstHolders(out)), len(out), ahead)
-}
-
-// admits reports whether the claim, which is last in the queue, may be granted now: it fits
-// and no waiter is ahead of it, or it joins by re-entry, which overtakes.
-func (l *lock) admits(c backend.Claim) bool {
-	return len(l.line.leases) == 1 && c.Fits(l.holders.claims) || l.joins(c) != nil
-}
-
-// joins returns the lease that c may join, if any.
-func (l *lock) joins(c backend.Claim) *lease {
-	for i, h := range l.holders.claims {
-		if c.Joins(h) {
-			return l.holders.leases[i]
-		}
-	}
-	return nil
-}
-
-// grant moves a lease from the queue to the holders.
-func (s *Store) grant(l *lease) {
-	l.lock.line.remove(l)
-	if h := l.lock.joins(l.claim); h != nil {
-		l.token, l.joined = h.token, true
+func (r rows) Ended(l *lease, was lockstate.State, event backend.EventKind, err error, reason string) {
+	if was == lockstate.Waiting {
+		close(l.Own.left)
 	} else {
-		l.token = s.nextToken()
+		r.s.unschedule(&l.Own.end)
 	}
-	l.lock.token = l.token
-	l.lock.holders.add(l)
-	l.state, l.since = held, s.wall()
-	if l.timed {
-		if l.session != nil {
-			l.session.remove(l)
-		}
-		l.ofLease = l
-		s.schedule(&l.deadline, s.now+instant(l.ttl))
+	l.Own.err = err
+	if l.Own.session != nil && (was == lockstate.Waiting || !l.Timed) {
+		l.Own.session.remove(l)
 	}
-	if l.left != nil {
-		close(l.left)
+	delete(r.s.leases, leaseKey{l.Lock.Name, l.ID})
+	r.s.touch(l.Lock)
+	r.s.emit(event, l, reason)
+}
+
+func (r rows) Session(l *lease) backend.SessionID { return l.Own.session.id }
+
+func (r rows) Left(l *lease) time.Duration {
+	if l.Timed {
+		return time.Duration(l.Own.end.ends - r.s.now)
 	}
-	s.emit(backend.EventAcquired, l, "")
+	return time.Duration(l.Own.session.ends - r.s.now)
 }
 
 // end removes a lease everywhere, for good. The next settle hands over what it held.
 func (s *Store) end(l *lease, err error, event backend.EventKind, reason string) {
-	was := l.state
-	switch was {
-	case waiting:
-		l.lock.line.remove(l)
-		close(l.left)
-		event = backend.EventLeft
-	case held:
-		l.lock.holders.remove(l)
-		s.unschedule(&l.deadline)
-	case over:
-		return
-	}
-	l.state, l.err = over, err
-	if l.session != nil && (was == waiting || !l.timed) {
-		l.session.remove(l)
-	}
-	delete(s.leases, leaseKey{l.lock.name, l.id})
-	s.touch(l.lock)
-	s.emit(event, l, reason)
+	lockstate.End(s.rules(), l, event, err, reason)
 }
 
 // answer returns the result of an Acquire of the lease under that session, when the lease is
 // not queued.
 func (s *Store) answer(l *lease, id backend.SessionID) (backend.Grant, error) {
 	switch {
-	case l.state != held:
-		return backend.Grant{}, l.err
-	case !l.timed && l.session.id != id:
+	case l.State != lockstate.Held:
+		return backend.Grant{}, l.Own.err
+	case !l.Timed && l.Own.session.id != id:
 		return backend.Grant{}, backend.ErrLost // it ends with the other session
 	}
 	g := backend.Grant{
-		Token: l.token, Asked: s.epoch.Add(time.Duration(s.now)), Since: l.since,
-		Waited: l.left != nil, Joined: l.joined,
+		Token: l.Token, Asked: s.epoch.Add(time.Duration(s.now)), Since: l.Since,
+		Waited: l.Waited, Joined: l.Joined,
 	}
-	if l.timed {
-		g.Left = time.Duration(l.ends - s.now)
+	if l.Timed {
+		g.Left = time.Duration(l.Own.end.ends - s.now)
 	}
 	return g, nil
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // Backend is a connection to a Store. It implements backend.Backend. Its methods are safe for
@@ -97,7 +98,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		return grant, err
 	}
 	select {
-	case <-l.left:
+	case <-l.Own.left:
 	case <-ctx.Done():
 		return backend.Grant{}, context.Cause(ctx)
 	case <-b.done:
@@ -115,7 +116,7 @@ func (b *Backend) acquire(ctx context.Context, req *backend.AcquireRequest) (*le
 	}
 	defer b.store.leave()
 	l, err := b.store.take(req)
-	if err != nil || l.state == waiting {
+	if err != nil || l.State == lockstate.Waiting {
 		return l, backend.Grant{}, err
 	}
 	grant, err := b.store.answer(l, req.Session)
@@ -184,9 +185,9 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	defer b.store.leave()
 	res := backend.BreakResult{Token: b.store.nextToken()}
 	if l, ok := b.store.locks[req.Name]; ok {
-		l.token = res.Token
-		res.Broken = b.store.holders(l.holders.leases)
-		for _, h := range slices.Clone(l.holders.leases) {
+		l.Own.token = res.Token
+		res.Broken = lockstate.Holders(b.store.rules(), l.Holders.Leases)
+		for _, h := range slices.Clone(l.Holders.Leases) {
 			b.store.breakLease(h, req.Reason)
 		}
 	}

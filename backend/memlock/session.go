@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // session is the liveness of a client.
@@ -38,14 +39,14 @@ type brokenLease struct {
 }
 
 func (x *session) add(l *lease) {
-	l.slot = len(x.leases)
+	l.Own.slot = len(x.leases)
 	x.leases = append(x.leases, l)
 }
 
 func (x *session) remove(l *lease) {
 	last := len(x.leases) - 1
-	x.leases[l.slot] = x.leases[last]
-	x.leases[l.slot].slot = l.slot
+	x.leases[l.Own.slot] = x.leases[last]
+	x.leases[l.Own.slot].Own.slot = l.Own.slot
 	x.leases[last] = nil
 	x.leases = x.leases[:last]
 }
@@ -113,11 +114,11 @@ func (s *Store) renewSession(id backend.SessionID) ([]backend.Loss, bool) {
 // renewLease extends, or shortens, a timed lease that is held.
 func (s *Store) renewLease(r backend.TimedRenewal) backend.Renewal {
 	l, ok := s.leases[leaseKey{r.Name, r.Lease}]
-	if !ok || !l.timed || l.state != held {
+	if !ok || !l.Timed || l.State != lockstate.Held {
 		return backend.Renewal{Err: backend.ErrLost}
 	}
-	s.schedule(&l.deadline, s.now+instant(r.TTL))
-	return backend.Renewal{Token: l.token, Left: r.TTL}
+	s.schedule(&l.Own.end, s.now+instant(r.TTL))
+	return backend.Renewal{Token: l.Token, Left: r.TTL}
 }
 
 // breakLease takes a lease from its holder, and reports that to the holder.
@@ -128,11 +129,11 @@ func (s *Store) breakLease(l *lease, reason string) {
 
 // tellLoss reports the loss of a lease to its session: immediately, and with its renewals.
 func (s *Store) tellLoss(l *lease, cause backend.Cause, reason string) {
-	x := l.session
+	x := l.Own.session
 	if x == nil || s.sessions[x.id] != x {
 		return
 	}
-	loss := backend.Loss{Session: x.id, Lease: l.id, Cause: cause, Reason: reason}
+	loss := backend.Loss{Session: x.id, Lease: l.ID, Cause: cause, Reason: reason}
 	x.broken = append(x.broken, brokenLease{loss, s.now + instant(x.ttl)})
 	s.tell(x, nil, loss)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // Store keeps the leases. It plays the server: the Backends that Open returns share its locks
@@ -105,11 +106,9 @@ func (s *Store) settle() {
 	for len(s.changed) > 0 {
 		l := s.changed[len(s.changed)-1]
 		s.changed = s.changed[:len(s.changed)-1]
-		l.changed = false
-		for range backend.Admit(l.holders.claims, l.line.claims) {
-			s.grant(l.line.leases[0])
-		}
-		if l.holders.empty() && l.line.empty() {
+		l.Own.changed = false
+		lockstate.Settle(s.rules(), l, nil)
+		if l.Free() {
 			s.forget(l)
 		}
 	}
@@ -127,24 +126,24 @@ func (s *Store) lock(name string) *lock {
 	} else {
 		l = new(lock)
 	}
-	l.name = name
+	l.Name = name
 	s.locks[name] = l
 	return l
 }
 
 func (s *Store) forget(l *lock) {
 	const spares, small = 64, 16
-	delete(s.locks, l.name)
-	if len(s.spare) < spares && cap(l.holders.leases) <= small && cap(l.line.leases) <= small {
-		l.name, l.token = "", 0
+	delete(s.locks, l.Name)
+	if len(s.spare) < spares && cap(l.Holders.Leases) <= small && cap(l.Line.Leases) <= small {
+		l.Name, l.Own.token = "", 0
 		s.spare = append(s.spare, l)
 	}
 }
 
 // touch marks the lock as changed, for settle.
 func (s *Store) touch(l *lock) {
-	if !l.changed {
-		l.changed = true
+	if !l.Own.changed {
+		l.Own.changed = true
 		s.changed = append(s.changed, l)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // watcher is a Watch in progress.
@@ -27,14 +27,7 @@ func (s *Store) emit(kind backend.EventKind, l *lease, reason string) {
 	if len(s.watchers) == 0 {
 		return
 	}
-	var token fence.Token
-	if kind != backend.EventWaiting && kind != backend.EventLeft {
-		token = l.token
-	}
-	e := backend.Event{
-		Kind: kind, Name: l.lock.name, Lease: l.id, Owner: l.claim.Owner, Mode: l.claim.Mode,
-		Token: token, Reason: reason, At: s.wall(),
-	}
+	e := lockstate.Event(s.rules(), kind, l, reason)
 	for w := range s.watchers {
 		if strings.HasPrefix(e.Name, w.prefix) {
 			w.add(e)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // waiter is an Acquire whose lease is in the queue.
@@ -227,14 +228,14 @@ func (t *txn) look(l *letter, byTimer bool) {
 
 func (t *txn) lookAtLease(k leaseKey, byTimer bool) {
 	lk := t.lock(k.name)
-	l := lk.find(k.id)
+	l := lk.Find(k.id)
 	switch {
 	case l == nil:
 		t.lookAtNobody(k)
-	case l.state == held:
+	case l.State == lockstate.Held:
 		// The notification of a grant made just now may still be in transit.
 		const way = 100 * time.Millisecond
-		t.resolve(l, nil, byTimer && t.wall.Sub(time.Unix(0, l.since)) > way)
+		t.resolve(l, nil, byTimer && t.wall.Sub(l.Since) > way)
 	}
 }
 

@@ -103,16 +103,16 @@ func (t *txn) losses(id backend.SessionID) []backend.Loss {
 
 // renewLease extends, or shortens, a timed lease that is held.
 func (t *txn) renewLease(r backend.TimedRenewal) backend.Renewal {
-	l := t.lock(r.Name).holders.find(r.Lease)
-	if l == nil || !l.timed {
+	l := t.lock(r.Name).Holders.Find(r.Lease)
+	if l == nil || !l.Timed {
 		return backend.Renewal{Err: backend.ErrLost}
 	}
-	l.ends = t.now.add(r.TTL)
-	l.ttl = r.TTL
-	t.ends(l.ends)
+	l.Own.ends = t.now.add(r.TTL)
+	l.TTL = r.TTL
+	t.ends(l.Own.ends)
 	t.touch(l)
 	t.dirty, t.durable = true, true
-	return backend.Renewal{Token: l.token, Left: r.TTL}
+	return backend.Renewal{Token: l.Token, Left: r.TTL}
 }
 
 // endSession ends everything that lives with the session. It notifies the listeners, except this
@@ -127,7 +127,7 @@ func (t *txn) endSession(x *session, asked bool, event backend.EventKind, cause 
 	}
 	t.bury(string(x.id), "", string(cause))
 	for _, k := range keys {
-		if l := t.lock(k.name).find(k.id); l != nil {
+		if l := t.lock(k.name).Find(k.id); l != nil {
 			t.end(l, backend.ErrSessionLost, event, "")
 		}
 	}
@@ -152,21 +152,21 @@ func (t *txn) keys(query string, args ...any) []leaseKey {
 // with its renewals for one TTL. So a client that lost the reply to one renewal learns it from
 // the next one, or has lost the session by then.
 func (t *txn) lose(l *lease, event backend.EventKind, cause backend.Cause, reason string) {
-	if l.timed {
+	if l.Timed {
 		t.durable = true
 	}
 	t.end(l, backend.ErrLost, event, reason)
-	if l.session == "" {
+	if l.Own.session == "" {
 		return
 	}
-	x := t.session(l.session)
+	x := t.session(l.Own.session)
 	if x == nil {
 		return
 	}
 	until := t.now.add(x.ttl)
 	t.ends(until)
-	t.exec(`INSERT OR REPLACE INTO losses VALUES (?, ?, ?, ?, ?)`, string(x.id), string(l.id), string(cause), reason, int64(until))
-	t.tell(x.id, backend.Loss{Session: x.id, Lease: l.id, Cause: cause, Reason: reason}, false)
+	t.exec(`INSERT OR REPLACE INTO losses VALUES (?, ?, ?, ?, ?)`, string(x.id), string(l.ID), string(cause), reason, int64(until))
+	t.tell(x.id, backend.Loss{Session: x.id, Lease: l.ID, Cause: cause, Reason: reason}, false)
 }
 
 // tell reports a loss to the listeners, here and in other processes.
@@ -206,7 +206,7 @@ func (t *txn) expire() {
 		}
 	}
 	for _, k := range t.keys(`SELECT name, lease FROM leases WHERE ends > 0 AND ends <= ?`, now) {
-		if l := t.lock(k.name).find(k.id); l != nil {
+		if l := t.lock(k.name).Find(k.id); l != nil {
 			t.lose(l, backend.EventExpired, backend.CauseExpired, "")
 		}
 	}

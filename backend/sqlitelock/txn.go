@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // txn is one transaction. It keeps what it reads, and writes what it changes at the end, so that
@@ -253,16 +254,16 @@ func (t *txn) ends(at instant) {
 
 // touch notes that the lease has to be written.
 func (t *txn) touch(l *lease) {
-	if !l.dirty {
-		l.dirty = true
+	if !l.Own.dirty {
+		l.Own.dirty = true
 		t.touched = append(t.touched, l)
 	}
 }
 
 // change notes that the lock may have something to hand over.
 func (t *txn) change(l *lock) {
-	if !l.changed {
-		l.changed = true
+	if !l.Own.changed {
+		l.Own.changed = true
 		t.changed = append(t.changed, l)
 	}
 }
@@ -272,10 +273,8 @@ func (t *txn) settle() {
 	for len(t.changed) > 0 {
 		l := t.changed[len(t.changed)-1]
 		t.changed = t.changed[:len(t.changed)-1]
-		l.changed = false
-		for range backend.Admit(l.holders.claims, l.line.claims) {
-			t.grant(l.line.leases[0])
-		}
+		l.Own.changed = false
+		lockstate.Settle(t.rules(), l, nil)
 	}
 }
 
@@ -286,7 +285,7 @@ func (t *txn) flush() {
 		t.saveSession(x)
 	}
 	for _, l := range t.touched {
-		l.dirty = false
+		l.Own.dirty = false
 		t.saveLease(l)
 	}
 	t.moved, t.touched = t.moved[:0], t.touched[:0]
@@ -306,20 +305,28 @@ func (t *txn) saveSession(x *session) {
 
 func (t *txn) saveLease(l *lease) {
 	switch {
-	case l.state == over && l.saved:
-		t.exec(`DELETE FROM leases WHERE name = ? AND lease = ?`, l.lock.name, string(l.id))
-	case l.state == over:
-	case l.saved:
+	case l.State == lockstate.Over && l.Own.saved:
+		t.exec(`DELETE FROM leases WHERE name = ? AND lease = ?`, l.Lock.Name, string(l.ID))
+	case l.State == lockstate.Over:
+	case l.Own.saved:
 		t.exec(`UPDATE leases SET session = ?, addr = ?, held = ?, place = ?, ttl = ?, token = ?, since = ?, ends = ?, joined = ? WHERE name = ? AND lease = ?`,
-			string(l.session), l.addr, l.state == held, l.place, int64(l.ttl), int64(l.token), l.since, int64(l.ends), l.joined, //nolint:gosec // it counts up from 0
-			l.lock.name, string(l.id))
+			string(l.Own.session), l.Own.addr, l.State == lockstate.Held, l.Own.place, int64(l.TTL), int64(l.Token), nanos(l.Since), int64(l.Own.ends), l.Joined, //nolint:gosec // it counts up from 0
+			l.Lock.Name, string(l.ID))
 	default:
 		t.exec(`INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-			l.lock.name, string(l.id), string(l.session), l.addr, l.state == held, l.place,
-			int(l.claim.Mode), l.claim.Permits, l.claim.Limit, l.claim.Owner, l.note, l.claim.Reentrant, l.timed, int64(l.ttl),
-			int64(l.token), l.asked, l.since, int64(l.ends), l.waited, l.joined) //nolint:gosec // it counts up from 0
+			l.Lock.Name, string(l.ID), string(l.Own.session), l.Own.addr, l.State == lockstate.Held, l.Own.place,
+			int(l.Claim.Mode), l.Claim.Permits, l.Claim.Limit, l.Claim.Owner, l.Note, l.Claim.Reentrant, l.Timed, int64(l.TTL),
+			int64(l.Token), nanos(l.Asked), nanos(l.Since), int64(l.Own.ends), l.Waited, l.Joined) //nolint:gosec // it counts up from 0
 	}
-	l.saved = l.state != over
+	l.Own.saved = l.State != lockstate.Over
+}
+
+// nanos returns a time as the tables have it: 0 for none.
+func nanos(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
 }
 
 // lock returns the lock with all its leases, held and in the queue.
@@ -327,26 +334,28 @@ func (t *txn) lock(name string) *lock {
 	if l, ok := t.locks[name]; ok {
 		return l
 	}
-	l := &lock{name: name}
+	l := &lock{Name: name}
 	t.locks[name] = l
 	var all []*lease
 	t.each(`SELECT lease, session, addr, held, place, mode, permits, cap, owner, note, reentrant, timed, ttl, token, asked, since, ends, waited, joined
 		FROM leases WHERE name = ?`, []any{name}, func(scan func(...any)) {
-		x := &lease{lock: l, saved: true}
+		x := &lease{Lock: l, Own: ofLease{saved: true}}
 		var out bool
-		scan(&x.id, &x.session, &x.addr, &out, &x.place, &x.claim.Mode, &x.claim.Permits, &x.claim.Limit, &x.claim.Owner,
-			&x.note, &x.claim.Reentrant, &x.timed, &x.ttl, &x.token, &x.asked, &x.since, &x.ends, &x.waited, &x.joined)
+		var asked, since int64
+		scan(&x.ID, &x.Own.session, &x.Own.addr, &out, &x.Own.place, &x.Claim.Mode, &x.Claim.Permits, &x.Claim.Limit, &x.Claim.Owner,
+			&x.Note, &x.Claim.Reentrant, &x.Timed, &x.TTL, &x.Token, &asked, &since, &x.Own.ends, &x.Waited, &x.Joined)
+		x.Asked, x.Since = time.Unix(0, asked), time.Unix(0, since)
 		if out {
-			x.state = held
+			x.State = lockstate.Held
 		}
 		all = append(all, x)
 	})
-	slices.SortFunc(all, func(a, b *lease) int { return int(a.place - b.place) })
+	slices.SortFunc(all, func(a, b *lease) int { return int(a.Own.place - b.Own.place) })
 	for _, x := range all {
-		if x.state == held {
-			l.holders.add(x)
+		if x.State == lockstate.Held {
+			l.Holders.Add(x)
 		} else {
-			l.line.add(x)
+			l.Line.Add(x)
 		}
 	}
 	return l

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // OpenSession creates or confirms a session. Errors: *InvalidError; ErrSessionLost for an ID that
@@ -55,7 +56,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		if err != nil {
 			return err
 		}
-		if l.state == waiting {
+		if l.State == lockstate.Waiting {
 			inLine = true
 			b.await(w) // now: the next request of this very transaction may free the lock
 			return nil
@@ -125,9 +126,9 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 		return err
 	}
 	return b.do(ctx, "release", func(t *txn) error {
-		l := t.lock(req.Name).find(req.Lease)
+		l := t.lock(req.Name).Find(req.Lease)
 		if l != nil {
-			t.durable = l.timed
+			t.durable = l.Timed
 			t.end(l, backend.ErrLost, backend.EventReleased, "")
 		}
 		if req.Abandon {
@@ -153,10 +154,8 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 		res = backend.BreakResult{Token: t.nextToken()}
 		t.durable = t.telling(res.Token)
 		l := t.lock(req.Name)
-		if len(l.holders.leases) > 0 {
-			res.Broken = t.holders(l.holders.leases)
-		}
-		for _, h := range slices.Clone(l.holders.leases) {
+		res.Broken = lockstate.Holders(t.rules(), l.Holders.Leases)
+		for _, h := range slices.Clone(l.Holders.Leases) {
 			t.lose(h, backend.EventBroken, backend.CauseBroken, req.Reason)
 		}
 		return nil
@@ -175,7 +174,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, e
 	}
 	var info backend.LockInfo
 	err := b.do(ctx, "inspect", func(t *txn) error {
-		info = t.info(t.lock(name))
+		info = lockstate.Info(t.rules(), t.lock(name))
 		return nil
 	})
 	if err != nil {
@@ -216,43 +215,7 @@ func (t *txn) list(req *backend.ListRequest) backend.ListPage {
 		page.Next = names[limit-1]
 	}
 	for _, n := range names {
-		page.Locks = append(page.Locks, t.info(t.lock(n)))
+		page.Locks = append(page.Locks, lockstate.Info(t.rules(), t.lock(n)))
 	}
 	return page
-}
-
-func (t *txn) info(l *lock) backend.LockInfo {
-	limit, _ := backend.LimitInForce(l.holders.claims, l.line.claims)
-	info := backend.LockInfo{Name: l.name, Holders: t.holders(l.holders.leases)}
-	for _, h := range l.holders.leases {
-		if h.claim.Mode == backend.Exclusive {
-			limit = 1
-		}
-		info.Token = max(info.Token, h.token)
-	}
-	info.Limit = limit
-	for _, w := range l.line.leases {
-		info.Waiters = append(info.Waiters, backend.Waiter{
-			Lease: w.id, Session: w.session, Owner: w.claim.Owner, Note: w.note,
-			Mode: w.claim.Mode, Permits: w.claim.Permits, Since: time.Unix(0, w.asked),
-		})
-	}
-	return info
-}
-
-func (t *txn) holders(leases []*lease) []backend.Holder {
-	var holders []backend.Holder
-	for _, h := range leases {
-		x := backend.Holder{
-			Lease: h.id, Owner: h.claim.Owner, Note: h.note, Mode: h.claim.Mode, Permits: h.claim.Permits,
-			Token: h.token, Since: time.Unix(0, h.since),
-		}
-		if h.timed {
-			x.Left = time.Duration(h.ends - t.now)
-		} else if s := t.session(h.session); s != nil {
-			x.Session, x.Left = h.session, time.Duration(s.ends-t.now)
-		}
-		holders = append(holders, x)
-	}
-	return holders
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // watcher is a Watch in progress. Backend.mu guards its fields.
@@ -40,14 +40,7 @@ func (t *txn) emit(kind backend.EventKind, l *lease, reason string) {
 	if int64(t.now) >= t.meta.watched {
 		return
 	}
-	var token fence.Token
-	if kind != backend.EventWaiting && kind != backend.EventLeft {
-		token = l.token
-	}
-	t.events = append(t.events, backend.Event{
-		Kind: kind, Name: l.lock.name, Lease: l.id, Owner: l.claim.Owner, Mode: l.claim.Mode,
-		Token: token, Reason: reason, At: t.wall.Round(0),
-	})
+	t.events = append(t.events, lockstate.Event(t.rules(), kind, l, reason))
 }
 
 // flushEvents writes the events and delivers them to the watchers, here and in other processes.

@@ -330,7 +330,7 @@ func (b *Leases) transact(ctx context.Context, t *txn, reqs []*request) (bool, e
 	}
 	defer tx.End(ctx)
 	for name, place := range s.Front {
-		t.lock(name).front = place
+		t.lock(name).Own.front = place
 	}
 	t.read(view, s.Names)
 	if err := t.again(ctx, tx, s.Kill); err != nil {

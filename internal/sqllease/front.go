@@ -59,21 +59,21 @@ func (b *Leases) stood(t *txn) {
 	defer b.mu.Unlock()
 	for name, l := range t.locks {
 		front := 0 // how many waiters of it were read
-		for _, w := range l.line.leases {
-			if w.place <= l.front {
+		for _, w := range l.Line.Leases {
+			if w.Own.place <= l.Own.front {
 				front++
 			}
 		}
 		switch {
-		case l.waiting() <= longLine:
+		case l.QueueLen() <= longLine:
 			delete(b.fronts, name)
-		case l.rest == 0:
+		case l.Rest == 0:
 			if len(b.fronts) >= maxFronts {
 				clear(b.fronts)
 			}
-			b.fronts[name] = l.line.leases[frontOf-1].place
+			b.fronts[name] = l.Line.Leases[frontOf-1].Own.place
 		case front <= leastFront:
-			b.fronts[name] = l.front + frontOf*Reserve // each arrival takes that many numbers
+			b.fronts[name] = l.Own.front + frontOf*Reserve // each arrival takes that many numbers
 		}
 	}
 }

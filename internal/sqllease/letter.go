@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // letter is a notification from one backend value to another: leases that were granted, and what
@@ -53,13 +54,13 @@ const maxPayload = 7900
 func (l *letter) encode() []string {
 	var lines []string
 	for _, x := range l.ended {
-		if x.state != held || x.timed || l.early {
-			lines = append(lines, string(lineLease)+string(x.id)+"\t"+x.lock.name+"\n")
+		if x.State != lockstate.Held || x.Timed || l.early {
+			lines = append(lines, string(lineLease)+string(x.ID)+"\t"+x.Lock.Name+"\n")
 			continue
 		}
 		fields := []string{
-			string(lineGrant) + string(x.id), string(x.sessionID()), strconv.FormatInt(x.place, 10), strconv.FormatInt(x.token, 10),
-			strconv.FormatInt(x.since.UnixMicro(), 10), strconv.FormatBool(x.joined), x.lock.name,
+			string(lineGrant) + string(x.ID), string(sessionOf(x)), strconv.FormatInt(x.Own.place, 10), strconv.FormatInt(int64(x.Token), 10),
+			strconv.FormatInt(x.Since.UnixMicro(), 10), strconv.FormatBool(x.Joined), x.Lock.Name,
 		}
 		lines = append(lines, strings.Join(fields, "\t")+"\n")
 	}

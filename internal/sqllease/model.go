@@ -2,134 +2,47 @@ package sqllease
 
 import (
 	"cmp"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
-// lock is a lock as one transaction sees it.
-type lock struct {
-	name    string
-	last    int64 // the last number issued
-	mine    int64 // the last number that this transaction may issue without writing the row
-	holders group // in the order of their grants
-	line    group // first come first
-
-	// Behind the place front only some of the waiters were read. rest counts those that were not,
-	// and restLimit is the limit of the shared ones among them.
-	front     int64
-	rest      int
-	restLimit int
-}
-
-// group is an ordered list of leases, and their claims.
-type group struct {
-	leases []*lease
-	claims []backend.Claim
-}
-
-func (g *group) add(l *lease) {
-	g.leases = append(g.leases, l)
-	g.claims = append(g.claims, l.claim)
-}
-
-func (g *group) remove(l *lease) {
-	i := slices.Index(g.leases, l)
-	g.leases = slices.Delete(g.leases, i, i+1)
-	g.claims = slices.Delete(g.claims, i, i+1)
-}
-
-func (g *group) find(id backend.LeaseID) *lease {
-	for _, l := range g.leases {
-		if l.id == id {
-			return l
-		}
-	}
-	return nil
-}
-
-func (l *lock) find(id backend.LeaseID) *lease {
-	if x := l.holders.find(id); x != nil {
-		return x
-	}
-	return l.line.find(id)
-}
-
-// all returns the leases that are held, and then those in the queue.
-func (l *lock) all() []*lease { return slices.Concat(l.holders.leases, l.line.leases) }
-
-// next issues the next number of the lock.
-func (l *lock) next() int64 {
-	l.last++
-	return l.last
-}
-
-// admits reports whether the claim, which is the last in the queue, may be granted now: it fits
-// and is also the first, or it joins by re-entry, which overtakes.
-func (l *lock) admits(c backend.Claim) bool {
-	return l.rest == 0 && len(l.line.leases) == 1 && c.Fits(l.holders.claims) || l.joins(c) != nil
-}
-
-// limit returns the limit in force, if there is one.
-func (l *lock) limit() (int, bool) {
-	limit, ok := backend.LimitInForce(l.holders.claims, l.line.claims)
-	if !ok && l.rest > 0 && l.restLimit >= 0 {
-		return l.restLimit, true
-	}
-	return limit, ok
-}
-
-// waiting returns the length of the queue.
-func (l *lock) waiting() int { return len(l.line.leases) + l.rest }
-
-// joins returns the lease that c may join, or nil.
-func (l *lock) joins(c backend.Claim) *lease {
-	for i, h := range l.holders.claims {
-		if c.Joins(h) {
-			return l.holders.leases[i]
-		}
-	}
-	return nil
-}
-
-// state is the state of a lease.
-type state uint8
-
-const (
-	waiting state = iota // in the queue
-	held                 // out
-	over                 // ended, for good
+// lock is a lock as one transaction sees it, and lease a row of the table of leases: see package
+// lockstate, which has their rules.
+type (
+	lock  = lockstate.Lock[ofLock, ofLease]
+	lease = lockstate.Lease[ofLock, ofLease]
 )
 
-// lease is a row of the table of leases: an acquisition that is in the queue or held.
-type lease struct {
-	lock  *lock
-	id    backend.LeaseID
-	claim backend.Claim
-	note  string
-	timed bool
-	ttl   time.Duration // of a timed lease
+// ofLock is what is kept of a lock in addition.
+type ofLock struct {
+	last int64 // the last number issued
+	mine int64 // the last number that this transaction may issue without writing the row
+	// front is the place behind which only some of the waiters were read: see lockstate.Lock.Rest.
+	front int64
+}
+
+// ofLease is what is kept of a lease in addition.
+type ofLease struct {
 	// session is the one that the place in the queue lives under, and also the lease unless it is
 	// timed. A held timed lease has it only to know which client to notify of its loss. Nil:
 	// none.
 	session *session
-	addr    string // of the backend value that waits for it
-
-	state  state
-	place  int64 // in the queue or among the holders; a greater one is later
-	asked  time.Time
-	waited bool // it was in the queue
-	token  int64
-	since  time.Time // of the grant
-	ends   time.Time // of a timed lease that is held
-	joined bool      // by re-entry
+	addr    string    // of the backend value that waits for it
+	place   int64     // in the queue or among the holders; a greater one is later
+	ends    time.Time // of a timed lease that is held
 
 	saved bool // it has a row
 	dirty bool // the row has to be written
 	cut   bool // the row has a later end, see txn.cut
+}
+
+// next issues the next number of the lock.
+func next(l *lock) int64 {
+	l.Own.last++
+	return l.Own.last
 }
 
 // compare orders keys.
@@ -137,41 +50,38 @@ func (k Key) compare(o Key) int {
 	return cmp.Or(strings.Compare(k.Name, o.Name), strings.Compare(string(k.ID), string(o.ID)))
 }
 
-func (l *lease) key() Key { return Key{l.lock.name, l.id} }
+func keyOf(l *lease) Key { return Key{l.Lock.Name, l.ID} }
 
-func (l *lease) sessionID() backend.SessionID {
-	if l.session == nil {
+func sessionOf(l *lease) backend.SessionID {
+	if l.Own.session == nil {
 		return ""
 	}
-	return l.session.id
+	return l.Own.session.id
 }
 
-// fencing returns the token in its public type.
-func (l *lease) fencing() fence.Token { return fence.Token(l.token) } //nolint:gosec // it counts up from 0
-
-// over reports whether the lease has expired at that time.
-func (l *lease) over(now time.Time) bool {
-	if l.state == held && l.timed {
-		return !l.ends.After(now)
+// expired reports whether the lease has expired at that time.
+func expired(l *lease, now time.Time) bool {
+	if l.State == lockstate.Held && l.Timed {
+		return !l.Own.ends.After(now)
 	}
-	return !l.session.alive(now)
+	return !l.Own.session.alive(now)
 }
 
-// left returns how long the lease lives if it is not renewed.
-func (l *lease) left(now time.Time) time.Duration {
-	if l.state == held && l.timed {
-		return l.ends.Sub(now)
+// leftOf returns how long the lease lives if it is not renewed.
+func leftOf(l *lease, now time.Time) time.Duration {
+	if l.State == lockstate.Held && l.Timed {
+		return l.Own.ends.Sub(now)
 	}
-	return l.session.ends.Sub(now)
+	return l.Own.session.ends.Sub(now)
 }
 
-// bound returns how long this lease leaves the lock as it is: it does not end earlier, neither
+// boundOf returns how long this lease leaves the lock as it is: it does not end earlier, neither
 // now nor after a grant in the next moment.
-func (l *lease) bound(now time.Time) time.Duration {
-	if l.state == waiting && l.timed {
-		return min(l.left(now), l.ttl)
+func boundOf(l *lease, now time.Time) time.Duration {
+	if l.State == lockstate.Waiting && l.Timed {
+		return min(leftOf(l, now), l.TTL)
 	}
-	return l.left(now)
+	return leftOf(l, now)
 }
 
 // session is a row of the table of sessions: the liveness of a client.
@@ -194,25 +104,27 @@ func (s *session) alive(now time.Time) bool {
 // leaseOf returns the lease of a row. Its session is that of the transaction.
 func (t *txn) leaseOf(r *LeaseRow) *lease {
 	l := &lease{
-		lock: t.lock(r.Name), id: r.Lease, claim: r.Claim, note: r.Note, timed: r.Timed, ttl: r.TTL, addr: r.Addr, place: r.Place,
-		asked: r.Asked, waited: r.Waited, token: r.Token, since: r.Since, ends: r.Ends, joined: r.Joined, saved: true,
+		Lock: t.lock(r.Name), ID: r.Lease, Claim: r.Claim, Note: r.Note, Timed: r.Timed, TTL: r.TTL,
+		Asked: r.Asked, Waited: r.Waited, Token: token(r.Token), Since: r.Since, Joined: r.Joined,
+		Own: ofLease{addr: r.Addr, place: r.Place, ends: r.Ends, saved: true},
 	}
 	if r.Held {
-		l.state = held
-		if l.timed {
-			l.ends, l.cut = t.cut(l.ends, l.ttl)
+		l.State = lockstate.Held
+		if l.Timed {
+			l.Own.ends, l.Own.cut = t.cut(l.Own.ends, l.TTL)
 		}
 	}
 	if r.Session != "" {
-		l.session = t.session(r.Session)
+		l.Own.session = t.session(r.Session)
 	}
 	return l
 }
 
-// row returns the row of the lease.
-func (l *lease) row() LeaseRow {
+// rowOf returns the row of the lease.
+func rowOf(l *lease) LeaseRow {
 	return LeaseRow{
-		Name: l.lock.name, Lease: l.id, Session: l.sessionID(), Addr: l.addr, Held: l.state == held, Place: l.place, Claim: l.claim,
-		Note: l.note, Timed: l.timed, TTL: l.ttl, Token: l.token, Asked: l.asked, Since: l.since, Ends: l.ends, Waited: l.waited, Joined: l.joined,
+		Name: l.Lock.Name, Lease: l.ID, Session: sessionOf(l), Addr: l.Own.addr, Held: l.State == lockstate.Held, Place: l.Own.place,
+		Claim: l.Claim, Note: l.Note, Timed: l.Timed, TTL: l.TTL, Token: int64(l.Token), Asked: l.Asked, Since: l.Since, Ends: l.Own.ends, //nolint:gosec // it counts up from 0
+		Waited: l.Waited, Joined: l.Joined,
 	}
 }

@@ -129,7 +129,7 @@ func (b *Leases) calmed(t *txn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for name, l := range t.locks {
-		if len(l.holders.leases)+l.waiting() == 0 {
+		if l.Free() {
 			delete(b.crowded, name)
 		}
 	}

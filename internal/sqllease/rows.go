@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // sorted sorts everything into the order in which rows are locked. The order is the same for all
@@ -36,23 +37,18 @@ func (t *txn) read(v *View, names []string) {
 		// The floor was committed when the rows of the locks were locked, so a row that was
 		// created again issues no number that was issued before.
 		l := t.lock(name)
-		l.mine = v.Taken[name]
-		l.last = max(l.mine-Reserve, v.Floor)
+		l.Own.mine = v.Taken[name]
+		l.Own.last = max(l.Own.mine-Reserve, v.Floor)
 	}
 	for i := range v.Sessions {
 		t.readSession(&v.Sessions[i])
 	}
 	for i := range v.Leases {
-		l := t.leaseOf(&v.Leases[i])
-		if l.state == held {
-			l.lock.holders.add(l)
-		} else {
-			l.lock.line.add(l)
-		}
+		add(t.leaseOf(&v.Leases[i]))
 	}
 	for _, r := range v.Rest {
 		l := t.lock(r.Name)
-		l.rest, l.restLimit = r.Count, r.Limit
+		l.Rest, l.RestLimit = r.Count, r.Limit
 	}
 	for _, k := range v.Buried {
 		t.buried[k] = struct{}{}
@@ -90,8 +86,8 @@ func (t *txn) again(ctx context.Context, tx Tx, kill []backend.SessionID) error 
 	}
 	for i := range v.Leases {
 		r := &v.Leases[i]
-		if l := t.lock(r.Name).find(r.Lease); l != nil {
-			l.ends = r.Ends
+		if l := t.lock(r.Name).Find(r.Lease); l != nil {
+			l.Own.ends = r.Ends
 		}
 	}
 	return nil
@@ -102,11 +98,11 @@ func (t *txn) doubtful(kill []backend.SessionID) ([]backend.SessionID, []Key) {
 	sessions := slices.Clone(kill)
 	var leases []Key
 	for _, lk := range t.locks {
-		for _, l := range lk.all() {
-			switch s := l.session; {
-			case !l.over(t.now):
-			case l.state == held && l.timed:
-				leases = append(leases, l.key())
+		for _, l := range lk.All() {
+			switch s := l.Own.session; {
+			case !expired(l, t.now):
+			case l.State == lockstate.Held && l.Timed:
+				leases = append(leases, keyOf(l))
 			case s != nil && s.known && s.cause == "":
 				sessions = append(sessions, s.id)
 			}
@@ -129,24 +125,24 @@ func (t *txn) changes() *Changes {
 		}
 	}
 	for _, l := range t.gone {
-		c.Gone = append(c.Gone, l.key())
+		c.Gone = append(c.Gone, keyOf(l))
 	}
 	slices.SortFunc(c.Gone, Key.compare)
 	for _, name := range t.names() {
 		lk := t.locks[name]
-		for _, l := range lk.all() {
+		for _, l := range lk.All() {
 			switch {
-			case !l.dirty && l.cut:
-				c.CutLeases = append(c.CutLeases, l.key())
-			case !l.dirty:
-			case l.saved:
-				c.Changed = append(c.Changed, l.row())
+			case !l.Own.dirty && l.Own.cut:
+				c.CutLeases = append(c.CutLeases, keyOf(l))
+			case !l.Own.dirty:
+			case l.Own.saved:
+				c.Changed = append(c.Changed, rowOf(l))
 			default:
-				c.Fresh = append(c.Fresh, l.row())
+				c.Fresh = append(c.Fresh, rowOf(l))
 			}
 		}
-		if lk.last > lk.mine {
-			c.Lasts = append(c.Lasts, Last{name, lk.last})
+		if lk.Own.last > lk.Own.mine {
+			c.Lasts = append(c.Lasts, Last{name, lk.Own.last})
 		}
 	}
 	seen := make(map[backend.Loss]struct{})

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // listener receives the losses of a session.
@@ -146,8 +147,8 @@ func (t *txn) endSession(id backend.SessionID) bool {
 		t.kill(s, backend.CauseSession)
 	}
 	for _, name := range t.names() {
-		for _, l := range t.locks[name].all() {
-			if l.session == s && (l.state == waiting || !l.timed) {
+		for _, l := range t.locks[name].All() {
+			if l.Own.session == s && (l.State == lockstate.Waiting || !l.Timed) {
 				t.end(l, backend.ErrSessionLost, backend.EventReleased, "")
 			}
 		}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // txn is one transaction on some locks: what was read of them, and what is to be written.
@@ -43,7 +45,7 @@ func newTxn(b *Leases) *txn {
 func (t *txn) lock(name string) *lock {
 	l := t.locks[name]
 	if l == nil {
-		l = &lock{name: name}
+		l = &lock{Name: name}
 		t.locks[name] = l
 	}
 	return l
@@ -61,18 +63,23 @@ func (t *txn) session(id backend.SessionID) *session {
 
 // sort puts the leases that were read into their order.
 func (t *txn) sort() {
-	byPlace := func(a, b *lease) int { return int(a.place - b.place) }
+	byPlace := func(a, b *lease) int { return int(a.Own.place - b.Own.place) }
 	for _, l := range t.locks {
-		all := l.all()
+		all := l.All()
 		slices.SortFunc(all, byPlace)
-		l.holders, l.line = group{}, group{}
+		l.Holders, l.Line = lockstate.Group[ofLock, ofLease]{}, lockstate.Group[ofLock, ofLease]{}
 		for _, x := range all {
-			if x.state == held {
-				l.holders.add(x)
-			} else {
-				l.line.add(x)
-			}
+			add(x)
 		}
+	}
+}
+
+// add puts a lease behind the others of its lock.
+func add(l *lease) {
+	if l.State == lockstate.Held {
+		l.Lock.Holders.Add(l)
+	} else {
+		l.Lock.Line.Add(l)
 	}
 }
 
@@ -83,16 +90,16 @@ func (t *txn) names() []string { return slices.Sorted(maps.Keys(t.locks)) }
 // moment must not be granted.
 func (t *txn) expire() {
 	for _, name := range t.names() {
-		for _, l := range t.locks[name].all() {
-			if l.state == over || !l.over(t.now) {
+		for _, l := range t.locks[name].All() {
+			if l.State == lockstate.Over || !expired(l, t.now) {
 				continue
 			}
-			if l.state == held && l.timed {
+			if l.State == lockstate.Held && l.Timed {
 				t.lose(l, backend.EventExpired, backend.CauseExpired, "")
 				continue
 			}
 			event := backend.EventExpired
-			if s := l.session; s != nil && s.known && s.cause == "" {
+			if s := l.Own.session; s != nil && s.known && s.cause == "" {
 				t.kill(s, backend.CauseExpired)
 				t.tell(s, backend.Loss{Session: s.id, Cause: backend.CauseExpired})
 			} else if s != nil && s.cause == string(backend.CauseSession) {
@@ -115,13 +122,9 @@ func (t *txn) kill(s *session, cause backend.Cause) {
 func (t *txn) settle() {
 	for _, name := range t.names() {
 		l := t.locks[name]
-		for range backend.Admit(l.holders.claims, l.line.claims) {
-			if l.rest > 0 && l.line.leases[0].place > l.front {
-				break // some that were not read come first
-			}
-			t.grant(l.line.leases[0])
-		}
-		if l.rest > 0 && (len(l.line.leases) == 0 || l.line.leases[0].place > l.front) {
+		unread := func(w *lease) bool { return l.Rest > 0 && w.Own.place > l.Own.front } // some that were not read come first
+		lockstate.Settle(t.rules(), l, unread)
+		if l.Rest > 0 && (len(l.Line.Leases) == 0 || unread(l.Line.Leases[0])) {
 			t.more = append(t.more, name)
 		}
 	}
@@ -131,33 +134,21 @@ func (t *txn) settle() {
 // error and nothing has changed.
 func (t *txn) take(req *backend.AcquireRequest) (*lease, error) {
 	lk := t.lock(req.Name)
-	if l := lk.find(req.Lease); l != nil {
+	if l := lk.Find(req.Lease); l != nil {
 		return t.takeAgain(l, req)
 	}
 	if _, dead := t.buried[Key{req.Name, req.Lease}]; dead {
 		return nil, backend.ErrLost
 	}
-	var s *session
+	l := &lease{ID: req.Lease, Claim: req.Claim(), Note: req.Note, Timed: req.Timed, TTL: ceil(req.TTL), Own: ofLease{addr: t.b.addr, dirty: true}}
 	if req.Session != "" {
-		if s = t.session(req.Session); !s.alive(t.now) {
+		if l.Own.session = t.session(req.Session); !l.Own.session.alive(t.now) {
 			return nil, backend.ErrSessionLost
 		}
 	}
-	claim := req.Claim()
-	if err := t.refuse(lk, claim, req.Wait); err != nil {
+	if err := lockstate.Take(t.rules(), lk, l, req.Wait); err != nil {
 		return nil, err
 	}
-	l := &lease{
-		lock: lk, id: req.Lease, claim: claim, note: req.Note, timed: req.Timed, ttl: ceil(req.TTL),
-		session: s, addr: t.b.addr, asked: t.now, dirty: true,
-	}
-	lk.line.add(l)
-	if lk.admits(claim) {
-		t.grant(l)
-		return l, nil
-	}
-	l.waited, l.place = true, lk.next()
-	t.emit(backend.EventWaiting, l, "")
 	return l, nil
 }
 
@@ -169,84 +160,74 @@ func ceil(d time.Duration) time.Duration {
 
 // takeAgain answers a repeated request: C6.
 func (t *txn) takeAgain(l *lease, req *backend.AcquireRequest) (*lease, error) {
-	if l.state == held {
+	if l.State == lockstate.Held {
 		return l, nil
 	}
-	if req.Session != "" && l.sessionID() != req.Session {
+	if req.Session != "" && sessionOf(l) != req.Session {
 		s := t.session(req.Session)
 		if !s.alive(t.now) {
 			return nil, backend.ErrSessionLost
 		}
-		l.session, l.dirty = s, true
+		l.Own.session, l.Own.dirty = s, true
 	}
 	if !req.Wait {
-		if l.lock.rest > 0 { // to know the waiters before it
-			t.more = append(t.more, l.lock.name)
+		if l.Lock.Rest > 0 { // to know the waiters before it
+			t.more = append(t.more, l.Lock.Name)
 		}
-		return nil, t.heldError(l.lock, slices.Index(l.lock.line.leases, l))
+		return nil, lockstate.HeldError(t.rules(), l)
 	}
-	if l.addr != t.b.addr {
-		l.addr, l.dirty = t.b.addr, true
+	if l.Own.addr != t.b.addr {
+		l.Own.addr, l.Own.dirty = t.b.addr, true
 	}
 	return l, nil
 }
 
-// refuse returns why a new lease with this claim can neither be granted nor queued.
-func (t *txn) refuse(l *lock, c backend.Claim, wait bool) error {
-	if c.Mode == backend.Shared {
-		limit, ok := l.limit()
-		if ok && limit != c.Limit {
-			return &backend.LimitError{Name: l.name, Asked: c.Limit, InForce: limit}
-		}
-	}
-	if wait || l.joins(c) != nil || l.waiting() == 0 && c.Fits(l.holders.claims) {
-		return nil
-	}
-	return t.heldError(l, l.waiting())
+// rules returns the transaction as package lockstate needs it.
+func (t *txn) rules() lockstate.Store[ofLock, ofLease] { return rows{t} }
+
+// rows implements lockstate.Store.
+type rows struct{ t *txn }
+
+func (r rows) Now() time.Time { return r.t.now }
+
+func (r rows) Token(l *lock) fence.Token { return token(next(l)) }
+
+func (r rows) Queued(l *lease) {
+	l.Own.place = next(l.Lock)
+	r.t.emit(backend.EventWaiting, l, "")
 }
 
-func (t *txn) heldError(l *lock, ahead int) error {
-	out := l.holders.leases
-	return backend.NewHeldError(l.name, t.holders(backend.FirstHolders(out)), len(out), ahead)
+func (r rows) Granted(l *lease) {
+	l.Own.place, l.Own.dirty = int64(l.Token), true //nolint:gosec // it counts up from 0
+	if l.Joined {
+		l.Own.place = next(l.Lock)
+	}
+	if l.Timed {
+		l.Own.ends = r.t.now.Add(l.TTL)
+	}
+	r.t.emit(backend.EventAcquired, l, "")
+	if l.Waited {
+		r.t.wake(l, nil)
+	}
 }
 
-// grant moves a lease from the queue to the holders.
-func (t *txn) grant(l *lease) {
-	l.lock.line.remove(l)
-	l.place = l.lock.next()
-	if h := l.lock.joins(l.claim); h != nil {
-		l.token, l.joined = h.token, true
-	} else {
-		l.token = l.place
+func (r rows) Ended(l *lease, was lockstate.State, event backend.EventKind, err error, reason string) {
+	if was == lockstate.Waiting {
+		r.t.wake(l, err)
 	}
-	l.lock.holders.add(l)
-	l.state, l.since, l.dirty = held, t.now, true
-	if l.timed {
-		l.ends = t.now.Add(l.ttl)
+	if l.Own.saved {
+		r.t.gone = append(r.t.gone, l)
 	}
-	t.emit(backend.EventAcquired, l, "")
-	if l.waited {
-		t.wake(l, nil)
-	}
+	r.t.emit(event, l, reason)
 }
+
+func (r rows) Session(l *lease) backend.SessionID { return sessionOf(l) }
+
+func (r rows) Left(l *lease) time.Duration { return leftOf(l, r.t.now) }
 
 // end removes a lease for good. The next settle hands over what it held. Its waiters get err.
 func (t *txn) end(l *lease, err error, event backend.EventKind, reason string) {
-	switch l.state {
-	case waiting:
-		l.lock.line.remove(l)
-		event = backend.EventLeft
-		t.wake(l, err)
-	case held:
-		l.lock.holders.remove(l)
-	case over:
-		return
-	}
-	l.state = over
-	if l.saved {
-		t.gone = append(t.gone, l)
-	}
-	t.emit(event, l, reason)
+	lockstate.End(t.rules(), l, event, err, reason)
 }
 
 // lose ends a lease that its holder did not release, and notifies its session: immediately, and
@@ -254,11 +235,11 @@ func (t *txn) end(l *lease, err error, event backend.EventKind, reason string) {
 // the next one, or has lost the session by then.
 func (t *txn) lose(l *lease, event backend.EventKind, cause backend.Cause, reason string) {
 	t.end(l, backend.ErrLost, event, reason)
-	s := l.session
+	s := l.Own.session
 	if !s.alive(t.now) {
 		return
 	}
-	x := backend.Loss{Session: s.id, Lease: l.id, Cause: cause, Reason: reason}
+	x := backend.Loss{Session: s.id, Lease: l.ID, Cause: cause, Reason: reason}
 	t.losses = append(t.losses, LossRow{x, t.now.Add(s.ttl)})
 	t.tell(s, x)
 }
@@ -273,23 +254,23 @@ func (t *txn) tell(s *session, x backend.Loss) {
 
 // answer returns the answer to an Acquire, under that session, of a lease that is held.
 func (t *txn) answer(l *lease, id backend.SessionID) (backend.Grant, error) {
-	if !l.timed && l.sessionID() != id {
+	if !l.Timed && sessionOf(l) != id {
 		return backend.Grant{}, backend.ErrLost // it will die with the other session
 	}
-	g := backend.Grant{Token: l.fencing(), Asked: t.asked, Since: l.since, Waited: l.waited, Joined: l.joined}
-	if l.timed { // it may have been renewed after the clock was read
-		g.Left = min(l.ends.Sub(t.now), l.ttl)
+	g := backend.Grant{Token: l.Token, Asked: t.asked, Since: l.Since, Waited: l.Waited, Joined: l.Joined}
+	if l.Timed { // it may have been renewed after the clock was read
+		g.Left = min(l.Own.ends.Sub(t.now), l.TTL)
 	}
 	return g, nil
 }
 
 // wake notifies the waiters for the lease that it is held, or why it never will be.
 func (t *txn) wake(l *lease, err error) {
-	if l.addr != "" && l.addr != t.b.addr {
-		t.letterTo(l.addr).lease(l)
+	if l.Own.addr != "" && l.Own.addr != t.b.addr {
+		t.letterTo(l.Own.addr).lease(l)
 	}
 	t.after = append(t.after, func() { // a caller here may wait for it as well
-		for _, w := range t.b.waitersOf(l.key()) {
+		for _, w := range t.b.waitersOf(keyOf(l)) {
 			a := verdict{err: err}
 			if err == nil {
 				a.grant, a.err = t.answer(l, w.session)
@@ -318,58 +299,17 @@ func (t *txn) emit(kind backend.EventKind, l *lease, reason string) {
 	if !t.watched {
 		return
 	}
-	e := backend.Event{
-		Kind: kind, Name: l.lock.name, Lease: l.id, Owner: l.claim.Owner, Mode: l.claim.Mode,
-		Reason: reason, At: t.now,
-	}
-	if kind != backend.EventWaiting && kind != backend.EventLeft {
-		e.Token = l.fencing()
-	}
-	t.events = append(t.events, e)
+	t.events = append(t.events, lockstate.Event(t.rules(), kind, l, reason))
 }
 
 // bound returns how long the lock stays as it is without another request. It is never negative.
 func (t *txn) bound(l *lock) time.Duration {
 	d := longestRest
-	if l.rest > 0 {
+	if l.Rest > 0 {
 		d = unreadRest
 	}
-	for _, x := range l.all() {
-		d = min(d, x.bound(t.now))
+	for _, x := range l.All() {
+		d = min(d, boundOf(x, t.now))
 	}
 	return max(0, d)
-}
-
-func (t *txn) info(l *lock) backend.LockInfo {
-	limit, _ := backend.LimitInForce(l.holders.claims, l.line.claims)
-	info := backend.LockInfo{Name: l.name, Holders: t.holders(l.holders.leases)}
-	for _, h := range l.holders.leases {
-		if h.claim.Mode == backend.Exclusive {
-			limit = 1
-		}
-		info.Token = max(info.Token, h.fencing())
-	}
-	info.Limit = limit
-	for _, w := range l.line.leases {
-		info.Waiters = append(info.Waiters, backend.Waiter{
-			Lease: w.id, Session: w.sessionID(), Owner: w.claim.Owner, Note: w.note,
-			Mode: w.claim.Mode, Permits: w.claim.Permits, Since: w.asked,
-		})
-	}
-	return info
-}
-
-func (t *txn) holders(leases []*lease) []backend.Holder {
-	var holders []backend.Holder
-	for _, h := range leases {
-		x := backend.Holder{
-			Lease: h.id, Owner: h.claim.Owner, Note: h.note, Mode: h.claim.Mode, Permits: h.claim.Permits,
-			Token: h.fencing(), Since: h.since, Left: h.left(t.now),
-		}
-		if !h.timed {
-			x.Session = h.sessionID()
-		}
-		holders = append(holders, x)
-	}
-	return holders
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // Acquire acquires the lock, or waits in the queue for it when req.Wait is set. When ctx ends
@@ -33,10 +34,10 @@ func (b *Leases) Acquire(ctx context.Context, req backend.AcquireRequest) (backe
 		if err != nil {
 			return err
 		}
-		if l.state == waiting {
+		if l.State == lockstate.Waiting {
 			inLine = true
 			b.await(w) // now: the next request of this very transaction may free the lock
-			t.after = append(t.after, func() { b.stands(w, l.place, t.asked, t.asked.Add(t.bound(l.lock))) })
+			t.after = append(t.after, func() { b.stands(w, l.Own.place, t.asked, t.asked.Add(t.bound(l.Lock))) })
 			return nil
 		}
 		grant, err = t.answer(l, req.Session)
@@ -81,7 +82,7 @@ func (b *Leases) Release(ctx context.Context, req backend.ReleaseRequest) error 
 		r.quick = &quick{lease: req.Lease}
 	}
 	r.run = func(t *txn) error {
-		l := t.lock(req.Name).find(req.Lease)
+		l := t.lock(req.Name).Find(req.Lease)
 		if l != nil {
 			t.end(l, backend.ErrLost, backend.EventReleased, "")
 		}
@@ -106,8 +107,8 @@ func (b *Leases) Break(ctx context.Context, req backend.BreakRequest) (backend.B
 	var res backend.BreakResult
 	err := b.do(ctx, &request{op: "break", scope: Scope{Names: []string{req.Name}}, run: func(t *txn) error {
 		l := t.lock(req.Name)
-		res = backend.BreakResult{Token: token(l.next()), Broken: t.holders(l.holders.leases)}
-		for _, h := range slices.Clone(l.holders.leases) {
+		res = backend.BreakResult{Token: token(next(l)), Broken: lockstate.Holders(t.rules(), l.Holders.Leases)}
+		for _, h := range slices.Clone(l.Holders.Leases) {
 			t.lose(h, backend.EventBroken, backend.CauseBroken, req.Reason)
 		}
 		return nil
@@ -128,7 +129,7 @@ func (b *Leases) Inspect(ctx context.Context, name string) (backend.LockInfo, er
 	if err != nil {
 		return backend.LockInfo{}, err
 	}
-	return t.info(t.lock(name)), nil
+	return lockstate.Info(t.rules(), t.lock(name)), nil
 }
 
 // List returns the locks that have holders or waiters, by name. Errors: *InvalidError,
@@ -161,7 +162,7 @@ func (b *Leases) List(ctx context.Context, req backend.ListRequest) (backend.Lis
 		return backend.ListPage{}, err
 	}
 	for _, n := range names {
-		if info := t.info(t.lock(n)); len(info.Holders)+len(info.Waiters) > 0 {
+		if info := lockstate.Info(t.rules(), t.lock(n)); len(info.Holders)+len(info.Waiters) > 0 {
 			page.Locks = append(page.Locks, info)
 		}
 	}

@@ -123,7 +123,7 @@ func (b *Leases) known(t *txn) {
 		return
 	}
 	for name, l := range t.locks {
-		if l.waiting() == 0 || b.holdsAll(l) {
+		if l.QueueLen() == 0 || b.holdsAll(l) {
 			delete(b.strange, name)
 		} else if _, again := b.strange[name]; !again {
 			b.strange[name], b.moved = struct{}{}, t.asked
@@ -137,11 +137,11 @@ func (b *Leases) known(t *txn) {
 // holdsAll reports whether all holders of the lock live under sessions that were opened here. mu
 // is held.
 func (b *Leases) holdsAll(l *lock) bool {
-	if len(l.holders.leases) == 0 {
+	if len(l.Holders.Leases) == 0 {
 		return false
 	}
-	for _, h := range l.holders.leases {
-		if _, own := b.own[h.sessionID()]; h.timed || !own {
+	for _, h := range l.Holders.Leases {
+		if _, own := b.own[sessionOf(h)]; h.Timed || !own {
 			return false
 		}
 	}
