@@ -3,14 +3,10 @@ package consullock
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"net/url"
-	"os"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -19,6 +15,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/conns"
+	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
 const (
@@ -31,15 +28,13 @@ const (
 
 // target is the content of a URL.
 type target struct {
-	address       string
-	tls           bool
-	token         string
-	datacenter    string
-	namespace     string
-	partition     string
-	ca, cert, key string
-	serverName    string
-	cfg           Config
+	address    string
+	tls        *tls.Config // nil: none
+	token      string
+	datacenter string
+	namespace  string
+	partition  string
+	cfg        Config
 }
 
 // Open makes a backend with a client of its own, which Close closes:
@@ -85,12 +80,9 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 // If the query is cancelled in between, the connection is closed, and the next request on it fails
 // as if it had been cancelled. A release that fails like that may or may not have worked.
 func (t *target) client(connections int) (*api.Client, *conns.HTTP, error) {
-	transport, err := t.transport(connections)
-	if err != nil {
-		return nil, nil, err
-	}
+	transport := t.transport(connections)
 	scheme := "http"
-	if t.tls {
+	if t.tls != nil {
 		scheme = "https"
 	}
 	client, err := api.NewClient(&api.Config{
@@ -98,7 +90,7 @@ func (t *target) client(connections int) (*api.Client, *conns.HTTP, error) {
 		HttpClient: &http.Client{Transport: wary{transport}, CheckRedirect: conns.Stay},
 	})
 	if err != nil {
-		return nil, nil, badURL("…", "what the client library takes")
+		return nil, nil, storeurl.Error(storeurl.Hidden, "what the client library takes")
 	}
 	return client, transport, nil
 }
@@ -117,61 +109,35 @@ func (t wary) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, err //nolint:wrapcheck // it stands in for the transport
 }
 
-func (t *target) transport(connections int) (*conns.HTTP, error) {
+func (t *target) transport(connections int) *conns.HTTP {
 	const idle = 90 * time.Second
 	tr := conns.NewHTTP(&net.Dialer{Timeout: answerTime, KeepAlive: answerTime})
 	tr.MaxConnsPerHost, tr.MaxIdleConns, tr.MaxIdleConnsPerHost, tr.IdleConnTimeout = connections, connections, connections, idle
-	if !t.tls {
-		return tr, nil
-	}
-	tr.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.serverName}
-	if t.ca != "" {
-		pem, err := os.ReadFile(t.ca)
-		if err != nil {
-			return nil, fmt.Errorf("consul: ca: %w", err)
-		}
-		tr.TLSClientConfig.RootCAs = x509.NewCertPool()
-		if !tr.TLSClientConfig.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, &backend.InvalidError{Field: "ca", Value: strconv.QuoteToGraphic(t.ca), Bound: "a file with certificates in PEM"}
-		}
-	}
-	if t.cert != "" {
-		cert, err := tls.LoadX509KeyPair(t.cert, t.key)
-		if err != nil {
-			return nil, fmt.Errorf("consul: cert: %w", err)
-		}
-		tr.TLSClientConfig.Certificates = []tls.Certificate{cert}
-	}
-	return tr, nil
-}
-
-func badURL(value, bound string) error {
-	const most = 64
-	if len(value) > most {
-		value = strings.ToValidUTF8(value[:most], "") + "…"
-	}
-	return &backend.InvalidError{Field: "url", Value: strconv.QuoteToGraphic(value), Bound: bound}
+	tr.TLSClientConfig = t.tls.Clone()
+	return tr
 }
 
 func parseURL(raw string, cfg Config) (target, error) {
 	t := target{cfg: cfg}
 	if strings.ContainsFunc(raw, unicode.IsControl) {
-		return t, badURL("…", "without control characters")
+		return t, storeurl.Error(storeurl.Hidden, "without control characters")
 	}
 	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok || scheme != schemePlain && scheme != schemeTLS {
-		return t, badURL("…", "consul://host:port or consuls://host:port")
+		return t, storeurl.Error(storeurl.Hidden, "consul://host:port or consuls://host:port")
 	}
-	t.tls = scheme == schemeTLS
 	if strings.ContainsRune(rest, '#') {
-		return t, badURL("#", "without a fragment")
+		return t, storeurl.Error("#", "without a fragment")
 	}
 	rest, query, _ := strings.Cut(rest, "?")
+	if err := t.setQuery(query, scheme == schemeTLS); err != nil {
+		return t, err
+	}
 	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
 		user, token, ok := strings.Cut(rest[:i], ":")
 		var err error
 		if t.token, err = url.PathUnescape(token); err != nil || user != "" || !ok || token == "" {
-			return t, badURL("token", ":token before the @, percent-encoded")
+			return t, storeurl.Error("token", ":token before the @, percent-encoded")
 		}
 		rest = rest[i+1:]
 	}
@@ -186,45 +152,24 @@ func parseURL(raw string, cfg Config) (target, error) {
 		host = defaultHost
 	}
 	port := defaultPort
-	if t.tls {
+	if t.tls != nil {
 		port = portTLS
 	}
 	if t.address, ok = backend.Endpoint(host, port); !ok {
-		return t, badURL(host, "host or host:port")
+		return t, storeurl.Error(host, "host or host:port")
 	}
-	return t, t.setQuery(query)
+	return t, nil
 }
 
-func (t *target) setQuery(query string) error {
-	values, err := url.ParseQuery(query)
+func (t *target) setQuery(query string, secure bool) error {
+	params, err := storeurl.Params(query, append([]string{"dc", "ns", "partition", "min_ttl"}, storeurl.TLSParams()...)...)
 	if err != nil {
-		return badURL("?…", "with parameters as name=value, percent-encoded")
+		return err
 	}
-	texts := map[string]*string{
-		"dc": &t.datacenter, "ns": &t.namespace, "partition": &t.partition,
-		"ca": &t.ca, "cert": &t.cert, "key": &t.key, "server_name": &t.serverName,
+	t.datacenter, t.namespace, t.partition = params.Get("dc"), params.Get("ns"), params.Get("partition")
+	if err := storeurl.Duration(params, "min_ttl", &t.cfg.MinTTL); err != nil {
+		return err
 	}
-	for param, vs := range values {
-		if len(vs) != 1 {
-			return badURL(param, "with each parameter once")
-		}
-		switch text, known := texts[param]; {
-		case param == "min_ttl":
-			d, err := time.ParseDuration(vs[0])
-			if err != nil || d <= 0 {
-				return &backend.InvalidError{Field: param, Value: strconv.QuoteToGraphic(vs[0]), Bound: `a duration as "10s"`}
-			}
-			t.cfg.MinTTL = d
-		case !known:
-			return badURL(param, "one of the parameters dc, ns, partition, min_ttl, ca, cert, key, server_name")
-		case !t.tls && (param == "ca" || param == "cert" || param == "key" || param == "server_name"):
-			return badURL(param, "used with consuls:// only")
-		default:
-			*text = vs[0]
-		}
-	}
-	if (t.cert == "") != (t.key == "") {
-		return badURL("cert, key", "given both or none")
-	}
-	return nil
+	t.tls, err = storeurl.TLS(params, secure, schemeTLS)
+	return err
 }

@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
 const (
@@ -66,7 +67,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	switch {
 	case len(c.Prefix) > maxPrefixLen || !utf8.ValidString(c.Prefix) || strings.ContainsRune(c.Prefix, 0):
-		return c, &backend.InvalidError{Field: "prefix", Value: short(c.Prefix), Bound: "at most 256 bytes of UTF-8 without NUL"}
+		return c, &backend.InvalidError{Field: "prefix", Value: storeurl.Quote(c.Prefix), Bound: "at most 256 bytes of UTF-8 without NUL"}
 	case c.RequestTimeout < 0:
 		return c, &backend.InvalidError{Field: "timeout", Value: c.RequestTimeout.String(), Bound: "more than 0"}
 	case c.MinTTL < time.Second || c.MinTTL > maxTTL:

@@ -32,7 +32,7 @@ type Target struct {
 // URL parses a URL.
 func URL(raw string) (Target, error) {
 	t, err := parseURL(raw, Config{})
-	return Target{t.endpoints, t.user, t.password, t.cfg.Prefix, t.tls}, err
+	return Target{t.endpoints, t.user, t.password, t.cfg.Prefix, t.tls != nil}, err
 }
 
 // VersionSound reports whether a version of etcd is used without a warning.

@@ -3,13 +3,9 @@ package etcdlock
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"net/url"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -20,6 +16,7 @@ import (
 	"google.golang.org/grpc/backoff"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
 const (
@@ -114,23 +111,8 @@ func (t *target) reason(ctx context.Context, conf *tls.Config, err error) error 
 type target struct {
 	endpoints      []string // host:port
 	user, password string
-	tls            bool
-	ca, cert, key  string
-	serverName     string
+	tls            *tls.Config // nil: none
 	cfg            Config
-}
-
-func badURL(value, bound string) error {
-	return &backend.InvalidError{Field: "url", Value: short(value), Bound: bound}
-}
-
-// short quotes what a caller gave, but at most a line of it.
-func short(s string) string {
-	const most = 64
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return strconv.QuoteToGraphic(s)
 }
 
 // redact removes user and password.
@@ -146,16 +128,15 @@ func redact(endpoint string) string {
 func parseURL(raw string, cfg Config) (target, error) {
 	t := target{cfg: cfg}
 	if strings.ContainsFunc(raw, unicode.IsControl) {
-		return t, badURL("…", "without control characters")
+		return t, storeurl.Error(storeurl.Hidden, "without control characters")
 	}
 	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok || scheme != schemePlain && scheme != schemeTLS {
-		return t, badURL(scheme, "etcd://host:port or etcds://host:port")
+		return t, storeurl.Error(scheme, "etcd://host:port or etcds://host:port")
 	}
-	t.tls = scheme == schemeTLS
 	rest, query, _ := strings.Cut(rest, "?")
 	if strings.ContainsRune(query, '#') || strings.ContainsRune(rest, '#') {
-		return t, badURL("#", "without a fragment")
+		return t, storeurl.Error("#", "without a fragment")
 	}
 	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
 		user := rest[:i]
@@ -166,7 +147,7 @@ func parseURL(raw string, cfg Config) (target, error) {
 	}
 	hosts, path, _ := strings.Cut(rest, "/")
 	if path != "" {
-		return t, badURL("/"+path, "without a path; the prefix is a parameter")
+		return t, storeurl.Error("/"+path, "without a path; the prefix is a parameter")
 	}
 	for host := range strings.SplitSeq(hosts, ",") {
 		ep, err := endpoint(host)
@@ -174,81 +155,43 @@ func parseURL(raw string, cfg Config) (target, error) {
 			return t, err
 		}
 		if slices.Contains(t.endpoints, ep) {
-			return t, badURL(host, "with each host once")
+			return t, storeurl.Error(host, "with each host once")
 		}
 		t.endpoints = append(t.endpoints, ep)
 	}
-	return t, t.setQuery(query)
+	return t, t.setQuery(query, scheme == schemeTLS)
 }
 
 func (t *target) setUser(user string) error {
-	name, password, _ := strings.Cut(user, ":")
-	var errName, errPassword error
-	t.user, errName = url.PathUnescape(name)
-	t.password, errPassword = url.PathUnescape(password)
-	if errName != nil || errPassword != nil || t.user == "" {
-		return badURL("user", "user:password, percent-encoded")
+	var err error
+	if t.user, t.password, err = storeurl.User(user); err == nil && t.user == "" {
+		err = storeurl.Error("user", "user:password, percent-encoded")
 	}
-	return nil
+	return err
 }
 
 // endpoint completes host[:port].
 func endpoint(host string) (string, error) {
 	address, ok := backend.Endpoint(host, defaultPort)
 	if !ok {
-		return "", badURL(host, "host or host:port, separated by commas")
+		return "", storeurl.Error(host, "host or host:port, separated by commas")
 	}
 	return address, nil
 }
 
-func (t *target) setQuery(query string) error {
-	values, err := url.ParseQuery(query)
+func (t *target) setQuery(query string, secure bool) error {
+	params, err := storeurl.Params(query, append([]string{"prefix", "timeout", "min_ttl"}, storeurl.TLSParams()...)...)
 	if err != nil {
-		return badURL("?…", "with parameters as name=value, percent-encoded")
+		return err
 	}
-	for param, vs := range values {
-		if len(vs) != 1 {
-			return badURL(param, "with each parameter once")
-		}
-		if err := t.setParam(param, vs[0]); err != nil {
-			return err
-		}
+	if params.Has("prefix") {
+		t.cfg.Prefix = params.Get("prefix")
 	}
-	if (t.cert == "") != (t.key == "") {
-		return badURL("cert, key", "given both or none")
+	if err := errors.Join(storeurl.Duration(params, "timeout", &t.cfg.RequestTimeout), storeurl.Duration(params, "min_ttl", &t.cfg.MinTTL)); err != nil {
+		return err
 	}
-	return nil
-}
-
-func (t *target) setParam(param, value string) error {
-	switch param {
-	case "prefix":
-		t.cfg.Prefix = value
-		if value == "" {
-			return badURL(param, "not empty")
-		}
-	case "timeout":
-		return setDuration(param, value, &t.cfg.RequestTimeout)
-	case "min_ttl":
-		return setDuration(param, value, &t.cfg.MinTTL)
-	case "ca", "cert", "key", "server_name":
-		if !t.tls {
-			return badURL(param, "used with etcds:// only")
-		}
-		*map[string]*string{"ca": &t.ca, "cert": &t.cert, "key": &t.key, "server_name": &t.serverName}[param] = value
-	default:
-		return badURL(param, "one of the parameters prefix, timeout, min_ttl, ca, cert, key, server_name")
-	}
-	return nil
-}
-
-func setDuration(param, value string, d *time.Duration) error {
-	v, err := time.ParseDuration(value)
-	if err != nil || v <= 0 {
-		return &backend.InvalidError{Field: param, Value: short(value), Bound: `a duration as "5s"`}
-	}
-	*d = v
-	return nil
+	t.tls, err = storeurl.TLS(params, secure, schemeTLS)
+	return err
 }
 
 // silent is above all levels of the client's logger: what the client has to report is in the
@@ -269,26 +212,6 @@ func (t *target) clientConfig() (clientv3.Config, error) {
 			MinConnectTimeout: dialTimeout,
 		})},
 	}
-	if !t.tls {
-		return cc, nil
-	}
-	cc.TLS = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.serverName}
-	if t.ca != "" {
-		pem, err := os.ReadFile(t.ca)
-		if err != nil {
-			return cc, fmt.Errorf("etcd: ca: %w", err)
-		}
-		cc.TLS.RootCAs = x509.NewCertPool()
-		if !cc.TLS.RootCAs.AppendCertsFromPEM(pem) {
-			return cc, &backend.InvalidError{Field: "ca", Value: short(t.ca), Bound: "a file with certificates in PEM"}
-		}
-	}
-	if t.cert != "" {
-		cert, err := tls.LoadX509KeyPair(t.cert, t.key)
-		if err != nil {
-			return cc, fmt.Errorf("etcd: cert: %w", err)
-		}
-		cc.TLS.Certificates = []tls.Certificate{cert}
-	}
+	cc.TLS = t.tls
 	return cc, nil
 }

@@ -3,16 +3,15 @@ package k8slock
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net/http"
-	"net/url"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
 
-	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/conns"
+	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
 // Open makes a backend with a client of its own, which Close closes:
@@ -85,55 +84,36 @@ type target struct {
 	foreign, skew                  time.Duration
 }
 
-func badURL(value, bound string) error {
-	const most = 64
-	if len(value) > most {
-		value = strings.ToValidUTF8(value[:most], "") + "…"
-	}
-	return &backend.InvalidError{Field: "url", Value: strconv.QuoteToGraphic(value), Bound: bound}
-}
-
 func parseURL(raw string) (target, error) {
 	var t target
 	if strings.ContainsFunc(raw, unicode.IsControl) {
-		return t, badURL("…", "without control characters")
+		return t, storeurl.Error(storeurl.Hidden, "without control characters")
 	}
 	rest, ok := strings.CutPrefix(raw, "kubernetes://")
 	if !ok {
-		return t, badURL("…", "kubernetes://namespace")
+		return t, storeurl.Error(storeurl.Hidden, "kubernetes://namespace")
 	}
 	if strings.ContainsRune(rest, '#') {
-		return t, badURL("#", "without a fragment")
+		return t, storeurl.Error("#", "without a fragment")
 	}
 	rest, query, _ := strings.Cut(rest, "?")
 	t.namespace = strings.TrimSuffix(rest, "/")
 	if strings.ContainsAny(t.namespace, "/@:") {
-		return t, badURL("…", "kubernetes://namespace: the API server is in the kubeconfig")
+		return t, storeurl.Error(storeurl.Hidden, "kubernetes://namespace: the API server is in the kubeconfig")
 	}
-	values, err := url.ParseQuery(query)
+	params, err := storeurl.Params(query, "kubeconfig", "context", "foreign", "skew")
 	if err != nil {
-		return t, badURL("?…", "with parameters as name=value, percent-encoded")
+		return t, err
 	}
-	for param, vs := range values {
-		if len(vs) != 1 {
-			return t, badURL(param, "with each parameter once")
-		}
-		switch param {
-		case "kubeconfig":
-			t.kubeconfig = vs[0]
-		case "context":
-			t.context = vs[0]
-		case "foreign":
-			if t.foreign, err = time.ParseDuration(vs[0]); err != nil || t.foreign < minForeign || t.foreign > maxForeign {
-				return t, &backend.InvalidError{Field: param, Value: strconv.QuoteToGraphic(vs[0]), Bound: "a duration of " + minForeign.String() + " to " + maxForeign.String()}
-			}
-		case "skew":
-			if t.skew, err = time.ParseDuration(vs[0]); err != nil || t.skew < time.Second || t.skew > maxForeign {
-				return t, &backend.InvalidError{Field: param, Value: strconv.QuoteToGraphic(vs[0]), Bound: "a duration of 1s to " + maxForeign.String()}
-			}
-		default:
-			return t, badURL(param, "one of the parameters kubeconfig, context, foreign, skew")
-		}
+	t.kubeconfig, t.context = params.Get("kubeconfig"), params.Get("context")
+	if err := errors.Join(storeurl.Duration(params, "foreign", &t.foreign), storeurl.Duration(params, "skew", &t.skew)); err != nil {
+		return t, err
+	}
+	if params.Has("foreign") && (t.foreign < minForeign || t.foreign > maxForeign) {
+		return t, storeurl.ParamError("foreign", params.Get("foreign"), "a duration of "+minForeign.String()+" to "+maxForeign.String())
+	}
+	if params.Has("skew") && (t.skew < time.Second || t.skew > maxForeign) {
+		return t, storeurl.ParamError("skew", params.Get("skew"), "a duration of 1s to "+maxForeign.String())
 	}
 	return t, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
 // Open returns a backend for a URL, as described under the heading URL of the package's
@@ -33,14 +34,6 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 	return New(cfg)
 }
 
-func badURL(value, bound string) error {
-	const most = 64
-	if len(value) > most {
-		value = strings.ToValidUTF8(value[:most], "") + "…"
-	}
-	return &backend.InvalidError{Field: "url", Value: strconv.QuoteToGraphic(value), Bound: bound}
-}
-
 // parameters returns those of a mysql:// URL.
 func parameters() []string {
 	return []string{"ca", "connect_timeout", "max_conns", "prefix", "socket", "tls"}
@@ -51,18 +44,18 @@ func parseURL(raw string, cfg Config, scheme string, known ...string) (Config, e
 	urlForm := scheme + "://user:password@host:port/database?parameters"
 	u, err := url.Parse(raw)
 	if err != nil || u.Scheme != scheme || u.Opaque != "" {
-		return cfg, badURL("…", urlForm)
+		return cfg, storeurl.Error(storeurl.Hidden, urlForm)
 	}
 	if strings.ContainsRune(raw, '#') {
-		return cfg, badURL("#", "without a fragment; # in a password is %23")
+		return cfg, storeurl.Error("#", "without a fragment; # in a password is %23")
 	}
 	database := strings.TrimPrefix(u.Path, "/")
 	if database == "" || strings.Contains(database, "/") {
-		return cfg, badURL("…", urlForm)
+		return cfg, storeurl.Error(storeurl.Hidden, urlForm)
 	}
 	address, ok := backend.Endpoint(u.Host, "3306")
 	if !ok {
-		return cfg, badURL("…", urlForm)
+		return cfg, storeurl.Error(storeurl.Hidden, urlForm)
 	}
 	c := mysql.NewConfig()
 	c.Net, c.Addr, c.DBName, c.TLSConfig = "tcp", address, database, "preferred"
@@ -71,7 +64,7 @@ func parseURL(raw string, cfg Config, scheme string, known ...string) (Config, e
 	cfg.Conn = c
 	values, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
-		return cfg, badURL("?…", "with parameters as name=value, percent-encoded")
+		return cfg, storeurl.Error("?…", "with parameters as name=value, percent-encoded")
 	}
 	return cfg, cfg.take(values, known)
 }
@@ -80,10 +73,10 @@ func parseURL(raw string, cfg Config, scheme string, known ...string) (Config, e
 func (c *Config) take(values url.Values, known []string) error {
 	for name, vs := range values {
 		if !slices.Contains(known, name) {
-			return badURL(name, "one of the parameters "+strings.Join(known, ", "))
+			return storeurl.Error(name, "one of the parameters "+strings.Join(known, ", "))
 		}
 		if len(vs) != 1 {
-			return badURL(name, "given once")
+			return storeurl.Error(name, "given once")
 		}
 	}
 	for _, name := range known {

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
 // Open returns a backend for a URL, as described under the heading URL of the package's
@@ -29,14 +30,6 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 	return New(cfg)
 }
 
-func badURL(value, bound string) error {
-	const most = 64
-	if len(value) > most {
-		value = strings.ToValidUTF8(value[:most], "") + "…"
-	}
-	return &backend.InvalidError{Field: "url", Value: strconv.QuoteToGraphic(value), Bound: bound}
-}
-
 // ours returns the parameters of this package, theirs those of libpq that make sense here. Others
 // would be sent to the server as settings.
 func ours() []string { return []string{"listen", "schema", "max_conns"} }
@@ -54,24 +47,24 @@ func parseURL(raw string, cfg Config, ours []string, schemes ...string) (Config,
 	form := schemes[0] + "://user:password@host:port/database?parameters"
 	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok || !slices.Contains(schemes, scheme) {
-		return cfg, badURL("…", form)
+		return cfg, storeurl.Error(storeurl.Hidden, form)
 	}
 	base, query, _ := strings.Cut(rest, "?")
 	if strings.ContainsRune(raw, '#') {
-		return cfg, badURL("#", "without a fragment; # in a password is %23")
+		return cfg, storeurl.Error("#", "without a fragment; # in a password is %23")
 	}
 	values, err := url.ParseQuery(query)
 	if err != nil {
-		return cfg, badURL("?…", "with parameters as name=value, percent-encoded")
+		return cfg, storeurl.Error("?…", "with parameters as name=value, percent-encoded")
 	}
 	known := slices.Concat(ours, theirs())
 	slices.Sort(known)
 	for name, vs := range values {
 		if !slices.Contains(known, name) {
-			return cfg, badURL(name, "one of the parameters "+strings.Join(known, ", "))
+			return cfg, storeurl.Error(name, "one of the parameters "+strings.Join(known, ", "))
 		}
 		if len(vs) != 1 {
-			return cfg, badURL(name, "given once")
+			return cfg, storeurl.Error(name, "given once")
 		}
 	}
 	if err := cfg.take(values); err != nil {
@@ -79,7 +72,7 @@ func parseURL(raw string, cfg Config, ours []string, schemes ...string) (Config,
 	}
 	cfg.Conn, err = pgx.ParseConfig("postgres://" + base + "?" + values.Encode())
 	if err != nil {
-		return cfg, badURL("…", form) // the library's message may have a part of the password
+		return cfg, storeurl.Error(storeurl.Hidden, form) // the library's message may have a part of the password
 	}
 	return cfg, nil
 }

@@ -163,11 +163,3 @@ func flag(b bool) string {
 }
 
 func itoa[N int | int64](n N) string { return strconv.FormatInt(int64(n), 10) }
-
-func shortQuote(s string) string {
-	const most = 64
-	if len(s) > most {
-		s = s[:most] + "…"
-	}
-	return strconv.QuoteToGraphic(s)
-}

@@ -8,6 +8,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
 // The schemes for several servers of which one has the data.
@@ -47,7 +48,7 @@ func parseGroup(kind, rest string, cfg Config) (*target, error) {
 		path, query, asked := strings.Cut(tail, "?")
 		name, db, more := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 		if name == "" || strings.Trim(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") != "" {
-			return nil, badURL("redis+sentinel://host,host,host/name: the name that the sentinels have for the servers")
+			return nil, storeurl.Error(storeurl.Hidden, "redis+sentinel://host,host,host/name: the name that the sentinels have for the servers")
 		}
 		master, tail = name, ""
 		if more {
@@ -61,7 +62,7 @@ func parseGroup(kind, rest string, cfg Config) (*target, error) {
 	for host := range strings.SplitSeq(list, ",") {
 		addr, ok := backend.Endpoint(host, port)
 		if !ok {
-			return nil, badURL("with host or host:port, separated by commas")
+			return nil, storeurl.Error(storeurl.Hidden, "with host or host:port, separated by commas")
 		}
 		hosts = append(hosts, addr)
 	}

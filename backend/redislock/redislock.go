@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/finals"
+	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
 // Bounds and defaults.
@@ -183,7 +184,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	switch {
 	case len(c.Prefix) > maxPrefixLen || strings.ContainsFunc(c.Prefix, bad):
-		return c, &backend.InvalidError{Field: "prefix", Value: shortQuote(c.Prefix), Bound: "1 to 32 characters of a-z A-Z 0-9 _ -"}
+		return c, &backend.InvalidError{Field: "prefix", Value: storeurl.Quote(c.Prefix), Bound: "1 to 32 characters of a-z A-Z 0-9 _ -"}
 	case c.RequestTimeout < time.Millisecond:
 		return c, &backend.InvalidError{Field: "timeout", Value: c.RequestTimeout.String(), Bound: "1ms or more"}
 	case c.Replicas < 0 || c.Replicas > maxReplicas:

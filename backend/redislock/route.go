@@ -12,6 +12,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-io/holdfast/internal/redisprogram"
+	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
 // router is the transport to the server of a Cluster, or of a Sentinel group, that has the
@@ -265,7 +266,7 @@ func (g *guides) findBySentinel(master string) func(context.Context) (string, er
 			addr, err := c.Do(redisprogram.Undated(ctx), c.B().Arbitrary("SENTINEL", "GET-MASTER-ADDR-BY-NAME").Args(master).Build()).AsStrSlice()
 			switch {
 			case rueidis.IsRedisNil(err):
-				return "", fmt.Errorf("the sentinel does not know the master %s", shortQuote(master))
+				return "", fmt.Errorf("the sentinel does not know the master %s", storeurl.Quote(master))
 			case err != nil:
 				return "", fromRueidis(err)
 			case len(addr) != 2: // host and port

@@ -1,15 +1,13 @@
 package redislock
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
-	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,6 +15,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
 // target is what a URL names.
@@ -48,24 +47,21 @@ func parseURL(raw string, cfg Config) (*target, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
 		// The error of package url repeats the URL, and so the password.
-		return nil, badURL("one that can be parsed")
+		return nil, storeurl.Error(storeurl.Hidden, "one that can be parsed")
 	}
 	t := &target{cfg: cfg}
-	if err := t.address(u); err != nil {
+	host, err := t.address(u)
+	if err != nil {
 		return nil, err
 	}
 	if u.Fragment != "" || u.Opaque != "" {
-		return nil, badURL("without a fragment, and with // after the scheme")
+		return nil, storeurl.Error(storeurl.Hidden, "without a fragment, and with // after the scheme")
 	}
 	if u.User != nil {
 		t.option.Username = u.User.Username()
 		t.option.Password, _ = u.User.Password()
 	}
-	query, err := url.ParseQuery(u.RawQuery)
-	if err != nil {
-		return nil, badURL("with well-formed parameters")
-	}
-	if err := t.parameters(query); err != nil {
+	if err := t.parameters(u.RawQuery, host); err != nil {
 		return nil, err
 	}
 	if t.cfg, err = t.cfg.withDefaults(); err != nil {
@@ -75,8 +71,8 @@ func parseURL(raw string, cfg Config) (*target, error) {
 	return t, nil
 }
 
-// address reads the scheme, the host and the path.
-func (t *target) address(u *url.URL) error {
+// address reads the scheme, the host and the path. It returns the host if the scheme is for TLS.
+func (t *target) address(u *url.URL) (string, error) {
 	switch u.Scheme {
 	case "redis", "rediss":
 		host, port := u.Hostname(), u.Port()
@@ -87,24 +83,26 @@ func (t *target) address(u *url.URL) error {
 			port = defaultPort
 		}
 		t.option.InitAddress = []string{net.JoinHostPort(host, port)}
-		if u.Scheme == "rediss" {
-			t.option.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
-		}
 		if db := strings.TrimPrefix(u.Path, "/"); db != "" {
-			return t.database("path", db)
+			if err := t.database("path", db); err != nil {
+				return "", err
+			}
 		}
-		return nil
+		if u.Scheme == "redis" {
+			host = ""
+		}
+		return host, nil
 	case "redis+unix", "unix":
 		if u.Host != "" || !strings.HasPrefix(u.Path, "/") || strings.HasSuffix(u.Path, "/") {
-			return badURL("an absolute path of a socket after " + u.Scheme + "://")
+			return "", storeurl.Error(storeurl.Hidden, "an absolute path of a socket after "+u.Scheme+"://")
 		}
 		t.option.InitAddress = []string{u.Path}
 		t.option.DialCtxFn = func(ctx context.Context, path string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
 			return dialer.DialContext(ctx, "unix", path)
 		}
-		return nil
+		return "", nil
 	default:
-		return &backend.InvalidError{Field: "scheme", Value: shownName(u.Scheme), Bound: "redis, rediss or redis+unix"}
+		return "", storeurl.Error(storeurl.Hidden, "of the scheme redis, rediss or redis+unix")
 	}
 }
 
@@ -118,29 +116,19 @@ func (t *target) database(field, text string) error {
 	return nil
 }
 
-// parameters reads the query. An unknown parameter is refused: a misspelled setting must not
-// be silently ignored.
-func (t *target) parameters(query url.Values) error {
-	known := []string{"ca", "cert", "client_name", "db", "key", "prefix", "quarantine", "replicas", "server_name", "timeout"}
-	for name, values := range query {
-		if !slices.Contains(known, name) {
-			return &backend.InvalidError{Field: "parameter", Value: shownName(name), Bound: "one of " + strings.Join(known, ", ")}
-		}
-		if len(values) != 1 || values[0] == "" {
-			return &backend.InvalidError{Field: name, Value: strconv.Itoa(len(values)) + " values", Bound: "given once, and not empty"}
-		}
+// parameters reads the query.
+func (t *target) parameters(text, host string) error {
+	query, err := storeurl.Params(text, append([]string{"client_name", "db", "prefix", "quarantine", "replicas", "timeout"}, storeurl.TLSParams()...)...)
+	if err != nil {
+		return err
 	}
 	if v := query.Get("db"); v != "" {
 		if err := t.database("db", v); err != nil {
 			return err
 		}
 	}
-	if v := query.Get("timeout"); v != "" {
-		d, err := time.ParseDuration(v)
-		if err != nil || d <= 0 {
-			return &backend.InvalidError{Field: "timeout", Value: shortQuote(v), Bound: `a duration, like "3s"`}
-		}
-		t.cfg.RequestTimeout = d
+	if err := storeurl.Duration(query, "timeout", &t.cfg.RequestTimeout); err != nil {
+		return err
 	}
 	switch v := query.Get("quarantine"); v {
 	case "":
@@ -149,14 +137,14 @@ func (t *target) parameters(query url.Values) error {
 	default:
 		d, err := time.ParseDuration(v)
 		if err != nil || d <= 0 {
-			return &backend.InvalidError{Field: "quarantine", Value: shortQuote(v), Bound: `"off", or a duration, like "30s"`}
+			return storeurl.ParamError("quarantine", v, `"off", or a duration, like "30s"`)
 		}
 		t.cfg.Quarantine = d
 	}
 	if v := query.Get("replicas"); v != "" {
 		n, err := strconv.Atoi(v)
 		if err != nil || n < 0 || n > maxReplicas {
-			return &backend.InvalidError{Field: "replicas", Value: shortQuote(v), Bound: "0 to " + strconv.Itoa(maxReplicas)}
+			return storeurl.ParamError("replicas", v, "0 to "+strconv.Itoa(maxReplicas))
 		}
 		t.cfg.Replicas = n
 	}
@@ -165,39 +153,19 @@ func (t *target) parameters(query url.Values) error {
 	}
 	t.option.ClientName = query.Get("client_name")
 	if strings.ContainsFunc(t.option.ClientName, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return &backend.InvalidError{Field: "client_name", Value: shortQuote(t.option.ClientName), Bound: "printable ASCII without spaces"}
+		return storeurl.ParamError("client_name", t.option.ClientName, "printable ASCII without spaces")
 	}
-	return t.secure(query)
+	return t.secure(query, host)
 }
 
-// secure reads the parameters of TLS.
-func (t *target) secure(query url.Values) error {
-	for _, name := range []string{"ca", "cert", "key", "server_name"} {
-		if query.Has(name) && t.option.TLSConfig == nil {
-			return &backend.InvalidError{Field: name, Value: "given", Bound: "used with rediss:// only"}
-		}
+// secure reads the parameters of TLS. The name of a server is its host, unless it is given.
+func (t *target) secure(params url.Values, host string) error {
+	conf, err := storeurl.TLS(params, host != "", "rediss")
+	if err != nil || conf == nil {
+		return err
 	}
-	if v := query.Get("server_name"); v != "" {
-		t.option.TLSConfig.ServerName = v
-	}
-	if v := query.Get("ca"); v != "" {
-		pem, err := os.ReadFile(v) //nolint:gosec // the caller names the file
-		pool := x509.NewCertPool()
-		if err != nil || !pool.AppendCertsFromPEM(pem) {
-			return &backend.InvalidError{Field: "ca", Value: shortQuote(v), Bound: "a readable file of PEM certificates"}
-		}
-		t.option.TLSConfig.RootCAs = pool
-	}
-	if query.Has("cert") != query.Has("key") {
-		return &backend.InvalidError{Field: "cert", Value: "given alone", Bound: "given together with key"}
-	}
-	if v := query.Get("cert"); v != "" {
-		pair, err := tls.LoadX509KeyPair(v, query.Get("key"))
-		if err != nil {
-			return &backend.InvalidError{Field: "cert", Value: shortQuote(v), Bound: "a readable PEM certificate that fits the key"}
-		}
-		t.option.TLSConfig.Certificates = []tls.Certificate{pair}
-	}
+	conf.ServerName = cmp.Or(conf.ServerName, host)
+	t.option.TLSConfig = conf
 	return nil
 }
 
@@ -260,17 +228,4 @@ func connect(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, 
 		}()
 		return nil, &sentError{err: fmt.Errorf("connect: %w", errors.Join(context.Cause(ctx)))}
 	}
-}
-
-// shownName returns the name of a parameter, unless it may be something else: a mistyped URL
-// can have its password there.
-func shownName(name string) string {
-	if strings.Trim(name, "abcdefghijklmnopqrstuvwxyz_") != "" {
-		return "(not shown)"
-	}
-	return shortQuote(name)
-}
-
-func badURL(bound string) error {
-	return &backend.InvalidError{Field: "url", Value: "(not shown)", Bound: bound}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
 // Bounds and defaults.
@@ -192,7 +193,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	switch {
 	case len(c.Prefix) > maxPrefixLen || strings.ContainsFunc(c.Prefix, bad):
-		return c, &backend.InvalidError{Field: "prefix", Value: shortQuote(c.Prefix), Bound: "1 to 32 characters of a-z A-Z 0-9 _ -"}
+		return c, &backend.InvalidError{Field: "prefix", Value: storeurl.Quote(c.Prefix), Bound: "1 to 32 characters of a-z A-Z 0-9 _ -"}
 	case c.MaxTTL < leastMaxTTL || c.MaxTTL > mostMaxTTL:
 		return c, &backend.InvalidError{Field: "max_ttl", Value: c.MaxTTL.String(), Bound: leastMaxTTL.String() + " to " + mostMaxTTL.String()}
 	case c.RequestTimeout < time.Millisecond || c.RequestTimeout > time.Minute:

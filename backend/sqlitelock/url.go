@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
 const scheme = "sqlite:"
@@ -45,17 +45,17 @@ func parseTarget(target string) (string, error) {
 			return "", err
 		}
 	} else if name, _, found := strings.Cut(target, "://"); found && isScheme(name) {
-		return "", invalidURL(name+"://…", "sqlite:///path, sqlite:path or a path")
+		return "", storeurl.Error(name+"://…", "sqlite:///path, sqlite:path or a path")
 	}
 	switch {
 	case path == "":
-		return "", invalidURL(target, "with a path")
+		return "", storeurl.Error(target, "with a path")
 	case strings.ContainsRune(path, 0):
-		return "", invalidURL(target, "without a zero byte")
+		return "", storeurl.Error(target, "without a zero byte")
 	case path == ":memory:":
-		return "", invalidURL(target, "the path of a file; the memory backend has no file")
+		return "", storeurl.Error(target, "the path of a file; the memory backend has no file")
 	case strings.HasSuffix(path, "/"):
-		return "", invalidURL(target, "the path of a file, not of a directory")
+		return "", storeurl.Error(target, "the path of a file, not of a directory")
 	}
 	return path, nil
 }
@@ -78,33 +78,25 @@ func isScheme(s string) bool {
 func parseURL(rest string) (string, error) {
 	rest, _, fragment := strings.Cut(rest, "#")
 	if fragment {
-		return "", invalidURL(scheme+rest, "without a fragment; a # in the path is %23")
+		return "", storeurl.Error(scheme+rest, "without a fragment; a # in the path is %23")
 	}
 	rest, query, asked := strings.Cut(rest, "?")
 	if asked && query != "" {
 		name, _, _ := strings.Cut(query, "=")
 		name, _, _ = strings.Cut(name, "&")
-		return "", invalidURL(name, "left out: the URL has no parameters; a ? in the path is %3F")
+		return "", storeurl.Error(name, "left out: the URL has no parameters; a ? in the path is %3F")
 	}
 	if authority, ok := strings.CutPrefix(rest, "//"); ok {
 		if !strings.HasPrefix(authority, "/") {
-			return "", invalidURL(scheme+"//…", "sqlite:///path: there is no host")
+			return "", storeurl.Error(scheme+"//…", "sqlite:///path: there is no host")
 		}
 		rest = authority
 	}
 	path, err := url.PathUnescape(rest)
 	if err != nil {
-		return "", invalidURL(scheme+rest, "percent-encoded")
+		return "", storeurl.Error(scheme+rest, "percent-encoded")
 	}
 	return path, nil
-}
-
-func invalidURL(value, bound string) error {
-	const most = 64
-	if len(value) > most {
-		value = strings.ToValidUTF8(value[:most], "") + "…"
-	}
-	return &backend.InvalidError{Field: "url", Value: fmt.Sprintf("%q", value), Bound: bound}
 }
 
 // dataSource returns the path as SQLite's own URL, in which nothing of it has a special meaning.

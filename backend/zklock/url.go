@@ -2,13 +2,12 @@ package zklock
 
 import (
 	"context"
-	"net/url"
-	"strconv"
+	"errors"
 	"strings"
-	"time"
 	"unicode"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
 const scheme = "zookeeper"
@@ -33,26 +32,18 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 	return New(cfg)
 }
 
-func badURL(value, bound string) error {
-	const most = 64
-	if len(value) > most {
-		value = strings.ToValidUTF8(value[:most], "") + "…"
-	}
-	return &backend.InvalidError{Field: "url", Value: strconv.QuoteToGraphic(value), Bound: bound}
-}
-
 // parseURL parses a URL by hand, because package net/url accepts one host only.
 func parseURL(raw string, cfg Config) (Config, error) {
 	cfg.Servers = nil
 	if strings.ContainsFunc(raw, unicode.IsControl) {
-		return cfg, badURL("…", "without control characters")
+		return cfg, storeurl.Error(storeurl.Hidden, "without control characters")
 	}
 	rest, ok := strings.CutPrefix(raw, scheme+"://")
 	if !ok {
-		return cfg, badURL("…", "zookeeper://host:port")
+		return cfg, storeurl.Error(storeurl.Hidden, "zookeeper://host:port")
 	}
 	if strings.ContainsRune(rest, '#') {
-		return cfg, badURL("#", "without a fragment")
+		return cfg, storeurl.Error("#", "without a fragment")
 	}
 	rest, query, _ := strings.Cut(rest, "?")
 	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
@@ -71,7 +62,7 @@ func parseURL(raw string, cfg Config) (Config, error) {
 	for host := range strings.SplitSeq(hosts, ",") {
 		address, ok := backend.Endpoint(host, defaultPort)
 		if !ok {
-			return cfg, badURL(host, "host or host:port, separated by commas")
+			return cfg, storeurl.Error(host, "host or host:port, separated by commas")
 		}
 		cfg.Servers = append(cfg.Servers, address)
 	}
@@ -79,36 +70,17 @@ func parseURL(raw string, cfg Config) (Config, error) {
 }
 
 func (c *Config) setUser(user string) error {
-	name, password, _ := strings.Cut(user, ":")
-	var errName, errPassword error
-	c.User, errName = url.PathUnescape(name)
-	c.Password, errPassword = url.PathUnescape(password)
-	if errName != nil || errPassword != nil || c.User == "" || strings.Contains(c.User, ":") {
-		return badURL("user", "user:password, percent-encoded")
+	var err error
+	if c.User, c.Password, err = storeurl.User(user); err == nil && (c.User == "" || strings.Contains(c.User, ":")) {
+		err = storeurl.Error("user", "user:password, percent-encoded")
 	}
-	return nil
+	return err
 }
 
 func (c *Config) setQuery(query string) error {
-	values, err := url.ParseQuery(query)
+	params, err := storeurl.Params(query, "tick", "max_session")
 	if err != nil {
-		return badURL("?…", "with parameters as name=value, percent-encoded")
+		return err
 	}
-	for param, vs := range values {
-		var d *time.Duration
-		switch param {
-		case "tick":
-			d = &c.Tick
-		case "max_session":
-			d = &c.MaxSession
-		default:
-			return badURL(param, "one of the parameters tick, max_session")
-		}
-		v, err := time.ParseDuration(vs[0])
-		if len(vs) != 1 || err != nil || v <= 0 {
-			return &backend.InvalidError{Field: param, Value: strconv.QuoteToGraphic(vs[0]), Bound: `a duration as "2s", once`}
-		}
-		*d = v
-	}
-	return nil
+	return errors.Join(storeurl.Duration(params, "tick", &c.Tick), storeurl.Duration(params, "max_session", &c.MaxSession))
 }

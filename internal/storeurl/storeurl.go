@@ -1,0 +1,125 @@
+// Package storeurl reads what the URLs of all stores have in common. No error of it contains a part of a
+// URL that may be a password.
+package storeurl
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Hidden stands for a part of a URL that may be a password.
+const Hidden = "…"
+
+// Error returns the error for a URL. value is the part that is wrong, or Hidden.
+func Error(value, bound string) error {
+	return &backend.InvalidError{Field: "url", Value: Quote(value), Bound: bound}
+}
+
+// ParamError returns the error for the value of a parameter.
+func ParamError(name, value, bound string) error {
+	return &backend.InvalidError{Field: name, Value: Quote(value), Bound: bound}
+}
+
+// Quote quotes what a caller gave, but at most a line of it.
+func Quote(s string) string {
+	const most = 64
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return strconv.QuoteToGraphic(s)
+}
+
+// Params parses a query. Each parameter is one of those that are known, and is given once. An unknown
+// one is refused: a setting whose name is misspelled must not be ignored silently.
+func Params(query string, known ...string) (url.Values, error) {
+	params, err := url.ParseQuery(query)
+	if err != nil {
+		return nil, Error("?"+Hidden, "with parameters as name=value, percent-encoded")
+	}
+	for name, values := range params {
+		if !slices.Contains(known, name) {
+			return nil, Error(shown(name), "one of the parameters "+strings.Join(known, ", "))
+		}
+		if len(values) != 1 || values[0] == "" {
+			return nil, Error(name, "with each parameter once, and not empty")
+		}
+	}
+	return params, nil
+}
+
+// shown returns the name of an unknown parameter, unless it may be something else: a mistyped URL can
+// have its password there.
+func shown(name string) string {
+	if strings.Trim(name, "abcdefghijklmnopqrstuvwxyz_") != "" {
+		return Hidden
+	}
+	return name
+}
+
+// Duration reads a parameter that is a duration above 0, if it is given.
+func Duration(params url.Values, name string, d *time.Duration) error {
+	if !params.Has(name) {
+		return nil
+	}
+	v, err := time.ParseDuration(params.Get(name))
+	if err != nil || v <= 0 {
+		return ParamError(name, params.Get(name), `a duration above 0, as "5s"`)
+	}
+	*d = v
+	return nil
+}
+
+// User decodes "user:password".
+func User(text string) (user, password string, err error) {
+	user, password, _ = strings.Cut(text, ":")
+	user, errUser := url.PathUnescape(user)
+	password, errPassword := url.PathUnescape(password)
+	if errUser != nil || errPassword != nil {
+		return "", "", Error("user", "user:password, percent-encoded")
+	}
+	return user, password, nil
+}
+
+// TLSParams are the parameters that TLS reads: files in PEM, and the name that the server's certificate
+// has to be for.
+func TLSParams() []string { return []string{"ca", "cert", "key", "server_name"} }
+
+// TLS returns the configuration that the parameters of a URL ask for, or nil if its scheme is not one
+// for TLS. scheme is the one that is, for the error.
+func TLS(params url.Values, on bool, scheme string) (*tls.Config, error) {
+	if !on {
+		for _, name := range TLSParams() {
+			if params.Has(name) {
+				return nil, Error(name, "used with "+scheme+":// only")
+			}
+		}
+		return nil, nil //nolint:nilnil // no TLS, which is right
+	}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: params.Get("server_name")}
+	if ca := params.Get("ca"); ca != "" {
+		pem, err := os.ReadFile(ca) //nolint:gosec // the author of the URL names the file
+		conf.RootCAs = x509.NewCertPool()
+		if err != nil || !conf.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, ParamError("ca", ca, "a readable file with certificates in PEM")
+		}
+	}
+	if params.Has("cert") != params.Has("key") {
+		return nil, Error("cert, key", "given both or none")
+	}
+	if cert := params.Get("cert"); cert != "" {
+		pair, err := tls.LoadX509KeyPair(cert, params.Get("key"))
+		if err != nil {
+			return nil, ParamError("cert", cert, "a readable certificate in PEM that fits the key")
+		}
+		conf.Certificates = []tls.Certificate{pair}
+	}
+	return conf, nil
+}

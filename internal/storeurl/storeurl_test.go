@@ -1,0 +1,89 @@
+package storeurl_test
+
+import (
+	"errors"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/storeurl"
+)
+
+// Every error is about the URL or a parameter, and has nothing in it that may be a password.
+func TestParams(t *testing.T) {
+	t.Parallel()
+	params, err := storeurl.Params("prefix=a%2Fb&timeout=2s", "prefix", "timeout")
+	if err != nil || params.Get("prefix") != "a/b" {
+		t.Errorf("%v, %v", params, err)
+	}
+	for query, want := range map[string]string{
+		"prefx=a":             `url "prefx": must be one of the parameters prefix, timeout`,
+		"prefix=a&prefix=b":   `url "prefix": must be with each parameter once, and not empty`,
+		"prefix=":             `url "prefix": must be with each parameter once, and not empty`,
+		"%zz=" + "hunter2":    `url "?…": must be with parameters as name=value, percent-encoded`,
+		"Hunter2@host?db=1":   `url "…": must be one of the parameters prefix, timeout`,
+		"p4ss@example.org:63": `url "…": must be one of the parameters prefix, timeout`,
+	} {
+		_, err := storeurl.Params(query, "prefix", "timeout")
+		if err == nil || err.Error() != want || !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("%s: %v, want %s", query, err, want)
+		}
+	}
+	d := time.Minute
+	if err := storeurl.Duration(params, "ttl", &d); err != nil || d != time.Minute {
+		t.Errorf("a parameter that is not given: %s, %v", d, err)
+	}
+	if err := storeurl.Duration(params, "timeout", &d); err != nil || d != 2*time.Second {
+		t.Errorf("%s, %v", d, err)
+	}
+	for _, bad := range []string{"2", "-1s", "0s", "x"} {
+		if err := storeurl.Duration(url.Values{"timeout": {bad}}, "timeout", &d); !errors.Is(err, backend.ErrInvalid) || d != 2*time.Second {
+			t.Errorf("%s: %v, and it is %s", bad, err, d)
+		}
+	}
+	if user, password, err := storeurl.User("u%40x:p%3Aw"); user != "u@x" || password != "p:w" || err != nil {
+		t.Errorf("%q, %q, %v", user, password, err)
+	}
+	if _, _, err := storeurl.User("u:secret%"); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Error(err)
+	}
+	if q := storeurl.Quote(strings.Repeat("é\n", 100)); len(q) > 110 || !strings.HasSuffix(q, `…"`) {
+		t.Error(q)
+	}
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	empty := filepath.Join(t.TempDir(), "empty.pem")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if conf, err := storeurl.TLS(nil, false, "etcds"); conf != nil || err != nil {
+		t.Errorf("%v, %v", conf, err)
+	}
+	if conf, err := storeurl.TLS(url.Values{"server_name": {"x"}}, true, "etcds"); err != nil || conf.ServerName != "x" || conf.RootCAs != nil {
+		t.Errorf("%v, %v", conf, err)
+	}
+	for query, want := range map[string]string{
+		"ca=/nowhere":           "ca",
+		"ca=" + empty:           "ca",
+		"cert=/a":               "url",
+		"cert=/nowhere&key=/no": "cert",
+	} {
+		params, err := url.ParseQuery(query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var invalid *backend.InvalidError
+		if _, err := storeurl.TLS(params, true, "etcds"); !errors.As(err, &invalid) || invalid.Field != want {
+			t.Errorf("%s: %v", query, err)
+		}
+		if _, err := storeurl.TLS(params, false, "etcds"); !errors.As(err, &invalid) || invalid.Field != "url" {
+			t.Errorf("%s without TLS: %v", query, err)
+		}
+	}
+}
