@@ -59,7 +59,7 @@ func (l *letter) encode() []string {
 			continue
 		}
 		fields := []string{
-			string(lineGrant) + string(x.ID), string(sessionOf(x)), strconv.FormatInt(x.Own.place, 10), strconv.FormatInt(int64(x.Token), 10),
+			string(lineGrant) + string(x.ID), string(sessionOf(x)), strconv.FormatInt(x.Own.place, 10), strconv.FormatUint(uint64(x.Token), 10),
 			strconv.FormatInt(x.Since.UnixMicro(), 10), strconv.FormatBool(x.Joined), x.Lock.Name,
 		}
 		lines = append(lines, strings.Join(fields, "\t")+"\n")

@@ -77,9 +77,9 @@ func Duration(params url.Values, name string, d *time.Duration) error {
 	return nil
 }
 
-// User decodes "user:password".
-func User(text string) (user, password string, err error) {
-	user, password, _ = strings.Cut(text, ":")
+// User decodes "user:password", and returns the two.
+func User(text string) (string, string, error) {
+	user, password, _ := strings.Cut(text, ":")
 	user, errUser := url.PathUnescape(user)
 	password, errPassword := url.PathUnescape(password)
 	if errUser != nil || errPassword != nil {
