@@ -71,11 +71,21 @@ type Etcd struct {
 // another user; ErrRefused if the folder is not that of the node in cfg; an address that is in
 // use.
 func Open(cfg Config) (*Etcd, error) {
-	if err := cfg.complete(); err != nil {
+	e, run, err := open(cfg)
+	if err != nil {
 		return nil, err
 	}
+	go run()
+	return e, nil
+}
+
+// open prepares a node. The function that it returns runs the node until Close.
+func open(cfg Config) (*Etcd, func(), error) {
+	if err := cfg.complete(); err != nil {
+		return nil, nil, err
+	}
 	if err := makeDir(cfg.DataDir); err != nil {
-		return nil, fmt.Errorf("embedded: data folder: %w", err)
+		return nil, nil, fmt.Errorf("embedded: data folder: %w", err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	e := &Etcd{
@@ -85,23 +95,23 @@ func Open(cfg Config) (*Etcd, error) {
 	var err error
 	if e.lock, err = lockDir(cfg.DataDir); err != nil {
 		stop()
-		return nil, fmt.Errorf("embedded: data folder %s: %w", cfg.DataDir, err)
+		return nil, nil, fmt.Errorf("embedded: data folder %s: %w", cfg.DataDir, err)
 	}
 	err = e.check()
+	again := e.rec != nil // now: Init may make a record before the node runs
 	if err == nil && len(cfg.Cluster) > 0 {
 		e.peers, err = listenPeers(cfg, http.HandlerFunc(e.servePeer))
 	}
 	if err != nil {
 		close(e.ended)
-		return nil, errors.Join(err, e.Close())
+		return nil, nil, errors.Join(err, e.Close())
 	}
-	go func() {
+	return e, func() {
 		defer close(e.ended)
-		if e.err = e.run(ctx); e.err != nil {
+		if e.err = e.run(ctx, again); e.err != nil {
 			e.errs <- e.err
 		}
-	}()
-	return e, nil
+	}, nil
 }
 
 // Start calls Open and waits until the node serves: in a cluster, until it was admitted and

@@ -90,15 +90,12 @@ func (r *record) names() string {
 	return strings.Join(names, ", ")
 }
 
-// run brings the node into a cluster and then watches it. It returns why the node ended, or nil
-// after Close.
-func (e *Etcd) run(ctx context.Context) error {
-	e.mu.Lock()
-	rec := e.rec
-	e.mu.Unlock()
+// run brings the node into a cluster and then watches it. again says that its folder is that of an
+// earlier start. It returns why the node ended, or nil after Close.
+func (e *Etcd) run(ctx context.Context, again bool) error {
 	var err error
 	switch {
-	case rec != nil:
+	case again:
 		err = e.startAgain(ctx)
 	case len(e.cfg.Cluster) == 0:
 		err = e.startNew()
