@@ -65,7 +65,7 @@ func (e *HeldError) Error() string {
 		}
 	}
 	if e.Ahead > 0 {
-		fmt.Fprintf(&b, "; %d in line before", e.Ahead)
+		fmt.Fprintf(&b, "; %d ahead in the queue", e.Ahead)
 	}
 	return b.String()
 }

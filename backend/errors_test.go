@@ -23,7 +23,7 @@ func TestErrorKinds(t *testing.T) {
 				{Owner: "w7", Token: 9, Since: time.Unix(1, 0), Left: 1500 * time.Millisecond}, {Token: 10},
 			}},
 			[]error{backend.ErrHeld},
-			`lock "a" is held by "w7" since 1970-01-01T00:00:01Z, token 9, for 1.5s more unless renewed, and by 1 more; 2 in line before`,
+			`lock "a" is held by "w7" since 1970-01-01T00:00:01Z, token 9, for 1.5s more unless renewed, and by 1 more; 2 ahead in the queue`,
 		},
 		{&backend.InvalidError{Field: "ttl", Value: "1ns", Bound: "1s to 1h"}, []error{backend.ErrInvalid}, "ttl 1ns: must be 1s to 1h"},
 		{

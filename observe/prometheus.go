@@ -102,7 +102,7 @@ func NewPrometheus(reg prometheus.Registerer, o Options) (*Metrics, error) {
 		quota:     f.counters("quota_rejected_total", "Requests refused by a limit of the server.", "quota"),
 		auth:      f.counters("auth_failed_total", "Requests refused by the guard of the server.").With(nil),
 		untold:    f.counters("untold_total", "Grants of the server whose answer failed, by what became of the lease.", "fate"),
-		ops:       f.histograms("backend_op_seconds", "Calls of the backend; an acquire may wait in line.", short, "op"),
+		ops:       f.histograms("backend_op_seconds", "Calls of the backend; an acquire may wait in the queue.", short, "op"),
 		failures:  f.counters("backend_errors_total", "Calls of the backend that failed.", "op", "kind"),
 	}
 	f.function("oldest_waiter_seconds", "Age of the oldest acquisition under way.", o.OldestWaiter != nil,

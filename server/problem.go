@@ -76,7 +76,7 @@ func problemOf(err error, now time.Time) wire.Problem {
 		p.Holders, p.Position = []wire.Holder{}, 1
 	case errors.Is(err, errStopping):
 		p.Type, p.Title, p.Status = wire.TypeStopping, "Server is stopping", http.StatusServiceUnavailable
-		p.Detail = "The server stops. Where the client made the lease, ask again with it: its place in line is kept for a while."
+		p.Detail = "The server stops. Where the client made the lease, ask again with it: its place in the queue is kept for a while."
 		p.MayHold = mayHold(err)
 	case errors.Is(err, backend.ErrLost):
 		p.Type, p.Title, p.Status = wire.TypeLost, "Lease is lost", http.StatusGone
