@@ -144,11 +144,12 @@ func TestHeartbeat(t *testing.T) {
 // A stream outlives the time-out for reading a request.
 func TestLongStream(t *testing.T) {
 	t.Parallel()
-	a := start(t, server.Config{Heartbeat: 50 * time.Millisecond, Limits: server.Limits{ReadTimeout: 200 * time.Millisecond, ReadHeaderTimeout: 200 * time.Millisecond}})
+	const readTime = 2 * time.Second // enough for a request on a busy machine
+	a := start(t, server.Config{Heartbeat: 50 * time.Millisecond, Limits: server.Limits{ReadTimeout: readTime, ReadHeaderTimeout: readTime}})
 	s := listen(t, a, "/v1/events")
 	g := a.take("x", `{}`)
 	poll := a.send("POST", lockPath("x"), `{"wait":"60s"}`)
-	for begun := time.Now(); time.Since(begun) < time.Second; {
+	for begun := time.Now(); time.Since(begun) < 2*readTime; {
 		if _, ok := s.line(t); !ok {
 			t.Fatal("the stream ended")
 		}
