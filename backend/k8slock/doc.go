@@ -1,8 +1,7 @@
 // Package k8slock keeps locks in Kubernetes, in Leases of coordination.k8s.io/v1, and
 // shares them with the leader election of client-go.
 //
-//	client, err := rest.HTTPClientFor(config) // of client-go, with the program's own config
-//	b, err := k8slock.New(client, config.Host, k8slock.Config{Namespace: "team"})
+//	b, err := k8slock.NewForConfig(config, k8slock.Config{Namespace: "team"}) // a rest.Config of client-go
 //	locks, err := holdfast.New(b, holdfast.Config{})
 //
 // # Guarantees
@@ -65,7 +64,9 @@
 //
 //	kubernetes://[namespace][?kubeconfig=file&context=name&foreign=10m&skew=1m]
 //
-// As for kubectl: KUBECONFIG, in a pod the service account, ~/.kube/config.
+// Without kubeconfig: the files of KUBECONFIG, merged as kubectl does; in a pod the service account;
+// ~/.kube/config. client-go reads the files: login programs, token files and client certificates
+// that rotate, and proxies work as in kubectl.
 //
 // # When the lock is lost
 //

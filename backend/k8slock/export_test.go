@@ -7,11 +7,8 @@ const RecordsAtOnce = recordsAtOnce
 
 // OpenInPod is Open in a pod, whose service account is in the folder.
 func OpenInPod(folder, host, port string) (*Backend, error) {
-	c, err := inCluster(folder, host, port)
-	if err != nil {
-		return nil, err
-	}
-	return c.open(Config{})
+	config, namespace := podConfig(folder, host, port)
+	return NewForConfig(config, Config{Namespace: namespace})
 }
 
 // SetIdle sets after how long a lock's object that is not in use is deleted. Call it before any
@@ -21,6 +18,9 @@ func (b *Backend) SetIdle(d time.Duration) { b.idle = d }
 // SetSafety sets after how long a waiter reads its lock although the watch reported nothing. Call it
 // before any other method.
 func (b *Backend) SetSafety(d time.Duration) { b.safety = d }
+
+// Connections returns the number of open connections.
+func (b *Backend) Connections() int { return b.owned.Open() }
 
 // Flights returns the number of locks that something is remembered of here.
 func (b *Backend) Flights() int {

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/client-go/rest"
+
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/conns"
 )
@@ -59,8 +61,8 @@ const (
 type Backend struct {
 	cfg    Config
 	caps   backend.Capabilities
-	rest   rest
-	owned  *conns.HTTP     // of Open, closed by Close
+	rest   restAPI
+	owned  *conns.HTTP     // of NewForConfig, closed by Close
 	value  string          // names this value in its sessions
 	idle   time.Duration   // after which a lock's object is deleted
 	safety time.Duration   // after which a waiter reads its lock although the watch reported nothing
@@ -82,9 +84,34 @@ type Backend struct {
 
 var _ backend.Backend = (*Backend)(nil)
 
+// NewForConfig makes a backend from a rest.Config of client-go, with connections of its own, which
+// Close closes. It sends nothing yet, and does not change config. Transport and Dial must not be
+// set. Timeout, QPS, Burst and RateLimiter have no effect: the requests have their own bounds.
+//
+// Errors: *backend.InvalidError for a config that cannot be used, and for a field that is out of
+// bounds.
+func NewForConfig(config *rest.Config, cfg Config) (*Backend, error) {
+	if config == nil || config.Transport != nil || config.Dial != nil {
+		return nil, &backend.InvalidError{Field: "config", Value: "nil, or with Transport or Dial", Bound: "without them, or the client of rest.HTTPClientFor, for New"}
+	}
+	l, err := newLink(rest.CopyConfig(config))
+	if err != nil {
+		return nil, &backend.InvalidError{Field: "config", Value: "of the cluster and the user", Bound: "usable: " + err.Error()}
+	}
+	b, err := New(&http.Client{Transport: l}, config.Host, cfg)
+	if err != nil {
+		return nil, err
+	}
+	b.owned = l.conns
+	return b, nil
+}
+
 // New makes a backend on an HTTP client that authenticates itself, such as rest.HTTPClientFor of
 // client-go makes, and the URL of the API server, as in Host of rest.Config. It sends nothing yet.
 // Close does not close the client. The client must not have a time-out: a watch lasts for minutes.
+// No redirect is followed: client-go's would send the credentials to wherever it points. A request
+// must end with its context, which client-go's does not while a login program hangs: for a config
+// with ExecProvider, use NewForConfig.
 //
 // Errors: *backend.InvalidError for a field that is out of bounds.
 func New(client *http.Client, server string, cfg Config) (*Backend, error) {
@@ -119,11 +146,13 @@ func New(client *http.Client, server string, cfg Config) (*Backend, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	own := *client
+	own.CheckRedirect = conns.Stay
 	b := &Backend{
 		cfg: cfg, value: rand.Text(), idle: defaultIdle, safety: defaultSafety, kick: make(chan struct{}, 1), sessions: make(map[backend.SessionID]*session),
 		ended: make(map[backend.SessionID]time.Time), flights: make(map[string]*flight), slots: make(chan struct{}, recordsAtOnce),
-		rest: rest{
-			client: client, clock: &clock{},
+		rest: restAPI{
+			client: &own, clock: &clock{},
 			leases: strings.TrimSuffix(u.String(), "/") + "/apis/coordination.k8s.io/v1/namespaces/" + cfg.Namespace + "/leases",
 		},
 		caps: backend.Capabilities{

@@ -3,12 +3,15 @@ package k8slock_test
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/client-go/rest"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/k8slock"
@@ -19,8 +22,10 @@ import (
 func kubeconfig(t *testing.T, server, user string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config")
-	text := fmt.Sprintf(`{current-context: a, contexts: [{name: a, context: {cluster: c, user: u, namespace: team}}, {name: b, context: {cluster: no, user: u}}],
-clusters: [{name: c, cluster: %s}], users: [{name: u, user: %s}]}`, server, user)
+	text := fmt.Sprintf(`current-context: a
+contexts: [{name: a, context: {cluster: c, user: u, namespace: team}}, {name: b, context: {cluster: none, user: u}}, {name: strange, context: {cluster: c, user: none}}]
+clusters: [{name: c, cluster: %s}]
+users: [{name: u, user: %s}]`, server, user)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -41,23 +46,37 @@ func TestOpenRefuses(t *testing.T) {
 		"url": "kubernetes://a/b", "url ": "kubernetes://user:hunter2@host", "url  ": "kubernetes://a?x=1", "url   ": "kubernetes://a?context=a&context=b",
 		"url    ": "kubernetes://a#b", "url     ": "k8s://a",
 		"foreign": "kubernetes://a?foreign=1s", "skew": "kubernetes://a?skew=1ms",
-		"namespace":             "kubernetes://Team?kubeconfig=" + kubeconfig(t, server, "{}"),
-		"kubeconfig":            "kubernetes://a?kubeconfig=/not/there",
-		"kubeconfig ":           "kubernetes://a?kubeconfig=" + bad,
-		"context":               file(server, "{}") + "&context=other",
-		"cluster":               file(server, "{}") + "&context=b",
-		"user":                  file(server, "{exec: {command: login}}"),
-		"user ":                 file(server, "{username: a, password: hunter2}"),
-		"certificate-authority": file(`{server: "https://127.0.0.1:1", certificate-authority: not-there}`, "{}"),
-		"client-key":            file(server, "{client-key: not-there}"),
-		"client-certificate":    file(server, "{client-certificate-data: aHVudGVyMg==, client-key-data: aHVudGVyMg==}"),
-		"server":                file(`{server: "127.0.0.1:1"}`, "{token: hunter2}"),
-		"proxy-url":             file(`{server: "https://127.0.0.1:1", proxy-url: "http://x"}`, "{}"),
+		"namespace":   "kubernetes://Team?kubeconfig=" + kubeconfig(t, server, "{}"),
+		"kubeconfig":  "kubernetes://a?kubeconfig=/not/there",
+		"kubeconfig ": "kubernetes://a?kubeconfig=" + bad,
+		"context":     file(server, "{}") + "&context=other",
+		"cluster":     file(server, "{}") + "&context=b",
+		"context ":    file(server, "{exec: {command: login}}"),
+		"context  ":   file(server, "{token: hunter2, username: a, password: hunter2}"),
+		"context   ":  file(server, "{client-certificate: not-there, client-key: not-there}"),
+		"context    ": file(`{server: "https://127.0.0.1:1", certificate-authority: not-there}`, "{}"),
+		"user":        file(server, "{}") + "&context=strange",
+		"config":      file(server, "{client-certificate-data: aHVudGVyMg==, client-key-data: aHVudGVyMg==}"),
+		"config ":     file(`{server: "https://127.0.0.1:1", certificate-authority-data: aHVudGVyMg==}`, "{}"),
+		"config  ":    file(server, "{auth-provider: {name: gcp, config: {access-token: hunter2}}}"),
+		"config   ":   file(server, "{exec: {apiVersion: v0, command: login, interactiveMode: Never, args: [hunter2]}}"),
+		"server":      file(`{server: "127.0.0.1:1"}`, "{token: hunter2}"),
+		"server ":     file(`{server: "https://a:hunter2@127.0.0.1:1"}`, "{token: hunter2}"),
+		"proxy-url":   file(`{server: "https://127.0.0.1:1", proxy-url: "ftp://a:hunter2@x"}`, "{}"),
+		"proxy-url ":  file(`{server: "https://127.0.0.1:1", proxy-url: "http://a:hunter2@[x"}`, "{}"),
 	} {
 		_, err := k8slock.Open(t.Context(), url, k8slock.Config{})
 		invalid, ok := errors.AsType[*backend.InvalidError](err)
 		if !ok || invalid.Field != strings.TrimRight(field, " ") || strings.Contains(fmt.Sprint(err), "hunter2") {
 			t.Errorf("%s: %v", url, err)
+		}
+	}
+	for name, config := range map[string]*rest.Config{
+		"none": nil, "a transport": {Host: "https://a", Transport: http.DefaultTransport}, "a dialer": {Host: "https://a", Dial: new(net.Dialer).DialContext},
+	} {
+		_, err := k8slock.NewForConfig(config, k8slock.Config{})
+		if invalid, ok := errors.AsType[*backend.InvalidError](err); !ok || invalid.Field != "config" {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 	for field, c := range map[string]struct {

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/client-go/tools/clientcmd"
+
 	"github.com/holdfast-io/holdfast/backend"
 )
 
@@ -31,19 +33,36 @@ func FuzzURL(f *testing.F) {
 }
 
 // FuzzKubeconfig reads nonsensical files: the result is an *InvalidError that contains no token, or
-// a cluster.
+// what can be made a backend of.
 func FuzzKubeconfig(f *testing.F) {
-	const file = `{current-context: a, contexts: [{name: a, context: {cluster: c, user: u, namespace: n}}],
-		clusters: [{name: c, cluster: {server: "https://h:1"}}], users: [{name: u, user: {token: canary-7f3a}}]}`
+	const file = `current-context: a
+contexts: [{name: a, context: {cluster: c, user: u, namespace: team}}]
+clusters: [{name: c, cluster: {server: "https://h:1"}}]
+users: [{name: u, user: {token: canary-7f3a}}]`
+	if all, err := clientcmd.Load([]byte(file)); err != nil || len(all.Contexts) != 1 {
+		f.Fatalf("the seeds are no kubeconfigs: %+v, %v", all, err) // YAML reads a bare n or no as a boolean
+	}
 	for _, s := range []string{
 		file, "", "a: [", "current-context: x", strings.Replace(file, "token:", "username:", 1), strings.Replace(file, "https", "ftp", 1),
 		strings.Replace(file, "token: canary-7f3a", "client-certificate-data: '!', client-key-data: eA==", 1),
 		strings.Replace(file, "token: canary-7f3a", "exec: {command: canary-7f3a}", 1),
+		strings.Replace(file, "token: canary-7f3a", "exec: {apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, command: a, env: [{name: A, value: canary-7f3a}]}", 1),
+		strings.Replace(file, "server:", "proxy-url: 'socks4://u:canary-7f3a@h', server:", 1),
 	} {
 		f.Add([]byte(s), "")
 	}
 	f.Fuzz(func(t *testing.T, text []byte, name string) {
-		_, err := parseKubeconfig(text, "kubeconfig", name)
+		all, err := clientcmd.Load(text)
+		if err != nil {
+			return
+		}
+		config, _, err := parseKubeconfig(all, nil, name)
+		if err == nil {
+			if config.ExecProvider != nil && !config.ExecProvider.StdinUnavailable {
+				t.Errorf("%q: a login program may read the standard input", text)
+			}
+			_, err = NewForConfig(config, Config{})
+		}
 		if err != nil && (!errors.Is(err, backend.ErrInvalid) || !strings.Contains(name, "canary") && strings.Contains(err.Error(), "canary-7f3a")) {
 			t.Errorf("%q: %v", text, err)
 		}

@@ -111,8 +111,9 @@ func isStatus(err error, codes ...int) bool {
 	return ok && slices.Contains(codes, s.code) && (s.code != http.StatusNotFound || s.reason == "NotFound")
 }
 
-// rest sends requests to the API server.
-type rest struct {
+// restAPI sends requests to the API server. The typed client of client-go has no use here: it hides
+// the Date of an answer, drops fields that it does not know, and retries by its own rules.
+type restAPI struct {
 	client *http.Client
 	leases string // the URL of the collection
 	clock  *clock
@@ -121,21 +122,21 @@ type rest struct {
 // maxAnswer bounds what is read of one answer: no list of Leases is that long.
 const maxAnswer = 1 << 30
 
-func (r *rest) get(ctx context.Context, name string) (*object, error) {
+func (r *restAPI) get(ctx context.Context, name string) (*object, error) {
 	return r.one(ctx, http.MethodGet, "/"+name, nil)
 }
 
-func (r *rest) create(ctx context.Context, o *object) (*object, error) {
+func (r *restAPI) create(ctx context.Context, o *object) (*object, error) {
 	return r.one(ctx, http.MethodPost, "", o)
 }
 
 // update replaces the object if it is still the version that o was made of.
-func (r *rest) update(ctx context.Context, o *object) (*object, error) {
+func (r *restAPI) update(ctx context.Context, o *object) (*object, error) {
 	return r.one(ctx, http.MethodPut, "/"+o.Metadata.Name, o)
 }
 
 // remove deletes the object with that UID, and, if version is not empty, only that version of it.
-func (r *rest) remove(ctx context.Context, name, uid, version string) error {
+func (r *restAPI) remove(ctx context.Context, name, uid, version string) error {
 	conditions := map[string]string{"uid": uid}
 	if version != "" {
 		conditions["resourceVersion"] = version
@@ -151,7 +152,7 @@ func (r *rest) remove(ctx context.Context, name, uid, version string) error {
 const selector = "labelSelector=" + "holdfast.io%2Fkind"
 
 // list returns all objects, and the version of the list.
-func (r *rest) list(ctx context.Context) ([]*object, string, error) {
+func (r *restAPI) list(ctx context.Context) ([]*object, string, error) {
 	body, err := r.send(ctx, http.MethodGet, "?"+selector, nil)
 	if err != nil {
 		return nil, "", err
@@ -165,12 +166,12 @@ func (r *rest) list(ctx context.Context) ([]*object, string, error) {
 }
 
 // watch opens the stream of events after the version. The caller closes it.
-func (r *rest) watch(ctx context.Context, version string, d time.Duration) (io.ReadCloser, error) {
+func (r *restAPI) watch(ctx context.Context, version string, d time.Duration) (io.ReadCloser, error) {
 	return r.send(ctx, http.MethodGet, "?watch=1&allowWatchBookmarks=true&"+selector+
 		"&resourceVersion="+url.QueryEscape(version)+"&timeoutSeconds="+strconv.Itoa(int(d.Seconds())), nil)
 }
 
-func (r *rest) one(ctx context.Context, method, path string, in *object) (*object, error) {
+func (r *restAPI) one(ctx context.Context, method, path string, in *object) (*object, error) {
 	var content any
 	if in != nil {
 		content = in
@@ -190,7 +191,7 @@ func (r *rest) one(ctx context.Context, method, path string, in *object) (*objec
 }
 
 // send sends a request and returns the body of a 2xx answer, which the caller closes.
-func (r *rest) send(ctx context.Context, method, path string, in any) (io.ReadCloser, error) {
+func (r *restAPI) send(ctx context.Context, method, path string, in any) (io.ReadCloser, error) {
 	var body io.Reader
 	if in != nil {
 		b, err := json.Marshal(in)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"sync"
 	"time"
@@ -395,108 +393,4 @@ func (b *Backend) disown(s *session) {
 		s.die(backend.ErrSessionLost)
 		s.lost(backend.Loss{Session: s.id, Cause: backend.CauseSession})
 	}
-}
-
-// gone records that a session no longer exists: its leases belong to no client from now on.
-func (b *Backend) gone(id backend.SessionID) {
-	b.mu.Lock()
-	if _, ok := b.ended[id]; ok {
-		b.mu.Unlock()
-		return
-	}
-	b.ended[id] = time.Now()
-	s := b.sessions[id]
-	delete(b.sessions, id)
-	b.mu.Unlock()
-	m := &b.mirror
-	m.mu.Lock()
-	m.forget(sessionName(id))
-	type lock struct {
-		name string
-		wait time.Duration
-	}
-	var locks []lock
-	for at, seen := range m.objects {
-		if seen.record == nil {
-			continue
-		}
-		theirs, first := false, backend.LeaseID("")
-		for _, e := range seen.record.Line {
-			switch {
-			case e.Session == id:
-				theirs = true
-			case e.Token == 0 && first == "":
-				first = e.Lease
-			}
-		}
-		if !theirs {
-			continue
-		}
-		// The next waiter's process does it; the others, in case that one does not.
-		l := lock{seen.lock, later()}
-		for w := range m.waiters[at] {
-			if w.lease == first {
-				l.wait = 0
-			}
-		}
-		locks = append(locks, l)
-	}
-	m.mu.Unlock()
-	if s != nil {
-		b.disown(s)
-	}
-	for _, l := range locks {
-		b.background(func() { b.tidy(l.name, l.wait) })
-	}
-}
-
-// later returns when to do a task that another process is to do first.
-func later() time.Duration {
-	const least = 300 * time.Millisecond
-	return least + rand.N(3*least)
-}
-
-// tidy removes dead entries from a lock, after a while, if they are still there.
-func (b *Backend) tidy(lock string, wait time.Duration) {
-	t := time.NewTimer(wait)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-b.base.Done():
-		return
-	}
-	if wait > 0 && !b.untidy(lock) {
-		return
-	}
-	ctx, cancel := context.WithTimeout(b.base, attempt)
-	defer cancel()
-	if err := b.do(ctx, lock, &change{apply: func(*record) bool { return false }}); err != nil && ctx.Err() == nil {
-		b.cfg.Logger.WarnContext(ctx, "taking dead leases off a lock failed", slog.String("lock", lock), slog.Any("error", err))
-		b.background(func() { b.tidy(lock, later()) })
-	}
-}
-
-// untidy reports whether the lock has leases of sessions that have ended or are not known here, or
-// a waiter that could have it.
-func (b *Backend) untidy(lock string) bool {
-	m := &b.mirror
-	m.mu.Lock()
-	seen := m.objects[objectName(lock)]
-	known := seen != nil && seen.record != nil
-	strange := known && m.strangers(seen)
-	m.mu.Unlock()
-	if !known {
-		return false
-	}
-	if strange || seen.record.stalled() {
-		return true
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, e := range seen.record.Line {
-		if _, ok := b.ended[e.Session]; ok {
-			return true
-		}
-	}
-	return false
 }

@@ -6,26 +6,28 @@ import (
 	"errors"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 	"unicode"
 
-	"github.com/holdfast-io/holdfast/internal/conns"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
 	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
-// Open makes a backend with a client of its own, which Close closes:
+// Open makes a backend with connections of its own, which Close closes:
 //
 //	kubernetes://[namespace][?kubeconfig=file&context=name&foreign=10m&skew=1m]
 //
-// Without kubeconfig it searches like kubectl: the first file that KUBECONFIG names; in a pod the
-// service account, unless context is given; ~/.kube/config. The default namespace is that of the
-// pod or of the context, and "default" otherwise. foreign and skew are those of Config. Nothing is
-// sent until the first call.
+// Without kubeconfig it reads the files that KUBECONFIG names, merged as kubectl does; in a pod the
+// service account, unless context is given; and otherwise ~/.kube/config. The default namespace is
+// that of the pod or of the context, and "default" otherwise. foreign and skew are those of Config.
+// Nothing is sent until the first call.
 //
-// A user of the file may have a token, a file with one, or a certificate. A user that needs a
-// program or a plugin to log in is refused: give New the client of client-go's rest.HTTPClientFor,
-// or go through kubectl proxy.
+// Every credential of a kubeconfig works, a login program (exec) included. The program cannot read
+// the standard input, and a program that hangs delays no call beyond its context.
 //
 // Errors: *backend.InvalidError for a bad URL, such as one with an unknown parameter, and for a
 // file that cannot be used.
@@ -37,13 +39,13 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := t.cluster()
+	config, namespace, err := t.config()
 	if err != nil {
 		return nil, err
 	}
-	cfg.Namespace = cmp.Or(t.namespace, cfg.Namespace)
+	cfg.Namespace = cmp.Or(t.namespace, cfg.Namespace, namespace)
 	cfg.Foreign, cfg.Skew = cmp.Or(t.foreign, cfg.Foreign), cmp.Or(t.skew, cfg.Skew)
-	return c.open(cfg)
+	return NewForConfig(config, cfg)
 }
 
 // Client returns the HTTP client that Open would use, and the URL of the Leases of the namespace:
@@ -57,27 +59,6 @@ func Client(rawURL string) (*http.Client, string, error) {
 	return b.rest.client, b.rest.leases, nil
 }
 
-// open makes a backend with a client of its own.
-func (c *cluster) open(cfg Config) (*Backend, error) {
-	if cfg.Namespace == "" {
-		cfg.Namespace = c.namespace
-	}
-	transport, err := c.transport()
-	if err != nil {
-		return nil, err
-	}
-	client := &http.Client{
-		Transport:     &bearer{next: transport, token: c.token, file: c.tokenFile},
-		CheckRedirect: conns.Stay,
-	}
-	b, err := New(client, c.server, cfg)
-	if err != nil {
-		return nil, err
-	}
-	b.owned = transport
-	return b, nil
-}
-
 // target is the content of a URL.
 type target struct {
 	namespace, kubeconfig, context string
@@ -89,15 +70,15 @@ func parseURL(raw string) (target, error) {
 	if strings.ContainsFunc(raw, unicode.IsControl) {
 		return t, storeurl.Error(storeurl.Hidden, "without control characters")
 	}
-	rest, ok := strings.CutPrefix(raw, "kubernetes://")
+	text, ok := strings.CutPrefix(raw, "kubernetes://")
 	if !ok {
 		return t, storeurl.Error(storeurl.Hidden, "kubernetes://namespace")
 	}
-	if strings.ContainsRune(rest, '#') {
+	if strings.ContainsRune(text, '#') {
 		return t, storeurl.Error("#", "without a fragment")
 	}
-	rest, query, _ := strings.Cut(rest, "?")
-	t.namespace = strings.TrimSuffix(rest, "/")
+	text, query, _ := strings.Cut(text, "?")
+	t.namespace = strings.TrimSuffix(text, "/")
 	if strings.ContainsAny(t.namespace, "/@:") {
 		return t, storeurl.Error(storeurl.Hidden, "kubernetes://namespace: the API server is in the kubeconfig")
 	}
@@ -118,21 +99,19 @@ func parseURL(raw string) (target, error) {
 	return t, nil
 }
 
-// cluster finds the API server where kubectl would.
-func (t target) cluster() (*cluster, error) {
-	path := t.kubeconfig
-	if path == "" {
-		path, _, _ = strings.Cut(os.Getenv("KUBECONFIG"), string(os.PathListSeparator))
-	}
-	if path == "" && t.context == "" && os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
-		return inCluster(podFolder, os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"))
-	}
-	if path == "" {
+// config finds the API server and the namespace.
+func (t target) config() (*rest.Config, string, error) {
+	files := &clientcmd.ClientConfigLoadingRules{ExplicitPath: t.kubeconfig, Precedence: filepath.SplitList(os.Getenv("KUBECONFIG"))}
+	if t.kubeconfig == "" && len(files.Precedence) == 0 {
+		if host := os.Getenv("KUBERNETES_SERVICE_HOST"); host != "" && t.context == "" {
+			config, namespace := podConfig(podFolder, host, os.Getenv("KUBERNETES_SERVICE_PORT"))
+			return config, namespace, nil
+		}
 		home, err := os.UserHomeDir()
 		if err != nil {
-			return nil, badFile("kubeconfig", "nothing", "given: there is no home directory")
+			return nil, "", badFile("kubeconfig", "", "given: there is no home directory")
 		}
-		path = home + "/.kube/config"
+		files.Precedence = []string{filepath.Join(home, ".kube", "config")}
 	}
-	return readKubeconfig(path, t.context)
+	return readKubeconfig(files, t.context)
 }

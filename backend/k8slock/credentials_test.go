@@ -1,0 +1,353 @@
+package k8slock_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/k8slock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// as opens a backend as this user of the server.
+func as(t *testing.T, server *testserver.KubernetesServer, user string) *k8slock.Backend {
+	t.Helper()
+	cluster := fmt.Sprintf(`{server: "https://%s", certificate-authority: %q}`, server.Addr(), server.CA())
+	b, err := k8slock.Open(t.Context(), "kubernetes://default?kubeconfig="+kubeconfig(t, cluster, user), k8slock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	return b
+}
+
+// login is a user whose login program is a shell script.
+func login(t *testing.T, script string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "login")
+	write(t, path, script)
+	return fmt.Sprintf(`{exec: {apiVersion: client.authentication.k8s.io/v1, interactiveMode: IfAvailable, command: sh, args: [%q]}}`, path)
+}
+
+// credential is what a login program prints.
+func credential(token string) string {
+	return fmt.Sprintf(`{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":%q}}`, token)
+}
+
+// works opens a session, takes a lock and renews.
+func works(t *testing.T, b *k8slock.Backend, id backend.SessionID) {
+	t.Helper()
+	if err := leasetest.InsistOn(t, func(ctx context.Context) error {
+		return b.OpenSession(ctx, backend.SessionRequest{ID: id, TTL: time.Minute})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	leasetest.Take(t, b, leasetest.Ask(string(backend.NewLeaseID()), id))
+	if res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
+		t.Fatalf("Renew: %+v, %v", res, err)
+	}
+}
+
+// TestLoginProgram: the token is what a login program prints. A token that the API server refuses is
+// replaced by what the program prints then.
+func TestLoginProgram(t *testing.T) {
+	t.Parallel()
+	server := testserver.Kubernetes(t)
+	printed := filepath.Join(t.TempDir(), "printed")
+	write(t, printed, credential("expired-token"))
+	b := as(t, server, login(t, "cat "+printed))
+	id := backend.NewSessionID()
+	err := b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: id, TTL: time.Minute})
+	if !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), "401") || strings.Contains(err.Error(), "expired-token") {
+		t.Errorf("with a token that has expired: %v", err)
+	}
+	write(t, printed, credential(server.Token()))
+	works(t, b, id)
+}
+
+// TestLoginProgramFails: the error names the program, and contains nothing that it printed.
+func TestLoginProgramFails(t *testing.T) {
+	t.Parallel()
+	server := testserver.Kubernetes(t)
+	const head = `echo '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential",`
+	for script, want := range map[string]string{
+		"echo hunter2; exit 3": "exit code 3",
+		"echo hunter2":         "ExecCredential",
+		head + `"status":{"expirationTimestamp":"hunter2"}}'`: "ExecCredential", // client-go quotes it
+		`echo '{"status":{"token":"hunter2"}}'`:               "plugin returned version",
+	} {
+		err := as(t, server, login(t, script)).OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+		if !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v", script, err)
+		}
+	}
+}
+
+// TestLoginProgramHangs: calls end with their contexts, and Close does not wait.
+func TestLoginProgramHangs(t *testing.T) {
+	t.Parallel()
+	const soon = 20 * time.Second
+	server := testserver.Kubernetes(t)
+	goes := filepath.Join(t.TempDir(), "goes")
+	b := as(t, server, login(t, "until [ -e "+goes+" ]; do sleep 0.1; done; echo '"+credential(server.Token())+"'"))
+	defer write(t, goes, "") // the program ends
+	asked := time.Now()
+	for range 3 {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		err := b.OpenSession(ctx, backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+		if !errors.Is(err, backend.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("OpenSession: %v", err)
+		}
+		cancel()
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	if d := time.Since(asked); d > soon {
+		t.Errorf("three calls of 0.3 seconds and Close took %s", d)
+	}
+}
+
+// TestTokenFileRotates: a token that was replaced in its file is sent within a minute.
+func TestTokenFileRotates(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("it takes a minute")
+	}
+	server := testserver.Kubernetes(t)
+	path := writeToken(t, server.Locker())
+	b, id := as(t, server, "{tokenFile: "+path+"}"), backend.NewSessionID()
+	err := b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: id, TTL: time.Minute})
+	if !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), "403") {
+		t.Fatalf("without rights: %v", err)
+	}
+	write(t, path, server.Token()+"\n")
+	replaced := time.Now()
+	for err != nil && time.Since(replaced) < 2*time.Minute {
+		time.Sleep(time.Second)
+		err = b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: id, TTL: time.Minute})
+	}
+	t.Logf("after %s", time.Since(replaced))
+	works(t, b, id)
+}
+
+// TestKubeconfigsAreMerged: KUBECONFIG names several files. One does not exist, one has the
+// contexts, another the user, whose paths are relative to it. The first one wins.
+func TestKubeconfigsAreMerged(t *testing.T) {
+	server := testserver.Kubernetes(t)
+	server.Namespace("team")
+	dir := t.TempDir()
+	contexts, users := filepath.Join(dir, "contexts"), filepath.Join(filepath.Dir(writeToken(t, server.Token())), "users")
+	write(t, contexts, "current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u, namespace: team}}]")
+	write(t, users, fmt.Sprintf(`current-context: b
+contexts: [{name: a, context: {cluster: none, user: none}}]
+users: [{name: u, user: {tokenFile: token}}]
+clusters: [{name: c, cluster: {server: "https://%s", certificate-authority: %q}}]`, server.Addr(), server.CA()))
+	t.Setenv("KUBECONFIG", strings.Join([]string{filepath.Join(dir, "none"), contexts, users}, string(os.PathListSeparator)))
+	b, err := k8slock.Open(t.Context(), "kubernetes://", k8slock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	id := backend.NewSessionID()
+	works(t, b, id)
+	c := &bench{T: t, server: server, namespace: "team"}
+	if text := c.send(http.MethodGet, "", ""); !strings.Contains(text, string(id)) {
+		t.Errorf("the session is not in the context's namespace: %s", text)
+	}
+	t.Setenv("KUBECONFIG", filepath.Join(dir, "none"))
+	if _, err := k8slock.Open(t.Context(), "kubernetes://", k8slock.Config{}); !errors.Is(err, backend.ErrInvalid) || !strings.Contains(err.Error(), "kubeconfig") {
+		t.Errorf("without any file: %v", err)
+	}
+}
+
+// TestProxyOfKubeconfig: requests go through the proxy that the kubeconfig names.
+func TestProxyOfKubeconfig(t *testing.T) {
+	t.Parallel()
+	server := testserver.Kubernetes(t)
+	var tunnels atomic.Int32
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		tunnels.Add(1)
+		there, err := new(net.Dialer).DialContext(r.Context(), "tcp", r.Host)
+		if r.Method != http.MethodConnect || err != nil {
+			t.Errorf("%s %s: %v", r.Method, r.Host, err)
+			return
+		}
+		here, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, _ = io.WriteString(here, "HTTP/1.1 200 OK\r\n\r\n")
+		var both sync.WaitGroup
+		both.Go(func() { _, _ = io.Copy(there, here); _ = there.Close() })
+		both.Go(func() { _, _ = io.Copy(here, there); _ = here.Close() })
+		both.Wait()
+	}))
+	defer proxy.Close()
+	cluster := fmt.Sprintf(`{server: "https://%s", certificate-authority: %q, proxy-url: %q}`, server.Addr(), server.CA(), proxy.URL)
+	b, err := k8slock.Open(t.Context(), "kubernetes://default?kubeconfig="+kubeconfig(t, cluster, "{token: "+server.Token()+"}"), k8slock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	works(t, b, backend.NewSessionID())
+	if tunnels.Load() == 0 {
+		t.Error("nothing went through the proxy")
+	}
+}
+
+// TestNotThrottled: client-go's limit of the requests a second, which a rest.Config has, and which is
+// 5 by default, does not apply.
+func TestNotThrottled(t *testing.T) {
+	t.Parallel()
+	const requests, most = 200, 25 * time.Second
+	server := testserver.Kubernetes(t)
+	b, err := k8slock.NewForConfig(&rest.Config{
+		Host: "https://" + server.Addr(), BearerToken: server.Token(), TLSClientConfig: rest.TLSClientConfig{CAFile: server.CA()},
+		QPS: 1, Burst: 1, Timeout: time.Nanosecond,
+	}, k8slock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	works(t, b, backend.NewSessionID())
+	asked := time.Now()
+	var wg sync.WaitGroup
+	for range requests {
+		wg.Go(func() {
+			if err := openAs(t, b, backend.NewSessionID()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if d := time.Since(asked); d > most {
+		t.Errorf("%d requests took %s", requests, d)
+	}
+}
+
+// TestCloseUnderWay: Close ends every connection while the server answers neither the watch nor a
+// request.
+func TestCloseUnderWay(t *testing.T) {
+	t.Parallel()
+	const soon = 10 * time.Second
+	server := testserver.Kubernetes(t)
+	b, id := as(t, server, "{token: "+server.Token()+"}"), backend.NewSessionID()
+	works(t, b, id)
+	server.Process().Stop()
+	defer server.Process().Cont()
+	renewed := make(chan error, 1)
+	go func() {
+		_, err := b.Renew(t.Context(), backend.RenewRequest{Session: id})
+		renewed <- err
+	}()
+	select {
+	case err := <-renewed:
+		t.Fatalf("Renew while the server hangs: %v", err)
+	case <-time.After(200 * time.Millisecond): // it is under way
+	}
+	if b.Connections() == 0 {
+		t.Error("there is no connection to end")
+	}
+	asked := time.Now()
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	if d, n := time.Since(asked), b.Connections(); d > soon || n > 0 {
+		t.Errorf("Close took %s, and %d connections are left", d, n)
+	}
+	if err := <-renewed; !errors.Is(err, backend.ErrClosed) {
+		t.Errorf("Renew: %v", err)
+	}
+}
+
+// TestClientCertificateRotates: the API server refuses the certificate with which a connection was
+// made, as when it has expired. Requests use the new one of the files.
+func TestClientCertificateRotates(t *testing.T) {
+	t.Parallel()
+	api := &apiServer{leases: make(map[string]map[string]any), version: 1}
+	var accepted atomic.Int64
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS.PeerCertificates[0].SerialNumber.Int64() != accepted.Load() {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		api.ServeHTTP(w, r)
+	}))
+	server.TLS, server.EnableHTTP2 = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS12}, true
+	server.StartTLS()
+	defer server.Close()
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "cert"), filepath.Join(dir, "key")
+	rotate := func(serial int64) {
+		made, private := certificate(t, serial)
+		write(t, cert, made)
+		write(t, key, private)
+		accepted.Store(serial)
+	}
+	rotate(1)
+	config := kubeconfig(t, `{server: "`+server.URL+`", insecure-skip-tls-verify: true}`, fmt.Sprintf("{client-certificate: %q, client-key: %q}", cert, key))
+	b, err := k8slock.Open(t.Context(), "kubernetes://default?kubeconfig="+config, k8slock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	id := backend.NewSessionID()
+	works(t, b, id)
+	for serial := int64(2); serial < 4; serial++ {
+		rotate(serial)
+		if _, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), "401") {
+			t.Errorf("the first request after the rotation: %v", err)
+		}
+		works(t, b, id)
+	}
+}
+
+// certificate returns a certificate and its key in PEM.
+func certificate(t *testing.T, serial int64) (string, string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(serial), NotAfter: time.Now().Add(time.Hour)}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
+}

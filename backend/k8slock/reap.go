@@ -1,0 +1,251 @@
+package k8slock
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// lookAgain has reap check what ends next.
+func (b *Backend) lookAgain() {
+	select {
+	case b.kick <- struct{}{}:
+	default: // it will
+	}
+}
+
+// reap ends sessions that were not renewed for their TTL, as far as this process has seen. Only its
+// own clock counts, and only from when it saw the newest renewal. The API server refuses if there
+// was a newer one.
+func (b *Backend) reap() {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		timer.Reset(b.endOver())
+		select {
+		case <-timer.C:
+		case <-b.kick:
+		case <-b.base.Done():
+			return
+		}
+	}
+}
+
+// endOver ends sessions and foreign holders that have expired, deletes idle locks, and returns the
+// time until the next of these is due.
+func (b *Backend) endOver() time.Duration {
+	const longest, again, memory, most = 10 * time.Minute, time.Second, time.Hour, 100 // objects at a time
+	b.mu.Lock()
+	for id, at := range b.ended {
+		if time.Since(at) > memory {
+			delete(b.ended, id)
+		}
+	}
+	b.mu.Unlock()
+	m := &b.mirror
+	next := longest
+	var over, unused []*seen
+	now := b.rest.clock.now()
+	var locks []string
+	m.mu.Lock()
+	for at, s := range m.objects {
+		switch {
+		case s.session != nil:
+			left := s.session.TTL + margin(s.session.TTL) - time.Since(s.at)
+			if left <= 0 {
+				if !s.burying {
+					over = append(over, s)
+				}
+				left = again
+			}
+			next = min(next, left)
+		case s.record != nil && s.record.foreign && len(m.waiters[at]) > 0:
+			left := s.foreignTTL() - time.Since(s.since)
+			if left <= 0 {
+				locks = append(locks, s.lock)
+				left = again
+			}
+			next = min(next, left)
+		case s.record != nil && s.record.idle():
+			left := b.idle - now.Sub(s.object.written())
+			if left <= 0 {
+				if !s.burying {
+					unused = append(unused, s)
+				}
+				left = longest
+			}
+			next = min(next, left+again)
+		}
+	}
+	if len(unused) > most {
+		unused, next = unused[:most], min(next, again)
+	}
+	for _, s := range slices.Concat(over, unused) {
+		s.burying = true
+	}
+	m.mu.Unlock()
+	if len(unused) > 0 {
+		b.background(func() { b.sweep(unused) })
+	}
+	for _, s := range over {
+		b.background(func() {
+			free, err := b.slot(b.base, nil)
+			defer free()
+			m.mu.Lock()
+			there := m.objects[s.object.Metadata.Name] == s
+			m.mu.Unlock()
+			if err == nil && there {
+				b.bury(s)
+			}
+			m.buried(s)
+		})
+	}
+	for _, lock := range locks {
+		b.background(func() { b.tidy(lock, 0) })
+	}
+	return max(next, 10*time.Millisecond)
+}
+
+// sweep deletes objects that have been unused for long, if they are still as they were seen. Tokens
+// grow nevertheless: see record.nextToken.
+func (b *Backend) sweep(unused []*seen) {
+	for _, s := range unused {
+		defer b.mirror.buried(s)
+		ctx, cancel := context.WithTimeout(b.base, attempt)
+		at := s.object.Metadata.Name
+		err := b.rest.remove(ctx, at, s.object.Metadata.UID, s.object.Metadata.ResourceVersion)
+		cancel()
+		if err != nil && !isStatus(err, http.StatusNotFound, http.StatusConflict) {
+			return // another time
+		}
+		if err == nil || isStatus(err, http.StatusNotFound) {
+			b.absent(at, s.object.version())
+		}
+	}
+}
+
+// bury ends a session, if it is still as it was seen.
+func (b *Backend) bury(s *seen) {
+	ctx, cancel := context.WithTimeout(b.base, attempt)
+	defer cancel()
+	at := s.object.Metadata.Name
+	err := b.rest.remove(ctx, at, s.object.Metadata.UID, s.object.Metadata.ResourceVersion)
+	switch {
+	case err == nil, isStatus(err, http.StatusNotFound):
+		b.absent(at, s.object.version()+1)
+		b.gone(s.session.ID)
+	case isStatus(err, http.StatusConflict): // it was renewed; the watch may be late to report it
+		if o, err := b.rest.get(ctx, at); err == nil {
+			b.learn(o)
+		}
+	}
+}
+
+// gone records that a session no longer exists: its leases belong to no client from now on.
+func (b *Backend) gone(id backend.SessionID) {
+	b.mu.Lock()
+	if _, ok := b.ended[id]; ok {
+		b.mu.Unlock()
+		return
+	}
+	b.ended[id] = time.Now()
+	s := b.sessions[id]
+	delete(b.sessions, id)
+	b.mu.Unlock()
+	m := &b.mirror
+	m.mu.Lock()
+	m.forget(sessionName(id))
+	type lock struct {
+		name string
+		wait time.Duration
+	}
+	var locks []lock
+	for at, seen := range m.objects {
+		if seen.record == nil {
+			continue
+		}
+		theirs, first := false, backend.LeaseID("")
+		for _, e := range seen.record.Line {
+			switch {
+			case e.Session == id:
+				theirs = true
+			case e.Token == 0 && first == "":
+				first = e.Lease
+			}
+		}
+		if !theirs {
+			continue
+		}
+		// The next waiter's process does it; the others, in case that one does not.
+		l := lock{seen.lock, later()}
+		for w := range m.waiters[at] {
+			if w.lease == first {
+				l.wait = 0
+			}
+		}
+		locks = append(locks, l)
+	}
+	m.mu.Unlock()
+	if s != nil {
+		b.disown(s)
+	}
+	for _, l := range locks {
+		b.background(func() { b.tidy(l.name, l.wait) })
+	}
+}
+
+// later returns when to do a task that another process is to do first.
+func later() time.Duration {
+	const least = 300 * time.Millisecond
+	return least + rand.N(3*least)
+}
+
+// tidy removes dead entries from a lock, after a while, if they are still there.
+func (b *Backend) tidy(lock string, wait time.Duration) {
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-b.base.Done():
+		return
+	}
+	if wait > 0 && !b.untidy(lock) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(b.base, attempt)
+	defer cancel()
+	if err := b.do(ctx, lock, &change{apply: func(*record) bool { return false }}); err != nil && ctx.Err() == nil {
+		b.cfg.Logger.WarnContext(ctx, "taking dead leases off a lock failed", slog.String("lock", lock), slog.Any("error", err))
+		b.background(func() { b.tidy(lock, later()) })
+	}
+}
+
+// untidy reports whether the lock has leases of sessions that have ended or are not known here, or
+// a waiter that could have it.
+func (b *Backend) untidy(lock string) bool {
+	m := &b.mirror
+	m.mu.Lock()
+	seen := m.objects[objectName(lock)]
+	known := seen != nil && seen.record != nil
+	strange := known && m.strangers(seen)
+	m.mu.Unlock()
+	if !known {
+		return false
+	}
+	if strange || seen.record.stalled() {
+		return true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range seen.record.Line {
+		if _, ok := b.ended[e.Session]; ok {
+			return true
+		}
+	}
+	return false
+}
