@@ -24,7 +24,7 @@ var (
 
 // open opens another backend value, which is closed when the case has ended.
 func (e *env) open() backend.Backend {
-	b := e.h.Open(e)
+	b := steady{e.h.Open(e), e}
 	e.mu.Lock()
 	e.values = append(e.values, b)
 	e.mu.Unlock()

@@ -93,6 +93,57 @@ func (c closing) Close() error {
 	return c.Backend.Close()
 }
 
+// TestStandstill: a machine that stood still is no fault of the store, and a store that soon says
+// that it is unavailable is.
+func TestStandstill(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct {
+		takes time.Duration
+		fails bool
+	}{{10 * time.Second, false}, {time.Millisecond, true}} {
+		synctest.Test(t, func(t *testing.T) {
+			store, calls := memlock.NewStore(), 0
+			unanswered := func() error { // every other call, which works
+				if calls++; calls%2 == 0 {
+					return nil
+				}
+				time.Sleep(x.takes)
+				return &backend.UnavailableError{Op: "call", MayHold: true, Err: context.DeadlineExceeded}
+			}
+			h := &hooks{
+				open: func(ctx context.Context, b backend.Backend, r backend.SessionRequest) error {
+					return errors.Join(b.OpenSession(ctx, r), unanswered())
+				},
+				end: func(ctx context.Context, b backend.Backend, id backend.SessionID) error {
+					return errors.Join(b.EndSession(ctx, id), unanswered())
+				},
+				acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
+					g, err := b.Acquire(ctx, r)
+					if err == nil {
+						err = unanswered()
+					}
+					return g, err
+				},
+				release: func(ctx context.Context, b backend.Backend, r backend.ReleaseRequest) error {
+					err := b.Release(ctx, r)
+					if err == nil {
+						err = unanswered()
+					}
+					return err
+				},
+			}
+			r := find(t, "C1/exclusive-excludes").Run(t.Context(), backendtest.Harness{
+				Open:  func(backendtest.T) backend.Backend { return mutated{store.Open(), h} },
+				TTL:   time.Minute,
+				Slack: 30 * time.Second,
+			})
+			if calls == 0 || (len(r.Failures) > 0) != x.fails {
+				t.Errorf("%d calls, each other unanswered for %s: %q", calls, x.takes, r.Failures)
+			}
+		})
+	}
+}
+
 func TestHarnessMayFail(t *testing.T) {
 	t.Parallel()
 	var order []string

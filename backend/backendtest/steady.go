@@ -1,0 +1,86 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// steady makes a call again that was left without an answer because the machine stood still, as every
+// client does: its disk had other things to write, its server got no processor. A store that soon says
+// that it is unavailable gets no second chance.
+type steady struct {
+	backend.Backend
+	e *env
+}
+
+// standstill is how long a call takes that failed for such a reason.
+const standstill = 3 * time.Second
+
+// insist repeats the call, and reports whether it did. The context bounds all attempts together.
+func (s steady) insist(ctx context.Context, call func() error) (bool, error) {
+	for again := false; ; again = true {
+		from := time.Now()
+		err := call()
+		if took := time.Since(from); !errors.Is(err, backend.ErrUnavailable) || took < standstill || ctx.Err() != nil {
+			return again, err
+		}
+		s.e.Logf("no answer for %s: %v", time.Since(from), err)
+	}
+}
+
+// OpenSession opens a session, or confirms it.
+func (s steady) OpenSession(ctx context.Context, req backend.SessionRequest) error {
+	_, err := s.insist(ctx, func() error { return s.Backend.OpenSession(ctx, req) })
+	return err
+}
+
+// EndSession ends a session; one that has ended stays so.
+func (s steady) EndSession(ctx context.Context, id backend.SessionID) error {
+	_, err := s.insist(ctx, func() error { return s.Backend.EndSession(ctx, id) })
+	return err
+}
+
+// Acquire asks under the same lease ID, so that the answer is the first grant.
+func (s steady) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
+	var g backend.Grant
+	_, err := s.insist(ctx, func() error {
+		var err error
+		g, err = s.Backend.Acquire(ctx, req)
+		return err
+	})
+	return g, err
+}
+
+// Renew renews.
+func (s steady) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	var res backend.RenewResult
+	_, err := s.insist(ctx, func() error {
+		var err error
+		res, err = s.Backend.Renew(ctx, req)
+		return err
+	})
+	return res, err
+}
+
+// Release releases a lease. If it is gone the second time, the first release worked.
+func (s steady) Release(ctx context.Context, req backend.ReleaseRequest) error {
+	again, err := s.insist(ctx, func() error { return s.Backend.Release(ctx, req) })
+	if again && errors.Is(err, backend.ErrLost) {
+		return nil
+	}
+	return err
+}
+
+// Inspect reads.
+func (s steady) Inspect(ctx context.Context, name string) (backend.LockInfo, error) {
+	var info backend.LockInfo
+	_, err := s.insist(ctx, func() error {
+		var err error
+		info, err = s.Backend.Inspect(ctx, name)
+		return err
+	})
+	return info, err
+}
