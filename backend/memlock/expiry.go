@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // deadline is the end of a session or of a timed lease that is held: of the one that is not
@@ -82,8 +83,7 @@ func (s *Store) expire() {
 		case d.ofSession != nil:
 			s.endSession(d.ofSession, nil, backend.EventExpired, backend.CauseExpired)
 		default:
-			s.end(d.ofLease, backend.ErrLost, backend.EventExpired, "")
-			s.tellLoss(d.ofLease, backend.CauseExpired, "")
+			lockstate.Lose(s.rules(), d.ofLease, backend.EventExpired, backend.CauseExpired, "")
 		}
 	}
 }

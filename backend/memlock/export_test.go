@@ -1,13 +1,20 @@
 package memlock
 
-import "github.com/holdfast-io/holdfast/backend"
+import (
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
+)
 
 // Kept returns how much a store keeps: locks, leases, sessions, things that can expire,
 // abandoned leases and ended sessions that it remembers.
 func (s *Store) Kept() [6]int {
 	s.enter()
 	defer s.leave()
-	return [6]int{len(s.locks), len(s.leases), len(s.sessions), len(s.due), len(s.abandoned.queue), len(s.ended.queue)}
+	leases := 0
+	for _, l := range s.locks {
+		leases += len(l.All())
+	}
+	return [6]int{len(s.locks), leases, len(s.sessions), len(s.due), len(s.abandoned.queue), len(s.ended.queue)}
 }
 
 // Armed reports whether the timer of the store is set.
@@ -22,7 +29,7 @@ func (s *Store) Armed() bool {
 func (s *Store) Stall(name string, id backend.LeaseID, f func()) {
 	s.enter()
 	defer s.leave()
-	s.end(s.leases[leaseKey{name, id}], backend.ErrLost, backend.EventReleased, "")
+	lockstate.End(s.rules(), s.lock(name).Find(id), backend.EventReleased, backend.ErrLost, "")
 	s.settle()
 	f()
 }

@@ -42,17 +42,9 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 		}
 	}
 	slices.Sort(names)
-	limit := req.Limit
-	if limit == 0 {
-		limit = backend.MaxListLimit
-	}
-	var page backend.ListPage
-	if len(names) > limit {
-		names = names[:limit]
-		page.Next = names[limit-1]
-	}
-	for _, n := range names {
-		page.Locks = append(page.Locks, b.store.info(b.store.locks[n]))
+	page := lockstate.List(b.store.rules(), req, names, b.store.lock)
+	for i := range page.Locks {
+		page.Locks[i].Token = b.store.locks[page.Locks[i].Name].Own.token
 	}
 	return page, nil
 }

@@ -35,58 +35,6 @@ type ofLease struct {
 	err  error // why it ended
 }
 
-// take is the core of Acquire: afterwards the lease is held or queued, or an error is
-// returned and nothing has changed.
-func (s *Store) take(req *backend.AcquireRequest) (*lease, error) {
-	key := leaseKey{req.Name, req.Lease}
-	if l, ok := s.leases[key]; ok {
-		return s.takeAgain(l, req)
-	}
-	if s.abandoned.has(key) {
-		return nil, backend.ErrLost
-	}
-	sess, err := s.liveSession(req.Session)
-	if err != nil {
-		return nil, err
-	}
-	l := &lease{ID: req.Lease, Claim: req.Claim(), Note: req.Note, Timed: req.Timed, TTL: req.TTL}
-	l.Own.session = sess
-	s.leases[key] = l
-	if sess != nil {
-		sess.add(l)
-	}
-	if err := lockstate.Take(s.rules(), s.lock(req.Name), l, req.Wait); err != nil {
-		delete(s.leases, key)
-		if sess != nil {
-			sess.remove(l)
-		}
-		return nil, err
-	}
-	return l, nil
-}
-
-// takeAgain answers a repeated request: C6.
-func (s *Store) takeAgain(l *lease, req *backend.AcquireRequest) (*lease, error) {
-	if l.State == lockstate.Held {
-		return l, nil
-	}
-	if l.Own.session.id != req.Session {
-		sess, err := s.liveSession(req.Session)
-		if err != nil {
-			return nil, err
-		}
-		if sess != nil {
-			l.Own.session.remove(l)
-			l.Own.session = sess
-			sess.add(l)
-		}
-	}
-	if !req.Wait {
-		return nil, lockstate.HeldError(s.rules(), l)
-	}
-	return l, nil
-}
-
 // rules returns the Store as package lockstate needs it.
 func (s *Store) rules() lockstate.Store[ofLock, ofLease] { return rows{s} }
 
@@ -95,21 +43,23 @@ type rows struct{ s *Store }
 
 func (r rows) Now() time.Time { return r.s.wall() }
 
-func (r rows) Token(*lock) fence.Token { return r.s.nextToken() }
+func (r rows) Token(l *lock) fence.Token {
+	r.s.token++
+	l.Own.token = r.s.token
+	return r.s.token
+}
 
 func (r rows) Queued(l *lease) {
 	l.Own.left = make(chan struct{})
+	l.Own.session.add(l)
 	r.s.emit(backend.EventWaiting, l, "")
 }
 
 func (r rows) Granted(l *lease) {
-	l.Lock.Own.token = l.Token
-	if l.Timed {
-		if l.Own.session != nil {
-			l.Own.session.remove(l)
-		}
-		l.Own.end.ofLease = l
-		r.s.schedule(&l.Own.end, r.s.now+instant(l.TTL))
+	if l.Timed && l.Waited { // the place in the queue was the session's
+		l.Own.session.remove(l)
+	} else if !l.Timed && !l.Waited {
+		l.Own.session.add(l)
 	}
 	if l.Waited {
 		close(l.Own.left)
@@ -127,9 +77,43 @@ func (r rows) Ended(l *lease, was lockstate.State, event backend.EventKind, err 
 	if l.Own.session != nil && (was == lockstate.Waiting || !l.Timed) {
 		l.Own.session.remove(l)
 	}
-	delete(r.s.leases, leaseKey{l.Lock.Name, l.ID})
 	r.s.touch(l.Lock)
 	r.s.emit(event, l, reason)
+}
+
+func (r rows) Extend(l *lease) {
+	l.Own.end.ofLease = l
+	r.s.schedule(&l.Own.end, r.s.now+instant(l.TTL))
+}
+
+// Lost notifies the session immediately, and with its renewals.
+func (r rows) Lost(l *lease, cause backend.Cause, reason string) {
+	x := l.Own.session
+	if x == nil || r.s.sessions[x.id] != x {
+		return
+	}
+	loss := backend.Loss{Session: x.id, Lease: l.ID, Cause: cause, Reason: reason}
+	x.broken = append(x.broken, brokenLease{loss, r.s.now + instant(x.ttl)})
+	r.s.tell(x, nil, loss)
+}
+
+func (r rows) Abandon(k lockstate.Key) { r.s.abandoned.add(k, r.s.now) }
+
+func (r rows) Abandoned(k lockstate.Key) bool { return r.s.abandoned.has(k) }
+
+func (r rows) Join(l *lease, id backend.SessionID) bool {
+	x, ok := r.s.sessions[id]
+	switch {
+	case id == "":
+		return true
+	case !ok:
+		return false
+	case l.Own.session != nil: // it is in the queue
+		l.Own.session.remove(l)
+		x.add(l)
+	}
+	l.Own.session = x
+	return true
 }
 
 func (r rows) Session(l *lease) backend.SessionID { return l.Own.session.id }
@@ -141,26 +125,11 @@ func (r rows) Left(l *lease) time.Duration {
 	return time.Duration(l.Own.session.ends - r.s.now)
 }
 
-// end removes a lease everywhere, for good. The next settle hands over what it held.
-func (s *Store) end(l *lease, err error, event backend.EventKind, reason string) {
-	lockstate.End(s.rules(), l, event, err, reason)
-}
-
 // answer returns the result of an Acquire of the lease under that session, when the lease is
 // not queued.
 func (s *Store) answer(l *lease, id backend.SessionID) (backend.Grant, error) {
-	switch {
-	case l.State != lockstate.Held:
+	if l.State != lockstate.Held {
 		return backend.Grant{}, l.Own.err
-	case !l.Timed && l.Own.session.id != id:
-		return backend.Grant{}, backend.ErrLost // it ends with the other session
 	}
-	g := backend.Grant{
-		Token: l.Token, Asked: s.epoch.Add(time.Duration(s.now)), Since: l.Since,
-		Waited: l.Waited, Joined: l.Joined,
-	}
-	if l.Timed {
-		g.Left = time.Duration(l.Own.end.ends - s.now)
-	}
-	return g, nil
+	return lockstate.Answer(s.rules(), l, id, s.epoch.Add(time.Duration(s.now)))
 }

@@ -2,7 +2,6 @@ package memlock
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -23,24 +22,9 @@ const name = "memory"
 
 // Capabilities reports that the backend can do everything, except survive the process.
 func (b *Backend) Capabilities() backend.Capabilities {
-	return backend.Capabilities{
-		Name:      name,
-		Sessions:  true,
-		Timed:     true,
-		Shared:    true,
-		Permits:   true,
-		Reentrant: true,
-		FIFO:      true,
-		Push:      true,
-		LossPush:  true,
-		Watch:     true,
-		Durable:   false,
-		TokenKind: "counter",
-		MinTTL:    time.Millisecond,
-		MaxTTL:    365 * 24 * time.Hour,
-		ExpiryLag: time.Second,
-		MaxRenew:  0,
-	}
+	caps := lockstate.Capabilities(name)
+	caps.Durable, caps.MinTTL = false, time.Millisecond
+	return caps
 }
 
 // enter begins a call. It returns an error if the call's context has ended or b is closed.
@@ -115,7 +99,7 @@ func (b *Backend) acquire(ctx context.Context, req *backend.AcquireRequest) (*le
 		return nil, backend.Grant{}, err
 	}
 	defer b.store.leave()
-	l, err := b.store.take(req)
+	l, err := lockstate.Acquire(b.store.rules(), b.store.lock(req.Name), req)
 	if err != nil || l.State == lockstate.Waiting {
 		return l, backend.Grant{}, err
 	}
@@ -142,7 +126,7 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 		res.Leases = make([]backend.Renewal, len(req.Leases))
 	}
 	for i, r := range req.Leases {
-		res.Leases[i] = b.store.renewLease(r)
+		res.Leases[i] = lockstate.Renew(b.store.rules(), b.store.lock(r.Name).Find(r.Lease), r.TTL)
 	}
 	return res, nil
 }
@@ -158,19 +142,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 		return err
 	}
 	defer b.store.leave()
-	key := leaseKey{req.Name, req.Lease}
-	l, ok := b.store.leases[key]
-	if ok {
-		b.store.end(l, backend.ErrLost, backend.EventReleased, "")
-	}
-	if req.Abandon {
-		b.store.abandoned.add(key, b.store.now)
-		return nil
-	}
-	if !ok {
-		return backend.ErrLost
-	}
-	return nil
+	return lockstate.Release(b.store.rules(), b.store.lock(req.Name), &req)
 }
 
 // Break takes the lock from all its holders. Errors: *InvalidError, ErrClosed, ctx's
@@ -183,15 +155,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 		return backend.BreakResult{}, err
 	}
 	defer b.store.leave()
-	res := backend.BreakResult{Token: b.store.nextToken()}
-	if l, ok := b.store.locks[req.Name]; ok {
-		l.Own.token = res.Token
-		res.Broken = lockstate.Holders(b.store.rules(), l.Holders.Leases)
-		for _, h := range slices.Clone(l.Holders.Leases) {
-			b.store.breakLease(h, req.Reason)
-		}
-	}
-	return res, nil
+	return lockstate.Break(b.store.rules(), b.store.lock(req.Name), req.Reason), nil
 }
 
 // Close makes the calls in progress, and all later ones, return ErrClosed. The leases stay in

@@ -51,18 +51,6 @@ func (x *session) remove(l *lease) {
 	x.leases = x.leases[:last]
 }
 
-// liveSession returns a session; nil for the empty ID.
-func (s *Store) liveSession(id backend.SessionID) (*session, error) {
-	if id == "" {
-		return nil, nil //nolint:nilnil // no session was asked for, and that is right
-	}
-	x, ok := s.sessions[id]
-	if !ok {
-		return nil, backend.ErrSessionLost
-	}
-	return x, nil
-}
-
 // openSession creates the session or confirms it. It never revives one.
 func (s *Store) openSession(via *Backend, req *backend.SessionRequest) error {
 	if s.ended.has(req.ID) {
@@ -90,7 +78,7 @@ func (s *Store) endSession(x *session, by *Backend, event backend.EventKind, cau
 	s.unschedule(&x.deadline)
 	s.ended.add(x.id, s.now)
 	for len(x.leases) > 0 {
-		s.end(x.leases[len(x.leases)-1], backend.ErrSessionLost, event, "")
+		lockstate.End(s.rules(), x.leases[len(x.leases)-1], event, backend.ErrSessionLost, "")
 	}
 	s.tell(x, by, backend.Loss{Session: x.id, Cause: cause})
 }
@@ -109,33 +97,6 @@ func (s *Store) renewSession(id backend.SessionID) ([]backend.Loss, bool) {
 		lost = append(lost, b.loss)
 	}
 	return lost, true
-}
-
-// renewLease extends, or shortens, a timed lease that is held.
-func (s *Store) renewLease(r backend.TimedRenewal) backend.Renewal {
-	l, ok := s.leases[leaseKey{r.Name, r.Lease}]
-	if !ok || !l.Timed || l.State != lockstate.Held {
-		return backend.Renewal{Err: backend.ErrLost}
-	}
-	s.schedule(&l.Own.end, s.now+instant(r.TTL))
-	return backend.Renewal{Token: l.Token, Left: r.TTL}
-}
-
-// breakLease takes a lease from its holder, and reports that to the holder.
-func (s *Store) breakLease(l *lease, reason string) {
-	s.end(l, backend.ErrLost, backend.EventBroken, reason)
-	s.tellLoss(l, backend.CauseBroken, reason)
-}
-
-// tellLoss reports the loss of a lease to its session: immediately, and with its renewals.
-func (s *Store) tellLoss(l *lease, cause backend.Cause, reason string) {
-	x := l.Own.session
-	if x == nil || s.sessions[x.id] != x {
-		return
-	}
-	loss := backend.Loss{Session: x.id, Lease: l.ID, Cause: cause, Reason: reason}
-	x.broken = append(x.broken, brokenLease{loss, s.now + instant(x.ttl)})
-	s.tell(x, nil, loss)
 }
 
 func (s *Store) tell(x *session, by *Backend, loss backend.Loss) {

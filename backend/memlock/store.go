@@ -18,11 +18,10 @@ type Store struct {
 	now      instant    // the time of the call that is in the store
 	token    fence.Token
 	locks    map[string]*lock // those with a holder or a waiter
-	leases   map[leaseKey]*lease
 	sessions map[backend.SessionID]*session
 	due      schedule
 
-	abandoned memory[leaseKey]
+	abandoned memory[lockstate.Key]
 	ended     memory[backend.SessionID]
 
 	changed  []*lock // that may have something to hand over, or may be forgotten
@@ -40,20 +39,13 @@ type instant time.Duration
 
 const never instant = 1<<63 - 1
 
-// leaseKey identifies a lease: the same ID with another name is another lease.
-type leaseKey struct {
-	name string
-	id   backend.LeaseID
-}
-
 // NewStore creates an empty store.
 func NewStore() *Store {
 	return &Store{
 		epoch:     time.Now(),
 		locks:     make(map[string]*lock),
-		leases:    make(map[leaseKey]*lease),
 		sessions:  make(map[backend.SessionID]*session),
-		abandoned: newMemory[leaseKey](),
+		abandoned: newMemory[lockstate.Key](),
 		ended:     newMemory[backend.SessionID](),
 		watchers:  make(map[*watcher]struct{}),
 		timerAt:   never,
@@ -114,7 +106,7 @@ func (s *Store) settle() {
 	}
 }
 
-// lock returns the lock, and creates it if needed.
+// lock returns the lock, and creates it if needed. settle forgets a lock that stays free.
 func (s *Store) lock(name string) *lock {
 	if l, ok := s.locks[name]; ok {
 		return l
@@ -128,6 +120,7 @@ func (s *Store) lock(name string) *lock {
 	}
 	l.Name = name
 	s.locks[name] = l
+	s.touch(l)
 	return l
 }
 
@@ -146,10 +139,4 @@ func (s *Store) touch(l *lock) {
 		l.Own.changed = true
 		s.changed = append(s.changed, l)
 	}
-}
-
-// nextToken increments the counter and returns it.
-func (s *Store) nextToken() fence.Token {
-	s.token++
-	return s.token
 }

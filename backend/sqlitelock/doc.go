@@ -68,9 +68,10 @@
 // A value without waiters has no timer except for the ends of its own sessions.
 //
 // The disk. The log is synced after the transaction, outside of the turn, and only where an
-// answer must survive a power failure: grants, renewals and releases of timed leases, breaks of
-// them, what is abandoned, and tokens. Leases under a session need not survive: after a power
-// failure their holders are gone. Tokens are reserved 65536 at a time, long before they are
+// answer must survive a power failure: grants, renewals and releases of timed leases, breaks,
+// what is abandoned, tokens, and that a timed lease is lost, also if another request ended it.
+// Leases under a session need not survive: after a power failure their holders are gone. When a
+// sync fails, none is tried again, and the backend value does nothing any more (ErrSync). Tokens are reserved 65536 at a time, long before they are
 // needed, and a token is returned only when a reservation that has it is on the disk. After a
 // reboot the rest of the reservation is skipped. What SQLite itself must sync to keep the file
 // sound it does sync (synchronous=NORMAL).

@@ -45,7 +45,21 @@ func WithPages(n int) Option { return func(o *options) { o.pages = n } }
 func WithReserve(n int64) Option { return func(o *options) { o.reserve = n } }
 
 // AroundSync sets a function that is called before the log is synced, and its result after that.
-func AroundSync(f func() func()) Option { return func(o *options) { o.aroundSync = f } }
+func AroundSync(f func() func()) Option {
+	return func(o *options) { o.aroundSync = func() (func(), error) { return f(), nil } }
+}
+
+// FailSync sets a function that is called before the log is synced, and whose error is the disk's.
+func FailSync(f func() error) Option {
+	return func(o *options) { o.aroundSync = func() (func(), error) { return func() {}, f() } }
+}
+
+// Queued returns how many requests wait for the writer.
+func (b *Backend) Queued() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.queue)
+}
 
 // Socket returns the file of the backend value's socket.
 func (b *Backend) Socket() string { return filepath.Join(b.mail.dir, b.mail.name) }
@@ -80,12 +94,12 @@ func RecodeLetter(p []byte) [2]string {
 
 func (l *letter) text() string {
 	var s []string
-	for k := range l.leases {
-		s = append(s, fmt.Sprintf("%q %q", k.name, k.id))
+	for k := range l.Leases {
+		s = append(s, fmt.Sprintf("%q %q", k.Name, k.ID))
 	}
-	for id := range l.sessions {
+	for id := range l.Sessions {
 		s = append(s, fmt.Sprintf("%q", id))
 	}
 	slices.Sort(s)
-	return fmt.Sprint(l.all, l.events, s)
+	return fmt.Sprint(l.All, l.events, s)
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
+	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
 // lock is a lock as one transaction sees it, and lease a row of the table of leases: see package
@@ -34,53 +35,13 @@ type ofLease struct {
 	dirty bool // it is in txn.touched
 }
 
-// leaseKey identifies a lease: the same ID with another name is another lease.
-type leaseKey struct {
-	name string
-	id   backend.LeaseID
-}
-
-func keyOf(l *lease) leaseKey { return leaseKey{l.Lock.Name, l.ID} }
-
-// take is the heart of Acquire. Afterwards the lease is held, or in the queue, or there is an
-// error and nothing has changed.
+// take returns the lease of the request, held or in the queue.
 func (t *txn) take(req *backend.AcquireRequest) (*lease, error) {
-	lk := t.lock(req.Name)
-	if l := lk.Find(req.Lease); l != nil {
-		return t.takeAgain(l, req)
-	}
-	if _, dead := t.tomb(string(req.Lease), req.Name); dead {
-		return nil, backend.ErrLost
-	}
-	if req.Session != "" && t.session(req.Session) == nil {
-		return nil, backend.ErrSessionLost
-	}
-	l := &lease{
-		ID: req.Lease, Claim: req.Claim(), Note: req.Note, Timed: req.Timed, TTL: req.TTL,
-		Own: ofLease{session: req.Session, addr: t.b.addr()},
-	}
-	if err := lockstate.Take(t.rules(), lk, l, req.Wait); err != nil {
+	l, err := lockstate.Acquire(t.rules(), t.lock(req.Name), req)
+	if err != nil {
 		return nil, err
 	}
-	return l, nil
-}
-
-// takeAgain answers a repeated request: C6.
-func (t *txn) takeAgain(l *lease, req *backend.AcquireRequest) (*lease, error) {
-	if l.State == lockstate.Held {
-		return l, nil
-	}
-	if req.Session != "" && l.Own.session != req.Session {
-		if t.session(req.Session) == nil {
-			return nil, backend.ErrSessionLost
-		}
-		l.Own.session = req.Session
-		t.touch(l)
-	}
-	if !req.Wait {
-		return nil, lockstate.HeldError(t.rules(), l)
-	}
-	if l.Own.addr != t.b.addr() {
+	if l.Own.addr != t.b.addr() && (l.State == lockstate.Waiting || !l.Own.saved) {
 		l.Own.addr = t.b.addr()
 		t.touch(l)
 	}
@@ -106,11 +67,6 @@ func (r rows) Queued(l *lease) {
 func (r rows) Granted(l *lease) {
 	t := r.t
 	l.Own.place = t.nextPlace()
-	if l.Timed {
-		l.Own.ends = t.now.add(l.TTL)
-		t.ends(l.Own.ends)
-		t.dirty = true // the clocks are noted with every timed lease
-	}
 	t.touch(l)
 	t.emit(backend.EventAcquired, l, "")
 	if l.Waited {
@@ -121,10 +77,53 @@ func (r rows) Granted(l *lease) {
 func (r rows) Ended(l *lease, was lockstate.State, event backend.EventKind, err error, reason string) {
 	if was == lockstate.Waiting {
 		r.t.wake(l, err)
+	} else if l.Timed {
+		r.t.durable = true
 	}
 	r.t.touch(l)
 	r.t.change(l.Lock)
 	r.t.emit(event, l, reason)
+}
+
+func (r rows) Extend(l *lease) {
+	l.Own.ends = r.t.now.add(l.TTL)
+	r.t.ends(l.Own.ends)
+	r.t.dirty = true // the clocks are noted with every timed lease
+	r.t.touch(l)
+}
+
+// Lost notifies the session immediately, and with its renewals for one TTL. So a client that lost
+// the reply to one renewal learns it from the next one, or has lost the session by then.
+func (r rows) Lost(l *lease, cause backend.Cause, reason string) {
+	x := r.t.session(l.Own.session)
+	if x == nil {
+		return
+	}
+	until := r.t.now.add(x.ttl)
+	r.t.ends(until)
+	r.t.exec(`INSERT OR REPLACE INTO losses VALUES (?, ?, ?, ?, ?)`, string(x.id), string(l.ID), string(cause), reason, int64(until))
+	r.t.tell(x.id, backend.Loss{Session: x.id, Lease: l.ID, Cause: cause, Reason: reason}, false)
+}
+
+func (r rows) Abandon(k lockstate.Key) { r.t.bury(string(k.ID), k.Name, "") }
+
+func (r rows) Abandoned(k lockstate.Key) bool {
+	_, dead := r.t.tomb(string(k.ID), k.Name)
+	return dead
+}
+
+func (r rows) Join(l *lease, id backend.SessionID) bool {
+	if id == "" {
+		return true
+	}
+	if r.t.session(id) == nil {
+		return false
+	}
+	l.Own.session = id
+	if l.Own.saved {
+		r.t.touch(l)
+	}
+	return true
 }
 
 func (r rows) Session(l *lease) backend.SessionID { return l.Own.session }
@@ -139,30 +138,16 @@ func (r rows) Left(l *lease) time.Duration {
 	return 0
 }
 
-// end removes a lease for good. The next settle hands over what it held. Its waiters get err.
-func (t *txn) end(l *lease, err error, event backend.EventKind, reason string) {
-	lockstate.End(t.rules(), l, event, err, reason)
-}
-
 // answer returns the answer to an Acquire, under that session, of a lease that is held.
 func (t *txn) answer(l *lease, id backend.SessionID) (backend.Grant, error) {
-	if !l.Timed && l.Own.session != id {
-		return backend.Grant{}, backend.ErrLost // it will die with the other session
-	}
-	if l.Timed || t.telling(l.Token) {
-		t.durable = true
-	}
-	g := backend.Grant{Token: l.Token, Asked: t.asked, Since: l.Since, Waited: l.Waited, Joined: l.Joined}
-	if l.Timed {
-		g.Left = time.Duration(l.Own.ends - t.now)
-	}
-	return g, nil
+	t.durable = t.durable || l.Timed || t.telling(l.Token)
+	return lockstate.Answer(t.rules(), l, id, t.asked)
 }
 
 // wake notifies the waiters for the lease that it is held, or why it never will be.
 func (t *txn) wake(l *lease, err error) {
 	if l.Own.addr != t.b.addr() {
-		t.write(l.Own.addr, letter{leases: map[leaseKey]struct{}{keyOf(l): {}}})
+		t.letterTo(l.Own.addr).Lease(l.Key())
 	}
 	t.resolve(l, err, false) // a caller here may wait for it as well
 }
@@ -171,18 +156,18 @@ func (t *txn) wake(l *lease, err error) {
 func (t *txn) resolve(l *lease, err error, byTimer bool) {
 	outer := t.durable
 	defer func() { t.durable = outer }()
-	for _, w := range t.b.waitersOf(keyOf(l)) {
+	for _, w := range t.b.calls.Of(l.Key()) {
 		t.durable = false
-		a := answer{err: err}
+		v := waiters.Verdict{Err: err}
 		if err == nil {
-			a.grant, a.err = t.answer(l, w.session)
-			a.grant.ByTimer = byTimer
+			v.Grant, v.Err = t.answer(l, w.Session)
+			v.Grant.ByTimer = byTimer
 		}
 		t.deliveries = append(t.deliveries, delivery{t.durable, func(failed error) {
 			if failed != nil {
-				a = answer{err: unavailable("acquire", true, failed)}
+				v = waiters.Verdict{Err: unavailable("acquire", true, failed)}
 			}
-			w.give(a)
+			w.Give(v)
 		}})
 	}
 }

@@ -5,102 +5,19 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
+	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
-// waiter is an Acquire whose lease is in the queue.
-type waiter struct {
-	key     leaseKey
-	session backend.SessionID
-	given   chan answer // capacity 1, never closed
-	gone    bool        // guarded by Backend.mu: the call has returned
-}
-
-// answer ends the wait.
-type answer struct {
-	grant backend.Grant
-	err   error
-}
-
-// give answers the waiter; a second answer is dropped.
-func (w *waiter) give(a answer) {
-	select {
-	case w.given <- a:
-	default:
-	}
-}
-
-// await registers a waiter.
-func (b *Backend) await(w *waiter) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !w.gone && !slices.Contains(b.waiting[w.key], w) {
-		b.waiting[w.key] = append(b.waiting[w.key], w)
-	}
-}
-
-// forget notes that the call of the waiter returns.
-func (b *Backend) forget(w *waiter) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	w.gone = true
-	ws := slices.DeleteFunc(b.waiting[w.key], func(x *waiter) bool { return x == w })
-	if len(ws) > 0 {
-		b.waiting[w.key] = ws
-	} else {
-		delete(b.waiting, w.key)
-	}
-}
-
-func (b *Backend) waitersOf(key leaseKey) []*waiter {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.Clone(b.waiting[key])
-}
-
-// listen registers a listener of losses.
-func (b *Backend) listen(id backend.SessionID, l *listener) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.sessions[id] = l
-}
-
-func (b *Backend) unlisten(id backend.SessionID) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.sessions, id)
-	b.final.Drop(id)
-}
-
-// renewed moves the time at which to check whether a session has ended.
-func (b *Backend) renewed(id backend.SessionID, ends instant) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if l, ok := b.sessions[id]; ok {
-		l.ends = ends
-	}
-}
-
-// tellLoss reports a loss to the listener of the session, once.
-func (b *Backend) tellLoss(id backend.SessionID, loss backend.Loss) {
-	b.final.Add(loss)
-	b.mu.Lock()
-	l, ok := b.sessions[id]
-	if ok {
-		if _, again := l.told[loss.Lease]; again || b.closed {
-			ok = false
-		}
-		l.told[loss.Lease] = struct{}{}
-	}
-	b.mu.Unlock()
-	if ok {
-		l.tell(loss)
-	}
-}
+// waiter is an Acquire, which is registered when its lease is in the queue. For each session that is
+// listened to, the registry has when it ends if it is not renewed through this backend value.
+type (
+	waiter   = waiters.Waiter[struct{}]
+	registry = waiters.Registry[struct{}, instant]
+)
 
 // readMail receives the notifications of other processes.
 func (b *Backend) readMail() {
@@ -120,27 +37,29 @@ func (b *Backend) readMail() {
 func (b *Backend) lookAt(l letter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	mine := letter{all: l.all && b.curious(), events: l.events && len(b.watchers) > 0}
-	for k := range l.leases {
-		if len(b.waiting[k]) > 0 {
-			mine.add(letter{leases: map[leaseKey]struct{}{k: {}}})
+	mine := letter{events: l.events && len(b.watchers) > 0}
+	mine.All = l.All && b.curious()
+	for k := range l.Leases {
+		if len(b.calls.Of(k)) > 0 {
+			mine.Lease(k)
 		}
 	}
-	for id := range l.sessions {
-		if _, ok := b.sessions[id]; ok {
-			mine.add(letter{sessions: map[backend.SessionID]struct{}{id: {}}})
+	for id := range l.Sessions {
+		if _, open := b.calls.Listens(id); open {
+			mine.Session(id)
 		}
 	}
-	if b.closed || mine.empty() {
+	if b.closed || mine.Empty() {
 		return
 	}
-	b.look.add(mine)
+	b.look.add(&mine)
 	kick(b.queued)
 }
 
 // curious reports whether anything that other values do concerns this backend value.
 func (b *Backend) curious() bool {
-	return len(b.waiting) > 0 || len(b.watchers) > 0 || len(b.sessions) > 0
+	leases, sessions := b.calls.Len()
+	return leases > 0 || sessions > 0 || len(b.watchers) > 0
 }
 
 // recheck is about how often a value with waiters or watchers reads the file when no notification
@@ -158,7 +77,7 @@ func (b *Backend) setAlarm() {
 	}
 	now := b.host.now()
 	next := never
-	if len(b.waiting) > 0 || len(b.watchers) > 0 {
+	if leases, _ := b.calls.Len(); leases > 0 || len(b.watchers) > 0 {
 		// Once set it stays: a busy value would otherwise postpone it forever.
 		if b.checkAt == never {
 			const half = recheck / 2
@@ -168,8 +87,8 @@ func (b *Backend) setAlarm() {
 	} else {
 		b.checkAt = never
 	}
-	for _, l := range b.sessions {
-		next = min(next, l.ends)
+	for _, ends := range b.calls.Sessions() {
+		next = min(next, ends)
 	}
 	if next == never {
 		b.alarm.Stop()
@@ -188,7 +107,7 @@ func (b *Backend) rouse() {
 	}
 	b.checkAt = never
 	b.byTimer = true
-	b.look.all = true
+	b.look.All = true
 	kick(b.queued)
 }
 
@@ -196,29 +115,29 @@ func (b *Backend) rouse() {
 func (b *Backend) lookRequest() *request {
 	l, byTimer := b.look, b.byTimer
 	b.look, b.byTimer = letter{}, false
-	if l.all {
+	if l.All {
 		l.events = true
-		for k := range b.waiting {
-			l.add(letter{leases: map[leaseKey]struct{}{k: {}}})
+		for _, k := range b.calls.Leases() {
+			l.Lease(k)
 		}
-		for id := range b.sessions {
-			l.add(letter{sessions: map[backend.SessionID]struct{}{id: {}}})
+		for id := range b.calls.Sessions() {
+			l.Session(id)
 		}
 	}
-	r := &request{op: "look", done: make(chan struct{}), run: func(t *txn) error {
+	r := newRequest("look", false, func(t *txn) error {
 		t.look(&l, byTimer)
 		return nil
-	}}
-	r.take()
+	})
+	r.Take()
 	return r
 }
 
 // look notifies those that wait, listen or watch here of what has happened.
 func (t *txn) look(l *letter, byTimer bool) {
-	for k := range l.leases {
+	for k := range l.Leases {
 		t.lookAtLease(k, byTimer)
 	}
-	for id := range l.sessions {
+	for id := range l.Sessions {
 		t.lookAtSession(id)
 	}
 	if l.events {
@@ -226,9 +145,9 @@ func (t *txn) look(l *letter, byTimer bool) {
 	}
 }
 
-func (t *txn) lookAtLease(k leaseKey, byTimer bool) {
-	lk := t.lock(k.name)
-	l := lk.Find(k.id)
+func (t *txn) lookAtLease(k lockstate.Key, byTimer bool) {
+	lk := t.lock(k.Name)
+	l := lk.Find(k.ID)
 	switch {
 	case l == nil:
 		t.lookAtNobody(k)
@@ -240,21 +159,21 @@ func (t *txn) lookAtLease(k leaseKey, byTimer bool) {
 }
 
 // lookAtNobody notifies waiters that their lease does not exist any more.
-func (t *txn) lookAtNobody(k leaseKey) {
-	for _, w := range t.b.waitersOf(k) {
+func (t *txn) lookAtNobody(k lockstate.Key) {
+	for _, w := range t.b.calls.Of(k) {
 		err := backend.ErrLost
-		if w.session != "" && t.session(w.session) == nil {
+		if w.Session != "" && t.session(w.Session) == nil {
 			err = backend.ErrSessionLost
 		}
-		t.deliveries = append(t.deliveries, delivery{give: func(error) { w.give(answer{err: err}) }})
+		t.deliveries = append(t.deliveries, delivery{give: func(error) { w.Give(waiters.Verdict{Err: err}) }})
 	}
 }
 
 func (t *txn) lookAtSession(id backend.SessionID) {
 	if x := t.session(id); x != nil {
-		t.after = append(t.after, func() { t.b.renewed(id, x.ends) })
+		t.after = append(t.after, func() { t.b.calls.Opened(id, x.ends) })
 		for _, loss := range t.losses(id) {
-			t.deliveries = append(t.deliveries, delivery{give: func(error) { t.b.tellLoss(id, loss) }})
+			t.deliveries = append(t.deliveries, delivery{give: func(error) { t.b.calls.Report(loss) }})
 		}
 		return
 	}
@@ -263,19 +182,20 @@ func (t *txn) lookAtSession(id backend.SessionID) {
 		cause = string(backend.CauseGone)
 	}
 	t.deliveries = append(t.deliveries, delivery{give: func(error) {
-		t.b.tellLoss(id, backend.Loss{Session: id, Cause: backend.Cause(cause)})
-		t.b.unlisten(id)
+		t.b.calls.Report(backend.Loss{Session: id, Cause: backend.Cause(cause)})
+		t.b.calls.Forget(id)
 	}})
 }
 
-// write adds a notification for another backend value to the transaction.
-func (t *txn) write(addr string, l letter) {
-	if addr == "" {
-		return
+// letterTo returns the notification that the transaction sends to another backend value. One to
+// an empty address is not sent.
+func (t *txn) letterTo(addr string) *letter {
+	l := t.letters[addr]
+	if l == nil {
+		l = new(letter)
+		t.letters[addr] = l
 	}
-	old := t.letters[addr]
-	old.add(l)
-	t.letters[addr] = old
+	return l
 }
 
 // sendState is the outcome of sending a datagram.
@@ -288,15 +208,17 @@ const (
 )
 
 // post sends a notification, or leaves it to carry when the mailbox is full.
-func (b *Backend) post(addr string, l letter) {
-	if b.mail == nil || b.mail.send(addr, l.encode()) != sendFull {
+func (b *Backend) post(addr string, l *letter) {
+	if b.mail == nil || addr == "" || b.mail.send(addr, l.encode()) != sendFull {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	old := b.parcels[addr]
-	old.add(l)
-	b.parcels[addr] = old
+	if old := b.parcels[addr]; old != nil {
+		old.add(l)
+	} else {
+		b.parcels[addr] = l
+	}
 	kick(b.undelivered)
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // remembered is how long what ended, or was abandoned, is kept from coming back: longer than a
@@ -18,14 +19,6 @@ type session struct {
 	ends instant
 
 	saved, dirty, gone bool
-}
-
-// listener receives the losses of a session, in this process.
-type listener struct {
-	tell func(backend.Loss)
-	// ends is when the session ends if it is not renewed through this backend value.
-	ends instant
-	told map[backend.LeaseID]struct{} // so that a second read reports nothing twice
 }
 
 // session returns a live session, or nil.
@@ -56,15 +49,10 @@ func (t *txn) openSession(req *backend.SessionRequest) error {
 	}
 	x.ttl = req.TTL
 	t.extend(x)
-	if req.Lost == nil {
-		t.after = append(t.after, func() { t.b.renewed(x.id, x.ends) })
-		return nil
-	}
-	if addr := t.b.addr(); addr != "" {
+	t.after = append(t.after, func() { t.b.calls.Opened(x.id, x.ends) })
+	if addr := t.b.addr(); req.Lost != nil && addr != "" {
 		t.exec(`INSERT INTO listeners VALUES (?, ?) ON CONFLICT DO NOTHING`, string(x.id), addr)
 	}
-	l := &listener{tell: req.Lost, ends: x.ends, told: make(map[backend.LeaseID]struct{})}
-	t.after = append(t.after, func() { t.b.listen(x.id, l) })
 	return nil
 }
 
@@ -86,7 +74,7 @@ func (t *txn) renewSession(id backend.SessionID) ([]backend.Loss, bool) {
 		return nil, false
 	}
 	t.extend(x)
-	t.after = append(t.after, func() { t.b.renewed(id, x.ends) })
+	t.after = append(t.after, func() { t.b.calls.Opened(id, x.ends) })
 	return t.losses(id), true
 }
 
@@ -101,20 +89,6 @@ func (t *txn) losses(id backend.SessionID) []backend.Loss {
 	return losses
 }
 
-// renewLease extends, or shortens, a timed lease that is held.
-func (t *txn) renewLease(r backend.TimedRenewal) backend.Renewal {
-	l := t.lock(r.Name).Holders.Find(r.Lease)
-	if l == nil || !l.Timed {
-		return backend.Renewal{Err: backend.ErrLost}
-	}
-	l.Own.ends = t.now.add(r.TTL)
-	l.TTL = r.TTL
-	t.ends(l.Own.ends)
-	t.touch(l)
-	t.dirty, t.durable = true, true
-	return backend.Renewal{Token: l.Token, Left: r.TTL}
-}
-
 // endSession ends everything that lives with the session. It notifies the listeners, except this
 // backend value when it made the request.
 func (t *txn) endSession(x *session, asked bool, event backend.EventKind, cause backend.Cause) {
@@ -127,56 +101,35 @@ func (t *txn) endSession(x *session, asked bool, event backend.EventKind, cause 
 	}
 	t.bury(string(x.id), "", string(cause))
 	for _, k := range keys {
-		if l := t.lock(k.name).Find(k.id); l != nil {
-			t.end(l, backend.ErrSessionLost, event, "")
+		if l := t.lock(k.Name).Find(k.ID); l != nil {
+			lockstate.End(t.rules(), l, event, backend.ErrSessionLost, "")
 		}
 	}
 	t.tell(x.id, backend.Loss{Session: x.id, Cause: cause}, asked)
 	t.exec(`DELETE FROM listeners WHERE session = ?`, string(x.id))
 	t.exec(`DELETE FROM losses WHERE session = ?`, string(x.id))
-	t.deliveries = append(t.deliveries, delivery{give: func(error) { t.b.unlisten(x.id) }})
+	t.deliveries = append(t.deliveries, delivery{give: func(error) { t.b.calls.Forget(x.id) }})
 }
 
 // keys reads names and IDs of leases.
-func (t *txn) keys(query string, args ...any) []leaseKey {
-	var keys []leaseKey
+func (t *txn) keys(query string, args ...any) []lockstate.Key {
+	var keys []lockstate.Key
 	t.each(query, args, func(scan func(...any)) {
-		var k leaseKey
-		scan(&k.name, &k.id)
+		var k lockstate.Key
+		scan(&k.Name, &k.ID)
 		keys = append(keys, k)
 	})
 	return keys
 }
 
-// lose ends a lease that its holder did not release, and notifies its session: immediately, and
-// with its renewals for one TTL. So a client that lost the reply to one renewal learns it from
-// the next one, or has lost the session by then.
-func (t *txn) lose(l *lease, event backend.EventKind, cause backend.Cause, reason string) {
-	if l.Timed {
-		t.durable = true
-	}
-	t.end(l, backend.ErrLost, event, reason)
-	if l.Own.session == "" {
-		return
-	}
-	x := t.session(l.Own.session)
-	if x == nil {
-		return
-	}
-	until := t.now.add(x.ttl)
-	t.ends(until)
-	t.exec(`INSERT OR REPLACE INTO losses VALUES (?, ?, ?, ?, ?)`, string(x.id), string(l.ID), string(cause), reason, int64(until))
-	t.tell(x.id, backend.Loss{Session: x.id, Lease: l.ID, Cause: cause, Reason: reason}, false)
-}
-
 // tell reports a loss to the listeners, here and in other processes.
 func (t *txn) tell(id backend.SessionID, loss backend.Loss, asked bool) {
 	if !asked {
-		t.deliveries = append(t.deliveries, delivery{give: func(error) { t.b.tellLoss(id, loss) }})
+		t.deliveries = append(t.deliveries, delivery{give: func(error) { t.b.calls.Report(loss) }})
 	}
 	for _, addr := range t.texts(`SELECT addr FROM listeners WHERE session = ?`, string(id)) {
 		if addr != t.b.addr() {
-			t.write(addr, letter{sessions: map[backend.SessionID]struct{}{id: {}}})
+			t.letterTo(addr).Session(id)
 		}
 	}
 }
@@ -206,8 +159,8 @@ func (t *txn) expire() {
 		}
 	}
 	for _, k := range t.keys(`SELECT name, lease FROM leases WHERE ends > 0 AND ends <= ?`, now) {
-		if l := t.lock(k.name).Find(k.id); l != nil {
-			t.lose(l, backend.EventExpired, backend.CauseExpired, "")
+		if l := t.lock(k.Name).Find(k.ID); l != nil {
+			lockstate.Lose(t.rules(), l, backend.EventExpired, backend.CauseExpired, "")
 		}
 	}
 	for table, column := range map[string]string{"tombs": "until", "losses": "until", "watchers": "ends", "events": "until"} {

@@ -10,7 +10,8 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/finals"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
+	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
 const backendName = "sqlite"
@@ -40,6 +41,8 @@ type Backend struct {
 	turn *turnstile
 	mail *mailbox
 
+	calls *registry
+
 	known *memory // used by the writer; nil: nothing
 
 	life context.Context    //nolint:containedctx // Close ends it
@@ -54,13 +57,10 @@ type Backend struct {
 	broken   error // why nothing is done any more
 	queue    []*request
 	toSync   []delivery
-	synced   int64             // a reservation of tokens that is on the disk
-	parcels  map[string]letter // notifications that did not fit into the mailboxes, by address
-	look     letter            // what to read next
-	byTimer  bool              // the alarm caused the read
-	waiting  map[leaseKey][]*waiter
-	sessions map[backend.SessionID]*listener
-	final    finals.Leases // has a mutex of its own
+	synced   int64              // a reservation of tokens that is on the disk
+	parcels  map[string]*letter // notifications that did not fit into the mailboxes, by address
+	look     letter             // what to read next
+	byTimer  bool               // the alarm caused the read
 	watchers map[*watcher]struct{}
 	seen     int64       // the last event that the watchers got
 	signedOn bool        // the file lists this value as a watcher
@@ -85,13 +85,13 @@ type options struct {
 	log        *slog.Logger
 	host       func() (host, error)
 	mkdir      bool
-	pages      int           // the most pages of the file; 0: any number
-	reserve    int64         // how many tokens are reserved at a time
-	aroundSync func() func() // called before the log is synced, and its result after that
+	pages      int                    // the most pages of the file; 0: any number
+	reserve    int64                  // how many tokens are reserved at a time
+	aroundSync func() (func(), error) // called before the log is synced, and its result after that; its error is the disk's
 }
 
 func (c Config) options() options {
-	o := options{log: c.Logger, host: thisHost, reserve: 1 << 16, aroundSync: func() func() { return func() {} }}
+	o := options{log: c.Logger, host: thisHost, reserve: 1 << 16, aroundSync: func() (func(), error) { return func() {}, nil }}
 	if o.log == nil {
 		o.log = slog.New(slog.DiscardHandler)
 	}
@@ -136,8 +136,7 @@ func open(ctx context.Context, path string, o options) (*Backend, error) {
 	b := &Backend{
 		id: "-" + rand.Text(), host: h, log: o.log, due: never, checkAt: never,
 		queued: make(chan struct{}, 1), unsynced: make(chan struct{}, 1), undelivered: make(chan struct{}, 1),
-		parcels: make(map[string]letter),
-		waiting: make(map[leaseKey][]*waiter), sessions: make(map[backend.SessionID]*listener),
+		parcels:  make(map[string]*letter),
 		watchers: make(map[*watcher]struct{}),
 	}
 	if b.path, err = locate(path, o.mkdir); err != nil {
@@ -154,6 +153,7 @@ func open(ctx context.Context, path string, o options) (*Backend, error) {
 		return nil, errors.Join(err, b.closeFiles())
 	}
 	b.life, b.end = context.WithCancel(context.WithoutCancel(ctx))
+	b.calls = waiters.New[struct{}, instant](b.life)
 	b.alarm = time.AfterFunc(time.Hour, b.rouse)
 	b.alarm.Stop()
 	b.work.Go(b.write)
@@ -196,26 +196,7 @@ func (b *Backend) closeFiles() error {
 }
 
 // Capabilities returns the capabilities: everything.
-func (b *Backend) Capabilities() backend.Capabilities {
-	return backend.Capabilities{
-		Name:      backendName,
-		Sessions:  true,
-		Timed:     true,
-		Shared:    true,
-		Permits:   true,
-		Reentrant: true,
-		FIFO:      true,
-		Push:      true,
-		LossPush:  true,
-		Watch:     true,
-		Durable:   true,
-		TokenKind: "counter",
-		MinTTL:    100 * time.Millisecond,
-		MaxTTL:    365 * 24 * time.Hour,
-		ExpiryLag: time.Second,
-		MaxRenew:  0,
-	}
-}
+func (b *Backend) Capabilities() backend.Capabilities { return lockstate.Capabilities(backendName) }
 
 // addr returns the address for other processes; empty: there is none.
 func (b *Backend) addr() string {

@@ -36,8 +36,8 @@ type store struct {
 	made  os.FileInfo
 	log   [2]os.FileInfo // the log and its index, once they exist
 
-	reserve    int64         // how many tokens are reserved at a time
-	aroundSync func() func() // for tests that lose the power
+	reserve    int64                  // how many tokens are reserved at a time
+	aroundSync func() (func(), error) // for tests that lose the power
 }
 
 // split returns the real directory and the name of a file.
@@ -424,7 +424,10 @@ func (s *store) sync() error {
 	if now, err := os.Stat(s.wal.Name()); err != nil || !os.SameFile(info, now) {
 		return fmt.Errorf("%s: %w", s.wal.Name(), ErrReplaced)
 	}
-	done := s.aroundSync()
+	done, err := s.aroundSync()
+	if err != nil {
+		return err
+	}
 	if err := syncData(s.wal); err != nil {
 		return err
 	}

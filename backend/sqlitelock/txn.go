@@ -39,7 +39,7 @@ type txn struct {
 
 	durable    bool // the answer of the current request must survive a power failure
 	deliveries []delivery
-	letters    map[string]letter // for other processes, by address
+	letters    map[string]*letter // for other processes, by address
 	after      []func()
 }
 
@@ -54,7 +54,7 @@ type meta struct {
 
 // open reads what every transaction needs, and ends what has expired.
 func (t *txn) open() {
-	t.letters = make(map[string]letter)
+	t.letters = make(map[string]*letter)
 	t.asked = time.Now()
 	t.now, t.wall = t.b.host.now(), t.b.host.wall()
 	t.recall()
@@ -124,12 +124,13 @@ func (t *txn) run(r *request) {
 	}
 	t.durable = false
 	err := r.run(t)
+	t.durable = t.durable || r.lasting && !lockstate.Refused(err)
 	t.settle()
 	t.deliveries = append(t.deliveries, delivery{t.durable, func(failed error) {
 		if failed != nil {
-			err = unavailable(r.op, true, failed)
+			err = unavailable(r.Op, true, failed)
 		}
-		r.answer(err)
+		r.Answer(err)
 	}})
 }
 
@@ -352,11 +353,7 @@ func (t *txn) lock(name string) *lock {
 	})
 	slices.SortFunc(all, func(a, b *lease) int { return int(a.Own.place - b.Own.place) })
 	for _, x := range all {
-		if x.State == lockstate.Held {
-			l.Holders.Add(x)
-		} else {
-			l.Line.Add(x)
-		}
+		l.Add(x)
 	}
 	return l
 }

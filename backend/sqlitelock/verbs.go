@@ -2,8 +2,6 @@ package sqlitelock
 
 import (
 	"context"
-	"slices"
-	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
@@ -15,7 +13,10 @@ func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) e
 	if err := req.Validate(b.Capabilities()); err != nil {
 		return err
 	}
-	return b.do(ctx, "open session", func(t *txn) error { return t.openSession(&req) })
+	if req.Lost != nil {
+		defer b.calls.Listen(req.ID, req.Lost)()
+	}
+	return b.do(ctx, newRequest("open session", false, func(t *txn) error { return t.openSession(&req) }))
 }
 
 // EndSession releases all that lives with the session, in one transaction. It succeeds for a
@@ -24,7 +25,7 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	if err := backend.ValidateSessionID(id); err != nil {
 		return err
 	}
-	return b.do(ctx, "end session", func(t *txn) error {
+	return b.do(ctx, newRequest("end session", false, func(t *txn) error {
 		if x := t.session(id); x != nil {
 			t.endSession(x, true, backend.EventReleased, backend.CauseSession)
 			return nil
@@ -33,7 +34,7 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 			t.bury(string(id), "", string(backend.CauseSession)) // its OpenSession may still be in transit
 		}
 		return nil
-	})
+	}))
 }
 
 // Acquire acquires the lock, or waits in the queue for it when req.Wait is set. When ctx ends
@@ -43,51 +44,33 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if err := req.Validate(b.Capabilities()); err != nil {
 		return backend.Grant{}, err
 	}
-	if b.final.Has(req.Session, req.Lease) && b.life.Err() == nil {
-		return backend.Grant{}, backend.ErrLost
-	}
-	w := &waiter{key: leaseKey{req.Name, req.Lease}, session: req.Session, given: make(chan answer, 1)}
-	defer b.forget(w)
-	var grant backend.Grant
-	inLine := false
-	err := b.do(ctx, "acquire", func(t *txn) error {
-		inLine = false
-		l, err := t.take(&req)
-		if err != nil {
+	return b.calls.Acquire(ctx, &req, func(w *waiter) (backend.Grant, bool, error) {
+		var grant backend.Grant
+		inLine := false
+		err := b.do(ctx, newRequest("acquire", req.Session == "", func(t *txn) error {
+			inLine = false
+			l, err := t.take(&req)
+			if err != nil {
+				return err
+			}
+			if l.State == lockstate.Waiting {
+				inLine = true
+				b.calls.Add(w) // now: the next request of this very transaction may free the lock
+				return nil
+			}
+			grant, err = t.answer(l, req.Session)
 			return err
+		}))
+		if err == nil && inLine {
+			b.mu.Lock()
+			err = b.refusal("acquire", true) // breakDown notifies only the waiters that it finds
+			b.mu.Unlock()
 		}
-		if l.State == lockstate.Waiting {
-			inLine = true
-			b.await(w) // now: the next request of this very transaction may free the lock
-			return nil
+		if err != nil {
+			return backend.Grant{}, false, err // the writer may still be writing to grant
 		}
-		grant, err = t.answer(l, req.Session)
-		return err
+		return grant, inLine, nil
 	})
-	if err == nil && inLine {
-		grant, err = b.wait(ctx, w)
-	}
-	if err != nil {
-		return backend.Grant{}, err
-	}
-	if req.Timed && time.Since(grant.Asked) >= grant.Left {
-		return backend.Grant{}, backend.ErrLost // it expired on the way
-	}
-	if b.final.Has(req.Session, req.Lease) {
-		return backend.Grant{}, backend.ErrLost // an earlier grant of it was lost
-	}
-	return grant, nil
-}
-
-func (b *Backend) wait(ctx context.Context, w *waiter) (backend.Grant, error) {
-	select {
-	case a := <-w.given:
-		return a.grant, a.err
-	case <-ctx.Done():
-		return backend.Grant{}, context.Cause(ctx)
-	case <-b.life.Done():
-		return backend.Grant{}, backend.ErrClosed
-	}
 }
 
 // Renew extends a session and timed leases, in one transaction. The result has the outcome for
@@ -97,23 +80,23 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 		return backend.RenewResult{}, err
 	}
 	var res backend.RenewResult
-	err := b.do(ctx, "renew", func(t *txn) error {
+	err := b.do(ctx, newRequest("renew", len(req.Leases) > 0, func(t *txn) error {
 		res = backend.RenewResult{}
 		if req.Session != "" {
 			lost, ok := t.renewSession(req.Session)
 			res.Lost, res.SessionLost = lost, !ok
 		}
 		for _, r := range req.Leases {
-			res.Leases = append(res.Leases, t.renewLease(r))
+			res.Leases = append(res.Leases, lockstate.Renew(t.rules(), t.lock(r.Name).Find(r.Lease), r.TTL))
 		}
 		return nil
-	})
+	}))
 	if err != nil {
 		return backend.RenewResult{}, err
 	}
-	b.final.Add(res.Lost...)
+	b.calls.Renewed(res.Lost)
 	if res.SessionLost {
-		b.final.Drop(req.Session)
+		b.calls.Forget(req.Session)
 	}
 	return res, nil
 }
@@ -125,22 +108,9 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	if err := req.Validate(); err != nil {
 		return err
 	}
-	return b.do(ctx, "release", func(t *txn) error {
-		l := t.lock(req.Name).Find(req.Lease)
-		if l != nil {
-			t.durable = l.Timed
-			t.end(l, backend.ErrLost, backend.EventReleased, "")
-		}
-		if req.Abandon {
-			t.durable = t.durable || req.Session == ""
-			t.bury(string(req.Lease), req.Name, "")
-			return nil
-		}
-		if l == nil {
-			return backend.ErrLost
-		}
-		return nil
-	})
+	return b.do(ctx, newRequest("release", req.Session == "", func(t *txn) error {
+		return lockstate.Release(t.rules(), t.lock(req.Name), &req)
+	}))
 }
 
 // Break ends all leases that hold the lock. Errors: *InvalidError, *UnavailableError, ErrClosed,
@@ -150,16 +120,10 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 		return backend.BreakResult{}, err
 	}
 	var res backend.BreakResult
-	err := b.do(ctx, "break", func(t *txn) error {
-		res = backend.BreakResult{Token: t.nextToken()}
-		t.durable = t.telling(res.Token)
-		l := t.lock(req.Name)
-		res.Broken = lockstate.Holders(t.rules(), l.Holders.Leases)
-		for _, h := range slices.Clone(l.Holders.Leases) {
-			t.lose(h, backend.EventBroken, backend.CauseBroken, req.Reason)
-		}
+	err := b.do(ctx, newRequest("break", true, func(t *txn) error {
+		res = lockstate.Break(t.rules(), t.lock(req.Name), req.Reason)
 		return nil
-	})
+	}))
 	if err != nil {
 		return backend.BreakResult{}, err
 	}
@@ -173,10 +137,10 @@ func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, e
 		return backend.LockInfo{}, err
 	}
 	var info backend.LockInfo
-	err := b.do(ctx, "inspect", func(t *txn) error {
+	err := b.do(ctx, newRequest("inspect", false, func(t *txn) error {
 		info = lockstate.Info(t.rules(), t.lock(name))
 		return nil
-	})
+	}))
 	if err != nil {
 		return backend.LockInfo{}, err
 	}
@@ -190,32 +154,20 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 		return backend.ListPage{}, err
 	}
 	var page backend.ListPage
-	err := b.do(ctx, "list", func(t *txn) error {
-		page = t.list(&req)
+	err := b.do(ctx, newRequest("list", false, func(t *txn) error {
+		page = t.list(req)
 		return nil
-	})
+	}))
 	if err != nil {
 		return backend.ListPage{}, err
 	}
 	return page, nil
 }
 
-func (t *txn) list(req *backend.ListRequest) backend.ListPage {
+func (t *txn) list(req backend.ListRequest) backend.ListPage {
 	t.flush() // the following query reads the table
-	limit := req.Limit
-	if limit == 0 {
-		limit = backend.MaxListLimit
-	}
 	// The names with the prefix stand together: no byte of a name is 0xff.
 	names := t.texts(`SELECT DISTINCT name FROM leases WHERE name > ? AND name >= ? AND name < ? ORDER BY name LIMIT ?`,
-		req.After, req.Prefix, req.Prefix+"\xff", limit+1)
-	var page backend.ListPage
-	if len(names) > limit {
-		names = names[:limit]
-		page.Next = names[limit-1]
-	}
-	for _, n := range names {
-		page.Locks = append(page.Locks, lockstate.Info(t.rules(), t.lock(n)))
-	}
-	return page
+		req.After, req.Prefix, req.Prefix+"\xff", lockstate.PageSize(req)+1)
+	return lockstate.List(t.rules(), req, names, t.lock)
 }

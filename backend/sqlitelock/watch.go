@@ -57,7 +57,7 @@ func (t *txn) flushEvents() {
 	t.dirty, t.events = true, nil
 	for _, addr := range t.texts(`SELECT addr FROM watchers`) {
 		if addr != t.b.watchAddr() {
-			t.write(addr, letter{events: true})
+			t.letterTo(addr).events = true
 		}
 	}
 	t.lookAtEvents()
@@ -190,13 +190,13 @@ func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver f
 	}
 	w := &watcher{prefix: req.Prefix, some: make(chan struct{}, 1)}
 	defer b.unwatch(w)
-	err := b.do(ctx, "watch", func(t *txn) error {
+	err := b.do(ctx, newRequest("watch", false, func(t *txn) error {
 		t.flushEvents() // the earlier events
 		t.signOn()
 		event, wall := t.meta.event, t.wall.Round(0)
 		t.after = append(t.after, func() { b.watch(w, event, wall) })
 		return nil
-	})
+	}))
 	for err == nil {
 		select {
 		case <-ctx.Done():
@@ -255,7 +255,7 @@ func (b *Backend) unwatch(w *watcher) {
 	b.mu.Unlock()
 	if last {
 		// No caller waits for it. When it fails the others write events for watchTTL more.
-		_, _ = b.enqueue("watch", func(t *txn) error { return t.signOffUnlessWatched() })
+		_ = b.enqueue(newRequest("watch", false, (*txn).signOffUnlessWatched))
 	}
 }
 

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
 // The writer is the one goroutine that uses the connection. It waits for the turn and for
@@ -19,72 +19,57 @@ const maxBatch = 256
 
 // request is a request to the store.
 type request struct {
-	op string
+	waiters.Request
+
 	// run executes the request in a transaction that may be undone and repeated. Its result is
 	// the answer. A failure of the store is in the transaction.
-	run  func(*txn) error
-	fate atomic.Uint32
-	done chan struct{} // closed when err is set
-	err  error
+	run func(*txn) error
+	// lasting: the answer is about what survives a power failure, so it has to survive that as well,
+	// also where it rests on what another request changed. A session does not survive.
+	lasting bool
 }
 
-// The states of a request.
-const (
-	isQueued uint32 = iota
-	isTaken
-	isCancelled
-)
-
-// cancel withdraws the request unless it was already taken. It reports whether it did.
-func (r *request) cancel() bool { return r.fate.CompareAndSwap(isQueued, isCancelled) }
-
-func (r *request) take() bool { return r.fate.CompareAndSwap(isQueued, isTaken) }
-
-func (r *request) answer(err error) {
-	r.err = err
-	close(r.done)
+func newRequest(op string, lasting bool, run func(*txn) error) *request {
+	r := &request{run: run, lasting: lasting}
+	r.Op = op
+	r.Init()
+	return r
 }
 
 // do executes a request, and returns its answer.
-func (b *Backend) do(ctx context.Context, op string, run func(*txn) error) error {
+func (b *Backend) do(ctx context.Context, r *request) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	r, err := b.enqueue(op, run)
-	if err != nil {
+	if err := b.enqueue(r); err != nil {
 		return err
 	}
-	select {
-	case <-r.done:
-		return r.err
-	case <-ctx.Done():
-		mayHold := !r.cancel()
-		select {
-		case <-r.done:
-			return r.err
-		default:
-		}
-		return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: mayHold, Err: context.Cause(ctx)}
-	case <-b.life.Done():
-		r.cancel()
-		return backend.ErrClosed
-	}
+	return r.Wait(ctx, b.life, func(op string, mayHold bool, err error) error {
+		return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: mayHold, Err: err}
+	})
 }
 
 // enqueue hands a request to the writer.
-func (b *Backend) enqueue(op string, run func(*txn) error) (*request, error) {
+func (b *Backend) enqueue(r *request) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch {
-	case b.closed:
-		return nil, backend.ErrClosed
-	case b.broken != nil:
-		return nil, unavailable(op, false, b.broken)
+	if err := b.refusal(r.Op, false); err != nil {
+		return err
 	}
-	r := &request{op: op, run: run, done: make(chan struct{})}
 	b.queue = append(b.queue, r)
 	kick(b.queued)
-	return r, nil
+	return nil
+}
+
+// refusal returns why nothing is done any more, or nil. Backend.mu is held.
+func (b *Backend) refusal(op string, mayHold bool) error {
+	switch {
+	case b.closed:
+		return backend.ErrClosed
+	case b.broken != nil:
+		return unavailable(op, mayHold, b.broken)
+	}
+	return nil
 }
 
 // kick signals the goroutine at the other end of c.
@@ -164,11 +149,11 @@ var errNobody = errors.New("no caller waits for the result any more")
 func (b *Backend) wanted() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.look.empty() {
+	if !b.look.Empty() {
 		return true
 	}
 	for _, r := range b.queue {
-		if r.fate.Load() == isQueued {
+		if r.Queued() {
 			return true
 		}
 	}
@@ -181,11 +166,11 @@ func (b *Backend) takeQueue() []*request {
 	defer b.mu.Unlock()
 	n := min(len(b.queue), maxBatch)
 	reqs := make([]*request, 0, n+1)
-	if !b.look.empty() {
+	if !b.look.Empty() {
 		reqs = append(reqs, b.lookRequest())
 	}
 	for _, r := range b.queue[:n] {
-		if r.take() {
+		if r.Take() {
 			reqs = append(reqs, r)
 		}
 	}
@@ -207,7 +192,7 @@ func (b *Backend) refuse(ctx context.Context, err error) {
 			return
 		}
 		for _, r := range reqs {
-			r.answer(unavailable(r.op, false, err))
+			r.Answer(unavailable(r.Op, false, err))
 		}
 	}
 }
@@ -220,9 +205,9 @@ func (b *Backend) breakDown(err error) {
 		return
 	}
 	b.broken = err
-	for _, ws := range b.waiting {
-		for _, w := range ws {
-			w.give(answer{err: unavailable("acquire", true, err)})
+	for _, k := range b.calls.Leases() {
+		for _, w := range b.calls.Of(k) {
+			w.Give(waiters.Verdict{Err: unavailable("acquire", true, err)})
 		}
 	}
 	for w := range b.watchers {
@@ -240,14 +225,14 @@ func (b *Backend) batches(ctx context.Context, reqs []*request) []*txn {
 	}
 	if len(reqs) == 1 || t.committing {
 		for _, r := range reqs {
-			r.answer(unavailable(r.op, t.committing, err))
+			r.Answer(unavailable(r.Op, t.committing, err))
 		}
 		return nil
 	}
 	var done []*txn
 	for _, r := range reqs {
 		if err := b.file.begin(b.life); err != nil {
-			r.answer(unavailable(r.op, false, err))
+			r.Answer(unavailable(r.Op, false, err))
 			continue
 		}
 		done = append(done, b.batches(ctx, []*request{r})...)
@@ -327,8 +312,10 @@ func (b *Backend) syncLater(ds []delivery, reserved int64, wanted bool) {
 
 // sync is the syncer. It syncs the log outside of any transaction, so that the next ones, of this
 // process and of others, continue during it. One sync serves all that arrived while the previous
-// one ran.
+// one ran. After a failure none is tried: the system reports a failed write once, and the next sync
+// succeeds without it.
 func (b *Backend) sync() {
+	var err error
 	for {
 		select {
 		case <-b.unsynced:
@@ -339,10 +326,11 @@ func (b *Backend) sync() {
 		ds := b.toSync
 		b.toSync = nil
 		b.mu.Unlock()
-		err := b.file.sync()
-		if err != nil {
-			err = fmt.Errorf("%w: %w", ErrSync, err)
-			b.breakDown(err)
+		if err == nil {
+			if err = b.file.sync(); err != nil {
+				err = fmt.Errorf("%w: %w", ErrSync, err)
+				b.breakDown(err)
+			}
 		}
 		for _, d := range ds {
 			d.give(err)
@@ -357,7 +345,7 @@ func (b *Backend) leave() {
 	signedOn := b.signedOn
 	b.queue = nil
 	if signedOn {
-		b.queue = []*request{{op: "close", run: signOff, done: make(chan struct{})}}
+		b.queue = []*request{newRequest("close", false, signOff)}
 	}
 	b.mu.Unlock()
 	if !signedOn {

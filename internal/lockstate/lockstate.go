@@ -1,17 +1,28 @@
-// Package lockstate has the rules of one lock: who is granted it, who waits for it, who is refused,
-// and who is next. Stores that keep their leases as rows, in memory or in tables, share them.
+// Package lockstate has the rules of one lock: which lease is granted, which one waits, which one is
+// refused, and which one is next. Stores that keep their leases as rows, in memory or in tables, share them.
 //
 // A rule reads and changes what the store has read of a lock, within one transaction of the store, and
 // reports each change to the store. The package has no clock and sends nothing: see Store.
 package lockstate
 
 import (
+	"cmp"
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
 )
+
+// Capabilities returns those of a store that keeps leases as rows, and can do everything.
+func Capabilities(name string) backend.Capabilities {
+	return backend.Capabilities{
+		Name: name, Sessions: true, Timed: true, Shared: true, Permits: true, Reentrant: true, FIFO: true, Push: true,
+		LossPush: true, Watch: true, Durable: true, TokenKind: "counter",
+		MinTTL: 100 * time.Millisecond, MaxTTL: 365 * 24 * time.Hour, ExpiryLag: time.Second,
+	}
+}
 
 // State is the stage that a lease has reached.
 type State uint8
@@ -57,8 +68,7 @@ type Group[L, X any] struct {
 	Claims []backend.Claim
 }
 
-// Add appends a lease.
-func (g *Group[L, X]) Add(l *Lease[L, X]) {
+func (g *Group[L, X]) add(l *Lease[L, X]) {
 	g.Leases = append(g.Leases, l)
 	g.Claims = append(g.Claims, l.Claim)
 }
@@ -86,6 +96,29 @@ func (l *Lock[L, X]) Find(id backend.LeaseID) *Lease[L, X] {
 	}
 	return l.Line.Find(id)
 }
+
+// Add puts a lease that the store has read behind the others that are held, or behind those that wait.
+func (l *Lock[L, X]) Add(x *Lease[L, X]) {
+	if x.State == Held {
+		l.Holders.add(x)
+	} else {
+		l.Line.add(x)
+	}
+}
+
+// Key identifies a lease: the same ID with another name is another lease.
+type Key struct {
+	Name string
+	ID   backend.LeaseID
+}
+
+// Compare orders keys: it returns -1, 0 or 1.
+func (k Key) Compare(o Key) int {
+	return cmp.Or(cmp.Compare(k.Name, o.Name), cmp.Compare(k.ID, o.ID))
+}
+
+// Key returns what identifies the lease.
+func (l *Lease[L, X]) Key() Key { return Key{l.Lock.Name, l.ID} }
 
 // All returns the leases that are held, and then those in the queue.
 func (l *Lock[L, X]) All() []*Lease[L, X] { return slices.Concat(l.Holders.Leases, l.Line.Leases) }
@@ -133,6 +166,18 @@ type Store[L, X any] interface {
 	Granted(*Lease[L, X])
 	// Ended: the lease has ended, which was in that state. A caller that waits for it gets err.
 	Ended(l *Lease[L, X], was State, event backend.EventKind, err error, reason string)
+	// Extend sets the end of a timed lease that is held: its TTL from now.
+	Extend(*Lease[L, X])
+	// Lost: the lease, which has ended, was taken from its holder. If its session lives, that is
+	// notified.
+	Lost(l *Lease[L, X], cause backend.Cause, reason string)
+	// Abandon keeps a lease from ever being granted.
+	Abandon(Key)
+	// Abandoned reports whether the lease was abandoned.
+	Abandoned(Key) bool
+	// Join puts a new lease, or one in the queue, under the session of its request, if there is one.
+	// It reports false, and does nothing, if that session has ended.
+	Join(*Lease[L, X], backend.SessionID) bool
 	// Session returns the session that the lease, or its place in the queue, lives under; empty:
 	// none.
 	Session(*Lease[L, X]) backend.SessionID
@@ -140,21 +185,107 @@ type Store[L, X any] interface {
 	Left(*Lease[L, X]) time.Duration
 }
 
-// Take puts a new lease into the queue, and grants it if it may be granted now. The error says why it
-// can neither be granted nor queued; nothing has changed then.
-func Take[L, X any](s Store[L, X], lock *Lock[L, X], l *Lease[L, X], wait bool) error {
-	if err := refuse(s, lock, l.Claim, wait); err != nil {
-		return err
+// Acquire returns the lease of a request, held or in the queue, as Answer expects it. The error says why
+// there is none; nothing has changed then. Errors: ErrLost for a lease that was abandoned,
+// ErrSessionLost, *LimitError, *HeldError.
+func Acquire[L, X any](s Store[L, X], lock *Lock[L, X], req *backend.AcquireRequest) (*Lease[L, X], error) {
+	if l := lock.Find(req.Lease); l != nil {
+		if err := again(s, l, req); err != nil {
+			return nil, err
+		}
+		return l, nil
 	}
-	l.Lock, l.State, l.Asked = lock, Waiting, s.Now()
-	lock.Line.Add(l)
+	if s.Abandoned(Key{lock.Name, req.Lease}) {
+		return nil, backend.ErrLost
+	}
+	l := &Lease[L, X]{Lock: lock, ID: req.Lease, Claim: req.Claim(), Note: req.Note, Timed: req.Timed, TTL: req.TTL}
+	if !s.Join(l, req.Session) {
+		return nil, backend.ErrSessionLost
+	}
+	if err := refuse(s, lock, l.Claim, req.Wait); err != nil {
+		return nil, err
+	}
+	l.Asked = s.Now()
+	lock.Line.add(l)
 	if lock.admits(l.Claim) {
 		grant(s, l)
-		return nil
+		return l, nil
 	}
 	l.Waited = true
 	s.Queued(l)
+	return l, nil
+}
+
+// Refused reports whether the error of a request says no more than that the lock is held, or has another
+// limit. A caller acts on that no longer than until its next attempt, so it need not survive a crash. Any
+// other answer must: a waiter would act on a grant, and a holder on a loss, that the store has forgotten.
+func Refused(err error) bool {
+	var held *backend.HeldError
+	var limit *backend.LimitError
+	return errors.As(err, &held) || errors.As(err, &limit)
+}
+
+// again returns why the repeated request of a lease gets neither the lease nor its place in the queue:
+// C6. A place passes to the session of the newest request.
+func again[L, X any](s Store[L, X], l *Lease[L, X], req *backend.AcquireRequest) error {
+	switch {
+	case l.State == Held:
+		return nil
+	case req.Session != "" && s.Session(l) != req.Session && !s.Join(l, req.Session):
+		return backend.ErrSessionLost
+	case !req.Wait:
+		return heldError(s, l.Lock, slices.Index(l.Lock.Line.Leases, l))
+	}
 	return nil
+}
+
+// Answer returns the grant of a lease that is held, for a request under the session that was sent at
+// that local time. The error is ErrLost where the lease lives under another session: it ends with that.
+func Answer[L, X any](s Store[L, X], l *Lease[L, X], session backend.SessionID, asked time.Time) (backend.Grant, error) {
+	if !l.Timed && s.Session(l) != session {
+		return backend.Grant{}, backend.ErrLost
+	}
+	g := backend.Grant{Token: l.Token, Asked: asked, Since: l.Since, Waited: l.Waited, Joined: l.Joined}
+	if l.Timed {
+		g.Left = min(s.Left(l), l.TTL)
+	}
+	return g, nil
+}
+
+// Renew extends, or shortens, a timed lease that is held. l is nil where there is none.
+func Renew[L, X any](s Store[L, X], l *Lease[L, X], ttl time.Duration) backend.Renewal {
+	if l == nil || !l.Timed || l.State != Held {
+		return backend.Renewal{Err: backend.ErrLost}
+	}
+	l.TTL = ttl
+	s.Extend(l)
+	return backend.Renewal{Token: l.Token, Left: ttl}
+}
+
+// Release ends a lease, or its place in the queue. A lease that is abandoned is never granted
+// afterwards. The error is ErrLost where there is no such lease, unless it is abandoned.
+func Release[L, X any](s Store[L, X], lock *Lock[L, X], req *backend.ReleaseRequest) error {
+	l := lock.Find(req.Lease)
+	if l != nil {
+		End(s, l, backend.EventReleased, backend.ErrLost, "")
+	}
+	if req.Abandon {
+		s.Abandon(Key{lock.Name, req.Lease})
+		return nil
+	}
+	if l == nil {
+		return backend.ErrLost
+	}
+	return nil
+}
+
+// Break takes the lock from all its holders, and issues a token: the next one is greater than theirs.
+func Break[L, X any](s Store[L, X], lock *Lock[L, X], reason string) backend.BreakResult {
+	res := backend.BreakResult{Token: s.Token(lock), Broken: Holders(s, lock.Holders.Leases)}
+	for _, h := range slices.Clone(lock.Holders.Leases) {
+		Lose(s, h, backend.EventBroken, backend.CauseBroken, reason)
+	}
+	return res
 }
 
 // refuse returns why a new lease with this claim can neither be granted nor queued.
@@ -168,11 +299,6 @@ func refuse[L, X any](s Store[L, X], lock *Lock[L, X], c backend.Claim, wait boo
 		return nil
 	}
 	return heldError(s, lock, lock.QueueLen())
-}
-
-// HeldError returns the refusal of a lease in the queue whose caller does not want to wait.
-func HeldError[L, X any](s Store[L, X], l *Lease[L, X]) error {
-	return heldError(s, l.Lock, slices.Index(l.Lock.Line.Leases, l))
 }
 
 func heldError[L, X any](s Store[L, X], lock *Lock[L, X], ahead int) error {
@@ -200,8 +326,11 @@ func grant[L, X any](s Store[L, X], l *Lease[L, X]) {
 	} else {
 		l.Token = s.Token(l.Lock)
 	}
-	l.Lock.Holders.Add(l)
+	l.Lock.Holders.add(l)
 	l.State, l.Since = Held, s.Now()
+	if l.Timed {
+		s.Extend(l)
+	}
 	s.Granted(l)
 }
 
@@ -219,6 +348,12 @@ func End[L, X any](s Store[L, X], l *Lease[L, X], event backend.EventKind, err e
 	}
 	l.State = Over
 	s.Ended(l, was, event, err, reason)
+}
+
+// Lose ends a lease that its holder did not release. Its session is notified, if it lives.
+func Lose[L, X any](s Store[L, X], l *Lease[L, X], event backend.EventKind, cause backend.Cause, reason string) {
+	End(s, l, event, backend.ErrLost, reason)
+	s.Lost(l, cause, reason)
 }
 
 // Event describes what happened to a lease.
@@ -250,6 +385,25 @@ func Info[L, X any](s Store[L, X], lock *Lock[L, X]) backend.LockInfo {
 	}
 	return info
 }
+
+// List describes locks that have holders or waiters: the first of those names, which are in order and of
+// which there is one more than the page has room for if the page is not the last.
+func List[L, X any](s Store[L, X], req backend.ListRequest, names []string, lock func(name string) *Lock[L, X]) backend.ListPage {
+	var page backend.ListPage
+	if limit := PageSize(req); len(names) > limit {
+		names = names[:limit]
+		page.Next = names[limit-1]
+	}
+	for _, n := range names {
+		if l := lock(n); !l.Free() {
+			page.Locks = append(page.Locks, Info(s, l))
+		}
+	}
+	return page
+}
+
+// PageSize returns how many locks a page has room for.
+func PageSize(req backend.ListRequest) int { return cmp.Or(req.Limit, backend.MaxListLimit) }
 
 // Holders describes leases that are held.
 func Holders[L, X any](s Store[L, X], leases []*Lease[L, X]) []backend.Holder {

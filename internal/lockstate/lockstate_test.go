@@ -17,10 +17,17 @@ type (
 	lease = lockstate.Lease[struct{}, struct{}]
 )
 
-// store writes down what the rules report, and issues tokens from 1 on.
+// store writes down what the rules report, and issues tokens from 1 on. All leases live under the
+// session "s", until one joins another.
 type store struct {
-	token fence.Token
-	log   []string
+	token     fence.Token
+	log       []string
+	sessions  map[backend.LeaseID]backend.SessionID
+	abandoned map[lockstate.Key]bool
+}
+
+func newStore() *store {
+	return &store{sessions: make(map[backend.LeaseID]backend.SessionID), abandoned: make(map[lockstate.Key]bool)}
 }
 
 func (s *store) note(format string, args ...any) { s.log = append(s.log, fmt.Sprintf(format, args...)) }
@@ -35,20 +42,70 @@ func (s *store) Granted(l *lease) {
 func (s *store) Ended(l *lease, was lockstate.State, event backend.EventKind, err error, reason string) {
 	s.note("%s ended (%d) with %s, %v %s", l.ID, was, event, err, reason)
 }
-func (s *store) Session(*lease) backend.SessionID { return "s" }
-func (s *store) Left(*lease) time.Duration        { return time.Minute }
+func (s *store) Extend(l *lease) { s.note("%s ends after %s", l.ID, l.TTL) }
+
+func (s *store) Lost(l *lease, cause backend.Cause, reason string) {
+	s.note("%s is lost (%s) %s", l.ID, cause, reason)
+}
+func (s *store) Abandon(k lockstate.Key)        { s.abandoned[k] = true }
+func (s *store) Abandoned(k lockstate.Key) bool { return s.abandoned[k] }
+
+func (s *store) Join(l *lease, id backend.SessionID) bool {
+	s.sessions[l.ID] = id
+	return id != "dead"
+}
+func (s *store) Session(l *lease) backend.SessionID { return s.sessions[l.ID] }
+func (s *store) Left(*lease) time.Duration          { return time.Minute }
 
 // An input is what happens to a lock.
 type input func(s *store, l *lock)
 
-func take(id string, wait bool, c backend.Claim) input {
+func ask(req backend.AcquireRequest) input {
 	return func(s *store, l *lock) {
-		c.Permits = max(1, c.Permits)
-		err := lockstate.Take(s, l, &lease{ID: backend.LeaseID(id), Claim: c}, wait)
+		req.Permits = max(1, req.Permits)
+		x, err := lockstate.Acquire(s, l, &req)
+		if err == nil && x.State == lockstate.Held {
+			_, err = lockstate.Answer(s, x, req.Session, time.Unix(0, 0))
+		}
 		if err != nil {
+			s.note("%s: %v", req.Lease, err)
+		}
+	}
+}
+
+func take(id string, wait bool, c backend.Claim) input {
+	return ask(backend.AcquireRequest{
+		Lease: backend.LeaseID(id), Session: "s", Wait: wait, Mode: c.Mode, Permits: c.Permits, Limit: c.Limit, Owner: c.Owner, Reentrant: c.Reentrant,
+	})
+}
+
+func under(session, id string, wait bool) input {
+	return ask(backend.AcquireRequest{Lease: backend.LeaseID(id), Session: backend.SessionID(session), Wait: wait})
+}
+
+func timed(id string) input {
+	return ask(backend.AcquireRequest{Lease: backend.LeaseID(id), Timed: true, TTL: time.Second})
+}
+
+func renew(id string) input {
+	return func(s *store, l *lock) {
+		if r := lockstate.Renew(s, l.Find(backend.LeaseID(id)), time.Hour); r.Err != nil {
+			s.note("%s: %v", id, r.Err)
+		}
+	}
+}
+
+func release(id string, abandon bool) input {
+	return func(s *store, l *lock) {
+		if err := lockstate.Release(s, l, &backend.ReleaseRequest{Lease: backend.LeaseID(id), Abandon: abandon}); err != nil {
 			s.note("%s: %v", id, err)
 		}
 	}
+}
+
+func breaks(s *store, l *lock) {
+	res := lockstate.Break(s, l, "why")
+	s.note("%d were broken, token %d", len(res.Broken), res.Token)
 }
 
 func try(id string) input    { return take(id, false, backend.Claim{}) }
@@ -121,13 +178,57 @@ func TestRules(t *testing.T) {
 			{end("b"), "b ended (1) with released, lease is lost why"},
 			{settle, "w has 2, waited true, joined false"},
 		},
+		"a repeated request gets what the first got, under the session of the newest": {
+			{try("a"), "a has 1, waited false, joined false"},
+			{try("a"), ""},
+			{under("t", "a", true), "a: lease is lost"},
+			{wait("b"), "b waits"},
+			{wait("b"), ""},
+			{try("b"), `b: lock "n" is held`},
+			{under("dead", "b", true), "b: session"},
+			{under("t", "b", true), ""},
+			{end("a"), "a ended (1) with released, lease is lost why"},
+			{settle, "b has 2, waited true, joined false"},
+			{under("t", "b", false), ""},
+			{wait("b"), "b: lease is lost"},
+		},
+		"nothing is granted under a session that has ended": {
+			{under("dead", "a", true), "a: session"}, {try("b"), "b has 1, waited false, joined false"},
+		},
+		"a lease is released once, and never granted when it was abandoned": {
+			{try("a"), "a has 1, waited false, joined false"},
+			{release("a", false), "a ended (1) with released, lease is lost"},
+			{release("a", false), "a: lease is lost"},
+			{release("b", true), ""},
+			{wait("b"), "b: lease is lost"},
+			{wait("c"), "c has 2, waited false, joined false"},
+			{release("c", true), "c ended (1) with released, lease is lost"},
+			{wait("c"), "c: lease is lost"},
+		},
+		"only a timed lease that is held is renewed by itself": {
+			{timed("a"), "a ends after 1s; a has 1, waited false, joined false"},
+			{renew("a"), "a ends after 1h0m0s"},
+			{timed("a"), ""},
+			{renew("b"), "b: lease is lost"},
+			{timed("w"), `w: lock "n" is held`},
+			{release("a", false), "a ended (1) with released, lease is lost"},
+			{try("c"), "c has 2, waited false, joined false"},
+			{renew("c"), "c: lease is lost"},
+		},
+		"a break ends what is held, and the next token is greater": {
+			{read("a"), "a has 1, waited false, joined false"},
+			{read("b"), "b has 2, waited false, joined false"},
+			{wait("w"), "w waits"},
+			{breaks, "a ended (1) with broken, lease is lost why; a is lost (broken) why; b ended (1) with broken, lease is lost why; b is lost (broken) why; 2 were broken, token 3"},
+			{settle, "w has 4, waited true, joined false"},
+		},
 		"waiters that were not read are before a new one, and have a limit": {
 			{unread(2, 5), ""}, {try("a"), `a: lock "n" is held`}, {wait("a"), "a waits"}, {permits("b", 1, 6), `b: limit 6 of lock "n": must be 5, which is in force`},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, l := new(store), &lock{Name: "n"}
+			s, l := newStore(), &lock{Name: "n"}
 			for i, x := range script {
 				s.log = nil
 				x.do(s, l)
@@ -142,7 +243,7 @@ func TestRules(t *testing.T) {
 // A lease that has ended is not ended again, and a lock describes what it has.
 func TestInfo(t *testing.T) {
 	t.Parallel()
-	s, l := new(store), &lock{Name: "n"}
+	s, l := newStore(), &lock{Name: "n"}
 	read("r")(s, l)
 	read("s")(s, l)
 	wait("w")(s, l)
@@ -151,7 +252,8 @@ func TestInfo(t *testing.T) {
 		t.Errorf("%+v", info)
 	}
 	w := l.Find("w")
-	if held, ok := errors.AsType[*backend.HeldError](lockstate.HeldError(s, w)); !ok || held.Count != 2 || held.Ahead != 0 {
+	_, err := lockstate.Acquire(s, l, &backend.AcquireRequest{Lease: "w", Session: "s", Permits: 1})
+	if held, ok := errors.AsType[*backend.HeldError](err); !ok || held.Count != 2 || held.Ahead != 0 {
 		t.Errorf("%+v", held)
 	}
 	if e := lockstate.Event(s, backend.EventWaiting, w, ""); e.Token != 0 || e.Name != "n" || !e.At.Equal(s.Now()) {
@@ -171,5 +273,27 @@ func TestInfo(t *testing.T) {
 	}
 	if e := lockstate.Event(s, backend.EventAcquired, l.Find("x"), ""); e.Token != 3 {
 		t.Errorf("%+v", e)
+	}
+}
+
+// A page has the locks that are not free, and the name to continue with if there are more.
+func TestList(t *testing.T) {
+	t.Parallel()
+	s, locks := newStore(), make(map[string]*lock)
+	for _, name := range []string{"a", "b", "c"} {
+		locks[name] = &lock{Name: name}
+		if name != "b" {
+			try(name)(s, locks[name])
+		}
+	}
+	for limit, want := range map[int]string{1: "[a] a", 2: "[a] b", 3: "[a c] ", 0: "[a c] "} {
+		var names []string
+		page := lockstate.List(s, backend.ListRequest{Limit: limit}, []string{"a", "b", "c"}, func(n string) *lock { return locks[n] })
+		for _, info := range page.Locks {
+			names = append(names, info.Name)
+		}
+		if got := fmt.Sprint(names, " ", page.Next); got != want {
+			t.Errorf("limit %d: %q, want %q", limit, got, want)
+		}
 	}
 }

@@ -2,9 +2,8 @@ package sqllease
 
 import (
 	"context"
-	"errors"
 
-	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // A database may show a commit to other clients before the commit survives a crash: InnoDB before
@@ -18,9 +17,8 @@ import (
 // before. Within a transaction it is the transaction's own commit, which is made even where there
 // is nothing else to write. Outside of a transaction it is Store.Sync.
 //
-// A refusal needs none of that. That a lock was held, by which client, or with which limit, is a
-// fact on which a caller acts no longer than until its next attempt. Inspect and List are for
-// people, and return what is visible.
+// A refusal needs none of that: see lockstate.Refused. Inspect and List are for people, and return
+// what is visible.
 
 // synced waits until what was read survives a crash.
 func (b *Leases) synced(ctx context.Context, op string) error {
@@ -31,9 +29,7 @@ func (b *Leases) synced(ctx context.Context, op string) error {
 // answer.
 func rests(reqs []*request, answers []error) bool {
 	for i, err := range answers {
-		var held *backend.HeldError
-		var limit *backend.LimitError
-		if !reqs[i].mute && !errors.As(err, &held) && !errors.As(err, &limit) {
+		if !reqs[i].mute && !lockstate.Refused(err) {
 			return true
 		}
 	}

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/retry"
+	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
 // Group commit. Concurrent requests share a transaction, a batch: two round trips and one wait
@@ -30,7 +30,8 @@ const (
 
 // request is a request to the store.
 type request struct {
-	op    string
+	waiters.Request
+
 	scope Scope
 	// run executes the request in a transaction that may be undone and repeated. Its result is
 	// the answer.
@@ -39,38 +40,21 @@ type request struct {
 	mute  bool   // the answer goes to no caller
 	doubt bool   // an earlier attempt may have worked
 	quick *quick // it may take one round trip
-	fate  atomic.Uint32
-	gone  atomic.Bool   // no caller waits for the answer any more
-	done  chan struct{} // closed when err is set
-	err   error
 }
 
-// The states of a request.
-const (
-	isQueued uint32 = iota
-	isTaken
-	isCancelled
-)
-
-// cancel withdraws the request unless a batch has already taken it. It reports whether it did.
-func (r *request) cancel() bool {
-	r.gone.Store(true)
-	return r.fate.CompareAndSwap(isQueued, isCancelled)
-}
-
-func (r *request) take() bool { return r.fate.CompareAndSwap(isQueued, isTaken) }
-
-func (r *request) answer(err error) {
-	r.err = err
-	close(r.done)
+// newRequest returns a request that run executes.
+func newRequest(op string, s Scope, run func(*txn) error) *request {
+	r := &request{scope: s, run: run}
+	r.Op = op
+	r.Init()
+	return r
 }
 
 // do executes a request on one lock, in a batch with other requests.
 func (b *Leases) do(ctx context.Context, r *request) error {
-	if err := b.Ready(ctx, r.op); err != nil {
+	if err := b.Ready(ctx, r.Op); err != nil {
 		return err
 	}
-	r.done = make(chan struct{})
 	b.mu.Lock()
 	if b.closed {
 		b.mu.Unlock()
@@ -79,21 +63,7 @@ func (b *Leases) do(ctx context.Context, r *request) error {
 	b.queue = append(b.queue, r)
 	b.launch()
 	b.mu.Unlock()
-	select {
-	case <-r.done:
-		return r.err
-	case <-ctx.Done():
-		mayHold := !r.cancel()
-		select {
-		case <-r.done:
-			return r.err
-		default:
-		}
-		return b.store.Unavailable(r.op, mayHold, context.Cause(ctx))
-	case <-b.life.Done():
-		r.cancel()
-		return backend.ErrClosed
-	}
+	return r.Wait(ctx, b.life, b.store.Unavailable)
 }
 
 // launch starts a batch for the requests in the queue. Leases.mu is held.
@@ -151,7 +121,7 @@ func (b *Leases) board() ([]*request, bool) {
 		case busy, behind, len(reqs) == b.most(kind), its != kind, again && kind != theLongWay:
 			rest = append(rest, r)
 			later[name] = struct{}{}
-		case r.take():
+		case r.Take():
 			reqs = append(reqs, r)
 			mine[name] = struct{}{}
 		}
@@ -173,14 +143,13 @@ func (b *Leases) most(kind way) int {
 
 // alone executes a request in a transaction of its own, whatever the number of its locks.
 func (b *Leases) alone(ctx context.Context, r *request) error {
-	r.done = make(chan struct{})
-	r.take()
+	r.Take()
 	ctx, stop := b.Within(ctx)
 	defer stop()
 	if sure, err := b.attempt(ctx, []*request{r}, true); err != nil {
-		return b.said(r.op, !sure, err)
+		return b.said(r.Op, !sure, err)
 	}
-	return r.err
+	return r.Err()
 }
 
 // fly executes the requests together. Where that fails because of one of them, or because another
@@ -227,7 +196,7 @@ func (b *Leases) flyAlone(reqs []*request) {
 // fail answers all requests with an error.
 func (b *Leases) fail(reqs []*request, sure bool, err error) {
 	for _, r := range reqs {
-		r.answer(b.said(r.op, !sure || r.doubt, err))
+		r.Answer(b.said(r.Op, !sure || r.doubt, err))
 	}
 }
 
@@ -305,7 +274,7 @@ func ofOne(reqs []*request) bool { return len(reqs) == 1 || len(byLock(reqs)) ==
 
 func wanted(reqs []*request) bool {
 	for _, r := range reqs {
-		if !r.gone.Load() {
+		if r.Wanted() {
 			return true
 		}
 	}
@@ -360,7 +329,7 @@ func (b *Leases) transact(ctx context.Context, t *txn, reqs []*request) (bool, e
 	}
 	b.calmed(t)
 	for i, r := range reqs {
-		r.answer(answers[i])
+		r.Answer(answers[i])
 	}
 	return true, nil
 }

@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/finals"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
+	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
 // Config is the configuration of Leases.
@@ -52,19 +53,17 @@ type Leases struct {
 	toLook, toSweep chan struct{}
 	gate            chan struct{} // has room for one: the goroutine that checks the tables
 	seen            atomic.Bool   // the tables were found
+	calls           *registry     // has a mutex of its own
 
 	mu       sync.Mutex // guards what follows
 	closed   bool
 	queue    []*request
 	flying   int
-	boarding bool                // a batch is about to take the queue
-	busy     map[string]struct{} // locks in a batch
-	fronts   map[string]int64    // of long queues: see front.go
-	crowded  map[string]struct{} // contended locks: see quick.go
-	look     letter              // what to read next
-	waiting  map[Key][]*waiter
-	sessions map[backend.SessionID]*listener
-	final    finals.Leases                  // has a mutex of its own
+	boarding bool                           // a batch is about to take the queue
+	busy     map[string]struct{}            // locks in a batch
+	fronts   map[string]int64               // of long queues: see front.go
+	crowded  map[string]struct{}            // contended locks: see quick.go
+	look     waiters.Look                   // what to read next
 	own      map[backend.SessionID]struct{} // opened here and not ended
 	strange  map[string]struct{}            // locks with a queue that other values may free: see wait.go
 	hearing  bool                           // notifications arrive
@@ -84,10 +83,10 @@ func New(cfg Config) *Leases {
 		lone: make(chan struct{}, max(1, cfg.Conns/4)), maxFlights: min(2, cfg.Conns-2), //nolint:mnd // a quarter
 		gate: make(chan struct{}, 1), toLook: make(chan struct{}, 1), toSweep: make(chan struct{}, 1),
 		busy: make(map[string]struct{}), crowded: make(map[string]struct{}), fronts: make(map[string]int64),
-		waiting: make(map[Key][]*waiter), sessions: make(map[backend.SessionID]*listener),
 		own: make(map[backend.SessionID]struct{}), strange: make(map[string]struct{}),
 	}
 	b.life, b.end = context.WithCancelCause(context.Background())
+	b.calls = waiters.New[ofWaiter, struct{}](b.life)
 	b.alarm = time.AfterFunc(time.Hour, b.rouse)
 	b.alarm.Stop()
 	b.work.Go(b.lookAtLetters)
@@ -243,23 +242,9 @@ func (b *Leases) Setup(ctx context.Context, op string, do func(context.Context) 
 // Capabilities returns the capabilities of leases in tables. pushes: the database notifies other
 // values of what concerns them.
 func Capabilities(name string, pushes bool) backend.Capabilities {
-	return backend.Capabilities{
-		Name:      name,
-		Sessions:  true,
-		Timed:     true,
-		Shared:    true,
-		Permits:   true,
-		Reentrant: true,
-		FIFO:      true,
-		Push:      pushes,
-		LossPush:  pushes,
-		Watch:     pushes,
-		Durable:   true,
-		TokenKind: "counter",
-		MinTTL:    100 * time.Millisecond,
-		MaxTTL:    365 * 24 * time.Hour,
-		ExpiryLag: time.Second,
-	}
+	caps := lockstate.Capabilities(name)
+	caps.Push, caps.LossPush, caps.Watch = pushes, pushes, pushes
+	return caps
 }
 
 // kick signals the goroutine at the other end of c.

@@ -10,41 +10,21 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
+	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
-// letter is a notification from one backend value to another: leases that were granted, and what
-// to read. It is sent with the commit, so its content was true then.
+// letter is a notification to another backend value: leases that were granted, and what to read. It
+// is sent with the commit, so its content was true then.
 type letter struct {
-	all      bool // read everything
-	early    bool // it may arrive before its subject survives a crash, so the receiver reads
-	leases   map[Key]struct{}
-	sessions map[backend.SessionID]struct{}
-	ended    []*lease // used by the sender: leases of the receiver's waiters, in the order of their changes
+	early bool     // it may arrive before its subject survives a crash, so the receiver reads
+	ended []*lease // of the receiver's waiters, in the order of their changes
+	look  waiters.Look
 }
 
-func (l *letter) lease(x *lease) { l.ended = append(l.ended, x) }
-
-func (l *letter) session(id backend.SessionID) {
-	if l.sessions == nil {
-		l.sessions = make(map[backend.SessionID]struct{})
-	}
-	l.sessions[id] = struct{}{}
-}
-
-func (l *letter) lookAt(k Key) {
-	if l.leases == nil {
-		l.leases = make(map[Key]struct{})
-	}
-	l.leases[k] = struct{}{}
-}
-
-// The first bytes of the lines of a notification. Names and IDs have no control characters, so a
-// line ends with a line feed, and a field with a tab.
+// The first bytes of the lines of a notification besides those of a Look.
 const (
-	lineHello   = 'h' // sent by a value to itself: notifications arrive
-	lineGrant   = 'g' // lease, session, place, token, since, joined, name
-	lineLease   = 'l' // lease, name: read it
-	lineSession = 's' // session: read it
+	lineHello = 'h' // sent by a value to itself: notifications arrive
+	lineGrant = 'g' // lease, session, place, token, since, joined, name
 )
 
 // maxPayload is less than PostgreSQL's limit for a notification, 8000 bytes.
@@ -55,7 +35,7 @@ func (l *letter) encode() []string {
 	var lines []string
 	for _, x := range l.ended {
 		if x.State != lockstate.Held || x.Timed || l.early {
-			lines = append(lines, string(lineLease)+string(x.ID)+"\t"+x.Lock.Name+"\n")
+			lines = append(lines, waiters.LeaseLine(x.Key()))
 			continue
 		}
 		fields := []string{
@@ -64,8 +44,8 @@ func (l *letter) encode() []string {
 		}
 		lines = append(lines, strings.Join(fields, "\t")+"\n")
 	}
-	for _, id := range slices.Sorted(maps.Keys(l.sessions)) {
-		lines = append(lines, string(lineSession)+string(id)+"\n")
+	for _, id := range slices.Sorted(maps.Keys(l.look.Sessions)) {
+		lines = append(lines, waiters.SessionLine(id))
 	}
 	var payloads []string
 	var b strings.Builder
@@ -89,29 +69,21 @@ type news struct {
 
 // decodeLetter decodes a payload. It returns what to read, which leases were granted, and whether
 // the payload is Hello. It ignores lines of an unknown kind.
-func decodeLetter(payload string) (letter, []news, bool) {
-	var look letter
+func decodeLetter(payload string) (waiters.Look, []news, bool) {
+	var look waiters.Look
 	var granted []news
 	hello := false
 	for line := range strings.Lines(payload) {
 		line = strings.TrimSuffix(line, "\n")
-		if line == "" {
-			continue
-		}
-		fields := strings.Split(line[1:], "\t")
-		switch line[0] {
-		case lineHello:
+		switch {
+		case strings.HasPrefix(line, Hello):
 			hello = true
-		case lineGrant:
-			if n, ok := decodeGrant(fields); ok {
+		case strings.HasPrefix(line, string(lineGrant)):
+			if n, ok := decodeGrant(strings.Split(line[1:], "\t")); ok {
 				granted = append(granted, n)
 			}
-		case lineLease:
-			if len(fields) == 2 {
-				look.lookAt(Key{fields[1], backend.LeaseID(fields[0])})
-			}
-		case lineSession:
-			look.session(backend.SessionID(fields[0]))
+		default:
+			look.Parse(line)
 		}
 	}
 	return look, granted, hello
@@ -130,7 +102,7 @@ func decodeGrant(fields []string) (news, bool) {
 		return news{}, false
 	}
 	return news{
-		key: Key{fields[6], backend.LeaseID(fields[0])}, session: backend.SessionID(fields[1]), place: place,
+		key: Key{Name: fields[6], ID: backend.LeaseID(fields[0])}, session: backend.SessionID(fields[1]), place: place,
 		grant: backend.Grant{Token: token(n), Since: time.UnixMicro(since), Waited: true, Joined: joined},
 	}, true
 }
@@ -143,24 +115,18 @@ func (b *Leases) Read(payload string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, n := range granted {
-		for _, w := range b.waiting[n.key] {
-			if w.timed || !w.inLine || w.session != n.session {
-				look.lookAt(n.key)
-			} else if n.place > w.place { // otherwise it is about another time in the queue
-				n.grant.Asked = w.asked
-				w.give(verdict{grant: n.grant})
+		for _, w := range b.calls.Of(n.key) {
+			if w.Timed || !w.Own.inLine || w.Session != n.session {
+				look.Lease(n.key)
+			} else if n.place > w.Own.place { // otherwise it is about another time in the queue
+				n.grant.Asked = w.Own.asked
+				w.Give(waiters.Verdict{Grant: n.grant})
 			}
 		}
 	}
-	for k := range look.leases {
-		if len(b.waiting[k]) > 0 {
-			b.look.lookAt(k)
-		}
-	}
-	for id := range look.sessions {
-		b.look.session(id)
-	}
-	if len(look.leases)+len(look.sessions) > 0 {
+	maps.DeleteFunc(look.Leases, func(k Key, _ struct{}) bool { return len(b.calls.Of(k)) == 0 })
+	if !look.Empty() {
+		b.look.Add(&look)
 		kick(b.toLook)
 	}
 	return hello
@@ -177,13 +143,13 @@ func (b *Leases) Hearing(on bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.hearing = on
-	for k := range b.waiting {
-		b.look.lookAt(k)
+	for _, k := range b.calls.Leases() {
+		b.look.Lease(k)
 	}
-	for id := range b.sessions {
-		b.look.session(id)
+	for _, id := range b.calls.Listened() {
+		b.look.Session(id)
 	}
-	b.look.all = true
+	b.look.All = true
 	kick(b.toLook)
 }
 

@@ -1,8 +1,6 @@
 package sqllease
 
 import (
-	"cmp"
-	"strings"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -44,13 +42,6 @@ func next(l *lock) int64 {
 	l.Own.last++
 	return l.Own.last
 }
-
-// compare orders keys.
-func (k Key) compare(o Key) int {
-	return cmp.Or(strings.Compare(k.Name, o.Name), strings.Compare(string(k.ID), string(o.ID)))
-}
-
-func keyOf(l *lease) Key { return Key{l.Lock.Name, l.ID} }
 
 func sessionOf(l *lease) backend.SessionID {
 	if l.Own.session == nil {

@@ -56,7 +56,7 @@ func (b *Leases) flyQuickly(ctx context.Context, reqs []*request) []*request {
 		if r.quick.acquire != nil {
 			q.Acquire = append(q.Acquire, r.quick.row(b.addr))
 		} else {
-			q.Release = append(q.Release, Key{name, r.quick.lease})
+			q.Release = append(q.Release, Key{Name: name, ID: r.quick.lease})
 		}
 	}
 	slices.Sort(q.Names)
@@ -72,10 +72,10 @@ func (b *Leases) flyQuickly(ctx context.Context, reqs []*request) []*request {
 			g.Left = a.TTL
 		}
 		r.quick.granted(g)
-		r.answer(nil)
+		r.Answer(nil)
 	}
 	for _, name := range q.Released {
-		byName[name].answer(nil)
+		byName[name].Answer(nil)
 		delete(byName, name)
 	}
 	return b.notQuick(reqs, byName)
@@ -118,7 +118,7 @@ func (b *Leases) quickFailed(reqs []*request, err error) []*request {
 			r.doubt = true
 			again = append(again, r)
 		} else {
-			r.answer(b.said(r.op, true, err))
+			r.Answer(b.said(r.Op, true, err))
 		}
 	}
 	return again
@@ -139,6 +139,6 @@ func (b *Leases) calmed(t *txn) {
 func (q *quick) row(addr string) LeaseRow {
 	a := q.acquire
 	return LeaseRow{
-		Name: a.Name, Lease: a.Lease, Session: a.Session, Addr: addr, Held: true, Claim: a.Claim(), Note: a.Note, Timed: a.Timed, TTL: ceil(a.TTL),
+		Name: a.Name, Lease: a.Lease, Session: a.Session, Addr: addr, Held: true, Claim: a.Claim(), Note: a.Note, Timed: a.Timed, TTL: a.TTL,
 	}
 }

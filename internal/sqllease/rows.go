@@ -44,7 +44,8 @@ func (t *txn) read(v *View, names []string) {
 		t.readSession(&v.Sessions[i])
 	}
 	for i := range v.Leases {
-		add(t.leaseOf(&v.Leases[i]))
+		l := t.leaseOf(&v.Leases[i])
+		l.Lock.Add(l)
 	}
 	for _, r := range v.Rest {
 		l := t.lock(r.Name)
@@ -102,20 +103,20 @@ func (t *txn) doubtful(kill []backend.SessionID) ([]backend.SessionID, []Key) {
 			switch s := l.Own.session; {
 			case !expired(l, t.now):
 			case l.State == lockstate.Held && l.Timed:
-				leases = append(leases, keyOf(l))
+				leases = append(leases, l.Key())
 			case s != nil && s.known && s.cause == "":
 				sessions = append(sessions, s.id)
 			}
 		}
 	}
 	slices.Sort(sessions)
-	slices.SortFunc(leases, Key.compare)
+	slices.SortFunc(leases, Key.Compare)
 	return slices.Compact(sessions), leases
 }
 
 // changes returns what the transaction has to write.
 func (t *txn) changes() *Changes {
-	c := &Changes{Now: t.now, Events: t.events, Buried: slices.SortedFunc(maps.Keys(t.tombs), Key.compare)}
+	c := &Changes{Now: t.now, Events: t.events, Buried: slices.SortedFunc(maps.Keys(t.tombs), Key.Compare)}
 	for _, id := range slices.Sorted(maps.Keys(t.sessions)) {
 		switch s := t.sessions[id]; {
 		case s.dirty:
@@ -125,15 +126,15 @@ func (t *txn) changes() *Changes {
 		}
 	}
 	for _, l := range t.gone {
-		c.Gone = append(c.Gone, keyOf(l))
+		c.Gone = append(c.Gone, l.Key())
 	}
-	slices.SortFunc(c.Gone, Key.compare)
+	slices.SortFunc(c.Gone, Key.Compare)
 	for _, name := range t.names() {
 		lk := t.locks[name]
 		for _, l := range lk.All() {
 			switch {
 			case !l.Own.dirty && l.Own.cut:
-				c.CutLeases = append(c.CutLeases, keyOf(l))
+				c.CutLeases = append(c.CutLeases, l.Key())
 			case !l.Own.dirty:
 			case l.Own.saved:
 				c.Changed = append(c.Changed, rowOf(l))

@@ -7,15 +7,6 @@ import (
 	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
-// listener receives the losses of a session.
-type listener struct {
-	tell func(backend.Loss)
-	told map[backend.LeaseID]struct{} // so that a second read reports nothing twice
-	open bool                         // the server has confirmed the session: it has a row
-	// calls counts the calls of OpenSession in progress.
-	calls int
-}
-
 // OpenSession creates or confirms a session, in one round trip. Errors: *InvalidError;
 // ErrSessionLost for an ID that has ended; *UnavailableError; ErrClosed; ctx's cause.
 func (b *Leases) OpenSession(ctx context.Context, req backend.SessionRequest) error {
@@ -25,8 +16,7 @@ func (b *Leases) OpenSession(ctx context.Context, req backend.SessionRequest) er
 	addr := ""
 	if req.Lost != nil && b.addr != "" {
 		addr = b.addr
-		l := b.listen(req.ID, req.Lost) // before the request: it may be lost before the reply is here
-		defer b.tried(req.ID, l)
+		defer b.calls.Listen(req.ID, req.Lost)()
 	}
 	alive := false
 	err := b.direct(ctx, "open session", func(ctx context.Context) error {
@@ -46,43 +36,14 @@ func (b *Leases) OpenSession(ctx context.Context, req backend.SessionRequest) er
 	return err
 }
 
-// listen registers a listener, or adds a call to the one that there is. The caller must call tried
-// afterwards.
-func (b *Leases) listen(id backend.SessionID, lost func(backend.Loss)) *listener {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	l := b.sessions[id]
-	if l == nil {
-		l = &listener{told: make(map[backend.LeaseID]struct{})}
-		b.sessions[id] = l
-	}
-	l.tell = lost
-	l.calls++
-	return l
-}
-
-// tried removes the listener of a session that no call of OpenSession has opened, because a client
-// that is refused tries a new ID each time. If the outcome is unknown, the session may exist, but
-// nothing can be held under it, and another call registers another listener.
-func (b *Leases) tried(id backend.SessionID, l *listener) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	l.calls--
-	if l.calls == 0 && !l.open && b.sessions[id] == l {
-		delete(b.sessions, id)
-	}
-}
-
 // opened notes that the session exists. If it was in a notification before the reply, it is read
 // now.
 func (b *Leases) opened(id backend.SessionID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.own[id] = struct{}{}
-	if l := b.sessions[id]; l != nil {
-		l.open = true
-	}
-	if _, said := b.look.sessions[id]; said {
+	b.calls.Opened(id, struct{}{})
+	if _, said := b.look.Sessions[id]; said {
 		kick(b.toLook)
 	}
 }
@@ -90,9 +51,8 @@ func (b *Leases) opened(id backend.SessionID) {
 func (b *Leases) unlisten(id backend.SessionID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.sessions, id)
 	delete(b.own, id)
-	b.final.Drop(id)
+	b.calls.Forget(id)
 }
 
 // EndSession releases all that lives with the session, in one transaction. It succeeds for a
@@ -111,10 +71,10 @@ func (b *Leases) EndSession(ctx context.Context, id backend.SessionID) error {
 			return nil
 		}
 		lived := false
-		err = b.alone(ctx, &request{op: op, scope: Scope{Names: names, Sessions: []backend.SessionID{id}, Kill: []backend.SessionID{id}}, run: func(t *txn) error {
+		err = b.alone(ctx, newRequest(op, Scope{Names: names, Sessions: []backend.SessionID{id}, Kill: []backend.SessionID{id}}, func(t *txn) error {
 			lived = t.endSession(id)
 			return nil
-		}})
+		}))
 		if err != nil {
 			return err
 		}
@@ -149,12 +109,12 @@ func (t *txn) endSession(id backend.SessionID) bool {
 	for _, name := range t.names() {
 		for _, l := range t.locks[name].All() {
 			if l.Own.session == s && (l.State == lockstate.Waiting || !l.Timed) {
-				t.end(l, backend.ErrSessionLost, backend.EventReleased, "")
+				lockstate.End(t.rules(), l, backend.EventReleased, backend.ErrSessionLost, "")
 			}
 		}
 	}
 	if s.addr != "" && s.addr != t.b.addr {
-		t.letterTo(s.addr).session(id)
+		t.letterTo(s.addr).look.Session(id)
 	}
 	return lived
 }
@@ -184,13 +144,13 @@ func (b *Leases) Renew(ctx context.Context, req backend.RenewRequest) (backend.R
 		}
 	}
 	res := backend.RenewResult{SessionLost: r.SessionLost, Lost: r.Lost}
-	b.final.Add(res.Lost...)
+	b.calls.Renewed(res.Lost)
 	if res.SessionLost {
 		res.Lost = nil
 		b.unlisten(req.Session)
 	}
 	for _, x := range req.Leases {
-		got, ok := r.Renewed[at[Key{x.Name, x.Lease}]]
+		got, ok := r.Renewed[at[Key{Name: x.Name, ID: x.Lease}]]
 		if !ok {
 			res.Leases = append(res.Leases, backend.Renewal{Err: backend.ErrLost})
 			continue
@@ -205,7 +165,7 @@ func (b *Leases) Renew(ctx context.Context, req backend.RenewRequest) (backend.R
 func newRenewals(req backend.RenewRequest) (*Renewals, map[Key]int) {
 	r, at := &Renewals{Session: req.Session}, make(map[Key]int)
 	for _, x := range req.Leases {
-		k := Key{x.Name, x.Lease}
+		k := Key{Name: x.Name, ID: x.Lease}
 		i, again := at[k]
 		if !again {
 			i = len(r.Leases)
@@ -219,23 +179,10 @@ func newRenewals(req backend.RenewRequest) (*Renewals, map[Key]int) {
 
 // tellLoss reports a loss to the listener of the session, once.
 func (b *Leases) tellLoss(x backend.Loss) {
-	b.final.Add(x)
-	b.mu.Lock()
-	var tell func(backend.Loss)
-	l, ok := b.sessions[x.Session]
-	if ok {
-		tell = l.tell // another OpenSession of the session replaces it
-		if _, again := l.told[x.Lease]; again || b.closed {
-			ok = false
-		}
-		l.told[x.Lease] = struct{}{}
-	}
 	if x.Lease == "" {
-		delete(b.sessions, x.Session)
+		b.mu.Lock()
 		delete(b.own, x.Session)
+		b.mu.Unlock()
 	}
-	b.mu.Unlock()
-	if ok {
-		tell(x)
-	}
+	b.calls.Report(x)
 }

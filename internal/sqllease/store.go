@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // Store is what differs from one database to another: the statements. A method makes one attempt,
@@ -104,11 +105,8 @@ type Scope struct {
 	Front map[string]int64
 }
 
-// Key identifies a lease: the same ID with another name is another lease.
-type Key struct {
-	Name string
-	ID   backend.LeaseID
-}
+// Key identifies a lease.
+type Key = lockstate.Key
 
 // View is what was read.
 type View struct {

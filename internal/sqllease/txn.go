@@ -8,6 +8,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
+	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
 // txn is one transaction on some locks: what was read of them, and what is to be written.
@@ -69,17 +70,8 @@ func (t *txn) sort() {
 		slices.SortFunc(all, byPlace)
 		l.Holders, l.Line = lockstate.Group[ofLock, ofLease]{}, lockstate.Group[ofLock, ofLease]{}
 		for _, x := range all {
-			add(x)
+			l.Add(x)
 		}
-	}
-}
-
-// add puts a lease behind the others of its lock.
-func add(l *lease) {
-	if l.State == lockstate.Held {
-		l.Lock.Holders.Add(l)
-	} else {
-		l.Lock.Line.Add(l)
 	}
 }
 
@@ -95,7 +87,7 @@ func (t *txn) expire() {
 				continue
 			}
 			if l.State == lockstate.Held && l.Timed {
-				t.lose(l, backend.EventExpired, backend.CauseExpired, "")
+				lockstate.Lose(t.rules(), l, backend.EventExpired, backend.CauseExpired, "")
 				continue
 			}
 			event := backend.EventExpired
@@ -105,7 +97,7 @@ func (t *txn) expire() {
 			} else if s != nil && s.cause == string(backend.CauseSession) {
 				event = backend.EventReleased
 			}
-			t.end(l, backend.ErrSessionLost, event, "")
+			lockstate.End(t.rules(), l, event, backend.ErrSessionLost, "")
 		}
 	}
 }
@@ -130,24 +122,19 @@ func (t *txn) settle() {
 	}
 }
 
-// take is the heart of Acquire. Afterwards the lease is held, or in the queue, or there is an
-// error and nothing has changed.
+// take returns the lease of the request, held or in the queue. Where its place in a long queue has to be
+// known, the transaction is repeated.
 func (t *txn) take(req *backend.AcquireRequest) (*lease, error) {
 	lk := t.lock(req.Name)
-	if l := lk.Find(req.Lease); l != nil {
-		return t.takeAgain(l, req)
-	}
-	if _, dead := t.buried[Key{req.Name, req.Lease}]; dead {
-		return nil, backend.ErrLost
-	}
-	l := &lease{ID: req.Lease, Claim: req.Claim(), Note: req.Note, Timed: req.Timed, TTL: ceil(req.TTL), Own: ofLease{addr: t.b.addr, dirty: true}}
-	if req.Session != "" {
-		if l.Own.session = t.session(req.Session); !l.Own.session.alive(t.now) {
-			return nil, backend.ErrSessionLost
+	l, err := lockstate.Acquire(t.rules(), lk, req)
+	if err != nil {
+		if lk.Rest > 0 && lk.Find(req.Lease) != nil {
+			t.more = append(t.more, req.Name)
 		}
-	}
-	if err := lockstate.Take(t.rules(), lk, l, req.Wait); err != nil {
 		return nil, err
+	}
+	if l.Own.addr != t.b.addr && (l.State == lockstate.Waiting || !l.Own.saved) {
+		l.Own.addr, l.Own.dirty = t.b.addr, true
 	}
 	return l, nil
 }
@@ -156,30 +143,6 @@ func (t *txn) take(req *backend.AcquireRequest) (*lease, error) {
 // shorter than its request.
 func ceil(d time.Duration) time.Duration {
 	return (d + time.Microsecond - 1).Truncate(time.Microsecond)
-}
-
-// takeAgain answers a repeated request: C6.
-func (t *txn) takeAgain(l *lease, req *backend.AcquireRequest) (*lease, error) {
-	if l.State == lockstate.Held {
-		return l, nil
-	}
-	if req.Session != "" && sessionOf(l) != req.Session {
-		s := t.session(req.Session)
-		if !s.alive(t.now) {
-			return nil, backend.ErrSessionLost
-		}
-		l.Own.session, l.Own.dirty = s, true
-	}
-	if !req.Wait {
-		if l.Lock.Rest > 0 { // to know the waiters before it
-			t.more = append(t.more, l.Lock.Name)
-		}
-		return nil, lockstate.HeldError(t.rules(), l)
-	}
-	if l.Own.addr != t.b.addr {
-		l.Own.addr, l.Own.dirty = t.b.addr, true
-	}
-	return l, nil
 }
 
 // rules returns the transaction as package lockstate needs it.
@@ -202,9 +165,6 @@ func (r rows) Granted(l *lease) {
 	if l.Joined {
 		l.Own.place = next(l.Lock)
 	}
-	if l.Timed {
-		l.Own.ends = r.t.now.Add(l.TTL)
-	}
 	r.t.emit(backend.EventAcquired, l, "")
 	if l.Waited {
 		r.t.wake(l, nil)
@@ -221,68 +181,66 @@ func (r rows) Ended(l *lease, was lockstate.State, event backend.EventKind, err 
 	r.t.emit(event, l, reason)
 }
 
-func (r rows) Session(l *lease) backend.SessionID { return sessionOf(l) }
+func (r rows) Extend(l *lease) { l.Own.ends, l.Own.dirty = r.t.now.Add(l.TTL), true }
 
-func (r rows) Left(l *lease) time.Duration { return leftOf(l, r.t.now) }
-
-// end removes a lease for good. The next settle hands over what it held. Its waiters get err.
-func (t *txn) end(l *lease, err error, event backend.EventKind, reason string) {
-	lockstate.End(t.rules(), l, event, err, reason)
-}
-
-// lose ends a lease that its holder did not release, and notifies its session: immediately, and
-// with its renewals for one TTL. So a client that lost the reply to one renewal learns it from
-// the next one, or has lost the session by then.
-func (t *txn) lose(l *lease, event backend.EventKind, cause backend.Cause, reason string) {
-	t.end(l, backend.ErrLost, event, reason)
+// Lost notifies the session immediately, and with its renewals for one TTL. So a client that lost
+// the reply to one renewal learns it from the next one, or has lost the session by then.
+func (r rows) Lost(l *lease, cause backend.Cause, reason string) {
 	s := l.Own.session
-	if !s.alive(t.now) {
+	if !s.alive(r.t.now) {
 		return
 	}
 	x := backend.Loss{Session: s.id, Lease: l.ID, Cause: cause, Reason: reason}
-	t.losses = append(t.losses, LossRow{x, t.now.Add(s.ttl)})
-	t.tell(s, x)
+	r.t.losses = append(r.t.losses, LossRow{x, r.t.now.Add(s.ttl)})
+	r.t.tell(s, x)
 }
+
+func (r rows) Abandon(k Key) { r.t.tombs[k], r.t.buried[k] = struct{}{}, struct{}{} }
+
+func (r rows) Abandoned(k Key) bool {
+	_, dead := r.t.buried[k]
+	return dead
+}
+
+func (r rows) Join(l *lease, id backend.SessionID) bool {
+	if id != "" {
+		s := r.t.session(id)
+		if !s.alive(r.t.now) {
+			return false
+		}
+		l.Own.session = s
+	}
+	l.Own.dirty = true
+	return true
+}
+
+func (r rows) Session(l *lease) backend.SessionID { return sessionOf(l) }
+
+func (r rows) Left(l *lease) time.Duration { return leftOf(l, r.t.now) }
 
 // tell reports a loss to the listener, here or in another process.
 func (t *txn) tell(s *session, x backend.Loss) {
 	t.after = append(t.after, func() { t.b.tellLoss(x) })
 	if s.addr != "" && s.addr != t.b.addr {
-		t.letterTo(s.addr).session(s.id)
+		t.letterTo(s.addr).look.Session(s.id)
 	}
-}
-
-// answer returns the answer to an Acquire, under that session, of a lease that is held.
-func (t *txn) answer(l *lease, id backend.SessionID) (backend.Grant, error) {
-	if !l.Timed && sessionOf(l) != id {
-		return backend.Grant{}, backend.ErrLost // it will die with the other session
-	}
-	g := backend.Grant{Token: l.Token, Asked: t.asked, Since: l.Since, Waited: l.Waited, Joined: l.Joined}
-	if l.Timed { // it may have been renewed after the clock was read
-		g.Left = min(l.Own.ends.Sub(t.now), l.TTL)
-	}
-	return g, nil
 }
 
 // wake notifies the waiters for the lease that it is held, or why it never will be.
 func (t *txn) wake(l *lease, err error) {
 	if l.Own.addr != "" && l.Own.addr != t.b.addr {
-		t.letterTo(l.Own.addr).lease(l)
+		to := t.letterTo(l.Own.addr)
+		to.ended = append(to.ended, l)
 	}
 	t.after = append(t.after, func() { // a caller here may wait for it as well
-		for _, w := range t.b.waitersOf(keyOf(l)) {
-			a := verdict{err: err}
+		for _, w := range t.b.calls.Of(l.Key()) {
+			v := waiters.Verdict{Err: err}
 			if err == nil {
-				a.grant, a.err = t.answer(l, w.session)
+				v.Grant, v.Err = lockstate.Answer(t.rules(), l, w.Session, t.asked)
 			}
-			w.give(a)
+			w.Give(v)
 		}
 	})
-}
-
-// bury keeps a lease from coming back.
-func (t *txn) bury(k Key) {
-	t.tombs[k], t.buried[k] = struct{}{}, struct{}{}
 }
 
 func (t *txn) letterTo(addr string) *letter {

@@ -4,10 +4,10 @@ import (
 	"context"
 	"maps"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
 // A waiter sends nothing while it waits. A notification wakes it. For a holder that dies, and for
@@ -56,41 +56,17 @@ func (b *Leases) stir(at time.Time) {
 	b.moved = at
 }
 
-// waiter is an Acquire whose lease is in the queue.
-type waiter struct {
-	key     Key
-	session backend.SessionID
-	timed   bool
-	given   chan verdict // capacity 1, never closed
+// waiter is an Acquire, which is registered when its lease is in the queue.
+type (
+	waiter   = waiters.Waiter[ofWaiter]
+	registry = waiters.Registry[ofWaiter, struct{}]
+)
 
-	// Guarded by Leases.mu.
+// ofWaiter is what is kept of a waiter in addition. Leases.mu guards it.
+type ofWaiter struct {
 	inLine bool      // its place in the queue is committed
 	place  int64     // in the queue; a grant has a greater number
 	asked  time.Time // a local time before that
-	gone   bool      // the call has returned
-}
-
-// verdict is the outcome for a waiter.
-type verdict struct {
-	grant backend.Grant
-	err   error
-}
-
-// give answers the waiter; a second answer is dropped.
-func (w *waiter) give(v verdict) {
-	select {
-	case w.given <- v:
-	default:
-	}
-}
-
-// await registers a waiter.
-func (b *Leases) await(w *waiter) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !w.gone && !slices.Contains(b.waiting[w.key], w) {
-		b.waiting[w.key] = append(b.waiting[w.key], w)
-	}
 }
 
 // stands notes that the waiter is in the queue, and that nothing changes before at. If its lease
@@ -98,8 +74,8 @@ func (b *Leases) await(w *waiter) {
 func (b *Leases) stands(w *waiter, place int64, asked, at time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	w.inLine, w.place, w.asked, b.moved = true, place, asked, asked
-	if _, said := b.look.leases[w.key]; said {
+	w.Own, b.moved = ofWaiter{true, place, asked}, asked
+	if _, said := b.look.Leases[w.Key]; said {
 		kick(b.toLook)
 	}
 	b.schedule(at)
@@ -118,7 +94,8 @@ func (b *Leases) Strange() int {
 func (b *Leases) known(t *txn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.waiting) == 0 { // a new waiter reads its lock again
+	waiting, _ := b.calls.Len()
+	if waiting == 0 { // a new waiter reads its lock again
 		clear(b.strange)
 		return
 	}
@@ -127,9 +104,7 @@ func (b *Leases) known(t *txn) {
 			delete(b.strange, name)
 		} else if _, again := b.strange[name]; !again {
 			b.strange[name], b.moved = struct{}{}, t.asked
-			if len(b.waiting) > 0 {
-				b.schedule(t.asked.Add(longestRest))
-			}
+			b.schedule(t.asked.Add(longestRest))
 		}
 	}
 }
@@ -148,24 +123,13 @@ func (b *Leases) holdsAll(l *lock) bool {
 	return true
 }
 
-// forget notes that the call of the waiter returns.
-func (b *Leases) forget(w *waiter) {
+// forget notes that a call of Acquire has returned: nothing is read for it any more.
+func (b *Leases) forget(k Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	w.gone = true
-	ws := slices.DeleteFunc(b.waiting[w.key], func(x *waiter) bool { return x == w })
-	if len(ws) > 0 {
-		b.waiting[w.key] = ws
-		return
+	if len(b.calls.Of(k)) == 0 {
+		delete(b.look.Leases, k)
 	}
-	delete(b.waiting, w.key)
-	delete(b.look.leases, w.key)
-}
-
-func (b *Leases) waitersOf(key Key) []*waiter {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.Clone(b.waiting[key])
 }
 
 // schedule sets the alarm to fire at the time, unless it fires earlier. mu is held.
@@ -196,7 +160,7 @@ func (b *Leases) rouse() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.alarmAt = time.Time{}
-	b.look.all = true
+	b.look.All = true
 	kick(b.toLook)
 }
 
@@ -210,7 +174,7 @@ func (b *Leases) lookAtLetters() {
 		}
 		if err := b.lookOnce(b.life); err != nil && b.life.Err() == nil {
 			b.mu.Lock()
-			b.look.all = true
+			b.look.All = true
 			b.schedule(time.Now().Add(afterFailure))
 			b.mu.Unlock()
 		}
@@ -224,42 +188,35 @@ type glance struct {
 	sessions []backend.SessionID
 }
 
-// next takes what there is to read.
+// next takes what there is to read. Notifications for a waiter, or a session, whose request is still in
+// progress, remain.
 func (b *Leases) next() glance {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	g := glance{all: b.look.all}
-	for k, ws := range b.waiting {
-		if _, said := b.look.leases[k]; !said && !g.all {
+	said := b.look
+	g := glance{all: said.All}
+	b.look = waiters.Look{}
+	for _, k := range b.calls.Leases() {
+		if _, ok := said.Leases[k]; !ok && !g.all {
 			continue
 		}
-		left := false
-		for _, w := range ws {
-			if w.inLine {
+		for _, w := range b.calls.Of(k) {
+			if w.Own.inLine {
 				g.waiters = append(g.waiters, w)
-			} else {
-				left = true
+			} else if _, ok := said.Leases[k]; ok {
+				b.look.Lease(k)
 			}
 		}
-		if !left {
-			delete(b.look.leases, k)
-		}
 	}
-	for id, l := range b.sessions {
-		if _, said := b.look.sessions[id]; l.open && (said || g.all) {
+	for id := range b.calls.Sessions() {
+		if _, ok := said.Sessions[id]; ok || g.all {
 			g.sessions = append(g.sessions, id)
-			delete(b.look.sessions, id)
+			delete(said.Sessions, id)
 		}
 	}
-	b.look.all = false
-	for id := range b.look.sessions {
-		if b.sessions[id] == nil {
-			delete(b.look.sessions, id)
-		}
-	}
-	for k := range b.look.leases {
-		if len(b.waiting[k]) == 0 {
-			delete(b.look.leases, k)
+	for id := range said.Sessions {
+		if known, _ := b.calls.Listens(id); known {
+			b.look.Session(id)
 		}
 	}
 	return g
@@ -273,7 +230,7 @@ func (b *Leases) lookOnce(ctx context.Context) error {
 	}
 	ask := &Glance{Ends: g.all, Sessions: g.sessions}
 	for _, w := range g.waiters {
-		ask.Waiters = append(ask.Waiters, Waiting{w.key, w.session})
+		ask.Waiters = append(ask.Waiters, Waiting{w.Key, w.Session})
 	}
 	asked := time.Now()
 	err := b.direct(ctx, opLook, func(ctx context.Context) error {
@@ -281,11 +238,12 @@ func (b *Leases) lookOnce(ctx context.Context) error {
 		asked = time.Now()
 		return b.store.Look(ctx, ask)
 	})
-	verdicts := make(map[*waiter]verdict)
+	verdicts := make(map[*waiter]waiters.Verdict)
 	for i := range ask.Seen {
 		x := &ask.Seen[i]
-		if v, ok := g.waiters[x.N].see(x, asked, ask.Now, g.all && b.addr != ""); ok {
-			verdicts[g.waiters[x.N]] = v
+		w := g.waiters[x.N]
+		if v, ok := see(w, x, asked, ask.Now, g.all && b.addr != ""); ok {
+			verdicts[w] = v
 		}
 	}
 	if err == nil && ask.Early && len(verdicts)+len(ask.Losses) > 0 {
@@ -295,12 +253,12 @@ func (b *Leases) lookOnce(ctx context.Context) error {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		for _, id := range g.sessions {
-			b.look.session(id)
+			b.look.Session(id)
 		}
 		return err
 	}
 	for w, v := range verdicts {
-		w.give(v)
+		w.Give(v)
 		b.stir(asked)
 	}
 	for _, x := range ask.Losses {
@@ -318,7 +276,7 @@ func (b *Leases) restUntil(asked time.Time, rest map[string]time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	names := make(map[string]struct{}, len(rest))
-	for k := range b.waiting {
+	for _, k := range b.calls.Leases() {
 		names[k.Name] = struct{}{}
 	}
 	maps.DeleteFunc(b.strange, func(name string, _ struct{}) bool { _, waited := names[name]; return !waited })
@@ -344,21 +302,22 @@ func (b *Leases) tend(name string) {
 	if b.closed {
 		return
 	}
-	r := &request{op: "tend", scope: Scope{Names: []string{name}}, full: true, mute: true, run: func(*txn) error { return nil }, done: make(chan struct{})}
+	r := newRequest("tend", Scope{Names: []string{name}}, func(*txn) error { return nil })
+	r.full, r.mute = true, true
 	b.queue = append(b.queue, r)
 	b.launch()
 }
 
 // see returns what a read found for the waiter, and whether its wait has ended.
-func (w *waiter) see(x *Seen, asked, now time.Time, byTimer bool) (verdict, bool) {
+func see(w *waiter, x *Seen, asked, now time.Time, byTimer bool) (waiters.Verdict, bool) {
 	r := &x.Row
 	switch {
-	case x.There && r.Held && !r.Timed && r.Session != w.session:
-		return verdict{err: backend.ErrLost}, true // it will die with the other session
-	case x.There && r.Held && !r.Timed && !x.Own, !x.There && !x.Own, x.There && !r.Held && !x.Own:
-		return verdict{err: backend.ErrSessionLost}, true
+	case x.There && r.Held && !r.Timed && r.Session != w.Session:
+		return waiters.Verdict{Err: backend.ErrLost}, true // it will die with the other session
+	case !x.Own && (!x.There || !r.Held || !r.Timed):
+		return waiters.Verdict{Err: backend.ErrSessionLost}, true
 	case !x.There:
-		return verdict{err: backend.ErrLost}, true
+		return waiters.Verdict{Err: backend.ErrLost}, true
 	case r.Held:
 		g := backend.Grant{Token: token(r.Token), Asked: asked, Since: r.Since, Waited: true, Joined: r.Joined}
 		if r.Timed { // it may have been granted after the clock was read
@@ -366,7 +325,7 @@ func (w *waiter) see(x *Seen, asked, now time.Time, byTimer bool) (verdict, bool
 		}
 		// The notification of a grant made just now may still be in transit.
 		g.ByTimer = byTimer && now.Sub(r.Since) > wayOfLetter
-		return verdict{grant: g}, true
+		return waiters.Verdict{Grant: g}, true
 	}
-	return verdict{}, false
+	return waiters.Verdict{}, false
 }

@@ -1,0 +1,72 @@
+package waiters
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Request is a request of a caller, which a batch of requests takes. Init makes it ready.
+type Request struct {
+	Op   string
+	fate atomic.Uint32
+	gone atomic.Bool
+	done chan struct{} // closed when err is set
+	err  error
+}
+
+// The states of a request.
+const (
+	isQueued uint32 = iota
+	isTaken
+	isCancelled
+)
+
+// Init makes the request ready to be queued.
+func (r *Request) Init() { r.done = make(chan struct{}) }
+
+// Queued reports whether the request was neither taken nor withdrawn.
+func (r *Request) Queued() bool { return r.fate.Load() == isQueued }
+
+// Wanted reports whether a caller still waits for the answer.
+func (r *Request) Wanted() bool { return !r.gone.Load() }
+
+// Take reports whether a batch may execute the request: it was not withdrawn.
+func (r *Request) Take() bool { return r.fate.CompareAndSwap(isQueued, isTaken) }
+
+// Answer answers the request. It is called once.
+func (r *Request) Answer(err error) {
+	r.err = err
+	close(r.done)
+}
+
+// Err returns the answer of a request that was answered.
+func (r *Request) Err() error { return r.err }
+
+// Wait returns the answer. When ctx ends first, the request is withdrawn and Wait returns what
+// unavailable makes of it; mayHold is set if a batch has taken the request. When life ends first, Wait
+// returns ErrClosed.
+func (r *Request) Wait(ctx, life context.Context, unavailable func(op string, mayHold bool, err error) error) error {
+	select {
+	case <-r.done:
+		return r.err
+	case <-ctx.Done():
+		mayHold := !r.withdraw()
+		select {
+		case <-r.done:
+			return r.err
+		default:
+		}
+		return unavailable(r.Op, mayHold, context.Cause(ctx))
+	case <-life.Done():
+		r.withdraw()
+		return backend.ErrClosed
+	}
+}
+
+// withdraw reports whether no batch has taken the request, and none will.
+func (r *Request) withdraw() bool {
+	r.gone.Store(true)
+	return r.fate.CompareAndSwap(isQueued, isCancelled)
+}
