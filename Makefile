@@ -135,8 +135,8 @@ simulate: ## the client against a backend with seeded faults, in simulated time,
 	HOLDFAST_SIMULATE='$(FOR)' SEED='$(SEED)' $(GO) test -count=1 -v -run '^TestSimulation$$/^long$$' -timeout 0 . | grep -v '^ *\(===\|---\|sim_test.go.*simulated, \)'
 
 .PHONY: generate
-generate: ## write anew what is generated: the capability tables, and what was measured
-	$(GO) test -count=1 -run '^Test(Capability|Measured)Table$$' ./internal/e2e -update
+generate: ## write again what is generated: the contract, the capability tables, and what was measured
+	$(GO) test -count=1 -run '^Test(CapabilityTable|MeasuredTable|ContractComment)$$' ./internal/e2e -update
 
 .PHONY: lint
 lint: ## golangci-lint, in the version that tools/go.mod pins

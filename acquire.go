@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/acquire"
 	"github.com/holdfast-io/holdfast/internal/clock"
 	"github.com/holdfast-io/holdfast/internal/liveness"
 )
@@ -86,7 +87,7 @@ func (l *Lock) releaseQuietly(ctx context.Context) {
 	done, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.h.c.cfg.Timeout)
 	defer cancel()
 	if err := l.Release(done); err != nil {
-		l.h.c.log().LogAttrs(done, levelWarn, "release failed", attrName(l.h.live.Name), attrError(err))
+		l.h.c.cfg.Logger.LogAttrs(done, levelWarn, "release failed", attrName(l.h.live.Name), attrError(err))
 	}
 }
 
@@ -124,7 +125,7 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Acquire
 			err = locks.lost()
 		}
 		if err != nil {
-			c.undo(ctx, locks, isUnavailable(err))
+			c.undo(ctx, locks, acquire.IsUnavailable(err))
 			return nil, err
 		}
 	}
@@ -179,12 +180,12 @@ func (c *Client) Resume(ctx context.Context, lease Lease, opts ...ResumeOption) 
 	if err = errors.Join(err, c.caps.ValidateTTL(s.ttl)); err != nil {
 		return nil, c.opErr("resume", lease.Name, err)
 	}
-	done, err := c.begin()
+	done, err := c.agent.Begin()
 	if err != nil {
 		return nil, c.opErr("resume", lease.Name, err)
 	}
 	defer done()
-	h := &hold{c: c, owner: s.owner, unread: true}
+	h := &hold{c: c, owner: s.owner, most: s.atMost, unread: true}
 	h.live = liveness.Lease{Holder: h, Name: lease.Name, ID: lease.ID, Timed: true, Life: s.ttl}
 	if !s.noRenew {
 		h.live.TTL = s.ttl
@@ -192,9 +193,9 @@ func (c *Client) Resume(ctx context.Context, lease Lease, opts ...ResumeOption) 
 	req := backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: lease.Name, Lease: lease.ID, TTL: s.ttl}}}
 	var sent clock.Instant
 	var got backend.Renewal
-	err = c.retry(ctx, func(ctx context.Context) error {
+	err = c.agent.Retry(ctx, func(ctx context.Context) error {
 		sent = c.clock.Now()
-		res, err := c.sendRenewal(ctx, req)
+		res, err := c.agent.Renew(ctx, req)
 		if err == nil {
 			got, err = res.Leases[0], res.Leases[0].Err
 		}
@@ -203,8 +204,8 @@ func (c *Client) Resume(ctx context.Context, lease Lease, opts ...ResumeOption) 
 	if err != nil {
 		return nil, c.opErr("resume", lease.Name, err)
 	}
-	lock, err := c.grant(ctx, h, s, backend.Grant{Token: got.Token, Left: got.Left}, sent)
-	return lock, c.opErr("resume", lease.Name, err)
+	err = h.Accept(ctx, backend.Grant{Token: got.Token, Left: got.Left}, sent)
+	return h.first, c.opErr("resume", lease.Name, err)
 }
 
 // take acquires one lock.
@@ -214,35 +215,20 @@ func (c *Client) take(ctx context.Context, name string, s settings) (*Lock, erro
 	if err != nil {
 		err = c.opErr("acquire", name, err)
 		hook(ctx, &c.hooks, c.hooks.Failed, FailedEvent{
-			Name: name, Shared: s.shared, Waited: time.Duration(c.clock.Now() - begun), Result: resultOf(ctx, err), Err: err,
+			Name: name, Shared: s.shared, Waited: time.Duration(c.clock.Now() - begun), Result: Result(acquire.Outcome(ctx, err)), Err: err,
 		})
 		return nil, err
 	}
 	return lock, nil
 }
 
-func resultOf(ctx context.Context, err error) Result {
-	switch {
-	case errors.Is(err, ErrHeld):
-		return ResultHeld
-	case errors.Is(err, ErrInvalid), errors.Is(err, ErrUnsupported):
-		return ResultInvalid
-	case ctx.Err() != nil:
-		return ResultCanceled
-	case errors.Is(err, ErrUnavailable):
-		return ResultUnavailable
-	default:
-		return ResultError
-	}
-}
-
 // takeOrJoin returns another handle of a lock that ctx belongs to, or acquires the lock.
 func (c *Client) takeOrJoin(ctx context.Context, name string, s settings, begun clock.Instant) (*Lock, error) {
 	req := c.request(name, s)
-	if err := c.validate(req); err != nil {
+	if err := acquire.Validate(req, c.caps); err != nil {
 		return nil, err
 	}
-	done, err := c.begin()
+	done, err := c.agent.Begin()
 	if err != nil {
 		return nil, err
 	}
@@ -250,22 +236,29 @@ func (c *Client) takeOrJoin(ctx context.Context, name string, s settings, begun 
 	if lock, err := c.reenter(ctx, req); lock != nil || err != nil {
 		return lock, err
 	}
-	if err := context.Cause(ctx); err != nil {
-		return nil, err
-	}
 	c.hooks.waiting(ctx, 1)
 	defer c.hooks.waiting(ctx, -1)
-	a := acquisition{c: c, req: req, s: s, begun: begun}
-	return a.run(ctx)
+	got, err := c.agent.Acquire(ctx, acquire.Request{
+		AcquireRequest: req, Patience: s.wait, Session: c.sess, Fixed: s.lease,
+		New: func(l liveness.Lease) acquire.Candidate { return c.candidate(req, s, l, begun) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	return got.(*hold).first, nil
 }
 
-// validate checks the request before anything is sent, with placeholders for the IDs.
-func (c *Client) validate(req backend.AcquireRequest) error {
-	req.Lease = "0000000000000000"
-	if c.caps.Sessions {
-		req.Session = "0000000000000000"
+// candidate returns the hold of a lease that may be granted.
+func (c *Client) candidate(req backend.AcquireRequest, s settings, l liveness.Lease, begun clock.Instant) *hold {
+	h := &hold{
+		c: c, live: l, owner: req.Owner, begun: begun, shared: req.Mode == backend.Shared, limit: req.Limit, permits: req.Permits,
+		most: s.atMost, floor: s.atLeast,
 	}
-	return req.Validate(c.caps)
+	h.live.Holder = h
+	if req.Timed && !s.noRenew {
+		h.live.TTL = req.TTL
+	}
+	return h
 }
 
 // reenter returns another handle of the lease that ctx belongs to, or nil if there is none.
@@ -317,7 +310,7 @@ func (c *Client) read(ctx context.Context, h *hold) error {
 		return nil
 	}
 	var info LockInfo
-	err := c.retry(ctx, func(ctx context.Context) error {
+	err := c.agent.Retry(ctx, func(ctx context.Context) error {
 		got, err := c.b.Inspect(ctx, h.live.Name)
 		info = got
 		return err
@@ -339,29 +332,32 @@ func (c *Client) read(ctx context.Context, h *hold) error {
 	return &LostError{Name: h.live.Name, Token: h.token, Cause: CauseGone}
 }
 
-// grant turns a grant of the backend into a lock, unless the lease has already ended (C14). sent is
-// an instant before the departure of the request that g.Left answers.
-func (c *Client) grant(ctx context.Context, h *hold, s settings, g backend.Grant, sent clock.Instant) (*Lock, error) {
+// Lease implements acquire.Candidate.
+func (h *hold) Lease() *liveness.Lease { return &h.live }
+
+// Accept turns a grant of the backend into a lock, unless the lease has already ended (C14).
+func (h *hold) Accept(ctx context.Context, g backend.Grant, sent clock.Instant) error {
+	c := h.c
 	lock := &Lock{h: h, values: context.WithoutCancel(ctx)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.clock.Now()
-	h.token, h.since, h.floor = g.Token, now, s.atLeast
-	inTime := c.live.Granted(&h.live, sent, now, g.Left, s.atMost)
+	h.token, h.since = g.Token, now
+	inTime := c.live.Granted(&h.live, sent, now, g.Left, h.most)
 	switch {
 	case h.err != nil:
-		return nil, h.err
-	case c.closed:
-		return nil, ErrClosed
+		return h.err
+	case c.agent.Closed():
+		return ErrClosed
 	case !inTime:
-		return nil, &LostError{Name: h.live.Name, Token: h.token, Cause: CauseExpired}
+		return &LostError{Name: h.live.Name, Token: h.token, Cause: CauseExpired}
 	}
-	h.handles = append(h.handles, lock)
+	h.first, h.handles = lock, append(h.handles, lock)
 	c.live.Hold(&h.live)
 	if !h.unread {
 		hook(ctx, &c.hooks, c.hooks.Acquired, AcquiredEvent{
 			Lock: h.id(), Token: h.token, Shared: h.shared, Waited: time.Duration(now - h.begun), InLine: g.Waited, ByTimer: g.ByTimer,
 		})
 	}
-	return lock, nil
+	return nil
 }

@@ -25,6 +25,9 @@ func TestSessionLostWhileOpening(t *testing.T) {
 		if took := time.Since(begun); took > 5*time.Second || lock.Err() != nil {
 			t.Errorf("after %s: %v", took, lock.Err())
 		}
+		if n := c.Stats().Sessions; n != 1 {
+			t.Errorf("%d sessions", n)
+		}
 	})
 }
 
@@ -42,6 +45,32 @@ func (b *stillborn) OpenSession(ctx context.Context, r backend.SessionRequest) e
 		sleep(ctx, time.Second)
 	}
 	return err
+}
+
+// A wait whose session has ended on this side has no place in the queue any more: it is interrupted,
+// although the backend does not answer it, and begins again in another session.
+func TestWaitOutlivesItsSession(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := newFaults(t)
+		c := newClient(t, f, holdfast.Config{TTL: 10 * time.Second})
+		hang := func(ctx context.Context, _ func() (backend.Grant, error)) (backend.Grant, error) {
+			f.acquire.Store(nil)
+			f.hangRenew()
+			<-ctx.Done()
+			f.renew.Store(nil)
+			return backend.Grant{}, context.Cause(ctx)
+		}
+		f.acquire.Store(&hang)
+		begun := time.Now()
+		lock := mustAcquire(t, c, "n")
+		if took := time.Since(begun); took > 11*time.Second || lock.Err() != nil {
+			t.Errorf("after %s: %v", took, lock.Err())
+		}
+		if n := c.Stats().Waiting; n != 0 {
+			t.Errorf("%d attempts are in progress", n)
+		}
+	})
 }
 
 // C10, C7: an attempt is granted, its answer is lost, and the lease is broken before the next

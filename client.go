@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/acquire"
 	"github.com/holdfast-io/holdfast/internal/clock"
 	"github.com/holdfast-io/holdfast/internal/liveness"
-	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // Config configures a Client. The zero value is ready to use.
@@ -45,31 +45,14 @@ type Client struct {
 	b     backend.Backend
 	caps  backend.Capabilities
 	cfg   Config
-	clock clock.Clock
-
-	background context.Context //nolint:containedctx // the lifetime of the work that belongs to no call
-	stop       context.CancelFunc
-	closing    context.Context //nolint:containedctx // ends with ErrClosed when Close begins
-	startClose context.CancelCauseFunc
-	work       sync.WaitGroup // settlements and renewals in progress
-	second     lane           // the second attempts of settlements
-	further    lane           // the later ones: apart, because many of them may get no answer
-	kick       chan struct{}  // wakes the renewer; capacity 1
-	kept       chan struct{}  // closed when the renewer has ended
-	hooks      hookQueue
-
-	mu      sync.Mutex
-	closed  bool
-	live    *liveness.Machine
-	sess    *liveness.Session     // nil when there is none
-	opening *opening              // nil when no session is being opened
-	losses  []lossNote            // reported by the backend, not yet applied
-	waiting map[*hold]interrupter // acquisitions in progress that can be interrupted
-	warned  time.Time             // the quarantine has been logged up to this time
+	agent *acquire.Agent
+	sess  *acquire.Session // of all leases that are not timed, and of all places in queues
+	hooks hookQueue
+	// Parts of agent. mu guards live, and the holds and Locks.
+	mu    *sync.Mutex
+	live  *liveness.Machine
+	clock *clock.Clock
 }
-
-// interrupter ends an acquisition in progress.
-type interrupter = context.CancelCauseFunc
 
 // New returns a client of b. It sends nothing. Close the client before the backend: Close does not
 // close b.
@@ -79,19 +62,14 @@ func New(b backend.Backend, cfg Config) (*Client, error) {
 	if b == nil {
 		return nil, fmt.Errorf("new client: %w", invalid("backend", "nil", "a backend"))
 	}
-	c := &Client{
-		b: b, caps: b.Capabilities(), cfg: cfg, clock: clock.New(),
-		kick: make(chan struct{}, 1), kept: make(chan struct{}), second: newLane(), further: newLane(),
-		waiting: make(map[*hold]interrupter),
-	}
+	c := &Client{b: b, caps: b.Capabilities(), cfg: cfg}
 	if err := c.defaults(); err != nil {
 		return nil, c.opErr("new client", "", err)
 	}
-	c.live = liveness.New(observer{c}, c.cfg.TTL)
 	c.hooks.init(cfg.Hooks)
-	c.background, c.stop = context.WithCancel(context.Background())
-	c.closing, c.startClose = context.WithCancelCause(context.Background())
-	go c.keep()
+	c.agent = acquire.New(acquire.Config{Backend: b, TTL: c.cfg.TTL, Timeout: c.cfg.Timeout, Logger: c.cfg.Logger, Observer: observer{c}})
+	c.sess = c.agent.NewSession()
+	c.mu, c.live, c.clock = &c.agent.Mu, c.agent.Live, &c.agent.Clock
 	return c, nil
 }
 
@@ -115,6 +93,9 @@ func (c *Client) defaults() error {
 		}
 		c.cfg.Owner = fmt.Sprintf("%s:%d", host, os.Getpid())
 	}
+	if c.cfg.Logger == nil {
+		c.cfg.Logger = slog.New(slog.DiscardHandler)
+	}
 	return backend.ValidateText("owner", c.cfg.Owner, backend.MaxOwnerLen)
 }
 
@@ -134,10 +115,9 @@ type Stats struct {
 func (c *Client) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := Stats{Held: c.live.TimedCount(), Waiting: len(c.waiting), DroppedHooks: c.hooks.lost()}
-	if c.sess != nil {
-		s.Sessions = 1
-		s.Held += c.sess.Held()
+	s := Stats{Held: c.live.TimedCount(), Waiting: c.agent.Waiting(), Sessions: c.agent.Sessions(), DroppedHooks: c.hooks.lost()}
+	if live := c.sess.Current(); live != nil {
+		s.Held += live.Held()
 	}
 	return s
 }
@@ -154,100 +134,44 @@ func (c *Client) Close(ctx context.Context) error {
 	if err := checkContext(ctx); err != nil {
 		return c.opErr("close", "", err)
 	}
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
-		return c.opErr("close", "", c.closedBefore(ctx))
-	}
-	c.closed = true
-	sess, opening := c.sess, c.opening
-	var give []*hold
-	c.live.Timed(func(l *liveness.Lease) {
-		h := l.Holder.(*hold)
-		if l.TTL > 0 && h.stays() <= 0 {
-			give = append(give, h)
-		}
-		c.live.Lose(l, CauseClosed, "", nil)
-	})
-	if sess != nil {
-		c.live.EndSession(sess, CauseClosed, nil)
-	}
-	for _, interrupt := range c.waiting {
-		interrupt(ErrClosed)
-	}
-	c.mu.Unlock()
-	c.startClose(ErrClosed)
-
-	err := c.giveBack(ctx, sess, opening, give)
-	c.stop()
-	c.work.Wait()
-	<-c.kept
+	err := c.agent.Close(ctx, c.sess, c.endTimed)
 	return c.opErr("close", "", errors.Join(err, c.hooks.finish(ctx)))
 }
 
-// closedBefore waits for the first Close to finish.
-func (c *Client) closedBefore(ctx context.Context) error {
-	select {
-	case <-c.kept:
-		return c.hooks.finish(ctx)
-	default:
-	}
-	select {
-	case <-c.kept:
-		return c.hooks.finish(ctx)
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// giveBack releases everything on the backend and waits for the settlements in progress.
-func (c *Client) giveBack(ctx context.Context, sess *liveness.Session, op *opening, give []*hold) error {
-	if op != nil {
-		select {
-		case <-op.done:
-			sess = op.sess
-		case <-ctx.Done():
-			return context.Cause(ctx)
+// endTimed ends the timed leases on this side, and returns what releases those that are to be released.
+// Client.mu is held.
+func (c *Client) endTimed() []backend.ReleaseRequest {
+	var releases []backend.ReleaseRequest
+	c.live.Timed(func(l *liveness.Lease) {
+		h := l.Holder.(*hold)
+		if l.TTL > 0 && h.stays() <= 0 {
+			releases = append(releases, h.releaseRequest(true))
 		}
-	}
-	away := c.endAll(ctx, sess, give)
-	settled := make(chan struct{})
-	go func() { c.work.Wait(); close(settled) }()
-	patience := time.NewTimer(c.cfg.Timeout + longestPause) // time for one more attempt of those that have a turn
-	defer patience.Stop()
-	select {
-	case <-settled:
-		return away
-	case <-ctx.Done():
-		return errors.Join(away, context.Cause(ctx))
-	case <-patience.C:
-		err := &UnavailableError{Backend: c.caps.Name, Op: "close", MayHold: true, Err: context.DeadlineExceeded}
-		return errors.Join(away, err)
-	}
+		c.live.Lose(l, CauseClosed, "", nil)
+	})
+	return releases
 }
 
-// endAll ends the session and the leases. It stops at the first unavailable answer: a backend that
-// does not answer for one lease does not answer for the others.
-func (c *Client) endAll(ctx context.Context, sess *liveness.Session, give []*hold) error {
-	var errs []error
-	if sess != nil {
-		err := c.retryWith(ctx, retry.Pause, func(ctx context.Context) error { return c.b.EndSession(ctx, sess.ID) })
-		errs = append(errs, err)
-	}
-	for _, h := range give {
-		if err := errors.Join(errs...); isUnavailable(err) || ctx.Err() != nil {
-			break
-		}
-		err := c.retryWith(ctx, retry.Pause, func(ctx context.Context) error { return c.b.Release(ctx, h.releaseRequest(true)) })
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
+const levelWarn = slog.LevelWarn
+
+func attrName(name string) slog.Attr { return slog.String("lock", name) }
+
+func attrError(err error) slog.Attr { return slog.String("error", err.Error()) }
+
+// observer is what the agent reports to, with Client.mu held.
+type observer struct{ c *Client }
+
+// Renewed implements acquire.Observer.
+func (o observer) Renewed(leases int, margin, took time.Duration, err error) {
+	hook(o.c.agent.Background(), &o.c.hooks, o.c.hooks.Renewed, RenewedEvent{Leases: leases, Margin: margin, Took: took, Err: err})
 }
 
-// log returns the configured logger, or one that discards everything.
-func (c *Client) log() *slog.Logger {
-	if c.cfg.Logger == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return c.cfg.Logger
+// AtRisk implements acquire.Observer.
+func (o observer) AtRisk(leases int, left time.Duration, err error) {
+	hook(o.c.agent.Background(), &o.c.hooks, o.c.hooks.AtRisk, AtRiskEvent{Leases: leases, Left: left, Err: err})
+}
+
+// Ambiguous implements acquire.Observer.
+func (o observer) Ambiguous(ctx context.Context, op string) {
+	hook(ctx, &o.c.hooks, o.c.hooks.Ambiguous, op)
 }

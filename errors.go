@@ -7,6 +7,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/acquire"
 )
 
 // The kinds of error. Test with errors.Is. Every error that a method of this package returns is an
@@ -147,7 +148,5 @@ func (c *Client) opErr(op, name string, err error) error {
 	if _, ok := errors.AsType[*OpError](err); ok {
 		return err
 	}
-	var away *UnavailableError
-	mayHold := errors.As(err, &away) && away.MayHold
-	return &OpError{Op: op, Name: name, Backend: c.caps.Name, MayHold: mayHold, Err: err}
+	return &OpError{Op: op, Name: name, Backend: c.caps.Name, MayHold: acquire.MayHold(err), Err: err}
 }

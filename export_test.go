@@ -8,5 +8,5 @@ func (c *Client) SetAsleep(asleep func() time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.clock.SetAsleep(asleep)
-	c.wakeRenewer()
+	c.agent.Wake()
 }

@@ -52,11 +52,12 @@ type hold struct {
 	limit, permits int
 	unread         bool          // resumed, and its mode and permits are not read from the backend yet
 	begun          clock.Instant // when the caller asked for the lock
-	floor          time.Duration // AtLeast
+	floor, most    time.Duration // AtLeast and AtMost; 0: not given
 
 	token   fence.Token
 	since   clock.Instant
 	err     error // why it has ended
+	first   *Lock // the handle that the acquisition returned
 	handles []*Lock
 }
 
@@ -73,11 +74,11 @@ func (h *hold) releaseRequest(abandon bool) backend.ReleaseRequest {
 
 // keptBy returns the session whose renewals keep the lease, if one does: a timed lease that was
 // granted ends by itself.
-func (h *hold) keptBy() backend.SessionID {
-	if h.live.Timed || h.live.Session == nil {
-		return ""
+func (h *hold) keptBy() *liveness.Session {
+	if h.live.Timed {
+		return nil
 	}
-	return h.live.Session.ID
+	return h.live.Session
 }
 
 // Lost ends the contexts of the locks. Client.mu is held.
@@ -107,12 +108,12 @@ func (h *hold) Moved() {
 }
 
 // Abandon has the lease released on the backend, which may have it. Client.mu is held.
-func (h *hold) Abandon() { h.c.settle(h.releaseRequest(true), h.keptBy(), h.live.Life) }
+func (h *hold) Abandon() { h.c.agent.Settle(h.releaseRequest(true), h.keptBy(), h.live.Life) }
 
 // call returns the values of the context that the lock was acquired with. Client.mu is held.
 func (h *hold) call() context.Context {
 	if len(h.handles) == 0 {
-		return h.c.background
+		return h.c.agent.Background()
 	}
 	return h.handles[0].values
 }

@@ -4,11 +4,10 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"log/slog"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/retry"
+	"github.com/holdfast-io/holdfast/internal/acquire"
 )
 
 // The types of Inspect, List, Break and Watch; see package backend.
@@ -103,9 +102,9 @@ func (c *Client) Break(ctx context.Context, name, reason string) (BreakResult, e
 		away, ok := errors.AsType[*UnavailableError](err)
 		switch {
 		case ok && away.MayHold:
-			err = &lastError{err}
+			err = &acquire.LastError{Err: err}
 		case !ok && err != nil && ctx.Err() != nil:
-			err = &lastError{&UnavailableError{Backend: c.caps.Name, Op: "break", MayHold: true, Err: err}}
+			err = &acquire.LastError{Err: &UnavailableError{Backend: c.caps.Name, Op: "break", MayHold: true, Err: err}}
 		}
 		return res, err
 	})
@@ -114,10 +113,10 @@ func (c *Client) Break(ctx context.Context, name, reason string) (BreakResult, e
 // ask calls f until it gets an answer, as retry does.
 func ask[T any](ctx context.Context, c *Client, op, name string, f func(context.Context) (T, error)) (T, error) {
 	var answer T
-	done, err := c.begin()
+	done, err := c.agent.Begin()
 	if err == nil {
 		defer done()
-		err = c.retry(ctx, func(ctx context.Context) error {
+		err = c.agent.Retry(ctx, func(ctx context.Context) error {
 			got, err := f(ctx)
 			answer = got
 			return err
@@ -139,21 +138,21 @@ func (c *Client) Watch(ctx context.Context, prefix string, deliver func(Event)) 
 	if err != nil {
 		return c.opErr("watch", prefix, err)
 	}
-	done, err := c.begin()
+	done, err := c.agent.Begin()
 	if err != nil {
 		return c.opErr("watch", prefix, err)
 	}
 	defer done()
-	ctx, cancel := c.untilClosed(ctx)
+	ctx, cancel := c.agent.UntilClosed(ctx)
 	defer cancel()
 	failures := 0
 	for {
 		begun := time.Now()
 		err := c.b.Watch(ctx, backend.WatchRequest{Prefix: prefix}, deliver)
-		if time.Since(begun) > 2*longestPause {
+		if time.Since(begun) > 2*acquire.LongestPause {
 			failures = 0 // starting is not a success: a stream may break at its start each time
 		}
-		if !isUnavailable(err) || !retry.Pause(ctx, backoff(failures)) {
+		if !acquire.IsUnavailable(err) || !c.agent.Pause(ctx, acquire.Backoff(failures)) {
 			if cause := context.Cause(ctx); cause != nil {
 				err = cause
 			}
@@ -161,31 +160,4 @@ func (c *Client) Watch(ctx context.Context, prefix string, deliver func(Event)) 
 		}
 		failures++
 	}
-}
-
-// begin counts an operation in progress, so that Close waits for it.
-func (c *Client) begin() (func(), error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return nil, ErrClosed
-	}
-	c.work.Add(1)
-	return c.work.Done, nil
-}
-
-// untilClosed returns a context that ends with ctx, or with ErrClosed when the client is closed.
-func (c *Client) untilClosed(ctx context.Context) (context.Context, context.CancelFunc) {
-	return backend.Within(ctx, c.closing)
-}
-
-const levelWarn = slog.LevelWarn
-
-func attrName(name string) slog.Attr { return slog.String("lock", name) }
-
-func attrError(err error) slog.Attr {
-	if err == nil {
-		err = errors.New("none")
-	}
-	return slog.String("error", err.Error())
 }

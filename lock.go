@@ -166,7 +166,7 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := l.Err(); err != nil {
 		return c.opErr("extend", h.live.Name, err)
 	}
-	err := c.retry(ctx, func(ctx context.Context) error { return c.extendOnce(ctx, h, ttl) })
+	err := c.agent.Retry(ctx, func(ctx context.Context) error { return c.extendOnce(ctx, h, ttl) })
 	if lost := l.Err(); lost != nil {
 		err = lost
 	}
@@ -186,7 +186,7 @@ func (c *Client) extendOnce(ctx context.Context, h *hold, ttl time.Duration) err
 		req.Session = h.live.Session.ID
 	}
 	sent := c.clock.Now()
-	res, err := c.sendRenewal(ctx, req)
+	res, err := c.agent.Renew(ctx, req)
 	now := c.clock.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -53,6 +53,7 @@ func fuzzed() map[string]string {
 		"backend/zklock.parseURL":         "FuzzURL",
 		"internal/sqllease.decodeGrant":   "FuzzLetters",
 		"internal/sqllease.decodeLetter":  "FuzzLetters",
+		"internal/waiters.Parse":          "internal/sqllease.FuzzLetters",
 		"internal/wire.Decode":            "FuzzDecodeAcquire",
 		"open.URL":                        "FuzzUnknownScheme",
 		"server.decodeQuery":              "FuzzRequest",

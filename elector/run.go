@@ -21,9 +21,6 @@ import (
 // Errors: the cause of ctx; what lead returned, unless the term was lost; those of
 // holdfast.Client.Acquire, but never ErrUnavailable; ErrRunning.
 func (e *Elector) Run(ctx context.Context, lead func(context.Context, *Term) error) error {
-	if ctx == nil {
-		return &holdfast.InvalidError{Field: "ctx", Value: "nil", Bound: "a context"}
-	}
 	if lead == nil {
 		return &holdfast.InvalidError{Field: "lead", Value: "nil", Bound: "a function"}
 	}

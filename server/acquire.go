@@ -12,6 +12,8 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/acquire"
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/internal/wire"
 	"github.com/holdfast-io/holdfast/observe"
 )
@@ -122,42 +124,20 @@ func (s *Server) keepPlace(header string) (time.Duration, error) {
 	return min(d, s.cfg.PlaceTTL), nil
 }
 
-// options returns the options of the acquisition.
-func (a ask) options() []holdfast.AcquireOption {
-	opts := []holdfast.AcquireOption{
-		holdfast.NoRenew(), holdfast.TTL(time.Duration(a.TTL)), holdfast.Wait(time.Duration(a.Wait)),
-		holdfast.Owner(a.Owner), holdfast.Note(a.Note), holdfast.Permits(a.Permits),
-	}
-	if a.Limit > 1 { // 1 is the default: a shared acquire with it is a reader's
-		opts = append(opts, holdfast.Limit(a.Limit))
-	}
-	if a.theirs {
-		opts = append(opts, holdfast.WithLease(a.lease))
-	}
-	if a.Shared {
-		opts = append(opts, holdfast.Shared())
-	}
-	return opts
-}
-
 // acquireOwn takes the lock under a lease ID that the server made. No client knows that ID, so
 // a grant that was not sent is released. As soon as a part of the answer may have left, the
 // lease is the client's: it may have read the answer and hung up before the server learns that
 // it was sent.
 func (s *Server) acquireOwn(ctx context.Context, w http.ResponseWriter, r *request, a ask) {
-	tapped, grant := tapping(ctx)
-	lock, err := s.own.Acquire(tapped, a.name, a.options()...)
-	if err == nil {
-		a.lease = lock.Lease().ID
-		_, err = lock.Detach() // from here on, closing the server does not end the lease
-	}
+	c, err := s.take(ctx, a, s.session)
 	if err != nil {
 		err = cause(ctx, err)
 		s.noteUnknown(r, a, err)
 		s.fail(w, r, s.neverHad(err))
 		return
 	}
-	sent, err := s.answer(w, r, a, lock, *grant)
+	a.lease = c.live.ID
+	sent, err := s.answer(w, r, a, c)
 	switch {
 	case err == nil:
 	case sent:
@@ -166,34 +146,36 @@ func (s *Server) acquireOwn(ctx context.Context, w http.ResponseWriter, r *reque
 	default:
 		s.metrics.Untold(observe.UntoldGivenBack)
 		s.cfg.Logger.LogAttrs(ctx, slog.LevelInfo, "a grant was not sent to its client: the lease is released", attrLock(a.name), attrError(err))
-		s.giveBack(a, grant.session)
+		s.giveBack(a, c)
 	}
 }
 
-// giveBack releases, in the background, a lease whose grant was not sent to the client. No client
-// knows its ID, so this server has to release it as soon as the backend is available again.
-func (s *Server) giveBack(a ask, session backend.SessionID) {
+// giveBack releases a lease whose grant was not sent to the client. No client knows its ID, so this
+// server has to release it as soon as the backend is available again.
+func (s *Server) giveBack(a ask, c *claim) {
 	s.ledger.ended(leaseKey{a.name, a.lease})
-	req := backend.ReleaseRequest{Name: a.name, Lease: a.lease, Session: session, Abandon: true}
-	release := func(ctx context.Context) error { return s.b.Release(ctx, req) }
-	over := time.Now().Add(time.Duration(a.TTL))
-	s.settle(func(context.Context) {
-		err := s.patiently(s.stopping, release)
-		for errors.Is(err, backend.ErrUnavailable) && time.Now().Before(over) && s.stopping.Err() == nil {
-			err = s.patiently(s.stopping, release)
-		}
-		done := context.WithoutCancel(s.stopping)
-		if err != nil && s.stopping.Err() != nil {
-			err = s.patiently(done, release)
-		}
-		if err != nil && !errors.Is(err, backend.ErrLost) {
-			s.cfg.Logger.LogAttrs(done, levelWarn, "a lease whose grant was not sent to its client could not be released: it is left to expire", attrLock(a.name), attrError(err))
-		}
-	})
+	req := backend.ReleaseRequest{Name: a.name, Lease: a.lease, Abandon: true}
+	if c.live.Session != nil {
+		req.Session = c.live.Session.ID
+	}
+	if s.settle(req, time.Duration(a.TTL)) {
+		return
+	}
+	done := context.WithoutCancel(s.stopping) // the server is closed: here, then
+	if err := s.agent.Patiently(done, func(ctx context.Context) error { return s.b.Release(ctx, req) }); err != nil && !errors.Is(err, backend.ErrLost) {
+		s.cfg.Logger.LogAttrs(done, levelWarn, "a lease whose grant was not sent to its client is left to expire", attrLock(a.name), attrError(err))
+	}
 }
 
-// noteUnknown logs a failed acquire whose outcome is unknown. The client of package holdfast
-// abandons its lease in the background.
+// settle releases a lease in the background, and reports whether it can.
+func (s *Server) settle(req backend.ReleaseRequest, ttl time.Duration) bool {
+	s.agent.Mu.Lock()
+	defer s.agent.Mu.Unlock()
+	return s.agent.Settle(req, nil, ttl)
+}
+
+// noteUnknown logs a failed acquire whose outcome is unknown. The agent abandons its
+// lease in the background.
 func (s *Server) noteUnknown(r *request, a ask, err error) {
 	op, ok := errors.AsType[*holdfast.OpError](err)
 	if !ok || !op.MayHold {
@@ -222,7 +204,6 @@ func (s *Server) neverHad(err error) error {
 // its own. The session ends with the request, and the place in the queue ends with it. If the
 // lock was not acquired and the client asked for it, the place is kept a little longer.
 func (s *Server) acquireTheirs(ctx context.Context, w http.ResponseWriter, r *request, a ask) {
-	client, t, end := s.guests, (*tap)(nil), func(time.Duration) {}
 	unknown := false // whether the outcome of the try is unknown
 	if a.Wait > 0 && (s.line.alone(a.name) || s.quarantined()) {
 		// A free lock is acquired without a session, which would cost more than all the rest.
@@ -231,37 +212,32 @@ func (s *Server) acquireTheirs(ctx context.Context, w http.ResponseWriter, r *re
 		// lease ID.
 		asked := time.Now()
 		within, cancel := context.WithTimeout(ctx, time.Duration(a.Wait))
-		lock, grant, err := s.tryTheirs(within, a)
+		c, err := s.try(within, a)
 		over := within.Err() != nil && ctx.Err() == nil
 		cancel()
 		if err == nil || !over && !errors.Is(err, backend.ErrHeld) {
-			s.tellTheirs(ctx, w, r, a, lock, grant, err)
+			s.tellTheirs(ctx, w, r, a, c, err)
 			return
 		}
 		unknown = !errors.Is(err, backend.ErrHeld) && *mayHold(err)
 		a.Wait = max(wire.Duration(time.Millisecond), a.Wait-wire.Duration(time.Since(asked)))
 	}
-	if a.Wait > 0 {
-		var err error
-		if client, t, end, err = s.guest(a); err != nil {
-			s.fail(w, r, s.stillUnknown(a, unknown, err))
-			return
-		}
-	}
-	tapped, noted := tapping(ctx)
-	lock, err := client.Acquire(tapped, a.name, a.options()...)
-	grant := *noted
-	if held, ok := errors.AsType[*backend.HeldError](err); ok && a.Wait > 0 {
-		lock, grant, err = s.lookAgain(ctx, a, held)
-	}
-	if s.tellTheirs(ctx, w, r, a, lock, grant, s.stillUnknown(a, unknown, err)) {
-		end(0)
+	if a.Wait == 0 {
+		c, err := s.try(ctx, a)
+		s.tellTheirs(ctx, w, r, a, c, err)
 		return
 	}
-	if s.stopping.Err() != nil && t != nil {
-		t.leave.Store(true)
+	session := s.agent.NewSession()
+	c, err := s.take(ctx, a, session)
+	if held, ok := errors.AsType[*backend.HeldError](err); ok {
+		c, err = s.lookAgain(ctx, a, held)
 	}
-	end(a.keep)
+	if s.tellTheirs(ctx, w, r, a, c, s.stillUnknown(a, unknown, err)) {
+		a.keep = 0
+	} else if s.stopping.Err() != nil {
+		session.Leave()
+	}
+	s.endPlace(a, session)
 }
 
 // stillUnknown marks an error as "the lease may be held" if an earlier call was not answered:
@@ -279,80 +255,51 @@ func (s *Server) stillUnknown(a ask, unknown bool, err error) error {
 
 // tellTheirs answers an acquire of a lease ID that the client made, and reports whether the
 // client has the lock. The lease is the client's whether or not the answer reaches it.
-func (s *Server) tellTheirs(ctx context.Context, w http.ResponseWriter, r *request, a ask, lock *holdfast.Lock, grant tapped, err error) bool {
-	if err == nil {
-		_, err = lock.Detach()
-	}
+func (s *Server) tellTheirs(ctx context.Context, w http.ResponseWriter, r *request, a ask, c *claim, err error) bool {
 	if err != nil {
 		s.fail(w, r, cause(ctx, err))
 		return false
 	}
-	s.write(w, r, http.StatusOK, s.granted(w, r, a, lock, grant))
+	s.write(w, r, http.StatusOK, s.granted(w, r, a, c))
 	return true
-}
-
-// tryTheirs takes the lock if it is free, without a session.
-func (s *Server) tryTheirs(ctx context.Context, a ask) (*holdfast.Lock, tapped, error) {
-	tapped, grant := tapping(ctx)
-	lock, err := s.guests.TryAcquire(tapped, a.name, a.options()...)
-	return lock, *grant, err
 }
 
 // lookAgain resolves a wait that has ended. The lease may have been granted just then;
 // lookAgain then returns the grant. If the refusal names no holder, the outcome is unknown.
-func (s *Server) lookAgain(ctx context.Context, a ask, held *backend.HeldError) (*holdfast.Lock, tapped, error) {
+func (s *Server) lookAgain(ctx context.Context, a ask, held *backend.HeldError) (*claim, error) {
 	if len(held.Holders) == 0 {
-		return nil, tapped{}, &backend.UnavailableError{
-			Backend: s.caps.Name, Op: "acquire", MayHold: true, Err: errors.New("the wait ended as the line moved, or the backend did not answer"),
+		return nil, &backend.UnavailableError{
+			Backend: s.caps.Name, Op: "acquire", MayHold: true, Err: errors.New("the wait ended as the queue moved, or the backend did not answer"),
 		}
 	}
 	all := held.Count <= len(held.Holders) // one of many holders may not be named
 	if all && !slices.ContainsFunc(held.Holders, func(h backend.Holder) bool { return h.Lease == a.lease }) {
-		return nil, tapped{}, held
+		return nil, held
 	}
-	lock, grant, err := s.tryTheirs(ctx, a)
-	return lock, grant, s.stillUnknown(a, true, err)
+	c, err := s.try(ctx, a)
+	return c, s.stillUnknown(a, true, err)
 }
 
-// guest returns a client with a session of its own, and the function that ends it after the
-// given time. Until then the place in the queue counts.
-func (s *Server) guest(a ask) (*holdfast.Client, *tap, func(keep time.Duration), error) {
-	t := &tap{Backend: s.b, s: s}
-	c, err := holdfast.New(t, s.clientConfig())
-	if err != nil {
-		return nil, nil, nil, fmt.Errorf("wait in the queue: %w", err)
-	}
-	s.guestCount.Add(1)
-	end := func(keep time.Duration) {
-		leave := s.line.keep(a.name, a.lease)
-		s.settle(func(done context.Context) {
-			defer leave()
-			defer s.guestCount.Add(-1)
-			s.endGuest(done, c, t, keep)
-		})
-	}
-	return c, t, end, nil
-}
-
-func (s *Server) endGuest(ctx context.Context, c *holdfast.Client, t *tap, keep time.Duration) {
-	if keep > 0 && c.Stats().Sessions > 0 {
-		timer := time.NewTimer(keep)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-s.stopping.Done():
-			t.leave.Store(true)
+// endPlace ends, in the background, the session of a request that waited, and with it the place in the
+// queue. A place that is to be kept ends a little later. Until then it counts.
+func (s *Server) endPlace(a ask, session *acquire.Session) {
+	leave := s.line.keep(a.name, a.lease)
+	s.later(func(ctx context.Context) {
+		defer leave()
+		if a.keep > 0 && session.Open() && !retry.Until(a.keep, s.stopping.Done(), nil) {
+			session.Leave()
+			return
 		}
-	}
-	if err := c.Close(ctx); err != nil {
-		s.cfg.Logger.LogAttrs(ctx, levelWarn, "a place in the queue is left to expire", attrError(err))
-	}
+		if err := session.End(ctx); err != nil {
+			s.cfg.Logger.LogAttrs(ctx, levelWarn, "a place in the queue is left to expire", attrError(err))
+		}
+	})
 }
 
-// answer sends the grant of a detached lock. It reports whether a part of the answer may have
-// reached the client. The error is nil when all of it was sent.
-func (s *Server) answer(w http.ResponseWriter, r *request, a ask, lock *holdfast.Lock, g tapped) (bool, error) {
-	grant := s.granted(w, r, a, lock, g)
+// answer sends a grant. It reports whether a part of the answer may have reached the client. The
+// error is nil when all of it was sent.
+func (s *Server) answer(w http.ResponseWriter, r *request, a ask, c *claim) (bool, error) {
+	grant := s.granted(w, r, a, c)
 	if err := context.Cause(r.Context()); err != nil {
 		return false, err
 	}
@@ -360,29 +307,26 @@ func (s *Server) answer(w http.ResponseWriter, r *request, a ask, lock *holdfast
 }
 
 // granted records a grant and returns the answer.
-func (s *Server) granted(w http.ResponseWriter, r *request, a ask, lock *holdfast.Lock, g tapped) wire.Grant {
-	if g.Waited {
+func (s *Server) granted(w http.ResponseWriter, r *request, a ask, c *claim) wire.Grant {
+	if c.grant.Waited {
 		w.Header().Set(wire.HeaderWaited, time.Since(r.arrived).Round(time.Millisecond).String())
 		if took, ok := s.line.handover(a.name); ok {
 			s.metrics.HandedOver(took)
 		}
 	}
-	return s.enterGrant(r, a, lock, g)
+	return s.enterGrant(r, a, c)
 }
 
 // enterGrant records a grant, without the metrics of its wait, and returns the answer.
-func (s *Server) enterGrant(r *request, a ask, lock *holdfast.Lock, g tapped) wire.Grant {
-	ends := lock.Deadline()
-	if !g.Asked.IsZero() {
-		ends = g.Asked.Add(g.Left)
-	}
+func (s *Server) enterGrant(r *request, a ask, c *claim) wire.Grant {
 	now := time.Now()
-	s.ledger.granted(leaseKey{a.name, a.lease}, lock.IsShared(), ends.Sub(now), s.owner(r))
+	left := c.ends.Sub(now)
+	s.ledger.granted(leaseKey{a.name, a.lease}, c.shared, left, s.owner(r))
 	r.conn.holds()
 	// The client counts from before it sent the request, which was before it arrived.
-	ttl := min(time.Duration(a.TTL), ends.Sub(r.arrived))
+	ttl := min(time.Duration(a.TTL), c.ends.Sub(r.arrived))
 	return wire.Grant{
-		Name: a.name, Lease: string(a.lease), Token: lock.Token(), Owner: a.Owner,
-		TTL: wire.Duration(ttl.Truncate(time.Millisecond)), ExpiresAt: wire.Time{Time: now.Add(ends.Sub(now))},
+		Name: a.name, Lease: string(a.lease), Token: c.grant.Token, Owner: a.Owner,
+		TTL: wire.Duration(ttl.Truncate(time.Millisecond)), ExpiresAt: wire.Time{Time: now.Add(left)},
 	}
 }

@@ -113,7 +113,7 @@ func TestWaitInLine(t *testing.T) {
 func TestHangUpLeavesTheLine(t *testing.T) {
 	t.Parallel()
 	for _, lease := range []string{"", `,"lease":"0123456789abcdef"`} {
-		a := start(t, server.Config{})
+		a := start(t, server.Config{PlaceTTL: 10 * time.Minute})
 		g := a.take("x", `{}`)
 		first := a.send("POST", lockPath("x"), `{"wait":"60s","owner":"gone"`+lease+`}`)
 		a.waiters("x", 1)
@@ -396,6 +396,9 @@ func TestBadConfig(t *testing.T) {
 		if _, err := server.New(b, cfg); err == nil {
 			t.Errorf("New(%+v) is no error", cfg)
 		}
+	}
+	if _, err := server.New(sessionless{b}, server.Config{PlaceTTL: -time.Second}); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("New with a negative PlaceTTL, on a backend without sessions: %v", err)
 	}
 	if _, err := server.New(untimed{b}, server.Config{}); !errors.Is(err, backend.ErrUnsupported) {
 		t.Errorf("New on a backend without timed leases: %v", err)

@@ -100,15 +100,12 @@ func (b *batch) parseItem(item wire.BatchAcquire) (ask, error) {
 
 // acquire takes one lock if it is free, without waiting.
 func (b *batch) acquire(ctx context.Context, i int, a ask) {
-	lock, noted, err := b.s.tryTheirs(ctx, a)
-	if err == nil {
-		_, err = lock.Detach()
-	}
+	c, err := b.s.try(ctx, a)
 	if err != nil {
 		b.failed(wire.OpAcquire, i, a.name, a.Lease, cause(ctx, err))
 		return
 	}
-	g := b.s.enterGrant(b.r, a, lock, noted)
+	g := b.s.enterGrant(b.r, a, c)
 	b.results <- wire.BatchResult{Op: wire.OpAcquire, Item: i, Name: g.Name, Lease: g.Lease, Token: g.Token, TTL: g.TTL, ExpiresAt: g.ExpiresAt}
 }
 

@@ -182,7 +182,7 @@ func (c *Config) check(caps backend.Capabilities) error {
 	for name, d := range map[string]time.Duration{
 		"limits.wait": l.Wait, "limits.read_header_timeout": l.ReadHeaderTimeout, "limits.read_timeout": l.ReadTimeout,
 		"limits.idle_timeout": l.IdleTimeout, "limits.write_timeout": l.WriteTimeout, "timeout": c.Timeout,
-		"drain_timeout": c.DrainTimeout, "heartbeat": c.Heartbeat,
+		"drain_timeout": c.DrainTimeout, "place_ttl": c.PlaceTTL, "heartbeat": c.Heartbeat,
 	} {
 		if d < 0 {
 			return invalid(name, d.String(), "above 0")

@@ -142,8 +142,8 @@ func TestHoldersAmongOthers(t *testing.T) {
 	h := &hanging{Backend: memlock.New(), over: make(chan struct{})}
 	a := serve(t, &faulty{Backend: h}, server.Config{Limits: server.Limits{ConnectionsPerIP: 10_000}})
 	a.http.Transport = &http.Transport{MaxIdleConnsPerHost: flood}
-	g := a.take("x", `{"ttl":"10s"}`)
-	b := a.take("y", `{"ttl":"10s"}`)
+	g := a.take("x", `{"ttl":"10m"}`)
+	b := a.take("y", `{"ttl":"10m"}`)
 	var all []*later
 	for i := range flood {
 		lease := fmt.Sprintf("never-was-%08d", i)
@@ -157,8 +157,8 @@ func TestHoldersAmongOthers(t *testing.T) {
 	leasetest.Eventually(t, "as many acquires as may be under way are", func() bool { return h.tries.Load() == min(most, flood) })
 	leasetest.Eventually(t, "renewals and releases of others are", func() bool { return h.renewals.Load() > 8 })
 	for range 20 {
-		want[wire.RenewResult](a, 200, "PUT", lockPath("x")+"/leases/"+g.Lease, `{"ttl":"10s"}`)
-		res := want[wire.RenewManyResponse](a, 200, "POST", "/v1/leases/renew", `{"leases":[{"name":"x","lease":"`+g.Lease+`","ttl":"10s"}]}`)
+		want[wire.RenewResult](a, 200, "PUT", lockPath("x")+"/leases/"+g.Lease, `{"ttl":"10m"}`)
+		res := want[wire.RenewManyResponse](a, 200, "POST", "/v1/leases/renew", `{"leases":[{"name":"x","lease":"`+g.Lease+`","ttl":"10m"}]}`)
 		if res.Leases[0].Error != nil {
 			t.Fatalf("%+v", res.Leases[0].Error)
 		}

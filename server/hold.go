@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/acquire"
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
@@ -175,13 +176,15 @@ func (s *Server) releaseLease(ctx context.Context, name string, lease backend.Le
 	req := backend.ReleaseRequest{Name: name, Lease: lease}
 	s.line.release(name) // noted first: the next holder may have its grant before this call returns
 	unknown := false
-	err := s.patiently(ctx, func(ctx context.Context) error {
+	err := s.agent.Patiently(ctx, func(ctx context.Context) error {
 		err := s.b.Release(ctx, req)
 		if unknown && errors.Is(err, backend.ErrLost) {
 			return nil // an earlier attempt released it
 		}
 		if away, ok := errors.AsType[*backend.UnavailableError](err); ok {
 			unknown = unknown || away.MayHold
+		} else if err != nil && !acquire.IsAnswer(err) {
+			unknown = true // it was cut short
 		}
 		return err
 	})

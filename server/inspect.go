@@ -85,7 +85,7 @@ func (s *Server) visible(r *request, req backend.ListRequest) ([]backend.LockInf
 	for {
 		req.Limit = min(most-len(seen), listStep)
 		var page backend.ListPage
-		err := s.patiently(r.Context(), func(ctx context.Context) error {
+		err := s.agent.Patiently(r.Context(), func(ctx context.Context) error {
 			var err error
 			page, err = s.b.List(ctx, req)
 			return err
@@ -127,7 +127,7 @@ func wantsLeases(r *request) bool { return r.Header.Get(wire.HeaderWaiterLeases)
 // inspect serves GET /v1/locks/{name}.
 func (s *Server) inspect(w http.ResponseWriter, r *request) {
 	var info backend.LockInfo
-	err := s.patiently(r.Context(), func(ctx context.Context) error {
+	err := s.agent.Patiently(r.Context(), func(ctx context.Context) error {
 		var err error
 		info, err = s.b.Inspect(ctx, r.name)
 		return err

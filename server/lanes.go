@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/observe"
 )
 
@@ -117,6 +118,24 @@ func (l *lane) enter(ctx context.Context) bool {
 }
 
 func (l *lane) leave() { <-l.slots }
+
+// bounded bounds the work that acquires make for the backend: one that does not wait takes a slot in the
+// lane of tries.
+type bounded struct {
+	backend.Backend
+	s *Server
+}
+
+// Acquire implements backend.Backend.
+func (b bounded) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
+	if !req.Wait {
+		if err := b.s.admit(ctx, b.s.lanes.tries); err != nil {
+			return backend.Grant{}, err
+		}
+		defer b.s.lanes.tries.leave()
+	}
+	return b.Backend.Acquire(ctx, req)
+}
 
 // admit takes a slot in time. If there is none, it counts the rejection and returns the error
 // for it.

@@ -127,7 +127,7 @@ func guardProblem(err error) (wire.Problem, bool) {
 		}, true
 	}
 	if no, ok := errors.AsType[*shed](err); ok {
-		p := wire.Problem{Type: wire.TypeOverloaded, Title: "Server is overloaded", Status: no.status, Detail: no.what, MayHold: new(false)}
+		p := wire.Problem{Type: wire.TypeOverloaded, Title: "Server is overloaded", Status: no.status, Detail: no.what, MayHold: new(mayBeHeld(err))}
 		if no.status == http.StatusTooManyRequests {
 			p.Type, p.Title = wire.TypeTooMany, "Too many requests"
 		}
@@ -151,6 +151,12 @@ func guardProblem(err error) (wire.Problem, bool) {
 		p.Type = wire.TypeInvalid
 	}
 	return p, true
+}
+
+// mayBeHeld reports whether the error says that the lease may be held.
+func mayBeHeld(err error) bool {
+	op, ok := errors.AsType[*holdfast.OpError](err)
+	return ok && op.MayHold
 }
 
 // mayHold is true unless the error reports otherwise.

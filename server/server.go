@@ -9,11 +9,10 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/retry"
+	"github.com/holdfast-io/holdfast/internal/acquire"
 	"github.com/holdfast-io/holdfast/observe"
 )
 
@@ -36,10 +35,9 @@ type Server struct {
 	quarantine  atomic.Int64    // when the quarantine ends, in nanoseconds of the wall clock
 	document    []byte
 
-	own    *holdfast.Client // for lease IDs that the server makes
-	guests *holdfast.Client // for lease IDs of clients, in acquires that do not wait
-	// guestCount is how many clients exist for waiting requests.
-	guestCount atomic.Int64
+	agent   *acquire.Agent
+	session *acquire.Session // of the requests that wait under lease IDs that the server made
+	hooks   *holdfast.Hooks  // the counters of acquires and renewals
 
 	stopping context.Context //nolint:containedctx // ends when the server begins to stop
 	stop     context.CancelFunc
@@ -47,7 +45,7 @@ type Server struct {
 	mu      sync.Mutex
 	closed  bool
 	closing sync.Once
-	work    sync.WaitGroup // background work, see settle
+	work    sync.WaitGroup // background work, see later
 }
 
 // New returns a server on b. It sends nothing to b yet. Close the server, or let Serve close
@@ -91,32 +89,19 @@ func New(b backend.Backend, cfg Config) (*Server, error) {
 	s.claims = newRenewer(s.b, callsForClaims, cfg.Timeout)
 	s.hub = newHub(s.b, cfg.Limits.Backlog)
 	s.stopping, s.stop = context.WithCancel(context.Background())
-	if err := s.makeClients(); err != nil {
-		return nil, fmt.Errorf("new server: %w", err)
-	}
+	s.hooks = s.metrics.Hooks()
+	s.agent = acquire.New(acquire.Config{
+		Backend: bounded{s.b, s}, TTL: cfg.PlaceTTL, Timeout: cfg.Timeout, Logger: cfg.Logger, Observer: observer{s.hooks},
+	})
+	s.session = s.agent.NewSession()
 	return s, nil
 }
 
-func (s *Server) makeClients() error {
-	var err error
-	if s.own, err = holdfast.New(&tap{Backend: s.b, s: s}, s.clientConfig()); err != nil {
-		return fmt.Errorf("client: %w", err)
-	}
-	if s.guests, err = holdfast.New(&tap{Backend: s.b, s: s}, s.clientConfig()); err != nil {
-		return errors.Join(fmt.Errorf("client: %w", err), s.own.Close(context.Background()))
-	}
-	return nil
+func (s *Server) sessions() int {
+	s.agent.Mu.Lock()
+	defer s.agent.Mu.Unlock()
+	return s.agent.Sessions()
 }
-
-func (s *Server) clientConfig() holdfast.Config {
-	cfg := holdfast.Config{Owner: "holdfast", Timeout: s.cfg.Timeout, Logger: s.cfg.Logger, Hooks: s.metrics.Hooks()}
-	if s.caps.Sessions {
-		cfg.TTL = s.cfg.PlaceTTL
-	}
-	return cfg
-}
-
-func (s *Server) sessions() int { return s.own.Stats().Sessions + int(s.guestCount.Load()) }
 
 // Handler returns the server as a handler, for a program that has its own http.Server. That
 // program then sets the time-outs and the limits on connections and headers: see [Limits].
@@ -146,7 +131,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		failed <- h.Serve(s.limited(ln))
 	}()
 	if s.guarded != nil {
-		s.settle(func(ctx context.Context) { // log a quarantine before the first request arrives
+		s.later(func(ctx context.Context) { // log a quarantine before the first request arrives
 			ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 			defer cancel()
 			defer context.AfterFunc(s.stopping, cancel)()
@@ -205,9 +190,9 @@ func (s *Server) httpServer(ctx context.Context) *http.Server {
 	}
 }
 
-// settle runs f in the background, within the time that Close allows. It runs f immediately, in
+// later runs f in the background, within the time that Close allows. It runs f immediately, in
 // the caller, when the Server is already closed.
-func (s *Server) settle(f func(context.Context)) {
+func (s *Server) later(f func(context.Context)) {
 	run := func() {
 		ctx, cancel := context.WithTimeout(context.Background(), s.cfg.PlaceTTL+s.cfg.Timeout)
 		defer cancel()
@@ -241,7 +226,7 @@ func (s *Server) Close(ctx context.Context) error {
 		case <-ctx.Done():
 			err = context.Cause(ctx)
 		}
-		err = errors.Join(err, s.guests.Close(ctx), s.own.Close(ctx))
+		err = errors.Join(err, s.agent.Close(ctx, s.session, func() []backend.ReleaseRequest { return nil }))
 	})
 	if err != nil {
 		return fmt.Errorf("close server: %w", err)
@@ -260,25 +245,4 @@ func cause(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: %w", why, err)
 	}
 	return err
-}
-
-var errNoAnswer = errors.New("no answer in time")
-
-// patiently calls f until the backend is available, for at most Config.Timeout. Errors:
-// *UnavailableError if there is no answer in this time; those of f.
-func (s *Server) patiently(ctx context.Context, f func(context.Context) error) error {
-	within, cancel := context.WithTimeoutCause(ctx, s.cfg.Timeout, errNoAnswer)
-	defer cancel()
-	for n := 0; ; n++ {
-		err := f(within)
-		if errors.Is(err, errNoAnswer) && !errors.Is(err, backend.ErrUnavailable) {
-			return &backend.UnavailableError{Backend: s.caps.Name, Op: "call", MayHold: true, Err: err}
-		}
-		if !errors.Is(err, backend.ErrUnavailable) {
-			return err
-		}
-		if !retry.Pause(within, retry.Delay(n, 10*time.Millisecond, time.Second)) {
-			return err
-		}
-	}
 }

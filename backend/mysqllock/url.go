@@ -3,9 +3,7 @@ package mysqllock
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -105,10 +103,9 @@ func (c *Config) set(name, value string) error {
 		}
 		c.Conn.TLSConfig = value
 	case "ca":
-		pem, err := os.ReadFile(value) //nolint:gosec // the author of the URL names the file
-		roots := x509.NewCertPool()
-		if err != nil || !roots.AppendCertsFromPEM(pem) {
-			return bad("a readable file of PEM certificates")
+		roots, err := storeurl.Roots(value)
+		if err != nil {
+			return err
 		}
 		c.Conn.TLS, c.Conn.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}, "true"
 	case "socket":

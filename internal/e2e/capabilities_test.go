@@ -36,6 +36,7 @@ func TestCapabilityTable(t *testing.T) {
 	generated(t, "../../docs/choosing.md", "capabilities", capabilityTable(caps, func(s string) string { return s }))
 	generated(t, "../../docs/guarantees.md", "capabilities", capabilityTable(caps, func(s string) string { return s }))
 	generated(t, "../../docs/guarantees.md", "cases", caseTable(caps))
+	generated(t, "../../docs/guarantees.md", "contract", contractTable())
 	for _, one := range caps { // each backend's page has its own column
 		page := "../../docs/backends/" + one.Name + ".md"
 		generated(t, page, "capabilities", capabilityTable([]backend.Capabilities{one}, func(s string) string { return s }))

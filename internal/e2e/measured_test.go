@@ -35,11 +35,17 @@ func TestMeasuredTable(t *testing.T) {
 // generated compares a part of a document with what it is made from, or writes it.
 func generated(t *testing.T, path, part, body string) {
 	t.Helper()
+	rewritten(t, path, part, func(text string) (string, error) { return replaceGenerated(text, part, body) })
+}
+
+// rewritten checks that a file is as rewrite returns it, or writes it with -update.
+func rewritten(t *testing.T, path, part string, rewrite func(string) (string, error)) {
+	t.Helper()
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := replaceGenerated(string(text), part, body)
+	want, err := rewrite(string(text))
 	if err != nil {
 		t.Fatalf("%s: %v", path, err)
 	}
@@ -47,7 +53,7 @@ func generated(t *testing.T, path, part, body string) {
 		return
 	}
 	if !*update {
-		t.Errorf("%s: the part %q differs from what it is generated from; run make generate to update it:\n%s", path, part, body)
+		t.Errorf("%s: the part %q differs from what it is generated from; run make generate to update it", path, part)
 		return
 	}
 	if err := os.WriteFile(path, []byte(want), 0o600); err != nil {

@@ -1,11 +1,13 @@
 package launch_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 )
 
 // Kill ends all children of a process that starts them one after the other, in sessions of their own,
@@ -14,26 +16,17 @@ func TestKillForks(t *testing.T) {
 	t.Parallel()
 	for range 10 {
 		p := start(t, "n=0; while [ $((n += 1)) -lt 300 ]; do setsid sleep 600 & done; wait")
-		if !within(func() bool { return len(in(p.Dir())) > 5 }) {
-			t.Fatalf("%s started no children", p)
-		}
+		leasetest.Eventually(t, "it starts children", func() bool { return len(in(p.Dir())) > 5 })
 		if err := p.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		if !within(func() bool { return len(in(p.Dir())) == 0 }) {
-			t.Fatalf("Kill left %q", in(p.Dir()))
-		}
+		leasetest.Succeeds(t, func() error {
+			if left := in(p.Dir()); len(left) > 0 {
+				return fmt.Errorf("Kill left %q", left)
+			}
+			return nil
+		})
 	}
-}
-
-// within waits until something is true, and reports whether that was soon.
-func within(is func() bool) bool {
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if is() {
-			return true
-		}
-	}
-	return false
 }
 
 // in returns the command lines of the processes whose working folder is dir.

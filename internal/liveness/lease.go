@@ -134,7 +134,7 @@ func (m *Machine) Check(l *Lease, now clock.Instant) {
 		return
 	}
 	if s := l.Session; !l.Timed && now >= s.deadline {
-		m.EndSession(s, backend.CauseDeadline, s.lastErr)
+		m.Expire(s)
 	}
 	if l.held && now >= l.Deadline() {
 		m.expire(l, now)
@@ -192,7 +192,7 @@ func (m *Machine) reschedule(l *Lease) {
 // shorten the lease.
 func (m *Machine) extend(l *Lease, sent clock.Instant, left time.Duration) {
 	l.deadline = sent + clock.Instant(left-clock.Drift(left))
-	l.renewAt = m.nextRenewal(sent, left)
+	l.renewAt = nextRenewal(sent, left, m.phase)
 	l.failures, l.lastErr = 0, nil
 	l.Holder.Moved()
 }

@@ -53,6 +53,7 @@ type Machine struct {
 	due      schedule      // soonest first
 	planned  clock.Instant // when the next Step is due, as far as the caller knows
 	timed    map[*Lease]struct{}
+	sessions int // that are open
 }
 
 // New returns a machine without sessions and leases, of a client whose leases have that TTL.
@@ -110,9 +111,9 @@ func (m *Machine) Report(s *Session, loss backend.Loss) {
 
 // nextRenewal returns when to renew what was renewed at sent: after a third of the TTL, on a grid,
 // so that leases of one TTL fall due together and share one request.
-func (m *Machine) nextRenewal(sent clock.Instant, ttl time.Duration) clock.Instant {
+func nextRenewal(sent clock.Instant, ttl, phase time.Duration) clock.Instant {
 	step := clock.Instant(max(ttl/12, time.Millisecond))
-	offset := clock.Instant(m.phase) % step
+	offset := clock.Instant(phase) % step
 	return (sent+clock.Instant(ttl/3)-offset)/step*step + offset
 }
 

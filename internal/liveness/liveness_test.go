@@ -122,13 +122,13 @@ func reserve(name string, ttl time.Duration) input {
 
 func step(w *world) {
 	due, _ := w.m.Step(w.now, time.Hour)
-	if due.Session != nil {
+	if len(due.Sessions) > 0 {
 		w.note("renew session")
 	}
 	for _, f := range due.Flights {
 		w.note("renew %s for %s", f.Lease.Name, f.TTL)
 	}
-	if due.Session != nil || len(due.Flights) > 0 {
+	if len(due.Sessions) > 0 || len(due.Flights) > 0 {
 		w.due = due
 	}
 }
@@ -386,25 +386,85 @@ func TestDue(t *testing.T) {
 	w.now = clock.Instant(3 * time.Second)
 	step(w)
 	for most, want := range map[int][]int{0: {5}, 1: {1, 1, 1, 1, 1}, 2: {2, 2, 1}, 5: {5}, 9: {5}} {
-		var sizes []int
-		sessions := 0
-		for _, p := range w.due.Parts(most) {
-			req := p.Request()
-			sizes = append(sizes, len(req.Leases))
-			if req.Session == w.session.ID {
-				sessions++
-			}
-		}
-		if fmt.Sprint(sizes) != fmt.Sprint(want) || sessions != 1 {
-			t.Errorf("with at most %d: %v, %d of them with the session; want %v", most, sizes, sessions, want)
+		if sizes, named := parts(w.due, most); fmt.Sprint(sizes) != fmt.Sprint(want) || named != 1 {
+			t.Errorf("with at most %d: %v, %d of them with the session; want %v", most, sizes, named, want)
 		}
 	}
-	if n := len((liveness.Due{}).Parts(1)); n != 0 {
-		t.Errorf("nothing is due, and %d requests are sent", n)
+	if sizes, _ := parts(liveness.Due{}, 1); len(sizes) != 0 {
+		t.Errorf("nothing is due, and %d requests are sent", len(sizes))
 	}
 	for now, want := range map[time.Duration]time.Duration{3 * time.Second: ttl / 5, 8 * time.Second: 454 * time.Millisecond, ttl: 10 * time.Millisecond} {
 		if d := w.due.Patience(clock.Instant(now)); d != want {
 			t.Errorf("at %s it waits %s for the answer, want %s", now, d, want)
 		}
+	}
+}
+
+// parts returns how many leases each request of what is due names, and how many requests name a session.
+func parts(due liveness.Due, most int) ([]int, int) {
+	var sizes []int
+	named := 0
+	for _, p := range due.Parts(most) {
+		req := p.Request()
+		sizes = append(sizes, len(req.Leases))
+		if req.Session != "" {
+			named++
+		}
+	}
+	return sizes, named
+}
+
+// Each session has a request of its own, and ends for itself.
+func TestSessions(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	var all []*liveness.Session
+	for range 3 {
+		w.session = liveness.NewSession(ttl)
+		open(w)
+		all = append(all, w.session)
+	}
+	hold("a", ttl)(w)
+	hold("b", 0)(w) // of the last session
+	w.now = clock.Instant(3 * time.Second)
+	step(w)
+	if sizes, named := parts(w.due, 0); fmt.Sprint(sizes) != "[1 0 0]" || named != 3 {
+		t.Fatalf("%d requests name a session; they have so many leases: %v", named, sizes)
+	}
+	for _, p := range w.due.Parts(0) {
+		res := backend.RenewResult{SessionLost: p.Sessions[0] == all[1], Leases: make([]backend.Renewal, len(p.Flights))}
+		for n := range p.Flights {
+			res.Leases[n].Left = ttl
+		}
+		w.m.Answered(p, w.now, w.now, res, nil)
+	}
+	if all[0].Ended() || !all[1].Ended() || all[2].Ended() || !w.leases["b"].Held() {
+		t.Errorf("only the second session is lost; ended: %t %t %t; the lease of the third is held: %t",
+			all[0].Ended(), all[1].Ended(), all[2].Ended(), w.leases["b"].Held())
+	}
+}
+
+// The sessions of one machine are not renewed all at the same time. Only the first one shares the times
+// of timed leases.
+func TestSessionsAreNotRenewedInStep(t *testing.T) {
+	t.Parallel()
+	const many = 24
+	w := newWorld()
+	for range many {
+		w.session = liveness.NewSession(ttl)
+		open(w)
+	}
+	hold("a", ttl)(w)
+	most, all := 0, 0
+	for w.now = clock.Instant(2 * time.Second); w.now <= clock.Instant(3*time.Second); w.now += clock.Instant(10 * time.Millisecond) {
+		due, _ := w.m.Step(w.now, time.Hour)
+		most = max(most, len(due.Sessions))
+		all += len(due.Sessions)
+		if len(due.Flights) > 0 && len(due.Sessions) == 0 {
+			t.Errorf("at %s a timed lease is renewed apart from the first session", time.Duration(w.now))
+		}
+	}
+	if all != many || most > many/2 {
+		t.Errorf("of %d sessions %d were renewed, %d of them at the same time", many, all, most)
 	}
 }

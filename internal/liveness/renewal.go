@@ -11,31 +11,39 @@ import (
 
 // Due is what is to be renewed.
 type Due struct {
-	Session *Session // nil: none
-	Flights []*Flight
+	Sessions []*Session
+	Flights  []*Flight
 }
 
-// Parts divides what is due into requests of at most most timed leases; 0: there is no bound.
+// Parts divides what is due into requests: one for each session, the first of which takes timed leases
+// along, and then further ones of timed leases alone. No request has more than most timed leases; 0:
+// there is no bound.
 func (d Due) Parts(most int) []Due {
-	if d.Session == nil && len(d.Flights) == 0 {
-		return nil
-	}
 	size := len(d.Flights)
 	if most > 0 {
 		size = min(size, most)
 	}
-	parts := []Due{{Session: d.Session, Flights: d.Flights[:size]}}
-	for part := range slices.Chunk(d.Flights[size:], max(1, size)) {
+	left := d.Flights
+	var parts []Due
+	for i := range d.Sessions {
+		n := 0
+		if i == 0 {
+			n = size
+		}
+		parts = append(parts, Due{Sessions: d.Sessions[i : i+1], Flights: left[:n]})
+		left = left[n:]
+	}
+	for part := range slices.Chunk(left, max(1, size)) {
 		parts = append(parts, Due{Flights: part})
 	}
 	return parts
 }
 
-// Request is the request that renews it.
+// Request is the request that renews it: one part of what is due.
 func (d Due) Request() backend.RenewRequest {
 	var req backend.RenewRequest
-	if d.Session != nil {
-		req.Session = d.Session.ID
+	for _, s := range d.Sessions {
+		req.Session = s.ID
 	}
 	req.Leases = make([]backend.TimedRenewal, len(d.Flights))
 	for i, f := range d.Flights {
@@ -49,8 +57,8 @@ func (d Due) Request() backend.RenewRequest {
 func (d Due) Patience(now clock.Instant) time.Duration {
 	const most, least = time.Minute, 10 * time.Millisecond
 	wait := most
-	if s := d.Session; s != nil {
-		wait = min(s.TTL/5, time.Duration(s.deadline-now)/2)
+	for _, s := range d.Sessions {
+		wait = min(wait, s.TTL/5, time.Duration(s.deadline-now)/2)
 	}
 	for _, f := range d.Flights {
 		wait = min(wait, f.TTL/5, time.Duration(f.Lease.deadline-now)/2)
@@ -60,8 +68,9 @@ func (d Due) Patience(now clock.Instant) time.Duration {
 
 // Answered applies the answer to the request, which left at sent.
 func (m *Machine) Answered(d Due, sent, now clock.Instant, res backend.RenewResult, err error) {
-	if d.Session != nil {
-		m.SessionRenewed(d.Session, sent, now, res, err)
+	for _, s := range d.Sessions {
+		s.renewing = false
+		m.SessionConfirmed(s, sent, now, res, err)
 	}
 	for i, f := range d.Flights {
 		var r backend.Renewal
@@ -91,7 +100,7 @@ type Flight struct {
 func (m *Machine) TakeOff(l *Lease, now clock.Instant, ttl time.Duration) *Flight {
 	l.deadline = min(l.deadline, now+clock.Instant(ttl-clock.Drift(ttl)))
 	l.Life = max(l.Life, ttl)
-	l.renewAt = min(l.renewAt, m.nextRenewal(now, ttl))
+	l.renewAt = min(l.renewAt, nextRenewal(now, ttl, m.phase))
 	f := &Flight{Lease: l, TTL: ttl, least: ttl}
 	if l.doubt > 0 {
 		f.least = min(f.least, l.doubt)

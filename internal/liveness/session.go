@@ -1,6 +1,7 @@
 package liveness
 
 import (
+	"math/rand/v2"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -13,6 +14,8 @@ type Session struct {
 	TTL time.Duration
 
 	entry
+	opened   bool
+	phase    time.Duration // of its renewal times
 	deadline clock.Instant
 	renewAt  clock.Instant
 	renewing bool
@@ -41,11 +44,13 @@ func (s *Session) Ended() bool { return s.ended }
 // Held returns how many leases of the session are held.
 func (s *Session) Held() int { return s.held }
 
-// LastErr is the error of the last renewal, if that failed.
-func (s *Session) LastErr() error { return s.lastErr }
-
-// Opened records that the backend confirmed the session. The request left at sent.
+// Opened records that the backend confirmed the session. The request left at sent. Timed leases share
+// requests with the first session that is open. Further ones are not renewed in step with it.
 func (m *Machine) Opened(s *Session, sent clock.Instant) {
+	s.opened, s.phase = true, m.phase
+	if m.sessions++; m.sessions > 1 {
+		s.phase = rand.N(s.TTL)
+	}
 	m.extendSession(s, sent)
 	s.owner = s
 	m.put(&s.entry, s.next())
@@ -54,7 +59,7 @@ func (m *Machine) Opened(s *Session, sent clock.Instant) {
 // extendSession records that a request that left at sent was acknowledged.
 func (m *Machine) extendSession(s *Session, sent clock.Instant) {
 	s.deadline = max(s.deadline, sent+clock.Instant(s.TTL-clock.Drift(s.TTL)))
-	s.renewAt = m.nextRenewal(sent, s.TTL)
+	s.renewAt = nextRenewal(sent, s.TTL, s.phase)
 	s.failures, s.lastErr = 0, nil
 	for l := range s.watched {
 		l.Holder.Moved()
@@ -75,24 +80,17 @@ func (s *Session) wake(m *Machine, now clock.Instant, d *Due) {
 		return
 	}
 	if now >= s.deadline {
-		m.EndSession(s, backend.CauseDeadline, s.lastErr)
+		m.Expire(s)
 		return
 	}
 	if !s.renewing && now >= s.renewAt {
 		s.renewing = true
-		d.Session = s
+		d.Sessions = append(d.Sessions, s)
 	}
 	m.put(&s.entry, s.next())
 }
 
-// SessionRenewed applies the answer to a renewal of the session that Step asked for. The request left
-// at sent.
-func (m *Machine) SessionRenewed(s *Session, sent, now clock.Instant, res backend.RenewResult, err error) {
-	s.renewing = false
-	m.SessionConfirmed(s, sent, now, res, err)
-}
-
-// SessionConfirmed applies the answer to any other renewal of the session.
+// SessionConfirmed applies the answer to a renewal of the session. The request left at sent.
 func (m *Machine) SessionConfirmed(s *Session, sent, now clock.Instant, res backend.RenewResult, err error) {
 	if s.ended {
 		return
@@ -112,7 +110,7 @@ func (m *Machine) SessionConfirmed(s *Session, sent, now clock.Instant, res back
 		return
 	case now >= s.deadline:
 		// Too late: a caller that checked in the meantime was told that it is lost.
-		m.EndSession(s, backend.CauseDeadline, s.lastErr)
+		m.Expire(s)
 		return
 	default:
 		m.extendSession(s, sent)
@@ -123,12 +121,18 @@ func (m *Machine) SessionConfirmed(s *Session, sent, now clock.Instant, res back
 	m.put(&s.entry, s.next())
 }
 
+// Expire ends a session whose deadline has passed.
+func (m *Machine) Expire(s *Session) { m.EndSession(s, backend.CauseDeadline, s.lastErr) }
+
 // EndSession ends the session on this side, with every lease of it.
 func (m *Machine) EndSession(s *Session, cause backend.Cause, err error) {
 	if s.ended {
 		return
 	}
 	s.ended = true
+	if s.opened {
+		m.sessions--
+	}
 	m.remove(&s.entry)
 	m.observer.Ended(s)
 	for _, l := range s.leases {

@@ -88,6 +88,16 @@ func User(text string) (string, string, error) {
 	return user, password, nil
 }
 
+// Roots reads the file that the parameter ca names.
+func Roots(ca string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(ca) //nolint:gosec // the author of the URL names the file
+	roots := x509.NewCertPool()
+	if err != nil || !roots.AppendCertsFromPEM(pem) {
+		return nil, ParamError("ca", ca, "a readable file with certificates in PEM")
+	}
+	return roots, nil
+}
+
 // TLSParams are the parameters that TLS reads: files in PEM, and the name that the server's certificate
 // has to be for.
 func TLSParams() []string { return []string{"ca", "cert", "key", "server_name"} }
@@ -105,10 +115,9 @@ func TLS(params url.Values, on bool, scheme string) (*tls.Config, error) {
 	}
 	conf := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: params.Get("server_name")}
 	if ca := params.Get("ca"); ca != "" {
-		pem, err := os.ReadFile(ca) //nolint:gosec // the author of the URL names the file
-		conf.RootCAs = x509.NewCertPool()
-		if err != nil || !conf.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, ParamError("ca", ca, "a readable file with certificates in PEM")
+		var err error
+		if conf.RootCAs, err = Roots(ca); err != nil {
+			return nil, err
 		}
 	}
 	if params.Has("cert") != params.Has("key") {

@@ -1,0 +1,399 @@
+package acquire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/clock"
+	"github.com/holdfast-io/holdfast/internal/liveness"
+)
+
+// Request is one acquisition.
+type Request struct {
+	// AcquireRequest is what is sent. Acquire chooses the Session and the Lease.
+	backend.AcquireRequest
+	// Patience is how long to wait: negative: until the context ends; 0: the request does not wait,
+	// and an unavailable backend is retried for Config.Timeout.
+	Patience time.Duration
+	// Session is the session of the lease, or of its place in the queue. Required where the backend has
+	// sessions and the request waits or the lease is not timed.
+	Session *Session
+	// Fixed is the lease ID if the caller made it. Such a lease is never released here: another client
+	// may have retried with the same ID, and may hold it by now.
+	Fixed backend.LeaseID
+	// New returns the candidate of an attempt, which keeps the lease.
+	New func(liveness.Lease) Candidate
+}
+
+// Candidate is what a lease becomes if it is granted. Lost may be called before Accept: the lease can
+// then no longer be accepted.
+type Candidate interface {
+	liveness.Holder
+	// Lease returns the same lease each time.
+	Lease() *liveness.Lease
+	// Accept takes the grant over, unless the lease has ended already. The request left at sent or
+	// later. From then on, releasing the lease is the candidate's.
+	Accept(ctx context.Context, g backend.Grant, sent clock.Instant) error
+}
+
+// Error is why an acquisition failed whose outcome was unknown at some point.
+type Error struct {
+	// MayHold: the lease may be held on the backend in spite of the error.
+	MayHold bool
+	Err     error
+}
+
+// Error returns the text of Err.
+func (e *Error) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *Error) Unwrap() error { return e.Err }
+
+// MayHold reports whether the lease that err is about may be held on the backend.
+func MayHold(err error) bool {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.MayHold
+	}
+	away, ok := errors.AsType[*backend.UnavailableError](err)
+	return ok && away.MayHold
+}
+
+// acquisition is one call of Acquire, with as many attempts as it needs.
+type acquisition struct {
+	*Agent
+	req     Request
+	sess    *liveness.Session // of the last attempt; may be nil
+	unknown bool              // an attempt was cut short: the lease may be held
+	away    error             // the last ErrUnavailable
+	// givenUp are the leases of earlier attempts that are being released in the background. Until
+	// that is done they may hold the lock.
+	givenUp []backend.LeaseID
+}
+
+var errWaitOver = errors.New("the wait time has elapsed")
+
+// Validate checks a request before anything is sent, with placeholders for the IDs.
+func Validate(req backend.AcquireRequest, caps backend.Capabilities) error {
+	req.Lease = "0000000000000000"
+	if caps.Sessions {
+		req.Session = "0000000000000000"
+	}
+	return req.Validate(caps)
+}
+
+// Acquire makes attempts until the lock is granted or a further attempt is pointless. It returns the
+// candidate that accepted the grant. When it fails, a lease that may have been granted is released in
+// the background.
+//
+// Errors: ErrHeld after Patience; the cause of ctx; ErrUnavailable; ErrClosed; ErrInvalid and
+// ErrUnsupported from the backend; ErrLost if Fixed names a lease that has ended. An *Error says whether
+// the lease may be held.
+func (a *Agent) Acquire(ctx context.Context, req Request) (Candidate, error) {
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	q := acquisition{Agent: a, req: req}
+	return q.run(ctx)
+}
+
+func (a *acquisition) run(ctx context.Context) (Candidate, error) {
+	within, cancel := a.bound(ctx)
+	defer cancel()
+	for n := 0; ; n++ {
+		got, err := a.prepare(within)
+		if err == nil {
+			if err = a.attempt(ctx, within, got); err == nil {
+				return got, nil
+			}
+		}
+		if a.again(within, err, n) {
+			continue
+		}
+		if a.req.Patience > 0 && isOver(ctx, within) && (!IsUnavailable(err) || hasEnded(err)) && a.closing.Err() == nil {
+			if got, err = a.last(ctx); err == nil {
+				return got, nil
+			}
+		}
+		return nil, a.fail(ctx, within, err)
+	}
+}
+
+// hasEnded reports whether err is a quarantine that has ended: it says nothing about the lock now.
+func hasEnded(err error) bool {
+	q, ok := errors.AsType[*backend.QuarantineError](err)
+	return ok && q.Until.Before(time.Now())
+}
+
+// bound limits the attempts to the time that the caller wants to wait, or, if it does not want to
+// wait, to the time for which an unavailable backend is retried.
+func (a *acquisition) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	switch {
+	case a.req.Patience < 0:
+		return ctx, func() {} // each attempt has a context of its own that ends
+	case a.req.Patience == 0:
+		return context.WithTimeoutCause(ctx, a.Timeout, errWaitOver)
+	default:
+		return context.WithTimeoutCause(ctx, a.req.Patience, errWaitOver)
+	}
+}
+
+// prepare chooses the session and the lease ID of the next attempt. The lease ID stays the same, so
+// that a lost reply does not mean two grants. A new session brings a new lease ID: a lease of the
+// old session that was granted after all would die with that session.
+func (a *acquisition) prepare(ctx context.Context) (Candidate, error) {
+	var sess *liveness.Session
+	if a.caps.Sessions && (a.req.Wait || !a.req.Timed) {
+		var err error
+		if sess, err = a.req.Session.Live(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if sess != nil && sess != a.sess {
+		if a.sess != nil && a.req.Lease != "" && a.req.Fixed == "" {
+			a.abandon()
+		}
+		a.sess, a.req.AcquireRequest.Session = sess, sess.ID
+	}
+	if a.req.Lease == "" {
+		a.req.Lease = a.req.Fixed
+	}
+	if a.req.Lease == "" {
+		a.req.Lease = backend.NewLeaseID()
+	}
+	return a.req.New(liveness.Lease{
+		Name: a.req.Name, ID: a.req.Lease, Session: sess, Timed: a.req.Timed, Life: a.req.TTL, Late: a.unknown,
+	}), nil
+}
+
+// attempt sends one request.
+func (a *acquisition) attempt(ctx, within context.Context, got Candidate) error {
+	within, interrupt := context.WithCancelCause(within)
+	defer interrupt(nil)
+	if err := a.expect(got.Lease(), interrupt); err != nil {
+		return err
+	}
+	missed := a.Clock.Missed()
+	grant, err := a.Backend.Acquire(within, a.req.AcquireRequest)
+	if err != nil {
+		a.drop(got.Lease())
+		if cause := context.Cause(within); cause != nil && !IsAnswer(err) {
+			a.unknown = true
+			err = cause
+		}
+		return err
+	}
+	a.unknown = true // until the candidate has it, no caller releases it
+	err = got.Accept(ctx, grant, a.Clock.At(grant.Asked, missed))
+	a.stopWaiting(got.Lease())
+	if err != nil {
+		a.drop(got.Lease())
+	}
+	return err
+}
+
+// IsAnswer reports whether err is an answer of the backend, rather than a call that was cut short.
+func IsAnswer(err error) bool {
+	return isRefusal(err) || errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrSessionLost)
+}
+
+// isRefusal reports whether err says why the lock was not granted, so that a retry is pointless.
+func isRefusal(err error) bool {
+	return errors.Is(err, backend.ErrHeld) || errors.Is(err, backend.ErrInvalid) || errors.Is(err, backend.ErrUnsupported) || errors.Is(err, backend.ErrQuarantine)
+}
+
+// isOver reports whether within has ended only because Patience has elapsed.
+func isOver(ctx, within context.Context) bool {
+	return errors.Is(context.Cause(within), errWaitOver) && ctx.Err() == nil
+}
+
+// expect registers a lease, so that a loss reported while its request is in progress is not missed.
+func (a *acquisition) expect(l *liveness.Lease, interrupt context.CancelCauseFunc) error {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	switch {
+	case a.closed:
+		return backend.ErrClosed
+	case !a.Live.Expect(l):
+		return backend.ErrSessionLost
+	}
+	a.waiting.add(l, interrupt)
+	return nil
+}
+
+// drop removes a lease that was not granted.
+func (a *acquisition) drop(l *liveness.Lease) {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	a.waiting.remove(l)
+	a.Live.Drop(l)
+}
+
+func (a *acquisition) stopWaiting(l *liveness.Lease) {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	a.waiting.remove(l)
+}
+
+// again reports whether to retry after err. It pauses first if a pause is due.
+func (a *acquisition) again(within context.Context, err error, n int) bool {
+	var away *backend.UnavailableError
+	switch {
+	case a.heldByOurs(err):
+		return a.Pause(within, min(Backoff(n), 100*time.Millisecond))
+	case errors.Is(err, backend.ErrClosed), errors.Is(err, backend.ErrHeld), errors.Is(err, backend.ErrInvalid), errors.Is(err, backend.ErrUnsupported):
+		return false
+	case errors.Is(err, backend.ErrSessionLost):
+		if a.sess != nil {
+			a.sessionIsLost(a.sess)
+		}
+		return a.Pause(within, min(Backoff(n), 100*time.Millisecond))
+	case errors.Is(err, backend.ErrLost):
+		// Granted and lost before it was accepted, or abandoned: this ID cannot be used again.
+		a.abandon()
+		return a.req.Fixed == "" && a.Pause(within, min(Backoff(n), 100*time.Millisecond))
+	case errors.Is(err, backend.ErrQuarantine):
+		errors.As(err, &away)
+		a.away = err
+		a.unknown = a.unknown || away != nil && away.MayHold
+		return a.sitOut(within, err) && a.req.Patience != 0
+	case within.Err() != nil:
+		return false
+	case errors.As(err, &away):
+		a.away = err
+		a.unknown = a.unknown || away.MayHold
+		return a.Pause(within, max(Backoff(n), min(away.RetryAfter, time.Second)))
+	default:
+		return IsUnavailable(err) && a.Pause(within, Backoff(n))
+	}
+}
+
+// heldByOurs reports whether only earlier attempts of this acquisition hold the lock. For the
+// caller it is then free.
+func (a *acquisition) heldByOurs(err error) bool {
+	held, ok := errors.AsType[*backend.HeldError](err)
+	return ok && len(held.Holders) > 0 && held.Count <= len(held.Holders) && !slices.ContainsFunc(held.Holders, func(h backend.Holder) bool {
+		return !slices.Contains(a.givenUp, h.Lease)
+	})
+}
+
+// abandon releases the lease ID in the background. The next attempt has another ID.
+func (a *acquisition) abandon() {
+	if a.unknown && a.req.Lease != "" && a.req.Fixed == "" {
+		a.Mu.Lock()
+		a.Settle(a.release(), a.sess, a.req.TTL)
+		a.Mu.Unlock()
+		a.givenUp = append(a.givenUp, a.req.Lease)
+	}
+	a.unknown = false
+	a.req.Lease = a.req.Fixed
+}
+
+func (a *acquisition) release() backend.ReleaseRequest {
+	return backend.ReleaseRequest{Name: a.req.Name, Lease: a.req.Lease, Session: a.req.AcquireRequest.Session, Abandon: true}
+}
+
+// last makes one more attempt, without waiting, when Patience has elapsed: its refusal says who holds
+// the lock, or why no client does. If the lease was granted in the meantime, the caller gets it.
+// The place in the queue is released.
+func (a *acquisition) last(ctx context.Context) (Candidate, error) {
+	within, cancel := context.WithTimeout(ctx, min(a.Timeout, time.Second))
+	defer cancel()
+	got, err := a.prepare(within)
+	if err == nil {
+		a.req.Wait = false
+		if err = a.attempt(ctx, within, got); err == nil {
+			return got, nil
+		}
+		if a.req.Fixed == "" && a.Backend.Release(within, a.release()) == nil {
+			a.unknown = false
+		}
+	}
+	a.warnQuarantine(err)
+	if !isRefusal(err) && !IsUnavailable(err) && ctx.Err() == nil {
+		err = &backend.UnavailableError{
+			Backend: a.caps.Name, Op: "acquire", MayHold: a.unknown,
+			Err: fmt.Errorf("the holder of the lock is unknown: %v", err), //nolint:errorlint // the loss of a place is not the loss of the lock
+		}
+	}
+	return nil, err
+}
+
+// sitOut waits until a quarantine ends, but at most a second, because another client may end it
+// sooner. It reports false when within has ended.
+func (a *acquisition) sitOut(within context.Context, err error) bool {
+	a.warnQuarantine(err)
+	const shortest, longest, jitter = time.Millisecond, time.Second, 10 * time.Millisecond
+	left := longest
+	if q, ok := errors.AsType[*backend.QuarantineError](err); ok {
+		left = min(max(q.Left, shortest), longest)
+	}
+	return a.Pause(within, left+rand.N(jitter))
+}
+
+// warnQuarantine logs a quarantine once.
+func (a *Agent) warnQuarantine(err error) {
+	q, ok := errors.AsType[*backend.QuarantineError](err)
+	if !ok {
+		return
+	}
+	const slack = 2 * time.Second // the reported end is never exact
+	a.Mu.Lock()
+	known := q.Until.Before(a.warned)
+	if !known {
+		a.warned = q.Until.Add(slack)
+	}
+	a.Mu.Unlock()
+	if !known {
+		a.Logger.LogAttrs(a.background, slog.LevelWarn, "no lock is granted yet: the store is in quarantine", slog.String("backend", q.Backend),
+			slog.String("reason", q.Reason), slog.Duration("for", q.Left.Round(time.Millisecond)),
+			slog.Time("until", q.Until), slog.String("turned_off_by", q.Parameter))
+	}
+}
+
+// fail returns why the lock was not granted, and makes sure that it is not held.
+func (a *acquisition) fail(ctx, within context.Context, err error) error {
+	if hasEnded(a.away) {
+		a.away = nil // the wait since then had another reason
+	}
+	switch {
+	case a.closing.Err() != nil:
+		err = backend.ErrClosed
+	case ctx.Err() != nil:
+		err = joinCause(ctx, a.away)
+	case isOver(ctx, within) && !isRefusal(err) && !IsUnavailable(err):
+		if err = a.away; err == nil {
+			err = &backend.UnavailableError{Backend: a.caps.Name, Op: "acquire", MayHold: a.unknown, Err: context.DeadlineExceeded}
+		}
+	}
+	switch {
+	case a.unknown:
+		a.Observer.Ambiguous(ctx, "acquire")
+		a.abandon()
+	case len(a.givenUp) == 0:
+		return err
+	}
+	// A refusal after a wait means that the lease has left the queue, or will.
+	return &Error{MayHold: a.req.Fixed != "" || !errors.Is(err, backend.ErrHeld), Err: err}
+}
+
+// Outcome returns what became of a failed acquisition, for metrics.
+func Outcome(ctx context.Context, err error) string {
+	switch {
+	case errors.Is(err, backend.ErrHeld):
+		return "held"
+	case errors.Is(err, backend.ErrInvalid), errors.Is(err, backend.ErrUnsupported):
+		return "invalid"
+	case ctx.Err() != nil:
+		return "canceled"
+	case errors.Is(err, backend.ErrUnavailable):
+		return "unavailable"
+	default:
+		return "error"
+	}
+}
