@@ -18,6 +18,8 @@ func repetitionCases() []Case {
 		{ID: "C6", Name: "a-try-keeps-the-place", Rule: "a waiting lease that is acquired again without Wait is refused and keeps its place", Needs: needsFIFO, run: tryKeepsPlace},
 		{ID: "C6", Name: "one-of-two-gives-up", Rule: "an acquire that was sent twice continues when one of the two gives up", run: oneGivesUp},
 		{ID: "C6", Name: "a-new-session-adopts-the-place", Rule: "a waiting lease that is acquired again under another session keeps its place, which belongs to that session from then on", Needs: func(c caps) bool { return c.FIFO && c.Sessions && !c.Bound }, run: adoptPlace},
+		{ID: "C6", Name: "the-grant-of-an-adopted-place", Rule: "a place that another session adopted is granted to that session, and an earlier request of it gets ErrLost", Needs: func(c caps) bool { return c.FIFO && c.Sessions && !c.Bound }, run: adoptedPlaceGranted},
+		{ID: "C6", Name: "the-end-of-an-adopted-place", Rule: "a place that another session adopted ends with that session, and an earlier request of it gets ErrLost: its own session lives", Needs: func(c caps) bool { return c.FIFO && c.Sessions && !c.Bound }, run: adoptedPlaceEnds},
 		{ID: "C6", Name: "a-new-session-adopts-no-lease", Rule: "acquiring a session lease that is held under another session returns ErrLost: the lease ends with that session", Needs: needsSessions, run: adoptNoLease},
 		{ID: "C6", Name: "release-twice-frees-once", Rule: "a release that was sent twice frees the lock once and harms no successor", run: releaseTwice},
 		{ID: "C6", Name: "open-and-end-twice", Rule: "opening a session that lives confirms it, and ending one that is gone is success", Needs: needsSessions, run: openEndTwice},
@@ -172,6 +174,47 @@ func adoptPlace(e *env) {
 		c.give(l)
 		a.give(behind.granted())
 	}
+}
+
+func adoptedPlaceGranted(e *env) {
+	b := e.client()
+	a := e.on(b.b, e.long()) // so that the one who releases knows of the earlier request
+	for _, c := range []*client{e.on(b.b, e.long()), e.client()} { // of the same backend value, and of another
+		first := a.take(a.ask(e.name()))
+		old, adopted := adoptedBy(b, c, first.Name)
+		a.give(first)
+		c.give(adopted.granted())
+		old.fails(backend.ErrLost)
+	}
+}
+
+func adoptedPlaceEnds(e *env) {
+	a, b := e.client(), e.client()
+	for _, c := range []*client{e.on(b.b, e.long()), e.client()} {
+		first := a.take(a.ask(e.name()))
+		old, adopted := adoptedBy(b, c, first.Name)
+		c.end()
+		adopted.fails(backend.ErrSessionLost)
+		old.fails(backend.ErrLost)
+		a.give(first)
+		b.give(b.take(b.ask(first.Name)))
+	}
+}
+
+// adoptedBy has a place in the queue pass from the session of b to that of c. It returns both requests.
+func adoptedBy(b, c *client, name string) (*waiter, *waiter) {
+	e := b.e
+	r := b.ask(name)
+	old := b.join(r)
+	r.Session = c.sess
+	adopted := c.start(r)
+	if !e.poll(e.soon(), func() bool {
+		info := e.inspect(name)
+		return len(info.Waiters) == 1 && info.Waiters[0].Session == c.sess
+	}) {
+		e.Fatalf("the place in the queue is not that of the new session; Inspect tells %+v", e.inspect(name).Waiters)
+	}
+	return old, adopted
 }
 
 func adoptNoLease(e *env) {

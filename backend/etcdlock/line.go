@@ -71,9 +71,9 @@ type hand struct{ asked time.Time }
 
 // turn is what it takes to find out whether a waiter is next.
 type turn struct {
-	key     string // of the entry; empty: a release cannot decide for this waiter
-	rev     int64
-	session backend.SessionID
+	key  string // of the entry; empty: a release cannot decide for this waiter
+	rev  int64
+	sess *session
 }
 
 type deletion struct {

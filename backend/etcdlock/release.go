@@ -144,11 +144,13 @@ func (b *Backend) remove(ctx context.Context, id leaseKey, e entryRef, bury bool
 }
 
 // turnOf returns the conditions under which a waiter is next when the lease right before it, which
-// has the lock, is released: the waiter is still in the queue, its session is alive, and no lease
-// has joined that one. Nothing else can be before the waiter: an entry made later ranks later.
+// has the lock, is released: the waiter is still in the queue, its session is alive, no other session
+// has adopted its place, and no lease has joined the one that is released. Nothing else can be before
+// the waiter: an entry made later ranks later.
 func (b *Backend) turnOf(w *waiter) []clientv3.Cmp {
 	return []clientv3.Cmp{
-		created(w.key, w.rev), present(b.keys.session(w.session)), b.keys.joined(w.line.name).empty(),
+		created(w.key, w.rev), clientv3.Compare(clientv3.LeaseValue(w.key), "=", int64(w.sess.on.Load().lease)),
+		present(b.keys.session(w.sess.id)), b.keys.joined(w.line.name).empty(),
 	}
 }
 

@@ -87,7 +87,7 @@ func (a *acquisition) wait(ctx context.Context, own int64, seen verdict) (backen
 // turn returns what a release needs to find out whether this waiter is next, where nothing else is
 // left to do: a timed lease has to move first.
 func (a *acquisition) turn(own int64) turn {
-	t := turn{rev: own, session: a.sess.id}
+	t := turn{rev: own, sess: a.sess}
 	if at, ok := a.b.slots.find(a.p.leaseKey); ok && at.rev == own && a.req.Mode == backend.Exclusive && !a.req.Timed {
 		t.key = at.key
 	}
@@ -129,8 +129,8 @@ func (a *acquisition) look(ctx context.Context, w *waiter, own int64, force bool
 	}
 	alive := len(resp.Responses[3].GetResponseRange().Kvs) > 0
 	switch {
-	case v.own == nil && alive:
-		return v, backend.ErrLost
+	case alive && (v.own == nil || v.own.Session != string(a.req.Session)):
+		return v, backend.ErrLost // it was removed, or is the place of another session now
 	case !alive:
 		a.b.end(a.sess, true)
 		return v, backend.ErrSessionLost
@@ -153,7 +153,7 @@ func (a *acquisition) lookShared(ctx context.Context, w *waiter, own, since int6
 	}
 	a.asked = snap.asked
 	e, out := snap.st.find(a.req.Lease)
-	if e == nil || e.rev != own {
+	if e == nil || e.rev != own || e.Session != string(a.req.Session) {
 		return verdict{}, a.vanished(ctx)
 	}
 	v := verdict{own: e, out: out, rev: snap.rev}

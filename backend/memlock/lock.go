@@ -129,7 +129,7 @@ func (r rows) Left(l *lease) time.Duration {
 // not queued.
 func (s *Store) answer(l *lease, id backend.SessionID) (backend.Grant, error) {
 	if l.State != lockstate.Held {
-		return backend.Grant{}, l.Own.err
+		return backend.Grant{}, lockstate.EndedFor(s.rules(), l, id, l.Own.err)
 	}
 	return lockstate.Answer(s.rules(), l, id, s.epoch.Add(time.Duration(s.now)))
 }

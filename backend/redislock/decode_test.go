@@ -50,7 +50,7 @@ func parseReplies(words []string) []redislock.Reply {
 // FuzzPush parses messages that any client may have published.
 func FuzzPush(f *testing.F) {
 	for _, payload := range []string{
-		"g\nlease\n17\n18\n1", "d\nlease\nS", "l\nsid\nlease\nbroken\nwhy", "t\nname\n1000", "f", "", "\n", "t\nname\n-1",
+		"g\nlease\n17\n18\n1", "d\nlease\nS", "a\nlease\nsid", "l\nsid\nlease\nbroken\nwhy", "t\nname\n1000", "f", "", "\n", "t\nname\n-1",
 		"t\nname\n9223372036854775807", "acquired\nname\nlease\nowner\nx\n17\n18\nreason",
 	} {
 		f.Add(payload)

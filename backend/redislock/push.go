@@ -29,6 +29,7 @@ type pushKind byte
 const (
 	pushGrant   pushKind = 'g' // a waiter has the lock
 	pushDropped pushKind = 'd' // a waiter left the queue without it
+	pushAdopted pushKind = 'a' // the place of a waiter is that of another session now
 	pushLoss    pushKind = 'l' // a lease, or without one a session, is lost
 	pushTimer   pushKind = 't' // how soon what is ahead of a lock's waiters can end
 	pushFlushed pushKind = 'f' // the server lost its data
@@ -51,6 +52,8 @@ func parsePush(payload string) (push, bool) {
 		p.since = time.UnixMicro(d.number(f[3]))
 	case p.kind == pushDropped && len(f) == 3:
 		p.lease, p.why = backend.LeaseID(f[1]), f[2]
+	case p.kind == pushAdopted && len(f) == 3:
+		p.lease, p.session = backend.LeaseID(f[1]), backend.SessionID(f[2])
 	case p.kind == pushLoss && len(f) == 5:
 		p.session, p.lease, p.cause, p.reason = backend.SessionID(f[1]), backend.LeaseID(f[2]), backend.Cause(f[3]), f[4]
 	case p.kind == pushTimer && len(f) == 3:

@@ -406,6 +406,12 @@ func (b *Backend) hear(payload string) {
 			err = backend.ErrSessionLost
 		}
 		b.tell(p.lease, verdict{err: err})
+	case pushAdopted:
+		for w := b.waiting[p.lease]; w != nil; w = w.next {
+			if w.req.Session != p.session {
+				w.tell(verdict{err: backend.ErrLost})
+			}
+		}
 	case pushLoss:
 		b.lose(p)
 	case pushTimer:

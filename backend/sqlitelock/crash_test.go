@@ -3,6 +3,7 @@
 package sqlitelock_test
 
 import (
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -203,6 +204,33 @@ func TestDeletedFile(t *testing.T) {
 		if err := os.Remove(path); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestOldCopy puts an old copy of the file in its place while no process uses it: tokens continue to grow.
+func TestOldCopy(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	take := func() backend.Grant {
+		b := open(t, path)
+		defer closed(t, b)
+		g, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: rand.Text(), Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+	take()
+	old, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := take()
+	if err := os.WriteFile(path, old, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if g := take(); g.Token <= last.Token {
+		t.Errorf("token %d; it has to be greater than %d", g.Token, last.Token)
 	}
 }
 

@@ -6,7 +6,10 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"io"
+	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -113,6 +116,98 @@ func TestSyncAfterAFailure(t *testing.T) {
 		if err := <-answers; !errors.Is(err, sqlitelock.ErrSync) {
 			t.Errorf("%v; it has to be ErrSync", err)
 		}
+	}
+}
+
+// brokenDisk loses what was appended to the log when a sync fails, for good: the system reports the failure
+// once, and reads from memory what the disk does not have. What is written once more is not lost.
+type brokenDisk struct {
+	path string
+
+	mu   sync.Mutex
+	safe int64 // the size of the log in the newest sync that succeeded
+	lost map[int64]bool
+	fail bool
+}
+
+// aroundSync is called before a sync.
+func (d *brokenDisk) aroundSync() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	info, err := os.Stat(d.path + "-wal")
+	if err != nil {
+		return err
+	}
+	if !d.fail {
+		d.safe = info.Size()
+		return nil
+	}
+	d.fail = false
+	d.lost = make(map[int64]bool)
+	for at := d.safe; at < info.Size(); at++ {
+		d.lost[at] = true
+	}
+	return errors.New("the disk has failed")
+}
+
+// through is where a value writes the log once more.
+func (d *brokenDisk) through(w io.WriterAt) io.WriterAt {
+	return writerAt(func(p []byte, off int64) (int, error) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		for i := range p {
+			delete(d.lost, off+int64(i))
+		}
+		return w.WriteAt(p, off)
+	})
+}
+
+type writerAt func([]byte, int64) (int, error)
+
+func (f writerAt) WriteAt(p []byte, off int64) (int, error) { return f(p, off) }
+
+// lose returns the path of a copy of what is left after a power failure.
+func (d *brokenDisk) lose(t *testing.T) string {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	files := (&disk{path: d.path}).read()
+	for at := range d.lost {
+		files["-wal"][at] = 0
+	}
+	return (&disk{safe: files}).lose(t)
+}
+
+// TestOpenAfterAFailedSync opens the file after a sync of another value has failed, and loses the power after
+// a grant: the grant was confirmed, so it is there.
+func TestOpenAfterAFailedSync(t *testing.T) {
+	t.Parallel()
+	d := &brokenDisk{path: filepath.Join(t.TempDir(), "locks.db")}
+	start := machine{boot: "first", since: time.Hour, wall: time.Now()}
+	opts := []sqlitelock.Option{sqlitelock.WithHost(start.host()), sqlitelock.FailSync(d.aroundSync), sqlitelock.ThroughLog(d.through)}
+	ask := func(name string) backend.AcquireRequest {
+		return backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour}
+	}
+	first := mustOpen(t, d.path, opts...)
+	if _, err := first.Acquire(t.Context(), ask("x")); err != nil {
+		t.Fatal(err)
+	}
+	d.mu.Lock()
+	d.fail = true
+	d.mu.Unlock()
+	if _, err := first.Acquire(t.Context(), ask("y")); !errors.Is(err, sqlitelock.ErrSync) {
+		t.Fatalf("Acquire: %v; it has to be ErrSync", err)
+	}
+	second := mustOpen(t, d.path, opts...) // while the first is open, so the log stays
+	req := ask("z")
+	if _, err := second.Acquire(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	next := machine{boot: "second", since: time.Minute, wall: time.Now()}
+	after := mustOpen(t, d.lose(t), sqlitelock.WithHost(next.host()))
+	info, err := after.Inspect(t.Context(), "z")
+	if err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != req.Lease {
+		t.Errorf("after the power failure there is %+v, %v; the lease was granted", info, err)
 	}
 }
 

@@ -11,8 +11,8 @@
 //
 // Timed leases survive the death of all processes, a reboot and a power failure. Sessions survive
 // no reboot: all their processes are dead, so they end with it. Tokens grow through all of that.
-// They begin at the microseconds of the wall clock when the file is created, so that they also
-// grow when the file is deleted or replaced by an old copy, as long as that clock is right.
+// Every opening raises them to the microseconds of the wall clock, so that they also grow when the
+// file was deleted or replaced by an old copy, as long as that clock is right.
 //
 // Released leases are not remembered. Abandoned leases, and sessions that have ended, are
 // remembered for ten minutes. When no process has the file open, there are two files, the
@@ -71,9 +71,11 @@
 // answer must survive a power failure: grants, renewals and releases of timed leases, breaks,
 // what is abandoned, tokens, and that a timed lease is lost, also if another request ended it.
 // Leases under a session need not survive: after a power failure their holders are gone. When a
-// sync fails, none is tried again, and the backend value does nothing any more (ErrSync). Tokens are reserved 65536 at a time, long before they are
-// needed, and a token is returned only when a reservation that has it is on the disk. After a
-// reboot the rest of the reservation is skipped. What SQLite itself must sync to keep the file
+// sync fails, none is tried again, and the backend value does nothing any more (ErrSync); memory
+// then has what the disk has not, so whoever opens the file writes the log once more and syncs it.
+// Tokens are reserved 65536 at a time, long before they are needed, and a token is returned only
+// when a reservation that has it is on the disk. After a reboot the rest of the reservation is
+// skipped. What SQLite itself must sync to keep the file
 // sound it does sync (synchronous=NORMAL).
 //
 // # Requires

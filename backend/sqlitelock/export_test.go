@@ -5,6 +5,7 @@ package sqlitelock
 import (
 	"context"
 	"fmt"
+	"io"
 	"path/filepath"
 	"slices"
 	"time"
@@ -53,6 +54,9 @@ func AroundSync(f func() func()) Option {
 func FailSync(f func() error) Option {
 	return func(o *options) { o.aroundSync = func() (func(), error) { return func() {}, f() } }
 }
+
+// ThroughLog sets what the log is written through when it is written once more.
+func ThroughLog(f func(io.WriterAt) io.WriterAt) Option { return func(o *options) { o.through = f } }
 
 // Queued returns how many requests wait for the writer.
 func (b *Backend) Queued() int {

@@ -158,7 +158,7 @@ func (t *txn) resolve(l *lease, err error, byTimer bool) {
 	defer func() { t.durable = outer }()
 	for _, w := range t.b.calls.Of(l.Key()) {
 		t.durable = false
-		v := waiters.Verdict{Err: err}
+		v := waiters.Verdict{Err: lockstate.EndedFor(t.rules(), l, w.Session, err)}
 		if err == nil {
 			v.Grant, v.Err = t.answer(l, w.Session)
 			v.Grant.ByTimer = byTimer

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"io"
 	"log/slog"
 	"path/filepath"
 	"sync"
@@ -85,13 +86,18 @@ type options struct {
 	log        *slog.Logger
 	host       func() (host, error)
 	mkdir      bool
-	pages      int                    // the most pages of the file; 0: any number
-	reserve    int64                  // how many tokens are reserved at a time
-	aroundSync func() (func(), error) // called before the log is synced, and its result after that; its error is the disk's
+	pages      int                           // the most pages of the file; 0: any number
+	reserve    int64                         // how many tokens are reserved at a time
+	aroundSync func() (func(), error)        // called before the log is synced, and its result after that; its error is the disk's
+	through    func(io.WriterAt) io.WriterAt // what is written to the log once more goes through it
 }
 
 func (c Config) options() options {
-	o := options{log: c.Logger, host: thisHost, reserve: 1 << 16, aroundSync: func() (func(), error) { return func() {}, nil }}
+	o := options{
+		log: c.Logger, host: thisHost, reserve: 1 << 16,
+		aroundSync: func() (func(), error) { return func() {}, nil },
+		through:    func(w io.WriterAt) io.WriterAt { return w },
+	}
 	if o.log == nil {
 		o.log = slog.New(slog.DiscardHandler)
 	}

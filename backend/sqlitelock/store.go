@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -36,8 +37,11 @@ type store struct {
 	made  os.FileInfo
 	log   [2]os.FileInfo // the log and its index, once they exist
 
-	reserve    int64                  // how many tokens are reserved at a time
-	aroundSync func() (func(), error) // for tests that lose the power
+	reserve int64 // how many tokens are reserved at a time
+
+	// For tests that lose the power.
+	aroundSync func() (func(), error)
+	through    func(io.WriterAt) io.WriterAt // what is written to the log once more
 }
 
 // split returns the real directory and the name of a file.
@@ -70,7 +74,7 @@ func openStore(ctx context.Context, path string, o options) (*store, error) {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
 	db.SetMaxOpenConns(1)
-	s := &store{path: path, db: db, stmts: make(map[string]*sql.Stmt), made: made, reserve: o.reserve, aroundSync: o.aroundSync}
+	s := &store{path: path, db: db, stmts: make(map[string]*sql.Stmt), made: made, reserve: o.reserve, aroundSync: o.aroundSync, through: o.through}
 	err = untilFree(ctx, func() error {
 		conn, err := db.Conn(context.WithoutCancel(ctx))
 		if err != nil {
@@ -205,6 +209,9 @@ func (s *store) prepare(ctx context.Context, h host, log *slog.Logger) error {
 	}
 	changed, err := s.bring(steady, h, log)
 	if err == nil {
+		err = s.rewriteLog() // in the transaction: nobody writes to it
+	}
+	if err == nil {
 		err = s.commit(steady)
 	}
 	if err != nil {
@@ -256,6 +263,28 @@ func (s *store) unused(ctx context.Context, h host) error {
 	return s.read(ctx, "PRAGMA journal_mode = WAL", &mode)
 }
 
+// rewriteLog writes what the log has once more, and syncs it. Memory may have pages of the log that the disk
+// does not have, and that the system takes for written: it reports a failed write once, to those who had the
+// log open. They do nothing any more, but what others append to such a log, and sync, is lost with those pages
+// when the power fails.
+func (s *store) rewriteLog() error {
+	f, err := os.OpenFile(s.besides()[0], os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("write-ahead log: %w", err)
+	}
+	size, err := f.Seek(0, io.SeekEnd)
+	if err == nil && size > 0 {
+		_, err = io.Copy(io.NewOffsetWriter(s.through(f), 0), io.NewSectionReader(f, 0, size))
+		if err == nil {
+			err = s.syncLog(f)
+		}
+	}
+	return errors.Join(err, f.Close())
+}
+
 // bring creates the tables, or takes them over from another boot.
 func (s *store) bring(ctx context.Context, h host, log *slog.Logger) (bool, error) {
 	fresh, err := s.identify(ctx) // again: now that no other process can create them
@@ -270,14 +299,17 @@ func (s *store) bring(ctx context.Context, h host, log *slog.Logger) (bool, erro
 		return false, err
 	}
 	if boot == h.boot {
-		return false, nil
+		// The file may be an old copy: its tokens have been issued. A reservation that is not on the disk
+		// yet is waited for where a token of it is returned.
+		wall := h.wall().UnixMicro()
+		return false, s.once(ctx, "UPDATE meta SET token = ?1, reserved = max(reserved, ?1 + ?2) WHERE token < ?1 AND token <= reserved", wall, s.reserve)
 	}
 	log.InfoContext(ctx, "the host was rebooted since the lock file was last used: all sessions have ended, timed leases continue", slog.String("path", s.path))
 	return true, s.reboot(ctx, h)
 }
 
 // create creates the tables. Tokens begin at the wall clock's microseconds, so that they continue
-// to grow also when the file was deleted or is an old copy.
+// to grow also when the file was deleted.
 func (s *store) create(ctx context.Context, h host) error {
 	for _, q := range []string{
 		schema,
@@ -424,11 +456,15 @@ func (s *store) sync() error {
 	if now, err := os.Stat(s.wal.Name()); err != nil || !os.SameFile(info, now) {
 		return fmt.Errorf("%s: %w", s.wal.Name(), ErrReplaced)
 	}
+	return s.syncLog(s.wal)
+}
+
+func (s *store) syncLog(f *os.File) error {
 	done, err := s.aroundSync()
 	if err != nil {
 		return err
 	}
-	if err := syncData(s.wal); err != nil {
+	if err := syncData(f); err != nil {
 		return err
 	}
 	done()

@@ -1,7 +1,10 @@
 package finals_test
 
 import (
+	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/finals"
@@ -25,4 +28,37 @@ func TestLeases(t *testing.T) {
 	if f.Has("a", "1") {
 		t.Error("a session that was lost is remembered")
 	}
+}
+
+// A session that lives for a year and loses a lease every second is not a leak, and a loss is remembered for
+// longer than anybody asks about it.
+func TestLossesAge(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var f finals.Leases
+		lose := func(id string) { f.Add(backend.Loss{Session: "s", Lease: backend.LeaseID(id)}) }
+		const hours = 5
+		for i := range hours * 60 {
+			lose(fmt.Sprint(i))
+			time.Sleep(time.Minute)
+		}
+		kept := 0
+		for i := range hours * 60 {
+			has := f.Has("s", backend.LeaseID(fmt.Sprint(i)))
+			if age := hours*60 - i; age <= 60 && !has {
+				t.Errorf("a loss is forgotten after %d minutes", age)
+			}
+			if has {
+				kept++
+			}
+		}
+		if kept > 120 {
+			t.Errorf("%d losses of two hours are remembered", kept)
+		}
+		time.Sleep(10 * time.Hour)
+		lose("new")
+		if f.Has("s", backend.LeaseID(fmt.Sprint(hours*60-1))) || !f.Has("s", "new") {
+			t.Error("a loss is remembered for ten hours, or forgotten at once")
+		}
+	})
 }

@@ -252,6 +252,16 @@ func Answer[L, X any](s Store[L, X], l *Lease[L, X], session backend.SessionID, 
 	return g, nil
 }
 
+// EndedFor returns what a request under that session gets of a lease whose end err is. A place in the queue
+// passes to the session of the newest request, and may end with that: the end of another session is no end of
+// the request's own, so it is ErrLost then.
+func EndedFor[L, X any](s Store[L, X], l *Lease[L, X], session backend.SessionID, err error) error {
+	if errors.Is(err, backend.ErrSessionLost) && s.Session(l) != session {
+		return backend.ErrLost
+	}
+	return err
+}
+
 // Renew extends, or shortens, a timed lease that is held. l is nil where there is none.
 func Renew[L, X any](s Store[L, X], l *Lease[L, X], ttl time.Duration) backend.Renewal {
 	if l == nil || !l.Timed || l.State != Held {

@@ -234,7 +234,7 @@ func (t *txn) wake(l *lease, err error) {
 	}
 	t.after = append(t.after, func() { // a caller here may wait for it as well
 		for _, w := range t.b.calls.Of(l.Key()) {
-			v := waiters.Verdict{Err: err}
+			v := waiters.Verdict{Err: lockstate.EndedFor(t.rules(), l, w.Session, err)}
 			if err == nil {
 				v.Grant, v.Err = lockstate.Answer(t.rules(), l, w.Session, t.asked)
 			}

@@ -137,8 +137,8 @@ func (g *Registry[W, S]) Len() (int, int) {
 // listener receives the losses of a session.
 type listener[S any] struct {
 	tell func(backend.Loss)
-	told map[backend.LeaseID]struct{} // so that a loss that is read again is not reported again
-	open bool                         // the store has confirmed the session
+	told finals.Leases // so that a loss that is read again is not reported again
+	open bool          // the store has confirmed the session
 	own  S
 	// calls counts the calls of OpenSession in progress.
 	calls int
@@ -154,7 +154,7 @@ func (g *Registry[W, S]) Listen(id backend.SessionID, lost func(backend.Loss)) f
 	defer g.mu.Unlock()
 	l := g.sessions[id]
 	if l == nil {
-		l = &listener[S]{told: make(map[backend.LeaseID]struct{})}
+		l = new(listener[S])
 		g.sessions[id] = l
 	}
 	l.tell = lost
@@ -207,17 +207,17 @@ func (g *Registry[W, S]) Listens(id backend.SessionID) (bool, bool) {
 	return l != nil, l != nil && l.open
 }
 
-// Report reports a loss to the listener of its session, once. The lease is never granted here again. The
-// loss of a session removes its listener.
+// Report reports a loss to the listener of its session, once. The lease is not granted here again. The
+// loss of a session removes its listener. A loss without a listener is another value's to report.
 func (g *Registry[W, S]) Report(x backend.Loss) {
-	g.final.Add(x)
 	g.mu.Lock()
 	var tell func(backend.Loss)
 	if l := g.sessions[x.Session]; l != nil {
-		if _, again := l.told[x.Lease]; !again && g.life.Err() == nil {
+		g.final.Add(x)
+		if !l.told.Has(x.Session, x.Lease) && g.life.Err() == nil {
 			tell = l.tell // another OpenSession of the session replaces it
 		}
-		l.told[x.Lease] = struct{}{}
+		l.told.Add(x)
 	}
 	if x.Lease == "" {
 		delete(g.sessions, x.Session)

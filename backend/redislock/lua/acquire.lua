@@ -8,10 +8,10 @@ local function stale(h)
   return loss > 0 and (since < loss or since > now)
 end
 
--- The answer G token since left flag: the lease is held. left is 0 for a lease that lives
--- with its session.
-local function granted(l, lease, h)
-  if stale(h) then return {'LOST'} end
+-- The answer G token since left flag for a request under that session: the lease is held. left
+-- is 0 for a lease that lives with its session; a request under another one has lost it.
+local function granted(l, lease, h, sid)
+  if stale(h) or not h.timed and h.sid ~= sid then return {'LOST'} end
   local rest = 0
   if h.timed then
     rest = (ends(life(l.name, lease, h)) or now) - now
@@ -56,9 +56,7 @@ end
 -- it is neither.
 local function again(l, rec, lease, sid, wait, chan)
   if rec then
-    local h = holder(rec)
-    if not h.timed and h.sid ~= sid then return {'LOST'} end
-    return granted(l, lease, h)
+    return granted(l, lease, holder(rec), sid)
   end
   local w = inline(l, lease)
   if not w then return nil end
@@ -71,6 +69,7 @@ local function again(l, rec, lease, sid, wait, chan)
     if sid ~= w.sid then
       call('HDEL', T .. 's:' .. w.sid, lease)
       call('HSET', T .. 's:' .. sid, lease, l.name)
+      push(w.chan, 'a', lease, sid)
     end
     call('HSET', l.w, lease, table.concat({sid, w.mode, w.permits, w.limit, w.since, w.timed and '1' or '0', w.ttl, w.reentrant,
       chan, w.owner, w.note}, '\n'))
@@ -80,7 +79,7 @@ local function again(l, rec, lease, sid, wait, chan)
   advance(l)
   save(l)
   rec = call('HGET', l.key, lease)
-  if rec then return granted(l, lease, holder(rec)) end
+  if rec then return granted(l, lease, holder(rec), sid) end
   local rank = call('ZRANK', l.q, lease)
   if not rank then return {'SESSION'} end
   if not wait then
@@ -217,7 +216,7 @@ local function check(i)
     local rec = call('HGET', l.key, lease)
     if rec then
       local h = holder(rec)
-      r[2 + j] = granted(l, lease, h)
+      r[2 + j] = granted(l, lease, h, sid)
       r[2 + j][6] = h.since == num(now) and 1 or 0
     elseif l.line > 0 and call('HEXISTS', l.w, lease) == 1 then
       r[2 + j] = {'W'}
