@@ -51,6 +51,7 @@ type Etcd struct {
 	why    string // what the node waits for
 	node   *embed.Etcd
 	client *clientv3.Client
+	keys   *keyspace
 	down   map[string]bool // members that did not answer recently, by name
 
 	joining sync.Mutex // held while joining a cluster, or writing the decision to form one
@@ -214,6 +215,9 @@ func (e *Etcd) Close() error {
 		e.stop()
 		<-e.ended
 		close(e.errs)
+		if e.keys != nil {
+			e.keys.close()
+		}
 		if e.client != nil {
 			_ = e.client.Close() // its error only says that its context ended
 		}

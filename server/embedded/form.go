@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/etcdhttp"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
@@ -403,9 +404,10 @@ func (e *Etcd) startEtcd(set func(*embed.Config)) error {
 	}
 	h := etcdhttp.NewPeerHandler(node.GetLogger(), node.Server)
 	client := v3client.New(node.Server)
-	client.Watcher = watcher(node.Server, client)
+	keys := newKeyspace(node.Server)
+	client.KV, client.Watcher = clientv3.NewKVFromKVClient(keys, client), watcher(node.Server, client)
 	e.mu.Lock()
-	e.node, e.client, e.state = node, client, nodeRunning
+	e.node, e.client, e.keys, e.state = node, client, keys, nodeRunning
 	e.mu.Unlock()
 	e.raft.Store(&h)
 	return nil
