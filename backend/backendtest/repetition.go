@@ -179,6 +179,7 @@ func adoptPlace(e *env) {
 func adoptedPlaceGranted(e *env) {
 	b := e.client()
 	a := e.on(b.b, e.long()) // so that the one who releases knows of the earlier request
+
 	for _, c := range []*client{e.on(b.b, e.long()), e.client()} { // of the same backend value, and of another
 		first := a.take(a.ask(e.name()))
 		old, adopted := adoptedBy(b, c, first.Name)

@@ -3,8 +3,10 @@ package k8slock_test
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -42,7 +44,7 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		name = meta(in)["name"].(string)
 		code, out = a.post(name, in)
 	case name == "":
-		out = map[string]any{"metadata": map[string]any{"resourceVersion": strconv.Itoa(a.version)}, "items": []any{}}
+		out = map[string]any{"metadata": map[string]any{"resourceVersion": strconv.Itoa(a.version)}, "items": slices.Collect(maps.Values(a.leases))}
 	case out == nil:
 		code, out = http.StatusNotFound, map[string]any{"reason": "NotFound"}
 	case r.Method == http.MethodDelete:

@@ -209,7 +209,7 @@ func (s *store) prepare(ctx context.Context, h host, log *slog.Logger) error {
 	}
 	changed, err := s.bring(steady, h, log)
 	if err == nil {
-		err = s.rewriteLog() // in the transaction: nobody writes to it
+		err = s.rewriteLog() // in the transaction: no one else writes
 	}
 	if err == nil {
 		err = s.commit(steady)

@@ -22,7 +22,7 @@ func ServerGone(t *testing.T, b backend.Backend, proxy Proxy) {
 	waits := Start(t, b, Ask("kept", id))
 	InLine(t, b, "kept", 1)
 	proxy.BlackHole()
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	from := time.Now()
 	_, err := b.Acquire(ctx, Ask("n", id))
