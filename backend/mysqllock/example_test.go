@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/mysqllock"
 )
 
@@ -62,4 +63,13 @@ func ExampleUserLocks() { //nolint:testableexamples // it needs a server at a kn
 	// The work uses lock.Context(), which also ends immediately when the connection does.
 	fmt.Println("token", lock.Token(), lock.Context().Err())
 	fmt.Println(lock.Release(ctx))
+}
+
+// An invalid URL is refused before anything is sent. The error names the fault, but not the password in the URL.
+func ExampleOpen() {
+	_, err := mysqllock.Open(context.Background(), "mysql://app:secret@db.example.org/app?prefx=shop", mysqllock.Config{})
+	if invalid, ok := errors.AsType[*backend.InvalidError](err); ok {
+		fmt.Println(invalid.Field, invalid.Value)
+	}
+	// Output: url "prefx"
 }

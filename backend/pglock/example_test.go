@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/pglock"
 )
 
@@ -62,4 +63,13 @@ func ExampleAdvisory() { //nolint:testableexamples // it needs a server at a kno
 	// The work uses lock.Context(), which also ends immediately when the connection does.
 	fmt.Println("token", lock.Token(), lock.Context().Err())
 	fmt.Println(lock.Release(ctx))
+}
+
+// An invalid URL is refused before anything is sent. The error names the fault, but not the password in the URL.
+func ExampleOpen() {
+	_, err := pglock.Open(context.Background(), "postgres://app:secret@db.example.org/app?prefx=shop", pglock.Config{})
+	if invalid, ok := errors.AsType[*backend.InvalidError](err); ok {
+		fmt.Println(invalid.Field, invalid.Value)
+	}
+	// Output: url "prefx"
 }

@@ -2,11 +2,13 @@ package redislock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock"
 )
 
@@ -64,4 +66,13 @@ func Example_testing() { //nolint:testableexamples // it needs a server at a kno
 		return
 	}
 	fmt.Println(lock.Release(ctx))
+}
+
+// An invalid URL is refused before anything is sent. The error names the fault, but not the password in the URL.
+func ExampleOpen() {
+	_, err := redislock.Open(context.Background(), "redis://:secret@127.0.0.1:6379?prefx=shop", redislock.Config{})
+	if invalid, ok := errors.AsType[*backend.InvalidError](err); ok {
+		fmt.Println(invalid.Field, invalid.Value)
+	}
+	// Output: url "prefx"
 }

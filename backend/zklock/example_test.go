@@ -2,9 +2,11 @@ package zklock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/zklock"
 )
 
@@ -30,4 +32,13 @@ func Example() { //nolint:testableexamples // it needs an ensemble at a known pl
 		return ctx.Err()
 	})
 	fmt.Println(err)
+}
+
+// An invalid URL is refused before anything is sent. The error names the fault.
+func ExampleOpen() {
+	_, err := zklock.Open(context.Background(), "zookeeper://zk1,zk2,zk3/locks?prefx=shop", zklock.Config{})
+	if invalid, ok := errors.AsType[*backend.InvalidError](err); ok {
+		fmt.Println(invalid.Field, invalid.Value)
+	}
+	// Output: url "prefx"
 }
