@@ -176,11 +176,11 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 // extendOnce renews the lease with one request.
 func (c *Client) extendOnce(ctx context.Context, h *hold, ttl time.Duration) error {
 	var req backend.RenewRequest
-	var f *liveness.Flight
+	var f *liveness.Renewal
 	if h.live.Timed {
 		req.Leases = []backend.TimedRenewal{{Name: h.live.Name, Lease: h.live.ID, TTL: ttl}}
 		c.mu.Lock()
-		f = c.live.TakeOff(&h.live, c.clock.Now(), ttl)
+		f = c.live.StartRenewal(&h.live, c.clock.Now(), ttl)
 		c.mu.Unlock()
 	} else {
 		req.Session = h.live.Session.ID
@@ -194,7 +194,7 @@ func (c *Client) extendOnce(ctx context.Context, h *hold, ttl time.Duration) err
 }
 
 // extended applies the answer to a request of Extend. Client.mu is held.
-func (c *Client) extended(h *hold, f *liveness.Flight, sent, now clock.Instant, res backend.RenewResult, err error) error {
+func (c *Client) extended(h *hold, f *liveness.Renewal, sent, now clock.Instant, res backend.RenewResult, err error) error {
 	if !h.live.Timed {
 		if err == nil {
 			c.live.SessionConfirmed(h.live.Session, sent, now, res, nil)
@@ -209,7 +209,7 @@ func (c *Client) extended(h *hold, f *liveness.Flight, sent, now clock.Instant, 
 	if answer.Err == nil && h.live.TTL > 0 {
 		h.live.TTL = f.TTL
 	}
-	c.live.Landed(f, sent, now, answer, nil)
+	c.live.AnsweredOne(f, sent, now, answer, nil)
 	return answer.Err
 }
 

@@ -39,18 +39,18 @@ func (s *Server) acquire(w http.ResponseWriter, r *request) {
 		leave, ok := s.line.join(a.name, a.lease, s.cfg.Limits.WaitersPerLock)
 		if !ok {
 			s.metrics.QuotaRejected(observe.QuotaWaiters)
-			s.fail(w, r, &shed{
+			s.fail(w, r, &overloadError{
 				status: http.StatusTooManyRequests,
 				what:   fmt.Sprintf("at most %d may wait here for one lock", s.cfg.Limits.WaitersPerLock),
 			})
 			return
 		}
 		defer leave()
-		if err := s.admit(r.Context(), s.lanes.waits); err != nil {
+		if err := s.admit(r.Context(), s.limiters.waits); err != nil {
 			s.fail(w, r, err)
 			return
 		}
-		defer s.lanes.waits.leave()
+		defer s.limiters.waits.leave()
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
@@ -153,7 +153,7 @@ func (s *Server) acquireOwn(ctx context.Context, w http.ResponseWriter, r *reque
 // giveBack releases a lease whose grant was not sent to the client. No client knows its ID, so this
 // server has to release it as soon as the backend is available again.
 func (s *Server) giveBack(a ask, c *claim) {
-	s.ledger.ended(leaseKey{a.name, a.lease})
+	s.registry.ended(leaseKey{a.name, a.lease})
 	req := backend.ReleaseRequest{Name: a.name, Lease: a.lease, Abandon: true}
 	if c.live.Session != nil {
 		req.Session = c.live.Session.ID
@@ -321,7 +321,7 @@ func (s *Server) granted(w http.ResponseWriter, r *request, a ask, c *claim) wir
 func (s *Server) enterGrant(r *request, a ask, c *claim) wire.Grant {
 	now := time.Now()
 	left := c.ends.Sub(now)
-	s.ledger.granted(leaseKey{a.name, a.lease}, c.shared, left, s.owner(r))
+	s.registry.granted(leaseKey{a.name, a.lease}, c.shared, left, s.owner(r))
 	r.conn.holds()
 	// The client counts from before it sent the request, which was before it arrived.
 	ttl := min(time.Duration(a.TTL), c.ends.Sub(r.arrived))

@@ -51,9 +51,9 @@ func (s *Server) batch(w http.ResponseWriter, r *request) {
 	before := b.releases(&work, req.Release)
 	for i, item := range req.Acquire {
 		a, err := b.parseItem(item)
-		lane := s.lanes.acquires // counts each acquire as if it had come on its own
-		if err == nil && !lane.enterNow() {
-			s.metrics.QuotaRejected(lane.quota)
+		limiter := s.limiters.acquires // counts each acquire as if it had come on its own
+		if err == nil && !limiter.enterNow() {
+			s.metrics.QuotaRejected(limiter.quota)
 			err = crowded()
 		}
 		if err != nil {
@@ -61,7 +61,7 @@ func (s *Server) batch(w http.ResponseWriter, r *request) {
 			continue
 		}
 		work.Go(func() {
-			defer lane.leave()
+			defer limiter.leave()
 			if released := before[a.name]; released != nil {
 				released.Wait()
 			}
@@ -118,7 +118,7 @@ func (b *batch) parseRelease(item wire.BatchRelease) error {
 	return b.s.authorize(b.r, Action{Verb: Release, Name: item.Name, Lease: lease})
 }
 
-// releases releases the leases. Each release takes a slot in its lane. If the lane has only one
+// releases releases the leases. Each release takes a slot in its limiter. If the limiter has only one
 // slot free for all of them, they run one after the other. It returns, by lock, what an acquire
 // of that lock has to wait for.
 func (b *batch) releases(work *sync.WaitGroup, items []wire.BatchRelease) map[string]*sync.WaitGroup {
@@ -141,35 +141,35 @@ func (b *batch) releases(work *sync.WaitGroup, items []wire.BatchRelease) map[st
 	}
 	for known, some := range map[bool][]int{true: holders, false: claims} {
 		if len(some) > 0 {
-			work.Go(func() { b.releaseAll(b.s.lanes.of(known), items, some, before) })
+			work.Go(func() { b.releaseAll(b.s.limiters.of(known), items, some, before) })
 		}
 	}
 	return before
 }
 
-// releaseAll releases some of the leases, in a lane.
-func (b *batch) releaseAll(lane *lane, items []wire.BatchRelease, some []int, before map[string]*sync.WaitGroup) {
+// releaseAll releases some of the leases, in a limiter.
+func (b *batch) releaseAll(limiter *limiter, items []wire.BatchRelease, some []int, before map[string]*sync.WaitGroup) {
 	release := func(i int) {
 		defer before[items[i].Name].Done()
 		b.release(i, items[i])
 	}
-	if err := b.s.admit(b.r.Context(), lane); err != nil {
+	if err := b.s.admit(b.r.Context(), limiter); err != nil {
 		for _, i := range some {
 			b.failed(wire.OpRelease, i, items[i].Name, items[i].Lease, err)
 			before[items[i].Name].Done()
 		}
 		return
 	}
-	defer lane.leave()
+	defer limiter.leave()
 	var all sync.WaitGroup
 	defer all.Wait()
 	for n, i := range some {
-		if n == len(some)-1 || !lane.enterNow() {
+		if n == len(some)-1 || !limiter.enterNow() {
 			release(i) // in the slot that this goroutine has
 			continue
 		}
 		all.Go(func() {
-			defer lane.leave()
+			defer limiter.leave()
 			release(i)
 		})
 	}

@@ -268,7 +268,7 @@ func TestBatchWithASlowLock(t *testing.T) {
 	}
 }
 
-// A full lane rejects the acquires individually, and no release. Releases that have one slot
+// A full limiter rejects the acquires individually, and no release. Releases that have one slot
 // for all of them run one after the other.
 func TestBatchWhereALaneIsFull(t *testing.T) {
 	t.Parallel()

@@ -87,8 +87,8 @@ func (s *Server) guard(w http.ResponseWriter, r *request) {
 			return // the connection is gone
 		}
 	}
-	if rt.lane != nil {
-		l := rt.lane(s, r)
+	if rt.limiter != nil {
+		l := rt.limiter(s, r)
 		if err := s.admit(r.Context(), l); err != nil {
 			s.fail(w, r, err)
 			return
@@ -138,7 +138,7 @@ func (s *Server) authorize(r *request, a Action) error {
 		err = errNotHere
 	}
 	if err == nil && a.Lease != "" && s.cfg.Principal != nil {
-		if who, known := s.ledger.owner(leaseKey{a.Name, a.Lease}); known && who != s.cfg.Principal(r.Request) {
+		if who, known := s.registry.owner(leaseKey{a.Name, a.Lease}); known && who != s.cfg.Principal(r.Request) {
 			err = errNotYours
 		}
 	}
@@ -229,7 +229,7 @@ func isLoopback(a net.Addr) bool {
 	}
 }
 
-// readBody reads the whole body before a slot in a lane is taken, so that a slow sender delays
+// readBody reads the whole body before a slot in a limiter is taken, so that a slow sender delays
 // only itself. It reads the body even if no handler uses it: net/http waits for the announced
 // bytes before it sends an answer.
 func (s *Server) readBody(w http.ResponseWriter, r *request) error {

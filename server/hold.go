@@ -80,13 +80,13 @@ func (some *renewals) add(lease backend.TimedRenewal, at int) {
 	some.leases, some.at = append(some.leases, lease), append(some.at, at)
 }
 
-// renewAll renews leases that are all known here, or all not known here, in their lane. It
+// renewAll renews leases that are all known here, or all not known here, in their limiter. It
 // writes the results to out.
 func (s *Server) renewAll(r *request, known bool, some renewals, out []wire.RenewResult) {
 	if len(some.leases) == 0 {
 		return
 	}
-	l := s.lanes.of(known)
+	l := s.limiters.of(known)
 	if err := s.admit(r.Context(), l); err != nil {
 		for i, lease := range some.leases {
 			out[some.at[i]] = failed(wire.LeaseRef{Name: lease.Name, Lease: string(lease.Lease)}, err)
@@ -144,14 +144,14 @@ func (s *Server) renewed(lease backend.TimedRenewal, got renewal) wire.RenewResu
 func (s *Server) countRenewal(lease backend.TimedRenewal, got renewal) {
 	k := leaseKey{lease.Name, lease.Lease}
 	if got.Err == nil {
-		s.ledger.renewed(k, got.Left)
+		s.registry.renewed(k, got.Left)
 		return
 	}
 	lost := errors.Is(got.Err, backend.ErrLost)
 	s.metrics.RenewFailed(lost)
 	if lost {
 		s.metrics.Lost(holdfast.CauseGone)
-		s.ledger.ended(k)
+		s.registry.ended(k)
 	}
 }
 
@@ -195,7 +195,7 @@ func (s *Server) releaseLease(ctx context.Context, name string, lease backend.Le
 		}
 	}
 	if err == nil {
-		s.ledger.ended(leaseKey{name, lease})
+		s.registry.ended(leaseKey{name, lease})
 	}
 	return err
 }

@@ -80,10 +80,10 @@ func (h *hub) stopLocked() {
 // add appends an event. Hub.mu is held.
 func (sub *subscription) add(e backend.Event) {
 	sub.lag = append(sub.lag, e)
-	sub.rouse()
+	sub.wake()
 }
 
-func (sub *subscription) rouse() {
+func (sub *subscription) wake() {
 	select {
 	case sub.more <- struct{}{}:
 	default:
@@ -97,7 +97,7 @@ func (h *hub) take(sub *subscription) []backend.Event {
 	defer h.mu.Unlock()
 	next := sub.lag[:min(len(sub.lag), most)]
 	if sub.lag = sub.lag[len(next):]; len(sub.lag) > 0 {
-		sub.rouse()
+		sub.wake()
 	} else {
 		sub.lag = nil
 	}

@@ -40,13 +40,13 @@ func (s *Server) list(w http.ResponseWriter, r *request) {
 	}
 }
 
-// encodeList reads a page and encodes it, in a slot of the lane of lists. The answer is sent
+// encodeList reads a page and encodes it, in a slot of the limiter of lists. The answer is sent
 // after the slot is free again.
 func (s *Server) encodeList(r *request, req backend.ListRequest) ([]byte, error) {
-	if err := s.admit(r.Context(), s.lanes.lists); err != nil {
+	if err := s.admit(r.Context(), s.limiters.lists); err != nil {
 		return nil, err
 	}
-	defer s.lanes.lists.leave()
+	defer s.limiters.lists.leave()
 	locks, next, err := s.visible(r, req)
 	if err != nil {
 		return nil, err
@@ -163,7 +163,7 @@ func (s *Server) breakLock(w http.ResponseWriter, r *request) {
 	}
 	s.metrics.Broken()
 	for _, h := range res.Broken {
-		s.ledger.ended(leaseKey{r.name, h.Lease})
+		s.registry.ended(leaseKey{r.name, h.Lease})
 	}
 	s.write(w, r, http.StatusOK, wire.Break{
 		Name: r.name, Token: res.Token, Broken: wire.FromHolders(res.Broken, time.Now()),

@@ -271,7 +271,7 @@ func TestReservedLane(t *testing.T) {
 		return err == nil && len(info.Waiters) == len(line)
 	})
 	ctx, cancel := context.WithCancel(t.Context())
-	shed := make(chan int, flood)
+	refused := make(chan int, flood)
 	for i := range flood {
 		go func() {
 			n := 0
@@ -283,7 +283,7 @@ func TestReservedLane(t *testing.T) {
 					n = -1 << 30
 				}
 			}
-			shed <- n
+			refused <- n
 		}()
 	}
 	// The holder renews. No renewal is rejected, or late on a busy machine.
@@ -299,12 +299,12 @@ func TestReservedLane(t *testing.T) {
 	cancel()
 	total := 0
 	for range flood {
-		total += <-shed
+		total += <-refused
 	}
 	if total <= 0 {
-		t.Errorf("%d acquires were shed", total)
+		t.Errorf("%d acquires were refused", total)
 	}
-	t.Logf("%d acquires were shed", total)
+	t.Logf("%d acquires were refused", total)
 	if h := a.inspect("x").Holders; len(h) != 1 || h[0].Lease != g.Lease {
 		t.Errorf("holders %+v", h)
 	}

@@ -40,17 +40,17 @@ func (e *tooBigError) Error() string {
 	return fmt.Sprintf("%s: must be at most %d bytes", e.what, e.limit)
 }
 
-// shed means that a limit on concurrent work rejected the request. Nothing was done.
-type shed struct {
+// overloadError means that a limit on concurrent work rejected the request. Nothing was done.
+type overloadError struct {
 	status int
 	what   string
 }
 
-func (e *shed) Error() string { return e.what }
+func (e *overloadError) Error() string { return e.what }
 
-// crowded returns the error of a full lane.
+// crowded returns the error of a full limiter.
 func crowded() error {
-	return &shed{status: http.StatusServiceUnavailable, what: "too many concurrent requests of this kind"}
+	return &overloadError{status: http.StatusServiceUnavailable, what: "too many concurrent requests of this kind"}
 }
 
 // problemOf converts an error to the problem document that reports it. This is decided only
@@ -126,7 +126,7 @@ func guardProblem(err error) (wire.Problem, bool) {
 			Detail: big.Error(), Field: big.what, Bound: fmt.Sprintf("at most %d bytes", big.limit),
 		}, true
 	}
-	if no, ok := errors.AsType[*shed](err); ok {
+	if no, ok := errors.AsType[*overloadError](err); ok {
 		p := wire.Problem{Type: wire.TypeOverloaded, Title: "Server is overloaded", Status: no.status, Detail: no.what, MayHold: new(mayBeHeld(err))}
 		if no.status == http.StatusTooManyRequests {
 			p.Type, p.Title = wire.TypeTooMany, "Too many requests"

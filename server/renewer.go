@@ -21,7 +21,7 @@ type renewer struct {
 
 	mu      sync.Mutex
 	queue   [][]pending // by request; no element is empty
-	flights int
+	running int
 }
 
 const (
@@ -69,13 +69,13 @@ func (r *renewer) renew(ctx context.Context, leases []backend.TimedRenewal) []re
 	}
 	r.mu.Lock()
 	r.queue = append(r.queue, batch)
-	fly := r.flights < r.calls
-	if fly {
-		r.flights++
+	start := r.running < r.calls
+	if start {
+		r.running++
 	}
 	r.mu.Unlock()
-	if fly {
-		go r.fly()
+	if start {
+		go r.run()
 	}
 	out := make([]renewal, len(leases))
 	for i, answer := range answers {
@@ -88,14 +88,14 @@ func (r *renewer) renew(ctx context.Context, leases []backend.TimedRenewal) []re
 	return out
 }
 
-// fly makes calls until the queue is empty.
-func (r *renewer) fly() {
+// run makes calls until the queue is empty.
+func (r *renewer) run() {
 	for {
 		r.mu.Lock()
 		batch := r.takeLocked()
 		if len(batch) == 0 {
 			r.queue = nil
-			r.flights--
+			r.running--
 			r.mu.Unlock()
 			return
 		}

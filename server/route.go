@@ -48,7 +48,7 @@ type route struct {
 	method  string
 	pattern string // segments; {name} and {lease} match one segment, which is decoded
 	verb    Verb
-	lane    func(*Server, *request) *lane
+	limiter func(*Server, *request) *limiter
 	query   []string // the allowed parameters
 	handle  func(*Server, http.ResponseWriter, *request)
 }
@@ -59,8 +59,8 @@ func routes() []route {
 		{"POST", "/v1/locks/{name}", Acquire, acquiring, nil, (*Server).acquire},
 		{"PUT", "/v1/locks/{name}/leases/{lease}", Renew, holding, nil, (*Server).renew},
 		{"DELETE", "/v1/locks/{name}/leases/{lease}", Release, holding, nil, (*Server).release},
-		{"POST", "/v1/leases/renew", RenewMany, nil, nil, (*Server).renewMany}, // takes the lanes of its leases
-		{"POST", "/v1/leases/batch", Batch, nil, nil, (*Server).batch},         // its items take the lanes of their own kind
+		{"POST", "/v1/leases/renew", RenewMany, nil, nil, (*Server).renewMany}, // takes the limiters of its leases
+		{"POST", "/v1/leases/batch", Batch, nil, nil, (*Server).batch},         // its items take the limiters of their own kind
 		{"GET", "/v1/locks", List, reading, []string{"prefix", "limit", "after"}, (*Server).list},
 		{"GET", "/v1/locks/{name}", Read, reading, nil, (*Server).inspect},
 		{"DELETE", "/v1/locks/{name}", Break, reading, []string{"reason"}, (*Server).breakLock},

@@ -22,11 +22,11 @@ type Server struct {
 	b           backend.Backend // counted by the metrics
 	caps        backend.Capabilities
 	table       []route
-	lanes       *lanes
+	limiters    *limiters
 	crossOrigin *http.CrossOriginProtection
 	metrics     *observe.Metrics
 	line        *line
-	ledger      *ledger
+	registry    *registry
 	renewer     *renewer // renews leases that are known here
 	claims      *renewer // renews the others
 	hub         *hub
@@ -66,7 +66,7 @@ func New(b backend.Backend, cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("new server: %w", err)
 	}
 	s := &Server{
-		cfg: cfg, caps: caps, table: routes(), lanes: newLanes(cfg.Limits),
+		cfg: cfg, caps: caps, table: routes(), limiters: newLimiters(cfg.Limits),
 		crossOrigin: http.NewCrossOriginProtection(), line: newLine(), document: openAPI(cfg.Version),
 	}
 	var err error
@@ -84,7 +84,7 @@ func New(b backend.Backend, cfg Config) (*Server, error) {
 	}
 	s.b = s.metrics.Backend(b)
 	s.guarded, _ = b.(backend.Guarded)
-	s.ledger = newLedger(s.metrics)
+	s.registry = newRegistry(s.metrics)
 	s.renewer = newRenewer(s.b, callsForHolders, cfg.Timeout)
 	s.claims = newRenewer(s.b, callsForClaims, cfg.Timeout)
 	s.hub = newHub(s.b, cfg.Limits.Backlog)

@@ -99,7 +99,7 @@ func (s *Server) readyz(w http.ResponseWriter, r *request) {
 
 // metricsPage serves GET /metrics.
 func (s *Server) metricsPage(w http.ResponseWriter, r *request) {
-	s.ledger.sweep()
+	s.registry.sweep()
 	s.deadline(w)
 	promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{DisableCompression: true}).ServeHTTP(w, r.Request)
 }

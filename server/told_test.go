@@ -234,8 +234,8 @@ func TestNoPlaceIsKeptForAHolder(t *testing.T) {
 	}
 }
 
-// A body that was announced and does not arrive takes no slot in a lane, and is cut off in
-// time, also where no body is expected. The lane of renewals is one of them.
+// A body that was announced and does not arrive takes no slot in a limiter, and is cut off in
+// time, also where no body is expected. The limiter of renewals is one of them.
 func TestAnnouncedBody(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{Limits: server.Limits{Reads: 1, Holders: 1, Events: 1, ReadTimeout: 2 * time.Second}})

@@ -25,15 +25,15 @@ type acquisition struct {
 	b      *Backend
 	req    backend.AcquireRequest
 	claim  backend.Claim
-	sess   *session // nil: none
-	on     *footing // of sess: the session lease that the next change is made on
+	sess   *session      // nil: none
+	on     *sessionLease // of sess: the session lease that the next change is made on
 	p      *placed
 	claimK string
 	tomb   string
 	asked  time.Time // taken before the newest request was sent
 	fresh  time.Time // when lease was made
 	lease  clientv3.LeaseID
-	term   uint64  // of lease: see footing
+	term   uint64  // of lease: see sessionLease
 	pool   *pooled // in place of lease; nil: none
 }
 

@@ -131,7 +131,7 @@ func (c *committer) enter(ch *change) bool {
 	switch {
 	case ch.rides:
 		c.riders[ch.name] = append(c.riders[ch.name], ch)
-		time.AfterFunc(c.patience, func() { c.hurry(ch) })
+		time.AfterFunc(c.patience, func() { c.departAlone(ch) })
 		return false
 	case !c.room():
 		c.park(ch)
@@ -197,8 +197,8 @@ func (c *committer) drop(ch *change) bool {
 	return true
 }
 
-// hurry sends a change that no other change travelled with.
-func (c *committer) hurry(ch *change) {
+// departAlone sends a change that no other change travelled with.
+func (c *committer) departAlone(ch *change) {
 	c.mu.Lock()
 	if !c.drop(ch) {
 		c.mu.Unlock()

@@ -30,7 +30,7 @@ type record struct {
 	Out bool `json:"out,omitempty"`
 	// Pooled is set when its etcd lease is shared with others, so that it must not be revoked.
 	Pooled bool `json:"pooled,omitempty"`
-	// Term is that of footing, for the etcd lease of a timed lease that is held.
+	// Term is that of sessionLease, for the etcd lease of a timed lease that is held.
 	Term uint64 `json:"term,omitempty"`
 	// Asked and Since are wall-clock milliseconds, for people. Since is 0 while the lease is not
 	// known to have been granted later than it was requested.

@@ -249,7 +249,7 @@ func (b *Backend) get(ctx context.Context, op, key string, opts ...clientv3.OpOp
 }
 
 // grantLease makes an etcd lease that lives for ttl, rounded up to whole seconds. It also returns a
-// term that etcd had reached before: see footing.
+// term that etcd had reached before: see sessionLease.
 func (b *Backend) grantLease(ctx context.Context, ttl time.Duration) (clientv3.LeaseID, uint64, error) {
 	term, err := b.reached(ctx)
 	if err != nil {

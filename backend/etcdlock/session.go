@@ -19,7 +19,7 @@ type session struct {
 	ttl  time.Duration
 	done chan struct{} // closed when the session is known to have ended
 	// on is what the session hangs on now. It is written with Backend.mu held.
-	on   atomic.Pointer[footing]
+	on   atomic.Pointer[sessionLease]
 	turn chan struct{} // capacity 1: held by the caller that moves the session
 
 	// Guarded by Backend.mu.
@@ -31,7 +31,7 @@ type session struct {
 // sessionRecord is the value of a session's key.
 type sessionRecord struct {
 	TTL int64 `json:"ttl"` // milliseconds
-	// Term is that of footing.
+	// Term is that of sessionLease.
 	Term uint64 `json:"term,omitempty"`
 }
 
@@ -121,7 +121,7 @@ func (b *Backend) create(ctx context.Context, req backend.SessionRequest) error 
 		}
 		return err
 	case resp.Succeeded:
-		b.adopt(req.ID, req.TTL, footing{lease: lease, term: term, rev: resp.Header.Revision}, resp.Header.Revision, req.Lost)
+		b.adopt(req.ID, req.TTL, sessionLease{lease: lease, term: term, rev: resp.Header.Revision}, resp.Header.Revision, req.Lost)
 		return nil
 	}
 	b.revoker.revoke(lease)
@@ -157,12 +157,12 @@ func (b *Backend) session(ctx context.Context, id backend.SessionID) (*session, 
 }
 
 func (b *Backend) adoptKV(id backend.SessionID, kv *mvccpb.KeyValue, rev int64) *session {
-	ttl, on := footingOf(kv)
+	ttl, on := sessionLeaseOf(kv)
 	return b.adopt(id, ttl, on, rev, nil)
 }
 
 // adopt records a session that was alive at the revision, and watches it.
-func (b *Backend) adopt(id backend.SessionID, ttl time.Duration, on footing, rev int64, lost func(backend.Loss)) *session {
+func (b *Backend) adopt(id backend.SessionID, ttl time.Duration, on sessionLease, rev int64, lost func(backend.Loss)) *session {
 	b.mu.Lock()
 	s, ok := b.sessions[id]
 	if !ok {
@@ -364,7 +364,7 @@ func (b *Backend) readSession(ctx context.Context, s *session) (sessionState, er
 		switch {
 		case !ok:
 		case lease == "":
-			_, on := footingOf(kv)
+			_, on := sessionLeaseOf(kv)
 			if st.gone = on.lease == clientv3.NoLease; !st.gone {
 				b.step(s, on) // another client may have moved it
 			}

@@ -83,7 +83,7 @@ func (b *Backend) kept(e *entry, ttl time.Duration, has int64) backend.Renewal {
 
 // moves reports whether the renewal of a timed lease moves it to another etcd lease. It moves from
 // one that it shares, because no single lease may renew that; where the TTL changes, because etcd
-// cannot change that of a lease; and from one that a deposed leader may revoke, see footing. It
+// cannot change that of a lease; and from one that a deposed leader may revoke, see sessionLease. It
 // also moves where an earlier move, to an etcd lease that was made before, may still arrive: once
 // the entry is written again, that move no longer finds it as it was.
 func (b *Backend) moves(e *entry, ttl time.Duration) bool {

@@ -171,11 +171,11 @@ func (a *acquisition) refusal(r *record, ahead int) error {
 }
 
 func (a *acquisition) grant(e entry, waited, byTimer bool) (backend.Grant, error) {
-	if !a.b.mirror.hold(a.at, e.Lease, a.s, e) {
+	if !a.b.cache.hold(a.at, e.Lease, a.s, e) {
 		return backend.Grant{}, backend.ErrLost
 	}
 	if a.s.life.Err() != nil {
-		a.b.mirror.letGo(a.at, e.Lease)
+		a.b.cache.letGo(a.at, e.Lease)
 		return backend.Grant{}, backend.ErrSessionLost
 	}
 	return backend.Grant{Token: e.Token, Asked: a.asked, Since: time.UnixMilli(e.Granted), Waited: waited, ByTimer: byTimer}, nil
@@ -239,7 +239,7 @@ func (a *acquisition) wait(ctx context.Context) (backend.Grant, error) {
 
 // queue has the waiter told the known state of the lock and every later one.
 func (b *Backend) queue(at string, w *waiter) func() {
-	m := &b.mirror
+	m := &b.cache
 	m.mu.Lock()
 	if m.waiters[at] == nil {
 		m.waiters[at] = make(map[*waiter]struct{})

@@ -21,12 +21,12 @@ func forgottenWrites(b *bench) {
 		if _, err := p.Acquire(b.Context(), req); !mayHold(err) {
 			b.Fatalf("Acquire whose answer is lost: %v", err)
 		}
-		if p.Flights() == 0 {
+		if p.Writers() == 0 {
 			b.Fatal("a write in doubt is forgotten before it is known what became of it")
 		}
 		p.holders(name, req)
 	}
-	b.until("forgotten", func() bool { return p.Flights() == 0 })
+	b.until("forgotten", func() bool { return p.Writers() == 0 })
 }
 
 // strangeSession: a session is bound to the value that opened it. Another value that knows its ID

@@ -34,7 +34,7 @@ func TestBuriedOnce(t *testing.T) {
 	for range cap(b.slots) {
 		b.slots <- struct{}{}
 	}
-	m := &b.mirror
+	m := &b.cache
 	for i := range dead {
 		id := backend.NewSessionID()
 		text, err := json.Marshal(sessionState{ID: id, TTL: time.Second})

@@ -22,11 +22,11 @@ func (b *Backend) SetSafety(d time.Duration) { b.safety = d }
 // Connections returns the number of open connections.
 func (b *Backend) Connections() int { return b.owned.Open() }
 
-// Flights returns the number of locks that something is remembered of here.
-func (b *Backend) Flights() int {
+// Writers returns the number of locks that something is remembered of here.
+func (b *Backend) Writers() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.flights)
+	return len(b.writers)
 }
 
 // Sessions returns the number of sessions that are remembered here.
@@ -38,9 +38,9 @@ func (b *Backend) Sessions() int {
 
 // Age makes what was read of all locks older by d.
 func (b *Backend) Age(d time.Duration) {
-	b.mirror.mu.Lock()
-	defer b.mirror.mu.Unlock()
-	for _, seen := range b.mirror.objects {
+	b.cache.mu.Lock()
+	defer b.cache.mu.Unlock()
+	for _, seen := range b.cache.objects {
 		seen.since = seen.since.Add(-d)
 	}
 }

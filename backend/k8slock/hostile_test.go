@@ -375,5 +375,5 @@ func nothingIsRemembered(b *bench) {
 			b.Fatal(err)
 		}
 	}
-	b.until("forgotten", func() bool { return p.Flights() == 0 })
+	b.until("forgotten", func() bool { return p.Writers() == 0 })
 }

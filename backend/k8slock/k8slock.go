@@ -59,25 +59,25 @@ const (
 // Backend keeps leases in Kubernetes. It implements backend.Backend. Its methods are safe for
 // concurrent use. Make it with New or Open.
 type Backend struct {
-	cfg    Config
-	caps   backend.Capabilities
-	rest   restAPI
-	owned  *conns.HTTP     // of NewForConfig, closed by Close
-	value  string          // names this value in its sessions
-	idle   time.Duration   // after which a lock's object is deleted
-	safety time.Duration   // after which a waiter reads its lock although the watch reported nothing
-	kick   chan struct{}   // capacity 1: check the ends of sessions again
-	slots  chan struct{}   // has capacity recordsAtOnce: the requests about locks under way
-	base   context.Context //nolint:containedctx // it is what Close ends
-	end    context.CancelCauseFunc
-	mirror mirror
-	stream stream
+	cfg     Config
+	caps    backend.Capabilities
+	rest    restAPI
+	owned   *conns.HTTP     // of NewForConfig, closed by Close
+	value   string          // names this value in its sessions
+	idle    time.Duration   // after which a lock's object is deleted
+	safety  time.Duration   // after which a waiter reads its lock although the watch reported nothing
+	recheck chan struct{}   // capacity 1: check the ends of sessions again
+	slots   chan struct{}   // has capacity recordsAtOnce: the requests about locks under way
+	base    context.Context //nolint:containedctx // it is what Close ends
+	end     context.CancelCauseFunc
+	cache   cache
+	stream  stream
 
 	mu       sync.Mutex // guards the fields below
 	closed   bool
 	sessions map[backend.SessionID]*session
 	ended    map[backend.SessionID]time.Time // sessions that no longer exist, and since when that is known
-	flights  map[string]*flight              // changes of locks under way, by the lock's name
+	writers  map[string]*writer              // changes of locks under way, by the lock's name
 	work     sync.WaitGroup
 	closing  sync.Once
 }
@@ -149,8 +149,8 @@ func New(client *http.Client, server string, cfg Config) (*Backend, error) {
 	own := *client
 	own.CheckRedirect = conns.Stay
 	b := &Backend{
-		cfg: cfg, value: rand.Text(), idle: defaultIdle, safety: defaultSafety, kick: make(chan struct{}, 1), sessions: make(map[backend.SessionID]*session),
-		ended: make(map[backend.SessionID]time.Time), flights: make(map[string]*flight), slots: make(chan struct{}, recordsAtOnce),
+		cfg: cfg, value: rand.Text(), idle: defaultIdle, safety: defaultSafety, recheck: make(chan struct{}, 1), sessions: make(map[backend.SessionID]*session),
+		ended: make(map[backend.SessionID]time.Time), writers: make(map[string]*writer), slots: make(chan struct{}, recordsAtOnce),
 		rest: restAPI{
 			client: &own, clock: &clock{},
 			leases: strings.TrimSuffix(u.String(), "/") + "/apis/coordination.k8s.io/v1/namespaces/" + cfg.Namespace + "/leases",
@@ -161,7 +161,7 @@ func New(client *http.Client, server string, cfg Config) (*Backend, error) {
 		},
 	}
 	b.base, b.end = context.WithCancelCause(context.Background())
-	b.mirror.init()
+	b.cache.init()
 	b.stream.synced, b.stream.tried = make(chan struct{}), make(chan struct{})
 	return b, nil
 }

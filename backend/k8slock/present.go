@@ -17,7 +17,7 @@ func (s *session) present(ctx context.Context, ttl time.Duration) error {
 		lock string
 		left time.Duration // after a renewal, until client-go could take it; below 0: it is pressing
 	}
-	m := &s.b.mirror
+	m := &s.b.cache
 	var due []late
 	m.mu.Lock()
 	for at, leases := range m.held {

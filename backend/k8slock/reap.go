@@ -14,7 +14,7 @@ import (
 // lookAgain has reap check what ends next.
 func (b *Backend) lookAgain() {
 	select {
-	case b.kick <- struct{}{}:
+	case b.recheck <- struct{}{}:
 	default: // it will
 	}
 }
@@ -29,7 +29,7 @@ func (b *Backend) reap() {
 		timer.Reset(b.endOver())
 		select {
 		case <-timer.C:
-		case <-b.kick:
+		case <-b.recheck:
 		case <-b.base.Done():
 			return
 		}
@@ -47,7 +47,7 @@ func (b *Backend) endOver() time.Duration {
 		}
 	}
 	b.mu.Unlock()
-	m := &b.mirror
+	m := &b.cache
 	next := longest
 	var over, unused []*seen
 	now := b.rest.clock.now()
@@ -115,7 +115,7 @@ func (b *Backend) endOver() time.Duration {
 // grow nevertheless: see record.nextToken.
 func (b *Backend) sweep(unused []*seen) {
 	for _, s := range unused {
-		defer b.mirror.buried(s)
+		defer b.cache.buried(s)
 		ctx, cancel := context.WithTimeout(b.base, attempt)
 		at := s.object.Metadata.Name
 		err := b.rest.remove(ctx, at, s.object.Metadata.UID, s.object.Metadata.ResourceVersion)
@@ -157,7 +157,7 @@ func (b *Backend) gone(id backend.SessionID) {
 	s := b.sessions[id]
 	delete(b.sessions, id)
 	b.mu.Unlock()
-	m := &b.mirror
+	m := &b.cache
 	m.mu.Lock()
 	m.forget(sessionName(id))
 	type lock struct {
@@ -228,7 +228,7 @@ func (b *Backend) tidy(lock string, wait time.Duration) {
 // untidy reports whether the lock has leases of sessions that have ended or are not known here, or
 // a waiter that could have it.
 func (b *Backend) untidy(lock string) bool {
-	m := &b.mirror
+	m := &b.cache
 	m.mu.Lock()
 	seen := m.objects[objectName(lock)]
 	known := seen != nil && seen.record != nil

@@ -49,7 +49,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 // leave stops the callers that wait for the lease, and remembers that it was abandoned.
 func (b *Backend) leave(req backend.ReleaseRequest) {
 	k := leaseKey{req.Name, req.Lease}
-	b.mirror.letGo(objectName(req.Name), req.Lease)
+	b.cache.letGo(objectName(req.Name), req.Lease)
 	b.mu.Lock()
 	var all []*session
 	for _, s := range b.sessions {

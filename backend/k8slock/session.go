@@ -131,7 +131,7 @@ func (s *session) open(ctx context.Context, ttl time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
 	for {
-		if s.b.mirror.known(sessionName(s.id)) != nil {
+		if s.b.cache.known(sessionName(s.id)) != nil {
 			return s.renew(ctx, ttl)
 		}
 		o, err := s.object(newObject(sessionName(s.id)), ttl)
@@ -193,7 +193,7 @@ func (s *session) isOurs(o *object) bool {
 // renew writes the session's object again, if it is the one that was made. It never makes it. It is
 // called between begin and end.
 func (s *session) renew(ctx context.Context, ttl time.Duration) error {
-	base := s.b.mirror.known(sessionName(s.id))
+	base := s.b.cache.known(sessionName(s.id))
 	for {
 		if s.life.Err() != nil {
 			return backend.ErrSessionLost
@@ -204,7 +204,7 @@ func (s *session) renew(ctx context.Context, ttl time.Duration) error {
 			} else if !live {
 				return backend.ErrSessionLost
 			}
-			if base = s.b.mirror.known(sessionName(s.id)); base == nil {
+			if base = s.b.cache.known(sessionName(s.id)); base == nil {
 				return backend.ErrSessionLost
 			}
 		}
@@ -346,7 +346,7 @@ func (b *Backend) remove(ctx context.Context, s *session) error {
 	defer cancel()
 	s.die(backend.ErrSessionLost)
 	at := sessionName(s.id)
-	o := b.mirror.known(at)
+	o := b.cache.known(at)
 	if o == nil { // it may have been made, and the answer lost
 		live, err := b.lives(ctx, s.id, true)
 		if err != nil {
@@ -355,7 +355,7 @@ func (b *Backend) remove(ctx context.Context, s *session) error {
 		if !live {
 			return nil
 		}
-		if o = b.mirror.known(at); o == nil {
+		if o = b.cache.known(at); o == nil {
 			return nil
 		}
 	}
@@ -379,7 +379,7 @@ func (b *Backend) disown(s *session) {
 		delete(b.sessions, s.id)
 	}
 	b.mu.Unlock()
-	m := &b.mirror
+	m := &b.cache
 	m.mu.Lock()
 	for at, leases := range m.held {
 		for lease, owner := range leases {

@@ -195,7 +195,7 @@ func (b *Backend) relist() (string, error) {
 		there[o.Metadata.Name] = true
 		b.learn(o)
 	}
-	m := &b.mirror
+	m := &b.cache
 	m.mu.Lock()
 	var missing []string
 	for name := range m.objects {

@@ -22,10 +22,10 @@ const (
 
 var errNoEcho = errors.New("notifications do not arrive: is a pooler in between? Use listen=false with it")
 
-// listenForLetters keeps the one connection that notifications arrive on, from the first use of
+// listenForNotifications keeps the one connection that notifications arrive on, from the first use of
 // the backend. Whenever the connection is replaced everything is read, because notifications were
 // lost.
-func (b *Backend) listenForLetters() {
+func (b *Backend) listenForNotifications() {
 	select {
 	case <-b.toListen:
 	case <-b.life().Done():

@@ -109,7 +109,7 @@ func New(cfg Config) (*Backend, error) {
 		return nil, unavailable("open", false, err)
 	}
 	if !b.deaf {
-		b.leases.Go(b.listenForLetters)
+		b.leases.Go(b.listenForNotifications)
 	}
 	return b, nil
 }

@@ -65,7 +65,7 @@ func (s store) queueSave(q *pgx.Batch, c *sqllease.Changes) {
 		q.Queue(s.b.sql(insertTombs), names, leases, c.Now.Add(sqllease.Remembered))
 	}
 	s.saveLosses(q, c.Losses)
-	s.sendLetters(q, c)
+	s.sendNotifications(q, c)
 }
 
 // leaseRows has rows of the table of leases, column by column.
@@ -129,10 +129,10 @@ func (s store) saveLosses(q *pgx.Batch, losses []sqllease.LossRow) {
 	}
 }
 
-// sendLetters sends the notifications for other values, which arrive if and only if it commits.
-func (s store) sendLetters(q *pgx.Batch, c *sqllease.Changes) {
+// sendNotifications sends the notifications for other values, which arrive if and only if it commits.
+func (s store) sendNotifications(q *pgx.Batch, c *sqllease.Changes) {
 	var channels, payloads []string
-	for _, l := range c.Letters {
+	for _, l := range c.Notifications {
 		channels, payloads = append(channels, l.Addr), append(payloads, l.Payload)
 	}
 	for i, e := range c.Events {

@@ -17,8 +17,8 @@ import (
 // of operations in one of them. Operations that are called while all requests are in progress
 // are sent with the next.
 const (
-	maxFlights = 2
-	maxBatch   = 128
+	maxRequests = 2
+	maxBatch    = 128
 )
 
 var (
@@ -43,7 +43,7 @@ type engine struct {
 	mu       sync.Mutex
 	urgent   []*call // sent before queue
 	queue    []*call
-	flights  int
+	requests int
 	closed   bool
 	identity string // of the data that is known; see lua/main.lua
 	unsynced bool   // the run of that identity may lose writes
@@ -104,21 +104,21 @@ func (e *engine) do(ctx context.Context, urgent bool, op string, args ...string)
 
 // await runs the call and returns its outcome. See do for the error.
 func (e *engine) await(ctx context.Context, c *call, urgent bool) outcome {
-	if e.direct && e.boards() {
-		return e.flyAlone(ctx, c)
+	if e.direct && e.maySendAlone() {
+		return e.sendAlone(ctx, c)
 	}
 	return e.submit(ctx, c, urgent)
 }
 
-// boards reports whether the caller sends its call itself, because no other call is queued.
-// It then counts as a flight.
-func (e *engine) boards() bool {
+// maySendAlone reports whether the caller sends its call itself, because no other call is queued.
+// It then counts as a request in progress.
+func (e *engine) maySendAlone() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed || len(e.urgent)+len(e.queue) > 0 || e.flights >= maxFlights {
+	if e.closed || len(e.urgent)+len(e.queue) > 0 || e.requests >= maxRequests {
 		return false
 	}
-	e.flights++
+	e.requests++
 	e.work.Add(1)
 	return true
 }
@@ -134,7 +134,7 @@ func (e *engine) result(ctx context.Context, c *call) outcome {
 	}
 }
 
-// submit queues the call, starts a flight unless the maximum is in progress, and waits for
+// submit queues the call, starts a request unless the maximum is in progress, and waits for
 // the outcome.
 func (e *engine) submit(ctx context.Context, c *call, urgent bool) outcome {
 	c.done = make(chan struct{}, 1)
@@ -155,17 +155,17 @@ func (e *engine) enqueue(c *call, urgent bool) error {
 	} else {
 		e.queue = append(e.queue, c)
 	}
-	if e.flights < maxFlights {
-		e.flights++
-		e.takeOff(e.load())
+	if e.requests < maxRequests {
+		e.requests++
+		e.start(e.load())
 	}
 	return nil
 }
 
-// flyAlone sends a call that shares its request with no other, from the goroutine of its
+// sendAlone sends a call that shares its request with no other, from the goroutine of its
 // caller, so that no other goroutine has to be woken for it. If that needs a new connection
 // first, the call is submitted instead, because dialling does not end with the context.
-func (e *engine) flyAlone(ctx context.Context, c *call) outcome {
+func (e *engine) sendAlone(ctx context.Context, c *call) outcome {
 	trip, cancel := context.WithTimeoutCause(ctx, e.timeout, errTimeout)
 	stop := context.AfterFunc(e.base, cancel)
 	outcomes, asked, err := e.exchange(withoutDial(trip), []*call{c})
@@ -185,9 +185,9 @@ func (e *engine) flyAlone(ctx context.Context, c *call) outcome {
 	return outcome{err: err}
 }
 
-// goOn ends a flight, and starts a goroutine for the calls that were queued during it.
+// goOn ends a request, and starts a goroutine for the calls that were queued during it.
 func (e *engine) goOn() {
-	batch := e.land()
+	batch := e.nextBatch()
 	if len(batch) == 0 {
 		return
 	}
@@ -197,7 +197,7 @@ func (e *engine) goOn() {
 		hand(batch, nil, time.Time{}, &sentError{err: backend.ErrClosed})
 		return
 	}
-	e.takeOff(batch)
+	e.start(batch)
 }
 
 // forget removes the call from the queue. It reports whether the call was sent before.
@@ -231,29 +231,29 @@ func rest(queue []*call, n int) []*call {
 	return queue[n:]
 }
 
-// takeOff starts a goroutine that sends the batch. mu is held.
-func (e *engine) takeOff(batch []*call) {
+// start starts a goroutine that sends the batch. mu is held.
+func (e *engine) start(batch []*call) {
 	e.work.Go(func() {
-		for len(batch) > 0 && e.fly(batch) {
-			batch = e.land()
+		for len(batch) > 0 && e.send(batch) {
+			batch = e.nextBatch()
 		}
 	})
 }
 
-// land returns the next batch, or ends the flight.
-func (e *engine) land() []*call {
+// nextBatch returns the next batch, or ends the last request.
+func (e *engine) nextBatch() []*call {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	batch := e.load()
 	if len(batch) == 0 {
-		e.flights--
+		e.requests--
 	}
 	return batch
 }
 
-// fly sends one batch and delivers the answers. It returns false if that took too long: the
-// callers have got an error by then, and another flight has taken its place.
-func (e *engine) fly(batch []*call) bool {
+// send sends one batch and delivers the answers. It returns false if that took too long: the
+// callers have got an error by then, and another request has taken its place.
+func (e *engine) send(batch []*call) bool {
 	var over atomic.Bool
 	timer := time.AfterFunc(e.timeout, func() {
 		if !over.CompareAndSwap(false, true) {

@@ -76,16 +76,16 @@ type Backend struct {
 	work    sync.WaitGroup
 	closing sync.Once
 
-	mu       sync.Mutex
-	closed   bool
-	ear      *ear // nil until the first subscription is needed
-	sessions map[backend.SessionID]*session
-	final    finals.Leases // has a mutex of its own
-	locks    map[string]*watched
-	waiting  map[backend.LeaseID]*waiter
-	doubts   map[backend.LeaseID]doubt
-	longest  int64  // ms: the longest TTL that this Backend has used, or seen in use
-	synced   string // see syncedRun; as it was when the Backend was created
+	mu           sync.Mutex
+	closed       bool
+	subscription *subscription // nil until the first subscription is needed
+	sessions     map[backend.SessionID]*session
+	final        finals.Leases // has a mutex of its own
+	locks        map[string]*watched
+	waiting      map[backend.LeaseID]*waiter
+	doubts       map[backend.LeaseID]doubt
+	longest      int64  // ms: the longest TTL that this Backend has used, or seen in use
+	synced       string // see syncedRun; as it was when the Backend was created
 }
 
 var _ backend.Backend = (*Backend)(nil)

@@ -301,8 +301,8 @@ func (w *waiter) tell(v verdict) {
 	}
 }
 
-// ear is the subscription of a Backend to its channel.
-type ear struct {
+// subscription is the subscription of a Backend to its channel.
+type subscription struct {
 	heard chan struct{} // closed when the server has first confirmed the subscription
 	last  error         // why the subscription is broken; guarded by Backend.mu
 	times int           // how often it was confirmed; guarded by Backend.mu
@@ -316,12 +316,12 @@ func (b *Backend) listen(ctx context.Context, op string) error {
 		b.mu.Unlock()
 		return backend.ErrClosed
 	}
-	if b.ear == nil {
-		b.ear = &ear{heard: make(chan struct{})}
+	if b.subscription == nil {
+		b.subscription = &subscription{heard: make(chan struct{})}
 		b.work.Add(1)
-		go b.keepListening(b.ear)
+		go b.keepListening(b.subscription)
 	}
-	e := b.ear
+	e := b.subscription
 	b.mu.Unlock()
 	select {
 	case <-e.heard:
@@ -345,11 +345,11 @@ func (b *Backend) listen(ctx context.Context, op string) error {
 }
 
 // keepListening keeps the subscription, and renews it when it breaks.
-func (b *Backend) keepListening(e *ear) {
+func (b *Backend) keepListening(e *subscription) {
 	defer b.work.Done()
 	const shortest, longest = 10 * time.Millisecond, time.Second
 	for failures := 0; ; failures++ {
-		err := b.link.listen(b.base, b.channel, func() { b.subscribed(e); failures = 0 }, b.hear)
+		err := b.link.listen(b.base, b.channel, func() { b.subscribed(e); failures = 0 }, b.receive)
 		if b.base.Err() != nil {
 			return
 		}
@@ -364,7 +364,7 @@ func (b *Backend) keepListening(e *ear) {
 
 // subscribed is called each time the server has confirmed the subscription. Notifications
 // since it broke are lost, so all waiters are checked.
-func (b *Backend) subscribed(e *ear) {
+func (b *Backend) subscribed(e *subscription) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e.times++
@@ -388,8 +388,8 @@ func (b *Backend) greetAgain() {
 	b.work.Go(func() { _, _, _ = b.engine.do(b.base, true, "ping") })
 }
 
-// hear handles one notification. It does not block.
-func (b *Backend) hear(payload string) {
+// receive handles one notification. It does not block.
+func (b *Backend) receive(payload string) {
 	p, ok := parsePush(payload)
 	if !ok {
 		return

@@ -46,14 +46,14 @@ type link interface {
 	// listen returns a connection for subscriptions. heard is called with each message, and
 	// subscribed with each channel that the server has confirmed, in order and from one
 	// goroutine.
-	listen(ctx context.Context, heard func(channel, message string), subscribed func(channel string)) (ear, error)
+	listen(ctx context.Context, heard func(channel, message string), subscribed func(channel string)) (subscription, error)
 
 	// close ends what the link itself opened.
 	close()
 }
 
-// ear is a connection for subscriptions.
-type ear interface {
+// subscription is a connection for subscriptions.
+type subscription interface {
 	// subscribe and unsubscribe send a request for the channels. They do not wait for the
 	// confirmation.
 	subscribe(ctx context.Context, channels ...string) error
@@ -199,7 +199,7 @@ type rueidisEar struct {
 	closer sync.Once
 }
 
-func (l *rueidisLink) listen(_ context.Context, heard func(channel, message string), subscribed func(channel string)) (ear, error) {
+func (l *rueidisLink) listen(_ context.Context, heard func(channel, message string), subscribed func(channel string)) (subscription, error) {
 	client, err := l.connected()
 	if err != nil {
 		return nil, err

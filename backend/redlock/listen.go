@@ -40,7 +40,7 @@ func (e *listener) want(channel string, yes bool) {
 func (e *listener) run() {
 	for pause := firstProbe; ; pause = min(2*pause, lastProbe) {
 		began := time.Now()
-		e.hear()
+		e.receive()
 		e.b.deaf(e.i)
 		if time.Since(began) > lastProbe {
 			pause = firstProbe
@@ -51,8 +51,8 @@ func (e *listener) run() {
 	}
 }
 
-// hear runs one connection, until it breaks or the Backend is closed.
-func (e *listener) hear() {
+// receive runs one connection, until it breaks or the Backend is closed.
+func (e *listener) receive() {
 	conn, err := e.link.listen(e.b.base,
 		func(channel, message string) { e.b.heard(e.i, channel, message) },
 		func(channel string) { e.b.confirmed(e.i, channel) })
@@ -77,7 +77,7 @@ func (e *listener) hear() {
 }
 
 // adjust subscribes to the wanted channels, and unsubscribes from the others.
-func (e *listener) adjust(conn ear, have map[string]bool) error {
+func (e *listener) adjust(conn subscription, have map[string]bool) error {
 	var more, less []string
 	e.mu.Lock()
 	for c := range e.wanted {

@@ -16,8 +16,8 @@ import (
 // during it are sent in the next. So a node executes everything in the order in which it was
 // called: a release never arrives before what it releases.
 const (
-	maxFlights = 1
-	maxBatch   = 256 // operations in one request
+	maxRequests = 1
+	maxBatch    = 256 // operations in one request
 	// maxDebts bounds the releases that a node gets when it is up again.
 	maxDebts = 4096
 	// The time between two probes of a node that is down.
@@ -44,18 +44,18 @@ type node struct {
 	b    *Backend
 	link link
 
-	mu      sync.Mutex
-	queue   []*op
-	flights int
-	down    bool
-	debts   []*op
+	mu       sync.Mutex
+	queue    []*op
+	requests int
+	down     bool
+	debts    []*op
 	// The identity of the data that the node is known to have; empty before its first hello.
 	identity string
 	closed   bool
 	drained  chan struct{} // closed when the node is closed and no request is in progress
 }
 
-// submit queues the operation, and starts a flight unless the maximum is in progress.
+// submit queues the operation, and starts a request unless the maximum is in progress.
 func (n *node) submit(o *op) {
 	n.mu.Lock()
 	switch {
@@ -70,9 +70,9 @@ func (n *node) submit(o *op) {
 		return
 	}
 	n.queue = append(n.queue, o)
-	if n.flights < maxFlights {
-		n.flights++
-		n.takeOff(n.load())
+	if n.requests < maxRequests {
+		n.requests++
+		n.start(n.load())
 	}
 	n.mu.Unlock()
 }
@@ -99,37 +99,37 @@ func (n *node) load() []*op {
 	return batch
 }
 
-// takeOff starts a goroutine that sends the batch, and those after it. mu is held.
-func (n *node) takeOff(batch []*op) {
+// start starts a goroutine that sends the batch, and those after it. mu is held.
+func (n *node) start(batch []*op) {
 	n.b.work.Go(func() {
-		for len(batch) > 0 && n.fly(batch) {
-			batch = n.land()
+		for len(batch) > 0 && n.send(batch) {
+			batch = n.nextBatch()
 		}
 	})
 }
 
-// land returns the next batch, or ends the flight.
-func (n *node) land() []*op {
+// nextBatch returns the next batch, or ends the last request.
+func (n *node) nextBatch() []*op {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	batch := n.load()
 	if len(batch) == 0 {
-		n.landed()
+		n.ended()
 	}
 	return batch
 }
 
-// landed ends a flight. mu is held.
-func (n *node) landed() {
-	n.flights--
-	if n.closed && n.flights == 0 {
+// ended ends a request. mu is held.
+func (n *node) ended() {
+	n.requests--
+	if n.closed && n.requests == 0 {
 		close(n.drained)
 	}
 }
 
-// fly sends one batch and delivers the answers. It returns false if that took too long: the
-// callers have got an error by then, and the flight has ended.
-func (n *node) fly(batch []*op) bool {
+// send sends one batch and delivers the answers. It returns false if that took too long: the
+// callers have got an error by then, and the request has ended.
+func (n *node) send(batch []*op) bool {
 	var over atomic.Bool
 	timer := time.AfterFunc(n.b.cfg.RequestTimeout, func() {
 		if over.CompareAndSwap(false, true) {
@@ -151,7 +151,7 @@ func (n *node) fly(batch []*op) bool {
 	return true
 }
 
-// failed delivers the error to the callers. It reports whether the flight continues: an
+// failed delivers the error to the callers. It reports whether more is sent: an
 // answer that is an error is an answer.
 func (n *node) failed(batch []*op, err error) bool {
 	server, ok := errors.AsType[*serverError](err)
@@ -165,13 +165,13 @@ func (n *node) failed(batch []*op, err error) bool {
 	return true
 }
 
-// fail marks the node as down. All callers that wait for it get an error, and the flight
+// fail marks the node as down. All callers that wait for it get an error, and the request
 // ends.
 func (n *node) fail(batch []*op, err error) {
 	n.mu.Lock()
 	queue := n.queue
 	n.queue = nil
-	n.landed()
+	n.ended()
 	for _, o := range batch {
 		n.owe(o)
 	}
@@ -197,7 +197,7 @@ func (n *node) fail(batch []*op, err error) {
 // suspect marks a node as down that nothing was sent to yet.
 func (n *node) suspect(err error) {
 	n.mu.Lock()
-	n.flights++ // ended by fail
+	n.requests++ // ended by fail
 	n.mu.Unlock()
 	n.fail(nil, err)
 }
@@ -236,9 +236,9 @@ func (n *node) probe() error {
 	n.down = false
 	n.queue = append(n.queue, n.debts...)
 	n.debts = nil
-	if len(n.queue) > 0 && n.flights < maxFlights && !n.closed {
-		n.flights++
-		n.takeOff(n.load())
+	if len(n.queue) > 0 && n.requests < maxRequests && !n.closed {
+		n.requests++
+		n.start(n.load())
 	}
 	return nil
 }
@@ -336,7 +336,7 @@ func (n *node) close() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.closed = true
-	if n.flights == 0 {
+	if n.requests == 0 {
 		close(n.drained)
 	}
 	return n.drained

@@ -16,11 +16,11 @@ import (
 
 // outcome is the result of an item that was sent in a batch.
 type outcome struct {
-	alone  bool    // nothing was done: the caller has to send its own request
-	flight *flight // with alone: to be landed when the caller has its answer; may be nil
-	got    wire.BatchResult
-	asked  time.Time // from before the request was sent
-	err    error     // of package backend, or the cause of the end of the caller's context
+	alone   bool     // nothing was done: the caller has to send its own request
+	request *pending // with alone: to be finished when the caller has its answer; may be nil
+	got     wire.BatchResult
+	asked   time.Time // from before the request was sent
+	err     error     // of package backend, or the cause of the end of the caller's context
 }
 
 // first sends the first request of an acquire. It is sent in a batch, unless the acquire would
@@ -33,7 +33,7 @@ func (b *Backend) first(ctx context.Context, req backend.AcquireRequest) (backen
 		o.alone = true
 	} else {
 		o = b.share(ctx, func() *item { return acquireItem(req) })
-		defer o.land()
+		defer o.finish()
 	}
 	if !o.alone {
 		grant, err := b.granted(req, o)
@@ -52,7 +52,7 @@ func (b *Backend) first(ctx context.Context, req backend.AcquireRequest) (backen
 // releaseOnce sends one request for a release, in a batch or alone.
 func (b *Backend) releaseOnce(ctx context.Context, name string, lease backend.LeaseID) error {
 	o := b.share(ctx, func() *item { return releaseItem(name, lease) })
-	defer o.land()
+	defer o.finish()
 	if !o.alone {
 		return o.err
 	}
@@ -62,11 +62,11 @@ func (b *Backend) releaseOnce(ctx context.Context, name string, lease backend.Le
 
 // share sends an operation in a batch, or reports that the caller has to send it alone.
 func (b *Backend) share(ctx context.Context, it func() *item) outcome {
-	if b.together.grounded() {
+	if b.together.off() {
 		return outcome{alone: true}
 	}
 	if f := b.together.alone(); f != nil {
-		return outcome{alone: true, flight: f}
+		return outcome{alone: true, request: f}
 	}
 	if ctx.Err() != nil {
 		return outcome{err: context.Cause(ctx)}
@@ -76,16 +76,16 @@ func (b *Backend) share(ctx context.Context, it func() *item) outcome {
 	}
 	defer b.work.Done()
 	one := it()
-	if f := b.together.board(one); f != nil {
-		return outcome{alone: true, flight: f}
+	if f := b.together.enqueue(one); f != nil {
+		return outcome{alone: true, request: f}
 	}
 	return b.together.ride(ctx, one)
 }
 
-// land lets the queued items be sent.
-func (o outcome) land() {
-	if o.flight != nil {
-		o.flight.land()
+// finish lets the queued items be sent.
+func (o outcome) finish() {
+	if o.request != nil {
+		o.request.finish()
 	}
 }
 
@@ -121,9 +121,9 @@ func (b *Backend) granted(req backend.AcquireRequest, o outcome) (backend.Grant,
 	}, nil
 }
 
-// fly sends the items in one request, and passes on the results as they arrive.
-func (b *Backend) fly(f *flight, batch []*item) {
-	defer f.land()
+// sendBatch sends the items in one request, and passes on the results as they arrive.
+func (b *Backend) sendBatch(f *pending, batch []*item) {
+	defer f.finish()
 	open := newManifest(batch)
 	ctx, cancel := context.WithTimeout(b.life, answerIn)
 	defer cancel()
@@ -138,7 +138,7 @@ func (b *Backend) fly(f *flight, batch []*item) {
 		b.refused(open, res)
 		return
 	}
-	err = b.parseLines(open, io.LimitReader(res.Body, maxAnswer), f.land)
+	err = b.parseLines(open, io.LimitReader(res.Body, maxAnswer), f.finish)
 	open.rest(func(it *item) outcome { return outcome{err: b.failed(b.life, it.call(), err)} })
 }
 
@@ -151,7 +151,7 @@ func (b *Backend) refused(open *manifest, res *http.Response) {
 	switch s := res.StatusCode; {
 	case s == http.StatusRequestTimeout, s == http.StatusTooManyRequests:
 	case s >= 400 && s < 500, s == http.StatusNotImplemented:
-		b.together.ground()
+		b.together.turnOff()
 		open.rest(func(*item) outcome { return outcome{alone: true} })
 		return
 	}

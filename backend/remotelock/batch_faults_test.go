@@ -270,7 +270,7 @@ func TestBatchWithASlowLock(t *testing.T) {
 	t.Parallel()
 	s := newStation(t)
 	s.b.SetLate(10 * time.Millisecond)
-	var gates [remotelock.MaxFlights]chan error
+	var gates [remotelock.MaxRequests]chan error
 	for i := range gates { // all requests are blocked
 		gates[i] = s.through()
 	}
@@ -319,7 +319,7 @@ func TestBatchWithASlowLock(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	leasetest.Eventually(t, "the batch has ended although one answer is late", func() bool { return s.b.Flights() == 0 })
+	leasetest.Eventually(t, "the batch has ended although one answer is late", func() bool { return s.b.Requests() == 0 })
 	close(hold)
 	if err := <-all; err != nil {
 		t.Error(err)

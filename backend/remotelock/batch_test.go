@@ -97,7 +97,7 @@ func TestAlone(t *testing.T) {
 	if len(batches) != 0 || fmt.Sprint(singles) != "[POST x DELETE x]" {
 		t.Errorf("%d batches, and alone %q", len(batches), singles)
 	}
-	leasetest.Eventually(t, "all have landed", func() bool { return s.b.Flights() == 0 })
+	leasetest.Eventually(t, "all have finished", func() bool { return s.b.Requests() == 0 })
 }
 
 // A lock is held by other clients: an acquire that would wait is in the queue one request

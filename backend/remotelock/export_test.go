@@ -19,15 +19,15 @@ func (b *Backend) Queued() int {
 	return len(b.together.queue)
 }
 
-// Flights returns the number of requests that hold back queued operations.
-func (b *Backend) Flights() int {
+// Requests returns the number of requests that hold back queued operations.
+func (b *Backend) Requests() int {
 	b.together.mu.Lock()
 	defer b.together.mu.Unlock()
-	return b.together.flights
+	return b.together.requests
 }
 
 // Limits of one batch, and how many requests are in progress before operations share one.
 const (
-	MaxFlights = maxFlights
-	MaxItems   = maxItems
+	MaxRequests = maxRequests
+	MaxItems    = maxItems
 )

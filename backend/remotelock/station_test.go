@@ -59,7 +59,7 @@ func newStation(t *testing.T) *station {
 	if s.b, err = remotelock.Open(t.Context(), "holdfast://"+front.Listener.Addr().String(), remotelock.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	s.b.SetLate(time.Hour) // only an answer ends a flight
+	s.b.SetLate(time.Hour) // only an answer ends a request
 	t.Cleanup(func() {
 		if err := errors.Join(s.b.Close(), srv.Close(context.WithoutCancel(t.Context()))); err != nil {
 			t.Error(err)
@@ -140,11 +140,11 @@ func (s *station) waiting() int {
 // one.
 func (s *station) busy() {
 	s.t.Helper()
-	leasetest.Eventually(s.t, "nothing is under way", func() bool { return s.b.Flights() == 0 })
-	for range remotelock.MaxFlights {
+	leasetest.Eventually(s.t, "nothing is under way", func() bool { return s.b.Requests() == 0 })
+	for range remotelock.MaxRequests {
 		s.through()
 	}
-	leasetest.Eventually(s.t, "all flights are under way", func() bool { return s.waiting() == remotelock.MaxFlights })
+	leasetest.Eventually(s.t, "all requests are under way", func() bool { return s.waiting() == remotelock.MaxRequests })
 }
 
 func (s *station) queued(n int) {

@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// maxFlights is how many shareable requests are in progress at the same time. An operation
+	// maxRequests is how many shareable requests are in progress at the same time. An operation
 	// that arrives while there are that many goes into the next batch.
-	maxFlights = 2
+	maxRequests = 2
 	// lateTime is how long a request holds back the next batch: a lock whose answer takes long,
 	// or that is waited for, delays no other lock for longer.
 	lateTime = 10 * time.Millisecond
@@ -29,12 +29,12 @@ const (
 // a request of its own, as without batches. The network never blocks a caller: it waits for its
 // answer or for the end of its context.
 type together struct {
-	b       *Backend
-	mu      sync.Mutex
-	queue   []*item
-	flights int
-	late    time.Duration // lateTime, except in tests
-	until   time.Time     // no batches before this time: the server does not know the call
+	b        *Backend
+	mu       sync.Mutex
+	queue    []*item
+	requests int
+	late     time.Duration // lateTime, except in tests
+	until    time.Time     // no batches before this time: the server does not know the call
 	// asking counts the acquires in progress. crowded has the locks for which another waiter
 	// was in the queue recently. A lock that is in either is requested by the call that waits:
 	// an acquire in a batch does not wait in the queue, and would need a second request.
@@ -51,30 +51,30 @@ type item struct {
 	done     chan outcome           // capacity 1; gets one value
 }
 
-// flight is a request in progress that holds back queued items.
-type flight struct {
+// pending is a request in progress that holds back queued items.
+type pending struct {
 	t    *together
 	late *time.Timer
 	over bool // guarded by together.mu
 }
 
-// alone returns a flight for the caller alone, or nil if the caller has to queue.
-func (t *together) alone() *flight {
+// alone returns a request for the caller alone, or nil if the caller has to queue.
+func (t *together) alone() *pending {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.aloneLocked()
 }
 
-func (t *together) aloneLocked() *flight {
-	if len(t.queue) > 0 || t.flights >= maxFlights {
+func (t *together) aloneLocked() *pending {
+	if len(t.queue) > 0 || t.requests >= maxRequests {
 		return nil
 	}
 	return t.leaveLocked()
 }
 
-// board queues the item, unless the caller can now have a flight of its own, which it then
+// enqueue queues the item, unless the caller can now have a request of its own, which it then
 // returns.
-func (t *together) board(it *item) *flight {
+func (t *together) enqueue(it *item) *pending {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if f := t.aloneLocked(); f != nil {
@@ -85,31 +85,31 @@ func (t *together) board(it *item) *flight {
 	return nil
 }
 
-// grounded reports whether batches are off for now.
-func (t *together) grounded() bool {
+// off reports whether batches are off for now.
+func (t *together) off() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return !t.until.IsZero() && time.Now().Before(t.until)
 }
 
-// ground turns batches off for a while.
-func (t *together) ground() {
+// turnOff turns batches off for a while.
+func (t *together) turnOff() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.until = time.Now().Add(againAfter)
 }
 
-// leaveLocked begins a flight.
-func (t *together) leaveLocked() *flight {
-	t.flights++
-	f := &flight{t: t}
-	f.late = time.AfterFunc(t.late, f.land)
+// leaveLocked begins a request.
+func (t *together) leaveLocked() *pending {
+	t.requests++
+	f := &pending{t: t}
+	f.late = time.AfterFunc(t.late, f.finish)
 	return f
 }
 
-// land ends the hold of the flight on the queue: the next batch is sent now. Further calls do
+// finish ends the hold of the request on the queue: the next batch is sent now. Further calls do
 // nothing.
-func (f *flight) land() {
+func (f *pending) finish() {
 	t := f.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -118,19 +118,19 @@ func (f *flight) land() {
 	}
 	f.over = true
 	f.late.Stop()
-	t.flights--
+	t.requests--
 	batch := t.loadLocked()
 	if len(batch) == 0 {
 		return
 	}
 	next := t.leaveLocked()
 	if len(batch) == 1 {
-		batch[0].done <- outcome{alone: true, flight: next}
+		batch[0].done <- outcome{alone: true, request: next}
 		return
 	}
 	// A caller with a queued item is inside a counted call, and removes its item from the queue
 	// before it returns. So work is above zero here, and Close waits for this goroutine too.
-	t.b.work.Go(func() { t.b.fly(next, batch) })
+	t.b.work.Go(func() { t.b.sendBatch(next, batch) })
 }
 
 // loadLocked takes the next batch from the queue.
@@ -199,8 +199,8 @@ func (t *together) ride(ctx context.Context, it *item) outcome {
 	t.forget(it)
 	select {
 	case unwanted := <-it.done:
-		if unwanted.flight != nil {
-			unwanted.flight.land()
+		if unwanted.request != nil {
+			unwanted.request.finish()
 		}
 	default:
 	}

@@ -301,8 +301,8 @@ func (p *process) tell(line string) {
 	}
 }
 
-// hear waits for a line that begins with the word, and returns the rest of it.
-func (p *process) hear(word string) string {
+// expect waits for a line that begins with the word, and returns the rest of it.
+func (p *process) expect(word string) string {
 	p.tb.Helper()
 	late := time.NewTimer(2 * time.Minute)
 	defer late.Stop()

@@ -387,15 +387,15 @@ func powerless(t *testing.T, path string, last backend.Grant, timed []backend.Le
 	}
 }
 
-// TestLostLetter removes the socket of a waiter: the waiter finds its grant by itself, and
+// TestLostNotification removes the socket of a waiter: the waiter finds its grant by itself, and
 // reports that. So does one that is busy with other requests, whose every turn sets the alarm.
-func TestLostLetter(t *testing.T) {
+func TestLostNotification(t *testing.T) {
 	t.Parallel()
-	t.Run("idle", func(t *testing.T) { t.Parallel(); lostLetter(t, false) })
-	t.Run("busy", func(t *testing.T) { t.Parallel(); lostLetter(t, true) })
+	t.Run("idle", func(t *testing.T) { t.Parallel(); lostNotification(t, false) })
+	t.Run("busy", func(t *testing.T) { t.Parallel(); lostNotification(t, true) })
 }
 
-func lostLetter(t *testing.T, busy bool) {
+func lostNotification(t *testing.T, busy bool) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "locks.db")
 	holder, waiter := mustOpen(t, path), mustOpen(t, path)

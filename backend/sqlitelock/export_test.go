@@ -66,7 +66,7 @@ func (b *Backend) Queued() int {
 }
 
 // Socket returns the file of the backend value's socket.
-func (b *Backend) Socket() string { return filepath.Join(b.mail.dir, b.mail.name) }
+func (b *Backend) Socket() string { return filepath.Join(b.inbox.dir, b.inbox.name) }
 
 // HostNow returns the time of the clock that all processes of this host share.
 func HostNow() (time.Duration, error) {
@@ -89,14 +89,14 @@ var (
 	DataSource        = dataSource
 )
 
-// RecodeLetter decodes a notification, and decodes again what that encodes to: both as text.
-func RecodeLetter(p []byte) [2]string {
-	l := decodeLetter(p)
-	again := decodeLetter(l.encode())
+// RecodeNotification decodes a notification, and decodes again what that encodes to: both as text.
+func RecodeNotification(p []byte) [2]string {
+	l := decodeNotification(p)
+	again := decodeNotification(l.encode())
 	return [2]string{l.text(), again.text()}
 }
 
-func (l *letter) text() string {
+func (l *notification) text() string {
 	var s []string
 	for k := range l.Leases {
 		s = append(s, fmt.Sprintf("%q %q", k.Name, k.ID))

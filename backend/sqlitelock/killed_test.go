@@ -34,7 +34,7 @@ func TestKilledUnderLoad(t *testing.T) {
 			ps = append(ps, start(t, j))
 		}
 		for range between {
-			ps[0].hear("had")
+			ps[0].expect("had")
 		}
 		for _, p := range ps {
 			_ = p.cmd.Process.Kill() // end reports when it had ended by itself

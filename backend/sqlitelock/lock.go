@@ -147,7 +147,7 @@ func (t *txn) answer(l *lease, id backend.SessionID) (backend.Grant, error) {
 // wake notifies the waiters for the lease that it is held, or why it never will be.
 func (t *txn) wake(l *lease, err error) {
 	if l.Own.addr != t.b.addr() {
-		t.letterTo(l.Own.addr).Lease(l.Key())
+		t.notificationTo(l.Own.addr).Lease(l.Key())
 	}
 	t.resolve(l, err, false) // a caller here may wait for it as well
 }

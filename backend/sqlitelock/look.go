@@ -19,13 +19,13 @@ type (
 	registry = waiters.Registry[struct{}, instant]
 )
 
-// readMail receives the notifications of other processes.
-func (b *Backend) readMail() {
-	if b.mail == nil {
+// readInbox receives the notifications of other processes.
+func (b *Backend) readInbox() {
+	if b.inbox == nil {
 		return
 	}
-	err := b.mail.receive(func(p []byte) {
-		b.lookAt(decodeLetter(p))
+	err := b.inbox.receive(func(p []byte) {
+		b.lookAt(decodeNotification(p))
 	})
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		b.log.Warn("the socket failed: hand-overs are found by timer", slog.String("path", b.path), slog.String("error", err.Error()))
@@ -34,10 +34,10 @@ func (b *Backend) readMail() {
 
 // lookAt has the writer read what the notification names, as far as it concerns this backend
 // value.
-func (b *Backend) lookAt(l letter) {
+func (b *Backend) lookAt(l notification) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	mine := letter{events: l.events && len(b.watchers) > 0}
+	mine := notification{events: l.events && len(b.watchers) > 0}
 	mine.All = l.All && b.curious()
 	for k := range l.Leases {
 		if len(b.calls.Of(k)) > 0 {
@@ -53,7 +53,7 @@ func (b *Backend) lookAt(l letter) {
 		return
 	}
 	b.look.add(&mine)
-	kick(b.queued)
+	signal(b.queued)
 }
 
 // curious reports whether anything that other values do concerns this backend value.
@@ -98,8 +98,8 @@ func (b *Backend) setAlarm() {
 	b.alarm.Reset(max(0, time.Duration(next-now)) + time.Millisecond + rand.N(spread))
 }
 
-// rouse runs when the alarm fires.
-func (b *Backend) rouse() {
+// wake runs when the alarm fires.
+func (b *Backend) wake() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed || !b.curious() {
@@ -108,13 +108,13 @@ func (b *Backend) rouse() {
 	b.checkAt = never
 	b.byTimer = true
 	b.look.All = true
-	kick(b.queued)
+	signal(b.queued)
 }
 
 // lookRequest returns a request to read what there is to read. Backend.mu is held.
 func (b *Backend) lookRequest() *request {
 	l, byTimer := b.look, b.byTimer
-	b.look, b.byTimer = letter{}, false
+	b.look, b.byTimer = notification{}, false
 	if l.All {
 		l.events = true
 		for _, k := range b.calls.Leases() {
@@ -133,7 +133,7 @@ func (b *Backend) lookRequest() *request {
 }
 
 // look notifies those that wait, listen or watch here of what has happened.
-func (t *txn) look(l *letter, byTimer bool) {
+func (t *txn) look(l *notification, byTimer bool) {
 	for k := range l.Leases {
 		t.lookAtLease(k, byTimer)
 	}
@@ -187,13 +187,13 @@ func (t *txn) lookAtSession(id backend.SessionID) {
 	}})
 }
 
-// letterTo returns the notification that the transaction sends to another backend value. One to
+// notificationTo returns the notification that the transaction sends to another backend value. One to
 // an empty address is not sent.
-func (t *txn) letterTo(addr string) *letter {
-	l := t.letters[addr]
+func (t *txn) notificationTo(addr string) *notification {
+	l := t.notifications[addr]
 	if l == nil {
-		l = new(letter)
-		t.letters[addr] = l
+		l = new(notification)
+		t.notifications[addr] = l
 	}
 	return l
 }
@@ -203,29 +203,29 @@ type sendState uint8
 
 const (
 	sent     sendState = iota
-	sendFull           // the mailbox is full: try again
+	sendFull           // the inbox is full: try again
 	sendGone           // the socket has no listener
 )
 
-// post sends a notification, or leaves it to carry when the mailbox is full.
-func (b *Backend) post(addr string, l *letter) {
-	if b.mail == nil || addr == "" || b.mail.send(addr, l.encode()) != sendFull {
+// notify sends a notification, or leaves it to resend when the inbox is full.
+func (b *Backend) notify(addr string, l *notification) {
+	if b.inbox == nil || addr == "" || b.inbox.send(addr, l.encode()) != sendFull {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if old := b.parcels[addr]; old != nil {
+	if old := b.unsent[addr]; old != nil {
 		old.add(l)
 	} else {
-		b.parcels[addr] = l
+		b.unsent[addr] = l
 	}
-	kick(b.undelivered)
+	signal(b.undelivered)
 }
 
-// carry resends notifications that did not fit. A mailbox has room for a few, and its owner is
-// quick. So carry resends for about a second, and then leaves them to the timers of the other
+// resend resends notifications that did not fit. An inbox has room for a few, and its owner is
+// quick. So it resends for about a second, and then leaves them to the timers of the other
 // side, which may be stopped.
-func (b *Backend) carry() {
+func (b *Backend) resend() {
 	const first, last, tries = time.Millisecond, 200 * time.Millisecond, 12
 	for {
 		select {
@@ -242,28 +242,28 @@ func (b *Backend) carry() {
 				timer.Stop()
 				return
 			}
-			if b.carryOnce() {
+			if b.resendOnce() {
 				break
 			}
 			pause = min(2*pause, last)
 		}
 		b.mu.Lock()
-		if n := len(b.parcels); n > 0 {
-			b.log.Debug("letters could not be delivered", slog.Int("mailboxes", n))
+		if n := len(b.unsent); n > 0 {
+			b.log.Debug("notifications could not be delivered", slog.Int("inboxes", n))
 		}
-		clear(b.parcels)
+		clear(b.unsent)
 		b.mu.Unlock()
 	}
 }
 
-// carryOnce tries to deliver what is left, and reports whether nothing is left.
-func (b *Backend) carryOnce() bool {
+// resendOnce tries to deliver what is left, and reports whether nothing is left.
+func (b *Backend) resendOnce() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for addr, l := range b.parcels {
-		if b.mail.send(addr, l.encode()) != sendFull {
-			delete(b.parcels, addr)
+	for addr, l := range b.unsent {
+		if b.inbox.send(addr, l.encode()) != sendFull {
+			delete(b.unsent, addr)
 		}
 	}
-	return len(b.parcels) == 0
+	return len(b.unsent) == 0
 }

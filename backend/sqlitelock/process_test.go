@@ -89,8 +89,8 @@ func TestKilledHolder(t *testing.T) {
 	b := mustOpen(t, path)
 	sess := mustSession(t, b, time.Minute)
 	p := start(t, job{Do: "hold", Path: path, Lock: "x", TTL: ttl})
-	asked := unixNano(t, p.hear("asked"))
-	token := p.hear("held")
+	asked := unixNano(t, p.expect("asked"))
+	token := p.expect("held")
 	if err := p.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -129,8 +129,8 @@ func TestStoppedHolder(t *testing.T) {
 	b := mustOpen(t, path)
 	sess := mustSession(t, b, time.Minute)
 	p := start(t, job{Do: "hold", Path: path, Lock: "x", TTL: ttl})
-	asked := unixNano(t, p.hear("asked"))
-	p.hear("held")
+	asked := unixNano(t, p.expect("asked"))
+	p.expect("held")
 	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestStoppedHolder(t *testing.T) {
 		"again":   backend.ErrSessionLost.Error(),
 	} {
 		p.tell(ask)
-		if got := p.hear(map[string]string{"renew": "renewed", "release": "released", "again": "again"}[ask]); got != want {
+		if got := p.expect(map[string]string{"renew": "renewed", "release": "released", "again": "again"}[ask]); got != want {
 			t.Errorf("%s after it was stopped: %s; it has to be %s", ask, got, want)
 		}
 	}
@@ -179,7 +179,7 @@ func TestKilledAnywhere(t *testing.T) {
 	for range kills {
 		i := rand.IntN(len(ps))
 		p := ps[i]
-		p.hear("had") // it works
+		p.expect("had") // it works
 		timer := time.NewTimer(rand.N(3 * time.Millisecond))
 		<-timer.C
 		if err := p.cmd.Process.Kill(); err != nil {
@@ -189,7 +189,7 @@ func TestKilledAnywhere(t *testing.T) {
 		spawn()
 	}
 	for _, p := range ps {
-		p.hear("had")
+		p.expect("had")
 		_ = p.cmd.Process.Kill()
 	}
 	for _, p := range all {
@@ -222,7 +222,7 @@ func TestHandOverIsPushed(t *testing.T) {
 	b := mustOpen(t, path)
 	sess := mustSession(t, b, time.Hour)
 	p := start(t, job{Do: "wait", Path: path, Lock: "x", TTL: time.Hour})
-	p.hear("ready")
+	p.expect("ready")
 	var took []time.Duration
 	timers := 0
 	for range rounds {
@@ -242,7 +242,7 @@ func TestHandOverIsPushed(t *testing.T) {
 		if err := b.Release(t.Context(), backend.ReleaseRequest{Name: "x", Lease: req.Lease, Session: sess}); err != nil {
 			t.Fatal(err)
 		}
-		at, byTimer, _ := strings.Cut(p.hear("had"), " ")
+		at, byTimer, _ := strings.Cut(p.expect("had"), " ")
 		ns, err := strconv.ParseInt(at, 10, 64)
 		if err != nil {
 			t.Fatal(err)
@@ -277,14 +277,14 @@ func BenchmarkProcesses(b *testing.B) {
 				ps = append(ps, start(b, j))
 			}
 			for _, p := range ps {
-				p.hear("ready")
+				p.expect("ready")
 			}
 			b.ResetTimer()
 			for _, p := range ps {
 				p.tell("go")
 			}
 			for _, p := range ps {
-				p.hear("done")
+				p.expect("done")
 			}
 			b.StopTimer()
 			b.ReportMetric(float64(each*processes)/b.Elapsed().Seconds(), "pairs/s")

@@ -129,7 +129,7 @@ func (t *txn) tell(id backend.SessionID, loss backend.Loss, asked bool) {
 	}
 	for _, addr := range t.texts(`SELECT addr FROM listeners WHERE session = ?`, string(id)) {
 		if addr != t.b.addr() {
-			t.letterTo(addr).Session(id)
+			t.notificationTo(addr).Session(id)
 		}
 	}
 }

@@ -34,13 +34,13 @@ type host struct {
 // Backend keeps leases in a file that many processes of one host may share. It implements
 // backend.Backend. Its methods are safe for concurrent use. Use Open to make one.
 type Backend struct {
-	path string
-	id   string // identifies this value where it has no socket
-	host host
-	log  *slog.Logger
-	file *store
-	turn *turnstile
-	mail *mailbox
+	path  string
+	id    string // identifies this value where it has no socket
+	host  host
+	log   *slog.Logger
+	file  *store
+	turn  *turnstile
+	inbox *inbox
 
 	calls *registry
 
@@ -50,7 +50,7 @@ type Backend struct {
 	end  context.CancelFunc // ends life
 	work sync.WaitGroup     // the goroutines
 	// Each has capacity 1, is sent to without waiting, and is never closed: there is something in
-	// queue, in toSync, in parcels.
+	// queue, in toSync, in unsent.
 	queued, unsynced, undelivered chan struct{}
 
 	mu       sync.Mutex // guards what follows
@@ -58,10 +58,10 @@ type Backend struct {
 	broken   error // why nothing is done any more
 	queue    []*request
 	toSync   []delivery
-	synced   int64              // a reservation of tokens that is on the disk
-	parcels  map[string]*letter // notifications that did not fit into the mailboxes, by address
-	look     letter             // what to read next
-	byTimer  bool               // the alarm caused the read
+	synced   int64                    // a reservation of tokens that is on the disk
+	unsent   map[string]*notification // notifications that did not fit into the inboxes, by address
+	look     notification             // what to read next
+	byTimer  bool                     // the alarm caused the read
 	watchers map[*watcher]struct{}
 	seen     int64       // the last event that the watchers got
 	signedOn bool        // the file lists this value as a watcher
@@ -142,7 +142,7 @@ func open(ctx context.Context, path string, o options) (*Backend, error) {
 	b := &Backend{
 		id: "-" + rand.Text(), host: h, log: o.log, due: never, checkAt: never,
 		queued: make(chan struct{}, 1), unsynced: make(chan struct{}, 1), undelivered: make(chan struct{}, 1),
-		parcels:  make(map[string]*letter),
+		unsent:   make(map[string]*notification),
 		watchers: make(map[*watcher]struct{}),
 	}
 	if b.path, err = locate(path, o.mkdir); err != nil {
@@ -160,12 +160,12 @@ func open(ctx context.Context, path string, o options) (*Backend, error) {
 	}
 	b.life, b.end = context.WithCancel(context.WithoutCancel(ctx))
 	b.calls = waiters.New[struct{}, instant](b.life)
-	b.alarm = time.AfterFunc(time.Hour, b.rouse)
+	b.alarm = time.AfterFunc(time.Hour, b.wake)
 	b.alarm.Stop()
 	b.work.Go(b.write)
 	b.work.Go(b.sync)
-	b.work.Go(b.carry)
-	b.work.Go(b.readMail)
+	b.work.Go(b.resend)
+	b.work.Go(b.readInbox)
 	return b, nil
 }
 
@@ -183,9 +183,9 @@ func (b *Backend) openFiles(ctx context.Context, o options) error {
 	if err := b.file.prepare(ctx, b.host, b.log); err != nil {
 		return err
 	}
-	if b.mail, err = openMailbox(b.path + "-wake"); err != nil {
+	if b.inbox, err = openInbox(b.path + "-wake"); err != nil {
 		b.log.WarnContext(ctx, "no socket: hand-overs are found by timer", slog.String("path", b.path), slog.String("error", err.Error()))
-		b.mail = nil
+		b.inbox = nil
 	}
 	return nil
 }
@@ -195,8 +195,8 @@ func (b *Backend) closeFiles() error {
 	if b.file != nil {
 		errs = append(errs, b.file.close())
 	}
-	if b.mail != nil {
-		errs = append(errs, b.mail.close())
+	if b.inbox != nil {
+		errs = append(errs, b.inbox.close())
 	}
 	return errors.Join(append(errs, b.turn.close())...)
 }
@@ -206,10 +206,10 @@ func (b *Backend) Capabilities() backend.Capabilities { return lockstate.Capabil
 
 // addr returns the address for other processes; empty: there is none.
 func (b *Backend) addr() string {
-	if b.mail == nil {
+	if b.inbox == nil {
 		return ""
 	}
-	return b.mail.addr()
+	return b.inbox.addr()
 }
 
 // Close ends the goroutines, and the calls in progress with ErrClosed. It closes the file and
@@ -225,8 +225,8 @@ func (b *Backend) Close() error {
 		b.alarm.Stop()
 		b.mu.Unlock()
 		b.end()
-		if b.mail != nil {
-			b.mail.hangUp()
+		if b.inbox != nil {
+			b.inbox.hangUp()
 		}
 		b.work.Wait()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(b.life), closePatience)

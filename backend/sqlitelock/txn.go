@@ -37,10 +37,10 @@ type txn struct {
 	changed  []*lock // that may have something to hand over
 	events   []backend.Event
 
-	durable    bool // the answer of the current request must survive a power failure
-	deliveries []delivery
-	letters    map[string]*letter // for other processes, by address
-	after      []func()
+	durable       bool // the answer of the current request must survive a power failure
+	deliveries    []delivery
+	notifications map[string]*notification // for other processes, by address
+	after         []func()
 }
 
 // meta is the row of the table meta.
@@ -54,7 +54,7 @@ type meta struct {
 
 // open reads what every transaction needs, and ends what has expired.
 func (t *txn) open() {
-	t.letters = make(map[string]*letter)
+	t.notifications = make(map[string]*notification)
 	t.asked = time.Now()
 	t.now, t.wall = t.b.host.now(), t.b.host.wall()
 	t.recall()

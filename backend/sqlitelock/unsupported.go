@@ -32,12 +32,12 @@ func linked(os.FileInfo) bool { return false }
 
 func syncData(f *os.File) error { return f.Sync() }
 
-type mailbox struct{}
+type inbox struct{}
 
-func openMailbox(string) (*mailbox, error) { return nil, errSystem() }
+func openInbox(string) (*inbox, error) { return nil, errSystem() }
 
-func (*mailbox) addr() string                  { return "" }
-func (*mailbox) receive(func([]byte)) error    { return nil }
-func (*mailbox) send(string, []byte) sendState { return sendGone }
-func (*mailbox) hangUp()                       {}
-func (*mailbox) close() error                  { return nil }
+func (*inbox) addr() string                  { return "" }
+func (*inbox) receive(func([]byte)) error    { return nil }
+func (*inbox) send(string, []byte) sendState { return sendGone }
+func (*inbox) hangUp()                       {}
+func (*inbox) close() error                  { return nil }

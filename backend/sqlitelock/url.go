@@ -60,7 +60,7 @@ func parseTarget(target string) (string, error) {
 	return path, nil
 }
 
-// cutScheme removes the scheme, in any case of letters.
+// cutScheme removes the scheme, in any case of notifications.
 func cutScheme(target string) (string, bool) {
 	if len(target) < len(scheme) || !strings.EqualFold(target[:len(scheme)], scheme) {
 		return target, false
@@ -69,8 +69,8 @@ func cutScheme(target string) (string, bool) {
 }
 
 func isScheme(s string) bool {
-	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-."
-	return s != "" && strings.Trim(s, letters) == ""
+	const notifications = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-."
+	return s != "" && strings.Trim(s, notifications) == ""
 }
 
 // parseURL parses what follows the scheme: //authority/path or a path, which is percent-encoded,

@@ -138,12 +138,12 @@ func TestFileSystems(t *testing.T) {
 	}
 }
 
-func FuzzLetter(f *testing.F) {
+func FuzzNotification(f *testing.F) {
 	for _, s := range []string{"", "*\n", "e\n", "lAAAA\tname\nsBBBB\n", "l\n", "l\t\n", "s", "?\n\n"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, p []byte) {
-		if texts := sqlitelock.RecodeLetter(p); texts[0] != texts[1] && len(p) < 4096 {
+		if texts := sqlitelock.RecodeNotification(p); texts[0] != texts[1] && len(p) < 4096 {
 			t.Errorf("%q is %s, and then %s", p, texts[0], texts[1])
 		}
 	})

@@ -57,7 +57,7 @@ func (t *txn) flushEvents() {
 	t.dirty, t.events = true, nil
 	for _, addr := range t.texts(`SELECT addr FROM watchers`) {
 		if addr != t.b.watchAddr() {
-			t.letterTo(addr).events = true
+			t.notificationTo(addr).events = true
 		}
 	}
 	t.lookAtEvents()
@@ -128,10 +128,10 @@ func signOff(t *txn) error {
 
 // watchAddr identifies this backend value among the watchers, also when it has no socket.
 func (b *Backend) watchAddr() string {
-	if b.mail == nil {
+	if b.inbox == nil {
 		return b.id
 	}
-	return b.mail.addr()
+	return b.inbox.addr()
 }
 
 // giveEvents delivers events to the watchers that have not seen them.
@@ -161,7 +161,7 @@ func (w *watcher) add(e backend.Event) {
 		return
 	}
 	w.events = append(w.events, e)
-	kick(w.some)
+	signal(w.some)
 }
 
 // stop ends the watcher after the events that it has.
@@ -169,7 +169,7 @@ func (w *watcher) stop(err error) {
 	if w.err == nil {
 		w.err = err
 	}
-	kick(w.some)
+	signal(w.some)
 }
 
 func (b *Backend) stopWatchers(err error) {
@@ -224,7 +224,7 @@ func (b *Backend) watch(w *watcher, event int64, at time.Time) {
 	w.from = event
 	w.add(backend.Event{Kind: backend.EventWatching, At: at})
 	b.look.events = true // other events of the transaction in which it registered
-	kick(b.queued)
+	signal(b.queued)
 }
 
 // pass delivers the events that the watcher has.

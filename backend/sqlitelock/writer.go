@@ -57,7 +57,7 @@ func (b *Backend) enqueue(r *request) error {
 		return err
 	}
 	b.queue = append(b.queue, r)
-	kick(b.queued)
+	signal(b.queued)
 	return nil
 }
 
@@ -72,8 +72,8 @@ func (b *Backend) refusal(op string, mayHold bool) error {
 	return nil
 }
 
-// kick signals the goroutine at the other end of c.
-func kick(c chan<- struct{}) {
+// signal signals the goroutine at the other end of c.
+func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -176,7 +176,7 @@ func (b *Backend) takeQueue() []*request {
 	}
 	b.queue = b.queue[n:]
 	if len(b.queue) > 0 {
-		kick(b.queued)
+		signal(b.queued)
 	} else {
 		b.queue = nil
 	}
@@ -268,8 +268,8 @@ func (b *Backend) finish(t *txn) {
 	for _, f := range t.after {
 		f()
 	}
-	for addr, l := range t.letters {
-		b.post(addr, l)
+	for addr, l := range t.notifications {
+		b.notify(addr, l)
 	}
 	var later []delivery
 	for _, d := range t.deliveries {
@@ -307,7 +307,7 @@ func (b *Backend) syncLater(ds []delivery, reserved int64, wanted bool) {
 			b.mu.Unlock()
 		}
 	}})
-	kick(b.unsynced)
+	signal(b.unsynced)
 }
 
 // sync is the syncer. It syncs the log outside of any transaction, so that the next ones, of this

@@ -247,7 +247,7 @@ func (a *acquisition) join() (standing, error) {
 				return standing{}, err
 			}
 		}
-		if res, err = a.s.pen.write(ops, a.lock); !errors.Is(err, zk.ErrNoNode) {
+		if res, err = a.s.batcher.write(ops, a.lock); !errors.Is(err, zk.ErrNoNode) {
 			break
 		}
 		a.b.made.forget(a.lock)

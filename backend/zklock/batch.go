@@ -9,14 +9,14 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// pen writes for all the goroutines of a session. Writes that are requested at the same time go in
+// batcher writes for all the goroutines of a session. Writes that are requested at the same time go in
 // one transaction: one request, one entry of the log, one answer.
-type pen struct {
+type batcher struct {
 	link *link
 
 	mu      sync.Mutex // guards the fields below
 	waiting []*change
-	flying  bool // a transaction is under way: what comes in the meantime goes in the next one
+	running bool // a transaction is under way: what comes in the meantime goes in the next one
 }
 
 // change is what one caller wants to have written: all of it or nothing.
@@ -47,7 +47,7 @@ const (
 
 // write has the change written, in one transaction with others if there are any, and waits for the
 // result. An error for which denied returns true means that nothing was changed.
-func (p *pen) write(ops []any, lock string) ([]zk.MultiResponse, error) {
+func (b *batcher) write(ops []any, lock string) ([]zk.MultiResponse, error) {
 	c := &change{ops: ops, lock: lock, done: make(chan struct{})}
 	for _, op := range ops {
 		c.size += opSize
@@ -62,65 +62,65 @@ func (p *pen) write(ops []any, lock string) ([]zk.MultiResponse, error) {
 			c.size += len(op.Path)
 		}
 	}
-	p.mu.Lock()
-	p.waiting = append(p.waiting, c)
-	if !p.flying {
-		p.flying = true
-		go p.fly()
+	b.mu.Lock()
+	b.waiting = append(b.waiting, c)
+	if !b.running {
+		b.running = true
+		go b.run()
 	}
-	p.mu.Unlock()
+	b.mu.Unlock()
 	<-c.done
 	return c.res, c.err
 }
 
-// fly sends pending changes until there are none. Changes that may not share a transaction go in
+// run sends pending changes until there are none. Changes that may not share a transaction go in
 // several concurrent ones.
-func (p *pen) fly() {
+func (b *batcher) run() {
 	for {
 		for range gathering { // let changes that are about to be written travel along
 			runtime.Gosched()
 		}
-		batch := p.next()
+		batch := b.next()
 		if batch == nil {
 			return
 		}
 		var others sync.WaitGroup
 		for range maxTogether - 1 {
-			more := p.more()
+			more := b.more()
 			if more == nil {
 				break
 			}
-			others.Go(func() { p.send(more) })
+			others.Go(func() { b.send(more) })
 		}
-		p.send(batch)
+		b.send(batch)
 		others.Wait()
 	}
 }
 
 // next takes the pending changes that may travel together, or returns nil if none are pending.
-func (p *pen) next() []*change {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	batch := p.take()
-	p.flying = batch != nil
+func (b *batcher) next() []*change {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	batch := b.take()
+	b.running = batch != nil
 	return batch
 }
 
 // more is like next, while a transaction is under way.
-func (p *pen) more() []*change {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.take()
+func (b *batcher) more() []*change {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.take()
 }
 
 // take takes the pending changes that may travel together. The mu is held.
-func (p *pen) take() []*change {
+func (b *batcher) take() []*change {
 	var batch, rest []*change
 	var ops, size int
 	joined := make(map[string]bool)
-	for i, c := range p.waiting {
+	for i, c := range b.waiting {
 		if len(batch) > 0 && (ops+len(c.ops) > maxOps || size+c.size > maxBatch) {
-			rest = append(rest, p.waiting[i:]...)
+			rest = append(rest, b.waiting[i:]...)
 			break
 		}
 		if c.lock != "" && joined[c.lock] {
@@ -130,24 +130,24 @@ func (p *pen) take() []*change {
 		joined[c.lock] = true
 		ops, size, batch = ops+len(c.ops), size+c.size, append(batch, c)
 	}
-	p.waiting = rest
+	b.waiting = rest
 	return batch
 }
 
 // send writes the batch in one transaction. If the ensemble denies it for one of the changes, it
 // has changed nothing, and each change is written by itself. A transaction without an answer is not
 // repeated: its outcome is unknown.
-func (p *pen) send(batch []*change) {
+func (b *batcher) send(batch []*change) {
 	var ops []any
 	for _, c := range batch {
 		ops = append(ops, c.ops...)
 	}
-	res, err := p.multi(ops)
+	res, err := b.multi(ops)
 	if denied(err) && len(batch) > 1 {
 		var all sync.WaitGroup
 		for _, c := range batch {
 			all.Go(func() {
-				res, err := p.multi(c.ops)
+				res, err := b.multi(c.ops)
 				c.end(res, err)
 			})
 		}
@@ -168,8 +168,8 @@ func (c *change) end(res []zk.MultiResponse, err error) {
 
 var errAnswer = errors.New("an answer that does not fit its question")
 
-func (p *pen) multi(ops []any) ([]zk.MultiResponse, error) {
-	res, err := p.link.conn.Multi(ops...)
+func (b *batcher) multi(ops []any) ([]zk.MultiResponse, error) {
+	res, err := b.link.conn.Multi(ops...)
 	if err == nil && len(res) != len(ops) {
 		err = errAnswer
 	}

@@ -8,9 +8,9 @@ func (b *Backend) Waiting(id backend.SessionID) int {
 	if err != nil {
 		return -1
 	}
-	s.pen.mu.Lock()
-	defer s.pen.mu.Unlock()
-	return len(s.pen.waiting)
+	s.batcher.mu.Lock()
+	defer s.batcher.mu.Unlock()
+	return len(s.batcher.waiting)
 }
 
 // Flying reports whether a transaction of a session is under way.
@@ -19,9 +19,9 @@ func (b *Backend) Flying(id backend.SessionID) bool {
 	if err != nil {
 		return false
 	}
-	s.pen.mu.Lock()
-	defer s.pen.mu.Unlock()
-	return s.pen.flying
+	s.batcher.mu.Lock()
+	defer s.batcher.mu.Unlock()
+	return s.batcher.running
 }
 
 // Freeze holds back what a session writes, until the function that it returns is called.
@@ -30,10 +30,10 @@ func (b *Backend) Freeze(id backend.SessionID) func() {
 	if err != nil {
 		return func() {}
 	}
-	s.pen.mu.Lock()
-	defer s.pen.mu.Unlock()
-	s.pen.flying = true
-	return func() { go s.pen.fly() }
+	s.batcher.mu.Lock()
+	defer s.batcher.mu.Unlock()
+	s.batcher.running = true
+	return func() { go s.batcher.run() }
 }
 
 // Tell reports a lease of a session as lost, as if that had just been learned.

@@ -21,7 +21,7 @@ func (a *acquisition) stepBack(ctx context.Context, l line, i int, path string) 
 		ops = append(ops, &zk.CheckVersionRequest{Path: a.lock + "/" + e.node, Version: -1})
 	}
 	ops = append(ops, &zk.DeleteRequest{Path: path, Version: -1})
-	_, err := call(ctx, a.s.link, func() ([]zk.MultiResponse, error) { return a.s.pen.write(ops, "") })
+	_, err := call(ctx, a.s.link, func() ([]zk.MultiResponse, error) { return a.s.batcher.write(ops, "") })
 	if errors.Is(err, zk.ErrNoNode) {
 		return false, nil
 	}

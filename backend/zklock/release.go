@@ -91,13 +91,13 @@ func (s *session) release(ctx context.Context, k leaseKey, req backend.ReleaseRe
 	_, err := call(ctx, s.link, func() (struct{}, error) {
 		ops := []any{&zk.DeleteRequest{Path: path, Version: -1}}
 		if to != nil {
-			_, err := s.pen.write(append(ops, &zk.CheckVersionRequest{Path: toPath, Version: -1}), "")
+			_, err := s.batcher.write(append(ops, &zk.CheckVersionRequest{Path: toPath, Version: -1}), "")
 			if !errors.Is(err, zk.ErrNoNode) {
 				s.released(o, to, err)
 				return struct{}{}, err
 			}
 		}
-		_, err := s.pen.write(ops, "") // the follower has gone, or this one
+		_, err := s.batcher.write(ops, "") // the follower has gone, or this one
 		s.released(o, nil, err)
 		return struct{}{}, err
 	})

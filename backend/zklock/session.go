@@ -17,12 +17,12 @@ const rememberDead = 10 * time.Minute
 
 // session is a session of the contract and the ZooKeeper session that it is tied to.
 type session struct {
-	b    *Backend
-	id   backend.SessionID
-	ttl  time.Duration
-	lost func(backend.Loss) // may be nil
-	link *link
-	pen  pen
+	b       *Backend
+	id      backend.SessionID
+	ttl     time.Duration
+	lost    func(backend.Loss) // may be nil
+	link    *link
+	batcher batcher
 
 	opened chan struct{} // closed when it was opened, or could not be
 	err    error         // why it could not be opened; read after opened is closed
@@ -187,7 +187,7 @@ func (s *session) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.link, s.pen.link = l, l
+	s.link, s.batcher.link = l, l
 	if err := l.await(ctx); err != nil {
 		return &unsent{err}
 	}

@@ -67,18 +67,18 @@ func (a *Agent) isOpen(s *liveness.Session) bool {
 	return s != nil && !s.Ended()
 }
 
-// lane bounds how many attempts of settlements are made at the same time. Those that wait are
+// limiter bounds how many attempts of settlements are made at the same time. Those that wait are
 // admitted in their order.
-type lane chan struct{}
+type limiter chan struct{}
 
-func newLane() lane {
+func newLimiter() limiter {
 	const turns = 16
-	return make(lane, turns)
+	return make(limiter, turns)
 }
 
 // enter waits for a turn until ctx has ended, or needed returns false, which is called every so often.
 // It reports whether there is a turn.
-func (l lane) enter(ctx context.Context, often time.Duration, needed func() bool) bool {
+func (l limiter) enter(ctx context.Context, often time.Duration, needed func() bool) bool {
 	check := time.NewTicker(often)
 	defer check.Stop()
 	for {
@@ -95,7 +95,7 @@ func (l lane) enter(ctx context.Context, often time.Duration, needed func() bool
 	}
 }
 
-func (l lane) leave() { <-l }
+func (l limiter) leave() { <-l }
 
 // Try makes one attempt. It is short enough that a connection that answers nothing does not use up
 // the time of the other attempts.

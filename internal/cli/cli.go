@@ -58,8 +58,8 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 
 // RunWithPeers is Run in a program that has the locks of other libraries for "holdfast bench".
 func RunWithPeers(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, peers Peers) int {
-	if len(args) > 0 && args[0] == guardCommand {
-		return guard(stdin, args[1:])
+	if len(args) > 0 && args[0] == watchdogCommand {
+		return runWatchdog(stdin, args[1:])
 	}
 	if len(args) > 1 && args[0] == execCommand {
 		return gate(args[1:], visible(stderr))

@@ -12,21 +12,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The guardian is killed and no other can be started: the command is ended within its lease,
+// The watchdog is killed and no other can be started: the command is ended within its lease,
 // and holdfast with it.
-func TestNoOtherGuardian(t *testing.T) {
+func TestNoOtherWatchdog(t *testing.T) {
 	t.Parallel()
 	url := sqliteURL(t)
 	b := beat(t, url, "3s")
-	guardian := guardianOf(t, b.cmd.Process.Pid)
-	if guardian == 0 {
-		t.Fatal("there is no guardian")
+	watchdog := watchdogOf(t, b.cmd.Process.Pid)
+	if watchdog == 0 {
+		t.Fatal("there is no watchdog")
 	}
 	few := unix.Rlimit{Cur: 3, Max: 3} // descriptors: too few for another pipe
 	if err := unix.Prlimit(b.cmd.Process.Pid, unix.RLIMIT_NOFILE, &few, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Kill(guardian, syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(watchdog, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan struct{})

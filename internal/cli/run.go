@@ -214,7 +214,7 @@ func (a *app) supervise(lock *holdfast.Lock, argv []string, ttl, grace time.Dura
 	// The command dies with the thread that started it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	g, err := startGuardian()
+	g, err := startWatchdog()
 	if err != nil {
 		return 0, err
 	}
@@ -226,18 +226,18 @@ func (a *app) supervise(lock *holdfast.Lock, argv []string, ttl, grace time.Dura
 		g.bye()
 		return 0, startError(argv[0], err)
 	}
-	// The guardian reads this even if this process dies on the next line.
+	// The watchdog reads this even if this process dies on the next line.
 	g.tell("group", int64(c.pid))
 	if err := start(); err != nil {
 		a.warn("start the command: %v", err) // the child ends by itself
 	}
-	w := &warden{app: a, lock: lock, child: c, guardian: g, margin: margin, grace: grace, signals: signals, done: make(chan struct{})}
+	w := &supervisor{app: a, lock: lock, child: c, watchdog: g, margin: margin, grace: grace, signals: signals, done: make(chan struct{})}
 	watched := make(chan struct{})
 	go func() { defer close(watched); w.watch() }()
 	status := w.await(tty)
 	close(w.done)
 	<-watched
-	w.guardian.bye()
+	w.watchdog.bye()
 	if w.condemned.Load() {
 		if err := lock.Err(); err != nil {
 			return status, fmt.Errorf("the command was ended: %w", err)
@@ -274,12 +274,12 @@ func startError(name string, err error) error {
 	return &statusError{status: status, err: fmt.Errorf("%s: %w", name, err)}
 }
 
-// warden supervises a command that runs under a lock.
-type warden struct {
+// supervisor supervises a command that runs under a lock.
+type supervisor struct {
 	app       *app
 	lock      *holdfast.Lock
 	child     *child
-	guardian  *guardian
+	watchdog  *watchdog
 	margin    time.Duration
 	grace     time.Duration
 	signals   <-chan os.Signal
@@ -288,15 +288,15 @@ type warden struct {
 	toStop    atomic.Bool   // SIGTSTP was passed on
 }
 
-// watch sends each new deadline to the guardian, passes signals on, and ends the command when
+// watch sends each new deadline to the watchdog, passes signals on, and ends the command when
 // the lease cannot be kept.
-func (w *warden) watch() {
+func (w *supervisor) watch() {
 	lost := w.lock.Context().Done()
 	warn := time.NewTimer(w.left() - w.grace)
 	defer warn.Stop()
 	kill := time.NewTimer(w.left())
 	defer kill.Stop()
-	var gone <-chan struct{} = w.guardian.ended
+	var gone <-chan struct{} = w.watchdog.ended
 	for {
 		select {
 		case <-w.done:
@@ -315,7 +315,7 @@ func (w *warden) watch() {
 			if w.condemned.Load() {
 				continue
 			}
-			w.guardian.tell("until", int64(bootTime()+w.left()))
+			w.watchdog.tell("until", int64(bootTime()+w.left()))
 			warn.Reset(w.left() - w.grace)
 			kill.Reset(w.left())
 		case <-warn.C:
@@ -331,34 +331,34 @@ func (w *warden) watch() {
 			w.condemn(w.lock.Err().Error())
 			// The next client may hold the lock already: there is no time left.
 			kill.Reset(min(max(0, w.left()), w.grace, time.Second))
-			w.guardian.tell("until", int64(bootTime()+min(w.grace, time.Second)))
+			w.watchdog.tell("until", int64(bootTime()+min(w.grace, time.Second)))
 		case <-gone:
-			gone = w.replaceGuardian()
+			gone = w.replaceWatchdog()
 		}
 	}
 }
 
 // left returns the time until the command has to be dead.
-func (w *warden) left() time.Duration { return time.Until(w.lock.Deadline()) - w.margin }
+func (w *supervisor) left() time.Duration { return time.Until(w.lock.Deadline()) - w.margin }
 
-func (w *warden) condemn(why string) {
+func (w *supervisor) condemn(why string) {
 	w.condemned.Store(true)
 	w.app.warn("ending the command: %s", why)
 	w.child.signal(syscall.SIGTERM)
 	w.child.signal(syscall.SIGCONT) // a stopped command gets the SIGTERM too
 }
 
-// replaceGuardian starts a new guardian after the first one was killed, and returns what
-// reports its end. Without a guardian the command is not protected from failures of this
+// replaceWatchdog starts a new watchdog after the first one was killed, and returns what
+// reports its end. Without a watchdog the command is not protected from failures of this
 // process.
-func (w *warden) replaceGuardian() <-chan struct{} {
-	g, err := startGuardian(w.child.pid)
+func (w *supervisor) replaceWatchdog() <-chan struct{} {
+	g, err := startWatchdog(w.child.pid)
 	if err != nil {
 		w.condemn(err.Error())
 		return nil
 	}
-	w.guardian.forget()
-	w.guardian = g
+	w.watchdog.forget()
+	w.watchdog = g
 	g.tell("until", int64(bootTime()+w.left()))
 	return g.ended
 }

@@ -30,7 +30,7 @@ const execCommand = "internal-exec"
 const thisProgram = "/proc/self/exe"
 
 // startChild starts a process that will become the command, in a group of its own from the
-// start. It waits until the returned function releases it. By then the guardian must know the
+// start. It waits until the returned function releases it. By then the watchdog must know the
 // group, so that at no moment a command runs that nothing would kill. The kernel kills the
 // process when the thread that started it dies, so the caller's goroutine must be locked to its
 // thread and outlive the command. With a terminal, the command's group is put in its

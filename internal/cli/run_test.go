@@ -233,8 +233,8 @@ func TestBackendHangs(t *testing.T) {
 	}
 }
 
-// guardianOf returns the process ID of the guardian of a holder.
-func guardianOf(t *testing.T, holder int) int {
+// watchdogOf returns the process ID of the watchdog of a holder.
+func watchdogOf(t *testing.T, holder int) int {
 	t.Helper()
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
@@ -255,27 +255,27 @@ func guardianOf(t *testing.T, holder int) int {
 			t.Fatal(err)
 		}
 		args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if parent == holder && strings.Contains(string(args), "guardian") {
+		if parent == holder && strings.Contains(string(args), "watchdog") {
 			return pid
 		}
 	}
 	return 0
 }
 
-// The guardian is killed: another one replaces it, and does its work.
-func TestGuardianKilled(t *testing.T) {
+// The watchdog is killed: another one replaces it, and does its work.
+func TestWatchdogKilled(t *testing.T) {
 	t.Parallel()
 	url := sqliteURL(t)
 	b := beat(t, url, "3s")
-	first := guardianOf(t, b.cmd.Process.Pid)
+	first := watchdogOf(t, b.cmd.Process.Pid)
 	if first == 0 {
-		t.Fatal("there is no guardian")
+		t.Fatal("there is no watchdog")
 	}
 	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	await(t, 10*time.Second, "another guardian", func() bool {
-		g := guardianOf(t, b.cmd.Process.Pid)
+	await(t, 10*time.Second, "another watchdog", func() bool {
+		g := watchdogOf(t, b.cmd.Process.Pid)
 		return g != 0 && g != first
 	})
 	if err := b.cmd.Process.Signal(syscall.SIGSTOP); err != nil {

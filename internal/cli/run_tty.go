@@ -50,8 +50,8 @@ func setForeground(tty, group int) {
 }
 
 // await waits for the command. When the command was stopped at the terminal, this process stops
-// too, so that the shell gets the terminal. The guardian continues to count.
-func (w *warden) await(t control) int {
+// too, so that the shell gets the terminal. The watchdog continues to count.
+func (w *supervisor) await(t control) int {
 	for {
 		ws, err := w.child.wait(w.condemned.Load)
 		if err != nil {
@@ -67,7 +67,7 @@ func (w *warden) await(t control) int {
 }
 
 // stopped decides how to react to a stopped command.
-func (w *warden) stopped(t control, by syscall.Signal) {
+func (w *supervisor) stopped(t control, by syscall.Signal) {
 	ours := t.tty >= 0 && (foreground(t.tty) == syscall.Getpgrp() || foreground(t.tty) == w.child.pid)
 	switch {
 	case ours && (by == syscall.SIGTTIN || by == syscall.SIGTTOU):
@@ -88,7 +88,7 @@ func (w *warden) stopped(t control, by syscall.Signal) {
 }
 
 // takeBack puts this process into the foreground again, if the command was there.
-func (w *warden) takeBack(t control) {
+func (w *supervisor) takeBack(t control) {
 	if t.tty >= 0 && foreground(t.tty) == w.child.pid {
 		setForeground(t.tty, syscall.Getpgrp())
 	}

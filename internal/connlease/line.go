@@ -73,8 +73,8 @@ func (s *session) gather() (*Work, []*lease, []*lease) {
 func (s *session) joining() []*lease {
 	var all []*lease
 	for _, l := range s.fresh {
-		if l.state == inLine && l.wait && !l.flying && !l.gone && !l.queued {
-			l.flying = true
+		if l.state == inLine && l.wait && !l.trying && !l.gone && !l.queued {
+			l.trying = true
 			all = append(all, l)
 		}
 	}
@@ -127,13 +127,13 @@ func (s *session) front(name string, byTimer bool) []*lease {
 		case n == 0:
 			s.drop(l, errRefused)
 		default:
-			l.flying = true
+			l.trying = true
 			s.behind = append(s.behind, l)
 		}
 	}
 	ready := slices.Clone(p.line[:min(n, len(p.line))])
 	for _, l := range ready {
-		l.flying, l.timer = true, byTimer
+		l.trying, l.timer = true, byTimer
 	}
 	return ready
 }
@@ -181,7 +181,7 @@ func (s *session) drop(l *lease, err error) {
 		return
 	}
 	s.left = append(s.left, l)
-	s.rouse()
+	s.wake()
 }
 
 // free releases a lease that is held. The caller holds mu.
@@ -190,7 +190,7 @@ func (s *session) free(l *lease) {
 	delete(s.leases, Key{l.req.Name, l.req.Lease})
 	l.state = over
 	s.freed = append(s.freed, l)
-	s.rouse()
+	s.wake()
 }
 
 // settle processes the answers.
@@ -213,7 +213,7 @@ func (s *session) settle(w *Work, trying, joining []*lease) {
 		s.answer(l, w.Try[i], now)
 	}
 	for _, l := range joining {
-		l.flying, l.queued, l.waited = false, true, true
+		l.trying, l.queued, l.waited = false, true, true
 		l.answer()
 		if l.gone {
 			s.drop(l, backend.ErrLost)
@@ -232,7 +232,7 @@ func (s *session) settle(w *Work, trying, joining []*lease) {
 // refuse ends the requests that the database refused. The caller holds mu.
 func (s *session) refuse(all []*lease, err error) {
 	for _, l := range all {
-		l.flying = false
+		l.trying = false
 		if l.gone {
 			s.drop(l, backend.ErrLost)
 		} else {
@@ -263,7 +263,7 @@ func (s *session) renewed(w *Work) func() {
 
 // answer processes the answer to one try. The caller holds mu.
 func (s *session) answer(l *lease, t *Try, now time.Time) {
-	l.flying = false
+	l.trying = false
 	switch {
 	case t.Granted:
 		p := s.spot(l.req.Name)
@@ -307,7 +307,7 @@ func (s *session) answer(l *lease, t *Try, now time.Time) {
 // caller holds mu.
 func (s *session) refuseBehind() {
 	for _, l := range s.behind {
-		l.flying = false
+		l.trying = false
 		p := s.spots[l.req.Name]
 		switch {
 		case l.state == over:

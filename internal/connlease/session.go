@@ -22,7 +22,7 @@ type session struct {
 	opened chan struct{} // closed when it was opened, or could not be
 	err    error         // why it could not be opened; read after opened
 	over   chan struct{} // closed when the session has ended
-	kick   chan struct{} // capacity 1, never closed: there is something to do
+	todo   chan struct{} // capacity 1, never closed: there is something to do
 
 	mu        sync.Mutex // guards what follows
 	deadline  time.Time  // when it ends unless it is renewed; by the local clock
@@ -73,7 +73,7 @@ type lease struct {
 	req    backend.AcquireRequest
 	state  state
 	wait   bool // a caller waits, so it stays in the queue when it is refused
-	flying bool // it is being tried
+	trying bool // it is being tried
 	gone   bool // no longer wanted; if it is granted, it is released
 	queued bool // it may be in the store's queue
 	timer  bool // the newest try was not due to a wake-up
@@ -90,14 +90,14 @@ type lease struct {
 
 func newSession(b *Leases, req backend.SessionRequest) *session {
 	return &session{
-		b: b, id: req.ID, ttl: req.TTL, lost: req.Lost, opened: make(chan struct{}), over: make(chan struct{}), kick: make(chan struct{}, 1),
+		b: b, id: req.ID, ttl: req.TTL, lost: req.Lost, opened: make(chan struct{}), over: make(chan struct{}), todo: make(chan struct{}, 1),
 		leases: make(map[Key]*lease), spots: make(map[string]*spot), abandoned: make(map[Key]time.Time), due: make(map[string]bool),
 	}
 }
 
-func (s *session) rouse() {
+func (s *session) wake() {
 	select {
-	case s.kick <- struct{}{}:
+	case s.todo <- struct{}{}:
 	default:
 	}
 }
@@ -110,7 +110,7 @@ func (s *session) hear(n Note) {
 	}
 	s.look = s.look || n.Marked
 	s.mu.Unlock()
-	s.rouse()
+	s.wake()
 }
 
 // finish makes the session end.
@@ -118,7 +118,7 @@ func (s *session) finish() {
 	s.mu.Lock()
 	s.ending = true
 	s.mu.Unlock()
-	s.rouse()
+	s.wake()
 }
 
 // renew extends the session. Errors: ErrSessionLost; ctx's cause.
@@ -127,7 +127,7 @@ func (s *session) renew(ctx context.Context) error {
 	s.mu.Lock()
 	s.renews = append(s.renews, done)
 	s.mu.Unlock()
-	s.rouse()
+	s.wake()
 	select {
 	case <-done:
 		return nil
@@ -159,7 +159,7 @@ func (s *session) run() {
 	defer cancel(nil)
 	// What is in progress when the backend is closed has a moment to end.
 	defer context.AfterFunc(s.b.life, func() {
-		s.rouse()
+		s.wake()
 		time.AfterFunc(hangUpTime, func() { cancel(backend.ErrClosed) })
 	})()
 	for {
@@ -222,7 +222,7 @@ func (s *session) rest(ctx context.Context) error {
 	var helper sync.WaitGroup
 	helper.Go(func() {
 		select {
-		case <-s.kick:
+		case <-s.todo:
 			cancel()
 		case <-quit:
 		case <-ctx.Done():

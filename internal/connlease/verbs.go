@@ -69,7 +69,7 @@ func (b *Leases) inWait(ctx context.Context, s *session, l *lease, err error) er
 		return b.fail(ctx, opAcquire, true, err)
 	}
 	s.mu.Lock()
-	sure := l != nil && isClosed(l.tried) && !l.flying
+	sure := l != nil && isClosed(l.tried) && !l.trying
 	s.mu.Unlock()
 	if sure && !errors.Is(context.Cause(ctx), backend.ErrClosed) { // it is in the queue, and no try is in progress
 		return context.Cause(ctx)
@@ -110,7 +110,7 @@ func (s *session) join(req backend.AcquireRequest) (*lease, error) {
 		s.fresh = append(s.fresh, l)
 	}
 	s.moved = time.Now()
-	s.rouse()
+	s.wake()
 	return l, nil
 }
 
@@ -258,7 +258,7 @@ func (s *session) leave(k Key, abandon bool) <-chan struct{} {
 	switch {
 	case l.state == out:
 		s.free(l)
-	case l.flying:
+	case l.trying:
 		l.gone = true
 	default:
 		s.drop(l, backend.ErrLost)

@@ -25,8 +25,8 @@ type Lease struct {
 	until    clock.Instant // it ends then in any case; 0: there is no such time
 	renewAt  clock.Instant
 	renewing bool          // Step asked for a renewal, which is not answered yet
-	flights  []*Flight     // its renewals that are in progress
-	doubt    time.Duration // the shortest TTL of a renewal with unknown outcome; 0: none
+	renewals []*Renewal    // its renewals that are in progress
+	unknown  time.Duration // the shortest TTL of a renewal with unknown outcome; 0: none
 	failures int           // renewals that failed since the last success
 	lastErr  error         // of the last of them
 }
@@ -165,7 +165,7 @@ func (l *Lease) wake(m *Machine, now clock.Instant, d *Due) {
 	}
 	if l.Timed && l.TTL > 0 && !l.renewing && now >= l.renewAt {
 		l.renewing = true
-		d.Flights = append(d.Flights, m.TakeOff(l, now, l.TTL))
+		d.Renewals = append(d.Renewals, m.StartRenewal(l, now, l.TTL))
 	}
 	m.reschedule(l)
 }

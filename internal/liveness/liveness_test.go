@@ -24,17 +24,17 @@ var errAway = errors.New("away")
 
 // world has a machine, and writes down what it reports.
 type world struct {
-	m       *liveness.Machine
-	now     clock.Instant
-	log     []string
-	session *liveness.Session
-	leases  map[string]*liveness.Lease
-	due     liveness.Due                // of the last step that asked for something
-	flights map[string]*liveness.Flight // that the holder asked for, by their names
+	m        *liveness.Machine
+	now      clock.Instant
+	log      []string
+	session  *liveness.Session
+	leases   map[string]*liveness.Lease
+	due      liveness.Due                 // of the last step that asked for something
+	renewals map[string]*liveness.Renewal // that the holder asked for, by their names
 }
 
 func newWorld() *world {
-	w := &world{leases: make(map[string]*liveness.Lease), flights: make(map[string]*liveness.Flight)}
+	w := &world{leases: make(map[string]*liveness.Lease), renewals: make(map[string]*liveness.Renewal)}
 	w.m = liveness.New(w, ttl)
 	w.m.SetPhase(0)
 	w.session = liveness.NewSession(ttl)
@@ -125,10 +125,10 @@ func step(w *world) {
 	if len(due.Sessions) > 0 {
 		w.note("renew session")
 	}
-	for _, f := range due.Flights {
+	for _, f := range due.Renewals {
 		w.note("renew %s for %s", f.Lease.Name, f.TTL)
 	}
-	if len(due.Sessions) > 0 || len(due.Flights) > 0 {
+	if len(due.Sessions) > 0 || len(due.Renewals) > 0 {
 		w.due = due
 	}
 }
@@ -137,7 +137,7 @@ func step(w *world) {
 func answer(took time.Duration, res backend.RenewResult, err error) input {
 	return func(w *world) {
 		if len(res.Leases) == 0 && err == nil {
-			for _, f := range w.due.Flights {
+			for _, f := range w.due.Renewals {
 				res.Leases = append(res.Leases, backend.Renewal{Left: f.TTL})
 			}
 		}
@@ -155,15 +155,15 @@ func cutShort(name string) input       { return func(w *world) { w.leases[name].
 func endSession(c backend.Cause) input { return func(w *world) { w.m.EndSession(w.session, c, nil) } }
 
 // extend sends a renewal that the holder asked for, and extended is its answer.
-func extend(flight, name string, ttl time.Duration) input {
-	return func(w *world) { w.flights[flight] = w.m.TakeOff(w.leases[name], w.now, ttl) }
+func extend(renewal, name string, ttl time.Duration) input {
+	return func(w *world) { w.renewals[renewal] = w.m.StartRenewal(w.leases[name], w.now, ttl) }
 }
 
-func extended(flight string, sent time.Duration, r backend.Renewal) input {
-	return func(w *world) { w.m.Landed(w.flights[flight], clock.Instant(sent), w.now, r, nil) }
+func extended(renewal string, sent time.Duration, r backend.Renewal) input {
+	return func(w *world) { w.m.AnsweredOne(w.renewals[renewal], clock.Instant(sent), w.now, r, nil) }
 }
 
-func unanswered(flight string) input { return func(w *world) { w.m.GiveUp(w.flights[flight]) } }
+func unanswered(renewal string) input { return func(w *world) { w.m.GiveUp(w.renewals[renewal]) } }
 
 // deadline notes when a lease ends.
 func deadline(name string) input {
@@ -432,8 +432,8 @@ func TestSessions(t *testing.T) {
 		t.Fatalf("%d requests name a session; they have so many leases: %v", named, sizes)
 	}
 	for _, p := range w.due.Parts(0) {
-		res := backend.RenewResult{SessionLost: p.Sessions[0] == all[1], Leases: make([]backend.Renewal, len(p.Flights))}
-		for n := range p.Flights {
+		res := backend.RenewResult{SessionLost: p.Sessions[0] == all[1], Leases: make([]backend.Renewal, len(p.Renewals))}
+		for n := range p.Renewals {
 			res.Leases[n].Left = ttl
 		}
 		w.m.Answered(p, w.now, w.now, res, nil)
@@ -460,7 +460,7 @@ func TestSessionsAreNotRenewedInStep(t *testing.T) {
 		due, _ := w.m.Step(w.now, time.Hour)
 		most = max(most, len(due.Sessions))
 		all += len(due.Sessions)
-		if len(due.Flights) > 0 && len(due.Sessions) == 0 {
+		if len(due.Renewals) > 0 && len(due.Sessions) == 0 {
 			t.Errorf("at %s a timed lease is renewed apart from the first session", time.Duration(w.now))
 		}
 	}

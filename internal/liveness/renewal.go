@@ -12,29 +12,29 @@ import (
 // Due is what is to be renewed.
 type Due struct {
 	Sessions []*Session
-	Flights  []*Flight
+	Renewals []*Renewal
 }
 
 // Parts divides what is due into requests: one for each session, the first of which takes timed leases
 // along, and then further ones of timed leases alone. No request has more than most timed leases; 0:
 // there is no bound.
 func (d Due) Parts(most int) []Due {
-	size := len(d.Flights)
+	size := len(d.Renewals)
 	if most > 0 {
 		size = min(size, most)
 	}
-	left := d.Flights
+	left := d.Renewals
 	var parts []Due
 	for i := range d.Sessions {
 		n := 0
 		if i == 0 {
 			n = size
 		}
-		parts = append(parts, Due{Sessions: d.Sessions[i : i+1], Flights: left[:n]})
+		parts = append(parts, Due{Sessions: d.Sessions[i : i+1], Renewals: left[:n]})
 		left = left[n:]
 	}
 	for part := range slices.Chunk(left, max(1, size)) {
-		parts = append(parts, Due{Flights: part})
+		parts = append(parts, Due{Renewals: part})
 	}
 	return parts
 }
@@ -45,8 +45,8 @@ func (d Due) Request() backend.RenewRequest {
 	for _, s := range d.Sessions {
 		req.Session = s.ID
 	}
-	req.Leases = make([]backend.TimedRenewal, len(d.Flights))
-	for i, f := range d.Flights {
+	req.Leases = make([]backend.TimedRenewal, len(d.Renewals))
+	for i, f := range d.Renewals {
 		req.Leases[i] = backend.TimedRenewal{Name: f.Lease.Name, Lease: f.Lease.ID, TTL: f.TTL}
 	}
 	return req
@@ -60,7 +60,7 @@ func (d Due) Patience(now clock.Instant) time.Duration {
 	for _, s := range d.Sessions {
 		wait = min(wait, s.TTL/5, time.Duration(s.deadline-now)/2)
 	}
-	for _, f := range d.Flights {
+	for _, f := range d.Renewals {
 		wait = min(wait, f.TTL/5, time.Duration(f.Lease.deadline-now)/2)
 	}
 	return max(wait, least)
@@ -72,21 +72,21 @@ func (m *Machine) Answered(d Due, sent, now clock.Instant, res backend.RenewResu
 		s.renewing = false
 		m.SessionConfirmed(s, sent, now, res, err)
 	}
-	for i, f := range d.Flights {
+	for i, f := range d.Renewals {
 		var r backend.Renewal
 		if err == nil {
 			r = res.Leases[i]
 		}
 		f.Lease.renewing = false
-		m.Landed(f, sent, now, r, err)
+		m.AnsweredOne(f, sent, now, r, err)
 	}
 }
 
-// Flight is a renewal of a timed lease that is in progress. Renewals may ask for different TTLs. They
+// Renewal is a renewal of a timed lease that is in progress. Renewals may ask for different TTLs. They
 // may reach the backend in another order than they were sent in, or after the client has stopped
 // waiting for their answer. Then a renewal with a shorter TTL silently shortens the lease of one with
 // a longer TTL.
-type Flight struct {
+type Renewal struct {
 	Lease *Lease
 	TTL   time.Duration
 	// least is the TTL that the lease has when this renewal is answered, in whatever order they
@@ -95,43 +95,43 @@ type Flight struct {
 	least time.Duration
 }
 
-// TakeOff records that a renewal is about to be sent. From now on the lease may have no more time
+// StartRenewal records that a renewal is about to be sent. From now on the lease may have no more time
 // than that renewal asks for, whether it is answered or not.
-func (m *Machine) TakeOff(l *Lease, now clock.Instant, ttl time.Duration) *Flight {
+func (m *Machine) StartRenewal(l *Lease, now clock.Instant, ttl time.Duration) *Renewal {
 	l.deadline = min(l.deadline, now+clock.Instant(ttl-clock.Drift(ttl)))
 	l.Life = max(l.Life, ttl)
 	l.renewAt = min(l.renewAt, nextRenewal(now, ttl, m.phase))
-	f := &Flight{Lease: l, TTL: ttl, least: ttl}
-	if l.doubt > 0 {
-		f.least = min(f.least, l.doubt)
+	f := &Renewal{Lease: l, TTL: ttl, least: ttl}
+	if l.unknown > 0 {
+		f.least = min(f.least, l.unknown)
 	}
-	for _, other := range l.flights {
+	for _, other := range l.renewals {
 		f.least = min(f.least, other.TTL)
 		other.least = min(other.least, ttl)
 	}
-	l.flights = append(l.flights, f)
+	l.renewals = append(l.renewals, f)
 	m.reschedule(l)
 	return f
 }
 
 // GiveUp records that the renewal has no answer: it may still arrive.
-func (m *Machine) GiveUp(f *Flight) { f.land(true) }
+func (m *Machine) GiveUp(r *Renewal) { r.end(true) }
 
-func (f *Flight) land(unknown bool) {
-	l := f.Lease
-	l.flights = slices.DeleteFunc(l.flights, func(other *Flight) bool { return other == f })
-	if unknown && (l.doubt == 0 || f.TTL < l.doubt) {
-		l.doubt = f.TTL
+func (r *Renewal) end(unknown bool) {
+	l := r.Lease
+	l.renewals = slices.DeleteFunc(l.renewals, func(other *Renewal) bool { return other == r })
+	if unknown && (l.unknown == 0 || r.TTL < l.unknown) {
+		l.unknown = r.TTL
 	}
 }
 
-// Landed applies the answer to one renewal. err is that of the whole request.
-func (m *Machine) Landed(f *Flight, sent, now clock.Instant, r backend.Renewal, err error) {
+// AnsweredOne applies the answer to one renewal. err is that of the whole request.
+func (m *Machine) AnsweredOne(f *Renewal, sent, now clock.Instant, r backend.Renewal, err error) {
 	l := f.Lease
 	if err == nil {
 		err = r.Err
 	}
-	f.land(err != nil)
+	f.end(err != nil)
 	if !l.held {
 		return
 	}

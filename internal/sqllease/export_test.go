@@ -2,7 +2,7 @@ package sqllease
 
 // Decode decodes a notification and returns the number of its entries.
 func Decode(payload string) int {
-	look, granted, _ := decodeLetter(payload)
+	look, granted, _ := decodeNotification(payload)
 	return len(look.Leases) + len(look.Sessions) + len(granted)
 }
 

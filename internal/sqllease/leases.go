@@ -48,7 +48,7 @@ type Leases struct {
 	end        context.CancelCauseFunc // ends life
 	work       sync.WaitGroup          // the goroutines
 	lone       chan struct{}           // has room for the batches that wait for a row
-	maxFlights int                     // concurrent transactions, besides those
+	maxBatches int                     // concurrent transactions, besides those
 	// Each has capacity 1, is sent to without waiting, and is never closed.
 	toLook, toSweep chan struct{}
 	gate            chan struct{} // has room for one: the goroutine that checks the tables
@@ -58,8 +58,8 @@ type Leases struct {
 	mu       sync.Mutex // guards what follows
 	closed   bool
 	queue    []*request
-	flying   int
-	boarding bool                           // a batch is about to take the queue
+	running  int
+	taking   bool                           // a batch is about to take the queue
 	busy     map[string]struct{}            // locks in a batch
 	fronts   map[string]int64               // of long queues: see front.go
 	crowded  map[string]struct{}            // contended locks: see quick.go
@@ -80,16 +80,16 @@ type Leases struct {
 func New(cfg Config) *Leases {
 	b := &Leases{
 		store: cfg.Store, name: cfg.Name, caps: cfg.Caps, addr: cfg.Addr, quick: cfg.Quick, pace: cfg.Rest, log: cfg.Logger,
-		lone: make(chan struct{}, max(1, cfg.Conns/4)), maxFlights: min(2, cfg.Conns-2), //nolint:mnd // a quarter
+		lone: make(chan struct{}, max(1, cfg.Conns/4)), maxBatches: min(2, cfg.Conns-2), //nolint:mnd // a quarter
 		gate: make(chan struct{}, 1), toLook: make(chan struct{}, 1), toSweep: make(chan struct{}, 1),
 		busy: make(map[string]struct{}), crowded: make(map[string]struct{}), fronts: make(map[string]int64),
 		own: make(map[backend.SessionID]struct{}), strange: make(map[string]struct{}),
 	}
 	b.life, b.end = context.WithCancelCause(context.Background())
 	b.calls = waiters.New[ofWaiter, struct{}](b.life)
-	b.alarm = time.AfterFunc(time.Hour, b.rouse)
+	b.alarm = time.AfterFunc(time.Hour, b.wake)
 	b.alarm.Stop()
-	b.work.Go(b.lookAtLetters)
+	b.work.Go(b.readChanges)
 	b.work.Go(b.sweepNowAndThen)
 	return b
 }
@@ -123,13 +123,13 @@ func (b *Leases) Close() {
 // Within returns a context derived from ctx that also ends when the Leases are closed, and after
 // the longest time that a request may take.
 func (b *Leases) Within(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithTimeoutCause(ctx, flightTime, context.DeadlineExceeded)
+	ctx, cancel := context.WithTimeoutCause(ctx, batchTime, context.DeadlineExceeded)
 	ctx, leave := backend.Within(ctx, b.life)
 	return ctx, func() { leave(); cancel() }
 }
 
 // InUse makes the periodic maintenance run from now on.
-func (b *Leases) InUse() { kick(b.toSweep) }
+func (b *Leases) InUse() { signal(b.toSweep) }
 
 // KeepStill stops the periodic maintenance. It is for tests.
 func (b *Leases) KeepStill() {
@@ -143,7 +143,7 @@ func (b *Leases) Watching(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.watchers += n
-	kick(b.toSweep)
+	signal(b.toSweep)
 }
 
 // direct sends a request to the store outside of batches. The request may be executed twice, and
@@ -197,7 +197,7 @@ func (b *Leases) Ready(ctx context.Context, op string) error {
 		}
 	}
 	if op != opLook {
-		kick(b.toSweep)
+		signal(b.toSweep)
 	}
 	return nil
 }
@@ -247,8 +247,8 @@ func Capabilities(name string, pushes bool) backend.Capabilities {
 	return caps
 }
 
-// kick signals the goroutine at the other end of c.
-func kick(c chan<- struct{}) {
+// signal signals the goroutine at the other end of c.
+func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

@@ -44,9 +44,9 @@ func (b *Leases) wayOf(r *request) way {
 	return quickRelease
 }
 
-// flyQuickly executes those of the requests that it can, answers them, and returns the others.
+// executeQuickly executes those of the requests that it can, answers them, and returns the others.
 // Each is for another lock. The statements are one transaction.
-func (b *Leases) flyQuickly(ctx context.Context, reqs []*request) []*request {
+func (b *Leases) executeQuickly(ctx context.Context, reqs []*request) []*request {
 	byName := make(map[string]*request, len(reqs))
 	q := new(Quick)
 	for _, r := range reqs {

@@ -154,9 +154,9 @@ func (t *txn) changes() *Changes {
 			c.Losses = append(c.Losses, x)
 		}
 	}
-	for _, addr := range slices.Sorted(maps.Keys(t.letters)) {
-		for _, p := range t.letters[addr].encode() {
-			c.Letters = append(c.Letters, Letter{addr, p})
+	for _, addr := range slices.Sorted(maps.Keys(t.notifications)) {
+		for _, p := range t.notifications[addr].encode() {
+			c.Notifications = append(c.Notifications, Notification{addr, p})
 		}
 	}
 	return c

@@ -44,7 +44,7 @@ func (b *Leases) opened(id backend.SessionID) {
 	b.own[id] = struct{}{}
 	b.calls.Opened(id, struct{}{})
 	if _, said := b.look.Sessions[id]; said {
-		kick(b.toLook)
+		signal(b.toLook)
 	}
 }
 
@@ -114,7 +114,7 @@ func (t *txn) endSession(id backend.SessionID) bool {
 		}
 	}
 	if s.addr != "" && s.addr != t.b.addr {
-		t.letterTo(s.addr).look.Session(id)
+		t.notificationTo(s.addr).look.Session(id)
 	}
 	return lived
 }

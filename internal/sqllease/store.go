@@ -160,16 +160,16 @@ type LeaseRow struct {
 
 // Changes is what a transaction writes, in this order. Everything is sorted.
 type Changes struct {
-	Now     time.Time
-	Killed  []SessionRow // ID and Cause; there may be no row yet
-	Gone    []Key        // leases to be deleted
-	Changed []LeaseRow   // without what never changes in a lease
-	Fresh   []LeaseRow
-	Lasts   []Last
-	Buried  []Key // to be remembered for Remembered
-	Losses  []LossRow
-	Letters []Letter
-	Events  []backend.Event
+	Now           time.Time
+	Killed        []SessionRow // ID and Cause; there may be no row yet
+	Gone          []Key        // leases to be deleted
+	Changed       []LeaseRow   // without what never changes in a lease
+	Fresh         []LeaseRow
+	Lasts         []Last
+	Buried        []Key // to be remembered for Remembered
+	Losses        []LossRow
+	Notifications []Notification
+	Events        []backend.Event
 	// Sessions, and timed leases, that shall live for their TTL from now on, and no longer. They
 	// may have been renewed since they were read: the clock is read when their rows are locked.
 	CutSessions []backend.SessionID
@@ -178,7 +178,7 @@ type Changes struct {
 
 // empty reports whether there is nothing to write.
 func (c *Changes) empty() bool {
-	return len(c.Killed)+len(c.Gone)+len(c.Changed)+len(c.Fresh)+len(c.Lasts)+len(c.Buried)+len(c.Losses)+len(c.Letters)+len(c.Events)+len(c.CutSessions)+len(c.CutLeases) == 0
+	return len(c.Killed)+len(c.Gone)+len(c.Changed)+len(c.Fresh)+len(c.Lasts)+len(c.Buried)+len(c.Losses)+len(c.Notifications)+len(c.Events)+len(c.CutSessions)+len(c.CutLeases) == 0
 }
 
 // Last is the last number of a lock that was issued.
@@ -193,9 +193,9 @@ type LossRow struct {
 	Until time.Time
 }
 
-// Letter is a notification that the commit of the transaction sends to another value, in a
+// Notification is a notification that the commit of the transaction sends to another value, in a
 // database that can send notifications.
-type Letter struct {
+type Notification struct {
 	Addr    string
 	Payload string
 }

@@ -33,7 +33,7 @@ func (b *Leases) sweepNowAndThen() {
 		pause := every
 		if b.watched() { // perhaps forever
 			pause = watchEvery
-			kick(b.toSweep)
+			signal(b.toSweep)
 		}
 		timer := time.NewTimer(pause)
 		select {
@@ -42,12 +42,12 @@ func (b *Leases) sweepNowAndThen() {
 			timer.Stop()
 			return
 		}
-		ctx, cancel := context.WithTimeout(b.life, flightTime)
+		ctx, cancel := context.WithTimeout(b.life, batchTime)
 		b.sweepDead(ctx)
 		if time.Since(swept) >= every {
 			swept = time.Now()
 			if cursor = b.store.Sweep(ctx, cursor, Remembered); cursor != "" {
-				kick(b.toSweep)
+				signal(b.toSweep)
 			}
 		}
 		cancel()

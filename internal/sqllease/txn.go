@@ -31,14 +31,14 @@ type txn struct {
 
 	more []string // locks whose whole queues have to be read: the transaction is repeated
 
-	letters map[string]*letter // for other backend values, by channel
-	after   []func()           // run after the commit
+	notifications map[string]*notification // for other backend values, by channel
+	after         []func()                 // run after the commit
 }
 
 func newTxn(b *Leases) *txn {
 	return &txn{
 		b: b, locks: make(map[string]*lock), sessions: make(map[backend.SessionID]*session),
-		buried: make(map[Key]struct{}), tombs: make(map[Key]struct{}), letters: make(map[string]*letter),
+		buried: make(map[Key]struct{}), tombs: make(map[Key]struct{}), notifications: make(map[string]*notification),
 	}
 }
 
@@ -222,14 +222,14 @@ func (r rows) Left(l *lease) time.Duration { return leftOf(l, r.t.now) }
 func (t *txn) tell(s *session, x backend.Loss) {
 	t.after = append(t.after, func() { t.b.tellLoss(x) })
 	if s.addr != "" && s.addr != t.b.addr {
-		t.letterTo(s.addr).look.Session(s.id)
+		t.notificationTo(s.addr).look.Session(s.id)
 	}
 }
 
 // wake notifies the waiters for the lease that it is held, or why it never will be.
 func (t *txn) wake(l *lease, err error) {
 	if l.Own.addr != "" && l.Own.addr != t.b.addr {
-		to := t.letterTo(l.Own.addr)
+		to := t.notificationTo(l.Own.addr)
 		to.ended = append(to.ended, l)
 	}
 	t.after = append(t.after, func() { // a caller here may wait for it as well
@@ -243,11 +243,11 @@ func (t *txn) wake(l *lease, err error) {
 	})
 }
 
-func (t *txn) letterTo(addr string) *letter {
-	l := t.letters[addr]
+func (t *txn) notificationTo(addr string) *notification {
+	l := t.notifications[addr]
 	if l == nil {
-		l = &letter{early: t.early}
-		t.letters[addr] = l
+		l = &notification{early: t.early}
+		t.notifications[addr] = l
 	}
 	return l
 }

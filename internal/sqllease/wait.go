@@ -27,8 +27,8 @@ const (
 	leastRest = 20 * time.Millisecond
 	// least is the delay of an alarm that is due immediately.
 	least = 500 * time.Microsecond
-	// wayOfLetter is how long a notification may be in transit.
-	wayOfLetter = 100 * time.Millisecond
+	// notificationTime is how long a notification may be in transit.
+	notificationTime = 100 * time.Millisecond
 )
 
 // Rest is how often a value without notifications polls while it has waiters: after an eighth of
@@ -49,8 +49,8 @@ func (r Rest) after(quiet time.Duration) time.Duration {
 	return min(max(quiet/share, r.Least), r.Longest)
 }
 
-// stir notes that something changed. mu is not held.
-func (b *Leases) stir(at time.Time) {
+// noteChange notes that something changed. mu is not held.
+func (b *Leases) noteChange(at time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.moved = at
@@ -76,7 +76,7 @@ func (b *Leases) stands(w *waiter, place int64, asked, at time.Time) {
 	defer b.mu.Unlock()
 	w.Own, b.moved = ofWaiter{true, place, asked}, asked
 	if _, said := b.look.Leases[w.Key]; said {
-		kick(b.toLook)
+		signal(b.toLook)
 	}
 	b.schedule(at)
 }
@@ -155,17 +155,17 @@ func (b *Leases) schedule(at time.Time) {
 	b.alarm.Reset(rest + min(margin+rand.N(jitter), rest/4+least)) //nolint:mnd // a quarter
 }
 
-// rouse runs when the alarm fires.
-func (b *Leases) rouse() {
+// wake runs when the alarm fires.
+func (b *Leases) wake() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.alarmAt = time.Time{}
 	b.look.All = true
-	kick(b.toLook)
+	signal(b.toLook)
 }
 
-// lookAtLetters reads what notifications, or the alarm, ask for.
-func (b *Leases) lookAtLetters() {
+// readChanges reads what notifications, or the alarm, ask for.
+func (b *Leases) readChanges() {
 	for {
 		select {
 		case <-b.toLook:
@@ -259,7 +259,7 @@ func (b *Leases) lookOnce(ctx context.Context) error {
 	}
 	for w, v := range verdicts {
 		w.Give(v)
-		b.stir(asked)
+		b.noteChange(asked)
 	}
 	for _, x := range ask.Losses {
 		b.tellLoss(x)
@@ -324,7 +324,7 @@ func see(w *waiter, x *Seen, asked, now time.Time, byTimer bool) (waiters.Verdic
 			g.Left = min(r.Ends.Sub(now), r.Ends.Sub(r.Since))
 		}
 		// The notification of a grant made just now may still be in transit.
-		g.ByTimer = byTimer && now.Sub(r.Since) > wayOfLetter
+		g.ByTimer = byTimer && now.Sub(r.Since) > notificationTime
 		return waiters.Verdict{Grant: g}, true
 	}
 	return waiters.Verdict{}, false

@@ -8,11 +8,11 @@ import (
 	"github.com/holdfast-io/holdfast/observe"
 )
 
-// ledger remembers the leases that were granted or renewed here. It serves the metrics, and
+// registry remembers the leases that were granted or renewed here. It serves the metrics, and
 // tells holders from other clients when there is not enough capacity for all; which leases are
 // held is for the backend to say. A lease that another server renews is taken to have ended
 // here.
-type ledger struct {
+type registry struct {
 	m      *observe.Metrics
 	mu     sync.Mutex
 	leases map[leaseKey]entry
@@ -36,13 +36,13 @@ type entry struct {
 
 const firstSweep = 1024
 
-func newLedger(m *observe.Metrics) *ledger {
-	return &ledger{m: m, leases: make(map[leaseKey]entry), sweepN: firstSweep}
+func newRegistry(m *observe.Metrics) *registry {
+	return &registry{m: m, leases: make(map[leaseKey]entry), sweepN: firstSweep}
 }
 
 // granted enters a lease that the metrics have counted as held. A lease that was already known
 // is counted only once, and its principal does not change.
-func (l *ledger) granted(k leaseKey, shared bool, left time.Duration, who string) {
+func (l *registry) granted(k leaseKey, shared bool, left time.Duration, who string) {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -55,7 +55,7 @@ func (l *ledger) granted(k leaseKey, shared bool, left time.Duration, who string
 	l.enterLocked(k, entry{since: now, ends: now.Add(left), shared: shared, who: who})
 }
 
-func (l *ledger) enterLocked(k leaseKey, e entry) {
+func (l *registry) enterLocked(k leaseKey, e entry) {
 	now := time.Now()
 	l.leases[k] = e
 	if len(l.leases) >= l.sweepN {
@@ -65,7 +65,7 @@ func (l *ledger) enterLocked(k leaseKey, e entry) {
 }
 
 // renewed counts a renewal, and the time that was left of the lease.
-func (l *ledger) renewed(k leaseKey, left time.Duration) {
+func (l *registry) renewed(k leaseKey, left time.Duration) {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -80,8 +80,8 @@ func (l *ledger) renewed(k leaseKey, left time.Duration) {
 	l.leases[k] = e
 }
 
-// knows reports whether the lease is in the ledger.
-func (l *ledger) knows(k leaseKey) bool {
+// knows reports whether the lease is in the registry.
+func (l *registry) knows(k leaseKey) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	_, known := l.leases[k]
@@ -89,7 +89,7 @@ func (l *ledger) knows(k leaseKey) bool {
 }
 
 // owner returns the principal that a lease was granted to, and whether that is known.
-func (l *ledger) owner(k leaseKey) (string, bool) {
+func (l *registry) owner(k leaseKey) (string, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e, known := l.leases[k]
@@ -97,7 +97,7 @@ func (l *ledger) owner(k leaseKey) (string, bool) {
 }
 
 // ended removes a lease.
-func (l *ledger) ended(k leaseKey) {
+func (l *registry) ended(k leaseKey) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if e, known := l.leases[k]; known {
@@ -109,13 +109,13 @@ func (l *ledger) ended(k leaseKey) {
 }
 
 // sweep removes the leases whose time has passed.
-func (l *ledger) sweep() {
+func (l *registry) sweep() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sweepLocked(time.Now())
 }
 
-func (l *ledger) sweepLocked(now time.Time) {
+func (l *registry) sweepLocked(now time.Time) {
 	for k, e := range l.leases {
 		if now.After(e.ends) {
 			delete(l.leases, k)

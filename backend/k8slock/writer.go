@@ -33,15 +33,15 @@ type change struct {
 	sent, left bool
 }
 
-// flight makes the changes of one lock.
-type flight struct {
+// writer makes the changes of one lock.
+type writer struct {
 	queue   []*change
 	running bool
-	flying  int           // how many of the queue, from the first, are on their way
-	hurry   chan struct{} // capacity 1: a pressing change has come
-	// doubt: a write of ours may still be on its way. The version that it is based on must be
+	sent    int           // how many of the queue, from the first, are on their way
+	urgent  chan struct{} // capacity 1: a pressing change has come
+	// inDoubt: a write of ours may still be on its way. The version that it is based on must be
 	// replaced.
-	doubt bool
+	inDoubt bool
 	// settling: settle ends the doubt, if nothing else does before.
 	settling bool
 }
@@ -54,23 +54,23 @@ func (b *Backend) do(ctx context.Context, lock string, c *change) error {
 		b.mu.Unlock()
 		return backend.ErrClosed
 	}
-	f, ok := b.flights[lock]
+	w, ok := b.writers[lock]
 	if !ok {
-		f = &flight{hurry: make(chan struct{}, 1)}
-		b.flights[lock] = f
+		w = &writer{urgent: make(chan struct{}, 1)}
+		b.writers[lock] = w
 	}
 	if c.pressing {
-		f.queue = slices.Insert(f.queue, f.flying, c)
+		w.queue = slices.Insert(w.queue, w.sent, c)
 		select {
-		case f.hurry <- struct{}{}:
+		case w.urgent <- struct{}{}:
 		default: // it has been signalled
 		}
 	} else {
-		f.queue = append(f.queue, c)
+		w.queue = append(w.queue, c)
 	}
-	if !f.running {
-		f.running = true
-		b.work.Go(func() { b.fly(lock, f) })
+	if !w.running {
+		w.running = true
+		b.work.Go(func() { b.write(lock, w) })
 	}
 	b.mu.Unlock()
 	select {
@@ -101,21 +101,21 @@ func (e *unsentError) Unwrap() error { return e.cause }
 // maxBatch bounds how many changes travel together: below perWrite, as each may grant.
 const maxBatch = 256
 
-// fly makes changes until there are none. Each lock has one.
-func (b *Backend) fly(lock string, f *flight) {
-	for b.isAsked(lock, f) {
-		free, err := b.slot(b.base, f.hurry)
+// write makes changes until there are none. Each lock has one.
+func (b *Backend) write(lock string, w *writer) {
+	for b.isAsked(lock, w) {
+		free, err := b.slot(b.base, w.urgent)
 		b.mu.Lock()
-		batch := f.batch() // with those that have come in the meantime
-		f.flying = len(batch)
+		batch := w.batch() // with those that have come in the meantime
+		w.sent = len(batch)
 		select {
-		case <-f.hurry: // the pressing change is in the batch
+		case <-w.urgent: // the pressing change is in the batch
 		default:
 		}
 		b.mu.Unlock()
 		n := len(batch)
 		if err == nil && n > 0 {
-			n, err = b.land(lock, f, batch)
+			n, err = b.writeBatch(lock, w, batch)
 		}
 		free()
 		b.mu.Lock()
@@ -123,35 +123,35 @@ func (b *Backend) fly(lock string, f *flight) {
 			c.err = err
 			close(c.done)
 		}
-		f.queue, f.flying = f.queue[n:], 0
+		w.queue, w.sent = w.queue[n:], 0
 		b.mu.Unlock()
 	}
 }
 
-// isAsked reports whether there are changes to be made, and otherwise ends the flight.
-func (b *Backend) isAsked(lock string, f *flight) bool {
+// isAsked reports whether there are changes to be made, and otherwise ends the writer.
+func (b *Backend) isAsked(lock string, w *writer) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(f.batch()) > 0 {
+	if len(w.batch()) > 0 {
 		return true
 	}
-	f.running = false
+	w.running = false
 	switch {
-	case !f.doubt:
-		delete(b.flights, lock)
-	case !f.settling && !b.closed:
-		f.settling = true
-		b.work.Go(func() { b.settle(lock, f) })
+	case !w.inDoubt:
+		delete(b.writers, lock)
+	case !w.settling && !b.closed:
+		w.settling = true
+		b.work.Go(func() { b.settle(lock, w) })
 	}
 	return false
 }
 
 var errSilent = errors.New("the API server does not answer the earlier requests")
 
-// slot waits until fewer than recordsAtOnce requests about locks are under way here, or until hurry
+// slot waits until fewer than recordsAtOnce requests about locks are under way here, or until urgent
 // signals that this one cannot wait. The caller must call the function that it returns when it is
 // done. Errors: *unsentError if no answer has come for as long as a request may take; ctx's cause.
-func (b *Backend) slot(ctx context.Context, hurry <-chan struct{}) (func(), error) {
+func (b *Backend) slot(ctx context.Context, urgent <-chan struct{}) (func(), error) {
 	free := func() { <-b.slots }
 	none := func() {}
 	timer := time.NewTimer(attempt)
@@ -160,7 +160,7 @@ func (b *Backend) slot(ctx context.Context, hurry <-chan struct{}) (func(), erro
 		select {
 		case b.slots <- struct{}{}:
 			return free, nil
-		case <-hurry:
+		case <-urgent:
 			return none, nil
 		case <-timer.C:
 			if b.rest.clock.silence() >= attempt {
@@ -175,15 +175,15 @@ func (b *Backend) slot(ctx context.Context, hurry <-chan struct{}) (func(), erro
 
 // settle ends the doubt about a lock that is no longer in use here: it writes the lock as it is,
 // which replaces the version that the write in doubt is based on. Otherwise each lost reply would
-// leave a flight behind for as long as the process lives.
-func (b *Backend) settle(lock string, f *flight) {
+// leave a writer behind for as long as the process lives.
+func (b *Backend) settle(lock string, w *writer) {
 	const soonest, latest = 200 * time.Millisecond, 30 * time.Second
 	for n := 0; retry.Pause(b.base, retry.Delay(n, soonest, latest)); n++ {
 		b.mu.Lock()
-		if !f.doubt {
-			f.settling = false
-			if !f.running && b.flights[lock] == f {
-				delete(b.flights, lock)
+		if !w.inDoubt {
+			w.settling = false
+			if !w.running && b.writers[lock] == w {
+				delete(b.writers, lock)
 			}
 			b.mu.Unlock()
 			return
@@ -197,24 +197,24 @@ func (b *Backend) settle(lock string, f *flight) {
 
 // batch returns the next changes to be made, without those whose callers have gone. Backend.mu is
 // held.
-func (f *flight) batch() []*change {
-	live := f.queue[:0:0]
-	for _, c := range f.queue {
+func (w *writer) batch() []*change {
+	live := w.queue[:0:0]
+	for _, c := range w.queue {
 		if c.ctx.Err() == nil {
 			live = append(live, c)
 		}
 	}
-	f.queue = live
+	w.queue = live
 	return live[:min(len(live), maxBatch)]
 }
 
-// land makes the changes with one write, and repeats it where another client was faster. It returns
+// writeBatch makes the changes with one write, and repeats it where another client was faster. It returns
 // how many of them, from the first, the result applies to.
-func (b *Backend) land(lock string, f *flight, batch []*change) (int, error) {
+func (b *Backend) writeBatch(lock string, w *writer, batch []*change) (int, error) {
 	ctx, cancel := context.WithTimeout(b.base, attempt)
 	defer cancel()
 	at := objectName(lock)
-	base := b.mirror.known(at)
+	base := b.cache.known(at)
 	fresh, verified := false, false
 	for conflicts := 0; ; {
 		if base == nil {
@@ -248,10 +248,10 @@ func (b *Backend) land(lock string, f *flight, batch []*change) (int, error) {
 			}
 		}
 		if base.version() == 0 {
-			f.sure(b) // there is no object: all conditional writes to it have failed or will
+			w.sure(b) // there is no object: all conditional writes to it have failed or will
 			return len(batch), nil
 		}
-		if !r.changed && (!r.touch || !f.doubt) {
+		if !r.changed && (!r.touch || !w.inDoubt) {
 			return len(batch), nil
 		}
 		o, err := r.seal(b.rest.clock.now(), b.foreign(r))
@@ -262,13 +262,13 @@ func (b *Backend) land(lock string, f *flight, batch []*change) (int, error) {
 		if err != nil {
 			return len(batch), err
 		}
-		doubt, ok := b.mark(here, f)
+		doubt, ok := b.mark(here, w)
 		if !ok {
 			continue // a caller left
 		}
 		written, err := b.rest.update(ctx, o)
 		if err == nil {
-			f.sure(b)
+			w.sure(b)
 			b.learn(written)
 			return len(batch), nil
 		}
@@ -276,13 +276,13 @@ func (b *Backend) land(lock string, f *flight, batch []*change) (int, error) {
 			return len(batch), err
 		}
 		if !doubt {
-			f.sure(b) // this write did nothing, and there is no other
+			w.sure(b) // this write did nothing, and there is no other
 		}
 		if conflicts++; !pause(ctx, conflicts) {
 			return len(batch), context.Cause(ctx)
 		}
 		// The version that the watch has delivered in the meantime may be new enough.
-		if now := b.mirror.known(at); now != nil && now.version() > base.version() {
+		if now := b.cache.known(at); now != nil && now.version() > base.version() {
 			base = now
 		} else {
 			base = nil
@@ -309,14 +309,14 @@ func (b *Backend) here(batch []*change) []*change {
 
 // mark records that the changes are on their way from now on, and returns the doubt that there was
 // before. The second result is false if one of the callers has left: nothing was recorded.
-func (b *Backend) mark(batch []*change, f *flight) (bool, bool) {
+func (b *Backend) mark(batch []*change, w *writer) (bool, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if slices.ContainsFunc(batch, func(c *change) bool { return c.left }) {
 		return false, false
 	}
-	doubt := f.doubt
-	f.doubt = true
+	doubt := w.inDoubt
+	w.inDoubt = true
 	for _, c := range batch {
 		c.sent = true
 	}
@@ -325,17 +325,17 @@ func (b *Backend) mark(batch []*change, f *flight) (bool, bool) {
 
 // sure records that no earlier write can take effect any more: all are based on a replaced version,
 // or were refused.
-func (f *flight) sure(b *Backend) {
+func (w *writer) sure(b *Backend) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	f.doubt = false
+	w.inDoubt = false
 }
 
 // fetch reads the object, and makes it if it does not exist. The new object contains no lease, so
 // it does no harm if it arrives late; and every grant replaces a version, of which its token is
 // made.
 func (b *Backend) fetch(ctx context.Context, at, lock string, create bool) (*object, error) {
-	before := b.mirror.version(at)
+	before := b.cache.version(at)
 	o, err := b.rest.get(ctx, at)
 	if err == nil {
 		b.learn(o)
@@ -369,7 +369,7 @@ func newObject(name string) *object {
 // prune removes the entries of sessions that no longer exist, and a foreign holder that has
 // expired.
 func (b *Backend) prune(ctx context.Context, r *record) error {
-	if r.foreign && b.mirror.foreignOver(r.object) {
+	if r.foreign && b.cache.foreignOver(r.object) {
 		r.foreign, r.changed = false, true
 	}
 	dead := make(map[backend.SessionID]bool)
@@ -406,7 +406,7 @@ func (b *Backend) verify(ctx context.Context, r *record) (bool, error) {
 		return !live, nil
 	}
 	for id := range ids {
-		if s := b.mirror.stale(sessionName(id), now, b.cfg.Skew); s != nil {
+		if s := b.cache.stale(sessionName(id), now, b.cfg.Skew); s != nil {
 			b.bury(s)
 			live = live && !b.hasEnded(id)
 		}
@@ -451,7 +451,7 @@ func (b *Backend) lives(ctx context.Context, id backend.SessionID, sure bool) (b
 		return false, nil
 	}
 	object := sessionName(id)
-	if !sure && b.mirror.known(object) != nil {
+	if !sure && b.cache.known(object) != nil {
 		return true, nil
 	}
 	o, err := b.rest.get(ctx, object)
@@ -470,7 +470,7 @@ func (b *Backend) lives(ctx context.Context, id backend.SessionID, sure bool) (b
 func (b *Backend) foreign(r *record) time.Duration {
 	d := b.cfg.Foreign
 	for _, e := range r.Line[:r.out()] {
-		d = max(d, 2*b.mirror.ttl(e.Session))
+		d = max(d, 2*b.cache.ttl(e.Session))
 	}
 	return d
 }

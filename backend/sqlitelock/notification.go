@@ -6,32 +6,32 @@ import (
 	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
-// letter is a notification from one backend value to another: what that has to read. It carries
+// notification is a notification from one backend value to another: what that has to read. It carries
 // no authority: the receiver reads the file. A notification may be lost, or arrive twice, or
 // late.
-type letter struct {
+type notification struct {
 	waiters.Look
 
 	events bool
 }
 
-// maxLetter is the maximum size of a datagram in bytes. A longer notification becomes one that
+// maxNotification is the maximum size of a datagram in bytes. A longer notification becomes one that
 // says "everything".
-const maxLetter = 8 << 10
+const maxNotification = 8 << 10
 
 // lineEvents is the line of a notification that asks for events.
 const lineEvents = "e"
 
 // Empty reports whether there is nothing to read.
-func (l *letter) Empty() bool { return !l.events && l.Look.Empty() }
+func (l *notification) Empty() bool { return !l.events && l.Look.Empty() }
 
 // add adds the content of x to l.
-func (l *letter) add(x *letter) {
+func (l *notification) add(x *notification) {
 	l.events = l.events || x.events
 	l.Add(&x.Look)
 }
 
-func (l *letter) encode() []byte {
+func (l *notification) encode() []byte {
 	var b strings.Builder
 	if l.All {
 		b.WriteString(waiters.AllLine)
@@ -45,15 +45,15 @@ func (l *letter) encode() []byte {
 	for id := range l.Sessions {
 		b.WriteString(waiters.SessionLine(id))
 	}
-	if b.Len() > maxLetter {
+	if b.Len() > maxNotification {
 		return []byte(waiters.AllLine)
 	}
 	return []byte(b.String())
 }
 
-// decodeLetter decodes what encode wrote. It ignores lines of an unknown kind.
-func decodeLetter(p []byte) letter {
-	var l letter
+// decodeNotification decodes what encode wrote. It ignores lines of an unknown kind.
+func decodeNotification(p []byte) notification {
+	var l notification
 	for line := range strings.Lines(string(p)) {
 		if line = strings.TrimSuffix(line, "\n"); strings.HasPrefix(line, lineEvents) {
 			l.events = true

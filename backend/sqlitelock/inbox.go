@@ -20,14 +20,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mailbox is a datagram socket of this backend value. Other processes notify it that something
+// inbox is a datagram socket of this backend value. Other processes notify it that something
 // was written that concerns it, and it notifies them.
 //
 // The sockets are files in a directory beside the database, so that every user of the one may use
 // the other, containers included. The directory is accessed through its descriptor, because the
 // name of a socket may have 108 bytes only. Where the file system has no sockets, Linux has names
 // that are not files.
-type mailbox struct {
+type inbox struct {
 	dir  string   // of the sockets; empty: the socket is no file
 	dirf *os.File // the same, open; nil as above
 	name string
@@ -39,9 +39,9 @@ type mailbox struct {
 // A name that begins with this is not the name of a file.
 const abstract = "@"
 
-// openMailbox creates the socket, and removes those that dead processes left. The caller has the
+// openInbox creates the socket, and removes those that dead processes left. The caller has the
 // turn: a socket that is just being created looks dead.
-func openMailbox(dir string) (*mailbox, error) {
+func openInbox(dir string) (*inbox, error) {
 	syscall.ForkLock.RLock() // no child may inherit it
 	out, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
 	if err == nil {
@@ -49,18 +49,18 @@ func openMailbox(dir string) (*mailbox, error) {
 	}
 	syscall.ForkLock.RUnlock()
 	if err != nil {
-		return nil, fmt.Errorf("mailbox: %w", err)
+		return nil, fmt.Errorf("inbox: %w", err)
 	}
 	sum := sha256.Sum256([]byte(dir))
-	m := &mailbox{out: out, hash: hex.EncodeToString(sum[:8])}
+	m := &inbox{out: out, hash: hex.EncodeToString(sum[:8])}
 	if err := errors.Join(unix.SetNonblock(out, true), m.listen(dir)); err != nil {
 		_ = m.close()
-		return nil, fmt.Errorf("mailbox: %w", err)
+		return nil, fmt.Errorf("inbox: %w", err)
 	}
 	return m, nil
 }
 
-func (m *mailbox) listen(dir string) error {
+func (m *inbox) listen(dir string) error {
 	m.name = strings.ToLower(rand.Text())[:20]
 	err := m.listenFile(dir)
 	if err == nil || runtime.GOOS != "linux" {
@@ -74,7 +74,7 @@ func (m *mailbox) listen(dir string) error {
 	return m.bind()
 }
 
-func (m *mailbox) listenFile(dir string) error {
+func (m *inbox) listenFile(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("directory of sockets: %w", err)
 	}
@@ -87,7 +87,7 @@ func (m *mailbox) listenFile(dir string) error {
 	return m.bind()
 }
 
-func (m *mailbox) bind() error {
+func (m *inbox) bind() error {
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: m.path(m.name)})
 	if err != nil {
 		return fmt.Errorf("socket %s: %w", m.name, err)
@@ -97,7 +97,7 @@ func (m *mailbox) bind() error {
 }
 
 // sweep removes the sockets without a listener.
-func (m *mailbox) sweep() {
+func (m *inbox) sweep() {
 	names, err := m.dirf.Readdirnames(-1)
 	if err != nil {
 		return // they do no harm
@@ -110,7 +110,7 @@ func (m *mailbox) sweep() {
 }
 
 // path returns a socket's name in the form that the system wants.
-func (m *mailbox) path(name string) string {
+func (m *inbox) path(name string) string {
 	if strings.HasPrefix(name, abstract) {
 		return abstract + "holdfast-" + m.hash + "-" + name[len(abstract):]
 	}
@@ -123,27 +123,27 @@ func (m *mailbox) path(name string) string {
 }
 
 // addr returns the address for other processes.
-func (m *mailbox) addr() string { return m.name }
+func (m *inbox) addr() string { return m.name }
 
-// receive passes every datagram to f, from one goroutine, until the mailbox is closed. f must not
+// receive passes every datagram to f, from one goroutine, until the inbox is closed. f must not
 // keep the bytes.
-func (m *mailbox) receive(f func([]byte)) error {
-	buf := make([]byte, maxLetter)
+func (m *inbox) receive(f func([]byte)) error {
+	buf := make([]byte, maxNotification)
 	for {
 		n, err := m.conn.Read(buf)
 		if err != nil {
-			return fmt.Errorf("mailbox: %w", err)
+			return fmt.Errorf("inbox: %w", err)
 		}
 		f(buf[:n])
 	}
 }
 
 // send sends a datagram, and never blocks.
-func (m *mailbox) send(addr string, letter []byte) sendState {
+func (m *inbox) send(addr string, notification []byte) sendState {
 	if strings.Contains(addr, "/") || m.dirf == nil && !strings.HasPrefix(addr, abstract) {
 		return sendGone // it is not a name that was made here, or a file, and there is no directory
 	}
-	err := unix.Sendto(m.out, letter, unix.MSG_DONTWAIT, &unix.SockaddrUnix{Name: m.path(addr)})
+	err := unix.Sendto(m.out, notification, unix.MSG_DONTWAIT, &unix.SockaddrUnix{Name: m.path(addr)})
 	switch {
 	case err == nil:
 		return sent
@@ -155,9 +155,9 @@ func (m *mailbox) send(addr string, letter []byte) sendState {
 }
 
 // hangUp ends receive.
-func (m *mailbox) hangUp() { _ = m.conn.SetReadDeadline(time.Unix(1, 0)) }
+func (m *inbox) hangUp() { _ = m.conn.SetReadDeadline(time.Unix(1, 0)) }
 
-func (m *mailbox) close() error {
+func (m *inbox) close() error {
 	var err error
 	if m.conn != nil {
 		err = m.conn.Close()

@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
-// letter is a notification to another backend value: leases that were granted, and what to read. It
+// notification is a notification to another backend value: leases that were granted, and what to read. It
 // is sent with the commit, so its content was true then.
-type letter struct {
+type notification struct {
 	early bool     // it may arrive before its subject survives a crash, so the receiver reads
 	ended []*lease // of the receiver's waiters, in the order of their changes
 	look  waiters.Look
@@ -31,7 +31,7 @@ const (
 const maxPayload = 7900
 
 // encode encodes the notification as payloads, in order.
-func (l *letter) encode() []string {
+func (l *notification) encode() []string {
 	var lines []string
 	for _, x := range l.ended {
 		if x.State != lockstate.Held || x.Timed || l.early {
@@ -67,9 +67,9 @@ type news struct {
 	grant   backend.Grant
 }
 
-// decodeLetter decodes a payload. It returns what to read, which leases were granted, and whether
+// decodeNotification decodes a payload. It returns what to read, which leases were granted, and whether
 // the payload is Hello. It ignores lines of an unknown kind.
-func decodeLetter(payload string) (waiters.Look, []news, bool) {
+func decodeNotification(payload string) (waiters.Look, []news, bool) {
 	var look waiters.Look
 	var granted []news
 	hello := false
@@ -111,7 +111,7 @@ func token(n int64) fence.Token { return fence.Token(n) } //nolint:gosec // numb
 
 // Read acts on a notification, and reports whether it is the value's own Hello.
 func (b *Leases) Read(payload string) bool {
-	look, granted, hello := decodeLetter(payload)
+	look, granted, hello := decodeNotification(payload)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, n := range granted {
@@ -127,7 +127,7 @@ func (b *Leases) Read(payload string) bool {
 	maps.DeleteFunc(look.Leases, func(k Key, _ struct{}) bool { return len(b.calls.Of(k)) == 0 })
 	if !look.Empty() {
 		b.look.Add(&look)
-		kick(b.toLook)
+		signal(b.toLook)
 	}
 	return hello
 }
@@ -150,7 +150,7 @@ func (b *Leases) Hearing(on bool) {
 		b.look.Session(id)
 	}
 	b.look.All = true
-	kick(b.toLook)
+	signal(b.toLook)
 }
 
 // Behind returns a text greater than every valid name with the prefix.

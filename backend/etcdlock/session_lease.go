@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// footing is what a session hangs on: the session lease, and the term of etcd since which it does.
+// sessionLease is what a session hangs on: the session lease, and the term of etcd since which it does.
 //
 // The leader of etcd ends leases by its own clock. Take a leader that was stopped for longer than a
 // TTL, and deposed in the meantime. When it resumes, all leases that were not renewed with it look
@@ -30,7 +30,7 @@ import (
 //   - on an etcd lease that no leader of an earlier term has known. A session on an older
 //     one moves to another with all that it owns, and is renewed when that is done. Until
 //     then its time is what the earlier leader has acknowledged, which that leader keeps.
-type footing struct {
+type sessionLease struct {
 	lease clientv3.LeaseID
 	// term is one that etcd had reached before the lease was made.
 	term uint64
@@ -83,23 +83,23 @@ func (b *Backend) readTerm(ctx context.Context, op string) (uint64, error) {
 }
 
 // stands reports whether a renewal in that term counts.
-func (f *footing) stands(term uint64) bool { return f.term >= term && len(f.old) == 0 }
+func (l *sessionLease) stands(term uint64) bool { return l.term >= term && len(l.old) == 0 }
 
-// footingOf reads the record of a session.
-func footingOf(kv *mvccpb.KeyValue) (time.Duration, footing) {
+// sessionLeaseOf reads the record of a session.
+func sessionLeaseOf(kv *mvccpb.KeyValue) (time.Duration, sessionLease) {
 	var r sessionRecord
 	_ = json.Unmarshal(kv.Value, &r) // a TTL of 0 is confirmed by no request
-	return time.Duration(r.TTL) * time.Millisecond, footing{lease: clientv3.LeaseID(kv.Lease), term: r.Term, rev: kv.ModRevision}
+	return time.Duration(r.TTL) * time.Millisecond, sessionLease{lease: clientv3.LeaseID(kv.Lease), term: r.Term, rev: kv.ModRevision}
 }
 
 // step records what a session hangs on, unless something newer is known.
-func (b *Backend) step(s *session, on footing) {
+func (b *Backend) step(s *session, on sessionLease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.stepLocked(s, on)
 }
 
-func (b *Backend) stepLocked(s *session, on footing) {
+func (b *Backend) stepLocked(s *session, on sessionLease) {
 	was := s.on.Load()
 	if was != nil {
 		if on.rev <= was.rev {
@@ -177,7 +177,7 @@ func (b *Backend) moveRecord(ctx context.Context, s *session, term uint64) error
 		b.revoker.revoke(lease)
 		return fail(ctx, opRenew, errDeposed, true)
 	}
-	b.step(s, footing{lease: lease, term: term, rev: resp.Header.Revision})
+	b.step(s, sessionLease{lease: lease, term: term, rev: resp.Header.Revision})
 	return nil
 }
 

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The guardian is a second process of the command, in a group of its own. It kills the
+// The watchdog is a second process of the command, in a group of its own. It kills the
 // command's group when the lease can no longer be kept, also when the process that holds the
 // lock is stopped, is killed with -9, or hangs. It does no I/O except on its pipe:
 //
@@ -26,8 +26,8 @@ import (
 //
 // The end of the pipe without a bye means that the holder died.
 
-// guardCommand is the hidden subcommand with which the program starts itself as the guardian.
-const guardCommand = "internal-guardian"
+// watchdogCommand is the hidden subcommand with which the program starts itself as the watchdog.
+const watchdogCommand = "internal-watchdog"
 
 // bootTime reads CLOCK_BOOTTIME, which is the same for all processes of the machine and
 // includes the time for which it was suspended.
@@ -39,10 +39,10 @@ func bootTime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// guard is the guardian's main function. It reads messages from r until the pipe ends. A
-// guardian that replaces another gets the group as its argument: it must know it from the
+// runWatchdog is the watchdog's main function. It reads messages from r until the pipe ends. A
+// watchdog that replaces another gets the group as its argument: it must know it from the
 // start.
-func guard(r io.Reader, args []string) int {
+func runWatchdog(r io.Reader, args []string) int {
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGTSTP, syscall.SIGPIPE)
 	words := make(chan string)
 	go func() {
@@ -96,8 +96,8 @@ func killGroup(group int) {
 	}
 }
 
-// guardian is the holder's end of the pipe.
-type guardian struct {
+// watchdog is the holder's end of the pipe.
+type watchdog struct {
 	process *os.Process
 	ended   chan struct{}
 
@@ -105,20 +105,20 @@ type guardian struct {
 	pipe *os.File
 }
 
-// startGuardian runs this program again as the guardian, of the given group if there is one
+// startWatchdog runs this program again as the watchdog, of the given group if there is one
 // already.
-func startGuardian(group ...int) (*guardian, error) {
+func startWatchdog(group ...int) (*watchdog, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("make a pipe: %w", err)
 	}
-	defer r.Close() //nolint:errcheck // the guardian has its own
+	defer r.Close() //nolint:errcheck // the watchdog has its own
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
-	defer null.Close() //nolint:errcheck // the guardian has its own
-	args := []string{"holdfast", guardCommand}
+	defer null.Close() //nolint:errcheck // the watchdog has its own
+	args := []string{"holdfast", watchdogCommand}
 	for _, g := range group {
 		args = append(args, strconv.Itoa(g))
 	}
@@ -128,9 +128,9 @@ func startGuardian(group ...int) (*guardian, error) {
 		Sys:   &syscall.SysProcAttr{Setpgid: true},
 	})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start the guardian: %w", err), w.Close())
+		return nil, errors.Join(fmt.Errorf("start the watchdog: %w", err), w.Close())
 	}
-	g := &guardian{process: p, pipe: w, ended: make(chan struct{})}
+	g := &watchdog{process: p, pipe: w, ended: make(chan struct{})}
 	go func() {
 		defer close(g.ended)
 		_, _ = p.Wait()
@@ -138,8 +138,8 @@ func startGuardian(group ...int) (*guardian, error) {
 	return g, nil
 }
 
-// tell sends a message. If the guardian is gone, ended reports that.
-func (g *guardian) tell(verb string, n int64) {
+// tell sends a message. If the watchdog is gone, ended reports that.
+func (g *watchdog) tell(verb string, n int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.pipe != nil {
@@ -148,16 +148,16 @@ func (g *guardian) tell(verb string, n int64) {
 	}
 }
 
-// forget closes the pipe of a guardian that has ended.
-func (g *guardian) forget() {
+// forget closes the pipe of a watchdog that has ended.
+func (g *watchdog) forget() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	_ = g.pipe.Close()
 	g.pipe = nil
 }
 
-// bye ends the guardian without killing anything.
-func (g *guardian) bye() {
+// bye ends the watchdog without killing anything.
+func (g *watchdog) bye() {
 	g.tell("bye", 0)
 	g.forget()
 	select {

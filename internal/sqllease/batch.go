@@ -24,8 +24,8 @@ const (
 	// and so do all the callers that a batch has answered. Without other callers it takes a few
 	// microseconds.
 	gathering = 16
-	// flightTime bounds a batch, also where the server does not answer.
-	flightTime = 10 * time.Second
+	// batchTime bounds a batch, also where the server does not answer.
+	batchTime = 10 * time.Second
 )
 
 // request is a request to the store.
@@ -68,43 +68,43 @@ func (b *Leases) do(ctx context.Context, r *request) error {
 
 // launch starts a batch for the requests in the queue. Leases.mu is held.
 func (b *Leases) launch() {
-	if b.boarding || b.closed || len(b.queue) == 0 || b.flying >= b.maxFlights {
+	if b.taking || b.closed || len(b.queue) == 0 || b.running >= b.maxBatches {
 		return
 	}
-	b.boarding = true
-	b.flying++
+	b.taking = true
+	b.running++
 	b.work.Go(func() {
 		for range gathering {
 			runtime.Gosched()
 		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.boarding = false
-		reqs, fast := b.board()
+		b.taking = false
+		reqs, fast := b.takeBatch()
 		if b.closed || len(reqs) == 0 {
-			b.flying--
+			b.running--
 			return // the rest waits for a lock that is in another batch
 		}
 		b.launch() // another batch may start at the same time
 		b.mu.Unlock()
-		left := b.fly(reqs, fast)
+		left := b.execute(reqs, fast)
 		b.mu.Lock()
-		b.flying--
+		b.running--
 		for _, r := range reqs {
 			delete(b.busy, r.scope.Names[0])
 		}
 		for _, g := range left {
 			b.busy[g[0].scope.Names[0]] = struct{}{}
-			b.work.Go(func() { b.flyAlone(g) })
+			b.work.Go(func() { b.executeAlone(g) })
 		}
 		b.launch()
 	})
 }
 
-// board takes the requests of the next batch out of the queue. It reports whether all of them are
+// takeBatch takes the requests of the next batch out of the queue. It reports whether all of them are
 // quick, each for another lock: then they are all acquisitions, or all releases. Requests for one
 // lock keep their order. Leases.mu is held.
-func (b *Leases) board() ([]*request, bool) {
+func (b *Leases) takeBatch() ([]*request, bool) {
 	var reqs, rest []*request
 	var kind way
 	mine, later := make(map[string]struct{}), make(map[string]struct{})
@@ -152,13 +152,13 @@ func (b *Leases) alone(ctx context.Context, r *request) error {
 	return r.Err()
 }
 
-// fly executes the requests together. Where that fails because of one of them, or because another
+// execute executes the requests together. Where that fails because of one of them, or because another
 // client keeps the row of a lock, it returns all of them, grouped by lock.
-func (b *Leases) fly(reqs []*request, fast bool) [][]*request {
-	ctx, cancel := context.WithTimeout(b.life, flightTime)
+func (b *Leases) execute(reqs []*request, fast bool) [][]*request {
+	ctx, cancel := context.WithTimeout(b.life, batchTime)
 	defer cancel()
 	if fast {
-		if reqs = b.flyQuickly(ctx, reqs); len(reqs) == 0 {
+		if reqs = b.executeQuickly(ctx, reqs); len(reqs) == 0 {
 			return nil
 		}
 	}
@@ -173,10 +173,10 @@ func (b *Leases) fly(reqs []*request, fast bool) [][]*request {
 	return nil
 }
 
-// flyAlone executes the requests for one lock, which may have to wait for a row. Only a few run
+// executeAlone executes the requests for one lock, which may have to wait for a row. Only a few run
 // concurrently, so that connections are left for other requests.
-func (b *Leases) flyAlone(reqs []*request) {
-	ctx, cancel := context.WithTimeout(b.life, flightTime)
+func (b *Leases) executeAlone(reqs []*request) {
+	ctx, cancel := context.WithTimeout(b.life, batchTime)
 	defer cancel()
 	select {
 	case b.lone <- struct{}{}:

@@ -9,32 +9,32 @@ import (
 	"github.com/holdfast-io/holdfast/observe"
 )
 
-// lane bounds how many requests of one kind are served concurrently.
-type lane struct {
+// limiter bounds how many requests of one kind are served concurrently.
+type limiter struct {
 	slots chan struct{} // one value for each request inside
 	quota observe.Quota
 	// patience is how long a request waits for a slot before it is rejected.
 	patience time.Duration
 }
 
-// lanes are separate, so that an overload in one leaves the others alone. Lock holders have
+// limiters are separate, so that an overload in one leaves the others alone. Lock holders have
 // their own, and it waits where the others reject: a renewal that is a little late is better
 // than one that is refused.
 //
 // The last two bound work, not requests. Work that runs at the same time shares the processors
 // with the renewals, and each step of a renewal waits behind all of it.
-type lanes struct {
-	acquires, reads, streams *lane
+type limiters struct {
+	acquires, reads, streams *limiter
 	// waits bounds the acquires that wait. It leaves a part of acquires to those that do not.
-	waits *lane
+	waits *limiter
 	// holders is for renewals and releases of leases that were granted or renewed here. claims
 	// is for those of leases that this server does not know: a flood of lease IDs that never
 	// existed does not delay the renewal of a lease that is held.
-	holders, claims *lane
+	holders, claims *limiter
 	// tries bounds acquires while the backend decides on them without a wait.
-	tries *lane
+	tries *limiter
 	// lists bounds reading, decoding and encoding of lists with up to a thousand locks each.
-	lists *lane
+	lists *limiter
 }
 
 // triesPerCPU is how many acquires the backend decides on concurrently, for each processor. It
@@ -42,12 +42,12 @@ type lanes struct {
 // late.
 const triesPerCPU = 16
 
-func newLanes(l Limits) *lanes {
+func newLimiters(l Limits) *limiters {
 	cpus := runtime.GOMAXPROCS(0)
-	of := func(n int, q observe.Quota, patience time.Duration) *lane {
-		return &lane{make(chan struct{}, max(1, n)), q, patience}
+	of := func(n int, q observe.Quota, patience time.Duration) *limiter {
+		return &limiter{make(chan struct{}, max(1, n)), q, patience}
 	}
-	return &lanes{
+	return &limiters{
 		acquires: of(l.Acquires, observe.QuotaAcquires, 0),
 		waits:    of(l.Acquires-l.Acquires/8, observe.QuotaAcquires, 0),
 		reads:    of(l.Reads, observe.QuotaReads, time.Second),
@@ -59,18 +59,18 @@ func newLanes(l Limits) *lanes {
 	}
 }
 
-func acquiring(s *Server, _ *request) *lane { return s.lanes.acquires }
-func reading(s *Server, _ *request) *lane   { return s.lanes.reads }
-func streaming(s *Server, _ *request) *lane { return s.lanes.streams }
+func acquiring(s *Server, _ *request) *limiter { return s.limiters.acquires }
+func reading(s *Server, _ *request) *limiter   { return s.limiters.reads }
+func streaming(s *Server, _ *request) *limiter { return s.limiters.streams }
 
-// holding returns the lane of a renewal or a release of one lease.
-func holding(s *Server, r *request) *lane {
-	return s.lanes.of(s.knows(r, leaseKey{r.name, r.lease}))
+// holding returns the limiter of a renewal or a release of one lease.
+func holding(s *Server, r *request) *limiter {
+	return s.limiters.of(s.knows(r, leaseKey{r.name, r.lease}))
 }
 
-// of returns the lane of renewals and releases of leases that are known here, or of those that
+// of returns the limiter of renewals and releases of leases that are known here, or of those that
 // are not.
-func (l *lanes) of(known bool) *lane {
+func (l *limiters) of(known bool) *limiter {
 	if known {
 		return l.holders
 	}
@@ -80,7 +80,7 @@ func (l *lanes) of(known bool) *lane {
 // knows reports whether the lease was granted or renewed here, and is not known to have ended.
 // If so, it marks the connection of the request as a holder's.
 func (s *Server) knows(r *request, k leaseKey) bool {
-	known := s.ledger.knows(k)
+	known := s.registry.knows(k)
 	if known {
 		r.conn.holds()
 	}
@@ -88,7 +88,7 @@ func (s *Server) knows(r *request, k leaseKey) bool {
 }
 
 // enterNow takes a slot if one is free, and reports whether it did.
-func (l *lane) enterNow() bool {
+func (l *limiter) enterNow() bool {
 	select {
 	case l.slots <- struct{}{}:
 		return true
@@ -98,7 +98,7 @@ func (l *lane) enterNow() bool {
 }
 
 // enter takes a slot, and reports whether there was one in time.
-func (l *lane) enter(ctx context.Context) bool {
+func (l *limiter) enter(ctx context.Context) bool {
 	if l.enterNow() {
 		return true
 	}
@@ -117,10 +117,10 @@ func (l *lane) enter(ctx context.Context) bool {
 	}
 }
 
-func (l *lane) leave() { <-l.slots }
+func (l *limiter) leave() { <-l.slots }
 
 // bounded bounds the work that acquires make for the backend: one that does not wait takes a slot in the
-// lane of tries.
+// limiter of tries.
 type bounded struct {
 	backend.Backend
 	s *Server
@@ -129,17 +129,17 @@ type bounded struct {
 // Acquire implements backend.Backend.
 func (b bounded) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	if !req.Wait {
-		if err := b.s.admit(ctx, b.s.lanes.tries); err != nil {
+		if err := b.s.admit(ctx, b.s.limiters.tries); err != nil {
 			return backend.Grant{}, err
 		}
-		defer b.s.lanes.tries.leave()
+		defer b.s.limiters.tries.leave()
 	}
 	return b.Backend.Acquire(ctx, req)
 }
 
 // admit takes a slot in time. If there is none, it counts the rejection and returns the error
 // for it.
-func (s *Server) admit(ctx context.Context, l *lane) error {
+func (s *Server) admit(ctx context.Context, l *limiter) error {
 	if l.enter(ctx) {
 		return nil
 	}

@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// mirror is a cache of the objects in the namespace, from the watch and from what was read and
+// cache has a copy of the objects in the namespace, from the watch and from what was read and
 // written. For each object only the newest version counts, whichever way it came.
-type mirror struct {
+type cache struct {
 	mu      sync.Mutex
 	objects map[string]*seen
 	waiters map[string]map[*waiter]struct{} // by the name of the lock's object
@@ -29,7 +29,7 @@ type seen struct {
 	lock    string
 	record  *record // of a lock; nil: it cannot be read. It is not changed.
 	// Of the record: stalled is the result of record.stalled, valid if judged is set; familiar is
-	// mirror.ends + 1 as of when all sessions in it were known. A thousand waiters of one queue
+	// cache.ends + 1 as of when all sessions in it were known. A thousand waiters of one queue
 	// need both.
 	judged, stalled bool
 	familiar        uint64
@@ -39,7 +39,7 @@ type seen struct {
 	burying bool // it is about to be deleted: not to be deleted a second time
 }
 
-func (m *mirror) init() {
+func (m *cache) init() {
 	m.objects = make(map[string]*seen)
 	m.waiters = make(map[string]map[*waiter]struct{})
 	m.held = make(map[string]map[backend.LeaseID]*session)
@@ -47,14 +47,14 @@ func (m *mirror) init() {
 }
 
 // buried records that an attempt to delete an object has ended.
-func (m *mirror) buried(s *seen) {
+func (m *cache) buried(s *seen) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s.burying = false
 }
 
 // forget removes an object. m.mu is held.
-func (m *mirror) forget(at string) {
+func (m *cache) forget(at string) {
 	if s := m.objects[at]; s != nil && s.session != nil {
 		delete(m.sessions, s.session.ID)
 		m.ends++
@@ -63,7 +63,7 @@ func (m *mirror) forget(at string) {
 }
 
 // known returns the newest version that was seen, or nil. It must not be changed.
-func (m *mirror) known(at string) *object {
+func (m *cache) known(at string) *object {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s := m.objects[at]; s != nil {
@@ -73,7 +73,7 @@ func (m *mirror) known(at string) *object {
 }
 
 // version returns the resource version of the newest version that was seen, or 0.
-func (m *mirror) version(at string) uint64 {
+func (m *cache) version(at string) uint64 {
 	if o := m.known(at); o != nil {
 		return o.version()
 	}
@@ -81,7 +81,7 @@ func (m *mirror) version(at string) uint64 {
 }
 
 // ttl returns the TTL of a session, or 0 if it is not known.
-func (m *mirror) ttl(id backend.SessionID) time.Duration {
+func (m *cache) ttl(id backend.SessionID) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s := m.objects[sessionName(id)]; s != nil && s.session != nil {
@@ -92,7 +92,7 @@ func (m *mirror) ttl(id backend.SessionID) time.Duration {
 
 // stale returns a session that has not been written for its TTL and the skew, by the clocks of the
 // API servers. It returns nil if the session has been written.
-func (m *mirror) stale(at string, now time.Time, skew time.Duration) *seen {
+func (m *cache) stale(at string, now time.Time, skew time.Duration) *seen {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.objects[at]
@@ -114,7 +114,7 @@ func sameHolder(a, b *spec) bool {
 
 // foreignOver reports whether client-go's holder of the lock has not been heard of for as long as
 // its lease lasts, by the clock of this process alone.
-func (m *mirror) foreignOver(o *object) bool {
+func (m *cache) foreignOver(o *object) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.objects[o.Metadata.Name]
@@ -135,9 +135,9 @@ func margin(ttl time.Duration) time.Duration { return ttl/64 + 50*time.Milliseco
 func (b *Backend) learn(o *object) { b.learnBy(o, false) }
 
 // learnBy is learn for an object that a timer read, if byTimer is set. It reports to the waiters only
-// what the mirror has, because a grant is compared with the mirror.
+// what the cache has, because a grant is compared with the cache.
 func (b *Backend) learnBy(o *object, byTimer bool) {
-	m := &b.mirror
+	m := &b.cache
 	at := o.Metadata.Name
 	before := m.known(at)
 	if before != nil && before.version() >= o.version() {
@@ -207,7 +207,7 @@ func read(o *object) *seen {
 // due reports whether a waiter here has to write the lock for it to make progress, and when. A task
 // that one process does for all falls to the process of the first waiter; the others do it in case
 // that one does not. m.mu is held.
-func (m *mirror) due(at string, s *seen) (time.Duration, bool) {
+func (m *cache) due(at string, s *seen) (time.Duration, bool) {
 	if s == nil || s.record == nil || len(m.waiters[at]) == 0 {
 		return 0, false
 	}
@@ -230,7 +230,7 @@ func (m *mirror) due(at string, s *seen) (time.Duration, bool) {
 }
 
 // strangers reports whether the line of a lock has sessions that are not known here. m.mu is held.
-func (m *mirror) strangers(s *seen) bool {
+func (m *cache) strangers(s *seen) bool {
 	if s.familiar == m.ends+1 {
 		return false
 	}
@@ -245,7 +245,7 @@ func (m *mirror) strangers(s *seen) bool {
 
 // tell tells the waiters here for the lock, and returns the functions to call for the sessions that
 // held it and no longer do. m.mu is held.
-func (m *mirror) tell(at string, r *record, byTimer bool) []func() {
+func (m *cache) tell(at string, r *record, byTimer bool) []func() {
 	var losses []func()
 	if len(m.waiters[at]) == 0 && len(m.held[at]) == 0 {
 		return nil
@@ -277,7 +277,7 @@ func (m *mirror) tell(at string, r *record, byTimer bool) []func() {
 
 // hold records that a lease is held here, which the newest known version has to confirm. It returns
 // false if the lease was lost already.
-func (m *mirror) hold(at string, id backend.LeaseID, s *session, e entry) bool {
+func (m *cache) hold(at string, id backend.LeaseID, s *session, e entry) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.objects[at]
@@ -295,7 +295,7 @@ func (m *mirror) hold(at string, id backend.LeaseID, s *session, e entry) bool {
 }
 
 // unhold removes the record of hold. m.mu is held.
-func (m *mirror) unhold(at string, id backend.LeaseID) {
+func (m *cache) unhold(at string, id backend.LeaseID) {
 	delete(m.held[at], id)
 	if len(m.held[at]) == 0 {
 		delete(m.held, at)
@@ -303,7 +303,7 @@ func (m *mirror) unhold(at string, id backend.LeaseID) {
 }
 
 // letGo forgets a lease that is about to be released, so that it does not count as a loss.
-func (m *mirror) letGo(at string, id backend.LeaseID) {
+func (m *cache) letGo(at string, id backend.LeaseID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.unhold(at, id)
@@ -312,7 +312,7 @@ func (m *mirror) letGo(at string, id backend.LeaseID) {
 // absent records that an object does not exist, if what is known of it is no newer than the
 // version.
 func (b *Backend) absent(at string, version uint64) {
-	m := &b.mirror
+	m := &b.cache
 	m.mu.Lock()
 	s := m.objects[at]
 	if s == nil || s.object.version() > version {
