@@ -14,11 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/elector"
+	"github.com/holdfast-io/holdfast/internal/leaktest"
 	"github.com/holdfast-io/holdfast/open"
 )
 
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // now is a clock that all processes of the machine share.

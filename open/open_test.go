@@ -7,14 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/leaktest"
 	"github.com/holdfast-io/holdfast/open"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // Only the URL changes between backends.
 func TestURL(t *testing.T) {

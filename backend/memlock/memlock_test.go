@@ -5,14 +5,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // TestConformance runs the suite in real time, all cases on one store.
 func TestConformance(t *testing.T) {

@@ -3,16 +3,15 @@ package pglock_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/pglock"
+	"github.com/holdfast-io/holdfast/internal/leaktest"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func TestConformance(t *testing.T) {
 	t.Parallel()

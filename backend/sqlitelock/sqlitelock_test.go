@@ -7,11 +7,10 @@ import (
 	"path/filepath"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
+	"github.com/holdfast-io/holdfast/internal/leaktest"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 )
 
@@ -19,7 +18,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(childJob) != "" {
 		os.Exit(child())
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // TestConformance runs the suite with many backend values on one file: they share nothing but the

@@ -10,10 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/holdfast-io/holdfast/bench"
 	"github.com/holdfast-io/holdfast/bench/engines"
+	"github.com/holdfast-io/holdfast/internal/leaktest"
 )
 
 // asWorker turns this program into one of the processes of the bench.
@@ -21,7 +20,7 @@ const asWorker = "HOLDFAST_TEST_WORKER"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asWorker) == "" {
-		goleak.VerifyTestMain(m)
+		leaktest.Main(m)
 		return
 	}
 	if err := bench.Work(context.Background(), os.Stdin, os.Stdout, findWithEverybody); err != nil {

@@ -18,10 +18,10 @@ import (
 	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib"
-	"go.uber.org/goleak"
 
 	"github.com/holdfast-io/holdfast"
 	orders "github.com/holdfast-io/holdfast/examples/orders"
+	"github.com/holdfast-io/holdfast/internal/leaktest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 	"github.com/holdfast-io/holdfast/open"
 )
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // stuckOrder is an order for which the instance "three" asks the provider for ever, and

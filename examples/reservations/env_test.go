@@ -16,10 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/holdfast-io/holdfast"
 	reservations "github.com/holdfast-io/holdfast/examples/reservations"
+	"github.com/holdfast-io/holdfast/internal/leaktest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 	"github.com/holdfast-io/holdfast/open"
 )
@@ -38,7 +37,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // redisURL is the URL of a server that has lost nothing: it need not wait for leases that it

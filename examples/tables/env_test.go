@@ -19,9 +19,9 @@ import (
 	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib"
-	"go.uber.org/goleak"
 
 	tables "github.com/holdfast-io/holdfast/examples/tables"
+	"github.com/holdfast-io/holdfast/internal/leaktest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // start starts an instance in a process of its own and waits until it listens.

@@ -9,13 +9,12 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/fence/httpfence"
+	"github.com/holdfast-io/holdfast/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // service is a stock that is written over HTTP.
 type service struct {

@@ -9,14 +9,14 @@ import (
 	"testing"
 
 	"github.com/redis/rueidis"
-	"go.uber.org/goleak"
 
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/fence/redisfence"
+	"github.com/holdfast-io/holdfast/internal/leaktest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func connect(t *testing.T) (rueidis.Client, *redisfence.Guard) {
 	t.Helper()

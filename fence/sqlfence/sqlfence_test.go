@@ -11,15 +11,15 @@ import (
 
 	_ "github.com/go-sql-driver/mysql"
 	_ "github.com/jackc/pgx/v5/stdlib"
-	"go.uber.org/goleak"
 	_ "modernc.org/sqlite"
 
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/fence/sqlfence"
+	"github.com/holdfast-io/holdfast/internal/leaktest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // engine is a database on which the same tests run.
 type engine struct {

@@ -10,9 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/leaktest"
 )
 
 // patience bounds every wait for something that must happen; quiet is how long a test watches
@@ -23,7 +22,7 @@ const (
 	quiet    = 30 * time.Millisecond
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // upstream is a server whose connections the test itself holds.
 type upstream struct {

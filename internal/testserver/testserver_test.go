@@ -5,12 +5,11 @@ package testserver_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"github.com/holdfast-io/holdfast/internal/leaktest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func TestRedis(t *testing.T) {
 	t.Parallel()

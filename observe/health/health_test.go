@@ -12,17 +12,16 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/redlock"
+	"github.com/holdfast-io/holdfast/internal/leaktest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 	"github.com/holdfast-io/holdfast/observe/health"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func checker(t *testing.T, b backend.Backend, cfg health.Config) *health.Checker {
 	t.Helper()

@@ -15,10 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/cli"
+	"github.com/holdfast-io/holdfast/internal/leaktest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 	"github.com/holdfast-io/holdfast/verify"
 	"github.com/holdfast-io/holdfast/verify/history"
@@ -42,7 +41,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 func workers() []string { return []string{"/usr/bin/env", workerEnv + "=1", os.Args[0]} }

@@ -10,12 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/holdfast-io/holdfast/examples/internal/web"
+	"github.com/holdfast-io/holdfast/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // TestStop: a service that is told to stop takes no more requests, and finishes those in
 // progress first.
