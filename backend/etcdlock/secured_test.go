@@ -132,9 +132,7 @@ func TestUsersChange(t *testing.T) {
 	next := request("order:1", s)
 	done := start(t.Context(), b, next)
 	await(t, "the waiter is in line", func() bool { return b.Waiting("order:1") == 1 })
-	if _, err := m.Admin().UserAdd(t.Context(), "somebody", "else"); err != nil {
-		t.Fatalf("UserAdd: %v", err)
-	}
+	m.Do("auth/user/add", map[string]any{"name": "somebody", "password": "else"})
 	other := request("order:2", s)
 	if _, err := b.Acquire(t.Context(), other); err != nil {
 		t.Errorf("Acquire after users changed: %v", err)

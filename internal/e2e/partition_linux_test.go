@@ -80,19 +80,7 @@ func etcdOfThree(t *testing.T) (*ensemble, []*testserver.Etcd) {
 	for _, m := range members {
 		e.processes = append(e.processes, m.Process())
 	}
-	admin := members[0].Admin()
-	e.leader = func(t *testing.T) int {
-		t.Helper()
-		for i, m := range members {
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-			status, err := admin.Status(ctx, m.Addr())
-			cancel()
-			if err == nil && status.Leader == status.Header.MemberId {
-				return i
-			}
-		}
-		return -1
-	}
+	e.leader = leading(members)
 	return e, members
 }
 

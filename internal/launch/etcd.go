@@ -3,15 +3,18 @@
 package launch
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 )
 
 // EtcdOptions say how an etcd is started.
@@ -21,12 +24,19 @@ type EtcdOptions struct {
 	// Tick is the heartbeat in milliseconds; an election takes ten of them, and leases live for 15 or
 	// more, rounded up to seconds. Default: etcd's own.
 	Tick int
-	// Client is how to connect to it, but for the address: with TLS if its Args make it speak TLS
-	// only, and as a user. It may change between two starts. Optional.
-	Client *clientv3.Config
+	// Admin connects to it. It may change between two starts. Optional.
+	Admin *EtcdAdmin
 	// Reach returns the address by which the other members reach the member that listens at an
 	// address: that of a proxy in between. Optional.
 	Reach func(listens string) string
+}
+
+// EtcdAdmin is how to connect to an etcd, but for its address.
+type EtcdAdmin struct {
+	// TLS is for an etcd whose Args make it speak TLS only. Nil: it does not.
+	TLS *tls.Config
+	// User and Password are for an etcd that authenticates its clients. Empty: it does not.
+	User, Password string
 }
 
 // Etcd returns the members of a cluster. They have to be launched together: one does not serve
@@ -60,12 +70,12 @@ func Etcd(o EtcdOptions) ([]*Server, error) {
 // member completes a member of a cluster.
 func (o EtcdOptions) member(s *Server, listens string, peers []string, i int) {
 	name, advertised, _ := strings.Cut(peers[i], "=")
-	scheme := "http://"
-	if o.Client != nil && o.Client.TLS != nil {
-		scheme = "https://"
+	if o.Admin == nil {
+		o.Admin = new(EtcdAdmin)
 	}
+	client := o.Admin.url(s.addr)
 	args := []string{
-		"--name", name, "--data-dir", s.Path("data"), "--listen-client-urls", scheme + s.addr, "--advertise-client-urls", scheme + s.addr,
+		"--name", name, "--data-dir", s.Path("data"), "--listen-client-urls", client, "--advertise-client-urls", client,
 		"--listen-peer-urls", listens, "--initial-advertise-peer-urls", advertised, "--initial-cluster", strings.Join(peers, ","),
 		"--bcrypt-cost", "4", // the least: a client opens many connections
 		"--logger", "zap", "--log-level", "fatal", "--log-outputs", "stderr",
@@ -74,39 +84,100 @@ func (o EtcdOptions) member(s *Server, listens string, peers []string, i int) {
 		args = append(args, "--heartbeat-interval", strconv.Itoa(o.Tick), "--election-timeout", strconv.Itoa(10*o.Tick))
 	}
 	s.command.Argv, s.URL = slices.Concat(s.command.Argv, args, o.Args), "etcd://"+s.addr
-	s.ready = func(ctx context.Context, _ *Process) error {
-		var conf clientv3.Config
-		if o.Client != nil {
-			conf = *o.Client
-		}
-		conf.Endpoints, conf.Logger = []string{s.addr}, zap.NewNop()
-		return etcdServes(ctx, conf, name)
-	}
+	s.ready = func(ctx context.Context, _ *Process) error { return o.Admin.serves(ctx, s.addr, name) }
 }
 
-// etcdServes returns nil if the one endpoint answers a linearizable read, and is the member with the
+func (a *EtcdAdmin) url(addr string) string {
+	if a.TLS != nil {
+		return "https://" + addr
+	}
+	return "http://" + addr
+}
+
+// EtcdStatus is what a member says of itself, with IDs as its JSON gateway writes them.
+type EtcdStatus struct {
+	// Header names the member.
+	Header struct {
+		Member string `json:"member_id"`
+	} `json:"header"`
+	// Leader is the member that it follows; its own ID: it leads.
+	Leader string `json:"leader"`
+}
+
+// Status returns the status of the member at an address.
+func (a *EtcdAdmin) Status(ctx context.Context, addr string) (EtcdStatus, error) {
+	var status EtcdStatus
+	err := a.Do(ctx, addr, "maintenance/status", nil, &status)
+	return status, err
+}
+
+// serves returns nil if the one endpoint answers a linearizable read, and is the member with the
 // name, which is random.
-func etcdServes(ctx context.Context, conf clientv3.Config, name string) error {
-	c, err := clientv3.New(conf)
+func (a *EtcdAdmin) serves(ctx context.Context, addr, name string) error {
+	self, err := a.Status(ctx, addr)
 	if err != nil {
-		return fmt.Errorf("client: %w", err)
+		return err
 	}
-	defer func() { _ = c.Close() }()
-	status, err := c.Status(ctx, conf.Endpoints[0])
-	if err != nil {
-		return fmt.Errorf("status: %w", err)
+	var list struct {
+		Members []struct {
+			ID   string `json:"ID"`
+			Name string `json:"name"`
+		} `json:"members"`
 	}
-	list, err := c.MemberList(ctx)
-	if err != nil {
-		return fmt.Errorf("members: %w", err)
+	if err := a.Do(ctx, addr, "cluster/member/list", nil, &list); err != nil {
+		return err
 	}
 	for _, m := range list.Members {
-		if m.ID == status.Header.MemberId && m.Name == name {
-			if _, err := c.Get(ctx, "ready"); err != nil {
-				return fmt.Errorf("read: %w", err)
-			}
-			return nil
+		if m.ID == self.Header.Member && m.Name == name {
+			return a.Do(ctx, addr, "kv/range", map[string]any{"key": []byte("ready")}, nil)
 		}
 	}
 	return errOther
+}
+
+// Do sends a call of etcd's API, such as "kv/range", to its JSON gateway. in is the request, nil for
+// one without fields; the answer is put into out, unless that is nil.
+func (a *EtcdAdmin) Do(ctx context.Context, addr, call string, in map[string]any, out any) error {
+	var token struct {
+		Token string `json:"token"`
+	}
+	if a.User != "" {
+		err := a.post(ctx, addr, "auth/authenticate", "", map[string]any{"name": a.User, "password": a.Password}, &token)
+		if err != nil {
+			return err
+		}
+	}
+	return a.post(ctx, addr, call, token.Token, in, out)
+}
+
+func (a *EtcdAdmin) post(ctx context.Context, addr, call, token string, in map[string]any, out any) error {
+	if in == nil {
+		in = map[string]any{} // null is no request
+	}
+	body, err := json.Marshal(in)
+	if err != nil {
+		return fmt.Errorf("%s: %w", call, err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url(addr)+"/v3/"+call, bytes.NewReader(body))
+	if err != nil {
+		return fmt.Errorf("%s: %w", call, err)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", token)
+	}
+	resp, err := (&http.Transport{TLSClientConfig: a.TLS, DisableKeepAlives: true}).RoundTrip(req)
+	if err != nil {
+		return fmt.Errorf("%s: %w", call, err)
+	}
+	answer, err := io.ReadAll(resp.Body)
+	if err = errors.Join(err, resp.Body.Close()); err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %.300s", resp.Status, answer) //nolint:err113 // for people
+	}
+	if err == nil && out != nil {
+		err = json.Unmarshal(answer, out)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", call, err)
+	}
+	return nil
 }

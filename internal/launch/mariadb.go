@@ -4,13 +4,10 @@ package launch
 
 import (
 	"context"
-	"database/sql"
-	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
-
-	_ "github.com/go-sql-driver/mysql" // "mysql" for database/sql
 )
 
 // MariaDB returns a server with empty tables, which it creates, and an empty database "test". "root"
@@ -42,22 +39,22 @@ func MariaDB(ctx context.Context, o Options) (*Server, error) {
 
 // mariaDBServes returns nil if the server is the one that was started: the one with the data.
 func mariaDBServes(ctx context.Context, addr, data string) error {
-	db, err := sql.Open("mysql", "root@tcp("+addr+")/")
+	dir, err := MariaDBRun(ctx, addr, "", "SELECT @@datadir")
 	if err != nil {
-		return fmt.Errorf("open: %w", err)
-	}
-	defer func() { _ = db.Close() }()
-	var dir string
-	if err := db.QueryRowContext(ctx, "SELECT @@datadir").Scan(&dir); err != nil {
-		return fmt.Errorf("data directory: %w", err)
+		return err
 	}
 	if filepath.Clean(dir) != data {
 		return errOther
 	}
 	// A node of Galera refuses every statement about a table until it is ready.
-	var users int
-	if err := db.QueryRowContext(ctx, "SELECT COUNT(*) FROM mysql.global_priv").Scan(&users); err != nil {
-		return fmt.Errorf("look at a table: %w", err)
-	}
-	return nil
+	_, err = MariaDBRun(ctx, addr, "", "SELECT COUNT(*) FROM mysql.global_priv")
+	return err
+}
+
+// MariaDBRun runs statements as root with the server's own client, on one connection to an address.
+// It returns what the client prints: a line for each row, without the names of the columns.
+func MariaDBRun(ctx context.Context, addr, database string, statements ...string) (string, error) {
+	const delimiter = ";;" // a statement may have a semicolon in it
+	return client(ctx, "mariadb", "--no-defaults", "--protocol=tcp", "--host=127.0.0.1", "--port="+Port(addr), "--user=root", "--database="+database,
+		"--batch", "--raw", "--skip-column-names", "--delimiter="+delimiter, "--execute="+strings.Join(statements, delimiter))
 }

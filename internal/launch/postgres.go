@@ -5,15 +5,12 @@ package launch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // Postgres returns a server with an empty cluster, which it creates. It trusts every client; the
@@ -42,19 +39,24 @@ func Postgres(ctx context.Context, o Options) (*Server, error) {
 
 // postgresServes returns nil if the server is the one that was started: the one with the data.
 func postgresServes(ctx context.Context, url, data string) error {
-	c, err := pgx.Connect(ctx, url)
+	dir, err := PostgresRun(ctx, url, "SELECT current_setting('data_directory')")
 	if err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	defer func() { _ = c.Close(ctx) }()
-	var dir string
-	if err := c.QueryRow(ctx, "SELECT current_setting('data_directory')").Scan(&dir); err != nil {
-		return fmt.Errorf("data directory: %w", err)
+		return err
 	}
 	if dir != data {
 		return errOther
 	}
 	return nil
+}
+
+// PostgresRun runs statements with the server's own client, on one connection, each in a transaction
+// of its own. It returns what the client prints: a line for each row.
+func PostgresRun(ctx context.Context, url string, statements ...string) (string, error) {
+	args := []string{"--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1", "--dbname=" + url}
+	for _, q := range statements {
+		args = append(args, "--command="+q)
+	}
+	return client(ctx, "psql", args...)
 }
 
 // detached waits until no process of the server that was killed has its shared memory any more: no

@@ -4,6 +4,7 @@ package launch
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -69,20 +70,37 @@ func (o Options) once(ctx context.Context, s *Server, program string, args ...st
 	return nil
 }
 
-// Program returns the command of a program: of Programs, in $PATH, or where Debian puts programs
-// that only its own scripts are meant to call. Errors: it is not installed.
+// client runs the command-line client of a server to its end, and returns what it prints.
+func client(ctx context.Context, program string, args ...string) (string, error) {
+	argv, err := Options{}.Program(program)
+	if err != nil {
+		return "", err
+	}
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, argv[0], args...) //nolint:gosec // of the list of kinds
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s: %w: %.500s", program, err, stderr.String())
+	}
+	return strings.TrimSpace(stdout.String()), nil
+}
+
+// Program returns the command of a program: of Programs, where Debian puts programs that only its
+// own scripts are meant to call, or in $PATH. Errors: it is not installed.
 func (o Options) Program(name string) ([]string, error) {
 	if argv := o.Programs[name]; len(argv) > 0 {
 		return argv, nil
+	}
+	// PostgreSQL's first: what Debian has of it in $PATH is a script that takes longer than a query.
+	if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name); len(found) > 0 {
+		return []string{slices.Max(found)}, nil
 	}
 	path, err := exec.LookPath(name)
 	if err == nil {
 		return []string{path}, nil
 	}
-	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name)
-	more, _ := filepath.Glob("/usr/sbin/" + name)
-	if found = append(found, more...); len(found) > 0 {
-		return []string{slices.Max(found)}, nil
+	if found, _ := filepath.Glob("/usr/sbin/" + name); len(found) > 0 {
+		return found, nil
 	}
 	return nil, fmt.Errorf("%s is not installed: %w", name, err)
 }

@@ -41,7 +41,7 @@ func TestMainFails(t *testing.T) {
 		go func() { select {} }()
 		return
 	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestMainFails$") //nolint:gosec // this program
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestMainFails$")
 	cmd.Env = append(os.Environ(), leaks+"=1")
 	out, err := cmd.CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "leaktest: 1 goroutines are left") || !strings.Contains(string(out), "TestMainFails") {

@@ -15,8 +15,6 @@ import (
 	"syscall"
 	"time"
 	"unsafe"
-
-	"golang.org/x/sys/unix"
 )
 
 // diskRun is one run of a program on a Disk. The kernel holds the program's calls to pwrite and
@@ -93,20 +91,20 @@ func (d *Disk) serve(socket *net.UnixListener) error {
 	defer r.end()
 	for {
 		// This wait ends when no process is left. A receive does not, on older kernels.
-		events := []unix.PollFd{{Fd: int32(listener), Events: unix.POLLIN}} //nolint:gosec // a file descriptor is small
-		if _, err := unix.Poll(events, -1); errors.Is(err, unix.EINTR) {
+		called, err := pollRead(listener)
+		if errors.Is(err, syscall.EINTR) {
 			continue
 		} else if err != nil {
 			return fmt.Errorf("wait: %w", err)
 		}
-		if events[0].Revents&unix.POLLIN == 0 {
+		if !called {
 			return nil
 		}
 		var n notification
-		errno := ioctl(listener, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&n)) //nolint:gosec // the kernel's interface
+		errno := ioctl(listener, notifRecv, unsafe.Pointer(&n)) //nolint:gosec // the kernel's interface
 		if errno == 0 {
 			r.decide(n)
-		} else if errno != unix.ENOENT && errno != unix.EINTR { // these mean that the caller was killed
+		} else if errno != syscall.ENOENT && errno != syscall.EINTR { // these mean that the caller was killed
 			return fmt.Errorf("receive: %w", errno)
 		}
 	}
@@ -139,18 +137,13 @@ func receiveFile(socket *net.UnixListener) (int, error) {
 	return files[0], nil
 }
 
-func ioctl(fd int, request uintptr, arg unsafe.Pointer) syscall.Errno {
-	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), request, uintptr(arg))
-	return errno
-}
-
 // decide answers a call, or starts a goroutine that does. A call that is not about a log is
 // executed unchanged.
 func (r *diskRun) decide(n notification) {
 	path, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", n.pid, n.args[0]))
 	kind := kindOf(path)
-	if err != nil || kind == logNone || n.call == unix.SYS_PWRITE64 && kind != logAnywhere {
-		r.reply(n, answer{flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE})
+	if err != nil || kind == logNone || n.call == syscall.SYS_PWRITE64 && kind != logAnywhere {
+		r.reply(n, answer{flags: notifContinue})
 		return
 	}
 	flush, written, err := r.perform(n, kind)
@@ -177,22 +170,22 @@ func (r *diskRun) perform(n notification, kind logKind) (func() error, int64, er
 	if err != nil {
 		return nil, 0, err
 	}
-	defer func() { _ = unix.Close(fd) }()
+	defer func() { _ = syscall.Close(fd) }()
 	f, err := r.file(fd, kind)
 	if err != nil || f == nil {
 		return nil, 0, err
 	}
-	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	flags, err := fileFlags(fd)
 	if err != nil {
 		return nil, 0, fmt.Errorf("its flags: %w", err)
 	}
 	var data []byte
-	if n.call == unix.SYS_PWRITE64 {
+	if n.call == syscall.SYS_PWRITE64 {
 		if data, err = memory(n.pid, n.args[1], n.args[2]); err != nil {
 			return nil, 0, err
 		}
-		f.keep(int64(n.args[3]), data) //nolint:gosec // an offset
-		if flags&unix.O_DSYNC == 0 {   // O_SYNC has its bit, too
+		f.keep(int64(n.args[3]), data)  //nolint:gosec // an offset
+		if flags&syscall.O_DSYNC == 0 { // O_SYNC has its bit, too
 			return nil, int64(len(data)), nil
 		}
 	}
@@ -208,15 +201,15 @@ func (r *diskRun) perform(n notification, kind logKind) (func() error, int64, er
 
 // position returns where the log of fd, which is written from its start to its end, ends.
 func position(fd, flags int) (int64, error) {
-	if flags&unix.O_ACCMODE != unix.O_RDONLY && flags&unix.O_APPEND == 0 {
-		at, err := unix.Seek(fd, 0, io.SeekCurrent)
+	if flags&syscall.O_ACCMODE != syscall.O_RDONLY && flags&syscall.O_APPEND == 0 {
+		at, err := syscall.Seek(fd, 0, io.SeekCurrent)
 		if err != nil {
 			return 0, fmt.Errorf("its position: %w", err)
 		}
 		return at, nil
 	}
-	var info unix.Stat_t // nothing was written at the position of such a descriptor
-	if err := unix.Fstat(fd, &info); err != nil {
+	var info syscall.Stat_t // nothing was written at the position of such a descriptor
+	if err := syscall.Fstat(fd, &info); err != nil {
 		return 0, fmt.Errorf("fstat: %w", err)
 	}
 	return info.Size, nil
@@ -229,9 +222,9 @@ func (r *diskRun) open(n notification) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		fd, err := unix.PidfdGetfd(process, int(n.args[0]), 0) //nolint:gosec // a file descriptor is small
-		if errors.Is(err, unix.ESRCH) && !again {              // another process had this number before
-			_ = unix.Close(process)
+		fd, err := pidfdGetfd(process, int(n.args[0])) //nolint:gosec // a file descriptor is small
+		if errors.Is(err, syscall.ESRCH) && !again {   // another process had this number before
+			_ = syscall.Close(process)
 			delete(r.processes, n.pid)
 			continue
 		}
@@ -254,7 +247,7 @@ func (r *diskRun) process(thread uint32) (int, error) {
 	_, after, _ := strings.Cut(string(status), "\nTgid:")
 	var leader, handle int
 	if _, err = fmt.Sscan(after, &leader); err == nil {
-		handle, err = unix.PidfdOpen(leader, 0)
+		handle, err = pidfdOpen(leader)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("the process of thread %d: %w", thread, err)
@@ -265,12 +258,12 @@ func (r *diskRun) process(thread uint32) (int, error) {
 
 // file returns the log of fd, or nil if fd is a folder.
 func (r *diskRun) file(fd int, kind logKind) (*logFile, error) {
-	var info unix.Stat_t
-	if err := unix.Fstat(fd, &info); err != nil {
+	var info syscall.Stat_t
+	if err := syscall.Fstat(fd, &info); err != nil {
 		return nil, fmt.Errorf("fstat: %w", err)
 	}
 	id := fileID{info.Dev, info.Ino}
-	if f := r.files[id]; f != nil || info.Mode&unix.S_IFMT != unix.S_IFREG {
+	if f := r.files[id]; f != nil || info.Mode&syscall.S_IFMT != syscall.S_IFREG {
 		return f, nil
 	}
 	file, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), os.O_WRONLY, 0)
@@ -284,15 +277,14 @@ func (r *diskRun) file(fd int, kind logKind) (*logFile, error) {
 
 // memory reads a part of the memory of a process.
 func memory(thread uint32, at, size uint64) ([]byte, error) {
-	data := make([]byte, size)
-	if size == 0 {
-		return data, nil
+	file, err := os.Open(fmt.Sprintf("/proc/%d/mem", thread))
+	if err != nil {
+		return nil, err //nolint:wrapcheck // it names the file
 	}
-	local := []unix.Iovec{{Base: &data[0]}}
-	local[0].SetLen(len(data))
-	remote := []unix.RemoteIovec{{Base: uintptr(at), Len: len(data)}}
-	if got, err := unix.ProcessVMReadv(int(thread), local, remote, 0); err != nil || got != len(data) {
-		return nil, fmt.Errorf("read %d of %d bytes of its memory: %w", got, len(data), err)
+	defer func() { _ = file.Close() }()
+	data := make([]byte, size)
+	if got, err := file.ReadAt(data, int64(at)); err != nil && size > 0 { //nolint:gosec // an address of user space
+		return nil, fmt.Errorf("read %d of %d bytes of its memory: %w", got, size, err)
 	}
 	return data, nil
 }
@@ -332,23 +324,23 @@ func (r *diskRun) sync(n notification, f *logFile, pieces int, end int64) error 
 
 // lives reports whether the caller is still alive.
 func (r *diskRun) lives(n notification) bool {
-	return ioctl(r.listener, unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&n.id)) == 0 //nolint:gosec // the kernel's interface
+	return ioctl(r.listener, notifIDValid, unsafe.Pointer(&n.id)) == 0 //nolint:gosec // the kernel's interface
 }
 
 // fail fails the call and reports that, unless the caller was killed. A process that is ending
 // may still have a call that waits.
 func (r *diskRun) fail(n notification, path string, err error) {
-	if !r.lives(n) || errors.Is(err, unix.ESRCH) || errors.Is(err, fs.ErrNotExist) {
+	if !r.lives(n) || errors.Is(err, syscall.ESRCH) || errors.Is(err, fs.ErrNotExist) {
 		return
 	}
 	r.disk.report(fmt.Errorf("shim: disk: %s: %w", path, err))
-	r.reply(n, answer{err: -int32(unix.EIO)})
+	r.reply(n, answer{err: -int32(syscall.EIO)})
 }
 
 // reply answers a call, unless the caller was killed.
 func (r *diskRun) reply(n notification, a answer) {
 	a.id = n.id
-	if errno := ioctl(r.listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&a)); errno != 0 && errno != unix.ENOENT { //nolint:gosec // the kernel's interface
+	if errno := ioctl(r.listener, notifSend, unsafe.Pointer(&a)); errno != 0 && errno != syscall.ENOENT { //nolint:gosec // the kernel's interface
 		r.disk.report(fmt.Errorf("shim: disk: reply: %w", errno))
 	}
 }
@@ -362,9 +354,9 @@ func (r *diskRun) end() {
 		}
 	}
 	for _, handle := range r.processes {
-		_ = unix.Close(handle)
+		_ = syscall.Close(handle)
 	}
-	_ = unix.Close(r.listener)
+	_ = syscall.Close(r.listener)
 }
 
 // lose removes what was written to the log after its last sync. The cache is lost anyway.

@@ -4,12 +4,11 @@ package testserver
 
 import (
 	"cmp"
+	"context"
 	"crypto/rand"
 	"strconv"
 	"testing"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
+	"time"
 
 	"github.com/holdfast-io/holdfast/internal/launch"
 )
@@ -42,20 +41,20 @@ type EtcdOptions struct {
 type Etcd struct {
 	server
 
-	admin *clientv3.Config // how the tests connect to the cluster
+	admin *launch.EtcdAdmin // of the cluster
 }
 
 // StartEtcd starts an etcd of one member or more, built from the module that the
 // client comes from, and waits until it answers.
 func StartEtcd(tb testing.TB, o EtcdOptions) []*Etcd {
 	tb.Helper()
-	l := launch.EtcdOptions{Options: options(tb), Tick: cmp.Or(o.Tick, 50), Client: new(clientv3.Config), Reach: o.Reach}
+	l := launch.EtcdOptions{Options: options(tb), Tick: cmp.Or(o.Tick, 50), Admin: new(launch.EtcdAdmin), Reach: o.Reach}
 	l.Members = o.Members
 	if !o.Debian {
 		l.Programs = tool(tb, "etcd")
 	}
 	if c := o.Certificates; c != nil {
-		l.Client.TLS = c.Client(tb)
+		l.Admin.TLS = c.Client(tb)
 		l.Args = append(l.Args, "--cert-file", c.ServerCert, "--key-file", c.ServerKey, "--trusted-ca-file", c.CA, "--client-cert-auth")
 	}
 	if o.Quota > 0 {
@@ -67,53 +66,43 @@ func StartEtcd(tb testing.TB, o EtcdOptions) []*Etcd {
 	all, err := launch.Etcd(l)
 	members := make([]*Etcd, len(all))
 	for i, s := range launched(tb, all, err) {
-		members[i] = &Etcd{s, l.Client}
+		members[i] = &Etcd{s, l.Admin}
 	}
 	return members
 }
 
-// Admin returns a client that may do everything. It is closed at the end of the test.
-func (e *Etcd) Admin() *clientv3.Client {
+// Do sends a call of etcd's API, such as "auth/user/add", as the administrator of the cluster.
+func (e *Etcd) Do(call string, request map[string]any) {
 	e.t.Helper()
-	conf := *e.admin
-	conf.Endpoints, conf.Logger = []string{e.Addr()}, zap.NewNop()
-	c, err := clientv3.New(conf)
-	check(e.t, err)
-	e.t.Cleanup(func() { _ = c.Close() })
-	return c
+	ctx, cancel := e.patience()
+	defer cancel()
+	check(e.t, e.admin.Do(ctx, e.Addr(), call, request, nil))
+}
+
+// Leads reports whether the member answers, and says that it leads.
+func (e *Etcd) Leads() bool {
+	ctx, cancel := context.WithTimeout(e.t.Context(), 2*time.Second)
+	defer cancel()
+	status, err := e.admin.Status(ctx, e.Addr())
+	return err == nil && status.Header.Member == status.Leader
 }
 
 // Authenticate turns authentication on. It is called on one member of the cluster. It adds one
 // user besides root, with permission to read and write below the prefix, and nothing else.
 func (e *Etcd) Authenticate(user, password, prefix string) {
 	e.t.Helper()
-	ctx, cancel := e.patience()
-	defer cancel()
-	c := e.Admin()
 	const role = "locker"
 	rootPassword := rand.Text()
-	_, err := c.UserAdd(ctx, "root", rootPassword)
-	e.must("add root", err)
-	_, err = c.UserGrantRole(ctx, "root", "root")
-	e.must("make root", err)
-	_, err = c.UserAdd(ctx, user, password)
-	e.must("add user", err)
-	_, err = c.RoleAdd(ctx, role)
-	e.must("add role", err)
-	_, err = c.RoleGrantPermission(ctx, role, prefix, clientv3.GetPrefixRangeEnd(prefix), clientv3.PermissionType(clientv3.PermReadWrite))
-	e.must("allow the prefix", err)
-	_, err = c.UserGrantRole(ctx, user, role)
-	e.must("grant role", err)
-	_, err = c.AuthEnable(ctx)
-	e.must("enable", err)
-	e.admin.Username, e.admin.Password = "root", rootPassword
-}
-
-func (e *Etcd) must(what string, err error) {
-	e.t.Helper()
-	if err != nil {
-		e.t.Fatalf("testserver: etcd: %s: %v", what, err)
-	}
+	end := []byte(prefix)
+	end[len(end)-1]++ // the first key behind the prefix
+	e.Do("auth/user/add", map[string]any{"name": "root", "password": rootPassword})
+	e.Do("auth/user/grant", map[string]any{"user": "root", "role": "root"})
+	e.Do("auth/user/add", map[string]any{"name": user, "password": password})
+	e.Do("auth/role/add", map[string]any{"name": role})
+	e.Do("auth/role/grant", map[string]any{"name": role, "perm": map[string]any{"permType": "READWRITE", "key": []byte(prefix), "range_end": end}})
+	e.Do("auth/user/grant", map[string]any{"user": user, "role": role})
+	e.Do("auth/enable", nil)
+	e.admin.User, e.admin.Password = "root", rootPassword
 }
 
 // Endpoints are the addresses of members.

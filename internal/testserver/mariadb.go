@@ -4,13 +4,10 @@ package testserver
 
 import (
 	"context"
-	"database/sql"
-	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
-
-	_ "github.com/go-sql-driver/mysql" // "mysql" for database/sql
 
 	"github.com/holdfast-io/holdfast/internal/launch"
 )
@@ -70,44 +67,24 @@ func (*MariaDBServer) URLOf(user, addr string) string {
 // Exec runs statements as root in the database "test", over a connection of its own.
 func (s *MariaDBServer) Exec(statements ...string) {
 	s.t.Helper()
-	err := s.with(s.t.Context(), func(ctx context.Context, c *sql.Conn) error {
-		for _, q := range statements {
-			if _, err := c.ExecContext(ctx, q); err != nil {
-				return fmt.Errorf("%s: %w", q, err)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		s.t.Fatalf("testserver: mariadb: %v", err)
-	}
+	s.run(statements...)
 }
 
-// Int runs a query of one number as root, over a connection of its own.
+// Int runs a query of one number as root, over a connection of its own. args are put in the place of
+// its question marks.
 func (s *MariaDBServer) Int(query string, args ...any) int64 {
 	s.t.Helper()
-	var n int64
-	err := s.with(s.t.Context(), func(ctx context.Context, c *sql.Conn) error {
-		return c.QueryRowContext(ctx, query, args...).Scan(&n)
-	})
-	if err != nil {
-		s.t.Fatalf("testserver: mariadb: %s: %v", query, err)
+	for _, a := range args {
+		query = strings.Replace(query, "?", literal(a), 1)
 	}
-	return n
+	return number(s.t, query, s.run(query))
 }
 
-func (s *MariaDBServer) with(ctx context.Context, f func(context.Context, *sql.Conn) error) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+func (s *MariaDBServer) run(statements ...string) string {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), startTimeout)
 	defer cancel()
-	db, err := sql.Open("mysql", s.DSN())
-	if err != nil {
-		return fmt.Errorf("open: %w", err)
-	}
-	defer func() { _ = db.Close() }()
-	c, err := db.Conn(ctx)
-	if err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	defer func() { _ = c.Close() }()
-	return f(ctx, c)
+	out, err := launch.MariaDBRun(ctx, s.Addr(), "test", statements...)
+	check(s.t, err)
+	return out
 }

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/holdfast-io/holdfast/internal/launch"
 )
 
@@ -47,11 +45,8 @@ max_client_conn = 200
 	addr := "127.0.0.1:" + strconv.Itoa(port)
 	p := Start(t, Command{Path: program[0], Dir: dir, Account: s.Account(), Args: []string{ini}})
 	p.Await(startTimeout, func(ctx context.Context) error {
-		c, err := pgx.Connect(ctx, s.URLOf("postgres", addr))
-		if err != nil {
-			return fmt.Errorf("connect: %w", err)
-		}
-		return c.Close(ctx)
+		_, err := launch.PostgresRun(ctx, s.URLOf("postgres", addr), "SELECT 1")
+		return err
 	})
 	return addr
 }

@@ -5,10 +5,9 @@ package testserver
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-io/holdfast/internal/launch"
 )
@@ -72,39 +71,43 @@ func (d *PostgresDatabase) URL() string { return d.url }
 // Exec runs statements as the superuser, over a connection of its own.
 func (d *PostgresDatabase) Exec(statements ...string) {
 	d.t.Helper()
-	err := d.with(d.t.Context(), func(ctx context.Context, c *pgx.Conn) error {
-		for _, q := range statements {
-			if _, err := c.Exec(ctx, q); err != nil {
-				return fmt.Errorf("%s: %w", q, err)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		d.t.Fatalf("testserver: postgres: %v", err)
-	}
+	d.run(statements...)
 }
 
-// Int runs a query of one number as the superuser, over a connection of its own.
+// Int runs a query of one number as the superuser, over a connection of its own. args are put in the
+// place of $1, $2 and so on.
 func (d *PostgresDatabase) Int(query string, args ...any) int64 {
 	d.t.Helper()
-	var n int64
-	err := d.with(d.t.Context(), func(ctx context.Context, c *pgx.Conn) error {
-		return c.QueryRow(ctx, query, args...).Scan(&n)
-	})
-	if err != nil {
-		d.t.Fatalf("testserver: postgres: %s: %v", query, err)
+	for i, a := range args {
+		query = strings.ReplaceAll(query, "$"+strconv.Itoa(i+1), literal(a))
 	}
-	return n
+	return number(d.t, query, d.run(query))
 }
 
-func (d *PostgresDatabase) with(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+func (d *PostgresDatabase) run(statements ...string) string {
+	d.t.Helper()
+	ctx, cancel := context.WithTimeout(d.t.Context(), startTimeout)
 	defer cancel()
-	c, err := pgx.Connect(ctx, d.url)
-	if err != nil {
-		return fmt.Errorf("connect: %w", err)
+	out, err := launch.PostgresRun(ctx, d.url, statements...)
+	check(d.t, err)
+	return out
+}
+
+// literal returns a value as SQL has it.
+func literal(v any) string {
+	if text, ok := v.(string); ok {
+		return "'" + strings.ReplaceAll(text, "'", "''") + "'"
 	}
-	defer func() { _ = c.Close(ctx) }()
-	return f(ctx, c)
+	return fmt.Sprint(v)
+}
+
+// number returns the first row of what a query printed.
+func number(t testing.TB, query, printed string) int64 {
+	t.Helper()
+	first, _, _ := strings.Cut(printed, "\n")
+	n, err := strconv.ParseInt(first, 10, 64)
+	if err != nil {
+		t.Fatalf("testserver: %s: %v", query, err)
+	}
+	return n
 }

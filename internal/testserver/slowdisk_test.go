@@ -39,12 +39,7 @@ func TestSlowDisk(t *testing.T) {
 		}},
 		{"etcd", func(t *testing.T) (*testserver.SlowDisk, func(), func()) {
 			s, disk := testserver.WithSlowDisk(t, testserver.StartEtcd(t, testserver.EtcdOptions{})[0])
-			c := s.Admin()
-			return disk, func() {
-				if _, err := c.Put(t.Context(), "a", "7"); err != nil {
-					t.Error(err)
-				}
-			}, s.Restart
+			return disk, func() { s.Do("kv/put", map[string]any{"key": []byte("a"), "value": []byte("7")}) }, s.Restart
 		}},
 		{"consul", func(t *testing.T) (*testserver.SlowDisk, func(), func()) {
 			s, disk := testserver.WithSlowDisk(t, testserver.StartConsul(t, 1)[0])
