@@ -3,32 +3,15 @@ package remotelock_test
 import (
 	"context"
 	"fmt"
-	"net"
 
 	"github.com/holdfast-io/holdfast"
-	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
-	"github.com/holdfast-io/holdfast/server"
 )
 
+// The server is another process, "holdfast serve". New sends nothing to it; Open asks it what it
+// can do. The example of package server has both sides in one program.
 func Example() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	// A server; usually it is another process: "holdfast serve".
-	srv, err := server.New(memlock.New(), server.Config{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	ln, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	served := make(chan error)
-	go func() { served <- srv.Serve(ctx, ln) }()
-
-	b, err := remotelock.Open(ctx, "holdfast://"+ln.Addr().String(), remotelock.Config{})
+	b, err := remotelock.New("holdfasts://locks.example.org", remotelock.Config{Token: "the server's secret"})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -38,24 +21,13 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	lock, err := locks.Acquire(ctx, "order:123")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println("held:", lock.Name(), lock.Token().Valid())
-	fmt.Println("released:", lock.Release(ctx) == nil)
-
-	if err := locks.Close(ctx); err != nil {
+	fmt.Println("a lease lives for at most", locks.Capabilities().MaxTTL)
+	if err := locks.Close(context.Background()); err != nil {
 		fmt.Println(err)
 	}
 	if err := b.Close(); err != nil {
 		fmt.Println(err)
 	}
-	cancel()
-	fmt.Println("stopped:", <-served == nil)
 	// Output:
-	// held: order:123 true
-	// released: true
-	// stopped: true
+	// a lease lives for at most 24h0m0s
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/remoteprobe"
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
@@ -87,6 +88,9 @@ func Open(ctx context.Context, rawURL string, o Config) (*Backend, error) {
 	}
 	b.caps = capabilities(*ready.Capabilities)
 	b.poll = min(poll, time.Duration(ready.Capabilities.MaxWait))
+	if p := remoteprobe.From(ctx); p != nil {
+		*p = b.probe()
+	}
 	return b, nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/remoteprobe"
 	"github.com/holdfast-io/holdfast/internal/wire"
 	"github.com/holdfast-io/holdfast/server"
 )
@@ -31,6 +32,7 @@ type station struct {
 	store  *memlock.Store
 	direct backend.Backend
 	b      *remotelock.Backend
+	probe  remoteprobe.Probe
 	// batch serves a request for many; nil: the server serves it.
 	batch func(w http.ResponseWriter, r *http.Request, next http.Handler)
 
@@ -56,10 +58,10 @@ func newStation(t *testing.T) *station {
 	front.Config.Protocols.SetHTTP1(true)
 	front.Config.Protocols.SetUnencryptedHTTP2(true)
 	front.Start()
-	if s.b, err = remotelock.Open(t.Context(), "holdfast://"+front.Listener.Addr().String(), remotelock.Config{}); err != nil {
+	if s.b, err = remotelock.Open(remoteprobe.With(t.Context(), &s.probe), "holdfast://"+front.Listener.Addr().String(), remotelock.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	s.b.SetLate(time.Hour) // only an answer ends a request
+	s.probe.SetLate(time.Hour) // only an answer ends a request
 	t.Cleanup(func() {
 		if err := errors.Join(s.b.Close(), srv.Close(context.WithoutCancel(t.Context()))); err != nil {
 			t.Error(err)
@@ -140,16 +142,16 @@ func (s *station) waiting() int {
 // one.
 func (s *station) busy() {
 	s.t.Helper()
-	leasetest.Eventually(s.t, "nothing is under way", func() bool { return s.b.Requests() == 0 })
-	for range remotelock.MaxRequests {
+	leasetest.Eventually(s.t, "nothing is under way", func() bool { return s.probe.Requests() == 0 })
+	for range s.probe.MaxRequests {
 		s.through()
 	}
-	leasetest.Eventually(s.t, "all requests are under way", func() bool { return s.waiting() == remotelock.MaxRequests })
+	leasetest.Eventually(s.t, "all requests are under way", func() bool { return s.waiting() == s.probe.MaxRequests })
 }
 
 func (s *station) queued(n int) {
 	s.t.Helper()
-	leasetest.Eventually(s.t, fmt.Sprintf("%d wait to travel", n), func() bool { return s.b.Queued() == n })
+	leasetest.Eventually(s.t, fmt.Sprintf("%d wait to travel", n), func() bool { return s.probe.Queued() == n })
 }
 
 func (s *station) async(f func(context.Context) error) chan error {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"strconv"
 	"sync"
-	"testing"
 
 	"github.com/holdfast-io/holdfast/rowlock"
 )
@@ -120,19 +119,5 @@ func testExplain(e engine) {
 	err = tx.exec(t.Context(), "SELECT nothing FROM nowhere")
 	if got := rowlock.Explain(err); err == nil || !errors.Is(got, err) || errors.As(got, new(*rowlock.LockError)) || rowlock.Again(err) {
 		t.Errorf("an error that is none of ours: %v", got)
-	}
-}
-
-func TestExplainLeavesAlone(t *testing.T) {
-	t.Parallel()
-	if err := rowlock.Explain(nil); err != nil {
-		t.Errorf("nil is %v", err)
-	}
-	busy := &rowlock.LockError{Kind: rowlock.ErrBusy, Table: "mesa", Err: errors.New("its own")}
-	if err := rowlock.Explain(busy); !errors.Is(err, busy) || err.Error() != busy.Error() {
-		t.Errorf("an error that was explained already is %#v", err)
-	}
-	if rowlock.Again(nil) || rowlock.Again(errors.New("x")) {
-		t.Error("nothing is worth doing again")
 	}
 }

@@ -16,12 +16,14 @@ import (
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/elector"
+	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 	"github.com/holdfast-io/holdfast/open"
 	"github.com/holdfast-io/holdfast/server"
 )
 
 const (
+	election  = "scheduler"
 	pausedTTL = 8 * time.Second
 	// longTTL is so long that it never elapses in a test.
 	longTTL = 4 * time.Minute
@@ -142,6 +144,44 @@ func await(t *testing.T, what string, cond func() bool) {
 		case <-tick.C:
 		}
 	}
+}
+
+func candidate(t *testing.T, c *holdfast.Client, cfg elector.Config) *elector.Elector {
+	t.Helper()
+	e, err := elector.New(c, election, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// stage observes who leads: never two at the same time.
+type stage struct {
+	t       *testing.T
+	mu      sync.Mutex
+	leading []context.Context // of all leaders so far
+	tokens  []fence.Token
+}
+
+// lead leads until its context ends. The contexts of all earlier leaders have ended, though their
+// goroutines may not have seen it.
+func (s *stage) lead(ctx context.Context, term *elector.Term) error {
+	s.mu.Lock()
+	for _, before := range s.leading {
+		if before.Err() == nil {
+			s.t.Error("two candidates lead at the same time")
+		}
+	}
+	s.leading, s.tokens = append(s.leading, ctx), append(s.tokens, term.Token())
+	s.mu.Unlock()
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+func (s *stage) terms() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.tokens)
 }
 
 // inLine waits until the candidate of that name is in the queue, where the backend reports its

@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/remotelock"
 	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/remoteprobe"
 	"github.com/holdfast-io/holdfast/server"
 )
 
@@ -27,7 +27,14 @@ import (
 
 func remote(t *testing.T, url string) *remotelock.Backend {
 	t.Helper()
-	b, err := remotelock.Open(t.Context(), url, remotelock.Config{})
+	b, _ := probed(t, url)
+	return b
+}
+
+func probed(t *testing.T, url string) (*remotelock.Backend, *remoteprobe.Probe) {
+	t.Helper()
+	probe := new(remoteprobe.Probe)
+	b, err := remotelock.Open(remoteprobe.With(t.Context(), probe), url, remotelock.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +43,7 @@ func remote(t *testing.T, url string) *remotelock.Backend {
 			t.Error(err)
 		}
 	})
-	return b
+	return b, probe
 }
 
 func client(t *testing.T, b backend.Backend) *holdfast.Client {
@@ -162,8 +169,8 @@ func TestManyPolls(t *testing.T) {
 	var line []*taken
 	var owners []string
 	for i := range n {
-		b := remote(t, s.url)
-		b.SetPoll(100 * time.Millisecond)
+		b, probe := probed(t, s.url)
+		probe.SetPoll(100 * time.Millisecond)
 		owners = append(owners, fmt.Sprint("w", i))
 		line = append(line, acquire(t, client(t, b), "x", owners[i]))
 		inLine(t, direct, "x", owners...)
@@ -220,9 +227,10 @@ func TestPlaceBetweenPolls(t *testing.T) {
 	defer direct.Close()
 	s := serve(t, store, "127.0.0.1:0", server.Config{})
 	proxy := chaos.Start(t, strings.TrimPrefix(s.url, "holdfast://"))
-	short, long := remote(t, "holdfast://"+proxy.Addr()), remote(t, s.url)
+	short, probe := probed(t, "holdfast://"+proxy.Addr())
+	long := remote(t, s.url)
 	proxy.Delay(chaos.Both, 100*time.Millisecond, 0) // between two requests
-	short.SetPoll(100 * time.Millisecond)
+	probe.SetPoll(100 * time.Millisecond)
 	req := func(owner string) backend.AcquireRequest {
 		return backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute, Wait: true, Owner: owner}
 	}
@@ -375,50 +383,4 @@ func TestOtherHTTP(t *testing.T) {
 	if !errors.Is(err, backend.ErrInvalid) || strings.Contains(err.Error(), "wrong-secret") {
 		t.Errorf("a wrong token: %v", err)
 	}
-}
-
-func TestURL(t *testing.T) {
-	t.Parallel()
-	for _, good := range []string{"holdfast://localhost", "holdfast://[::1]:1", "holdfasts://h/base/", "holdfast://:secret@h:7420"} {
-		b, err := remotelock.New(good, remotelock.Config{})
-		if err != nil {
-			t.Errorf("%s: %v", good, err)
-			continue
-		}
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-	for _, bad := range []string{
-		"", "localhost:7420", "http://h", "holdfast://", "holdfast://:7420", "holdfast://h?x=1", "holdfast://h?", "holdfast://h#f",
-		"holdfast://:secret@h:0", "holdfast://:secret@h:65536", "holdfast://user:secret@h", "holdfast://user@h", "holdfast://:secret@h:port", "holdfast://:secret@h?x=1",
-	} {
-		_, err := remotelock.New(bad, remotelock.Config{})
-		if _, ok := errors.AsType[*backend.InvalidError](err); !ok || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%s: %v", bad, err)
-		}
-	}
-}
-
-// canned returns a backend on a server that always gives the same answer.
-func canned(t *testing.T, status int, kind, body string) *remotelock.Backend {
-	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", kind)
-		w.Header().Set("Retry-After", "7")
-		w.Header().Set("Location", "/elsewhere")
-		w.WriteHeader(status)
-		_, _ = io.WriteString(w, body)
-	}))
-	b, err := remotelock.New("holdfast://"+s.Listener.Addr().String(), remotelock.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-		s.Close()
-	})
-	return b
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
-	"github.com/holdfast-io/holdfast/backend/remotelock"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
@@ -63,7 +62,7 @@ func TestBatchReplyIsLost(t *testing.T) {
 				})
 			}
 			s.queued(n)
-			s.b.SetLate(10 * time.Millisecond)
+			s.probe.SetLate(10 * time.Millisecond)
 			s.open()
 			for i := range n {
 				if err := <-done[i]; err != nil {
@@ -269,8 +268,8 @@ func TestBatchClose(t *testing.T) {
 func TestBatchWithASlowLock(t *testing.T) {
 	t.Parallel()
 	s := newStation(t)
-	s.b.SetLate(10 * time.Millisecond)
-	var gates [remotelock.MaxRequests]chan error
+	s.probe.SetLate(10 * time.Millisecond)
+	gates := make([]chan error, s.probe.MaxRequests)
 	for i := range gates { // all requests are blocked
 		gates[i] = s.through()
 	}
@@ -319,7 +318,7 @@ func TestBatchWithASlowLock(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	leasetest.Eventually(t, "the batch has ended although one answer is late", func() bool { return s.b.Requests() == 0 })
+	leasetest.Eventually(t, "the batch has ended although one answer is late", func() bool { return s.probe.Requests() == 0 })
 	close(hold)
 	if err := <-all; err != nil {
 		t.Error(err)
@@ -332,7 +331,7 @@ func TestBatchFits(t *testing.T) {
 	t.Parallel()
 	s := newStation(t)
 	s.busy()
-	const n = 2*remotelock.MaxItems + 50
+	n := 2*s.probe.MaxItems + 50
 	reqs, _, done := s.acquireMany(n, func(i int, r *backend.AcquireRequest) {
 		if i%2 == 0 {
 			r.Name = strings.Repeat("<", 400) + r.Name
@@ -348,7 +347,7 @@ func TestBatchFits(t *testing.T) {
 	}
 	singles, batches, _ := s.seen()
 	for _, b := range batches {
-		if n := len(b.Acquire); n > remotelock.MaxItems {
+		if n := len(b.Acquire); n > s.probe.MaxItems {
 			t.Errorf("%d in one request", n)
 		}
 	}

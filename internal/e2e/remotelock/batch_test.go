@@ -97,7 +97,7 @@ func TestAlone(t *testing.T) {
 	if len(batches) != 0 || fmt.Sprint(singles) != "[POST x DELETE x]" {
 		t.Errorf("%d batches, and alone %q", len(batches), singles)
 	}
-	leasetest.Eventually(t, "all have finished", func() bool { return s.b.Requests() == 0 })
+	leasetest.Eventually(t, "all have finished", func() bool { return s.probe.Requests() == 0 })
 }
 
 // A lock is held by other clients: an acquire that would wait is in the queue one request
@@ -120,7 +120,7 @@ func TestTravelAndWait(t *testing.T) {
 	line := func(want ...backend.LeaseID) {
 		t.Helper()
 		leasetest.Eventually(t, fmt.Sprintf("%d are in line", len(want)), func() bool {
-			if s.b.Queued() != 0 {
+			if s.probe.Queued() != 0 {
 				t.Fatal("who knows that there is a line waits to travel with others")
 			}
 			info, err := s.direct.Inspect(t.Context(), "x0")

@@ -1,0 +1,59 @@
+package remotelock_test
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/remotelock"
+)
+
+func TestURL(t *testing.T) {
+	t.Parallel()
+	for _, good := range []string{"holdfast://localhost", "holdfast://[::1]:1", "holdfasts://h/base/", "holdfast://:secret@h:7420"} {
+		b, err := remotelock.New(good, remotelock.Config{})
+		if err != nil {
+			t.Errorf("%s: %v", good, err)
+			continue
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, bad := range []string{
+		"", "localhost:7420", "http://h", "holdfast://", "holdfast://:7420", "holdfast://h?x=1", "holdfast://h?", "holdfast://h#f",
+		"holdfast://:secret@h:0", "holdfast://:secret@h:65536", "holdfast://user:secret@h", "holdfast://user@h", "holdfast://:secret@h:port", "holdfast://:secret@h?x=1",
+	} {
+		_, err := remotelock.New(bad, remotelock.Config{})
+		if _, ok := errors.AsType[*backend.InvalidError](err); !ok || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
+// canned returns a backend on a server that always gives the same answer.
+func canned(t *testing.T, status int, kind, body string) *remotelock.Backend {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", kind)
+		w.Header().Set("Retry-After", "7")
+		w.Header().Set("Location", "/elsewhere")
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	}))
+	b, err := remotelock.New("holdfast://"+s.Listener.Addr().String(), remotelock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+		s.Close()
+	})
+	return b
+}
