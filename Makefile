@@ -1,6 +1,8 @@
 # What a developer does here. `make` alone prints the targets; what they need is in CONTRIBUTING.md.
 
 GO          ?= go
+# All modules of the repository at their sources, whatever the caller's environment says.
+export GOWORK := $(CURDIR)/go.work
 # Bounds one package, not the whole run; a test that hangs says where.
 TESTTIMEOUT ?= 20m
 TESTFLAGS   ?=
@@ -15,9 +17,6 @@ ADDRESS     ?= 127.0.0.1:7420
 
 # Built on first use, and in the version that tools/go.mod pins.
 LINTER       = linter=$$(scripts/tool golangci-lint) && "$$linter"
-
-# bench/peers is there to import others, and the bench wraps what they say.
-PEERS_LINTER = linter=$$(../../scripts/tool golangci-lint) && "$$linter"
 
 .DEFAULT_GOAL := help
 
@@ -53,18 +52,16 @@ deps: ## install what the tests need (apt, as root or with sudo; built once, out
 
 .PHONY: test
 test: deps ## all tests with the race detector, on real servers
-	CGO_ENABLED=1 $(GO) test -race -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./...
-	CGO_ENABLED=1 $(GO) test -C bench/peers -race -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./...
-	CGO_ENABLED=1 $(GO) test -C examples/filelock -race -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./...
+	CGO_ENABLED=1 $(GO) test -race -timeout $(TESTTIMEOUT) $(TESTFLAGS) work
 
 .PHONY: test-quick
 test-quick: ## tests with -short and without the race detector: for the loop, never for a commit
 	@echo 'test-quick: NO race detector, and tests that say so with -short are LEFT OUT. make test runs all.'
-	$(GO) test -short -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./...
+	$(GO) test -short -timeout $(TESTTIMEOUT) $(TESTFLAGS) work
 
 .PHONY: policy
-policy: ## only the rules about the sources: imports, globals, docs, sizes
-	$(GO) test -run '^TestPolicy' .
+policy: ## only the rules about the sources: imports, globals, docs, sizes, modules
+	$(GO) test -short ./internal/policy
 
 .PHONY: bench-build
 bench-build: ## build bin/holdfast and bin/holdfast-bench-peers, which measures other libraries too
@@ -82,13 +79,13 @@ bench-results: deps bench-build ## the same, kept under bench/results with today
 
 .PHONY: bench-go
 bench-go: deps ## Go benchmarks of the packages (BENCH= a pattern, BENCHTIME=)
-	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -timeout 60m ./...
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -timeout 60m work
 
 .PHONY: conformance
 conformance: deps ## every case of the suite on one backend: BACKEND=redis or redislock
 	@test -n '$(BACKEND)' || { echo 'make conformance needs BACKEND=, one of:' $$(cd backend && ls -d *lock) >&2; exit 2; }
 	@test -d 'backend/$(CONFORMANCE)' || { echo 'there is no backend/$(CONFORMANCE); there are:' $$(cd backend && ls -d *lock) >&2; exit 2; }
-	CGO_ENABLED=1 $(GO) test -race -count=1 -v -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./backend/$(CONFORMANCE)/...
+	CGO_ENABLED=1 $(GO) test -race -count=1 -v -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./backend/$(CONFORMANCE)/... $(addsuffix /...,$(addprefix ./,$(wildcard internal/e2e/$(CONFORMANCE))))
 CONFORMANCE = $(patsubst %lock,%,$(BACKEND))lock
 
 .PHONY: fuzz
@@ -141,13 +138,11 @@ generate: ## write again what is generated: the contract, the capability tables,
 
 .PHONY: lint
 lint: ## golangci-lint, in the version that tools/go.mod pins
-	@$(LINTER) run ./...
-	@cd bench/peers && $(PEERS_LINTER) run -c ../../.golangci.yml --disable depguard,wrapcheck ./...
-	@cd examples/filelock && $(PEERS_LINTER) run -c ../../.golangci.yml ./...
+	@$(LINTER) run $$($(GO) list -m -f '{{.Dir}}/...')
 
 .PHONY: vet
-vet: ## go vet
-	$(GO) vet ./...
+vet: ## go vet, of all modules
+	$(GO) vet work
 
 .PHONY: fmt
 fmt: ## format all sources
@@ -156,6 +151,10 @@ fmt: ## format all sources
 .PHONY: fmt-check
 fmt-check: ## say what fmt would change
 	@$(LINTER) fmt --diff ./...
+
+.PHONY: tidy
+tidy: ## go mod tidy in every module
+	@for dir in $$($(GO) list -m -f '{{.Dir}}'); do echo "tidy $$dir" && (cd "$$dir" && $(GO) mod tidy) || exit 1; done
 
 .PHONY: clean
 clean: ## remove what was built here; tools and data stay

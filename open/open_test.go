@@ -3,7 +3,9 @@ package open_test
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -32,6 +34,30 @@ func TestURL(t *testing.T) {
 		err = locks.Do(t.Context(), "n", func(ctx context.Context, _ *holdfast.Lock) error { return ctx.Err() })
 		if err := errors.Join(err, locks.Close(t.Context()), b.Close()); err != nil {
 			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
+// Every scheme is shown under URL on a page of docs/backends.
+func TestSchemesHaveAPage(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob("../docs/backends/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown strings.Builder
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, url, _ := strings.Cut(string(text), "\n## URL\n")
+		url, _, _ = strings.Cut(url, "\n## ")
+		shown.WriteString(url + "\n")
+	}
+	for _, s := range open.Schemes() {
+		if !regexp.MustCompile(`(?m)(?:^| {2,})` + regexp.QuoteMeta(s) + `:`).MatchString(shown.String()) {
+			t.Errorf("no page of docs/backends shows %s:// under URL", s)
 		}
 	}
 }

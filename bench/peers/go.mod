@@ -3,13 +3,32 @@ module github.com/holdfast-io/holdfast/bench/peers
 go 1.26.7
 
 require (
+	github.com/holdfast-io/holdfast v0.0.0
+	github.com/holdfast-io/holdfast/backend/consullock v0.0.0 // indirect
+	github.com/holdfast-io/holdfast/backend/etcdlock v0.0.0 // indirect
+	github.com/holdfast-io/holdfast/backend/k8slock v0.0.0
+	github.com/holdfast-io/holdfast/backend/mysqllock v0.0.0 // indirect
+	github.com/holdfast-io/holdfast/backend/pglock v0.0.0 // indirect
+	github.com/holdfast-io/holdfast/backend/redislock v0.0.0 // indirect
+	github.com/holdfast-io/holdfast/backend/redlock v0.0.0 // indirect
+	github.com/holdfast-io/holdfast/backend/sqlitelock v0.0.0 // indirect
+	github.com/holdfast-io/holdfast/backend/zklock v0.0.0 // indirect
+	github.com/holdfast-io/holdfast/bench v0.0.0
+	github.com/holdfast-io/holdfast/internal/cli v0.0.0
+	github.com/holdfast-io/holdfast/internal/redisprogram v0.0.0 // indirect
+	github.com/holdfast-io/holdfast/observe v0.0.0 // indirect
+	github.com/holdfast-io/holdfast/open v0.0.0 // indirect
+	github.com/holdfast-io/holdfast/server v0.0.0 // indirect
+	github.com/holdfast-io/holdfast/verify v0.0.0 // indirect
+)
+
+require (
 	cirello.io/pglock v1.16.1
 	github.com/bsm/redislock v0.9.4
 	github.com/go-logr/logr v1.4.4
 	github.com/go-redsync/redsync/v4 v4.18.1
 	github.com/go-zookeeper/zk v1.0.4
 	github.com/hashicorp/consul/api v1.34.5
-	github.com/holdfast-io/holdfast v0.0.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/redis/rueidis v1.0.79
@@ -137,4 +156,22 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-replace github.com/holdfast-io/holdfast => ../..
+replace (
+	github.com/holdfast-io/holdfast => ../..
+	github.com/holdfast-io/holdfast/backend/consullock => ../../backend/consullock
+	github.com/holdfast-io/holdfast/backend/etcdlock => ../../backend/etcdlock
+	github.com/holdfast-io/holdfast/backend/k8slock => ../../backend/k8slock
+	github.com/holdfast-io/holdfast/backend/mysqllock => ../../backend/mysqllock
+	github.com/holdfast-io/holdfast/backend/pglock => ../../backend/pglock
+	github.com/holdfast-io/holdfast/backend/redislock => ../../backend/redislock
+	github.com/holdfast-io/holdfast/backend/redlock => ../../backend/redlock
+	github.com/holdfast-io/holdfast/backend/sqlitelock => ../../backend/sqlitelock
+	github.com/holdfast-io/holdfast/backend/zklock => ../../backend/zklock
+	github.com/holdfast-io/holdfast/bench => ..
+	github.com/holdfast-io/holdfast/internal/cli => ../../internal/cli
+	github.com/holdfast-io/holdfast/internal/redisprogram => ../../internal/redisprogram
+	github.com/holdfast-io/holdfast/observe => ../../observe
+	github.com/holdfast-io/holdfast/open => ../../open
+	github.com/holdfast-io/holdfast/server => ../../server
+	github.com/holdfast-io/holdfast/verify => ../../verify
+)

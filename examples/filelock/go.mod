@@ -1,6 +1,6 @@
 module github.com/holdfast-io/holdfast/examples/filelock
 
-go 1.26.7
+go 1.26.0
 
 require (
 	github.com/holdfast-io/holdfast v0.0.0

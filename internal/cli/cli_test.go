@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	binary = filepath.Join(dir, "holdfast")
-	build := exec.CommandContext(context.Background(), "go", "build", "-o", binary, "../../cmd/holdfast")
+	build := exec.CommandContext(context.Background(), "go", "build", "-C", "../../cmd/holdfast", "-o", binary, ".")
 	if out, err := build.CombinedOutput(); err != nil {
 		panic(fmt.Sprintf("build: %v\n%s", err, out))
 	}

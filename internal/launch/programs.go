@@ -105,17 +105,18 @@ func (o Options) Program(name string) ([]string, error) {
 	return nil, fmt.Errorf("%s is not installed: %w", name, err)
 }
 
-// Built returns the path of a server that this repository builds: "consul", "kube-apiserver" and
-// "etcd", which comes from the module of the client, without the race detector. It is built if it
-// was not before, which takes minutes. Errors: ErrNoSource outside the repository; those of the
-// build.
-func Built(ctx context.Context, name string) (string, error) {
+// Built returns the path of a server that this repository builds: "consul", "kube-apiserver", "etcd",
+// which comes from the module of the client, and "holdfast". It is built if it was not before, which
+// takes minutes. flags are of the go command, for the last two. Errors: ErrNoSource outside the
+// repository; those of the build.
+func Built(ctx context.Context, name string, flags ...string) (string, error) {
 	root, err := Repository()
 	if err != nil {
 		return "", err
 	}
-	if name == "etcd" {
-		return buildEtcd(ctx, root)
+	folders := map[string]string{"etcd": "server/internal/etcdmain", "holdfast": "cmd/holdfast"}
+	if folder, ours := folders[name]; ours {
+		return buildOurs(ctx, filepath.Join(root, folder), flags)
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(root, "scripts", "tool"), name) //nolint:gosec // a script of the repository
 	cmd.Stderr = os.Stderr
@@ -126,24 +127,24 @@ func Built(ctx context.Context, name string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// buildEtcd returns the path of the program in the build cache, where it stays: "go run" puts it
-// there.
-func buildEtcd(ctx context.Context, root string) (string, error) {
+// buildOurs returns the path of the program of a folder in the build cache, where it stays: "go run"
+// puts it there.
+func buildOurs(ctx context.Context, folder string, flags []string) (string, error) {
 	out := ""
 	for range 3 { // the first run after a change shows a temporary path
-		cmd := exec.CommandContext(ctx, "go", "run", "-exec", "/bin/echo", "./internal/launch/etcdmain")
-		cmd.Dir = root
+		cmd := exec.CommandContext(ctx, "go", slices.Concat([]string{"run", "-exec", "/bin/echo"}, flags, []string{"."})...) //nolint:gosec // our own sources
+		cmd.Dir = folder
 		cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "GOFLAGS=") })
 		b, err := cmd.CombinedOutput()
 		out = strings.TrimSpace(string(b))
 		if err != nil {
-			return "", fmt.Errorf("build etcd: %w: %s", err, out)
+			return "", fmt.Errorf("build %s: %w: %s", folder, err, out)
 		}
 		if _, err := os.Stat(out); err == nil {
 			return out, nil
 		}
 	}
-	return "", fmt.Errorf("etcd was built, but is not there: %s", out) //nolint:err113 // for people
+	return "", fmt.Errorf("%s was built, but is not there: %s", folder, out) //nolint:err113 // for people
 }
 
 // ErrNoSource means that the working folder is not in the repository of this module.

@@ -4,6 +4,8 @@ package testserver
 
 import (
 	"context"
+	"runtime/debug"
+	"slices"
 	"testing"
 	"time"
 
@@ -110,12 +112,27 @@ func (s *server) again() {
 
 const buildTimeout = 15 * time.Minute
 
-// Tool is the path of a program that scripts/tool builds: "consul", "kube-apiserver".
+// Tool is the path of a program that the repository builds: "consul", "kube-apiserver".
 func Tool(t testing.TB, name string) string {
+	t.Helper()
+	return built(t, name)
+}
+
+// Holdfast builds our own command, with the race detector if the test has it.
+func Holdfast(t testing.TB) string {
+	t.Helper()
+	var flags []string
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		flags = append(flags, "-race")
+	}
+	return built(t, "holdfast", flags...)
+}
+
+func built(t testing.TB, name string, flags ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), buildTimeout)
 	defer cancel()
-	path, err := launch.Built(ctx, name)
+	path, err := launch.Built(ctx, name, flags...)
 	check(t, err)
 	return path
 }

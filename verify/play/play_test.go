@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/internal/chaos"
-	"github.com/holdfast-io/holdfast/internal/cli"
 	"github.com/holdfast-io/holdfast/internal/leaktest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 	"github.com/holdfast-io/holdfast/verify"
@@ -24,16 +23,10 @@ import (
 	"github.com/holdfast-io/holdfast/verify/play"
 )
 
-// The workers, and our server, are this test binary.
-const (
-	workerEnv = "HOLDFAST_VERIFY_TEST_WORKER"
-	serverEnv = "HOLDFAST_VERIFY_TEST_SERVER"
-)
+// The workers are this test binary.
+const workerEnv = "HOLDFAST_VERIFY_TEST_WORKER"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(serverEnv) != "" {
-		os.Exit(cli.Run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
-	}
 	if os.Getenv(workerEnv) != "" {
 		if err := play.Worker(context.Background(), os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -32,7 +32,7 @@ func programs(t *testing.T, kind string) map[string][]string {
 	case "consul":
 		out["consul"] = []string{testserver.Tool(t, "consul")}
 	case "holdfast":
-		out["holdfast"] = []string{"/usr/bin/env", serverEnv + "=1", os.Args[0]}
+		out["holdfast"] = []string{testserver.Holdfast(t)}
 	}
 	return out
 }

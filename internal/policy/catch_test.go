@@ -1,4 +1,4 @@
-package holdfast_test
+package policy_test
 
 import (
 	"slices"
@@ -11,7 +11,37 @@ import (
 // from.
 func goodModule() map[string]string {
 	return map[string]string{
-		"go.mod":         "module example.org/m\n\ngo 1.26.0\n",
+		"go.mod":  "module example.org/m\n\ngo 1.26\n",
+		"go.work": "go 1.26.7\n\nuse (\n\t.\n\t./backend/redislock\n\t./examples\n\t./observe\n)\n",
+		"backend/redislock/go.mod": `module example.org/m/backend/redislock
+
+go 1.26.0
+
+require (
+	example.org/m v0.0.0
+	github.com/redis/rueidis v1.0.79
+	golang.org/x/sys v0.49.0 // indirect
+)
+
+replace example.org/m => ../..
+`,
+		"examples/go.mod": `module example.org/m/examples
+
+go 1.26.7
+
+require example.org/m/backend/redislock v0.0.0
+
+require (
+	golang.org/x/sys v0.49.0
+	example.org/m v0.0.0 // indirect
+)
+
+replace (
+	example.org/m => ..
+	example.org/m/backend/redislock => ../backend/redislock
+)
+`,
+		"observe/go.mod": "module example.org/m/observe\n\ngo 1.26\n",
 		"root.go":        "// Package m is a module.\npackage m\n\nimport \"example.org/m/backend\"\n\n// Kind of backend.\nconst Kind = backend.Kind\n",
 		"fence/fence.go": "// Package fence is a package.\npackage fence\n",
 		"backend/backend.go": `// Package backend is a package.
@@ -164,6 +194,19 @@ func TestPolicyCatches(t *testing.T) {
 		{"one-client", "backend/redislock/a.go", "package redislock\nimport _ \"github.com/gomodule/redigo\"\n", "backend/redislock imports from github.com/gomodule and github.com/redis"},
 		{"weight", "backend/redislock/a.go", "package redislock\nimport _ \"golang.org/x/net\"\nimport _ \"google.golang.org/grpc\"\n", "backend/redislock compiles google.golang.org/grpc: example.org/m/backend/redislock -> google.golang.org/grpc"},
 		{"weight", "elector/a.go", doc + "import _ \"example.net/innocent\"\n", "elector compiles go.etcd.io/etcd/client/v3: example.org/m/elector -> example.net/innocent -> example.net/between -> go.etcd.io/etcd/client/v3"},
+		{"modules", "go.mod", "module example.org/m\n\ngo 1.26.1\n", "go.mod: go 1.26.1, want 1.26"},
+		{"modules", "go.mod", "module example.org/m\n\ngo 1.26\n\nrequire golang.org/x/sys v0.49.0\n", "go.mod: it requires golang.org/x/sys; the root requires nothing"},
+		{"modules", "go.sum", "\n", "there is a go.sum in the root"},
+		{"modules", "new/go.mod", "module example.org/m/new\n\ngo 1.26\n", "go.work uses [. backend/redislock examples observe], want [. backend/redislock examples new observe]"},
+		{"modules", "go.work", "use (\n\t.\n\t./backend/redislock\n\t./examples\n)\n", "go.work uses [. backend/redislock examples], want"},
+		{"modules", "observe/go.mod", "module example.org/m/observe\n\ngo 1.25\n", "observe/go.mod: go 1.25, want 1.26"},
+		{"modules", "observe/go.mod", "module example.org/m/observe\n\ngo 1.26\nrequire github.com/spf13/cobra v1.0.0\n", "observe/go.mod: it requires github.com/spf13/cobra; besides our own it may require github.com/prometheus/client_golang"},
+		{"modules", "observe/go.mod", "module example.org/m/observe\n\ngo 1.26\nrequire golang.org/x/sys v0.48.0 // indirect\n", "observe/go.mod: golang.org/x/sys v0.48.0, and v0.49.0 in examples"},
+		{"modules", "observe/go.mod", "module example.org/m/observe\n\ngo 1.26\nrequire example.org/m v0.0.0\n", "observe/go.mod: it replaces map[], want map[example.org/m:..]"},
+		{"modules", "observe/go.mod", "module example.org/m/observe\n\ngo 1.26\nrequire example.org/m v0.0.0\nreplace example.org/m => ../..\n", "observe/go.mod: it replaces map[example.org/m:../..], want"},
+		{"modules", "observe/go.mod", "module example.org/m/observe\n\ngo 1.26\nrequire example.org/m v0.1.0\nreplace example.org/m => ..\n", "observe/go.mod: example.org/m v0.1.0, want v0.0.0"},
+		{"modules", "observe/go.mod", "module example.org/m/observe\n\ngo 1.26\nrequire example.org/m/old v0.0.0\n", "observe/go.mod: there is no example.org/m/old"},
+		{"modules", "observe/go.mod", "module example.org/m/observe\n\ngo 1.26\nrequire example.org/m/observe v0.0.0\nreplace example.org/m/observe => .\n", "observe/go.mod: it requires itself"},
 		{"command", "internal/cli/a.go", "package cli\nimport _ \"testing\"\n", "cmd/holdfast compiles testing: example.org/m/cmd/holdfast -> example.org/m/internal/cli -> testing"},
 		{"command", "internal/cli/a.go", "package cli\nimport _ \"example.org/m/internal/testserver\"\n", "cmd/holdfast compiles example.org/m/internal/testserver: "},
 		{"command", "internal/cli/a.go", "package cli\nimport _ \"example.net/tested\"\n", "-> example.net/tested -> testing/fstest"},

@@ -1,4 +1,4 @@
-package holdfast_test
+package policy_test
 
 import (
 	"bytes"
@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"os/exec"
 	"path"
 	"slices"
@@ -34,7 +33,7 @@ func importRules() []importRule {
 		{"backend/backendtest", []string{"backend", "fence", "internal/retry"}},
 		{"backend/redlock", []string{"backend", "fence", "internal/conns", "internal/redisprogram", "internal/retry", "internal/storeurl"}},
 		{"backend/redislock", []string{"backend", "fence", "internal/finals", "internal/redisprogram", "internal/retry", "internal/storeurl"}},
-		{"backend/remotelock", []string{"backend", "fence", "internal/conns", "internal/retry", "internal/wire"}},
+		{"backend/remotelock", []string{"backend", "fence", "internal/conns", "internal/remoteprobe", "internal/retry", "internal/wire"}},
 		{"backend/pglock", []string{"backend", "fence", "internal/sqllease", "internal/connlease", "internal/conns", "internal/retry", "internal/storeurl"}},
 		{"backend/mysqllock", []string{"backend", "fence", "internal/sqllease", "internal/connlease", "internal/conns", "internal/retry", "internal/storeurl"}},
 		{"backend/*lock", []string{"backend", "fence", "internal/conns", "internal/finals", "internal/lockstate", "internal/retry", "internal/storeurl", "internal/waiters"}},
@@ -66,6 +65,7 @@ func importRules() []importRule {
 		{"verify/play", []string{".", "backend", "fence", "open", "internal/chaos", "internal/launch", "internal/retry", "internal/shim", "verify/history"}},
 		{"bench", []string{".", "backend", "fence"}},
 		{"bench/engines", append(public, "bench", "internal/launch")},
+		{"bench/peers", []string{"backend", "backend/k8slock", "bench", "bench/engines", "internal/cli"}},
 		// whatever comes: the API and the contract, and no backend by name.
 		{"...", []string{".", "backend", "backend/backendtest", "fence", "open", "internal/chaos", "internal/wire"}},
 	}
@@ -163,7 +163,7 @@ func checkOneClient(m *moduleSources) []string {
 // weights are the client libraries of the stores, each with the folders that may bring it into a
 // program.
 func weights() map[string][]string {
-	etcd := []string{"backend/etcdlock", "server/embedded"}
+	etcd := []string{"backend/etcdlock", "server/embedded", "server/internal/etcdmain"}
 	return map[string][]string{
 		"go.etcd.io/":                    etcd,
 		"google.golang.org/grpc":         etcd,
@@ -264,14 +264,10 @@ func addForeign(m *moduleSources, graph map[string][]string) error {
 }
 
 // goList asks the go command for foreign packages and everything that they compile. Its answer can
-// change only with go.mod and go.sum. Both are read here, so that the test cache knows of them.
+// change only with the files of the modules, which parseModule reads, so that the test cache knows of
+// them.
 func goList(ctx context.Context) func(packages []string) ([]byte, error) {
 	return func(packages []string) ([]byte, error) {
-		for _, name := range []string{"go.mod", "go.sum"} {
-			if _, err := os.ReadFile(name); err != nil {
-				return nil, err
-			}
-		}
 		args := append([]string{"list", "-mod=readonly", "-e", "-deps", "-json=ImportPath,Imports,Error"}, packages...)
 		var stderr bytes.Buffer
 		cmd := exec.CommandContext(ctx, "go", args...)

@@ -1,4 +1,4 @@
-package holdfast_test
+package policy_test
 
 import (
 	"bytes"
@@ -16,6 +16,15 @@ import (
 	"strings"
 	"testing"
 )
+
+// TestMain enters the root of the repository, so that every path in the rules is one of its paths.
+func TestMain(m *testing.M) {
+	if err := os.Chdir("../.."); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
 
 // TestPolicy checks rules about the sources that a compiler does not. It parses the sources itself,
 // through package os, so that a change to any of them, or a new file, invalidates the cached test
@@ -41,7 +50,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// policyRule finds faults in the sources of the module.
+// policyRule finds faults in the sources.
 type policyRule struct {
 	name  string
 	why   string
@@ -53,6 +62,7 @@ func policyRules() []policyRule {
 		{"imports", "the tree has layers: a program that imports a package compiles only what that package needs, and a backend can be replaced; see ARCHITECTURE.md", checkImports},
 		{"one-client", "a backend maps one client library, so that its users get the dependencies of one", checkOneClient},
 		{"weight", "a program that uses one backend does not compile the clients of the others", checkWeight},
+		{"modules", "a program that imports one package gets the requirements of one: our modules form a tree above a root that requires nothing; see docs/adr/0011-a-module-for-each-store.md", checkModules},
 		{"command", "the command that people install has no test harness in it", checkCommand},
 		{"no-init", "importing a package has no side effects: programs call what they need", checkNoInit},
 		{"no-globals", "two clients in one process share nothing: package-level variables are sentinel errors, embedded files and assertions to _", checkNoGlobals},
@@ -65,13 +75,15 @@ func policyRules() []policyRule {
 	}
 }
 
-// moduleSources are all Go files of the module. Nested modules, testdata and folders whose name
-// begins with a dot or an underscore are not part of it.
+// moduleSources are all Go files of the repository, whatever module they belong to. testdata, tools,
+// and folders whose name begins with a dot or an underscore are not part of it.
 type moduleSources struct {
-	path    string // of the module
+	path    string // of the root module, with which every other one begins
 	fset    *token.FileSet
 	sources []*goSource // in order of their names
 	names   map[string]bool
+	mods    map[string]*goMod                       // by folder
+	work    string                                  // go.work
 	pages   map[string]string                       // examples/README.md, and those below it
 	list    func(packages []string) ([]byte, error) // go list -deps -json
 }
@@ -86,7 +98,7 @@ type goSource struct {
 }
 
 func parseModule(fsys fs.FS) (*moduleSources, error) {
-	m := &moduleSources{fset: token.NewFileSet(), names: make(map[string]bool), pages: make(map[string]string)}
+	m := &moduleSources{fset: token.NewFileSet(), names: make(map[string]bool), mods: make(map[string]*goMod), pages: make(map[string]string)}
 	mod, err := fs.ReadFile(fsys, "go.mod")
 	if err != nil {
 		return nil, err
@@ -98,11 +110,13 @@ func parseModule(fsys fs.FS) (*moduleSources, error) {
 			return err
 		}
 		if d.IsDir() {
-			return enter(fsys, name)
+			return enter(name)
 		}
 		switch {
 		case path.Ext(name) == ".go":
 			return m.parse(fsys, name)
+		case slices.Contains([]string{"go.mod", "go.sum", "go.work"}, path.Base(name)):
+			return m.readModules(fsys, name)
 		case path.Base(name) == "README.md" && strings.HasPrefix(name, "examples/"):
 			text, err := fs.ReadFile(fsys, name)
 			m.pages[name] = string(text)
@@ -114,16 +128,10 @@ func parseModule(fsys fs.FS) (*moduleSources, error) {
 	return m, err
 }
 
-// enter reports whether a folder belongs to the module.
-func enter(fsys fs.FS, name string) error {
+// enter returns fs.SkipDir for a folder without sources of ours.
+func enter(name string) error {
 	base := path.Base(name)
-	if name == "." {
-		return nil
-	}
-	if base == "testdata" || base[0] == '.' || base[0] == '_' {
-		return fs.SkipDir
-	}
-	if _, err := fs.Stat(fsys, path.Join(name, "go.mod")); err == nil {
+	if name != "." && (base == "testdata" || base[0] == '.' || base[0] == '_' || name == "tools" || name == "bin") {
 		return fs.SkipDir
 	}
 	return nil
@@ -304,9 +312,9 @@ func checkBackendFiles(m *moduleSources) []string {
 				faults = append(faults, fmt.Sprintf("%s/doc.go: there is no heading %q", folder, "# "+heading))
 			}
 		}
-		suite := func(s *goSource) bool {
+		suite := func(s *goSource) bool { // remotelock's needs the server, which belongs to another module
 			_, ok := s.imports()[m.path+"/backend/backendtest"]
-			return ok && s.test && s.folder == folder
+			return ok && s.test && (s.folder == folder || s.folder == "internal/e2e/"+path.Base(folder))
 		}
 		if !slices.ContainsFunc(m.sources, suite) {
 			faults = append(faults, folder+": no test runs the suite of backend/backendtest")
