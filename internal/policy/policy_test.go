@@ -62,7 +62,7 @@ func policyRules() []policyRule {
 		{"imports", "the tree has layers: a program that imports a package compiles only what that package needs, and a backend can be replaced; see ARCHITECTURE.md", checkImports},
 		{"one-client", "a backend maps one client library, so that its users get the dependencies of one", checkOneClient},
 		{"weight", "a program that uses one backend does not compile the clients of the others", checkWeight},
-		{"modules", "a program that imports one package gets the requirements of one: our modules form a tree above a root that requires nothing; see docs/adr/0011-a-module-for-each-store.md", checkModules},
+		{"modules", "a program that imports one package gets the requirements of one: our modules form a tree above a root that requires nothing; see docs/adr/0010-a-module-for-each-store.md", checkModules},
 		{"command", "the command that people install has no test harness in it", checkCommand},
 		{"no-init", "importing a package has no side effects: programs call what they need", checkNoInit},
 		{"no-globals", "two clients in one process share nothing: package-level variables are sentinel errors, embedded files and assertions to _", checkNoGlobals},

@@ -1,0 +1,91 @@
+package policy_test
+
+import (
+	"bytes"
+	"cmp"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestRelease makes a release in a clone, and imports it from a module that is not in this repository,
+// as its users will. Nothing is published, and with the module cache filled nothing is downloaded.
+func TestRelease(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("a release takes half a minute")
+	}
+	const version = "v0.1.0"
+	// What is not committed belongs to the release under test; a commit of it changes no branch.
+	work := strings.TrimSpace(run(t, ".", nil, "git", "stash", "create"))
+	dir := t.TempDir()
+	tags := run(t, ".", nil, "scripts/release", version, dir, cmp.Or(work, "HEAD"))
+	for _, tag := range []string{version, "backend/redislock/" + version, "cmd/holdfast/" + version} {
+		if !strings.Contains("\n"+tags, "\n"+tag+"\n") {
+			t.Errorf("there is no tag %s in %q", tag, tags)
+		}
+	}
+	cache := strings.TrimSpace(run(t, ".", nil, "go", "env", "GOMODCACHE"))
+	proxy := "file://" + filepath.Join(dir, "modules", "cache", "download") + ",file://" + filepath.Join(cache, "cache", "download")
+	env := []string{
+		"GOWORK=off", "GOFLAGS=-mod=mod -modcacherw", "GOSUMDB=off", "GOPROXY=" + proxy, "GOMODCACHE=" + filepath.Join(dir, "outside"),
+	}
+	for name, c := range map[string]struct {
+		module, program string
+		most            int // lines of go.sum
+	}{
+		"memlock": {"github.com/holdfast-io/holdfast", `memlock.New()`, 5},
+		"redislock": {
+			"github.com/holdfast-io/holdfast/backend/redislock", `redislock.Open(context.Background(), "redis://localhost", redislock.Config{})`, 25,
+		},
+	} {
+		folder := filepath.Join(dir, "program-of-"+name)
+		files := map[string]string{
+			"go.mod": "module example.org/program\n\ngo 1.26\n",
+			"main.go": strings.NewReplacer("NAME", name, "CALL", c.program).Replace(`package main
+
+import (
+	"context"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend/NAME"
+)
+
+var _ context.Context
+
+func main() { open(CALL) }
+
+func open(b *NAME.Backend, err ...error) { _, _ = holdfast.New(b, holdfast.Config{}) }
+`),
+		}
+		if err := os.Mkdir(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for file, text := range files {
+			if err := os.WriteFile(filepath.Join(folder, file), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		run(t, folder, env, "go", "get", c.module+"@"+version)
+		run(t, folder, env, "go", "mod", "tidy")
+		run(t, folder, env, "go", "build", "-o", "program", ".")
+		sum, err := os.ReadFile(filepath.Join(folder, "go.sum"))
+		if n := bytes.Count(sum, []byte("\n")); err != nil || n == 0 || n > c.most {
+			t.Errorf("go.sum of a program with %s has %d lines, want 1 to %d, %v\n%s", name, n, c.most, err, sum)
+		}
+	}
+}
+
+// run runs a command to its end and returns what it prints. It must succeed.
+func run(t *testing.T, dir string, env []string, name string, args ...string) string {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, append(os.Environ(), env...), &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%s %s: %v\n%s%s", name, strings.Join(args, " "), err, &stdout, &stderr)
+	}
+	return stdout.String()
+}
