@@ -1,7 +1,7 @@
 package finals_test
 
 import (
-	"fmt"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,12 +39,12 @@ func TestLossesAge(t *testing.T) {
 		lose := func(id string) { f.Add(backend.Loss{Session: "s", Lease: backend.LeaseID(id)}) }
 		const hours = 5
 		for i := range hours * 60 {
-			lose(fmt.Sprint(i))
+			lose(strconv.Itoa(i))
 			time.Sleep(time.Minute)
 		}
 		kept := 0
 		for i := range hours * 60 {
-			has := f.Has("s", backend.LeaseID(fmt.Sprint(i)))
+			has := f.Has("s", backend.LeaseID(strconv.Itoa(i)))
 			if age := hours*60 - i; age <= 60 && !has {
 				t.Errorf("a loss is forgotten after %d minutes", age)
 			}
@@ -57,7 +57,7 @@ func TestLossesAge(t *testing.T) {
 		}
 		time.Sleep(10 * time.Hour)
 		lose("new")
-		if f.Has("s", backend.LeaseID(fmt.Sprint(hours*60-1))) || !f.Has("s", "new") {
+		if f.Has("s", backend.LeaseID(strconv.Itoa(hours*60-1))) || !f.Has("s", "new") {
 			t.Error("a loss is remembered for ten hours, or forgotten at once")
 		}
 	})
