@@ -117,9 +117,9 @@ func TestLoginProgramHangs(t *testing.T) {
 	t.Parallel()
 	const soon = 20 * time.Second
 	server := testserver.Kubernetes(t)
-	goes := filepath.Join(t.TempDir(), "goes")
-	b := as(t, server, login(t, "until [ -e "+goes+" ]; do sleep 0.1; done; echo '"+credential(server.Token())+"'"))
-	defer write(t, goes, "") // the program ends
+	hangs := filepath.Join(t.TempDir(), "hangs") // the program ends when the test's folder is removed
+	write(t, hangs, "")
+	b := as(t, server, login(t, "while [ -e "+hangs+" ]; do sleep 0.1; done; echo '"+credential(server.Token())+"'"))
 	asked := time.Now()
 	for range 3 {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
