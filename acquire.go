@@ -356,7 +356,7 @@ func (h *hold) Accept(ctx context.Context, g backend.Grant, sent clock.Instant) 
 	c.live.Hold(&h.live)
 	if !h.unread {
 		hook(ctx, &c.hooks, c.hooks.Acquired, AcquiredEvent{
-			Lock: h.id(), Token: h.token, Shared: h.shared, Waited: time.Duration(now - h.begun), InLine: g.Waited, ByTimer: g.ByTimer,
+			Lock: h.id(), Token: h.token, Shared: h.shared, Waited: time.Duration(now - h.begun), InQueue: g.Waited, ByTimer: g.ByTimer,
 		})
 	}
 	return nil

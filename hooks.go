@@ -46,8 +46,8 @@ type AcquiredEvent struct {
 	Shared bool
 	// Waited is the time from the call to the grant.
 	Waited time.Duration
-	// InLine: the lock was not free immediately.
-	InLine bool
+	// InQueue: the lock was not free immediately.
+	InQueue bool
 	// ByTimer: the grant was found by a timer, because a notification was lost.
 	ByTimer bool
 }

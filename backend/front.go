@@ -11,7 +11,7 @@ type Front struct {
 }
 
 // FrontOf returns the Front of a queue, with the number of claims that are held.
-func FrontOf(line []Claim) Front { return Front{Claims: line, Out: Admit(nil, line)} }
+func FrontOf(queue []Claim) Front { return Front{Claims: queue, Out: Admit(nil, queue)} }
 
 // Admits reports whether a claim at the end of the queue would be held immediately.
 func (f Front) Admits(c Claim) bool { return f.Out == len(f.Claims) && c.Fits(f.Claims) }

@@ -24,14 +24,14 @@ func claimsOf(kinds string) []backend.Claim {
 
 func TestFront(t *testing.T) {
 	t.Parallel()
-	for line, out := range map[string]int{"": 0, "x": 1, "xx": 1, "rr": 2, "rrxr": 2, "xr": 1, "111": 3, "1111": 3, "221": 1, "12": 2} {
-		f := backend.FrontOf(claimsOf(line))
+	for queue, out := range map[string]int{"": 0, "x": 1, "xx": 1, "rr": 2, "rrxr": 2, "xr": 1, "111": 3, "1111": 3, "221": 1, "12": 2} {
+		f := backend.FrontOf(claimsOf(queue))
 		if f.Out != out {
-			t.Errorf("%q: %d out, want %d", line, f.Out, out)
+			t.Errorf("%q: %d out, want %d", queue, f.Out, out)
 		}
 		for _, c := range claimsOf("xr") {
-			if got, want := f.Admits(c), backend.FrontOf(append(slices.Clone(f.Claims), c)).Out == len(line)+1; got != want && line != "111" {
-				t.Errorf("%q: admits %+v: %t, want %t", line, c, got, want)
+			if got, want := f.Admits(c), backend.FrontOf(append(slices.Clone(f.Claims), c)).Out == len(queue)+1; got != want && queue != "111" {
+				t.Errorf("%q: admits %+v: %t, want %t", queue, c, got, want)
 			}
 		}
 	}

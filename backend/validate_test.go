@@ -148,11 +148,11 @@ func TestAcquireRequestValidate(t *testing.T) {
 		{"timed, too short", timed(time.Second - 1), nil, "ttl"},
 		{"timed, too long", timed(time.Hour + 1), nil, "ttl"},
 		{"timed without session", func(r *backend.AcquireRequest) { timed(time.Minute)(r); r.Session = "" }, nil, ""},
-		{"timed without session, in line", func(r *backend.AcquireRequest) { timed(time.Minute)(r); r.Session, r.Wait = "", true }, nil, "session"},
+		{"timed without session, in the queue", func(r *backend.AcquireRequest) { timed(time.Minute)(r); r.Session, r.Wait = "", true }, nil, "session"},
 		{"TTL of a lease that is not timed is unused", func(r *backend.AcquireRequest) { r.TTL = -1 }, nil, ""},
 		{"no sessions: not timed", func(r *backend.AcquireRequest) { r.Session = "" }, func(c *backend.Capabilities) { c.Sessions = false }, "unsupported"},
 		{"no sessions: under a session", timed(time.Minute), func(c *backend.Capabilities) { c.Sessions = false }, "unsupported"},
-		{"no sessions: timed, in line", func(r *backend.AcquireRequest) { timed(time.Minute)(r); r.Session, r.Wait = "", true }, func(c *backend.Capabilities) { c.Sessions = false }, ""},
+		{"no sessions: timed, in the queue", func(r *backend.AcquireRequest) { timed(time.Minute)(r); r.Session, r.Wait = "", true }, func(c *backend.Capabilities) { c.Sessions = false }, ""},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			t.Parallel()

@@ -204,9 +204,9 @@ func TestShutdownHandsOver(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		line, err := es[0].Candidates(t.Context())
-		if err != nil || len(line) != 4 || line[0].Candidate != "b" || line[3].Candidate != "e" || line[0].Value != "at home" {
-			t.Errorf("candidates %+v, %v", line, err)
+		queue, err := es[0].Candidates(t.Context())
+		if err != nil || len(queue) != 4 || queue[0].Candidate != "b" || queue[3].Candidate != "e" || queue[0].Value != "at home" {
+			t.Errorf("candidates %+v, %v", queue, err)
 		}
 		for i, e := range es {
 			l, err := e.Leader(t.Context())

@@ -100,7 +100,7 @@ func TestEvents(t *testing.T) {
 	}{
 		"acquired": {
 			func(m *observe.Metrics) {
-				m.Hooks().Acquired(t.Context(), holdfast.AcquiredEvent{Lock: lock, Waited: 2 * time.Second, InLine: true})
+				m.Hooks().Acquired(t.Context(), holdfast.AcquiredEvent{Lock: lock, Waited: 2 * time.Second, InQueue: true})
 			},
 			map[string]float64{
 				"holdfast_acquire_total{mode=exclusive,result=acquired}": 1, "holdfast_held{mode=exclusive}": 1,

@@ -36,7 +36,7 @@ func (s *Server) acquire(w http.ResponseWriter, r *request) {
 		return
 	}
 	if a.Wait > 0 {
-		leave, ok := s.line.join(a.name, a.lease, s.cfg.Limits.WaitersPerLock)
+		leave, ok := s.queue.join(a.name, a.lease, s.cfg.Limits.WaitersPerLock)
 		if !ok {
 			s.metrics.QuotaRejected(observe.QuotaWaiters)
 			s.fail(w, r, &overloadError{
@@ -205,7 +205,7 @@ func (s *Server) neverHad(err error) error {
 // lock was not acquired and the client asked for it, the place is kept a little longer.
 func (s *Server) acquireTheirs(ctx context.Context, w http.ResponseWriter, r *request, a ask) {
 	unknown := false // whether the outcome of the try is unknown
-	if a.Wait > 0 && (s.line.alone(a.name) || s.quarantined()) {
+	if a.Wait > 0 && (s.queue.alone(a.name) || s.quarantined()) {
 		// A free lock is acquired without a session, which would cost more than all the rest.
 		// In a quarantine no request waits in the queue: the client gets the error and retries.
 		// The outcome of a try that was cut short is found by the wait, which uses the same
@@ -283,7 +283,7 @@ func (s *Server) lookAgain(ctx context.Context, a ask, held *backend.HeldError) 
 // endPlace ends, in the background, the session of a request that waited, and with it the place in the
 // queue. A place that is to be kept ends a little later. Until then it counts.
 func (s *Server) endPlace(a ask, session *acquire.Session) {
-	leave := s.line.keep(a.name, a.lease)
+	leave := s.queue.keep(a.name, a.lease)
 	s.later(func(ctx context.Context) {
 		defer leave()
 		if a.keep > 0 && session.Open() && !retry.Until(a.keep, s.stopping.Done(), nil) {
@@ -310,7 +310,7 @@ func (s *Server) answer(w http.ResponseWriter, r *request, a ask, c *claim) (boo
 func (s *Server) granted(w http.ResponseWriter, r *request, a ask, c *claim) wire.Grant {
 	if c.grant.Waited {
 		w.Header().Set(wire.HeaderWaited, time.Since(r.arrived).Round(time.Millisecond).String())
-		if took, ok := s.line.handover(a.name); ok {
+		if took, ok := s.queue.handover(a.name); ok {
 			s.metrics.HandedOver(took)
 		}
 	}

@@ -78,13 +78,13 @@ func TestHeld(t *testing.T) {
 }
 
 // Waiters are served in order, by one push after the release.
-func TestWaitInLine(t *testing.T) {
+func TestWaitInQueue(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{})
 	g := a.take("x", `{}`)
-	var line []*later
+	var queue []*later
 	for i := range 5 {
-		line = append(line, a.send("POST", lockPath("x"), fmt.Sprintf(`{"wait":"60s","owner":"w%d"}`, i)))
+		queue = append(queue, a.send("POST", lockPath("x"), fmt.Sprintf(`{"wait":"60s","owner":"w%d"}`, i)))
 		a.waiters("x", i+1)
 	}
 	for i, w := range a.inspect("x").Waiters {
@@ -93,7 +93,7 @@ func TestWaitInLine(t *testing.T) {
 		}
 	}
 	last, token := g.Lease, g.Token
-	for i, l := range line {
+	for i, l := range queue {
 		a.release("x", last, 204)
 		got := l.get(t)
 		if got.status != 200 {
@@ -110,7 +110,7 @@ func TestWaitInLine(t *testing.T) {
 	}
 }
 
-func TestHangUpLeavesTheLine(t *testing.T) {
+func TestHangUpLeavesTheQueue(t *testing.T) {
 	t.Parallel()
 	for _, lease := range []string{"", `,"lease":"0123456789abcdef"`} {
 		a := start(t, server.Config{PlaceTTL: 10 * time.Minute})
@@ -191,7 +191,7 @@ func TestKeepPlace(t *testing.T) {
 		t.Fatalf("status %d: %s", got.status, got.body)
 	}
 	if w := a.inspect("x").Waiters; len(w) != 2 || w[0].Owner != "polls" {
-		t.Fatalf("line %+v", w)
+		t.Fatalf("queue %+v", w)
 	}
 	second := poll("60s")
 	a.release("x", g.Lease, 204)

@@ -44,7 +44,7 @@ func (c *claim) Accept(ctx context.Context, g backend.Grant, sent clock.Instant)
 	if err == nil {
 		c.s.hooks.Acquired(ctx, holdfast.AcquiredEvent{
 			Lock: holdfast.Lease{Name: c.live.Name, ID: c.live.ID}, Token: g.Token, Shared: c.shared,
-			Waited: time.Duration(now - c.begun), InLine: g.Waited, ByTimer: g.ByTimer,
+			Waited: time.Duration(now - c.begun), InQueue: g.Waited, ByTimer: g.ByTimer,
 		})
 	}
 	return err

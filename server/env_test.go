@@ -244,7 +244,7 @@ func (a *api) release(name, lease string, status int) {
 
 func (a *api) waiters(name string, n int) {
 	a.t.Helper()
-	leasetest.Eventually(a.t, "the line has the right length", func() bool { return len(a.inspect(name).Waiters) == n })
+	leasetest.Eventually(a.t, "the queue has the right length", func() bool { return len(a.inspect(name).Waiters) == n })
 }
 
 // later is a request in progress.

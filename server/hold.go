@@ -174,7 +174,7 @@ func (s *Server) releaseLease(ctx context.Context, name string, lease backend.Le
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout) // for both calls
 	defer cancel()
 	req := backend.ReleaseRequest{Name: name, Lease: lease}
-	s.line.release(name) // noted first: the next holder may have its grant before this call returns
+	s.queue.release(name) // noted first: the next holder may have its grant before this call returns
 	unknown := false
 	err := s.agent.Patiently(ctx, func(ctx context.Context) error {
 		err := s.b.Release(ctx, req)

@@ -262,13 +262,13 @@ func TestReservedLane(t *testing.T) {
 	}})
 	a.http.Transport = &http.Transport{MaxIdleConnsPerHost: 2 * flood}
 	g := a.take("x", `{"ttl":"10s"}`)
-	line := make([]*later, slots-slots/8) // the others are for acquires that do not wait
-	for i := range line {
-		line[i] = a.send("POST", lockPath("x"), `{"wait":"60s"}`)
+	queue := make([]*later, slots-slots/8) // the others are for acquires that do not wait
+	for i := range queue {
+		queue[i] = a.send("POST", lockPath("x"), `{"wait":"60s"}`)
 	}
 	leasetest.Eventually(t, "all slots are taken", func() bool {
 		info, err := a.b.Inspect(t.Context(), "x")
-		return err == nil && len(info.Waiters) == len(line)
+		return err == nil && len(info.Waiters) == len(queue)
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	refused := make(chan int, flood)

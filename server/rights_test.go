@@ -37,8 +37,8 @@ func TestLeaseIDsOfOthersAreNotTold(t *testing.T) {
 	stream.next(t, "watching")
 	g := want[wire.Grant](a, 200, "POST", lockPath("team-a/x"), `{"ttl":"5m"}`, "Authorization", "alice")
 	const waiting = "alice-waits-0001"
-	line := a.send("POST", lockPath("team-a/x"), `{"wait":"60s","lease":"`+waiting+`"}`, "Authorization", "alice")
-	defer line.cancel()
+	queue := a.send("POST", lockPath("team-a/x"), `{"wait":"60s","lease":"`+waiting+`"}`, "Authorization", "alice")
+	defer queue.cancel()
 	leasetest.Eventually(t, "alice waits", func() bool {
 		info, err := a.b.Inspect(t.Context(), "team-a/x")
 		return err == nil && len(info.Waiters) == 1

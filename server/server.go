@@ -25,7 +25,7 @@ type Server struct {
 	limiters    *limiters
 	crossOrigin *http.CrossOriginProtection
 	metrics     *observe.Metrics
-	line        *line
+	queue       *queue
 	registry    *registry
 	renewer     *renewer // renews leases that are known here
 	claims      *renewer // renews the others
@@ -67,11 +67,11 @@ func New(b backend.Backend, cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, caps: caps, table: routes(), limiters: newLimiters(cfg.Limits),
-		crossOrigin: http.NewCrossOriginProtection(), line: newLine(), document: openAPI(cfg.Version),
+		crossOrigin: http.NewCrossOriginProtection(), queue: newLine(), document: openAPI(cfg.Version),
 	}
 	var err error
 	s.metrics, err = observe.NewPrometheus(cfg.Registry, observe.Options{
-		Backend: caps.Name, Version: cfg.Version, OldestWaiter: s.line.oldest, Sessions: s.sessions,
+		Backend: caps.Name, Version: cfg.Version, OldestWaiter: s.queue.oldest, Sessions: s.sessions,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("new server: %w", err)

@@ -42,7 +42,7 @@ func TestGracefulStop(t *testing.T) {
 		t.Errorf("the lease is gone: %+v", l)
 	}
 	if len(l.Waiters) != 1 || l.Waiters[0].Owner != "named" {
-		t.Errorf("the line is %+v", l.Waiters)
+		t.Errorf("the queue is %+v", l.Waiters)
 	}
 	late := two.send("POST", lockPath("x"), `{"owner":"late","wait":"60s"}`)
 	two.waiters("x", 2)

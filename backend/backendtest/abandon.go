@@ -16,9 +16,9 @@ func abandonCases() []Case {
 		{ID: "C7", Name: "abandon-before-the-acquire", Rule: gone, run: abandonBefore},
 		{ID: "C7", Name: "abandon-races-the-acquire", Rule: gone, run: abandonRacesAcquire},
 		{ID: "C7", Name: "abandon-races-the-grant", Rule: gone, run: abandonRacesGrant},
-		{ID: "C7", Name: "abandoned-head-lets-the-line-move", Rule: c7 + ", and the waiters behind it move up immediately", Needs: needsOrder, run: abandonHead},
+		{ID: "C7", Name: "abandoned-head-lets-the-queue-move", Rule: c7 + ", and the waiters behind it move up immediately", Needs: needsOrder, run: abandonHead},
 		{ID: "C7", Name: "give-up-then-abandon", Rule: c7, run: giveUpThenAbandon},
-		{ID: "C7", Name: "release-of-a-place-in-line", Rule: "Release also releases a place in the queue", run: releasePlace},
+		{ID: "C7", Name: "release-of-a-place-in-queue", Rule: "Release also releases a place in the queue", run: releasePlace},
 		{ID: "C7", Name: "many-give-up", Rule: c7, run: manyGiveUp},
 	}
 }
@@ -57,8 +57,8 @@ func abandonWaiting(e *env) {
 		l := a.take(a.ask(name))
 		w, behind := b.join(b.ask(name, opts...)), a.join(a.ask(name))
 		b.abandon(w.req)
-		if info := e.inspect(name); e.caps.FIFO && (len(info.Waiters) != 1 || w.inLine(info)) {
-			e.Fatalf("an abandoned waiter is in line still: %+v", info.Waiters)
+		if info := e.inspect(name); e.caps.FIFO && (len(info.Waiters) != 1 || w.inQueue(info)) {
+			e.Fatalf("an abandoned waiter is in the queue still: %+v", info.Waiters)
 		}
 		b.neverGranted(w.req)
 		a.give(l)
@@ -121,7 +121,7 @@ func abandonRacesGrant(e *env) {
 		w := b.join(b.ask(name))
 		behind := a.start(a.ask(name))
 		if e.caps.FIFO {
-			behind.lineUp()
+			behind.queueUp()
 		}
 		e.all(func() { a.give(l) }, func() { w.cancel(errGaveUp); b.abandon(w.req) })
 		next := behind.granted()
@@ -174,7 +174,7 @@ func releasePlace(e *env) {
 	w := b.join(b.ask(name))
 	if e.caps.FIFO {
 		if err := b.release(w.req); err != nil {
-			e.Fatalf("Release of a lease in line: %v", err)
+			e.Fatalf("Release of a lease in the queue: %v", err)
 		}
 		w.fails(backend.ErrLost)
 	}
@@ -195,7 +195,7 @@ func manyGiveUp(e *env) {
 		c := clients[i%len(clients)]
 		w := c.start(c.ask(name))
 		if i%4 > 0 && e.caps.FIFO {
-			w.lineUp()
+			w.queueUp()
 		}
 		w.cancel(errGaveUp)
 		w.returns(e.soon())

@@ -15,7 +15,7 @@ func breakCases() []Case {
 		{ID: "C10", Name: "the-victim-is-told", Rule: c10, Needs: needsSessions, run: victimTold},
 		{ID: "C10", Name: "timed-victims-are-told", Rule: c10, Needs: needsTimed, run: timedVictim},
 		{ID: "C10", Name: "all-holders-are-broken", Rule: raised, Needs: needsPermits, run: allBroken},
-		{ID: "C10", Name: "the-next-in-line-is-granted", Rule: raised, run: nextAfterBreak},
+		{ID: "C10", Name: "the-next-in-queue-is-granted", Rule: raised, run: nextAfterBreak},
 		{ID: "C10", Name: "nobody-to-break", Rule: "breaking a lock that has no holder succeeds, with no holders in the result", run: nobodyToBreak},
 		{ID: "C10", Name: "lost-is-final", Rule: "a lease whose loss was reported is not granted again, or its next loss is reported, too", Needs: needsSessions, run: lostIsFinal},
 		{ID: "C10", Name: "a-lost-session-is-told", Rule: "the loss of a session is reported by its next renewal at the latest", Needs: needsSessions, run: lostSessionTold},
@@ -126,8 +126,8 @@ func allBroken(e *env) {
 		next = first.granted()
 		second.waits()
 	} else {
-		line := []*waiter{first, second}
-		next = line[firstDone(e, line)].granted()
+		queue := []*waiter{first, second}
+		next = queue[firstDone(e, queue)].granted()
 	}
 	if next.Token <= three.Token {
 		e.Fatalf("token %d after a break of token %d", next.Token, three.Token)
@@ -142,10 +142,10 @@ func nextAfterBreak(e *env) {
 	name := e.name()
 	l := a.take(a.ask(name))
 	one, two := b.join(b.ask(name)), a.join(a.ask(name))
-	line := []*waiter{one, two}
+	queue := []*waiter{one, two}
 	e.breakLock(name, "next")
-	i := firstDone(e, line)
-	next := line[i].granted()
+	i := firstDone(e, queue)
+	next := queue[i].granted()
 	if next.Token <= l.Token {
 		e.Fatalf("token %d after a break of token %d", next.Token, l.Token)
 	}
@@ -153,9 +153,9 @@ func nextAfterBreak(e *env) {
 	if err := a.release(l.AcquireRequest); !errors.Is(err, backend.ErrLost) {
 		e.Errorf("Release of a broken lease: %v; it has to be ErrLost", err)
 	}
-	line[1-i].waits()
+	queue[1-i].waits()
 	e.breakLock(name, "next")
-	last := line[1-i].granted()
+	last := queue[1-i].granted()
 	if last.Token <= next.Token {
 		e.Fatalf("token %d after a break of token %d", last.Token, next.Token)
 	}

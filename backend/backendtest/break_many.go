@@ -38,7 +38,7 @@ func manyBroken(e *env) { breakAll(e, e.gather(e.h.Holders, !e.caps.Shared)) }
 func fullBroken(e *env) { breakAll(e, e.gather(min(fewHolders, e.h.Holders), true)) }
 
 func breakAll(e *env, c *sharers) {
-	sharing, exclusive, last := c.line(min(sharerLine, len(c.holders)))
+	sharing, exclusive, last := c.queue(min(sharerQueue, len(c.holders)))
 	over := make(chan struct{})
 	left := make(chan map[backend.LeaseID]bool, 1)
 	go func() {
@@ -77,7 +77,7 @@ func (c *sharers) settle(victims map[backend.LeaseID]backend.Holder, room int, s
 		}
 	}
 	if hit > room {
-		e.Fatalf("%d of those in line are named as broken; only %d holders left before the break, so it let in the others itself", hit, room)
+		e.Fatalf("%d of those in the queue are named as broken; only %d holders left before the break, so it let in the others itself", hit, room)
 	}
 	if !e.caps.FIFO {
 		c.settleInAnyOrder(victims, append(sharing, exclusive, last))
@@ -261,12 +261,12 @@ func twoBreaks(e *env) {
 	})
 	victims := c.victimsOf(tokensOf(c.holders), results...)
 	c.checkHolders(victims, nil)
-	line := []*waiter{ahead, behind}
+	queue := []*waiter{ahead, behind}
 	survivors := make(map[backend.LeaseID]fence.Token)
-	for len(line) > 0 {
-		i := firstDone(e, line)
-		l, ok := line[i].outcome(victims)
-		line = slices.Delete(line, i, i+1)
+	for len(queue) > 0 {
+		i := firstDone(e, queue)
+		l, ok := queue[i].outcome(victims)
+		queue = slices.Delete(queue, i, i+1)
 		if ok {
 			e.holds(c.name, l)
 			k.give(l)
@@ -274,7 +274,7 @@ func twoBreaks(e *env) {
 		}
 	}
 	if len(survivors) == 0 {
-		e.Errorf("both of those in line are named as broken; two breaks can let in one of them before they end")
+		e.Errorf("both of those in the queue are named as broken; two breaks can let in one of them before they end")
 	}
 	c.after(victims, survivors)
 }
@@ -284,7 +284,7 @@ func twoBreaks(e *env) {
 func breakCutShort(closes bool) func(*env) {
 	return func(e *env) {
 		c := e.gather(min(fewHolders, e.h.Holders), true)
-		sharing, exclusive, last := c.line(min(sharerLine, len(c.holders)))
+		sharing, exclusive, last := c.queue(min(sharerQueue, len(c.holders)))
 		breaker := e.open()
 		ctx, cancel := context.WithCancel(e.ctx)
 		defer cancel()

@@ -11,7 +11,7 @@ import (
 func contextCases() []Case {
 	const c12 = "a call ends with its context at the latest"
 	return []Case{
-		{ID: "C12", Name: "a-wait-ends-with-its-context", Rule: c12 + ": Acquire in line returns the cause of its context", run: waitEnds},
+		{ID: "C12", Name: "a-wait-ends-with-its-context", Rule: c12 + ": Acquire in the queue returns the cause of its context", run: waitEnds},
 		{ID: "C12", Name: "a-wait-ends-at-its-deadline", Rule: c12, run: waitDeadline},
 		{ID: "C12", Name: "a-context-that-has-ended", Rule: c12 + ", also when it had ended before", run: contextEnded},
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 func deadWaiterCases() []Case {
-	const c8 = "a waiter that dies delays the line by no more than its session's TTL"
+	const c8 = "a waiter that dies delays the queue by no more than its session's TTL"
 	const wake = "a lost wake-up costs a timer, never a hang"
 	return []Case{
 		{ID: "C8", Name: "a-dead-waiter-is-passed", Rule: c8, Needs: needsSessions, run: deadWaiter},
@@ -118,14 +118,14 @@ func everyWaiter(e *env) {
 	clients := []*client{e.client(), e.client(), e.client()}
 	name := e.name()
 	l := clients[0].take(clients[0].ask(name))
-	var line []*waiter
+	var queue []*waiter
 	for i := range n {
 		c := clients[i%len(clients)]
-		line = append(line, c.start(c.ask(name)))
+		queue = append(queue, c.start(c.ask(name)))
 	}
 	var grants atomic.Int64
 	fs := []func(){func() { clients[0].give(l) }}
-	for _, w := range line {
+	for _, w := range queue {
 		fs = append(fs, func() { w.c.give(w.grantedWhile(&grants)) })
 	}
 	e.all(fs...)
@@ -148,8 +148,8 @@ func sessionEnd(e *env) {
 	for i, w := range waiters {
 		e.holds(names[i], w.granted())
 	}
-	if info := e.inspect(place); own.inLine(info) {
-		e.Fatalf("the session has ended; its place in line is there still: %+v", info.Waiters)
+	if info := e.inspect(place); own.inQueue(info) {
+		e.Fatalf("the session has ended; its place in the queue is there still: %+v", info.Waiters)
 	}
 	a.give(l)
 	e.free(place)

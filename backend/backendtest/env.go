@@ -274,7 +274,7 @@ func (c *client) acquire(r backend.AcquireRequest) (backend.Grant, error) {
 func (e *env) checkRefusal(r backend.AcquireRequest, err error) {
 	held, ok := errors.AsType[*backend.HeldError](err)
 	if errors.Is(err, backend.ErrHeld) && (!ok || len(held.Holders) == 0 && held.Ahead == 0) {
-		e.Errorf("Acquire of %s: %v; a HeldError names a holder, or says how many stand in line before", describe(r), err)
+		e.Errorf("Acquire of %s: %v; a HeldError names a holder, or says how many are before it in the queue", describe(r), err)
 	}
 }
 

@@ -223,7 +223,7 @@ func reentryCases() []Case {
 	needs := func(c caps) bool { return c.Reentrant }
 	return []Case{
 		{ID: "C1", Name: "reentry-joins", Rule: rule, Needs: needs, run: reentryJoins},
-		{ID: "C1", Name: "reentry-overtakes-the-line", Rule: rule, Needs: func(c caps) bool { return c.Reentrant && c.FIFO }, run: reentryOvertakes},
+		{ID: "C1", Name: "reentry-overtakes-the-queue", Rule: rule, Needs: func(c caps) bool { return c.Reentrant && c.FIFO }, run: reentryOvertakes},
 		{ID: "C1", Name: "reentry-is-asked-for", Rule: "an acquire with another owner, or without re-entry, does not join", Needs: needs, run: reentryIsAsked},
 	}
 }

@@ -17,7 +17,7 @@ func expiryCases() []Case {
 		{ID: "C4", Name: "found-without-waiting", Rule: c4, run: foundWithoutWaiting},
 		{ID: "C4", Name: "timed-lease-counts-from-its-grant", Rule: "the TTL of a timed lease that waited counts from its grant", Needs: func(c caps) bool { return c.FIFO && c.Timed }, run: countsFromGrant},
 		{ID: "C4", Name: "renewal-counts-from-its-receipt", Rule: "a renewal extends from the moment the backend received it", Needs: needsTimed, run: renewalCounts},
-		{ID: "C4", Name: "session-renewal-keeps-all", Rule: "one renewal of the session keeps all its leases and its places in line", Needs: needsSessions, run: sessionRenewal},
+		{ID: "C4", Name: "session-renewal-keeps-all", Rule: "one renewal of the session keeps all its leases and its places in the queue", Needs: needsSessions, run: sessionRenewal},
 		{ID: "C4", Name: "renewal-shortens", Rule: "a TTL shorter than what is left shortens a timed lease", Needs: needsTimed, run: renewalShortens},
 		{ID: "C4", Name: "opening-again-extends", Rule: "a session ends TTL after the newest OpenSession or Renew of it", Needs: needsSessions, run: openingExtends},
 		{ID: "C4", Name: "timed-lease-outlives-its-session", Rule: "a timed lease outlives the session and the process that took it", Needs: func(c caps) bool { return c.Sessions && c.Timed }, run: timedOutlives},

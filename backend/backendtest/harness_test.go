@@ -268,10 +268,10 @@ func TestLesserBackends(t *testing.T) {
 		name   string
 		change func(*backend.Capabilities)
 	}{
-		{"no sessions and no line", func(c *backend.Capabilities) { c.Sessions, c.LossPush, c.FIFO, c.Push = false, false, false, false }},
+		{"no sessions and no queue", func(c *backend.Capabilities) { c.Sessions, c.LossPush, c.FIFO, c.Push = false, false, false, false }},
 		{"no timed leases", func(c *backend.Capabilities) { c.Timed = false }},
 		{"sessions of a connection", func(c *backend.Capabilities) { c.Timed, c.Bound = false, true }},
-		{"no line", func(c *backend.Capabilities) { c.FIFO, c.Push = false, false }},
+		{"no queue", func(c *backend.Capabilities) { c.FIFO, c.Push = false, false }},
 		{"no shared leases", func(c *backend.Capabilities) { c.Shared = false }},
 		{"no permits", func(c *backend.Capabilities) { c.Permits = false }},
 		{"exclusive only", func(c *backend.Capabilities) { c.Shared, c.Permits, c.Reentrant = false, false, false }},

@@ -19,7 +19,7 @@ func identityCases() []Case {
 		{ID: "C5", Name: "renewal-after-the-end", Rule: final, Needs: needsTimed, run: renewalAfterTheEnd},
 		{ID: "C5", Name: "renewal-never-creates", Rule: final, Needs: needsTimed, run: renewalCreates},
 		{ID: "C5", Name: "renewals-are-answered-one-by-one", Rule: "Renew has one result for each lease asked for, in the same order", Needs: needsTimed, run: renewalsInOrder},
-		{ID: "C5", Name: "only-timed-leases-are-renewed", Rule: "the renewal of a lease that is not timed, or only in line, is ErrLost", Needs: func(c caps) bool { return c.Sessions && c.Timed }, run: onlyTimedRenewed},
+		{ID: "C5", Name: "only-timed-leases-are-renewed", Rule: "the renewal of a lease that is not timed, or only in the queue, is ErrLost", Needs: func(c caps) bool { return c.Sessions && c.Timed }, run: onlyTimedRenewed},
 		{ID: "C5", Name: "an-expired-session-never-revives", Rule: "a session never revives: once it has expired its ID is dead", Needs: needsSessions, run: expiredSession},
 		{ID: "C5", Name: "an-ended-session-never-revives", Rule: "after EndSession the ID is dead", Needs: needsSessions, run: endedSession},
 		{ID: "C5", Name: "an-unknown-session-is-lost", Rule: "a call under a session that does not exist gets ErrSessionLost", Needs: needsSessions, run: unknownSession},

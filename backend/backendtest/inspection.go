@@ -12,7 +12,7 @@ func inspectionCases() []Case {
 	return []Case{
 		{ID: "C1", Name: "holders-are-told", Rule: told, run: holdersTold},
 		{ID: "C1", Name: "shared-holders-are-told", Rule: told, Needs: needsPermits, run: sharedHoldersTold},
-		{ID: "C3", Name: "the-line-is-told", Rule: told, Needs: needsFIFO, run: lineTold},
+		{ID: "C3", Name: "the-queue-is-told", Rule: told, Needs: needsFIFO, run: queueTold},
 		{ID: "C1", Name: "a-refusal-tells-who-holds", Rule: told, run: refusalTells},
 		{ID: "C1", Name: "a-refusal-by-many-is-small", Rule: "A HeldError names at most MaxHeldHolders of those who hold the lock, and counts all", Needs: needsShared, run: refusalByMany},
 		{ID: "C1", Name: "a-refusal-by-all-permits-is-small", Rule: "A HeldError names at most MaxHeldHolders of those who hold the lock, and counts all", Needs: needsPermits, run: refusalByPermits},
@@ -90,23 +90,23 @@ func sharedHoldersTold(e *env) {
 	}
 }
 
-func lineTold(e *env) {
+func queueTold(e *env) {
 	a, b := e.client(), e.client()
 	name := e.name()
 	l := a.take(a.ask(name))
-	var line []*waiter
+	var queue []*waiter
 	opts := [][]option{{owner("one"), note("n1")}, {owner("two"), e.timed(e.long())}}
 	if e.caps.Shared {
 		opts = append(opts, []option{owner("three"), shared})
 	}
 	for _, o := range opts {
-		line = append(line, b.join(b.ask(name, o...)))
+		queue = append(queue, b.join(b.ask(name, o...)))
 	}
 	info := e.inspect(name)
-	if len(info.Waiters) != len(line) {
-		e.Fatalf("%d stand in line; Inspect tells %+v", len(line), info.Waiters)
+	if len(info.Waiters) != len(queue) {
+		e.Fatalf("%d wait in the queue; Inspect tells %+v", len(queue), info.Waiters)
 	}
-	for i, w := range line {
+	for i, w := range queue {
 		x := info.Waiters[i]
 		want := backend.Waiter{
 			Lease: w.req.Lease, Session: b.sess, Owner: w.req.Owner, Note: w.req.Note, Mode: w.req.Mode, Permits: 1, Since: x.Since,
@@ -141,7 +141,7 @@ func refusalTells(e *env) {
 	b.join(b.ask(name))
 	b.join(b.ask(name))
 	if held = b.refusal(b.ask(name)); held.Ahead != 2 {
-		e.Errorf("two stand in line; HeldError.Ahead is %d", held.Ahead)
+		e.Errorf("two wait in the queue; HeldError.Ahead is %d", held.Ahead)
 	}
 }
 

@@ -49,7 +49,7 @@ func lifeMutants() []mutant {
 				return b.OpenSession(ctx, r)
 			}}
 		}},
-		{"counts the TTL of a timed lease from its place in line", []string{"C4"}, func() *hooks {
+		{"counts the TTL of a timed lease from its place in the queue", []string{"C4"}, func() *hooks {
 			return &hooks{acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
 				from := time.Now()
 				g, err := b.Acquire(ctx, r)

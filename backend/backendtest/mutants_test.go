@@ -106,7 +106,7 @@ type mutant struct {
 }
 
 func mutants() []mutant {
-	return slices.Concat(exclusionMutants(), tokenMutants(), lineMutants(), lifeMutants(), identityMutants(), toldMutants())
+	return slices.Concat(exclusionMutants(), tokenMutants(), queueMutants(), lifeMutants(), identityMutants(), toldMutants())
 }
 
 func exclusionMutants() []mutant {
@@ -343,7 +343,7 @@ func tokenMutants() []mutant {
 	}
 }
 
-func lineMutants() []mutant {
+func queueMutants() []mutant {
 	return []mutant{
 		{"loses every fourth wake-up", []string{"C8"}, func() *hooks {
 			var n atomic.Int64
@@ -376,7 +376,7 @@ func lineMutants() []mutant {
 				}
 			}}
 		}},
-		{"leaves a ghost waiter: abandoning what stands in line does nothing", []string{"C7"}, func() *hooks {
+		{"leaves a ghost waiter: abandoning what waits in the queue does nothing", []string{"C7"}, func() *hooks {
 			return &hooks{release: func(ctx context.Context, b backend.Backend, r backend.ReleaseRequest) error {
 				info, err := b.Inspect(ctx, r.Name)
 				waits := err == nil && slices.ContainsFunc(info.Waiters, func(w backend.Waiter) bool { return w.Lease == r.Lease })
@@ -398,7 +398,7 @@ func lineMutants() []mutant {
 				return nil
 			}}
 		}},
-		{"does not adopt a place in line", []string{"C6"}, func() *hooks {
+		{"does not adopt a place in the queue", []string{"C6"}, func() *hooks {
 			var first sync.Map
 			return &hooks{acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
 				if r.Wait && r.Session != "" && backend.ValidateSessionID(r.Session) == nil {

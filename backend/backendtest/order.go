@@ -11,52 +11,52 @@ func orderCases() []Case {
 	const c3 = "waiters are granted in the order in which the backend received them; no waiter is overtaken"
 	return []Case{
 		{ID: "C3", Name: "first-come-first-served", Rule: c3, Needs: needsFIFO, run: firstCome},
-		{ID: "C3", Name: "many-in-line", Rule: c3, Needs: needsFIFO, run: manyInLine},
+		{ID: "C3", Name: "many-in-queue", Rule: c3, Needs: needsFIFO, run: manyInQueue},
 		{ID: "C3", Name: "reader-does-not-pass-writer", Rule: c3, Needs: needsOrder, run: readerBehindWriter},
 		{ID: "C3", Name: "writer-does-not-pass-readers", Rule: c3, Needs: needsOrder, run: writerBehindReaders},
-		{ID: "C3", Name: "many-permits-are-not-overtaken", Rule: c3, Needs: needsQueue, run: permitsInLine},
-		{ID: "C3", Name: "the-line-moves-as-far-as-it-fits", Rule: "after a release, all waiters at the head of the queue that fit are granted", Needs: needsQueue, run: lineMovesFar},
-		{ID: "C3", Name: "no-try-passes-the-line", Rule: c3 + ", not even by an acquire that does not wait", Needs: needsFIFO, run: noTryPasses},
+		{ID: "C3", Name: "many-permits-are-not-overtaken", Rule: c3, Needs: needsQueue, run: permitsInQueue},
+		{ID: "C3", Name: "the-queue-moves-as-far-as-it-fits", Rule: "after a release, all waiters at the head of the queue that fit are granted", Needs: needsQueue, run: queueMovesFar},
+		{ID: "C3", Name: "no-try-passes-the-queue", Rule: c3 + ", not even by an acquire that does not wait", Needs: needsFIFO, run: noTryPasses},
 	}
 }
 
 func firstCome(e *env) {
 	clients := []*client{e.client(), e.client(), e.client()}
-	lineUp(e, clients, 7)
+	queueUp(e, clients, 7)
 }
 
-func manyInLine(e *env) {
+func manyInQueue(e *env) {
 	const n = 40
-	lineUp(e, []*client{e.client(), e.client(), e.client(), e.client()}, n)
+	queueUp(e, []*client{e.client(), e.client(), e.client(), e.client()}, n)
 }
 
-// lineUp queues n waiters and lets them through one by one.
-func lineUp(e *env, clients []*client, n int) {
+// queueUp queues n waiters and lets them through one by one.
+func queueUp(e *env, clients []*client, n int) {
 	name := e.name()
 	l := clients[0].take(clients[0].ask(name))
-	var line []*waiter
+	var queue []*waiter
 	for i := range n {
 		c := clients[i%len(clients)]
 		if i%5 == 4 {
-			line = append(line, c.join(c.ask(name, e.timed(e.long()))))
+			queue = append(queue, c.join(c.ask(name, e.timed(e.long()))))
 		} else {
-			line = append(line, c.join(c.ask(name)))
+			queue = append(queue, c.join(c.ask(name)))
 		}
 	}
 	info := e.inspect(name)
-	for i, w := range line {
+	for i, w := range queue {
 		if len(info.Waiters) != n || info.Waiters[i].Lease != w.req.Lease {
 			e.Fatalf("Inspect does not tell the %d waiters in the order in which they came: %+v", n, info.Waiters)
 		}
 	}
-	for i, w := range line {
+	for i, w := range queue {
 		clients[0].give(l)
 		l = w.granted()
 		if !l.Waited {
-			e.Errorf("Grant.Waited is not set for a lease that stood in line")
+			e.Errorf("Grant.Waited is not set for a lease that waited in the queue")
 		}
 		e.holds(name, l)
-		for _, behind := range line[i+1:] {
+		for _, behind := range queue[i+1:] {
 			select {
 			case <-behind.done:
 				e.Fatalf("one further behind was granted too: %+v, %v", behind.grant, behind.err)
@@ -75,7 +75,7 @@ func readerBehindWriter(e *env) {
 	writer := b.join(b.ask(name))
 	held := a.refusal(a.ask(name, shared))
 	if held.Ahead != 1 {
-		e.Errorf("HeldError.Ahead is %d; one stands in line before", held.Ahead)
+		e.Errorf("HeldError.Ahead is %d; one waits before it", held.Ahead)
 	}
 	reader := a.join(a.ask(name, shared))
 	reader.waits()
@@ -110,7 +110,7 @@ func writerBehindReaders(e *env) {
 	e.holds(name, three.granted())
 }
 
-func permitsInLine(e *env) {
+func permitsInQueue(e *env) {
 	const limit = 3
 	a, b := e.client(), e.client()
 	name := e.name()
@@ -130,7 +130,7 @@ func permitsInLine(e *env) {
 	e.holds(name, single.granted())
 }
 
-func lineMovesFar(e *env) {
+func queueMovesFar(e *env) {
 	const limit = 4
 	a, b := e.client(), e.client()
 	name := e.name()
@@ -156,14 +156,14 @@ func noTryPasses(e *env) {
 	a, b, c := e.client(), e.client(), e.client()
 	name := e.name()
 	l := a.take(a.ask(name))
-	var line []*waiter
+	var queue []*waiter
 	for range n {
-		line = append(line, b.join(b.ask(name)))
+		queue = append(queue, b.join(b.ask(name)))
 	}
 	passed := make(chan struct{})
 	e.all(func() {
 		defer close(passed)
-		for _, w := range line {
+		for _, w := range queue {
 			a.give(l)
 			l = w.granted()
 		}
@@ -176,7 +176,7 @@ func noTryPasses(e *env) {
 			}
 			r := c.ask(name)
 			if g, err := c.acquire(r); err == nil {
-				e.Fatalf("Acquire without Wait was granted with token %d while others stood in line", g.Token)
+				e.Fatalf("Acquire without Wait was granted with token %d while others waited in the queue", g.Token)
 			} else if !errors.Is(err, backend.ErrHeld) {
 				e.Fatalf("Acquire of %s: %v", describe(r), err)
 			}

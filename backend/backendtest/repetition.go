@@ -14,7 +14,7 @@ func repetitionCases() []Case {
 	return []Case{
 		{ID: "C6", Name: "acquire-twice-is-one-grant", Rule: c6, run: acquireTwice},
 		{ID: "C6", Name: "acquire-twice-at-once", Rule: c6, run: acquireAtOnce},
-		{ID: "C6", Name: "acquire-twice-in-line", Rule: c6 + " and one place in the queue", Needs: needsFIFO, run: acquireInLine},
+		{ID: "C6", Name: "acquire-twice-in-queue", Rule: c6 + " and one place in the queue", Needs: needsFIFO, run: acquireInQueue},
 		{ID: "C6", Name: "a-try-keeps-the-place", Rule: "a waiting lease that is acquired again without Wait is refused and keeps its place", Needs: needsFIFO, run: tryKeepsPlace},
 		{ID: "C6", Name: "one-of-two-gives-up", Rule: "an acquire that was sent twice continues when one of the two gives up", run: oneGivesUp},
 		{ID: "C6", Name: "a-new-session-adopts-the-place", Rule: "a waiting lease that is acquired again under another session keeps its place, which belongs to that session from then on", Needs: func(c caps) bool { return c.FIFO && c.Sessions && !c.Bound }, run: adoptPlace},
@@ -81,7 +81,7 @@ func acquireAtOnce(e *env) {
 	}
 }
 
-func acquireInLine(e *env) {
+func acquireInQueue(e *env) {
 	a, b := e.client(), e.client()
 	name := e.name()
 	first := a.take(a.ask(name))
@@ -90,7 +90,7 @@ func acquireInLine(e *env) {
 	behind := a.join(a.ask(name))
 	two := b.join(r)
 	if info := e.inspect(name); len(info.Waiters) != 2 || info.Waiters[0].Lease != r.Lease {
-		e.Fatalf("the same Acquire asked twice has to have one place in line, its first; Inspect tells %+v", info.Waiters)
+		e.Fatalf("the same Acquire asked twice has to have one place in the queue, its first; Inspect tells %+v", info.Waiters)
 	}
 	a.give(first)
 	l1, l2 := one.granted(), two.granted()
@@ -156,7 +156,7 @@ func adoptPlace(e *env) {
 			info := e.inspect(name)
 			return len(info.Waiters) == 2 && info.Waiters[0].Lease == r.Lease && info.Waiters[0].Session == c.sess
 		}) {
-			e.Fatalf("the place in line is not that of the new session; Inspect tells %+v", e.inspect(name).Waiters)
+			e.Fatalf("the place in the queue is not that of the new session; Inspect tells %+v", e.inspect(name).Waiters)
 		}
 		old.cancel(errGaveUp)
 		old.returns(e.soon())

@@ -21,11 +21,11 @@ const (
 	// requests each of them has in progress: enough for stores that batch concurrent requests.
 	sharerClients = 8
 	sharerWorkers = 4
-	// sharerLine is how many shared waiters are queued at the start of the break, and
-	// sharerLeavers how many holders leave during the break. It is fewer than sharerLine, so
+	// sharerQueue is how many shared waiters are queued at the start of the break, and
+	// sharerLeavers how many holders leave during the break. It is fewer than sharerQueue, so
 	// that a break of waiters that the break let in itself is more than the leavers can
 	// explain.
-	sharerLine    = 40
+	sharerQueue   = 40
 	sharerLeavers = 12
 	// longEvery: one lease in longEvery has the longest owner and note.
 	longEvery = 16
@@ -212,10 +212,10 @@ func (c *sharers) checkTold(victims map[backend.LeaseID]backend.Holder) {
 	}
 }
 
-// line queues shared waiters, then an exclusive one, then another shared one, and returns them
+// queue adds shared waiters, then an exclusive one, then another shared one, and returns them
 // in that order. Where the store has no limits, only the exclusive one waits, and those behind
 // it.
-func (c *sharers) line(n int) ([]*waiter, *waiter, *waiter) {
+func (c *sharers) queue(n int) ([]*waiter, *waiter, *waiter) {
 	e := c.e
 	var sharing []*waiter
 	if c.limit > 0 {
@@ -245,7 +245,7 @@ func (c *sharers) lined(ws ...*waiter) {
 		}
 		return !slices.ContainsFunc(ws, func(w *waiter) bool { return !in[w.req.Lease] })
 	}) {
-		c.e.Fatalf("%d waiters are not in line after %s", len(ws), c.e.soon())
+		c.e.Fatalf("%d waiters are not in the queue after %s", len(ws), c.e.soon())
 	}
 }
 

@@ -11,7 +11,7 @@ func tokenCases() []Case {
 	const c2 = "the tokens of one lock strictly increase in the order of grants"
 	return []Case{
 		{ID: "C2", Name: "tokens-rise-with-every-grant", Rule: c2, run: tokensRise},
-		{ID: "C2", Name: "tokens-rise-along-the-line", Rule: c2, run: tokensAlongLine},
+		{ID: "C2", Name: "tokens-rise-along-the-queue", Rule: c2, run: tokensAlongQueue},
 		{ID: "C2", Name: "tokens-rise-after-re-creation", Rule: c2 + ", also when nothing was left of the lock in between", run: tokensAfterReCreation},
 		{ID: "C2", Name: "tokens-rise-after-expiry", Rule: c2 + ", also across expiry", run: tokensAfterExpiry},
 		{ID: "C2", Name: "tokens-rise-after-break", Rule: c2 + ", also across a break, which raises the token", run: tokensAfterBreak},
@@ -56,24 +56,24 @@ func tokensRise(e *env) {
 	}
 }
 
-func tokensAlongLine(e *env) {
+func tokensAlongQueue(e *env) {
 	const n = 6
 	a, b := e.client(), e.client()
 	name := e.name()
 	l := a.take(a.ask(name))
 	tokens := rising{e: e}
 	tokens.next("the first", l.Token)
-	var line []*waiter
+	var queue []*waiter
 	for i := range n {
 		c := []*client{a, b}[i%2]
-		line = append(line, c.join(c.ask(name)))
+		queue = append(queue, c.join(c.ask(name)))
 	}
-	for len(line) > 0 {
+	for len(queue) > 0 {
 		a.give(l)
-		i := firstDone(e, line)
-		l = line[i].granted()
+		i := firstDone(e, queue)
+		l = queue[i].granted()
 		tokens.next("the next", l.Token)
-		line = slices.Delete(line, i, i+1)
+		queue = slices.Delete(queue, i, i+1)
 	}
 }
 

@@ -54,29 +54,29 @@ func (c *client) start(r backend.AcquireRequest) *waiter {
 func (c *client) join(r backend.AcquireRequest) *waiter {
 	w := c.start(r)
 	if c.e.caps.FIFO {
-		w.lineUp()
+		w.queueUp()
 	}
 	return w
 }
 
-// lineUp waits until the lease is queued.
-func (w *waiter) lineUp() {
+// queueUp waits until the lease is queued.
+func (w *waiter) queueUp() {
 	e := w.c.e
-	inLine := func() bool {
+	inQueue := func() bool {
 		select {
 		case <-w.done:
 			w.c.excuse(w.req, w.from, w.err)
-			e.Fatalf("Acquire of %s returned (%+v, %v); it has to wait in line", describe(w.req), w.grant, w.err)
+			e.Fatalf("Acquire of %s returned (%+v, %v); it has to wait in the queue", describe(w.req), w.grant, w.err)
 		default:
 		}
-		return w.inLine(e.inspect(w.req.Name))
+		return w.inQueue(e.inspect(w.req.Name))
 	}
-	if !e.poll(e.soon(), inLine) {
-		e.Fatalf("Acquire of %s is not in line after %s; Inspect tells %+v", describe(w.req), e.soon(), e.inspect(w.req.Name))
+	if !e.poll(e.soon(), inQueue) {
+		e.Fatalf("Acquire of %s is not in the queue after %s; Inspect tells %+v", describe(w.req), e.soon(), e.inspect(w.req.Name))
 	}
 }
 
-func (w *waiter) inLine(info backend.LockInfo) bool {
+func (w *waiter) inQueue(info backend.LockInfo) bool {
 	return slices.ContainsFunc(info.Waiters, func(x backend.Waiter) bool { return x.Lease == w.req.Lease })
 }
 
@@ -84,13 +84,13 @@ func (w *waiter) inLine(info backend.LockInfo) bool {
 func (w *waiter) waits() {
 	e := w.c.e
 	if e.caps.FIFO {
-		if info := e.inspect(w.req.Name); !w.inLine(info) {
-			e.Fatalf("%s has to stand in line; Inspect tells %+v", describe(w.req), info)
+		if info := e.inspect(w.req.Name); !w.inQueue(info) {
+			e.Fatalf("%s has to wait in the queue; Inspect tells %+v", describe(w.req), info)
 		}
 	}
 	select {
 	case <-w.done:
-		e.Fatalf("Acquire of %s returned (%+v, %v); it has to wait in line", describe(w.req), w.grant, w.err)
+		e.Fatalf("Acquire of %s returned (%+v, %v); it has to wait in the queue", describe(w.req), w.grant, w.err)
 	default:
 	}
 }
@@ -148,14 +148,14 @@ func (w *waiter) grantedWithin(d time.Duration) lease {
 
 // firstDone waits until one of the waiters has returned and returns its index: the first one's,
 // where there is an order.
-func firstDone(e *env, line []*waiter) int {
+func firstDone(e *env, queue []*waiter) int {
 	if e.caps.FIFO {
-		line[0].returns(e.soon())
+		queue[0].returns(e.soon())
 		return 0
 	}
 	i := -1
 	if !e.poll(e.soon(), func() bool {
-		i = slices.IndexFunc(line, func(w *waiter) bool {
+		i = slices.IndexFunc(queue, func(w *waiter) bool {
 			select {
 			case <-w.done:
 				return true
@@ -165,7 +165,7 @@ func firstDone(e *env, line []*waiter) int {
 		})
 		return i >= 0
 	}) {
-		e.Fatalf("none of %d waiters was granted the lock within %s", len(line), e.soon())
+		e.Fatalf("none of %d waiters was granted the lock within %s", len(queue), e.soon())
 	}
 	return i
 }

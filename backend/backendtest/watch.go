@@ -13,7 +13,7 @@ func watchCases() []Case {
 	needs := func(c caps) bool { return c.Watch }
 	return []Case{
 		{ID: "C10", Name: "watch-tells-what-happens", Rule: rule, Needs: needs, run: watchTells},
-		{ID: "C10", Name: "watch-tells-of-the-line", Rule: rule, Needs: func(c caps) bool { return c.Watch && c.FIFO }, run: watchLine},
+		{ID: "C10", Name: "watch-tells-of-the-queue", Rule: rule, Needs: func(c caps) bool { return c.Watch && c.FIFO }, run: watchQueue},
 		{ID: "C10", Name: "watch-tells-of-expiry", Rule: rule, Needs: needs, run: watchExpiry},
 		{ID: "C10", Name: "watch-keeps-to-its-prefix", Rule: rule, Needs: needs, run: watchPrefix},
 		{ID: "C12", Name: "watch-ends-with-its-context", Rule: "Watch returns the cause of its context", Needs: needs, run: watchEnds},
@@ -96,9 +96,9 @@ func (w *watching) is(x backend.Event, kind backend.EventKind, l lease, reason s
 	}
 }
 
-// seesLine waits for the event of a waiter, where there is a queue that it is in, behind a
+// seesWaiting waits for the event of a waiter, where there is a queue that it is in, behind a
 // lease that expires e.ttl() after from.
-func (w *watching) seesLine(x *waiter, from span) {
+func (w *watching) seesWaiting(x *waiter, from span) {
 	e := w.e
 	if !e.caps.FIFO {
 		return
@@ -139,7 +139,7 @@ func watchTells(e *env) {
 	}
 }
 
-func watchLine(e *env) {
+func watchQueue(e *env) {
 	a, b := e.client(), e.client()
 	name := e.name()
 	w := e.watch(e.open(), name)
@@ -171,7 +171,7 @@ func watchExpiry(e *env) {
 		l, from := take(name)
 		w.sees(backend.EventAcquired, l, "")
 		next := a.start(a.ask(name))
-		w.seesLine(next, from)
+		w.seesWaiting(next, from)
 		w.seesWithin(e.ttl()+e.caps.ExpiryLag+e.soon(), backend.EventExpired, l, "")
 		w.sees(backend.EventAcquired, next.granted(), "")
 	}

@@ -92,7 +92,7 @@ func TestSessionIsDestroyed(t *testing.T) {
 	first := leasetest.Take(t, a, held)
 	next := make(chan fence.Token, 1)
 	go func() { next <- leasetest.Take(t, b, leasetest.Ask("n", two)) }()
-	leasetest.InLine(t, b, "n", 1)
+	leasetest.InQueue(t, b, "n", 1)
 	destroyHolder(t, server.Addr(), held)
 	destroyed := time.Now()
 	if loss := <-told; loss.Session != one || loss.Lease != "" {
@@ -119,7 +119,7 @@ func TestNothingIsLeft(t *testing.T) {
 	held := leasetest.Ask("n", one)
 	leasetest.Take(t, a, held)
 	go func() { _, _ = b.Acquire(leasetest.Within(t), leasetest.Ask("n", two)) }()
-	leasetest.InLine(t, b, "n", 1)
+	leasetest.InQueue(t, b, "n", 1)
 	destroyHolder(t, server.Addr(), held)
 	abandoned := leasetest.Ask("m", two)
 	if err := b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "m", Lease: abandoned.Lease, Session: two, Abandon: true}); err != nil {
@@ -235,7 +235,7 @@ func TestNoHerd(t *testing.T) {
 			}
 			turns <- turn{i, g.Token, req}
 		})
-		leasetest.InLine(t, backends[0], "n", i+1)
+		leasetest.InQueue(t, backends[0], "n", i+1)
 	}
 	atRest := quiet(&requests)
 	// A process may read again, or query again, just then: never each of the waiters.
@@ -307,7 +307,7 @@ func TestLeaderIsKilled(t *testing.T) {
 			}
 		}
 	}()
-	leasetest.InLine(t, b, "n", 1)
+	leasetest.InQueue(t, b, "n", 1)
 	servers[leader].Kill()
 	err := leasetest.InsistOn(t, func(ctx context.Context) error {
 		return b.Release(ctx, backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: one})

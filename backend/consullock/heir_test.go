@@ -148,7 +148,7 @@ func TestCrowdAtOnce(t *testing.T) {
 	for range waiters {
 		all.Go(func() { seen.one(t, b, id) })
 	}
-	leasetest.InLine(t, other, "n", waiters)
+	leasetest.InQueue(t, other, "n", waiters)
 	if n := read.Load() + lists.Load(); n > waiters/3 {
 		t.Errorf("%d who wait have read the line %d times", waiters, n)
 	} else {
@@ -177,9 +177,9 @@ func TestHeirIsGone(t *testing.T) {
 		result <- err
 	}
 	go wait(gone, lost)
-	leasetest.InLine(t, b, "n", 1)
+	leasetest.InQueue(t, b, "n", 1)
 	go wait(next, had)
-	leasetest.InLine(t, b, "n", 2)
+	leasetest.InQueue(t, b, "n", 2)
 	c, pool := client(t, server.Addr(), nil)
 	t.Cleanup(pool.CloseIdleConnections)
 	if _, err := c.KV().Delete("holdfast/locks/n/"+string(gone.Lease), (&api.WriteOptions{}).WithContext(leasetest.Within(t))); err != nil {
@@ -211,13 +211,13 @@ func TestNoHeirToAPlace(t *testing.T) {
 			_, err := b.Acquire(leasetest.Within(t), line[i])
 			results[i] <- err
 		}()
-		leasetest.InLine(t, b, "n", i+1)
+		leasetest.InQueue(t, b, "n", i+1)
 	}
 	leasetest.Give(t, b, line[waiters-1])
 	if err := <-results[waiters-1]; !errors.Is(err, backend.ErrLost) {
 		t.Errorf("the waiter whose place was released got %v; want %v", err, backend.ErrLost)
 	}
-	leasetest.InLine(t, b, "n", waiters-1)
+	leasetest.InQueue(t, b, "n", waiters-1)
 	if info, err := b.Inspect(leasetest.Within(t), "n"); err != nil || len(info.Holders) != 1 || info.Holders[0].Token != first {
 		t.Errorf("after that: %+v, %v; want the holder as before", info, err)
 	}
@@ -267,7 +267,7 @@ func losesReplyToTheHeir(t *testing.T, b *consullock.Backend, proxy *chaos.Proxy
 		}
 		had <- err
 	}()
-	leasetest.InLine(t, b, "n", 1)
+	leasetest.InQueue(t, b, "n", 1)
 	// Only the release names both.
 	lost := proxy.LoseReply(func(piece []byte) bool {
 		return bytes.Contains(piece, []byte(held.Lease)) && bytes.Contains(piece, []byte(heir.Lease))

@@ -103,7 +103,7 @@ func TestSnapshotIsRestored(t *testing.T) {
 		_, err := b.Acquire(leasetest.Within(t), leasetest.Ask("n", id))
 		had <- err
 	}()
-	leasetest.InLine(t, other, "n", 1)
+	leasetest.InQueue(t, other, "n", 1)
 	before := x.n.Load()
 	if err := operator.Snapshot().Restore(nil, bytes.NewReader(saved)); err != nil {
 		t.Fatal(err)
@@ -141,7 +141,7 @@ func TestAnswersOfAProxy(t *testing.T) {
 		_, err := b.Acquire(leasetest.Within(t), leasetest.Ask("n", id))
 		had <- err
 	}()
-	leasetest.InLine(t, other, "n", 1)
+	leasetest.InQueue(t, other, "n", 1)
 	leasetest.Give(t, other, first)
 	if err := <-had; err != nil {
 		t.Error(err)

@@ -54,7 +54,7 @@ func TestManyLocks(t *testing.T) {
 		})
 	}
 	for i := range held {
-		leasetest.InLine(t, other, held[i].Name, 1)
+		leasetest.InQueue(t, other, held[i].Name, 1)
 	}
 	start := time.Now()
 	for i := range held {
@@ -85,7 +85,7 @@ func TestJoinsTheCrowd(t *testing.T) {
 				t.Errorf("%q is held: %+v, %v", req.Name, g, err)
 			}
 		})
-		leasetest.InLine(t, other, req.Name, 1)
+		leasetest.InQueue(t, other, req.Name, 1)
 	}
 	for i := range rounds {
 		held, req := leasetest.Ask("n", theirs), leasetest.Ask("n", id)

@@ -88,7 +88,7 @@ func TestSilentConnection(t *testing.T) {
 		}
 		had <- err
 	}()
-	leasetest.InLine(t, other, "n", 1)
+	leasetest.InQueue(t, other, "n", 1)
 	proxy.DropServerHalf() // the server's ends are gone, and the client's ends are not told
 	leasetest.Give(t, other, first)
 	if _, err := other.Break(leasetest.Within(t), backend.BreakRequest{Name: "m", Reason: "why"}); err != nil {
@@ -144,7 +144,7 @@ func TestRestartsLoseNothing(t *testing.T) {
 			return
 		}
 	}()
-	leasetest.InLine(t, b, "n", 1)
+	leasetest.InQueue(t, b, "n", 1)
 	stop := make(chan struct{})
 	var renewals sync.WaitGroup
 	for range 4 {
@@ -213,7 +213,7 @@ func TestBreakOfMany(t *testing.T) {
 			}
 		})
 	}
-	leasetest.InLine(t, b, "n", limit)
+	leasetest.InQueue(t, b, "n", limit)
 	res, err := b.Break(leasetest.Within(t), backend.BreakRequest{Name: "n"})
 	if err != nil {
 		t.Fatal(err)
@@ -245,7 +245,7 @@ func TestPlaceIsKept(t *testing.T) {
 		_, err := b.Acquire(ctx, req)
 		had <- err
 	}()
-	leasetest.InLine(t, b, "n", 1)
+	leasetest.InQueue(t, b, "n", 1)
 	cancel()
 	if err := <-had; !errors.Is(err, context.Canceled) {
 		t.Errorf("who stops waiting: %v", err)
@@ -255,7 +255,7 @@ func TestPlaceIsKept(t *testing.T) {
 	if _, err := b.Acquire(leasetest.Within(t), now); !errors.Is(err, backend.ErrHeld) {
 		t.Errorf("asked without waiting: %v", err)
 	}
-	leasetest.InLine(t, b, "n", 1)
+	leasetest.InQueue(t, b, "n", 1)
 	leasetest.Give(t, b, held)
 	if g, err := b.Acquire(leasetest.Within(t), now); err != nil {
 		t.Errorf("the lock is free and the lease is first in the queue: %+v, %v", g, err)
@@ -277,7 +277,7 @@ func TestPlaceOfAnotherSession(t *testing.T) {
 		_, err := b.Acquire(leasetest.Within(t), req)
 		had <- err
 	}()
-	leasetest.InLine(t, b, "n", 1)
+	leasetest.InQueue(t, b, "n", 1)
 	again := req
 	again.Session = two
 	if _, err := other.Acquire(leasetest.Within(t), again); !errors.Is(err, backend.ErrLost) {

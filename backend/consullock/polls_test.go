@@ -43,7 +43,7 @@ func TestPollsHaveTheirConnections(t *testing.T) {
 		held, next := leasetest.Ask("n", theirs), leasetest.Ask("n", mine)
 		leasetest.Take(t, other, held)
 		got := leasetest.Start(t, b, next)
-		leasetest.InLine(t, other, "n", 1)
+		leasetest.InQueue(t, other, "n", 1)
 		leasetest.Give(t, other, held)
 		if g := <-got; g.Err != nil {
 			t.Fatal(g.Err)

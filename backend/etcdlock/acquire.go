@@ -114,7 +114,7 @@ func (a *acquisition) afterNoSpace(ctx context.Context, cause error) (backend.Gr
 // held returns the *HeldError that describes the holders.
 func (a *acquisition) held(ctx context.Context, st state) error {
 	named := a.b.holders(ctx, backend.FirstHolders(st.holders), heldTold)
-	return backend.NewHeldError(a.req.Name, named, max(st.out, len(st.holders)), max(st.ahead, len(st.line)))
+	return backend.NewHeldError(a.req.Name, named, max(st.out, len(st.holders)), max(st.ahead, len(st.queue)))
 }
 
 // guards returns the conditions of every change that makes an entry with a claim. In addition, the
@@ -297,8 +297,8 @@ func (a *acquisition) enqueue(ctx context.Context) (backend.Grant, error) {
 		a.step()
 		key, r := a.key(), a.record(false, 0)
 		resp, rev, err := a.b.commits.commit(ctx, opAcquire, &change{
-			name: a.req.Name, kind: kind, rides: kind == joins && a.b.lines.waits(a.req.Name), cmps: a.b.keys.headed(a.req.Name, a.req.Lease),
-			els: []clientv3.Op{clientv3.OpTxn(a.guards(), a.lineUp(key, r), nil)},
+			name: a.req.Name, kind: kind, rides: kind == joins && a.b.queues.waits(a.req.Name), cmps: a.b.keys.headed(a.req.Name, a.req.Lease),
+			els: []clientv3.Op{clientv3.OpTxn(a.guards(), a.newEntry(key, r), nil)},
 		})
 		if err != nil {
 			return backend.Grant{}, err
@@ -308,7 +308,7 @@ func (a *acquisition) enqueue(ctx context.Context) (backend.Grant, error) {
 		}
 		if in := resp.Responses[0].GetResponseTxn(); in.GetSucceeded() {
 			a.b.slots.stand(a.p, key, rev)
-			return a.linedUp(ctx, in, entry{record: r, key: key, rev: rev, mod: rev, lease: a.on.lease})
+			return a.entered(ctx, in, entry{record: r, key: key, rev: rev, mod: rev, lease: a.on.lease})
 		}
 		f, err := a.see(ctx)
 		if err != nil {
@@ -368,8 +368,8 @@ func (a *acquisition) alive() []clientv3.Cmp {
 	return []clientv3.Cmp{a.on.present}
 }
 
-// lineUp returns the operations that make the entry and read what is before it.
-func (a *acquisition) lineUp(key string, r record) []clientv3.Op {
+// newEntry returns the operations that make the entry and read what is before it.
+func (a *acquisition) newEntry(key string, r record) []clientv3.Op {
 	if a.req.Mode == backend.Exclusive {
 		last := a.b.keys.entries(a.req.Name).get(append(clientv3.WithLastCreate(), clientv3.WithKeysOnly())...)
 		return append([]clientv3.Op{last}, a.puts(key, a.on.lease, r)...)
@@ -379,27 +379,27 @@ func (a *acquisition) lineUp(key string, r record) []clientv3.Op {
 	return append(a.puts(key, a.on.lease, r), clientv3.OpTxn(a.clear(), nil, nil))
 }
 
-// linedUp decides on an entry that has just been made.
-func (a *acquisition) linedUp(ctx context.Context, in *pb.TxnResponse, own entry) (backend.Grant, error) {
+// entered decides on an entry that has just been made.
+func (a *acquisition) entered(ctx context.Context, in *pb.TxnResponse, own entry) (backend.Grant, error) {
 	if a.req.Mode == backend.Shared {
 		if in.Responses[2].GetResponseTxn().GetSucceeded() {
 			return a.out(ctx, own, false)
 		}
-		return a.inLine(ctx, own.rev)
+		return a.inQueue(ctx, own.rev)
 	}
 	last := in.Responses[0].GetResponseRange().GetKvs()
 	switch {
 	case len(last) == 0:
 		return a.out(ctx, own, false)
 	case a.req.Reentrant:
-		return a.inLine(ctx, own.rev)
+		return a.inQueue(ctx, own.rev)
 	}
 	before := need{key: string(last[0].Key), rev: last[0].CreateRevision}
 	return a.wait(ctx, own.rev, verdict{need: before, rev: own.rev})
 }
 
-// inLine decides on an entry that has just been made, where the whole queue matters.
-func (a *acquisition) inLine(ctx context.Context, rev int64) (backend.Grant, error) {
+// inQueue decides on an entry that has just been made, where the whole queue matters.
+func (a *acquisition) inQueue(ctx context.Context, rev int64) (backend.Grant, error) {
 	a.asked = time.Now()
 	st, now, err := a.b.read(ctx, a.req.Name)
 	if err != nil {

@@ -82,7 +82,7 @@ func (br *breaking) pass(ctx context.Context) (bool, error) {
 		br.upTo = st.holders[len(st.holders)-1].rank()
 		br.res.Token = token(br.upTo + 1)
 	}
-	victims := slices.DeleteFunc(append(st.holders, st.line...), func(e entry) bool { return e.rank() > br.upTo })
+	victims := slices.DeleteFunc(append(st.holders, st.queue...), func(e entry) bool { return e.rank() > br.upTo })
 	told := br.b.holders(ctx, victims, breakAtOnce)
 	joinable := false
 	for from := 0; from < len(victims); from += breakAtOnce {

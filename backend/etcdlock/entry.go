@@ -132,11 +132,11 @@ func (e *entry) since() time.Time {
 
 // state is a lock at one revision.
 type state struct {
-	holders, line []entry
+	holders, queue []entry
 	// out and ahead are lower bounds of how many leases hold the lock and how many wait, where
-	// holders and line are only the front of the queue. 0 means that holders and line are complete.
+	// holders and queue are only the front of the queue. 0 means that holders and queue are complete.
 	out, ahead int
-	// refused is set where holders and line are only the front of a queue in which something
+	// refused is set where holders and queue are only the front of a queue in which something
 	// further back is in the way of the claim.
 	refused bool
 }
@@ -162,7 +162,7 @@ func judge(es []entry) state {
 		}
 		n = backend.Admit(nil, claims)
 	}
-	return state{holders: es[:n], line: es[n:]}
+	return state{holders: es[:n], queue: es[n:]}
 }
 
 func outOf(root int64, e entry) int {
@@ -179,9 +179,9 @@ func (s *state) find(id backend.LeaseID) (*entry, bool) {
 			return &s.holders[i], true
 		}
 	}
-	for i := range s.line {
-		if s.line[i].id() == id {
-			return &s.line[i], false
+	for i := range s.queue {
+		if s.queue[i].id() == id {
+			return &s.queue[i], false
 		}
 	}
 	return nil, false
@@ -199,7 +199,7 @@ func (s *state) joinable(c backend.Claim) *entry {
 
 // admits reports whether a claim that comes last may be granted immediately.
 func (s *state) admits(c backend.Claim) bool {
-	return !s.refused && len(s.line) == 0 && c.Fits(claims(s.holders))
+	return !s.refused && len(s.queue) == 0 && c.Fits(claims(s.holders))
 }
 
 func claims(es []entry) []backend.Claim {
@@ -217,6 +217,6 @@ func (s *state) limitInForce() int {
 			return 1
 		}
 	}
-	limit, _ := backend.LimitInForce(claims(s.holders), claims(s.line))
+	limit, _ := backend.LimitInForce(claims(s.holders), claims(s.queue))
 	return limit
 }

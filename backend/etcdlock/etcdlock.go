@@ -89,7 +89,7 @@ type Backend struct {
 	cancel context.CancelCauseFunc
 
 	commits *committer
-	lines   *lines
+	queues  *queues
 	slots   *slots
 	pools   *pools
 	memory  memory
@@ -135,7 +135,7 @@ func New(client *clientv3.Client, cfg Config) (*Backend, error) {
 	}
 	b.base, b.cancel = context.WithCancelCause(context.Background())
 	b.commits = &committer{b: b, riders: make(map[string][]*change), patience: rideTime}
-	b.lines = &lines{b: b, byName: make(map[string]*line)}
+	b.queues = &queues{b: b, byName: make(map[string]*queue)}
 	b.slots = newSlots()
 	b.pools = newPools(b)
 	b.memory = memory{turn: make(chan struct{}, 1)}

@@ -126,7 +126,7 @@ func (l *followed) judge() ([]entry, []entry) {
 			granted = append(granted, e)
 		}
 	}
-	return granted, st.line
+	return granted, st.queue
 }
 
 // changes are those of one revision.
@@ -235,13 +235,13 @@ func (f *follower) tell(lock string, lc *lockChanges, c *changes) {
 		kind, reason := f.end(e, was[e.key], c)
 		f.event(kind, e, reason)
 	}
-	granted, line := l.judge()
+	granted, queue := l.judge()
 	for i := range granted {
 		f.event(backend.EventAcquired, &granted[i], "")
 	}
-	for i := range line {
-		if lc.added[line[i].key] {
-			f.event(backend.EventWaiting, &line[i], "")
+	for i := range queue {
+		if lc.added[queue[i].key] {
+			f.event(backend.EventWaiting, &queue[i], "")
 		}
 	}
 	if len(l.entries) == 0 {

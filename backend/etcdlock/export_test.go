@@ -40,9 +40,9 @@ func VersionSound(version string) bool { return versionSound(version) }
 
 // Waiting returns how many callers wait for a lock, as far as b knows.
 func (b *Backend) Waiting(lock string) int {
-	b.lines.mu.Lock()
-	defer b.lines.mu.Unlock()
-	ln, ok := b.lines.byName[lock]
+	b.queues.mu.Lock()
+	defer b.queues.mu.Unlock()
+	ln, ok := b.queues.byName[lock]
 	if !ok {
 		return 0
 	}

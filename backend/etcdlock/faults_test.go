@@ -188,7 +188,7 @@ func TestWatchIsCutWhileWaiting(t *testing.T) {
 		}
 		waiter := request(fault.name, ws)
 		done := start(t.Context(), waiting, waiter)
-		await(t, "in line", func() bool { return waiting.Waiting(fault.name) == 1 })
+		await(t, "in the queue", func() bool { return waiting.Waiting(fault.name) == 1 })
 		fault.do()
 		release(t, holding, held)
 		if fault.name == "compacted" {
@@ -215,7 +215,7 @@ func TestServerSleepsPastTheTTL(t *testing.T) {
 		t.Fatal(err)
 	}
 	done := start(t.Context(), waiting, request("lock", ws))
-	await(t, "in line", func() bool { return waiting.Waiting("lock") == 1 })
+	await(t, "in the queue", func() bool { return waiting.Waiting("lock") == 1 })
 
 	members[0].Process().Stop()
 	// The signal takes a moment to arrive: a renewal may be answered before it.
@@ -275,7 +275,7 @@ func TestLeaderIsKilled(t *testing.T) {
 	}
 	waiter := request("lock", ws)
 	done := start(t.Context(), waiting, waiter)
-	await(t, "in line", func() bool { return waiting.Waiting("lock") == 1 })
+	await(t, "in the queue", func() bool { return waiting.Waiting("lock") == 1 })
 	leader(t, members).Kill()
 	again := eventually(t, func(ctx context.Context) (backend.Grant, error) { return holding.Acquire(ctx, held) })
 	if again.Token != first.Token {

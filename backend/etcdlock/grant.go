@@ -130,9 +130,9 @@ func (a *acquisition) again(ctx context.Context) (backend.Grant, error) {
 
 // before returns the state without what comes after an entry in the queue.
 func before(st state, key string) state {
-	for i := range st.line {
-		if st.line[i].key == key {
-			st.line = st.line[:i]
+	for i := range st.queue {
+		if st.queue[i].key == key {
+			st.queue = st.queue[:i]
 			break
 		}
 	}

@@ -19,7 +19,7 @@ func still(t *testing.T, b *etcdlock.Backend, name string, waits <-chan result) 
 		t.Fatalf("not its turn: %+v, %v", r.grant, r.err)
 	case <-time.After(100 * time.Millisecond):
 	}
-	await(t, "back in line", func() bool { return b.Waiting(name) == 1 })
+	await(t, "back in the queue", func() bool { return b.Waiting(name) == 1 })
 }
 
 // Within one process a hand-over takes one transaction: the one that releases also reports to the
@@ -44,7 +44,7 @@ func TestHandOverIsOneRequest(t *testing.T) {
 	}
 	for n := range waiters {
 		join()
-		await(t, "in line", func() bool { return b.Waiting("lock") == n+1 })
+		await(t, "in the queue", func() bool { return b.Waiting("lock") == n+1 })
 	}
 	b.RideFor(time.Minute) // from here on: the first of a queue has no change to travel with
 	var last fence.Token
@@ -92,7 +92,7 @@ func TestHandOverIsNotTooEarly(t *testing.T) {
 				}
 			}
 			waits := start(t.Context(), b, request("shared", s))
-			await(t, "in line", func() bool { return b.Waiting("shared") == 1 })
+			await(t, "in the queue", func() bool { return b.Waiting("shared") == 1 })
 			release(t, b, second)
 			still(t, b, "shared", waits)
 			release(t, b, first)
@@ -110,7 +110,7 @@ func TestHandOverIsNotTooEarly(t *testing.T) {
 				t.Fatal(err)
 			}
 			waits := start(t.Context(), b, request("joined", s))
-			await(t, "in line", func() bool { return b.Waiting("joined") == 1 })
+			await(t, "in the queue", func() bool { return b.Waiting("joined") == 1 })
 			if g, err := b.Acquire(t.Context(), second); err != nil || !g.Joined {
 				t.Fatalf("%+v, %v", g, err)
 			}
@@ -135,13 +135,13 @@ func TestHandOverToOneThatIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	waits := start(t.Context(), b, gone)
-	await(t, "in line", func() bool { return b.Waiting("lock") == 1 })
+	await(t, "in the queue", func() bool { return b.Waiting("lock") == 1 })
 	next := start(t.Context(), b, request("lock", s))
-	await(t, "in line", func() bool { return b.Waiting("lock") == 2 })
+	await(t, "in the queue", func() bool { return b.Waiting("lock") == 2 })
 	release(t, other, gone)
 	release(t, b, held)
 	if r := receive(t, waits); r.err == nil {
-		t.Errorf("released in line, and granted %+v", r.grant)
+		t.Errorf("released in the queue, and granted %+v", r.grant)
 	}
 	if r := receive(t, next); r.err != nil {
 		t.Error(r.err)
@@ -159,10 +159,10 @@ func TestRiderGoesAlone(t *testing.T) {
 	if _, err := b.Acquire(t.Context(), held); err != nil {
 		t.Fatal(err)
 	}
-	var line []<-chan result
+	var queue []<-chan result
 	for n := range 4 {
-		line = append(line, start(t.Context(), b, request("lock", s)))
-		await(t, "in line", func() bool { return b.Waiting("lock") == n+1 })
+		queue = append(queue, start(t.Context(), b, request("lock", s)))
+		await(t, "in the queue", func() bool { return b.Waiting("lock") == n+1 })
 	}
 	for range 20 {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Millisecond)
@@ -177,11 +177,11 @@ func TestRiderGoesAlone(t *testing.T) {
 		}
 	}
 	info, err := b.Inspect(t.Context(), "lock")
-	if err != nil || len(info.Waiters) != len(line) {
-		t.Fatalf("%d in line, %v; want %d", len(info.Waiters), err, len(line))
+	if err != nil || len(info.Waiters) != len(queue) {
+		t.Fatalf("%d in the queue, %v; want %d", len(info.Waiters), err, len(queue))
 	}
 	release(t, b, held)
-	for _, c := range line {
+	for _, c := range queue {
 		r := receive(t, c)
 		if r.err != nil {
 			t.Fatal(r.err)

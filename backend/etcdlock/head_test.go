@@ -63,7 +63,7 @@ func TestHeadIsGrantedOnce(t *testing.T) {
 		again("alone", 1)
 		next := request("lock", s)
 		waits := start(t.Context(), other, next)
-		await(t, "in line", func() bool { return other.Waiting("lock") == 1 })
+		await(t, "in the queue", func() bool { return other.Waiting("lock") == 1 })
 		again("before another", 2)
 		// This client looks for the entry without having made it.
 		third := direct(t, members)
@@ -86,7 +86,7 @@ func TestHeadIsGrantedOnce(t *testing.T) {
 }
 
 // A lease that waits has a claim, and does not go to the head when that is free.
-func TestInLineIsGrantedOnce(t *testing.T) {
+func TestInQueueIsGrantedOnce(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
 	b, other, c := direct(t, members), direct(t, members), raw(t, members)
@@ -96,9 +96,9 @@ func TestInLineIsGrantedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	waits := start(t.Context(), b, waiter)
-	await(t, "in line", func() bool { return b.Waiting("lock") == 1 })
+	await(t, "in the queue", func() bool { return b.Waiting("lock") == 1 })
 	also := start(t.Context(), other, waiter)
-	await(t, "in line", func() bool { return other.Waiting("lock") == 1 })
+	await(t, "in the queue", func() bool { return other.Waiting("lock") == 1 })
 	if entries, claims := keysBelow(t, c, "q"), keysBelow(t, c, "c"); len(entries) != 2 || len(claims) != 1 {
 		t.Fatalf("entries %q, claims %q", entries, claims)
 	}

@@ -49,8 +49,8 @@ func info(lock string, st state, left map[clientv3.LeaseID]time.Duration) backen
 		i.Token = max(i.Token, h.Token)
 		i.Holders = append(i.Holders, h)
 	}
-	for k := range st.line {
-		e := &st.line[k]
+	for k := range st.queue {
+		e := &st.queue[k]
 		i.Waiters = append(i.Waiters, backend.Waiter{
 			Lease: e.id(), Session: backend.SessionID(e.Session), Owner: e.Owner, Note: e.Note,
 			Mode: e.mode(), Permits: max(1, e.Permits), Since: time.UnixMilli(e.Asked),

@@ -30,7 +30,7 @@ func TestLimitBehindManyJoinedLeases(t *testing.T) {
 	waiter := request("lock", os)
 	waiter.Mode, waiter.Limit = backend.Shared, inForce
 	start(t.Context(), other, waiter)
-	await(t, "in line", func() bool { return other.Waiting("lock") == 1 })
+	await(t, "in the queue", func() bool { return other.Waiting("lock") == 1 })
 	for _, c := range []struct{ wait, timed bool }{{true, false}, {true, true}, {false, false}, {false, true}} {
 		req := request("lock", s)
 		req.Mode, req.Limit, req.Wait, req.Timed = backend.Shared, asked, c.wait, c.timed

@@ -37,7 +37,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 		return err
 	}
 	b.slots.drop(id)
-	b.lines.remove(req.Name, req.Lease)
+	b.queues.remove(req.Name, req.Lease)
 	if !found && !req.Abandon {
 		return backend.ErrLost
 	}
@@ -94,7 +94,7 @@ func (b *Backend) remove(ctx context.Context, id leaseKey, e entryRef, bury bool
 	}
 	var next *waiter
 	if e.held && b.keys.isExclusive(id.name, e.key) { // of several that share, others stay
-		next = b.lines.after(id.name, e)
+		next = b.queues.after(id.name, e)
 	}
 	asked := time.Now()
 	build := func(tomb []clientv3.Op) *change {
@@ -127,7 +127,7 @@ func (b *Backend) remove(ctx context.Context, id leaseKey, e entryRef, bury bool
 		if err == nil && resp.Succeeded && resp.Responses[len(resp.Responses)-1].GetResponseTxn().GetSucceeded() {
 			h = &hand{asked: asked}
 		}
-		b.lines.hand(next, h)
+		b.queues.hand(next, h)
 	}
 	if err != nil || !resp.Succeeded {
 		return false, err
@@ -150,7 +150,7 @@ func (b *Backend) remove(ctx context.Context, id leaseKey, e entryRef, bury bool
 func (b *Backend) turnOf(w *waiter) []clientv3.Cmp {
 	return []clientv3.Cmp{
 		created(w.key, w.rev), clientv3.Compare(clientv3.LeaseValue(w.key), "=", int64(w.sess.on.Load().lease)),
-		present(b.keys.session(w.sess.id)), b.keys.joined(w.line.name).empty(),
+		present(b.keys.session(w.sess.id)), b.keys.joined(w.queue.name).empty(),
 	}
 }
 

@@ -131,7 +131,7 @@ func TestUsersChange(t *testing.T) {
 	}
 	next := request("order:1", s)
 	done := start(t.Context(), b, next)
-	await(t, "the waiter is in line", func() bool { return b.Waiting("order:1") == 1 })
+	await(t, "the waiter is in the queue", func() bool { return b.Waiting("order:1") == 1 })
 	m.Do("auth/user/add", map[string]any{"name": "somebody", "password": "else"})
 	other := request("order:2", s)
 	if _, err := b.Acquire(t.Context(), other); err != nil {

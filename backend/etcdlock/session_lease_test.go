@@ -81,7 +81,7 @@ func TestDeposedLeaderEndsLeases(t *testing.T) {
 		t.Fatal(err)
 	}
 	waiting := start(t.Context(), b, request("theirs", s))
-	await(t, "in line", func() bool { return b.Waiting("theirs") == 1 })
+	await(t, "in the queue", func() bool { return b.Waiting("theirs") == 1 })
 
 	admin := raw(t, members)
 	known := leases(t, admin)
@@ -108,7 +108,7 @@ func TestDeposedLeaderEndsLeases(t *testing.T) {
 	}
 	release(t, other, theirs)
 	if r := receive(t, waiting); r.err != nil {
-		t.Errorf("who was in line: %v", r.err)
+		t.Errorf("who was in the queue: %v", r.err)
 	}
 }
 
@@ -190,7 +190,7 @@ func TestAcquireFromBeforeTheMove(t *testing.T) {
 	b.RideFor(time.Hour)
 	first, second := request("lock", s), request("lock", s)
 	gaveUp := start(t.Context(), b, first)
-	await(t, "the first is in line", func() bool { return b.Waiting("lock") == 1 })
+	await(t, "the first is in the queue", func() bool { return b.Waiting("lock") == 1 })
 	done := start(t.Context(), b, second)
 	await(t, "the second waits to travel with another", func() bool { return b.Riding("lock") == 1 })
 	was, err := b.Move(t.Context(), s)
@@ -202,7 +202,7 @@ func TestAcquireFromBeforeTheMove(t *testing.T) {
 	if r := receive(t, gaveUp); !errors.Is(r.err, backend.ErrLost) {
 		t.Errorf("the first: %+v, %v", r.grant, r.err)
 	}
-	await(t, "the second is in line", func() bool { return b.Waiting("lock") == 1 })
+	await(t, "the second is in the queue", func() bool { return b.Waiting("lock") == 1 })
 	info, err := admin.TimeToLive(t.Context(), was, clientv3.WithAttachedKeys())
 	if err != nil || len(info.Keys) > 0 {
 		t.Errorf("on the lease that the session left are %q, %v", info.Keys, err)

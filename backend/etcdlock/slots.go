@@ -102,11 +102,11 @@ func (s *slots) number(p *placed, least int) {
 
 // leave records that a call of Acquire has ended. Its slot is free again if there is no entry: that
 // is so if the lease has ended, unless it may be in the queue.
-func (s *slots) leave(p *placed, over, perhapsInLine bool) {
+func (s *slots) leave(p *placed, over, perhapsInQueue bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.users--
-	if !over || p.users > 0 || perhapsInLine && p.key != "" || s.placed[p.leaseKey] != p {
+	if !over || p.users > 0 || perhapsInQueue && p.key != "" || s.placed[p.leaseKey] != p {
 		return
 	}
 	s.remove(p.leaseKey)

@@ -71,7 +71,7 @@ func (a *acquisition) decide(ctx context.Context) (found, bool, error) {
 		return f, true, nil
 	}
 	readers := get(0).Count+get(1).Count == 0
-	limit, _ := backend.LimitInForce(claims(f.st.holders), claims(f.st.line))
+	limit, _ := backend.LimitInForce(claims(f.st.holders), claims(f.st.queue))
 	switch {
 	case readers && limit == 0: // all of them are held
 		f.st.out = total
@@ -88,7 +88,7 @@ func (a *acquisition) decide(ctx context.Context) (found, bool, error) {
 	}
 	f.st = judge(k.decodeAll(head.Kvs))
 	f.st.refused, f.st.out = true, len(f.st.holders)
-	if len(f.st.line) == 0 { // there are more; readers behind a writer and permits are not counted
+	if len(f.st.queue) == 0 { // there are more; readers behind a writer and permits are not counted
 		f.st.out = total - int(get(0).Count)
 		if limit > 0 {
 			f.st.out = min(f.st.out, limit)

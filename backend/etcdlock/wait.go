@@ -36,7 +36,7 @@ type verdict struct {
 // wait blocks until the entry with that create revision is at the head of the queue. seen is what
 // is known of the queue.
 func (a *acquisition) wait(ctx context.Context, own int64, seen verdict) (backend.Grant, error) {
-	l := a.b.lines
+	l := a.b.queues
 	w := l.join(a.req.Name, a.req.Lease, a.turn(own))
 	defer l.leave(w)
 	timer := time.NewTimer(safetyTime/2 + rand.N(safetyTime/2))
@@ -98,7 +98,7 @@ func (a *acquisition) turn(own int64) turn {
 // session, was alive then (a waiter that trusts the wake-up alone may be granted after its own
 // death: etcd-io/etcd#11456).
 func (a *acquisition) look(ctx context.Context, w *waiter, own int64, force bool) (verdict, error) {
-	since := a.b.lines.check(w)
+	since := a.b.queues.check(w)
 	if force {
 		since = math.MaxInt64
 	}
@@ -111,10 +111,10 @@ func (a *acquisition) look(ctx context.Context, w *waiter, own int64, force bool
 	}
 	a.asked = time.Now()
 	k := a.b.keys
-	line := k.entries(a.req.Name)
+	queue := k.entries(a.req.Name)
 	resp, err := a.b.txn(ctx, opAcquire, false, nil, []clientv3.Op{
 		clientv3.OpGet(at.key),
-		line.get(append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(own-1))...),
+		queue.get(append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(own-1))...),
 		k.joined(a.req.Name).get(clientv3.WithLimit(1), clientv3.WithKeysOnly()),
 		clientv3.OpGet(k.session(a.sess.id), clientv3.WithKeysOnly()),
 	}, nil)
@@ -147,7 +147,7 @@ func (a *acquisition) look(ctx context.Context, w *waiter, own int64, force bool
 // lookShared judges the whole queue. Waiters of this process that were woken together share one
 // read.
 func (a *acquisition) lookShared(ctx context.Context, w *waiter, own, since int64) (verdict, error) {
-	snap, err := a.b.lines.snapshot(ctx, w, max(since, own))
+	snap, err := a.b.queues.snapshot(ctx, w, max(since, own))
 	if err != nil {
 		return verdict{}, err
 	}
@@ -176,13 +176,13 @@ type need struct {
 // wakes no other waiter. A shared one needs the last exclusive one before it gone. If there is
 // none, it needs permits, from any lease that leaves.
 func needOf(st *state, id backend.LeaseID) need {
-	i := slices.IndexFunc(st.line, func(e entry) bool { return e.id() == id })
+	i := slices.IndexFunc(st.queue, func(e entry) bool { return e.id() == id })
 	if i < 0 {
 		return need{any: true}
 	}
-	ahead := slices.Concat(st.holders, st.line[:i])
+	ahead := slices.Concat(st.holders, st.queue[:i])
 	for _, e := range slices.Backward(ahead) {
-		if st.line[i].mode() == backend.Exclusive || e.mode() == backend.Exclusive {
+		if st.queue[i].mode() == backend.Exclusive || e.mode() == backend.Exclusive {
 			return need{key: e.key, rev: e.rev}
 		}
 	}

@@ -128,18 +128,18 @@ func (a *acquisition) join(r *record) (entry, error) {
 	req := a.req
 	i := r.find(req.Lease)
 	switch {
-	case i >= 0 && r.Line[i].Session != req.Session && r.Line[i].Token > 0:
+	case i >= 0 && r.Queue[i].Session != req.Session && r.Queue[i].Token > 0:
 		return entry{}, backend.ErrLost // it will die with the other session
-	case i >= 0 && r.Line[i].Token > 0:
-		return r.Line[i], nil
+	case i >= 0 && r.Queue[i].Token > 0:
+		return r.Queue[i], nil
 	case i >= 0:
-		if r.Line[i].Session != req.Session {
-			r.Line[i].Session, r.changed = req.Session, true
+		if r.Queue[i].Session != req.Session {
+			r.Queue[i].Session, r.changed = req.Session, true
 		}
 		if !req.Wait {
 			return entry{}, a.refusal(r, i) // it keeps the place that it had
 		}
-		return r.Line[i], nil
+		return r.Queue[i], nil
 	}
 	claims := r.claims()
 	if req.Mode == backend.Shared {
@@ -147,18 +147,18 @@ func (a *acquisition) join(r *record) (entry, error) {
 			return entry{}, &backend.LimitError{Name: req.Name, Asked: req.Limit, InForce: limit}
 		}
 	}
-	fits := !r.foreign && r.out() == len(r.Line) && req.Claim().Fits(claims) && r.grants < perWrite
+	fits := !r.foreign && r.out() == len(r.Queue) && req.Claim().Fits(claims) && r.grants < perWrite
 	if !fits && !req.Wait {
-		return entry{}, a.refusal(r, len(r.Line))
+		return entry{}, a.refusal(r, len(r.Queue))
 	}
 	clock := a.b.rest.clock.now()
-	r.Line = append(r.Line, entry{
+	r.Queue = append(r.Queue, entry{
 		Lease: req.Lease, Session: req.Session, Mode: req.Mode, Limit: req.Limit, Permits: req.Permits,
 		Owner: req.Owner, Note: req.Note, Asked: clock.UnixMilli(),
 	})
 	r.changed, r.joined = true, true
 	r.promote(clock)
-	return r.Line[len(r.Line)-1], nil
+	return r.Queue[len(r.Queue)-1], nil
 }
 
 func (a *acquisition) refusal(r *record, ahead int) error {
@@ -205,8 +205,8 @@ func (w *waiter) see(r *record, byTimer bool) {
 	switch i := r.find(w.lease); {
 	case i < 0:
 		w.tell(verdict{err: backend.ErrLost})
-	case r.Line[i].Token > 0:
-		w.tell(verdict{entry: r.Line[i], byTimer: byTimer})
+	case r.Queue[i].Token > 0:
+		w.tell(verdict{entry: r.Queue[i], byTimer: byTimer})
 	}
 }
 

@@ -229,12 +229,12 @@ func (m *cache) due(at string, s *seen) (time.Duration, bool) {
 	return later(), true
 }
 
-// strangers reports whether the line of a lock has sessions that are not known here. m.mu is held.
+// strangers reports whether the queue of a lock has sessions that are not known here. m.mu is held.
 func (m *cache) strangers(s *seen) bool {
 	if s.familiar == m.ends+1 {
 		return false
 	}
-	for _, e := range s.record.Line {
+	for _, e := range s.record.Queue {
 		if _, ok := m.sessions[e.Session]; !ok {
 			return true
 		}
@@ -250,12 +250,12 @@ func (m *cache) tell(at string, r *record, byTimer bool) []func() {
 	if len(m.waiters[at]) == 0 && len(m.held[at]) == 0 {
 		return nil
 	}
-	line := make(map[backend.LeaseID]*entry, len(r.Line))
-	for i := range r.Line {
-		line[r.Line[i].Lease] = &r.Line[i]
+	queue := make(map[backend.LeaseID]*entry, len(r.Queue))
+	for i := range r.Queue {
+		queue[r.Queue[i].Lease] = &r.Queue[i]
 	}
 	for w := range m.waiters[at] {
-		switch e := line[w.lease]; {
+		switch e := queue[w.lease]; {
 		case e == nil:
 			w.tell(verdict{err: backend.ErrLost})
 		case e.Token > 0:
@@ -263,7 +263,7 @@ func (m *cache) tell(at string, r *record, byTimer bool) []func() {
 		}
 	}
 	for id, s := range m.held[at] {
-		if e := line[id]; e == nil || e.Token == 0 {
+		if e := queue[id]; e == nil || e.Token == 0 {
 			m.unhold(at, id)
 			cause, reason := backend.CauseGone, ""
 			if r.Broken != nil && slices.Contains(r.Broken.Leases, id) {
@@ -284,7 +284,7 @@ func (m *cache) hold(at string, id backend.LeaseID, s *session, e entry) bool {
 	if now == nil || now.record == nil {
 		return false
 	}
-	if i := now.record.find(id); i < 0 || now.record.Line[i].Token != e.Token {
+	if i := now.record.find(id); i < 0 || now.record.Queue[i].Token != e.Token {
 		return false
 	}
 	if m.held[at] == nil {

@@ -24,7 +24,7 @@ func TestFaults(t *testing.T) {
 	for name, test := range map[string]func(*bench){
 		"reply-of-an-acquire-lost": lostAcquire, "reply-of-a-release-lost": lostRelease, "late-acquire": lateAcquire,
 		"reply-of-a-renewal-lost": lostRenewal, "renewal-after-the-end": lateRenewal, "object-deleted": objectDeleted,
-		"deaf-watch": deafWatch, "deaf-observer": deafObserver, "broken-watch": brokenWatch, "conflicts": conflicts, "requests": requests, "refused": refused, "full-line": fullLine,
+		"deaf-watch": deafWatch, "deaf-observer": deafObserver, "broken-watch": brokenWatch, "conflicts": conflicts, "requests": requests, "refused": refused, "full-queue": fullQueue,
 		"names": names, "garbage": garbage, "unused": unused, "dead-to-the-hasty": deadToTheHasty,
 		"forgotten-writes": forgottenWrites, "strange-session": strangeSession,
 		"many-at-once": manyAtOnce,
@@ -253,7 +253,7 @@ func (p *process) wait(name string) (backend.AcquireRequest, <-chan granted) {
 		g, err := p.Acquire(p.Context(), req)
 		got <- granted{g, err}
 	}()
-	p.until("in line", func() bool {
+	p.until("in the queue", func() bool {
 		info, err := p.Inspect(p.Context(), name)
 		if err != nil {
 			return false

@@ -25,8 +25,8 @@ func TestHostile(t *testing.T) {
 	t.Parallel()
 	server := testserver.Kubernetes(t)
 	for name, test := range map[string]func(*bench){
-		"hand-over-in-a-full-line": handOverInAFullLine, "given-up-while-it-is-read": givenUpWhileItIsRead,
-		"watch-that-ends-at-once": watchThatEndsAtOnce, "stranger-in-line": strangerInLine,
+		"hand-over-in-a-full-queue": handOverInAFullQueue, "given-up-while-it-is-read": givenUpWhileItIsRead,
+		"watch-that-ends-at-once": watchThatEndsAtOnce, "stranger-in-queue": strangerInQueue,
 		"not-found-by-a-proxy": notFoundByAProxy, "alive-to-the-hasty": aliveToTheHasty,
 		"many-to-present": manyToPresent, "answers-without-a-date": answersWithoutADate,
 		"nothing-is-remembered": nothingIsRemembered, "found-by-a-timer": foundByATimer,
@@ -68,9 +68,9 @@ func answer(req *http.Request, status int, body string) *http.Response {
 	return &http.Response{StatusCode: status, Header: make(http.Header), Request: req, Body: io.NopCloser(strings.NewReader(body))}
 }
 
-// handOverInAFullLine: as many readers wait as fit. The writer before them can still release the
+// handOverInAFullQueue: as many readers wait as fit. The writer before them can still release the
 // lock: they are all granted then, which takes more room than to wait does.
-func handOverInAFullLine(b *bench) {
+func handOverInAFullQueue(b *bench) {
 	p, q := b.process(10*time.Minute), b.process(10*time.Minute)
 	first, _ := q.take("a")
 	ctx, cancel := context.WithCancel(b.Context())
@@ -93,7 +93,7 @@ func handOverInAFullLine(b *bench) {
 				results <- err
 			}()
 		}
-		b.until("in line, or refused", func() bool {
+		b.until("in the queue, or refused", func() bool {
 			select {
 			case <-full:
 				over = true
@@ -149,7 +149,7 @@ func foundByATimer(b *bench) {
 			results <- granted{g, err}
 		}()
 	}
-	b.until("in line", func() bool {
+	b.until("in the queue", func() bool {
 		info, err := first.Inspect(b.Context(), "a")
 		return err == nil && len(info.Waiters) == readers
 	})
@@ -214,9 +214,9 @@ func watchThatEndsAtOnce(b *bench) {
 	}
 }
 
-// strangerInLine: the queue has a session that no longer exists and that no event told of, and the
+// strangerInQueue: the queue has a session that no longer exists and that no event told of, and the
 // request for it fails. It is retried.
-func strangerInLine(b *bench) {
+func strangerInQueue(b *bench) {
 	p := b.process(10 * time.Minute)
 	q, x := b.tapped(10 * time.Minute)
 	p.take("a")

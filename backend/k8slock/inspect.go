@@ -23,7 +23,7 @@ func (r *record) describe() backend.LockInfo {
 		}
 		info.Holders = append(info.Holders, h)
 	}
-	for _, e := range r.Line {
+	for _, e := range r.Queue {
 		if e.Token == 0 {
 			info.Waiters = append(info.Waiters, backend.Waiter{
 				Lease: e.Lease, Session: e.Session, Owner: e.Owner, Note: e.Note, Mode: e.Mode,
@@ -82,7 +82,7 @@ func (b *Backend) view(ctx context.Context, lock string, o *object, lives func(b
 		return backend.LockInfo{}, err
 	}
 	known := make(map[backend.SessionID]bool)
-	for _, e := range r.Line {
+	for _, e := range r.Queue {
 		if _, ok := known[e.Session]; ok {
 			continue
 		}

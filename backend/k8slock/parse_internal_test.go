@@ -73,8 +73,8 @@ users: [{name: u, user: {token: canary-7f3a}}]`
 // and read again, unchanged.
 func FuzzRecord(f *testing.F) {
 	for _, s := range []string{
-		"", "{", `{"name":"n"}`, `{"name":"other"}`, `{"name":"n","last":7,"line":[{"i":"a","s":"b","t":5},{"i":"c","s":"d","m":1,"l":3,"p":2}]}`,
-		`{"name":"n","id":"holdfast_a","line":[{"i":"a","s":"b","t":18446744073709551615,"g":-1}]}`, `{"name":"n","broken":{"l":["a"],"r":"x"}}`,
+		"", "{", `{"name":"n"}`, `{"name":"other"}`, `{"name":"n","last":7,"queue":[{"i":"a","s":"b","t":5},{"i":"c","s":"d","m":1,"l":3,"p":2}]}`,
+		`{"name":"n","id":"holdfast_a","queue":[{"i":"a","s":"b","t":18446744073709551615,"g":-1}]}`, `{"name":"n","broken":{"l":["a"],"r":"x"}}`,
 	} {
 		f.Add(s, "holdfast_a")
 	}
@@ -94,7 +94,7 @@ func FuzzRecord(f *testing.F) {
 			return // it is too long
 		}
 		again, err := open("n", sealed)
-		if err != nil || len(again.Line) != len(r.Line) || again.Last != r.Last || again.foreign != r.foreign {
+		if err != nil || len(again.Queue) != len(r.Queue) || again.Last != r.Last || again.foreign != r.foreign {
 			t.Errorf("%q by %q: %+v, and then %+v, %v", text, holder, r, again, err)
 		}
 	})

@@ -170,7 +170,7 @@ func (b *Backend) gone(id backend.SessionID) {
 			continue
 		}
 		theirs, first := false, backend.LeaseID("")
-		for _, e := range seen.record.Line {
+		for _, e := range seen.record.Queue {
 			switch {
 			case e.Session == id:
 				theirs = true
@@ -242,7 +242,7 @@ func (b *Backend) untidy(lock string) bool {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, e := range seen.record.Line {
+	for _, e := range seen.record.Queue {
 		if _, ok := b.ended[e.Session]; ok {
 			return true
 		}

@@ -59,12 +59,12 @@ type broken struct {
 // state is what a lock's Lease keeps in addition to the fields that client-go knows.
 type state struct {
 	Name string `json:"name"`
-	// Line is the holders, and then the waiters, in order.
-	Line []entry `json:"line,omitempty"`
+	// Queue is the holders, and then the waiters, in order.
+	Queue []entry `json:"queue,omitempty"`
 	// Last is the greatest token that was given.
 	Last fence.Token `json:"last,omitempty"`
-	// Identity is the holderIdentity that was written with Line. If the object has another one, a
-	// client that does not know Line took the lock.
+	// Identity is the holderIdentity that was written with Queue. If the object has another one, a
+	// client that does not know Queue took the lock.
 	Identity string  `json:"id,omitempty"`
 	Broken   *broken `json:"broken,omitempty"`
 	// Ours: this package made the object, so it may delete it.
@@ -130,28 +130,28 @@ func nameOf(o *object) (string, bool) {
 
 // find returns the index of a lease, or -1.
 func (r *record) find(id backend.LeaseID) int {
-	return slices.IndexFunc(r.Line, func(e entry) bool { return e.Lease == id })
+	return slices.IndexFunc(r.Queue, func(e entry) bool { return e.Lease == id })
 }
 
 // drop removes entries.
 func (r *record) drop(which func(entry) bool) {
-	n := len(r.Line)
-	r.Line = slices.DeleteFunc(r.Line, which)
-	r.changed = r.changed || len(r.Line) != n
+	n := len(r.Queue)
+	r.Queue = slices.DeleteFunc(r.Queue, which)
+	r.changed = r.changed || len(r.Queue) != n
 }
 
-// out returns how many leases of the line hold the lock: its front.
+// out returns how many leases of the queue hold the lock: its front.
 func (r *record) out() int {
-	n := slices.IndexFunc(r.Line, func(e entry) bool { return e.Token == 0 })
+	n := slices.IndexFunc(r.Queue, func(e entry) bool { return e.Token == 0 })
 	if n < 0 {
-		return len(r.Line)
+		return len(r.Queue)
 	}
 	return n
 }
 
 func (r *record) claims() []backend.Claim {
-	all := make([]backend.Claim, len(r.Line))
-	for i, e := range r.Line {
+	all := make([]backend.Claim, len(r.Queue))
+	for i, e := range r.Queue {
 		all[i] = e.claim()
 	}
 	return all
@@ -175,14 +175,14 @@ func (r *record) promote(now time.Time) {
 	claims, n := r.claims(), r.out()
 	admitted := backend.Admit(claims[:n], claims[n:])
 	for i := n; i < n+admitted && r.grants < perWrite; i++ {
-		r.Line[i].Token, r.Line[i].Granted = r.nextToken(), now.UnixMilli()
+		r.Queue[i].Token, r.Queue[i].Granted = r.nextToken(), now.UnixMilli()
 	}
 }
 
 // stalled reports whether a waiter could have the lock: client-go's holder released it, and does
 // not know the queue.
 func (r *record) stalled() bool {
-	if r.foreign || len(r.Line) == 0 {
+	if r.foreign || len(r.Queue) == 0 {
 		return false
 	}
 	claims, n := r.claims(), r.out()
@@ -191,12 +191,12 @@ func (r *record) stalled() bool {
 
 // idle reports whether the object is not in use: it was made here, and the lock has no holder and
 // no waiter.
-func (r *record) idle() bool { return r.Ours && !r.foreign && len(r.Line) == 0 }
+func (r *record) idle() bool { return r.Ours && !r.foreign && len(r.Queue) == 0 }
 
 // first returns the lease that waits first.
 func (r *record) first() backend.LeaseID {
-	if n := r.out(); n < len(r.Line) {
-		return r.Line[n].Lease
+	if n := r.out(); n < len(r.Queue) {
+		return r.Queue[n].Lease
 	}
 	return ""
 }
@@ -208,7 +208,7 @@ func (r *record) seal(now time.Time, duration time.Duration) (*object, error) {
 	if !r.foreign {
 		r.Identity = ""
 		if r.out() > 0 {
-			r.Identity = identity(r.Line[0])
+			r.Identity = identity(r.Queue[0])
 		}
 		r.present(&o.Spec, now, duration)
 	} else {
@@ -218,7 +218,7 @@ func (r *record) seal(now time.Time, duration time.Duration) (*object, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode the lock: %w", err)
 	}
-	if r.joined && len(text)+growth*(len(r.Line)-r.out()) > maxState {
+	if r.joined && len(text)+growth*(len(r.Queue)-r.out()) > maxState {
 		return nil, errFull
 	}
 	o.Metadata.Labels[kindLabel] = kindLock

@@ -31,7 +31,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 			r.touch = r.touch || req.Abandon
 			return false
 		}
-		r.Line = append(r.Line[:i], r.Line[i+1:]...)
+		r.Queue = append(r.Queue[:i], r.Queue[i+1:]...)
 		r.changed = true
 		r.promote(b.rest.clock.now())
 		return false
@@ -98,7 +98,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	c := &change{creates: true, apply: func(r *record) bool {
 		res = backend.BreakResult{Broken: r.describe().Holders}
 		r.Broken = &broken{Reason: req.Reason}
-		for _, e := range r.Line[:r.out()] {
+		for _, e := range r.Queue[:r.out()] {
 			r.Broken.Leases = append(r.Broken.Leases, e.Lease)
 		}
 		r.drop(func(e entry) bool { return e.Token > 0 })

@@ -250,8 +250,8 @@ func refused(b *bench) {
 	}
 }
 
-// fullLine: an entry that does not fit is refused, and does no harm.
-func fullLine(b *bench) {
+// fullQueue: an entry that does not fit is refused, and does no harm.
+func fullQueue(b *bench) {
 	p, q := b.process(10*time.Minute), b.process(10*time.Minute)
 	first, _ := q.take("a")
 	var wg sync.WaitGroup
@@ -269,7 +269,7 @@ func fullLine(b *bench) {
 		})
 	}
 	if err := soon(b, "a refusal", results); !errors.Is(err, backend.ErrUnavailable) || mayHold(err) {
-		b.Errorf("the line is full: %v", err)
+		b.Errorf("the queue is full: %v", err)
 	}
 	q.holders("a", first)
 	if err := p.EndSession(b.Context(), p.id); err != nil {

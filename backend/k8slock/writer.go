@@ -373,7 +373,7 @@ func (b *Backend) prune(ctx context.Context, r *record) error {
 		r.foreign, r.changed = false, true
 	}
 	dead := make(map[backend.SessionID]bool)
-	for _, e := range r.Line {
+	for _, e := range r.Queue {
 		if _, ok := dead[e.Session]; ok {
 			continue
 		}
@@ -388,13 +388,13 @@ func (b *Backend) prune(ctx context.Context, r *record) error {
 	return nil
 }
 
-// verify asks the API server for the sessions of the line, and reports whether one is dead that was
+// verify asks the API server for the sessions of the queue, and reports whether one is dead that was
 // not known to be. An acquire that does not wait has no time to see a session die. So verify ends a
 // session that has not been renewed for Config.Skew more than its TTL, by the clocks of the API
 // servers. They would refuse if it was renewed in between.
 func (b *Backend) verify(ctx context.Context, r *record) (bool, error) {
 	ids := make(map[backend.SessionID]bool)
-	for _, e := range r.Line {
+	for _, e := range r.Queue {
 		ids[e.Session] = true
 	}
 	live, err := b.allLive(ctx, ids)
@@ -469,7 +469,7 @@ func (b *Backend) lives(ctx context.Context, id backend.SessionID, sure bool) (b
 // foreign returns for how long client-go's candidates are to respect the holders.
 func (b *Backend) foreign(r *record) time.Duration {
 	d := b.cfg.Foreign
-	for _, e := range r.Line[:r.out()] {
+	for _, e := range r.Queue[:r.out()] {
 		d = max(d, 2*b.cache.ttl(e.Session))
 	}
 	return d

@@ -280,7 +280,7 @@ func TestTryKeepsThePlace(t *testing.T) {
 		r.Wait = false
 		var refused *backend.HeldError
 		if _, err := b.Acquire(t.Context(), r); !errors.As(err, &refused) || refused.Ahead != 0 {
-			t.Errorf("Acquire of the first in line gave %v", err)
+			t.Errorf("Acquire of the first in the queue gave %v", err)
 		}
 		if err := a.Release(t.Context(), backend.ReleaseRequest{Name: "a", Lease: held.Lease}); err != nil {
 			t.Error(err)

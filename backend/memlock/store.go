@@ -127,7 +127,7 @@ func (s *Store) lock(name string) *lock {
 func (s *Store) forget(l *lock) {
 	const spares, small = 64, 16
 	delete(s.locks, l.Name)
-	if len(s.spare) < spares && cap(l.Holders.Leases) <= small && cap(l.Line.Leases) <= small {
+	if len(s.spare) < spares && cap(l.Holders.Leases) <= small && cap(l.Queue.Leases) <= small {
 		l.Name, l.Own.token = "", 0
 		s.spare = append(s.spare, l)
 	}

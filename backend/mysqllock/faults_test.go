@@ -85,7 +85,7 @@ func TestWhatIsToldSurvives(t *testing.T) { //nolint:tparallel // one server, wh
 			told := make(chan error, 1)
 			if what == waiter {
 				go func() { told <- learn(b, held, mine) }()
-				leasetest.InLine(t, holder, what, 1)
+				leasetest.InQueue(t, holder, what, 1)
 			}
 			const delay = 300 * time.Millisecond
 			disk.Slow(delay)
@@ -140,7 +140,7 @@ func TestConnectionsKilled(t *testing.T) {
 			_, err := leasetest.Insist(t, func(ctx context.Context) (backend.Grant, error) { return b.Acquire(ctx, waits) })
 			got <- err
 		}()
-		leasetest.InLine(t, holder, "n", 1)
+		leasetest.InQueue(t, holder, "n", 1)
 		s.Exec("KILL USER victim")
 		leasetest.Give(t, holder, held)
 		if err := <-got; err != nil {
@@ -148,7 +148,7 @@ func TestConnectionsKilled(t *testing.T) {
 		}
 		held = leasetest.Ask("n", mine)
 		next := leasetest.Start(t, holder, held)
-		leasetest.InLine(t, holder, "n", 1)
+		leasetest.InQueue(t, holder, "n", 1)
 		s.Exec("KILL USER victim")
 		err := leasetest.InsistOn(t, func(ctx context.Context) error {
 			return b.Release(ctx, backend.ReleaseRequest{Name: "n", Lease: waits.Lease, Session: theirs})

@@ -63,7 +63,7 @@ func TestOneRoundTripForFreeLocks(t *testing.T) {
 		held, waits := leasetest.Ask("n", id), leasetest.Ask("n", id)
 		leasetest.Take(t, b, held)
 		got := leasetest.Start(t, b, waits)
-		leasetest.InLine(t, b, "n", 1)
+		leasetest.InQueue(t, b, "n", 1)
 		leasetest.Give(t, b, held)
 		if g := <-got; g.Err != nil {
 			t.Fatal(g.Err)
@@ -238,7 +238,7 @@ func TestLooksBehindOwnHolder(t *testing.T) {
 	next, last := leasetest.Ask("n", theirs), leasetest.Ask("n", mine)
 	first := leasetest.Ask("n", mine)
 	gotFirst := leasetest.Start(t, b, first)
-	leasetest.InLine(t, b, "n", 1)
+	leasetest.InQueue(t, b, "n", 1)
 	selects := func() int64 {
 		return s.Int("SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'COM_SELECT'")
 	}
@@ -250,9 +250,9 @@ func TestLooksBehindOwnHolder(t *testing.T) {
 	}
 	// To another value, and back: that is found.
 	gotNext := leasetest.Start(t, other, next)
-	leasetest.InLine(t, b, "n", 2)
+	leasetest.InQueue(t, b, "n", 2)
 	gotLast := leasetest.Start(t, b, last)
-	leasetest.InLine(t, b, "n", 3)
+	leasetest.InQueue(t, b, "n", 3)
 	leasetest.Give(t, b, held)
 	for _, x := range []struct {
 		got <-chan leasetest.Answer
@@ -267,19 +267,19 @@ func TestLooksBehindOwnHolder(t *testing.T) {
 }
 
 // C3: of a long queue only the front is read.
-func TestLongLine(t *testing.T) {
+func TestLongQueue(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
-	leasetest.LongLine(t, open(t, s.URL()), open(t, s.URL()))
+	leasetest.LongQueue(t, open(t, s.URL()), open(t, s.URL()))
 }
 
 // C8: a waiter that dies in a long queue delays the others no longer than its TTL.
-func TestDeadInLongLine(t *testing.T) {
+func TestDeadInLongQueue(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
 	proxy := chaos.Start(t, s.Addr())
 	b, other := open(t, s.URL()), open(t, s.URLOf("root", proxy.Addr()))
 	b.KeepFromSweeping()
 	t.Cleanup(proxy.Heal) // before they are closed
-	leasetest.DeadInLongLine(t, b, other, proxy.BlackHole)
+	leasetest.DeadInLongQueue(t, b, other, proxy.BlackHole)
 }

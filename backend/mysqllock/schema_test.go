@@ -61,7 +61,7 @@ func TestUserWhoMayOnlyUse(t *testing.T) {
 	req := leasetest.Ask("n", id)
 	leasetest.Take(t, app, req)
 	got := leasetest.Start(t, admin, leasetest.Ask("n", mine))
-	leasetest.InLine(t, app, "n", 1)
+	leasetest.InQueue(t, app, "n", 1)
 	leasetest.Give(t, app, req)
 	if g := <-got; g.Err != nil {
 		t.Error(g.Err)
@@ -135,7 +135,7 @@ func TestHostileSettings(t *testing.T) {
 	held := leasetest.Ask("n", mine)
 	leasetest.Take(t, one, held)
 	got := leasetest.Start(t, two, leasetest.Ask("n", theirs))
-	leasetest.InLine(t, one, "n", 1)
+	leasetest.InQueue(t, one, "n", 1)
 	leasetest.Give(t, one, held)
 	if g := <-got; g.Err != nil {
 		t.Error(g.Err)

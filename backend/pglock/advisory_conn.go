@@ -64,12 +64,12 @@ const (
 	join = `INSERT INTO @waiters (name, lease, conn, shared, owner, note, asked)
 		VALUES ($1, $2, $3, $4, $5, $6, clock_timestamp()) ON CONFLICT DO NOTHING`
 	// The first in the queue is notified, or all readers before the first writer.
-	wakeNext = `, line AS MATERIALIZED (SELECT w.name, w.conn, row_number() OVER (PARTITION BY w.name ORDER BY w.n) AS place,
+	wakeNext = `, queue AS MATERIALIZED (SELECT w.name, w.conn, row_number() OVER (PARTITION BY w.name ORDER BY w.n) AS place,
 			count(*) FILTER (WHERE NOT w.shared) OVER (PARTITION BY w.name ORDER BY w.n) AS writers
 			FROM @waiters w JOIN names USING (name) JOIN @sessions s USING (conn) WHERE s.expires > clock_timestamp())
-		SELECT pg_notify('` + advisoryChannel + `' || conn, '` + wakePrefix + `' || name) FROM line WHERE place = 1 OR writers = 0`
+		SELECT pg_notify('` + advisoryChannel + `' || conn, '` + wakePrefix + `' || name) FROM queue WHERE place = 1 OR writers = 0`
 	wake        = `WITH names AS MATERIALIZED (SELECT DISTINCT unnest($1::text[]) COLLATE "C" AS name)` + wakeNext
-	leaveLine   = `DELETE FROM @waiters WHERE conn = $1`
+	leaveQueue  = `DELETE FROM @waiters WHERE conn = $1`
 	leaveTable  = `DELETE FROM @sessions WHERE conn = $1`
 	leaveLeases = `WITH mine AS MATERIALIZED (SELECT name, lease FROM @leases WHERE conn = $1 ORDER BY name, lease FOR UPDATE),
 		names AS (DELETE FROM @leases e USING mine m WHERE e.name = m.name AND e.lease = m.lease AND e.conn = $1 RETURNING e.name)` + wakeNext
@@ -77,7 +77,7 @@ const (
 	// first.
 	sweepDead = `WITH dead AS (DELETE FROM @sessions s WHERE s.made < clock_timestamp() - interval '1 minute'
 			AND NOT EXISTS (SELECT FROM ($HELD) h WHERE h.key = s.conn AND h.pid = s.pid) RETURNING s.conn),
-		line AS (DELETE FROM @waiters w USING dead WHERE w.conn = dead.conn),
+		queue AS (DELETE FROM @waiters w USING dead WHERE w.conn = dead.conn),
 		theirs AS MATERIALIZED (SELECT e.name, e.lease, e.conn FROM @leases e JOIN dead USING (conn) ORDER BY e.name, e.lease FOR UPDATE OF e)
 		DELETE FROM @leases e USING theirs t WHERE e.name = t.name AND e.lease = t.lease AND e.conn = t.conn`
 )
@@ -252,7 +252,7 @@ func (c *advisoryConn) send(ctx context.Context, w *connlease.Work, done *progre
 	rest := millis(max(w.Left, time.Millisecond) + idleMargin)
 	if w.End {
 		q.Queue(setIdle, rest)
-		for _, query := range []string{leaveTable, leaveLeases, leaveLine} { // in the order of sweepDead: no circle of waiting
+		for _, query := range []string{leaveTable, leaveLeases, leaveQueue} { // in the order of sweepDead: no circle of waiting
 			q.Queue(c.b.sql(query), c.id)
 		}
 		return c.end(ctx, q)

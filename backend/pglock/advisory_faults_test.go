@@ -96,7 +96,7 @@ func TestAdvisoryLostReply(t *testing.T) {
 		return err == nil && len(info.Holders) == 1 && info.Holders[0].Lease == req.Lease
 	})
 	theirs := leasetest.Start(t, other, leasetest.Ask("n", leasetest.Session(t, other, time.Hour, nil)))
-	leasetest.InLine(t, other, "n", 1)
+	leasetest.InQueue(t, other, "n", 1)
 	proxy.Reset()
 	if g := <-got; !errors.Is(g.Err, backend.ErrSessionLost) {
 		t.Errorf("the acquire: %+v", g)
@@ -128,7 +128,7 @@ func TestAdvisoryCollision(t *testing.T) {
 	leasetest.Take(t, b, two) // of the same session: it does not wait for itself
 	three := leasetest.Ask("three", theirs)
 	got := leasetest.Start(t, other, three)
-	leasetest.InLine(t, other, "three", 1)
+	leasetest.InQueue(t, other, "three", 1)
 	leasetest.Give(t, b, one)
 	try := leasetest.Ask("two", theirs)
 	try.Wait = false

@@ -42,7 +42,7 @@ func TestAdvisoryServerClockAhead(t *testing.T) {
 	id := leasetest.Session(t, b, leasetest.ClockJump/2, func(x backend.Loss) { lost <- x })
 	before := leasetest.Take(t, b, leasetest.Ask("n", id))
 	got := leasetest.Start(t, other, leasetest.Ask("n", leasetest.Session(t, other, 2*leasetest.ClockJump, nil)))
-	leasetest.InLine(t, other, "n", 1)
+	leasetest.InQueue(t, other, "n", 1)
 	clock.Set(leasetest.ClockJump)
 	select {
 	case <-lost:

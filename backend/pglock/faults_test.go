@@ -83,7 +83,7 @@ func TestConnectionsTerminated(t *testing.T) {
 	for range 3 {
 		waits := leasetest.Ask("n", theirs)
 		got := leasetest.Start(t, b, waits)
-		leasetest.InLine(t, holder, "n", 1)
+		leasetest.InQueue(t, holder, "n", 1)
 		leasetest.Eventually(t, "it listens", func() bool {
 			return s.Int(`SELECT count(*) FROM pg_stat_activity WHERE application_name = 'victim' AND query LIKE 'LISTEN%' AND state = 'idle'`) == 1
 		})

@@ -90,11 +90,11 @@ func TestGrantBeforeTheAnswer(t *testing.T) {
 	s.Int(`SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = 'victim' AND ` + listens)
 
 	got := leasetest.Start(t, b, waits)
-	inLine := func() bool {
+	inQueue := func() bool {
 		info, err := holder.Inspect(leasetest.Within(t), "n")
 		return err == nil && len(info.Waiters) == 1
 	}
-	for <-gate.stuck; !inLine(); <-gate.stuck {
+	for <-gate.stuck; !inQueue(); <-gate.stuck {
 		gate.pass <- struct{}{}
 	}
 	leasetest.Give(t, holder, held)

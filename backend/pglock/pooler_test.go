@@ -66,7 +66,7 @@ func TestPoolerIsSeen(t *testing.T) {
 	first, second := leasetest.Ask("n", id), leasetest.Ask("n", id)
 	before := leasetest.Take(t, b, first)
 	got := leasetest.Start(t, b, second)
-	leasetest.InLine(t, b, "n", 1)
+	leasetest.InQueue(t, b, "n", 1)
 	leasetest.Give(t, b, first)
 	if g := <-got; g.Err != nil || g.Grant.Token <= before {
 		t.Errorf("token %d after %d, %v", g.Grant.Token, before, g.Err)
@@ -123,7 +123,7 @@ func TestIdleConnectionsAreEnded(t *testing.T) {
 	holder := leasetest.Ask("n", id)
 	leasetest.Take(t, b, holder)
 	got := leasetest.Start(t, other, leasetest.Ask("n", leasetest.Session(t, other, time.Minute, nil)))
-	leasetest.InLine(t, b, "n", 1)
+	leasetest.InQueue(t, b, "n", 1)
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
 		if info, err := b.Inspect(leasetest.Within(t), "n"); err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != holder.Lease {
 			t.Fatalf("the lock is %+v, %v", info, err)

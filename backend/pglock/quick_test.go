@@ -29,7 +29,7 @@ func TestOneRoundTripForFreeLocks(t *testing.T) {
 	held := leasetest.Ask("n", id)
 	leasetest.Take(t, b, held)
 	waits := leasetest.Start(t, other, leasetest.Ask("n", theirs))
-	leasetest.InLine(t, b, "n", 1)
+	leasetest.InQueue(t, b, "n", 1)
 	leasetest.Give(t, b, held)
 	if g := <-waits; g.Err != nil {
 		t.Fatal(g.Err)
@@ -172,12 +172,12 @@ func TestQuickReplyLost(t *testing.T) {
 	leasetest.Take(t, b, req)
 	waits := leasetest.Ask("n", theirs)
 	got := leasetest.Start(t, other, waits)
-	leasetest.InLine(t, other, "n", 1)
+	leasetest.InQueue(t, other, "n", 1)
 	lose(string(req.Lease), func() error {
 		return b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "n", Lease: req.Lease, Session: id})
 	})
 	if g := <-got; g.Err != nil {
-		t.Errorf("the one in line: %v", g.Err)
+		t.Errorf("the one in the queue: %v", g.Err)
 	}
 	leasetest.Give(t, other, waits)
 }

@@ -91,7 +91,7 @@ func TestHandOversWaitForTheStandby(t *testing.T) {
 		held := leasetest.Ask("n"+deaf, mine)
 		leasetest.Take(t, holder, held)
 		got := leasetest.Start(t, b, leasetest.Ask("n"+deaf, theirs))
-		leasetest.InLine(t, holder, "n"+deaf, 1)
+		leasetest.InQueue(t, holder, "n"+deaf, 1)
 		standbyIsAway(t, s)
 		released := make(chan error, 1)
 		go func() { // to abandon it takes one commit; otherwise an attempt in one round trip comes first

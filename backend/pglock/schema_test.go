@@ -37,7 +37,7 @@ func TestRoleThatMayOnlyUse(t *testing.T) {
 	req := leasetest.Ask("n", id)
 	leasetest.Take(t, app, req)
 	got := leasetest.Start(t, admin, leasetest.Ask("n", mine))
-	leasetest.InLine(t, app, "n", 1)
+	leasetest.InQueue(t, app, "n", 1)
 	watching, stop := context.WithCancelCause(leasetest.Within(t))
 	begun := make(chan struct{})
 	done := make(chan error, 1)

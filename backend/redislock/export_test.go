@@ -191,12 +191,12 @@ func Number(r Reply) int64 { return r.n }
 // Tag returns the beginning of all keys of the Backend.
 func (b *Backend) Tag() string { return b.tag }
 
-// KnownInLine reports whether the server has confirmed that a lease is in the queue.
-func (b *Backend) KnownInLine(lease backend.LeaseID) bool {
+// KnownInQueue reports whether the server has confirmed that a lease is in the queue.
+func (b *Backend) KnownInQueue(lease backend.LeaseID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for w := b.waiting[lease]; w != nil; w = w.next {
-		if w.inLine {
+		if w.inQueue {
 			return true
 		}
 	}

@@ -39,7 +39,7 @@ func programIsForgotten(t *testing.T, args ...string) {
 	held := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
 	flush()
 	a := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	inLine(t, b, "one", 1)
+	inQueue(t, b, "one", 1)
 	flush()
 	release(t, b, held)
 	last := a.granted(t)
@@ -65,7 +65,7 @@ func TestNothingIsLeft(t *testing.T) {
 			if j%5 == 0 {
 				ask(t, b, backend.AcquireRequest{Name: name, Session: id})
 				ask(t, b, backend.AcquireRequest{Name: name, Session: id, Timed: true, TTL: ttl})
-				inLine(t, b, name, 2)
+				inQueue(t, b, name, 2)
 			}
 		}
 		acquire(t, b, backend.AcquireRequest{Name: fmt.Sprintf("timed/%d", i), Timed: true, TTL: ttl})
@@ -125,7 +125,7 @@ func TestManyLeasesOfTheDead(t *testing.T) {
 	for i := n - 20; i < n; i++ {
 		waiting = append(waiting, ask(t, b, backend.AcquireRequest{Name: fmt.Sprint("lock/", i), Session: deadToo}))
 	}
-	inLine(t, b, fmt.Sprint("lock/", n-1), 1)
+	inQueue(t, b, fmt.Sprint("lock/", n-1), 1)
 	s.Process().Stop()
 	<-time.After(ttl)
 	s.Process().Cont()
@@ -172,7 +172,7 @@ func TestServerStopped(t *testing.T) {
 	dead := sessionWith(t, b, ttl, func(l backend.Loss) { losses <- l })
 	held := acquire(t, b, backend.AcquireRequest{Name: "one", Session: dead})
 	a := ask(t, b, backend.AcquireRequest{Name: "one", Session: session(t, b, time.Hour)})
-	inLine(t, b, "one", 1)
+	inQueue(t, b, "one", 1)
 
 	s.Process().Stop()
 	began := time.Now()
@@ -331,7 +331,7 @@ func memoryFull(t *testing.T, args ...string) {
 	held := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
 	timed := acquire(t, b, backend.AcquireRequest{Name: "two", Session: id, Timed: true, TTL: time.Minute})
 	a := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	inLine(t, b, "one", 1)
+	inQueue(t, b, "one", 1)
 	s.Do("CONFIG", "SET", "maxmemory", "1mb")
 	_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "three", Lease: backend.NewLeaseID(), Session: id})
 	var away *backend.UnavailableError
@@ -380,11 +380,11 @@ func TestClockBehind(t *testing.T) {
 		t.Errorf("token %d, the greatest until now was %s, and is %v", l.Token, before, last)
 	}
 	a := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	inLine(t, b, "one", 1)
+	inQueue(t, b, "one", 1)
 	s.Do("SET", "{hf0}:f", ahead(2*time.Hour))
 	release(t, b, l)
 	if err := a.ends(t); !errors.Is(err, redislock.ErrClockBehind) {
-		t.Errorf("acquire in line: %v", err)
+		t.Errorf("acquire in the queue: %v", err)
 	}
 	for _, reentrant := range []bool{false, true} {
 		s.Do("SET", "{hf0}:f", ahead(2*time.Hour))
@@ -408,7 +408,7 @@ func TestNames(t *testing.T) {
 	for _, name := range names {
 		l := acquire(t, b, backend.AcquireRequest{Name: name, Session: id})
 		timed := ask(t, b, backend.AcquireRequest{Name: name, Session: id, Timed: true, TTL: time.Hour})
-		inLine(t, b, name, 1)
+		inQueue(t, b, name, 1)
 		release(t, b, l)
 		release(t, b, timed.granted(t))
 		acquire(t, b, backend.AcquireRequest{Name: name, Session: id})

@@ -180,7 +180,7 @@ func TestHandOverWithReplicas(t *testing.T) {
 	settled(t, careful)
 	held := acquire(t, careless, backend.AcquireRequest{Name: "n", Session: session(t, careless, 10*time.Minute)})
 	w := ask(t, careful, backend.AcquireRequest{Name: "n", Session: session(t, careful, 10*time.Minute)})
-	inLine(t, careless, "n", 1)
+	inQueue(t, careless, "n", 1)
 	g.Replica.Process().Stop()
 	release(t, careless, held) // hands over, and pushes
 	if err := w.ends(t); !errors.Is(err, redislock.ErrReplicas) {
@@ -275,13 +275,13 @@ func TestWaiterOverAMove(t *testing.T) {
 	id := session(t, b, 10*time.Minute)
 	held := acquire(t, b, backend.AcquireRequest{Name: "n", Session: id})
 	w := ask(t, b, backend.AcquireRequest{Name: "n", Session: id})
-	inLine(t, b, "n", 1)
+	inQueue(t, b, "n", 1)
 	from := c.Owner("{hf0}:m")
 	to := c.Masters()[(slices.Index(c.Masters(), from)+1)%3]
 	slot := c.Slot("{hf0}:m")
 	c.BeginMove(slot, from, to)
 	c.EndMove(slot, from, to)
-	inLine(t, b, "n", 1)
+	inQueue(t, b, "n", 1)
 	release(t, b, held)
 	w.granted(t)
 }

@@ -19,7 +19,7 @@ import (
 // A quarantine has ended, some leases are queued, and the memory is full. The next request is
 // refused, and has granted to the first in the queue on the way: that is on record, so that
 // no other lease is granted beside it.
-func TestRefusedAfterTheLineMoved(t *testing.T) {
+func TestRefusedAfterTheQueueMoved(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
 	cfg.RequestTimeout = patience
@@ -35,9 +35,9 @@ func TestRefusedAfterTheLineMoved(t *testing.T) {
 	id, otherID := session(t, b, time.Hour), session(t, other, time.Hour)
 	before := acquire(t, other, backend.AcquireRequest{Name: "one", Session: otherID})
 	first := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	inLine(t, other, "one", 1)
+	inQueue(t, other, "one", 1)
 	second := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	inLine(t, other, "one", 2)
+	inQueue(t, other, "one", 2)
 	quarantineFor(t, s, 4*time.Second)
 	release(t, other, before)
 	s.Do("CONFIG", "SET", "maxmemory", "1mb")
@@ -50,7 +50,7 @@ func TestRefusedAfterTheLineMoved(t *testing.T) {
 			t.Fatalf("with the memory full: %v", err)
 		}
 		if n := s.Do("HLEN", "{hf0}:w:one"); n != int64(1) {
-			return fmt.Errorf("%v are in line", n)
+			return fmt.Errorf("%v are in the queue", n)
 		}
 		return nil
 	})
@@ -99,7 +99,7 @@ func TestMemoryFullWithReplicas(t *testing.T) {
 	id := session(t, b, time.Hour)
 	held := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
 	a := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	inLine(t, b, "one", 1)
+	inQueue(t, b, "one", 1)
 	s.Do("CONFIG", "SET", "maxmemory", "1mb")
 	_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "two", Lease: backend.NewLeaseID(), Session: id})
 	var away *backend.UnavailableError
@@ -129,7 +129,7 @@ func TestRefusedAfterItWasDone(t *testing.T) {
 	id, otherID := session(t, b, time.Hour), session(t, other, time.Hour)
 	acquire(t, other, backend.AcquireRequest{Name: "one", Session: otherID})
 	next := ask(t, other, backend.AcquireRequest{Name: "one", Session: otherID})
-	inLine(t, other, "one", 1)
+	inQueue(t, other, "one", 1)
 	// The key that is written before WAIT is forbidden, and nothing else.
 	s.Do("ACL", "SETUSER", "locks", "resetkeys", "~{hf0}:[^k]*")
 	var away *backend.UnavailableError
@@ -187,7 +187,7 @@ func TestForeignTokenAtAHandOver(t *testing.T) {
 	id := session(t, b, time.Hour)
 	held := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
 	a := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	inLine(t, b, "one", 1)
+	inQueue(t, b, "one", 1)
 	s.Do("RENAME", "{hf0}:f", "aside")
 	s.Do("SET", "{hf0}:f", "what")
 	err := b.Release(t.Context(), backend.ReleaseRequest{Name: "one", Lease: held.Lease, Session: id})
@@ -231,7 +231,7 @@ func TestBreakOfWhatNobodyHolds(t *testing.T) {
 	id := session(t, b, time.Hour)
 	acquire(t, b, backend.AcquireRequest{Name: "one", Session: session(t, b, time.Hour)})
 	a := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	inLine(t, b, "one", 1)
+	inQueue(t, b, "one", 1)
 	s.Do("DEL", "{hf0}:x")
 	id = session(t, b, time.Hour)
 	again := a.AcquireRequest
@@ -240,8 +240,8 @@ func TestBreakOfWhatNobodyHolds(t *testing.T) {
 	again.Session = id
 	a = ask(t, b, again)
 	leasetest.Succeeds(t, func() error {
-		if !b.KnownInLine(a.Lease) {
-			return errors.New("it is not in line")
+		if !b.KnownInQueue(a.Lease) {
+			return errors.New("it is not in the queue")
 		}
 		return nil
 	})

@@ -132,7 +132,7 @@ func TestLongestTTLOfAWaiter(t *testing.T) {
 	l := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
 	const ttl = time.Hour
 	w := ask(t, b, backend.AcquireRequest{Name: "one", Session: id, Timed: true, TTL: ttl})
-	inLine(t, b, "one", 1)
+	inQueue(t, b, "one", 1)
 	longest := func() string { return strings.Fields(fmt.Sprint(s.Do("GET", "{hf0}:m")))[3] }
 	marker := strings.Fields(fmt.Sprint(s.Do("GET", "{hf0}:m")))
 	marker[3] = "60000"

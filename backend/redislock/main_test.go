@@ -97,8 +97,8 @@ func release(t testing.TB, b *redislock.Backend, l lease) {
 	}
 }
 
-// inLine waits until n leases wait for the lock.
-func inLine(t testing.TB, b *redislock.Backend, name string, n int) {
+// inQueue waits until n leases wait for the lock.
+func inQueue(t testing.TB, b *redislock.Backend, name string, n int) {
 	t.Helper()
 	leasetest.Succeeds(t, func() error {
 		info, err := b.Inspect(t.Context(), name)

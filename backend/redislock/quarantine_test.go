@@ -48,16 +48,16 @@ func quarantineFor(t testing.TB, s *testserver.RedisServer, d time.Duration) {
 
 // Leases that were queued when the quarantine began keep their places: they are granted in
 // their order when it has ended, and their callers learn of it from their next request.
-func TestQuarantineOfThoseInLine(t *testing.T) {
+func TestQuarantineOfThoseInQueue(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
 	b := open(t, s, cfg)
 	id := session(t, b, time.Minute)
 	l := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
 	first := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	inLine(t, b, "one", 1)
+	inQueue(t, b, "one", 1)
 	second := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	inLine(t, b, "one", 2)
+	inQueue(t, b, "one", 2)
 	began := time.Now()
 	quarantineFor(t, s, 2*time.Second)
 	_, err := try(t, b, "one", id)
@@ -94,7 +94,7 @@ func TestQuarantineOfAFreshServer(t *testing.T) {
 	first := backend.AcquireRequest{Name: "one", Lease: backend.NewLeaseID(), Session: id, Wait: true}
 	_, err = b.Acquire(within(t, patience), first)
 	quarantined(t, err, time.Millisecond)
-	inLine(t, b, "one", 0)
+	inQueue(t, b, "one", 0)
 	quarantined(t, b.Quarantined(t.Context()), time.Millisecond)
 	q, _ := errors.AsType[*backend.QuarantineError](err)
 	if q == nil || q.Backend != "redis" || q.Parameter != "quarantine=off" || q.Left <= 0 || time.Until(q.Until) > 7*time.Second ||
@@ -173,7 +173,7 @@ func TestFlushAll(t *testing.T) {
 	id := sessionWith(t, b, time.Minute, func(l backend.Loss) { told <- l })
 	held := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
 	a := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	inLine(t, b, "one", 1)
+	inQueue(t, b, "one", 1)
 
 	s.FlushAll()
 	// Any call of any client finds out, and the first Backend is notified by push.

@@ -56,7 +56,7 @@ func TestRefusedNotifications(t *testing.T) {
 				}
 				l := acquire(t, b, c.claim)
 				w := ask(t, other, backend.AcquireRequest{Name: "one", Session: session(t, other, time.Minute)})
-				inLine(t, other, "one", 1)
+				inQueue(t, other, "one", 1)
 				release(t, b, l)
 				if info, err := other.Inspect(t.Context(), "one"); err != nil || len(info.Holders) != 1 || len(info.Waiters) != 0 {
 					t.Errorf("after the release: %+v, %v", info, err)
@@ -97,7 +97,7 @@ func TestRefusedCheckOfAWaiter(t *testing.T) {
 	b, other := open(t, s, cfg), open(t, s, cfg)
 	acquire(t, other, backend.AcquireRequest{Name: "one", Timed: true, TTL: 2 * time.Second})
 	w := ask(t, b, backend.AcquireRequest{Name: "one", Session: session(t, b, time.Minute)})
-	inLine(t, b, "one", 1)
+	inQueue(t, b, "one", 1)
 	s.Do("CONFIG", "SET", "min-replicas-to-write", "1")
 	err := w.ends(t)
 	s.Do("CONFIG", "SET", "min-replicas-to-write", "0")
@@ -128,7 +128,7 @@ func TestRefusedCheckOfAGrant(t *testing.T) {
 	b, other := openAs(t, s, cfg, "app"), open(t, s, cfg)
 	held := acquire(t, other, backend.AcquireRequest{Name: "one", Timed: true, TTL: time.Minute})
 	w := ask(t, b, backend.AcquireRequest{Name: "one", Session: session(t, b, time.Minute), Timed: true, TTL: time.Minute})
-	inLine(t, other, "one", 1)
+	inQueue(t, other, "one", 1)
 	s.Do("ACL", "SETUSER", "app", "-fcall", "-function", "-eval", "-evalsha")
 	release(t, other, held)
 	err := w.ends(t)

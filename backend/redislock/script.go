@@ -13,7 +13,7 @@ var sources embed.FS
 // newProgram returns the program that the server runs. See the folder lua.
 func newProgram() (redisprogram.Program, error) {
 	p, err := redisprogram.New(sources,
-		"head", "state", "marker", "line", "sweep", "acquire", "release", "hello", "session", "admin", "main")
+		"head", "state", "marker", "queue", "sweep", "acquire", "release", "hello", "session", "admin", "main")
 	if err != nil {
 		return p, fmt.Errorf("redislock: %w", err)
 	}

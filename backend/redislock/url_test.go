@@ -168,7 +168,7 @@ func TestNew(t *testing.T) {
 		id := sessionWith(t, b, time.Minute, func(backend.Loss) {})
 		held := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
 		a := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-		inLine(t, b, "one", 1)
+		inQueue(t, b, "one", 1)
 		release(t, b, held)
 		release(t, b, a.granted(t))
 		if err := errors.Join(b.EndSession(t.Context(), id), b.Close(), b.Close()); err != nil {

@@ -18,10 +18,10 @@ import (
 
 // waiter is one Acquire that waits.
 type waiter struct {
-	req    backend.AcquireRequest
-	result chan verdict // capacity 1; the first verdict counts
-	inLine bool         // confirmed by the server; guarded by Backend.mu
-	next   *waiter      // another one for the same lease; guarded by Backend.mu
+	req     backend.AcquireRequest
+	result  chan verdict // capacity 1; the first verdict counts
+	inQueue bool         // confirmed by the server; guarded by Backend.mu
+	next    *waiter      // another one for the same lease; guarded by Backend.mu
 }
 
 // verdict is the end of a waiter: a grant or an error.
@@ -164,7 +164,7 @@ func (b *Backend) leave(w *waiter) {
 func (b *Backend) stands(w *waiter, at time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	w.inLine = true
+	w.inQueue = true
 	if l := b.locks[w.req.Name]; l != nil {
 		b.schedule(l, at)
 	}
@@ -196,7 +196,7 @@ func (b *Backend) fire(l *watched) {
 	l.at = time.Time{}
 	var asked []question
 	for _, w := range l.waiters {
-		asked = append(asked, question{w, w.inLine})
+		asked = append(asked, question{w, w.inQueue})
 	}
 	b.mu.Unlock()
 
@@ -208,7 +208,7 @@ func (b *Backend) fire(l *watched) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, w := range l.waiters {
-		if w.inLine {
+		if w.inQueue {
 			b.inDoubt(w.req)
 			w.tell(verdict{err: queued(toKind(opAcquire, err))})
 		}

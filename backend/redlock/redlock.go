@@ -85,7 +85,7 @@ type Backend struct {
 
 	mu     sync.Mutex // guards what follows
 	closed bool
-	lines  map[string]*line // of locks with a waiter in this process
+	queues map[string]*queue // of locks with a waiter in this process
 	asking map[backend.LeaseID]*turnstile
 	ears   []*listener // one for each node; nil until the first wait
 }
@@ -161,7 +161,7 @@ func newBackend(links []link, cfg Config) (*Backend, error) {
 		return nil, &backend.InvalidError{Field: "nodes", Value: strconv.Itoa(n), Bound: "an odd number, 3 to 15"}
 	}
 	b := &Backend{
-		cfg: cfg, majority: len(links)/2 + 1, longest: millis(cfg.MaxTTL), mode: "q", lines: make(map[string]*line),
+		cfg: cfg, majority: len(links)/2 + 1, longest: millis(cfg.MaxTTL), mode: "q", queues: make(map[string]*queue),
 		asking: make(map[backend.LeaseID]*turnstile),
 		clock:  func() int64 { return time.Now().UnixMicro() },
 		caps: backend.Capabilities{
@@ -298,7 +298,7 @@ func (b *Backend) Close() error {
 	b.closing.Do(func() {
 		b.mu.Lock()
 		b.closed = true
-		for _, l := range b.lines {
+		for _, l := range b.queues {
 			l.linger.Stop()
 		}
 		b.mu.Unlock()

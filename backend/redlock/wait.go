@@ -32,10 +32,10 @@ const (
 	maxHeard = 64
 )
 
-// line is the waiters for one lock in this process. Backend.mu guards it.
-type line struct {
+// queue is the waiters for one lock in this process. Backend.mu guards it.
+type queue struct {
 	name      string
-	queue     []*waiter // the first of them runs rounds
+	waiters   []*waiter // the first of them runs rounds
 	linger    *time.Timer
 	gathering *time.Timer
 	early     bool                       // some may run rounds before their turn
@@ -195,47 +195,47 @@ func (a *acquisition) rest(ctx context.Context, w *waiter, d time.Duration, woke
 }
 
 // enter adds a waiter to those of this process.
-func (b *Backend) enter(name string, lease backend.LeaseID) (*line, *waiter) {
+func (b *Backend) enter(name string, lease backend.LeaseID) (*queue, *waiter) {
 	w := &waiter{lease: lease, turn: make(chan struct{}), gone: make(chan struct{}), wake: make(chan struct{}, 1)}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	l, ok := b.lines[name]
+	l, ok := b.queues[name]
 	if !ok {
-		l = &line{name: name, heard: make(map[backend.LeaseID]uint64)}
-		b.lines[name] = l
+		l = &queue{name: name, heard: make(map[backend.LeaseID]uint64)}
+		b.queues[name] = l
 		l.gathering = time.AfterFunc(time.Hour, func() { b.wakeFirst(l) })
 		l.gathering.Stop()
 		l.linger = time.AfterFunc(time.Hour, func() { b.dissolve(l) })
 	}
 	l.linger.Stop()
-	l.queue = append(l.queue, w)
-	if len(l.queue) == 1 {
+	l.waiters = append(l.waiters, w)
+	if len(l.waiters) == 1 {
 		w.ask()
 	}
 	return l, w
 }
 
 // leave removes the waiter, and lets the next one run rounds.
-func (b *Backend) leave(l *line, w *waiter) {
+func (b *Backend) leave(l *queue, w *waiter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	i := slices.Index(l.queue, w)
-	l.queue = slices.Delete(l.queue, i, i+1)
+	i := slices.Index(l.waiters, w)
+	l.waiters = slices.Delete(l.waiters, i, i+1)
 	switch {
-	case len(l.queue) == 0 && !l.wanted:
-		delete(b.lines, l.name)
-	case len(l.queue) == 0 && !b.closed:
+	case len(l.waiters) == 0 && !l.wanted:
+		delete(b.queues, l.name)
+	case len(l.waiters) == 0 && !b.closed:
 		l.linger.Reset(lingers)
-	case len(l.queue) > 0 && i == 0:
-		l.queue[0].ask()
+	case len(l.waiters) > 0 && i == 0:
+		l.waiters[0].ask()
 	}
 }
 
 // twins lets the other waiters for the same lease run rounds, now that it is held.
-func (b *Backend) twins(l *line, w *waiter) {
+func (b *Backend) twins(l *queue, w *waiter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, other := range l.queue {
+	for _, other := range l.waiters {
 		if other != w && other.lease == w.lease {
 			other.ask()
 			other.poke()
@@ -244,14 +244,14 @@ func (b *Backend) twins(l *line, w *waiter) {
 	}
 }
 
-// dissolve removes a line that has no waiters.
-func (b *Backend) dissolve(l *line) {
+// dissolve removes a queue that has no waiters.
+func (b *Backend) dissolve(l *queue) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed || len(l.queue) > 0 || b.lines[l.name] != l {
+	if b.closed || len(l.waiters) > 0 || b.queues[l.name] != l {
 		return
 	}
-	delete(b.lines, l.name)
+	delete(b.queues, l.name)
 	for _, e := range b.ears {
 		e.want(b.key("w:"+l.name), false)
 	}
@@ -261,11 +261,11 @@ func (b *Backend) dissolve(l *line) {
 func (b *Backend) quit(name string, lease backend.LeaseID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	l := b.lines[name]
+	l := b.queues[name]
 	if l == nil {
 		return
 	}
-	for _, w := range l.queue {
+	for _, w := range l.waiters {
 		if w.lease != lease {
 			continue
 		}
@@ -279,14 +279,14 @@ func (b *Backend) quit(name string, lease backend.LeaseID) {
 
 // listening reports whether a majority publishes releases to this Backend: no quorum of votes
 // is without one of these nodes.
-func (b *Backend) listening(l *line) bool {
+func (b *Backend) listening(l *queue) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return bits.OnesCount64(l.confirmed) >= b.majority
 }
 
 // subscribe requests a subscription to releases at all nodes.
-func (b *Backend) subscribe(l *line) {
+func (b *Backend) subscribe(l *queue) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed || l.wanted {
@@ -310,7 +310,7 @@ func (b *Backend) subscribe(l *line) {
 func (b *Backend) confirmed(node int, channel string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	l := b.lines[strings.TrimPrefix(channel, b.key("w:"))]
+	l := b.queues[strings.TrimPrefix(channel, b.key("w:"))]
 	if l == nil {
 		return
 	}
@@ -324,7 +324,7 @@ func (b *Backend) confirmed(node int, channel string) {
 func (b *Backend) deaf(node int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, l := range b.lines {
+	for _, l := range b.queues {
 		l.confirmed &^= 1 << node
 	}
 }
@@ -333,7 +333,7 @@ func (b *Backend) deaf(node int) {
 func (b *Backend) heard(node int, channel, lease string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	l := b.lines[strings.TrimPrefix(channel, b.key("w:"))]
+	l := b.queues[strings.TrimPrefix(channel, b.key("w:"))]
 	if l == nil || b.closed {
 		return
 	}
@@ -354,7 +354,7 @@ func (b *Backend) heard(node int, channel, lease string) {
 }
 
 // wakeFirst wakes the first waiter.
-func (b *Backend) wakeFirst(l *line) {
+func (b *Backend) wakeFirst(l *queue) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	l.wake()
@@ -362,8 +362,8 @@ func (b *Backend) wakeFirst(l *line) {
 
 // wake wakes the first waiter, and those that run rounds before their turn. Backend.mu is
 // held.
-func (l *line) wake() {
-	for i, w := range l.queue {
+func (l *queue) wake() {
+	for i, w := range l.waiters {
 		if i > 0 && !l.early {
 			return
 		}

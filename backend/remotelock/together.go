@@ -172,10 +172,10 @@ func (t *together) asks(name string) (bool, func()) {
 }
 
 // saw records whether there was a queue for the lock.
-func (t *together) saw(name string, line bool) {
+func (t *together) saw(name string, queue bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !line {
+	if !queue {
 		delete(t.crowded, name)
 		return
 	}

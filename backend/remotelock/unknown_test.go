@@ -26,7 +26,7 @@ func TestRefusedAfterAPoll(t *testing.T) {
 			w.Header().Set(wire.HeaderWaited, "100ms")
 			fmt.Fprintf(w, `{"name":"x","lease":%q,"token":5,"ttl":"1s","expires_at":"2026-11-20T11:30:05.999Z"}`, lease)
 		},
-		"the poll stood in line": func(w http.ResponseWriter) {
+		"the poll waited in the queue": func(w http.ResponseWriter) {
 			w.Header().Set("Content-Type", wire.ContentTypeProblem)
 			w.WriteHeader(http.StatusConflict)
 			fmt.Fprintf(w, `{"type":%q,"holders":[],"position":1}`, wire.TypeHeld)

@@ -46,22 +46,22 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	}
 	return b.calls.Acquire(ctx, &req, func(w *waiter) (backend.Grant, bool, error) {
 		var grant backend.Grant
-		inLine := false
+		inQueue := false
 		err := b.do(ctx, newRequest("acquire", req.Session == "", func(t *txn) error {
-			inLine = false
+			inQueue = false
 			l, err := t.take(&req)
 			if err != nil {
 				return err
 			}
 			if l.State == lockstate.Waiting {
-				inLine = true
+				inQueue = true
 				b.calls.Add(w) // now: the next request of this very transaction may free the lock
 				return nil
 			}
 			grant, err = t.answer(l, req.Session)
 			return err
 		}))
-		if err == nil && inLine {
+		if err == nil && inQueue {
 			b.mu.Lock()
 			err = b.refusal("acquire", true) // breakDown notifies only the waiters that it finds
 			b.mu.Unlock()
@@ -69,7 +69,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		if err != nil {
 			return backend.Grant{}, false, err // the writer may still be writing to grant
 		}
-		return grant, inLine, nil
+		return grant, inQueue, nil
 	})
 }
 

@@ -227,7 +227,7 @@ func TestLostHandOverReply(t *testing.T) {
 		}
 		had <- g
 	}()
-	leasetest.InLine(t, other, "n", 1)
+	leasetest.InQueue(t, other, "n", 1)
 	lost := proxy.LoseReply(func(piece []byte) bool { return bytes.Contains(piece, []byte(held.Lease)) })
 	gave := make(chan error, 1)
 	go func() { gave <- insist(t, b, held) }()
@@ -259,7 +259,7 @@ func TestFollowerIsGone(t *testing.T) {
 			_, err := b.Acquire(leasetest.Within(t), next)
 			had <- err
 		}()
-		leasetest.InLine(t, other, "n", 1)
+		leasetest.InQueue(t, other, "n", 1)
 		if err := other.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "n", Lease: next.Lease, Session: id}); err != nil {
 			t.Fatal(err)
 		}
@@ -285,7 +285,7 @@ func TestOneInTheMiddleGivesUp(t *testing.T) {
 			_, err := b.Acquire(ctx, req)
 			had <- err
 		}()
-		leasetest.InLine(t, other, "n", n)
+		leasetest.InQueue(t, other, "n", n)
 		return had
 	}
 	ctx, leave := context.WithCancel(leasetest.Within(t))
@@ -295,7 +295,7 @@ func TestOneInTheMiddleGivesUp(t *testing.T) {
 		t.Errorf("who gave up: %v", err)
 	}
 	leasetest.Give(t, b, middle)
-	leasetest.InLine(t, other, "n", 1)
+	leasetest.InQueue(t, other, "n", 1)
 	select {
 	case err := <-hadLast:
 		t.Fatalf("out while another holds: %v", err)
@@ -403,7 +403,7 @@ func TestAbandonedBeforeItLeft(t *testing.T) {
 	lost := proxy.LoseReply(func(piece []byte) bool { return bytes.Contains(piece, []byte(req.Lease)) })
 	thaw()
 	<-lost
-	leasetest.InLine(t, other, "n", 1) // it arrived
+	leasetest.InQueue(t, other, "n", 1) // it arrived
 	proxy.Reset()
-	leasetest.InLine(t, other, "n", 0)
+	leasetest.InQueue(t, other, "n", 0)
 }

@@ -91,7 +91,7 @@ func TestTokenStays(t *testing.T) {
 	leasetest.Take(t, b, first)
 	got := make(chan fence.Token, 1)
 	go func() { got <- leasetest.Take(t, b, second) }()
-	leasetest.InLine(t, b, "n", 1)
+	leasetest.InQueue(t, b, "n", 1)
 	before, err := b.Inspect(leasetest.Within(t), "n")
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func TestHolderIsCutOff(t *testing.T) {
 		}
 		had <- g
 	}()
-	leasetest.InLine(t, other, "n", 1)
+	leasetest.InQueue(t, other, "n", 1)
 	before := time.Now()
 	if res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
 		t.Fatalf("%+v, %v", res, err)
@@ -229,7 +229,7 @@ func TestEnsemble(t *testing.T) {
 				return
 			}
 		}()
-		leasetest.InLine(t, from, "n", 1)
+		leasetest.InQueue(t, from, "n", 1)
 		hurt(leader)
 		leasetest.Eventually(t, "the release", func() bool {
 			err := from.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: held.Session})
@@ -282,7 +282,7 @@ func TestNoHerd(t *testing.T) {
 			had <- granted{req, g.Token}
 		}()
 	}
-	leasetest.InLine(t, b, "n", n)
+	leasetest.InQueue(t, b, "n", n)
 	// Each waiter watches its own node, which the one behind it watches too; the first watches the
 	// holder's, and the session its notices.
 	const others = 2
@@ -374,7 +374,7 @@ func TestWatchesComeBeforeAnswers(t *testing.T) {
 			}
 			turns <- turn{req, err}
 		}()
-		leasetest.InLine(t, b, "n", n+1)
+		leasetest.InQueue(t, b, "n", n+1)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	var busy sync.WaitGroup

@@ -176,7 +176,7 @@ func TestRenewedAndCutOff(t *testing.T) {
 		}
 		had <- time.Now()
 	}()
-	leasetest.InLine(t, other, "n", 1)
+	leasetest.InQueue(t, other, "n", 1)
 	proxy.Hold(chaos.Requests)
 	<-time.After(silent) // only the silence matters
 	before := time.Now()

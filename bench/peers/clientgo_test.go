@@ -169,7 +169,7 @@ func TestClientGo(t *testing.T) {
 	got := c.acquire(locks, name)
 	never(t, 2*patience, "ours has the lock while client-go leads", got)
 	if len(theirs.ended) != 0 || !theirs.IsLeader() {
-		t.Error("client-go lost the lead because ours is in line")
+		t.Error("client-go lost the lead because ours is in the queue")
 	}
 	theirs.stop()
 	next := within(t, time.Minute, "ours after client-go released the Lease", got)

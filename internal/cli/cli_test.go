@@ -331,7 +331,7 @@ func TestInterrupted(t *testing.T) {
 			t.Fatal(err)
 		}
 		waiting := func() bool { return strings.Contains(run(t, command(t, url, "show", "n")).out, "waits, 1") }
-		await(t, 30*time.Second, "it waits in line", waiting)
+		await(t, 30*time.Second, "it waits in the queue", waiting)
 		if err := cmd.Process.Signal(s); err != nil {
 			t.Fatal(err)
 		}
@@ -339,7 +339,7 @@ func TestInterrupted(t *testing.T) {
 		if status := cmd.ProcessState.ExitCode(); status != want {
 			t.Errorf("%v: status %d, want %d", s, status, want)
 		}
-		await(t, 10*time.Second, "the place in line is given up", func() bool { return !waiting() })
+		await(t, 10*time.Second, "the place in the queue is given up", func() bool { return !waiting() })
 	}
 	watch := command(t, url, "watch")
 	stderr, err := watch.StderrPipe()

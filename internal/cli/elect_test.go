@@ -86,7 +86,7 @@ func TestElect(t *testing.T) {
 			}
 			waits := func(n string) {
 				t.Helper()
-				await(t, time.Minute, n+" in line", func() bool {
+				await(t, time.Minute, n+" in the queue", func() bool {
 					return strings.Contains(run(t, command(t, url, "show", "e")).out, "waits, "+n)
 				})
 			}

@@ -333,7 +333,7 @@ func TestSignalWhileWaiting(t *testing.T) {
 		t.Fatal(err)
 	}
 	waiting := func() bool { return strings.Contains(run(t, command(t, url, "show", "n")).out, "waits, 1") }
-	await(t, 30*time.Second, "it waits in line", waiting)
+	await(t, 30*time.Second, "it waits in the queue", waiting)
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -341,7 +341,7 @@ func TestSignalWhileWaiting(t *testing.T) {
 	if status := cmd.ProcessState.ExitCode(); status != 128+15 {
 		t.Errorf("status %d, want 143", status)
 	}
-	await(t, 10*time.Second, "the place in line is given up", func() bool { return !waiting() })
+	await(t, 10*time.Second, "the place in the queue is given up", func() bool { return !waiting() })
 }
 
 // The server is killed with -9 and restarted: leases and tokens are as they were, and a waiter
@@ -358,7 +358,7 @@ func TestServerKilled(t *testing.T) {
 	if err := waiter.Start(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, 30*time.Second, "it waits in line", func() bool {
+	await(t, 30*time.Second, "it waits in the queue", func() bool {
 		return strings.Contains(run(t, command(t, url, "show", "n")).out, "waits, 1")
 	})
 	before := field(t, run(t, command(t, url, "show", "n", "--json")).out, "token")

@@ -115,7 +115,7 @@ func TestSilentDatabase(t *testing.T) {
 }
 
 // A refusal that cannot be read says that the lease may be held if another call waits for it.
-func TestRefusalOfALeaseInLine(t *testing.T) {
+func TestRefusalOfALeaseInQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &silent{question: "look"}

@@ -56,14 +56,14 @@ type toldLoss struct {
 
 // spot is the session's state of one lock.
 type spot struct {
-	out  []*lease
-	line []*lease // first come first
+	out   []*lease
+	queue []*lease // first come first
 }
 
 type state uint8
 
 const (
-	inLine state = iota
+	inQueue state = iota
 	out
 	over
 )
@@ -79,7 +79,7 @@ type lease struct {
 	timer  bool // the newest try was not due to a wake-up
 
 	tried chan struct{} // closed at the first answer
-	done  chan struct{} // closed when it leaves the line
+	done  chan struct{} // closed when it leaves the queue
 	freed chan struct{} // closed when the store has nothing of it any more
 	err   error         // why it ended; read after done
 
@@ -268,7 +268,7 @@ func (s *session) overWith(k Key, l *lease, err error) {
 	if s.leases[k] == l {
 		delete(s.leases, k)
 	}
-	if l.state == inLine {
+	if l.state == inQueue {
 		l.err = err
 		close(l.done)
 	}

@@ -35,7 +35,7 @@ func (b *Leases) Acquire(ctx context.Context, req backend.AcquireRequest) (backe
 		if !errors.Is(err, errRefused) {
 			break
 		}
-		held, why := b.held(ctx, req, s.inLine(l))
+		held, why := b.held(ctx, req, s.inQueue(l))
 		if why != nil {
 			return backend.Grant{}, why
 		}
@@ -46,7 +46,7 @@ func (b *Leases) Acquire(ctx context.Context, req backend.AcquireRequest) (backe
 	}
 	switch {
 	case errors.Is(err, errRefused):
-		return backend.Grant{}, b.fail(ctx, opAcquire, s.inLine(l), errBusy)
+		return backend.Grant{}, b.fail(ctx, opAcquire, s.inQueue(l), errBusy)
 	case err != nil:
 		return backend.Grant{}, b.inWait(ctx, s, l, err)
 	}
@@ -98,11 +98,11 @@ func (s *session) join(req backend.AcquireRequest) (*lease, error) {
 	}
 	p := s.spot(req.Name)
 	l := &lease{req: req, wait: req.Wait, tried: make(chan struct{}), done: make(chan struct{}), freed: make(chan struct{})}
-	if !req.Wait && len(p.out) > 0 && backend.Admit(claims(p.out), append(claims(p.line), req.Claim())) <= len(p.line) {
+	if !req.Wait && len(p.out) > 0 && backend.Admit(claims(p.out), append(claims(p.queue), req.Claim())) <= len(p.queue) {
 		return nil, errRefused
 	}
 	s.leases[k] = l
-	p.line = append(p.line, l)
+	p.queue = append(p.queue, l)
 	if !s.waitsFor(p, l) {
 		s.due[req.Name] = false
 	}
@@ -117,7 +117,7 @@ func (s *session) join(req backend.AcquireRequest) (*lease, error) {
 // waitsFor reports whether a request before the lease waits already, so that a try is of no use.
 // The caller holds mu.
 func (s *session) waitsFor(p *spot, l *lease) bool {
-	return l.wait && len(p.line) > 1 && p.line[0].queued && p.line[0].req.Mode == backend.Exclusive
+	return l.wait && len(p.queue) > 1 && p.queue[0].queued && p.queue[0].req.Mode == backend.Exclusive
 }
 
 // await waits until the lease is held or, without wait, for the first answer. Errors: those of
@@ -150,8 +150,8 @@ const mostRefusals = 8
 
 var errBusy = errors.New("the lock changes hands too fast to read its holder")
 
-// inLine reports whether a call waits for the lease, which may be granted to it.
-func (s *session) inLine(l *lease) bool {
+// inQueue reports whether a call waits for the lease, which may be granted to it.
+func (s *session) inQueue(l *lease) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return l != nil && l.state != over

@@ -13,11 +13,11 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// inLine waits until a waiter is queued, where the backend reports that.
-func inLine(t *testing.T, b backend.Backend, name string) {
+// inQueue waits until a waiter is queued, where the backend reports that.
+func inQueue(t *testing.T, b backend.Backend, name string) {
 	t.Helper()
 	if b.Capabilities().Push {
-		InLine(t, b, name, 1)
+		InQueue(t, b, name, 1)
 	}
 }
 
@@ -32,7 +32,7 @@ func ConnectionEnded(t *testing.T, b, other backend.Backend, end func()) {
 	before := Take(t, b, held)
 	next := Ask("n", Session(t, other, time.Hour, nil))
 	got := Start(t, other, next)
-	inLine(t, other, "n")
+	inQueue(t, other, "n")
 	end()
 	select {
 	case x := <-lost:
@@ -113,7 +113,7 @@ func HolderCutOff(t *testing.T, b, other backend.Backend, proxy Proxy) {
 	id := Session(t, b, ttl, func(backend.Loss) { lost <- struct{}{} })
 	before := Take(t, b, Ask("n", id))
 	got := Start(t, other, Ask("n", Session(t, other, time.Hour, nil)))
-	inLine(t, other, "n")
+	inQueue(t, other, "n")
 	proxy.BlackHole()
 	g := <-got
 	if g.Err != nil || g.Grant.Token <= before {
@@ -138,7 +138,7 @@ func CutOffAfterARenewal(t *testing.T, b, other backend.Backend, proxy Proxy) {
 	id := Session(t, b, ttl, nil)
 	Take(t, b, Ask("n", id))
 	got := Start(t, other, Ask("n", Session(t, other, time.Hour, nil)))
-	inLine(t, other, "n")
+	inQueue(t, other, "n")
 	late := time.NewTimer(ttl * 2 / 3) //nolint:mnd // this part of its time has passed
 	defer late.Stop()
 	select {
@@ -282,7 +282,7 @@ func NotWrittenDown(t *testing.T, b, other backend.Backend, forbid func(note str
 	mine.Note = note
 	Take(t, other, theirLock)
 	got := Start(t, b, mine)
-	inLine(t, other, "n")
+	inQueue(t, other, "n")
 	Give(t, other, theirLock)
 	if g := <-got; !errors.Is(g.Err, backend.ErrUnavailable) {
 		t.Errorf("one that waited: %+v", g)

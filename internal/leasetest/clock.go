@@ -28,7 +28,7 @@ func ClockMovesNothing(t *testing.T, b, other backend.Backend, clock Clock, jump
 		held, waits := Ask("n", id), Ask("n", theirs)
 		before := Take(t, b, held)
 		got := Start(t, other, waits)
-		inLine(t, other, "n")
+		inQueue(t, other, "n")
 		clock.Set(ahead)
 		hasJumped(t, other, theirs, ahead)
 		for from, first := time.Now(), true; first || time.Since(from) < watched; first = false {
@@ -82,7 +82,7 @@ func ClockAhead(t *testing.T, b, other backend.Backend, clock Clock) {
 	before := Take(t, b, held)
 	waits := Ask("n", theirs)
 	got := Start(t, other, waits)
-	inLine(t, other, "n")
+	inQueue(t, other, "n")
 	clock.Set(ClockJump)
 	g := <-got
 	if g.Err != nil || g.Grant.Token <= before {
@@ -107,7 +107,7 @@ func turns(t *testing.T, b, other backend.Backend, has backend.AcquireRequest) f
 	for range 3 {
 		next := Ask("n", mine)
 		got := Start(t, b, next)
-		inLine(t, b, "n")
+		inQueue(t, b, "n")
 		Give(t, other, has)
 		g := <-got
 		if g.Err != nil || g.Grant.Token <= last {
@@ -152,7 +152,7 @@ func ClockBack(t *testing.T, b, other backend.Backend, clock Clock, timed bool) 
 		got := make(<-chan Answer)
 		if wait {
 			got = Start(t, other, req)
-			inLine(t, other, name)
+			inQueue(t, other, name)
 		}
 		clock.Set(-ClockJump)
 		if !wait {

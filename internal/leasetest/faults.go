@@ -20,7 +20,7 @@ func ServerGone(t *testing.T, b backend.Backend, proxy Proxy) {
 	id := Session(t, b, time.Minute, nil)
 	Take(t, b, Ask("kept", id))
 	waits := Start(t, b, Ask("kept", id))
-	InLine(t, b, "kept", 1)
+	InQueue(t, b, "kept", 1)
 	proxy.BlackHole()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()

@@ -90,10 +90,10 @@ func patiently(cond func() bool) bool {
 	return true
 }
 
-// InLine waits until n waiters are queued.
-func InLine(t *testing.T, b backend.Backend, name string, n int) {
+// InQueue waits until n waiters are queued.
+func InQueue(t *testing.T, b backend.Backend, name string, n int) {
 	t.Helper()
-	Eventually(t, fmt.Sprintf("%d in line for %q", n, name), func() bool {
+	Eventually(t, fmt.Sprintf("%d in the queue for %q", n, name), func() bool {
 		info, err := b.Inspect(Within(t), name)
 		return err == nil && len(info.Waiters) == n
 	})

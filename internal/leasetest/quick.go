@@ -27,7 +27,7 @@ func QuickConditions(t *testing.T, b backend.Backend, s Database) {
 		endSession = `UPDATE @sessions SET cause = 'session', ends = $FUTURE WHERE id = '$S'`
 		cutSession = `UPDATE @sessions SET ends = $PAST WHERE id = '$S'`
 		noSession  = `DELETE FROM @sessions WHERE id = '$S'`
-		inLine     = `INSERT INTO @leases SELECT name, 'Lqqqqqqqqqqqqqqqqqqqqqqqqqq', session, $ADDRfalse, place + 1, mode, permits, cap, owner, note,
+		inQueue    = `INSERT INTO @leases SELECT name, 'Lqqqqqqqqqqqqqqqqqqqqqqqqqq', session, $ADDRfalse, place + 1, mode, permits, cap, owner, note,
 			reentrant, false, 0, 0, asked, since, NULL, true, false FROM @leases WHERE name = '$N'`
 	)
 	for _, c := range []struct {
@@ -69,10 +69,10 @@ func QuickConditions(t *testing.T, b backend.Backend, s Database) {
 			"release of a timed lease that ran out", true, false,
 			`UPDATE @leases SET ends = $PAST WHERE name = '$N'`, backend.ErrLost, false,
 		},
-		{"release with a waiter in the queue", false, false, inLine, nil, true},
+		{"release with a waiter in the queue", false, false, inQueue, nil, true},
 		{"release with another name", false, false, `UPDATE @leases SET name = '$N/' WHERE name = '$N'`, backend.ErrLost, false},
 		{"release of another lease", false, false, `UPDATE @leases SET lease = 'Lqqqqqqqqqqqqqqqqqqqqqqqqqq' WHERE name = '$N'`, backend.ErrLost, false},
-		{"release of a place in line", false, false, `UPDATE @leases SET held = false WHERE name = '$N'`, nil, true},
+		{"release of a place in the queue", false, false, `UPDATE @leases SET held = false WHERE name = '$N'`, nil, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			id := Session(t, b, time.Hour, nil)
@@ -111,12 +111,12 @@ func QuickConditions(t *testing.T, b backend.Backend, s Database) {
 			if !errors.Is(err, c.want) {
 				t.Errorf("Release: %v, not %v", err, c.want)
 			}
-			if c.change != inLine {
+			if c.change != inQueue {
 				return
 			}
 			info, err := b.Inspect(Within(t), req.Name)
 			if err != nil || len(info.Holders) != 1 || len(info.Waiters) != 0 {
-				t.Errorf("%+v, %v; the one in line has to hold it now", info, err)
+				t.Errorf("%+v, %v; the one in the queue has to hold it now", info, err)
 			}
 		})
 	}

@@ -38,8 +38,8 @@ const (
 type Lock[L, X any] struct {
 	Name    string
 	Holders Group[L, X] // in the order of their grants
-	Line    Group[L, X] // the queue, first come first
-	// Rest counts the waiters behind Line that the store has not read. RestLimit is the limit of the
+	Queue   Group[L, X] // the queue, first come first
+	// Rest counts the waiters behind Queue that the store has not read. RestLimit is the limit of the
 	// shared ones among them; negative: there are none.
 	Rest, RestLimit int
 	Own             L
@@ -94,7 +94,7 @@ func (l *Lock[L, X]) Find(id backend.LeaseID) *Lease[L, X] {
 	if x := l.Holders.Find(id); x != nil {
 		return x
 	}
-	return l.Line.Find(id)
+	return l.Queue.Find(id)
 }
 
 // Add puts a lease that the store has read behind the others that are held, or behind those that wait.
@@ -102,7 +102,7 @@ func (l *Lock[L, X]) Add(x *Lease[L, X]) {
 	if x.State == Held {
 		l.Holders.add(x)
 	} else {
-		l.Line.add(x)
+		l.Queue.add(x)
 	}
 }
 
@@ -121,17 +121,17 @@ func (k Key) Compare(o Key) int {
 func (l *Lease[L, X]) Key() Key { return Key{l.Lock.Name, l.ID} }
 
 // All returns the leases that are held, and then those in the queue.
-func (l *Lock[L, X]) All() []*Lease[L, X] { return slices.Concat(l.Holders.Leases, l.Line.Leases) }
+func (l *Lock[L, X]) All() []*Lease[L, X] { return slices.Concat(l.Holders.Leases, l.Queue.Leases) }
 
 // Free reports whether no lease holds the lock or waits for it.
 func (l *Lock[L, X]) Free() bool { return len(l.Holders.Leases)+l.QueueLen() == 0 }
 
 // QueueLen returns the length of the queue.
-func (l *Lock[L, X]) QueueLen() int { return len(l.Line.Leases) + l.Rest }
+func (l *Lock[L, X]) QueueLen() int { return len(l.Queue.Leases) + l.Rest }
 
 // limit returns the limit in force, if there is one.
 func (l *Lock[L, X]) limit() (int, bool) {
-	limit, ok := backend.LimitInForce(l.Holders.Claims, l.Line.Claims)
+	limit, ok := backend.LimitInForce(l.Holders.Claims, l.Queue.Claims)
 	if !ok && l.Rest > 0 && l.RestLimit >= 0 {
 		return l.RestLimit, true
 	}
@@ -206,7 +206,7 @@ func Acquire[L, X any](s Store[L, X], lock *Lock[L, X], req *backend.AcquireRequ
 		return nil, err
 	}
 	l.Asked = s.Now()
-	lock.Line.add(l)
+	lock.Queue.add(l)
 	if lock.admits(l.Claim) {
 		grant(s, l)
 		return l, nil
@@ -234,7 +234,7 @@ func again[L, X any](s Store[L, X], l *Lease[L, X], req *backend.AcquireRequest)
 	case req.Session != "" && s.Session(l) != req.Session && !s.Join(l, req.Session):
 		return backend.ErrSessionLost
 	case !req.Wait:
-		return heldError(s, l.Lock, slices.Index(l.Lock.Line.Leases, l))
+		return heldError(s, l.Lock, slices.Index(l.Lock.Queue.Leases, l))
 	}
 	return nil
 }
@@ -319,8 +319,8 @@ func heldError[L, X any](s Store[L, X], lock *Lock[L, X], ahead int) error {
 // Settle grants the lock to the first waiters that it has room for. until, if it is not nil, reports
 // whether a waiter may not be granted yet, nor any behind it.
 func Settle[L, X any](s Store[L, X], lock *Lock[L, X], until func(*Lease[L, X]) bool) {
-	for range backend.Admit(lock.Holders.Claims, lock.Line.Claims) {
-		next := lock.Line.Leases[0]
+	for range backend.Admit(lock.Holders.Claims, lock.Queue.Claims) {
+		next := lock.Queue.Leases[0]
 		if until != nil && until(next) {
 			return
 		}
@@ -330,7 +330,7 @@ func Settle[L, X any](s Store[L, X], lock *Lock[L, X], until func(*Lease[L, X]) 
 
 // grant moves a lease from the queue to the holders.
 func grant[L, X any](s Store[L, X], l *Lease[L, X]) {
-	l.Lock.Line.remove(l)
+	l.Lock.Queue.remove(l)
 	if h := l.Lock.joins(l.Claim); h != nil {
 		l.Token, l.Joined = h.Token, true
 	} else {
@@ -349,7 +349,7 @@ func End[L, X any](s Store[L, X], l *Lease[L, X], event backend.EventKind, err e
 	was := l.State
 	switch was {
 	case Waiting:
-		l.Lock.Line.remove(l)
+		l.Lock.Queue.remove(l)
 		event = backend.EventLeft
 	case Held:
 		l.Lock.Holders.remove(l)
@@ -380,14 +380,14 @@ func Event[L, X any](s Store[L, X], kind backend.EventKind, l *Lease[L, X], reas
 // Info describes a lock. Its token is the greatest of the holders'.
 func Info[L, X any](s Store[L, X], lock *Lock[L, X]) backend.LockInfo {
 	info := backend.LockInfo{Name: lock.Name, Holders: Holders(s, lock.Holders.Leases)}
-	info.Limit, _ = backend.LimitInForce(lock.Holders.Claims, lock.Line.Claims)
+	info.Limit, _ = backend.LimitInForce(lock.Holders.Claims, lock.Queue.Claims)
 	for _, h := range lock.Holders.Leases {
 		if h.Claim.Mode == backend.Exclusive {
 			info.Limit = 1
 		}
 		info.Token = max(info.Token, h.Token)
 	}
-	for _, w := range lock.Line.Leases {
+	for _, w := range lock.Queue.Leases {
 		info.Waiters = append(info.Waiters, backend.Waiter{
 			Lease: w.ID, Session: s.Session(w), Owner: w.Claim.Owner, Note: w.Note,
 			Mode: w.Claim.Mode, Permits: w.Claim.Permits, Since: w.Asked,

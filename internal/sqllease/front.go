@@ -11,8 +11,8 @@ import (
 // far enough, the transaction is undone and repeated with the whole queue.
 
 const (
-	// longLine is the longest queue that is read as a whole.
-	longLine = 16
+	// longQueue is the longest queue that is read as a whole.
+	longQueue = 16
 	// frontOf is how many waiters the front has. With leastFront or less it is moved on.
 	frontOf    = 8
 	leastFront = 3
@@ -59,19 +59,19 @@ func (b *Leases) stood(t *txn) {
 	defer b.mu.Unlock()
 	for name, l := range t.locks {
 		front := 0 // how many waiters of it were read
-		for _, w := range l.Line.Leases {
+		for _, w := range l.Queue.Leases {
 			if w.Own.place <= l.Own.front {
 				front++
 			}
 		}
 		switch {
-		case l.QueueLen() <= longLine:
+		case l.QueueLen() <= longQueue:
 			delete(b.fronts, name)
 		case l.Rest == 0:
 			if len(b.fronts) >= maxFronts {
 				clear(b.fronts)
 			}
-			b.fronts[name] = l.Line.Leases[frontOf-1].Own.place
+			b.fronts[name] = l.Queue.Leases[frontOf-1].Own.place
 		case front <= leastFront:
 			b.fronts[name] = l.Own.front + frontOf*Reserve // each arrival takes that many numbers
 		}

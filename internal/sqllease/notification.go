@@ -116,7 +116,7 @@ func (b *Leases) Read(payload string) bool {
 	defer b.mu.Unlock()
 	for _, n := range granted {
 		for _, w := range b.calls.Of(n.key) {
-			if w.Timed || !w.Own.inLine || w.Session != n.session {
+			if w.Timed || !w.Own.inQueue || w.Session != n.session {
 				look.Lease(n.key)
 			} else if n.place > w.Own.place { // otherwise it is about another time in the queue
 				n.grant.Asked = w.Own.asked

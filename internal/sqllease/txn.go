@@ -68,7 +68,7 @@ func (t *txn) sort() {
 	for _, l := range t.locks {
 		all := l.All()
 		slices.SortFunc(all, byPlace)
-		l.Holders, l.Line = lockstate.Group[ofLock, ofLease]{}, lockstate.Group[ofLock, ofLease]{}
+		l.Holders, l.Queue = lockstate.Group[ofLock, ofLease]{}, lockstate.Group[ofLock, ofLease]{}
 		for _, x := range all {
 			l.Add(x)
 		}
@@ -116,7 +116,7 @@ func (t *txn) settle() {
 		l := t.locks[name]
 		unread := func(w *lease) bool { return l.Rest > 0 && w.Own.place > l.Own.front } // some that were not read come first
 		lockstate.Settle(t.rules(), l, unread)
-		if l.Rest > 0 && (len(l.Line.Leases) == 0 || unread(l.Line.Leases[0])) {
+		if l.Rest > 0 && (len(l.Queue.Leases) == 0 || unread(l.Queue.Leases[0])) {
 			t.more = append(t.more, name)
 		}
 	}

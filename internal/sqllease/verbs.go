@@ -19,19 +19,19 @@ func (b *Leases) Acquire(ctx context.Context, req backend.AcquireRequest) (backe
 	defer b.forget(key)
 	return b.calls.Acquire(ctx, &req, func(w *waiter) (backend.Grant, bool, error) {
 		var grant backend.Grant
-		inLine := false
+		inQueue := false
 		s := Scope{Names: []string{req.Name}, Leases: []Key{key}}
 		if req.Session != "" {
 			s.Sessions = []backend.SessionID{req.Session}
 		}
 		r := newRequest("acquire", s, func(t *txn) error {
-			inLine = false
+			inQueue = false
 			l, err := t.take(&req)
 			if err != nil {
 				return err
 			}
 			if l.State == lockstate.Waiting {
-				inLine = true
+				inQueue = true
 				b.calls.Add(w) // now: the next request of this very transaction may free the lock
 				t.after = append(t.after, func() { b.stands(w, l.Own.place, t.asked, t.asked.Add(t.bound(l.Lock))) })
 				return nil
@@ -43,7 +43,7 @@ func (b *Leases) Acquire(ctx context.Context, req backend.AcquireRequest) (backe
 		if err := b.do(ctx, r); err != nil {
 			return backend.Grant{}, false, err // a batch may still be writing to grant
 		}
-		return grant, inLine, nil
+		return grant, inQueue, nil
 	})
 }
 

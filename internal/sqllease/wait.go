@@ -64,9 +64,9 @@ type (
 
 // ofWaiter is what is kept of a waiter in addition. Leases.mu guards it.
 type ofWaiter struct {
-	inLine bool      // its place in the queue is committed
-	place  int64     // in the queue; a grant has a greater number
-	asked  time.Time // a local time before that
+	inQueue bool      // its place in the queue is committed
+	place   int64     // in the queue; a grant has a greater number
+	asked   time.Time // a local time before that
 }
 
 // stands notes that the waiter is in the queue, and that nothing changes before at. If its lease
@@ -201,7 +201,7 @@ func (b *Leases) next() glance {
 			continue
 		}
 		for _, w := range b.calls.Of(k) {
-			if w.Own.inLine {
+			if w.Own.inQueue {
 				g.waiters = append(g.waiters, w)
 			} else if _, ok := said.Leases[k]; ok {
 				b.look.Lease(k)

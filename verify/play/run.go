@@ -250,7 +250,7 @@ func (r *run) untested() []string {
 		servers = "lost data and full disks of the servers"
 	}
 	out := append([]string{servers}, r.untestedShims()...)
-	out = append(out, "workers on several machines", "the order of the line: how fair it was is measured, not judged")
+	out = append(out, "workers on several machines", "the order of the queue: how fair it was is measured, not judged")
 	if !r.able.relay {
 		scheme, _, _ := strings.Cut(r.cfg.URL, ":")
 		switch {

@@ -116,21 +116,21 @@ local function acquire(i, name, lease)
   local mode, permits, chan, owner, note_ = ARGV[i + 5], tonumber(ARGV[i + 6]), ARGV[i + 7], ARGV[i + 8], ARGV[i + 9]
   local timed = ttl > 0
   local l, rec = open(name, lease)
-  if rec or l.line > 0 then
+  if rec or l.queued > 0 then
     local r = again(l, rec, lease, sid, wait, chan)
     if r then return r end
   end
   if call('EXISTS', T .. 'd:' .. lease) == 1 then return {'LOST'} end
   if sid ~= '' and not alive('s:' .. sid) then return {'SESSION'} end
   if mode == 's' and l.shared > 0 and l.limit ~= limit then return {'LIMIT', l.limit} end
-  if l.line > 0 and (not clean or till > 0 and l.n == 0) then
+  if l.queued > 0 and (not clean or till > 0 and l.n == 0) then
     advance(l) -- the quarantine may have ended, or waiters may be dead
     save(l) -- whatever becomes of this request
   end
   local h = {sid = sid, mode = mode, permits = permits, since = num(now), timed = timed, reentrant = reentrant, flag = '-',
     chan = chan, owner = owner, note = note_}
   local joined = reentrant == '1' and joins(l, owner)
-  local free = l.line == 0 and fits(l, mode, permits, limit)
+  local free = l.queued == 0 and fits(l, mode, permits, limit)
   if (free or l.n == 0) and not joined then
     local no = refused()
     if no then
@@ -148,7 +148,7 @@ local function acquire(i, name, lease)
   elseif not wait then
     save(l)
     if l.n == 0 then return {'CLOCK'} end -- as above
-    return {'HELD', l.line, holders(l, SHOWN), l.n}
+    return {'HELD', l.queued, holders(l, SHOWN), l.n}
   end
   enforce(l, mode, limit)
   if timed then note(ttl) end
@@ -159,13 +159,13 @@ local function acquire(i, name, lease)
     return {'G', tonumber(h.token), now, timed and ttl * 1000 or 0, h.flag}
   end
   local ahead
-  if l.line > 0 then
+  if l.queued > 0 then
     ahead = call('HGET', l.w, call('ZRANGE', l.q, -1, -1)[1])
   end
   local rest = left(l, ahead)
   call('HSET', T .. 's:' .. sid, lease, name)
   l.seq = l.seq + 1
-  l.line = l.line + 1
+  l.queued = l.queued + 1
   call('ZADD', l.q, l.seq, lease)
   call('HSET', l.w, lease, table.concat({sid, mode, permits, limit, num(now), timed and '1' or '0', ttl, reentrant, chan, owner,
     note_}, '\n'))
@@ -177,8 +177,8 @@ end
 -- How long until anything that stands before any waiter of the lock can end.
 local function watchall(l)
   local e = held(l)
-  if l.line > 0 then
-    if l.line > 16 * MANY then
+  if l.queued > 0 then
+    if l.queued > 16 * MANY then
       local c = coarse()
       if c < e then e = c end
     else
@@ -205,10 +205,10 @@ end
 local function check(i)
   local name = ARGV[i]
   local l = open(name)
-  if l.line > 0 then
+  if l.queued > 0 then
     advance(l)
     save(l)
-    if l.n == 0 and l.line > 0 and quarantine <= now then return {'CLOCK'} end
+    if l.n == 0 and l.queued > 0 and quarantine <= now then return {'CLOCK'} end
   end
   local r = {'OK', 0}
   for j = 1, tonumber(ARGV[i + 1]) do
@@ -218,7 +218,7 @@ local function check(i)
       local h = holder(rec)
       r[2 + j] = granted(l, lease, h, sid)
       r[2 + j][6] = h.since == num(now) and 1 or 0
-    elseif l.line > 0 and call('HEXISTS', l.w, lease) == 1 then
+    elseif l.queued > 0 and call('HEXISTS', l.w, lease) == 1 then
       r[2 + j] = {'W'}
     else
       r[2 + j] = {alive('s:' .. sid) and 'LOST' or 'SESSION'}

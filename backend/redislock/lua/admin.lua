@@ -5,11 +5,11 @@
 local function describe(l)
   local limit = l.limit
   if l.x == 1 then limit = 1 end
-  local line = {}
-  if l.line > 0 then
+  local queue = {}
+  if l.queued > 0 then
     for _, lease in ipairs(call('ZRANGE', l.q, 0, -1)) do
       local rec = call('HGET', l.w, lease)
-      if rec and (clean or alive('s:' .. waiter(rec).sid)) then line[#line + 1] = {lease, rec} end
+      if rec and (clean or alive('s:' .. waiter(rec).sid)) then queue[#queue + 1] = {lease, rec} end
     end
   end
   local all, newest = holders(l, -1), 0
@@ -17,7 +17,7 @@ local function describe(l)
     local t = tonumber(holder(out[2]).token)
     if t > newest then newest = t end
   end
-  return {l.name, limit, newest, all, line}
+  return {l.name, limit, newest, all, queue}
 end
 
 -- inspect name -> OK lock
@@ -40,7 +40,7 @@ local function list(i)
       break
     end
     local l = open(name)
-    if l.n > 0 or l.line > 0 then r[#r + 1] = describe(l) end
+    if l.n > 0 or l.queued > 0 then r[#r + 1] = describe(l) end
   end
   if r[2] == 1 then r[2] = names[limit] else r[2] = '' end
   return r

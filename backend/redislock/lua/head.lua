@@ -1,5 +1,5 @@
 -- Holdfast on Redis: one program, made of the files of this folder in the order
--- head, state, marker, line, sweep, acquire, release, hello, session, admin, main, and
+-- head, state, marker, queue, sweep, acquire, release, hello, session, admin, main, and
 -- then function or script. It runs a batch of operations for one partition. The protocol
 -- is described in doc.go.
 --
@@ -220,8 +220,8 @@ local function join(i, name, lease)
   local key, q, w = T .. 'l:' .. name, T .. 'q:' .. name, T .. 'w:' .. name
   local got = call('HMGET', key, '@', lease)
   if not till or not got[1] or got[2] then return nil end
-  local n, x, used, shared, limit, line, seq = string.match(got[1], SUMMARY)
-  if not n or n == '0' or line == '0' then return nil end
+  local n, x, used, shared, limit, queued, seq = string.match(got[1], SUMMARY)
+  if not n or n == '0' or queued == '0' then return nil end
   local last = call('ZRANGE', q, -1, -1)[1]
   local recs = last and call('HMGET', w, last, lease)
   if not recs or not recs[1] or recs[2] or call('EXISTS', T .. 'd:' .. lease) == 1 then return nil end
@@ -239,7 +239,7 @@ local function join(i, name, lease)
   call('ZADD', q, seq + 1, lease)
   call('HSET', w, lease, sid .. '\nx\n' .. ARGV[i + 6] .. '\n' .. ARGV[i + 2] .. '\n' .. instant .. '\n0\n0\n0\n' .. ARGV[i + 7] .. '\n'
     .. ARGV[i + 8] .. '\n' .. ARGV[i + 9])
-  call('HSET', key, '@', n .. ' ' .. x .. ' ' .. used .. ' ' .. shared .. ' ' .. limit .. ' ' .. num(line + 1) .. ' ' .. num(seq + 1))
+  call('HSET', key, '@', n .. ' ' .. x .. ' ' .. used .. ' ' .. shared .. ' ' .. limit .. ' ' .. num(queued + 1) .. ' ' .. num(seq + 1))
   if ends < now then ends = now end
   return {'WAIT', ends - now}
 end
@@ -253,8 +253,8 @@ local function pass(i, name, lease)
   local got = call('HMGET', key, '@', lease)
   local rec = got[2]
   if not rec or string.sub(rec, 1, #sid + 1) ~= sid .. '\n' then return nil end
-  local shared, limit, line, seq = string.match(got[1] or '', '^1 1 0 (%d+) (%d+) (%d+) (%d+)$')
-  if not line or line == '0' then return nil end
+  local shared, limit, queued, seq = string.match(got[1] or '', '^1 1 0 (%d+) (%d+) (%d+) (%d+)$')
+  if not queued or queued == '0' then return nil end
   if not string.find(rec, '^[^\n]*\nx\n%d+\n%d+\n%d+\n0\n') then return nil end -- it is timed
   local next = call('ZRANGE', q, 0, 0)[1]
   local waits = next and call('HGET', w, next)
@@ -269,7 +269,7 @@ local function pass(i, name, lease)
   token = num(token)
   call('ZREM', q, next)
   call('HDEL', w, next)
-  call('HSET', key, '@', '1 1 0 ' .. shared .. ' ' .. limit .. ' ' .. num(line - 1) .. ' ' .. seq, next,
+  call('HSET', key, '@', '1 1 0 ' .. shared .. ' ' .. limit .. ' ' .. num(queued - 1) .. ' ' .. seq, next,
     who .. '\nx\n' .. permits .. '\n' .. token .. '\n' .. instant .. '\n0\n' .. reentrant .. '\nw\n' .. chan .. '\n' .. rest)
   -- The lease is released, whether the notification is refused or not: see publish.
   call('HDEL', key, lease)

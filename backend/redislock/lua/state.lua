@@ -62,7 +62,7 @@ end
 
 -- A lock. Its summary, field '@' of its hash, saves reading all of it:
 --   n      leases held         x     1 when they are exclusive
---   used   permits held        line  waiters in the queue
+--   used   permits held        queued waiters in the queue
 --   shared shared claims, held and queued, and limit, the limit they all have
 --   seq    the place that the last waiter got
 -- With lease set, the record of that holder is read with it.
@@ -77,13 +77,13 @@ local function lock(name, lease)
   end
   local got = call('HMGET', key, '@', lease or '@')
   local l = {name = name, key = key, q = T .. 'q:' .. name, w = T .. 'w:' .. name,
-    n = 0, x = 0, used = 0, shared = 0, limit = 0, line = 0, seq = 0, known = false}
+    n = 0, x = 0, used = 0, shared = 0, limit = 0, queued = 0, seq = 0, known = false}
   if got[1] then
-    local n, x, used, shared, limit, line, seq =
+    local n, x, used, shared, limit, queued, seq =
       string.match(got[1], SUMMARY)
     if not n then foreign(key) end
     l.n, l.x, l.used, l.shared = tonumber(n), tonumber(x), tonumber(used), tonumber(shared)
-    l.limit, l.line, l.seq = tonumber(limit), tonumber(line), tonumber(seq)
+    l.limit, l.queued, l.seq = tonumber(limit), tonumber(queued), tonumber(seq)
     l.known = true
   end
   return l, lease and got[2]
@@ -92,14 +92,14 @@ end
 -- Write the summary back, or delete the records of the lock when it has no holder and no
 -- waiter.
 local function save(l)
-  if l.n == 0 and l.line == 0 then
+  if l.n == 0 and l.queued == 0 then
     if l.known then
       call('DEL', l.key)
       call('ZREM', N, l.name)
     end
     return
   end
-  call('HSET', l.key, '@', string.format('%d %d %d %d %d %d %d', l.n, l.x, l.used, l.shared, l.limit, l.line, l.seq))
+  call('HSET', l.key, '@', string.format('%d %d %d %d %d %d %d', l.n, l.x, l.used, l.shared, l.limit, l.queued, l.seq))
   if not l.known then
     call('ZADD', N, 0, l.name)
     l.known = true

@@ -15,7 +15,7 @@ local function orphan(name, lease, sid, ended)
     save(l)
     return
   end
-  rec = l.line > 0 and call('HGET', l.w, lease)
+  rec = l.queued > 0 and call('HGET', l.w, lease)
   local w = rec and waiter(rec)
   if w and w.sid == sid then
     local next = behind(l, lease)
@@ -107,7 +107,7 @@ end
 
 -- Remove what has ended from one lock.
 local function purge(l)
-  if l.n == 0 and l.line == 0 then return end
+  if l.n == 0 and l.queued == 0 then return end
   local changed = false
   local all = call('HGETALL', l.key)
   for i = 1, #all, 2 do
@@ -137,7 +137,7 @@ end
 
 -- The record of the lease in the queue, if it is there and its session lives.
 local function inline(l, lease)
-  local rec = l.line > 0 and call('HGET', l.w, lease)
+  local rec = l.queued > 0 and call('HGET', l.w, lease)
   if not rec then return nil end
   local w = waiter(rec)
   if clean or alive('s:' .. w.sid) then return w end

@@ -184,19 +184,19 @@ func (s *stage) terms() int {
 	return len(s.tokens)
 }
 
-// inLine waits until the candidate of that name is in the queue, where the backend reports its
+// inQueue waits until the candidate of that name is in the queue, where the backend reports its
 // queue.
-func inLine(t *testing.T, e *elector.Elector, c *holdfast.Client, name string) {
+func inQueue(t *testing.T, e *elector.Elector, c *holdfast.Client, name string) {
 	t.Helper()
 	if !c.Capabilities().FIFO {
 		return
 	}
-	await(t, name+" is in line", func() bool {
-		line, err := e.Candidates(t.Context())
+	await(t, name+" is in the queue", func() bool {
+		queue, err := e.Candidates(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		return slices.ContainsFunc(line, func(c elector.Candidate) bool { return c.Candidate == name })
+		return slices.ContainsFunc(queue, func(c elector.Candidate) bool { return c.Candidate == name })
 	})
 }
 
@@ -272,7 +272,7 @@ func TestLeaderStopped(t *testing.T) {
 				})
 			}()
 			defer shutdown(errShutdown)
-			inLine(t, b, c, "b")
+			inQueue(t, b, c, "b")
 			a.tell("spin")
 			a.says("spinning")
 
@@ -293,7 +293,7 @@ func TestLeaderStopped(t *testing.T) {
 				t.Errorf("a was told of the end of term %d; its term was %d, and that of b %d", lost, first, second)
 			}
 
-			inLine(t, b, c, "a")
+			inQueue(t, b, c, "a")
 			shutdown(errShutdown)
 			if err := <-ran; !errors.Is(err, errShutdown) {
 				t.Errorf("Run: %v", err)
@@ -339,7 +339,7 @@ func TestHandOver(t *testing.T) {
 				var lined bool
 				c := over(t, url, holdfast.Config{TTL: longTTL, Owner: id, Hooks: &holdfast.Hooks{
 					Acquired: func(_ context.Context, e holdfast.AcquiredEvent) {
-						if i > 0 && lined && !e.InLine {
+						if i > 0 && lined && !e.InQueue {
 							t.Errorf("%s leads: %+v", id, e)
 						}
 						if e.ByTimer {
@@ -363,7 +363,7 @@ func TestHandOver(t *testing.T) {
 				if i == 0 {
 					follow(t, leads, 0)
 				} else {
-					inLine(t, es[0], c, id)
+					inQueue(t, es[0], c, id)
 				}
 				if !c.Capabilities().FIFO && i == 1 {
 					// No queue: any of several waiters may be the next. And the backend does not

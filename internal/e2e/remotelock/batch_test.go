@@ -117,11 +117,11 @@ func TestTravelAndWait(t *testing.T) {
 	if err := <-done[1]; err != nil {
 		t.Fatal(err)
 	}
-	line := func(want ...backend.LeaseID) {
+	queue := func(want ...backend.LeaseID) {
 		t.Helper()
-		leasetest.Eventually(t, fmt.Sprintf("%d are in line", len(want)), func() bool {
+		leasetest.Eventually(t, fmt.Sprintf("%d are in the queue", len(want)), func() bool {
 			if s.probe.Queued() != 0 {
-				t.Fatal("who knows that there is a line waits to travel with others")
+				t.Fatal("who knows that there is a queue waits to travel with others")
 			}
 			info, err := s.direct.Inspect(t.Context(), "x0")
 			if err != nil || len(info.Waiters) != len(want) {
@@ -135,10 +135,10 @@ func TestTravelAndWait(t *testing.T) {
 			return true
 		})
 	}
-	line(first[0].Lease)
+	queue(first[0].Lease)
 	s.busy()
 	second, _, done2 := s.acquireMany(1, wait)
-	line(first[0].Lease, second[0].Lease)
+	queue(first[0].Lease, second[0].Lease)
 	s.open()
 	_, batches, _ := s.seen()
 	if len(batches) != 1 {
@@ -161,7 +161,7 @@ func TestTravelAndWait(t *testing.T) {
 	// No acquire is in progress, and there was a queue the last time.
 	s.busy()
 	third, _, done3 := s.acquireMany(1, wait)
-	line(third[0].Lease)
+	queue(third[0].Lease)
 	hand(second[0].Lease, third[0].Lease, done3[0])
 	s.open()
 	if _, batches, _ := s.seen(); len(batches) != 1 {

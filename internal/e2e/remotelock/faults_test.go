@@ -88,9 +88,9 @@ func (w *taken) get(t *testing.T) *holdfast.Lock {
 	return w.lock
 }
 
-func inLine(t *testing.T, b backend.Backend, name string, owners ...string) {
+func inQueue(t *testing.T, b backend.Backend, name string, owners ...string) {
 	t.Helper()
-	leasetest.Eventually(t, fmt.Sprintf("the line is %v", owners), func() bool {
+	leasetest.Eventually(t, fmt.Sprintf("the queue is %v", owners), func() bool {
 		info, err := b.Inspect(t.Context(), name)
 		if err != nil || len(info.Waiters) != len(owners) {
 			return false
@@ -121,9 +121,9 @@ func TestServerRestart(t *testing.T) {
 				t.Fatal(err)
 			}
 			a := acquire(t, one, "x", "one")
-			inLine(t, direct, "x", "one")
+			inQueue(t, direct, "x", "one")
 			b := acquire(t, two, "x", "two")
-			inLine(t, direct, "x", "one", "two")
+			inQueue(t, direct, "x", "one", "two")
 			if restart == "killed" {
 				first.kill()
 			} else {
@@ -133,12 +133,12 @@ func TestServerRestart(t *testing.T) {
 			if err := lock.Extend(t.Context(), time.Minute); err != nil {
 				t.Fatalf("the holder cannot renew: %v", err)
 			}
-			inLine(t, direct, "x", "one", "two")
+			inQueue(t, direct, "x", "one", "two")
 			if err := lock.Release(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			got := a.get(t)
-			inLine(t, direct, "x", "two")
+			inQueue(t, direct, "x", "two")
 			if err := got.Release(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -166,20 +166,20 @@ func TestManyPolls(t *testing.T) {
 		t.Fatal(err)
 	}
 	const n = 5
-	var line []*taken
+	var queue []*taken
 	var owners []string
 	for i := range n {
 		b, probe := probed(t, s.url)
 		probe.SetPoll(100 * time.Millisecond)
 		owners = append(owners, fmt.Sprint("w", i))
-		line = append(line, acquire(t, client(t, b), "x", owners[i]))
-		inLine(t, direct, "x", owners...)
+		queue = append(queue, acquire(t, client(t, b), "x", owners[i]))
+		inQueue(t, direct, "x", owners...)
 	}
 	for begun := time.Now(); time.Since(begun) < time.Second; {
-		inLine(t, direct, "x", owners...)
+		inQueue(t, direct, "x", owners...)
 	}
 	last := lock
-	for i, w := range line {
+	for i, w := range queue {
 		if err := last.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -254,11 +254,11 @@ func TestPlaceBetweenPolls(t *testing.T) {
 		})
 	}
 	wait(short, "first")
-	inLine(t, direct, "x", "first")
+	inQueue(t, direct, "x", "first")
 	wait(long, "second")
-	inLine(t, direct, "x", "first", "second")
+	inQueue(t, direct, "x", "first", "second")
 	for polls := time.Now(); time.Since(polls) < 2*time.Second; { // some of them
-		inLine(t, direct, "x", "first", "second")
+		inQueue(t, direct, "x", "first", "second")
 		time.Sleep(30 * time.Millisecond)
 	}
 	if err := direct.Release(t.Context(), backend.ReleaseRequest{Name: "x", Lease: holder.Lease}); err != nil {
@@ -285,11 +285,11 @@ func TestManyWaiters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	line := make([]*taken, n)
-	for i := range line {
-		line[i] = acquire(t, c, "x", "w")
+	queue := make([]*taken, n)
+	for i := range queue {
+		queue[i] = acquire(t, c, "x", "w")
 	}
-	leasetest.Eventually(t, "all are in line", func() bool {
+	leasetest.Eventually(t, "all are in the queue", func() bool {
 		info, err := direct.Inspect(t.Context(), "x")
 		return err == nil && len(info.Waiters) == n
 	})
@@ -302,14 +302,14 @@ func TestManyWaiters(t *testing.T) {
 	for range n {
 		var got *holdfast.Lock
 		leasetest.Eventually(t, "the next one has it", func() bool {
-			for i, w := range line {
+			for i, w := range queue {
 				select {
 				case <-w.done:
 					if w.err != nil {
 						t.Fatal(w.err)
 					}
-					got, line[i] = w.lock, line[len(line)-1]
-					line = line[:len(line)-1]
+					got, queue[i] = w.lock, queue[len(queue)-1]
+					queue = queue[:len(queue)-1]
 					return true
 				default:
 				}

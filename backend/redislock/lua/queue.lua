@@ -47,7 +47,7 @@ local function withdraw(l, lease, h)
     call('HDEL', T .. 's:' .. h.sid, lease)
   end
   l.n = l.n - 1
-  if l.n > 0 or l.line > 0 then -- otherwise save deletes the whole record
+  if l.n > 0 or l.queued > 0 then -- otherwise save deletes the whole record
     call('HDEL', l.key, lease)
   end
   if h.mode == 's' then
@@ -62,7 +62,7 @@ end
 local function unqueue(l, lease)
   call('ZREM', l.q, lease)
   call('HDEL', l.w, lease)
-  l.line = l.line - 1
+  l.queued = l.queued - 1
 end
 
 -- A waiter leaves without a grant. why: 'S' its session is lost, 'L' it was released.
@@ -130,7 +130,7 @@ local function left(l, ahead)
 end
 
 local function remind(l, lease)
-  if l.line == 0 then return end
+  if l.queued == 0 then return end
   local ahead
   if lease then
     local rank = call('ZRANK', l.q, lease)
@@ -175,7 +175,7 @@ end
 -- changed: leases were removed, so that what the head of the queue knew may no longer hold.
 local function advance(l, changed)
   local granted = 0
-  while l.line > 0 and quarantine <= now do
+  while l.queued > 0 and quarantine <= now do
     local lease = call('ZRANGE', l.q, 0, 0)[1]
     local rec = lease and call('HGET', l.w, lease)
     if not rec then
@@ -205,7 +205,7 @@ local function advance(l, changed)
   end
   -- The timer of the new head was set for the waiter before it. When that one is now the
   -- only holder, the timer is still right, and no notification is needed.
-  if l.line > 0 and (changed or granted > 0) and not (granted == 1 and l.n == 1) then
+  if l.queued > 0 and (changed or granted > 0) and not (granted == 1 and l.n == 1) then
     nudge(l)
   end
 end

@@ -14,16 +14,16 @@ import (
 	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
-// lines are the locks that callers of this backend value wait for. Each has one watch, whatever the
+// queues are the locks that callers of this backend value wait for. Each has one watch, whatever the
 // number of waiters, and all watches share one stream.
-type lines struct {
+type queues struct {
 	b      *Backend
 	mu     sync.Mutex
-	byName map[string]*line
+	byName map[string]*queue
 }
 
-// line is the waiters of one lock in this process. Guarded by lines.mu.
-type line struct {
+// queue is the waiters of one lock in this process. Guarded by queues.mu.
+type queue struct {
 	name    string
 	waiters map[*waiter]struct{}
 	byKey   map[string][]*waiter // those that wait for the deletion of one entry
@@ -35,7 +35,7 @@ type line struct {
 	reading chan struct{} // closed when the snapshot being read is there; nil: none
 }
 
-// watch is one watch of a line: on one entry as long as no waiter here needs more, else on all of
+// watch is one watch of a queue: on one entry as long as no waiter here needs more, else on all of
 // the lock. Only deletions are sent.
 type watch struct {
 	key    string // empty: all of the lock
@@ -47,12 +47,12 @@ type watch struct {
 // waiter is a call of Acquire that is in the queue.
 type waiter struct {
 	turn
-	line  *line
+	queue *queue
 	lease backend.LeaseID
 	wake  chan struct{} // capacity 1: read again
 	gone  chan struct{} // capacity 1: this process removed the entry
 
-	// Guarded by lines.mu.
+	// Guarded by queues.mu.
 	checking bool // it reads: what happens in the meantime is kept in missed
 	missed   []deletion
 	deaf     int64 // what the watch delivered up to here, this waiter did not get
@@ -89,16 +89,16 @@ type snapshot struct {
 }
 
 // join adds a waiter, which is about to read.
-func (l *lines) join(name string, lease backend.LeaseID, t turn) *waiter {
+func (l *queues) join(name string, lease backend.LeaseID, t turn) *waiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ln, ok := l.byName[name]
 	if !ok {
-		ln = &line{name: name, waiters: make(map[*waiter]struct{}), byKey: make(map[string][]*waiter)}
+		ln = &queue{name: name, waiters: make(map[*waiter]struct{}), byKey: make(map[string][]*waiter)}
 		l.byName[name] = ln
 	}
 	w := &waiter{
-		turn: t, line: ln, lease: lease, checking: true,
+		turn: t, queue: ln, lease: lease, checking: true,
 		wake: make(chan struct{}, 1), gone: make(chan struct{}, 1),
 	}
 	ln.waiters[w] = struct{}{}
@@ -110,10 +110,10 @@ func (l *lines) join(name string, lease backend.LeaseID, t turn) *waiter {
 
 // leave removes a waiter. If it stood before others that wait for any deletion, the first of them
 // has to read: it may have been this waiter's turn.
-func (l *lines) leave(w *waiter) {
+func (l *queues) leave(w *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ln := w.line
+	ln := w.queue
 	ln.unindex(w)
 	delete(ln.waiters, w)
 	if len(ln.waiters) == 0 {
@@ -131,7 +131,7 @@ const owedTime = 10 * time.Millisecond
 
 // after returns the waiter of this process that stands right behind an entry about to be released,
 // or nil if there is none. The caller must pass it to hand afterwards.
-func (l *lines) after(name string, e entryRef) *waiter {
+func (l *queues) after(name string, e entryRef) *waiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ln, ok := l.byName[name]
@@ -149,7 +149,7 @@ func (l *lines) after(name string, e entryRef) *waiter {
 
 // hand reports to a waiter that a release has finished, and, if h is not nil, that the waiter is
 // next.
-func (l *lines) hand(w *waiter, h *hand) {
+func (l *queues) hand(w *waiter, h *hand) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w.ends--
@@ -162,7 +162,7 @@ func (l *lines) hand(w *waiter, h *hand) {
 }
 
 // tell wakes a waiter, unless a release is about to.
-func (l *lines) tell(w *waiter, rev int64) {
+func (l *queues) tell(w *waiter, rev int64) {
 	if w.ends == 0 {
 		w.signal(rev)
 		return
@@ -176,14 +176,14 @@ func (l *lines) tell(w *waiter, rev int64) {
 }
 
 // took returns what a waiter was handed, or nil.
-func (l *lines) took(w *waiter) *hand {
+func (l *queues) took(w *waiter) *hand {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return w.handed
 }
 
 // waits reports whether a caller of this backend value waits for the lock.
-func (l *lines) waits(name string) bool {
+func (l *queues) waits(name string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ln, ok := l.byName[name]
@@ -191,7 +191,7 @@ func (l *lines) waits(name string) bool {
 }
 
 // remove tells a waiter that this process removed its entry from the queue.
-func (l *lines) remove(name string, lease backend.LeaseID) {
+func (l *queues) remove(name string, lease backend.LeaseID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ln, ok := l.byName[name]
@@ -210,10 +210,10 @@ func (l *lines) remove(name string, lease backend.LeaseID) {
 
 // check records that the waiter is about to read. It returns the revision that the read has to be
 // at least as new as.
-func (l *lines) check(w *waiter) int64 {
+func (l *queues) check(w *waiter) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	w.line.unindex(w)
+	w.queue.unindex(w)
 	w.checking, w.missed = true, nil
 	since := max(w.woken, w.asOf+1)
 	select {
@@ -225,10 +225,10 @@ func (l *lines) check(w *waiter) int64 {
 
 // await arranges for the waiter to be woken when what it needs happens after the revision asOf. It
 // returns false if that has happened already, or may have: then the waiter must read again.
-func (l *lines) await(w *waiter, n need, asOf int64) bool {
+func (l *queues) await(w *waiter, n need, asOf int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ln := w.line
+	ln := w.queue
 	w.need, w.asOf = n, asOf
 	if asOf < w.deaf {
 		return false
@@ -249,7 +249,7 @@ func (l *lines) await(w *waiter, n need, asOf int64) bool {
 	return true
 }
 
-func (ln *line) index(w *waiter) {
+func (ln *queue) index(w *waiter) {
 	if !w.need.any {
 		ln.byKey[w.need.key] = append(ln.byKey[w.need.key], w)
 		return
@@ -258,7 +258,7 @@ func (ln *line) index(w *waiter) {
 	ln.any = slices.Insert(ln.any, i, w)
 }
 
-func (ln *line) unindex(w *waiter) {
+func (ln *queue) unindex(w *waiter) {
 	if w.checking {
 		return
 	}
@@ -283,9 +283,9 @@ func (w *waiter) signal(rev int64) {
 	}
 }
 
-// cover makes sure that the line's watch delivers what w needs. It returns false if the watch began
+// cover makes sure that the queue's watch delivers what w needs. It returns false if the watch began
 // too late for w.
-func (l *lines) cover(ln *line, w *waiter) bool {
+func (l *queues) cover(ln *queue, w *waiter) bool {
 	if ln.watch != nil {
 		all := ln.watch.key == ""
 		if all || len(ln.waiters) == 1 && !w.need.any && ln.watch.key == w.need.key {
@@ -313,7 +313,7 @@ func (l *lines) cover(ln *line, w *waiter) bool {
 	return true
 }
 
-func (ln *line) stop() {
+func (ln *queue) stop() {
 	if ln.watch != nil {
 		ln.watch.cancel()
 		ln.watch = nil
@@ -321,7 +321,7 @@ func (ln *line) stop() {
 }
 
 // pump passes on what the watch delivers, until the watch is stopped or breaks.
-func (l *lines) pump(ctx context.Context, ln *line, wt *watch) {
+func (l *queues) pump(ctx context.Context, ln *queue, wt *watch) {
 	sp := l.b.keys.entries(ln.name)
 	opts := []clientv3.OpOption{clientv3.WithRev(wt.from), clientv3.WithFilterPut(), clientv3.WithCreatedNotify()}
 	from := sp.from
@@ -342,7 +342,7 @@ func (l *lines) pump(ctx context.Context, ln *line, wt *watch) {
 }
 
 // deliver wakes the waiters that the deletions concern.
-func (l *lines) deliver(ln *line, wt *watch, events []*clientv3.Event) {
+func (l *queues) deliver(ln *queue, wt *watch, events []*clientv3.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if ln.watch != wt {
@@ -368,7 +368,7 @@ func (l *lines) deliver(ln *line, wt *watch, events []*clientv3.Event) {
 
 // broke makes every waiter read, after a moment, because the watch delivers nothing any more: etcd
 // compacted the revisions, has no leader, or became unreachable.
-func (l *lines) broke(ctx context.Context, ln *line, wt *watch) {
+func (l *queues) broke(ctx context.Context, ln *queue, wt *watch) {
 	l.mu.Lock()
 	n := ln.broken
 	ln.broken++
@@ -389,8 +389,8 @@ func (l *lines) broke(ctx context.Context, ln *line, wt *watch) {
 
 // snapshot reads the whole lock, at the revision since or later, or returns what another waiter has
 // read.
-func (l *lines) snapshot(ctx context.Context, w *waiter, since int64) (*snapshot, error) {
-	ln := w.line
+func (l *queues) snapshot(ctx context.Context, w *waiter, since int64) (*snapshot, error) {
+	ln := w.queue
 	force := since == math.MaxInt64
 	for {
 		l.mu.Lock()
@@ -413,7 +413,7 @@ func (l *lines) snapshot(ctx context.Context, w *waiter, since int64) (*snapshot
 	}
 }
 
-func (l *lines) readSnapshot(ctx context.Context, ln *line) (*snapshot, error) {
+func (l *queues) readSnapshot(ctx context.Context, ln *queue) (*snapshot, error) {
 	asked := time.Now()
 	st, rev, err := l.b.read(ctx, ln.name)
 	l.mu.Lock()

@@ -41,7 +41,7 @@ func (s *session) gather() (*Work, []*lease, []*lease) {
 	if !s.again.IsZero() && !now.Before(s.again) {
 		s.again = time.Time{}
 		for name, p := range s.spots {
-			if _, woken := s.due[name]; !woken && len(p.line) > 0 {
+			if _, woken := s.due[name]; !woken && len(p.queue) > 0 {
 				s.due[name] = true
 			}
 		}
@@ -73,7 +73,7 @@ func (s *session) gather() (*Work, []*lease, []*lease) {
 func (s *session) joining() []*lease {
 	var all []*lease
 	for _, l := range s.fresh {
-		if l.state == inLine && l.wait && !l.trying && !l.gone && !l.queued {
+		if l.state == inQueue && l.wait && !l.trying && !l.gone && !l.queued {
 			l.trying = true
 			all = append(all, l)
 		}
@@ -103,7 +103,7 @@ func (s *session) schedule(now time.Time) {
 		return
 	}
 	for _, p := range s.spots {
-		if len(p.line) > 0 {
+		if len(p.queue) > 0 {
 			s.again = now.Add(s.b.cfg.Pause(now.Sub(s.moved)))
 			return
 		}
@@ -120,8 +120,8 @@ func (s *session) front(name string, byTimer bool) []*lease {
 	if p == nil {
 		return nil
 	}
-	n := backend.Admit(claims(p.out), claims(p.line))
-	for _, l := range slices.Clone(p.line[n:]) {
+	n := backend.Admit(claims(p.out), claims(p.queue))
+	for _, l := range slices.Clone(p.queue[n:]) {
 		switch {
 		case l.wait:
 		case n == 0:
@@ -131,7 +131,7 @@ func (s *session) front(name string, byTimer bool) []*lease {
 			s.behind = append(s.behind, l)
 		}
 	}
-	ready := slices.Clone(p.line[:min(n, len(p.line))])
+	ready := slices.Clone(p.queue[:min(n, len(p.queue))])
 	for _, l := range ready {
 		l.trying, l.timer = true, byTimer
 	}
@@ -162,12 +162,12 @@ func (s *session) remove(l *lease) {
 	name := l.req.Name
 	p := s.spots[name]
 	is := func(x *lease) bool { return x == l }
-	p.out, p.line = slices.DeleteFunc(p.out, is), slices.DeleteFunc(p.line, is)
-	if len(p.out)+len(p.line) == 0 {
+	p.out, p.queue = slices.DeleteFunc(p.out, is), slices.DeleteFunc(p.queue, is)
+	if len(p.out)+len(p.queue) == 0 {
 		delete(s.spots, name)
 		return
 	}
-	if len(p.line) > 0 && (!p.line[0].queued || !s.b.cfg.Wakes) {
+	if len(p.queue) > 0 && (!p.queue[0].queued || !s.b.cfg.Wakes) {
 		s.due[name] = false
 	}
 }
@@ -267,7 +267,7 @@ func (s *session) answer(l *lease, t *Try, now time.Time) {
 	switch {
 	case t.Granted:
 		p := s.spot(l.req.Name)
-		p.line = slices.DeleteFunc(p.line, func(x *lease) bool { return x == l })
+		p.queue = slices.DeleteFunc(p.queue, func(x *lease) bool { return x == l })
 		p.out = append(p.out, l)
 		l.state, l.token, l.since, l.queued = out, t.Token, t.Since, false
 		s.moved = now
@@ -279,7 +279,7 @@ func (s *session) answer(l *lease, t *Try, now time.Time) {
 		if l.gone {
 			s.free(l)
 		}
-		if p := s.spots[l.req.Name]; p != nil && len(p.line) > 0 && !p.line[0].queued {
+		if p := s.spots[l.req.Name]; p != nil && len(p.queue) > 0 && !p.queue[0].queued {
 			s.due[l.req.Name] = false // readers behind a reader
 		}
 	case t.Foreign:
@@ -313,7 +313,7 @@ func (s *session) refuseBehind() {
 		case l.state == over:
 		case l.gone:
 			s.drop(l, backend.ErrLost)
-		case len(p.out) == 0 && p.line[0] == l:
+		case len(p.out) == 0 && p.queue[0] == l:
 		case l.wait:
 			l.waited = true
 			l.answer()

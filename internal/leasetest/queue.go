@@ -10,9 +10,9 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// LongLine (C1, C3): only the front of a long queue is read, and no client notices. b and other
+// LongQueue (C1, C3): only the front of a long queue is read, and no client notices. b and other
 // are values of one store.
-func LongLine(t *testing.T, b, other backend.Backend) {
+func LongQueue(t *testing.T, b, other backend.Backend) {
 	t.Helper()
 	const n = 60
 	values := []backend.Backend{b, other}
@@ -20,28 +20,28 @@ func LongLine(t *testing.T, b, other backend.Backend) {
 	held := Ask("n", sessions[0])
 	last := Take(t, b, held)
 	asked, answers := make([]backend.AcquireRequest, n), make([]<-chan Answer, n)
-	line := func(from, to int, mode backend.Mode, limit int) {
+	queue := func(from, to int, mode backend.Mode, limit int) {
 		for i := from; i < to; i++ {
 			asked[i] = Ask("n", sessions[i%2])
 			asked[i].Mode, asked[i].Limit = mode, limit
 			answers[i] = Start(t, values[i%2], asked[i])
-			InLine(t, b, "n", i+1)
+			InQueue(t, b, "n", i+1)
 		}
 	}
 	gives := func(i int, v backend.Backend) {
 		t.Helper()
 		if g := <-answers[i]; g.Err != nil {
-			t.Fatalf("%d in line: %v", i, g.Err)
+			t.Fatalf("%d in the queue: %v", i, g.Err)
 		} else if g.Grant.Token <= last {
-			t.Fatalf("%d in line has token %d after %d", i, g.Grant.Token, last)
+			t.Fatalf("%d in the queue has token %d after %d", i, g.Grant.Token, last)
 		} else {
 			last = g.Grant.Token
 		}
 		Give(t, v, asked[i])
 	}
 	// One after the other. Behind them are some that are granted together.
-	line(0, n/2, backend.Exclusive, 0)
-	line(n/2, n, backend.Shared, n)
+	queue(0, n/2, backend.Exclusive, 0)
+	queue(n/2, n, backend.Shared, n)
 
 	asksTooMuch := Ask("n", sessions[0])
 	asksTooMuch.Mode, asksTooMuch.Limit = backend.Shared, n-1
@@ -70,7 +70,7 @@ func LongLine(t *testing.T, b, other backend.Backend) {
 	if g := <-answers[n-5]; !errors.Is(g.Err, backend.ErrLost) {
 		t.Errorf("who left was told %v", g.Err)
 	}
-	InLine(t, b, "n", n-1)
+	InQueue(t, b, "n", n-1)
 
 	Give(t, b, held)
 	for i := range n / 2 {
@@ -83,7 +83,7 @@ func LongLine(t *testing.T, b, other backend.Backend) {
 		}
 		g := <-answers[i]
 		if g.Err != nil {
-			t.Fatalf("%d in line: %v", i, g.Err)
+			t.Fatalf("%d in the queue: %v", i, g.Err)
 		}
 		tokens = append(tokens, g.Grant.Token)
 	}
@@ -98,11 +98,11 @@ func LongLine(t *testing.T, b, other backend.Backend) {
 	}
 }
 
-// DeadInLongLine (C8): one of the waiters in a long queue that are not read has a session that
+// DeadInLongQueue (C8): one of the waiters in a long queue that are not read has a session that
 // ends long before all others', and is cut off. It is granted the lock when its turn comes, and
 // the next waiter has it when that session has ended. b and other are values of one store, and
 // cut keeps other from it.
-func DeadInLongLine(t *testing.T, b, other backend.Backend, cut func()) {
+func DeadInLongQueue(t *testing.T, b, other backend.Backend, cut func()) {
 	t.Helper()
 	const n, dead, ttl = 24, 20, 8 * time.Second
 	id := Session(t, b, time.Hour, nil)
@@ -118,7 +118,7 @@ func DeadInLongLine(t *testing.T, b, other backend.Backend, cut func()) {
 			asked[i].Session, v = dies, other
 		}
 		answers[i] = Start(t, v, asked[i])
-		InLine(t, b, "n", i+1)
+		InQueue(t, b, "n", i+1)
 		if i >= dead { // it lives until it is cut off, however long this takes
 			if res, err := other.Renew(Within(t), backend.RenewRequest{Session: dies}); err != nil || res.SessionLost {
 				t.Fatalf("renew: %+v, %v", res, err)
@@ -129,17 +129,17 @@ func DeadInLongLine(t *testing.T, b, other backend.Backend, cut func()) {
 	Give(t, b, held)
 	for i := range dead {
 		if g := <-answers[i]; g.Err != nil {
-			t.Fatalf("%d in line: %v", i, g.Err)
+			t.Fatalf("%d in the queue: %v", i, g.Err)
 		}
 		Give(t, b, asked[i])
 	}
 	from := time.Now()
 	for i := dead + 1; i < n; i++ {
 		if g := <-answers[i]; g.Err != nil {
-			t.Errorf("%d in line: %v", i, g.Err)
+			t.Errorf("%d in the queue: %v", i, g.Err)
 		}
 		if took := time.Since(from); took > 2*ttl { // it ended after one at most
-			t.Errorf("%d in line had the lock after %s; the session of the one that is dead lasted %s", i, took, ttl)
+			t.Errorf("%d in the queue had the lock after %s; the session of the one that is dead lasted %s", i, took, ttl)
 		}
 		Give(t, b, asked[i])
 	}

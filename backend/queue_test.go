@@ -87,9 +87,9 @@ func TestAdmit(t *testing.T) {
 	t.Parallel()
 	type claims = []backend.Claim
 	for _, x := range []struct {
-		name      string
-		out, line claims
-		want      int
+		name       string
+		out, queue claims
+		want       int
 	}{
 		{"no waiters", nil, nil, 0},
 		{"free", nil, claims{exclusive, exclusive}, 1},
@@ -103,7 +103,7 @@ func TestAdmit(t *testing.T) {
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			t.Parallel()
-			if got := backend.Admit(x.out, x.line); got != x.want {
+			if got := backend.Admit(x.out, x.queue); got != x.want {
 				t.Errorf("Admit = %d, want %d", got, x.want)
 			}
 		})
@@ -129,29 +129,29 @@ func TestAdmitProperties(t *testing.T) {
 				out = append(out, c)
 			}
 		}
-		line := make([]backend.Claim, rand.IntN(6))
-		for i := range line {
-			line[i] = random()
+		queue := make([]backend.Claim, rand.IntN(6))
+		for i := range queue {
+			queue[i] = random()
 		}
 		spare := out[:cap(out)]
 		for i := len(out); i < len(spare); i++ {
 			spare[i] = backend.Claim{Owner: "untouched"}
 		}
-		n := backend.Admit(out, line)
+		n := backend.Admit(out, queue)
 		for i := len(out); i < len(spare); i++ {
 			if spare[i].Owner != "untouched" {
 				t.Fatalf("Admit wrote into the caller's slice: %+v", spare)
 			}
 		}
 		now := append([]backend.Claim(nil), out...)
-		for _, c := range line[:n] {
+		for _, c := range queue[:n] {
 			if !c.Fits(now) {
-				t.Fatalf("Admit(%+v, %+v) = %d admits what does not fit", out, line, n)
+				t.Fatalf("Admit(%+v, %+v) = %d admits what does not fit", out, queue, n)
 			}
 			now = append(now, c)
 		}
-		if n < len(line) && line[n].Fits(now) {
-			t.Fatalf("Admit(%+v, %+v) = %d stops at one that fits", out, line, n)
+		if n < len(queue) && queue[n].Fits(now) {
+			t.Fatalf("Admit(%+v, %+v) = %d stops at one that fits", out, queue, n)
 		}
 		compatible(t, now, limit)
 	}
@@ -177,10 +177,10 @@ func TestLimitInForce(t *testing.T) {
 	t.Parallel()
 	type claims = []backend.Claim
 	for _, x := range []struct {
-		name      string
-		out, line claims
-		want      int
-		ok        bool
+		name       string
+		out, queue claims
+		want       int
+		ok         bool
 	}{
 		{"nobody", nil, nil, 0, false},
 		{"exclusive has no opinion", claims{exclusive}, claims{exclusive}, 0, false},
@@ -190,7 +190,7 @@ func TestLimitInForce(t *testing.T) {
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			t.Parallel()
-			if got, ok := backend.LimitInForce(x.out, x.line); got != x.want || ok != x.ok {
+			if got, ok := backend.LimitInForce(x.out, x.queue); got != x.want || ok != x.ok {
 				t.Errorf("LimitInForce = %d, %v", got, ok)
 			}
 		})

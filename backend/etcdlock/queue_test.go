@@ -96,25 +96,25 @@ func metric(t *testing.T, m *testserver.Etcd, name string) int {
 // while the lock went through all of them.
 func handOver(t *testing.T, members []*testserver.Etcd, bs []*etcdlock.Backend, each int) int {
 	t.Helper()
-	name := fmt.Sprintf("line/%d", len(bs))
+	name := fmt.Sprintf("queue/%d", len(bs))
 	holding := direct(t, members)
 	held := request(name, kept(t, holding))
 	if _, err := holding.Acquire(t.Context(), held); err != nil {
 		t.Fatal(err)
 	}
-	var line []<-chan result
+	var queue []<-chan result
 	for _, b := range bs {
 		s := kept(t, b)
 		for n := range each {
-			line = append(line, start(t.Context(), b, request(name, s)))
-			await(t, "in line", func() bool { return b.Waiting(name) == n+1 })
+			queue = append(queue, start(t.Context(), b, request(name, s)))
+			await(t, "in the queue", func() bool { return b.Waiting(name) == n+1 })
 		}
 	}
 	before := metric(t, members[0], "etcd_debugging_mvcc_events_total")
 	release(t, holding, held)
 	var last fence.Token
 	timers := 0
-	for i, c := range line {
+	for i, c := range queue {
 		r := receive(t, c)
 		if r.grant.ByTimer { // a timer may fire at that very moment, on a busy machine
 			timers++
@@ -128,22 +128,22 @@ func handOver(t *testing.T, members []*testserver.Etcd, bs []*etcdlock.Backend, 
 			t.Errorf("waiter %d: %+v", i, r.grant)
 		}
 		last = r.grant.Token
-		for j := i + 1; j < len(line); j++ {
+		for j := i + 1; j < len(queue); j++ {
 			select {
-			case <-line[j]:
+			case <-queue[j]:
 				t.Fatalf("waiter %d was served while %d had the lock", j, i)
 			default:
 			}
 		}
 		release(t, bs[i/each], r.req)
 	}
-	if timers > len(line)/10 {
-		t.Errorf("%d of %d were woken by a timer", timers, len(line))
+	if timers > len(queue)/10 {
+		t.Errorf("%d of %d were woken by a timer", timers, len(queue))
 	}
 	return metric(t, members[0], "etcd_debugging_mvcc_events_total") - before
 }
 
-func TestLineOfOneClient(t *testing.T) {
+func TestQueueOfOneClient(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
 	const waiters = 200
@@ -153,7 +153,7 @@ func TestLineOfOneClient(t *testing.T) {
 	}
 }
 
-func TestLineOfManyClients(t *testing.T) {
+func TestQueueOfManyClients(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
 	bs := make([]*etcdlock.Backend, 25)
@@ -162,7 +162,7 @@ func TestLineOfManyClients(t *testing.T) {
 	}
 	// Each waiter watches the one before it: a release wakes one client, not all.
 	if n := handOver(t, members, bs, 1); n > 2*len(bs) {
-		t.Errorf("%d clients in line cost %d watch events", len(bs), n)
+		t.Errorf("%d clients in the queue cost %d watch events", len(bs), n)
 	}
 }
 
@@ -295,7 +295,7 @@ func TestJoined(t *testing.T) {
 	}
 	waiter := request("lock", os)
 	done := start(t.Context(), other, waiter)
-	await(t, "in line", func() bool { return other.Waiting("lock") == 1 })
+	await(t, "in the queue", func() bool { return other.Waiting("lock") == 1 })
 	for _, req := range []backend.AcquireRequest{second, third, second, third} {
 		if g, err := b.Acquire(t.Context(), req); err != nil || g.Token != root.Token || !g.Joined {
 			t.Fatalf("%+v, %v; it has to join token %d", g, err, root.Token)
@@ -399,7 +399,7 @@ func TestClientIsNotClosed(t *testing.T) {
 	done := start(t.Context(), b, request("lock", s))
 	receive(t, done)
 	waiting := start(t.Context(), b, request("lock", s))
-	await(t, "in line", func() bool { return b.Waiting("lock") == 1 })
+	await(t, "in the queue", func() bool { return b.Waiting("lock") == 1 })
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}

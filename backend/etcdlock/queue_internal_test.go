@@ -20,12 +20,12 @@ func TestDeletedWhileLooking(t *testing.T) {
 		{"the one that it needs gone", need{key: "before"}, 11},
 		{"any one", need{any: true}, 11},
 	} {
-		l := &lines{byName: make(map[string]*line)}
+		l := &queues{byName: make(map[string]*queue)}
 		w := l.join("n", "lease", turn{rev: 10})
 		wt := &watch{from: 1, cancel: func() {}}
-		w.line.watch = wt
+		w.queue.watch = wt
 		l.check(w)
-		l.deliver(w.line, wt, gone)
+		l.deliver(w.queue, wt, gone)
 		if l.await(w, c.need, c.asOf) {
 			t.Errorf("%s: it waits for what has happened", c.name)
 		}

@@ -27,10 +27,10 @@ func TestThousandWaiters(t *testing.T) {
 	for i := range asked {
 		asked[i] = ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
 		if i%50 == 0 { // the order in between is not known here
-			inLine(t, b, "one", i+1)
+			inQueue(t, b, "one", i+1)
 		}
 	}
-	inLine(t, b, "one", n)
+	inQueue(t, b, "one", n)
 	info, err := b.Inspect(t.Context(), "one")
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestListenerKilled(t *testing.T) {
 		held := acquire(t, other, backend.AcquireRequest{Name: "one", Session: otherID})
 		a := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
 		timed := ask(t, b, backend.AcquireRequest{Name: "one", Session: id, Timed: true, TTL: time.Hour})
-		inLine(t, b, "one", 2)
+		inQueue(t, b, "one", 2)
 		s.Do("CLIENT", "KILL", "TYPE", "pubsub")
 		release(t, other, held)
 		release(t, b, firstOf(t, b, a, timed))
@@ -129,7 +129,7 @@ func TestLostPush(t *testing.T) {
 	}
 	held := acquire(t, b, backend.AcquireRequest{Name: "one", Session: shortID})
 	a := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	inLine(t, b, "one", 1)
+	inQueue(t, b, "one", 1)
 	renew()
 	pushesGoNowhere(t, s, a.Lease)
 	release(t, b, held)
@@ -141,23 +141,23 @@ func TestLostPush(t *testing.T) {
 // Whatever is ahead of a waiter, and however it got there: when it dies, the queue moves on
 // within its TTL. All other sessions live for an hour here, so that a timer that counts on
 // the wrong one is late by an hour.
-func TestLineGoesOn(t *testing.T) {
+func TestQueueGoesOn(t *testing.T) {
 	t.Parallel()
 	const short = 2 * time.Second
 	const hour = time.Hour
-	cases := map[string]func(e *lineEnv) *asking{
-		"the holder dies": func(e *lineEnv) *asking {
+	cases := map[string]func(e *queueEnv) *asking{
+		"the holder dies": func(e *queueEnv) *asking {
 			e.dies(acquire(e.t, e.b, e.req(short)))
 			return e.waits(1, hour)
 		},
-		"timed and next in line": func(e *lineEnv) *asking {
+		"timed and next in the queue": func(e *queueEnv) *asking {
 			held := acquire(e.t, e.b, e.req(hour))
 			e.waitsTimed(1, short)
 			w := e.waits(2, hour)
 			release(e.t, e.b, held)
 			return w
 		},
-		"next in line after one in between left": func(e *lineEnv) *asking {
+		"next in the queue after one in between left": func(e *queueEnv) *asking {
 			held := acquire(e.t, e.b, e.req(hour))
 			e.waitsTimed(1, short)
 			between := e.waits(2, hour)
@@ -166,33 +166,33 @@ func TestLineGoesOn(t *testing.T) {
 			release(e.t, e.b, held)
 			return w
 		},
-		"a waiter in line dies": func(e *lineEnv) *asking {
+		"a waiter in the queue dies": func(e *queueEnv) *asking {
 			held := acquire(e.t, e.b, e.req(hour))
 			e.dies(e.waits(1, short))
 			w := e.waits(2, hour)
 			release(e.t, e.b, held)
 			return w
 		},
-		"one of several readers dies after the others left": func(e *lineEnv) *asking {
+		"one of several readers dies after the others left": func(e *queueEnv) *asking {
 			first := acquire(e.t, e.b, e.shared(e.req(hour)))
 			e.dies(acquire(e.t, e.b, e.shared(e.req(short))))
 			w := e.waits(1, hour)
 			release(e.t, e.b, first)
 			return w
 		},
-		"a reader of a run that was granted together dies": func(e *lineEnv) *asking {
+		"a reader of a run that was granted together dies": func(e *queueEnv) *asking {
 			held := acquire(e.t, e.b, e.req(hour))
 			doomed := e.timed(e.shared(e.req(hour)), short)
 			ask(e.t, e.dead, doomed)
-			inLine(e.t, e.b, e.name, 1)
+			inQueue(e.t, e.b, e.name, 1)
 			fine := ask(e.t, e.b, e.shared(e.req(hour)))
-			inLine(e.t, e.b, e.name, 2)
+			inQueue(e.t, e.b, e.name, 2)
 			w := e.waits(3, hour)
 			release(e.t, e.b, held)
 			release(e.t, e.b, fine.granted(e.t))
 			return w
 		},
-		"the lease was shortened": func(e *lineEnv) *asking {
+		"the lease was shortened": func(e *queueEnv) *asking {
 			held := acquire(e.t, e.b, e.timed(e.req(hour), hour))
 			w := e.waits(1, hour)
 			r, err := e.b.Renew(e.t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{
@@ -203,7 +203,7 @@ func TestLineGoesOn(t *testing.T) {
 			}
 			return w
 		},
-		"the session was shortened": func(e *lineEnv) *asking {
+		"the session was shortened": func(e *queueEnv) *asking {
 			held := acquire(e.t, e.b, e.req(hour))
 			w := e.waits(1, hour)
 			if err := e.b.OpenSession(e.t.Context(), backend.SessionRequest{ID: held.Session, TTL: short}); err != nil {
@@ -211,14 +211,14 @@ func TestLineGoesOn(t *testing.T) {
 			}
 			return w
 		},
-		"one that joined by re-entry dies": func(e *lineEnv) *asking {
+		"one that joined by re-entry dies": func(e *queueEnv) *asking {
 			first := acquire(e.t, e.b, e.reentrant(e.req(hour)))
 			e.dies(acquire(e.t, e.b, e.reentrant(e.req(short))))
 			w := e.waits(1, hour)
 			release(e.t, e.b, first)
 			return w
 		},
-		"the waiter before was adopted by a session that dies": func(e *lineEnv) *asking {
+		"the waiter before was adopted by a session that dies": func(e *queueEnv) *asking {
 			held := acquire(e.t, e.b, e.req(hour))
 			before := e.waits(1, hour)
 			w := e.waits(2, hour)
@@ -243,51 +243,51 @@ func TestLineGoesOn(t *testing.T) {
 			// Keys of its own: no other test's calls move this queue.
 			cfg := cfg
 			cfg.Prefix = prefixOf(name)
-			e := &lineEnv{t: t, b: open(t, s, cfg), dead: open(t, s, cfg), name: "one"}
+			e := &queueEnv{t: t, b: open(t, s, cfg), dead: open(t, s, cfg), name: "one"}
 			w := f(e)
 			w.granted(t)
 		})
 	}
 }
 
-// lineEnv is a lock, a Backend, and another Backend for the clients that die.
-type lineEnv struct {
+// queueEnv is a lock, a Backend, and another Backend for the clients that die.
+type queueEnv struct {
 	t       *testing.T
 	b, dead *redislock.Backend
 	name    string
 }
 
-func (e *lineEnv) req(ttl time.Duration) backend.AcquireRequest {
+func (e *queueEnv) req(ttl time.Duration) backend.AcquireRequest {
 	return backend.AcquireRequest{Name: e.name, Session: session(e.t, e.b, ttl)}
 }
 
-func (e *lineEnv) shared(r backend.AcquireRequest) backend.AcquireRequest {
+func (e *queueEnv) shared(r backend.AcquireRequest) backend.AcquireRequest {
 	r.Mode = backend.Shared
 	return r
 }
 
-func (e *lineEnv) timed(r backend.AcquireRequest, ttl time.Duration) backend.AcquireRequest {
+func (e *queueEnv) timed(r backend.AcquireRequest, ttl time.Duration) backend.AcquireRequest {
 	r.Timed, r.TTL = true, ttl
 	return r
 }
 
-func (e *lineEnv) reentrant(r backend.AcquireRequest) backend.AcquireRequest {
+func (e *queueEnv) reentrant(r backend.AcquireRequest) backend.AcquireRequest {
 	r.Reentrant, r.Owner = true, "the same"
 	return r
 }
 
-func (e *lineEnv) waits(n int, ttl time.Duration) *asking {
+func (e *queueEnv) waits(n int, ttl time.Duration) *asking {
 	a := ask(e.t, e.b, e.req(ttl))
-	inLine(e.t, e.b, e.name, n)
+	inQueue(e.t, e.b, e.name, n)
 	return a
 }
 
-func (e *lineEnv) waitsTimed(n int, ttl time.Duration) {
+func (e *queueEnv) waitsTimed(n int, ttl time.Duration) {
 	ask(e.t, e.dead, e.timed(e.req(time.Hour), ttl))
-	inLine(e.t, e.b, e.name, n)
+	inQueue(e.t, e.b, e.name, n)
 }
 
-func (e *lineEnv) leaves(a *asking) {
+func (e *queueEnv) leaves(a *asking) {
 	a.cancel(nil)
 	_ = a.ends(e.t)
 	err := e.b.Release(e.t.Context(), backend.ReleaseRequest{Name: a.Name, Lease: a.Lease, Session: a.Session, Abandon: true})
@@ -297,7 +297,7 @@ func (e *lineEnv) leaves(a *asking) {
 }
 
 // dies does nothing: a dead client does not renew.
-func (e *lineEnv) dies(any) {}
+func (e *queueEnv) dies(any) {}
 
 // prefixOf returns a key prefix made of a text.
 func prefixOf(text string) string {
@@ -335,15 +335,15 @@ func TestAnAnswerFromBeforeTheWaiterJoined(t *testing.T) {
 	acquire(t, other, backend.AcquireRequest{Name: "one", Timed: true, TTL: 6 * time.Second})
 	id := session(t, b, time.Hour)
 	first := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	inLine(t, other, "one", 1)
+	inQueue(t, other, "one", 1)
 	slow.Store(true)
 	second := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
 	<-joining
 	<-answered // when the timed lease has expired
 	close(join)
 	leasetest.Succeeds(t, func() error {
-		if !b.KnownInLine(second.Lease) {
-			return errors.New("the second is not in line")
+		if !b.KnownInQueue(second.Lease) {
+			return errors.New("the second is not in the queue")
 		}
 		return nil
 	})
@@ -363,16 +363,16 @@ func TestLostPushOfOneAmongMany(t *testing.T) {
 	id := session(t, b, time.Hour)
 	held := acquire(t, other, backend.AcquireRequest{Name: "one", Session: session(t, other, time.Hour)})
 	first := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	inLine(t, other, "one", 1)
+	inQueue(t, other, "one", 1)
 	for range n {
 		ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
 	}
-	inLine(t, other, "one", 1+n)
+	inQueue(t, other, "one", 1+n)
 	first.cancel(nil)
 	_ = first.ends(t)
 	again := ask(t, b, first.AcquireRequest)
 	leasetest.Succeeds(t, func() error {
-		if !b.KnownInLine(again.Lease) {
+		if !b.KnownInQueue(again.Lease) {
 			return errors.New("it is not back")
 		}
 		return nil
@@ -406,7 +406,7 @@ func TestAskedMeanwhile(t *testing.T) {
 	id := session(t, b, time.Hour)
 	held := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
 	a := ask(t, b, backend.AcquireRequest{Name: "one", Session: id, Timed: true, TTL: time.Hour})
-	inLine(t, b, "one", 1)
+	inQueue(t, b, "one", 1)
 	for _, session := range []backend.SessionID{id, ""} {
 		req := a.AcquireRequest
 		req.Wait, req.Session = false, session

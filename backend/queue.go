@@ -36,17 +36,17 @@ func (c Claim) Fits(out []Claim) bool {
 	return c.Limit == 0 || taken <= c.Limit
 }
 
-// Admit returns how many waiters of the queue line, from its head, may be granted beside the leases
+// Admit returns how many waiters of queue, from its head, may be granted beside the leases
 // in out: the rule of C3. It stops at the first that does not fit, so that no waiter is overtaken.
-func Admit(out, line []Claim) int {
+func Admit(out, queue []Claim) int {
 	out = slices.Clip(out)
-	for i, c := range line {
+	for i, c := range queue {
 		if !c.Fits(out) {
 			return i
 		}
 		out = append(out, c)
 	}
-	return len(line)
+	return len(queue)
 }
 
 // LimitInForce returns the limit of the shared claims among those given, and whether there are any.

@@ -8,9 +8,9 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// line counts the requests that wait here, and the places that are kept for clients that poll,
+// queue counts the requests that wait here, and the places that are kept for clients that poll,
 // for the limit and for the metrics. The order of the queue is the backend's.
-type line struct {
+type queue struct {
 	mu       sync.Mutex
 	waiting  map[string]int                     // requests
 	leases   map[string]map[backend.LeaseID]int // requests and kept places; "" if the server makes the ID
@@ -18,8 +18,8 @@ type line struct {
 	released map[string]time.Time               // when a lock with waiters was last released here
 }
 
-func newLine() *line {
-	return &line{
+func newLine() *queue {
+	return &queue{
 		waiting: make(map[string]int), leases: make(map[string]map[backend.LeaseID]int),
 		ages: list.New(), released: make(map[string]time.Time),
 	}
@@ -27,7 +27,7 @@ func newLine() *line {
 
 // join counts one more waiting request for the lock, unless there are limit already. A request
 // for the lease of a kept place uses that place. The function that join returns ends the count.
-func (l *line) join(name string, lease backend.LeaseID, limit int) (func(), bool) {
+func (l *queue) join(name string, lease backend.LeaseID, limit int) (func(), bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	again := lease != "" && l.leases[name][lease] > 0
@@ -41,7 +41,7 @@ func (l *line) join(name string, lease backend.LeaseID, limit int) (func(), bool
 }
 
 // keep counts a kept place of a lease until the function that it returns is called.
-func (l *line) keep(name string, lease backend.LeaseID) func() {
+func (l *queue) keep(name string, lease backend.LeaseID) func() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.add(name, lease)
@@ -53,19 +53,19 @@ func (l *line) keep(name string, lease backend.LeaseID) func() {
 }
 
 // places returns the number of places: a lease has one, however many requests are for it.
-func (l *line) places(name string) int {
+func (l *queue) places(name string) int {
 	all := l.leases[name]
 	return len(all) + max(0, all[""]-1)
 }
 
-func (l *line) add(name string, lease backend.LeaseID) {
+func (l *queue) add(name string, lease backend.LeaseID) {
 	if l.leases[name] == nil {
 		l.leases[name] = make(map[backend.LeaseID]int)
 	}
 	l.leases[name][lease]++
 }
 
-func (l *line) remove(name string, lease backend.LeaseID) {
+func (l *queue) remove(name string, lease backend.LeaseID) {
 	all := l.leases[name]
 	if all[lease]--; all[lease] == 0 {
 		delete(all, lease)
@@ -76,13 +76,13 @@ func (l *line) remove(name string, lease backend.LeaseID) {
 }
 
 // alone reports whether at most one request waits here for the lock.
-func (l *line) alone(name string) bool {
+func (l *queue) alone(name string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.waiting[name] <= 1
 }
 
-func (l *line) leave(name string, lease backend.LeaseID, age *list.Element) {
+func (l *queue) leave(name string, lease backend.LeaseID, age *list.Element) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.remove(name, lease)
@@ -94,7 +94,7 @@ func (l *line) leave(name string, lease backend.LeaseID, age *list.Element) {
 }
 
 // oldest returns the age of the oldest waiting request.
-func (l *line) oldest() time.Duration {
+func (l *queue) oldest() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	front := l.ages.Front()
@@ -106,7 +106,7 @@ func (l *line) oldest() time.Duration {
 }
 
 // release notes that a lock was released, to measure the hand-over time.
-func (l *line) release(name string) {
+func (l *queue) release(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.waiting[name] > 0 {
@@ -116,7 +116,7 @@ func (l *line) release(name string) {
 
 // handover returns the time since the release that made this grant possible, if the release was
 // seen here.
-func (l *line) handover(name string) (time.Duration, bool) {
+func (l *queue) handover(name string) (time.Duration, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at, ok := l.released[name]

@@ -189,7 +189,7 @@ func TestThoseBeforeAreGone(t *testing.T) {
 	d.set(false)
 	close(forItself)
 	if err := errors.Join(<-gone, <-got); err != nil {
-		t.Errorf("alone in line for what is free: %v", err)
+		t.Errorf("alone in the queue for what is free: %v", err)
 	}
 	if err := <-waiter; !errors.Is(err, backend.ErrLost) {
 		t.Errorf("the one that went: %v", err)

@@ -25,7 +25,7 @@ func TestAdvisoryReleaseWakes(t *testing.T) {
 		held, waits := leasetest.Ask("n", id), leasetest.Ask("n", theirs)
 		leasetest.Take(t, b, held)
 		got := leasetest.Start(t, other, waits)
-		leasetest.InLine(t, b, "n", 1)
+		leasetest.InQueue(t, b, "n", 1)
 		leasetest.Give(t, b, held)
 		g := <-got
 		if g.Err != nil {
@@ -42,7 +42,7 @@ func TestAdvisoryReleaseWakes(t *testing.T) {
 }
 
 // C3: a waiter for a lock of its own session is in the queue like any other.
-func TestAdvisoryLineOfOneSession(t *testing.T) {
+func TestAdvisoryQueueOfOneSession(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
 	b, other := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), openAdvisory(t, advisoryURL(s, "postgres", s.Addr()))
@@ -50,7 +50,7 @@ func TestAdvisoryLineOfOneSession(t *testing.T) {
 	held := leasetest.Ask("n", id)
 	leasetest.Take(t, b, held)
 	got := leasetest.Start(t, b, leasetest.Ask("n", id))
-	leasetest.InLine(t, other, "n", 1)
+	leasetest.InQueue(t, other, "n", 1)
 	leasetest.Give(t, b, held)
 	if g := <-got; g.Err != nil {
 		t.Error(g.Err)

@@ -15,7 +15,7 @@ import (
 
 // C3, B12: three hundred waiters are in the queue, on three values. Nothing is sent while they
 // wait, and they are granted in order.
-func TestLineAtRest(t *testing.T) {
+func TestQueueAtRest(t *testing.T) {
 	t.Parallel()
 	const n = 300
 	s := testserver.Postgres(t, "shared_preload_libraries=pg_stat_statements", "autovacuum=off")
@@ -37,7 +37,7 @@ func TestLineAtRest(t *testing.T) {
 		b, req := values[i%3], leasetest.Ask("n", sessions[i%3])
 		got := leasetest.Start(t, b, req)
 		if i%20 == 19 {
-			leasetest.InLine(t, values[0], "n", i+1)
+			leasetest.InQueue(t, values[0], "n", i+1)
 		}
 		all.Go(func() {
 			g := <-got
@@ -83,25 +83,25 @@ func TestLineAtRest(t *testing.T) {
 }
 
 // C3: of a long queue only the front is read.
-func TestLongLine(t *testing.T) {
+func TestLongQueue(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
-	leasetest.LongLine(t, open(t, s.URL()), open(t, s.URL()))
+	leasetest.LongQueue(t, open(t, s.URL()), open(t, s.URL()))
 }
 
 // C8: a waiter that dies in a long queue delays the others no longer than its TTL.
-func TestDeadInLongLine(t *testing.T) {
+func TestDeadInLongQueue(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
 	proxy := chaos.Start(t, s.Addr())
 	b, other := open(t, s.URL()), open(t, s.URLOf("postgres", proxy.Addr()))
 	b.KeepFromSweeping()
 	t.Cleanup(proxy.Heal) // before they are closed
-	leasetest.DeadInLongLine(t, b, other, proxy.BlackHole)
+	leasetest.DeadInLongQueue(t, b, other, proxy.BlackHole)
 }
 
 // B: a value that releases locks for which only other values wait remembers none of them.
-func TestLinesOfOthersAreForgotten(t *testing.T) {
+func TestQueuesOfOthersAreForgotten(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
 	b, other := open(t, s.URL()), open(t, s.URL())
@@ -112,7 +112,7 @@ func TestLinesOfOthersAreForgotten(t *testing.T) {
 		leasetest.Take(t, b, held)
 		for n := range 3 {
 			waits = append(waits, leasetest.Start(t, other, leasetest.Ask(name, theirs)))
-			leasetest.InLine(t, other, name, n+1)
+			leasetest.InQueue(t, other, name, n+1)
 		}
 		leasetest.Give(t, b, held)
 	}
